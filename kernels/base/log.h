@@ -1,0 +1,21 @@
+/* kernels/base/log.h: one structured line an event, on standard error.
+ *
+ * `<6>2026-11-20T23:50:07.123Z sched: job=42 state=running why="..."`: the number
+ * is the syslog priority that systemd reads. Callers write the key=value pairs;
+ * values with blanks go between quotes (pd_log_quote). Libraries return errors and
+ * whoever decides logs, once. Thread-safe: a line is one write(2). */
+#pragma once
+
+#include "kernels/base/err.h"
+
+enum pd_log_level { PD_LOG_ERROR = 3, PD_LOG_WARNING = 4, PD_LOG_INFO = 6, PD_LOG_DEBUG = 7 };
+
+/* Lines above this level are dropped. Default PD_LOG_INFO. */
+void pd_log_set_level(enum pd_log_level level);
+
+/* `room` is the sender, for example "store"; `fmt` the pairs, without a newline. */
+void pd_log(enum pd_log_level level, const char *room, const char *fmt, ...) PD_PRINTF(3, 4);
+
+/* Copies `text` into `out` (of `size` bytes), quoted, with control characters, quotes and
+ * backslashes escaped; cut short if it does not fit. Returns `out`. */
+const char *pd_log_quote(char *out, size_t size, const char *text);

@@ -1,0 +1,213 @@
+/* kernels/graph/graph.h: builds a static graph, differentiates it, plans its memory, runs it.
+ *
+ * A model is plain code that calls the builder; values are small handles. The first error
+ * sticks to the graph (later calls return the null value and do nothing), so a model is checked
+ * once, with pk_graph_check. Nothing that changes from step to step is in a node: learning rates,
+ * positions, lengths and sizes of the last batch are inputs. A graph and what is made of it belong
+ * to one thread at a time. */
+#pragma once
+
+#include "kernels/backend/backend.h"
+#include "kernels/base/err.h"
+#include "kernels/ops/op.h"
+
+struct pk_graph;
+
+/* A value of one graph. id 0 is "no value". */
+struct pk_val {
+    uint32_t id;
+};
+#define PK_NONE ((struct pk_val){0})
+
+/* What a leaf's or buffer's bytes are counted as in the memory plan. */
+enum pk_category {
+    PK_CAT_WEIGHTS,
+    PK_CAT_MASTER,
+    PK_CAT_GRADIENTS,
+    PK_CAT_MOMENT1,
+    PK_CAT_MOMENT2,
+    PK_CAT_EMA,
+    PK_CAT_CACHE,
+    PK_CAT_INPUTS,
+    PK_CAT_ACTIVATIONS,
+    PK_CAT_WORKSPACE,
+    PK_CAT_COUNT
+};
+const char *pk_category_name(enum pk_category category); /* "weights", ...; static */
+
+/* ---- building ---- */
+
+/* `plain`: composites (norm, softmax, cross-entropy, attention) emit the primitives that define them
+ * instead of fused nodes; every derivative of any order then exists. NULL without memory. */
+struct pk_graph *pk_graph_new(bool plain);
+struct pk_graph *pk_graph_free(struct pk_graph *g);
+/* The first error since pk_graph_new, with the name of the op and the shapes involved. */
+PD_NODISCARD enum pd_err pk_graph_check(const struct pk_graph *g, struct pd_why *why);
+
+/* Prefix for error messages, such as "blocks.3.attn"; the text is copied. */
+void pk_graph_scope(struct pk_graph *g, const char *name);
+
+struct pk_val pk_input(struct pk_graph *g, const char *name, enum pk_dtype dtype, struct pk_shape shape);
+struct pk_val pk_param(struct pk_graph *g, const char *name, enum pk_dtype dtype, struct pk_shape shape);
+struct pk_val pk_state(struct pk_graph *g, const char *name, enum pk_dtype dtype, struct pk_shape shape,
+                       enum pk_category category);
+
+struct pk_shape pk_shape_of(const struct pk_graph *g, struct pk_val v);
+enum pk_dtype pk_dtype_of(const struct pk_graph *g, struct pk_val v);
+
+/* Views and movement: see op.h. reshape copies first if the input is not dense. */
+struct pk_val pk_reshape(struct pk_graph *g, struct pk_val x, struct pk_shape shape);
+struct pk_val pk_permute(struct pk_graph *g, struct pk_val x, const int32_t *axis); /* rank entries */
+struct pk_val pk_transpose(struct pk_graph *g, struct pk_val x); /* swaps the last two axes */
+struct pk_val pk_slice(struct pk_graph *g, struct pk_val x, int32_t axis, int64_t start, int64_t extent);
+struct pk_val pk_broadcast(struct pk_graph *g, struct pk_val x, struct pk_shape shape);
+struct pk_val pk_copy(struct pk_graph *g, struct pk_val x);
+struct pk_val pk_cast(struct pk_graph *g, struct pk_val x, enum pk_dtype dtype);
+struct pk_val pk_fill(struct pk_graph *g, enum pk_dtype dtype, struct pk_shape shape, double value);
+struct pk_val pk_concat(struct pk_graph *g, int32_t axis, const struct pk_val *x, size_t count);
+struct pk_val pk_gather(struct pk_graph *g, struct pk_val table, struct pk_val index);
+struct pk_val pk_one_hot(struct pk_graph *g, struct pk_val index, int64_t classes, enum pk_dtype dtype);
+
+/* Elementwise; operands broadcast. Chains are fused into one EXPR node at plan time. */
+struct pk_val pk_add(struct pk_graph *g, struct pk_val a, struct pk_val b);
+struct pk_val pk_sub(struct pk_graph *g, struct pk_val a, struct pk_val b);
+struct pk_val pk_mul(struct pk_graph *g, struct pk_val a, struct pk_val b);
+struct pk_val pk_div(struct pk_graph *g, struct pk_val a, struct pk_val b);
+struct pk_val pk_max2(struct pk_graph *g, struct pk_val a, struct pk_val b);
+struct pk_val pk_gt(struct pk_graph *g, struct pk_val a, struct pk_val b);
+struct pk_val pk_select(struct pk_graph *g, struct pk_val c, struct pk_val a, struct pk_val b);
+struct pk_val pk_scale(struct pk_graph *g, struct pk_val x, double factor);
+struct pk_val pk_offset(struct pk_graph *g, struct pk_val x, double addend);
+struct pk_val pk_unary(struct pk_graph *g, enum pk_ex op, struct pk_val x); /* NEG .. FINITE without POW */
+struct pk_val pk_power(struct pk_graph *g, struct pk_val x, int32_t p);      /* p >= 0 */
+struct pk_val pk_gelu(struct pk_graph *g, struct pk_val x, bool tanh_form);
+
+struct pk_val pk_sum(struct pk_graph *g, struct pk_val x, uint32_t axes, bool keep); /* axes: bit mask */
+struct pk_val pk_mean(struct pk_graph *g, struct pk_val x, uint32_t axes, bool keep);
+struct pk_val pk_maximum(struct pk_graph *g, struct pk_val x, uint32_t axes, bool keep); /* no gradient */
+struct pk_val pk_sumsq(struct pk_graph *g, const struct pk_val *x, size_t count);
+struct pk_val pk_matmul(struct pk_graph *g, struct pk_val a, struct pk_val b);
+
+/* act(x w + bias): x (.., K). w (K, N), or (N, K) with w_transposed (timm, nn.Linear). bias PK_NONE = none. */
+struct pk_val pk_linear(struct pk_graph *g, struct pk_val x, struct pk_val w, bool w_transposed,
+                        struct pk_val bias);
+
+struct pk_norm_spec {
+    enum pk_norm_kind kind;
+    enum pk_eps_mode eps_mode;
+    double eps;
+};
+/* beta PK_NONE = none. */
+struct pk_val pk_norm(struct pk_graph *g, struct pk_val x, struct pk_val gamma, struct pk_val beta,
+                      struct pk_norm_spec spec);
+struct pk_val pk_softmax(struct pk_graph *g, struct pk_val x);
+
+struct pk_loss {
+    struct pk_val loss_sum; /* (1) */
+    struct pk_val count;    /* (1) */
+    struct pk_val correct;  /* (1) */
+};
+struct pk_loss pk_cross_entropy(struct pk_graph *g, struct pk_val logits, struct pk_val target,
+                                double smoothing, int32_t ignore);
+
+struct pk_attention_spec {
+    enum pk_phi phi;
+    int32_t degree;
+    double tau;   /* 0 = 1/sqrt(d) */
+    double scale; /* constant factor; 1 with a learned scale */
+    double bias;
+    bool causal;
+    struct pk_val scale_value; /* learned c (1) or (H), or PK_NONE */
+    struct pk_val mask;        /* U8 (B, Nk) or PK_NONE */
+    struct pk_val length;      /* I32 (1) or (B), or PK_NONE */
+};
+/* qkv (B, N, 3, H, d) -> y (B, N, H, d). */
+struct pk_val pk_attention_packed(struct pk_graph *g, struct pk_val qkv, struct pk_attention_spec spec);
+/* q (B, H, Nq, d), k and v (B, H, Nk, d) -> y (B, Nq, H, d). */
+struct pk_val pk_attention(struct pk_graph *g, struct pk_val q, struct pk_val k, struct pk_val v,
+                           struct pk_attention_spec spec);
+/* The same by primitives; *ret_weights (may be NULL) is A (B, H, Nq, Nk). It defines the fused op. */
+struct pk_val pk_attention_plain(struct pk_graph *g, struct pk_val q, struct pk_val k, struct pk_val v,
+                                 struct pk_attention_spec spec, struct pk_val *ret_weights);
+
+struct pk_attention_stats {
+    struct pk_val fro, jac_fro, jac_q_fro, logit_std, logit_max; /* each (B, H) */
+};
+/* x (B, Nq, D): the rows that W_Q multiplied. qkv packed, or q, k separate with v ignored. */
+struct pk_attention_stats pk_attention_stats_packed(struct pk_graph *g, struct pk_val qkv, struct pk_val x,
+                                                    struct pk_attention_spec spec);
+struct pk_attention_stats pk_attention_stats(struct pk_graph *g, struct pk_val q, struct pk_val k,
+                                             struct pk_val x, struct pk_attention_spec spec);
+struct pk_val pk_cache_append(struct pk_graph *g, struct pk_val cache, struct pk_val fresh,
+                              struct pk_val position);
+
+struct pk_optim_spec {
+    double beta1, beta2, eps; /* AdamW */
+    double momentum, dampening;
+    bool nesterov;
+    double weight_decay; /* this tensor's: 0 for undecayed groups */
+    double lr_mult;
+};
+/* In place on parameter and states; hyper (4) and gate (2) as in op.h. */
+void pk_adamw(struct pk_graph *g, struct pk_val p, struct pk_val grad, struct pk_val m, struct pk_val v,
+              struct pk_val hyper, struct pk_val gate, struct pk_optim_spec spec);
+void pk_msgdw(struct pk_graph *g, struct pk_val p, struct pk_val grad, struct pk_val m, struct pk_val hyper,
+              struct pk_val gate, struct pk_optim_spec spec);
+
+/* ---- differentiating ---- */
+
+/* Reverse mode: emits nodes for d(sum(seed * y))/d(wrt[i]) into ret_grads[i]. seed PK_NONE = ones. Only
+ * values on a path to a requested wrt are visited; an unreached one gets a zero fill. Rules emit only
+ * graph nodes, so it may be applied to its own output. */
+void pk_grad(struct pk_graph *g, struct pk_val y, struct pk_val seed, const struct pk_val *wrt, size_t count,
+             struct pk_val *ret_grads);
+
+/* ---- planning and running ---- */
+
+/* Keeps `v` readable after a run, under `name`. */
+void pk_output(struct pk_graph *g, const char *name, struct pk_val v);
+
+struct pk_plan_report {
+    size_t bytes[PK_CAT_COUNT];
+    size_t arena_bytes; /* the one allocation for gradients, activations and workspace */
+    size_t live_bound;  /* most bytes live at once: arena_bytes / live_bound is the planner's quality */
+    size_t nodes;       /* kernels per run */
+};
+
+struct pk_exec; /* a planned graph bound to a back end */
+
+/* Runs the passes (dead code, common subexpressions, constant folding, fusion), schedules, plans the
+ * arena. backend NULL plans for bytes only (the CPU's rules; nothing can run). */
+PD_NODISCARD enum pd_err pk_exec_new(struct pk_graph *g, const struct pk_backend_api *api,
+                                     struct pk_backend *backend, struct pk_exec **ret, struct pd_why *why);
+struct pk_exec *pk_exec_free(struct pk_exec *e);
+void pk_exec_report(const struct pk_exec *e, struct pk_plan_report *ret);
+
+/* A leaf of the planned graph by its name: its bytes and view, for binding and for checkpoints. */
+struct pk_leaf {
+    const char *name; /* borrowed from the graph */
+    enum pk_op kind;  /* INPUT, PARAM or STATE */
+    enum pk_category category;
+    enum pk_dtype dtype;
+    struct pk_shape shape;
+    size_t bytes;
+};
+size_t pk_graph_leaf_count(const struct pk_graph *g);
+struct pk_leaf pk_graph_leaf(const struct pk_graph *g, size_t i);
+
+/* Binds memory of the back end (dense, leaf's bytes, 256-byte aligned) to a leaf; it stays the caller's.
+ * Several execs may share it: a training graph, an evaluation graph, a probe. */
+PD_NODISCARD enum pd_err pk_exec_bind(struct pk_exec *e, const char *name, void *memory, struct pd_why *why);
+
+/* One run of the whole graph. Every leaf that is used must be bound. */
+PD_NODISCARD enum pd_err pk_exec_run(struct pk_exec *e, struct pd_why *why);
+
+/* Copies an output to host memory after a run. */
+PD_NODISCARD enum pd_err pk_exec_read(struct pk_exec *e, const char *output, void *to, size_t bytes,
+                                      struct pd_why *why);
+/* Its place in back-end memory; borrowed until the next run. An output is a dense tensor. NULL if unknown. */
+const void *pk_exec_output(struct pk_exec *e, const char *output, struct pk_shape *ret_shape);
+
+/* Debugging: after every node, calls back with its name and outputs (host-readable on the CPU). NULL stops. */
+void pk_exec_trace(struct pk_exec *e, void (*fn)(void *user, const char *node, const struct pk_view *out, int n),
+                   void *user);

@@ -1,0 +1,149 @@
+/* kernels/ops/op.h: the operations: what each computes, its inputs, outputs and attributes.
+ *
+ * This list is the contract between the graph (which builds and differentiates nodes), the
+ * back ends (which run them) and the models. Views (RESHAPE .. BROADCAST) never reach a back
+ * end: they only change shape and strides. Every float op works in f32 and in f64; sums are
+ * taken in a fixed order, so results are bitwise equal from run to run and for any number of
+ * threads. Indices and masks are I32 and U8. Shapes below: B batch, H heads, N tokens, d head
+ * dimension, D width. "dense" means row-major without gaps; where it is not said, inputs may be
+ * strided views. Outputs are always dense.
+ *
+ * Notation and formulas: spec attention.md (sections 1, 2, 6, 7), dnt.md 1. */
+#pragma once
+
+#include "kernels/tensor/tensor.h"
+
+enum pk_op {
+    /* Leaves: memory bound from outside, pinned. */
+    PK_OP_INPUT,
+    PK_OP_PARAM,
+    PK_OP_STATE,
+    /* Views of one input: no kernel, no memory. */
+    PK_OP_RESHAPE,   /* dense input, same count */
+    PK_OP_PERMUTE,   /* attr.permute.axis[i] = which input axis becomes axis i */
+    PK_OP_SLICE,     /* attr.slice: axis, start, extent */
+    PK_OP_BROADCAST, /* numpy rules to attr.shape; new axes in front */
+    /* Movement. */
+    PK_OP_COPY,        /* (x) -> dense copy of a view; also casts: attr.copy.dtype */
+    PK_OP_FILL,        /* () -> attr.fill: shape, dtype, value */
+    PK_OP_CONCAT,      /* (x0, x1, ...) along attr.concat.axis */
+    PK_OP_PAD,         /* (x) -> zeros of attr.pad.extent along attr.pad.axis, x placed at attr.pad.start:
+                          the transpose of SLICE */
+    PK_OP_GATHER,      /* (table (V, D) dense, index I32 any shape S) -> (S, D). An index outside 0..V-1 is
+                          an error of the run (PD_ERR_INVALID) */
+    PK_OP_SCATTER_ADD, /* (index S, src (S, D) [, base (V, D)]) -> (V, D): base (or 0) plus rows of src added
+                          at their index, in order of S. Output may share base's memory */
+    PK_OP_ONE_HOT,     /* (index S) -> (S, attr.one_hot.classes) of attr.one_hot.dtype; out of range: zeros */
+    /* Arithmetic. */
+    PK_OP_EXPR,   /* (x0 .. xk) broadcast against each other -> attr.expr: a postfix program, elementwise */
+    PK_OP_SUM,    /* (x) -> sum over the axes in attr.reduce.axes (bit mask); keep: extent 1 stays */
+    PK_OP_MAX,    /* likewise the maximum; no derivative (used where it cancels) */
+    PK_OP_SUMSQ,  /* (x0 .. xk) -> (1): sum of squares of all elements, accumulated in double */
+    PK_OP_MATMUL, /* (a (.., M, K), b (.., K, N) [, bias (N)] [, residual (.., M, N)]) -> (.., M, N):
+                     act(a b + bias) + residual. Leading axes broadcast. Transposed operands are PERMUTE views.
+                     attr.matmul: has_bias, has_residual, act. Output may share residual's memory */
+    /* Normalisation over the last axis; statistics in f32 or better, variance in two passes. */
+    PK_OP_NORM,     /* (x (.., D), gamma (D) [, beta (D)]) -> y, rstd (..) [, mean (..) for LayerNorm].
+                       attr.norm: kind, eps, eps_mode, has_beta. LayerNorm(x) = gamma (x-mean)/sqrt(var+eps)+beta;
+                       RMSNorm(x) = gamma x / sqrt(mean(x^2)+eps), or with eps on the sum of squares (dnt.md 1) */
+    PK_OP_NORM_BWD, /* (x, gamma, dy, rstd [, mean]) -> dx, dgamma [, dbeta if attr.norm.has_beta] */
+    PK_OP_SOFTMAX,     /* (x) -> softmax over the last axis */
+    PK_OP_SOFTMAX_BWD, /* (y, dy) -> dx = y (dy - sum(dy y)) */
+    PK_OP_CROSS_ENTROPY,     /* (logits (M, C), target I32 (M)) -> loss_sum (1), count (1), correct (1), lse (M).
+                                loss_sum = sum over targets != ignore of (1-s)(-log p_y) + s mean_c(-log p_c);
+                                count = number of those targets; correct = how many have the first largest logit
+                                at y. attr.cross_entropy: smoothing s, ignore. Other targets outside 0..C-1: error */
+    PK_OP_CROSS_ENTROPY_BWD, /* (logits, target, lse, dloss_sum (1)) -> dlogits; may share logits' memory */
+    /* Attention: A = phi(tau q k^T) with mask after phi, y = A v (attention.md). N x N never stored. */
+    PK_OP_ATTENTION,     /* packed: (qkv (B, N, 3, H, d)) else (q (B, H, Nq, d), k, v (B, H, Nk, d)),
+                            then, as attr.attention says: scale c (1) or (H); mask U8 (B, Nk), 1 = visible;
+                            length I32 (1) or (B): keys at or beyond it are masked, and causal row i of Nq sees
+                            keys j <= i + length - Nq
+                            -> y (B, Nq, H, d) dense [, lse (B, H, Nq) for softmax].
+                            causal without length: j <= i + (Nk - Nq). A fully masked row gives 0. */
+    PK_OP_ATTENTION_BWD, /* (the inputs of ATTENTION, y, dy (B, Nq, H, d) [, lse]) -> packed: dqkv like qkv,
+                            else dq, dk, dv like q, k, v; then dscale like scale if there is one */
+    PK_OP_ATTENTION_STATS, /* (the inputs of ATTENTION but v is unused, x (B, Nq, D): the rows that W_Q multiplied)
+                              -> five tensors (B, H): ||A||_F; ||dA/dS||_F; ||dA/dW_Q||_F (attention.md 2);
+                              standard deviation of visible logits; largest |logit| of visible ones */
+    PK_OP_CACHE_APPEND,    /* (cache STATE (B, H, T, d), new (B, H, n, d), position I32 (1) or (B)) -> the cache, in
+                              place, with new at position .. position+n-1. Beyond T: error of the run */
+    /* Optimisers, in place. hyper is (4): {lr, bias correction 1 - b1^t, bias correction 1 - b2^t, first (0 or 1)};
+       gate is (2): {factor on the gradient (clipping), apply (0 = leave everything unchanged)}.
+       attr.optim: beta1, beta2, eps, weight_decay, lr_mult, momentum, dampening, nesterov. */
+    PK_OP_ADAMW, /* (p, g, m, v, hyper, gate) -> p, m, v (in place). golden/README.md 7, decoupled decay first */
+    PK_OP_MSGDW, /* (p, g, m, hyper, gate) -> p, m (in place). timm SGDW: p(1-lr wd); m <- g first, else mu m +
+                    (1-dampening) g; p - lr m (nesterov: g + mu m) */
+    PK_OP_COUNT
+};
+
+enum pk_act { PK_ACT_NONE, PK_ACT_GELU /* x Phi(x) */, PK_ACT_GELU_TANH /* gelu_new */, PK_ACT_RELU };
+enum pk_norm_kind { PK_NORM_LAYER, PK_NORM_RMS };
+enum pk_eps_mode { PK_EPS_MEAN, PK_EPS_SUM };
+enum pk_phi { PK_PHI_SOFTMAX, PK_PHI_POLY, PK_PHI_SIGMOID, PK_PHI_RELU };
+
+/* Instructions of EXPR, on a stack of values per element. */
+enum pk_ex {
+    PK_EX_IN,    /* push input arg */
+    PK_EX_CONST, /* push imm */
+    PK_EX_DUP,   /* push the value `arg` below the top again (0 = top) */
+    PK_EX_ADD, PK_EX_SUB, PK_EX_MUL, PK_EX_DIV, PK_EX_MAX, PK_EX_MIN,
+    PK_EX_GT,     /* a > b ? 1 : 0; derivative 0 */
+    PK_EX_EQ,     /* a == b ? 1 : 0; derivative 0 */
+    PK_EX_SELECT, /* pops c, b, a (c on top): c != 0 ? a : b */
+    PK_EX_NEG, PK_EX_ABS, PK_EX_EXP, PK_EX_LOG, PK_EX_SQRT, PK_EX_RSQRT, PK_EX_RECIP,
+    PK_EX_TANH, PK_EX_ERF, PK_EX_SIGMOID, PK_EX_SIN, PK_EX_COS,
+    PK_EX_POW,        /* integer power arg >= 0 by repeated multiplication; x^0 = 1 also at 0 */
+    PK_EX_GELU,       /* x Phi(x) */
+    PK_EX_DGELU,      /* its derivative Phi(x) + x phi(x) */
+    PK_EX_GELU_TANH,  /* 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) */
+    PK_EX_DGELU_TANH,
+    PK_EX_FINITE, /* 1 if finite, else 0 */
+    PK_EX_COUNT
+};
+
+#define PK_EXPR_MAX 48   /* instructions of one program: longer chains are split */
+#define PK_EXPR_STACK 16 /* deepest stack */
+#define PK_EXPR_INPUTS 12
+
+struct pk_expr {
+    int32_t count;
+    struct {
+        uint8_t op; /* enum pk_ex */
+        uint8_t arg;
+        double imm;
+    } code[PK_EXPR_MAX];
+};
+
+struct pk_attention_attr {
+    enum pk_phi phi;
+    int32_t degree;  /* p >= 1, for PK_PHI_POLY */
+    double tau;      /* factor on q k^T, usually 1/sqrt(d) */
+    double scale;    /* constant c; multiplies phi. With a scale input: A = (scale * c_h) phi */
+    double bias;     /* added to tau q k^T before phi (sigmoid_bias: -ln n); 0 otherwise */
+    bool causal, packed;
+    bool has_scale, has_mask, has_length;
+};
+
+struct pk_attr {
+    union {
+        struct { int32_t axis[PK_MAX_RANK]; } permute;
+        struct { int32_t axis; int64_t start, extent; } slice;
+        struct { enum pk_dtype dtype; } copy;
+        struct { enum pk_dtype dtype; double value; } fill;
+        struct { int32_t axis; } concat;
+        struct { int32_t axis; int64_t start, extent; } pad;
+        struct { int64_t classes; enum pk_dtype dtype; } one_hot;
+        struct { int64_t rows; } scatter_add;
+        struct pk_expr *expr; /* owned by the graph */
+        struct { uint32_t axes; bool keep; } reduce;
+        struct { bool has_bias, has_residual; enum pk_act act; } matmul;
+        struct { enum pk_norm_kind kind; enum pk_eps_mode eps_mode; double eps; bool has_beta; } norm;
+        struct { double smoothing; int32_t ignore; } cross_entropy;
+        struct pk_attention_attr attention;
+        struct { double beta1, beta2, eps, weight_decay, lr_mult, momentum, dampening; bool nesterov; } optim;
+    };
+};
+
+/* "matmul", "attention_bwd", ...; static. */
+const char *pk_op_name(enum pk_op op);

@@ -1,0 +1,146 @@
+/* daemon/store/tx.h: what a store_work may do inside the transaction. All of it runs on the writer thread.
+ *
+ * Every move of a state goes through store_job_move, store_run_move or store_attempt_move: they check the table
+ * of allowed moves (PD_ERR_CONFLICT), write the row and its event, and keep the job in step with its runs. */
+#pragma once
+
+#include "daemon/store/store.h"
+
+/* The transaction's time stamp, wall clock. */
+int64_t store_tx_now_us(struct store_tx *tx);
+
+/* ---- jobs and runs -------------------------------------------------------------------------- */
+
+struct store_job_new {
+    const char *name, *experiment, *template_name, *tags, *notes, *register_name, *owner; /* NULL = "" ("{}" for tags) */
+    const char *document; /* as submitted */
+    int priority;
+};
+PD_NODISCARD enum pd_err store_job_insert(struct store_tx *tx, const struct store_job_new *job, int64_t *ret_id,
+                                          struct pd_why *why);
+
+struct store_run_new {
+    const char *document; /* resolved, JSON */
+    const char *config_digest, *plan_digest; /* hex */
+    const char *sweep;    /* NULL = "{}" */
+    const char *device;   /* "cpu", "cuda" */
+    int slots, threads, priority, max_restarts;
+    int64_t total_steps;  /* -1 = unknown */
+    int64_t time_limit_us, warn_before_us; /* 0 = none */
+};
+/* Adds the next run of the job, queued. */
+PD_NODISCARD enum pd_err store_run_insert(struct store_tx *tx, int64_t job_id, const struct store_run_new *run,
+                                          int64_t *ret_id, struct pd_why *why);
+
+/* `version`: the version the client saw (If-Match), or -1 = any. A mismatch is PD_ERR_STALE. */
+PD_NODISCARD enum pd_err store_job_cancel(struct store_tx *tx, int64_t job_id, int64_t version, const char *reason,
+                                          struct pd_why *why);
+PD_NODISCARD enum pd_err store_job_pause(struct store_tx *tx, int64_t job_id, int64_t version, struct pd_why *why);
+PD_NODISCARD enum pd_err store_job_resume(struct store_tx *tx, int64_t job_id, int64_t version, struct pd_why *why);
+
+/* NULL leaves a member as it is. */
+struct store_job_patch {
+    const char *name, *tags, *notes;
+    const int *priority;
+};
+PD_NODISCARD enum pd_err store_job_update(struct store_tx *tx, int64_t job_id, int64_t version,
+                                          const struct store_job_patch *patch, int64_t *ret_version,
+                                          struct pd_why *why);
+
+/* One run of a job: cancel (graceful; a run not started ends at once). */
+PD_NODISCARD enum pd_err store_run_cancel(struct store_tx *tx, int64_t run_id, int64_t version, const char *reason,
+                                          struct pd_why *why);
+
+/* The moves of the tables in daemon/spec/state.h. `outcome` counts only towards ended. */
+PD_NODISCARD enum pd_err store_run_move(struct store_tx *tx, int64_t run_id, enum spec_run_state to,
+                                        enum spec_outcome outcome, const char *reason, struct pd_why *why);
+PD_NODISCARD enum pd_err store_run_state(struct store_tx *tx, int64_t run_id, enum spec_run_state *ret,
+                                         struct pd_why *why);
+
+/* ---- attempts (the supervisor's) ------------------------------------------------------------ */
+
+struct store_attempt_new {
+    int64_t run_id;
+    const char *devices;
+    uint8_t token_sha256[32];
+    int64_t start_step; /* of the checkpoint it starts from; 0 = from scratch */
+};
+/* Moves the run to starting and adds attempt n + 1. */
+PD_NODISCARD enum pd_err store_attempt_insert(struct store_tx *tx, const struct store_attempt_new *a, int *ret_n,
+                                              struct pd_why *why);
+PD_NODISCARD enum pd_err store_attempt_process(struct store_tx *tx, int64_t run_id, int n, int64_t pid,
+                                               int64_t pid_start, struct pd_why *why);
+PD_NODISCARD enum pd_err store_attempt_move(struct store_tx *tx, int64_t run_id, int n,
+                                            enum spec_attempt_state to, enum spec_cause cause,
+                                            const char *message, int exit_status, struct pd_why *why);
+/* Progress: no event; step and total of run and attempt, log bytes. -1 = leave. */
+PD_NODISCARD enum pd_err store_attempt_progress(struct store_tx *tx, int64_t run_id, int n, int64_t step,
+                                                int64_t total, int64_t log_bytes, struct pd_why *why);
+/* Accepts data frame `seq`: PD_OK and acked_seq = seq; PD_ERR_EXISTS: seen before, write nothing;
+ * PD_ERR_CONFLICT: a gap. */
+PD_NODISCARD enum pd_err store_attempt_ack(struct store_tx *tx, int64_t run_id, int n, int64_t seq,
+                                           struct pd_why *why);
+PD_NODISCARD enum pd_err store_run_set_reason(struct store_tx *tx, int64_t run_id, const char *reason,
+                                              struct pd_why *why);
+/* Back-off after a failure: counters and the earliest time of the next attempt. */
+PD_NODISCARD enum pd_err store_run_set_backoff(struct store_tx *tx, int64_t run_id, int restarts,
+                                               int64_t not_before_us, struct pd_why *why);
+
+/* ---- metrics -------------------------------------------------------------------------------- */
+
+struct store_metric {
+    const char *key; /* 1..STORE_KEY_MAX bytes */
+    int64_t step, time_us;
+    double value;
+};
+/* Writes the points with their roll-ups and latest values. `attempt` 0 = logged over HTTP. The run must exist
+ * (PD_ERR_NOT_FOUND). An identical point again is ignored; another value at the same key, step and
+ * time is kept beside it. *ret_new (may be NULL) = points that were new. */
+PD_NODISCARD enum pd_err store_metric_append(struct store_tx *tx, int64_t run_id, int attempt,
+                                             const struct store_metric *points, size_t count, int64_t *ret_new,
+                                             struct pd_why *why);
+
+/* ---- events, checkpoints, blobs ------------------------------------------------------------- */
+
+/* `data` is a JSON object. *ret_id may be NULL. */
+PD_NODISCARD enum pd_err store_event_add(struct store_tx *tx, const char *kind, int64_t job_id, int64_t run_id,
+                                         int64_t attempt, const char *data, int64_t *ret_id, struct pd_why *why);
+
+/* id, created_us, deleted_us are ignored. *ret_id may be NULL. */
+PD_NODISCARD enum pd_err store_checkpoint_insert(struct store_tx *tx, const struct store_checkpoint *c,
+                                                 int64_t *ret_id, struct pd_why *why);
+PD_NODISCARD enum pd_err store_checkpoint_delete(struct store_tx *tx, int64_t id, struct pd_why *why);
+PD_NODISCARD enum pd_err store_blob_insert(struct store_tx *tx, const struct store_blob *b, struct pd_why *why);
+
+/* ---- models --------------------------------------------------------------------------------- */
+
+/* Registers a checkpoint as the next version of the model (made if absent), with an event. */
+PD_NODISCARD enum pd_err store_model_register(struct store_tx *tx, const char *model, int64_t checkpoint_id,
+                                              int64_t *ret_n, struct pd_why *why);
+/* The best checkpoint of the run (else its newest), for `register`. PD_ERR_NOT_FOUND if it has none. */
+PD_NODISCARD enum pd_err store_checkpoint_choose(struct store_tx *tx, int64_t run_id, int64_t *ret_id,
+                                                 struct pd_why *why);
+PD_NODISCARD enum pd_err store_model_set_loaded(struct store_tx *tx, const char *model, int64_t n, bool loaded,
+                                                struct pd_why *why);
+/* n = 0 removes the alias. */
+PD_NODISCARD enum pd_err store_alias_set(struct store_tx *tx, const char *model, const char *alias, int64_t n,
+                                         struct pd_why *why);
+
+/* ---- the rest ------------------------------------------------------------------------------- */
+
+PD_NODISCARD enum pd_err store_plan_put(struct store_tx *tx, const char *plan_digest, const char *plan,
+                                        struct pd_why *why);
+
+/* Idempotency: call claim first in `apply`. PD_OK: new; write, then store_idem_finish with the answer's status
+ * and body in the same apply. PD_ERR_EXISTS: it was answered; *ret_status and `response` (appended) are the
+ * first answer: return PD_OK from apply without writing. PD_ERR_CONFLICT: same key, other body. */
+struct pd_buf;
+PD_NODISCARD enum pd_err store_idem_claim(struct store_tx *tx, const char *scope, const char *key,
+                                          const uint8_t body_sha256[32], int *ret_status, struct pd_buf *response,
+                                          struct pd_why *why);
+PD_NODISCARD enum pd_err store_idem_finish(struct store_tx *tx, const char *scope, const char *key, int status,
+                                           const void *response, size_t len, struct pd_why *why);
+
+/* Appends to the audit log. before and after are JSON or NULL. */
+PD_NODISCARD enum pd_err store_audit(struct store_tx *tx, const char *who, const char *what, const char *target,
+                                     const char *before, const char *after, struct pd_why *why);

@@ -1,0 +1,173 @@
+/* daemon/supervise/supervise.h: the supervisor: one thread that schedules runs, owns the worker processes
+ * and their connections, and carries inference requests to the serving workers.
+ *
+ * It is driven by the rows: a client's command is a store write (tx.h) followed by sup_notify; the supervisor
+ * reads what is queued, cancelling or paused and acts. So a restart needs no memory but the file.
+ * All functions may be called from any thread. Callbacks come on the supervisor's thread: they must be quick,
+ * never wait, and may call any function here except sup_stop. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "daemon/wire/wire.h"
+#include "kernels/base/err.h"
+
+struct sup;
+struct store_writer;
+
+struct sup_data_root {
+    const char *name, *path;
+};
+
+struct sup_options {
+    const char *state_dir;    /* worker.sock, runs/ live here */
+    const char *worker_path;  /* the polyd-worker program */
+    const char *train_role;   /* NULL = "train"; "selftest" = the diagnostic role for every run */
+    int cpu_slots;            /* cpu devices offered; >= 1 */
+    int cpu_threads;          /* threads of each */
+    int64_t grace_us;         /* between a cancel and the hard kill */
+    int64_t backoff_us;       /* before the first restart; doubled each time, at most 5 min */
+    int64_t age_us;           /* waiting so long raises a run's priority by one */
+    int64_t hang_us;          /* silence of a live worker that counts as a hang; 0 = WIRE_HANG_US */
+    int serve_threads;        /* CPU threads of a serving worker; 0 = cpu_threads */
+    int infer_queue;          /* requests in flight per model version; more are PD_ERR_BUSY. 0 = 256 */
+    bool drain_on_stop;       /* sup_stop asks the training workers to checkpoint and leave; else they stay */
+    const struct sup_data_root *roots; /* copied */
+    int root_count;
+};
+
+/* Listens on worker.sock, reconciles every attempt that has not ended (adopt, requeue or fail), loads the models
+ * wanted in memory, and starts the thread. The writer outlives the supervisor. */
+PD_NODISCARD enum pd_err sup_start(const struct sup_options *o, struct store_writer *w, struct sup **ret,
+                                   struct pd_why *why);
+/* Stops the thread. Serving workers end; training workers go on without a daemon unless drain_on_stop.
+ * Calls still open get PD_ERR_CLOSED. NULL is fine. Returns NULL. */
+struct sup *sup_stop(struct sup *s);
+
+/* Something was committed that concerns the supervisor (a job, a cancel, a pause, a resume). */
+void sup_notify(struct sup *s);
+
+/* Monotonic time of its last turn (at least one a second). For the watchdog. */
+int64_t sup_alive_us(struct sup *s);
+
+/* ---- what the API shows --------------------------------------------------------------------- */
+
+struct sup_device {
+    char name[32];      /* "cpu:0" */
+    char kind[8];       /* "cpu", "cuda" */
+    char model[128];    /* processor or GPU name */
+    int threads;
+    int64_t memory_bytes;
+    int64_t run_id;     /* that holds it; 0 = free */
+    int attempt;
+    char state[16];     /* "free", "busy" */
+};
+/* Calls back for each under a lock: format and return. */
+void sup_device_list(struct sup *s, void (*row)(void *ctx, const struct sup_device *d), void *ctx);
+
+struct sup_queue_info {
+    int position;      /* 1 = next; 0 = not waiting */
+    char reason[160];  /* "waiting for 1 cpu slot, 0 free" */
+};
+/* False if the run is not in the queue as the supervisor last saw it. */
+bool sup_queue_get(struct sup *s, int64_t run_id, struct sup_queue_info *ret);
+
+/* What a submission would meet: reason as for a queued run, or how it can never fit (PD_ERR_LIMIT). */
+PD_NODISCARD enum pd_err sup_fit(struct sup *s, const char *device, int slots, int priority,
+                                 struct sup_queue_info *ret, struct pd_why *why);
+
+/* Live state of a run between two writes of the rows; false if no worker of it is connected. */
+struct sup_progress {
+    int64_t step, total;
+    int64_t updated_us; /* wall clock */
+    bool checkpointing;
+};
+bool sup_progress_get(struct sup *s, int64_t run_id, struct sup_progress *ret);
+
+/* The log of an attempt: writes its path. The file grows while the worker lives. */
+void sup_log_path(struct sup *s, int64_t run_id, int attempt, char *out, size_t size);
+
+struct sup_stats {
+    int64_t cycles, cycle_us_total, cycle_us_max; /* scheduling */
+    int64_t spawned, adopted, requeued, killed, hangs;
+    int64_t frames_in, points_in;
+    int connections;
+};
+void sup_stats(struct sup *s, struct sup_stats *ret);
+
+/* ---- plans ---------------------------------------------------------------------------------- */
+
+/* Bytes needed by a resolved job, as JSON, from `polyd-worker plan` or the kept answer of an equal plan_digest
+ * (hex; NULL = do not keep). `done` gets err and the JSON (borrowed). The document is copied.
+ * PD_ERR_BUSY: too many at once. */
+PD_NODISCARD enum pd_err sup_plan(struct sup *s, const char *document, size_t len, const char *plan_digest,
+                                  void (*done)(void *ctx, enum pd_err err, const struct pd_why *why,
+                                               const char *plan),
+                                  void *ctx, struct pd_why *why);
+
+/* ---- serving -------------------------------------------------------------------------------- */
+
+enum sup_model_state { SUP_MODEL_UNAVAILABLE, SUP_MODEL_LOADING, SUP_MODEL_READY, SUP_MODEL_UNLOADING };
+/* "READY" and so on, as the Open Inference Protocol spells them. */
+const char *sup_model_state_name(enum sup_model_state state);
+
+struct sup_model_info {
+    const char *model;
+    int64_t version;
+    enum sup_model_state state;
+    const char *reason;    /* why it is unavailable; "" = nothing */
+    const char *signature; /* JSON from the worker when ready; "" before */
+    int in_flight, waiting, running;
+    int64_t requests, failures, restarts;
+    int64_t memory_bytes;  /* resident size of the worker; 0 = unknown */
+};
+/* Calls back for each version known to the supervisor (loaded or once loaded), under a lock. */
+void sup_model_list(struct sup *s, void (*row)(void *ctx, const struct sup_model_info *m), void *ctx);
+/* One version; version 0 = the highest ready one. PD_ERR_NOT_FOUND if it is not loaded. */
+PD_NODISCARD enum pd_err sup_model_get(struct sup *s, const char *model, int64_t version,
+                                       void (*row)(void *ctx, const struct sup_model_info *m), void *ctx,
+                                       struct pd_why *why);
+
+/* Loads a registered version (0 = highest) in a worker of its own. `done` (may be NULL) is called once: PD_OK when
+ * READY, else why not. Loading a ready one is PD_OK at once. */
+PD_NODISCARD enum pd_err sup_model_load(struct sup *s, const char *model, int64_t version,
+                                        void (*done)(void *ctx, enum pd_err err, const struct pd_why *why),
+                                        void *ctx, struct pd_why *why);
+/* Unloads (0 = all versions). `done` comes after the worker's memory is free. */
+PD_NODISCARD enum pd_err sup_model_unload(struct sup *s, const char *model, int64_t version,
+                                          void (*done)(void *ctx, enum pd_err err, const struct pd_why *why),
+                                          void *ctx, struct pd_why *why);
+
+struct sup_result {
+    enum pd_err err;      /* not PD_OK: it is the last part, and `text` says why */
+    const char *text;
+    const char *json;     /* NUL-terminated; "" when absent */
+    size_t json_len;
+    uint32_t count;
+    const struct wire_tensor *tensors; /* borrowed during the callback */
+    bool last;
+    const char *model;    /* who answered */
+    int64_t version;
+};
+
+struct sup_infer {
+    const char *model;
+    int64_t version;      /* 0 = the highest ready one */
+    const char *kind;     /* "infer" or "complete" */
+    int64_t deadline_us;  /* microseconds from now; 0 = none */
+    const char *json;     /* parameters, copied; NULL = none */
+    size_t json_len;
+    const struct wire_tensor *tensors; /* copied */
+    uint32_t count;
+    /* Called for every part; the last one has `last`, and exactly one such comes (with PD_ERR_CANCELLED after
+     * sup_infer_cancel, PD_ERR_CLOSED when the worker died, PD_ERR_TIMEOUT past the deadline). */
+    void (*part)(void *ctx, const struct sup_result *r);
+    void *ctx;
+};
+/* Sends the request to the model's worker. PD_ERR_NOT_FOUND: not loaded; PD_ERR_BUSY: its queue is full (429);
+ * PD_ERR_CLOSED: loading, unloading or restarting (503). On PD_OK *ret_id names it. */
+PD_NODISCARD enum pd_err sup_infer(struct sup *s, const struct sup_infer *req, uint64_t *ret_id,
+                                   struct pd_why *why);
+/* The client left. The last part still comes. Unknown ids (already answered) are ignored. */
+void sup_infer_cancel(struct sup *s, uint64_t id);

@@ -1,0 +1,22 @@
+/* daemon/worker/worker.h: polyd-worker's roles. The main program chooses one by its first argument.
+ *
+ *   polyd-worker shim ...     parent of an attempt: own session, subreaper, lock of the attempt's directory
+ *   polyd-worker train ...    one attempt of a run (the assignment comes over the wire; its role may be selftest)
+ *   polyd-worker serve ...    one loaded model version
+ *   polyd-worker plan         reads a resolved job on standard input, prints its bytes by category as JSON
+ *   polyd-worker info         prints build, back ends and thread count as JSON
+ *
+ * Threads: the role runs on the main thread; the link (link.h) has a thread of its own. The train role gets a
+ * struct train_host (daemon/train/train.h), the serve role a struct serve_host (daemon/wire/serve_host.h). */
+#pragma once
+
+#include "kernels/base/err.h"
+
+#define WORKER_TOKEN_FD 3 /* the token arrives on this inherited descriptor */
+
+/* Each takes the arguments after the role's name and returns the exit status. */
+int worker_shim_main(int argc, char **argv);
+int worker_train_main(int argc, char **argv);
+int worker_serve_main(int argc, char **argv);
+int worker_plan_main(int argc, char **argv);
+int worker_info_main(int argc, char **argv);

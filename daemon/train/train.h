@@ -1,0 +1,117 @@
+/* daemon/train/train.h: one training run inside a worker, from resolved document to outcome.
+ *
+ * train_run builds the graphs (daemon/model), feeds them (daemon/data), steps, evaluates, measures the
+ * probe batch and keeps checkpoints. It knows no socket and no database: what it has to say goes to the
+ * host's callbacks. Everything runs on the calling thread, except that a loader thread prepares the next
+ * batch and the back end has its pool. What it computes depends on the document, the data and the start
+ * checkpoint alone: not on time, threads or how often it was stopped and resumed. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "daemon/data/data.h"
+#include "kernels/base/buf.h"
+#include "kernels/base/err.h"
+
+struct spec_config;
+
+/* One scalar. Keys (l = layer, h = head, both from 1):
+ *   every step            loss/train  lr  grad/norm (before clipping)  acc/train (classifiers)
+ *   about twice a second  step_ms  samples_per_s or tokens_per_s  (means since the last report)
+ *   every eval_every      loss/val  acc/val or ppl/val
+ *   once per start        mem/arena (bytes: the planned arena)
+ *   when it happens       nonfinite (skipped steps so far)
+ *   diagnostics.every     attn/fro/l  attn/jac_fro/l  attn/jac_q_fro/l  logit/std/l  logit/max/l, means over
+ *                         the probe batch and the heads (logit/max: the largest); the same with /l/h for one
+ *                         head; scale/c/l, and scale/c/l/h where a scale is learned per head
+ * accuracies are fractions 0..1. `step` counts finished steps: loss/train of the first step has step 1. */
+struct train_point {
+    const char *key; /* borrowed during the callback */
+    int64_t step;
+    int64_t wall_us;
+    double value; /* may be non-finite: a diverging loss is shown as it is */
+};
+
+enum train_stop { TRAIN_STOP_NONE, TRAIN_STOP_CHECKPOINT, TRAIN_STOP_CANCEL };
+
+struct train_checkpoint_info {
+    const char *path; /* absolute; borrowed during the callback */
+    int64_t step;
+    uint64_t bytes;
+    uint8_t sha256[32]; /* of the whole file */
+    bool best;          /* the best evaluation so far was at this step */
+    const char *metric; /* "acc/val" or "loss/val"; the value it had at the last evaluation */
+    double value;       /* NaN before the first evaluation */
+};
+
+/* Callbacks; all but `stop` may be NULL. They run on the training thread and must return soon. */
+struct train_host {
+    void *user;
+    /* A batch of at most 1000 points, at least every half second while there are any. */
+    void (*metrics)(void *user, const struct train_point *points, size_t count);
+    /* kind: "start", "resume", "checkpoint_fallback", "checkpoint_removed", "checkpoint_failed",
+     * "checkpoint_backwards", "nonfinite", "plan". fields: "key=value" pairs, blank-separated. */
+    void (*event)(void *user, const char *kind, const char *text, const char *fields);
+    void (*progress)(void *user, int64_t step, int64_t total);
+    /* After fsync and rename: the file is whole. */
+    void (*checkpoint_written)(void *user, const struct train_checkpoint_info *info);
+    /* A line for the attempt's log. */
+    void (*log)(void *user, const char *line);
+    /* Asked at every step boundary and inside evaluation. */
+    enum train_stop (*stop)(void *user);
+    /* True once per request for a checkpoint. */
+    bool (*checkpoint_now)(void *user);
+};
+
+struct train_dirs {
+    const char *checkpoints; /* directory of this run; made if missing */
+    const struct data_root *roots;
+    size_t root_count;
+    /* A checkpoint to go on from, or NULL: then the newest good one in `checkpoints` is taken, or the run
+     * starts from its seed. A corrupt one is said (event checkpoint_fallback) and the next older tried. */
+    const char *start;
+    int threads; /* CPU threads; 0 = the document's /resources/threads */
+};
+
+enum train_result {
+    TRAIN_DONE,
+    TRAIN_DIVERGED,  /* train.nonfinite_limit consecutive steps were skipped */
+    TRAIN_STOPPED,   /* asked to; the last step is in a checkpoint */
+    TRAIN_CANCELLED, /* asked to; nothing was written after the request */
+    TRAIN_FAILED     /* see why */
+};
+
+struct train_outcome {
+    enum train_result result;
+    int64_t step, total;    /* finished and planned steps */
+    int64_t nonfinite;      /* skipped steps */
+    double loss_train;      /* of the last step; NaN before the first */
+    double loss_val;        /* of the last evaluation; NaN before the first */
+    double metric_val;      /* acc/val or ppl/val likewise */
+    char metric[16];        /* "acc/val" or "ppl/val" */
+    char best_metric[16];   /* "acc/val" (largest) for classifiers, "loss/val" (smallest) for text */
+    double best_value;      /* NaN before the first evaluation */
+    int64_t best_step;      /* -1 likewise */
+    char best_path[1024];   /* the best checkpoint still kept, "" = none */
+    char latest_path[1024]; /* the newest checkpoint, "" = none */
+    double seconds;         /* wall time of this call */
+};
+
+/* Runs to an outcome. PD_OK for every result but TRAIN_FAILED; then the error says why. *ret_outcome is
+ * filled in every case. `host` and `dirs` are borrowed during the call. */
+PD_NODISCARD enum pd_err train_run(const struct spec_config *config, const struct train_dirs *dirs,
+                                   const struct train_host *host, struct train_outcome *ret_outcome,
+                                   struct pd_why *why);
+
+/* The byte forecast of the run, without training: one JSON object
+ * {"bytes":{"weights":..,"gradients":..,...},"arena_bytes":..,"total_bytes":..,"parameters":..,
+ *  "steps":..,"steps_per_epoch":..,"train_samples":..,"val_samples":..,"checkpoint_bytes":..,"n_for_scale":..,
+ *  "scale":..}. gradients, activations and workspace share the arena (arena_bytes); total_bytes = weights +
+ * moments + inputs + arenas of the training, evaluation and probe graphs. Reads only the headers of the
+ * data. Appends to *ret_json. */
+PD_NODISCARD enum pd_err train_plan(const struct spec_config *config, const struct data_root *roots,
+                                    size_t root_count, struct pd_buf *ret_json, struct pd_why *why);
+
+/* "done", "diverged", "stopped", "cancelled", "failed"; static. */
+const char *train_result_name(enum train_result result);

@@ -42,7 +42,9 @@ struct pk_backend_api {
                         struct pd_why *why);
     /* NULL is fine; returns NULL. */
     struct pk_backend *(*close)(struct pk_backend *b);
-    /* Whether this call (data pointers not looked at) can run here. A graph is refused at plan time
+    /* Whether this call (data pointers not looked at) can run here. In supports and workspace_bytes `b` is
+     * NULL when a plan is made without a device: the answer is then that of a machine with default settings.
+     * A graph is refused at plan time
      * otherwise: there is no silent fallback. */
     bool (*supports)(struct pk_backend *b, const struct pk_call *call);
     /* Scratch the call needs; data pointers not looked at. */

@@ -8,6 +8,11 @@
  * dimension, D width. "dense" means row-major without gaps; where it is not said, inputs may be
  * strided views. Outputs are always dense.
  *
+ * The executor simplifies calls before a back end sees them: every input of EXPR arrives with the
+ * output's shape (a repeated axis has stride 0), and the leading axes of MATMUL are equal in rank to the
+ * output's, likewise with stride 0 - or, where all of them fold into the rows, a, residual and the output
+ * arrive as matrices.
+ *
  * Notation and formulas: spec attention.md (sections 1, 2, 6, 7), dnt.md 1. */
 #pragma once
 
@@ -35,7 +40,10 @@ enum pk_op {
                           at their index, in order of S. Output may share base's memory */
     PK_OP_ONE_HOT,     /* (index S) -> (S, attr.one_hot.classes) of attr.one_hot.dtype; out of range: zeros */
     /* Arithmetic. */
-    PK_OP_EXPR,   /* (x0 .. xk) broadcast against each other -> attr.expr: a postfix program, elementwise */
+    PK_OP_EXPR,   /* (x0 .. xk) broadcast against each other -> attr.expr: a postfix program, elementwise. The
+                     result is the value on top of the stack at the end; values left below it (shared
+                     subexpressions, fetched with DUP) are dropped. All of one float dtype. The output may
+                     share the memory of dense inputs of its own shape */
     PK_OP_SUM,    /* (x) -> sum over the axes in attr.reduce.axes (bit mask); keep: extent 1 stays */
     PK_OP_MAX,    /* likewise the maximum; no derivative (used where it cancels) */
     PK_OP_SUMSQ,  /* (x0 .. xk) -> (1): sum of squares of all elements, accumulated in double */

@@ -103,7 +103,7 @@ struct serve_bias {
 struct serve_sampling {
     int32_t max_tokens; /* 0..SERVE_TOKENS_MAX; 0 only with echo */
     double temperature; /* 0 = the most likely token, always; else 0 < t <= 2 */
-    double top_p; /* (0, 1]: the fewest tokens whose probabilities reach it; the likeliest always counts */
+    double top_p; /* 0..1: the fewest tokens whose probabilities reach it; the likeliest always counts */
     double presence_penalty, frequency_penalty; /* -2..2, by the tokens generated so far */
     uint64_t seed;
     int32_t logprobs; /* alternatives 0..SERVE_TOP_MAX; -1 = no log-probabilities at all */
@@ -119,6 +119,9 @@ struct serve_sampling {
 
 /* max_tokens 16, temperature 1, top_p 1, no penalties, seed 0, logprobs -1, no echo, no stops. */
 void serve_sampling_default(struct serve_sampling *ret);
+/* PD_ERR_INVALID, with the member named, when a value is out of range for a model of so many tokens. */
+PD_NODISCARD enum pd_err serve_sampling_check(const struct serve_sampling *p, int64_t vocabulary,
+                                              struct pd_why *why);
 
 enum serve_finish {
     SERVE_FINISH_NONE,   /* goes on */

@@ -1,0 +1,220 @@
+#include "daemon/serve/serve.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/data/safetensors.h"
+#include "daemon/digest/digest.h"
+#include "daemon/serve/internal.h"
+#include "daemon/spec/spec.h"
+#include "kernels/base/log.h"
+
+static void backend_log(void *user, int level, const char *text)
+{
+    (void)user;
+    pd_log(level <= PD_LOG_ERROR ? PD_LOG_ERROR : (enum pd_log_level)level, "serve", "backend=\"%s\"", text);
+}
+
+enum pd_err serve_alloc(struct serve *s, size_t bytes, size_t *total, void **ret, struct pd_why *why)
+{
+    void *memory = s->api->alloc(s->backend, bytes ? bytes : 1);
+
+    if (!memory)
+        return pd_fail(why, PD_ERR_NOMEM, "no memory for %zu bytes of the model", bytes);
+    *total += bytes;
+    *ret = memory;
+    return PD_OK;
+}
+
+enum pd_err serve_bucket_add(struct serve *s, struct pk_graph *graph, int32_t size, struct pd_why *why)
+{
+    struct serve_bucket *b = &s->bucket[s->buckets];
+    struct pk_plan_report report;
+    enum pd_err err;
+
+    assert(s->buckets < SERVE_BUCKETS_MAX);
+    *b = (struct serve_bucket){.size = size, .graph = graph};
+    s->buckets++; /* serve_close frees it from here on */
+    err = pk_exec_new(graph, s->api, s->backend, &b->exec, why);
+    if (err != PD_OK)
+        return err;
+    pk_exec_report(b->exec, &report);
+    s->memory.arena_bytes += report.arena_bytes;
+    return model_store_bind(s->store, b->exec, graph, why);
+}
+
+/* Only what the model's inputs and outputs depend on is taken from the document: the shape of the network
+ * stands in the checkpoint itself. */
+static enum pd_err check_job(const struct serve_options *o, enum serve_kind kind, struct pd_why *why)
+{
+    struct spec_config *config = NULL;
+    enum pd_err err = PD_OK;
+
+    if (!o->job)
+        return PD_OK;
+    err = spec_config_load(o->job, o->job_len, &config, why);
+    if (err != PD_OK)
+        return err;
+    if (kind == SERVE_LANGUAGE && config->data.tokenizer != SPEC_TOKENIZER_BYTES)
+        err = pd_fail(why, PD_ERR_UNSUPPORTED,
+                      "#/data/tokenizer: this build serves models of tokenizer bytes only");
+    spec_config_free(config);
+    return err;
+}
+
+static float meta_number(const struct data_st *st, const char *key, float missing)
+{
+    const char *text = data_st_meta(st, key);
+
+    return text ? strtof(text, NULL) : missing;
+}
+
+static enum pd_err read_checkpoint(struct serve *s, const struct serve_options *o, struct pd_why *why)
+{
+    struct data_st *st = NULL;
+    struct model_spec spec;
+    const char *step;
+    const void *bytes;
+    char hex[DIGEST_SHA256_HEX_SIZE];
+    size_t len;
+    enum pd_err err = data_st_open(o->checkpoint, &st, why);
+
+    if (err != PD_OK)
+        goto out;
+    if (o->digest) {
+        bytes = data_st_bytes(st, &len);
+        if (strcmp(digest_sha256_hex(bytes, len, hex), o->digest) != 0) {
+            err = pd_fail(why, PD_ERR_CORRUPT, "checkpoint '%s' has digest %s, expected %s", o->checkpoint,
+                          hex, o->digest);
+            goto out;
+        }
+    }
+    err = model_spec_from_meta(st, &spec, why);
+    if (err == PD_OK)
+        err = model_new(&spec, &s->model, why);
+    if (err != PD_OK)
+        goto out;
+    s->info.kind = spec.arch == MODEL_GPT ? SERVE_LANGUAGE : SERVE_CLASSIFIER;
+    err = check_job(o, s->info.kind, why);
+    if (err == PD_OK)
+        err = model_store_new(s->model, s->api, s->backend, &s->store, why);
+    if (err == PD_OK)
+        err = model_store_read(s->store, st, why);
+    if (err != PD_OK)
+        goto out;
+    step = data_st_meta(st, "polyd.step");
+    s->info.step = step ? strtoull(step, NULL, 10) : 0;
+    s->mean = meta_number(st, "polyd.data.mean", 0);
+    s->std = meta_number(st, "polyd.data.std", 1);
+    if (!isfinite(s->mean) || !isfinite(s->std) || s->std <= 0)
+        err = pd_fail(why, PD_ERR_CORRUPT, "checkpoint '%s' names a mean or deviation that is none",
+                      o->checkpoint);
+out:
+    data_st_free(st);
+    return err;
+}
+
+enum pd_err serve_open(const struct serve_options *options, struct serve **ret, struct pd_why *why)
+{
+    static const struct pk_host host = {.log = backend_log};
+    struct serve *s = calloc(1, sizeof *s);
+    enum pd_err err;
+
+    if (!s)
+        return pd_fail(why, PD_ERR_NOMEM, "no memory for a model");
+    if (options->batch_max > SERVE_BATCH_MAX || options->streams_max > SERVE_STREAMS_MAX ||
+        options->threads < 1) {
+        err = pd_fail(why, PD_ERR_INVALID,
+                      "batch_max is at most %u, streams_max at most %u, threads at least 1", SERVE_BATCH_MAX,
+                      SERVE_STREAMS_MAX);
+        goto out;
+    }
+    s->info.platform = "polyd_cpu";
+    s->info.batch_max = options->batch_max ? options->batch_max : 32;
+    s->info.streams_max = options->streams_max ? options->streams_max : 8;
+    s->api = pk_backend_cpu();
+    err = s->api->open(&host, 0, options->threads, &s->backend, why);
+    if (err == PD_OK)
+        err = read_checkpoint(s, options, why);
+    if (err != PD_OK)
+        goto out;
+    s->memory.weights_bytes =
+        (size_t)model_param_elements(s->model) * pk_dtype_size(model_spec(s->model)->dtype);
+    err = s->info.kind == SERVE_CLASSIFIER ? serve_classifier_open(s, why) : serve_language_open(s, why);
+    if (err != PD_OK)
+        goto out;
+    *ret = s;
+    s = NULL; /* moved to the caller */
+out:
+    serve_close(s);
+    return err;
+}
+
+struct serve *serve_close(struct serve *s)
+{
+    if (!s)
+        return NULL;
+    while (s->streams)
+        serve_stream_close(s->streams);
+    for (size_t i = 0; i < s->buckets; i++) {
+        pk_exec_free(s->bucket[i].exec);
+        pk_graph_free(s->bucket[i].graph);
+    }
+    model_store_free(s->store);
+    if (s->backend) {
+        void *inputs[] = {s->input, s->pos, s->position, s->length, s->pick};
+
+        for (size_t i = 0; i < sizeof inputs / sizeof inputs[0]; i++) {
+            if (inputs[i])
+                s->api->free(s->backend, inputs[i]);
+        }
+        s->api->close(s->backend);
+    }
+    model_free(s->model);
+    free(s->staging);
+    free(s->results);
+    free(s);
+    return NULL;
+}
+
+const struct serve_info *serve_info(const struct serve *s)
+{
+    return &s->info;
+}
+
+void serve_memory(const struct serve *s, struct serve_memory *ret)
+{
+    *ret = s->memory;
+}
+
+enum pd_err serve_signature(const struct serve *s, struct pd_buf *out)
+{
+    const struct serve_info *i = &s->info;
+    const struct serve_memory *m = &s->memory;
+
+    pd_buf_printf(out, "{\"platform\":\"%s\",", i->platform);
+    if (i->kind == SERVE_CLASSIFIER) {
+        pd_buf_printf(out,
+                      "\"kind\":\"classifier\","
+                      "\"inputs\":[{\"name\":\"image\",\"datatype\":\"FP32\",\"shape\":[-1,%lld,%lld,%lld]}],"
+                      "\"outputs\":[{\"name\":\"logits\",\"datatype\":\"FP32\",\"shape\":[-1,%lld]},"
+                      "{\"name\":\"probabilities\",\"datatype\":\"FP32\",\"shape\":[-1,%lld]},"
+                      "{\"name\":\"class\",\"datatype\":\"INT64\",\"shape\":[-1]}],"
+                      "\"classes\":%lld,\"batch_max\":%u",
+                      (long long)i->channels, (long long)i->height, (long long)i->width,
+                      (long long)i->outputs, (long long)i->outputs, (long long)i->outputs, i->batch_max);
+    } else {
+        pd_buf_printf(out,
+                      "\"kind\":\"language\",\"tokenizer\":\"bytes\","
+                      "\"inputs\":[{\"name\":\"prompt\",\"datatype\":\"UINT8\",\"shape\":[-1]}],"
+                      "\"outputs\":[{\"name\":\"text\",\"datatype\":\"UINT8\",\"shape\":[-1]},"
+                      "{\"name\":\"tokens\",\"datatype\":\"INT32\",\"shape\":[-1]}],"
+                      "\"vocabulary\":%lld,\"context\":%lld,\"streams_max\":%u",
+                      (long long)i->outputs, (long long)i->context, i->streams_max);
+    }
+    pd_buf_printf(out, ",\"step\":%llu,\"memory_bytes\":%zu}", (unsigned long long)i->step,
+                  m->weights_bytes + m->cache_bytes + m->arena_bytes + m->inputs_bytes);
+    return pd_buf_err(out);
+}

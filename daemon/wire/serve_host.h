@@ -33,6 +33,7 @@ struct serve_host {
     const char *model;        /* "name/version" */
     const char *job;          /* the resolved job document of the run that trained it, JSON */
     const char *checkpoint;   /* path */
+    const char *digest;       /* its SHA-256 in hex as registered; another one is refused. NULL = not known */
     uint32_t threads;         /* CPU threads to use */
     /* Loaded and warm: `signature` is JSON {"platform":..,"inputs":[..],"outputs":[..],...}. Call once. */
     void (*ready)(void *ctx, const char *signature);

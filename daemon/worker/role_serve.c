@@ -1,0 +1,493 @@
+/* One thread does everything: it takes what has come, and between two takings it runs one batch of the
+ * classifier or one step of every open completion. So a new request waits for at most one round, several
+ * completions advance side by side, and no lock is needed. When nothing is open it sleeps in host->next. */
+#include "daemon/worker/role_serve.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/serve/params.h"
+#include "daemon/serve/queue.h"
+#include "daemon/serve/serve.h"
+#include "kernels/base/clock.h"
+
+/* One request from its arrival to its last part. */
+struct item {
+    struct item *next; /* among the running */
+    struct serve_request *req;
+    struct serve_params params;
+    int64_t images;       /* infer */
+    struct pd_buf prompt; /* complete: int32_t ids */
+    struct serve_stream *stream;
+    /* Parts of the answer not sent yet: all of them without `stream`. */
+    struct pd_buf text, tokens, lengths, logprobs, top_tokens, top_logprobs;
+};
+
+struct role {
+    const struct serve_host *host;
+    struct serve *model;
+    const struct serve_info *info;
+    struct serve_queue *queue;
+    struct item *running; /* completions with a stream, in order of arrival */
+    uint32_t running_count;
+    struct serve_images *batch_images;
+    struct item **batch; /* both: ROLE_SERVE_QUEUE entries */
+};
+
+/* ---- answering ---- */
+
+static void item_free(struct role *r, struct item *it)
+{
+    struct pd_buf *bufs[] = {&it->prompt,   &it->text,       &it->tokens,      &it->lengths,
+                             &it->logprobs, &it->top_tokens, &it->top_logprobs};
+
+    serve_stream_close(it->stream);
+    for (size_t i = 0; i < sizeof bufs / sizeof bufs[0]; i++)
+        pd_buf_done(bufs[i]);
+    r->host->done(r->host->ctx, it->req);
+    free(it);
+}
+
+static void reply_error(struct role *r, struct serve_request *req, enum pd_err err, const char *text)
+{
+    struct serve_result part = {.err = err, .text = text, .last = true};
+
+    r->host->reply(r->host->ctx, req, &part);
+}
+
+static void item_fail(struct role *r, struct item *it, enum pd_err err, const char *text)
+{
+    reply_error(r, it->req, err, text);
+    item_free(r, it);
+}
+
+/* The name is one of ours: it fits. */
+static struct wire_tensor tensor(const char *name, const char *dtype, const void *data, size_t bytes,
+                                 int64_t rows, int64_t columns)
+{
+    struct wire_tensor t = {
+        .rank = columns < 0 ? 1 : 2, .shape = {rows, columns < 0 ? 0 : columns}, .bytes = bytes};
+
+    snprintf(t.name, sizeof t.name, "%s", name);
+    snprintf(t.dtype, sizeof t.dtype, "%s", dtype);
+    t.data = data ? data : "";
+    return t;
+}
+
+/* ---- classifier ---- */
+
+static enum pd_err read_infer(struct role *r, struct item *it, struct pd_why *why)
+{
+    const struct serve_request *req = it->req;
+    const struct serve_info *info = r->info;
+    const struct wire_tensor *t = &req->tensors[0];
+    const int64_t want[3] = {info->channels, info->height, info->width};
+    int64_t elements = info->channels * info->height * info->width;
+    bool bytes, shape;
+    enum pd_err err = serve_params_infer(req->json, req->json_len, &it->params, why);
+
+    if (err != PD_OK)
+        return err;
+    if (req->count != 1 || strcmp(t->name, "image") != 0)
+        return pd_fail(why, PD_ERR_INVALID, "this model takes one input, 'image'");
+    bytes = strcmp(t->dtype, "UINT8") == 0;
+    if (!bytes && strcmp(t->dtype, "FP32") != 0)
+        return pd_fail(why, PD_ERR_INVALID, "input 'image' is FP32 or UINT8, not %s", t->dtype);
+    shape = t->rank == 4 && t->shape[0] >= 1 && t->shape[0] <= (int64_t)ROLE_SERVE_COST;
+    for (int i = 0; shape && i < 3; i++)
+        shape = t->shape[i + 1] == want[i];
+    if (!shape)
+        return pd_fail(why, PD_ERR_INVALID,
+                       "input 'image' must have the shape [n,%lld,%lld,%lld], 1 <= n <= %u",
+                       (long long)want[0], (long long)want[1], (long long)want[2], ROLE_SERVE_COST);
+    if (t->bytes != (size_t)(t->shape[0] * elements) * (bytes ? 1 : sizeof(float)))
+        return pd_fail(why, PD_ERR_INVALID, "input 'image' holds %zu bytes, its shape says otherwise",
+                       t->bytes);
+    it->images = t->shape[0];
+    return PD_OK;
+}
+
+static void reply_scores(struct role *r, struct item *it, const struct serve_scores *scores, int64_t first)
+{
+    size_t n = (size_t)it->images, classes = (size_t)r->info->outputs, row = classes * sizeof(float);
+    struct wire_tensor out[3];
+    struct serve_result part = {.tensors = out, .last = true};
+
+    if (it->params.outputs & SERVE_OUT_LOGITS)
+        out[part.count++] = tensor("logits", "FP32", scores->logits + (size_t)first * classes, n * row,
+                                   it->images, r->info->outputs);
+    if (it->params.outputs & SERVE_OUT_PROBABILITIES)
+        out[part.count++] = tensor("probabilities", "FP32", scores->probabilities + (size_t)first * classes,
+                                   n * row, it->images, r->info->outputs);
+    if (it->params.outputs & SERVE_OUT_CLASS)
+        out[part.count++] =
+            tensor("class", "INT64", scores->classes + first, n * sizeof(int64_t), it->images, -1);
+    r->host->reply(r->host->ctx, it->req, &part);
+}
+
+static void classify_items(struct role *r, size_t count, int64_t images)
+{
+    size_t classes = (size_t)r->info->outputs;
+    struct serve_scores scores = {
+        .logits = malloc((size_t)images * classes * sizeof(float)),
+        .probabilities = malloc((size_t)images * classes * sizeof(float)),
+        .classes = malloc((size_t)images * sizeof(int64_t)),
+    };
+    struct pd_why why = {{0}};
+    enum pd_err err;
+    int64_t first = 0;
+
+    for (size_t i = 0; i < count; i++) {
+        const struct wire_tensor *t = &r->batch[i]->req->tensors[0];
+
+        r->batch_images[i] = (struct serve_images){
+            .data = t->data, .bytes = strcmp(t->dtype, "UINT8") == 0, .count = r->batch[i]->images};
+    }
+    if (!scores.logits || !scores.probabilities || !scores.classes)
+        err = pd_fail(&why, PD_ERR_NOMEM, "no memory for the scores of %lld images", (long long)images);
+    else
+        err = serve_classify(r->model, r->batch_images, count, &scores, &why);
+    if (err != PD_OK && count > 1) {
+        /* One bad picture must not spoil its neighbours' answers: each again, alone. */
+        for (size_t i = 0; i < count; i++) {
+            struct item *it = r->batch[0] = r->batch[i];
+
+            classify_items(r, 1, it->images);
+        }
+        goto out;
+    }
+    for (size_t i = 0; i < count; i++) {
+        struct item *it = r->batch[i];
+
+        if (err != PD_OK) {
+            item_fail(r, it, err, why.text);
+            continue;
+        }
+        reply_scores(r, it, &scores, first);
+        first += it->images;
+        item_free(r, it);
+    }
+out:
+    free(scores.logits);
+    free(scores.probabilities);
+    free(scores.classes);
+}
+
+/* Takes as many waiting requests as fit one batch (the first always) and answers them. */
+static void run_classifier(struct role *r)
+{
+    size_t count = 0;
+    int64_t images = 0;
+    struct item *it;
+
+    while (count < ROLE_SERVE_QUEUE && (it = serve_queue_peek(r->queue))) {
+        if (count && images + it->images > (int64_t)r->info->batch_max)
+            break;
+        r->batch[count++] = serve_queue_pop(r->queue);
+        images += it->images;
+    }
+    if (count) {
+        r->host->load(r->host->ctx, serve_queue_count(r->queue), (uint32_t)count);
+        classify_items(r, count, images);
+    }
+}
+
+/* ---- language model ---- */
+
+static enum pd_err read_complete(struct role *r, struct item *it, struct pd_why *why)
+{
+    const struct serve_request *req = it->req;
+    const struct wire_tensor *t = &req->tensors[0];
+    enum pd_err err = serve_params_complete(req->json, req->json_len, &it->params, why);
+
+    if (err == PD_OK)
+        err = serve_sampling_check(&it->params.sampling, r->info->outputs, why);
+    if (err != PD_OK)
+        return err;
+    if (req->count != 1 || strcmp(t->name, "prompt") != 0 || t->rank != 1)
+        return pd_fail(why, PD_ERR_INVALID, "a completion takes one tensor, 'prompt', of one dimension");
+    if (strcmp(t->dtype, "UINT8") == 0 && t->bytes == (size_t)t->shape[0]) {
+        err = serve_tokenize(r->model, t->data, t->bytes, &it->prompt, why);
+    } else if (strcmp(t->dtype, "INT32") == 0 && t->bytes == (size_t)t->shape[0] * sizeof(int32_t)) {
+        pd_buf_append(&it->prompt, t->data, t->bytes);
+        err = pd_buf_err(&it->prompt);
+    } else {
+        return pd_fail(why, PD_ERR_INVALID,
+                       "tensor 'prompt' is UINT8 bytes or INT32 token ids of its shape's size");
+    }
+    if (err == PD_OK && it->prompt.len / sizeof(int32_t) > (size_t)r->info->context)
+        return pd_fail(why, PD_ERR_LIMIT, "the prompt has %zu tokens, the model's context holds %lld",
+                       it->prompt.len / sizeof(int32_t), (long long)r->info->context);
+    return err;
+}
+
+/* Adds a piece to what will be sent. */
+static void collect(struct item *it, const struct serve_piece *piece)
+{
+    int32_t tops = it->params.sampling.logprobs;
+
+    pd_buf_append(&it->text, piece->text, piece->len);
+    for (size_t i = 0; i < piece->count; i++) {
+        const struct serve_token *k = &piece->tokens[i];
+        int32_t len = (int32_t)k->len;
+        float logprob = k->scored ? k->logprob : NAN;
+
+        pd_buf_append(&it->tokens, &k->id, sizeof k->id);
+        pd_buf_append(&it->lengths, &len, sizeof len);
+        if (tops < 0)
+            continue;
+        pd_buf_append(&it->logprobs, &logprob, sizeof logprob);
+        for (int32_t j = 0; j < tops; j++) {
+            bool there = k->scored && (uint32_t)j < k->tops;
+            int32_t id = there ? k->top[j].id : -1;
+
+            logprob = there ? k->top[j].logprob : NAN;
+            pd_buf_append(&it->top_tokens, &id, sizeof id);
+            pd_buf_append(&it->top_logprobs, &logprob, sizeof logprob);
+        }
+    }
+}
+
+static enum pd_err collected(const struct item *it)
+{
+    const struct pd_buf *bufs[] = {&it->text,     &it->tokens,     &it->lengths,
+                                   &it->logprobs, &it->top_tokens, &it->top_logprobs};
+
+    for (size_t i = 0; i < sizeof bufs / sizeof bufs[0]; i++) {
+        if (pd_buf_err(bufs[i]) != PD_OK)
+            return pd_buf_err(bufs[i]);
+    }
+    return PD_OK;
+}
+
+static void send_part(struct role *r, struct item *it, enum serve_finish finish)
+{
+    int64_t k = (int64_t)(it->tokens.len / sizeof(int32_t)), tops = it->params.sampling.logprobs;
+    struct pd_buf *bufs[] = {&it->text,     &it->tokens,     &it->lengths,
+                             &it->logprobs, &it->top_tokens, &it->top_logprobs};
+    struct wire_tensor out[6];
+    struct serve_result part = {.tensors = out, .last = finish != SERVE_FINISH_NONE};
+    char json[128];
+
+    out[part.count++] = tensor("text", "UINT8", it->text.data, it->text.len, (int64_t)it->text.len, -1);
+    out[part.count++] = tensor("tokens", "INT32", it->tokens.data, it->tokens.len, k, -1);
+    out[part.count++] = tensor("lengths", "INT32", it->lengths.data, it->lengths.len, k, -1);
+    if (tops >= 0)
+        out[part.count++] = tensor("logprobs", "FP32", it->logprobs.data, it->logprobs.len, k, -1);
+    if (tops > 0) {
+        out[part.count++] = tensor("top_tokens", "INT32", it->top_tokens.data, it->top_tokens.len, k, tops);
+        out[part.count++] =
+            tensor("top_logprobs", "FP32", it->top_logprobs.data, it->top_logprobs.len, k, tops);
+    }
+    if (part.last) {
+        snprintf(json, sizeof json,
+                 "{\"finish_reason\":\"%s\",\"prompt_tokens\":%zu,\"completion_tokens\":%zu}",
+                 serve_finish_name(finish), serve_stream_prompt_tokens(it->stream),
+                 serve_stream_completion_tokens(it->stream));
+        part.json = json;
+    }
+    r->host->reply(r->host->ctx, it->req, &part);
+    for (size_t i = 0; i < sizeof bufs / sizeof bufs[0]; i++)
+        pd_buf_consume(bufs[i], bufs[i]->len);
+}
+
+/* One step of one completion; true when it has been answered to the end. */
+static bool step_item(struct role *r, struct item *it)
+{
+    struct serve_piece piece;
+    struct pd_why why = {{0}};
+    enum pd_err err;
+
+    if (r->host->cancelled(r->host->ctx, it->req)) {
+        item_fail(r, it, PD_ERR_CANCELLED, "the client left");
+        return true;
+    }
+    if (it->req->deadline_us && pd_clock_mono_us() >= it->req->deadline_us) {
+        item_fail(r, it, PD_ERR_TIMEOUT, "the deadline passed while the completion was made");
+        return true;
+    }
+    err = serve_stream_step(it->stream, &piece, &why);
+    if (err == PD_OK) {
+        collect(it, &piece);
+        err = collected(it);
+        if (err != PD_OK)
+            pd_fail(&why, err, "no memory for the completion");
+    }
+    if (err != PD_OK) {
+        item_fail(r, it, err, why.text);
+        return true;
+    }
+    if (piece.finish != SERVE_FINISH_NONE || (it->params.stream && piece.count))
+        send_part(r, it, piece.finish);
+    if (piece.finish == SERVE_FINISH_NONE)
+        return false;
+    item_free(r, it);
+    return true;
+}
+
+/* Opens streams for those that wait as far as slots go, then steps each open one once. */
+static void run_language(struct role *r)
+{
+    struct item **link = &r->running, *it;
+
+    while (*link)
+        link = &(*link)->next;
+    while (r->running_count < r->info->streams_max && (it = serve_queue_pop(r->queue))) {
+        struct pd_why why = {{0}};
+        enum pd_err err =
+            serve_stream_open(r->model, (const int32_t *)(const void *)it->prompt.data,
+                              it->prompt.len / sizeof(int32_t), &it->params.sampling, &it->stream, &why);
+
+        if (err != PD_OK) {
+            item_fail(r, it, err, why.text);
+            continue;
+        }
+        *link = it;
+        link = &it->next;
+        r->running_count++;
+    }
+    r->host->load(r->host->ctx, serve_queue_count(r->queue), r->running_count);
+    for (link = &r->running; *link;) {
+        struct item *next = (*link)->next;
+
+        if (step_item(r, *link)) {
+            *link = next;
+            r->running_count--;
+        } else {
+            link = &(*link)->next;
+        }
+    }
+}
+
+/* ---- the loop ---- */
+
+static void admit(struct role *r, struct serve_request *req)
+{
+    bool infer = strcmp(req->kind, "infer") == 0, complete = strcmp(req->kind, "complete") == 0;
+    struct item *it = NULL;
+    struct pd_why why = {{0}};
+    enum pd_err err;
+    uint64_t cost;
+
+    if (!infer && !complete) {
+        err = pd_fail(&why, PD_ERR_INVALID, "unknown kind of request '%.15s'", req->kind);
+        goto out;
+    }
+    if (infer != (r->info->kind == SERVE_CLASSIFIER)) {
+        err = pd_fail(&why, PD_ERR_UNSUPPORTED, "model %s is a %s", r->host->model,
+                      infer ? "language model: it completes text and does not classify"
+                            : "classifier: it does not complete text");
+        goto out;
+    }
+    it = calloc(1, sizeof *it);
+    if (!it) {
+        err = pd_fail(&why, PD_ERR_NOMEM, "no memory for a request");
+        goto out;
+    }
+    it->req = req;
+    err = infer ? read_infer(r, it, &why) : read_complete(r, it, &why);
+    if (err != PD_OK)
+        goto out;
+    cost = infer ? (uint64_t)it->images
+                 : it->prompt.len / sizeof(int32_t) + (uint64_t)it->params.sampling.max_tokens;
+    err = serve_queue_push(r->queue, it, cost, req->deadline_us);
+    if (err != PD_OK) {
+        err = pd_fail(&why, err, "the queue of model %s is full", r->host->model);
+        goto out;
+    }
+    return;
+out:
+    if (it) {
+        item_fail(r, it, err, why.text);
+    } else {
+        reply_error(r, req, err, why.text);
+        r->host->done(r->host->ctx, req);
+    }
+}
+
+static bool is_gone(void *user, void *item)
+{
+    struct role *r = user;
+
+    return r->host->cancelled(r->host->ctx, ((struct item *)item)->req);
+}
+
+static void drop_waiting(struct role *r)
+{
+    struct item *it;
+    bool late;
+
+    while ((it = serve_queue_drop(r->queue, pd_clock_mono_us(), is_gone, r, &late)))
+        item_fail(r, it, late ? PD_ERR_TIMEOUT : PD_ERR_CANCELLED,
+                  late ? "the deadline passed while the request waited" : "the client left");
+}
+
+static void serve_requests(struct role *r)
+{
+    for (;;) {
+        bool idle = !r->running && serve_queue_count(r->queue) == 0;
+        struct serve_request *req = NULL;
+        enum pd_err err = r->host->next(r->host->ctx, idle ? -1 : 0, &req);
+
+        while (err == PD_OK) {
+            admit(r, req);
+            err = r->host->next(r->host->ctx, 0, &req);
+        }
+        if (err == PD_ERR_CLOSED)
+            break;
+        drop_waiting(r);
+        if (r->info->kind == SERVE_CLASSIFIER)
+            run_classifier(r);
+        else
+            run_language(r);
+        if (!r->running && serve_queue_count(r->queue) == 0)
+            r->host->load(r->host->ctx, 0, 0);
+    }
+    for (struct item *it = r->running, *next; it; it = next) {
+        next = it->next;
+        item_fail(r, it, PD_ERR_CLOSED, "the model is being unloaded");
+    }
+    for (struct item *it; (it = serve_queue_pop(r->queue));)
+        item_fail(r, it, PD_ERR_CLOSED, "the model is being unloaded");
+}
+
+enum pd_err serve_run(const struct serve_host *host, struct pd_why *why)
+{
+    struct role r = {.host = host};
+    struct serve_options options = {.job = host->job,
+                                    .job_len = host->job ? strlen(host->job) : 0,
+                                    .checkpoint = host->checkpoint,
+                                    .digest = host->digest,
+                                    .threads = (int)host->threads};
+    struct pd_buf signature;
+    enum pd_err err;
+
+    pd_buf_init(&signature, 0);
+    r.batch = calloc(ROLE_SERVE_QUEUE, sizeof(struct item *));
+    r.batch_images = calloc(ROLE_SERVE_QUEUE, sizeof *r.batch_images);
+    err = serve_queue_new(ROLE_SERVE_QUEUE, ROLE_SERVE_COST, &r.queue);
+    if (err != PD_OK || !r.batch || !r.batch_images) {
+        err = pd_fail(why, PD_ERR_NOMEM, "no memory for the queue");
+        goto out;
+    }
+    err = serve_open(&options, &r.model, why);
+    if (err != PD_OK)
+        goto out;
+    r.info = serve_info(r.model);
+    err = serve_signature(r.model, &signature);
+    if (err != PD_OK) {
+        err = pd_fail(why, err, "no memory for the signature");
+        goto out;
+    }
+    host->ready(host->ctx, signature.data);
+    serve_requests(&r);
+out:
+    pd_buf_done(&signature);
+    serve_close(r.model);
+    serve_queue_free(r.queue);
+    free(r.batch_images);
+    free(r.batch);
+    return err;
+}

@@ -27,7 +27,7 @@ enum model_pool { MODEL_POOL_CLS, MODEL_POOL_MEAN };
 enum model_scale { MODEL_SCALE_NONE, MODEL_SCALE_FIXED, MODEL_SCALE_K, MODEL_SCALE_LEARNED };
 enum model_share { MODEL_SHARE_LAYER, MODEL_SHARE_HEAD, MODEL_SHARE_GLOBAL };
 enum model_scale_param { MODEL_PARAM_DIRECT, MODEL_PARAM_LOG, MODEL_PARAM_SOFTPLUS };
-enum model_init { MODEL_INIT_TRUNC_NORMAL, MODEL_INIT_NORMAL };
+enum model_init { MODEL_INIT_TRUNC_NORMAL, MODEL_INIT_NORMAL, MODEL_INIT_XAVIER, MODEL_INIT_TRUNC_XAVIER };
 
 struct model_spec {
     enum model_arch arch;
@@ -55,6 +55,7 @@ struct model_spec {
     bool scale_decay;
     /* start */
     enum model_init init;
+    bool init_fused; /* Xavier: the fan of W_qkv counts its 3D outputs */
     double init_logit_std; /* < 0: not asked for */
     enum pk_dtype dtype;   /* PK_F32; PK_F64 is the oracle */
 };

@@ -29,7 +29,7 @@ const arrows = {
     'api': ['kernels/base', 'daemon/store', 'daemon/spec', 'daemon/config', 'daemon/sched', 'daemon/supervise',
         'daemon/device', 'daemon/digest', 'web'],
     'daemon/data': ['kernels/base', ...kernels, 'daemon/spec', 'daemon/digest'],
-    'daemon/model': ['kernels/base', ...kernels, 'daemon/spec', 'daemon/digest'],
+    'daemon/model': ['kernels/base', ...kernels, 'daemon/spec', 'daemon/digest', 'daemon/data'],
     'daemon/train': ['kernels/base', ...kernels, 'daemon/spec', 'daemon/digest', 'daemon/model', 'daemon/data'],
     'daemon/serve': ['kernels/base', ...kernels, 'daemon/spec', 'daemon/digest', 'daemon/model', 'daemon/data',
         'daemon/train'],

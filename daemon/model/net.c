@@ -1,0 +1,431 @@
+/* daemon/model/net.c: the forward passes, and the graphs around them. */
+#include "daemon/model/net.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A graph being written: the graph, its model, and the handle of each parameter already used. */
+struct net {
+    struct pk_graph *g;
+    const struct model *m;
+    struct pk_val *param;
+    int64_t batch, tokens;             /* B; N of attention's queries */
+    struct pk_attention_stats *stats;  /* per layer if asked for */
+    /* decoding */
+    bool decode;
+    int64_t cache;
+    struct pk_val position, length;
+};
+
+static struct pk_val param(struct net *n, const char *name)
+{
+    for (size_t i = 0; i < n->m->count; i++)
+        if (!strcmp(n->m->param[i].name, name)) {
+            if (!n->param[i].id)
+                n->param[i] = pk_param(n->g, name, n->m->spec.dtype, n->m->param[i].shape);
+            return n->param[i];
+        }
+    return PK_NONE;
+}
+
+/* The parameter of that name with a suffix, PK_NONE where the model has none (biases). */
+static struct pk_val part(struct net *n, const char *name, const char *suffix)
+{
+    char full[80];
+
+    snprintf(full, sizeof full, "%s.%s", name, suffix);
+    return param(n, full);
+}
+
+static struct pk_val norm(struct net *n, struct pk_val x, const char *name)
+{
+    struct pk_norm_spec spec = {.kind = PK_NORM_LAYER, .eps_mode = PK_EPS_MEAN, .eps = n->m->spec.norm_eps};
+
+    return pk_norm(n->g, x, part(n, name, "weight"), part(n, name, "bias"), spec);
+}
+
+static struct pk_val linear(struct net *n, struct pk_val x, const char *name)
+{
+    return pk_linear(n->g, x, part(n, name, "weight"), n->m->spec.arch == MODEL_VIT, part(n, name, "bias"));
+}
+
+/* (B, n, 3, H, d) -> part 0..2 of it as (B, H, n, d). */
+static struct pk_val head_part(struct net *n, struct pk_val qkv, int64_t which)
+{
+    static const int32_t order[] = {0, 2, 1, 3};
+    int64_t heads = n->m->spec.heads, d = n->m->spec.width / heads;
+    struct pk_val x = pk_slice(n->g, qkv, 2, which, 1);
+
+    x = pk_reshape(n->g, x, PK_SHAPE(n->batch, n->tokens, heads, d));
+    return pk_permute(n->g, x, order);
+}
+
+static struct pk_val learned_scale(struct net *n, const char *attention)
+{
+    const struct model_spec *s = &n->m->spec;
+    struct pk_val rho = s->share == MODEL_SHARE_GLOBAL ? param(n, model_scale_name(s))
+                                                       : part(n, attention, model_scale_name(s));
+
+    if (s->scale_param == MODEL_PARAM_LOG)
+        return pk_unary(n->g, PK_EX_EXP, rho);
+    if (s->scale_param == MODEL_PARAM_SOFTPLUS)
+        return pk_unary(n->g, PK_EX_LOG, pk_offset(n->g, pk_unary(n->g, PK_EX_EXP, rho), 1));
+    return rho;
+}
+
+static struct pk_val attention(struct net *n, struct pk_val h, int layer, const char *qkv_name, const char *name)
+{
+    const struct model_spec *s = &n->m->spec;
+    int64_t heads = s->heads, d = s->width / heads;
+    struct pk_val qkv = pk_reshape(n->g, linear(n, h, qkv_name), PK_SHAPE(n->batch, n->tokens, 3, heads, d)), y;
+    struct pk_attention_spec spec = {
+        .phi = s->phi,
+        .degree = s->degree,
+        .scale = s->scale == MODEL_SCALE_LEARNED ? 1 : s->scale_value,
+        .bias = s->logit_bias,
+        .causal = s->arch == MODEL_GPT,
+    };
+
+    if (s->scale == MODEL_SCALE_LEARNED)
+        spec.scale_value = learned_scale(n, name);
+    if (n->stats)
+        n->stats[layer] = pk_attention_stats_packed(n->g, qkv, h, spec);
+    if (n->decode) {
+        struct pk_shape shape = PK_SHAPE(n->batch, heads, n->cache, d);
+        char text[32];
+        struct pk_val k, v;
+
+        snprintf(text, sizeof text, "cache_k/%d", layer);
+        k = pk_state(n->g, text, s->dtype, shape, PK_CAT_CACHE);
+        snprintf(text, sizeof text, "cache_v/%d", layer);
+        v = pk_state(n->g, text, s->dtype, shape, PK_CAT_CACHE);
+        k = pk_cache_append(n->g, k, head_part(n, qkv, 1), n->position);
+        v = pk_cache_append(n->g, v, head_part(n, qkv, 2), n->position);
+        spec.length = n->length;
+        y = pk_attention(n->g, head_part(n, qkv, 0), k, v, spec);
+    } else {
+        y = pk_attention_packed(n->g, qkv, spec);
+    }
+    return pk_reshape(n->g, y, PK_SHAPE(n->batch, n->tokens, s->width));
+}
+
+static struct pk_val block(struct net *n, struct pk_val x, int layer)
+{
+    const struct model_spec *s = &n->m->spec;
+    bool vit = s->arch == MODEL_VIT;
+    char base[32], name[64], name2[64];
+    struct pk_val h;
+
+    snprintf(base, sizeof base, vit ? "blocks.%d" : "transformer.h.%d", layer);
+#define NAMED(to, timm, hf) (snprintf(to, sizeof to, "%s.%s", base, vit ? timm : hf), to)
+    pk_graph_scope(n->g, NAMED(name, "attn", "attn"));
+    h = norm(n, x, NAMED(name, "norm1", "ln_1"));
+    h = attention(n, h, layer, NAMED(name, "attn.qkv", "attn.c_attn"), NAMED(name2, "attn", "attn"));
+    x = pk_add(n->g, x, linear(n, h, NAMED(name, "attn.proj", "attn.c_proj")));
+    pk_graph_scope(n->g, NAMED(name, "mlp", "mlp"));
+    h = norm(n, x, NAMED(name, "norm2", "ln_2"));
+    h = pk_gelu(n->g, linear(n, h, NAMED(name, "mlp.fc1", "mlp.c_fc")), s->gelu_tanh);
+    x = pk_add(n->g, x, linear(n, h, NAMED(name, "mlp.fc2", "mlp.c_proj")));
+#undef NAMED
+    return x;
+}
+
+/* images (B, C, H, W) -> logits (B, classes) */
+static struct pk_val vit(struct net *n, struct pk_val images)
+{
+    static const int32_t order[] = {0, 2, 4, 1, 3, 5};
+    const struct model_spec *s = &n->m->spec;
+    int64_t rows = s->image_h / s->patch_h, columns = s->image_w / s->patch_w, patches = rows * columns;
+    int64_t d = s->width, size = (int64_t)s->channels * s->patch_h * s->patch_w;
+    struct pk_val x, w;
+
+    pk_graph_scope(n->g, "patch_embed");
+    /* patches row by row, each flattened as (channel, row, column) */
+    x = pk_reshape(n->g, images, PK_SHAPE(n->batch, s->channels, rows, s->patch_h, columns, s->patch_w));
+    x = pk_reshape(n->g, pk_permute(n->g, x, order), PK_SHAPE(n->batch, patches, size));
+    w = pk_reshape(n->g, param(n, "patch_embed.proj.weight"), PK_SHAPE(d, size));
+    x = pk_linear(n->g, x, w, true, param(n, "patch_embed.proj.bias"));
+    n->tokens = patches;
+    if (s->pool == MODEL_POOL_CLS) {
+        struct pk_val both[2] = {pk_broadcast(n->g, param(n, "cls_token"), PK_SHAPE(n->batch, 1, d)), x};
+
+        x = pk_concat(n->g, 1, both, 2);
+        n->tokens = patches + 1;
+    }
+    if (s->pos)
+        x = pk_add(n->g, x, param(n, "pos_embed"));
+    for (int i = 0; i < s->depth; i++)
+        x = block(n, x, i);
+    pk_graph_scope(n->g, "head");
+    if (s->pool == MODEL_POOL_CLS)
+        x = pk_reshape(n->g, pk_slice(n->g, x, 1, 0, 1), PK_SHAPE(n->batch, d));
+    else
+        x = pk_mean(n->g, x, 1u << 1, false);
+    if (s->final_norm)
+        x = norm(n, x, s->pool == MODEL_POOL_CLS ? "norm" : "fc_norm");
+    return linear(n, x, "head");
+}
+
+/* tokens (B, T) -> (B, T, D) after the last block and norm */
+static struct pk_val gpt(struct net *n, struct pk_val tokens, struct pk_val positions)
+{
+    const struct model_spec *s = &n->m->spec;
+    struct pk_val x;
+
+    pk_graph_scope(n->g, "transformer");
+    x = pk_gather(n->g, param(n, "transformer.wte.weight"), tokens);
+    if (s->pos) {
+        struct pk_val wpe = param(n, "transformer.wpe.weight");
+
+        x = pk_add(n->g, x, positions.id ? pk_gather(n->g, wpe, positions) : pk_slice(n->g, wpe, 0, 0, n->tokens));
+    }
+    for (int i = 0; i < s->depth; i++)
+        x = block(n, x, i);
+    pk_graph_scope(n->g, "head");
+    return s->final_norm ? norm(n, x, "transformer.ln_f") : x;
+}
+
+/* x (.., D) -> (.., V) by the tied embedding */
+static struct pk_val tied_head(struct net *n, struct pk_val x)
+{
+    return pk_linear(n->g, x, param(n, "transformer.wte.weight"), true, PK_NONE);
+}
+
+static enum pd_err begin(struct net *n, const struct model *m, int32_t batch, int32_t tokens, struct pd_why *why)
+{
+    memset(n, 0, sizeof *n);
+    if (batch < 1 || (m->spec.arch == MODEL_GPT && (tokens < 1 || tokens > m->spec.context)))
+        return pd_fail(why, PD_ERR_INVALID, "a graph for %d sequences of %d tokens, the model has %d positions", batch,
+                       tokens, m->spec.context);
+    n->m = m;
+    n->batch = batch;
+    n->tokens = tokens;
+    n->g = pk_graph_new(false);
+    n->param = calloc(m->count, sizeof *n->param);
+    if (!n->g || !n->param) {
+        pk_graph_free(n->g);
+        free(n->param);
+        return pd_fail(why, PD_ERR_NOMEM, "no memory for a graph");
+    }
+    return PD_OK;
+}
+
+/* Checks the graph and hands it over, or frees it. */
+static enum pd_err finish(struct net *n, struct pk_graph **ret, struct pd_why *why)
+{
+    enum pd_err err = pk_graph_check(n->g, why);
+
+    free(n->param);
+    free(n->stats);
+    if (err == PD_OK)
+        *ret = n->g;
+    else
+        pk_graph_free(n->g);
+    return err;
+}
+
+static struct pk_val input(struct net *n)
+{
+    const struct model_spec *s = &n->m->spec;
+
+    if (s->arch == MODEL_VIT)
+        return pk_input(n->g, "input", s->dtype, PK_SHAPE(n->batch, s->channels, s->image_h, s->image_w));
+    return pk_input(n->g, "input", PK_I32, PK_SHAPE(n->batch, n->tokens));
+}
+
+/* Logits with rows as cross-entropy wants them: (B, C) or (B T, V). */
+static struct pk_val logits_of(struct net *n)
+{
+    const struct model_spec *s = &n->m->spec;
+    struct pk_val in = input(n);
+
+    if (s->arch == MODEL_VIT)
+        return vit(n, in);
+    return tied_head(n, pk_reshape(n->g, gpt(n, in, PK_NONE), PK_SHAPE(n->batch * n->tokens, s->width)));
+}
+
+static struct pk_loss loss_of(struct net *n, struct pk_val logits, double smoothing)
+{
+    int64_t rows = pk_shape_of(n->g, logits).dim[0];
+
+    pk_graph_scope(n->g, "loss");
+    return pk_cross_entropy(n->g, logits, pk_input(n->g, "target", PK_I32, PK_SHAPE(rows)), smoothing, -100);
+}
+
+static void optimise(struct net *n, const struct model_train_options *o, struct pk_val loss, const struct pk_val *grad)
+{
+    enum pk_dtype dtype = n->m->spec.dtype;
+    struct pk_val hyper = pk_input(n->g, "hyper", dtype, PK_SHAPE(4)), one, length, gate[2], both;
+
+    pk_graph_scope(n->g, "optimiser");
+    one = pk_fill(n->g, dtype, PK_SHAPE(1), 1);
+    length = pk_unary(n->g, PK_EX_SQRT, pk_sumsq(n->g, grad, n->m->count));
+    pk_output(n->g, "grad_norm", length);
+    gate[0] = one;
+    if (o->clip_norm > 0) {
+        struct pk_val ratio = pk_div(n->g, pk_fill(n->g, dtype, PK_SHAPE(1), o->clip_norm),
+                                     pk_offset(n->g, length, 1e-6));
+
+        gate[0] = pk_select(n->g, pk_gt(n->g, ratio, one), one, ratio);
+    }
+    /* A step whose loss or gradient is not finite leaves everything as it is. */
+    gate[1] = pk_mul(n->g, pk_unary(n->g, PK_EX_FINITE, loss), pk_unary(n->g, PK_EX_FINITE, length));
+    pk_output(n->g, "applied", gate[1]);
+    both = pk_concat(n->g, 0, gate, 2);
+    for (size_t i = 0; i < n->m->count; i++) {
+        const struct model_param *p = &n->m->param[i];
+        struct pk_optim_spec spec = {.beta1 = o->beta1,
+                                     .beta2 = o->beta2,
+                                     .eps = o->eps,
+                                     .momentum = o->momentum,
+                                     .dampening = o->dampening,
+                                     .nesterov = o->nesterov,
+                                     .weight_decay = p->decay ? o->weight_decay : 0,
+                                     .lr_mult = p->lr_mult};
+        char name[72];
+        struct pk_val m, v;
+
+        snprintf(name, sizeof name, "m/%s", p->name);
+        m = pk_state(n->g, name, dtype, p->shape, PK_CAT_MOMENT1);
+        if (o->optimizer == MODEL_MSGDW) {
+            pk_msgdw(n->g, n->param[i], grad[i], m, hyper, both, spec);
+            continue;
+        }
+        snprintf(name, sizeof name, "v/%s", p->name);
+        v = pk_state(n->g, name, dtype, p->shape, PK_CAT_MOMENT2);
+        pk_adamw(n->g, n->param[i], grad[i], m, v, hyper, both, spec);
+    }
+}
+
+enum pd_err model_graph_train(const struct model *m, const struct model_train_options *o, bool grads,
+                              struct pk_graph **ret, struct pd_why *why)
+{
+    struct net n;
+    struct pk_val logits, mean, *grad;
+    struct pk_loss loss;
+    enum pd_err err = begin(&n, m, o->batch, o->context, why);
+
+    if (err != PD_OK)
+        return err;
+    grad = calloc(m->count, sizeof *grad);
+    if (!grad) {
+        free(n.param);
+        pk_graph_free(n.g);
+        return pd_fail(why, PD_ERR_NOMEM, "no memory for a graph");
+    }
+    logits = logits_of(&n);
+    loss = loss_of(&n, logits, o->label_smoothing);
+    mean = pk_div(n.g, loss.loss_sum, loss.count);
+    pk_output(n.g, "loss", mean);
+    pk_output(n.g, "count", loss.count);
+    pk_output(n.g, "correct", loss.correct);
+    pk_grad(n.g, mean, PK_NONE, n.param, m->count, grad);
+    if (grads) {
+        pk_output(n.g, "logits", logits);
+        for (size_t i = 0; i < m->count; i++) {
+            char name[72];
+
+            snprintf(name, sizeof name, "grad/%s", m->param[i].name);
+            pk_output(n.g, name, grad[i]);
+        }
+    } else {
+        optimise(&n, o, mean, grad);
+    }
+    free(grad);
+    return finish(&n, ret, why);
+}
+
+enum pd_err model_graph_eval(const struct model *m, int32_t batch, int32_t context, struct pk_graph **ret,
+                             struct pd_why *why)
+{
+    struct net n;
+    struct pk_val logits;
+    struct pk_loss loss;
+    enum pd_err err = begin(&n, m, batch, context, why);
+
+    if (err != PD_OK)
+        return err;
+    logits = logits_of(&n);
+    loss = loss_of(&n, logits, 0);
+    pk_output(n.g, "logits", logits);
+    pk_output(n.g, "loss_sum", loss.loss_sum);
+    pk_output(n.g, "count", loss.count);
+    pk_output(n.g, "correct", loss.correct);
+    return finish(&n, ret, why);
+}
+
+enum pd_err model_graph_probe(const struct model *m, int32_t batch, int32_t context, struct pk_graph **ret,
+                              struct pd_why *why)
+{
+    struct net n;
+    enum pd_err err = begin(&n, m, batch, context, why);
+
+    if (err != PD_OK)
+        return err;
+    n.stats = calloc((size_t)m->spec.depth, sizeof *n.stats);
+    if (!n.stats) {
+        free(n.param);
+        pk_graph_free(n.g);
+        return pd_fail(why, PD_ERR_NOMEM, "no memory for a graph");
+    }
+    (void)logits_of(&n);
+    for (int i = 0; i < m->spec.depth; i++) {
+        const struct {
+            const char *name;
+            struct pk_val v;
+        } out[] = {{"fro", n.stats[i].fro},
+                   {"jac_fro", n.stats[i].jac_fro},
+                   {"jac_q_fro", n.stats[i].jac_q_fro},
+                   {"logit_std", n.stats[i].logit_std},
+                   {"logit_max", n.stats[i].logit_max}};
+
+        for (size_t k = 0; k < sizeof out / sizeof out[0]; k++) {
+            char name[32];
+
+            snprintf(name, sizeof name, "%s/%d", out[k].name, i + 1);
+            pk_output(n.g, name, out[k].v);
+        }
+    }
+    return finish(&n, ret, why);
+}
+
+enum pd_err model_graph_classify(const struct model *m, int32_t batch, struct pk_graph **ret, struct pd_why *why)
+{
+    struct net n;
+    enum pd_err err;
+
+    if (m->spec.arch != MODEL_VIT)
+        return pd_fail(why, PD_ERR_UNSUPPORTED, "a language model does not classify");
+    err = begin(&n, m, batch, 1, why);
+    if (err != PD_OK)
+        return err;
+    pk_output(n.g, "logits", logits_of(&n));
+    return finish(&n, ret, why);
+}
+
+enum pd_err model_graph_decode(const struct model *m, int32_t batch, int32_t count, int32_t cache,
+                               struct pk_graph **ret, struct pd_why *why)
+{
+    struct net n;
+    struct pk_val x, pick, positions;
+    enum pd_err err;
+
+    if (m->spec.arch != MODEL_GPT)
+        return pd_fail(why, PD_ERR_UNSUPPORTED, "a classifier does not decode");
+    if (cache < count)
+        return pd_fail(why, PD_ERR_INVALID, "a cache of %d tokens cannot take %d", cache, count);
+    err = begin(&n, m, batch, count, why);
+    if (err != PD_OK)
+        return err;
+    n.decode = true;
+    n.cache = cache;
+    x = input(&n);
+    positions = pk_input(n.g, "pos", PK_I32, PK_SHAPE(n.batch, n.tokens));
+    n.position = pk_input(n.g, "position", PK_I32, PK_SHAPE(n.batch));
+    n.length = pk_input(n.g, "length", PK_I32, PK_SHAPE(n.batch));
+    pick = pk_input(n.g, "pick", PK_I32, PK_SHAPE(n.batch));
+    x = pk_reshape(n.g, gpt(&n, x, positions), PK_SHAPE(n.batch * n.tokens, m->spec.width));
+    pk_output(n.g, "logits", tied_head(&n, pk_gather(n.g, x, pick)));
+    return finish(&n, ret, why);
+}

@@ -1,0 +1,121 @@
+/* daemon/model/store.c: the memory that holds a model's parameters, shared by its graphs. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/data/safetensors.h"
+#include "daemon/model/net.h"
+
+struct model_store {
+    const struct model *m;
+    const struct pk_backend_api *api;
+    struct pk_backend *backend;
+    void **data;
+};
+
+static size_t bytes_of(const struct model_store *s, size_t i)
+{
+    return (size_t)pk_shape_count(&s->m->param[i].shape) * pk_dtype_size(s->m->spec.dtype);
+}
+
+enum pd_err model_store_new(const struct model *m, const struct pk_backend_api *api, struct pk_backend *backend,
+                            struct model_store **ret, struct pd_why *why)
+{
+    struct model_store *s = calloc(1, sizeof *s);
+    void *zero = NULL;
+    enum pd_err err = PD_OK;
+
+    if (!s)
+        return pd_fail(why, PD_ERR_NOMEM, "no memory for parameters");
+    s->m = m;
+    s->api = api;
+    s->backend = backend;
+    s->data = calloc(m->count, sizeof *s->data);
+    if (!s->data) {
+        err = pd_fail(why, PD_ERR_NOMEM, "no memory for parameters");
+        goto out;
+    }
+    for (size_t i = 0; i < m->count && err == PD_OK; i++) {
+        s->data[i] = api->alloc(backend, bytes_of(s, i));
+        zero = calloc(1, bytes_of(s, i));
+        if (!s->data[i] || !zero)
+            err = pd_fail(why, PD_ERR_NOMEM, "no memory for '%s' (%zu bytes)", m->param[i].name, bytes_of(s, i));
+        else
+            err = api->upload(backend, s->data[i], zero, bytes_of(s, i), why);
+        free(zero);
+    }
+out:
+    if (err == PD_OK)
+        *ret = s;
+    else
+        model_store_free(s);
+    return err;
+}
+
+struct model_store *model_store_free(struct model_store *s)
+{
+    if (s) {
+        for (size_t i = 0; s->data && i < s->m->count; i++)
+            if (s->data[i])
+                s->api->free(s->backend, s->data[i]);
+        free(s->data);
+        free(s);
+    }
+    return NULL;
+}
+
+enum pd_err model_store_init(struct model_store *s, uint64_t seed, struct pd_why *why)
+{
+    enum pd_err err = PD_OK;
+
+    for (size_t i = 0; i < s->m->count && err == PD_OK; i++) {
+        void *host = malloc(bytes_of(s, i));
+
+        if (!host)
+            return pd_fail(why, PD_ERR_NOMEM, "no memory for '%s'", s->m->param[i].name);
+        err = model_param_init(s->m, i, seed, host, why);
+        if (err == PD_OK)
+            err = s->api->upload(s->backend, s->data[i], host, bytes_of(s, i), why);
+        free(host);
+    }
+    return err;
+}
+
+static enum pd_err put(void *user, size_t i, const void *data, size_t bytes, struct pd_why *why)
+{
+    struct model_store *s = user;
+
+    return s->api->upload(s->backend, s->data[i], data, bytes, why);
+}
+
+enum pd_err model_store_read(struct model_store *s, const struct data_st *st, struct pd_why *why)
+{
+    return model_params_read(s->m, st, put, s, why);
+}
+
+enum pd_err model_store_bind(const struct model_store *s, struct pk_exec *exec, const struct pk_graph *graph,
+                             struct pd_why *why)
+{
+    size_t leaves = pk_graph_leaf_count(graph);
+
+    for (size_t k = 0; k < leaves; k++) {
+        struct pk_leaf leaf = pk_graph_leaf(graph, k);
+        size_t i = 0;
+        enum pd_err err;
+
+        if (leaf.kind != PK_OP_PARAM)
+            continue;
+        while (i < s->m->count && strcmp(s->m->param[i].name, leaf.name))
+            i++;
+        if (i == s->m->count)
+            return pd_fail(why, PD_ERR_INTERNAL, "the graph's parameter '%s' is not the model's", leaf.name);
+        err = pk_exec_bind(exec, leaf.name, s->data[i], why);
+        if (err != PD_OK)
+            return err;
+    }
+    return PD_OK;
+}
+
+void *model_store_data(const struct model_store *s, size_t i)
+{
+    return s->data[i];
+}

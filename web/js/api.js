@@ -1,0 +1,360 @@
+// The public API as the page sees it: one function a call, and the replies' names turned into ours in one place.
+
+import { toNumber } from './format.js';
+import { readEvents } from './sse.js';
+
+/** @typedef {import('./types').Run} Run */
+
+export class ApiError extends Error {
+    /**
+     * @param {number} status
+     * @param {string} text
+     * @param {string} [code]
+     * @param {{pointer?: string, detail: string}[]} [errors]
+     */
+    constructor(status, text, code = '', errors = []) {
+        super(text);
+        this.name = 'ApiError';
+        this.status = status;
+        this.code = code;
+        this.errors = errors;
+    }
+}
+
+/**
+ * @param {string} path
+ * @param {{method?: string, body?: unknown, signal?: AbortSignal, headers?: Record<string, string>, raw?: BodyInit}} [options]
+ * @returns {Promise<Response>}
+ */
+export async function request(path, options = {}) {
+    /** @type {Record<string, string>} */
+    const headers = { ...options.headers };
+    let body = options.raw;
+    if (options.body !== undefined) {
+        headers['Content-Type'] = 'application/json';
+        body = JSON.stringify(options.body);
+    }
+    let response;
+    try {
+        response = await fetch(path, { method: options.method ?? 'GET', headers, body, signal: options.signal ?? null });
+    } catch (error) {
+        if (error instanceof DOMException && error.name === 'AbortError')
+            throw error;
+        throw new ApiError(0, 'polyd does not answer. Is it still running?', 'unreachable');
+    }
+    if (response.ok)
+        return response;
+    throw await toError(response);
+}
+
+/** @param {Response} response */
+async function toError(response) {
+    let text = `${response.status} ${response.statusText}`.trim();
+    let code = '';
+    let errors = [];
+    try {
+        const problem = await response.json();
+        if (typeof problem.error === 'string') {
+            text = problem.error;
+        } else {
+            text = problem.error?.message ?? problem.detail ?? problem.title ?? text;
+            code = problem.error?.code ?? '';
+        }
+        if (Array.isArray(problem.errors))
+            errors = problem.errors;
+    } catch { /* a body that is no JSON says nothing more */ }
+    const wait = response.headers.get('Retry-After');
+    if (wait && (response.status === 429 || response.status === 503))
+        text += ` (try again in ${wait} s)`;
+    return new ApiError(response.status, text, code, errors);
+}
+
+/**
+ * @param {string} path
+ * @param {Parameters<typeof request>[1]} [options]
+ * @returns {Promise<any>}
+ */
+async function json(path, options) {
+    const response = await request(path, options);
+    const text = await response.text();
+    return text ? JSON.parse(text) : {};
+}
+
+/** @param {unknown} error */
+export const isAbort = error => error instanceof DOMException && error.name === 'AbortError';
+
+/** @param {Record<string, string | number | null | undefined>} values */
+function query(values) {
+    const search = new URLSearchParams();
+    for (const [key, value] of Object.entries(values))
+        if (value !== null && value !== undefined && value !== '')
+            search.set(key, String(value));
+    const text = search.toString();
+    return text ? `?${text}` : '';
+}
+
+/** The latest values that the run table shows. */
+const TABLE_METRICS = ['loss/train', 'loss/val', 'acc/train', 'acc/val', 'ppl/train', 'ppl/val'];
+
+/**
+ * @param {any} raw
+ * @returns {Run}
+ */
+function toRun(raw) {
+    /** @type {Record<string, number | null>} */
+    const latest = {};
+    for (const [key, value] of Object.entries(raw.latest ?? {}))
+        latest[key] = toNumber(/** @type {import('./format.js').Value} */ (value));
+    return {
+        id: raw.id,
+        jobId: raw.job_id,
+        index: raw.index,
+        name: raw.name,
+        experiment: raw.experiment,
+        state: raw.state,
+        outcome: raw.outcome,
+        reason: raw.queue?.reason || raw.reason,
+        step: raw.step,
+        totalSteps: raw.total_steps,
+        attempts: raw.attempts,
+        created: raw.created,
+        started: raw.started,
+        ended: raw.ended,
+        device: `${raw.device}, ${raw.slots > 1 ? `${raw.slots} slots of ` : ''}${raw.threads} thread${raw.threads === 1 ? '' : 's'}`,
+        latest,
+        position: raw.queue?.position ?? null,
+        sweep: raw.sweep,
+    };
+}
+
+/**
+ * @param {{q?: string, state?: string, cursor?: string | null, limit?: number}} options `state`: a state, an
+ *     outcome, or "active"
+ * @param {AbortSignal} signal
+ * @returns {Promise<{runs: Run[], next: string | null}>}
+ */
+export async function listRuns({ q, state, cursor, limit }, signal) {
+    const isOutcome = ['succeeded', 'diverged', 'failed', 'cancelled'].includes(state ?? '');
+    const search = query({ name: q, state: isOutcome ? null : state, outcome: isOutcome ? state : null, cursor, limit });
+    const metrics = TABLE_METRICS.map(key => `metric=${encodeURIComponent(key)}`).join('&');
+    const page = await json(`/api/v1/runs${search}${search ? '&' : '?'}${metrics}`, { signal });
+    return { runs: page.runs.map(toRun), next: page.next ?? null };
+}
+
+/**
+ * @param {string} id
+ * @param {AbortSignal} signal
+ * @returns {Promise<{run: Run, document: Record<string, any>, attempts: import('./types').Attempt[], digest: string}>}
+ */
+export async function getRun(id, signal) {
+    const raw = await json(`/api/v1/runs/${encodeURIComponent(id)}`, { signal });
+    return {
+        run: toRun(raw),
+        document: raw.document,
+        digest: raw.config_digest,
+        attempts: raw.attempt_list.map((/** @type {any} */ a) => ({
+            n: a.n, state: a.state, cause: a.cause, message: a.message, step: a.step, startStep: a.start_step,
+            created: a.created, ended: a.ended,
+        })),
+    };
+}
+
+/**
+ * @param {string} id
+ * @param {AbortSignal} signal
+ * @returns {Promise<{state: string, document: Record<string, any>, runs: number, register: string | null}>}
+ */
+export async function getJob(id, signal) {
+    const raw = await json(`/api/v1/jobs/${encodeURIComponent(id)}`, { signal });
+    return { state: raw.state, document: raw.document, runs: raw.runs.total, register: raw.register };
+}
+
+/**
+ * @param {string} id
+ * @param {AbortSignal} signal
+ * @returns {Promise<import('./types').Series[]>}
+ */
+export async function listSeries(id, signal) {
+    const raw = await json(`/api/v1/runs/${encodeURIComponent(id)}/metrics`, { signal });
+    return raw.series.map((/** @type {any} */ s) => ({
+        key: s.key, count: s.count, step: s.step, value: toNumber(s.value),
+    }));
+}
+
+/**
+ * Charts of at most 64 keys a request; more are asked for in turn.
+ * @param {string} id
+ * @param {string[]} keys
+ * @param {{buckets: number, from?: number | null, to?: number | null}} range
+ * @param {AbortSignal} signal
+ * @returns {Promise<import('./types').Curve[]>}
+ */
+export async function getCurves(id, keys, range, signal) {
+    const curves = [];
+    for (let i = 0; i < keys.length; i += 64) {
+        const part = keys.slice(i, i + 64).map(key => `key=${encodeURIComponent(key)}`).join('&');
+        const rest = query({ buckets: range.buckets, from_step: range.from, to_step: range.to }).slice(1);
+        const raw = await json(`/api/v1/runs/${encodeURIComponent(id)}/series?${part}&${rest}`, { signal });
+        curves.push(...raw.series.map(toCurve));
+    }
+    return curves;
+}
+
+/**
+ * @param {any} raw
+ * @returns {import('./types').Curve}
+ */
+function toCurve(raw) {
+    return {
+        key: raw.key,
+        points: raw.points,
+        buckets: raw.data.map((/** @type {any} */ b) => ({
+            first: b.first_step, last: b.last_step, time: (Date.parse(b.first_time) + Date.parse(b.last_time)) / 2000,
+            min: toNumber(b.min), max: toNumber(b.max), mean: toNumber(b.mean), count: b.count, nonfinite: b.nonfinite,
+        })),
+    };
+}
+
+/**
+ * A part of an attempt's log: its last lines, or what follows an offset.
+ * @param {string} id
+ * @param {{tail?: number, offset?: number, attempt?: number | null}} part
+ * @param {AbortSignal} signal
+ */
+export async function getLog(id, part, signal) {
+    const response = await request(`/api/v1/runs/${encodeURIComponent(id)}/logs${query(part)}`, { signal });
+    const text = await response.text();
+    return { text, next: Number(response.headers.get('X-Log-Next') ?? 0), start: Number(response.headers.get('X-Log-Offset') ?? 0) };
+}
+
+/**
+ * @param {string} id
+ * @param {AbortSignal} signal
+ * @returns {Promise<import('./types').Checkpoint[]>}
+ */
+export async function listCheckpoints(id, signal) {
+    const raw = await json(`/api/v1/runs/${encodeURIComponent(id)}/checkpoints`, { signal });
+    return raw.checkpoints.map((/** @type {any} */ c) => ({ ...c, value: toNumber(c.value) }));
+}
+
+/** @param {string} id */
+export const cancelRun = id => json(`/api/v1/runs/${encodeURIComponent(id)}/cancel`, { method: 'POST', body: {} });
+
+/**
+ * @param {string} jobId
+ * @param {'pause' | 'resume'} action
+ */
+export const steerJob = (jobId, action) =>
+    json(`/api/v1/jobs/${encodeURIComponent(jobId)}/${action}`, { method: 'POST', body: {} });
+
+/**
+ * @param {string} name
+ * @param {string} runId
+ */
+export const registerModel = (name, runId) =>
+    json(`/api/v1/models/${encodeURIComponent(name)}/versions`, { method: 'POST', body: { run_id: runId } });
+
+/**
+ * @param {AbortSignal} signal
+ * @returns {Promise<import('./types').Model[]>}
+ */
+export async function listModels(signal) {
+    const raw = await json('/api/v1/models', { signal });
+    return raw.models.map((/** @type {any} */ m) => {
+        const versions = m.versions.map((/** @type {any} */ v) => ({
+            version: v.version, state: v.state, reason: v.reason, runId: v.run_id, step: v.step, bytes: v.bytes,
+            created: v.created, signature: v.signature,
+        })).sort((/** @type {any} */ a, /** @type {any} */ b) => Number(b.version) - Number(a.version));
+        return { name: m.name, description: m.description, created: m.created, latest: m.latest, aliases: m.aliases, versions };
+    });
+}
+
+/**
+ * @param {string} name
+ * @param {string} version
+ * @param {'load' | 'unload'} action
+ */
+export const moveModel = (name, version, action) => json(
+    `/api/v1/models/${encodeURIComponent(name)}/versions/${encodeURIComponent(version)}/${action}`, { method: 'POST', body: {} });
+
+/**
+ * @param {string} name
+ * @param {string} version
+ * @param {object} body
+ * @param {AbortSignal} signal
+ */
+export const infer = (name, version, body, signal) => json(
+    `/v2/models/${encodeURIComponent(name)}/versions/${encodeURIComponent(version)}/infer`, { method: 'POST', body, signal });
+
+/**
+ * A streaming completion; the caller reads the body as events.
+ * @param {object} body
+ * @param {AbortSignal} signal
+ */
+export const complete = (body, signal) => request('/v1/completions', { method: 'POST', body, signal });
+
+/**
+ * @param {AbortSignal} signal
+ * @returns {Promise<import('./types').Device[]>}
+ */
+export async function listDevices(signal) {
+    const raw = await json('/api/v1/devices', { signal });
+    return raw.devices.map((/** @type {any} */ d) => ({
+        name: d.name, kind: d.kind, model: d.model, state: d.state, threads: d.threads, memory: d.memory_bytes, runId: d.run_id,
+    }));
+}
+
+/**
+ * @param {AbortSignal} signal
+ * @returns {Promise<Run[]>}
+ */
+export async function listQueue(signal) {
+    const raw = await json('/api/v1/queue', { signal });
+    return raw.queue.map(toRun);
+}
+
+/** @param {AbortSignal} signal */
+export const getVersion = signal => json('/api/v1/version', { signal });
+
+/**
+ * @param {string} kind
+ * @param {string | null} id
+ * @param {any} raw
+ * @returns {import('./types').PolydEvent}
+ */
+export function toEvent(kind, id, raw) {
+    return {
+        id: raw.id ?? id ?? '', kind: raw.kind ?? kind, time: raw.time ?? '', jobId: raw.job_id ?? null, runId: raw.run_id ?? null,
+        attempt: raw.attempt ?? null, data: raw.data ?? {}, runs: Array.isArray(raw.runs) ? raw.runs : [],
+    };
+}
+
+/**
+ * What happened to a run so far: its events from the first on, until the stream has been quiet for a moment. Later ones
+ * come by the page's own stream.
+ * @param {string} id
+ * @param {AbortSignal} signal
+ * @returns {Promise<import('./types').PolydEvent[]>}
+ */
+export async function runEvents(id, signal) {
+    const stop = new AbortController();
+    signal.addEventListener('abort', () => stop.abort());
+    const response = await request(`/api/v1/events${query({ since: 0, run: id })}`, { signal: stop.signal });
+    const events = [];
+    let quiet = setTimeout(() => stop.abort(), 1500);
+    try {
+        for await (const message of readEvents(/** @type {ReadableStream<Uint8Array>} */ (response.body))) {
+            if (message.id === null)
+                continue;
+            events.push(toEvent(message.event, message.id, JSON.parse(message.data)));
+            clearTimeout(quiet);
+            quiet = setTimeout(() => stop.abort(), 250);
+        }
+    } catch (error) {
+        if (!isAbort(error) || signal.aborted)
+            throw error;
+    } finally {
+        clearTimeout(quiet);
+    }
+    return events;
+}

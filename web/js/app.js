@@ -1,0 +1,127 @@
+// The frame: routes behind '#', so that a link keeps its view and the server serves one page.
+import { bones, failedBox, fill, setText } from './dom.js';
+import { startLive } from './live.js';
+import { startTheme } from './theme.js';
+import { devicesView } from './views/devices.js';
+import { helpView } from './views/help.js';
+import { modelsView } from './views/models.js';
+import { notFoundView } from './views/not-found.js';
+import { runView } from './views/run.js';
+import { runsView } from './views/runs.js';
+
+/** @typedef {import('./types').ViewContext} ViewContext */
+/** @typedef {import('./types').View} View */
+
+/** @type {Record<string, {nav: string, open: (context: ViewContext) => View}>} */
+const routes = {
+    '': { nav: 'runs', open: runsView },
+    runs: { nav: 'runs', open: context => (context.params.length > 0 ? runView(context) : runsView(context)) },
+    models: { nav: 'models', open: modelsView },
+    devices: { nav: 'devices', open: devicesView },
+    help: { nav: 'help', open: helpView },
+};
+
+const main = /** @type {HTMLElement} */ (document.getElementById('main'));
+const live = /** @type {HTMLElement} */ (document.getElementById('live'));
+const announcer = /** @type {HTMLElement} */ (document.getElementById('announce'));
+
+let leaving = new AbortController();
+let shown = '';
+let first = true;
+
+function parse() {
+    const text = location.hash.replace(/^#\/?/, '');
+    const cut = text.indexOf('?');
+    const path = cut < 0 ? text : text.slice(0, cut);
+    return {
+        parts: path.split('/').filter(Boolean).map(decode),
+        path,
+        query: new URLSearchParams(cut < 0 ? '' : text.slice(cut + 1)),
+    };
+}
+
+/** @param {string} text */
+function decode(text) {
+    try {
+        return decodeURIComponent(text);
+    } catch {
+        return text;
+    }
+}
+
+function navigate() {
+    const { parts, path, query } = parse();
+    if (`${path}?${query}` === shown)
+        return;
+    shown = `${path}?${query}`;
+    leaving.abort();
+    leaving = new AbortController();
+    const { signal } = leaving;
+    const route = routes[parts[0] ?? ''] ?? { nav: '', open: notFoundView };
+    for (const link of document.querySelectorAll('[data-nav]')) {
+        if (/** @type {HTMLElement} */ (link).dataset.nav === route.nav)
+            link.setAttribute('aria-current', 'page');
+        else
+            link.removeAttribute('aria-current');
+    }
+    /** @type {ViewContext} */
+    const context = {
+        params: parts.slice(1),
+        query,
+        signal,
+        setQuery(values) {
+            if (signal.aborted)
+                return;
+            for (const [key, value] of Object.entries(values)) {
+                if (value === null || value === '')
+                    query.delete(key);
+                else
+                    query.set(key, value);
+            }
+            const text = query.toString();
+            shown = `${path}?${query}`;
+            history.replaceState(null, '', `#/${path}${text ? `?${text}` : ''}`);
+        },
+        setTitle(title) {
+            document.title = title ? `${title} · polyd` : 'polyd';
+        },
+        announce: text => setText(announcer, text),
+    };
+    context.setTitle('');
+    fill(main, bones());
+    try {
+        const view = route.open(context);
+        view.el.classList.add('view');
+        fill(main, view.el);
+    } catch (error) {
+        console.error(error);
+        fill(main, failedBox(error, 'This view', () => location.reload()));
+    }
+    scrollTo(0, 0);
+    // Who came by keyboard goes on from the top of the new view; the first view leaves the focus alone.
+    if (!first)
+        main.focus({ preventScroll: true });
+    first = false;
+}
+
+startTheme(/** @type {HTMLElement} */ (document.getElementById('theme')));
+addEventListener('hashchange', navigate);
+addEventListener('keydown', event => {
+    const typing = event.target instanceof HTMLElement && event.target.closest('input, textarea, select, dialog');
+    if (typing || event.ctrlKey || event.metaKey || event.altKey)
+        return;
+    if (event.key === '/') {
+        const search = document.querySelector('input[type="search"]');
+        if (search instanceof HTMLInputElement) {
+            event.preventDefault();
+            search.focus();
+        }
+    } else if (event.key === '?') {
+        location.hash = '#/help';
+    }
+});
+navigate();
+startLive((state, word) => {
+    live.dataset.state = state;
+    setText(/** @type {Element} */ (live.querySelector('.live-text')), word);
+});

@@ -1,0 +1,355 @@
+// One panel of curves, drawn by uPlot from honest buckets: the line is the mean of a bucket, the band its minimum
+// and maximum. Nothing is sampled: a bucket that hides a spike in its mean shows it in its band.
+import uPlot from '/vendor/uplot.js';
+
+import { fill, h, setText } from './dom.js';
+import { bytes, count, duration, number, percent } from './format.js';
+import { seriesName } from './metrics.js';
+import { smooth } from './smooth.js';
+import { colour, onTheme, ordered } from './theme.js';
+
+/** @typedef {import('./types').Curve} Curve */
+/** @typedef {{smoothing: number, log: boolean, axis: 'step' | 'time'}} Look */
+
+const palette = ['s1', 's2', 's3', 's4', 's5', 's6'];
+const dashes = [[], [6, 4], [2, 3], [10, 4, 2, 4]]; // a second mark beside colour, where lines share no order
+
+/**
+ * @param {import('./metrics.js').Metric} metric
+ * @param {number | null} value
+ */
+export function present(metric, value) {
+    if (metric.unit === 'share')
+        return percent(value);
+    if (metric.unit === 'bytes')
+        return value === null || !Number.isFinite(value) ? number(value) : bytes(value);
+    if (metric.unit === 'ms')
+        return value === null ? '–' : `${number(value)} ms`;
+    return number(value);
+}
+
+export class Chart {
+    /**
+     * @param {import('./metrics.js').Panel} panel
+     * @param {Look} look
+     * @param {{signal: AbortSignal, zoom: (range: [number, number] | null) => void, began: () => number | null}} options
+     *     began: moment (s) that relative time starts at
+     */
+    constructor(panel, look, options) {
+        this.panel = panel;
+        this.look = look;
+        this.options = options;
+        /** @type {Curve[]} */
+        this.curves = [];
+        /** @type {Set<string>} */
+        this.hidden = new Set();
+        /** @type {uPlot | null} */
+        this.plot = null;
+        this.layer = 0; // of a layered panel: 0 shows the layers, k the heads of layer k
+        this.shownKeys = '';
+
+        this.place = h('div', { class: 'chart-plot', role: 'img', 'aria-label': panel.title });
+        this.legend = h('div', { class: 'legend' });
+        this.foot = h('span');
+        this.table = h('div', { class: 'data-table', tabindex: 0, role: 'region', 'aria-label': `${panel.title}, as numbers` });
+        const details = h('details', { on: { toggle: () => this.drawTable() } }, h('summary', null, 'Numbers'), this.table);
+        this.details = details;
+        this.picker = h('select', { 'aria-label': `${panel.title}: which series`, hidden: true });
+        this.picker.addEventListener('change', () => {
+            this.layer = Number(this.picker.value);
+            this.draw();
+        });
+        this.el = h('section', { class: 'card chart', 'aria-label': panel.title, data: { panel: panel.id } },
+            h('div', { class: 'chart-head' }, h('h3', null, panel.title),
+                h('span', { class: 'why', title: panel.metric.text }, panel.metric.text), this.picker),
+            this.legend, this.place, h('div', { class: 'chart-foot' }, this.foot, details));
+
+        const observer = new ResizeObserver(() => this.resize());
+        observer.observe(this.place);
+        options.signal.addEventListener('abort', () => {
+            observer.disconnect();
+            this.plot?.destroy();
+        });
+        onTheme(() => this.draw(true), options.signal);
+    }
+
+    /**
+     * @param {Curve[]} curves
+     */
+    show(curves) {
+        this.curves = curves;
+        this.draw();
+    }
+
+    /** @param {Look} look */
+    restyle(look) {
+        const rebuild = look.log !== this.look.log || look.axis !== this.look.axis;
+        this.look = look;
+        this.draw(rebuild);
+    }
+
+    /** The curves to be drawn, by the choice of layer. */
+    visible() {
+        if (!this.panel.layered)
+            return this.curves;
+        const depth = (/** @type {Curve} */ c) => c.key.slice(this.panel.id.length).split('/').length - 1;
+        const layers = this.curves.filter(c => depth(c) === 1);
+        const heads = this.curves.filter(c => depth(c) === 2);
+        if (heads.length > 0 && this.picker.hidden) {
+            fill(this.picker, h('option', { value: 0 }, 'All layers'),
+                layers.map(c => h('option', { value: c.key.split('/').pop() }, `Layer ${c.key.split('/').pop()}: heads`)));
+            this.picker.hidden = false;
+            this.picker.style.width = 'auto';
+        }
+        if (this.layer === 0 || heads.length === 0)
+            return layers.length > 0 ? layers : heads;
+        return heads.filter(c => c.key.startsWith(`${this.panel.id}/${this.layer}/`));
+    }
+
+    /**
+     * @param {number} i
+     * @param {number} n
+     */
+    ink(i, n) {
+        return this.panel.layered ? ordered(i, n) : colour(palette[i % palette.length]);
+    }
+
+    draw(rebuild = false) {
+        const curves = this.visible();
+        const logOk = curves.some(curve => curve.buckets.some(b => (b.mean ?? 0) > 0));
+        const log = this.look.log && logOk;
+        const data = this.columns_(curves, log);
+        const keys = curves.map(c => c.key).join('\n') + (log ? '\nlog' : '');
+        const held = this.plot && !rebuild && keys === this.shownKeys;
+        this.points = curves.reduce((sum, curve) => sum + curve.points, 0);
+        if (held && this.plot) {
+            this.plot.setData(data);
+        } else {
+            this.build(curves, data, log);
+            this.shownKeys = keys;
+        }
+        const nonfinite = curves.reduce((sum, c) => sum + c.buckets.reduce((n, b) => n + b.nonfinite, 0), 0);
+        const most = curves.reduce((n, c) => Math.max(n, c.buckets.length), 0);
+        const points = curves.reduce((n, c) => Math.max(n, c.points), 0);
+        setText(this.foot, (points > most ? `${count(points)} points shown as ${count(most)} buckets: mean, band of min and max`
+            : `${count(points)} point${points === 1 ? '' : 's'}`) +
+            (nonfinite > 0 ? ` · ${count(nonfinite)} not finite` : '') + (this.look.log && !logOk ? ' · no positive value for a log scale' : ''));
+        this.place.setAttribute('aria-label', this.summary(curves));
+        if (this.details.open)
+            this.drawTable();
+    }
+
+    /**
+     * uPlot's columns: x, then for each curve minimum, maximum, raw mean and smoothed mean.
+     * @param {Curve[]} curves
+     * @param {boolean} log
+     * @returns {uPlot.AlignedData}
+     */
+    columns_(curves, log) {
+        const x = (/** @type {import('./types').Bucket} */ b) => (this.look.axis === 'time'
+            ? b.time - (this.options.began() ?? 0) : (b.first + b.last) / 2);
+        const xs = [...new Set(curves.flatMap(c => c.buckets.map(x)))].sort((a, b) => a - b);
+        const at = new Map(xs.map((value, i) => [value, i]));
+        const fit = (/** @type {number | null} */ v) => (v === null || !Number.isFinite(v) || (log && v <= 0) ? null : v);
+        /** @type {any[]} */
+        const columns = [xs];
+        for (const curve of curves) {
+            const low = new Array(xs.length).fill(undefined);
+            const high = new Array(xs.length).fill(undefined);
+            const mean = new Array(xs.length).fill(undefined);
+            const soft = new Array(xs.length).fill(undefined);
+            const smoothed = smooth(curve.buckets.map(b => b.mean), this.smoothingOf(curve));
+            curve.buckets.forEach((b, i) => {
+                const k = /** @type {number} */ (at.get(x(b)));
+                low[k] = fit(b.min);
+                high[k] = fit(b.max);
+                mean[k] = fit(b.mean);
+                soft[k] = fit(smoothed[i]);
+            });
+            columns.push(low, high, mean, soft);
+        }
+        return /** @type {uPlot.AlignedData} */ (columns);
+    }
+
+    /**
+     * Smoothing is for the noise between steps; a series of few points is left as it is.
+     * @param {Curve} curve
+     */
+    smoothingOf(curve) {
+        return curve.points < 40 ? 0 : this.look.smoothing;
+    }
+
+    /**
+     * @param {Curve[]} curves
+     * @param {uPlot.AlignedData} data
+     * @param {boolean} log
+     */
+    build(curves, data, log) {
+        this.plot?.destroy();
+        this.place.replaceChildren();
+        const metric = this.panel.metric;
+        const text = colour('muted');
+        const grid = { stroke: colour('grid'), width: 1 };
+        const font = '11px system-ui, sans-serif';
+        const isTime = this.look.axis === 'time';
+        /** @type {uPlot.Series[]} */
+        const series = [{ label: isTime ? 'time' : 'step' }];
+        /** @type {uPlot.Band[]} */
+        const bands = [];
+        /** @type {HTMLElement[]} */
+        this.values = [];
+        fill(this.legend);
+        const few = curves.length <= 3;
+        curves.forEach((curve, i) => {
+            const ink = this.ink(i, curves.length);
+            const show = !this.hidden.has(curve.key);
+            const raw = this.smoothingOf(curve) > 0;
+            const base = series.length;
+            const points = { show: curve.buckets.length < 2, size: 5, fill: ink, stroke: ink };
+            const dash = this.panel.layered ? [] : dashes[i % dashes.length];
+            series.push({ show, stroke: 'transparent', width: 0, points: { show: false } },
+                { show, stroke: 'transparent', width: 0, points: { show: false } },
+                { show: show && raw && few, stroke: fade(ink, .28), width: 1, points: { show: false }, spanGaps: false },
+                { show, label: seriesName(curve.key), stroke: ink, width: curves.length > 6 ? 1.4 : 1.8, dash, points });
+            if (few)
+                bands.push({ series: [base + 1, base], fill: fade(ink, .14) });
+            const value = h('span', { class: 'value' });
+            this.values?.push(value);
+            const swatch = h('span', { class: 'swatch' });
+            swatch.style.background = ink;
+            const toggle = h('button', { type: 'button', 'aria-pressed': String(show), title: `Show or hide ${seriesName(curve.key)}` },
+                swatch, seriesName(curve.key), value);
+            toggle.addEventListener('click', () => {
+                if (!this.hidden.delete(curve.key))
+                    this.hidden.add(curve.key);
+                this.draw(true);
+            });
+            this.legend.append(toggle);
+        });
+        const format = (/** @type {number} */ v) => (metric.unit === 'share' ? percent(v) : metric.unit === 'bytes' ? bytes(v) : number(v));
+        this.plot = new uPlot({
+            width: Math.max(200, this.place.clientWidth),
+            height: 230,
+            padding: [8, 10, 0, 0],
+            legend: { show: false },
+            cursor: {
+                sync: { key: 'run', setSeries: false },
+                drag: { x: true, y: false, setScale: false },
+                points: { size: 6 },
+                focus: { prox: 24 },
+            },
+            scales: { x: { time: false }, y: { distr: log ? 3 : 1, range: log ? undefined : spread } },
+            series,
+            bands,
+            axes: [
+                { stroke: text, grid, ticks: { show: false }, font, size: 28, gap: 6, space: 70,
+                    values: (_, ticks) => ticks.map(v => (isTime ? duration(v) : shortCount(v))) },
+                { stroke: text, grid, ticks: { show: false }, font, size: 58, gap: 6, space: 34,
+                    values: (_, ticks) => ticks.map(v => (v === null ? '' : format(v))) },
+            ],
+            hooks: {
+                setCursor: [u => this.readout(curves, u.cursor.idx ?? null)],
+                setSelect: [u => {
+                    if (u.select.width > 4) {
+                        const from = u.posToVal(u.select.left, 'x');
+                        const to = u.posToVal(u.select.left + u.select.width, 'x');
+                        this.options.zoom([from, to]);
+                    }
+                    u.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
+                }],
+                init: [u => {
+                    // Only the smoothed line answers the cursor with a dot; a double click shows the whole run again.
+                    u.over.addEventListener('dblclick', () => this.options.zoom(null));
+                }],
+            },
+        }, data, this.place);
+        this.readout(curves, null);
+    }
+
+    /**
+     * The values under the cursor, or the latest ones.
+     * @param {Curve[]} curves
+     * @param {number | null} index
+     */
+    readout(curves, index) {
+        const data = this.plot?.data;
+        curves.forEach((curve, i) => {
+            let value = null;
+            if (index !== null && data) {
+                const column = data[1 + i * 4 + 3];
+                // Series have points at different steps: the nearest to the left stands for this one.
+                for (let k = index; k >= 0 && value === null; k--)
+                    value = column?.[k] ?? null;
+            } else {
+                for (let k = curve.buckets.length - 1; k >= 0 && value === null; k--)
+                    value = curve.buckets[k].mean;
+            }
+            const place = this.values?.[i];
+            if (place)
+                setText(place, present(this.panel.metric, value));
+        });
+    }
+
+    resize() {
+        const width = this.place.clientWidth;
+        if (this.plot && width > 0 && Math.abs(this.plot.width - width) > 1)
+            this.plot.setSize({ width, height: 230 });
+    }
+
+    /** @param {Curve[]} curves */
+    summary(curves) {
+        const parts = curves.slice(0, 12).map(curve => {
+            const last = curve.buckets.findLast(b => b.mean !== null);
+            return `${seriesName(curve.key)} ${present(this.panel.metric, last?.mean ?? null)} at step ${count(last?.last ?? 0)}`;
+        });
+        return `${this.panel.title}: ${parts.join('; ')}`;
+    }
+
+    drawTable() {
+        if (!this.details.open)
+            return;
+        const curves = this.visible();
+        const rows = curves.flatMap(curve => curve.buckets.slice(-200).map(b => ({ curve, b })));
+        fill(this.table, h('table', { class: 'table' },
+            h('thead', null, h('tr', null, ['Series', 'Steps', 'Min', 'Mean', 'Max', 'Points'].map((name, i) =>
+                h('th', { class: i ? 'num' : '', scope: 'col' }, name)))),
+            h('tbody', null, rows.reverse().map(({ curve, b }) => h('tr', null,
+                h('td', null, seriesName(curve.key)),
+                h('td', { class: 'num' }, b.first === b.last ? count(b.first) : `${count(b.first)}–${count(b.last)}`),
+                h('td', { class: 'num' }, present(this.panel.metric, b.min)),
+                h('td', { class: 'num' }, present(this.panel.metric, b.mean)),
+                h('td', { class: 'num' }, present(this.panel.metric, b.max)),
+                h('td', { class: 'num' }, count(b.count)))))));
+    }
+}
+
+/**
+ * A colour of ours ("#rrggbb" or "rgb(r g b)") made transparent; canvases of older browsers know no color-mix().
+ * @param {string} ink
+ * @param {number} alpha
+ */
+function fade(ink, alpha) {
+    const hex = /^#(..)(..)(..)$/.exec(ink);
+    const [r, g, b] = hex ? hex.slice(1).map(part => parseInt(part, 16)) : (ink.match(/\d+/g) ?? ['0', '0', '0']).map(Number);
+    return `rgba(${r}, ${g}, ${b}, ${alpha})`;
+}
+
+/**
+ * Room above and below, and a flat line in the middle.
+ * @param {uPlot} _
+ * @param {number | null} low
+ * @param {number | null} high
+ * @returns {uPlot.Range.MinMax}
+ */
+function spread(_, low, high) {
+    if (low === null || high === null)
+        return [0, 1];
+    const room = high > low ? (high - low) * .06 : Math.abs(high) * .1 || 1;
+    return [low >= 0 && low - room < 0 ? 0 : low - room, high + room];
+}
+
+/** @param {number} v */
+function shortCount(v) {
+    const size = Math.abs(v);
+    return size >= 1e6 ? `${+(v / 1e6).toFixed(2)} M` : size >= 1e4 ? `${+(v / 1e3).toFixed(1)} k` : String(+v.toFixed(2));
+}

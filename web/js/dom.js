@@ -1,0 +1,204 @@
+// The one helper that builds elements. Text always enters as text nodes.
+
+const SVG = 'http://www.w3.org/2000/svg';
+
+/** @typedef {Node | string | number | null | undefined | false} Child */
+
+/**
+ * An element. `props` are attributes, except `class`, `on` (listeners by event name) and `data` (data-*);
+ * a value of true sets an empty attribute, and false, null or undefined leaves it out.
+ * @template {keyof HTMLElementTagNameMap} K
+ * @param {K} tag
+ * @param {Record<string, any> | null} [props]
+ * @param {...(Child | Child[])} children
+ * @returns {HTMLElementTagNameMap[K]}
+ */
+export function h(tag, props, ...children) {
+    const el = document.createElement(tag);
+    for (const [key, value] of Object.entries(props ?? {})) {
+        if (key === 'on') {
+            for (const [type, listener] of Object.entries(value))
+                el.addEventListener(type, listener);
+        } else if (key === 'data') {
+            for (const [name, text] of Object.entries(value))
+                if (text !== undefined && text !== null && text !== false)
+                    el.dataset[name] = text === true ? '' : String(text);
+        } else if (key === 'class') {
+            el.className = value;
+        } else if (value === true) {
+            el.setAttribute(key, '');
+        } else if (value !== false && value !== null && value !== undefined) {
+            el.setAttribute(key, String(value));
+        }
+    }
+    append(el, children);
+    return el;
+}
+
+/**
+ * @param {Node} el
+ * @param {(Child | Child[])[]} children
+ */
+function append(el, children) {
+    for (const child of children.flat()) {
+        if (child === null || child === undefined || child === false)
+            continue;
+        el.appendChild(child instanceof Node ? child : document.createTextNode(String(child)));
+    }
+}
+
+/**
+ * Replaces everything inside `el`.
+ * @template {Element} T
+ * @param {T} el
+ * @param {...(Child | Child[])} children
+ */
+export function fill(el, ...children) {
+    el.replaceChildren();
+    append(el, children);
+    return el;
+}
+
+/**
+ * Sets the text only if it differs: a live region must not speak without news.
+ * @param {Node} el
+ * @param {string} text
+ */
+export function setText(el, text) {
+    if (el.textContent !== text)
+        el.textContent = text;
+}
+
+// Drawn on a 16 x 16 grid, stroked with the colour of the text beside them.
+const icons = {
+    search: 'M7 2.5a4.5 4.5 0 1 1 0 9a4.5 4.5 0 0 1 0-9ZM10.5 10.5L14 14',
+    queued: 'M8 2.5a5.5 5.5 0 1 1 0 11a5.5 5.5 0 0 1 0-11ZM8 5v3.2l2 1.3',
+    starting: 'M8 2.5a5.5 5.5 0 0 1 5.5 5.5M13.5 8A5.5 5.5 0 1 1 4 4.2',
+    running: 'M5 3.2v9.6L12.8 8Z',
+    paused: 'M5.5 3.5v9M10.5 3.5v9',
+    preempted: 'M3 4l5 4l-5 4ZM9 4l4 4l-4 4',
+    cancelling: 'M4 8h8',
+    succeeded: 'M3 8.5l3.2 3.2L13 4.8',
+    failed: 'M4 4l8 8M12 4l-8 8',
+    cancelled: 'M8 2.5a5.5 5.5 0 1 1 0 11a5.5 5.5 0 0 1 0-11ZM4.2 11.8l7.6-7.6',
+    diverged: 'M2.5 12.5C6 12.5 8 11 9.5 8S12 3 13.5 2.5M10 2.5h3.5V6',
+    ready: 'M3 8.5l3.2 3.2L13 4.8',
+    unloaded: 'M8 2.5a5.5 5.5 0 1 1 0 11a5.5 5.5 0 0 1 0-11Z',
+    busy: 'M8 4.5a3.5 3.5 0 1 1 0 7a3.5 3.5 0 0 1 0-7Z',
+    empty: 'M2.5 9.5h3l1 2h3l1-2h3M2.5 9.5l2-6h7l2 6v3.5h-11Z',
+    broken: 'M8 2L14.5 13.5H1.5ZM8 6v3.5M8 11.4v.3',
+    sun: 'M8 5.2a2.8 2.8 0 1 1 0 5.6a2.8 2.8 0 0 1 0-5.6ZM8 1.5v1.3M8 13.2v1.3M1.5 8h1.3M13.2 8h1.3M3.4 3.4l.9.9M11.7 11.7l.9.9M3.4 12.6l.9-.9M11.7 4.3l.9-.9',
+    moon: 'M13.2 9.6A5.6 5.6 0 0 1 6.4 2.8a5.6 5.6 0 1 0 6.8 6.8Z',
+    auto: 'M8 2.5a5.5 5.5 0 1 1 0 11a5.5 5.5 0 0 1 0-11ZM8 2.5v11M8 5h4.6M8 8h5.4M8 11h4.6',
+    stop: 'M4.5 4.5h7v7h-7Z',
+    download: 'M8 2.5v7.5M4.8 7L8 10.2L11.2 7M3 13.5h10',
+    reset: 'M3 3.5v3.2h3.2M3.2 6.5A5.3 5.3 0 1 1 2.8 9',
+};
+
+/**
+ * @param {keyof typeof icons} name
+ * @param {number} [size]
+ * @returns {SVGSVGElement}
+ */
+export function icon(name, size = 14) {
+    const svg = document.createElementNS(SVG, 'svg');
+    for (const [key, value] of Object.entries({
+        viewBox: '0 0 16 16', width: size, height: size, fill: 'none', stroke: 'currentColor', 'stroke-width': 1.7,
+        'stroke-linecap': 'round', 'stroke-linejoin': 'round', 'aria-hidden': 'true', focusable: 'false',
+    }))
+        svg.setAttribute(key, String(value));
+    const path = document.createElementNS(SVG, 'path');
+    path.setAttribute('d', icons[name]);
+    svg.append(path);
+    return svg;
+}
+
+/** @typedef {keyof typeof icons} IconName */
+
+/**
+ * The middle of a view that has nothing to show, or failed to get it.
+ * @param {'empty' | 'failed'} kind
+ * @param {string} title
+ * @param {...Child} more paragraphs (strings) and elements
+ */
+export function stateBox(kind, title, ...more) {
+    return h('div', { class: 'state', data: { kind }, role: kind === 'failed' ? 'alert' : null },
+        icon(kind === 'failed' ? 'broken' : 'empty', 36),
+        h('h2', null, title),
+        more.map(child => (typeof child === 'string' ? h('p', null, child) : child)));
+}
+
+/**
+ * The failed state of a view, with a way to try again.
+ * @param {unknown} error
+ * @param {string} what such as "The runs"
+ * @param {() => void} [again]
+ */
+export function failedBox(error, what, again) {
+    return stateBox('failed', `${what} could not be loaded`, message(error),
+        again && h('button', { type: 'button', on: { click: again } }, 'Try again'));
+}
+
+/** @param {unknown} error */
+export function message(error) {
+    return error instanceof Error ? error.message : String(error);
+}
+
+/** Grey bars in place of what is on its way. */
+export function bones(lines = 6) {
+    return h('div', { class: 'bones', role: 'status', 'aria-label': 'Loading' },
+        Array.from({ length: lines }, () => h('span')));
+}
+
+/**
+ * A command to copy.
+ * @param {string} text
+ */
+export function snippet(text) {
+    const button = h('button', { type: 'button' }, 'Copy');
+    button.addEventListener('click', async () => {
+        try {
+            await navigator.clipboard.writeText(text);
+            setText(button, 'Copied');
+        } catch {
+            setText(button, 'Select it');
+        }
+        setTimeout(() => setText(button, 'Copy'), 1600);
+    });
+    return h('div', { class: 'snippet' }, h('pre', { tabindex: 0, 'aria-label': 'Command' }, text), button);
+}
+
+/**
+ * A short word at the edge of the page.
+ * @param {string} text
+ * @param {'plain' | 'bad'} [tone]
+ */
+export function toast(text, tone = 'plain') {
+    const el = h('div', { class: 'toast', data: { tone } }, text);
+    document.getElementById('toasts')?.append(el);
+    setTimeout(() => el.remove(), tone === 'bad' ? 9000 : 4000);
+}
+
+/**
+ * Asks before something that cannot be taken back. Resolves to the form's data, or null.
+ * @param {string} title
+ * @param {Child[]} body
+ * @param {string} action the button's word
+ * @param {{danger?: boolean}} [options]
+ * @returns {Promise<FormData | null>}
+ */
+export function ask(title, body, action, options = {}) {
+    return new Promise(resolve => {
+        const heading = h('h2', { id: 'dialog-title' }, title);
+        const form = h('form', { method: 'dialog' }, heading, ...body, h('div', { class: 'row' },
+            h('button', { type: 'button', on: { click: () => dialog.close('no') } }, 'Never mind'),
+            h('button', { class: options.danger ? 'danger' : 'primary', value: 'yes' }, action)));
+        const dialog = h('dialog', { 'aria-labelledby': 'dialog-title' }, form);
+        dialog.addEventListener('close', () => {
+            resolve(dialog.returnValue === 'yes' ? new FormData(form) : null);
+            dialog.remove();
+        });
+        document.body.append(dialog);
+        dialog.showModal();
+    });
+}

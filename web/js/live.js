@@ -1,0 +1,93 @@
+// The page's one event stream. Views listen here; nobody else opens a stream of events. After a break it goes on
+// after the last event seen, so nothing is missed; the header says whether the page is live.
+import { toEvent } from './api.js';
+import { readEvents } from './sse.js';
+
+/** @typedef {(event: import('./types').PolydEvent) => void} Listener */
+
+/** @type {Set<Listener>} */
+const listeners = new Set();
+/** @type {string | null} */
+let lastId = null;
+let wait = 0;
+
+/**
+ * @param {Listener} listener
+ * @param {AbortSignal} signal
+ */
+export function onEvent(listener, signal) {
+    listeners.add(listener);
+    signal.addEventListener('abort', () => listeners.delete(listener));
+}
+
+/** @param {number} ms */
+const pause = ms => new Promise(resolve => {
+    const timer = setTimeout(resolve, ms);
+    // Whoever opens the lid of a laptop should not wait out a long delay.
+    addEventListener('online', () => { clearTimeout(timer); resolve(null); }, { once: true });
+});
+
+/** @param {(state: 'on' | 'lost' | 'off', word: string) => void} show */
+export async function startLive(show) {
+    for (;;) {
+        try {
+            /** @type {Record<string, string>} */
+            const headers = { Accept: 'text/event-stream' };
+            if (lastId !== null)
+                headers['Last-Event-ID'] = lastId;
+            const response = await fetch('/api/v1/events', { headers, cache: 'no-store' });
+            if (!response.ok || !response.body)
+                throw new Error(`status ${response.status}`);
+            show('on', 'Live');
+            const again = wait > 0;
+            wait = 0;
+            if (again)
+                dispatchEvent(new Event('polyd:back'));
+            for await (const message of readEvents(response.body)) {
+                if (message.id !== null)
+                    lastId = message.id;
+                let event;
+                try {
+                    event = toEvent(message.event, message.id, JSON.parse(message.data));
+                } catch {
+                    continue; // one unreadable event must not end the stream
+                }
+                for (const listener of listeners)
+                    listener(event);
+            }
+        } catch { /* shown below */ }
+        show('lost', 'Reconnecting');
+        wait = Math.min(10000, wait === 0 ? 500 : wait * 2);
+        await pause(wait);
+    }
+}
+
+/**
+ * Calls `refresh` now and then: soon after a nudge but never more often than every `least` ms, and every `most`
+ * ms while `wanted()` holds (progress inside a step is no event). Never two at once; not while the page is hidden.
+ * @param {() => Promise<void>} refresh
+ * @param {{least: number, most: number, wanted: () => boolean, signal: AbortSignal}} options
+ * @returns {() => void} the nudge
+ */
+export function pacer(refresh, { least, most, wanted, signal }) {
+    let last = performance.now();
+    let nudged = false;
+    let running = false;
+    const timer = setInterval(async () => {
+        const idle = performance.now() - last;
+        if (running || document.hidden || idle < least || !(nudged || (wanted() && idle >= most)))
+            return;
+        nudged = false;
+        running = true;
+        try {
+            await refresh();
+        } finally {
+            running = false;
+            last = performance.now();
+        }
+    }, 100);
+    const nudge = () => { nudged = true; };
+    addEventListener('polyd:back', nudge, { signal });
+    signal.addEventListener('abort', () => clearInterval(timer));
+    return nudge;
+}

@@ -1,0 +1,85 @@
+// States of runs, jobs and models: one table gives the word, the icon and the tone of each.
+import { h, icon } from './dom.js';
+
+/** @type {Record<string, {word: string, icon: import('./dom.js').IconName, tone?: string, busy?: boolean}>} */
+const states = {
+    queued: { word: 'Queued', icon: 'queued' },
+    starting: { word: 'Starting', icon: 'starting', tone: 'run', busy: true },
+    running: { word: 'Running', icon: 'running', tone: 'run', busy: true },
+    checkpointing: { word: 'Saving', icon: 'download', tone: 'run', busy: true },
+    paused: { word: 'Paused', icon: 'paused', tone: 'warn' },
+    preempted: { word: 'Preempted', icon: 'preempted', tone: 'warn' },
+    cancelling: { word: 'Cancelling', icon: 'cancelling', tone: 'warn', busy: true },
+    stopping: { word: 'Stopping', icon: 'cancelling', tone: 'warn', busy: true },
+    succeeded: { word: 'Succeeded', icon: 'succeeded', tone: 'good' },
+    done: { word: 'Done', icon: 'succeeded', tone: 'good' },
+    failed: { word: 'Failed', icon: 'failed', tone: 'bad' },
+    lost: { word: 'Lost', icon: 'failed', tone: 'bad' },
+    time_limit: { word: 'Time limit', icon: 'failed', tone: 'bad' },
+    diverged: { word: 'Diverged', icon: 'diverged', tone: 'odd' },
+    cancelled: { word: 'Cancelled', icon: 'cancelled' },
+    ended: { word: 'Ended', icon: 'cancelled' },
+    ready: { word: 'Ready', icon: 'ready', tone: 'good' },
+    loading: { word: 'Loading', icon: 'starting', tone: 'run', busy: true },
+    unloading: { word: 'Unloading', icon: 'cancelling', tone: 'warn', busy: true },
+    unavailable: { word: 'Not loaded', icon: 'unloaded' },
+    free: { word: 'Free', icon: 'unloaded' },
+    busy: { word: 'Busy', icon: 'running', tone: 'run' },
+};
+
+/**
+ * What a run shows: its outcome once it has ended, its state before.
+ * @param {{state: string, outcome?: string | null}} run
+ */
+export function standing(run) {
+    return run.state === 'ended' ? run.outcome || 'ended' : run.state;
+}
+
+/** @param {{state: string}} run */
+export const isActive = run => run.state !== 'ended';
+
+/** @param {{state: string}} run */
+export const isMoving = run => run.state === 'running' || run.state === 'starting' || run.state === 'cancelling';
+
+/**
+ * @param {string} state
+ * @param {string} [title]
+ */
+export function chip(state, title) {
+    const key = state.toLowerCase();
+    const known = states[key] ?? { word: state, icon: /** @type {const} */ ('unloaded') };
+    return h('span', { class: 'chip', title, data: { tone: known.tone, busy: known.busy, state: key } },
+        icon(known.icon, 13), known.word);
+}
+
+/** @param {string} state */
+export const toneOf = state => states[state.toLowerCase()]?.tone ?? 'idle';
+
+/**
+ * A bar for a share of something. Screen readers get the number.
+ * @param {number | null} share 0..1
+ * @param {string} label
+ * @param {string} [tone]
+ */
+export function meter(share, label, tone) {
+    const inner = h('span');
+    const el = h('span', {
+        class: 'meter', role: 'progressbar', 'aria-label': label, 'aria-valuemin': 0, 'aria-valuemax': 100, data: { tone },
+    }, inner);
+    setMeter(el, share);
+    return el;
+}
+
+/**
+ * @param {HTMLElement} el
+ * @param {number | null} share
+ */
+export function setMeter(el, share) {
+    const inner = /** @type {HTMLElement} */ (el.firstElementChild);
+    const clipped = share === null || !Number.isFinite(share) ? 0 : Math.min(1, Math.max(0, share));
+    inner.style.transform = `scaleX(${clipped})`;
+    if (share === null)
+        el.removeAttribute('aria-valuenow');
+    else
+        el.setAttribute('aria-valuenow', String(Math.round(clipped * 100)));
+}

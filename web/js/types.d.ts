@@ -1,0 +1,143 @@
+// Shapes that the modules exchange. Not shipped: only `tsc --noEmit` reads it.
+
+export interface Run {
+    id: string;
+    jobId: string;
+    index: number;
+    name: string;
+    experiment: string;
+    state: string;
+    outcome: string | null;
+    reason: string;
+    step: number | null;
+    totalSteps: number | null;
+    attempts: number;
+    created: string;
+    started: string | null;
+    ended: string | null;
+    device: string;
+    latest: Record<string, number | null>;
+    position: number | null;
+    sweep: Record<string, unknown>;
+}
+
+export interface Series {
+    key: string;
+    count: number;
+    step: number | null;
+    value: number | null;
+}
+
+export interface Bucket {
+    first: number;
+    last: number;
+    time: number;
+    min: number | null;
+    max: number | null;
+    mean: number | null;
+    count: number;
+    nonfinite: number;
+}
+
+export interface Curve {
+    key: string;
+    points: number;
+    buckets: Bucket[];
+}
+
+export interface PolydEvent {
+    id: string;
+    kind: string;
+    time: string;
+    jobId: string | null;
+    runId: string | null;
+    attempt: number | null;
+    data: Record<string, unknown>;
+    /** Of an event named `metrics`: the runs that got points. */
+    runs: string[];
+}
+
+export interface Attempt {
+    n: number;
+    state: string;
+    cause: string | null;
+    message: string;
+    step: number | null;
+    startStep: number | null;
+    created: string;
+    ended: string | null;
+}
+
+export interface Checkpoint {
+    id: string;
+    step: number;
+    kind: string;
+    bytes: number;
+    digest: string;
+    value: number | null;
+    attempt: number;
+    created: string;
+}
+
+export interface ModelVersion {
+    version: string;
+    state: string;
+    reason: string;
+    runId: string | null;
+    step: number | null;
+    bytes: number | null;
+    created: string;
+    signature: Signature | null;
+}
+
+export interface Signature {
+    kind: 'classifier' | 'language';
+    platform: string;
+    inputs: TensorMeta[];
+    outputs: TensorMeta[];
+    classes?: number;
+    vocabulary?: number;
+    context?: number;
+    memory_bytes?: number;
+}
+
+export interface Model {
+    name: string;
+    description: string;
+    created: string;
+    latest: string | null;
+    aliases: Record<string, string>;
+    versions: ModelVersion[];
+}
+
+export interface Device {
+    name: string;
+    kind: string;
+    model: string;
+    state: string;
+    threads: number | null;
+    memory: number | null;
+    runId: string | null;
+}
+
+export interface TensorMeta {
+    name: string;
+    datatype: string;
+    shape: number[];
+}
+
+export interface ViewContext {
+    /** Parts of the path after the view's own name. */
+    params: string[];
+    query: URLSearchParams;
+    /** Aborted when the view is left. */
+    signal: AbortSignal;
+    /** Writes the view's state into the address, so that the link keeps it. Empty values are left out. */
+    setQuery(values: Record<string, string | null>): void;
+    setTitle(title: string): void;
+    announce(text: string): void;
+}
+
+export interface View {
+    el: HTMLElement;
+}

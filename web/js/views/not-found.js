@@ -1,0 +1,15 @@
+// An address that no view answers to.
+import { h, stateBox } from '../dom.js';
+
+/**
+ * @param {import('../types').ViewContext} context
+ * @returns {import('../types').View}
+ */
+export function notFoundView(context) {
+    context.setTitle('Not found');
+    return {
+        el: h('div', null, h('div', { class: 'card' },
+            stateBox('failed', 'There is no such page', `Nothing answers to “${location.hash}”.`,
+                h('a', { class: 'button', href: '#/' }, 'To the runs')))),
+    };
+}

@@ -262,8 +262,7 @@ struct store_point_query {
     const char *key;
     int64_t from_step, to_step; /* inclusive; INT64_MIN, INT64_MAX = all */
     int attempt;                /* -1 = as described; else only this attempt, ghosts included */
-    bool skip_from;             /* keyset: from_step itself was on the page before (a page never ends
-                                 * inside a step unless one step has more than `limit` points) */
+    int64_t skip;               /* keyset: so many points of from_step were on the page before */
     int limit;                  /* points; 0 = no limit (export: streams) */
 };
 /* In the order of steps. PD_OK with no row when the series does not exist. */
@@ -338,6 +337,7 @@ enum store_lane {
 struct store_work {
     enum store_lane lane;
     int rows; /* about how many rows it writes: a group takes at most 1000; 0 counts as 1 */
+    bool keep; /* while the disk refuses, stays queued and is tried again, instead of failing */
     /* Writer thread, inside the transaction. Anything but PD_OK undoes this work alone. May run again from the
      * start (the group was rolled back by another's failure), so it must only overwrite its results. */
     enum pd_err (*apply)(struct store_tx *tx, void *ctx, struct pd_why *why);
@@ -358,8 +358,9 @@ struct store_commit {
 #define STORE_COMMIT_RUNS 64
 
 struct store_writer_options {
-    const char *state_dir; /* the file is <state_dir>/polyd.db; its directory must exist */
+    const char *state_dir;    /* the file is <state_dir>/polyd.db; its directory must exist */
     bool external_checkpoint; /* leave WAL checkpoints to another program (Litestream) */
+    int lane_limit;           /* works waiting in each lane; 0 = 4096 */
 };
 
 /* Locks the state directory (PD_ERR_BUSY: another daemon has it), opens or creates the file, refuses a newer one

@@ -1,0 +1,247 @@
+/* Checkpoints, models, blobs, plans, idempotency, audit. */
+#include <math.h>
+#include <string.h>
+
+#include "daemon/store/tx_private.h"
+
+/* ---- checkpoints ---------------------------------------------------------------------------- */
+
+static enum pd_err job_of_run(struct store_tx *tx, int64_t run_id, int64_t *ret, struct pd_why *why)
+{
+    enum pd_err err = db_int(tx->db, ret, why, "SELECT job_id FROM run WHERE id = ?1", "i", run_id);
+
+    return err == PD_ERR_NOT_FOUND ? pd_fail(why, err, "no run %lld", (long long)run_id) : err;
+}
+
+enum pd_err store_checkpoint_insert(struct store_tx *tx, const struct store_checkpoint *c, int64_t *ret_id,
+                                    struct pd_why *why)
+{
+    struct pd_buf b;
+    int64_t job_id, id;
+    enum pd_err err = job_of_run(tx, c->run_id, &job_id, why);
+
+    if (err != PD_OK)
+        return err;
+    err = db_run(tx->db, why,
+                 "INSERT INTO checkpoint (run_id, attempt, step, kind, path, bytes, digest, value, created_us) VALUES (?1, "
+                 "?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
+                 "iiittitdi", c->run_id, (int64_t)c->attempt, c->step, c->kind, c->path, c->bytes, c->digest, c->value,
+                 tx->now_us);
+    if (err != PD_OK)
+        return err;
+    id = sqlite3_last_insert_rowid(tx->db->db);
+    pd_buf_init(&b, 0);
+    pd_buf_printf(&b, "{\"id\":\"%lld\",\"step\":%lld,\"bytes\":%lld,\"kind\":", (long long)id, (long long)c->step,
+                  (long long)c->bytes);
+    db_json_text(&b, c->kind);
+    pd_buf_str(&b, "}");
+    err = pd_buf_err(&b);
+    if (err == PD_OK)
+        err = store_event_add(tx, "checkpoint", job_id, c->run_id, c->attempt, b.data, NULL, why);
+    pd_buf_done(&b);
+    if (err == PD_OK && ret_id)
+        *ret_id = id;
+    return err;
+}
+
+enum pd_err store_checkpoint_delete(struct store_tx *tx, int64_t id, struct pd_why *why)
+{
+    int64_t used;
+    enum pd_err err = db_int(tx->db, &used, why, "SELECT count(*) FROM model_version WHERE checkpoint_id = ?1", "i", id);
+
+    if (err == PD_OK && used)
+        return pd_fail(why, PD_ERR_CONFLICT, "checkpoint %lld belongs to a model", (long long)id);
+    if (err == PD_OK)
+        err = db_run(tx->db, why, "UPDATE checkpoint SET deleted_us = ?2 WHERE id = ?1 AND deleted_us = 0", "ii", id,
+                     tx->now_us);
+    if (err == PD_OK && sqlite3_changes(tx->db->db) != 1)
+        err = pd_fail(why, PD_ERR_NOT_FOUND, "no checkpoint %lld", (long long)id);
+    return err;
+}
+
+enum pd_err store_checkpoint_choose(struct store_tx *tx, int64_t run_id, int64_t *ret_id, struct pd_why *why)
+{
+    enum pd_err err = db_int(tx->db, ret_id, why,
+                             "SELECT id FROM checkpoint WHERE run_id = ?1 AND deleted_us = 0 ORDER BY kind = 'best' DESC, "
+                             "step DESC, id DESC LIMIT 1",
+                             "i", run_id);
+
+    return err == PD_ERR_NOT_FOUND ? pd_fail(why, err, "run %lld has no checkpoint", (long long)run_id) : err;
+}
+
+enum pd_err store_blob_insert(struct store_tx *tx, const struct store_blob *b, struct pd_why *why)
+{
+    enum pd_err err = db_run(tx->db, why,
+                             "INSERT INTO blob (sha256, bytes, created_us) VALUES (?1, ?2, ?3) ON CONFLICT DO NOTHING",
+                             "tii", b->sha256, b->bytes, tx->now_us);
+
+    if (err == PD_OK)
+        err = db_run(tx->db, why,
+                     "INSERT INTO run_blob (run_id, attempt, key, kind, step, time_us, meta, sha256) VALUES (?1, ?2, ?3, "
+                     "?4, ?5, ?6, ?7, ?8)",
+                     "iittiitt", b->run_id, (int64_t)b->attempt, b->key, b->kind, b->step, b->time_us, b->meta,
+                     b->sha256);
+    return err;
+}
+
+/* ---- models --------------------------------------------------------------------------------- */
+
+static enum pd_err model_event(struct store_tx *tx, const char *kind, const char *model, int64_t n, const char *alias,
+                               int64_t run_id, struct pd_why *why)
+{
+    struct pd_buf b;
+    enum pd_err err;
+
+    pd_buf_init(&b, 0);
+    pd_buf_str(&b, "{\"model\":");
+    db_json_text(&b, model);
+    pd_buf_printf(&b, ",\"version\":\"%lld\"", (long long)n);
+    if (alias) {
+        pd_buf_str(&b, ",\"alias\":");
+        db_json_text(&b, alias);
+    }
+    pd_buf_str(&b, "}");
+    err = pd_buf_err(&b);
+    if (err == PD_OK)
+        err = store_event_add(tx, kind, 0, run_id, 0, b.data, NULL, why);
+    pd_buf_done(&b);
+    return err;
+}
+
+static enum pd_err model_id(struct store_tx *tx, const char *name, int64_t *ret, struct pd_why *why)
+{
+    enum pd_err err = db_int(tx->db, ret, why, "SELECT id FROM model WHERE name = ?1", "t", name);
+
+    return err == PD_ERR_NOT_FOUND ? pd_fail(why, err, "no model '%s'", name) : err;
+}
+
+enum pd_err store_model_register(struct store_tx *tx, const char *model, int64_t checkpoint_id, int64_t *ret_n,
+                                 struct pd_why *why)
+{
+    int64_t run_id, id, n;
+    enum pd_err err;
+
+    err = db_int(tx->db, &run_id, why, "SELECT run_id FROM checkpoint WHERE id = ?1 AND deleted_us = 0", "i",
+                 checkpoint_id);
+    if (err == PD_ERR_NOT_FOUND)
+        return pd_fail(why, err, "no checkpoint %lld", (long long)checkpoint_id);
+    if (err == PD_OK)
+        err = db_run(tx->db, why, "INSERT INTO model (name, created_us) VALUES (?1, ?2) ON CONFLICT (name) DO NOTHING",
+                     "ti", model, tx->now_us);
+    if (err == PD_OK)
+        err = db_run(tx->db, why, "UPDATE model SET versions = versions + 1, version = version + 1 WHERE name = ?1", "t",
+                     model);
+    if (err == PD_OK)
+        err = model_id(tx, model, &id, why);
+    if (err == PD_OK)
+        err = db_int(tx->db, &n, why, "SELECT versions FROM model WHERE id = ?1", "i", id);
+    if (err == PD_OK)
+        err = db_run(tx->db, why,
+                     "INSERT INTO model_version (model_id, n, run_id, checkpoint_id, created_us) VALUES (?1, ?2, ?3, ?4, "
+                     "?5)",
+                     "iiiii", id, n, run_id, checkpoint_id, tx->now_us);
+    if (err == PD_OK)
+        err = model_event(tx, "model.registered", model, n, NULL, run_id, why);
+    if (err == PD_OK)
+        *ret_n = n;
+    return err;
+}
+
+enum pd_err store_model_set_loaded(struct store_tx *tx, const char *model, int64_t n, bool loaded, struct pd_why *why)
+{
+    enum pd_err err = db_run(tx->db, why,
+                             "UPDATE model_version SET loaded = ?3 WHERE n = ?2 AND model_id = (SELECT id FROM model WHERE "
+                             "name = ?1)",
+                             "tii", model, n, (int64_t)loaded);
+
+    if (err == PD_OK && sqlite3_changes(tx->db->db) != 1)
+        return pd_fail(why, PD_ERR_NOT_FOUND, "no version %lld of model '%s'", (long long)n, model);
+    return err == PD_OK ? model_event(tx, loaded ? "model.loaded" : "model.unloaded", model, n, NULL, 0, why) : err;
+}
+
+enum pd_err store_alias_set(struct store_tx *tx, const char *model, const char *alias, int64_t n, struct pd_why *why)
+{
+    int64_t id, there;
+    enum pd_err err = model_id(tx, model, &id, why);
+
+    if (err != PD_OK)
+        return err;
+    if (!n) {
+        err = db_run(tx->db, why, "DELETE FROM model_alias WHERE model_id = ?1 AND alias = ?2", "it", id, alias);
+        if (err == PD_OK && sqlite3_changes(tx->db->db) != 1)
+            return pd_fail(why, PD_ERR_NOT_FOUND, "model '%s' has no alias '%s'", model, alias);
+    } else {
+        err = db_int(tx->db, &there, why, "SELECT 1 FROM model_version WHERE model_id = ?1 AND n = ?2", "ii", id, n);
+        if (err == PD_ERR_NOT_FOUND)
+            return pd_fail(why, err, "no version %lld of model '%s'", (long long)n, model);
+        if (err == PD_OK)
+            err = db_run(tx->db, why,
+                         "INSERT INTO model_alias (model_id, alias, n, updated_us) VALUES (?1, ?2, ?3, ?4) ON CONFLICT "
+                         "(model_id, alias) DO UPDATE SET n = excluded.n, updated_us = excluded.updated_us",
+                         "itii", id, alias, n, tx->now_us);
+    }
+    if (err == PD_OK)
+        err = db_run(tx->db, why, "UPDATE model SET version = version + 1 WHERE id = ?1", "i", id);
+    return err == PD_OK ? model_event(tx, "model.alias", model, n, alias, 0, why) : err;
+}
+
+/* ---- the rest ------------------------------------------------------------------------------- */
+
+enum pd_err store_plan_put(struct store_tx *tx, const char *plan_digest, const char *plan, struct pd_why *why)
+{
+    return db_run(tx->db, why,
+                  "INSERT INTO plan (digest, plan, created_us) VALUES (?1, ?2, ?3) ON CONFLICT (digest) DO UPDATE SET plan = "
+                  "excluded.plan, created_us = excluded.created_us",
+                  "tti", plan_digest, plan, tx->now_us);
+}
+
+enum pd_err store_idem_claim(struct store_tx *tx, const char *scope, const char *key, const uint8_t body_sha256[32],
+                             int *ret_status, struct pd_buf *response, struct pd_why *why)
+{
+    sqlite3_stmt *st;
+    enum pd_err err;
+
+    err = db_bind(tx->db, &st, why,
+                  "SELECT body_sha256, status, response, created_us FROM idempotency WHERE scope = ?1 AND key = ?2", "tt",
+                  scope, key);
+    if (err == PD_OK)
+        err = db_step(tx->db, st, why);
+    if (err == PD_OK) {
+        bool old = sqlite3_column_int64(st, 3) <= tx->now_us - STORE_IDEM_KEEP_US;
+        bool same = !memcmp(sqlite3_column_blob(st, 0), body_sha256, 32);
+
+        if (!old && same) {
+            *ret_status = sqlite3_column_int(st, 1);
+            pd_buf_append(response, sqlite3_column_blob(st, 2), (size_t)sqlite3_column_bytes(st, 2));
+        }
+        db_done(st);
+        if (!old)
+            return !same ? pd_fail(why, PD_ERR_CONFLICT, "this Idempotency-Key was used with another body")
+                         : pd_buf_err(response) != PD_OK
+                               ? pd_fail(why, PD_ERR_NOMEM, "no memory for the first answer")
+                               : pd_fail(why, PD_ERR_EXISTS, "answered before");
+        err = db_run(tx->db, why, "DELETE FROM idempotency WHERE scope = ?1 AND key = ?2", "tt", scope, key);
+    } else if (err == PD_ERR_NOT_FOUND)
+        err = PD_OK;
+    if (err != PD_OK)
+        return err;
+    return db_run(tx->db, why,
+                  "INSERT INTO idempotency (scope, key, body_sha256, status, response, created_us) VALUES (?1, ?2, ?3, 0, "
+                  "x'', ?4)",
+                  "ttbi", scope, key, body_sha256, (int64_t)32, tx->now_us);
+}
+
+enum pd_err store_idem_finish(struct store_tx *tx, const char *scope, const char *key, int status,
+                              const void *response, size_t len, struct pd_why *why)
+{
+    return db_run(tx->db, why, "UPDATE idempotency SET status = ?3, response = ?4 WHERE scope = ?1 AND key = ?2", "ttib",
+                  scope, key, (int64_t)status, response, (int64_t)len);
+}
+
+enum pd_err store_audit(struct store_tx *tx, const char *who, const char *what, const char *target, const char *before,
+                        const char *after, struct pd_why *why)
+{
+    return db_run(tx->db, why,
+                  "INSERT INTO audit (time_us, who, what, target, before, after) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+                  "ittttt", tx->now_us, who, what, target, before, after);
+}

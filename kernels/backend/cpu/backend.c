@@ -1,0 +1,286 @@
+/* The table of the CPU back end: opening it, choosing the level of instructions, running calls in order. */
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "kernels/backend/cpu/cpu.h"
+
+static const char *const level_name[CPU_LEVEL_COUNT] = {"portable", "avx2", "avx512"};
+
+static enum cpu_level level_best(void)
+{
+#if defined __x86_64__
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("fma"))
+        return CPU_LEVEL_AVX512;
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+        return CPU_LEVEL_AVX2;
+#endif
+    return CPU_LEVEL_PORTABLE;
+}
+
+const struct cpu_ops *cpu_ops_of(enum cpu_level level, bool f64)
+{
+    switch (level) {
+#if defined __x86_64__
+    case CPU_LEVEL_AVX512:
+        return f64 ? &cpu_ops_avx512_f64 : &cpu_ops_avx512_f32;
+    case CPU_LEVEL_AVX2:
+        return f64 ? &cpu_ops_avx2_f64 : &cpu_ops_avx2_f32;
+#endif
+    default:
+        return f64 ? &cpu_ops_portable_f64 : &cpu_ops_portable_f32;
+    }
+}
+
+int cpu_threads_of(const struct pk_backend *b)
+{
+    long n;
+
+    if (b)
+        return cpu_pool_threads(b->pool);
+    n = sysconf(_SC_NPROCESSORS_ONLN);
+    return n < 1 ? 1 : n > 1024 ? 1024 : (int)n;
+}
+
+static void say(const struct pk_host *host, int level, const char *text)
+{
+    if (host && host->log)
+        host->log(host->user, level, text);
+}
+
+static double seconds(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* Compares the library's product with the peak of multiply-adds, both on this thread: a library that
+ * does not know the processor is caught here, not in the bill. About 10 ms. */
+static void self_test(const struct pk_backend *b)
+{
+    enum { N = 384 };
+    const struct cpu_ops *ops = cpu_ops_of(b->level, false);
+    float *m = aligned_alloc(64, 3 * N * N * sizeof *m);
+    void *scratch = aligned_alloc(64, (ops->own_gemm_scratch() + 63) / 64 * 64);
+    double peak = 0, speed = 0;
+    char text[200];
+
+    if (!m || !scratch)
+        goto out;
+    for (int i = 0; i < 3 * N * N; i++)
+        m[i] = (float)(i % 17) * 0.0625f;
+    for (int turn = 0; turn < 3; turn++) {
+        double t0 = seconds(), t1, flops = ops->fma_peak(100000);
+
+        t1 = seconds();
+        peak = t1 > t0 && flops / (t1 - t0) > peak ? flops / (t1 - t0) : peak;
+        t0 = t1;
+        if (b->gemm->sgemm)
+            b->gemm->sgemm(false, false, N, N, N, m, N, m + N * N, N, false, m + 2 * N * N, N);
+        else
+            ops->own_gemm(false, false, N, N, N, m, N, m + N * N, N, false, m + 2 * N * N, N, scratch);
+        t1 = seconds();
+        speed = t1 > t0 && 2.0 * N * N * N / (t1 - t0) > speed ? 2.0 * N * N * N / (t1 - t0) : speed;
+    }
+    snprintf(text, sizeof text, "level=%s gemm=%s threads=%d gemm_gflops=%.0f fma_peak_gflops=%.0f denormals=zero",
+             level_name[b->level], b->gemm->name, cpu_pool_threads(b->pool), speed / 1e9, peak / 1e9);
+    say(b->host, 6, text);
+    if (speed < 0.5 * peak) {
+        snprintf(text, sizeof text, "why=\"gemm=%s reaches only %.0f %% of the multiply-add peak on this processor\"",
+                 b->gemm->name, 100 * speed / peak);
+        say(b->host, 4, text);
+    }
+out:
+    free(scratch);
+    free(m);
+}
+
+static struct pk_backend *cpu_close(struct pk_backend *b)
+{
+    if (b) {
+        cpu_pool_free(b->pool);
+        free(b);
+    }
+    return NULL;
+}
+
+static enum pd_err cpu_open(const struct pk_host *host, int device, int threads, struct pk_backend **ret,
+                            struct pd_why *why)
+{
+    const char *level = getenv("POLYD_CPU_LEVEL"), *gemm = getenv("POLYD_CPU_GEMM");
+    struct pk_backend *b;
+    enum pd_err err;
+    unsigned state;
+
+    if (device != 0)
+        return pd_fail(why, PD_ERR_INVALID, "the cpu back end has device 0 only, not %d", device);
+    b = calloc(1, sizeof *b);
+    if (!b)
+        return pd_fail(why, PD_ERR_NOMEM, "no memory for the cpu back end");
+    b->host = host;
+    b->level = level_best();
+    if (level && *level) {
+        int l = 0;
+
+        while (l < CPU_LEVEL_COUNT && strcmp(level, level_name[l]) != 0)
+            l++;
+        if (l == CPU_LEVEL_COUNT) {
+            err = pd_fail(why, PD_ERR_INVALID, "POLYD_CPU_LEVEL is '%s': use portable, avx2 or avx512", level);
+            goto out;
+        }
+        if (l > (int)b->level) {
+            err = pd_fail(why, PD_ERR_UNSUPPORTED, "POLYD_CPU_LEVEL is '%s', and this processor has only %s", level,
+                          level_name[b->level]);
+            goto out;
+        }
+        b->level = (enum cpu_level)l;
+    }
+    b->gemm = cpu_gemm_choose(gemm);
+    if (!b->gemm) {
+        err = pd_fail(why, PD_ERR_INVALID, "POLYD_CPU_GEMM is '%s': use onednn, own, or openblas where it is installed",
+                      gemm);
+        goto out;
+    }
+    err = cpu_pool_new(threads, &b->pool, why);
+    if (err != PD_OK)
+        goto out;
+    state = cpu_float_enter();
+    self_test(b);
+    cpu_float_leave(state);
+    *ret = b;
+    b = NULL; /* moved to the caller */
+out:
+    cpu_close(b);
+    return err;
+}
+
+/* The element type that decides between f32 and f64: that of the first float among outputs and inputs. */
+static enum pk_dtype dtype_of(const struct pk_call *c)
+{
+    for (int i = 0; i < c->n_out; i++)
+        if (pk_dtype_is_float(c->out[i].dtype))
+            return c->out[i].dtype;
+    for (int i = 0; i < c->n_in; i++)
+        if (pk_dtype_is_float(c->in[i].dtype))
+            return c->in[i].dtype;
+    return PK_F32;
+}
+
+static bool moves_only(enum pk_op op)
+{
+    switch (op) {
+    case PK_OP_COPY:
+    case PK_OP_FILL:
+    case PK_OP_CONCAT:
+    case PK_OP_PAD:
+    case PK_OP_GATHER:
+    case PK_OP_ONE_HOT:
+    case PK_OP_CACHE_APPEND:
+        return true;
+    default:
+        return false;
+    }
+}
+
+static bool cpu_supports(struct pk_backend *b, const struct pk_call *c)
+{
+    enum pk_dtype t = dtype_of(c);
+
+    (void)b;
+    if ((unsigned)c->op >= PK_OP_COUNT || !cpu_ops_of(CPU_LEVEL_PORTABLE, false)->run[c->op])
+        return false;
+    if (moves_only(c->op))
+        return true;
+    if (t != PK_F32 && t != PK_F64)
+        return false; /* bf16 is a storage form: cast first */
+    for (int i = 0; i < c->n_in; i++)
+        if (pk_dtype_is_float(c->in[i].dtype) && c->in[i].dtype != t)
+            return false;
+    return true;
+}
+
+static const struct cpu_ops *ops_of(const struct pk_backend *b, const struct pk_call *c)
+{
+    return cpu_ops_of(b ? b->level : level_best(), dtype_of(c) == PK_F64);
+}
+
+static size_t cpu_workspace_bytes(struct pk_backend *b, const struct pk_call *c)
+{
+    cpu_workspace_fn *fn = (unsigned)c->op < PK_OP_COUNT ? ops_of(b, c)->workspace[c->op] : NULL;
+
+    return fn ? (fn(b, c) + 255) & ~(size_t)255 : 0;
+}
+
+static void *cpu_alloc(struct pk_backend *b, size_t bytes)
+{
+    (void)b;
+    return aligned_alloc(256, bytes ? (bytes + 255) & ~(size_t)255 : 256);
+}
+
+static void cpu_free(struct pk_backend *b, void *memory)
+{
+    (void)b;
+    free(memory);
+}
+
+static enum pd_err cpu_transfer(struct pk_backend *b, void *to, const void *from, size_t bytes, struct pd_why *why)
+{
+    (void)b;
+    (void)why;
+    memcpy(to, from, bytes);
+    return PD_OK;
+}
+
+static enum pd_err cpu_run(struct pk_backend *b, const struct pk_call *calls, size_t count, struct pd_why *why)
+{
+    unsigned state = cpu_float_enter();
+    enum pd_err err = PD_OK;
+
+    for (size_t i = 0; i < count && err == PD_OK; i++) {
+        const struct pk_call *c = &calls[i];
+        cpu_run_fn *fn = (unsigned)c->op < PK_OP_COUNT ? ops_of(b, c)->run[c->op] : NULL;
+
+        if (!fn)
+            err = pd_fail(why, PD_ERR_UNSUPPORTED, "the cpu back end has no kernel for op %d", (int)c->op);
+        else if (c->workspace_bytes < cpu_workspace_bytes(b, c))
+            err = pd_fail(why, PD_ERR_INTERNAL, "op %d was given %zu bytes of workspace and needs %zu", (int)c->op,
+                          c->workspace_bytes, cpu_workspace_bytes(b, c));
+        else
+            err = fn(b, c, why);
+    }
+    cpu_float_leave(state);
+    return err;
+}
+
+static enum pd_err cpu_sync(struct pk_backend *b, struct pd_why *why)
+{
+    (void)b;
+    (void)why;
+    return PD_OK;
+}
+
+const struct pk_backend_api *pk_backend_cpu(void)
+{
+    static const struct pk_backend_api api = {
+        .abi = PK_BACKEND_ABI,
+        .name = "cpu",
+        .open = cpu_open,
+        .close = cpu_close,
+        .supports = cpu_supports,
+        .workspace_bytes = cpu_workspace_bytes,
+        .alloc = cpu_alloc,
+        .free = cpu_free,
+        .upload = cpu_transfer,
+        .download = cpu_transfer,
+        .run = cpu_run,
+        .sync = cpu_sync,
+    };
+
+    return &api;
+}

@@ -1,0 +1,101 @@
+/* kernels/backend/cpu/cpu.h: what the files of this back end share.
+ *
+ * Most files are compiled six times: for f32 and f64 (CPU_F64), each at three levels of instruction set
+ * (portable, AVX2, AVX-512); the level is chosen when the back end is opened. PK_FN gives each copy its
+ * own names. vec.h has the element type and the vectors of a copy.
+ *
+ * Every op divides its work into tasks by shape alone, never by the number of threads, and combines
+ * partial sums in task order: results are bitwise the same for any number of threads. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kernels/backend/backend.h"
+#include "kernels/backend/cpu/gemm.h"
+#include "kernels/backend/cpu/pool.h"
+
+enum cpu_level { CPU_LEVEL_PORTABLE, CPU_LEVEL_AVX2, CPU_LEVEL_AVX512, CPU_LEVEL_COUNT };
+
+struct pk_backend {
+    const struct pk_host *host;
+    struct cpu_pool *pool;
+    const struct cpu_gemm *gemm;
+    enum cpu_level level;
+};
+
+typedef enum pd_err cpu_run_fn(struct pk_backend *b, const struct pk_call *c, struct pd_why *why);
+/* b may be NULL: a machine with default settings. */
+typedef size_t cpu_workspace_fn(const struct pk_backend *b, const struct pk_call *c);
+
+/* The ops of one copy (level and dtype), and the pieces that tests and the start-up check call alone. */
+struct cpu_ops {
+    cpu_run_fn *run[PK_OP_COUNT];
+    cpu_workspace_fn *workspace[PK_OP_COUNT]; /* NULL = none */
+    /* n values through one instruction of EXPR with a single operand. */
+    void (*unary)(enum pk_ex op, int arg, int64_t n, const void *x, void *y);
+    /* C (M, N) = op(A) op(B) [+ C] by our own kernels, in this thread. `scratch` holds own_gemm_scratch. */
+    void (*own_gemm)(bool ta, bool tb, int64_t m, int64_t n, int64_t k, const void *a, int64_t lda, const void *b,
+                     int64_t ldb, bool add, void *c, int64_t ldc, void *scratch);
+    size_t (*own_gemm_scratch)(void);
+    /* Multiply-adds per call of about `turns` x (independent chains); returns the number of flops done. */
+    double (*fma_peak)(int64_t turns);
+};
+
+extern const struct cpu_ops cpu_ops_portable_f32, cpu_ops_portable_f64;
+#if defined __x86_64__
+extern const struct cpu_ops cpu_ops_avx2_f32, cpu_ops_avx2_f64;
+extern const struct cpu_ops cpu_ops_avx512_f32, cpu_ops_avx512_f64;
+#endif
+
+/* Ops that look at bytes, not at numbers, compiled once (move.c). */
+cpu_run_fn cpu_copy, cpu_fill, cpu_concat, cpu_pad, cpu_gather, cpu_one_hot, cpu_cache_append;
+
+/* Threads of the back end; without one, those of a default configuration here. */
+int cpu_threads_of(const struct pk_backend *b);
+/* The copy of ops for a level and an element type. */
+const struct cpu_ops *cpu_ops_of(enum cpu_level level, bool f64);
+
+/* ---- small helpers ---- */
+
+static inline int64_t cpu_min(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+static inline int64_t cpu_max(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+static inline int64_t cpu_div_up(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+static inline int64_t cpu_round_up(int64_t a, int64_t b)
+{
+    return cpu_div_up(a, b) * b;
+}
+/* Offset, in elements, of row-major position `index` among the first `rank` axes of a view. */
+static inline int64_t cpu_offset(const int64_t *dim, const int64_t *stride, int rank, int64_t index)
+{
+    int64_t off = 0;
+
+    for (int i = rank - 1; i >= 0; i--) {
+        off += index % dim[i] * stride[i];
+        index /= dim[i];
+    }
+    return off;
+}
+
+/* Hands out 64-byte aligned pieces of a workspace, or measures them while base is NULL. */
+struct cpu_scratch {
+    char *base;
+    size_t used;
+};
+static inline void *cpu_take(struct cpu_scratch *s, size_t bytes)
+{
+    size_t at = s->used;
+
+    s->used += (bytes + 63) & ~(size_t)63;
+    return s->base ? s->base + at : NULL;
+}

@@ -1,0 +1,398 @@
+/* MATMUL: act(a b + bias) + residual.
+ *
+ * The output is cut into blocks by shape alone; a task computes one block by one call of the GEMM library
+ * (or our own kernels) over the whole of K and finishes it - bias, activation, residual - while it is in
+ * the cache. Transposed operands become flags; an operand whose rows and columns are both strided is
+ * copied once. Up to GEMV_ROWS rows are a matter of memory bandwidth and read b once. */
+#include <stdatomic.h>
+
+#include "kernels/backend/cpu/ops.h"
+#include "kernels/backend/cpu/own_gemm.h"
+
+#define GEMV_ROWS 4
+#define GEMV_COLS 512 /* columns of one task when b is (K, N): rows of 2 KiB */
+#define GEMV_DOTS 32  /* columns of one task when b is stored (N, K) */
+
+struct matrix {
+    const real *data;
+    int64_t rs, cs; /* strides of rows and columns */
+    bool copied;
+};
+
+struct plan {
+    struct pk_backend *b;
+    const struct pk_call *c;
+    int64_t m, n, k, bm, bn, blocks_m, blocks_n, batch;
+    int lead; /* leading axes */
+    struct matrix x, y;
+    bool ta, tb;
+    int64_t lda, ldb;
+    enum pk_act act;
+    const struct pk_view *bias, *residual;
+    bool residual_in_place; /* the residual lies where the output goes */
+    real *out;
+    char *own_scratch; /* of each thread */
+    real *temp;        /* of each thread: a block whose residual waits in the output */
+    real *copy_x, *copy_y;
+    atomic_bool failed; /* the library refused a block */
+};
+
+static bool strides_fit(int64_t rows, int64_t cols, int64_t rs, int64_t cs)
+{
+    if (cs == 1 || cols == 1)
+        return rs >= cpu_max(1, cols) || rows == 1;
+    return (rs == 1 || rows == 1) && cs >= cpu_max(1, rows);
+}
+
+static void plan_shape(struct plan *p, struct pk_backend *b, const struct pk_call *c)
+{
+    const struct pk_view *x = &c->in[0], *y = &c->in[1], *o = &c->out[0];
+    int r = o->shape.rank, next = 2;
+
+    memset(p, 0, sizeof *p);
+    p->b = b;
+    p->c = c;
+    p->lead = r - 2;
+    p->m = o->shape.dim[r - 2];
+    p->n = o->shape.dim[r - 1];
+    p->k = x->shape.dim[r - 1];
+    p->batch = 1;
+    for (int i = 0; i < p->lead; i++)
+        p->batch *= o->shape.dim[i];
+    p->x = (struct matrix){x->data, x->stride[r - 2], x->stride[r - 1], false};
+    p->y = (struct matrix){y->data, y->stride[r - 2], y->stride[r - 1], false};
+    p->x.copied = !strides_fit(p->m, p->k, p->x.rs, p->x.cs);
+    p->y.copied = !strides_fit(p->k, p->n, p->y.rs, p->y.cs);
+    p->act = c->attr->matmul.act;
+    if (c->attr->matmul.has_bias)
+        p->bias = &c->in[next++];
+    if (c->attr->matmul.has_residual)
+        p->residual = &c->in[next++];
+    p->out = o->data;
+    p->residual_in_place = p->residual && p->residual->data == o->data;
+    /* Blocks: large enough for the library, enough of them to share out. */
+    p->bm = cpu_min(p->m, 512);
+    p->bn = cpu_min(p->n, 768);
+    for (;;) {
+        int64_t tasks = cpu_div_up(p->m, p->bm) * cpu_div_up(p->n, p->bn) * p->batch;
+
+        if (tasks >= 16 || p->bm * p->bn * p->k < 2000000)
+            break;
+        if (p->bn > p->bm && p->bn > 96)
+            p->bn = cpu_round_up(p->bn / 2, 16);
+        else if (p->bm > 96)
+            p->bm = cpu_round_up(p->bm / 2, 16);
+        else
+            break;
+    }
+    if (p->n > p->bn) /* even shares */
+        p->bn = cpu_round_up(cpu_div_up(p->n, cpu_div_up(p->n, p->bn)), 16);
+    if (p->m > p->bm)
+        p->bm = cpu_round_up(cpu_div_up(p->m, cpu_div_up(p->m, p->bm)), 4);
+    p->blocks_m = cpu_div_up(p->m, cpu_max(1, p->bm));
+    p->blocks_n = cpu_div_up(p->n, cpu_max(1, p->bn));
+}
+
+static bool needs_own(const struct plan *p)
+{
+#if CPU_F64
+    return !p->b || !p->b->gemm->dgemm;
+#else
+    return p->b && !p->b->gemm->sgemm;
+#endif
+}
+
+static void plan_scratch(struct plan *p, struct cpu_scratch *s, int threads)
+{
+    if (p->x.copied)
+        p->copy_x = cpu_take(s, (size_t)(p->batch * p->m * p->k) * sizeof(real));
+    if (p->y.copied)
+        p->copy_y = cpu_take(s, (size_t)(p->batch * p->k * p->n) * sizeof(real));
+    if (needs_own(p))
+        p->own_scratch = cpu_take(s, ((PK_FN(own_gemm_scratch)() + 63) & ~(size_t)63) * (size_t)threads);
+    if (p->residual && p->act != PK_ACT_NONE)
+        p->temp = cpu_take(s, (size_t)(p->bm * p->bn * threads) * sizeof(real));
+}
+
+size_t PK_FN(matmul_workspace)(const struct pk_backend *b, const struct pk_call *c)
+{
+    struct cpu_scratch s = {0};
+    struct plan p;
+
+    plan_shape(&p, (struct pk_backend *)b, c);
+    plan_scratch(&p, &s, cpu_threads_of(b));
+    return s.used;
+}
+
+INLINE vec activate(const enum pk_act act, vec v)
+{
+    switch (act) {
+    case PK_ACT_GELU:
+        return vgelu(v);
+    case PK_ACT_GELU_TANH:
+        return vgelu_tanh(v);
+    case PK_ACT_RELU:
+        return vsel(v < 0, vzero(), v);
+    case PK_ACT_NONE:
+        break;
+    }
+    return v;
+}
+
+/* o = act(t + bias) + residual for n values of a row; bias and residual are dense or NULL. */
+INLINE void finish_row(const enum pk_act act, int64_t n, const real *t, const real *bias, const real *residual,
+                       real *o)
+{
+    int64_t j = 0;
+
+    for (; j + W <= n; j += W) {
+        vec v = vld(t + j);
+
+        if (bias)
+            v += vld(bias + j);
+        v = activate(act, v);
+        if (residual)
+            v += vld(residual + j);
+        vst(o + j, v);
+    }
+    if (j < n) {
+        vec v = vldn(t + j, n - j);
+
+        if (bias)
+            v += vldn(bias + j, n - j);
+        v = activate(act, v);
+        if (residual)
+            v += vldn(residual + j, n - j);
+        vstn(o + j, v, n - j);
+    }
+}
+
+static void finish(enum pk_act act, int64_t n, const real *t, const real *bias, const real *residual, real *o)
+{
+    switch (act) {
+    case PK_ACT_NONE:
+        finish_row(PK_ACT_NONE, n, t, bias, residual, o);
+        break;
+    case PK_ACT_GELU:
+        finish_row(PK_ACT_GELU, n, t, bias, residual, o);
+        break;
+    case PK_ACT_GELU_TANH:
+        finish_row(PK_ACT_GELU_TANH, n, t, bias, residual, o);
+        break;
+    case PK_ACT_RELU:
+        finish_row(PK_ACT_RELU, n, t, bias, residual, o);
+        break;
+    }
+}
+
+/* Columns j .. j+n-1 of row i of matrix number `batch`: finished from t into the output. Strided bias and
+ * residual go through small buffers. */
+static void finish_block_row(const struct plan *p, int64_t batch, int64_t i, int64_t j, int64_t n, const real *t)
+{
+    real *o = p->out + (batch * p->m + i) * p->n + j;
+    real bias_part[256], residual_part[256];
+
+    for (int64_t j0 = 0; j0 < n;) {
+        int64_t len = n - j0;
+        const real *bias = NULL, *residual = NULL;
+        int64_t bias_stride = p->bias ? p->bias->stride[0] : 1, residual_stride = 1;
+
+        if (p->bias)
+            bias = (const real *)p->bias->data + (j + j0) * bias_stride;
+        if (p->residual && !(p->residual_in_place && p->act == PK_ACT_NONE)) {
+            residual_stride = p->residual->stride[p->lead + 1];
+            residual = (const real *)p->residual->data +
+                       cpu_offset(p->residual->shape.dim, p->residual->stride, p->lead, batch) +
+                       i * p->residual->stride[p->lead] + (j + j0) * residual_stride;
+        }
+        if ((bias && bias_stride != 1) || (residual && residual_stride != 1)) {
+            len = cpu_min(len, 256);
+            for (int64_t x = 0; x < len; x++) {
+                if (bias)
+                    bias_part[x] = bias[x * bias_stride];
+                if (residual)
+                    residual_part[x] = residual[x * residual_stride];
+            }
+            bias = bias ? bias_part : NULL;
+            residual = residual ? residual_part : NULL;
+        }
+        finish(p->act, len, t + j0, bias, residual, o + j0);
+        j0 += len;
+    }
+}
+
+static const real *batch_of(const struct plan *p, const struct pk_view *v, const struct matrix *x, int64_t size,
+                            int64_t batch)
+{
+    if (x->copied)
+        return x->data + batch * size;
+    return x->data + cpu_offset(p->c->out[0].shape.dim, v->stride, p->lead, batch);
+}
+
+static void block_task(void *arg, int64_t task, int thread)
+{
+    struct plan *p = arg;
+    int64_t jb = task % p->blocks_n, ib = task / p->blocks_n % p->blocks_m, batch = task / p->blocks_n / p->blocks_m;
+    int64_t i = ib * p->bm, j = jb * p->bn, m = cpu_min(p->bm, p->m - i), n = cpu_min(p->bn, p->n - j);
+    const real *x = batch_of(p, &p->c->in[0], &p->x, p->m * p->k, batch) + i * (p->ta ? 1 : p->lda);
+    const real *y = batch_of(p, &p->c->in[1], &p->y, p->k * p->n, batch) + j * (p->tb ? p->ldb : 1);
+    real *o = p->out + (batch * p->m + i) * p->n + j, *to = o;
+    int64_t ldc = p->n;
+    bool add = p->residual_in_place && p->act == PK_ACT_NONE, done = false;
+
+    if (m <= 0 || n <= 0)
+        return;
+    if (p->residual_in_place && !add) {
+        to = p->temp + p->bm * p->bn * thread;
+        ldc = n;
+    }
+    if (p->k == 0) {
+        for (int64_t r = 0; r < m && !add; r++)
+            memset(to + r * ldc, 0, (size_t)n * sizeof(real));
+        done = true;
+    } else
+#if CPU_F64
+        if (p->b->gemm->dgemm)
+        done = p->b->gemm->dgemm(p->ta, p->tb, m, n, p->k, x, p->lda, y, p->ldb, add, to, ldc);
+#else
+        if (p->b->gemm->sgemm)
+        done = p->b->gemm->sgemm(p->ta, p->tb, m, n, p->k, x, p->lda, y, p->ldb, add, to, ldc);
+#endif
+    if (!done && p->own_scratch) {
+        PK_FN(own_gemm)(p->ta, p->tb, m, n, p->k, x, p->lda, y, p->ldb, add, to, ldc,
+                        p->own_scratch + ((PK_FN(own_gemm_scratch)() + 63) & ~(size_t)63) * (size_t)thread);
+        done = true;
+    }
+    if (!done) {
+        atomic_store(&p->failed, true);
+        return;
+    }
+    if (!p->bias && p->act == PK_ACT_NONE && (!p->residual || add))
+        return;
+    for (int64_t r = 0; r < m; r++)
+        finish_block_row(p, batch, i + r, j, n, to + r * ldc);
+}
+
+/* ---- few rows ---- */
+
+INLINE real dot(int64_t n, const real *a, const real *b)
+{
+    vec s0 = vzero(), s1 = vzero(), s2 = vzero(), s3 = vzero();
+    int64_t k = 0;
+
+    for (; k + 4 * W <= n; k += 4 * W) {
+        s0 += vld(a + k) * vld(b + k);
+        s1 += vld(a + k + W) * vld(b + k + W);
+        s2 += vld(a + k + 2 * W) * vld(b + k + 2 * W);
+        s3 += vld(a + k + 3 * W) * vld(b + k + 3 * W);
+    }
+    for (; k + W <= n; k += W)
+        s0 += vld(a + k) * vld(b + k);
+    if (k < n)
+        s1 += vldn(a + k, n - k) * vldn(b + k, n - k);
+    return vsum((s0 + s1) + (s2 + s3));
+}
+
+/* b stored (N, K), a's rows dense. */
+static void dots_task(void *arg, int64_t task, int thread)
+{
+    const struct plan *p = arg;
+    int64_t tasks = cpu_div_up(p->n, GEMV_DOTS), batch = task / tasks, j0 = task % tasks * GEMV_DOTS;
+    int64_t n = cpu_min(GEMV_DOTS, p->n - j0);
+    const real *x = batch_of(p, &p->c->in[0], &p->x, p->m * p->k, batch);
+    const real *y = batch_of(p, &p->c->in[1], &p->y, p->k * p->n, batch);
+    real t[GEMV_ROWS][GEMV_DOTS];
+
+    (void)thread;
+    for (int64_t j = 0; j < n; j++)
+        for (int64_t i = 0; i < p->m; i++)
+            t[i][j] = dot(p->k, x + i * p->lda, y + (j0 + j) * p->ldb);
+    for (int64_t i = 0; i < p->m; i++) {
+        if (p->residual_in_place && p->act == PK_ACT_NONE)
+            for (int64_t j = 0; j < n; j++)
+                t[i][j] += p->out[(batch * p->m + i) * p->n + j0 + j];
+        finish_block_row(p, batch, i, j0, n, t[i]);
+    }
+}
+
+/* b stored (K, N): four rows of b at a time are added to a strip of columns. */
+static void strip_task(void *arg, int64_t task, int thread)
+{
+    const struct plan *p = arg;
+    int64_t tasks = cpu_div_up(p->n, GEMV_COLS), batch = task / tasks, j0 = task % tasks * GEMV_COLS;
+    int64_t n = cpu_min(GEMV_COLS, p->n - j0);
+    const real *x = batch_of(p, &p->c->in[0], &p->x, p->m * p->k, batch);
+    const real *y = batch_of(p, &p->c->in[1], &p->y, p->k * p->n, batch) + j0;
+    real t[GEMV_ROWS][GEMV_COLS];
+
+    (void)thread;
+    memset(t, 0, sizeof t);
+    for (int64_t k = 0; k < p->k; k += 4) {
+        int64_t kn = cpu_min(4, p->k - k);
+
+        for (int64_t i = 0; i < p->m; i++) {
+            const real *a = x + i * p->lda + k, *b = y + k * p->ldb;
+            vec a0 = vset(a[0]), a1 = vset(kn > 1 ? a[1] : 0), a2 = vset(kn > 2 ? a[2] : 0);
+            vec a3 = vset(kn > 3 ? a[3] : 0);
+            const real *b1 = kn > 1 ? b + p->ldb : b, *b2 = kn > 2 ? b + 2 * p->ldb : b;
+            const real *b3 = kn > 3 ? b + 3 * p->ldb : b;
+            int64_t j = 0;
+
+            for (; j + W <= n; j += W)
+                vst(t[i] + j, vld(t[i] + j) + (a0 * vld(b + j) + a1 * vld(b1 + j)) +
+                                  (a2 * vld(b2 + j) + a3 * vld(b3 + j)));
+            for (; j < n; j++)
+                t[i][j] += (a0[0] * b[j] + a1[0] * b1[j]) + (a2[0] * b2[j] + a3[0] * b3[j]);
+        }
+    }
+    for (int64_t i = 0; i < p->m; i++) {
+        if (p->residual_in_place && p->act == PK_ACT_NONE)
+            for (int64_t j = 0; j < n; j++)
+                t[i][j] += p->out[(batch * p->m + i) * p->n + j0 + j];
+        finish_block_row(p, batch, i, j0, n, t[i]);
+    }
+}
+
+enum pd_err PK_FN(matmul)(struct pk_backend *b, const struct pk_call *c, struct pd_why *why)
+{
+    struct cpu_scratch s = {c->workspace, 0};
+    struct plan p;
+
+    plan_shape(&p, b, c);
+    plan_scratch(&p, &s, cpu_pool_threads(b->pool));
+    if (p.m == 0 || p.n == 0 || p.batch == 0)
+        return PD_OK;
+    if (p.x.copied) {
+        struct pk_view v = c->in[0];
+
+        /* Batch axes as the output's, so that the copy of each matrix lies at its number. */
+        for (int i = 0; i < p.lead; i++)
+            v.shape.dim[i] = c->out[0].shape.dim[i];
+        cpu_copy_view(b, &v, p.copy_x);
+        p.x = (struct matrix){p.copy_x, p.k, 1, true};
+    }
+    if (p.y.copied) {
+        struct pk_view v = c->in[1];
+
+        for (int i = 0; i < p.lead; i++)
+            v.shape.dim[i] = c->out[0].shape.dim[i];
+        cpu_copy_view(b, &v, p.copy_y);
+        p.y = (struct matrix){p.copy_y, p.n, 1, true};
+    }
+    p.ta = !(p.x.cs == 1 || p.k == 1);
+    p.tb = !(p.y.cs == 1 || p.n == 1);
+    p.lda = p.ta ? cpu_max(p.x.cs, p.m) : cpu_max(p.x.rs, p.k);
+    p.ldb = p.tb ? cpu_max(p.y.cs, p.k) : cpu_max(p.y.rs, p.n);
+    if (p.m <= GEMV_ROWS && !p.ta) {
+        if (p.tb)
+            cpu_pool_run(b->pool, p.batch * cpu_div_up(p.n, GEMV_DOTS), dots_task, &p);
+        else
+            cpu_pool_run(b->pool, p.batch * cpu_div_up(p.n, GEMV_COLS), strip_task, &p);
+        return PD_OK;
+    }
+    cpu_pool_run(b->pool, p.batch * p.blocks_m * p.blocks_n, block_task, &p);
+    if (atomic_load(&p.failed))
+        return pd_fail(why, PD_ERR_INTERNAL, "%s refused a product of %lld x %lld x %lld", b->gemm->name,
+                       (long long)p.m, (long long)p.n, (long long)p.k);
+    return PD_OK;
+}

@@ -1,0 +1,318 @@
+/* kernels/backend/cpu/vec.h: the element type, the vectors and the vector functions of one copy.
+ *
+ * Built on the compiler's vector types, so that every level reads the same source; a handful of
+ * intrinsics where the compiler needs help. Included only by files compiled once per level and type. */
+#pragma once
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "kernels/backend/cpu/cpu.h"
+
+#if defined __x86_64__
+#include <immintrin.h>
+#endif
+
+#ifndef CPU_F64
+#error "compile with CPU_F64=0 or 1 and one CPU_AVX..."
+#endif
+#if !defined CPU_AVX512
+#define CPU_AVX512 0
+#endif
+#if !defined CPU_AVX2
+#define CPU_AVX2 0
+#endif
+
+#if CPU_AVX512
+#define CPU_LEVEL_NAME avx512
+#define VEC_BYTES 64
+#elif CPU_AVX2
+#define CPU_LEVEL_NAME avx2
+#define VEC_BYTES 32
+#else
+#define CPU_LEVEL_NAME portable
+#define VEC_BYTES 16
+#endif
+
+#if CPU_F64
+typedef double real;
+typedef int64_t ireal;
+#define PK_TYPE_NAME f64
+#define PK_DTYPE PK_F64_DTYPE
+#define REAL_DTYPE ((enum pk_dtype)1)
+#else
+typedef float real;
+typedef int32_t ireal;
+#define PK_TYPE_NAME f32
+#define REAL_DTYPE PK_F32
+#endif
+
+#define PK_PASTE2(name, level, type) cpu_##name##_##level##_##type
+#define PK_PASTE(name, level, type) PK_PASTE2(name, level, type)
+#define PK_FN(name) PK_PASTE(name, CPU_LEVEL_NAME, PK_TYPE_NAME)
+
+#define INLINE static inline __attribute__((always_inline, unused))
+
+typedef real vec __attribute__((vector_size(VEC_BYTES)));
+typedef ireal ivec __attribute__((vector_size(VEC_BYTES)));
+typedef real vec_unaligned __attribute__((vector_size(VEC_BYTES), aligned(sizeof(real)), may_alias));
+#define W ((int64_t)(VEC_BYTES / sizeof(real)))
+
+INLINE vec vld(const real *p)
+{
+    return (vec)*(const vec_unaligned *)p;
+}
+INLINE void vst(real *p, vec v)
+{
+    *(vec_unaligned *)p = (vec_unaligned)v;
+}
+INLINE vec vset(real x)
+{
+    return x - (vec){0};
+}
+INLINE vec vzero(void)
+{
+    return (vec){0};
+}
+/* The first n < W lanes; the others are 0. */
+INLINE vec vldn(const real *p, int64_t n)
+{
+#if CPU_AVX512 && !CPU_F64
+    return (vec)_mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1), p);
+#elif CPU_AVX512
+    return (vec)_mm512_maskz_loadu_pd((__mmask8)((1u << n) - 1), p);
+#else
+    vec v = {0};
+
+    memcpy(&v, p, (size_t)n * sizeof(real));
+    return v;
+#endif
+}
+INLINE void vstn(real *p, vec v, int64_t n)
+{
+#if CPU_AVX512 && !CPU_F64
+    _mm512_mask_storeu_ps(p, (__mmask16)((1u << n) - 1), (__m512)v);
+#elif CPU_AVX512
+    _mm512_mask_storeu_pd(p, (__mmask8)((1u << n) - 1), (__m512d)v);
+#else
+    memcpy(p, &v, (size_t)n * sizeof(real));
+#endif
+}
+/* Lanes of a where m is all ones, of b where it is 0. */
+INLINE vec vsel(ivec m, vec a, vec b)
+{
+    return (vec)((m & (ivec)a) | (~m & (ivec)b));
+}
+/* Like the instruction: b if either is NaN. */
+INLINE vec vmax(vec a, vec b)
+{
+#if CPU_AVX512 && !CPU_F64
+    return (vec)_mm512_max_ps((__m512)a, (__m512)b);
+#elif CPU_AVX512
+    return (vec)_mm512_max_pd((__m512d)a, (__m512d)b);
+#elif CPU_AVX2 && !CPU_F64
+    return (vec)_mm256_max_ps((__m256)a, (__m256)b);
+#elif CPU_AVX2
+    return (vec)_mm256_max_pd((__m256d)a, (__m256d)b);
+#else
+    return vsel(a > b, a, b);
+#endif
+}
+INLINE vec vmin(vec a, vec b)
+{
+    return -vmax(-a, -b);
+}
+INLINE vec vabs(vec a)
+{
+    return (vec)((ivec)a & ~(ivec)vset((real)-0.0));
+}
+INLINE vec vsqrt(vec a)
+{
+#if CPU_AVX512 && !CPU_F64
+    return (vec)_mm512_sqrt_ps((__m512)a);
+#elif CPU_AVX512
+    return (vec)_mm512_sqrt_pd((__m512d)a);
+#else
+    for (int i = 0; i < W; i++)
+        a[i] = (real)sqrt((double)a[i]);
+    return a;
+#endif
+}
+/* Sums and maxima of lanes, in a fixed order. */
+INLINE real vsum(vec v)
+{
+    real t[W];
+
+    memcpy(t, &v, sizeof t);
+    for (int64_t s = W / 2; s > 0; s /= 2)
+        for (int64_t i = 0; i < s; i++)
+            t[i] += t[i + s];
+    return t[0];
+}
+INLINE double vsum_double(vec v)
+{
+    double t = 0;
+
+    for (int i = 0; i < W; i++)
+        t += (double)v[i];
+    return t;
+}
+INLINE real vmax_lane(vec v)
+{
+    real t = v[0];
+
+    for (int i = 1; i < W; i++)
+        t = v[i] > t ? v[i] : t;
+    return t;
+}
+INLINE ivec vlane(void)
+{
+    ivec r = {0};
+
+    for (int i = 0; i < W; i++)
+        r[i] = i;
+    return r;
+}
+
+#define VLANES(expr)                                                                                         \
+    do {                                                                                                     \
+        vec r_ = {0};                                                                                        \
+        for (int i_ = 0; i_ < W; i_++) {                                                                     \
+            double x_ = (double)x[i_];                                                                       \
+            r_[i_] = (real)(expr);                                                                           \
+        }                                                                                                    \
+        return r_;                                                                                           \
+    } while (0)
+
+INLINE vec vlog(vec x)
+{
+    VLANES(log(x_));
+}
+INLINE vec vsin(vec x)
+{
+    VLANES(sin(x_));
+}
+INLINE vec vcos(vec x)
+{
+    VLANES(cos(x_));
+}
+
+#if CPU_F64
+/* The oracle takes the C library's functions. */
+INLINE vec vexp(vec x)
+{
+    VLANES(exp(x_));
+}
+INLINE vec vtanh(vec x)
+{
+    VLANES(tanh(x_));
+}
+INLINE vec verf(vec x)
+{
+    VLANES(erf(x_));
+}
+#else
+/* exp by 2^n e^r with |r| <= ln 2 / 2, polynomial of degree 7 (Cephes): error below 2 units in the last
+ * place. Adding 1.5 * 2^23 rounds to an integer, whose bits then lie lowest. Scaled by 2^(n-1) and again
+ * by 2, so that results near the largest float do not pass through infinity. */
+INLINE vec vexp(vec x)
+{
+    const vec magic = vset(12582912.0f);
+    vec xc = vsel(x > 89.0f, vset(89.0f), vsel(x < -88.0f, vset(-88.0f), x));
+    vec t = xc * 1.44269504088896341f + magic;
+    vec n = t - magic;
+    vec r = xc - n * 0.693359375f - n * -2.12194440e-4f;
+    vec p = vset(1.9875691500e-4f);
+    ivec scale = (((ivec)t - 0x4b400000) + 126) << 23;
+
+    p = p * r + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    p = p * (r * r) + r + 1.0f;
+    p = p * (vec)scale * 2.0f;
+    p = vsel(x > 88.7228390f, vset(INFINITY), p);
+    return vsel(x < -87.3365447f, vzero(), p);
+}
+/* tanh: odd polynomial below 0.625 (Cephes), else 1 - 2 / (e^2|x| + 1). */
+INLINE vec vtanh(vec x)
+{
+    vec a = vabs(x), z = x * x;
+    vec p = vset(-5.70498872745e-3f);
+    vec big = 1.0f - 2.0f / (vexp(a + a) + 1.0f);
+
+    p = p * z + 2.06390887954e-2f;
+    p = p * z - 5.37397155531e-2f;
+    p = p * z + 1.33314422036e-1f;
+    p = p * z - 3.33332819422e-1f;
+    p = p * z * x + x;
+    big = (vec)((ivec)big | ((ivec)x & (ivec)vset(-0.0f)));
+    return vsel(a < 0.625f, p, big);
+}
+/* erf: odd polynomial below 0.9277, else 1 - e^p(|x|) (after N. Juffa): error about 1 unit in the last place. */
+INLINE vec verf(vec x)
+{
+    vec a = vabs(x), s = x * x;
+    vec r = a * -1.72853470e-5f + 3.83197126e-4f;
+    vec u = a * -3.88396438e-3f + 2.42546219e-2f;
+    vec q = vset(-5.96761703e-4f);
+
+    r = r * s + u;
+    r = r * a - 1.06777877e-1f;
+    r = r * a - 6.34846687e-1f;
+    r = r * a - 1.28717512e-1f;
+    r = r * a - a;
+    r = 1.0f - vexp(r);
+    r = vsel(a > 4.0f, vset(1.0f), r); /* from 3.93 on the float is 1; keeps the polynomial in its range */
+    r = (vec)((ivec)r | ((ivec)x & (ivec)vset(-0.0f)));
+    q = q * s + 4.99119423e-3f;
+    q = q * s - 2.67681349e-2f;
+    q = q * s + 1.12819925e-1f;
+    q = q * s - 3.76125336e-1f;
+    q = q * s + 1.28379166e-1f;
+    q = q * x + x;
+    return vsel(a > 0.927734375f, r, q);
+}
+#endif
+
+INLINE vec vsigmoid(vec x)
+{
+    return 1 / (1 + vexp(-x));
+}
+INLINE vec vgelu(vec x)
+{
+    return (real)0.5 * x * (1 + verf(x * (real)0.70710678118654752440));
+}
+INLINE vec vdgelu(vec x)
+{
+    vec phi = (real)0.39894228040143267794 * vexp((real)-0.5 * x * x);
+
+    return (real)0.5 * (1 + verf(x * (real)0.70710678118654752440)) + x * phi;
+}
+#define GELU_C ((real)0.79788456080286535588)
+#define GELU_A ((real)0.044715)
+INLINE vec vgelu_tanh(vec x)
+{
+    return (real)0.5 * x * (1 + vtanh(GELU_C * (x + GELU_A * x * x * x)));
+}
+INLINE vec vdgelu_tanh(vec x)
+{
+    vec x2 = x * x, t = vtanh(GELU_C * (x + GELU_A * x2 * x));
+
+    return (real)0.5 * (1 + t) + (real)0.5 * x * (1 - t * t) * (GELU_C * (1 + 3 * GELU_A * x2));
+}
+/* x^p by repeated squaring; x^0 = 1. */
+INLINE vec vpow(vec x, int p)
+{
+    vec r = vset(1), b = x;
+
+    for (; p > 0; p >>= 1) {
+        if (p & 1)
+            r = r * b;
+        if (p > 1)
+            b = b * b;
+    }
+    return r;
+}

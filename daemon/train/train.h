@@ -51,7 +51,7 @@ struct train_host {
     /* A batch of at most 1000 points, at least every half second while there are any. */
     void (*metrics)(void *user, const struct train_point *points, size_t count);
     /* kind: "start", "resume", "checkpoint_fallback", "checkpoint_removed", "checkpoint_failed",
-     * "checkpoint_backwards", "nonfinite", "plan". fields: "key=value" pairs, blank-separated. */
+     * "nonfinite". fields: "key=value" pairs, blank-separated. */
     void (*event)(void *user, const char *kind, const char *text, const char *fields);
     void (*progress)(void *user, int64_t step, int64_t total);
     /* After fsync and rename: the file is whole. */
@@ -98,9 +98,10 @@ struct train_outcome {
     double seconds;         /* wall time of this call */
 };
 
-/* Runs to an outcome. PD_OK for every result but TRAIN_FAILED; then the error says why. *ret_outcome is
- * filled in every case. `host` and `dirs` are borrowed during the call. */
-PD_NODISCARD enum pd_err train_run(const struct spec_config *config, const struct train_dirs *dirs,
+/* Runs to an outcome; binds the config to the size of its data (spec_config_bind). PD_OK for every result but TRAIN_FAILED; then the error says why. *ret_outcome is
+ * filled in every case. `host` and `dirs` are borrowed during the call. A file size limit must not kill the
+ * process: its owner ignores SIGXFSZ. */
+PD_NODISCARD enum pd_err train_run(struct spec_config *config, const struct train_dirs *dirs,
                                    const struct train_host *host, struct train_outcome *ret_outcome,
                                    struct pd_why *why);
 
@@ -110,7 +111,7 @@ PD_NODISCARD enum pd_err train_run(const struct spec_config *config, const struc
  *  "scale":..}. gradients, activations and workspace share the arena (arena_bytes); total_bytes = weights +
  * moments + inputs + arenas of the training, evaluation and probe graphs. Reads only the headers of the
  * data. Appends to *ret_json. */
-PD_NODISCARD enum pd_err train_plan(const struct spec_config *config, const struct data_root *roots,
+PD_NODISCARD enum pd_err train_plan(struct spec_config *config, const struct data_root *roots,
                                     size_t root_count, struct pd_buf *ret_json, struct pd_why *why);
 
 /* "done", "diverged", "stopped", "cancelled", "failed"; static. */

@@ -1,0 +1,225 @@
+/* daemon/train/setup.c: from the document to data, network, optimiser and schedule. */
+#include "daemon/train/setup.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/data/safetensors.h"
+#include "daemon/digest/digest.h"
+
+#define EVAL_BATCH_MOST 128
+
+static enum pd_err refuse(struct pd_why *why, const char *pointer)
+{
+    return pd_fail(why, PD_ERR_UNSUPPORTED, "%s: this value is not available in this build", pointer);
+}
+
+static enum pd_err check_supported(const struct spec_config *c, struct pd_why *why)
+{
+    const struct spec_augment *a = &c->data.augment;
+
+    if (c->data.dataset != SPEC_DATASET_MNIST && c->data.dataset != SPEC_DATASET_DIGITS_GEN &&
+        c->data.dataset != SPEC_DATASET_TEXT)
+        return refuse(why, "/data/dataset");
+    if (c->data.dataset == SPEC_DATASET_TEXT && c->data.tokenizer != SPEC_TOKENIZER_BYTES)
+        return refuse(why, "/data/tokenizer");
+    if (c->data.eval.count)
+        return refuse(why, "/data/eval");
+    if (a->crop != SPEC_CROP_NONE && a->crop != SPEC_CROP_PAD_CROP)
+        return refuse(why, "/data/augment/crop");
+    if (a->flip > 0)
+        return refuse(why, "/data/augment/flip");
+    if (a->randaugment.present)
+        return refuse(why, "/data/augment/randaugment");
+    if (a->mixup > 0)
+        return refuse(why, "/data/augment/mixup");
+    if (a->cutmix > 0)
+        return refuse(why, "/data/augment/cutmix");
+    if (a->erasing > 0)
+        return refuse(why, "/data/augment/erasing");
+    if (a->repeats > 1)
+        return refuse(why, "/data/augment/repeats");
+    if (a->eval_crop < 1)
+        return refuse(why, "/data/augment/eval_crop");
+    if (c->train.accumulation > 1)
+        return refuse(why, "/train/accumulation");
+    if (c->train.optimizer.name != SPEC_OPTIMIZER_ADAMW && c->train.optimizer.name != SPEC_OPTIMIZER_MSGDW)
+        return refuse(why, "/train/optimizer/name");
+    if (c->train.schedule.name == SPEC_SCHEDULE_ONE_CYCLE)
+        return refuse(why, "/train/schedule/name");
+    if (!isnan(c->train.ema))
+        return refuse(why, "/train/ema");
+    if (c->train.teacher.present)
+        return refuse(why, "/train/teacher");
+    if (!c->diagnostics.probe_cls)
+        return refuse(why, "/diagnostics/probe_cls");
+    if (c->diagnostics.heatmaps.present)
+        return refuse(why, "/diagnostics/heatmaps");
+    if (c->diagnostics.histograms.present)
+        return refuse(why, "/diagnostics/histograms");
+    if (c->resources.slots > 1)
+        return refuse(why, "/resources/slots");
+    if (c->resources.device == SPEC_DEVICE_CUDA)
+        return refuse(why, "/resources/device");
+    return PD_OK;
+}
+
+static enum pd_err open_data(struct train_setup *s, const struct spec_config *c, const struct data_root *roots,
+                             size_t root_count, bool headers_only, struct pd_why *why)
+{
+    struct data_options o = {
+        .path = c->data.path,
+        .roots = roots,
+        .root_count = root_count,
+        .seed = (uint64_t)c->train.seed,
+        .context = (int32_t)c->data.context,
+        .shift = c->data.augment.crop == SPEC_CROP_PAD_CROP ? (int32_t)c->data.augment.pad_crop_shift : 0,
+    };
+    enum pd_err err;
+
+    o.dataset = c->data.dataset == SPEC_DATASET_TEXT    ? DATA_SET_TEXT
+                : c->data.dataset == SPEC_DATASET_MNIST ? DATA_SET_MNIST
+                                                        : DATA_SET_DIGITS_GEN;
+    if (c->data.split == SPEC_SPLIT_FRACTION) {
+        o.rule = DATA_SPLIT_FRACTION;
+        o.train_share = c->data.split_train;
+        o.val_share = c->data.split_val;
+    } else if (c->data.split == SPEC_SPLIT_COUNT) {
+        o.rule = DATA_SPLIT_COUNT;
+        o.train_count = (int64_t)c->data.split_train;
+        o.val_count = (int64_t)c->data.split_val;
+    }
+    err = data_open(&o, headers_only, &s->set, why);
+    if (err == PD_OK)
+        s->info = data_info(s->set);
+    return err;
+}
+
+static void set_schedule(struct train_setup *s, const struct spec_config *c)
+{
+    const struct spec_sched *from = &c->train.schedule;
+    struct train_schedule *to = &s->schedule;
+
+    *to = (struct train_schedule){
+        .curve = from->name == SPEC_SCHEDULE_LINEAR     ? TRAIN_CURVE_LINEAR
+                 : from->name == SPEC_SCHEDULE_STEP     ? TRAIN_CURVE_STEP
+                 : from->name == SPEC_SCHEDULE_CONSTANT ? TRAIN_CURVE_CONSTANT
+                                                        : TRAIN_CURVE_COSINE,
+        /* Starting from nothing, nanoGPT's form wastes no step; timm's is kept where a start rate is given. */
+        .warm_form = from->warmup_lr > 0 ? TRAIN_WARM_TIMM : TRAIN_WARM_NANOGPT,
+        .lr = c->train.optimizer.lr,
+        .warmup_lr = from->warmup_lr,
+        .min_lr = from->min_lr,
+        .warm = (double)c->bound.warmup_steps,
+        .total = (double)c->bound.steps,
+        .shifted = from->shifted,
+        .steps_per_unit = 1,
+        .milestones = from->milestones.items,
+        .milestone_count = from->milestones.count,
+        .factor = from->factor,
+    };
+    if (from->per == SPEC_PER_EPOCH && c->bound.steps_per_epoch > 1) {
+        to->steps_per_unit = c->bound.steps_per_epoch;
+        to->warm /= (double)to->steps_per_unit;
+        to->total /= (double)to->steps_per_unit;
+    }
+}
+
+static void set_options(struct train_setup *s, const struct spec_config *c)
+{
+    const struct spec_optim *o = &c->train.optimizer;
+
+    s->options = (struct model_train_options){
+        .batch = s->batch,
+        .context = s->context,
+        .label_smoothing = c->train.label_smoothing,
+        .clip_norm = isnan(c->train.clip_norm) ? 0 : c->train.clip_norm,
+        .optimizer = o->name == SPEC_OPTIMIZER_MSGDW ? MODEL_MSGDW : MODEL_ADAMW,
+        .beta1 = o->betas[0],
+        .beta2 = o->betas[1],
+        .eps = o->eps,
+        .momentum = o->momentum,
+        .dampening = o->dampening,
+        .nesterov = o->nesterov,
+        .weight_decay = o->weight_decay,
+    };
+}
+
+/* What decides the course of a run; a checkpoint of another course is not continued. */
+static enum pd_err set_digest(struct train_setup *s, const struct spec_config *c, struct pd_why *why)
+{
+    struct data_st_meta_item items[MODEL_META_ITEMS];
+    const struct model_train_options *o = &s->options;
+    const struct train_schedule *r = &s->schedule;
+    const struct data_info *d = s->info;
+    struct pd_buf b;
+    char *text = NULL;
+    size_t count = 0;
+    enum pd_err err = model_spec_to_meta(model_spec(s->model), items, &count, &text, why);
+
+    if (err != PD_OK)
+        return err;
+    pd_buf_init(&b, 0);
+    for (size_t i = 0; i < count; i++)
+        pd_buf_printf(&b, "%s=%s\n", items[i].key, items[i].value);
+    pd_buf_printf(&b, "seed=%lld batch=%d context=%d smoothing=%a clip=%a opt=%d %a %a %a %a %a %d wd=%a\n",
+                  (long long)c->train.seed, s->batch, s->context, o->label_smoothing, o->clip_norm, (int)o->optimizer,
+                  o->beta1, o->beta2, o->eps, o->momentum, o->dampening, o->nesterov, o->weight_decay);
+    pd_buf_printf(&b, "curve=%d warm=%d lr=%a %a %a %a %a shifted=%d unit=%lld factor=%a\n", (int)r->curve,
+                  (int)r->warm_form, r->lr, r->warmup_lr, r->min_lr, r->warm, r->total, r->shifted,
+                  (long long)r->steps_per_unit, r->factor);
+    for (size_t i = 0; i < r->milestone_count; i++)
+        pd_buf_printf(&b, "at=%lld\n", (long long)r->milestones[i]);
+    pd_buf_printf(&b, "data=%d path=%s split=%d %lld %lld %lld %lld crop=%d %lld\n", c->data.dataset,
+                  c->data.path ? c->data.path : "", c->data.split, (long long)d->count[0], (long long)d->count[1],
+                  (long long)d->tokens[0], (long long)d->tokens[1], c->data.augment.crop,
+                  (long long)c->data.augment.pad_crop_shift);
+    err = pd_buf_err(&b);
+    if (err == PD_OK)
+        (void)digest_sha256_hex(b.data, b.len, s->digest);
+    else
+        (void)pd_fail(why, err, "no memory for the digest of the document");
+    pd_buf_done(&b);
+    free(text);
+    return err;
+}
+
+enum pd_err train_setup_init(struct train_setup *s, struct spec_config *c, const struct data_root *roots,
+                             size_t root_count, bool headers_only, struct pd_why *why)
+{
+    struct model_spec spec;
+    enum pd_err err;
+
+    memset(s, 0, sizeof *s);
+    err = check_supported(c, why);
+    if (err == PD_OK)
+        err = open_data(s, c, roots, root_count, headers_only, why);
+    if (err == PD_OK)
+        err = spec_config_bind(c, s->info->count[DATA_TRAIN], why);
+    if (err == PD_OK)
+        err = model_spec_from_config(c, s->info, &spec, why);
+    if (err == PD_OK)
+        err = model_new(&spec, &s->model, why);
+    if (err != PD_OK)
+        return err;
+    s->classifier = s->info->kind == DATA_IMAGES;
+    s->batch = (int32_t)c->train.batch;
+    s->eval_batch = s->batch < EVAL_BATCH_MOST ? s->batch : EVAL_BATCH_MOST;
+    s->context = s->classifier ? 0 : (int32_t)c->data.context;
+    s->probe_batch = (int32_t)c->diagnostics.probe_batch;
+    if (s->probe_batch > s->info->count[DATA_VAL])
+        s->probe_batch = (int32_t)s->info->count[DATA_VAL];
+    s->steps = c->bound.steps;
+    s->steps_per_epoch = c->bound.steps_per_epoch;
+    s->eval_every = c->bound.eval_every > 0 ? c->bound.eval_every : s->steps;
+    set_schedule(s, c);
+    set_options(s, c);
+    return set_digest(s, c, why);
+}
+
+void train_setup_done(struct train_setup *s)
+{
+    s->model = model_free(s->model);
+    s->set = data_free(s->set);
+}

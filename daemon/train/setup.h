@@ -1,0 +1,34 @@
+/* daemon/train/setup.h: private to this room: what both the plan and the run derive from the document. */
+#pragma once
+
+#include "daemon/data/data.h"
+#include "daemon/model/model.h"
+#include "daemon/spec/spec.h"
+#include "daemon/train/schedule.h"
+#include "daemon/train/train.h"
+
+#define TRAIN_DIGEST_SIZE 65
+
+struct train_setup {
+    struct data_set *set;
+    const struct data_info *info;
+    struct model *model;
+    struct model_train_options options;
+    struct train_schedule schedule;
+    int64_t steps, eval_every, steps_per_epoch;
+    int32_t batch, eval_batch, probe_batch, context; /* context 0 for images */
+    bool classifier;
+    char digest[TRAIN_DIGEST_SIZE]; /* of all that decides the course of the run */
+};
+
+/* Opens the data and makes the model; refuses what this build cannot do. The caller owns the storage and calls
+ * train_setup_done whatever the result. */
+PD_NODISCARD enum pd_err train_setup_init(struct train_setup *s, struct spec_config *config,
+                                          const struct data_root *roots, size_t root_count, bool headers_only,
+                                          struct pd_why *why);
+void train_setup_done(struct train_setup *s);
+
+/* train_run with a given back end: what tests use. */
+PD_NODISCARD enum pd_err train_run_on(struct spec_config *config, const struct train_dirs *dirs,
+                                      const struct train_host *host, const struct pk_backend_api *api,
+                                      struct train_outcome *ret_outcome, struct pd_why *why);

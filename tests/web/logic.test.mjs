@@ -28,6 +28,7 @@ test('test_format_number_keeps_four_digits_and_names_the_non_finite', () => {
     assert.equal(number(0.312749), '0.3127');
     assert.equal(number(12.3456), '12.35');
     assert.equal(number(1204), '1,204');
+    assert.equal(number(1654.23), '1,654');
     assert.equal(number(0.000032), '3.2e−5');
     assert.equal(number(-0.5), '−0.5');
     assert.equal(number('NaN'), 'NaN');

@@ -99,7 +99,6 @@ export class Chart {
             fill(this.picker, h('option', { value: 0 }, 'All layers'),
                 layers.map(c => h('option', { value: c.key.split('/').pop() }, `Layer ${c.key.split('/').pop()}: heads`)));
             this.picker.hidden = false;
-            this.picker.style.width = 'auto';
         }
         if (this.layer === 0 || heads.length === 0)
             return layers.length > 0 ? layers : heads;
@@ -172,11 +171,11 @@ export class Chart {
     }
 
     /**
-     * Smoothing is for the noise between steps; a series of few points is left as it is.
+     * Smoothing is for the noise between steps: a series of few points, or one that knows no noise, is left as it is.
      * @param {Curve} curve
      */
     smoothingOf(curve) {
-        return curve.points < 40 ? 0 : this.look.smoothing;
+        return curve.points < 40 || this.panel.metric.exact ? 0 : this.look.smoothing;
     }
 
     /**

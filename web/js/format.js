@@ -32,7 +32,7 @@ export function number(value) {
         return minus(x.toExponential(2).replace(/\.?0+e/, 'e').replace('e+', 'e'));
     if (Number.isInteger(x))
         return minus(x.toLocaleString('en-US'));
-    return minus(size >= 1000 ? x.toLocaleString('en-US', { maximumFractionDigits: 1 }) : trim(x.toPrecision(4)));
+    return minus(size >= 1000 ? x.toLocaleString('en-US', { maximumFractionDigits: 0 }) : trim(x.toPrecision(4)));
 }
 
 /** @param {string} text */

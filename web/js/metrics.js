@@ -9,6 +9,7 @@
  * @property {string} source
  * @property {'share' | 'seconds' | 'ms' | 'bytes'} [unit]
  * @property {'up' | 'down'} [better]
+ * @property {boolean} [exact] never smoothed: it has no noise
  * @property {string} [panel] charts of one panel are overlaid
  */
 
@@ -26,11 +27,11 @@ export const metrics = [
         text: 'exp of the training loss: how many equally likely tokens the model wavers between.' },
     { key: 'ppl/val', title: 'Perplexity', panel: 'ppl', better: 'down', source: 'evaluation',
         text: 'exp of the validation loss: how many equally likely tokens the model wavers between.' },
-    { key: 'lr', title: 'Learning rate', source: 'schedule',
+    { key: 'lr', title: 'Learning rate', exact: true, source: 'schedule',
         text: 'The rate that the schedule gave the optimiser for this step, after warm-up and decay.' },
     { key: 'grad/norm', title: 'Gradient norm', source: 'training step',
         text: 'Euclidean norm of all gradients together, before clipping.' },
-    { key: 'nonfinite', title: 'Skipped steps', source: 'training step',
+    { key: 'nonfinite', title: 'Skipped steps', exact: true, source: 'training step',
         text: 'Steps skipped so far because the loss or a gradient was not finite; past a limit the run counts as diverged.' },
     { key: 'step_ms', title: 'Step time', unit: 'ms', better: 'down', source: 'clock of the worker',
         text: 'Wall time of one optimiser step, data loading included.' },

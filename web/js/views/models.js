@@ -264,8 +264,8 @@ function imageBox(model, version, signal) {
         setText(verdict, `Looks like ${best}, with ${percent(probabilities[best])}.`);
     }
 
-    const samples = h('div', { class: 'row', role: 'group', 'aria-label': 'Draw a sample' }, Array.from({ length: 10 }, (_, digit) =>
-        h('button', { type: 'button', class: 'sample', 'aria-label': `Draw a ${digit}`, on: { click: () => pad.sample(digit) } }, digit)));
+    const samples = h('div', { class: 'samples', role: 'group', 'aria-label': 'Draw a sample' }, Array.from({ length: 10 }, (_, digit) =>
+        h('button', { type: 'button', 'aria-label': `Draw a ${digit}`, on: { click: () => pad.sample(digit) } }, digit)));
     const el = h('section', { class: 'card pad stack', 'aria-labelledby': 'try-title' },
         h('div', { class: 'head' }, h('div', null, h('h2', { id: 'try-title' }, `Try ${model.name}`),
             h('p', { class: 'sub' }, h('span', null, `version ${version.version}`), h('span', null, `${channels} × ${height} × ${width} pixels`), version.signature?.memory_bytes

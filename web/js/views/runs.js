@@ -175,7 +175,7 @@ export function runsView(context) {
         if (!ready)
             return;
         const active = runs.filter(isActive).length;
-        setText(summary, failure ? 'The last refresh failed; these are older figures.'
+        setText(summary, runs.length === 0 ? '' : failure ? 'The last refresh failed; these are older figures.'
             : `${runs.length}${next ? '+' : ''} run${runs.length === 1 && !next ? '' : 's'}${active ? `, ${active} active` : ''}`);
         if (runs.length === 0) {
             fill(place, text || state

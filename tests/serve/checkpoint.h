@@ -1,0 +1,16 @@
+/* tests/serve/checkpoint.h: writes checkpoints of small untrained models, and computes what they should
+ * answer. */
+#pragma once
+
+#include "daemon/model/model.h"
+
+/* A classifier of 12 x 12 images with 2 channels and 10 classes; a byte model of context 32. */
+struct model_spec test_vit_spec(enum pk_phi phi);
+struct model_spec test_gpt_spec(enum pk_phi phi);
+
+/* Writes a checkpoint with random weights large enough that its outputs differ. Aborts on failure. */
+void test_checkpoint_write(const char *path, const struct model_spec *spec, uint64_t seed);
+
+/* Logits of the evaluation graph: input (batch, C, H, W) f32 or (batch, T) int32_t; *ret is (batch or batch
+ * T, outputs), the caller frees it. `context` counts for a language model. */
+float *test_eval_logits(const char *path, const void *input, int32_t batch, int32_t context);

@@ -124,8 +124,8 @@ void wire_put_text(struct pd_buf *b, enum wire_tag tag, const char *text);
 void wire_put_u32(struct pd_buf *b, enum wire_tag tag, uint32_t value);
 void wire_put_u64(struct pd_buf *b, enum wire_tag tag, uint64_t value);
 void wire_put_f64(struct pd_buf *b, enum wire_tag tag, double value);
-/* Fills in length and CRC. Errors: those of pd_buf_err, PD_ERR_LIMIT above 16 MiB of payload. After a
- * failure the frame is taken off the buffer again. */
+/* Fills in length and CRC. PD_ERR_LIMIT above 16 MiB of payload, or when memory did not suffice; then the frame
+ * is taken off the buffer again. */
 PD_NODISCARD enum pd_err wire_end(struct pd_buf *b, size_t begin);
 
 /* Changes the version byte of a finished frame at `frame` (hello and welcome keep 0). */

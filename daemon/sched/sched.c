@@ -1,0 +1,141 @@
+#include "daemon/sched/sched.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define KINDS_MAX 8
+
+struct order {
+    int64_t now_us, age_us;
+};
+
+static double effective(const struct sched_item *a, const struct order *o)
+{
+    double waited = o->now_us > a->queued_us ? (double)(o->now_us - a->queued_us) : 0;
+
+    return a->priority + (o->age_us > 0 ? waited / (double)o->age_us : 0);
+}
+
+/* Those backing off are not in the race. */
+static int compare(const void *left, const void *right, void *arg)
+{
+    const struct sched_item *a = left, *b = right;
+    const struct order *o = arg;
+    bool a_waits = a->not_before_us > o->now_us, b_waits = b->not_before_us > o->now_us;
+    double pa = effective(a, o), pb = effective(b, o);
+
+    if (a_waits != b_waits)
+        return a_waits ? 1 : -1;
+    if (pa != pb)
+        return pa > pb ? -1 : 1;
+    return a->id < b->id ? -1 : a->id > b->id;
+}
+
+static struct sched_kind *kind_of(struct sched_kind *kinds, int count, const char *name)
+{
+    for (int i = 0; i < count; i++)
+        if (!strcmp(kinds[i].kind, name))
+            return &kinds[i];
+    return NULL;
+}
+
+/* The first run that must wait holds this for its kind. */
+struct reservation {
+    int64_t at_us; /* when enough slots are surely free; SCHED_NEVER = unknown */
+    int spare;     /* slots free at that moment beyond what it needs */
+    bool made;
+};
+
+static int compare_until(const void *left, const void *right)
+{
+    const struct sched_busy *a = left, *b = right;
+
+    return a->until_us < b->until_us ? -1 : a->until_us > b->until_us;
+}
+
+static struct reservation reserve(const struct sched_item *item, int free_slots, const struct sched_busy *sorted,
+                                  int count)
+{
+    struct reservation r = {.at_us = SCHED_NEVER, .made = true};
+    int have = free_slots;
+
+    for (int i = 0; i < count && have < item->slots; i++) {
+        if (strcmp(sorted[i].kind, item->kind) != 0)
+            continue;
+        if (sorted[i].until_us == SCHED_NEVER)
+            break;
+        have += sorted[i].slots;
+        r.at_us = sorted[i].until_us;
+    }
+    if (have < item->slots)
+        r.at_us = SCHED_NEVER;
+    else
+        r.spare = have - item->slots;
+    return r;
+}
+
+void sched_cycle(struct sched_item *items, int count, struct sched_kind *kinds, int kind_count,
+                 const struct sched_busy *busy, int busy_count, int64_t now_us, int64_t age_us)
+{
+    struct order o = {.now_us = now_us, .age_us = age_us};
+    struct reservation reserved[KINDS_MAX] = {{0}};
+    /* The runs started in this cycle hold slots too. */
+    struct sched_busy *sorted = calloc((size_t)(busy_count + count) + 1, sizeof *sorted);
+    int sorted_count = 0;
+
+    if (!sorted || kind_count > KINDS_MAX) {
+        /* Without memory nothing starts: the next cycle tries again. */
+        for (int i = 0; i < count; i++)
+            items[i].start = false;
+        free(sorted);
+        return;
+    }
+    for (int i = 0; i < busy_count; i++)
+        sorted[sorted_count++] = busy[i];
+    qsort(sorted, (size_t)sorted_count, sizeof *sorted, compare_until);
+    if (count)
+        qsort_r(items, (size_t)count, sizeof *items, compare, &o);
+    for (int i = 0; i < count; i++) {
+        struct sched_item *item = &items[i];
+        struct sched_kind *k = kind_of(kinds, kind_count, item->kind);
+        struct reservation *r;
+
+        item->start = item->impossible = item->behind = false;
+        item->position = i + 1;
+        item->wake_us = SCHED_NEVER;
+        if (!k || item->slots > k->total) {
+            item->impossible = true;
+            continue;
+        }
+        if (item->not_before_us > now_us) {
+            item->wake_us = item->not_before_us;
+            continue;
+        }
+        r = &reserved[k - kinds];
+        if (item->slots > k->free) {
+            if (!r->made)
+                *r = reserve(item, k->free, sorted, sorted_count);
+            continue;
+        }
+        if (r->made) {
+            bool ends_before =
+                item->limit_us > 0 && r->at_us != SCHED_NEVER && now_us + item->limit_us <= r->at_us;
+            bool spares = r->at_us != SCHED_NEVER && item->slots <= r->spare;
+
+            if (!ends_before && !spares) {
+                item->behind = true;
+                continue;
+            }
+            if (!ends_before)
+                r->spare -= item->slots;
+        }
+        item->start = true;
+        k->free -= item->slots;
+        sorted[sorted_count++] =
+            (struct sched_busy){.kind = item->kind,
+                                .slots = item->slots,
+                                .until_us = item->limit_us > 0 ? now_us + item->limit_us : SCHED_NEVER};
+        qsort(sorted, (size_t)sorted_count, sizeof *sorted, compare_until);
+    }
+    free(sorted);
+}

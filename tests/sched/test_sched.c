@@ -1,0 +1,157 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "daemon/sched/sched.h"
+
+static const struct sched_item *find(const struct sched_item *items, int n, int64_t id)
+{
+    for (int i = 0; i < n; i++)
+        if (items[i].id == id)
+            return &items[i];
+    fail();
+    return NULL;
+}
+
+static void test_sched_priority_then_arrival(void **state)
+{
+    struct sched_item items[] = {{.id = 1, .slots = 1, .kind = "cpu"},
+                                 {.id = 2, .slots = 1, .kind = "cpu", .priority = 5},
+                                 {.id = 3, .slots = 1, .kind = "cpu", .priority = 5}};
+    struct sched_kind kinds[] = {{.kind = "cpu", .total = 2, .free = 2}};
+
+    (void)state;
+    sched_cycle(items, 3, kinds, 1, NULL, 0, 100, 0);
+    assert_true(items[0].id == 2 && items[0].start && items[0].position == 1);
+    assert_true(items[1].id == 3 && items[1].start);
+    assert_true(items[2].id == 1 && !items[2].start && items[2].position == 3);
+    assert_int_equal(kinds[0].free, 0);
+}
+
+static void test_sched_waiting_raises_priority(void **state)
+{
+    struct sched_item items[] = {{.id = 1, .slots = 1, .kind = "cpu", .queued_us = 0},
+                                 {.id = 2, .slots = 1, .kind = "cpu", .queued_us = 900, .priority = 5}};
+    struct sched_kind kinds[] = {{.kind = "cpu", .total = 1, .free = 1}};
+
+    (void)state;
+    sched_cycle(items, 2, kinds, 1, NULL, 0, 1000, 100); /* 10 steps against 5 + 1 */
+    assert_true(items[0].id == 1 && items[0].start);
+}
+
+static void test_sched_back_off_waits_and_wakes(void **state)
+{
+    struct sched_item items[] = {{.id = 1, .slots = 1, .kind = "cpu", .priority = 9, .not_before_us = 500},
+                                 {.id = 2, .slots = 1, .kind = "cpu"}};
+    struct sched_kind kinds[] = {{.kind = "cpu", .total = 1, .free = 1}};
+
+    (void)state;
+    sched_cycle(items, 2, kinds, 1, NULL, 0, 100, 0);
+    assert_true(find(items, 2, 2)->start);
+    assert_false(find(items, 2, 1)->start);
+    assert_int_equal(find(items, 2, 1)->wake_us, 500);
+}
+
+static void test_sched_impossible_is_said(void **state)
+{
+    struct sched_item items[] = {{.id = 1, .slots = 3, .kind = "cpu"}, {.id = 2, .slots = 1, .kind = "cuda"}};
+    struct sched_kind kinds[] = {{.kind = "cpu", .total = 2, .free = 2}};
+
+    (void)state;
+    sched_cycle(items, 2, kinds, 1, NULL, 0, 0, 0);
+    assert_true(items[0].impossible && items[1].impossible);
+}
+
+static void test_sched_backfill_only_without_delay_of_the_first(void **state)
+{
+    struct sched_busy busy[] = {{.kind = "cpu", .slots = 1, .until_us = 1000}};
+    struct sched_item items[] = {{.id = 1, .slots = 2, .kind = "cpu", .priority = 1},
+                                 {.id = 2, .slots = 1, .kind = "cpu", .limit_us = 2000},
+                                 {.id = 3, .slots = 1, .kind = "cpu"},
+                                 {.id = 4, .slots = 1, .kind = "cpu", .limit_us = 900}};
+    struct sched_kind kinds[] = {{.kind = "cpu", .total = 2, .free = 1}};
+
+    (void)state;
+    sched_cycle(items, 4, kinds, 1, busy, 1, 100, 0);
+    assert_false(find(items, 4, 1)->start);
+    assert_true(find(items, 4, 2)->behind);
+    assert_true(find(items, 4, 3)->behind);
+    assert_true(find(items, 4, 4)->start);
+}
+
+static uint64_t seed = 20261120;
+
+static uint32_t draw(uint32_t below)
+{
+    seed = seed * UINT64_C(6364136223846793005) + 1442695040888963407u;
+    return (uint32_t)((seed >> 33) % below);
+}
+
+/* Random schedules on a simulated clock: slots are never over-committed, and a gang behind an endless
+ * stream of single-slot runs starts within the longest running limit. */
+static void test_sched_no_overcommit_and_no_starvation(void **state)
+{
+    enum { SLOTS = 8, ROUNDS = 300, LIMIT = 50 };
+
+    (void)state;
+    for (int round = 0; round < ROUNDS; round++) {
+        struct sched_item queue[64];
+        struct sched_busy busy[64];
+        int queued = 0, running = 0, gang_started_at = -1;
+        int64_t id = 1;
+
+        for (int64_t now = 1; now < 400 && gang_started_at < 0; now++) {
+            struct sched_kind kinds[] = {{.kind = "cpu", .total = SLOTS, .free = SLOTS}};
+            int used = 0;
+
+            for (int i = 0; i < running;)
+                if (busy[i].until_us <= now)
+                    busy[i] = busy[--running];
+                else
+                    used += busy[i++].slots;
+            kinds[0].free = SLOTS - used;
+            assert_true(kinds[0].free >= 0);
+            while (queued < 20)
+                queue[queued++] = (struct sched_item){
+                    .id = id++, .slots = 1, .kind = "cpu", .queued_us = now, .limit_us = 1 + draw(LIMIT)};
+            if (now == 20)
+                queue[queued++] = (struct sched_item){
+                    .id = 1000000, .slots = SLOTS, .kind = "cpu", .priority = 1, .queued_us = now, .limit_us = 10};
+            sched_cycle(queue, queued, kinds, 1, busy, running, now, 0);
+            assert_true(kinds[0].free >= 0);
+            for (int i = 0; i < queued;) {
+                if (!queue[i].start) {
+                    i++;
+                    continue;
+                }
+                if (queue[i].id == 1000000)
+                    gang_started_at = (int)now;
+                busy[running++] = (struct sched_busy){
+                    .kind = "cpu", .slots = queue[i].slots, .until_us = now + queue[i].limit_us};
+                queue[i] = queue[--queued];
+            }
+        }
+        if (gang_started_at < 0 || gang_started_at > 20 + LIMIT + 1)
+            fail_msg("round %d: the gang started at %d", round, gang_started_at);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_sched_priority_then_arrival),
+        cmocka_unit_test(test_sched_waiting_raises_priority),
+        cmocka_unit_test(test_sched_back_off_waits_and_wakes),
+        cmocka_unit_test(test_sched_impossible_is_said),
+        cmocka_unit_test(test_sched_backfill_only_without_delay_of_the_first),
+        cmocka_unit_test(test_sched_no_overcommit_and_no_starvation),
+    };
+
+    return cmocka_run_group_tests_name("sched", tests, NULL, NULL);
+}

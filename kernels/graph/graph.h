@@ -79,7 +79,7 @@ struct pk_val pk_select(struct pk_graph *g, struct pk_val c, struct pk_val a, st
 struct pk_val pk_scale(struct pk_graph *g, struct pk_val x, double factor);
 struct pk_val pk_offset(struct pk_graph *g, struct pk_val x, double addend);
 struct pk_val pk_unary(struct pk_graph *g, enum pk_ex op, struct pk_val x); /* NEG .. FINITE without POW */
-struct pk_val pk_power(struct pk_graph *g, struct pk_val x, int32_t p);      /* p >= 0 */
+struct pk_val pk_power(struct pk_graph *g, struct pk_val x, int32_t p);     /* p >= 0 */
 struct pk_val pk_gelu(struct pk_graph *g, struct pk_val x, bool tanh_form);
 
 struct pk_val pk_sum(struct pk_graph *g, struct pk_val x, uint32_t axes, bool keep); /* axes: bit mask */
@@ -88,7 +88,8 @@ struct pk_val pk_maximum(struct pk_graph *g, struct pk_val x, uint32_t axes, boo
 struct pk_val pk_sumsq(struct pk_graph *g, const struct pk_val *x, size_t count);
 struct pk_val pk_matmul(struct pk_graph *g, struct pk_val a, struct pk_val b);
 
-/* act(x w + bias): x (.., K). w (K, N), or (N, K) with w_transposed (timm, nn.Linear). bias PK_NONE = none. */
+/* act(x w + bias): x (.., K). w (K, N), or (N, K) with w_transposed (timm, nn.Linear). bias PK_NONE = none.
+ */
 struct pk_val pk_linear(struct pk_graph *g, struct pk_val x, struct pk_val w, bool w_transposed,
                         struct pk_val bias);
 
@@ -208,6 +209,11 @@ PD_NODISCARD enum pd_err pk_exec_read(struct pk_exec *e, const char *output, voi
 /* Its place in back-end memory; borrowed until the next run. An output is a dense tensor. NULL if unknown. */
 const void *pk_exec_output(struct pk_exec *e, const char *output, struct pk_shape *ret_shape);
 
-/* Debugging: after every node, calls back with its name and outputs (host-readable on the CPU). NULL stops. */
-void pk_exec_trace(struct pk_exec *e, void (*fn)(void *user, const char *node, const struct pk_view *out, int n),
-                   void *user);
+/* Debugging: after every node, calls back with its name and outputs (host-readable on the CPU). NULL stops.
+ */
+void pk_exec_trace(struct pk_exec *e,
+                   void (*fn)(void *user, const char *node, const struct pk_view *out, int n), void *user);
+
+/* Debugging: every run begins with an arena of NaN, and a buffer is overwritten with NaN as soon as its
+ * last reader has run. A value read outside its lifetime then shows. Slow. */
+void pk_exec_poison(struct pk_exec *e, bool on);

@@ -1,0 +1,550 @@
+/* The graph as an array of nodes in order of building. A node only names values made before it, so
+ * the order is topological and a cycle cannot be expressed. */
+#include "kernels/graph/build.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+const char *pk_category_name(enum pk_category category)
+{
+    static const char *const name[PK_CAT_COUNT] = {
+        [PK_CAT_WEIGHTS] = "weights",     [PK_CAT_MASTER] = "master",   [PK_CAT_GRADIENTS] = "gradients",
+        [PK_CAT_MOMENT1] = "moment1",     [PK_CAT_MOMENT2] = "moment2", [PK_CAT_EMA] = "ema",
+        [PK_CAT_CACHE] = "cache",         [PK_CAT_INPUTS] = "inputs",   [PK_CAT_ACTIVATIONS] = "activations",
+        [PK_CAT_WORKSPACE] = "workspace",
+    };
+
+    return (unsigned)category < PK_CAT_COUNT ? name[category] : "unknown";
+}
+
+bool pk_grow(void **array, size_t size, size_t count, size_t *cap)
+{
+    size_t want;
+    void *p;
+
+    if (count < *cap)
+        return true;
+    want = *cap ? *cap * 2 : 64;
+    p = realloc(*array, want * size);
+    if (!p)
+        return false;
+    memset((char *)p + *cap * size, 0, (want - *cap) * size);
+    *array = p;
+    *cap = want;
+    return true;
+}
+
+struct pk_graph *pk_graph_new(bool plain)
+{
+    struct pk_graph *g = calloc(1, sizeof *g);
+    size_t cap_value = 0, cap_node = 0;
+
+    if (!g)
+        return NULL;
+    g->plain = plain;
+    g->scope = "";
+    g->n_value = g->n_node = 1;
+    g->arena = pd_arena_new();
+    if (!g->arena || !pk_grow((void **)&g->value, sizeof *g->value, 1, &cap_value) ||
+        !pk_grow((void **)&g->node, sizeof *g->node, 1, &cap_node))
+        return pk_graph_free(g);
+    g->cap_value = (uint32_t)cap_value;
+    g->cap_node = (uint32_t)cap_node;
+    return g;
+}
+
+struct pk_graph *pk_graph_free(struct pk_graph *g)
+{
+    if (g) {
+        free(g->value);
+        free(g->node);
+        free(g->leaf);
+        free(g->output);
+        pd_arena_free(g->arena);
+        free(g);
+    }
+    return NULL;
+}
+
+static void *clone_array(const void *from, size_t size, size_t count, size_t cap)
+{
+    void *to;
+
+    if (!cap)
+        return NULL;
+    to = calloc(cap, size);
+    if (to)
+        memcpy(to, from, count * size);
+    return to;
+}
+
+struct pk_graph *pk_graph_clone(const struct pk_graph *g)
+{
+    struct pk_graph *c = calloc(1, sizeof *c);
+    const char *scope_from = NULL, *scope_to = NULL;
+
+    if (!c)
+        return NULL;
+    *c = *g;
+    c->arena = pd_arena_new();
+    c->value = clone_array(g->value, sizeof *g->value, g->n_value, g->cap_value);
+    c->node = clone_array(g->node, sizeof *g->node, g->n_node, g->cap_node);
+    c->leaf = clone_array(g->leaf, sizeof *g->leaf, g->n_leaf, g->cap_leaf);
+    c->output = clone_array(g->output, sizeof *g->output, g->n_output, g->cap_output);
+    c->scope = "";
+    if (!c->arena || !c->value || !c->node || (g->cap_leaf && !c->leaf) || (g->cap_output && !c->output))
+        return pk_graph_free(c);
+    for (uint32_t i = 1; i < c->n_node; i++) {
+        struct pk_node *n = &c->node[i];
+        const struct pk_node *from = &g->node[i];
+
+        n->in = n->n_in ? pd_arena_alloc(c->arena, (size_t)n->n_in * sizeof *n->in) : NULL;
+        n->attr = pd_arena_alloc(c->arena, sizeof *n->attr);
+        if (from->scope != scope_from || !scope_to) { /* neighbours share a scope: copy it once */
+            scope_from = from->scope;
+            scope_to = pd_arena_strdup(c->arena, scope_from);
+        }
+        n->scope = scope_to;
+        if ((n->n_in && !n->in) || !n->attr || !n->scope)
+            return pk_graph_free(c);
+        if (n->n_in)
+            memcpy(n->in, from->in, (size_t)n->n_in * sizeof *n->in);
+        memcpy(n->attr, from->attr, sizeof *n->attr);
+        if (n->op == PK_OP_EXPR) {
+            n->attr->expr = pd_arena_alloc(c->arena, sizeof *n->attr->expr);
+            if (!n->attr->expr)
+                return pk_graph_free(c);
+            memcpy(n->attr->expr, from->attr->expr, sizeof *n->attr->expr);
+        }
+    }
+    for (size_t i = 0; i < c->n_leaf; i++) {
+        c->leaf[i].name = pd_arena_strdup(c->arena, g->leaf[i].name);
+        if (!c->leaf[i].name)
+            return pk_graph_free(c);
+    }
+    for (size_t i = 0; i < c->n_output; i++) {
+        c->output[i].name = pd_arena_strdup(c->arena, g->output[i].name);
+        if (!c->output[i].name)
+            return pk_graph_free(c);
+    }
+    return c;
+}
+
+enum pd_err pk_graph_check(const struct pk_graph *g, struct pd_why *why)
+{
+    if (!g)
+        return pd_fail(why, PD_ERR_NOMEM, "no memory for a graph");
+    if (g->err != PD_OK && why)
+        *why = g->why;
+    return g->err;
+}
+
+struct pk_val pk_graph_fail(struct pk_graph *g, enum pd_err err, const char *fmt, ...)
+{
+    if (g && g->err == PD_OK) {
+        char text[sizeof g->why.text];
+        va_list args;
+
+        va_start(args, fmt);
+        vsnprintf(text, sizeof text, fmt, args);
+        va_end(args);
+        g->err = pd_fail(&g->why, err, "%s%s%s", g->scope, g->scope[0] ? ": " : "", text);
+    }
+    return PK_NONE;
+}
+
+void pk_graph_scope(struct pk_graph *g, const char *name)
+{
+    const char *copy;
+
+    if (!g || g->err != PD_OK)
+        return;
+    copy = pd_arena_strdup(g->arena, name ? name : "");
+    if (copy)
+        g->scope = copy;
+    else
+        pk_graph_fail(g, PD_ERR_NOMEM, "no memory for the name of a scope");
+}
+
+struct pk_attr pk_attr_zero(void)
+{
+    struct pk_attr a;
+
+    memset(&a, 0, sizeof a);
+    return a;
+}
+
+static bool valid(const struct pk_graph *g, struct pk_val v)
+{
+    return g && v.id > 0 && v.id < g->n_value;
+}
+
+struct pk_shape pk_shape_of(const struct pk_graph *g, struct pk_val v)
+{
+    return valid(g, v) ? g->value[v.id].shape : (struct pk_shape){.rank = 0};
+}
+
+enum pk_dtype pk_dtype_of(const struct pk_graph *g, struct pk_val v)
+{
+    return valid(g, v) ? g->value[v.id].dtype : PK_F32;
+}
+
+bool pk_value_is_dense(const struct pk_value *v)
+{
+    struct pk_view view = {.shape = v->shape};
+
+    memcpy(view.stride, v->stride, sizeof view.stride);
+    return pk_view_is_dense(&view);
+}
+
+bool pk_value_reshape(const struct pk_value *v, const struct pk_shape *shape, int64_t *ret_stride)
+{
+    struct pk_shape old = {.rank = 0};
+    int64_t stride[PK_MAX_RANK], out[PK_MAX_RANK] = {0};
+    int32_t i = 0, j = 0;
+
+    if (pk_shape_count(&v->shape) == 0) {
+        memcpy(ret_stride, pk_view_dense(NULL, v->dtype, *shape).stride, sizeof out);
+        return true;
+    }
+    for (int32_t k = 0; k < v->shape.rank; k++)
+        if (v->shape.dim[k] != 1) {
+            stride[old.rank] = v->stride[k];
+            old.dim[old.rank++] = v->shape.dim[k];
+        }
+    /* Walk groups of axes with equal products; within a group the old axes must follow each other
+     * in memory. */
+    while (i < old.rank || j < shape->rank) {
+        int32_t i0 = i, j0 = j;
+        int64_t a, b;
+
+        if (i == old.rank) {
+            while (j < shape->rank)
+                out[j++] = 1; /* only ones are left */
+            break;
+        }
+        if (j == shape->rank)
+            return false;
+        a = old.dim[i++];
+        b = shape->dim[j++];
+        while (a != b) {
+            if (a < b) {
+                if (i == old.rank)
+                    return false;
+                a *= old.dim[i++];
+            } else {
+                if (j == shape->rank)
+                    return false;
+                b *= shape->dim[j++];
+            }
+        }
+        for (int32_t k = i0; k + 1 < i; k++)
+            if (stride[k] != stride[k + 1] * old.dim[k + 1])
+                return false;
+        int64_t step = stride[i - 1];
+
+        for (int32_t k = j; k-- > j0;) {
+            out[k] = step;
+            step *= shape->dim[k];
+        }
+    }
+    memcpy(ret_stride, out, sizeof out);
+    return true;
+}
+
+static bool add_node(struct pk_graph *g, struct pk_node **ret)
+{
+    size_t cap = g->cap_node;
+
+    if (!pk_grow((void **)&g->node, sizeof *g->node, g->n_node, &cap)) {
+        pk_graph_fail(g, PD_ERR_NOMEM, "no memory for a node");
+        return false;
+    }
+    g->cap_node = (uint32_t)cap;
+    *ret = &g->node[g->n_node];
+    memset(*ret, 0, sizeof **ret);
+    (*ret)->key = (*ret)->born = (uint64_t)g->n_node * PK_KEY_STEP;
+    (*ret)->scope = g->scope;
+    (*ret)->backward = g->backward;
+    return true;
+}
+
+static bool add_value(struct pk_graph *g, const struct pk_type *type, uint32_t out, struct pk_value **ret)
+{
+    size_t cap = g->cap_value;
+    struct pk_value *v;
+
+    if (!pk_grow((void **)&g->value, sizeof *g->value, g->n_value, &cap)) {
+        pk_graph_fail(g, PD_ERR_NOMEM, "no memory for a value");
+        return false;
+    }
+    g->cap_value = (uint32_t)cap;
+    v = &g->value[g->n_value];
+    memset(v, 0, sizeof *v);
+    v->dtype = type->dtype;
+    v->shape = type->shape;
+    memcpy(v->stride, pk_view_dense(NULL, type->dtype, type->shape).stride, sizeof v->stride);
+    v->root = g->n_value++;
+    v->node = g->n_node;
+    v->out = out;
+    *ret = v;
+    return true;
+}
+
+/* Strides and offset of a view; the shape is known already. False: RESHAPE of something scattered. */
+static bool lay_view(enum pk_op op, const struct pk_attr *attr, const struct pk_value *x, struct pk_value *v)
+{
+    int32_t lead = v->shape.rank - x->shape.rank;
+
+    v->root = x->root;
+    v->offset = x->offset;
+    memset(v->stride, 0, sizeof v->stride);
+    switch (op) {
+    case PK_OP_RESHAPE:
+        return pk_value_reshape(x, &v->shape, v->stride);
+    case PK_OP_PERMUTE:
+        for (int32_t i = 0; i < v->shape.rank; i++)
+            v->stride[i] = x->stride[attr->permute.axis[i]];
+        return true;
+    case PK_OP_SLICE:
+        memcpy(v->stride, x->stride, sizeof v->stride);
+        v->offset += attr->slice.start * x->stride[attr->slice.axis];
+        return true;
+    case PK_OP_BROADCAST:
+        for (int32_t i = 0; i < x->shape.rank; i++)
+            v->stride[lead + i] = x->shape.dim[i] == v->shape.dim[lead + i] ? x->stride[i] : 0;
+        return true;
+    default:
+        return false;
+    }
+}
+
+static void describe(const struct pk_graph *g, const struct pk_val *in, int32_t n_in, char *out, size_t size)
+{
+    size_t at = 0;
+
+    out[0] = '\0';
+    for (int32_t i = 0; i < n_in && i < 6 && at + 1 < size; i++) {
+        const struct pk_value *v = &g->value[in[i].id];
+        char shape[128];
+        int n = snprintf(out + at, size - at, "%s%s %s", i ? ", " : "", pk_dtype_name(v->dtype),
+                         pk_shape_text(&v->shape, shape, sizeof shape));
+
+        at += n > 0 ? (size_t)n : 0;
+    }
+    if (n_in > 6 && at + 1 < size)
+        snprintf(out + at, size - at, ", .. (%d inputs)", n_in);
+}
+
+struct pk_val pk_emit(struct pk_graph *g, enum pk_op op, const struct pk_attr *attr, const struct pk_val *in,
+                      int32_t n_in, struct pk_val *ret_out)
+{
+    const struct pk_rule *rule = pk_rule_of(op);
+    struct pk_type type_small[16], *type = type_small;
+    struct pk_type out[PK_MAX_OUT];
+    struct pk_node *n;
+    struct pd_why why = {.text = ""};
+    char shapes[256];
+    int32_t n_out = 0;
+    uint32_t first;
+    enum pd_err err;
+
+    for (int32_t i = 0; ret_out && i < PK_MAX_OUT; i++)
+        ret_out[i] = PK_NONE;
+    if (!g || g->err != PD_OK)
+        return PK_NONE;
+    assert(rule);
+    if (n_in < rule->min_in || (rule->max_in >= 0 && n_in > rule->max_in))
+        return pk_graph_fail(g, PD_ERR_INVALID, "%s takes %d to %d inputs, not %d", rule->name, rule->min_in,
+                             rule->max_in, n_in);
+    for (int32_t i = 0; i < n_in; i++)
+        if (!valid(g, in[i]))
+            return pk_graph_fail(g, PD_ERR_INVALID, "%s: input %d is no value of this graph", rule->name, i);
+    if (n_in > 16) {
+        type = malloc((size_t)n_in * sizeof *type);
+        if (!type)
+            return pk_graph_fail(g, PD_ERR_NOMEM, "no memory for the inputs of %s", rule->name);
+    }
+    for (int32_t i = 0; i < n_in; i++)
+        type[i] = (struct pk_type){g->value[in[i].id].dtype, g->value[in[i].id].shape};
+    err = rule->infer(attr, type, n_in, out, &n_out, &why);
+    if (type != type_small)
+        free(type);
+    if (err != PD_OK) {
+        describe(g, in, n_in, shapes, sizeof shapes);
+        return pk_graph_fail(g, err, "%s of %s: %s", rule->name, shapes, why.text);
+    }
+    assert(n_out <= PK_MAX_OUT);
+    if (!add_node(g, &n))
+        return PK_NONE;
+    n->op = op;
+    n->n_in = n_in;
+    n->n_out = n_out;
+    n->attr = pd_arena_alloc(g->arena, sizeof *n->attr);
+    n->in = n_in ? pd_arena_alloc(g->arena, (size_t)n_in * sizeof *n->in) : NULL;
+    if (!n->attr || (n_in && !n->in))
+        return pk_graph_fail(g, PD_ERR_NOMEM, "no memory for a node");
+    memcpy(n->attr, attr, sizeof *n->attr);
+    for (int32_t i = 0; i < n_in; i++)
+        n->in[i] = in[i].id;
+    if (op == PK_OP_EXPR) {
+        n->attr->expr = pd_arena_alloc(g->arena, sizeof *n->attr->expr);
+        if (!n->attr->expr)
+            return pk_graph_fail(g, PD_ERR_NOMEM, "no memory for a program");
+        n->attr->expr->count = attr->expr->count;
+        for (int32_t i = 0; i < attr->expr->count; i++) { /* by field: compared bytewise later */
+            n->attr->expr->code[i].op = attr->expr->code[i].op;
+            n->attr->expr->code[i].arg = attr->expr->code[i].arg;
+            n->attr->expr->code[i].imm = attr->expr->code[i].imm;
+        }
+    }
+    first = g->n_value;
+    n->out = n_out ? first : 0;
+    for (int32_t i = 0; i < n_out; i++) {
+        struct pk_value *v;
+
+        if (!add_value(g, &out[i], (uint32_t)i, &v)) {
+            g->n_value = first;
+            return PK_NONE;
+        }
+        if (rule->view && !lay_view(op, attr, &g->value[in[0].id], v)) {
+            g->n_value = first;
+            return pk_graph_fail(g, PD_ERR_INVALID, "%s of a view whose elements are not in order",
+                                 rule->name);
+        }
+        if (op == PK_OP_CACHE_APPEND) { /* its output is the cache itself, later */
+            const struct pk_value *cache = &g->value[in[0].id];
+
+            v->root = cache->root;
+            v->offset = cache->offset;
+            memcpy(v->stride, cache->stride, sizeof v->stride);
+        }
+        if (ret_out)
+            ret_out[i].id = first + (uint32_t)i;
+    }
+    g->n_node++;
+    return n_out ? (struct pk_val){first} : PK_NONE;
+}
+
+struct pk_val pk_alias(struct pk_graph *g, struct pk_val x)
+{
+    struct pk_attr a = pk_attr_zero();
+
+    a.slice.axis = 0;
+    a.slice.start = 0;
+    a.shape = pk_shape_of(g, x);
+    if (a.shape.rank == 0)
+        return pk_emit(g, PK_OP_RESHAPE, &a, &x, 1, NULL);
+    a.slice.extent = a.shape.dim[0];
+    a.shape = (struct pk_shape){.rank = 0};
+    return pk_emit(g, PK_OP_SLICE, &a, &x, 1, NULL);
+}
+
+static struct pk_val leaf(struct pk_graph *g, enum pk_op kind, const char *name, enum pk_dtype dtype,
+                          struct pk_shape shape, enum pk_category category)
+{
+    struct pk_type type = {dtype, shape};
+    struct pk_value *v;
+    struct pk_node *n;
+    const char *copy;
+
+    if (!g || g->err != PD_OK)
+        return PK_NONE;
+    if (!name || !name[0])
+        return pk_graph_fail(g, PD_ERR_INVALID, "a leaf needs a name");
+    if ((unsigned)dtype >= PK_DTYPE_COUNT || (unsigned)category >= PK_CAT_COUNT)
+        return pk_graph_fail(g, PD_ERR_INVALID, "'%s' has an unknown dtype or category", name);
+    if (shape.rank < 0 || shape.rank > PK_MAX_RANK)
+        return pk_graph_fail(g, PD_ERR_INVALID, "'%s' has rank %d; at most %d is possible", name, shape.rank,
+                             PK_MAX_RANK);
+    for (int32_t i = 0; i < shape.rank; i++)
+        if (shape.dim[i] < 0)
+            return pk_graph_fail(g, PD_ERR_INVALID, "'%s' has a negative extent", name);
+    for (size_t i = 0; i < g->n_leaf; i++)
+        if (strcmp(g->leaf[i].name, name) == 0)
+            return pk_graph_fail(g, PD_ERR_EXISTS, "there is a leaf '%s' already", name);
+    copy = pd_arena_strdup(g->arena, name);
+    if (!copy || !pk_grow((void **)&g->leaf, sizeof *g->leaf, g->n_leaf, &g->cap_leaf))
+        return pk_graph_fail(g, PD_ERR_NOMEM, "no memory for '%s'", name);
+    if (!add_node(g, &n))
+        return PK_NONE;
+    n->op = kind;
+    n->n_out = 1;
+    n->backward = false;
+    n->out = g->n_value;
+    n->attr = pd_arena_alloc(g->arena, sizeof *n->attr);
+    if (!n->attr)
+        return pk_graph_fail(g, PD_ERR_NOMEM, "no memory for '%s'", name);
+    if (!add_value(g, &type, 0, &v))
+        return PK_NONE;
+    g->leaf[g->n_leaf++] = (struct pk_leaf_info){copy, kind, category, v->root};
+    g->n_node++;
+    return (struct pk_val){v->root};
+}
+
+struct pk_val pk_input(struct pk_graph *g, const char *name, enum pk_dtype dtype, struct pk_shape shape)
+{
+    return leaf(g, PK_OP_INPUT, name, dtype, shape, PK_CAT_INPUTS);
+}
+
+struct pk_val pk_param(struct pk_graph *g, const char *name, enum pk_dtype dtype, struct pk_shape shape)
+{
+    return leaf(g, PK_OP_PARAM, name, dtype, shape, PK_CAT_WEIGHTS);
+}
+
+struct pk_val pk_state(struct pk_graph *g, const char *name, enum pk_dtype dtype, struct pk_shape shape,
+                       enum pk_category category)
+{
+    return leaf(g, PK_OP_STATE, name, dtype, shape, category);
+}
+
+size_t pk_graph_leaf_count(const struct pk_graph *g)
+{
+    return g ? g->n_leaf : 0;
+}
+
+struct pk_leaf pk_graph_leaf(const struct pk_graph *g, size_t i)
+{
+    const struct pk_leaf_info *l;
+    const struct pk_value *v;
+
+    assert(g && i < g->n_leaf);
+    l = &g->leaf[i];
+    v = &g->value[l->value];
+    return (struct pk_leaf){.name = l->name,
+                            .kind = l->kind,
+                            .category = l->category,
+                            .dtype = v->dtype,
+                            .shape = v->shape,
+                            .bytes = (size_t)pk_shape_count(&v->shape) * pk_dtype_size(v->dtype)};
+}
+
+void pk_output(struct pk_graph *g, const char *name, struct pk_val v)
+{
+    const char *copy;
+
+    if (!g || g->err != PD_OK)
+        return;
+    if (!valid(g, v)) {
+        pk_graph_fail(g, PD_ERR_INVALID, "output '%s' is no value of this graph", name ? name : "");
+        return;
+    }
+    for (size_t i = 0; i < g->n_output; i++)
+        if (strcmp(g->output[i].name, name) == 0) {
+            pk_graph_fail(g, PD_ERR_EXISTS, "there is an output '%s' already", name);
+            return;
+        }
+    if (!pk_value_is_dense(&g->value[v.id]) || g->value[v.id].root != v.id) {
+        v = pk_copy(g, v); /* an output is a tensor of its own */
+        if (!v.id)
+            return;
+    }
+    copy = pd_arena_strdup(g->arena, name);
+    if (!copy || !pk_grow((void **)&g->output, sizeof *g->output, g->n_output, &g->cap_output)) {
+        pk_graph_fail(g, PD_ERR_NOMEM, "no memory for output '%s'", name);
+        return;
+    }
+    g->output[g->n_output++] = (struct pk_out_info){copy, v.id};
+}

@@ -1,0 +1,105 @@
+/* kernels/graph/build.h: the builder's inside, for the ops' rules and the passes. */
+#pragma once
+
+#include <stdarg.h>
+
+#include "kernels/base/arena.h"
+#include "kernels/graph/graph.h"
+#include "kernels/ops/rule.h"
+
+/* One value. A view shares its root's memory. */
+struct pk_value {
+    enum pk_dtype dtype;
+    struct pk_shape shape;
+    int64_t stride[PK_MAX_RANK]; /* in elements of the root */
+    int64_t offset;              /* in elements of the root */
+    uint32_t root;               /* the value whose memory this is; itself if not a view */
+    uint32_t node;               /* that made it */
+    uint32_t out;                /* which of its outputs */
+    bool gradient;               /* counted as PK_CAT_GRADIENTS */
+};
+
+struct pk_node {
+    enum pk_op op;
+    int32_t n_in, n_out;
+    uint32_t *in; /* values */
+    uint32_t out; /* the first of n_out consecutive values */
+    struct pk_attr *attr;
+    const char *scope;
+    bool backward; /* emitted while differentiating */
+    bool dead;
+    uint64_t key;  /* place in the order of building; passes insert between */
+    uint64_t born; /* the same when it was built: decides which version of a leaf it reads */
+};
+
+struct pk_leaf_info {
+    const char *name;
+    enum pk_op kind;
+    enum pk_category category;
+    uint32_t value;
+};
+
+struct pk_out_info {
+    const char *name;
+    uint32_t value;
+};
+
+struct pk_graph {
+    bool plain;
+    enum pd_err err; /* sticky */
+    struct pd_why why;
+    struct pd_arena *arena; /* names, attributes, input lists */
+    const char *scope;
+    bool backward; /* nodes now emitted belong to a derivative */
+    /* Index 0 of both is unused: id 0 is "no value". */
+    struct pk_value *value;
+    struct pk_node *node;
+    uint32_t n_value, n_node, cap_value, cap_node;
+    struct pk_leaf_info *leaf;
+    struct pk_out_info *output;
+    size_t n_leaf, cap_leaf, n_output, cap_output;
+};
+
+#define PK_KEY_STEP 16u /* between neighbours of the order: room for what passes insert */
+
+/* Records the first error; returns PK_NONE so that rules can return it. */
+struct pk_val pk_graph_fail(struct pk_graph *g, enum pd_err err, const char *fmt, ...) PD_PRINTF(3, 4);
+
+/* Adds a node. Checks with the op's rule, writes its n_out values (at most PK_MAX_OUT) into ret_out
+ * (PK_NONE each after an error; may be NULL for ops without). Returns the first, or PK_NONE. */
+struct pk_val pk_emit(struct pk_graph *g, enum pk_op op, const struct pk_attr *attr, const struct pk_val *in,
+                      int32_t n_in, struct pk_val *ret_out);
+
+/* The same value under a new name, unknown to whoever differentiates with respect to `x`. A view. */
+struct pk_val pk_alias(struct pk_graph *g, struct pk_val x);
+
+/* Zeroed attributes: attributes are compared bytewise, so padding must not vary. */
+struct pk_attr pk_attr_zero(void);
+
+/* Whether a value is dense row-major from its root's first element or elsewhere. */
+bool pk_value_is_dense(const struct pk_value *v);
+/* Strides of `v` seen with another shape of the same count, without moving anything. */
+bool pk_value_reshape(const struct pk_value *v, const struct pk_shape *shape, int64_t *ret_stride);
+
+/* Several outputs at once: d(sum_k seed_k . y_k)/d wrt. Entries of y or seed may be PK_NONE; an unreached
+ * wrt gives PK_NONE. */
+void pk_grad_many(struct pk_graph *g, const struct pk_val *y, const struct pk_val *seed, size_t n_y,
+                  const struct pk_val *wrt, size_t n_wrt, struct pk_val *ret_grads);
+
+/* An elementwise node of one program; `x` broadcast. */
+struct pk_val pk_expr_emit(struct pk_graph *g, const struct pk_expr *program, const struct pk_val *x,
+                           int32_t n);
+
+/* The definitions of the fused ops by primitives. */
+struct pk_val pk_norm_plain(struct pk_graph *g, struct pk_val x, struct pk_val gamma, struct pk_val beta,
+                            struct pk_norm_spec spec);
+struct pk_val pk_softmax_plain(struct pk_graph *g, struct pk_val x);
+struct pk_loss pk_cross_entropy_plain(struct pk_graph *g, struct pk_val logits, struct pk_val target,
+                                      double smoothing, int32_t ignore);
+/* (n) of 0, 1, .. n-1 */
+struct pk_val pk_iota(struct pk_graph *g, enum pk_dtype dtype, int64_t n);
+
+/* A deep copy that shares nothing with `g`; NULL without memory. */
+struct pk_graph *pk_graph_clone(const struct pk_graph *g);
+/* One more entry (zeroed) in a growing array; false without memory. */
+bool pk_grow(void **array, size_t size, size_t count, size_t *cap);

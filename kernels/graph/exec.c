@@ -1,0 +1,576 @@
+/* A planned graph on a back end: all calls are prepared once; a run hands the whole list over. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/graph/passes.h"
+#include "kernels/graph/plan.h"
+
+struct origin {    /* what a view's data pointer is computed from */
+    int32_t leaf;  /* index, or -1 */
+    size_t offset; /* bytes into the leaf or the arena */
+};
+
+struct pk_exec {
+    struct pk_graph *g; /* our own, after the passes */
+    struct pk_plan plan;
+    const struct pk_backend_api *api;
+    struct pk_backend *backend; /* NULL: a forecast */
+    struct pk_call *call;
+    size_t n_call;
+    struct pk_view *view; /* of all calls */
+    struct origin *origin;
+    size_t n_view;
+    uint32_t *call_node, *call_step;
+    void **bound; /* by leaf */
+    bool *used;   /* by leaf */
+    bool stale;   /* pointers are to be resolved again */
+    unsigned char *arena;
+    void (*trace)(void *user, const char *node, const struct pk_view *out, int n);
+    void *trace_user;
+    bool poison;
+};
+
+static struct pk_view view_of(const struct pk_value *v)
+{
+    struct pk_view view = {.dtype = v->dtype, .shape = v->shape};
+
+    memcpy(view.stride, v->stride, sizeof view.stride);
+    return view;
+}
+
+/* Repeats axes so that the view has the shape `to`; leaves it alone if it cannot. */
+static void spread(struct pk_view *v, const struct pk_shape *to)
+{
+    struct pk_view out = {.data = v->data, .dtype = v->dtype, .shape = *to};
+    int32_t lead = to->rank - v->shape.rank;
+
+    for (int32_t i = 0; i < v->shape.rank; i++)
+        out.stride[lead + i] = v->shape.dim[i] == to->dim[lead + i] ? v->stride[i] : 0;
+    *v = out;
+}
+
+/* The one step of all axes but the last, if (.., R, C) can be seen as (.. R, C). Axes of extent 1 have no
+ * step of their own. */
+static bool row_step(const struct pk_view *v, int64_t *ret)
+{
+    int64_t step = 0, rows = 1;
+
+    for (int32_t i = v->shape.rank - 1; i-- > 0;) {
+        if (v->shape.dim[i] == 1)
+            continue;
+        if (step == 0 && rows == 1)
+            step = v->stride[i];
+        else if (v->stride[i] != step * rows)
+            return false;
+        rows *= v->shape.dim[i];
+    }
+    *ret = step ? step : v->shape.dim[v->shape.rank - 1];
+    return rows <= 1 || step != 0;
+}
+
+static bool folds(const struct pk_view *v)
+{
+    int64_t step;
+
+    return row_step(v, &step);
+}
+
+static void fold(struct pk_view *v)
+{
+    int32_t r = v->shape.rank;
+    int64_t rows = 1, step = 0, col_step = v->stride[r - 1];
+
+    row_step(v, &step);
+    for (int32_t i = 0; i < r - 1; i++)
+        rows *= v->shape.dim[i];
+    v->shape = PK_SHAPE(rows, v->shape.dim[r - 1]);
+    memset(v->stride, 0, sizeof v->stride);
+    v->stride[0] = step;
+    v->stride[1] = col_step;
+}
+
+static void simplify_matmul(const struct pk_node *n, struct pk_view *in, struct pk_view *out)
+{
+    int32_t lead = out->shape.rank - 2;
+    int32_t residual = n->attr->matmul.has_residual ? n->n_in - 1 : -1;
+    int64_t b_count = 1;
+
+    if (lead == 0)
+        return;
+    for (int32_t i = 0; i + 2 < in[1].shape.rank; i++)
+        b_count *= in[1].shape.dim[i];
+    if (b_count == 1 && in[0].shape.rank == out->shape.rank && folds(&in[0]) && folds(out) &&
+        (residual < 0 || folds(&in[residual]))) {
+        struct pk_view *b = &in[1];
+        int32_t r = b->shape.rank;
+
+        fold(&in[0]);
+        fold(out);
+        if (residual >= 0)
+            fold(&in[residual]);
+        b->shape = PK_SHAPE(b->shape.dim[r - 2], b->shape.dim[r - 1]);
+        b->stride[0] = b->stride[r - 2];
+        b->stride[1] = b->stride[r - 1];
+        for (int32_t i = 2; i < PK_MAX_RANK; i++)
+            b->stride[i] = 0;
+        return;
+    }
+    for (int k = 0; k < 2; k++) {
+        struct pk_shape to = out->shape;
+
+        to.dim[lead] = in[k].shape.dim[in[k].shape.rank - 2];
+        to.dim[lead + 1] = in[k].shape.dim[in[k].shape.rank - 1];
+        spread(&in[k], &to);
+    }
+}
+
+/* Views of one node's call, without data. Returns the number of outputs. */
+static int32_t describe(const struct pk_graph *g, const struct pk_node *n, struct pk_view *in,
+                        struct pk_view *out)
+{
+    int32_t n_out = n->n_out;
+
+    for (int32_t i = 0; i < n->n_in; i++)
+        in[i] = view_of(&g->value[n->in[i]]);
+    for (int32_t i = 0; i < n->n_out; i++)
+        out[i] = view_of(&g->value[n->out + (uint32_t)i]);
+    if (n->op == PK_OP_EXPR)
+        for (int32_t i = 0; i < n->n_in; i++)
+            spread(&in[i], &out[0].shape);
+    if (n->op == PK_OP_MATMUL)
+        simplify_matmul(n, in, out);
+    if (n->op == PK_OP_ADAMW || n->op == PK_OP_MSGDW) {
+        out[n_out++] = in[0];
+        out[n_out++] = in[2];
+        if (n->op == PK_OP_ADAMW)
+            out[n_out++] = in[3];
+    }
+    return n_out;
+}
+
+static int32_t outputs_of(const struct pk_node *n)
+{
+    return n->op == PK_OP_ADAMW ? 3 : n->op == PK_OP_MSGDW ? 2 : n->n_out;
+}
+
+/* The value whose memory output i is. */
+static uint32_t output_value(const struct pk_node *n, int32_t i)
+{
+    static const int32_t at[3] = {0, 2, 3};
+
+    return n->op == PK_OP_ADAMW || n->op == PK_OP_MSGDW ? n->in[at[i]] : n->out + (uint32_t)i;
+}
+
+static enum pd_err ask_backend(struct pk_exec *e, size_t *workspace, struct pd_why *why)
+{
+    struct pk_view *in = NULL, out[PK_MAX_OUT];
+    size_t cap = 0;
+    enum pd_err err = PD_OK;
+
+    for (uint32_t i = 1; i < e->g->n_node && err == PD_OK; i++) {
+        const struct pk_node *n = &e->g->node[i];
+        struct pk_call call;
+
+        if (!pk_is_kernel(n))
+            continue;
+        while (cap < (size_t)n->n_in)
+            if (!pk_grow((void **)&in, sizeof *in, cap, &cap)) {
+                free(in);
+                return pd_fail(why, PD_ERR_NOMEM, "no memory to plan");
+            }
+        call = (struct pk_call){.op = n->op, .attr = n->attr, .n_in = n->n_in, .in = in, .out = out};
+        call.n_out = describe(e->g, n, in, out);
+        if (!e->api->supports(e->backend, &call)) {
+            char shapes[256] = "", one[128];
+            size_t at = 0;
+
+            for (int32_t k = 0; k < n->n_in && k < 4 && at + 1 < sizeof shapes; k++) {
+                int len = snprintf(shapes + at, sizeof shapes - at, "%s%s %s", k ? ", " : "",
+                                   pk_dtype_name(in[k].dtype), pk_shape_text(&in[k].shape, one, sizeof one));
+                at += len > 0 ? (size_t)len : 0;
+            }
+            err = pd_fail(why, PD_ERR_UNSUPPORTED, "%s%sback end '%s' cannot run %s of %s", n->scope,
+                          n->scope[0] ? ": " : "", e->api->name, pk_op_name(n->op), shapes);
+        } else {
+            workspace[i] = e->api->workspace_bytes(e->backend, &call);
+        }
+    }
+    free(in);
+    return err;
+}
+
+static int32_t leaf_index(const struct pk_graph *g, uint32_t value)
+{
+    for (size_t i = 0; i < g->n_leaf; i++)
+        if (g->leaf[i].value == value)
+            return (int32_t)i;
+    return -1;
+}
+
+static bool prepare(struct pk_exec *e, const size_t *workspace)
+{
+    const struct pk_graph *g = e->g;
+    int32_t *leaf_of = malloc(g->n_value * sizeof *leaf_of);
+    size_t views = 0, at = 0;
+    bool ok = false;
+
+    for (uint32_t s = 0; s < e->plan.n_step; s++) {
+        const struct pk_node *n = &g->node[e->plan.order[s]];
+
+        views += (size_t)n->n_in + (size_t)outputs_of(n);
+    }
+    e->call = calloc((size_t)e->plan.n_step + 1, sizeof *e->call);
+    e->call_node = calloc((size_t)e->plan.n_step + 1, sizeof *e->call_node);
+    e->call_step = calloc((size_t)e->plan.n_step + 1, sizeof *e->call_step);
+    e->view = calloc(views + 1, sizeof *e->view);
+    e->origin = calloc(views + 1, sizeof *e->origin);
+    e->bound = calloc(g->n_leaf + 1, sizeof *e->bound);
+    e->used = calloc(g->n_leaf + 1, sizeof *e->used);
+    if (!leaf_of || !e->call || !e->call_node || !e->call_step || !e->view || !e->origin || !e->bound ||
+        !e->used)
+        goto out;
+    for (uint32_t i = 0; i < g->n_value; i++)
+        leaf_of[i] = -1;
+    for (size_t i = 0; i < g->n_leaf; i++)
+        leaf_of[g->leaf[i].value] = (int32_t)i;
+    for (size_t i = 0; i < g->n_output; i++) {
+        int32_t leaf = leaf_of[g->value[g->output[i].value].root];
+
+        if (leaf >= 0)
+            e->used[leaf] = true;
+    }
+    for (uint32_t s = 0; s < e->plan.n_step; s++) {
+        const struct pk_node *n = &g->node[e->plan.order[s]];
+        struct pk_view *in = &e->view[at], *out = in + n->n_in;
+        int32_t n_out = describe(g, n, in, out);
+        bool empty = n_out > 0;
+
+        for (int32_t i = 0; i < n_out; i++)
+            empty = empty && pk_shape_count(&out[i].shape) == 0;
+        if (empty)
+            continue;
+        for (int32_t i = 0; i < n->n_in + n_out; i++) {
+            uint32_t id = i < n->n_in ? n->in[i] : output_value(n, i - n->n_in);
+            const struct pk_value *v = &g->value[id];
+            struct origin *o = &e->origin[at + (size_t)i];
+
+            o->leaf = leaf_of[v->root];
+            o->offset = (size_t)v->offset * pk_dtype_size(v->dtype);
+            if (o->leaf >= 0)
+                e->used[o->leaf] = true;
+            else
+                o->offset += e->plan.buffer[e->plan.of_value[v->root]].offset;
+        }
+        e->call[e->n_call] = (struct pk_call){.op = n->op,
+                                              .attr = n->attr,
+                                              .n_in = n->n_in,
+                                              .n_out = n_out,
+                                              .in = in,
+                                              .out = out,
+                                              .workspace_bytes = workspace[e->plan.order[s]]};
+        e->call_node[e->n_call] = e->plan.order[s];
+        e->call_step[e->n_call++] = s;
+        at += (size_t)n->n_in + (size_t)n_out;
+    }
+    e->n_view = at;
+    e->stale = true;
+    ok = true;
+out:
+    free(leaf_of);
+    return ok;
+}
+
+/* Two ways: keep every activation, or make cheap ones again. The one with the smaller arena stays. */
+static enum pd_err choose(struct pk_exec *e, size_t **workspace, struct pd_why *why)
+{
+    struct pk_graph *kept = NULL;
+    struct pk_plan first;
+    size_t *ws = NULL;
+    bool any = false;
+    enum pd_err err;
+
+    memset(&first, 0, sizeof first);
+    for (int round = 0; round < 2; round++) {
+        ws = calloc(e->g->n_node, sizeof *ws);
+        if (!ws) {
+            err = pd_fail(why, PD_ERR_NOMEM, "no memory to plan");
+            goto out;
+        }
+        if (e->api) {
+            err = ask_backend(e, ws, why);
+            if (err != PD_OK)
+                goto out;
+        }
+        err = pk_plan_make(e->g, ws, &e->plan, why);
+        if (err != PD_OK)
+            goto out;
+        if (round == 0) {
+            struct pk_graph *other = pk_graph_clone(e->g);
+
+            if (!other) {
+                err = pd_fail(why, PD_ERR_NOMEM, "no memory for a copy of the graph");
+                goto out;
+            }
+            err = pk_passes_recompute(other, &any, why);
+            if (err != PD_OK || !any) {
+                pk_graph_free(other);
+                break;
+            }
+            kept = e->g;
+            e->g = other;
+            first = e->plan;
+            memset(&e->plan, 0, sizeof e->plan);
+            *workspace = ws;
+            ws = NULL;
+        } else if (e->plan.arena_bytes >= first.arena_bytes) {
+            struct pk_plan swap = e->plan; /* recomputing does not help here */
+
+            e->plan = first;
+            first = swap;
+            pk_graph_free(e->g);
+            e->g = kept;
+            kept = NULL; /* moved back */
+        } else {
+            free(*workspace);
+            *workspace = ws;
+            ws = NULL;
+        }
+    }
+    if (!any && err == PD_OK) {
+        *workspace = ws;
+        ws = NULL;
+    }
+out:
+    free(ws);
+    pk_graph_free(kept);
+    pk_plan_done(&first);
+    return err;
+}
+
+enum pd_err pk_exec_new(struct pk_graph *g, const struct pk_backend_api *api, struct pk_backend *backend,
+                        struct pk_exec **ret, struct pd_why *why)
+{
+    struct pk_exec *e = NULL;
+    size_t *workspace = NULL;
+    enum pd_err err = pk_graph_check(g, why);
+
+    if (err != PD_OK)
+        return err;
+    if (backend && !api)
+        return pd_fail(why, PD_ERR_INVALID, "a back end without its table");
+    if (api && api->abi != PK_BACKEND_ABI)
+        return pd_fail(why, PD_ERR_VERSION, "back end '%s' was built for version %u of its table; this is %u",
+                       api->name, api->abi, PK_BACKEND_ABI);
+    e = calloc(1, sizeof *e);
+    if (!e)
+        return pd_fail(why, PD_ERR_NOMEM, "no memory for a plan");
+    e->api = api;
+    e->backend = backend;
+    e->g = pk_graph_clone(g);
+    if (!e->g) {
+        err = pd_fail(why, PD_ERR_NOMEM, "no memory for a copy of the graph");
+        goto out;
+    }
+    err = pk_passes_run(e->g, why);
+    if (err != PD_OK)
+        goto out;
+    err = choose(e, &workspace, why);
+    if (err != PD_OK)
+        goto out;
+    if (!prepare(e, workspace)) {
+        err = pd_fail(why, PD_ERR_NOMEM, "no memory for the calls of a plan");
+        goto out;
+    }
+    if (backend && e->plan.arena_bytes) {
+        e->arena = api->alloc(backend, e->plan.arena_bytes);
+        if (!e->arena) {
+            err = pd_fail(why, PD_ERR_NOMEM, "no memory for an arena of %zu bytes", e->plan.arena_bytes);
+            goto out;
+        }
+    }
+    *ret = e;
+    e = NULL; /* moved to the caller */
+out:
+    free(workspace);
+    pk_exec_free(e);
+    return err;
+}
+
+struct pk_exec *pk_exec_free(struct pk_exec *e)
+{
+    if (e) {
+        if (e->arena)
+            e->api->free(e->backend, e->arena);
+        pk_plan_done(&e->plan);
+        pk_graph_free(e->g);
+        free(e->call);
+        free(e->view);
+        free(e->origin);
+        free(e->call_node);
+        free(e->call_step);
+        free(e->bound);
+        free(e->used);
+        free(e);
+    }
+    return NULL;
+}
+
+void pk_exec_report(const struct pk_exec *e, struct pk_plan_report *ret)
+{
+    memset(ret, 0, sizeof *ret);
+    for (size_t i = 0; i < pk_graph_leaf_count(e->g); i++) {
+        struct pk_leaf l = pk_graph_leaf(e->g, i);
+
+        ret->bytes[l.category] += l.bytes;
+    }
+    ret->bytes[PK_CAT_GRADIENTS] += e->plan.gradient_bytes;
+    ret->bytes[PK_CAT_WORKSPACE] += e->plan.workspace_bytes;
+    ret->bytes[PK_CAT_ACTIVATIONS] += e->plan.arena_bytes - e->plan.gradient_bytes - e->plan.workspace_bytes;
+    ret->arena_bytes = e->plan.arena_bytes;
+    ret->live_bound = e->plan.live_bound;
+    ret->nodes = e->n_call;
+}
+
+enum pd_err pk_exec_bind(struct pk_exec *e, const char *name, void *memory, struct pd_why *why)
+{
+    if ((uintptr_t)memory % PK_ALIGN)
+        return pd_fail(why, PD_ERR_INVALID, "memory for '%s' is not aligned to %u bytes", name, PK_ALIGN);
+    for (size_t i = 0; i < e->g->n_leaf; i++)
+        if (strcmp(e->g->leaf[i].name, name) == 0) {
+            e->stale = e->stale || e->bound[i] != memory;
+            e->bound[i] = memory;
+            return PD_OK;
+        }
+    return pd_fail(why, PD_ERR_NOT_FOUND, "the graph has no leaf '%s'", name);
+}
+
+static enum pd_err resolve(struct pk_exec *e, struct pd_why *why)
+{
+    for (size_t i = 0; i < e->g->n_leaf; i++)
+        if (e->used[i] && !e->bound[i] && pk_graph_leaf(e->g, i).bytes)
+            return pd_fail(why, PD_ERR_INVALID, "leaf '%s' is not bound", e->g->leaf[i].name);
+    for (size_t i = 0; i < e->n_view; i++) {
+        unsigned char *base = e->origin[i].leaf >= 0 ? e->bound[e->origin[i].leaf] : e->arena;
+
+        e->view[i].data = base ? base + e->origin[i].offset : NULL;
+    }
+    for (size_t i = 0; i < e->n_call; i++) {
+        int32_t ws = e->plan.of_workspace[e->call_step[i]];
+
+        e->call[i].workspace = ws >= 0 ? e->arena + e->plan.buffer[ws].offset : NULL;
+    }
+    e->stale = false;
+    return PD_OK;
+}
+
+static enum pd_err spoil(struct pk_exec *e, size_t offset, size_t bytes, struct pd_why *why)
+{
+    unsigned char junk[4096];
+    enum pd_err err = PD_OK;
+
+    memset(junk, 0xff, sizeof junk); /* NaN in every float format */
+    while (bytes && err == PD_OK) {
+        size_t n = bytes < sizeof junk ? bytes : sizeof junk;
+
+        err = e->api->upload(e->backend, e->arena + offset, junk, n, why);
+        offset += n;
+        bytes -= n;
+    }
+    return err;
+}
+
+/* One call at a time, to look at each or to spoil what is no longer alive. */
+static enum pd_err run_slowly(struct pk_exec *e, struct pd_why *why)
+{
+    enum pd_err err = e->poison ? spoil(e, 0, e->plan.arena_bytes, why) : PD_OK;
+    uint32_t step = 0;
+
+    for (size_t i = 0; i < e->n_call && err == PD_OK; i++) {
+        const struct pk_node *n = &e->g->node[e->call_node[i]];
+
+        err = e->api->run(e->backend, &e->call[i], 1, why);
+        if (err == PD_OK)
+            err = e->api->sync(e->backend, why);
+        if (err == PD_OK && e->trace) {
+            char name[256];
+
+            snprintf(name, sizeof name, "%s%s%s#%u", n->scope, n->scope[0] ? "/" : "", pk_op_name(n->op),
+                     e->call_node[i]);
+            e->trace(e->trace_user, name, e->call[i].out, e->call[i].n_out);
+        }
+        for (; e->poison && step <= e->call_step[i] && err == PD_OK; step++)
+            for (uint32_t b = 0; b < e->plan.n_buffer && err == PD_OK; b++)
+                if (e->plan.buffer[b].last == step)
+                    err = spoil(e, e->plan.buffer[b].offset, e->plan.buffer[b].bytes, why);
+    }
+    return err;
+}
+
+enum pd_err pk_exec_run(struct pk_exec *e, struct pd_why *why)
+{
+    enum pd_err err = PD_OK;
+
+    if (!e->backend)
+        return pd_fail(why, PD_ERR_CONFLICT, "this plan has no back end to run on");
+    if (e->stale)
+        err = resolve(e, why);
+    if (err == PD_OK && (e->trace || e->poison))
+        err = run_slowly(e, why);
+    else if (err == PD_OK)
+        err = e->api->run(e->backend, e->call, e->n_call, why);
+    return err;
+}
+
+const void *pk_exec_output(struct pk_exec *e, const char *output, struct pk_shape *ret_shape)
+{
+    for (size_t i = 0; i < e->g->n_output; i++)
+        if (strcmp(e->g->output[i].name, output) == 0) {
+            const struct pk_value *v = &e->g->value[e->g->output[i].value];
+            int32_t leaf = leaf_index(e->g, v->root);
+            const unsigned char *base = leaf >= 0 ? e->bound[leaf] : e->arena;
+
+            if (ret_shape)
+                *ret_shape = v->shape;
+            if (!base)
+                return NULL;
+            base += (size_t)v->offset * pk_dtype_size(v->dtype);
+            return leaf >= 0 ? base : base + e->plan.buffer[e->plan.of_value[v->root]].offset;
+        }
+    return NULL;
+}
+
+enum pd_err pk_exec_read(struct pk_exec *e, const char *output, void *to, size_t bytes, struct pd_why *why)
+{
+    for (size_t i = 0; i < e->g->n_output; i++)
+        if (strcmp(e->g->output[i].name, output) == 0) {
+            const struct pk_value *v = &e->g->value[e->g->output[i].value];
+            size_t have = (size_t)pk_shape_count(&v->shape) * pk_dtype_size(v->dtype);
+            const void *from = pk_exec_output(e, output, NULL);
+            enum pd_err err;
+
+            if (have != bytes)
+                return pd_fail(why, PD_ERR_INVALID, "output '%s' has %zu bytes, not %zu", output, have,
+                               bytes);
+            if (!have)
+                return PD_OK;
+            if (!from || !e->backend)
+                return pd_fail(why, PD_ERR_CONFLICT, "output '%s' has not been computed", output);
+            err = e->api->sync(e->backend, why);
+            return err == PD_OK ? e->api->download(e->backend, to, from, bytes, why) : err;
+        }
+    return pd_fail(why, PD_ERR_NOT_FOUND, "the graph has no output '%s'", output);
+}
+
+void pk_exec_trace(struct pk_exec *e,
+                   void (*fn)(void *user, const char *node, const struct pk_view *out, int n), void *user)
+{
+    e->trace = fn;
+    e->trace_user = user;
+}
+
+void pk_exec_poison(struct pk_exec *e, bool on)
+{
+    e->poison = on;
+}

@@ -1,0 +1,228 @@
+/* The fused ops by primitives: their definition. Every derivative of any order exists for these. */
+#include "kernels/graph/build.h"
+
+#include <math.h>
+
+#define LOW (-1e30) /* below every logit, in both precisions; never multiplied or raised to a power */
+
+static uint32_t last_axis(struct pk_graph *g, struct pk_val x)
+{
+    int32_t rank = pk_shape_of(g, x).rank;
+
+    return rank > 0 ? 1u << (rank - 1) : 0;
+}
+
+static bool floating(struct pk_graph *g, struct pk_val x, const char *who)
+{
+    if (!g || g->err != PD_OK)
+        return false;
+    if (!x.id || x.id >= g->n_value || pk_shape_of(g, x).rank < 1 || !pk_dtype_is_float(pk_dtype_of(g, x))) {
+        pk_graph_fail(g, PD_ERR_INVALID, "%s needs rows of a float dtype", who);
+        return false;
+    }
+    return true;
+}
+
+struct pk_val pk_norm_plain(struct pk_graph *g, struct pk_val x, struct pk_val gamma, struct pk_val beta,
+                            struct pk_norm_spec spec)
+{
+    struct pk_shape s = pk_shape_of(g, x);
+    struct pk_val y;
+    double width, eps;
+
+    if (!floating(g, x, "norm"))
+        return PK_NONE;
+    width = (double)s.dim[s.rank - 1];
+    if (pk_shape_of(g, gamma).rank != 1 || pk_shape_of(g, gamma).dim[0] != s.dim[s.rank - 1])
+        return pk_graph_fail(g, PD_ERR_INVALID, "norm: the gain must be as long as a row");
+    eps = spec.eps_mode == PK_EPS_SUM ? spec.eps / width : spec.eps;
+    if (spec.kind == PK_NORM_LAYER)
+        x = pk_sub(g, x, pk_mean(g, x, last_axis(g, x), true));
+    y = pk_offset(g, pk_mean(g, pk_mul(g, x, x), last_axis(g, x), true), eps);
+    y = pk_mul(g, pk_mul(g, x, pk_unary(g, PK_EX_RSQRT, y)), gamma);
+    return beta.id ? pk_add(g, y, beta) : y;
+}
+
+struct pk_val pk_softmax_plain(struct pk_graph *g, struct pk_val x)
+{
+    struct pk_val e;
+
+    if (!floating(g, x, "softmax"))
+        return PK_NONE;
+    e = pk_unary(g, PK_EX_EXP, pk_sub(g, x, pk_maximum(g, x, last_axis(g, x), true)));
+    return pk_div(g, e, pk_sum(g, e, last_axis(g, e), true));
+}
+
+struct pk_val pk_iota(struct pk_graph *g, enum pk_dtype dtype, int64_t n)
+{
+    struct pk_val x = pk_fill(g, dtype, PK_SHAPE(1), 0.0);
+
+    /* Doubling: 0..m-1 and the same plus m. */
+    for (int64_t m = 1; m < n; m *= 2) {
+        struct pk_val both[2] = {x, pk_offset(g, x, (double)m)};
+
+        x = pk_concat(g, 0, both, 2);
+    }
+    return pk_slice(g, x, 0, 0, n);
+}
+
+static struct pk_val equal(struct pk_graph *g, struct pk_val a, struct pk_val b)
+{
+    struct pk_expr p = {.count = 3};
+    struct pk_val in[2] = {a, b};
+
+    p.code[0].op = PK_EX_IN;
+    p.code[1].op = PK_EX_IN;
+    p.code[1].arg = 1;
+    p.code[2].op = PK_EX_EQ;
+    return pk_expr_emit(g, &p, in, 2);
+}
+
+/* 1 - x, for x of 0 and 1 */
+static struct pk_val not(struct pk_graph * g, struct pk_val x)
+{
+    return pk_offset(g, pk_scale(g, x, -1.0), 1.0);
+}
+
+struct pk_loss pk_cross_entropy_plain(struct pk_graph *g, struct pk_val logits, struct pk_val target,
+                                      double smoothing, int32_t ignore)
+{
+    const struct pk_loss none = {PK_NONE, PK_NONE, PK_NONE};
+    struct pk_shape s = pk_shape_of(g, logits);
+    enum pk_dtype dtype = pk_dtype_of(g, logits);
+    struct pk_val t, valid, top, lse, hot, at_y, loss, first, right;
+    int64_t classes;
+
+    if (!floating(g, logits, "cross_entropy"))
+        return none;
+    if (s.rank != 2 || pk_dtype_of(g, target) != PK_I32 || pk_shape_of(g, target).rank != 1 ||
+        pk_shape_of(g, target).dim[0] != s.dim[0]) {
+        pk_graph_fail(g, PD_ERR_INVALID, "cross_entropy needs logits (M, C) and i32 targets (M)");
+        return none;
+    }
+    classes = s.dim[1];
+    t = pk_reshape(g, pk_cast(g, target, dtype), PK_SHAPE(s.dim[0], 1));
+    valid = not(g, equal(g, t, pk_fill(g, dtype, PK_SHAPE(1), ignore)));
+    top = pk_maximum(g, logits, 2, true);
+    lse = pk_add(
+        g, pk_unary(g, PK_EX_LOG, pk_sum(g, pk_unary(g, PK_EX_EXP, pk_sub(g, logits, top)), 2, true)), top);
+    hot = pk_one_hot(g, target, classes, dtype);
+    at_y = pk_sum(g, pk_mul(g, hot, logits), 2, true);
+    loss = pk_scale(g, pk_sub(g, lse, at_y), 1.0 - smoothing);
+    if (smoothing != 0.0)
+        loss = pk_add(g, loss, pk_scale(g, pk_sub(g, lse, pk_mean(g, logits, 2, true)), smoothing));
+    /* The first of the largest: the smallest place where the largest stands. */
+    first = pk_select(g, equal(g, logits, top), pk_scale(g, pk_iota(g, dtype, classes), -1.0),
+                      pk_fill(g, dtype, PK_SHAPE(1), -(double)classes));
+    right = equal(g, pk_scale(g, pk_maximum(g, first, 2, true), -1.0), t);
+    return (struct pk_loss){
+        pk_reshape(g, pk_sum(g, pk_mul(g, loss, valid), 3, true), PK_SHAPE(1)),
+        pk_reshape(g, pk_sum(g, valid, 3, true), PK_SHAPE(1)),
+        pk_reshape(g, pk_sum(g, pk_mul(g, right, valid), 3, true), PK_SHAPE(1)),
+    };
+}
+
+/* Which keys each query sees, as 0 and 1, broadcastable to (B, H, Nq, Nk); PK_NONE: all. */
+static struct pk_val visible(struct pk_graph *g, const struct pk_attention_spec *spec, enum pk_dtype dtype,
+                             int64_t b, int64_t nq, int64_t nk)
+{
+    struct pk_val see = PK_NONE, keys = PK_NONE, length = PK_NONE, part;
+
+    if (spec->causal || spec->length.id)
+        keys = pk_reshape(g, pk_iota(g, dtype, nk), PK_SHAPE(1, 1, 1, nk));
+    if (spec->length.id) {
+        int64_t n = pk_shape_of(g, spec->length).dim[0];
+
+        length = pk_reshape(g, pk_cast(g, spec->length, dtype), PK_SHAPE(n, 1, 1, 1));
+        see = pk_gt(g, length, keys);
+    }
+    if (spec->causal) {
+        struct pk_val rows = pk_reshape(g, pk_iota(g, dtype, nq), PK_SHAPE(1, 1, nq, 1));
+
+        /* Bottom-right: the last row sees the last key (or the last below length). */
+        if (spec->length.id)
+            rows = pk_add(g, rows, pk_offset(g, length, -(double)nq));
+        else
+            rows = pk_offset(g, rows, (double)(nk - nq));
+        part = not(g, pk_gt(g, keys, rows));
+        see = see.id ? pk_mul(g, see, part) : part;
+    }
+    if (spec->mask.id) {
+        part = pk_reshape(g, pk_cast(g, spec->mask, dtype), PK_SHAPE(b, 1, 1, nk));
+        see = see.id ? pk_mul(g, see, part) : part;
+    }
+    return see;
+}
+
+struct pk_val pk_attention_plain(struct pk_graph *g, struct pk_val q, struct pk_val k, struct pk_val v,
+                                 struct pk_attention_spec spec, struct pk_val *ret_weights)
+{
+    static const int32_t order[4] = {0, 2, 1, 3};
+    struct pk_shape sq = pk_shape_of(g, q), sk = pk_shape_of(g, k);
+    enum pk_dtype dtype = pk_dtype_of(g, q);
+    struct pk_val s, see, a;
+
+    if (ret_weights)
+        *ret_weights = PK_NONE;
+    if (!floating(g, q, "attention"))
+        return PK_NONE;
+    if (sq.rank != 4 || sk.rank != 4 || sq.dim[0] != sk.dim[0] || sq.dim[1] != sk.dim[1] ||
+        sq.dim[3] != sk.dim[3])
+        return pk_graph_fail(g, PD_ERR_INVALID, "attention needs q (B, H, Nq, d) and k, v (B, H, Nk, d)");
+    if (spec.phi == PK_PHI_POLY && spec.degree < 1)
+        return pk_graph_fail(g, PD_ERR_INVALID, "attention of degree %d; at least 1", spec.degree);
+    if (spec.scale_value.id && (pk_shape_of(g, spec.scale_value).rank != 1 ||
+                                (pk_shape_of(g, spec.scale_value).dim[0] != 1 &&
+                                 pk_shape_of(g, spec.scale_value).dim[0] != sq.dim[1])))
+        return pk_graph_fail(g, PD_ERR_INVALID, "attention: the scale must be (1) or (H)");
+    if (spec.mask.id &&
+        (pk_dtype_of(g, spec.mask) != PK_U8 || pk_shape_of(g, spec.mask).rank != 2 ||
+         pk_shape_of(g, spec.mask).dim[0] != sq.dim[0] || pk_shape_of(g, spec.mask).dim[1] != sk.dim[2]))
+        return pk_graph_fail(g, PD_ERR_INVALID, "attention: the mask must be u8 (B, Nk)");
+    if (spec.length.id &&
+        (pk_dtype_of(g, spec.length) != PK_I32 || pk_shape_of(g, spec.length).rank != 1 ||
+         (pk_shape_of(g, spec.length).dim[0] != 1 && pk_shape_of(g, spec.length).dim[0] != sq.dim[0])))
+        return pk_graph_fail(g, PD_ERR_INVALID, "attention: the length must be i32 (1) or (B)");
+    s = pk_scale(g, pk_matmul(g, q, pk_transpose(g, k)),
+                 spec.tau != 0.0 ? spec.tau : 1.0 / sqrt((double)sq.dim[3]));
+    if (spec.bias != 0.0)
+        s = pk_offset(g, s, spec.bias);
+    see = visible(g, &spec, dtype, sq.dim[0], sq.dim[2], sk.dim[2]);
+    switch (spec.phi) {
+    case PK_PHI_SOFTMAX:
+        if (see.id) {
+            /* Hidden logits may be anything: take them out before exp, and again after it. */
+            struct pk_val low = pk_fill(g, dtype, PK_SHAPE(1), LOW),
+                          zero = pk_fill(g, dtype, PK_SHAPE(1), 0.0);
+            struct pk_val top = pk_maximum(g, pk_select(g, see, s, low), 8, true), z;
+
+            a = pk_mul(g, pk_unary(g, PK_EX_EXP, pk_select(g, see, pk_sub(g, s, top), zero)), see);
+            z = pk_sum(g, a, 8, true);
+            a = pk_div(g, a, pk_add(g, z, equal(g, z, zero))); /* a row that sees nothing is 0 */
+        } else {
+            a = pk_softmax_plain(g, s);
+        }
+        break;
+    case PK_PHI_POLY:
+        a = pk_power(g, s, spec.degree);
+        break;
+    case PK_PHI_SIGMOID:
+        a = pk_unary(g, PK_EX_SIGMOID, s);
+        break;
+    case PK_PHI_RELU:
+        a = pk_max2(g, s, pk_fill(g, dtype, PK_SHAPE(1), 0.0));
+        break;
+    default:
+        return pk_graph_fail(g, PD_ERR_INVALID, "attention: unknown activation %d", (int)spec.phi);
+    }
+    if (see.id && spec.phi != PK_PHI_SOFTMAX)
+        a = pk_mul(g, a, see);
+    if (spec.scale != 1.0)
+        a = pk_scale(g, a, spec.scale);
+    if (spec.scale_value.id)
+        a = pk_mul(g, a,
+                   pk_reshape(g, spec.scale_value, PK_SHAPE(pk_shape_of(g, spec.scale_value).dim[0], 1, 1)));
+    if (ret_weights)
+        *ret_weights = a;
+    return pk_copy(g, pk_permute(g, pk_matmul(g, a, v), order));
+}

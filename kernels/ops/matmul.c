@@ -1,0 +1,84 @@
+/* Products of matrices, batched; the epilogue is put on by the passes, after differentiating. */
+#include "kernels/graph/build.h"
+#include "kernels/ops/registry.h"
+
+static enum pd_err infer(const struct pk_attr *attr, const struct pk_type *in, int32_t n_in,
+                         struct pk_type *ret_out, int32_t *ret_n_out, struct pd_why *why)
+{
+    struct pk_shape a = in[0].shape, b = in[1].shape, lead;
+    int64_t m, k, n;
+    int32_t want = 2 + attr->matmul.has_bias + attr->matmul.has_residual, at = 2;
+
+    if (n_in != want)
+        return pd_fail(why, PD_ERR_INVALID, "takes %d inputs with this epilogue", want);
+    if (a.rank < 2 || b.rank < 2)
+        return pd_fail(why, PD_ERR_INVALID, "needs matrices");
+    for (int32_t i = 0; i < n_in; i++)
+        if (!pk_dtype_is_float(in[i].dtype) || in[i].dtype != in[0].dtype)
+            return pd_fail(why, PD_ERR_INVALID, "all inputs must be of one float dtype");
+    m = a.dim[a.rank - 2];
+    k = a.dim[a.rank - 1];
+    n = b.dim[b.rank - 1];
+    if (b.dim[b.rank - 2] != k)
+        return pd_fail(why, PD_ERR_INVALID, "the inner extents differ");
+    a.rank -= 2;
+    b.rank -= 2;
+    if (!pk_shape_broadcast(&a, &b, &lead))
+        return pd_fail(why, PD_ERR_INVALID, "the leading axes do not fit each other");
+    lead.dim[lead.rank++] = m;
+    lead.dim[lead.rank++] = n;
+    ret_out[0] = (struct pk_type){in[0].dtype, lead};
+    if (attr->matmul.has_bias && (in[at].shape.rank != 1 || in[at].shape.dim[0] != n))
+        return pd_fail(why, PD_ERR_INVALID, "the bias must be (N)");
+    at += attr->matmul.has_bias;
+    if (attr->matmul.has_residual && !pk_shape_equal(&in[at].shape, &lead))
+        return pd_fail(why, PD_ERR_INVALID, "the residual must have the result's shape");
+    *ret_n_out = 1;
+    return PD_OK;
+}
+
+static int64_t leading(const struct pk_shape *s)
+{
+    int64_t n = 1;
+
+    for (int32_t i = 0; i + 2 < s->rank; i++)
+        n *= s->dim[i];
+    return n;
+}
+
+/* (.., R, C) -> (.. R, C) */
+static struct pk_val rows(struct pk_graph *g, struct pk_val x)
+{
+    struct pk_shape s = pk_shape_of(g, x);
+
+    return pk_reshape(g, x, PK_SHAPE(leading(&s) * s.dim[s.rank - 2], s.dim[s.rank - 1]));
+}
+
+static void vjp(struct pk_vjp *v)
+{
+    struct pk_graph *g = v->g;
+    struct pk_val a = v->in[0], b = v->in[1], dy = v->dout[0];
+    struct pk_shape sa = pk_shape_of(g, a), sb = pk_shape_of(g, b);
+
+    if (v->n_in > 2 || v->attr->matmul.act != PK_ACT_NONE) {
+        pk_graph_fail(g, PD_ERR_UNSUPPORTED,
+                      "matmul with an epilogue is made by the passes and has no derivative");
+        return;
+    }
+    /* The weight first: its gradient can then be used up while the others are still to come. */
+    if (v->need[1]) {
+        if (leading(&sb) == 1 && sa.rank > 2) {
+            /* One weight for all: the batch folds into the inner extent of one product. */
+            struct pk_val dw = pk_matmul(g, pk_transpose(g, rows(g, a)), rows(g, dy));
+
+            v->din[1] = pk_reshape(g, dw, sb);
+        } else {
+            v->din[1] = pk_sum_to(g, pk_matmul(g, pk_transpose(g, a), dy), sb);
+        }
+    }
+    if (v->need[0])
+        v->din[0] = pk_sum_to(g, pk_matmul(g, dy, pk_transpose(g, b)), sa);
+}
+
+const struct pk_rule pk_rule_matmul = {
+    .name = "matmul", .min_in = 2, .max_in = 4, .infer = infer, .vjp = vjp};

@@ -1,0 +1,31 @@
+/* Rows added into a table by index; the transpose of GATHER. */
+#include "kernels/graph/build.h"
+#include "kernels/ops/registry.h"
+
+static enum pd_err infer(const struct pk_attr *attr, const struct pk_type *in, int32_t n_in,
+                         struct pk_type *ret_out, int32_t *ret_n_out, struct pd_why *why)
+{
+    struct pk_shape rows = in[1].shape;
+
+    if (in[0].dtype != PK_I32 || !pk_dtype_is_float(in[1].dtype) || rows.rank < 1)
+        return pd_fail(why, PD_ERR_INVALID, "needs an i32 index and float rows");
+    rows.rank--;
+    if (!pk_shape_equal(&rows, &in[0].shape))
+        return pd_fail(why, PD_ERR_INVALID, "needs one row for each index");
+    ret_out[0] = (struct pk_type){in[1].dtype, PK_SHAPE(attr->scatter_add.rows, in[1].shape.dim[rows.rank])};
+    if (n_in == 3 && (in[2].dtype != in[1].dtype || !pk_shape_equal(&in[2].shape, &ret_out[0].shape)))
+        return pd_fail(why, PD_ERR_INVALID, "the base has another shape than the result");
+    *ret_n_out = 1;
+    return PD_OK;
+}
+
+static void vjp(struct pk_vjp *v)
+{
+    if (v->need[1])
+        v->din[1] = pk_gather(v->g, v->dout[0], v->in[0]);
+    if (v->n_in == 3)
+        v->din[2] = v->dout[0];
+}
+
+const struct pk_rule pk_rule_scatter_add = {
+    .name = "scatter_add", .min_in = 2, .max_in = 3, .infer = infer, .vjp = vjp};

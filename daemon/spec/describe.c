@@ -1,0 +1,304 @@
+/* The table, told: as JSON for the API and as text for `polyd fields`. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "daemon/spec/internal.h"
+
+static const char *type_name(const struct spec_field *f)
+{
+    switch (f->type) {
+    case SPEC_T_BOOL:
+        return "boolean";
+    case SPEC_T_INT:
+        return "integer";
+    case SPEC_T_NUMBER:
+        return "number";
+    case SPEC_T_STRING:
+    case SPEC_T_ENUM:
+        return "string";
+    case SPEC_T_INT_PAIR:
+        return "integer or [integer, integer]";
+    case SPEC_T_NUMBER_PAIR:
+        return "[number, number]";
+    case SPEC_T_ENUM_OR_NUM:
+        return "string or number";
+    case SPEC_T_INTS:
+        return "array of integers";
+    case SPEC_T_NUMBERS:
+        return "array of numbers";
+    case SPEC_T_STRINGS:
+    case SPEC_T_ENUMS:
+        return "array of strings";
+    case SPEC_T_OBJECT:
+    case SPEC_T_PARAMS:
+    case SPEC_T_OVERRIDES:
+        return "object";
+    case SPEC_T_TAGS:
+        return "object of strings";
+    case SPEC_T_DEPENDS:
+    case SPEC_T_AXES:
+        return "array of objects";
+    }
+    return "";
+}
+
+static bool has_range(const struct spec_field *f)
+{
+    switch (f->type) {
+    case SPEC_T_INT:
+    case SPEC_T_NUMBER:
+    case SPEC_T_INT_PAIR:
+    case SPEC_T_NUMBER_PAIR:
+    case SPEC_T_ENUM_OR_NUM:
+    case SPEC_T_INTS:
+    case SPEC_T_NUMBERS:
+        return true;
+    default:
+        return false;
+    }
+}
+
+static bool runs(const struct spec_field *f, unsigned i)
+{
+    return !f->available || f->available >> i & 1;
+}
+
+/* Puts a fresh value under the key; false without memory. */
+static bool put(json_t *o, const char *key, json_t *v)
+{
+    return json_object_set_new(o, key, v) == 0;
+}
+
+static json_t *names_of(const struct spec_field *f, bool available_only)
+{
+    json_t *list = json_array();
+
+    for (unsigned i = 0; list && i < f->names->count; i++) {
+        if (f->type == SPEC_T_ENUM_OR_NUM && i + 1 == f->names->count)
+            continue; /* stands for a number */
+        if (available_only && !runs(f, i))
+            continue;
+        if (json_array_append_new(list, json_string(f->names->names[i])) != 0) {
+            json_decref(list);
+            return NULL;
+        }
+    }
+    return list;
+}
+
+static json_t *field_json(const struct spec_field *f)
+{
+    json_t *o = json_object();
+    bool ok = o && put(o, "pointer", json_string(f->pointer)) && put(o, "type", json_string(type_name(f))) &&
+              put(o, "nullable", json_boolean(f->flags & SPEC_F_NULLABLE)) &&
+              put(o, "default", f->def ? spec_json_literal(f->def) : json_null()) &&
+              put(o, "meaning", json_string(f->meaning)) && put(o, "reference", json_string(f->reference)) &&
+              put(o, "sweepable", json_boolean(!(f->flags & (SPEC_F_FIXED | SPEC_F_COMPUTED))));
+
+    if (ok && f->rule)
+        ok = put(o, "default_rule", json_string(f->rule_text));
+    if (ok && f->flags & SPEC_F_COMPUTED)
+        ok = put(o, "computed", json_true());
+    if (ok && f->names)
+        ok = put(o, "values", names_of(f, false)) && put(o, "available", names_of(f, true));
+    if (ok && f->flags & SPEC_F_ONLY)
+        ok = put(o, "only_default", json_true());
+    if (ok && f->useful)
+        ok = put(o, "no_effect", json_string(f->useful_text));
+    if (ok && has_range(f) && isfinite(f->min))
+        ok = put(o, f->flags & SPEC_F_MIN_OPEN ? "exclusive_minimum" : "minimum", spec_json_num(f->min));
+    if (ok && has_range(f) && isfinite(f->max))
+        ok = put(o, f->flags & SPEC_F_MAX_OPEN ? "exclusive_maximum" : "maximum", spec_json_num(f->max));
+    if (ok && (f->type == SPEC_T_STRING || f->type == SPEC_T_STRINGS))
+        ok = put(o, "min_bytes", spec_json_num(f->min)) && put(o, "max_bytes", spec_json_num(f->max));
+    if (ok && !has_range(f) && f->max > 0 && f->type != SPEC_T_STRING && f->type != SPEC_T_STRINGS)
+        ok = put(o, "max_entries", spec_json_num(f->max));
+    if (!ok) {
+        json_decref(o);
+        return NULL;
+    }
+    return o;
+}
+
+static json_t *items_json(const struct spec_item *items)
+{
+    json_t *o = json_object();
+
+    for (; o && items && items->pointer; items++) {
+        if (!put(o, items->pointer, spec_json_literal(items->json))) {
+            json_decref(o);
+            return NULL;
+        }
+    }
+    return o;
+}
+
+static const struct spec_field *arch_field(void)
+{
+    return spec_field_find("/model/arch");
+}
+
+/* Whether this build runs the value that the items give an enumeration, as far as the items tell. */
+static bool items_run(const struct spec_item *items)
+{
+    for (; items && items->pointer; items++) {
+        const struct spec_field *f = spec_field_find(items->pointer);
+        if (!f)
+            continue;
+        if (f->flags & SPEC_F_ONLY && (!f->def || strcmp(f->def, items->json) != 0))
+            return false;
+        for (unsigned i = 0; f->type == SPEC_T_ENUM && i < f->names->count; i++) {
+            size_t n = strlen(f->names->names[i]);
+            if (strlen(items->json) == n + 2 && memcmp(items->json + 1, f->names->names[i], n) == 0 && !runs(f, i))
+                return false;
+        }
+    }
+    return true;
+}
+
+static bool append(json_t *list, json_t *o)
+{
+    return json_array_append_new(list, o) == 0;
+}
+
+static json_t *schema_json(void)
+{
+    json_t *top = json_object(), *fields = json_array(), *presets = json_array(), *recipes = json_array(),
+           *datasets = json_array();
+    bool ok = top && fields && presets && recipes && datasets;
+
+    for (size_t i = 0; ok && i < spec_field_count; i++)
+        ok = append(fields, field_json(&spec_fields[i]));
+    for (size_t i = 0; ok && i < spec_preset_count; i++) {
+        const struct spec_preset *p = &spec_presets[i];
+        bool available = runs(arch_field(), (unsigned)p->arch) && items_run(p->items);
+        ok = append(presets, json_pack("{s:s,s:s,s:b,s:s,s:o}", "name", p->name, "arch", spec_names_arch.names[p->arch],
+                                       "available", available, "meaning", p->meaning, "values", items_json(p->items)));
+    }
+    for (size_t i = 0; ok && i < spec_recipe_count; i++) {
+        const struct spec_recipe *r = &spec_recipes[i];
+        ok = append(recipes, json_pack("{s:s,s:b,s:s,s:o}", "name", r->name, "available", r->items && items_run(r->items),
+                                       "meaning", r->meaning, "values", items_json(r->items)));
+    }
+    for (size_t i = 0; ok && i < spec_dataset_count; i++) {
+        const struct spec_dataset_info *d = spec_dataset_info((enum spec_dataset)i);
+        ok = append(datasets, json_pack("{s:s,s:b,s:b,s:I,s:[I,I],s:I}", "name", d->name, "available", d->available,
+                                        "generated", d->generated, "classes", (json_int_t)d->classes, "side",
+                                        (json_int_t)d->side[0], (json_int_t)d->side[1], "channels",
+                                        (json_int_t)d->channels));
+    }
+    if (ok) {
+        ok = put(top, "schema", json_integer(1)) && json_object_set(top, "fields", fields) == 0 &&
+             json_object_set(top, "presets", presets) == 0 && json_object_set(top, "recipes", recipes) == 0 &&
+             json_object_set(top, "datasets", datasets) == 0;
+    }
+    json_decref(fields);
+    json_decref(presets);
+    json_decref(recipes);
+    json_decref(datasets);
+    if (!ok) {
+        json_decref(top);
+        return NULL;
+    }
+    return top;
+}
+
+enum pd_err spec_fields_json(struct pd_buf *ret_json, struct pd_why *why)
+{
+    json_t *top = schema_json();
+    enum pd_err err;
+
+    if (!top)
+        return pd_fail(why, PD_ERR_NOMEM, "no memory for the table of fields");
+    spec_json_write(top, ret_json);
+    json_decref(top);
+    err = pd_buf_err(ret_json);
+    return err == PD_OK ? PD_OK : pd_fail(why, err, "no memory for the table of fields");
+}
+
+/* ---- Text ---- */
+
+#define COLUMNS 110
+
+/* Words at this indentation, broken before the last column. */
+static void wrap(struct pd_buf *b, size_t indent, const char *text)
+{
+    size_t at = 0;
+
+    while (*text) {
+        size_t n = strcspn(text, " ");
+        if (!at || at + 1 + n > COLUMNS) {
+            pd_buf_printf(b, "%s%*s", at ? "\n" : "", (int)indent, "");
+            at = indent;
+        } else {
+            pd_buf_str(b, " ");
+            at++;
+        }
+        pd_buf_append(b, text, n);
+        at += n;
+        text += n;
+        while (*text == ' ')
+            text++;
+    }
+    pd_buf_str(b, "\n");
+}
+
+static void field_text(struct pd_buf *b, const struct spec_field *f)
+{
+    struct pd_buf line;
+    char number[40];
+
+    pd_buf_printf(b, "%s\n", f->pointer);
+    pd_buf_init(&line, 0);
+    pd_buf_printf(&line, "%s%s", type_name(f), f->flags & SPEC_F_NULLABLE ? " or null" : "");
+    if (has_range(f) && isfinite(f->min)) {
+        pd_buf_printf(&line, ", %s %s", f->flags & SPEC_F_MIN_OPEN ? "above" : "from", spec_json_number(f->min, number));
+        if (isfinite(f->max))
+            pd_buf_printf(&line, " %s %s", f->flags & SPEC_F_MAX_OPEN ? "to below" : "to",
+                          spec_json_number(f->max, number));
+    }
+    pd_buf_printf(&line, "; default: %s", f->def ? f->def : f->rule_text);
+    if (f->names) {
+        pd_buf_str(&line, "; one of:");
+        for (unsigned i = 0; i < f->names->count; i++)
+            pd_buf_printf(&line, " %s%s", f->names->names[i], runs(f, i) ? "" : " (not available)");
+    }
+    if (f->flags & SPEC_F_ONLY)
+        pd_buf_str(&line, "; nothing but the default is available");
+    if (line.failed)
+        b->failed = true;
+    else
+        wrap(b, 4, line.data);
+    line.len = 0;
+    pd_buf_printf(&line, "%s%s%s%s", f->meaning, *f->reference ? " (" : "", f->reference, *f->reference ? ")" : "");
+    if (f->useful)
+        pd_buf_printf(&line, "; no effect %s", f->useful_text);
+    if (line.failed)
+        b->failed = true;
+    else
+        wrap(b, 4, line.data);
+    pd_buf_done(&line);
+}
+
+enum pd_err spec_fields_text(struct pd_buf *ret_text, struct pd_why *why)
+{
+    enum pd_err err;
+
+    for (size_t i = 0; i < spec_field_count; i++)
+        field_text(ret_text, &spec_fields[i]);
+    pd_buf_str(ret_text, "\nPresets (model.preset)\n");
+    for (size_t i = 0; i < spec_preset_count; i++) {
+        const struct spec_preset *p = &spec_presets[i];
+        pd_buf_printf(ret_text, "    %-20s %s%s\n", p->name, p->meaning,
+                      runs(arch_field(), (unsigned)p->arch) && items_run(p->items) ? "" : " (not available)");
+    }
+    pd_buf_str(ret_text, "\nRecipes (recipe)\n");
+    for (size_t i = 0; i < spec_recipe_count; i++) {
+        const struct spec_recipe *r = &spec_recipes[i];
+        pd_buf_printf(ret_text, "    %-20s %s%s\n", r->name, r->meaning,
+                      r->items && items_run(r->items) ? "" : " (not available as it stands)");
+    }
+    err = pd_buf_err(ret_text);
+    return err == PD_OK ? PD_OK : pd_fail(why, err, "no memory for the table of fields");
+}

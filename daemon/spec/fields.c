@@ -1,0 +1,582 @@
+/* The table of fields, the presets, recipes and data sets: all that this room knows, as data.
+ *
+ * Rows stand in the order in which they are resolved: a rule may use what stands above it. To
+ * make something available: set its bit in `available`, or take SPEC_F_ONLY away. */
+#include <math.h>
+#include <stddef.h>
+#include <string.h>
+
+#include "daemon/spec/internal.h"
+#include "daemon/spec/rules.h"
+
+/* ---- Names of the enumerations, in the order of spec.h ---- */
+
+#define NAMES(var, ...)                                                                                           \
+    static const char *const var##_list[] = {__VA_ARGS__};                                                        \
+    static const struct spec_names var = {sizeof var##_list / sizeof *var##_list, var##_list}
+
+#define SHARED_NAMES(var, ...)                                                                                    \
+    static const char *const var##_list[] = {__VA_ARGS__};                                                        \
+    const struct spec_names var = {sizeof var##_list / sizeof *var##_list, var##_list}
+
+SHARED_NAMES(spec_names_arch, "vit", "deit", "swin", "xcit", "nystrom", "gpt", "pinnsformer", "maskrcnn");
+NAMES(mlp_act, "gelu", "relu");
+NAMES(pool, "cls", "mean");
+NAMES(pos, "learned", "none", "fourier");
+NAMES(activation, "softmax", "poly", "sigmoid", "sigmoid_bias", "relu", "taylor", "sima", "periodic");
+NAMES(scale, "none", "fixed", "k", "learned");
+NAMES(scale_share, "layer", "head", "global");
+NAMES(scale_param, "direct", "log", "softplus");
+NAMES(n_for_scale, "patches", "keys", "window", "channels", "context", "row", "a number");
+NAMES(qk_gain, "shared", "per_head");
+NAMES(form, "auto", "quadratic", "linear");
+NAMES(class_attention, "same", "softmax");
+NAMES(nystrom_apply, "all", "F1F3", "separate");
+NAMES(norm_kind, "layer", "rms");
+NAMES(placement, "S1", "S2", "S3", "S4", "S5", "post");
+NAMES(eps_mode, "mean", "sum");
+SHARED_NAMES(spec_names_dataset, "mnist", "digits_gen", "cifar10", "imagenet1k", "tiny_imagenet", "image_folder",
+             "coco", "digit_canvas", "listops", "listops_gen", "imdb", "aan", "pathfinder_gen", "lra_image", "text",
+             "ptb", "wikitext2", "wikitext103", "pg19", "openwebtext", "pde_convection", "pde_reaction");
+NAMES(split_rule, "given", "fraction", "count");
+NAMES(tokenizer, "bytes", "chars", "words", "gpt2_bpe");
+NAMES(lra_len, "reference", "paper");
+NAMES(crop, "none", "pad_crop", "rrc");
+NAMES(optimizer, "adamw", "msgdw", "msgd_l2", "lbfgs");
+NAMES(schedule, "cosine", "linear", "step", "one_cycle", "constant");
+NAMES(per, "step", "epoch");
+NAMES(drop_path_rule, "linear", "same");
+NAMES(precision, "fp32", "bf16", "fp16", "fp64");
+NAMES(init, "trunc_normal", "normal", "xavier", "trunc_xavier");
+NAMES(init_fan, "separate", "fused");
+NAMES(teacher_kind, "hard", "soft");
+NAMES(pinn_derivative, "vjp_sum", "jvp_shift");
+NAMES(device, "auto", "cpu", "cuda");
+NAMES(where, "local", "slurm");
+NAMES(method, "grid", "random", "asha");
+NAMES(mode, "min", "max");
+NAMES(variant, "small", "paper");
+
+#define BIT(i) (1u << (i))
+
+/* ---- The table ---- */
+
+#define ROW(ptr, ty, member) .pointer = ptr, .type = ty, .offset = offsetof(struct spec_run, member)
+#define BARE(ptr, ty) .pointer = ptr, .type = ty, .offset = SPEC_NO_OFFSET
+#define RANGE(lo, hi) .min = (lo), .max = (hi)
+#define ANY .min = -HUGE_VAL, .max = HUGE_VAL
+#define FROM(lo) .min = (lo), .max = HUGE_VAL
+#define COUNTS .min = 1, .max = 1e9
+#define DEF(json) .def = json
+#define RULE(fn, text) .rule = fn, .rule_text = text
+#define FLAGS(f) .flags = (f)
+#define WITH(fn) .useful = fn, .useful_text = fn##_text
+#define SAYS(text, ref) .meaning = text, .reference = ref
+
+#define NULLABLE SPEC_F_NULLABLE
+#define ONLY SPEC_F_ONLY
+#define FIXED SPEC_F_FIXED
+#define NOPLAN SPEC_F_NOPLAN
+#define OPEN0 SPEC_F_MIN_OPEN
+#define BELOW SPEC_F_MAX_OPEN
+
+const struct spec_field spec_fields[] = {
+    /* Head */
+    {ROW("/schema", SPEC_T_INT, schema), RANGE(1, 1), DEF("1"), FLAGS(FIXED),
+     SAYS("version of this table", "")},
+    {ROW("/template", SPEC_T_STRING, template_name), RANGE(1, 32), DEF("null"), FLAGS(NULLABLE | FIXED),
+     .check = spec_check_template, SAYS("ready-made experiment: E01-E18, theory/T1-theory/T20", "M86")},
+    {ROW("/variant", SPEC_T_ENUM, variant), .names = &variant, DEF("\"small\""), FLAGS(FIXED),
+     WITH(spec_use_template), SAYS("size of the template", "M86")},
+    {BARE("/params", SPEC_T_PARAMS), DEF("{}"), FLAGS(FIXED),
+     SAYS("parameters of the template's checks", "M81-M84")},
+    {ROW("/recipe", SPEC_T_STRING, config.recipe), RANGE(1, 64), DEF("null"), FLAGS(NULLABLE),
+     .check = spec_check_recipe, SAYS("defaults of data, training and attention from a reference project", "")},
+    {ROW("/name", SPEC_T_STRING, config.name), RANGE(1, 200), DEF("\"job\""), FLAGS(FIXED | NOPLAN),
+     SAYS("shown everywhere", "")},
+    {ROW("/experiment", SPEC_T_STRING, config.experiment), RANGE(1, 128), DEF("\"default\""),
+     FLAGS(FIXED | NOPLAN | SPEC_F_WORD), SAYS("groups jobs; MLflow's experiment", "")},
+    {ROW("/tags", SPEC_T_TAGS, head.tags), RANGE(0, 100), DEF("{}"), FLAGS(FIXED | NOPLAN),
+     SAYS("searchable words: key up to 250, value up to 5000 bytes", "")},
+    {ROW("/notes", SPEC_T_STRING, head.notes), RANGE(0, 65536), DEF("\"\""), FLAGS(FIXED | NOPLAN),
+     SAYS("Markdown, shown escaped", "")},
+    {BARE("/overrides", SPEC_T_OVERRIDES), RANGE(0, 100), DEF("{}"), FLAGS(FIXED),
+     SAYS("pointer to value; wins over everything, and removes a swept axis of that pointer", "")},
+    {ROW("/trials", SPEC_T_INT, head.trials), RANGE(1, 64), DEF("1"), FLAGS(FIXED),
+     SAYS("repeats; trial t trains with seed + t", "M80")},
+    {ROW("/depends_on", SPEC_T_DEPENDS, head.depends_on), RANGE(0, 100), DEF("[]"), FLAGS(FIXED | NOPLAN),
+     SAYS("jobs to wait for: {\"job\":\"12\",\"when\":\"afterok\"}, or afterany, afternotok", "")},
+    {ROW("/register", SPEC_T_STRING, head.register_name), RANGE(1, 128), DEF("null"),
+     FLAGS(NULLABLE | FIXED | NOPLAN | SPEC_F_WORD),
+     SAYS("on success the best checkpoint of the best run becomes a new version of this model", "M91")},
+
+    /* Model */
+    {ROW("/model/preset", SPEC_T_STRING, config.model.preset), RANGE(1, 64), DEF("null"), FLAGS(NULLABLE),
+     .check = spec_check_preset, SAYS("shape by name; see presets", "M35-M46")},
+    {ROW("/model/arch", SPEC_T_ENUM, config.model.arch), .names = &spec_names_arch,
+     .available = BIT(SPEC_ARCH_VIT) | BIT(SPEC_ARCH_GPT), RULE(spec_rule_arch, "the preset's"),
+     SAYS("architecture", "M35-M44")},
+    {ROW("/data/dataset", SPEC_T_ENUM, config.data.dataset), .names = &spec_names_dataset,
+     .available = BIT(SPEC_DATASET_MNIST) | BIT(SPEC_DATASET_DIGITS_GEN) | BIT(SPEC_DATASET_TEXT),
+     RULE(spec_rule_dataset, "the recipe's; otherwise to be named"),
+     SAYS("what to train on; digits_gen are digits drawn by polyd itself and needs no files", "M58-M65")},
+    {ROW("/model/width", SPEC_T_INT, config.model.width), RANGE(1, 16384),
+     RULE(spec_rule_width, "the preset's; otherwise to be named"), SAYS("model width D", "M35")},
+    {ROW("/model/depth", SPEC_T_INT, config.model.depth), RANGE(1, 256),
+     RULE(spec_rule_depth, "the preset's; otherwise to be named"), SAYS("blocks L", "M35")},
+    {ROW("/model/heads", SPEC_T_INT, config.model.heads), RANGE(1, 256),
+     RULE(spec_rule_heads, "the preset's; otherwise to be named"), SAYS("heads H; divides the width", "M35")},
+    {ROW("/model/widths", SPEC_T_INTS, config.model.widths), RANGE(1, 16384), DEF("null"), FLAGS(NULLABLE),
+     WITH(spec_use_swin), SAYS("width of each stage", "M37")},
+    {ROW("/model/depths", SPEC_T_INTS, config.model.depths), RANGE(1, 256), DEF("null"), FLAGS(NULLABLE),
+     WITH(spec_use_swin), SAYS("blocks of each stage", "M37")},
+    {ROW("/model/head_counts", SPEC_T_INTS, config.model.head_counts), RANGE(1, 256), DEF("null"),
+     FLAGS(NULLABLE), WITH(spec_use_swin), SAYS("heads of each stage", "M37")},
+    {ROW("/model/mlp_ratio", SPEC_T_NUMBER, config.model.mlp_ratio), RANGE(0.25, 16), DEF("4"),
+     SAYS("width of the feed-forward layer, in widths", "")},
+    {ROW("/model/mlp_act", SPEC_T_ENUM, config.model.mlp_act), .names = &mlp_act,
+     .available = BIT(SPEC_MLP_ACT_GELU), DEF("\"gelu\""), SAYS("activation of the feed-forward layer", "M32")},
+    {ROW("/model/bias", SPEC_T_BOOL, config.model.bias), RULE(spec_rule_bias, "the preset's, else true"),
+     SAYS("biases of linear layers and norms", "M32")},
+    {ROW("/data/image_size", SPEC_T_INT_PAIR, config.data.image_size), RANGE(4, 2048),
+     RULE(spec_rule_image_size, "the data set's"), FLAGS(NULLABLE), WITH(spec_use_image),
+     SAYS("side in pixels, or [rows, columns], after crop or resize", "M59")},
+    {ROW("/model/patch", SPEC_T_INT_PAIR, config.model.patch), RANGE(1, 2048),
+     RULE(spec_rule_patch, "vit_tiny 16 (4 at 64 pixels), larger ones 16; micro and custom shapes: the largest "
+                           "divisor of the side that is at most side/7"),
+     FLAGS(NULLABLE), WITH(spec_use_image), SAYS("side of a patch in pixels, or [rows, columns]", "M35")},
+    {ROW("/model/pool", SPEC_T_ENUM, config.model.pool), .names = &pool, RULE(spec_rule_pool, "the preset's, else mean"),
+     WITH(spec_use_image), SAYS("what the head reads: a class token or the mean", "M35")},
+    {ROW("/model/pos", SPEC_T_ENUM, config.model.pos), .names = &pos, .available = BIT(SPEC_POS_LEARNED),
+     DEF("\"learned\""), SAYS("position embedding", "")},
+    {ROW("/model/pos_after", SPEC_T_BOOL, config.model.pos_after), DEF("false"), FLAGS(ONLY),
+     SAYS("position embedding after the input norm", "M34")},
+    {ROW("/model/context", SPEC_T_INT, config.model.context), RANGE(1, 1048576),
+     RULE(spec_rule_context, "the preset's, else 256"), FLAGS(NULLABLE), WITH(spec_use_sequence),
+     SAYS("longest sequence in tokens", "M41")},
+    {ROW("/model/window", SPEC_T_INT, config.model.window), RANGE(1, 64), DEF("7"), WITH(spec_use_swin),
+     SAYS("side of a window in patches", "M37")},
+    {ROW("/model/layerscale", SPEC_T_NUMBER, config.model.layerscale), FROM(0), DEF("null"),
+     FLAGS(NULLABLE | OPEN0), WITH(spec_use_xcit), SAYS("start value of LayerScale", "M38")},
+    {ROW("/model/landmarks", SPEC_T_INT, config.model.landmarks), RANGE(1, 1048576), DEF("128"),
+     WITH(spec_use_nystrom), SAYS("landmarks m", "M39")},
+    {ROW("/model/conv_kernel", SPEC_T_INT, config.model.conv_kernel), RANGE(1, 1023), DEF("35"),
+     WITH(spec_use_nystrom), SAYS("width of the depthwise convolution", "M39")},
+
+    /* Norm: above attention, whose defaults look at the placement. */
+    {ROW("/norm/placement", SPEC_T_ENUM, config.norm.placement), .names = &placement,
+     .available = BIT(SPEC_NORM_S1), DEF("\"S1\""), SAYS("where norms stand", "M26-M31")},
+    {ROW("/norm/kind", SPEC_T_ENUM, config.norm.kind), .names = &norm_kind, .available = BIT(SPEC_NORM_LAYER),
+     RULE(spec_rule_norm_kind, "layer; S2-S5 rms"), SAYS("LayerNorm or RMSNorm", "M24, M25")},
+    {ROW("/norm/eps", SPEC_T_NUMBER, config.norm.eps), FROM(0), RULE(spec_rule_norm_eps, "1e-6; gpt 1e-5"),
+     FLAGS(OPEN0), SAYS("added below the root", "M24")},
+    {ROW("/norm/eps_mode", SPEC_T_ENUM, config.norm.eps_mode), .names = &eps_mode, .available = BIT(SPEC_EPS_MEAN),
+     DEF("\"mean\""), SAYS("eps added to the mean or the sum of squares", "M24")},
+    {ROW("/norm/final", SPEC_T_BOOL, config.norm.final), DEF("true"), FLAGS(ONLY),
+     SAYS("norm before the head", "M34")},
+
+    /* Optimiser's name: the defaults of the scale look at it. */
+    {ROW("/train/optimizer/name", SPEC_T_ENUM, config.train.optimizer.name), .names = &optimizer,
+     .available = BIT(SPEC_OPTIMIZER_ADAMW) | BIT(SPEC_OPTIMIZER_MSGDW), DEF("\"adamw\""),
+     SAYS("optimiser", "M47-M50")},
+
+    /* Attention */
+    {ROW("/attention/activation", SPEC_T_ENUM, config.attention.activation), .names = &activation,
+     .available = BIT(SPEC_ACTIVATION_SOFTMAX) | BIT(SPEC_ACTIVATION_POLY), DEF("\"softmax\""),
+     SAYS("what turns logits into weights", "M1, M2, M7, M19, M20")},
+    {ROW("/attention/degree", SPEC_T_INT, config.attention.degree), RANGE(1, 8), DEF("3"), WITH(spec_use_poly),
+     SAYS("power p", "M2")},
+    {ROW("/attention/scale", SPEC_T_ENUM, config.attention.scale), .names = &scale, DEF("\"fixed\""),
+     WITH(spec_use_poly), SAYS("c of c s^p: 1, 1/sqrt(N), 1/k, or trained from 1/sqrt(N)", "M3-M5")},
+    {ROW("/attention/k", SPEC_T_NUMBER, config.attention.k), FROM(0), DEF("null"), FLAGS(NULLABLE | OPEN0),
+     WITH(spec_use_k), SAYS("k of s^p/k; needed with scale k", "M4")},
+    {ROW("/attention/alpha", SPEC_T_NUMBER, config.attention.alpha), FROM(0),
+     RULE(spec_rule_alpha, "0.5; relu 1; sigmoid_bias 0"), WITH(spec_use_alpha), SAYS("exponent of n^-alpha", "M7")},
+    {ROW("/attention/scale_share", SPEC_T_ENUM, config.attention.scale_share), .names = &scale_share,
+     .available = BIT(SPEC_SCALE_SHARE_LAYER) | BIT(SPEC_SCALE_SHARE_HEAD),
+     RULE(spec_rule_scale_share, "layer; S4, S5: head"), WITH(spec_use_learned),
+     SAYS("who shares one learned scale", "M6")},
+    {ROW("/attention/scale_param", SPEC_T_ENUM, config.attention.scale_param), .names = &scale_param,
+     .available = BIT(SPEC_SCALE_PARAM_DIRECT) | BIT(SPEC_SCALE_PARAM_LOG),
+     RULE(spec_rule_scale_param, "direct; msgdw: log"), WITH(spec_use_learned),
+     SAYS("what is trained: c, log c, or the inverse of softplus", "M6")},
+    {ROW("/attention/scale_decay", SPEC_T_BOOL, config.attention.scale_decay), DEF("false"), FLAGS(ONLY),
+     WITH(spec_use_learned), SAYS("weight decay on the learned scale", "M6")},
+    {ROW("/attention/scale_lr_mult", SPEC_T_NUMBER, config.attention.scale_lr_mult), FROM(0), DEF("1"),
+     FLAGS(ONLY | NOPLAN), WITH(spec_use_learned), SAYS("learning rate of the scale, in rates", "M6")},
+    {ROW("/attention/n_for_scale", SPEC_T_ENUM_OR_NUM, config.attention.n_for_scale), .names = &n_for_scale,
+     .available = BIT(SPEC_N_PATCHES) | BIT(SPEC_N_KEYS) | BIT(SPEC_N_CONTEXT) | BIT(SPEC_N_NUMBER), FROM(0),
+     RULE(spec_rule_n_for_scale, "vit: patches; gpt: context"), FLAGS(OPEN0), WITH(spec_use_n),
+     SAYS("which number is N", "M8")},
+    {ROW("/attention/n", SPEC_T_NUMBER, config.attention.n), ANY,
+     RULE(spec_rule_n, "computed"), FLAGS(SPEC_F_COMPUTED | FIXED), SAYS("N as a number", "M8")},
+    {ROW("/attention/c0", SPEC_T_NUMBER, config.attention.c0), ANY, RULE(spec_rule_c0, "computed"),
+     FLAGS(SPEC_F_COMPUTED | FIXED), SAYS("c of c s^p, or its start if learned; 1 without a scale", "M8")},
+    {ROW("/attention/n_valid", SPEC_T_BOOL, config.attention.n_valid), DEF("false"), FLAGS(ONLY),
+     SAYS("padding is not counted in N", "M8")},
+    {ROW("/attention/qk_norm", SPEC_T_BOOL, config.attention.qk_norm), RULE(spec_rule_qk_norm, "S2-S5: true, else false"),
+     .flags = ONLY, SAYS("RMSNorm on each head's queries and keys", "M30")},
+    {ROW("/attention/qk_gain", SPEC_T_ENUM, config.attention.qk_gain), .names = &qk_gain, DEF("\"shared\""),
+     WITH(spec_use_qk_norm), SAYS("gains of that norm", "M30")},
+    {ROW("/attention/form", SPEC_T_ENUM, config.attention.form), .names = &form,
+     .available = BIT(SPEC_FORM_AUTO) | BIT(SPEC_FORM_QUADRATIC), DEF("\"auto\""),
+     SAYS("order of the products; linear needs degree 1 or 2", "M18, M103")},
+    {ROW("/attention/init_logit_std", SPEC_T_NUMBER, config.attention.init_logit_std), RANGE(0, 100), DEF("null"),
+     FLAGS(NULLABLE | ONLY), SAYS("rescale W_Q and W_K to this standard deviation of the logits", "M21")},
+    {ROW("/attention/dropout", SPEC_T_NUMBER, config.attention.dropout), RANGE(0, 1), DEF("0"), FLAGS(BELOW | ONLY),
+     SAYS("dropout on the attention matrix", "M33")},
+    {ROW("/attention/class_attention", SPEC_T_ENUM, config.attention.class_attention), .names = &class_attention,
+     DEF("\"same\""), WITH(spec_use_xcit), SAYS("activation of the class layers", "M38")},
+    {ROW("/attention/nystrom_apply", SPEC_T_ENUM, config.attention.nystrom_apply), .names = &nystrom_apply,
+     DEF("\"all\""), WITH(spec_use_nystrom), SAYS("which of the three softmaxes is replaced", "M39")},
+
+    /* Data */
+    {ROW("/data/path", SPEC_T_STRING, config.data.path), RANGE(1, 4096),
+     RULE(spec_rule_path, "the data root with the data set's name; text: to be named"), FLAGS(NULLABLE | NOPLAN),
+     .check = spec_check_path, SAYS("<root>/<relative>: a place below a configured data root", "")},
+    {ROW("/data/split/rule", SPEC_T_ENUM, config.data.split), .names = &split_rule,
+     RULE(spec_rule_split, "given; text: fraction"),
+     SAYS("how training and validation are told apart: the data set's own files, fractions or counts of "
+          "the training set (text contiguously, the rest after a seeded shuffle)", "")},
+    {ROW("/data/split/train", SPEC_T_NUMBER, config.data.split_train), FROM(0),
+     RULE(spec_rule_split_train, "text: 0.9, else null"), FLAGS(NULLABLE | OPEN0), WITH(spec_use_split),
+     SAYS("fraction or count for training", "")},
+    {ROW("/data/split/val", SPEC_T_NUMBER, config.data.split_val), FROM(0),
+     RULE(spec_rule_split_val, "text: 0.1, else null"), FLAGS(NULLABLE | OPEN0), WITH(spec_use_split),
+     SAYS("fraction or count for validation", "")},
+    {ROW("/data/eval", SPEC_T_ENUMS, config.data.eval), .names = &spec_names_dataset, RANGE(0, 8), DEF("[]"),
+     FLAGS(ONLY), SAYS("further data sets to score without training on them", "E11")},
+    {ROW("/data/tokenizer", SPEC_T_ENUM, config.data.tokenizer), .names = &tokenizer,
+     .available = BIT(SPEC_TOKENIZER_BYTES), DEF("\"bytes\""), WITH(spec_use_text), SAYS("text to tokens", "M62")},
+    {ROW("/data/context", SPEC_T_INT, config.data.context), RANGE(1, 1048576),
+     RULE(spec_rule_data_context, "model.context"), FLAGS(NULLABLE), WITH(spec_use_sequence),
+     SAYS("sequence length in training", "")},
+    {ROW("/data/lra_len", SPEC_T_ENUM, config.data.lra_len), .names = &lra_len, DEF("\"reference\""),
+     WITH(spec_use_lra), SAYS("sequence lengths: the reference configuration's or the paper's", "M61")},
+    {ROW("/data/augment/crop", SPEC_T_ENUM, config.data.augment.crop), .names = &crop,
+     .available = BIT(SPEC_CROP_NONE) | BIT(SPEC_CROP_PAD_CROP), DEF("\"none\""), WITH(spec_use_image),
+     SAYS("kind of training crop", "M59")},
+    {ROW("/data/augment/pad_crop/shift", SPEC_T_INT, config.data.augment.pad_crop_shift), RANGE(0, 64), DEF("4"),
+     WITH(spec_use_pad_crop), SAYS("zero padding and largest random shift in pixels", "M59")},
+    {ROW("/data/augment/rrc/scale", SPEC_T_NUMBER_PAIR, config.data.augment.rrc_scale), RANGE(0, 1),
+     DEF("[0.08,1]"), FLAGS(OPEN0), WITH(spec_use_rrc), SAYS("area of the resized crop, in images", "M59")},
+    {ROW("/data/augment/rrc/ratio", SPEC_T_NUMBER_PAIR, config.data.augment.rrc_ratio), FROM(0),
+     DEF("[0.75,1.3333]"), FLAGS(OPEN0), WITH(spec_use_rrc), SAYS("its aspect ratio", "M59")},
+    {ROW("/data/augment/flip", SPEC_T_NUMBER, config.data.augment.flip), RANGE(0, 1), DEF("0"), FLAGS(ONLY),
+     WITH(spec_use_image), SAYS("probability of a horizontal flip", "M59")},
+    {ROW("/data/augment/randaugment", SPEC_T_OBJECT, config.data.augment.randaugment.present), DEF("null"),
+     FLAGS(NULLABLE | ONLY), WITH(spec_use_image), SAYS("RandAugment", "M59")},
+    {ROW("/data/augment/randaugment/n", SPEC_T_INT, config.data.augment.randaugment.n), RANGE(1, 16), DEF("2"),
+     SAYS("operations per image", "M59")},
+    {ROW("/data/augment/randaugment/m", SPEC_T_NUMBER, config.data.augment.randaugment.m), RANGE(0, 30), DEF("9"),
+     SAYS("magnitude", "M59")},
+    {ROW("/data/augment/randaugment/std", SPEC_T_NUMBER, config.data.augment.randaugment.std), RANGE(0, 30),
+     DEF("0.5"), SAYS("its standard deviation", "M59")},
+    {ROW("/data/augment/randaugment/inc", SPEC_T_BOOL, config.data.augment.randaugment.inc), DEF("true"),
+     SAYS("operations that grow with the magnitude", "M59")},
+    {ROW("/data/augment/mixup", SPEC_T_NUMBER, config.data.augment.mixup), RANGE(0, 10), DEF("0"), FLAGS(ONLY),
+     WITH(spec_use_image), SAYS("alpha of mixup", "M59")},
+    {ROW("/data/augment/cutmix", SPEC_T_NUMBER, config.data.augment.cutmix), RANGE(0, 10), DEF("0"), FLAGS(ONLY),
+     WITH(spec_use_image), SAYS("alpha of cutmix", "M59")},
+    {ROW("/data/augment/mix_prob", SPEC_T_NUMBER, config.data.augment.mix_prob), RANGE(0, 1), DEF("1"),
+     WITH(spec_use_mix), SAYS("probability of mixing at all", "M59")},
+    {ROW("/data/augment/switch_prob", SPEC_T_NUMBER, config.data.augment.switch_prob), RANGE(0, 1), DEF("0.5"),
+     WITH(spec_use_mix), SAYS("probability of cutmix where both are on", "M59")},
+    {ROW("/data/augment/erasing", SPEC_T_NUMBER, config.data.augment.erasing), RANGE(0, 1), DEF("0"), FLAGS(ONLY),
+     WITH(spec_use_image), SAYS("probability of random erasing", "M59")},
+    {ROW("/data/augment/repeats", SPEC_T_INT, config.data.augment.repeats), RANGE(1, 8), DEF("1"), FLAGS(ONLY),
+     WITH(spec_use_image), SAYS("repeated augmentation", "M114")},
+    {ROW("/data/augment/eval_crop", SPEC_T_NUMBER, config.data.augment.eval_crop), RANGE(0, 1), DEF("1"),
+     FLAGS(OPEN0 | ONLY), WITH(spec_use_image), SAYS("side of the centre crop in evaluation, in images", "M59")},
+
+    /* Training */
+    {ROW("/train/steps", SPEC_T_INT, config.train.steps), COUNTS,
+     RULE(spec_rule_length, "exactly one of steps and epochs; the recipe's or to be named"),
+     FLAGS(NULLABLE), .group = SPEC_GROUP_LENGTH, SAYS("length in optimiser steps", "")},
+    {ROW("/train/epochs", SPEC_T_INT, config.train.epochs), COUNTS, RULE(spec_rule_null, "see steps"),
+     FLAGS(NULLABLE), .group = SPEC_GROUP_LENGTH, SAYS("length in passes over the training set", "")},
+    {ROW("/train/batch", SPEC_T_INT, config.train.batch), RANGE(1, 1048576), DEF("64"),
+     SAYS("images or sequences per optimiser step, over all slots", "")},
+    {ROW("/train/accumulation", SPEC_T_INT, config.train.accumulation), RANGE(1, 4096), DEF("1"), FLAGS(ONLY),
+     SAYS("micro-batches per optimiser step", "M54")},
+    {ROW("/train/optimizer/lr", SPEC_T_NUMBER, config.train.optimizer.lr), FROM(0),
+     RULE(spec_rule_lr, "1e-3; msgdw 0.3; lbfgs 1"), FLAGS(OPEN0 | NOPLAN),
+     SAYS("peak learning rate; not scaled by the batch", "")},
+    {ROW("/train/optimizer/betas", SPEC_T_NUMBER_PAIR, config.train.optimizer.betas), RANGE(0, 1),
+     RULE(spec_rule_betas, "[0.9,0.999]; gpt [0.9,0.95]"), FLAGS(OPEN0 | BELOW), WITH(spec_use_adamw),
+     SAYS("AdamW's decay of the two moments", "M47")},
+    {ROW("/train/optimizer/eps", SPEC_T_NUMBER, config.train.optimizer.eps), FROM(0), DEF("1e-8"), FLAGS(OPEN0),
+     WITH(spec_use_adamw), SAYS("AdamW's epsilon", "M47")},
+    {ROW("/train/optimizer/momentum", SPEC_T_NUMBER, config.train.optimizer.momentum), RANGE(0, 1), DEF("0.9"),
+     FLAGS(BELOW), WITH(spec_use_momentum), SAYS("momentum", "M48")},
+    {ROW("/train/optimizer/dampening", SPEC_T_NUMBER, config.train.optimizer.dampening), RANGE(0, 1), DEF("0"),
+     FLAGS(BELOW), WITH(spec_use_momentum), SAYS("dampening of the momentum", "M48")},
+    {ROW("/train/optimizer/nesterov", SPEC_T_BOOL, config.train.optimizer.nesterov), DEF("false"),
+     WITH(spec_use_momentum), SAYS("Nesterov's form", "M48")},
+    {ROW("/train/optimizer/weight_decay", SPEC_T_NUMBER, config.train.optimizer.weight_decay), FROM(0),
+     RULE(spec_rule_weight_decay, "0.05; gpt 0.1; msgdw 1e-4"),
+     SAYS("decoupled decay of tensors with two dimensions or more", "M51")},
+    {ROW("/train/optimizer/decay_temperature", SPEC_T_BOOL, config.train.optimizer.decay_temperature), DEF("false"),
+     WITH(spec_use_xcit), SAYS("XCiT's temperature decays too", "M51")},
+    {ROW("/train/schedule/name", SPEC_T_ENUM, config.train.schedule.name), .names = &schedule,
+     .available = BIT(SPEC_SCHEDULE_COSINE) | BIT(SPEC_SCHEDULE_CONSTANT), DEF("\"cosine\""), FLAGS(NOPLAN),
+     SAYS("how the rate falls", "M52")},
+    {ROW("/train/schedule/warmup_steps", SPEC_T_INT, config.train.schedule.warmup_steps), RANGE(0, 1e9),
+     RULE(spec_rule_warmup_steps, "5 % of train.steps"), FLAGS(NULLABLE | NOPLAN), .group = SPEC_GROUP_WARMUP,
+     SAYS("steps of linear warm-up", "M52")},
+    {ROW("/train/schedule/warmup_epochs", SPEC_T_NUMBER, config.train.schedule.warmup_epochs), RANGE(0, 1e9),
+     RULE(spec_rule_warmup_epochs, "5 % of train.epochs"), FLAGS(NULLABLE | NOPLAN), .group = SPEC_GROUP_WARMUP,
+     SAYS("the same in epochs; parts of one are allowed", "M52")},
+    {ROW("/train/schedule/warmup_lr", SPEC_T_NUMBER, config.train.schedule.warmup_lr), FROM(0), DEF("0"),
+     FLAGS(NOPLAN), SAYS("rate at the start of the warm-up", "M52")},
+    {ROW("/train/schedule/min_lr", SPEC_T_NUMBER, config.train.schedule.min_lr), FROM(0),
+     RULE(spec_rule_min_lr, "lr/100"), FLAGS(NOPLAN), WITH(spec_use_min_lr), SAYS("rate at the end", "M52")},
+    {ROW("/train/schedule/shifted", SPEC_T_BOOL, config.train.schedule.shifted), DEF("true"), FLAGS(NOPLAN),
+     WITH(spec_use_min_lr), SAYS("the decay's clock starts after the warm-up", "M52")},
+    {ROW("/train/schedule/per", SPEC_T_ENUM, config.train.schedule.per), .names = &per, .available = BIT(SPEC_PER_STEP),
+     DEF("\"step\""), FLAGS(NOPLAN), SAYS("the rate changes each step or each epoch", "M52")},
+    {ROW("/train/schedule/milestones", SPEC_T_INTS, config.train.schedule.milestones), RANGE(1, 1e9), DEF("[]"),
+     FLAGS(NOPLAN), WITH(spec_use_step), SAYS("steps at which the rate falls", "M52")},
+    {ROW("/train/schedule/factor", SPEC_T_NUMBER, config.train.schedule.factor), RANGE(0, 1), DEF("0.1"),
+     FLAGS(OPEN0 | BELOW | NOPLAN), WITH(spec_use_step), SAYS("what it is multiplied with", "M52")},
+    {ROW("/train/clip_norm", SPEC_T_NUMBER, config.train.clip_norm), FROM(0), RULE(spec_rule_clip, "gpt 1, else null"),
+     FLAGS(NULLABLE | OPEN0), SAYS("largest global norm of the gradient", "M53")},
+    {ROW("/train/label_smoothing", SPEC_T_NUMBER, config.train.label_smoothing), RANGE(0, 1), DEF("0"),
+     FLAGS(BELOW), SAYS("label smoothing", "M59")},
+    {ROW("/train/drop_path", SPEC_T_NUMBER, config.train.drop_path), RANGE(0, 1), DEF("0"), FLAGS(BELOW | ONLY),
+     SAYS("stochastic depth", "M33")},
+    {ROW("/train/drop_path_rule", SPEC_T_ENUM, config.train.drop_path_rule), .names = &drop_path_rule,
+     DEF("\"linear\""), WITH(spec_use_drop_path), SAYS("growing with the depth or the same everywhere", "M33")},
+    {ROW("/train/dropout", SPEC_T_NUMBER, config.train.dropout), RANGE(0, 1), DEF("0"), FLAGS(BELOW | ONLY),
+     SAYS("dropout", "M33")},
+    {ROW("/resources/device", SPEC_T_ENUM, config.resources.device), .names = &device,
+     .available = BIT(SPEC_DEVICE_AUTO) | BIT(SPEC_DEVICE_CPU), RULE(spec_rule_device, "cuda where present, else cpu"),
+     FLAGS(FIXED), SAYS("where to compute; auto is decided when the job is accepted", "")},
+    {ROW("/train/precision", SPEC_T_ENUM, config.train.precision), .names = &precision,
+     .available = BIT(SPEC_PRECISION_FP32), RULE(spec_rule_precision, "cpu fp32, cuda bf16"),
+     SAYS("numbers of activations and products", "M56")},
+    {ROW("/train/seed", SPEC_T_INT, config.train.seed), RANGE(0, SPEC_MAX_SEED), DEF("0"), FLAGS(NOPLAN),
+     SAYS("of initial weights, order and augmentation", "M93")},
+    {ROW("/train/deterministic", SPEC_T_BOOL, config.train.deterministic), DEF("true"), FLAGS(ONLY),
+     SAYS("bitwise the same from run to run", "M93")},
+    {ROW("/train/init", SPEC_T_ENUM, config.train.init), .names = &init,
+     .available = BIT(SPEC_INIT_TRUNC_NORMAL) | BIT(SPEC_INIT_NORMAL), RULE(spec_rule_init, "trunc_normal; gpt normal"),
+     SAYS("initial weights", "M55")},
+    {ROW("/train/init_fan", SPEC_T_ENUM, config.train.init_fan), .names = &init_fan, DEF("\"separate\""),
+     WITH(spec_use_xavier), SAYS("fans of the fused query-key-value matrix", "M55")},
+    {ROW("/train/ema", SPEC_T_NUMBER, config.train.ema), RANGE(0, 1), DEF("null"),
+     FLAGS(NULLABLE | OPEN0 | BELOW | ONLY), SAYS("decay of the averaged weights", "M102")},
+    {ROW("/train/teacher", SPEC_T_OBJECT, config.train.teacher.present), DEF("null"), FLAGS(NULLABLE | ONLY),
+     SAYS("a registered model to learn from", "M36")},
+    {ROW("/train/teacher/model", SPEC_T_STRING, config.train.teacher.model), RANGE(1, 200), RULE(spec_rule_required, "to be named"),
+     SAYS("its name", "M36")},
+    {ROW("/train/teacher/kind", SPEC_T_ENUM, config.train.teacher.kind), .names = &teacher_kind, DEF("\"hard\""),
+     SAYS("hard or soft targets", "M36")},
+    {ROW("/train/teacher/alpha", SPEC_T_NUMBER, config.train.teacher.alpha), RANGE(0, 1), DEF("0.5"),
+     SAYS("weight of the teacher", "M36")},
+    {ROW("/train/teacher/tau", SPEC_T_NUMBER, config.train.teacher.tau), FROM(0), DEF("1"), FLAGS(OPEN0),
+     SAYS("temperature", "M36")},
+    {ROW("/train/pinn_derivative", SPEC_T_ENUM, config.train.pinn_derivative), .names = &pinn_derivative,
+     DEF("\"vjp_sum\""), WITH(spec_use_pinn), SAYS("how the residual's derivatives are taken", "M45")},
+    {ROW("/train/nonfinite_limit", SPEC_T_INT, config.train.nonfinite_limit), RANGE(1, 1e6), DEF("10"), 
+     SAYS("skipped steps before the run is diverged", "M16")},
+    {ROW("/train/eval_every", SPEC_T_INT, config.train.eval_every), COUNTS,
+     RULE(spec_rule_eval_every, "steps/20; null with a length in epochs: the worker takes steps/20 once it knows the data"),
+     FLAGS(NULLABLE), SAYS("steps between evaluations", "")},
+    {ROW("/train/checkpoint_every/steps", SPEC_T_INT, config.train.checkpoint_every_steps), COUNTS,
+     RULE(spec_rule_null, "exactly one of steps and seconds"), FLAGS(NULLABLE),
+     .group = SPEC_GROUP_CHECKPOINT, SAYS("steps between checkpoints", "M90")},
+    {ROW("/train/checkpoint_every/seconds", SPEC_T_NUMBER, config.train.checkpoint_every_s), FROM(0), DEF("600"),
+     FLAGS(NULLABLE | OPEN0), .group = SPEC_GROUP_CHECKPOINT, SAYS("seconds between checkpoints", "M90")},
+    {ROW("/train/keep/experiment", SPEC_T_INT, config.train.keep_experiment), RANGE(0, 100), DEF("0"),
+     FLAGS(FIXED | ONLY), SAYS("checkpoints kept of the experiment's best", "M90")},
+    {ROW("/train/keep/best", SPEC_T_INT, config.train.keep_best), RANGE(0, 100),
+     RULE(spec_rule_keep_best, "the daemon's, normally 1"), FLAGS(FIXED), SAYS("of the run's best", "M90")},
+    {ROW("/train/keep/latest", SPEC_T_INT, config.train.keep_latest), RANGE(0, 100),
+     RULE(spec_rule_keep_latest, "the daemon's, normally 1"), FLAGS(FIXED),
+     SAYS("of the run's latest", "M90")},
+
+    /* Diagnostics */
+    {ROW("/diagnostics/every", SPEC_T_INT, config.diagnostics.every), RANGE(0, 1e9), DEF("50"),
+     SAYS("steps between norms and logits; 0 is off", "M12-M15")},
+    {ROW("/diagnostics/probe_batch", SPEC_T_INT, config.diagnostics.probe_batch), RANGE(1, 1024), DEF("32"),
+     SAYS("samples of the fixed batch they are taken from", "M12")},
+    {ROW("/diagnostics/probe_cls", SPEC_T_BOOL, config.diagnostics.probe_cls), DEF("true"), FLAGS(ONLY),
+     SAYS("the class token counts", "M12")},
+    {ROW("/diagnostics/heatmaps", SPEC_T_OBJECT, config.diagnostics.heatmaps.present), DEF("null"),
+     FLAGS(NULLABLE | ONLY), SAYS("pictures of attention matrices", "M22, M23")},
+    {ROW("/diagnostics/heatmaps/layers", SPEC_T_INTS, config.diagnostics.heatmaps.layers), RANGE(1, 256), DEF("[]"),
+     SAYS("layers, from 1; empty: all", "M22")},
+    {ROW("/diagnostics/heatmaps/heads", SPEC_T_INTS, config.diagnostics.heatmaps.heads), RANGE(1, 256), DEF("[]"),
+     SAYS("heads, from 1; empty: all", "M22")},
+    {ROW("/diagnostics/heatmaps/every", SPEC_T_INT, config.diagnostics.heatmaps.every), COUNTS, DEF("500"),
+     SAYS("steps between pictures", "M22")},
+    {ROW("/diagnostics/histograms", SPEC_T_OBJECT, config.diagnostics.histograms.present), DEF("null"),
+     FLAGS(NULLABLE | ONLY), SAYS("distributions of gradient entries", "M74")},
+    {ROW("/diagnostics/histograms/tensors", SPEC_T_STRINGS, config.diagnostics.histograms.tensors), RANGE(1, 256),
+     DEF("[]"), SAYS("names of tensors; empty: all", "M74")},
+    {ROW("/diagnostics/histograms/at", SPEC_T_NUMBERS, config.diagnostics.histograms.at), RANGE(0, 1), DEF("[0,0.5,1]"),
+     SAYS("fractions of the run", "M74")},
+
+    /* Resources */
+    {ROW("/resources/placement", SPEC_T_ENUM, config.resources.placement), .names = &where,
+     .available = BIT(SPEC_PLACEMENT_LOCAL), DEF("\"local\""), FLAGS(FIXED), SAYS("this machine or a cluster", "M111")},
+    {ROW("/resources/slots", SPEC_T_INT, config.resources.slots), RANGE(1, 1024), DEF("1"), FLAGS(FIXED | ONLY),
+     SAYS("ranks, one device each", "M88")},
+    {ROW("/resources/threads", SPEC_T_INT, config.resources.threads), RANGE(1, 256), RULE(spec_rule_threads, "the daemon's"),
+     FLAGS(FIXED), SAYS("CPU threads of a slot", "")},
+    {ROW("/resources/memory_bytes", SPEC_T_INT, config.resources.memory_bytes), RANGE(1, SPEC_MAX_SEED), DEF("null"),
+     FLAGS(NULLABLE | FIXED | ONLY), SAYS("limit of host memory; null: plan + 25 %", "")},
+    {ROW("/resources/time_limit_s", SPEC_T_INT, config.resources.time_limit_s), COUNTS, DEF("null"),
+     FLAGS(NULLABLE | FIXED | NOPLAN), SAYS("seconds of a run, all attempts together", "")},
+    {ROW("/resources/warn_before_s", SPEC_T_INT, config.resources.warn_before_s), COUNTS, DEF("60"),
+     FLAGS(FIXED | NOPLAN), WITH(spec_use_time_limit), SAYS("seconds of warning before the limit", "")},
+    {ROW("/resources/max_restarts", SPEC_T_INT, config.resources.max_restarts), RANGE(0, 100), DEF("3"),
+     FLAGS(FIXED), SAYS("attempts after the first", "")},
+    {ROW("/resources/priority", SPEC_T_INT, config.resources.priority), RANGE(-100, 100), DEF("0"),
+     FLAGS(FIXED | NOPLAN), SAYS("greater goes first; above 0 for operators", "M87")},
+
+    /* Sweep: an object with these keys in a job, null in a resolved run. */
+    {ROW("/sweep", SPEC_T_OBJECT, sweep_present), DEF("null"), FLAGS(NULLABLE | FIXED),
+     SAYS("one job, many runs", "M57")},
+    {ROW("/sweep/method", SPEC_T_ENUM, head.method), .names = &method,
+     .available = BIT(SPEC_METHOD_GRID) | BIT(SPEC_METHOD_RANDOM), DEF("\"grid\""), FLAGS(FIXED),
+     SAYS("every combination, random ones, or early stopping", "M57")},
+    {BARE("/sweep/axes", SPEC_T_AXES), RANGE(1, 8), RULE(spec_rule_required, "to be named"), FLAGS(FIXED),
+     SAYS("what varies: {\"pointer\"} with values [..], log or linear [lo,hi,n], or (random) uniform or loguniform [lo,hi]",
+          "M57")},
+    {ROW("/sweep/samples", SPEC_T_INT, samples), RANGE(1, SPEC_MAX_RUNS), DEF("16"), FLAGS(FIXED),
+     SAYS("combinations drawn (random, asha)", "M57")},
+    {ROW("/sweep/seed", SPEC_T_INT, sweep_seed), RANGE(0, SPEC_MAX_SEED), DEF("0"), FLAGS(FIXED),
+     SAYS("of the drawing", "M57")},
+    {ROW("/sweep/metric", SPEC_T_STRING, head.metric), RANGE(1, 250), DEF("\"loss/val\""), FLAGS(FIXED),
+     SAYS("ranks the runs", "M57")},
+    {ROW("/sweep/mode", SPEC_T_ENUM, head.mode), .names = &mode, DEF("\"min\""), FLAGS(FIXED),
+     SAYS("whether less or more is better", "M57")},
+    {ROW("/sweep/min_steps", SPEC_T_INT, min_steps), COUNTS, DEF("null"), FLAGS(NULLABLE | FIXED),
+     SAYS("first rung (asha); null: steps/27", "M57")},
+    {ROW("/sweep/reduction", SPEC_T_INT, reduction), RANGE(2, 10), DEF("3"), FLAGS(FIXED),
+     SAYS("rungs grow by this (asha)", "M57")},
+    {ROW("/sweep/concurrency", SPEC_T_INT, head.concurrency), RANGE(0, 10000), DEF("0"), FLAGS(FIXED),
+     SAYS("runs at once; 0 is no cap", "M57")},
+};
+const size_t spec_field_count = sizeof spec_fields / sizeof *spec_fields;
+
+_Static_assert(sizeof spec_fields / sizeof *spec_fields <= 192, "struct spec_ctx has room for 192 fields");
+
+/* ---- Presets (job.md 5, dnt.md 4) ---- */
+
+#define I(p, v) {"/model/" p, v}
+#define ITEMS(...) (const struct spec_item[]){__VA_ARGS__, {NULL, NULL}}
+#define SHAPE(w, d, h) I("width", w), I("depth", d), I("heads", h)
+#define VIT_CLS(w, d, h) ITEMS(SHAPE(w, d, h), I("pool", "\"cls\""))
+#define GPT(w, d, h, ctx, b) ITEMS(SHAPE(w, d, h), I("context", ctx), I("bias", b))
+#define DNT5 {"/norm/placement", "\"S5\""}
+
+const struct spec_preset spec_presets[] = {
+    {"vit_micro", SPEC_ARCH_VIT, 0, 0, ITEMS(SHAPE("64", "4", "2"), I("pool", "\"mean\"")), "ViT 64 x 4 x 2, mean pooling"},
+    {"deit_micro", SPEC_ARCH_DEIT, 0, 0, ITEMS(SHAPE("64", "4", "2"), I("pool", "\"cls\"")), "vit_micro with class and distillation tokens"},
+    {"swin_micro", SPEC_ARCH_SWIN, 2, 2, ITEMS(I("widths", "[32,64]"), I("depths", "[2,2]"), I("head_counts", "[2,4]")), "Swin 32-64 x 2-2 x 2-4, patch 2, window 7"},
+    {"xcit_micro", SPEC_ARCH_XCIT, 4, 4, ITEMS(SHAPE("64", "4", "4")), "XCiT 64 x 4 x 4, two class layers"},
+    {"nystrom_micro", SPEC_ARCH_NYSTROM, 0, 0, ITEMS(SHAPE("64", "2", "2"), I("mlp_ratio", "2"), I("context", "128"), I("landmarks", "16")), "Nystromformer 64 x 2 x 2, 16 landmarks"},
+    {"gpt_micro", SPEC_ARCH_GPT, 0, 0, GPT("128", "4", "4", "128", "false"), "GPT 128 x 4 x 4, context 128, no biases, tied head"},
+    {"gpt_nano", SPEC_ARCH_GPT, 0, 0, GPT("384", "6", "6", "256", "false"), "GPT 384 x 6 x 6, context 256, no biases, tied head"},
+    {"pinn_micro", SPEC_ARCH_PINNSFORMER, 0, 0, ITEMS(SHAPE("16", "1", "2")), "PINNsformer 16 x 1+1 x 2, grid 21 x 21"},
+    {"maskrcnn_micro", SPEC_ARCH_MASKRCNN, 4, 4, ITEMS(SHAPE("64", "4", "4")), "Mask R-CNN on xcit_micro, canvases of 64 x 64"},
+    {"vit_tiny", SPEC_ARCH_VIT, 16, 4, VIT_CLS("192", "12", "3"), "ViT-Tiny 192 x 12 x 3, class token"},
+    {"vit_small", SPEC_ARCH_VIT, 16, 16, VIT_CLS("384", "12", "6"), "ViT-Small 384 x 12 x 6, class token"},
+    {"vit_b", SPEC_ARCH_VIT, 16, 16, VIT_CLS("768", "12", "12"), "ViT-B 768 x 12 x 12, class token"},
+    {"vit_l", SPEC_ARCH_VIT, 16, 16, VIT_CLS("1024", "24", "16"), "ViT-L 1024 x 24 x 16, class token"},
+    {"deit_b", SPEC_ARCH_VIT, 16, 16, VIT_CLS("768", "12", "12"), "DeiT-B without distillation: the body of ViT-B"},
+    {"deit_b_distilled", SPEC_ARCH_DEIT, 16, 16, VIT_CLS("768", "12", "12"), "DeiT-B with a distillation token"},
+    {"swin_b", SPEC_ARCH_SWIN, 4, 4, ITEMS(I("widths", "[128,256,512,1024]"), I("depths", "[2,2,18,2]"), I("head_counts", "[4,8,16,32]")), "Swin-B"},
+    {"xcit_s12", SPEC_ARCH_XCIT, 16, 16, ITEMS(SHAPE("384", "12", "8"), I("layerscale", "1")), "XCiT-S12/16"},
+    {"xcit_m24", SPEC_ARCH_XCIT, 16, 16, ITEMS(SHAPE("512", "24", "8"), I("layerscale", "1e-5")), "XCiT-M24/16"},
+    {"nystrom_lra", SPEC_ARCH_NYSTROM, 0, 0, ITEMS(SHAPE("64", "2", "2"), I("mlp_ratio", "2")), "Nystromformer of the Long Range Arena"},
+    {"pinnsformer", SPEC_ARCH_PINNSFORMER, 0, 0, ITEMS(SHAPE("32", "1", "2")), "PINNsformer 32 x 1+1 x 2, grid 51 x 51"},
+    {"maskrcnn_xcit_s12", SPEC_ARCH_MASKRCNN, 16, 16, ITEMS(SHAPE("384", "12", "8"), I("layerscale", "1")), "Mask R-CNN on XCiT-S12/16"},
+    {"gpt2", SPEC_ARCH_GPT, 0, 0, GPT("768", "12", "12", "1024", "true"), "GPT-2 124M: 768 x 12 x 12, context 1024, biases"},
+    {"ldnt_small", SPEC_ARCH_GPT, 0, 0, ITEMS(SHAPE("768", "12", "12"), I("context", "1024"), I("bias", "false"), DNT5), "L-DNT-Small 768 x 12 x 12, S5"},
+    {"ldnt_large", SPEC_ARCH_GPT, 0, 0, ITEMS(SHAPE("1280", "36", "20"), I("context", "1024"), I("bias", "false"), DNT5), "L-DNT-Large 1280 x 36 x 20, S5"},
+    {"ldnt_xl", SPEC_ARCH_GPT, 0, 0, ITEMS(SHAPE("1536", "48", "24"), I("context", "1024"), I("bias", "false"), DNT5), "L-DNT-XL 1536 x 48 x 24, S5"},
+    {"vdnt_large", SPEC_ARCH_VIT, 16, 16, ITEMS(SHAPE("1024", "24", "16"), I("pool", "\"cls\""), DNT5), "V-DNT-Large 1024 x 24 x 16, S5"},
+    {"vdnt_huge", SPEC_ARCH_VIT, 14, 14, ITEMS(SHAPE("1280", "32", "16"), I("pool", "\"cls\""), DNT5), "V-DNT-Huge 1280 x 32 x 16, patch 14, S5"},
+};
+const size_t spec_preset_count = sizeof spec_presets / sizeof *spec_presets;
+
+/* ---- Recipes (recipes.md): data, training and attention defaults of reference projects ----
+ *
+ * What a recipe asks for is checked like any value: one that sets bf16 is refused on this build
+ * with the name of the recipe, unless the document says otherwise. */
+
+#define T(p, v) {"/train/" p, v}
+#define D(p, v) {"/data/" p, v}
+
+/* The part that DeiT, Swin and XCiT share: the heavy augmentation. */
+#define HEAVY                                                                                                     \
+    D("dataset", "\"imagenet1k\""), D("augment/crop", "\"rrc\""), D("augment/flip", "0.5"),                       \
+        D("augment/randaugment", "{\"n\":2,\"m\":9,\"std\":0.5,\"inc\":true}"), D("augment/mixup", "0.8"),        \
+        D("augment/cutmix", "1"), D("augment/erasing", "0.25"), D("augment/eval_crop", "0.875"),                  \
+        T("label_smoothing", "0.1"), T("optimizer/weight_decay", "0.05"), T("batch", "1024"),                     \
+        T("precision", "\"bf16\"")
+
+const struct spec_recipe spec_recipes[] = {
+    {"vit_b", ITEMS(HEAVY, T("epochs", "300"), T("optimizer/lr", "0.001"), T("schedule/warmup_epochs", "5"), T("schedule/warmup_lr", "1e-6"), T("schedule/min_lr", "1e-5"), T("schedule/shifted", "false"), T("schedule/per", "\"epoch\""), T("drop_path", "0.1"), T("ema", "0.99996"), D("augment/repeats", "3")), "ViT-B/16 on ImageNet-1k, DeiT style"},
+    {"vit_b_augreg", ITEMS(D("dataset", "\"imagenet1k\""), D("augment/crop", "\"rrc\""), D("augment/flip", "0.5"), D("augment/eval_crop", "0.875"), T("epochs", "300"), T("batch", "4096"), T("optimizer/lr", "0.001"), T("optimizer/weight_decay", "0.1"), T("schedule/warmup_steps", "10000"), T("schedule/min_lr", "0"), T("clip_norm", "1"), T("precision", "\"bf16\"")), "ViT-B/16 on ImageNet-1k, AugReg style"},
+    {"deit_b", ITEMS(HEAVY, T("epochs", "300"), T("optimizer/lr", "0.001"), T("schedule/warmup_epochs", "5"), T("schedule/warmup_lr", "1e-6"), T("schedule/min_lr", "1e-5"), T("schedule/shifted", "false"), T("schedule/per", "\"epoch\""), T("drop_path", "0.1"), T("ema", "0.99996"), D("augment/repeats", "3")), "DeiT-B/16 on ImageNet-1k"},
+    {"swin_b", ITEMS(HEAVY, T("epochs", "300"), T("optimizer/lr", "0.001"), T("schedule/warmup_epochs", "20"), T("schedule/warmup_lr", "1e-6"), T("schedule/min_lr", "1e-5"), T("clip_norm", "5"), T("drop_path", "0.5")), "Swin-B on ImageNet-1k"},
+    {"xcit_m24", ITEMS(HEAVY, T("epochs", "400"), T("optimizer/lr", "0.001"), T("schedule/warmup_epochs", "5"), T("schedule/warmup_lr", "1e-6"), T("schedule/min_lr", "1e-5"), T("schedule/shifted", "false"), T("schedule/per", "\"epoch\""), T("drop_path", "0.15"), T("drop_path_rule", "\"same\""), T("optimizer/decay_temperature", "true"), T("ema", "0.99996"), D("augment/repeats", "3")), "XCiT-M24/16 on ImageNet-1k"},
+    {"vit_tiny_tin", ITEMS(D("dataset", "\"tiny_imagenet\""), D("augment/crop", "\"rrc\""), D("augment/rrc/scale", "[0.5,1]"), D("augment/flip", "0.5"), T("epochs", "200"), T("batch", "512"), T("optimizer/lr", "0.0005"), T("optimizer/weight_decay", "0.05"), T("schedule/warmup_epochs", "10"), T("schedule/min_lr", "1e-5"), T("label_smoothing", "0.1")), "ViT-Tiny on Tiny-ImageNet"},
+    {"gpt2_owt", ITEMS(D("dataset", "\"openwebtext\""), D("tokenizer", "\"gpt2_bpe\""), T("steps", "600000"), T("batch", "480"), T("optimizer/lr", "0.0006"), T("optimizer/betas", "[0.9,0.95]"), T("optimizer/weight_decay", "0.1"), T("schedule/warmup_steps", "2000"), T("schedule/min_lr", "6e-5"), T("clip_norm", "1"), T("init", "\"normal\""), T("precision", "\"bf16\"")), "GPT-2 124M on OpenWebText, nanoGPT's settings"},
+    {"gpt2_wt103", ITEMS(D("dataset", "\"wikitext103\""), D("tokenizer", "\"gpt2_bpe\""), D("eval", "[\"ptb\",\"pg19\"]"), T("epochs", "20"), T("batch", "64"), T("optimizer/lr", "0.0006"), T("optimizer/betas", "[0.9,0.95]"), T("optimizer/weight_decay", "0.1"), T("schedule/warmup_steps", "2000"), T("schedule/min_lr", "6e-5"), T("clip_norm", "1"), T("dropout", "0.1"), T("init", "\"normal\""), T("precision", "\"bf16\"")), "GPT-2 on WikiText-103"},
+    {"deit_b_distilled", NULL, "DeiT-B/16 with a teacher"},
+    {"xcit_s12", NULL, "XCiT-S12/16 on ImageNet-1k"},
+    {"lra_listops", NULL, "Nystromformer on ListOps"},
+    {"lra_text", NULL, "Nystromformer on Text"},
+    {"lra_retrieval", NULL, "Nystromformer on Retrieval"},
+    {"lra_image", NULL, "Nystromformer on Image"},
+    {"lra_pathfinder", NULL, "Nystromformer on Pathfinder"},
+    {"pinn_convection", NULL, "PINNsformer on the convection equation"},
+    {"pinn_reaction", NULL, "PINNsformer on the reaction equation"},
+    {"coco_xcit_s12", NULL, "Mask R-CNN with XCiT-S12/16 on COCO"},
+    {"ldnt", NULL, "L-DNT on OpenWebText"},
+    {"vdnt", NULL, "V-DNT on ImageNet-1k"},
+};
+const size_t spec_recipe_count = sizeof spec_recipes / sizeof *spec_recipes;
+
+/* ---- Data sets ---- */
+
+#define IMAGES .image = true
+#define TOKENS .text = true
+
+static const struct spec_dataset_info datasets[] = {
+    [SPEC_DATASET_MNIST] = {.name = "mnist", .available = true, IMAGES, .side = {28, 28}, .channels = 1, .classes = 10},
+    [SPEC_DATASET_DIGITS_GEN] = {.name = "digits_gen", .available = true, IMAGES, .generated = true, .side = {28, 28},
+                                 .channels = 1, .classes = 10, .train = 10000, .test = 2000},
+    [SPEC_DATASET_CIFAR10] = {.name = "cifar10", IMAGES, .side = {32, 32}, .channels = 3, .classes = 10},
+    [SPEC_DATASET_IMAGENET1K] = {.name = "imagenet1k", IMAGES, .side = {224, 224}, .channels = 3, .classes = 1000},
+    [SPEC_DATASET_TINY_IMAGENET] = {.name = "tiny_imagenet", IMAGES, .side = {64, 64}, .channels = 3, .classes = 200},
+    [SPEC_DATASET_IMAGE_FOLDER] = {.name = "image_folder", IMAGES, .side = {224, 224}, .channels = 3},
+    [SPEC_DATASET_COCO] = {.name = "coco", .channels = 3, .classes = 80},
+    [SPEC_DATASET_DIGIT_CANVAS] = {.name = "digit_canvas", .generated = true, .side = {64, 64}, .channels = 1, .classes = 10},
+    [SPEC_DATASET_LISTOPS] = {.name = "listops", .classes = 10},
+    [SPEC_DATASET_LISTOPS_GEN] = {.name = "listops_gen", .generated = true, .classes = 10},
+    [SPEC_DATASET_IMDB] = {.name = "imdb", .classes = 2},
+    [SPEC_DATASET_AAN] = {.name = "aan", .classes = 2},
+    [SPEC_DATASET_PATHFINDER_GEN] = {.name = "pathfinder_gen", .generated = true, .classes = 2},
+    [SPEC_DATASET_LRA_IMAGE] = {.name = "lra_image", .classes = 10},
+    [SPEC_DATASET_TEXT] = {.name = "text", .available = true, TOKENS},
+    [SPEC_DATASET_PTB] = {.name = "ptb", TOKENS},
+    [SPEC_DATASET_WIKITEXT2] = {.name = "wikitext2", TOKENS},
+    [SPEC_DATASET_WIKITEXT103] = {.name = "wikitext103", TOKENS},
+    [SPEC_DATASET_PG19] = {.name = "pg19", TOKENS},
+    [SPEC_DATASET_OPENWEBTEXT] = {.name = "openwebtext", TOKENS},
+    [SPEC_DATASET_PDE_CONVECTION] = {.name = "pde_convection", .generated = true},
+    [SPEC_DATASET_PDE_REACTION] = {.name = "pde_reaction", .generated = true},
+};
+const size_t spec_dataset_count = sizeof datasets / sizeof *datasets;
+
+const struct spec_dataset_info *spec_dataset_info(enum spec_dataset dataset)
+{
+    return (size_t)dataset < spec_dataset_count ? &datasets[dataset] : NULL;
+}

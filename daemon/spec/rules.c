@@ -1,0 +1,650 @@
+/* Defaults that depend on other values, and checks that concern several. */
+#include "daemon/spec/rules.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "daemon/spec/internal.h"
+
+#define SPEC_USE_DEFINE(name, words, test)                                                                        \
+    const char spec_use_##name##_text[] = words;                                                                  \
+    bool spec_use_##name(const struct spec_config *g)                                                             \
+    {                                                                                                             \
+        (void)g;                                                                                                  \
+        return test;                                                                                              \
+    }
+SPEC_USES(SPEC_USE_DEFINE)
+
+static json_t *made(struct spec_ctx *c, json_t *v)
+{
+    if (!v)
+        c->nomem = true;
+    return v;
+}
+
+static json_t *number(struct spec_ctx *c, double v)
+{
+    return made(c, spec_json_num(v));
+}
+
+static json_t *word(struct spec_ctx *c, const char *text)
+{
+    return made(c, json_string(text));
+}
+
+static const struct spec_dataset_info *dataset_of(const struct spec_ctx *c)
+{
+    return spec_dataset_info((enum spec_dataset)c->g->data.dataset);
+}
+
+static bool is_gpt(const struct spec_ctx *c)
+{
+    return c->g->model.arch == SPEC_ARCH_GPT;
+}
+
+json_t *spec_rule_null(struct spec_ctx *c)
+{
+    (void)c;
+    return json_null();
+}
+
+static json_t *missing(struct spec_ctx *c, const char *pointer, const char *what)
+{
+    spec_ctx_error(c, pointer, "%s", what);
+    return NULL;
+}
+
+/* ---- Head and model ---- */
+
+json_t *spec_rule_required(struct spec_ctx *c)
+{
+    (void)c; /* resolve.c names the field */
+    return NULL;
+}
+
+json_t *spec_rule_arch(struct spec_ctx *c)
+{
+    if (spec_ctx_bad(c, "/model/preset"))
+        return NULL;
+    return missing(c, "/model/arch", "is needed: name model.preset, or model.arch with width, depth and heads");
+}
+
+json_t *spec_rule_dataset(struct spec_ctx *c)
+{
+    return missing(c, "/data/dataset", "is needed: name the data set");
+}
+
+static json_t *shape(struct spec_ctx *c, const char *pointer)
+{
+    /* Where the architecture is in doubt, or takes arrays instead, there is nothing to ask for. */
+    if (spec_ctx_bad(c, "/model/arch") || spec_ctx_bad(c, "/model/preset"))
+        return NULL;
+    if (c->g->model.arch == SPEC_ARCH_SWIN)
+        return json_integer(1);
+    return missing(c, pointer, "is needed where no preset is named");
+}
+
+json_t *spec_rule_width(struct spec_ctx *c)
+{
+    return shape(c, "/model/width");
+}
+
+json_t *spec_rule_depth(struct spec_ctx *c)
+{
+    return shape(c, "/model/depth");
+}
+
+json_t *spec_rule_heads(struct spec_ctx *c)
+{
+    return shape(c, "/model/heads");
+}
+
+json_t *spec_rule_bias(struct spec_ctx *c)
+{
+    (void)c;
+    return json_true();
+}
+
+json_t *spec_rule_pool(struct spec_ctx *c)
+{
+    return word(c, "mean");
+}
+
+json_t *spec_rule_context(struct spec_ctx *c)
+{
+    if (dataset_of(c)->image)
+        return json_null();
+    return number(c, 256);
+}
+
+static json_t *pair(struct spec_ctx *c, int64_t rows, int64_t columns)
+{
+    return rows == columns ? number(c, (double)rows) : made(c, json_pack("[I,I]", rows, columns));
+}
+
+json_t *spec_rule_image_size(struct spec_ctx *c)
+{
+    const struct spec_dataset_info *d = dataset_of(c);
+
+    if (!d->image || !d->side[0])
+        return json_null();
+    return pair(c, d->side[0], d->side[1]);
+}
+
+/* The largest divisor of the side that is at most side/7; at least 1. */
+static int64_t micro_patch(int64_t side)
+{
+    int64_t p = side / 7;
+
+    while (p > 1 && side % p != 0)
+        p--;
+    return p > 1 ? p : 1;
+}
+
+json_t *spec_rule_patch(struct spec_ctx *c)
+{
+    const int64_t *side = c->g->data.image_size;
+
+    if (!dataset_of(c)->image || !side[0])
+        return json_null();
+    if (c->preset && c->preset->patch) {
+        int p = side[0] == 64 && side[1] == 64 ? c->preset->patch_at_64 : c->preset->patch;
+        return number(c, p);
+    }
+    return pair(c, micro_patch(side[0]), micro_patch(side[1]));
+}
+
+/* ---- Norm and attention ---- */
+
+static bool beyond_s1(const struct spec_ctx *c)
+{
+    return c->g->norm.placement >= SPEC_NORM_S2 && c->g->norm.placement <= SPEC_NORM_S5;
+}
+
+json_t *spec_rule_norm_kind(struct spec_ctx *c)
+{
+    return word(c, beyond_s1(c) ? "rms" : "layer");
+}
+
+json_t *spec_rule_norm_eps(struct spec_ctx *c)
+{
+    return number(c, is_gpt(c) ? 1e-5 : 1e-6);
+}
+
+json_t *spec_rule_qk_norm(struct spec_ctx *c)
+{
+    return made(c, json_boolean(beyond_s1(c)));
+}
+
+json_t *spec_rule_alpha(struct spec_ctx *c)
+{
+    switch (c->g->attention.activation) {
+    case SPEC_ACTIVATION_RELU:
+        return number(c, 1);
+    case SPEC_ACTIVATION_SIGMOID_BIAS:
+        return number(c, 0);
+    default:
+        return number(c, 0.5);
+    }
+}
+
+json_t *spec_rule_scale_share(struct spec_ctx *c)
+{
+    /* MidNorm cancels what all heads share. */
+    return word(c, c->g->norm.placement == SPEC_NORM_S4 || c->g->norm.placement == SPEC_NORM_S5 ? "head" : "layer");
+}
+
+json_t *spec_rule_scale_param(struct spec_ctx *c)
+{
+    /* Plain momentum on c itself can jump across zero. */
+    return word(c, c->g->train.optimizer.name == SPEC_OPTIMIZER_MSGDW ? "log" : "direct");
+}
+
+json_t *spec_rule_n_for_scale(struct spec_ctx *c)
+{
+    switch (c->g->model.arch) {
+    case SPEC_ARCH_VIT:
+    case SPEC_ARCH_DEIT:
+    case SPEC_ARCH_XCIT:
+    case SPEC_ARCH_MASKRCNN:
+        return word(c, "patches");
+    case SPEC_ARCH_SWIN:
+        return word(c, "window");
+    default:
+        return word(c, "context");
+    }
+}
+
+/* Called only once model and data are known to fit; what they could be is checked here already,
+ * because a rule may run before. */
+json_t *spec_rule_n(struct spec_ctx *c)
+{
+    double n = 0;
+
+    switch (c->g->attention.n_for_scale) {
+    case SPEC_N_PATCHES:
+        n = (double)spec_config_patches(c->g);
+        break;
+    case SPEC_N_KEYS:
+        n = (double)spec_config_keys(c->g);
+        break;
+    case SPEC_N_CONTEXT:
+        n = (double)c->g->model.context;
+        break;
+    case SPEC_N_NUMBER:
+        n = c->g->attention.n;
+        break;
+    default:
+        break;
+    }
+    return number(c, n >= 1 || c->g->attention.n_for_scale == SPEC_N_NUMBER ? n : 1);
+}
+
+json_t *spec_rule_c0(struct spec_ctx *c)
+{
+    const struct spec_attention *a = &c->g->attention;
+    double v = 1;
+
+    if (a->activation == SPEC_ACTIVATION_POLY) {
+        if (a->scale == SPEC_SCALE_FIXED || a->scale == SPEC_SCALE_LEARNED)
+            v = 1 / sqrt(a->n);
+        else if (a->scale == SPEC_SCALE_K && a->k > 0)
+            v = 1 / a->k;
+    }
+    return number(c, isfinite(v) ? v : 1);
+}
+
+/* ---- Data ---- */
+
+json_t *spec_rule_path(struct spec_ctx *c)
+{
+    const struct spec_dataset_info *d = dataset_of(c);
+
+    if (d->generated || spec_ctx_bad(c, "/data/dataset"))
+        return json_null();
+    if (c->g->data.dataset == SPEC_DATASET_TEXT)
+        return missing(c, "/data/path", "is needed: a text file, as <root>/<relative>");
+    return word(c, d->name);
+}
+
+json_t *spec_rule_split(struct spec_ctx *c)
+{
+    return word(c, c->g->data.dataset == SPEC_DATASET_TEXT ? "fraction" : "given");
+}
+
+static json_t *split_part(struct spec_ctx *c, double v)
+{
+    if (c->g->data.split == SPEC_SPLIT_FRACTION && c->g->data.dataset == SPEC_DATASET_TEXT &&
+        spec_ctx_layer(c, "/data/split/rule") == SPEC_LAYER_DEFAULT)
+        return number(c, v);
+    return json_null();
+}
+
+json_t *spec_rule_split_train(struct spec_ctx *c)
+{
+    return split_part(c, 0.9);
+}
+
+json_t *spec_rule_split_val(struct spec_ctx *c)
+{
+    /* What a given training part leaves over, to 12 digits so that 1 - 0.9 is 0.1. */
+    if (c->g->data.split_train > 0 && c->g->data.split_train < 1)
+        return split_part(c, round((1 - c->g->data.split_train) * 1e12) / 1e12);
+    return split_part(c, 0.1);
+}
+
+json_t *spec_rule_data_context(struct spec_ctx *c)
+{
+    return c->g->model.context > 0 ? number(c, (double)c->g->model.context) : json_null();
+}
+
+/* ---- Training ---- */
+
+json_t *spec_rule_length(struct spec_ctx *c)
+{
+    return missing(c, "/train", "needs a length: steps or epochs");
+}
+
+json_t *spec_rule_lr(struct spec_ctx *c)
+{
+    switch (c->g->train.optimizer.name) {
+    case SPEC_OPTIMIZER_MSGDW:
+    case SPEC_OPTIMIZER_MSGD_L2:
+        return number(c, 0.3);
+    case SPEC_OPTIMIZER_LBFGS:
+        return number(c, 1);
+    default:
+        return number(c, 1e-3);
+    }
+}
+
+json_t *spec_rule_betas(struct spec_ctx *c)
+{
+    return made(c, json_pack("[f,f]", 0.9, is_gpt(c) ? 0.95 : 0.999));
+}
+
+json_t *spec_rule_weight_decay(struct spec_ctx *c)
+{
+    if (c->g->train.optimizer.name == SPEC_OPTIMIZER_MSGDW || c->g->train.optimizer.name == SPEC_OPTIMIZER_MSGD_L2)
+        return number(c, 1e-4);
+    return number(c, is_gpt(c) ? 0.1 : 0.05);
+}
+
+/* Of the two warm-up keys the default falls on the one that goes with the length. */
+json_t *spec_rule_warmup_steps(struct spec_ctx *c)
+{
+    return c->g->train.steps > 0 ? number(c, round(0.05 * (double)c->g->train.steps)) : json_null();
+}
+
+json_t *spec_rule_warmup_epochs(struct spec_ctx *c)
+{
+    return c->g->train.steps > 0 ? json_null() : number(c, (double)c->g->train.epochs * 5 / 100);
+}
+
+json_t *spec_rule_min_lr(struct spec_ctx *c)
+{
+    return number(c, c->g->train.optimizer.lr / 100);
+}
+
+json_t *spec_rule_clip(struct spec_ctx *c)
+{
+    return is_gpt(c) ? number(c, 1) : json_null();
+}
+
+json_t *spec_rule_init(struct spec_ctx *c)
+{
+    return word(c, is_gpt(c) ? "normal" : "trunc_normal");
+}
+
+json_t *spec_rule_eval_every(struct spec_ctx *c)
+{
+    int64_t steps = c->g->train.steps;
+
+    return steps > 0 ? number(c, steps / 20 > 1 ? (double)(steps / 20) : 1) : json_null();
+}
+
+json_t *spec_rule_keep_best(struct spec_ctx *c)
+{
+    return number(c, c->env->keep_best >= 0 ? (double)c->env->keep_best : 1);
+}
+
+json_t *spec_rule_keep_latest(struct spec_ctx *c)
+{
+    return number(c, c->env->keep_latest >= 0 ? (double)c->env->keep_latest : 1);
+}
+
+/* ---- Resources ---- */
+
+json_t *spec_rule_device(struct spec_ctx *c)
+{
+    return word(c, c->env->cuda ? "cuda" : "cpu");
+}
+
+json_t *spec_rule_precision(struct spec_ctx *c)
+{
+    return word(c, c->g->resources.device == SPEC_DEVICE_CUDA ? "bf16" : "fp32");
+}
+
+json_t *spec_rule_threads(struct spec_ctx *c)
+{
+    return number(c, c->env->threads >= 1 ? (double)c->env->threads : 1);
+}
+
+/* ---- Checks of strings ---- */
+
+bool spec_check_template(struct spec_ctx *c, const struct spec_field *f, const char *text)
+{
+    int n = 0, end = 0;
+    bool known = (sscanf(text, "E%2d%n", &n, &end) == 1 && end == 3 && n >= 1 && n <= 18) ||
+                 (sscanf(text, "theory/T%2d%n", &n, &end) == 1 && n >= 1 && n <= 20 && text[8] != '0');
+
+    if (known && !text[end])
+        spec_ctx_error(c, f->pointer, "\"%s\" is known but not available in this version", text);
+    else
+        spec_ctx_error(c, f->pointer, "unknown template; there are E01 to E18 and theory/T1 to theory/T20");
+    return false;
+}
+
+bool spec_check_recipe(struct spec_ctx *c, const struct spec_field *f, const char *text)
+{
+    const char *names[64];
+    char near[64];
+    size_t count = 0;
+
+    for (size_t i = 0; i < spec_recipe_count; i++) {
+        if (strcmp(spec_recipes[i].name, text) == 0) {
+            if (spec_recipes[i].items) {
+                c->recipe = &spec_recipes[i];
+                return true;
+            }
+            spec_ctx_error(c, f->pointer, "\"%s\" is known but not available in this version", text);
+            return false;
+        }
+        names[count++] = spec_recipes[i].name;
+    }
+    spec_ctx_error(c, f->pointer, "unknown recipe%s", spec_did_you_mean(near, sizeof near, text, names, count));
+    return false;
+}
+
+bool spec_check_preset(struct spec_ctx *c, const struct spec_field *f, const char *text)
+{
+    const char *names[64];
+    char near[64];
+    size_t count = 0;
+
+    for (size_t i = 0; i < spec_preset_count; i++) {
+        if (strcmp(spec_presets[i].name, text) == 0) {
+            c->preset = &spec_presets[i];
+            return true;
+        }
+        names[count++] = spec_presets[i].name;
+    }
+    spec_ctx_error(c, f->pointer, "unknown preset%s", spec_did_you_mean(near, sizeof near, text, names, count));
+    return false;
+}
+
+bool spec_check_path(struct spec_ctx *c, const struct spec_field *f, const char *text)
+{
+    size_t root = strcspn(text, "/");
+
+    if (text[0] == '/') {
+        spec_ctx_error(c, f->pointer, "must not be absolute: write <root>/<relative>, where root is a data root of "
+                                      "the daemon's configuration");
+        return false;
+    }
+    for (const char *p = text; *p;) {
+        size_t n = strcspn(p, "/");
+        if ((n == 2 && p[0] == '.' && p[1] == '.') || (n == 1 && p[0] == '.') || n == 0) {
+            spec_ctx_error(c, f->pointer, "must not hold empty parts, \".\" or \"..\"");
+            return false;
+        }
+        p += n;
+        if (*p == '/' && !*++p) {
+            spec_ctx_error(c, f->pointer, "must not end with a slash");
+            return false;
+        }
+    }
+    for (const unsigned char *p = (const unsigned char *)text; *p; p++) {
+        if (*p < 0x20 || *p == 0x7f) {
+            spec_ctx_error(c, f->pointer, "must not hold control characters");
+            return false;
+        }
+    }
+    if (!c->check_roots)
+        return true;
+    for (size_t i = 0; i < c->env->root_count; i++) {
+        if (strlen(c->env->roots[i]) == root && memcmp(c->env->roots[i], text, root) == 0)
+            return true;
+    }
+    spec_ctx_error(c, f->pointer, "no data root named '%.*s' is configured; add it to [data], or set data.path",
+                   (int)root, text);
+    return false;
+}
+
+/* ---- Checks that concern several fields ---- */
+
+static bool ok(const struct spec_ctx *c, const char *a, const char *b)
+{
+    return !spec_ctx_bad(c, a) && (!b || !spec_ctx_bad(c, b));
+}
+
+static void check_model(struct spec_ctx *c)
+{
+    const struct spec_model *m = &c->g->model;
+    const struct spec_data *d = &c->g->data;
+    const struct spec_dataset_info *info = dataset_of(c);
+    char rows[24];
+
+    if (c->preset && ok(c, "/model/arch", NULL) && m->arch != c->preset->arch) {
+        spec_ctx_error(c, "/model/arch", "the preset \"%s\" is a %s; leave arch out, or the preset", c->preset->name,
+                       spec_names_arch.names[c->preset->arch]);
+        return;
+    }
+    if (!ok(c, "/model/arch", "/data/dataset") || !ok(c, "/model/preset", NULL))
+        return;
+    if (ok(c, "/model/heads", "/model/width") && m->width % m->heads != 0)
+        spec_ctx_error(c, "/model/heads", "must divide the width: %lld is no multiple of %lld", (long long)m->width,
+                       (long long)m->heads);
+    if (m->arch == SPEC_ARCH_VIT && !info->image) {
+        spec_ctx_error(c, "/data/dataset", "\"%s\" holds no images, which a vit needs", info->name);
+        return;
+    }
+    if (m->arch == SPEC_ARCH_GPT && !info->text) {
+        spec_ctx_error(c, "/data/dataset", "\"%s\" is no text, which a gpt needs", info->name);
+        return;
+    }
+    if (info->image && ok(c, "/data/image_size", "/model/patch")) {
+        if (!d->image_size[0]) {
+            spec_ctx_error(c, "/data/image_size", "must not be null for images");
+        } else if (info->side[0] && (d->image_size[0] != info->side[0] || d->image_size[1] != info->side[1])) {
+            snprintf(rows, sizeof rows, "%lldx%lld", (long long)info->side[0], (long long)info->side[1]);
+            spec_ctx_error(c, "/data/image_size",
+                           "a size other than the data set's %s is known but not available in this version", rows);
+        } else if (!m->patch[0]) {
+            spec_ctx_error(c, "/model/patch", "must not be null for images");
+        } else if (d->image_size[0] % m->patch[0] != 0 || d->image_size[1] % m->patch[1] != 0) {
+            spec_ctx_error(c, "/model/patch", "must divide the image: %lldx%lld pixels into patches of %lldx%lld",
+                           (long long)d->image_size[0], (long long)d->image_size[1], (long long)m->patch[0],
+                           (long long)m->patch[1]);
+        }
+    }
+    if (!info->image && ok(c, "/model/context", "/data/context")) {
+        if (m->context < 1)
+            spec_ctx_error(c, "/model/context", "must not be null for sequences");
+        else if (d->context < 1)
+            spec_ctx_error(c, "/data/context", "must not be null for sequences");
+        else if (d->context > m->context)
+            spec_ctx_error(c, "/data/context", "must be at most model.context, which is %lld", (long long)m->context);
+    }
+}
+
+static void check_attention(struct spec_ctx *c)
+{
+    const struct spec_attention *a = &c->g->attention;
+    int arch = c->g->model.arch;
+
+    if (spec_use_k(c->g) && ok(c, "/attention/k", "/attention/scale") && isnan(a->k))
+        spec_ctx_error(c, "/attention/k", "is needed with scale k");
+    if (spec_use_n(c->g) && ok(c, "/attention/n_for_scale", "/model/arch")) {
+        if (a->n_for_scale == SPEC_N_PATCHES && arch == SPEC_ARCH_GPT)
+            spec_ctx_error(c, "/attention/n_for_scale", "a gpt has no patches; use context, keys or a number");
+        if (a->n_for_scale == SPEC_N_CONTEXT && arch == SPEC_ARCH_VIT)
+            spec_ctx_error(c, "/attention/n_for_scale", "a vit has no context; use patches, keys or a number");
+    }
+    if (c->g->train.precision == SPEC_PRECISION_FP16 && spec_use_poly(c->g) && a->degree > 3 && !a->qk_norm)
+        spec_ctx_error(c, "/attention/degree", "must be at most 3 in fp16 without qk_norm");
+    if (a->form == SPEC_FORM_LINEAR && spec_use_poly(c->g) && a->degree > 2)
+        spec_ctx_error(c, "/attention/form", "linear needs a degree of 1 or 2");
+    if (a->form == SPEC_FORM_LINEAR && a->dropout > 0)
+        spec_ctx_error(c, "/attention/form", "linear allows no dropout on the attention matrix");
+}
+
+static void check_split(struct spec_ctx *c)
+{
+    const struct spec_data *d = &c->g->data;
+    double train = d->split_train, val = d->split_val;
+
+    if (!ok(c, "/data/split/rule", "/data/split/train") || !ok(c, "/data/split/val", "/data/dataset"))
+        return;
+    if (d->split == SPEC_SPLIT_GIVEN) {
+        if (d->dataset == SPEC_DATASET_TEXT)
+            spec_ctx_error(c, "/data/split/rule", "a text file is not split already; use fraction or count");
+        return;
+    }
+    if (isnan(train) || isnan(val)) {
+        spec_ctx_error(c, isnan(train) ? "/data/split/train" : "/data/split/val", "is needed with the rule %s",
+                       d->split == SPEC_SPLIT_COUNT ? "count" : "fraction");
+    } else if (d->split == SPEC_SPLIT_FRACTION) {
+        /* A sum such as 0.9 + 0.1 may exceed 1 by a rounding error. */
+        if (train >= 1)
+            spec_ctx_error(c, "/data/split/train", "must be less than 1 as a fraction");
+        else if (val >= 1)
+            spec_ctx_error(c, "/data/split/val", "must be less than 1 as a fraction");
+        else if (train + val > 1 + 1e-9)
+            spec_ctx_error(c, "/data/split", "train and val together are more than 1");
+    } else {
+        const struct spec_dataset_info *info = dataset_of(c);
+        if (train != floor(train) || train > 1e12)
+            spec_ctx_error(c, "/data/split/train", "must be an integer as a count");
+        else if (val != floor(val) || val > 1e12)
+            spec_ctx_error(c, "/data/split/val", "must be an integer as a count");
+        else if (info->generated && train + val > 1e6)
+            spec_ctx_error(c, "/data/split", "at most 1000000 generated samples");
+    }
+}
+
+static void check_data(struct spec_ctx *c)
+{
+    const struct spec_data *d = &c->g->data;
+    const struct spec_dataset_info *info = dataset_of(c);
+
+    if (!ok(c, "/data/dataset", "/data/path"))
+        return;
+    if (info->generated && d->path)
+        spec_ctx_warning(c, "/data/path", "has no effect: \"%s\" is generated", info->name);
+    if (!info->generated && !d->path)
+        spec_ctx_error(c, "/data/path", "must not be null for \"%s\"", info->name);
+    if (d->augment.crop == SPEC_CROP_PAD_CROP && ok(c, "/data/augment/pad_crop/shift", "/data/image_size") &&
+        info->image && (d->augment.pad_crop_shift >= d->image_size[0] || d->augment.pad_crop_shift >= d->image_size[1]))
+        spec_ctx_error(c, "/data/augment/pad_crop/shift", "must be smaller than the image");
+    if (d->augment.rrc_scale[0] > d->augment.rrc_scale[1])
+        spec_ctx_error(c, "/data/augment/rrc/scale", "the first must not be greater than the second");
+    if (d->augment.rrc_ratio[0] > d->augment.rrc_ratio[1])
+        spec_ctx_error(c, "/data/augment/rrc/ratio", "the first must not be greater than the second");
+}
+
+static void check_train(struct spec_ctx *c)
+{
+    const struct spec_train *t = &c->g->train;
+    const struct spec_sched *s = &t->schedule;
+    int64_t parts = c->g->resources.slots * t->accumulation;
+
+    if (ok(c, "/train/batch", "/train/accumulation") && ok(c, "/resources/slots", NULL) && parts > 0 &&
+        t->batch % parts != 0)
+        spec_ctx_error(c, "/train/batch", "must be a multiple of slots x accumulation, %lld", (long long)parts);
+    if (ok(c, "/train/schedule/warmup_steps", "/train/steps") && t->steps > 0 && s->warmup_steps > t->steps)
+        spec_ctx_error(c, "/train/schedule/warmup_steps", "must be at most the length, %lld steps",
+                       (long long)t->steps);
+    if (ok(c, "/train/schedule/warmup_epochs", "/train/epochs") && t->epochs > 0 &&
+        s->warmup_epochs > (double)t->epochs)
+        spec_ctx_error(c, "/train/schedule/warmup_epochs", "must be at most the length, %lld epochs",
+                       (long long)t->epochs);
+    if (ok(c, "/train/seed", "/trials") && t->seed + (c->run->head.trials - 1) > (int64_t)SPEC_MAX_SEED)
+        spec_ctx_error(c, "/train/seed", "seed + trials must stay below 2^53");
+    for (size_t i = 1; i < s->milestones.count; i++) {
+        if (s->milestones.items[i] <= s->milestones.items[i - 1]) {
+            spec_ctx_error(c, "/train/schedule/milestones", "must grow");
+            break;
+        }
+    }
+}
+
+void spec_rules_check(struct spec_ctx *c)
+{
+    check_model(c);
+    check_attention(c);
+    check_split(c);
+    check_data(c);
+    check_train(c);
+}

@@ -1,0 +1,517 @@
+/* Derivatives against central differences in f64: every op, every instruction of EXPR; twice for the
+ * primitives, and through the fused derivatives. */
+#include "tests/graph/rig.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define TOL 2e-7
+
+/* A scalar that depends on every element of y with a weight of its own, and not linearly. */
+static struct pk_val weigh(struct pk_graph *g, struct pk_val y, const char *name)
+{
+    struct pk_val w = pk_input(g, name, pk_dtype_of(g, y), pk_shape_of(g, y));
+    int32_t rank = pk_shape_of(g, y).rank;
+    struct pk_val s = pk_mul(g, y, pk_add(g, w, pk_scale(g, y, 0.25)));
+
+    return pk_reshape(g, pk_sum(g, s, (1u << rank) - 1, false), PK_SHAPE(1));
+}
+
+/* Completes a graph whose scalar is f: gradients by `leaf`s, then differences. */
+static void check_first(struct rig *r, struct pk_val f, const struct pk_val *leaf, const char *const *name,
+                        size_t n)
+{
+    struct pk_val d[16];
+
+    pk_grad(r->g, f, PK_NONE, leaf, n, d);
+    pk_output(r->g, "f", f);
+    for (size_t i = 0; i < n; i++) {
+        char out[64];
+
+        snprintf(out, sizeof out, "d.%s", name[i]);
+        pk_output(r->g, out, d[i]);
+    }
+    rig_plan(r);
+    for (size_t i = 0; i < n; i++)
+        rig_check_gradient(r, name[i], TOL);
+}
+
+/* The same for a scalar made of the gradients of f: the transform applied to its own output. */
+static void check_second(struct rig *r, struct pk_val f, const struct pk_val *leaf, const char *const *name,
+                         size_t n)
+{
+    struct pk_val d[16], sum = PK_NONE;
+
+    pk_grad(r->g, f, PK_NONE, leaf, n, d);
+    for (size_t i = 0; i < n; i++) {
+        char w[64];
+        struct pk_val part;
+
+        snprintf(w, sizeof w, "w2.%s", name[i]);
+        part = weigh(r->g, d[i], w);
+        sum = sum.id ? pk_add(r->g, sum, part) : part;
+    }
+    check_first(r, sum, leaf, name, n);
+}
+
+struct build {
+    const char *label;
+    /* Leaves into leaf/name (at most 6); returns y. */
+    struct pk_val (*make)(struct pk_graph *g, struct pk_val *leaf, const char **name, size_t *n);
+    void (*fill)(struct rig *r); /* special contents; may be NULL */
+    bool second;
+};
+
+static struct pk_val param(struct pk_graph *g, struct pk_val *leaf, const char **name, size_t *n,
+                           const char *called, struct pk_shape shape)
+{
+    leaf[*n] = pk_param(g, called, PK_F64, shape);
+    name[*n] = called;
+    return leaf[(*n)++];
+}
+
+#define MAKE(f) static struct pk_val f(struct pk_graph *g, struct pk_val *leaf, const char **name, size_t *n)
+#define P(called, ...) param(g, leaf, name, n, called, PK_SHAPE(__VA_ARGS__))
+
+MAKE(make_add)
+{
+    return pk_add(g, P("a", 2, 3), P("b", 3));
+}
+MAKE(make_sub)
+{
+    return pk_sub(g, P("a", 2, 1), P("b", 1, 3));
+}
+MAKE(make_mul)
+{
+    struct pk_val a = P("a", 2, 3);
+
+    return pk_mul(g, pk_mul(g, a, P("b", 2, 1)), a);
+}
+MAKE(make_div)
+{
+    return pk_div(g, P("a", 2, 3), pk_offset(g, P("b", 2, 3), 2.0));
+}
+MAKE(make_max)
+{
+    return pk_max2(g, P("a", 3, 3), P("b", 3));
+}
+MAKE(make_select)
+{
+    struct pk_val a = P("a", 3, 3), b = P("b", 3, 3);
+
+    return pk_select(g, pk_gt(g, a, b), pk_mul(g, a, a), pk_mul(g, b, a));
+}
+MAKE(make_power)
+{
+    struct pk_val a = P("a", 5);
+
+    return pk_add(g, pk_power(g, a, 3), pk_add(g, pk_power(g, a, 1), pk_add(g, pk_power(g, a, 0), pk_power(g, a, 2))));
+}
+MAKE(make_views)
+{
+    static const int32_t order[3] = {2, 0, 1};
+    struct pk_val a = P("a", 2, 3, 4), p = pk_permute(g, a, order), s = pk_slice(g, p, 0, 1, 2);
+
+    s = pk_reshape(g, s, PK_SHAPE(4, 3)); /* not in order: copies */
+    return pk_mul(g, s, pk_broadcast(g, pk_slice(g, pk_reshape(g, a, PK_SHAPE(24)), 0, 5, 3), PK_SHAPE(4, 3)));
+}
+MAKE(make_concat)
+{
+    struct pk_val a = P("a", 2, 3), b = P("b", 2, 2), both[3] = {a, b, a};
+    struct pk_val y = pk_concat(g, 1, both, 3);
+
+    return pk_mul(g, y, pk_slice(g, pk_concat(g, 1, both, 3), 1, 0, 8));
+}
+MAKE(make_sum)
+{
+    struct pk_val a = P("a", 2, 3, 2);
+
+    return pk_mul(g, pk_sum(g, a, 5, true), pk_add(g, pk_mean(g, pk_mul(g, a, a), 2, true), a));
+}
+MAKE(make_sumsq)
+{
+    struct pk_val x[2];
+
+    x[0] = P("a", 2, 3);
+    x[1] = P("b", 4);
+    return pk_sumsq(g, x, 2);
+}
+MAKE(make_matmul)
+{
+    return pk_matmul(g, P("a", 3, 4), P("b", 4, 2));
+}
+MAKE(make_matmul_batched)
+{
+    return pk_matmul(g, P("a", 2, 1, 3, 4), P("b", 3, 4, 2));
+}
+MAKE(make_matmul_one_weight)
+{
+    return pk_matmul(g, P("a", 2, 3, 4), pk_transpose(g, P("b", 2, 4)));
+}
+MAKE(make_matmul_one_left)
+{
+    return pk_matmul(g, P("a", 3, 4), P("b", 2, 4, 2));
+}
+MAKE(make_linear)
+{
+    struct pk_val x = P("x", 2, 3, 4), w = P("w", 5, 4);
+
+    return pk_gelu(g, pk_linear(g, x, w, true, P("b", 5)), false);
+}
+MAKE(make_gather)
+{
+    struct pk_val table = P("t", 5, 3), index = pk_input(g, "index", PK_I32, PK_SHAPE(2, 2));
+
+    return pk_mul(g, pk_gather(g, table, index), pk_gather(g, table, pk_reshape(g, index, PK_SHAPE(1, 2, 2))));
+}
+static void fill_gather(struct rig *r)
+{
+    const double index[4] = {4, 0, 4, 2};
+
+    rig_set(r, "index", index);
+}
+MAKE(make_cast)
+{
+    return pk_mul(g, pk_copy(g, pk_transpose(g, P("a", 2, 3))), P("b", 3, 2));
+}
+MAKE(make_norm)
+{
+    struct pk_val x = P("x", 2, 3, 5), gamma = P("gamma", 5);
+
+    return pk_norm(g, x, gamma, P("beta", 5), (struct pk_norm_spec){PK_NORM_LAYER, PK_EPS_MEAN, 1e-3});
+}
+MAKE(make_norm_sum)
+{
+    struct pk_val x = P("x", 3, 5);
+
+    return pk_norm(g, x, P("gamma", 5), PK_NONE, (struct pk_norm_spec){PK_NORM_LAYER, PK_EPS_SUM, 1e-2});
+}
+MAKE(make_rms)
+{
+    struct pk_val x = P("x", 3, 5);
+
+    return pk_norm(g, x, P("gamma", 5), PK_NONE, (struct pk_norm_spec){PK_NORM_RMS, PK_EPS_SUM, 1e-2});
+}
+MAKE(make_rms_beta)
+{
+    struct pk_val x = P("x", 3, 5), gamma = P("gamma", 5);
+
+    return pk_norm(g, x, gamma, P("beta", 5), (struct pk_norm_spec){PK_NORM_RMS, PK_EPS_MEAN, 1e-3});
+}
+MAKE(make_softmax)
+{
+    return pk_softmax(g, P("x", 3, 4));
+}
+MAKE(make_cross_entropy)
+{
+    struct pk_val x = P("x", 5, 4);
+
+    return pk_cross_entropy(g, x, pk_input(g, "target", PK_I32, PK_SHAPE(5)), 0.1, -1).loss_sum;
+}
+static void fill_targets(struct rig *r)
+{
+    const double t[5] = {3, -1, 0, 0, 2};
+
+    rig_set(r, "target", t);
+}
+
+static struct pk_attention_spec spec_of(enum pk_phi phi, int p, bool causal)
+{
+    return (struct pk_attention_spec){.phi = phi, .degree = p, .scale = 0.7, .causal = causal};
+}
+
+MAKE(make_attention_softmax)
+{
+    struct pk_val q = P("q", 2, 2, 3, 4), k = P("k", 2, 2, 5, 4);
+
+    return pk_attention(g, q, k, P("v", 2, 2, 5, 4), spec_of(PK_PHI_SOFTMAX, 0, false));
+}
+MAKE(make_attention_causal)
+{
+    struct pk_attention_spec s = spec_of(PK_PHI_SOFTMAX, 0, true);
+
+    s.scale = 1.0;
+    return pk_attention_packed(g, P("qkv", 2, 4, 3, 2, 3), s);
+}
+MAKE(make_attention_cubic)
+{
+    struct pk_attention_spec s = spec_of(PK_PHI_POLY, 3, true);
+    struct pk_val qkv = P("qkv", 2, 4, 3, 2, 3);
+
+    s.scale_value = P("c", 2);
+    s.mask = pk_input(g, "mask", PK_U8, PK_SHAPE(2, 4));
+    return pk_attention_packed(g, qkv, s);
+}
+static void fill_mask(struct rig *r)
+{
+    const double m[8] = {1, 1, 0, 1, 0, 0, 1, 1};
+
+    rig_set(r, "mask", m);
+}
+MAKE(make_attention_linear)
+{
+    struct pk_attention_spec s = spec_of(PK_PHI_POLY, 1, true);
+    struct pk_val q = P("q", 2, 2, 3, 4), k = P("k", 2, 2, 5, 4), v = P("v", 2, 2, 5, 4);
+
+    s.scale_value = P("c", 1);
+    s.length = pk_input(g, "length", PK_I32, PK_SHAPE(2));
+    return pk_attention(g, q, k, v, s);
+}
+static void fill_length(struct rig *r)
+{
+    const double l[2] = {5, 3};
+
+    rig_set(r, "length", l);
+}
+MAKE(make_attention_masked_softmax)
+{
+    struct pk_attention_spec s = spec_of(PK_PHI_SOFTMAX, 0, true);
+
+    s.mask = pk_input(g, "mask", PK_U8, PK_SHAPE(2, 4));
+    return pk_attention_packed(g, P("qkv", 2, 4, 3, 2, 3), s);
+}
+MAKE(make_attention_sigmoid)
+{
+    struct pk_attention_spec s = spec_of(PK_PHI_SIGMOID, 0, false);
+
+    s.bias = -1.5;
+    return pk_attention_packed(g, P("qkv", 1, 4, 3, 2, 3), s);
+}
+MAKE(make_attention_relu)
+{
+    return pk_attention_packed(g, P("qkv", 1, 4, 3, 2, 3), spec_of(PK_PHI_RELU, 0, true));
+}
+
+static const struct build builds[] = {
+    {"add", make_add, NULL, true},
+    {"sub", make_sub, NULL, true},
+    {"mul", make_mul, NULL, true},
+    {"div", make_div, NULL, true},
+    {"max", make_max, NULL, true},
+    {"select", make_select, NULL, true},
+    {"power", make_power, NULL, true},
+    {"views", make_views, NULL, true},
+    {"concat", make_concat, NULL, true},
+    {"sum", make_sum, NULL, true},
+    {"sumsq", make_sumsq, NULL, true},
+    {"matmul", make_matmul, NULL, true},
+    {"matmul batched", make_matmul_batched, NULL, true},
+    {"matmul, one weight", make_matmul_one_weight, NULL, true},
+    {"matmul, one left", make_matmul_one_left, NULL, true},
+    {"linear gelu", make_linear, NULL, true},
+    {"gather", make_gather, fill_gather, true},
+    {"copy", make_cast, NULL, true},
+    {"layer norm", make_norm, NULL, true},
+    {"layer norm, eps on the sum", make_norm_sum, NULL, true},
+    {"rms norm, eps on the sum", make_rms, NULL, true},
+    {"rms norm with offset", make_rms_beta, NULL, true},
+    {"softmax", make_softmax, NULL, true},
+    {"cross entropy", make_cross_entropy, fill_targets, true},
+    {"attention softmax", make_attention_softmax, NULL, true},
+    {"attention causal", make_attention_causal, NULL, true},
+    {"attention cubic", make_attention_cubic, fill_mask, true},
+    {"attention linear", make_attention_linear, fill_length, true},
+    {"attention softmax masked", make_attention_masked_softmax, fill_mask, true},
+    {"attention sigmoid", make_attention_sigmoid, NULL, true},
+    {"attention relu", make_attention_relu, NULL, true},
+};
+
+static void run_build(const struct build *b, bool plain, bool second)
+{
+    struct rig *r = rig_new(plain);
+    struct pk_val leaf[8];
+    const char *name[8];
+    size_t n = 0;
+    struct pk_val y = b->make(r->g, leaf, name, &n);
+    struct pk_val f;
+
+    if (getenv("VERBOSE"))
+        print_message("%s, %s, %s\n", b->label, plain ? "plain" : "fused", second ? "second" : "first");
+    if (pk_graph_check(r->g, &r->why) != PD_OK)
+        fail_msg("%s: %s", b->label, r->why.text);
+    f = weigh(r->g, y, "w1");
+    /* Leaves with special contents must exist before the plan, and be filled before the first run. */
+    if (b->fill) {
+        rig_plan(r);
+        b->fill(r);
+    }
+    if (second)
+        check_second(r, f, leaf, name, n);
+    else
+        check_first(r, f, leaf, name, n);
+    rig_free(r);
+}
+
+static void test_grad_agrees_with_differences(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof builds / sizeof *builds; i++)
+        run_build(&builds[i], false, false);
+}
+
+static void test_grad_of_plain_forms_agrees_with_differences(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof builds / sizeof *builds; i++)
+        run_build(&builds[i], true, false);
+}
+
+static void test_grad_of_grad_agrees_with_differences(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof builds / sizeof *builds; i++)
+        run_build(&builds[i], true, true);
+}
+
+static void test_grad_of_grad_goes_through_fused_derivatives(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof builds / sizeof *builds; i++)
+        run_build(&builds[i], false, true);
+}
+
+/* Third order, to be sure that nothing stops at two. */
+static void test_grad_third_order_of_a_chain(void **state)
+{
+    struct rig *r = rig_new(true);
+    struct pk_val x = pk_param(r->g, "x", PK_F64, PK_SHAPE(4)), d1, d2;
+    struct pk_val f = weigh(r->g, pk_unary(r->g, PK_EX_TANH, pk_gelu(r->g, x, true)), "w");
+
+    (void)state;
+    pk_grad(r->g, f, PK_NONE, &x, 1, &d1);
+    d1 = weigh(r->g, d1, "w1");
+    pk_grad(r->g, d1, PK_NONE, &x, 1, &d2);
+    const char *name = "x";
+
+    check_first(r, weigh(r->g, d2, "w2"), &x, &name, 1);
+    rig_free(r);
+}
+
+static void test_grad_of_every_instruction(void **state)
+{
+    (void)state;
+    for (int op = PK_EX_NEG; op <= PK_EX_FINITE; op++) {
+        for (int second = 0; second < 2; second++) {
+            struct rig *r;
+            struct pk_val x, y;
+            const char *name = "x";
+
+            if (op == PK_EX_POW)
+                continue; /* make_power */
+            r = rig_new(false);
+            x = pk_param(r->g, name, PK_F64, PK_SHAPE(7));
+            /* Positive where only that is allowed; away from the corner of abs. */
+            y = op == PK_EX_LOG || op == PK_EX_SQRT || op == PK_EX_RSQRT || op == PK_EX_RECIP || op == PK_EX_ABS
+                    ? pk_offset(r->g, x, 1.5)
+                    : pk_scale(r->g, x, 2.0);
+            if (op == PK_EX_ABS)
+                y = pk_scale(r->g, y, -1.0);
+            y = weigh(r->g, pk_unary(r->g, (enum pk_ex)op, y), "w1");
+            if (second)
+                check_second(r, y, &x, &name, 1);
+            else
+                check_first(r, y, &x, &name, 1);
+            rig_free(r);
+        }
+    }
+}
+
+static void count_matmul(void *user, const char *node, const struct pk_view *out, int n)
+{
+    (void)out;
+    (void)n;
+    *(int *)user += strstr(node, "matmul") != NULL;
+}
+
+static void test_grad_visits_only_paths_to_what_is_asked(void **state)
+{
+    struct rig *r = rig_new(false);
+    struct pk_val x = pk_param(r->g, "x", PK_F64, PK_SHAPE(4, 4)), w = pk_param(r->g, "w", PK_F64, PK_SHAPE(4, 4));
+    struct pk_val frozen = x, y, d;
+    int all = 0, one = 0;
+
+    (void)state;
+    for (int i = 0; i < 5; i++)
+        frozen = pk_unary(r->g, PK_EX_TANH, pk_matmul(r->g, frozen, x));
+    y = weigh(r->g, pk_matmul(r->g, frozen, w), "k");
+    pk_grad(r->g, y, PK_NONE, &w, 1, &d);
+    pk_output(r->g, "d", d);
+    rig_plan(r);
+    pk_exec_trace(r->exec, count_matmul, &one);
+    rig_run(r);
+    assert_int_equal(one, 6 + 1); /* forward, and one product for w: nothing upstream */
+    pk_grad(r->g, y, PK_NONE, &x, 1, &d);
+    pk_output(r->g, "dx", d);
+    rig_replan(r);
+    pk_exec_trace(r->exec, count_matmul, &all);
+    rig_run(r);
+    assert_int_equal(all, 6 + 1 + 1 + 4 * 2 + 2); /* both operands depend on x */
+    rig_free(r);
+}
+
+static void test_grad_of_an_unreached_input_is_zero(void **state)
+{
+    struct rig *r = rig_new(false);
+    struct pk_val x = pk_param(r->g, "x", PK_F64, PK_SHAPE(2)), z = pk_param(r->g, "z", PK_F64, PK_SHAPE(3));
+    struct pk_val in[2] = {x, z}, d[2];
+    double *got;
+    int64_t n;
+
+    (void)state;
+    pk_grad(r->g, pk_sumsq(r->g, &x, 1), PK_NONE, in, 2, d);
+    pk_output(r->g, "d", d[1]);
+    rig_plan(r);
+    rig_run(r);
+    got = rig_read(r, "d", &n);
+    assert_int_equal(n, 3);
+    for (int i = 0; i < 3; i++)
+        assert_true(got[i] == 0.0);
+    free(got);
+    rig_free(r);
+}
+
+static void test_grad_refuses_what_has_none(void **state)
+{
+    struct pd_why why;
+    struct pk_graph *g = pk_graph_new(false);
+    struct pk_val qkv = pk_param(g, "qkv", PK_F64, PK_SHAPE(1, 2, 3, 1, 2)), d;
+    struct pk_val x = pk_input(g, "x", PK_F64, PK_SHAPE(1, 2, 4));
+    struct pk_attention_stats s = pk_attention_stats_packed(g, qkv, x, spec_of(PK_PHI_POLY, 2, false));
+
+    (void)state;
+    pk_grad(g, s.fro, PK_NONE, &qkv, 1, &d);
+    assert_int_equal(pk_graph_check(g, &why), PD_ERR_UNSUPPORTED);
+    assert_int_equal(d.id, 0);
+    pk_graph_free(g);
+
+    g = pk_graph_new(false);
+    x = pk_input(g, "i", PK_I32, PK_SHAPE(2));
+    pk_grad(g, pk_cast(g, x, PK_F64), PK_NONE, &x, 1, &d);
+    assert_int_equal(pk_graph_check(g, &why), PD_ERR_INVALID);
+    pk_graph_free(g);
+
+    g = pk_graph_new(false);
+    x = pk_param(g, "x", PK_F64, PK_SHAPE(2));
+    pk_grad(g, x, pk_fill(g, PK_F64, PK_SHAPE(3), 1.0), &x, 1, &d);
+    assert_int_equal(pk_graph_check(g, &why), PD_ERR_INVALID);
+    pk_graph_free(g);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_grad_agrees_with_differences),
+        cmocka_unit_test(test_grad_of_plain_forms_agrees_with_differences),
+        cmocka_unit_test(test_grad_of_grad_agrees_with_differences),
+        cmocka_unit_test(test_grad_of_grad_goes_through_fused_derivatives),
+        cmocka_unit_test(test_grad_third_order_of_a_chain),
+        cmocka_unit_test(test_grad_of_every_instruction),
+        cmocka_unit_test(test_grad_visits_only_paths_to_what_is_asked),
+        cmocka_unit_test(test_grad_of_an_unreached_input_is_zero),
+        cmocka_unit_test(test_grad_refuses_what_has_none),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -9,6 +9,7 @@
 #include "daemon/digest/digest.h"
 #include "daemon/serve/internal.h"
 #include "daemon/spec/spec.h"
+#include "daemon/train/checkpoint.h"
 #include "kernels/base/log.h"
 
 static void backend_log(void *user, int level, const char *text)
@@ -71,26 +72,40 @@ static float meta_number(const struct data_st *st, const char *key, float missin
     return text ? strtof(text, NULL) : missing;
 }
 
+/* The bytes are proved once: by the digest under which they were registered, else by the one they carry. */
+static enum pd_err open_checked(const struct serve_options *o, struct data_st **ret, struct pd_why *why)
+{
+    struct data_st *st = NULL;
+    struct train_state state;
+    char hex[DIGEST_SHA256_HEX_SIZE];
+    const void *bytes;
+    size_t len;
+    enum pd_err err;
+
+    if (!o->digest)
+        return train_checkpoint_open(o->checkpoint, ret, &state, why);
+    err = data_st_open(o->checkpoint, &st, why);
+    if (err != PD_OK)
+        return err;
+    bytes = data_st_bytes(st, &len);
+    if (strcmp(digest_sha256_hex(bytes, len, hex), o->digest) != 0) {
+        data_st_free(st);
+        return pd_fail(why, PD_ERR_CORRUPT, "checkpoint '%s' has digest %s, expected %s", o->checkpoint, hex,
+                       o->digest);
+    }
+    *ret = st;
+    return PD_OK;
+}
+
 static enum pd_err read_checkpoint(struct serve *s, const struct serve_options *o, struct pd_why *why)
 {
     struct data_st *st = NULL;
     struct model_spec spec;
     const char *step;
-    const void *bytes;
-    char hex[DIGEST_SHA256_HEX_SIZE];
-    size_t len;
-    enum pd_err err = data_st_open(o->checkpoint, &st, why);
+    enum pd_err err = open_checked(o, &st, why);
 
     if (err != PD_OK)
-        goto out;
-    if (o->digest) {
-        bytes = data_st_bytes(st, &len);
-        if (strcmp(digest_sha256_hex(bytes, len, hex), o->digest) != 0) {
-            err = pd_fail(why, PD_ERR_CORRUPT, "checkpoint '%s' has digest %s, expected %s", o->checkpoint,
-                          hex, o->digest);
-            goto out;
-        }
-    }
+        return err;
     err = model_spec_from_meta(st, &spec, why);
     if (err == PD_OK)
         err = model_new(&spec, &s->model, why);
@@ -108,7 +123,7 @@ static enum pd_err read_checkpoint(struct serve *s, const struct serve_options *
     s->info.step = step ? strtoull(step, NULL, 10) : 0;
     s->mean = meta_number(st, "polyd.data.mean", 0);
     s->std = meta_number(st, "polyd.data.std", 1);
-    if (!isfinite(s->mean) || !isfinite(s->std) || s->std <= 0)
+    if (s->info.kind == SERVE_CLASSIFIER && (!isfinite(s->mean) || !isfinite(s->std) || s->std <= 0))
         err = pd_fail(why, PD_ERR_CORRUPT, "checkpoint '%s' names a mean or deviation that is none",
                       o->checkpoint);
 out:

@@ -4,8 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/data/safetensors.h"
-#include "kernels/base/file.h"
+#include "daemon/train/checkpoint.h"
 
 static void must(enum pd_err err, const struct pd_why *why, const char *what)
 {
@@ -62,43 +61,49 @@ struct model_spec test_gpt_spec(enum pk_phi phi)
     return s;
 }
 
+static enum pd_err copy_tensor(void *user, void *to, const void *memory, size_t bytes, struct pd_why *why)
+{
+    (void)user;
+    (void)why;
+    memcpy(to, memory, bytes);
+    return PD_OK;
+}
+
 void test_checkpoint_write(const char *path, const struct model_spec *spec, uint64_t seed)
 {
-    struct data_st_meta_item meta[MODEL_META_ITEMS + 3];
-    struct data_st_tensor *tensors;
+    struct data_st_meta_item meta[MODEL_META_ITEMS + 2];
+    struct train_state state = {.step = 7, .applied = 7, .best_step = -1};
+    struct train_file_info info;
+    struct train_tensor *tensors;
     struct model *m = NULL;
-    struct pd_buf file, body;
     struct pd_why why = {{0}};
     size_t count, metas = 0;
     char *text = NULL;
 
-    pd_buf_init(&file, 0);
-    pd_buf_init(&body, 0);
     must(model_new(spec, &m, &why), &why, "model_new");
     count = model_param_count(m);
     tensors = calloc(count, sizeof *tensors);
     for (size_t i = 0; i < count; i++) {
         const struct model_param *p = model_param(m, i);
         size_t n = (size_t)pk_shape_count(&p->shape);
-        float *to = pd_buf_reserve(&body, n * sizeof(float));
+        float *values = malloc(n * sizeof *values);
 
-        must(model_param_init(m, i, seed, to, &why), &why, "model_param_init");
+        must(model_param_init(m, i, seed, values, &why), &why, "model_param_init");
         for (size_t k = 0; p->role != MODEL_ROLE_GAIN && p->role != MODEL_ROLE_SCALE && k < n; k++)
-            to[k] *= 12; /* from deviation 0.02 to one where attention and classes differ */
-        tensors[i] = (struct data_st_tensor){.name = p->name, .dtype = DATA_ST_F32, .rank = p->shape.rank};
-        memcpy(tensors[i].dim, p->shape.dim, (size_t)p->shape.rank * sizeof tensors[i].dim[0]);
-        tensors[i].count = n;
-        tensors[i].bytes = n * sizeof(float);
+            values[k] *= 12; /* from deviation 0.02 to one where attention and classes differ */
+        tensors[i].st = (struct data_st_tensor){.name = p->name, .dtype = DATA_ST_F32, .rank = p->shape.rank};
+        memcpy(tensors[i].st.dim, p->shape.dim, (size_t)p->shape.rank * sizeof p->shape.dim[0]);
+        tensors[i].st.count = n;
+        tensors[i].st.bytes = n * sizeof(float);
+        tensors[i].memory = values;
     }
     must(model_spec_to_meta(spec, meta, &metas, &text, &why), &why, "model_spec_to_meta");
-    meta[metas++] = (struct data_st_meta_item){"polyd.step", "7"};
     meta[metas++] = (struct data_st_meta_item){"polyd.data.mean", "0.25"};
     meta[metas++] = (struct data_st_meta_item){"polyd.data.std", "0.5"};
-    must(data_st_header(tensors, count, meta, metas, &file, &why), &why, "data_st_header");
-    pd_buf_append(&file, body.data, body.len);
-    must(pd_file_replace(path, file.data, file.len, 0600, &why), &why, path);
-    pd_buf_done(&file);
-    pd_buf_done(&body);
+    must(train_checkpoint_write(path, tensors, count, &state, meta, metas, copy_tensor, NULL, &info, &why),
+         &why, path);
+    for (size_t i = 0; i < count; i++)
+        free(tensors[i].memory);
     free(text);
     free(tensors);
     model_free(m);

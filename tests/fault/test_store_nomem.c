@@ -1,0 +1,224 @@
+/* The n-th allocation fails, for n = 1, 2, 3, ... until nothing fails any more: the store reports it, loses
+ * nothing that it acknowledged, and does not crash, hang or leave a broken file.
+ *
+ * This program's own malloc stands in front of glibc's, so SQLite's allocations count too. Once the scenario
+ * has run through untouched, the loop ends. `test_store_nomem [-k KEEP]`: with -k every later allocation
+ * fails as well, which is what a full machine does. */
+#include <inttypes.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "daemon/store/tx.h"
+#include "kernels/base/buf.h"
+#include "kernels/base/log.h"
+#include "tests/fault/verify.h"
+
+void *__libc_malloc(size_t size);
+void *__libc_calloc(size_t n, size_t size);
+void *__libc_realloc(void *p, size_t size);
+
+static atomic_long left; /* allocations until the failing one; 0 or less = not armed or past it */
+static atomic_bool armed, keep_failing;
+static atomic_long failed;
+
+static bool fails(void)
+{
+    long n;
+
+    if (!atomic_load_explicit(&armed, memory_order_relaxed))
+        return false;
+    n = atomic_fetch_sub(&left, 1);
+    if (n == 1 || (n < 1 && atomic_load(&keep_failing))) {
+        atomic_fetch_add(&failed, 1);
+        return true;
+    }
+    return false;
+}
+
+void *malloc(size_t size)
+{
+    return fails() ? NULL : __libc_malloc(size);
+}
+
+void *calloc(size_t n, size_t size)
+{
+    return fails() ? NULL : __libc_calloc(n, size);
+}
+
+void *realloc(void *p, size_t size)
+{
+    return fails() ? NULL : __libc_realloc(p, size);
+}
+
+/* ---- the scenario ---- */
+
+struct shop {
+    int64_t job, run;
+    int jobs_seen, points_seen;
+};
+
+static enum pd_err submit(struct store_tx *tx, void *ctx, struct pd_why *why)
+{
+    struct shop *s = ctx;
+    struct pd_buf response;
+    uint8_t sha[32] = {7};
+    int status;
+    enum pd_err err;
+
+    pd_buf_init(&response, 0);
+    err = store_idem_claim(tx, "POST /api/v1/jobs", "key", sha, &status, &response, why);
+    if (err == PD_OK)
+        err = store_job_insert(
+            tx, &(struct store_job_new){.name = "one", .experiment = "e", .document = "{}"}, &s->job, why);
+    if (err == PD_OK)
+        err = store_run_insert(tx, s->job,
+                               &(struct store_run_new){.document = "{}",
+                                                       .config_digest = "c",
+                                                       .plan_digest = "p",
+                                                       .device = "cpu",
+                                                       .slots = 1,
+                                                       .threads = 1,
+                                                       .total_steps = -1},
+                               &s->run, why);
+    if (err == PD_OK)
+        err = store_idem_finish(tx, "POST /api/v1/jobs", "key", 201, "{}", 2, why);
+    pd_buf_done(&response);
+    return err;
+}
+
+static enum pd_err points(struct store_tx *tx, void *ctx, struct pd_why *why)
+{
+    struct shop *s = ctx;
+    struct store_metric m[40];
+
+    for (int i = 0; i < 40; i++)
+        m[i] = (struct store_metric){i % 2 ? "a" : "b", i, i, i};
+    return store_metric_append(tx, s->run, 0, m, 40, NULL, why);
+}
+
+static bool on_job(void *ctx, const struct store_job *job)
+{
+    struct shop *s = ctx;
+
+    s->jobs_seen += job->id == s->job;
+    return true;
+}
+
+static bool on_series(void *ctx, const struct store_series *series)
+{
+    struct shop *s = ctx;
+
+    s->points_seen += (int)series->count;
+    return true;
+}
+
+/* Everything in turn, going on after a failure where a caller would. */
+static enum pd_err play(const char *dir, struct shop *s, bool *ret_submitted, bool *ret_points)
+{
+    struct store_writer *w = NULL;
+    struct store *r = NULL;
+    struct pd_why why = {{0}};
+    struct store_work work = {.lane = STORE_LANE_COMMAND, .rows = 3, .apply = submit, .ctx = s};
+    struct store_job_query jobs = {.state = -1, .limit = 10};
+    enum pd_err first, err;
+
+    first = store_writer_start(&(struct store_writer_options){.state_dir = dir}, &w, &why);
+    if (first != PD_OK)
+        return first;
+    err = store_writer_call(w, &work, &why);
+    *ret_submitted = err == PD_OK;
+    first = err;
+    if (err == PD_OK) {
+        work.lane = STORE_LANE_METRICS;
+        work.rows = 40;
+        work.apply = points;
+        err = store_writer_call(w, &work, &why);
+        *ret_points = err == PD_OK;
+        first = err;
+    }
+    err = store_open_reader(store_writer_path(w), &r, &why);
+    if (err == PD_OK)
+        err = store_job_list(r, &jobs, on_job, s, &why);
+    if (err == PD_OK)
+        err = store_series_list(r, s->run, on_series, s, &why);
+    if (first == PD_OK)
+        first = err;
+    store_close(r);
+    store_writer_stop(w);
+    return first;
+}
+
+static int one(long n, bool *ret_untouched)
+{
+    /* In memory where possible: what is tested is not the disk. */
+    char dir[64], command[96];
+    struct shop s = {0}, again = {0};
+    bool submitted = false, logged = false, again_submitted = false, again_logged = false;
+    struct pd_buf out;
+    enum pd_err err, after;
+    long hits;
+    int bad = 0;
+
+    snprintf(dir, sizeof dir, "%s/polyd-store-nomem-XXXXXX", access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp");
+    if (!mkdtemp(dir))
+        return 1;
+    atomic_store(&failed, 0);
+    atomic_store(&left, n);
+    atomic_store(&armed, true);
+    err = play(dir, &s, &submitted, &logged);
+    atomic_store(&armed, false);
+    hits = atomic_load(&failed);
+    *ret_untouched = hits == 0;
+    if (hits == 0 && err != PD_OK) {
+        fprintf(stderr, "allocation %ld: nothing failed, yet the result is %s\n", n, pd_err_name(err));
+        bad++;
+    }
+    if (err == PD_OK && (s.jobs_seen != 1 || s.points_seen != 40)) {
+        fprintf(stderr, "allocation %ld: PD_OK, but %d jobs and %d points were read\n", n, s.jobs_seen,
+                s.points_seen);
+        bad++;
+    }
+    /* With memory again, the directory opens, is whole, and what was acknowledged is there: the same key
+     * finds the first answer, so a submission that was acknowledged is not made again. */
+    after = play(dir, &again, &again_submitted, &again_logged);
+    if (submitted ? again.job != 0 : after != PD_OK) {
+        fprintf(stderr, "allocation %ld: acknowledged %d, second time %s, job %" PRId64 "\n", n, submitted,
+                pd_err_name(after), again.job);
+        bad++;
+    }
+    pd_buf_init(&out, 0);
+    if (verify_state(dir, false, &out) > 0) {
+        fprintf(stderr, "allocation %ld: %s", n, out.data);
+        bad++;
+    }
+    pd_buf_done(&out);
+    snprintf(command, sizeof command, "rm -rf '%s'", dir);
+    return bad + (system(command) != 0);
+}
+
+int main(int argc, char **argv)
+{
+    bool untouched = false;
+    long n, stride = 1;
+    int bad = 0, opt;
+
+    while ((opt = getopt(argc, argv, "ks:")) != -1) {
+        if (opt == 'k')
+            atomic_store(&keep_failing, true);
+        else if (opt == 's')
+            stride = strtol(optarg, NULL, 10);
+        else
+            return 2;
+    }
+    pd_log_set_level(PD_LOG_ERROR);
+    alarm(110); /* a hang is a failure too */
+    for (n = 1; !untouched && !bad; n += stride)
+        bad = one(n, &untouched);
+    printf("store nomem: %ld allocations failed in turn%s, %d breaches\n", n / stride,
+           atomic_load(&keep_failing) ? " and for good" : "", bad);
+    return bad != 0;
+}

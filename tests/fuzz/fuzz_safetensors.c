@@ -1,0 +1,41 @@
+/* The safetensors reader (daemon/data/safetensors.h): whatever it accepts lies inside the bytes it was given.
+ */
+#include <stdlib.h>
+
+#include "daemon/data/safetensors.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
+{
+    struct data_st *st = NULL;
+    struct pd_why why;
+    float few[64];
+
+    if (data_st_parse(bytes, len, &st, &why) != PD_OK)
+        return 0;
+    for (size_t i = 0; i < data_st_count(st); i++) {
+        const struct data_st_tensor *t = data_st_at(st, i);
+        const uint8_t *data = t->data;
+        uint64_t count = 1;
+
+        for (int32_t d = 0; d < t->rank; d++)
+            count *= (uint64_t)t->dim[d];
+        if (count != t->count || t->bytes != count * data_st_dtype_size(t->dtype))
+            abort();
+        if (t->bytes && (data < bytes || data > bytes + len || t->bytes > (uint64_t)(bytes + len - data)))
+            abort();
+        if (data_st_find(st, t->name) != t)
+            abort();
+        if (t->count <= 64 && data_st_read_f32(t, few, t->count, &why) == PD_OK && t->dtype > DATA_ST_BF16)
+            abort();
+    }
+    for (size_t i = 0; i < data_st_meta_count(st); i++) {
+        const char *value, *key = data_st_meta_at(st, i, &value);
+
+        if (!key || !value || !data_st_meta(st, key))
+            abort();
+    }
+    data_st_free(st);
+    return 0;
+}

@@ -27,7 +27,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
             abort();
         if (data_st_find(st, t->name) != t)
             abort();
-        if (t->count <= 64 && data_st_read_f32(t, few, t->count, &why) == PD_OK && t->dtype > DATA_ST_BF16)
+        if (t->count && t->count <= 64 && data_st_read_f32(t, few, t->count, &why) == PD_OK &&
+            t->dtype > DATA_ST_BF16)
             abort();
     }
     for (size_t i = 0; i < data_st_meta_count(st); i++) {

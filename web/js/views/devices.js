@@ -49,7 +49,7 @@ export function devicesView(context) {
             if (queue.length === 0)
                 fill(queuePlace, h('div', { class: 'state small-state' }, h('p', null, 'Nobody waits.')));
             else
-                fill(queuePlace, h('div', { class: 'scroll-x' }, h('table', { class: 'table' },
+                fill(queuePlace, h('div', { class: 'scroll-x', tabindex: 0, role: 'region', 'aria-label': 'Runs that wait' }, h('table', { class: 'table' },
                     h('thead', null, h('tr', null, [['Place', 'num'], ['Run', ''], ['State', ''], ['Waits for', ''], ['Since', 'num']].map(([name, cls]) => h('th', { class: cls, scope: 'col' }, name)))),
                     h('tbody', null, queue.map((run, i) => h('tr', null,
                         h('td', { class: 'num' }, run.position || i + 1),

@@ -68,7 +68,7 @@ export function modelsView(context) {
             box = { key, el: serving ? tryBox(model, serving, leaving.signal) : notLoaded(model) };
         }
         const aliases = (/** @type {string} */ version) => Object.entries(model.aliases).filter(([, v]) => v === version).map(([name]) => h('span', { class: 'tag' }, name));
-        const versions = h('section', { class: 'card scroll-x', 'aria-label': `Versions of ${model.name}` }, h('table', { class: 'table' },
+        const versions = h('section', { class: 'card scroll-x', tabindex: 0, 'aria-label': `Versions of ${model.name}` }, h('table', { class: 'table' },
             h('thead', null, h('tr', null, [['Version', ''], ['State', ''], ['From run', ''], ['Step', 'num'], ['Size', 'num'], ['Registered', ''], ['', 'num']].map(([name, cls]) =>
                 h('th', { class: cls, scope: 'col' }, name || h('span', { class: 'hidden' }, 'Actions'))))),
             h('tbody', null, model.versions.map(v => h('tr', null,

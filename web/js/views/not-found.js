@@ -8,7 +8,7 @@ import { h, stateBox } from '../dom.js';
 export function notFoundView(context) {
     context.setTitle('Not found');
     return {
-        el: h('div', null, h('div', { class: 'card' },
+        el: h('div', null, h('h1', null, 'Not found'), h('div', { class: 'card' },
             stateBox('failed', 'There is no such page', `Nothing answers to “${location.hash}”.`,
                 h('a', { class: 'button', href: '#/' }, 'To the runs')))),
     };

@@ -371,7 +371,7 @@ export function runView(context) {
                 const curves = await getCurves(id, keys, { buckets, from: range?.[0], to: range?.[1] }, gone);
                 const byKey = new Map(curves.map(c => [c.key, c]));
                 if (!grid.isConnected)
-                    fill(place, toolbar, grid, layersTitle, layers);
+                    fill(place, toolbar, h('h2', { class: 'hidden' }, 'Curves'), grid, layersTitle, layers);
                 for (const panel of wanted) {
                     let chart = charts.get(panel.id);
                     if (!chart) {
@@ -468,7 +468,7 @@ export function runView(context) {
                         fill(place, h('div', { class: 'card' }, stateBox('empty', 'No checkpoints', 'A run saves its state now and then and when it ends.')));
                         return;
                     }
-                    fill(place, h('div', { class: 'card scroll-x' }, h('table', { class: 'table' },
+                    fill(place, h('div', { class: 'card scroll-x', tabindex: 0, role: 'region', 'aria-label': 'Checkpoints' }, h('table', { class: 'table' },
                         h('thead', null, h('tr', null, [['Step', 'num'], ['Kind', ''], ['Validation', 'num'], ['Size', 'num'], ['Attempt', 'num'], ['Saved', ''], ['SHA-256', '']]
                             .map(([name, cls]) => h('th', { class: cls, scope: 'col' }, name)))),
                         h('tbody', null, list.map(c => h('tr', null,
@@ -498,7 +498,7 @@ export function runView(context) {
                 const list = h('div', { class: 'config' });
                 const draw = () => fill(list, groups.map(([name, rows]) => {
                     const shown = rows.filter(([path]) => !only.checked || given.has(path));
-                    return shown.length > 0 && h('section', null, h('h3', null, name), h('dl', null, shown.map(([path, value]) => {
+                    return shown.length > 0 && h('section', null, h('h2', null, name), h('dl', null, shown.map(([path, value]) => {
                         const isDefault = !given.has(path);
                         return h('div', { class: 'kv', data: { default: isDefault }, title: isDefault ? 'Not in the submitted document: a default, or computed' : 'As submitted' },
                             h('dt', null, path.slice(name === 'job' ? 1 : name.length + 2).replaceAll('/', '.')), h('dd', null, show(value)));

@@ -1,0 +1,295 @@
+// Every view of the dashboard in a real browser on a real daemon: with data, empty and failed; light and dark;
+// desktop and phone. Pictures are left in <build>/e2e.
+import assert from 'node:assert/strict';
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import os from 'node:os';
+import path from 'node:path';
+import { after, before, describe, test } from 'node:test';
+
+import { Daemon, until } from '../lib/daemon.mjs';
+import { Browser, findChromium, looks } from './browser.mjs';
+
+const quick = {
+    name: 'digits cubic', model: { preset: 'vit_micro', depth: 2 }, attention: { activation: 'poly', degree: 3, scale: 'learned' },
+    data: { dataset: 'digits_gen', split: { rule: 'count', train: 1024, val: 256 } },
+    train: { epochs: 2, batch: 32, eval_every: 8, optimizer: { name: 'adamw', lr: 0.002 } },
+    diagnostics: { every: 8 }, register: 'digits',
+};
+const endless = { ...quick, name: 'long one', register: null, train: { ...quick.train, epochs: 5000 } };
+const doomed = { ...quick, name: 'goes astray', register: null, train: { ...quick.train, optimizer: { name: 'adamw', lr: 1e6 }, nonfinite_limit: 3 } };
+
+const skip = findChromium() === null && 'no Chromium here';
+
+describe('pages', { skip }, () => {
+    /** @type {Daemon} */ let full;
+    /** @type {Daemon} */ let empty;
+    /** @type {Browser} */ let browser;
+    let dataDir;
+    let run;
+
+    before(async () => {
+        dataDir = mkdtempSync(path.join(os.tmpdir(), 'polyd-data-'));
+        writeFileSync(path.join(dataDir, 'verse.txt'),
+            'The rose is red, the violet blue, and so the day is come anew. '.repeat(400));
+        [full, empty, browser] = await Promise.all([Daemon.start({ flags: [`--data.test=${dataDir}`] }), Daemon.start(), Browser.start()]);
+        ({ run } = await full.submit(quick));
+    });
+    after(async () => {
+        await browser?.stop();
+        await Promise.all([full?.stop(), empty?.stop()]);
+        rmSync(dataDir, { recursive: true, force: true });
+    });
+
+    test('test_e2e_run_appears_and_moves_without_reload', async () => {
+        const page = await browser.open(`${full.url}/`);
+        await page.locator('#live[data-state="on"]').waitFor();
+        const { run: second } = await full.submit({ ...quick, name: 'comes later', register: null, train: { ...quick.train, epochs: 1 } });
+        const row = page.locator('tr.run', { hasText: 'comes later' });
+        await row.waitFor();
+        await row.locator('[data-state="succeeded"]').waitFor({ timeout: 120000 });
+        assert.match(await row.locator('.k-score').innerText(), /%/);
+        await full.reach(second, 'succeeded');
+        await browser.close(page);
+    });
+
+    test('test_e2e_run_page_draws_its_curves_live', async () => {
+        const page = await browser.open(`${full.url}/#/runs/${run}`);
+        await page.locator('[data-panel="loss"] canvas').waitFor({ timeout: 60000 });
+        for (const panel of ['loss', 'acc', 'lr', 'grad/norm', 'attn/fro', 'scale/c', 'logit/std'])
+            await page.locator(`[data-panel="${panel}"] canvas`).waitFor({ timeout: 60000 });
+        await page.locator('h1 + span [data-state="succeeded"]').waitFor({ timeout: 120000 });
+        assert.match(await page.locator('.tiles').innerText(), /Validation accuracy/);
+        assert.match(await page.locator('[data-panel="loss"] .chart-plot').getAttribute('aria-label'), /training [0-9.]+ at step/);
+        await browser.close(page);
+    });
+
+    test('test_e2e_run_page_keeps_its_view_in_the_link', async () => {
+        await full.reach(run, 'succeeded');
+        const page = await browser.open(`${full.url}/#/runs/${run}`);
+        const plot = page.locator('[data-panel="loss"] .u-over');
+        await plot.waitFor();
+        await page.getByLabel('Log scale').check();
+        await page.getByLabel('Smoothing').fill('0.9');
+        const box = await plot.boundingBox();
+        await page.mouse.move(box.x + box.width * .3, box.y + 60);
+        await page.mouse.down();
+        await page.mouse.move(box.x + box.width * .7, box.y + 60, { steps: 6 });
+        await page.mouse.up();
+        await page.getByRole('button', { name: 'Whole run' }).waitFor();
+        const link = page.url();
+        assert.match(link, /log=1/);
+        assert.match(link, /smooth=0\.9/);
+        assert.match(link, /from=\d+&to=\d+/);
+        await browser.close(page);
+
+        const again = await browser.open(link);
+        await again.getByRole('button', { name: 'Whole run' }).waitFor();
+        assert.ok(await again.getByLabel('Log scale').isChecked());
+        const steps = Number(/from=(\d+)/.exec(link)[1]);
+        await again.locator('[data-panel="loss"] summary').click();
+        const rows = await again.locator('[data-panel="loss"] tbody tr').allInnerTexts();
+        assert.ok(rows.length > 0);
+        for (const row of rows)
+            assert.ok(Number(/\t([\d,]+)/.exec(row)[1].replace(',', '')) >= steps, row);
+        await again.getByRole('button', { name: 'Whole run' }).click();
+        await until('the zoom to leave the link', async () => !again.url().includes('from='));
+        await browser.close(again);
+    });
+
+    test('test_e2e_run_page_shows_log_checkpoints_configuration_and_events', async () => {
+        await full.reach(run, 'succeeded');
+        const page = await browser.open(`${full.url}/#/runs/${run}`);
+        await page.getByRole('tab', { name: 'Charts' }).focus();
+        await page.keyboard.press('ArrowRight');
+        await page.locator('.log div').first().waitFor();
+        await page.keyboard.press('ArrowRight');
+        await page.locator('table', { hasText: 'SHA-256' }).waitFor();
+        await page.keyboard.press('ArrowRight');
+        await page.locator('.config').waitFor();
+        assert.equal(await page.locator('.kv', { hasText: 'degree' }).first().getAttribute('data-default'), null);
+        assert.equal(await page.locator('.kv', { hasText: 'mlp_ratio' }).first().getAttribute('data-default'), '');
+        await page.keyboard.press('ArrowRight');
+        await page.locator('.timeline li').nth(2).waitFor();
+        assert.match(page.url(), /tab=events/);
+        await browser.close(page);
+    });
+
+    test('test_e2e_run_is_paused_resumed_and_cancelled_by_its_buttons', async () => {
+        const { run: long } = await full.submit(endless);
+        const page = await browser.open(`${full.url}/#/runs/${long}`);
+        const chip = state => page.locator(`h1 + span [data-state="${state}"]`);
+        await chip('running').waitFor({ timeout: 60000 });
+        await page.getByText(/about .* left/).waitFor({ timeout: 60000 });
+        await page.getByRole('button', { name: 'Pause' }).click();
+        await chip('paused').waitFor({ timeout: 60000 });
+        await page.getByRole('button', { name: 'Resume' }).click();
+        await chip('running').waitFor({ timeout: 60000 });
+        await page.getByRole('button', { name: 'Cancel' }).click();
+        await page.getByRole('button', { name: 'Never mind' }).click();
+        assert.equal(await page.locator('dialog').count(), 0);
+        await page.getByRole('button', { name: 'Cancel' }).click();
+        await page.getByRole('button', { name: 'Cancel the run' }).click();
+        await chip('cancelled').waitFor({ timeout: 60000 });
+        await browser.close(page);
+    });
+
+    test('test_e2e_diverged_run_says_so', async () => {
+        const { run: lost } = await full.submit(doomed);
+        await full.reach(lost, 'diverged');
+        const page = await browser.open(`${full.url}/#/runs/${lost}`);
+        await page.locator('h1 + span [data-state="diverged"]').waitFor();
+        await page.locator('[data-panel="loss"] canvas').waitFor();
+        await page.goto(`${full.url}/#/?state=diverged`);
+        await page.locator('tr.run', { hasText: 'goes astray' }).waitFor();
+        assert.equal(await page.locator('tr.run', { hasText: 'digits cubic' }).count(), 0);
+        await browser.close(page);
+    });
+
+    test('test_e2e_run_table_is_searched_and_walked_by_keyboard', async () => {
+        const page = await browser.open(`${full.url}/`);
+        await page.locator('tr.run').first().waitFor();
+        await page.keyboard.press('/');
+        await page.keyboard.type('digits');
+        await until('the search to narrow the table', async () => {
+            const names = await page.locator('tr.run .name').allInnerTexts();
+            return names.length > 0 && names.every(name => name.includes('digits'));
+        });
+        assert.match(page.url(), /q=digits/);
+        await page.locator('tr.run .name').first().focus();
+        await page.keyboard.press('Enter');
+        await page.locator('h1', { hasText: 'digits cubic' }).waitFor();
+        await page.goBack();
+        await page.locator('tr.run', { hasText: 'digits cubic' }).waitFor();
+        assert.equal(await page.locator('input[type=search]').inputValue(), 'digits');
+        await page.locator('input[type=search]').fill('no such run anywhere');
+        await page.getByText('No run matches').waitFor();
+        await page.getByRole('button', { name: 'Show all runs' }).click();
+        await page.locator('tr.run').nth(1).waitFor();
+        await page.locator('tr.run .name').first().focus();
+        await page.keyboard.press('ArrowDown');
+        assert.equal(await page.evaluate(() => document.activeElement?.textContent), await page.locator('tr.run .name').nth(1).innerText());
+        await browser.close(page);
+    });
+
+    test('test_e2e_model_is_loaded_and_names_a_drawn_digit', async () => {
+        await full.reach(run, 'succeeded');
+        await until('the model to be registered', async () => (await full.get('/api/v1/models')).models.length > 0);
+        const page = await browser.open(`${full.url}/#/models/digits`);
+        await page.getByRole('button', { name: 'Load version 1' }).first().click();
+        await page.getByRole('heading', { name: 'Try digits' }).waitFor({ timeout: 60000 });
+        for (const digit of [1, 3, 8]) {
+            await page.getByRole('button', { name: `Draw a ${digit}` }).click();
+            await page.getByText(/Looks like \d, with [\d.]+ %/).waitFor();
+        }
+        await page.getByRole('button', { name: 'Clear' }).click();
+        await page.getByText('Draw a digit on the left.').waitFor();
+        const box = await page.locator('.pad-canvas').boundingBox();
+        await page.mouse.move(box.x + 140, box.y + 50);
+        await page.mouse.down();
+        await page.mouse.move(box.x + 138, box.y + 230, { steps: 12 });
+        await page.mouse.up();
+        await page.getByText(/Looks like \d/).waitFor();
+        const shares = (await page.locator('.bars .value').allInnerTexts()).map(text => parseFloat(text));
+        assert.equal(shares.length, 10);
+        assert.ok(Math.abs(shares.reduce((a, b) => a + b) - 100) < 1.5, shares.join());
+        await browser.close(page);
+    });
+
+    test('test_e2e_language_model_continues_a_prompt_token_by_token', async () => {
+        const { run: text } = await full.submit({
+            name: 'verse', model: { preset: 'gpt_micro', depth: 2, context: 64 }, attention: { activation: 'softmax' },
+            data: { dataset: 'text', path: 'test/verse.txt', tokenizer: 'bytes', split: { rule: 'fraction', train: 0.9, val: 0.1 } },
+            train: { steps: 30, batch: 8 }, register: 'verse',
+        });
+        await full.reach(text, 'succeeded');
+        await full.post('/api/v1/models/verse/versions/1/load');
+        const page = await browser.open(`${full.url}/#/models/verse`);
+        await page.getByLabel('Prompt').fill('The rose ');
+        await page.getByLabel('Tokens').fill('40');
+        await page.getByRole('button', { name: 'Continue the text' }).click();
+        await page.getByText(/40 tokens in/).waitFor();
+        assert.match(await page.locator('.answer').innerText(), /^The rose .+/s);
+        await page.getByLabel('Show probabilities').check();
+        await page.getByRole('button', { name: 'Continue the text' }).click();
+        await page.locator('.answer .tok').nth(20).waitFor();
+        assert.match(await page.locator('.answer .tok').nth(3).getAttribute('title'), /%/);
+        await page.getByLabel('Tokens').fill('2000');
+        await page.getByRole('button', { name: 'Continue the text' }).click();
+        await page.locator('.answer .tok').nth(5).waitFor();
+        await page.getByRole('button', { name: 'Stop' }).click();
+        await page.getByText('Stopped.').waitFor();
+        await browser.close(page);
+    });
+
+    for (const look of looks) {
+        test(`test_e2e_every_view_holds_in_${look.name.replace('-', '_')}`, async () => {
+            await full.reach(run, 'succeeded');
+            const views = [
+                ['runs', '#/', 'tr.run'], ['run', `#/runs/${run}`, '[data-panel="scale/c"] canvas'], ['run-log', `#/runs/${run}?tab=log`, '.log div'],
+                ['run-config', `#/runs/${run}?tab=config`, '.config'], ['run-events', `#/runs/${run}?tab=events`, '.timeline li'],
+                ['run-checkpoints', `#/runs/${run}?tab=checkpoints`, '#run-panel table'], ['models', '#/models', '.model-list a'],
+                ['devices', '#/devices', '.cols h2'], ['help', '#/help', '.terms'],
+            ];
+            for (const [name, hash, ready] of views)
+                await browser.inspect(`${full.url}/${hash}`, name, look, { ready });
+        });
+
+        test(`test_e2e_every_empty_and_failed_view_holds_in_${look.name.replace('-', '_')}`, async () => {
+            const views = [['empty-runs', '#/', 'text=No runs yet'], ['empty-models', '#/models', 'text=No models yet'],
+                ['empty-devices', '#/devices', 'text=Nobody waits'], ['missing-run', '#/runs/999999', 'text=There is no run 999999'],
+                ['missing-view', '#/nowhere', 'text=There is no such page']];
+            for (const [name, hash, ready] of views)
+                await browser.inspect(`${empty.url}/${hash}`, name, look, { ready, quiet: /404/ });
+            // The API refuses while the page itself is there.
+            const refused = async page => {
+                await page.route('**/api/v1/{runs,models,devices,queue}*', route => route.fulfill({
+                    status: 503, contentType: 'application/problem+json', headers: { 'Retry-After': '5' },
+                    body: JSON.stringify({ type: 'about:blank', title: 'Service Unavailable', status: 503, detail: 'the store is full',
+                        error: { code: 'full', message: 'the store is full' } }) }));
+                await page.reload();
+                await page.getByText('could not be loaded').waitFor();
+                assert.match(await page.locator('.state').first().innerText(), /the store is full \(try again in 5 s\)/);
+            };
+            for (const [name, hash] of [['failed-runs', '#/'], ['failed-models', '#/models'], ['failed-devices', '#/devices']])
+                await browser.inspect(`${empty.url}/${hash}`, name, look, { ready: 'h1', quiet: /503/, act: refused });
+        });
+    }
+
+    test('test_e2e_page_survives_a_restart_of_the_daemon', async () => {
+        const page = await browser.open(`${empty.url}/`, { quiet: /ERR_CONNECTION_REFUSED|ERR_INCOMPLETE_CHUNKED|ERR_EMPTY|ERR_CONNECTION_RESET|503/ });
+        await page.locator('#live[data-state="on"]').waitFor();
+        empty.process.kill('SIGTERM');
+        await empty.ended;
+        await page.locator('#live[data-state="lost"]').waitFor();
+        await page.getByRole('link', { name: 'Models' }).click();
+        await page.getByText('polyd does not answer').waitFor();
+        await empty.up();
+        await page.locator('#live[data-state="on"]').waitFor({ timeout: 30000 });
+        await page.getByRole('button', { name: 'Try again' }).click();
+        await page.getByText('No models yet').waitFor();
+        await browser.close(page);
+    });
+
+    test('test_e2e_theme_is_chosen_and_remembered', async () => {
+        const page = await browser.open(`${empty.url}/#/help`, { theme: 'light' });
+        const theme = () => page.evaluate(() => document.documentElement.dataset.theme);
+        assert.equal(await theme(), 'light');
+        await page.locator('#theme').click();
+        await page.locator('#theme').click();
+        assert.equal(await theme(), 'dark');
+        await page.reload();
+        assert.equal(await theme(), 'dark');
+        assert.equal(await page.locator('#theme').getAttribute('aria-label'), 'Colours: dark');
+        await browser.close(page);
+    });
+
+    test('test_e2e_page_is_served_with_a_strict_policy', async () => {
+        const response = await fetch(`${empty.url}/`);
+        const policy = response.headers.get('content-security-policy') ?? '';
+        assert.match(policy, /default-src 'self'/);
+        assert.doesNotMatch(policy, /unsafe|\*|data:/);
+        assert.equal(response.headers.get('content-type'), 'text/html; charset=utf-8');
+        const script = await fetch(`${empty.url}/js/app.js`);
+        assert.match(script.headers.get('content-type'), /^text\/javascript/);
+    });
+});

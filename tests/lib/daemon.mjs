@@ -1,0 +1,152 @@
+// A real polyd on a free port with a state directory of its own, for tests that speak HTTP.
+import { spawn } from 'node:child_process';
+import { closeSync, mkdtempSync, openSync, readFileSync, rmSync } from 'node:fs';
+import net from 'node:net';
+import os from 'node:os';
+import path from 'node:path';
+import { fileURLToPath } from 'node:url';
+
+export const root = process.env.POLYD_ROOT ?? path.resolve(path.dirname(fileURLToPath(import.meta.url)), '../..');
+export const build = process.env.POLYD_BUILD ?? path.join(root, 'build');
+export const polyd = path.join(build, 'bin/polyd');
+
+/** @returns {Promise<number>} a port that nobody listens on now */
+export function freePort() {
+    return new Promise((resolve, reject) => {
+        const server = net.createServer();
+        server.on('error', reject);
+        server.listen(0, '127.0.0.1', () => {
+            const { port } = /** @type {net.AddressInfo} */ (server.address());
+            server.close(() => resolve(port));
+        });
+    });
+}
+
+const pause = ms => new Promise(resolve => setTimeout(resolve, ms));
+
+/**
+ * Waits until `check` gives something, asking again every `every` ms. Fails by name after `limit` ms, or at once
+ * with an error marked `final`.
+ * @template T
+ * @param {string} what
+ * @param {() => Promise<T>} check
+ */
+export async function until(what, check, { limit = 60000, every = 50 } = {}) {
+    const end = Date.now() + limit;
+    let last;
+    for (;;) {
+        try {
+            const found = await check();
+            if (found)
+                return found;
+        } catch (error) {
+            if (error.final)
+                throw error;
+            last = error;
+        }
+        if (Date.now() > end)
+            throw new Error(`waited ${limit} ms in vain for: ${what}${last ? ` (${last.message})` : ''}`);
+        await pause(every);
+    }
+}
+
+export class Daemon {
+    constructor(stateDir, port, flags) {
+        this.stateDir = stateDir;
+        this.port = port;
+        this.flags = flags;
+        this.url = `http://127.0.0.1:${port}`;
+    }
+
+    /** @param {{flags?: string[]}} [options] */
+    static async start({ flags = [] } = {}) {
+        // Short: a Unix socket lies inside, and its path may have 107 bytes.
+        const stateDir = mkdtempSync(path.join(os.tmpdir(), 'polyd-'));
+        const daemon = new Daemon(stateDir, await freePort(), flags);
+        await daemon.up();
+        return daemon;
+    }
+
+    async up() {
+        const log = openSync(path.join(this.stateDir, 'polyd.log'), 'a');
+        this.process = spawn(polyd, [`--port=${this.port}`, `--state-dir=${this.stateDir}`, ...this.flags],
+            { stdio: ['ignore', log, log] });
+        closeSync(log);
+        this.ended = new Promise(resolve => this.process.on('exit', (code, signal) => resolve({ code, signal })));
+        let gone = false;
+        this.ended.then(() => { gone = true; });
+        await until('polyd to be ready', async () => {
+            if (gone)
+                throw Object.assign(new Error('polyd ended'), { final: true });
+            return (await fetch(`${this.url}/readyz`)).ok;
+        }, { limit: 20000 }).catch(error => {
+            throw new Error(`${error.message}\n${this.log()}`);
+        });
+    }
+
+    log() {
+        return readFileSync(path.join(this.stateDir, 'polyd.log'), 'utf8').split('\n').slice(-30).join('\n');
+    }
+
+    /**
+     * @param {string} method
+     * @param {string} where
+     * @param {unknown} [body]
+     */
+    async call(method, where, body) {
+        const response = await fetch(this.url + where, {
+            method, headers: body === undefined ? {} : { 'Content-Type': 'application/json' },
+            body: body === undefined ? undefined : JSON.stringify(body),
+        });
+        const text = await response.text();
+        let value = text;
+        try {
+            value = JSON.parse(text);
+        } catch { /* not everything is JSON */ }
+        if (!response.ok)
+            throw new Error(`${method} ${where}: ${response.status} ${text.slice(0, 500)}`);
+        return value;
+    }
+
+    get(where) {
+        return this.call('GET', where);
+    }
+
+    post(where, body = {}) {
+        return this.call('POST', where, body);
+    }
+
+    /** Submits a job and returns its id with that of its first run. */
+    async submit(document) {
+        const job = await this.post('/api/v1/jobs', document);
+        const { runs } = await this.get(`/api/v1/runs?job=${job.id}&limit=1`);
+        return { job: job.id, run: runs[0].id };
+    }
+
+    /** Waits for a state or an outcome of a run. */
+    async reach(run, wanted, limit = 120000) {
+        return until(`run ${run} to be ${wanted}`, async () => {
+            const now = await this.get(`/api/v1/runs/${run}`);
+            const stands = now.state === 'ended' ? now.outcome : now.state;
+            if (stands !== wanted && now.state === 'ended')
+                throw Object.assign(new Error(`run ${run} ended as ${now.outcome}: ${now.reason}`), { final: true });
+            return stands === wanted && now;
+        }, { limit, every: 100 });
+    }
+
+    /** Cancels what runs, so that no worker outlives the test, then stops the daemon and removes its files. */
+    async stop() {
+        try {
+            const { runs } = await this.get('/api/v1/runs?state=active&limit=1000');
+            await Promise.all(runs.map(run => this.post(`/api/v1/runs/${run.id}/cancel`).catch(() => {})));
+            await until('all runs to end', async () =>
+                (await this.get('/api/v1/runs?state=active&limit=1')).runs.length === 0, { limit: 30000, every: 100 });
+        } catch { /* the daemon may be gone already; its shims follow the state directory */ }
+        this.process?.kill('SIGTERM');
+        const timer = setTimeout(() => this.process?.kill('SIGKILL'), 15000);
+        const how = await this.ended;
+        clearTimeout(timer);
+        rmSync(this.stateDir, { recursive: true, force: true, maxRetries: 5, retryDelay: 100 });
+        return how;
+    }
+}

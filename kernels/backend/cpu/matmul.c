@@ -275,24 +275,6 @@ static void block_task(void *arg, int64_t task, int thread)
 
 /* ---- few rows ---- */
 
-INLINE real dot(int64_t n, const real *a, const real *b)
-{
-    vec s0 = vzero(), s1 = vzero(), s2 = vzero(), s3 = vzero();
-    int64_t k = 0;
-
-    for (; k + 4 * W <= n; k += 4 * W) {
-        s0 += vld(a + k) * vld(b + k);
-        s1 += vld(a + k + W) * vld(b + k + W);
-        s2 += vld(a + k + 2 * W) * vld(b + k + 2 * W);
-        s3 += vld(a + k + 3 * W) * vld(b + k + 3 * W);
-    }
-    for (; k + W <= n; k += W)
-        s0 += vld(a + k) * vld(b + k);
-    if (k < n)
-        s1 += vldn(a + k, n - k) * vldn(b + k, n - k);
-    return vsum((s0 + s1) + (s2 + s3));
-}
-
 /* b stored (N, K), a's rows dense. */
 static void dots_task(void *arg, int64_t task, int thread)
 {
@@ -306,7 +288,7 @@ static void dots_task(void *arg, int64_t task, int thread)
     (void)thread;
     for (int64_t j = 0; j < n; j++)
         for (int64_t i = 0; i < p->m; i++)
-            t[i][j] = dot(p->k, x + i * p->lda, y + (j0 + j) * p->ldb);
+            t[i][j] = vdot(p->k, x + i * p->lda, y + (j0 + j) * p->ldb);
     for (int64_t i = 0; i < p->m; i++) {
         if (p->residual_in_place && p->act == PK_ACT_NONE)
             for (int64_t j = 0; j < n; j++)

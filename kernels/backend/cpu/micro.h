@@ -12,12 +12,13 @@
 #else
 #define MR 4 /* 16 registers: 8 sums, 2 of B, 1 of A, and room */
 #endif
-#define TILE 64 /* columns (queries) of an attention tile; row length of tile scratch */
+#define TILE 64 /* queries of an attention tile: row length of its scratch */
 
 enum micro_a {
     MICRO_PANEL, /* panels of MR rows, each (K, MR); the last panel is padded with zeros */
     MICRO_COL,   /* A[i, k] at k * TILE + i */
-    MICRO_ROW    /* A[i, k] at i * TILE + k */
+    MICRO_ROW,   /* A[i, k] at i * TILE + k */
+    MICRO_ROW2   /* A[i, k] at i * 2 * TILE + k */
 };
 
 INLINE void micro_body(const int m, const int nv, int64_t k_count, const real *restrict a, const int64_t rs,
@@ -96,7 +97,8 @@ INLINE void micro_rows(int64_t m, int nv, int64_t k_count, const real *a, const 
 INLINE void micro_gemm(const enum micro_a kind, int64_t m, int64_t nv, int64_t k_count, const real *a,
                        const real *b, int64_t ldb, real *c, int64_t ldc, bool add)
 {
-    const int64_t rs = kind == MICRO_ROW ? TILE : 1, cs = kind == MICRO_PANEL ? MR : kind == MICRO_COL ? TILE : 1;
+    const int64_t rs = kind == MICRO_ROW ? TILE : kind == MICRO_ROW2 ? 2 * TILE : 1;
+    const int64_t cs = kind == MICRO_PANEL ? MR : kind == MICRO_COL ? TILE : 1;
 
     for (int64_t i = 0; i < m; i += MR) {
         const real *ai = kind == MICRO_PANEL ? a + i * k_count : a + i * rs;

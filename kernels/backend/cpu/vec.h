@@ -316,3 +316,21 @@ INLINE vec vpow(vec x, int p)
     }
     return r;
 }
+/* Sum of a[i] b[i], dense. */
+INLINE real vdot(int64_t n, const real *a, const real *b)
+{
+    vec s0 = vzero(), s1 = vzero(), s2 = vzero(), s3 = vzero();
+    int64_t k = 0;
+
+    for (; k + 4 * W <= n; k += 4 * W) {
+        s0 += vld(a + k) * vld(b + k);
+        s1 += vld(a + k + W) * vld(b + k + W);
+        s2 += vld(a + k + 2 * W) * vld(b + k + 2 * W);
+        s3 += vld(a + k + 3 * W) * vld(b + k + 3 * W);
+    }
+    for (; k + W <= n; k += W)
+        s0 += vld(a + k) * vld(b + k);
+    if (k < n)
+        s1 += vldn(a + k, n - k) * vldn(b + k, n - k);
+    return vsum((s0 + s1) + (s2 + s3));
+}

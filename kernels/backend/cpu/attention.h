@@ -1,0 +1,150 @@
+/* kernels/backend/cpu/attention.h: the inputs, outputs and masks of an attention call, as its kernels see them. */
+#pragma once
+
+#include "kernels/backend/cpu/micro.h"
+#include "kernels/backend/cpu/ops.h"
+
+#define KEYS 512       /* keys of a block: a tile of 128 KiB in f32 */
+#define GROUP_MANY 1024 /* queries of a forward task when there are enough (batch, head) pairs ... */
+#define GROUP_FEW 128  /* ... and when there are not */
+#define PAIRS_MANY 16
+#define FEW_QUERIES 4  /* up to here (decoding) keys are read once, without tiles ... */
+#define FEW_KEYS 16    /* ... unless tiles cost nothing either */
+
+/* One (b, h) slice of a tensor of rows: element (i, c) at p + b * sb + h * sh + i * sn + c * sd. */
+struct rows {
+    real *p;
+    int64_t sb, sh, sn, sd;
+};
+
+struct attention {
+    const struct pk_call *c;
+    const struct pk_attention_attr *a;
+    int64_t batch, heads, nq, nk, d;
+    int64_t ld;   /* row length of copies: a multiple of W, constant where the kernels want it */
+    int64_t keys; /* of a block */
+    struct rows q, k, v, y, dy, dq, dk, dv;
+    const struct pk_view *scale, *mask, *length;
+    int after; /* first input that ATTENTION does not have */
+    const struct pk_view *lse_in;
+    real *lse;
+    double *dscale; /* of each (b, h) */
+    int64_t group, groups;
+    bool few;
+    char *scratch; /* of each thread */
+    size_t scratch_bytes;
+};
+
+static inline struct rows rows_of(const struct pk_view *v, int b, int h, int n, int d)
+{
+    return (struct rows){v->data, v->stride[b], v->stride[h], v->stride[n], v->stride[d]};
+}
+
+static inline struct rows rows_dense(void *p, int64_t n, int64_t heads, int64_t d, bool heads_inside)
+{
+    return heads_inside ? (struct rows){p, n * heads * d, d, heads * d, 1} : (struct rows){p, heads * n * d, n * d, d, 1};
+}
+
+static inline void attention_shape(struct attention *j, const struct pk_call *c)
+{
+    const struct pk_attention_attr *a = &c->attr->attention;
+    bool backward = c->op == PK_OP_ATTENTION_BWD;
+    int next;
+
+    memset(j, 0, sizeof *j);
+    j->c = c;
+    j->a = a;
+    if (a->packed) {
+        const struct pk_view *x = &c->in[0];
+
+        j->batch = x->shape.dim[0];
+        j->nq = j->nk = x->shape.dim[1];
+        j->heads = x->shape.dim[3];
+        j->d = x->shape.dim[4];
+        j->q = j->k = j->v = rows_of(x, 0, 3, 1, 4);
+        if (x->data) {
+            j->k.p += x->stride[2];
+            j->v.p += 2 * x->stride[2];
+        }
+        next = 1;
+    } else {
+        j->batch = c->in[0].shape.dim[0];
+        j->heads = c->in[0].shape.dim[1];
+        j->nq = c->in[0].shape.dim[2];
+        j->nk = c->in[1].shape.dim[2];
+        j->d = c->in[0].shape.dim[3];
+        j->q = rows_of(&c->in[0], 0, 1, 2, 3);
+        j->k = rows_of(&c->in[1], 0, 1, 2, 3);
+        j->v = rows_of(&c->in[2], 0, 1, 2, 3);
+        next = 3;
+    }
+    if (a->has_scale)
+        j->scale = &c->in[next++];
+    if (a->has_mask)
+        j->mask = &c->in[next++];
+    if (a->has_length)
+        j->length = &c->in[next++];
+    j->after = next;
+    if (c->op == PK_OP_ATTENTION_STATS)
+        return;
+    if (backward) {
+        j->y = rows_of(&c->in[next], 0, 2, 1, 3);
+        j->dy = rows_of(&c->in[next + 1], 0, 2, 1, 3);
+        if (a->phi == PK_PHI_SOFTMAX)
+            j->lse_in = &c->in[next + 2];
+        if (a->packed) {
+            j->dq = j->dk = j->dv =
+                (struct rows){c->out[0].data, j->nq * 3 * j->heads * j->d, j->d, 3 * j->heads * j->d, 1};
+            if (c->out[0].data) {
+                j->dk.p += j->heads * j->d;
+                j->dv.p += 2 * j->heads * j->d;
+            }
+        } else {
+            j->dq = rows_dense(c->out[0].data, j->nq, j->heads, j->d, false);
+            j->dk = rows_dense(c->out[1].data, j->nk, j->heads, j->d, false);
+            j->dv = rows_dense(c->out[2].data, j->nk, j->heads, j->d, false);
+        }
+    } else {
+        j->y = rows_dense(c->out[0].data, j->nq, j->heads, j->d, true);
+        if (a->phi == PK_PHI_SOFTMAX)
+            j->lse = c->out[1].data;
+    }
+    j->ld = j->d <= TILE ? TILE : j->d <= 2 * TILE ? 2 * TILE : cpu_round_up(j->d, W);
+    j->keys = cpu_min(KEYS, cpu_max(1, j->nk));
+    j->few = !backward && j->nq <= FEW_QUERIES && j->nk >= FEW_KEYS && j->q.sd == 1 && j->k.sd == 1 && j->v.sd == 1;
+    if (backward || j->few)
+        j->group = cpu_max(1, j->nq);
+    else
+        j->group = cpu_min(cpu_round_up(cpu_max(1, j->nq), TILE),
+                           j->batch * j->heads >= PAIRS_MANY ? GROUP_MANY : GROUP_FEW);
+    j->groups = cpu_max(1, cpu_div_up(j->nq, j->group));
+}
+
+/* Keys of batch b before the first that `length` masks. */
+static inline int64_t keys_of(const struct attention *j, int64_t b)
+{
+    const struct pk_view *l = j->length;
+
+    if (!l)
+        return j->nk;
+    return cpu_max(0, cpu_min(j->nk, ((const int32_t *)l->data)[(l->shape.dim[0] == 1 ? 0 : b) * l->stride[0]]));
+}
+
+/* Causal: query i sees keys j <= i + shift. */
+static inline int64_t shift_of(const struct attention *j, int64_t b)
+{
+    const struct pk_view *l = j->length;
+
+    if (!l)
+        return j->nk - j->nq;
+    return ((const int32_t *)l->data)[(l->shape.dim[0] == 1 ? 0 : b) * l->stride[0]] - j->nq;
+}
+
+static inline double factor_of(const struct attention *j, int64_t h)
+{
+    const struct pk_view *s = j->scale;
+
+    if (!s)
+        return j->a->scale;
+    return j->a->scale * (double)((const real *)s->data)[(s->shape.dim[0] == 1 ? 0 : h) * s->stride[0]];
+}

@@ -1,0 +1,186 @@
+/* ATTENTION_STATS: norms of A and of its Jacobians, and the spread of the logits, for a probe batch
+ * (attention.md 2). One task per (batch, head), a query at a time, sums in double. */
+#include "kernels/backend/cpu/attention.h"
+
+struct job {
+    struct attention t;
+    const struct pk_view *x;
+    double *row_norm; /* |x_i|^2, (B, Nq) */
+    char *scratch;    /* of each thread */
+    size_t scratch_bytes;
+};
+
+/* Scratch of one thread. */
+struct row {
+    real *k, *q, *mean; /* keys (Nk, d), a query, sum_j a_j k_j */
+    real *s, *f;        /* logits and phi of a query; f is 0 where masked */
+    double *norm;       /* |k_j|^2 */
+};
+
+static void row_scratch(const struct attention *t, struct row *r, struct cpu_scratch *s)
+{
+    r->k = cpu_take(s, (size_t)(t->nk * t->d) * sizeof(real));
+    r->q = cpu_take(s, (size_t)t->d * sizeof(real));
+    r->mean = cpu_take(s, (size_t)t->d * sizeof(real));
+    r->s = cpu_take(s, (size_t)t->nk * sizeof(real));
+    r->f = cpu_take(s, (size_t)t->nk * sizeof(real));
+    r->norm = cpu_take(s, (size_t)t->nk * sizeof(double));
+}
+
+static void job_scratch(struct job *j, struct cpu_scratch *s, int threads)
+{
+    struct cpu_scratch one = {0};
+    struct row r;
+
+    row_scratch(&j->t, &r, &one);
+    j->scratch_bytes = one.used;
+    j->scratch = cpu_take(s, one.used * (size_t)threads);
+    j->row_norm = cpu_take(s, (size_t)(j->t.batch * j->t.nq) * sizeof(double));
+}
+
+size_t PK_FN(attention_stats_workspace)(const struct pk_backend *b, const struct pk_call *c)
+{
+    struct cpu_scratch s = {0};
+    struct job j;
+
+    attention_shape(&j.t, c);
+    job_scratch(&j, &s, cpu_threads_of(b));
+    return s.used;
+}
+
+static void norm_task(void *arg, int64_t task, int thread)
+{
+    const struct job *j = arg;
+    const real *x = (const real *)j->x->data + task / j->t.nq * j->x->stride[0] + task % j->t.nq * j->x->stride[1];
+    double sum = 0;
+
+    (void)thread;
+    for (int64_t c = 0; c < j->x->shape.dim[2]; c++)
+        sum += (double)x[c * j->x->stride[2]] * (double)x[c * j->x->stride[2]];
+    j->row_norm[task] = sum;
+}
+
+/* phi and phi' of one visible logit, without the factor; softmax is done by the row. */
+static void phi_one(const struct pk_attention_attr *a, real s, double *f, double *slope)
+{
+    double p = 1;
+
+    switch (a->phi) {
+    case PK_PHI_SIGMOID:
+        *f = 1 / (1 + exp(-(double)s));
+        *slope = *f * (1 - *f);
+        break;
+    case PK_PHI_RELU:
+        *f = s > 0 ? (double)s : 0;
+        *slope = s > 0;
+        break;
+    default:
+        for (int i = 1; i < a->degree; i++)
+            p *= (double)s;
+        *f = p * (double)s;
+        *slope = a->degree * p;
+    }
+}
+
+static void stats_task(void *arg, int64_t task, int thread)
+{
+    const struct job *j = arg;
+    const struct attention *t = &j->t;
+    struct cpu_scratch scratch = {j->scratch + (size_t)thread * j->scratch_bytes, 0};
+    int64_t b = task / t->heads, h = task % t->heads, end = keys_of(t, b), shift = shift_of(t, b);
+    const real *q = t->q.p + b * t->q.sb + h * t->q.sh, *k = t->k.p + b * t->k.sb + h * t->k.sh;
+    const double factor = factor_of(t, h), tau2 = t->a->tau * t->a->tau;
+    double fro = 0, jac = 0, jacq = 0, top = 0, count = 0, mean = 0, spread = 0;
+    struct row r;
+    real *out[5];
+
+    row_scratch(t, &r, &scratch);
+    for (int64_t i = 0; i < end; i++) {
+        for (int64_t c = 0; c < t->d; c++)
+            r.k[i * t->d + c] = k[i * t->k.sn + c * t->k.sd];
+        r.norm[i] = 0;
+        for (int64_t c = 0; c < t->d; c++)
+            r.norm[i] += (double)r.k[i * t->d + c] * (double)r.k[i * t->d + c];
+    }
+    for (int64_t i = 0; i < t->nq; i++) {
+        const uint8_t *shown = t->mask ? (const uint8_t *)t->mask->data + b * t->mask->stride[0] : NULL;
+        int64_t n = t->a->causal ? cpu_max(0, cpu_min(end, i + shift + 1)) : end;
+        double f2 = 0, f3 = 0, row_jac = 0, row_jacq = 0, max = -INFINITY, sum = 0;
+
+        for (int64_t c = 0; c < t->d; c++)
+            r.q[c] = q[i * t->q.sn + c * t->q.sd] * (real)t->a->tau;
+        for (int64_t m = 0; m < n; m++) {
+            double f = 0, slope = 0, old = mean;
+
+            r.f[m] = 0;
+            if (shown && !shown[m * t->mask->stride[1]])
+                continue;
+            r.s[m] = vdot(t->d, r.q, r.k + m * t->d) + (real)t->a->bias;
+            max = fmax(max, (double)r.s[m]);
+            top = fmax(top, fabs((double)r.s[m]));
+            count++; /* Welford's running mean and spread */
+            mean += ((double)r.s[m] - old) / count;
+            spread += ((double)r.s[m] - old) * ((double)r.s[m] - mean);
+            r.f[m] = 1; /* seen */
+            if (t->a->phi == PK_PHI_SOFTMAX)
+                continue;
+            phi_one(t->a, r.s[m], &f, &slope);
+            f2 += f * f;
+            row_jac += slope * slope;
+            row_jacq += slope * slope * r.norm[m];
+        }
+        if (t->a->phi == PK_PHI_SOFTMAX) {
+            for (int64_t m = 0; m < n; m++) {
+                r.f[m] = r.f[m] != 0 ? (real)exp((double)r.s[m] - max) : 0;
+                sum += (double)r.f[m];
+            }
+            memset(r.mean, 0, (size_t)t->d * sizeof(real));
+            for (int64_t m = 0; m < n; m++) {
+                double f;
+
+                r.f[m] = sum > 0 ? (real)((double)r.f[m] / sum) : 0;
+                f = (double)r.f[m];
+                f2 += f * f;
+                f3 += f * f * f;
+                for (int64_t c = 0; c < t->d; c++)
+                    r.mean[c] += r.f[m] * r.k[m * t->d + c];
+            }
+            /* diag f - f f': and row j of J K is f_j (k_j - mean). */
+            row_jac = f2 - 2 * f3 + f2 * f2;
+            for (int64_t m = 0; m < n; m++) {
+                double d2 = 0;
+
+                for (int64_t c = 0; c < t->d; c++) {
+                    double e = (double)(r.k[m * t->d + c] - r.mean[c]);
+
+                    d2 += e * e;
+                }
+                row_jacq += (double)r.f[m] * (double)r.f[m] * d2;
+            }
+        }
+        fro += f2;
+        jac += row_jac;
+        jacq += row_jacq * j->row_norm[b * t->nq + i];
+    }
+    for (int o = 0; o < 5; o++)
+        out[o] = (real *)t->c->out[o].data + task;
+    *out[0] = (real)(fabs(factor) * sqrt(fro));
+    *out[1] = (real)(fabs(factor) * sqrt(fmax(0, jac)));
+    *out[2] = (real)(fabs(factor) * sqrt(jacq * tau2));
+    *out[3] = (real)(count > 0 ? sqrt(spread / count) : 0);
+    *out[4] = (real)top;
+}
+
+enum pd_err PK_FN(attention_stats)(struct pk_backend *b, const struct pk_call *c, struct pd_why *why)
+{
+    struct cpu_scratch s = {c->workspace, 0};
+    struct job j;
+
+    (void)why;
+    attention_shape(&j.t, c);
+    j.x = &c->in[j.t.after];
+    job_scratch(&j, &s, cpu_pool_threads(b->pool));
+    cpu_pool_run(b->pool, j.t.batch * j.t.nq, norm_task, &j);
+    cpu_pool_run(b->pool, j.t.batch * j.t.heads, stats_task, &j);
+    return PD_OK;
+}

@@ -1,0 +1,247 @@
+/* Group attention: forward and backward of the fused op in f32 and f64, separate and packed, and A itself by
+ * an identity for V where the head dimension allows. golden/README.md 2 and 10. */
+#include <stdio.h>
+#include <string.h>
+
+#include "tests/golden/golden.h"
+#include "tests/golden/attention.h"
+
+bool gold_attention_attr(struct gold *g, struct pk_attr *ret)
+{
+    struct pk_attention_attr *a = &ret->attention;
+    const char *activation = gold_text(g, "activation");
+    double n = gold_number(g, "n_for_scale", 1), alpha = gold_number(g, "alpha", 0);
+
+    memset(ret, 0, sizeof *ret);
+    a->tau = 1 / sqrt(gold_number(g, "d", 1));
+    a->scale = gold_number(g, "scale_value", 1);
+    a->causal = gold_flag(g, "causal");
+    a->bias = gold_number(g, "logit_bias", 0);
+    if (strcmp(activation, "softmax") == 0) {
+        a->phi = PK_PHI_SOFTMAX;
+    } else if (strcmp(activation, "poly") == 0) {
+        a->phi = PK_PHI_POLY;
+        a->degree = (int32_t)gold_number(g, "p", 0);
+    } else if (strcmp(activation, "sigmoid") == 0) {
+        a->phi = PK_PHI_SIGMOID;
+        a->scale *= pow(n, -alpha);
+    } else if (strcmp(activation, "relu") == 0) {
+        a->phi = PK_PHI_RELU;
+        a->scale *= pow(n, -gold_number(g, "alpha", 1));
+    } else {
+        gold_fail(g, "unknown activation '%s'", activation);
+        return false;
+    }
+    a->has_scale = gold_has(g, "scale");
+    return true;
+}
+
+double gold_attention_rtol(const struct gold *g, const struct pk_attention_attr *a, bool gradient)
+{
+    const char *name = gold_text(g, "case");
+
+    if (strstr(name, "biglogits") || strstr(name, "zeroq"))
+        return 1e-4;
+    if (a->phi == PK_PHI_POLY)
+        return 2e-5;
+    return a->phi == PK_PHI_RELU && !gradient ? 5e-6 : 1e-5;
+}
+
+double gold_yardstick(struct gold *g, const char *tensor)
+{
+    const double *v;
+    struct pk_shape s = {0};
+    double most = 0;
+
+    if (!gold_has(g, tensor))
+        return 0;
+    v = gold_tensor(g, tensor, &s);
+    for (int64_t i = 0; v && i < pk_shape_count(&s); i++)
+        most = fmax(most, fabs(v[i]));
+    return most;
+}
+
+/* A view of (B, H, N, d) as (B, N, H, d) and back. */
+struct pk_view gold_swap_heads(const struct pk_view *v)
+{
+    struct pk_view s = *v;
+
+    s.shape.dim[1] = v->shape.dim[2];
+    s.shape.dim[2] = v->shape.dim[1];
+    s.stride[1] = v->stride[2];
+    s.stride[2] = v->stride[1];
+    return s;
+}
+
+/* Dense copy by the COPY op. */
+struct pk_view gold_dense(struct gold *g, const struct pk_view *v)
+{
+    struct pk_attr attr = {.copy = {v->dtype}};
+    struct pk_view out = gold_zeros(g, v->dtype, v->shape);
+
+    gold_run(g, PK_OP_COPY, &attr, v, 1, &out, 1);
+    return out;
+}
+
+/* Compares with the exact tensor where there is one, else with the stored float. */
+void gold_compare_best(struct gold *g, const char *label, const struct pk_view *got, const char *want, double rtol,
+                       double yardstick)
+{
+    char exact[64];
+
+    snprintf(exact, sizeof exact, "%s.f64", want);
+    if (gold_has(g, exact))
+        gold_compare(g, label, got, exact, got->dtype == PK_F64 ? 1e-10 : rtol, 1e-6, yardstick);
+    else /* an f64 result differs from the stored float by its rounding */
+        gold_compare(g, label, got, want, got->dtype == PK_F64 ? 2e-7 : rtol, 1e-6, yardstick);
+}
+
+static void separate(struct gold *g, const struct pk_attr *attr, enum pk_dtype dtype)
+{
+    const struct pk_attention_attr *a = &attr->attention;
+    struct pk_view in[8], out[4], fwd[2], heads, go;
+    double rtol = gold_attention_rtol(g, a, false), grad = gold_attention_rtol(g, a, true);
+    int n = 3;
+
+    in[0] = gold_view(g, "q", dtype);
+    in[1] = gold_view(g, "k", dtype);
+    in[2] = gold_view(g, "v", dtype);
+    go = gold_view(g, "go", dtype);
+    if (a->has_scale)
+        in[n++] = gold_view(g, "scale", dtype);
+    if (!in[0].data || !in[1].data || !in[2].data || !go.data)
+        return;
+    fwd[0] = gold_zeros(g, dtype,
+                        PK_SHAPE(in[0].shape.dim[0], in[0].shape.dim[2], in[0].shape.dim[1], in[0].shape.dim[3]));
+    fwd[1] = gold_zeros(g, dtype, PK_SHAPE(in[0].shape.dim[0], in[0].shape.dim[1], in[0].shape.dim[2]));
+    if (!gold_run(g, PK_OP_ATTENTION, attr, in, n, fwd, a->phi == PK_PHI_SOFTMAX ? 2 : 1))
+        return;
+    heads = gold_swap_heads(&fwd[0]);
+    heads = gold_dense(g, &heads);
+    gold_compare_best(g, "o", &heads, "o", rtol, 0);
+    for (int i = 0; i < 3; i++)
+        out[i] = gold_zeros(g, dtype, in[i].shape);
+    if (a->has_scale)
+        out[3] = gold_zeros(g, dtype, in[3].shape);
+    in[n] = fwd[0];
+    in[n + 1] = gold_swap_heads(&go); /* strided on purpose */
+    in[n + 2] = fwd[1];
+    if (!gold_run(g, PK_OP_ATTENTION_BWD, attr, in, n + 2 + (a->phi == PK_PHI_SOFTMAX), out, 3 + a->has_scale))
+        return;
+    gold_compare_best(g, "dq", &out[0], "dq", grad, 0);
+    gold_compare_best(g, "dk", &out[1], "dk", grad, 0);
+    gold_compare_best(g, "dv", &out[2], "dv", rtol, 0);
+    if (a->has_scale)
+        gold_compare_best(g, "dscale", &out[3], "dscale", grad, gold_yardstick(g, "dscale_abs.f64"));
+}
+
+/* q, k, v as one tensor (B, N, 3, H, d), as models hold them. */
+static void packed(struct gold *g, const struct pk_attr *plain, enum pk_dtype dtype)
+{
+    struct pk_attr attr = *plain, concat = {.concat = {2}};
+    const struct pk_attention_attr *a = &attr.attention;
+    struct pk_view part[3], in[5], fwd[2], out[2], heads, go;
+    double rtol = gold_attention_rtol(g, a, false), grad = gold_attention_rtol(g, a, true);
+    static const char *const name[3] = {"q", "k", "v"}, *const dname[3] = {"dq", "dk", "dv"};
+    int64_t b, h, t, d;
+    int n = 1;
+
+    for (int i = 0; i < 3; i++) {
+        part[i] = gold_view(g, name[i], dtype);
+        if (!part[i].data)
+            return;
+    }
+    b = part[0].shape.dim[0], h = part[0].shape.dim[1], t = part[0].shape.dim[2], d = part[0].shape.dim[3];
+    if (part[1].shape.dim[2] != t)
+        return;
+    attr.attention.packed = true;
+    for (int i = 0; i < 3; i++) { /* (B, H, N, d) as (B, N, 1, H, d) */
+        part[i].shape = PK_SHAPE(b, t, 1, h, d);
+        part[i].stride[0] = h * t * d, part[i].stride[1] = d, part[i].stride[2] = 0, part[i].stride[3] = t * d;
+        part[i].stride[4] = 1;
+    }
+    in[0] = gold_zeros(g, dtype, PK_SHAPE(b, t, 3, h, d));
+    gold_run(g, PK_OP_CONCAT, &concat, part, 3, in, 1);
+    if (a->has_scale)
+        in[n++] = gold_view(g, "scale", dtype);
+    fwd[0] = gold_zeros(g, dtype, PK_SHAPE(b, t, h, d));
+    fwd[1] = gold_zeros(g, dtype, PK_SHAPE(b, h, t));
+    if (!gold_run(g, PK_OP_ATTENTION, &attr, in, n, fwd, a->phi == PK_PHI_SOFTMAX ? 2 : 1))
+        return;
+    heads = gold_swap_heads(&fwd[0]);
+    heads = gold_dense(g, &heads);
+    gold_compare_best(g, "packed o", &heads, "o", rtol, 0);
+    go = gold_view(g, "go", dtype);
+    go = gold_swap_heads(&go);
+    in[n] = fwd[0];
+    in[n + 1] = gold_dense(g, &go);
+    in[n + 2] = fwd[1];
+    out[0] = gold_zeros(g, dtype, in[0].shape);
+    if (a->has_scale)
+        out[1] = gold_zeros(g, dtype, in[1].shape);
+    if (!gold_run(g, PK_OP_ATTENTION_BWD, &attr, in, n + 2 + (a->phi == PK_PHI_SOFTMAX), out, 1 + a->has_scale))
+        return;
+    for (int i = 0; i < 3; i++) {
+        struct pk_view v = out[0];
+        char label[16];
+
+        v.data = (char *)v.data + (size_t)(i * h * d) * pk_dtype_size(dtype);
+        v.shape = PK_SHAPE(b, h, t, d);
+        v.stride[0] = t * 3 * h * d, v.stride[1] = d, v.stride[2] = 3 * h * d, v.stride[3] = 1;
+        v = gold_dense(g, &v);
+        snprintf(label, sizeof label, "packed %s", dname[i]);
+        gold_compare_best(g, label, &v, dname[i], i == 2 ? rtol : grad, 0);
+    }
+    if (a->has_scale)
+        gold_compare_best(g, "packed dscale", &out[1], "dscale", grad, gold_yardstick(g, "dscale_abs.f64"));
+}
+
+/* With the first Nk unit vectors for V, y is A. */
+static void weights(struct gold *g, const struct pk_attr *attr, enum pk_dtype dtype)
+{
+    struct pk_view in[4], out[2], a;
+    int64_t nk, d;
+    int n = 3;
+
+    if (!gold_has(g, "attn"))
+        return;
+    in[0] = gold_view(g, "q", dtype);
+    in[1] = gold_view(g, "k", dtype);
+    if (!in[0].data || !in[1].data)
+        return;
+    nk = in[1].shape.dim[2], d = in[1].shape.dim[3];
+    if (nk > d)
+        return;
+    in[2] = gold_zeros(g, dtype, in[1].shape);
+    for (int64_t i = 0; i < pk_shape_count(&in[1].shape); i++) {
+        double one = i / d % nk == i % d;
+
+        if (dtype == PK_F64)
+            ((double *)in[2].data)[i] = one;
+        else
+            ((float *)in[2].data)[i] = (float)one;
+    }
+    if (attr->attention.has_scale)
+        in[n++] = gold_view(g, "scale", dtype);
+    out[0] = gold_zeros(g, dtype, PK_SHAPE(in[0].shape.dim[0], in[0].shape.dim[2], in[0].shape.dim[1], d));
+    out[1] = gold_zeros(g, dtype, PK_SHAPE(in[0].shape.dim[0], in[0].shape.dim[1], in[0].shape.dim[2]));
+    if (!gold_run(g, PK_OP_ATTENTION, attr, in, n, out, attr->attention.phi == PK_PHI_SOFTMAX ? 2 : 1))
+        return;
+    a = gold_swap_heads(&out[0]);
+    a.shape.dim[3] = nk;
+    a = gold_dense(g, &a);
+    gold_compare_best(g, "attn", &a, "attn", gold_attention_rtol(g, &attr->attention, false), 0);
+}
+
+void gold_attention(struct gold *g)
+{
+    struct pk_attr attr;
+
+    if (!gold_attention_attr(g, &attr))
+        return;
+    for (int f64 = 0; f64 < 2; f64++) {
+        separate(g, &attr, f64 ? PK_F64 : PK_F32);
+        packed(g, &attr, f64 ? PK_F64 : PK_F32);
+        weights(g, &attr, f64 ? PK_F64 : PK_F32);
+    }
+}

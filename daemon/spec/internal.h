@@ -11,6 +11,7 @@
 
 #include "daemon/spec/spec.h"
 #include "kernels/base/arena.h"
+#include "kernels/base/nearest.h"
 
 #define SPEC_MAX_SEED 9007199254740991.0 /* 2^53 - 1: the largest whole number that JSON readers agree on */
 
@@ -181,12 +182,6 @@ struct spec_ctx {
 /* ---- report.c ---- */
 void spec_report_error(struct spec_report *r, const char *pointer, const char *fmt, ...) PD_PRINTF(3, 4);
 void spec_report_warning(struct spec_report *r, const char *pointer, const char *fmt, ...) PD_PRINTF(3, 4);
-/* Optimal string alignment distance, cut off at 3. */
-unsigned spec_distance(const char *a, const char *b);
-/* The nearest of the names within distance 2 (and less than its length), or NULL. */
-const char *spec_nearest(const char *text, const char *const *names, size_t count, unsigned *ret_distance);
-/* "; did you mean 'x'?" or "" in `out`. Returns `out`. */
-const char *spec_did_you_mean(char *out, size_t size, const char *text, const char *const *names, size_t count);
 /* Appends "/" and the key to a pointer in URI-fragment form (escaped and percent-encoded). */
 void spec_pointer_add(struct pd_buf *b, const char *key);
 

@@ -77,7 +77,7 @@ const char *spec_keys_unknown(char *out, size_t size, const char *parent, const 
     const char *names[MOST_SIBLINGS] = {NULL};
     size_t count = siblings(parent, text, names);
     unsigned distance = 3;
-    const char *near = spec_nearest(key, names, count, &distance);
+    const char *near = pd_nearest(key, names, count, &distance);
     const char *other = elsewhere(key);
 
     if (near && (distance == 1 || !other)) {

@@ -363,7 +363,7 @@ static int enum_index(struct spec_ctx *c, const struct spec_field *f, json_t *v,
     for (unsigned i = 0; i < count && at < sizeof list - 64; i++)
         at += (size_t)snprintf(list + at, sizeof list - at, "%s%s", i ? ", " : "", f->names->names[i]);
     spec_ctx_error(c, f->pointer, "must be one of %s%s", list,
-                   spec_did_you_mean(near, sizeof near, text, f->names->names, count));
+                   pd_did_you_mean(near, sizeof near, text, f->names->names, count));
     return -1;
 }
 

@@ -423,7 +423,7 @@ bool spec_check_recipe(struct spec_ctx *c, const struct spec_field *f, const cha
         }
         names[count++] = spec_recipes[i].name;
     }
-    spec_ctx_error(c, f->pointer, "unknown recipe%s", spec_did_you_mean(near, sizeof near, text, names, count));
+    spec_ctx_error(c, f->pointer, "unknown recipe%s", pd_did_you_mean(near, sizeof near, text, names, count));
     return false;
 }
 
@@ -440,7 +440,7 @@ bool spec_check_preset(struct spec_ctx *c, const struct spec_field *f, const cha
         }
         names[count++] = spec_presets[i].name;
     }
-    spec_ctx_error(c, f->pointer, "unknown preset%s", spec_did_you_mean(near, sizeof near, text, names, count));
+    spec_ctx_error(c, f->pointer, "unknown preset%s", pd_did_you_mean(near, sizeof near, text, names, count));
     return false;
 }
 

@@ -106,7 +106,7 @@ static enum form axis_form(struct spec_ctx *c, size_t index, json_t *v)
             struct pd_buf b;
             pd_buf_init(&b, 0);
             spec_pointer_add(&b, key);
-            snprintf(said, sizeof said, "unknown key%s", spec_did_you_mean(near, sizeof near, key, forms, FORM_COUNT));
+            snprintf(said, sizeof said, "unknown key%s", pd_did_you_mean(near, sizeof near, key, forms, FORM_COUNT));
             if (pd_buf_err(&b) == PD_OK)
                 axis_error(c, index, b.data, said);
             else

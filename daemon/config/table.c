@@ -1,0 +1,70 @@
+#include "daemon/config/table.h"
+
+#include "kernels/base/log.h"
+
+static const char *const level_words[] = {"error", "warning", "info", "debug", NULL};
+static const int64_t level_values[] = {PD_LOG_ERROR, PD_LOG_WARNING, PD_LOG_INFO, PD_LOG_DEBUG};
+static const char *const checkpoint_words[] = {"internal", "external", NULL};
+static const int64_t checkpoint_values[] = {0, 1};
+
+#define ROW(s, k, t, member) .section = s, .key = k, .type = t, .offset = offsetof(struct config, member)
+#define INT(lo, hi, d) .min = (lo), .max = (hi), .def = d
+
+/* In the order of the help. Data roots are a section of their own: any key is a name. */
+const struct config_row config_rows[] = {
+    {ROW("server", "listen", CONFIG_T_ADDRESS, server.listen), .def = "127.0.0.1", .flag = "listen", .arg = "ADDRESS",
+     .meaning = "address to listen on, in numbers; anything but loopback opens polyd to the network"},
+    {ROW("server", "port", CONFIG_T_INT, server.port), INT(0, 65535, "7070"), .flag = "port", .arg = "N",
+     .meaning = "port; 0 lets the kernel choose"},
+    {ROW("server", "threads", CONFIG_T_INT, server.threads), INT(1, 64, "2"), .arg = "N",
+     .meaning = "threads of the HTTP pool"},
+    {ROW("server", "max_body_bytes", CONFIG_T_INT, server.max_body_bytes), INT(65536, 4294967296, "67108864"), .arg = "BYTES",
+     .meaning = "largest request body; a job document may have 262144 bytes whatever stands here"},
+    {ROW("server", "max_connections", CONFIG_T_INT, server.max_connections), INT(8, 100000, "1024"), .arg = "N",
+     .meaning = "connections at once; streams count too"},
+    {ROW("server", "allowed_hosts", CONFIG_T_LIST, server.allowed_hosts), .def = "", .arg = "NAMES",
+     .meaning = "Host values to accept beside loopback names and the address above"},
+    {ROW("server", "allowed_origins", CONFIG_T_LIST, server.allowed_origins), .def = "", .arg = "ORIGINS",
+     .meaning = "Origin values (https://example.org) to accept for writes beside our own"},
+    {ROW("web", "dir", CONFIG_T_PATH, web.dir), .def_text = "the embedded files", .flag = "web-dir", .arg = "DIR",
+     .meaning = "serve the dashboard from this folder"},
+    {ROW("state", "dir", CONFIG_T_PATH, state.dir),
+     .def_text = "as a service /var/lib/polyd, otherwise $XDG_STATE_HOME/polyd or ~/.local/state/polyd",
+     .flag = "state-dir", .arg = "DIR", .meaning = "database, checkpoints, logs and the workers' socket"},
+    {ROW("devices", "cpu_slots", CONFIG_T_INT, devices.cpu_slots), INT(1, 1024, "1"), .arg = "N",
+     .meaning = "runs on the CPU at once"},
+    {ROW("devices", "threads_per_slot", CONFIG_T_INT, devices.threads_per_slot), INT(0, 256, "0"), .arg = "N",
+     .meaning = "CPU threads of a slot; 0 shares the cores among the slots"},
+    {ROW("log", "level", CONFIG_T_WORD, log.level), .def = "info", .words = level_words, .values = level_values,
+     .flag = "log-level", .arg = "LEVEL", .meaning = "error, warning, info or debug"},
+    {ROW("worker", "path", CONFIG_T_PATH, worker.path), .def_text = "next to polyd, else its libexec folder", .arg = "FILE",
+     .meaning = "the polyd-worker program"},
+    {ROW("worker", "grace_s", CONFIG_T_INT, worker.grace_s), INT(1, 3600, "30"), .arg = "SECONDS",
+     .meaning = "time for a worker to checkpoint and leave before it is killed"},
+    {ROW("limits", "submissions", CONFIG_T_INT, limits.submissions), INT(1, 100000, "256"), .arg = "N",
+     .meaning = "submissions and commands waiting for the store; more are answered 503"},
+    {ROW("limits", "updates", CONFIG_T_INT, limits.updates), INT(1, 100000, "1024"), .arg = "N",
+     .meaning = "reports of workers waiting for the store"},
+    {ROW("limits", "metrics", CONFIG_T_INT, limits.metrics), INT(1, 100000, "1024"), .arg = "N",
+     .meaning = "batches of metric points waiting for the store"},
+    {ROW("limits", "jobs", CONFIG_T_INT, limits.jobs), INT(1, 10000000, "100000"), .arg = "N",
+     .meaning = "jobs that have not ended; more are answered 429"},
+    {ROW("limits", "sse_clients", CONFIG_T_INT, limits.sse_clients), INT(1, 10000, "256"), .arg = "N",
+     .meaning = "event streams at once"},
+    {ROW("store", "checkpoint", CONFIG_T_WORD, store.checkpoint_external), .def = "internal", .words = checkpoint_words,
+     .values = checkpoint_values, .known_only = 1, .arg = "WHO",
+     .meaning = "who checkpoints the write-ahead log: internal, or external for a replication tool"},
+    {ROW("store", "idempotency_hours", CONFIG_T_INT, store.idempotency_hours), INT(1, 8760, "24"), .arg = "HOURS",
+     .meaning = "how long answers to an Idempotency-Key are kept"},
+    {ROW("keep", "best", CONFIG_T_INT, keep.best), INT(0, 100, "1"), .arg = "N",
+     .meaning = "best checkpoints kept of a run that does not say (train.keep.best)"},
+    {ROW("keep", "latest", CONFIG_T_INT, keep.latest), INT(0, 100, "1"), .arg = "N",
+     .meaning = "latest checkpoints kept of a run that does not say (train.keep.latest)"},
+    {ROW("serve", "queue", CONFIG_T_INT, serve.queue), INT(1, 100000, "64"), .arg = "N",
+     .meaning = "inference requests waiting for one model; more are answered 429"},
+    {ROW("serve", "timeout_ms", CONFIG_T_INT, serve.timeout_ms), INT(1, 86400000, "60000"), .arg = "MS",
+     .meaning = "deadline of an inference request that names none"},
+    {ROW("serve", "load_timeout_s", CONFIG_T_INT, serve.load_timeout_s), INT(1, 86400, "120"), .arg = "SECONDS",
+     .meaning = "longest wait for a model to load"},
+};
+const size_t config_row_count = sizeof config_rows / sizeof *config_rows;

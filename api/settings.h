@@ -1,0 +1,27 @@
+/* api/settings.h: the values that the HTTP layer takes from the configuration, read once at start. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "api/check.h"
+
+struct api_settings {
+    struct api_allow allow;
+    const char *bind;         /* address */
+    uint16_t port;            /* 0 = any free one */
+    int threads;              /* of the pool */
+    const char *web_dir;      /* files of the page from this directory; NULL = the embedded ones */
+    int connections;          /* most at once */
+    int connections_per_ip;   /* 0 = no limit */
+    int idle_timeout_s;       /* of a connection without traffic */
+    int header_timeout_s;     /* from the connection's first moment to the end of a request's header */
+    int body_timeout_s;       /* from the header to the end of the body */
+    size_t body_max;          /* bytes: no route takes more, whatever its own limit */
+    int sse_clients;          /* event streams at once */
+    int64_t jobs;             /* jobs that have not ended; more are refused */
+    int infer_queue;          /* inference requests waiting or running at once */
+    int64_t infer_timeout_us; /* when the request names none */
+    int64_t wait_timeout_us;  /* how long api_stop waits for writes in flight */
+};

@@ -1,0 +1,120 @@
+/* The one table of routes. `polyd --routes` prints it, and a test compares it with openapi.yaml. The operationId is
+ * the handler's name. */
+#include <stdio.h>
+#include <string.h>
+
+#include "api/api.h"
+#include "api/handlers.h"
+#include "api/route.h"
+#include "api/server.h"
+#include "daemon/spec/spec.h"
+#include "web/assets.h"
+
+#define SMALL (64u * 1024u)
+#define JOB (SPEC_MAX_BYTES + 64u * 1024u) /* notes of a PATCH, and white space */
+#define INGEST (4u * 1024u * 1024u)        /* 10 000 points */
+#define TEXT (1024u * 1024u)
+#define INFER (16u * 1024u * 1024u)        /* what one frame to a worker holds */
+
+#define ROUTE(method, path, handler, surface, body, limit) {API_##method, path, #handler, handler, surface, body, limit}
+
+const struct api_route api_routes[] = {
+    ROUTE(GET, "/api/v1/jobs", api_job_list, API_SURFACE_OWN, API_BODY_NONE, 0),
+    ROUTE(POST, "/api/v1/jobs", api_job_submit, API_SURFACE_OWN, API_BODY_JSON, JOB),
+    ROUTE(GET, "/api/v1/jobs/{id}", api_job_get, API_SURFACE_OWN, API_BODY_NONE, 0),
+    ROUTE(PATCH, "/api/v1/jobs/{id}", api_job_update, API_SURFACE_OWN, API_BODY_JSON, JOB),
+    ROUTE(POST, "/api/v1/jobs/{id}/cancel", api_job_cancel, API_SURFACE_OWN, API_BODY_JSON_OR_EMPTY, SMALL),
+    ROUTE(POST, "/api/v1/jobs/{id}/pause", api_job_pause, API_SURFACE_OWN, API_BODY_JSON_OR_EMPTY, SMALL),
+    ROUTE(POST, "/api/v1/jobs/{id}/resume", api_job_resume, API_SURFACE_OWN, API_BODY_JSON_OR_EMPTY, SMALL),
+    ROUTE(GET, "/api/v1/runs", api_run_list, API_SURFACE_OWN, API_BODY_NONE, 0),
+    ROUTE(GET, "/api/v1/runs/{id}", api_run_get, API_SURFACE_OWN, API_BODY_NONE, 0),
+    ROUTE(POST, "/api/v1/runs/{id}/cancel", api_run_cancel, API_SURFACE_OWN, API_BODY_JSON_OR_EMPTY, SMALL),
+    ROUTE(GET, "/api/v1/runs/{id}/metrics", api_run_metrics, API_SURFACE_OWN, API_BODY_NONE, 0),
+    ROUTE(POST, "/api/v1/runs/{id}/metrics", api_run_ingest, API_SURFACE_OWN, API_BODY_JSON, INGEST),
+    ROUTE(GET, "/api/v1/runs/{id}/series", api_run_series, API_SURFACE_OWN, API_BODY_NONE, 0),
+    ROUTE(GET, "/api/v1/runs/{id}/export", api_run_export, API_SURFACE_OWN, API_BODY_NONE, 0),
+    ROUTE(GET, "/api/v1/runs/{id}/logs", api_run_logs, API_SURFACE_OWN, API_BODY_NONE, 0),
+    ROUTE(GET, "/api/v1/runs/{id}/checkpoints", api_run_checkpoints, API_SURFACE_OWN, API_BODY_NONE, 0),
+    ROUTE(GET, "/api/v1/events", api_event_stream, API_SURFACE_OWN, API_BODY_NONE, 0),
+    ROUTE(GET, "/api/v1/models", api_model_list, API_SURFACE_OWN, API_BODY_NONE, 0),
+    ROUTE(GET, "/api/v1/models/{model}", api_model_get, API_SURFACE_OWN, API_BODY_NONE, 0),
+    ROUTE(POST, "/api/v1/models/{model}/versions", api_model_register, API_SURFACE_OWN, API_BODY_JSON, SMALL),
+    ROUTE(GET, "/api/v1/models/{model}/versions/{version}", api_model_version_get, API_SURFACE_OWN, API_BODY_NONE, 0),
+    ROUTE(POST, "/api/v1/models/{model}/versions/{version}/load", api_model_load, API_SURFACE_OWN, API_BODY_JSON_OR_EMPTY, SMALL),
+    ROUTE(POST, "/api/v1/models/{model}/versions/{version}/unload", api_model_unload, API_SURFACE_OWN, API_BODY_JSON_OR_EMPTY, SMALL),
+    ROUTE(PUT, "/api/v1/models/{model}/aliases/{alias}", api_alias_set, API_SURFACE_OWN, API_BODY_JSON, SMALL),
+    ROUTE(DELETE, "/api/v1/models/{model}/aliases/{alias}", api_alias_delete, API_SURFACE_OWN, API_BODY_NONE, 0),
+    ROUTE(GET, "/api/v1/devices", api_device_list, API_SURFACE_OWN, API_BODY_NONE, 0),
+    ROUTE(GET, "/api/v1/queue", api_queue_list, API_SURFACE_OWN, API_BODY_NONE, 0),
+    ROUTE(GET, "/api/v1/config", api_config_get, API_SURFACE_OWN, API_BODY_NONE, 0),
+    ROUTE(GET, "/api/v1/fields", api_field_list, API_SURFACE_OWN, API_BODY_NONE, 0),
+    ROUTE(GET, "/api/v1/version", api_version_get, API_SURFACE_OWN, API_BODY_NONE, 0),
+    ROUTE(GET, "/v2", api_oip_server, API_SURFACE_OIP, API_BODY_NONE, 0),
+    ROUTE(GET, "/v2/health/live", api_oip_live, API_SURFACE_OIP, API_BODY_NONE, 0),
+    ROUTE(GET, "/v2/health/ready", api_oip_ready, API_SURFACE_OIP, API_BODY_NONE, 0),
+    ROUTE(GET, "/v2/models/{model}", api_oip_model, API_SURFACE_OIP, API_BODY_NONE, 0),
+    ROUTE(GET, "/v2/models/{model}/versions/{version}", api_oip_model_version, API_SURFACE_OIP, API_BODY_NONE, 0),
+    ROUTE(GET, "/v2/models/{model}/ready", api_oip_model_ready, API_SURFACE_OIP, API_BODY_NONE, 0),
+    ROUTE(GET, "/v2/models/{model}/versions/{version}/ready", api_oip_model_version_ready, API_SURFACE_OIP, API_BODY_NONE, 0),
+    ROUTE(POST, "/v2/models/{model}/infer", api_oip_infer, API_SURFACE_OIP, API_BODY_JSON_OR_BINARY, INFER),
+    ROUTE(POST, "/v2/models/{model}/versions/{version}/infer", api_oip_infer_version, API_SURFACE_OIP, API_BODY_JSON_OR_BINARY, INFER),
+    ROUTE(POST, "/v2/models/{model}/generate", api_oip_generate, API_SURFACE_OIP, API_BODY_JSON, TEXT),
+    ROUTE(POST, "/v2/models/{model}/versions/{version}/generate", api_oip_generate_version, API_SURFACE_OIP, API_BODY_JSON, TEXT),
+    ROUTE(POST, "/v2/models/{model}/generate_stream", api_oip_generate_stream, API_SURFACE_OIP, API_BODY_JSON, TEXT),
+    ROUTE(POST, "/v2/models/{model}/versions/{version}/generate_stream", api_oip_generate_stream_version, API_SURFACE_OIP, API_BODY_JSON, TEXT),
+    ROUTE(POST, "/v2/repository/index", api_oip_repository_index, API_SURFACE_OIP, API_BODY_JSON_OR_EMPTY, SMALL),
+    ROUTE(POST, "/v2/repository/models/{model}/load", api_oip_repository_load, API_SURFACE_OIP, API_BODY_JSON_OR_EMPTY, SMALL),
+    ROUTE(POST, "/v2/repository/models/{model}/unload", api_oip_repository_unload, API_SURFACE_OIP, API_BODY_JSON_OR_EMPTY, SMALL),
+    ROUTE(GET, "/v1/models", api_openai_models, API_SURFACE_OPENAI, API_BODY_NONE, 0),
+    ROUTE(GET, "/v1/models/{model}", api_openai_model, API_SURFACE_OPENAI, API_BODY_NONE, 0),
+    ROUTE(POST, "/v1/completions", api_openai_completions, API_SURFACE_OPENAI, API_BODY_JSON, TEXT),
+    ROUTE(POST, "/v1/chat/completions", api_openai_chat, API_SURFACE_OPENAI, API_BODY_JSON, TEXT),
+    ROUTE(GET, "/healthz", api_healthz, API_SURFACE_PAGE, API_BODY_NONE, 0),
+    ROUTE(GET, "/readyz", api_readyz, API_SURFACE_PAGE, API_BODY_NONE, 0),
+    ROUTE(GET, "/health", api_health, API_SURFACE_PAGE, API_BODY_NONE, 0),
+    ROUTE(GET, "/version", api_version_text, API_SURFACE_PAGE, API_BODY_NONE, 0),
+    ROUTE(GET, "/metrics", api_metrics, API_SURFACE_PAGE, API_BODY_NONE, 0),
+    ROUTE(GET, "/openapi.yaml", api_openapi_yaml, API_SURFACE_PAGE, API_BODY_NONE, 0),
+    ROUTE(GET, "/openapi.json", api_openapi_json, API_SURFACE_PAGE, API_BODY_NONE, 0),
+    ROUTE(GET, "/{asset}", api_asset, API_SURFACE_PAGE, API_BODY_NONE, 0),
+};
+const size_t api_routes_count = sizeof api_routes / sizeof api_routes[0];
+
+_Static_assert(sizeof api_routes / sizeof api_routes[0] <= API_ROUTES_MAX, "the counters have a row for each route");
+
+const struct api_route *api_route_find(enum api_method method, const char *path, struct api_params *params,
+                                       unsigned *ret_allowed)
+{
+    unsigned allowed = 0;
+
+    /* The page's files are the last route and take any path: they decide nothing about methods. */
+    for (size_t i = 0; i < api_routes_count - 1; i++) {
+        const struct api_route *route = &api_routes[i];
+
+        if (method != route->method && allowed & 1u << route->method)
+            continue;
+        if (!api_path_match(route->path, path, params))
+            continue;
+        if (route->method == method)
+            return route;
+        allowed |= 1u << route->method;
+    }
+    if (!allowed && api_surface_of(path) == API_SURFACE_PAGE) {
+        const struct api_route *page = &api_routes[api_routes_count - 1];
+
+        if (api_path_match(page->path, path, params)) {
+            if (method == API_GET)
+                return page;
+            if (web_asset_find(path))
+                allowed = 1u << API_GET;
+        }
+    }
+    *ret_allowed = allowed;
+    return NULL;
+}
+
+void api_routes_print(FILE *out)
+{
+    for (size_t i = 0; i < api_routes_count; i++)
+        fprintf(out, "%s %s %s\n", api_method_name(api_routes[i].method), api_routes[i].path, api_routes[i].operation);
+}

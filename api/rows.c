@@ -1,0 +1,319 @@
+#include "api/rows.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "api/json.h"
+
+static void text_or_null(struct pd_buf *b, const char *key, const char *text)
+{
+    api_json_kv_str(b, key, text && *text ? text : NULL);
+}
+
+void api_row_job(struct pd_buf *b, const struct store_job *job, unsigned flags)
+{
+    api_json_open(b, '{');
+    api_json_kv_id(b, "id", job->id);
+    api_json_kv_int(b, "version", job->version);
+    api_json_kv_str(b, "state", spec_job_state_name(job->state));
+    api_json_kv_str(b, "name", job->name);
+    api_json_kv_str(b, "experiment", job->experiment);
+    text_or_null(b, "template", job->template_name);
+    api_json_kv_raw(b, "tags", *job->tags ? job->tags : "{}");
+    api_json_kv_str(b, "notes", job->notes);
+    api_json_kv_str(b, "reason", job->reason);
+    text_or_null(b, "register", job->register_name);
+    api_json_kv_int(b, "priority", job->priority);
+    api_json_key(b, "runs");
+    api_json_open(b, '{');
+    api_json_kv_int(b, "total", job->runs);
+    api_json_kv_int(b, "ended", job->runs_ended);
+    api_json_kv_int(b, "failed", job->runs_failed);
+    api_json_close(b, '}');
+    api_json_kv_time(b, "created", job->created_us);
+    api_json_kv_time(b, "started", job->started_us);
+    api_json_kv_time(b, "ended", job->ended_us);
+    if (flags & API_ROW_FULL)
+        api_json_kv_raw(b, "document", job->document);
+    if (!(flags & API_ROW_OPEN))
+        api_json_close(b, '}');
+}
+
+void api_row_run(struct pd_buf *b, const struct store_run *run, struct sup *sup, unsigned flags)
+{
+    bool waits = run->state == SPEC_RUN_QUEUED || run->state == SPEC_RUN_PREEMPTED;
+    struct sup_queue_info place = {.position = 0};
+    struct sup_progress live;
+    int64_t step = run->step, total = run->total_steps;
+    const char *reason = run->reason;
+
+    if (run->state != SPEC_RUN_ENDED && !waits && sup_progress_get(sup, run->id, &live)) {
+        if (live.step > step)
+            step = live.step;
+        if (live.total > 0)
+            total = live.total;
+    }
+    api_json_open(b, '{');
+    api_json_kv_id(b, "id", run->id);
+    api_json_kv_id(b, "job_id", run->job_id);
+    api_json_kv_int(b, "index", run->n);
+    api_json_kv_int(b, "version", run->version);
+    api_json_kv_str(b, "name", run->name);
+    api_json_kv_str(b, "experiment", run->experiment);
+    api_json_kv_str(b, "state", spec_run_state_name(run->state));
+    api_json_kv_str(b, "outcome", run->state == SPEC_RUN_ENDED ? spec_outcome_name(run->outcome) : NULL);
+    api_json_kv_str(b, "reason", reason);
+    api_json_kv_str(b, "device", run->device);
+    api_json_kv_int(b, "slots", run->slots);
+    api_json_kv_int(b, "threads", run->threads);
+    api_json_kv_int(b, "priority", run->priority);
+    api_json_kv_int(b, "attempts", run->attempts);
+    api_json_kv_int(b, "restarts", run->restarts);
+    if (step >= 0)
+        api_json_kv_int(b, "step", step);
+    else
+        api_json_kv_null(b, "step");
+    if (total >= 0)
+        api_json_kv_int(b, "total_steps", total);
+    else
+        api_json_kv_null(b, "total_steps");
+    if (run->time_limit_us > 0)
+        api_json_kv_num(b, "time_limit_s", 1e-6 * (double)run->time_limit_us);
+    else
+        api_json_kv_null(b, "time_limit_s");
+    api_json_kv_raw(b, "sweep", *run->sweep ? run->sweep : "{}");
+    if (waits && sup_queue_get(sup, run->id, &place)) {
+        api_json_key(b, "queue");
+        api_json_open(b, '{');
+        api_json_kv_int(b, "position", place.position);
+        api_json_kv_str(b, "reason", place.reason);
+        api_json_close(b, '}');
+    } else {
+        api_json_kv_null(b, "queue");
+    }
+    api_json_kv_str(b, "config_digest", run->config_digest);
+    api_json_kv_str(b, "plan_digest", run->plan_digest);
+    api_json_kv_time(b, "created", run->created_us);
+    api_json_kv_time(b, "started", run->started_us);
+    api_json_kv_time(b, "ended", run->ended_us);
+    if (flags & API_ROW_FULL)
+        api_json_kv_raw(b, "document", run->document);
+    if (!(flags & API_ROW_OPEN))
+        api_json_close(b, '}');
+}
+
+void api_row_attempt(struct pd_buf *b, const struct store_attempt *a)
+{
+    const char *device = a->devices;
+
+    api_json_open(b, '{');
+    api_json_kv_int(b, "n", a->n);
+    api_json_kv_str(b, "state", spec_attempt_state_name(a->state));
+    api_json_kv_str(b, "cause", a->state == SPEC_ATTEMPT_ENDED ? spec_cause_name(a->cause) : NULL);
+    api_json_kv_str(b, "message", a->message);
+    api_json_key(b, "devices");
+    api_json_open(b, '[');
+    while (*device) {
+        size_t n = strcspn(device, ",");
+
+        api_json_strn(b, device, n);
+        device += n + (device[n] == ',');
+    }
+    api_json_close(b, ']');
+    api_json_kv_int(b, "start_step", a->start_step);
+    api_json_kv_int(b, "step", a->step);
+    api_json_kv_int(b, "log_bytes", a->log_bytes);
+    if (a->exit_status >= 0)
+        api_json_kv_int(b, "exit_status", a->exit_status);
+    else
+        api_json_kv_null(b, "exit_status");
+    api_json_kv_time(b, "created", a->created_us);
+    api_json_kv_time(b, "started", a->started_us);
+    api_json_kv_time(b, "ended", a->ended_us);
+    api_json_close(b, '}');
+}
+
+void api_row_checkpoint(struct pd_buf *b, const struct store_checkpoint *c)
+{
+    api_json_open(b, '{');
+    api_json_kv_id(b, "id", c->id);
+    api_json_kv_id(b, "run_id", c->run_id);
+    api_json_kv_int(b, "attempt", c->attempt);
+    api_json_kv_int(b, "step", c->step);
+    api_json_kv_str(b, "kind", c->kind);
+    api_json_kv_int(b, "bytes", c->bytes);
+    api_json_kv_str(b, "digest", c->digest);
+    if (isfinite(c->value))
+        api_json_kv_num(b, "value", c->value);
+    else
+        api_json_kv_null(b, "value");
+    api_json_kv_time(b, "created", c->created_us);
+    api_json_close(b, '}');
+}
+
+void api_row_event(struct pd_buf *b, const struct store_event *e)
+{
+    api_json_open(b, '{');
+    api_json_kv_id(b, "id", e->id);
+    api_json_kv_str(b, "kind", e->kind);
+    api_json_kv_time(b, "time", e->time_us);
+    if (e->job_id)
+        api_json_kv_id(b, "job_id", e->job_id);
+    else
+        api_json_kv_null(b, "job_id");
+    if (e->run_id)
+        api_json_kv_id(b, "run_id", e->run_id);
+    else
+        api_json_kv_null(b, "run_id");
+    if (e->attempt)
+        api_json_kv_int(b, "attempt", e->attempt);
+    else
+        api_json_kv_null(b, "attempt");
+    api_json_kv_raw(b, "data", *e->data ? e->data : "{}");
+    api_json_close(b, '}');
+}
+
+const char *api_etag(int64_t version, char out[32])
+{
+    snprintf(out, 32, "\"%lld\"", (long long)version);
+    return out;
+}
+
+bool api_if_match(struct api_req *r, bool required, int64_t *ret_version)
+{
+    const char *header = api_header(r, "If-Match");
+    char inside[32];
+    size_t len;
+
+    *ret_version = -1;
+    if (!header) {
+        if (!required)
+            return true;
+        api_fail(r, API_FAULT_NEEDS_MATCH, "this change needs If-Match with the tag last seen (ETag), or *");
+        return false;
+    }
+    if (strcmp(header, "*") == 0)
+        return true;
+    len = strlen(header);
+    if (len > 2 && len < sizeof inside && header[0] == '"' && header[len - 1] == '"') {
+        memcpy(inside, header + 1, len - 2);
+        inside[len - 2] = '\0';
+        if (api_parse_id(inside, ret_version))
+            return true;
+    }
+    /* Not one of our tags, so it cannot be the present one. */
+    api_fail(r, PD_ERR_STALE, "If-Match does not name the present version");
+    return false;
+}
+
+bool api_not_modified(struct api_req *r, int64_t version)
+{
+    const char *seen = api_header(r, "If-None-Match");
+    char tag[32];
+
+    api_etag(version, tag);
+    api_reply_header(r, "ETag", tag);
+    api_reply_header(r, "Cache-Control", "no-cache");
+    if (!seen || !api_etag_match(seen, tag, true))
+        return false;
+    api_reply_empty(r, 304);
+    return true;
+}
+
+/* ---- one row as the answer -------------------------------------------------------------------- */
+
+struct answer {
+    struct api_req *r;
+    struct store *store;
+    struct pd_buf *b;
+    struct sup *sup;
+    bool conditional, unchanged;
+};
+
+static bool job_row(void *ctx, const struct store_job *job)
+{
+    struct answer *a = ctx;
+    char tag[32];
+
+    if (a->conditional && api_not_modified(a->r, job->version)) {
+        a->unchanged = true;
+        return false;
+    }
+    api_reply_header(a->r, "ETag", api_etag(job->version, tag));
+    api_row_job(a->b, job, API_ROW_FULL);
+    return false;
+}
+
+void api_answer_job(struct api_req *r, int64_t id, int status, bool conditional)
+{
+    struct store *store = api_reader(r);
+    struct pd_buf b;
+    struct answer a = {.r = r, .b = &b, .conditional = conditional};
+    struct pd_why why = {.text = ""};
+    enum pd_err err;
+
+    if (!store)
+        return;
+    pd_buf_init(&b, 0);
+    err = store_job_get(store, id, job_row, &a, &why);
+    if (err == PD_ERR_NOT_FOUND)
+        api_fail(r, err, "there is no job %lld", (long long)id);
+    else if (err != PD_OK)
+        api_fail_why(r, err, &why);
+    else if (!a.unchanged)
+        api_reply_json(r, status, &b);
+    pd_buf_done(&b);
+}
+
+static bool run_row(void *ctx, const struct store_run *run)
+{
+    struct answer *a = ctx;
+    char tag[32];
+
+    if (a->conditional && api_not_modified(a->r, run->version)) {
+        a->unchanged = true;
+        return false;
+    }
+    api_reply_header(a->r, "ETag", api_etag(run->version, tag));
+    api_row_run(a->b, run, a->sup, API_ROW_FULL | API_ROW_OPEN);
+    return false;
+}
+
+static bool attempt_row(void *ctx, const struct store_attempt *attempt)
+{
+    api_row_attempt(ctx, attempt);
+    return true;
+}
+
+void api_answer_run(struct api_req *r, int64_t id, bool conditional)
+{
+    struct store *store = api_reader(r);
+    struct pd_buf b;
+    struct answer a = {.r = r, .b = &b, .conditional = conditional, .sup = api_deps_of(api_of(r))->sup};
+    struct pd_why why = {.text = ""};
+    enum pd_err err;
+
+    if (!store)
+        return;
+    pd_buf_init(&b, 0);
+    err = store_begin(store, &why);
+    if (err == PD_OK) {
+        err = store_run_get(store, id, run_row, &a, &why);
+        if (err == PD_OK && !a.unchanged) {
+            api_json_key(&b, "attempt_list");
+            api_json_open(&b, '[');
+            err = store_attempt_list(store, id, attempt_row, &b, &why);
+            api_json_close(&b, ']');
+            api_json_close(&b, '}');
+        }
+        store_end(store);
+    }
+    if (err == PD_ERR_NOT_FOUND)
+        api_fail(r, err, "there is no run %lld", (long long)id);
+    else if (err != PD_OK)
+        api_fail_why(r, err, &why);
+    else if (!a.unchanged)
+        api_reply_json(r, 200, &b);
+    pd_buf_done(&b);
+}

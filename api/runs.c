@@ -1,0 +1,633 @@
+/* Runs: list, show, cancel, series, charts, export, checkpoints. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "api/handlers.h"
+#include "api/json.h"
+#include "api/rows.h"
+#include "api/server.h"
+#include "daemon/store/tx.h"
+#include "kernels/base/clock.h"
+
+#define LATEST_MAX 16      /* metrics added to each run of a list */
+#define KEYS_MAX 64        /* series of one chart request or export */
+#define EXPORT_PAGE 1000   /* points read in one short transaction */
+
+/* ---- list and show ---------------------------------------------------------------------------- */
+
+struct run_page {
+    struct pd_buf b;
+    struct sup *sup;
+    struct store *store;
+    char keys[LATEST_MAX][STORE_KEY_MAX + 1];
+    int key_count;
+    int count, limit;
+    int64_t last_id;
+    bool more;
+    int64_t ids[STORE_PAGE_MAX];
+    size_t ends[STORE_PAGE_MAX]; /* where each run's object ends in b, its brace left open */
+};
+
+static bool list_row(void *ctx, const struct store_run *run)
+{
+    struct run_page *p = ctx;
+
+    if (p->count == p->limit) {
+        p->more = true;
+        return false;
+    }
+    api_row_run(&p->b, run, p->sup, API_ROW_OPEN);
+    p->last_id = run->id;
+    p->ids[p->count] = run->id;
+    p->ends[p->count++] = p->b.len;
+    if (!p->key_count)
+        api_json_close(&p->b, '}');
+    return true;
+}
+
+static bool latest_row(void *ctx, const struct store_series *m)
+{
+    struct pd_buf *b = ctx;
+
+    api_json_kv_num(b, m->key, m->value);
+    return false;
+}
+
+/* Copies the rows with their latest values put in. The queries come after the list's, whose statement is done. */
+static enum pd_err add_latest(struct run_page *p, struct pd_buf *out, struct pd_why *why)
+{
+    size_t start = 0;
+    enum pd_err err = pd_buf_err(&p->b);
+
+    for (int i = 0; i < p->count && err == PD_OK; i++) {
+        pd_buf_append(out, p->b.data + start, p->ends[i] - start);
+        start = p->ends[i];
+        api_json_key(out, "latest");
+        api_json_open(out, '{');
+        for (int k = 0; k < p->key_count && err == PD_OK; k++) {
+            err = store_series_get(p->store, p->ids[i], p->keys[k], latest_row, out, why);
+            if (err == PD_ERR_NOT_FOUND)
+                err = PD_OK;
+        }
+        api_json_close(out, '}');
+        api_json_close(out, '}');
+    }
+    return err;
+}
+
+void api_run_list(struct api_req *r)
+{
+    static const char *const names[] = {"limit", "cursor",  "job",    "experiment", "state",
+                                        "name",  "outcome", "metric", "order",      NULL};
+    struct store_run_query q = {.state = -1, .outcome = -1};
+    struct run_page *p;
+    char text[32], experiment[160], name[256], kind[32];
+    struct pd_why why = {.text = ""};
+    struct pd_buf b;
+    enum pd_err err;
+
+    if (api_query_refuse_others(r, names) || !api_query_order(r, &q.order))
+        return;
+    p = api_state_new(r, sizeof *p, NULL);
+    if (!p)
+        return;
+    snprintf(kind, sizeof kind, "runs %d", (int)q.order);
+    if (!api_page_begin(r, kind, &q.after_id, &p->limit))
+        return;
+    if (api_query(r, "state", text, sizeof text)) {
+        enum spec_run_state state;
+
+        if (strcmp(text, "active") == 0)
+            q.state = STORE_RUN_ACTIVE;
+        else if (spec_run_state_parse(text, &state))
+            q.state = (int)state;
+        else
+            api_fail(r, API_FAULT_MALFORMED, "'%s' is not a state of runs", text);
+    }
+    if (api_query(r, "outcome", text, sizeof text)) {
+        enum spec_outcome outcome;
+
+        if (spec_outcome_parse(text, &outcome))
+            q.outcome = (int)outcome;
+        else
+            api_fail(r, API_FAULT_MALFORMED, "'%s' is not an outcome", text);
+    }
+    if (api_query(r, "job", text, sizeof text) && !api_parse_id(text, &q.job_id))
+        api_fail(r, API_FAULT_MALFORMED, "job must be an id");
+    if (api_query(r, "experiment", experiment, sizeof experiment))
+        q.experiment = experiment;
+    if (api_query(r, "name", name, sizeof name))
+        q.name_like = name;
+    for (;;) {
+        char key[STORE_KEY_MAX + 1];
+        enum pd_err got = api_query_get(api_query_raw(r), "metric", p->key_count, key, sizeof key);
+
+        if (got == PD_ERR_NOT_FOUND)
+            break;
+        if (got != PD_OK || p->key_count == LATEST_MAX) {
+            api_fail(r, API_FAULT_MALFORMED, "at most %d metric keys of at most %d bytes", LATEST_MAX, STORE_KEY_MAX);
+            break;
+        }
+        memcpy(p->keys[p->key_count++], key, sizeof key);
+    }
+    if (api_failed(r) || !(p->store = api_reader(r)))
+        return;
+    p->sup = api_deps_of(api_of(r))->sup;
+    pd_buf_init(&p->b, 0);
+    pd_buf_init(&b, 0);
+    /* One more than asked for tells whether another page follows; at the largest page the next one may be empty. */
+    q.limit = p->limit < STORE_PAGE_MAX ? p->limit + 1 : STORE_PAGE_MAX;
+    err = store_run_list(p->store, &q, list_row, p, &why);
+    if (p->limit == STORE_PAGE_MAX && p->count == p->limit)
+        p->more = true;
+    api_json_open(&b, '{');
+    api_json_key(&b, "runs");
+    api_json_open(&b, '[');
+    if (err == PD_OK && p->key_count)
+        err = add_latest(p, &b, &why);
+    else if (err == PD_OK && p->b.len)
+        pd_buf_append(&b, p->b.data, p->b.len);
+    pd_buf_done(&p->b);
+    if (err != PD_OK) {
+        pd_buf_done(&b);
+        api_fail_why(r, err, &why);
+        return;
+    }
+    api_page_end(r, &b, kind, p->last_id, p->more);
+    api_reply_json(r, 200, &b);
+}
+
+void api_run_get(struct api_req *r)
+{
+    int64_t id = api_param_id(r, 0);
+
+    if (id)
+        api_answer_run(r, id, true);
+}
+
+/* ---- cancel ----------------------------------------------------------------------------------- */
+
+struct run_cancel {
+    struct api_write w; /* first */
+    int64_t id, version;
+    char reason[512];
+};
+
+static enum pd_err cancel_apply(struct store_tx *tx, struct api_write *w, struct pd_why *why)
+{
+    struct run_cancel *c = (struct run_cancel *)(void *)w;
+
+    w->status = 200;
+    return store_run_cancel(tx, c->id, c->version, c->reason, why);
+}
+
+static void cancel_answer(struct api_req *r)
+{
+    struct api_write *w = api_write_result(r);
+
+    if (w)
+        api_answer_run(r, ((struct run_cancel *)(void *)w)->id, false);
+}
+
+void api_run_cancel(struct api_req *r)
+{
+    int64_t id = api_param_id(r, 0), version;
+    char reason[512];
+    struct api_write *w;
+    struct run_cancel *c;
+
+    if (!id || !api_if_match(r, false, &version) || !api_reason(r, reason, sizeof reason))
+        return;
+    w = api_write_begin(r, sizeof *c, true, NULL, cancel_answer);
+    if (!w)
+        return;
+    c = (struct run_cancel *)(void *)w;
+    c->id = id;
+    c->version = version;
+    memcpy(c->reason, reason, sizeof reason);
+    w->apply = cancel_apply;
+    w->notify = true;
+    api_write_submit(w, STORE_LANE_COMMAND, 4);
+}
+
+/* ---- series ----------------------------------------------------------------------------------- */
+
+static bool exists_row(void *ctx, const struct store_run *run)
+{
+    int *attempts = ctx;
+
+    *attempts = run->attempts;
+    return false;
+}
+
+/* Is there such a run? Otherwise fails with 404. *ret_attempts (may be NULL): how many it had. */
+bool api_run_exists(struct api_req *r, struct store *store, int64_t id, int *ret_attempts)
+{
+    struct pd_why why = {.text = ""};
+    int attempts = 0;
+    enum pd_err err = store_run_get(store, id, exists_row, &attempts, &why);
+
+    if (err == PD_ERR_NOT_FOUND)
+        api_fail(r, err, "there is no run %lld", (long long)id);
+    else if (err != PD_OK)
+        api_fail_why(r, err, &why);
+    if (ret_attempts)
+        *ret_attempts = attempts;
+    return err == PD_OK;
+}
+
+static bool series_row(void *ctx, const struct store_series *m)
+{
+    struct pd_buf *b = ctx;
+
+    api_json_open(b, '{');
+    api_json_kv_str(b, "key", m->key);
+    api_json_kv_int(b, "count", m->count);
+    api_json_kv_int(b, "attempt", m->attempt);
+    api_json_kv_int(b, "step", m->step);
+    api_json_kv_time(b, "time", m->time_us);
+    api_json_kv_num(b, "value", m->value);
+    api_json_kv_num(b, "min", m->min);
+    api_json_kv_num(b, "max", m->max);
+    api_json_close(b, '}');
+    return true;
+}
+
+void api_run_metrics(struct api_req *r)
+{
+    int64_t id = api_param_id(r, 0);
+    struct store *store;
+    struct pd_why why = {.text = ""};
+    struct pd_buf b;
+    enum pd_err err;
+
+    if (!id || !(store = api_reader(r)) || !api_run_exists(r, store, id, NULL))
+        return;
+    pd_buf_init(&b, 0);
+    api_json_open(&b, '{');
+    api_json_kv_id(&b, "run_id", id);
+    api_json_key(&b, "series");
+    api_json_open(&b, '[');
+    err = store_series_list(store, id, series_row, &b, &why);
+    api_json_close(&b, ']');
+    api_json_close(&b, '}');
+    if (err != PD_OK) {
+        pd_buf_done(&b);
+        api_fail_why(r, err, &why);
+        return;
+    }
+    api_reply_json(r, 200, &b);
+}
+
+/* All values of `key`, NULL after failing. The caller frees *ret_keys. */
+static bool read_keys(struct api_req *r, char (**ret_keys)[STORE_KEY_MAX + 1], int *ret_count)
+{
+    char(*keys)[STORE_KEY_MAX + 1] = calloc(KEYS_MAX, sizeof *keys);
+    int n = 0;
+
+    if (!keys) {
+        api_fail(r, PD_ERR_NOMEM, "no memory for the keys");
+        return false;
+    }
+    for (;; n++) {
+        char key[STORE_KEY_MAX + 1];
+        enum pd_err err = api_query_get(api_query_raw(r), "key", n, key, sizeof key);
+
+        if (err == PD_ERR_NOT_FOUND)
+            break;
+        if (err != PD_OK || n == KEYS_MAX || !key[0]) {
+            api_fail(r, API_FAULT_MALFORMED, "at most %d keys of 1 to %d bytes, percent-encoded", KEYS_MAX, STORE_KEY_MAX);
+            free(keys);
+            return false;
+        }
+        memcpy(keys[n], key, sizeof key);
+    }
+    *ret_keys = keys;
+    *ret_count = n;
+    return true;
+}
+
+struct chart {
+    struct pd_buf b;
+    int buckets;
+};
+
+static bool bucket_row(void *ctx, const struct store_bucket *bucket)
+{
+    struct chart *c = ctx;
+    struct pd_buf *b = &c->b;
+
+    c->buckets++;
+    api_json_open(b, '{');
+    api_json_kv_int(b, "first_step", bucket->first_step);
+    api_json_kv_int(b, "last_step", bucket->last_step);
+    api_json_kv_time(b, "first_time", bucket->first_us);
+    api_json_kv_time(b, "last_time", bucket->last_us);
+    api_json_kv_num(b, "min", bucket->min);
+    api_json_kv_num(b, "max", bucket->max);
+    api_json_kv_num(b, "mean", bucket->mean);
+    api_json_kv_int(b, "count", bucket->count);
+    api_json_kv_int(b, "nonfinite", bucket->nonfinite);
+    api_json_close(b, '}');
+    return true;
+}
+
+void api_run_series(struct api_req *r)
+{
+    static const char *const names[] = {"key", "buckets", "from_step", "to_step", "attempt", NULL};
+    int64_t id = api_param_id(r, 0);
+    struct store_point_query q = {.run_id = id};
+    struct store *store;
+    char(*keys)[STORE_KEY_MAX + 1];
+    struct pd_why why = {.text = ""};
+    enum pd_err err = PD_OK;
+    struct pd_buf b;
+    int buckets, count;
+
+    if (!id || api_query_refuse_others(r, names))
+        return;
+    buckets = (int)api_query_int(r, "buckets", 1, STORE_BUCKETS_MAX, 1000);
+    q.from_step = api_query_int(r, "from_step", INT64_MIN + 1, INT64_MAX - 1, INT64_MIN);
+    q.to_step = api_query_int(r, "to_step", INT64_MIN + 1, INT64_MAX - 1, INT64_MAX);
+    q.attempt = (int)api_query_int(r, "attempt", 0, 1000000, -1);
+    if (api_failed(r) || !(store = api_reader(r)) || !api_run_exists(r, store, id, NULL) || !read_keys(r, &keys, &count))
+        return;
+    if (count == 0) {
+        free(keys);
+        api_fail(r, API_FAULT_MALFORMED, "name at least one key: ?key=loss/train");
+        return;
+    }
+    pd_buf_init(&b, 0);
+    api_json_open(&b, '{');
+    api_json_kv_id(&b, "run_id", id);
+    api_json_key(&b, "series");
+    api_json_open(&b, '[');
+    for (int i = 0; i < count && err == PD_OK; i++) {
+        struct chart c = {.buckets = 0};
+        int64_t points = 0;
+
+        pd_buf_init(&c.b, 0);
+        q.key = keys[i];
+        err = store_bucket_list(store, &q, buckets, bucket_row, &c, &points, &why);
+        api_json_open(&b, '{');
+        api_json_kv_str(&b, "key", keys[i]);
+        api_json_kv_int(&b, "points", points);
+        api_json_kv_int(&b, "buckets", c.buckets);
+        api_json_key(&b, "data");
+        api_json_open(&b, '[');
+        if (c.b.len)
+            pd_buf_append(&b, c.b.data, c.b.len);
+        if (err == PD_OK)
+            err = pd_buf_err(&c.b);
+        pd_buf_done(&c.b);
+        api_json_close(&b, ']');
+        api_json_close(&b, '}');
+    }
+    free(keys);
+    api_json_close(&b, ']');
+    api_json_close(&b, '}');
+    if (err != PD_OK) {
+        pd_buf_done(&b);
+        api_fail_why(r, err, &why);
+        return;
+    }
+    api_reply_json(r, 200, &b);
+}
+
+/* ---- export ----------------------------------------------------------------------------------- */
+
+struct export {
+    struct api *api;
+    int64_t run;
+    bool json;
+    char (*keys)[STORE_KEY_MAX + 1];
+    int count, at, size;
+    bool begun, ended, failed;
+    bool inside;       /* some point of the key has been read */
+    int64_t last_step, same; /* points of last_step so far: the next page skips them */
+    int page_points;
+    bool any;          /* a JSON element was written */
+    struct pd_buf out; /* formatted, not yet sent */
+    size_t sent;
+};
+
+static bool export_point(void *ctx, const struct store_point *p)
+{
+    struct export *e = ctx;
+    struct pd_buf *b = &e->out;
+    const char *key = e->keys[e->at];
+    char time[PD_CLOCK_TEXT_SIZE];
+
+    e->page_points++;
+    e->same = e->inside && p->step == e->last_step ? e->same + 1 : 1;
+    e->last_step = p->step;
+    e->inside = true;
+    if (e->json) {
+        pd_buf_str(b, e->any ? ",\n" : "\n"); /* the writer puts no comma after a newline */
+        e->any = true;
+        api_json_open(b, '{');
+        api_json_kv_str(b, "key", key);
+        api_json_kv_int(b, "step", p->step);
+        api_json_kv_time(b, "time", p->time_us);
+        api_json_kv_int(b, "attempt", p->attempt);
+        api_json_kv_num(b, "value", p->value);
+        api_json_close(b, '}');
+        return true;
+    }
+    if (strpbrk(key, ",\"\r\n")) {
+        pd_buf_append(b, "\"", 1);
+        for (const char *c = key; *c; c++) {
+            if (*c == '"')
+                pd_buf_append(b, "\"", 1);
+            pd_buf_append(b, c, 1);
+        }
+        pd_buf_append(b, "\"", 1);
+    } else {
+        pd_buf_str(b, key);
+    }
+    pd_buf_printf(b, ",%lld,%s,%d,", (long long)p->step, pd_clock_format(time, sizeof time, p->time_us), p->attempt);
+    {
+        size_t at = b->len;
+
+        pd_buf_append(b, ":", 1); /* so that the number's writer puts no comma */
+        api_json_num(b, p->value);
+        if (pd_buf_err(b) == PD_OK) {
+            /* Take the colon and the quotes of "NaN" off again. */
+            size_t from = at + 1, len = b->len - from;
+
+            if (b->data[from] == '"') {
+                from++;
+                len -= 2;
+            }
+            memmove(b->data + at, b->data + from, len);
+            b->len = at + len;
+            b->data[b->len] = '\0';
+        }
+    }
+    pd_buf_append(b, "\n", 1);
+    return true;
+}
+
+/* Formats the next page into `out`. */
+static enum pd_err export_page(struct export *e, struct store *store, struct pd_why *why)
+{
+    struct store_point_query q = {.run_id = e->run,
+                                  .key = e->keys[e->at],
+                                  .from_step = e->inside ? e->last_step : INT64_MIN,
+                                  .to_step = INT64_MAX,
+                                  .attempt = -1,
+                                  .skip = e->inside ? e->same : 0,
+                                  .limit = EXPORT_PAGE};
+    enum pd_err err;
+
+    e->page_points = 0;
+    err = store_point_list(store, &q, export_point, e, why);
+    if (e->page_points == 0) {
+        e->at++;
+        e->inside = false;
+    }
+    return err == PD_OK ? pd_buf_err(&e->out) : err;
+}
+
+static ssize_t export_read(void *state, char *out, size_t size)
+{
+    struct export *e = state;
+    struct pd_why why;
+    size_t n;
+
+    if (e->sent == e->out.len && !e->ended) {
+        struct store *store = api_reader_of(e->api, &why);
+
+        e->out.len = 0;
+        e->sent = 0;
+        if (!e->begun)
+            pd_buf_str(&e->out, e->json ? "[" : "key,step,time,attempt,value\n");
+        e->begun = true;
+        while (e->out.len < 8192 && e->at < e->count)
+            if (!store || export_page(e, store, &why) != PD_OK)
+                return API_STREAM_ABORT;
+        if (e->at == e->count) {
+            if (e->json)
+                pd_buf_str(&e->out, "\n]\n");
+            e->ended = true;
+        }
+        if (pd_buf_err(&e->out) != PD_OK)
+            return API_STREAM_ABORT;
+    }
+    n = e->out.len - e->sent;
+    if (n == 0)
+        return API_STREAM_END;
+    if (n > size)
+        n = size;
+    memcpy(out, e->out.data + e->sent, n);
+    e->sent += n;
+    return (ssize_t)n;
+}
+
+static void export_done(void *state)
+{
+    struct export *e = state;
+
+    pd_buf_done(&e->out);
+    free(e->keys);
+    free(e);
+}
+
+static const struct api_stream_ops export_ops = {.read = export_read, .done = export_done};
+
+static bool export_key(void *ctx, const struct store_series *m)
+{
+    struct export *e = ctx;
+
+    if (e->count == e->size) {
+        int size = e->size ? e->size * 2 : 64;
+        char(*keys)[STORE_KEY_MAX + 1] = realloc(e->keys, (size_t)size * sizeof *keys);
+
+        if (!keys) {
+            e->failed = true;
+            return false;
+        }
+        e->keys = keys;
+        e->size = size;
+    }
+    snprintf(e->keys[e->count++], STORE_KEY_MAX + 1, "%s", m->key);
+    return true;
+}
+
+void api_run_export(struct api_req *r)
+{
+    static const char *const names[] = {"format", "key", NULL};
+    int64_t id = api_param_id(r, 0);
+    struct pd_why why = {.text = ""};
+    char format[16] = "csv", name[96];
+    struct store *store;
+    struct export *e;
+    enum pd_err err = PD_OK;
+
+    if (!id || api_query_refuse_others(r, names))
+        return;
+    (void)api_query(r, "format", format, sizeof format);
+    if (!api_failed(r) && strcmp(format, "csv") != 0 && strcmp(format, "json") != 0)
+        api_fail(r, API_FAULT_MALFORMED, "format must be csv or json");
+    if (api_failed(r) || !(store = api_reader(r)) || !api_run_exists(r, store, id, NULL))
+        return;
+    e = calloc(1, sizeof *e);
+    if (!e) {
+        api_fail(r, PD_ERR_NOMEM, "no memory for the export");
+        return;
+    }
+    pd_buf_init(&e->out, 0);
+    e->api = api_of(r);
+    e->run = id;
+    e->json = strcmp(format, "json") == 0;
+    if (!read_keys(r, &e->keys, &e->count)) {
+        export_done(e);
+        return;
+    }
+    e->size = KEYS_MAX;
+    if (e->count == 0)
+        err = store_series_list(store, id, export_key, e, &why);
+    if (err == PD_OK && e->failed)
+        err = pd_fail(&why, PD_ERR_NOMEM, "no memory for the keys");
+    if (err != PD_OK) {
+        export_done(e);
+        api_fail_why(r, err, &why);
+        return;
+    }
+    snprintf(name, sizeof name, "attachment; filename=\"run-%lld.%s\"", (long long)id, format);
+    api_reply_header(r, "Content-Disposition", name);
+    api_reply_stream(r, 200, e->json ? "application/json" : "text/csv; charset=utf-8", &export_ops, e, NULL);
+}
+
+/* ---- checkpoints ------------------------------------------------------------------------------ */
+
+static bool checkpoint_row(void *ctx, const struct store_checkpoint *c)
+{
+    api_row_checkpoint(ctx, c);
+    return true;
+}
+
+void api_run_checkpoints(struct api_req *r)
+{
+    int64_t id = api_param_id(r, 0);
+    struct store *store;
+    struct pd_why why = {.text = ""};
+    struct pd_buf b;
+    enum pd_err err;
+
+    if (!id || !(store = api_reader(r)) || !api_run_exists(r, store, id, NULL))
+        return;
+    pd_buf_init(&b, 0);
+    api_json_open(&b, '{');
+    api_json_key(&b, "checkpoints");
+    api_json_open(&b, '[');
+    err = store_checkpoint_list(store, id, false, checkpoint_row, &b, &why);
+    api_json_close(&b, ']');
+    api_json_close(&b, '}');
+    if (err != PD_OK) {
+        pd_buf_done(&b);
+        api_fail_why(r, err, &why);
+        return;
+    }
+    api_reply_json(r, 200, &b);
+}

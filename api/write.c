@@ -1,0 +1,125 @@
+/* Writes: the commit rule of wire.md 9. A handler validates, suspends, submits; the writer resumes it. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "api/server.h"
+#include "daemon/digest/digest.h"
+#include "daemon/store/tx.h"
+
+/* The wait's data begins with one of these; `done` of the handler is kept beside it. */
+struct holder {
+    void (*done)(struct api_write *);
+    _Alignas(max_align_t) struct api_write w;
+};
+
+
+static void holder_done(void *data)
+{
+    struct holder *h = data;
+
+    if (h->done)
+        h->done(&h->w);
+    pd_buf_done(&h->w.answer);
+}
+
+struct api_write *api_write_begin(struct api_req *r, size_t size, bool keyed, void (*done)(struct api_write *),
+                                  void (*next)(struct api_req *))
+{
+    const char *header = keyed ? api_header(r, "Idempotency-Key") : NULL;
+    char key[256] = "";
+    struct api_wait *wait;
+    struct holder *h;
+    size_t len;
+    const char *body = api_body(r, &len);
+
+    if (header && !api_idempotency_key(header, key, sizeof key)) {
+        api_fail(r, API_FAULT_KEY_MISSING, "Idempotency-Key must be 1 to 255 printable characters");
+        return NULL;
+    }
+    wait = api_wait_begin(r, offsetof(struct holder, w) + size, holder_done, next);
+    if (!wait)
+        return NULL;
+    h = api_wait_data(wait);
+    h->done = done;
+    h->w.api = api_of(r);
+    h->w.wait = wait;
+    pd_buf_init(&h->w.answer, 0);
+    if (header) {
+        h->w.keyed = true;
+        memcpy(h->w.key, key, sizeof key);
+        snprintf(h->w.scope, sizeof h->w.scope, "POST %s", api_path(r));
+        digest_sha256(body ? body : "", len, h->w.body_sha256);
+    }
+    return &h->w;
+}
+
+static enum pd_err write_apply(struct store_tx *tx, void *ctx, struct pd_why *why)
+{
+    struct api_write *w = ctx;
+    enum pd_err err;
+
+    pd_buf_done(&w->answer); /* a rerun overwrites */
+    pd_buf_init(&w->answer, 0);
+    w->replayed = false;
+    if (!w->keyed)
+        return w->apply(tx, w, why);
+    err = store_idem_claim(tx, w->scope, w->key, w->body_sha256, &w->status, &w->answer, why);
+    if (err == PD_ERR_EXISTS) {
+        w->replayed = true;
+        return pd_buf_err(&w->answer);
+    }
+    if (err == PD_ERR_CONFLICT) {
+        w->status = API_FAULT_KEY_REUSED;
+        return err;
+    }
+    if (err != PD_OK)
+        return err;
+    err = w->apply(tx, w, why);
+    if (err != PD_OK)
+        return err;
+    if (pd_buf_err(&w->answer) != PD_OK)
+        return pd_fail(why, PD_ERR_NOMEM, "no memory for the answer");
+    return store_idem_finish(tx, w->scope, w->key, w->status, w->answer.data, w->answer.len, why);
+}
+
+static void write_done(void *ctx, enum pd_err err, const struct pd_why *why)
+{
+    struct api_write *w = ctx;
+
+    w->err = err;
+    if (why)
+        w->why = *why;
+    if (err == PD_OK && w->notify)
+        sup_notify(api_deps_of(w->api)->sup);
+    api_wait_end(w->wait);
+}
+
+void api_write_submit(struct api_write *w, enum store_lane lane, int rows)
+{
+    struct store_work work = {.lane = lane, .rows = rows, .apply = write_apply, .done = write_done, .ctx = w};
+    struct pd_why why = {.text = ""};
+    enum pd_err err = store_writer_submit(api_deps_of(w->api)->writer, &work, &why);
+
+    if (err != PD_OK)
+        write_done(w, err, &why);
+}
+
+void api_write_fail(struct api_write *w, enum pd_err err, const struct pd_why *why)
+{
+    w->notify = false;
+    write_done(w, err, why);
+}
+
+struct api_write *api_write_result(struct api_req *r)
+{
+    struct holder *h = api_waited(r);
+    struct api_write *w = &h->w;
+
+    if (w->err == PD_OK)
+        return w;
+    if (w->err == PD_ERR_CONFLICT && w->status == API_FAULT_KEY_REUSED)
+        api_fail(r, API_FAULT_KEY_REUSED, "this Idempotency-Key was used with another body");
+    else
+        api_fail_why(r, w->err, &w->why);
+    return NULL;
+}

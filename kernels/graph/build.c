@@ -293,8 +293,7 @@ static bool add_value(struct pk_graph *g, const struct pk_type *type, uint32_t o
     return true;
 }
 
-/* Strides and offset of a view; the shape is known already. False: RESHAPE of something scattered. */
-static bool lay_view(enum pk_op op, const struct pk_attr *attr, const struct pk_value *x, struct pk_value *v)
+bool pk_lay_view(enum pk_op op, const struct pk_attr *attr, const struct pk_value *x, struct pk_value *v)
 {
     int32_t lead = v->shape.rank - x->shape.rank;
 
@@ -409,7 +408,7 @@ struct pk_val pk_emit(struct pk_graph *g, enum pk_op op, const struct pk_attr *a
             g->n_value = first;
             return PK_NONE;
         }
-        if (rule->view && !lay_view(op, attr, &g->value[in[0].id], v)) {
+        if (rule->view && !pk_lay_view(op, attr, &g->value[in[0].id], v)) {
             g->n_value = first;
             return pk_graph_fail(g, PD_ERR_INVALID, "%s of a view whose elements are not in order",
                                  rule->name);
@@ -426,6 +425,39 @@ struct pk_val pk_emit(struct pk_graph *g, enum pk_op op, const struct pk_attr *a
     }
     g->n_node++;
     return n_out ? (struct pk_val){first} : PK_NONE;
+}
+
+uint32_t pk_node_copy(struct pk_graph *g, uint32_t like, const uint32_t *in)
+{
+    struct pk_node *n;
+    uint32_t first = g->n_value;
+
+    if (!add_node(g, &n))
+        return 0;
+    *n = g->node[like];
+    n->in = n->n_in ? pd_arena_alloc(g->arena, (size_t)n->n_in * sizeof *n->in) : NULL;
+    if (n->n_in && !n->in) {
+        pk_graph_fail(g, PD_ERR_NOMEM, "no memory for a node");
+        return 0;
+    }
+    if (n->n_in)
+        memcpy(n->in, in, (size_t)n->n_in * sizeof *n->in);
+    n->out = first;
+    for (int32_t i = 0; i < n->n_out; i++) {
+        const struct pk_value *from = &g->value[g->node[like].out + (uint32_t)i];
+        struct pk_type type = {from->dtype, from->shape};
+        struct pk_value *v;
+
+        if (!add_value(g, &type, (uint32_t)i, &v)) {
+            g->n_value = first;
+            return 0;
+        }
+        if (pk_rule_of(n->op)->view && !pk_lay_view(n->op, n->attr, &g->value[in[0]], v)) {
+            g->n_value = first;
+            return 0;
+        }
+    }
+    return g->n_node++;
 }
 
 struct pk_val pk_alias(struct pk_graph *g, struct pk_val x)

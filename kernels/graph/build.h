@@ -81,6 +81,12 @@ bool pk_value_is_dense(const struct pk_value *v);
 /* Strides of `v` seen with another shape of the same count, without moving anything. */
 bool pk_value_reshape(const struct pk_value *v, const struct pk_shape *shape, int64_t *ret_stride);
 
+/* Root, strides and offset of a view `v` over `x`; its shape is known already. False: a RESHAPE of
+ * something whose elements are not in order. */
+bool pk_lay_view(enum pk_op op, const struct pk_attr *attr, const struct pk_value *x, struct pk_value *v);
+/* A node like `like` with other inputs and outputs of its own, for passes. 0 after an error. */
+uint32_t pk_node_copy(struct pk_graph *g, uint32_t like, const uint32_t *in);
+
 /* Several outputs at once: d(sum_k seed_k . y_k)/d wrt. Entries of y or seed may be PK_NONE; an unreached
  * wrt gives PK_NONE. */
 void pk_grad_many(struct pk_graph *g, const struct pk_val *y, const struct pk_val *seed, size_t n_y,

@@ -1,9 +1,94 @@
-/* Rewrites of a private copy of the graph. A value that is replaced by another is recorded in a table;
- * the views over it are laid again. */
+/* Rewrites of a private copy of the graph.
+ *
+ * All but the last work in order of building, on which inputs come before their users. A node that reads a
+ * leaf which some other node writes may only be merged with one that reads the same version of it. */
 #include "kernels/graph/passes.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+#include "kernels/ops/program.h"
+
+struct pass {
+    struct pk_graph *g;
+    uint32_t *uses;  /* by root value: how many inputs of kernels, and outputs of the graph, see it */
+    bool *output;    /* by value */
+    uint64_t *wrote; /* by root value: when the first write was built; 0: none */
+    uint32_t *many;  /* by root value: writes beyond the first */
+};
+
+static bool pass_init(struct pass *p, struct pk_graph *g)
+{
+    memset(p, 0, sizeof *p);
+    p->g = g;
+    p->uses = calloc(g->n_value, sizeof *p->uses);
+    p->output = calloc(g->n_value, sizeof *p->output);
+    p->wrote = calloc(g->n_value, sizeof *p->wrote);
+    p->many = calloc(g->n_value, sizeof *p->many);
+    if (!p->uses || !p->output || !p->wrote || !p->many)
+        return false;
+    for (size_t i = 0; i < g->n_output; i++)
+        p->output[g->output[i].value] = true;
+    for (uint32_t i = 1; i < g->n_node; i++) {
+        static const int32_t at[3] = {0, 2, 3};
+        const struct pk_node *n = &g->node[i];
+        int32_t writes = n->op == PK_OP_ADAMW ? 3 : n->op == PK_OP_MSGDW ? 2 : n->op == PK_OP_CACHE_APPEND;
+
+        for (int32_t k = 0; k < writes && !n->dead; k++) {
+            uint32_t root = g->value[n->in[at[k]]].root;
+
+            if (!p->wrote[root])
+                p->wrote[root] = n->born;
+            else
+                p->many[root]++;
+        }
+    }
+    return true;
+}
+
+static void pass_done(struct pass *p)
+{
+    free(p->uses);
+    free(p->output);
+    free(p->wrote);
+    free(p->many);
+}
+
+static void count_uses(struct pass *p)
+{
+    struct pk_graph *g = p->g;
+
+    memset(p->uses, 0, g->n_value * sizeof *p->uses);
+    for (size_t i = 0; i < g->n_output; i++)
+        p->uses[g->value[g->output[i].value].root]++;
+    for (uint32_t i = 1; i < g->n_node; i++) {
+        const struct pk_node *n = &g->node[i];
+        const struct pk_rule *rule = pk_rule_of(n->op);
+
+        if (n->dead || !rule || rule->view)
+            continue;
+        for (int32_t k = 0; k < n->n_in; k++)
+            p->uses[g->value[n->in[k]].root]++;
+    }
+}
+
+/* Whether reading `value` at two times gives the same. */
+static bool same_version(const struct pass *p, uint32_t value, uint64_t a, uint64_t b)
+{
+    uint32_t root = p->g->value[value].root;
+
+    if (!p->wrote[root])
+        return true;
+    return !p->many[root] && (a < p->wrote[root]) == (b < p->wrote[root]);
+}
+
+static bool inputs_keep(const struct pass *p, const struct pk_node *n, uint64_t when)
+{
+    for (int32_t i = 0; i < n->n_in; i++)
+        if (!same_version(p, n->in[i], n->born, when))
+            return false;
+    return true;
+}
 
 /* What nothing reads, and that writes no leaf, dies. */
 static bool sweep(struct pk_graph *g)
@@ -52,17 +137,628 @@ static bool sweep(struct pk_graph *g)
     return true;
 }
 
+/* ---- constants and identities ---- */
+
+static bool is_fill(const struct pk_graph *g, uint32_t value, double *ret)
+{
+    const struct pk_node *n = &g->node[g->value[g->value[value].root].node];
+
+    if (n->op != PK_OP_FILL)
+        return false;
+    *ret = n->attr->fill.value; /* every view of it is as constant */
+    return true;
+}
+
+static void become_fill(struct pk_graph *g, struct pk_node *n, double value)
+{
+    const struct pk_value *v = &g->value[n->out];
+
+    memset(n->attr, 0, sizeof *n->attr);
+    n->attr->shape = v->shape;
+    n->attr->fill.dtype = v->dtype;
+    n->attr->fill.value = value;
+    n->op = PK_OP_FILL;
+    n->n_in = 0;
+}
+
+/* Loads constant inputs into the program of an EXPR and simplifies it. */
+static void tidy_expr(struct pass *p, struct pk_node *n)
+{
+    struct pk_graph *g = p->g;
+    struct pk_dag d;
+    struct pk_expr out;
+    int32_t in[PK_EXPR_INPUTS], root;
+    uint8_t used[PK_EXPR_INPUTS];
+    uint32_t old[PK_EXPR_INPUTS];
+    int n_used;
+
+    pk_dag_init(&d);
+    for (int32_t i = 0; i < n->n_in; i++) {
+        double value;
+        int32_t same = i;
+
+        old[i] = n->in[i];
+        for (int32_t j = 0; j < i; j++)
+            if (n->in[j] == n->in[i])
+                same = j;
+        in[i] = is_fill(g, n->in[i], &value) ? pk_dag_const(&d, value) : pk_dag_in(&d, same);
+    }
+    root = pk_dag_load(&d, n->attr->expr, in);
+    if (!d.full && d.node[root].op == PK_EX_CONST) {
+        become_fill(g, n, d.node[root].imm);
+        return;
+    }
+    if (!pk_dag_store(&d, root, &out, used, &n_used) || n_used == 0)
+        return;
+    *n->attr->expr = out;
+    n->n_in = n_used;
+    for (int i = 0; i < n_used; i++)
+        n->in[i] = old[used[i]];
+}
+
+/* The value that `n` merely repeats, or 0. */
+static uint32_t identity_of(const struct pass *p, const struct pk_node *n)
+{
+    const struct pk_graph *g = p->g;
+    const struct pk_value *v, *y;
+
+    if (n->op == PK_OP_EXPR
+            ? n->n_in != 1 || n->attr->expr->count != 1 || n->attr->expr->code[0].op != PK_EX_IN
+            : n->op != PK_OP_COPY)
+        return 0;
+    v = &g->value[n->in[0]];
+    y = &g->value[n->out];
+    /* A leaf that is written later must really be copied; so must what the caller reads. */
+    if (p->output[n->out] || p->wrote[v->root] || v->dtype != y->dtype ||
+        !pk_shape_equal(&v->shape, &y->shape) || !pk_value_is_dense(v))
+        return 0;
+    return n->in[0];
+}
+
+/* ---- common subexpressions ---- */
+
+struct table {
+    uint32_t *slot; /* node ids; 0: empty */
+    size_t size;    /* power of two */
+};
+
+static uint64_t mix(uint64_t h, uint64_t x)
+{
+    h ^= x + 0x9e3779b97f4a7c15u + (h << 6) + (h >> 2);
+    return h * 0xff51afd7ed558ccdu;
+}
+
+static uint64_t mix_bytes(uint64_t h, const void *bytes, size_t size)
+{
+    const unsigned char *b = bytes;
+
+    while (size >= 8) {
+        uint64_t x;
+
+        memcpy(&x, b, 8);
+        h = mix(h, x);
+        b += 8;
+        size -= 8;
+    }
+    while (size--)
+        h = mix(h, *b++);
+    return h;
+}
+
+static uint32_t def_node(const struct pk_graph *g, uint32_t value)
+{
+    const struct pk_node *n = &g->node[g->value[value].node];
+    const struct pk_rule *rule;
+
+    while ((rule = pk_rule_of(n->op)) && rule->view)
+        n = &g->node[g->value[n->in[0]].node];
+    return (uint32_t)(n - g->node);
+}
+
+static uint64_t view_hash(const struct pk_graph *g, uint32_t value)
+{
+    const struct pk_value *v = &g->value[value];
+    uint64_t h = mix(mix(mix(1, v->root), (uint64_t)v->offset), def_node(g, value));
+
+    for (int32_t i = 0; i < v->shape.rank; i++)
+        h = mix(mix(h, (uint64_t)v->shape.dim[i]), (uint64_t)v->stride[i]);
+    return h;
+}
+
+static bool view_same(const struct pk_graph *g, uint32_t a, uint32_t b)
+{
+    const struct pk_value *x = &g->value[a], *y = &g->value[b];
+
+    return x->root == y->root && x->offset == y->offset && x->dtype == y->dtype &&
+           pk_shape_equal(&x->shape, &y->shape) && def_node(g, a) == def_node(g, b) &&
+           memcmp(x->stride, y->stride, (size_t)x->shape.rank * sizeof *x->stride) == 0;
+}
+
+static uint64_t node_hash(const struct pk_node *n)
+{
+    uint64_t h = mix(mix(2, n->op), (uint64_t)n->n_in);
+
+    for (int32_t i = 0; i < n->n_in; i++)
+        h = mix(h, n->in[i]);
+    if (n->op == PK_OP_EXPR)
+        for (int32_t i = 0; i < n->attr->expr->count; i++) {
+            h = mix(mix(h, n->attr->expr->code[i].op), n->attr->expr->code[i].arg);
+            h = mix_bytes(h, &n->attr->expr->code[i].imm, sizeof n->attr->expr->code[i].imm);
+        }
+    else
+        h = mix_bytes(h, n->attr, sizeof *n->attr);
+    return h;
+}
+
+static bool node_same(const struct pass *p, const struct pk_node *a, const struct pk_node *b)
+{
+    if (a->op != b->op || a->n_in != b->n_in ||
+        (a->n_in && memcmp(a->in, b->in, (size_t)a->n_in * sizeof *a->in) != 0) ||
+        !inputs_keep(p, a, b->born))
+        return false;
+    if (a->op == PK_OP_EXPR) {
+        if (a->attr->expr->count != b->attr->expr->count)
+            return false;
+        for (int32_t i = 0; i < a->attr->expr->count; i++)
+            if (a->attr->expr->code[i].op != b->attr->expr->code[i].op ||
+                a->attr->expr->code[i].arg != b->attr->expr->code[i].arg ||
+                memcmp(&a->attr->expr->code[i].imm, &b->attr->expr->code[i].imm, sizeof(double)) != 0)
+                return false;
+        return true;
+    }
+    return memcmp(a->attr, b->attr, sizeof *a->attr) == 0;
+}
+
+/* One walk: inputs renamed, views laid again, constants folded, equal nodes merged. */
+static bool simplify(struct pass *p)
+{
+    struct pk_graph *g = p->g;
+    uint32_t *to = malloc(g->n_value * sizeof *to); /* what each value has become */
+    struct table t = {NULL, 64};
+
+    while (t.size < 2 * (size_t)g->n_node)
+        t.size *= 2;
+    t.slot = calloc(t.size, sizeof *t.slot);
+    if (!to || !t.slot) {
+        free(to);
+        free(t.slot);
+        return false;
+    }
+    for (uint32_t i = 0; i < g->n_value; i++)
+        to[i] = i;
+    for (uint32_t i = 1; i < g->n_node; i++) {
+        struct pk_node *n = &g->node[i];
+        const struct pk_rule *rule = pk_rule_of(n->op);
+        uint32_t same;
+        uint64_t h;
+
+        if (n->dead || !rule)
+            continue;
+        for (int32_t k = 0; k < n->n_in; k++)
+            n->in[k] = to[n->in[k]];
+        if (rule->view) {
+            struct pk_value *v = &g->value[n->out], fresh = *v;
+            const struct pk_value *root;
+
+            /* Renaming only ever replaces a dense value by a dense one: this cannot fail. */
+            if (pk_lay_view(n->op, n->attr, &g->value[n->in[0]], &fresh))
+                *v = fresh;
+            root = &g->value[v->root];
+            /* A view of everything, just as it lies, is the thing itself. */
+            if (v->offset == 0 && pk_shape_equal(&v->shape, &root->shape) && pk_value_is_dense(v) &&
+                def_node(g, n->out) == root->node) {
+                to[n->out] = v->root;
+                n->dead = true;
+                continue;
+            }
+            h = view_hash(g, n->out);
+        } else if (rule->in_place) {
+            if (n->op == PK_OP_CACHE_APPEND) {
+                struct pk_value *v = &g->value[n->out];
+                const struct pk_value *cache = &g->value[n->in[0]];
+
+                v->root = cache->root;
+                v->offset = cache->offset;
+                memcpy(v->stride, cache->stride, sizeof v->stride);
+            }
+            continue;
+        } else {
+            double value;
+
+            if (n->op == PK_OP_EXPR)
+                tidy_expr(p, n);
+            else if (n->op == PK_OP_COPY && is_fill(g, n->in[0], &value))
+                become_fill(g, n, value);
+            else if (n->op == PK_OP_SUM && is_fill(g, n->in[0], &value) &&
+                     pk_shape_count(&g->value[n->out].shape) > 0)
+                become_fill(g, n,
+                            value * (double)(pk_shape_count(&g->value[n->in[0]].shape) /
+                                             pk_shape_count(&g->value[n->out].shape)));
+            same = identity_of(p, n);
+            if (same) {
+                to[n->out] = same;
+                n->dead = true;
+                continue;
+            }
+            h = node_hash(n);
+        }
+        for (size_t at = h & (t.size - 1);; at = (at + 1) & (t.size - 1)) {
+            const struct pk_node *o = &g->node[t.slot[at]];
+
+            if (!t.slot[at]) {
+                t.slot[at] = i;
+                break;
+            }
+            if (pk_rule_of(o->op)->view != rule->view ||
+                !(rule->view ? view_same(g, o->out, n->out) : node_same(p, o, n)))
+                continue;
+            for (int32_t k = 0; k < n->n_out; k++) {
+                to[n->out + (uint32_t)k] = o->out + (uint32_t)k;
+                g->value[o->out + (uint32_t)k].gradient |= g->value[n->out + (uint32_t)k].gradient;
+                p->output[o->out + (uint32_t)k] |= p->output[n->out + (uint32_t)k];
+            }
+            n->dead = true;
+            break;
+        }
+    }
+    for (size_t i = 0; i < g->n_output; i++)
+        g->output[i].value = to[g->output[i].value];
+    free(to);
+    free(t.slot);
+    return true;
+}
+
+/* ---- epilogues ---- */
+
+static bool is_binary(const struct pk_node *n, enum pk_ex op)
+{
+    const struct pk_expr *e = n->op == PK_OP_EXPR ? n->attr->expr : NULL;
+
+    return e && n->n_in == 2 && e->count == 3 && e->code[0].op == PK_EX_IN && e->code[1].op == PK_EX_IN &&
+           e->code[0].arg != e->code[1].arg && e->code[2].op == op;
+}
+
+static enum pk_act activation_of(const struct pk_node *n)
+{
+    const struct pk_expr *e = n->op == PK_OP_EXPR ? n->attr->expr : NULL;
+
+    if (!e || n->n_in != 1)
+        return PK_ACT_NONE;
+    if (e->count == 2 && e->code[0].op == PK_EX_IN && e->code[1].op == PK_EX_GELU)
+        return PK_ACT_GELU;
+    if (e->count == 2 && e->code[0].op == PK_EX_IN && e->code[1].op == PK_EX_GELU_TANH)
+        return PK_ACT_GELU_TANH;
+    if (e->count == 3 && e->code[2].op == PK_EX_MAX &&
+        ((e->code[0].op == PK_EX_IN && e->code[1].op == PK_EX_CONST && e->code[1].imm == 0.0) ||
+         (e->code[1].op == PK_EX_IN && e->code[0].op == PK_EX_CONST && e->code[0].imm == 0.0)))
+        return PK_ACT_RELU;
+    return PK_ACT_NONE;
+}
+
+/* The node that made `value`, if `n` is all that reads it and it looks at nothing else by then. */
+static struct pk_node *sole_maker(const struct pass *p, const struct pk_node *n, uint32_t value,
+                                  enum pk_op op)
+{
+    struct pk_graph *g = p->g;
+    struct pk_node *m = &g->node[g->value[value].node];
+
+    if (m->op != op || m->dead || g->value[value].root != value || p->uses[value] != 1 || p->output[value] ||
+        !pk_shape_equal(&g->value[value].shape, &g->value[n->out].shape) || !inputs_keep(p, m, n->born))
+        return NULL;
+    return m;
+}
+
+/* `n` takes over the work of `m`, with inputs in[0 .. n_in-1]. */
+static bool absorb(struct pass *p, struct pk_node *n, struct pk_node *m, const uint32_t *in, int32_t n_in)
+{
+    struct pk_graph *g = p->g;
+    uint32_t *copy = pd_arena_alloc(g->arena, (size_t)n_in * sizeof *copy);
+
+    if (!copy)
+        return false;
+    memcpy(copy, in, (size_t)n_in * sizeof *copy);
+    n->op = m->op;
+    n->attr = m->attr;
+    n->in = copy;
+    n->n_in = n_in;
+    m->dead = true;
+    p->uses[m->out] = 0;
+    return true;
+}
+
+static bool epilogue_add(struct pass *p, struct pk_node *n)
+{
+    struct pk_graph *g = p->g;
+    const struct pk_value *y = &g->value[n->out];
+
+    for (int side = 0; side < 2; side++) { /* adding into a table first: it may lie on a product */
+        uint32_t mine = n->in[side], other = n->in[1 - side];
+        struct pk_node *m = sole_maker(p, n, mine, PK_OP_SCATTER_ADD);
+        const struct pk_value *o = &g->value[other];
+
+        if (m && m->n_in == 2 && pk_shape_equal(&o->shape, &y->shape) && pk_value_is_dense(o)) {
+            uint32_t in[3] = {m->in[0], m->in[1], other};
+
+            return absorb(p, n, m, in, 3);
+        }
+    }
+    for (int side = 0; side < 2; side++) {
+        uint32_t mine = n->in[side], other = n->in[1 - side];
+        struct pk_node *m = sole_maker(p, n, mine, PK_OP_MATMUL);
+        const struct pk_value *o = &g->value[other];
+        uint32_t in[4];
+        int32_t count;
+
+        if (!m || m->attr->matmul.has_residual)
+            continue;
+        count = m->n_in;
+        memcpy(in, m->in, (size_t)count * sizeof *in);
+        in[count++] = other;
+        if (!m->attr->matmul.has_bias && m->attr->matmul.act == PK_ACT_NONE && o->shape.rank == 1 &&
+            o->shape.dim[0] == y->shape.dim[y->shape.rank - 1] && pk_value_is_dense(o)) {
+            if (!absorb(p, n, m, in, count))
+                return false;
+            n->attr->matmul.has_bias = true;
+            return true;
+        }
+        if (pk_shape_equal(&o->shape, &y->shape) && pk_value_is_dense(o)) {
+            if (!absorb(p, n, m, in, count))
+                return false;
+            n->attr->matmul.has_residual = true;
+            return true;
+        }
+    }
+    return true;
+}
+
+static bool epilogues(struct pass *p)
+{
+    struct pk_graph *g = p->g;
+
+    count_uses(p);
+    for (uint32_t i = 1; i < g->n_node; i++) {
+        struct pk_node *n = &g->node[i], *m;
+        enum pk_act act;
+
+        if (n->dead || n->op != PK_OP_EXPR)
+            continue;
+        act = activation_of(n);
+        if (is_binary(n, PK_EX_ADD)) {
+            if (!epilogue_add(p, n))
+                return false;
+        } else if (act != PK_ACT_NONE) {
+            m = sole_maker(p, n, n->in[0], PK_OP_MATMUL);
+            if (m && m->attr->matmul.act == PK_ACT_NONE && !m->attr->matmul.has_residual) {
+                if (!absorb(p, n, m, m->in, m->n_in))
+                    return false;
+                n->attr->matmul.act = act;
+            }
+        }
+    }
+    return true;
+}
+
+/* ---- chains of elementwise nodes ---- */
+
+static int32_t input_of(uint32_t *list, int32_t *n, uint32_t value)
+{
+    for (int32_t i = 0; i < *n; i++)
+        if (list[i] == value)
+            return i;
+    list[*n] = value;
+    return (*n)++;
+}
+
+/* Makes the elementwise node behind input k part of `n`. False if that cannot be. */
+static bool join(struct pass *p, struct pk_node *n, int32_t k)
+{
+    struct pk_graph *g = p->g;
+    uint32_t value = n->in[k], list[2 * PK_EXPR_INPUTS], *in;
+    struct pk_node *m = &g->node[g->value[value].node];
+    int32_t count = 0, direct = 0, at[PK_EXPR_INPUTS], inner, root;
+    struct pk_dag d;
+    struct pk_expr out;
+    uint8_t used[PK_EXPR_INPUTS];
+    int n_used;
+
+    if (m->op != PK_OP_EXPR || m->dead || g->value[value].root != value || p->output[value] ||
+        !pk_shape_equal(&g->value[value].shape, &g->value[n->out].shape) || !inputs_keep(p, m, n->born))
+        return false;
+    for (int32_t i = 0; i < n->n_in; i++)
+        direct += n->in[i] == value;
+    if (p->uses[value] != (uint32_t)direct)
+        return false;
+    pk_dag_init(&d);
+    for (int32_t i = 0; i < m->n_in; i++)
+        at[i] = pk_dag_in(&d, input_of(list, &count, m->in[i]));
+    inner = pk_dag_load(&d, m->attr->expr, at);
+    for (int32_t i = 0; i < n->n_in; i++)
+        at[i] = n->in[i] == value ? inner : pk_dag_in(&d, input_of(list, &count, n->in[i]));
+    root = pk_dag_load(&d, n->attr->expr, at);
+    if (!pk_dag_store(&d, root, &out, used, &n_used) || n_used == 0)
+        return false;
+    in = pd_arena_alloc(g->arena, (size_t)n_used * sizeof *in);
+    if (!in)
+        return false;
+    for (int32_t i = 0; i < n->n_in; i++)
+        p->uses[g->value[n->in[i]].root]--;
+    for (int32_t i = 0; i < m->n_in; i++)
+        p->uses[g->value[m->in[i]].root]--;
+    for (int i = 0; i < n_used; i++) {
+        in[i] = list[used[i]];
+        p->uses[g->value[in[i]].root]++;
+    }
+    *n->attr->expr = out;
+    n->in = in;
+    n->n_in = n_used;
+    m->dead = true;
+    return true;
+}
+
+static void chains(struct pass *p)
+{
+    struct pk_graph *g = p->g;
+
+    count_uses(p);
+    for (uint32_t i = 1; i < g->n_node; i++) {
+        struct pk_node *n = &g->node[i];
+
+        if (n->dead || n->op != PK_OP_EXPR)
+            continue;
+        for (int32_t k = 0; k < n->n_in;)
+            k = join(p, n, k) ? 0 : k + 1;
+    }
+}
+
 enum pd_err pk_passes_run(struct pk_graph *g, struct pd_why *why)
 {
-    if (!sweep(g))
+    struct pass p;
+    bool ok = sweep(g) && pass_init(&p, g);
+
+    if (!ok)
         return pd_fail(why, PD_ERR_NOMEM, "no memory for the passes");
-    return PD_OK;
+    ok = simplify(&p) && sweep(g) && epilogues(&p);
+    if (ok) {
+        chains(&p);
+        ok = sweep(g);
+    }
+    pass_done(&p);
+    return ok ? PD_OK : pd_fail(why, PD_ERR_NOMEM, "no memory for the passes");
+}
+
+/* ---- recomputing ---- */
+
+static size_t bytes_of(const struct pk_graph *g, uint32_t value)
+{
+    const struct pk_value *v = &g->value[g->value[value].root];
+
+    return (size_t)pk_shape_count(&v->shape) * pk_dtype_size(v->dtype);
+}
+
+/* `value`, seen on the copy `twin` of the node that made its root. 0 without memory. */
+static uint32_t onto(struct pk_graph *g, uint32_t value, uint32_t made, uint32_t twin)
+{
+    uint32_t node = g->value[value].node, in;
+
+    if (value == made)
+        return g->node[twin].out;
+    in = onto(g, g->node[node].in[0], made, twin);
+    if (!in)
+        return 0;
+    node = pk_node_copy(g, node, &in);
+    return node ? g->node[node].out : 0;
+}
+
+/* Who reads a root in the backward part; grows while copies are made. */
+struct readers {
+    struct reader {
+        uint32_t node, next;
+    } * at;
+    size_t count, cap;
+    uint32_t *head; /* by root value; 0: none */
+    size_t n_head;
+};
+
+static bool reads(struct readers *r, const struct pk_graph *g, uint32_t node)
+{
+    const struct pk_node *n = &g->node[node];
+
+    for (int32_t k = 0; k < n->n_in; k++) {
+        uint32_t root = g->value[n->in[k]].root;
+
+        if (root >= r->n_head)
+            continue; /* the output of a copy: stays */
+        if (!pk_grow((void **)&r->at, sizeof *r->at, r->count, &r->cap))
+            return false;
+        if (r->count == 0)
+            r->count = 1; /* place 0 means none */
+        if (!pk_grow((void **)&r->at, sizeof *r->at, r->count, &r->cap))
+            return false;
+        r->at[r->count] = (struct reader){node, r->head[root]};
+        r->head[root] = (uint32_t)r->count++;
+    }
+    return true;
+}
+
+/* Lets all backward readers of what node `i` makes read a copy of it. 0: nobody did; -1: no memory. */
+static int split(struct pk_graph *g, struct readers *r, uint32_t i)
+{
+    uint32_t made = g->node[i].out, twin = 0;
+
+    for (uint32_t at = r->head[made]; at; at = r->at[at].next) {
+        uint32_t c = r->at[at].node;
+
+        for (int32_t k = 0; k < g->node[c].n_in; k++) {
+            uint32_t value = g->node[c].in[k];
+
+            if (g->value[value].root != made)
+                continue;
+            if (!twin) {
+                twin = pk_node_copy(g, i, g->node[i].in);
+                if (!twin)
+                    return -1;
+                g->node[twin].backward = true;
+                g->node[twin].key = UINT64_MAX;
+            }
+            value = onto(g, value, made, twin);
+            if (!value)
+                return -1;
+            g->node[c].in[k] = value;
+            if (g->node[c].key - 1 < g->node[twin].key)
+                g->node[twin].key = g->node[c].key - 1; /* as late as can be */
+        }
+    }
+    if (twin && !reads(r, g, twin))
+        return -1;
+    return twin != 0;
 }
 
 enum pd_err pk_passes_recompute(struct pk_graph *g, bool *ret_any, struct pd_why *why)
 {
-    (void)g;
-    (void)why;
+    uint32_t n_node = g->n_node;
+    bool *output = calloc(g->n_value, sizeof *output);
+    struct readers r = {.n_head = g->n_value, .head = calloc(g->n_value, sizeof *r.head)};
+    enum pd_err err = PD_ERR_NOMEM;
+
     *ret_any = false;
-    return PD_OK;
+    if (!output || !r.head)
+        goto out;
+    for (size_t i = 0; i < g->n_output; i++)
+        output[g->value[g->output[i].value].root] = true;
+    for (uint32_t i = 1; i < n_node; i++) {
+        const struct pk_node *n = &g->node[i];
+        const struct pk_rule *rule = pk_rule_of(n->op);
+
+        if (rule && !n->dead && !rule->view && n->backward && !reads(&r, g, i))
+            goto out;
+    }
+    /* From the last to the first: a copy's own inputs may be copied in turn. */
+    for (uint32_t i = n_node; i-- > 1;) {
+        const struct pk_node *n = &g->node[i];
+        size_t extra = 0;
+        int did;
+
+        if (n->dead || n->backward || (n->op != PK_OP_EXPR && n->op != PK_OP_NORM) || output[n->out] ||
+            !r.head[n->out])
+            continue;
+        for (int32_t k = 0; k < n->n_in; k++) {
+            uint32_t root = g->value[n->in[k]].root;
+
+            /* Leaves are there anyway, and so is what the backward part reads. */
+            if (pk_rule_of(g->node[g->value[root].node].op) && !r.head[root] && !output[root])
+                extra += bytes_of(g, root);
+        }
+        if (extra * 2 > bytes_of(g, n->out))
+            continue;
+        did = split(g, &r, i);
+        if (did < 0)
+            goto out;
+        *ret_any = *ret_any || did;
+    }
+    err = sweep(g) ? PD_OK : PD_ERR_NOMEM;
+out:
+    free(output);
+    free(r.at);
+    free(r.head);
+    return err == PD_OK ? PD_OK : pd_fail(why, err, "no memory for the passes");
 }

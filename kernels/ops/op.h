@@ -49,40 +49,43 @@ enum pk_op {
     PK_OP_MAX,    /* likewise the maximum; no derivative (used where it cancels) */
     PK_OP_SUMSQ,  /* (x0 .. xk) -> (1): sum of squares of all elements, accumulated in double */
     PK_OP_MATMUL, /* (a (.., M, K), b (.., K, N) [, bias (N)] [, residual (.., M, N)]) -> (.., M, N):
-                     act(a b + bias) + residual. Leading axes broadcast. Transposed operands are PERMUTE views.
-                     attr.matmul: has_bias, has_residual, act. Output may share residual's memory */
+                     act(a b + bias) + residual. Leading axes broadcast. Transposed operands are PERMUTE
+                     views. attr.matmul: has_bias, has_residual, act. Output may share residual's memory */
     /* Normalisation over the last axis; statistics in f32 or better, variance in two passes. */
-    PK_OP_NORM,     /* (x (.., D), gamma (D) [, beta (D)]) -> y, rstd (..) [, mean (..) for LayerNorm].
-                       attr.norm: kind, eps, eps_mode, has_beta. LayerNorm(x) = gamma (x-mean)/sqrt(var+eps)+beta;
-                       RMSNorm(x) = gamma x / sqrt(mean(x^2)+eps), or with eps on the sum of squares (dnt.md 1) */
-    PK_OP_NORM_BWD, /* (x, gamma, dy, rstd [, mean]) -> dx, dgamma [, dbeta if attr.norm.has_beta] */
-    PK_OP_SOFTMAX,     /* (x) -> softmax over the last axis */
-    PK_OP_SOFTMAX_BWD, /* (y, dy) -> dx = y (dy - sum(dy y)) */
-    PK_OP_CROSS_ENTROPY,     /* (logits (M, C), target I32 (M)) -> loss_sum (1), count (1), correct (1), lse (M).
-                                loss_sum = sum over targets != ignore of (1-s)(-log p_y) + s mean_c(-log p_c);
-                                count = number of those targets; correct = how many have the first largest logit
-                                at y. attr.cross_entropy: smoothing s, ignore. Other targets outside 0..C-1: error */
+    PK_OP_NORM,          /* (x (.., D), gamma (D) [, beta (D)]) -> y, rstd (..) [, mean (..) for LayerNorm].
+                            attr.norm: kind, eps, eps_mode, has_beta. LayerNorm(x) = gamma (x-mean)/sqrt(var+eps)+beta;
+                            RMSNorm(x) = gamma x / sqrt(mean(x^2)+eps), or with eps on the sum of squares (dnt.md 1) */
+    PK_OP_NORM_BWD,      /* (x, gamma, dy, rstd [, mean]) -> dx, dgamma [, dbeta if attr.norm.has_beta] */
+    PK_OP_SOFTMAX,       /* (x) -> softmax over the last axis */
+    PK_OP_SOFTMAX_BWD,   /* (y, dy) -> dx = y (dy - sum(dy y)) */
+    PK_OP_CROSS_ENTROPY, /* (logits (M, C), target I32 (M)) -> loss_sum (1), count (1), correct (1), lse (M).
+                            loss_sum = sum over targets != ignore of (1-s)(-log p_y) + s mean_c(-log p_c);
+                            count = number of those targets; correct = how many have the first largest logit
+                            at y. attr.cross_entropy: smoothing s, ignore. Other targets outside 0..C-1: error
+                          */
     PK_OP_CROSS_ENTROPY_BWD, /* (logits, target, lse, dloss_sum (1)) -> dlogits; may share logits' memory */
     /* Attention: A = phi(tau q k^T) with mask after phi, y = A v (attention.md). N x N never stored. */
-    PK_OP_ATTENTION,     /* packed: (qkv (B, N, 3, H, d)) else (q (B, H, Nq, d), k, v (B, H, Nk, d)),
-                            then, as attr.attention says: scale c (1) or (H); mask U8 (B, Nk), 1 = visible;
-                            length I32 (1) or (B): keys at or beyond it are masked, and causal row i of Nq sees
-                            keys j <= i + length - Nq
-                            -> y (B, Nq, H, d) dense [, lse (B, H, Nq) for softmax].
-                            causal without length: j <= i + (Nk - Nq). A fully masked row gives 0. */
-    PK_OP_ATTENTION_BWD, /* (the inputs of ATTENTION, y, dy (B, Nq, H, d) [, lse]) -> packed: dqkv like qkv,
-                            else dq, dk, dv like q, k, v; then dscale like scale if there is one */
-    PK_OP_ATTENTION_STATS, /* (the inputs of ATTENTION but v is unused, x (B, Nq, D): the rows that W_Q multiplied)
+    PK_OP_ATTENTION,       /* packed: (qkv (B, N, 3, H, d)) else (q (B, H, Nq, d), k, v (B, H, Nk, d)),
+                              then, as attr.attention says: scale c (1) or (H); mask U8 (B, Nk), 1 = visible;
+                              length I32 (1) or (B): keys at or beyond it are masked, and causal row i of Nq sees
+                              keys j <= i + length - Nq
+                              -> y (B, Nq, H, d) dense [, lse (B, H, Nq) for softmax].
+                              causal without length: j <= i + (Nk - Nq). A fully masked row gives 0. */
+    PK_OP_ATTENTION_BWD,   /* (the inputs of ATTENTION, y, dy (B, Nq, H, d) [, lse]) -> packed: dqkv like qkv,
+                              else dq, dk, dv like q, k, v; then dscale like scale if there is one */
+    PK_OP_ATTENTION_STATS, /* (the inputs of ATTENTION but v is unused, x (B, Nq, D): the rows that W_Q
+                              multiplied)
                               -> five tensors (B, H): ||A||_F; ||dA/dS||_F; ||dA/dW_Q||_F (attention.md 2);
                               standard deviation of visible logits; largest |logit| of visible ones */
-    PK_OP_CACHE_APPEND,    /* (cache STATE (B, H, T, d), new (B, H, n, d), position I32 (1) or (B)) -> the cache, in
-                              place, with new at position .. position+n-1. Beyond T: error of the run */
-    /* Optimisers, in place. hyper is (4): {lr, bias correction 1 - b1^t, bias correction 1 - b2^t, first (0 or 1)};
-       gate is (2): {factor on the gradient (clipping), apply (0 = leave everything unchanged)}.
+    PK_OP_CACHE_APPEND, /* (cache STATE (B, H, T, d), new (B, H, n, d), position I32 (1) or (B)) -> the cache,
+                           in place, with new at position .. position+n-1. Beyond T: error of the run */
+    /* Optimisers, in place. hyper is (4): {lr, bias correction 1 - b1^t, bias correction 1 - b2^t, first (0
+       or 1)}; gate is (2): {factor on the gradient (clipping), apply (0 = leave everything unchanged)}.
        attr.optim: beta1, beta2, eps, weight_decay, lr_mult, momentum, dampening, nesterov. */
-    PK_OP_ADAMW, /* (p, g, m, v, hyper, gate) -> p, m, v (in place). golden/README.md 7, decoupled decay first */
-    PK_OP_MSGDW, /* (p, g, m, hyper, gate) -> p, m (in place). timm SGDW: p(1-lr wd); m <- g first, else mu m +
-                    (1-dampening) g; p - lr m (nesterov: g + mu m) */
+    PK_OP_ADAMW, /* (p, g, m, v, hyper, gate) -> p, m, v (in place). golden/README.md 7, decoupled decay first
+                  */
+    PK_OP_MSGDW, /* (p, g, m, hyper, gate) -> p, m (in place). timm SGDW: p(1-lr wd); m <- g first, else mu m
+                    + (1-dampening) g; p - lr m (nesterov: g + mu m) */
     PK_OP_COUNT
 };
 
@@ -96,16 +99,31 @@ enum pk_ex {
     PK_EX_IN,    /* push input arg */
     PK_EX_CONST, /* push imm */
     PK_EX_DUP,   /* push the value `arg` below the top again (0 = top) */
-    PK_EX_ADD, PK_EX_SUB, PK_EX_MUL, PK_EX_DIV, PK_EX_MAX, PK_EX_MIN,
+    PK_EX_ADD,
+    PK_EX_SUB,
+    PK_EX_MUL,
+    PK_EX_DIV,
+    PK_EX_MAX,
+    PK_EX_MIN,
     PK_EX_GT,     /* a > b ? 1 : 0; derivative 0 */
     PK_EX_EQ,     /* a == b ? 1 : 0; derivative 0 */
     PK_EX_SELECT, /* pops c, b, a (c on top): c != 0 ? a : b */
-    PK_EX_NEG, PK_EX_ABS, PK_EX_EXP, PK_EX_LOG, PK_EX_SQRT, PK_EX_RSQRT, PK_EX_RECIP,
-    PK_EX_TANH, PK_EX_ERF, PK_EX_SIGMOID, PK_EX_SIN, PK_EX_COS,
-    PK_EX_POW,        /* integer power arg >= 0 by repeated multiplication; x^0 = 1 also at 0 */
-    PK_EX_GELU,       /* x Phi(x) */
-    PK_EX_DGELU,      /* its derivative Phi(x) + x phi(x) */
-    PK_EX_GELU_TANH,  /* 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) */
+    PK_EX_NEG,
+    PK_EX_ABS,
+    PK_EX_EXP,
+    PK_EX_LOG,
+    PK_EX_SQRT,
+    PK_EX_RSQRT,
+    PK_EX_RECIP,
+    PK_EX_TANH,
+    PK_EX_ERF,
+    PK_EX_SIGMOID,
+    PK_EX_SIN,
+    PK_EX_COS,
+    PK_EX_POW,       /* integer power arg >= 0 by repeated multiplication; x^0 = 1 also at 0 */
+    PK_EX_GELU,      /* x Phi(x) */
+    PK_EX_DGELU,     /* its derivative Phi(x) + x phi(x) */
+    PK_EX_GELU_TANH, /* 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) */
     PK_EX_DGELU_TANH,
     PK_EX_FINITE, /* 1 if finite, else 0 */
     PK_EX_COUNT
@@ -126,10 +144,10 @@ struct pk_expr {
 
 struct pk_attention_attr {
     enum pk_phi phi;
-    int32_t degree;  /* p >= 1, for PK_PHI_POLY */
-    double tau;      /* factor on q k^T, usually 1/sqrt(d) */
-    double scale;    /* constant c; multiplies phi. With a scale input: A = (scale * c_h) phi */
-    double bias;     /* added to tau q k^T before phi (sigmoid_bias: -ln n); 0 otherwise */
+    int32_t degree; /* p >= 1, for PK_PHI_POLY */
+    double tau;     /* factor on q k^T, usually 1/sqrt(d) */
+    double scale;   /* constant c; multiplies phi. With a scale input: A = (scale * c_h) phi */
+    double bias;    /* added to tau q k^T before phi (sigmoid_bias: -ln n); 0 otherwise */
     bool causal, packed;
     bool has_scale, has_mask, has_length;
 };
@@ -137,21 +155,58 @@ struct pk_attention_attr {
 struct pk_attr {
     struct pk_shape shape; /* of RESHAPE, BROADCAST, FILL; rank 0 otherwise */
     union {
-        struct { int32_t axis[PK_MAX_RANK]; } permute;
-        struct { int32_t axis; int64_t start, extent; } slice;
-        struct { enum pk_dtype dtype; } copy;
-        struct { enum pk_dtype dtype; double value; } fill;
-        struct { int32_t axis; } concat;
-        struct { int32_t axis; int64_t start, extent; } pad;
-        struct { int64_t classes; enum pk_dtype dtype; } one_hot;
-        struct { int64_t rows; } scatter_add;
+        struct {
+            int32_t axis[PK_MAX_RANK];
+        } permute;
+        struct {
+            int32_t axis;
+            int64_t start, extent;
+        } slice;
+        struct {
+            enum pk_dtype dtype;
+        } copy;
+        struct {
+            enum pk_dtype dtype;
+            double value;
+        } fill;
+        struct {
+            int32_t axis;
+        } concat;
+        struct {
+            int32_t axis;
+            int64_t start, extent;
+        } pad;
+        struct {
+            int64_t classes;
+            enum pk_dtype dtype;
+        } one_hot;
+        struct {
+            int64_t rows;
+        } scatter_add;
         struct pk_expr *expr; /* owned by the graph */
-        struct { uint32_t axes; bool keep; } reduce;
-        struct { bool has_bias, has_residual; enum pk_act act; } matmul;
-        struct { enum pk_norm_kind kind; enum pk_eps_mode eps_mode; double eps; bool has_beta; } norm;
-        struct { double smoothing; int32_t ignore; } cross_entropy;
+        struct {
+            uint32_t axes;
+            bool keep;
+        } reduce;
+        struct {
+            bool has_bias, has_residual;
+            enum pk_act act;
+        } matmul;
+        struct {
+            enum pk_norm_kind kind;
+            enum pk_eps_mode eps_mode;
+            double eps;
+            bool has_beta;
+        } norm;
+        struct {
+            double smoothing;
+            int32_t ignore;
+        } cross_entropy;
         struct pk_attention_attr attention;
-        struct { double beta1, beta2, eps, weight_decay, lr_mult, momentum, dampening; bool nesterov; } optim;
+        struct {
+            double beta1, beta2, eps, weight_decay, lr_mult, momentum, dampening;
+            bool nesterov;
+        } optim;
     };
 };
 

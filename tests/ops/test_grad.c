@@ -107,7 +107,8 @@ MAKE(make_power)
 {
     struct pk_val a = P("a", 5);
 
-    return pk_add(g, pk_power(g, a, 3), pk_add(g, pk_power(g, a, 1), pk_add(g, pk_power(g, a, 0), pk_power(g, a, 2))));
+    return pk_add(g, pk_power(g, a, 3),
+                  pk_add(g, pk_power(g, a, 1), pk_add(g, pk_power(g, a, 0), pk_power(g, a, 2))));
 }
 MAKE(make_views)
 {
@@ -115,7 +116,8 @@ MAKE(make_views)
     struct pk_val a = P("a", 2, 3, 4), p = pk_permute(g, a, order), s = pk_slice(g, p, 0, 1, 2);
 
     s = pk_reshape(g, s, PK_SHAPE(4, 3)); /* not in order: copies */
-    return pk_mul(g, s, pk_broadcast(g, pk_slice(g, pk_reshape(g, a, PK_SHAPE(24)), 0, 5, 3), PK_SHAPE(4, 3)));
+    return pk_mul(g, s,
+                  pk_broadcast(g, pk_slice(g, pk_reshape(g, a, PK_SHAPE(24)), 0, 5, 3), PK_SHAPE(4, 3)));
 }
 MAKE(make_concat)
 {
@@ -164,7 +166,8 @@ MAKE(make_gather)
 {
     struct pk_val table = P("t", 5, 3), index = pk_input(g, "index", PK_I32, PK_SHAPE(2, 2));
 
-    return pk_mul(g, pk_gather(g, table, index), pk_gather(g, table, pk_reshape(g, index, PK_SHAPE(1, 2, 2))));
+    return pk_mul(g, pk_gather(g, table, index),
+                  pk_gather(g, table, pk_reshape(g, index, PK_SHAPE(1, 2, 2))));
 }
 static void fill_gather(struct rig *r)
 {
@@ -403,7 +406,8 @@ static void test_grad_of_every_instruction(void **state)
             r = rig_new(false);
             x = pk_param(r->g, name, PK_F64, PK_SHAPE(7));
             /* Positive where only that is allowed; away from the corner of abs. */
-            y = op == PK_EX_LOG || op == PK_EX_SQRT || op == PK_EX_RSQRT || op == PK_EX_RECIP || op == PK_EX_ABS
+            y = op == PK_EX_LOG || op == PK_EX_SQRT || op == PK_EX_RSQRT || op == PK_EX_RECIP ||
+                        op == PK_EX_ABS
                     ? pk_offset(r->g, x, 1.5)
                     : pk_scale(r->g, x, 2.0);
             if (op == PK_EX_ABS)
@@ -428,7 +432,8 @@ static void count_matmul(void *user, const char *node, const struct pk_view *out
 static void test_grad_visits_only_paths_to_what_is_asked(void **state)
 {
     struct rig *r = rig_new(false);
-    struct pk_val x = pk_param(r->g, "x", PK_F64, PK_SHAPE(4, 4)), w = pk_param(r->g, "w", PK_F64, PK_SHAPE(4, 4));
+    struct pk_val x = pk_param(r->g, "x", PK_F64, PK_SHAPE(4, 4)),
+                  w = pk_param(r->g, "w", PK_F64, PK_SHAPE(4, 4));
     struct pk_val frozen = x, y, d;
     int all = 0, one = 0;
 

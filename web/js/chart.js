@@ -32,8 +32,8 @@ export class Chart {
     /**
      * @param {import('./metrics.js').Panel} panel
      * @param {Look} look
-     * @param {{signal: AbortSignal, zoom: (range: [number, number] | null) => void, began: () => number | null}} options
-     *     began: moment (s) that relative time starts at
+     * @param {{signal: AbortSignal, zoom: (range: [number, number] | null) => void, more: () => void, began: () => number | null}} options
+     *     more: other keys are wanted now; began: moment (s) that relative time starts at
      */
     constructor(panel, look, options) {
         this.panel = panel;
@@ -57,7 +57,7 @@ export class Chart {
         this.picker = h('select', { 'aria-label': `${panel.title}: which series`, hidden: true });
         this.picker.addEventListener('change', () => {
             this.layer = Number(this.picker.value);
-            this.draw();
+            this.options.more();
         });
         this.el = h('section', { class: 'card chart', 'aria-label': panel.title, data: { panel: panel.id } },
             h('div', { class: 'chart-head' }, h('h3', null, panel.title),
@@ -88,21 +88,25 @@ export class Chart {
         this.draw(rebuild);
     }
 
-    /** The curves to be drawn, by the choice of layer. */
-    visible() {
-        if (!this.panel.layered)
-            return this.curves;
-        const depth = (/** @type {Curve} */ c) => c.key.slice(this.panel.id.length).split('/').length - 1;
-        const layers = this.curves.filter(c => depth(c) === 1);
-        const heads = this.curves.filter(c => depth(c) === 2);
-        if (heads.length > 0 && this.picker.hidden) {
-            fill(this.picker, h('option', { value: 0 }, 'All layers'),
-                layers.map(c => h('option', { value: c.key.split('/').pop() }, `Layer ${c.key.split('/').pop()}: heads`)));
+    /**
+     * The keys to be drawn: of a layered panel the layers, or the heads of the layer that was chosen.
+     * @returns {string[]}
+     */
+    wanted() {
+        const { keys, layered } = this.panel;
+        if (!layered)
+            return keys;
+        const depth = (/** @type {string} */ key) => key.slice(this.panel.id.length).split('/').length - 1;
+        const layers = keys.filter(key => depth(key) === 1);
+        const heads = keys.filter(key => depth(key) === 2);
+        if (heads.length > 0 && layers.length > 0 && this.picker.childElementCount !== layers.length + 1) {
+            const names = layers.map(key => key.split('/').pop());
+            fill(this.picker, h('option', { value: 0 }, 'All layers'), names.map(name => h('option', { value: name }, `Layer ${name}: heads`)));
+            this.picker.value = String(this.layer);
             this.picker.hidden = false;
         }
-        if (this.layer === 0 || heads.length === 0)
-            return layers.length > 0 ? layers : heads;
-        return heads.filter(c => c.key.startsWith(`${this.panel.id}/${this.layer}/`));
+        const chosen = heads.filter(key => key.startsWith(`${this.panel.id}/${this.layer}/`));
+        return chosen.length > 0 ? chosen : layers.length > 0 ? layers : heads;
     }
 
     /**
@@ -114,7 +118,7 @@ export class Chart {
     }
 
     draw(rebuild = false) {
-        const curves = this.visible();
+        const { curves } = this;
         const logOk = curves.some(curve => curve.buckets.some(b => (b.mean ?? 0) > 0));
         const log = this.look.log && logOk;
         const data = this.columns_(curves, log);
@@ -229,7 +233,7 @@ export class Chart {
         this.plot = new uPlot({
             width: Math.max(200, this.place.clientWidth),
             height: 230,
-            padding: [8, 10, 0, 0],
+            padding: [8, 18, 0, 0],
             legend: { show: false },
             cursor: {
                 sync: { key: 'run', setSeries: false },
@@ -307,7 +311,7 @@ export class Chart {
     drawTable() {
         if (!this.details.open)
             return;
-        const curves = this.visible();
+        const { curves } = this;
         const rows = curves.flatMap(curve => curve.buckets.slice(-200).map(b => ({ curve, b })));
         fill(this.table, h('table', { class: 'table' },
             h('thead', null, h('tr', null, ['Series', 'Steps', 'Min', 'Mean', 'Max', 'Points'].map((name, i) =>
@@ -350,5 +354,5 @@ function spread(_, low, high) {
 /** @param {number} v */
 function shortCount(v) {
     const size = Math.abs(v);
-    return size >= 1e6 ? `${+(v / 1e6).toFixed(2)} M` : size >= 1e4 ? `${+(v / 1e3).toFixed(1)} k` : String(+v.toFixed(2));
+    return size >= 1e6 ? `${+(v / 1e6).toFixed(2)} M` : size >= 1e4 ? `${+(v / 1e3).toFixed(1)} k` : (+v.toFixed(2)).toLocaleString('en-US');
 }

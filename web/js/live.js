@@ -73,17 +73,22 @@ export function pacer(refresh, { least, most, wanted, signal }) {
     let last = performance.now();
     let nudged = false;
     let running = false;
+    let rest = 0;
     const timer = setInterval(async () => {
         const idle = performance.now() - last;
-        if (running || document.hidden || idle < least || !(nudged || (wanted() && idle >= most)))
+        if (running || document.hidden || idle < Math.max(least, rest) || !(nudged || (wanted() && idle >= most)))
             return;
         nudged = false;
         running = true;
+        const began = performance.now();
         try {
             await refresh();
         } finally {
             running = false;
-            last = performance.now();
+            // A slow answer slows the pace: at most a third of the time is spent on asking.
+            const now = performance.now();
+            rest = Math.min(5000, 2 * (now - began));
+            last = now;
         }
     }, 100);
     const nudge = () => { nudged = true; };

@@ -366,23 +366,32 @@ export function runView(context) {
                     return;
                 }
                 const wanted = panels(series.map(s => s.key)).filter(p => p.id !== 'mem/arena');
-                const buckets = Math.min(1000, Math.max(100, Math.round(grid.clientWidth || 400)));
-                const keys = wanted.flatMap(p => p.keys);
-                const curves = await getCurves(id, keys, { buckets, from: range?.[0], to: range?.[1] }, gone);
-                const byKey = new Map(curves.map(c => [c.key, c]));
                 if (!grid.isConnected)
                     fill(place, toolbar, h('h2', { class: 'hidden' }, 'Curves'), grid, layersTitle, layers);
                 for (const panel of wanted) {
                     let chart = charts.get(panel.id);
                     if (!chart) {
-                        chart = new Chart(panel, { ...look }, { signal: gone, zoom, began: start });
+                        chart = new Chart(panel, { ...look }, { signal: gone, zoom, more: refresh, began: start });
                         charts.set(panel.id, chart);
                     }
                     chart.panel = panel;
                     const home = panel.layered ? layers : grid;
                     if (chart.el.parentNode !== home)
                         home.append(chart.el);
-                    chart.show(panel.keys.map(key => byKey.get(key)).filter(c => c !== undefined));
+                }
+                // About one bucket a pixel for single curves; bundles of layers are coarser, and a hundred series of heads
+                // are asked for only when somebody chooses their layer.
+                const width = Math.min(1000, Math.max(100, charts.values().next().value?.place.clientWidth || 400));
+                const range_ = { from: range?.[0], to: range?.[1] };
+                const flat = wanted.filter(p => !p.layered).flatMap(p => p.keys);
+                const bundled = wanted.filter(p => p.layered).flatMap(p => charts.get(p.id)?.wanted() ?? []);
+                const curves = (await Promise.all([
+                    getCurves(id, flat, { buckets: width, ...range_ }, gone),
+                    getCurves(id, bundled, { buckets: Math.ceil(width / 2), ...range_ }, gone)])).flat();
+                const byKey = new Map(curves.map(c => [c.key, c]));
+                for (const panel of wanted) {
+                    const chart = charts.get(panel.id);
+                    chart?.show(chart.wanted().map(key => byKey.get(key)).filter(c => c !== undefined));
                 }
                 layersTitle.hidden = !wanted.some(p => p.layered);
             } catch (error) {

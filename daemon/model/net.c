@@ -10,6 +10,7 @@ struct net {
     struct pk_graph *g;
     const struct model *m;
     struct pk_val *param;
+    bool failed;                       /* memory ran out while writing */
     int64_t batch, tokens;             /* B; N of attention's queries */
     struct pk_attention_stats *stats;  /* per layer if asked for */
     /* decoding */
@@ -214,7 +215,7 @@ static enum pd_err begin(struct net *n, const struct model *m, int32_t batch, in
 /* Checks the graph and hands it over, or frees it. */
 static enum pd_err finish(struct net *n, struct pk_graph **ret, struct pd_why *why)
 {
-    enum pd_err err = pk_graph_check(n->g, why);
+    enum pd_err err = n->failed ? pd_fail(why, PD_ERR_NOMEM, "no memory for a graph") : pk_graph_check(n->g, why);
 
     free(n->param);
     free(n->stats);
@@ -255,47 +256,18 @@ static struct pk_loss loss_of(struct net *n, struct pk_val logits, double smooth
 
 static void optimise(struct net *n, const struct model_train_options *o, struct pk_val loss, const struct pk_val *grad)
 {
-    enum pk_dtype dtype = n->m->spec.dtype;
-    struct pk_val hyper = pk_input(n->g, "hyper", dtype, PK_SHAPE(4)), one, length, gate[2], both;
+    struct model_optim_item *item = calloc(n->m->count, sizeof *item);
 
-    pk_graph_scope(n->g, "optimiser");
-    one = pk_fill(n->g, dtype, PK_SHAPE(1), 1);
-    length = pk_unary(n->g, PK_EX_SQRT, pk_sumsq(n->g, grad, n->m->count));
-    pk_output(n->g, "grad_norm", length);
-    gate[0] = one;
-    if (o->clip_norm > 0) {
-        struct pk_val ratio = pk_div(n->g, pk_fill(n->g, dtype, PK_SHAPE(1), o->clip_norm),
-                                     pk_offset(n->g, length, 1e-6));
-
-        gate[0] = pk_select(n->g, pk_gt(n->g, ratio, one), one, ratio);
-    }
-    /* A step whose loss or gradient is not finite leaves everything as it is. */
-    gate[1] = pk_mul(n->g, pk_unary(n->g, PK_EX_FINITE, loss), pk_unary(n->g, PK_EX_FINITE, length));
-    pk_output(n->g, "applied", gate[1]);
-    both = pk_concat(n->g, 0, gate, 2);
-    for (size_t i = 0; i < n->m->count; i++) {
-        const struct model_param *p = &n->m->param[i];
-        struct pk_optim_spec spec = {.beta1 = o->beta1,
-                                     .beta2 = o->beta2,
-                                     .eps = o->eps,
-                                     .momentum = o->momentum,
-                                     .dampening = o->dampening,
-                                     .nesterov = o->nesterov,
-                                     .weight_decay = p->decay ? o->weight_decay : 0,
-                                     .lr_mult = p->lr_mult};
-        char name[72];
-        struct pk_val m, v;
-
-        snprintf(name, sizeof name, "m/%s", p->name);
-        m = pk_state(n->g, name, dtype, p->shape, PK_CAT_MOMENT1);
-        if (o->optimizer == MODEL_MSGDW) {
-            pk_msgdw(n->g, n->param[i], grad[i], m, hyper, both, spec);
-            continue;
-        }
-        snprintf(name, sizeof name, "v/%s", p->name);
-        v = pk_state(n->g, name, dtype, p->shape, PK_CAT_MOMENT2);
-        pk_adamw(n->g, n->param[i], grad[i], m, v, hyper, both, spec);
-    }
+    n->failed |= !item;
+    for (size_t i = 0; item && i < n->m->count; i++)
+        item[i] = (struct model_optim_item){.name = n->m->param[i].name,
+                                            .param = n->param[i],
+                                            .grad = grad[i],
+                                            .decay = n->m->param[i].decay,
+                                            .lr_mult = n->m->param[i].lr_mult};
+    if (item)
+        model_emit_optimiser(n->g, o, loss, item, n->m->count);
+    free(item);
 }
 
 enum pd_err model_graph_train(const struct model *m, const struct model_train_options *o, bool grads,

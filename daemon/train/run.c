@@ -844,6 +844,8 @@ static enum pd_err boundary(struct run *r, bool resumed, struct pd_why *why)
         if (err != PD_OK || abandoned)
             return err; /* still due: a checkpoint says so */
         r->state.eval_due = false;
+        if (resumed)
+            r->saved_step = -1; /* the file still says that the evaluation is due */
     } else if (resumed) {
         return PD_OK; /* all of this boundary was done before it was saved */
     }

@@ -16,11 +16,14 @@ static const struct {
 } groups[] = {
     {"attention", gold_attention},
     {"norms", gold_norms},
+    {"models", gold_models},
+    {"optim", gold_optim},
+    {"train", gold_train},
 };
 
 /* Groups whose architectures a later version brings: counted as skipped, by name. */
 static const char *const to_come[] = {"deit", "swin", "xcit", "nystrom", "pinn", "detection", "augment", "blocks",
-                                      "diagnostics", "models", "optim", "train"};
+                                      "diagnostics"};
 
 static int passed, failed, skipped;
 
@@ -210,6 +213,11 @@ static void run_file(const char *path, const struct pk_backend_api *api, struct 
             i++;
         if (i < sizeof groups / sizeof groups[0]) {
             groups[i].run(&g);
+            if (g.to_come) {
+                printf("skip %s: %s to come\n", path, g.to_come);
+                skipped++;
+                goto out;
+            }
             if (g.compared == 0 && g.failed == 0)
                 gold_fail(&g, "nothing was compared");
         } else if (known_to_come(group)) {

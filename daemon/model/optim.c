@@ -1,0 +1,68 @@
+/* daemon/model/optim.c: clipping by the global norm, and the updates, as part of the graph. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "daemon/model/net.h"
+
+/* clip factor and whether to apply: (2) */
+static struct pk_val gate_of(struct pk_graph *g, const struct model_train_options *o, struct pk_val loss,
+                             struct pk_val length, enum pk_dtype dtype)
+{
+    struct pk_val one = pk_fill(g, dtype, PK_SHAPE(1), 1), gate[2] = {one, PK_NONE};
+
+    if (o->clip_norm > 0) {
+        struct pk_val ratio =
+            pk_div(g, pk_fill(g, dtype, PK_SHAPE(1), o->clip_norm), pk_offset(g, length, 1e-6));
+
+        gate[0] = pk_select(g, pk_gt(g, ratio, one), one, ratio);
+    }
+    /* A step whose loss or gradient is not finite leaves everything as it is. */
+    gate[1] = pk_unary(g, PK_EX_FINITE, length);
+    if (loss.id)
+        gate[1] = pk_mul(g, pk_unary(g, PK_EX_FINITE, loss), gate[1]);
+    pk_output(g, "applied", gate[1]);
+    return pk_concat(g, 0, gate, 2);
+}
+
+void model_emit_optimiser(struct pk_graph *g, const struct model_train_options *o, struct pk_val loss,
+                          const struct model_optim_item *item, size_t count)
+{
+    enum pk_dtype dtype = pk_dtype_of(g, item[0].param);
+    struct pk_val hyper = pk_input(g, "hyper", dtype, PK_SHAPE(4)), length, gate;
+    struct pk_val *grad = calloc(count, sizeof *grad);
+
+    if (!grad) {
+        (void)pk_sumsq(g, NULL, 0); /* an error that sticks to the graph */
+        return;
+    }
+    for (size_t i = 0; i < count; i++)
+        grad[i] = item[i].grad;
+    pk_graph_scope(g, "optimiser");
+    length = pk_unary(g, PK_EX_SQRT, pk_sumsq(g, grad, count));
+    free(grad);
+    pk_output(g, "grad_norm", length);
+    gate = gate_of(g, o, loss, length, dtype);
+    for (size_t i = 0; i < count; i++) {
+        struct pk_shape shape = pk_shape_of(g, item[i].param);
+        struct pk_optim_spec spec = {.beta1 = o->beta1,
+                                     .beta2 = o->beta2,
+                                     .eps = o->eps,
+                                     .momentum = o->momentum,
+                                     .dampening = o->dampening,
+                                     .nesterov = o->nesterov,
+                                     .weight_decay = item[i].decay ? o->weight_decay : 0,
+                                     .lr_mult = item[i].lr_mult};
+        char name[80];
+        struct pk_val m, v;
+
+        snprintf(name, sizeof name, "m/%s", item[i].name);
+        m = pk_state(g, name, dtype, shape, PK_CAT_MOMENT1);
+        if (o->optimizer == MODEL_MSGDW) {
+            pk_msgdw(g, item[i].param, item[i].grad, m, hyper, gate, spec);
+            continue;
+        }
+        snprintf(name, sizeof name, "v/%s", item[i].name);
+        v = pk_state(g, name, dtype, shape, PK_CAT_MOMENT2);
+        pk_adamw(g, item[i].param, item[i].grad, m, v, hyper, gate, spec);
+    }
+}

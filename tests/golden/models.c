@@ -1,0 +1,221 @@
+/* tests/golden/case_models.c: whole networks: logits, loss, every gradient; and the loss alone. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/golden/models.h"
+
+bool golden_model_spec(struct golden *c, struct model_spec *s)
+{
+    const char *activation = golden_text(c, "activation", ""), *kind = golden_text(c, "scale_kind", "none");
+    bool gpt = !strcmp(golden_text(c, "arch", ""), "gpt2");
+
+    memset(s, 0, sizeof *s);
+    s->arch = gpt ? MODEL_GPT : MODEL_VIT;
+    s->width = (int32_t)golden_num(c, "D", 0);
+    s->heads = (int32_t)golden_num(c, "H", 0);
+    s->depth = (int32_t)golden_num(c, "layers", 0);
+    s->mlp_width = (int32_t)golden_num(c, "mlp", 4) * s->width;
+    s->gelu_tanh = !strcmp(golden_text(c, "gelu", ""), "gelu_new");
+    s->bias = golden_flag(c, "bias", true);
+    s->final_norm = true;
+    s->norm_eps = golden_num(c, "norm_eps", 0);
+    s->channels = (int32_t)golden_num(c, "chans", 0);
+    s->image_h = s->image_w = (int32_t)golden_num(c, "image", 0);
+    s->patch_h = s->patch_w = (int32_t)golden_num(c, "patch", 0);
+    s->classes = (int32_t)golden_num(c, "classes", 0);
+    s->pool = MODEL_POOL_CLS;
+    s->pos = true;
+    s->vocab = (int32_t)golden_num(c, "vocab", 0);
+    if (gpt && !s->vocab) { /* train/ does not say it */
+        const struct data_st_tensor *wte = golden_find(c, "param0.transformer.wte.weight");
+
+        s->vocab = wte ? (int32_t)wte->dim[0] : 0;
+    }
+    s->context = (int32_t)golden_num(c, "T", 0);
+    s->degree = (int32_t)golden_num(c, "p", 1);
+    s->n_for_scale = golden_num(c, "n_for_scale", 0);
+    s->scale_value = golden_num(c, "scale_value", 1);
+    s->logit_bias = golden_num(c, "logit_bias", 0);
+    s->scale_lr_mult = 1;
+    s->init_logit_std = -1;
+    s->dtype = PK_F32;
+    if (!strcmp(activation, "softmax"))
+        s->phi = PK_PHI_SOFTMAX;
+    else if (!strcmp(activation, "poly"))
+        s->phi = PK_PHI_POLY;
+    else
+        return false;
+    if (!strncmp(kind, "learned", 7)) {
+        s->scale = MODEL_SCALE_LEARNED;
+        s->share = !strcmp(kind, "learnedhead") ? MODEL_SHARE_HEAD : MODEL_SHARE_LAYER;
+        s->scale_value = golden_num(c, "scale_init", 1);
+    } else if (!strcmp(kind, "invsqrtn")) {
+        s->scale = MODEL_SCALE_FIXED;
+    } else if (!strcmp(kind, "invk")) {
+        s->scale = MODEL_SCALE_K;
+    } else if (strcmp(kind, "none")) {
+        return false;
+    }
+    return true;
+}
+
+void golden_put_params(struct golden *c, struct golden_rig *rig, const struct model *m, const char *prefix)
+{
+    size_t seen = 0;
+
+    for (size_t i = 0; i < model_param_count(m); i++) {
+        const char *name = model_param(m, i)->name;
+        size_t count = 0;
+        double *x = golden_tensor(c, &count, "%s.%s", prefix, name);
+
+        golden_rig_put(rig, name, x, count);
+        seen += x != NULL;
+    }
+    /* and no parameter of the file is unknown to the model */
+    for (size_t i = 0; i < data_st_count(c->st); i++) {
+        const char *name = data_st_at(c->st, i)->name;
+        size_t n = strlen(prefix);
+
+        if (!strncmp(name, prefix, n) && name[n] == '.' && seen-- == 0)
+            golden_fail(c, "'%s' is not a parameter of our model", name);
+    }
+}
+
+static bool cross_entropy(struct golden *c)
+{
+    const struct data_st_tensor *t = golden_find(c, "logits");
+    struct pk_graph *g = pk_graph_new(false);
+    struct golden_rig *rig;
+    struct pk_val logits, mean, grad;
+    struct pk_loss loss;
+    size_t rows = 0, n = 0, count;
+    double *targets = golden_tensor(c, &rows, "targets"), *x = golden_tensor(c, &n, "logits"), *want, *got;
+
+    if (!t || !targets || !x)
+        return true;
+    logits = pk_param(g, "logits", PK_F32, PK_SHAPE(t->dim[0], t->dim[1]));
+    loss = pk_cross_entropy(g, logits, pk_input(g, "target", PK_I32, PK_SHAPE((int64_t)rows)),
+                            golden_num(c, "label_smoothing", 0), (int32_t)golden_num(c, "ignore_index", -100));
+    mean = pk_div(g, loss.loss_sum, loss.count);
+    pk_grad(g, mean, PK_NONE, &logits, 1, &grad);
+    pk_output(g, "loss", mean);
+    pk_output(g, "dlogits", grad);
+    rig = golden_rig_new(c, g);
+    if (!rig)
+        return true;
+    golden_rig_put(rig, "logits", x, n);
+    golden_rig_put(rig, "target", targets, rows);
+    if (golden_rig_run(rig)) {
+        got = golden_rig_output(rig, "loss", NULL);
+        want = golden_tensor(c, NULL, "loss.f64");
+        if (got && want)
+            golden_near(c, "loss", *got, *want, 5e-6 * fabs(*want));
+        got = golden_rig_output(rig, "dlogits", &count);
+        want = golden_tensor(c, NULL, "dlogits.f64");
+        if (got && want)
+            golden_close(c, "dlogits", got, want, count, 1e-5, 1e-6);
+    }
+    golden_rig_free(rig);
+    return true;
+}
+
+static void compare_gradients(struct golden *c, struct golden_rig *rig, const struct model *m)
+{
+    double largest = 0, off = 0, all = 0, norm = 0;
+    double *want_norm = golden_tensor(c, NULL, "grad_norm.f64");
+
+    for (size_t i = 0; i < model_param_count(m); i++) {
+        size_t n = 0;
+        double *want = golden_tensor(c, &n, "grad.%s", model_param(m, i)->name);
+
+        for (size_t k = 0; want && k < n; k++)
+            largest = fmax(largest, fabs(want[k]));
+    }
+    for (size_t i = 0; i < model_param_count(m); i++) {
+        const struct model_param *p = model_param(m, i);
+        char name[96];
+        size_t n = 0;
+        double *want = golden_tensor(c, &n, "grad.%s", p->name), *got;
+
+        snprintf(name, sizeof name, "grad/%s", p->name);
+        got = golden_rig_output(rig, name, NULL);
+        if (!want || !got)
+            continue;
+        for (size_t k = 0; k < n; k++) {
+            off += (got[k] - want[k]) * (got[k] - want[k]);
+            all += want[k] * want[k];
+            norm += got[k] * got[k];
+        }
+        if (p->role == MODEL_ROLE_SCALE) {
+            double *yard = golden_tensor(c, NULL, "grad_abs.%s.f64", p->name);
+
+            for (size_t k = 0; yard && k < n; k++)
+                golden_near(c, name, got[k], want[k], 2e-5 * yard[k]);
+        } else {
+            golden_close(c, name, got, want, n, 5e-5, 0.02 * largest);
+        }
+    }
+    golden_near(c, "all gradients as one vector", sqrt(off / all), 0, 2e-5);
+    if (want_norm)
+        golden_near(c, "grad_norm", sqrt(norm), *want_norm, 2e-5 * *want_norm);
+}
+
+static bool run(struct golden *c)
+{
+    struct model_spec spec;
+    struct model *m = NULL;
+    struct pk_graph *g = NULL;
+    struct golden_rig *rig = NULL;
+    struct model_train_options o = {.label_smoothing = golden_num(c, "label_smoothing", 0)};
+    const struct data_st_tensor *in;
+    double *want, *got, *targets;
+    struct pd_why why;
+    size_t n = 0, count = 0;
+
+    if (!strcmp(golden_text(c, "kind", ""), "cross_entropy"))
+        return cross_entropy(c);
+    if (!golden_model_spec(c, &spec))
+        return false;
+    in = golden_find(c, spec.arch == MODEL_GPT ? "input_ids" : "images");
+    targets = golden_tensor(c, &n, "targets");
+    if (!in || !targets) {
+        golden_fail(c, "no input or targets");
+        return true;
+    }
+    o.batch = (int32_t)in->dim[0];
+    o.context = (int32_t)in->dim[1];
+    if (model_new(&spec, &m, &why) != PD_OK || model_graph_train(m, &o, true, &g, &why) != PD_OK)
+        golden_fail(c, "%s", why.text);
+    else
+        rig = golden_rig_new(c, g);
+    if (rig) {
+        double *x = golden_tensor(c, &count, "%s", in->name);
+
+        golden_put_params(c, rig, m, "param");
+        golden_rig_put(rig, "input", x, count);
+        golden_rig_put(rig, "target", targets, n);
+        if (golden_rig_run(rig)) {
+            want = golden_tensor(c, &n, "logits");
+            got = golden_rig_output(rig, "logits", &count);
+            if (want && got && n == count)
+                golden_close(c, "logits", got, want, n, 1e-5, 1e-6);
+            else
+                golden_fail(c, "logits: %zu numbers, reference %zu", count, n);
+            want = golden_tensor(c, NULL, "loss.f64");
+            got = golden_rig_output(rig, "loss", NULL);
+            if (want && got)
+                golden_near(c, "loss", *got, *want, 5e-6 * fabs(*want));
+            compare_gradients(c, rig, m);
+        }
+    }
+    golden_rig_free(rig);
+    model_free(m);
+    return true;
+}
+
+void gold_models(struct gold *g)
+{
+    golden_case(g, run);
+}

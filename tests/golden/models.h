@@ -1,0 +1,10 @@
+/* tests/golden/models.h: what the modules for whole networks share. */
+#pragma once
+
+#include "daemon/model/model.h"
+#include "tests/golden/rig.h"
+
+/* The network that the config describes; false if it is none of ours. */
+bool golden_model_spec(struct golden *c, struct model_spec *ret);
+/* Every parameter from `prefix`.<name>; fails the case for missing and for unknown ones. */
+void golden_put_params(struct golden *c, struct golden_rig *rig, const struct model *m, const char *prefix);

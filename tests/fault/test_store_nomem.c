@@ -163,7 +163,8 @@ static int one(long n, bool *ret_untouched)
     long hits;
     int bad = 0;
 
-    snprintf(dir, sizeof dir, "%s/polyd-store-nomem-XXXXXX", access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp");
+    snprintf(dir, sizeof dir, "%s/polyd-store-nomem-XXXXXX",
+             access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp");
     if (!mkdtemp(dir))
         return 1;
     atomic_store(&failed, 0);

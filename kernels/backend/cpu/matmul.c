@@ -71,8 +71,8 @@ static void plan_shape(struct plan *p, struct pk_backend *b, const struct pk_cal
     p->out = o->data;
     p->residual_in_place = p->residual && p->residual->data == o->data;
     /* Blocks: large enough for the library, enough of them to share out. */
-    p->bm = cpu_min(p->m, 512);
-    p->bn = cpu_min(p->n, 768);
+    p->bm = cpu_max(1, cpu_min(p->m, 512));
+    p->bn = cpu_max(1, cpu_min(p->n, 768));
     for (;;) {
         int64_t tasks = cpu_div_up(p->m, p->bm) * cpu_div_up(p->n, p->bn) * p->batch;
 
@@ -89,8 +89,8 @@ static void plan_shape(struct plan *p, struct pk_backend *b, const struct pk_cal
         p->bn = cpu_round_up(cpu_div_up(p->n, cpu_div_up(p->n, p->bn)), 16);
     if (p->m > p->bm)
         p->bm = cpu_round_up(cpu_div_up(p->m, cpu_div_up(p->m, p->bm)), 4);
-    p->blocks_m = cpu_div_up(p->m, cpu_max(1, p->bm));
-    p->blocks_n = cpu_div_up(p->n, cpu_max(1, p->bn));
+    p->blocks_m = cpu_div_up(p->m, p->bm);
+    p->blocks_n = cpu_div_up(p->n, p->bn);
 }
 
 static bool needs_own(const struct plan *p)

@@ -214,8 +214,8 @@ INLINE vec verf(vec x)
 }
 #else
 /* exp by 2^n e^r with |r| <= ln 2 / 2, polynomial of degree 7 (Cephes): error below 2 units in the last
- * place. Adding 1.5 * 2^23 rounds to an integer, whose bits then lie lowest. Scaled by 2^(n-1) and again
- * by 2, so that results near the largest float do not pass through infinity. */
+ * place. Adding 1.5 * 2^23 rounds to an integer, whose bits then lie lowest; it is added to the exponent
+ * directly, since 2^n itself need not be a float where the result is. */
 INLINE vec vexp(vec x)
 {
     const vec magic = vset(12582912.0f);
@@ -224,7 +224,6 @@ INLINE vec vexp(vec x)
     vec n = t - magic;
     vec r = xc - n * 0.693359375f - n * -2.12194440e-4f;
     vec p = vset(1.9875691500e-4f);
-    ivec scale = (((ivec)t - 0x4b400000) + 126) << 23;
 
     p = p * r + 1.3981999507e-3f;
     p = p * r + 8.3334519073e-3f;
@@ -232,8 +231,8 @@ INLINE vec vexp(vec x)
     p = p * r + 1.6666665459e-1f;
     p = p * r + 5.0000001201e-1f;
     p = p * (r * r) + r + 1.0f;
-    p = p * (vec)scale * 2.0f;
-    p = vsel(x > 88.7228390f, vset(INFINITY), p);
+    p = (vec)((ivec)p + (((ivec)t - 0x4b400000) << 23));
+    p = vsel(x <= 88.7228390f, p, x * INFINITY); /* a NaN stays */
     return vsel(x < -87.3365447f, vzero(), p);
 }
 /* tanh: odd polynomial below 0.625 (Cephes), else 1 - 2 / (e^2|x| + 1). */

@@ -1,0 +1,39 @@
+/* tests/backend/rig.h: runs one call on the CPU back end at every level and several numbers of threads, and
+ * compares it with the reference back end: within a tolerance, bitwise between threads and between runs,
+ * with guard bytes around every output and the workspace. */
+#pragma once
+
+#include "kernels/backend/backend.h"
+
+#define RIG_MAX_IN 12
+#define RIG_MAX_OUT 5
+
+struct rig_case {
+    enum pk_op op;
+    struct pk_attr attr;
+    int32_t n_in, n_out;
+    struct pk_view in[RIG_MAX_IN];
+    struct pk_shape out[RIG_MAX_OUT];
+    enum pk_dtype out_dtype[RIG_MAX_OUT];
+    int share[RIG_MAX_OUT]; /* 1 + the input whose (dense) memory the output shares; 0 = none */
+    /* |got - want| <= tolerance * max(|want|, floor), the maximum being over the tensor. 0 = by dtype. */
+    double tolerance, floor;
+    const char *name; /* for messages */
+};
+
+/* Fails the cmocka test at the first difference. */
+void rig_check(const struct rig_case *c);
+
+/* Numbers in lo..hi, the same for the same seed. Memory is freed by rig_reset. */
+struct pk_view rig_random(enum pk_dtype dtype, struct pk_shape shape, double lo, double hi);
+struct pk_view rig_values(enum pk_dtype dtype, struct pk_shape shape, const double *values);
+/* The same values with gaps and with the axes stored in reverse order. */
+struct pk_view rig_strided(const struct pk_view *v);
+void *rig_alloc(size_t bytes);
+int rig_reset(void **state); /* a cmocka teardown */
+
+/* A back end of the given level ("avx512", ...; NULL = best) and library (NULL = default), opened once. NULL
+ * if this processor or system lacks it. */
+struct pk_backend *rig_backend(const char *level, const char *gemm, int threads);
+int rig_close_all(void **state);
+extern const char *const rig_levels[3];

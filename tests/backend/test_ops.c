@@ -1,0 +1,861 @@
+/* Every other op against the reference: odd sizes, strided inputs, shared memory, errors. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "tests/backend/rig.h"
+
+static const enum pk_dtype floats[2] = {PK_F32, PK_F64};
+
+/* A view with its last two axes swapped. */
+static struct pk_view transposed(struct pk_view v)
+{
+    int r = v.shape.rank;
+    int64_t t = v.shape.dim[r - 1];
+
+    v.shape.dim[r - 1] = v.shape.dim[r - 2];
+    v.shape.dim[r - 2] = t;
+    t = v.stride[r - 1];
+    v.stride[r - 1] = v.stride[r - 2];
+    v.stride[r - 2] = t;
+    return v;
+}
+
+/* ---- matmul ---- */
+
+static void matmul(int64_t m, int64_t n, int64_t k, int form, enum pk_dtype dtype, bool bias, int residual,
+                   enum pk_act act)
+{
+    struct rig_case c = {.op = PK_OP_MATMUL, .name = "matmul", .n_out = 1, .floor = 1e-6};
+    char name[128];
+    int next = 2;
+
+    snprintf(name, sizeof name, "matmul %lld x %lld x %lld, form %d, bias %d, residual %d, act %d", (long long)m,
+             (long long)n, (long long)k, form, bias, residual, (int)act);
+    c.name = name;
+    c.in[0] = form & 1 ? transposed(rig_random(dtype, PK_SHAPE(k, m), -1, 1)) : rig_random(dtype, PK_SHAPE(m, k), -1, 1);
+    c.in[1] = form & 2 ? transposed(rig_random(dtype, PK_SHAPE(n, k), -1, 1)) : rig_random(dtype, PK_SHAPE(k, n), -1, 1);
+    if (form & 4) {
+        c.in[0] = rig_strided(&c.in[0]);
+        c.in[1] = rig_strided(&c.in[1]);
+    }
+    if (bias) {
+        c.in[next] = rig_random(dtype, PK_SHAPE(n), -1, 1);
+        if (form & 4)
+            c.in[next] = rig_strided(&c.in[next]);
+        next++;
+    }
+    if (residual) {
+        c.in[next] = rig_random(dtype, PK_SHAPE(m, n), -1, 1);
+        if (residual == 2)
+            c.share[0] = next + 1;
+        if (residual == 1 && form & 4)
+            c.in[next] = rig_strided(&c.in[next]);
+        next++;
+    }
+    c.n_in = next;
+    c.attr.matmul.has_bias = bias;
+    c.attr.matmul.has_residual = residual != 0;
+    c.attr.matmul.act = act;
+    c.out[0] = PK_SHAPE(m, n);
+    c.out_dtype[0] = dtype;
+    c.tolerance = 5e-6;
+    rig_check(&c);
+}
+
+static void test_matmul(void **state)
+{
+    static const int64_t sizes[][3] = {{1, 1, 1},   {3, 5, 7},     {64, 64, 64},  {65, 63, 127}, {197, 33, 1},
+                                       {1, 700, 65}, {2, 40, 300}, {4, 513, 130}, {5, 1, 64},    {130, 900, 70}};
+
+    (void)state;
+    for (int t = 0; t < 2; t++)
+        for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
+            for (int form = 0; form < 8; form++) {
+                int64_t m = sizes[i][0], n = sizes[i][1], k = sizes[i][2];
+
+                matmul(m, n, k, form, floats[t], false, 0, PK_ACT_NONE);
+                matmul(m, n, k, form, floats[t], form & 1, form % 3, (enum pk_act)(form % 4));
+                matmul(m, n, k, form, floats[t], true, 2, form & 1 ? PK_ACT_GELU : PK_ACT_NONE);
+                rig_reset(NULL);
+            }
+    matmul(3, 4, 0, 0, PK_F32, true, 2, PK_ACT_NONE); /* a sum of nothing */
+    matmul(3, 4, 0, 0, PK_F64, false, 0, PK_ACT_NONE);
+    matmul(0, 4, 3, 0, PK_F32, false, 0, PK_ACT_NONE);
+}
+
+static void test_matmul_batched(void **state)
+{
+    (void)state;
+    for (int t = 0; t < 2; t++)
+        for (int form = 0; form < 8; form++) {
+            struct rig_case c = {.op = PK_OP_MATMUL, .name = "batched", .n_in = 3, .n_out = 1, .tolerance = 5e-6};
+
+            c.in[0] = form & 1 ? transposed(rig_random(floats[t], PK_SHAPE(3, 2, 9, 17), -1, 1))
+                               : rig_random(floats[t], PK_SHAPE(3, 2, 17, 9), -1, 1);
+            c.in[1] = form & 2 ? rig_random(floats[t], PK_SHAPE(3, 2, 9, 33), -1, 1)
+                               : rig_random(floats[t], PK_SHAPE(9, 33), -1, 1);
+            if (!(form & 2)) { /* one matrix for all */
+                c.in[1].shape = PK_SHAPE(3, 2, 9, 33);
+                c.in[1].stride[0] = c.in[1].stride[1] = 0;
+                c.in[1].stride[2] = 33;
+                c.in[1].stride[3] = 1;
+            }
+            if (form & 4)
+                c.in[0] = rig_strided(&c.in[0]);
+            c.in[2] = rig_random(floats[t], PK_SHAPE(3, 2, 17, 33), -1, 1);
+            c.attr.matmul.has_residual = true;
+            c.out[0] = PK_SHAPE(3, 2, 17, 33);
+            c.out_dtype[0] = floats[t];
+            rig_check(&c);
+        }
+}
+
+/* ---- expressions ---- */
+
+static void add_code(struct pk_expr *e, enum pk_ex op, int arg, double imm)
+{
+    e->code[e->count].op = (uint8_t)op;
+    e->code[e->count].arg = (uint8_t)arg;
+    e->code[e->count++].imm = imm;
+}
+
+static void test_expr_unary(void **state)
+{
+    static const struct {
+        enum pk_ex op;
+        double lo, hi;
+    } ops[] = {
+        {PK_EX_NEG, -3, 3},     {PK_EX_ABS, -3, 3},       {PK_EX_EXP, -20, 20},      {PK_EX_LOG, 1e-3, 9},
+        {PK_EX_SQRT, 0, 9},     {PK_EX_RSQRT, 0.1, 9},    {PK_EX_RECIP, 0.1, 9},     {PK_EX_TANH, -9, 9},
+        {PK_EX_ERF, -5, 5},     {PK_EX_SIGMOID, -30, 30}, {PK_EX_SIN, -9, 9},        {PK_EX_COS, -9, 9},
+        {PK_EX_GELU, -9, 9},    {PK_EX_DGELU, -9, 9},     {PK_EX_GELU_TANH, -9, 9},  {PK_EX_DGELU_TANH, -9, 9},
+        {PK_EX_FINITE, -1, 1},
+    };
+
+    (void)state;
+    for (int t = 0; t < 2; t++)
+        for (size_t i = 0; i < sizeof ops / sizeof ops[0]; i++)
+            for (int n = 1; n <= 40000; n = n * 7 + 4) {
+                struct pk_expr e = {0};
+                struct rig_case c = {.op = PK_OP_EXPR, .attr.expr = &e, .n_in = 1, .n_out = 1, .tolerance = 1e-6};
+                char name[64];
+
+                snprintf(name, sizeof name, "unary %d of %d", (int)ops[i].op, n);
+                c.name = name;
+                add_code(&e, PK_EX_IN, 0, 0);
+                add_code(&e, ops[i].op, 0, 0);
+                c.in[0] = rig_random(floats[t], PK_SHAPE(n), ops[i].lo, ops[i].hi);
+                c.out[0] = PK_SHAPE(n);
+                c.out_dtype[0] = floats[t];
+                c.share[0] = n % 2; /* in place now and then */
+                rig_check(&c);
+                rig_reset(NULL);
+            }
+}
+
+static void test_expr_power(void **state)
+{
+    (void)state;
+    for (int p = 0; p < 12; p++) {
+        struct pk_expr e = {0};
+        const double special[5] = {0, -1.5, 2, -0.25, 1};
+        struct rig_case c = {.op = PK_OP_EXPR, .attr.expr = &e, .n_in = 1, .n_out = 1, .name = "power"};
+
+        add_code(&e, PK_EX_IN, 0, 0);
+        add_code(&e, PK_EX_POW, p, 0);
+        c.in[0] = rig_values(PK_F32, PK_SHAPE(5), special);
+        c.out[0] = PK_SHAPE(5);
+        c.out_dtype[0] = PK_F32;
+        rig_check(&c);
+    }
+}
+
+static void test_expr_binary(void **state)
+{
+    (void)state;
+    for (int t = 0; t < 2; t++)
+        for (int op = PK_EX_ADD; op <= PK_EX_EQ; op++)
+            for (int form = 0; form < 6; form++) {
+                struct pk_expr e = {0};
+                struct rig_case c = {.op = PK_OP_EXPR, .attr.expr = &e, .n_in = 2, .n_out = 1, .name = "binary"};
+                struct pk_shape s = PK_SHAPE(7, 5, 33);
+
+                c.in[0] = rig_random(floats[t], s, 0.5, 2);
+                c.in[1] = rig_random(floats[t], s, 0.5, 2);
+                if (form == 1) { /* a row for all */
+                    c.in[1].stride[0] = c.in[1].stride[1] = 0;
+                } else if (form == 2) { /* a number for each row */
+                    c.in[1].stride[0] = 5, c.in[1].stride[1] = 1, c.in[1].stride[2] = 0;
+                } else if (form == 3) { /* one number */
+                    memset(c.in[1].stride, 0, sizeof c.in[1].stride);
+                } else if (form == 4) {
+                    c.in[0] = rig_strided(&c.in[0]);
+                } else if (form == 5) { /* the middle axis repeats */
+                    c.in[0].stride[0] = 33, c.in[0].stride[1] = 0;
+                }
+                add_code(&e, PK_EX_IN, 0, 0);
+                add_code(&e, PK_EX_IN, 1, 0);
+                add_code(&e, (enum pk_ex)op, 0, 0);
+                if (op == PK_EX_EQ) /* some are equal */
+                    for (int i = 0; i < 30; i++)
+                        memcpy((char *)c.in[0].data + i * 64, (char *)c.in[1].data + i * 64, form == 0 ? 32 : 0);
+                c.out[0] = s;
+                c.out_dtype[0] = floats[t];
+                rig_check(&c);
+            }
+}
+
+/* A long program: constants on both sides, shared values, select, leftovers below the top. */
+static void test_expr_program(void **state)
+{
+    (void)state;
+    for (int t = 0; t < 2; t++)
+        for (int n = 1; n < 9000; n = n * 3 + 5) {
+            struct pk_expr e = {0};
+            struct rig_case c = {.op = PK_OP_EXPR, .attr.expr = &e, .n_in = 3, .n_out = 1, .name = "program",
+                                 .tolerance = 1e-5};
+
+            add_code(&e, PK_EX_IN, 0, 0);      /* x */
+            add_code(&e, PK_EX_DUP, 0, 0);     /* x x */
+            add_code(&e, PK_EX_IN, 1, 0);      /* x x y */
+            add_code(&e, PK_EX_MUL, 0, 0);     /* x xy */
+            add_code(&e, PK_EX_CONST, 0, 2.5); /* x xy 2.5 */
+            add_code(&e, PK_EX_DUP, 1, 0);     /* x xy 2.5 xy */
+            add_code(&e, PK_EX_SUB, 0, 0);     /* x xy 2.5-xy */
+            add_code(&e, PK_EX_TANH, 0, 0);
+            add_code(&e, PK_EX_DUP, 2, 0); /* x xy t x */
+            add_code(&e, PK_EX_CONST, 0, 0);
+            add_code(&e, PK_EX_GT, 0, 0);      /* x xy t x>0 */
+            add_code(&e, PK_EX_SELECT, 0, 0);  /* x (x>0 ? xy : t) */
+            add_code(&e, PK_EX_IN, 2, 0);
+            add_code(&e, PK_EX_CONST, 0, 3);
+            add_code(&e, PK_EX_CONST, 0, 4);
+            add_code(&e, PK_EX_ADD, 0, 0); /* of constants */
+            add_code(&e, PK_EX_DIV, 0, 0);
+            add_code(&e, PK_EX_ADD, 0, 0);
+            c.in[0] = rig_random(floats[t], PK_SHAPE(n), -2, 2);
+            c.in[1] = rig_random(floats[t], PK_SHAPE(n), -2, 2);
+            c.in[2] = rig_random(floats[t], PK_SHAPE(n), -2, 2);
+            c.in[2].stride[0] = 0;
+            c.out[0] = PK_SHAPE(n);
+            c.out_dtype[0] = floats[t];
+            c.share[0] = 2;
+            rig_check(&c);
+            e.count = 0;
+            add_code(&e, PK_EX_CONST, 0, 1.5); /* ends in a push */
+            c.share[0] = 0;
+            rig_check(&c);
+            e.count = 0;
+            add_code(&e, PK_EX_IN, 1, 0);
+            rig_check(&c);
+            rig_reset(NULL);
+        }
+}
+
+/* ---- reductions ---- */
+
+static void test_reductions(void **state)
+{
+    (void)state;
+    for (int t = 0; t < 2; t++)
+        for (uint32_t axes = 0; axes < 16; axes++)
+            for (int form = 0; form < 2; form++) {
+                struct rig_case c = {.op = PK_OP_SUM, .name = "sum", .n_in = 1, .n_out = 1, .floor = 1e-3};
+
+                c.in[0] = rig_random(floats[t], PK_SHAPE(3, 13, 7, 65), -1, 1);
+                if (form)
+                    c.in[0] = rig_strided(&c.in[0]);
+                c.attr.reduce.axes = axes;
+                c.out_dtype[0] = floats[t];
+                for (int i = 0; i < 4; i++)
+                    if (!(axes >> i & 1))
+                        c.out[0].dim[c.out[0].rank++] = c.in[0].shape.dim[i];
+                rig_check(&c);
+                c.op = PK_OP_MAX;
+                c.name = "max";
+                rig_check(&c);
+                rig_reset(NULL);
+            }
+}
+
+static void test_long_sums(void **state)
+{
+    (void)state;
+    for (uint32_t axes = 1; axes < 4; axes++) {
+        struct rig_case c = {.op = PK_OP_SUM, .name = "long sum", .n_in = 1, .n_out = 1, .floor = 10};
+
+        c.in[0] = rig_random(PK_F32, axes == 2 ? PK_SHAPE(3, 100001) : PK_SHAPE(8001, 33), -1, 1);
+        c.attr.reduce.axes = axes;
+        c.out_dtype[0] = PK_F32;
+        for (int i = 0; i < 2; i++)
+            if (!(axes >> i & 1))
+                c.out[0].dim[c.out[0].rank++] = c.in[0].shape.dim[i];
+        rig_check(&c);
+    }
+}
+
+static void test_sumsq(void **state)
+{
+    (void)state;
+    for (int t = 0; t < 2; t++) {
+        struct rig_case c = {.op = PK_OP_SUMSQ, .name = "sumsq", .n_in = 4, .n_out = 1};
+
+        c.in[0] = rig_random(floats[t], PK_SHAPE(1), -1, 1);
+        c.in[1] = rig_random(floats[t], PK_SHAPE(300, 333), -1, 1);
+        c.in[2] = rig_random(floats[t], PK_SHAPE(31, 17), -1, 1);
+        c.in[2] = rig_strided(&c.in[2]);
+        c.in[3] = rig_random(floats[t], PK_SHAPE(0, 3), -1, 1);
+        c.out[0] = PK_SHAPE(1);
+        c.out_dtype[0] = floats[t];
+        rig_check(&c);
+    }
+}
+
+/* ---- norms, softmax, loss ---- */
+
+static void test_norm(void **state)
+{
+    static const int64_t widths[] = {1, 5, 16, 48, 65, 192, 768};
+
+    (void)state;
+    for (int t = 0; t < 2; t++)
+        for (size_t w = 0; w < sizeof widths / sizeof widths[0]; w++)
+            for (int form = 0; form < 16; form++) {
+                struct rig_case c = {.op = PK_OP_NORM, .name = "norm", .n_in = 2, .floor = 1e-3, .tolerance = 5e-6}, g;
+                bool layer = form & 1;
+                int64_t d = widths[w];
+
+                if (layer && d == 1) /* nothing is left but noise over eps */
+                    continue;
+                c.attr.norm.kind = layer ? PK_NORM_LAYER : PK_NORM_RMS;
+                c.attr.norm.eps_mode = form & 2 ? PK_EPS_SUM : PK_EPS_MEAN;
+                c.attr.norm.eps = 1e-3;
+                c.attr.norm.has_beta = form & 4;
+                c.in[0] = rig_random(floats[t], PK_SHAPE(3, 23, d), -1, 2);
+                c.in[1] = rig_random(floats[t], PK_SHAPE(d), -1, 1);
+                if (form & 4)
+                    c.in[c.n_in++] = rig_random(floats[t], PK_SHAPE(d), -1, 1);
+                for (int i = 0; form & 8 && i < c.n_in; i++)
+                    c.in[i] = rig_strided(&c.in[i]);
+                c.n_out = layer ? 3 : 2;
+                c.out[0] = c.in[0].shape;
+                c.out[1] = c.out[2] = PK_SHAPE(3, 23);
+                c.out_dtype[0] = c.out_dtype[1] = c.out_dtype[2] = floats[t];
+                rig_check(&c);
+                g = c;
+                g.op = PK_OP_NORM_BWD;
+                g.name = "norm_bwd";
+                g.in[2] = rig_random(floats[t], c.in[0].shape, -1, 1);
+                if (form & 8)
+                    g.in[2] = rig_strided(&g.in[2]);
+                g.in[3] = rig_random(floats[t], PK_SHAPE(3, 23), 0.5, 1.5);
+                g.in[4] = rig_random(floats[t], PK_SHAPE(3, 23), -0.5, 0.5);
+                g.n_in = layer ? 5 : 4;
+                g.n_out = form & 4 ? 3 : 2;
+                g.out[1] = g.out[2] = PK_SHAPE(d);
+                rig_check(&g);
+                rig_reset(NULL);
+            }
+}
+
+static void test_softmax(void **state)
+{
+    static const int64_t widths[] = {1, 7, 64, 197, 1031, 50257};
+
+    (void)state;
+    for (int t = 0; t < 2; t++)
+        for (size_t w = 0; w < sizeof widths / sizeof widths[0]; w++)
+            for (int form = 0; form < 2; form++) {
+                struct rig_case c = {.op = PK_OP_SOFTMAX, .name = "softmax", .n_in = 1, .n_out = 1, .tolerance = 1e-5};
+
+                c.in[0] = rig_random(floats[t], PK_SHAPE(2, 3, widths[w]), -30, 30);
+                if (form)
+                    c.in[0] = rig_strided(&c.in[0]);
+                c.out[0] = c.in[0].shape;
+                c.out_dtype[0] = floats[t];
+                rig_check(&c);
+                c.op = PK_OP_SOFTMAX_BWD;
+                c.name = "softmax_bwd";
+                c.in[0] = rig_random(floats[t], c.out[0], 0, 1);
+                c.in[1] = rig_random(floats[t], c.out[0], -1, 1);
+                if (form)
+                    c.in[1] = rig_strided(&c.in[1]);
+                c.n_in = 2;
+                rig_check(&c);
+                rig_reset(NULL);
+            }
+}
+
+static void test_cross_entropy(void **state)
+{
+    static const int64_t classes[] = {2, 10, 65, 50257};
+
+    (void)state;
+    for (int t = 0; t < 2; t++)
+        for (size_t k = 0; k < sizeof classes / sizeof classes[0]; k++)
+            for (int form = 0; form < 4; form++) {
+                struct rig_case c = {.op = PK_OP_CROSS_ENTROPY, .name = "cross_entropy", .n_in = 2, .n_out = 4}, g;
+                int64_t m = 7, n = classes[k];
+                struct pk_view lse;
+
+                c.attr.cross_entropy.smoothing = form & 1 ? 0.1 : 0;
+                c.attr.cross_entropy.ignore = -100;
+                c.in[0] = rig_random(floats[t], PK_SHAPE(m, n), -9, 9);
+                if (form & 2)
+                    c.in[0] = rig_strided(&c.in[0]);
+                c.in[1] = rig_random(PK_I32, PK_SHAPE(m), 0, (double)n);
+                ((int32_t *)c.in[1].data)[2] = -100;
+                c.out[0] = c.out[1] = c.out[2] = PK_SHAPE(1);
+                c.out[3] = PK_SHAPE(m);
+                for (int i = 0; i < 4; i++)
+                    c.out_dtype[i] = floats[t];
+                rig_check(&c);
+                g = c;
+                g.op = PK_OP_CROSS_ENTROPY_BWD;
+                g.name = "cross_entropy_bwd";
+                lse = rig_random(floats[t], PK_SHAPE(m), 9, 12);
+                g.in[2] = lse;
+                g.in[3] = rig_random(floats[t], PK_SHAPE(1), 0.1, 0.2);
+                g.n_in = 4;
+                g.n_out = 1;
+                g.out[0] = PK_SHAPE(m, n);
+                g.share[0] = form & 2 ? 0 : 1;
+                rig_check(&g);
+                rig_reset(NULL);
+            }
+}
+
+/* The first of several equal maxima counts as the guess. */
+static void test_correct_is_the_first_largest(void **state)
+{
+    const double logits[] = {1, 3, 3, 0, /**/ 3, 3, 1, 0, /**/ 5, 5, 5, 5};
+    struct rig_case c = {.op = PK_OP_CROSS_ENTROPY, .name = "ties", .n_in = 2, .n_out = 4};
+
+    (void)state;
+    c.attr.cross_entropy.ignore = -1;
+    for (int y = 0; y < 4; y++) {
+        const double target[] = {y, (y + 1) % 4, y};
+
+        c.in[0] = rig_values(PK_F32, PK_SHAPE(3, 4), logits);
+        c.in[1] = rig_values(PK_I32, PK_SHAPE(3), target);
+        c.out[0] = c.out[1] = c.out[2] = PK_SHAPE(1);
+        c.out[3] = PK_SHAPE(3);
+        rig_check(&c);
+    }
+}
+
+/* ---- movement ---- */
+
+static void test_copy(void **state)
+{
+    static const enum pk_dtype types[] = {PK_F32, PK_F64, PK_BF16, PK_I32, PK_U8};
+
+    (void)state;
+    for (int from = 0; from < 5; from++)
+        for (int to = 0; to < 5; to++)
+            for (int form = 0; form < 4; form++) {
+                struct rig_case c = {.op = PK_OP_COPY, .name = "copy", .n_in = 1, .n_out = 1};
+
+                c.in[0] = rig_random(types[from], PK_SHAPE(3, 37, 2, 65), 0, 200);
+                if (form == 1)
+                    c.in[0] = rig_strided(&c.in[0]);
+                else if (form == 2)
+                    c.in[0] = transposed(c.in[0]);
+                else if (form == 3)
+                    c.in[0].stride[1] = 0;
+                c.attr.copy.dtype = types[to];
+                c.out[0] = c.in[0].shape;
+                c.out_dtype[0] = types[to];
+                rig_check(&c);
+                rig_reset(NULL);
+            }
+}
+
+static void test_long_copy(void **state)
+{
+    struct rig_case c = {.op = PK_OP_COPY, .name = "long copy", .n_in = 1, .n_out = 1};
+
+    (void)state;
+    c.in[0] = rig_random(PK_F32, PK_SHAPE(300007), 0, 1);
+    c.out[0] = c.in[0].shape;
+    rig_check(&c);
+}
+
+static void test_fill_concat_pad(void **state)
+{
+    static const enum pk_dtype types[] = {PK_F32, PK_F64, PK_BF16, PK_I32, PK_U8};
+
+    (void)state;
+    for (int t = 0; t < 5; t++) {
+        struct rig_case c = {.op = PK_OP_FILL, .name = "fill", .n_out = 1};
+
+        c.attr.fill.dtype = types[t];
+        c.attr.fill.value = 3;
+        c.out[0] = PK_SHAPE(7, 10001);
+        c.out_dtype[0] = types[t];
+        rig_check(&c);
+        for (int axis = 0; axis < 3; axis++) {
+            c = (struct rig_case){.op = PK_OP_CONCAT, .name = "concat", .n_in = 3, .n_out = 1};
+            c.attr.concat.axis = axis;
+            c.out[0] = PK_SHAPE(4, 5, 6);
+            c.out[0].dim[axis] = 0;
+            c.out_dtype[0] = types[t];
+            for (int i = 0; i < 3; i++) {
+                struct pk_shape s = PK_SHAPE(4, 5, 6);
+
+                s.dim[axis] = i * 2; /* one is empty */
+                c.in[i] = rig_random(types[t], s, 0, 9);
+                if (i == 2)
+                    c.in[i] = rig_strided(&c.in[i]);
+                c.out[0].dim[axis] += s.dim[axis];
+            }
+            rig_check(&c);
+            c = (struct rig_case){.op = PK_OP_PAD, .name = "pad", .n_in = 1, .n_out = 1};
+            c.in[0] = rig_random(types[t], PK_SHAPE(4, 5, 6), 0, 9);
+            c.attr.pad.axis = axis;
+            c.attr.pad.start = axis;
+            c.attr.pad.extent = 9;
+            c.out[0] = c.in[0].shape;
+            c.out[0].dim[axis] = 9;
+            c.out_dtype[0] = types[t];
+            rig_check(&c);
+        }
+        rig_reset(NULL);
+    }
+}
+
+static void test_by_index(void **state)
+{
+    (void)state;
+    for (int t = 0; t < 2; t++)
+        for (int form = 0; form < 2; form++) {
+            struct rig_case c = {.op = PK_OP_GATHER, .name = "gather", .n_in = 2, .n_out = 1};
+
+            c.in[0] = rig_random(floats[t], PK_SHAPE(50, 33), -1, 1);
+            c.in[1] = rig_random(PK_I32, PK_SHAPE(4, 70), 0, 50);
+            if (form)
+                c.in[1] = rig_strided(&c.in[1]);
+            c.out[0] = PK_SHAPE(4, 70, 33);
+            c.out_dtype[0] = floats[t];
+            rig_check(&c);
+            for (int base = 0; base < 3; base++) {
+                c = (struct rig_case){.op = PK_OP_SCATTER_ADD, .name = "scatter_add", .n_in = 2, .n_out = 1};
+                c.in[0] = rig_random(PK_I32, PK_SHAPE(4, 70), 0, 50);
+                c.in[1] = rig_random(floats[t], PK_SHAPE(4, 70, 133), -1, 1);
+                if (form)
+                    c.in[1] = rig_strided(&c.in[1]);
+                c.attr.scatter_add.rows = 50;
+                if (base) {
+                    c.in[2] = rig_random(floats[t], PK_SHAPE(50, 133), -1, 1);
+                    c.n_in = 3;
+                    c.share[0] = base == 2 ? 3 : 0;
+                    if (base == 1 && form)
+                        c.in[2] = rig_strided(&c.in[2]);
+                }
+                c.out[0] = PK_SHAPE(50, 133);
+                c.out_dtype[0] = floats[t];
+                rig_check(&c);
+            }
+            c = (struct rig_case){.op = PK_OP_ONE_HOT, .name = "one_hot", .n_in = 1, .n_out = 1};
+            c.in[0] = rig_random(PK_I32, PK_SHAPE(13, 3), -2, 9);
+            c.attr.one_hot.classes = 7;
+            c.attr.one_hot.dtype = floats[t];
+            c.out[0] = PK_SHAPE(13, 3, 7);
+            c.out_dtype[0] = floats[t];
+            rig_check(&c);
+            c = (struct rig_case){.op = PK_OP_CACHE_APPEND, .name = "cache_append", .n_in = 3, .n_out = 1};
+            c.in[0] = rig_random(floats[t], PK_SHAPE(2, 3, 11, 5), -1, 1);
+            c.in[1] = rig_random(floats[t], PK_SHAPE(2, 3, 4, 5), -1, 1);
+            if (form)
+                c.in[1] = rig_strided(&c.in[1]);
+            c.in[2] = rig_values(PK_I32, form ? PK_SHAPE(2) : PK_SHAPE(1), (double[]){7, 2});
+            c.out[0] = c.in[0].shape;
+            c.out_dtype[0] = floats[t];
+            c.share[0] = 1;
+            rig_check(&c);
+        }
+}
+
+/* ---- optimisers ---- */
+
+static void test_optimisers(void **state)
+{
+    (void)state;
+    for (int t = 0; t < 2; t++)
+        for (int form = 0; form < 8; form++) {
+            struct rig_case c = {.op = PK_OP_ADAMW, .name = "adamw", .n_in = 6, .n_out = 3};
+            struct pk_shape s = form & 1 ? PK_SHAPE(33, 1001) : PK_SHAPE(13);
+
+            for (int i = 0; i < 4; i++) {
+                c.in[i] = rig_random(floats[t], s, i == 3 ? 0 : -1, 1);
+                if (i != 1) {
+                    c.out[i - (i > 1)] = s;
+                    c.out_dtype[i - (i > 1)] = floats[t];
+                    c.share[i - (i > 1)] = i + 1;
+                }
+            }
+            if (form & 4)
+                c.in[1] = rig_strided(&c.in[1]);
+            c.in[4] = rig_values(floats[t], PK_SHAPE(4), (double[]){1e-2, 0.19, 0.002, form & 2 ? 1 : 0});
+            c.in[5] = rig_values(floats[t], PK_SHAPE(2), (double[]){0.5, form != 3});
+            c.attr.optim.beta1 = 0.9;
+            c.attr.optim.beta2 = 0.999;
+            c.attr.optim.eps = 1e-8;
+            c.attr.optim.weight_decay = 0.1;
+            c.attr.optim.lr_mult = 0.5;
+            rig_check(&c);
+            c.op = PK_OP_MSGDW;
+            c.name = "msgdw";
+            c.n_in = 5;
+            c.n_out = 2;
+            c.in[3] = c.in[4];
+            c.in[4] = c.in[5];
+            c.attr.optim.momentum = 0.9;
+            c.attr.optim.dampening = form & 1 ? 0.1 : 0;
+            c.attr.optim.nesterov = form & 4;
+            rig_check(&c);
+            rig_reset(NULL);
+        }
+}
+
+/* ---- vector functions over their whole range, denormals, errors ---- */
+
+static void apply(struct pk_backend *b, enum pk_ex op, struct pk_view *x, struct pk_view *y)
+{
+    struct pk_expr e = {0};
+    struct pk_attr attr = {.expr = &e};
+    struct pk_call c = {.op = PK_OP_EXPR, .attr = &attr, .n_in = 1, .n_out = 1, .in = x, .out = y};
+    struct pd_why why;
+
+    add_code(&e, PK_EX_IN, 0, 0);
+    add_code(&e, op, 0, 0);
+    assert_int_equal(pk_backend_cpu()->run(b, &c, 1, &why), PD_OK);
+}
+
+static void test_functions_within_ulps(void **state)
+{
+    enum { N = 400000 };
+    static const struct {
+        enum pk_ex op;
+        double (*exact)(double);
+        double lo, hi, ulps;
+    } fns[] = {{PK_EX_EXP, exp, -87.3, 88.7, 2}, {PK_EX_TANH, tanh, -12, 12, 3}, {PK_EX_ERF, erf, -5, 5, 2}};
+    struct pk_view x = rig_random(PK_F32, PK_SHAPE(N), 0, 1), y = rig_random(PK_F32, PK_SHAPE(N), 0, 1);
+    float *px = x.data, *py = y.data;
+
+    (void)state;
+    for (int l = 0; l < 3; l++) {
+        struct pk_backend *b = rig_backend(rig_levels[l], NULL, 2);
+
+        if (!b)
+            continue;
+        for (size_t f = 0; f < 3; f++) {
+            double worst = 0;
+
+            for (int i = 0; i < N; i++) /* even steps, and half of them towards zero over 60 octaves */
+                px[i] = i % 2 ? (float)(fns[f].lo + (fns[f].hi - fns[f].lo) * i / N)
+                              : (float)ldexp(fns[f].hi / 16, -(int)(60.0 * i / N)) * (i % 4 ? 1 : -1);
+            apply(b, fns[f].op, &x, &y);
+            for (int i = 0; i < N; i++) {
+                double want = fns[f].exact((double)px[i]), ulp;
+
+                ulp = fabs((double)nextafterf((float)want, INFINITY) - (double)(float)want);
+                worst = fmax(worst, fabs((double)py[i] - want) / ulp);
+            }
+            if (!(worst <= fns[f].ulps))
+                fail_msg("function %d at %s: %.2f units in the last place", (int)fns[f].op, rig_levels[l], worst);
+        }
+        px[0] = INFINITY, px[1] = -INFINITY, px[2] = NAN, px[3] = 0, px[4] = 100, px[5] = -100;
+        apply(b, PK_EX_EXP, &x, &y);
+        assert_true(isinf(py[0]) && py[1] == 0 && isnan(py[2]) && py[3] == 1 && isinf(py[4]) && py[5] == 0);
+        apply(b, PK_EX_TANH, &x, &y);
+        assert_true(py[0] == 1 && py[1] == -1 && isnan(py[2]) && py[3] == 0 && py[4] == 1 && py[5] == -1);
+        apply(b, PK_EX_ERF, &x, &y);
+        assert_true(py[0] == 1 && py[1] == -1 && isnan(py[2]) && py[3] == 0 && py[4] == 1 && py[5] == -1);
+        apply(b, PK_EX_FINITE, &x, &y);
+        assert_true(py[0] == 0 && py[1] == 0 && py[2] == 0 && py[3] == 1 && py[4] == 1);
+    }
+}
+
+static void test_denormals_are_zero_inside_and_whole_outside(void **state)
+{
+    struct pk_view x = rig_random(PK_F32, PK_SHAPE(40), 0, 1), y = rig_random(PK_F32, PK_SHAPE(40), 0, 1);
+    volatile float tiny = 1e-40f;
+
+    (void)state;
+    for (int i = 0; i < 40; i++)
+        ((float *)x.data)[i] = tiny;
+    apply(rig_backend("avx2", NULL, 2), PK_EX_NEG, &x, &y);
+    apply(rig_backend(NULL, NULL, 2), PK_EX_SQRT, &x, &y);
+#if defined __x86_64__
+    for (int i = 0; i < 40; i++)
+        assert_true(((float *)y.data)[i] == 0);
+#endif
+    assert_true(tiny * 0.5f != 0); /* the caller's own arithmetic is as it was */
+}
+
+static void test_bad_indices_are_errors(void **state)
+{
+    struct pk_backend *b = rig_backend(NULL, NULL, 2);
+    const struct pk_backend_api *api = pk_backend_cpu();
+    struct pk_attr attr = {0};
+    struct pk_view in[4], out[4];
+    struct pk_call c = {.attr = &attr, .in = in, .out = out};
+    struct pd_why why;
+
+    (void)state;
+    for (int bad = -1; bad <= 5; bad += 6) {
+        in[0] = rig_random(PK_F32, PK_SHAPE(5, 3), 0, 1);
+        in[1] = rig_values(PK_I32, PK_SHAPE(2), (double[]){0, bad});
+        out[0] = rig_random(PK_F32, PK_SHAPE(2, 3), 0, 1);
+        c.op = PK_OP_GATHER;
+        c.n_in = 2;
+        c.n_out = 1;
+        assert_int_equal(api->run(b, &c, 1, &why), PD_ERR_INVALID);
+        assert_non_null(strstr(why.text, bad < 0 ? "-1" : "5"));
+        in[0] = in[1];
+        in[1] = rig_random(PK_F32, PK_SHAPE(2, 3), 0, 1);
+        out[0] = rig_random(PK_F32, PK_SHAPE(5, 3), 0, 1);
+        c.op = PK_OP_SCATTER_ADD;
+        assert_int_equal(api->run(b, &c, 1, &why), PD_ERR_INVALID);
+        in[1] = in[0];
+        in[0] = rig_random(PK_F32, PK_SHAPE(2, 5), 0, 1);
+        for (int i = 0; i < 4; i++)
+            out[i] = rig_random(PK_F32, i == 3 ? PK_SHAPE(2) : PK_SHAPE(1), 0, 1);
+        attr.cross_entropy.ignore = -100;
+        c.op = PK_OP_CROSS_ENTROPY;
+        c.n_out = 4;
+        c.workspace_bytes = api->workspace_bytes(b, &c);
+        c.workspace = rig_alloc(c.workspace_bytes);
+        assert_int_equal(api->run(b, &c, 1, &why), PD_ERR_INVALID);
+        in[2] = rig_random(PK_F32, PK_SHAPE(2), 0, 1);
+        in[3] = rig_random(PK_F32, PK_SHAPE(1), 0, 1);
+        out[0] = rig_random(PK_F32, PK_SHAPE(2, 5), 0, 1);
+        c.op = PK_OP_CROSS_ENTROPY_BWD;
+        c.n_in = 4;
+        c.n_out = 1;
+        c.workspace_bytes = api->workspace_bytes(b, &c);
+        c.workspace = rig_alloc(c.workspace_bytes);
+        assert_int_equal(api->run(b, &c, 1, &why), PD_ERR_INVALID);
+        in[0] = rig_random(PK_F32, PK_SHAPE(1, 1, 5, 2), 0, 1);
+        in[1] = rig_random(PK_F32, PK_SHAPE(1, 1, 1, 2), 0, 1);
+        in[2] = rig_values(PK_I32, PK_SHAPE(1), (double[]){bad});
+        out[0] = in[0];
+        c.op = PK_OP_CACHE_APPEND;
+        c.n_in = 3;
+        assert_int_equal(api->run(b, &c, 1, &why), PD_ERR_INVALID);
+    }
+    attr.reduce.axes = 1;
+    in[0] = rig_random(PK_F32, PK_SHAPE(0, 2), 0, 1);
+    out[0] = rig_random(PK_F32, PK_SHAPE(2), 0, 1);
+    c.op = PK_OP_MAX;
+    c.n_in = 1;
+    assert_int_equal(api->run(b, &c, 1, &why), PD_ERR_INVALID); /* the maximum of nothing */
+    c.op = PK_OP_SUM;
+    assert_int_equal(api->run(b, &c, 1, &why), PD_OK);
+    assert_true(((float *)out[0].data)[1] == 0);
+}
+
+static void test_refusals(void **state)
+{
+    const struct pk_backend_api *api = pk_backend_cpu();
+    struct pk_attr attr = {.norm = {.eps = 1}};
+    struct pk_view in[2] = {rig_random(PK_BF16, PK_SHAPE(2, 3), 0, 1), rig_random(PK_BF16, PK_SHAPE(3), 0, 1)}, out[2];
+    struct pk_call c = {.op = PK_OP_NORM, .attr = &attr, .n_in = 2, .n_out = 2, .in = in, .out = out};
+    struct pk_backend *b = NULL;
+    struct pd_why why;
+
+    (void)state;
+    setenv("POLYD_CPU_LEVEL", "sse9", 1);
+    assert_int_equal(api->open(NULL, 0, 1, &b, &why), PD_ERR_INVALID);
+    assert_non_null(strstr(why.text, "sse9"));
+    setenv("POLYD_CPU_LEVEL", "", 1);
+    setenv("POLYD_CPU_GEMM", "magic", 1);
+    assert_int_equal(api->open(NULL, 0, 1, &b, &why), PD_ERR_INVALID);
+    assert_non_null(strstr(why.text, "magic"));
+    setenv("POLYD_CPU_GEMM", "", 1);
+    assert_int_equal(api->open(NULL, 1, 1, &b, &why), PD_ERR_INVALID);
+    assert_int_equal(api->open(NULL, 0, 0, &b, &why), PD_ERR_INVALID);
+    assert_null(b);
+    assert_null(api->close(NULL));
+    out[0] = rig_random(PK_BF16, PK_SHAPE(2, 3), 0, 1);
+    out[1] = rig_random(PK_BF16, PK_SHAPE(2), 0, 1);
+    b = rig_backend(NULL, NULL, 2);
+    assert_false(api->supports(b, &c)); /* bf16 is a storage form */
+    in[0].dtype = in[1].dtype = out[0].dtype = out[1].dtype = PK_F32;
+    assert_true(api->supports(b, &c));
+    assert_true(api->supports(NULL, &c)); /* a plan without a device */
+    assert_true(api->workspace_bytes(NULL, &c) > 0);
+    assert_int_equal(api->run(b, &c, 1, &why), PD_ERR_INTERNAL); /* no workspace was given */
+    c.op = PK_OP_RESHAPE;
+    assert_false(api->supports(b, &c));
+    assert_int_equal(api->run(b, &c, 1, &why), PD_ERR_UNSUPPORTED);
+}
+
+/* Products by OpenBLAS where it is installed. */
+static void test_openblas(void **state)
+{
+    struct pk_backend *blas = rig_backend(NULL, "openblas", 2), *ours = rig_backend(NULL, "own", 2);
+    const struct pk_backend_api *api = pk_backend_cpu();
+
+    (void)state;
+    if (!blas) {
+        print_message("OpenBLAS is not installed: skipped\n");
+        skip();
+    }
+    for (int t = 0; t < 2; t++) {
+        struct pk_view in[2] = {rig_random(floats[t], PK_SHAPE(70, 300), -1, 1), rig_random(floats[t], PK_SHAPE(300, 90), -1, 1)};
+        struct pk_view a = rig_random(floats[t], PK_SHAPE(70, 90), 0, 1), b = rig_random(floats[t], PK_SHAPE(70, 90), 0, 1);
+        struct pk_attr attr = {0};
+        struct pk_call c = {.op = PK_OP_MATMUL, .attr = &attr, .n_in = 2, .n_out = 1, .in = in, .out = &a};
+        struct pd_why why;
+
+        c.workspace_bytes = api->workspace_bytes(ours, &c);
+        c.workspace = rig_alloc(c.workspace_bytes);
+        assert_int_equal(api->run(blas, &c, 1, &why), PD_OK);
+        c.out = &b;
+        assert_int_equal(api->run(ours, &c, 1, &why), PD_OK);
+        for (int i = 0; i < 6300; i++)
+            if (t)
+                assert_true(fabs(((double *)a.data)[i] - ((double *)b.data)[i]) < 1e-12);
+            else
+                assert_true(fabsf(((float *)a.data)[i] - ((float *)b.data)[i]) < 1e-4f);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_teardown(test_matmul, rig_reset),
+        cmocka_unit_test_teardown(test_matmul_batched, rig_reset),
+        cmocka_unit_test_teardown(test_expr_unary, rig_reset),
+        cmocka_unit_test_teardown(test_expr_power, rig_reset),
+        cmocka_unit_test_teardown(test_expr_binary, rig_reset),
+        cmocka_unit_test_teardown(test_expr_program, rig_reset),
+        cmocka_unit_test_teardown(test_reductions, rig_reset),
+        cmocka_unit_test_teardown(test_long_sums, rig_reset),
+        cmocka_unit_test_teardown(test_sumsq, rig_reset),
+        cmocka_unit_test_teardown(test_norm, rig_reset),
+        cmocka_unit_test_teardown(test_softmax, rig_reset),
+        cmocka_unit_test_teardown(test_cross_entropy, rig_reset),
+        cmocka_unit_test_teardown(test_correct_is_the_first_largest, rig_reset),
+        cmocka_unit_test_teardown(test_copy, rig_reset),
+        cmocka_unit_test_teardown(test_long_copy, rig_reset),
+        cmocka_unit_test_teardown(test_fill_concat_pad, rig_reset),
+        cmocka_unit_test_teardown(test_by_index, rig_reset),
+        cmocka_unit_test_teardown(test_optimisers, rig_reset),
+        cmocka_unit_test_teardown(test_functions_within_ulps, rig_reset),
+        cmocka_unit_test_teardown(test_denormals_are_zero_inside_and_whole_outside, rig_reset),
+        cmocka_unit_test_teardown(test_bad_indices_are_errors, rig_reset),
+        cmocka_unit_test_teardown(test_refusals, rig_reset),
+        cmocka_unit_test_teardown(test_openblas, rig_reset),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, rig_close_all);
+}

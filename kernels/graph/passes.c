@@ -511,6 +511,84 @@ static bool epilogue_add(struct pass *p, struct pk_node *n)
     return true;
 }
 
+/* ---- gradients of slices ---- */
+
+#define PIECES 16
+
+struct piece {
+    uint32_t pad; /* node */
+    int64_t start;
+};
+
+/* Collects the PADs that are added up behind `value`; false if there is anything else. */
+static bool pads_of(struct pass *p, uint32_t value, uint64_t when, struct piece *piece, int32_t *n)
+{
+    struct pk_graph *g = p->g;
+    const struct pk_node *m = &g->node[g->value[value].node];
+
+    if (m->dead || g->value[value].root != value || p->uses[value] != 1 || p->output[value] ||
+        !inputs_keep(p, m, when))
+        return false;
+    if (is_binary(m, PK_EX_ADD))
+        return pads_of(p, m->in[0], when, piece, n) && pads_of(p, m->in[1], when, piece, n);
+    if (m->op != PK_OP_PAD || *n == PIECES)
+        return false;
+    piece[(*n)++] = (struct piece){g->value[value].node, m->attr->pad.start};
+    return true;
+}
+
+/* What is cut in pieces flows back as a sum of PADs: if they fill the whole, that is a CONCAT. */
+static bool join_pads(struct pass *p, struct pk_node *n)
+{
+    struct pk_graph *g = p->g;
+    struct piece piece[PIECES];
+    int32_t count = 0, axis;
+    uint32_t *in;
+    int64_t at = 0;
+
+    if (!pads_of(p, n->in[0], n->born, piece, &count) || !pads_of(p, n->in[1], n->born, piece, &count))
+        return true;
+    axis = g->node[piece[0].pad].attr->pad.axis;
+    for (int32_t i = 1; i < count; i++)
+        for (int32_t j = i; j > 0 && piece[j].start < piece[j - 1].start; j--) {
+            struct piece swap = piece[j];
+
+            piece[j] = piece[j - 1];
+            piece[j - 1] = swap;
+        }
+    in = pd_arena_alloc(g->arena, (size_t)count * sizeof *in);
+    if (!in)
+        return false;
+    for (int32_t i = 0; i < count; i++) {
+        const struct pk_node *pad = &g->node[piece[i].pad];
+
+        if (pad->attr->pad.axis != axis || piece[i].start != at)
+            return true;
+        in[i] = pad->in[0];
+        at += g->value[in[i]].shape.dim[axis];
+    }
+    if (at != g->value[n->out].shape.dim[axis])
+        return true;
+    n->op = PK_OP_CONCAT;
+    memset(n->attr, 0, sizeof *n->attr);
+    n->attr->concat.axis = axis;
+    n->in = in;
+    n->n_in = count;
+    return true;
+}
+
+static bool slices(struct pass *p)
+{
+    struct pk_graph *g = p->g;
+
+    count_uses(p);
+    /* From the end: the last sum sees all of its pieces. */
+    for (uint32_t i = g->n_node; i-- > 1;)
+        if (!g->node[i].dead && is_binary(&g->node[i], PK_EX_ADD) && !join_pads(p, &g->node[i]))
+            return false;
+    return true;
+}
+
 static bool epilogues(struct pass *p)
 {
     struct pk_graph *g = p->g;
@@ -617,7 +695,7 @@ enum pd_err pk_passes_run(struct pk_graph *g, struct pd_why *why)
 
     if (!ok)
         return pd_fail(why, PD_ERR_NOMEM, "no memory for the passes");
-    ok = simplify(&p) && sweep(g) && epilogues(&p);
+    ok = simplify(&p) && sweep(g) && slices(&p) && sweep(g) && epilogues(&p);
     if (ok) {
         chains(&p);
         ok = sweep(g);

@@ -54,6 +54,22 @@ static struct pk_val rows(struct pk_graph *g, struct pk_val x)
     return pk_reshape(g, x, PK_SHAPE(leading(&s) * s.dim[s.rank - 2], s.dim[s.rank - 1]));
 }
 
+/* x y, laid out like `like`: where that is a transposed view, the product is made transposed, so that the
+ * gradient of what was transposed comes out dense. */
+static struct pk_val product(struct pk_graph *g, struct pk_val x, struct pk_val y, struct pk_val like)
+{
+    const struct pk_value *l;
+    int32_t r;
+
+    if (g->err != PD_OK)
+        return PK_NONE;
+    l = &g->value[like.id];
+    r = l->shape.rank;
+    if (l->stride[r - 2] == 1 && l->stride[r - 1] != 1)
+        return pk_transpose(g, pk_matmul(g, pk_transpose(g, y), pk_transpose(g, x)));
+    return pk_matmul(g, x, y);
+}
+
 static void vjp(struct pk_vjp *v)
 {
     struct pk_graph *g = v->g;
@@ -69,15 +85,15 @@ static void vjp(struct pk_vjp *v)
     if (v->need[1]) {
         if (leading(&sb) == 1 && sa.rank > 2) {
             /* One weight for all: the batch folds into the inner extent of one product. */
-            struct pk_val dw = pk_matmul(g, pk_transpose(g, rows(g, a)), rows(g, dy));
+            struct pk_val dw = product(g, pk_transpose(g, rows(g, a)), rows(g, dy), b);
 
             v->din[1] = pk_reshape(g, dw, sb);
         } else {
-            v->din[1] = pk_sum_to(g, pk_matmul(g, pk_transpose(g, a), dy), sb);
+            v->din[1] = pk_sum_to(g, product(g, pk_transpose(g, a), dy, b), sb);
         }
     }
     if (v->need[0])
-        v->din[0] = pk_sum_to(g, pk_matmul(g, dy, pk_transpose(g, b)), sa);
+        v->din[0] = pk_sum_to(g, product(g, dy, pk_transpose(g, b), a), sa);
 }
 
 const struct pk_rule pk_rule_matmul = {

@@ -1,5 +1,7 @@
 #include "daemon/store/db.h"
 
+#include "daemon/store/tx.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -245,16 +247,35 @@ double db_real(sqlite3_stmt *st, int column)
     return sqlite3_column_type(st, column) == SQLITE_NULL ? (double)NAN : sqlite3_column_double(st, column);
 }
 
-void db_json_text(struct pd_buf *b, const char *text)
+/* Bytes of the UTF-8 sequence that begins at `c`, 0 if it is none. */
+static size_t utf8_len(const unsigned char *c)
+{
+    size_t n = c[0] < 0x80 ? 1 : c[0] >= 0xc2 && c[0] < 0xe0 ? 2 : (c[0] & 0xf0) == 0xe0 ? 3 : c[0] >= 0xf0 && c[0] < 0xf5 ? 4 : 0;
+
+    for (size_t i = 1; i < n; i++)
+        if ((c[i] & 0xc0) != 0x80)
+            return 0;
+    if ((c[0] == 0xe0 && c[1] < 0xa0) || (c[0] == 0xed && c[1] >= 0xa0) || (c[0] == 0xf0 && c[1] < 0x90) ||
+        (c[0] == 0xf4 && c[1] >= 0x90))
+        return 0; /* overlong, a surrogate, or beyond the last character */
+    return n;
+}
+
+void store_json_text(struct pd_buf *b, const char *text)
 {
     pd_buf_str(b, "\"");
-    for (const unsigned char *c = (const unsigned char *)text; *c; c++) {
+    for (const unsigned char *c = (const unsigned char *)text; *c;) {
+        size_t n = utf8_len(c);
+
         if (*c == '"' || *c == '\\')
             pd_buf_printf(b, "\\%c", *c);
         else if (*c < 0x20)
             pd_buf_printf(b, "\\u%04x", *c);
+        else if (!n)
+            pd_buf_str(b, "?");
         else
-            pd_buf_append(b, c, 1);
+            pd_buf_append(b, c, n);
+        c += n ? n : 1;
     }
     pd_buf_str(b, "\"");
 }

@@ -68,9 +68,6 @@ void db_run_row(sqlite3_stmt *st, struct store_run *ret);
     "created_us, started_us, ended_us, token_sha256, exit_status"
 void db_attempt(sqlite3_stmt *st, struct store_attempt *ret);
 
-/* Appends `text` as a JSON string with its quotes. */
-void db_json_text(struct pd_buf *b, const char *text);
-
 /* migrate.c: brings the file to this build's version inside one transaction; PD_ERR_VERSION when it is newer
  * or another program's. `backup` (may be NULL) is where an older file is copied to first. */
 enum pd_err store_migrate(struct db *d, const char *backup, struct pd_why *why);

@@ -14,6 +14,7 @@
 #include <stdint.h>
 
 #include "daemon/spec/state.h"
+#include "kernels/base/buf.h"
 #include "kernels/base/err.h"
 
 /* ---- limits --------------------------------------------------------------------------------- */
@@ -302,7 +303,6 @@ PD_NODISCARD enum pd_err store_blob_list(struct store *s, int64_t run_id, const 
                                          struct pd_why *why);
 
 /* A stored plan by its digest (JSON copied into `out`); PD_ERR_NOT_FOUND. */
-struct pd_buf;
 PD_NODISCARD enum pd_err store_plan_get(struct store *s, const char *plan_digest, struct pd_buf *out,
                                         struct pd_why *why);
 

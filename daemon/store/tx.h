@@ -5,6 +5,7 @@
 #pragma once
 
 #include "daemon/store/store.h"
+#include "kernels/base/buf.h"
 
 /* The transaction's time stamp, wall clock. */
 int64_t store_tx_now_us(struct store_tx *tx);
@@ -80,6 +81,12 @@ PD_NODISCARD enum pd_err store_attempt_progress(struct store_tx *tx, int64_t run
  * PD_ERR_CONFLICT: a gap. */
 PD_NODISCARD enum pd_err store_attempt_ack(struct store_tx *tx, int64_t run_id, int n, int64_t seq,
                                            struct pd_why *why);
+/* Where the attempt really began (a corrupt checkpoint made it fall back further). */
+PD_NODISCARD enum pd_err store_attempt_set_start(struct store_tx *tx, int64_t run_id, int n, int64_t step,
+                                                 struct pd_why *why);
+/* Did the attempt write a checkpoint? */
+PD_NODISCARD enum pd_err store_attempt_progressed(struct store_tx *tx, int64_t run_id, int n, bool *ret,
+                                                  struct pd_why *why);
 PD_NODISCARD enum pd_err store_run_set_reason(struct store_tx *tx, int64_t run_id, const char *reason,
                                               struct pd_why *why);
 /* Back-off after a failure: counters and the earliest time of the next attempt. */
@@ -110,6 +117,9 @@ PD_NODISCARD enum pd_err store_event_add(struct store_tx *tx, const char *kind, 
 PD_NODISCARD enum pd_err store_checkpoint_insert(struct store_tx *tx, const struct store_checkpoint *c,
                                                  int64_t *ret_id, struct pd_why *why);
 PD_NODISCARD enum pd_err store_checkpoint_delete(struct store_tx *tx, int64_t id, struct pd_why *why);
+/* The worker removed this file (retention); unknown paths are fine. */
+PD_NODISCARD enum pd_err store_checkpoint_delete_path(struct store_tx *tx, int64_t run_id, const char *path,
+                                                      struct pd_why *why);
 PD_NODISCARD enum pd_err store_blob_insert(struct store_tx *tx, const struct store_blob *b, struct pd_why *why);
 
 /* ---- models --------------------------------------------------------------------------------- */
@@ -120,6 +130,9 @@ PD_NODISCARD enum pd_err store_model_register(struct store_tx *tx, const char *m
 /* The best checkpoint of the run (else its newest), for `register`. PD_ERR_NOT_FOUND if it has none. */
 PD_NODISCARD enum pd_err store_checkpoint_choose(struct store_tx *tx, int64_t run_id, int64_t *ret_id,
                                                  struct pd_why *why);
+/* If the job is done and asked for it (`register`): registers the best checkpoint of its runs. *ret_n = 0 when
+ * there is nothing to do. */
+PD_NODISCARD enum pd_err store_job_register(struct store_tx *tx, int64_t run_id, int64_t *ret_n, struct pd_why *why);
 PD_NODISCARD enum pd_err store_model_set_loaded(struct store_tx *tx, const char *model, int64_t n, bool loaded,
                                                 struct pd_why *why);
 /* n = 0 removes the alias. */
@@ -134,12 +147,14 @@ PD_NODISCARD enum pd_err store_plan_put(struct store_tx *tx, const char *plan_di
 /* Idempotency: call claim first in `apply`. PD_OK: new; write, then store_idem_finish with the answer's status
  * and body in the same apply. PD_ERR_EXISTS: it was answered; *ret_status and `response` (appended) are the
  * first answer: return PD_OK from apply without writing. PD_ERR_CONFLICT: same key, other body. */
-struct pd_buf;
 PD_NODISCARD enum pd_err store_idem_claim(struct store_tx *tx, const char *scope, const char *key,
                                           const uint8_t body_sha256[32], int *ret_status, struct pd_buf *response,
                                           struct pd_why *why);
 PD_NODISCARD enum pd_err store_idem_finish(struct store_tx *tx, const char *scope, const char *key, int status,
                                            const void *response, size_t len, struct pd_why *why);
+
+/* Appends `text` as a JSON string with its quotes; bytes that are no UTF-8 become '?'. For event data. */
+void store_json_text(struct pd_buf *b, const char *text);
 
 /* Appends to the audit log. before and after are JSON or NULL. */
 PD_NODISCARD enum pd_err store_audit(struct store_tx *tx, const char *who, const char *what, const char *target,

@@ -41,18 +41,18 @@ static enum pd_err move_event(struct store_tx *tx, const char *kind, int64_t job
     pd_buf_str(&b, "{");
     if (from) {
         pd_buf_str(&b, "\"from\":");
-        db_json_text(&b, from);
+        store_json_text(&b, from);
         pd_buf_str(&b, ",");
     }
     pd_buf_str(&b, "\"to\":");
-    db_json_text(&b, to);
+    store_json_text(&b, to);
     if (extra && *extra) {
         pd_buf_printf(&b, ",\"%s\":", extra_key);
-        db_json_text(&b, extra);
+        store_json_text(&b, extra);
     }
     if (reason && *reason) {
         pd_buf_str(&b, ",\"reason\":");
-        db_json_text(&b, reason);
+        store_json_text(&b, reason);
     }
     pd_buf_str(&b, "}");
     err = pd_buf_err(&b);
@@ -558,6 +558,24 @@ enum pd_err store_attempt_move(struct store_tx *tx, int64_t run_id, int n, enum 
     if (err == PD_OK)
         err = move_event(tx, "attempt.state", job_id, run_id, n, spec_attempt_state_name(from),
                          spec_attempt_state_name(to), "cause", cause_name, message, why);
+    return err;
+}
+
+enum pd_err store_attempt_set_start(struct store_tx *tx, int64_t run_id, int n, int64_t step, struct pd_why *why)
+{
+    return db_run(tx->db, why, "UPDATE attempt SET start_step = ?3 WHERE run_id = ?1 AND n = ?2", "iii", run_id,
+                  (int64_t)n, step);
+}
+
+enum pd_err store_attempt_progressed(struct store_tx *tx, int64_t run_id, int n, bool *ret, struct pd_why *why)
+{
+    int64_t count = 0;
+    enum pd_err err = db_int(tx->db, &count, why,
+                             "SELECT count(*) FROM checkpoint WHERE run_id = ?1 AND attempt = ?2", "ii", run_id,
+                             (int64_t)n);
+
+    if (err == PD_OK)
+        *ret = count > 0;
     return err;
 }
 

@@ -1,5 +1,5 @@
 /* Checkpoints, models, blobs, plans, idempotency, audit. */
-#include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "daemon/store/tx_private.h"
@@ -33,7 +33,7 @@ enum pd_err store_checkpoint_insert(struct store_tx *tx, const struct store_chec
     pd_buf_init(&b, 0);
     pd_buf_printf(&b, "{\"id\":\"%lld\",\"step\":%lld,\"bytes\":%lld,\"kind\":", (long long)id, (long long)c->step,
                   (long long)c->bytes);
-    db_json_text(&b, c->kind);
+    store_json_text(&b, c->kind);
     pd_buf_str(&b, "}");
     err = pd_buf_err(&b);
     if (err == PD_OK)
@@ -57,6 +57,13 @@ enum pd_err store_checkpoint_delete(struct store_tx *tx, int64_t id, struct pd_w
     if (err == PD_OK && sqlite3_changes(tx->db->db) != 1)
         err = pd_fail(why, PD_ERR_NOT_FOUND, "no checkpoint %lld", (long long)id);
     return err;
+}
+
+enum pd_err store_checkpoint_delete_path(struct store_tx *tx, int64_t run_id, const char *path, struct pd_why *why)
+{
+    return db_run(tx->db, why,
+                  "UPDATE checkpoint SET deleted_us = ?3 WHERE run_id = ?1 AND path = ?2 AND deleted_us = 0", "iti", run_id,
+                  path, tx->now_us);
 }
 
 enum pd_err store_checkpoint_choose(struct store_tx *tx, int64_t run_id, int64_t *ret_id, struct pd_why *why)
@@ -94,11 +101,11 @@ static enum pd_err model_event(struct store_tx *tx, const char *kind, const char
 
     pd_buf_init(&b, 0);
     pd_buf_str(&b, "{\"model\":");
-    db_json_text(&b, model);
+    store_json_text(&b, model);
     pd_buf_printf(&b, ",\"version\":\"%lld\"", (long long)n);
     if (alias) {
         pd_buf_str(&b, ",\"alias\":");
-        db_json_text(&b, alias);
+        store_json_text(&b, alias);
     }
     pd_buf_str(&b, "}");
     err = pd_buf_err(&b);
@@ -118,13 +125,17 @@ static enum pd_err model_id(struct store_tx *tx, const char *name, int64_t *ret,
 enum pd_err store_model_register(struct store_tx *tx, const char *model, int64_t checkpoint_id, int64_t *ret_n,
                                  struct pd_why *why)
 {
-    int64_t run_id, id, n;
+    int64_t run_id, id, n = 0;
     enum pd_err err;
 
     err = db_int(tx->db, &run_id, why, "SELECT run_id FROM checkpoint WHERE id = ?1 AND deleted_us = 0", "i",
                  checkpoint_id);
     if (err == PD_ERR_NOT_FOUND)
         return pd_fail(why, err, "no checkpoint %lld", (long long)checkpoint_id);
+    if (err == PD_OK)
+        err = db_int(tx->db, &n, why, "SELECT state = 'ended' FROM run WHERE id = ?1", "i", run_id);
+    if (err == PD_OK && !n) /* its worker may remove older checkpoints as it goes on */
+        return pd_fail(why, PD_ERR_CONFLICT, "run %lld has not ended: register its checkpoint then", (long long)run_id);
     if (err == PD_OK)
         err = db_run(tx->db, why, "INSERT INTO model (name, created_us) VALUES (?1, ?2) ON CONFLICT (name) DO NOTHING",
                      "ti", model, tx->now_us);
@@ -145,6 +156,31 @@ enum pd_err store_model_register(struct store_tx *tx, const char *model, int64_t
     if (err == PD_OK)
         *ret_n = n;
     return err;
+}
+
+enum pd_err store_job_register(struct store_tx *tx, int64_t run_id, int64_t *ret_n, struct pd_why *why)
+{
+    int64_t checkpoint;
+    char model[512];
+    sqlite3_stmt *st;
+    enum pd_err err;
+
+    *ret_n = 0;
+    err = db_bind(tx->db, &st, why,
+                  "SELECT j.register_name, c.id FROM run x JOIN job j ON j.id = x.job_id JOIN run r ON r.job_id = j.id AND "
+                  "r.outcome = 'succeeded' JOIN checkpoint c ON c.run_id = r.id AND c.deleted_us = 0 WHERE x.id = ?1 AND "
+                  "j.state = 'done' AND j.register_name <> '' ORDER BY c.kind = 'best' DESC, c.step DESC, c.id DESC LIMIT 1",
+                  "i", run_id);
+    if (err == PD_OK)
+        err = db_step(tx->db, st, why);
+    if (err == PD_ERR_NOT_FOUND)
+        return PD_OK;
+    if (err != PD_OK)
+        return err;
+    snprintf(model, sizeof model, "%s", db_text(st, 0));
+    checkpoint = sqlite3_column_int64(st, 1);
+    db_done(st);
+    return store_model_register(tx, model, checkpoint, ret_n, why);
 }
 
 enum pd_err store_model_set_loaded(struct store_tx *tx, const char *model, int64_t n, bool loaded, struct pd_why *why)

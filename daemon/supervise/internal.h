@@ -1,0 +1,308 @@
+/* daemon/supervise/internal.h: the supervisor's own structures. Private to the room.
+ *
+ * Everything belongs to the supervisor's thread, except what the comment "mutex" marks: devices, queue notes, models
+ * and requests are read by HTTP threads under sup.mutex. Writes to the store are asynchronous: a struct op
+ * travels to the writer's thread and comes back through the post box. */
+#pragma once
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/epoll.h>
+#include <sys/types.h>
+
+#include "daemon/device/device.h"
+#include "daemon/store/tx.h"
+#include "daemon/supervise/supervise.h"
+
+#define SUP_DEVICES_MAX 64
+#define SUP_CONNECTIONS_MAX 512
+#define SUP_PLANS_MAX 4
+#define SUP_ATTEMPT_DEVICES 64
+#define SUP_PATH_MAX 1024
+#define SUP_PLAN_US (INT64_C(120) * 1000000)
+
+struct conn;
+struct att;
+struct model;
+
+/* What epoll gives back. */
+enum source_kind { SOURCE_WAKE, SOURCE_LISTEN, SOURCE_CONN, SOURCE_ATT, SOURCE_MODEL, SOURCE_PLAN };
+struct source {
+    enum source_kind kind;
+    void *self;
+};
+
+/* Something for the supervisor's thread to do. */
+struct post {
+    void (*fn)(struct sup *s, struct post *p); /* owns p */
+    struct post *next;
+};
+
+/* A process: its shim for attempts and models. */
+struct proc {
+    pid_t pid;
+    uint64_t start;
+    int fd;         /* pidfd; -1 = gone or none */
+    bool child;     /* ours to reap */
+    bool gone;
+    bool watched;
+    int status;     /* waitpid status of the worker, -1 = unknown */
+};
+
+enum att_phase {
+    ATT_INSERTING, /* the row is being written */
+    ATT_WORKING,   /* a process exists */
+    ATT_ENDING,    /* the end is being written */
+    ATT_ENDED      /* written; waits for the process to leave */
+};
+
+struct att {
+    struct source source;
+    struct att *next;
+    int64_t run, job;
+    int n;
+    enum att_phase phase;
+    int devices[SUP_ATTEMPT_DEVICES];
+    int device_count;
+    int threads;
+    char device_text[SUP_ATTEMPT_DEVICES * 8];
+    uint8_t token[WIRE_TOKEN_BYTES];
+    uint8_t token_sha256[32];
+    bool token_known; /* the plain one: only until the process has it */
+    char checkpoint[SUP_PATH_MAX];
+    int64_t start_step;
+    char *document;   /* resolved, owned */
+    int restarts, max_restarts;
+
+    struct proc proc;
+    struct conn *conn;
+    int64_t acked;          /* committed */
+    bool row_running;       /* attempt and run rows were moved to running (or the move is on its way) */
+    bool attempt_running;
+    bool stopping;          /* asked to leave; `cause` says why */
+    bool stop_sent;
+    enum spec_cause cause;
+    int64_t kill_us;        /* monotonic; 0 = none */
+    bool killed;            /* hard kill sent once */
+    int64_t heard_us;       /* last frame, or since when we wait for the first */
+    int64_t begun_us;       /* monotonic */
+    int64_t limit_us;       /* monotonic deadline of the run's time limit; 0 = none */
+    int64_t warn_us;
+    bool warned;
+    char *message;          /* for the end */
+    bool bye;               /* came over this connection: answer when recorded */
+    bool never_started;
+    int64_t exit_us;        /* when a lingering process is killed after its bye */
+
+    /* mutex: */
+    int64_t step, total, updated_us, log_bytes;
+    bool checkpointing;
+    int64_t step_written, log_written;
+    int64_t write_us;       /* when progress was last written */
+};
+
+enum conn_state { CONN_NEW, CONN_ATT, CONN_MODEL, CONN_CLOSING };
+
+struct conn {
+    struct source source;
+    struct conn *next;
+    int fd;
+    enum conn_state state;
+    struct wire_in in;
+    struct pd_buf out; /* mutex for models: HTTP threads append */
+    unsigned events;   /* registered with epoll */
+    int64_t heard_us, beat_us, opened_us;
+    unsigned version;
+    pid_t peer;
+    struct att *att;
+    struct model *model;
+    struct ingest *stalled; /* waits for room in the writer's lane */
+    bool dead;
+    int in_flight;          /* ingests on the writer's thread that point here by id */
+    uint64_t id;
+};
+
+struct call {
+    struct call *next;
+    uint64_t id;
+    int64_t deadline_us; /* monotonic, 0 = none */
+    void (*part)(void *ctx, const struct sup_result *r);
+    void *ctx;
+    bool cancelled; /* by its client */
+    bool answered;
+};
+
+struct load_wait {
+    struct load_wait *next;
+    void (*done)(void *ctx, enum pd_err err, const struct pd_why *why);
+    void *ctx;
+};
+
+/* mutex, all of it, except proc and conn's own insides. */
+struct model {
+    struct source source;
+    struct model *next;
+    char *name;
+    int64_t version;
+    enum sup_model_state state;
+    char reason[256];
+    char *signature;
+    int serial; /* of the present worker: its "attempt" on the wire */
+    uint8_t token[WIRE_TOKEN_BYTES];
+    uint8_t token_sha256[32];
+    char *document, *checkpoint, *digest;
+    struct proc proc;
+    struct conn *conn;
+    int64_t heard_us;
+    struct call *calls;
+    int in_flight, waiting, running;
+    int64_t requests, failures, restarts;
+    int64_t backoff_us, retry_us, kill_us, ready_us;
+    bool wanted; /* restart it when it dies */
+    bool loading_first; /* nobody was ever served by it: a failure ends the load */
+    struct load_wait *loads, *unloads;
+};
+
+struct plan {
+    struct source source;
+    struct plan *next;
+    struct proc proc;
+    int out_fd, err_fd;
+    char digest[80];
+    int64_t deadline_us;
+    void (*done)(void *ctx, enum pd_err err, const struct pd_why *why, const char *plan);
+    void *ctx;
+    char *document;
+    size_t len;
+};
+
+struct queue_note {
+    int64_t run;
+    struct sup_queue_info info;
+};
+
+struct sup {
+    struct sup_options o;
+    char *state_dir, *worker_path, *train_role, *socket_path;
+    struct sup_data_root *roots;
+    struct store_writer *writer;
+    struct store *reader;
+    pthread_t thread;
+    bool thread_started;
+    int epoll_fd, wake_fd, listen_fd;
+    struct source wake_source, listen_source;
+
+    pthread_mutex_t mutex;
+    struct device devices[SUP_DEVICES_MAX];          /* mutex for what follows about devices */
+    struct { int64_t run; int attempt; } held[SUP_DEVICES_MAX];
+    int device_count;
+    struct queue_note *notes; /* mutex */
+    int note_count;
+    struct att *atts;         /* list changes under mutex */
+    struct model *models;     /* mutex */
+    struct post *posts, **posts_tail; /* mutex */
+    struct sup_stats stats;   /* mutex */
+    int plans_running;        /* mutex */
+    bool stopping;            /* mutex */
+
+    struct conn *conns;
+    int conn_count;
+    struct plan *plans;
+    uint64_t next_conn, next_serial;
+    _Atomic uint64_t next_call;
+    _Atomic int64_t alive_us;
+    bool schedule;     /* look at the queue */
+    bool commands;     /* look at cancelling and pausing runs */
+    int64_t wake_us;   /* a back-off ends */
+    int64_t waits_since_us;
+    _Atomic int ops;   /* works on the writer's thread */
+    bool quit;
+};
+
+/* supervise.c */
+void sup_post(struct sup *s, struct post *p);
+/* A work for the writer; `done` runs on the supervisor's thread. Takes `size` bytes of memory that begins with
+ * struct op. The store keeps it queued while the disk refuses. */
+struct op {
+    struct post post;
+    struct sup *sup;
+    enum pd_err (*apply)(struct store_tx *tx, struct op *op, struct pd_why *why);
+    void (*done)(struct sup *s, struct op *op); /* op is freed afterwards; NULL = nobody asks */
+    void (*release)(struct op *op);             /* frees what it holds; NULL = nothing */
+    enum pd_err err;
+    struct pd_why why;
+    enum store_lane lane;
+    int rows;
+};
+/* PD_ERR_BUSY only for the metrics lane: then the op is still the caller's. */
+enum pd_err sup_write(struct sup *s, struct op *op);
+void sup_watch(struct sup *s, struct source *source, int fd, unsigned events);
+
+/* spawn.c */
+/* Starts the worker program with these arguments (argv[0] included), the token on descriptor 3. */
+enum pd_err proc_spawn(struct sup *s, char *const argv[], const uint8_t *token, int in_fd, int out_fd, int err_fd,
+                       const char *mark, struct proc *ret, struct pd_why *why);
+/* Start time of a live process; 0 = there is none. */
+uint64_t proc_start_time(pid_t pid);
+/* Opens a pidfd if the process is the very one. */
+bool proc_adopt(pid_t pid, uint64_t start, struct proc *ret);
+void proc_signal(struct proc *p, int sig);
+/* After its pidfd became readable: reaps, closes. */
+void proc_reap(struct sup *s, struct proc *p);
+void proc_close(struct proc *p);
+/* Is the lock of this attempt's directory held? Then who holds it. */
+bool shim_alive(const char *dir, pid_t *ret_pid, uint64_t *ret_start);
+/* Exit status that the shim left behind, -1 = none. */
+int shim_exit_status(const char *dir);
+/* Kills every process of ours that carries a mark of this state directory for which `keep` says false. */
+void strays_kill(struct sup *s, bool (*keep)(struct sup *s, const char *mark));
+
+/* attempt.c */
+enum pd_err att_reconcile(struct sup *s, struct pd_why *why);
+void att_dir(struct sup *s, int64_t run, int n, char *out, size_t size);
+void att_start_run(struct sup *s, const struct store_run *run, const int *devices, int count);
+struct att *att_find(struct sup *s, int64_t run, int n);
+void att_connected(struct sup *s, struct att *a, struct conn *c);
+void att_frame(struct sup *s, struct conn *c, const struct wire_header *h, const uint8_t *p);
+void att_gone(struct sup *s, struct att *a);
+void att_tick(struct sup *s, int64_t now_us);
+/* Looks at cancelling runs and paused jobs. */
+void att_commands(struct sup *s);
+/* True when the stalled frame went through. */
+bool att_unstall(struct sup *s, struct conn *c);
+void att_stop_all(struct sup *s);
+bool att_mark_live(struct sup *s, const char *mark);
+struct att *att_free(struct att *a);
+void ingest_free(struct ingest *i);
+
+/* queue.c */
+void queue_cycle(struct sup *s);
+
+/* conn.c */
+void conn_accept(struct sup *s);
+void conn_event(struct sup *s, struct conn *c, unsigned events);
+void conn_flush(struct sup *s, struct conn *c);
+void conn_bye(struct sup *s, struct conn *c, const char *cause); /* queues bye, closes when it is out */
+void conn_drop(struct sup *s, struct conn *c);                   /* closes now; freed at the end of the turn */
+void conn_tick(struct sup *s, int64_t now_us);
+void conn_sweep(struct sup *s);
+struct conn *conn_by_id(struct sup *s, uint64_t id);
+struct pd_buf *conn_out(struct conn *c);
+
+/* model.c */
+enum pd_err model_start_all(struct sup *s, struct pd_why *why);
+void model_connected(struct sup *s, struct model *m, struct conn *c);
+struct model *model_by_token(struct sup *s, int serial, const uint8_t *token);
+void model_frame(struct sup *s, struct conn *c, const struct wire_header *h, const uint8_t *p);
+void model_lost_conn(struct sup *s, struct model *m);
+void model_gone(struct sup *s, struct model *m);
+void model_tick(struct sup *s, int64_t now_us);
+void model_stop_all(struct sup *s);
+bool model_all_gone(struct sup *s);
+bool model_mark_live(struct sup *s, const char *mark);
+void model_free_all(struct sup *s);
+
+/* plan.c */
+void plan_gone(struct sup *s, struct plan *p);
+void plan_tick(struct sup *s, int64_t now_us);
+void plan_free_all(struct sup *s);

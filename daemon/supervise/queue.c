@@ -1,0 +1,218 @@
+/* The scheduling cycle: reads what is queued, asks sched_cycle, starts what it says, and notes for everyone else
+ * why it waits. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/sched/sched.h"
+#include "daemon/supervise/internal.h"
+#include "kernels/base/clock.h"
+#include "kernels/base/log.h"
+
+#define QUEUE_LOOK 1000 /* runs looked at in one cycle: the first of each priority come first */
+
+struct waiting {
+    struct sched_item items[QUEUE_LOOK];
+    int count;
+    struct sup *s;
+};
+
+static bool in_hand(struct sup *s, int64_t run)
+{
+    for (struct att *a = s->atts; a; a = a->next)
+        if (a->run == run)
+            return true;
+    return false;
+}
+
+static bool note_run(void *ctx, const struct store_run *r)
+{
+    struct waiting *w = ctx;
+
+    if (in_hand(w->s, r->id)) /* its row says queued still, or its last process has not left yet */
+        return true;
+    w->items[w->count++] = (struct sched_item){.id = r->id,
+                                               .priority = r->priority,
+                                               .queued_us = r->created_us,
+                                               .not_before_us = r->not_before_us,
+                                               .limit_us = r->time_limit_us,
+                                               .slots = r->slots,
+                                               .kind = !strcmp(r->device, "cpu") ? "cpu" : "cuda"};
+    return w->count < QUEUE_LOOK;
+}
+
+static int pick(struct sup *s, const struct sched_item *item, int *ret_devices)
+{
+    int n = 0;
+
+    for (int i = 0; i < s->device_count && n < item->slots && n < SUP_ATTEMPT_DEVICES; i++)
+        if (!s->held[i].run && !strcmp(s->devices[i].kind, item->kind))
+            ret_devices[n++] = i;
+    return n;
+}
+
+struct start {
+    struct sup *s;
+    int devices[SUP_ATTEMPT_DEVICES];
+    int count;
+};
+
+static bool start_row(void *ctx, const struct store_run *r)
+{
+    struct start *st = ctx;
+
+    if (r->state == SPEC_RUN_QUEUED)
+        att_start_run(st->s, r, st->devices, st->count);
+    return false;
+}
+
+struct fail_op {
+    struct op op;
+    int64_t run;
+    char reason[160];
+};
+
+static enum pd_err fail_apply(struct store_tx *tx, struct op *op, struct pd_why *why)
+{
+    struct fail_op *f = (struct fail_op *)op;
+    enum pd_err err = store_run_move(tx, f->run, SPEC_RUN_ENDED, SPEC_OUTCOME_FAILED, f->reason, why);
+
+    return err == PD_ERR_CONFLICT ? PD_OK : err; /* cancelled meanwhile */
+}
+
+static void fail_run(struct sup *s, int64_t run, const char *reason)
+{
+    struct fail_op *f = calloc(1, sizeof *f);
+
+    if (!f)
+        return; /* the next cycle tries again */
+    f->op.lane = STORE_LANE_WORKER;
+    f->op.apply = fail_apply;
+    f->run = run;
+    snprintf(f->reason, sizeof f->reason, "%s", reason);
+    if (sup_write(s, &f->op) != PD_OK)
+        free(f);
+}
+
+static int count_free(const struct sup *s, const char *kind, int *ret_total)
+{
+    int n = 0;
+
+    *ret_total = 0;
+    for (int i = 0; i < s->device_count; i++)
+        if (!strcmp(s->devices[i].kind, kind)) {
+            (*ret_total)++;
+            n += !s->held[i].run;
+        }
+    return n;
+}
+
+static void note(struct sup *s, const struct sched_item *item, struct queue_note *out)
+{
+    int total, free_slots = count_free(s, item->kind, &total);
+    const char *plural = item->slots == 1 ? "" : "s";
+
+    *out = (struct queue_note){.run = item->id, .info.position = item->position};
+    if (item->wake_us != SCHED_NEVER)
+        snprintf(out->info.reason, sizeof out->info.reason, "waiting %lld s before the next attempt",
+                 (long long)((item->not_before_us - pd_clock_wall_us()) / 1000000 + 1));
+    else if (item->behind)
+        snprintf(out->info.reason, sizeof out->info.reason, "waiting behind an earlier run that needs more slots");
+    else
+        snprintf(out->info.reason, sizeof out->info.reason, "waiting for %d %s slot%s, %d free", item->slots, item->kind,
+                 plural, free_slots);
+}
+
+static void keep_notes(struct sup *s, const struct waiting *w)
+{
+    struct queue_note *notes = NULL;
+    int count = 0;
+
+    for (int i = 0; i < w->count; i++)
+        count += !w->items[i].start && !w->items[i].impossible;
+    if (count)
+        notes = calloc((size_t)count, sizeof *notes);
+    pthread_mutex_lock(&s->mutex);
+    free(s->notes);
+    s->notes = notes;
+    s->note_count = 0;
+    for (int i = 0; notes && i < w->count; i++)
+        if (!w->items[i].start && !w->items[i].impossible) {
+            note(s, &w->items[i], &notes[s->note_count]);
+            notes[s->note_count].info.position = s->note_count + 1;
+            s->note_count++;
+        }
+    pthread_mutex_unlock(&s->mutex);
+}
+
+static int busy_list(struct sup *s, struct sched_busy *busy)
+{
+    int64_t now_us = pd_clock_mono_us(), wall_us = pd_clock_wall_us();
+    int n = 0;
+
+    for (struct att *a = s->atts; a && n < SUP_DEVICES_MAX; a = a->next)
+        if (a->device_count)
+            busy[n++] = (struct sched_busy){.kind = s->devices[a->devices[0]].kind,
+                                            .slots = a->device_count,
+                                            .until_us = a->limit_us ? wall_us + (a->limit_us - now_us) + s->o.grace_us
+                                                                    : SCHED_NEVER};
+    return n;
+}
+
+void queue_cycle(struct sup *s)
+{
+    static const char *const kind_names[] = {"cpu", "cuda"};
+    struct store_run_query q = {.state = SPEC_RUN_QUEUED, .outcome = -1, .order = STORE_ORDER_PRIORITY, .limit = QUEUE_LOOK};
+    struct waiting *w = calloc(1, sizeof *w);
+    struct sched_busy busy[SUP_DEVICES_MAX];
+    struct sched_kind kinds[2];
+    int64_t begin_us = pd_clock_mono_us(), took_us;
+    struct pd_why why;
+    enum pd_err err;
+
+    if (!w)
+        return;
+    w->s = s;
+    err = store_run_list(s->reader, &q, note_run, w, &why);
+    if (err != PD_OK) {
+        pd_log(PD_LOG_ERROR, "supervise", "queue=unreadable why=\"%s\"", why.text);
+        free(w);
+        return;
+    }
+    for (int i = 0; i < 2; i++) {
+        kinds[i].kind = kind_names[i];
+        kinds[i].free = count_free(s, kind_names[i], &kinds[i].total);
+    }
+    sched_cycle(w->items, w->count, kinds, 2, busy, busy_list(s, busy), pd_clock_wall_us(), s->o.age_us);
+    s->wake_us = 0;
+    for (int i = 0; i < w->count; i++) {
+        struct sched_item *item = &w->items[i];
+        struct start start = {.s = s};
+        char reason[160];
+
+        if (item->impossible) {
+            int total;
+
+            count_free(s, item->kind, &total);
+            snprintf(reason, sizeof reason, "%d %s slot%s can never be free: this machine has %d", item->slots, item->kind,
+                     item->slots == 1 ? "" : "s", total);
+            fail_run(s, item->id, reason);
+        } else if (item->start) {
+            start.count = pick(s, item, start.devices);
+            if (start.count == item->slots)
+                err = store_run_get(s->reader, item->id, start_row, &start, &why);
+            if (err != PD_OK)
+                pd_log(PD_LOG_ERROR, "supervise", "run=%lld start=failed why=\"%s\"", (long long)item->id, why.text);
+        } else if (item->wake_us != SCHED_NEVER && (!s->wake_us || item->wake_us < s->wake_us))
+            s->wake_us = item->wake_us;
+    }
+    keep_notes(s, w);
+    free(w);
+    took_us = pd_clock_mono_us() - begin_us;
+    pthread_mutex_lock(&s->mutex);
+    s->stats.cycles++;
+    s->stats.cycle_us_total += took_us;
+    if (took_us > s->stats.cycle_us_max)
+        s->stats.cycle_us_max = took_us;
+    pthread_mutex_unlock(&s->mutex);
+}

@@ -1,0 +1,535 @@
+/* The supervisor's thread: one epoll over the listening socket, connections, pidfds and a wake-up counter, with a
+ * tick for deadlines. Other threads and the store's writer put work into the post box. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "daemon/sched/sched.h"
+#include "daemon/supervise/internal.h"
+#include "kernels/base/clock.h"
+#include "kernels/base/file.h"
+#include "kernels/base/log.h"
+
+#define TICK_MS 100        /* deadlines are kept this exactly */
+#define STOP_US 20000000   /* serving workers and open writes get so long at a stop */
+
+/* ---- posts ---------------------------------------------------------------------------------- */
+
+static void wake(struct sup *s)
+{
+    uint64_t one = 1;
+    ssize_t n = write(s->wake_fd, &one, sizeof one);
+
+    (void)n; /* a full counter wakes as well */
+}
+
+void sup_post(struct sup *s, struct post *p)
+{
+    bool first;
+
+    p->next = NULL;
+    pthread_mutex_lock(&s->mutex);
+    first = !s->posts;
+    *s->posts_tail = p;
+    s->posts_tail = &p->next;
+    pthread_mutex_unlock(&s->mutex);
+    if (first)
+        wake(s);
+}
+
+static void run_posts(struct sup *s)
+{
+    struct post *p, *next;
+
+    pthread_mutex_lock(&s->mutex);
+    p = s->posts;
+    s->posts = NULL;
+    s->posts_tail = &s->posts;
+    pthread_mutex_unlock(&s->mutex);
+    for (; p; p = next) {
+        next = p->next;
+        p->fn(s, p);
+    }
+}
+
+/* ---- writes --------------------------------------------------------------------------------- */
+
+static void op_back(struct sup *s, struct post *p)
+{
+    struct op *op = (struct op *)p;
+
+    s->ops--;
+    if (op->done)
+        op->done(s, op);
+    else if (op->err != PD_OK)
+        pd_log(PD_LOG_ERROR, "supervise", "write=failed error=%s why=\"%s\"", pd_err_name(op->err), op->why.text);
+    if (op->release)
+        op->release(op);
+    free(op);
+}
+
+static enum pd_err op_apply(struct store_tx *tx, void *ctx, struct pd_why *why)
+{
+    struct op *op = ctx;
+
+    return op->apply(tx, op, why);
+}
+
+static void op_done(void *ctx, enum pd_err err, const struct pd_why *why)
+{
+    struct op *op = ctx;
+
+    op->err = err;
+    op->why = *why;
+    op->post.fn = op_back;
+    sup_post(op->sup, &op->post);
+}
+
+enum pd_err sup_write(struct sup *s, struct op *op)
+{
+    struct store_work work = {
+        .lane = op->lane, .rows = op->rows, .keep = true, .apply = op_apply, .done = op_done, .ctx = op};
+    enum pd_err err;
+
+    op->sup = s;
+    s->ops++;
+    err = store_writer_submit(s->writer, &work, &op->why);
+    if (err == PD_OK)
+        return PD_OK;
+    s->ops--;
+    if (err == PD_ERR_BUSY && op->lane == STORE_LANE_METRICS)
+        return err;
+    /* The worker lane is large enough for everything we can have in flight; a stop refuses, and then the rows
+     * are reconciled at the next start. Its owner hears of it in the ordinary way. */
+    s->ops++;
+    op->err = err;
+    op->post.fn = op_back;
+    sup_post(s, &op->post);
+    return PD_OK;
+}
+
+void sup_watch(struct sup *s, struct source *source, int fd, unsigned events)
+{
+    struct epoll_event e = {.events = events, .data.ptr = source};
+
+    if (epoll_ctl(s->epoll_fd, EPOLL_CTL_ADD, fd, &e) && errno == EEXIST)
+        epoll_ctl(s->epoll_fd, EPOLL_CTL_MOD, fd, &e);
+}
+
+/* ---- the loop ------------------------------------------------------------------------------- */
+
+static void dispatch(struct sup *s, struct source *source, unsigned events)
+{
+    uint64_t count;
+    ssize_t n;
+
+    switch (source->kind) {
+    case SOURCE_WAKE:
+        n = read(s->wake_fd, &count, sizeof count);
+        (void)n;
+        break;
+    case SOURCE_LISTEN:
+        conn_accept(s);
+        break;
+    case SOURCE_CONN:
+        conn_event(s, source->self, events);
+        break;
+    case SOURCE_ATT:
+        att_gone(s, source->self);
+        break;
+    case SOURCE_MODEL:
+        model_gone(s, source->self);
+        break;
+    case SOURCE_PLAN:
+        plan_gone(s, source->self);
+        break;
+    }
+}
+
+static void tick(struct sup *s)
+{
+    int64_t now_us = pd_clock_mono_us();
+
+    att_tick(s, now_us);
+    model_tick(s, now_us);
+    conn_tick(s, now_us);
+    plan_tick(s, now_us);
+    if (s->wake_us && pd_clock_wall_us() >= s->wake_us)
+        s->schedule = true;
+}
+
+static bool finished(struct sup *s, int64_t stop_us)
+{
+    bool idle;
+
+    if (!s->quit)
+        return false;
+    idle = !s->plans && model_all_gone(s) && s->ops == 0;
+    if (s->o.drain_on_stop)
+        idle = idle && !s->atts;
+    return idle || pd_clock_mono_us() > stop_us;
+}
+
+static void *sup_thread(void *arg)
+{
+    struct sup *s = arg;
+    struct epoll_event events[64];
+    int64_t ticked_us = 0, stop_us = INT64_MAX, looked_us = 0;
+
+    while (!finished(s, stop_us)) {
+        int n = epoll_wait(s->epoll_fd, events, 64, TICK_MS);
+        int64_t now_us = pd_clock_mono_us();
+        bool stopping;
+
+        atomic_store(&s->alive_us, now_us);
+        for (int i = 0; i < n; i++)
+            dispatch(s, events[i].data.ptr, events[i].events);
+        run_posts(s);
+        pthread_mutex_lock(&s->mutex);
+        stopping = s->stopping;
+        pthread_mutex_unlock(&s->mutex);
+        if (stopping && !s->quit) {
+            s->quit = true;
+            stop_us = now_us + STOP_US + (s->o.drain_on_stop ? s->o.grace_us : 0);
+            model_stop_all(s);
+            if (s->o.drain_on_stop)
+                att_stop_all(s);
+        }
+        if (now_us - ticked_us >= TICK_MS * 1000) {
+            tick(s);
+            ticked_us = now_us;
+        }
+        /* Once a second without being asked: a notification may have been lost with a failed write. */
+        if (now_us - looked_us >= 1000000)
+            s->commands = s->schedule = true;
+        if (s->commands) {
+            s->commands = false;
+            looked_us = now_us;
+            att_commands(s);
+        }
+        if (s->schedule && !s->quit) {
+            s->schedule = false;
+            queue_cycle(s);
+        }
+        conn_sweep(s);
+    }
+    return NULL;
+}
+
+/* ---- start and stop ------------------------------------------------------------------------- */
+
+static enum pd_err listen_here(struct sup *s, struct pd_why *why)
+{
+    struct sockaddr_un addr = {.sun_family = AF_UNIX};
+    mode_t mask;
+    int rc;
+
+    if (strlen(s->socket_path) >= sizeof addr.sun_path)
+        return pd_fail(why, PD_ERR_LIMIT, "the path '%s' exceeds the %zu bytes of a socket's name", s->socket_path,
+                       sizeof addr.sun_path - 1);
+    strcpy(addr.sun_path, s->socket_path);
+    s->listen_fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (s->listen_fd < 0)
+        return pd_fail_errno(why, errno, "cannot make a socket");
+    unlink(s->socket_path); /* of a daemon that was killed: we hold the lock of the directory */
+    mask = umask(0177);
+    rc = bind(s->listen_fd, (struct sockaddr *)&addr, sizeof addr);
+    umask(mask);
+    if (rc || listen(s->listen_fd, 128))
+        return pd_fail_errno(why, errno, "cannot listen on '%s'", s->socket_path);
+    return PD_OK;
+}
+
+static struct sup *sup_free(struct sup *s)
+{
+    for (struct conn *c = s->conns; c; c = c->next)
+        conn_drop(s, c);
+    conn_sweep(s);
+    model_free_all(s);
+    plan_free_all(s);
+    while (s->atts) {
+        struct att *a = s->atts;
+
+        s->atts = a->next;
+        att_free(a);
+    }
+    if (s->listen_fd >= 0) {
+        close(s->listen_fd);
+        unlink(s->socket_path);
+    }
+    if (s->epoll_fd >= 0)
+        close(s->epoll_fd);
+    if (s->wake_fd >= 0)
+        close(s->wake_fd);
+    s->reader = store_close(s->reader);
+    for (int i = 0; i < s->o.root_count && s->roots; i++) {
+        free((char *)s->roots[i].name);
+        free((char *)s->roots[i].path);
+    }
+    free(s->roots);
+    free(s->notes);
+    free(s->state_dir);
+    free(s->worker_path);
+    free(s->train_role);
+    free(s->socket_path);
+    pthread_mutex_destroy(&s->mutex);
+    free(s);
+    return NULL;
+}
+
+static enum pd_err copy_options(struct sup *s, const struct sup_options *o, struct pd_why *why)
+{
+    char real[4096];
+
+    s->o = *o;
+    if (s->o.grace_us <= 0)
+        s->o.grace_us = 30 * INT64_C(1000000);
+    if (s->o.backoff_us <= 0)
+        s->o.backoff_us = 1000000;
+    if (s->o.hang_us <= 0)
+        s->o.hang_us = WIRE_HANG_US;
+    if (s->o.infer_queue <= 0)
+        s->o.infer_queue = 256;
+    if (!realpath(o->state_dir, real))
+        return pd_fail_errno(why, errno, "cannot find the state directory '%s'", o->state_dir);
+    if (strlen(real) > SUP_PATH_MAX - 128)
+        return pd_fail(why, PD_ERR_LIMIT, "the state directory's name is too long");
+    s->state_dir = strdup(real);
+    s->worker_path = strdup(o->worker_path);
+    s->train_role = strdup(o->train_role ? o->train_role : "train");
+    if (!s->state_dir || asprintf(&s->socket_path, "%s/worker.sock", s->state_dir) < 0)
+        s->socket_path = NULL;
+    s->roots = calloc((size_t)o->root_count + 1, sizeof *s->roots);
+    if (!s->state_dir || !s->worker_path || !s->train_role || !s->socket_path || !s->roots)
+        return pd_fail(why, PD_ERR_NOMEM, "no memory for the supervisor");
+    for (int i = 0; i < o->root_count; i++) {
+        s->roots[i].name = strdup(o->roots[i].name);
+        s->roots[i].path = strdup(o->roots[i].path);
+        if (!s->roots[i].name || !s->roots[i].path)
+            return pd_fail(why, PD_ERR_NOMEM, "no memory for the supervisor");
+    }
+    if (access(s->worker_path, X_OK))
+        return pd_fail_errno(why, errno, "the worker program '%s' cannot be run", s->worker_path);
+    return device_list(o->cpu_slots, o->cpu_threads, s->devices, SUP_DEVICES_MAX, &s->device_count, why);
+}
+
+static bool mark_live(struct sup *s, const char *mark)
+{
+    return att_mark_live(s, mark) || model_mark_live(s, mark);
+}
+
+static enum pd_err begin(struct sup *s, struct pd_why *why)
+{
+    enum pd_err err;
+
+    s->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    s->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (s->epoll_fd < 0 || s->wake_fd < 0)
+        return pd_fail_errno(why, errno, "cannot make the supervisor's poll");
+    s->wake_source = (struct source){.kind = SOURCE_WAKE, .self = s};
+    s->listen_source = (struct source){.kind = SOURCE_LISTEN, .self = s};
+    sup_watch(s, &s->wake_source, s->wake_fd, EPOLLIN);
+    err = store_open_reader(store_writer_path(s->writer), &s->reader, why);
+    if (err == PD_OK)
+        err = att_reconcile(s, why);
+    if (err != PD_OK)
+        return err;
+    strays_kill(s, mark_live);
+    err = listen_here(s, why);
+    if (err == PD_OK)
+        err = model_start_all(s, why);
+    if (err == PD_OK)
+        sup_watch(s, &s->listen_source, s->listen_fd, EPOLLIN);
+    return err;
+}
+
+enum pd_err sup_start(const struct sup_options *o, struct store_writer *w, struct sup **ret, struct pd_why *why)
+{
+    struct sup *s = calloc(1, sizeof *s);
+    enum pd_err err;
+    int rc;
+
+    if (!s)
+        return pd_fail(why, PD_ERR_NOMEM, "no memory for the supervisor");
+    s->writer = w;
+    s->posts_tail = &s->posts;
+    s->epoll_fd = s->wake_fd = s->listen_fd = -1;
+    s->schedule = s->commands = true;
+    s->next_serial = (uint64_t)(pd_clock_wall_us() & 0x3fffffff) + 1; /* not that of a worker left over */
+    atomic_store(&s->next_call, 1);
+    atomic_store(&s->alive_us, pd_clock_mono_us());
+    pthread_mutex_init(&s->mutex, NULL);
+    err = copy_options(s, o, why);
+    if (err == PD_OK)
+        err = begin(s, why);
+    if (err == PD_OK) {
+        rc = pthread_create(&s->thread, NULL, sup_thread, s);
+        if (rc)
+            err = pd_fail_errno(why, rc, "cannot start the supervisor");
+    }
+    if (err != PD_OK) {
+        s->o.root_count = s->roots ? s->o.root_count : 0;
+        /* Writes of the reconciliation may be under way: they come back to us. */
+        for (int i = 0; i < 500 && s->ops; i++) {
+            struct timespec pause = {.tv_nsec = 10000000};
+
+            run_posts(s);
+            nanosleep(&pause, NULL);
+        }
+        sup_free(s);
+        return err;
+    }
+    s->thread_started = true;
+    *ret = s;
+    return PD_OK;
+}
+
+struct sup *sup_stop(struct sup *s)
+{
+    if (!s)
+        return NULL;
+    pthread_mutex_lock(&s->mutex);
+    s->stopping = true;
+    pthread_mutex_unlock(&s->mutex);
+    wake(s);
+    pthread_join(s->thread, NULL);
+    /* A write that the disk still refuses: the writer must give it back before its memory goes. */
+    while (s->ops) {
+        struct timespec pause = {.tv_nsec = 10000000};
+
+        run_posts(s);
+        nanosleep(&pause, NULL);
+        pthread_mutex_lock(&s->mutex);
+        s->stopping = true;
+        pthread_mutex_unlock(&s->mutex);
+        if (store_writer_health(s->writer, NULL) != PD_OK)
+            break; /* it holds them until it stops: leak the supervisor rather than crash */
+    }
+    if (s->ops)
+        return NULL;
+    run_posts(s);
+    return sup_free(s);
+}
+
+static void notified(struct sup *s, struct post *p)
+{
+    s->schedule = s->commands = true;
+    free(p);
+}
+
+void sup_notify(struct sup *s)
+{
+    struct post *p = calloc(1, sizeof *p);
+
+    if (!p)
+        return; /* it looks by itself within a second */
+    p->fn = notified;
+    sup_post(s, p);
+}
+
+int64_t sup_alive_us(struct sup *s)
+{
+    return atomic_load(&s->alive_us);
+}
+
+/* ---- what the API shows --------------------------------------------------------------------- */
+
+void sup_device_list(struct sup *s, void (*row)(void *ctx, const struct sup_device *d), void *ctx)
+{
+    pthread_mutex_lock(&s->mutex);
+    for (int i = 0; i < s->device_count; i++) {
+        const struct device *d = &s->devices[i];
+        struct sup_device out = {.threads = d->threads,
+                                 .memory_bytes = d->memory_bytes,
+                                 .run_id = s->held[i].run,
+                                 .attempt = s->held[i].attempt};
+
+        memcpy(out.name, d->name, sizeof out.name);
+        memcpy(out.kind, d->kind, sizeof out.kind);
+        memcpy(out.model, d->model, sizeof out.model);
+        snprintf(out.state, sizeof out.state, "%s", s->held[i].run ? "busy" : "free");
+        row(ctx, &out);
+    }
+    pthread_mutex_unlock(&s->mutex);
+}
+
+bool sup_queue_get(struct sup *s, int64_t run_id, struct sup_queue_info *ret)
+{
+    bool found = false;
+
+    pthread_mutex_lock(&s->mutex);
+    for (int i = 0; i < s->note_count && !found; i++)
+        if (s->notes[i].run == run_id) {
+            *ret = s->notes[i].info;
+            found = true;
+        }
+    pthread_mutex_unlock(&s->mutex);
+    return found;
+}
+
+enum pd_err sup_fit(struct sup *s, const char *device, int slots, int priority, struct sup_queue_info *ret,
+                    struct pd_why *why)
+{
+    int total = 0, free_slots = 0, ahead;
+    enum pd_err err = PD_OK;
+
+    (void)priority; /* the queue's order by priority is seen at the next cycle; here only its length counts */
+    pthread_mutex_lock(&s->mutex);
+    for (int i = 0; i < s->device_count; i++)
+        if (!strcmp(s->devices[i].kind, device)) {
+            total++;
+            free_slots += !s->held[i].run;
+        }
+    ahead = s->note_count;
+    pthread_mutex_unlock(&s->mutex);
+    if (!total)
+        err = pd_fail(why, PD_ERR_LIMIT, "this machine has no %s device", device);
+    else if (slots > total)
+        err = pd_fail(why, PD_ERR_LIMIT, "%d %s slots are asked for, this machine has %d", slots, device, total);
+    else {
+        ret->position = ahead + 1;
+        if (!ahead && slots <= free_slots)
+            snprintf(ret->reason, sizeof ret->reason, "would start at once");
+        else
+            snprintf(ret->reason, sizeof ret->reason, "waiting for %d %s slot%s, %d free", slots, device,
+                     slots == 1 ? "" : "s", free_slots);
+    }
+    return err;
+}
+
+bool sup_progress_get(struct sup *s, int64_t run_id, struct sup_progress *ret)
+{
+    bool found = false;
+
+    pthread_mutex_lock(&s->mutex);
+    for (struct att *a = s->atts; a && !found; a = a->next)
+        if (a->run == run_id && a->updated_us) {
+            *ret = (struct sup_progress){
+                .step = a->step, .total = a->total, .updated_us = a->updated_us, .checkpointing = a->checkpointing};
+            found = true;
+        }
+    pthread_mutex_unlock(&s->mutex);
+    return found;
+}
+
+void sup_log_path(struct sup *s, int64_t run_id, int attempt, char *out, size_t size)
+{
+    char dir[SUP_PATH_MAX];
+
+    att_dir(s, run_id, attempt, dir, sizeof dir);
+    snprintf(out, size, "%s/log", dir);
+}
+
+void sup_stats(struct sup *s, struct sup_stats *ret)
+{
+    pthread_mutex_lock(&s->mutex);
+    *ret = s->stats;
+    pthread_mutex_unlock(&s->mutex);
+}

@@ -1,0 +1,32 @@
+/* daemon/worker/attempt.h: what the roles of an attempt share: arguments, token, link, signals. Private. */
+#pragma once
+
+#include "daemon/worker/link.h"
+
+struct attempt {
+    int64_t run;
+    int number;
+    const char *dir; /* of the attempt */
+    struct link *link;
+    const struct link_assign *assign;
+};
+
+/* Reads the arguments and the token, starts the link, routes SIGTERM to it and waits for the assignment.
+ * Says on standard error what failed. */
+PD_NODISCARD enum pd_err attempt_begin(int argc, char **argv, bool serving, struct attempt *ret);
+/* Stops the link. */
+void attempt_end(struct attempt *a);
+
+struct role_result {
+    const char *cause; /* done, diverged, failed, checkpointed; static */
+    int64_t step;
+    char text[512];
+    bool silent;       /* refused: say nothing, leave */
+};
+
+/* role_selftest.c: y = a x + b by gradient descent; the diagnostic role. */
+void role_selftest(struct attempt *a, struct role_result *ret);
+/* role_train.c: the real one. */
+void role_train(struct attempt *a, struct role_result *ret);
+/* role_serve.c */
+int role_serve(struct attempt *a);

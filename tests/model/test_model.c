@@ -1,0 +1,754 @@
+/* Parameter tables, start values, files of other programs, and that decoding with a cache equals the whole pass. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "daemon/data/data.h"
+#include "daemon/data/safetensors.h"
+#include "daemon/model/model.h"
+#include "daemon/spec/spec.h"
+
+static struct model_spec gpt_spec(void)
+{
+    return (struct model_spec){.arch = MODEL_GPT,
+                               .width = 16,
+                               .depth = 2,
+                               .heads = 2,
+                               .mlp_width = 64,
+                               .gelu_tanh = true,
+                               .bias = true,
+                               .final_norm = true,
+                               .norm_eps = 1e-5,
+                               .vocab = 31,
+                               .context = 24,
+                               .pos = true,
+                               .phi = PK_PHI_POLY,
+                               .degree = 3,
+                               .scale = MODEL_SCALE_FIXED,
+                               .n_for_scale = 24,
+                               .scale_value = 0.2,
+                               .scale_lr_mult = 1,
+                               .init = MODEL_INIT_NORMAL,
+                               .init_logit_std = 1,
+                               .dtype = PK_F32};
+}
+
+static struct model_spec vit_spec(void)
+{
+    struct model_spec s = gpt_spec();
+
+    s.arch = MODEL_VIT;
+    s.channels = 3;
+    s.image_h = 8;
+    s.image_w = 12;
+    s.patch_h = 4;
+    s.patch_w = 3;
+    s.classes = 5;
+    s.gelu_tanh = false;
+    s.init = MODEL_INIT_TRUNC_NORMAL;
+    return s;
+}
+
+static struct model *make(const struct model_spec *s)
+{
+    struct model *m = NULL;
+    struct pd_why why;
+
+    if (model_new(s, &m, &why) != PD_OK)
+        fail_msg("%s", why.text);
+    return m;
+}
+
+static const struct model_param *named(const struct model *m, const char *name)
+{
+    for (size_t i = 0; i < model_param_count(m); i++)
+        if (!strcmp(model_param(m, i)->name, name))
+            return model_param(m, i);
+    return NULL;
+}
+
+static void test_gpt2_shapes_have_their_published_sizes(void **state)
+{
+    static const struct {
+        int32_t width, depth, heads;
+        int64_t parameters;
+    } sizes[] = {{768, 12, 12, 124439808}, {1024, 24, 16, 354823168}, {1280, 36, 20, 774030080},
+                 {1600, 48, 25, 1557611200}};
+
+    (void)state;
+    for (size_t i = 0; i < 4; i++) {
+        struct model_spec s = gpt_spec();
+        struct model *m;
+
+        s.width = sizes[i].width;
+        s.depth = sizes[i].depth;
+        s.heads = sizes[i].heads;
+        s.mlp_width = 4 * s.width;
+        s.vocab = 50257;
+        s.context = 1024;
+        m = make(&s);
+        assert_int_equal(model_param_elements(m), sizes[i].parameters);
+        model_free(m);
+    }
+}
+
+static void test_vit_shapes_have_their_published_sizes(void **state)
+{
+    static const struct {
+        int32_t width, depth, heads;
+        int64_t parameters;
+    } sizes[] = {{192, 12, 3, 5717416}, {384, 12, 6, 22050664}, {768, 12, 12, 86567656}, {1024, 24, 16, 304326632}};
+
+    (void)state;
+    for (size_t i = 0; i < 4; i++) {
+        struct model_spec s = vit_spec();
+        struct model *m;
+
+        s.width = sizes[i].width;
+        s.depth = sizes[i].depth;
+        s.heads = sizes[i].heads;
+        s.mlp_width = 4 * s.width;
+        s.image_h = s.image_w = 224;
+        s.patch_h = s.patch_w = 16;
+        s.classes = 1000;
+        m = make(&s);
+        assert_int_equal(model_param_elements(m), sizes[i].parameters);
+        model_free(m);
+    }
+}
+
+static void test_names_layouts_and_decay_groups(void **state)
+{
+    struct model_spec s = vit_spec();
+    struct model *m = make(&s);
+
+    (void)state;
+    assert_int_equal(named(m, "pos_embed")->shape.dim[1], 9);
+    assert_false(named(m, "pos_embed")->decay);
+    assert_false(named(m, "cls_token")->decay);
+    assert_int_equal(named(m, "patch_embed.proj.weight")->shape.rank, 4);
+    assert_int_equal(named(m, "patch_embed.proj.weight")->shape.dim[3], 3);
+    assert_int_equal(named(m, "blocks.1.attn.qkv.weight")->shape.dim[0], 48);
+    assert_true(named(m, "blocks.1.attn.qkv.weight")->decay);
+    assert_false(named(m, "blocks.1.attn.qkv.bias")->decay);
+    assert_non_null(named(m, "norm.weight"));
+    assert_null(named(m, "blocks.0.attn.attn_scale"));
+    model_free(m);
+    s.pool = MODEL_POOL_MEAN;
+    s.bias = false;
+    s.scale = MODEL_SCALE_LEARNED;
+    s.share = MODEL_SHARE_HEAD;
+    s.scale_param = MODEL_PARAM_LOG;
+    s.scale_lr_mult = 3;
+    m = make(&s);
+    assert_null(named(m, "cls_token"));
+    assert_null(named(m, "head.bias"));
+    assert_int_equal(named(m, "pos_embed")->shape.dim[1], 8);
+    assert_non_null(named(m, "fc_norm.weight"));
+    assert_int_equal(named(m, "blocks.0.attn.attn_scale_rho")->shape.dim[0], 2);
+    assert_true(named(m, "blocks.0.attn.attn_scale_rho")->lr_mult == 3);
+    assert_false(named(m, "blocks.0.attn.attn_scale_rho")->decay);
+    model_free(m);
+    s.share = MODEL_SHARE_GLOBAL;
+    s.scale_param = MODEL_PARAM_DIRECT;
+    s.scale_decay = true;
+    m = make(&s);
+    assert_true(named(m, "attn_scale")->decay);
+    model_free(m);
+    s = gpt_spec();
+    m = make(&s);
+    assert_int_equal(named(m, "transformer.h.0.attn.c_attn.weight")->shape.dim[1], 48);
+    assert_true(named(m, "transformer.wpe.weight")->decay); /* nanoGPT's rule */
+    assert_null(named(m, "lm_head.weight"));
+    model_free(m);
+}
+
+static void test_impossible_shapes_refused(void **state)
+{
+    struct model *m = NULL;
+    struct pd_why why;
+    struct model_spec s;
+
+    (void)state;
+#define REFUSED(change)                                                                                            \
+    do {                                                                                                           \
+        s = vit_spec();                                                                                            \
+        change;                                                                                                    \
+        assert_int_equal(model_new(&s, &m, &why), PD_ERR_INVALID);                                                 \
+    } while (0)
+    REFUSED(s.heads = 3);
+    REFUSED(s.heads = 0);
+    REFUSED(s.patch_h = 3);
+    REFUSED(s.depth = 0);
+    REFUSED(s.degree = 9);
+    REFUSED(s.norm_eps = 0);
+    REFUSED(s.classes = 0);
+    REFUSED(s.scale_value = (double)NAN);
+    REFUSED((s.scale = MODEL_SCALE_LEARNED, s.scale_param = MODEL_PARAM_LOG, s.scale_value = -1));
+#undef REFUSED
+}
+
+static double spread(const float *x, int64_t from, int64_t to, int64_t row, int64_t rows)
+{
+    double sum = 0;
+    int64_t n = 0;
+
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t k = from; k < to; k++, n++)
+            sum += (double)x[r * row + k] * (double)x[r * row + k];
+    return sqrt(sum / (double)n);
+}
+
+static float *start(const struct model *m, const char *name, uint64_t seed)
+{
+    const struct model_param *p = named(m, name);
+    float *x = malloc((size_t)pk_shape_count(&p->shape) * sizeof *x);
+    struct pd_why why;
+
+    for (size_t i = 0; i < model_param_count(m); i++)
+        if (model_param(m, i) == p)
+            assert_int_equal(model_param_init(m, i, seed, x, &why), PD_OK);
+    return x;
+}
+
+static void test_start_values_have_the_spread_asked_for(void **state)
+{
+    struct model_spec s = gpt_spec();
+    struct model *m;
+    float *x, *y;
+
+    (void)state;
+    s.width = 256;
+    s.heads = 4;
+    s.mlp_width = 1024;
+    s.init_logit_std = 0.6;
+    m = make(&s);
+    x = start(m, "transformer.h.0.attn.c_attn.weight", 1); /* [in, 3 out]: q and k columns, then v */
+    assert_true(fabs(spread(x, 0, 512, 768, 256) - sqrt(0.6 / 256)) < 0.001);
+    assert_true(fabs(spread(x, 512, 768, 768, 256) - 0.02) < 0.0005);
+    y = start(m, "transformer.h.0.attn.c_attn.weight", 1);
+    assert_memory_equal(x, y, 768 * 256 * sizeof *x);
+    free(y);
+    y = start(m, "transformer.h.1.attn.c_attn.weight", 1);
+    assert_memory_not_equal(x, y, 768 * 256 * sizeof *x);
+    free(x);
+    free(y);
+    x = start(m, "transformer.h.0.attn.c_proj.weight", 1); /* nanoGPT: 0.02 / sqrt(2 L) */
+    assert_true(fabs(spread(x, 0, 65536, 0, 1) - 0.01) < 0.0003);
+    free(x);
+    model_free(m);
+    s = vit_spec();
+    s.width = 256;
+    s.init_logit_std = 0.6;
+    m = make(&s);
+    x = start(m, "blocks.0.attn.qkv.weight", 1); /* [3 out, in] */
+    assert_true(fabs(spread(x, 0, 512 * 256, 0, 1) - sqrt(0.6 / 256)) < 0.001);
+    assert_true(fabs(spread(x + 512 * 256, 0, 256 * 256, 0, 1) - 0.02) < 0.0005);
+    free(x);
+    model_free(m);
+    s.init = MODEL_INIT_XAVIER;
+    s.init_logit_std = -1;
+    m = make(&s);
+    x = start(m, "blocks.0.attn.qkv.weight", 1);
+    assert_true(fabs(spread(x, 0, 768 * 256, 0, 1) - sqrt(2.0 / 512)) < 0.001);
+    free(x);
+    model_free(m);
+    s.init = MODEL_INIT_TRUNC_XAVIER;
+    s.init_fused = true;
+    m = make(&s);
+    x = start(m, "blocks.0.attn.qkv.weight", 1);
+    for (int i = 0; i < 768 * 256; i++)
+        assert_true(fabs((double)x[i]) <= 2 * sqrt(2.0 / 1024) + 1e-9);
+    free(x);
+    model_free(m);
+    s.scale = MODEL_SCALE_LEARNED;
+    s.scale_param = MODEL_PARAM_SOFTPLUS;
+    s.scale_value = 0.25;
+    m = make(&s);
+    x = start(m, "blocks.0.attn.attn_scale_rho", 1);
+    assert_true(fabs(log1p(exp((double)x[0])) - 0.25) < 1e-6);
+    free(x);
+    model_free(m);
+}
+
+static void test_metadata_gives_the_spec_back(void **state)
+{
+    struct model_spec s = vit_spec(), back;
+    struct data_st_meta_item items[MODEL_META_ITEMS];
+    struct data_st *st = NULL;
+    struct pd_buf b;
+    struct pd_why why;
+    char *text = NULL;
+    size_t count = 0;
+
+    (void)state;
+    s.scale_value = 1.0 / 7;
+    memset(&back, 0, sizeof back);
+    assert_int_equal(model_spec_to_meta(&s, items, &count, &text, &why), PD_OK);
+    pd_buf_init(&b, 0);
+    assert_int_equal(data_st_header(NULL, 0, items, count, &b, &why), PD_OK);
+    assert_int_equal(data_st_parse(b.data, b.len, &st, &why), PD_OK);
+    assert_int_equal(model_spec_from_meta(st, &back, &why), PD_OK);
+    assert_true(back.scale_value == s.scale_value && back.patch_w == 3 && back.phi == s.phi && back.bias);
+    data_st_free(st);
+    pd_buf_done(&b);
+    /* a missing and an absurd value */
+    pd_buf_init(&b, 0);
+    assert_int_equal(data_st_header(NULL, 0, items, count - 1, &b, &why), PD_OK);
+    assert_int_equal(data_st_parse(b.data, b.len, &st, &why), PD_OK);
+    assert_int_equal(model_spec_from_meta(st, &back, &why), PD_ERR_CORRUPT);
+    data_st_free(st);
+    pd_buf_done(&b);
+    for (size_t i = 0; i < count; i++) {
+        const char *was = items[i].value;
+
+        items[i].value = "1e9";
+        pd_buf_init(&b, 0);
+        assert_int_equal(data_st_header(NULL, 0, items, count, &b, &why), PD_OK);
+        assert_int_equal(data_st_parse(b.data, b.len, &st, &why), PD_OK);
+        if (model_spec_from_meta(st, &back, &why) == PD_OK) /* a number in range: also fine */
+            assert_int_equal(model_spec_check(&back, &why), PD_OK);
+        data_st_free(st);
+        pd_buf_done(&b);
+        items[i].value = was;
+    }
+    free(text);
+}
+
+/* ---- files ---- */
+
+struct file {
+    struct data_st_tensor t[64];
+    size_t count;
+    struct pd_buf bytes;
+    struct data_st *st;
+};
+
+/* A file with the model's parameters, value of element k of parameter i = i + k / 1024; names without the first
+ * `skip` characters where they begin with "transformer.". */
+static void begin_file(struct file *f, const struct model *m, size_t skip)
+{
+    memset(f, 0, sizeof *f);
+    for (size_t i = 0; i < model_param_count(m); i++) {
+        const struct model_param *p = model_param(m, i);
+        struct data_st_tensor *t = &f->t[f->count++];
+
+        t->name = p->name + (strncmp(p->name, "transformer.", 12) ? 0 : skip);
+        t->dtype = DATA_ST_F32;
+        t->rank = p->shape.rank;
+        memcpy(t->dim, p->shape.dim, sizeof t->dim);
+    }
+}
+
+static void end_file(struct file *f)
+{
+    struct pd_why why;
+
+    pd_buf_init(&f->bytes, 0);
+    if (data_st_header(f->t, f->count, NULL, 0, &f->bytes, &why) != PD_OK)
+        fail_msg("%s", why.text);
+    for (size_t i = 0; i < f->count; i++) {
+        int64_t n = 1;
+
+        for (int k = 0; k < f->t[i].rank; k++)
+            n *= f->t[i].dim[k];
+        for (int64_t k = 0; k < n; k++) {
+            float x = (float)i + (float)k / 1024;
+
+            pd_buf_append(&f->bytes, &x, sizeof x);
+        }
+    }
+    if (data_st_parse(f->bytes.data, f->bytes.len, &f->st, &why) != PD_OK)
+        fail_msg("%s", why.text);
+}
+
+static void done_file(struct file *f)
+{
+    data_st_free(f->st);
+    pd_buf_done(&f->bytes);
+}
+
+static enum pd_err check(void *user, size_t i, const void *data, size_t bytes, struct pd_why *why)
+{
+    const float *x = data;
+
+    (void)why;
+    (*(size_t *)user)++;
+    assert_true(x[0] == (float)i);
+    assert_true(bytes < 8 || x[1] == (float)i + 1.0f / 1024);
+    return PD_OK;
+}
+
+static void test_files_of_other_programs_read(void **state)
+{
+    struct model_spec s = gpt_spec();
+    struct model *m = make(&s);
+    struct file f;
+    struct pd_why why;
+    size_t seen = 0;
+
+    (void)state;
+    for (size_t skip = 0; skip <= 12; skip += 12) { /* with and without transformer. */
+        begin_file(&f, m, skip);
+        f.t[f.count++] = (struct data_st_tensor){.name = "h.0.attn.bias", .dtype = DATA_ST_F32, .rank = 1, .dim = {9}};
+        f.t[f.count++] = (struct data_st_tensor){.name = "transformer.h.1.attn.masked_bias", .dtype = DATA_ST_F32};
+        f.t[f.count++] = (struct data_st_tensor){.name = "lm_head.weight", .dtype = DATA_ST_F32, .rank = 1, .dim = {3}};
+        f.t[f.count++] = (struct data_st_tensor){.name = "optim.m.x", .dtype = DATA_ST_F32, .rank = 1, .dim = {3}};
+        end_file(&f);
+        seen = 0;
+        assert_int_equal(model_params_read(m, f.st, check, &seen, &why), PD_OK);
+        assert_int_equal(seen, model_param_count(m));
+        done_file(&f);
+    }
+    model_free(m);
+    s.scale = MODEL_SCALE_LEARNED;
+    m = make(&s);
+    begin_file(&f, m, 0);
+    for (size_t i = 0; i < f.count; i++)
+        if (!strcmp(f.t[i].name, "transformer.h.1.attn.attn_scale"))
+            f.t[i].name = "transformer.h.1.attn.phi_scale"; /* its name in other folders */
+    end_file(&f);
+    seen = 0;
+    assert_int_equal(model_params_read(m, f.st, check, &seen, &why), PD_OK);
+    done_file(&f);
+    model_free(m);
+}
+
+static void test_files_that_do_not_fit_refused(void **state)
+{
+    struct model_spec s = gpt_spec();
+    struct model *m = make(&s);
+    struct file f;
+    struct pd_why why;
+    size_t seen = 0;
+
+    (void)state;
+    begin_file(&f, m, 0);
+    f.count--; /* one is missing */
+    end_file(&f);
+    assert_int_equal(model_params_read(m, f.st, check, &seen, &why), PD_ERR_INVALID);
+    assert_non_null(strstr(why.text, "lacks"));
+    done_file(&f);
+    begin_file(&f, m, 0);
+    f.t[f.count++] = (struct data_st_tensor){.name = "transformer.h.2.ln_1.weight", .dtype = DATA_ST_F32};
+    end_file(&f);
+    assert_int_equal(model_params_read(m, f.st, check, &seen, &why), PD_ERR_INVALID);
+    assert_non_null(strstr(why.text, "no parameter"));
+    done_file(&f);
+    begin_file(&f, m, 0);
+    f.t[1].dim[0]++;
+    end_file(&f);
+    assert_int_equal(model_params_read(m, f.st, check, &seen, &why), PD_ERR_INVALID);
+    assert_non_null(strstr(why.text, "the model needs"));
+    done_file(&f);
+    begin_file(&f, m, 0);
+    f.t[f.count] = f.t[0];
+    f.t[f.count++].name += 12; /* wte with and without prefix */
+    end_file(&f);
+    assert_int_equal(model_params_read(m, f.st, check, &seen, &why), PD_ERR_INVALID);
+    assert_non_null(strstr(why.text, "twice"));
+    done_file(&f);
+    model_free(m);
+}
+
+static void test_published_tiny_gpt2_reads(void **state)
+{
+    const char *shared = getenv("POLYD_SHARED");
+    struct model_spec s = gpt_spec();
+    struct model_store *store = NULL;
+    struct pk_backend *b = NULL;
+    struct data_st *st = NULL;
+    struct model *m;
+    char path[512];
+    struct pd_why why;
+
+    (void)state;
+    snprintf(path, sizeof path, "%s/data/models/tiny_gpt2/model.safetensors", shared ? shared : "");
+    if (!shared || access(path, R_OK)) {
+        print_message("skipped: POLYD_SHARED does not name a folder with data/models\n");
+        skip();
+    }
+    s.width = 2;
+    s.heads = 1;
+    s.depth = 1;
+    s.mlp_width = 8;
+    s.vocab = 21;
+    s.context = 1024;
+    m = make(&s);
+    assert_int_equal(pk_backend_cpu()->open(NULL, 0, 1, &b, &why), PD_OK);
+    assert_int_equal(model_store_new(m, pk_backend_cpu(), b, &store, &why), PD_OK);
+    assert_int_equal(data_st_open(path, &st, &why), PD_OK);
+    if (model_store_read(store, st, &why) != PD_OK)
+        fail_msg("%s", why.text);
+    data_st_free(st);
+    model_store_free(store);
+    pk_backend_cpu()->close(b);
+    model_free(m);
+}
+
+/* ---- graphs ---- */
+
+struct rig {
+    struct pk_graph *g;
+    struct pk_exec *e;
+    void *memory[64];
+    size_t count;
+};
+
+/* Plans, binds parameters and fresh inputs; states come from `share` where it has them. */
+static void plan(struct rig *r, struct model_store *store, struct pk_backend *b, const struct rig *share)
+{
+    const struct pk_backend_api *api = pk_backend_cpu();
+    struct pd_why why;
+
+    if (pk_exec_new(r->g, api, b, &r->e, &why) != PD_OK || model_store_bind(store, r->e, r->g, &why) != PD_OK)
+        fail_msg("%s", why.text);
+    r->count = pk_graph_leaf_count(r->g);
+    assert_true(r->count <= 64);
+    for (size_t i = 0; i < r->count; i++) {
+        struct pk_leaf leaf = pk_graph_leaf(r->g, i);
+        void *memory = NULL;
+
+        r->memory[i] = NULL;
+        if (leaf.kind == PK_OP_PARAM)
+            continue;
+        for (size_t k = 0; share && leaf.kind == PK_OP_STATE && k < share->count; k++)
+            if (!strcmp(pk_graph_leaf(share->g, k).name, leaf.name))
+                memory = share->memory[k];
+        if (!memory)
+            memory = r->memory[i] = api->alloc(b, leaf.bytes);
+        assert_int_equal(pk_exec_bind(r->e, leaf.name, memory, &why), PD_OK);
+    }
+}
+
+static void put(struct rig *r, const char *name, const void *from)
+{
+    for (size_t i = 0; i < r->count; i++)
+        if (!strcmp(pk_graph_leaf(r->g, i).name, name)) {
+            memcpy(r->memory[i], from, pk_graph_leaf(r->g, i).bytes);
+            return;
+        }
+    fail_msg("no leaf '%s'", name);
+}
+
+static void close_rig(struct rig *r, struct pk_backend *b)
+{
+    for (size_t i = 0; i < r->count; i++)
+        if (r->memory[i])
+            pk_backend_cpu()->free(b, r->memory[i]);
+    pk_exec_free(r->e);
+    pk_graph_free(r->g);
+}
+
+static void test_decoding_with_cache_equals_the_whole_pass(void **state)
+{
+    enum { B = 2, T = 20, PROMPT = 11, BUCKET = 16, CACHE = 24, V = 31 };
+    struct pk_backend *b = NULL;
+    struct pd_why why;
+
+    (void)state;
+    assert_int_equal(pk_backend_cpu()->open(NULL, 0, 2, &b, &why), PD_OK);
+    for (int softmax = 0; softmax < 2; softmax++) {
+        struct model_spec s = gpt_spec();
+        struct model_store *store = NULL;
+        struct rig whole = {0}, prefill = {0}, decode = {0};
+        int32_t ids[B * T], target[B * T], in[B * BUCKET], pos[B * BUCKET], position[B], length[B], pick[B];
+        float want[B * T * V], got[B * V];
+        struct model *m;
+
+        s.phi = softmax ? PK_PHI_SOFTMAX : PK_PHI_POLY;
+        m = make(&s);
+        assert_int_equal(model_store_new(m, pk_backend_cpu(), b, &store, &why), PD_OK);
+        assert_int_equal(model_store_init(store, 5, &why), PD_OK);
+        assert_int_equal(model_graph_eval(m, B, T, &whole.g, &why), PD_OK);
+        assert_int_equal(model_graph_decode(m, B, BUCKET, CACHE, &prefill.g, &why), PD_OK);
+        assert_int_equal(model_graph_decode(m, B, 1, CACHE, &decode.g, &why), PD_OK);
+        plan(&whole, store, b, NULL);
+        plan(&prefill, store, b, NULL);
+        plan(&decode, store, b, &prefill);
+        for (int i = 0; i < B * T; i++) {
+            ids[i] = (i * 7 + i / 3) % V;
+            target[i] = 0;
+        }
+        put(&whole, "input", ids);
+        put(&whole, "target", target);
+        assert_int_equal(pk_exec_run(whole.e, &why), PD_OK);
+        assert_int_equal(pk_exec_read(whole.e, "logits", want, sizeof want, &why), PD_OK);
+        for (int i = 0; i < B; i++) { /* a prompt shorter than its bucket */
+            for (int k = 0; k < BUCKET; k++) {
+                in[i * BUCKET + k] = k < PROMPT ? ids[i * T + k] : 0;
+                pos[i * BUCKET + k] = k;
+            }
+            position[i] = 0;
+            length[i] = BUCKET;
+            pick[i] = i * BUCKET + PROMPT - 1;
+        }
+        put(&prefill, "input", in);
+        put(&prefill, "pos", pos);
+        put(&prefill, "position", position);
+        put(&prefill, "length", length);
+        put(&prefill, "pick", pick);
+        assert_int_equal(pk_exec_run(prefill.e, &why), PD_OK);
+        assert_int_equal(pk_exec_read(prefill.e, "logits", got, sizeof got, &why), PD_OK);
+        for (int at = PROMPT - 1;; at++) {
+            for (int i = 0; i < B; i++)
+                for (int k = 0; k < V; k++)
+                    assert_true(fabsf(got[i * V + k] - want[(i * T + at) * V + k]) < 2e-5f);
+            if (at == T - 1)
+                break;
+            for (int i = 0; i < B; i++) {
+                in[i] = ids[i * T + at + 1];
+                pos[i] = position[i] = at + 1;
+                length[i] = at + 2;
+                pick[i] = i;
+            }
+            put(&decode, "input", in);
+            put(&decode, "pos", pos);
+            put(&decode, "position", position);
+            put(&decode, "length", length);
+            put(&decode, "pick", pick);
+            assert_int_equal(pk_exec_run(decode.e, &why), PD_OK);
+            assert_int_equal(pk_exec_read(decode.e, "logits", got, sizeof got, &why), PD_OK);
+        }
+        position[0] = CACHE; /* beyond the cache: an error of the run, not a write outside */
+        put(&decode, "position", position);
+        assert_int_equal(pk_exec_run(decode.e, &why), PD_ERR_INVALID);
+        close_rig(&decode, b);
+        close_rig(&prefill, b);
+        close_rig(&whole, b);
+        model_store_free(store);
+        model_free(m);
+    }
+    pk_backend_cpu()->close(b);
+}
+
+static void test_classify_equals_evaluation_and_scale_forms_agree(void **state)
+{
+    struct pk_backend *b = NULL;
+    float images[2 * 3 * 8 * 12], first[10] = {0}, got[10], eval[10];
+    int32_t target[2] = {1, 2};
+    struct pd_why why;
+
+    (void)state;
+    assert_int_equal(pk_backend_cpu()->open(NULL, 0, 2, &b, &why), PD_OK);
+    for (size_t i = 0; i < sizeof images / sizeof images[0]; i++)
+        images[i] = (float)((i * 37) % 64) / 32 - 1;
+    /* c = 0.2 as a constant, and trained directly, as log, as softplus, for a layer, a head, the whole model */
+    for (int form = 0; form < 10; form++) {
+        struct model_spec s = vit_spec();
+        struct model_store *store = NULL;
+        struct rig r = {0}, e = {0};
+        struct model *m;
+
+        s.pool = MODEL_POOL_MEAN;
+        if (form) {
+            s.scale = MODEL_SCALE_LEARNED;
+            s.scale_param = (enum model_scale_param)((form - 1) % 3);
+            s.share = (enum model_share)((form - 1) / 3);
+        }
+        m = make(&s);
+        assert_int_equal(model_store_new(m, pk_backend_cpu(), b, &store, &why), PD_OK);
+        assert_int_equal(model_store_init(store, 5, &why), PD_OK);
+        assert_int_equal(model_graph_classify(m, 2, &r.g, &why), PD_OK);
+        assert_int_equal(model_graph_eval(m, 2, 0, &e.g, &why), PD_OK);
+        plan(&r, store, b, NULL);
+        plan(&e, store, b, NULL);
+        put(&r, "input", images);
+        put(&e, "input", images);
+        put(&e, "target", target);
+        assert_int_equal(pk_exec_run(r.e, &why), PD_OK);
+        assert_int_equal(pk_exec_run(e.e, &why), PD_OK);
+        assert_int_equal(pk_exec_read(r.e, "logits", got, sizeof got, &why), PD_OK);
+        assert_int_equal(pk_exec_read(e.e, "logits", eval, sizeof eval, &why), PD_OK);
+        assert_memory_equal(got, eval, sizeof got);
+        if (form == 0)
+            memcpy(first, got, sizeof first);
+        for (int i = 0; i < 10; i++)
+            assert_true(fabsf(got[i] - first[i]) < 1e-5f);
+        close_rig(&r, b);
+        close_rig(&e, b);
+        model_store_free(store);
+        model_free(m);
+    }
+    pk_backend_cpu()->close(b);
+}
+
+static void test_wrong_graphs_refused(void **state)
+{
+    struct model_spec s = gpt_spec(), v = vit_spec();
+    struct model *gpt = make(&s), *vit = make(&v);
+    struct pk_graph *g = NULL;
+    struct pd_why why;
+
+    (void)state;
+    assert_int_equal(model_graph_classify(gpt, 1, &g, &why), PD_ERR_UNSUPPORTED);
+    assert_int_equal(model_graph_decode(vit, 1, 1, 8, &g, &why), PD_ERR_UNSUPPORTED);
+    assert_int_equal(model_graph_decode(gpt, 1, 9, 8, &g, &why), PD_ERR_INVALID);
+    assert_int_equal(model_graph_eval(gpt, 1, 25, &g, &why), PD_ERR_INVALID);
+    assert_int_equal(model_graph_eval(gpt, 0, 5, &g, &why), PD_ERR_INVALID);
+    model_free(gpt);
+    model_free(vit);
+}
+
+static void test_config_gives_the_network_it_describes(void **state)
+{
+    static const char vit[] = "{\"model\":{\"preset\":\"vit_micro\"},\"attention\":{\"activation\":\"poly\",\"scale\":"
+                              "\"learned\"},\"data\":{\"dataset\":\"mnist\",\"path\":\"a/b\"},\"train\":{\"steps\":1}}";
+    static const char gpt[] = "{\"model\":{\"preset\":\"gpt2\"},\"data\":{\"dataset\":\"text\",\"path\":\"a/b\"},"
+                              "\"train\":{\"steps\":1}}";
+    struct data_info images = {.kind = DATA_IMAGES, .channels = 1, .height = 28, .width = 28, .classes = 10};
+    struct data_info text = {.kind = DATA_TOKENS, .vocab = 256, .context = 1024};
+    struct spec_config *c = NULL;
+    struct model_spec s;
+    struct pd_why why;
+
+    (void)state;
+    if (spec_config_load(vit, strlen(vit), &c, &why) != PD_OK)
+        fail_msg("%s", why.text);
+    assert_int_equal(model_spec_from_config(c, &images, &s, &why), PD_OK);
+    assert_int_equal(s.width, 64);
+    assert_int_equal(s.patch_h, 4);
+    assert_int_equal(s.pool, MODEL_POOL_MEAN);
+    assert_int_equal(s.mlp_width, 256);
+    assert_true(s.n_for_scale == 49 && fabs(s.scale_value - 1.0 / 7) < 1e-15);
+    assert_int_equal(s.degree, 3);
+    assert_true(s.norm_eps == 1e-6 && !s.gelu_tanh && s.init == MODEL_INIT_TRUNC_NORMAL && s.init_logit_std < 0);
+    assert_int_equal(model_spec_from_config(c, &text, &s, &why), PD_ERR_INVALID);
+    images.height = 32;
+    assert_int_equal(model_spec_from_config(c, &images, &s, &why), PD_ERR_UNSUPPORTED); /* 28 x 28 was said */
+    spec_config_free(c);
+    if (spec_config_load(gpt, strlen(gpt), &c, &why) != PD_OK)
+        fail_msg("%s", why.text);
+    assert_int_equal(model_spec_from_config(c, &text, &s, &why), PD_OK);
+    assert_int_equal(s.width, 768);
+    assert_int_equal(s.context, 1024);
+    assert_true(s.gelu_tanh == s.bias && s.norm_eps == 1e-5 && s.init == MODEL_INIT_NORMAL);
+    spec_config_free(c);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_gpt2_shapes_have_their_published_sizes),
+        cmocka_unit_test(test_vit_shapes_have_their_published_sizes),
+        cmocka_unit_test(test_names_layouts_and_decay_groups),
+        cmocka_unit_test(test_impossible_shapes_refused),
+        cmocka_unit_test(test_start_values_have_the_spread_asked_for),
+        cmocka_unit_test(test_metadata_gives_the_spec_back),
+        cmocka_unit_test(test_files_of_other_programs_read),
+        cmocka_unit_test(test_files_that_do_not_fit_refused),
+        cmocka_unit_test(test_published_tiny_gpt2_reads),
+        cmocka_unit_test(test_decoding_with_cache_equals_the_whole_pass),
+        cmocka_unit_test(test_classify_equals_evaluation_and_scale_forms_agree),
+        cmocka_unit_test(test_wrong_graphs_refused),
+        cmocka_unit_test(test_config_gives_the_network_it_describes),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

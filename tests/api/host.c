@@ -1,0 +1,175 @@
+/* The real HTTP server, store and configuration with the fake supervisor, for the tests of api.
+ *
+ *   api_host STATE_DIR [flags of polyd]
+ *
+ * Prints "port N" when it listens. Then one command a line on standard input, answered by "ok" or "error ...":
+ *   start RUN            an attempt begins and runs
+ *   end RUN              it ends, succeeded
+ *   log RUN N TEXT       appends TEXT and a newline to the log of attempt N
+ *   checkpoint RUN STEP  a checkpoint row
+ *   stall MS             the writer sleeps
+ *   drain, stop          api_drain; api_stop and exit (so does the end of the input) */
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "api/api.h"
+#include "daemon/config/config.h"
+#include "daemon/store/store.h"
+#include "daemon/store/tx.h"
+#include "daemon/supervise/supervise.h"
+#include "kernels/base/log.h"
+#include "tests/api/fake_sup.h"
+
+struct command {
+    char verb[16];
+    long long a, b;
+};
+
+static enum pd_err apply(struct store_tx *tx, void *ctx, struct pd_why *why)
+{
+    struct command *c = ctx;
+    enum pd_err err = PD_OK;
+    int n = 0;
+
+    if (strcmp(c->verb, "stall") == 0) {
+        usleep((useconds_t)c->a * 1000);
+        return PD_OK;
+    }
+    if (strcmp(c->verb, "start") == 0) {
+        struct store_attempt_new a = {.run_id = c->a, .devices = "cpu:0,cpu:1"};
+
+        err = store_attempt_insert(tx, &a, &n, why);
+        if (err == PD_OK)
+            err = store_attempt_process(tx, c->a, n, 1, 1, why);
+        if (err == PD_OK)
+            err = store_attempt_move(tx, c->a, n, SPEC_ATTEMPT_RUNNING, SPEC_CAUSE_DONE, "", -1, why);
+        if (err == PD_OK)
+            err = store_run_move(tx, c->a, SPEC_RUN_RUNNING, SPEC_OUTCOME_SUCCEEDED, "", why);
+    } else if (strcmp(c->verb, "end") == 0) {
+        err = store_attempt_move(tx, c->a, 1, SPEC_ATTEMPT_ENDED, SPEC_CAUSE_DONE, "done", 0, why);
+        if (err == PD_OK)
+            err = store_run_move(tx, c->a, SPEC_RUN_ENDED, SPEC_OUTCOME_SUCCEEDED, "", why);
+    } else if (strcmp(c->verb, "checkpoint") == 0) {
+        struct store_checkpoint row = {.run_id = c->a,
+                                       .attempt = 1,
+                                       .step = c->b,
+                                       .kind = "latest",
+                                       .path = "/nowhere/checkpoint",
+                                       .bytes = 4096,
+                                       .digest = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef",
+                                       .value = 0.25};
+        int64_t id;
+
+        err = store_checkpoint_insert(tx, &row, &id, why);
+    } else {
+        err = pd_fail(why, PD_ERR_INVALID, "unknown command");
+    }
+    return err;
+}
+
+int main(int argc, char **argv)
+{
+    const char *flags[64] = {argv[0]};
+    char dir_flag[600], line[4096];
+    struct config_report report;
+    struct config *config = NULL;
+    struct store_writer *writer = NULL;
+    struct api *api = NULL;
+    struct sup *sup = NULL;
+    struct pd_why why = {.text = ""};
+    int n = 1, rc = 1;
+
+    if (argc < 2 || argc > 60) {
+        fprintf(stderr, "usage: api_host STATE_DIR [flags]\n");
+        return 2;
+    }
+    signal(SIGPIPE, SIG_IGN);
+    snprintf(dir_flag, sizeof dir_flag, "--state.dir=%s", argv[1]);
+    flags[n++] = dir_flag;
+    for (int i = 2; i < argc; i++)
+        flags[n++] = argv[i];
+    config_report_init(&report);
+    if (config_load(n, flags, NULL, &config, &report) != PD_OK) {
+        struct pd_buf text;
+
+        pd_buf_init(&text, 0);
+        config_report_text(&report, &text);
+        fprintf(stderr, "%s", text.data ? text.data : "");
+        pd_buf_done(&text);
+        config_report_done(&report);
+        return 2;
+    }
+    config_report_done(&report);
+    pd_log_set_level((enum pd_log_level)config->log.level);
+    {
+        struct store_writer_options o = {.state_dir = argv[1], .lane_limit = 8};
+        struct api_deps deps = {.config = config};
+
+        if (store_writer_start(&o, &writer, &why) != PD_OK || !(sup = fake_sup_new(argv[1])))
+            goto out;
+        deps.writer = writer;
+        deps.sup = sup;
+        if (api_start(&deps, &api, &why) != PD_OK)
+            goto out;
+    }
+    printf("port %u\n", api_port(api));
+    fflush(stdout);
+    while (fgets(line, sizeof line, stdin)) {
+        struct command c = {.a = 0};
+        struct store_work work = {.lane = STORE_LANE_COMMAND, .apply = apply, .ctx = &c};
+        enum pd_err err = PD_OK;
+
+        line[strcspn(line, "\n")] = '\0';
+        if (strcmp(line, "stop") == 0)
+            break;
+        if (strcmp(line, "drain") == 0) {
+            api_drain(api);
+        } else if (strncmp(line, "log ", 4) == 0) {
+            int attempt, at = 0;
+            long long run;
+            char path[1024];
+            FILE *log;
+
+            if (sscanf(line, "log %lld %d %n", &run, &attempt, &at) < 2 || !at)
+                err = PD_ERR_INVALID;
+            sup_log_path(sup, run, attempt, path, sizeof path);
+            log = err == PD_OK ? fopen(path, "a") : NULL;
+            if (log) {
+                fprintf(log, "%s\n", line + at);
+                fclose(log);
+            }
+        } else if (sscanf(line, "%15s %lld %lld", c.verb, &c.a, &c.b) < 1) {
+            err = PD_ERR_INVALID;
+        } else if (strcmp(c.verb, "stall") == 0) {
+            /* Not waited for. */
+            static struct command stalls[64];
+            static int stall;
+
+            stalls[stall % 64] = c;
+            work.ctx = &stalls[stall++ % 64];
+            err = store_writer_submit(writer, &work, &why);
+        } else {
+            err = store_writer_call(writer, &work, &why);
+        }
+        if (err == PD_OK)
+            printf("ok\n");
+        else
+            printf("error %s %s\n", pd_err_name(err), why.text);
+        fflush(stdout);
+    }
+    rc = 0;
+out:
+    if (rc)
+        fprintf(stderr, "api_host: %s\n", why.text);
+    api_stop(api);
+    sup_stop(sup);
+    store_writer_stop(writer);
+    config_free(config);
+    if (!rc)
+        printf("stopped\n");
+    return rc;
+}

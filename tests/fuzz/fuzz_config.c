@@ -1,0 +1,10 @@
+/* The configuration file (daemon/config). */
+#include "daemon/config/config.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
+{
+    config_fuzz(bytes, len);
+    return 0;
+}

@@ -1,0 +1,29 @@
+// The last line of tests/run is only worth what its parser is.
+import assert from 'node:assert/strict';
+import test from 'node:test';
+
+import { parseJunit } from '../lib/count.mjs';
+
+const junit = (name, status, output, more = '') =>
+    `<testsuite><testcase name="${name}" classname="${name}" time="0.1" status="${status}">${more}<system-out>${output}</system-out></testcase></testsuite>`;
+const tally = xml => ['passed', 'failed', 'skipped'].map(status => parseJunit(xml).filter(test => test.status === status).length);
+
+test('test_count_reads_cmocka_function_by_function', () => {
+    assert.deepEqual(tally(junit('t', 'fail', '1..3\nok 1 - test_a\nnot ok 2 - test_b\n# 0x1 != 0x2\nnot ok 3 # SKIP test_c\n# not ok - t\n', '<failure message="Failed"/>')), [1, 1, 1]);
+});
+
+test('test_count_a_program_that_died_has_failed', () => {
+    assert.deepEqual(tally(junit('t', 'fail', '1..3\nok 1 - test_a\n', '<failure message="SEGFAULT"/>')), [1, 1, 0]);
+    assert.deepEqual(tally(junit('t', 'fail', '', '<failure message="Timeout"/>')), [0, 1, 0]);
+});
+
+test('test_count_a_skipped_program_gives_its_reason', () => {
+    const [skipped] = parseJunit(junit('t', 'notrun', 'skip: no data &amp; no luck\n', '<skipped message="SKIP_RETURN_CODE=77"/>'));
+    assert.deepEqual(skipped, { name: 't', status: 'skipped', why: 'skip: no data & no luck' });
+});
+
+test('test_count_takes_the_word_of_a_runner_that_counts', () => {
+    assert.deepEqual(tally(junit('golden', 'run', 'attention/p3 ok\ngolden: 18 passed, 0 failed, 2 skipped\n')), [18, 0, 2]);
+    assert.deepEqual(tally(junit('golden', 'fail', 'golden: 17 passed, 1 failed, 0 skipped\n', '<failure message="Failed"/>')), [17, 1, 0]);
+    assert.deepEqual(tally(junit('plain', 'run', 'fine\n')), [1, 0, 0]);
+});

@@ -749,6 +749,11 @@ static bool resolve_field(struct spec_ctx *c, size_t i)
     if (f->flags & SPEC_F_COMPUTED) {
         given = v;
         v = NULL;
+    } else if (v && f->rule && f->names && strcmp(f->names->names[0], "auto") == 0 && json_is_string(v) &&
+               strcmp(json_string_value(v), "auto") == 0) {
+        /* The device: auto asks for the rule, and a resolved run names what the rule found. */
+        json_decref(v);
+        v = NULL;
     }
     if (!v) {
         v = default_of(c, f);

@@ -1,0 +1,1002 @@
+/* tests/spec/test_job.c: documents as people write them, layers, sweeps, idempotence, digests, binding. */
+#include <math.h>
+
+#include "tests/spec/help.h"
+
+/* ---- The examples of the specification ---- */
+
+static const char example_1[] =
+    "{\"name\":\"mnist cubic\",\"model\":{\"preset\":\"vit_micro\"},\"attention\":{\"activation\":\"poly\",\"degree\":3,\"scale\":"
+    "\"learned\"},\"data\":{\"dataset\":\"mnist\",\"split\":{\"rule\":\"count\",\"train\":4000,\"val\":1000},\"augment\":{\"crop\":"
+    "\"pad_crop\",\"pad_crop\":{\"shift\":2}}},\"train\":{\"epochs\":4,\"batch\":64,\"optimizer\":{\"name\":\"adamw\",\"lr\":0.001}},"
+    "\"resources\":{\"device\":\"cpu\",\"threads\":2,\"time_limit_s\":600},\"register\":\"mnist-cubic\"}";
+static const char example_2[] =
+    "{\"name\":\"k sweep\",\"experiment\":\"E01\",\"model\":{\"preset\":\"vit_micro\",\"patch\":4},\"attention\":{\"activation\":"
+    "\"poly\",\"scale\":\"k\",\"init_logit_std\":0.6},\"data\":{\"dataset\":\"mnist\"},\"train\":{\"epochs\":2},\"trials\":3,\"sweep\":"
+    "{\"method\":\"grid\",\"axes\":[{\"pointer\":\"/attention/k\",\"log\":[0.001,1000,7]}],\"metric\":\"acc/val\",\"mode\":\"max\","
+    "\"concurrency\":2}}";
+static const char example_3[] =
+    "{\"name\":\"bytes\",\"model\":{\"preset\":\"gpt_micro\"},\"attention\":{\"activation\":\"poly\",\"scale\":\"fixed\","
+    "\"n_for_scale\":\"context\"},\"data\":{\"dataset\":\"text\",\"path\":\"corpora/tinyshakespeare/input.txt\",\"tokenizer\":\"bytes\","
+    "\"split\":{\"rule\":\"fraction\",\"train\":0.9,\"val\":0.1}},\"train\":{\"steps\":1500,\"batch\":16,\"clip_norm\":1.0,\"optimizer\":"
+    "{\"lr\":0.001},\"schedule\":{\"warmup_steps\":100}},\"diagnostics\":{\"every\":50,\"heatmaps\":{\"layers\":[2,4],\"heads\":[1],"
+    "\"every\":500}}}";
+static const char example_3_runs[] =
+    "{\"name\":\"bytes\",\"model\":{\"preset\":\"gpt_micro\"},\"attention\":{\"activation\":\"poly\",\"scale\":\"fixed\","
+    "\"n_for_scale\":\"context\"},\"data\":{\"dataset\":\"text\",\"path\":\"corpora/tinyshakespeare/input.txt\",\"tokenizer\":\"bytes\","
+    "\"split\":{\"rule\":\"fraction\",\"train\":0.9,\"val\":0.1}},\"train\":{\"steps\":1500,\"batch\":16,\"clip_norm\":1.0,\"optimizer\":"
+    "{\"lr\":0.001},\"schedule\":{\"warmup_steps\":100}},\"diagnostics\":{\"every\":50}}";
+
+static void test_example_1_as_a_configuration(void **state)
+{
+    struct parsed p = want_ok(example_1);
+    const struct spec_head *h = spec_job_head(p.job);
+    struct spec_config *g = NULL;
+    struct pd_why why;
+
+    (void)state;
+    assert_string_equal(h->name, "mnist cubic");
+    assert_string_equal(h->experiment, "default");
+    assert_string_equal(h->register_name, "mnist-cubic");
+    assert_int_equal(h->run_count, 1);
+    assert_int_equal(h->trials, 1);
+    assert_false(h->sweep);
+    assert_string_equal(h->metric, "loss/val");
+    assert_int_equal(h->mode, SPEC_MODE_MIN);
+    assert_int_equal(h->resources.time_limit_s, 600);
+    assert_int_equal(h->resources.threads, 2);
+    assert_int_equal(spec_job_run_config(p.job, 0, &g, &why), PD_OK);
+    assert_int_equal(g->model.arch, SPEC_ARCH_VIT);
+    assert_int_equal(g->model.width, 64);
+    assert_int_equal(g->model.depth, 4);
+    assert_int_equal(g->model.heads, 2);
+    assert_int_equal(g->model.patch[0], 4);
+    assert_int_equal(g->model.pool, SPEC_POOL_MEAN);
+    assert_true(g->model.bias);
+    assert_int_equal(g->attention.activation, SPEC_ACTIVATION_POLY);
+    assert_int_equal(g->attention.scale, SPEC_SCALE_LEARNED);
+    assert_int_equal(g->attention.degree, 3);
+    assert_true(g->attention.n == 49 && g->attention.c0 == 1.0 / 7);
+    assert_true(isnan(g->attention.k) && isnan(g->attention.init_logit_std) && isnan(g->train.clip_norm));
+    assert_int_equal(g->data.split, SPEC_SPLIT_COUNT);
+    assert_true(g->data.split_train == 4000 && g->data.split_val == 1000);
+    assert_int_equal(g->data.augment.crop, SPEC_CROP_PAD_CROP);
+    assert_int_equal(g->data.augment.pad_crop_shift, 2);
+    assert_string_equal(g->data.path, "mnist");
+    assert_int_equal(g->train.epochs, 4);
+    assert_int_equal(g->train.steps, 0);
+    assert_int_equal(g->train.schedule.warmup_steps, -1);
+    assert_true(g->train.schedule.warmup_epochs == 0.2);
+    assert_int_equal(g->train.eval_every, 0);
+    assert_int_equal(g->train.checkpoint_every_steps, 0);
+    assert_true(g->train.checkpoint_every_s == 600);
+    assert_false(g->diagnostics.heatmaps.present);
+    assert_int_equal(g->resources.device, SPEC_DEVICE_CPU);
+    assert_int_equal(spec_config_mlp_width(g), 256);
+    assert_int_equal(spec_config_head_dim(g), 32);
+    assert_int_equal(spec_config_patches(g), 49);
+    assert_int_equal(spec_config_keys(g), 49);
+    assert_int_equal(spec_config_bind(g, 4000, &why), PD_OK);
+    assert_int_equal(g->bound.steps_per_epoch, 62);
+    assert_int_equal(g->bound.steps, 248);
+    assert_int_equal(g->bound.warmup_steps, 12);
+    assert_int_equal(g->bound.eval_every, 12);
+    assert_int_equal(g->bound.micro_batch, 64);
+    spec_config_free(g);
+    done(&p);
+}
+
+static void test_example_2_makes_21_runs(void **state)
+{
+    struct parsed p;
+    const struct spec_head *h;
+    struct pd_buf b;
+    static const char *const ks[] = {"0.001", "0.01", "0.1", "1", "10", "100", "1000"};
+
+    (void)state;
+    p = want_ok(example_2);
+    h = spec_job_head(p.job);
+    assert_int_equal(h->points, 7);
+    assert_int_equal(h->run_count, 21);
+    assert_true(h->sweep);
+    assert_int_equal(h->method, SPEC_METHOD_GRID);
+    assert_string_equal(h->metric, "acc/val");
+    assert_int_equal(h->mode, SPEC_MODE_MAX);
+    assert_int_equal(h->concurrency, 2);
+    pd_buf_init(&b, 0);
+    for (int64_t n = 0; n < 21; n++) {
+        json_t *run = run_json(p.job, n);
+        char want[64];
+        b.len = 0;
+        assert_int_equal(spec_job_run_params(p.job, n, &b, NULL), PD_OK);
+        snprintf(want, sizeof want, "{\"/attention/k\":%s}", ks[n / 3]);
+        assert_string_equal(b.data, want);
+        assert_int_equal(spec_job_run_trial(p.job, n), n % 3);
+        assert_int_equal(spec_job_run_seed(p.job, n), n % 3);
+        assert_int_equal(json_integer_value(spec_json_at(run, "/train/seed")), n % 3);
+        assert_int_equal(json_integer_value(spec_json_at(run, "/trials")), 1);
+        assert_true(json_is_null(spec_json_at(run, "/sweep")));
+        json_decref(run);
+    }
+    pd_buf_done(&b);
+    done(&p);
+}
+
+static void test_example_3_names_what_it_lacks_and_runs_without(void **state)
+{
+    struct parsed p;
+    struct spec_config *g = NULL;
+
+    (void)state;
+    want_only(example_3, "#/diagnostics/heatmaps", "known but not available");
+    p = want_ok(example_3_runs);
+    assert_int_equal(spec_job_run_config(p.job, 0, &g, NULL), PD_OK);
+    assert_int_equal(g->model.arch, SPEC_ARCH_GPT);
+    assert_false(g->model.bias);
+    assert_true(g->attention.n == 128);
+    assert_int_equal(g->data.context, 128);
+    assert_int_equal(g->model.patch[0], 0);
+    assert_int_equal(spec_config_patches(g), 0);
+    assert_int_equal(spec_config_keys(g), 128);
+    assert_true(g->train.clip_norm == 1);
+    assert_int_equal(spec_config_bind(g, 7842, NULL), PD_OK);
+    assert_int_equal(g->bound.steps, 1500);
+    assert_int_equal(g->bound.warmup_steps, 100);
+    assert_int_equal(g->bound.eval_every, 75);
+    spec_config_free(g);
+    done(&p);
+}
+
+/* ---- What comes out goes in again ---- */
+
+static void same_again(const char *text)
+{
+    struct parsed p = parse(text), q;
+
+    if (p.err != PD_OK) {
+        dump(&p);
+        fail_msg("%s", text);
+    }
+    for (int64_t n = 0; n < spec_job_run_count(p.job); n += spec_job_run_count(p.job) > 40 ? 7 : 1) {
+        char *once = run_text(p.job, n), *twice;
+        char a[SPEC_DIGEST_SIZE], b[SPEC_DIGEST_SIZE];
+        q = parse(once);
+        if (q.err != PD_OK) {
+            dump(&q);
+            fail_msg("the resolved document is no valid job: %s", once);
+        }
+        twice = run_text(q.job, 0);
+        assert_string_equal(once, twice);
+        assert_int_equal(spec_config_digest(once, strlen(once), a, NULL), PD_OK);
+        assert_int_equal(spec_config_digest(twice, strlen(twice), b, NULL), PD_OK);
+        assert_string_equal(a, b);
+        free(once);
+        free(twice);
+        done(&q);
+    }
+    done(&p);
+}
+
+static void test_a_resolved_document_resolves_to_itself(void **state)
+{
+    static const char *const more[][3] = {
+        {VIT, "/train/optimizer", "{\"name\":\"msgdw\",\"lr\":0.3333333333333333,\"nesterov\":true}"},
+        {VIT, "/attention", "{\"activation\":\"poly\",\"n_for_scale\":123.456}"},
+        {VIT, "/model/patch", "[7,14]"},
+        {VIT, "/tags", "{\"a\":\"b\",\"\\u00e4\":\"\\u0001\"}"},
+        {VIT, "/depends_on", "[{\"job\":\"12\"},{\"job\":\"13\",\"when\":\"afternotok\"}]"},
+        {VIT, "/train/schedule", "{\"warmup_epochs\":0.3,\"shifted\":false,\"name\":\"constant\"}"},
+        {VIT, "/train/checkpoint_every", "{\"steps\":7}"},
+        {VIT, "/data/dataset", "\"digits_gen\""},
+        {VIT, "/attention", "{\"activation\":\"softmax\",\"k\":3,\"degree\":2}"},
+        {GPT, "/notes", "\"\\\"quotes\\\" and \\\\ and \\u20ac\""},
+        {GPT, "/data/context", "64"},
+        {GPT, "/overrides", "{\"/train/batch\":32,\"/train/schedule\":{\"warmup_steps\":3}}"},
+        {GPT, "/trials", "5"},
+    };
+
+    (void)state;
+    same_again(example_1);
+    same_again(example_2);
+    same_again(example_3_runs);
+    same_again(VIT);
+    same_again(GPT);
+    for (size_t i = 0; i < sizeof more / sizeof *more; i++) {
+        char *doc = with(more[i][0], more[i][1], more[i][2]);
+        same_again(doc);
+        free(doc);
+    }
+}
+
+/* The text kept with a job makes the same runs in another environment. */
+static void test_the_kept_document_makes_the_same_runs_anywhere(void **state)
+{
+    static const struct spec_env here = {.threads = 3, .keep_best = 2, .keep_latest = 5},
+                                 there = {.threads = 9, .keep_best = 7, .keep_latest = 8};
+    char *doc = with(example_2, "/overrides", "{\"/train/batch\":32}");
+    char *more;
+    struct parsed p, q;
+    struct pd_buf b;
+
+    (void)state;
+    more = with(doc, "/resources", "{\"device\":\"auto\"}");
+    p = parse_env(more, &here);
+    assert_int_equal(p.err, PD_OK);
+    pd_buf_init(&b, 0);
+    assert_int_equal(spec_job_document(p.job, &b, NULL), PD_OK);
+    assert_null(strstr(b.data, "overrides"));
+    q = parse_env(b.data, &there);
+    assert_int_equal(q.err, PD_OK);
+    assert_int_equal(spec_job_run_count(q.job), 21);
+    for (int64_t n = 0; n < 21; n++) {
+        char *x = run_text(p.job, n), *y = run_text(q.job, n);
+        assert_string_equal(x, y);
+        assert_non_null(strstr(x, "\"threads\":3"));
+        assert_non_null(strstr(x, "\"best\":2"));
+        assert_non_null(strstr(x, "\"latest\":5"));
+        free(x);
+        free(y);
+    }
+    /* And it is its own kept document. */
+    {
+        struct pd_buf c;
+        pd_buf_init(&c, 0);
+        assert_int_equal(spec_job_document(q.job, &c, NULL), PD_OK);
+        assert_string_equal(b.data, c.data);
+        pd_buf_done(&c);
+    }
+    pd_buf_done(&b);
+    done(&p);
+    done(&q);
+    free(doc);
+    free(more);
+}
+
+/* ---- Errors ---- */
+
+static void test_all_errors_come_at_once_with_pointers(void **state)
+{
+    struct parsed p = parse("{\"modl\":{},\"attention\":{\"degree\":2.5,\"degre\":3,\"k\":\"x\",\"lr\":3},\"train\":{\"optimizer\":{"
+                            "\"names\":\"adamw\"},\"batch\":\"64\"},\"optimizer\":{},\"overrides\":{\"/train/bach\":3},\"data\":{"
+                            "\"dataset\":\"mnits\"}}");
+    static const char *const want[][2] = {
+        {"#/modl", "unknown key; did you mean 'model'?"},
+        {"#/attention/degre", "did you mean 'degree'?"},
+        {"#/attention/lr", "it belongs at /train/optimizer/lr"},
+        {"#/train/optimizer/names", "did you mean 'name'?"},
+        {"#/optimizer", "it belongs at /train/optimizer"},
+        {"#/overrides/~1train~1bach", "did you mean 'batch'?"},
+        {"#/model/arch", "is needed"},
+        {"#/data/dataset", "did you mean 'mnist'?"},
+        {"#/attention/degree", "must be an integer"},
+        {"#/attention/k", "must be a number, not a string"},
+        {"#/train", "needs a length"},
+        {"#/train/batch", "must be an integer, not a string"},
+    };
+
+    (void)state;
+    assert_int_equal(p.err, PD_ERR_INVALID);
+    for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
+        if (!told(p.report.errors, p.report.error_count, want[i][0], want[i][1]))
+            fail_msg("lacks %s: %s", want[i][0], want[i][1]);
+    }
+    assert_int_equal(p.report.error_count, sizeof want / sizeof *want);
+    done(&p);
+}
+
+static void test_unknown_keys_and_suggestions(void **state)
+{
+    (void)state;
+    want_error("{\"attenion\":{}}", "#/attenion", "did you mean 'attention'?");
+    want_error("{\"sweep\":{\"axis\":[]}}", "#/sweep/axis", "did you mean 'axes'?");
+    want_error("{\"train\":{\"sede\":1}}", "#/train/sede", "did you mean 'seed'?"); /* a swap */
+    want_error("{\"x\":1}", "#/x", "unknown key");
+    want_error("{\"train\":{\"zzzzzz\":1}}", "#/train/zzzzzz", "unknown key");
+    want_error("{\"batch\":1}", "#/batch", "it belongs at /train/batch");
+    want_error("{\"model\":{\"activation\":\"poly\"}}", "#/model/activation", "it belongs at /attention/activation");
+    want_error("{\"a/b~c d\\u00e9\":1}", "#/a~1b~0c%20d%C3%A9", "unknown key");
+    want_error("{\"train/batch\":1}", "#/train~1batch", "unknown key");
+    want_error("{\"train\":5}", "#/train", "must be an object, not a number");
+    want_error("{\"train\":null}", "#/train", "must be an object, not null");
+    want_error("{\"model\":[]}", "#/model", "must be an object, not an array");
+    want_error("{\"train\":{\"optimizer\":\"adamw\"}}", "#/train/optimizer", "must be an object, not a string");
+}
+
+static void test_malformed_and_oversized_documents(void **state)
+{
+    struct parsed p;
+    char *big = malloc(SPEC_MAX_BYTES + 2);
+    static const struct {
+        const char *text, *what;
+    } cases[] = {{"", "not valid JSON"},
+                 {"[]", "must be an object, not an array"},
+                 {"null", "must be an object, not null"},
+                 {"{\"name\":\"a\",\"name\":\"b\"}", "duplicate"},
+                 {"{\"train\":{\"batch\":1,\"batch\":1}}", "duplicate"},
+                 {"{\"tags\":[[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]}", "deeper than 16"},
+                 {"{", "not valid JSON"}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        p = parse(cases[i].text);
+        assert_int_equal(p.err, PD_ERR_CORRUPT);
+        assert_int_equal(p.report.error_count, 1);
+        assert_true(told(p.report.errors, 1, "#", cases[i].what));
+        done(&p);
+    }
+    assert_non_null(big);
+    memset(big, ' ', SPEC_MAX_BYTES + 1);
+    big[SPEC_MAX_BYTES + 1] = '\0';
+    p = parse(big);
+    assert_int_equal(p.err, PD_ERR_LIMIT);
+    done(&p);
+    free(big);
+}
+
+static void test_checks_of_several_fields(void **state)
+{
+    static const struct {
+        const char *doc, *set, *value, *pointer, *what;
+    } cases[] = {
+        {VIT, "/model/heads", "5", "#/model/heads", "must divide the width: 64"},
+        {VIT, "/model/patch", "5", "#/model/patch", "must divide the image: 28x28 pixels into patches of 5x5"},
+        {VIT, "/model/preset", "\"vit_tiny\"", "#/model/patch", "must divide the image"},
+        {VIT, "/data/image_size", "32", "#/data/image_size", "a size other than the data set's 28x28 is known but not available"},
+        {VIT, "/model/preset", "\"gpt_micro\"", "#/data/dataset", "\"mnist\" is no text"},
+        {GPT, "/model/preset", "\"vit_micro\"", "#/data/dataset", "\"text\" holds no images"},
+        {VIT, "/model/arch", "\"gpt\"", "#/model/arch", "the preset \"vit_micro\" is a vit"},
+        {VIT, "/model", "{\"preset\":null}", "#/model/arch", "is needed"},
+        {GPT, "/data/context", "129", "#/data/context", "at most model.context, which is 128"},
+        {VIT, "/attention", "{\"activation\":\"poly\",\"scale\":\"k\"}", "#/attention/k", "is needed with scale k"},
+        {VIT, "/attention", "{\"activation\":\"poly\",\"n_for_scale\":\"context\"}", "#/attention/n_for_scale", "no context"},
+        {GPT, "/attention", "{\"activation\":\"poly\",\"n_for_scale\":\"patches\"}", "#/attention/n_for_scale", "no patches"},
+        {VIT, "/train/steps", "5", "#/train/epochs", "not both"},
+        {VIT, "/train/schedule", "{\"warmup_steps\":5,\"warmup_epochs\":1}", "#/train/schedule/warmup_epochs", "not both"},
+        {VIT, "/train/schedule/warmup_epochs", "2", "#/train/schedule/warmup_epochs", "at most the length, 1 epochs"},
+        {GPT, "/train/schedule/warmup_steps", "101", "#/train/schedule/warmup_steps", "at most the length, 100 steps"},
+        {GPT, "/data/split/rule", "\"given\"", "#/data/split/rule", "not split already"},
+        {GPT, "/data/split", "{\"rule\":\"fraction\",\"train\":0.9}", "#/data/split/val", "is needed with the rule fraction"},
+        {GPT, "/data/split", "{\"rule\":\"fraction\",\"train\":0.9,\"val\":0.2}", "#/data/split", "more than 1"},
+        {GPT, "/data/split", "{\"rule\":\"fraction\",\"train\":9,\"val\":0.2}", "#/data/split/train", "less than 1"},
+        {GPT, "/data/split", "{\"rule\":\"count\",\"train\":9.5,\"val\":1}", "#/data/split/train", "must be an integer"},
+        {VIT, "/data", "{\"dataset\":\"digits_gen\",\"split\":{\"rule\":\"count\",\"train\":1000000,\"val\":1}}", "#/data/split",
+         "at most 1000000"},
+        {VIT, "/data/path", "null", "#/data/path", "must not be null for \"mnist\""},
+        {VIT, "/data/path", "\"/etc/passwd\"", "#/data/path", "must not be absolute"},
+        {VIT, "/data/path", "\"mnist/../x\"", "#/data/path", "\"..\""},
+        {VIT, "/data/path", "\"..\"", "#/data/path", "\"..\""},
+        {VIT, "/data/path", "\"a//b\"", "#/data/path", "empty parts"},
+        {VIT, "/data/path", "\"a/\"", "#/data/path", "end with a slash"},
+        {VIT, "/data/path", "\"a\\u0007\"", "#/data/path", "control characters"},
+        {GPT, "/data", "{\"dataset\":\"text\",\"path\":null}", "#/data/path", "must not be null"},
+        {VIT, "/data/augment", "{\"crop\":\"pad_crop\",\"pad_crop\":{\"shift\":28}}", "#/data/augment/pad_crop/shift",
+         "smaller than the image"},
+        {VIT, "/depends_on", "[{\"job\":\"x\"}]", "#/depends_on", "string of digits"},
+        {VIT, "/depends_on", "[{\"job\":12}]", "#/depends_on", "string of digits"},
+        {VIT, "/depends_on", "[{\"job\":\"1\",\"when\":\"later\"}]", "#/depends_on", "afterok, afterany, afternotok"},
+        {VIT, "/depends_on", "[{\"job\":\"1\",\"wen\":\"afterok\"}]", "#/depends_on", "unknown key \"wen\""},
+        {VIT, "/depends_on", "[1]", "#/depends_on", "must be an object"},
+        {VIT, "/tags", "{\"a\":1}", "#/tags", "must be a string"},
+        {VIT, "/tags", "{\"\":\"x\"}", "#/tags", "1 to 250 bytes"},
+        {VIT, "/train/optimizer/betas", "[0.9,1]", "#/train/optimizer/betas", "less than 1"},
+        {VIT, "/train/optimizer/betas", "[0.9]", "#/train/optimizer/betas", "array of two numbers"},
+        {VIT, "/model/patch", "[4]", "#/model/patch", "[rows, columns]"},
+        {VIT, "/model/patch", "4.5", "#/model/patch", "[rows, columns]"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *doc = with(cases[i].doc, cases[i].set, cases[i].value);
+        want_only(doc, cases[i].pointer, cases[i].what);
+        free(doc);
+    }
+    want_only("{\"model\":{\"preset\":\"gpt_micro\"},\"data\":{\"dataset\":\"text\"},\"train\":{\"steps\":1}}", "#/data/path",
+              "is needed: a text file");
+    want_only("{\"model\":{\"preset\":\"vit_micro\"},\"data\":{\"dataset\":\"mnist\"}}", "#/train", "needs a length");
+    want_only("{\"model\":{\"preset\":\"vit_micro\"},\"train\":{\"epochs\":1}}", "#/data/dataset", "is needed");
+    want_only("{\"model\":{\"arch\":\"vit\",\"width\":64,\"depth\":2},\"data\":{\"dataset\":\"mnist\"},\"train\":{\"epochs\":1}}",
+              "#/model/heads", "is needed where no preset is named");
+    want_only("{\"trials\":64,\"model\":{\"preset\":\"vit_micro\"},\"data\":{\"dataset\":\"mnist\"},\"train\":{\"epochs\":1,\"seed\":"
+              "9007199254740930}}",
+              "#/train/seed", "below 2^53");
+}
+
+static void test_a_custom_shape_needs_no_preset(void **state)
+{
+    struct parsed p = want_ok("{\"model\":{\"arch\":\"vit\",\"width\":48,\"depth\":2,\"heads\":3},\"data\":{\"dataset\":\"mnist\"},"
+                              "\"train\":{\"epochs\":1}}");
+
+    (void)state;
+    done(&p);
+    p = want_ok("{\"model\":{\"arch\":\"gpt\",\"width\":48,\"depth\":2,\"heads\":3,\"context\":32},\"data\":{\"dataset\":\"text\","
+                "\"path\":\"a/b\"},\"train\":{\"steps\":1}}");
+    done(&p);
+}
+
+static void test_what_has_no_effect_is_a_warning(void **state)
+{
+    static const struct {
+        const char *doc, *set, *value, *pointer, *what;
+    } cases[] = {
+        {VIT, "/attention/k", "3", "#/attention/k", "has no effect unless attention.activation is poly with scale k"},
+        {VIT, "/attention/degree", "2", "#/attention/degree", "has no effect unless attention.activation is poly"},
+        {VIT, "/attention/alpha", "1", "#/attention/alpha", "sigmoid"},
+        {VIT, "/model/window", "8", "#/model/window", "unless model.arch is swin"},
+        {VIT, "/model/context", "8", "#/model/context", "unless the data are sequences"},
+        {GPT, "/model/pool", "\"cls\"", "#/model/pool", "unless the data are images"},
+        {GPT, "/data/augment/crop", "\"pad_crop\"", "#/data/augment/crop", "unless the data are images"},
+        {VIT, "/data/tokenizer", "\"gpt2_bpe\"", "#/data/tokenizer", "unless the data are text"},
+        {VIT, "/train/optimizer/momentum", "0.8", "#/train/optimizer/momentum", "unless the optimizer is msgdw"},
+        {VIT, "/data/split/train", "0.5", "#/data/split/train", "with data.split.rule given"},
+        {VIT, "/resources/warn_before_s", "9", "#/resources/warn_before_s", "without resources.time_limit_s"},
+        {VIT, "/data", "{\"dataset\":\"digits_gen\",\"path\":\"x\"}", "#/data/path", "\"digits_gen\" is generated"},
+        {VIT, "/attention/n", "3", "#/attention/n", "is computed"},
+        {VIT, "/variant", "\"paper\"", "#/variant", "without a template"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *doc = with(cases[i].doc, cases[i].set, cases[i].value);
+        want_warning(doc, cases[i].pointer, cases[i].what);
+        free(doc);
+    }
+}
+
+/* ---- Layers ---- */
+
+static void check_value(const char *doc, const char *pointer, double want)
+{
+    struct parsed p = parse(doc);
+    json_t *run;
+
+    if (p.err != PD_OK) {
+        dump(&p);
+        fail_msg("%s", doc);
+    }
+    run = run_json(p.job, 0);
+    if (json_number_value(spec_json_at(run, pointer)) != want)
+        fail_msg("%s: %s is not %g", doc, pointer, want);
+    json_decref(run);
+    done(&p);
+}
+
+#define RECIPE_GPT                                                                                                \
+    "{\"recipe\":\"gpt2_owt\",\"model\":{\"preset\":\"gpt_micro\"},\"data\":{\"dataset\":\"text\",\"path\":\"a\",\"tokenizer\":\"bytes\"}," \
+    "\"train\":{\"precision\":\"fp32\"}}"
+
+static void test_later_layers_win(void **state)
+{
+    char *doc;
+
+    (void)state;
+    /* recipe over built-in, document over recipe, overrides over document */
+    check_value(RECIPE_GPT, "/train/optimizer/lr", 0.0006);
+    check_value(RECIPE_GPT, "/train/steps", 600000);
+    check_value(RECIPE_GPT, "/train/schedule/warmup_steps", 2000);
+    doc = with(RECIPE_GPT, "/train/optimizer/lr", "0.5");
+    check_value(doc, "/train/optimizer/lr", 0.5);
+    free(doc);
+    doc = with(RECIPE_GPT, "/overrides", "{\"/train/optimizer/lr\":0.25}");
+    check_value(doc, "/train/optimizer/lr", 0.25);
+    free(doc);
+    /* Of a group the layer that names one key hides the other below it. */
+    doc = with(RECIPE_GPT, "/train/epochs", "3");
+    check_value(doc, "/train/epochs", 3);
+    check_value(doc, "/train/steps", 0);
+    free(doc);
+    doc = with(RECIPE_GPT, "/overrides", "{\"/train/schedule\":{\"warmup_epochs\":0.5},\"/train/epochs\":2}");
+    check_value(doc, "/train/schedule/warmup_epochs", 0.5);
+    check_value(doc, "/train/schedule/warmup_steps", 0);
+    free(doc);
+    /* preset, and the document over it */
+    doc = with(GPT, "/model/context", "16");
+    check_value(doc, "/model/context", 16);
+    check_value(doc, "/attention/n", 16);
+    free(doc);
+    /* an override may even choose the preset */
+    doc = with(GPT, "/overrides", "{\"/model/preset\":\"gpt_nano\"}");
+    check_value(doc, "/model/width", 384);
+    free(doc);
+    /* the more precise pointer wins, in whatever order they stand */
+    doc = with(GPT, "/overrides", "{\"/train/optimizer/lr\":0.5,\"/train/optimizer\":{\"lr\":0.25,\"eps\":0.1}}");
+    check_value(doc, "/train/optimizer/lr", 0.5);
+    check_value(doc, "/train/optimizer/eps", 0.1);
+    free(doc);
+}
+
+static void test_errors_point_at_the_layer_that_set_the_value(void **state)
+{
+    char *doc;
+
+    (void)state;
+    want_error("{\"recipe\":\"gpt2_owt\",\"model\":{\"preset\":\"gpt_micro\"},\"data\":{\"dataset\":\"text\",\"path\":\"a\"}}", "#/recipe",
+               "\"gpt2_owt\" sets /train/precision: \"bf16\" is known but not available");
+    doc = with(GPT, "/overrides", "{\"/train/batch\":0}");
+    want_only(doc, "#/overrides/~1train~1batch", "must be at least 1");
+    free(doc);
+    doc = with(GPT, "/overrides", "{\"/train/optimizer\":{\"lr\":-1}}");
+    want_only(doc, "#/overrides/~1train~1optimizer/lr", "must be greater than 0");
+    free(doc);
+    doc = with(GPT, "/sweep", "{\"axes\":[{\"pointer\":\"/train/batch\",\"values\":[16,0,8]}]}");
+    want_only(doc, "#/sweep/axes/0/values/1", "must be at least 1");
+    free(doc);
+    doc = with(GPT, "/sweep", "{\"axes\":[{\"pointer\":\"/train/optimizer\",\"values\":[{\"lr\":1},{\"lr\":\"x\"}]}]}");
+    want_only(doc, "#/sweep/axes/0/values/1/lr", "must be a number, not a string");
+    free(doc);
+    doc = with(GPT, "/sweep", "{\"axes\":[{\"pointer\":\"/train/batch\",\"linear\":[-1,1,3]}]}");
+    want_only(doc, "#/sweep/axes/0", "must be at least 1");
+    free(doc);
+    /* an interaction of two axes */
+    doc = with(GPT, "/sweep",
+               "{\"axes\":[{\"pointer\":\"/model/width\",\"values\":[128,120]},{\"pointer\":\"/model/heads\",\"values\":[4,16]}]}");
+    want_only(doc, "#/sweep/axes/1/values/1", "must divide the width: 120 is no multiple of 16");
+    free(doc);
+    /* and one that points at neither */
+    doc = with(GPT, "/sweep", "{\"axes\":[{\"pointer\":\"/model/context\",\"values\":[128,64]}]}");
+    {
+        char *more = with(doc, "/data/context", "100");
+        want_only(more, "#/sweep", "run 1: #/data/context: must be at most model.context, which is 64");
+        free(more);
+    }
+    free(doc);
+}
+
+static void test_overrides_refuse_what_they_must_not_touch(void **state)
+{
+    static const struct {
+        const char *overrides, *pointer, *what;
+    } cases[] = {
+        {"{\"/sweep/metric\":\"x\"}", "#/overrides/~1sweep~1metric", "cannot be overridden"},
+        {"{\"/overrides\":{}}", "#/overrides/~1overrides", "cannot be overridden"},
+        {"{\"/schema\":1}", "#/overrides/~1schema", "cannot be overridden"},
+        {"{\"train\":{}}", "#/overrides/train", "must be a JSON pointer"},
+        {"{\"\":{}}", "#/overrides/", "must be a JSON pointer"},
+        {"{\"/train\":5}", "#/overrides/~1train", "must be an object, not a number"},
+        {"{\"/train\":{\"bach\":5}}", "#/overrides/~1train/bach", "did you mean 'batch'?"},
+        {"{\"/train/batch/x\":5}", "#/overrides/~1train~1batch~1x", "unknown key"},
+        {"{\"/\":5}", "#/overrides/~1", "unknown key"},
+    };
+    char many[8192] = "{";
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *doc = with(GPT, "/overrides", cases[i].overrides);
+        want_only(doc, cases[i].pointer, cases[i].what);
+        free(doc);
+    }
+    for (int i = 0; i < 101; i++)
+        sprintf(many + strlen(many), "%s\"/x%d\":1", i ? "," : "", i);
+    strcat(many, "}");
+    {
+        char *doc = with(GPT, "/overrides", many);
+        want_only(doc, "#/overrides", "at most 100");
+        free(doc);
+    }
+}
+
+static void test_tags_of_document_and_overrides_merge(void **state)
+{
+    char *tagged = with(GPT, "/tags", "{\"a\":\"1\",\"b\":\"2\"}");
+    char *doc = with(tagged, "/overrides", "{\"/tags\":{\"b\":\"3\",\"c\":\"4\"}}");
+    struct parsed p = want_ok(doc);
+    const struct spec_head *h = spec_job_head(p.job);
+
+    (void)state;
+    assert_int_equal(h->tag_count, 3);
+    for (size_t i = 0; i < 3; i++)
+        assert_string_equal(h->tags[i].value, h->tags[i].key[0] == 'a' ? "1" : h->tags[i].key[0] == 'b' ? "3" : "4");
+    done(&p);
+    free(doc);
+    free(tagged);
+}
+
+static void test_head_carries_dependencies_and_tags(void **state)
+{
+    char *a = with(GPT, "/depends_on", "[{\"job\":\"12\"},{\"job\":\"7\",\"when\":\"afternotok\"}]");
+    char *b = with(a, "/resources", "{\"priority\":-5,\"max_restarts\":0}");
+    struct parsed p = want_ok(b);
+    const struct spec_head *h = spec_job_head(p.job);
+
+    (void)state;
+    assert_int_equal(h->depends_on_count, 2);
+    assert_string_equal(h->depends_on[0].job, "12");
+    assert_int_equal(h->depends_on[0].when, SPEC_WHEN_AFTEROK);
+    assert_int_equal(h->depends_on[1].when, SPEC_WHEN_AFTERNOTOK);
+    assert_int_equal(h->resources.priority, -5);
+    assert_int_equal(h->resources.max_restarts, 0);
+    assert_int_equal(h->resources.time_limit_s, 0);
+    assert_null(h->register_name);
+    done(&p);
+    free(a);
+    free(b);
+}
+
+/* ---- Data roots ---- */
+
+static void test_paths_stay_below_configured_roots(void **state)
+{
+    static const char *const roots[] = {"mnist", "corpora"};
+    const struct spec_env env = {.threads = 1, .keep_best = -1, .keep_latest = -1, .root_count = 2, .roots = roots, .check_roots = true};
+    const struct spec_env bare = {.threads = 1, .keep_best = -1, .keep_latest = -1, .check_roots = true};
+    struct parsed p;
+    char *doc;
+
+    (void)state;
+    p = parse_env(VIT, &env);
+    assert_int_equal(p.err, PD_OK);
+    done(&p);
+    p = parse_env(GPT, &env);
+    assert_int_equal(p.err, PD_OK);
+    done(&p);
+    doc = with(GPT, "/data/path", "\"corporal/a\"");
+    p = parse_env(doc, &env);
+    assert_true(told(p.report.errors, p.report.error_count, "#/data/path", "no data root named 'corporal'"));
+    done(&p);
+    free(doc);
+    p = parse_env(VIT, &bare);
+    assert_true(told(p.report.errors, p.report.error_count, "#/data/path", "no data root named 'mnist' is configured"));
+    done(&p);
+}
+
+/* ---- Sweeps ---- */
+
+static struct parsed sweep_of(const char *base, const char *sweep)
+{
+    char *doc = with(base, "/sweep", sweep);
+    struct parsed p = parse(doc);
+
+    if (p.err != PD_OK) {
+        dump(&p);
+        fail_msg("%s", sweep);
+    }
+    free(doc);
+    return p;
+}
+
+static char *params(const struct spec_job *job, int64_t n)
+{
+    struct pd_buf b;
+
+    pd_buf_init(&b, 0);
+    assert_int_equal(spec_job_run_params(job, n, &b, NULL), PD_OK);
+    return pd_buf_take(&b);
+}
+
+static void want_params(const struct spec_job *job, int64_t n, const char *want)
+{
+    char *got = params(job, n);
+
+    assert_string_equal(got, want);
+    free(got);
+}
+
+static void test_grid_runs_through_all_combinations_last_axis_fastest(void **state)
+{
+    struct parsed p = sweep_of(GPT, "{\"axes\":[{\"pointer\":\"/train/batch\",\"values\":[8,16]},"
+                                    "{\"pointer\":\"/attention\",\"values\":[{\"activation\":\"softmax\"},"
+                                    "{\"activation\":\"poly\",\"degree\":2}]},{\"pointer\":\"/train/optimizer/lr\",\"linear\":[0.1,0.3,3]}]}");
+
+    (void)state;
+    assert_int_equal(spec_job_run_count(p.job), 12);
+    want_params(p.job, 0, "{\"/attention\":{\"activation\":\"softmax\"},\"/train/batch\":8,\"/train/optimizer/lr\":0.1}");
+    want_params(p.job, 1, "{\"/attention\":{\"activation\":\"softmax\"},\"/train/batch\":8,\"/train/optimizer/lr\":0.2}");
+    want_params(p.job, 3, "{\"/attention\":{\"activation\":\"poly\",\"degree\":2},\"/train/batch\":8,\"/train/optimizer/lr\":0.1}");
+    want_params(p.job, 11, "{\"/attention\":{\"activation\":\"poly\",\"degree\":2},\"/train/batch\":16,\"/train/optimizer/lr\":0.3}");
+    {
+        json_t *run = run_json(p.job, 11);
+        assert_int_equal(json_integer_value(spec_json_at(run, "/train/batch")), 16);
+        assert_int_equal(json_integer_value(spec_json_at(run, "/attention/degree")), 2);
+        assert_true(json_number_value(spec_json_at(run, "/train/optimizer/lr")) == 0.3);
+        assert_true(json_number_value(spec_json_at(run, "/train/schedule/min_lr")) == 0.003);
+        json_decref(run);
+    }
+    done(&p);
+}
+
+static void test_random_draws_are_functions_of_the_seed(void **state)
+{
+    static const char sweep[] = "{\"method\":\"random\",\"samples\":200,\"seed\":7,\"axes\":["
+                                "{\"pointer\":\"/train/optimizer/lr\",\"loguniform\":[0.0001,1]},"
+                                "{\"pointer\":\"/train/batch\",\"uniform\":[4,8]},{\"pointer\":\"/model/bias\",\"values\":[true,false]}]}";
+    struct parsed p = sweep_of(GPT, sweep), q = sweep_of(GPT, sweep);
+    double log_sum = 0;
+    int seen[9] = {0}, bias = 0;
+
+    (void)state;
+    assert_int_equal(spec_job_run_count(p.job), 200);
+    for (int64_t n = 199; n >= 0; n--) { /* in any order */
+        char *x = params(p.job, n), *y = params(q.job, n);
+        json_t *v = json_loads(x, 0, NULL);
+        double lr = json_number_value(json_object_get(v, "/train/optimizer/lr"));
+        int64_t batch = json_integer_value(json_object_get(v, "/train/batch"));
+        assert_string_equal(x, y);
+        assert_true(lr >= 0.0001 && lr <= 1);
+        assert_true(batch >= 4 && batch <= 8);
+        log_sum += log10(lr);
+        seen[batch]++;
+        bias += json_is_true(json_object_get(v, "/model/bias"));
+        json_decref(v);
+        free(x);
+        free(y);
+    }
+    assert_true(fabs(log_sum / 200 + 2) < 0.35); /* the mean of log10 is -2, its standard error 0.08 */
+    assert_true(seen[5] > 20 && seen[6] > 20 && seen[7] > 20 && bias > 60 && bias < 140);
+    /* pinned: another version must draw the same, or stored jobs would change */
+    want_params(p.job, 0, "{\"/model/bias\":true,\"/train/batch\":8,\"/train/optimizer/lr\":0.0273891212285}");
+    done(&p);
+    done(&q);
+}
+
+static void test_sweeps_refuse_what_is_wrong(void **state)
+{
+    static const struct {
+        const char *sweep, *pointer, *what;
+    } cases[] = {
+        {"{}", "#/sweep/axes", "is needed"},
+        {"{\"axes\":[]}", "#/sweep/axes", "1 to 8 axes"},
+        {"{\"axes\":{}}", "#/sweep/axes", "1 to 8 axes"},
+        {"{\"axes\":[1]}", "#/sweep/axes/0", "must be an object"},
+        {"{\"axes\":[{\"pointer\":\"/train/batch\"}]}", "#/sweep/axes/0", "needs one of values"},
+        {"{\"axes\":[{\"pointer\":\"/train/batch\",\"values\":[]}]}", "#/sweep/axes/0/values", "1 to 1000"},
+        {"{\"axes\":[{\"pointer\":\"/train/batch\",\"values\":[1],\"log\":[1,2,3]}]}", "#/sweep/axes/0", "more than one"},
+        {"{\"axes\":[{\"pointer\":\"/train/batch\",\"value\":[1]}]}", "#/sweep/axes/0/value", "did you mean 'values'?"},
+        {"{\"axes\":[{\"values\":[1]}]}", "#/sweep/axes/0/pointer", "must be a JSON pointer"},
+        {"{\"axes\":[{\"pointer\":\"/train/bacth\",\"values\":[1]}]}", "#/sweep/axes/0/pointer", "did you mean 'batch'?"},
+        {"{\"axes\":[{\"pointer\":\"/name\",\"values\":[\"a\"]}]}", "#/sweep/axes/0/pointer", "cannot be swept"},
+        {"{\"axes\":[{\"pointer\":\"/attention/c0\",\"values\":[1]}]}", "#/sweep/axes/0/pointer", "cannot be swept"},
+        {"{\"axes\":[{\"pointer\":\"/resources/threads\",\"values\":[1]}]}", "#/sweep/axes/0/pointer", "cannot be swept"},
+        {"{\"axes\":[{\"pointer\":\"/train/batch\",\"log\":[0,2,3]}]}", "#/sweep/axes/0/log", "0 < lo <= hi"},
+        {"{\"axes\":[{\"pointer\":\"/train/batch\",\"linear\":[3,2,3]}]}", "#/sweep/axes/0/linear", "lo <= hi"},
+        {"{\"axes\":[{\"pointer\":\"/train/batch\",\"linear\":[1,2]}]}", "#/sweep/axes/0/linear", "[lo, hi, n]"},
+        {"{\"axes\":[{\"pointer\":\"/train/batch\",\"linear\":[1,2,1001]}]}", "#/sweep/axes/0/linear", "from 1 to 1000"},
+        {"{\"axes\":[{\"pointer\":\"/model/preset\",\"linear\":[1,2,3]}]}", "#/sweep/axes/0", "only a number"},
+        {"{\"axes\":[{\"pointer\":\"/train/batch\",\"uniform\":[1,2]}]}", "#/sweep/axes/0", "need the method random"},
+        {"{\"method\":\"random\",\"axes\":[{\"pointer\":\"/train/batch\",\"uniform\":[1,2,3]}]}", "#/sweep/axes/0/uniform", "[lo, hi]"},
+        {"{\"axes\":[{\"pointer\":\"/train/optimizer\",\"values\":[3]}]}", "#/sweep/axes/0/values/0", "must be an object"},
+        {"{\"axes\":[{\"pointer\":\"/train/optimizer\",\"values\":[{\"lrr\":3}]}]}", "#/sweep/axes/0/values/0/lrr", "did you mean 'lr'?"},
+        {"{\"axes\":[{\"pointer\":\"/train/batch\",\"values\":[1]},{\"pointer\":\"/train/batch\",\"values\":[1]}]}",
+         "#/sweep/axes/1/pointer", "overlaps"},
+        {"{\"axes\":[{\"pointer\":\"/train\",\"values\":[{}]},{\"pointer\":\"/train/batch\",\"values\":[1]}]}",
+         "#/sweep/axes/1/pointer", "overlaps"},
+        {"{\"method\":\"asha\",\"axes\":[{\"pointer\":\"/train/batch\",\"values\":[1]}]}", "#/sweep/method", "\"asha\" is known but not"},
+        {"{\"axes\":[{\"pointer\":\"/train/seed\",\"linear\":[0,999,1000]},{\"pointer\":\"/train/batch\",\"linear\":[1,11,11]}]}",
+         "#/sweep", "more than 10000 runs"},
+        {"{\"axes\":[{\"pointer\":\"/sweep\",\"values\":[1]}]}", "#/sweep/axes/0/pointer", "cannot be swept"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *doc = with(GPT, "/sweep", cases[i].sweep);
+        want_only(doc, cases[i].pointer, cases[i].what);
+        free(doc);
+    }
+    {
+        char *doc = with(GPT, "/sweep", "{\"axes\":[{\"pointer\":\"/train/seed\",\"linear\":[0,999,1000]}]}"), *more;
+        more = with(doc, "/trials", "11");
+        want_only(more, "#/sweep", "more than 10000 runs");
+        free(more);
+        free(doc);
+    }
+}
+
+static void test_an_override_on_a_swept_pointer_removes_the_axis(void **state)
+{
+    char *doc = with(example_2, "/overrides", "{\"/attention/k\":5}");
+    struct parsed p = want_ok(doc);
+    json_t *run = run_json(p.job, 2);
+    struct pd_buf b;
+
+    (void)state;
+    assert_int_equal(spec_job_run_count(p.job), 3); /* the trials */
+    assert_int_equal(json_integer_value(spec_json_at(run, "/attention/k")), 5);
+    assert_int_equal(json_integer_value(spec_json_at(run, "/train/seed")), 2);
+    want_params(p.job, 2, "{}");
+    pd_buf_init(&b, 0);
+    assert_int_equal(spec_job_document(p.job, &b, NULL), PD_OK);
+    same_again(b.data);
+    assert_non_null(strstr(b.data, "\"sweep\":null"));
+    pd_buf_done(&b);
+    json_decref(run);
+    done(&p);
+    free(doc);
+}
+
+static void test_a_sweep_warns_only_of_what_never_has_an_effect(void **state)
+{
+    char *doc = with(GPT, "/attention", "{\"degree\":2,\"k\":3}"), *more;
+    struct parsed p;
+
+    (void)state;
+    more = with(doc, "/sweep", "{\"axes\":[{\"pointer\":\"/attention/activation\",\"values\":[\"softmax\",\"poly\"]}]}");
+    p = parse(more);
+    assert_int_equal(p.err, PD_OK);
+    assert_true(told(p.report.warnings, p.report.warning_count, "#/attention/k", "has no effect"));
+    assert_false(told(p.report.warnings, p.report.warning_count, "#/attention/degree", "has no effect"));
+    done(&p);
+    free(doc);
+    free(more);
+}
+
+static void test_runs_outside_the_job_are_not_found(void **state)
+{
+    struct parsed p = want_ok(VIT);
+    struct spec_config *g = NULL;
+    struct pd_buf b;
+    struct pd_why why;
+
+    (void)state;
+    pd_buf_init(&b, 0);
+    assert_int_equal(spec_job_run_resolve(p.job, 1, &b, &why), PD_ERR_NOT_FOUND);
+    assert_int_equal(spec_job_run_resolve(p.job, -1, &b, &why), PD_ERR_NOT_FOUND);
+    assert_int_equal(spec_job_run_params(p.job, 1, &b, &why), PD_ERR_NOT_FOUND);
+    assert_int_equal(spec_job_run_config(p.job, 1, &g, &why), PD_ERR_NOT_FOUND);
+    assert_null(g);
+    assert_int_equal(b.len, 0);
+    done(&p);
+}
+
+/* ---- Workers ---- */
+
+static void test_config_load_takes_one_run(void **state)
+{
+    struct spec_config *g = NULL;
+    struct pd_why why;
+    struct parsed p = want_ok(example_1);
+    char *text = run_text(p.job, 0);
+
+    (void)state;
+    assert_int_equal(spec_config_load(text, strlen(text), &g, &why), PD_OK);
+    assert_string_equal(g->name, "mnist cubic");
+    assert_int_equal(g->resources.threads, 2);
+    g = spec_config_free(g);
+    assert_null(g);
+    assert_int_equal(spec_config_load(example_2, strlen(example_2), &g, &why), PD_ERR_INVALID);
+    assert_non_null(strstr(why.text, "21 runs"));
+    assert_int_equal(spec_config_load("{", 1, &g, &why), PD_ERR_CORRUPT);
+    assert_int_equal(spec_config_load("{\"x\":1}", 7, &g, &why), PD_ERR_INVALID);
+    assert_non_null(strstr(why.text, "#/x: unknown key"));
+    assert_null(g);
+    assert_null(spec_config_free(NULL));
+    assert_null(spec_job_free(NULL));
+    free(text);
+    done(&p);
+}
+
+static void test_bind_refuses_what_the_data_cannot_carry(void **state)
+{
+    struct parsed p = want_ok(example_1);
+    struct spec_config *g = NULL;
+    struct pd_why why;
+
+    (void)state;
+    assert_int_equal(spec_job_run_config(p.job, 0, &g, &why), PD_OK);
+    assert_int_equal(spec_config_bind(g, 63, &why), PD_ERR_INVALID);
+    assert_non_null(strstr(why.text, "less than one batch of 64"));
+    assert_int_equal(g->bound.steps, 0);
+    assert_int_equal(spec_config_bind(g, 64, &why), PD_OK);
+    assert_int_equal(g->bound.steps, 4);
+    assert_int_equal(g->bound.eval_every, 1);
+    g->train.schedule.warmup_steps = 5;
+    assert_int_equal(spec_config_bind(g, 64, &why), PD_ERR_INVALID);
+    assert_non_null(strstr(why.text, "warm-up of 5 steps"));
+    g->train.epochs = 1000000000;
+    g->train.schedule.warmup_steps = 0;
+    assert_int_equal(spec_config_bind(g, 64 * 100000, &why), PD_ERR_INVALID);
+    assert_non_null(strstr(why.text, "too many"));
+    spec_config_free(g);
+    done(&p);
+}
+
+static void test_plan_digest_ignores_what_does_not_change_the_plan(void **state)
+{
+    static const struct {
+        const char *pointer, *value;
+        bool same;
+    } cases[] = {
+        {"/name", "\"other\"", true}, {"/experiment", "\"other\"", true}, {"/tags", "{\"a\":\"b\"}", true},
+        {"/notes", "\"n\"", true}, {"/train/seed", "9", true}, {"/train/optimizer/lr", "0.5", true},
+        {"/train/schedule/warmup_epochs", "0.5", true}, {"/train/schedule/name", "\"constant\"", true},
+        {"/data/path", "\"elsewhere\"", true}, {"/resources/priority", "-3", true}, {"/resources/time_limit_s", "5", true},
+        {"/depends_on", "[{\"job\":\"1\"}]", true}, {"/register", "\"m\"", true}, {"/model/width", "32", false},
+        {"/train/batch", "32", false}, {"/attention/activation", "\"poly\"", false}, {"/resources/threads", "2", false},
+        {"/train/optimizer/name", "\"msgdw\"", false},
+    };
+    struct parsed p = want_ok(VIT);
+    char *base = run_text(p.job, 0), want[SPEC_DIGEST_SIZE], got[SPEC_DIGEST_SIZE], config[SPEC_DIGEST_SIZE], other[SPEC_DIGEST_SIZE];
+
+    (void)state;
+    assert_int_equal(spec_plan_digest(base, strlen(base), "f", want, NULL), PD_OK);
+    assert_int_equal(spec_config_digest(base, strlen(base), config, NULL), PD_OK);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *doc = with(VIT, cases[i].pointer, cases[i].value), *text;
+        struct parsed q = parse(doc);
+        if (q.err != PD_OK)
+            dump(&q);
+        assert_int_equal(q.err, PD_OK);
+        text = run_text(q.job, 0);
+        assert_int_equal(spec_plan_digest(text, strlen(text), "f", got, NULL), PD_OK);
+        if ((strcmp(want, got) == 0) != cases[i].same)
+            fail_msg("%s: the plan's digest should be %s", cases[i].pointer, cases[i].same ? "the same" : "another");
+        assert_int_equal(spec_config_digest(text, strlen(text), other, NULL), PD_OK);
+        assert_string_not_equal(config, other);
+        free(text);
+        free(doc);
+        done(&q);
+    }
+    free(base);
+    done(&p);
+}
+
+/* The digest of one resolved document, pinned: if it changes, so do the stored digests of every job; then this
+ * line changes with a word about why. */
+static void test_config_digest_is_pinned(void **state)
+{
+    struct parsed p = want_ok(example_1);
+    char *text = run_text(p.job, 0), digest[SPEC_DIGEST_SIZE];
+
+    (void)state;
+    assert_int_equal(spec_config_digest(text, strlen(text), digest, NULL), PD_OK);
+    assert_string_equal(digest, "18ef1fcb4104f2ae81a1694712bcf7d19986229cfc620afeb6e1006cf12d87ea");
+    free(text);
+    done(&p);
+}
+
+/* ---- Fuzzing's entry, fed with mutated examples ---- */
+
+static void test_fuzz_entry_keeps_its_invariants(void **state)
+{
+    static const char *const seeds[] = {example_1, example_2, example_3, example_3_runs, VIT, GPT};
+    uint64_t x = 20261121;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof seeds / sizeof *seeds; i++)
+        spec_fuzz((const uint8_t *)seeds[i], strlen(seeds[i]));
+    for (int round = 0; round < 3000; round++) {
+        const char *seed = seeds[round % (sizeof seeds / sizeof *seeds)];
+        size_t n = strlen(seed);
+        char *text = malloc(n);
+        assert_non_null(text);
+        memcpy(text, seed, n);
+        for (int k = 0; k < 1 + round % 3; k++) {
+            x = x * 6364136223846793005u + 1442695040888963407u;
+            text[(x >> 33) % n] = "0123456789\"{}[]:,-.eEntf/~ aklmp"[x >> 20 & 31];
+        }
+        spec_fuzz((const uint8_t *)text, n);
+        free(text);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_example_1_as_a_configuration),
+        cmocka_unit_test(test_example_2_makes_21_runs),
+        cmocka_unit_test(test_example_3_names_what_it_lacks_and_runs_without),
+        cmocka_unit_test(test_a_resolved_document_resolves_to_itself),
+        cmocka_unit_test(test_the_kept_document_makes_the_same_runs_anywhere),
+        cmocka_unit_test(test_all_errors_come_at_once_with_pointers),
+        cmocka_unit_test(test_unknown_keys_and_suggestions),
+        cmocka_unit_test(test_malformed_and_oversized_documents),
+        cmocka_unit_test(test_checks_of_several_fields),
+        cmocka_unit_test(test_a_custom_shape_needs_no_preset),
+        cmocka_unit_test(test_what_has_no_effect_is_a_warning),
+        cmocka_unit_test(test_later_layers_win),
+        cmocka_unit_test(test_errors_point_at_the_layer_that_set_the_value),
+        cmocka_unit_test(test_overrides_refuse_what_they_must_not_touch),
+        cmocka_unit_test(test_tags_of_document_and_overrides_merge),
+        cmocka_unit_test(test_head_carries_dependencies_and_tags),
+        cmocka_unit_test(test_paths_stay_below_configured_roots),
+        cmocka_unit_test(test_grid_runs_through_all_combinations_last_axis_fastest),
+        cmocka_unit_test(test_random_draws_are_functions_of_the_seed),
+        cmocka_unit_test(test_sweeps_refuse_what_is_wrong),
+        cmocka_unit_test(test_an_override_on_a_swept_pointer_removes_the_axis),
+        cmocka_unit_test(test_a_sweep_warns_only_of_what_never_has_an_effect),
+        cmocka_unit_test(test_runs_outside_the_job_are_not_found),
+        cmocka_unit_test(test_config_load_takes_one_run),
+        cmocka_unit_test(test_bind_refuses_what_the_data_cannot_carry),
+        cmocka_unit_test(test_plan_digest_ignores_what_does_not_change_the_plan),
+        cmocka_unit_test(test_config_digest_is_pinned),
+        cmocka_unit_test(test_fuzz_entry_keeps_its_invariants),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -691,11 +691,9 @@ static void chains(struct pass *p)
 enum pd_err pk_passes_run(struct pk_graph *g, struct pd_why *why)
 {
     struct pass p;
-    bool ok = sweep(g) && pass_init(&p, g);
+    bool ok = pass_init(&p, g) && sweep(g);
 
-    if (!ok)
-        return pd_fail(why, PD_ERR_NOMEM, "no memory for the passes");
-    ok = simplify(&p) && sweep(g) && slices(&p) && sweep(g) && epilogues(&p);
+    ok = ok && simplify(&p) && sweep(g) && slices(&p) && sweep(g) && epilogues(&p);
     if (ok) {
         chains(&p);
         ok = sweep(g);

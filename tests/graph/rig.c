@@ -9,13 +9,18 @@
 
 struct rig *rig_new(bool plain)
 {
+    return rig_new_on(reference_backend(), 1, plain);
+}
+
+struct rig *rig_new_on(const struct pk_backend_api *api, int threads, bool plain)
+{
     struct rig *r = calloc(1, sizeof *r);
 
     assert_non_null(r);
     r->g = pk_graph_new(plain);
     assert_non_null(r->g);
-    r->api = reference_backend();
-    assert_int_equal(r->api->open(NULL, 0, 1, &r->backend, &r->why), PD_OK);
+    r->api = api;
+    assert_int_equal(r->api->open(NULL, 0, threads, &r->backend, &r->why), PD_OK);
     return r;
 }
 

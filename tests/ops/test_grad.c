@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/ops/rule.h"
+
 #define TOL 2e-7
 
 /* A scalar that depends on every element of y with a weight of its own, and not linearly. */
@@ -375,6 +377,71 @@ static void test_grad_of_grad_goes_through_fused_derivatives(void **state)
         run_build(&builds[i], false, true);
 }
 
+/* Values and gradients of the fused nodes against those of their definitions. */
+static void test_fused_forms_equal_plain_forms(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof builds / sizeof *builds; i++) {
+        struct rig *r[2];
+        size_t n = 0;
+
+        for (int plain = 0; plain < 2; plain++) {
+            struct pk_val leaf[8], d[8], y;
+            const char *name[8];
+
+            n = 0;
+            r[plain] = rig_new(plain);
+            y = builds[i].make(r[plain]->g, leaf, name, &n);
+            pk_grad(r[plain]->g, weigh(r[plain]->g, y, "w1"), PK_NONE, leaf, n, d);
+            pk_output(r[plain]->g, "y", y);
+            for (size_t k = 0; k < n; k++) {
+                char out[32];
+
+                snprintf(out, sizeof out, "d%zu", k);
+                pk_output(r[plain]->g, out, d[k]);
+            }
+            rig_plan(r[plain]);
+            if (builds[i].fill)
+                builds[i].fill(r[plain]);
+            rig_run(r[plain]);
+        }
+        for (size_t k = 0; k <= n; k++) {
+            char out[32] = "y";
+            int64_t na, nb;
+            double *a, *b;
+
+            if (k)
+                snprintf(out, sizeof out, "d%zu", k - 1);
+            a = rig_read(r[0], out, &na);
+            b = rig_read(r[1], out, &nb);
+            assert_int_equal(na, nb);
+            for (int64_t j = 0; j < na; j++)
+                if (!(fabs(a[j] - b[j]) <= 1e-11 * (1.0 + fabs(a[j]))))
+                    fail_msg("%s: %s[%lld] is %.15g fused and %.15g plain", builds[i].label, out,
+                             (long long)j, a[j], b[j]);
+            free(a);
+            free(b);
+        }
+        rig_free(r[0]);
+        rig_free(r[1]);
+    }
+}
+
+/* An op without a derivative is a decision, not an oversight. */
+static void test_grad_exists_for_every_op(void **state)
+{
+    (void)state;
+    for (int op = PK_OP_RESHAPE; op < PK_OP_COUNT; op++) {
+        const struct pk_rule *rule = pk_rule_of((enum pk_op)op);
+        bool none =
+            op == PK_OP_ATTENTION_STATS || op == PK_OP_CACHE_APPEND || op == PK_OP_ADAMW || op == PK_OP_MSGDW;
+
+        assert_non_null(rule);
+        if ((rule->vjp != NULL) == none)
+            fail_msg("%s %s", rule->name, none ? "has a derivative" : "has no derivative");
+    }
+}
+
 /* Third order, to be sure that nothing stops at two. */
 static void test_grad_third_order_of_a_chain(void **state)
 {
@@ -511,6 +578,8 @@ int main(void)
         cmocka_unit_test(test_grad_of_plain_forms_agrees_with_differences),
         cmocka_unit_test(test_grad_of_grad_agrees_with_differences),
         cmocka_unit_test(test_grad_of_grad_goes_through_fused_derivatives),
+        cmocka_unit_test(test_fused_forms_equal_plain_forms),
+        cmocka_unit_test(test_grad_exists_for_every_op),
         cmocka_unit_test(test_grad_third_order_of_a_chain),
         cmocka_unit_test(test_grad_of_every_instruction),
         cmocka_unit_test(test_grad_visits_only_paths_to_what_is_asked),

@@ -32,6 +32,7 @@
 #define BODIES_MAX (256u * 1024u * 1024u)    /* bytes of request bodies held at once, all clients together */
 #define COMMENT_US (15 * 1000000LL)          /* silence before a comment line (wire.md 1) */
 #define TICK_MS 500
+#define ANSWER_GRACE_MS 1000                 /* api_stop: for the last answers to leave */
 #define HEADERS_MAX 8
 
 struct header {
@@ -81,7 +82,7 @@ struct api_req {
     struct pd_buf body;
     size_t swallowed;
     int64_t start_us;
-    bool begun, answered, failed, gave_up;
+    bool begun, handled, answered, failed, gave_up;
     struct api_wait *wait, *waited;
     void (*next)(struct api_req *);
     void *state;
@@ -113,6 +114,7 @@ struct api {
     uint64_t next_id;
     atomic_bool stopping, draining;
     atomic_size_t body_bytes;
+    atomic_int active; /* requests whose handler was called and that have not ended */
     struct api_counters counters;
     struct api_core *core;
     char *settings_text; /* behind set */
@@ -736,6 +738,8 @@ static void request_done(void *cls, struct MHD_Connection *connection, void **re
         api_count_request(&api->counters, r->route, r->status, pd_clock_mono_us() - r->start_us);
     if (r->conn)
         atomic_store(&r->conn->deadline_us, pd_clock_mono_us() + (int64_t)api->set.idle_timeout_s * 1000000);
+    if (r->handled)
+        atomic_fetch_sub(&api->active, 1);
     if (r->stream) /* never given to libmicrohttpd */
         stream_done(r->stream);
     if (r->state && r->state_done)
@@ -926,6 +930,8 @@ static enum MHD_Result access_handler(void *cls, struct MHD_Connection *connecti
         r->waited = NULL;
     } else if (!r->answered) {
         atomic_store(&r->conn->deadline_us, 0);
+        atomic_fetch_add(&api->active, 1);
+        r->handled = true;
         r->route->handler(r);
     }
     if (r->wait)
@@ -1232,6 +1238,9 @@ struct api *api_stop(struct api *api)
         int fd = MHD_quiesce_daemon(api->mhd);
 
         waits_end(api);
+        /* What was resumed still has to be written; stopping cuts connections off where they stand. */
+        for (int i = 0; i < ANSWER_GRACE_MS / 5 && atomic_load(&api->active) > 0; i++)
+            usleep(5000);
         MHD_stop_daemon(api->mhd);
         if (fd >= 0)
             close(fd);

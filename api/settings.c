@@ -38,7 +38,7 @@ enum pd_err api_settings_read(const struct config *config, struct api_settings *
         .connections = (int)config->server.max_connections,
         .connections_per_ip = 0, /* loopback: all clients are one address */
         .idle_timeout_s = 60,
-        .header_timeout_s = 30,
+        .header_timeout_s = 10,
         .body_timeout_s = 120,
         .body_max = (size_t)config->server.max_body_bytes,
         .sse_clients = (int)config->limits.sse_clients,

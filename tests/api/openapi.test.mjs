@@ -1,0 +1,69 @@
+// api/openapi.yaml against the route table, both ways, and against itself.
+import assert from 'node:assert/strict';
+import { execFileSync } from 'node:child_process';
+import { existsSync, readFileSync } from 'node:fs';
+import path from 'node:path';
+import { after, before, test } from 'node:test';
+import YAML from 'yaml';
+import { Host, build, contract, root } from './lib.mjs';
+
+let host;
+before(async () => { host = await Host.start(); });
+after(() => host.stop());
+
+const methods = ['get', 'post', 'put', 'patch', 'delete'];
+
+function contractRoutes() {
+    return Object.entries(contract.paths).flatMap(([template, item]) =>
+        methods.filter(method => item[method]).map(method => `${method.toUpperCase()} ${template} ${item[method].operationId}`));
+}
+
+test('every route stands in openapi.yaml and the other way round', () => {
+    const polyd = path.join(build, 'bin/polyd');
+    const source = readFileSync(path.join(root, 'api/routes.c'), 'utf8');
+    const table = [...source.matchAll(/^\s*ROUTE\((\w+), "([^"]+)", (\w+),/gm)].map(([, method, template, operation]) => `${method} ${template} ${operation}`);
+    assert.ok(table.length > 50);
+    assert.deepEqual([...table].sort(), contractRoutes().sort());
+    if (existsSync(polyd)) {
+        const printed = execFileSync(polyd, ['--routes'], { encoding: 'utf8' }).trim().split('\n');
+        assert.deepEqual(printed.sort(), contractRoutes().sort());
+    }
+});
+
+test('each operationId is the C name of a handler that is defined once', () => {
+    const handlers = readFileSync(path.join(root, 'api/handlers.h'), 'utf8');
+    const names = contractRoutes().map(route => route.split(' ')[2]);
+    assert.equal(new Set(names).size, names.length);
+    for (const name of names)
+        assert.match(handlers, new RegExp(`^void ${name}\\(struct api_req \\*r\\);$`, 'm'));
+});
+
+test('every reference resolves and every path parameter is declared', () => {
+    const walk = (node, where) => {
+        if (Array.isArray(node))
+            return node.forEach((item, i) => walk(item, `${where}/${i}`));
+        if (!node || typeof node !== 'object')
+            return;
+        if (typeof node.$ref === 'string') {
+            const target = node.$ref.slice(2).split('/').reduce((at, token) => at?.[token], contract);
+            assert.ok(target, `${where}: ${node.$ref}`);
+        }
+        for (const [key, value] of Object.entries(node))
+            walk(value, `${where}/${key}`);
+    };
+    walk(contract, '#');
+    for (const [template, item] of Object.entries(contract.paths)) {
+        const wanted = [...template.matchAll(/\{(\w+)\}/g)].map(match => match[1]).sort();
+        const declared = (item.parameters ?? [])
+            .map(p => p.$ref ? p.$ref.slice(2).split('/').reduce((at, token) => at[token], contract) : p)
+            .filter(p => p.in === 'path').map(p => p.name).sort();
+        assert.deepEqual(declared, wanted, template);
+    }
+});
+
+test('/openapi.yaml is the file and /openapi.json says the same', async () => {
+    const yaml = await host.get('/openapi.yaml');
+    assert.equal(yaml.text, readFileSync(path.join(root, 'api/openapi.yaml'), 'utf8'));
+    const json = await host.get('/openapi.json');
+    assert.deepEqual(json.json, YAML.parse(yaml.text));
+});

@@ -1,0 +1,739 @@
+/* The supervisor with real workers in the diagnostic role (y = a x + b). Each test has its own state directory; a
+ * "restart" stops or abandons the supervisor and the store and opens them again. */
+#include <dirent.h>
+#include <math.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "daemon/store/tx.h"
+#include "daemon/supervise/supervise.h"
+#include "kernels/base/buf.h"
+#include "kernels/base/clock.h"
+#include "kernels/base/file.h"
+#include "kernels/base/log.h"
+
+struct fixture {
+    char dir[64];
+    struct store_writer *w;
+    struct store *s;
+    struct sup *sup;
+    struct sup_options o;
+};
+
+static void store_up(struct fixture *f)
+{
+    struct store_writer_options o = {.state_dir = f->dir};
+    struct pd_why why = {""};
+
+    if (store_writer_start(&o, &f->w, &why) != PD_OK || store_open_reader(store_writer_path(f->w), &f->s, &why) != PD_OK)
+        fail_msg("%s", why.text);
+}
+
+static void sup_up(struct fixture *f)
+{
+    struct pd_why why = {""};
+
+    if (sup_start(&f->o, f->w, &f->sup, &why) != PD_OK)
+        fail_msg("%s", why.text);
+}
+
+static void all_down(struct fixture *f)
+{
+    f->sup = sup_stop(f->sup);
+    f->s = store_close(f->s);
+    f->w = store_writer_stop(f->w);
+}
+
+static void set(const char *name, int value)
+{
+    char text[16];
+
+    snprintf(text, sizeof text, "%d", value);
+    setenv(name, text, 1);
+}
+
+static int setup(void **state)
+{
+    static const char *const names[] = {"STEPS", "STEP_US", "EVERY", "KEYS", "FAIL_AT", "CRASH_AT", "DIVERGE_AT", "FORK", "IGNORE"};
+    struct fixture *f = calloc(1, sizeof *f);
+
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char name[64];
+
+        snprintf(name, sizeof name, "POLYD_SELFTEST_%s", names[i]);
+        unsetenv(name);
+    }
+    strcpy(f->dir, "/tmp/polyd-sup-XXXXXX");
+    assert_non_null(mkdtemp(f->dir));
+    f->o = (struct sup_options){.state_dir = f->dir,
+                                .worker_path = WORKER_PATH,
+                                .train_role = "selftest",
+                                .cpu_slots = 2,
+                                .cpu_threads = 1,
+                                .grace_us = 5000000,
+                                .backoff_us = 50000};
+    store_up(f);
+    sup_up(f);
+    *state = f;
+    return 0;
+}
+
+/* Processes that carry our mark. */
+static int marked(const struct fixture *f, pid_t *ret_pids, int most)
+{
+    DIR *proc = opendir("/proc");
+    struct dirent *d;
+    char wanted[128];
+    int n = 0;
+
+    snprintf(wanted, sizeof wanted, "POLYD_MARK=%s:", f->dir);
+    while (proc && (d = readdir(proc))) {
+        char path[300];
+        struct pd_buf text;
+        struct pd_why why;
+
+        if (d->d_name[0] < '1' || d->d_name[0] > '9')
+            continue;
+        snprintf(path, sizeof path, "/proc/%s/environ", d->d_name);
+        pd_buf_init(&text, 0);
+        if (pd_file_read(path, 1 << 20, &text, &why) == PD_OK)
+            for (size_t at = 0; at < text.len; at += strlen(text.data + at) + 1)
+                if (!strncmp(text.data + at, wanted, strlen(wanted))) {
+                    if (n < most)
+                        ret_pids[n] = (pid_t)atol(d->d_name);
+                    n++;
+                    break;
+                }
+        pd_buf_done(&text);
+    }
+    if (proc)
+        closedir(proc);
+    return n;
+}
+
+static void pause_ms(int ms)
+{
+    struct timespec pause = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000L};
+
+    nanosleep(&pause, NULL);
+}
+
+static int teardown(void **state)
+{
+    struct fixture *f = *state;
+    char command[160];
+    pid_t pids[64];
+    int n;
+
+    all_down(f);
+    n = marked(f, pids, 64);
+    for (int i = 0; i < n && i < 64; i++)
+        kill(pids[i], SIGKILL);
+    pause_ms(20);
+    snprintf(command, sizeof command, "rm -rf '%s'", f->dir);
+    assert_int_equal(system(command), 0);
+    free(f);
+    return 0;
+}
+
+/* ---- helpers -------------------------------------------------------------------------------- */
+
+struct ids {
+    int64_t job, run;
+    int slots, max_restarts;
+    int64_t limit_us;
+    const char *register_name;
+};
+
+static enum pd_err submit_apply(struct store_tx *tx, void *ctx, struct pd_why *why)
+{
+    struct ids *ids = ctx;
+    struct store_job_new job = {.name = "fit", .experiment = "e", .document = "{}", .register_name = ids->register_name};
+    struct store_run_new run = {.document = "{}",
+                                .device = "cpu",
+                                .slots = ids->slots,
+                                .max_restarts = ids->max_restarts,
+                                .total_steps = -1,
+                                .time_limit_us = ids->limit_us};
+    enum pd_err err = store_job_insert(tx, &job, &ids->job, why);
+
+    return err == PD_OK ? store_run_insert(tx, ids->job, &run, &ids->run, why) : err;
+}
+
+static enum pd_err call(struct fixture *f, enum pd_err (*apply)(struct store_tx *, void *, struct pd_why *), void *ctx)
+{
+    struct store_work work = {.lane = STORE_LANE_COMMAND, .apply = apply, .ctx = ctx};
+    struct pd_why why;
+    enum pd_err err = store_writer_call(f->w, &work, &why);
+
+    if (f->sup)
+        sup_notify(f->sup);
+    return err;
+}
+
+static struct ids submit(struct fixture *f, struct ids ids)
+{
+    ids.slots = ids.slots ? ids.slots : 1;
+    assert_int_equal(call(f, submit_apply, &ids), PD_OK);
+    return ids;
+}
+
+static enum pd_err cancel_apply(struct store_tx *tx, void *ctx, struct pd_why *why)
+{
+    return store_job_cancel(tx, ((struct ids *)ctx)->job, -1, "asked", why);
+}
+
+static enum pd_err pause_apply(struct store_tx *tx, void *ctx, struct pd_why *why)
+{
+    return store_job_pause(tx, ((struct ids *)ctx)->job, -1, why);
+}
+
+static enum pd_err resume_apply(struct store_tx *tx, void *ctx, struct pd_why *why)
+{
+    return store_job_resume(tx, ((struct ids *)ctx)->job, -1, why);
+}
+
+static char run_reason[512];
+
+static bool keep_run(void *ctx, const struct store_run *r)
+{
+    *(struct store_run *)ctx = *r;
+    snprintf(run_reason, sizeof run_reason, "%s", r->reason);
+    return true;
+}
+
+static struct store_run run_now(struct fixture *f, int64_t id)
+{
+    struct store_run r = {0};
+    struct pd_why why;
+
+    assert_int_equal(store_run_get(f->s, id, keep_run, &r, &why), PD_OK);
+    return r;
+}
+
+static struct store_run await(struct fixture *f, int64_t run, enum spec_run_state state, int seconds)
+{
+    int64_t end_us = pd_clock_mono_us() + seconds * INT64_C(1000000);
+    struct store_run r;
+
+    do {
+        r = run_now(f, run);
+        if (r.state == state)
+            return r;
+        pause_ms(5);
+    } while (pd_clock_mono_us() < end_us);
+    fail_msg("run %lld is %s after %d s, not %s (%s)", (long long)run, spec_run_state_name(r.state), seconds,
+             spec_run_state_name(state), run_reason);
+    return r;
+}
+
+static void await_step(struct fixture *f, int64_t run, int64_t step)
+{
+    int64_t end_us = pd_clock_mono_us() + 20000000;
+    struct sup_progress p;
+
+    while (pd_clock_mono_us() < end_us) {
+        if (sup_progress_get(f->sup, run, &p) && p.step >= step)
+            return;
+        pause_ms(5);
+    }
+    fail_msg("run %lld did not reach step %lld", (long long)run, (long long)step);
+}
+
+static void await_no_process(struct fixture *f)
+{
+    int64_t end_us = pd_clock_mono_us() + 10000000;
+
+    while (marked(f, NULL, 0)) {
+        if (pd_clock_mono_us() > end_us)
+            fail_msg("%d processes are left", marked(f, NULL, 0));
+        pause_ms(10);
+    }
+}
+
+struct series {
+    int64_t next, count;
+    double a, b;
+    bool ok;
+};
+
+static double draw(int64_t step)
+{
+    uint64_t z = (uint64_t)step * UINT64_C(0x9E3779B97F4A7C15) + UINT64_C(0x9E3779B97F4A7C15);
+
+    z = (z ^ (z >> 30)) * UINT64_C(0xBF58476D1CE4E5B9);
+    z = (z ^ (z >> 27)) * UINT64_C(0x94D049BB133111EB);
+    return (double)((z ^ (z >> 31)) >> 11) / 9007199254740992.0;
+}
+
+/* Every step once, in order, with the value that an undisturbed run has. */
+static bool check_point(void *ctx, const struct store_point *p)
+{
+    struct series *s = ctx;
+    double x = draw(s->next), error = s->a * x + s->b - (3.0 * x - 1.0);
+
+    if (p->step != s->next || p->value != error * error)
+        s->ok = false;
+    s->a -= 0.5 * error * x;
+    s->b -= 0.5 * error;
+    s->next++;
+    s->count++;
+    return true;
+}
+
+static void check_series(struct fixture *f, int64_t run, int64_t steps)
+{
+    struct store_point_query q = {.run_id = run, .key = "loss", .from_step = INT64_MIN, .to_step = INT64_MAX, .attempt = -1};
+    struct series s = {.next = 1, .ok = true};
+    struct pd_why why;
+
+    assert_int_equal(store_point_list(f->s, &q, check_point, &s, &why), PD_OK);
+    if (!s.ok || s.count != steps)
+        fail_msg("%lld points of %lld, as an undisturbed run has them: %d", (long long)s.count, (long long)steps, s.ok);
+}
+
+static int count_attempts;
+static enum spec_cause last_cause;
+
+static bool note_attempt(void *ctx, const struct store_attempt *a)
+{
+    (void)ctx;
+    count_attempts++;
+    last_cause = a->cause;
+    return true;
+}
+
+static void look_at_attempts(struct fixture *f, int64_t run)
+{
+    struct pd_why why;
+
+    count_attempts = 0;
+    assert_int_equal(store_attempt_list(f->s, run, note_attempt, NULL, &why), PD_OK);
+}
+
+/* The worker of an attempt: the child of its shim. */
+static pid_t worker_pid(struct fixture *f, bool shim)
+{
+    pid_t pids[64];
+    int n = marked(f, pids, 64);
+
+    for (int i = 0; i < n; i++) {
+        char path[64], text[4096] = "";
+        FILE *file;
+        size_t len;
+
+        snprintf(path, sizeof path, "/proc/%d/cmdline", (int)pids[i]);
+        file = fopen(path, "re");
+        if (!file)
+            continue;
+        len = fread(text, 1, sizeof text - 1, file);
+        fclose(file);
+        if (len > 14 && !strcmp(text + strlen(text) + 1, shim ? "shim" : "train"))
+            return pids[i];
+    }
+    return 0;
+}
+
+/* ---- tests ---------------------------------------------------------------------------------- */
+
+static bool keep_version(void *ctx, const struct store_model_version *v)
+{
+    *(int64_t *)ctx = v->n;
+    return true;
+}
+
+static void test_supervise_job_runs_to_its_end(void **state)
+{
+    struct fixture *f = *state;
+    struct ids ids;
+    struct store_run r;
+    struct pd_why why;
+    int64_t version = 0;
+    char log[256];
+    struct pd_buf text;
+
+    ids = submit(f, (struct ids){.register_name = "line"});
+    r = await(f, ids.run, SPEC_RUN_ENDED, 20);
+    assert_int_equal(r.outcome, SPEC_OUTCOME_SUCCEEDED);
+    assert_int_equal(r.step, 200);
+    check_series(f, ids.run, 200);
+    assert_int_equal(store_model_version_get(f->s, "line", 0, keep_version, &version, &why), PD_OK);
+    assert_int_equal(version, 1);
+    await_no_process(f);
+    sup_log_path(f->sup, ids.run, 1, log, sizeof log);
+    pd_buf_init(&text, 0);
+    assert_int_equal(pd_file_read(log, 1 << 20, &text, &why), PD_OK);
+    assert_non_null(strstr(text.data, "step 200 loss"));
+    pd_buf_done(&text);
+}
+
+static void test_supervise_cancel_is_graceful(void **state)
+{
+    struct fixture *f = *state;
+    struct ids ids;
+
+    set("POLYD_SELFTEST_STEPS", 1000000);
+    ids = submit(f, (struct ids){0});
+    await_step(f, ids.run, 10);
+    assert_int_equal(call(f, cancel_apply, &ids), PD_OK);
+    assert_int_equal(await(f, ids.run, SPEC_RUN_ENDED, 5).outcome, SPEC_OUTCOME_CANCELLED);
+    look_at_attempts(f, ids.run);
+    assert_int_equal(last_cause, SPEC_CAUSE_CANCELLED);
+    await_no_process(f);
+}
+
+static void test_supervise_cancel_kills_who_does_not_listen(void **state)
+{
+    struct fixture *f = *state;
+    struct ids ids;
+
+    all_down(f);
+    f->o.grace_us = 300000;
+    store_up(f);
+    sup_up(f);
+    set("POLYD_SELFTEST_STEPS", 1000000);
+    set("POLYD_SELFTEST_IGNORE", 1);
+    set("POLYD_SELFTEST_FORK", 1);
+    ids = submit(f, (struct ids){0});
+    await_step(f, ids.run, 5);
+    assert_true(marked(f, NULL, 0) >= 3); /* shim, worker, and what it left behind */
+    assert_int_equal(call(f, cancel_apply, &ids), PD_OK);
+    assert_int_equal(await(f, ids.run, SPEC_RUN_ENDED, 5).outcome, SPEC_OUTCOME_CANCELLED);
+    await_no_process(f);
+}
+
+static void test_supervise_stray_children_die_with_their_attempt(void **state)
+{
+    struct fixture *f = *state;
+    struct ids ids;
+
+    set("POLYD_SELFTEST_FORK", 1);
+    set("POLYD_SELFTEST_STEPS", 20);
+    ids = submit(f, (struct ids){0});
+    assert_int_equal(await(f, ids.run, SPEC_RUN_ENDED, 10).outcome, SPEC_OUTCOME_SUCCEEDED);
+    await_no_process(f);
+}
+
+static void test_supervise_killed_worker_resumes_from_checkpoint(void **state)
+{
+    struct fixture *f = *state;
+    struct ids ids;
+    pid_t pid;
+
+    set("POLYD_SELFTEST_STEPS", 1500);
+    ids = submit(f, (struct ids){.max_restarts = 3});
+    await_step(f, ids.run, 50);
+    pid = worker_pid(f, false);
+    assert_true(pid > 0);
+    kill(pid, SIGKILL);
+    assert_int_equal(await(f, ids.run, SPEC_RUN_ENDED, 20).outcome, SPEC_OUTCOME_SUCCEEDED);
+    look_at_attempts(f, ids.run);
+    assert_int_equal(count_attempts, 2);
+    check_series(f, ids.run, 1500);
+    await_no_process(f);
+}
+
+static void test_supervise_killed_shim_takes_its_worker_along(void **state)
+{
+    struct fixture *f = *state;
+    struct ids ids;
+    pid_t pid;
+
+    set("POLYD_SELFTEST_FORK", 1);
+    set("POLYD_SELFTEST_STEPS", 1500);
+    ids = submit(f, (struct ids){.max_restarts = 3});
+    await_step(f, ids.run, 50);
+    pid = worker_pid(f, true);
+    assert_true(pid > 0);
+    kill(pid, SIGKILL);
+    assert_int_equal(await(f, ids.run, SPEC_RUN_ENDED, 20).outcome, SPEC_OUTCOME_SUCCEEDED);
+    check_series(f, ids.run, 1500);
+    await_no_process(f);
+}
+
+static void test_supervise_stopped_worker_counts_as_hang(void **state)
+{
+    struct fixture *f = *state;
+    struct ids ids;
+    struct sup_stats stats;
+    pid_t pid;
+
+    all_down(f);
+    f->o.hang_us = 1500000;
+    store_up(f);
+    sup_up(f);
+    set("POLYD_SELFTEST_STEPS", 1500);
+    ids = submit(f, (struct ids){.max_restarts = 3});
+    await_step(f, ids.run, 50);
+    pid = worker_pid(f, false);
+    kill(pid, SIGSTOP);
+    assert_int_equal(await(f, ids.run, SPEC_RUN_ENDED, 20).outcome, SPEC_OUTCOME_SUCCEEDED);
+    sup_stats(f->sup, &stats);
+    assert_int_equal(stats.hangs, 1);
+    check_series(f, ids.run, 1500);
+}
+
+static void test_supervise_failing_run_uses_up_its_restarts(void **state)
+{
+    struct fixture *f = *state;
+    struct ids ids;
+
+    set("POLYD_SELFTEST_FAIL_AT", 5);
+    ids = submit(f, (struct ids){.max_restarts = 2});
+    assert_int_equal(await(f, ids.run, SPEC_RUN_ENDED, 20).outcome, SPEC_OUTCOME_FAILED);
+    assert_non_null(strstr(run_reason, "asked to fail at step 5"));
+    look_at_attempts(f, ids.run);
+    assert_int_equal(count_attempts, 3);
+    assert_int_equal(last_cause, SPEC_CAUSE_FAILED);
+}
+
+static void test_supervise_progress_renews_the_restarts(void **state)
+{
+    struct fixture *f = *state;
+    struct ids ids;
+
+    set("POLYD_SELFTEST_CRASH_AT", 50); /* after two checkpoints */
+    ids = submit(f, (struct ids){.max_restarts = 1});
+    assert_int_equal(await(f, ids.run, SPEC_RUN_ENDED, 20).outcome, SPEC_OUTCOME_SUCCEEDED);
+    look_at_attempts(f, ids.run);
+    assert_int_equal(count_attempts, 2);
+    check_series(f, ids.run, 200);
+}
+
+static void test_supervise_diverged_is_a_result(void **state)
+{
+    struct fixture *f = *state;
+    struct ids ids;
+
+    set("POLYD_SELFTEST_DIVERGE_AT", 30);
+    ids = submit(f, (struct ids){.max_restarts = 3});
+    assert_int_equal(await(f, ids.run, SPEC_RUN_ENDED, 20).outcome, SPEC_OUTCOME_DIVERGED);
+    look_at_attempts(f, ids.run);
+    assert_int_equal(count_attempts, 1);
+}
+
+static void test_supervise_time_limit_ends_the_run(void **state)
+{
+    struct fixture *f = *state;
+    struct ids ids;
+
+    set("POLYD_SELFTEST_STEPS", 1000000);
+    ids = submit(f, (struct ids){.limit_us = 700000});
+    assert_int_equal(await(f, ids.run, SPEC_RUN_ENDED, 10).outcome, SPEC_OUTCOME_FAILED);
+    assert_string_equal(run_reason, "time limit");
+    look_at_attempts(f, ids.run);
+    assert_int_equal(last_cause, SPEC_CAUSE_TIME_LIMIT);
+}
+
+static void test_supervise_pause_and_resume(void **state)
+{
+    struct fixture *f = *state;
+    struct ids ids;
+
+    set("POLYD_SELFTEST_STEPS", 1500);
+    ids = submit(f, (struct ids){0});
+    await_step(f, ids.run, 30);
+    assert_int_equal(call(f, pause_apply, &ids), PD_OK);
+    await(f, ids.run, SPEC_RUN_PAUSED, 5);
+    await_no_process(f);
+    assert_int_equal(call(f, resume_apply, &ids), PD_OK);
+    assert_int_equal(await(f, ids.run, SPEC_RUN_ENDED, 20).outcome, SPEC_OUTCOME_SUCCEEDED);
+    check_series(f, ids.run, 1500);
+}
+
+static void test_supervise_gang_that_never_fits_fails_with_a_reason(void **state)
+{
+    struct fixture *f = *state;
+    struct ids ids = submit(f, (struct ids){.slots = 3});
+
+    assert_int_equal(await(f, ids.run, SPEC_RUN_ENDED, 5).outcome, SPEC_OUTCOME_FAILED);
+    assert_non_null(strstr(run_reason, "can never be free"));
+}
+
+static void test_supervise_queue_says_why(void **state)
+{
+    struct fixture *f = *state;
+    struct sup_queue_info info = {0};
+    struct ids a, b;
+
+    set("POLYD_SELFTEST_STEPS", 1000000);
+    a = submit(f, (struct ids){.slots = 2});
+    await_step(f, a.run, 5);
+    b = submit(f, (struct ids){0});
+    for (int i = 0; i < 400 && !sup_queue_get(f->sup, b.run, &info); i++)
+        pause_ms(5);
+    assert_string_equal(info.reason, "waiting for 1 cpu slot, 0 free");
+    assert_int_equal(info.position, 1);
+    call(f, cancel_apply, &b);
+    await(f, b.run, SPEC_RUN_ENDED, 5);
+    call(f, cancel_apply, &a);
+    await(f, a.run, SPEC_RUN_ENDED, 5);
+}
+
+/* The daemon goes away in order; the worker goes on and finds the next one. */
+static void test_supervise_worker_outlives_the_daemon(void **state)
+{
+    struct fixture *f = *state;
+    struct sup_stats stats;
+    struct ids ids;
+
+    set("POLYD_SELFTEST_STEPS", 1500);
+    ids = submit(f, (struct ids){0});
+    await_step(f, ids.run, 50);
+    all_down(f);
+    assert_true(worker_pid(f, false) > 0);
+    pause_ms(300);
+    store_up(f);
+    sup_up(f);
+    assert_int_equal(await(f, ids.run, SPEC_RUN_ENDED, 20).outcome, SPEC_OUTCOME_SUCCEEDED);
+    sup_stats(f->sup, &stats);
+    assert_int_equal(stats.adopted, 1);
+    look_at_attempts(f, ids.run);
+    assert_int_equal(count_attempts, 1);
+    check_series(f, ids.run, 1500);
+    await_no_process(f);
+}
+
+/* While the daemon is away the worker ends: it waits with its goodbye. */
+static void test_supervise_worker_finishes_without_the_daemon(void **state)
+{
+    struct fixture *f = *state;
+    struct ids ids = submit(f, (struct ids){0});
+
+    await_step(f, ids.run, 20);
+    all_down(f);
+    pause_ms(800);
+    store_up(f);
+    sup_up(f);
+    assert_int_equal(await(f, ids.run, SPEC_RUN_ENDED, 20).outcome, SPEC_OUTCOME_SUCCEEDED);
+    look_at_attempts(f, ids.run);
+    assert_int_equal(count_attempts, 1);
+    check_series(f, ids.run, 200);
+}
+
+/* Both die: the next daemon requeues from the last checkpoint. */
+static void test_supervise_worker_lost_while_the_daemon_is_away(void **state)
+{
+    struct fixture *f = *state;
+    struct ids ids;
+    pid_t pid;
+
+    set("POLYD_SELFTEST_STEPS", 1500);
+    ids = submit(f, (struct ids){.max_restarts = 3});
+    await_step(f, ids.run, 60);
+    all_down(f);
+    pid = worker_pid(f, false);
+    assert_true(pid > 0);
+    kill(pid, SIGKILL);
+    await_no_process(f);
+    store_up(f);
+    sup_up(f);
+    assert_int_equal(await(f, ids.run, SPEC_RUN_ENDED, 20).outcome, SPEC_OUTCOME_SUCCEEDED);
+    look_at_attempts(f, ids.run);
+    assert_int_equal(count_attempts, 2);
+    check_series(f, ids.run, 1500);
+}
+
+static void test_supervise_drain_on_stop_requeues(void **state)
+{
+    struct fixture *f = *state;
+    struct ids ids;
+
+    all_down(f);
+    f->o.drain_on_stop = true;
+    store_up(f);
+    sup_up(f);
+    set("POLYD_SELFTEST_STEPS", 1500);
+    ids = submit(f, (struct ids){0});
+    await_step(f, ids.run, 50);
+    all_down(f);
+    assert_int_equal(marked(f, NULL, 0), 0);
+    store_up(f);
+    assert_int_equal(run_now(f, ids.run).state, SPEC_RUN_QUEUED);
+    sup_up(f);
+    assert_int_equal(await(f, ids.run, SPEC_RUN_ENDED, 20).outcome, SPEC_OUTCOME_SUCCEEDED);
+    check_series(f, ids.run, 1500);
+}
+
+static void test_supervise_start_refuses_missing_worker(void **state)
+{
+    struct fixture *f = *state;
+    struct sup_options o = f->o;
+    struct sup *second;
+    struct pd_why why;
+
+    o.worker_path = "/nonexistent/polyd-worker";
+    assert_int_equal(sup_start(&o, f->w, &second, &why), PD_ERR_NOT_FOUND);
+    o = f->o;
+    o.cpu_slots = 0;
+    assert_int_equal(sup_start(&o, f->w, &second, &why), PD_ERR_INVALID);
+}
+
+static void note_load(void *ctx, enum pd_err err, const struct pd_why *why)
+{
+    (void)why;
+    *(_Atomic int *)ctx = (int)err;
+}
+
+static void test_supervise_load_of_unknown_model_says_so(void **state)
+{
+    struct fixture *f = *state;
+    _Atomic int result = -1;
+    struct sup_infer req = {.model = "nothing", .kind = "infer"};
+    struct pd_why why;
+    uint64_t id;
+
+    assert_int_equal(sup_model_load(f->sup, "nothing", 0, note_load, &result, &why), PD_OK);
+    for (int i = 0; i < 400 && result < 0; i++)
+        pause_ms(5);
+    assert_int_equal(result, PD_ERR_NOT_FOUND);
+    result = -1;
+    assert_int_equal(sup_model_unload(f->sup, "nothing", 0, note_load, &result, &why), PD_OK);
+    for (int i = 0; i < 400 && result < 0; i++)
+        pause_ms(5);
+    assert_int_equal(result, PD_ERR_NOT_FOUND);
+    assert_int_equal(sup_infer(f->sup, &req, &id, &why), PD_ERR_NOT_FOUND);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(test_supervise_job_runs_to_its_end),
+        TEST(test_supervise_cancel_is_graceful),
+        TEST(test_supervise_cancel_kills_who_does_not_listen),
+        TEST(test_supervise_stray_children_die_with_their_attempt),
+        TEST(test_supervise_killed_worker_resumes_from_checkpoint),
+        TEST(test_supervise_killed_shim_takes_its_worker_along),
+        TEST(test_supervise_stopped_worker_counts_as_hang),
+        TEST(test_supervise_failing_run_uses_up_its_restarts),
+        TEST(test_supervise_progress_renews_the_restarts),
+        TEST(test_supervise_diverged_is_a_result),
+        TEST(test_supervise_time_limit_ends_the_run),
+        TEST(test_supervise_pause_and_resume),
+        TEST(test_supervise_gang_that_never_fits_fails_with_a_reason),
+        TEST(test_supervise_queue_says_why),
+        TEST(test_supervise_worker_outlives_the_daemon),
+        TEST(test_supervise_worker_finishes_without_the_daemon),
+        TEST(test_supervise_worker_lost_while_the_daemon_is_away),
+        TEST(test_supervise_drain_on_stop_requeues),
+        TEST(test_supervise_start_refuses_missing_worker),
+        TEST(test_supervise_load_of_unknown_model_says_so),
+    };
+
+    if (!getenv("POLYD_TEST_LOUD"))
+        pd_log_set_level(PD_LOG_ERROR);
+    return cmocka_run_group_tests_name("supervise", tests, NULL, NULL);
+}

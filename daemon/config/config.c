@@ -517,7 +517,8 @@ static void env_name(const struct config_row *row, char *out, size_t size)
 /* Variables with our prefix that are no setting. */
 static bool env_foreign(const char *name)
 {
-    return strcmp(name, "POLYD_CONFIG") == 0 || strcmp(name, "POLYD_TOKEN") == 0 || strncmp(name, "POLYD_TEST_", 11) == 0;
+    return strcmp(name, "POLYD_CONFIG") == 0 || strcmp(name, "POLYD_TOKEN") == 0 || strncmp(name, "POLYD_TEST_", 11) == 0 ||
+           strncmp(name, "POLYD_SELFTEST", 14) == 0;
 }
 
 static void read_env_one(struct load *l, const char *name, const char *value)

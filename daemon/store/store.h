@@ -361,6 +361,7 @@ struct store_writer_options {
     const char *state_dir;    /* the file is <state_dir>/polyd.db; its directory must exist */
     bool external_checkpoint; /* leave WAL checkpoints to another program (Litestream) */
     int lane_limit;           /* works waiting in each lane; 0 = 4096 */
+    int limits[STORE_LANE_COUNT]; /* of single lanes; 0 = lane_limit */
 };
 
 /* Locks the state directory (PD_ERR_BUSY: another daemon has it), opens or creates the file, refuses a newer one

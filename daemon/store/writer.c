@@ -33,6 +33,8 @@
 struct lane {
     struct store_work *ring;
     int head, count;
+    int limit; /* works accepted */
+    int size;  /* of the ring: room for a group that comes back after a failure */
 };
 
 struct store_writer {
@@ -41,7 +43,6 @@ struct store_writer {
     int lock_fd;
     char *path;
     bool external_checkpoint;
-    int lane_limit;
     struct db db;
     struct metric_cache *metrics;
 
@@ -73,25 +74,24 @@ static bool is_disk_error(enum pd_err err)
 
 /* ---- lanes (mutex held) --------------------------------------------------------------------- */
 
-static void lane_push(struct store_writer *w, struct lane *l, const struct store_work *work)
+static void lane_push(struct lane *l, const struct store_work *work)
 {
-    l->ring[(l->head + l->count++) % w->lane_limit] = *work;
+    l->ring[(l->head + l->count++) % l->size] = *work;
 }
 
-/* Back to the front: order within a lane is kept. There is room, since it came from there or the ring has
- * the GROUP_WORKS spare places. */
-static void lane_unpop(struct store_writer *w, struct lane *l, const struct store_work *work)
+/* Back to the front: order within a lane is kept. */
+static void lane_unpop(struct lane *l, const struct store_work *work)
 {
-    l->head = (l->head + w->lane_limit - 1) % w->lane_limit;
+    l->head = (l->head + l->size - 1) % l->size;
     l->ring[l->head] = *work;
     l->count++;
 }
 
-static struct store_work lane_pop(struct store_writer *w, struct lane *l)
+static struct store_work lane_pop(struct lane *l)
 {
     struct store_work work = l->ring[l->head];
 
-    l->head = (l->head + 1) % w->lane_limit;
+    l->head = (l->head + 1) % l->size;
     l->count--;
     return work;
 }
@@ -111,7 +111,7 @@ static int take_group(struct store_writer *w)
 
             if (rows && rows + more > GROUP_ROWS && !first)
                 break;
-            w->group[n++] = lane_pop(w, l);
+            w->group[n++] = lane_pop(l);
             rows += more;
             first = false;
         }
@@ -272,7 +272,7 @@ static void turn(struct store_writer *w, int n, bool last_chance)
     if (group != PD_OK && !last_chance)
         for (int i = n - 1; i >= 0; i--)
             if (w->group[i].keep) {
-                lane_unpop(w, &w->lane[w->group[i].lane], &w->group[i]);
+                lane_unpop(&w->lane[w->group[i].lane], &w->group[i]);
                 w->group[i].apply = NULL; /* moved back */
             }
     pthread_mutex_unlock(&w->mutex);
@@ -409,7 +409,6 @@ static enum pd_err writer_init(struct store_writer *w, const struct store_writer
 
     w->lock_fd = -1;
     w->external_checkpoint = o->external_checkpoint;
-    w->lane_limit = o->lane_limit > 0 ? o->lane_limit : LANE_LIMIT;
     pthread_mutex_init(&w->mutex, NULL);
     pthread_mutex_init(&w->listen_mutex, NULL);
     pthread_condattr_init(&attr);
@@ -423,7 +422,11 @@ static enum pd_err writer_init(struct store_writer *w, const struct store_writer
         return pd_fail(why, PD_ERR_NOMEM, "no memory for a path");
     }
     for (int i = 0; i < STORE_LANE_COUNT; i++) {
-        w->lane[i].ring = calloc((size_t)w->lane_limit, sizeof *w->lane[i].ring);
+        struct lane *l = &w->lane[i];
+
+        l->limit = o->limits[i] > 0 ? o->limits[i] : o->lane_limit > 0 ? o->lane_limit : LANE_LIMIT;
+        l->size = l->limit + GROUP_WORKS;
+        l->ring = calloc((size_t)l->size, sizeof *l->ring);
         if (!w->lane[i].ring)
             return pd_fail(why, PD_ERR_NOMEM, "no memory for the writer's lanes");
     }
@@ -500,14 +503,13 @@ enum pd_err store_writer_submit(struct store_writer *w, const struct store_work 
         err = pd_fail(why, PD_ERR_CLOSED, "the store is stopping");
     else if (w->health != PD_OK && !work->keep)
         err = pd_fail(why, w->health, "the store refuses writes: %s", w->health_why.text);
-    /* GROUP_WORKS places stay free for works that come back after a failure. */
-    else if (l->count >= w->lane_limit - (w->lane_limit > 2 * GROUP_WORKS ? GROUP_WORKS : w->lane_limit / 2)) {
+    else if (l->count >= l->limit) {
         w->stats.busy++;
         err = pd_fail(why, PD_ERR_BUSY, "the store's queue is full");
     } else {
         bool was_idle = !waiting(w);
 
-        lane_push(w, l, work);
+        lane_push(l, work);
         if (was_idle)
             pthread_cond_signal(&w->wake);
     }

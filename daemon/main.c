@@ -1,0 +1,286 @@
+/* polyd: wires its rooms together and watches over them.
+ *
+ * The main thread starts store, supervisor and api, then waits for signals and feeds systemd's watchdog, but
+ * only while the store's writer and the supervisor show signs of life.
+ *   SIGTERM, SIGINT  stop in order: api, supervisor, store. Training workers stay and are found again
+ *   SIGHUP           reads the log level anew
+ */
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "api/api.h"
+#include "daemon/config/config.h"
+#include "daemon/notify.h"
+#include "daemon/store/store.h"
+#include "daemon/store/verify.h"
+#include "daemon/supervise/supervise.h"
+#include "kernels/base/clock.h"
+#include "kernels/base/file.h"
+#include "kernels/base/log.h"
+
+#define ALIVE_US 20000000 /* a thread silent for so long is taken for dead */
+#define AGE_US (INT64_C(3600) * 1000000) /* an hour of waiting raises a run's priority by one */
+
+extern char **environ;
+
+struct daemon {
+    struct config *config;
+    struct store_writer *writer;
+    struct sup *sup;
+    struct api *api;
+};
+
+static void print_buf(FILE *out, struct pd_buf *b)
+{
+    if (b->data)
+        fwrite(b->data, 1, b->len, out);
+    pd_buf_done(b);
+}
+
+/* ---- polyd verify --------------------------------------------------------------------------- */
+
+static void print_problem(void *ctx, const char *text)
+{
+    (void)ctx;
+    printf("%s\n", text);
+}
+
+static int verify(const struct config *config)
+{
+    struct pd_why why;
+    int64_t problems = 0;
+    bool quick = config->arg_count > 1 && !strcmp(config->args[1], "quick");
+
+    if (config->arg_count > (quick ? 2 : 1)) {
+        fprintf(stderr, "polyd verify: no such argument: %s\n", config->args[quick ? 2 : 1]);
+        return 2;
+    }
+    if (store_verify(config->state.dir, !quick, print_problem, NULL, &problems, &why) != PD_OK) {
+        fprintf(stderr, "polyd verify: %s\n", why.text);
+        return 1;
+    }
+    printf("%s: %lld problem%s\n", config->state.dir, (long long)problems, problems == 1 ? "" : "s");
+    return problems ? 1 : 0;
+}
+
+/* ---- start and stop ------------------------------------------------------------------------- */
+
+static void log_failure(const char *what, enum pd_err err, const struct pd_why *why)
+{
+    char quoted[600];
+
+    pd_log(PD_LOG_ERROR, "polyd", "%s=failed error=%s why=%s", what, pd_err_name(err),
+           pd_log_quote(quoted, sizeof quoted, why->text));
+}
+
+static enum pd_err start(struct daemon *d)
+{
+    const struct config *c = d->config;
+    struct store_writer_options store = {.state_dir = c->state.dir,
+                                         .external_checkpoint = c->store.checkpoint_external != 0,
+                                         .limits = {[STORE_LANE_COMMAND] = (int)c->limits.submissions,
+                                                    [STORE_LANE_WORKER] = (int)c->limits.updates,
+                                                    [STORE_LANE_METRICS] = (int)c->limits.metrics}};
+    struct sup_data_root *roots = calloc(c->data.count + 1, sizeof *roots);
+    struct sup_options sup = {.state_dir = c->state.dir,
+                              .worker_path = c->worker.path,
+                              .cpu_slots = (int)c->devices.cpu_slots,
+                              .cpu_threads = (int)c->devices.threads_per_slot,
+                              .grace_us = c->worker.grace_s * 1000000,
+                              .age_us = AGE_US,
+                              .infer_queue = (int)c->serve.queue,
+                              .roots = roots,
+                              .root_count = (int)c->data.count};
+    const char *selftest = getenv("POLYD_SELFTEST");
+    struct api_deps deps = {.config = c};
+    struct pd_why why = {""};
+    enum pd_err err = PD_OK;
+
+    if (!roots)
+        err = pd_fail(&why, PD_ERR_NOMEM, "no memory to start");
+    for (size_t i = 0; roots && i < c->data.count; i++)
+        roots[i] = (struct sup_data_root){.name = c->data.roots[i].name, .path = c->data.roots[i].path};
+    if (selftest && !strcmp(selftest, "1")) {
+        /* For fault tests: every run gets the diagnostic role (daemon/worker/role_selftest.c). */
+        sup.train_role = "selftest";
+        sup.backoff_us = 20000;
+        pd_log(PD_LOG_WARNING, "polyd", "selftest=1 no run is really trained");
+    }
+    if (err == PD_OK)
+        err = pd_file_make_dirs(c->state.dir, &why);
+    if (err != PD_OK)
+        log_failure("state", err, &why);
+    if (err == PD_OK && (err = store_writer_start(&store, &d->writer, &why)) != PD_OK)
+        log_failure("store", err, &why);
+    if (err == PD_OK && (err = sup_start(&sup, d->writer, &d->sup, &why)) != PD_OK)
+        log_failure("supervise", err, &why);
+    deps.writer = d->writer;
+    deps.sup = d->sup;
+    if (err == PD_OK && (err = api_start(&deps, &d->api, &why)) != PD_OK)
+        log_failure("api", err, &why);
+    free(roots);
+    return err;
+}
+
+static void stop(struct daemon *d)
+{
+    notify_send("STOPPING=1\nSTATUS=finishing requests");
+    d->api = api_stop(d->api);
+    d->sup = sup_stop(d->sup);
+    d->writer = store_writer_stop(d->writer);
+}
+
+/* Only what may change in a running daemon: the log level. */
+static void reload(struct daemon *d, int argc, char **argv)
+{
+    struct config_report report;
+    struct config *fresh = NULL;
+    struct pd_buf text;
+
+    (void)d;
+    notify_send("RELOADING=1\nMONOTONIC_USEC=%lld", (long long)pd_clock_mono_us());
+    config_report_init(&report);
+    pd_buf_init(&text, 0);
+    if (config_load(argc, (const char *const *)argv, (const char *const *)environ, &fresh, &report) == PD_OK) {
+        pd_log_set_level((enum pd_log_level)fresh->log.level);
+        pd_log(PD_LOG_INFO, "polyd", "reload=done log_level=%lld", (long long)fresh->log.level);
+    } else {
+        config_report_text(&report, &text);
+        pd_log(PD_LOG_ERROR, "polyd", "reload=refused why=\"%.*s\"", (int)strcspn(text.data ? text.data : "", "\n"),
+               text.data ? text.data : "");
+    }
+    pd_buf_done(&text);
+    config_report_done(&report);
+    config_free(fresh);
+    notify_send("READY=1");
+}
+
+static bool alive(const struct daemon *d)
+{
+    int64_t now_us = pd_clock_mono_us();
+
+    return now_us - store_writer_alive_us(d->writer) < ALIVE_US && now_us - sup_alive_us(d->sup) < ALIVE_US;
+}
+
+/* Until a signal asks for the end. */
+static void watch(struct daemon *d, int argc, char **argv, const sigset_t *signals)
+{
+    int64_t watchdog_us = notify_watchdog_us(), fed_us = 0;
+    bool was_alive = true;
+
+    for (;;) {
+        struct timespec timeout = {.tv_sec = 1};
+        int64_t now_us = pd_clock_mono_us();
+        int sig;
+
+        if (alive(d) != was_alive) {
+            was_alive = !was_alive;
+            pd_log(was_alive ? PD_LOG_INFO : PD_LOG_ERROR, "polyd", "alive=%d", was_alive);
+        }
+        if (watchdog_us && was_alive && now_us - fed_us >= (watchdog_us < 1000000 ? 0 : watchdog_us - 1000000)) {
+            notify_send("WATCHDOG=1");
+            fed_us = now_us;
+        }
+        if (watchdog_us && watchdog_us < 1000000)
+            timeout = (struct timespec){.tv_nsec = watchdog_us * 1000};
+        sig = sigtimedwait(signals, NULL, &timeout);
+        if (sig == SIGTERM || sig == SIGINT) {
+            pd_log(PD_LOG_INFO, "polyd", "signal=%s", sig == SIGTERM ? "TERM" : "INT");
+            return;
+        }
+        if (sig == SIGHUP)
+            reload(d, argc, argv);
+    }
+}
+
+static int run(struct config *config, int argc, char **argv)
+{
+    struct daemon d = {.config = config};
+    struct rlimit files;
+    sigset_t signals;
+    enum pd_err err;
+
+    pd_log_set_level((enum pd_log_level)config->log.level);
+    if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < files.rlim_max) {
+        files.rlim_cur = files.rlim_max;
+        setrlimit(RLIMIT_NOFILE, &files); /* best effort: the limits of the api fit the smaller one too */
+    }
+    signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN); /* a full disk is an error that the store reports */
+    sigemptyset(&signals);
+    sigaddset(&signals, SIGTERM);
+    sigaddset(&signals, SIGINT);
+    sigaddset(&signals, SIGHUP);
+    sigprocmask(SIG_BLOCK, &signals, NULL); /* inherited by every thread: they come to us alone */
+    pd_log(PD_LOG_INFO, "polyd", "version=%s pid=%d state=%s config=%s", POLYD_VERSION, (int)getpid(), config->state.dir,
+           config->file ? config->file : "none");
+    err = start(&d);
+    if (err == PD_OK) {
+        pd_log(PD_LOG_INFO, "polyd", "listening=%s port=%u", config->server.listen, api_port(d.api));
+        notify_send("READY=1\nSTATUS=listening on %s port %u", config->server.listen, api_port(d.api));
+        watch(&d, argc, argv, &signals);
+    }
+    stop(&d);
+    if (err == PD_OK)
+        pd_log(PD_LOG_INFO, "polyd", "stopped=1");
+    return err == PD_OK ? 0 : 1;
+}
+
+static int command(struct config *config)
+{
+    if (!strcmp(config->args[0], "verify"))
+        return verify(config);
+    if (!strcmp(config->args[0], "routes") && config->arg_count == 1) {
+        api_routes_print(stdout);
+        return 0;
+    }
+    fprintf(stderr, "polyd: no command '%s'; commands are: verify [quick], routes\n", config->args[0]);
+    return 2;
+}
+
+int main(int argc, char **argv)
+{
+    struct config_report report;
+    struct config *config = NULL;
+    struct pd_buf text;
+    int status = 0;
+
+    config_report_init(&report);
+    pd_buf_init(&text, 0);
+    if (config_load(argc, (const char *const *)argv, (const char *const *)environ, &config, &report) != PD_OK) {
+        config_report_text(&report, &text);
+        print_buf(stderr, &text);
+        config_report_done(&report);
+        return 2;
+    }
+    config_report_text(&report, &text);
+    print_buf(stderr, &text); /* warnings */
+    config_report_done(&report);
+    switch (config->action) {
+    case CONFIG_ACTION_HELP:
+        config_help(&text);
+        print_buf(stdout, &text);
+        break;
+    case CONFIG_ACTION_VERSION:
+        printf("polyd " POLYD_VERSION "\n");
+        break;
+    case CONFIG_ACTION_SAMPLE:
+        config_sample(&text);
+        print_buf(stdout, &text);
+        break;
+    case CONFIG_ACTION_CHECK:
+        printf("configuration is fine%s%s\n", config->file ? ": " : "", config->file ? config->file : "");
+        break;
+    case CONFIG_ACTION_RUN:
+        status = config->arg_count ? command(config) : run(config, argc, argv);
+        break;
+    }
+    config_free(config);
+    return status;
+}

@@ -243,8 +243,11 @@ static double start(const struct model *m, const struct model_param *p, struct s
         return s->scale_value;
     case MODEL_ROLE_CLS:
         return 1e-6 * normal(src); /* timm */
-    case MODEL_ROLE_CONV:          /* the library default that timm leaves in place */
-        return uniform(src, 1 / sqrt((double)p->fan_in));
+    case MODEL_ROLE_CONV:
+        if (p->shape.rank == 1)
+            return 0;
+        fan_out = s->width;
+        break;
     case MODEL_ROLE_EMBED:
         return bounded(src, 0.02, limit);
     case MODEL_ROLE_QKV: {

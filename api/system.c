@@ -598,7 +598,8 @@ void api_asset(struct api_req *r)
     char path[API_PARAM_BYTES + 1], tag[128];
     bool gzip;
 
-    if (web_dir) {
+    /* What npm brings is in no source folder: it always comes from the embedded files. */
+    if (web_dir && strncmp(api_param(r, 0), "vendor/", 7) != 0) {
         file_from_dir(r, web_dir, api_param(r, 0));
         return;
     }

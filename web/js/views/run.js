@@ -139,7 +139,7 @@ export function runView(context) {
         const share = now.step !== null && now.totalSteps ? now.step / now.totalSteps : null;
         setMeter(bar, share);
         bar.dataset.tone = now.state === 'ended' ? toneOf(stands) : isMoving(now) ? 'run' : 'idle';
-        setText(stepText, now.step === null ? 'Not started' : `Step ${count(now.step)}${now.totalSteps ? ` of ${count(now.totalSteps)}` : ''}`);
+        setText(stepText, now.step === null || !now.started ? 'Not started' : `Step ${count(now.step)}${now.totalSteps ? ` of ${count(now.totalSteps)}` : ''}`);
         setText(remaining, now.state === 'running' ? left(now) : now.state === 'ended'
             ? `${stands === 'succeeded' ? 'Finished' : 'Ended'} ${ago(now.ended)}`
             : now.position ? `Position ${now.position} in the queue` : '');
@@ -634,7 +634,9 @@ function group(leaves) {
         const name = parts.length > 2 ? parts[1] : 'job';
         groups.set(name, [...(groups.get(name) ?? []), [path, value]]);
     }
-    return [...groups];
+    const order = ['job', 'model', 'attention', 'norm', 'data', 'train', 'diagnostics', 'resources', 'sweep'];
+    const rank = (/** @type {string} */ name) => (order.includes(name) ? order.indexOf(name) : order.length);
+    return [...groups].sort(([a], [b]) => rank(a) - rank(b));
 }
 
 /** @param {any} value */

@@ -294,7 +294,7 @@ export function runsView(context) {
                 const done = share(now);
                 setMeter(bar, done);
                 bar.dataset.tone = now.state === 'ended' ? toneOf(standingNow) : now.state === 'running' ? 'run' : 'idle';
-                setText(steps, now.step === null ? (now.totalSteps ? `0 / ${number(now.totalSteps)}` : '–')
+                setText(steps, now.step === null || !now.started ? (now.totalSteps ? `0 / ${number(now.totalSteps)}` : '–')
                     : `${number(now.step)}${now.totalSteps ? ` / ${number(now.totalSteps)}` : ''}`);
                 setText(part, done === null ? '' : `${Math.floor(done * 100)} %`);
                 setText(lossCell, number(toNumber(loss(now))));

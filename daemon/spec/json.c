@@ -48,6 +48,9 @@ enum pd_err spec_json_load(const char *text, size_t len, json_t **ret, struct pd
                        SPEC_MAX_BYTES);
     v = json_loadb(text, len, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &e);
     if (!v) {
+        /* jansson says nothing when an allocation fails half-way. */
+        if (!e.text[0])
+            return pd_fail(why, PD_ERR_NOMEM, "no memory for the document");
         switch ((int)json_error_code(&e)) {
         case json_error_out_of_memory:
             return pd_fail(why, PD_ERR_NOMEM, "no memory for the document");

@@ -190,6 +190,18 @@ static bool known_to_come(const char *group)
     return false;
 }
 
+static const char *folder_of(const char *path, char *out, size_t size)
+{
+    const char *end = strrchr(path, '/'), *start = end;
+
+    if (!end)
+        return "";
+    while (start > path && start[-1] != '/')
+        start--;
+    snprintf(out, size, "%.*s", (int)(end - start), start);
+    return out;
+}
+
 static void run_file(const char *path, const struct pk_backend_api *api, struct pk_backend *backend)
 {
     struct gold g = {.path = path, .api = api, .backend = backend};
@@ -208,7 +220,10 @@ static void run_file(const char *path, const struct pk_backend_api *api, struct 
         gold_fail(&g, "no config");
     } else {
         const char *group = gold_text(&g, "group");
+        char folder[256];
 
+        if (!*group) /* the architectures' files are sorted by folder alone */
+            group = folder_of(path, folder, sizeof folder);
         while (i < sizeof groups / sizeof groups[0] && strcmp(groups[i].group, group) != 0)
             i++;
         if (i < sizeof groups / sizeof groups[0]) {

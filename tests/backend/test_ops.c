@@ -84,6 +84,11 @@ static void test_matmul(void **state)
                 matmul(m, n, k, form, floats[t], true, 2, form & 1 ? PK_ACT_GELU : PK_ACT_NONE);
                 rig_reset(NULL);
             }
+    for (int form = 0; form < 8; form++) { /* sums long enough to be cut */
+        matmul(33, 70, 5003, form, PK_F32, form & 1, form % 3, form & 2 ? PK_ACT_GELU : PK_ACT_NONE);
+        matmul(33, 70, 2101, form, PK_F64, form & 2, form % 3, form & 1 ? PK_ACT_RELU : PK_ACT_NONE);
+        rig_reset(NULL);
+    }
     matmul(3, 4, 0, 0, PK_F32, true, 2, PK_ACT_NONE); /* a sum of nothing */
     matmul(3, 4, 0, 0, PK_F64, false, 0, PK_ACT_NONE);
     matmul(0, 4, 3, 0, PK_F32, false, 0, PK_ACT_NONE);

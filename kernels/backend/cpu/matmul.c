@@ -10,6 +10,10 @@
 #include "kernels/backend/cpu/own_gemm.h"
 
 #define GEMV_ROWS 4
+#define BLOCK_OUTPUT 200000 /* elements of a block: stays in the cache until it is finished */
+#define SPLIT_K 2048        /* sums this long are cut, ... */
+#define SPLIT_OUTPUT 600000 /* if the output is small enough to be written several times: weight gradients */
+#define SPLIT_MOST 8
 #define GEMV_COLS 512 /* columns of one task when b is (K, N): rows of 2 KiB */
 #define GEMV_DOTS 32  /* columns of one task when b is stored (N, K) */
 
@@ -23,6 +27,8 @@ struct plan {
     struct pk_backend *b;
     const struct pk_call *c;
     int64_t m, n, k, bm, bn, blocks_m, blocks_n, batch;
+    int64_t splits, split_k; /* long sums are cut: each part reads its rows once */
+    real *partial;           /* (splits, m, n) when there is more than one */
     int lead; /* leading axes */
     struct matrix x, y;
     bool ta, tb;
@@ -70,13 +76,21 @@ static void plan_shape(struct plan *p, struct pk_backend *b, const struct pk_cal
         p->residual = &c->in[next++];
     p->out = o->data;
     p->residual_in_place = p->residual && p->residual->data == o->data;
+    p->splits = 1;
+    if (p->k >= SPLIT_K && p->batch == 1 && p->m > GEMV_ROWS && p->m * p->n <= SPLIT_OUTPUT) {
+        p->splits = cpu_min(SPLIT_MOST, p->k / (SPLIT_K / 2));
+        p->split_k = cpu_round_up(cpu_div_up(p->k, p->splits), 4);
+        p->splits = cpu_div_up(p->k, p->split_k);
+    }
     /* Blocks: large enough for the library, enough of them to share out. */
-    p->bm = cpu_max(1, cpu_min(p->m, 512));
+    p->bm = cpu_max(1, cpu_min(p->m, p->splits > 1 ? 1024 : 512));
     p->bn = cpu_max(1, cpu_min(p->n, 768));
+    if (p->splits == 1 && p->bm * p->bn > BLOCK_OUTPUT)
+        p->bm = cpu_max(64, BLOCK_OUTPUT / p->bn);
     for (;;) {
-        int64_t tasks = cpu_div_up(p->m, p->bm) * cpu_div_up(p->n, p->bn) * p->batch;
+        int64_t tasks = cpu_div_up(p->m, p->bm) * cpu_div_up(p->n, p->bn) * p->batch * p->splits;
 
-        if (tasks >= 16 || p->bm * p->bn * p->k < 2000000)
+        if (tasks >= (p->splits > 1 ? 8 : 16) || p->bm * p->bn * p->k < 2000000)
             break;
         if (p->bn > p->bm && p->bn > 96)
             p->bn = cpu_round_up(p->bn / 2, 16);
@@ -110,6 +124,8 @@ static void plan_scratch(struct plan *p, struct cpu_scratch *s, int threads)
         p->copy_y = cpu_take(s, (size_t)(p->batch * p->k * p->n) * sizeof(real));
     if (needs_own(p))
         p->own_scratch = cpu_take(s, ((PK_FN(own_gemm_scratch)() + 63) & ~(size_t)63) * (size_t)threads);
+    if (p->splits > 1)
+        p->partial = cpu_take(s, (size_t)(p->splits * p->m * p->n) * sizeof(real));
     if (p->residual && p->act != PK_ACT_NONE)
         p->temp = cpu_take(s, (size_t)(p->bm * p->bn * threads) * sizeof(real));
 }
@@ -232,17 +248,24 @@ static const real *batch_of(const struct plan *p, const struct pk_view *v, const
 static void block_task(void *arg, int64_t task, int thread)
 {
     struct plan *p = arg;
-    int64_t jb = task % p->blocks_n, ib = task / p->blocks_n % p->blocks_m, batch = task / p->blocks_n / p->blocks_m;
+    int64_t jb = task % p->blocks_n, ib = task / p->blocks_n % p->blocks_m;
+    int64_t rest = task / p->blocks_n / p->blocks_m, split = rest % p->splits, batch = rest / p->splits;
+    int64_t k0 = split * p->split_k, k = p->splits > 1 ? cpu_min(p->split_k, p->k - k0) : p->k;
     int64_t i = ib * p->bm, j = jb * p->bn, m = cpu_min(p->bm, p->m - i), n = cpu_min(p->bn, p->n - j);
-    const real *x = batch_of(p, &p->c->in[0], &p->x, p->m * p->k, batch) + i * (p->ta ? 1 : p->lda);
-    const real *y = batch_of(p, &p->c->in[1], &p->y, p->k * p->n, batch) + j * (p->tb ? p->ldb : 1);
+    const real *x = batch_of(p, &p->c->in[0], &p->x, p->m * p->k, batch) + i * (p->ta ? 1 : p->lda) +
+                    k0 * (p->ta ? p->lda : 1);
+    const real *y = batch_of(p, &p->c->in[1], &p->y, p->k * p->n, batch) + j * (p->tb ? p->ldb : 1) +
+                    k0 * (p->tb ? 1 : p->ldb);
     real *o = p->out + (batch * p->m + i) * p->n + j, *to = o;
     int64_t ldc = p->n;
     bool add = p->residual_in_place && p->act == PK_ACT_NONE, done = false;
 
     if (m <= 0 || n <= 0)
         return;
-    if (p->residual_in_place && !add) {
+    if (p->splits > 1) {
+        to = p->partial + (split * p->m + i) * p->n + j;
+        add = false;
+    } else if (p->residual_in_place && !add) {
         to = p->temp + p->bm * p->bn * thread;
         ldc = n;
     }
@@ -253,13 +276,13 @@ static void block_task(void *arg, int64_t task, int thread)
     } else
 #if CPU_F64
         if (p->b->gemm->dgemm)
-        done = p->b->gemm->dgemm(p->ta, p->tb, m, n, p->k, x, p->lda, y, p->ldb, add, to, ldc);
+        done = p->b->gemm->dgemm(p->ta, p->tb, m, n, k, x, p->lda, y, p->ldb, add, to, ldc);
 #else
         if (p->b->gemm->sgemm)
-        done = p->b->gemm->sgemm(p->ta, p->tb, m, n, p->k, x, p->lda, y, p->ldb, add, to, ldc);
+        done = p->b->gemm->sgemm(p->ta, p->tb, m, n, k, x, p->lda, y, p->ldb, add, to, ldc);
 #endif
     if (!done && p->own_scratch) {
-        PK_FN(own_gemm)(p->ta, p->tb, m, n, p->k, x, p->lda, y, p->ldb, add, to, ldc,
+        PK_FN(own_gemm)(p->ta, p->tb, m, n, k, x, p->lda, y, p->ldb, add, to, ldc,
                         p->own_scratch + ((PK_FN(own_gemm_scratch)() + 63) & ~(size_t)63) * (size_t)thread);
         done = true;
     }
@@ -267,10 +290,40 @@ static void block_task(void *arg, int64_t task, int thread)
         atomic_store(&p->failed, true);
         return;
     }
-    if (!p->bias && p->act == PK_ACT_NONE && (!p->residual || add))
+    if (p->splits > 1 || (!p->bias && p->act == PK_ACT_NONE && (!p->residual || add)))
         return;
     for (int64_t r = 0; r < m; r++)
         finish_block_row(p, batch, i + r, j, n, to + r * ldc);
+}
+
+/* Rows of the output from the parts of the sum, in order. */
+static void combine_task(void *arg, int64_t task, int thread)
+{
+    const struct plan *p = arg;
+    const int64_t part = p->m * p->n;
+    const bool add = p->residual_in_place && p->act == PK_ACT_NONE;
+
+    (void)thread;
+    for (int64_t j = 0; j < p->n; j += 512) {
+        int64_t n = cpu_min(512, p->n - j), c = 0;
+        const real *from = p->partial + task * p->n + j, *o = p->out + task * p->n + j;
+        real sum[512];
+
+        for (; c + W <= n; c += W) {
+            vec v = vld(from + c);
+
+            for (int64_t s = 1; s < p->splits; s++)
+                v += vld(from + s * part + c);
+            vst(sum + c, add ? v + vld(o + c) : v);
+        }
+        for (; c < n; c++) {
+            sum[c] = from[c];
+            for (int64_t s = 1; s < p->splits; s++)
+                sum[c] += from[s * part + c];
+            sum[c] += add ? o[c] : 0;
+        }
+        finish_block_row(p, 0, task, j, n, sum);
+    }
 }
 
 /* ---- few rows ---- */
@@ -372,9 +425,11 @@ enum pd_err PK_FN(matmul)(struct pk_backend *b, const struct pk_call *c, struct 
             cpu_pool_run(b->pool, p.batch * cpu_div_up(p.n, GEMV_COLS), strip_task, &p);
         return PD_OK;
     }
-    cpu_pool_run(b->pool, p.batch * p.blocks_m * p.blocks_n, block_task, &p);
+    cpu_pool_run(b->pool, p.batch * p.splits * p.blocks_m * p.blocks_n, block_task, &p);
     if (atomic_load(&p.failed))
         return pd_fail(why, PD_ERR_INTERNAL, "%s refused a product of %lld x %lld x %lld", b->gemm->name,
                        (long long)p.m, (long long)p.n, (long long)p.k);
+    if (p.splits > 1)
+        cpu_pool_run(b->pool, p.m, combine_task, &p);
     return PD_OK;
 }

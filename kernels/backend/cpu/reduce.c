@@ -279,19 +279,49 @@ size_t PK_FN(sumsq_workspace)(const struct pk_backend *b, const struct pk_call *
     return (size_t)squares_tiles(c) * sizeof(double);
 }
 
+/* Squares in double, eight sums side by side. */
 static double squares(int64_t n, const real *x)
 {
-    double acc[16] = {0}, total = 0;
+    typedef double lanes __attribute__((vector_size(64)));
+    lanes acc[4] = {{0}};
+    double total = 0;
     int64_t i = 0;
 
-    for (; i + 16 <= n; i += 16)
-        for (int k = 0; k < 16; k++)
-            acc[k] += (double)x[i + k] * (double)x[i + k];
+    for (; i + 32 <= n; i += 32)
+#pragma GCC unroll 4
+        for (int k = 0; k < 4; k++) {
+            real part[8] __attribute__((aligned(64)));
+            lanes v;
+
+            memcpy(part, x + i + 8 * k, sizeof part);
+            for (int l = 0; l < 8; l++)
+                v[l] = (double)part[l];
+            acc[k] += v * v;
+        }
     for (; i < n; i++)
         total += (double)x[i] * (double)x[i];
-    for (int k = 0; k < 16; k++)
-        total += acc[k];
+    acc[0] = (acc[0] + acc[1]) + (acc[2] + acc[3]);
+    for (int l = 0; l < 8; l++)
+        total += acc[0][l];
     return total;
+}
+
+/* Whether the elements are some contiguous memory in any order of axes: a transposed gradient is. */
+static bool fills_memory(const struct pk_view *v)
+{
+    int64_t expect = 1;
+
+    for (int placed = 0; placed < v->shape.rank; placed++) {
+        int found = -1;
+
+        for (int i = 0; i < v->shape.rank && found < 0; i++)
+            if (v->shape.dim[i] != 1 && v->stride[i] == expect)
+                found = i;
+        if (found < 0)
+            break;
+        expect *= v->shape.dim[found];
+    }
+    return expect == view_count(v);
 }
 
 static void squares_task(void *arg, int64_t task, int thread)
@@ -307,7 +337,7 @@ static void squares_task(void *arg, int64_t task, int thread)
         v++;
     }
     count = view_count(v);
-    if (pk_view_is_dense(v)) {
+    if (fills_memory(v)) {
         total = squares(cpu_min(SQUARES_TILE, count - tile * SQUARES_TILE),
                         (const real *)v->data + tile * SQUARES_TILE);
     } else {

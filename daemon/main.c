@@ -109,7 +109,10 @@ static enum pd_err start(struct daemon *d)
     if (selftest && !strcmp(selftest, "1")) {
         /* For fault tests: every run gets the diagnostic role (daemon/worker/role_selftest.c). */
         sup.train_role = "selftest";
+        const char *hang_ms = getenv("POLYD_SELFTEST_HANG_MS");
+
         sup.backoff_us = 20000;
+        sup.hang_us = hang_ms ? atoll(hang_ms) * 1000 : 0;
         pd_log(PD_LOG_WARNING, "polyd", "selftest=1 no run is really trained");
     }
     if (err == PD_OK)

@@ -1,0 +1,100 @@
+/* The planner's quality on the graphs of the real models: arena at most 1.1 of what is live. */
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "daemon/model/model.h"
+
+static const struct model_train_options options = {.batch = 8, .context = 256, .clip_norm = 1.0, .optimizer = MODEL_ADAMW,
+                                                   .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1};
+
+static struct model_spec vit(int32_t image, int32_t patch, int32_t width, int32_t heads, enum pk_phi phi)
+{
+    return (struct model_spec){.arch = MODEL_VIT, .width = width, .depth = 12, .heads = heads, .mlp_width = 4 * width,
+                               .bias = true, .final_norm = true, .norm_eps = 1e-6, .channels = 3, .image_h = image,
+                               .image_w = image, .patch_h = patch, .patch_w = patch, .classes = 200,
+                               .phi = phi, .degree = 3, .scale = phi == PK_PHI_POLY ? MODEL_SCALE_LEARNED : MODEL_SCALE_NONE,
+                               .n_for_scale = 196, .scale_value = 1.0 / 14, .scale_lr_mult = 1.0,
+                               .init_logit_std = -1.0, .dtype = PK_F32};
+}
+
+static struct model_spec gpt(int32_t width, int32_t depth, int32_t heads, int32_t context, enum pk_phi phi)
+{
+    return (struct model_spec){.arch = MODEL_GPT, .width = width, .depth = depth, .heads = heads, .mlp_width = 4 * width,
+                               .gelu_tanh = true, .bias = true, .final_norm = true, .norm_eps = 1e-5, .vocab = 50257,
+                               .context = context, .pos = true, .phi = phi, .degree = 3,
+                               .scale = phi == PK_PHI_POLY ? MODEL_SCALE_FIXED : MODEL_SCALE_NONE, .n_for_scale = 1024,
+                               .scale_value = 1.0 / 32, .scale_lr_mult = 1.0, .init = MODEL_INIT_NORMAL,
+                               .init_logit_std = -1.0, .dtype = PK_F32};
+}
+
+static void check(const char *what, struct pk_graph *g)
+{
+    struct pk_exec *e = NULL;
+    struct pk_plan_report r;
+    struct pd_why why = {.text = ""};
+
+    if (pk_exec_new(g, pk_backend_cpu(), NULL, &e, &why) != PD_OK)
+        fail_msg("%s: %s", what, why.text);
+    pk_exec_report(e, &r);
+    print_message("%-28s %5zu kernels  arena %8.1f MiB  live %8.1f MiB  x%.3f\n", what, r.nodes,
+                  (double)r.arena_bytes / 1048576, (double)r.live_bound / 1048576,
+                  (double)r.arena_bytes / (double)r.live_bound);
+    assert_true((double)r.arena_bytes <= 1.1 * (double)r.live_bound);
+    pk_exec_free(e);
+    pk_graph_free(g);
+}
+
+static void check_model(const char *what, struct model_spec spec, int32_t batch, int32_t context)
+{
+    struct model_train_options o = options;
+    struct model *m = NULL;
+    struct pk_graph *g = NULL;
+    struct pd_why why = {.text = ""};
+
+    if (model_new(&spec, &m, &why) != PD_OK)
+        fail_msg("%s: %s", what, why.text);
+    o.batch = batch;
+    o.context = context;
+    for (int clip = 0; clip < 2; clip++) {
+        o.clip_norm = clip;
+        if (model_graph_train(m, &o, false, &g, &why) != PD_OK)
+            fail_msg("%s: %s", what, why.text);
+        check(what, g);
+    }
+    if (model_graph_eval(m, batch, context, &g, &why) != PD_OK)
+        fail_msg("%s: %s", what, why.text);
+    check("  evaluation", g);
+    if (model_graph_probe(m, batch, context, &g, &why) != PD_OK)
+        fail_msg("%s: %s", what, why.text);
+    check("  probe", g);
+    if (spec.arch == MODEL_GPT) {
+        if (model_graph_decode(m, 4, 1, context, &g, &why) != PD_OK)
+            fail_msg("%s: %s", what, why.text);
+        check("  decode", g);
+    }
+    model_free(m);
+}
+
+static void test_plan_of_the_real_models_is_close_to_the_bound(void **state)
+{
+    (void)state;
+    check_model("ViT-Tiny 64/4, batch 32", vit(64, 4, 192, 3, PK_PHI_SOFTMAX), 32, 0);
+    check_model("ViT-Tiny 64/4, x^3 learned", vit(64, 4, 192, 3, PK_PHI_POLY), 32, 0);
+    check_model("ViT-B/16 224, batch 8", vit(224, 16, 768, 12, PK_PHI_SOFTMAX), 8, 0);
+    check_model("GPT 6x384x6, T 256, batch 8", gpt(384, 6, 6, 256, PK_PHI_SOFTMAX), 8, 256);
+    check_model("GPT-2 124M, T 1024, batch 4", gpt(768, 12, 12, 1024, PK_PHI_POLY), 4, 1024);
+    check_model("GPT-2 1558M, T 1024, batch 1", gpt(1600, 48, 25, 1024, PK_PHI_SOFTMAX), 1, 1024);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_plan_of_the_real_models_is_close_to_the_bound),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

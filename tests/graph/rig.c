@@ -7,9 +7,11 @@
 
 #include "tests/reference/reference.h"
 
+const struct pk_backend_api *(*rig_backend)(void) = reference_backend;
+
 struct rig *rig_new(bool plain)
 {
-    return rig_new_on(reference_backend(), 1, plain);
+    return rig_new_on(rig_backend(), 1, plain);
 }
 
 struct rig *rig_new_on(const struct pk_backend_api *api, int threads, bool plain)

@@ -19,6 +19,9 @@ struct rig {
     struct pd_why why;
 };
 
+/* What rig_new runs on: the reference, unless a test's main says otherwise. */
+extern const struct pk_backend_api *(*rig_backend)(void);
+
 /* A rig with an empty graph. Everything below fails the test when something goes wrong. */
 struct rig *rig_new(bool plain);
 /* The same on another back end. */

@@ -587,5 +587,8 @@ int main(void)
         cmocka_unit_test(test_grad_refuses_what_has_none),
     };
 
+#ifdef TEST_ON_CPU
+    rig_backend = pk_backend_cpu;
+#endif
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -149,7 +149,7 @@ static enum pd_err submit_apply(struct store_tx *tx, struct api_write *w, struct
         .document = s->document.data,
         .priority = (int)head->resources.priority,
     };
-    struct store_job row = {.version = 1};
+    struct store_job row = {.version = 1 + head->run_count}; /* each run that joins counts the version up */
     enum pd_err err = store_job_insert(tx, &job, &s->id, why);
 
     for (int64_t n = 0; n < head->run_count && err == PD_OK; n++) {
@@ -191,24 +191,21 @@ static enum pd_err submit_apply(struct store_tx *tx, struct api_write *w, struct
 static void submit_answer(struct api_req *r)
 {
     struct api_write *w = api_write_result(r);
-    struct submit *s;
     char text[64], tag[32];
-    int64_t id;
+    long long id = 0, version = 0;
 
     if (!w)
         return;
-    s = (struct submit *)(void *)w;
-    id = s->id;
-    if (w->replayed) {
-        /* The stored answer begins with {"id":"42", */
-        const char *at = w->answer.data ? strstr(w->answer.data, "\"id\":\"") : NULL;
-
-        id = at ? strtoll(at + 6, NULL, 10) : 0;
-        api_reply_header(r, "Idempotency-Replayed", "true");
+    /* New or repeated, the stored answer begins so. */
+    if (!w->answer.data || sscanf(w->answer.data, "{\"id\":\"%lld\",\"version\":%lld", &id, &version) != 2) {
+        api_fail(r, PD_ERR_INTERNAL, "the stored answer cannot be read");
+        return;
     }
-    snprintf(text, sizeof text, "/api/v1/jobs/%lld", (long long)id);
+    if (w->replayed)
+        api_reply_header(r, "Idempotency-Replayed", "true");
+    snprintf(text, sizeof text, "/api/v1/jobs/%lld", id);
     api_reply_header(r, "Location", text);
-    api_reply_header(r, "ETag", api_etag(1, tag));
+    api_reply_header(r, "ETag", api_etag(version, tag));
     api_reply_json(r, w->status, &w->answer);
 }
 

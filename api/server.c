@@ -67,7 +67,7 @@ struct api_stream {
     void *state;
     uint64_t id;
     int64_t last_us;
-    bool woken, asleep, comment_due, watched;
+    bool woken, asleep, comment_due, watched, left;
     struct api_stream *prev, *next;
 };
 
@@ -602,6 +602,10 @@ static ssize_t stream_read(void *cls, uint64_t pos, char *out, size_t size)
 
         pthread_mutex_lock(&api->lock);
         s->woken = false;
+        if (s->left) { /* nothing to write would mean never to find the socket closed */
+            pthread_mutex_unlock(&api->lock);
+            return MHD_CONTENT_READER_END_WITH_ERROR;
+        }
         comment_due = s->comment_due && size >= sizeof comment - 1;
         if (comment_due)
             s->comment_due = false;
@@ -1009,7 +1013,8 @@ static void client_gone(struct api *api, uint64_t id)
         if (s->id == id && s->asleep) {
             if (s->ops->gone)
                 s->ops->gone(s->state);
-            stream_wake_locked(s); /* libmicrohttpd notices the closed socket at its next step */
+            s->left = true;
+            stream_wake_locked(s);
             break;
         }
     }

@@ -106,7 +106,7 @@ int main(int argc, char **argv)
     config_report_done(&report);
     pd_log_set_level((enum pd_log_level)config->log.level);
     {
-        struct store_writer_options o = {.state_dir = argv[1], .lane_limit = 8};
+        struct store_writer_options o = {.state_dir = argv[1], .lane_limit = 24};
         struct api_deps deps = {.config = config};
 
         if (store_writer_start(&o, &writer, &why) != PD_OK || !(sup = fake_sup_new(argv[1])))

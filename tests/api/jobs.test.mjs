@@ -1,0 +1,208 @@
+// Jobs and runs: submit, dry run, pages, tags of versions, commands, repeated requests.
+import assert from 'node:assert/strict';
+import { after, before, test } from 'node:test';
+import { Host, sleep, submit, tinyJob } from './lib.mjs';
+
+let host;
+before(async () => { host = await Host.start(); });
+after(() => host.stop());
+
+test('a submitted job is there, with its runs, under its tag', async () => {
+    const reply = await host.post('/api/v1/jobs', tinyJob({ name: 'first', tags: { team: 'a', colour: 'blue "x"' }, notes: '**hi**', experiment: 'E01', trials: 3 }));
+    assert.equal(reply.status, 201);
+    assert.equal(reply.headers.location, `/api/v1/jobs/${reply.json.id}`);
+    assert.equal(reply.json.runs.total, 3);
+    assert.deepEqual(reply.json.tags, { team: 'a', colour: 'blue "x"' });
+    const shown = await host.get(reply.headers.location);
+    assert.equal(shown.headers.etag, reply.headers.etag);
+    const { warnings, ...job } = reply.json;
+    assert.deepEqual(shown.json, job);
+    assert.deepEqual(warnings, []);
+    const runs = (await host.get(`/api/v1/runs?job=${job.id}&order=oldest`)).json.runs;
+    assert.deepEqual(runs.map(run => run.index), [0, 1, 2]);
+    const run = (await host.get(`/api/v1/runs/${runs[1].id}`)).json;
+    assert.equal(run.document.train.seed, 1);
+    assert.deepEqual(run.attempt_list, []);
+    assert.deepEqual(run.queue, { position: Number(run.id), reason: 'waiting for 1 cpu slot, 0 free' });
+});
+
+test('the document comes back as sent: text is never lost or executed', async () => {
+    const name = 'žluťoučký <script>alert(1)</script> \u2028 "q" \\ \u0001';
+    const job = await submit(host, { name });
+    assert.equal((await host.get(`/api/v1/jobs/${job.id}`)).json.name, name);
+});
+
+test('all errors of a document come at once, with pointers', async () => {
+    const reply = await host.post('/api/v1/jobs', tinyJob({ attention: { activation: 'poly', degree: 'three' }, attenion: {}, train: { steps: -1 } }));
+    assert.equal(reply.status, 422);
+    const pointers = reply.json.errors.map(error => error.pointer);
+    for (const pointer of ['#/attention/degree', '#/attenion', '#/train/steps'])
+        assert.ok(pointers.includes(pointer), `${pointer} in ${pointers}`);
+    assert.match(reply.json.errors.find(e => e.pointer === '#/attenion').detail, /attention/);
+    assert.equal(reply.json.error.message, reply.json.detail);
+});
+
+test('a dry run plans and places without keeping anything', async () => {
+    const before = (await host.get('/api/v1/jobs?limit=1')).json.jobs[0]?.id;
+    const reply = await host.post('/api/v1/jobs?dry_run=1', tinyJob());
+    assert.equal(reply.status, 200);
+    assert.deepEqual(reply.json.plan, { device_bytes: 1234 });
+    assert.deepEqual(reply.json.queue, { position: 1, reason: 'waiting for 1 cpu slots' });
+    assert.equal(reply.json.document.train.steps, 10);
+    const refused = await host.post('/api/v1/jobs?dry_run=1', tinyJob({ name: 'unplannable' }));
+    assert.equal(refused.json.plan, null);
+    assert.match(refused.json.plan_error, /refused/);
+    assert.equal((await host.post('/api/v1/jobs?dry_run=1', { nonsense: 1 })).status, 422);
+    assert.equal((await host.post('/api/v1/jobs?dry_run=2', tinyJob())).status, 400);
+    assert.equal((await host.get('/api/v1/jobs?limit=1')).json.jobs[0]?.id, before);
+});
+
+test('what this build cannot do is refused by name', async () => {
+    const reply = await host.post('/api/v1/jobs', tinyJob({ depends_on: [{ job: '1', when: 'afterok' }] }));
+    assert.equal(reply.status, 422);
+    assert.equal(reply.json.errors[0].pointer, '#/depends_on');
+});
+
+test('pages are stable while jobs are added, forwards and backwards', async () => {
+    for (let i = 0; i < 7; i++)
+        await submit(host, { name: `page ${i}`, experiment: 'pages' });
+    for (const order of ['newest', 'oldest']) {
+        const seen = [];
+        let target = `/api/v1/jobs?experiment=pages&limit=3&order=${order}`;
+        for (let pages = 0; target; pages++) {
+            assert.ok(pages < 10);
+            const reply = await host.get(target);
+            seen.push(...reply.json.jobs.map(job => job.name));
+            target = reply.headers.link ? /^<([^>]+)>; rel="next"$/.exec(reply.headers.link)[1] : null;
+            assert.equal(target === null, reply.json.next === null);
+            if (pages === 0 && order === 'newest')
+                await submit(host, { name: 'page late', experiment: 'pages' });
+        }
+        const wanted = [...Array(7).keys()].map(i => `page ${i}`);
+        assert.deepEqual(seen, order === 'newest' ? wanted.reverse() : [...wanted, 'page late']);
+    }
+});
+
+test('cursors of other lists, changed and invented ones are refused', async () => {
+    const { next } = (await host.get('/api/v1/jobs?limit=1')).json;
+    assert.equal((await host.get(`/api/v1/jobs?limit=1&cursor=${next}`)).status, 200);
+    for (const target of [`/api/v1/runs?cursor=${next}`, `/api/v1/jobs?order=oldest&cursor=${next}`, `/api/v1/jobs?cursor=${next.slice(0, -1)}${next.at(-1) === 'A' ? 'B' : 'A'}`, '/api/v1/jobs?cursor=', `/api/v1/jobs?cursor=${'A'.repeat(100)}`])
+        assert.equal((await host.get(target)).status, 400, target);
+});
+
+test('filters by state, name and tag', async () => {
+    await submit(host, { name: 'needle in hay', tags: { kind: 'sharp' } });
+    const names = async query => (await host.get(`/api/v1/jobs?${query}`)).json.jobs.map(job => job.name);
+    assert.deepEqual(await names('name=needle'), ['needle in hay']);
+    assert.deepEqual(await names('tag=kind'), ['needle in hay']);
+    assert.deepEqual(await names('tag=kind%3Dsharp'), ['needle in hay']);
+    assert.deepEqual(await names('tag=kind%3Dblunt'), []);
+    assert.deepEqual(await names('state=done'), []);
+    assert.deepEqual(await names('name=%25'), []); // a wildcard of SQL is an ordinary character
+    assert.equal((await host.get('/api/v1/runs?state=active&outcome=failed')).json.runs.length, 0);
+    for (const query of ['state=x', 'outcome=x', 'job=x'])
+        assert.equal((await host.get(`/api/v1/runs?${query}`)).status, 400, query);
+});
+
+test('conditional reads and writes', async () => {
+    const job = await submit(host);
+    const target = `/api/v1/jobs/${job.id}`;
+    const shown = await host.get(target);
+    assert.equal((await host.get(target, { headers: { 'if-none-match': shown.headers.etag } })).status, 304);
+    assert.equal((await host.get(target, { headers: { 'if-none-match': '"999"' } })).status, 200);
+    const patch = (json, headers) => host.call('PATCH', target, { json, headers });
+    assert.equal((await patch({ name: 'new' })).status, 428);
+    assert.equal((await patch({ name: 'new' }, { 'if-match': '"999"' })).status, 412);
+    assert.equal((await patch({ name: 'new' }, { 'if-match': 'garbage' })).status, 412);
+    const changed = await patch({ name: 'new', tags: { a: 'b' }, notes: 'n', priority: -3 }, { 'if-match': shown.headers.etag });
+    assert.equal(changed.status, 200);
+    assert.equal(changed.json.name, 'new');
+    assert.equal(changed.json.priority, -3);
+    assert.deepEqual(changed.json.tags, { a: 'b' });
+    assert.notEqual(changed.headers.etag, shown.headers.etag);
+    assert.equal((await patch({ name: 'newer' }, { 'if-match': shown.headers.etag })).status, 412);
+    assert.equal((await patch({ name: 'newest' }, { 'if-match': '*' })).status, 200);
+    for (const bad of [{}, { name: '' }, { name: 3 }, { name: 'x'.repeat(201) }, { tags: [] }, { tags: { a: 1 } }, { notes: null }, { priority: 101 }, { priority: 1.5 }, { state: 'done' }]) {
+        const reply = await patch(bad, { 'if-match': '*' });
+        assert.equal(reply.status, 422, JSON.stringify(bad));
+    }
+    assert.equal((await host.call('PATCH', '/api/v1/jobs/99999', { json: { name: 'x' }, headers: { 'if-match': '*' } })).status, 404);
+});
+
+test('cancel, pause, resume, and what is not allowed', async () => {
+    const job = await submit(host);
+    const target = `/api/v1/jobs/${job.id}`;
+    const paused = await host.post(`${target}/pause`);
+    assert.equal(paused.status, 200, paused.text);
+    assert.equal(paused.json.state, 'paused');
+    assert.equal((await host.post(`${target}/resume`, {}, { headers: { 'if-match': '"1"' } })).status, 412);
+    assert.equal((await host.post(`${target}/resume`)).json.state, 'queued');
+    assert.equal((await host.post(`${target}/resume`)).status, 409);
+    assert.equal((await host.post(`${target}/pause`, { why: 1 })).status, 422);
+    assert.equal((await host.post(`${target}/cancel`, { reason: 3 })).status, 422);
+    assert.equal((await host.post(`${target}/cancel`, { because: 'x' })).status, 422);
+    const cancelled = await host.post(`${target}/cancel`, { reason: 'changed my mind' });
+    assert.equal(cancelled.json.state, 'cancelled');
+    assert.match(cancelled.json.reason, /changed my mind/);
+    assert.equal((await host.post(`${target}/cancel`)).status, 409);
+    for (const verb of ['cancel', 'pause', 'resume'])
+        assert.equal((await host.post(`/api/v1/jobs/99999/${verb}`)).status, 404);
+    for (const id of ['0', '-1', 'x', '01', '1.0', '99999999999999999999'])
+        assert.equal((await host.get(`/api/v1/jobs/${id}`)).status, 404, id);
+});
+
+test('one run of several is cancelled alone', async () => {
+    const job = await submit(host, { trials: 2 });
+    const [a, b] = (await host.get(`/api/v1/runs?job=${job.id}&order=oldest`)).json.runs;
+    const reply = await host.post(`/api/v1/runs/${a.id}/cancel`, { reason: 'this one' });
+    assert.equal(reply.json.state, 'ended');
+    assert.equal(reply.json.outcome, 'cancelled');
+    assert.equal((await host.get(`/api/v1/runs/${b.id}`)).json.state, 'queued');
+    assert.equal((await host.post('/api/v1/runs/99999/cancel')).status, 404);
+    assert.equal((await host.get('/api/v1/runs/99999')).status, 404);
+    const queue = (await host.get('/api/v1/queue')).json.queue.map(run => run.id);
+    assert.ok(queue.includes(b.id) && !queue.includes(a.id));
+});
+
+test('a repeated submission gets the first answer, byte for byte', async () => {
+    const headers = { 'idempotency-key': '"abc-1"' };
+    const first = await host.post('/api/v1/jobs', tinyJob({ name: 'once' }), { headers });
+    await host.post(`${first.headers.location}/pause`);
+    const second = await host.post('/api/v1/jobs', tinyJob({ name: 'once' }), { headers });
+    assert.equal(second.status, 201);
+    assert.equal(second.text, first.text);
+    assert.equal(second.headers.location, first.headers.location);
+    assert.equal(second.headers['idempotency-replayed'], 'true');
+    const other = await host.post('/api/v1/jobs', tinyJob({ name: 'twice' }), { headers });
+    assert.equal(other.status, 422);
+    assert.equal(other.json.error.code, 'idempotency_key_reused');
+    assert.equal((await host.get('/api/v1/jobs?name=once')).json.jobs.length, 1);
+    for (const key of ['', '""', 'a b', 'x'.repeat(256), 'é'])
+        assert.equal((await host.post('/api/v1/jobs', tinyJob(), { headers: { 'idempotency-key': Buffer.from(key).toString('latin1') } })).status, 400, key);
+    // The key belongs to the path: the same one elsewhere is another request.
+    assert.equal((await host.post(`${first.headers.location}/resume`, {}, { headers })).status, 200);
+    assert.equal((await host.post(`${first.headers.location}/resume`, {}, { headers })).status, 200); // carried out once
+});
+
+test('many at once with one key make one job', async () => {
+    const headers = { 'idempotency-key': 'storm' };
+    const replies = await Promise.all([...Array(6)].map(() => host.post('/api/v1/jobs', tinyJob({ name: 'storm' }), { headers })));
+    assert.equal(new Set(replies.map(reply => reply.text)).size, 1, replies.map(reply => reply.text).join('\n'));
+    assert.equal((await host.get('/api/v1/jobs?name=storm')).json.jobs.length, 1);
+});
+
+test('a full writer is 503 with Retry-After; what was accepted commits even if the client left', async () => {
+    await host.tell('stall 1500');
+    await sleep(100);
+    const gone = host.post('/api/v1/jobs', tinyJob({ name: 'left early' }), { headers: { 'idempotency-key': 'gone' } }).catch(() => null);
+    const raw = host.raw(`POST /api/v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nIdempotency-Key: left\r\nContent-Length: ${JSON.stringify(tinyJob({ name: 'left' })).length}\r\n\r\n${JSON.stringify(tinyJob({ name: 'left' }))}`, { ms: 100 });
+    await raw;
+    const replies = await Promise.all([...Array(48)].map((_, i) => host.post('/api/v1/jobs', tinyJob({ name: `full ${i}` }))));
+    const refused = replies.filter(reply => reply.status === 503);
+    assert.ok(refused.length > 0);
+    assert.ok(refused.every(reply => Number(reply.headers['retry-after']) >= 1));
+    await gone;
+    assert.equal((await host.get('/api/v1/jobs?name=left&limit=10')).json.jobs.filter(job => job.name === 'left').length, 1);
+    const again = await host.post('/api/v1/jobs', tinyJob({ name: 'left' }), { headers: { 'idempotency-key': 'left' } });
+    assert.equal(again.headers['idempotency-replayed'], 'true');
+});

@@ -12,6 +12,7 @@
 #include "kernels/base/log.h"
 
 #define CHANGED_RUNS 256        /* runs remembered as changed; the one changed longest ago is forgotten first */
+#define JOBS_COUNT_US 1000000   /* how old the count of open jobs may be */
 #define POINTS_WAKE_US 500000   /* streams hear of new points at most this often */
 
 struct changed {
@@ -32,6 +33,7 @@ struct api_core {
     int changed_count;
     struct changed changed[CHANGED_RUNS];
     int64_t points_wake_us;
+    int64_t jobs, jobs_us; /* not ended, when counted; monotonic, 0 = never */
 };
 
 /* ---- counters --------------------------------------------------------------------------------- */
@@ -175,6 +177,39 @@ int api_core_changed_runs(struct api_core *core, uint64_t *seq, int64_t *out, in
     pthread_mutex_unlock(&core->lock);
     *seq = newest;
     return n;
+}
+
+/* ---- open jobs -------------------------------------------------------------------------------- */
+
+enum pd_err api_core_job_room(struct api_core *core, struct store *store, int64_t most, bool *ret_room,
+                              struct pd_why *why)
+{
+    int64_t now = pd_clock_mono_us(), fresh = -1;
+    bool stale;
+
+    pthread_mutex_lock(&core->lock);
+    stale = core->jobs_us == 0 || now - core->jobs_us > JOBS_COUNT_US;
+    pthread_mutex_unlock(&core->lock);
+    if (stale) {
+        struct store_counts counts;
+        enum pd_err err = store_count(store, &counts, why);
+
+        if (err != PD_OK)
+            return err;
+        fresh = 0;
+        for (int i = 0; i < SPEC_JOB_STATE_COUNT; i++)
+            if (!spec_job_state_final((enum spec_job_state)i))
+                fresh += counts.jobs[i];
+    }
+    pthread_mutex_lock(&core->lock);
+    if (fresh >= 0) {
+        core->jobs = fresh;
+        core->jobs_us = now;
+    }
+    *ret_room = core->jobs < most;
+    core->jobs += *ret_room;
+    pthread_mutex_unlock(&core->lock);
+    return PD_OK;
 }
 
 /* ---- inference places ------------------------------------------------------------------------- */

@@ -296,6 +296,24 @@ static void dry_run(struct api_req *r, struct spec_job *job, struct spec_report 
         dry_planned(d, err, &why, NULL);
 }
 
+static bool room_for_job(struct api_req *r)
+{
+    struct store *store = api_reader(r);
+    struct pd_why why = {.text = ""};
+    bool room = false;
+    enum pd_err err;
+
+    if (!store)
+        return false;
+    err = api_core_job_room(api_core_of(api_of(r)), store, api_settings_of(r)->jobs, &room, &why);
+    if (err != PD_OK)
+        api_fail_why(r, err, &why);
+    else if (!room)
+        api_fail(r, API_FAULT_OVERLOADED, "%lld jobs have not ended, which is the limit (limits.jobs)",
+                 (long long)api_settings_of(r)->jobs);
+    return err == PD_OK && room;
+}
+
 /* ---- the handler ------------------------------------------------------------------------------ */
 
 void api_job_submit(struct api_req *r)
@@ -344,6 +362,8 @@ void api_job_submit(struct api_req *r)
         spec_job_free(job);
     } else if (dry) {
         dry_run(r, job, &report);
+    } else if (!room_for_job(r)) {
+        spec_job_free(job);
     } else {
         w = api_write_begin(r, sizeof *s, true, submit_done, submit_answer);
         if (!w) {

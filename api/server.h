@@ -57,6 +57,11 @@ const char *api_core_openapi_json(const struct api_core *core, size_t *ret_len);
 int api_core_changed_runs(struct api_core *core, uint64_t *seq, int64_t *out, int most);
 uint64_t api_core_change_seq(struct api_core *core);
 
+/* Is there room for one more job that has not ended? Counted once a second, and up with every call that said
+ * yes. */
+PD_NODISCARD enum pd_err api_core_job_room(struct api_core *core, struct store *store, int64_t most, bool *ret_room,
+                                           struct pd_why *why);
+
 /* Inference requests in flight: takes one of `most` places or says no. */
 bool api_core_infer_enter(struct api_core *core, int most);
 void api_core_infer_leave(struct api_core *core);

@@ -206,3 +206,18 @@ test('a full writer is 503 with Retry-After; what was accepted commits even if t
     const again = await host.post('/api/v1/jobs', tinyJob({ name: 'left' }), { headers: { 'idempotency-key': 'left' } });
     assert.equal(again.headers['idempotency-replayed'], 'true');
 });
+
+test('no more open jobs than the limit', async () => {
+    const other = await Host.start(['--limits.jobs=2']);
+    try {
+        const [first] = [await submit(other), await submit(other)];
+        const refused = await other.post('/api/v1/jobs', tinyJob());
+        assert.equal(refused.status, 429);
+        assert.match(refused.json.detail, /limits\.jobs/);
+        await other.post(`/api/v1/jobs/${first.id}/cancel`);
+        await sleep(1100);
+        await submit(other);
+    } finally {
+        await other.stop();
+    }
+});

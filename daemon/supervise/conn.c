@@ -283,6 +283,8 @@ void conn_event(struct sup *s, struct conn *c, unsigned events)
         c->heard_us = pd_clock_mono_us();
         if (c->att)
             c->att->heard_us = c->heard_us;
+        if (c->model)
+            c->model->heard_us = c->heard_us;
         take_frames(s, c);
         if (err != PD_OK && !c->dead) {
             if (err != PD_ERR_CLOSED)

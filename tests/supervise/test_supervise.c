@@ -77,7 +77,7 @@ static int setup(void **state)
     strcpy(f->dir, "/tmp/polyd-sup-XXXXXX");
     assert_non_null(mkdtemp(f->dir));
     f->o = (struct sup_options){.state_dir = f->dir,
-                                .worker_path = WORKER_PATH,
+                                .worker_path = getenv("POLYD_TEST_WORKER") ? getenv("POLYD_TEST_WORKER") : WORKER_PATH,
                                 .train_role = "selftest",
                                 .cpu_slots = 2,
                                 .cpu_threads = 1,

@@ -15,6 +15,7 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "daemon/store/tx_private.h"
@@ -28,6 +29,7 @@
 #define PROBE_US 1000000
 #define WAKE_NS 1000000000L
 #define WAL_RESTART_BYTES (INT64_C(128) << 20) /* a log so long is cut even if commits must wait */
+#define LOCK_WAIT_US 5000000 /* for the lock of a daemon that is dead already */
 #define IDEM_SWEEP_US (INT64_C(600) * 1000000)
 
 struct lane {
@@ -366,20 +368,63 @@ static void *writer_thread(void *arg)
 
 /* ---- start and stop ------------------------------------------------------------------------- */
 
+/* Field 22 of /proc/PID/stat; 0 = no such process, or one that is dead already. */
+static unsigned long long start_time(const char *pid)
+{
+    char path[64], text[1024], *at = NULL;
+    unsigned long long start = 0;
+    FILE *f;
+
+    snprintf(path, sizeof path, "/proc/%s/stat", pid);
+    f = fopen(path, "re");
+    if (f && fgets(text, sizeof text, f))
+        at = strrchr(text, ')');
+    if (at && at[1] == ' ' && at[2] != 'Z') {
+        for (int i = 0; i < 20 && at; i++)
+            at = strchr(at + 1, ' ');
+        start = at ? strtoull(at + 1, NULL, 10) : 0;
+    }
+    if (f)
+        fclose(f);
+    return start;
+}
+
+static bool owner_lives(int fd)
+{
+    char text[64] = "", pid[24];
+    unsigned long long start;
+    ssize_t n = pread(fd, text, sizeof text - 1, 0);
+
+    if (n <= 0 || sscanf(text, "%23[0-9] %llu", pid, &start) != 2)
+        return false; /* being taken at this moment, or never: the wait decides */
+    return start && start_time(pid) == start;
+}
+
 static enum pd_err lock_dir(struct store_writer *w, const char *dir, struct pd_why *why)
 {
-    char path[4096];
+    char path[4096], text[64];
+    int64_t end_us = pd_clock_mono_us() + LOCK_WAIT_US;
+    int len;
 
     if ((size_t)snprintf(path, sizeof path, "%s/lock", dir) >= sizeof path)
         return pd_fail(why, PD_ERR_LIMIT, "the state directory's name is too long");
     w->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0640);
     if (w->lock_fd < 0)
         return pd_fail_errno(why, errno, "cannot open '%s'", path);
-    if (flock(w->lock_fd, LOCK_EX | LOCK_NB)) {
-        if (errno == EWOULDBLOCK)
+    while (flock(w->lock_fd, LOCK_EX | LOCK_NB)) {
+        struct timespec pause = {.tv_nsec = 20000000};
+
+        if (errno != EWOULDBLOCK)
+            return pd_fail_errno(why, errno, "cannot lock '%s'", path);
+        /* One that was killed while it started a worker leaves the lock with that child until its exec: a
+         * moment, but a restart is quick. The name in the file tells it from a live daemon. */
+        if (owner_lives(w->lock_fd) || pd_clock_mono_us() > end_us)
             return pd_fail(why, PD_ERR_BUSY, "another polyd uses the state directory '%s'", dir);
-        return pd_fail_errno(why, errno, "cannot lock '%s'", path);
+        nanosleep(&pause, NULL);
     }
+    len = snprintf(text, sizeof text, "%ld %llu\n", (long)getpid(), start_time("self"));
+    if (ftruncate(w->lock_fd, 0) || pwrite(w->lock_fd, text, (size_t)len, 0) != len)
+        return pd_fail_errno(why, errno, "cannot write '%s'", path);
     return PD_OK;
 }
 

@@ -93,11 +93,13 @@ static void random_graph(struct pk_graph *g, uint64_t seed, int nodes)
         case 0:
             v[n++] = pk_scale(g, pk_matmul(g, a, b), 0.2);
             break;
-        case 1:
-            v[n++] = pk_add(g, a, pk_scale(g, pk_matmul(g, b, a), 0.1));
+        case 1: /* a residual that the product reads too: must not be overwritten */
+            a = pk_unary(g, PK_EX_SIN, a);
+            v[n++] = pk_unary(g, PK_EX_TANH, pk_add(g, a, pk_matmul(g, i % 2 ? a : b, a)));
             break;
-        case 2:
-            v[n++] = pk_add(g, a, b);
+        case 2: /* an input seen twice, in two ways */
+            a = pk_softmax(g, a);
+            v[n++] = pk_add(g, a, i % 2 ? pk_transpose(g, a) : b);
             break;
         case 3:
             v[n++] = pk_mul(g, a, b);

@@ -18,3 +18,11 @@ int worker_plan_main(int argc, char **argv)
     fprintf(stderr, "this build of polyd-worker cannot plan\n");
     return 1;
 }
+
+int worker_digit_main(int argc, char **argv)
+{
+    (void)argc;
+    (void)argv;
+    fprintf(stderr, "this build of polyd-worker cannot draw\n");
+    return 1;
+}

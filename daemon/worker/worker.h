@@ -5,6 +5,7 @@
  *   polyd-worker serve ...    one loaded model version
  *   polyd-worker plan         reads a resolved job on standard input, prints its bytes by category as JSON
  *   polyd-worker info         prints build, back ends and thread count as JSON
+ *   polyd-worker digit S D    draws the digit D by the seed S, as JSON
  *
  * Threads: the role runs on the main thread; the link (link.h) has a thread of its own. The train role gets a
  * struct train_host (daemon/train/train.h), the serve role a struct serve_host (daemon/wire/serve_host.h). */
@@ -20,3 +21,4 @@ int worker_train_main(int argc, char **argv);
 int worker_serve_main(int argc, char **argv);
 int worker_plan_main(int argc, char **argv);
 int worker_info_main(int argc, char **argv);
+int worker_digit_main(int argc, char **argv);

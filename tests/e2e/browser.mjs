@@ -45,16 +45,15 @@ export class Browser {
     /**
      * A page of its own, with a record of what went wrong on it.
      * @param {string} url
-     * @param {{width?: number, height?: number, theme?: string, bypassCSP?: boolean, quiet?: RegExp}} [look] `quiet`:
+     * @param {{width?: number, height?: number, theme?: string, bypassCSP?: boolean, quiet?: RegExp, origin?: string}} [look] `quiet`:
      *     console errors that the test provokes
      */
-    async open(url, { width = 1280, height = 860, theme = 'light', bypassCSP = false, quiet } = {}) {
+    async open(url, { width = 1280, height = 860, theme = 'light', bypassCSP = false, quiet, origin = new URL(url).origin } = {}) {
         const context = await this.browser.newContext({
             viewport: { width, height }, colorScheme: theme, bypassCSP, isMobile: width < 500, hasTouch: width < 500,
             reducedMotion: 'reduce', locale: 'en-GB',
         });
         const page = await context.newPage();
-        const origin = new URL(url).origin;
         page.problems = [];
         page.on('request', request => {
             const target = new URL(request.url());
@@ -79,23 +78,28 @@ export class Browser {
     }
 
     /**
-     * A look at a page in one size and colour: picture, width, axe-core.
-     * @param {string} url
-     * @param {string} name
+     * A look at some views in one size and colour: picture, width, axe-core. One window serves them all, as it
+     * would a person.
+     * @param {string} origin
      * @param {typeof looks[number]} look
-     * @param {{ready: string, quiet?: RegExp, act?: (page: any) => Promise<void>}} options `ready`: what shows that it has loaded
+     * @param {[name: string, hash: string, ready: string][]} views `ready`: what shows that it has loaded
+     * @param {{quiet?: RegExp, prepare?: (page: any) => Promise<void>}} [options]
      */
-    async inspect(url, name, look, { ready, quiet, act }) {
-        const page = await this.open(url, { ...look, bypassCSP: true, quiet });
-        await page.locator(ready).first().waitFor();
-        await act?.(page);
-        await page.screenshot({ path: path.join(this.pictures, `${name}-${look.name}.png`) });
-        const excess = await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
-        assert.ok(excess <= 0, `${name} ${look.name}: ${excess} px wider than the window`);
-        await page.evaluate(axeSource);
-        const { violations } = await page.evaluate(() => globalThis.axe.run());
-        assert.deepEqual(violations.filter(v => ['serious', 'critical'].includes(v.impact))
-            .map(v => `${v.id}: ${v.nodes.map(node => node.target.join(' ')).join(', ')}`), [], `${name} ${look.name}`);
+    async inspect(origin, look, views, { quiet, prepare } = {}) {
+        const page = await this.open('about:blank', { ...look, bypassCSP: true, quiet, origin });
+        await prepare?.(page);
+        for (const [name, hash, ready] of views) {
+            await page.goto(`${origin}/${hash}`);
+            await page.locator(ready).first().waitFor();
+            await page.screenshot({ path: path.join(this.pictures, `${name}-${look.name}.png`) });
+            const excess = await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
+            assert.ok(excess <= 0, `${name} ${look.name}: ${excess} px wider than the window`);
+            if (!await page.evaluate(() => 'axe' in globalThis))
+                await page.evaluate(axeSource);
+            const { violations } = await page.evaluate(() => globalThis.axe.run(document, { resultTypes: ['violations'] }));
+            assert.deepEqual(violations.filter(v => ['serious', 'critical'].includes(v.impact))
+                .map(v => `${v.id}: ${v.nodes.map(node => node.target.join(' ')).join(', ')}`), [], `${name} ${look.name}`);
+        }
         await this.close(page);
     }
 

@@ -293,7 +293,7 @@ function textBox(model, version, signal) {
         const input = h('input', { type: 'number', name, ...props });
         return { input, el: h('label', { class: 'field' }, h('span', null, word), input) };
     };
-    const length = field('max_tokens', 'Tokens', { value: 200, min: 1, max: 2000 });
+    const length = field('max_tokens', 'Tokens', { value: 200, min: 1, max: 65536 });
     const temperature = field('temperature', 'Temperature', { value: 0.8, min: 0, max: 2, step: 0.1 });
     const top = field('top_p', 'Top p', { value: 0.95, min: 0.01, max: 1, step: 0.01 });
     const seed = field('seed', 'Seed', { value: 1, min: 0, step: 1 });

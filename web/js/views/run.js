@@ -425,8 +425,9 @@ export function runView(context) {
             for (const line of text.split('\n')) {
                 if (line === '')
                     continue;
-                const level = /\b(error|fatal)\b|<[0-3]>/i.test(line) ? 'err' : /\bwarn(ing)?\b|<4>/i.test(line) ? 'warn' : '';
-                out.append(h('div', { class: level }, line));
+                // Lines of the program itself begin with a priority, as syslog numbers them.
+                const level = /^<[0-3]>/.test(line) ? 'err' : /^<4>/.test(line) ? 'warn' : '';
+                out.append(h('div', { class: level }, line.replace(/^<\d>/, '')));
                 lines++;
             }
             for (; lines > 5000; lines--)

@@ -47,7 +47,7 @@ static enum pd_err override_one(struct spec_ctx *c, const char *pointer, json_t 
             spec_report_error(c->report, place.data, "must be an object, not %s", spec_json_kind(value));
             goto out;
         }
-        copy = json_deep_copy(value);
+        copy = spec_json_copy(value);
         if (!copy || !spec_json_put(c->overrides, pointer, copy))
             err = PD_ERR_NOMEM;
     } else {
@@ -100,8 +100,10 @@ static enum pd_err overrides_read(struct spec_ctx *c)
     low = json_object_get(c->document, "tags");
     high = json_object_get(c->overrides, "tags");
     if (json_is_object(low) && json_is_object(high)) {
-        json_t *both = json_copy(low);
-        if (!both || !spec_json_merge(both, high) || json_object_set_new(c->overrides, "tags", both) != 0)
+        json_t *both = spec_json_copy(low);
+        bool merged = both && spec_json_merge(both, high) && json_object_set(c->overrides, "tags", both) == 0;
+        json_decref(both);
+        if (!merged)
             return PD_ERR_NOMEM;
     }
     return PD_OK;
@@ -487,7 +489,7 @@ static bool document_fold(const struct spec_job *job, json_t *doc)
 
 enum pd_err spec_job_document(const struct spec_job *job, struct pd_buf *ret_json, struct pd_why *why)
 {
-    json_t *doc = json_deep_copy(job->document);
+    json_t *doc = spec_json_copy(job->document);
     enum pd_err err;
 
     if (!doc || !document_fold(job, doc)) {

@@ -347,6 +347,36 @@ json_t *spec_json_at(json_t *root, const char *pointer)
     return v;
 }
 
+json_t *spec_json_copy(json_t *v)
+{
+    json_t *copy, *child;
+    const char *key;
+    size_t i;
+
+    if (json_is_object(v)) {
+        copy = json_object();
+        json_object_foreach(v, key, child)
+        {
+            if (json_object_set_new(copy, key, spec_json_copy(child)) != 0)
+                goto fail;
+        }
+        return copy;
+    }
+    if (json_is_array(v)) {
+        copy = json_array();
+        json_array_foreach(v, i, child)
+        {
+            if (json_array_append_new(copy, spec_json_copy(child)) != 0)
+                goto fail;
+        }
+        return copy;
+    }
+    return json_incref(v); /* never changed in place */
+fail:
+    json_decref(copy);
+    return NULL;
+}
+
 bool spec_json_merge(json_t *to, json_t *from)
 {
     const char *key;
@@ -359,7 +389,7 @@ bool spec_json_merge(json_t *to, json_t *from)
             if (!spec_json_merge(old, child))
                 return false;
         } else if (json_is_object(child)) {
-            json_t *copy = json_deep_copy(child); /* so that a later merge changes nobody else's */
+            json_t *copy = spec_json_copy(child); /* so that a later merge changes nobody else's */
             if (!copy || json_object_set_new(to, key, copy) != 0)
                 return false;
         } else if (json_object_set(to, key, child) != 0) {

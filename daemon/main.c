@@ -17,6 +17,7 @@
 #include "api/api.h"
 #include "daemon/config/config.h"
 #include "daemon/notify.h"
+#include "daemon/spec/spec.h"
 #include "daemon/store/store.h"
 #include "daemon/store/verify.h"
 #include "daemon/supervise/supervise.h"
@@ -235,6 +236,21 @@ static int run(struct config *config, int argc, char **argv)
     return err == PD_OK ? 0 : 1;
 }
 
+static int fields_print(void)
+{
+    struct pd_buf text;
+    struct pd_why why;
+
+    pd_buf_init(&text, 0);
+    if (spec_fields_text(&text, &why) != PD_OK) {
+        fprintf(stderr, "polyd fields: %s\n", why.text);
+        pd_buf_done(&text);
+        return 1;
+    }
+    print_buf(stdout, &text);
+    return 0;
+}
+
 static int command(struct config *config)
 {
     if (!strcmp(config->args[0], "verify"))
@@ -243,7 +259,9 @@ static int command(struct config *config)
         api_routes_print(stdout);
         return 0;
     }
-    fprintf(stderr, "polyd: no command '%s'; commands are: verify [quick], routes\n", config->args[0]);
+    if (!strcmp(config->args[0], "fields") && config->arg_count == 1)
+        return fields_print();
+    fprintf(stderr, "polyd: no command '%s'; commands are: fields, verify [quick], routes\n", config->args[0]);
     return 2;
 }
 

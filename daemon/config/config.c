@@ -550,10 +550,8 @@ static void read_env_one(struct load *l, const char *name, const char *value)
     near = pd_nearest(name, list, config_row_count, NULL);
     if (ours)
         error_at(l, "unknown setting%s%s%s", near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
-    else if (near)
+    else if (near) /* the rest may be meant for a worker or a test */
         warning_at(l, "is no setting; did you mean '%s'?", near);
-    else
-        warning_at(l, "is no setting");
 }
 
 static void read_env(struct load *l, const char *const *env)
@@ -954,8 +952,10 @@ void config_help(struct pd_buf *out)
     char name[80];
 
     pd_buf_str(out, "polyd: trains and serves transformers; see /api/v1 and the dashboard\n\n"
-                    "  polyd [flags]            run the daemon\n"
-                    "  polyd [flags] fields     print every field of a job document\n\n"
+                    "  polyd [flags]                   run the daemon\n"
+                    "  polyd [flags] fields            print every field of a job document\n"
+                    "  polyd [flags] verify [quick]    check the state directory, also while the daemon runs\n"
+                    "  polyd [flags] routes            print every route of the API\n\n"
                     "A value comes from a flag, else from the environment, else from the file, else it is the default.\n"
                     "The file is --config, else $POLYD_CONFIG, else /etc/polyd/polyd.conf (as a service\n"
                     "$CONFIGURATION_DIRECTORY/polyd.conf), else ~/.config/polyd/polyd.conf.\n\n"

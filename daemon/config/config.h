@@ -80,17 +80,15 @@ struct config {
         int64_t sse_clients;
     } limits;
     struct {
-        int64_t checkpoint_external;   /* 0: polyd checkpoints its WAL; 1 is not available yet */
-        int64_t idempotency_hours;     /* how long answers to an Idempotency-Key are kept */
+        int64_t checkpoint_external; /* 0: polyd checkpoints its WAL; 1 is not available yet */
     } store;
     struct {
         int64_t best;   /* default of a job's /train/keep/best */
         int64_t latest; /* likewise */
     } keep;
     struct {
-        int64_t queue;         /* inference requests waiting per model */
-        int64_t timeout_ms;    /* deadline of a request that names none */
-        int64_t load_timeout_s;
+        int64_t queue;      /* inference requests waiting per model */
+        int64_t timeout_ms; /* deadline of a request that names none */
     } serve;
     struct config_private *owner; /* private */
 };

@@ -54,8 +54,6 @@ const struct config_row config_rows[] = {
     {ROW("store", "checkpoint", CONFIG_T_WORD, store.checkpoint_external), .def = "internal", .words = checkpoint_words,
      .values = checkpoint_values, .known_only = 1, .arg = "WHO",
      .meaning = "who checkpoints the write-ahead log: internal, or external for a replication tool"},
-    {ROW("store", "idempotency_hours", CONFIG_T_INT, store.idempotency_hours), INT(1, 8760, "24"), .arg = "HOURS",
-     .meaning = "how long answers to an Idempotency-Key are kept"},
     {ROW("keep", "best", CONFIG_T_INT, keep.best), INT(0, 100, "1"), .arg = "N",
      .meaning = "best checkpoints kept of a run that does not say (train.keep.best)"},
     {ROW("keep", "latest", CONFIG_T_INT, keep.latest), INT(0, 100, "1"), .arg = "N",
@@ -64,7 +62,5 @@ const struct config_row config_rows[] = {
      .meaning = "inference requests waiting for one model; more are answered 429"},
     {ROW("serve", "timeout_ms", CONFIG_T_INT, serve.timeout_ms), INT(1, 86400000, "60000"), .arg = "MS",
      .meaning = "deadline of an inference request that names none"},
-    {ROW("serve", "load_timeout_s", CONFIG_T_INT, serve.load_timeout_s), INT(1, 86400, "120"), .arg = "SECONDS",
-     .meaning = "longest wait for a model to load"},
 };
 const size_t config_row_count = sizeof config_rows / sizeof *config_rows;

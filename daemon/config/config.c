@@ -75,8 +75,8 @@ void config_report_done(struct config_report *report)
 
 #define MOST_PROBLEMS 200 /* a file full of nonsense need not be told in full */
 
-static void problem_add(struct config_report *r, struct config_problem **list, size_t *count, const char *where,
-                        const char *fmt, va_list args)
+static void problem_add(struct config_report *r, struct config_problem **list, size_t *count,
+                        const char *where, const char *fmt, va_list args)
 {
     struct config_problem one = {NULL, NULL}, *p;
 
@@ -180,7 +180,8 @@ static bool parse_int(const char *text, int64_t *ret)
     return true;
 }
 
-static bool parse_list(struct load *l, const struct config_row *row, const char *text, struct config_list *ret)
+static bool parse_list(struct load *l, const struct config_row *row, const char *text,
+                       struct config_list *ret)
 {
     const char **items = pd_arena_alloc(l->p->arena, CONFIG_MAX_LIST * sizeof *items);
     char *copy = pd_arena_strdup(l->p->arena, text);
@@ -190,7 +191,8 @@ static bool parse_list(struct load *l, const struct config_row *row, const char 
         l->nomem = true;
         return false;
     }
-    for (char *save = NULL, *word = strtok_r(copy, ", \t", &save); word; word = strtok_r(NULL, ", \t", &save)) {
+    for (char *save = NULL, *word = strtok_r(copy, ", \t", &save); word;
+         word = strtok_r(NULL, ", \t", &save)) {
         if (n == CONFIG_MAX_LIST) {
             error_at(l, "%s.%s has more than %d entries", row->section, row->key, CONFIG_MAX_LIST);
             return false;
@@ -217,7 +219,8 @@ static bool parse_word(struct load *l, const struct config_row *row, const char 
         if (strcmp(row->words[i], text) != 0)
             continue;
         if (row->known_only && i >= row->known_only) {
-            error_at(l, "%s.%s = %s is known but not available in this version", row->section, row->key, text);
+            error_at(l, "%s.%s = %s is known but not available in this version", row->section, row->key,
+                     text);
             return false;
         }
         *ret = row->values[i];
@@ -248,8 +251,8 @@ static void set_value(struct load *l, size_t i, const char *text)
             return;
         }
         if (v < row->min || v > row->max) {
-            error_at(l, "%s.%s must be from %lld to %lld, not %lld", row->section, row->key, (long long)row->min,
-                     (long long)row->max, (long long)v);
+            error_at(l, "%s.%s must be from %lld to %lld, not %lld", row->section, row->key,
+                     (long long)row->min, (long long)row->max, (long long)v);
             return;
         }
         *(int64_t *)at = v;
@@ -260,7 +263,8 @@ static void set_value(struct load *l, size_t i, const char *text)
         break;
     case CONFIG_T_ADDRESS:
         if (inet_pton(AF_INET, text, bytes) != 1 && inet_pton(AF_INET6, text, bytes) != 1) {
-            error_at(l, "%s.%s must be an address such as 127.0.0.1 or ::1, not '%s'", row->section, row->key, text);
+            error_at(l, "%s.%s must be an address such as 127.0.0.1 or ::1, not '%s'", row->section, row->key,
+                     text);
             return;
         }
         *(const char **)at = copy = keep(l, text);
@@ -297,8 +301,9 @@ static void set_root(struct load *l, const char *name, const char *path)
     struct stat st;
 
     if (!root_name_ok(name)) {
-        error_at(l, "a data root's name has 1 to %d of A-Za-z0-9._- and does not begin with a dot; '%s' does not",
-                 CONFIG_ROOT_NAME, name);
+        error_at(
+            l, "a data root's name has 1 to %d of A-Za-z0-9._- and does not begin with a dot; '%s' does not",
+            CONFIG_ROOT_NAME, name);
         return;
     }
     if (!*path) {
@@ -323,8 +328,8 @@ static void set_root(struct load *l, const char *name, const char *path)
         warning_at(l, "the data root '%s' is no directory: %s", name, path);
     p->roots[i] = (struct config_root){name, path};
     p->names[i] = name;
-    p->root_settings[i] = (struct setting){path, l->source, keep(l, l->origin),
-                                           l->source == CONFIG_SOURCE_FILE ? l->line : 0};
+    p->root_settings[i] =
+        (struct setting){path, l->source, keep(l, l->origin), l->source == CONFIG_SOURCE_FILE ? l->line : 0};
     if (i == l->c->data.count)
         l->c->data.count++;
 }
@@ -361,9 +366,11 @@ static void unknown(struct load *l, const char *section, const char *key)
     if (!*section)
         error_at(l, "'%s' stands before the first [section]", key);
     else if (!known)
-        error_at(l, "unknown section '%s'%s", section, pd_did_you_mean(near, sizeof near, section, sections, n));
+        error_at(l, "unknown section '%s'%s", section,
+                 pd_did_you_mean(near, sizeof near, section, sections, n));
     else
-        error_at(l, "unknown key '%s' in section '%s'%s", key, section, pd_did_you_mean(near, sizeof near, key, keys, m));
+        error_at(l, "unknown key '%s' in section '%s'%s", key, section,
+                 pd_did_you_mean(near, sizeof near, key, keys, m));
 }
 
 static void set_named(struct load *l, const char *section, const char *key, const char *value)
@@ -517,8 +524,8 @@ static void env_name(const struct config_row *row, char *out, size_t size)
 /* Variables with our prefix that are no setting. */
 static bool env_foreign(const char *name)
 {
-    return strcmp(name, "POLYD_CONFIG") == 0 || strcmp(name, "POLYD_TOKEN") == 0 || strncmp(name, "POLYD_TEST_", 11) == 0 ||
-           strncmp(name, "POLYD_SELFTEST", 14) == 0;
+    return strcmp(name, "POLYD_CONFIG") == 0 || strcmp(name, "POLYD_TOKEN") == 0 ||
+           strncmp(name, "POLYD_TEST_", 11) == 0 || strncmp(name, "POLYD_SELFTEST", 14) == 0;
 }
 
 static void read_env_one(struct load *l, const char *name, const char *value)
@@ -549,7 +556,8 @@ static void read_env_one(struct load *l, const char *name, const char *value)
     }
     near = pd_nearest(name, list, config_row_count, NULL);
     if (ours)
-        error_at(l, "unknown setting%s%s%s", near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+        error_at(l, "unknown setting%s%s%s", near ? "; did you mean '" : "", near ? near : "",
+                 near ? "'?" : "");
     else if (near) /* the rest may be meant for a worker or a test */
         warning_at(l, "is no setting; did you mean '%s'?", near);
 }
@@ -611,7 +619,8 @@ static void flag_data(struct load *l, const char *value)
         error_at(l, "needs NAME=PATH, not '%s'", value);
         return;
     }
-    snprintf(name, sizeof name, "%.*s", (int)(eq - value < CONFIG_ROOT_NAME + 1 ? eq - value : CONFIG_ROOT_NAME + 1), value);
+    snprintf(name, sizeof name, "%.*s",
+             (int)(eq - value < CONFIG_ROOT_NAME + 1 ? eq - value : CONFIG_ROOT_NAME + 1), value);
     set_root(l, name, eq + 1);
 }
 
@@ -717,8 +726,8 @@ static bool readable(const char *path)
 }
 
 /* $var/rest, or ~/home_rest if the variable is unset; false without either. */
-static bool user_path(const char *const *env, const char *var, const char *rest, const char *home_rest, char *out,
-                      size_t size)
+static bool user_path(const char *const *env, const char *var, const char *rest, const char *home_rest,
+                      char *out, size_t size)
 {
     const char *base = env_get(env, var), *home = env_get(env, "HOME");
 
@@ -744,7 +753,8 @@ static const char *choose_file(const char *flag, const char *const *env, char *f
     strcpy(found, "/etc/polyd/polyd.conf");
     if (readable(found))
         return found;
-    if (user_path(env, "XDG_CONFIG_HOME", "polyd/polyd.conf", ".config/polyd/polyd.conf", found, PATH_MAX) && readable(found))
+    if (user_path(env, "XDG_CONFIG_HOME", "polyd/polyd.conf", ".config/polyd/polyd.conf", found, PATH_MAX) &&
+        readable(found))
         return found;
     return NULL;
 }
@@ -769,7 +779,8 @@ static void default_state_dir(struct load *l, const char *const *env)
 
 static void default_worker(struct load *l)
 {
-    static const char *const places[] = {"polyd-worker", "../libexec/polyd/polyd-worker", "../libexec/polyd-worker"};
+    static const char *const places[] = {"polyd-worker", "../libexec/polyd/polyd-worker",
+                                         "../libexec/polyd-worker"};
     char self[PATH_MAX], path[PATH_MAX + 64];
     ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
     char *slash;
@@ -917,8 +928,9 @@ struct config_setting config_setting_at(const struct config *c, size_t i)
 
     if (i < config_row_count) {
         s = &c->owner->settings[i];
-        return (struct config_setting){config_rows[i].section, config_rows[i].key, s->value,
-                                       s->source,              s->origin,          config_rows[i].meaning};
+        return (struct config_setting){
+            config_rows[i].section, config_rows[i].key, s->value, s->source, s->origin,
+            config_rows[i].meaning};
     }
     s = &c->owner->root_settings[i - config_row_count];
     return (struct config_setting){
@@ -951,17 +963,19 @@ void config_help(struct pd_buf *out)
     const char *section = "";
     char name[80];
 
-    pd_buf_str(out, "polyd: trains and serves transformers; see /api/v1 and the dashboard\n\n"
-                    "  polyd [flags]                   run the daemon\n"
-                    "  polyd [flags] fields            print every field of a job document\n"
-                    "  polyd [flags] verify [quick]    check the state directory, also while the daemon runs\n"
-                    "  polyd [flags] routes            print every route of the API\n\n"
-                    "A value comes from a flag, else from the environment, else from the file, else it is the default.\n"
-                    "The file is --config, else $POLYD_CONFIG, else /etc/polyd/polyd.conf (as a service\n"
-                    "$CONFIGURATION_DIRECTORY/polyd.conf), else ~/.config/polyd/polyd.conf.\n\n"
-                    "  --config FILE\n      the file to read\n"
-                    "  --data NAME=PATH, --data.NAME=PATH, POLYD_DATA_NAME\n"
-                    "      a data root: jobs read only below these folders, as NAME/...; may be repeated\n");
+    pd_buf_str(
+        out,
+        "polyd: trains and serves transformers; see /api/v1 and the dashboard\n\n"
+        "  polyd [flags]                   run the daemon\n"
+        "  polyd [flags] fields            print every field of a job document\n"
+        "  polyd [flags] verify [quick]    check the state directory, also while the daemon runs\n"
+        "  polyd [flags] routes            print every route of the API\n\n"
+        "A value comes from a flag, else from the environment, else from the file, else it is the default.\n"
+        "The file is --config, else $POLYD_CONFIG, else /etc/polyd/polyd.conf (as a service\n"
+        "$CONFIGURATION_DIRECTORY/polyd.conf), else ~/.config/polyd/polyd.conf.\n\n"
+        "  --config FILE\n      the file to read\n"
+        "  --data NAME=PATH, --data.NAME=PATH, POLYD_DATA_NAME\n"
+        "      a data root: jobs read only below these folders, as NAME/...; may be repeated\n");
     for (size_t i = 0; i < ACTION_COUNT; i++)
         pd_buf_printf(out, "  --%s%s\n      %s\n", actions[i].name, i ? "" : ", -h", actions[i].meaning);
     for (size_t i = 0; i < config_row_count; i++) {
@@ -984,12 +998,15 @@ void config_sample(struct pd_buf *out)
 {
     const char *section = "";
 
-    pd_buf_str(out, "# polyd.conf: settings of polyd, each at its default. Made by `polyd --sample-config`; a test keeps\n"
-                    "# it true. The environment (POLYD_SERVER_PORT) and flags (--server.port) win over this file.\n\n"
-                    "[data]\n"
-                    "# Folders that jobs may read, as NAME = PATH: data.path in a job begins with such a name.\n"
-                    "#mnist = /srv/data/mnist\n"
-                    "#corpora = /srv/data/corpora\n");
+    pd_buf_str(
+        out,
+        "# polyd.conf: settings of polyd, each at its default. Made by `polyd --sample-config`; a test "
+        "keeps\n"
+        "# it true. The environment (POLYD_SERVER_PORT) and flags (--server.port) win over this file.\n\n"
+        "[data]\n"
+        "# Folders that jobs may read, as NAME = PATH: data.path in a job begins with such a name.\n"
+        "#mnist = /srv/data/mnist\n"
+        "#corpora = /srv/data/corpora\n");
     for (size_t i = 0; i < config_row_count; i++) {
         const struct config_row *row = &config_rows[i];
         if (strcmp(section, row->section) != 0)

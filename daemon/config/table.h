@@ -6,18 +6,18 @@
 enum config_type {
     CONFIG_T_ADDRESS, /* IPv4 or IPv6 text */
     CONFIG_T_INT,
-    CONFIG_T_PATH,    /* made absolute: against the file's folder, or the working directory */
-    CONFIG_T_WORD,    /* one of `words` */
-    CONFIG_T_LIST     /* separated by commas or blanks */
+    CONFIG_T_PATH, /* made absolute: against the file's folder, or the working directory */
+    CONFIG_T_WORD, /* one of `words` */
+    CONFIG_T_LIST  /* separated by commas or blanks */
 };
 
 struct config_row {
     const char *section, *key;
     enum config_type type;
     size_t offset;
-    const char *def;     /* as text; NULL: unset, or computed (`def_text` says how) */
+    const char *def; /* as text; NULL: unset, or computed (`def_text` says how) */
     const char *def_text;
-    int64_t min, max;    /* of integers */
+    int64_t min, max;         /* of integers */
     const char *const *words; /* ends with NULL; the value stored is values[i] */
     const int64_t *values;
     unsigned known_only; /* words from this index on are known but not available; 0: all are */

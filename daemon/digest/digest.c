@@ -9,7 +9,8 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-_Static_assert(sizeof(struct sha256_ctx) <= sizeof(struct digest_sha256), "digest.h keeps room for nettle's state");
+_Static_assert(sizeof(struct sha256_ctx) <= sizeof(struct digest_sha256),
+               "digest.h keeps room for nettle's state");
 _Static_assert(DIGEST_SHA256_BYTES == SHA256_DIGEST_SIZE, "SHA-256 has 32 bytes");
 
 static struct sha256_ctx *ctx_of(struct digest_sha256 *d)
@@ -139,7 +140,8 @@ const char *digest_base64url(const void *bytes, size_t len, char *out)
 
     for (size_t i = 0; i < len; i += 3) {
         size_t n = len - i < 3 ? len - i : 3;
-        uint32_t group = (uint32_t)b[i] << 16 | (n > 1 ? (uint32_t)b[i + 1] << 8 : 0) | (n > 2 ? b[i + 2] : 0);
+        uint32_t group =
+            (uint32_t)b[i] << 16 | (n > 1 ? (uint32_t)b[i + 1] << 8 : 0) | (n > 2 ? b[i + 2] : 0);
         for (size_t k = 0; k <= n; k++)
             *o++ = url_digits[group >> (18 - 6 * k) & 63];
     }
@@ -153,7 +155,8 @@ static int url_value(char c)
     return at ? (int)(at - url_digits) : -1;
 }
 
-enum pd_err digest_base64url_decode(const char *text, size_t text_len, void *out, size_t size, size_t *ret_len)
+enum pd_err digest_base64url_decode(const char *text, size_t text_len, void *out, size_t size,
+                                    size_t *ret_len)
 {
     uint8_t *b = out;
     size_t len = text_len / 4 * 3 + (text_len % 4 ? text_len % 4 - 1 : 0);

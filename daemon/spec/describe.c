@@ -150,7 +150,8 @@ static bool items_run(const struct spec_item *items)
             return false;
         for (unsigned i = 0; f->type == SPEC_T_ENUM && i < f->names->count; i++) {
             size_t n = strlen(f->names->names[i]);
-            if (strlen(items->json) == n + 2 && memcmp(items->json + 1, f->names->names[i], n) == 0 && !runs(f, i))
+            if (strlen(items->json) == n + 2 && memcmp(items->json + 1, f->names->names[i], n) == 0 &&
+                !runs(f, i))
                 return false;
         }
     }
@@ -173,20 +174,22 @@ static json_t *schema_json(void)
     for (size_t i = 0; ok && i < spec_preset_count; i++) {
         const struct spec_preset *p = &spec_presets[i];
         bool available = runs(arch_field(), (unsigned)p->arch) && items_run(p->items);
-        ok = append(presets, json_pack("{s:s,s:s,s:b,s:s,s:o}", "name", p->name, "arch", spec_names_arch.names[p->arch],
-                                       "available", available, "meaning", p->meaning, "values", items_json(p->items)));
+        ok = append(presets, json_pack("{s:s,s:s,s:b,s:s,s:o}", "name", p->name, "arch",
+                                       spec_names_arch.names[p->arch], "available", available, "meaning",
+                                       p->meaning, "values", items_json(p->items)));
     }
     for (size_t i = 0; ok && i < spec_recipe_count; i++) {
         const struct spec_recipe *r = &spec_recipes[i];
-        ok = append(recipes, json_pack("{s:s,s:b,s:s,s:o}", "name", r->name, "available", r->items && items_run(r->items),
-                                       "meaning", r->meaning, "values", items_json(r->items)));
+        ok = append(recipes, json_pack("{s:s,s:b,s:s,s:o}", "name", r->name, "available",
+                                       r->items && items_run(r->items), "meaning", r->meaning, "values",
+                                       items_json(r->items)));
     }
     for (size_t i = 0; ok && i < spec_dataset_count; i++) {
         const struct spec_dataset_info *d = spec_dataset_info((enum spec_dataset)i);
-        ok = append(datasets, json_pack("{s:s,s:b,s:b,s:I,s:[I,I],s:I}", "name", d->name, "available", d->available,
-                                        "generated", d->generated, "classes", (json_int_t)d->classes, "side",
-                                        (json_int_t)d->side[0], (json_int_t)d->side[1], "channels",
-                                        (json_int_t)d->channels));
+        ok = append(datasets, json_pack("{s:s,s:b,s:b,s:I,s:[I,I],s:I}", "name", d->name, "available",
+                                        d->available, "generated", d->generated, "classes",
+                                        (json_int_t)d->classes, "side", (json_int_t)d->side[0],
+                                        (json_int_t)d->side[1], "channels", (json_int_t)d->channels));
     }
     if (ok) {
         ok = put(top, "schema", json_integer(1)) && json_object_set(top, "fields", fields) == 0 &&
@@ -253,7 +256,8 @@ static void field_text(struct pd_buf *b, const struct spec_field *f)
     pd_buf_init(&line, 0);
     pd_buf_printf(&line, "%s%s", type_name(f), f->flags & SPEC_F_NULLABLE ? " or null" : "");
     if (has_range(f) && isfinite(f->min)) {
-        pd_buf_printf(&line, ", %s %s", f->flags & SPEC_F_MIN_OPEN ? "above" : "from", spec_json_number(f->min, number));
+        pd_buf_printf(&line, ", %s %s", f->flags & SPEC_F_MIN_OPEN ? "above" : "from",
+                      spec_json_number(f->min, number));
         if (isfinite(f->max))
             pd_buf_printf(&line, " %s %s", f->flags & SPEC_F_MAX_OPEN ? "to below" : "to",
                           spec_json_number(f->max, number));
@@ -271,7 +275,8 @@ static void field_text(struct pd_buf *b, const struct spec_field *f)
     else
         wrap(b, 4, line.data);
     line.len = 0;
-    pd_buf_printf(&line, "%s%s%s%s", f->meaning, *f->reference ? " (" : "", f->reference, *f->reference ? ")" : "");
+    pd_buf_printf(&line, "%s%s%s%s", f->meaning, *f->reference ? " (" : "", f->reference,
+                  *f->reference ? ")" : "");
     if (f->useful)
         pd_buf_printf(&line, "; no effect %s", f->useful_text);
     if (line.failed)

@@ -21,9 +21,9 @@ enum spec_type {
     SPEC_T_NUMBER,
     SPEC_T_STRING,
     SPEC_T_ENUM,
-    SPEC_T_INT_PAIR,     /* n or [rows, columns] */
-    SPEC_T_NUMBER_PAIR,  /* [a, b] */
-    SPEC_T_ENUM_OR_NUM,  /* a name, or a number instead of the last value of the enum */
+    SPEC_T_INT_PAIR,    /* n or [rows, columns] */
+    SPEC_T_NUMBER_PAIR, /* [a, b] */
+    SPEC_T_ENUM_OR_NUM, /* a name, or a number instead of the last value of the enum */
     SPEC_T_INTS,
     SPEC_T_NUMBERS,
     SPEC_T_STRINGS,
@@ -40,11 +40,11 @@ enum {
     SPEC_F_NULLABLE = 1 << 0,
     SPEC_F_MIN_OPEN = 1 << 1, /* the minimum itself is excluded */
     SPEC_F_MAX_OPEN = 1 << 2,
-    SPEC_F_ONLY = 1 << 3,      /* this build can run nothing but the default */
-    SPEC_F_FIXED = 1 << 4,     /* cannot be swept */
-    SPEC_F_NOPLAN = 1 << 5,    /* does not change the plan */
-    SPEC_F_COMPUTED = 1 << 6,  /* written when resolving; a given value is replaced */
-    SPEC_F_WORD = 1 << 7,      /* a string of A-Za-z0-9._- only */
+    SPEC_F_ONLY = 1 << 3,     /* this build can run nothing but the default */
+    SPEC_F_FIXED = 1 << 4,    /* cannot be swept */
+    SPEC_F_NOPLAN = 1 << 5,   /* does not change the plan */
+    SPEC_F_COMPUTED = 1 << 6, /* written when resolving; a given value is replaced */
+    SPEC_F_WORD = 1 << 7,     /* a string of A-Za-z0-9._- only */
 };
 
 enum spec_layer {
@@ -57,7 +57,13 @@ enum spec_layer {
 };
 
 /* Of several keys exactly one has a value; naming one in a layer hides the others below it. */
-enum spec_group { SPEC_GROUP_NONE, SPEC_GROUP_LENGTH, SPEC_GROUP_WARMUP, SPEC_GROUP_CHECKPOINT, SPEC_GROUP_COUNT };
+enum spec_group {
+    SPEC_GROUP_NONE,
+    SPEC_GROUP_LENGTH,
+    SPEC_GROUP_WARMUP,
+    SPEC_GROUP_CHECKPOINT,
+    SPEC_GROUP_COUNT
+};
 
 struct spec_names {
     unsigned count;
@@ -71,16 +77,17 @@ struct spec_field {
     enum spec_type type;
     unsigned flags;
     enum spec_group group;
-    size_t offset;              /* in struct spec_run; SPEC_NO_OFFSET if it has no place */
+    size_t offset; /* in struct spec_run; SPEC_NO_OFFSET if it has no place */
     const struct spec_names *names;
-    uint32_t available;         /* bit i: value i of the enum can run in this build; 0: all of them */
-    double min, max;            /* range; of strings, their bytes; of lists, their length */
-    const char *def;            /* JSON text; NULL with `rule` */
+    uint32_t available; /* bit i: value i of the enum can run in this build; 0: all of them */
+    double min, max;    /* range; of strings, their bytes; of lists, their length */
+    const char *def;    /* JSON text; NULL with `rule` */
     json_t *(*rule)(struct spec_ctx *c); /* new reference; NULL: missing (already reported) or no memory */
-    const char *rule_text;      /* what the rule does, for people */
-    bool (*check)(struct spec_ctx *c, const struct spec_field *f, const char *text); /* of a string; reports */
+    const char *rule_text;               /* what the rule does, for people */
+    bool (*check)(struct spec_ctx *c, const struct spec_field *f,
+                  const char *text);             /* of a string; reports */
     bool (*useful)(const struct spec_config *g); /* false: a given value has no effect */
-    const char *useful_text;    /* "with attention.activation other than poly" */
+    const char *useful_text;                     /* "with attention.activation other than poly" */
     const char *meaning;
     const char *reference;
 };
@@ -97,8 +104,8 @@ struct spec_item {
 
 struct spec_preset {
     const char *name;
-    int arch;                     /* enum spec_arch */
-    int patch, patch_at_64;       /* 0: largest divisor of the side <= side/7 */
+    int arch;                      /* enum spec_arch */
+    int patch, patch_at_64;        /* 0: largest divisor of the side <= side/7 */
     const struct spec_item *items; /* ends with a NULL pointer */
     const char *meaning;
 };
@@ -131,7 +138,7 @@ struct spec_run {
 
 /* One axis of a sweep. */
 struct spec_axis {
-    size_t index; /* its place in the document's array, for pointers */
+    size_t index;        /* its place in the document's array, for pointers */
     const char *pointer; /* borrowed from the document */
     json_t *values;      /* array, owned; NULL for a distribution */
     bool from_values;    /* the document listed them: errors point at the entry */
@@ -159,23 +166,23 @@ struct spec_ctx {
     const struct spec_env *env;
     bool check_roots;
     struct spec_report *report;
-    json_t *document;                 /* layer; borrowed */
-    json_t *overrides;                /* layer, folded into a tree; borrowed or NULL */
-    json_t *override_map;             /* the same as the document has it: pointer to value; borrowed or NULL */
-    const struct spec_sweep *sweep;   /* layer, with `point`; or NULL */
+    json_t *document;               /* layer; borrowed */
+    json_t *overrides;              /* layer, folded into a tree; borrowed or NULL */
+    json_t *override_map;           /* the same as the document has it: pointer to value; borrowed or NULL */
+    const struct spec_sweep *sweep; /* layer, with `point`; or NULL */
     const struct spec_point *point;
     const struct spec_recipe *recipe; /* once known */
     const struct spec_preset *preset;
-    int64_t trial;                    /* added to the seed */
-    bool in_job;                      /* read the sweep's own keys too */
-    bool lenient;                     /* the sweep is broken: leave out the checks it may have satisfied */
+    int64_t trial; /* added to the seed */
+    bool in_job;   /* read the sweep's own keys too */
+    bool lenient;  /* the sweep is broken: leave out the checks it may have satisfied */
     struct spec_run *run;
-    struct spec_config *g;            /* &run->config */
-    json_t *out;                      /* resolved document, or NULL if not wanted */
-    uint8_t layer[192];               /* of each field; enum spec_layer */
-    uint8_t bad[192];                 /* the field had an error: rules about it keep quiet */
-    int8_t group[SPEC_GROUP_COUNT];   /* the layer that decides for the group; -1: not looked up yet */
-    bool failed;                      /* an error was reported */
+    struct spec_config *g;          /* &run->config */
+    json_t *out;                    /* resolved document, or NULL if not wanted */
+    uint8_t layer[192];             /* of each field; enum spec_layer */
+    uint8_t bad[192];               /* the field had an error: rules about it keep quiet */
+    int8_t group[SPEC_GROUP_COUNT]; /* the layer that decides for the group; -1: not looked up yet */
+    bool failed;                    /* an error was reported */
     bool nomem;
 };
 
@@ -212,8 +219,8 @@ bool spec_json_merge(json_t *to, json_t *from);
 const struct spec_field *spec_field_find(const char *pointer);
 /* Whether some field lies below the pointer. */
 bool spec_field_below(const char *pointer);
-/* Reports every unknown key in `v`, which lies at `pointer` in the document (plain form) and at `place` in the
- * report (fragment form). */
+/* Reports every unknown key in `v`, which lies at `pointer` in the document (plain form) and at `place` in
+ * the report (fragment form). */
 void spec_keys_check(struct spec_ctx *c, json_t *v, const char *pointer, const char *place);
 /* A sentence on an unknown pointer, with a suggestion, in `out`. Returns `out`. */
 const char *spec_keys_unknown(char *out, size_t size, const char *parent, const char *key);

@@ -12,7 +12,7 @@ struct spec_job {
     json_t *overrides;    /* as a tree; or NULL */
     json_t *override_map; /* borrowed from the document; or NULL */
     struct spec_sweep sweep;
-    struct spec_env env; /* without the roots: paths were checked when the job came */
+    struct spec_env env;    /* without the roots: paths were checked when the job came */
     struct spec_run *first; /* run 0: the head lives in its arena */
     struct spec_head head;
 };
@@ -37,7 +37,8 @@ static enum pd_err override_one(struct spec_ctx *c, const char *pointer, json_t 
     }
     if (pointer[0] != '/') {
         spec_report_error(c->report, place.data, "must be a JSON pointer such as \"/train/batch\"");
-    } else if (strncmp(pointer, "/sweep", 6) == 0 || strcmp(pointer, "/overrides") == 0 || strcmp(pointer, "/schema") == 0) {
+    } else if (strncmp(pointer, "/sweep", 6) == 0 || strcmp(pointer, "/overrides") == 0 ||
+               strcmp(pointer, "/schema") == 0) {
         spec_report_error(c->report, place.data, "cannot be overridden");
     } else if (f || spec_field_below(pointer)) {
         json_t *copy;
@@ -52,8 +53,10 @@ static enum pd_err override_one(struct spec_ctx *c, const char *pointer, json_t 
             err = PD_ERR_NOMEM;
     } else {
         const char *slash = strrchr(pointer, '/');
-        snprintf(parent, sizeof parent, "%.*s", (int)(slash - pointer < 255 ? slash - pointer : 255), pointer);
-        spec_report_error(c->report, place.data, "%s", spec_keys_unknown(said, sizeof said, parent, slash + 1));
+        snprintf(parent, sizeof parent, "%.*s", (int)(slash - pointer < 255 ? slash - pointer : 255),
+                 pointer);
+        spec_report_error(c->report, place.data, "%s",
+                          spec_keys_unknown(said, sizeof said, parent, slash + 1));
     }
 out:
     pd_buf_done(&place);
@@ -75,7 +78,8 @@ static enum pd_err overrides_read(struct spec_ctx *c)
         return PD_OK;
     }
     if (json_object_size(map) > 100) {
-        spec_report_error(c->report, "#/overrides", "at most 100 overrides, and there are %zu", json_object_size(map));
+        spec_report_error(c->report, "#/overrides", "at most 100 overrides, and there are %zu",
+                          json_object_size(map));
         return PD_OK;
     }
     c->override_map = map;
@@ -122,8 +126,8 @@ static void ctx_init(struct spec_ctx *c, const struct spec_job *job, struct spec
 }
 
 /* Resolves run n; `want_json`: with the document in c->out. The caller releases c with ctx_done. */
-static enum pd_err run_resolve(const struct spec_job *job, int64_t n, bool want_json, struct spec_report *report,
-                               struct spec_ctx *c, struct spec_point *point)
+static enum pd_err run_resolve(const struct spec_job *job, int64_t n, bool want_json,
+                               struct spec_report *report, struct spec_ctx *c, struct spec_point *point)
 {
     int64_t trials = job->head.trials;
 
@@ -202,8 +206,8 @@ static enum pd_err check_points(struct spec_job *job, struct spec_report *report
             if (strncmp(e->pointer, "#/sweep/axes/", 13) == 0)
                 spec_report_error(report, e->pointer, "%s", e->detail);
             else
-                spec_report_error(report, "#/sweep", "run %lld: %s: %s", (long long)(p * job->head.trials), e->pointer,
-                                  e->detail);
+                spec_report_error(report, "#/sweep", "run %lld: %s: %s", (long long)(p * job->head.trials),
+                                  e->pointer, e->detail);
         }
         failing += one.error_count > 0;
         warnings_meet(report, &one);
@@ -234,7 +238,8 @@ static enum pd_err job_check(struct spec_job *job, const struct spec_env *env, s
     struct spec_ctx c;
     struct spec_point point;
     enum pd_err err;
-    json_t *sweep = json_object_get(job->document, "sweep"), *trials = json_object_get(job->document, "trials");
+    json_t *sweep = json_object_get(job->document, "sweep"),
+           *trials = json_object_get(job->document, "trials");
     int64_t trial_count;
     size_t before;
 
@@ -258,7 +263,8 @@ static enum pd_err job_check(struct spec_job *job, const struct spec_env *env, s
     trial_count = json_is_integer(trials) ? json_integer_value(trials) : 1;
     trial_count = trial_count < 1 || trial_count > 64 ? 1 : trial_count;
     if (spec_sweep_points(&job->sweep) * trial_count > SPEC_MAX_RUNS) {
-        spec_report_error(report, "#/sweep", "makes more than %d runs (combinations x trials)", SPEC_MAX_RUNS);
+        spec_report_error(report, "#/sweep", "makes more than %d runs (combinations x trials)",
+                          SPEC_MAX_RUNS);
         c.lenient = true;
     }
     if (job->sweep.count) {
@@ -288,8 +294,8 @@ out:
     return err;
 }
 
-enum pd_err spec_job_parse(const char *json, size_t len, const struct spec_env *env, struct spec_job **ret_job,
-                           struct spec_report *report)
+enum pd_err spec_job_parse(const char *json, size_t len, const struct spec_env *env,
+                           struct spec_job **ret_job, struct spec_report *report)
 {
     struct spec_job *job = calloc(1, sizeof *job);
     struct pd_why why;
@@ -306,7 +312,8 @@ enum pd_err spec_job_parse(const char *json, size_t len, const struct spec_env *
     job->head.trials = 1;
     err = spec_json_load(json, len, &job->document, &why);
     if (err == PD_OK && !json_is_object(job->document))
-        err = pd_fail(&why, PD_ERR_CORRUPT, "the document must be an object, not %s", spec_json_kind(job->document));
+        err = pd_fail(&why, PD_ERR_CORRUPT, "the document must be an object, not %s",
+                      spec_json_kind(job->document));
     if (err != PD_OK) {
         if (err != PD_ERR_NOMEM)
             spec_report_error(report, "#", "%s", why.text);
@@ -381,7 +388,8 @@ static enum pd_err written(struct pd_buf *b, struct pd_why *why)
     return err == PD_OK ? PD_OK : pd_fail(why, err, "no memory for the document");
 }
 
-enum pd_err spec_job_run_resolve(const struct spec_job *job, int64_t n, struct pd_buf *ret_json, struct pd_why *why)
+enum pd_err spec_job_run_resolve(const struct spec_job *job, int64_t n, struct pd_buf *ret_json,
+                                 struct pd_why *why)
 {
     struct spec_ctx c;
     struct spec_point point;
@@ -422,7 +430,8 @@ enum pd_err spec_job_run_config(const struct spec_job *job, int64_t n, struct sp
     return err;
 }
 
-enum pd_err spec_job_run_params(const struct spec_job *job, int64_t n, struct pd_buf *ret_json, struct pd_why *why)
+enum pd_err spec_job_run_params(const struct spec_job *job, int64_t n, struct pd_buf *ret_json,
+                                struct pd_why *why)
 {
     struct spec_point point;
     json_t *out;
@@ -481,7 +490,8 @@ static bool document_fold(const struct spec_job *job, json_t *doc)
     /* What came from the environment. A recipe's or preset's value is the same in any. */
     if (json_is_string(spec_json_at(doc, "/resources/device")))
         json_object_del(json_object_get(doc, "resources"), "device"); /* auto */
-    return put_missing(doc, "/resources/device", json_string(g->resources.device == SPEC_DEVICE_CUDA ? "cuda" : "cpu")) &&
+    return put_missing(doc, "/resources/device",
+                       json_string(g->resources.device == SPEC_DEVICE_CUDA ? "cuda" : "cpu")) &&
            put_missing(doc, "/resources/threads", json_integer(g->resources.threads)) &&
            put_missing(doc, "/train/keep/best", json_integer(g->train.keep_best)) &&
            put_missing(doc, "/train/keep/latest", json_integer(g->train.keep_latest));
@@ -504,7 +514,8 @@ enum pd_err spec_job_document(const struct spec_job *job, struct pd_buf *ret_jso
 
 /* ---- Configurations ---- */
 
-enum pd_err spec_config_load(const char *json, size_t len, struct spec_config **ret_config, struct pd_why *why)
+enum pd_err spec_config_load(const char *json, size_t len, struct spec_config **ret_config,
+                             struct pd_why *why)
 {
     struct spec_report report;
     struct spec_job *job = NULL;
@@ -569,15 +580,16 @@ enum pd_err spec_config_bind(struct spec_config *config, int64_t train_samples, 
     struct spec_bound b = {.train_samples = train_samples};
 
     if (train_samples < t->batch)
-        return pd_fail(why, PD_ERR_INVALID,
-                       "the training set has %lld samples, less than one batch of %lld: make train.batch smaller",
-                       (long long)train_samples, (long long)t->batch);
+        return pd_fail(
+            why, PD_ERR_INVALID,
+            "the training set has %lld samples, less than one batch of %lld: make train.batch smaller",
+            (long long)train_samples, (long long)t->batch);
     b.steps_per_epoch = train_samples / t->batch;
     b.steps = t->steps;
     if (!b.steps) {
         if (t->epochs > (int64_t)1e12 / b.steps_per_epoch)
-            return pd_fail(why, PD_ERR_INVALID, "%lld epochs of %lld steps are too many", (long long)t->epochs,
-                           (long long)b.steps_per_epoch);
+            return pd_fail(why, PD_ERR_INVALID, "%lld epochs of %lld steps are too many",
+                           (long long)t->epochs, (long long)b.steps_per_epoch);
         b.steps = t->epochs * b.steps_per_epoch;
     }
     b.warmup_steps = t->schedule.warmup_steps;
@@ -596,7 +608,8 @@ enum pd_err spec_config_bind(struct spec_config *config, int64_t train_samples, 
 
 /* ---- Digests ---- */
 
-static enum pd_err tree_digest(const json_t *v, const char *facts, char out[SPEC_DIGEST_SIZE], struct pd_why *why)
+static enum pd_err tree_digest(const json_t *v, const char *facts, char out[SPEC_DIGEST_SIZE],
+                               struct pd_why *why)
 {
     struct pd_buf b;
     enum pd_err err;
@@ -674,12 +687,14 @@ static void fuzz_run(const struct spec_job *job, int64_t n)
     pd_buf_init(&twice, 0);
     spec_report_init(&report);
     must(spec_job_run_resolve(job, n, &once, NULL) == PD_OK, "a run of an accepted job does not resolve");
-    must(spec_job_parse(once.data, once.len, NULL, &again, &report) == PD_OK, "a resolved run is no valid job");
+    must(spec_job_parse(once.data, once.len, NULL, &again, &report) == PD_OK,
+         "a resolved run is no valid job");
     must(spec_job_run_count(again) == 1, "a resolved run is not one run");
     must(spec_job_run_resolve(again, 0, &twice, NULL) == PD_OK, "a resolved run does not resolve");
-    must(once.len == twice.len && memcmp(once.data, twice.data, once.len) == 0, "resolving twice changes the run");
-    must(spec_config_digest(once.data, once.len, a, NULL) == PD_OK && spec_config_digest(twice.data, twice.len, b, NULL) == PD_OK &&
-             strcmp(a, b) == 0,
+    must(once.len == twice.len && memcmp(once.data, twice.data, once.len) == 0,
+         "resolving twice changes the run");
+    must(spec_config_digest(once.data, once.len, a, NULL) == PD_OK &&
+             spec_config_digest(twice.data, twice.len, b, NULL) == PD_OK && strcmp(a, b) == 0,
          "the digest is not stable");
     spec_job_free(again);
     spec_report_done(&report);
@@ -703,7 +718,8 @@ void spec_fuzz(const uint8_t *bytes, size_t len)
         fuzz_run(job, 0);
         fuzz_run(job, spec_job_run_count(job) - 1);
         must(spec_job_document(job, &document, NULL) == PD_OK, "an accepted job has no document");
-        must(spec_job_parse(document.data, document.len, NULL, &kept, &report) == PD_OK, "a job's document is no valid job");
+        must(spec_job_parse(document.data, document.len, NULL, &kept, &report) == PD_OK,
+             "a job's document is no valid job");
         must(spec_job_run_count(kept) == spec_job_run_count(job), "a job's document has other runs");
         fuzz_run(kept, spec_job_run_count(kept) - 1);
     }

@@ -210,8 +210,7 @@ static void write_object(const json_t *v, struct pd_buf *b)
         b->failed = true;
         return;
     }
-    json_object_foreach((json_t *)v, key, child)
-        keys[n++] = key;
+    json_object_foreach((json_t *)v, key, child) keys[n++] = key;
     qsort(keys, n, sizeof *keys, key_compare);
     pd_buf_str(b, "{");
     for (size_t i = 0; i < n; i++) {

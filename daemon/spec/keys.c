@@ -128,7 +128,8 @@ void spec_keys_check(struct spec_ctx *c, json_t *v, const char *pointer, const c
                 if (json_is_object(child))
                     spec_keys_check(c, child, path.data, spot.data);
                 else
-                    spec_report_error(c->report, spot.data, "must be an object, not %s", spec_json_kind(child));
+                    spec_report_error(c->report, spot.data, "must be an object, not %s",
+                                      spec_json_kind(child));
             } else {
                 spec_report_error(c->report, spot.data, "%s",
                                   spec_keys_unknown(said, sizeof said, pointer, key));

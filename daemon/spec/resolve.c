@@ -44,7 +44,8 @@ bool spec_ctx_bad(const struct spec_ctx *c, const char *pointer)
 
 /* The place in the document that set the field, in URI-fragment form; and, where that place does not
  * name the field, words that do. */
-static void place_of(const struct spec_ctx *c, const char *pointer, struct pd_buf *place, struct pd_buf *words)
+static void place_of(const struct spec_ctx *c, const char *pointer, struct pd_buf *place,
+                     struct pd_buf *words)
 {
     const char *key, *rest;
     json_t *value;
@@ -259,10 +260,12 @@ static bool in_range(struct spec_ctx *c, const struct spec_field *f, double v)
         return true;
     spec_json_number(f->min, lo);
     if (isinf(f->max))
-        spec_ctx_error(c, f->pointer, "must be %s %s", f->flags & SPEC_F_MIN_OPEN ? "greater than" : "at least", lo);
+        spec_ctx_error(c, f->pointer, "must be %s %s",
+                       f->flags & SPEC_F_MIN_OPEN ? "greater than" : "at least", lo);
     else
-        spec_ctx_error(c, f->pointer, "must be %s %s and %s %s", f->flags & SPEC_F_MIN_OPEN ? "greater than" : "at least",
-                       lo, f->flags & SPEC_F_MAX_OPEN ? "less than" : "at most", spec_json_number(f->max, hi));
+        spec_ctx_error(c, f->pointer, "must be %s %s and %s %s",
+                       f->flags & SPEC_F_MIN_OPEN ? "greater than" : "at least", lo,
+                       f->flags & SPEC_F_MAX_OPEN ? "less than" : "at most", spec_json_number(f->max, hi));
     return false;
 }
 
@@ -486,7 +489,8 @@ static json_t *take_list(struct spec_ctx *c, const struct spec_field *f, json_t 
             keep = spec_json_num(json_number_value(e));
         } else {
             if (!json_is_string(e) || json_string_length(e) < f->min || json_string_length(e) > f->max) {
-                spec_ctx_error(c, f->pointer, "entry %zu must be a string of %.0f to %.0f bytes", i, f->min, f->max);
+                spec_ctx_error(c, f->pointer, "entry %zu must be a string of %.0f to %.0f bytes", i, f->min,
+                               f->max);
                 goto bad;
             }
             ((char **)items)[i] = pd_arena_strdup(c->run->arena, json_string_value(e));
@@ -587,7 +591,8 @@ static json_t *take_depends(struct spec_ctx *c, const struct spec_field *f, json
         json_object_foreach(e, key, ignored)
         {
             if (strcmp(key, "job") != 0 && strcmp(key, "when") != 0) {
-                spec_ctx_error(c, f->pointer, "entry %zu: unknown key \"%.100s\"; there are job and when", i, key);
+                spec_ctx_error(c, f->pointer, "entry %zu: unknown key \"%.100s\"; there are job and when", i,
+                               key);
                 goto bad;
             }
         }
@@ -599,13 +604,15 @@ static json_t *take_depends(struct spec_ctx *c, const struct spec_field *f, json
             while (k < 3 && (!json_is_string(when) || strcmp(json_string_value(when), whens[k]) != 0))
                 k++;
             if (k == 3) {
-                spec_ctx_error(c, f->pointer, "entry %zu: when must be one of afterok, afterany, afternotok", i);
+                spec_ctx_error(c, f->pointer, "entry %zu: when must be one of afterok, afterany, afternotok",
+                               i);
                 goto bad;
             }
         }
         list[i].job = pd_arena_strdup(c->run->arena, id);
         list[i].when = (int)k;
-        if (!list[i].job || json_array_append_new(out, json_pack("{s:s,s:s}", "job", id, "when", whens[k])) != 0)
+        if (!list[i].job ||
+            json_array_append_new(out, json_pack("{s:s,s:s}", "job", id, "when", whens[k])) != 0)
             goto nomem;
     }
     c->run->head.depends_on = list;

@@ -7,12 +7,12 @@
 
 #include "daemon/spec/internal.h"
 
-#define SPEC_USE_DEFINE(name, words, test)                                                                        \
-    const char spec_use_##name##_text[] = words;                                                                  \
-    bool spec_use_##name(const struct spec_config *g)                                                             \
-    {                                                                                                             \
-        (void)g;                                                                                                  \
-        return test;                                                                                              \
+#define SPEC_USE_DEFINE(name, words, test)                                                                   \
+    const char spec_use_##name##_text[] = words;                                                             \
+    bool spec_use_##name(const struct spec_config *g)                                                        \
+    {                                                                                                        \
+        (void)g;                                                                                             \
+        return test;                                                                                         \
     }
 SPEC_USES(SPEC_USE_DEFINE)
 
@@ -67,7 +67,8 @@ json_t *spec_rule_arch(struct spec_ctx *c)
 {
     if (spec_ctx_bad(c, "/model/preset"))
         return NULL;
-    return missing(c, "/model/arch", "is needed: name model.preset, or model.arch with width, depth and heads");
+    return missing(c, "/model/arch",
+                   "is needed: name model.preset, or model.arch with width, depth and heads");
 }
 
 json_t *spec_rule_dataset(struct spec_ctx *c)
@@ -192,7 +193,8 @@ json_t *spec_rule_alpha(struct spec_ctx *c)
 json_t *spec_rule_scale_share(struct spec_ctx *c)
 {
     /* MidNorm cancels what all heads share. */
-    return word(c, c->g->norm.placement == SPEC_NORM_S4 || c->g->norm.placement == SPEC_NORM_S5 ? "head" : "layer");
+    return word(c, c->g->norm.placement == SPEC_NORM_S4 || c->g->norm.placement == SPEC_NORM_S5 ? "head"
+                                                                                                : "layer");
 }
 
 json_t *spec_rule_scale_param(struct spec_ctx *c)
@@ -326,7 +328,8 @@ json_t *spec_rule_betas(struct spec_ctx *c)
 
 json_t *spec_rule_weight_decay(struct spec_ctx *c)
 {
-    if (c->g->train.optimizer.name == SPEC_OPTIMIZER_MSGDW || c->g->train.optimizer.name == SPEC_OPTIMIZER_MSGD_L2)
+    if (c->g->train.optimizer.name == SPEC_OPTIMIZER_MSGDW ||
+        c->g->train.optimizer.name == SPEC_OPTIMIZER_MSGD_L2)
         return number(c, 1e-4);
     return number(c, is_gpt(c) ? 0.1 : 0.05);
 }
@@ -449,8 +452,9 @@ bool spec_check_path(struct spec_ctx *c, const struct spec_field *f, const char 
     size_t root = strcspn(text, "/");
 
     if (text[0] == '/') {
-        spec_ctx_error(c, f->pointer, "must not be absolute: write <root>/<relative>, where root is a data root of "
-                                      "the daemon's configuration");
+        spec_ctx_error(c, f->pointer,
+                       "must not be absolute: write <root>/<relative>, where root is a data root of "
+                       "the daemon's configuration");
         return false;
     }
     for (const char *p = text; *p;) {
@@ -477,8 +481,9 @@ bool spec_check_path(struct spec_ctx *c, const struct spec_field *f, const char 
         if (strlen(c->env->roots[i]) == root && memcmp(c->env->roots[i], text, root) == 0)
             return true;
     }
-    spec_ctx_error(c, f->pointer, "no data root named '%.*s' is configured; add it to [data], or set data.path",
-                   (int)root, text);
+    spec_ctx_error(c, f->pointer,
+                   "no data root named '%.*s' is configured; add it to [data], or set data.path", (int)root,
+                   text);
     return false;
 }
 
@@ -497,15 +502,15 @@ static void check_model(struct spec_ctx *c)
     char rows[24];
 
     if (c->preset && ok(c, "/model/arch", NULL) && m->arch != c->preset->arch) {
-        spec_ctx_error(c, "/model/arch", "the preset \"%s\" is a %s; leave arch out, or the preset", c->preset->name,
-                       spec_names_arch.names[c->preset->arch]);
+        spec_ctx_error(c, "/model/arch", "the preset \"%s\" is a %s; leave arch out, or the preset",
+                       c->preset->name, spec_names_arch.names[c->preset->arch]);
         return;
     }
     if (!ok(c, "/model/arch", "/data/dataset") || !ok(c, "/model/preset", NULL))
         return;
     if (ok(c, "/model/heads", "/model/width") && m->width % m->heads != 0)
-        spec_ctx_error(c, "/model/heads", "must divide the width: %lld is no multiple of %lld", (long long)m->width,
-                       (long long)m->heads);
+        spec_ctx_error(c, "/model/heads", "must divide the width: %lld is no multiple of %lld",
+                       (long long)m->width, (long long)m->heads);
     if (m->arch == SPEC_ARCH_VIT && !info->image) {
         spec_ctx_error(c, "/data/dataset", "\"%s\" holds no images, which a vit needs", info->name);
         return;
@@ -517,14 +522,17 @@ static void check_model(struct spec_ctx *c)
     if (info->image && ok(c, "/data/image_size", "/model/patch")) {
         if (!d->image_size[0]) {
             spec_ctx_error(c, "/data/image_size", "must not be null for images");
-        } else if (info->side[0] && (d->image_size[0] != info->side[0] || d->image_size[1] != info->side[1])) {
+        } else if (info->side[0] &&
+                   (d->image_size[0] != info->side[0] || d->image_size[1] != info->side[1])) {
             snprintf(rows, sizeof rows, "%lldx%lld", (long long)info->side[0], (long long)info->side[1]);
             spec_ctx_error(c, "/data/image_size",
-                           "a size other than the data set's %s is known but not available in this version", rows);
+                           "a size other than the data set's %s is known but not available in this version",
+                           rows);
         } else if (!m->patch[0]) {
             spec_ctx_error(c, "/model/patch", "must not be null for images");
         } else if (d->image_size[0] % m->patch[0] != 0 || d->image_size[1] % m->patch[1] != 0) {
-            spec_ctx_error(c, "/model/patch", "must divide the image: %lldx%lld pixels into patches of %lldx%lld",
+            spec_ctx_error(c, "/model/patch",
+                           "must divide the image: %lldx%lld pixels into patches of %lldx%lld",
                            (long long)d->image_size[0], (long long)d->image_size[1], (long long)m->patch[0],
                            (long long)m->patch[1]);
         }
@@ -535,7 +543,8 @@ static void check_model(struct spec_ctx *c)
         else if (d->context < 1)
             spec_ctx_error(c, "/data/context", "must not be null for sequences");
         else if (d->context > m->context)
-            spec_ctx_error(c, "/data/context", "must be at most model.context, which is %lld", (long long)m->context);
+            spec_ctx_error(c, "/data/context", "must be at most model.context, which is %lld",
+                           (long long)m->context);
     }
 }
 
@@ -548,9 +557,11 @@ static void check_attention(struct spec_ctx *c)
         spec_ctx_error(c, "/attention/k", "is needed with scale k");
     if (spec_use_n(c->g) && ok(c, "/attention/n_for_scale", "/model/arch")) {
         if (a->n_for_scale == SPEC_N_PATCHES && arch == SPEC_ARCH_GPT)
-            spec_ctx_error(c, "/attention/n_for_scale", "a gpt has no patches; use context, keys or a number");
+            spec_ctx_error(c, "/attention/n_for_scale",
+                           "a gpt has no patches; use context, keys or a number");
         if (a->n_for_scale == SPEC_N_CONTEXT && arch == SPEC_ARCH_VIT)
-            spec_ctx_error(c, "/attention/n_for_scale", "a vit has no context; use patches, keys or a number");
+            spec_ctx_error(c, "/attention/n_for_scale",
+                           "a vit has no context; use patches, keys or a number");
     }
     if (c->g->train.precision == SPEC_PRECISION_FP16 && spec_use_poly(c->g) && a->degree > 3 && !a->qk_norm)
         spec_ctx_error(c, "/attention/degree", "must be at most 3 in fp16 without qk_norm");
@@ -573,8 +584,8 @@ static void check_split(struct spec_ctx *c)
         return;
     }
     if (isnan(train) || isnan(val)) {
-        spec_ctx_error(c, isnan(train) ? "/data/split/train" : "/data/split/val", "is needed with the rule %s",
-                       d->split == SPEC_SPLIT_COUNT ? "count" : "fraction");
+        spec_ctx_error(c, isnan(train) ? "/data/split/train" : "/data/split/val",
+                       "is needed with the rule %s", d->split == SPEC_SPLIT_COUNT ? "count" : "fraction");
     } else if (d->split == SPEC_SPLIT_FRACTION) {
         /* A sum such as 0.9 + 0.1 may exceed 1 by a rounding error. */
         if (train >= 1)
@@ -606,7 +617,8 @@ static void check_data(struct spec_ctx *c)
     if (!info->generated && !d->path)
         spec_ctx_error(c, "/data/path", "must not be null for \"%s\"", info->name);
     if (d->augment.crop == SPEC_CROP_PAD_CROP && ok(c, "/data/augment/pad_crop/shift", "/data/image_size") &&
-        info->image && (d->augment.pad_crop_shift >= d->image_size[0] || d->augment.pad_crop_shift >= d->image_size[1]))
+        info->image &&
+        (d->augment.pad_crop_shift >= d->image_size[0] || d->augment.pad_crop_shift >= d->image_size[1]))
         spec_ctx_error(c, "/data/augment/pad_crop/shift", "must be smaller than the image");
     if (d->augment.rrc_scale[0] > d->augment.rrc_scale[1])
         spec_ctx_error(c, "/data/augment/rrc/scale", "the first must not be greater than the second");
@@ -622,7 +634,8 @@ static void check_train(struct spec_ctx *c)
 
     if (ok(c, "/train/batch", "/train/accumulation") && ok(c, "/resources/slots", NULL) && parts > 0 &&
         t->batch % parts != 0)
-        spec_ctx_error(c, "/train/batch", "must be a multiple of slots x accumulation, %lld", (long long)parts);
+        spec_ctx_error(c, "/train/batch", "must be a multiple of slots x accumulation, %lld",
+                       (long long)parts);
     if (ok(c, "/train/schedule/warmup_steps", "/train/steps") && t->steps > 0 && s->warmup_steps > t->steps)
         spec_ctx_error(c, "/train/schedule/warmup_steps", "must be at most the length, %lld steps",
                        (long long)t->steps);

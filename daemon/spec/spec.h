@@ -103,10 +103,20 @@ enum spec_dataset {
     SPEC_DATASET_PDE_REACTION
 };
 enum spec_split { SPEC_SPLIT_GIVEN, SPEC_SPLIT_FRACTION, SPEC_SPLIT_COUNT };
-enum spec_tokenizer { SPEC_TOKENIZER_BYTES, SPEC_TOKENIZER_CHARS, SPEC_TOKENIZER_WORDS, SPEC_TOKENIZER_GPT2_BPE };
+enum spec_tokenizer {
+    SPEC_TOKENIZER_BYTES,
+    SPEC_TOKENIZER_CHARS,
+    SPEC_TOKENIZER_WORDS,
+    SPEC_TOKENIZER_GPT2_BPE
+};
 enum spec_lra_len { SPEC_LRA_LEN_REFERENCE, SPEC_LRA_LEN_PAPER };
 enum spec_crop { SPEC_CROP_NONE, SPEC_CROP_PAD_CROP, SPEC_CROP_RRC };
-enum spec_optimizer { SPEC_OPTIMIZER_ADAMW, SPEC_OPTIMIZER_MSGDW, SPEC_OPTIMIZER_MSGD_L2, SPEC_OPTIMIZER_LBFGS };
+enum spec_optimizer {
+    SPEC_OPTIMIZER_ADAMW,
+    SPEC_OPTIMIZER_MSGDW,
+    SPEC_OPTIMIZER_MSGD_L2,
+    SPEC_OPTIMIZER_LBFGS
+};
 enum spec_schedule {
     SPEC_SCHEDULE_COSINE,
     SPEC_SCHEDULE_LINEAR,
@@ -148,18 +158,18 @@ struct spec_strings {
 };
 
 struct spec_model {
-    const char *preset; /* or NULL */
-    int arch;           /* enum spec_arch */
-    int64_t width;      /* D */
-    int64_t depth;      /* L: blocks */
-    int64_t heads;      /* divides width */
+    const char *preset;                           /* or NULL */
+    int arch;                                     /* enum spec_arch */
+    int64_t width;                                /* D */
+    int64_t depth;                                /* L: blocks */
+    int64_t heads;                                /* divides width */
     struct spec_ints widths, depths, head_counts; /* Swin only, else empty */
-    double mlp_ratio;                             /* hidden width = mlp_ratio * width, see spec_config_mlp_width */
-    int mlp_act;                                  /* enum spec_mlp_act */
-    bool bias;                                    /* linear and norm biases */
-    int64_t patch[2];                             /* rows, columns in pixels; {0, 0} for text */
-    int pool;                                     /* enum spec_pool; the class token exists iff SPEC_POOL_CLS */
-    int pos;                                      /* enum spec_pos */
+    double mlp_ratio; /* hidden width = mlp_ratio * width, see spec_config_mlp_width */
+    int mlp_act;      /* enum spec_mlp_act */
+    bool bias;        /* linear and norm biases */
+    int64_t patch[2]; /* rows, columns in pixels; {0, 0} for text */
+    int pool;         /* enum spec_pool; the class token exists iff SPEC_POOL_CLS */
+    int pos;          /* enum spec_pos */
     bool pos_after;
     int64_t context; /* longest sequence (gpt); 0 for images */
     int64_t window;
@@ -183,8 +193,8 @@ struct spec_attention {
     double c0;       /* c of c * s^p (its start if learned): 1, 1/sqrt(n), 1/k, 1/sqrt(n); 1 for softmax */
     bool n_valid;
     bool qk_norm;
-    int qk_gain; /* enum spec_qk_gain */
-    int form;    /* enum spec_form */
+    int qk_gain;           /* enum spec_qk_gain */
+    int form;              /* enum spec_form */
     double init_logit_std; /* NAN: leave the initialiser's */
     double dropout;
     int class_attention; /* enum spec_class_attention */
@@ -272,9 +282,9 @@ struct spec_teacher {
 };
 
 struct spec_train {
-    int64_t steps;  /* exactly one of the two; the other is 0 */
+    int64_t steps; /* exactly one of the two; the other is 0 */
     int64_t epochs;
-    int64_t batch;  /* global */
+    int64_t batch; /* global */
     int64_t accumulation;
     struct spec_optim optimizer;
     struct spec_sched schedule;
@@ -322,9 +332,9 @@ struct spec_resources {
     int device;    /* enum spec_device */
     int placement; /* enum spec_placement */
     int64_t slots;
-    int64_t threads;       /* CPU threads per slot */
-    int64_t memory_bytes;  /* 0: plan + 25 %, decided when the plan is known */
-    int64_t time_limit_s;  /* 0: none */
+    int64_t threads;      /* CPU threads per slot */
+    int64_t memory_bytes; /* 0: plan + 25 %, decided when the plan is known */
+    int64_t time_limit_s; /* 0: none */
     int64_t warn_before_s;
     int64_t max_restarts;
     int64_t priority;
@@ -365,7 +375,8 @@ struct spec_config *spec_config_free(struct spec_config *config);
 /* Fills config->bound from the number of training samples (>= 1) in an epoch. PD_ERR_INVALID if an
  * epoch holds less than one batch, or if warm-up or length make no sense for that size. For text the
  * length is normally given in steps; an epoch is floor((tokens - 1) / data.context) windows. */
-PD_NODISCARD enum pd_err spec_config_bind(struct spec_config *config, int64_t train_samples, struct pd_why *why);
+PD_NODISCARD enum pd_err spec_config_bind(struct spec_config *config, int64_t train_samples,
+                                          struct pd_why *why);
 
 /* round(mlp_ratio * width). */
 int64_t spec_config_mlp_width(const struct spec_config *config);
@@ -380,14 +391,14 @@ int64_t spec_config_keys(const struct spec_config *config);
 
 struct spec_dataset_info {
     const char *name;
-    bool available;       /* this build can read it */
-    bool image;           /* images with classes */
-    bool text;            /* a stream of tokens */
-    bool generated;       /* needs no files, so data.path is null */
-    int64_t side[2];      /* rows, columns of an image as stored; {0, 0} if they vary */
-    int64_t channels;     /* 0 for text */
-    int64_t classes;      /* 0 for text or where the files decide */
-    int64_t train, test;  /* samples under split "given" of generated data; 0 where the files decide */
+    bool available;      /* this build can read it */
+    bool image;          /* images with classes */
+    bool text;           /* a stream of tokens */
+    bool generated;      /* needs no files, so data.path is null */
+    int64_t side[2];     /* rows, columns of an image as stored; {0, 0} if they vary */
+    int64_t channels;    /* 0 for text */
+    int64_t classes;     /* 0 for text or where the files decide */
+    int64_t train, test; /* samples under split "given" of generated data; 0 where the files decide */
 };
 /* Static; NULL outside the enum. */
 const struct spec_dataset_info *spec_dataset_info(enum spec_dataset dataset);
@@ -397,13 +408,13 @@ const struct spec_dataset_info *spec_dataset_info(enum spec_dataset dataset);
 /* What resolving needs to know of this installation. Borrowed for the call (spec_job_parse copies
  * what it keeps). A NULL env means: one thread, any data root, no CUDA. */
 struct spec_env {
-    int64_t threads;          /* default of /resources/threads, >= 1 */
-    bool cuda;                /* a CUDA device is usable */
-    int64_t keep_best;        /* default of /train/keep/best; -1 = built in */
-    int64_t keep_latest;      /* likewise */
-    size_t root_count;        /* names of the configured data roots, in the configured order */
+    int64_t threads;     /* default of /resources/threads, >= 1 */
+    bool cuda;           /* a CUDA device is usable */
+    int64_t keep_best;   /* default of /train/keep/best; -1 = built in */
+    int64_t keep_latest; /* likewise */
+    size_t root_count;   /* names of the configured data roots, in the configured order */
     const char *const *roots;
-    bool check_roots;         /* refuse a path outside these roots; false accepts any */
+    bool check_roots; /* refuse a path outside these roots; false accepts any */
 };
 
 struct spec_problem {
@@ -487,12 +498,13 @@ int64_t spec_job_run_trial(const struct spec_job *job, int64_t n);
 /* The seed of run n. */
 int64_t spec_job_run_seed(const struct spec_job *job, int64_t n);
 /* The configuration of run n; the caller owns it. */
-PD_NODISCARD enum pd_err spec_job_run_config(const struct spec_job *job, int64_t n, struct spec_config **ret_config,
-                                             struct pd_why *why);
+PD_NODISCARD enum pd_err spec_job_run_config(const struct spec_job *job, int64_t n,
+                                             struct spec_config **ret_config, struct pd_why *why);
 
 /* The document to store with the job: overrides folded in and everything that came from `env`
  * written out, so that a later parse (with any env) makes the very same runs. RFC 8785, appended. */
-PD_NODISCARD enum pd_err spec_job_document(const struct spec_job *job, struct pd_buf *ret_json, struct pd_why *why);
+PD_NODISCARD enum pd_err spec_job_document(const struct spec_job *job, struct pd_buf *ret_json,
+                                           struct pd_why *why);
 
 /* ---- Digests of a resolved document (canonical or not); hexadecimal SHA-256 ---- */
 

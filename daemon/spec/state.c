@@ -33,8 +33,9 @@ static const char *const job_moves[SPEC_JOB_STATE_COUNT][SPEC_JOB_STATE_COUNT] =
 };
 
 static const char *const run_names[SPEC_RUN_STATE_COUNT] = {
-    [SPEC_RUN_QUEUED] = "queued",       [SPEC_RUN_STARTING] = "starting", [SPEC_RUN_RUNNING] = "running",
-    [SPEC_RUN_PREEMPTED] = "preempted", [SPEC_RUN_PAUSED] = "paused",     [SPEC_RUN_CANCELLING] = "cancelling",
+    [SPEC_RUN_QUEUED] = "queued",   [SPEC_RUN_STARTING] = "starting",
+    [SPEC_RUN_RUNNING] = "running", [SPEC_RUN_PREEMPTED] = "preempted",
+    [SPEC_RUN_PAUSED] = "paused",   [SPEC_RUN_CANCELLING] = "cancelling",
     [SPEC_RUN_ENDED] = "ended",
 };
 
@@ -78,8 +79,10 @@ static const char *const run_moves[SPEC_RUN_STATE_COUNT][SPEC_RUN_STATE_COUNT] =
 };
 
 static const char *const attempt_names[SPEC_ATTEMPT_STATE_COUNT] = {
-    [SPEC_ATTEMPT_STARTING] = "starting",           [SPEC_ATTEMPT_RUNNING] = "running",
-    [SPEC_ATTEMPT_CHECKPOINTING] = "checkpointing", [SPEC_ATTEMPT_STOPPING] = "stopping",
+    [SPEC_ATTEMPT_STARTING] = "starting",
+    [SPEC_ATTEMPT_RUNNING] = "running",
+    [SPEC_ATTEMPT_CHECKPOINTING] = "checkpointing",
+    [SPEC_ATTEMPT_STOPPING] = "stopping",
     [SPEC_ATTEMPT_ENDED] = "ended",
 };
 
@@ -138,36 +141,36 @@ static int name_find(const char *const *names, unsigned count, const char *text)
 }
 
 /* One set of functions a level, all alike. */
-#define NAMES(fn, type, names, count)                                                                             \
-    const char *fn##_name(type v)                                                                                 \
-    {                                                                                                             \
-        return name_at(names, count, (unsigned)v);                                                                \
-    }                                                                                                             \
-    bool fn##_parse(const char *text, type *ret)                                                                  \
-    {                                                                                                             \
-        int i = name_find(names, count, text);                                                                    \
-        if (i < 0)                                                                                                \
-            return false;                                                                                         \
-        *ret = (type)i;                                                                                           \
-        return true;                                                                                              \
+#define NAMES(fn, type, names, count)                                                                        \
+    const char *fn##_name(type v)                                                                            \
+    {                                                                                                        \
+        return name_at(names, count, (unsigned)v);                                                           \
+    }                                                                                                        \
+    bool fn##_parse(const char *text, type *ret)                                                             \
+    {                                                                                                        \
+        int i = name_find(names, count, text);                                                               \
+        if (i < 0)                                                                                           \
+            return false;                                                                                    \
+        *ret = (type)i;                                                                                      \
+        return true;                                                                                         \
     }
 
-#define MOVES(level, type, moves, count)                                                                          \
-    const char *spec_##level##_move_meaning(type from, type to)                                                   \
-    {                                                                                                             \
-        return (unsigned)from < count && (unsigned)to < count ? moves[from][to] : NULL;                           \
-    }                                                                                                             \
-    bool spec_##level##_move_allowed(type from, type to)                                                          \
-    {                                                                                                             \
-        return spec_##level##_move_meaning(from, to) != NULL;                                                     \
-    }                                                                                                             \
-    bool spec_##level##_state_final(type s)                                                                       \
-    {                                                                                                             \
-        for (unsigned to = 0; to < count; to++) {                                                                 \
-            if (spec_##level##_move_allowed(s, (type)to))                                                         \
-                return false;                                                                                     \
-        }                                                                                                         \
-        return true;                                                                                              \
+#define MOVES(level, type, moves, count)                                                                     \
+    const char *spec_##level##_move_meaning(type from, type to)                                              \
+    {                                                                                                        \
+        return (unsigned)from < count && (unsigned)to < count ? moves[from][to] : NULL;                      \
+    }                                                                                                        \
+    bool spec_##level##_move_allowed(type from, type to)                                                     \
+    {                                                                                                        \
+        return spec_##level##_move_meaning(from, to) != NULL;                                                \
+    }                                                                                                        \
+    bool spec_##level##_state_final(type s)                                                                  \
+    {                                                                                                        \
+        for (unsigned to = 0; to < count; to++) {                                                            \
+            if (spec_##level##_move_allowed(s, (type)to))                                                    \
+                return false;                                                                                \
+        }                                                                                                    \
+        return true;                                                                                         \
     }
 
 NAMES(spec_job_state, enum spec_job_state, job_names, SPEC_JOB_STATE_COUNT)

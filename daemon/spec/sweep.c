@@ -31,8 +31,8 @@ static void axis_error(struct spec_ctx *c, size_t index, const char *rest, const
 }
 
 /* [lo, hi] or [lo, hi, n] with lo <= hi; reports. */
-static bool read_range(struct spec_ctx *c, const struct spec_axis *a, const char *form, json_t *v, bool counted,
-                       double *lo, double *hi, size_t *n)
+static bool read_range(struct spec_ctx *c, const struct spec_axis *a, const char *form, json_t *v,
+                       bool counted, double *lo, double *hi, size_t *n)
 {
     json_t *x = json_array_get(v, 0), *y = json_array_get(v, 1), *z = json_array_get(v, 2);
     char rest[32], said[128];
@@ -41,7 +41,8 @@ static bool read_range(struct spec_ctx *c, const struct spec_axis *a, const char
     snprintf(rest, sizeof rest, "/%s", form);
     if (json_array_size(v) != (counted ? 3u : 2u) || !json_is_number(x) || !json_is_number(y)) {
         axis_error(c, a->index, rest,
-                   counted ? "must be [lo, hi, n]: two numbers and how many values" : "must be [lo, hi]: two numbers");
+                   counted ? "must be [lo, hi, n]: two numbers and how many values"
+                           : "must be [lo, hi]: two numbers");
         return false;
     }
     *lo = json_number_value(x);
@@ -51,7 +52,8 @@ static bool read_range(struct spec_ctx *c, const struct spec_axis *a, const char
         return false;
     }
     if (counted) {
-        if (!json_is_integer(z) || json_integer_value(z) < 1 || json_integer_value(z) > SPEC_MAX_AXIS_VALUES) {
+        if (!json_is_integer(z) || json_integer_value(z) < 1 ||
+            json_integer_value(z) > SPEC_MAX_AXIS_VALUES) {
             snprintf(said, sizeof said, "n must be an integer from 1 to %d", SPEC_MAX_AXIS_VALUES);
             axis_error(c, a->index, rest, said);
             return false;
@@ -106,7 +108,8 @@ static enum form axis_form(struct spec_ctx *c, size_t index, json_t *v)
             struct pd_buf b;
             pd_buf_init(&b, 0);
             spec_pointer_add(&b, key);
-            snprintf(said, sizeof said, "unknown key%s", pd_did_you_mean(near, sizeof near, key, forms, FORM_COUNT));
+            snprintf(said, sizeof said, "unknown key%s",
+                     pd_did_you_mean(near, sizeof near, key, forms, FORM_COUNT));
             if (pd_buf_err(&b) == PD_OK)
                 axis_error(c, index, b.data, said);
             else
@@ -171,13 +174,15 @@ static bool axis_read(struct spec_ctx *c, json_t *v, struct spec_axis *a, bool r
         return false;
     body = json_object_get(v, forms[form]);
     f = spec_field_find(a->pointer);
-    if (form != FORM_VALUES && !(f && (f->type == SPEC_T_INT || f->type == SPEC_T_NUMBER || f->type == SPEC_T_ENUM_OR_NUM))) {
+    if (form != FORM_VALUES &&
+        !(f && (f->type == SPEC_T_INT || f->type == SPEC_T_NUMBER || f->type == SPEC_T_ENUM_OR_NUM))) {
         axis_error(c, a->index, "", "only a number can have a range; list the values");
         return false;
     }
     switch (form) {
     case FORM_VALUES:
-        if (!json_is_array(body) || json_array_size(body) < 1 || json_array_size(body) > SPEC_MAX_AXIS_VALUES) {
+        if (!json_is_array(body) || json_array_size(body) < 1 ||
+            json_array_size(body) > SPEC_MAX_AXIS_VALUES) {
             snprintf(rest, sizeof rest, "must be an array of 1 to %d values", SPEC_MAX_AXIS_VALUES);
             axis_error(c, a->index, "/values", rest);
             return false;
@@ -302,7 +307,8 @@ static uint64_t mix(uint64_t x)
     return x ^ x >> 31;
 }
 
-/* Uniform in [0, 1), a function of seed, combination and axis alone: run 7 can be drawn without runs 0 to 6. */
+/* Uniform in [0, 1), a function of seed, combination and axis alone: run 7 can be drawn without runs 0 to 6.
+ */
 static double draw(int64_t seed, int64_t n, size_t axis)
 {
     uint64_t x = mix(mix(mix((uint64_t)seed) ^ (uint64_t)n) ^ axis);

@@ -120,7 +120,8 @@ static void test_later_layers_win_and_sources_are_kept(void **state)
 
     (void)state;
     write_file("[server]\nport = 1001\nthreads = 3\n\n[worker]\ngrace_s = 7\n");
-    c = load(FLAGS("--config", file, "--port=1003"), FLAGS("POLYD_SERVER_PORT=1002", "POLYD_SERVER_THREADS=4"));
+    c = load(FLAGS("--config", file, "--port=1003"),
+             FLAGS("POLYD_SERVER_PORT=1002", "POLYD_SERVER_THREADS=4"));
     assert_non_null(c);
     assert_string_equal(c->file, file);
     assert_int_equal(c->server.port, 1003);
@@ -158,7 +159,8 @@ static void test_every_number_keeps_its_bounds(void **state)
             if (!(strcmp(row->key, "threads_per_slot") == 0 && edge == 0)) /* computed */
                 assert_int_equal(*(int64_t *)((char *)c + row->offset), edge);
             config_free(c);
-            snprintf(flag, sizeof flag, "--%s.%s=%lld", row->section, row->key, (long long)(which ? edge + 1 : edge - 1));
+            snprintf(flag, sizeof flag, "--%s.%s=%lld", row->section, row->key,
+                     (long long)(which ? edge + 1 : edge - 1));
             assert_null(load(FLAGS(flag), NULL));
             assert_int_equal(report.error_count, 1);
             expect_error(0, row->key, "must be from");
@@ -176,8 +178,8 @@ static void test_every_number_keeps_its_bounds(void **state)
 
 static void test_short_flags_set_their_rows(void **state)
 {
-    struct config *c = load(FLAGS("--listen", "::1", "--port", "0", "--state-dir", "/tmp/s", "--web-dir=/tmp", "--log-level",
-                                  "debug"),
+    struct config *c = load(FLAGS("--listen", "::1", "--port", "0", "--state-dir", "/tmp/s", "--web-dir=/tmp",
+                                  "--log-level", "debug"),
                             NULL);
 
     (void)state;
@@ -197,7 +199,8 @@ static void test_data_roots_from_all_layers(void **state)
 
     (void)state;
     write_file("[data]\nmnist = /tmp\nhere = .\n");
-    c = load(FLAGS("--config", file, "--data", "books=/usr", "--data.more=/usr/share"), FLAGS("POLYD_DATA_MNIST=/"));
+    c = load(FLAGS("--config", file, "--data", "books=/usr", "--data.more=/usr/share"),
+             FLAGS("POLYD_DATA_MNIST=/"));
     assert_non_null(c);
     assert_int_equal(c->data.count, 4);
     assert_string_equal(c->data.names[0], "mnist");
@@ -237,21 +240,21 @@ static void test_every_error_of_a_file_is_named_with_its_line(void **state)
     char at[128];
 
     (void)state;
-    write_file("stray = 1\n"                /* 1 */
-               "[server]\n"                 /* 2 */
-               "prot = 7070\n"              /* 3 */
-               "port = abc\n"               /* 4 */
-               "threads = 2\n"              /* 5 */
-               "threads = 3\n"              /* 6 */
-               "just words\n"               /* 7 */
-               "[sever]\n"                  /* 8 */
-               "port = 1\n"                 /* 9 */
-               "[log\n"                     /* 10 */
-               "[log]\n"                    /* 11 */
-               "level = inf\n"              /* 12 */
+    write_file("stray = 1\n"                          /* 1 */
+               "[server]\n"                           /* 2 */
+               "prot = 7070\n"                        /* 3 */
+               "port = abc\n"                         /* 4 */
+               "threads = 2\n"                        /* 5 */
+               "threads = 3\n"                        /* 6 */
+               "just words\n"                         /* 7 */
+               "[sever]\n"                            /* 8 */
+               "port = 1\n"                           /* 9 */
+               "[log\n"                               /* 10 */
+               "[log]\n"                              /* 11 */
+               "level = inf\n"                        /* 12 */
                "[data]\nmnist = /tmp\nmnist = /usr\n" /* 13-15 */
-               "[store]\ncheckpoint = external\n" /* 16, 17 */
-               "[state]\ndir =\n");         /* 18, 19 */
+               "[store]\ncheckpoint = external\n"     /* 16, 17 */
+               "[state]\ndir =\n");                   /* 18, 19 */
     assert_null(load(FLAGS("--check-config", "--config", file), NULL));
 #define AT(line) (snprintf(at, sizeof at, "polyd.conf:%d", line), at)
     expect_error(0, AT(1), "before the first [section]");
@@ -357,7 +360,8 @@ static void test_state_directory_follows_its_rules(void **state)
     config_free(c);
     c = load(NULL, FLAGS("INVOCATION_ID=abc"));
     assert_non_null(c);
-    assert_string_equal(c->state.dir, geteuid() == 0 ? "/var/lib/polyd" : "/home/somebody/.local/state/polyd");
+    assert_string_equal(c->state.dir,
+                        geteuid() == 0 ? "/var/lib/polyd" : "/home/somebody/.local/state/polyd");
     config_free(c);
     c = NULL;
     config_report_done(&report);
@@ -404,7 +408,8 @@ static void test_several_layers_report_together(void **state)
 
 static void test_addresses_and_lists(void **state)
 {
-    struct config *c = load(FLAGS("--server.allowed_hosts=a.example, b.example  c.example", "--listen=0.0.0.0"), NULL);
+    struct config *c =
+        load(FLAGS("--server.allowed_hosts=a.example, b.example  c.example", "--listen=0.0.0.0"), NULL);
 
     (void)state;
     assert_non_null(c);
@@ -440,7 +445,9 @@ static void test_actions_need_no_sound_configuration(void **state)
     static const struct {
         const char *flag;
         enum config_action action;
-    } cases[] = {{"--help", CONFIG_ACTION_HELP}, {"-h", CONFIG_ACTION_HELP}, {"--version", CONFIG_ACTION_VERSION},
+    } cases[] = {{"--help", CONFIG_ACTION_HELP},
+                 {"-h", CONFIG_ACTION_HELP},
+                 {"--version", CONFIG_ACTION_VERSION},
                  {"--sample-config", CONFIG_ACTION_SAMPLE}};
     struct config *c;
 
@@ -531,8 +538,15 @@ static void test_report_text_has_a_line_each(void **state)
 
 static void test_fuzz_entry_takes_anything(void **state)
 {
-    static const char *const inputs[] = {"", "[", "]", "=", "[]\n=\n", "[server]\nport=1\nport=2\n  port = 3\n", "\xef\xbb\xbf[log]\nlevel=info",
-                                         "[data]\n..=/\n=x\n", "[server]\nlisten : ::1 ; comment\n"};
+    static const char *const inputs[] = {"",
+                                         "[",
+                                         "]",
+                                         "=",
+                                         "[]\n=\n",
+                                         "[server]\nport=1\nport=2\n  port = 3\n",
+                                         "\xef\xbb\xbf[log]\nlevel=info",
+                                         "[data]\n..=/\n=x\n",
+                                         "[server]\nlisten : ::1 ; comment\n"};
     uint8_t bytes[512];
     uint32_t x = 1;
 
@@ -542,7 +556,7 @@ static void test_fuzz_entry_takes_anything(void **state)
     for (int round = 0; round < 500; round++) {
         for (size_t i = 0; i < sizeof bytes; i++) {
             x = x * 1664525 + 1013904223;
-            bytes[i] = (uint8_t)"[]=;#\n\n server port data listen\0\xff"[x >> 8 & 31];
+            bytes[i] = (uint8_t) "[]=;#\n\n server port data listen\0\xff"[x >> 8 & 31];
         }
         config_fuzz(bytes, sizeof bytes);
     }

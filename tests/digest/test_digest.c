@@ -59,12 +59,15 @@ static void test_hmac_rfc4231_vectors_match(void **state)
     (void)state;
     memset(key, 0x0b, 20);
     digest_hmac_sha256(key, 20, "Hi There", 8, out);
-    assert_string_equal(digest_hex(out, 32, hex), "b0344c61d8db38535ca8afceaf0bf12b881dc200c9833da726e9376c2e32cff7");
+    assert_string_equal(digest_hex(out, 32, hex),
+                        "b0344c61d8db38535ca8afceaf0bf12b881dc200c9833da726e9376c2e32cff7");
     digest_hmac_sha256("Jefe", 4, "what do ya want for nothing?", 28, out);
-    assert_string_equal(digest_hex(out, 32, hex), "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
+    assert_string_equal(digest_hex(out, 32, hex),
+                        "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
     memset(key, 0xaa, 131);
     digest_hmac_sha256(key, 131, "Test Using Larger Than Block-Size Key - Hash Key First", 54, out);
-    assert_string_equal(digest_hex(out, 32, hex), "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54");
+    assert_string_equal(digest_hex(out, 32, hex),
+                        "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54");
 }
 
 static void test_hex_round_trip_and_refusals(void **state)
@@ -87,8 +90,8 @@ static void test_base64url_rfc4648_vectors_match(void **state)
 {
     static const struct {
         const char *plain, *text;
-    } cases[] = {{"", ""}, {"f", "Zg"}, {"fo", "Zm8"}, {"foo", "Zm9v"}, {"foob", "Zm9vYg"}, {"fooba", "Zm9vYmE"},
-                 {"foobar", "Zm9vYmFy"}, {"\xfb\xff\xfe", "-__-"}};
+    } cases[] = {{"", ""},           {"f", "Zg"},          {"fo", "Zm8"},          {"foo", "Zm9v"},
+                 {"foob", "Zm9vYg"}, {"fooba", "Zm9vYmE"}, {"foobar", "Zm9vYmFy"}, {"\xfb\xff\xfe", "-__-"}};
     char text[32], plain[32];
     size_t len;
 
@@ -109,8 +112,10 @@ static void test_base64url_refuses_what_has_another_text(void **state)
     size_t len = 77;
 
     (void)state;
-    assert_int_equal(digest_base64url_decode("Zh", 2, out, sizeof out, &len), PD_ERR_INVALID);   /* spare bits */
-    assert_int_equal(digest_base64url_decode("Zm9", 3, out, sizeof out, &len), PD_ERR_INVALID);  /* spare bits */
+    assert_int_equal(digest_base64url_decode("Zh", 2, out, sizeof out, &len),
+                     PD_ERR_INVALID); /* spare bits */
+    assert_int_equal(digest_base64url_decode("Zm9", 3, out, sizeof out, &len),
+                     PD_ERR_INVALID); /* spare bits */
     assert_int_equal(digest_base64url_decode("Zg==", 4, out, sizeof out, &len), PD_ERR_INVALID); /* padding */
     assert_int_equal(digest_base64url_decode("Zm9vY", 5, out, sizeof out, &len), PD_ERR_INVALID);
     assert_int_equal(digest_base64url_decode("-+", 2, out, sizeof out, &len), PD_ERR_INVALID);

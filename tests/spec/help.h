@@ -14,8 +14,9 @@
 #include "daemon/spec/internal.h"
 
 #define VIT "{\"model\":{\"preset\":\"vit_micro\"},\"data\":{\"dataset\":\"mnist\"},\"train\":{\"epochs\":1}}"
-#define GPT                                                                                                       \
-    "{\"model\":{\"preset\":\"gpt_micro\"},\"data\":{\"dataset\":\"text\",\"path\":\"corpora/a.txt\"},\"train\":{\"steps\":100}}"
+#define GPT                                                                                                  \
+    "{\"model\":{\"preset\":\"gpt_micro\"},\"data\":{\"dataset\":\"text\",\"path\":\"corpora/"               \
+    "a.txt\"},\"train\":{\"steps\":100}}"
 
 struct parsed {
     struct spec_report report;

@@ -102,11 +102,14 @@ static void test_rfc_8785_examples(void **state)
               "{\"literals\":[null,true,false],\"numbers\":[333333333.3333333,1e+30,4.5,0.002,1e-27],"
               "\"string\":\"\xe2\x82\xac$\\u000f\\nA'B\\\"\\\\\\\\\\\"/\"}");
     /* Keys sort by UTF-16 code units: U+1F600 (a surrogate pair) before U+FB33. */
-    canonical("{\"\\u20ac\":\"Euro Sign\",\"\\r\":\"Carriage Return\",\"\\ufb33\":\"Hebrew Letter Dalet With Dagesh\","
+    canonical("{\"\\u20ac\":\"Euro Sign\",\"\\r\":\"Carriage Return\",\"\\ufb33\":\"Hebrew Letter Dalet With "
+              "Dagesh\","
               "\"1\":\"One\",\"\\ud83d\\ude00\":\"Emoji: Grinning Face\",\"\\u0080\":\"Control\","
               "\"\\u00f6\":\"Latin Small Letter O With Diaeresis\"}",
-              "{\"\\r\":\"Carriage Return\",\"1\":\"One\",\"\xc2\x80\":\"Control\",\"\xc3\xb6\":\"Latin Small Letter O With "
-              "Diaeresis\",\"\xe2\x82\xac\":\"Euro Sign\",\"\xf0\x9f\x98\x80\":\"Emoji: Grinning Face\",\"\xef\xac\xb3\":\"Hebrew "
+              "{\"\\r\":\"Carriage Return\",\"1\":\"One\",\"\xc2\x80\":\"Control\",\"\xc3\xb6\":\"Latin "
+              "Small Letter O With "
+              "Diaeresis\",\"\xe2\x82\xac\":\"Euro Sign\",\"\xf0\x9f\x98\x80\":\"Emoji: Grinning "
+              "Face\",\"\xef\xac\xb3\":\"Hebrew "
               "Letter Dalet With Dagesh\"}");
     canonical("[]", "[]");
     canonical("{ }", "{}");
@@ -171,8 +174,20 @@ static void test_limits_of_reading(void **state)
 
 static void test_malformed_texts_are_refused(void **state)
 {
-    static const char *const cases[] = {"",       "{",           "{\"a\":1,}", "{\"a\":1,\"a\":2}", "nul",  "{a:1}", "1 2",
-                                        "\"\xff\"", "{\"\\u0000\":1}", "[NaN]",      "[Infinity]",       "[01]", "1e999", "'a'",
+    static const char *const cases[] = {"",
+                                        "{",
+                                        "{\"a\":1,}",
+                                        "{\"a\":1,\"a\":2}",
+                                        "nul",
+                                        "{a:1}",
+                                        "1 2",
+                                        "\"\xff\"",
+                                        "{\"\\u0000\":1}",
+                                        "[NaN]",
+                                        "[Infinity]",
+                                        "[01]",
+                                        "1e999",
+                                        "'a'",
                                         "99999999999999999999999"};
     struct pd_why why;
 
@@ -210,9 +225,12 @@ static void test_digests_are_of_the_canonical_form(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_numbers_of_rfc_8785_appendix_b), cmocka_unit_test(test_random_doubles_read_back),
-        cmocka_unit_test(test_rfc_8785_examples),              cmocka_unit_test(test_many_keys_are_sorted),
-        cmocka_unit_test(test_limits_of_reading),              cmocka_unit_test(test_malformed_texts_are_refused),
+        cmocka_unit_test(test_numbers_of_rfc_8785_appendix_b),
+        cmocka_unit_test(test_random_doubles_read_back),
+        cmocka_unit_test(test_rfc_8785_examples),
+        cmocka_unit_test(test_many_keys_are_sorted),
+        cmocka_unit_test(test_limits_of_reading),
+        cmocka_unit_test(test_malformed_texts_are_refused),
         cmocka_unit_test(test_digests_are_of_the_canonical_form),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

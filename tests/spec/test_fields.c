@@ -1,4 +1,5 @@
-/* tests/spec/test_fields.c: every row of the table, one by one: default, type, range, values, availability. */
+/* tests/spec/test_fields.c: every row of the table, one by one: default, type, range, values, availability.
+ */
 #include <math.h>
 
 #include "tests/spec/help.h"
@@ -53,7 +54,8 @@ static char *base_for(const struct spec_field *f)
 
 static bool numeric(const struct spec_field *f)
 {
-    return f->type == SPEC_T_INT || f->type == SPEC_T_NUMBER || f->type == SPEC_T_INT_PAIR || f->type == SPEC_T_ENUM_OR_NUM;
+    return f->type == SPEC_T_INT || f->type == SPEC_T_NUMBER || f->type == SPEC_T_INT_PAIR ||
+           f->type == SPEC_T_ENUM_OR_NUM;
 }
 
 static void pointer_text(const struct spec_field *f, char *out, size_t size)
@@ -72,7 +74,8 @@ static void test_rows_are_well_formed(void **state)
         assert_true((f->rule != NULL) == (f->rule_text != NULL));
         assert_true((f->useful != NULL) == (f->useful_text != NULL));
         assert_true(f->meaning && *f->meaning && f->reference);
-        assert_true((f->names != NULL) == (f->type == SPEC_T_ENUM || f->type == SPEC_T_ENUM_OR_NUM || f->type == SPEC_T_ENUMS));
+        assert_true((f->names != NULL) ==
+                    (f->type == SPEC_T_ENUM || f->type == SPEC_T_ENUM_OR_NUM || f->type == SPEC_T_ENUMS));
         assert_true(f->min <= f->max);
         assert_ptr_equal(spec_field_find(f->pointer), f);
         if (f->names)
@@ -231,7 +234,8 @@ static void test_wrong_types_are_refused_everywhere(void **state)
     for (size_t i = 0; i < spec_field_count; i++) {
         const struct spec_field *f = &spec_fields[i];
         char pointer[128], *base = base_for(f), *doc;
-        const char *wrong = f->type == SPEC_T_BOOL || numeric(f) || f->type == SPEC_T_NUMBER_PAIR ? "\"1\"" : "1";
+        const char *wrong =
+            f->type == SPEC_T_BOOL || numeric(f) || f->type == SPEC_T_NUMBER_PAIR ? "\"1\"" : "1";
         if (f->type == SPEC_T_ENUM_OR_NUM)
             wrong = "true";
         pointer_text(f, pointer, sizeof pointer);
@@ -318,7 +322,8 @@ static void test_every_name_is_taken_or_refused_by_name(void **state)
             bool runs = !f->available || f->available >> k & 1, refused, idle;
             char *doc;
             snprintf(value, sizeof value, "\"%s\"", f->names->names[k]);
-            snprintf(want, sizeof want, "\"%s\" is known but not available in this version", f->names->names[k]);
+            snprintf(want, sizeof want, "\"%s\" is known but not available in this version",
+                     f->names->names[k]);
             doc = with(base, f->pointer, value);
             p = parse(doc);
             refused = told(p.report.errors, p.report.error_count, pointer, want);
@@ -353,15 +358,33 @@ static void test_what_is_not_available_is_never_ignored(void **state)
     static const struct {
         const char *pointer, *value;
     } others[] = {
-        {"/model/pos_after", "true"}, {"/norm/final", "false"}, {"/attention/scale_decay", "true"},
-        {"/attention/scale_lr_mult", "2"}, {"/attention/n_valid", "true"}, {"/attention/qk_norm", "true"},
-        {"/attention/init_logit_std", "0.5"}, {"/attention/dropout", "0.1"}, {"/data/eval", "[\"ptb\"]"},
-        {"/data/augment/flip", "0.5"}, {"/data/augment/randaugment", "{}"}, {"/data/augment/mixup", "0.8"},
-        {"/data/augment/cutmix", "1"}, {"/data/augment/erasing", "0.25"}, {"/data/augment/repeats", "3"},
-        {"/data/augment/eval_crop", "0.875"}, {"/train/accumulation", "2"}, {"/train/drop_path", "0.1"},
-        {"/train/dropout", "0.1"}, {"/train/deterministic", "false"}, {"/train/ema", "0.999"},
-        {"/train/teacher", "{\"model\":\"m\"}"}, {"/train/keep/experiment", "1"}, {"/diagnostics/probe_cls", "false"},
-        {"/diagnostics/heatmaps", "{}"}, {"/diagnostics/histograms", "{}"}, {"/resources/slots", "2"},
+        {"/model/pos_after", "true"},
+        {"/norm/final", "false"},
+        {"/attention/scale_decay", "true"},
+        {"/attention/scale_lr_mult", "2"},
+        {"/attention/n_valid", "true"},
+        {"/attention/qk_norm", "true"},
+        {"/attention/init_logit_std", "0.5"},
+        {"/attention/dropout", "0.1"},
+        {"/data/eval", "[\"ptb\"]"},
+        {"/data/augment/flip", "0.5"},
+        {"/data/augment/randaugment", "{}"},
+        {"/data/augment/mixup", "0.8"},
+        {"/data/augment/cutmix", "1"},
+        {"/data/augment/erasing", "0.25"},
+        {"/data/augment/repeats", "3"},
+        {"/data/augment/eval_crop", "0.875"},
+        {"/train/accumulation", "2"},
+        {"/train/drop_path", "0.1"},
+        {"/train/dropout", "0.1"},
+        {"/train/deterministic", "false"},
+        {"/train/ema", "0.999"},
+        {"/train/teacher", "{\"model\":\"m\"}"},
+        {"/train/keep/experiment", "1"},
+        {"/diagnostics/probe_cls", "false"},
+        {"/diagnostics/heatmaps", "{}"},
+        {"/diagnostics/histograms", "{}"},
+        {"/resources/slots", "2"},
         {"/resources/memory_bytes", "1000000"},
     };
     char pointer[128];
@@ -416,9 +439,12 @@ static void test_strings_keep_their_lengths(void **state)
         }
     }
     free(text);
-    want_only("{\"experiment\":\"a/b\",\"model\":{\"preset\":\"vit_micro\"},\"data\":{\"dataset\":\"mnist\"},\"train\":{\"epochs\":1}}",
-              "#/experiment", "letters, digits");
-    want_only("{\"name\":\"\",\"model\":{\"preset\":\"vit_micro\"},\"data\":{\"dataset\":\"mnist\"},\"train\":{\"epochs\":1}}",
+    want_only(
+        "{\"experiment\":\"a/"
+        "b\",\"model\":{\"preset\":\"vit_micro\"},\"data\":{\"dataset\":\"mnist\"},\"train\":{\"epochs\":1}}",
+        "#/experiment", "letters, digits");
+    want_only("{\"name\":\"\",\"model\":{\"preset\":\"vit_micro\"},\"data\":{\"dataset\":\"mnist\"},"
+              "\"train\":{\"epochs\":1}}",
               "#/name", "1 to 200 bytes");
 }
 
@@ -434,7 +460,8 @@ static void test_every_preset_resolves_or_is_refused_by_name(void **state)
         doc = with(base, "/model/preset", value);
         more = preset->patch ? with(doc, "/model/patch", "7") : strdup(doc);
         p = parse(more);
-        if (p.err != PD_OK && !told(p.report.errors, p.report.error_count, "#/model/preset", "known but not available")) {
+        if (p.err != PD_OK &&
+            !told(p.report.errors, p.report.error_count, "#/model/preset", "known but not available")) {
             dump(&p);
             fail_msg("%s", preset->name);
         }
@@ -496,7 +523,7 @@ static void test_datasets_and_names_agree(void **state)
         assert_int_equal(d->available, f->available >> i & 1);
     }
     assert_null(spec_dataset_info((enum spec_dataset)spec_dataset_count));
-    assert_null(spec_dataset_info((enum spec_dataset)-1));
+    assert_null(spec_dataset_info((enum spec_dataset) - 1));
 }
 
 int main(void)

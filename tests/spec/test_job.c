@@ -6,25 +6,38 @@
 /* ---- The examples of the specification ---- */
 
 static const char example_1[] =
-    "{\"name\":\"mnist cubic\",\"model\":{\"preset\":\"vit_micro\"},\"attention\":{\"activation\":\"poly\",\"degree\":3,\"scale\":"
-    "\"learned\"},\"data\":{\"dataset\":\"mnist\",\"split\":{\"rule\":\"count\",\"train\":4000,\"val\":1000},\"augment\":{\"crop\":"
-    "\"pad_crop\",\"pad_crop\":{\"shift\":2}}},\"train\":{\"epochs\":4,\"batch\":64,\"optimizer\":{\"name\":\"adamw\",\"lr\":0.001}},"
+    "{\"name\":\"mnist "
+    "cubic\",\"model\":{\"preset\":\"vit_micro\"},\"attention\":{\"activation\":\"poly\",\"degree\":3,"
+    "\"scale\":"
+    "\"learned\"},\"data\":{\"dataset\":\"mnist\",\"split\":{\"rule\":\"count\",\"train\":4000,\"val\":1000},"
+    "\"augment\":{\"crop\":"
+    "\"pad_crop\",\"pad_crop\":{\"shift\":2}}},\"train\":{\"epochs\":4,\"batch\":64,\"optimizer\":{\"name\":"
+    "\"adamw\",\"lr\":0.001}},"
     "\"resources\":{\"device\":\"cpu\",\"threads\":2,\"time_limit_s\":600},\"register\":\"mnist-cubic\"}";
-static const char example_2[] =
-    "{\"name\":\"k sweep\",\"experiment\":\"E01\",\"model\":{\"preset\":\"vit_micro\",\"patch\":4},\"attention\":{\"activation\":"
-    "\"poly\",\"scale\":\"k\",\"init_logit_std\":0.6},\"data\":{\"dataset\":\"mnist\"},\"train\":{\"epochs\":2},\"trials\":3,\"sweep\":"
-    "{\"method\":\"grid\",\"axes\":[{\"pointer\":\"/attention/k\",\"log\":[0.001,1000,7]}],\"metric\":\"acc/val\",\"mode\":\"max\","
-    "\"concurrency\":2}}";
-static const char example_3[] =
-    "{\"name\":\"bytes\",\"model\":{\"preset\":\"gpt_micro\"},\"attention\":{\"activation\":\"poly\",\"scale\":\"fixed\","
-    "\"n_for_scale\":\"context\"},\"data\":{\"dataset\":\"text\",\"path\":\"corpora/tinyshakespeare/input.txt\",\"tokenizer\":\"bytes\","
-    "\"split\":{\"rule\":\"fraction\",\"train\":0.9,\"val\":0.1}},\"train\":{\"steps\":1500,\"batch\":16,\"clip_norm\":1.0,\"optimizer\":"
-    "{\"lr\":0.001},\"schedule\":{\"warmup_steps\":100}},\"diagnostics\":{\"every\":50,\"heatmaps\":{\"layers\":[2,4],\"heads\":[1],"
-    "\"every\":500}}}";
+static const char example_2[] = "{\"name\":\"k "
+                                "sweep\",\"experiment\":\"E01\",\"model\":{\"preset\":\"vit_micro\","
+                                "\"patch\":4},\"attention\":{\"activation\":"
+                                "\"poly\",\"scale\":\"k\",\"init_logit_std\":0.6},\"data\":{\"dataset\":"
+                                "\"mnist\"},\"train\":{\"epochs\":2},\"trials\":3,\"sweep\":"
+                                "{\"method\":\"grid\",\"axes\":[{\"pointer\":\"/attention/"
+                                "k\",\"log\":[0.001,1000,7]}],\"metric\":\"acc/val\",\"mode\":\"max\","
+                                "\"concurrency\":2}}";
+static const char example_3[] = "{\"name\":\"bytes\",\"model\":{\"preset\":\"gpt_micro\"},\"attention\":{"
+                                "\"activation\":\"poly\",\"scale\":\"fixed\","
+                                "\"n_for_scale\":\"context\"},\"data\":{\"dataset\":\"text\",\"path\":"
+                                "\"corpora/tinyshakespeare/input.txt\",\"tokenizer\":\"bytes\","
+                                "\"split\":{\"rule\":\"fraction\",\"train\":0.9,\"val\":0.1}},\"train\":{"
+                                "\"steps\":1500,\"batch\":16,\"clip_norm\":1.0,\"optimizer\":"
+                                "{\"lr\":0.001},\"schedule\":{\"warmup_steps\":100}},\"diagnostics\":{"
+                                "\"every\":50,\"heatmaps\":{\"layers\":[2,4],\"heads\":[1],"
+                                "\"every\":500}}}";
 static const char example_3_runs[] =
-    "{\"name\":\"bytes\",\"model\":{\"preset\":\"gpt_micro\"},\"attention\":{\"activation\":\"poly\",\"scale\":\"fixed\","
-    "\"n_for_scale\":\"context\"},\"data\":{\"dataset\":\"text\",\"path\":\"corpora/tinyshakespeare/input.txt\",\"tokenizer\":\"bytes\","
-    "\"split\":{\"rule\":\"fraction\",\"train\":0.9,\"val\":0.1}},\"train\":{\"steps\":1500,\"batch\":16,\"clip_norm\":1.0,\"optimizer\":"
+    "{\"name\":\"bytes\",\"model\":{\"preset\":\"gpt_micro\"},\"attention\":{\"activation\":\"poly\","
+    "\"scale\":\"fixed\","
+    "\"n_for_scale\":\"context\"},\"data\":{\"dataset\":\"text\",\"path\":\"corpora/tinyshakespeare/"
+    "input.txt\",\"tokenizer\":\"bytes\","
+    "\"split\":{\"rule\":\"fraction\",\"train\":0.9,\"val\":0.1}},\"train\":{\"steps\":1500,\"batch\":16,"
+    "\"clip_norm\":1.0,\"optimizer\":"
     "{\"lr\":0.001},\"schedule\":{\"warmup_steps\":100}},\"diagnostics\":{\"every\":50}}";
 
 static void test_example_1_as_a_configuration(void **state)
@@ -157,7 +170,7 @@ static void same_again(const char *text)
         dump(&p);
         fail_msg("%s", text);
     }
-    for (int64_t n = 0; n < spec_job_run_count(p.job); n += spec_job_run_count(p.job) > 40 ? 7 : 1) {
+    for (int64_t n = 0; n<spec_job_run_count(p.job); n += spec_job_run_count(p.job)> 40 ? 7 : 1) {
         char *once = run_text(p.job, n), *twice;
         char a[SPEC_DIGEST_SIZE], b[SPEC_DIGEST_SIZE];
         q = parse(once);
@@ -256,9 +269,11 @@ static void test_the_kept_document_makes_the_same_runs_anywhere(void **state)
 
 static void test_all_errors_come_at_once_with_pointers(void **state)
 {
-    struct parsed p = parse("{\"modl\":{},\"attention\":{\"degree\":2.5,\"degre\":3,\"k\":\"x\",\"lr\":3},\"train\":{\"optimizer\":{"
-                            "\"names\":\"adamw\"},\"batch\":\"64\"},\"optimizer\":{},\"overrides\":{\"/train/bach\":3},\"data\":{"
-                            "\"dataset\":\"mnits\"}}");
+    struct parsed p = parse(
+        "{\"modl\":{},\"attention\":{\"degree\":2.5,\"degre\":3,\"k\":\"x\",\"lr\":3},\"train\":{"
+        "\"optimizer\":{"
+        "\"names\":\"adamw\"},\"batch\":\"64\"},\"optimizer\":{},\"overrides\":{\"/train/bach\":3},\"data\":{"
+        "\"dataset\":\"mnits\"}}");
     static const char *const want[][2] = {
         {"#/modl", "unknown key; did you mean 'model'?"},
         {"#/attention/degre", "did you mean 'degree'?"},
@@ -293,13 +308,15 @@ static void test_unknown_keys_and_suggestions(void **state)
     want_error("{\"x\":1}", "#/x", "unknown key");
     want_error("{\"train\":{\"zzzzzz\":1}}", "#/train/zzzzzz", "unknown key");
     want_error("{\"batch\":1}", "#/batch", "it belongs at /train/batch");
-    want_error("{\"model\":{\"activation\":\"poly\"}}", "#/model/activation", "it belongs at /attention/activation");
+    want_error("{\"model\":{\"activation\":\"poly\"}}", "#/model/activation",
+               "it belongs at /attention/activation");
     want_error("{\"a/b~c d\\u00e9\":1}", "#/a~1b~0c%20d%C3%A9", "unknown key");
     want_error("{\"train/batch\":1}", "#/train~1batch", "unknown key");
     want_error("{\"train\":5}", "#/train", "must be an object, not a number");
     want_error("{\"train\":null}", "#/train", "must be an object, not null");
     want_error("{\"model\":[]}", "#/model", "must be an object, not an array");
-    want_error("{\"train\":{\"optimizer\":\"adamw\"}}", "#/train/optimizer", "must be an object, not a string");
+    want_error("{\"train\":{\"optimizer\":\"adamw\"}}", "#/train/optimizer",
+               "must be an object, not a string");
 }
 
 static void test_malformed_and_oversized_documents(void **state)
@@ -339,28 +356,41 @@ static void test_checks_of_several_fields(void **state)
         const char *doc, *set, *value, *pointer, *what;
     } cases[] = {
         {VIT, "/model/heads", "5", "#/model/heads", "must divide the width: 64"},
-        {VIT, "/model/patch", "5", "#/model/patch", "must divide the image: 28x28 pixels into patches of 5x5"},
+        {VIT, "/model/patch", "5", "#/model/patch",
+         "must divide the image: 28x28 pixels into patches of 5x5"},
         {VIT, "/model/preset", "\"vit_tiny\"", "#/model/patch", "must divide the image"},
-        {VIT, "/data/image_size", "32", "#/data/image_size", "a size other than the data set's 28x28 is known but not available"},
+        {VIT, "/data/image_size", "32", "#/data/image_size",
+         "a size other than the data set's 28x28 is known but not available"},
         {VIT, "/model/preset", "\"gpt_micro\"", "#/data/dataset", "\"mnist\" is no text"},
         {GPT, "/model/preset", "\"vit_micro\"", "#/data/dataset", "\"text\" holds no images"},
         {VIT, "/model/arch", "\"gpt\"", "#/model/arch", "the preset \"vit_micro\" is a vit"},
         {VIT, "/model", "{\"preset\":null}", "#/model/arch", "is needed"},
         {GPT, "/data/context", "129", "#/data/context", "at most model.context, which is 128"},
-        {VIT, "/attention", "{\"activation\":\"poly\",\"scale\":\"k\"}", "#/attention/k", "is needed with scale k"},
-        {VIT, "/attention", "{\"activation\":\"poly\",\"n_for_scale\":\"context\"}", "#/attention/n_for_scale", "no context"},
-        {GPT, "/attention", "{\"activation\":\"poly\",\"n_for_scale\":\"patches\"}", "#/attention/n_for_scale", "no patches"},
+        {VIT, "/attention", "{\"activation\":\"poly\",\"scale\":\"k\"}", "#/attention/k",
+         "is needed with scale k"},
+        {VIT, "/attention", "{\"activation\":\"poly\",\"n_for_scale\":\"context\"}",
+         "#/attention/n_for_scale", "no context"},
+        {GPT, "/attention", "{\"activation\":\"poly\",\"n_for_scale\":\"patches\"}",
+         "#/attention/n_for_scale", "no patches"},
         {VIT, "/train/steps", "5", "#/train/epochs", "not both"},
-        {VIT, "/train/schedule", "{\"warmup_steps\":5,\"warmup_epochs\":1}", "#/train/schedule/warmup_epochs", "not both"},
-        {VIT, "/train/schedule/warmup_epochs", "2", "#/train/schedule/warmup_epochs", "at most the length, 1 epochs"},
-        {GPT, "/train/schedule/warmup_steps", "101", "#/train/schedule/warmup_steps", "at most the length, 100 steps"},
+        {VIT, "/train/schedule", "{\"warmup_steps\":5,\"warmup_epochs\":1}", "#/train/schedule/warmup_epochs",
+         "not both"},
+        {VIT, "/train/schedule/warmup_epochs", "2", "#/train/schedule/warmup_epochs",
+         "at most the length, 1 epochs"},
+        {GPT, "/train/schedule/warmup_steps", "101", "#/train/schedule/warmup_steps",
+         "at most the length, 100 steps"},
         {GPT, "/data/split/rule", "\"given\"", "#/data/split/rule", "not split already"},
-        {GPT, "/data/split", "{\"rule\":\"fraction\",\"train\":0.9}", "#/data/split/val", "is needed with the rule fraction"},
-        {GPT, "/data/split", "{\"rule\":\"fraction\",\"train\":0.9,\"val\":0.2}", "#/data/split", "more than 1"},
-        {GPT, "/data/split", "{\"rule\":\"fraction\",\"train\":9,\"val\":0.2}", "#/data/split/train", "less than 1"},
-        {GPT, "/data/split", "{\"rule\":\"count\",\"train\":9.5,\"val\":1}", "#/data/split/train", "must be an integer"},
-        {VIT, "/data", "{\"dataset\":\"digits_gen\",\"split\":{\"rule\":\"count\",\"train\":1000000,\"val\":1}}", "#/data/split",
-         "at most 1000000"},
+        {GPT, "/data/split", "{\"rule\":\"fraction\",\"train\":0.9}", "#/data/split/val",
+         "is needed with the rule fraction"},
+        {GPT, "/data/split", "{\"rule\":\"fraction\",\"train\":0.9,\"val\":0.2}", "#/data/split",
+         "more than 1"},
+        {GPT, "/data/split", "{\"rule\":\"fraction\",\"train\":9,\"val\":0.2}", "#/data/split/train",
+         "less than 1"},
+        {GPT, "/data/split", "{\"rule\":\"count\",\"train\":9.5,\"val\":1}", "#/data/split/train",
+         "must be an integer"},
+        {VIT, "/data",
+         "{\"dataset\":\"digits_gen\",\"split\":{\"rule\":\"count\",\"train\":1000000,\"val\":1}}",
+         "#/data/split", "at most 1000000"},
         {VIT, "/data/path", "null", "#/data/path", "must not be null for \"mnist\""},
         {VIT, "/data/path", "\"/etc/passwd\"", "#/data/path", "must not be absolute"},
         {VIT, "/data/path", "\"mnist/../x\"", "#/data/path", "\"..\""},
@@ -369,11 +399,12 @@ static void test_checks_of_several_fields(void **state)
         {VIT, "/data/path", "\"a/\"", "#/data/path", "end with a slash"},
         {VIT, "/data/path", "\"a\\u0007\"", "#/data/path", "control characters"},
         {GPT, "/data", "{\"dataset\":\"text\",\"path\":null}", "#/data/path", "must not be null"},
-        {VIT, "/data/augment", "{\"crop\":\"pad_crop\",\"pad_crop\":{\"shift\":28}}", "#/data/augment/pad_crop/shift",
-         "smaller than the image"},
+        {VIT, "/data/augment", "{\"crop\":\"pad_crop\",\"pad_crop\":{\"shift\":28}}",
+         "#/data/augment/pad_crop/shift", "smaller than the image"},
         {VIT, "/depends_on", "[{\"job\":\"x\"}]", "#/depends_on", "string of digits"},
         {VIT, "/depends_on", "[{\"job\":12}]", "#/depends_on", "string of digits"},
-        {VIT, "/depends_on", "[{\"job\":\"1\",\"when\":\"later\"}]", "#/depends_on", "afterok, afterany, afternotok"},
+        {VIT, "/depends_on", "[{\"job\":\"1\",\"when\":\"later\"}]", "#/depends_on",
+         "afterok, afterany, afternotok"},
         {VIT, "/depends_on", "[{\"job\":\"1\",\"wen\":\"afterok\"}]", "#/depends_on", "unknown key \"wen\""},
         {VIT, "/depends_on", "[1]", "#/depends_on", "must be an object"},
         {VIT, "/tags", "{\"a\":1}", "#/tags", "must be a string"},
@@ -390,25 +421,32 @@ static void test_checks_of_several_fields(void **state)
         want_only(doc, cases[i].pointer, cases[i].what);
         free(doc);
     }
-    want_only("{\"model\":{\"preset\":\"gpt_micro\"},\"data\":{\"dataset\":\"text\"},\"train\":{\"steps\":1}}", "#/data/path",
-              "is needed: a text file");
-    want_only("{\"model\":{\"preset\":\"vit_micro\"},\"data\":{\"dataset\":\"mnist\"}}", "#/train", "needs a length");
-    want_only("{\"model\":{\"preset\":\"vit_micro\"},\"train\":{\"epochs\":1}}", "#/data/dataset", "is needed");
-    want_only("{\"model\":{\"arch\":\"vit\",\"width\":64,\"depth\":2},\"data\":{\"dataset\":\"mnist\"},\"train\":{\"epochs\":1}}",
+    want_only(
+        "{\"model\":{\"preset\":\"gpt_micro\"},\"data\":{\"dataset\":\"text\"},\"train\":{\"steps\":1}}",
+        "#/data/path", "is needed: a text file");
+    want_only("{\"model\":{\"preset\":\"vit_micro\"},\"data\":{\"dataset\":\"mnist\"}}", "#/train",
+              "needs a length");
+    want_only("{\"model\":{\"preset\":\"vit_micro\"},\"train\":{\"epochs\":1}}", "#/data/dataset",
+              "is needed");
+    want_only("{\"model\":{\"arch\":\"vit\",\"width\":64,\"depth\":2},\"data\":{\"dataset\":\"mnist\"},"
+              "\"train\":{\"epochs\":1}}",
               "#/model/heads", "is needed where no preset is named");
-    want_only("{\"trials\":64,\"model\":{\"preset\":\"vit_micro\"},\"data\":{\"dataset\":\"mnist\"},\"train\":{\"epochs\":1,\"seed\":"
+    want_only("{\"trials\":64,\"model\":{\"preset\":\"vit_micro\"},\"data\":{\"dataset\":\"mnist\"},"
+              "\"train\":{\"epochs\":1,\"seed\":"
               "9007199254740930}}",
               "#/train/seed", "below 2^53");
 }
 
 static void test_a_custom_shape_needs_no_preset(void **state)
 {
-    struct parsed p = want_ok("{\"model\":{\"arch\":\"vit\",\"width\":48,\"depth\":2,\"heads\":3},\"data\":{\"dataset\":\"mnist\"},"
-                              "\"train\":{\"epochs\":1}}");
+    struct parsed p = want_ok(
+        "{\"model\":{\"arch\":\"vit\",\"width\":48,\"depth\":2,\"heads\":3},\"data\":{\"dataset\":\"mnist\"},"
+        "\"train\":{\"epochs\":1}}");
 
     (void)state;
     done(&p);
-    p = want_ok("{\"model\":{\"arch\":\"gpt\",\"width\":48,\"depth\":2,\"heads\":3,\"context\":32},\"data\":{\"dataset\":\"text\","
+    p = want_ok("{\"model\":{\"arch\":\"gpt\",\"width\":48,\"depth\":2,\"heads\":3,\"context\":32},\"data\":{"
+                "\"dataset\":\"text\","
                 "\"path\":\"a/b\"},\"train\":{\"steps\":1}}");
     done(&p);
 }
@@ -418,18 +456,22 @@ static void test_what_has_no_effect_is_a_warning(void **state)
     static const struct {
         const char *doc, *set, *value, *pointer, *what;
     } cases[] = {
-        {VIT, "/attention/k", "3", "#/attention/k", "has no effect unless attention.activation is poly with scale k"},
-        {VIT, "/attention/degree", "2", "#/attention/degree", "has no effect unless attention.activation is poly"},
+        {VIT, "/attention/k", "3", "#/attention/k",
+         "has no effect unless attention.activation is poly with scale k"},
+        {VIT, "/attention/degree", "2", "#/attention/degree",
+         "has no effect unless attention.activation is poly"},
         {VIT, "/attention/alpha", "1", "#/attention/alpha", "sigmoid"},
         {VIT, "/model/window", "8", "#/model/window", "unless model.arch is swin"},
         {VIT, "/model/context", "8", "#/model/context", "unless the data are sequences"},
         {GPT, "/model/pool", "\"cls\"", "#/model/pool", "unless the data are images"},
         {GPT, "/data/augment/crop", "\"pad_crop\"", "#/data/augment/crop", "unless the data are images"},
         {VIT, "/data/tokenizer", "\"gpt2_bpe\"", "#/data/tokenizer", "unless the data are text"},
-        {VIT, "/train/optimizer/momentum", "0.8", "#/train/optimizer/momentum", "unless the optimizer is msgdw"},
+        {VIT, "/train/optimizer/momentum", "0.8", "#/train/optimizer/momentum",
+         "unless the optimizer is msgdw"},
         {VIT, "/data/split/train", "0.5", "#/data/split/train", "with data.split.rule given"},
         {VIT, "/resources/warn_before_s", "9", "#/resources/warn_before_s", "without resources.time_limit_s"},
-        {VIT, "/data", "{\"dataset\":\"digits_gen\",\"path\":\"x\"}", "#/data/path", "\"digits_gen\" is generated"},
+        {VIT, "/data", "{\"dataset\":\"digits_gen\",\"path\":\"x\"}", "#/data/path",
+         "\"digits_gen\" is generated"},
         {VIT, "/attention/n", "3", "#/attention/n", "is computed"},
         {VIT, "/variant", "\"paper\"", "#/variant", "without a template"},
     };
@@ -460,8 +502,9 @@ static void check_value(const char *doc, const char *pointer, double want)
     done(&p);
 }
 
-#define RECIPE_GPT                                                                                                \
-    "{\"recipe\":\"gpt2_owt\",\"model\":{\"preset\":\"gpt_micro\"},\"data\":{\"dataset\":\"text\",\"path\":\"a\",\"tokenizer\":\"bytes\"}," \
+#define RECIPE_GPT                                                                                           \
+    "{\"recipe\":\"gpt2_owt\",\"model\":{\"preset\":\"gpt_micro\"},\"data\":{\"dataset\":\"text\",\"path\":" \
+    "\"a\",\"tokenizer\":\"bytes\"},"                                                                        \
     "\"train\":{\"precision\":\"fp32\"}}"
 
 static void test_later_layers_win(void **state)
@@ -498,7 +541,8 @@ static void test_later_layers_win(void **state)
     check_value(doc, "/model/width", 384);
     free(doc);
     /* the more precise pointer wins, in whatever order they stand */
-    doc = with(GPT, "/overrides", "{\"/train/optimizer/lr\":0.5,\"/train/optimizer\":{\"lr\":0.25,\"eps\":0.1}}");
+    doc = with(GPT, "/overrides",
+               "{\"/train/optimizer/lr\":0.5,\"/train/optimizer\":{\"lr\":0.25,\"eps\":0.1}}");
     check_value(doc, "/train/optimizer/lr", 0.5);
     check_value(doc, "/train/optimizer/eps", 0.1);
     free(doc);
@@ -509,8 +553,9 @@ static void test_errors_point_at_the_layer_that_set_the_value(void **state)
     char *doc;
 
     (void)state;
-    want_error("{\"recipe\":\"gpt2_owt\",\"model\":{\"preset\":\"gpt_micro\"},\"data\":{\"dataset\":\"text\",\"path\":\"a\"}}", "#/recipe",
-               "\"gpt2_owt\" sets /train/precision: \"bf16\" is known but not available");
+    want_error("{\"recipe\":\"gpt2_owt\",\"model\":{\"preset\":\"gpt_micro\"},\"data\":{\"dataset\":\"text\","
+               "\"path\":\"a\"}}",
+               "#/recipe", "\"gpt2_owt\" sets /train/precision: \"bf16\" is known but not available");
     doc = with(GPT, "/overrides", "{\"/train/batch\":0}");
     want_only(doc, "#/overrides/~1train~1batch", "must be at least 1");
     free(doc);
@@ -520,7 +565,8 @@ static void test_errors_point_at_the_layer_that_set_the_value(void **state)
     doc = with(GPT, "/sweep", "{\"axes\":[{\"pointer\":\"/train/batch\",\"values\":[16,0,8]}]}");
     want_only(doc, "#/sweep/axes/0/values/1", "must be at least 1");
     free(doc);
-    doc = with(GPT, "/sweep", "{\"axes\":[{\"pointer\":\"/train/optimizer\",\"values\":[{\"lr\":1},{\"lr\":\"x\"}]}]}");
+    doc = with(GPT, "/sweep",
+               "{\"axes\":[{\"pointer\":\"/train/optimizer\",\"values\":[{\"lr\":1},{\"lr\":\"x\"}]}]}");
     want_only(doc, "#/sweep/axes/0/values/1/lr", "must be a number, not a string");
     free(doc);
     doc = with(GPT, "/sweep", "{\"axes\":[{\"pointer\":\"/train/batch\",\"linear\":[-1,1,3]}]}");
@@ -528,7 +574,8 @@ static void test_errors_point_at_the_layer_that_set_the_value(void **state)
     free(doc);
     /* an interaction of two axes */
     doc = with(GPT, "/sweep",
-               "{\"axes\":[{\"pointer\":\"/model/width\",\"values\":[128,120]},{\"pointer\":\"/model/heads\",\"values\":[4,16]}]}");
+               "{\"axes\":[{\"pointer\":\"/model/width\",\"values\":[128,120]},{\"pointer\":\"/model/"
+               "heads\",\"values\":[4,16]}]}");
     want_only(doc, "#/sweep/axes/1/values/1", "must divide the width: 120 is no multiple of 16");
     free(doc);
     /* and one that points at neither */
@@ -584,7 +631,9 @@ static void test_tags_of_document_and_overrides_merge(void **state)
     (void)state;
     assert_int_equal(h->tag_count, 3);
     for (size_t i = 0; i < 3; i++)
-        assert_string_equal(h->tags[i].value, h->tags[i].key[0] == 'a' ? "1" : h->tags[i].key[0] == 'b' ? "3" : "4");
+        assert_string_equal(h->tags[i].value, h->tags[i].key[0] == 'a'   ? "1"
+                                              : h->tags[i].key[0] == 'b' ? "3"
+                                                                         : "4");
     done(&p);
     free(doc);
     free(tagged);
@@ -616,7 +665,12 @@ static void test_head_carries_dependencies_and_tags(void **state)
 static void test_paths_stay_below_configured_roots(void **state)
 {
     static const char *const roots[] = {"mnist", "corpora"};
-    const struct spec_env env = {.threads = 1, .keep_best = -1, .keep_latest = -1, .root_count = 2, .roots = roots, .check_roots = true};
+    const struct spec_env env = {.threads = 1,
+                                 .keep_best = -1,
+                                 .keep_latest = -1,
+                                 .root_count = 2,
+                                 .roots = roots,
+                                 .check_roots = true};
     const struct spec_env bare = {.threads = 1, .keep_best = -1, .keep_latest = -1, .check_roots = true};
     struct parsed p;
     char *doc;
@@ -634,7 +688,8 @@ static void test_paths_stay_below_configured_roots(void **state)
     done(&p);
     free(doc);
     p = parse_env(VIT, &bare);
-    assert_true(told(p.report.errors, p.report.error_count, "#/data/path", "no data root named 'mnist' is configured"));
+    assert_true(told(p.report.errors, p.report.error_count, "#/data/path",
+                     "no data root named 'mnist' is configured"));
     done(&p);
 }
 
@@ -674,14 +729,23 @@ static void test_grid_runs_through_all_combinations_last_axis_fastest(void **sta
 {
     struct parsed p = sweep_of(GPT, "{\"axes\":[{\"pointer\":\"/train/batch\",\"values\":[8,16]},"
                                     "{\"pointer\":\"/attention\",\"values\":[{\"activation\":\"softmax\"},"
-                                    "{\"activation\":\"poly\",\"degree\":2}]},{\"pointer\":\"/train/optimizer/lr\",\"linear\":[0.1,0.3,3]}]}");
+                                    "{\"activation\":\"poly\",\"degree\":2}]},{\"pointer\":\"/train/"
+                                    "optimizer/lr\",\"linear\":[0.1,0.3,3]}]}");
 
     (void)state;
     assert_int_equal(spec_job_run_count(p.job), 12);
-    want_params(p.job, 0, "{\"/attention\":{\"activation\":\"softmax\"},\"/train/batch\":8,\"/train/optimizer/lr\":0.1}");
-    want_params(p.job, 1, "{\"/attention\":{\"activation\":\"softmax\"},\"/train/batch\":8,\"/train/optimizer/lr\":0.2}");
-    want_params(p.job, 3, "{\"/attention\":{\"activation\":\"poly\",\"degree\":2},\"/train/batch\":8,\"/train/optimizer/lr\":0.1}");
-    want_params(p.job, 11, "{\"/attention\":{\"activation\":\"poly\",\"degree\":2},\"/train/batch\":16,\"/train/optimizer/lr\":0.3}");
+    want_params(
+        p.job, 0,
+        "{\"/attention\":{\"activation\":\"softmax\"},\"/train/batch\":8,\"/train/optimizer/lr\":0.1}");
+    want_params(
+        p.job, 1,
+        "{\"/attention\":{\"activation\":\"softmax\"},\"/train/batch\":8,\"/train/optimizer/lr\":0.2}");
+    want_params(p.job, 3,
+                "{\"/attention\":{\"activation\":\"poly\",\"degree\":2},\"/train/batch\":8,\"/train/"
+                "optimizer/lr\":0.1}");
+    want_params(p.job, 11,
+                "{\"/attention\":{\"activation\":\"poly\",\"degree\":2},\"/train/batch\":16,\"/train/"
+                "optimizer/lr\":0.3}");
     {
         json_t *run = run_json(p.job, 11);
         assert_int_equal(json_integer_value(spec_json_at(run, "/train/batch")), 16);
@@ -697,7 +761,8 @@ static void test_random_draws_are_functions_of_the_seed(void **state)
 {
     static const char sweep[] = "{\"method\":\"random\",\"samples\":200,\"seed\":7,\"axes\":["
                                 "{\"pointer\":\"/train/optimizer/lr\",\"loguniform\":[0.0001,1]},"
-                                "{\"pointer\":\"/train/batch\",\"uniform\":[4,8]},{\"pointer\":\"/model/bias\",\"values\":[true,false]}]}";
+                                "{\"pointer\":\"/train/batch\",\"uniform\":[4,8]},{\"pointer\":\"/model/"
+                                "bias\",\"values\":[true,false]}]}";
     struct parsed p = sweep_of(GPT, sweep), q = sweep_of(GPT, sweep);
     double log_sum = 0;
     int seen[9] = {0}, bias = 0;
@@ -722,7 +787,8 @@ static void test_random_draws_are_functions_of_the_seed(void **state)
     assert_true(fabs(log_sum / 200 + 2) < 0.35); /* the mean of log10 is -2, its standard error 0.08 */
     assert_true(seen[5] > 20 && seen[6] > 20 && seen[7] > 20 && bias > 60 && bias < 140);
     /* pinned: another version must draw the same, or stored jobs would change */
-    want_params(p.job, 0, "{\"/model/bias\":true,\"/train/batch\":8,\"/train/optimizer/lr\":0.0273891212285}");
+    want_params(p.job, 0,
+                "{\"/model/bias\":true,\"/train/batch\":8,\"/train/optimizer/lr\":0.0273891212285}");
     done(&p);
     done(&q);
 }
@@ -738,28 +804,46 @@ static void test_sweeps_refuse_what_is_wrong(void **state)
         {"{\"axes\":[1]}", "#/sweep/axes/0", "must be an object"},
         {"{\"axes\":[{\"pointer\":\"/train/batch\"}]}", "#/sweep/axes/0", "needs one of values"},
         {"{\"axes\":[{\"pointer\":\"/train/batch\",\"values\":[]}]}", "#/sweep/axes/0/values", "1 to 1000"},
-        {"{\"axes\":[{\"pointer\":\"/train/batch\",\"values\":[1],\"log\":[1,2,3]}]}", "#/sweep/axes/0", "more than one"},
-        {"{\"axes\":[{\"pointer\":\"/train/batch\",\"value\":[1]}]}", "#/sweep/axes/0/value", "did you mean 'values'?"},
+        {"{\"axes\":[{\"pointer\":\"/train/batch\",\"values\":[1],\"log\":[1,2,3]}]}", "#/sweep/axes/0",
+         "more than one"},
+        {"{\"axes\":[{\"pointer\":\"/train/batch\",\"value\":[1]}]}", "#/sweep/axes/0/value",
+         "did you mean 'values'?"},
         {"{\"axes\":[{\"values\":[1]}]}", "#/sweep/axes/0/pointer", "must be a JSON pointer"},
-        {"{\"axes\":[{\"pointer\":\"/train/bacth\",\"values\":[1]}]}", "#/sweep/axes/0/pointer", "did you mean 'batch'?"},
-        {"{\"axes\":[{\"pointer\":\"/name\",\"values\":[\"a\"]}]}", "#/sweep/axes/0/pointer", "cannot be swept"},
-        {"{\"axes\":[{\"pointer\":\"/attention/c0\",\"values\":[1]}]}", "#/sweep/axes/0/pointer", "cannot be swept"},
-        {"{\"axes\":[{\"pointer\":\"/resources/threads\",\"values\":[1]}]}", "#/sweep/axes/0/pointer", "cannot be swept"},
+        {"{\"axes\":[{\"pointer\":\"/train/bacth\",\"values\":[1]}]}", "#/sweep/axes/0/pointer",
+         "did you mean 'batch'?"},
+        {"{\"axes\":[{\"pointer\":\"/name\",\"values\":[\"a\"]}]}", "#/sweep/axes/0/pointer",
+         "cannot be swept"},
+        {"{\"axes\":[{\"pointer\":\"/attention/c0\",\"values\":[1]}]}", "#/sweep/axes/0/pointer",
+         "cannot be swept"},
+        {"{\"axes\":[{\"pointer\":\"/resources/threads\",\"values\":[1]}]}", "#/sweep/axes/0/pointer",
+         "cannot be swept"},
         {"{\"axes\":[{\"pointer\":\"/train/batch\",\"log\":[0,2,3]}]}", "#/sweep/axes/0/log", "0 < lo <= hi"},
-        {"{\"axes\":[{\"pointer\":\"/train/batch\",\"linear\":[3,2,3]}]}", "#/sweep/axes/0/linear", "lo <= hi"},
-        {"{\"axes\":[{\"pointer\":\"/train/batch\",\"linear\":[1,2]}]}", "#/sweep/axes/0/linear", "[lo, hi, n]"},
-        {"{\"axes\":[{\"pointer\":\"/train/batch\",\"linear\":[1,2,1001]}]}", "#/sweep/axes/0/linear", "from 1 to 1000"},
-        {"{\"axes\":[{\"pointer\":\"/model/preset\",\"linear\":[1,2,3]}]}", "#/sweep/axes/0", "only a number"},
-        {"{\"axes\":[{\"pointer\":\"/train/batch\",\"uniform\":[1,2]}]}", "#/sweep/axes/0", "need the method random"},
-        {"{\"method\":\"random\",\"axes\":[{\"pointer\":\"/train/batch\",\"uniform\":[1,2,3]}]}", "#/sweep/axes/0/uniform", "[lo, hi]"},
-        {"{\"axes\":[{\"pointer\":\"/train/optimizer\",\"values\":[3]}]}", "#/sweep/axes/0/values/0", "must be an object"},
-        {"{\"axes\":[{\"pointer\":\"/train/optimizer\",\"values\":[{\"lrr\":3}]}]}", "#/sweep/axes/0/values/0/lrr", "did you mean 'lr'?"},
-        {"{\"axes\":[{\"pointer\":\"/train/batch\",\"values\":[1]},{\"pointer\":\"/train/batch\",\"values\":[1]}]}",
+        {"{\"axes\":[{\"pointer\":\"/train/batch\",\"linear\":[3,2,3]}]}", "#/sweep/axes/0/linear",
+         "lo <= hi"},
+        {"{\"axes\":[{\"pointer\":\"/train/batch\",\"linear\":[1,2]}]}", "#/sweep/axes/0/linear",
+         "[lo, hi, n]"},
+        {"{\"axes\":[{\"pointer\":\"/train/batch\",\"linear\":[1,2,1001]}]}", "#/sweep/axes/0/linear",
+         "from 1 to 1000"},
+        {"{\"axes\":[{\"pointer\":\"/model/preset\",\"linear\":[1,2,3]}]}", "#/sweep/axes/0",
+         "only a number"},
+        {"{\"axes\":[{\"pointer\":\"/train/batch\",\"uniform\":[1,2]}]}", "#/sweep/axes/0",
+         "need the method random"},
+        {"{\"method\":\"random\",\"axes\":[{\"pointer\":\"/train/batch\",\"uniform\":[1,2,3]}]}",
+         "#/sweep/axes/0/uniform", "[lo, hi]"},
+        {"{\"axes\":[{\"pointer\":\"/train/optimizer\",\"values\":[3]}]}", "#/sweep/axes/0/values/0",
+         "must be an object"},
+        {"{\"axes\":[{\"pointer\":\"/train/optimizer\",\"values\":[{\"lrr\":3}]}]}",
+         "#/sweep/axes/0/values/0/lrr", "did you mean 'lr'?"},
+        {"{\"axes\":[{\"pointer\":\"/train/batch\",\"values\":[1]},{\"pointer\":\"/train/"
+         "batch\",\"values\":[1]}]}",
          "#/sweep/axes/1/pointer", "overlaps"},
-        {"{\"axes\":[{\"pointer\":\"/train\",\"values\":[{}]},{\"pointer\":\"/train/batch\",\"values\":[1]}]}",
+        {"{\"axes\":[{\"pointer\":\"/train\",\"values\":[{}]},{\"pointer\":\"/train/"
+         "batch\",\"values\":[1]}]}",
          "#/sweep/axes/1/pointer", "overlaps"},
-        {"{\"method\":\"asha\",\"axes\":[{\"pointer\":\"/train/batch\",\"values\":[1]}]}", "#/sweep/method", "\"asha\" is known but not"},
-        {"{\"axes\":[{\"pointer\":\"/train/seed\",\"linear\":[0,999,1000]},{\"pointer\":\"/train/batch\",\"linear\":[1,11,11]}]}",
+        {"{\"method\":\"asha\",\"axes\":[{\"pointer\":\"/train/batch\",\"values\":[1]}]}", "#/sweep/method",
+         "\"asha\" is known but not"},
+        {"{\"axes\":[{\"pointer\":\"/train/seed\",\"linear\":[0,999,1000]},{\"pointer\":\"/train/"
+         "batch\",\"linear\":[1,11,11]}]}",
          "#/sweep", "more than 10000 runs"},
         {"{\"axes\":[{\"pointer\":\"/sweep\",\"values\":[1]}]}", "#/sweep/axes/0/pointer", "cannot be swept"},
     };
@@ -771,7 +855,8 @@ static void test_sweeps_refuse_what_is_wrong(void **state)
         free(doc);
     }
     {
-        char *doc = with(GPT, "/sweep", "{\"axes\":[{\"pointer\":\"/train/seed\",\"linear\":[0,999,1000]}]}"), *more;
+        char *doc = with(GPT, "/sweep", "{\"axes\":[{\"pointer\":\"/train/seed\",\"linear\":[0,999,1000]}]}"),
+             *more;
         more = with(doc, "/trials", "11");
         want_only(more, "#/sweep", "more than 10000 runs");
         free(more);
@@ -807,7 +892,8 @@ static void test_a_sweep_warns_only_of_what_never_has_an_effect(void **state)
     struct parsed p;
 
     (void)state;
-    more = with(doc, "/sweep", "{\"axes\":[{\"pointer\":\"/attention/activation\",\"values\":[\"softmax\",\"poly\"]}]}");
+    more = with(doc, "/sweep",
+                "{\"axes\":[{\"pointer\":\"/attention/activation\",\"values\":[\"softmax\",\"poly\"]}]}");
     p = parse(more);
     assert_int_equal(p.err, PD_OK);
     assert_true(told(p.report.warnings, p.report.warning_count, "#/attention/k", "has no effect"));
@@ -893,16 +979,28 @@ static void test_plan_digest_ignores_what_does_not_change_the_plan(void **state)
         const char *pointer, *value;
         bool same;
     } cases[] = {
-        {"/name", "\"other\"", true}, {"/experiment", "\"other\"", true}, {"/tags", "{\"a\":\"b\"}", true},
-        {"/notes", "\"n\"", true}, {"/train/seed", "9", true}, {"/train/optimizer/lr", "0.5", true},
-        {"/train/schedule/warmup_epochs", "0.5", true}, {"/train/schedule/name", "\"constant\"", true},
-        {"/data/path", "\"elsewhere\"", true}, {"/resources/priority", "-3", true}, {"/resources/time_limit_s", "5", true},
-        {"/depends_on", "[{\"job\":\"1\"}]", true}, {"/register", "\"m\"", true}, {"/model/width", "32", false},
-        {"/train/batch", "32", false}, {"/attention/activation", "\"poly\"", false}, {"/resources/threads", "2", false},
+        {"/name", "\"other\"", true},
+        {"/experiment", "\"other\"", true},
+        {"/tags", "{\"a\":\"b\"}", true},
+        {"/notes", "\"n\"", true},
+        {"/train/seed", "9", true},
+        {"/train/optimizer/lr", "0.5", true},
+        {"/train/schedule/warmup_epochs", "0.5", true},
+        {"/train/schedule/name", "\"constant\"", true},
+        {"/data/path", "\"elsewhere\"", true},
+        {"/resources/priority", "-3", true},
+        {"/resources/time_limit_s", "5", true},
+        {"/depends_on", "[{\"job\":\"1\"}]", true},
+        {"/register", "\"m\"", true},
+        {"/model/width", "32", false},
+        {"/train/batch", "32", false},
+        {"/attention/activation", "\"poly\"", false},
+        {"/resources/threads", "2", false},
         {"/train/optimizer/name", "\"msgdw\"", false},
     };
     struct parsed p = want_ok(VIT);
-    char *base = run_text(p.job, 0), want[SPEC_DIGEST_SIZE], got[SPEC_DIGEST_SIZE], config[SPEC_DIGEST_SIZE], other[SPEC_DIGEST_SIZE];
+    char *base = run_text(p.job, 0), want[SPEC_DIGEST_SIZE], got[SPEC_DIGEST_SIZE], config[SPEC_DIGEST_SIZE],
+         other[SPEC_DIGEST_SIZE];
 
     (void)state;
     assert_int_equal(spec_plan_digest(base, strlen(base), "f", want, NULL), PD_OK);
@@ -916,7 +1014,8 @@ static void test_plan_digest_ignores_what_does_not_change_the_plan(void **state)
         text = run_text(q.job, 0);
         assert_int_equal(spec_plan_digest(text, strlen(text), "f", got, NULL), PD_OK);
         if ((strcmp(want, got) == 0) != cases[i].same)
-            fail_msg("%s: the plan's digest should be %s", cases[i].pointer, cases[i].same ? "the same" : "another");
+            fail_msg("%s: the plan's digest should be %s", cases[i].pointer,
+                     cases[i].same ? "the same" : "another");
         assert_int_equal(spec_config_digest(text, strlen(text), other, NULL), PD_OK);
         assert_string_not_equal(config, other);
         free(text);
@@ -927,8 +1026,8 @@ static void test_plan_digest_ignores_what_does_not_change_the_plan(void **state)
     done(&p);
 }
 
-/* The digest of one resolved document, pinned: if it changes, so do the stored digests of every job; then this
- * line changes with a word about why. */
+/* The digest of one resolved document, pinned: if it changes, so do the stored digests of every job; then
+ * this line changes with a word about why. */
 static void test_config_digest_is_pinned(void **state)
 {
     struct parsed p = want_ok(example_1);

@@ -131,9 +131,12 @@ static void exhaust(const char *text, enum pd_err want)
 static void test_a_job_survives_every_failing_allocation(void **state)
 {
     (void)state;
-    exhaust("{\"model\":{\"preset\":\"vit_micro\",\"patch\":[4,7]},\"data\":{\"dataset\":\"digits_gen\"},\"train\":{\"epochs\":1},"
-            "\"tags\":{\"a\":\"b\"},\"depends_on\":[{\"job\":\"1\"}],\"overrides\":{\"/tags\":{\"c\":\"d\"},\"/train/batch\":8},"
-            "\"sweep\":{\"method\":\"random\",\"samples\":3,\"axes\":[{\"pointer\":\"/train/optimizer\",\"values\":[{\"lr\":1}]},"
+    exhaust("{\"model\":{\"preset\":\"vit_micro\",\"patch\":[4,7]},\"data\":{\"dataset\":\"digits_gen\"},"
+            "\"train\":{\"epochs\":1},"
+            "\"tags\":{\"a\":\"b\"},\"depends_on\":[{\"job\":\"1\"}],\"overrides\":{\"/"
+            "tags\":{\"c\":\"d\"},\"/train/batch\":8},"
+            "\"sweep\":{\"method\":\"random\",\"samples\":3,\"axes\":[{\"pointer\":\"/train/"
+            "optimizer\",\"values\":[{\"lr\":1}]},"
             "{\"pointer\":\"/train/clip_norm\",\"uniform\":[1,2]}]}}",
             PD_OK);
 }
@@ -141,8 +144,10 @@ static void test_a_job_survives_every_failing_allocation(void **state)
 static void test_a_wrong_job_survives_every_failing_allocation(void **state)
 {
     (void)state;
-    exhaust("{\"modl\":{},\"model\":{\"preset\":\"ldnt_small\"},\"data\":{\"dataset\":\"text\",\"path\":\"../x\"},\"train\":{\"batch\":\"x\"},"
-            "\"attention\":{\"k\":1},\"overrides\":{\"/train/bach\":1},\"sweep\":{\"axes\":[{\"pointer\":\"/x\",\"values\":[1]}]}}",
+    exhaust("{\"modl\":{},\"model\":{\"preset\":\"ldnt_small\"},\"data\":{\"dataset\":\"text\",\"path\":\"../"
+            "x\"},\"train\":{\"batch\":\"x\"},"
+            "\"attention\":{\"k\":1},\"overrides\":{\"/train/bach\":1},\"sweep\":{\"axes\":[{\"pointer\":\"/"
+            "x\",\"values\":[1]}]}}",
             PD_ERR_INVALID);
 }
 

@@ -12,22 +12,21 @@
 
 /* Every allowed move, "from to"; what is absent must be refused. */
 static const char *const job_moves[] = {
-    "queued running",     "queued paused",      "running paused",    "paused queued",
-    "queued cancelling",  "running cancelling", "paused cancelling", "cancelling cancelled",
-    "running done",       "running failed",
+    "queued running",     "queued paused",     "running paused",       "paused queued", "queued cancelling",
+    "running cancelling", "paused cancelling", "cancelling cancelled", "running done",  "running failed",
 };
 static const char *const run_moves[] = {
-    "queued starting",      "preempted starting",   "starting running",     "starting queued",
-    "running queued",       "starting preempted",   "running preempted",    "queued paused",
-    "running paused",       "preempted paused",     "paused queued",        "queued cancelling",
-    "starting cancelling",  "running cancelling",   "preempted cancelling", "paused cancelling",
-    "cancelling ended",     "starting ended",       "running ended",        "queued ended",
+    "queued starting",     "preempted starting", "starting running",     "starting queued",
+    "running queued",      "starting preempted", "running preempted",    "queued paused",
+    "running paused",      "preempted paused",   "paused queued",        "queued cancelling",
+    "starting cancelling", "running cancelling", "preempted cancelling", "paused cancelling",
+    "cancelling ended",    "starting ended",     "running ended",        "queued ended",
     "paused ended",
 };
 static const char *const attempt_moves[] = {
-    "starting running",      "running checkpointing", "checkpointing running", "starting stopping",
-    "running stopping",      "checkpointing stopping", "starting ended",       "running ended",
-    "checkpointing ended",   "stopping ended",
+    "starting running",    "running checkpointing",  "checkpointing running", "starting stopping",
+    "running stopping",    "checkpointing stopping", "starting ended",        "running ended",
+    "checkpointing ended", "stopping ended",
 };
 
 static int listed(const char *const *list, size_t count, const char *from, const char *to)
@@ -42,23 +41,23 @@ static int listed(const char *const *list, size_t count, const char *from, const
     return 0;
 }
 
-#define CHECK_LEVEL(level, type, count, list)                                                                     \
-    for (int a = 0; a < (count); a++) {                                                                           \
-        int out = 0;                                                                                              \
-        for (int b = 0; b < (count); b++) {                                                                       \
-            const char *from = spec_##level##_state_name((type)a), *to = spec_##level##_state_name((type)b);     \
-            int want = listed(list, sizeof(list) / sizeof *(list), from, to);                                     \
-            if (want != spec_##level##_move_allowed((type)a, (type)b))                                            \
-                fail_msg("%s to %s: should be %s", from, to, want ? "allowed" : "refused");                       \
-            assert_true(want == (spec_##level##_move_meaning((type)a, (type)b) != NULL));                         \
-            out += want;                                                                                          \
-            moves += want;                                                                                        \
-        }                                                                                                         \
-        assert_true(spec_##level##_state_final((type)a) == (out == 0));                                           \
-    }                                                                                                             \
-    assert_int_equal(moves, sizeof(list) / sizeof *(list));                                                       \
-    assert_false(spec_##level##_move_allowed((type)0, (type)(count)));                                            \
-    assert_false(spec_##level##_move_allowed((type)(count), (type)0));                                            \
+#define CHECK_LEVEL(level, type, count, list)                                                                \
+    for (int a = 0; a < (count); a++) {                                                                      \
+        int out = 0;                                                                                         \
+        for (int b = 0; b < (count); b++) {                                                                  \
+            const char *from = spec_##level##_state_name((type)a), *to = spec_##level##_state_name((type)b); \
+            int want = listed(list, sizeof(list) / sizeof *(list), from, to);                                \
+            if (want != spec_##level##_move_allowed((type)a, (type)b))                                       \
+                fail_msg("%s to %s: should be %s", from, to, want ? "allowed" : "refused");                  \
+            assert_true(want == (spec_##level##_move_meaning((type)a, (type)b) != NULL));                    \
+            out += want;                                                                                     \
+            moves += want;                                                                                   \
+        }                                                                                                    \
+        assert_true(spec_##level##_state_final((type)a) == (out == 0));                                      \
+    }                                                                                                        \
+    assert_int_equal(moves, sizeof(list) / sizeof *(list));                                                  \
+    assert_false(spec_##level##_move_allowed((type)0, (type)(count)));                                       \
+    assert_false(spec_##level##_move_allowed((type)(count), (type)0));                                       \
     assert_false(spec_##level##_move_allowed((type)-1, (type)0));
 
 static void test_job_moves_are_those_of_the_specification(void **state)
@@ -82,17 +81,17 @@ static void test_attempt_moves_are_those_of_the_specification(void **state)
     CHECK_LEVEL(attempt, enum spec_attempt_state, SPEC_ATTEMPT_STATE_COUNT, attempt_moves)
 }
 
-#define CHECK_NAMES(fn, type, count)                                                                              \
-    for (int i = 0; i < (count); i++) {                                                                           \
-        type back = (type)((i + 1) % (count));                                                                    \
-        assert_non_null(fn##_name((type)i));                                                                      \
-        assert_true(fn##_parse(fn##_name((type)i), &back));                                                       \
-        assert_int_equal(back, i);                                                                                \
-        assert_false(fn##_parse("nonsense", &back));                                                              \
-        assert_false(fn##_parse("", &back));                                                                      \
-        assert_int_equal(back, i);                                                                                \
-    }                                                                                                             \
-    assert_null(fn##_name((type)(count)));                                                                        \
+#define CHECK_NAMES(fn, type, count)                                                                         \
+    for (int i = 0; i < (count); i++) {                                                                      \
+        type back = (type)((i + 1) % (count));                                                               \
+        assert_non_null(fn##_name((type)i));                                                                 \
+        assert_true(fn##_parse(fn##_name((type)i), &back));                                                  \
+        assert_int_equal(back, i);                                                                           \
+        assert_false(fn##_parse("nonsense", &back));                                                         \
+        assert_false(fn##_parse("", &back));                                                                 \
+        assert_int_equal(back, i);                                                                           \
+    }                                                                                                        \
+    assert_null(fn##_name((type)(count)));                                                                   \
     assert_null(fn##_name((type)-1));
 
 static void test_names_round_trip_and_others_are_refused(void **state)

@@ -25,7 +25,7 @@ export const submitExample = () => `curl ${location.origin}/api/v1/jobs -H 'Cont
   "model": {"preset": "vit_micro"},
   "attention": {"activation": "poly", "degree": 3, "scale": "learned"},
   "data": {"dataset": "digits_gen"},
-  "train": {"epochs": 2},
+  "train": {"epochs": 24, "optimizer": {"lr": 0.002}},
   "register": "digits-cubic"
 }'`;
 

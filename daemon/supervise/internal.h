@@ -205,6 +205,7 @@ struct sup {
     int plans_running;        /* mutex */
     bool stopping;            /* mutex */
 
+    struct post *deferred, **deferred_tail; /* writes that wait for room in the worker lane */
     struct conn *conns;
     int conn_count;
     struct plan *plans;

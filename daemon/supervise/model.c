@@ -815,30 +815,62 @@ static void load_begin(struct sup *s, struct post *post)
     }
 }
 
+/* Several versions at once: the last one that is gone answers. */
+struct unload_group {
+    int left;
+    void (*done)(void *ctx, enum pd_err err, const struct pd_why *why);
+    void *ctx;
+};
+
+static void group_done(void *ctx, enum pd_err err, const struct pd_why *why)
+{
+    struct unload_group *g = ctx;
+
+    if (--g->left)
+        return;
+    if (g->done)
+        g->done(g->ctx, err, why);
+    free(g);
+}
+
 static void unload_begin(struct sup *s, struct post *post)
 {
     struct load_post *l = (struct load_post *)post;
+    struct unload_group *g = calloc(1, sizeof *g);
     struct pd_why why = {""};
     struct model *next;
-    int found = 0;
+    enum pd_err err = g ? PD_ERR_NOT_FOUND : PD_ERR_NOMEM;
 
-    for (struct model *m = s->models; m; m = next) {
+    pd_fail(&why, err, g ? "model '%s' is not loaded" : "no memory to unload '%s'", l->model);
+    if (g) /* one for ourselves, so that it lives until all are on their way */
+        *g = (struct unload_group){.left = 1, .done = l->wait->done, .ctx = l->wait->ctx};
+    for (struct model *m = s->models; g && m; m = next) {
+        struct load_wait *wait;
+
         next = m->next;
         if (strcmp(m->name, l->model) != 0 || (l->version && m->version != l->version))
             continue;
-        found++;
-        /* With several versions the answer comes after the last one looked at. */
-        if (l->wait) {
+        wait = calloc(1, sizeof *wait);
+        if (wait) {
+            *wait = (struct load_wait){.done = group_done, .ctx = g};
+            g->left++;
             pthread_mutex_lock(&s->mutex);
-            l->wait->next = m->unloads;
-            m->unloads = l->wait;
-            l->wait = NULL;
+            wait->next = m->unloads;
+            m->unloads = wait;
             pthread_mutex_unlock(&s->mutex);
         }
+        err = PD_OK;
+        why.text[0] = '\0';
         if (m->state != SUP_MODEL_UNLOADING)
             unload(s, m);
     }
-    load_end(l, found ? PD_OK : pd_fail(&why, PD_ERR_NOT_FOUND, "model '%s' is not loaded", l->model), &why);
+    if (g)
+        group_done(g, err, &why);
+    else if (l->wait->done)
+        l->wait->done(l->wait->ctx, err, &why);
+    free(l->wait);
+    free(l->model);
+    free(l);
 }
 
 static enum pd_err post_load(struct sup *s, void (*fn)(struct sup *s, struct post *p), const char *model, int64_t version,

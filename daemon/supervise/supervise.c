@@ -92,27 +92,61 @@ static void op_done(void *ctx, enum pd_err err, const struct pd_why *why)
     sup_post(op->sup, &op->post);
 }
 
-enum pd_err sup_write(struct sup *s, struct op *op)
+static enum pd_err submit(struct sup *s, struct op *op)
 {
     struct store_work work = {
         .lane = op->lane, .rows = op->rows, .keep = true, .apply = op_apply, .done = op_done, .ctx = op};
-    enum pd_err err;
 
-    op->sup = s;
-    s->ops++;
-    err = store_writer_submit(s->writer, &work, &op->why);
-    if (err == PD_OK)
-        return PD_OK;
-    s->ops--;
-    if (err == PD_ERR_BUSY && op->lane == STORE_LANE_METRICS)
-        return err;
-    /* The worker lane is large enough for everything we can have in flight; a stop refuses, and then the rows
-     * are reconciled at the next start. Its owner hears of it in the ordinary way. */
-    s->ops++;
+    return store_writer_submit(s->writer, &work, &op->why);
+}
+
+static void refused(struct sup *s, struct op *op, enum pd_err err)
+{
     op->err = err;
     op->post.fn = op_back;
     sup_post(s, &op->post);
+}
+
+enum pd_err sup_write(struct sup *s, struct op *op)
+{
+    enum pd_err err = PD_ERR_BUSY;
+
+    op->sup = s;
+    s->ops++;
+    /* Worker state keeps its order: nothing overtakes what waits for room. */
+    if (op->lane == STORE_LANE_METRICS || !s->deferred)
+        err = submit(s, op);
+    if (err == PD_OK)
+        return PD_OK;
+    if (err != PD_ERR_BUSY)
+        refused(s, op, err); /* a stop: the rows are reconciled at the next start. Its owner hears of it as of any end */
+    else if (op->lane == STORE_LANE_METRICS) {
+        s->ops--;
+        return err;
+    } else {
+        op->post.next = NULL;
+        *s->deferred_tail = &op->post;
+        s->deferred_tail = &op->post.next;
+    }
     return PD_OK;
+}
+
+/* The lane was full: again, in order. */
+static void write_deferred(struct sup *s)
+{
+    while (s->deferred) {
+        struct op *op = (struct op *)s->deferred;
+        struct post *next = s->deferred->next; /* the writer may be done with the op before we look again */
+        enum pd_err err = submit(s, op);
+
+        if (err == PD_ERR_BUSY)
+            return;
+        s->deferred = next;
+        if (!s->deferred)
+            s->deferred_tail = &s->deferred;
+        if (err != PD_OK)
+            refused(s, op, err);
+    }
 }
 
 void sup_watch(struct sup *s, struct source *source, int fd, unsigned events)
@@ -157,6 +191,7 @@ static void tick(struct sup *s)
 {
     int64_t now_us = pd_clock_mono_us();
 
+    write_deferred(s);
     att_tick(s, now_us);
     model_tick(s, now_us);
     conn_tick(s, now_us);
@@ -360,6 +395,7 @@ enum pd_err sup_start(const struct sup_options *o, struct store_writer *w, struc
         return pd_fail(why, PD_ERR_NOMEM, "no memory for the supervisor");
     s->writer = w;
     s->posts_tail = &s->posts;
+    s->deferred_tail = &s->deferred;
     s->epoll_fd = s->wake_fd = s->listen_fd = -1;
     s->schedule = s->commands = true;
     s->next_serial = (uint64_t)(pd_clock_wall_us() & 0x3fffffff) + 1; /* not that of a worker left over */
@@ -380,6 +416,7 @@ enum pd_err sup_start(const struct sup_options *o, struct store_writer *w, struc
         for (int i = 0; i < 500 && s->ops; i++) {
             struct timespec pause = {.tv_nsec = 10000000};
 
+            write_deferred(s);
             run_posts(s);
             nanosleep(&pause, NULL);
         }
@@ -404,11 +441,9 @@ struct sup *sup_stop(struct sup *s)
     while (s->ops) {
         struct timespec pause = {.tv_nsec = 10000000};
 
+        write_deferred(s);
         run_posts(s);
         nanosleep(&pause, NULL);
-        pthread_mutex_lock(&s->mutex);
-        s->stopping = true;
-        pthread_mutex_unlock(&s->mutex);
         if (store_writer_health(s->writer, NULL) != PD_OK)
             break; /* it holds them until it stops: leak the supervisor rather than crash */
     }

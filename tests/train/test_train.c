@@ -18,6 +18,7 @@
 #include "daemon/data/philox.h"
 #include "daemon/train/checkpoint.h"
 #include "daemon/train/setup.h"
+#include "kernels/base/file.h"
 
 #define DIGITS(train)                                                                                              \
     "{\"model\":{\"preset\":\"vit_micro\",\"width\":8,\"depth\":2,\"heads\":2,\"patch\":7,\"mlp_ratio\":2},"        \
@@ -590,6 +591,28 @@ static void test_missing_data_fails_with_the_reason(void **state)
     close_book(&b);
 }
 
+static void test_examples_are_jobs_of_this_build(void **state)
+{
+    static const char *const names[] = {"mnist-softmax", "mnist-cubic-fixed", "mnist-cubic-learned",
+                                        "shakespeare-softmax", "shakespeare-cubic-fixed"};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        struct spec_config *config = NULL;
+        struct pd_buf json;
+        struct pd_why why;
+        char path[512];
+
+        snprintf(path, sizeof path, EXAMPLES "/%s.json", names[i]);
+        pd_buf_init(&json, 0);
+        assert_int_equal(pd_file_read(path, SPEC_MAX_BYTES, &json, &why), PD_OK);
+        if (spec_config_load(json.data, json.len, &config, &why) != PD_OK)
+            fail_msg("%s: %s", names[i], why.text);
+        spec_config_free(config);
+        pd_buf_done(&json);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -606,6 +629,7 @@ int main(void)
         T(test_text_learns_and_stops_bit_identically),
         T(test_plan_forecasts_bytes_and_steps),
         T(test_missing_data_fails_with_the_reason),
+        T(test_examples_are_jobs_of_this_build),
 #undef T
     };
 

@@ -424,6 +424,7 @@ int main(int argc, char **argv)
     setvbuf(stdout, NULL, _IOLBF, 0);
     rig_init(&rig, "kill");
     printf("kill: seed %" PRIu64 ", %lu kills, %s\n", seed, kills, rig.dir);
+    setenv("POLYD_SELFTEST", "1", 1);
     setenv("POLYD_SELFTEST_STEPS", "60", 1);
     setenv("POLYD_SELFTEST_STEP_US", "4000", 1);
     setenv("POLYD_SELFTEST_EVERY", "10", 1);

@@ -36,16 +36,12 @@ struct ack_job {
     char key[48];
     bool cancelled;
 };
-struct ack_batch {
-    int64_t run, number;
-};
 
 static struct rig rig;
 static uint64_t seed;
 static atomic_bool stop;
 static struct ack_job jobs[SUBMITTERS][JOBS_MAX];
 static int job_count[SUBMITTERS];
-static struct ack_batch batches[BATCHES_MAX];
 static int batch_count;
 static int64_t events[EVENTS_MAX];
 static int event_count, event_disorder;
@@ -153,8 +149,6 @@ static void *logger(void *arg)
         if (!insist("POST", path, NULL, body, &p))
             break;
         if (p.status == 200) {
-            batches[batch_count].run = run;
-            batches[batch_count].number = batch_count;
             batch_count++;
         } else {
             printf("metrics answered %d: %s\n", p.status, p.body.data ? p.body.data : "");
@@ -177,6 +171,8 @@ static void *listener(void *arg)
     while (!atomic_load(&stop)) {
         char request[256], line[16384];
         int fd = rig_connect(&rig), n;
+        bool data = false;
+        int64_t id = 0;
         FILE *f;
 
         if (fd < 0) {
@@ -191,16 +187,25 @@ static void *listener(void *arg)
             close(fd);
             continue;
         }
+        /* An event counts when its blank line has come: a break may cut anywhere before. */
         while (!atomic_load(&stop) && fgets(line, sizeof line, f)) {
-            int64_t id;
-
-            if (sscanf(line, "id: %" SCNd64, &id) != 1 && sscanf(line, "id:%" SCNd64, &id) != 1)
+            if (sscanf(line, "id: %" SCNd64, &id) == 1 || sscanf(line, "id:%" SCNd64, &id) == 1)
                 continue;
-            if (id <= last)
-                event_disorder++;
+            data |= strncmp(line, "data:", 5) == 0;
+            if (strcmp(line, "\n") != 0 && strcmp(line, "\r\n") != 0)
+                continue;
+            if (!data || id == 0) {
+                id = 0; /* an id alone, or the news of points: no event of the table */
+                data = false;
+                continue;
+            }
+            if (id <= last && event_disorder++ < 5)
+                printf("event %" PRId64 " came after %" PRId64 "\n", id, last);
             last = id;
+            id = 0;
+            data = false;
             if (event_count < EVENTS_MAX)
-                events[event_count++] = id;
+                events[event_count++] = last;
         }
         fclose(f);
     }
@@ -301,21 +306,30 @@ static int check_jobs(sqlite3 *db)
 
 static int check_batches(sqlite3 *db)
 {
+    static int points[BATCHES_MAX];
+    sqlite3_stmt *st = NULL;
     int bad = 0;
 
-    for (int i = 0; i < batch_count && bad < 10; i++) {
-        if (ask(db,
-                "SELECT count(*) FROM metric m JOIN metric_key k ON k.id = m.key_id WHERE m.run_id = ?1 AND "
-                "k.name LIKE "
-                "?2 AND m.attempt = 0 AND m.step / 20 = ?3 AND m.value = ?3 + 0.5 AND m.dup = 0",
-                batches[i].run, "http/%", batches[i].number) != BATCH) {
-            printf("batch %" PRId64 " was acknowledged and is not there once\n", batches[i].number);
-            bad++;
+    /* Batch b wrote the steps 20 b .. 20 b + 19 with the value b + 1/2; the last one may be there
+     * unacknowledged. */
+    if (sqlite3_prepare_v2(
+            db, "SELECT step / 20, value = step / 20 + 0.5 AND dup = 0 FROM metric WHERE attempt = 0", -1,
+            &st, NULL) != SQLITE_OK)
+        bad++;
+    while (st && sqlite3_step(st) == SQLITE_ROW) {
+        int64_t batch = sqlite3_column_int64(st, 0);
+
+        if (batch < 0 || batch > batch_count || batch >= BATCHES_MAX || !sqlite3_column_int(st, 1)) {
+            if (bad++ < 10)
+                printf("a point of batch %" PRId64 " that nobody sent\n", batch);
+        } else {
+            points[batch]++;
         }
     }
-    if (ask(db, "SELECT count(*) FROM metric WHERE ?1 > 0 AND attempt = 0 AND dup <> 0", 1, NULL, 0) != 0) {
-        printf("a point is there twice\n");
-        bad++;
+    sqlite3_finalize(st);
+    for (int i = 0; i < batch_count; i++) {
+        if (points[i] != BATCH && bad++ < 10)
+            printf("batch %d was acknowledged and has %d points\n", i, points[i]);
     }
     return bad;
 }

@@ -41,5 +41,5 @@ void api_drain(struct api *api);
  * NULL is fine. Always returns NULL. Call it before the supervisor and the writer stop. */
 struct api *api_stop(struct api *api);
 
-/* Writes the route table, one "METHOD path operationId" a line (`polyd --routes`). */
+/* Writes the route table, one "METHOD path operationId" a line (`polyd routes`). */
 void api_routes_print(FILE *out);

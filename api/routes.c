@@ -1,4 +1,4 @@
-/* The one table of routes. `polyd --routes` prints it, and a test compares it with openapi.yaml. The operationId is
+/* The one table of routes. `polyd routes` prints it, and a test compares it with openapi.yaml. The operationId is
  * the handler's name. */
 #include <stdio.h>
 #include <string.h>

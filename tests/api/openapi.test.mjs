@@ -25,7 +25,7 @@ test('every route stands in openapi.yaml and the other way round', () => {
     assert.ok(table.length > 50);
     assert.deepEqual([...table].sort(), contractRoutes().sort());
     if (existsSync(polyd)) {
-        const printed = execFileSync(polyd, ['--routes'], { encoding: 'utf8' }).trim().split('\n');
+        const printed = execFileSync(polyd, ['routes'], { encoding: 'utf8' }).trim().split('\n');
         assert.deepEqual(printed.sort(), contractRoutes().sort());
     }
 });

@@ -45,8 +45,17 @@ bool golden_model_spec(struct golden *c, struct model_spec *s)
         s->phi = PK_PHI_SOFTMAX;
     else if (!strcmp(activation, "poly"))
         s->phi = PK_PHI_POLY;
+    else if (!strcmp(activation, "sigmoid"))
+        s->phi = PK_PHI_SIGMOID;
+    else if (!strcmp(activation, "relu"))
+        s->phi = PK_PHI_RELU;
     else
         return false;
+    if (s->phi == PK_PHI_SIGMOID || s->phi == PK_PHI_RELU) {
+        s->scale = MODEL_SCALE_FIXED;
+        s->scale_value = pow(s->n_for_scale, -golden_num(c, "alpha", s->phi == PK_PHI_RELU));
+        return true;
+    }
     if (!strncmp(kind, "learned", 7)) {
         s->scale = MODEL_SCALE_LEARNED;
         s->share = !strcmp(kind, "learnedhead") ? MODEL_SHARE_HEAD : MODEL_SHARE_LAYER;

@@ -120,6 +120,8 @@ PD_NODISCARD enum pd_err store_checkpoint_delete(struct store_tx *tx, int64_t id
 /* The worker removed this file (retention); unknown paths are fine. */
 PD_NODISCARD enum pd_err store_checkpoint_delete_path(struct store_tx *tx, int64_t run_id, const char *path,
                                                       struct pd_why *why);
+/* Marks the run's checkpoints whose file is gone: its worker removed them and died before it could say so. */
+PD_NODISCARD enum pd_err store_checkpoint_sweep(struct store_tx *tx, int64_t run_id, struct pd_why *why);
 PD_NODISCARD enum pd_err store_blob_insert(struct store_tx *tx, const struct store_blob *b, struct pd_why *why);
 
 /* ---- models --------------------------------------------------------------------------------- */

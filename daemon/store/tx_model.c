@@ -1,6 +1,8 @@
 /* Checkpoints, models, blobs, plans, idempotency, audit. */
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "daemon/store/tx_private.h"
 
@@ -64,6 +66,34 @@ enum pd_err store_checkpoint_delete_path(struct store_tx *tx, int64_t run_id, co
     return db_run(tx->db, why,
                   "UPDATE checkpoint SET deleted_us = ?3 WHERE run_id = ?1 AND path = ?2 AND deleted_us = 0", "iti", run_id,
                   path, tx->now_us);
+}
+
+#define SWEEP_AT_ONCE 64
+
+enum pd_err store_checkpoint_sweep(struct store_tx *tx, int64_t run_id, struct pd_why *why)
+{
+    int64_t after = 0, gone[SWEEP_AT_ONCE];
+    sqlite3_stmt *st;
+    int seen, count;
+    enum pd_err err;
+
+    do {
+        seen = count = 0;
+        err = db_bind(tx->db, &st, why,
+                      "SELECT id, path FROM checkpoint WHERE run_id = ?1 AND id > ?2 AND deleted_us = 0 ORDER BY id LIMIT ?3",
+                      "iii", run_id, after, (int64_t)SWEEP_AT_ONCE);
+        while (err == PD_OK && (err = db_step(tx->db, st, why)) == PD_OK) {
+            after = sqlite3_column_int64(st, 0);
+            seen++;
+            if (access(db_text(st, 1), F_OK) && errno == ENOENT)
+                gone[count++] = after;
+        }
+        if (err == PD_ERR_NOT_FOUND)
+            err = PD_OK;
+        for (int i = 0; err == PD_OK && i < count; i++)
+            err = db_run(tx->db, why, "UPDATE checkpoint SET deleted_us = ?2 WHERE id = ?1", "ii", gone[i], tx->now_us);
+    } while (err == PD_OK && seen == SWEEP_AT_ONCE);
+    return err;
 }
 
 enum pd_err store_checkpoint_choose(struct store_tx *tx, int64_t run_id, int64_t *ret_id, struct pd_why *why)

@@ -200,6 +200,8 @@ static enum pd_err end_apply(struct store_tx *tx, struct op *op, struct pd_why *
     if (err == PD_ERR_CONFLICT)
         return PD_OK; /* recorded before: only the answer is missing */
     if (err == PD_OK)
+        err = store_checkpoint_sweep(tx, e->run, why);
+    if (err == PD_OK)
         err = store_run_state(tx, e->run, &state, why);
     if (err != PD_OK)
         return err;

@@ -710,6 +710,36 @@ static enum pd_err add_model(struct store_tx *tx, void *ctx, struct pd_why *why)
     return err == PD_OK ? store_model_set_loaded(tx, "m", m->n, true, why) : err;
 }
 
+static enum pd_err sweep(struct store_tx *tx, void *ctx, struct pd_why *why)
+{
+    return store_checkpoint_sweep(tx, ((struct model *)ctx)->ids.run, why);
+}
+
+static bool count_checkpoint(void *ctx, const struct store_checkpoint *c)
+{
+    (void)c;
+    ++*(int *)ctx;
+    return true;
+}
+
+static void test_store_checkpoints_without_their_file_are_marked(void **state)
+{
+    struct fixture *f = *state;
+    struct model m = {.ids = submitted(f)};
+    struct pd_why why;
+    int count = 0;
+
+    assert_int_equal(call(f, start_attempt, &m.ids, &why), PD_OK);
+    assert_int_equal(call(f, finish, &m.ids, &why), PD_OK);
+    assert_int_equal(call(f, add_model, &m, &why), PD_OK); /* of /x/y, which is not there */
+    assert_int_equal(store_checkpoint_list(f->s, m.ids.run, false, count_checkpoint, &count, &why), PD_OK);
+    assert_int_equal(count, 1);
+    assert_int_equal(call(f, sweep, &m, &why), PD_OK);
+    count = 0;
+    assert_int_equal(store_checkpoint_list(f->s, m.ids.run, false, count_checkpoint, &count, &why), PD_OK);
+    assert_int_equal(count, 0);
+}
+
 static enum pd_err drop_checkpoint(struct store_tx *tx, void *ctx, struct pd_why *why)
 {
     return store_checkpoint_delete(tx, ((struct model *)ctx)->checkpoint, why);
@@ -883,6 +913,7 @@ int main(void)
         TEST(test_store_attempt_ack_takes_each_seq_once),
         TEST(test_store_idempotency_same_key_same_answer),
         TEST(test_store_model_versions_and_aliases),
+        TEST(test_store_checkpoints_without_their_file_are_marked),
         TEST(test_store_stop_commits_what_was_accepted),
         TEST(test_store_listener_hears_commits),
         TEST(test_store_full_disk_refuses_then_recovers),

@@ -156,7 +156,7 @@ static void test_second_daemon_on_the_directory_is_refused(void **state)
     other.port = (uint16_t)(rig.port == 65535 ? rig.port - 1 : rig.port + 1);
     assert_false(rig_start(&other, &status));
     assert_true(WIFEXITED(status) && WEXITSTATUS(status) != 0);
-    assert_string_equal(job_state(submit("after", ",\"train\":{\"steps\":5}")), "queued");
+    assert_true(wait_state(submit("after", ",\"train\":{\"steps\":5}"), "done", 20000));
 }
 
 static void test_newer_database_is_refused_and_left_alone(void **state)

@@ -25,7 +25,7 @@
 #include "kernels/base/file.h"
 #include "kernels/base/log.h"
 
-#define ALIVE_US 20000000 /* a thread silent for so long is taken for dead */
+#define ALIVE_US 20000000                /* a thread silent for so long is taken for dead */
 #define AGE_US (INT64_C(3600) * 1000000) /* an hour of waiting raises a run's priority by one */
 
 extern char **environ;
@@ -151,13 +151,14 @@ static void reload(struct daemon *d, int argc, char **argv)
     notify_send("RELOADING=1\nMONOTONIC_USEC=%lld", (long long)pd_clock_mono_us());
     config_report_init(&report);
     pd_buf_init(&text, 0);
-    if (config_load(argc, (const char *const *)argv, (const char *const *)environ, &fresh, &report) == PD_OK) {
+    if (config_load(argc, (const char *const *)argv, (const char *const *)environ, &fresh, &report) ==
+        PD_OK) {
         pd_log_set_level((enum pd_log_level)fresh->log.level);
         pd_log(PD_LOG_INFO, "polyd", "reload=done log_level=%lld", (long long)fresh->log.level);
     } else {
         config_report_text(&report, &text);
-        pd_log(PD_LOG_ERROR, "polyd", "reload=refused why=\"%.*s\"", (int)strcspn(text.data ? text.data : "", "\n"),
-               text.data ? text.data : "");
+        pd_log(PD_LOG_ERROR, "polyd", "reload=refused why=\"%.*s\"",
+               (int)strcspn(text.data ? text.data : "", "\n"), text.data ? text.data : "");
     }
     pd_buf_done(&text);
     config_report_done(&report);
@@ -187,7 +188,8 @@ static void watch(struct daemon *d, int argc, char **argv, const sigset_t *signa
             was_alive = !was_alive;
             pd_log(was_alive ? PD_LOG_INFO : PD_LOG_ERROR, "polyd", "alive=%d", was_alive);
         }
-        if (watchdog_us && was_alive && now_us - fed_us >= (watchdog_us < 1000000 ? 0 : watchdog_us - 1000000)) {
+        if (watchdog_us && was_alive &&
+            now_us - fed_us >= (watchdog_us < 1000000 ? 0 : watchdog_us - 1000000)) {
             notify_send("WATCHDOG=1");
             fed_us = now_us;
         }
@@ -222,8 +224,8 @@ static int run(struct config *config, int argc, char **argv)
     sigaddset(&signals, SIGINT);
     sigaddset(&signals, SIGHUP);
     sigprocmask(SIG_BLOCK, &signals, NULL); /* inherited by every thread: they come to us alone */
-    pd_log(PD_LOG_INFO, "polyd", "version=%s pid=%d state=%s config=%s", POLYD_VERSION, (int)getpid(), config->state.dir,
-           config->file ? config->file : "none");
+    pd_log(PD_LOG_INFO, "polyd", "version=%s pid=%d state=%s config=%s", POLYD_VERSION, (int)getpid(),
+           config->state.dir, config->file ? config->file : "none");
     err = start(&d);
     if (err == PD_OK) {
         pd_log(PD_LOG_INFO, "polyd", "listening=%s port=%u", config->server.listen, api_port(d.api));
@@ -261,7 +263,8 @@ static int command(struct config *config)
     }
     if (!strcmp(config->args[0], "fields") && config->arg_count == 1)
         return fields_print();
-    fprintf(stderr, "polyd: no command '%s'; commands are: fields, verify [quick], routes\n", config->args[0]);
+    fprintf(stderr, "polyd: no command '%s'; commands are: fields, verify [quick], routes\n",
+            config->args[0]);
     return 2;
 }
 
@@ -274,7 +277,8 @@ int main(int argc, char **argv)
 
     config_report_init(&report);
     pd_buf_init(&text, 0);
-    if (config_load(argc, (const char *const *)argv, (const char *const *)environ, &config, &report) != PD_OK) {
+    if (config_load(argc, (const char *const *)argv, (const char *const *)environ, &config, &report) !=
+        PD_OK) {
         config_report_text(&report, &text);
         print_buf(stderr, &text);
         config_report_done(&report);

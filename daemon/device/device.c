@@ -36,7 +36,8 @@ static void cpu_model(char *out, size_t size)
         fclose(f);
 }
 
-enum pd_err device_list(int slots, int threads, struct device *ret, int most, int *ret_count, struct pd_why *why)
+enum pd_err device_list(int slots, int threads, struct device *ret, int most, int *ret_count,
+                        struct pd_why *why)
 {
     int64_t pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
     char model[128];
@@ -44,7 +45,8 @@ enum pd_err device_list(int slots, int threads, struct device *ret, int most, in
     if (slots < 1 || slots > most)
         return pd_fail(why, PD_ERR_INVALID, "%d cpu slots are not possible (1 to %d)", slots, most);
     if (threads < 0 || threads > THREADS_MAX)
-        return pd_fail(why, PD_ERR_INVALID, "%d threads a slot are not possible (0 to %d)", threads, THREADS_MAX);
+        return pd_fail(why, PD_ERR_INVALID, "%d threads a slot are not possible (0 to %d)", threads,
+                       THREADS_MAX);
     if (!threads)
         threads = device_cpu_count() / slots;
     if (threads < 1)

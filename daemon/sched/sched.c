@@ -53,8 +53,8 @@ static int compare_until(const void *left, const void *right)
     return a->until_us < b->until_us ? -1 : a->until_us > b->until_us;
 }
 
-static struct reservation reserve(const struct sched_item *item, int free_slots, const struct sched_busy *sorted,
-                                  int count)
+static struct reservation reserve(const struct sched_item *item, int free_slots,
+                                  const struct sched_busy *sorted, int count)
 {
     struct reservation r = {.at_us = SCHED_NEVER, .made = true};
     int have = free_slots;

@@ -1,9 +1,10 @@
-/* daemon/sched/sched.h: who starts next. One pure function of the queue, the devices and the time: no threads,
- * no clock, no store, so that a test can run a million schedules.
+/* daemon/sched/sched.h: who starts next. One pure function of the queue, the devices and the time: no
+ * threads, no clock, no store, so that a test can run a million schedules.
  *
- * Rules: higher priority first, and waiting raises it (ageing); equal ones in order of arrival. A run gets all its
- * slots or none. The first run that does not fit reserves the earliest moment at which it will; a later run
- * starts before it only if it surely ends by then or leaves enough slots (EASY backfill). So no gang starves. */
+ * Rules: higher priority first, and waiting raises it (ageing); equal ones in order of arrival. A run gets
+ * all its slots or none. The first run that does not fit reserves the earliest moment at which it will; a
+ * later run starts before it only if it surely ends by then or leaves enough slots (EASY backfill). So no
+ * gang starves. */
 #pragma once
 
 #include <stdbool.h>
@@ -21,11 +22,11 @@ struct sched_item {
     int slots;             /* >= 1 */
     const char *kind;      /* "cpu", "cuda" */
     /* results */
-    bool start;            /* start it now */
-    int position;          /* 1 = next, in the order of priority; those backing off come last */
-    int64_t wake_us;       /* when the answer may change by time alone; SCHED_NEVER = only by an event */
-    bool impossible;       /* more slots than exist */
-    bool behind;           /* it fits, but would delay an earlier one */
+    bool start;      /* start it now */
+    int position;    /* 1 = next, in the order of priority; those backing off come last */
+    int64_t wake_us; /* when the answer may change by time alone; SCHED_NEVER = only by an event */
+    bool impossible; /* more slots than exist */
+    bool behind;     /* it fits, but would delay an earlier one */
 };
 
 /* Devices of one kind that are held now. */

@@ -56,7 +56,8 @@ enum pd_err db_exec(struct db *d, const char *sql, struct pd_why *why)
 
 enum pd_err db_open(struct db *d, const char *path, bool writer, struct pd_why *why)
 {
-    int flags = SQLITE_OPEN_NOMUTEX | (writer ? SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE : SQLITE_OPEN_READONLY);
+    int flags =
+        SQLITE_OPEN_NOMUTEX | (writer ? SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE : SQLITE_OPEN_READONLY);
     enum pd_err err;
     int rc;
 
@@ -71,8 +72,8 @@ enum pd_err db_open(struct db *d, const char *path, bool writer, struct pd_why *
     sqlite3_extended_result_codes(d->db, 1);
     sqlite3_busy_timeout(d->db, writer ? WRITER_BUSY_MS : READER_BUSY_MS);
     if (writer)
-        /* 4000 pages (16 MB) between checkpoints: a checkpoint rewrites pages, and fewer of them are rewritten
-         * twice. The journal is cut back to 64 MB after a long reader. */
+        /* 4000 pages (16 MB) between checkpoints: a checkpoint rewrites pages, and fewer of them are
+         * rewritten twice. The journal is cut back to 64 MB after a long reader. */
         err = db_exec(d,
                       "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON;"
                       "PRAGMA journal_size_limit = 67108864; PRAGMA cache_size = -65536;"
@@ -119,7 +120,8 @@ static enum pd_err db_prepare(struct db *d, sqlite3_stmt **ret, struct pd_why *w
     return pd_fail(why, PD_ERR_INTERNAL, "the statement cache is full");
 }
 
-static enum pd_err bind_list(struct db *d, sqlite3_stmt *st, struct pd_why *why, const char *types, va_list ap)
+static enum pd_err bind_list(struct db *d, sqlite3_stmt *st, struct pd_why *why, const char *types,
+                             va_list ap)
 {
     int rc = SQLITE_OK;
 
@@ -170,7 +172,8 @@ static enum pd_err bind_va(struct db *d, sqlite3_stmt **ret, struct pd_why *why,
     return err;
 }
 
-enum pd_err db_bind(struct db *d, sqlite3_stmt **ret, struct pd_why *why, const char *sql, const char *types, ...)
+enum pd_err db_bind(struct db *d, sqlite3_stmt **ret, struct pd_why *why, const char *sql, const char *types,
+                    ...)
 {
     va_list ap;
     enum pd_err err;
@@ -250,7 +253,11 @@ double db_real(sqlite3_stmt *st, int column)
 /* Bytes of the UTF-8 sequence that begins at `c`, 0 if it is none. */
 static size_t utf8_len(const unsigned char *c)
 {
-    size_t n = c[0] < 0x80 ? 1 : c[0] >= 0xc2 && c[0] < 0xe0 ? 2 : (c[0] & 0xf0) == 0xe0 ? 3 : c[0] >= 0xf0 && c[0] < 0xf5 ? 4 : 0;
+    size_t n = c[0] < 0x80                   ? 1
+               : c[0] >= 0xc2 && c[0] < 0xe0 ? 2
+               : (c[0] & 0xf0) == 0xe0       ? 3
+               : c[0] >= 0xf0 && c[0] < 0xf5 ? 4
+                                             : 0;
 
     for (size_t i = 1; i < n; i++)
         if ((c[i] & 0xc0) != 0x80)

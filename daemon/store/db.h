@@ -35,9 +35,10 @@ enum pd_err db_fail(struct db *d, int rc, struct pd_why *why);
 /* Runs plain text of one or more statements without results. */
 enum pd_err db_exec(struct db *d, const char *sql, struct pd_why *why);
 
-/* The prepared statement, reset and bound by `types`, one letter an argument: i int64_t, t text (NULL = NULL),
- * d double (NaN = NULL), b blob (pointer and int64_t length). Borrowed until db_done. */
-enum pd_err db_bind(struct db *d, sqlite3_stmt **ret, struct pd_why *why, const char *sql, const char *types, ...);
+/* The prepared statement, reset and bound by `types`, one letter an argument: i int64_t, t text (NULL =
+ * NULL), d double (NaN = NULL), b blob (pointer and int64_t length). Borrowed until db_done. */
+enum pd_err db_bind(struct db *d, sqlite3_stmt **ret, struct pd_why *why, const char *sql, const char *types,
+                    ...);
 /* Ends a query: resets the statement. */
 void db_done(sqlite3_stmt *st);
 /* One row: PD_OK, or PD_ERR_NOT_FOUND at the end (the statement is then reset), or the failure. */
@@ -47,24 +48,28 @@ enum pd_err db_run(struct db *d, struct pd_why *why, const char *sql, const char
 /* One integer of one row; PD_ERR_NOT_FOUND without a row. */
 enum pd_err db_int(struct db *d, int64_t *ret, struct pd_why *why, const char *sql, const char *types, ...);
 
-const char *db_text(sqlite3_stmt *st, int column);    /* never NULL */
-double db_real(sqlite3_stmt *st, int column);         /* NULL = NaN */
+const char *db_text(sqlite3_stmt *st, int column); /* never NULL */
+double db_real(sqlite3_stmt *st, int column);      /* NULL = NaN */
 
 /* The columns that the row readers expect, and the readers. */
-#define DB_JOB_COLUMNS                                                                                                \
-    "id, version, state, name, experiment, template, tags, notes, reason, register_name, owner, priority, runs, "    \
+#define DB_JOB_COLUMNS                                                                                       \
+    "id, version, state, name, experiment, template, tags, notes, reason, register_name, owner, priority, "  \
+    "runs, "                                                                                                 \
     "runs_ended, runs_failed, created_us, started_us, ended_us, document"
 void db_job(sqlite3_stmt *st, struct store_job *ret);
 
-#define DB_RUN_COLUMNS                                                                                                \
-    "r.id, r.job_id, r.n, r.version, r.state, r.outcome, j.name, j.experiment, r.reason, r.device, r.slots, "        \
-    "r.threads, r.priority, r.max_restarts, r.attempts, r.restarts, r.step, r.total_steps, r.time_limit_us, "        \
-    "r.warn_before_us, r.not_before_us, r.used_us, r.created_us, r.started_us, r.ended_us, r.config_digest, "        \
+#define DB_RUN_COLUMNS                                                                                       \
+    "r.id, r.job_id, r.n, r.version, r.state, r.outcome, j.name, j.experiment, r.reason, r.device, "         \
+    "r.slots, "                                                                                              \
+    "r.threads, r.priority, r.max_restarts, r.attempts, r.restarts, r.step, r.total_steps, "                 \
+    "r.time_limit_us, "                                                                                      \
+    "r.warn_before_us, r.not_before_us, r.used_us, r.created_us, r.started_us, r.ended_us, "                 \
+    "r.config_digest, "                                                                                      \
     "r.plan_digest, r.document, r.sweep"
 void db_run_row(sqlite3_stmt *st, struct store_run *ret);
 
-#define DB_ATTEMPT_COLUMNS                                                                                            \
-    "run_id, n, state, cause, message, devices, pid, pid_start, acked_seq, start_step, step, log_bytes, "            \
+#define DB_ATTEMPT_COLUMNS                                                                                   \
+    "run_id, n, state, cause, message, devices, pid, pid_start, acked_seq, start_step, step, log_bytes, "    \
     "created_us, started_us, ended_us, token_sha256, exit_status"
 void db_attempt(sqlite3_stmt *st, struct store_attempt *ret);
 

@@ -12,7 +12,8 @@ int store_schema_version(void)
     return (int)(sizeof store_migrations / sizeof *store_migrations);
 }
 
-static enum pd_err read_pragmas(struct db *d, int64_t *ret_version, int64_t *ret_application, struct pd_why *why)
+static enum pd_err read_pragmas(struct db *d, int64_t *ret_version, int64_t *ret_application,
+                                struct pd_why *why)
 {
     enum pd_err err = db_int(d, ret_version, why, "PRAGMA user_version", "");
 
@@ -39,7 +40,8 @@ enum pd_err store_check_version(struct db *d, struct pd_why *why)
     if (err == PD_OK)
         err = check(version, application, why);
     if (err == PD_OK && version != store_schema_version())
-        err = pd_fail(why, PD_ERR_VERSION, "the database has schema version %lld and must be migrated to %d first",
+        err = pd_fail(why, PD_ERR_VERSION,
+                      "the database has schema version %lld and must be migrated to %d first",
                       (long long)version, store_schema_version());
     return err;
 }

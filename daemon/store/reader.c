@@ -1,5 +1,5 @@
-/* Queries of rows. Each variant of a list is its own literal: the planner then finds the index, and no text is
- * assembled at run time. */
+/* Queries of rows. Each variant of a list is its own literal: the planner then finds the index, and no text
+ * is assembled at run time. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -45,19 +45,19 @@ void store_end(struct store *s)
 }
 
 /* How every list ends: rows until the callback has enough. */
-#define EACH_ROW(s, st, row_type, read, row, ctx, err, why)                                                           \
-    do {                                                                                                              \
-        while ((err = db_step(&(s)->db, st, why)) == PD_OK) {                                                         \
-            row_type each;                                                                                            \
-                                                                                                                      \
-            read(st, &each);                                                                                          \
-            if (!row(ctx, &each)) {                                                                                   \
-                db_done(st);                                                                                          \
-                break;                                                                                                \
-            }                                                                                                         \
-        }                                                                                                             \
-        if (err == PD_ERR_NOT_FOUND)                                                                                  \
-            err = PD_OK;                                                                                              \
+#define EACH_ROW(s, st, row_type, read, row, ctx, err, why)                                                  \
+    do {                                                                                                     \
+        while ((err = db_step(&(s)->db, st, why)) == PD_OK) {                                                \
+            row_type each;                                                                                   \
+                                                                                                             \
+            read(st, &each);                                                                                 \
+            if (!row(ctx, &each)) {                                                                          \
+                db_done(st);                                                                                 \
+                break;                                                                                       \
+            }                                                                                                \
+        }                                                                                                    \
+        if (err == PD_ERR_NOT_FOUND)                                                                         \
+            err = PD_OK;                                                                                     \
     } while (0)
 
 static bool limit_ok(int limit)
@@ -68,7 +68,7 @@ static bool limit_ok(int limit)
 /* ---- jobs ----------------------------------------------------------------------------------- */
 
 #define JOB_LIST "SELECT " DB_JOB_COLUMNS " FROM job WHERE "
-#define JOB_REST                                                                                                      \
+#define JOB_REST                                                                                             \
     " AND (?2 IS NULL OR experiment = ?2) AND (?3 IS NULL OR instr(lower(name), lower(?3))) ORDER BY id "
 
 enum pd_err store_job_list(struct store *s, const struct store_job_query *q,
@@ -85,24 +85,24 @@ enum pd_err store_job_list(struct store *s, const struct store_job_query *q,
         const char *state = spec_job_state_name((enum spec_job_state)q->state);
 
         if (oldest)
-            err = db_bind(&s->db, &st, why, JOB_LIST "state = ?5 AND id > ?1" JOB_REST "ASC LIMIT ?4", "ittit", after,
-                          q->experiment, q->name_like, (int64_t)q->limit, state);
+            err = db_bind(&s->db, &st, why, JOB_LIST "state = ?5 AND id > ?1" JOB_REST "ASC LIMIT ?4",
+                          "ittit", after, q->experiment, q->name_like, (int64_t)q->limit, state);
         else
-            err = db_bind(&s->db, &st, why, JOB_LIST "state = ?5 AND id < ?1" JOB_REST "DESC LIMIT ?4", "ittit", after,
-                          q->experiment, q->name_like, (int64_t)q->limit, state);
+            err = db_bind(&s->db, &st, why, JOB_LIST "state = ?5 AND id < ?1" JOB_REST "DESC LIMIT ?4",
+                          "ittit", after, q->experiment, q->name_like, (int64_t)q->limit, state);
     } else if (oldest)
-        err = db_bind(&s->db, &st, why, JOB_LIST "id > ?1" JOB_REST "ASC LIMIT ?4", "itti", after, q->experiment,
-                      q->name_like, (int64_t)q->limit);
+        err = db_bind(&s->db, &st, why, JOB_LIST "id > ?1" JOB_REST "ASC LIMIT ?4", "itti", after,
+                      q->experiment, q->name_like, (int64_t)q->limit);
     else
-        err = db_bind(&s->db, &st, why, JOB_LIST "id < ?1" JOB_REST "DESC LIMIT ?4", "itti", after, q->experiment,
-                      q->name_like, (int64_t)q->limit);
+        err = db_bind(&s->db, &st, why, JOB_LIST "id < ?1" JOB_REST "DESC LIMIT ?4", "itti", after,
+                      q->experiment, q->name_like, (int64_t)q->limit);
     if (err == PD_OK)
         EACH_ROW(s, st, struct store_job, db_job, row, ctx, err, why);
     return err;
 }
 
-enum pd_err store_job_get(struct store *s, int64_t id, bool (*row)(void *ctx, const struct store_job *job), void *ctx,
-                          struct pd_why *why)
+enum pd_err store_job_get(struct store *s, int64_t id, bool (*row)(void *ctx, const struct store_job *job),
+                          void *ctx, struct pd_why *why)
 {
     sqlite3_stmt *st;
     struct store_job job;
@@ -123,17 +123,17 @@ enum pd_err store_job_get(struct store *s, int64_t id, bool (*row)(void *ctx, co
 /* ---- runs ----------------------------------------------------------------------------------- */
 
 #define RUN_LIST "SELECT " DB_RUN_COLUMNS " FROM run r JOIN job j ON j.id = r.job_id WHERE "
-#define RUN_REST                                                                                                      \
-    " AND (?2 IS NULL OR j.experiment = ?2) AND (?3 IS NULL OR instr(lower(j.name), lower(?3)))"                      \
+#define RUN_REST                                                                                             \
+    " AND (?2 IS NULL OR j.experiment = ?2) AND (?3 IS NULL OR instr(lower(j.name), lower(?3)))"             \
     " AND (?5 IS NULL OR r.outcome = ?5) ORDER BY "
 #define RUN_ACTIVE "r.state IN ('queued', 'starting', 'running', 'preempted', 'paused', 'cancelling')"
 #define RUN_DESC " AND r.id < ?1" RUN_REST "r.id DESC LIMIT ?4"
 #define RUN_ASC " AND r.id > ?1" RUN_REST "r.id ASC LIMIT ?4"
 #define RUN_PRIORITY " AND r.id > ?1" RUN_REST "r.priority DESC, r.id ASC LIMIT ?4"
 /* `+` keeps the planner from the state index where the job's runs are few. */
-#define RUN_PICK(condition)                                                                                           \
-    (q->order == STORE_ORDER_NEWEST   ? RUN_LIST condition RUN_DESC                                                   \
-     : q->order == STORE_ORDER_OLDEST ? RUN_LIST condition RUN_ASC                                                    \
+#define RUN_PICK(condition)                                                                                  \
+    (q->order == STORE_ORDER_NEWEST   ? RUN_LIST condition RUN_DESC                                          \
+     : q->order == STORE_ORDER_OLDEST ? RUN_LIST condition RUN_ASC                                           \
                                       : RUN_LIST condition RUN_PRIORITY)
 
 enum pd_err store_run_list(struct store *s, const struct store_run_query *q,
@@ -149,29 +149,30 @@ enum pd_err store_run_list(struct store *s, const struct store_run_query *q,
     if (!limit_ok(q->limit))
         return pd_fail(why, PD_ERR_INVALID, "no such page of runs");
     if (q->job_id && q->state == STORE_RUN_ACTIVE)
-        err = db_bind(&s->db, &st, why, RUN_PICK("r.job_id = ?6 AND +" RUN_ACTIVE), "ittiti", after, q->experiment,
-                      q->name_like, limit, outcome, q->job_id);
+        err = db_bind(&s->db, &st, why, RUN_PICK("r.job_id = ?6 AND +" RUN_ACTIVE), "ittiti", after,
+                      q->experiment, q->name_like, limit, outcome, q->job_id);
     else if (q->job_id && state)
-        err = db_bind(&s->db, &st, why, RUN_PICK("r.job_id = ?6 AND +r.state = ?7"), "ittitit", after, q->experiment,
-                      q->name_like, limit, outcome, q->job_id, state);
+        err = db_bind(&s->db, &st, why, RUN_PICK("r.job_id = ?6 AND +r.state = ?7"), "ittitit", after,
+                      q->experiment, q->name_like, limit, outcome, q->job_id, state);
     else if (q->job_id)
-        err = db_bind(&s->db, &st, why, RUN_PICK("r.job_id = ?6"), "ittiti", after, q->experiment, q->name_like,
-                      limit, outcome, q->job_id);
+        err = db_bind(&s->db, &st, why, RUN_PICK("r.job_id = ?6"), "ittiti", after, q->experiment,
+                      q->name_like, limit, outcome, q->job_id);
     else if (q->state == STORE_RUN_ACTIVE)
-        err = db_bind(&s->db, &st, why, RUN_PICK(RUN_ACTIVE), "ittit", after, q->experiment, q->name_like, limit,
-                      outcome);
+        err = db_bind(&s->db, &st, why, RUN_PICK(RUN_ACTIVE), "ittit", after, q->experiment, q->name_like,
+                      limit, outcome);
     else if (state)
-        err = db_bind(&s->db, &st, why, RUN_PICK("r.state = ?6"), "ittitt", after, q->experiment, q->name_like, limit,
-                      outcome, state);
+        err = db_bind(&s->db, &st, why, RUN_PICK("r.state = ?6"), "ittitt", after, q->experiment,
+                      q->name_like, limit, outcome, state);
     else
-        err = db_bind(&s->db, &st, why, RUN_PICK("1"), "ittit", after, q->experiment, q->name_like, limit, outcome);
+        err = db_bind(&s->db, &st, why, RUN_PICK("1"), "ittit", after, q->experiment, q->name_like, limit,
+                      outcome);
     if (err == PD_OK)
         EACH_ROW(s, st, struct store_run, db_run_row, row, ctx, err, why);
     return err;
 }
 
-enum pd_err store_run_get(struct store *s, int64_t id, bool (*row)(void *ctx, const struct store_run *run), void *ctx,
-                          struct pd_why *why)
+enum pd_err store_run_get(struct store *s, int64_t id, bool (*row)(void *ctx, const struct store_run *run),
+                          void *ctx, struct pd_why *why)
 {
     sqlite3_stmt *st;
     struct store_run run;
@@ -190,17 +191,19 @@ enum pd_err store_run_get(struct store *s, int64_t id, bool (*row)(void *ctx, co
 }
 
 enum pd_err store_attempt_list(struct store *s, int64_t run_id,
-                               bool (*row)(void *ctx, const struct store_attempt *a), void *ctx, struct pd_why *why)
+                               bool (*row)(void *ctx, const struct store_attempt *a), void *ctx,
+                               struct pd_why *why)
 {
     sqlite3_stmt *st;
     enum pd_err err;
 
     if (run_id)
-        err = db_bind(&s->db, &st, why, "SELECT " DB_ATTEMPT_COLUMNS " FROM attempt WHERE run_id = ?1 ORDER BY n", "i",
-                      run_id);
+        err = db_bind(&s->db, &st, why,
+                      "SELECT " DB_ATTEMPT_COLUMNS " FROM attempt WHERE run_id = ?1 ORDER BY n", "i", run_id);
     else
         err = db_bind(&s->db, &st, why,
-                      "SELECT " DB_ATTEMPT_COLUMNS " FROM attempt WHERE state <> 'ended' ORDER BY run_id, n", "");
+                      "SELECT " DB_ATTEMPT_COLUMNS " FROM attempt WHERE state <> 'ended' ORDER BY run_id, n",
+                      "");
     if (err == PD_OK)
         EACH_ROW(s, st, struct store_attempt, db_attempt, row, ctx, err, why);
     return err;
@@ -208,7 +211,7 @@ enum pd_err store_attempt_list(struct store *s, int64_t run_id,
 
 /* ---- checkpoints, events, blobs ------------------------------------------------------------- */
 
-#define CHECKPOINT_COLUMNS                                                                                            \
+#define CHECKPOINT_COLUMNS                                                                                   \
     "id, run_id, attempt, step, kind, path, bytes, digest, value, created_us, deleted_us FROM checkpoint "
 
 static void read_checkpoint(sqlite3_stmt *st, struct store_checkpoint *ret)
@@ -233,10 +236,10 @@ enum pd_err store_checkpoint_list(struct store *s, int64_t run_id, bool deleted,
                                   struct pd_why *why)
 {
     sqlite3_stmt *st;
-    enum pd_err err = db_bind(&s->db, &st, why,
-                              "SELECT " CHECKPOINT_COLUMNS
-                              "WHERE run_id = ?1 AND (?2 OR deleted_us = 0) ORDER BY id DESC",
-                              "ii", run_id, (int64_t)deleted);
+    enum pd_err err =
+        db_bind(&s->db, &st, why,
+                "SELECT " CHECKPOINT_COLUMNS "WHERE run_id = ?1 AND (?2 OR deleted_us = 0) ORDER BY id DESC",
+                "ii", run_id, (int64_t)deleted);
 
     if (err == PD_OK)
         EACH_ROW(s, st, struct store_checkpoint, read_checkpoint, row, ctx, err, why);
@@ -279,7 +282,8 @@ static void read_event(sqlite3_stmt *st, struct store_event *ret)
 #define EVENT_LIST "SELECT id, time_us, kind, job_id, run_id, attempt, data FROM event WHERE id > ?1"
 
 enum pd_err store_event_list(struct store *s, const struct store_event_query *q,
-                             bool (*row)(void *ctx, const struct store_event *e), void *ctx, struct pd_why *why)
+                             bool (*row)(void *ctx, const struct store_event *e), void *ctx,
+                             struct pd_why *why)
 {
     sqlite3_stmt *st;
     enum pd_err err;
@@ -287,13 +291,14 @@ enum pd_err store_event_list(struct store *s, const struct store_event_query *q,
     if (!limit_ok(q->limit))
         return pd_fail(why, PD_ERR_INVALID, "no such page of events");
     if (q->run_id)
-        err = db_bind(&s->db, &st, why, EVENT_LIST " AND run_id = ?3 AND run_id <> 0 ORDER BY id LIMIT ?2", "iii",
-                      q->since_id, (int64_t)q->limit, q->run_id);
+        err = db_bind(&s->db, &st, why, EVENT_LIST " AND run_id = ?3 AND run_id <> 0 ORDER BY id LIMIT ?2",
+                      "iii", q->since_id, (int64_t)q->limit, q->run_id);
     else if (q->job_id)
-        err = db_bind(&s->db, &st, why, EVENT_LIST " AND job_id = ?3 AND job_id <> 0 ORDER BY id LIMIT ?2", "iii",
-                      q->since_id, (int64_t)q->limit, q->job_id);
+        err = db_bind(&s->db, &st, why, EVENT_LIST " AND job_id = ?3 AND job_id <> 0 ORDER BY id LIMIT ?2",
+                      "iii", q->since_id, (int64_t)q->limit, q->job_id);
     else
-        err = db_bind(&s->db, &st, why, EVENT_LIST " ORDER BY id LIMIT ?2", "ii", q->since_id, (int64_t)q->limit);
+        err = db_bind(&s->db, &st, why, EVENT_LIST " ORDER BY id LIMIT ?2", "ii", q->since_id,
+                      (int64_t)q->limit);
     if (err == PD_OK)
         EACH_ROW(s, st, struct store_event, read_event, row, ctx, err, why);
     return err;
@@ -324,11 +329,12 @@ enum pd_err store_blob_list(struct store *s, int64_t run_id, const char *key,
                             bool (*row)(void *ctx, const struct store_blob *b), void *ctx, struct pd_why *why)
 {
     sqlite3_stmt *st;
-    enum pd_err err = db_bind(&s->db, &st, why,
-                              "SELECT r.id, r.run_id, r.attempt, r.key, r.kind, r.step, r.time_us, r.meta, r.sha256, "
-                              "b.bytes FROM run_blob r JOIN blob b ON b.sha256 = r.sha256 "
-                              "WHERE r.run_id = ?1 AND (?2 IS NULL OR r.key = ?2) ORDER BY r.key, r.step, r.id",
-                              "it", run_id, key);
+    enum pd_err err =
+        db_bind(&s->db, &st, why,
+                "SELECT r.id, r.run_id, r.attempt, r.key, r.kind, r.step, r.time_us, r.meta, r.sha256, "
+                "b.bytes FROM run_blob r JOIN blob b ON b.sha256 = r.sha256 "
+                "WHERE r.run_id = ?1 AND (?2 IS NULL OR r.key = ?2) ORDER BY r.key, r.step, r.id",
+                "it", run_id, key);
 
     if (err == PD_OK)
         EACH_ROW(s, st, struct store_blob, read_blob, row, ctx, err, why);
@@ -362,8 +368,9 @@ enum pd_err store_model_list(struct store *s, bool (*row)(void *ctx, const struc
     return err;
 }
 
-enum pd_err store_model_get(struct store *s, const char *name, bool (*row)(void *ctx, const struct store_model *m),
-                            void *ctx, struct pd_why *why)
+enum pd_err store_model_get(struct store *s, const char *name,
+                            bool (*row)(void *ctx, const struct store_model *m), void *ctx,
+                            struct pd_why *why)
 {
     sqlite3_stmt *st;
     struct store_model m;
@@ -381,9 +388,10 @@ enum pd_err store_model_get(struct store *s, const char *name, bool (*row)(void 
     return PD_OK;
 }
 
-#define VERSION_LIST                                                                                                  \
-    "SELECT m.id, m.name, v.n, v.run_id, v.checkpoint_id, c.path, c.digest, c.bytes, c.step, r.document, v.loaded, "  \
-    "v.created_us FROM model m JOIN model_version v ON v.model_id = m.id JOIN checkpoint c ON c.id = "                \
+#define VERSION_LIST                                                                                         \
+    "SELECT m.id, m.name, v.n, v.run_id, v.checkpoint_id, c.path, c.digest, c.bytes, c.step, r.document, "   \
+    "v.loaded, "                                                                                             \
+    "v.created_us FROM model m JOIN model_version v ON v.model_id = m.id JOIN checkpoint c ON c.id = "       \
     "v.checkpoint_id JOIN run r ON r.id = v.run_id "
 
 static void read_version(sqlite3_stmt *st, struct store_model_version *ret)
@@ -426,9 +434,9 @@ enum pd_err store_model_version_get(struct store *s, const char *model, int64_t 
 {
     sqlite3_stmt *st;
     struct store_model_version v;
-    enum pd_err err = db_bind(&s->db, &st, why,
-                              VERSION_LIST "WHERE m.name = ?1 AND (?2 = 0 OR v.n = ?2) ORDER BY v.n DESC LIMIT 1",
-                              "ti", model, n);
+    enum pd_err err = db_bind(
+        &s->db, &st, why, VERSION_LIST "WHERE m.name = ?1 AND (?2 = 0 OR v.n = ?2) ORDER BY v.n DESC LIMIT 1",
+        "ti", model, n);
 
     if (err == PD_OK)
         err = db_step(&s->db, st, why);
@@ -454,7 +462,8 @@ static void read_alias(sqlite3_stmt *st, struct store_alias *ret)
 }
 
 enum pd_err store_alias_list(struct store *s, const char *model,
-                             bool (*row)(void *ctx, const struct store_alias *a), void *ctx, struct pd_why *why)
+                             bool (*row)(void *ctx, const struct store_alias *a), void *ctx,
+                             struct pd_why *why)
 {
     sqlite3_stmt *st;
     enum pd_err err = db_bind(&s->db, &st, why,
@@ -470,10 +479,11 @@ enum pd_err store_alias_list(struct store *s, const char *model,
 enum pd_err store_alias_get(struct store *s, const char *model, const char *alias, int64_t *ret_n,
                             struct pd_why *why)
 {
-    enum pd_err err = db_int(&s->db, ret_n, why,
-                             "SELECT a.n FROM model m JOIN model_alias a ON a.model_id = m.id WHERE m.name = ?1 AND "
-                             "a.alias = ?2",
-                             "tt", model, alias);
+    enum pd_err err =
+        db_int(&s->db, ret_n, why,
+               "SELECT a.n FROM model m JOIN model_alias a ON a.model_id = m.id WHERE m.name = ?1 AND "
+               "a.alias = ?2",
+               "tt", model, alias);
 
     return err == PD_ERR_NOT_FOUND ? pd_fail(why, err, "model '%s' has no alias '%s'", model, alias) : err;
 }
@@ -500,10 +510,11 @@ enum pd_err store_idem_get(struct store *s, const char *scope, const char *key, 
                            int *ret_status, struct pd_buf *response, struct pd_why *why)
 {
     sqlite3_stmt *st;
-    enum pd_err err = db_bind(&s->db, &st, why,
-                              "SELECT body_sha256, status, response FROM idempotency WHERE scope = ?1 AND key = ?2 AND "
-                              "created_us > ?3",
-                              "tti", scope, key, pd_clock_wall_us() - STORE_IDEM_KEEP_US);
+    enum pd_err err =
+        db_bind(&s->db, &st, why,
+                "SELECT body_sha256, status, response FROM idempotency WHERE scope = ?1 AND key = ?2 AND "
+                "created_us > ?3",
+                "tti", scope, key, pd_clock_wall_us() - STORE_IDEM_KEEP_US);
 
     if (err == PD_OK)
         err = db_step(&s->db, st, why);

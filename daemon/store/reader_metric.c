@@ -35,8 +35,8 @@ static enum pd_err segments_of(struct store *s, const struct store_point_query *
         return PD_OK;
     }
     /* From the last attempt to the first: `bound` is the least start among the later ones. */
-    err = db_bind(&s->db, &st, why, "SELECT n, start_step FROM attempt WHERE run_id = ?1 ORDER BY n DESC", "i",
-                  q->run_id);
+    err = db_bind(&s->db, &st, why, "SELECT n, start_step FROM attempt WHERE run_id = ?1 ORDER BY n DESC",
+                  "i", q->run_id);
     while (err == PD_OK) {
         int64_t start = 0;
 
@@ -141,11 +141,12 @@ static enum pd_err walk_next(struct walk *w, struct pd_why *why)
         g = &w->segments->at[w->next++];
         w->point.attempt = (int)g->attempt;
         if (w->second)
-            err = db_bind(&w->s->db, &w->st, why, POINTS "step BETWEEN ?4 AND ?5 ORDER BY step, ts_us, dup", "iiiii",
-                          w->run_id, w->key, g->attempt, g->lo, g->hi);
+            err = db_bind(&w->s->db, &w->st, why, POINTS "step BETWEEN ?4 AND ?5 ORDER BY step, ts_us, dup",
+                          "iiiii", w->run_id, w->key, g->attempt, g->lo, g->hi);
         else
-            err = db_bind(&w->s->db, &w->st, why, POINTS "step >= ?4 AND step <= ?5 ORDER BY step, ts_us, dup", "iiiii",
-                          w->run_id, w->key, g->attempt, g->lo, g->hi);
+            err =
+                db_bind(&w->s->db, &w->st, why, POINTS "step >= ?4 AND step <= ?5 ORDER BY step, ts_us, dup",
+                        "iiiii", w->run_id, w->key, g->attempt, g->lo, g->hi);
         if (err != PD_OK) {
             w->st = NULL;
             return err;
@@ -161,7 +162,8 @@ static void walk_end(struct walk *w)
 }
 
 enum pd_err store_point_list(struct store *s, const struct store_point_query *q,
-                             bool (*row)(void *ctx, const struct store_point *p), void *ctx, struct pd_why *why)
+                             bool (*row)(void *ctx, const struct store_point *p), void *ctx,
+                             struct pd_why *why)
 {
     struct segments segments = {0};
     struct walk a = {.s = s}, b = {.s = s, .second = true};
@@ -248,8 +250,9 @@ static void bucket_add(struct store_bucket *b, int64_t first_step, int64_t last_
     b->nonfinite += nonfinite;
 }
 
-static enum pd_err add_points(struct store *s, struct chart *c, const struct store_point_query *q, int64_t key,
-                              const struct segment *g, int64_t lo, int64_t hi, struct pd_why *why)
+static enum pd_err add_points(struct store *s, struct chart *c, const struct store_point_query *q,
+                              int64_t key, const struct segment *g, int64_t lo, int64_t hi,
+                              struct pd_why *why)
 {
     struct segment one = {.attempt = g->attempt, .lo = lo, .hi = hi};
     struct segments list = {.at = &one, .count = 1};
@@ -259,8 +262,8 @@ static enum pd_err add_points(struct store *s, struct chart *c, const struct sto
     while ((err = walk_next(&w, why)) == PD_OK) {
         const struct store_point *p = &w.point;
 
-        bucket_add(bucket_of(c, p->step), p->step, p->step, p->time_us, p->time_us, p->value, p->value, p->value, 1,
-                   !isfinite(p->value));
+        bucket_add(bucket_of(c, p->step), p->step, p->step, p->time_us, p->time_us, p->value, p->value,
+                   p->value, 1, !isfinite(p->value));
     }
     return err == PD_ERR_NOT_FOUND ? PD_OK : err;
 }
@@ -284,11 +287,13 @@ static enum pd_err rollups_of(struct store *s, const struct store_point_query *q
     enum pd_err err;
 
     *ret = (struct rollups){.ordered = true};
-    err = db_bind(&s->db, &st, why,
-                  "SELECT count, nonfinite, first_step, last_step, first_us, last_us, min, max, sum FROM metric_rollup "
-                  "WHERE run_id = ?1 AND key_id = ?2 AND attempt = ?3 AND last_step >= ?4 AND first_step <= ?5 ORDER BY "
-                  "chunk",
-                  "iiiii", q->run_id, key, g->attempt, g->lo, g->hi);
+    err = db_bind(
+        &s->db, &st, why,
+        "SELECT count, nonfinite, first_step, last_step, first_us, last_us, min, max, sum FROM metric_rollup "
+        "WHERE run_id = ?1 AND key_id = ?2 AND attempt = ?3 AND last_step >= ?4 AND first_step <= ?5 ORDER "
+        "BY "
+        "chunk",
+        "iiiii", q->run_id, key, g->attempt, g->lo, g->hi);
     while (err == PD_OK && (err = db_step(&s->db, st, why)) == PD_OK) {
         struct rollup *r;
 
@@ -325,8 +330,9 @@ static enum pd_err rollups_of(struct store *s, const struct store_point_query *q
     return PD_OK;
 }
 
-static enum pd_err add_rollups(struct store *s, struct chart *c, const struct store_point_query *q, int64_t key,
-                               const struct segment *g, const struct rollups *list, struct pd_why *why)
+static enum pd_err add_rollups(struct store *s, struct chart *c, const struct store_point_query *q,
+                               int64_t key, const struct segment *g, const struct rollups *list,
+                               struct pd_why *why)
 {
     enum pd_err err = PD_OK;
 
@@ -334,8 +340,8 @@ static enum pd_err add_rollups(struct store *s, struct chart *c, const struct st
         const struct rollup *r = &list->at[i];
 
         if (r->first_step >= g->lo && r->last_step <= g->hi)
-            bucket_add(bucket_of(c, r->first_step), r->first_step, r->last_step, r->first_us, r->last_us, r->min,
-                       r->max, r->sum, r->count, r->nonfinite);
+            bucket_add(bucket_of(c, r->first_step), r->first_step, r->last_step, r->first_us, r->last_us,
+                       r->min, r->max, r->sum, r->count, r->nonfinite);
         else /* cut by the range: its own points */
             err = add_points(s, c, q, key, g, r->first_step > g->lo ? r->first_step : g->lo,
                              r->last_step < g->hi ? r->last_step : g->hi, why);
@@ -379,8 +385,8 @@ static enum pd_err fill(struct store *s, struct chart *c, const struct store_poi
 }
 
 enum pd_err store_bucket_list(struct store *s, const struct store_point_query *q, int buckets,
-                              bool (*row)(void *ctx, const struct store_bucket *b), void *ctx, int64_t *ret_points,
-                              struct pd_why *why)
+                              bool (*row)(void *ctx, const struct store_bucket *b), void *ctx,
+                              int64_t *ret_points, struct pd_why *why)
 {
     struct chart c = {.n = buckets};
     struct segments segments = {0};
@@ -436,8 +442,9 @@ enum pd_err store_bucket_list(struct store *s, const struct store_point_query *q
 
 /* ---- latest values -------------------------------------------------------------------------- */
 
-#define SERIES_LIST                                                                                                   \
-    "SELECT k.name, l.count, l.attempt, l.step, l.ts_us, l.value, l.min, l.max FROM metric_latest l JOIN metric_key " \
+#define SERIES_LIST                                                                                          \
+    "SELECT k.name, l.count, l.attempt, l.step, l.ts_us, l.value, l.min, l.max FROM metric_latest l JOIN "   \
+    "metric_key "                                                                                            \
     "k ON k.id = l.key_id WHERE l.run_id = ?1 "
 
 static void read_series(sqlite3_stmt *st, struct store_series *ret)
@@ -454,8 +461,9 @@ static void read_series(sqlite3_stmt *st, struct store_series *ret)
     };
 }
 
-enum pd_err store_series_list(struct store *s, int64_t run_id, bool (*row)(void *ctx, const struct store_series *m),
-                              void *ctx, struct pd_why *why)
+enum pd_err store_series_list(struct store *s, int64_t run_id,
+                              bool (*row)(void *ctx, const struct store_series *m), void *ctx,
+                              struct pd_why *why)
 {
     struct store_series m;
     sqlite3_stmt *st;
@@ -472,7 +480,8 @@ enum pd_err store_series_list(struct store *s, int64_t run_id, bool (*row)(void 
 }
 
 enum pd_err store_series_get(struct store *s, int64_t run_id, const char *key,
-                             bool (*row)(void *ctx, const struct store_series *m), void *ctx, struct pd_why *why)
+                             bool (*row)(void *ctx, const struct store_series *m), void *ctx,
+                             struct pd_why *why)
 {
     struct store_series m;
     sqlite3_stmt *st;

@@ -2,9 +2,9 @@
  *
  * Callers speak of jobs, runs, attempts, metrics and models; SQL stops here. Two kinds of handle:
  *   struct store         read-only, for the thread that opened it. Queries call back once a row; what a row
- *                        points at is borrowed until the callback returns. A query is one short read transaction.
- *   struct store_writer  the writer thread: the only connection that writes and checkpoints. Any thread hands it
- *                        a struct store_work; the work's `apply` runs there inside the group's transaction and calls
+ *                        points at is borrowed until the callback returns. A query is one short read
+ * transaction. struct store_writer  the writer thread: the only connection that writes and checkpoints. Any
+ * thread hands it a struct store_work; the work's `apply` runs there inside the group's transaction and calls
  *                        the store_..._insert/move/... functions of tx.h; `done` runs there after the commit.
  * Nothing in here locks except the writer's queue. Times are wall-clock microseconds since 1970; 0 = not yet.
  * Text pointers of rows are never NULL unless stated. */
@@ -19,11 +19,11 @@
 
 /* ---- limits --------------------------------------------------------------------------------- */
 
-#define STORE_KEY_MAX 255         /* bytes of a metric key */
-#define STORE_PAGE_MAX 1000       /* rows of one page */
-#define STORE_ROLLUP_POINTS 1000  /* points of one roll-up */
-#define STORE_BUCKETS_MAX 10000   /* buckets of one chart */
-#define STORE_DIGEST_HEX 65       /* SHA-256 in hex with its NUL */
+#define STORE_KEY_MAX 255                                 /* bytes of a metric key */
+#define STORE_PAGE_MAX 1000                               /* rows of one page */
+#define STORE_ROLLUP_POINTS 1000                          /* points of one roll-up */
+#define STORE_BUCKETS_MAX 10000                           /* buckets of one chart */
+#define STORE_DIGEST_HEX 65                               /* SHA-256 in hex with its NUL */
 #define STORE_IDEM_KEEP_US (INT64_C(24) * 3600 * 1000000) /* an idempotency key is remembered so long */
 
 /* ---- rows ----------------------------------------------------------------------------------- */
@@ -40,34 +40,34 @@ struct store_job {
     const char *register_name; /* model name to register on success, "" = none */
     const char *owner;
     int priority;
-    int64_t runs;              /* runs it consists of */
+    int64_t runs; /* runs it consists of */
     int64_t runs_ended, runs_failed;
     int64_t created_us, started_us, ended_us;
-    const char *document;      /* as submitted, JSON */
+    const char *document; /* as submitted, JSON */
 };
 
 struct store_run {
     int64_t id;
     int64_t job_id;
-    int64_t n;       /* 0.. within the job */
+    int64_t n; /* 0.. within the job */
     int64_t version;
     enum spec_run_state state;
     enum spec_outcome outcome; /* meaningful when ended */
-    const char *name;       /* the job's */
-    const char *experiment; /* the job's */
-    const char *reason;     /* why queued, or why it ended so; "" = nothing */
-    const char *device;     /* "cpu" or "cuda" */
+    const char *name;          /* the job's */
+    const char *experiment;    /* the job's */
+    const char *reason;        /* why queued, or why it ended so; "" = nothing */
+    const char *device;        /* "cpu" or "cuda" */
     int slots, threads, priority, max_restarts;
-    int attempts;           /* started so far */
-    int restarts;           /* without progress, in a row */
-    int64_t step, total_steps; /* -1 = unknown */
+    int attempts;                          /* started so far */
+    int restarts;                          /* without progress, in a row */
+    int64_t step, total_steps;             /* -1 = unknown */
     int64_t time_limit_us, warn_before_us; /* 0 = none */
-    int64_t not_before_us;  /* back-off: not started earlier; 0 = at once */
-    int64_t used_us;        /* time held by ended attempts */
+    int64_t not_before_us;                 /* back-off: not started earlier; 0 = at once */
+    int64_t used_us;                       /* time held by ended attempts */
     int64_t created_us, started_us, ended_us;
     const char *config_digest, *plan_digest; /* hex */
-    const char *document;   /* resolved, JSON */
-    const char *sweep;      /* JSON object of the swept values, "{}" = none */
+    const char *document;                    /* resolved, JSON */
+    const char *sweep;                       /* JSON object of the swept values, "{}" = none */
 };
 
 struct store_attempt {
@@ -76,7 +76,7 @@ struct store_attempt {
     enum spec_attempt_state state;
     enum spec_cause cause; /* meaningful when ended */
     const char *message;
-    const char *devices; /* "cpu:0,cpu:1" */
+    const char *devices;    /* "cpu:0,cpu:1" */
     int64_t pid, pid_start; /* of the shim; 0 = not started */
     int64_t acked_seq;
     int64_t start_step, step;
@@ -102,9 +102,9 @@ struct store_checkpoint {
 struct store_event {
     int64_t id; /* strictly growing */
     int64_t time_us;
-    const char *kind; /* job.state, run.state, attempt.state, checkpoint, worker, model, ... */
+    const char *kind;                /* job.state, run.state, attempt.state, checkpoint, worker, model, ... */
     int64_t job_id, run_id, attempt; /* 0 = does not apply */
-    const char *data; /* JSON object */
+    const char *data;                /* JSON object */
 };
 
 struct store_series {
@@ -112,7 +112,7 @@ struct store_series {
     int64_t count; /* points stored, ghosts included */
     int attempt;   /* of the latest point */
     int64_t step, time_us;
-    double value;  /* latest; may be NaN */
+    double value;    /* latest; may be NaN */
     double min, max; /* of the finite points; NaN if there are none */
 };
 
@@ -228,14 +228,14 @@ PD_NODISCARD enum pd_err store_attempt_list(struct store *s, int64_t run_id,
 
 /* Checkpoints of the run, newest first; those deleted only if `deleted`. */
 PD_NODISCARD enum pd_err store_checkpoint_list(struct store *s, int64_t run_id, bool deleted,
-                                               bool (*row)(void *ctx, const struct store_checkpoint *c), void *ctx,
-                                               struct pd_why *why);
+                                               bool (*row)(void *ctx, const struct store_checkpoint *c),
+                                               void *ctx, struct pd_why *why);
 PD_NODISCARD enum pd_err store_checkpoint_get(struct store *s, int64_t id,
-                                              bool (*row)(void *ctx, const struct store_checkpoint *c), void *ctx,
-                                              struct pd_why *why);
+                                              bool (*row)(void *ctx, const struct store_checkpoint *c),
+                                              void *ctx, struct pd_why *why);
 
 struct store_event_query {
-    int64_t since_id; /* only ids above */
+    int64_t since_id;       /* only ids above */
     int64_t job_id, run_id; /* 0 = any */
     int limit;
 };
@@ -271,15 +271,16 @@ PD_NODISCARD enum pd_err store_point_list(struct store *s, const struct store_po
                                           bool (*row)(void *ctx, const struct store_point *p), void *ctx,
                                           struct pd_why *why);
 
-/* The same points as at most `buckets` honest buckets (1..STORE_BUCKETS_MAX): every point falls into exactly one,
- * nothing is sampled. Long series are read from roll-ups; then bucket bounds lie between roll-ups.
+/* The same points as at most `buckets` honest buckets (1..STORE_BUCKETS_MAX): every point falls into exactly
+ * one, nothing is sampled. Long series are read from roll-ups; then bucket bounds lie between roll-ups.
  * *ret_points (may be NULL) = points represented. */
 PD_NODISCARD enum pd_err store_bucket_list(struct store *s, const struct store_point_query *q, int buckets,
                                            bool (*row)(void *ctx, const struct store_bucket *b), void *ctx,
                                            int64_t *ret_points, struct pd_why *why);
 
-PD_NODISCARD enum pd_err store_model_list(struct store *s, bool (*row)(void *ctx, const struct store_model *m),
-                                          void *ctx, struct pd_why *why);
+PD_NODISCARD enum pd_err store_model_list(struct store *s,
+                                          bool (*row)(void *ctx, const struct store_model *m), void *ctx,
+                                          struct pd_why *why);
 PD_NODISCARD enum pd_err store_model_get(struct store *s, const char *name,
                                          bool (*row)(void *ctx, const struct store_model *m), void *ctx,
                                          struct pd_why *why);
@@ -295,8 +296,8 @@ PD_NODISCARD enum pd_err store_alias_list(struct store *s, const char *model,
                                           bool (*row)(void *ctx, const struct store_alias *a), void *ctx,
                                           struct pd_why *why);
 /* Version behind an alias; PD_ERR_NOT_FOUND. */
-PD_NODISCARD enum pd_err store_alias_get(struct store *s, const char *model, const char *alias, int64_t *ret_n,
-                                         struct pd_why *why);
+PD_NODISCARD enum pd_err store_alias_get(struct store *s, const char *model, const char *alias,
+                                         int64_t *ret_n, struct pd_why *why);
 
 PD_NODISCARD enum pd_err store_blob_list(struct store *s, int64_t run_id, const char *key /* NULL = all */,
                                          bool (*row)(void *ctx, const struct store_blob *b), void *ctx,
@@ -310,8 +311,8 @@ PD_NODISCARD enum pd_err store_plan_get(struct store *s, const char *plan_digest
  * `scope` is "POST /api/v1/jobs". PD_OK: stored; *ret_status and `response` (appended) are
  * the first answer. PD_ERR_NOT_FOUND: unknown or too old. PD_ERR_CONFLICT: same key, other body. */
 PD_NODISCARD enum pd_err store_idem_get(struct store *s, const char *scope, const char *key,
-                                        const uint8_t body_sha256[32], int *ret_status, struct pd_buf *response,
-                                        struct pd_why *why);
+                                        const uint8_t body_sha256[32], int *ret_status,
+                                        struct pd_buf *response, struct pd_why *why);
 
 /* Counts for /metrics: jobs and runs by state. The arrays have the enums' _COUNT entries. */
 struct store_counts {
@@ -336,13 +337,13 @@ enum store_lane {
 
 struct store_work {
     enum store_lane lane;
-    int rows; /* about how many rows it writes: a group takes at most 1000; 0 counts as 1 */
+    int rows;  /* about how many rows it writes: a group takes at most 1000; 0 counts as 1 */
     bool keep; /* while the disk refuses, stays queued and is tried again, instead of failing */
-    /* Writer thread, inside the transaction. Anything but PD_OK undoes this work alone. May run again from the
-     * start (the group was rolled back by another's failure), so it must only overwrite its results. */
+    /* Writer thread, inside the transaction. Anything but PD_OK undoes this work alone. May run again from
+     * the start (the group was rolled back by another's failure), so it must only overwrite its results. */
     enum pd_err (*apply)(struct store_tx *tx, void *ctx, struct pd_why *why);
-    /* Writer thread, after the commit (or its failure, or apply's). Exactly once for an accepted work. Must be quick
-     * and never wait. May submit. NULL = nobody asks. */
+    /* Writer thread, after the commit (or its failure, or apply's). Exactly once for an accepted work. Must
+     * be quick and never wait. May submit. NULL = nobody asks. */
     void (*done)(void *ctx, enum pd_err err, const struct pd_why *why);
     void *ctx;
 };
@@ -350,22 +351,22 @@ struct store_work {
 /* What a commit brought, for streams. Called on the writer thread after each commit, before the dones. */
 struct store_commit {
     int64_t last_event_id;
-    bool events;          /* new events */
-    int64_t points;       /* metric points written */
-    const int64_t *runs;  /* runs that got metric points; borrowed */
-    int run_count;        /* at most STORE_COMMIT_RUNS; more are left out */
+    bool events;         /* new events */
+    int64_t points;      /* metric points written */
+    const int64_t *runs; /* runs that got metric points; borrowed */
+    int run_count;       /* at most STORE_COMMIT_RUNS; more are left out */
 };
 #define STORE_COMMIT_RUNS 64
 
 struct store_writer_options {
-    const char *state_dir;    /* the file is <state_dir>/polyd.db; its directory must exist */
-    bool external_checkpoint; /* leave WAL checkpoints to another program (Litestream) */
-    int lane_limit;           /* works waiting in each lane; 0 = 4096 */
+    const char *state_dir;        /* the file is <state_dir>/polyd.db; its directory must exist */
+    bool external_checkpoint;     /* leave WAL checkpoints to another program (Litestream) */
+    int lane_limit;               /* works waiting in each lane; 0 = 4096 */
     int limits[STORE_LANE_COUNT]; /* of single lanes; 0 = lane_limit */
 };
 
-/* Locks the state directory (PD_ERR_BUSY: another daemon has it), opens or creates the file, refuses a newer one
- * (PD_ERR_VERSION), migrates (after a copy of the old file with VACUUM INTO), and starts the thread. */
+/* Locks the state directory (PD_ERR_BUSY: another daemon has it), opens or creates the file, refuses a newer
+ * one (PD_ERR_VERSION), migrates (after a copy of the old file with VACUUM INTO), and starts the thread. */
 PD_NODISCARD enum pd_err store_writer_start(const struct store_writer_options *o, struct store_writer **ret,
                                             struct pd_why *why);
 /* Commits what is queued, stops, unlocks. Work handed in later is refused with PD_ERR_CLOSED. NULL is fine.
@@ -375,9 +376,9 @@ struct store_writer *store_writer_stop(struct store_writer *w);
 /* The file's path, for store_open_reader. Borrowed until the stop. */
 const char *store_writer_path(const struct store_writer *w);
 
-/* Hands the work in (copied; ctx stays the caller's). PD_ERR_BUSY: the lane is full. PD_ERR_FULL, PD_ERR_IO: the
- * last commit failed so and the store refuses writes until a probe succeeds. PD_ERR_CLOSED: stopping. Then `done`
- * is not called. Any thread. */
+/* Hands the work in (copied; ctx stays the caller's). PD_ERR_BUSY: the lane is full. PD_ERR_FULL, PD_ERR_IO:
+ * the last commit failed so and the store refuses writes until a probe succeeds. PD_ERR_CLOSED: stopping.
+ * Then `done` is not called. Any thread. */
 PD_NODISCARD enum pd_err store_writer_submit(struct store_writer *w, const struct store_work *work,
                                              struct pd_why *why);
 /* The same, waiting for the commit. Never from the writer thread or an HTTP thread. */
@@ -385,7 +386,8 @@ PD_NODISCARD enum pd_err store_writer_call(struct store_writer *w, const struct 
                                            struct pd_why *why);
 
 /* Sets or clears (NULL) the listener. Returns after a running call of the former one has ended. */
-void store_writer_listen(struct store_writer *w, void (*fn)(void *ctx, const struct store_commit *c), void *ctx);
+void store_writer_listen(struct store_writer *w, void (*fn)(void *ctx, const struct store_commit *c),
+                         void *ctx);
 
 /* PD_OK, or why writes are refused now (for /readyz). Any thread. */
 enum pd_err store_writer_health(struct store_writer *w, struct pd_why *why);

@@ -1,7 +1,8 @@
 /* daemon/store/tx.h: what a store_work may do inside the transaction. All of it runs on the writer thread.
  *
- * Every move of a state goes through store_job_move, store_run_move or store_attempt_move: they check the table
- * of allowed moves (PD_ERR_CONFLICT), write the row and its event, and keep the job in step with its runs. */
+ * Every move of a state goes through store_job_move, store_run_move or store_attempt_move: they check the
+ * table of allowed moves (PD_ERR_CONFLICT), write the row and its event, and keep the job in step with its
+ * runs. */
 #pragma once
 
 #include "daemon/store/store.h"
@@ -13,31 +14,35 @@ int64_t store_tx_now_us(struct store_tx *tx);
 /* ---- jobs and runs -------------------------------------------------------------------------- */
 
 struct store_job_new {
-    const char *name, *experiment, *template_name, *tags, *notes, *register_name, *owner; /* NULL = "" ("{}" for tags) */
+    const char *name, *experiment, *template_name, *tags, *notes, *register_name,
+        *owner;           /* NULL = "" ("{}" for tags) */
     const char *document; /* as submitted */
     int priority;
 };
-PD_NODISCARD enum pd_err store_job_insert(struct store_tx *tx, const struct store_job_new *job, int64_t *ret_id,
-                                          struct pd_why *why);
+PD_NODISCARD enum pd_err store_job_insert(struct store_tx *tx, const struct store_job_new *job,
+                                          int64_t *ret_id, struct pd_why *why);
 
 struct store_run_new {
-    const char *document; /* resolved, JSON */
+    const char *document;                    /* resolved, JSON */
     const char *config_digest, *plan_digest; /* hex */
-    const char *sweep;    /* NULL = "{}" */
-    const char *device;   /* "cpu", "cuda" */
+    const char *sweep;                       /* NULL = "{}" */
+    const char *device;                      /* "cpu", "cuda" */
     int slots, threads, priority, max_restarts;
-    int64_t total_steps;  /* -1 = unknown */
+    int64_t total_steps;                   /* -1 = unknown */
     int64_t time_limit_us, warn_before_us; /* 0 = none */
 };
 /* Adds the next run of the job, queued. */
-PD_NODISCARD enum pd_err store_run_insert(struct store_tx *tx, int64_t job_id, const struct store_run_new *run,
-                                          int64_t *ret_id, struct pd_why *why);
+PD_NODISCARD enum pd_err store_run_insert(struct store_tx *tx, int64_t job_id,
+                                          const struct store_run_new *run, int64_t *ret_id,
+                                          struct pd_why *why);
 
 /* `version`: the version the client saw (If-Match), or -1 = any. A mismatch is PD_ERR_STALE. */
-PD_NODISCARD enum pd_err store_job_cancel(struct store_tx *tx, int64_t job_id, int64_t version, const char *reason,
+PD_NODISCARD enum pd_err store_job_cancel(struct store_tx *tx, int64_t job_id, int64_t version,
+                                          const char *reason, struct pd_why *why);
+PD_NODISCARD enum pd_err store_job_pause(struct store_tx *tx, int64_t job_id, int64_t version,
+                                         struct pd_why *why);
+PD_NODISCARD enum pd_err store_job_resume(struct store_tx *tx, int64_t job_id, int64_t version,
                                           struct pd_why *why);
-PD_NODISCARD enum pd_err store_job_pause(struct store_tx *tx, int64_t job_id, int64_t version, struct pd_why *why);
-PD_NODISCARD enum pd_err store_job_resume(struct store_tx *tx, int64_t job_id, int64_t version, struct pd_why *why);
 
 /* NULL leaves a member as it is. */
 struct store_job_patch {
@@ -49,8 +54,8 @@ PD_NODISCARD enum pd_err store_job_update(struct store_tx *tx, int64_t job_id, i
                                           struct pd_why *why);
 
 /* One run of a job: cancel (graceful; a run not started ends at once). */
-PD_NODISCARD enum pd_err store_run_cancel(struct store_tx *tx, int64_t run_id, int64_t version, const char *reason,
-                                          struct pd_why *why);
+PD_NODISCARD enum pd_err store_run_cancel(struct store_tx *tx, int64_t run_id, int64_t version,
+                                          const char *reason, struct pd_why *why);
 
 /* The moves of the tables in daemon/spec/state.h. `outcome` counts only towards ended. */
 PD_NODISCARD enum pd_err store_run_move(struct store_tx *tx, int64_t run_id, enum spec_run_state to,
@@ -67,8 +72,8 @@ struct store_attempt_new {
     int64_t start_step; /* of the checkpoint it starts from; 0 = from scratch */
 };
 /* Moves the run to starting and adds attempt n + 1. */
-PD_NODISCARD enum pd_err store_attempt_insert(struct store_tx *tx, const struct store_attempt_new *a, int *ret_n,
-                                              struct pd_why *why);
+PD_NODISCARD enum pd_err store_attempt_insert(struct store_tx *tx, const struct store_attempt_new *a,
+                                              int *ret_n, struct pd_why *why);
 PD_NODISCARD enum pd_err store_attempt_process(struct store_tx *tx, int64_t run_id, int n, int64_t pid,
                                                int64_t pid_start, struct pd_why *why);
 PD_NODISCARD enum pd_err store_attempt_move(struct store_tx *tx, int64_t run_id, int n,
@@ -104,14 +109,15 @@ struct store_metric {
  * (PD_ERR_NOT_FOUND). An identical point again is ignored; another value at the same key, step and
  * time is kept beside it. *ret_new (may be NULL) = points that were new. */
 PD_NODISCARD enum pd_err store_metric_append(struct store_tx *tx, int64_t run_id, int attempt,
-                                             const struct store_metric *points, size_t count, int64_t *ret_new,
-                                             struct pd_why *why);
+                                             const struct store_metric *points, size_t count,
+                                             int64_t *ret_new, struct pd_why *why);
 
 /* ---- events, checkpoints, blobs ------------------------------------------------------------- */
 
 /* `data` is a JSON object. *ret_id may be NULL. */
-PD_NODISCARD enum pd_err store_event_add(struct store_tx *tx, const char *kind, int64_t job_id, int64_t run_id,
-                                         int64_t attempt, const char *data, int64_t *ret_id, struct pd_why *why);
+PD_NODISCARD enum pd_err store_event_add(struct store_tx *tx, const char *kind, int64_t job_id,
+                                         int64_t run_id, int64_t attempt, const char *data, int64_t *ret_id,
+                                         struct pd_why *why);
 
 /* id, created_us, deleted_us are ignored. *ret_id may be NULL. */
 PD_NODISCARD enum pd_err store_checkpoint_insert(struct store_tx *tx, const struct store_checkpoint *c,
@@ -122,7 +128,8 @@ PD_NODISCARD enum pd_err store_checkpoint_delete_path(struct store_tx *tx, int64
                                                       struct pd_why *why);
 /* Marks the run's checkpoints whose file is gone: its worker removed them and died before it could say so. */
 PD_NODISCARD enum pd_err store_checkpoint_sweep(struct store_tx *tx, int64_t run_id, struct pd_why *why);
-PD_NODISCARD enum pd_err store_blob_insert(struct store_tx *tx, const struct store_blob *b, struct pd_why *why);
+PD_NODISCARD enum pd_err store_blob_insert(struct store_tx *tx, const struct store_blob *b,
+                                           struct pd_why *why);
 
 /* ---- models --------------------------------------------------------------------------------- */
 
@@ -132,11 +139,12 @@ PD_NODISCARD enum pd_err store_model_register(struct store_tx *tx, const char *m
 /* The best checkpoint of the run (else its newest), for `register`. PD_ERR_NOT_FOUND if it has none. */
 PD_NODISCARD enum pd_err store_checkpoint_choose(struct store_tx *tx, int64_t run_id, int64_t *ret_id,
                                                  struct pd_why *why);
-/* If the job is done and asked for it (`register`): registers the best checkpoint of its runs. *ret_n = 0 when
- * there is nothing to do. */
-PD_NODISCARD enum pd_err store_job_register(struct store_tx *tx, int64_t run_id, int64_t *ret_n, struct pd_why *why);
-PD_NODISCARD enum pd_err store_model_set_loaded(struct store_tx *tx, const char *model, int64_t n, bool loaded,
-                                                struct pd_why *why);
+/* If the job is done and asked for it (`register`): registers the best checkpoint of its runs. *ret_n = 0
+ * when there is nothing to do. */
+PD_NODISCARD enum pd_err store_job_register(struct store_tx *tx, int64_t run_id, int64_t *ret_n,
+                                            struct pd_why *why);
+PD_NODISCARD enum pd_err store_model_set_loaded(struct store_tx *tx, const char *model, int64_t n,
+                                                bool loaded, struct pd_why *why);
 /* n = 0 removes the alias. */
 PD_NODISCARD enum pd_err store_alias_set(struct store_tx *tx, const char *model, const char *alias, int64_t n,
                                          struct pd_why *why);
@@ -146,18 +154,19 @@ PD_NODISCARD enum pd_err store_alias_set(struct store_tx *tx, const char *model,
 PD_NODISCARD enum pd_err store_plan_put(struct store_tx *tx, const char *plan_digest, const char *plan,
                                         struct pd_why *why);
 
-/* Idempotency: call claim first in `apply`. PD_OK: new; write, then store_idem_finish with the answer's status
- * and body in the same apply. PD_ERR_EXISTS: it was answered; *ret_status and `response` (appended) are the
- * first answer: return PD_OK from apply without writing. PD_ERR_CONFLICT: same key, other body. */
+/* Idempotency: call claim first in `apply`. PD_OK: new; write, then store_idem_finish with the answer's
+ * status and body in the same apply. PD_ERR_EXISTS: it was answered; *ret_status and `response` (appended)
+ * are the first answer: return PD_OK from apply without writing. PD_ERR_CONFLICT: same key, other body. */
 PD_NODISCARD enum pd_err store_idem_claim(struct store_tx *tx, const char *scope, const char *key,
-                                          const uint8_t body_sha256[32], int *ret_status, struct pd_buf *response,
-                                          struct pd_why *why);
-PD_NODISCARD enum pd_err store_idem_finish(struct store_tx *tx, const char *scope, const char *key, int status,
-                                           const void *response, size_t len, struct pd_why *why);
+                                          const uint8_t body_sha256[32], int *ret_status,
+                                          struct pd_buf *response, struct pd_why *why);
+PD_NODISCARD enum pd_err store_idem_finish(struct store_tx *tx, const char *scope, const char *key,
+                                           int status, const void *response, size_t len, struct pd_why *why);
 
 /* Appends `text` as a JSON string with its quotes; bytes that are no UTF-8 become '?'. For event data. */
 void store_json_text(struct pd_buf *b, const char *text);
 
 /* Appends to the audit log. before and after are JSON or NULL. */
-PD_NODISCARD enum pd_err store_audit(struct store_tx *tx, const char *who, const char *what, const char *target,
-                                     const char *before, const char *after, struct pd_why *why);
+PD_NODISCARD enum pd_err store_audit(struct store_tx *tx, const char *who, const char *what,
+                                     const char *target, const char *before, const char *after,
+                                     struct pd_why *why);

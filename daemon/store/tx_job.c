@@ -1,5 +1,5 @@
-/* Jobs, runs and attempts. Moves: the one function of each level checks the table (daemon/spec/state.h), writes
- * the row and its event. A job follows its runs (job_follow), in the same transaction. */
+/* Jobs, runs and attempts. Moves: the one function of each level checks the table (daemon/spec/state.h),
+ * writes the row and its event. A job follows its runs (job_follow), in the same transaction. */
 #include <stdio.h>
 #include <string.h>
 
@@ -12,13 +12,14 @@ int64_t store_tx_now_us(struct store_tx *tx)
 
 /* ---- events --------------------------------------------------------------------------------- */
 
-enum pd_err store_event_add(struct store_tx *tx, const char *kind, int64_t job_id, int64_t run_id, int64_t attempt,
-                            const char *data, int64_t *ret_id, struct pd_why *why)
+enum pd_err store_event_add(struct store_tx *tx, const char *kind, int64_t job_id, int64_t run_id,
+                            int64_t attempt, const char *data, int64_t *ret_id, struct pd_why *why)
 {
-    enum pd_err err = db_run(tx->db, why,
-                             "INSERT INTO event (time_us, kind, job_id, run_id, attempt, data) VALUES (?1, ?2, ?3, ?4, "
-                             "?5, ?6)",
-                             "itiiit", tx->now_us, kind, job_id, run_id, attempt, data);
+    enum pd_err err =
+        db_run(tx->db, why,
+               "INSERT INTO event (time_us, kind, job_id, run_id, attempt, data) VALUES (?1, ?2, ?3, ?4, "
+               "?5, ?6)",
+               "itiiit", tx->now_us, kind, job_id, run_id, attempt, data);
 
     if (err != PD_OK)
         return err;
@@ -30,9 +31,9 @@ enum pd_err store_event_add(struct store_tx *tx, const char *kind, int64_t job_i
 }
 
 /* {"from":..,"to":..,"<extra>":..,"reason":..} */
-static enum pd_err move_event(struct store_tx *tx, const char *kind, int64_t job_id, int64_t run_id, int64_t attempt,
-                              const char *from, const char *to, const char *extra_key, const char *extra,
-                              const char *reason, struct pd_why *why)
+static enum pd_err move_event(struct store_tx *tx, const char *kind, int64_t job_id, int64_t run_id,
+                              int64_t attempt, const char *from, const char *to, const char *extra_key,
+                              const char *extra, const char *reason, struct pd_why *why)
 {
     struct pd_buf b;
     enum pd_err err;
@@ -75,12 +76,13 @@ enum pd_err store_job_insert(struct store_tx *tx, const struct store_job_new *jo
     enum pd_err err;
     int64_t id;
 
-    err = db_run(tx->db, why,
-                 "INSERT INTO job (state, name, experiment, template, tags, notes, register_name, owner, priority, "
-                 "created_us, document) VALUES ('queued', ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
-                 "tttttttiit", job->name, job->experiment, or_empty(job->template_name), job->tags ? job->tags : "{}",
-                 or_empty(job->notes), or_empty(job->register_name), or_empty(job->owner), (int64_t)job->priority,
-                 tx->now_us, job->document);
+    err = db_run(
+        tx->db, why,
+        "INSERT INTO job (state, name, experiment, template, tags, notes, register_name, owner, priority, "
+        "created_us, document) VALUES ('queued', ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
+        "tttttttiit", job->name, job->experiment, or_empty(job->template_name), job->tags ? job->tags : "{}",
+        or_empty(job->notes), or_empty(job->register_name), or_empty(job->owner), (int64_t)job->priority,
+        tx->now_us, job->document);
     if (err != PD_OK)
         return err;
     id = sqlite3_last_insert_rowid(tx->db->db);
@@ -98,8 +100,9 @@ struct job_state {
 static enum pd_err job_state(struct store_tx *tx, int64_t id, struct job_state *ret, struct pd_why *why)
 {
     sqlite3_stmt *st;
-    enum pd_err err = db_bind(tx->db, &st, why, "SELECT state, version, runs, runs_ended, runs_failed FROM job WHERE id = ?1",
-                              "i", id);
+    enum pd_err err =
+        db_bind(tx->db, &st, why,
+                "SELECT state, version, runs, runs_ended, runs_failed FROM job WHERE id = ?1", "i", id);
 
     if (err == PD_OK)
         err = db_step(tx->db, st, why);
@@ -127,45 +130,50 @@ static enum pd_err job_move(struct store_tx *tx, int64_t id, enum spec_job_state
         return pd_fail(why, PD_ERR_CONFLICT, "job %lld is %s: it cannot become %s", (long long)id,
                        spec_job_state_name(from), spec_job_state_name(to));
     err = db_run(tx->db, why,
-                 "UPDATE job SET state = ?2, version = version + 1, reason = coalesce(?3, reason), started_us = CASE WHEN "
-                 "?4 AND started_us = 0 THEN ?6 ELSE started_us END, ended_us = CASE WHEN ?5 THEN ?6 ELSE 0 END WHERE id "
+                 "UPDATE job SET state = ?2, version = version + 1, reason = coalesce(?3, reason), "
+                 "started_us = CASE WHEN "
+                 "?4 AND started_us = 0 THEN ?6 ELSE started_us END, ended_us = CASE WHEN ?5 THEN ?6 ELSE 0 "
+                 "END WHERE id "
                  "= ?1",
-                 "ittiii", id, spec_job_state_name(to), reason, (int64_t)(to == SPEC_JOB_RUNNING), (int64_t)final,
-                 tx->now_us);
+                 "ittiii", id, spec_job_state_name(to), reason, (int64_t)(to == SPEC_JOB_RUNNING),
+                 (int64_t) final, tx->now_us);
     if (err != PD_OK)
         return err;
-    return move_event(tx, "job.state", id, 0, 0, spec_job_state_name(from), spec_job_state_name(to), NULL, NULL,
-                      reason, why);
+    return move_event(tx, "job.state", id, 0, 0, spec_job_state_name(from), spec_job_state_name(to), NULL,
+                      NULL, reason, why);
 }
 
-static enum pd_err check_version_of(const char *what, int64_t id, int64_t have, int64_t wanted, struct pd_why *why)
+static enum pd_err check_version_of(const char *what, int64_t id, int64_t have, int64_t wanted,
+                                    struct pd_why *why)
 {
     if (wanted >= 0 && wanted != have)
-        return pd_fail(why, PD_ERR_STALE, "%s %lld has version %lld, not %lld", what, (long long)id, (long long)have,
-                       (long long)wanted);
+        return pd_fail(why, PD_ERR_STALE, "%s %lld has version %lld, not %lld", what, (long long)id,
+                       (long long)have, (long long)wanted);
     return PD_OK;
 }
 
 /* After a run ended: the counters, and the job's own end. */
-static enum pd_err job_follow_end(struct store_tx *tx, int64_t job_id, enum spec_outcome outcome, struct pd_why *why)
+static enum pd_err job_follow_end(struct store_tx *tx, int64_t job_id, enum spec_outcome outcome,
+                                  struct pd_why *why)
 {
     struct job_state j;
     enum pd_err err;
     int64_t cancelled;
     enum spec_job_state to;
 
-    err = db_run(tx->db, why,
-                 "UPDATE job SET runs_ended = runs_ended + 1, runs_failed = runs_failed + ?2, version = version + 1 "
-                 "WHERE id = ?1",
-                 "ii", job_id, (int64_t)(outcome == SPEC_OUTCOME_FAILED));
+    err = db_run(
+        tx->db, why,
+        "UPDATE job SET runs_ended = runs_ended + 1, runs_failed = runs_failed + ?2, version = version + 1 "
+        "WHERE id = ?1",
+        "ii", job_id, (int64_t)(outcome == SPEC_OUTCOME_FAILED));
     if (err == PD_OK)
         err = job_state(tx, job_id, &j, why);
     if (err != PD_OK || j.ended < j.runs || spec_job_state_final(j.state))
         return err;
     if (j.state == SPEC_JOB_CANCELLING)
         return job_move(tx, job_id, j.state, SPEC_JOB_CANCELLED, NULL, why);
-    err = db_int(tx->db, &cancelled, why, "SELECT count(*) FROM run WHERE job_id = ?1 AND outcome = 'cancelled'", "i",
-                 job_id);
+    err = db_int(tx->db, &cancelled, why,
+                 "SELECT count(*) FROM run WHERE job_id = ?1 AND outcome = 'cancelled'", "i", job_id);
     if (err != PD_OK)
         return err;
     if (cancelled == j.runs) {
@@ -187,8 +195,8 @@ static enum pd_err job_follow_end(struct store_tx *tx, int64_t job_id, enum spec
 
 /* ---- runs ----------------------------------------------------------------------------------- */
 
-enum pd_err store_run_insert(struct store_tx *tx, int64_t job_id, const struct store_run_new *run, int64_t *ret_id,
-                             struct pd_why *why)
+enum pd_err store_run_insert(struct store_tx *tx, int64_t job_id, const struct store_run_new *run,
+                             int64_t *ret_id, struct pd_why *why)
 {
     enum pd_err err;
     int64_t id, n;
@@ -198,18 +206,21 @@ enum pd_err store_run_insert(struct store_tx *tx, int64_t job_id, const struct s
         return pd_fail(why, err, "no job %lld", (long long)job_id);
     if (err != PD_OK)
         return err;
-    err = db_run(tx->db, why,
-                 "INSERT INTO run (job_id, n, state, device, slots, threads, priority, max_restarts, total_steps, "
-                 "time_limit_us, warn_before_us, created_us, config_digest, plan_digest, sweep, document) VALUES (?1, ?2, "
-                 "'queued', ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)",
-                 "iitiiiiiiiitttt", job_id, n, run->device, (int64_t)run->slots, (int64_t)run->threads,
-                 (int64_t)run->priority, (int64_t)run->max_restarts, run->total_steps, run->time_limit_us,
-                 run->warn_before_us, tx->now_us, or_empty(run->config_digest), or_empty(run->plan_digest),
-                 run->sweep ? run->sweep : "{}", run->document);
+    err = db_run(
+        tx->db, why,
+        "INSERT INTO run (job_id, n, state, device, slots, threads, priority, max_restarts, total_steps, "
+        "time_limit_us, warn_before_us, created_us, config_digest, plan_digest, sweep, document) VALUES (?1, "
+        "?2, "
+        "'queued', ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)",
+        "iitiiiiiiiitttt", job_id, n, run->device, (int64_t)run->slots, (int64_t)run->threads,
+        (int64_t)run->priority, (int64_t)run->max_restarts, run->total_steps, run->time_limit_us,
+        run->warn_before_us, tx->now_us, or_empty(run->config_digest), or_empty(run->plan_digest),
+        run->sweep ? run->sweep : "{}", run->document);
     if (err != PD_OK)
         return err;
     id = sqlite3_last_insert_rowid(tx->db->db);
-    err = db_run(tx->db, why, "UPDATE job SET runs = runs + 1, version = version + 1 WHERE id = ?1", "i", job_id);
+    err = db_run(tx->db, why, "UPDATE job SET runs = runs + 1, version = version + 1 WHERE id = ?1", "i",
+                 job_id);
     if (err == PD_OK)
         err = move_event(tx, "run.state", job_id, id, 0, NULL, "queued", NULL, NULL, NULL, why);
     if (err == PD_OK)
@@ -226,7 +237,8 @@ struct run_state {
 static enum pd_err run_state(struct store_tx *tx, int64_t id, struct run_state *ret, struct pd_why *why)
 {
     sqlite3_stmt *st;
-    enum pd_err err = db_bind(tx->db, &st, why, "SELECT state, job_id, version, attempts FROM run WHERE id = ?1", "i", id);
+    enum pd_err err =
+        db_bind(tx->db, &st, why, "SELECT state, job_id, version, attempts FROM run WHERE id = ?1", "i", id);
 
     if (err == PD_OK)
         err = db_step(tx->db, st, why);
@@ -253,8 +265,9 @@ enum pd_err store_run_state(struct store_tx *tx, int64_t run_id, enum spec_run_s
     return err;
 }
 
-static enum pd_err run_move(struct store_tx *tx, int64_t id, const struct run_state *r, enum spec_run_state to,
-                            enum spec_outcome outcome, const char *reason, struct pd_why *why)
+static enum pd_err run_move(struct store_tx *tx, int64_t id, const struct run_state *r,
+                            enum spec_run_state to, enum spec_outcome outcome, const char *reason,
+                            struct pd_why *why)
 {
     const char *outcome_name = to == SPEC_RUN_ENDED ? spec_outcome_name(outcome) : "";
     struct job_state j;
@@ -264,8 +277,10 @@ static enum pd_err run_move(struct store_tx *tx, int64_t id, const struct run_st
         return pd_fail(why, PD_ERR_CONFLICT, "run %lld is %s: it cannot become %s", (long long)id,
                        spec_run_state_name(r->state), spec_run_state_name(to));
     err = db_run(tx->db, why,
-                 "UPDATE run SET state = ?2, outcome = ?3, version = version + 1, reason = ?4, started_us = CASE WHEN ?5 "
-                 "AND started_us = 0 THEN ?7 ELSE started_us END, ended_us = CASE WHEN ?6 THEN ?7 ELSE 0 END WHERE id = ?1",
+                 "UPDATE run SET state = ?2, outcome = ?3, version = version + 1, reason = ?4, started_us = "
+                 "CASE WHEN ?5 "
+                 "AND started_us = 0 THEN ?7 ELSE started_us END, ended_us = CASE WHEN ?6 THEN ?7 ELSE 0 END "
+                 "WHERE id = ?1",
                  "itttiii", id, spec_run_state_name(to), outcome_name, or_empty(reason),
                  (int64_t)(to == SPEC_RUN_RUNNING), (int64_t)(to == SPEC_RUN_ENDED), tx->now_us);
     if (err == PD_OK)
@@ -281,8 +296,8 @@ static enum pd_err run_move(struct store_tx *tx, int64_t id, const struct run_st
     return err;
 }
 
-enum pd_err store_run_move(struct store_tx *tx, int64_t run_id, enum spec_run_state to, enum spec_outcome outcome,
-                           const char *reason, struct pd_why *why)
+enum pd_err store_run_move(struct store_tx *tx, int64_t run_id, enum spec_run_state to,
+                           enum spec_outcome outcome, const char *reason, struct pd_why *why)
 {
     struct run_state r;
     enum pd_err err = run_state(tx, run_id, &r, why);
@@ -292,13 +307,15 @@ enum pd_err store_run_move(struct store_tx *tx, int64_t run_id, enum spec_run_st
 
 enum pd_err store_run_set_reason(struct store_tx *tx, int64_t run_id, const char *reason, struct pd_why *why)
 {
-    return db_run(tx->db, why, "UPDATE run SET reason = ?2, version = version + 1 WHERE id = ?1", "it", run_id, reason);
+    return db_run(tx->db, why, "UPDATE run SET reason = ?2, version = version + 1 WHERE id = ?1", "it",
+                  run_id, reason);
 }
 
 enum pd_err store_run_set_backoff(struct store_tx *tx, int64_t run_id, int restarts, int64_t not_before_us,
                                   struct pd_why *why)
 {
-    return db_run(tx->db, why, "UPDATE run SET restarts = ?2, not_before_us = ?3, version = version + 1 WHERE id = ?1",
+    return db_run(tx->db, why,
+                  "UPDATE run SET restarts = ?2, not_before_us = ?3, version = version + 1 WHERE id = ?1",
                   "iii", run_id, (int64_t)restarts, not_before_us);
 }
 
@@ -331,14 +348,15 @@ enum pd_err store_run_cancel(struct store_tx *tx, int64_t run_id, int64_t versio
 
 /* One page of the job's runs that have not ended, by id above `after`. */
 #define RUNS_AT_ONCE 256
-static enum pd_err live_runs(struct store_tx *tx, int64_t job_id, int64_t after, int64_t ids[RUNS_AT_ONCE], int *ret_n,
-                             struct pd_why *why)
+static enum pd_err live_runs(struct store_tx *tx, int64_t job_id, int64_t after, int64_t ids[RUNS_AT_ONCE],
+                             int *ret_n, struct pd_why *why)
 {
     sqlite3_stmt *st;
     int n = 0;
-    enum pd_err err = db_bind(tx->db, &st, why,
-                              "SELECT id FROM run WHERE job_id = ?1 AND id > ?2 AND state <> 'ended' ORDER BY id LIMIT ?3",
-                              "iii", job_id, after, (int64_t)RUNS_AT_ONCE);
+    enum pd_err err =
+        db_bind(tx->db, &st, why,
+                "SELECT id FROM run WHERE job_id = ?1 AND id > ?2 AND state <> 'ended' ORDER BY id LIMIT ?3",
+                "iii", job_id, after, (int64_t)RUNS_AT_ONCE);
 
     while (err == PD_OK && (err = db_step(tx->db, st, why)) == PD_OK)
         ids[n++] = sqlite3_column_int64(st, 0);
@@ -367,8 +385,9 @@ static enum pd_err run_command(struct store_tx *tx, int64_t id, enum job_command
             return run_move(tx, id, &r, SPEC_RUN_PAUSED, SPEC_OUTCOME_CANCELLED, "paused with its job", why);
         return PD_OK;
     case COMMAND_RESUME:
-        return r.state == SPEC_RUN_PAUSED ? run_move(tx, id, &r, SPEC_RUN_QUEUED, SPEC_OUTCOME_CANCELLED, NULL, why)
-                                          : PD_OK;
+        return r.state == SPEC_RUN_PAUSED
+                   ? run_move(tx, id, &r, SPEC_RUN_QUEUED, SPEC_OUTCOME_CANCELLED, NULL, why)
+                   : PD_OK;
     }
     return PD_OK;
 }
@@ -427,8 +446,8 @@ enum pd_err store_job_resume(struct store_tx *tx, int64_t job_id, int64_t versio
     return job_command(tx, job_id, version, COMMAND_RESUME, SPEC_JOB_QUEUED, NULL, why);
 }
 
-enum pd_err store_job_update(struct store_tx *tx, int64_t job_id, int64_t version, const struct store_job_patch *patch,
-                             int64_t *ret_version, struct pd_why *why)
+enum pd_err store_job_update(struct store_tx *tx, int64_t job_id, int64_t version,
+                             const struct store_job_patch *patch, int64_t *ret_version, struct pd_why *why)
 {
     int64_t priority = patch->priority ? *patch->priority : 0;
     struct job_state j;
@@ -438,14 +457,16 @@ enum pd_err store_job_update(struct store_tx *tx, int64_t job_id, int64_t versio
         err = check_version_of("job", job_id, j.version, version, why);
     if (err == PD_OK)
         err = db_run(tx->db, why,
-                     "UPDATE job SET name = coalesce(?2, name), tags = coalesce(?3, tags), notes = coalesce(?4, notes), "
+                     "UPDATE job SET name = coalesce(?2, name), tags = coalesce(?3, tags), notes = "
+                     "coalesce(?4, notes), "
                      "priority = CASE WHEN ?5 THEN ?6 ELSE priority END, version = version + 1 WHERE id = ?1",
-                     "itttii", job_id, patch->name, patch->tags, patch->notes, (int64_t)(patch->priority != NULL),
-                     priority);
+                     "itttii", job_id, patch->name, patch->tags, patch->notes,
+                     (int64_t)(patch->priority != NULL), priority);
     if (err == PD_OK && patch->priority)
-        err = db_run(tx->db, why,
-                     "UPDATE run SET priority = ?2, version = version + 1 WHERE job_id = ?1 AND state <> 'ended'", "ii",
-                     job_id, priority);
+        err = db_run(
+            tx->db, why,
+            "UPDATE run SET priority = ?2, version = version + 1 WHERE job_id = ?1 AND state <> 'ended'",
+            "ii", job_id, priority);
     if (err == PD_OK)
         err = store_event_add(tx, "job.changed", job_id, 0, 0, "{}", NULL, why);
     if (err == PD_OK && ret_version)
@@ -455,7 +476,8 @@ enum pd_err store_job_update(struct store_tx *tx, int64_t job_id, int64_t versio
 
 /* ---- attempts ------------------------------------------------------------------------------- */
 
-static enum pd_err allocate(struct store_tx *tx, int64_t run_id, int n, const char *devices, struct pd_why *why)
+static enum pd_err allocate(struct store_tx *tx, int64_t run_id, int n, const char *devices,
+                            struct pd_why *why)
 {
     enum pd_err err = PD_OK;
 
@@ -467,7 +489,8 @@ static enum pd_err allocate(struct store_tx *tx, int64_t run_id, int n, const ch
             return pd_fail(why, PD_ERR_INTERNAL, "a device name is too long");
         memcpy(name, at, len);
         name[len] = '\0';
-        err = db_run(tx->db, why, "INSERT INTO allocation (device, from_us, run_id, attempt) VALUES (?1, ?2, ?3, ?4)",
+        err = db_run(tx->db, why,
+                     "INSERT INTO allocation (device, from_us, run_id, attempt) VALUES (?1, ?2, ?3, ?4)",
                      "tiii", name, tx->now_us, run_id, (int64_t)n);
         at += len + (at[len] == ',');
     }
@@ -486,17 +509,19 @@ enum pd_err store_attempt_insert(struct store_tx *tx, const struct store_attempt
         return err;
     n = r.attempts + 1;
     err = db_run(tx->db, why,
-                 "INSERT INTO attempt (run_id, n, state, devices, token_sha256, start_step, step, created_us) VALUES (?1, "
+                 "INSERT INTO attempt (run_id, n, state, devices, token_sha256, start_step, step, "
+                 "created_us) VALUES (?1, "
                  "?2, 'starting', ?3, ?4, ?5, ?5, ?6)",
-                 "iitbii", a->run_id, (int64_t)n, a->devices, a->token_sha256, (int64_t)sizeof a->token_sha256,
-                 a->start_step, tx->now_us);
+                 "iitbii", a->run_id, (int64_t)n, a->devices, a->token_sha256,
+                 (int64_t)sizeof a->token_sha256, a->start_step, tx->now_us);
     if (err == PD_OK)
-        err = db_run(tx->db, why, "UPDATE run SET attempts = ?2, step = ?3 WHERE id = ?1", "iii", a->run_id, (int64_t)n,
-                     a->start_step);
+        err = db_run(tx->db, why, "UPDATE run SET attempts = ?2, step = ?3 WHERE id = ?1", "iii", a->run_id,
+                     (int64_t)n, a->start_step);
     if (err == PD_OK)
         err = allocate(tx, a->run_id, n, a->devices, why);
     if (err == PD_OK)
-        err = move_event(tx, "attempt.state", r.job_id, a->run_id, n, NULL, "starting", "devices", a->devices, NULL, why);
+        err = move_event(tx, "attempt.state", r.job_id, a->run_id, n, NULL, "starting", "devices", a->devices,
+                         NULL, why);
     r.attempts = n;
     if (err == PD_OK)
         err = run_move(tx, a->run_id, &r, SPEC_RUN_STARTING, SPEC_OUTCOME_CANCELLED, NULL, why);
@@ -508,12 +533,13 @@ enum pd_err store_attempt_insert(struct store_tx *tx, const struct store_attempt
 enum pd_err store_attempt_process(struct store_tx *tx, int64_t run_id, int n, int64_t pid, int64_t pid_start,
                                   struct pd_why *why)
 {
-    return db_run(tx->db, why, "UPDATE attempt SET pid = ?3, pid_start = ?4 WHERE run_id = ?1 AND n = ?2", "iiii", run_id,
-                  (int64_t)n, pid, pid_start);
+    return db_run(tx->db, why, "UPDATE attempt SET pid = ?3, pid_start = ?4 WHERE run_id = ?1 AND n = ?2",
+                  "iiii", run_id, (int64_t)n, pid, pid_start);
 }
 
 enum pd_err store_attempt_move(struct store_tx *tx, int64_t run_id, int n, enum spec_attempt_state to,
-                               enum spec_cause cause, const char *message, int exit_status, struct pd_why *why)
+                               enum spec_cause cause, const char *message, int exit_status,
+                               struct pd_why *why)
 {
     const char *cause_name = to == SPEC_ATTEMPT_ENDED ? spec_cause_name(cause) : "";
     enum spec_attempt_state from;
@@ -522,7 +548,8 @@ enum pd_err store_attempt_move(struct store_tx *tx, int64_t run_id, int n, enum 
     enum pd_err err;
 
     err = db_bind(tx->db, &st, why,
-                  "SELECT a.state, r.job_id, a.created_us FROM attempt a JOIN run r ON r.id = a.run_id WHERE a.run_id = ?1 "
+                  "SELECT a.state, r.job_id, a.created_us FROM attempt a JOIN run r ON r.id = a.run_id WHERE "
+                  "a.run_id = ?1 "
                   "AND a.n = ?2",
                   "ii", run_id, (int64_t)n);
     if (err == PD_OK)
@@ -537,19 +564,22 @@ enum pd_err store_attempt_move(struct store_tx *tx, int64_t run_id, int n, enum 
         err = pd_fail(why, PD_ERR_CORRUPT, "attempt %lld/%d is in no known state", (long long)run_id, n);
     db_done(st);
     if (err == PD_OK && !spec_attempt_move_allowed(from, to))
-        err = pd_fail(why, PD_ERR_CONFLICT, "attempt %lld/%d is %s: it cannot become %s", (long long)run_id, n,
-                      spec_attempt_state_name(from), spec_attempt_state_name(to));
+        err = pd_fail(why, PD_ERR_CONFLICT, "attempt %lld/%d is %s: it cannot become %s", (long long)run_id,
+                      n, spec_attempt_state_name(from), spec_attempt_state_name(to));
     if (err != PD_OK)
         return err;
     err = db_run(tx->db, why,
-                 "UPDATE attempt SET state = ?3, cause = ?4, message = coalesce(?5, message), exit_status = CASE WHEN ?6 >= "
-                 "0 THEN ?6 ELSE exit_status END, started_us = CASE WHEN ?7 AND started_us = 0 THEN ?9 ELSE started_us "
+                 "UPDATE attempt SET state = ?3, cause = ?4, message = coalesce(?5, message), exit_status = "
+                 "CASE WHEN ?6 >= "
+                 "0 THEN ?6 ELSE exit_status END, started_us = CASE WHEN ?7 AND started_us = 0 THEN ?9 ELSE "
+                 "started_us "
                  "END, ended_us = CASE WHEN ?8 THEN ?9 ELSE 0 END WHERE run_id = ?1 AND n = ?2",
                  "iitttiiii", run_id, (int64_t)n, spec_attempt_state_name(to), cause_name, message,
-                 (int64_t)exit_status, (int64_t)(to == SPEC_ATTEMPT_RUNNING), (int64_t)(to == SPEC_ATTEMPT_ENDED),
-                 tx->now_us);
+                 (int64_t)exit_status, (int64_t)(to == SPEC_ATTEMPT_RUNNING),
+                 (int64_t)(to == SPEC_ATTEMPT_ENDED), tx->now_us);
     if (err == PD_OK && to == SPEC_ATTEMPT_ENDED) {
-        err = db_run(tx->db, why, "UPDATE allocation SET to_us = max(from_us, ?3) WHERE run_id = ?1 AND attempt = ?2",
+        err = db_run(tx->db, why,
+                     "UPDATE allocation SET to_us = max(from_us, ?3) WHERE run_id = ?1 AND attempt = ?2",
                      "iii", run_id, (int64_t)n, tx->now_us);
         if (err == PD_OK)
             err = db_run(tx->db, why, "UPDATE run SET used_us = used_us + ?2 WHERE id = ?1", "ii", run_id,
@@ -561,18 +591,20 @@ enum pd_err store_attempt_move(struct store_tx *tx, int64_t run_id, int n, enum 
     return err;
 }
 
-enum pd_err store_attempt_set_start(struct store_tx *tx, int64_t run_id, int n, int64_t step, struct pd_why *why)
+enum pd_err store_attempt_set_start(struct store_tx *tx, int64_t run_id, int n, int64_t step,
+                                    struct pd_why *why)
 {
-    return db_run(tx->db, why, "UPDATE attempt SET start_step = ?3 WHERE run_id = ?1 AND n = ?2", "iii", run_id,
-                  (int64_t)n, step);
+    return db_run(tx->db, why, "UPDATE attempt SET start_step = ?3 WHERE run_id = ?1 AND n = ?2", "iii",
+                  run_id, (int64_t)n, step);
 }
 
-enum pd_err store_attempt_progressed(struct store_tx *tx, int64_t run_id, int n, bool *ret, struct pd_why *why)
+enum pd_err store_attempt_progressed(struct store_tx *tx, int64_t run_id, int n, bool *ret,
+                                     struct pd_why *why)
 {
     int64_t count = 0;
-    enum pd_err err = db_int(tx->db, &count, why,
-                             "SELECT count(*) FROM checkpoint WHERE run_id = ?1 AND attempt = ?2", "ii", run_id,
-                             (int64_t)n);
+    enum pd_err err =
+        db_int(tx->db, &count, why, "SELECT count(*) FROM checkpoint WHERE run_id = ?1 AND attempt = ?2",
+               "ii", run_id, (int64_t)n);
 
     if (err == PD_OK)
         *ret = count > 0;
@@ -582,14 +614,16 @@ enum pd_err store_attempt_progressed(struct store_tx *tx, int64_t run_id, int n,
 enum pd_err store_attempt_progress(struct store_tx *tx, int64_t run_id, int n, int64_t step, int64_t total,
                                    int64_t log_bytes, struct pd_why *why)
 {
-    enum pd_err err = db_run(tx->db, why,
-                             "UPDATE attempt SET step = CASE WHEN ?3 >= 0 THEN ?3 ELSE step END, log_bytes = CASE WHEN ?4 "
-                             ">= 0 THEN ?4 ELSE log_bytes END WHERE run_id = ?1 AND n = ?2",
-                             "iiii", run_id, (int64_t)n, step, log_bytes);
+    enum pd_err err =
+        db_run(tx->db, why,
+               "UPDATE attempt SET step = CASE WHEN ?3 >= 0 THEN ?3 ELSE step END, log_bytes = CASE WHEN ?4 "
+               ">= 0 THEN ?4 ELSE log_bytes END WHERE run_id = ?1 AND n = ?2",
+               "iiii", run_id, (int64_t)n, step, log_bytes);
 
     if (err == PD_OK && (step >= 0 || total >= 0))
         err = db_run(tx->db, why,
-                     "UPDATE run SET step = CASE WHEN ?3 >= 0 THEN ?3 ELSE step END, total_steps = CASE WHEN ?4 >= 0 THEN "
+                     "UPDATE run SET step = CASE WHEN ?3 >= 0 THEN ?3 ELSE step END, total_steps = CASE WHEN "
+                     "?4 >= 0 THEN "
                      "?4 ELSE total_steps END, version = version + 1 WHERE id = ?1 AND attempts = ?2",
                      "iiii", run_id, (int64_t)n, step, total);
     return err;
@@ -598,8 +632,9 @@ enum pd_err store_attempt_progress(struct store_tx *tx, int64_t run_id, int n, i
 enum pd_err store_attempt_ack(struct store_tx *tx, int64_t run_id, int n, int64_t seq, struct pd_why *why)
 {
     int64_t acked;
-    enum pd_err err = db_int(tx->db, &acked, why, "SELECT acked_seq FROM attempt WHERE run_id = ?1 AND n = ?2", "ii",
-                             run_id, (int64_t)n);
+    enum pd_err err =
+        db_int(tx->db, &acked, why, "SELECT acked_seq FROM attempt WHERE run_id = ?1 AND n = ?2", "ii",
+               run_id, (int64_t)n);
 
     if (err == PD_ERR_NOT_FOUND)
         return pd_fail(why, err, "run %lld has no attempt %d", (long long)run_id, n);
@@ -608,7 +643,8 @@ enum pd_err store_attempt_ack(struct store_tx *tx, int64_t run_id, int n, int64_
     if (seq <= acked)
         return pd_fail(why, PD_ERR_EXISTS, "frame %lld was stored before", (long long)seq);
     if (seq != acked + 1)
-        return pd_fail(why, PD_ERR_CONFLICT, "frame %lld follows %lld: a gap", (long long)seq, (long long)acked);
-    return db_run(tx->db, why, "UPDATE attempt SET acked_seq = ?3 WHERE run_id = ?1 AND n = ?2", "iii", run_id,
-                  (int64_t)n, seq);
+        return pd_fail(why, PD_ERR_CONFLICT, "frame %lld follows %lld: a gap", (long long)seq,
+                       (long long)acked);
+    return db_run(tx->db, why, "UPDATE attempt SET acked_seq = ?3 WHERE run_id = ?1 AND n = ?2", "iii",
+                  run_id, (int64_t)n, seq);
 }

@@ -1,8 +1,8 @@
-/* Points, roll-ups and latest values. A hash table on the writer's side holds the key ids and, for each series
- * written lately (run, key, attempt), its open roll-up and its run's latest value, so that a point costs one
- * insert. The table is written out at the end of each group (store_metric_flush): roll-ups are in the transaction of
- * their points. It is a cache: forgotten as a whole when anything is rolled back or it grows too large, and read
- * back from the file. */
+/* Points, roll-ups and latest values. A hash table on the writer's side holds the key ids and, for each
+ * series written lately (run, key, attempt), its open roll-up and its run's latest value, so that a point
+ * costs one insert. The table is written out at the end of each group (store_metric_flush): roll-ups are in
+ * the transaction of their points. It is a cache: forgotten as a whole when anything is rolled back or it
+ * grows too large, and read back from the file. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -134,8 +134,8 @@ static void fold_clear(struct fold *f)
     *f = (struct fold){.min = INFINITY, .max = -INFINITY};
 }
 
-static enum pd_err series_find(struct store_tx *tx, int64_t run_id, int64_t key, int attempt, struct series **ret,
-                               struct pd_why *why)
+static enum pd_err series_find(struct store_tx *tx, int64_t run_id, int64_t key, int attempt,
+                               struct series **ret, struct pd_why *why)
 {
     struct metric_cache *c = tx->metrics;
     unsigned at = (unsigned)mix(mix((uint64_t)run_id, (uint64_t)key), (uint64_t)attempt) % SERIES_SLOTS;
@@ -151,10 +151,11 @@ static enum pd_err series_find(struct store_tx *tx, int64_t run_id, int64_t key,
         }
     }
     s = &c->series[at];
-    err = db_bind(tx->db, &st, why,
-                  "SELECT chunk, count, nonfinite, first_step, last_step, first_us, last_us, min, max, sum FROM "
-                  "metric_rollup WHERE run_id = ?1 AND key_id = ?2 AND attempt = ?3 ORDER BY chunk DESC LIMIT 1",
-                  "iii", run_id, key, (int64_t)attempt);
+    err = db_bind(
+        tx->db, &st, why,
+        "SELECT chunk, count, nonfinite, first_step, last_step, first_us, last_us, min, max, sum FROM "
+        "metric_rollup WHERE run_id = ?1 AND key_id = ?2 AND attempt = ?3 ORDER BY chunk DESC LIMIT 1",
+        "iii", run_id, key, (int64_t)attempt);
     if (err == PD_OK)
         err = db_step(tx->db, st, why);
     if (err != PD_OK && err != PD_ERR_NOT_FOUND)
@@ -202,15 +203,17 @@ static enum pd_err latest_find(struct store_tx *tx, int64_t run_id, int64_t key,
         }
     }
     l = &c->latest[at];
-    err = db_bind(tx->db, &st, why,
-                  "SELECT attempt, step, ts_us, value, count, min, max FROM metric_latest WHERE run_id = ?1 AND "
-                  "key_id = ?2",
-                  "ii", run_id, key);
+    err = db_bind(
+        tx->db, &st, why,
+        "SELECT attempt, step, ts_us, value, count, min, max FROM metric_latest WHERE run_id = ?1 AND "
+        "key_id = ?2",
+        "ii", run_id, key);
     if (err == PD_OK)
         err = db_step(tx->db, st, why);
     if (err != PD_OK && err != PD_ERR_NOT_FOUND)
         return err;
-    *l = (struct latest){.run_id = run_id, .key_id = key, .step = INT64_MIN, .min = INFINITY, .max = -INFINITY};
+    *l = (struct latest){
+        .run_id = run_id, .key_id = key, .step = INT64_MIN, .min = INFINITY, .max = -INFINITY};
     if (err == PD_OK) {
         l->attempt = sqlite3_column_int(st, 0);
         l->step = sqlite3_column_int64(st, 1);
@@ -236,16 +239,17 @@ static enum pd_err series_write(struct store_tx *tx, struct series *s, struct pd
     bool none = f->min > f->max;
     enum pd_err err;
 
-    err = db_run(tx->db, why,
-                 "INSERT INTO metric_rollup (run_id, key_id, attempt, chunk, count, nonfinite, first_step, last_step, "
-                 "first_us, last_us, min, max, sum) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13) "
-                 "ON CONFLICT (run_id, key_id, attempt, chunk) DO UPDATE SET count = excluded.count, nonfinite = "
-                 "excluded.nonfinite, first_step = excluded.first_step, last_step = excluded.last_step, first_us = "
-                 "excluded.first_us, last_us = excluded.last_us, min = excluded.min, max = excluded.max, sum = "
-                 "excluded.sum",
-                 "iiiiiiiiiiddd", s->run_id, s->key_id, (int64_t)s->attempt, s->chunk, f->count, f->nonfinite,
-                 f->first_step, f->last_step, f->first_us, f->last_us, none ? (double)NAN : f->min,
-                 none ? (double)NAN : f->max, isnan(f->sum) ? 0.0 : f->sum);
+    err = db_run(
+        tx->db, why,
+        "INSERT INTO metric_rollup (run_id, key_id, attempt, chunk, count, nonfinite, first_step, last_step, "
+        "first_us, last_us, min, max, sum) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13) "
+        "ON CONFLICT (run_id, key_id, attempt, chunk) DO UPDATE SET count = excluded.count, nonfinite = "
+        "excluded.nonfinite, first_step = excluded.first_step, last_step = excluded.last_step, first_us = "
+        "excluded.first_us, last_us = excluded.last_us, min = excluded.min, max = excluded.max, sum = "
+        "excluded.sum",
+        "iiiiiiiiiiddd", s->run_id, s->key_id, (int64_t)s->attempt, s->chunk, f->count, f->nonfinite,
+        f->first_step, f->last_step, f->first_us, f->last_us, none ? (double)NAN : f->min,
+        none ? (double)NAN : f->max, isnan(f->sum) ? 0.0 : f->sum);
     s->dirty = false;
     return err;
 }
@@ -255,13 +259,14 @@ static enum pd_err latest_write(struct store_tx *tx, struct latest *l, struct pd
     bool none = l->min > l->max;
 
     l->dirty = false;
-    return db_run(tx->db, why,
-                  "INSERT INTO metric_latest (run_id, key_id, attempt, step, ts_us, value, count, min, max) VALUES "
-                  "(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9) ON CONFLICT (run_id, key_id) DO UPDATE SET attempt = "
-                  "excluded.attempt, step = excluded.step, ts_us = excluded.ts_us, value = excluded.value, count = "
-                  "excluded.count, min = excluded.min, max = excluded.max",
-                  "iiiiididd", l->run_id, l->key_id, (int64_t)l->attempt, l->step, l->ts_us, l->value, l->count,
-                  none ? (double)NAN : l->min, none ? (double)NAN : l->max);
+    return db_run(
+        tx->db, why,
+        "INSERT INTO metric_latest (run_id, key_id, attempt, step, ts_us, value, count, min, max) VALUES "
+        "(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9) ON CONFLICT (run_id, key_id) DO UPDATE SET attempt = "
+        "excluded.attempt, step = excluded.step, ts_us = excluded.ts_us, value = excluded.value, count = "
+        "excluded.count, min = excluded.min, max = excluded.max",
+        "iiiiididd", l->run_id, l->key_id, (int64_t)l->attempt, l->step, l->ts_us, l->value, l->count,
+        none ? (double)NAN : l->min, none ? (double)NAN : l->max);
 }
 
 enum pd_err store_metric_flush(struct store_tx *tx, struct pd_why *why)
@@ -287,17 +292,18 @@ static enum pd_err point_insert(struct store_tx *tx, int64_t run_id, int64_t key
     enum pd_err err;
     int64_t dup = 0;
 
-    err = db_run(tx->db, why, "INSERT INTO metric VALUES (?1, ?2, ?3, ?4, ?5, 0, ?6) ON CONFLICT DO NOTHING", "iiiiid",
-                 run_id, key, (int64_t)attempt, p->step, p->time_us, p->value);
+    err = db_run(tx->db, why, "INSERT INTO metric VALUES (?1, ?2, ?3, ?4, ?5, 0, ?6) ON CONFLICT DO NOTHING",
+                 "iiiiid", run_id, key, (int64_t)attempt, p->step, p->time_us, p->value);
     if (err != PD_OK)
         return err;
     *ret_new = sqlite3_changes(tx->db->db) == 1;
     if (*ret_new)
         return PD_OK;
-    err = db_bind(tx->db, &st, why,
-                  "SELECT dup, value FROM metric WHERE run_id = ?1 AND key_id = ?2 AND attempt = ?3 AND step = ?4 AND "
-                  "ts_us = ?5 ORDER BY dup",
-                  "iiiii", run_id, key, (int64_t)attempt, p->step, p->time_us);
+    err = db_bind(
+        tx->db, &st, why,
+        "SELECT dup, value FROM metric WHERE run_id = ?1 AND key_id = ?2 AND attempt = ?3 AND step = ?4 AND "
+        "ts_us = ?5 ORDER BY dup",
+        "iiiii", run_id, key, (int64_t)attempt, p->step, p->time_us);
     while (err == PD_OK && (err = db_step(tx->db, st, why)) == PD_OK) {
         double there = db_real(st, 1);
 
@@ -310,11 +316,12 @@ static enum pd_err point_insert(struct store_tx *tx, int64_t run_id, int64_t key
     if (err != PD_ERR_NOT_FOUND)
         return err;
     *ret_new = true;
-    return db_run(tx->db, why, "INSERT INTO metric VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)", "iiiiiid", run_id, key,
-                  (int64_t)attempt, p->step, p->time_us, dup, p->value);
+    return db_run(tx->db, why, "INSERT INTO metric VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)", "iiiiiid", run_id,
+                  key, (int64_t)attempt, p->step, p->time_us, dup, p->value);
 }
 
-static enum pd_err series_add(struct store_tx *tx, struct series *s, const struct store_metric *p, struct pd_why *why)
+static enum pd_err series_add(struct store_tx *tx, struct series *s, const struct store_metric *p,
+                              struct pd_why *why)
 {
     struct metric_cache *c = tx->metrics;
     struct fold *f = &s->fold;
@@ -404,8 +411,9 @@ static void note_run(struct store_tx *tx, int64_t run_id)
         tx->commit_runs[tx->commit.run_count++] = run_id;
 }
 
-enum pd_err store_metric_append(struct store_tx *tx, int64_t run_id, int attempt, const struct store_metric *points,
-                                size_t count, int64_t *ret_new, struct pd_why *why)
+enum pd_err store_metric_append(struct store_tx *tx, int64_t run_id, int attempt,
+                                const struct store_metric *points, size_t count, int64_t *ret_new,
+                                struct pd_why *why)
 {
     struct metric_cache *c = tx->metrics;
     const char *key_name = NULL;

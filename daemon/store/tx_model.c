@@ -25,16 +25,17 @@ enum pd_err store_checkpoint_insert(struct store_tx *tx, const struct store_chec
     if (err != PD_OK)
         return err;
     err = db_run(tx->db, why,
-                 "INSERT INTO checkpoint (run_id, attempt, step, kind, path, bytes, digest, value, created_us) VALUES (?1, "
+                 "INSERT INTO checkpoint (run_id, attempt, step, kind, path, bytes, digest, value, "
+                 "created_us) VALUES (?1, "
                  "?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
-                 "iiittitdi", c->run_id, (int64_t)c->attempt, c->step, c->kind, c->path, c->bytes, c->digest, c->value,
-                 tx->now_us);
+                 "iiittitdi", c->run_id, (int64_t)c->attempt, c->step, c->kind, c->path, c->bytes, c->digest,
+                 c->value, tx->now_us);
     if (err != PD_OK)
         return err;
     id = sqlite3_last_insert_rowid(tx->db->db);
     pd_buf_init(&b, 0);
-    pd_buf_printf(&b, "{\"id\":\"%lld\",\"step\":%lld,\"bytes\":%lld,\"kind\":", (long long)id, (long long)c->step,
-                  (long long)c->bytes);
+    pd_buf_printf(&b, "{\"id\":\"%lld\",\"step\":%lld,\"bytes\":%lld,\"kind\":", (long long)id,
+                  (long long)c->step, (long long)c->bytes);
     store_json_text(&b, c->kind);
     pd_buf_str(&b, "}");
     err = pd_buf_err(&b);
@@ -49,23 +50,25 @@ enum pd_err store_checkpoint_insert(struct store_tx *tx, const struct store_chec
 enum pd_err store_checkpoint_delete(struct store_tx *tx, int64_t id, struct pd_why *why)
 {
     int64_t used;
-    enum pd_err err = db_int(tx->db, &used, why, "SELECT count(*) FROM model_version WHERE checkpoint_id = ?1", "i", id);
+    enum pd_err err =
+        db_int(tx->db, &used, why, "SELECT count(*) FROM model_version WHERE checkpoint_id = ?1", "i", id);
 
     if (err == PD_OK && used)
         return pd_fail(why, PD_ERR_CONFLICT, "checkpoint %lld belongs to a model", (long long)id);
     if (err == PD_OK)
-        err = db_run(tx->db, why, "UPDATE checkpoint SET deleted_us = ?2 WHERE id = ?1 AND deleted_us = 0", "ii", id,
-                     tx->now_us);
+        err = db_run(tx->db, why, "UPDATE checkpoint SET deleted_us = ?2 WHERE id = ?1 AND deleted_us = 0",
+                     "ii", id, tx->now_us);
     if (err == PD_OK && sqlite3_changes(tx->db->db) != 1)
         err = pd_fail(why, PD_ERR_NOT_FOUND, "no checkpoint %lld", (long long)id);
     return err;
 }
 
-enum pd_err store_checkpoint_delete_path(struct store_tx *tx, int64_t run_id, const char *path, struct pd_why *why)
+enum pd_err store_checkpoint_delete_path(struct store_tx *tx, int64_t run_id, const char *path,
+                                         struct pd_why *why)
 {
     return db_run(tx->db, why,
-                  "UPDATE checkpoint SET deleted_us = ?3 WHERE run_id = ?1 AND path = ?2 AND deleted_us = 0", "iti", run_id,
-                  path, tx->now_us);
+                  "UPDATE checkpoint SET deleted_us = ?3 WHERE run_id = ?1 AND path = ?2 AND deleted_us = 0",
+                  "iti", run_id, path, tx->now_us);
 }
 
 #define SWEEP_AT_ONCE 64
@@ -80,7 +83,8 @@ enum pd_err store_checkpoint_sweep(struct store_tx *tx, int64_t run_id, struct p
     do {
         seen = count = 0;
         err = db_bind(tx->db, &st, why,
-                      "SELECT id, path FROM checkpoint WHERE run_id = ?1 AND id > ?2 AND deleted_us = 0 ORDER BY id LIMIT ?3",
+                      "SELECT id, path FROM checkpoint WHERE run_id = ?1 AND id > ?2 AND deleted_us = 0 "
+                      "ORDER BY id LIMIT ?3",
                       "iii", run_id, after, (int64_t)SWEEP_AT_ONCE);
         while (err == PD_OK && (err = db_step(tx->db, st, why)) == PD_OK) {
             after = sqlite3_column_int64(st, 0);
@@ -91,40 +95,44 @@ enum pd_err store_checkpoint_sweep(struct store_tx *tx, int64_t run_id, struct p
         if (err == PD_ERR_NOT_FOUND)
             err = PD_OK;
         for (int i = 0; err == PD_OK && i < count; i++)
-            err = db_run(tx->db, why, "UPDATE checkpoint SET deleted_us = ?2 WHERE id = ?1", "ii", gone[i], tx->now_us);
+            err = db_run(tx->db, why, "UPDATE checkpoint SET deleted_us = ?2 WHERE id = ?1", "ii", gone[i],
+                         tx->now_us);
     } while (err == PD_OK && seen == SWEEP_AT_ONCE);
     return err;
 }
 
 enum pd_err store_checkpoint_choose(struct store_tx *tx, int64_t run_id, int64_t *ret_id, struct pd_why *why)
 {
-    enum pd_err err = db_int(tx->db, ret_id, why,
-                             "SELECT id FROM checkpoint WHERE run_id = ?1 AND deleted_us = 0 ORDER BY kind = 'best' DESC, "
-                             "step DESC, id DESC LIMIT 1",
-                             "i", run_id);
+    enum pd_err err =
+        db_int(tx->db, ret_id, why,
+               "SELECT id FROM checkpoint WHERE run_id = ?1 AND deleted_us = 0 ORDER BY kind = 'best' DESC, "
+               "step DESC, id DESC LIMIT 1",
+               "i", run_id);
 
     return err == PD_ERR_NOT_FOUND ? pd_fail(why, err, "run %lld has no checkpoint", (long long)run_id) : err;
 }
 
 enum pd_err store_blob_insert(struct store_tx *tx, const struct store_blob *b, struct pd_why *why)
 {
-    enum pd_err err = db_run(tx->db, why,
-                             "INSERT INTO blob (sha256, bytes, created_us) VALUES (?1, ?2, ?3) ON CONFLICT DO NOTHING",
-                             "tii", b->sha256, b->bytes, tx->now_us);
+    enum pd_err err =
+        db_run(tx->db, why,
+               "INSERT INTO blob (sha256, bytes, created_us) VALUES (?1, ?2, ?3) ON CONFLICT DO NOTHING",
+               "tii", b->sha256, b->bytes, tx->now_us);
 
     if (err == PD_OK)
         err = db_run(tx->db, why,
-                     "INSERT INTO run_blob (run_id, attempt, key, kind, step, time_us, meta, sha256) VALUES (?1, ?2, ?3, "
+                     "INSERT INTO run_blob (run_id, attempt, key, kind, step, time_us, meta, sha256) VALUES "
+                     "(?1, ?2, ?3, "
                      "?4, ?5, ?6, ?7, ?8)",
-                     "iittiitt", b->run_id, (int64_t)b->attempt, b->key, b->kind, b->step, b->time_us, b->meta,
-                     b->sha256);
+                     "iittiitt", b->run_id, (int64_t)b->attempt, b->key, b->kind, b->step, b->time_us,
+                     b->meta, b->sha256);
     return err;
 }
 
 /* ---- models --------------------------------------------------------------------------------- */
 
-static enum pd_err model_event(struct store_tx *tx, const char *kind, const char *model, int64_t n, const char *alias,
-                               int64_t run_id, struct pd_why *why)
+static enum pd_err model_event(struct store_tx *tx, const char *kind, const char *model, int64_t n,
+                               const char *alias, int64_t run_id, struct pd_why *why)
 {
     struct pd_buf b;
     enum pd_err err;
@@ -152,8 +160,8 @@ static enum pd_err model_id(struct store_tx *tx, const char *name, int64_t *ret,
     return err == PD_ERR_NOT_FOUND ? pd_fail(why, err, "no model '%s'", name) : err;
 }
 
-enum pd_err store_model_register(struct store_tx *tx, const char *model, int64_t checkpoint_id, int64_t *ret_n,
-                                 struct pd_why *why)
+enum pd_err store_model_register(struct store_tx *tx, const char *model, int64_t checkpoint_id,
+                                 int64_t *ret_n, struct pd_why *why)
 {
     int64_t run_id, id, n = 0;
     enum pd_err err;
@@ -165,12 +173,15 @@ enum pd_err store_model_register(struct store_tx *tx, const char *model, int64_t
     if (err == PD_OK)
         err = db_int(tx->db, &n, why, "SELECT state = 'ended' FROM run WHERE id = ?1", "i", run_id);
     if (err == PD_OK && !n) /* its worker may remove older checkpoints as it goes on */
-        return pd_fail(why, PD_ERR_CONFLICT, "run %lld has not ended: register its checkpoint then", (long long)run_id);
+        return pd_fail(why, PD_ERR_CONFLICT, "run %lld has not ended: register its checkpoint then",
+                       (long long)run_id);
     if (err == PD_OK)
-        err = db_run(tx->db, why, "INSERT INTO model (name, created_us) VALUES (?1, ?2) ON CONFLICT (name) DO NOTHING",
+        err = db_run(tx->db, why,
+                     "INSERT INTO model (name, created_us) VALUES (?1, ?2) ON CONFLICT (name) DO NOTHING",
                      "ti", model, tx->now_us);
     if (err == PD_OK)
-        err = db_run(tx->db, why, "UPDATE model SET versions = versions + 1, version = version + 1 WHERE name = ?1", "t",
+        err = db_run(tx->db, why,
+                     "UPDATE model SET versions = versions + 1, version = version + 1 WHERE name = ?1", "t",
                      model);
     if (err == PD_OK)
         err = model_id(tx, model, &id, why);
@@ -178,7 +189,8 @@ enum pd_err store_model_register(struct store_tx *tx, const char *model, int64_t
         err = db_int(tx->db, &n, why, "SELECT versions FROM model WHERE id = ?1", "i", id);
     if (err == PD_OK)
         err = db_run(tx->db, why,
-                     "INSERT INTO model_version (model_id, n, run_id, checkpoint_id, created_us) VALUES (?1, ?2, ?3, ?4, "
+                     "INSERT INTO model_version (model_id, n, run_id, checkpoint_id, created_us) VALUES (?1, "
+                     "?2, ?3, ?4, "
                      "?5)",
                      "iiiii", id, n, run_id, checkpoint_id, tx->now_us);
     if (err == PD_OK)
@@ -197,9 +209,12 @@ enum pd_err store_job_register(struct store_tx *tx, int64_t run_id, int64_t *ret
 
     *ret_n = 0;
     err = db_bind(tx->db, &st, why,
-                  "SELECT j.register_name, c.id FROM run x JOIN job j ON j.id = x.job_id JOIN run r ON r.job_id = j.id AND "
-                  "r.outcome = 'succeeded' JOIN checkpoint c ON c.run_id = r.id AND c.deleted_us = 0 WHERE x.id = ?1 AND "
-                  "j.state = 'done' AND j.register_name <> '' ORDER BY c.kind = 'best' DESC, c.step DESC, c.id DESC LIMIT 1",
+                  "SELECT j.register_name, c.id FROM run x JOIN job j ON j.id = x.job_id JOIN run r ON "
+                  "r.job_id = j.id AND "
+                  "r.outcome = 'succeeded' JOIN checkpoint c ON c.run_id = r.id AND c.deleted_us = 0 WHERE "
+                  "x.id = ?1 AND "
+                  "j.state = 'done' AND j.register_name <> '' ORDER BY c.kind = 'best' DESC, c.step DESC, "
+                  "c.id DESC LIMIT 1",
                   "i", run_id);
     if (err == PD_OK)
         err = db_step(tx->db, st, why);
@@ -213,19 +228,23 @@ enum pd_err store_job_register(struct store_tx *tx, int64_t run_id, int64_t *ret
     return store_model_register(tx, model, checkpoint, ret_n, why);
 }
 
-enum pd_err store_model_set_loaded(struct store_tx *tx, const char *model, int64_t n, bool loaded, struct pd_why *why)
+enum pd_err store_model_set_loaded(struct store_tx *tx, const char *model, int64_t n, bool loaded,
+                                   struct pd_why *why)
 {
-    enum pd_err err = db_run(tx->db, why,
-                             "UPDATE model_version SET loaded = ?3 WHERE n = ?2 AND model_id = (SELECT id FROM model WHERE "
-                             "name = ?1)",
-                             "tii", model, n, (int64_t)loaded);
+    enum pd_err err =
+        db_run(tx->db, why,
+               "UPDATE model_version SET loaded = ?3 WHERE n = ?2 AND model_id = (SELECT id FROM model WHERE "
+               "name = ?1)",
+               "tii", model, n, (int64_t)loaded);
 
     if (err == PD_OK && sqlite3_changes(tx->db->db) != 1)
         return pd_fail(why, PD_ERR_NOT_FOUND, "no version %lld of model '%s'", (long long)n, model);
-    return err == PD_OK ? model_event(tx, loaded ? "model.loaded" : "model.unloaded", model, n, NULL, 0, why) : err;
+    return err == PD_OK ? model_event(tx, loaded ? "model.loaded" : "model.unloaded", model, n, NULL, 0, why)
+                        : err;
 }
 
-enum pd_err store_alias_set(struct store_tx *tx, const char *model, const char *alias, int64_t n, struct pd_why *why)
+enum pd_err store_alias_set(struct store_tx *tx, const char *model, const char *alias, int64_t n,
+                            struct pd_why *why)
 {
     int64_t id, there;
     enum pd_err err = model_id(tx, model, &id, why);
@@ -233,16 +252,19 @@ enum pd_err store_alias_set(struct store_tx *tx, const char *model, const char *
     if (err != PD_OK)
         return err;
     if (!n) {
-        err = db_run(tx->db, why, "DELETE FROM model_alias WHERE model_id = ?1 AND alias = ?2", "it", id, alias);
+        err = db_run(tx->db, why, "DELETE FROM model_alias WHERE model_id = ?1 AND alias = ?2", "it", id,
+                     alias);
         if (err == PD_OK && sqlite3_changes(tx->db->db) != 1)
             return pd_fail(why, PD_ERR_NOT_FOUND, "model '%s' has no alias '%s'", model, alias);
     } else {
-        err = db_int(tx->db, &there, why, "SELECT 1 FROM model_version WHERE model_id = ?1 AND n = ?2", "ii", id, n);
+        err = db_int(tx->db, &there, why, "SELECT 1 FROM model_version WHERE model_id = ?1 AND n = ?2", "ii",
+                     id, n);
         if (err == PD_ERR_NOT_FOUND)
             return pd_fail(why, err, "no version %lld of model '%s'", (long long)n, model);
         if (err == PD_OK)
             err = db_run(tx->db, why,
-                         "INSERT INTO model_alias (model_id, alias, n, updated_us) VALUES (?1, ?2, ?3, ?4) ON CONFLICT "
+                         "INSERT INTO model_alias (model_id, alias, n, updated_us) VALUES (?1, ?2, ?3, ?4) "
+                         "ON CONFLICT "
                          "(model_id, alias) DO UPDATE SET n = excluded.n, updated_us = excluded.updated_us",
                          "itii", id, alias, n, tx->now_us);
     }
@@ -256,20 +278,23 @@ enum pd_err store_alias_set(struct store_tx *tx, const char *model, const char *
 enum pd_err store_plan_put(struct store_tx *tx, const char *plan_digest, const char *plan, struct pd_why *why)
 {
     return db_run(tx->db, why,
-                  "INSERT INTO plan (digest, plan, created_us) VALUES (?1, ?2, ?3) ON CONFLICT (digest) DO UPDATE SET plan = "
+                  "INSERT INTO plan (digest, plan, created_us) VALUES (?1, ?2, ?3) ON CONFLICT (digest) DO "
+                  "UPDATE SET plan = "
                   "excluded.plan, created_us = excluded.created_us",
                   "tti", plan_digest, plan, tx->now_us);
 }
 
-enum pd_err store_idem_claim(struct store_tx *tx, const char *scope, const char *key, const uint8_t body_sha256[32],
-                             int *ret_status, struct pd_buf *response, struct pd_why *why)
+enum pd_err store_idem_claim(struct store_tx *tx, const char *scope, const char *key,
+                             const uint8_t body_sha256[32], int *ret_status, struct pd_buf *response,
+                             struct pd_why *why)
 {
     sqlite3_stmt *st;
     enum pd_err err;
 
-    err = db_bind(tx->db, &st, why,
-                  "SELECT body_sha256, status, response, created_us FROM idempotency WHERE scope = ?1 AND key = ?2", "tt",
-                  scope, key);
+    err = db_bind(
+        tx->db, &st, why,
+        "SELECT body_sha256, status, response, created_us FROM idempotency WHERE scope = ?1 AND key = ?2",
+        "tt", scope, key);
     if (err == PD_OK)
         err = db_step(tx->db, st, why);
     if (err == PD_OK) {
@@ -283,16 +308,17 @@ enum pd_err store_idem_claim(struct store_tx *tx, const char *scope, const char 
         db_done(st);
         if (!old)
             return !same ? pd_fail(why, PD_ERR_CONFLICT, "this Idempotency-Key was used with another body")
-                         : pd_buf_err(response) != PD_OK
-                               ? pd_fail(why, PD_ERR_NOMEM, "no memory for the first answer")
-                               : pd_fail(why, PD_ERR_EXISTS, "answered before");
+                   : pd_buf_err(response) != PD_OK
+                       ? pd_fail(why, PD_ERR_NOMEM, "no memory for the first answer")
+                       : pd_fail(why, PD_ERR_EXISTS, "answered before");
         err = db_run(tx->db, why, "DELETE FROM idempotency WHERE scope = ?1 AND key = ?2", "tt", scope, key);
     } else if (err == PD_ERR_NOT_FOUND)
         err = PD_OK;
     if (err != PD_OK)
         return err;
     return db_run(tx->db, why,
-                  "INSERT INTO idempotency (scope, key, body_sha256, status, response, created_us) VALUES (?1, ?2, ?3, 0, "
+                  "INSERT INTO idempotency (scope, key, body_sha256, status, response, created_us) VALUES "
+                  "(?1, ?2, ?3, 0, "
                   "x'', ?4)",
                   "ttbi", scope, key, body_sha256, (int64_t)32, tx->now_us);
 }
@@ -300,14 +326,16 @@ enum pd_err store_idem_claim(struct store_tx *tx, const char *scope, const char 
 enum pd_err store_idem_finish(struct store_tx *tx, const char *scope, const char *key, int status,
                               const void *response, size_t len, struct pd_why *why)
 {
-    return db_run(tx->db, why, "UPDATE idempotency SET status = ?3, response = ?4 WHERE scope = ?1 AND key = ?2", "ttib",
+    return db_run(tx->db, why,
+                  "UPDATE idempotency SET status = ?3, response = ?4 WHERE scope = ?1 AND key = ?2", "ttib",
                   scope, key, (int64_t)status, response, (int64_t)len);
 }
 
-enum pd_err store_audit(struct store_tx *tx, const char *who, const char *what, const char *target, const char *before,
-                        const char *after, struct pd_why *why)
+enum pd_err store_audit(struct store_tx *tx, const char *who, const char *what, const char *target,
+                        const char *before, const char *after, struct pd_why *why)
 {
-    return db_run(tx->db, why,
-                  "INSERT INTO audit (time_us, who, what, target, before, after) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
-                  "ittttt", tx->now_us, who, what, target, before, after);
+    return db_run(
+        tx->db, why,
+        "INSERT INTO audit (time_us, who, what, target, before, after) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+        "ittttt", tx->now_us, who, what, target, before, after);
 }

@@ -1,5 +1,5 @@
-/* `polyd verify`: the invariants that can be read off a state directory, on one snapshot. Works beside a running
- * daemon. */
+/* `polyd verify`: the invariants that can be read off a state directory, on one snapshot. Works beside a
+ * running daemon. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -113,11 +113,12 @@ static enum pd_err check_states(struct check *c, struct pd_why *why)
                          "run x ON x.id = e.run_id WHERE e.kind = 'run.state' ORDER BY x.id, e.id",
                          "run.state", why);
     if (err == PD_OK)
-        err = check_fold(c,
-                         "SELECT 'attempt ' || x.run_id || '/' || x.n, x.state" FOLD_COLUMNS
-                         "attempt x ON x.run_id = e.run_id AND x.n = e.attempt WHERE e.kind = 'attempt.state' ORDER BY "
-                         "x.run_id, x.n, e.id",
-                         "attempt.state", why);
+        err = check_fold(
+            c,
+            "SELECT 'attempt ' || x.run_id || '/' || x.n, x.state" FOLD_COLUMNS
+            "attempt x ON x.run_id = e.run_id AND x.n = e.attempt WHERE e.kind = 'attempt.state' ORDER BY "
+            "x.run_id, x.n, e.id",
+            "attempt.state", why);
     return err;
 }
 
@@ -136,44 +137,62 @@ static enum pd_err check_none(struct check *c, const char *sql, struct pd_why *w
 
 static const char *const rules[] = {
     /* 3: the counts of roll-ups and latest values are those of the points */
-    "SELECT 'run ' || p.run_id || ' series ' || k.name || ': ' || p.n || ' points, roll-ups say ' || coalesce(r.n, 0) FROM "
-    "(SELECT run_id, key_id, attempt, count(*) AS n FROM metric GROUP BY run_id, key_id, attempt) p JOIN metric_key k ON "
-    "k.id = p.key_id LEFT JOIN (SELECT run_id, key_id, attempt, sum(count) AS n FROM metric_rollup GROUP BY run_id, "
-    "key_id, attempt) r ON r.run_id = p.run_id AND r.key_id = p.key_id AND r.attempt = p.attempt WHERE p.n <> "
+    "SELECT 'run ' || p.run_id || ' series ' || k.name || ': ' || p.n || ' points, roll-ups say ' || "
+    "coalesce(r.n, 0) FROM "
+    "(SELECT run_id, key_id, attempt, count(*) AS n FROM metric GROUP BY run_id, key_id, attempt) p JOIN "
+    "metric_key k ON "
+    "k.id = p.key_id LEFT JOIN (SELECT run_id, key_id, attempt, sum(count) AS n FROM metric_rollup GROUP BY "
+    "run_id, "
+    "key_id, attempt) r ON r.run_id = p.run_id AND r.key_id = p.key_id AND r.attempt = p.attempt WHERE p.n "
+    "<> "
     "coalesce(r.n, 0)",
     "SELECT 'run ' || p.run_id || ' series ' || k.name || ': ' || p.n || ' points, its latest row says ' || "
-    "coalesce(l.count, 0) FROM (SELECT run_id, key_id, count(*) AS n FROM metric GROUP BY run_id, key_id) p JOIN "
-    "metric_key k ON k.id = p.key_id LEFT JOIN metric_latest l ON l.run_id = p.run_id AND l.key_id = p.key_id WHERE p.n <> "
+    "coalesce(l.count, 0) FROM (SELECT run_id, key_id, count(*) AS n FROM metric GROUP BY run_id, key_id) p "
+    "JOIN "
+    "metric_key k ON k.id = p.key_id LEFT JOIN metric_latest l ON l.run_id = p.run_id AND l.key_id = "
+    "p.key_id WHERE p.n <> "
     "coalesce(l.count, 0)",
-    "SELECT 'metric points name run ' || m.run_id || ', which is not there' FROM (SELECT DISTINCT run_id FROM "
+    "SELECT 'metric points name run ' || m.run_id || ', which is not there' FROM (SELECT DISTINCT run_id "
+    "FROM "
     "metric_latest) m LEFT JOIN run r ON r.id = m.run_id WHERE r.id IS NULL",
     /* 1, 4: no device was in two attempts at once; time used is the sum of the intervals */
-    "SELECT 'device ' || a.device || ' was held by run ' || a.run_id || ' and run ' || b.run_id || ' at once' FROM "
-    "allocation a JOIN allocation b ON b.device = a.device AND (b.from_us, b.run_id, b.attempt) > (a.from_us, a.run_id, "
+    "SELECT 'device ' || a.device || ' was held by run ' || a.run_id || ' and run ' || b.run_id || ' at "
+    "once' FROM "
+    "allocation a JOIN allocation b ON b.device = a.device AND (b.from_us, b.run_id, b.attempt) > "
+    "(a.from_us, a.run_id, "
     "a.attempt) AND (a.to_us = 0 OR b.from_us < a.to_us)",
-    "SELECT 'run ' || r.id || ' used ' || r.used_us || ' us, its attempts ' || s.used FROM run r JOIN (SELECT run_id, "
-    "sum(max(ended_us - created_us, 0)) AS used FROM attempt WHERE state = 'ended' GROUP BY run_id) s ON s.run_id = r.id "
+    "SELECT 'run ' || r.id || ' used ' || r.used_us || ' us, its attempts ' || s.used FROM run r JOIN "
+    "(SELECT run_id, "
+    "sum(max(ended_us - created_us, 0)) AS used FROM attempt WHERE state = 'ended' GROUP BY run_id) s ON "
+    "s.run_id = r.id "
     "WHERE r.used_us <> s.used",
-    "SELECT 'attempt ' || a.run_id || '/' || a.n || ' has ended but holds ' || l.device FROM attempt a JOIN allocation l "
+    "SELECT 'attempt ' || a.run_id || '/' || a.n || ' has ended but holds ' || l.device FROM attempt a JOIN "
+    "allocation l "
     "ON l.run_id = a.run_id AND l.attempt = a.n WHERE a.state = 'ended' AND l.to_us = 0",
     /* levels agree with each other */
-    "SELECT 'run ' || r.id || ' has ended but attempt ' || a.n || ' has not' FROM run r JOIN attempt a ON a.run_id = r.id "
+    "SELECT 'run ' || r.id || ' has ended but attempt ' || a.n || ' has not' FROM run r JOIN attempt a ON "
+    "a.run_id = r.id "
     "WHERE r.state = 'ended' AND a.state <> 'ended'",
-    "SELECT 'run ' || run_id || ' has ' || count(*) || ' live attempts' FROM attempt WHERE state <> 'ended' GROUP BY "
+    "SELECT 'run ' || run_id || ' has ' || count(*) || ' live attempts' FROM attempt WHERE state <> 'ended' "
+    "GROUP BY "
     "run_id HAVING count(*) > 1",
-    "SELECT 'job ' || j.id || ' counts ' || j.runs || ' runs, ' || j.runs_ended || ' ended, ' || j.runs_failed || ' failed; "
-    "there are ' || count(r.id) || ', ' || coalesce(sum(r.state = 'ended'), 0) || ', ' || coalesce(sum(r.outcome = 'failed'), "
-    "0) FROM job j LEFT JOIN run r ON r.job_id = j.id GROUP BY j.id HAVING j.runs <> count(r.id) OR j.runs_ended <> "
+    "SELECT 'job ' || j.id || ' counts ' || j.runs || ' runs, ' || j.runs_ended || ' ended, ' || "
+    "j.runs_failed || ' failed; "
+    "there are ' || count(r.id) || ', ' || coalesce(sum(r.state = 'ended'), 0) || ', ' || "
+    "coalesce(sum(r.outcome = 'failed'), "
+    "0) FROM job j LEFT JOIN run r ON r.job_id = j.id GROUP BY j.id HAVING j.runs <> count(r.id) OR "
+    "j.runs_ended <> "
     "coalesce(sum(r.state = 'ended'), 0) OR j.runs_failed <> coalesce(sum(r.outcome = 'failed'), 0)",
-    "SELECT 'job ' || j.id || ' is ' || j.state || ' though all its runs have ended' FROM job j WHERE j.runs > 0 AND "
+    "SELECT 'job ' || j.id || ' is ' || j.state || ' though all its runs have ended' FROM job j WHERE j.runs "
+    "> 0 AND "
     "j.runs_ended = j.runs AND j.state NOT IN ('done', 'failed', 'cancelled')",
     "SELECT 'an idempotency key of ' || scope || ' has no answer' FROM idempotency WHERE status = 0",
 };
 
 /* ---- 5: artifacts --------------------------------------------------------------------------- */
 
-static void check_artifact(struct check *c, const char *what, const char *path, int64_t bytes, const char *digest,
-                           bool read_all, bool live)
+static void check_artifact(struct check *c, const char *what, const char *path, int64_t bytes,
+                           const char *digest, bool read_all, bool live)
 {
     char found[DIGEST_SHA256_HEX_SIZE];
     struct pd_why why;
@@ -195,10 +214,11 @@ static enum pd_err check_artifacts(struct check *c, const char *state_dir, bool 
 {
     sqlite3_stmt *st;
     char what[64], path[4096];
-    enum pd_err err = db_bind(c->db, &st, why,
-                              "SELECT c.id, c.path, c.bytes, c.digest, r.state <> 'ended' FROM checkpoint c JOIN run r ON "
-                              "r.id = c.run_id WHERE c.deleted_us = 0",
-                              "");
+    enum pd_err err =
+        db_bind(c->db, &st, why,
+                "SELECT c.id, c.path, c.bytes, c.digest, r.state <> 'ended' FROM checkpoint c JOIN run r ON "
+                "r.id = c.run_id WHERE c.deleted_us = 0",
+                "");
 
     while (err == PD_OK && (err = db_step(c->db, st, why)) == PD_OK) {
         snprintf(what, sizeof what, "checkpoint %lld", (long long)sqlite3_column_int64(st, 0));
@@ -217,8 +237,8 @@ static enum pd_err check_artifacts(struct check *c, const char *state_dir, bool 
     return err == PD_ERR_NOT_FOUND ? PD_OK : err;
 }
 
-enum pd_err store_verify(const char *state_dir, bool read_all, void (*problem)(void *ctx, const char *text), void *ctx,
-                         int64_t *ret_problems, struct pd_why *why)
+enum pd_err store_verify(const char *state_dir, bool read_all, void (*problem)(void *ctx, const char *text),
+                         void *ctx, int64_t *ret_problems, struct pd_why *why)
 {
     struct check c = {.problem = problem, .ctx = ctx};
     struct store *s = NULL;

@@ -4,8 +4,8 @@
  *   - a group begins as soon as the one before is committed: there is no fixed wait;
  *   - a group takes commands, then worker state, then metrics, at most GROUP_ROWS rows, but always at least
  *     one metric batch if one waits, so no lane starves.
- * When the disk refuses (full, I/O error), the store is unhealthy: client commands are refused at the door, works
- * with `keep` stay queued, and the group is tried again every PROBE_US. */
+ * When the disk refuses (full, I/O error), the store is unhealthy: client commands are refused at the door,
+ * works with `keep` stay queued, and the group is tried again every PROBE_US. */
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -29,7 +29,7 @@
 #define PROBE_US 1000000
 #define WAKE_NS 1000000000L
 #define WAL_RESTART_BYTES (INT64_C(128) << 20) /* a log so long is cut even if commits must wait */
-#define LOCK_WAIT_US 5000000 /* for the lock of a daemon that is dead already */
+#define LOCK_WAIT_US 5000000                   /* for the lock of a daemon that is dead already */
 #define IDEM_SWEEP_US (INT64_C(600) * 1000000)
 
 struct lane {
@@ -123,7 +123,8 @@ static int take_group(struct store_writer *w)
 
 /* ---- a group -------------------------------------------------------------------------------- */
 
-static enum pd_err apply_one(struct store_writer *w, struct store_tx *tx, struct store_work *work, struct pd_why *why)
+static enum pd_err apply_one(struct store_writer *w, struct store_tx *tx, struct store_work *work,
+                             struct pd_why *why)
 {
     struct store_commit before = tx->commit;
     enum pd_err err = db_run(&w->db, why, "SAVEPOINT work", "");
@@ -307,8 +308,8 @@ static void wait_ns(struct store_writer *w, int64_t ns)
 static void idle_checkpoint(struct store_writer *w, bool force)
 {
     if (!w->external_checkpoint)
-        sqlite3_wal_checkpoint_v2(w->db.db, NULL, force ? SQLITE_CHECKPOINT_RESTART : SQLITE_CHECKPOINT_PASSIVE, NULL,
-                                  NULL);
+        sqlite3_wal_checkpoint_v2(w->db.db, NULL,
+                                  force ? SQLITE_CHECKPOINT_RESTART : SQLITE_CHECKPOINT_PASSIVE, NULL, NULL);
 }
 
 static void *writer_thread(void *arg)
@@ -446,7 +447,8 @@ static struct store_writer *writer_free(struct store_writer *w)
     return NULL;
 }
 
-static enum pd_err writer_init(struct store_writer *w, const struct store_writer_options *o, struct pd_why *why)
+static enum pd_err writer_init(struct store_writer *w, const struct store_writer_options *o,
+                               struct pd_why *why)
 {
     pthread_condattr_t attr;
     char backup[4096];
@@ -494,7 +496,8 @@ static enum pd_err writer_init(struct store_writer *w, const struct store_writer
     return err;
 }
 
-enum pd_err store_writer_start(const struct store_writer_options *o, struct store_writer **ret, struct pd_why *why)
+enum pd_err store_writer_start(const struct store_writer_options *o, struct store_writer **ret,
+                               struct pd_why *why)
 {
     struct store_writer *w = calloc(1, sizeof *w);
     enum pd_err err;
@@ -616,7 +619,8 @@ enum pd_err store_writer_call(struct store_writer *w, const struct store_work *w
     return err;
 }
 
-void store_writer_listen(struct store_writer *w, void (*fn)(void *ctx, const struct store_commit *c), void *ctx)
+void store_writer_listen(struct store_writer *w, void (*fn)(void *ctx, const struct store_commit *c),
+                         void *ctx)
 {
     pthread_mutex_lock(&w->listen_mutex);
     w->listener = fn;

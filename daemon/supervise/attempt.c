@@ -1,7 +1,8 @@
-/* The life of an attempt: row, process, connection, frames, and its end. The rows are the truth: every step here
- * can be cut off by a kill of the daemon and is taken up again by att_reconcile.
+/* The life of an attempt: row, process, connection, frames, and its end. The rows are the truth: every step
+ * here can be cut off by a kill of the daemon and is taken up again by att_reconcile.
  *
- *   queued run --row: attempt, starting--> process --hello--> assign --first step--> running --bye--> row: ended --> exit
+ *   queued run --row: attempt, starting--> process --hello--> assign --first step--> running --bye--> row:
+ * ended --> exit
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -20,9 +21,9 @@
 #include "kernels/base/file.h"
 #include "kernels/base/log.h"
 
-#define KILL_AGAIN_US 2000000        /* the shim did not obey: kill it too */
-#define EXIT_US 5000000              /* a worker whose end is recorded leaves within it */
-#define WRITE_US 1000000             /* progress goes to the rows this often */
+#define KILL_AGAIN_US 2000000 /* the shim did not obey: kill it too */
+#define EXIT_US 5000000       /* a worker whose end is recorded leaves within it */
+#define WRITE_US 1000000      /* progress goes to the rows this often */
 #define BACKOFF_MAX_US (INT64_C(300) * 1000000)
 
 /* ---- small things --------------------------------------------------------------------------- */
@@ -140,13 +141,16 @@ static bool job_state_of(void *ctx, const struct store_job *job)
     return false;
 }
 
-static enum pd_err requeue(struct store_tx *tx, struct end_op *e, enum spec_run_state state, struct pd_why *why)
+static enum pd_err requeue(struct store_tx *tx, struct end_op *e, enum spec_run_state state,
+                           struct pd_why *why)
 {
     enum pd_err err;
 
     if (e->cause == SPEC_CAUSE_PAUSED && state == SPEC_RUN_RUNNING)
-        return store_run_move(tx, e->run, SPEC_RUN_PAUSED, SPEC_OUTCOME_CANCELLED, "paused with its job", why);
-    err = store_run_move(tx, e->run, SPEC_RUN_QUEUED, SPEC_OUTCOME_CANCELLED, e->message ? e->message : "", why);
+        return store_run_move(tx, e->run, SPEC_RUN_PAUSED, SPEC_OUTCOME_CANCELLED, "paused with its job",
+                              why);
+    err = store_run_move(tx, e->run, SPEC_RUN_QUEUED, SPEC_OUTCOME_CANCELLED, e->message ? e->message : "",
+                         why);
     if (err == PD_OK && e->cause == SPEC_CAUSE_PAUSED)
         err = store_run_move(tx, e->run, SPEC_RUN_PAUSED, SPEC_OUTCOME_CANCELLED, "paused with its job", why);
     return err;
@@ -169,7 +173,8 @@ static enum pd_err retry(struct store_tx *tx, struct end_op *e, enum spec_run_st
     if (e->counts)
         restarts++;
     if (e->counts && restarts > e->max_restarts) {
-        snprintf(reason, sizeof reason, "%s (attempt %d, no restarts left)", e->message ? e->message : "failed", e->n);
+        snprintf(reason, sizeof reason, "%s (attempt %d, no restarts left)",
+                 e->message ? e->message : "failed", e->n);
         return store_run_move(tx, e->run, SPEC_RUN_ENDED, SPEC_OUTCOME_FAILED, reason, why);
     }
     for (int i = 1; i < restarts && backoff_us < BACKOFF_MAX_US; i++)
@@ -180,7 +185,8 @@ static enum pd_err retry(struct store_tx *tx, struct end_op *e, enum spec_run_st
     return err == PD_OK ? requeue(tx, e, state, why) : err;
 }
 
-static enum pd_err run_end(struct store_tx *tx, struct end_op *e, enum spec_outcome outcome, struct pd_why *why)
+static enum pd_err run_end(struct store_tx *tx, struct end_op *e, enum spec_outcome outcome,
+                           struct pd_why *why)
 {
     int64_t version;
     enum pd_err err = store_run_move(tx, e->run, SPEC_RUN_ENDED, outcome, e->message ? e->message : "", why);
@@ -240,8 +246,8 @@ static void end_done(struct sup *s, struct op *op)
     struct att *a = att_find(s, e->run, e->n);
 
     if (op->err != PD_OK)
-        pd_log(PD_LOG_ERROR, "supervise", "run=%lld attempt=%d end=unwritten error=%s why=\"%s\"", (long long)e->run, e->n,
-               pd_err_name(op->err), op->why.text);
+        pd_log(PD_LOG_ERROR, "supervise", "run=%lld attempt=%d end=unwritten error=%s why=\"%s\"",
+               (long long)e->run, e->n, pd_err_name(op->err), op->why.text);
     if (!a)
         return;
     if (op->err != PD_OK) {
@@ -249,8 +255,9 @@ static void end_done(struct sup *s, struct op *op)
         a->phase = ATT_ENDED;
         return;
     }
-    pd_log(PD_LOG_INFO, "supervise", "run=%lld attempt=%d state=ended cause=%s %s%s%s", (long long)e->run, e->n,
-           spec_cause_name(e->cause), e->message ? "why=\"" : "", e->message ? e->message : "", e->message ? "\"" : "");
+    pd_log(PD_LOG_INFO, "supervise", "run=%lld attempt=%d state=ended cause=%s %s%s%s", (long long)e->run,
+           e->n, spec_cause_name(e->cause), e->message ? "why=\"" : "", e->message ? e->message : "",
+           e->message ? "\"" : "");
     a->phase = ATT_ENDED;
     a->exit_us = pd_clock_mono_us() + EXIT_US;
     if (a->conn && a->bye)
@@ -342,10 +349,21 @@ static void write_process(struct sup *s, const struct att *a)
 static void spawn(struct sup *s, struct att *a)
 {
     char dir[SUP_PATH_MAX], run[32], number[16], mark[SUP_PATH_MAX + 64];
-    char *argv[] = {(char *)"polyd-worker", (char *)"shim",     (char *)"--dir", dir,
-                    (char *)"--",           (char *)"train",    (char *)"--run", run,
-                    (char *)"--attempt",    number,             (char *)"--dir", dir,
-                    (char *)"--socket",     s->socket_path,     NULL};
+    char *argv[] = {(char *)"polyd-worker",
+                    (char *)"shim",
+                    (char *)"--dir",
+                    dir,
+                    (char *)"--",
+                    (char *)"train",
+                    (char *)"--run",
+                    run,
+                    (char *)"--attempt",
+                    number,
+                    (char *)"--dir",
+                    dir,
+                    (char *)"--socket",
+                    s->socket_path,
+                    NULL};
     struct pd_why why;
     enum pd_err err;
 
@@ -360,13 +378,14 @@ static void spawn(struct sup *s, struct att *a)
     a->phase = ATT_WORKING;
     a->heard_us = pd_clock_mono_us();
     if (err != PD_OK) {
-        pd_log(PD_LOG_ERROR, "supervise", "run=%lld attempt=%d spawn=failed why=\"%s\"", (long long)a->run, a->n, why.text);
+        pd_log(PD_LOG_ERROR, "supervise", "run=%lld attempt=%d spawn=failed why=\"%s\"", (long long)a->run,
+               a->n, why.text);
         set_message(a, why.text);
         att_end(s, a, SPEC_CAUSE_FAILED, true);
         return;
     }
-    pd_log(PD_LOG_INFO, "supervise", "run=%lld attempt=%d pid=%d devices=%s start_step=%lld", (long long)a->run, a->n,
-           (int)a->proc.pid, a->device_text, (long long)a->start_step);
+    pd_log(PD_LOG_INFO, "supervise", "run=%lld attempt=%d pid=%d devices=%s start_step=%lld",
+           (long long)a->run, a->n, (int)a->proc.pid, a->device_text, (long long)a->start_step);
     sup_watch(s, &a->source, a->proc.fd, EPOLLIN);
     write_process(s, a);
     pthread_mutex_lock(&s->mutex);
@@ -382,7 +401,8 @@ static void insert_done(struct sup *s, struct op *op)
 
     if (op->err != PD_OK) {
         if (op->err != PD_ERR_CONFLICT) /* cancelled or paused meanwhile */
-            pd_log(PD_LOG_ERROR, "supervise", "run=%lld start=unwritten why=\"%s\"", (long long)i->run, op->why.text);
+            pd_log(PD_LOG_ERROR, "supervise", "run=%lld start=unwritten why=\"%s\"", (long long)i->run,
+                   op->why.text);
         att_release(s, a);
         return;
     }
@@ -443,7 +463,8 @@ void att_start_run(struct sup *s, const struct store_run *run, const int *device
         memcpy(a->checkpoint, choice.path, sizeof a->checkpoint);
         a->threads = run->threads > 0 ? run->threads : s->devices[devices[0]].threads;
         if (run->time_limit_us > 0) {
-            a->limit_us = a->begun_us + (run->time_limit_us > run->used_us ? run->time_limit_us - run->used_us : 0);
+            a->limit_us =
+                a->begun_us + (run->time_limit_us > run->used_us ? run->time_limit_us - run->used_us : 0);
             a->warn_us = run->warn_before_us > 0 ? a->limit_us - run->warn_before_us : 0;
         }
         for (int i = 0; i < count; i++) {
@@ -472,7 +493,8 @@ void att_start_run(struct sup *s, const struct store_run *run, const int *device
     op->run = run->id;
     op->att = a;
     snprintf(op->devices, sizeof op->devices, "%s", a->device_text);
-    op->row = (struct store_attempt_new){.run_id = run->id, .devices = op->devices, .start_step = a->start_step};
+    op->row =
+        (struct store_attempt_new){.run_id = run->id, .devices = op->devices, .start_step = a->start_step};
     memcpy(op->row.token_sha256, a->token_sha256, sizeof a->token_sha256);
     if (sup_write(s, &op->op) != PD_OK)
         pd_log(PD_LOG_ERROR, "supervise", "run=%lld start=refused", (long long)run->id);
@@ -635,14 +657,16 @@ struct lone_op {
 
 static enum pd_err lone_apply(struct store_tx *tx, struct op *op, struct pd_why *why)
 {
-    enum pd_err err = store_run_move(tx, ((struct lone_op *)op)->run, SPEC_RUN_ENDED, SPEC_OUTCOME_CANCELLED, "", why);
+    enum pd_err err =
+        store_run_move(tx, ((struct lone_op *)op)->run, SPEC_RUN_ENDED, SPEC_OUTCOME_CANCELLED, "", why);
 
     return err == PD_ERR_CONFLICT ? PD_OK : err;
 }
 
 void att_commands(struct sup *s)
 {
-    struct store_run_query q = {.state = SPEC_RUN_CANCELLING, .outcome = -1, .order = STORE_ORDER_OLDEST, .limit = STORE_PAGE_MAX};
+    struct store_run_query q = {
+        .state = SPEC_RUN_CANCELLING, .outcome = -1, .order = STORE_ORDER_OLDEST, .limit = STORE_PAGE_MAX};
     struct cancelling c = {.s = s};
     struct pd_why why;
     enum pd_err err = store_run_list(s->reader, &q, cancel_row, &c, &why);
@@ -723,8 +747,8 @@ struct ingest {
     unsigned type;
     uint64_t conn;
     uint32_t len;
-    uint8_t *payload;             /* owned copy */
-    struct store_metric *points;  /* owned; keys point into `keys` */
+    uint8_t *payload;            /* owned copy */
+    struct store_metric *points; /* owned; keys point into `keys` */
     size_t count;
     char *keys;
 };
@@ -822,7 +846,8 @@ static enum pd_err write_checkpoint(struct store_tx *tx, const struct ingest *i,
 /* The file first, the row last: a row never names a file that is not there. */
 static enum pd_err write_blob(struct store_tx *tx, const struct ingest *i, struct pd_why *why)
 {
-    char kind[32], key[STORE_KEY_MAX + 1], meta[4096], sha[STORE_DIGEST_HEX], path[SUP_PATH_MAX], dir[SUP_PATH_MAX];
+    char kind[32], key[STORE_KEY_MAX + 1], meta[4096], sha[STORE_DIGEST_HEX], path[SUP_PATH_MAX],
+        dir[SUP_PATH_MAX];
     struct wire_field bytes;
     struct store_blob b = {.run_id = i->run,
                            .attempt = i->n,
@@ -944,7 +969,8 @@ static bool unpack_points(struct ingest *i)
     return true;
 }
 
-static void take_data(struct sup *s, struct conn *c, struct att *a, const struct wire_header *h, const uint8_t *p)
+static void take_data(struct sup *s, struct conn *c, struct att *a, const struct wire_header *h,
+                      const uint8_t *p)
 {
     struct ingest *i = calloc(1, sizeof *i);
     bool ok = i != NULL;
@@ -966,12 +992,14 @@ static void take_data(struct sup *s, struct conn *c, struct att *a, const struct
             ok = unpack_points(i);
     }
     if (!ok) {
-        pd_log(PD_LOG_WARNING, "supervise", "run=%lld frame=broken type=%s", (long long)a->run, wire_type_name(h->type));
+        pd_log(PD_LOG_WARNING, "supervise", "run=%lld frame=broken type=%s", (long long)a->run,
+               wire_type_name(h->type));
         ingest_free(i);
         conn_drop(s, c);
         return;
     }
-    i->op.lane = STORE_LANE_METRICS; /* all data frames of an attempt in one lane: their order is their number */
+    i->op.lane =
+        STORE_LANE_METRICS; /* all data frames of an attempt in one lane: their order is their number */
     i->op.rows = i->count ? (int)i->count : 4;
     i->op.apply = ingest_apply;
     i->op.done = ingest_done;
@@ -1034,7 +1062,9 @@ static void take_bye(struct sup *s, struct conn *c, struct att *a, const uint8_t
             set_message(a, "time limit");
         att_end(s, a, a->stopping ? a->cause : SPEC_CAUSE_PREEMPTED, false);
     } else
-        att_end(s, a, a->stopping && a->cause == SPEC_CAUSE_CANCELLED ? SPEC_CAUSE_CANCELLED : SPEC_CAUSE_FAILED, true);
+        att_end(s, a,
+                a->stopping && a->cause == SPEC_CAUSE_CANCELLED ? SPEC_CAUSE_CANCELLED : SPEC_CAUSE_FAILED,
+                true);
 }
 
 void att_frame(struct sup *s, struct conn *c, const struct wire_header *h, const uint8_t *p)
@@ -1078,7 +1108,8 @@ static void describe(struct att *a, int status)
     if (status < 0)
         snprintf(text, sizeof text, "the worker vanished");
     else if (WIFSIGNALED(status))
-        snprintf(text, sizeof text, "the worker was killed by signal %d (%s)", WTERMSIG(status), strsignal(WTERMSIG(status)));
+        snprintf(text, sizeof text, "the worker was killed by signal %d (%s)", WTERMSIG(status),
+                 strsignal(WTERMSIG(status)));
     else
         snprintf(text, sizeof text, "the worker left with status %d without a word", WEXITSTATUS(status));
     set_message(a, text);

@@ -12,9 +12,9 @@
 #include "kernels/base/clock.h"
 #include "kernels/base/log.h"
 
-#define GREETING_US 5000000   /* a connection must say hello within it */
-#define READ_MOST (1u << 20)  /* bytes of one turn, so that none is starved */
-#define OUT_MOST (64u << 20)  /* a worker that does not read is closed */
+#define GREETING_US 5000000  /* a connection must say hello within it */
+#define READ_MOST (1u << 20) /* bytes of one turn, so that none is starved */
+#define OUT_MOST (64u << 20) /* a worker that does not read is closed */
 
 struct conn *conn_by_id(struct sup *s, uint64_t id)
 {
@@ -31,7 +31,8 @@ struct pd_buf *conn_out(struct conn *c)
 
 static void set_events(struct sup *s, struct conn *c)
 {
-    struct epoll_event e = {.events = (c->stalled ? 0 : EPOLLIN) | (c->out.len ? EPOLLOUT : 0), .data.ptr = &c->source};
+    struct epoll_event e = {.events = (c->stalled ? 0 : EPOLLIN) | (c->out.len ? EPOLLOUT : 0),
+                            .data.ptr = &c->source};
 
     if (e.events != c->events && !c->dead) {
         epoll_ctl(s->epoll_fd, EPOLL_CTL_MOD, c->fd, &e);
@@ -174,7 +175,8 @@ static void welcome(struct conn *c, uint64_t acked)
 
 static void hello(struct sup *s, struct conn *c, const uint8_t *p, size_t len)
 {
-    uint32_t low = wire_get_u32(p, len, WIRE_TAG_VERSION_MIN, 0), high = wire_get_u32(p, len, WIRE_TAG_VERSION_MAX, 0);
+    uint32_t low = wire_get_u32(p, len, WIRE_TAG_VERSION_MIN, 0),
+             high = wire_get_u32(p, len, WIRE_TAG_VERSION_MAX, 0);
     int64_t run = (int64_t)wire_get_u64(p, len, WIRE_TAG_RUN, 0);
     int number = (int)wire_get_u32(p, len, WIRE_TAG_ATTEMPT, 0);
     uint8_t hash[32];
@@ -207,8 +209,8 @@ static void hello(struct sup *s, struct conn *c, const uint8_t *p, size_t len)
     a = att_find(s, run, number);
     digest_sha256(token.bytes, token.len, hash);
     if (!a || a->phase == ATT_ENDED || !digest_equal(hash, a->token_sha256, sizeof hash)) {
-        pd_log(PD_LOG_WARNING, "supervise", "run=%lld attempt=%d hello=refused pid=%d", (long long)run, number,
-               (int)c->peer);
+        pd_log(PD_LOG_WARNING, "supervise", "run=%lld attempt=%d hello=refused pid=%d", (long long)run,
+               number, (int)c->peer);
         conn_bye(s, c, "refused");
         return;
     }
@@ -288,7 +290,8 @@ void conn_event(struct sup *s, struct conn *c, unsigned events)
         take_frames(s, c);
         if (err != PD_OK && !c->dead) {
             if (err != PD_ERR_CLOSED)
-                pd_log(PD_LOG_WARNING, "supervise", "connection=lost pid=%d why=\"%s\"", (int)c->peer, why.text);
+                pd_log(PD_LOG_WARNING, "supervise", "connection=lost pid=%d why=\"%s\"", (int)c->peer,
+                       why.text);
             conn_drop(s, c);
         }
     }
@@ -308,7 +311,8 @@ void conn_tick(struct sup *s, int64_t now_us)
         }
         if (c->stalled)
             c->heard_us = now_us; /* it is we who do not listen */
-        if (now_us - c->heard_us > WIRE_SILENCE_US || (c->state == CONN_NEW && now_us - c->opened_us > GREETING_US) ||
+        if (now_us - c->heard_us > WIRE_SILENCE_US ||
+            (c->state == CONN_NEW && now_us - c->opened_us > GREETING_US) ||
             (c->state == CONN_CLOSING && now_us - c->heard_us > GREETING_US)) {
             conn_drop(s, c);
             continue;

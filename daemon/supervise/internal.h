@@ -1,8 +1,8 @@
 /* daemon/supervise/internal.h: the supervisor's own structures. Private to the room.
  *
- * Everything belongs to the supervisor's thread, except what the comment "mutex" marks: devices, queue notes, models
- * and requests are read by HTTP threads under sup.mutex. Writes to the store are asynchronous: a struct op
- * travels to the writer's thread and comes back through the post box. */
+ * Everything belongs to the supervisor's thread, except what the comment "mutex" marks: devices, queue notes,
+ * models and requests are read by HTTP threads under sup.mutex. Writes to the store are asynchronous: a
+ * struct op travels to the writer's thread and comes back through the post box. */
 #pragma once
 
 #include <pthread.h>
@@ -42,11 +42,11 @@ struct post {
 struct proc {
     pid_t pid;
     uint64_t start;
-    int fd;         /* pidfd; -1 = gone or none */
-    bool child;     /* ours to reap */
+    int fd;     /* pidfd; -1 = gone or none */
+    bool child; /* ours to reap */
     bool gone;
     bool watched;
-    int status;     /* waitpid status of the worker, -1 = unknown */
+    int status; /* waitpid status of the worker, -1 = unknown */
 };
 
 enum att_phase {
@@ -71,34 +71,34 @@ struct att {
     bool token_known; /* the plain one: only until the process has it */
     char checkpoint[SUP_PATH_MAX];
     int64_t start_step;
-    char *document;   /* resolved, owned */
+    char *document; /* resolved, owned */
     int restarts, max_restarts;
 
     struct proc proc;
     struct conn *conn;
-    int64_t acked;          /* committed */
-    bool row_running;       /* attempt and run rows were moved to running (or the move is on its way) */
+    int64_t acked;    /* committed */
+    bool row_running; /* attempt and run rows were moved to running (or the move is on its way) */
     bool attempt_running;
-    bool stopping;          /* asked to leave; `cause` says why */
+    bool stopping; /* asked to leave; `cause` says why */
     bool stop_sent;
     enum spec_cause cause;
-    int64_t kill_us;        /* monotonic; 0 = none */
-    bool killed;            /* hard kill sent once */
-    int64_t heard_us;       /* last frame, or since when we wait for the first */
-    int64_t begun_us;       /* monotonic */
-    int64_t limit_us;       /* monotonic deadline of the run's time limit; 0 = none */
+    int64_t kill_us;  /* monotonic; 0 = none */
+    bool killed;      /* hard kill sent once */
+    int64_t heard_us; /* last frame, or since when we wait for the first */
+    int64_t begun_us; /* monotonic */
+    int64_t limit_us; /* monotonic deadline of the run's time limit; 0 = none */
     int64_t warn_us;
     bool warned;
-    char *message;          /* for the end */
-    bool bye;               /* came over this connection: answer when recorded */
+    char *message; /* for the end */
+    bool bye;      /* came over this connection: answer when recorded */
     bool never_started;
-    int64_t exit_us;        /* when a lingering process is killed after its bye */
+    int64_t exit_us; /* when a lingering process is killed after its bye */
 
     /* mutex: */
     int64_t step, total, updated_us, log_bytes;
     bool checkpointing;
     int64_t step_written, log_written;
-    int64_t write_us;       /* when progress was last written */
+    int64_t write_us; /* when progress was last written */
 };
 
 enum conn_state { CONN_NEW, CONN_ATT, CONN_MODEL, CONN_CLOSING };
@@ -118,7 +118,7 @@ struct conn {
     struct model *model;
     struct ingest *stalled; /* waits for room in the writer's lane */
     bool dead;
-    int in_flight;          /* ingests on the writer's thread that point here by id */
+    int in_flight; /* ingests on the writer's thread that point here by id */
     uint64_t id;
 };
 
@@ -158,7 +158,7 @@ struct model {
     int in_flight, waiting, running;
     int64_t requests, failures, restarts;
     int64_t backoff_us, retry_us, kill_us, ready_us;
-    bool wanted; /* restart it when it dies */
+    bool wanted;        /* restart it when it dies */
     bool loading_first; /* nobody was ever served by it: a failure ends the load */
     struct load_wait *loads, *unloads;
 };
@@ -193,17 +193,20 @@ struct sup {
     struct source wake_source, listen_source;
 
     pthread_mutex_t mutex;
-    struct device devices[SUP_DEVICES_MAX];          /* mutex for what follows about devices */
-    struct { int64_t run; int attempt; } held[SUP_DEVICES_MAX];
+    struct device devices[SUP_DEVICES_MAX]; /* mutex for what follows about devices */
+    struct {
+        int64_t run;
+        int attempt;
+    } held[SUP_DEVICES_MAX];
     int device_count;
     struct queue_note *notes; /* mutex */
     int note_count;
-    struct att *atts;         /* list changes under mutex */
-    struct model *models;     /* mutex */
+    struct att *atts;                 /* list changes under mutex */
+    struct model *models;             /* mutex */
     struct post *posts, **posts_tail; /* mutex */
-    struct sup_stats stats;   /* mutex */
-    int plans_running;        /* mutex */
-    bool stopping;            /* mutex */
+    struct sup_stats stats;           /* mutex */
+    int plans_running;                /* mutex */
+    bool stopping;                    /* mutex */
 
     struct post *deferred, **deferred_tail; /* writes that wait for room in the worker lane */
     struct conn *conns;
@@ -212,18 +215,18 @@ struct sup {
     uint64_t next_conn, next_serial;
     _Atomic uint64_t next_call;
     _Atomic int64_t alive_us;
-    bool schedule;     /* look at the queue */
-    bool commands;     /* look at cancelling and pausing runs */
-    int64_t wake_us;   /* a back-off ends */
+    bool schedule;   /* look at the queue */
+    bool commands;   /* look at cancelling and pausing runs */
+    int64_t wake_us; /* a back-off ends */
     int64_t waits_since_us;
-    _Atomic int ops;   /* works on the writer's thread */
+    _Atomic int ops; /* works on the writer's thread */
     bool quit;
 };
 
 /* supervise.c */
 void sup_post(struct sup *s, struct post *p);
-/* A work for the writer; `done` runs on the supervisor's thread. Takes `size` bytes of memory that begins with
- * struct op. The store keeps it queued while the disk refuses. */
+/* A work for the writer; `done` runs on the supervisor's thread. Takes `size` bytes of memory that begins
+ * with struct op. The store keeps it queued while the disk refuses. */
 struct op {
     struct post post;
     struct sup *sup;
@@ -241,8 +244,8 @@ void sup_watch(struct sup *s, struct source *source, int fd, unsigned events);
 
 /* spawn.c */
 /* Starts the worker program with these arguments (argv[0] included), the token on descriptor 3. */
-enum pd_err proc_spawn(struct sup *s, char *const argv[], const uint8_t *token, int in_fd, int out_fd, int err_fd,
-                       const char *mark, struct proc *ret, struct pd_why *why);
+enum pd_err proc_spawn(struct sup *s, char *const argv[], const uint8_t *token, int in_fd, int out_fd,
+                       int err_fd, const char *mark, struct proc *ret, struct pd_why *why);
 /* Start time of a live process; 0 = there is none. */
 uint64_t proc_start_time(pid_t pid);
 /* Opens a pidfd if the process is the very one. */
@@ -284,7 +287,7 @@ void conn_accept(struct sup *s);
 void conn_event(struct sup *s, struct conn *c, unsigned events);
 void conn_flush(struct sup *s, struct conn *c);
 void conn_bye(struct sup *s, struct conn *c, const char *cause); /* queues bye, closes when it is out */
-void conn_drop(struct sup *s, struct conn *c);                   /* closes now; freed at the end of the turn */
+void conn_drop(struct sup *s, struct conn *c); /* closes now; freed at the end of the turn */
 void conn_tick(struct sup *s, int64_t now_us);
 void conn_sweep(struct sup *s);
 struct conn *conn_by_id(struct sup *s, uint64_t id);

@@ -1,5 +1,5 @@
-/* Serving workers: one process for each loaded version. HTTP threads put a request straight into the connection
- * (under sup.mutex), so that only the way back passes the supervisor's thread. */
+/* Serving workers: one process for each loaded version. HTTP threads put a request straight into the
+ * connection (under sup.mutex), so that only the way back passes the supervisor's thread. */
 #include <dirent.h>
 #include <errno.h>
 #include <signal.h>
@@ -17,9 +17,9 @@
 
 #define RESTART_MIN_US 500000
 #define RESTART_MAX_US 60000000
-#define STEADY_US 30000000   /* served so long: the next crash starts at the shortest pause again */
-#define UNLOAD_US 10000000   /* then it is killed */
-#define LOAD_US 300000000    /* a load that takes longer has failed */
+#define STEADY_US 30000000 /* served so long: the next crash starts at the shortest pause again */
+#define UNLOAD_US 10000000 /* then it is killed */
+#define LOAD_US 300000000  /* a load that takes longer has failed */
 
 static const char *const state_names[] = {"UNAVAILABLE", "LOADING", "READY", "UNLOADING"};
 
@@ -51,7 +51,8 @@ struct model *model_by_token(struct sup *s, int serial, const uint8_t *token)
 
     digest_sha256(token, WIRE_TOKEN_BYTES, hash);
     for (struct model *m = s->models; m; m = m->next)
-        if (m->serial == serial && !m->conn && !m->proc.gone && digest_equal(hash, m->token_sha256, sizeof hash))
+        if (m->serial == serial && !m->conn && !m->proc.gone &&
+            digest_equal(hash, m->token_sha256, sizeof hash))
             return m;
     return NULL;
 }
@@ -228,9 +229,18 @@ static void write_loaded(struct sup *s, const struct model *m, bool loaded)
 static enum pd_err start_worker(struct sup *s, struct model *m, struct pd_why *why)
 {
     char dir[SUP_PATH_MAX], serial[16], mark[SUP_PATH_MAX + 64];
-    char *argv[] = {(char *)"polyd-worker", (char *)"shim",  (char *)"--dir",     dir,
-                    (char *)"--",           (char *)"serve", (char *)"--attempt", serial,
-                    (char *)"--dir",        dir,             (char *)"--socket",  s->socket_path,
+    char *argv[] = {(char *)"polyd-worker",
+                    (char *)"shim",
+                    (char *)"--dir",
+                    dir,
+                    (char *)"--",
+                    (char *)"serve",
+                    (char *)"--attempt",
+                    serial,
+                    (char *)"--dir",
+                    dir,
+                    (char *)"--socket",
+                    s->socket_path,
                     NULL};
     struct proc proc;
     enum pd_err err;
@@ -317,7 +327,8 @@ static void describe(const struct model *m, int status, struct pd_why *why)
     else if (status >= 0 && WIFSIGNALED(status))
         snprintf(why->text, sizeof why->text, "its worker was killed by signal %d", WTERMSIG(status));
     else
-        snprintf(why->text, sizeof why->text, "its worker left with status %d", status >= 0 ? WEXITSTATUS(status) : -1);
+        snprintf(why->text, sizeof why->text, "its worker left with status %d",
+                 status >= 0 ? WEXITSTATUS(status) : -1);
 }
 
 void model_gone(struct sup *s, struct model *m)
@@ -578,7 +589,8 @@ void model_tick(struct sup *s, int64_t now_us)
         if (!m->kill_us && m->state == SUP_MODEL_LOADING && now_us - m->heard_us > LOAD_US)
             m->kill_us = now_us;
         if (m->kill_us && now_us >= m->kill_us) {
-            pd_log(PD_LOG_WARNING, "supervise", "model=%s version=%lld kill=hard", m->name, (long long)m->version);
+            pd_log(PD_LOG_WARNING, "supervise", "model=%s version=%lld kill=hard", m->name,
+                   (long long)m->version);
             proc_signal(&m->proc, SIGUSR1);
             m->kill_us = now_us + 2000000;
         }
@@ -733,7 +745,8 @@ void sup_model_list(struct sup *s, void (*row)(void *ctx, const struct sup_model
 }
 
 enum pd_err sup_model_get(struct sup *s, const char *model, int64_t version,
-                          void (*row)(void *ctx, const struct sup_model_info *m), void *ctx, struct pd_why *why)
+                          void (*row)(void *ctx, const struct sup_model_info *m), void *ctx,
+                          struct pd_why *why)
 {
     struct model *m;
     enum pd_err err = PD_OK;
@@ -791,8 +804,9 @@ static void load_begin(struct sup *s, struct post *post)
     struct load_post *l = (struct load_post *)post;
     struct version_copy copy = {.s = s};
     struct pd_why why = {""};
-    enum pd_err err = s->quit ? pd_fail(&why, PD_ERR_CLOSED, "polyd is stopping")
-                              : store_model_version_get(s->reader, l->model, l->version, new_from_row, &copy, &why);
+    enum pd_err err =
+        s->quit ? pd_fail(&why, PD_ERR_CLOSED, "polyd is stopping")
+                : store_model_version_get(s->reader, l->model, l->version, new_from_row, &copy, &why);
 
     if (err == PD_OK && !copy.m)
         err = pd_fail(&why, PD_ERR_NOMEM, "no memory for a model");
@@ -873,7 +887,8 @@ static void unload_begin(struct sup *s, struct post *post)
     free(l);
 }
 
-static enum pd_err post_load(struct sup *s, void (*fn)(struct sup *s, struct post *p), const char *model, int64_t version,
+static enum pd_err post_load(struct sup *s, void (*fn)(struct sup *s, struct post *p), const char *model,
+                             int64_t version,
                              void (*done)(void *ctx, enum pd_err err, const struct pd_why *why), void *ctx,
                              struct pd_why *why)
 {

@@ -1,5 +1,5 @@
-/* Byte forecasts: `polyd-worker plan` beside us, its input and output in memory files, so that only its end is
- * awaited. Answers are kept by plan_digest. */
+/* Byte forecasts: `polyd-worker plan` beside us, its input and output in memory files, so that only its end
+ * is awaited. Answers are kept by plan_digest. */
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -49,7 +49,8 @@ void plan_free_all(struct sup *s)
     }
 }
 
-static void plan_over(struct sup *s, struct plan *p, enum pd_err err, const struct pd_why *why, const char *json)
+static void plan_over(struct sup *s, struct plan *p, enum pd_err err, const struct pd_why *why,
+                      const char *json)
 {
     for (struct plan **at = &s->plans; *at; at = &(*at)->next)
         if (*at == p) {
@@ -130,11 +131,15 @@ void plan_gone(struct sup *s, struct plan *p)
         while (out.len && (out.data[out.len - 1] == '\n' || out.data[out.len - 1] == ' '))
             out.data[--out.len] = '\0';
         if (p->proc.status > 0 && p->proc.status < 256)
-            err = pd_fail(&why, PD_ERR_INTERNAL, "the planning worker was killed by signal %d", p->proc.status);
+            err =
+                pd_fail(&why, PD_ERR_INTERNAL, "the planning worker was killed by signal %d", p->proc.status);
         else {
             const char *line = out.data ? strrchr(out.data, '\n') : NULL;
 
-            err = pd_fail(&why, PD_ERR_INVALID, "%.400s", line ? line + 1 : out.data ? out.data : "no plan can be made");
+            err = pd_fail(&why, PD_ERR_INVALID, "%.400s",
+                          line       ? line + 1
+                          : out.data ? out.data
+                                     : "no plan can be made");
         }
     }
     plan_over(s, p, err, &why, err == PD_OK ? out.data : NULL);
@@ -210,8 +215,8 @@ static void plan_begin(struct sup *s, struct post *post)
 }
 
 enum pd_err sup_plan(struct sup *s, const char *document, size_t len, const char *plan_digest,
-                     void (*done)(void *ctx, enum pd_err err, const struct pd_why *why, const char *plan), void *ctx,
-                     struct pd_why *why)
+                     void (*done)(void *ctx, enum pd_err err, const struct pd_why *why, const char *plan),
+                     void *ctx, struct pd_why *why)
 {
     struct plan_post *pp = calloc(1, sizeof *pp);
     struct plan *p = calloc(1, sizeof *p);

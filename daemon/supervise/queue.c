@@ -1,5 +1,5 @@
-/* The scheduling cycle: reads what is queued, asks sched_cycle, starts what it says, and notes for everyone else
- * why it waits. */
+/* The scheduling cycle: reads what is queued, asks sched_cycle, starts what it says, and notes for everyone
+ * else why it waits. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -117,10 +117,11 @@ static void note(struct sup *s, const struct sched_item *item, struct queue_note
         snprintf(out->info.reason, sizeof out->info.reason, "waiting %lld s before the next attempt",
                  (long long)((item->not_before_us - pd_clock_wall_us()) / 1000000 + 1));
     else if (item->behind)
-        snprintf(out->info.reason, sizeof out->info.reason, "waiting behind an earlier run that needs more slots");
+        snprintf(out->info.reason, sizeof out->info.reason,
+                 "waiting behind an earlier run that needs more slots");
     else
-        snprintf(out->info.reason, sizeof out->info.reason, "waiting for %d %s slot%s, %d free", item->slots, item->kind,
-                 plural, free_slots);
+        snprintf(out->info.reason, sizeof out->info.reason, "waiting for %d %s slot%s, %d free", item->slots,
+                 item->kind, plural, free_slots);
 }
 
 static void keep_notes(struct sup *s, const struct waiting *w)
@@ -152,17 +153,18 @@ static int busy_list(struct sup *s, struct sched_busy *busy)
 
     for (struct att *a = s->atts; a && n < SUP_DEVICES_MAX; a = a->next)
         if (a->device_count)
-            busy[n++] = (struct sched_busy){.kind = s->devices[a->devices[0]].kind,
-                                            .slots = a->device_count,
-                                            .until_us = a->limit_us ? wall_us + (a->limit_us - now_us) + s->o.grace_us
-                                                                    : SCHED_NEVER};
+            busy[n++] = (struct sched_busy){
+                .kind = s->devices[a->devices[0]].kind,
+                .slots = a->device_count,
+                .until_us = a->limit_us ? wall_us + (a->limit_us - now_us) + s->o.grace_us : SCHED_NEVER};
     return n;
 }
 
 void queue_cycle(struct sup *s)
 {
     static const char *const kind_names[] = {"cpu", "cuda"};
-    struct store_run_query q = {.state = SPEC_RUN_QUEUED, .outcome = -1, .order = STORE_ORDER_PRIORITY, .limit = QUEUE_LOOK};
+    struct store_run_query q = {
+        .state = SPEC_RUN_QUEUED, .outcome = -1, .order = STORE_ORDER_PRIORITY, .limit = QUEUE_LOOK};
     struct waiting *w = calloc(1, sizeof *w);
     struct sched_busy busy[SUP_DEVICES_MAX];
     struct sched_kind kinds[2];
@@ -194,15 +196,16 @@ void queue_cycle(struct sup *s)
             int total;
 
             count_free(s, item->kind, &total);
-            snprintf(reason, sizeof reason, "%d %s slot%s can never be free: this machine has %d", item->slots, item->kind,
-                     item->slots == 1 ? "" : "s", total);
+            snprintf(reason, sizeof reason, "%d %s slot%s can never be free: this machine has %d",
+                     item->slots, item->kind, item->slots == 1 ? "" : "s", total);
             fail_run(s, item->id, reason);
         } else if (item->start) {
             start.count = pick(s, item, start.devices);
             if (start.count == item->slots)
                 err = store_run_get(s->reader, item->id, start_row, &start, &why);
             if (err != PD_OK)
-                pd_log(PD_LOG_ERROR, "supervise", "run=%lld start=failed why=\"%s\"", (long long)item->id, why.text);
+                pd_log(PD_LOG_ERROR, "supervise", "run=%lld start=failed why=\"%s\"", (long long)item->id,
+                       why.text);
         } else if (item->wake_us != SCHED_NEVER && (!s->wake_us || item->wake_us < s->wake_us))
             s->wake_us = item->wake_us;
     }

@@ -76,8 +76,8 @@ static void free_environment(char **env)
     }
 }
 
-enum pd_err proc_spawn(struct sup *s, char *const argv[], const uint8_t *token, int in_fd, int out_fd, int err_fd,
-                       const char *mark, struct proc *ret, struct pd_why *why)
+enum pd_err proc_spawn(struct sup *s, char *const argv[], const uint8_t *token, int in_fd, int out_fd,
+                       int err_fd, const char *mark, struct proc *ret, struct pd_why *why)
 {
     posix_spawn_file_actions_t actions;
     posix_spawnattr_t attr;
@@ -127,7 +127,8 @@ enum pd_err proc_spawn(struct sup *s, char *const argv[], const uint8_t *token, 
     }
     if (rc)
         return pd_fail_errno(why, rc, "cannot start '%s'", s->worker_path);
-    *ret = (struct proc){.pid = pid, .start = proc_start_time(pid), .fd = pidfd_open(pid, 0), .child = true, .status = -1};
+    *ret = (struct proc){
+        .pid = pid, .start = proc_start_time(pid), .fd = pidfd_open(pid, 0), .child = true, .status = -1};
     if (ret->fd < 0) {
         enum pd_err err = pd_fail_errno(why, errno, "cannot watch process %d", (int)pid);
 
@@ -211,7 +212,8 @@ int shim_exit_status(const char *dir)
 
     snprintf(path, sizeof path, "%s/exit", dir);
     pd_buf_init(&text, 0);
-    if (pd_file_read(path, 256, &text, &why) == PD_OK && text.data && sscanf(text.data, "status=%d", &status) != 1)
+    if (pd_file_read(path, 256, &text, &why) == PD_OK && text.data &&
+        sscanf(text.data, "status=%d", &status) != 1)
         status = -1;
     pd_buf_done(&text);
     return status;

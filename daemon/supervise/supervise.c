@@ -1,5 +1,5 @@
-/* The supervisor's thread: one epoll over the listening socket, connections, pidfds and a wake-up counter, with a
- * tick for deadlines. Other threads and the store's writer put work into the post box. */
+/* The supervisor's thread: one epoll over the listening socket, connections, pidfds and a wake-up counter,
+ * with a tick for deadlines. Other threads and the store's writer put work into the post box. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -17,8 +17,8 @@
 #include "kernels/base/file.h"
 #include "kernels/base/log.h"
 
-#define TICK_MS 100        /* deadlines are kept this exactly */
-#define STOP_US 20000000   /* serving workers and open writes get so long at a stop */
+#define TICK_MS 100      /* deadlines are kept this exactly */
+#define STOP_US 20000000 /* serving workers and open writes get so long at a stop */
 
 /* ---- posts ---------------------------------------------------------------------------------- */
 
@@ -69,7 +69,8 @@ static void op_back(struct sup *s, struct post *p)
     if (op->done)
         op->done(s, op);
     else if (op->err != PD_OK)
-        pd_log(PD_LOG_ERROR, "supervise", "write=failed error=%s why=\"%s\"", pd_err_name(op->err), op->why.text);
+        pd_log(PD_LOG_ERROR, "supervise", "write=failed error=%s why=\"%s\"", pd_err_name(op->err),
+               op->why.text);
     if (op->release)
         op->release(op);
     free(op);
@@ -119,7 +120,9 @@ enum pd_err sup_write(struct sup *s, struct op *op)
     if (err == PD_OK)
         return PD_OK;
     if (err != PD_ERR_BUSY)
-        refused(s, op, err); /* a stop: the rows are reconciled at the next start. Its owner hears of it as of any end */
+        refused(
+            s, op,
+            err); /* a stop: the rows are reconciled at the next start. Its owner hears of it as of any end */
     else if (op->lane == STORE_LANE_METRICS) {
         s->ops--;
         return err;
@@ -267,8 +270,8 @@ static enum pd_err listen_here(struct sup *s, struct pd_why *why)
     int rc;
 
     if (strlen(s->socket_path) >= sizeof addr.sun_path)
-        return pd_fail(why, PD_ERR_LIMIT, "the path '%s' exceeds the %zu bytes of a socket's name", s->socket_path,
-                       sizeof addr.sun_path - 1);
+        return pd_fail(why, PD_ERR_LIMIT, "the path '%s' exceeds the %zu bytes of a socket's name",
+                       s->socket_path, sizeof addr.sun_path - 1);
     strcpy(addr.sun_path, s->socket_path);
     s->listen_fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (s->listen_fd < 0)
@@ -385,7 +388,8 @@ static enum pd_err begin(struct sup *s, struct pd_why *why)
     return err;
 }
 
-enum pd_err sup_start(const struct sup_options *o, struct store_writer *w, struct sup **ret, struct pd_why *why)
+enum pd_err sup_start(const struct sup_options *o, struct store_writer *w, struct sup **ret,
+                      struct pd_why *why)
 {
     struct sup *s = calloc(1, sizeof *s);
     enum pd_err err;
@@ -527,7 +531,8 @@ enum pd_err sup_fit(struct sup *s, const char *device, int slots, int priority, 
     if (!total)
         err = pd_fail(why, PD_ERR_LIMIT, "this machine has no %s device", device);
     else if (slots > total)
-        err = pd_fail(why, PD_ERR_LIMIT, "%d %s slots are asked for, this machine has %d", slots, device, total);
+        err = pd_fail(why, PD_ERR_LIMIT, "%d %s slots are asked for, this machine has %d", slots, device,
+                      total);
     else {
         ret->position = ahead + 1;
         if (!ahead && slots <= free_slots)
@@ -546,8 +551,10 @@ bool sup_progress_get(struct sup *s, int64_t run_id, struct sup_progress *ret)
     pthread_mutex_lock(&s->mutex);
     for (struct att *a = s->atts; a && !found; a = a->next)
         if (a->run == run_id && a->updated_us) {
-            *ret = (struct sup_progress){
-                .step = a->step, .total = a->total, .updated_us = a->updated_us, .checkpointing = a->checkpointing};
+            *ret = (struct sup_progress){.step = a->step,
+                                         .total = a->total,
+                                         .updated_us = a->updated_us,
+                                         .checkpointing = a->checkpointing};
             found = true;
         }
     pthread_mutex_unlock(&s->mutex);

@@ -21,24 +21,24 @@ struct sup_data_root {
 };
 
 struct sup_options {
-    const char *state_dir;    /* worker.sock, runs/ live here */
-    const char *worker_path;  /* the polyd-worker program */
-    const char *train_role;   /* NULL = "train"; "selftest" = the diagnostic role for every run */
-    int cpu_slots;            /* cpu devices offered; >= 1 */
-    int cpu_threads;          /* threads of each */
-    int64_t grace_us;         /* between a cancel and the hard kill */
-    int64_t backoff_us;       /* before the first restart; doubled each time, at most 5 min */
-    int64_t age_us;           /* waiting so long raises a run's priority by one */
-    int64_t hang_us;          /* silence of a live worker that counts as a hang; 0 = WIRE_HANG_US */
-    int serve_threads;        /* CPU threads of a serving worker; 0 = cpu_threads */
-    int infer_queue;          /* requests in flight per model version; more are PD_ERR_BUSY. 0 = 256 */
-    bool drain_on_stop;       /* sup_stop asks the training workers to checkpoint and leave; else they stay */
+    const char *state_dir;   /* worker.sock, runs/ live here */
+    const char *worker_path; /* the polyd-worker program */
+    const char *train_role;  /* NULL = "train"; "selftest" = the diagnostic role for every run */
+    int cpu_slots;           /* cpu devices offered; >= 1 */
+    int cpu_threads;         /* threads of each */
+    int64_t grace_us;        /* between a cancel and the hard kill */
+    int64_t backoff_us;      /* before the first restart; doubled each time, at most 5 min */
+    int64_t age_us;          /* waiting so long raises a run's priority by one */
+    int64_t hang_us;         /* silence of a live worker that counts as a hang; 0 = WIRE_HANG_US */
+    int serve_threads;       /* CPU threads of a serving worker; 0 = cpu_threads */
+    int infer_queue;         /* requests in flight per model version; more are PD_ERR_BUSY. 0 = 256 */
+    bool drain_on_stop;      /* sup_stop asks the training workers to checkpoint and leave; else they stay */
     const struct sup_data_root *roots; /* copied */
     int root_count;
 };
 
-/* Listens on worker.sock, reconciles every attempt that has not ended (adopt, requeue or fail), loads the models
- * wanted in memory, and starts the thread. The writer outlives the supervisor. */
+/* Listens on worker.sock, reconciles every attempt that has not ended (adopt, requeue or fail), loads the
+ * models wanted in memory, and starts the thread. The writer outlives the supervisor. */
 PD_NODISCARD enum pd_err sup_start(const struct sup_options *o, struct store_writer *w, struct sup **ret,
                                    struct pd_why *why);
 /* Stops the thread. Serving workers end; training workers go on without a daemon unless drain_on_stop.
@@ -54,21 +54,21 @@ int64_t sup_alive_us(struct sup *s);
 /* ---- what the API shows --------------------------------------------------------------------- */
 
 struct sup_device {
-    char name[32];      /* "cpu:0" */
-    char kind[8];       /* "cpu", "cuda" */
-    char model[128];    /* processor or GPU name */
+    char name[32];   /* "cpu:0" */
+    char kind[8];    /* "cpu", "cuda" */
+    char model[128]; /* processor or GPU name */
     int threads;
     int64_t memory_bytes;
-    int64_t run_id;     /* that holds it; 0 = free */
+    int64_t run_id; /* that holds it; 0 = free */
     int attempt;
-    char state[16];     /* "free", "busy" */
+    char state[16]; /* "free", "busy" */
 };
 /* Calls back for each under a lock: format and return. */
 void sup_device_list(struct sup *s, void (*row)(void *ctx, const struct sup_device *d), void *ctx);
 
 struct sup_queue_info {
-    int position;      /* 1 = next; 0 = not waiting */
-    char reason[160];  /* "waiting for 1 cpu slot, 0 free" */
+    int position;     /* 1 = next; 0 = not waiting */
+    char reason[160]; /* "waiting for 1 cpu slot, 0 free" */
 };
 /* False if the run is not in the queue as the supervisor last saw it. */
 bool sup_queue_get(struct sup *s, int64_t run_id, struct sup_queue_info *ret);
@@ -98,8 +98,8 @@ void sup_stats(struct sup *s, struct sup_stats *ret);
 
 /* ---- plans ---------------------------------------------------------------------------------- */
 
-/* Bytes needed by a resolved job, as JSON, from `polyd-worker plan` or the kept answer of an equal plan_digest
- * (hex; NULL = do not keep). `done` gets err and the JSON (borrowed). The document is copied.
+/* Bytes needed by a resolved job, as JSON, from `polyd-worker plan` or the kept answer of an equal
+ * plan_digest (hex; NULL = do not keep). `done` gets err and the JSON (borrowed). The document is copied.
  * PD_ERR_BUSY: too many at once. */
 PD_NODISCARD enum pd_err sup_plan(struct sup *s, const char *document, size_t len, const char *plan_digest,
                                   void (*done)(void *ctx, enum pd_err err, const struct pd_why *why,
@@ -120,7 +120,7 @@ struct sup_model_info {
     const char *signature; /* JSON from the worker when ready; "" before */
     int in_flight, waiting, running;
     int64_t requests, failures, restarts;
-    int64_t memory_bytes;  /* resident size of the worker; 0 = unknown */
+    int64_t memory_bytes; /* resident size of the worker; 0 = unknown */
 };
 /* Calls back for each version known to the supervisor (loaded or once loaded), under a lock. */
 void sup_model_list(struct sup *s, void (*row)(void *ctx, const struct sup_model_info *m), void *ctx);
@@ -129,8 +129,8 @@ PD_NODISCARD enum pd_err sup_model_get(struct sup *s, const char *model, int64_t
                                        void (*row)(void *ctx, const struct sup_model_info *m), void *ctx,
                                        struct pd_why *why);
 
-/* Loads a registered version (0 = highest) in a worker of its own. `done` (may be NULL) is called once: PD_OK when
- * READY, else why not. Loading a ready one is PD_OK at once. */
+/* Loads a registered version (0 = highest) in a worker of its own. `done` (may be NULL) is called once: PD_OK
+ * when READY, else why not. Loading a ready one is PD_OK at once. */
 PD_NODISCARD enum pd_err sup_model_load(struct sup *s, const char *model, int64_t version,
                                         void (*done)(void *ctx, enum pd_err err, const struct pd_why *why),
                                         void *ctx, struct pd_why *why);
@@ -140,23 +140,23 @@ PD_NODISCARD enum pd_err sup_model_unload(struct sup *s, const char *model, int6
                                           void *ctx, struct pd_why *why);
 
 struct sup_result {
-    enum pd_err err;      /* not PD_OK: it is the last part, and `text` says why */
+    enum pd_err err; /* not PD_OK: it is the last part, and `text` says why */
     const char *text;
-    const char *json;     /* NUL-terminated; "" when absent */
+    const char *json; /* NUL-terminated; "" when absent */
     size_t json_len;
     uint32_t count;
     const struct wire_tensor *tensors; /* borrowed during the callback */
     bool last;
-    const char *model;    /* who answered */
+    const char *model; /* who answered */
     int64_t version;
 };
 
 struct sup_infer {
     const char *model;
-    int64_t version;      /* 0 = the highest ready one */
-    const char *kind;     /* "infer" or "complete" */
-    int64_t deadline_us;  /* microseconds from now; 0 = none */
-    const char *json;     /* parameters, copied; NULL = none */
+    int64_t version;     /* 0 = the highest ready one */
+    const char *kind;    /* "infer" or "complete" */
+    int64_t deadline_us; /* microseconds from now; 0 = none */
+    const char *json;    /* parameters, copied; NULL = none */
     size_t json_len;
     const struct wire_tensor *tensors; /* copied */
     uint32_t count;
@@ -165,8 +165,8 @@ struct sup_infer {
     void (*part)(void *ctx, const struct sup_result *r);
     void *ctx;
 };
-/* Sends the request to the model's worker. PD_ERR_NOT_FOUND: not loaded; PD_ERR_BUSY: its queue is full (429);
- * PD_ERR_CLOSED: loading, unloading or restarting (503). On PD_OK *ret_id names it. */
+/* Sends the request to the model's worker. PD_ERR_NOT_FOUND: not loaded; PD_ERR_BUSY: its queue is full
+ * (429); PD_ERR_CLOSED: loading, unloading or restarting (503). On PD_OK *ret_id names it. */
 PD_NODISCARD enum pd_err sup_infer(struct sup *s, const struct sup_infer *req, uint64_t *ret_id,
                                    struct pd_why *why);
 /* The client left. The last part still comes. Unknown ids (already answered) are ignored. */

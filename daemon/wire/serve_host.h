@@ -1,28 +1,28 @@
 /* daemon/wire/serve_host.h: what the serve role of a worker sees of the daemon.
  *
  * The worker fills this table and calls serve_run(host, ...) on its main thread; the link's own thread
- * receives the frames. Requests wait in a bounded queue, already checked for form. All functions may be called
- * from any thread of the role. */
+ * receives the frames. Requests wait in a bounded queue, already checked for form. All functions may be
+ * called from any thread of the role. */
 #pragma once
 
 #include "daemon/wire/wire.h"
 
 struct serve_request {
     uint64_t id;
-    int64_t deadline_us;              /* pd_clock_mono_us value; 0 = none. Past it: answer PD_ERR_TIMEOUT */
-    char kind[16];                    /* "infer" or "complete" */
-    const char *json;                 /* parameters, NUL-terminated; "{}" when absent */
+    int64_t deadline_us; /* pd_clock_mono_us value; 0 = none. Past it: answer PD_ERR_TIMEOUT */
+    char kind[16];       /* "infer" or "complete" */
+    const char *json;    /* parameters, NUL-terminated; "{}" when absent */
     size_t json_len;
-    uint32_t count;                   /* tensors */
+    uint32_t count;                               /* tensors */
     struct wire_tensor tensors[WIRE_TENSORS_MAX]; /* data borrowed from the request */
 };
 
 /* One part of an answer. For kind "infer" there is one, with `last`. A completion sends a
  * part for every token and a last one. */
 struct serve_result {
-    enum pd_err err;   /* not PD_OK: `text` says why; last is implied */
-    const char *text;  /* NULL unless err */
-    const char *json;  /* members for the reply, or NULL */
+    enum pd_err err;  /* not PD_OK: `text` says why; last is implied */
+    const char *text; /* NULL unless err */
+    const char *json; /* members for the reply, or NULL */
     uint32_t count;
     const struct wire_tensor *tensors; /* borrowed during the call */
     bool last;
@@ -30,15 +30,15 @@ struct serve_result {
 
 struct serve_host {
     void *ctx;
-    const char *model;        /* "name/version" */
-    const char *job;          /* the resolved job document of the run that trained it, JSON */
-    const char *checkpoint;   /* path */
-    const char *digest;       /* its SHA-256 in hex as registered; another one is refused. NULL = not known */
-    uint32_t threads;         /* CPU threads to use */
+    const char *model;      /* "name/version" */
+    const char *job;        /* the resolved job document of the run that trained it, JSON */
+    const char *checkpoint; /* path */
+    const char *digest;     /* its SHA-256 in hex as registered; another one is refused. NULL = not known */
+    uint32_t threads;       /* CPU threads to use */
     /* Loaded and warm: `signature` is JSON {"platform":..,"inputs":[..],"outputs":[..],...}. Call once. */
     void (*ready)(void *ctx, const char *signature);
-    /* Waits for the next request, at most timeout_ms (-1 = for ever). PD_OK: the caller owns *ret and ends it with
-     * `done`. PD_ERR_TIMEOUT: nothing came. PD_ERR_CLOSED: unload or stop: finish and return. */
+    /* Waits for the next request, at most timeout_ms (-1 = for ever). PD_OK: the caller owns *ret and ends it
+     * with `done`. PD_ERR_TIMEOUT: nothing came. PD_ERR_CLOSED: unload or stop: finish and return. */
     enum pd_err (*next)(void *ctx, int timeout_ms, struct serve_request **ret);
     /* Has the client gone (or the worker been told to stop)? Cheap: ask at every decode step. */
     bool (*cancelled)(void *ctx, const struct serve_request *req);

@@ -45,7 +45,8 @@ static uint64_t get64(const uint8_t *p)
 
 /* ---- header --------------------------------------------------------------------------------- */
 
-enum pd_err wire_header_parse(const uint8_t bytes[WIRE_HEADER_BYTES], struct wire_header *ret, struct pd_why *why)
+enum pd_err wire_header_parse(const uint8_t bytes[WIRE_HEADER_BYTES], struct wire_header *ret,
+                              struct pd_why *why)
 {
     uint32_t len = get32(bytes + 8);
 
@@ -396,7 +397,8 @@ enum pd_err wire_in_read(struct wire_in *in, int fd, size_t most, struct pd_why 
         } control;
         char piece[64 << 10];
         struct iovec iov = {.iov_base = piece, .iov_len = most < sizeof piece ? most : sizeof piece};
-        struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+        struct msghdr msg = {
+            .msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
         ssize_t n = recvmsg(fd, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
 
         if (n < 0 && errno == EINTR)

@@ -2,8 +2,8 @@
  *
  * A frame is a 24-byte little-endian header (magic PDWK, version, flags, type, payload bytes, CRC-32C of
  * the payload, seq) and a payload of fields (u16 tag, u16 zero, u32 length, bytes). Unknown tags are
- * skipped, so a new field needs no new version. Nothing here does I/O except the two socket helpers at the end;
- * nothing here locks. */
+ * skipped, so a new field needs no new version. Nothing here does I/O except the two socket helpers at the
+ * end; nothing here locks. */
 #pragma once
 
 #include <stdbool.h>
@@ -11,19 +11,19 @@
 
 #include "kernels/base/buf.h"
 
-#define WIRE_VERSION 1      /* the version spoken; a daemon also speaks the two before it */
+#define WIRE_VERSION 1 /* the version spoken; a daemon also speaks the two before it */
 #define WIRE_VERSION_MIN 1
 #define WIRE_HEADER_BYTES 24
 #define WIRE_PAYLOAD_MAX (16u << 20)
-#define WIRE_POINTS_MAX 1000u          /* points in one metrics frame */
-#define WIRE_INLINE_MAX (1u << 20)     /* larger tensors travel as a sealed memfd */
-#define WIRE_TOKEN_BYTES 32            /* 256 bits */
-#define WIRE_RANK_MAX 8                /* dimensions of a tensor on the wire */
+#define WIRE_POINTS_MAX 1000u      /* points in one metrics frame */
+#define WIRE_INLINE_MAX (1u << 20) /* larger tensors travel as a sealed memfd */
+#define WIRE_TOKEN_BYTES 32        /* 256 bits */
+#define WIRE_RANK_MAX 8            /* dimensions of a tensor on the wire */
 #define WIRE_TENSORS_MAX 64
-#define WIRE_NAME_MAX 255              /* bytes of a metric key or tensor name */
-#define WIRE_HEARTBEAT_US 2000000      /* both sides send one this often */
-#define WIRE_SILENCE_US 10000000       /* so much silence closes the connection */
-#define WIRE_HANG_US 60000000          /* so much silence of a live process is a hang */
+#define WIRE_NAME_MAX 255         /* bytes of a metric key or tensor name */
+#define WIRE_HEARTBEAT_US 2000000 /* both sides send one this often */
+#define WIRE_SILENCE_US 10000000  /* so much silence closes the connection */
+#define WIRE_HANG_US 60000000     /* so much silence of a live process is a hang */
 
 #define WIRE_FLAG_FD 1u /* a descriptor comes along (SCM_RIGHTS) */
 
@@ -68,32 +68,34 @@ enum wire_tag {
     WIRE_TAG_DEVICE = 14,     /* text such as "cpu:0"; repeated; assign */
     WIRE_TAG_THREADS = 15,    /* u32, CPU threads for this rank; assign */
     WIRE_TAG_RUN_DIR = 16,    /* text: run directory (checkpoints below it); assign */
-    WIRE_TAG_CHECKPOINT = 17, /* text: start checkpoint path, absent = from scratch; assign, checkpoint_written */
-    WIRE_TAG_DATA_ROOT = 18,  /* text "name=path"; repeated; assign */
-    WIRE_TAG_PLAN = 19,       /* JSON; assign */
-    WIRE_TAG_STEP = 20,       /* u64; progress, checkpoint_written, bye; assign: step of the start checkpoint */
-    WIRE_TAG_TOTAL = 21,      /* u64; progress */
-    WIRE_TAG_STATE = 22,      /* text: running, checkpointing; progress */
-    WIRE_TAG_KEY = 23,        /* text: metrics: defines the next key index (see wire_points); event kind; blob key */
-    WIRE_TAG_POINTS = 24,     /* packed points of 28 bytes: u32 key index, i64 step, i64 time us, f64 value */
-    WIRE_TAG_BYTES = 25,      /* u64; log_offset, checkpoint_written */
-    WIRE_TAG_DIGEST = 26,     /* text, SHA-256 in hex; checkpoint_written, blob */
-    WIRE_TAG_TEXT = 27,       /* text; event, bye, infer_result (error sentence) */
-    WIRE_TAG_PAIR = 28,       /* text "key=value"; repeated; event */
-    WIRE_TAG_GRACE_US = 29,   /* u64; cancel, drain */
-    WIRE_TAG_REQUEST = 30,    /* u64: cancel of one request; 0 or absent = the attempt */
+    WIRE_TAG_CHECKPOINT =
+        17, /* text: start checkpoint path, absent = from scratch; assign, checkpoint_written */
+    WIRE_TAG_DATA_ROOT = 18, /* text "name=path"; repeated; assign */
+    WIRE_TAG_PLAN = 19,      /* JSON; assign */
+    WIRE_TAG_STEP = 20,  /* u64; progress, checkpoint_written, bye; assign: step of the start checkpoint */
+    WIRE_TAG_TOTAL = 21, /* u64; progress */
+    WIRE_TAG_STATE = 22, /* text: running, checkpointing; progress */
+    WIRE_TAG_KEY = 23, /* text: metrics: defines the next key index (see wire_points); event kind; blob key */
+    WIRE_TAG_POINTS = 24,   /* packed points of 28 bytes: u32 key index, i64 step, i64 time us, f64 value */
+    WIRE_TAG_BYTES = 25,    /* u64; log_offset, checkpoint_written */
+    WIRE_TAG_DIGEST = 26,   /* text, SHA-256 in hex; checkpoint_written, blob */
+    WIRE_TAG_TEXT = 27,     /* text; event, bye, infer_result (error sentence) */
+    WIRE_TAG_PAIR = 28,     /* text "key=value"; repeated; event */
+    WIRE_TAG_GRACE_US = 29, /* u64; cancel, drain */
+    WIRE_TAG_REQUEST = 30,  /* u64: cancel of one request; 0 or absent = the attempt */
     WIRE_TAG_DEADLINE_US = 31, /* u64, us left when sent; infer */
-    WIRE_TAG_JSON = 32,       /* parameters or result members, JSON; infer, infer_result, ready */
-    WIRE_TAG_TENSOR = 33,     /* one tensor, see wire_put_tensor; repeated; infer, infer_result, blob */
-    WIRE_TAG_LAST = 34,       /* u32 1: the stream of results ends here; infer_result */
-    WIRE_TAG_ERROR = 35,      /* u32 enum pd_err; infer_result */
-    WIRE_TAG_CAUSE = 36,      /* text: done, diverged, failed, checkpointed, refused, version; bye */
-    WIRE_TAG_MODEL = 37,      /* text "name/version"; assign (serve), unload */
-    WIRE_TAG_KIND = 38,       /* text; infer: infer, complete; blob: histogram, matrix, image; checkpoint_written: latest, best, final */
-    WIRE_TAG_VALUE = 39,      /* f64; checkpoint_written: the validation value that ranked it, absent = none */
-    WIRE_TAG_TIME_US = 40,    /* i64 wall clock; event, blob, checkpoint_written */
-    WIRE_TAG_RESTARTS = 41,   /* u32; assign: earlier attempts */
-    WIRE_TAG_SEQ_BASE = 42    /* u64; welcome: resend from here + 1 (same as acked; kept for tools) */
+    WIRE_TAG_JSON = 32,        /* parameters or result members, JSON; infer, infer_result, ready */
+    WIRE_TAG_TENSOR = 33,      /* one tensor, see wire_put_tensor; repeated; infer, infer_result, blob */
+    WIRE_TAG_LAST = 34,        /* u32 1: the stream of results ends here; infer_result */
+    WIRE_TAG_ERROR = 35,       /* u32 enum pd_err; infer_result */
+    WIRE_TAG_CAUSE = 36,       /* text: done, diverged, failed, checkpointed, refused, version; bye */
+    WIRE_TAG_MODEL = 37,       /* text "name/version"; assign (serve), unload */
+    WIRE_TAG_KIND = 38,  /* text; infer: infer, complete; blob: histogram, matrix, image; checkpoint_written:
+                            latest, best, final */
+    WIRE_TAG_VALUE = 39, /* f64; checkpoint_written: the validation value that ranked it, absent = none */
+    WIRE_TAG_TIME_US = 40,  /* i64 wall clock; event, blob, checkpoint_written */
+    WIRE_TAG_RESTARTS = 41, /* u32; assign: earlier attempts */
+    WIRE_TAG_SEQ_BASE = 42  /* u64; welcome: resend from here + 1 (same as acked; kept for tools) */
 };
 
 /* ---- header ---------------------------------------------------------------------------------- */
@@ -124,8 +126,8 @@ void wire_put_text(struct pd_buf *b, enum wire_tag tag, const char *text);
 void wire_put_u32(struct pd_buf *b, enum wire_tag tag, uint32_t value);
 void wire_put_u64(struct pd_buf *b, enum wire_tag tag, uint64_t value);
 void wire_put_f64(struct pd_buf *b, enum wire_tag tag, double value);
-/* Fills in length and CRC. PD_ERR_LIMIT above 16 MiB of payload, or when memory did not suffice; then the frame
- * is taken off the buffer again. */
+/* Fills in length and CRC. PD_ERR_LIMIT above 16 MiB of payload, or when memory did not suffice; then the
+ * frame is taken off the buffer again. */
 PD_NODISCARD enum pd_err wire_end(struct pd_buf *b, size_t begin);
 
 /* Changes the version byte of a finished frame at `frame` (hello and welcome keep 0). */
@@ -187,7 +189,8 @@ struct wire_tensor {
 /* Appends one tensor inline. */
 void wire_put_tensor(struct pd_buf *b, const struct wire_tensor *t);
 /* Reads a TENSOR field; `data` points into the payload. */
-PD_NODISCARD enum pd_err wire_get_tensor(const struct wire_field *f, struct wire_tensor *ret, struct pd_why *why);
+PD_NODISCARD enum pd_err wire_get_tensor(const struct wire_field *f, struct wire_tensor *ret,
+                                         struct pd_why *why);
 
 /* ---- a stream of frames ---------------------------------------------------------------------- */
 

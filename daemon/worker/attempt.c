@@ -113,8 +113,9 @@ int worker_train_main(int argc, char **argv)
     setvbuf(stdout, NULL, _IOLBF, 0); /* the log is read while it grows */
     if (attempt_begin(argc, argv, false, &a) != PD_OK)
         return 1;
-    pd_log(PD_LOG_INFO, "worker", "run=%lld attempt=%d role=%s threads=%d start=%s", (long long)a.run, a.number,
-           a.assign->role, a.assign->threads, a.assign->checkpoint ? a.assign->checkpoint : "scratch");
+    pd_log(PD_LOG_INFO, "worker", "run=%lld attempt=%d role=%s threads=%d start=%s", (long long)a.run,
+           a.number, a.assign->role, a.assign->threads,
+           a.assign->checkpoint ? a.assign->checkpoint : "scratch");
     if (!strcmp(a.assign->role, "selftest"))
         role_selftest(&a, &result);
     else if (!strcmp(a.assign->role, "train"))
@@ -122,8 +123,8 @@ int worker_train_main(int argc, char **argv)
     else
         snprintf(result.text, sizeof result.text, "this worker has no role '%s'", a.assign->role);
     if (!result.silent) {
-        pd_log(PD_LOG_INFO, "worker", "run=%lld attempt=%d cause=%s step=%lld %s%s%s", (long long)a.run, a.number,
-               result.cause, (long long)result.step, result.text[0] ? "why=\"" : "", result.text,
+        pd_log(PD_LOG_INFO, "worker", "run=%lld attempt=%d cause=%s step=%lld %s%s%s", (long long)a.run,
+               a.number, result.cause, (long long)result.step, result.text[0] ? "why=\"" : "", result.text,
                result.text[0] ? "\"" : "");
         err = link_bye(a.link, result.cause, result.step, result.text, 0, &why);
         if (err != PD_OK) {

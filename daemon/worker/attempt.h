@@ -21,7 +21,7 @@ struct role_result {
     const char *cause; /* done, diverged, failed, checkpointed; static */
     int64_t step;
     char text[512];
-    bool silent;       /* refused: say nothing, leave */
+    bool silent; /* refused: say nothing, leave */
 };
 
 /* role_selftest.c: y = a x + b by gradient descent; the diagnostic role. */

@@ -1,6 +1,7 @@
-/* One mutex guards everything; the thread holds it except while it polls, reads, writes and spools. Entries are
- * a queue of finished frames, oldest first: `sent` of them have gone out on this connection, an acknowledgement takes
- * them off the front. A reconnection sets `sent` back to zero, and polyd skips what it has committed. */
+/* One mutex guards everything; the thread holds it except while it polls, reads, writes and spools. Entries
+ * are a queue of finished frames, oldest first: `sent` of them have gone out on this connection, an
+ * acknowledgement takes them off the front. A reconnection sets `sent` back to zero, and polyd skips what it
+ * has committed. */
 #include "daemon/worker/link.h"
 
 #include <errno.h>
@@ -323,8 +324,8 @@ void link_checkpoint(struct link *l, const char *kind, const char *path, int64_t
     pd_buf_done(&b);
 }
 
-void link_blob(struct link *l, const char *kind, const char *key, int64_t step, const char *meta, const void *bytes,
-               size_t len)
+void link_blob(struct link *l, const char *kind, const char *key, int64_t step, const char *meta,
+               const void *bytes, size_t len)
 {
     struct pd_buf b;
 
@@ -614,7 +615,9 @@ static bool take_frame(struct link *l, const struct wire_header *h, const uint8_
         wire_get_text(p, h->len, WIRE_TAG_CAUSE, cause, sizeof cause);
         if (l->bye_wanted && !strcmp(cause, "recorded"))
             l->bye_answered = true;
-        else if (!strcmp(cause, "version")) /* no common version: leave in order, the run goes on with another build */
+        else if (!strcmp(
+                     cause,
+                     "version")) /* no common version: leave in order, the run goes on with another build */
             atomic_store(&l->stop, LINK_CHECKPOINT_AND_LEAVE);
         else
             refuse(l);
@@ -946,11 +949,12 @@ enum pd_err link_start(const struct link_options *o, struct link **ret, struct p
     l->socket_path = strdup(o->socket_path);
     l->spool_path = o->spool_path ? strdup(o->spool_path) : NULL;
     l->log_path = o->log_path ? strdup(o->log_path) : NULL;
-    if (l->wake_fd < 0 || !l->socket_path || (o->spool_path && !l->spool_path) || (o->log_path && !l->log_path)) {
+    if (l->wake_fd < 0 || !l->socket_path || (o->spool_path && !l->spool_path) ||
+        (o->log_path && !l->log_path)) {
         link_free(l);
         return pd_fail(why, PD_ERR_NOMEM, "no memory for the link");
     }
-    if (strlen(o->socket_path) >= sizeof ((struct sockaddr_un *)0)->sun_path) {
+    if (strlen(o->socket_path) >= sizeof((struct sockaddr_un *)0)->sun_path) {
         link_free(l);
         return pd_fail(why, PD_ERR_LIMIT, "the socket's path is too long: '%s'", o->socket_path);
     }

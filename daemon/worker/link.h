@@ -1,9 +1,9 @@
 /* daemon/worker/link.h: the worker's line to polyd. It never loses a data frame that polyd has not committed.
  *
- * A thread of its own connects to the named socket, reconnects (0.05 to 2 s) when polyd is away, and sends what the role
- * produces. Data frames (metrics, checkpoints, events, blobs) carry one growing number and are kept, first in
- * memory (64 MiB), then in a spool file (1 GiB), until polyd says they are committed. When both are full, blobs are
- * dropped and counted, and everything else makes the role wait.
+ * A thread of its own connects to the named socket, reconnects (0.05 to 2 s) when polyd is away, and sends
+ * what the role produces. Data frames (metrics, checkpoints, events, blobs) carry one growing number and are
+ * kept, first in memory (64 MiB), then in a spool file (1 GiB), until polyd says they are committed. When
+ * both are full, blobs are dropped and counted, and everything else makes the role wait.
  *
  * The functions may be called from any thread of the role. Handing over one scalar costs well under
  * 2 us: an append to an open frame under a mutex that the other thread holds for as short. */
@@ -23,8 +23,8 @@ struct link;
 
 struct link_options {
     const char *socket_path;
-    int64_t run;          /* 0 = a serving worker */
-    int attempt;          /* or the serving worker's number */
+    int64_t run; /* 0 = a serving worker */
+    int attempt; /* or the serving worker's number */
     uint8_t token[WIRE_TOKEN_BYTES];
     const char *spool_path; /* NULL = no spool */
     const char *log_path;   /* whose growth is reported; NULL = none */
@@ -48,7 +48,7 @@ struct link_assign {
     const char *run_dir;
     const char *checkpoint; /* NULL = from scratch */
     int64_t checkpoint_step;
-    const char *model; /* "name/version", serving */
+    const char *model;  /* "name/version", serving */
     const char *digest; /* of the checkpoint, hex; "" = unknown */
     int threads;
     int restarts;
@@ -70,8 +70,8 @@ void link_event(struct link *l, const char *kind, const char *text, const char *
 void link_checkpoint(struct link *l, const char *kind, const char *path, int64_t step, uint64_t bytes,
                      const char *digest_hex, double value);
 /* Dropped, and counted, when everything is full. `meta` is JSON. */
-void link_blob(struct link *l, const char *kind, const char *key, int64_t step, const char *meta, const void *bytes,
-               size_t len);
+void link_blob(struct link *l, const char *kind, const char *key, int64_t step, const char *meta,
+               const void *bytes, size_t len);
 
 /* ---- state ---------------------------------------------------------------------------------- */
 
@@ -93,7 +93,8 @@ struct link_stats {
 void link_stats(struct link *l, struct link_stats *ret);
 
 /* Says goodbye: all data committed, then `bye`, answered by polyd after its own commit. Waits as long as
- * polyd is away (at most timeout_us; 0 = LINK_ALONE_US). PD_OK: polyd has recorded the end. PD_ERR_CLOSED: refused. */
+ * polyd is away (at most timeout_us; 0 = LINK_ALONE_US). PD_OK: polyd has recorded the end. PD_ERR_CLOSED:
+ * refused. */
 PD_NODISCARD enum pd_err link_bye(struct link *l, const char *cause, int64_t step, const char *text,
                                   int64_t timeout_us, struct pd_why *why);
 

@@ -20,7 +20,8 @@ int worker_plan_main(int argc, char **argv)
     char piece[65536];
     enum pd_err err;
 
-    for (const char *text; root_count < LINK_ROOTS_MAX && (text = args_nth(argc, argv, "--root", (int)root_count));) {
+    for (const char *text;
+         root_count < LINK_ROOTS_MAX && (text = args_nth(argc, argv, "--root", (int)root_count));) {
         const char *cut = strchr(text, '=');
 
         if (!cut || (size_t)(cut - text) >= sizeof names[0]) {

@@ -1,11 +1,10 @@
-/* The diagnostic role: fits y = a x + b to generated points by gradient descent, one point a step. It is small and
- * exact on purpose: fault tests run hundreds of it, kill it anywhere, and afterwards know from (seed, step) alone
- * what every metric, checkpoint and the final weights must be.
+/* The diagnostic role: fits y = a x + b to generated points by gradient descent, one point a step. It is
+ * small and exact on purpose: fault tests run hundreds of it, kill it anywhere, and afterwards know from
+ * (seed, step) alone what every metric, checkpoint and the final weights must be.
  *
- * The daemon gives this role instead of `train` when it was started with the train role "selftest". Variables of the
- * worker's environment (tests set them for the daemon, workers inherit them):
- *   POLYD_SELFTEST_STEPS      steps (default 200)
- *   POLYD_SELFTEST_STEP_US    pause after each step, in microseconds (default 1000)
+ * The daemon gives this role instead of `train` when it was started with the train role "selftest". Variables
+ * of the worker's environment (tests set them for the daemon, workers inherit them): POLYD_SELFTEST_STEPS
+ * steps (default 200) POLYD_SELFTEST_STEP_US    pause after each step, in microseconds (default 1000)
  *   POLYD_SELFTEST_EVERY      steps between checkpoints (default 20)
  *   POLYD_SELFTEST_KEYS       further scalars a step, "x/0".. (default 0), of value step + key / 1000
  *   POLYD_SELFTEST_FAIL_AT    fail at this step, in every attempt
@@ -14,8 +13,8 @@
  *   POLYD_SELFTEST_FORK       1: leave a child behind that forked twice and sleeps
  *   POLYD_SELFTEST_IGNORE     1: ignore the wish to stop (for the hard kill)
  *
- * Its scalars at step s: "loss", "a", "b". A checkpoint is a text file "selftest <step> <a> <b>", in hexadecimal
- * floating point, so that resuming is exact. */
+ * Its scalars at step s: "loss", "a", "b". A checkpoint is a text file "selftest <step> <a> <b>", in
+ * hexadecimal floating point, so that resuming is exact. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -117,7 +116,8 @@ void role_selftest(struct attempt *at, struct role_result *ret)
 {
     int64_t steps = env_int("POLYD_SELFTEST_STEPS", 200), pause_us = env_int("POLYD_SELFTEST_STEP_US", 1000);
     int64_t every = env_int("POLYD_SELFTEST_EVERY", 20), keys = env_int("POLYD_SELFTEST_KEYS", 0);
-    int64_t fail_at = env_int("POLYD_SELFTEST_FAIL_AT", -1), crash_at = env_int("POLYD_SELFTEST_CRASH_AT", -1);
+    int64_t fail_at = env_int("POLYD_SELFTEST_FAIL_AT", -1),
+            crash_at = env_int("POLYD_SELFTEST_CRASH_AT", -1);
     int64_t diverge_at = env_int("POLYD_SELFTEST_DIVERGE_AT", -1);
     bool ignore = env_int("POLYD_SELFTEST_IGNORE", 0) != 0;
     struct fit f = {0};

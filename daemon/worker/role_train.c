@@ -22,8 +22,8 @@ static void on_event(void *user, const char *kind, const char *text, const char 
     struct attempt *a = user;
     char quoted[512];
 
-    pd_log(PD_LOG_INFO, "train", "event=%s text=%s %s", kind, pd_log_quote(quoted, sizeof quoted, text ? text : ""),
-           fields ? fields : "");
+    pd_log(PD_LOG_INFO, "train", "event=%s text=%s %s", kind,
+           pd_log_quote(quoted, sizeof quoted, text ? text : ""), fields ? fields : "");
     link_event(a->link, kind, text, fields);
 }
 

@@ -64,7 +64,8 @@ int worker_serve_main(int argc, char **argv)
     else
         err = serve_run(&host, &why);
     if (err != PD_OK)
-        pd_log(PD_LOG_ERROR, "worker", "model=%s error=%s why=\"%s\"", host.model, pd_err_name(err), why.text);
+        pd_log(PD_LOG_ERROR, "worker", "model=%s error=%s why=\"%s\"", host.model, pd_err_name(err),
+               why.text);
     if (link_stop_asked(a.link) != LINK_LEAVE_NOW) {
         struct pd_why bye;
 

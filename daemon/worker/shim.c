@@ -1,13 +1,13 @@
 /* The parent of an attempt where cgroups are absent. It is the leader of its own session and the reaper of
- * everything the worker leaves behind, so that even a child that forked twice stays its own. It holds the lock of the
- * attempt's directory as long as anything of the attempt lives: the lock is the attempt's liveness, for a daemon that
- * was not there when it began. It outlives the daemon.
+ * everything the worker leaves behind, so that even a child that forked twice stays its own. It holds the
+ * lock of the attempt's directory as long as anything of the attempt lives: the lock is the attempt's
+ * liveness, for a daemon that was not there when it began. It outlives the daemon.
  *
  *   SIGTERM  is passed to the worker: checkpoint and leave
  *   SIGUSR1  kills everything at once
  *
- * Should the shim itself be killed, the kernel kills the worker (PR_SET_PDEATHSIG), and polyd looks for strays by the
- * variable POLYD_ATTEMPT in their environment. */
+ * Should the shim itself be killed, the kernel kills the worker (PR_SET_PDEATHSIG), and polyd looks for
+ * strays by the variable POLYD_ATTEMPT in their environment. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -68,7 +68,8 @@ static void kill_children(void)
         unsigned long long start;
         long parent;
 
-        if (d->d_name[0] >= '1' && d->d_name[0] <= '9' && read_stat(d->d_name, &parent, &start) && parent == getpid())
+        if (d->d_name[0] >= '1' && d->d_name[0] <= '9' && read_stat(d->d_name, &parent, &start) &&
+            parent == getpid())
             kill((pid_t)atol(d->d_name), SIGKILL);
     }
     if (proc)

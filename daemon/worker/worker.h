@@ -1,11 +1,10 @@
 /* daemon/worker/worker.h: polyd-worker's roles. The main program chooses one by its first argument.
  *
  *   polyd-worker shim ...     parent of an attempt: own session, subreaper, lock of the attempt's directory
- *   polyd-worker train ...    one attempt of a run (the assignment comes over the wire; its role may be selftest)
- *   polyd-worker serve ...    one loaded model version
- *   polyd-worker plan         reads a resolved job on standard input, prints its bytes by category as JSON
- *   polyd-worker info         prints build, back ends and thread count as JSON
- *   polyd-worker digit S D    draws the digit D by the seed S, as JSON
+ *   polyd-worker train ...    one attempt of a run (the assignment comes over the wire; its role may be
+ * selftest) polyd-worker serve ...    one loaded model version polyd-worker plan         reads a resolved job
+ * on standard input, prints its bytes by category as JSON polyd-worker info         prints build, back ends
+ * and thread count as JSON polyd-worker digit S D    draws the digit D by the seed S, as JSON
  *
  * Threads: the role runs on the main thread; the link (link.h) has a thread of its own. The train role gets a
  * struct train_host (daemon/train/train.h), the serve role a struct serve_host (daemon/wire/serve_host.h). */

@@ -1,5 +1,5 @@
-/* polyd as systemd and a person at a terminal see it: READY, WATCHDOG, RELOADING, STOPPING; commands and their
- * exit status. */
+/* polyd as systemd and a person at a terminal see it: READY, WATCHDOG, RELOADING, STOPPING; commands and
+ * their exit status. */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -149,7 +149,8 @@ static void expect_run(struct fixture *f, const char *more, const char *more2, i
     pd_buf_init(&out, 0);
     got = run(f, more, more2, &out);
     if (got != status || !out.data || !strstr(out.data, said))
-        fail_msg("polyd %s %s: status %d, said: %s", more, more2 ? more2 : "", got, out.data ? out.data : "nothing");
+        fail_msg("polyd %s %s: status %d, said: %s", more, more2 ? more2 : "", got,
+                 out.data ? out.data : "nothing");
     pd_buf_done(&out);
 }
 

@@ -121,8 +121,12 @@ static void test_sched_no_overcommit_and_no_starvation(void **state)
                 queue[queued++] = (struct sched_item){
                     .id = id++, .slots = 1, .kind = "cpu", .queued_us = now, .limit_us = 1 + draw(LIMIT)};
             if (now == 20)
-                queue[queued++] = (struct sched_item){
-                    .id = 1000000, .slots = SLOTS, .kind = "cpu", .priority = 1, .queued_us = now, .limit_us = 10};
+                queue[queued++] = (struct sched_item){.id = 1000000,
+                                                      .slots = SLOTS,
+                                                      .kind = "cpu",
+                                                      .priority = 1,
+                                                      .queued_us = now,
+                                                      .limit_us = 10};
             sched_cycle(queue, queued, kinds, 1, busy, running, now, 0);
             assert_true(kinds[0].free >= 0);
             for (int i = 0; i < queued;) {

@@ -1,5 +1,5 @@
-/* How many metric points a second does the writer commit? Clients in closed loops hand in batches and wait for
- * the commit, as HTTP clients do.
+/* How many metric points a second does the writer commit? Clients in closed loops hand in batches and wait
+ * for the commit, as HTTP clients do.
  *
  *   bench_store_ingest DIR [clients] [batch] [seconds] [keys]
  */
@@ -67,7 +67,8 @@ static void *client(void *arg)
 static enum pd_err make_run(struct store_tx *tx, void *ctx, struct pd_why *why)
 {
     struct store_job_new job = {.name = "bench", .experiment = "bench", .document = "{}"};
-    struct store_run_new run = {.document = "{}", .device = "cpu", .slots = 1, .threads = 1, .total_steps = -1};
+    struct store_run_new run = {
+        .document = "{}", .device = "cpu", .slots = 1, .threads = 1, .total_steps = -1};
     int64_t id;
     enum pd_err err = store_job_insert(tx, &job, &id, why);
 
@@ -107,11 +108,12 @@ int main(int argc, char **argv)
     for (int i = 0; i < clients; i++)
         pthread_join(c[i].thread, NULL);
     store_writer_stats(writer, &stats);
-    printf("clients=%d batch=%d points_per_s=%.0f mean_wait_ms=%.2f commits_per_s=%.0f points_per_commit=%.0f "
-           "worst_commit_ms=%.1f\n",
-           clients, batch, (double)points / ((double)(pd_clock_mono_us() - begin_us) / 1e6),
-           (double)waits_us / (double)calls / 1e3, (double)stats.commits / seconds,
-           (double)stats.points / (double)stats.commits, (double)stats.commit_us_max / 1e3);
+    printf(
+        "clients=%d batch=%d points_per_s=%.0f mean_wait_ms=%.2f commits_per_s=%.0f points_per_commit=%.0f "
+        "worst_commit_ms=%.1f\n",
+        clients, batch, (double)points / ((double)(pd_clock_mono_us() - begin_us) / 1e6),
+        (double)waits_us / (double)calls / 1e3, (double)stats.commits / seconds,
+        (double)stats.points / (double)stats.commits, (double)stats.commit_us_max / 1e3);
     store_writer_stop(writer);
     free(c);
     return 0;

@@ -66,8 +66,8 @@ static int teardown(void **state)
 }
 
 /* Runs `apply` in a commit of its own. */
-static enum pd_err call(struct fixture *f, enum pd_err (*apply)(struct store_tx *, void *, struct pd_why *), void *ctx,
-                        struct pd_why *why)
+static enum pd_err call(struct fixture *f, enum pd_err (*apply)(struct store_tx *, void *, struct pd_why *),
+                        void *ctx, struct pd_why *why)
 {
     struct store_work work = {.lane = STORE_LANE_COMMAND, .rows = 1, .apply = apply, .ctx = ctx};
 
@@ -367,8 +367,11 @@ static void test_store_job_list_pages_both_ways(void **state)
     assert_int_equal(store_job_list(f->s, &q, keep_id, &p, &why), PD_OK);
     assert_int_equal(p.count, 1);
     assert_int_equal(p.ids[0], ids[0].job);
-    q = (struct store_job_query){
-        .state = SPEC_JOB_QUEUED, .order = STORE_ORDER_OLDEST, .limit = 8, .name_like = "QUOTED", .experiment = "e"};
+    q = (struct store_job_query){.state = SPEC_JOB_QUEUED,
+                                 .order = STORE_ORDER_OLDEST,
+                                 .limit = 8,
+                                 .name_like = "QUOTED",
+                                 .experiment = "e"};
     p.count = 0;
     assert_int_equal(store_job_list(f->s, &q, keep_id, &p, &why), PD_OK);
     assert_int_equal(p.count, 3);
@@ -397,7 +400,8 @@ static enum pd_err append(struct store_tx *tx, void *ctx, struct pd_why *why)
     return store_metric_append(tx, a->run, a->attempt, a->points, a->count, &a->news, why);
 }
 
-static int64_t append_points(struct fixture *f, int64_t run, int attempt, struct store_metric *points, size_t count)
+static int64_t append_points(struct fixture *f, int64_t run, int attempt, struct store_metric *points,
+                             size_t count)
 {
     struct append a = {.run = run, .attempt = attempt, .points = points, .count = count};
     struct pd_why why = {""};
@@ -679,7 +683,8 @@ static void test_store_idempotency_same_key_same_answer(void **state)
     pd_buf_done(&i.response);
     assert_int_equal(store_idem_get(f->s, "POST /x", "key-1", i.body, &i.status, &i.response, &why), PD_OK);
     assert_string_equal(i.response.data, "first");
-    assert_int_equal(store_idem_get(f->s, "POST /x", "key-2", i.body, &i.status, &i.response, &why), PD_ERR_NOT_FOUND);
+    assert_int_equal(store_idem_get(f->s, "POST /x", "key-2", i.body, &i.status, &i.response, &why),
+                     PD_ERR_NOT_FOUND);
     pd_buf_done(&i.response);
 }
 
@@ -760,7 +765,8 @@ static void test_store_model_versions_and_aliases(void **state)
     int64_t n;
 
     assert_int_equal(call(f, start_attempt, &m.ids, &why), PD_OK);
-    assert_int_equal(call(f, add_model, &m, &why), PD_ERR_CONFLICT); /* its worker may still remove the file */
+    assert_int_equal(call(f, add_model, &m, &why),
+                     PD_ERR_CONFLICT); /* its worker may still remove the file */
     assert_int_equal(call(f, finish, &m.ids, &why), PD_OK);
     assert_int_equal(call(f, add_model, &m, &why), PD_OK);
     assert_int_equal(m.n, 1);
@@ -810,7 +816,8 @@ static void test_store_stop_commits_what_was_accepted(void **state)
     int accepted = 0;
 
     for (int i = 0; i < 20000; i++) {
-        struct store_work work = {.lane = STORE_LANE_METRICS, .rows = 1, .apply = one_point, .done = count_done, .ctx = &m};
+        struct store_work work = {
+            .lane = STORE_LANE_METRICS, .rows = 1, .apply = one_point, .done = count_done, .ctx = &m};
         enum pd_err err = store_writer_submit(f->w, &work, &why);
 
         if (err == PD_OK)
@@ -861,7 +868,8 @@ static void test_store_full_disk_refuses_then_recovers(void **state)
     struct ids ids = submitted(f);
     static struct store_metric points[1000];
     struct append a = {.run = ids.run, .points = points, .count = 1000};
-    struct store_work keeper = {.lane = STORE_LANE_METRICS, .rows = 1, .keep = true, .apply = one_point, .done = count_done};
+    struct store_work keeper = {
+        .lane = STORE_LANE_METRICS, .rows = 1, .keep = true, .apply = one_point, .done = count_done};
     struct many m = {.f = f, .run = ids.run};
     struct rlimit was, limit;
     struct pd_why why;

@@ -27,12 +27,18 @@ static enum pd_err fill(struct store_tx *tx, void *ctx, struct pd_why *why)
 {
     struct fixture *f = ctx;
     struct store_job_new job = {.name = "j", .experiment = "e", .document = "{}"};
-    struct store_run_new run = {.document = "{}", .device = "cpu", .slots = 1, .threads = 1, .total_steps = 2};
+    struct store_run_new run = {
+        .document = "{}", .device = "cpu", .slots = 1, .threads = 1, .total_steps = 2};
     struct store_attempt_new a = {.devices = "cpu:0,cpu:1"};
     struct store_metric points[] = {{.key = "loss", .step = 1, .time_us = 1, .value = 2},
                                     {.key = "loss", .step = 2, .time_us = 2, .value = 1}};
-    struct store_checkpoint c = {
-        .attempt = 1, .step = 2, .kind = "best", .path = f->file, .bytes = 5, .digest = f->digest, .value = 1};
+    struct store_checkpoint c = {.attempt = 1,
+                                 .step = 2,
+                                 .kind = "best",
+                                 .path = f->file,
+                                 .bytes = 5,
+                                 .digest = f->digest,
+                                 .value = 1};
     enum pd_err err = store_job_insert(tx, &job, &f->job, why);
     int n;
 
@@ -151,7 +157,8 @@ static void test_verify_sees_a_state_without_its_event(void **state)
 static void test_verify_sees_a_forbidden_move(void **state)
 {
     sees(state,
-         "INSERT INTO event (time_us, kind, job_id, data) VALUES (1, 'job.state', 1, '{\"from\":\"done\",\"to\":\"queued\"}');"
+         "INSERT INTO event (time_us, kind, job_id, data) VALUES (1, 'job.state', 1, "
+         "'{\"from\":\"done\",\"to\":\"queued\"}');"
          "UPDATE job SET state = 'queued'",
          "job 1 moved from 'done' to 'queued', which is not allowed");
 }
@@ -171,21 +178,24 @@ static void test_verify_sees_a_lost_point(void **state)
 
 static void test_verify_sees_a_doubled_point(void **state)
 {
-    sees(state, "INSERT INTO metric SELECT run_id, key_id, attempt, step, ts_us, 1, 9.0 FROM metric WHERE step = 2",
+    sees(state,
+         "INSERT INTO metric SELECT run_id, key_id, attempt, step, ts_us, 1, 9.0 FROM metric WHERE step = 2",
          "series loss: 3 points, its latest row says 2");
 }
 
 static void test_verify_sees_a_device_in_two_runs(void **state)
 {
     sees(state,
-         "PRAGMA foreign_keys = OFF; INSERT INTO allocation VALUES ('cpu:0', (SELECT from_us FROM allocation LIMIT 1) - 1, "
+         "PRAGMA foreign_keys = OFF; INSERT INTO allocation VALUES ('cpu:0', (SELECT from_us FROM allocation "
+         "LIMIT 1) - 1, "
          "99, 1, 0)",
          "device cpu:0 was held by run 99 and run 1 at once");
 }
 
 static void test_verify_sees_a_broken_reference(void **state)
 {
-    sees(state, "PRAGMA foreign_keys = OFF; INSERT INTO model_alias VALUES (7, 'x', 1, 0)", "foreign_key_check");
+    sees(state, "PRAGMA foreign_keys = OFF; INSERT INTO model_alias VALUES (7, 'x', 1, 0)",
+         "foreign_key_check");
 }
 
 static void test_verify_sees_wrong_accounts(void **state)

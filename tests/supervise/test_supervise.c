@@ -1,5 +1,5 @@
-/* The supervisor with real workers in the diagnostic role (y = a x + b). Each test has its own state directory; a
- * "restart" stops or abandons the supervisor and the store and opens them again. */
+/* The supervisor with real workers in the diagnostic role (y = a x + b). Each test has its own state
+ * directory; a "restart" stops or abandons the supervisor and the store and opens them again. */
 #include <dirent.h>
 #include <math.h>
 #include <setjmp.h>
@@ -36,7 +36,8 @@ static void store_up(struct fixture *f)
     struct store_writer_options o = {.state_dir = f->dir};
     struct pd_why why = {""};
 
-    if (store_writer_start(&o, &f->w, &why) != PD_OK || store_open_reader(store_writer_path(f->w), &f->s, &why) != PD_OK)
+    if (store_writer_start(&o, &f->w, &why) != PD_OK ||
+        store_open_reader(store_writer_path(f->w), &f->s, &why) != PD_OK)
         fail_msg("%s", why.text);
 }
 
@@ -65,7 +66,8 @@ static void set(const char *name, int value)
 
 static int setup(void **state)
 {
-    static const char *const names[] = {"STEPS", "STEP_US", "EVERY", "KEYS", "FAIL_AT", "CRASH_AT", "DIVERGE_AT", "FORK", "IGNORE"};
+    static const char *const names[] = {"STEPS",    "STEP_US",    "EVERY", "KEYS",  "FAIL_AT",
+                                        "CRASH_AT", "DIVERGE_AT", "FORK",  "IGNORE"};
     struct fixture *f = calloc(1, sizeof *f);
 
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
@@ -77,7 +79,8 @@ static int setup(void **state)
     strcpy(f->dir, "/tmp/polyd-sup-XXXXXX");
     assert_non_null(mkdtemp(f->dir));
     f->o = (struct sup_options){.state_dir = f->dir,
-                                .worker_path = getenv("POLYD_TEST_WORKER") ? getenv("POLYD_TEST_WORKER") : WORKER_PATH,
+                                .worker_path =
+                                    getenv("POLYD_TEST_WORKER") ? getenv("POLYD_TEST_WORKER") : WORKER_PATH,
                                 .train_role = "selftest",
                                 .cpu_slots = 2,
                                 .cpu_threads = 1,
@@ -159,7 +162,8 @@ struct ids {
 static enum pd_err submit_apply(struct store_tx *tx, void *ctx, struct pd_why *why)
 {
     struct ids *ids = ctx;
-    struct store_job_new job = {.name = "fit", .experiment = "e", .document = "{}", .register_name = ids->register_name};
+    struct store_job_new job = {
+        .name = "fit", .experiment = "e", .document = "{}", .register_name = ids->register_name};
     struct store_run_new run = {.document = "{}",
                                 .device = "cpu",
                                 .slots = ids->slots,
@@ -171,7 +175,8 @@ static enum pd_err submit_apply(struct store_tx *tx, void *ctx, struct pd_why *w
     return err == PD_OK ? store_run_insert(tx, ids->job, &run, &ids->run, why) : err;
 }
 
-static enum pd_err call(struct fixture *f, enum pd_err (*apply)(struct store_tx *, void *, struct pd_why *), void *ctx)
+static enum pd_err call(struct fixture *f, enum pd_err (*apply)(struct store_tx *, void *, struct pd_why *),
+                        void *ctx)
 {
     struct store_work work = {.lane = STORE_LANE_COMMAND, .apply = apply, .ctx = ctx};
     struct pd_why why;
@@ -294,13 +299,15 @@ static bool check_point(void *ctx, const struct store_point *p)
 
 static void check_series(struct fixture *f, int64_t run, int64_t steps)
 {
-    struct store_point_query q = {.run_id = run, .key = "loss", .from_step = INT64_MIN, .to_step = INT64_MAX, .attempt = -1};
+    struct store_point_query q = {
+        .run_id = run, .key = "loss", .from_step = INT64_MIN, .to_step = INT64_MAX, .attempt = -1};
     struct series s = {.next = 1, .ok = true};
     struct pd_why why;
 
     assert_int_equal(store_point_list(f->s, &q, check_point, &s, &why), PD_OK);
     if (!s.ok || s.count != steps)
-        fail_msg("%lld points of %lld, as an undisturbed run has them: %d", (long long)s.count, (long long)steps, s.ok);
+        fail_msg("%lld points of %lld, as an undisturbed run has them: %d", (long long)s.count,
+                 (long long)steps, s.ok);
 }
 
 static int count_attempts;

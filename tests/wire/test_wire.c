@@ -54,7 +54,8 @@ static void fill(struct pd_buf *b)
     const struct wire_point points[] = {{.key = 1, .step = -5, .time_us = 1700000000000000, .value = -0.25},
                                         {.key = 0, .step = INT64_MAX, .time_us = 0, .value = (double)NAN}};
     const float data[6] = {1, 2, 3, 4, 5, 6};
-    struct wire_tensor t = {.name = "x", .dtype = "FP32", .rank = 2, .shape = {2, 3}, .data = data, .bytes = sizeof data};
+    struct wire_tensor t = {
+        .name = "x", .dtype = "FP32", .rank = 2, .shape = {2, 3}, .data = data, .bytes = sizeof data};
     size_t at = wire_begin(b, WIRE_METRICS, 0, 42);
 
     wire_put_text(b, WIRE_TAG_KEY, "loss/train");
@@ -142,7 +143,8 @@ static void test_wire_changed_byte_is_noticed(void **state)
         pd_buf_append(&in.buf, b.data, b.len);
         in.buf.data[i] ^= 0x10;
         err = wire_in_next(&in, &head, &payload, &why);
-        assert_true(err == PD_ERR_CORRUPT || err == PD_ERR_LIMIT || (i >= 8 && i < 12 && err == PD_ERR_NOT_FOUND));
+        assert_true(err == PD_ERR_CORRUPT || err == PD_ERR_LIMIT ||
+                    (i >= 8 && i < 12 && err == PD_ERR_NOT_FOUND));
         wire_in_done(&in);
     }
     pd_buf_done(&b);

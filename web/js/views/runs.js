@@ -22,10 +22,10 @@ const filters = [
 
 export const submitExample = () => `curl ${location.origin}/api/v1/jobs -H 'Content-Type: application/json' -d '{
   "name": "digits cubic",
-  "model": {"preset": "vit_micro"},
+  "model": {"preset": "vit_micro", "patch": 7},
   "attention": {"activation": "poly", "degree": 3, "scale": "learned"},
   "data": {"dataset": "digits_gen"},
-  "train": {"epochs": 24, "optimizer": {"lr": 0.002}},
+  "train": {"epochs": 24, "init": "trunc_xavier", "optimizer": {"lr": 0.003}},
   "register": "digits-cubic"
 }'`;
 

@@ -1,0 +1,80 @@
+/* A stand-in for polyd-worker in its serve role: the real link, no model. What it does is written in the request's
+ * JSON, or in FAKE_SERVE of its environment:
+ *   "echo"   gives the tensors back        "stream"  three parts, then the last
+ *   "wait"   answers when it is cancelled  "crash"   abort()
+ *   FAKE_SERVE=refuse  the load fails with a reason; FAKE_SERVE=slow  it takes half a second */
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include "daemon/wire/serve_host.h"
+#include "daemon/worker/link.h"
+#include "kernels/base/log.h"
+
+static const char *after(int argc, char **argv, const char *name, int nth)
+{
+    for (int i = 0; i + 1 < argc; i++)
+        if (!strcmp(argv[i], name) && nth-- == 0)
+            return argv[i + 1];
+    return NULL;
+}
+
+static void answer(struct link *l, struct serve_request *r)
+{
+    if (strstr(r->json, "crash"))
+        abort();
+    if (strstr(r->json, "wait")) {
+        struct serve_result none = {.err = PD_ERR_CANCELLED, .text = "cancelled", .last = true};
+
+        for (int i = 0; i < 2000 && !link_request_cancelled(l, r); i++)
+            usleep(5000);
+        link_request_reply(l, r, &none);
+    } else if (strstr(r->json, "stream")) {
+        for (int i = 0; i < 4; i++) {
+            struct serve_result part = {.json = "{\"piece\":1}", .last = i == 3};
+
+            link_request_reply(l, r, &part);
+        }
+    } else {
+        struct serve_result all = {.tensors = r->tensors, .count = r->count, .json = r->json, .last = true};
+
+        link_request_reply(l, r, &all);
+    }
+    link_request_done(l, r);
+}
+
+int main(int argc, char **argv)
+{
+    const char *mode = getenv("FAKE_SERVE") ? getenv("FAKE_SERVE") : "";
+    struct link_options o = {.socket_path = after(argc, argv, "--socket", 0),
+                             .attempt = atoi(after(argc, argv, "--attempt", 0)),
+                             .mortal = true};
+    const struct link_assign *assign;
+    struct serve_request *r;
+    struct link *l;
+    struct pd_why why;
+    char path[1024];
+    int fd;
+
+    pd_log_set_level(PD_LOG_ERROR);
+    snprintf(path, sizeof path, "%s/lock", after(argc, argv, "--dir", 0));
+    fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    flock(fd, LOCK_EX);
+    if (read(3, o.token, sizeof o.token) != (ssize_t)sizeof o.token || link_start(&o, &l, &why) != PD_OK ||
+        link_assigned(l, 10000, &assign, &why) != PD_OK)
+        return 1;
+    if (!strcmp(mode, "slow"))
+        usleep(500000);
+    if (!strcmp(mode, "refuse"))
+        return link_bye(l, "failed", 0, "the file is broken", 2000000, &why) == PD_OK ? 1 : 2;
+    link_send_ready(l, "{\"platform\":\"fake\"}");
+    while (link_request_next(l, -1, &r) == PD_OK)
+        answer(l, r);
+    if (link_bye(l, "done", 0, "", 2000000, &why) != PD_OK)
+        return 1;
+    link_stop(l);
+    return 0;
+}

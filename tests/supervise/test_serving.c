@@ -1,0 +1,352 @@
+/* Serving through the supervisor, with a stand-in for the worker (fake_worker.c). */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "daemon/store/tx.h"
+#include "daemon/supervise/supervise.h"
+#include "kernels/base/clock.h"
+#include "kernels/base/log.h"
+
+struct fixture {
+    char dir[64];
+    struct store_writer *w;
+    struct sup *sup;
+};
+
+static void up(struct fixture *f)
+{
+    struct store_writer_options store = {.state_dir = f->dir};
+    struct sup_options o = {.state_dir = f->dir,
+                            .worker_path =
+                                getenv("POLYD_TEST_FAKE") ? getenv("POLYD_TEST_FAKE") : FAKE_WORKER_PATH,
+                            .cpu_slots = 1,
+                            .cpu_threads = 1,
+                            .grace_us = 1000000,
+                            .infer_queue = 4};
+    struct pd_why why = {""};
+
+    if (store_writer_start(&store, &f->w, &why) != PD_OK || sup_start(&o, f->w, &f->sup, &why) != PD_OK)
+        fail_msg("%s", why.text);
+}
+
+static void down(struct fixture *f)
+{
+    f->sup = sup_stop(f->sup);
+    f->w = store_writer_stop(f->w);
+}
+
+/* A run that has ended, and two versions of the model "m" made of its checkpoint. */
+static enum pd_err fill(struct store_tx *tx, void *ctx, struct pd_why *why)
+{
+    struct store_job_new job = {.name = "j", .experiment = "e", .document = "{}"};
+    struct store_run_new run = {
+        .document = "{}", .device = "cpu", .slots = 1, .threads = 1, .total_steps = 2};
+    struct store_checkpoint c = {.attempt = 1, .step = 2, .kind = "best", .path = "/dev/null", .digest = "00"};
+    int64_t id, n, checkpoint;
+    enum pd_err err = store_job_insert(tx, &job, &id, why);
+
+    (void)ctx;
+    if (err == PD_OK)
+        err = store_run_insert(tx, id, &run, &c.run_id, why);
+    if (err == PD_OK)
+        err = store_run_cancel(tx, c.run_id, -1, "", why);
+    if (err == PD_OK)
+        err = store_checkpoint_insert(tx, &c, &checkpoint, why);
+    for (int i = 0; err == PD_OK && i < 2; i++)
+        err = store_model_register(tx, "m", checkpoint, &n, why);
+    return err;
+}
+
+static int setup(void **state)
+{
+    struct fixture *f = calloc(1, sizeof *f);
+    struct store_work work = {.lane = STORE_LANE_COMMAND, .apply = fill};
+    struct pd_why why = {""};
+
+    unsetenv("FAKE_SERVE");
+    strcpy(f->dir, "/tmp/polyd-serve-XXXXXX");
+    assert_non_null(mkdtemp(f->dir));
+    up(f);
+    if (store_writer_call(f->w, &work, &why) != PD_OK)
+        fail_msg("%s", why.text);
+    *state = f;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    struct fixture *f = *state;
+    char command[128];
+
+    down(f);
+    snprintf(command, sizeof command, "rm -rf '%s'", f->dir);
+    assert_int_equal(system(command), 0);
+    free(f);
+    return 0;
+}
+
+static void pause_ms(int ms)
+{
+    struct timespec pause = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000L};
+
+    nanosleep(&pause, NULL);
+}
+
+static char last_reason[512];
+
+static void note(void *ctx, enum pd_err err, const struct pd_why *why)
+{
+    memcpy(last_reason, why->text, sizeof last_reason);
+    atomic_store((_Atomic int *)ctx, (int)err);
+}
+
+static int load(struct fixture *f, int64_t version)
+{
+    _Atomic int result = -1;
+    struct pd_why why;
+
+    assert_int_equal(sup_model_load(f->sup, "m", version, note, &result, &why), PD_OK);
+    for (int i = 0; i < 4000 && atomic_load(&result) < 0; i++)
+        pause_ms(5);
+    return atomic_load(&result);
+}
+
+static int unload(struct fixture *f, int64_t version)
+{
+    _Atomic int result = -1;
+    struct pd_why why;
+
+    assert_int_equal(sup_model_unload(f->sup, "m", version, note, &result, &why), PD_OK);
+    for (int i = 0; i < 4000 && atomic_load(&result) < 0; i++)
+        pause_ms(5);
+    return atomic_load(&result);
+}
+
+struct answer {
+    _Atomic int parts, over;
+    enum pd_err err;
+    int64_t version;
+    float data[2];
+    uint32_t count;
+};
+
+static void take(void *ctx, const struct sup_result *r)
+{
+    struct answer *a = ctx;
+
+    a->err = r->err;
+    a->version = r->version;
+    a->count = r->count;
+    if (r->count && r->tensors[0].bytes == sizeof a->data)
+        memcpy(a->data, r->tensors[0].data, sizeof a->data);
+    a->parts++;
+    if (r->last)
+        a->over++;
+}
+
+static enum pd_err ask(struct fixture *f, const char *json, int64_t deadline_us, int64_t version,
+                       struct answer *a, uint64_t *ret_id)
+{
+    static const float data[2] = {3, 4};
+    struct wire_tensor t = {
+        .name = "x", .dtype = "FP32", .rank = 1, .shape = {2}, .data = data, .bytes = sizeof data};
+    struct sup_infer req = {.model = "m",
+                            .version = version,
+                            .kind = "infer",
+                            .deadline_us = deadline_us,
+                            .json = json,
+                            .json_len = strlen(json),
+                            .tensors = &t,
+                            .count = 1,
+                            .part = take,
+                            .ctx = a};
+    struct pd_why why;
+
+    memset(a, 0, sizeof *a);
+    return sup_infer(f->sup, &req, ret_id, &why);
+}
+
+static void wait_over(struct answer *a)
+{
+    for (int i = 0; i < 4000 && !a->over; i++)
+        pause_ms(5);
+    assert_int_equal(a->over, 1);
+}
+
+static void wait_ready(struct fixture *f)
+{
+    struct answer a;
+    uint64_t id;
+
+    for (int i = 0; i < 2000; i++) {
+        if (ask(f, "echo", 0, 0, &a, &id) == PD_OK) {
+            wait_over(&a);
+            if (a.err == PD_OK)
+                return;
+        }
+        pause_ms(10);
+    }
+    fail_msg("the model does not come back");
+}
+
+/* ---- tests ---------------------------------------------------------------------------------- */
+
+static void test_serving_load_infer_unload(void **state)
+{
+    struct fixture *f = *state;
+    struct answer a;
+    uint64_t id;
+
+    assert_int_equal(ask(f, "echo", 0, 0, &a, &id), PD_ERR_NOT_FOUND);
+    assert_int_equal(load(f, 1), PD_OK);
+    assert_int_equal(load(f, 1), PD_OK); /* again: at once */
+    assert_int_equal(load(f, 2), PD_OK);
+    assert_int_equal(ask(f, "echo", 0, 0, &a, &id), PD_OK);
+    wait_over(&a);
+    assert_true(a.err == PD_OK && a.count == 1 && a.data[1] == 4 && a.version == 2); /* the highest */
+    assert_int_equal(ask(f, "stream", 0, 1, &a, &id), PD_OK);
+    wait_over(&a);
+    assert_true(a.parts == 4 && a.version == 1);
+    assert_int_equal(unload(f, 0), PD_OK);
+    assert_int_equal(ask(f, "echo", 0, 0, &a, &id), PD_ERR_NOT_FOUND);
+    assert_int_equal(unload(f, 0), PD_ERR_NOT_FOUND);
+    assert_int_equal(load(f, 3), PD_ERR_NOT_FOUND);
+}
+
+static void test_serving_failed_load_says_why(void **state)
+{
+    struct fixture *f = *state;
+
+    setenv("FAKE_SERVE", "refuse", 1);
+    assert_int_equal(load(f, 1), PD_ERR_UNSUPPORTED);
+    assert_string_equal(last_reason, "the file is broken");
+    unsetenv("FAKE_SERVE");
+    assert_int_equal(load(f, 1), PD_OK); /* a later try is free to succeed */
+}
+
+static void test_serving_cancel_and_deadline(void **state)
+{
+    struct fixture *f = *state;
+    struct answer a;
+    uint64_t id;
+
+    assert_int_equal(load(f, 1), PD_OK);
+    assert_int_equal(ask(f, "wait", 0, 0, &a, &id), PD_OK);
+    pause_ms(50);
+    assert_int_equal(a.over, 0);
+    sup_infer_cancel(f->sup, id);
+    wait_over(&a);
+    assert_int_equal(a.err, PD_ERR_CANCELLED);
+    sup_infer_cancel(f->sup, id); /* too late: nothing happens */
+    assert_int_equal(ask(f, "wait", 200000, 0, &a, &id), PD_OK);
+    wait_over(&a);
+    assert_int_equal(a.err, PD_ERR_TIMEOUT);
+    wait_ready(f); /* the deadline cancelled it: the worker is free again */
+}
+
+static void test_serving_queue_is_bounded(void **state)
+{
+    struct fixture *f = *state;
+    struct answer a[5];
+    uint64_t id[5];
+
+    assert_int_equal(load(f, 1), PD_OK);
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(ask(f, "wait", 0, 0, &a[i], &id[i]), PD_OK);
+    assert_int_equal(ask(f, "wait", 0, 0, &a[4], &id[4]), PD_ERR_BUSY);
+    for (int i = 0; i < 4; i++)
+        sup_infer_cancel(f->sup, id[i]);
+    for (int i = 0; i < 4; i++)
+        wait_over(&a[i]);
+}
+
+static void test_serving_crash_fails_the_request_and_restarts(void **state)
+{
+    struct fixture *f = *state;
+    struct answer a, b;
+    uint64_t id;
+
+    assert_int_equal(load(f, 1), PD_OK);
+    assert_int_equal(ask(f, "wait", 0, 0, &b, &id), PD_OK);
+    assert_int_equal(ask(f, "crash", 0, 0, &a, &id), PD_OK);
+    sup_infer_cancel(f->sup, id - 1); /* lets the worker come to the second */
+    wait_over(&a);
+    wait_over(&b);
+    assert_int_equal(a.err, PD_ERR_CLOSED);
+    wait_ready(f);
+}
+
+static void test_serving_loading_says_try_again(void **state)
+{
+    struct fixture *f = *state;
+    _Atomic int result = -1;
+    struct answer a;
+    struct pd_why why;
+    uint64_t id;
+    enum pd_err err = PD_ERR_NOT_FOUND;
+
+    setenv("FAKE_SERVE", "slow", 1);
+    assert_int_equal(sup_model_load(f->sup, "m", 1, note, &result, &why), PD_OK);
+    for (int i = 0; i < 200 && err == PD_ERR_NOT_FOUND; i++) {
+        err = ask(f, "echo", 0, 0, &a, &id);
+        pause_ms(1);
+    }
+    assert_int_equal(err, PD_ERR_CLOSED);
+    wait_ready(f);
+}
+
+static void test_serving_wanted_models_are_loaded_at_start(void **state)
+{
+    struct fixture *f = *state;
+
+    assert_int_equal(load(f, 2), PD_OK);
+    wait_ready(f);
+    pause_ms(100); /* the row that wants it is committed in its own time */
+    down(f);
+    up(f);
+    wait_ready(f);
+}
+
+static void test_serving_stop_ends_open_requests(void **state)
+{
+    struct fixture *f = *state;
+    struct answer a;
+    uint64_t id;
+
+    assert_int_equal(load(f, 1), PD_OK);
+    assert_int_equal(ask(f, "wait", 0, 0, &a, &id), PD_OK);
+    down(f);
+    assert_int_equal(a.over, 1);
+    assert_int_equal(a.err, PD_ERR_CLOSED);
+    up(f);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(test_serving_load_infer_unload),
+        TEST(test_serving_failed_load_says_why),
+        TEST(test_serving_cancel_and_deadline),
+        TEST(test_serving_queue_is_bounded),
+        TEST(test_serving_crash_fails_the_request_and_restarts),
+        TEST(test_serving_loading_says_try_again),
+        TEST(test_serving_wanted_models_are_loaded_at_start),
+        TEST(test_serving_stop_ends_open_requests),
+    };
+
+    if (!getenv("POLYD_TEST_LOUD"))
+        pd_log_set_level(PD_LOG_ERROR);
+    return cmocka_run_group_tests_name("serving", tests, NULL, NULL);
+}

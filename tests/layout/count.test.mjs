@@ -25,5 +25,7 @@ test('test_count_a_skipped_program_gives_its_reason', () => {
 test('test_count_takes_the_word_of_a_runner_that_counts', () => {
     assert.deepEqual(tally(junit('golden', 'run', 'attention/p3 ok\ngolden: 18 passed, 0 failed, 2 skipped\n')), [18, 0, 2]);
     assert.deepEqual(tally(junit('golden', 'fail', 'golden: 17 passed, 1 failed, 0 skipped\n', '<failure message="Failed"/>')), [17, 1, 0]);
+    const named = parseJunit(junit('golden', 'fail', 'ok a/1: fine\nFAIL a/2: 3 tensors\nskip b/1: to come\ngolden: 1 passed, 1 failed, 1 skipped\n', '<failure message="Failed"/>'));
+    assert.deepEqual(named.map(({ name, why }) => [name, why]), [['golden: a/1', ''], ['golden: a/2', '3 tensors'], ['golden: b/1', 'to come']]);
     assert.deepEqual(tally(junit('plain', 'run', 'fine\n')), [1, 0, 0]);
 });

@@ -38,9 +38,12 @@ export function parseJunit(xml) {
         // A program with a count of its own (the golden runner) says so in its last line.
         const own = /^(\w+): (\d+) passed, (\d+) failed, (\d+) skipped\s*$/m.exec(output);
         if (own && points.length === 0) {
-            ['passed', 'failed', 'skipped'].forEach((kind, i) => {
+            /** @type {[string, 'passed' | 'failed' | 'skipped'][]} */
+            const kinds = [['ok', 'passed'], ['FAIL', 'failed'], ['skip', 'skipped']];
+            kinds.forEach(([word, kind], i) => {
+                const named = [...output.matchAll(new RegExp(`^${word} (\\S+): (.*)$`, 'gm'))];
                 for (let n = 0; n < Number(own[i + 2]); n++)
-                    points.push({ name: `${program}: case`, status: kind, why: kind === 'failed' ? 'named in its output' : '' });
+                    points.push({ name: `${program}: ${named[n]?.[1] ?? 'case'}`, status: kind, why: kind === 'passed' ? '' : named[n]?.[2] ?? '' });
             });
         }
         if (skipped) {
@@ -74,10 +77,17 @@ function collect(folder) {
 function main() {
     const tests = collect(process.argv[2]);
     const of = status => tests.filter(test => test.status === status);
-    for (const test of of('skipped'))
-        console.log(`skipped: ${test.name}${test.why ? ` (${test.why})` : ''}`);
+    // Many skipped for one reason are one line: the reason is the news.
+    /** @type {Map<string, string[]>} */
+    const reasons = new Map();
+    for (const { name, why } of of('skipped'))
+        reasons.set(why, [...(reasons.get(why) ?? []), name]);
+    for (const [why, names] of reasons) {
+        const shown = names.length > 6 ? `${names.slice(0, 3).join(', ')} and ${names.length - 3} more` : names.join(', ');
+        console.log(`skipped: ${shown}${why ? ` (${why})` : ''}`);
+    }
     for (const test of of('failed'))
-        console.log(`failed: ${test.name}`);
+        console.log(`failed: ${test.name}${test.why ? ` (${test.why})` : ''}`);
     console.log(`${of('passed').length} passed, ${of('failed').length} failed, ${of('skipped').length} skipped`);
     process.exitCode = of('failed').length > 0 || of('passed').length === 0 ? 1 : 0;
 }

@@ -177,7 +177,8 @@ test('a reader that never reads holds nobody up and costs no memory', { timeout:
     const before = await memory();
     for (let i = 0; i < 40; i++)
         await Promise.all([...Array(6)].map(() => submit(host, { name: 'x'.repeat(190), tags: { long: 'y'.repeat(4000) } })));
-    assert.ok(await memory() - before < 24e6);
+    // A sanitizer keeps freed memory for a while.
+    assert.ok(await memory() - before < (process.env.POLYD_SANITIZED ? 400e6 : 24e6));
     assert.match((await host.get('/metrics')).text, /^polyd_sse_clients [1-9]/m);
     lazy.destroy();
 });

@@ -22,7 +22,8 @@ struct sup;
 struct api;
 
 struct api_deps {
-    const struct config *config; /* addresses, limits, web directory, host and origin lists; outlives the api */
+    const struct config
+        *config; /* addresses, limits, web directory, host and origin lists; outlives the api */
     struct store_writer *writer; /* takes every write; outlives the api */
     struct sup *sup;             /* inference, model loading, queue; outlives the api */
 };

@@ -107,8 +107,8 @@ bool api_host_ok(const struct api_allow *allow, const char *host)
     if (loopback_name(name) || listed_host(allow->hosts, name, port))
         return true;
     /* A wildcard address is nobody's name: then the configuration must list the names. */
-    return allow->bind && allow->bind[0] && strcmp(allow->bind, "0.0.0.0") != 0 && strcmp(allow->bind, "::") != 0 &&
-           listed_host(allow->bind, name, port);
+    return allow->bind && allow->bind[0] && strcmp(allow->bind, "0.0.0.0") != 0 &&
+           strcmp(allow->bind, "::") != 0 && listed_host(allow->bind, name, port);
 }
 
 bool api_origin_ok(const struct api_allow *allow, const char *origin, const char *host)
@@ -158,7 +158,8 @@ bool api_content_type_ok(enum api_body body, const char *type)
     case API_BODY_JSON_OR_EMPTY:
         return api_media_type_is(type, "application/json");
     case API_BODY_JSON_OR_BINARY:
-        return api_media_type_is(type, "application/json") || api_media_type_is(type, "application/octet-stream");
+        return api_media_type_is(type, "application/json") ||
+               api_media_type_is(type, "application/octet-stream");
     }
     return false;
 }

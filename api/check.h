@@ -22,7 +22,8 @@ bool api_host_split(const char *host, char *name, size_t size, int *ret_port);
  * configured names. Defeats DNS rebinding: a foreign page's host name is never on the list. */
 bool api_host_ok(const struct api_allow *allow, const char *host);
 
-/* The Origin header, present on the request: same origin as `host` (http or https), or configured. "null" is not. */
+/* The Origin header, present on the request: same origin as `host` (http or https), or configured. "null" is
+ * not. */
 bool api_origin_ok(const struct api_allow *allow, const char *origin, const char *host);
 
 /* Is this media type (parameters ignored, case too) fit for such a body? `type` may be NULL. */

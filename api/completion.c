@@ -29,31 +29,50 @@ enum member {
 };
 
 static const char *const member_names[M_COUNT] = {
-    "model", "prompt",           "max_tokens",        "temperature", "top_p",      "n",    "stream", "stream_options", "logprobs",
-    "echo",  "stop",             "presence_penalty",  "frequency_penalty", "best_of", "logit_bias", "seed", "user",  "suffix",
+    "model",
+    "prompt",
+    "max_tokens",
+    "temperature",
+    "top_p",
+    "n",
+    "stream",
+    "stream_options",
+    "logprobs",
+    "echo",
+    "stop",
+    "presence_penalty",
+    "frequency_penalty",
+    "best_of",
+    "logit_bias",
+    "seed",
+    "user",
+    "suffix",
 };
 
 /* What of these /generate takes as parameters. */
 static const bool generate_takes[M_COUNT] = {
-    [M_MAX_TOKENS] = true, [M_TEMPERATURE] = true, [M_TOP_P] = true,     [M_STOP] = true, [M_PRESENCE] = true,
-    [M_FREQUENCY] = true,  [M_LOGIT_BIAS] = true,  [M_SEED] = true,      [M_ECHO] = true,
+    [M_MAX_TOKENS] = true, [M_TEMPERATURE] = true, [M_TOP_P] = true, [M_STOP] = true, [M_PRESENCE] = true,
+    [M_FREQUENCY] = true,  [M_LOGIT_BIAS] = true,  [M_SEED] = true,  [M_ECHO] = true,
 };
 
-static enum pd_err number_in(struct api_completion *c, const char *name, json_t *value, double low, double high,
-                             bool open_low, struct pd_why *why)
+static enum pd_err number_in(struct api_completion *c, const char *name, json_t *value, double low,
+                             double high, bool open_low, struct pd_why *why)
 {
     double x = json_number_value(value);
 
     if (!json_is_number(value) || !(open_low ? x > low : x >= low) || !(x <= high))
-        return pd_fail(why, PD_ERR_INVALID, "%s must be a number %s %g and at most %g", name, open_low ? "above" : "from", low, high);
+        return pd_fail(why, PD_ERR_INVALID, "%s must be a number %s %g and at most %g", name,
+                       open_low ? "above" : "from", low, high);
     api_json_kv_num(&c->params, name, x);
     return PD_OK;
 }
 
-static enum pd_err integer_in(const char *name, json_t *value, int64_t low, int64_t high, int64_t *ret, struct pd_why *why)
+static enum pd_err integer_in(const char *name, json_t *value, int64_t low, int64_t high, int64_t *ret,
+                              struct pd_why *why)
 {
     if (!json_is_integer(value) || json_integer_value(value) < low || json_integer_value(value) > high)
-        return pd_fail(why, PD_ERR_INVALID, "%s must be an integer from %lld to %lld", name, (long long)low, (long long)high);
+        return pd_fail(why, PD_ERR_INVALID, "%s must be an integer from %lld to %lld", name, (long long)low,
+                       (long long)high);
     *ret = json_integer_value(value);
     return PD_OK;
 }
@@ -98,10 +117,12 @@ static enum pd_err read_bias(struct api_completion *c, json_t *value, struct pd_
         return PD_OK;
     api_json_key(&c->params, "logit_bias");
     api_json_open(&c->params, '{');
-    json_object_foreach (value, key, item) {
+    json_object_foreach(value, key, item)
+    {
         int64_t token;
 
-        if (!api_parse_int(key, 0, INT32_MAX, &token) || !json_is_number(item) || fabs(json_number_value(item)) > 100)
+        if (!api_parse_int(key, 0, INT32_MAX, &token) || !json_is_number(item) ||
+            fabs(json_number_value(item)) > 100)
             return pd_fail(why, PD_ERR_INVALID, "logit_bias maps token ids to numbers from -100 to 100");
         api_json_kv_num(&c->params, key, json_number_value(item));
     }
@@ -127,7 +148,8 @@ static enum pd_err add_prompt(struct api_completion *c, json_t *value, struct pd
     p->tokens = true;
     p->count = json_array_size(value);
     if (!json_is_array(value) || p->count == 0 || p->count > API_COMPLETION_TOKENS_MAX)
-        return pd_fail(why, PD_ERR_INVALID, "a prompt is a text or an array of 1 to %d token ids", API_COMPLETION_TOKENS_MAX);
+        return pd_fail(why, PD_ERR_INVALID, "a prompt is a text or an array of 1 to %d token ids",
+                       API_COMPLETION_TOKENS_MAX);
     for (size_t i = 0; i < p->count; i++) {
         json_t *item = json_array_get(value, i);
         int32_t id;
@@ -148,7 +170,8 @@ static enum pd_err read_prompt(struct api_completion *c, json_t *value, struct p
     if (json_is_string(value))
         return add_prompt(c, value, why);
     if (!json_is_array(value) || !first)
-        return pd_fail(why, PD_ERR_INVALID, "prompt must be a text, texts, token ids, or arrays of token ids");
+        return pd_fail(why, PD_ERR_INVALID,
+                       "prompt must be a text, texts, token ids, or arrays of token ids");
     if (json_is_integer(first))
         return add_prompt(c, value, why);
     for (size_t i = 0; i < json_array_size(value) && err == PD_OK; i++) {
@@ -198,7 +221,8 @@ static enum pd_err read_member(struct api_completion *c, enum member m, json_t *
     case M_STREAM_OPTIONS:
         if (!json_is_object(value))
             return pd_fail(why, PD_ERR_INVALID, "stream_options must be an object");
-        json_object_foreach (value, key, item) {
+        json_object_foreach(value, key, item)
+        {
             if (strcmp(key, "include_usage") != 0)
                 return pd_fail(why, PD_ERR_INVALID, "stream_options has include_usage only");
             err = flag(key, item, &c->include_usage, why);
@@ -262,7 +286,8 @@ static enum member member_find(const char *key)
 
 static enum pd_err memory(const struct api_completion *c, struct pd_why *why)
 {
-    if (pd_buf_err(&c->params) != PD_OK || pd_buf_err(&c->prompt_bytes) != PD_OK || pd_buf_err(&c->warnings) != PD_OK)
+    if (pd_buf_err(&c->params) != PD_OK || pd_buf_err(&c->prompt_bytes) != PD_OK ||
+        pd_buf_err(&c->warnings) != PD_OK)
         return pd_fail(why, PD_ERR_NOMEM, "no memory for the request");
     return PD_OK;
 }
@@ -276,7 +301,8 @@ enum pd_err api_completion_parse(json_t *root, struct api_completion *ret, char 
 
     param[0] = '\0';
     begin(&c);
-    json_object_foreach (root, key, value) {
+    json_object_foreach(root, key, value)
+    {
         enum member m = member_find(key);
 
         snprintf(param, 64, "%s", key);
@@ -300,9 +326,11 @@ enum pd_err api_completion_parse(json_t *root, struct api_completion *ret, char 
         err = pd_fail(why, PD_ERR_INVALID, "%s is required", param);
         goto out;
     }
-    if (best_of && !json_is_null(best_of) && (!json_is_integer(best_of) || json_integer_value(best_of) != c.n)) {
+    if (best_of && !json_is_null(best_of) &&
+        (!json_is_integer(best_of) || json_integer_value(best_of) != c.n)) {
         snprintf(param, 64, "best_of");
-        err = pd_fail(why, PD_ERR_UNSUPPORTED, "best_of must be equal to n: choosing among more is not available");
+        err = pd_fail(why, PD_ERR_UNSUPPORTED,
+                      "best_of must be equal to n: choosing among more is not available");
         goto out;
     }
     if (c.prompts * c.n > API_COMPLETION_CHOICES_MAX) {
@@ -341,7 +369,8 @@ enum pd_err api_generate_parse(json_t *root, struct api_completion *ret, char pa
         goto out;
     }
     for (int i = 0; i < 2; i++) {
-        json_object_foreach (objects[i], key, value) {
+        json_object_foreach(objects[i], key, value)
+        {
             enum member m = member_find(key);
 
             snprintf(param, 64, "%s", key);

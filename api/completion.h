@@ -32,13 +32,13 @@ struct api_completion {
     struct pd_buf warnings; /* JSON array of texts; empty buffer = none */
 };
 
-/* Reads OpenAI's body. `param` (64 bytes) gets the member at fault. PD_ERR_INVALID, PD_ERR_UNSUPPORTED, PD_ERR_LIMIT,
- * PD_ERR_NOMEM. The caller frees with api_completion_done on PD_OK. */
+/* Reads OpenAI's body. `param` (64 bytes) gets the member at fault. PD_ERR_INVALID, PD_ERR_UNSUPPORTED,
+ * PD_ERR_LIMIT, PD_ERR_NOMEM. The caller frees with api_completion_done on PD_OK. */
 PD_NODISCARD enum pd_err api_completion_parse(json_t *root, struct api_completion *ret, char param[64],
                                               struct pd_why *why);
 
-/* Reads the body of /generate: {"text_input", "parameters":{..}}, where further top-level members are parameters
- * too. An unknown parameter is an error there. */
+/* Reads the body of /generate: {"text_input", "parameters":{..}}, where further top-level members are
+ * parameters too. An unknown parameter is an error there. */
 PD_NODISCARD enum pd_err api_generate_parse(json_t *root, struct api_completion *ret, char param[64],
                                             struct pd_why *why);
 

@@ -11,9 +11,9 @@
 #include "kernels/base/clock.h"
 #include "kernels/base/log.h"
 
-#define CHANGED_RUNS 256        /* runs remembered as changed; the one changed longest ago is forgotten first */
-#define JOBS_COUNT_US 1000000   /* how old the count of open jobs may be */
-#define POINTS_WAKE_US 500000   /* streams hear of new points at most this often */
+#define CHANGED_RUNS 256      /* runs remembered as changed; the one changed longest ago is forgotten first */
+#define JOBS_COUNT_US 1000000 /* how old the count of open jobs may be */
+#define POINTS_WAKE_US 500000 /* streams hear of new points at most this often */
 
 struct changed {
     int64_t run;
@@ -28,7 +28,7 @@ struct api_core {
     struct pd_buf openapi;
     atomic_int infer;
     _Atomic int64_t last_event; /* -1 = not known yet */
-    pthread_mutex_t lock; /* guards what follows */
+    pthread_mutex_t lock;       /* guards what follows */
     uint64_t seq;
     int changed_count;
     struct changed changed[CHANGED_RUNS];
@@ -38,7 +38,7 @@ struct api_core {
 
 /* ---- counters --------------------------------------------------------------------------------- */
 
-const int64_t api_duration_bounds[API_DURATIONS] = {100,   500,   1000,   5000,    20000,
+const int64_t api_duration_bounds[API_DURATIONS] = {100,    500,    1000,    5000,     20000,
                                                     100000, 500000, 2000000, 10000000, 60000000};
 const int api_codes[API_CODES] = {0,   200, 201, 204, 206, 304, 400, 403, 404, 405, 409, 412,
                                   413, 415, 416, 422, 424, 428, 429, 500, 501, 502, 503, 504};

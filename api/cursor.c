@@ -6,7 +6,8 @@
 
 #define MAC_BYTES 16
 
-static void mac(const uint8_t key[32], const char *kind, const uint8_t id[8], uint8_t out[DIGEST_SHA256_BYTES])
+static void mac(const uint8_t key[32], const char *kind, const uint8_t id[8],
+                uint8_t out[DIGEST_SHA256_BYTES])
 {
     uint8_t bytes[8 + 64];
     size_t n = strlen(kind);
@@ -35,7 +36,8 @@ bool api_cursor_read(const uint8_t key[32], const char *kind, const char *text, 
     uint64_t id = 0;
     size_t len;
 
-    if (digest_base64url_decode(text, strlen(text), bytes, sizeof bytes, &len) != PD_OK || len != sizeof bytes)
+    if (digest_base64url_decode(text, strlen(text), bytes, sizeof bytes, &len) != PD_OK ||
+        len != sizeof bytes)
         return false;
     mac(key, kind, bytes, full);
     if (!digest_equal(full, bytes + 8, MAC_BYTES))

@@ -7,8 +7,8 @@
 
 #define API_CURSOR_TEXT 64
 
-/* `kind` names the list and its order ("jobs newest"): a cursor of one list is refused by another. The text is
- * base64url of (id, first 16 bytes of its HMAC). Returns `out`. */
+/* `kind` names the list and its order ("jobs newest"): a cursor of one list is refused by another. The text
+ * is base64url of (id, first 16 bytes of its HMAC). Returns `out`. */
 const char *api_cursor_write(const uint8_t key[32], const char *kind, int64_t id, char out[API_CURSOR_TEXT]);
 /* False if it was not written by api_cursor_write with the same key and kind. */
 bool api_cursor_read(const uint8_t key[32], const char *kind, const char *text, int64_t *ret_id);

@@ -1,7 +1,8 @@
 /* Server-sent events: what was committed, and logs as they grow.
  *
- * An event stream is a query that never ends: rows with an id above the last one sent, in pages. So replay and
- * live part are one, a slow reader only lags behind in the table, and nothing is kept for it in memory. */
+ * An event stream is a query that never ends: rows with an id above the last one sent, in pages. So replay
+ * and live part are one, a slow reader only lags behind in the table, and nothing is kept for it in memory.
+ */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -327,7 +328,8 @@ void api_run_logs(struct api_req *r)
     if (attempt == 0)
         attempt = attempts;
     if (attempt < 1 || attempt > attempts) {
-        api_fail(r, PD_ERR_NOT_FOUND, attempts ? "run %lld has %d attempts" : "run %lld has not started yet (%d attempts)",
+        api_fail(r, PD_ERR_NOT_FOUND,
+                 attempts ? "run %lld has %d attempts" : "run %lld has not started yet (%d attempts)",
                  (long long)id, attempts);
         return;
     }

@@ -74,8 +74,8 @@ const char *api_status_title(int status)
     return "Error";
 }
 
-int api_fault_body(struct pd_buf *b, enum api_surface surface, int fault, const char *message, const char *details,
-                   const char *param, const char **ret_type)
+int api_fault_body(struct pd_buf *b, enum api_surface surface, int fault, const char *message,
+                   const char *details, const char *param, const char **ret_type)
 {
     const struct api_fault_row *row = api_fault_row(fault);
     int status = row->status;

@@ -1,9 +1,9 @@
 /* Completions: /v1/completions, and /generate of the Open Inference Protocol.
  *
  * One request makes one `gen` with a choice for each prompt and n; each choice is an inference request to the
- * supervisor, whose parts arrive on its thread and are appended under the gen's lock. The HTTP side first waits
- * until there is anything to say (so that a refusal still has its status), then either waits for the end and
- * answers with one object, or streams what has arrived. Lock order: gen, then the server's. */
+ * supervisor, whose parts arrive on its thread and are appended under the gen's lock. The HTTP side first
+ * waits until there is anything to say (so that a refusal still has its status), then either waits for the
+ * end and answers with one object, or streams what has arrived. Lock order: gen, then the server's. */
 #include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -23,10 +23,10 @@ struct choice {
     struct gen *gen;
     uint64_t id; /* of the supervisor; 0 = not sent */
     bool sent, ended, finish_sent;
-    struct pd_buf text;                            /* arrived, not yet sent */
-    struct pd_buf tokens, values, tops, offsets;   /* bodies of the JSON arrays of logprobs, not yet sent */
-    size_t chars;                                  /* characters of all tokens so far */
-    char finish[16];                               /* "" = goes on */
+    struct pd_buf text;                          /* arrived, not yet sent */
+    struct pd_buf tokens, values, tops, offsets; /* bodies of the JSON arrays of logprobs, not yet sent */
+    size_t chars;                                /* characters of all tokens so far */
+    char finish[16];                             /* "" = goes on */
     int64_t prompt_tokens, completion_tokens;
 };
 
@@ -41,7 +41,7 @@ struct gen {
     int64_t created_s;
     int count;
     struct choice *choices;
-    pthread_mutex_t lock; /* guards what follows and the choices */
+    pthread_mutex_t lock;  /* guards what follows and the choices */
     struct api_wait *wait; /* who waits for the first news, or for the end */
     bool for_end;
     struct api_stream *stream;
@@ -123,13 +123,16 @@ static void top_name(struct pd_buf *b, int32_t id)
 
 static void add_logprobs(struct choice *c, const struct sup_result *part)
 {
-    const struct wire_tensor *text = tensor(part, "text", "UINT8"), *lengths = tensor(part, "lengths", "INT32");
+    const struct wire_tensor *text = tensor(part, "text", "UINT8"),
+                             *lengths = tensor(part, "lengths", "INT32");
     const struct wire_tensor *values = tensor(part, "logprobs", "FP32");
-    const struct wire_tensor *top_ids = tensor(part, "top_tokens", "INT32"), *top_values = tensor(part, "top_logprobs", "FP32");
+    const struct wire_tensor *top_ids = tensor(part, "top_tokens", "INT32"),
+                             *top_values = tensor(part, "top_logprobs", "FP32");
     size_t count = lengths ? lengths->bytes / 4 : 0, at = 0;
     size_t width = top_ids && count ? top_ids->bytes / 4 / count : 0;
 
-    if (!text || !lengths || !values || values->bytes / 4 < count || (width && (!top_values || top_values->bytes < top_ids->bytes)))
+    if (!text || !lengths || !values || values->bytes / 4 < count ||
+        (width && (!top_values || top_values->bytes < top_ids->bytes)))
         return;
     for (size_t i = 0; i < count; i++) {
         const char *bytes = (const char *)text->data + at;
@@ -237,7 +240,10 @@ static void write_logprobs(struct pd_buf *b, const struct gen *g, struct choice 
     struct {
         const char *key;
         struct pd_buf *from;
-    } arrays[] = {{"tokens", &c->tokens}, {"token_logprobs", &c->values}, {"top_logprobs", &c->tops}, {"text_offset", &c->offsets}};
+    } arrays[] = {{"tokens", &c->tokens},
+                  {"token_logprobs", &c->values},
+                  {"top_logprobs", &c->tops},
+                  {"text_offset", &c->offsets}};
 
     api_json_key(b, "logprobs");
     if (g->c.logprobs < 0) {
@@ -284,7 +290,8 @@ static void write_usage(struct pd_buf *b, const struct gen *g)
     api_json_close(b, '}');
 }
 
-static void write_choice(struct pd_buf *b, const struct gen *g, int index, const char *text, size_t len, bool finish)
+static void write_choice(struct pd_buf *b, const struct gen *g, int index, const char *text, size_t len,
+                         bool finish)
 {
     struct choice *c = &g->choices[index];
 
@@ -297,7 +304,8 @@ static void write_choice(struct pd_buf *b, const struct gen *g, int index, const
     api_json_close(b, '}');
 }
 
-static void write_generated(struct pd_buf *b, const struct gen *g, const char *text, size_t len, const bool *done)
+static void write_generated(struct pd_buf *b, const struct gen *g, const char *text, size_t len,
+                            const bool *done)
 {
     api_json_open(b, '{');
     if (g->c.id)
@@ -346,7 +354,8 @@ static void stream_error(struct gen *g)
 
     pd_buf_str(&g->out, "data: ");
     (void)api_fault_body(&g->out, g->openai ? API_SURFACE_OPENAI : API_SURFACE_OIP,
-                         g->err == PD_ERR_CLOSED ? (int)API_FAULT_LOADING : (int)g->err, g->why.text, NULL, NULL, &type);
+                         g->err == PD_ERR_CLOSED ? (int)API_FAULT_LOADING : (int)g->err, g->why.text, NULL,
+                         NULL, &type);
     pd_buf_str(&g->out, "\n\n");
 }
 
@@ -531,7 +540,8 @@ static enum pd_err submit(struct gen *g, int i, int64_t version, struct pd_why *
 }
 
 /* Takes `c` over. */
-static void gen_start(struct api_req *r, struct api_completion *c, const char *model, int64_t version, bool openai)
+static void gen_start(struct api_req *r, struct api_completion *c, const char *model, int64_t version,
+                      bool openai)
 {
     int count = c->prompts * c->n;
     struct gen *g;

@@ -50,12 +50,13 @@ int64_t api_param_id(struct api_req *r, int n);
 /* Has an answer been set that is an error? */
 bool api_failed(struct api_req *r);
 
-/* Memory that lives as long as the request; NULL fails. `done` may be NULL. One slot: a second call replaces it. */
+/* Memory that lives as long as the request; NULL fails. `done` may be NULL. One slot: a second call replaces
+ * it. */
 void *api_state_new(struct api_req *r, size_t size, void (*done)(void *));
 void *api_state(struct api_req *r);
 
-/* The body as JSON: object (or array if `array_ok`); duplicate keys and malformed text fail the request with 400
- * and return NULL. An empty body gives an empty object if `empty_ok`. The caller owns the reference. */
+/* The body as JSON: object (or array if `array_ok`); duplicate keys and malformed text fail the request with
+ * 400 and return NULL. An empty body gives an empty object if `empty_ok`. The caller owns the reference. */
 #define API_JSON_EMPTY_OK 1u
 #define API_JSON_ARRAY_OK 2u
 json_t *api_body_json(struct api_req *r, unsigned flags);
@@ -100,28 +101,29 @@ struct api_fault_row {
 const struct api_fault_row *api_fault_row(int fault);
 const char *api_status_title(int status);
 
-/* Writes the surface's error body for these facts. `details` is a JSON array text of {pointer, detail}, or NULL;
- * `param` is OpenAI's member, or NULL. Returns the status. Pure: tests call it. */
-int api_fault_body(struct pd_buf *b, enum api_surface surface, int fault, const char *message, const char *details,
-                   const char *param, const char **ret_type);
+/* Writes the surface's error body for these facts. `details` is a JSON array text of {pointer, detail}, or
+ * NULL; `param` is OpenAI's member, or NULL. Returns the status. Pure: tests call it. */
+int api_fault_body(struct pd_buf *b, enum api_surface surface, int fault, const char *message,
+                   const char *details, const char *param, const char **ret_type);
 
 /* Sets the answer; the last one wins. */
 void api_fail(struct api_req *r, int fault, const char *fmt, ...) PD_PRINTF(3, 4);
 void api_fail_why(struct api_req *r, enum pd_err err, const struct pd_why *why);
 /* With the list of {pointer, detail} (JSON array text) that explains it. */
-void api_fail_details(struct api_req *r, int fault, const char *details, const char *fmt, ...) PD_PRINTF(4, 5);
+void api_fail_details(struct api_req *r, int fault, const char *details, const char *fmt, ...)
+    PD_PRINTF(4, 5);
 /* With the name of the offending member: OpenAI's `param`, and a pointer on our own surface. */
 void api_fail_param(struct api_req *r, int fault, const char *param, const char *fmt, ...) PD_PRINTF(4, 5);
 void api_retry_after(struct api_req *r, int seconds);
 
 /* ---- waiting ----------------------------------------------------------------------------------- */
 
-/* A ticket shared by the request and the thread that completes it. Its data (zeroed, `size` bytes) lives until
- * both have let go: a completion that comes after the server gave up writes to memory nobody reads. */
+/* A ticket shared by the request and the thread that completes it. Its data (zeroed, `size` bytes) lives
+ * until both have let go: a completion that comes after the server gave up writes to memory nobody reads. */
 struct api_wait;
 
-/* Suspends the connection. Call it BEFORE the work is handed over: the completion may come at once. `done` frees what the
- * data owns (not the data). NULL: out of memory or stopping, the answer is set. */
+/* Suspends the connection. Call it BEFORE the work is handed over: the completion may come at once. `done`
+ * frees what the data owns (not the data). NULL: out of memory or stopping, the answer is set. */
 struct api_wait *api_wait_begin(struct api_req *r, size_t size, void (*done)(void *data),
                                 void (*next)(struct api_req *));
 void *api_wait_data(struct api_wait *w);
@@ -144,8 +146,8 @@ struct api_stream_ops {
     ssize_t (*read)(void *state, char *out, size_t size);
     /* Releases the state; the stream is gone afterwards. Pool thread, or the stopping one. */
     void (*done)(void *state);
-    /* The client left while the stream slept, or the server stops. May be NULL. Called under the server's lock: it
-     * may only set a flag. */
+    /* The client left while the stream slept, or the server stops. May be NULL. Called under the server's
+     * lock: it may only set a flag. */
     void (*gone)(void *state);
     bool comments;   /* a comment line every 15 s of silence (text/event-stream) */
     bool everything; /* woken by api_streams_wake, and twice a second */
@@ -153,8 +155,8 @@ struct api_stream_ops {
 
 /* The stream owns `state` from now on, also on failure. *ret_stream (may be NULL) is good for
  * api_stream_wake until `done`. */
-void api_reply_stream(struct api_req *r, int status, const char *type, const struct api_stream_ops *ops, void *state,
-                      struct api_stream **ret_stream);
+void api_reply_stream(struct api_req *r, int status, const char *type, const struct api_stream_ops *ops,
+                      void *state, struct api_stream **ret_stream);
 /* More is there: `read` will be called again. Any thread; the caller makes sure that `done` has not run. */
 void api_stream_wake(struct api_stream *s);
 /* Wakes all streams with `everything`: something was committed. Any thread. */

@@ -12,8 +12,9 @@
 
 void api_oip_server(struct api_req *r)
 {
-    static const char body[] = "{\"name\":\"polyd\",\"version\":\"" POLYD_VERSION
-                               "\",\"extensions\":[\"binary_tensor_data\",\"model_repository\",\"generate\"]}";
+    static const char body[] =
+        "{\"name\":\"polyd\",\"version\":\"" POLYD_VERSION
+        "\",\"extensions\":[\"binary_tensor_data\",\"model_repository\",\"generate\"]}";
 
     api_reply_static(r, 200, "application/json", body, sizeof body - 1);
 }
@@ -98,10 +99,13 @@ static bool ready_model(struct api_req *r, const char *model, int64_t version, s
     pd_buf_init(&c->reason, 0);
     err = sup_model_get(api_deps_of(api_of(r))->sup, model, version, copy_model, c, NULL);
     if (err != PD_OK || !c->found || c->state == SUP_MODEL_UNAVAILABLE)
-        api_fail(r, PD_ERR_NOT_FOUND, c->reason.len ? "model '%.128s' is not loaded: %.200s" : "model '%.128s' is not loaded%.200s",
+        api_fail(r, PD_ERR_NOT_FOUND,
+                 c->reason.len ? "model '%.128s' is not loaded: %.200s"
+                               : "model '%.128s' is not loaded%.200s",
                  model, c->reason.data ? c->reason.data : "");
     else if (c->state != SUP_MODEL_READY)
-        api_fail(r, API_FAULT_LOADING, "model '%.128s' is not ready (%s)", model, sup_model_state_name(c->state));
+        api_fail(r, API_FAULT_LOADING, "model '%.128s' is not ready (%s)", model,
+                 sup_model_state_name(c->state));
     if (!api_failed(r))
         return true;
     model_copy_done(c);
@@ -146,7 +150,8 @@ static void model_metadata(struct api_req *r, bool named)
     /* What else the worker says of itself: kind, classes or vocabulary, batch sizes. */
     api_json_key(&b, "parameters");
     api_json_open(&b, '{');
-    json_object_foreach (signature, key, value) {
+    json_object_foreach(signature, key, value)
+    {
         if (strcmp(key, "inputs") == 0 || strcmp(key, "outputs") == 0 || strcmp(key, "platform") == 0)
             continue;
         text = json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY);
@@ -346,8 +351,8 @@ static void infer_part(void *ctx, const struct sup_result *part)
         pd_fail(&in->why, part->err, "%s", part->text ? part->text : pd_err_name(part->err));
     } else if (part->count) {
         in->version = part->version;
-        in->err = api_oip_reply(&in->q, part->model, part->version, part->tensors, part->count, &in->answer, &in->header_len,
-                                &in->why);
+        in->err = api_oip_reply(&in->q, part->model, part->version, part->tensors, part->count, &in->answer,
+                                &in->header_len, &in->why);
     } else if (!in->answer.len) {
         in->err = pd_fail(&in->why, PD_ERR_INTERNAL, "the worker gave no outputs");
     }

@@ -25,7 +25,8 @@ static void blanks(struct in *in)
 
 static enum pd_err broken(struct in *in, const char *what)
 {
-    return pd_fail(in->why, PD_ERR_CORRUPT, "the body is not JSON: %s at byte %zu", what, (size_t)(in->at - in->begin));
+    return pd_fail(in->why, PD_ERR_CORRUPT, "the body is not JSON: %s at byte %zu", what,
+                   (size_t)(in->at - in->begin));
 }
 
 static bool take(struct in *in, char c)
@@ -112,8 +113,8 @@ static enum pd_err string(struct in *in, const char **ret, size_t *ret_len)
                 int code = hex4(in->at + 2), low;
 
                 in->at += 6;
-                if (code >= 0xd800 && code < 0xdc00 && in->end - in->at >= 6 && in->at[0] == '\\' && in->at[1] == 'u' &&
-                    (low = hex4(in->at + 2)) >= 0xdc00 && low < 0xe000) {
+                if (code >= 0xd800 && code < 0xdc00 && in->end - in->at >= 6 && in->at[0] == '\\' &&
+                    in->at[1] == 'u' && (low = hex4(in->at + 2)) >= 0xdc00 && low < 0xe000) {
                     code = 0x10000 + ((code - 0xd800) << 10) + (low - 0xdc00);
                     in->at += 6;
                 } else if (code <= 0 || (code >= 0xd800 && code < 0xe000)) {
@@ -262,15 +263,15 @@ bool api_parse_time(const char *text, size_t len, int64_t *ret_us)
     /* Days since 1970 by the proleptic Gregorian calendar, years beginning in March. */
     shifted = month <= 2 ? year - 1 : year;
     era = shifted / 400;
-    days = (int64_t)era * 146097 + (shifted - era * 400) * 365 + (shifted - era * 400) / 4 - (shifted - era * 400) / 100 +
-           (153 * (month + (month > 2 ? -3 : 9)) + 2) / 5 + day - 1 - 719468;
+    days = (int64_t)era * 146097 + (shifted - era * 400) * 365 + (shifted - era * 400) / 4 -
+           (shifted - era * 400) / 100 + (153 * (month + (month > 2 ? -3 : 9)) + 2) / 5 + day - 1 - 719468;
     *ret_us = ((days * 24 + hour) * 60 + minute) * 60 * INT64_C(1000000) + (int64_t)second * 1000000 + us;
     return true;
 }
 
 /* One point. `pointer` follows the place that is read, for the message of a failure. */
-static enum pd_err point(struct in *in, size_t index, int64_t now_us, struct store_metric *m, const struct store_metric *last,
-                         char *pointer, size_t size)
+static enum pd_err point(struct in *in, size_t index, int64_t now_us, struct store_metric *m,
+                         const struct store_metric *last, char *pointer, size_t size)
 {
     enum { KEY = 1, STEP = 2, VALUE = 4, TIME = 8 };
     unsigned seen = 0;
@@ -279,7 +280,8 @@ static enum pd_err point(struct in *in, size_t index, int64_t now_us, struct sto
     if (!take(in, '{')) {
         snprintf(pointer, size, "#/points/%zu", index);
         blanks(in);
-        return in->at < in->end ? pd_fail(in->why, PD_ERR_INVALID, "a point must be an object") : broken(in, "it ends too soon");
+        return in->at < in->end ? pd_fail(in->why, PD_ERR_INVALID, "a point must be an object")
+                                : broken(in, "it ends too soon");
     }
     m->time_us = now_us;
     if (!take(in, '}')) {
@@ -310,7 +312,8 @@ static enum pd_err point(struct in *in, size_t index, int64_t now_us, struct sto
             blanks(in);
             if (which == KEY) {
                 if (in->at >= in->end || *in->at != '"')
-                    return in->at >= in->end ? broken(in, "it ends too soon") : pd_fail(in->why, PD_ERR_INVALID, "must be a text");
+                    return in->at >= in->end ? broken(in, "it ends too soon")
+                                             : pd_fail(in->why, PD_ERR_INVALID, "must be a text");
                 err = string(in, &text, &len);
                 if (err != PD_OK)
                     return err;
@@ -335,9 +338,10 @@ static enum pd_err point(struct in *in, size_t index, int64_t now_us, struct sto
                     m->value = -INFINITY;
                 else if (which != TIME || !api_parse_time(text, len, &m->time_us))
                     return pd_fail(in->why, PD_ERR_INVALID,
-                                   which == STEP    ? "must be an integer"
-                                   : which == VALUE ? "must be a number, or the text NaN, Infinity or -Infinity"
-                                                    : "must be RFC 3339 in UTC, or seconds since 1970");
+                                   which == STEP ? "must be an integer"
+                                   : which == VALUE
+                                       ? "must be a number, or the text NaN, Infinity or -Infinity"
+                                       : "must be RFC 3339 in UTC, or seconds since 1970");
             } else if (in->at < in->end && (*in->at == '-' || isdigit((unsigned char)*in->at))) {
                 err = number(in, &value, &whole, &integer);
                 if (err != PD_OK)
@@ -369,8 +373,8 @@ static enum pd_err point(struct in *in, size_t index, int64_t now_us, struct sto
     return PD_OK;
 }
 
-enum pd_err api_batch_parse(const char *json, size_t len, int64_t now_us, struct api_batch *ret, char *pointer,
-                            size_t pointer_size, struct pd_why *why)
+enum pd_err api_batch_parse(const char *json, size_t len, int64_t now_us, struct api_batch *ret,
+                            char *pointer, size_t pointer_size, struct pd_why *why)
 {
     struct in in = {.at = json, .begin = json, .end = json + len, .why = why};
     struct api_batch b = {.count = 0};
@@ -397,7 +401,8 @@ enum pd_err api_batch_parse(const char *json, size_t len, int64_t now_us, struct
         goto out;
     }
     if (!take(&in, ':') || !take(&in, '[')) {
-        err = in.at < in.end ? pd_fail(why, PD_ERR_INVALID, "points must be an array") : broken(&in, "it ends too soon");
+        err = in.at < in.end ? pd_fail(why, PD_ERR_INVALID, "points must be an array")
+                             : broken(&in, "it ends too soon");
         goto out;
     }
     if (!take(&in, ']')) {
@@ -419,8 +424,8 @@ enum pd_err api_batch_parse(const char *json, size_t len, int64_t now_us, struct
                 b.points = points;
             }
             memset(&b.points[b.count], 0, sizeof b.points[b.count]);
-            err = point(&in, b.count, now_us, &b.points[b.count], b.count ? &b.points[b.count - 1] : NULL, pointer,
-                        pointer_size);
+            err = point(&in, b.count, now_us, &b.points[b.count], b.count ? &b.points[b.count - 1] : NULL,
+                        pointer, pointer_size);
             if (err != PD_OK)
                 goto out;
             b.count++;

@@ -34,7 +34,8 @@ static void run_text_done(struct run_text *t)
 }
 
 /* Resolves run n. The plan's facts must be those that the supervisor's planner sees: build and device. */
-static enum pd_err run_text_make(const struct spec_job *job, int64_t n, struct run_text *t, struct pd_why *why)
+static enum pd_err run_text_make(const struct spec_job *job, int64_t n, struct run_text *t,
+                                 struct pd_why *why)
 {
     const struct spec_head *head = spec_job_head(job);
     char facts[96];
@@ -87,7 +88,9 @@ static void problems(struct pd_buf *b, const struct spec_problem *list, size_t c
 static void fail_report(struct api_req *r, enum pd_err err, const struct spec_report *report)
 {
     struct pd_buf b;
-    int fault = err == PD_ERR_LIMIT ? API_FAULT_BODY_TOO_LARGE : err == PD_ERR_CORRUPT ? API_FAULT_MALFORMED : (int)err;
+    int fault = err == PD_ERR_LIMIT     ? API_FAULT_BODY_TOO_LARGE
+                : err == PD_ERR_CORRUPT ? API_FAULT_MALFORMED
+                                        : (int)err;
 
     if (err == PD_ERR_NOMEM || report->error_count == 0) {
         api_fail(r, err == PD_OK ? PD_ERR_INTERNAL : (int)err, "the job document could not be read");
@@ -113,8 +116,8 @@ static void tags_json(struct pd_buf *b, const struct spec_head *head)
     api_json_close(b, '}');
 }
 
-static enum pd_err run_insert(struct store_tx *tx, const struct submit *s, int64_t job_id, const struct run_text *t,
-                              struct pd_why *why)
+static enum pd_err run_insert(struct store_tx *tx, const struct submit *s, int64_t job_id,
+                              const struct run_text *t, struct pd_why *why)
 {
     const struct spec_resources *res = &spec_job_head(s->job)->resources;
     struct store_run_new run = {
@@ -239,7 +242,8 @@ static void dry_planned(void *ctx, enum pd_err err, const struct pd_why *why, co
     if (err == PD_OK)
         pd_buf_str(&d->plan, plan);
     else
-        snprintf(d->plan_error, sizeof d->plan_error, "%s", why && why->text[0] ? why->text : pd_err_name(err));
+        snprintf(d->plan_error, sizeof d->plan_error, "%s",
+                 why && why->text[0] ? why->text : pd_err_name(err));
     api_wait_end(d->wait);
 }
 
@@ -291,7 +295,8 @@ static void dry_run(struct api_req *r, struct spec_job *job, struct spec_report 
         snprintf(d->place.reason, sizeof d->place.reason, "never fits: %.140s", why.text);
     err = run_text_make(d->job, 0, &d->run, &why);
     if (err == PD_OK)
-        err = sup_plan(sup, d->run.document.data, d->run.document.len, d->run.plan_digest, dry_planned, d, &why);
+        err = sup_plan(sup, d->run.document.data, d->run.document.len, d->run.plan_digest, dry_planned, d,
+                       &why);
     if (err != PD_OK)
         dry_planned(d, err, &why, NULL);
 }
@@ -358,7 +363,8 @@ void api_job_submit(struct api_req *r)
     }
     if (spec_job_head(job)->depends_on_count) {
         /* Accepting it without waiting for the other job would be a lie. */
-        api_fail_param(r, PD_ERR_UNSUPPORTED, "depends_on", "dependencies between jobs are not available yet");
+        api_fail_param(r, PD_ERR_UNSUPPORTED, "depends_on",
+                       "dependencies between jobs are not available yet");
         spec_job_free(job);
     } else if (dry) {
         dry_run(r, job, &report);
@@ -497,7 +503,8 @@ bool api_query_order(struct api_req *r, enum store_order *ret_order)
 
 void api_job_list(struct api_req *r)
 {
-    static const char *const names[] = {"limit", "cursor", "state", "experiment", "tag", "name", "order", NULL};
+    static const char *const names[] = {"limit", "cursor", "state", "experiment",
+                                        "tag",   "name",   "order", NULL};
     struct store *store;
     struct store_job_query q = {.state = -1};
     struct page p = {.count = 0};
@@ -629,7 +636,8 @@ bool api_reason(struct api_req *r, char *out, size_t size)
     if (!body)
         return false;
     snprintf(out, size, "cancelled by a client");
-    json_object_foreach (body, key, value) {
+    json_object_foreach(body, key, value)
+    {
         if (strcmp(key, "reason") != 0 || size == 0)
             api_fail_param(r, PD_ERR_INVALID, key, "unknown member '%.100s'", key);
         else if (!json_is_string(value) || json_string_length(value) > 500)
@@ -702,12 +710,13 @@ static bool tags_check(struct api_req *r, json_t *tags)
         api_fail_param(r, PD_ERR_INVALID, "tags", "must be an object of at most 100 texts");
         return false;
     }
-    json_object_foreach (tags, key, value)
-        if (!*key || strlen(key) > 250 || !json_is_string(value) || json_string_length(value) > 5000) {
-            api_fail_param(r, PD_ERR_INVALID, "tags", "tag '%.60s': keys have 1 to 250 bytes, values are texts of at most 5000",
-                           key);
-            return false;
-        }
+    json_object_foreach(tags, key, value) if (!*key || strlen(key) > 250 || !json_is_string(value) ||
+                                              json_string_length(value) > 5000)
+    {
+        api_fail_param(r, PD_ERR_INVALID, "tags",
+                       "tag '%.60s': keys have 1 to 250 bytes, values are texts of at most 5000", key);
+        return false;
+    }
     return true;
 }
 
@@ -727,7 +736,8 @@ void api_job_update(struct api_req *r)
         return;
     if (json_object_size(body) == 0)
         api_fail(r, PD_ERR_INVALID, "name one of name, notes, tags, priority");
-    json_object_foreach (body, key, value) {
+    json_object_foreach(body, key, value)
+    {
         size_t len = json_is_string(value) ? json_string_length(value) : 0;
 
         if (api_failed(r))
@@ -746,15 +756,18 @@ void api_job_update(struct api_req *r)
             if (tags_check(r, value))
                 parsed.tags = json_dumps(value, JSON_COMPACT | JSON_SORT_KEYS);
         } else if (strcmp(key, "priority") == 0) {
-            if (!json_is_integer(value) || json_integer_value(value) < -100 || json_integer_value(value) > 100)
+            if (!json_is_integer(value) || json_integer_value(value) < -100 ||
+                json_integer_value(value) > 100)
                 api_fail_param(r, PD_ERR_INVALID, key, "must be an integer from -100 to 100");
             parsed.priority = (int)json_integer_value(value);
             parsed.has_priority = true;
         } else {
-            api_fail_param(r, PD_ERR_INVALID, key, "unknown member '%.100s'; name, notes, tags and priority can be changed", key);
+            api_fail_param(r, PD_ERR_INVALID, key,
+                           "unknown member '%.100s'; name, notes, tags and priority can be changed", key);
         }
     }
-    if (!api_failed(r) && ((json_object_get(body, "name") && !parsed.name) || (json_object_get(body, "notes") && !parsed.notes) ||
+    if (!api_failed(r) && ((json_object_get(body, "name") && !parsed.name) ||
+                           (json_object_get(body, "notes") && !parsed.notes) ||
                            (json_object_get(body, "tags") && !parsed.tags)))
         api_fail(r, PD_ERR_NOMEM, "no memory for the change");
     json_decref(body);

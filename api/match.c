@@ -122,7 +122,8 @@ bool api_path_match(const char *tmpl, const char *path, struct api_params *param
 }
 
 /* Takes the next name=value piece off the query string; false at its end. */
-static bool next_pair(const char **cursor, const char **name, size_t *name_len, const char **value, size_t *value_len)
+static bool next_pair(const char **cursor, const char **name, size_t *name_len, const char **value,
+                      size_t *value_len)
 {
     const char *q = *cursor;
     size_t n;
@@ -152,7 +153,8 @@ enum pd_err api_query_get(const char *query, const char *name, int n, char *out,
     char decoded[128];
 
     while (query && next_pair(&query, &key, &key_len, &value, &value_len)) {
-        if (api_percent_decode(key, key_len, true, decoded, sizeof decoded) != PD_OK || strcmp(decoded, name) != 0)
+        if (api_percent_decode(key, key_len, true, decoded, sizeof decoded) != PD_OK ||
+            strcmp(decoded, name) != 0)
             continue;
         if (n-- == 0)
             return api_percent_decode(value, value_len, true, out, size);

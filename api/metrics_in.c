@@ -1,4 +1,5 @@
-/* POST /api/v1/runs/{id}/metrics: a batch goes to the writer's metrics lane and is answered after the commit. */
+/* POST /api/v1/runs/{id}/metrics: a batch goes to the writer's metrics lane and is answered after the commit.
+ */
 #include <string.h>
 
 #include "api/handlers.h"

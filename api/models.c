@@ -79,8 +79,8 @@ struct model_name {
     int64_t created_us, versions, version;
 };
 
-static enum pd_err model_json(struct pd_buf *b, struct store *store, struct sup *sup, const struct model_name *m,
-                              struct pd_why *why)
+static enum pd_err model_json(struct pd_buf *b, struct store *store, struct sup *sup,
+                              const struct model_name *m, struct pd_why *why)
 {
     struct version_list l = {.b = b, .sup = sup};
     enum pd_err err;
@@ -346,16 +346,16 @@ void api_model_register(struct api_req *r)
     body = api_body_json(r, 0);
     if (!body)
         return;
-    json_object_foreach (body, key, value)
-        if (strcmp(key, "run_id") != 0 && strcmp(key, "checkpoint_id") != 0)
-            api_fail_param(r, PD_ERR_INVALID, key, "unknown member '%.100s'", key);
+    json_object_foreach(body, key, value) if (strcmp(key, "run_id") != 0 && strcmp(key, "checkpoint_id") != 0)
+        api_fail_param(r, PD_ERR_INVALID, key, "unknown member '%.100s'", key);
     run = id_member(r, body, "run_id");
     checkpoint = id_member(r, body, "checkpoint_id");
     if (!api_failed(r) && (run != 0) == (checkpoint != 0))
         api_fail(r, PD_ERR_INVALID, "name either run_id or checkpoint_id");
     json_decref(body);
     if (!api_failed(r) && !api_model_name_ok(model))
-        api_fail(r, PD_ERR_INVALID, "a model's name has 1 to %d of A-Z a-z 0-9 . _ - and does not begin with a point",
+        api_fail(r, PD_ERR_INVALID,
+                 "a model's name has 1 to %d of A-Z a-z 0-9 . _ - and does not begin with a point",
                  API_MODEL_MAX);
     if (api_failed(r))
         return;
@@ -375,15 +375,17 @@ void api_model_register(struct api_req *r)
 struct alias_change {
     struct api_write w; /* first */
     char model[API_MODEL_MAX + 1], alias[API_MODEL_MAX + 1];
-    int64_t n;
+    int64_t n, seen;
 };
 
 static enum pd_err alias_apply(struct store_tx *tx, struct api_write *w, struct pd_why *why)
 {
     struct alias_change *a = (struct alias_change *)(void *)w;
 
+    enum pd_err err = store_model_check(tx, a->model, a->seen, why);
+
     w->status = 200;
-    return store_alias_set(tx, a->model, a->alias, a->n, why);
+    return err != PD_OK ? err : store_alias_set(tx, a->model, a->alias, a->n, why);
 }
 
 static void alias_answer(struct api_req *r)
@@ -394,37 +396,22 @@ static void alias_answer(struct api_req *r)
         answer_model(r, ((struct alias_change *)(void *)w)->model);
 }
 
-static bool model_version_of(void *ctx, const struct store_model *m)
-{
-    *(int64_t *)ctx = m->version;
-    return false;
-}
-
 static void alias_change(struct api_req *r, int64_t n)
 {
     const char *model = api_param(r, 0), *alias = api_param(r, 1);
-    struct store *store = api_reader(r);
-    struct pd_why why = {.text = ""};
     struct api_write *w;
     struct alias_change *a;
-    int64_t seen, present = 0;
-    enum pd_err err;
+    int64_t seen;
 
-    if (!store || !api_if_match(r, true, &seen))
+    if (!api_if_match(r, true, &seen))
         return;
+    if (!api_model_name_ok(model)) {
+        api_fail(r, PD_ERR_NOT_FOUND, "there is no model '%.128s'", model);
+        return;
+    }
     if (!api_model_name_ok(alias) || isdigit((unsigned char)alias[0])) {
-        api_fail(r, PD_ERR_INVALID, "an alias has 1 to %d of A-Z a-z 0-9 . _ - and begins with a letter", API_MODEL_MAX);
-        return;
-    }
-    err = store_model_get(store, model, model_version_of, &present, &why);
-    if (err == PD_ERR_NOT_FOUND) {
-        api_fail(r, err, "there is no model '%.128s'", model);
-        return;
-    }
-    if (err == PD_OK && seen >= 0 && seen != present)
-        err = pd_fail(&why, PD_ERR_STALE, "the model has changed since the tag of If-Match");
-    if (err != PD_OK) {
-        api_fail_why(r, err, &why);
+        api_fail(r, PD_ERR_INVALID, "an alias has 1 to %d of A-Z a-z 0-9 . _ - and begins with a letter",
+                 API_MODEL_MAX);
         return;
     }
     w = api_write_begin(r, sizeof *a, false, NULL, alias_answer);
@@ -434,6 +421,7 @@ static void alias_change(struct api_req *r, int64_t n)
     snprintf(a->model, sizeof a->model, "%s", model);
     snprintf(a->alias, sizeof a->alias, "%s", alias);
     a->n = n;
+    a->seen = seen;
     w->apply = alias_apply;
     api_write_submit(w, STORE_LANE_COMMAND, 2);
 }
@@ -446,9 +434,8 @@ void api_alias_set(struct api_req *r)
 
     if (!body)
         return;
-    json_object_foreach (body, key, value)
-        if (strcmp(key, "version") != 0)
-            api_fail_param(r, PD_ERR_INVALID, key, "unknown member '%.100s'", key);
+    json_object_foreach(body, key, value) if (strcmp(key, "version") != 0)
+        api_fail_param(r, PD_ERR_INVALID, key, "unknown member '%.100s'", key);
     n = id_member(r, body, "version");
     if (!api_failed(r) && !n)
         api_fail_param(r, PD_ERR_INVALID, "version", "is required");
@@ -459,20 +446,7 @@ void api_alias_set(struct api_req *r)
 
 void api_alias_delete(struct api_req *r)
 {
-    struct store *store = api_reader(r);
-    struct pd_why why = {.text = ""};
-    int64_t n;
-    enum pd_err err;
-
-    if (!store)
-        return;
-    err = store_alias_get(store, api_param(r, 0), api_param(r, 1), &n, &why);
-    if (err == PD_ERR_NOT_FOUND)
-        api_fail(r, err, "model '%.128s' has no alias '%.128s'", api_param(r, 0), api_param(r, 1));
-    else if (err != PD_OK)
-        api_fail_why(r, err, &why);
-    else
-        alias_change(r, 0);
+    alias_change(r, 0);
 }
 
 /* ---- load and unload -------------------------------------------------------------------------- */
@@ -521,7 +495,8 @@ void api_model_move(struct api_req *r, const char *model, int64_t n, bool load)
     l->wait = wait;
     snprintf(l->model, sizeof l->model, "%s", model);
     l->n = n;
-    err = load ? sup_model_load(sup, model, n, load_done, l, &why) : sup_model_unload(sup, model, n, load_done, l, &why);
+    err = load ? sup_model_load(sup, model, n, load_done, l, &why)
+               : sup_model_unload(sup, model, n, load_done, l, &why);
     if (err != PD_OK)
         load_done(l, err, &why);
 }

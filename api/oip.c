@@ -19,9 +19,10 @@ struct dtype {
 };
 
 static const struct dtype dtypes[] = {
-    {"BOOL", 1, KIND_BOOL},       {"UINT8", 1, KIND_UNSIGNED},  {"UINT16", 2, KIND_UNSIGNED}, {"UINT32", 4, KIND_UNSIGNED},
-    {"UINT64", 8, KIND_UNSIGNED}, {"INT8", 1, KIND_SIGNED},     {"INT16", 2, KIND_SIGNED},    {"INT32", 4, KIND_SIGNED},
-    {"INT64", 8, KIND_SIGNED},    {"FP16", 2, KIND_HALF},       {"BF16", 2, KIND_HALF},       {"FP32", 4, KIND_FLOAT},
+    {"BOOL", 1, KIND_BOOL},       {"UINT8", 1, KIND_UNSIGNED},  {"UINT16", 2, KIND_UNSIGNED},
+    {"UINT32", 4, KIND_UNSIGNED}, {"UINT64", 8, KIND_UNSIGNED}, {"INT8", 1, KIND_SIGNED},
+    {"INT16", 2, KIND_SIGNED},    {"INT32", 4, KIND_SIGNED},    {"INT64", 8, KIND_SIGNED},
+    {"FP16", 2, KIND_HALF},       {"BF16", 2, KIND_HALF},       {"FP32", 4, KIND_FLOAT},
     {"FP64", 8, KIND_FLOAT},      {"BYTES", 0, KIND_BYTES},
 };
 
@@ -87,9 +88,7 @@ static bool count_leaves(const json_t *data, int depth, size_t *count)
     }
     if (depth > (int)WIRE_RANK_MAX)
         return false;
-    json_array_foreach (data, i, item)
-        if (!count_leaves(item, depth + 1, count))
-            return false;
+    json_array_foreach(data, i, item) if (!count_leaves(item, depth + 1, count)) return false;
     return true;
 }
 
@@ -100,9 +99,7 @@ static bool bytes_needed(const json_t *data, size_t *total)
     json_t *item;
 
     if (json_is_array(data)) {
-        json_array_foreach (data, i, item)
-            if (!bytes_needed(item, total))
-                return false;
+        json_array_foreach(data, i, item) if (!bytes_needed(item, total)) return false;
         return true;
     }
     if (!json_is_string(data))
@@ -170,13 +167,12 @@ static bool put_leaves(const json_t *data, const struct dtype *d, uint8_t **at)
 
     if (!json_is_array(data))
         return put_leaf(data, d, at);
-    json_array_foreach (data, i, item)
-        if (!put_leaves(item, d, at))
-            return false;
+    json_array_foreach(data, i, item) if (!put_leaves(item, d, at)) return false;
     return true;
 }
 
-/* Name, datatype, shape and the number of bytes; nothing is allocated yet. `json_data` gets the member data. */
+/* Name, datatype, shape and the number of bytes; nothing is allocated yet. `json_data` gets the member data.
+ */
 static enum pd_err read_input(const json_t *input, uint32_t index, bool binary_body, struct wire_tensor *t,
                               const json_t **ret_data, struct pd_why *why)
 {
@@ -193,7 +189,8 @@ static enum pd_err read_input(const json_t *input, uint32_t index, bool binary_b
     if (!datatype || !(d = dtype_find(datatype)))
         return pd_fail(why, PD_ERR_INVALID, "input '%.100s': datatype is missing or unknown", name);
     if (!json_is_array(shape) || json_array_size(shape) > WIRE_RANK_MAX)
-        return pd_fail(why, PD_ERR_INVALID, "input '%.100s': shape must be an array of at most %d numbers", name, WIRE_RANK_MAX);
+        return pd_fail(why, PD_ERR_INVALID, "input '%.100s': shape must be an array of at most %d numbers",
+                       name, WIRE_RANK_MAX);
     strcpy(t->name, name);
     strcpy(t->dtype, datatype);
     t->rank = (uint32_t)json_array_size(shape);
@@ -201,7 +198,8 @@ static enum pd_err read_input(const json_t *input, uint32_t index, bool binary_b
         const json_t *dim = json_array_get(shape, i);
 
         if (!json_is_integer(dim) || json_integer_value(dim) < 0)
-            return pd_fail(why, PD_ERR_INVALID, "input '%.100s': shape holds something that is no size", name);
+            return pd_fail(why, PD_ERR_INVALID, "input '%.100s': shape holds something that is no size",
+                           name);
         t->shape[i] = json_integer_value(dim);
     }
     if (!api_oip_bytes(t->shape, t->rank, 1, &elements) ||
@@ -209,24 +207,30 @@ static enum pd_err read_input(const json_t *input, uint32_t index, bool binary_b
         return pd_fail(why, PD_ERR_INVALID, "input '%.100s': the shape overflows", name);
     if (params && !json_is_object(params))
         return pd_fail(why, PD_ERR_INVALID, "input '%.100s': parameters must be an object", name);
-    json_object_foreach ((json_t *)(uintptr_t)params, param_name, param_value)
-        if (strcmp(param_name, "binary_data_size") != 0)
-            return pd_fail(why, PD_ERR_INVALID, "input '%.100s': unknown parameter '%.60s'", name, param_name);
+    json_object_foreach((json_t *)(uintptr_t)params, param_name,
+                        param_value) if (strcmp(param_name, "binary_data_size") !=
+                                         0) return pd_fail(why, PD_ERR_INVALID,
+                                                           "input '%.100s': unknown parameter '%.60s'", name,
+                                                           param_name);
     size_member = json_object_get(params, "binary_data_size");
     if (size_member) {
         json_int_t n = json_integer_value(size_member);
 
         if (!binary_body)
-            return pd_fail(why, PD_ERR_INVALID, "input '%.100s': binary_data_size without Inference-Header-Content-Length", name);
+            return pd_fail(why, PD_ERR_INVALID,
+                           "input '%.100s': binary_data_size without Inference-Header-Content-Length", name);
         if (data)
             return pd_fail(why, PD_ERR_INVALID, "input '%.100s' has both data and binary_data_size", name);
         if (!json_is_integer(size_member) || n < 0)
-            return pd_fail(why, PD_ERR_INVALID, "input '%.100s': binary_data_size must be a number of bytes", name);
+            return pd_fail(why, PD_ERR_INVALID, "input '%.100s': binary_data_size must be a number of bytes",
+                           name);
         if (d->size && (size_t)n != bytes)
-            return pd_fail(why, PD_ERR_INVALID, "input '%.100s': binary_data_size is %lld, its shape needs %zu", name, (long long)n,
-                           bytes);
+            return pd_fail(why, PD_ERR_INVALID,
+                           "input '%.100s': binary_data_size is %lld, its shape needs %zu", name,
+                           (long long)n, bytes);
         if (!d->size && (size_t)n / 4 < elements)
-            return pd_fail(why, PD_ERR_INVALID, "input '%.100s': %lld bytes cannot hold %zu elements", name, (long long)n, elements);
+            return pd_fail(why, PD_ERR_INVALID, "input '%.100s': %lld bytes cannot hold %zu elements", name,
+                           (long long)n, elements);
         t->bytes = (size_t)n;
         *ret_data = NULL;
         return PD_OK;
@@ -234,10 +238,12 @@ static enum pd_err read_input(const json_t *input, uint32_t index, bool binary_b
     if (!json_is_array(data))
         return pd_fail(why, PD_ERR_INVALID, "input '%.100s' needs data, an array", name);
     if (d->kind == KIND_HALF)
-        return pd_fail(why, PD_ERR_INVALID, "input '%.100s': %s can only be sent as binary data", name, d->name);
+        return pd_fail(why, PD_ERR_INVALID, "input '%.100s': %s can only be sent as binary data", name,
+                       d->name);
     count = 0;
     if (!count_leaves(data, 0, &count) || count != elements)
-        return pd_fail(why, PD_ERR_INVALID, "input '%.100s': data has %zu elements, its shape needs %zu", name, count, elements);
+        return pd_fail(why, PD_ERR_INVALID, "input '%.100s': data has %zu elements, its shape needs %zu",
+                       name, count, elements);
     if (!d->size) {
         bytes = 0;
         if (!bytes_needed(data, &bytes))
@@ -258,7 +264,8 @@ static enum pd_err read_outputs(const json_t *outputs, struct api_oip_request *q
     if (!json_is_array(outputs) || json_array_size(outputs) > API_OIP_OUTPUTS_MAX)
         return pd_fail(why, PD_ERR_INVALID, "outputs must be an array of at most %d", API_OIP_OUTPUTS_MAX);
     q->outputs_given = json_array_size(outputs) > 0;
-    json_array_foreach (outputs, i, item) {
+    json_array_foreach(outputs, i, item)
+    {
         const char *name = json_string_value(json_object_get(item, "name")), *key;
         json_t *params = json_object_get(item, "parameters"), *value;
         struct api_oip_output *o = &q->outputs[q->output_count];
@@ -272,11 +279,13 @@ static enum pd_err read_outputs(const json_t *outputs, struct api_oip_request *q
             return pd_fail(why, PD_ERR_INVALID, "output '%.100s': parameters must be an object", name);
         strcpy(o->name, name);
         o->binary = q->binary_all;
-        json_object_foreach (params, key, value) {
+        json_object_foreach(params, key, value)
+        {
             if (strcmp(key, "binary_data") != 0)
                 return pd_fail(why, PD_ERR_INVALID, "output '%.100s': unknown parameter '%.60s'", name, key);
             if (!json_is_boolean(value))
-                return pd_fail(why, PD_ERR_INVALID, "output '%.100s': binary_data must be true or false", name);
+                return pd_fail(why, PD_ERR_INVALID, "output '%.100s': binary_data must be true or false",
+                               name);
             o->binary = json_is_true(value);
         }
         q->output_count++;
@@ -291,17 +300,20 @@ static enum pd_err read_params(json_t *params, struct api_oip_request *q, struct
 
     if (params && !json_is_object(params))
         return pd_fail(why, PD_ERR_INVALID, "parameters must be an object");
-    json_object_foreach (params, key, value) {
+    json_object_foreach(params, key, value)
+    {
         if (strcmp(key, "binary_data_output") == 0) {
             if (!json_is_boolean(value))
                 return pd_fail(why, PD_ERR_INVALID, "binary_data_output must be true or false");
             q->binary_all = json_is_true(value);
         } else if (strcmp(key, "timeout") == 0) {
-            if (!json_is_integer(value) || json_integer_value(value) < 1 || json_integer_value(value) > INT64_C(3600000000))
+            if (!json_is_integer(value) || json_integer_value(value) < 1 ||
+                json_integer_value(value) > INT64_C(3600000000))
                 return pd_fail(why, PD_ERR_INVALID, "timeout must be 1 to 3600000000 microseconds");
             q->timeout_us = json_integer_value(value);
         } else {
-            return pd_fail(why, PD_ERR_INVALID, "unknown parameter '%.60s' (timeout and binary_data_output are known)", key);
+            return pd_fail(why, PD_ERR_INVALID,
+                           "unknown parameter '%.60s' (timeout and binary_data_output are known)", key);
         }
     }
     return PD_OK;
@@ -319,10 +331,12 @@ enum pd_err api_oip_parse(const char *body, size_t len, int64_t header_len, stru
     enum pd_err err;
 
     if (json_len > len)
-        return pd_fail(why, PD_ERR_INVALID, "Inference-Header-Content-Length is %zu, the body has %zu bytes", json_len, len);
+        return pd_fail(why, PD_ERR_INVALID, "Inference-Header-Content-Length is %zu, the body has %zu bytes",
+                       json_len, len);
     root = json_loadb(body ? body : "", json_len, JSON_REJECT_DUPLICATES, &error);
     if (!root)
-        return pd_fail(why, PD_ERR_CORRUPT, "the request is not JSON: %.200s (line %d)", error.text, error.line);
+        return pd_fail(why, PD_ERR_CORRUPT, "the request is not JSON: %.200s (line %d)", error.text,
+                       error.line);
     inputs = json_object_get(root, "inputs");
     id = json_object_get(root, "id");
     if (!json_is_object(root) || !json_is_array(inputs) || json_array_size(inputs) > WIRE_TENSORS_MAX ||
@@ -356,13 +370,15 @@ enum pd_err api_oip_parse(const char *body, size_t len, int64_t header_len, stru
                 goto out;
             }
         }
-        if (__builtin_add_overflow(data[q.count] ? allocated : binary, t->bytes, data[q.count] ? &allocated : &binary)) {
+        if (__builtin_add_overflow(data[q.count] ? allocated : binary, t->bytes,
+                                   data[q.count] ? &allocated : &binary)) {
             err = pd_fail(why, PD_ERR_INVALID, "the inputs' sizes overflow");
             goto out;
         }
     }
     if (binary != len - json_len) {
-        err = pd_fail(why, PD_ERR_INVALID, "the binary inputs need %zu bytes, %zu follow the JSON", binary, len - json_len);
+        err = pd_fail(why, PD_ERR_INVALID, "the binary inputs need %zu bytes, %zu follow the JSON", binary,
+                      len - json_len);
         goto out;
     }
     q.data = malloc(allocated ? allocated : 1);
@@ -379,7 +395,8 @@ enum pd_err api_oip_parse(const char *body, size_t len, int64_t header_len, stru
         if (data[i]) {
             t->data = out;
             if (!put_leaves(data[i], d, &out)) {
-                err = pd_fail(why, PD_ERR_INVALID, "input '%.100s': an element is not a %s", t->name, t->dtype);
+                err =
+                    pd_fail(why, PD_ERR_INVALID, "input '%.100s': an element is not a %s", t->name, t->dtype);
                 goto out;
             }
             continue;
@@ -389,8 +406,10 @@ enum pd_err api_oip_parse(const char *body, size_t len, int64_t header_len, stru
         if (d->kind == KIND_BYTES) {
             size_t elements;
 
-            if (!api_oip_bytes(t->shape, t->rank, 1, &elements) || !api_oip_bytes_valid(t->data, t->bytes, elements)) {
-                err = pd_fail(why, PD_ERR_INVALID, "input '%.100s': the elements' lengths do not add up", t->name);
+            if (!api_oip_bytes(t->shape, t->rank, 1, &elements) ||
+                !api_oip_bytes_valid(t->data, t->bytes, elements)) {
+                err = pd_fail(why, PD_ERR_INVALID, "input '%.100s': the elements' lengths do not add up",
+                              t->name);
                 goto out;
             }
         }
@@ -480,14 +499,16 @@ static bool json_element(struct pd_buf *b, const struct dtype *d, const uint8_t 
     return false;
 }
 
-static enum pd_err json_data(struct pd_buf *b, const struct wire_tensor *t, const struct dtype *d, struct pd_why *why)
+static enum pd_err json_data(struct pd_buf *b, const struct wire_tensor *t, const struct dtype *d,
+                             struct pd_why *why)
 {
     const uint8_t *at = t->data, *end = at + t->bytes;
 
     api_json_key(b, "data");
     api_json_open(b, '[');
     if (d->kind == KIND_HALF)
-        return pd_fail(why, PD_ERR_INTERNAL, "output '%.100s' is %s: ask for it as binary data", t->name, t->dtype);
+        return pd_fail(why, PD_ERR_INTERNAL, "output '%.100s' is %s: ask for it as binary data", t->name,
+                       t->dtype);
     while (at < end) {
         if (d->kind == KIND_BYTES) {
             uint32_t n;
@@ -498,7 +519,9 @@ static enum pd_err json_data(struct pd_buf *b, const struct wire_tensor *t, cons
         } else {
             if (!json_element(b, d, at))
                 return pd_fail(why, PD_ERR_INTERNAL,
-                               "output '%.100s' holds a NaN or an infinity, which JSON cannot carry: ask for binary data", t->name);
+                               "output '%.100s' holds a NaN or an infinity, which JSON cannot carry: ask for "
+                               "binary data",
+                               t->name);
             at += d->size;
         }
     }
@@ -535,7 +558,8 @@ enum pd_err api_oip_reply(const struct api_oip_request *q, const char *model, in
         if (!chosen[i])
             return pd_fail(why, PD_ERR_INVALID, "the model has no output '%.100s'", q->outputs[i].name);
         if (!tensor_sound(chosen[i], dtype_find(chosen[i]->dtype)))
-            return pd_fail(why, PD_ERR_INTERNAL, "the worker's output '%.100s' does not fit its shape", chosen[i]->name);
+            return pd_fail(why, PD_ERR_INTERNAL, "the worker's output '%.100s' does not fit its shape",
+                           chosen[i]->name);
         binary[i] = q->outputs_given ? q->outputs[i].binary : q->binary_all;
         any = any || binary[i];
     }
@@ -593,7 +617,8 @@ void api_oip_fuzz(const uint8_t *bytes, size_t len)
         api_oip_params(&q, &b);
         b.len = 0;
         /* What was read can be written again. */
-        if (api_oip_reply(&q, "m", 1, q.tensors, q.count, &b, &header_len, NULL) == PD_OK && header_len > b.len)
+        if (api_oip_reply(&q, "m", 1, q.tensors, q.count, &b, &header_len, NULL) == PD_OK &&
+            header_len > b.len)
             abort();
         pd_buf_done(&b);
         api_oip_request_done(&q);

@@ -1,7 +1,7 @@
 /* api/oip.h: the Open Inference Protocol's requests and replies, JSON and binary, as functions of bytes.
  *
- * Everything is checked before anything is allocated for the tensors: sizes are products with overflow checks and
- * must add up to the bytes that are there. */
+ * Everything is checked before anything is allocated for the tensors: sizes are products with overflow checks
+ * and must add up to the bytes that are there. */
 #pragma once
 
 #include <stdbool.h>
@@ -26,8 +26,8 @@ struct api_oip_request {
     bool outputs_given;          /* else all outputs */
     uint32_t output_count;
     struct api_oip_output outputs[API_OIP_OUTPUTS_MAX];
-    bool binary_all;     /* binary unless an output says otherwise */
-    int64_t timeout_us;  /* 0 = not given */
+    bool binary_all;    /* binary unless an output says otherwise */
+    int64_t timeout_us; /* 0 = not given */
 };
 
 /* Bytes of one element; 0 for BYTES (variable), -1 for a name that is none. */
@@ -39,19 +39,19 @@ bool api_oip_bytes(const int64_t *shape, uint32_t rank, size_t size, size_t *ret
 /* Are these `len` bytes `count` elements of uint32 LE length + bytes? */
 bool api_oip_bytes_valid(const uint8_t *bytes, size_t len, uint64_t count);
 
-/* `header_len`: bytes of the JSON part (Inference-Header-Content-Length), or -1: the body is JSON as a whole. On
- * PD_OK the caller frees with api_oip_request_done; tensors may point into `body`. PD_ERR_CORRUPT: not JSON;
- * PD_ERR_INVALID, PD_ERR_LIMIT: `why` names the input. */
-PD_NODISCARD enum pd_err api_oip_parse(const char *body, size_t len, int64_t header_len, struct api_oip_request *ret,
-                                       struct pd_why *why);
+/* `header_len`: bytes of the JSON part (Inference-Header-Content-Length), or -1: the body is JSON as a whole.
+ * On PD_OK the caller frees with api_oip_request_done; tensors may point into `body`. PD_ERR_CORRUPT: not
+ * JSON; PD_ERR_INVALID, PD_ERR_LIMIT: `why` names the input. */
+PD_NODISCARD enum pd_err api_oip_parse(const char *body, size_t len, int64_t header_len,
+                                       struct api_oip_request *ret, struct pd_why *why);
 void api_oip_request_done(struct api_oip_request *q);
 
 /* The worker's parameters for this request: {"outputs":[names]} or {}; appended. */
 void api_oip_params(const struct api_oip_request *q, struct pd_buf *out);
 
-/* Writes the reply. *ret_header_len = bytes of the JSON part if some output is binary (then raw tensors follow), else
- * 0. PD_ERR_INVALID: an output that was asked for is missing; PD_ERR_INTERNAL: a number that JSON cannot
- * hold, or FP16/BF16 asked for in JSON. */
+/* Writes the reply. *ret_header_len = bytes of the JSON part if some output is binary (then raw tensors
+ * follow), else 0. PD_ERR_INVALID: an output that was asked for is missing; PD_ERR_INTERNAL: a number that
+ * JSON cannot hold, or FP16/BF16 asked for in JSON. */
 PD_NODISCARD enum pd_err api_oip_reply(const struct api_oip_request *q, const char *model, int64_t version,
                                        const struct wire_tensor *tensors, uint32_t count, struct pd_buf *out,
                                        size_t *ret_header_len, struct pd_why *why);

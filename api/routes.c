@@ -1,5 +1,5 @@
-/* The one table of routes. `polyd routes` prints it, and a test compares it with openapi.yaml. The operationId is
- * the handler's name. */
+/* The one table of routes. `polyd routes` prints it, and a test compares it with openapi.yaml. The
+ * operationId is the handler's name. */
 #include <stdio.h>
 #include <string.h>
 
@@ -14,9 +14,12 @@
 #define JOB (SPEC_MAX_BYTES + 64u * 1024u) /* notes of a PATCH, and white space */
 #define INGEST (4u * 1024u * 1024u)        /* 10 000 points */
 #define TEXT (1024u * 1024u)
-#define INFER (16u * 1024u * 1024u)        /* what one frame to a worker holds */
+#define INFER (16u * 1024u * 1024u) /* what one frame to a worker holds */
 
-#define ROUTE(method, path, handler, surface, body, limit) {API_##method, path, #handler, handler, surface, body, limit}
+#define ROUTE(method, path, handler, surface, body, limit)                                                   \
+    {                                                                                                        \
+        API_##method, path, #handler, handler, surface, body, limit                                          \
+    }
 
 const struct api_route api_routes[] = {
     ROUTE(GET, "/api/v1/jobs", api_job_list, API_SURFACE_OWN, API_BODY_NONE, 0),
@@ -39,11 +42,16 @@ const struct api_route api_routes[] = {
     ROUTE(GET, "/api/v1/models", api_model_list, API_SURFACE_OWN, API_BODY_NONE, 0),
     ROUTE(GET, "/api/v1/models/{model}", api_model_get, API_SURFACE_OWN, API_BODY_NONE, 0),
     ROUTE(POST, "/api/v1/models/{model}/versions", api_model_register, API_SURFACE_OWN, API_BODY_JSON, SMALL),
-    ROUTE(GET, "/api/v1/models/{model}/versions/{version}", api_model_version_get, API_SURFACE_OWN, API_BODY_NONE, 0),
-    ROUTE(POST, "/api/v1/models/{model}/versions/{version}/load", api_model_load, API_SURFACE_OWN, API_BODY_JSON_OR_EMPTY, SMALL),
-    ROUTE(POST, "/api/v1/models/{model}/versions/{version}/unload", api_model_unload, API_SURFACE_OWN, API_BODY_JSON_OR_EMPTY, SMALL),
-    ROUTE(PUT, "/api/v1/models/{model}/aliases/{alias}", api_alias_set, API_SURFACE_OWN, API_BODY_JSON, SMALL),
-    ROUTE(DELETE, "/api/v1/models/{model}/aliases/{alias}", api_alias_delete, API_SURFACE_OWN, API_BODY_NONE, 0),
+    ROUTE(GET, "/api/v1/models/{model}/versions/{version}", api_model_version_get, API_SURFACE_OWN,
+          API_BODY_NONE, 0),
+    ROUTE(POST, "/api/v1/models/{model}/versions/{version}/load", api_model_load, API_SURFACE_OWN,
+          API_BODY_JSON_OR_EMPTY, SMALL),
+    ROUTE(POST, "/api/v1/models/{model}/versions/{version}/unload", api_model_unload, API_SURFACE_OWN,
+          API_BODY_JSON_OR_EMPTY, SMALL),
+    ROUTE(PUT, "/api/v1/models/{model}/aliases/{alias}", api_alias_set, API_SURFACE_OWN, API_BODY_JSON,
+          SMALL),
+    ROUTE(DELETE, "/api/v1/models/{model}/aliases/{alias}", api_alias_delete, API_SURFACE_OWN, API_BODY_NONE,
+          0),
     ROUTE(GET, "/api/v1/devices", api_device_list, API_SURFACE_OWN, API_BODY_NONE, 0),
     ROUTE(GET, "/api/v1/queue", api_queue_list, API_SURFACE_OWN, API_BODY_NONE, 0),
     ROUTE(GET, "/api/v1/config", api_config_get, API_SURFACE_OWN, API_BODY_NONE, 0),
@@ -53,18 +61,27 @@ const struct api_route api_routes[] = {
     ROUTE(GET, "/v2/health/live", api_oip_live, API_SURFACE_OIP, API_BODY_NONE, 0),
     ROUTE(GET, "/v2/health/ready", api_oip_ready, API_SURFACE_OIP, API_BODY_NONE, 0),
     ROUTE(GET, "/v2/models/{model}", api_oip_model, API_SURFACE_OIP, API_BODY_NONE, 0),
-    ROUTE(GET, "/v2/models/{model}/versions/{version}", api_oip_model_version, API_SURFACE_OIP, API_BODY_NONE, 0),
+    ROUTE(GET, "/v2/models/{model}/versions/{version}", api_oip_model_version, API_SURFACE_OIP, API_BODY_NONE,
+          0),
     ROUTE(GET, "/v2/models/{model}/ready", api_oip_model_ready, API_SURFACE_OIP, API_BODY_NONE, 0),
-    ROUTE(GET, "/v2/models/{model}/versions/{version}/ready", api_oip_model_version_ready, API_SURFACE_OIP, API_BODY_NONE, 0),
+    ROUTE(GET, "/v2/models/{model}/versions/{version}/ready", api_oip_model_version_ready, API_SURFACE_OIP,
+          API_BODY_NONE, 0),
     ROUTE(POST, "/v2/models/{model}/infer", api_oip_infer, API_SURFACE_OIP, API_BODY_JSON_OR_BINARY, INFER),
-    ROUTE(POST, "/v2/models/{model}/versions/{version}/infer", api_oip_infer_version, API_SURFACE_OIP, API_BODY_JSON_OR_BINARY, INFER),
+    ROUTE(POST, "/v2/models/{model}/versions/{version}/infer", api_oip_infer_version, API_SURFACE_OIP,
+          API_BODY_JSON_OR_BINARY, INFER),
     ROUTE(POST, "/v2/models/{model}/generate", api_oip_generate, API_SURFACE_OIP, API_BODY_JSON, TEXT),
-    ROUTE(POST, "/v2/models/{model}/versions/{version}/generate", api_oip_generate_version, API_SURFACE_OIP, API_BODY_JSON, TEXT),
-    ROUTE(POST, "/v2/models/{model}/generate_stream", api_oip_generate_stream, API_SURFACE_OIP, API_BODY_JSON, TEXT),
-    ROUTE(POST, "/v2/models/{model}/versions/{version}/generate_stream", api_oip_generate_stream_version, API_SURFACE_OIP, API_BODY_JSON, TEXT),
-    ROUTE(POST, "/v2/repository/index", api_oip_repository_index, API_SURFACE_OIP, API_BODY_JSON_OR_EMPTY, SMALL),
-    ROUTE(POST, "/v2/repository/models/{model}/load", api_oip_repository_load, API_SURFACE_OIP, API_BODY_JSON_OR_EMPTY, SMALL),
-    ROUTE(POST, "/v2/repository/models/{model}/unload", api_oip_repository_unload, API_SURFACE_OIP, API_BODY_JSON_OR_EMPTY, SMALL),
+    ROUTE(POST, "/v2/models/{model}/versions/{version}/generate", api_oip_generate_version, API_SURFACE_OIP,
+          API_BODY_JSON, TEXT),
+    ROUTE(POST, "/v2/models/{model}/generate_stream", api_oip_generate_stream, API_SURFACE_OIP, API_BODY_JSON,
+          TEXT),
+    ROUTE(POST, "/v2/models/{model}/versions/{version}/generate_stream", api_oip_generate_stream_version,
+          API_SURFACE_OIP, API_BODY_JSON, TEXT),
+    ROUTE(POST, "/v2/repository/index", api_oip_repository_index, API_SURFACE_OIP, API_BODY_JSON_OR_EMPTY,
+          SMALL),
+    ROUTE(POST, "/v2/repository/models/{model}/load", api_oip_repository_load, API_SURFACE_OIP,
+          API_BODY_JSON_OR_EMPTY, SMALL),
+    ROUTE(POST, "/v2/repository/models/{model}/unload", api_oip_repository_unload, API_SURFACE_OIP,
+          API_BODY_JSON_OR_EMPTY, SMALL),
     ROUTE(GET, "/v1/models", api_openai_models, API_SURFACE_OPENAI, API_BODY_NONE, 0),
     ROUTE(GET, "/v1/models/{model}", api_openai_model, API_SURFACE_OPENAI, API_BODY_NONE, 0),
     ROUTE(POST, "/v1/completions", api_openai_completions, API_SURFACE_OPENAI, API_BODY_JSON, TEXT),
@@ -80,7 +97,8 @@ const struct api_route api_routes[] = {
 };
 const size_t api_routes_count = sizeof api_routes / sizeof api_routes[0];
 
-_Static_assert(sizeof api_routes / sizeof api_routes[0] <= API_ROUTES_MAX, "the counters have a row for each route");
+_Static_assert(sizeof api_routes / sizeof api_routes[0] <= API_ROUTES_MAX,
+               "the counters have a row for each route");
 
 const struct api_route *api_route_find(enum api_method method, const char *path, struct api_params *params,
                                        unsigned *ret_allowed)
@@ -116,5 +134,6 @@ const struct api_route *api_route_find(enum api_method method, const char *path,
 void api_routes_print(FILE *out)
 {
     for (size_t i = 0; i < api_routes_count; i++)
-        fprintf(out, "%s %s %s\n", api_method_name(api_routes[i].method), api_routes[i].path, api_routes[i].operation);
+        fprintf(out, "%s %s %s\n", api_method_name(api_routes[i].method), api_routes[i].path,
+                api_routes[i].operation);
 }

@@ -17,8 +17,8 @@ void api_row_event(struct pd_buf *b, const struct store_event *e);
 
 /* Strong tag of a row version. Returns `out`. */
 const char *api_etag(int64_t version, char out[32]);
-/* Reads If-Match into a row version: -1 = any ("*" or, if not `required`, absent). False: the request has been
- * failed with 428 or 412. */
+/* Reads If-Match into a row version: -1 = any ("*" or, if not `required`, absent). False: the request has
+ * been failed with 428 or 412. */
 bool api_if_match(struct api_req *r, bool required, int64_t *ret_version);
 /* Sets ETag; true if If-None-Match has it: then the answer is 304. */
 bool api_not_modified(struct api_req *r, int64_t version);

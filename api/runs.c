@@ -9,9 +9,9 @@
 #include "daemon/store/tx.h"
 #include "kernels/base/clock.h"
 
-#define LATEST_MAX 16      /* metrics added to each run of a list */
-#define KEYS_MAX 64        /* series of one chart request or export */
-#define EXPORT_PAGE 1000   /* points read in one short transaction */
+#define LATEST_MAX 16    /* metrics added to each run of a list */
+#define KEYS_MAX 64      /* series of one chart request or export */
+#define EXPORT_PAGE 1000 /* points read in one short transaction */
 
 /* ---- list and show ---------------------------------------------------------------------------- */
 
@@ -53,7 +53,8 @@ static bool latest_row(void *ctx, const struct store_series *m)
     return false;
 }
 
-/* Copies the rows with their latest values put in. The queries come after the list's, whose statement is done. */
+/* Copies the rows with their latest values put in. The queries come after the list's, whose statement is
+ * done. */
 static enum pd_err add_latest(struct run_page *p, struct pd_buf *out, struct pd_why *why)
 {
     size_t start = 0;
@@ -125,7 +126,8 @@ void api_run_list(struct api_req *r)
         if (got == PD_ERR_NOT_FOUND)
             break;
         if (got != PD_OK || p->key_count == LATEST_MAX) {
-            api_fail(r, API_FAULT_MALFORMED, "at most %d metric keys of at most %d bytes", LATEST_MAX, STORE_KEY_MAX);
+            api_fail(r, API_FAULT_MALFORMED, "at most %d metric keys of at most %d bytes", LATEST_MAX,
+                     STORE_KEY_MAX);
             break;
         }
         memcpy(p->keys[p->key_count++], key, sizeof key);
@@ -135,7 +137,8 @@ void api_run_list(struct api_req *r)
     p->sup = api_deps_of(api_of(r))->sup;
     pd_buf_init(&p->b, 0);
     pd_buf_init(&b, 0);
-    /* One more than asked for tells whether another page follows; at the largest page the next one may be empty. */
+    /* One more than asked for tells whether another page follows; at the largest page the next one may be
+     * empty. */
     q.limit = p->limit < STORE_PAGE_MAX ? p->limit + 1 : STORE_PAGE_MAX;
     err = store_run_list(p->store, &q, list_row, p, &why);
     if (p->limit == STORE_PAGE_MAX && p->count == p->limit)
@@ -296,7 +299,8 @@ static bool read_keys(struct api_req *r, char (**ret_keys)[STORE_KEY_MAX + 1], i
         if (err == PD_ERR_NOT_FOUND)
             break;
         if (err != PD_OK || n == KEYS_MAX || !key[0]) {
-            api_fail(r, API_FAULT_MALFORMED, "at most %d keys of 1 to %d bytes, percent-encoded", KEYS_MAX, STORE_KEY_MAX);
+            api_fail(r, API_FAULT_MALFORMED, "at most %d keys of 1 to %d bytes, percent-encoded", KEYS_MAX,
+                     STORE_KEY_MAX);
             free(keys);
             return false;
         }
@@ -350,7 +354,8 @@ void api_run_series(struct api_req *r)
     q.from_step = api_query_int(r, "from_step", INT64_MIN + 1, INT64_MAX - 1, INT64_MIN);
     q.to_step = api_query_int(r, "to_step", INT64_MIN + 1, INT64_MAX - 1, INT64_MAX);
     q.attempt = (int)api_query_int(r, "attempt", 0, 1000000, -1);
-    if (api_failed(r) || !(store = api_reader(r)) || !api_run_exists(r, store, id, NULL) || !read_keys(r, &keys, &count))
+    if (api_failed(r) || !(store = api_reader(r)) || !api_run_exists(r, store, id, NULL) ||
+        !read_keys(r, &keys, &count))
         return;
     if (count == 0) {
         free(keys);
@@ -396,14 +401,15 @@ void api_run_series(struct api_req *r)
 
 /* ---- export ----------------------------------------------------------------------------------- */
 
-struct export {
+struct export
+{
     struct api *api;
     int64_t run;
     bool json;
-    char (*keys)[STORE_KEY_MAX + 1];
+    char(*keys)[STORE_KEY_MAX + 1];
     int count, at, size;
     bool begun, ended, failed;
-    bool inside;       /* some point of the key has been read */
+    bool inside;             /* some point of the key has been read */
     int64_t last_step, same; /* points of last_step so far: the next page skips them */
     int page_points;
     bool any;          /* a JSON element was written */
@@ -445,7 +451,8 @@ static bool export_point(void *ctx, const struct store_point *p)
     } else {
         pd_buf_str(b, key);
     }
-    pd_buf_printf(b, ",%lld,%s,%d,", (long long)p->step, pd_clock_format(time, sizeof time, p->time_us), p->attempt);
+    pd_buf_printf(b, ",%lld,%s,%d,", (long long)p->step, pd_clock_format(time, sizeof time, p->time_us),
+                  p->attempt);
     {
         size_t at = b->len;
 

@@ -1,8 +1,8 @@
 /* The libmicrohttpd side: connections, requests, waiting and streams.
  *
- * Threads: a pool of two runs every callback of libmicrohttpd; the watcher sees clients that leave while their
- * connection is suspended, ends slow requests and asks for keep-alive comments; completions come from anywhere.
- * `lock` guards the lists of waits, streams and connections and each suspend/resume pair, so that a
+ * Threads: a pool of two runs every callback of libmicrohttpd; the watcher sees clients that leave while
+ * their connection is suspended, ends slow requests and asks for keep-alive comments; completions come from
+ * anywhere. `lock` guards the lists of waits, streams and connections and each suspend/resume pair, so that a
  * wake-up can never fall between "nothing to send" and "suspended".
  *
  * Invariant: a connection is suspended if and only if it is in `waits` or in `streams` with `asleep`. */
@@ -27,12 +27,13 @@
 #include "kernels/base/clock.h"
 #include "kernels/base/log.h"
 
-#define CONNECTION_MEMORY (64u * 1024u)      /* header and buffers of one connection; also the longest header */
-#define SWALLOW_MAX (1024u * 1024u)          /* a refused body up to this size is read to its end, so that the client sees why */
-#define BODIES_MAX (256u * 1024u * 1024u)    /* bytes of request bodies held at once, all clients together */
-#define COMMENT_US (15 * 1000000LL)          /* silence before a comment line (wire.md 1) */
+#define CONNECTION_MEMORY (64u * 1024u) /* header and buffers of one connection; also the longest header */
+#define SWALLOW_MAX                                                                                          \
+    (1024u * 1024u) /* a refused body up to this size is read to its end, so that the client sees why */
+#define BODIES_MAX (256u * 1024u * 1024u) /* bytes of request bodies held at once, all clients together */
+#define COMMENT_US (15 * 1000000LL)       /* silence before a comment line (wire.md 1) */
 #define TICK_MS 500
-#define ANSWER_GRACE_MS 1000                 /* api_stop: for the last answers to leave */
+#define ANSWER_GRACE_MS 1000 /* api_stop: for the last answers to leave */
 #define HEADERS_MAX 8
 
 struct header {
@@ -295,8 +296,8 @@ json_t *api_body_json(struct api_req *r, unsigned flags)
     }
     value = json_loadb(r->body.data ? r->body.data : "", r->body.len, JSON_REJECT_DUPLICATES, &error);
     if (!value) {
-        api_fail(r, API_FAULT_MALFORMED, "the body is not JSON: %s (line %d, column %d)", error.text, error.line,
-                 error.column);
+        api_fail(r, API_FAULT_MALFORMED, "the body is not JSON: %s (line %d, column %d)", error.text,
+                 error.line, error.column);
         return NULL;
     }
     if (!json_is_object(value) && !((flags & API_JSON_ARRAY_OK) && json_is_array(value))) {
@@ -374,7 +375,8 @@ void api_retry_after(struct api_req *r, int seconds)
     api_reply_header(r, "Retry-After", text);
 }
 
-static void fail_full(struct api_req *r, int fault, const char *message, const char *details, const char *param)
+static void fail_full(struct api_req *r, int fault, const char *message, const char *details,
+                      const char *param)
 {
     struct pd_buf b;
     const char *type;
@@ -404,8 +406,8 @@ static void fail_full(struct api_req *r, int fault, const char *message, const c
     if (status == 500) {
         char quoted[600], path[200];
 
-        pd_log(PD_LOG_ERROR, "api", "path=%s status=%d why=%s", pd_log_quote(path, sizeof path, r->path), status,
-               pd_log_quote(quoted, sizeof quoted, message));
+        pd_log(PD_LOG_ERROR, "api", "path=%s status=%d why=%s", pd_log_quote(path, sizeof path, r->path),
+               status, pd_log_quote(quoted, sizeof quoted, message));
     }
 }
 
@@ -664,8 +666,8 @@ static void stream_done(void *cls)
     free(s);
 }
 
-void api_reply_stream(struct api_req *r, int status, const char *type, const struct api_stream_ops *ops, void *state,
-                      struct api_stream **ret_stream)
+void api_reply_stream(struct api_req *r, int status, const char *type, const struct api_stream_ops *ops,
+                      void *state, struct api_stream **ret_stream)
 {
     struct api *api = r->api;
     struct api_stream *s = calloc(1, sizeof *s);
@@ -862,7 +864,8 @@ static enum MHD_Result send_answer(struct api_req *r)
     bool cached = false;
 
     if (r->stream) {
-        response = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 16 * 1024, stream_read, r->stream, stream_done);
+        response = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 16 * 1024, stream_read, r->stream,
+                                                     stream_done);
         if (!response)
             return MHD_NO;
         r->stream = NULL; /* moved */
@@ -877,7 +880,8 @@ static enum MHD_Result send_answer(struct api_req *r)
         }
     } else {
         /* The cast drops const only for the signature: PERSISTENT bytes are never written. */
-        response = MHD_create_response_from_buffer(r->out_static_len, (void *)(uintptr_t)(r->out_static ? r->out_static : ""),
+        response = MHD_create_response_from_buffer(r->out_static_len,
+                                                   (void *)(uintptr_t)(r->out_static ? r->out_static : ""),
                                                    MHD_RESPMEM_PERSISTENT);
         if (!response)
             return MHD_NO;
@@ -896,9 +900,9 @@ static enum MHD_Result send_answer(struct api_req *r)
     return result;
 }
 
-static enum MHD_Result access_handler(void *cls, struct MHD_Connection *connection, const char *url, const char *method,
-                                      const char *version, const char *upload_data, size_t *upload_size,
-                                      void **req_cls)
+static enum MHD_Result access_handler(void *cls, struct MHD_Connection *connection, const char *url,
+                                      const char *method, const char *version, const char *upload_data,
+                                      size_t *upload_size, void **req_cls)
 {
     struct api *api = cls;
     struct api_req *r = *req_cls;
@@ -927,7 +931,8 @@ static enum MHD_Result access_handler(void *cls, struct MHD_Connection *connecti
         r->waited = r->wait;
         r->wait = NULL; /* moved */
         if (r->gave_up)
-            api_fail(r, PD_ERR_CLOSED, "the server is stopping; whether the change was made is not known here");
+            api_fail(r, PD_ERR_CLOSED,
+                     "the server is stopping; whether the change was made is not known here");
         else
             r->next(r);
         wait_unref(r->waited);
@@ -952,7 +957,8 @@ static void connection_notify(void *cls, struct MHD_Connection *connection, void
     struct conn *c = *socket_context;
 
     if (code == MHD_CONNECTION_NOTIFY_STARTED) {
-        const union MHD_ConnectionInfo *info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+        const union MHD_ConnectionInfo *info =
+            MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
 
         c = calloc(1, sizeof *c);
         if (!c || !info) {
@@ -1072,11 +1078,13 @@ static void *watcher_main(void *arg)
 
 /* ---- start and stop --------------------------------------------------------------------------- */
 
-static enum pd_err listen_on(const char *bind_text, uint16_t port, int *ret_fd, uint16_t *ret_port, struct pd_why *why)
+static enum pd_err listen_on(const char *bind_text, uint16_t port, int *ret_fd, uint16_t *ret_port,
+                             struct pd_why *why)
 {
     struct sockaddr_storage address;
     socklen_t len = sizeof address;
-    struct addrinfo hints = {.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV | AI_PASSIVE, .ai_socktype = SOCK_STREAM};
+    struct addrinfo hints = {.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV | AI_PASSIVE,
+                             .ai_socktype = SOCK_STREAM};
     struct addrinfo *found = NULL;
     char service[8];
     int fd = -1, one = 1;
@@ -1137,7 +1145,8 @@ enum pd_err api_start(const struct api_deps *deps, struct api **ret_api, struct 
         goto out;
     api->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     api->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (api->epoll_fd < 0 || api->wake_fd < 0 || epoll_ctl(api->epoll_fd, EPOLL_CTL_ADD, api->wake_fd, &wake) < 0) {
+    if (api->epoll_fd < 0 || api->wake_fd < 0 ||
+        epoll_ctl(api->epoll_fd, EPOLL_CTL_ADD, api->wake_fd, &wake) < 0) {
         err = pd_fail_errno(why, errno, "cannot make the watcher's descriptors");
         goto out;
     }
@@ -1150,13 +1159,15 @@ enum pd_err api_start(const struct api_deps *deps, struct api **ret_api, struct 
     }
     api->watching = true;
     api->mhd = MHD_start_daemon(
-        MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG, 0, NULL, NULL, access_handler, api,
-        MHD_OPTION_EXTERNAL_LOGGER, mhd_log, NULL, MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_THREAD_POOL_SIZE,
-        (unsigned)api->set.threads, MHD_OPTION_CONNECTION_LIMIT, (unsigned)api->set.connections,
-        MHD_OPTION_PER_IP_CONNECTION_LIMIT, (unsigned)api->set.connections_per_ip, MHD_OPTION_CONNECTION_TIMEOUT,
+        MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG, 0, NULL, NULL,
+        access_handler, api, MHD_OPTION_EXTERNAL_LOGGER, mhd_log, NULL, MHD_OPTION_LISTEN_SOCKET, fd,
+        MHD_OPTION_THREAD_POOL_SIZE, (unsigned)api->set.threads, MHD_OPTION_CONNECTION_LIMIT,
+        (unsigned)api->set.connections, MHD_OPTION_PER_IP_CONNECTION_LIMIT,
+        (unsigned)api->set.connections_per_ip, MHD_OPTION_CONNECTION_TIMEOUT,
         (unsigned)api->set.idle_timeout_s, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_MEMORY,
-        MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_URI_LOG_CALLBACK, request_new, api, MHD_OPTION_NOTIFY_COMPLETED,
-        request_done, api, MHD_OPTION_NOTIFY_CONNECTION, connection_notify, api, MHD_OPTION_END);
+        MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_URI_LOG_CALLBACK, request_new, api,
+        MHD_OPTION_NOTIFY_COMPLETED, request_done, api, MHD_OPTION_NOTIFY_CONNECTION, connection_notify, api,
+        MHD_OPTION_END);
     if (!api->mhd) {
         err = pd_fail(why, PD_ERR_IO, "libmicrohttpd did not start on %s port %u", api->set.bind, api->port);
         goto out;
@@ -1195,7 +1206,8 @@ static void waits_end(struct api *api)
     pthread_mutex_unlock(&api->lock);
 }
 
-/* Calls every wait's `gone` once, without the lock: it may call rooms that complete waits under locks of their own. */
+/* Calls every wait's `gone` once, without the lock: it may call rooms that complete waits under locks of
+ * their own. */
 static void waits_tell_gone(struct api *api)
 {
     for (;;) {

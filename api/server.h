@@ -1,4 +1,5 @@
-/* api/server.h: what the parts of the room share behind the handlers: counters, readers, the news of commits. */
+/* api/server.h: what the parts of the room share behind the handlers: counters, readers, the news of commits.
+ */
 #pragma once
 
 #include <stdatomic.h>
@@ -33,8 +34,8 @@ struct api_counters *api_counters_of(struct api *api);
 bool api_draining(struct api *api);
 
 /* The settings, from the configuration; `owned` is the memory behind its texts (freed by the caller). */
-PD_NODISCARD enum pd_err api_settings_read(const struct config *config, struct api_settings *ret, char **ret_owned,
-                                           struct pd_why *why);
+PD_NODISCARD enum pd_err api_settings_read(const struct config *config, struct api_settings *ret,
+                                           char **ret_owned, struct pd_why *why);
 
 /* ---- shared by the handlers: one per server --------------------------------------------------- */
 
@@ -59,8 +60,8 @@ uint64_t api_core_change_seq(struct api_core *core);
 
 /* Is there room for one more job that has not ended? Counted once a second, and up with every call that said
  * yes. */
-PD_NODISCARD enum pd_err api_core_job_room(struct api_core *core, struct store *store, int64_t most, bool *ret_room,
-                                           struct pd_why *why);
+PD_NODISCARD enum pd_err api_core_job_room(struct api_core *core, struct store *store, int64_t most,
+                                           bool *ret_room, struct pd_why *why);
 
 /* Inference requests in flight: takes one of `most` places or says no. */
 bool api_core_infer_enter(struct api_core *core, int most);
@@ -90,14 +91,14 @@ struct api_write {
     char key[256];
     uint8_t body_sha256[32];
     bool keyed, replayed;
-    int status;          /* of the answer: set by apply, or replayed */
+    int status;           /* of the answer: set by apply, or replayed */
     struct pd_buf answer; /* body of the answer: made by apply, or replayed */
 };
 
-/* Suspends the request and makes its data: `size` bytes that begin with a struct api_write. `done` frees what follows
- * it. Reads Idempotency-Key if `keyed`. NULL: the request has been failed. */
-struct api_write *api_write_begin(struct api_req *r, size_t size, bool keyed, void (*done)(struct api_write *),
-                                  void (*next)(struct api_req *));
+/* Suspends the request and makes its data: `size` bytes that begin with a struct api_write. `done` frees what
+ * follows it. Reads Idempotency-Key if `keyed`. NULL: the request has been failed. */
+struct api_write *api_write_begin(struct api_req *r, size_t size, bool keyed,
+                                  void (*done)(struct api_write *), void (*next)(struct api_req *));
 /* Hands it to the writer; a refusal ends the wait with that error. */
 void api_write_submit(struct api_write *w, enum store_lane lane, int rows);
 /* In `next`: did it commit? Otherwise the request has been failed. */
@@ -124,7 +125,8 @@ bool api_run_exists(struct api_req *r, struct store *store, int64_t id, int *ret
 /* ---- inference -------------------------------------------------------------------------------- */
 
 const struct api_settings *api_settings_get(struct api *api);
-/* Takes `places` of the inference places; false: the request has been failed with 429, or 503 while draining. */
+/* Takes `places` of the inference places; false: the request has been failed with 429, or 503 while draining.
+ */
 bool api_infer_allowed(struct api_req *r, int places);
 /* What the supervisor or the worker refused, in HTTP's words. */
 void api_fail_infer(struct api_req *r, enum pd_err err, const struct pd_why *why);

@@ -19,8 +19,8 @@
 #include "kernels/base/file.h"
 #include "web/assets.h"
 
-#define ALIVE_MAX_US 10000000  /* a writer or supervisor silent for so long is not ready */
-#define FILE_MAX (16u << 20)   /* a file of --web-dir */
+#define ALIVE_MAX_US 10000000 /* a writer or supervisor silent for so long is not ready */
+#define FILE_MAX (16u << 20)  /* a file of --web-dir */
 
 /* ---- probes ----------------------------------------------------------------------------------- */
 
@@ -58,7 +58,8 @@ bool api_ready(struct api *api, struct pd_buf *b)
 
     ok = probe(b, "accepting", !api_draining(api), "draining") && ok;
     ok = probe(b, "store", store_writer_health(deps->writer, &why) == PD_OK, why.text) && ok;
-    ok = probe(b, "writer", now - store_writer_alive_us(deps->writer) < ALIVE_MAX_US, "no sign of life") && ok;
+    ok =
+        probe(b, "writer", now - store_writer_alive_us(deps->writer) < ALIVE_MAX_US, "no sign of life") && ok;
     ok = probe(b, "scheduler", now - sup_alive_us(deps->sup) < ALIVE_MAX_US, "no sign of life") && ok;
     return ok;
 }
@@ -341,7 +342,8 @@ static void process_metrics(struct pd_buf *b, struct api_core *core)
         fds -= 3; /* ".", ".." and the directory itself */
     }
     getrusage(RUSAGE_SELF, &usage);
-    gauge(b, "process_resident_memory_bytes", "Resident memory of the daemon.", (double)pages * (double)sysconf(_SC_PAGESIZE));
+    gauge(b, "process_resident_memory_bytes", "Resident memory of the daemon.",
+          (double)pages * (double)sysconf(_SC_PAGESIZE));
     counter(b, "process_cpu_seconds_total", "Processor time of the daemon.",
             (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
                 1e-6 * (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec));
@@ -365,26 +367,30 @@ static void http_metrics(struct pd_buf *b, struct api_counters *c, struct api_co
             if (n)
                 pd_buf_printf(b, "polyd_http_requests_total{route=\"%s\",method=\"%s\",code=\"%d\"} %llu\n",
                               i < api_routes_count ? api_routes[i].path : "none",
-                              i < api_routes_count ? api_method_name(api_routes[i].method) : "none", api_codes[j], n);
+                              i < api_routes_count ? api_method_name(api_routes[i].method) : "none",
+                              api_codes[j], n);
         }
     }
-    family(b, "polyd_http_request_duration_seconds", "histogram", "From the request line to the end of the answer.");
+    family(b, "polyd_http_request_duration_seconds", "histogram",
+           "From the request line to the end of the answer.");
     for (int i = 0; i <= API_DURATIONS; i++) {
         sum += atomic_load_explicit(&c->duration[i], memory_order_relaxed);
         if (i < API_DURATIONS)
             pd_buf_printf(b, "polyd_http_request_duration_seconds_bucket{le=\"%g\"} %llu\n",
                           1e-6 * (double)api_duration_bounds[i], sum);
     }
-    pd_buf_printf(b,
-                  "polyd_http_request_duration_seconds_bucket{le=\"+Inf\"} %llu\n"
-                  "polyd_http_request_duration_seconds_sum %.6f\npolyd_http_request_duration_seconds_count %llu\n",
-                  sum, 1e-6 * (double)atomic_load(&c->duration_us), sum);
+    pd_buf_printf(
+        b,
+        "polyd_http_request_duration_seconds_bucket{le=\"+Inf\"} %llu\n"
+        "polyd_http_request_duration_seconds_sum %.6f\npolyd_http_request_duration_seconds_count %llu\n",
+        sum, 1e-6 * (double)atomic_load(&c->duration_us), sum);
     gauge(b, "polyd_sse_clients", "Open event streams.", atomic_load(&c->sse_clients));
 }
 
 static void store_metrics(struct pd_buf *b, const struct store_stats *s)
 {
-    static const double bounds[11] = {0.00025, 0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256};
+    static const double bounds[11] = {0.00025, 0.0005, 0.001, 0.002, 0.004, 0.008,
+                                      0.016,   0.032,  0.064, 0.128, 0.256};
     static const char *const lanes[STORE_LANE_COUNT] = {"command", "worker", "metrics"};
     int64_t sum = 0;
 
@@ -420,7 +426,8 @@ static void count_metrics(struct pd_buf *b, const struct store_counts *counts)
                       (long long)counts->runs[i]);
     if (counts->oldest_queued_us)
         wait = 1e-6 * (double)(pd_clock_wall_us() - counts->oldest_queued_us);
-    gauge(b, "polyd_queue_oldest_wait_seconds", "Waiting time of the run queued longest.", wait > 0 ? wait : 0);
+    gauge(b, "polyd_queue_oldest_wait_seconds", "Waiting time of the run queued longest.",
+          wait > 0 ? wait : 0);
 }
 
 struct model_counts {
@@ -443,7 +450,8 @@ static void model_row(void *ctx, const struct sup_model_info *m)
     for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++) {
         pd_buf_printf(lines[i].b, "%s{model=\"", lines[i].name);
         label(lines[i].b, m->model);
-        pd_buf_printf(lines[i].b, "\",version=\"%lld\"} %lld\n", (long long)m->version, (long long)lines[i].value);
+        pd_buf_printf(lines[i].b, "\",version=\"%lld\"} %lld\n", (long long)m->version,
+                      (long long)lines[i].value);
     }
 }
 
@@ -510,10 +518,13 @@ void api_metrics(struct api_req *r)
     count_metrics(&b, &counts);
     store_metrics(&b, &stats);
     counter(&b, "polyd_scheduler_cycles_total", "Scheduling cycles.", (double)sup.cycles);
-    counter(&b, "polyd_scheduler_cycle_seconds_total", "Time spent in scheduling cycles.", 1e-6 * (double)sup.cycle_us_total);
+    counter(&b, "polyd_scheduler_cycle_seconds_total", "Time spent in scheduling cycles.",
+            1e-6 * (double)sup.cycle_us_total);
     counter(&b, "polyd_workers_spawned_total", "Worker processes started.", (double)sup.spawned);
-    counter(&b, "polyd_workers_adopted_total", "Worker processes found again after a restart.", (double)sup.adopted);
-    counter(&b, "polyd_workers_killed_total", "Worker processes killed after their grace.", (double)sup.killed);
+    counter(&b, "polyd_workers_adopted_total", "Worker processes found again after a restart.",
+            (double)sup.adopted);
+    counter(&b, "polyd_workers_killed_total", "Worker processes killed after their grace.",
+            (double)sup.killed);
     counter(&b, "polyd_worker_hangs_total", "Live workers that fell silent.", (double)sup.hangs);
     counter(&b, "polyd_runs_requeued_total", "Runs queued again after a lost attempt.", (double)sup.requeued);
     gauge(&b, "polyd_worker_connections", "Workers connected.", sup.connections);

@@ -12,7 +12,6 @@ struct holder {
     _Alignas(max_align_t) struct api_write w;
 };
 
-
 static void holder_done(void *data)
 {
     struct holder *h = data;
@@ -22,8 +21,8 @@ static void holder_done(void *data)
     pd_buf_done(&h->w.answer);
 }
 
-struct api_write *api_write_begin(struct api_req *r, size_t size, bool keyed, void (*done)(struct api_write *),
-                                  void (*next)(struct api_req *))
+struct api_write *api_write_begin(struct api_req *r, size_t size, bool keyed,
+                                  void (*done)(struct api_write *), void (*next)(struct api_req *))
 {
     const char *header = keyed ? api_header(r, "Idempotency-Key") : NULL;
     char key[256] = "";

@@ -224,7 +224,8 @@ static enum pd_err inline_value(struct parser *p, const struct line *l, size_t a
         err = quoted(p, l, &at);
     } else {
         if (strchr("&*!|>%@`", l->text[at]))
-            return pd_fail(p->why, PD_ERR_UNSUPPORTED, "line %d: this form of YAML is not supported", l->number);
+            return pd_fail(p->why, PD_ERR_UNSUPPORTED, "line %d: this form of YAML is not supported",
+                           l->number);
         plain(p, l->text + at, l->len - at, false);
         at = l->len;
     }

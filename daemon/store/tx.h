@@ -145,6 +145,9 @@ PD_NODISCARD enum pd_err store_job_register(struct store_tx *tx, int64_t run_id,
                                             struct pd_why *why);
 PD_NODISCARD enum pd_err store_model_set_loaded(struct store_tx *tx, const char *model, int64_t n,
                                                 bool loaded, struct pd_why *why);
+/* Is the model's row (version, the ETag) still as the client saw it? PD_ERR_STALE; -1 = any. */
+PD_NODISCARD enum pd_err store_model_check(struct store_tx *tx, const char *model, int64_t version,
+                                           struct pd_why *why);
 /* n = 0 removes the alias. */
 PD_NODISCARD enum pd_err store_alias_set(struct store_tx *tx, const char *model, const char *alias, int64_t n,
                                          struct pd_why *why);

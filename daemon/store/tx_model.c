@@ -243,6 +243,18 @@ enum pd_err store_model_set_loaded(struct store_tx *tx, const char *model, int64
                         : err;
 }
 
+enum pd_err store_model_check(struct store_tx *tx, const char *model, int64_t version, struct pd_why *why)
+{
+    int64_t present;
+    enum pd_err err = db_int(tx->db, &present, why, "SELECT version FROM model WHERE name = ?1", "t", model);
+
+    if (err == PD_ERR_NOT_FOUND)
+        return pd_fail(why, err, "no model '%s'", model);
+    if (err == PD_OK && version >= 0 && version != present)
+        return pd_fail(why, PD_ERR_STALE, "model '%s' has changed since", model);
+    return err;
+}
+
 enum pd_err store_alias_set(struct store_tx *tx, const char *model, const char *alias, int64_t n,
                             struct pd_why *why)
 {

@@ -2,7 +2,8 @@
  *
  *   get PATH         one GET after the other on each connection
  *   ingest RUN:N     batches of N metric points to run RUN, each step new
- *   infer MODEL:DIMS binary inference of FP32 zeros, DIMS such as 1,1,28,28 (input "image") or 1,4 (input "x")
+ *   infer MODEL:DIMS binary inference of FP32 zeros, DIMS such as 1,1,28,28 (input "image") or 1,4 (input
+ * "x")
  *
  * Prints requests per second, points per second where they apply, and latencies p50, p90, p99, max in
  * microseconds, then a count of answers that were not 2xx. Loopback only. */
@@ -54,14 +55,16 @@ static void request(struct client *c)
             /* Ten keys a step, as a training loop logs. */
             int64_t n = next_step++;
 
-            pd_buf_printf(&body, "%s{\"key\":\"bench/k%lld\",\"step\":%lld,\"value\":%.6g,\"time\":%lld}", i ? "," : "", (long long)(n % 10),
-                          (long long)(n / 10), 1.0 / (1.0 + (double)n), 1700000000LL + (long long)(n / 1000));
+            pd_buf_printf(&body, "%s{\"key\":\"bench/k%lld\",\"step\":%lld,\"value\":%.6g,\"time\":%lld}",
+                          i ? "," : "", (long long)(n % 10), (long long)(n / 10), 1.0 / (1.0 + (double)n),
+                          1700000000LL + (long long)(n / 1000));
         }
         pd_buf_str(&body, "]}");
-        pd_buf_printf(&c->out,
-                      "POST /api/v1/runs/%ld/metrics HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-                      "Content-Length: %zu\r\n\r\n",
-                      run, body.len);
+        pd_buf_printf(
+            &c->out,
+            "POST /api/v1/runs/%ld/metrics HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            "Content-Length: %zu\r\n\r\n",
+            run, body.len);
         pd_buf_append(&c->out, body.data, body.len);
         pd_buf_done(&body);
     } else {
@@ -73,11 +76,13 @@ static void request(struct client *c)
         for (const char *d = colon; d; d = strchr(d + 1, ','))
             bytes *= (size_t)strtol(d + 1, NULL, 10);
         n = snprintf(header, sizeof header,
-                     "{\"inputs\":[{\"name\":\"%s\",\"shape\":[%s],\"datatype\":\"FP32\",\"parameters\":{\"binary_data_size\":%zu}}],"
+                     "{\"inputs\":[{\"name\":\"%s\",\"shape\":[%s],\"datatype\":\"FP32\",\"parameters\":{"
+                     "\"binary_data_size\":%zu}}],"
                      "\"parameters\":{\"binary_data_output\":true}}",
                      strchr(strchr(colon, ',') + 1, ',') ? "image" : "x", colon + 1, bytes);
         pd_buf_printf(&c->out,
-                      "POST /v2/models/%.*s/infer HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/octet-stream\r\n"
+                      "POST /v2/models/%.*s/infer HTTP/1.1\r\nHost: localhost\r\nContent-Type: "
+                      "application/octet-stream\r\n"
                       "Inference-Header-Content-Length: %d\r\nContent-Length: %zu\r\n\r\n%s",
                       (int)(colon - argument), argument, n, (size_t)n + bytes, header);
         memset(pd_buf_reserve(&c->out, bytes), 0, bytes);
@@ -140,7 +145,8 @@ int main(int argc, char **argv)
     connections = (int)strtol(argv[3], NULL, 10);
     seconds = strtod(argv[4], NULL);
     argument = argv[5];
-    if (connections < 1 || connections > CONNECTIONS_MAX || (strcmp(mode, "get") != 0 && !strchr(argument, ':')))
+    if (connections < 1 || connections > CONNECTIONS_MAX ||
+        (strcmp(mode, "get") != 0 && !strchr(argument, ':')))
         return 2;
     if (strcmp(mode, "ingest") == 0)
         points_per_request = strtol(strchr(argument, ':') + 1, NULL, 10);
@@ -203,7 +209,8 @@ int main(int argc, char **argv)
     printf("%s %s: %.0f requests/s", mode, argument, (double)done / seconds);
     if (points_per_request)
         printf(", %.0f points/s", (double)(done - failed) * (double)points_per_request / seconds);
-    printf(", p50 %u p90 %u p99 %u max %u us, %lld not 2xx\n", samples[sample_count / 2], samples[sample_count * 9 / 10],
-           samples[sample_count * 99 / 100], samples[sample_count - 1], (long long)failed);
+    printf(", p50 %u p90 %u p99 %u max %u us, %lld not 2xx\n", samples[sample_count / 2],
+           samples[sample_count * 9 / 10], samples[sample_count * 99 / 100], samples[sample_count - 1],
+           (long long)failed);
     return 0;
 }

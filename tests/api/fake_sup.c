@@ -1,8 +1,9 @@
-/* A supervisor without workers, for the tests of api: the functions of supervise.h with answers that the test chooses
- * by the names of models. One thread sends the answers, as the real one does.
+/* A supervisor without workers, for the tests of api: the functions of supervise.h with answers that the test
+ * chooses by the names of models. One thread sends the answers, as the real one does.
  *
- *   language models: names that begin with "lm"; they say a fixed text with characters of 1 to 4 bytes, one byte a
- *   token. Others are classifiers with input "x" FP32 [-1,4] and outputs "y" (the same numbers) and "class".
+ *   language models: names that begin with "lm"; they say a fixed text with characters of 1 to 4 bytes, one
+ * byte a token. Others are classifiers with input "x" FP32 [-1,4] and outputs "y" (the same numbers) and
+ * "class".
  *   "...-slow": 20 ms a token, or 300 ms an inference. "...-full": PD_ERR_BUSY. "...-loading": PD_ERR_CLOSED.
  *   "...-broken": loading fails. "...-nan": y holds a NaN. "...-dies": PD_ERR_CLOSED in the middle. */
 #include "tests/api/fake_sup.h"
@@ -22,7 +23,8 @@
 #define JOBS_MAX 256
 #define MODELS_MAX 64
 
-static const char said[] = "Gr\xc3\xbc\xc3\x9f" "e, \xe2\x98\x83 \xf0\x9f\x98\x80! ";
+static const char said[] = "Gr\xc3\xbc\xc3\x9f"
+                           "e, \xe2\x98\x83 \xf0\x9f\x98\x80! ";
 
 struct job {
     bool used, cancelled, load;
@@ -71,9 +73,11 @@ static bool has(const char *name, const char *part)
 static void send_infer(struct job *j)
 {
     int64_t classes[16] = {0};
-    struct wire_tensor t[2] = {{.name = "y", .dtype = "FP32", .rank = j->rank, .data = j->data, .bytes = j->bytes},
-                               {.name = "class", .dtype = "INT64", .rank = 1, .shape = {j->shape[0]}, .data = classes}};
-    struct sup_result r = {.json = "", .count = 2, .tensors = t, .last = true, .model = j->model, .version = 1};
+    struct wire_tensor t[2] = {
+        {.name = "y", .dtype = "FP32", .rank = j->rank, .data = j->data, .bytes = j->bytes},
+        {.name = "class", .dtype = "INT64", .rank = 1, .shape = {j->shape[0]}, .data = classes}};
+    struct sup_result r = {
+        .json = "", .count = 2, .tensors = t, .last = true, .model = j->model, .version = 1};
 
     memcpy(t[0].shape, j->shape, sizeof j->shape);
     t[1].bytes = 8 * (size_t)j->shape[0];
@@ -92,12 +96,38 @@ static void send_tokens(struct job *j, int from, int to, bool last)
     struct wire_tensor t[6] = {
         {.name = "text", .dtype = "UINT8", .rank = 1, .shape = {k}, .data = text, .bytes = (size_t)k},
         {.name = "tokens", .dtype = "INT32", .rank = 1, .shape = {k}, .data = ids, .bytes = 4 * (size_t)k},
-        {.name = "lengths", .dtype = "INT32", .rank = 1, .shape = {k}, .data = lengths, .bytes = 4 * (size_t)k},
-        {.name = "logprobs", .dtype = "FP32", .rank = 1, .shape = {k}, .data = values, .bytes = 4 * (size_t)k},
-        {.name = "top_tokens", .dtype = "INT32", .rank = 2, .shape = {k, 1}, .data = tops, .bytes = 4 * (size_t)k},
-        {.name = "top_logprobs", .dtype = "FP32", .rank = 2, .shape = {k, 1}, .data = top_values, .bytes = 4 * (size_t)k}};
-    struct sup_result r = {.json = "", .count = j->logprobs < 0 ? 3 : j->logprobs == 0 ? 4 : 6, .tensors = t, .last = last,
-                           .model = j->model, .version = 1};
+        {.name = "lengths",
+         .dtype = "INT32",
+         .rank = 1,
+         .shape = {k},
+         .data = lengths,
+         .bytes = 4 * (size_t)k},
+        {.name = "logprobs",
+         .dtype = "FP32",
+         .rank = 1,
+         .shape = {k},
+         .data = values,
+         .bytes = 4 * (size_t)k},
+        {.name = "top_tokens",
+         .dtype = "INT32",
+         .rank = 2,
+         .shape = {k, 1},
+         .data = tops,
+         .bytes = 4 * (size_t)k},
+        {.name = "top_logprobs",
+         .dtype = "FP32",
+         .rank = 2,
+         .shape = {k, 1},
+         .data = top_values,
+         .bytes = 4 * (size_t)k}};
+    struct sup_result r = {.json = "",
+                           .count = j->logprobs < 0    ? 3
+                                    : j->logprobs == 0 ? 4
+                                                       : 6,
+                           .tensors = t,
+                           .last = last,
+                           .model = j->model,
+                           .version = 1};
 
     for (int i = from; i < to; i++) {
         text[i - from] = (uint8_t)said[(size_t)i % (sizeof said - 1)];
@@ -107,7 +137,8 @@ static void send_tokens(struct job *j, int from, int to, bool last)
         top_values[i - from] = -0.5f;
     }
     if (last) {
-        snprintf(json, sizeof json, "{\"finish_reason\":\"length\",\"prompt_tokens\":%lld,\"completion_tokens\":%d}",
+        snprintf(json, sizeof json,
+                 "{\"finish_reason\":\"length\",\"prompt_tokens\":%lld,\"completion_tokens\":%d}",
                  (long long)j->prompt, j->tokens);
         r.json = json;
         r.json_len = strlen(json);
@@ -117,7 +148,8 @@ static void send_tokens(struct job *j, int from, int to, bool last)
 
 static void send_error(struct job *j, enum pd_err err, const char *text)
 {
-    struct sup_result r = {.err = err, .text = text, .json = "", .last = true, .model = j->model, .version = 1};
+    struct sup_result r = {
+        .err = err, .text = text, .json = "", .last = true, .model = j->model, .version = 1};
 
     j->part(j->ctx, &r);
 }
@@ -128,7 +160,8 @@ static bool step(struct job *j, int64_t now)
     struct pd_why why = {.text = "the checkpoint is broken"};
 
     if (j->load) {
-        j->done(j->ctx, has(j->model, "-broken") ? PD_ERR_CORRUPT : PD_OK, has(j->model, "-broken") ? &why : NULL);
+        j->done(j->ctx, has(j->model, "-broken") ? PD_ERR_CORRUPT : PD_OK,
+                has(j->model, "-broken") ? &why : NULL);
         return true;
     }
     if (j->cancelled) {
@@ -262,8 +295,19 @@ int64_t sup_alive_us(struct sup *s)
 
 void sup_device_list(struct sup *s, void (*row)(void *ctx, const struct sup_device *d), void *ctx)
 {
-    struct sup_device free_one = {.name = "cpu:0", .kind = "cpu", .model = "Test \"CPU\"", .threads = 2, .memory_bytes = 1 << 30, .state = "free"};
-    struct sup_device busy = {.name = "cpu:1", .kind = "cpu", .model = "Test", .threads = 2, .run_id = 3, .attempt = 1, .state = "busy"};
+    struct sup_device free_one = {.name = "cpu:0",
+                                  .kind = "cpu",
+                                  .model = "Test \"CPU\"",
+                                  .threads = 2,
+                                  .memory_bytes = 1 << 30,
+                                  .state = "free"};
+    struct sup_device busy = {.name = "cpu:1",
+                              .kind = "cpu",
+                              .model = "Test",
+                              .threads = 2,
+                              .run_id = 3,
+                              .attempt = 1,
+                              .state = "busy"};
 
     (void)s;
     row(ctx, &free_one);
@@ -278,7 +322,8 @@ bool sup_queue_get(struct sup *s, int64_t run_id, struct sup_queue_info *ret)
     return true;
 }
 
-enum pd_err sup_fit(struct sup *s, const char *device, int slots, int priority, struct sup_queue_info *ret, struct pd_why *why)
+enum pd_err sup_fit(struct sup *s, const char *device, int slots, int priority, struct sup_queue_info *ret,
+                    struct pd_why *why)
 {
     (void)s;
     (void)device;
@@ -310,8 +355,8 @@ void sup_stats(struct sup *s, struct sup_stats *ret)
 }
 
 enum pd_err sup_plan(struct sup *s, const char *document, size_t len, const char *plan_digest,
-                     void (*done)(void *ctx, enum pd_err err, const struct pd_why *why, const char *plan), void *ctx,
-                     struct pd_why *why)
+                     void (*done)(void *ctx, enum pd_err err, const struct pd_why *why, const char *plan),
+                     void *ctx, struct pd_why *why)
 {
     struct pd_why refused = {.text = "the planner refused"};
 
@@ -354,9 +399,12 @@ static void info(const struct model *m, void (*row)(void *ctx, const struct sup_
         .state = m->state,
         .reason = "",
         .signature = strncmp(m->name, "lm", 2) == 0
-                         ? "{\"platform\":\"polyd_cpu\",\"kind\":\"language\",\"inputs\":[],\"outputs\":[],\"context\":128,\"vocabulary\":256}"
-                         : "{\"platform\":\"polyd_cpu\",\"kind\":\"classifier\",\"inputs\":[{\"name\":\"x\",\"datatype\":\"FP32\",\"shape\":[-1,4]}],"
-                           "\"outputs\":[{\"name\":\"y\",\"datatype\":\"FP32\",\"shape\":[-1,4]},{\"name\":\"class\",\"datatype\":\"INT64\",\"shape\":[-1]}],"
+                         ? "{\"platform\":\"polyd_cpu\",\"kind\":\"language\",\"inputs\":[],\"outputs\":[],"
+                           "\"context\":128,\"vocabulary\":256}"
+                         : "{\"platform\":\"polyd_cpu\",\"kind\":\"classifier\",\"inputs\":[{\"name\":\"x\","
+                           "\"datatype\":\"FP32\",\"shape\":[-1,4]}],"
+                           "\"outputs\":[{\"name\":\"y\",\"datatype\":\"FP32\",\"shape\":[-1,4]},{\"name\":"
+                           "\"class\",\"datatype\":\"INT64\",\"shape\":[-1]}],"
                            "\"batch_max\":16}",
         .requests = m->requests,
     };
@@ -373,8 +421,9 @@ void sup_model_list(struct sup *s, void (*row)(void *ctx, const struct sup_model
     pthread_mutex_unlock(&s->lock);
 }
 
-enum pd_err sup_model_get(struct sup *s, const char *model, int64_t version, void (*row)(void *ctx, const struct sup_model_info *m),
-                          void *ctx, struct pd_why *why)
+enum pd_err sup_model_get(struct sup *s, const char *model, int64_t version,
+                          void (*row)(void *ctx, const struct sup_model_info *m), void *ctx,
+                          struct pd_why *why)
 {
     struct model *m;
 
@@ -401,7 +450,8 @@ static struct job *job_new(struct sup *s)
 }
 
 static enum pd_err move(struct sup *s, const char *model, int64_t version, bool load,
-                        void (*done)(void *ctx, enum pd_err err, const struct pd_why *why), void *ctx, struct pd_why *why)
+                        void (*done)(void *ctx, enum pd_err err, const struct pd_why *why), void *ctx,
+                        struct pd_why *why)
 {
     struct model *m;
     struct job *j;
@@ -436,13 +486,15 @@ static enum pd_err move(struct sup *s, const char *model, int64_t version, bool 
 }
 
 enum pd_err sup_model_load(struct sup *s, const char *model, int64_t version,
-                           void (*done)(void *ctx, enum pd_err err, const struct pd_why *why), void *ctx, struct pd_why *why)
+                           void (*done)(void *ctx, enum pd_err err, const struct pd_why *why), void *ctx,
+                           struct pd_why *why)
 {
     return move(s, model, version, true, done, ctx, why);
 }
 
 enum pd_err sup_model_unload(struct sup *s, const char *model, int64_t version,
-                             void (*done)(void *ctx, enum pd_err err, const struct pd_why *why), void *ctx, struct pd_why *why)
+                             void (*done)(void *ctx, enum pd_err err, const struct pd_why *why), void *ctx,
+                             struct pd_why *why)
 {
     return move(s, model, version, false, done, ctx, why);
 }
@@ -464,7 +516,8 @@ enum pd_err sup_infer(struct sup *s, const struct sup_infer *req, uint64_t *ret_
         err = pd_fail(why, PD_ERR_BUSY, "256 requests are waiting");
     else if (has(req->model, "-loading"))
         err = pd_fail(why, PD_ERR_CLOSED, "model '%s' is loading", req->model);
-    else if (strcmp(req->kind, "infer") == 0 && (req->tensors[0].bytes > sizeof j->data || strcmp(req->tensors[0].dtype, "FP32") != 0))
+    else if (strcmp(req->kind, "infer") == 0 &&
+             (req->tensors[0].bytes > sizeof j->data || strcmp(req->tensors[0].dtype, "FP32") != 0))
         err = pd_fail(why, PD_ERR_INVALID, "input 'x' must be FP32 [-1,4]");
     j = err == PD_OK ? job_new(s) : NULL;
     if (err == PD_OK && !j)

@@ -2,13 +2,11 @@
  *
  *   api_host STATE_DIR [flags of polyd]
  *
- * Prints "port N" when it listens. Then one command a line on standard input, answered by "ok" or "error ...":
- *   start RUN            an attempt begins and runs
- *   end RUN              it ends, succeeded
- *   log RUN N TEXT       appends TEXT and a newline to the log of attempt N
- *   checkpoint RUN STEP  a checkpoint row
- *   stall MS             the writer sleeps
- *   drain, stop          api_drain; api_stop and exit (so does the end of the input) */
+ * Prints "port N" when it listens. Then one command a line on standard input, answered by "ok" or "error
+ * ...": start RUN            an attempt begins and runs end RUN              it ends, succeeded log RUN N
+ * TEXT       appends TEXT and a newline to the log of attempt N checkpoint RUN STEP  a checkpoint row stall
+ * MS             the writer sleeps drain, stop          api_drain; api_stop and exit (so does the end of the
+ * input) */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -60,7 +58,8 @@ static enum pd_err apply(struct store_tx *tx, void *ctx, struct pd_why *why)
                                        .kind = "latest",
                                        .path = "/nowhere/checkpoint",
                                        .bytes = 4096,
-                                       .digest = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef",
+                                       .digest =
+                                           "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef",
                                        .value = 0.25};
         int64_t id;
 

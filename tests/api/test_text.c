@@ -29,7 +29,8 @@ static void test_path_match_takes_and_decodes_parameters(void **state)
     assert_true(api_path_match("/api/v1/jobs/{id}", "/api/v1/jobs/42", &p));
     assert_int_equal(p.count, 1);
     assert_string_equal(p.value[0], "42");
-    assert_true(api_path_match("/v2/models/{m}/versions/{v}/infer", "/v2/models/a%20b/versions/%31/infer", &p));
+    assert_true(
+        api_path_match("/v2/models/{m}/versions/{v}/infer", "/v2/models/a%20b/versions/%31/infer", &p));
     assert_string_equal(p.value[0], "a b");
     assert_string_equal(p.value[1], "1");
     /* An encoded slash stays inside its segment. */
@@ -43,9 +44,18 @@ static void test_path_match_takes_and_decodes_parameters(void **state)
 
 static void test_path_match_refuses_what_does_not_fit(void **state)
 {
-    static const char *const paths[] = {"/api/v1/jobs",       "/api/v1/jobs/",     "/api/v1/jobs/1/",  "/api/v1/jobs/1/x",
-                                        "/api/v1/jobs/%",     "/api/v1/jobs/%4",   "/api/v1/jobs/%zz", "/api/v1/jobs/%00",
-                                        "/API/v1/jobs/1",     "//api/v1/jobs/1",   "",                 "api/v1/jobs/1"};
+    static const char *const paths[] = {"/api/v1/jobs",
+                                        "/api/v1/jobs/",
+                                        "/api/v1/jobs/1/",
+                                        "/api/v1/jobs/1/x",
+                                        "/api/v1/jobs/%",
+                                        "/api/v1/jobs/%4",
+                                        "/api/v1/jobs/%zz",
+                                        "/api/v1/jobs/%00",
+                                        "/API/v1/jobs/1",
+                                        "//api/v1/jobs/1",
+                                        "",
+                                        "api/v1/jobs/1"};
     struct api_params p = {.count = 7};
     char long_path[400] = "/api/v1/jobs/";
 
@@ -96,12 +106,27 @@ static void test_query_known_names_the_first_stranger(void **state)
 static void test_host_only_our_names(void **state)
 {
     struct api_allow allow = {.hosts = "polyd.example, box:7070", .bind = "10.0.0.5"};
-    static const char *const good[] = {"localhost", "localhost:7070", "LOCALHOST:1", "localhost.:80", "127.0.0.1:7070", "127.8.9.10",
-                                       "[::1]:7070", "[::1]", "polyd.example", "polyd.example:9999", "box:7070", "10.0.0.5:7070"};
-    static const char *const bad[] = {"",           "evil.example",      "localhost.evil.example", "127.0.0.1.evil.example",
-                                      "box",        "box:7071",          "10.0.0.6",               "[::2]",
-                                      "[::1",       "localhost:",        "localhost:0",            "localhost:70700",
-                                      "localhost:x", "user@localhost",   "localhost/x",            "1270.0.1", "0.0.0.0"};
+    static const char *const good[] = {"localhost",          "localhost:7070", "LOCALHOST:1",
+                                       "localhost.:80",      "127.0.0.1:7070", "127.8.9.10",
+                                       "[::1]:7070",         "[::1]",          "polyd.example",
+                                       "polyd.example:9999", "box:7070",       "10.0.0.5:7070"};
+    static const char *const bad[] = {"",
+                                      "evil.example",
+                                      "localhost.evil.example",
+                                      "127.0.0.1.evil.example",
+                                      "box",
+                                      "box:7071",
+                                      "10.0.0.6",
+                                      "[::2]",
+                                      "[::1",
+                                      "localhost:",
+                                      "localhost:0",
+                                      "localhost:70700",
+                                      "localhost:x",
+                                      "user@localhost",
+                                      "localhost/x",
+                                      "1270.0.1",
+                                      "0.0.0.0"};
 
     (void)state;
     for (size_t i = 0; i < sizeof good / sizeof good[0]; i++)
@@ -206,7 +231,8 @@ static void test_json_writer_commas_and_escapes(void **state)
     api_json_kv_raw(&b, "raw", "{\"x\":1}");
     api_json_kv_null(&b, "z");
     api_json_close(&b, '}');
-    assert_string_equal(b.data, "{\"a\\\"\":\"x\\u000a\\u0001\\\\ \xc3\xa9 \xef\xbf\xbd\",\"n\":[0.1,\"NaN\",\"-Infinity\",3,-0,1e+300,0.1,"
+    assert_string_equal(b.data, "{\"a\\\"\":\"x\\u000a\\u0001\\\\ \xc3\xa9 "
+                                "\xef\xbf\xbd\",\"n\":[0.1,\"NaN\",\"-Infinity\",3,-0,1e+300,0.1,"
                                 "-9223372036854775808],\"id\":\"7\",\"raw\":{\"x\":1},\"z\":null}");
     pd_buf_done(&b);
 }
@@ -276,10 +302,14 @@ static void test_fault_bodies_of_each_surface(void **state)
     assert_string_equal(b.data, "{\"error\":\"no\"}");
     assert_string_equal(type, "application/json");
     pd_buf_done(&b);
-    assert_int_equal(api_fault_body(&b, API_SURFACE_OPENAI, PD_ERR_NOT_FOUND, "no", NULL, "model", &type), 404);
-    assert_string_equal(b.data, "{\"error\":{\"message\":\"no\",\"type\":\"invalid_request_error\",\"param\":\"model\",\"code\":\"not_found\"}}");
+    assert_int_equal(api_fault_body(&b, API_SURFACE_OPENAI, PD_ERR_NOT_FOUND, "no", NULL, "model", &type),
+                     404);
+    assert_string_equal(b.data, "{\"error\":{\"message\":\"no\",\"type\":\"invalid_request_error\",\"param\":"
+                                "\"model\",\"code\":\"not_found\"}}");
     pd_buf_done(&b);
-    assert_int_equal(api_fault_body(&b, API_SURFACE_OWN, PD_ERR_INVALID, "no", "[{\"pointer\":\"#/a\",\"detail\":\"d\"}]", NULL, &type), 422);
+    assert_int_equal(api_fault_body(&b, API_SURFACE_OWN, PD_ERR_INVALID, "no",
+                                    "[{\"pointer\":\"#/a\",\"detail\":\"d\"}]", NULL, &type),
+                     422);
     assert_string_equal(type, "application/problem+json");
     assert_non_null(strstr(b.data, "\"status\":422"));
     assert_non_null(strstr(b.data, "\"error\":{\"code\":\"invalid\",\"message\":\"no\"}"));
@@ -332,11 +362,15 @@ static void yaml_is(const char *yaml, const char *json)
 
 static void test_yaml_forms(void **state)
 {
-    static const char *const bad[] = {"a: &x 1\n", "a: *x\n", "a: |\n  x\n", "a: {b\n", "a: [1,\n", "a: 'x\n", "a:\n  - b\n c: 1\n", "x\n", "", "a: 1\n\tb: 2\n"};
+    static const char *const bad[] = {"a: &x 1\n", "a: *x\n",       "a: |\n  x\n",        "a: {b\n",
+                                      "a: [1,\n",  "a: 'x\n",       "a:\n  - b\n c: 1\n", "x\n",
+                                      "",          "a: 1\n\tb: 2\n"};
 
     (void)state;
-    yaml_is("a: 1\nb:\n  - x\n  - {c: true, d: [1, 'two', \"th:ree\"]}\n  - e: null\n    f: ~\n# note\ng: 'it''s' # end\n",
-            "{\"a\":1,\"b\":[\"x\",{\"c\":true,\"d\":[1,\"two\",\"th:ree\"]},{\"e\":null,\"f\":null}],\"g\":\"it's\"}");
+    yaml_is("a: 1\nb:\n  - x\n  - {c: true, d: [1, 'two', \"th:ree\"]}\n  - e: null\n    f: ~\n# note\ng: "
+            "'it''s' # end\n",
+            "{\"a\":1,\"b\":[\"x\",{\"c\":true,\"d\":[1,\"two\",\"th:ree\"]},{\"e\":null,\"f\":null}],\"g\":"
+            "\"it's\"}");
     yaml_is("a: 3.1.0\nb: 0.1\nc: '200'\n'304': {d: e f}\n/x/{id}:\n  k: v\n",
             "{\"a\":\"3.1.0\",\"b\":0.1,\"c\":\"200\",\"304\":{\"d\":\"e f\"},\"/x/{id}\":{\"k\":\"v\"}}");
     yaml_is("- a\n-\n  b: 1\n- c: {}\n  d: []\n", "[\"a\",{\"b\":1},{\"c\":{},\"d\":[]}]");
@@ -372,12 +406,14 @@ static void test_batch_reads_every_form(void **state)
     char pointer[64];
 
     (void)state;
-    assert_int_equal(batch("{ \"points\" : [ {\"key\":\"loss\",\"step\":1,\"value\":0.25},\n"
-                           "{\"value\":\"NaN\",\"step\":-2,\"key\":\"loss\",\"time\":\"2026-11-20T23:50:07.123Z\"},"
-                           "{\"key\":\"a\\u00e9\\ud83d\\ude00\\n\",\"step\":123456789012345678,\"value\":-1.5e-3,\"time\":1700000000.5},"
-                           "{\"key\":\"x\",\"step\":0,\"value\":\"-Infinity\"}] }",
-                           &b, pointer),
-                     PD_OK);
+    assert_int_equal(
+        batch("{ \"points\" : [ {\"key\":\"loss\",\"step\":1,\"value\":0.25},\n"
+              "{\"value\":\"NaN\",\"step\":-2,\"key\":\"loss\",\"time\":\"2026-11-20T23:50:07.123Z\"},"
+              "{\"key\":\"a\\u00e9\\ud83d\\ude00\\n\",\"step\":123456789012345678,\"value\":-1.5e-3,\"time\":"
+              "1700000000.5},"
+              "{\"key\":\"x\",\"step\":0,\"value\":\"-Infinity\"}] }",
+              &b, pointer),
+        PD_OK);
     assert_int_equal(b.count, 4);
     assert_string_equal(b.points[0].key, "loss");
     assert_ptr_equal(b.points[0].key, b.points[1].key); /* not copied twice */
@@ -415,7 +451,8 @@ static void test_batch_names_what_is_wrong(void **state)
         {"{\"points\":3}", PD_ERR_INVALID, "#/points"},
         {"{\"points\":[3]}", PD_ERR_INVALID, "#/points/0"},
         {"{\"points\":[{}]}", PD_ERR_INVALID, "#/points/0"},
-        {"{\"points\":[{\"key\":\"a\",\"step\":1,\"value\":1},{\"key\":\"a\",\"step\":1.5,\"value\":1}]}", PD_ERR_INVALID, "#/points/1/step"},
+        {"{\"points\":[{\"key\":\"a\",\"step\":1,\"value\":1},{\"key\":\"a\",\"step\":1.5,\"value\":1}]}",
+         PD_ERR_INVALID, "#/points/1/step"},
         {"{\"points\":[{\"key\":\"a\",\"step\":\"1\",\"value\":1}]}", PD_ERR_INVALID, "#/points/0/step"},
         {"{\"points\":[{\"key\":\"a\",\"step\":1e3,\"value\":1}]}", PD_ERR_INVALID, "#/points/0/step"},
         {"{\"points\":[{\"key\":\"\",\"step\":1,\"value\":1}]}", PD_ERR_INVALID, "#/points/0/key"},
@@ -423,9 +460,12 @@ static void test_batch_names_what_is_wrong(void **state)
         {"{\"points\":[{\"key\":\"a\",\"step\":1,\"value\":null}]}", PD_ERR_INVALID, "#/points/0/value"},
         {"{\"points\":[{\"key\":\"a\",\"step\":1,\"value\":\"nan\"}]}", PD_ERR_INVALID, "#/points/0/value"},
         {"{\"points\":[{\"key\":\"a\",\"step\":1,\"value\":1e999}]}", PD_ERR_INVALID, "#/points/0/value"},
-        {"{\"points\":[{\"key\":\"a\",\"step\":1,\"value\":1,\"time\":\"yesterday\"}]}", PD_ERR_INVALID, "#/points/0/time"},
-        {"{\"points\":[{\"key\":\"a\",\"step\":1,\"value\":1,\"time\":-1}]}", PD_ERR_INVALID, "#/points/0/time"},
-        {"{\"points\":[{\"key\":\"a\",\"step\":1,\"value\":1,\"unit\":\"s\"}]}", PD_ERR_INVALID, "#/points/0/unit"},
+        {"{\"points\":[{\"key\":\"a\",\"step\":1,\"value\":1,\"time\":\"yesterday\"}]}", PD_ERR_INVALID,
+         "#/points/0/time"},
+        {"{\"points\":[{\"key\":\"a\",\"step\":1,\"value\":1,\"time\":-1}]}", PD_ERR_INVALID,
+         "#/points/0/time"},
+        {"{\"points\":[{\"key\":\"a\",\"step\":1,\"value\":1,\"unit\":\"s\"}]}", PD_ERR_INVALID,
+         "#/points/0/unit"},
         {"{\"points\":[{\"key\":\"a\",\"step\":1,\"value\":1,\"step\":2}]}", PD_ERR_CORRUPT, NULL},
         {"{\"points\":[{\"key\":\"a\",\"step\":01,\"value\":1}]}", PD_ERR_CORRUPT, NULL},
         {"{\"points\":[{\"key\":\"a\",\"step\":1,\"value\":1.}]}", PD_ERR_CORRUPT, NULL},
@@ -451,9 +491,25 @@ static void test_batch_names_what_is_wrong(void **state)
 
 static void test_batch_numbers_equal_strtod(void **state)
 {
-    static const char *const numbers[] = {"0", "-0", "1", "0.1", "123456.789", "9007199254740993", "1e22", "1e23", "2.2250738585072014e-308",
-                                          "5e-324", "1.7976931348623157e308", "0.000000000000000000000000000012345", "123456789012345678901234567890",
-                                          "4.35", "8.5e-22", "1E5", "1e+5", "0e0", "3.141592653589793238462643"};
+    static const char *const numbers[] = {"0",
+                                          "-0",
+                                          "1",
+                                          "0.1",
+                                          "123456.789",
+                                          "9007199254740993",
+                                          "1e22",
+                                          "1e23",
+                                          "2.2250738585072014e-308",
+                                          "5e-324",
+                                          "1.7976931348623157e308",
+                                          "0.000000000000000000000000000012345",
+                                          "123456789012345678901234567890",
+                                          "4.35",
+                                          "8.5e-22",
+                                          "1E5",
+                                          "1e+5",
+                                          "0e0",
+                                          "3.141592653589793238462643"};
     char json[200], pointer[64];
 
     (void)state;
@@ -490,7 +546,8 @@ static void test_time_forms(void **state)
 
 /* ---- tensors ---------------------------------------------------------------------------------- */
 
-static enum pd_err oip(const char *json, const void *raw, size_t raw_len, struct api_oip_request *q, struct pd_why *why, char **ret_body)
+static enum pd_err oip(const char *json, const void *raw, size_t raw_len, struct api_oip_request *q,
+                       struct pd_why *why, char **ret_body)
 {
     size_t n = strlen(json);
     char *body = malloc(n + raw_len + 1);
@@ -514,28 +571,38 @@ static void test_oip_json_and_binary_give_the_same_tensor(void **state)
     char *body;
 
     (void)state;
-    assert_int_equal(oip("{\"id\":\"42\",\"inputs\":[{\"name\":\"x\",\"shape\":[2,2],\"datatype\":\"FP32\",\"data\":[[1,2.5],[-3,4]]}]}", NULL, 0, &q,
-                         &why, &body),
+    assert_int_equal(oip("{\"id\":\"42\",\"inputs\":[{\"name\":\"x\",\"shape\":[2,2],\"datatype\":\"FP32\","
+                         "\"data\":[[1,2.5],[-3,4]]}]}",
+                         NULL, 0, &q, &why, &body),
                      PD_OK);
     assert_string_equal(q.id, "42");
     assert_int_equal(q.tensors[0].bytes, 16);
     assert_memory_equal(q.tensors[0].data, values, 16);
     api_oip_request_done(&q);
     free(body);
-    assert_int_equal(oip("{\"inputs\":[{\"name\":\"x\",\"shape\":[2,2],\"datatype\":\"FP32\",\"data\":[1,2.5,-3,4]},"
-                         "{\"name\":\"y\",\"shape\":[2,2],\"datatype\":\"FP32\",\"parameters\":{\"binary_data_size\":16}}]}",
-                         values, 16, &q, &why, &body),
-                     PD_OK);
+    assert_int_equal(
+        oip("{\"inputs\":[{\"name\":\"x\",\"shape\":[2,2],\"datatype\":\"FP32\",\"data\":[1,2.5,-3,4]},"
+            "{\"name\":\"y\",\"shape\":[2,2],\"datatype\":\"FP32\",\"parameters\":{\"binary_data_size\":16}}]"
+            "}",
+            values, 16, &q, &why, &body),
+        PD_OK);
     assert_memory_equal(q.tensors[1].data, values, 16);
-    assert_ptr_equal((const char *)q.tensors[1].data + 16, body + strlen("{\"inputs\":[{\"name\":\"x\",\"shape\":[2,2],\"datatype\":\"FP32\",\"data\":[1,2.5,-3,4]},"
-                         "{\"name\":\"y\",\"shape\":[2,2],\"datatype\":\"FP32\",\"parameters\":{\"binary_data_size\":16}}]}") + 16);
+    assert_ptr_equal(
+        (const char *)q.tensors[1].data + 16,
+        body +
+            strlen(
+                "{\"inputs\":[{\"name\":\"x\",\"shape\":[2,2],\"datatype\":\"FP32\",\"data\":[1,2.5,-3,4]},"
+                "{\"name\":\"y\",\"shape\":[2,2],\"datatype\":\"FP32\",\"parameters\":{\"binary_data_size\":"
+                "16}}]}") +
+            16);
     api_oip_request_done(&q);
     free(body);
 }
 
 static void test_oip_every_datatype(void **state)
 {
-    static const char *const names[] = {"BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64", "FP32", "FP64"};
+    static const char *const names[] = {"BOOL",  "UINT8", "UINT16", "UINT32", "UINT64", "INT8",
+                                        "INT16", "INT32", "INT64",  "FP32",   "FP64"};
     static const int sizes[] = {1, 1, 2, 4, 8, 1, 2, 4, 8, 4, 8};
     char json[300];
     struct api_oip_request q;
@@ -547,8 +614,11 @@ static void test_oip_every_datatype(void **state)
         struct pd_buf b;
         size_t header;
 
-        snprintf(json, sizeof json, "{\"inputs\":[{\"name\":\"x\",\"shape\":[3],\"datatype\":\"%s\",\"data\":[%s]}]}", names[i],
-                 i == 0 ? "true,false,true" : i >= 5 ? "1,-1,100" : "1,0,255");
+        snprintf(json, sizeof json,
+                 "{\"inputs\":[{\"name\":\"x\",\"shape\":[3],\"datatype\":\"%s\",\"data\":[%s]}]}", names[i],
+                 i == 0   ? "true,false,true"
+                 : i >= 5 ? "1,-1,100"
+                          : "1,0,255");
         assert_int_equal(oip(json, NULL, 0, &q, &why, &body), PD_OK);
         assert_int_equal(q.tensors[0].bytes, 3 * sizes[i]);
         pd_buf_init(&b, 0);
@@ -559,7 +629,10 @@ static void test_oip_every_datatype(void **state)
         api_oip_request_done(&q);
         free(body);
     }
-    assert_int_equal(oip("{\"inputs\":[{\"name\":\"x\",\"shape\":[2],\"datatype\":\"BYTES\",\"data\":[\"ab\",\"\"]}]}", NULL, 0, &q, &why, &body), PD_OK);
+    assert_int_equal(
+        oip("{\"inputs\":[{\"name\":\"x\",\"shape\":[2],\"datatype\":\"BYTES\",\"data\":[\"ab\",\"\"]}]}",
+            NULL, 0, &q, &why, &body),
+        PD_OK);
     assert_int_equal(q.tensors[0].bytes, 10);
     assert_memory_equal(q.tensors[0].data, "\2\0\0\0ab\0\0\0\0", 10);
     api_oip_request_done(&q);
@@ -600,20 +673,35 @@ static void test_oip_refuses_before_it_allocates(void **state)
         {IN("\"shape\":[1],\"datatype\":\"BF16\",\"data\":[1]"), 0, "only be sent as binary"},
         {IN("\"shape\":[1],\"datatype\":\"BYTES\",\"data\":[1]"), 0, "must be texts"},
         {IN("\"shape\":[1],\"datatype\":\"FP32\""), 0, "needs data"},
-        {IN("\"shape\":[1],\"datatype\":\"FP32\",\"parameters\":{\"binary_data_size\":4}"), 0, "without Inference-Header"},
+        {IN("\"shape\":[1],\"datatype\":\"FP32\",\"parameters\":{\"binary_data_size\":4}"), 0,
+         "without Inference-Header"},
         {IN("\"shape\":[1],\"datatype\":\"FP32\",\"parameters\":{\"binary_data_size\":4}"), 5, "5 follow"},
         {IN("\"shape\":[1],\"datatype\":\"FP32\",\"parameters\":{\"binary_data_size\":5}"), 5, "needs 4"},
         {IN("\"shape\":[2],\"datatype\":\"FP32\",\"parameters\":{\"binary_data_size\":4}"), 4, "needs 8"},
-        {IN("\"shape\":[1],\"datatype\":\"FP32\",\"data\":[1],\"parameters\":{\"binary_data_size\":4}"), 4, "both"},
-        {IN("\"shape\":[1],\"datatype\":\"FP32\",\"parameters\":{\"binary_data_size\":-4}"), 4, "number of bytes"},
-        {IN("\"shape\":[1],\"datatype\":\"BYTES\",\"parameters\":{\"binary_data_size\":4}"), 4, "do not add up"},
-        {IN("\"shape\":[1],\"datatype\":\"BOOL\",\"parameters\":{\"binary_data_size\":1}"), 1, "neither 0 nor 1"},
-        {IN("\"shape\":[1],\"datatype\":\"FP32\",\"data\":[1],\"parameters\":{\"x\":1}"), 0, "unknown parameter"},
-        {"{\"inputs\":[{\"name\":\"x\",\"shape\":[0],\"datatype\":\"FP32\",\"data\":[]},{\"name\":\"x\",\"shape\":[0],\"datatype\":\"FP32\",\"data\":[]}]}", 0, "twice"},
-        {"{\"inputs\":[{\"name\":\"x\",\"shape\":[0],\"datatype\":\"FP32\",\"data\":[]}],\"outputs\":3}", 0, "outputs"},
-        {"{\"inputs\":[{\"name\":\"x\",\"shape\":[0],\"datatype\":\"FP32\",\"data\":[]}],\"outputs\":[{\"name\":\"a\"},{\"name\":\"a\"}]}", 0, "twice"},
-        {"{\"inputs\":[{\"name\":\"x\",\"shape\":[0],\"datatype\":\"FP32\",\"data\":[]}],\"parameters\":{\"sequence_id\":1}}", 0, "unknown parameter"},
-        {"{\"inputs\":[{\"name\":\"x\",\"shape\":[0],\"datatype\":\"FP32\",\"data\":[]}],\"parameters\":{\"timeout\":0}}", 0, "timeout"},
+        {IN("\"shape\":[1],\"datatype\":\"FP32\",\"data\":[1],\"parameters\":{\"binary_data_size\":4}"), 4,
+         "both"},
+        {IN("\"shape\":[1],\"datatype\":\"FP32\",\"parameters\":{\"binary_data_size\":-4}"), 4,
+         "number of bytes"},
+        {IN("\"shape\":[1],\"datatype\":\"BYTES\",\"parameters\":{\"binary_data_size\":4}"), 4,
+         "do not add up"},
+        {IN("\"shape\":[1],\"datatype\":\"BOOL\",\"parameters\":{\"binary_data_size\":1}"), 1,
+         "neither 0 nor 1"},
+        {IN("\"shape\":[1],\"datatype\":\"FP32\",\"data\":[1],\"parameters\":{\"x\":1}"), 0,
+         "unknown parameter"},
+        {"{\"inputs\":[{\"name\":\"x\",\"shape\":[0],\"datatype\":\"FP32\",\"data\":[]},{\"name\":\"x\","
+         "\"shape\":[0],\"datatype\":\"FP32\",\"data\":[]}]}",
+         0, "twice"},
+        {"{\"inputs\":[{\"name\":\"x\",\"shape\":[0],\"datatype\":\"FP32\",\"data\":[]}],\"outputs\":3}", 0,
+         "outputs"},
+        {"{\"inputs\":[{\"name\":\"x\",\"shape\":[0],\"datatype\":\"FP32\",\"data\":[]}],\"outputs\":[{"
+         "\"name\":\"a\"},{\"name\":\"a\"}]}",
+         0, "twice"},
+        {"{\"inputs\":[{\"name\":\"x\",\"shape\":[0],\"datatype\":\"FP32\",\"data\":[]}],\"parameters\":{"
+         "\"sequence_id\":1}}",
+         0, "unknown parameter"},
+        {"{\"inputs\":[{\"name\":\"x\",\"shape\":[0],\"datatype\":\"FP32\",\"data\":[]}],\"parameters\":{"
+         "\"timeout\":0}}",
+         0, "timeout"},
     };
 #undef IN
 
@@ -624,7 +712,8 @@ static void test_oip_refuses_before_it_allocates(void **state)
         char *body, raw[16];
 
         memset(raw, 7, sizeof raw);
-        if (oip(cases[i].json, cases[i].raw ? raw : NULL, cases[i].raw, &q, &why, &body) == PD_OK || !strstr(why.text, cases[i].says))
+        if (oip(cases[i].json, cases[i].raw ? raw : NULL, cases[i].raw, &q, &why, &body) == PD_OK ||
+            !strstr(why.text, cases[i].says))
             fail_msg("case %zu: %s: %s", i, cases[i].json, why.text);
     }
     {
@@ -638,8 +727,9 @@ static void test_oip_refuses_before_it_allocates(void **state)
 static void test_oip_reply_selects_and_mixes(void **state)
 {
     static const float good[2] = {0.5f, 2}, bad[1] = {INFINITY};
-    struct wire_tensor t[2] = {{.name = "a", .dtype = "FP32", .rank = 1, .shape = {2}, .data = good, .bytes = 8},
-                               {.name = "b", .dtype = "FP32", .rank = 1, .shape = {1}, .data = bad, .bytes = 4}};
+    struct wire_tensor t[2] = {
+        {.name = "a", .dtype = "FP32", .rank = 1, .shape = {2}, .data = good, .bytes = 8},
+        {.name = "b", .dtype = "FP32", .rank = 1, .shape = {1}, .data = bad, .bytes = 4}};
     struct api_oip_request q;
     struct pd_why why;
     struct pd_buf b;
@@ -649,15 +739,19 @@ static void test_oip_reply_selects_and_mixes(void **state)
     (void)state;
     pd_buf_init(&b, 0);
     assert_int_equal(oip("{\"inputs\":[{\"name\":\"x\",\"shape\":[0],\"datatype\":\"FP32\",\"data\":[]}],"
-                         "\"parameters\":{\"binary_data_output\":true},\"outputs\":[{\"name\":\"b\"},{\"name\":\"a\",\"parameters\":{\"binary_data\":false}}]}",
+                         "\"parameters\":{\"binary_data_output\":true},\"outputs\":[{\"name\":\"b\"},{"
+                         "\"name\":\"a\",\"parameters\":{\"binary_data\":false}}]}",
                          NULL, 0, &q, &why, &body),
                      PD_OK);
     assert_int_equal(api_oip_reply(&q, "m", 3, t, 2, &b, &header, &why), PD_OK);
     assert_int_equal(header + 4, b.len);
     assert_memory_equal(b.data + header, bad, 4);
     b.data[header] = '\0';
-    assert_string_equal(b.data, "{\"model_name\":\"m\",\"model_version\":\"3\",\"outputs\":[{\"name\":\"b\",\"shape\":[1],\"datatype\":\"FP32\",\"parameters\":{"
-                                "\"binary_data_size\":4}},{\"name\":\"a\",\"shape\":[2],\"datatype\":\"FP32\",\"data\":[0.5,2]}]}");
+    assert_string_equal(
+        b.data,
+        "{\"model_name\":\"m\",\"model_version\":\"3\",\"outputs\":[{\"name\":\"b\",\"shape\":[1],"
+        "\"datatype\":\"FP32\",\"parameters\":{"
+        "\"binary_data_size\":4}},{\"name\":\"a\",\"shape\":[2],\"datatype\":\"FP32\",\"data\":[0.5,2]}]}");
     pd_buf_done(&b);
     /* JSON cannot carry an infinity. */
     q.outputs[0].binary = false;
@@ -694,7 +788,10 @@ static void test_completion_reads_all_prompt_forms(void **state)
     char param[64];
 
     (void)state;
-    assert_int_equal(completion("{\"model\":\"m\",\"prompt\":\"hi\",\"max_tokens\":5,\"seed\":7,\"stop\":\"x\",\"n\":2,\"top_p\":null,\"foo\":1}", &c, param, &why), PD_OK);
+    assert_int_equal(completion("{\"model\":\"m\",\"prompt\":\"hi\",\"max_tokens\":5,\"seed\":7,\"stop\":"
+                                "\"x\",\"n\":2,\"top_p\":null,\"foo\":1}",
+                                &c, param, &why),
+                     PD_OK);
     assert_int_equal(c.prompts, 1);
     assert_int_equal(c.n, 2);
     assert_non_null(strstr(c.warnings.data, "'foo'"));
@@ -718,7 +815,10 @@ static void test_completion_reads_all_prompt_forms(void **state)
     assert_true(c.prompt[0].tokens);
     assert_memory_equal(c.prompt_bytes.data, "\1\0\0\0\2\0\0\0\3\0\0\0", 12);
     api_completion_done(&c);
-    assert_int_equal(completion("{\"model\":\"m\",\"prompt\":[[1],[2,3]],\"stream\":true,\"stream_options\":{\"include_usage\":true}}", &c, param, &why), PD_OK);
+    assert_int_equal(completion("{\"model\":\"m\",\"prompt\":[[1],[2,3]],\"stream\":true,\"stream_options\":{"
+                                "\"include_usage\":true}}",
+                                &c, param, &why),
+                     PD_OK);
     assert_int_equal(c.prompts, 2);
     assert_int_equal(c.prompt[1].count, 2);
     assert_true(c.include_usage);
@@ -776,7 +876,8 @@ static void test_generate_refuses_unknown_parameters(void **state)
     struct api_completion c;
     struct pd_why why;
     char param[64];
-    json_t *root = json_loads("{\"text_input\":\"a\",\"max_tokens\":3,\"parameters\":{\"temperature\":0}}", 0, NULL);
+    json_t *root =
+        json_loads("{\"text_input\":\"a\",\"max_tokens\":3,\"parameters\":{\"temperature\":0}}", 0, NULL);
 
     (void)state;
     assert_int_equal(api_generate_parse(root, &c, param, &why), PD_OK);

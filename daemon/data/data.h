@@ -27,7 +27,8 @@ enum data_split_rule { DATA_SPLIT_GIVEN, DATA_SPLIT_FRACTION, DATA_SPLIT_COUNT }
 struct data_options {
     enum data_dataset dataset;
     /* mnist: a folder with the four IDX files (plain or .gz): {train,train10k}-images-idx3-ubyte,
-     * {train,..}-labels-idx1-ubyte, {t10k,t2k}-...; text: one file. "<root>/<relative>"; for digits_gen NULL. */
+     * {train,..}-labels-idx1-ubyte, {t10k,t2k}-...; text: one file. "<root>/<relative>"; for digits_gen NULL.
+     */
     const char *path;
     const struct data_root *roots;
     size_t root_count;
@@ -38,8 +39,8 @@ struct data_options {
     double train_share, val_share;
     int64_t train_count, val_count;
     uint64_t seed;
-    int32_t context;    /* text: tokens of a sequence */
-    int32_t shift;      /* images: pad_crop, 0 = none: pixels of zero pad and random shift in training */
+    int32_t context; /* text: tokens of a sequence */
+    int32_t shift;   /* images: pad_crop, 0 = none: pixels of zero pad and random shift in training */
 };
 
 struct data_info {
@@ -54,8 +55,8 @@ struct data_info {
 struct data_set;
 
 /* Opens and reads the data set. headers_only: sizes only, no sample can be drawn. */
-PD_NODISCARD enum pd_err data_open(const struct data_options *options, bool headers_only, struct data_set **ret,
-                                   struct pd_why *why);
+PD_NODISCARD enum pd_err data_open(const struct data_options *options, bool headers_only,
+                                   struct data_set **ret, struct pd_why *why);
 struct data_set *data_free(struct data_set *set);
 /* Borrowed until data_free. */
 const struct data_info *data_info(const struct data_set *set);
@@ -75,15 +76,16 @@ struct data_batch {
 /* Steps of one pass over the training part: whole batches only, the rest of an epoch is left out. */
 int64_t data_steps_per_epoch(const struct data_set *set, int32_t batch);
 
-/* A loader prepares batches in order on its own thread, two ahead. The set must outlive it. Training: batch k is
- * global step k, for ever, shuffled anew each epoch and augmented. Validation: the whole part once, in file
- * order, not augmented, the last batch padded. `first` is the first batch. */
+/* A loader prepares batches in order on its own thread, two ahead. The set must outlive it. Training: batch k
+ * is global step k, for ever, shuffled anew each epoch and augmented. Validation: the whole part once, in
+ * file order, not augmented, the last batch padded. `first` is the first batch. */
 struct data_loader;
 PD_NODISCARD enum pd_err data_loader_start(const struct data_set *set, enum data_split split, int32_t batch,
                                            uint64_t seed, int64_t first, struct data_loader **ret,
                                            struct pd_why *why);
 /* The next batch, borrowed until the next call; batch->used = 0 at the end of a validation pass. */
-PD_NODISCARD enum pd_err data_loader_next(struct data_loader *l, const struct data_batch **ret, struct pd_why *why);
+PD_NODISCARD enum pd_err data_loader_next(struct data_loader *l, const struct data_batch **ret,
+                                          struct pd_why *why);
 struct data_loader *data_loader_free(struct data_loader *l);
 
 /* The 28 x 28 picture of one generated digit, 0..9: a pure function of its arguments. */

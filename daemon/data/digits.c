@@ -27,6 +27,7 @@ struct way {
     struct stroke stroke[STROKES_MAX];
 };
 
+/* clang-format off */
 static const struct way ways[] = {
     {0, 1, {{false, 9, {{.55f, .02f}, {.25f, .10f}, {.10f, .45f}, {.22f, .88f}, {.52f, .98f}, {.82f, .80f},
                         {.90f, .42f}, {.74f, .08f}, {.50f, .03f}}}}},
@@ -73,6 +74,7 @@ static const struct way ways[] = {
                         {.78f, .20f}, {.72f, .10f}}},
             {false, 4, {{.80f, .14f}, {.82f, .48f}, {.66f, .86f}, {.30f, .98f}}}}},
 };
+/* clang-format on */
 #define WAYS (sizeof ways / sizeof ways[0])
 
 struct pen {
@@ -93,7 +95,8 @@ static float draw(struct pen *pen)
 
 static float along(float a, float b, float c, float d, float t)
 {
-    return .5f * (2 * b + (c - a) * t + (2 * a - 5 * b + 4 * c - d) * t * t + (3 * b - a - 3 * c + d) * t * t * t);
+    return .5f *
+           (2 * b + (c - a) * t + (2 * a - 5 * b + 4 * c - d) * t * t + (3 * b - a - 3 * c + d) * t * t * t);
 }
 
 static int flatten(const struct stroke *s, float segment[][4])

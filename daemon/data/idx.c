@@ -50,8 +50,9 @@ static enum pd_err open_idx(int dir, const char *const *stems, const char *what,
             }
             return PD_OK;
         }
-    return pd_fail(why, PD_ERR_NOT_FOUND, "data.path holds no %s file in IDX form (train-%s-idx%d-ubyte[.gz] or alike)",
-                   what, what, axes);
+    return pd_fail(why, PD_ERR_NOT_FOUND,
+                   "data.path holds no %s file in IDX form (train-%s-idx%d-ubyte[.gz] or alike)", what, what,
+                   axes);
 }
 
 static enum pd_err pull(gzFile f, const char *name, void *to, size_t len, struct pd_why *why)
@@ -110,7 +111,8 @@ static enum pd_err read_one(int dir, bool training, int axes, bool headers_only,
     if (err != PD_OK)
         goto out;
     if (head[0] || head[1] || head[2] != 8 || head[3] != axes) {
-        err = pd_fail(why, PD_ERR_CORRUPT, "'%s' does not begin like an IDX file of bytes with %d axes", name, axes);
+        err = pd_fail(why, PD_ERR_CORRUPT, "'%s' does not begin like an IDX file of bytes with %d axes", name,
+                      axes);
         goto out;
     }
     for (int i = 0; i < axes; i++) {

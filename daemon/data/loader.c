@@ -57,7 +57,8 @@ static void fill_image(struct data_loader *l, int64_t epoch, int64_t position, u
         }
 }
 
-static void fill_tokens(struct data_loader *l, int64_t epoch, uint32_t window, int32_t *tokens, int32_t *targets)
+static void fill_tokens(struct data_loader *l, int64_t epoch, uint32_t window, int32_t *tokens,
+                        int32_t *targets)
 {
     const struct data_set *set = l->set;
     int64_t context = set->info.context, last = set->info.tokens[l->split] - context - 1;
@@ -98,7 +99,8 @@ static void fill(struct data_loader *l, int64_t number, struct buffer *b)
         first = number * l->batch;
     }
     b->batch.epoch = epoch;
-    b->batch.used = (int32_t)(samples - first < l->batch ? (samples > first ? samples - first : 0) : l->batch);
+    b->batch.used =
+        (int32_t)(samples - first < l->batch ? (samples > first ? samples - first : 0) : l->batch);
     for (int32_t i = 0; i < l->batch; i++) {
         int64_t position = first + i;
         uint32_t sample;

@@ -27,9 +27,9 @@ static const struct {
     const char *name;
     uint8_t size;
 } dtypes[DATA_ST_DTYPE_COUNT] = {
-    [DATA_ST_F64] = {"F64", 8}, [DATA_ST_F32] = {"F32", 4}, [DATA_ST_F16] = {"F16", 2},
+    [DATA_ST_F64] = {"F64", 8},   [DATA_ST_F32] = {"F32", 4}, [DATA_ST_F16] = {"F16", 2},
     [DATA_ST_BF16] = {"BF16", 2}, [DATA_ST_I64] = {"I64", 8}, [DATA_ST_I32] = {"I32", 4},
-    [DATA_ST_I16] = {"I16", 2}, [DATA_ST_I8] = {"I8", 1}, [DATA_ST_U8] = {"U8", 1},
+    [DATA_ST_I16] = {"I16", 2},   [DATA_ST_I8] = {"I8", 1},   [DATA_ST_U8] = {"U8", 1},
     [DATA_ST_BOOL] = {"BOOL", 1},
 };
 
@@ -66,7 +66,8 @@ static enum pd_err read_tensor(const char *name, json_t *j, const uint8_t *base,
 
     if (!json_is_object(j) || !json_is_string(dtype) || !json_is_array(shape) || !json_is_array(offsets) ||
         json_object_size(j) != 3)
-        return pd_fail(why, PD_ERR_CORRUPT, "safetensors: '%.80s' needs exactly dtype, shape and data_offsets", name);
+        return pd_fail(why, PD_ERR_CORRUPT,
+                       "safetensors: '%.80s' needs exactly dtype, shape and data_offsets", name);
     memset(t, 0, sizeof *t);
     t->name = name;
     t->dtype = DATA_ST_DTYPE_COUNT;
@@ -77,14 +78,16 @@ static enum pd_err read_tensor(const char *name, json_t *j, const uint8_t *base,
         return pd_fail(why, PD_ERR_UNSUPPORTED, "safetensors: '%.80s' has the unknown type '%.20s'", name,
                        json_string_value(dtype));
     if (json_array_size(shape) > DATA_ST_RANK_LIMIT)
-        return pd_fail(why, PD_ERR_LIMIT, "safetensors: '%.80s' has more than %d axes", name, DATA_ST_RANK_LIMIT);
+        return pd_fail(why, PD_ERR_LIMIT, "safetensors: '%.80s' has more than %d axes", name,
+                       DATA_ST_RANK_LIMIT);
     t->rank = (int32_t)json_array_size(shape);
     t->count = 1;
     for (int32_t i = 0; i < t->rank; i++) {
         json_t *n = json_array_get(shape, (size_t)i);
 
         if (!json_is_integer(n) || json_integer_value(n) < 0)
-            return pd_fail(why, PD_ERR_CORRUPT, "safetensors: '%.80s' has an extent that is no whole number", name);
+            return pd_fail(why, PD_ERR_CORRUPT, "safetensors: '%.80s' has an extent that is no whole number",
+                           name);
         t->dim[i] = json_integer_value(n);
         if (__builtin_mul_overflow(t->count, (uint64_t)t->dim[i], &t->count))
             return pd_fail(why, PD_ERR_CORRUPT, "safetensors: '%.80s' has a shape that overflows", name);
@@ -99,8 +102,8 @@ static enum pd_err read_tensor(const char *name, json_t *j, const uint8_t *base,
     if (begin < 0 || end < begin || (uint64_t)end > room)
         return pd_fail(why, PD_ERR_CORRUPT, "safetensors: '%.80s' lies outside the file", name);
     if ((uint64_t)(end - begin) != t->bytes)
-        return pd_fail(why, PD_ERR_CORRUPT, "safetensors: '%.80s' has %llu bytes where its shape needs %llu", name,
-                       (unsigned long long)(end - begin), (unsigned long long)t->bytes);
+        return pd_fail(why, PD_ERR_CORRUPT, "safetensors: '%.80s' has %llu bytes where its shape needs %llu",
+                       name, (unsigned long long)(end - begin), (unsigned long long)t->bytes);
     t->data = base + begin;
     return PD_OK;
 }
@@ -147,7 +150,8 @@ static enum pd_err parse(struct data_st *st, struct pd_why *why)
         return pd_fail(why, PD_ERR_CORRUPT, "safetensors: header does not begin with '{'");
     st->header = json_loadb((const char *)st->bytes + 8, (size_t)header_len, JSON_REJECT_DUPLICATES, &error);
     if (!json_is_object(st->header))
-        return pd_fail(why, PD_ERR_CORRUPT, "safetensors: header: %.200s", st->header ? "not an object" : error.text);
+        return pd_fail(why, PD_ERR_CORRUPT, "safetensors: header: %.200s",
+                       st->header ? "not an object" : error.text);
     if (json_object_size(st->header) > DATA_ST_TENSOR_LIMIT)
         return pd_fail(why, PD_ERR_LIMIT, "safetensors: more than %d tensors", DATA_ST_TENSOR_LIMIT);
     base = st->bytes + 8 + header_len;
@@ -170,7 +174,8 @@ static enum pd_err parse(struct data_st *st, struct pd_why *why)
 
         if (t->data != base + at)
             return pd_fail(why, PD_ERR_CORRUPT, "safetensors: '%.80s' %s", t->name,
-                           (const uint8_t *)t->data < base + at ? "overlaps another tensor" : "leaves a hole before it");
+                           (const uint8_t *)t->data < base + at ? "overlaps another tensor"
+                                                                : "leaves a hole before it");
         at += t->bytes;
     }
     if (at != room)
@@ -414,8 +419,9 @@ static enum pd_err check_names(const struct data_st_tensor *tensors, size_t coun
     return err;
 }
 
-enum pd_err data_st_header(const struct data_st_tensor *tensors, size_t count, const struct data_st_meta_item *meta,
-                           size_t meta_count, struct pd_buf *ret_header, struct pd_why *why)
+enum pd_err data_st_header(const struct data_st_tensor *tensors, size_t count,
+                           const struct data_st_meta_item *meta, size_t meta_count, struct pd_buf *ret_header,
+                           struct pd_why *why)
 {
     struct pd_buf b;
     uint64_t at = 0;
@@ -452,7 +458,8 @@ enum pd_err data_st_header(const struct data_st_tensor *tensors, size_t count, c
         pd_buf_printf(&b, ":{\"dtype\":\"%s\",\"shape\":[", dtypes[t->dtype].name);
         for (int32_t k = 0; k < t->rank; k++)
             pd_buf_printf(&b, k ? ",%lld" : "%lld", (long long)t->dim[k]);
-        pd_buf_printf(&b, "],\"data_offsets\":[%llu,%llu]}", (unsigned long long)at, (unsigned long long)(at + n));
+        pd_buf_printf(&b, "],\"data_offsets\":[%llu,%llu]}", (unsigned long long)at,
+                      (unsigned long long)(at + n));
         at += n;
     }
     pd_buf_str(&b, "}");

@@ -15,8 +15,17 @@
 #define DATA_ST_RANK_LIMIT 8
 
 enum data_st_dtype {
-    DATA_ST_F64, DATA_ST_F32, DATA_ST_F16, DATA_ST_BF16, DATA_ST_I64, DATA_ST_I32, DATA_ST_I16, DATA_ST_I8,
-    DATA_ST_U8, DATA_ST_BOOL, DATA_ST_DTYPE_COUNT
+    DATA_ST_F64,
+    DATA_ST_F32,
+    DATA_ST_F16,
+    DATA_ST_BF16,
+    DATA_ST_I64,
+    DATA_ST_I32,
+    DATA_ST_I16,
+    DATA_ST_I8,
+    DATA_ST_U8,
+    DATA_ST_BOOL,
+    DATA_ST_DTYPE_COUNT
 };
 
 struct data_st_tensor {
@@ -32,7 +41,8 @@ struct data_st_tensor {
 struct data_st;
 
 /* Reads from memory, which must outlive the reader. */
-PD_NODISCARD enum pd_err data_st_parse(const void *bytes, size_t len, struct data_st **ret, struct pd_why *why);
+PD_NODISCARD enum pd_err data_st_parse(const void *bytes, size_t len, struct data_st **ret,
+                                       struct pd_why *why);
 /* Maps the file read-only. */
 PD_NODISCARD enum pd_err data_st_open(const char *path, struct data_st **ret, struct pd_why *why);
 struct data_st *data_st_free(struct data_st *st);

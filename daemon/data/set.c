@@ -177,7 +177,8 @@ static enum pd_err open_digits(struct data_set *set, const struct data_options *
             return pd_fail(why, PD_ERR_NOMEM, "no memory for the order of digits");
         for (int64_t i = 0; i < set->info.count[part]; i++) {
             set->labels[first + i] = (uint8_t)(i % 10);
-            data_digit_draw(o->seed, part ? DIGITS_VAL_FIRST + i : i, (int)(i % 10), set->pixels + (first + i) * 784);
+            data_digit_draw(o->seed, part ? DIGITS_VAL_FIRST + i : i, (int)(i % 10),
+                            set->pixels + (first + i) * 784);
             set->pick[part][i] = (uint32_t)(first + i);
         }
     }
@@ -208,15 +209,16 @@ static enum pd_err open_text(struct data_set *set, const struct data_options *o,
     given[1] = whole - given[0];
     err = divide(o, whole, given, set->info.tokens, why);
     if (err == PD_OK && set->info.tokens[0] + set->info.tokens[1] > whole)
-        err = pd_fail(why, PD_ERR_INVALID, "data.split asks for more bytes than the %lld of '%s'", (long long)whole,
-                      o->path);
+        err = pd_fail(why, PD_ERR_INVALID, "data.split asks for more bytes than the %lld of '%s'",
+                      (long long)whole, o->path);
     if (err != PD_OK)
         goto out;
     set->start[1] = (size_t)set->info.tokens[0];
     for (int i = 0; i < 2; i++) {
         set->info.count[i] = (set->info.tokens[i] - 1) / o->context;
         if (set->info.count[i] < 1) {
-            err = pd_fail(why, PD_ERR_INVALID, "data.split: the %s part of '%s' is shorter than data.context + 1",
+            err = pd_fail(why, PD_ERR_INVALID,
+                          "data.split: the %s part of '%s' is shorter than data.context + 1",
                           i ? "validation" : "training", o->path);
             goto out;
         }
@@ -249,7 +251,8 @@ out:
     return err;
 }
 
-enum pd_err data_open(const struct data_options *o, bool headers_only, struct data_set **ret, struct pd_why *why)
+enum pd_err data_open(const struct data_options *o, bool headers_only, struct data_set **ret,
+                      struct pd_why *why)
 {
     struct data_set *set = calloc(1, sizeof *set);
     enum pd_err err = PD_ERR_INTERNAL;

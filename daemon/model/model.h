@@ -1,13 +1,13 @@
 /* daemon/model/model.h: the networks, written on the graph builder.
  *
- * A model_spec is the shape of a network; a model adds the table of its parameters. From one model come several
- * graphs over the same parameters (bound by name, see pk_exec_bind): training (loss, gradients and optimiser in
- * one), evaluation, probe (norms of attention), inference for classifiers, prefill and decode for language
- * models. Names and layouts of parameters are those of timm (ViT) and Hugging Face GPT-2 (GPT): golden README 6.
- * Extensions: `<attention>.attn_scale` [1] or [heads], a learned scale; with scale_param log or softplus the
- * stored number is rho (`attn_scale_rho`), c = exp(rho) or log(1 + exp(rho)); scale_share global has one
- * `attn_scale` for the whole model. Mean pooling follows timm: no cls_token, pos_embed [1,n,D], the norm after
- * the mean is `fc_norm`. */
+ * A model_spec is the shape of a network; a model adds the table of its parameters. From one model come
+ * several graphs over the same parameters (bound by name, see pk_exec_bind): training (loss, gradients and
+ * optimiser in one), evaluation, probe (norms of attention), inference for classifiers, prefill and decode
+ * for language models. Names and layouts of parameters are those of timm (ViT) and Hugging Face GPT-2 (GPT):
+ * golden README 6. Extensions: `<attention>.attn_scale` [1] or [heads], a learned scale; with scale_param log
+ * or softplus the stored number is rho (`attn_scale_rho`), c = exp(rho) or log(1 + exp(rho)); scale_share
+ * global has one `attn_scale` for the whole model. Mean pooling follows timm: no cls_token, pos_embed
+ * [1,n,D], the norm after the mean is `fc_norm`. */
 #pragma once
 
 #include <stdbool.h>
@@ -55,15 +55,16 @@ struct model_spec {
     bool scale_decay;
     /* start */
     enum model_init init;
-    bool init_fused; /* Xavier: the fan of W_qkv counts its 3D outputs */
+    bool init_fused;       /* Xavier: the fan of W_qkv counts its 3D outputs */
     double init_logit_std; /* < 0: not asked for */
     enum pk_dtype dtype;   /* PK_F32; PK_F64 is the oracle */
 };
 
 /* Derives the spec from a resolved document and the sizes of the data. What this build cannot do is refused
  * with PD_ERR_UNSUPPORTED and the JSON pointer of the field. */
-PD_NODISCARD enum pd_err model_spec_from_config(const struct spec_config *config, const struct data_info *data,
-                                                struct model_spec *ret, struct pd_why *why);
+PD_NODISCARD enum pd_err model_spec_from_config(const struct spec_config *config,
+                                                const struct data_info *data, struct model_spec *ret,
+                                                struct pd_why *why);
 /* Checks ranges and divisibility. */
 PD_NODISCARD enum pd_err model_spec_check(const struct model_spec *spec, struct pd_why *why);
 
@@ -72,7 +73,8 @@ PD_NODISCARD enum pd_err model_spec_check(const struct model_spec *spec, struct 
 #define MODEL_META_ITEMS 40
 PD_NODISCARD enum pd_err model_spec_to_meta(const struct model_spec *spec, struct data_st_meta_item *items,
                                             size_t *ret_count, char **ret_text, struct pd_why *why);
-PD_NODISCARD enum pd_err model_spec_from_meta(const struct data_st *st, struct model_spec *ret, struct pd_why *why);
+PD_NODISCARD enum pd_err model_spec_from_meta(const struct data_st *st, struct model_spec *ret,
+                                              struct pd_why *why);
 
 enum model_role {
     MODEL_ROLE_LINEAR,   /* weight matrix */
@@ -80,7 +82,7 @@ enum model_role {
     MODEL_ROLE_QKV,      /* the fused W_Q | W_K | W_V */
     MODEL_ROLE_EMBED,    /* wte, wpe, pos_embed */
     MODEL_ROLE_CLS,
-    MODEL_ROLE_CONV,     /* patch embedding: weight and bias */
+    MODEL_ROLE_CONV, /* patch embedding: weight and bias */
     MODEL_ROLE_BIAS,
     MODEL_ROLE_GAIN,
     MODEL_ROLE_SCALE
@@ -92,7 +94,7 @@ struct model_param {
     enum model_role role;
     bool transposed; /* stored [out, in] (timm); else [in, out] */
     int64_t fan_in;
-    bool decay;      /* belongs to the decayed group */
+    bool decay; /* belongs to the decayed group */
     double lr_mult;
 };
 
@@ -106,15 +108,16 @@ size_t model_param_count(const struct model *m);
 const struct model_param *model_param(const struct model *m, size_t i);
 int64_t model_param_elements(const struct model *m); /* of all parameters */
 
-/* Start values of parameter i, dense, in host memory of the model's dtype: a pure function of seed and name. */
+/* Start values of parameter i, dense, in host memory of the model's dtype: a pure function of seed and name.
+ */
 PD_NODISCARD enum pd_err model_param_init(const struct model *m, size_t i, uint64_t seed, void *to,
                                           struct pd_why *why);
-/* Reads every parameter from a file: exact names, or Hugging Face names without `transformer.`; mask buffers, a
- * tied lm_head.weight and `optim.` tensors are ignored, `phi_scale` is taken for `attn_scale`; anything else
- * unknown or missing is an error. fn receives host memory of the model's dtype. */
+/* Reads every parameter from a file: exact names, or Hugging Face names without `transformer.`; mask buffers,
+ * a tied lm_head.weight and `optim.` tensors are ignored, `phi_scale` is taken for `attn_scale`; anything
+ * else unknown or missing is an error. fn receives host memory of the model's dtype. */
 PD_NODISCARD enum pd_err model_params_read(const struct model *m, const struct data_st *st,
-                                           enum pd_err (*fn)(void *user, size_t i, const void *data, size_t bytes,
-                                                             struct pd_why *why),
+                                           enum pd_err (*fn)(void *user, size_t i, const void *data,
+                                                             size_t bytes, struct pd_why *why),
                                            void *user, struct pd_why *why);
 
 /* ---- graphs; each returns a checked graph that the caller owns ---- */
@@ -132,12 +135,13 @@ struct model_train_options {
     double weight_decay;
 };
 
-/* Inputs: "input" (images f32 (B,C,H,W) or tokens I32 (B,T)), "target" I32 (B) or (B*T), "hyper" (4) as in op.h.
- * States: "m/<param>", for AdamW also "v/<param>". Outputs: "loss" (1) mean over counted targets, "count",
- * "correct", "grad_norm", "applied" (1: step taken; 0: loss or gradient not finite, nothing changed). Outputs are
- * f32, or f64 if the spec says so. grads = true: no optimiser, outputs "grad/<param>" and "logits" instead. */
-PD_NODISCARD enum pd_err model_graph_train(const struct model *m, const struct model_train_options *o, bool grads,
-                                           struct pk_graph **ret, struct pd_why *why);
+/* Inputs: "input" (images f32 (B,C,H,W) or tokens I32 (B,T)), "target" I32 (B) or (B*T), "hyper" (4) as in
+ * op.h. States: "m/<param>", for AdamW also "v/<param>". Outputs: "loss" (1) mean over counted targets,
+ * "count", "correct", "grad_norm", "applied" (1: step taken; 0: loss or gradient not finite, nothing
+ * changed). Outputs are f32, or f64 if the spec says so. grads = true: no optimiser, outputs "grad/<param>"
+ * and "logits" instead. */
+PD_NODISCARD enum pd_err model_graph_train(const struct model *m, const struct model_train_options *o,
+                                           bool grads, struct pk_graph **ret, struct pd_why *why);
 /* Inputs "input", "target"; outputs "loss_sum", "count", "correct" (1 each), "logits". */
 PD_NODISCARD enum pd_err model_graph_eval(const struct model *m, int32_t batch, int32_t context,
                                           struct pk_graph **ret, struct pd_why *why);
@@ -151,23 +155,25 @@ PD_NODISCARD enum pd_err model_graph_classify(const struct model *m, int32_t bat
 /* Language model with key/value cache: `count` new tokens per sequence (prefill: a bucket; decode: 1).
  * Inputs: "input" I32 (B, count); "pos" I32 (B, count): position of each token, 0..context-1; "position" I32
  * (B): of the first; "length" I32 (B): position + count; "pick" I32 (B): flat row b * count + i whose logits
- * are wanted. States "cache_k/<l>", "cache_v/<l>" (B, heads, cache, d), l from 0, shared by all buckets of the
- * same B and cache. Output "logits" (B, vocab).
- * A prompt shorter than its bucket is padded on the right with any valid id and position: what the padding
- * writes into the cache lies beyond the prompt, is seen by no real row, and is overwritten as decoding goes on.
- * position + count <= cache is the caller's duty (else the run fails with PD_ERR_INVALID). */
-PD_NODISCARD enum pd_err model_graph_decode(const struct model *m, int32_t batch, int32_t count, int32_t cache,
-                                            struct pk_graph **ret, struct pd_why *why);
+ * are wanted. States "cache_k/<l>", "cache_v/<l>" (B, heads, cache, d), l from 0, shared by all buckets of
+ * the same B and cache. Output "logits" (B, vocab). A prompt shorter than its bucket is padded on the right
+ * with any valid id and position: what the padding writes into the cache lies beyond the prompt, is seen by
+ * no real row, and is overwritten as decoding goes on. position + count <= cache is the caller's duty (else
+ * the run fails with PD_ERR_INVALID). */
+PD_NODISCARD enum pd_err model_graph_decode(const struct model *m, int32_t batch, int32_t count,
+                                            int32_t cache, struct pk_graph **ret, struct pd_why *why);
 
 /* ---- parameters in back-end memory ---- */
 
 /* Memory for every parameter, allocated from the back end and zeroed; bound to execs by name. */
 struct model_store;
 PD_NODISCARD enum pd_err model_store_new(const struct model *m, const struct pk_backend_api *api,
-                                         struct pk_backend *backend, struct model_store **ret, struct pd_why *why);
+                                         struct pk_backend *backend, struct model_store **ret,
+                                         struct pd_why *why);
 struct model_store *model_store_free(struct model_store *s);
 PD_NODISCARD enum pd_err model_store_init(struct model_store *s, uint64_t seed, struct pd_why *why);
-PD_NODISCARD enum pd_err model_store_read(struct model_store *s, const struct data_st *st, struct pd_why *why);
+PD_NODISCARD enum pd_err model_store_read(struct model_store *s, const struct data_st *st,
+                                          struct pd_why *why);
 /* Binds the parameters that this exec's graph has. */
 PD_NODISCARD enum pd_err model_store_bind(const struct model_store *s, struct pk_exec *exec,
                                           const struct pk_graph *graph, struct pd_why *why);

@@ -10,9 +10,9 @@ struct net {
     struct pk_graph *g;
     const struct model *m;
     struct pk_val *param;
-    bool failed;                       /* memory ran out while writing */
-    int64_t batch, tokens;             /* B; N of attention's queries */
-    struct pk_attention_stats *stats;  /* per layer if asked for */
+    bool failed;                      /* memory ran out while writing */
+    int64_t batch, tokens;            /* B; N of attention's queries */
+    struct pk_attention_stats *stats; /* per layer if asked for */
     /* decoding */
     bool decode;
     int64_t cache;
@@ -75,11 +75,13 @@ static struct pk_val learned_scale(struct net *n, const char *attention)
     return rho;
 }
 
-static struct pk_val attention(struct net *n, struct pk_val h, int layer, const char *qkv_name, const char *name)
+static struct pk_val attention(struct net *n, struct pk_val h, int layer, const char *qkv_name,
+                               const char *name)
 {
     const struct model_spec *s = &n->m->spec;
     int64_t heads = s->heads, d = s->width / heads;
-    struct pk_val qkv = pk_reshape(n->g, linear(n, h, qkv_name), PK_SHAPE(n->batch, n->tokens, 3, heads, d)), y;
+    struct pk_val qkv = pk_reshape(n->g, linear(n, h, qkv_name), PK_SHAPE(n->batch, n->tokens, 3, heads, d)),
+                  y;
     struct pk_attention_spec spec = {
         .phi = s->phi,
         .degree = s->degree,
@@ -179,7 +181,8 @@ static struct pk_val gpt(struct net *n, struct pk_val tokens, struct pk_val posi
     if (s->pos) {
         struct pk_val wpe = param(n, "transformer.wpe.weight");
 
-        x = pk_add(n->g, x, positions.id ? pk_gather(n->g, wpe, positions) : pk_slice(n->g, wpe, 0, 0, n->tokens));
+        x = pk_add(n->g, x,
+                   positions.id ? pk_gather(n->g, wpe, positions) : pk_slice(n->g, wpe, 0, 0, n->tokens));
     }
     for (int i = 0; i < s->depth; i++)
         x = block(n, x, i);
@@ -193,12 +196,14 @@ static struct pk_val tied_head(struct net *n, struct pk_val x)
     return pk_linear(n->g, x, param(n, "transformer.wte.weight"), true, PK_NONE);
 }
 
-static enum pd_err begin(struct net *n, const struct model *m, int32_t batch, int32_t tokens, struct pd_why *why)
+static enum pd_err begin(struct net *n, const struct model *m, int32_t batch, int32_t tokens,
+                         struct pd_why *why)
 {
     memset(n, 0, sizeof *n);
     if (batch < 1 || (m->spec.arch == MODEL_GPT && (tokens < 1 || tokens > m->spec.context)))
-        return pd_fail(why, PD_ERR_INVALID, "a graph for %d sequences of %d tokens, the model has %d positions", batch,
-                       tokens, m->spec.context);
+        return pd_fail(why, PD_ERR_INVALID,
+                       "a graph for %d sequences of %d tokens, the model has %d positions", batch, tokens,
+                       m->spec.context);
     n->m = m;
     n->batch = batch;
     n->tokens = tokens;
@@ -215,7 +220,8 @@ static enum pd_err begin(struct net *n, const struct model *m, int32_t batch, in
 /* Checks the graph and hands it over, or frees it. */
 static enum pd_err finish(struct net *n, struct pk_graph **ret, struct pd_why *why)
 {
-    enum pd_err err = n->failed ? pd_fail(why, PD_ERR_NOMEM, "no memory for a graph") : pk_graph_check(n->g, why);
+    enum pd_err err =
+        n->failed ? pd_fail(why, PD_ERR_NOMEM, "no memory for a graph") : pk_graph_check(n->g, why);
 
     free(n->param);
     free(n->stats);
@@ -254,7 +260,8 @@ static struct pk_loss loss_of(struct net *n, struct pk_val logits, double smooth
     return pk_cross_entropy(n->g, logits, pk_input(n->g, "target", PK_I32, PK_SHAPE(rows)), smoothing, -100);
 }
 
-static void optimise(struct net *n, const struct model_train_options *o, struct pk_val loss, const struct pk_val *grad)
+static void optimise(struct net *n, const struct model_train_options *o, struct pk_val loss,
+                     const struct pk_val *grad)
 {
     struct model_optim_item *item = calloc(n->m->count, sizeof *item);
 
@@ -362,7 +369,8 @@ enum pd_err model_graph_probe(const struct model *m, int32_t batch, int32_t cont
     return finish(&n, ret, why);
 }
 
-enum pd_err model_graph_classify(const struct model *m, int32_t batch, struct pk_graph **ret, struct pd_why *why)
+enum pd_err model_graph_classify(const struct model *m, int32_t batch, struct pk_graph **ret,
+                                 struct pd_why *why)
 {
     struct net n;
     enum pd_err err;

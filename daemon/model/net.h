@@ -26,7 +26,7 @@ struct model_optim_item {
     double lr_mult;
 };
 
-/* Emits clipping and one update per item, with the inputs, states and outputs that model_graph_train names. loss
- * PK_NONE: the gate looks at the gradient alone. */
+/* Emits clipping and one update per item, with the inputs, states and outputs that model_graph_train names.
+ * loss PK_NONE: the gate looks at the gradient alone. */
 void model_emit_optimiser(struct pk_graph *g, const struct model_train_options *o, struct pk_val loss,
                           const struct model_optim_item *item, size_t count);

@@ -11,9 +11,10 @@
 #include "daemon/data/safetensors.h"
 #include "daemon/model/net.h"
 
-static void add(struct model *m, enum model_role role, struct pk_shape shape, int64_t fan_in, const char *fmt, ...)
-    PD_PRINTF(5, 6);
-static void add(struct model *m, enum model_role role, struct pk_shape shape, int64_t fan_in, const char *fmt, ...)
+static void add(struct model *m, enum model_role role, struct pk_shape shape, int64_t fan_in, const char *fmt,
+                ...) PD_PRINTF(5, 6);
+static void add(struct model *m, enum model_role role, struct pk_shape shape, int64_t fan_in, const char *fmt,
+                ...)
 {
     struct model_param *p = &m->param[m->count];
     va_list args;
@@ -29,7 +30,8 @@ static void add(struct model *m, enum model_role role, struct pk_shape shape, in
     p->transposed = m->spec.arch == MODEL_VIT;
     p->lr_mult = 1;
     /* timm: no decay for rank <= 1, cls_token, pos_embed; nanoGPT: decay for rank >= 2, embeddings too. */
-    p->decay = shape.rank >= 2 && (m->spec.arch == MODEL_GPT || (role != MODEL_ROLE_CLS && role != MODEL_ROLE_EMBED));
+    p->decay = shape.rank >= 2 &&
+               (m->spec.arch == MODEL_GPT || (role != MODEL_ROLE_CLS && role != MODEL_ROLE_EMBED));
     if (role == MODEL_ROLE_SCALE) {
         p->lr_mult = m->spec.scale_lr_mult;
         p->decay = m->spec.scale_decay;
@@ -66,7 +68,8 @@ static void add_blocks(struct model *m)
     int64_t d = s->width, hidden = s->mlp_width;
     char name[64];
 
-#define NAMED(timm, hf) (snprintf(name, sizeof name, vit ? "blocks.%d." timm : "transformer.h.%d." hf, i), name)
+#define NAMED(timm, hf)                                                                                      \
+    (snprintf(name, sizeof name, vit ? "blocks.%d." timm : "transformer.h.%d." hf, i), name)
     for (int i = 0; i < s->depth; i++) {
         add_norm(m, NAMED("norm1", "ln_1"));
         add_linear(m, MODEL_ROLE_QKV, NAMED("attn.qkv", "attn.c_attn"), d, 3 * d);
@@ -94,7 +97,8 @@ static void add_all(struct model *m)
             add(m, MODEL_ROLE_CLS, PK_SHAPE(1, 1, d), 0, "cls_token");
         if (s->pos)
             add(m, MODEL_ROLE_EMBED, PK_SHAPE(1, model_patches(s) + cls, d), 0, "pos_embed");
-        add(m, MODEL_ROLE_CONV, PK_SHAPE(d, s->channels, s->patch_h, s->patch_w), fan, "patch_embed.proj.weight");
+        add(m, MODEL_ROLE_CONV, PK_SHAPE(d, s->channels, s->patch_h, s->patch_w), fan,
+            "patch_embed.proj.weight");
         if (s->bias)
             add(m, MODEL_ROLE_CONV, PK_SHAPE(d), fan, "patch_embed.proj.bias");
     } else {
@@ -106,7 +110,9 @@ static void add_all(struct model *m)
         add(m, MODEL_ROLE_SCALE, PK_SHAPE(1), 0, "%s", model_scale_name(s));
     add_blocks(m);
     if (s->final_norm)
-        add_norm(m, s->arch == MODEL_GPT ? "transformer.ln_f" : s->pool == MODEL_POOL_CLS ? "norm" : "fc_norm");
+        add_norm(m, s->arch == MODEL_GPT        ? "transformer.ln_f"
+                    : s->pool == MODEL_POOL_CLS ? "norm"
+                                                : "fc_norm");
     if (s->arch == MODEL_VIT)
         add_linear(m, MODEL_ROLE_LINEAR, "head", d, s->classes);
 }
@@ -312,7 +318,8 @@ static size_t find_param(const struct model *m, const char *name)
     snprintf(full, sizeof full, "%s", name);
     tail = strstr(full, "phi_scale");
     if (tail) {
-        snprintf(other, sizeof other, "%.*sattn_scale%s", (int)(tail - full), full, tail + strlen("phi_scale"));
+        snprintf(other, sizeof other, "%.*sattn_scale%s", (int)(tail - full), full,
+                 tail + strlen("phi_scale"));
         snprintf(full, sizeof full, "%.159s", other);
     }
     for (size_t i = 0; i < m->count; i++) {
@@ -329,7 +336,8 @@ static bool ignored(const struct model *m, const char *name)
     if (!strncmp(name, "optim.", 6))
         return true;
     return m->spec.arch == MODEL_GPT &&
-           (has_suffix(name, ".attn.bias") || has_suffix(name, ".attn.masked_bias") || !strcmp(name, "lm_head.weight"));
+           (has_suffix(name, ".attn.bias") || has_suffix(name, ".attn.masked_bias") ||
+            !strcmp(name, "lm_head.weight"));
 }
 
 enum pd_err model_params_read(const struct model *m, const struct data_st *st,

@@ -53,8 +53,8 @@ static enum pd_err check_supported(const struct spec_config *c, struct pd_why *w
     return PD_OK;
 }
 
-enum pd_err model_spec_from_config(const struct spec_config *c, const struct data_info *data, struct model_spec *ret,
-                                   struct pd_why *why)
+enum pd_err model_spec_from_config(const struct spec_config *c, const struct data_info *data,
+                                   struct model_spec *ret, struct pd_why *why)
 {
     struct model_spec s = {0};
     enum pd_err err = check_supported(c, why);
@@ -67,8 +67,8 @@ enum pd_err model_spec_from_config(const struct spec_config *c, const struct dat
         return pd_fail(why, PD_ERR_LIMIT, "/model: an extent beyond 2^31");
     s.arch = c->model.arch == SPEC_ARCH_GPT ? MODEL_GPT : MODEL_VIT;
     if ((s.arch == MODEL_GPT) != (data->kind == DATA_TOKENS))
-        return pd_fail(why, PD_ERR_INVALID, "/data/dataset: a %s cannot read %s", s.arch == MODEL_GPT ? "gpt" : "vit",
-                       data->kind == DATA_TOKENS ? "text" : "images");
+        return pd_fail(why, PD_ERR_INVALID, "/data/dataset: a %s cannot read %s",
+                       s.arch == MODEL_GPT ? "gpt" : "vit", data->kind == DATA_TOKENS ? "text" : "images");
     s.width = (int32_t)c->model.width;
     s.depth = (int32_t)c->model.depth;
     s.heads = (int32_t)c->model.heads;
@@ -86,10 +86,12 @@ enum pd_err model_spec_from_config(const struct spec_config *c, const struct dat
         s.image_h = data->height;
         s.image_w = data->width;
         s.classes = data->classes;
-        if (c->data.image_size[0] && (c->data.image_size[0] != s.image_h || c->data.image_size[1] != s.image_w))
-            return pd_fail(why, PD_ERR_UNSUPPORTED,
-                           "/data/image_size: the images are %d x %d; resizing is not available in this build",
-                           s.image_h, s.image_w);
+        if (c->data.image_size[0] &&
+            (c->data.image_size[0] != s.image_h || c->data.image_size[1] != s.image_w))
+            return pd_fail(
+                why, PD_ERR_UNSUPPORTED,
+                "/data/image_size: the images are %d x %d; resizing is not available in this build",
+                s.image_h, s.image_w);
         s.patch_h = (int32_t)c->model.patch[0];
         s.patch_w = (int32_t)c->model.patch[1];
         s.pool = c->model.pool == SPEC_POOL_CLS ? MODEL_POOL_CLS : MODEL_POOL_MEAN;
@@ -132,8 +134,8 @@ enum pd_err model_spec_from_config(const struct spec_config *c, const struct dat
     return err;
 }
 
-_Static_assert((int)SPEC_SCALE_LEARNED == (int)MODEL_SCALE_LEARNED && (int)SPEC_SCALE_K == (int)MODEL_SCALE_K &&
-                   (int)SPEC_SCALE_FIXED == (int)MODEL_SCALE_FIXED,
+_Static_assert((int)SPEC_SCALE_LEARNED == (int)MODEL_SCALE_LEARNED &&
+                   (int)SPEC_SCALE_K == (int)MODEL_SCALE_K && (int)SPEC_SCALE_FIXED == (int)MODEL_SCALE_FIXED,
                "the two enumerations go together");
 _Static_assert((int)SPEC_SCALE_SHARE_GLOBAL == (int)MODEL_SHARE_GLOBAL &&
                    (int)SPEC_SCALE_PARAM_SOFTPLUS == (int)MODEL_PARAM_SOFTPLUS &&
@@ -144,10 +146,11 @@ enum pd_err model_spec_check(const struct model_spec *s, struct pd_why *why)
 {
     if (s->width < 1 || s->width > 65536 || s->depth < 1 || s->depth > 1024 || s->mlp_width < 1 ||
         s->mlp_width > 1048576)
-        return pd_fail(why, PD_ERR_INVALID, "/model: width %d, depth %d or hidden width %d out of range", s->width,
-                       s->depth, s->mlp_width);
+        return pd_fail(why, PD_ERR_INVALID, "/model: width %d, depth %d or hidden width %d out of range",
+                       s->width, s->depth, s->mlp_width);
     if (s->heads < 1 || s->width % s->heads)
-        return pd_fail(why, PD_ERR_INVALID, "/model/heads: %d does not divide the width %d", s->heads, s->width);
+        return pd_fail(why, PD_ERR_INVALID, "/model/heads: %d does not divide the width %d", s->heads,
+                       s->width);
     if (!(s->norm_eps > 0))
         return pd_fail(why, PD_ERR_INVALID, "/norm/eps must be positive");
     if (s->arch == MODEL_VIT) {
@@ -163,8 +166,8 @@ enum pd_err model_spec_check(const struct model_spec *s, struct pd_why *why)
     }
     if (s->phi == PK_PHI_POLY && (s->degree < 1 || s->degree > 8))
         return pd_fail(why, PD_ERR_INVALID, "/attention/degree must be 1 to 8");
-    if (!isfinite(s->scale_value) || (s->scale == MODEL_SCALE_LEARNED && s->scale_param != MODEL_PARAM_DIRECT &&
-                                      s->scale_value <= 0))
+    if (!isfinite(s->scale_value) ||
+        (s->scale == MODEL_SCALE_LEARNED && s->scale_param != MODEL_PARAM_DIRECT && s->scale_value <= 0))
         return pd_fail(why, PD_ERR_INVALID, "/attention/scale: %g is no start for it", s->scale_value);
     if (s->dtype != PK_F32 && s->dtype != PK_F64)
         return pd_fail(why, PD_ERR_UNSUPPORTED, "/train/precision: parameters are f32 or f64");
@@ -179,6 +182,7 @@ static const struct {
     enum kind kind;
     size_t at;
 } fields[] = {
+/* clang-format off */
 #define F(name, kind) {"polyd.model." #name, kind, offsetof(struct model_spec, name)}
     F(arch, INT),          F(width, INT),       F(depth, INT),         F(heads, INT),
     F(mlp_width, INT),     F(gelu_tanh, BOOL),  F(bias, BOOL),         F(final_norm, BOOL),
@@ -190,13 +194,14 @@ static const struct {
     F(scale_decay, BOOL),  F(init, INT),        F(init_fused, BOOL),   F(init_logit_std, NUM),
     F(dtype, INT),
 #undef F
+    /* clang-format on */
 };
 #define FIELDS (sizeof fields / sizeof fields[0])
 _Static_assert(FIELDS <= MODEL_META_ITEMS, "room for the metadata");
 _Static_assert(sizeof(enum model_arch) == sizeof(int32_t), "enumerations are read as INT");
 
-enum pd_err model_spec_to_meta(const struct model_spec *spec, struct data_st_meta_item *items, size_t *ret_count,
-                               char **ret_text, struct pd_why *why)
+enum pd_err model_spec_to_meta(const struct model_spec *spec, struct data_st_meta_item *items,
+                               size_t *ret_count, char **ret_text, struct pd_why *why)
 {
     char *text = malloc(FIELDS * 32);
 
@@ -229,9 +234,12 @@ enum pd_err model_spec_from_meta(const struct data_st *st, struct model_spec *re
     static const struct {
         const char *key;
         long top;
-    } tops[] = {{"polyd.model.arch", MODEL_GPT},          {"polyd.model.pool", MODEL_POOL_MEAN},
-                {"polyd.model.phi", PK_PHI_RELU},         {"polyd.model.scale", MODEL_SCALE_LEARNED},
-                {"polyd.model.share", MODEL_SHARE_GLOBAL}, {"polyd.model.scale_param", MODEL_PARAM_SOFTPLUS},
+    } tops[] = {{"polyd.model.arch", MODEL_GPT},
+                {"polyd.model.pool", MODEL_POOL_MEAN},
+                {"polyd.model.phi", PK_PHI_RELU},
+                {"polyd.model.scale", MODEL_SCALE_LEARNED},
+                {"polyd.model.share", MODEL_SHARE_GLOBAL},
+                {"polyd.model.scale_param", MODEL_PARAM_SOFTPLUS},
                 {"polyd.model.init", MODEL_INIT_TRUNC_XAVIER}};
     struct model_spec s = {0};
     enum pd_err err;

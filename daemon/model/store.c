@@ -17,8 +17,8 @@ static size_t bytes_of(const struct model_store *s, size_t i)
     return (size_t)pk_shape_count(&s->m->param[i].shape) * pk_dtype_size(s->m->spec.dtype);
 }
 
-enum pd_err model_store_new(const struct model *m, const struct pk_backend_api *api, struct pk_backend *backend,
-                            struct model_store **ret, struct pd_why *why)
+enum pd_err model_store_new(const struct model *m, const struct pk_backend_api *api,
+                            struct pk_backend *backend, struct model_store **ret, struct pd_why *why)
 {
     struct model_store *s = calloc(1, sizeof *s);
     void *zero = NULL;
@@ -38,7 +38,8 @@ enum pd_err model_store_new(const struct model *m, const struct pk_backend_api *
         s->data[i] = api->alloc(backend, bytes_of(s, i));
         zero = calloc(1, bytes_of(s, i));
         if (!s->data[i] || !zero)
-            err = pd_fail(why, PD_ERR_NOMEM, "no memory for '%s' (%zu bytes)", m->param[i].name, bytes_of(s, i));
+            err = pd_fail(why, PD_ERR_NOMEM, "no memory for '%s' (%zu bytes)", m->param[i].name,
+                          bytes_of(s, i));
         else
             err = api->upload(backend, s->data[i], zero, bytes_of(s, i), why);
         free(zero);

@@ -1,7 +1,7 @@
 /* daemon/train/checkpoint.c: see checkpoint.h.
  *
- * The digest stands in front of what it covers, so tensors are read twice: once to hash, once to write. Hashing
- * is fast beside a disk that must flush. */
+ * The digest stands in front of what it covers, so tensors are read twice: once to hash, once to write.
+ * Hashing is fast beside a disk that must flush. */
 #include "daemon/train/checkpoint.h"
 
 #include <ctype.h>
@@ -47,14 +47,15 @@ struct state_text {
     char value[12][40];
 };
 
-static const char *const state_keys[] = {"polyd.step",       "polyd.applied",    "polyd.nonfinite",
-                                         "polyd.consecutive", "polyd.eval_due",   "polyd.best_step",
-                                         "polyd.loss_train", "polyd.loss_val",   "polyd.metric_val",
-                                         "polyd.best_value", "polyd.score"};
+static const char *const state_keys[] = {"polyd.step",        "polyd.applied",  "polyd.nonfinite",
+                                         "polyd.consecutive", "polyd.eval_due", "polyd.best_step",
+                                         "polyd.loss_train",  "polyd.loss_val", "polyd.metric_val",
+                                         "polyd.best_value",  "polyd.score"};
 #define STATE_KEYS (sizeof state_keys / sizeof state_keys[0])
 #define STATE_INTS 6
 
-static void state_to_meta(const struct train_state *s, struct state_text *text, struct data_st_meta_item *items)
+static void state_to_meta(const struct train_state *s, struct state_text *text,
+                          struct data_st_meta_item *items)
 {
     const int64_t ints[] = {s->step, s->applied, s->nonfinite, s->consecutive, s->eval_due, s->best_step};
     const double numbers[] = {s->loss_train, s->loss_val, s->metric_val, s->best_value, s->score};
@@ -115,11 +116,10 @@ static enum pd_err put(struct sink *s, const void *bytes, size_t len, struct pd_
     return s->fd < 0 ? PD_OK : pd_file_write_all(s->fd, bytes, len, why);
 }
 
-static enum pd_err put_all(struct sink *s, const struct pd_buf *header, const struct train_tensor *tensors,
-                           size_t count,
-                           enum pd_err (*get)(void *user, void *to, const void *memory, size_t bytes,
-                                              struct pd_why *why),
-                           void *user, void *host, struct pd_why *why)
+static enum pd_err
+put_all(struct sink *s, const struct pd_buf *header, const struct train_tensor *tensors, size_t count,
+        enum pd_err (*get)(void *user, void *to, const void *memory, size_t bytes, struct pd_why *why),
+        void *user, void *host, struct pd_why *why)
 {
     enum pd_err err;
 
@@ -134,9 +134,9 @@ static enum pd_err put_all(struct sink *s, const struct pd_buf *header, const st
     return err;
 }
 
-static enum pd_err build_header(const struct train_tensor *tensors, size_t count, const struct train_state *state,
-                                const struct data_st_meta_item *meta, size_t meta_count, struct pd_buf *header,
-                                struct pd_why *why)
+static enum pd_err build_header(const struct train_tensor *tensors, size_t count,
+                                const struct train_state *state, const struct data_st_meta_item *meta,
+                                size_t meta_count, struct pd_buf *header, struct pd_why *why)
 {
     struct data_st_meta_item items[META_MAX];
     struct data_st_tensor *st;

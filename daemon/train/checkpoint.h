@@ -2,8 +2,8 @@
  *
  * A safetensors file: the parameters under their names, the optimiser's states as `optim.m.<name>` and
  * `optim.v.<name>`, everything else (step, counts, best value, the network's shape) as metadata. The metadata
- * `polyd.sha256` is the digest of the whole file with its own 64 digits read as zeros, so a file proves itself.
- * Order of samples and random choices are functions of seed and step: the step is the cursor. */
+ * `polyd.sha256` is the digest of the whole file with its own 64 digits read as zeros, so a file proves
+ * itself. Order of samples and random choices are functions of seed and step: the step is the cursor. */
 #pragma once
 
 #include <stdbool.h>
@@ -38,16 +38,16 @@ struct train_file_info {
 
 /* Writes `path` atomically: temporary file beside it, fsync, rename, fsync of the directory. On failure no
  * temporary file is left and an existing `path` is untouched. PD_ERR_FULL: no space. */
-PD_NODISCARD enum pd_err train_checkpoint_write(const char *path, const struct train_tensor *tensors, size_t count,
-                                                const struct train_state *state,
+PD_NODISCARD enum pd_err train_checkpoint_write(const char *path, const struct train_tensor *tensors,
+                                                size_t count, const struct train_state *state,
                                                 const struct data_st_meta_item *meta, size_t meta_count,
                                                 enum pd_err (*get)(void *user, void *to, const void *memory,
                                                                    size_t bytes, struct pd_why *why),
                                                 void *user, struct train_file_info *ret, struct pd_why *why);
 
 /* Opens and checks: format, digest, state. PD_ERR_CORRUPT names what is wrong. The caller owns *ret. */
-PD_NODISCARD enum pd_err train_checkpoint_open(const char *path, struct data_st **ret, struct train_state *ret_state,
-                                               struct pd_why *why);
+PD_NODISCARD enum pd_err train_checkpoint_open(const char *path, struct data_st **ret,
+                                               struct train_state *ret_state, struct pd_why *why);
 
 /* "step-000000001500.safetensors"; NULL-terminated into out. */
 #define TRAIN_CHECKPOINT_NAME_SIZE 48

@@ -46,7 +46,8 @@ enum pd_err train_plan(struct spec_config *config, const struct data_root *roots
         inputs += report[i].bytes[PK_CAT_INPUTS];
         arenas += report[i].arena_bytes;
     }
-    saved = report[0].bytes[PK_CAT_WEIGHTS] + report[0].bytes[PK_CAT_MOMENT1] + report[0].bytes[PK_CAT_MOMENT2];
+    saved =
+        report[0].bytes[PK_CAT_WEIGHTS] + report[0].bytes[PK_CAT_MOMENT1] + report[0].bytes[PK_CAT_MOMENT2];
     total = saved + inputs + arenas;
     pd_buf_str(ret_json, "{\"bytes\":{");
     for (int c = 0; c < PK_CAT_COUNT; c++)

@@ -1,8 +1,8 @@
 /* daemon/train/run.c: the loop.
  *
- * Between two steps lies a boundary, and everything happens there in one order: points of the step, evaluation,
- * probe, checkpoint, stop. A checkpoint holds the state at a boundary, so a run that goes on from it meets the
- * same steps, evaluations and probes as one that never stopped. */
+ * Between two steps lies a boundary, and everything happens there in one order: points of the step,
+ * evaluation, probe, checkpoint, stop. A checkpoint holds the state at a boundary, so a run that goes on from
+ * it meets the same steps, evaluations and probes as one that never stopped. */
 #include <dirent.h>
 #include <errno.h>
 #include <math.h>
@@ -17,13 +17,14 @@
 #include "kernels/base/file.h"
 
 #define POINTS_MAX 1000
-#define POINTS_FLUSH 900          /* leaves room for one boundary's smaller groups */
-#define FLUSH_US 500000           /* points are at most this old when they leave */
-#define LOG_US 5000000            /* a line in the log at least this often */
-#define CHECKPOINTS_MAX 256       /* files kept account of in the run's directory */
+#define POINTS_FLUSH 900    /* leaves room for one boundary's smaller groups */
+#define FLUSH_US 500000     /* points are at most this old when they leave */
+#define LOG_US 5000000      /* a line in the log at least this often */
+#define CHECKPOINTS_MAX 256 /* files kept account of in the run's directory */
 #define STATS 5
 
-static const char *const stat_keys[STATS] = {"attn/fro", "attn/jac_fro", "attn/jac_q_fro", "logit/std", "logit/max"};
+static const char *const stat_keys[STATS] = {"attn/fro", "attn/jac_fro", "attn/jac_q_fro", "logit/std",
+                                             "logit/max"};
 static const char *const stat_outputs[STATS] = {"fro", "jac_fro", "jac_q_fro", "logit_std", "logit_max"};
 enum { STAT_LOGIT_MAX = 4 };
 
@@ -109,8 +110,8 @@ static void push(struct run *r, const char *key, double value)
             r->host->metrics(r->host->user, r->points, r->point_count);
         r->point_count = 0;
     }
-    r->points[r->point_count++] =
-        (struct train_point){.key = key, .step = r->state.step, .wall_us = pd_clock_wall_us(), .value = value};
+    r->points[r->point_count++] = (struct train_point){
+        .key = key, .step = r->state.step, .wall_us = pd_clock_wall_us(), .value = value};
 }
 
 static void flush(struct run *r)
@@ -124,8 +125,8 @@ static void flush(struct run *r)
         push(r, "step_ms", per_step / 1000);
         push(r, r->setup.classifier ? "samples_per_s" : "tokens_per_s", (double)units * 1e6 / per_step);
         if (now - r->logged_us >= LOG_US) {
-            note(r, "step %lld/%lld loss %.4f %.1f ms/step", (long long)r->state.step, (long long)r->setup.steps,
-                 r->state.loss_train, per_step / 1000);
+            note(r, "step %lld/%lld loss %.4f %.1f ms/step", (long long)r->state.step,
+                 (long long)r->setup.steps, r->state.loss_train, per_step / 1000);
             r->logged_us = now;
         }
         r->busy_us = 0;
@@ -191,9 +192,10 @@ static size_t leaf_index(const struct stage *s, const char *name)
     return s->leaves;
 }
 
-/* Copies a batch's part to an input; pictures are widened where the graph computes in f64. A leaf that the graph
- * does not have (a probe needs no target) is no error. */
-static enum pd_err feed(struct run *r, struct stage *s, const char *name, const void *from, struct pd_why *why)
+/* Copies a batch's part to an input; pictures are widened where the graph computes in f64. A leaf that the
+ * graph does not have (a probe needs no target) is no error. */
+static enum pd_err feed(struct run *r, struct stage *s, const char *name, const void *from,
+                        struct pd_why *why)
 {
     size_t i = leaf_index(s, name);
     struct pk_leaf leaf;
@@ -269,7 +271,8 @@ static enum pd_err get(void *user, void *to, const void *memory, size_t bytes, s
     return r->api->download(r->backend, to, memory, bytes, why);
 }
 
-static void add_tensor(struct run *r, const char *prefix, const char *name, const struct pk_shape *shape, void *memory)
+static void add_tensor(struct run *r, const char *prefix, const char *name, const struct pk_shape *shape,
+                       void *memory)
 {
     enum pk_dtype dtype = model_spec(r->setup.model)->dtype;
     struct train_tensor *t = &r->tensors[r->tensor_count];
@@ -396,8 +399,8 @@ static enum pd_err save(struct run *r, struct pd_why *why)
 
     flush(r);
     checkpoint_path(r, r->state.step, path, sizeof path);
-    err = train_checkpoint_write(path, r->tensors, r->tensor_count, &r->state, r->meta, r->meta_count, get, r, &file,
-                                 why);
+    err = train_checkpoint_write(path, r->tensors, r->tensor_count, &r->state, r->meta, r->meta_count, get, r,
+                                 &file, why);
     if (err != PD_OK)
         return err;
     r->saved_step = r->state.step;
@@ -448,7 +451,8 @@ static enum pd_err load_file(struct run *r, const char *path, struct pd_why *why
         return err;
     course = data_st_meta(st, "polyd.course");
     if (!course || strcmp(course, r->setup.digest))
-        err = pd_fail(why, PD_ERR_CONFLICT, "'%s' belongs to a run of another configuration or data set", path);
+        err =
+            pd_fail(why, PD_ERR_CONFLICT, "'%s' belongs to a run of another configuration or data set", path);
     else if (state.step > r->setup.steps)
         err = pd_fail(why, PD_ERR_CORRUPT, "'%s' is at step %lld of %lld", path, (long long)state.step,
                       (long long)r->setup.steps);
@@ -579,8 +583,7 @@ static enum pd_err evaluate(struct run *r, bool *ret_abandoned, struct pd_why *w
     const struct data_batch *b;
     double loss = 0, count = 0, correct = 0, x[3];
     bool was_best = false;
-    enum pd_err err =
-        data_loader_start(r->setup.set, DATA_VAL, r->setup.eval_batch, 0, 0, &l, why);
+    enum pd_err err = data_loader_start(r->setup.set, DATA_VAL, r->setup.eval_batch, 0, 0, &l, why);
 
     *ret_abandoned = false;
     while (err == PD_OK) {
@@ -669,8 +672,8 @@ static enum pd_err read_scale(struct run *r, int32_t layer, size_t *ret_count, s
     r->numbers[0] = m->scale_value;
     if (m->scale != MODEL_SCALE_LEARNED)
         return PD_OK;
-    snprintf(prefix, sizeof prefix, m->arch == MODEL_VIT ? "blocks.%d.attn.attn_scale" : "transformer.h.%d.attn.attn_scale",
-             layer);
+    snprintf(prefix, sizeof prefix,
+             m->arch == MODEL_VIT ? "blocks.%d.attn.attn_scale" : "transformer.h.%d.attn.attn_scale", layer);
     if (m->share == MODEL_SHARE_GLOBAL)
         snprintf(prefix, sizeof prefix, "attn_scale");
     for (size_t i = 0; i < model_param_count(r->setup.model); i++) {
@@ -684,9 +687,11 @@ static enum pd_err read_scale(struct run *r, int32_t layer, size_t *ret_count, s
         if (count > sizeof narrow / sizeof narrow[0])
             return pd_fail(why, PD_ERR_LIMIT, "more heads than the probe can show");
         if (m->dtype == PK_F64) {
-            err = r->api->download(r->backend, r->numbers, model_store_data(r->store, i), count * sizeof(double), why);
+            err = r->api->download(r->backend, r->numbers, model_store_data(r->store, i),
+                                   count * sizeof(double), why);
         } else {
-            err = r->api->download(r->backend, narrow, model_store_data(r->store, i), count * sizeof *narrow, why);
+            err = r->api->download(r->backend, narrow, model_store_data(r->store, i), count * sizeof *narrow,
+                                   why);
             for (size_t k = 0; k < count; k++)
                 r->numbers[k] = narrow[k];
         }
@@ -705,7 +710,8 @@ static enum pd_err read_scale(struct run *r, int32_t layer, size_t *ret_count, s
 static enum pd_err probe(struct run *r, struct pd_why *why)
 {
     const struct model_spec *m = model_spec(r->setup.model);
-    size_t heads = (size_t)m->heads, batch = (size_t)r->setup.probe_batch, per_layer = (STATS + 1) * (heads + 1);
+    size_t heads = (size_t)m->heads, batch = (size_t)r->setup.probe_batch,
+           per_layer = (STATS + 1) * (heads + 1);
     enum pd_err err = pk_exec_run(r->probe.exec, why);
 
     for (int32_t layer = 0; layer < m->depth && err == PD_OK; layer++) {
@@ -851,7 +857,8 @@ static enum pd_err boundary(struct run *r, bool resumed, struct pd_why *why)
     }
     if (every > 0 && at % every == 0)
         err = probe(r, why);
-    if (err == PD_OK && (checkpoint_due(r) || (r->state.best_step != best_before && r->config->train.keep_best > 0)))
+    if (err == PD_OK &&
+        (checkpoint_due(r) || (r->state.best_step != best_before && r->config->train.keep_best > 0)))
         try_save(r);
     return err;
 }
@@ -909,8 +916,7 @@ static enum pd_err open_run(struct run *r, struct pd_why *why)
     int threads = r->dirs->threads > 0 ? r->dirs->threads : (int)r->config->resources.threads;
     struct pk_plan_report report;
     double arena = 0;
-    enum pd_err err =
-        train_setup_init(&r->setup, r->config, r->dirs->roots, r->dirs->root_count, false, why);
+    enum pd_err err = train_setup_init(&r->setup, r->config, r->dirs->roots, r->dirs->root_count, false, why);
 
     if (err == PD_OK)
         err = r->api->open(NULL, 0, threads > 0 ? threads : 1, &r->backend, why);
@@ -940,10 +946,12 @@ static enum pd_err open_run(struct run *r, struct pd_why *why)
     forget_later(r);
     pk_exec_report(r->train.exec, &report);
     arena = (double)report.arena_bytes;
-    note(r, "%lld parameters, %lld steps of %d, %lld training and %lld validation samples, arena %.1f MiB, %d threads",
+    note(r,
+         "%lld parameters, %lld steps of %d, %lld training and %lld validation samples, arena %.1f MiB, %d "
+         "threads",
          (long long)model_param_elements(r->setup.model), (long long)r->setup.steps, r->setup.batch,
-         (long long)r->setup.info->count[DATA_TRAIN], (long long)r->setup.info->count[DATA_VAL], arena / 1048576,
-         threads);
+         (long long)r->setup.info->count[DATA_TRAIN], (long long)r->setup.info->count[DATA_VAL],
+         arena / 1048576, threads);
     push(r, "mem/arena", arena);
     return data_loader_start(r->setup.set, DATA_TRAIN, r->setup.batch, (uint64_t)r->config->train.seed,
                              r->state.step, &r->loader, why);
@@ -997,8 +1005,9 @@ static enum train_stop never(void *user)
     return TRAIN_STOP_NONE;
 }
 
-enum pd_err train_run_on(struct spec_config *config, const struct train_dirs *dirs, const struct train_host *host,
-                         const struct pk_backend_api *api, struct train_outcome *ret, struct pd_why *why)
+enum pd_err train_run_on(struct spec_config *config, const struct train_dirs *dirs,
+                         const struct train_host *host, const struct pk_backend_api *api,
+                         struct train_outcome *ret, struct pd_why *why)
 {
     static const struct train_state fresh = {.best_step = -1};
     struct train_host own = *host;
@@ -1036,8 +1045,8 @@ enum pd_err train_run_on(struct spec_config *config, const struct train_dirs *di
     return err;
 }
 
-enum pd_err train_run(struct spec_config *config, const struct train_dirs *dirs, const struct train_host *host,
-                      struct train_outcome *ret, struct pd_why *why)
+enum pd_err train_run(struct spec_config *config, const struct train_dirs *dirs,
+                      const struct train_host *host, struct train_outcome *ret, struct pd_why *why)
 {
     return train_run_on(config, dirs, host, pk_backend_cpu(), ret, why);
 }

@@ -65,8 +65,9 @@ static enum pd_err check_supported(const struct spec_config *c, struct pd_why *w
     return PD_OK;
 }
 
-static enum pd_err open_data(struct train_setup *s, const struct spec_config *c, const struct data_root *roots,
-                             size_t root_count, bool headers_only, struct pd_why *why)
+static enum pd_err open_data(struct train_setup *s, const struct spec_config *c,
+                             const struct data_root *roots, size_t root_count, bool headers_only,
+                             struct pd_why *why)
 {
     struct data_options o = {
         .path = c->data.path,
@@ -106,7 +107,8 @@ static void set_schedule(struct train_setup *s, const struct spec_config *c)
                  : from->name == SPEC_SCHEDULE_STEP     ? TRAIN_CURVE_STEP
                  : from->name == SPEC_SCHEDULE_CONSTANT ? TRAIN_CURVE_CONSTANT
                                                         : TRAIN_CURVE_COSINE,
-        /* Starting from nothing, nanoGPT's form wastes no step; timm's is kept where a start rate is given. */
+        /* Starting from nothing, nanoGPT's form wastes no step; timm's is kept where a start rate is given.
+         */
         .warm_form = from->warmup_lr > 0 ? TRAIN_WARM_TIMM : TRAIN_WARM_NANOGPT,
         .lr = c->train.optimizer.lr,
         .warmup_lr = from->warmup_lr,
@@ -164,17 +166,18 @@ static enum pd_err set_digest(struct train_setup *s, const struct spec_config *c
     for (size_t i = 0; i < count; i++)
         pd_buf_printf(&b, "%s=%s\n", items[i].key, items[i].value);
     pd_buf_printf(&b, "seed=%lld batch=%d context=%d smoothing=%a clip=%a opt=%d %a %a %a %a %a %d wd=%a\n",
-                  (long long)c->train.seed, s->batch, s->context, o->label_smoothing, o->clip_norm, (int)o->optimizer,
-                  o->beta1, o->beta2, o->eps, o->momentum, o->dampening, o->nesterov, o->weight_decay);
+                  (long long)c->train.seed, s->batch, s->context, o->label_smoothing, o->clip_norm,
+                  (int)o->optimizer, o->beta1, o->beta2, o->eps, o->momentum, o->dampening, o->nesterov,
+                  o->weight_decay);
     pd_buf_printf(&b, "curve=%d warm=%d lr=%a %a %a %a %a shifted=%d unit=%lld factor=%a\n", (int)r->curve,
                   (int)r->warm_form, r->lr, r->warmup_lr, r->min_lr, r->warm, r->total, r->shifted,
                   (long long)r->steps_per_unit, r->factor);
     for (size_t i = 0; i < r->milestone_count; i++)
         pd_buf_printf(&b, "at=%lld\n", (long long)r->milestones[i]);
     pd_buf_printf(&b, "data=%d path=%s split=%d %lld %lld %lld %lld crop=%d %lld\n", c->data.dataset,
-                  c->data.path ? c->data.path : "", c->data.split, (long long)d->count[0], (long long)d->count[1],
-                  (long long)d->tokens[0], (long long)d->tokens[1], c->data.augment.crop,
-                  (long long)c->data.augment.pad_crop_shift);
+                  c->data.path ? c->data.path : "", c->data.split, (long long)d->count[0],
+                  (long long)d->count[1], (long long)d->tokens[0], (long long)d->tokens[1],
+                  c->data.augment.crop, (long long)c->data.augment.pad_crop_shift);
     err = pd_buf_err(&b);
     if (err == PD_OK)
         (void)digest_sha256_hex(b.data, b.len, s->digest);

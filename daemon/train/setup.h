@@ -21,8 +21,8 @@ struct train_setup {
     char digest[TRAIN_DIGEST_SIZE]; /* of all that decides the course of the run */
 };
 
-/* Opens the data and makes the model; refuses what this build cannot do. The caller owns the storage and calls
- * train_setup_done whatever the result. */
+/* Opens the data and makes the model; refuses what this build cannot do. The caller owns the storage and
+ * calls train_setup_done whatever the result. */
 PD_NODISCARD enum pd_err train_setup_init(struct train_setup *s, struct spec_config *config,
                                           const struct data_root *roots, size_t root_count, bool headers_only,
                                           struct pd_why *why);

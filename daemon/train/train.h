@@ -98,9 +98,9 @@ struct train_outcome {
     double seconds;         /* wall time of this call */
 };
 
-/* Runs to an outcome; binds the config to the size of its data (spec_config_bind). PD_OK for every result but TRAIN_FAILED; then the error says why. *ret_outcome is
- * filled in every case. `host` and `dirs` are borrowed during the call. A file size limit must not kill the
- * process: its owner ignores SIGXFSZ. */
+/* Runs to an outcome; binds the config to the size of its data (spec_config_bind). PD_OK for every result but
+ * TRAIN_FAILED; then the error says why. *ret_outcome is filled in every case. `host` and `dirs` are borrowed
+ * during the call. A file size limit must not kill the process: its owner ignores SIGXFSZ. */
 PD_NODISCARD enum pd_err train_run(struct spec_config *config, const struct train_dirs *dirs,
                                    const struct train_host *host, struct train_outcome *ret_outcome,
                                    struct pd_why *why);

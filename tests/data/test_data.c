@@ -76,7 +76,8 @@ static void put_mnist(const char *images, const char *labels, int count, bool zi
 
 static struct data_options options(enum data_dataset dataset, const char *path)
 {
-    return (struct data_options){.dataset = dataset, .path = path, .roots = &root, .root_count = 1, .context = 8};
+    return (struct data_options){
+        .dataset = dataset, .path = path, .roots = &root, .root_count = 1, .context = 8};
 }
 
 static void test_philox_known_answers(void **state)
@@ -108,7 +109,8 @@ static void test_mnist_plain_and_gzip_read_alike(void **state)
 
     (void)state;
     put_mnist("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte", 20, true);
-    put_mnist("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte", 20, true); /* labels gzip'd without .gz */
+    put_mnist("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte", 20,
+              true); /* labels gzip'd without .gz */
     put_mnist("t10k-images.idx3-ubyte", "t10k-labels.idx1-ubyte", 5, false);
     assert_int_equal(data_open(&o, true, &set, &why), PD_OK);
     assert_int_equal(data_info(set)->count[0], 20);
@@ -136,7 +138,8 @@ static void test_mnist_damaged_files_refused(void **state)
 {
     struct data_options o = options(DATA_SET_MNIST, "box");
     struct data_set *set = NULL;
-    uint8_t x[16 + 24] = {0, 0, 8, 3, 0, 0, 0, 2, 0, 0, 0, 4, 0, 0, 0, 3}, y[10] = {0, 0, 8, 1, 0, 0, 0, 2, 1, 2};
+    uint8_t x[16 + 24] = {0, 0, 8, 3, 0, 0, 0, 2, 0, 0, 0, 4, 0, 0, 0, 3},
+                   y[10] = {0, 0, 8, 1, 0, 0, 0, 2, 1, 2};
     char path[128];
     struct pd_why why;
 
@@ -402,7 +405,8 @@ static void test_mnist_real_set_first_labels(void **state)
     static const int32_t test[] = {7, 2, 1, 0, 4, 1, 4, 9, 5, 9};
     const char *shared = getenv("POLYD_SHARED");
     struct data_root real = {"shared", shared ? shared : ""};
-    struct data_options o = {.dataset = DATA_SET_MNIST, .path = "shared/data/mnist", .roots = &real, .root_count = 1};
+    struct data_options o = {
+        .dataset = DATA_SET_MNIST, .path = "shared/data/mnist", .roots = &real, .root_count = 1};
     struct data_set *set = NULL;
     struct data_loader *l = NULL;
     const struct data_batch *b;

@@ -101,12 +101,15 @@ static void test_hostile_headers_refused(void **state)
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[-4,0]}}", 4, PD_ERR_CORRUPT},
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]}}", 8, PD_ERR_CORRUPT}, /* hole */
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},"
-         "\"b\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}", 8, PD_ERR_CORRUPT}, /* overlap */
+         "\"b\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}",
+         8, PD_ERR_CORRUPT}, /* overlap */
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},"
-         "\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]}}", 8, PD_ERR_CORRUPT}, /* twice */
+         "\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]}}",
+         8, PD_ERR_CORRUPT}, /* twice */
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[4294967296,4294967296,4294967296],\"data_offsets\":[0,0]}}", 0,
          PD_ERR_CORRUPT},
-        {"{\"a\":{\"dtype\":\"F64\",\"shape\":[2305843009213693952],\"data_offsets\":[0,0]}}", 0, PD_ERR_CORRUPT},
+        {"{\"a\":{\"dtype\":\"F64\",\"shape\":[2305843009213693952],\"data_offsets\":[0,0]}}", 0,
+         PD_ERR_CORRUPT},
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1,1,1,1,1,1,1,1,1],\"data_offsets\":[0,4]}}", 4, PD_ERR_LIMIT},
         {"{\"__metadata__\":{\"a\":1}}", 0, PD_ERR_CORRUPT},
         {"{\"__metadata__\":[]}", 0, PD_ERR_CORRUPT},
@@ -127,7 +130,8 @@ static void test_hostile_headers_refused(void **state)
 
 static void test_length_word_beyond_the_file_refused(void **state)
 {
-    uint8_t huge[16] = {0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f, '{', '}'}, late[10] = {3, 0, 0, 0, 0, 0, 0, 0, '{', '}'};
+    uint8_t huge[16] = {0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f, '{', '}'},
+            late[10] = {3, 0, 0, 0, 0, 0, 0, 0, '{', '}'};
     struct data_st *st = NULL;
     struct pd_why why;
 
@@ -141,7 +145,8 @@ static void test_length_word_beyond_the_file_refused(void **state)
 
 static void test_writer_refuses_duplicate_and_reserved_names(void **state)
 {
-    const struct data_st_tensor twice[] = {{.name = "a", .dtype = DATA_ST_F32}, {.name = "a", .dtype = DATA_ST_F32}};
+    const struct data_st_tensor twice[] = {{.name = "a", .dtype = DATA_ST_F32},
+                                           {.name = "a", .dtype = DATA_ST_F32}};
     const struct data_st_tensor reserved[] = {{.name = "__metadata__", .dtype = DATA_ST_F32}};
     const struct data_st_tensor text[] = {{.name = "\xff", .dtype = DATA_ST_F32}};
     struct pd_buf b;
@@ -158,8 +163,9 @@ static void test_writer_refuses_duplicate_and_reserved_names(void **state)
 
 static void test_flipped_bytes_never_hurt(void **state)
 {
-    const char *good = "{\"__metadata__\":{\"k\":\"v\"},\"a\":{\"dtype\":\"F32\",\"shape\":[2,1],\"data_offsets\":[0,8]},"
-                       "\"b\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[8,11]}}";
+    const char *good =
+        "{\"__metadata__\":{\"k\":\"v\"},\"a\":{\"dtype\":\"F32\",\"shape\":[2,1],\"data_offsets\":[0,8]},"
+        "\"b\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[8,11]}}";
     char bad[256];
 
     (void)state;

@@ -105,8 +105,9 @@ static bool cross_entropy(struct golden *c)
     if (!t || !targets || !x)
         return true;
     logits = pk_param(g, "logits", PK_F32, PK_SHAPE(t->dim[0], t->dim[1]));
-    loss = pk_cross_entropy(g, logits, pk_input(g, "target", PK_I32, PK_SHAPE((int64_t)rows)),
-                            golden_num(c, "label_smoothing", 0), (int32_t)golden_num(c, "ignore_index", -100));
+    loss =
+        pk_cross_entropy(g, logits, pk_input(g, "target", PK_I32, PK_SHAPE((int64_t)rows)),
+                         golden_num(c, "label_smoothing", 0), (int32_t)golden_num(c, "ignore_index", -100));
     mean = pk_div(g, loss.loss_sum, loss.count);
     pk_grad(g, mean, PK_NONE, &logits, 1, &grad);
     pk_output(g, "loss", mean);

@@ -1,4 +1,5 @@
-/* tests/golden/case_optim.c: optimisers step by step, with the optimiser part of the training graph; schedules. */
+/* tests/golden/case_optim.c: optimisers step by step, with the optimiser part of the training graph;
+ * schedules. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,7 +37,8 @@ static void schedule(struct golden *c, const char *tensor, struct train_schedule
 
 static void schedules(struct golden *c, bool nanogpt)
 {
-    struct train_schedule s = {.curve = TRAIN_CURVE_COSINE, .lr = golden_num(c, "lr", 0), .steps_per_unit = 1};
+    struct train_schedule s = {
+        .curve = TRAIN_CURVE_COSINE, .lr = golden_num(c, "lr", 0), .steps_per_unit = 1};
 
     if (nanogpt) {
         s.warm = golden_num(c, "warmup_iters", 0);
@@ -140,7 +142,8 @@ static bool run(struct golden *c)
     for (int i = 0; i < 3; i++)
         golden_rig_put(rig, names[i], golden_tensor(c, NULL, "param0.%s", names[i]), size[i]);
     for (size_t t = 0; t < steps; t++) {
-        double hyper[4] = {lr[t], 1 - pow(o.beta1, (double)t + 1), 1 - pow(o.beta2, (double)t + 1), t == 0}, *got;
+        double hyper[4] = {lr[t], 1 - pow(o.beta1, (double)t + 1), 1 - pow(o.beta2, (double)t + 1), t == 0},
+               *got;
         char what[64];
 
         golden_rig_put(rig, "hyper", hyper, 4);
@@ -156,7 +159,8 @@ static bool run(struct golden *c)
             golden_near(c, what, *got, norm[t], 2e-6 * norm[t]);
             snprintf(what, sizeof what, "clip_coef[%zu]", t);
             if (o.clip_norm > 0)
-                golden_near(c, what, fmin(1, o.clip_norm / (*got + 1e-6)), coefficient[t], 2e-6 * coefficient[t]);
+                golden_near(c, what, fmin(1, o.clip_norm / (*got + 1e-6)), coefficient[t],
+                            2e-6 * coefficient[t]);
         }
         for (int i = 0; i < 3; i++) {
             snprintf(what, sizeof what, "m/%s", names[i]);
@@ -174,7 +178,8 @@ static bool run(struct golden *c)
             golden_close(c, golden_label("params", names[i]), course[0][i], params[i], n, 2e-6, 1e-6);
             golden_close(c, golden_label("first moment", names[i]), course[1][i], first[i], n, 2e-6, 1e-6);
             if (adamw)
-                golden_close(c, golden_label("second moment", names[i]), course[2][i], second[i], n, 2e-6, 1e-6);
+                golden_close(c, golden_label("second moment", names[i]), course[2][i], second[i], n, 2e-6,
+                             1e-6);
         }
         for (int k = 0; k < 3; k++)
             free(course[k][i]);

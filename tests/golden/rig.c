@@ -138,8 +138,8 @@ void golden_close(struct golden *c, const char *tensor, const double *got, const
     }
     limit = rtol * fmax(most, floor);
     if (!finite || worst > limit)
-        golden_fail(c, "%s: off by %.3g, allowed %.3g (element %zu of %zu: %.9g, reference %.9g)%s", tensor, worst,
-                    limit, at, count, got[at], want[at], finite ? "" : "; not all finite");
+        golden_fail(c, "%s: off by %.3g, allowed %.3g (element %zu of %zu: %.9g, reference %.9g)%s", tensor,
+                    worst, limit, at, count, got[at], want[at], finite ? "" : "; not all finite");
 }
 
 void golden_near(struct golden *c, const char *what, double got, double want, double tolerance)
@@ -318,8 +318,8 @@ double *golden_rig_leaf(struct golden_rig *r, const char *name, size_t *ret_coun
 
 /* ---- cases ---- */
 
-/* The part of polyd that this case needs and that does not exist yet, or NULL. An entry leaves this list together
- * with the change that makes its cases pass. */
+/* The part of polyd that this case needs and that does not exist yet, or NULL. An entry leaves this list
+ * together with the change that makes its cases pass. */
 static const char *to_come(const struct golden *c)
 {
     if (strcmp(golden_text(c, "setting", "standard"), "standard") != 0)
@@ -329,7 +329,8 @@ static const char *to_come(const struct golden *c)
 
 void golden_case(struct gold *g, bool (*fn)(struct golden *c))
 {
-    struct golden c = {.file = g->path, .st = g->st, .config = g->config, .api = g->api, .backend = g->backend};
+    struct golden c = {
+        .file = g->path, .st = g->st, .config = g->config, .api = g->api, .backend = g->backend};
 
     g->to_come = to_come(&c);
     if (g->to_come)

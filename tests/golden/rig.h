@@ -1,5 +1,5 @@
-/* tests/golden/rig.h: what the cases of whole graphs share: numbers of a file as doubles, and a planned graph with
- * memory for its leaves. */
+/* tests/golden/rig.h: what the cases of whole graphs share: numbers of a file as doubles, and a planned graph
+ * with memory for its leaves. */
 #pragma once
 
 #include <stdbool.h>

@@ -9,7 +9,8 @@
 
 static struct train_schedule schedule_of(struct golden *c)
 {
-    struct train_schedule s = {.curve = TRAIN_CURVE_COSINE, .lr = golden_num(c, "lr", 0), .steps_per_unit = 1};
+    struct train_schedule s = {
+        .curve = TRAIN_CURVE_COSINE, .lr = golden_num(c, "lr", 0), .steps_per_unit = 1};
 
     if (golden_num(c, "lr_decay_iters", 0) > 0) {
         s.warm_form = TRAIN_WARM_NANOGPT;
@@ -52,8 +53,8 @@ static void compare_final(struct golden *c, struct golden_rig *rig, const struct
         size_t n = 0, third;
         double *got = golden_rig_leaf(rig, p->name, &n), *want, *length, sum = 0;
         /* Fact 6: the key bias has no gradient under softmax and walks on rounding noise. */
-        bool key_bias = p->role == MODEL_ROLE_BIAS &&
-                        (strstr(p->name, "qkv.bias") || strstr(p->name, "c_attn.bias"));
+        bool key_bias =
+            p->role == MODEL_ROLE_BIAS && (strstr(p->name, "qkv.bias") || strstr(p->name, "c_attn.bias"));
 
         third = n / 3;
         if (golden_find(c, "final.%s", p->name)) {

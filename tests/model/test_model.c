@@ -1,4 +1,5 @@
-/* Parameter tables, start values, files of other programs, and that decoding with a cache equals the whole pass. */
+/* Parameter tables, start values, files of other programs, and that decoding with a cache equals the whole
+ * pass. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -78,7 +79,9 @@ static void test_gpt2_shapes_have_their_published_sizes(void **state)
     static const struct {
         int32_t width, depth, heads;
         int64_t parameters;
-    } sizes[] = {{768, 12, 12, 124439808}, {1024, 24, 16, 354823168}, {1280, 36, 20, 774030080},
+    } sizes[] = {{768, 12, 12, 124439808},
+                 {1024, 24, 16, 354823168},
+                 {1280, 36, 20, 774030080},
                  {1600, 48, 25, 1557611200}};
 
     (void)state;
@@ -103,7 +106,8 @@ static void test_vit_shapes_have_their_published_sizes(void **state)
     static const struct {
         int32_t width, depth, heads;
         int64_t parameters;
-    } sizes[] = {{192, 12, 3, 5717416}, {384, 12, 6, 22050664}, {768, 12, 12, 86567656}, {1024, 24, 16, 304326632}};
+    } sizes[] = {
+        {192, 12, 3, 5717416}, {384, 12, 6, 22050664}, {768, 12, 12, 86567656}, {1024, 24, 16, 304326632}};
 
     (void)state;
     for (size_t i = 0; i < 4; i++) {
@@ -176,11 +180,11 @@ static void test_impossible_shapes_refused(void **state)
     struct model_spec s;
 
     (void)state;
-#define REFUSED(change)                                                                                            \
-    do {                                                                                                           \
-        s = vit_spec();                                                                                            \
-        change;                                                                                                    \
-        assert_int_equal(model_new(&s, &m, &why), PD_ERR_INVALID);                                                 \
+#define REFUSED(change)                                                                                      \
+    do {                                                                                                     \
+        s = vit_spec();                                                                                      \
+        change;                                                                                              \
+        assert_int_equal(model_new(&s, &m, &why), PD_ERR_INVALID);                                           \
     } while (0)
     REFUSED(s.heads = 3);
     REFUSED(s.heads = 0);
@@ -330,8 +334,8 @@ struct file {
     struct data_st *st;
 };
 
-/* A file with the model's parameters, value of element k of parameter i = i + k / 1024; names without the first
- * `skip` characters where they begin with "transformer.". */
+/* A file with the model's parameters, value of element k of parameter i = i + k / 1024; names without the
+ * first `skip` characters where they begin with "transformer.". */
 static void begin_file(struct file *f, const struct model *m, size_t skip)
 {
     memset(f, 0, sizeof *f);
@@ -396,10 +400,14 @@ static void test_files_of_other_programs_read(void **state)
     (void)state;
     for (size_t skip = 0; skip <= 12; skip += 12) { /* with and without transformer. */
         begin_file(&f, m, skip);
-        f.t[f.count++] = (struct data_st_tensor){.name = "h.0.attn.bias", .dtype = DATA_ST_F32, .rank = 1, .dim = {9}};
-        f.t[f.count++] = (struct data_st_tensor){.name = "transformer.h.1.attn.masked_bias", .dtype = DATA_ST_F32};
-        f.t[f.count++] = (struct data_st_tensor){.name = "lm_head.weight", .dtype = DATA_ST_F32, .rank = 1, .dim = {3}};
-        f.t[f.count++] = (struct data_st_tensor){.name = "optim.m.x", .dtype = DATA_ST_F32, .rank = 1, .dim = {3}};
+        f.t[f.count++] =
+            (struct data_st_tensor){.name = "h.0.attn.bias", .dtype = DATA_ST_F32, .rank = 1, .dim = {9}};
+        f.t[f.count++] =
+            (struct data_st_tensor){.name = "transformer.h.1.attn.masked_bias", .dtype = DATA_ST_F32};
+        f.t[f.count++] =
+            (struct data_st_tensor){.name = "lm_head.weight", .dtype = DATA_ST_F32, .rank = 1, .dim = {3}};
+        f.t[f.count++] =
+            (struct data_st_tensor){.name = "optim.m.x", .dtype = DATA_ST_F32, .rank = 1, .dim = {3}};
         end_file(&f);
         seen = 0;
         assert_int_equal(model_params_read(m, f.st, check, &seen, &why), PD_OK);
@@ -639,7 +647,8 @@ static void test_classify_equals_evaluation_and_scale_forms_agree(void **state)
     assert_int_equal(pk_backend_cpu()->open(NULL, 0, 2, &b, &why), PD_OK);
     for (size_t i = 0; i < sizeof images / sizeof images[0]; i++)
         images[i] = (float)((i * 37) % 64) / 32 - 1;
-    /* c = 0.2 as a constant, and trained directly, as log, as softplus, for a layer, a head, the whole model */
+    /* c = 0.2 as a constant, and trained directly, as log, as softplus, for a layer, a head, the whole model
+     */
     for (int form = 0; form < 10; form++) {
         struct model_spec s = vit_spec();
         struct model_store *store = NULL;
@@ -698,10 +707,12 @@ static void test_wrong_graphs_refused(void **state)
 
 static void test_config_gives_the_network_it_describes(void **state)
 {
-    static const char vit[] = "{\"model\":{\"preset\":\"vit_micro\"},\"attention\":{\"activation\":\"poly\",\"scale\":"
-                              "\"learned\"},\"data\":{\"dataset\":\"mnist\",\"path\":\"a/b\"},\"train\":{\"steps\":1}}";
-    static const char gpt[] = "{\"model\":{\"preset\":\"gpt2\"},\"data\":{\"dataset\":\"text\",\"path\":\"a/b\"},"
-                              "\"train\":{\"steps\":1}}";
+    static const char vit[] =
+        "{\"model\":{\"preset\":\"vit_micro\"},\"attention\":{\"activation\":\"poly\",\"scale\":"
+        "\"learned\"},\"data\":{\"dataset\":\"mnist\",\"path\":\"a/b\"},\"train\":{\"steps\":1}}";
+    static const char gpt[] =
+        "{\"model\":{\"preset\":\"gpt2\"},\"data\":{\"dataset\":\"text\",\"path\":\"a/b\"},"
+        "\"train\":{\"steps\":1}}";
     struct data_info images = {.kind = DATA_IMAGES, .channels = 1, .height = 28, .width = 28, .classes = 10};
     struct data_info text = {.kind = DATA_TOKENS, .vocab = 256, .context = 1024};
     struct spec_config *c = NULL;
@@ -718,7 +729,8 @@ static void test_config_gives_the_network_it_describes(void **state)
     assert_int_equal(s.mlp_width, 256);
     assert_true(s.n_for_scale == 49 && fabs(s.scale_value - 1.0 / 7) < 1e-15);
     assert_int_equal(s.degree, 3);
-    assert_true(s.norm_eps == 1e-6 && !s.gelu_tanh && s.init == MODEL_INIT_TRUNC_NORMAL && s.init_logit_std < 0);
+    assert_true(s.norm_eps == 1e-6 && !s.gelu_tanh && s.init == MODEL_INIT_TRUNC_NORMAL &&
+                s.init_logit_std < 0);
     assert_int_equal(model_spec_from_config(c, &text, &s, &why), PD_ERR_INVALID);
     images.height = 32;
     assert_int_equal(model_spec_from_config(c, &images, &s, &why), PD_ERR_UNSUPPORTED); /* 28 x 28 was said */

@@ -15,8 +15,13 @@ static bool near(double a, double b)
 
 static void test_schedule_constant_after_warm_up(void **state)
 {
-    struct train_schedule s = {.curve = TRAIN_CURVE_CONSTANT, .warm_form = TRAIN_WARM_NANOGPT, .lr = 1, .warm = 3,
-                               .total = 10, .shifted = true, .steps_per_unit = 1};
+    struct train_schedule s = {.curve = TRAIN_CURVE_CONSTANT,
+                               .warm_form = TRAIN_WARM_NANOGPT,
+                               .lr = 1,
+                               .warm = 3,
+                               .total = 10,
+                               .shifted = true,
+                               .steps_per_unit = 1};
 
     (void)state;
     assert_true(near(train_schedule_lr(&s, 0), 0.25));
@@ -27,8 +32,13 @@ static void test_schedule_constant_after_warm_up(void **state)
 
 static void test_schedule_linear_ends_at_the_minimum(void **state)
 {
-    struct train_schedule s = {.curve = TRAIN_CURVE_LINEAR, .lr = 1, .min_lr = 0.1, .warm = 0, .total = 9,
-                               .shifted = true, .steps_per_unit = 1};
+    struct train_schedule s = {.curve = TRAIN_CURVE_LINEAR,
+                               .lr = 1,
+                               .min_lr = 0.1,
+                               .warm = 0,
+                               .total = 9,
+                               .shifted = true,
+                               .steps_per_unit = 1};
 
     (void)state;
     assert_true(near(train_schedule_lr(&s, 0), 1));
@@ -39,8 +49,14 @@ static void test_schedule_linear_ends_at_the_minimum(void **state)
 static void test_schedule_steps_fall_at_milestones(void **state)
 {
     const int64_t at[] = {5, 8};
-    struct train_schedule s = {.curve = TRAIN_CURVE_STEP, .lr = 1, .min_lr = 0.02, .factor = 0.1, .milestones = at,
-                               .milestone_count = 2, .steps_per_unit = 1, .total = 10};
+    struct train_schedule s = {.curve = TRAIN_CURVE_STEP,
+                               .lr = 1,
+                               .min_lr = 0.02,
+                               .factor = 0.1,
+                               .milestones = at,
+                               .milestone_count = 2,
+                               .steps_per_unit = 1,
+                               .total = 10};
 
     (void)state;
     assert_true(near(train_schedule_lr(&s, 4), 1));
@@ -50,8 +66,8 @@ static void test_schedule_steps_fall_at_milestones(void **state)
 
 static void test_schedule_per_epoch_is_constant_within_one(void **state)
 {
-    struct train_schedule s = {.curve = TRAIN_CURVE_COSINE, .lr = 1, .min_lr = 0, .total = 4, .shifted = true,
-                               .steps_per_unit = 10};
+    struct train_schedule s = {
+        .curve = TRAIN_CURVE_COSINE, .lr = 1, .min_lr = 0, .total = 4, .shifted = true, .steps_per_unit = 10};
 
     (void)state;
     assert_true(near(train_schedule_lr(&s, 0), train_schedule_lr(&s, 9)));

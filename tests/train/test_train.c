@@ -20,15 +20,15 @@
 #include "daemon/train/setup.h"
 #include "kernels/base/file.h"
 
-#define DIGITS(train)                                                                                              \
-    "{\"model\":{\"preset\":\"vit_micro\",\"width\":8,\"depth\":2,\"heads\":2,\"patch\":7,\"mlp_ratio\":2},"        \
-    "\"attention\":{\"activation\":\"poly\",\"degree\":3,\"scale\":\"learned\",\"scale_share\":\"head\"},"         \
-    "\"data\":{\"dataset\":\"digits_gen\",\"split\":{\"rule\":\"count\",\"train\":40,\"val\":11},"                 \
-    "\"augment\":{\"crop\":\"pad_crop\",\"pad_crop\":{\"shift\":2}}},"                                             \
-    "\"diagnostics\":{\"every\":5,\"probe_batch\":3},\"resources\":{\"device\":\"cpu\",\"threads\":2},"           \
+#define DIGITS(train)                                                                                        \
+    "{\"model\":{\"preset\":\"vit_micro\",\"width\":8,\"depth\":2,\"heads\":2,\"patch\":7,\"mlp_ratio\":2}," \
+    "\"attention\":{\"activation\":\"poly\",\"degree\":3,\"scale\":\"learned\",\"scale_share\":\"head\"},"   \
+    "\"data\":{\"dataset\":\"digits_gen\",\"split\":{\"rule\":\"count\",\"train\":40,\"val\":11},"           \
+    "\"augment\":{\"crop\":\"pad_crop\",\"pad_crop\":{\"shift\":2}}},"                                       \
+    "\"diagnostics\":{\"every\":5,\"probe_batch\":3},\"resources\":{\"device\":\"cpu\",\"threads\":2},"      \
     "\"train\":{" train "}}"
-#define PLAIN                                                                                                      \
-    "\"steps\":24,\"batch\":8,\"eval_every\":7,\"optimizer\":{\"lr\":0.01},\"clip_norm\":0.5,"                     \
+#define PLAIN                                                                                                \
+    "\"steps\":24,\"batch\":8,\"eval_every\":7,\"optimizer\":{\"lr\":0.01},\"clip_norm\":0.5,"               \
     "\"schedule\":{\"warmup_steps\":4},\"checkpoint_every\":{\"steps\":6}"
 
 static char folder[64], checkpoints[128];
@@ -250,8 +250,8 @@ static void test_run_says_everything_it_promises(void **state)
     }
     for (int l = 1; l <= 2; l++)
         for (int h = 0; h <= 2; h++) {
-            static const char *const keys[] = {"attn/fro", "attn/jac_fro", "attn/jac_q_fro",
-                                               "logit/std", "logit/max", "scale/c"};
+            static const char *const keys[] = {"attn/fro",  "attn/jac_fro", "attn/jac_q_fro",
+                                               "logit/std", "logit/max",    "scale/c"};
 
             for (size_t i = 0; i < 6; i++) {
                 char key[40];
@@ -481,7 +481,8 @@ static void test_raw_cube_with_huge_rate_diverges(void **state)
         "\"attention\":{\"activation\":\"poly\",\"degree\":3,\"scale\":\"none\",\"init_logit_std\":20},"
         "\"data\":{\"dataset\":\"digits_gen\",\"split\":{\"rule\":\"count\",\"train\":40,\"val\":10}},"
         "\"diagnostics\":{\"every\":10},\"resources\":{\"device\":\"cpu\"},"
-        "\"train\":{\"steps\":200,\"batch\":8,\"nonfinite_limit\":4,\"optimizer\":{\"name\":\"msgdw\",\"lr\":1e30},"
+        "\"train\":{\"steps\":200,\"batch\":8,\"nonfinite_limit\":4,\"optimizer\":{\"name\":\"msgdw\",\"lr\":"
+        "1e30},"
         "\"schedule\":{\"warmup_steps\":0}}}";
     struct book b = {0};
     struct train_outcome out;
@@ -504,7 +505,8 @@ static void test_checkpoint_on_request(void **state)
     struct pd_why why;
 
     (void)state;
-    assert_int_equal(run(DIGITS("\"steps\":5,\"batch\":8,\"eval_every\":100"), &b, NULL, 2, &out, &why), PD_OK);
+    assert_int_equal(run(DIGITS("\"steps\":5,\"batch\":8,\"eval_every\":100"), &b, NULL, 2, &out, &why),
+                     PD_OK);
     assert_int_equal(out.result, TRAIN_DONE);
     assert_true(b.written >= 2);
     close_book(&b);
@@ -515,7 +517,8 @@ static void test_text_learns_and_stops_bit_identically(void **state)
     static const char job[] =
         "{\"model\":{\"preset\":\"gpt_micro\",\"width\":16,\"depth\":2,\"heads\":2,\"context\":16},"
         "\"attention\":{\"activation\":\"softmax\"},"
-        "\"data\":{\"dataset\":\"text\",\"path\":\"box/t.txt\",\"split\":{\"rule\":\"fraction\",\"train\":0.8,\"val\":0.2}},"
+        "\"data\":{\"dataset\":\"text\",\"path\":\"box/"
+        "t.txt\",\"split\":{\"rule\":\"fraction\",\"train\":0.8,\"val\":0.2}},"
         "\"diagnostics\":{\"every\":0},\"resources\":{\"device\":\"cpu\",\"threads\":1},"
         "\"train\":{\"steps\":60,\"batch\":4,\"eval_every\":20,\"optimizer\":{\"lr\":0.01}}}";
     struct book whole = {0}, b = {0};
@@ -563,7 +566,8 @@ static void test_plan_forecasts_bytes_and_steps(void **state)
     assert_int_equal(spec_config_load(DIGITS(PLAIN), strlen(DIGITS(PLAIN)), &config, &why), PD_OK);
     pd_buf_init(&json, 0);
     assert_int_equal(train_plan(config, &root, 1, &json, &why), PD_OK);
-    assert_non_null(strstr(json.data, "\"steps\":24,\"steps_per_epoch\":5,\"train_samples\":40,\"val_samples\":11"));
+    assert_non_null(
+        strstr(json.data, "\"steps\":24,\"steps_per_epoch\":5,\"train_samples\":40,\"val_samples\":11"));
     assert_non_null(strstr(json.data, "\"n_for_scale\":16"));
     text = strstr(json.data, "\"checkpoint_bytes\":");
     assert_non_null(text);
@@ -578,8 +582,9 @@ static void test_plan_forecasts_bytes_and_steps(void **state)
 
 static void test_missing_data_fails_with_the_reason(void **state)
 {
-    static const char job[] = "{\"model\":{\"preset\":\"vit_micro\"},\"data\":{\"dataset\":\"mnist\",\"path\":\"box/none\"},"
-                              "\"resources\":{\"device\":\"cpu\"},\"train\":{\"steps\":1}}";
+    static const char job[] =
+        "{\"model\":{\"preset\":\"vit_micro\"},\"data\":{\"dataset\":\"mnist\",\"path\":\"box/none\"},"
+        "\"resources\":{\"device\":\"cpu\"},\"train\":{\"steps\":1}}";
     struct book b = {0};
     struct train_outcome out;
     struct pd_why why;

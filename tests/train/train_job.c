@@ -91,8 +91,10 @@ int main(int argc, char **argv)
         fprintf(stderr, "train_job: %s\n", why.text);
         return 1;
     }
-    printf("%s after %lld of %lld steps in %.1f s: loss/train %.4f loss/val %.4f %s %.4f; best %s %.4f at %lld\n",
-           train_result_name(out.result), (long long)out.step, (long long)out.total, out.seconds, out.loss_train,
-           out.loss_val, out.metric, out.metric_val, out.best_metric, out.best_value, (long long)out.best_step);
+    printf("%s after %lld of %lld steps in %.1f s: loss/train %.4f loss/val %.4f %s %.4f; best %s %.4f at "
+           "%lld\n",
+           train_result_name(out.result), (long long)out.step, (long long)out.total, out.seconds,
+           out.loss_train, out.loss_val, out.metric, out.metric_val, out.best_metric, out.best_value,
+           (long long)out.best_step);
     return out.result == TRAIN_DONE ? 0 : 3;
 }

@@ -24,7 +24,7 @@ export const submitExample = () => `curl ${location.origin}/api/v1/jobs -H 'Cont
   "name": "digits cubic",
   "model": {"preset": "vit_micro", "patch": 7},
   "attention": {"activation": "poly", "degree": 3, "scale": "learned"},
-  "data": {"dataset": "digits_gen"},
+  "data": {"dataset": "digits_gen", "augment": {"crop": "pad_crop", "pad_crop": {"shift": 2}}},
   "train": {"epochs": 24, "init": "trunc_xavier", "optimizer": {"lr": 0.003}},
   "register": "digits-cubic"
 }'`;

@@ -313,3 +313,8 @@ bool api_parse_id(const char *text, int64_t *ret_id)
 {
     return text[0] >= '1' && text[0] <= '9' && api_parse_int(text, 1, INT64_MAX, ret_id);
 }
+
+bool api_json_no_memory(const json_error_t *error)
+{
+    return error->text[0] == '\0' || json_error_code(error) == json_error_out_of_memory;
+}

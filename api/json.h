@@ -7,6 +7,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include <jansson.h>
+
 #include "kernels/base/buf.h"
 
 /* '{', '}', '[' or ']'. */
@@ -53,3 +55,6 @@ bool api_utf8_valid(const char *text, size_t len);
 bool api_parse_id(const char *text, int64_t *ret_id);
 /* A decimal integer within [low, high]. */
 bool api_parse_int(const char *text, int64_t low, int64_t high, int64_t *ret_value);
+
+/* Did jansson fail for memory (then it may say nothing at all), rather than for the text? */
+bool api_json_no_memory(const json_error_t *error);

@@ -334,6 +334,8 @@ enum pd_err api_oip_parse(const char *body, size_t len, int64_t header_len, stru
         return pd_fail(why, PD_ERR_INVALID, "Inference-Header-Content-Length is %zu, the body has %zu bytes",
                        json_len, len);
     root = json_loadb(body ? body : "", json_len, JSON_REJECT_DUPLICATES, &error);
+    if (!root && api_json_no_memory(&error))
+        return pd_fail(why, PD_ERR_NOMEM, "no memory for the request");
     if (!root)
         return pd_fail(why, PD_ERR_CORRUPT, "the request is not JSON: %.200s (line %d)", error.text,
                        error.line);

@@ -295,6 +295,10 @@ json_t *api_body_json(struct api_req *r, unsigned flags)
         return value;
     }
     value = json_loadb(r->body.data ? r->body.data : "", r->body.len, JSON_REJECT_DUPLICATES, &error);
+    if (!value && api_json_no_memory(&error)) {
+        api_fail(r, PD_ERR_NOMEM, "no memory for the body");
+        return NULL;
+    }
     if (!value) {
         api_fail(r, API_FAULT_MALFORMED, "the body is not JSON: %s (line %d, column %d)", error.text,
                  error.line, error.column);

@@ -1,42 +1,9 @@
 // The whole path through the real daemon and worker: submit, watch, metrics, checkpoint, model, inference, text.
 import assert from 'node:assert/strict';
-import { spawn } from 'node:child_process';
-import { existsSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
-import os from 'node:os';
+import { existsSync } from 'node:fs';
 import path from 'node:path';
 import { after, before, test } from 'node:test';
-import { Host, build, sleep } from './lib.mjs';
-
-/** The real program under the same client. */
-class Daemon extends Host {
-    static async start() {
-        const host = new Daemon();
-        host.dir = mkdtempSync(path.join(os.tmpdir(), 'polyd-daemon-'));
-        mkdirSync(path.join(host.dir, 'text'));
-        writeFileSync(path.join(host.dir, 'text/corpus.txt'), 'the quick brown fox jumps over the lazy dog. '.repeat(500));
-        host.stderr = '';
-        host.child = spawn(path.join(build, 'bin/polyd'), ['--port=0', `--state.dir=${host.dir}/state`, `--data.text=${host.dir}/text`, '--devices.cpu_slots=1', '--devices.threads_per_slot=1'],
-            { stdio: ['ignore', 'ignore', 'pipe'], env: { ...process.env, POLYD_CONFIG: '' } });
-        host.exit = new Promise(resolve => host.child.on('exit', resolve));
-        const port = await new Promise((resolve, reject) => {
-            host.child.stderr.on('data', data => {
-                host.stderr += data;
-                const match = /listening=\S+ port=(\d+)/.exec(host.stderr);
-                if (match)
-                    resolve(Number(match[1]));
-            });
-            host.exit.then(() => reject(new Error(host.stderr)));
-        });
-        host.port = port;
-        return host;
-    }
-
-    async stop() {
-        this.child.kill('SIGTERM');
-        assert.equal(await this.exit, 0, this.stderr);
-        rmSync(this.dir, { recursive: true, force: true });
-    }
-}
+import { Daemon, build, sleep } from './lib.mjs';
 
 const here = existsSync(path.join(build, 'bin/polyd')) && existsSync(path.join(build, 'bin/polyd-worker'));
 let host;

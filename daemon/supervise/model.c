@@ -354,6 +354,7 @@ void model_gone(struct sup *s, struct model *m)
         struct pd_why none = {""};
 
         tell_loads(s, m, PD_ERR_CLOSED, &(struct pd_why){"the model was unloaded"});
+        set_state(s, m, SUP_MODEL_UNAVAILABLE, ""); /* before anyone who waited looks */
         tell_unloads(s, m, PD_OK, &none);
         if (!s->quit)
             write_loaded(s, m, false);
@@ -549,6 +550,7 @@ static void unload(struct sup *s, struct model *m)
 
         fail_calls(s, m, PD_ERR_CLOSED, "the model was unloaded");
         tell_loads(s, m, PD_ERR_CLOSED, &(struct pd_why){"the model was unloaded"});
+        set_state(s, m, SUP_MODEL_UNAVAILABLE, ""); /* before anyone who waited looks */
         tell_unloads(s, m, PD_OK, &none);
         write_loaded(s, m, false);
         forget(s, m);

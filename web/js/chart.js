@@ -229,7 +229,7 @@ export class Chart {
             });
             this.legend.append(toggle);
         });
-        const format = (/** @type {number} */ v) => (metric.unit === 'share' ? percent(v) : metric.unit === 'bytes' ? bytes(v) : number(v));
+        const format = (/** @type {number} */ v) => (metric.unit === 'share' ? `${+(v * 100).toFixed(2)} %` : metric.unit === 'bytes' ? bytes(v) : number(v));
         this.plot = new uPlot({
             width: Math.max(200, this.place.clientWidth),
             height: 230,

@@ -778,6 +778,14 @@ static void refuse_method(struct api_req *r, const char *method, unsigned allowe
     api_fail(r, API_FAULT_METHOD, "%.16s is not allowed here; allowed: %s", method, allow);
 }
 
+/* Most bytes of this request's body. */
+static size_t body_limit(const struct api_req *r)
+{
+    size_t most = r->api->set.body_max;
+
+    return r->route->body_limit < most ? r->route->body_limit : most;
+}
+
 /* Everything that can be said before the body has come. Sets an answer if the request is refused. */
 static void request_check(struct api_req *r, const char *method_name, size_t *ret_declared)
 {
@@ -800,11 +808,13 @@ static void request_check(struct api_req *r, const char *method_name, size_t *re
         return;
     }
     if (!api_host_ok(allow, host)) {
-        api_fail(r, API_FAULT_HOST, "Host '%.100s' is not one of this server's names; see http.hosts", host);
+        api_fail(r, API_FAULT_HOST,
+                 "Host '%.100s' is not one of this server's names; see server.allowed_hosts", host);
         return;
     }
     if (origin && !api_origin_ok(allow, origin, host)) {
-        api_fail(r, API_FAULT_ORIGIN, "pages of '%.100s' may not call this server; see http.origins", origin);
+        api_fail(r, API_FAULT_ORIGIN,
+                 "pages of '%.100s' may not call this server; see server.allowed_origins", origin);
         return;
     }
     if (r->path[0] != '/') {
@@ -825,9 +835,9 @@ static void request_check(struct api_req *r, const char *method_name, size_t *re
                  r->route->body == API_BODY_JSON_OR_BINARY ? " or application/octet-stream" : "");
         return;
     }
-    if ((size_t)length > r->route->body_limit && r->route->body != API_BODY_NONE) {
+    if ((size_t)length > body_limit(r) && r->route->body != API_BODY_NONE) {
         api_fail(r, API_FAULT_BODY_TOO_LARGE, "the body has %lld bytes, this path takes at most %zu",
-                 (long long)length, r->route->body_limit);
+                 (long long)length, body_limit(r));
         return;
     }
     if (atomic_load(&r->api->body_bytes) + (size_t)length > BODIES_MAX)
@@ -849,8 +859,8 @@ static void body_append(struct api_req *r, const char *bytes, size_t len)
             api_fail(r, API_FAULT_BODY_TOO_LARGE, "this path takes no body");
         return;
     }
-    if (r->body.len + len > r->route->body_limit) {
-        api_fail(r, API_FAULT_BODY_TOO_LARGE, "this path takes at most %zu bytes", r->route->body_limit);
+    if (r->body.len + len > body_limit(r)) {
+        api_fail(r, API_FAULT_BODY_TOO_LARGE, "this path takes at most %zu bytes", body_limit(r));
     } else if (atomic_load(&r->api->body_bytes) + len > BODIES_MAX) {
         api_fail(r, PD_ERR_BUSY, "too many large requests at once");
     } else {

@@ -36,7 +36,7 @@ enum pd_err api_settings_read(const struct config *config, struct api_settings *
         .threads = (int)config->server.threads,
         .web_dir = config->web.dir,
         .connections = (int)config->server.max_connections,
-        .connections_per_ip = 0, /* loopback: all clients are one address */
+        .connections_per_ip = (int)config->server.max_connections_per_address,
         .idle_timeout_s = 60,
         .header_timeout_s = 10,
         .body_timeout_s = 120,

@@ -47,6 +47,7 @@ struct config {
         int64_t threads;    /* of the HTTP pool */
         int64_t max_body_bytes;
         int64_t max_connections;
+        int64_t max_connections_per_address; /* 0: no limit of its own */
         struct config_list allowed_hosts;   /* Host values beside loopback names and `listen` */
         struct config_list allowed_origins; /* Origin values beside our own */
     } server;

@@ -97,6 +97,26 @@ test('bodies above a path\'s limit are 413, announced or not', async () => {
     assert.match(early, /^HTTP\/1.1 413 /);
 });
 
+test('the configured limits of bodies and of connections per address hold', async () => {
+    const other = await Host.start(['--server.max_body_bytes=65536', '--server.max_connections_per_address=2']);
+    try {
+        assert.equal((await other.call('POST', '/v1/chat/completions', { body: JSON.stringify({ a: 'x'.repeat(60000) }) })).status, 404);
+        assert.equal((await other.call('POST', '/v1/chat/completions', { body: JSON.stringify({ a: 'x'.repeat(70000) }) })).status, 413);
+        const streams = [await other.events('/api/v1/events').opened, await other.events('/api/v1/events').opened];
+        await assert.rejects(other.get('/healthz'));
+        streams[0].close();
+        for (let i = 0; ; i++) {
+            assert.ok(i < 50);
+            if (await other.get('/healthz').then(reply => reply.status === 200, () => false))
+                break;
+            await sleep(100);
+        }
+        streams[1].close();
+    } finally {
+        await other.stop();
+    }
+});
+
 test('a header that is too long is refused', async () => {
     assert.match(await host.raw(`GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-Long: ${'x'.repeat(100000)}\r\n\r\n`), /^(HTTP\/1\.1 4\d\d |$)/);
     assert.equal((await host.get('/healthz')).status, 200);

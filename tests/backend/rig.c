@@ -191,10 +191,12 @@ static void guarded_check(const struct guarded *g, const char *name, const char 
 }
 
 /* Runs the case; outputs go to out[]. */
-static void run(const struct rig_case *c, const struct pk_backend_api *api, struct pk_backend *b, struct guarded *out)
+static void run(const struct rig_case *c, const struct pk_backend_api *api, struct pk_backend *b,
+                struct guarded *out)
 {
     struct pk_view in[RIG_MAX_IN], outs[RIG_MAX_OUT];
-    struct pk_call call = {.op = c->op, .attr = &c->attr, .n_in = c->n_in, .n_out = c->n_out, .in = in, .out = outs};
+    struct pk_call call = {
+        .op = c->op, .attr = &c->attr, .n_in = c->n_in, .n_out = c->n_out, .in = in, .out = outs};
     struct guarded work;
     struct pd_why why = {""};
 
@@ -222,7 +224,8 @@ static void run(const struct rig_case *c, const struct pk_backend_api *api, stru
         guarded_check(&out[i], c->name, "output");
 }
 
-static void compare(const struct rig_case *c, const char *label, const struct guarded *got, const struct guarded *want)
+static void compare(const struct rig_case *c, const char *label, const struct guarded *got,
+                    const struct guarded *want)
 {
     for (int o = 0; o < c->n_out; o++) {
         double tolerance = c->tolerance, scale = c->floor > 0 ? c->floor : 1e-30, worst = 0;
@@ -233,7 +236,8 @@ static void compare(const struct rig_case *c, const char *label, const struct gu
         if (c->out_dtype[o] == PK_F64)
             tolerance = tolerance * 1e-9 < 1e-12 ? 1e-12 : tolerance * 1e-9;
         for (int64_t i = 0; i < n; i++) {
-            double g = get(got[o].base + GUARD, c->out_dtype[o], i), w = get(want[o].base + GUARD, c->out_dtype[o], i);
+            double g = get(got[o].base + GUARD, c->out_dtype[o], i),
+                   w = get(want[o].base + GUARD, c->out_dtype[o], i);
             double e = isnan(g) && isnan(w) ? 0 : g == w ? 0 : fabs(g - w);
 
             if (isfinite(w))
@@ -244,9 +248,9 @@ static void compare(const struct rig_case *c, const char *label, const struct gu
             }
         }
         if (!(worst <= tolerance * scale))
-            fail_msg("%s, %s, output %d: %.9g instead of %.9g at %lld (error %.3g of %.3g allowed)", c->name, label, o,
-                     get(got[o].base + GUARD, c->out_dtype[o], at), get(want[o].base + GUARD, c->out_dtype[o], at),
-                     (long long)at, worst, tolerance * scale);
+            fail_msg("%s, %s, output %d: %.9g instead of %.9g at %lld (error %.3g of %.3g allowed)", c->name,
+                     label, o, get(got[o].base + GUARD, c->out_dtype[o], at),
+                     get(want[o].base + GUARD, c->out_dtype[o], at), (long long)at, worst, tolerance * scale);
     }
 }
 

@@ -19,9 +19,9 @@ static struct pk_shape stats_shape(struct shape s)
 }
 
 /* Forward, then backward with the forward's outputs taken from the reference's rounding of them. */
-static void check(const char *name, struct shape s, struct pk_attention_attr a, enum pk_dtype dtype, double spread,
-                  const struct pk_view *mask, const struct pk_view *length, const struct pk_view *scale, bool strided,
-                  double tolerance)
+static void check(const char *name, struct shape s, struct pk_attention_attr a, enum pk_dtype dtype,
+                  double spread, const struct pk_view *mask, const struct pk_view *length,
+                  const struct pk_view *scale, bool strided, double tolerance)
 {
     struct rig_case f = {.op = PK_OP_ATTENTION, .attr.attention = a, .name = name, .tolerance = tolerance}, g;
     const bool softmax = a.phi == PK_PHI_SOFTMAX;
@@ -61,7 +61,8 @@ static void check(const char *name, struct shape s, struct pk_attention_attr a, 
     fwd[0] = pk_view_dense(rig_alloc((size_t)pk_shape_count(&f.out[0]) * 8), dtype, f.out[0]);
     fwd[1] = pk_view_dense(rig_alloc((size_t)pk_shape_count(&f.out[1]) * 8), dtype, f.out[1]);
     memcpy(work_in, f.in, sizeof work_in);
-    call = (struct pk_call){.op = f.op, .attr = &f.attr, .n_in = f.n_in, .n_out = f.n_out, .in = work_in, .out = fwd};
+    call = (struct pk_call){
+        .op = f.op, .attr = &f.attr, .n_in = f.n_in, .n_out = f.n_out, .in = work_in, .out = fwd};
     call.workspace_bytes = api->workspace_bytes(rig_backend(NULL, NULL, 1), &call);
     call.workspace = rig_alloc(call.workspace_bytes);
     assert_int_equal(api->run(rig_backend(NULL, NULL, 1), &call, 1, &why), PD_OK);
@@ -112,12 +113,14 @@ static void test_sizes(void **state)
             check("softmax", (struct shape){1, 2, n, n, d}, a, PK_F32, 2, NULL, NULL, NULL, false, 1e-5);
             check("cubic", (struct shape){1, 2, n, n, d}, c, PK_F32, 1, NULL, NULL, NULL, false, 1e-5);
             a.packed = c.packed = true;
-            check("packed softmax", (struct shape){1, 2, n, n, d}, a, PK_F64, 2, NULL, NULL, NULL, false, 1e-5);
+            check("packed softmax", (struct shape){1, 2, n, n, d}, a, PK_F64, 2, NULL, NULL, NULL, false,
+                  1e-5);
             check("packed cubic", (struct shape){1, 2, n, n, d}, c, PK_F64, 1, NULL, NULL, NULL, false, 1e-5);
             rig_reset(NULL);
         }
     for (size_t i = 0; i < sizeof dims / sizeof dims[0]; i++) {
-        check("dims", (struct shape){1, 1, 37, 65, dims[i]}, softmax, PK_F32, 1, NULL, NULL, NULL, false, 1e-5);
+        check("dims", (struct shape){1, 1, 37, 65, dims[i]}, softmax, PK_F32, 1, NULL, NULL, NULL, false,
+              1e-5);
         check("dims", (struct shape){1, 1, 65, 37, dims[i]}, cubic, PK_F32, 1, NULL, NULL, NULL, true, 1e-5);
         rig_reset(NULL);
     }
@@ -131,8 +134,10 @@ static void test_blocks(void **state)
     (void)state;
     for (int causal = 0; causal < 2; causal++) {
         a.causal = c.causal = causal;
-        check("blocks softmax", (struct shape){1, 1, 200, 1100, 16}, a, PK_F32, 3, NULL, NULL, NULL, false, 2e-5);
-        check("blocks cubic", (struct shape){1, 1, 200, 1100, 16}, c, PK_F32, 1, NULL, NULL, NULL, false, 2e-5);
+        check("blocks softmax", (struct shape){1, 1, 200, 1100, 16}, a, PK_F32, 3, NULL, NULL, NULL, false,
+              2e-5);
+        check("blocks cubic", (struct shape){1, 1, 200, 1100, 16}, c, PK_F32, 1, NULL, NULL, NULL, false,
+              2e-5);
         check("pairs", (struct shape){4, 5, 70, 70, 16}, a, PK_F32, 1, NULL, NULL, NULL, false, 1e-5);
         rig_reset(NULL);
     }
@@ -146,7 +151,8 @@ static void test_few_queries(void **state)
     (void)state;
     for (int nq = 1; nq <= 5; nq++)
         for (int phi = 0; phi < 4; phi++) {
-            struct pk_attention_attr a = {.phi = (enum pk_phi)phi, .degree = 5, .scale = 0.5, .causal = nq > 1};
+            struct pk_attention_attr a = {
+                .phi = (enum pk_phi)phi, .degree = 5, .scale = 0.5, .causal = nq > 1};
 
             check("few", (struct shape){2, 3, nq, 100, 48}, a, PK_F32, 1, NULL, &length, NULL, false, 1e-5);
             check("few", (struct shape){2, 3, nq, 100, 40}, a, PK_F64, 1, NULL, &length, NULL, false, 1e-5);
@@ -158,7 +164,8 @@ static void test_masks(void **state)
     uint8_t visible[3][65];
     int32_t lengths[3] = {65, 0, 20}, one = 30;
     struct pk_view mask = pk_view_dense(visible, PK_U8, PK_SHAPE(3, 65));
-    struct pk_view length = pk_view_dense(lengths, PK_I32, PK_SHAPE(3)), same = pk_view_dense(&one, PK_I32, PK_SHAPE(1));
+    struct pk_view length = pk_view_dense(lengths, PK_I32, PK_SHAPE(3)),
+                   same = pk_view_dense(&one, PK_I32, PK_SHAPE(1));
 
     (void)state;
     memset(visible[0], 1, 65);
@@ -167,12 +174,14 @@ static void test_masks(void **state)
         visible[2][i] = i % 3 == 1; /* the first key is masked: causal row 0 sees nothing */
     for (int phi = 0; phi < 4; phi++)
         for (int causal = 0; causal < 2; causal++) {
-            struct pk_attention_attr a = {.phi = (enum pk_phi)phi, .degree = 1 + phi + causal, .scale = 1, .causal = causal};
+            struct pk_attention_attr a = {
+                .phi = (enum pk_phi)phi, .degree = 1 + phi + causal, .scale = 1, .causal = causal};
 
             check("mask", (struct shape){3, 2, 65, 65, 16}, a, PK_F32, 1, &mask, NULL, NULL, false, 1e-5);
             check("length", (struct shape){3, 2, 33, 65, 16}, a, PK_F32, 1, NULL, &length, NULL, false, 1e-5);
             check("both", (struct shape){3, 2, 65, 65, 16}, a, PK_F64, 1, &mask, &same, NULL, false, 1e-5);
-            check("more queries than keys", (struct shape){1, 2, 65, 20, 16}, a, PK_F32, 1, NULL, NULL, NULL, false, 1e-5);
+            check("more queries than keys", (struct shape){1, 2, 65, 20, 16}, a, PK_F32, 1, NULL, NULL, NULL,
+                  false, 1e-5);
             rig_reset(NULL);
         }
 }
@@ -182,7 +191,8 @@ static void test_masked_overflow(void **state)
 {
     uint8_t visible[40];
     struct pk_view mask = pk_view_dense(visible, PK_U8, PK_SHAPE(1, 40)), huge;
-    struct pk_attr attr = {.attention = {.phi = PK_PHI_POLY, .degree = 5, .tau = 1, .scale = 1, .has_mask = true}};
+    struct pk_attr attr = {
+        .attention = {.phi = PK_PHI_POLY, .degree = 5, .tau = 1, .scale = 1, .has_mask = true}};
     const struct pk_backend_api *api = pk_backend_cpu();
 
     (void)state;
@@ -191,7 +201,8 @@ static void test_masked_overflow(void **state)
     for (int l = 0; l < 3; l++) {
         struct pk_backend *b = rig_backend(rig_levels[l], NULL, 2);
         struct pk_view in[6], out[3];
-        struct pk_call c = {.op = PK_OP_ATTENTION, .attr = &attr, .n_in = 4, .n_out = 1, .in = in, .out = out};
+        struct pk_call c = {
+            .op = PK_OP_ATTENTION, .attr = &attr, .n_in = 4, .n_out = 1, .in = in, .out = out};
         struct pd_why why;
 
         if (!b)
@@ -235,21 +246,28 @@ static void test_degrees_and_scales(void **state)
     (void)state;
     for (int t = 0; t < 2; t++) {
         enum pk_dtype dtype = t ? PK_F64 : PK_F32;
-        struct pk_view one = rig_values(dtype, PK_SHAPE(1), layer), none = rig_values(dtype, PK_SHAPE(1), zero);
+        struct pk_view one = rig_values(dtype, PK_SHAPE(1), layer),
+                       none = rig_values(dtype, PK_SHAPE(1), zero);
         struct pk_view each = rig_values(dtype, PK_SHAPE(3), heads);
 
         for (int p = 1; p <= 8; p++) {
-            struct pk_attention_attr a = {.phi = PK_PHI_POLY, .degree = p, .scale = 0.5, .causal = p % 2, .packed = p > 4};
+            struct pk_attention_attr a = {
+                .phi = PK_PHI_POLY, .degree = p, .scale = 0.5, .causal = p % 2, .packed = p > 4};
 
-            check("degree", (struct shape){2, 3, 33, 33, 16}, a, dtype, 1.5, NULL, NULL, NULL, p % 3 == 0, 2e-5);
-            check("c per layer", (struct shape){2, 3, 33, 33, 16}, a, dtype, 1, NULL, NULL, &one, false, 2e-5);
+            check("degree", (struct shape){2, 3, 33, 33, 16}, a, dtype, 1.5, NULL, NULL, NULL, p % 3 == 0,
+                  2e-5);
+            check("c per layer", (struct shape){2, 3, 33, 33, 16}, a, dtype, 1, NULL, NULL, &one, false,
+                  2e-5);
             check("c = 0", (struct shape){2, 3, 33, 33, 16}, a, dtype, 1, NULL, NULL, &none, false, 2e-5);
-            check("c per head", (struct shape){2, 3, 33, 33, 16}, a, dtype, 1, NULL, NULL, &each, false, 2e-5);
+            check("c per head", (struct shape){2, 3, 33, 33, 16}, a, dtype, 1, NULL, NULL, &each, false,
+                  2e-5);
         }
         for (int phi = 0; phi < 4; phi++) {
-            struct pk_attention_attr a = {.phi = (enum pk_phi)phi, .degree = 2, .scale = -1, .bias = phi ? -0.5 : 0};
+            struct pk_attention_attr a = {
+                .phi = (enum pk_phi)phi, .degree = 2, .scale = -1, .bias = phi ? -0.5 : 0};
 
-            check("scaled phi", (struct shape){2, 3, 33, 40, 16}, a, dtype, 1, NULL, NULL, &each, false, 2e-5);
+            check("scaled phi", (struct shape){2, 3, 33, 40, 16}, a, dtype, 1, NULL, NULL, &each, false,
+                  2e-5);
         }
         rig_reset(NULL);
     }
@@ -263,10 +281,13 @@ static void test_zero_and_huge(void **state)
 
         check("zero q and k", (struct shape){1, 2, 65, 65, 16}, a, PK_F32, 0, NULL, NULL, NULL, false, 1e-5);
     }
-    check("zero q and k", (struct shape){1, 2, 65, 65, 16}, softmax, PK_F32, 0, NULL, NULL, NULL, false, 1e-5);
-    check("huge logits", (struct shape){1, 2, 65, 65, 16}, softmax, PK_F32, 20, NULL, NULL, NULL, false, 2e-4);
+    check("zero q and k", (struct shape){1, 2, 65, 65, 16}, softmax, PK_F32, 0, NULL, NULL, NULL, false,
+          1e-5);
+    check("huge logits", (struct shape){1, 2, 65, 65, 16}, softmax, PK_F32, 20, NULL, NULL, NULL, false,
+          2e-4);
     check("huge logits", (struct shape){1, 2, 65, 65, 16}, cubic, PK_F32, 20, NULL, NULL, NULL, false, 1e-4);
-    check("huge logits, blocks", (struct shape){1, 1, 65, 700, 16}, softmax, PK_F64, 20, NULL, NULL, NULL, false, 1e-3);
+    check("huge logits, blocks", (struct shape){1, 1, 65, 700, 16}, softmax, PK_F64, 20, NULL, NULL, NULL,
+          false, 1e-3);
 }
 
 static void test_stats(void **state)
@@ -282,8 +303,13 @@ static void test_stats(void **state)
             struct rig_case c = {.op = PK_OP_ATTENTION_STATS, .name = "stats", .tolerance = 2e-5, .n_out = 5};
             int n = 0;
 
-            c.attr.attention = (struct pk_attention_attr){.phi = (enum pk_phi)phi, .degree = 3, .scale = -0.5, .tau = 0.25,
-                                                          .causal = v & 1, .packed = v & 2, .has_mask = true,
+            c.attr.attention = (struct pk_attention_attr){.phi = (enum pk_phi)phi,
+                                                          .degree = 3,
+                                                          .scale = -0.5,
+                                                          .tau = 0.25,
+                                                          .causal = v & 1,
+                                                          .packed = v & 2,
+                                                          .has_mask = true,
                                                           .bias = phi == PK_PHI_SIGMOID ? -2 : 0};
             if (v & 2) {
                 c.in[n++] = rig_random(v & 1 ? PK_F64 : PK_F32, PK_SHAPE(2, 65, 3, 3, 16), -1, 1);

@@ -35,11 +35,13 @@ static void matmul(int64_t m, int64_t n, int64_t k, int form, enum pk_dtype dtyp
     char name[128];
     int next = 2;
 
-    snprintf(name, sizeof name, "matmul %lld x %lld x %lld, form %d, bias %d, residual %d, act %d", (long long)m,
-             (long long)n, (long long)k, form, bias, residual, (int)act);
+    snprintf(name, sizeof name, "matmul %lld x %lld x %lld, form %d, bias %d, residual %d, act %d",
+             (long long)m, (long long)n, (long long)k, form, bias, residual, (int)act);
     c.name = name;
-    c.in[0] = form & 1 ? transposed(rig_random(dtype, PK_SHAPE(k, m), -1, 1)) : rig_random(dtype, PK_SHAPE(m, k), -1, 1);
-    c.in[1] = form & 2 ? transposed(rig_random(dtype, PK_SHAPE(n, k), -1, 1)) : rig_random(dtype, PK_SHAPE(k, n), -1, 1);
+    c.in[0] = form & 1 ? transposed(rig_random(dtype, PK_SHAPE(k, m), -1, 1))
+                       : rig_random(dtype, PK_SHAPE(m, k), -1, 1);
+    c.in[1] = form & 2 ? transposed(rig_random(dtype, PK_SHAPE(n, k), -1, 1))
+                       : rig_random(dtype, PK_SHAPE(k, n), -1, 1);
     if (form & 4) {
         c.in[0] = rig_strided(&c.in[0]);
         c.in[1] = rig_strided(&c.in[1]);
@@ -70,8 +72,9 @@ static void matmul(int64_t m, int64_t n, int64_t k, int form, enum pk_dtype dtyp
 
 static void test_matmul(void **state)
 {
-    static const int64_t sizes[][3] = {{1, 1, 1},   {3, 5, 7},     {64, 64, 64},  {65, 63, 127}, {197, 33, 1},
-                                       {1, 700, 65}, {2, 40, 300}, {4, 513, 130}, {5, 1, 64},    {130, 900, 70}};
+    static const int64_t sizes[][3] = {{1, 1, 1},    {3, 5, 7},     {64, 64, 64}, {65, 63, 127},
+                                       {197, 33, 1}, {1, 700, 65},  {2, 40, 300}, {4, 513, 130},
+                                       {5, 1, 64},   {130, 900, 70}};
 
     (void)state;
     for (int t = 0; t < 2; t++)
@@ -99,7 +102,8 @@ static void test_matmul_batched(void **state)
     (void)state;
     for (int t = 0; t < 2; t++)
         for (int form = 0; form < 8; form++) {
-            struct rig_case c = {.op = PK_OP_MATMUL, .name = "batched", .n_in = 3, .n_out = 1, .tolerance = 5e-6};
+            struct rig_case c = {
+                .op = PK_OP_MATMUL, .name = "batched", .n_in = 3, .n_out = 1, .tolerance = 5e-6};
 
             c.in[0] = form & 1 ? transposed(rig_random(floats[t], PK_SHAPE(3, 2, 9, 17), -1, 1))
                                : rig_random(floats[t], PK_SHAPE(3, 2, 17, 9), -1, 1);
@@ -136,10 +140,10 @@ static void test_expr_unary(void **state)
         enum pk_ex op;
         double lo, hi;
     } ops[] = {
-        {PK_EX_NEG, -3, 3},     {PK_EX_ABS, -3, 3},       {PK_EX_EXP, -20, 20},      {PK_EX_LOG, 1e-3, 9},
-        {PK_EX_SQRT, 0, 9},     {PK_EX_RSQRT, 0.1, 9},    {PK_EX_RECIP, 0.1, 9},     {PK_EX_TANH, -9, 9},
-        {PK_EX_ERF, -5, 5},     {PK_EX_SIGMOID, -30, 30}, {PK_EX_SIN, -9, 9},        {PK_EX_COS, -9, 9},
-        {PK_EX_GELU, -9, 9},    {PK_EX_DGELU, -9, 9},     {PK_EX_GELU_TANH, -9, 9},  {PK_EX_DGELU_TANH, -9, 9},
+        {PK_EX_NEG, -3, 3},    {PK_EX_ABS, -3, 3},       {PK_EX_EXP, -20, 20},     {PK_EX_LOG, 1e-3, 9},
+        {PK_EX_SQRT, 0, 9},    {PK_EX_RSQRT, 0.1, 9},    {PK_EX_RECIP, 0.1, 9},    {PK_EX_TANH, -9, 9},
+        {PK_EX_ERF, -5, 5},    {PK_EX_SIGMOID, -30, 30}, {PK_EX_SIN, -9, 9},       {PK_EX_COS, -9, 9},
+        {PK_EX_GELU, -9, 9},   {PK_EX_DGELU, -9, 9},     {PK_EX_GELU_TANH, -9, 9}, {PK_EX_DGELU_TANH, -9, 9},
         {PK_EX_FINITE, -1, 1},
     };
 
@@ -148,7 +152,8 @@ static void test_expr_unary(void **state)
         for (size_t i = 0; i < sizeof ops / sizeof ops[0]; i++)
             for (int n = 1; n <= 40000; n = n * 7 + 4) {
                 struct pk_expr e = {0};
-                struct rig_case c = {.op = PK_OP_EXPR, .attr.expr = &e, .n_in = 1, .n_out = 1, .tolerance = 1e-6};
+                struct rig_case c = {
+                    .op = PK_OP_EXPR, .attr.expr = &e, .n_in = 1, .n_out = 1, .tolerance = 1e-6};
                 char name[64];
 
                 snprintf(name, sizeof name, "unary %d of %d", (int)ops[i].op, n);
@@ -188,7 +193,8 @@ static void test_expr_binary(void **state)
         for (int op = PK_EX_ADD; op <= PK_EX_EQ; op++)
             for (int form = 0; form < 6; form++) {
                 struct pk_expr e = {0};
-                struct rig_case c = {.op = PK_OP_EXPR, .attr.expr = &e, .n_in = 2, .n_out = 1, .name = "binary"};
+                struct rig_case c = {
+                    .op = PK_OP_EXPR, .attr.expr = &e, .n_in = 2, .n_out = 1, .name = "binary"};
                 struct pk_shape s = PK_SHAPE(7, 5, 33);
 
                 c.in[0] = rig_random(floats[t], s, 0.5, 2);
@@ -209,7 +215,8 @@ static void test_expr_binary(void **state)
                 add_code(&e, (enum pk_ex)op, 0, 0);
                 if (op == PK_EX_EQ) /* some are equal */
                     for (int i = 0; i < 30; i++)
-                        memcpy((char *)c.in[0].data + i * 64, (char *)c.in[1].data + i * 64, form == 0 ? 32 : 0);
+                        memcpy((char *)c.in[0].data + i * 64, (char *)c.in[1].data + i * 64,
+                               form == 0 ? 32 : 0);
                 c.out[0] = s;
                 c.out_dtype[0] = floats[t];
                 rig_check(&c);
@@ -223,7 +230,11 @@ static void test_expr_program(void **state)
     for (int t = 0; t < 2; t++)
         for (int n = 1; n < 9000; n = n * 3 + 5) {
             struct pk_expr e = {0};
-            struct rig_case c = {.op = PK_OP_EXPR, .attr.expr = &e, .n_in = 3, .n_out = 1, .name = "program",
+            struct rig_case c = {.op = PK_OP_EXPR,
+                                 .attr.expr = &e,
+                                 .n_in = 3,
+                                 .n_out = 1,
+                                 .name = "program",
                                  .tolerance = 1e-5};
 
             add_code(&e, PK_EX_IN, 0, 0);      /* x */
@@ -236,8 +247,8 @@ static void test_expr_program(void **state)
             add_code(&e, PK_EX_TANH, 0, 0);
             add_code(&e, PK_EX_DUP, 2, 0); /* x xy t x */
             add_code(&e, PK_EX_CONST, 0, 0);
-            add_code(&e, PK_EX_GT, 0, 0);      /* x xy t x>0 */
-            add_code(&e, PK_EX_SELECT, 0, 0);  /* x (x>0 ? xy : t) */
+            add_code(&e, PK_EX_GT, 0, 0);     /* x xy t x>0 */
+            add_code(&e, PK_EX_SELECT, 0, 0); /* x (x>0 ? xy : t) */
             add_code(&e, PK_EX_IN, 2, 0);
             add_code(&e, PK_EX_CONST, 0, 3);
             add_code(&e, PK_EX_CONST, 0, 4);
@@ -332,7 +343,12 @@ static void test_norm(void **state)
     for (int t = 0; t < 2; t++)
         for (size_t w = 0; w < sizeof widths / sizeof widths[0]; w++)
             for (int form = 0; form < 16; form++) {
-                struct rig_case c = {.op = PK_OP_NORM, .name = "norm", .n_in = 2, .floor = 1e-3, .tolerance = 5e-6}, g;
+                struct rig_case c = {.op = PK_OP_NORM,
+                                     .name = "norm",
+                                     .n_in = 2,
+                                     .floor = 1e-3,
+                                     .tolerance = 5e-6},
+                                g;
                 bool layer = form & 1;
                 int64_t d = widths[w];
 
@@ -377,7 +393,8 @@ static void test_softmax(void **state)
     for (int t = 0; t < 2; t++)
         for (size_t w = 0; w < sizeof widths / sizeof widths[0]; w++)
             for (int form = 0; form < 2; form++) {
-                struct rig_case c = {.op = PK_OP_SOFTMAX, .name = "softmax", .n_in = 1, .n_out = 1, .tolerance = 1e-5};
+                struct rig_case c = {
+                    .op = PK_OP_SOFTMAX, .name = "softmax", .n_in = 1, .n_out = 1, .tolerance = 1e-5};
 
                 c.in[0] = rig_random(floats[t], PK_SHAPE(2, 3, widths[w]), -30, 30);
                 if (form)
@@ -405,7 +422,11 @@ static void test_cross_entropy(void **state)
     for (int t = 0; t < 2; t++)
         for (size_t k = 0; k < sizeof classes / sizeof classes[0]; k++)
             for (int form = 0; form < 4; form++) {
-                struct rig_case c = {.op = PK_OP_CROSS_ENTROPY, .name = "cross_entropy", .n_in = 2, .n_out = 4}, g;
+                struct rig_case c = {.op = PK_OP_CROSS_ENTROPY,
+                                     .name = "cross_entropy",
+                                     .n_in = 2,
+                                     .n_out = 4},
+                                g;
                 int64_t m = 7, n = classes[k];
                 struct pk_view lse;
 
@@ -674,7 +695,8 @@ static void test_functions_within_ulps(void **state)
                 worst = fmax(worst, fabs((double)py[i] - want) / ulp);
             }
             if (!(worst <= fns[f].ulps))
-                fail_msg("function %d at %s: %.2f units in the last place", (int)fns[f].op, rig_levels[l], worst);
+                fail_msg("function %d at %s: %.2f units in the last place", (int)fns[f].op, rig_levels[l],
+                         worst);
         }
         px[0] = INFINITY, px[1] = -INFINITY, px[2] = NAN, px[3] = 0, px[4] = 100, px[5] = -100;
         apply(b, PK_EX_EXP, &x, &y);
@@ -771,7 +793,9 @@ static void test_refusals(void **state)
 {
     const struct pk_backend_api *api = pk_backend_cpu();
     struct pk_attr attr = {.norm = {.eps = 1}};
-    struct pk_view in[2] = {rig_random(PK_BF16, PK_SHAPE(2, 3), 0, 1), rig_random(PK_BF16, PK_SHAPE(3), 0, 1)}, out[2];
+    struct pk_view in[2] = {rig_random(PK_BF16, PK_SHAPE(2, 3), 0, 1),
+                            rig_random(PK_BF16, PK_SHAPE(3), 0, 1)},
+                   out[2];
     struct pk_call c = {.op = PK_OP_NORM, .attr = &attr, .n_in = 2, .n_out = 2, .in = in, .out = out};
     struct pk_backend *b = NULL;
     struct pd_why why;
@@ -815,8 +839,10 @@ static void test_openblas(void **state)
         skip();
     }
     for (int t = 0; t < 2; t++) {
-        struct pk_view in[2] = {rig_random(floats[t], PK_SHAPE(70, 300), -1, 1), rig_random(floats[t], PK_SHAPE(300, 90), -1, 1)};
-        struct pk_view a = rig_random(floats[t], PK_SHAPE(70, 90), 0, 1), b = rig_random(floats[t], PK_SHAPE(70, 90), 0, 1);
+        struct pk_view in[2] = {rig_random(floats[t], PK_SHAPE(70, 300), -1, 1),
+                                rig_random(floats[t], PK_SHAPE(300, 90), -1, 1)};
+        struct pk_view a = rig_random(floats[t], PK_SHAPE(70, 90), 0, 1),
+                       b = rig_random(floats[t], PK_SHAPE(70, 90), 0, 1);
         struct pk_attr attr = {0};
         struct pk_call c = {.op = PK_OP_MATMUL, .attr = &attr, .n_in = 2, .n_out = 1, .in = in, .out = &a};
         struct pd_why why;

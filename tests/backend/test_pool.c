@@ -1,4 +1,5 @@
-/* The pool: every task once, one thread a scratch, loops of any size, no waiting for a thread without a core. */
+/* The pool: every task once, one thread a scratch, loops of any size, no waiting for a thread without a core.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>

@@ -1,6 +1,7 @@
 /* kernel_bench [THREADS]: the heavy kernels alone, at the shapes of ViT-Tiny (batch 32) and of the GPT of
- * step_bench. CPU time of the process, the best of several turns, so that a shared machine disturbs little: figures are
- * GFLOP/s or GB/s per core. Attention counts 4 B H N^2 d forward, 10 backward, half when causal. */
+ * step_bench. CPU time of the process, the best of several turns, so that a shared machine disturbs little:
+ * figures are GFLOP/s or GB/s per core. Attention counts 4 B H N^2 d forward, 10 backward, half when causal.
+ */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -78,30 +79,37 @@ static void matmul(const char *name, int64_t m, int64_t n, int64_t k, bool ta, b
     if (tb)
         in[1].stride[0] = 1, in[1].stride[1] = k;
     t = best_of(PK_OP_MATMUL, &attr, in, bias ? 3 : 2, &out, 1);
-    printf("%-34s %6lld x %6lld x %6lld %c%c %9.2f ms %7.1f GFLOP/s\n", name, (long long)m, (long long)n, (long long)k,
-           ta ? 'T' : 'N', tb ? 'T' : 'N', 1e3 * t, 2e-9 * (double)m * (double)n * (double)k / t);
+    printf("%-34s %6lld x %6lld x %6lld %c%c %9.2f ms %7.1f GFLOP/s\n", name, (long long)m, (long long)n,
+           (long long)k, ta ? 'T' : 'N', tb ? 'T' : 'N', 1e3 * t,
+           2e-9 * (double)m * (double)n * (double)k / t);
     for (int i = 0; i < 3; i++)
         free(in[i].data);
     free(out.data);
 }
 
-static void attention(const char *name, enum pk_phi phi, int64_t b, int64_t n, int64_t h, int64_t d, bool causal)
+static void attention(const char *name, enum pk_phi phi, int64_t b, int64_t n, int64_t h, int64_t d,
+                      bool causal)
 {
-    struct pk_attr attr = {.attention = {.phi = phi, .degree = 3, .tau = 1 / sqrt((double)d), .scale = 1 / sqrt((double)n),
-                                         .causal = causal, .packed = true}};
+    struct pk_attr attr = {.attention = {.phi = phi,
+                                         .degree = 3,
+                                         .tau = 1 / sqrt((double)d),
+                                         .scale = 1 / sqrt((double)n),
+                                         .causal = causal,
+                                         .packed = true}};
     const bool softmax = phi == PK_PHI_SOFTMAX;
     struct pk_view in[4] = {numbers(PK_SHAPE(b, n, 3, h, d))}, dqkv = numbers(PK_SHAPE(b, n, 3, h, d));
     struct pk_view out[2] = {numbers(PK_SHAPE(b, n, h, d)), numbers(PK_SHAPE(b, h, n))};
-    double flop = 4.0 * (double)b * (double)h * (double)n * (double)n * (double)d * (causal ? 0.5 : 1), fwd, bwd;
+    double flop = 4.0 * (double)b * (double)h * (double)n * (double)n * (double)d * (causal ? 0.5 : 1), fwd,
+           bwd;
 
     fwd = best_of(PK_OP_ATTENTION, &attr, in, 1, out, softmax ? 2 : 1);
     in[1] = out[0];
     in[2] = numbers(PK_SHAPE(b, n, h, d));
     in[3] = out[1];
     bwd = best_of(PK_OP_ATTENTION_BWD, &attr, in, softmax ? 4 : 3, &dqkv, 1);
-    printf("%-34s B %lld N %lld H %lld d %lld%s: forward %7.2f ms %6.1f, backward %7.2f ms %6.1f GFLOP/s\n", name,
-           (long long)b, (long long)n, (long long)h, (long long)d, causal ? " causal" : "", 1e3 * fwd, 1e-9 * flop / fwd,
-           1e3 * bwd, 2.5e-9 * flop / bwd);
+    printf("%-34s B %lld N %lld H %lld d %lld%s: forward %7.2f ms %6.1f, backward %7.2f ms %6.1f GFLOP/s\n",
+           name, (long long)b, (long long)n, (long long)h, (long long)d, causal ? " causal" : "", 1e3 * fwd,
+           1e-9 * flop / fwd, 1e3 * bwd, 2.5e-9 * flop / bwd);
     for (int i = 0; i < 3; i++)
         free(in[i].data);
     free(out[1].data);
@@ -118,8 +126,8 @@ static void unary(const char *name, enum pk_ex op, int64_t n)
     e.code[0].op = PK_EX_IN;
     e.code[1].op = (uint8_t)op;
     t = best_of(PK_OP_EXPR, &attr, &in, 1, &out, 1);
-    printf("%-34s %lld: %7.2f ms, %5.2f ns an element, %5.1f GB/s\n", name, (long long)n, 1e3 * t, 1e9 * t / (double)n,
-           8e-9 * (double)n / t);
+    printf("%-34s %lld: %7.2f ms, %5.2f ns an element, %5.1f GB/s\n", name, (long long)n, 1e3 * t,
+           1e9 * t / (double)n, 8e-9 * (double)n / t);
     free(in.data);
     free(out.data);
 }
@@ -131,8 +139,8 @@ static void norm(int64_t rows, int64_t d)
     struct pk_view out[3] = {numbers(PK_SHAPE(rows, d)), numbers(PK_SHAPE(rows)), numbers(PK_SHAPE(rows))};
     double t = best_of(PK_OP_NORM, &attr, in, 3, out, 3), bytes = 4.0 * (double)rows * (double)d;
 
-    printf("%-34s %lld x %lld: forward %.2f ms %.1f GB/s", "layer norm", (long long)rows, (long long)d, 1e3 * t,
-           2e-9 * bytes / t);
+    printf("%-34s %lld x %lld: forward %.2f ms %.1f GB/s", "layer norm", (long long)rows, (long long)d,
+           1e3 * t, 2e-9 * bytes / t);
     in[2] = out[0];
     in[3] = out[1];
     in[4] = out[2];
@@ -146,15 +154,17 @@ static void norm(int64_t rows, int64_t d)
 static void cross_entropy(int64_t m, int64_t n)
 {
     struct pk_attr attr = {.cross_entropy = {.ignore = -100}};
-    struct pk_view in[4] = {numbers(PK_SHAPE(m, n)), pk_view_dense(memory((size_t)m * 4), PK_I32, PK_SHAPE(m))};
-    struct pk_view out[4] = {numbers(PK_SHAPE(1)), numbers(PK_SHAPE(1)), numbers(PK_SHAPE(1)), numbers(PK_SHAPE(m))};
+    struct pk_view in[4] = {numbers(PK_SHAPE(m, n)),
+                            pk_view_dense(memory((size_t)m * 4), PK_I32, PK_SHAPE(m))};
+    struct pk_view out[4] = {numbers(PK_SHAPE(1)), numbers(PK_SHAPE(1)), numbers(PK_SHAPE(1)),
+                             numbers(PK_SHAPE(m))};
     double t;
 
     for (int64_t i = 0; i < m; i++)
         ((int32_t *)in[1].data)[i] = (int32_t)(i * 7919 % n);
     t = best_of(PK_OP_CROSS_ENTROPY, &attr, in, 2, out, 4);
-    printf("%-34s %lld x %lld: forward %.2f ms %.2f ns an element", "cross-entropy", (long long)m, (long long)n, 1e3 * t,
-           1e9 * t / (double)(m * n));
+    printf("%-34s %lld x %lld: forward %.2f ms %.2f ns an element", "cross-entropy", (long long)m,
+           (long long)n, 1e3 * t, 1e9 * t / (double)(m * n));
     in[2] = out[3];
     in[3] = out[0];
     t = best_of(PK_OP_CROSS_ENTROPY_BWD, &attr, in, 4, in, 1);

@@ -2,9 +2,10 @@
  *
  *   step_bench [--model vit|gpt|gpt1k] [--phi softmax|poly] [--steps N] [--threads N] [--batch N] [--profile]
  *
- * vit: ViT-Tiny, image 64, patch 4, batch 32. gpt: 6 x 384 x 6, T 256, batch 8, vocabulary 50257 (gpt1k: 1024). One
- * step is forward, backward, clipping (gpt) and AdamW in f32. Prints one line: the median wall time, the 10 % and
- * 90 % points, CPU time per step, and the peak resident size of the process. --profile prints the CPU time by op. */
+ * vit: ViT-Tiny, image 64, patch 4, batch 32. gpt: 6 x 384 x 6, T 256, batch 8, vocabulary 50257 (gpt1k:
+ * 1024). One step is forward, backward, clipping (gpt) and AdamW in f32. Prints one line: the median wall
+ * time, the 10 % and 90 % points, CPU time per step, and the peak resident size of the process. --profile
+ * prints the CPU time by op. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -96,8 +97,8 @@ static void profile_print(struct profile *p, int steps)
                 best = i;
         if (best < 0 || p->row[best].time < 0.003 * total)
             break;
-        printf("%8.2f ms %5.1f %% %5d x  %s\n", 1e3 * p->row[best].time / steps, 100 * p->row[best].time / total,
-               p->row[best].count / steps, p->row[best].name);
+        printf("%8.2f ms %5.1f %% %5d x  %s\n", 1e3 * p->row[best].time / steps,
+               100 * p->row[best].time / total, p->row[best].count / steps, p->row[best].name);
         p->row[best].time = 0;
     }
     printf("%8.2f ms in all\n", 1e3 * total / steps);
@@ -107,10 +108,15 @@ int main(int argc, char **argv)
 {
     const struct pk_backend_api *api = pk_backend_cpu();
     const struct pk_host host = {.log = host_log};
-    struct model_spec spec = {.dtype = PK_F32, .bias = true, .final_norm = true, .init = MODEL_INIT_TRUNC_NORMAL,
-                              .init_logit_std = -1, .scale_value = 1, .scale_lr_mult = 1};
-    struct model_train_options train = {.optimizer = MODEL_ADAMW, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8,
-                                        .weight_decay = 0.1};
+    struct model_spec spec = {.dtype = PK_F32,
+                              .bias = true,
+                              .final_norm = true,
+                              .init = MODEL_INIT_TRUNC_NORMAL,
+                              .init_logit_std = -1,
+                              .scale_value = 1,
+                              .scale_lr_mult = 1};
+    struct model_train_options train = {
+        .optimizer = MODEL_ADAMW, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1};
     const char *model_name = "vit", *phi = "softmax";
     int steps = 7, threads = 2, batch = 0;
     bool profile = false;
@@ -146,7 +152,8 @@ int main(int argc, char **argv)
     if (strcmp(model_name, "vit") == 0) {
         spec.arch = MODEL_VIT;
         spec.width = 192, spec.depth = 12, spec.heads = 3, spec.mlp_width = 768, spec.norm_eps = 1e-6;
-        spec.channels = 3, spec.image_h = spec.image_w = 64, spec.patch_h = spec.patch_w = 4, spec.classes = 200;
+        spec.channels = 3, spec.image_h = spec.image_w = 64, spec.patch_h = spec.patch_w = 4,
+        spec.classes = 200;
         spec.pool = MODEL_POOL_CLS;
         spec.n_for_scale = 256;
         train.batch = batch ? batch : 32;
@@ -205,7 +212,8 @@ int main(int argc, char **argv)
                 ((float *)memory)[k] = sinf((float)k * 0.37f);
         } else if (leaf.kind == PK_OP_INPUT && leaf.dtype == PK_I32) {
             for (size_t k = 0; k < leaf.bytes / sizeof(int32_t); k++)
-                ((int32_t *)memory)[k] = (int32_t)(k * 7919 % (size_t)(spec.arch == MODEL_GPT ? spec.vocab : spec.classes));
+                ((int32_t *)memory)[k] =
+                    (int32_t)(k * 7919 % (size_t)(spec.arch == MODEL_GPT ? spec.vocab : spec.classes));
         }
         check(pk_exec_bind(exec, leaf.name, memory, &why), &why);
     }
@@ -232,9 +240,9 @@ int main(int argc, char **argv)
     getrusage(RUSAGE_SELF, &usage);
     printf("model=%s phi=%s threads=%d batch=%d steps=%d median_s=%.4f p10_s=%.4f p90_s=%.4f cpu_s=%.4f "
            "peak_rss_mb=%.0f arena_mb=%.0f live_bound_mb=%.0f nodes=%zu\n",
-           model_name, phi, threads, train.batch, steps, times[steps / 2], times[steps / 10], times[steps * 9 / 10], cpu,
-           (double)usage.ru_maxrss / 1024, (double)report.arena_bytes / 1048576, (double)report.live_bound / 1048576,
-           report.nodes);
+           model_name, phi, threads, train.batch, steps, times[steps / 2], times[steps / 10],
+           times[steps * 9 / 10], cpu, (double)usage.ru_maxrss / 1024, (double)report.arena_bytes / 1048576,
+           (double)report.live_bound / 1048576, report.nodes);
     free(times);
     pk_exec_free(exec);
     pk_graph_free(graph);

@@ -84,8 +84,8 @@ struct pk_view gold_dense(struct gold *g, const struct pk_view *v)
 }
 
 /* Compares with the exact tensor where there is one, else with the stored float. */
-void gold_compare_best(struct gold *g, const char *label, const struct pk_view *got, const char *want, double rtol,
-                       double yardstick)
+void gold_compare_best(struct gold *g, const char *label, const struct pk_view *got, const char *want,
+                       double rtol, double yardstick)
 {
     char exact[64];
 
@@ -111,8 +111,8 @@ static void separate(struct gold *g, const struct pk_attr *attr, enum pk_dtype d
         in[n++] = gold_view(g, "scale", dtype);
     if (!in[0].data || !in[1].data || !in[2].data || !go.data)
         return;
-    fwd[0] = gold_zeros(g, dtype,
-                        PK_SHAPE(in[0].shape.dim[0], in[0].shape.dim[2], in[0].shape.dim[1], in[0].shape.dim[3]));
+    fwd[0] = gold_zeros(
+        g, dtype, PK_SHAPE(in[0].shape.dim[0], in[0].shape.dim[2], in[0].shape.dim[1], in[0].shape.dim[3]));
     fwd[1] = gold_zeros(g, dtype, PK_SHAPE(in[0].shape.dim[0], in[0].shape.dim[1], in[0].shape.dim[2]));
     if (!gold_run(g, PK_OP_ATTENTION, attr, in, n, fwd, a->phi == PK_PHI_SOFTMAX ? 2 : 1))
         return;
@@ -126,7 +126,8 @@ static void separate(struct gold *g, const struct pk_attr *attr, enum pk_dtype d
     in[n] = fwd[0];
     in[n + 1] = gold_swap_heads(&go); /* strided on purpose */
     in[n + 2] = fwd[1];
-    if (!gold_run(g, PK_OP_ATTENTION_BWD, attr, in, n + 2 + (a->phi == PK_PHI_SOFTMAX), out, 3 + a->has_scale))
+    if (!gold_run(g, PK_OP_ATTENTION_BWD, attr, in, n + 2 + (a->phi == PK_PHI_SOFTMAX), out,
+                  3 + a->has_scale))
         return;
     gold_compare_best(g, "dq", &out[0], "dq", grad, 0);
     gold_compare_best(g, "dk", &out[1], "dk", grad, 0);
@@ -157,7 +158,8 @@ static void packed(struct gold *g, const struct pk_attr *plain, enum pk_dtype dt
     attr.attention.packed = true;
     for (int i = 0; i < 3; i++) { /* (B, H, N, d) as (B, N, 1, H, d) */
         part[i].shape = PK_SHAPE(b, t, 1, h, d);
-        part[i].stride[0] = h * t * d, part[i].stride[1] = d, part[i].stride[2] = 0, part[i].stride[3] = t * d;
+        part[i].stride[0] = h * t * d, part[i].stride[1] = d, part[i].stride[2] = 0,
+        part[i].stride[3] = t * d;
         part[i].stride[4] = 1;
     }
     in[0] = gold_zeros(g, dtype, PK_SHAPE(b, t, 3, h, d));
@@ -179,7 +181,8 @@ static void packed(struct gold *g, const struct pk_attr *plain, enum pk_dtype dt
     out[0] = gold_zeros(g, dtype, in[0].shape);
     if (a->has_scale)
         out[1] = gold_zeros(g, dtype, in[1].shape);
-    if (!gold_run(g, PK_OP_ATTENTION_BWD, &attr, in, n + 2 + (a->phi == PK_PHI_SOFTMAX), out, 1 + a->has_scale))
+    if (!gold_run(g, PK_OP_ATTENTION_BWD, &attr, in, n + 2 + (a->phi == PK_PHI_SOFTMAX), out,
+                  1 + a->has_scale))
         return;
     for (int i = 0; i < 3; i++) {
         struct pk_view v = out[0];

@@ -13,5 +13,5 @@ double gold_attention_rtol(const struct gold *g, const struct pk_attention_attr 
 double gold_yardstick(struct gold *g, const char *tensor);
 struct pk_view gold_swap_heads(const struct pk_view *v);
 struct pk_view gold_dense(struct gold *g, const struct pk_view *v);
-void gold_compare_best(struct gold *g, const char *label, const struct pk_view *got, const char *want, double rtol,
-                       double yardstick);
+void gold_compare_best(struct gold *g, const char *label, const struct pk_view *got, const char *want,
+                       double rtol, double yardstick);

@@ -1,5 +1,5 @@
-/* golden [DIR ...]: checks the vectors in these folders, or in $POLYD_SHARED/golden. Names every tensor out of
- * tolerance; exits 1 on a failure, 77 when there is nothing to check. */
+/* golden [DIR ...]: checks the vectors in these folders, or in $POLYD_SHARED/golden. Names every tensor out
+ * of tolerance; exits 1 on a failure, 77 when there is nothing to check. */
 #include "tests/golden/golden.h"
 
 #include <dirent.h>
@@ -14,16 +14,13 @@ static const struct {
     const char *group;
     void (*run)(struct gold *g);
 } groups[] = {
-    {"attention", gold_attention},
-    {"norms", gold_norms},
-    {"models", gold_models},
-    {"optim", gold_optim},
-    {"train", gold_train},
+    {"attention", gold_attention}, {"norms", gold_norms}, {"models", gold_models},
+    {"optim", gold_optim},         {"train", gold_train},
 };
 
 /* Groups whose architectures a later version brings: counted as skipped, by name. */
-static const char *const to_come[] = {"deit", "swin", "xcit", "nystrom", "pinn", "detection", "augment", "blocks",
-                                      "diagnostics"};
+static const char *const to_come[] = {"deit",      "swin",    "xcit",   "nystrom",    "pinn",
+                                      "detection", "augment", "blocks", "diagnostics"};
 
 static int passed, failed, skipped;
 
@@ -121,8 +118,8 @@ struct pk_view gold_view(struct gold *g, const char *tensor, enum pk_dtype dtype
     return v;
 }
 
-void gold_compare_values(struct gold *g, const char *label, const struct pk_view *got, const double *want, double rtol,
-                         double floor, double yardstick)
+void gold_compare_values(struct gold *g, const char *label, const struct pk_view *got, const double *want,
+                         double rtol, double floor, double yardstick)
 {
     int64_t n = pk_shape_count(&got->shape), at = 0;
     double scale = 0, worst = 0, tolerance;
@@ -130,7 +127,8 @@ void gold_compare_values(struct gold *g, const char *label, const struct pk_view
     if (!want)
         return;
     for (int64_t i = 0; i < n; i++) {
-        double v = got->dtype == PK_F64 ? ((const double *)got->data)[i] : (double)((const float *)got->data)[i];
+        double v =
+            got->dtype == PK_F64 ? ((const double *)got->data)[i] : (double)((const float *)got->data)[i];
         double e = fabs(v - want[i]);
 
         scale = fmax(scale, fabs(want[i]));
@@ -154,8 +152,8 @@ void gold_compare(struct gold *g, const char *label, const struct pk_view *got, 
     const double *values = gold_tensor(g, want, &shape);
 
     if (values && pk_shape_count(&shape) != pk_shape_count(&got->shape))
-        gold_fail(g, "%s has %lld elements, tensor '%s' %lld", label, (long long)pk_shape_count(&got->shape), want,
-                  (long long)pk_shape_count(&shape));
+        gold_fail(g, "%s has %lld elements, tensor '%s' %lld", label, (long long)pk_shape_count(&got->shape),
+                  want, (long long)pk_shape_count(&shape));
     else
         gold_compare_values(g, label, got, values, rtol, floor, yardstick);
 }
@@ -248,8 +246,8 @@ static void run_file(const char *path, const struct pk_backend_api *api, struct 
     else
         passed++;
     if (g.failed || getenv("GOLDEN_VERBOSE"))
-        printf("%s %s: %d tensors, worst error %.2g of its tolerance\n", g.failed ? "FAIL" : "ok", path, g.compared,
-               g.worst);
+        printf("%s %s: %d tensors, worst error %.2g of its tolerance\n", g.failed ? "FAIL" : "ok", path,
+               g.compared, g.worst);
 out:
     json_decref(g.config);
     data_st_free(g.st);

@@ -1,9 +1,9 @@
 /* tests/golden/golden.h: what the cases of the golden runner share.
  *
- * The runner opens every .safetensors file under the folders it is given, reads `group` from its config and calls
- * that group's function, which computes and compares. A group that is neither known nor on the list of
- * architectures to come is a failure, as is a case that compared nothing. To add a group: a function here, a row in
- * golden.c's table, a file of its own. */
+ * The runner opens every .safetensors file under the folders it is given, reads `group` from its config and
+ * calls that group's function, which computes and compares. A group that is neither known nor on the list of
+ * architectures to come is a failure, as is a case that compared nothing. To add a group: a function here, a
+ * row in golden.c's table, a file of its own. */
 #pragma once
 
 #include <jansson.h>
@@ -21,8 +21,8 @@ struct gold {
     struct pk_backend *backend; /* 2 threads */
     int compared, failed;
     const char *to_come; /* set by a group: what this case still lacks; it then counts as skipped */
-    double worst; /* largest error in units of its tolerance */
-    void *memory[256]; /* freed after the case */
+    double worst;        /* largest error in units of its tolerance */
+    void *memory[256];   /* freed after the case */
     int memories;
 };
 

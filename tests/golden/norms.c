@@ -85,8 +85,8 @@ static void qknorm(struct gold *g, enum pk_dtype dtype)
         in[n++] = gold_view(g, "scale", dtype);
     if (!in[2].data || !go.data)
         return;
-    fwd[0] = gold_zeros(g, dtype,
-                        PK_SHAPE(in[0].shape.dim[0], in[0].shape.dim[2], in[0].shape.dim[1], in[0].shape.dim[3]));
+    fwd[0] = gold_zeros(
+        g, dtype, PK_SHAPE(in[0].shape.dim[0], in[0].shape.dim[2], in[0].shape.dim[1], in[0].shape.dim[3]));
     fwd[1] = gold_zeros(g, dtype, PK_SHAPE(in[0].shape.dim[0], in[0].shape.dim[1], in[0].shape.dim[2]));
     if (!gold_run(g, PK_OP_ATTENTION, &attr, in, n, fwd, attr.attention.phi == PK_PHI_SOFTMAX ? 2 : 1))
         return;

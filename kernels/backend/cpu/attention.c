@@ -17,19 +17,20 @@
 
 /* Scratch of one thread. */
 struct tile {
-    real *kr, *vr; /* rows of the key block, (keys, ld) */
-    real *kp, *vp; /* the same in panels, when d is too long for constant strides */
-    real *qt, *dyt; /* (d, TILE): tau Q' and dY' of the tile */
-    real *qr, *dyr; /* (TILE, ld) */
-    real *s, *g;    /* (keys, TILE): S', then P'; dP', then dS' */
-    real *acc;      /* forward: Y of the group; backward: dQ; (queries, ld) */
-    real *dk, *dv;  /* (keys, ld) */
+    real *kr, *vr;   /* rows of the key block, (keys, ld) */
+    real *kp, *vp;   /* the same in panels, when d is too long for constant strides */
+    real *qt, *dyt;  /* (d, TILE): tau Q' and dY' of the tile */
+    real *qr, *dyr;  /* (TILE, ld) */
+    real *s, *g;     /* (keys, TILE): S', then P'; dP', then dS' */
+    real *acc;       /* forward: Y of the group; backward: dQ; (queries, ld) */
+    real *dk, *dv;   /* (keys, ld) */
     real *max, *sum; /* forward: running statistics; backward: lse and rowsum(dY Y); per query */
 };
 
 static void tile_scratch(const struct attention *j, struct tile *t, struct cpu_scratch *s)
 {
-    const size_t keys = (size_t)cpu_round_up(j->keys, MR), ld = (size_t)j->ld, d = (size_t)j->d, one = sizeof(real);
+    const size_t keys = (size_t)cpu_round_up(j->keys, MR), ld = (size_t)j->ld, d = (size_t)j->d,
+                 one = sizeof(real);
     const size_t queries = (size_t)cpu_round_up(j->group, TILE);
     bool backward = j->c->op == PK_OP_ATTENTION_BWD, panels = j->d > 2 * TILE;
 
@@ -91,8 +92,8 @@ struct view {
     int64_t shown_stride;
 };
 
-static struct view view_of(const struct attention *j, int64_t b, int64_t shift, int64_t i0, int64_t lanes, int64_t k0,
-                           int64_t kn)
+static struct view view_of(const struct attention *j, int64_t b, int64_t shift, int64_t i0, int64_t lanes,
+                           int64_t k0, int64_t kn)
 {
     struct view w = {.n = kn, .full = kn, .lanes = lanes};
 
@@ -149,7 +150,8 @@ INLINE void transpose_square(vec *r)
 #endif
 
 /* to (d, TILE) = factor * rows', n <= TILE rows; lanes from n to whole vectors are 0. */
-static void load_transposed(int64_t n, int64_t d, const real *from, int64_t sn, int64_t sd, real factor, real *to)
+static void load_transposed(int64_t n, int64_t d, const real *from, int64_t sn, int64_t sd, real factor,
+                            real *to)
 {
     const int64_t lanes = cpu_round_up(n, W);
     int64_t i = 0;
@@ -178,7 +180,8 @@ static void load_transposed(int64_t n, int64_t d, const real *from, int64_t sn, 
 }
 
 /* to (n, ld) = factor * rows; columns from d to ld are 0. */
-static void load_rows(int64_t n, int64_t d, int64_t ld, const real *from, int64_t sn, int64_t sd, real factor, real *to)
+static void load_rows(int64_t n, int64_t d, int64_t ld, const real *from, int64_t sn, int64_t sd, real factor,
+                      real *to)
 {
     for (int64_t i = 0; i < n; i++) {
         const real *x = from + i * sn;
@@ -195,8 +198,8 @@ static void load_rows(int64_t n, int64_t d, int64_t ld, const real *from, int64_
     }
 }
 
-static void store_rows(int64_t n, int64_t d, int64_t ld, const real *from, real factor, const real *row_factor,
-                       real *to, int64_t sn)
+static void store_rows(int64_t n, int64_t d, int64_t ld, const real *from, real factor,
+                       const real *row_factor, real *to, int64_t sn)
 {
     for (int64_t i = 0; i < n; i++) {
         real f = row_factor ? factor * row_factor[i] : factor;
@@ -220,8 +223,8 @@ static void zero_rows(int64_t n, int64_t d, real *to, int64_t sn)
 /* ---- products ---- */
 
 /* s (n, lanes) = rows of the key block times a transposed tile. */
-static void product_keys(const struct attention *j, int64_t n, int64_t lanes, const real *rows, const real *panels,
-                         const real *tile, real *s)
+static void product_keys(const struct attention *j, int64_t n, int64_t lanes, const real *rows,
+                         const real *panels, const real *tile, real *s)
 {
     int64_t nv = cpu_div_up(lanes, W);
 
@@ -234,13 +237,15 @@ static void product_keys(const struct attention *j, int64_t n, int64_t lanes, co
 }
 
 /* acc (lanes, d) += S (lanes, n) rows (n, d). */
-static void product_queries(const struct attention *j, int64_t n, int64_t lanes, const real *s, const real *rows, real *acc)
+static void product_queries(const struct attention *j, int64_t n, int64_t lanes, const real *s,
+                            const real *rows, real *acc)
 {
     micro_gemm(MICRO_COL, lanes, cpu_div_up(j->d, W), n, s, rows, j->ld, acc, j->ld, true);
 }
 
 /* acc (n, d) += S' (n, lanes) rows (lanes, d). */
-static void product_back(const struct attention *j, int64_t n, int64_t lanes, const real *s, const real *rows, real *acc)
+static void product_back(const struct attention *j, int64_t n, int64_t lanes, const real *s, const real *rows,
+                         real *acc)
 {
     micro_gemm(MICRO_ROW, n, cpu_div_up(j->d, W), lanes, s, rows, j->ld, acc, j->ld, true);
 }
@@ -302,8 +307,8 @@ static void phi_forward(const struct pk_attention_attr *a, const struct view *w,
 }
 
 /* exp of the tile against the running maximum; the accumulated output shrinks when the maximum grows. */
-static void softmax_forward(const struct attention *j, const struct view *w, real *s, real *max, real *sum, real *acc,
-                            bool first)
+static void softmax_forward(const struct attention *j, const struct view *w, real *s, real *max, real *sum,
+                            real *acc, bool first)
 {
     const int64_t nv = cpu_div_up(w->lanes, W);
     const vec lowest = vset(-INFINITY);
@@ -343,8 +348,8 @@ static void softmax_forward(const struct attention *j, const struct view *w, rea
             vst(acc + i * j->ld + c, vld(acc + i * j->ld + c) * shrink[i]);
 }
 
-static void load_keys(const struct attention *j, const struct tile *t, int64_t b, int64_t h, int64_t k0, int64_t n,
-                      bool values_as_panels)
+static void load_keys(const struct attention *j, const struct tile *t, int64_t b, int64_t h, int64_t k0,
+                      int64_t n, bool values_as_panels)
 {
     const real *k = j->k.p + b * j->k.sb + h * j->k.sh + k0 * j->k.sn;
     const real *v = j->v.p + b * j->v.sb + h * j->v.sh + k0 * j->v.sn;
@@ -403,9 +408,9 @@ static void forward_task(void *arg, int64_t task, int thread)
             real sum = t.sum[i - q0];
 
             /* A bias shifts every logit alike: it cancels in A and counts in lse alone. */
-            j->lse[(b * j->heads + h) * j->nq + i] = sum > 0 || sum != sum
-                                                         ? t.max[i - q0] + (real)(log((double)sum) + j->a->bias)
-                                                         : (real)-INFINITY;
+            j->lse[(b * j->heads + h) * j->nq + i] =
+                sum > 0 || sum != sum ? t.max[i - q0] + (real)(log((double)sum) + j->a->bias)
+                                      : (real)-INFINITY;
             t.sum[i - q0] = sum == 0 ? 0 : 1 / sum;
         }
     store_rows(q1 - q0, j->d, j->ld, t.acc, factor, softmax ? t.sum : NULL,
@@ -439,7 +444,8 @@ static void few_task(void *arg, int64_t task, int thread)
     tile_scratch(j, &t, &scratch);
     for (int64_t i = 0; i < j->nq; i++) {
         const real *q = j->q.p + b * j->q.sb + h * j->q.sh + i * j->q.sn;
-        real *y = j->y.p + b * j->y.sb + h * j->y.sh + i * j->y.sn, max = -INFINITY, factor = (real)factor_of(j, h);
+        real *y = j->y.p + b * j->y.sb + h * j->y.sh + i * j->y.sn, max = -INFINITY,
+             factor = (real)factor_of(j, h);
         int64_t end = keys_of(j, b);
         struct view w;
         double sum = 0;
@@ -478,7 +484,8 @@ static void few_task(void *arg, int64_t task, int thread)
                 y[c] += p * from[c];
         }
         if (softmax) {
-            j->lse[(b * j->heads + h) * j->nq + i] = sum > 0 || sum != sum ? max + (real)(log(sum) + j->a->bias) : (real)-INFINITY;
+            j->lse[(b * j->heads + h) * j->nq + i] =
+                sum > 0 || sum != sum ? max + (real)(log(sum) + j->a->bias) : (real)-INFINITY;
             factor = sum == 0 ? 0 : factor / (real)sum;
         }
         for (int64_t c = 0; c < j->d; c++)
@@ -571,8 +578,8 @@ static void softmax_backward(const struct view *w, real factor, const real *lse,
 
 /* delta (softmax): rowsum(dY Y) of each query; NULL when the tile holds all keys, and the sum is then taken
  * from the tile itself, so that it cancels exactly where one key is visible. */
-static double phi_backward(const struct attention *j, const struct view *w, real factor, const real *lse, const real *delta,
-                           real *s, real *g)
+static double phi_backward(const struct attention *j, const struct view *w, real factor, const real *lse,
+                           const real *delta, real *s, real *g)
 {
     const int64_t nv = cpu_div_up(w->lanes, W);
     const bool scaled = j->scale != NULL;
@@ -648,7 +655,8 @@ static void backward_task(void *arg, int64_t task, int thread)
         t.max[i] = t.sum[i] = 0;
         if (i >= j->nq)
             continue;
-        t.max[i] = ((const real *)l->data)[b * l->stride[0] + h * l->stride[1] + i * l->stride[2]] - (real)a->bias;
+        t.max[i] =
+            ((const real *)l->data)[b * l->stride[0] + h * l->stride[1] + i * l->stride[2]] - (real)a->bias;
         for (int64_t x = 0; !one_block && x < j->d; x++)
             sum += (double)dy[i * j->dy.sn + x * j->dy.sd] * (double)y[i * j->y.sn + x * j->y.sd];
         t.sum[i] = (real)sum;

@@ -1,15 +1,16 @@
-/* kernels/backend/cpu/attention.h: the inputs, outputs and masks of an attention call, as its kernels see them. */
+/* kernels/backend/cpu/attention.h: the inputs, outputs and masks of an attention call, as its kernels see
+ * them. */
 #pragma once
 
 #include "kernels/backend/cpu/micro.h"
 #include "kernels/backend/cpu/ops.h"
 
-#define KEYS 512       /* keys of a block: a tile of 128 KiB in f32 */
+#define KEYS 512        /* keys of a block: a tile of 128 KiB in f32 */
 #define GROUP_MANY 1024 /* queries of a forward task when there are enough (batch, head) pairs ... */
-#define GROUP_FEW 128  /* ... and when there are not */
+#define GROUP_FEW 128   /* ... and when there are not */
 #define PAIRS_MANY 16
-#define FEW_QUERIES 4  /* up to here (decoding) keys are read once, without tiles ... */
-#define FEW_KEYS 16    /* ... unless tiles cost nothing either */
+#define FEW_QUERIES 4 /* up to here (decoding) keys are read once, without tiles ... */
+#define FEW_KEYS 16   /* ... unless tiles cost nothing either */
 
 /* One (b, h) slice of a tensor of rows: element (i, c) at p + b * sb + h * sh + i * sn + c * sd. */
 struct rows {
@@ -42,7 +43,8 @@ static inline struct rows rows_of(const struct pk_view *v, int b, int h, int n, 
 
 static inline struct rows rows_dense(void *p, int64_t n, int64_t heads, int64_t d, bool heads_inside)
 {
-    return heads_inside ? (struct rows){p, n * heads * d, d, heads * d, 1} : (struct rows){p, heads * n * d, n * d, d, 1};
+    return heads_inside ? (struct rows){p, n * heads * d, d, heads * d, 1}
+                        : (struct rows){p, heads * n * d, n * d, d, 1};
 }
 
 static inline void attention_shape(struct attention *j, const struct pk_call *c)
@@ -111,7 +113,8 @@ static inline void attention_shape(struct attention *j, const struct pk_call *c)
     }
     j->ld = j->d <= TILE ? TILE : j->d <= 2 * TILE ? 2 * TILE : cpu_round_up(j->d, W);
     j->keys = cpu_min(KEYS, cpu_max(1, j->nk));
-    j->few = !backward && j->nq <= FEW_QUERIES && j->nk >= FEW_KEYS && j->q.sd == 1 && j->k.sd == 1 && j->v.sd == 1;
+    j->few = !backward && j->nq <= FEW_QUERIES && j->nk >= FEW_KEYS && j->q.sd == 1 && j->k.sd == 1 &&
+             j->v.sd == 1;
     if (backward || j->few)
         j->group = cpu_max(1, j->nq);
     else
@@ -127,7 +130,8 @@ static inline int64_t keys_of(const struct attention *j, int64_t b)
 
     if (!l)
         return j->nk;
-    return cpu_max(0, cpu_min(j->nk, ((const int32_t *)l->data)[(l->shape.dim[0] == 1 ? 0 : b) * l->stride[0]]));
+    return cpu_max(0,
+                   cpu_min(j->nk, ((const int32_t *)l->data)[(l->shape.dim[0] == 1 ? 0 : b) * l->stride[0]]));
 }
 
 /* Causal: query i sees keys j <= i + shift. */

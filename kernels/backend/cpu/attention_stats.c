@@ -51,7 +51,8 @@ size_t PK_FN(attention_stats_workspace)(const struct pk_backend *b, const struct
 static void norm_task(void *arg, int64_t task, int thread)
 {
     const struct job *j = arg;
-    const real *x = (const real *)j->x->data + task / j->t.nq * j->x->stride[0] + task % j->t.nq * j->x->stride[1];
+    const real *x =
+        (const real *)j->x->data + task / j->t.nq * j->x->stride[0] + task % j->t.nq * j->x->stride[1];
     double sum = 0;
 
     (void)thread;

@@ -13,8 +13,9 @@ static const char *const level_name[CPU_LEVEL_COUNT] = {"portable", "avx2", "avx
 static enum cpu_level level_best(void)
 {
 #if defined __x86_64__
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("fma"))
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+        __builtin_cpu_supports("fma"))
         return CPU_LEVEL_AVX512;
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
         return CPU_LEVEL_AVX2;
@@ -88,11 +89,13 @@ static void self_test(const struct pk_backend *b)
         t1 = seconds();
         speed = t1 > t0 && 2.0 * N * N * N / (t1 - t0) > speed ? 2.0 * N * N * N / (t1 - t0) : speed;
     }
-    snprintf(text, sizeof text, "level=%s gemm=%s threads=%d gemm_gflops=%.0f fma_peak_gflops=%.0f denormals=zero",
+    snprintf(text, sizeof text,
+             "level=%s gemm=%s threads=%d gemm_gflops=%.0f fma_peak_gflops=%.0f denormals=zero",
              level_name[b->level], b->gemm->name, cpu_pool_threads(b->pool), speed / 1e9, peak / 1e9);
     say(b->host, 6, text);
     if (speed < 0.5 * peak) {
-        snprintf(text, sizeof text, "why=\"gemm=%s reaches only %.0f %% of the multiply-add peak on this processor\"",
+        snprintf(text, sizeof text,
+                 "why=\"gemm=%s reaches only %.0f %% of the multiply-add peak on this processor\"",
                  b->gemm->name, 100 * speed / peak);
         say(b->host, 4, text);
     }
@@ -131,20 +134,21 @@ static enum pd_err cpu_open(const struct pk_host *host, int device, int threads,
         while (l < CPU_LEVEL_COUNT && strcmp(level, level_name[l]) != 0)
             l++;
         if (l == CPU_LEVEL_COUNT) {
-            err = pd_fail(why, PD_ERR_INVALID, "POLYD_CPU_LEVEL is '%s': use portable, avx2 or avx512", level);
+            err =
+                pd_fail(why, PD_ERR_INVALID, "POLYD_CPU_LEVEL is '%s': use portable, avx2 or avx512", level);
             goto out;
         }
         if (l > (int)b->level) {
-            err = pd_fail(why, PD_ERR_UNSUPPORTED, "POLYD_CPU_LEVEL is '%s', and this processor has only %s", level,
-                          level_name[b->level]);
+            err = pd_fail(why, PD_ERR_UNSUPPORTED, "POLYD_CPU_LEVEL is '%s', and this processor has only %s",
+                          level, level_name[b->level]);
             goto out;
         }
         b->level = (enum cpu_level)l;
     }
     b->gemm = cpu_gemm_choose(gemm);
     if (!b->gemm) {
-        err = pd_fail(why, PD_ERR_INVALID, "POLYD_CPU_GEMM is '%s': use onednn, own, or openblas where it is installed",
-                      gemm);
+        err = pd_fail(why, PD_ERR_INVALID,
+                      "POLYD_CPU_GEMM is '%s': use onednn, own, or openblas where it is installed", gemm);
         goto out;
     }
     err = cpu_pool_new(threads, &b->pool, why);
@@ -229,7 +233,8 @@ static void cpu_free(struct pk_backend *b, void *memory)
     free(memory);
 }
 
-static enum pd_err cpu_transfer(struct pk_backend *b, void *to, const void *from, size_t bytes, struct pd_why *why)
+static enum pd_err cpu_transfer(struct pk_backend *b, void *to, const void *from, size_t bytes,
+                                struct pd_why *why)
 {
     (void)b;
     (void)why;
@@ -237,7 +242,8 @@ static enum pd_err cpu_transfer(struct pk_backend *b, void *to, const void *from
     return PD_OK;
 }
 
-static enum pd_err cpu_run(struct pk_backend *b, const struct pk_call *calls, size_t count, struct pd_why *why)
+static enum pd_err cpu_run(struct pk_backend *b, const struct pk_call *calls, size_t count,
+                           struct pd_why *why)
 {
     unsigned state = cpu_float_enter();
     enum pd_err err = PD_OK;
@@ -249,8 +255,8 @@ static enum pd_err cpu_run(struct pk_backend *b, const struct pk_call *calls, si
         if (!fn)
             err = pd_fail(why, PD_ERR_UNSUPPORTED, "the cpu back end has no kernel for op %d", (int)c->op);
         else if (c->workspace_bytes < cpu_workspace_bytes(b, c))
-            err = pd_fail(why, PD_ERR_INTERNAL, "op %d was given %zu bytes of workspace and needs %zu", (int)c->op,
-                          c->workspace_bytes, cpu_workspace_bytes(b, c));
+            err = pd_fail(why, PD_ERR_INTERNAL, "op %d was given %zu bytes of workspace and needs %zu",
+                          (int)c->op, c->workspace_bytes, cpu_workspace_bytes(b, c));
         else
             err = fn(b, c, why);
     }

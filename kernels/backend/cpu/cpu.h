@@ -36,8 +36,8 @@ struct cpu_ops {
     /* n values through one instruction of EXPR with a single operand. */
     void (*unary)(enum pk_ex op, int arg, int64_t n, const void *x, void *y);
     /* C (M, N) = op(A) op(B) [+ C] by our own kernels, in this thread. `scratch` holds own_gemm_scratch. */
-    void (*own_gemm)(bool ta, bool tb, int64_t m, int64_t n, int64_t k, const void *a, int64_t lda, const void *b,
-                     int64_t ldb, bool add, void *c, int64_t ldc, void *scratch);
+    void (*own_gemm)(bool ta, bool tb, int64_t m, int64_t n, int64_t k, const void *a, int64_t lda,
+                     const void *b, int64_t ldb, bool add, void *c, int64_t ldc, void *scratch);
     size_t (*own_gemm_scratch)(void);
     /* Multiply-adds per call of about `turns` x (independent chains); returns the number of flops done. */
     double (*fma_peak)(int64_t turns);

@@ -12,7 +12,8 @@
 #define GEMV_ROWS 4
 #define BLOCK_OUTPUT 200000 /* elements of a block: stays in the cache until it is finished */
 #define SPLIT_K 2048        /* sums this long are cut, ... */
-#define SPLIT_OUTPUT 600000 /* if the output is small enough to be written several times: weight gradients */
+#define SPLIT_OUTPUT 600000 /* if the output is small enough to be written several times: weight gradients   \
+                             */
 #define SPLIT_MOST 8
 #define GEMV_COLS 512 /* columns of one task when b is (K, N): rows of 2 KiB */
 #define GEMV_DOTS 32  /* columns of one task when b is stored (N, K) */
@@ -29,7 +30,7 @@ struct plan {
     int64_t m, n, k, bm, bn, blocks_m, blocks_n, batch;
     int64_t splits, split_k; /* long sums are cut: each part reads its rows once */
     real *partial;           /* (splits, m, n) when there is more than one */
-    int lead; /* leading axes */
+    int lead;                /* leading axes */
     struct matrix x, y;
     bool ta, tb;
     int64_t lda, ldb;
@@ -156,8 +157,8 @@ INLINE vec activate(const enum pk_act act, vec v)
 }
 
 /* o = act(t + bias) + residual for n values of a row; bias and residual are dense or NULL. */
-INLINE void finish_row(const enum pk_act act, int64_t n, const real *t, const real *bias, const real *residual,
-                       real *o)
+INLINE void finish_row(const enum pk_act act, int64_t n, const real *t, const real *bias,
+                       const real *residual, real *o)
 {
     int64_t j = 0;
 
@@ -203,7 +204,8 @@ static void finish(enum pk_act act, int64_t n, const real *t, const real *bias, 
 
 /* Columns j .. j+n-1 of row i of matrix number `batch`: finished from t into the output. Strided bias and
  * residual go through small buffers. */
-static void finish_block_row(const struct plan *p, int64_t batch, int64_t i, int64_t j, int64_t n, const real *t)
+static void finish_block_row(const struct plan *p, int64_t batch, int64_t i, int64_t j, int64_t n,
+                             const real *t)
 {
     real *o = p->out + (batch * p->m + i) * p->n + j;
     real bias_part[256], residual_part[256];
@@ -237,8 +239,8 @@ static void finish_block_row(const struct plan *p, int64_t batch, int64_t i, int
     }
 }
 
-static const real *batch_of(const struct plan *p, const struct pk_view *v, const struct matrix *x, int64_t size,
-                            int64_t batch)
+static const real *batch_of(const struct plan *p, const struct pk_view *v, const struct matrix *x,
+                            int64_t size, int64_t batch)
 {
     if (x->copied)
         return x->data + batch * size;
@@ -282,8 +284,9 @@ static void block_task(void *arg, int64_t task, int thread)
         done = p->b->gemm->sgemm(p->ta, p->tb, m, n, k, x, p->lda, y, p->ldb, add, to, ldc);
 #endif
     if (!done && p->own_scratch) {
-        PK_FN(own_gemm)(p->ta, p->tb, m, n, k, x, p->lda, y, p->ldb, add, to, ldc,
-                        p->own_scratch + ((PK_FN(own_gemm_scratch)() + 63) & ~(size_t)63) * (size_t)thread);
+        PK_FN(own_gemm)
+        (p->ta, p->tb, m, n, k, x, p->lda, y, p->ldb, add, to, ldc,
+         p->own_scratch + ((PK_FN(own_gemm_scratch)() + 63) & ~(size_t)63) * (size_t)thread);
         done = true;
     }
     if (!done) {

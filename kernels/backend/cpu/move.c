@@ -26,7 +26,8 @@ struct move {
     int64_t outer, patch_axis; /* patch_axis >= 0: the source is dense along that axis */
 };
 
-static void move_line(char *to, int64_t to_stride, const char *from, int64_t from_stride, int64_t n, size_t size)
+static void move_line(char *to, int64_t to_stride, const char *from, int64_t from_stride, int64_t n,
+                      size_t size)
 {
     if (to_stride == 1 && from_stride == 1) {
         memcpy(to, from, (size_t)n * size);
@@ -60,8 +61,8 @@ static void move_task(void *arg, int64_t task, int thread)
     (void)thread;
     for (int64_t o = task * lines; o < end; o++)
         move_line(m->to + (size_t)cpu_offset(m->dim, m->to_stride, last, o) * m->size, m->to_stride[last],
-                  m->from + (size_t)cpu_offset(m->dim, m->from_stride, last, o) * m->size, m->from_stride[last],
-                  m->dim[last], m->size);
+                  m->from + (size_t)cpu_offset(m->dim, m->from_stride, last, o) * m->size,
+                  m->from_stride[last], m->dim[last], m->size);
 }
 
 /* Tasks are rows of patches: positions of the axes other than the patch axis and the last. */
@@ -69,7 +70,8 @@ static void patch_task(void *arg, int64_t task, int thread)
 {
     const struct move *m = arg;
     int last = m->rank - 1, a = (int)m->patch_axis;
-    int64_t strips = cpu_div_up(m->dim[a], PATCH), a0 = task % strips * PATCH, na = cpu_min(PATCH, m->dim[a] - a0);
+    int64_t strips = cpu_div_up(m->dim[a], PATCH), a0 = task % strips * PATCH,
+            na = cpu_min(PATCH, m->dim[a] - a0);
     int64_t o = task / strips, from = a0 * m->from_stride[a], to = a0 * m->to_stride[a];
 
     (void)thread;
@@ -84,7 +86,8 @@ static void patch_task(void *arg, int64_t task, int thread)
         int64_t nl = cpu_min(PATCH, m->dim[last] - l);
 
         for (int64_t r = 0; r < na; r++)
-            move_line(m->to + (size_t)(to + r * m->to_stride[a] + l * m->to_stride[last]) * m->size, m->to_stride[last],
+            move_line(m->to + (size_t)(to + r * m->to_stride[a] + l * m->to_stride[last]) * m->size,
+                      m->to_stride[last],
                       m->from + (size_t)(from + r * m->from_stride[a] + l * m->from_stride[last]) * m->size,
                       m->from_stride[last], nl, m->size);
     }
@@ -140,7 +143,8 @@ static void move_strided(struct pk_backend *b, size_t size, const struct pk_shap
         cpu_pool_run(b->pool, others * cpu_div_up(m.dim[m.patch_axis], PATCH), patch_task, &m);
         return;
     }
-    cpu_pool_run(b->pool, cpu_div_up(m.outer, cpu_max(1, TASK / cpu_max(1, m.dim[m.rank - 1]))), move_task, &m);
+    cpu_pool_run(b->pool, cpu_div_up(m.outer, cpu_max(1, TASK / cpu_max(1, m.dim[m.rank - 1]))), move_task,
+                 &m);
 }
 
 static void dense_strides(const struct pk_shape *s, int64_t *stride)
@@ -206,7 +210,10 @@ static void store(enum pk_dtype t, void *p, int64_t i, double v)
         ((uint16_t *)p)[i] = (uint16_t)(bits >> 16);
         break;
     case PK_I32: /* truncates; out of range saturates, NaN is 0 */
-        ((int32_t *)p)[i] = v != v ? 0 : v >= 2147483647.0 ? INT32_MAX : v <= -2147483648.0 ? INT32_MIN : (int32_t)v;
+        ((int32_t *)p)[i] = v != v               ? 0
+                            : v >= 2147483647.0  ? INT32_MAX
+                            : v <= -2147483648.0 ? INT32_MIN
+                                                 : (int32_t)v;
         break;
     default:
         ((uint8_t *)p)[i] = v != v || v <= 0 ? 0 : v >= 255 ? 255 : (uint8_t)v;
@@ -267,8 +274,8 @@ static void fill_task(void *arg, int64_t task, int thread)
 
 enum pd_err cpu_fill(struct pk_backend *b, const struct pk_call *c, struct pd_why *why)
 {
-    struct fill f = {.to = c->out[0].data, .size = pk_dtype_size(c->out[0].dtype),
-                     .count = count_of(&c->out[0].shape)};
+    struct fill f = {
+        .to = c->out[0].data, .size = pk_dtype_size(c->out[0].dtype), .count = count_of(&c->out[0].shape)};
 
     (void)why;
     store(c->out[0].dtype, f.pattern, 0, c->attr->fill.value);
@@ -277,14 +284,15 @@ enum pd_err cpu_fill(struct pk_backend *b, const struct pk_call *c, struct pd_wh
 }
 
 /* Copies x into the part of the output that starts at `start` along `axis`. */
-static void place(struct pk_backend *b, const struct pk_view *x, const struct pk_view *o, int axis, int64_t start)
+static void place(struct pk_backend *b, const struct pk_view *x, const struct pk_view *o, int axis,
+                  int64_t start)
 {
     int64_t stride[PK_MAX_RANK];
     size_t size = pk_dtype_size(o->dtype);
 
     dense_strides(&o->shape, stride);
-    move_strided(b, size, &x->shape, x->data, x->stride, (char *)o->data + (size_t)(start * stride[axis]) * size,
-                 stride);
+    move_strided(b, size, &x->shape, x->data, x->stride,
+                 (char *)o->data + (size_t)(start * stride[axis]) * size, stride);
 }
 
 enum pd_err cpu_concat(struct pk_backend *b, const struct pk_call *c, struct pd_why *why)
@@ -304,7 +312,8 @@ enum pd_err cpu_pad(struct pk_backend *b, const struct pk_call *c, struct pd_why
 {
     const struct pk_view *o = &c->out[0];
     int axis = c->attr->pad.axis;
-    int64_t inner = 1, outer = 1, start = c->attr->pad.start, n = c->in[0].shape.dim[axis], d = o->shape.dim[axis];
+    int64_t inner = 1, outer = 1, start = c->attr->pad.start, n = c->in[0].shape.dim[axis],
+            d = o->shape.dim[axis];
     size_t size = pk_dtype_size(o->dtype);
 
     (void)why;
@@ -354,8 +363,8 @@ enum pd_err cpu_gather(struct pk_backend *b, const struct pk_call *c, struct pd_
         int32_t at = index_at(&c->in[1], i);
 
         if (at < 0 || at >= rows)
-            return pd_fail(why, PD_ERR_INVALID, "index %d (number %lld) is outside the %lld rows", at, (long long)i,
-                           (long long)rows);
+            return pd_fail(why, PD_ERR_INVALID, "index %d (number %lld) is outside the %lld rows", at,
+                           (long long)i, (long long)rows);
     }
     g.row = (size_t)d * pk_dtype_size(c->in[0].dtype);
     g.group = cpu_max(1, TASK / cpu_max(1, d));
@@ -390,15 +399,16 @@ enum pd_err cpu_cache_append(struct pk_backend *b, const struct pk_call *c, stru
         int32_t at = index_at(position, position->shape.dim[0] == 1 ? 0 : i);
 
         if (at < 0 || at + n > t)
-            return pd_fail(why, PD_ERR_INVALID, "position %d and %lld new tokens do not fit a cache of %lld", at,
-                           (long long)n, (long long)t);
+            return pd_fail(why, PD_ERR_INVALID, "position %d and %lld new tokens do not fit a cache of %lld",
+                           at, (long long)n, (long long)t);
     }
     for (int64_t i = 0; i < batch; i++) {
         int32_t at = index_at(position, position->shape.dim[0] == 1 ? 0 : i);
         struct pk_shape one = fresh->shape;
 
         one.dim[0] = 1;
-        move_strided(b, size, &one, (const char *)fresh->data + (size_t)(i * fresh->stride[0]) * size, fresh->stride,
+        move_strided(b, size, &one, (const char *)fresh->data + (size_t)(i * fresh->stride[0]) * size,
+                     fresh->stride,
                      (char *)cache->data + (size_t)(i * cache->stride[0] + at * cache->stride[2]) * size,
                      cache->stride);
     }

@@ -1,6 +1,6 @@
 /* NORM and NORM_BWD over the last axis. Statistics by double sums of vector lanes; the variance in a
- * second pass over centred values, so that an offset of 100 costs nothing. The gradients of gamma and beta are sums
- * over fixed tiles of rows, added in order. */
+ * second pass over centred values, so that an offset of 100 costs nothing. The gradients of gamma and beta
+ * are sums over fixed tiles of rows, added in order. */
 #include "kernels/backend/cpu/ops.h"
 
 #define ROWS 32 /* rows of one task */
@@ -122,7 +122,8 @@ static void forward_task(void *arg, int64_t task, int thread)
         if (j->layer) {
             ROW_SUM(sum, d, vld(x + i), vldn(x + i, n));
             mean = sum / (double)d;
-            ROW_SUM(sum, d, squared(vld(x + i) - (real)mean), first_lanes(squared(vldn(x + i, n) - (real)mean), n));
+            ROW_SUM(sum, d, squared(vld(x + i) - (real)mean),
+                    first_lanes(squared(vldn(x + i, n) - (real)mean), n));
         } else {
             ROW_SUM(sum, d, squared(vld(x + i)), squared(vldn(x + i, n)));
         }

@@ -78,7 +78,8 @@ enum pd_err PK_FN(adamw)(struct pk_backend *b, const struct pk_call *c, struct p
 {
     const struct pk_view *hyper = &c->in[4], *gate = &c->in[5];
     double lr = (double)at(hyper, 0) * c->attr->optim.lr_mult;
-    struct job j = {.p = c->in[0].data, .m = c->in[2].data, .v = c->in[3].data, .count = view_count(&c->in[0])};
+    struct job j = {
+        .p = c->in[0].data, .m = c->in[2].data, .v = c->in[3].data, .count = view_count(&c->in[0])};
 
     (void)why;
     if (at(gate, 1) == 0)

@@ -38,8 +38,8 @@ static void pack_b(int64_t k_count, int64_t n, const real *b, int64_t rs, int64_
     }
 }
 
-void PK_FN(own_gemm)(bool ta, bool tb, int64_t m, int64_t n, int64_t k, const void *a_, int64_t lda, const void *b_,
-                     int64_t ldb, bool add, void *c_, int64_t ldc, void *scratch)
+void PK_FN(own_gemm)(bool ta, bool tb, int64_t m, int64_t n, int64_t k, const void *a_, int64_t lda,
+                     const void *b_, int64_t ldb, bool add, void *c_, int64_t ldc, void *scratch)
 {
     const real *a = a_, *b = b_;
     const int64_t ars = ta ? 1 : lda, acs = ta ? lda : 1, brs = tb ? 1 : ldb, bcs = tb ? ldb : 1, nr = 2 * W;

@@ -3,7 +3,7 @@
 
 #include "kernels/backend/cpu/vec.h"
 
-void PK_FN(own_gemm)(bool ta, bool tb, int64_t m, int64_t n, int64_t k, const void *a, int64_t lda, const void *b,
-                     int64_t ldb, bool add, void *c, int64_t ldc, void *scratch);
+void PK_FN(own_gemm)(bool ta, bool tb, int64_t m, int64_t n, int64_t k, const void *a, int64_t lda,
+                     const void *b, int64_t ldb, bool add, void *c, int64_t ldc, void *scratch);
 size_t PK_FN(own_gemm_scratch)(void);
 double PK_FN(fma_peak)(int64_t turns);

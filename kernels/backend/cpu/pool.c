@@ -180,7 +180,8 @@ int cpu_pool_threads(const struct cpu_pool *p)
     return p->threads;
 }
 
-void cpu_pool_run(struct cpu_pool *p, int64_t count, void (*fn)(void *arg, int64_t task, int thread), void *arg)
+void cpu_pool_run(struct cpu_pool *p, int64_t count, void (*fn)(void *arg, int64_t task, int thread),
+                  void *arg)
 {
     if (count <= 1 || p->threads == 1) {
         for (int64_t i = 0; i < count; i++)

@@ -18,7 +18,8 @@ int cpu_pool_threads(const struct cpu_pool *p);
 
 /* Runs fn(arg, task, thread) for every task in 0..count-1 and returns when all are done. `thread` is in
  * 0..threads-1 and names scratch that no other running task uses. */
-void cpu_pool_run(struct cpu_pool *p, int64_t count, void (*fn)(void *arg, int64_t task, int thread), void *arg);
+void cpu_pool_run(struct cpu_pool *p, int64_t count, void (*fn)(void *arg, int64_t task, int thread),
+                  void *arg);
 
 /* Treats denormal numbers as zero (FTZ, DAZ) in the calling thread and keeps the GEMM library to this
  * one thread; the result goes to cpu_float_leave. The pool's own threads are always like this. */

@@ -5,9 +5,9 @@
  * the reduced positions into tiles of fixed size and add the tiles' results in order. */
 #include "kernels/backend/cpu/ops.h"
 
-#define ROW_TILE 256       /* rows added by one task in column mode */
-#define RUN_TILE 32768     /* elements added by one task in row mode */
-#define RUN_PIECE 4096     /* elements added in `real` before the sum goes to double */
+#define ROW_TILE 256   /* rows added by one task in column mode */
+#define RUN_TILE 32768 /* elements added by one task in row mode */
+#define RUN_PIECE 4096 /* elements added in `real` before the sum goes to double */
 #define SQUARES_TILE 65536
 
 struct axes {
@@ -21,12 +21,12 @@ struct job {
     struct axes kept, reduced;
     bool max;
     bool columns;
-    int64_t width;  /* column mode: extent of the dense kept axis */
-    int64_t outer;  /* column mode: positions of the other kept axes */
-    int64_t tiles;  /* of the reduced positions */
-    int64_t group;  /* row mode with one tile: outputs of one task */
-    real *partial;  /* column mode (outer, tiles, width) */
-    double *sums;   /* row mode (outputs, tiles) */
+    int64_t width; /* column mode: extent of the dense kept axis */
+    int64_t outer; /* column mode: positions of the other kept axes */
+    int64_t tiles; /* of the reduced positions */
+    int64_t group; /* row mode with one tile: outputs of one task */
+    real *partial; /* column mode (outer, tiles, width) */
+    double *sums;  /* row mode (outputs, tiles) */
 };
 
 static void axis_add(struct axes *a, int64_t dim, int64_t stride)
@@ -54,7 +54,8 @@ static void job_shape(struct job *j, const struct pk_call *c)
         axis_add(c->attr->reduce.axes >> i & 1 ? &j->reduced : &j->kept, x->shape.dim[i], x->stride[i]);
     j->x = x->data;
     j->out = c->out[0].data;
-    j->columns = j->kept.rank > 0 && j->kept.stride[j->kept.rank - 1] == 1 && j->kept.dim[j->kept.rank - 1] >= 4;
+    j->columns =
+        j->kept.rank > 0 && j->kept.stride[j->kept.rank - 1] == 1 && j->kept.dim[j->kept.rank - 1] >= 4;
     if (j->columns) {
         j->width = j->kept.dim[j->kept.rank - 1];
         j->outer = j->kept.count / cpu_max(1, j->width);
@@ -123,7 +124,8 @@ static void column_task(void *arg, int64_t task, int thread)
 
     (void)thread;
     for (int64_t r = r0; r < r1; r++)
-        row_into(j->max, r == r0, j->width, x + cpu_offset(j->reduced.dim, j->reduced.stride, j->reduced.rank, r), to);
+        row_into(j->max, r == r0, j->width,
+                 x + cpu_offset(j->reduced.dim, j->reduced.stride, j->reduced.rank, r), to);
 }
 
 static void column_combine(void *arg, int64_t outer, int thread)
@@ -132,7 +134,8 @@ static void column_combine(void *arg, int64_t outer, int thread)
 
     (void)thread;
     for (int64_t t = 0; t < j->tiles; t++)
-        row_into(j->max, t == 0, j->width, j->partial + (outer * j->tiles + t) * j->width, j->out + outer * j->width);
+        row_into(j->max, t == 0, j->width, j->partial + (outer * j->tiles + t) * j->width,
+                 j->out + outer * j->width);
 }
 
 static double run_sum(int64_t n, const real *x, int64_t stride)
@@ -234,7 +237,8 @@ enum pd_err PK_FN(reduce)(struct pk_backend *b, const struct pk_call *c, struct 
             cpu_pool_run(b->pool, j.outer, column_combine, &j);
         return PD_OK;
     }
-    cpu_pool_run(b->pool, j.tiles > 1 ? j.kept.count * j.tiles : cpu_div_up(j.kept.count, j.group), run_task, &j);
+    cpu_pool_run(b->pool, j.tiles > 1 ? j.kept.count * j.tiles : cpu_div_up(j.kept.count, j.group), run_task,
+                 &j);
     for (int64_t o = 0; j.tiles > 1 && o < j.kept.count; o++) {
         double total = j.sums[o * j.tiles];
 

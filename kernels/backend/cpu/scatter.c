@@ -37,7 +37,8 @@ static void add_task(void *arg, int64_t task, int thread)
 
     (void)thread;
     for (int64_t i = 0; i < j->count; i++) {
-        const real *from = (const real *)src->data + cpu_offset(src->shape.dim, src->stride, (int)lead, i) + c0 * stride;
+        const real *from =
+            (const real *)src->data + cpu_offset(src->shape.dim, src->stride, (int)lead, i) + c0 * stride;
         real *to = j->out + index_of(j, i) * j->d + c0;
         int64_t k = 0;
 
@@ -63,8 +64,8 @@ enum pd_err PK_FN(scatter_add)(struct pk_backend *b, const struct pk_call *c, st
         int64_t at = index_of(&j, i);
 
         if (at < 0 || at >= j.rows)
-            return pd_fail(why, PD_ERR_INVALID, "index %lld (number %lld) is outside the %lld rows", (long long)at,
-                           (long long)i, (long long)j.rows);
+            return pd_fail(why, PD_ERR_INVALID, "index %lld (number %lld) is outside the %lld rows",
+                           (long long)at, (long long)i, (long long)j.rows);
     }
     if (c->n_in > 2) {
         if (!pk_view_is_dense(&c->in[2])) {

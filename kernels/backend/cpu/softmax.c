@@ -8,8 +8,8 @@
 struct job {
     const struct pk_call *c;
     int64_t rows, n, group;
-    real *copy;    /* of each thread: a strided row, twice */
-    double *sums;  /* cross-entropy: (rows, 2): loss, correct or -1 for an ignored row */
+    real *copy;   /* of each thread: a strided row, twice */
+    double *sums; /* cross-entropy: (rows, 2): loss, correct or -1 for an ignored row */
 };
 
 static void job_shape(struct job *j, const struct pk_call *c)
@@ -237,8 +237,8 @@ enum pd_err PK_FN(cross_entropy)(struct pk_backend *b, const struct pk_call *c, 
         int32_t y = target_of(&c->in[1], r);
 
         if (y != c->attr->cross_entropy.ignore && (y < 0 || y >= j.n))
-            return pd_fail(why, PD_ERR_INVALID, "target %d of row %lld is outside the %lld classes", y, (long long)r,
-                           (long long)j.n);
+            return pd_fail(why, PD_ERR_INVALID, "target %d of row %lld is outside the %lld classes", y,
+                           (long long)r, (long long)j.n);
     }
     if (j.n > 0)
         cpu_pool_run(b->pool, cpu_div_up(j.rows, j.group), loss_task, &j);
@@ -290,8 +290,8 @@ enum pd_err PK_FN(cross_entropy_bwd)(struct pk_backend *b, const struct pk_call 
         int32_t y = target_of(&c->in[1], r);
 
         if (y != c->attr->cross_entropy.ignore && (y < 0 || y >= j.n))
-            return pd_fail(why, PD_ERR_INVALID, "target %d of row %lld is outside the %lld classes", y, (long long)r,
-                           (long long)j.n);
+            return pd_fail(why, PD_ERR_INVALID, "target %d of row %lld is outside the %lld classes", y,
+                           (long long)r, (long long)j.n);
     }
     if (j.n > 0)
         cpu_pool_run(b->pool, cpu_div_up(j.rows, j.group), loss_bwd_task, &j);

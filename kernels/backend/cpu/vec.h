@@ -61,7 +61,7 @@ typedef real vec_unaligned __attribute__((vector_size(VEC_BYTES), aligned(sizeof
 
 INLINE vec vld(const real *p)
 {
-    return (vec)*(const vec_unaligned *)p;
+    return (vec) * (const vec_unaligned *)p;
 }
 INLINE void vst(real *p, vec v)
 {
@@ -250,7 +250,8 @@ INLINE vec vtanh(vec x)
     big = (vec)((ivec)big | ((ivec)x & (ivec)vset(-0.0f)));
     return vsel(a < 0.625f, p, big);
 }
-/* erf: odd polynomial below 0.9277, else 1 - e^p(|x|) (after N. Juffa): error about 1 unit in the last place. */
+/* erf: odd polynomial below 0.9277, else 1 - e^p(|x|) (after N. Juffa): error about 1 unit in the last place.
+ */
 INLINE vec verf(vec x)
 {
     vec a = vabs(x), s = x * x;

@@ -154,7 +154,8 @@ describe('pages', { skip }, () => {
             const names = await page.locator('tr.run .name').allInnerTexts();
             return names.length > 0 && names.every(name => name.includes('digits'));
         });
-        assert.match(page.url(), /q=digits/);
+        /* What is typed reaches the address after a pause. */
+        await until('the address to keep the search', async () => /q=digits/.test(page.url()));
         await page.locator('tr.run .name').first().focus();
         await page.keyboard.press('Enter');
         await page.locator('h1', { hasText: 'digits cubic' }).waitFor();

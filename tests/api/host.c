@@ -7,11 +7,14 @@
  * TEXT       appends TEXT and a newline to the log of attempt N checkpoint RUN STEP  a checkpoint row stall
  * MS             the writer sleeps drain, stop          api_drain; api_stop and exit (so does the end of the
  * input) */
+#include <errno.h>
+#include <semaphore.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "api/api.h"
@@ -21,6 +24,8 @@
 #include "daemon/supervise/supervise.h"
 #include "kernels/base/log.h"
 #include "tests/api/fake_sup.h"
+
+static sem_t go;
 
 struct command {
     char verb[16];
@@ -35,6 +40,15 @@ static enum pd_err apply(struct store_tx *tx, void *ctx, struct pd_why *why)
 
     if (strcmp(c->verb, "stall") == 0) {
         usleep((useconds_t)c->a * 1000);
+        return PD_OK;
+    }
+    if (strcmp(c->verb, "hold") == 0) {
+        struct timespec until;
+
+        clock_gettime(CLOCK_REALTIME, &until);
+        until.tv_sec += 60; /* a test that died must not hold the stop up for ever */
+        while (sem_timedwait(&go, &until) < 0 && errno == EINTR)
+            ;
         return PD_OK;
     }
     if (strcmp(c->verb, "start") == 0) {
@@ -87,6 +101,7 @@ int main(int argc, char **argv)
         return 2;
     }
     signal(SIGPIPE, SIG_IGN);
+    sem_init(&go, 0, 0);
     snprintf(dir_flag, sizeof dir_flag, "--state.dir=%s", argv[1]);
     flags[n++] = dir_flag;
     for (int i = 2; i < argc; i++)
@@ -143,7 +158,9 @@ int main(int argc, char **argv)
             }
         } else if (sscanf(line, "%15s %lld %lld", c.verb, &c.a, &c.b) < 1) {
             err = PD_ERR_INVALID;
-        } else if (strcmp(c.verb, "stall") == 0) {
+        } else if (strcmp(c.verb, "go") == 0) {
+            sem_post(&go);
+        } else if (strcmp(c.verb, "stall") == 0 || strcmp(c.verb, "hold") == 0) {
             /* Not waited for. */
             static struct command stalls[64];
             static int stall;

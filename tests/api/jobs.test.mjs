@@ -192,16 +192,19 @@ test('many at once with one key make one job', async () => {
 });
 
 test('a full writer is 503 with Retry-After; what was accepted commits even if the client left', async () => {
-    await host.tell('stall 1500');
-    await sleep(100);
-    const gone = host.post('/api/v1/jobs', tinyJob({ name: 'left early' }), { headers: { 'idempotency-key': 'gone' } }).catch(() => null);
-    const raw = host.raw(`POST /api/v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nIdempotency-Key: left\r\nContent-Length: ${JSON.stringify(tinyJob({ name: 'left' })).length}\r\n\r\n${JSON.stringify(tinyJob({ name: 'left' }))}`, { ms: 100 });
-    await raw;
-    const replies = await Promise.all([...Array(48)].map((_, i) => host.post('/api/v1/jobs', tinyJob({ name: `full ${i}` }))));
+    await host.tell('hold');
+    const body = JSON.stringify(tinyJob({ name: 'left' }));
+    await host.raw(`POST /api/v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nIdempotency-Key: left\r\nContent-Length: ${body.length}\r\n\r\n${body}`, { ms: 500 });
+    const replies = [];
+    const all = [...Array(48)].map((_, i) => host.post('/api/v1/jobs', tinyJob({ name: `full ${i}` })).then(reply => replies.push(reply)));
+    while (replies.length === 0) // only refusals can come: nothing commits
+        await sleep(20);
+    assert.equal(replies[0].status, 503);
+    await host.tell('go');
+    await Promise.all(all);
     const refused = replies.filter(reply => reply.status === 503);
-    assert.ok(refused.length > 0);
+    assert.ok(refused.length > 0 && refused.length < 48);
     assert.ok(refused.every(reply => Number(reply.headers['retry-after']) >= 1));
-    await gone;
     assert.equal((await host.get('/api/v1/jobs?name=left&limit=10')).json.jobs.filter(job => job.name === 'left').length, 1);
     const again = await host.post('/api/v1/jobs', tinyJob({ name: 'left' }), { headers: { 'idempotency-key': 'left' } });
     assert.equal(again.headers['idempotency-replayed'], 'true');

@@ -335,6 +335,16 @@ function textBox(model, version, signal) {
         let first = 0;
         let tokens = 0;
         let finish = '';
+        /** A small model is faster than a page: what came is shown once a frame. @type {any[]} */
+        const come = [];
+        let frame = 0;
+        const show = () => {
+            cancelAnimationFrame(frame);
+            frame = 0;
+            add(text, come.splice(0));
+            const seconds = (performance.now() - first) / 1000;
+            setText(status, `${count(tokens)} tokens${seconds > .3 ? `, ${number(Math.round(tokens / seconds))} a second` : ''}`);
+        };
         try {
             const response = await complete({
                 model: `${model.name}:${version.version}`, prompt: prompt.value, stream: true, stream_options: { include_usage: true },
@@ -354,15 +364,16 @@ function textBox(model, version, signal) {
                     continue;
                 first ||= performance.now();
                 finish = choice.finish_reason ?? finish;
-                add(text, choice);
+                come.push(choice);
                 if (!part.usage)
                     tokens += choice.logprobs?.tokens?.length ?? (choice.text ? 1 : 0);
-                const seconds = (performance.now() - first) / 1000;
-                setText(status, `${count(tokens)} tokens${seconds > .3 ? `, ${number(Math.round(tokens / seconds))} a second` : ''}`);
+                frame ||= requestAnimationFrame(show);
             }
+            show();
             const total = (performance.now() - began) / 1000;
             setText(status, `${count(tokens)} tokens in ${number(total)} s, the first after ${number(first - began)} ms${finish === 'stop' ? ', ended by a stop' : ''}`);
         } catch (error) {
+            show();
             if (isAbort(error)) {
                 setText(status, 'Stopped.');
             } else {
@@ -381,12 +392,16 @@ function textBox(model, version, signal) {
 
     /**
      * @param {HTMLElement} place
-     * @param {any} choice
+     * @param {any[]} choices
      */
-    function add(place, choice) {
+    function add(place, choices) {
         const atEnd = answer.scrollHeight - answer.scrollTop - answer.clientHeight < 40;
-        const probs = choice.logprobs;
-        if (probs?.tokens?.length) {
+        for (const choice of choices) {
+            const probs = choice.logprobs;
+            if (!probs?.tokens?.length) {
+                place.append(choice.text);
+                continue;
+            }
             probs.tokens.forEach((/** @type {string} */ token, /** @type {number} */ i) => {
                 const p = Math.exp(probs.token_logprobs[i] ?? 0);
                 const others = Object.entries(probs.top_logprobs?.[i] ?? {}).map(([t, lp]) => `${JSON.stringify(t)} ${percent(Math.exp(Number(lp)))}`);
@@ -394,8 +409,6 @@ function textBox(model, version, signal) {
                 el.style.backgroundColor = `color-mix(in srgb, var(--s2) ${Math.round((1 - p) * 55)}%, transparent)`;
                 place.append(el);
             });
-        } else {
-            place.append(choice.text);
         }
         if (atEnd)
             answer.scrollTop = answer.scrollHeight;

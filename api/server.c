@@ -29,7 +29,8 @@
 
 #define CONNECTION_MEMORY (64u * 1024u) /* header and buffers of one connection; also the longest header */
 #define SWALLOW_MAX                                                                                          \
-    (1024u * 1024u) /* a refused body up to this size is read to its end, so that the client sees why */
+    (8u * 1024u * 1024u) /* a refused body up to this size is read to its end, so that the client sees why   \
+                          */
 #define BODIES_MAX (256u * 1024u * 1024u) /* bytes of request bodies held at once, all clients together */
 #define COMMENT_US (15 * 1000000LL)       /* silence before a comment line (wire.md 1) */
 #define TICK_MS 500

@@ -48,8 +48,8 @@ struct config {
         int64_t max_body_bytes;
         int64_t max_connections;
         int64_t max_connections_per_address; /* 0: no limit of its own */
-        struct config_list allowed_hosts;   /* Host values beside loopback names and `listen` */
-        struct config_list allowed_origins; /* Origin values beside our own */
+        struct config_list allowed_hosts;    /* Host values beside loopback names and `listen` */
+        struct config_list allowed_origins;  /* Origin values beside our own */
     } server;
     struct {
         const char *dir; /* serve the page from here; NULL: the embedded files */

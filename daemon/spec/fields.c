@@ -192,8 +192,8 @@ const struct spec_field spec_fields[] = {
     /* Attention */
     {ROW("/attention/activation", SPEC_T_ENUM, config.attention.activation), .names = &activation,
      .available = BIT(SPEC_ACTIVATION_SOFTMAX) | BIT(SPEC_ACTIVATION_POLY) | BIT(SPEC_ACTIVATION_SIGMOID) |
-                  BIT(SPEC_ACTIVATION_SIGMOID_BIAS) | BIT(SPEC_ACTIVATION_RELU), DEF("\"softmax\""),
-     SAYS("what turns logits into weights", "M1, M2, M7, M19, M20")},
+                  BIT(SPEC_ACTIVATION_SIGMOID_BIAS) | BIT(SPEC_ACTIVATION_RELU),
+     DEF("\"softmax\""), SAYS("what turns logits into weights", "M1, M2, M7, M19, M20")},
     {ROW("/attention/degree", SPEC_T_INT, config.attention.degree), RANGE(1, 8), DEF("3"),
      WITH(spec_use_poly), SAYS("power p", "M2")},
     {ROW("/attention/scale", SPEC_T_ENUM, config.attention.scale), .names = &scale, DEF("\"fixed\""),

@@ -33,7 +33,8 @@ int worker_digit_main(int argc, char **argv)
         return 2;
     }
     data_digit_draw(seed, 0, (int)digit, pixels);
-    printf("{\"seed\":%" PRIu64 ",\"digit\":%" PRIu64 ",\"height\":28,\"width\":28,\"pixels\":[", seed, digit);
+    printf("{\"seed\":%" PRIu64 ",\"digit\":%" PRIu64 ",\"height\":28,\"width\":28,\"pixels\":[", seed,
+           digit);
     for (size_t i = 0; i < PIXELS; i++)
         printf(i ? ",%d" : "%d", pixels[i]);
     printf("]}\n");

@@ -35,7 +35,7 @@ struct pk_call {
 struct pk_backend; /* one opened device */
 
 struct pk_backend_api {
-    uint32_t abi; /* PK_BACKEND_ABI */
+    uint32_t abi;     /* PK_BACKEND_ABI */
     const char *name; /* "cpu", "cuda" */
     /* `device` is the ordinal, `threads` for the CPU (>= 1). On PD_OK the caller owns *ret. */
     enum pd_err (*open)(const struct pk_host *host, int device, int threads, struct pk_backend **ret,
@@ -53,7 +53,8 @@ struct pk_backend_api {
     void *(*alloc)(struct pk_backend *b, size_t bytes);
     void (*free)(struct pk_backend *b, void *memory);
     enum pd_err (*upload)(struct pk_backend *b, void *to, const void *from, size_t bytes, struct pd_why *why);
-    enum pd_err (*download)(struct pk_backend *b, void *to, const void *from, size_t bytes, struct pd_why *why);
+    enum pd_err (*download)(struct pk_backend *b, void *to, const void *from, size_t bytes,
+                            struct pd_why *why);
     /* Runs the calls in order. Returns after the last has run (CPU) or was enqueued (CUDA). */
     enum pd_err (*run)(struct pk_backend *b, const struct pk_call *calls, size_t count, struct pd_why *why);
     /* Waits until everything enqueued has run. */

@@ -178,9 +178,9 @@ struct pk_plan_report {
 struct pk_exec; /* a planned graph bound to a back end */
 
 /* Runs the passes (dead code, common subexpressions, constant folding, fusion), schedules, plans the
- * arena. The exec keeps nothing of `g`. backend NULL makes a forecast of bytes by the rules of `api`; it cannot
- * run. api NULL: the same without scratch, and nobody is asked what can run. Values may be computed more than
- * once where that lowers the peak. */
+ * arena. The exec keeps nothing of `g`. backend NULL makes a forecast of bytes by the rules of `api`; it
+ * cannot run. api NULL: the same without scratch, and nobody is asked what can run. Values may be computed
+ * more than once where that lowers the peak. */
 PD_NODISCARD enum pd_err pk_exec_new(struct pk_graph *g, const struct pk_backend_api *api,
                                      struct pk_backend *backend, struct pk_exec **ret, struct pd_why *why);
 struct pk_exec *pk_exec_free(struct pk_exec *e);

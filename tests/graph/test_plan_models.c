@@ -8,27 +8,64 @@
 
 #include "daemon/model/model.h"
 
-static const struct model_train_options options = {.batch = 8, .context = 256, .clip_norm = 1.0, .optimizer = MODEL_ADAMW,
-                                                   .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1};
+static const struct model_train_options options = {.batch = 8,
+                                                   .context = 256,
+                                                   .clip_norm = 1.0,
+                                                   .optimizer = MODEL_ADAMW,
+                                                   .beta1 = 0.9,
+                                                   .beta2 = 0.95,
+                                                   .eps = 1e-8,
+                                                   .weight_decay = 0.1};
 
 static struct model_spec vit(int32_t image, int32_t patch, int32_t width, int32_t heads, enum pk_phi phi)
 {
-    return (struct model_spec){.arch = MODEL_VIT, .width = width, .depth = 12, .heads = heads, .mlp_width = 4 * width,
-                               .bias = true, .final_norm = true, .norm_eps = 1e-6, .channels = 3, .image_h = image,
-                               .image_w = image, .patch_h = patch, .patch_w = patch, .classes = 200,
-                               .phi = phi, .degree = 3, .scale = phi == PK_PHI_POLY ? MODEL_SCALE_LEARNED : MODEL_SCALE_NONE,
-                               .n_for_scale = 196, .scale_value = 1.0 / 14, .scale_lr_mult = 1.0,
-                               .init_logit_std = -1.0, .dtype = PK_F32};
+    return (struct model_spec){.arch = MODEL_VIT,
+                               .width = width,
+                               .depth = 12,
+                               .heads = heads,
+                               .mlp_width = 4 * width,
+                               .bias = true,
+                               .final_norm = true,
+                               .norm_eps = 1e-6,
+                               .channels = 3,
+                               .image_h = image,
+                               .image_w = image,
+                               .patch_h = patch,
+                               .patch_w = patch,
+                               .classes = 200,
+                               .phi = phi,
+                               .degree = 3,
+                               .scale = phi == PK_PHI_POLY ? MODEL_SCALE_LEARNED : MODEL_SCALE_NONE,
+                               .n_for_scale = 196,
+                               .scale_value = 1.0 / 14,
+                               .scale_lr_mult = 1.0,
+                               .init_logit_std = -1.0,
+                               .dtype = PK_F32};
 }
 
 static struct model_spec gpt(int32_t width, int32_t depth, int32_t heads, int32_t context, enum pk_phi phi)
 {
-    return (struct model_spec){.arch = MODEL_GPT, .width = width, .depth = depth, .heads = heads, .mlp_width = 4 * width,
-                               .gelu_tanh = true, .bias = true, .final_norm = true, .norm_eps = 1e-5, .vocab = 50257,
-                               .context = context, .pos = true, .phi = phi, .degree = 3,
-                               .scale = phi == PK_PHI_POLY ? MODEL_SCALE_FIXED : MODEL_SCALE_NONE, .n_for_scale = 1024,
-                               .scale_value = 1.0 / 32, .scale_lr_mult = 1.0, .init = MODEL_INIT_NORMAL,
-                               .init_logit_std = -1.0, .dtype = PK_F32};
+    return (struct model_spec){.arch = MODEL_GPT,
+                               .width = width,
+                               .depth = depth,
+                               .heads = heads,
+                               .mlp_width = 4 * width,
+                               .gelu_tanh = true,
+                               .bias = true,
+                               .final_norm = true,
+                               .norm_eps = 1e-5,
+                               .vocab = 50257,
+                               .context = context,
+                               .pos = true,
+                               .phi = phi,
+                               .degree = 3,
+                               .scale = phi == PK_PHI_POLY ? MODEL_SCALE_FIXED : MODEL_SCALE_NONE,
+                               .n_for_scale = 1024,
+                               .scale_value = 1.0 / 32,
+                               .scale_lr_mult = 1.0,
+                               .init = MODEL_INIT_NORMAL,
+                               .init_logit_std = -1.0,
+                               .dtype = PK_F32};
 }
 
 static void check(const char *what, struct pk_graph *g)

@@ -1,8 +1,7 @@
-/* A stand-in for polyd-worker in its serve role: the real link, no model. What it does is written in the request's
- * JSON, or in FAKE_SERVE of its environment:
- *   "echo"   gives the tensors back        "stream"  three parts, then the last
- *   "wait"   answers when it is cancelled  "crash"   abort()
- *   FAKE_SERVE=refuse  the load fails with a reason; FAKE_SERVE=slow  it takes half a second */
+/* A stand-in for polyd-worker in its serve role: the real link, no model. What it does is written in the
+ * request's JSON, or in FAKE_SERVE of its environment: "echo"   gives the tensors back        "stream"  three
+ * parts, then the last "wait"   answers when it is cancelled  "crash"   abort() FAKE_SERVE=refuse  the load
+ * fails with a reason; FAKE_SERVE=slow  it takes half a second */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>

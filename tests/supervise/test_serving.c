@@ -51,7 +51,8 @@ static enum pd_err fill(struct store_tx *tx, void *ctx, struct pd_why *why)
     struct store_job_new job = {.name = "j", .experiment = "e", .document = "{}"};
     struct store_run_new run = {
         .document = "{}", .device = "cpu", .slots = 1, .threads = 1, .total_steps = 2};
-    struct store_checkpoint c = {.attempt = 1, .step = 2, .kind = "best", .path = "/dev/null", .digest = "00"};
+    struct store_checkpoint c = {
+        .attempt = 1, .step = 2, .kind = "best", .path = "/dev/null", .digest = "00"};
     int64_t id, n, checkpoint;
     enum pd_err err = store_job_insert(tx, &job, &id, why);
 

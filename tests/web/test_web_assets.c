@@ -28,8 +28,9 @@ static void test_web_asset_find_knows_each_listed_path(void **state)
 
 static void test_web_asset_find_refuses_what_is_not_there(void **state)
 {
-    static const char *const paths[] = {"", "//", "/nothing", "/index.htm", "index.html", "/../index.html",
-                                        "/INDEX.HTML", "/zzz", "/index.html/"};
+    static const char *const paths[] = {
+        "",     "//",          "/nothing", "/index.htm", "index.html", "/../index.html", "/INDEX.HTML",
+        "/zzz", "/index.html/"};
 
     (void)state;
     for (size_t i = 0; i < sizeof paths / sizeof paths[0]; i++)

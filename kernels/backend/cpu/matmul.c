@@ -12,8 +12,9 @@
 #define GEMV_ROWS 4
 #define BLOCK_OUTPUT 200000 /* elements of a block: stays in the cache until it is finished */
 #define SPLIT_K 2048        /* sums this long are cut, ... */
-#define SPLIT_OUTPUT 600000 /* if the output is small enough to be written several times: weight gradients   \
-                             */
+#define SPLIT_OUTPUT                                                                                         \
+    600000 /* if the output is small enough to be written several times: weight gradients                    \
+            */
 #define SPLIT_MOST 8
 #define GEMV_COLS 512 /* columns of one task when b is (K, N): rows of 2 KiB */
 #define GEMV_DOTS 32  /* columns of one task when b is stored (N, K) */

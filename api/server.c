@@ -1194,6 +1194,7 @@ out:
     if (fd >= 0)
         close(fd);
     api_stop(api);
+    api_free(api);
     return err;
 }
 
@@ -1244,10 +1245,10 @@ static void waits_tell_gone(struct api *api)
     }
 }
 
-struct api *api_stop(struct api *api)
+void api_stop(struct api *api)
 {
     if (!api)
-        return NULL;
+        return;
     atomic_store(&api->draining, true);
     api_core_stop(api->core);
     pthread_mutex_lock(&api->lock);
@@ -1274,10 +1275,17 @@ struct api *api_stop(struct api *api)
         for (int i = 0; i < ANSWER_GRACE_MS / 5 && atomic_load(&api->active) > 0; i++)
             usleep(5000);
         MHD_stop_daemon(api->mhd);
+        api->mhd = NULL;
         if (fd >= 0)
             close(fd);
     }
-    api->core = api_core_free(api->core);
+}
+
+struct api *api_free(struct api *api)
+{
+    if (!api)
+        return NULL;
+    api_core_free(api->core);
     free(api->settings_text);
     if (api->epoll_fd >= 0)
         close(api->epoll_fd);

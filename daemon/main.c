@@ -135,9 +135,10 @@ static enum pd_err start(struct daemon *d)
 static void stop(struct daemon *d)
 {
     notify_send("STOPPING=1\nSTATUS=finishing requests");
-    d->api = api_stop(d->api);
+    api_stop(d->api);
     d->sup = sup_stop(d->sup);
     d->writer = store_writer_stop(d->writer);
+    d->api = api_free(d->api);
 }
 
 /* Only what may change in a running daemon: the log level. */

@@ -184,6 +184,7 @@ out:
     api_stop(api);
     sup_stop(sup);
     store_writer_stop(writer);
+    api_free(api);
     config_free(config);
     if (!rc)
         printf("stopped\n");

@@ -83,6 +83,7 @@ void api_row_run(struct pd_buf *b, const struct store_run *run, struct sup *sup,
     else
         api_json_kv_null(b, "time_limit_s");
     api_json_kv_raw(b, "sweep", *run->sweep ? run->sweep : "{}");
+    api_json_kv_raw(b, "tags", *run->tags ? run->tags : "{}");
     if (waits && sup_queue_get(sup, run->id, &place)) {
         api_json_key(b, "queue");
         api_json_open(b, '{');

@@ -10,6 +10,8 @@
 #include "kernels/base/clock.h"
 
 #define LATEST_MAX 16    /* metrics added to each run of a list */
+#define FIELDS_MAX 16    /* members of the resolved document added to each run of a list */
+#define POINTER_MAX 128  /* bytes of such a member's pointer */
 #define KEYS_MAX 64      /* series of one chart request or export */
 #define EXPORT_PAGE 1000 /* points read in one short transaction */
 
@@ -21,12 +23,46 @@ struct run_page {
     struct store *store;
     char keys[LATEST_MAX][STORE_KEY_MAX + 1];
     int key_count;
+    char fields[FIELDS_MAX][POINTER_MAX + 1];
+    int field_count;
     int count, limit;
     int64_t last_id;
     bool more;
     int64_t ids[STORE_PAGE_MAX];
     size_t ends[STORE_PAGE_MAX]; /* where each run's object ends in b, its brace left open */
 };
+
+/* What the pointer names in the document, or NULL. Fields are members of objects: no array is entered. */
+static const json_t *pointed(const json_t *value, const char *pointer)
+{
+    while (value && *pointer == '/') {
+        size_t n = strcspn(++pointer, "/");
+
+        value = json_object_getn(value, pointer, n);
+        pointer += n;
+    }
+    return value;
+}
+
+/* The members asked for; what the document lacks is left out. */
+static void add_fields(struct run_page *p, const struct store_run *run)
+{
+    json_t *document = json_loads(run->document, 0, NULL);
+
+    api_json_key(&p->b, "fields");
+    api_json_open(&p->b, '{');
+    for (int i = 0; i < p->field_count; i++) {
+        const json_t *value = pointed(document, p->fields[i]);
+        char *text =
+            value ? json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(15)) : NULL;
+
+        if (text)
+            api_json_kv_raw(&p->b, p->fields[i], text);
+        free(text);
+    }
+    api_json_close(&p->b, '}');
+    json_decref(document);
+}
 
 static bool list_row(void *ctx, const struct store_run *run)
 {
@@ -37,6 +73,8 @@ static bool list_row(void *ctx, const struct store_run *run)
         return false;
     }
     api_row_run(&p->b, run, p->sup, API_ROW_OPEN);
+    if (p->field_count)
+        add_fields(p, run);
     p->last_id = run->id;
     p->ids[p->count] = run->id;
     p->ends[p->count++] = p->b.len;
@@ -78,11 +116,11 @@ static enum pd_err add_latest(struct run_page *p, struct pd_buf *out, struct pd_
 
 void api_run_list(struct api_req *r)
 {
-    static const char *const names[] = {"limit", "cursor",  "job",    "experiment", "state",
-                                        "name",  "outcome", "metric", "order",      NULL};
+    static const char *const names[] = {"limit",  "cursor", "job",  "experiment", "state", "name", "outcome",
+                                        "metric", "order",  "text", "tag",        "field", NULL};
     struct store_run_query q = {.state = -1, .outcome = -1};
     struct run_page *p;
-    char text[32], experiment[160], name[256], kind[32];
+    char text[32], experiment[160], name[256], words[256], tag[512], kind[32];
     struct pd_why why = {.text = ""};
     struct pd_buf b;
     enum pd_err err;
@@ -119,6 +157,17 @@ void api_run_list(struct api_req *r)
         q.experiment = experiment;
     if (api_query(r, "name", name, sizeof name))
         q.name_like = name;
+    if (api_query(r, "text", words, sizeof words))
+        q.text = words;
+    if (api_query(r, "tag", tag, sizeof tag)) {
+        char *equals = strchr(tag, '=');
+
+        q.tag = tag;
+        if (equals) {
+            *equals = 0;
+            q.tag_value = equals + 1;
+        }
+    }
     for (;;) {
         char key[STORE_KEY_MAX + 1];
         enum pd_err got = api_query_get(api_query_raw(r), "metric", p->key_count, key, sizeof key);
@@ -131,6 +180,19 @@ void api_run_list(struct api_req *r)
             break;
         }
         memcpy(p->keys[p->key_count++], key, sizeof key);
+    }
+    for (;;) {
+        char pointer[POINTER_MAX + 1];
+        enum pd_err got = api_query_get(api_query_raw(r), "field", p->field_count, pointer, sizeof pointer);
+
+        if (got == PD_ERR_NOT_FOUND)
+            break;
+        if (got != PD_OK || p->field_count == FIELDS_MAX || pointer[0] != '/') {
+            api_fail(r, API_FAULT_MALFORMED, "at most %d fields, each a pointer such as /train/optimizer/lr",
+                     FIELDS_MAX);
+            break;
+        }
+        memcpy(p->fields[p->field_count++], pointer, sizeof pointer);
     }
     if (api_failed(r) || !(p->store = api_reader(r)))
         return;

@@ -342,6 +342,7 @@ void db_run_row(sqlite3_stmt *st, struct store_run *ret)
         .plan_digest = db_text(st, 26),
         .document = db_text(st, 27),
         .sweep = db_text(st, 28),
+        .tags = db_text(st, 29),
     };
     spec_run_state_parse(db_text(st, 4), &ret->state);
     spec_outcome_parse(db_text(st, 5), &ret->outcome);

@@ -65,7 +65,7 @@ void db_job(sqlite3_stmt *st, struct store_job *ret);
     "r.time_limit_us, "                                                                                      \
     "r.warn_before_us, r.not_before_us, r.used_us, r.created_us, r.started_us, r.ended_us, "                 \
     "r.config_digest, "                                                                                      \
-    "r.plan_digest, r.document, r.sweep"
+    "r.plan_digest, r.document, r.sweep, j.tags"
 void db_run_row(sqlite3_stmt *st, struct store_run *ret);
 
 #define DB_ATTEMPT_COLUMNS                                                                                   \

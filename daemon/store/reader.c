@@ -125,7 +125,11 @@ enum pd_err store_job_get(struct store *s, int64_t id, bool (*row)(void *ctx, co
 #define RUN_LIST "SELECT " DB_RUN_COLUMNS " FROM run r JOIN job j ON j.id = r.job_id WHERE "
 #define RUN_REST                                                                                             \
     " AND (?2 IS NULL OR j.experiment = ?2) AND (?3 IS NULL OR instr(lower(j.name), lower(?3)))"             \
-    " AND (?5 IS NULL OR r.outcome = ?5) ORDER BY "
+    " AND (?5 IS NULL OR r.outcome = ?5)"                                                                    \
+    " AND (?8 IS NULL OR instr(lower(j.name || char(10) || j.experiment || char(10) || j.tags || char(10) "  \
+    "|| r.sweep || char(10) || '#' || r.id), lower(?8)))"                                                    \
+    " AND (?9 IS NULL OR EXISTS (SELECT 1 FROM json_each(j.tags) t WHERE t.key = ?9"                         \
+    " AND (?10 IS NULL OR t.value = ?10))) ORDER BY "
 #define RUN_ACTIVE "r.state IN ('queued', 'starting', 'running', 'preempted', 'paused', 'cancelling')"
 #define RUN_DESC " AND r.id < ?1" RUN_REST "r.id DESC LIMIT ?4"
 #define RUN_ASC " AND r.id > ?1" RUN_REST "r.id ASC LIMIT ?4"
@@ -143,29 +147,26 @@ enum pd_err store_run_list(struct store *s, const struct store_run_query *q,
     const char *state = q->state >= 0 ? spec_run_state_name((enum spec_run_state)q->state) : NULL;
     const char *outcome = q->outcome >= 0 ? spec_outcome_name((enum spec_outcome)q->outcome) : NULL;
     int64_t limit = q->limit;
+    const char *sql;
     sqlite3_stmt *st;
     enum pd_err err;
 
     if (!limit_ok(q->limit))
         return pd_fail(why, PD_ERR_INVALID, "no such page of runs");
     if (q->job_id && q->state == STORE_RUN_ACTIVE)
-        err = db_bind(&s->db, &st, why, RUN_PICK("r.job_id = ?6 AND +" RUN_ACTIVE), "ittiti", after,
-                      q->experiment, q->name_like, limit, outcome, q->job_id);
+        sql = RUN_PICK("r.job_id = ?6 AND +" RUN_ACTIVE);
     else if (q->job_id && state)
-        err = db_bind(&s->db, &st, why, RUN_PICK("r.job_id = ?6 AND +r.state = ?7"), "ittitit", after,
-                      q->experiment, q->name_like, limit, outcome, q->job_id, state);
+        sql = RUN_PICK("r.job_id = ?6 AND +r.state = ?7");
     else if (q->job_id)
-        err = db_bind(&s->db, &st, why, RUN_PICK("r.job_id = ?6"), "ittiti", after, q->experiment,
-                      q->name_like, limit, outcome, q->job_id);
+        sql = RUN_PICK("r.job_id = ?6");
     else if (q->state == STORE_RUN_ACTIVE)
-        err = db_bind(&s->db, &st, why, RUN_PICK(RUN_ACTIVE), "ittit", after, q->experiment, q->name_like,
-                      limit, outcome);
+        sql = RUN_PICK(RUN_ACTIVE);
     else if (state)
-        err = db_bind(&s->db, &st, why, RUN_PICK("r.state = ?6"), "ittitt", after, q->experiment,
-                      q->name_like, limit, outcome, state);
+        sql = RUN_PICK("r.state = ?7");
     else
-        err = db_bind(&s->db, &st, why, RUN_PICK("1"), "ittit", after, q->experiment, q->name_like, limit,
-                      outcome);
+        sql = RUN_PICK("1");
+    err = db_bind(&s->db, &st, why, sql, "ittititttt", after, q->experiment, q->name_like, limit, outcome,
+                  q->job_id, state, q->text, q->tag, q->tag_value);
     if (err == PD_OK)
         EACH_ROW(s, st, struct store_run, db_run_row, row, ctx, err, why);
     return err;

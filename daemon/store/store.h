@@ -68,6 +68,7 @@ struct store_run {
     const char *config_digest, *plan_digest; /* hex */
     const char *document;                    /* resolved, JSON */
     const char *sweep;                       /* JSON object of the swept values, "{}" = none */
+    const char *tags;                        /* the job's, JSON object */
 };
 
 struct store_attempt {
@@ -209,7 +210,9 @@ struct store_run_query {
     int state;              /* enum spec_run_state, or -1 = any; STORE_RUN_ACTIVE = all but ended */
     int outcome;            /* enum spec_outcome, or -1 = any */
     const char *name_like;
-    enum store_order order; /* PRIORITY: priority falling, then id: the queue's order without ageing */
+    const char *text;            /* substring of name, experiment, tags, swept values or id; NULL = any */
+    const char *tag, *tag_value; /* the job has this tag (with this value, unless NULL); NULL = any */
+    enum store_order order;      /* PRIORITY: priority falling, then id: the queue's order without ageing */
     int64_t after_id;
     int limit;
 };

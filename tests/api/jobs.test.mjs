@@ -100,6 +100,19 @@ test('filters by state, name and tag', async () => {
     assert.deepEqual(await names('state=done'), []);
     assert.deepEqual(await names('name=%25'), []); // a wildcard of SQL is an ordinary character
     assert.equal((await host.get('/api/v1/runs?state=active&outcome=failed')).json.runs.length, 0);
+    const runs = async query => (await host.get(`/api/v1/runs?${query}`)).json.runs;
+    const [run] = await runs('name=needle');
+    assert.deepEqual(run.tags, { kind: 'sharp' });
+    const found = async query => (await runs(query)).map(r => r.id);
+    for (const query of ['tag=kind', 'tag=kind%3Dsharp', 'text=NEEDLE%20in', 'text=sharp', `text=%23${run.id}`, 'tag=kind&text=hay&state=active'])
+        assert.deepEqual(await found(query), [run.id], query);
+    for (const query of ['tag=kind%3Dblunt', 'tag=kin', 'tag=kind%3D', 'text=blunt', 'text=%25', 'tag=kind&state=ended'])
+        assert.deepEqual(await found(query), [], query);
+    const [full] = await runs('tag=kind&field=%2Fattention%2Fdegree&field=%2Fmodel&field=%2Fno%2Fsuch');
+    assert.deepEqual(Object.keys(full.fields), ['/attention/degree', '/model']);
+    assert.equal(typeof full.fields['/model'].preset, 'string');
+    for (const query of ['field=degree', `${[...Array(17)].map(() => 'field=/seed').join('&')}`, `field=/${'a'.repeat(128)}`])
+        assert.equal((await host.get(`/api/v1/runs?${query}`)).status, 400, query);
     for (const query of ['state=x', 'outcome=x', 'job=x'])
         assert.equal((await host.get(`/api/v1/runs?${query}`)).status, 400, query);
 });

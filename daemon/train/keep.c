@@ -1,0 +1,324 @@
+/* daemon/train/keep.c: which checkpoints a run writes, keeps, and goes on from. */
+#include <dirent.h>
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "daemon/train/run.h"
+#include "kernels/base/clock.h"
+#include "kernels/base/file.h"
+
+static enum pd_err get(void *user, void *to, const void *memory, size_t bytes, struct pd_why *why)
+{
+    struct run *r = user;
+
+    return r->api->download(r->backend, to, memory, bytes, why);
+}
+
+static void add_tensor(struct run *r, const char *prefix, const char *name, const struct pk_shape *shape,
+                       void *memory)
+{
+    enum pk_dtype dtype = model_spec(r->setup.model)->dtype;
+    struct train_tensor *t = &r->tensors[r->tensor_count];
+
+    snprintf(r->names[r->tensor_count], sizeof r->names[0], "%s%s", prefix, name);
+    t->st.name = r->names[r->tensor_count];
+    t->st.dtype = dtype == PK_F64 ? DATA_ST_F64 : DATA_ST_F32;
+    t->st.rank = shape->rank;
+    memcpy(t->st.dim, shape->dim, sizeof t->st.dim);
+    t->st.count = (uint64_t)pk_shape_count(shape);
+    t->st.bytes = t->st.count * pk_dtype_size(dtype);
+    t->memory = memory;
+    r->tensor_count++;
+}
+
+_Static_assert(DATA_ST_RANK_LIMIT == PK_MAX_RANK, "shapes are copied whole");
+
+static void add_meta(struct run *r, const char *key, const char *fmt, ...) PD_PRINTF(3, 4);
+static void add_meta(struct run *r, const char *key, const char *fmt, ...)
+{
+    char *to = r->own_text[r->own_count++];
+    va_list args;
+
+    va_start(args, fmt);
+    vsnprintf(to, sizeof r->own_text[0], fmt, args);
+    va_end(args);
+    r->meta[r->meta_count++] = (struct data_st_meta_item){key, to};
+}
+
+enum pd_err train_keep_prepare(struct run *r, struct pd_why *why)
+{
+    const struct data_info *d = r->setup.info;
+    size_t params = model_param_count(r->setup.model);
+    enum pd_err err;
+
+    r->tensors = calloc(params + r->train.leaves, sizeof *r->tensors);
+    r->names = calloc(params + r->train.leaves, sizeof *r->names);
+    if (!r->tensors || !r->names)
+        return pd_fail(why, PD_ERR_NOMEM, "no memory for checkpoints");
+    for (size_t i = 0; i < params; i++) {
+        const struct model_param *p = model_param(r->setup.model, i);
+
+        add_tensor(r, "", p->name, &p->shape, model_store_data(r->store, i));
+    }
+    for (size_t i = 0; i < r->train.leaves; i++) {
+        struct pk_leaf leaf = pk_graph_leaf(r->train.graph, i);
+
+        if (leaf.kind == PK_OP_STATE) /* "m/<name>" becomes "optim.m.<name>" */
+            add_tensor(r, leaf.name[0] == 'm' ? "optim.m." : "optim.v.", leaf.name + 2, &leaf.shape,
+                       r->train.memory[i]);
+    }
+    err = model_spec_to_meta(model_spec(r->setup.model), r->meta, &r->meta_count, &r->meta_text, why);
+    if (err != PD_OK)
+        return err;
+    r->meta[r->meta_count++] = (struct data_st_meta_item){"polyd.course", r->setup.digest};
+    add_meta(r, "polyd.seed", "%lld", (long long)r->config->train.seed);
+    add_meta(r, "polyd.optimizer", "%s", r->setup.options.optimizer == MODEL_MSGDW ? "msgdw" : "adamw");
+    add_meta(r, "polyd.best_metric", "%s", r->setup.classifier ? "acc/val" : "loss/val");
+    add_meta(r, "polyd.data.kind", "%s", r->setup.classifier ? "images" : "tokens");
+    add_meta(r, "polyd.data.mean", "%.9g", (double)d->mean);
+    add_meta(r, "polyd.data.std", "%.9g", (double)d->std);
+    return PD_OK;
+}
+
+void train_checkpoint_path(struct run *r, int64_t step, char *out, size_t size)
+{
+    char name[TRAIN_CHECKPOINT_NAME_SIZE];
+
+    snprintf(out, size, "%s/%s", r->dirs->checkpoints, train_checkpoint_name(name, step));
+}
+
+/* Whether a is better than b; a NaN is never better. */
+bool train_better(const struct run *r, double a, double b)
+{
+    if (isnan(a))
+        return false;
+    return isnan(b) || (r->setup.classifier ? a > b : a < b);
+}
+
+/* Removes what retention does not keep: the newest `latest`, and of the scored ones the `best`. */
+void train_prune(struct run *r, int64_t latest)
+{
+    bool keep[TRAIN_CHECKPOINTS_MAX] = {false}, chosen[TRAIN_CHECKPOINTS_MAX] = {false};
+    size_t left = 0;
+
+    for (size_t i = 0; i < r->kept_count; i++)
+        keep[i] = (int64_t)(r->kept_count - i) <= latest;
+    for (int64_t n = 0; n < r->config->train.keep_best && n < TRAIN_CHECKPOINTS_MAX; n++) {
+        size_t best = r->kept_count;
+
+        /* The n-th best: better than all not yet chosen; earlier wins a tie. */
+        for (size_t i = 0; i < r->kept_count; i++)
+            if (!chosen[i] &&
+                (best == r->kept_count ? !isnan(r->kept[i].score)
+                                       : train_better(r, r->kept[i].score, r->kept[best].score)))
+                best = i;
+        if (best == r->kept_count)
+            break;
+        keep[best] = chosen[best] = true;
+    }
+    for (size_t i = 0; i < r->kept_count; i++) {
+        char path[1024], fields[1100];
+
+        if (keep[i]) {
+            r->kept[left++] = r->kept[i];
+            continue;
+        }
+        train_checkpoint_path(r, r->kept[i].step, path, sizeof path);
+        if (unlink(path) == 0 || errno == ENOENT) {
+            snprintf(fields, sizeof fields, "step=%lld path=%s", (long long)r->kept[i].step, path);
+            train_say(r, "checkpoint_removed", fields, "beyond what train.keep asks for");
+        } else {
+            r->kept[left++] = r->kept[i];
+        }
+    }
+    r->kept_count = left;
+}
+
+enum pd_err train_save(struct run *r, struct pd_why *why)
+{
+    struct train_checkpoint_info info = {0};
+    struct train_file_info file;
+    char path[1024];
+    enum pd_err err;
+
+    train_flush(r);
+    train_checkpoint_path(r, r->state.step, path, sizeof path);
+    err = train_checkpoint_write(path, r->tensors, r->tensor_count, &r->state, r->meta, r->meta_count, get, r,
+                                 &file, why);
+    if (err != PD_OK)
+        return err;
+    r->saved_step = r->state.step;
+    r->saved_us = pd_clock_mono_us();
+    if (r->kept_count && r->kept[r->kept_count - 1].step == r->state.step)
+        r->kept_count--;
+    if (r->kept_count == TRAIN_CHECKPOINTS_MAX) {
+        memmove(r->kept, r->kept + 1, (TRAIN_CHECKPOINTS_MAX - 1) * sizeof *r->kept);
+        r->kept_count--;
+    }
+    r->kept[r->kept_count++] = (struct kept){r->state.step, r->state.score};
+    info.path = path;
+    info.step = r->state.step;
+    info.bytes = file.bytes;
+    memcpy(info.sha256, file.sha256, sizeof info.sha256);
+    info.best = r->state.best_step == r->state.step;
+    info.metric = r->setup.classifier ? "acc/val" : "loss/val";
+    info.value = r->state.score;
+    if (r->host->checkpoint_written)
+        r->host->checkpoint_written(r->host->user, &info);
+    /* One more than asked for while training: should the newest be damaged, there is one to fall back to. */
+    train_prune(r, r->config->train.keep_latest + 1);
+    return PD_OK;
+}
+
+/* A checkpoint that may fail without ending the run: it is said, and tried again when the next is due. */
+void train_try_save(struct run *r)
+{
+    struct pd_why why;
+    char fields[64];
+
+    if (train_save(r, &why) == PD_OK)
+        return;
+    snprintf(fields, sizeof fields, "step=%lld", (long long)r->state.step);
+    train_say(r, "checkpoint_failed", fields, why.text);
+    train_note(r, "checkpoint failed: %s", why.text);
+    r->saved_us = pd_clock_mono_us();
+}
+
+static enum pd_err load_file(struct run *r, const char *path, struct pd_why *why)
+{
+    struct train_state state;
+    struct data_st *st = NULL;
+    const char *course;
+    enum pd_err err = train_checkpoint_open(path, &st, &state, why);
+
+    if (err != PD_OK)
+        return err;
+    course = data_st_meta(st, "polyd.course");
+    if (!course || strcmp(course, r->setup.digest))
+        err =
+            pd_fail(why, PD_ERR_CONFLICT, "'%s' belongs to a run of another configuration or data set", path);
+    else if (state.step > r->setup.steps)
+        err = pd_fail(why, PD_ERR_CORRUPT, "'%s' is at step %lld of %lld", path, (long long)state.step,
+                      (long long)r->setup.steps);
+    for (size_t i = model_param_count(r->setup.model); i < r->tensor_count && err == PD_OK; i++) {
+        const struct train_tensor *t = &r->tensors[i];
+        const struct data_st_tensor *from = data_st_find(st, t->st.name);
+
+        if (!from || from->dtype != t->st.dtype || from->bytes != t->st.bytes)
+            err = pd_fail(why, PD_ERR_CORRUPT, "'%s' lacks '%s'", path, t->st.name);
+        else
+            err = r->api->upload(r->backend, t->memory, from->data, (size_t)from->bytes, why);
+    }
+    if (err == PD_OK)
+        err = model_store_read(r->store, st, why);
+    data_st_free(st);
+    if (err == PD_OK)
+        r->state = state;
+    return err;
+}
+
+static int by_step(const void *a, const void *b)
+{
+    int64_t x = ((const struct kept *)a)->step, y = ((const struct kept *)b)->step;
+
+    return x < y ? -1 : x > y;
+}
+
+/* Lists the run's own checkpoints, oldest first, and clears temporary files that a kill left. */
+static enum pd_err list_checkpoints(struct run *r, struct pd_why *why)
+{
+    DIR *dir;
+    struct dirent *e;
+    enum pd_err err = pd_file_make_dirs(r->dirs->checkpoints, why);
+
+    if (err != PD_OK)
+        return err;
+    dir = opendir(r->dirs->checkpoints);
+    if (!dir)
+        return pd_fail_errno(why, errno, "cannot read '%s'", r->dirs->checkpoints);
+    while ((e = readdir(dir))) {
+        size_t n = strlen(e->d_name);
+        char path[1024];
+
+        if (n > 4 && !strncmp(e->d_name, "step-", 5) && !strcmp(e->d_name + n - 4, ".tmp") &&
+            snprintf(path, sizeof path, "%s/%s", r->dirs->checkpoints, e->d_name) < (int)sizeof path) {
+            (void)unlink(path);
+        } else if (train_checkpoint_step(e->d_name) >= 0 && r->kept_count < TRAIN_CHECKPOINTS_MAX) {
+            r->kept[r->kept_count++] = (struct kept){train_checkpoint_step(e->d_name), (double)NAN};
+        }
+    }
+    closedir(dir);
+    qsort(r->kept, r->kept_count, sizeof *r->kept, by_step);
+    return PD_OK;
+}
+
+/* Loads the wanted or newest good checkpoint, or starts from the seed. */
+enum pd_err train_load(struct run *r, struct pd_why *why)
+{
+    char path[1024], fields[1200];
+    struct pd_why reason;
+    bool asked = r->dirs->start != NULL;
+    enum pd_err err = list_checkpoints(r, why);
+    int64_t bound = INT64_MAX;
+
+    if (err != PD_OK)
+        return err;
+    for (size_t i = 0; i < r->kept_count; i++) { /* scores decide what is kept as best */
+        struct train_state state;
+        struct data_st *st = NULL;
+
+        train_checkpoint_path(r, r->kept[i].step, path, sizeof path);
+        if (train_checkpoint_open(path, &st, &state, NULL) == PD_OK)
+            r->kept[i].score = state.score;
+        data_st_free(st);
+    }
+    for (size_t left = r->kept_count;; asked = false) {
+        if (asked)
+            snprintf(path, sizeof path, "%s", r->dirs->start);
+        else if (left)
+            train_checkpoint_path(r, r->kept[--left].step, path, sizeof path);
+        else
+            break;
+        if (!asked && r->kept[left].step > bound)
+            continue; /* newer than the one that was asked for */
+        err = load_file(r, path, &reason);
+        if (err == PD_OK) {
+            snprintf(fields, sizeof fields, "step=%lld path=%s", (long long)r->state.step, path);
+            train_say(r, "resume", fields, "going on from a checkpoint");
+            train_note(r, "resume from %s at step %lld", path, (long long)r->state.step);
+            r->saved_step = r->state.step;
+            return PD_OK;
+        }
+        if (err == PD_ERR_CONFLICT || err == PD_ERR_VERSION || err == PD_ERR_NOMEM)
+            return pd_fail(why, err, "%s", reason.text);
+        snprintf(fields, sizeof fields, "path=%s", path);
+        train_say(r, "checkpoint_fallback", fields, reason.text);
+        train_note(r, "checkpoint unusable, trying an older one: %s", reason.text);
+        if (asked) {
+            const char *name = strrchr(path, '/');
+            int64_t step = train_checkpoint_step(name ? name + 1 : path);
+
+            bound = step >= 0 ? step - 1 : bound;
+        }
+    }
+    train_say(r, "start", "step=0", "starting from the seed");
+    return model_store_init(r->store, (uint64_t)r->config->train.seed, why);
+}
+
+/* Forgets checkpoints of steps that this course has not reached: they will be written again. */
+void train_forget_later(struct run *r)
+{
+    while (r->kept_count && r->kept[r->kept_count - 1].step > r->state.step) {
+        int64_t step = r->kept[--r->kept_count].step;
+        char path[1024], fields[1100];
+
+        train_checkpoint_path(r, step, path, sizeof path);
+        (void)unlink(path);
+        snprintf(fields, sizeof fields, "step=%lld path=%s", (long long)step, path);
+        train_say(r, "checkpoint_removed", fields, "newer than the checkpoint that the run goes on from");
+    }
+}

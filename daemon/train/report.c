@@ -1,0 +1,64 @@
+/* daemon/train/report.c: what a run says while it runs: events, lines of the log, points. */
+#include <stdio.h>
+
+#include "daemon/train/run.h"
+#include "kernels/base/clock.h"
+
+#define LOG_US 5000000 /* a line in the log at least this often */
+
+void train_say(struct run *r, const char *kind, const char *fields, const char *text)
+{
+    if (r->host->event)
+        r->host->event(r->host->user, kind, text, fields);
+}
+
+void train_note(struct run *r, const char *fmt, ...) PD_PRINTF(2, 3);
+void train_note(struct run *r, const char *fmt, ...)
+{
+    char line[512];
+    va_list args;
+
+    if (!r->host->log)
+        return;
+    va_start(args, fmt);
+    vsnprintf(line, sizeof line, fmt, args);
+    va_end(args);
+    r->host->log(r->host->user, line);
+}
+
+void train_push(struct run *r, const char *key, double value)
+{
+    if (r->point_count == TRAIN_POINTS_MAX) {
+        if (r->host->metrics)
+            r->host->metrics(r->host->user, r->points, r->point_count);
+        r->point_count = 0;
+    }
+    r->points[r->point_count++] = (struct train_point){
+        .key = key, .step = r->state.step, .wall_us = pd_clock_wall_us(), .value = value};
+}
+
+void train_flush(struct run *r)
+{
+    int64_t now = pd_clock_mono_us();
+
+    if (r->busy_steps) {
+        double per_step = r->busy_us / (double)r->busy_steps;
+        int64_t units = (int64_t)r->setup.batch * (r->setup.classifier ? 1 : r->setup.context);
+
+        train_push(r, "step_ms", per_step / 1000);
+        train_push(r, r->setup.classifier ? "samples_per_s" : "tokens_per_s", (double)units * 1e6 / per_step);
+        if (now - r->logged_us >= LOG_US) {
+            train_note(r, "step %lld/%lld loss %.4f %.1f ms/step", (long long)r->state.step,
+                       (long long)r->setup.steps, r->state.loss_train, per_step / 1000);
+            r->logged_us = now;
+        }
+        r->busy_us = 0;
+        r->busy_steps = 0;
+    }
+    if (r->point_count && r->host->metrics)
+        r->host->metrics(r->host->user, r->points, r->point_count);
+    r->point_count = 0;
+    if (r->host->progress)
+        r->host->progress(r->host->user, r->state.step, r->setup.steps);
+    r->flushed_us = now;
+}

@@ -1,0 +1,105 @@
+/* daemon/train/run.h: private to this room: one run while it runs.
+ *
+ * run.c is the loop; report.c, stage.c, keep.c and measure.c are its hands. All of it belongs to the training
+ * thread. */
+#pragma once
+
+#include "daemon/train/checkpoint.h"
+#include "daemon/train/setup.h"
+
+#define TRAIN_POINTS_MAX 1000     /* points of one report */
+#define TRAIN_CHECKPOINTS_MAX 256 /* files kept account of in the run's directory */
+#define TRAIN_STATS 5             /* numbers that a probe takes per layer and head */
+
+/* A planned graph with the memory of its inputs and states. */
+struct stage {
+    struct pk_graph *graph;
+    struct pk_exec *exec;
+    void **memory; /* per leaf; NULL where it is not ours (parameters) */
+    size_t leaves;
+};
+
+struct kept {
+    int64_t step;
+    double score; /* NaN: not measured at that step */
+};
+
+struct run {
+    struct spec_config *config;
+    const struct train_dirs *dirs;
+    const struct train_host *host;
+    const struct pk_backend_api *api;
+    struct pk_backend *backend;
+    struct train_setup setup;
+    struct model_store *store;
+    struct stage train, eval, probe;
+    struct data_loader *loader;
+    struct train_state state;
+    struct train_tensor *tensors; /* what a checkpoint holds */
+    char (*names)[80];
+    size_t tensor_count;
+    struct data_st_meta_item meta[MODEL_META_ITEMS + 24];
+    size_t meta_count;
+    char *meta_text, own_text[24][40];
+    size_t own_count;
+    struct kept kept[TRAIN_CHECKPOINTS_MAX]; /* ascending steps */
+    size_t kept_count;
+    int64_t saved_step; /* -1: nothing saved or loaded */
+    int64_t saved_us;
+    struct train_point points[TRAIN_POINTS_MAX];
+    size_t point_count;
+    int64_t flushed_us, logged_us;
+    double busy_us; /* spent in steps since the last flush */
+    int64_t busy_steps;
+    char (*keys)[40]; /* per layer: TRAIN_STATS + 1 names, each for the mean and for every head */
+    double *numbers;  /* scratch for outputs and learned scales */
+    bool cancelled;
+    struct train_outcome *out;
+};
+
+/* ---- report.c ---- */
+
+/* An event for the host; fields are "key=value" pairs. */
+void train_say(struct run *r, const char *kind, const char *fields, const char *text);
+/* A line for the attempt's log. */
+void train_note(struct run *r, const char *fmt, ...) PD_PRINTF(2, 3);
+/* Adds a point of the current step; `key` lives as long as the run. */
+void train_push(struct run *r, const char *key, double value);
+/* Hands all points to the host, with the means of the steps since the last time. */
+void train_flush(struct run *r);
+
+/* ---- stage.c ---- */
+
+/* Plans s->graph, allocates its inputs and states (zeroed), binds everything. */
+PD_NODISCARD enum pd_err train_stage_init(struct run *r, struct stage *s, struct pd_why *why);
+void train_stage_done(struct run *r, struct stage *s);
+PD_NODISCARD enum pd_err train_feed_hyper(struct run *r, const double hyper[4], struct pd_why *why);
+PD_NODISCARD enum pd_err train_feed_batch(struct run *r, struct stage *s, const struct data_batch *b,
+                                          struct pd_why *why);
+/* Reads `count` numbers of an output as double. */
+PD_NODISCARD enum pd_err train_number(struct run *r, struct stage *s, const char *name, double *to,
+                                      size_t count, struct pd_why *why);
+
+/* ---- keep.c ---- */
+
+/* Lists what a checkpoint holds; the graphs are there already. */
+PD_NODISCARD enum pd_err train_keep_prepare(struct run *r, struct pd_why *why);
+/* Loads the wanted or newest good checkpoint, or starts from the seed. */
+PD_NODISCARD enum pd_err train_load(struct run *r, struct pd_why *why);
+/* Forgets checkpoints of steps that this course has not reached: they will be written again. */
+void train_forget_later(struct run *r);
+PD_NODISCARD enum pd_err train_save(struct run *r, struct pd_why *why);
+/* A checkpoint that may fail without ending the run: it is said, and tried again when the next is due. */
+void train_try_save(struct run *r);
+/* Removes what retention does not keep: the newest `latest`, and of the scored ones the `best`. */
+void train_prune(struct run *r, int64_t latest);
+/* Whether score a is better than b; a NaN is never better. */
+bool train_better(const struct run *r, double a, double b);
+void train_checkpoint_path(struct run *r, int64_t step, char *out, size_t size);
+
+/* ---- measure.c ---- */
+
+/* The whole validation set. *ret_abandoned: a stop was asked for, nothing was recorded. */
+PD_NODISCARD enum pd_err train_evaluate(struct run *r, bool *ret_abandoned, struct pd_why *why);
+PD_NODISCARD enum pd_err train_probe_prepare(struct run *r, struct pd_why *why);
+PD_NODISCARD enum pd_err train_probe(struct run *r, struct pd_why *why);

@@ -1,0 +1,125 @@
+/* daemon/train/stage.c: a planned graph with its memory, and the numbers that go in and come out. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/train/run.h"
+
+void train_stage_done(struct run *r, struct stage *s)
+{
+    for (size_t i = 0; s->memory && i < s->leaves; i++)
+        if (s->memory[i])
+            r->api->free(r->backend, s->memory[i]);
+    free(s->memory);
+    s->memory = NULL;
+    s->exec = pk_exec_free(s->exec);
+    s->graph = pk_graph_free(s->graph);
+}
+
+/* Plans s->graph, allocates its inputs and states (zeroed), binds everything. */
+enum pd_err train_stage_init(struct run *r, struct stage *s, struct pd_why *why)
+{
+    enum pd_err err = pk_exec_new(s->graph, r->api, r->backend, &s->exec, why);
+
+    if (err != PD_OK)
+        return err;
+    s->leaves = pk_graph_leaf_count(s->graph);
+    s->memory = calloc(s->leaves + 1, sizeof *s->memory);
+    if (!s->memory)
+        return pd_fail(why, PD_ERR_NOMEM, "no memory for a graph");
+    err = model_store_bind(r->store, s->exec, s->graph, why);
+    for (size_t i = 0; i < s->leaves && err == PD_OK; i++) {
+        struct pk_leaf leaf = pk_graph_leaf(s->graph, i);
+        void *zero;
+
+        if (leaf.kind == PK_OP_PARAM)
+            continue;
+        s->memory[i] = r->api->alloc(r->backend, leaf.bytes);
+        zero = calloc(1, leaf.bytes + 1);
+        if (!s->memory[i] || !zero)
+            err = pd_fail(why, PD_ERR_NOMEM, "no memory for '%s' (%zu bytes)", leaf.name, leaf.bytes);
+        else
+            err = r->api->upload(r->backend, s->memory[i], zero, leaf.bytes, why);
+        free(zero);
+        if (err == PD_OK)
+            err = pk_exec_bind(s->exec, leaf.name, s->memory[i], why);
+    }
+    return err;
+}
+
+static size_t leaf_index(const struct stage *s, const char *name)
+{
+    for (size_t i = 0; i < s->leaves; i++)
+        if (!strcmp(pk_graph_leaf(s->graph, i).name, name))
+            return i;
+    return s->leaves;
+}
+
+/* Copies a batch's part to an input; pictures are widened where the graph computes in f64. A leaf that the
+ * graph does not have (a probe needs no target) is no error. */
+static enum pd_err feed(struct run *r, struct stage *s, const char *name, const void *from,
+                        struct pd_why *why)
+{
+    size_t i = leaf_index(s, name);
+    struct pk_leaf leaf;
+
+    if (i == s->leaves)
+        return PD_OK;
+    leaf = pk_graph_leaf(s->graph, i);
+    if (leaf.dtype == PK_F64) {
+        size_t count = leaf.bytes / sizeof(double);
+        double *wide = malloc(leaf.bytes);
+        enum pd_err err;
+
+        if (!wide)
+            return pd_fail(why, PD_ERR_NOMEM, "no memory for '%s'", name);
+        for (size_t k = 0; k < count; k++)
+            wide[k] = ((const float *)from)[k];
+        err = r->api->upload(r->backend, s->memory[i], wide, leaf.bytes, why);
+        free(wide);
+        return err;
+    }
+    return r->api->upload(r->backend, s->memory[i], from, leaf.bytes, why);
+}
+
+enum pd_err train_feed_hyper(struct run *r, const double hyper[4], struct pd_why *why)
+{
+    size_t i = leaf_index(&r->train, "hyper");
+    float narrow[4] = {(float)hyper[0], (float)hyper[1], (float)hyper[2], (float)hyper[3]};
+    bool wide = model_spec(r->setup.model)->dtype == PK_F64;
+
+    return r->api->upload(r->backend, r->train.memory[i], wide ? (const void *)hyper : narrow,
+                          wide ? 4 * sizeof *hyper : sizeof narrow, why);
+}
+
+enum pd_err train_feed_batch(struct run *r, struct stage *s, const struct data_batch *b, struct pd_why *why)
+{
+    enum pd_err err = feed(r, s, "input", r->setup.classifier ? (const void *)b->images : b->tokens, why);
+
+    return err == PD_OK ? feed(r, s, "target", b->targets, why) : err;
+}
+
+/* Reads `count` numbers of an output as double. */
+enum pd_err train_number(struct run *r, struct stage *s, const char *name, double *to, size_t count,
+                         struct pd_why *why)
+{
+    float narrow[64];
+    enum pd_err err = PD_OK;
+
+    if (model_spec(r->setup.model)->dtype == PK_F64)
+        return pk_exec_read(s->exec, name, to, count * sizeof *to, why);
+    if (count <= 64) {
+        err = pk_exec_read(s->exec, name, narrow, count * sizeof *narrow, why);
+        for (size_t i = 0; err == PD_OK && i < count; i++)
+            to[i] = narrow[i];
+    } else {
+        float *f = malloc(count * sizeof *f);
+
+        if (!f)
+            return pd_fail(why, PD_ERR_NOMEM, "no memory for '%s'", name);
+        err = pk_exec_read(s->exec, name, f, count * sizeof *f, why);
+        for (size_t i = 0; err == PD_OK && i < count; i++)
+            to[i] = f[i];
+        free(f);
+    }
+    return err;
+}

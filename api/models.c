@@ -167,12 +167,7 @@ void api_model_list(struct api_req *r)
     api_json_close(&b, ']');
     api_json_close(&b, '}');
     names_done(&names);
-    if (err != PD_OK) {
-        pd_buf_done(&b);
-        api_fail_why(r, err, &why);
-        return;
-    }
-    api_reply_json(r, 200, &b);
+    api_answer(r, err, &why, &b);
 }
 
 static void answer_model(struct api_req *r, const char *name)

@@ -222,6 +222,15 @@ bool api_not_modified(struct api_req *r, int64_t version)
     return true;
 }
 
+void api_answer(struct api_req *r, enum pd_err err, const struct pd_why *why, struct pd_buf *b)
+{
+    if (err == PD_OK)
+        api_reply_json(r, 200, b);
+    else
+        api_fail_why(r, err, why);
+    pd_buf_done(b);
+}
+
 /* ---- one row as the answer -------------------------------------------------------------------- */
 
 struct answer {

@@ -23,6 +23,8 @@ bool api_if_match(struct api_req *r, bool required, int64_t *ret_version);
 /* Sets ETag; true if If-None-Match has it: then the answer is 304. */
 bool api_not_modified(struct api_req *r, int64_t version);
 
+/* The answer, or the failure met while it was written; `b` is done with either way. */
+void api_answer(struct api_req *r, enum pd_err err, const struct pd_why *why, struct pd_buf *b);
 /* Fails the request unless the job (or run) exists; adds ETag. Answers with the row. */
 void api_answer_job(struct api_req *r, int64_t id, int status, bool conditional);
 void api_answer_run(struct api_req *r, int64_t id, bool conditional);

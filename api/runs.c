@@ -336,12 +336,7 @@ void api_run_metrics(struct api_req *r)
     err = store_series_list(store, id, series_row, &b, &why);
     api_json_close(&b, ']');
     api_json_close(&b, '}');
-    if (err != PD_OK) {
-        pd_buf_done(&b);
-        api_fail_why(r, err, &why);
-        return;
-    }
-    api_reply_json(r, 200, &b);
+    api_answer(r, err, &why, &b);
 }
 
 /* All values of `key`, NULL after failing. The caller frees *ret_keys. */
@@ -453,12 +448,7 @@ void api_run_series(struct api_req *r)
     free(keys);
     api_json_close(&b, ']');
     api_json_close(&b, '}');
-    if (err != PD_OK) {
-        pd_buf_done(&b);
-        api_fail_why(r, err, &why);
-        return;
-    }
-    api_reply_json(r, 200, &b);
+    api_answer(r, err, &why, &b);
 }
 
 /* ---- export ----------------------------------------------------------------------------------- */
@@ -693,10 +683,5 @@ void api_run_checkpoints(struct api_req *r)
     err = store_checkpoint_list(store, id, false, checkpoint_row, &b, &why);
     api_json_close(&b, ']');
     api_json_close(&b, '}');
-    if (err != PD_OK) {
-        pd_buf_done(&b);
-        api_fail_why(r, err, &why);
-        return;
-    }
-    api_reply_json(r, 200, &b);
+    api_answer(r, err, &why, &b);
 }

@@ -125,12 +125,7 @@ void api_field_list(struct api_req *r)
 
     pd_buf_init(&b, 0);
     err = spec_fields_json(&b, &why);
-    if (err != PD_OK) {
-        pd_buf_done(&b);
-        api_fail_why(r, err, &why);
-        return;
-    }
-    api_reply_json(r, 200, &b);
+    api_answer(r, err, &why, &b);
 }
 
 static bool secret(const char *key)
@@ -283,12 +278,7 @@ void api_queue_list(struct api_req *r)
     free(q.rows);
     api_json_close(&b, ']');
     api_json_close(&b, '}');
-    if (err != PD_OK) {
-        pd_buf_done(&b);
-        api_fail_why(r, err, &why);
-        return;
-    }
-    api_reply_json(r, 200, &b);
+    api_answer(r, err, &why, &b);
 }
 
 /* ---- Prometheus ------------------------------------------------------------------------------- */

@@ -202,6 +202,14 @@ enum pd_err db_step(struct db *d, sqlite3_stmt *st, struct pd_why *why)
     return err;
 }
 
+static enum pd_err first_row(struct db *d, sqlite3_stmt **ret, struct pd_why *why, const char *sql,
+                             const char *types, va_list ap)
+{
+    enum pd_err err = bind_va(d, ret, why, sql, types, ap);
+
+    return err == PD_OK ? db_step(d, *ret, why) : err;
+}
+
 enum pd_err db_run(struct db *d, struct pd_why *why, const char *sql, const char *types, ...)
 {
     sqlite3_stmt *st;
@@ -209,11 +217,8 @@ enum pd_err db_run(struct db *d, struct pd_why *why, const char *sql, const char
     enum pd_err err;
 
     va_start(ap, types);
-    err = bind_va(d, &st, why, sql, types, ap);
+    err = first_row(d, &st, why, sql, types, ap);
     va_end(ap);
-    if (err != PD_OK)
-        return err;
-    err = db_step(d, st, why);
     if (err == PD_OK)
         db_done(st); /* a row of RETURNING or a pragma: of no interest */
     return err == PD_ERR_NOT_FOUND ? PD_OK : err;
@@ -226,11 +231,8 @@ enum pd_err db_int(struct db *d, int64_t *ret, struct pd_why *why, const char *s
     enum pd_err err;
 
     va_start(ap, types);
-    err = bind_va(d, &st, why, sql, types, ap);
+    err = first_row(d, &st, why, sql, types, ap);
     va_end(ap);
-    if (err != PD_OK)
-        return err;
-    err = db_step(d, st, why);
     if (err == PD_OK) {
         *ret = sqlite3_column_int64(st, 0);
         db_done(st);

@@ -262,22 +262,51 @@ int shim_exit_status(const char *dir);
 void strays_kill(struct sup *s, bool (*keep)(struct sup *s, const char *mark));
 
 /* attempt.c */
-enum pd_err att_reconcile(struct sup *s, struct pd_why *why);
+/* In the list, without a process; NULL without memory. */
+struct att *att_new(struct sup *s);
+/* Marks its devices as held by it. */
+void att_hold(struct sup *s, struct att *a);
+/* The end in memory: devices are free, the run may be looked at again. Frees it. */
+void att_release(struct sup *s, struct att *a);
+/* For the end; "" or NULL = nothing to say. Copied. */
+void att_set_message(struct att *a, const char *text);
+void att_write_process(struct sup *s, const struct att *a);
+void att_write_progress(struct sup *s, struct att *a);
+struct att_move {
+    bool attempt_running, run_running, stopping;
+};
+void att_write_move(struct sup *s, const struct att *a, struct att_move what);
 void att_dir(struct sup *s, int64_t run, int n, char *out, size_t size);
 void att_start_run(struct sup *s, const struct store_run *run, const int *devices, int count);
 struct att *att_find(struct sup *s, int64_t run, int n);
 void att_connected(struct sup *s, struct att *a, struct conn *c);
 void att_frame(struct sup *s, struct conn *c, const struct wire_header *h, const uint8_t *p);
+bool att_mark_live(struct sup *s, const char *mark);
+struct att *att_free(struct att *a);
+
+/* attempt_end.c */
+/* Writes the end; `counts`: against max_restarts. Only the first call has an effect. */
+void att_end(struct sup *s, struct att *a, enum spec_cause cause, bool counts);
 void att_gone(struct sup *s, struct att *a);
+/* A message from the status that waitpid gave, unless there is one. */
+void att_describe(struct att *a, int status);
+
+/* attempt_stop.c */
 void att_tick(struct sup *s, int64_t now_us);
 /* Looks at cancelling runs and paused jobs. */
 void att_commands(struct sup *s);
+void att_stop_all(struct sup *s);
+/* Says to a worker that was asked to leave that it was: again after each reconnection. */
+void att_send_stop(struct sup *s, struct att *a);
+
+/* ingest.c */
+void att_data(struct sup *s, struct conn *c, struct att *a, const struct wire_header *h, const uint8_t *p);
 /* True when the stalled frame went through. */
 bool att_unstall(struct sup *s, struct conn *c);
-void att_stop_all(struct sup *s);
-bool att_mark_live(struct sup *s, const char *mark);
-struct att *att_free(struct att *a);
 void ingest_free(struct ingest *i);
+
+/* reconcile.c */
+enum pd_err att_reconcile(struct sup *s, struct pd_why *why);
 
 /* queue.c */
 void queue_cycle(struct sup *s);
@@ -305,6 +334,26 @@ void model_stop_all(struct sup *s);
 bool model_all_gone(struct sup *s);
 bool model_mark_live(struct sup *s, const char *mark);
 void model_free_all(struct sup *s);
+/* Mutex held. version 0: the highest ready one. */
+struct model *model_find(struct sup *s, const char *name, int64_t version);
+/* On the table, not started; NULL without memory. */
+struct model *model_new(struct sup *s, const struct store_model_version *v);
+/* Takes it off the table and frees it. Nobody may hold it. */
+void model_forget(struct sup *s, struct model *m);
+void model_set_state(struct sup *s, struct model *m, enum sup_model_state state, const char *reason);
+void model_tell_loads(struct sup *s, struct model *m, enum pd_err err, const struct pd_why *why);
+void model_tell_unloads(struct sup *s, struct model *m, enum pd_err err, const struct pd_why *why);
+/* Whether the version is wanted in memory after a restart. */
+void model_write_loaded(struct sup *s, const struct model *m, bool loaded);
+/* Starts its worker, or fails the loads that wait. */
+void model_begin_load(struct sup *s, struct model *m);
+
+/* infer.c */
+/* Every open request gets its end. */
+void model_fail_calls(struct sup *s, struct model *m, enum pd_err err, const char *text);
+void model_expire_calls(struct sup *s, struct model *m, int64_t now_us);
+/* A part of an answer came from the worker. */
+void model_result(struct sup *s, struct model *m, uint64_t id, const uint8_t *p, size_t len);
 
 /* plan.c */
 void plan_gone(struct sup *s, struct plan *p);

@@ -1,0 +1,230 @@
+/* How an attempt ends: its cause decides what becomes of the run. The row is written first; the process may
+ * leave before or after. */
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+
+#include "daemon/supervise/internal.h"
+#include "kernels/base/clock.h"
+#include "kernels/base/log.h"
+
+#define EXIT_US 5000000 /* a worker whose end is recorded leaves within it */
+#define BACKOFF_MAX_US (INT64_C(300) * 1000000)
+
+struct end_op {
+    struct op op;
+    int64_t run;
+    int n;
+    enum spec_cause cause;
+    bool counts; /* against max_restarts, if it made no progress */
+    int restarts, max_restarts, exit_status;
+    int64_t backoff_us;
+    char *message;
+    bool pause; /* decided inside: the job is paused */
+    enum spec_job_state job_state;
+};
+
+static enum pd_err requeue(struct store_tx *tx, struct end_op *e, enum spec_run_state state,
+                           struct pd_why *why)
+{
+    enum pd_err err;
+
+    if (e->cause == SPEC_CAUSE_PAUSED && state == SPEC_RUN_RUNNING)
+        return store_run_move(tx, e->run, SPEC_RUN_PAUSED, SPEC_OUTCOME_CANCELLED, "paused with its job",
+                              why);
+    err = store_run_move(tx, e->run, SPEC_RUN_QUEUED, SPEC_OUTCOME_CANCELLED, e->message ? e->message : "",
+                         why);
+    if (err == PD_OK && e->cause == SPEC_CAUSE_PAUSED)
+        err = store_run_move(tx, e->run, SPEC_RUN_PAUSED, SPEC_OUTCOME_CANCELLED, "paused with its job", why);
+    return err;
+}
+
+/* Failed or lost: again from the last checkpoint, as long as restarts are left. */
+static enum pd_err retry(struct store_tx *tx, struct end_op *e, enum spec_run_state state, struct pd_why *why)
+{
+    int64_t backoff_us = e->backoff_us, now_us = store_tx_now_us(tx);
+    int restarts = e->restarts;
+    bool progressed;
+    char reason[256];
+    enum pd_err err;
+
+    err = store_attempt_progressed(tx, e->run, e->n, &progressed, why);
+    if (err != PD_OK)
+        return err;
+    if (progressed)
+        restarts = 0;
+    if (e->counts)
+        restarts++;
+    if (e->counts && restarts > e->max_restarts) {
+        snprintf(reason, sizeof reason, "%s (attempt %d, no restarts left)",
+                 e->message ? e->message : "failed", e->n);
+        return store_run_move(tx, e->run, SPEC_RUN_ENDED, SPEC_OUTCOME_FAILED, reason, why);
+    }
+    for (int i = 1; i < restarts && backoff_us < BACKOFF_MAX_US; i++)
+        backoff_us *= 2;
+    if (backoff_us > BACKOFF_MAX_US)
+        backoff_us = BACKOFF_MAX_US;
+    err = store_run_set_backoff(tx, e->run, restarts, e->counts ? now_us + backoff_us : 0, why);
+    return err == PD_OK ? requeue(tx, e, state, why) : err;
+}
+
+static enum pd_err run_end(struct store_tx *tx, struct end_op *e, enum spec_outcome outcome,
+                           struct pd_why *why)
+{
+    int64_t version;
+    enum pd_err err = store_run_move(tx, e->run, SPEC_RUN_ENDED, outcome, e->message ? e->message : "", why);
+
+    if (err == PD_OK && outcome == SPEC_OUTCOME_SUCCEEDED)
+        err = store_job_register(tx, e->run, &version, why);
+    return err;
+}
+
+static enum pd_err end_apply(struct store_tx *tx, struct op *op, struct pd_why *why)
+{
+    struct end_op *e = (struct end_op *)op;
+    enum spec_run_state state;
+    enum pd_err err;
+
+    err = store_attempt_move(tx, e->run, e->n, SPEC_ATTEMPT_ENDED, e->cause, e->message, e->exit_status, why);
+    if (err == PD_ERR_CONFLICT)
+        return PD_OK; /* recorded before: only the answer is missing */
+    if (err == PD_OK)
+        err = store_checkpoint_sweep(tx, e->run, why);
+    if (err == PD_OK)
+        err = store_run_state(tx, e->run, &state, why);
+    if (err != PD_OK)
+        return err;
+    if (state != SPEC_RUN_STARTING && state != SPEC_RUN_RUNNING && state != SPEC_RUN_CANCELLING)
+        return PD_OK;
+    switch (e->cause) {
+    case SPEC_CAUSE_DONE: /* also when a cancel came too late */
+        return run_end(tx, e, SPEC_OUTCOME_SUCCEEDED, why);
+    case SPEC_CAUSE_DIVERGED:
+        return run_end(tx, e, SPEC_OUTCOME_DIVERGED, why);
+    default:
+        break;
+    }
+    if (state == SPEC_RUN_CANCELLING)
+        return run_end(tx, e, SPEC_OUTCOME_CANCELLED, why);
+    switch (e->cause) {
+    case SPEC_CAUSE_TIME_LIMIT:
+        return run_end(tx, e, SPEC_OUTCOME_FAILED, why);
+    case SPEC_CAUSE_PAUSED:
+    case SPEC_CAUSE_PREEMPTED:
+    case SPEC_CAUSE_CANCELLED:
+        return requeue(tx, e, state, why);
+    default:
+        return retry(tx, e, state, why);
+    }
+}
+
+static void end_release(struct op *op)
+{
+    free(((struct end_op *)op)->message);
+}
+
+static void end_done(struct sup *s, struct op *op)
+{
+    struct end_op *e = (struct end_op *)op;
+    struct att *a = att_find(s, e->run, e->n);
+
+    if (op->err != PD_OK)
+        pd_log(PD_LOG_ERROR, "supervise", "run=%lld attempt=%d end=unwritten error=%s why=\"%s\"",
+               (long long)e->run, e->n, pd_err_name(op->err), op->why.text);
+    if (!a)
+        return;
+    if (op->err != PD_OK) {
+        /* Only a stop of the store (or a mistake of ours) comes here: the next start reconciles. */
+        a->phase = ATT_ENDED;
+        return;
+    }
+    pd_log(PD_LOG_INFO, "supervise", "run=%lld attempt=%d state=ended cause=%s %s%s%s", (long long)e->run,
+           e->n, spec_cause_name(e->cause), e->message ? "why=\"" : "", e->message ? e->message : "",
+           e->message ? "\"" : "");
+    a->phase = ATT_ENDED;
+    a->exit_us = pd_clock_mono_us() + EXIT_US;
+    if (a->conn && a->bye)
+        conn_bye(s, a->conn, "recorded");
+    if (a->proc.gone)
+        att_release(s, a);
+}
+
+void att_end(struct sup *s, struct att *a, enum spec_cause cause, bool counts)
+{
+    struct end_op *e;
+
+    if (a->phase == ATT_ENDING || a->phase == ATT_ENDED)
+        return;
+    e = calloc(1, sizeof *e);
+    if (!e)
+        return; /* the tick comes back to it: the process is gone, the phase is not */
+    if (cause == SPEC_CAUSE_LOST || cause == SPEC_CAUSE_FAILED) {
+        pthread_mutex_lock(&s->mutex);
+        s->stats.requeued++;
+        pthread_mutex_unlock(&s->mutex);
+    }
+    a->phase = ATT_ENDING;
+    e->op.lane = STORE_LANE_WORKER;
+    e->op.apply = end_apply;
+    e->op.done = end_done;
+    e->op.release = end_release;
+    e->op.rows = 6;
+    e->run = a->run;
+    e->n = a->n;
+    e->cause = cause;
+    e->counts = counts;
+    e->restarts = a->restarts;
+    e->max_restarts = a->max_restarts;
+    e->exit_status = a->proc.status;
+    e->backoff_us = s->o.backoff_us;
+    e->message = a->message ? strdup(a->message) : NULL;
+    if (sup_write(s, &e->op) != PD_OK)
+        pd_log(PD_LOG_ERROR, "supervise", "run=%lld end=refused", (long long)a->run);
+}
+
+/* ---- the process is gone -------------------------------------------------------------------- */
+
+void att_describe(struct att *a, int status)
+{
+    char text[128];
+
+    if (a->message)
+        return;
+    if (status < 0)
+        snprintf(text, sizeof text, "the worker vanished");
+    else if (WIFSIGNALED(status))
+        snprintf(text, sizeof text, "the worker was killed by signal %d (%s)", WTERMSIG(status),
+                 strsignal(WTERMSIG(status)));
+    else
+        snprintf(text, sizeof text, "the worker left with status %d without a word", WEXITSTATUS(status));
+    att_set_message(a, text);
+}
+
+void att_gone(struct sup *s, struct att *a)
+{
+    char dir[SUP_PATH_MAX];
+    int status;
+
+    proc_reap(s, &a->proc);
+    att_dir(s, a->run, a->n, dir, sizeof dir);
+    status = shim_exit_status(dir);
+    if (status < 0) /* the shim itself was killed: what it was to keep together may be loose */
+        strays_kill(s, att_mark_live);
+    a->proc.status = status;
+    /* What it sent before its death is still in the socket. */
+    if (a->conn)
+        conn_event(s, a->conn, EPOLLIN);
+    if (a->phase == ATT_ENDED) {
+        att_release(s, a);
+        return;
+    }
+    if (a->phase != ATT_WORKING)
+        return; /* end_done releases it */
+    if (a->stopping && a->cause == SPEC_CAUSE_TIME_LIMIT)
+        att_set_message(a, "time limit");
+    else if (!a->stopping || a->cause == SPEC_CAUSE_LOST)
+        att_describe(a, status);
+    att_end(s, a, a->stopping ? a->cause : SPEC_CAUSE_LOST, !a->stopping || a->cause == SPEC_CAUSE_LOST);
+}

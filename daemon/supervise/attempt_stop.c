@@ -1,0 +1,187 @@
+/* Why a working attempt is asked to leave, and what happens when it does not: cancel, pause, time limit,
+ * hang. */
+#include <signal.h>
+#include <stdlib.h>
+
+#include "daemon/supervise/internal.h"
+#include "kernels/base/clock.h"
+#include "kernels/base/log.h"
+
+#define KILL_AGAIN_US 2000000 /* the shim did not obey: kill it too */
+#define WRITE_US 1000000      /* progress goes to the rows this often */
+
+void att_send_stop(struct sup *s, struct att *a)
+{
+    size_t at;
+
+    if (!a->conn) {
+        proc_signal(&a->proc, SIGTERM);
+        return;
+    }
+    at = wire_begin(&a->conn->out, a->cause == SPEC_CAUSE_CANCELLED ? WIRE_CANCEL : WIRE_DRAIN, 0, 0);
+    wire_put_u32(&a->conn->out, WIRE_TAG_ATTEMPT, (uint32_t)a->n);
+    wire_put_u64(&a->conn->out, WIRE_TAG_GRACE_US, (uint64_t)s->o.grace_us);
+    if (wire_end(&a->conn->out, at) != PD_OK)
+        a->conn->out.failed = true;
+    conn_flush(s, a->conn);
+}
+
+static void ask_stop(struct sup *s, struct att *a, enum spec_cause cause)
+{
+    if (a->phase != ATT_WORKING)
+        return;
+    if (a->stopping) {
+        if (cause == SPEC_CAUSE_CANCELLED)
+            a->cause = cause;
+        return;
+    }
+    a->stopping = true;
+    a->cause = cause;
+    a->kill_us = pd_clock_mono_us() + s->o.grace_us;
+    att_write_move(s, a, (struct att_move){.stopping = true});
+    att_send_stop(s, a);
+}
+
+void att_stop_all(struct sup *s)
+{
+    for (struct att *a = s->atts; a; a = a->next)
+        ask_stop(s, a, SPEC_CAUSE_PREEMPTED);
+}
+
+struct cancelling {
+    struct sup *s;
+    int64_t lone[64]; /* cancelling runs of which no process exists */
+    int count;
+};
+
+static bool cancel_row(void *ctx, const struct store_run *r)
+{
+    struct cancelling *c = ctx;
+
+    for (struct att *a = c->s->atts; a; a = a->next)
+        if (a->run == r->id) {
+            ask_stop(c->s, a, SPEC_CAUSE_CANCELLED);
+            return true;
+        }
+    if (c->count < 64)
+        c->lone[c->count++] = r->id;
+    return true;
+}
+
+static bool job_state_of(void *ctx, const struct store_job *job)
+{
+    *(enum spec_job_state *)ctx = job->state;
+    return false;
+}
+
+struct lone_op {
+    struct op op;
+    int64_t run;
+};
+
+static enum pd_err lone_apply(struct store_tx *tx, struct op *op, struct pd_why *why)
+{
+    enum pd_err err =
+        store_run_move(tx, ((struct lone_op *)op)->run, SPEC_RUN_ENDED, SPEC_OUTCOME_CANCELLED, "", why);
+
+    return err == PD_ERR_CONFLICT ? PD_OK : err;
+}
+
+void att_commands(struct sup *s)
+{
+    struct store_run_query q = {
+        .state = SPEC_RUN_CANCELLING, .outcome = -1, .order = STORE_ORDER_OLDEST, .limit = STORE_PAGE_MAX};
+    struct cancelling c = {.s = s};
+    struct pd_why why;
+    enum pd_err err = store_run_list(s->reader, &q, cancel_row, &c, &why);
+
+    for (int i = 0; err == PD_OK && i < c.count; i++) {
+        struct lone_op *op = calloc(1, sizeof *op);
+
+        if (!op)
+            break;
+        op->op.lane = STORE_LANE_WORKER;
+        op->op.apply = lone_apply;
+        op->run = c.lone[i];
+        if (sup_write(s, &op->op) != PD_OK)
+            break;
+    }
+    for (struct att *a = s->atts; err == PD_OK && a; a = a->next) {
+        enum spec_job_state state = SPEC_JOB_RUNNING;
+
+        if (a->phase != ATT_WORKING || a->stopping)
+            continue;
+        err = store_job_get(s->reader, a->job, job_state_of, &state, &why);
+        if (err == PD_OK && state == SPEC_JOB_PAUSED)
+            ask_stop(s, a, SPEC_CAUSE_PAUSED);
+    }
+    if (err != PD_OK)
+        pd_log(PD_LOG_ERROR, "supervise", "commands=unreadable why=\"%s\"", why.text);
+}
+
+/* ---- deadlines ------------------------------------------------------------------------------ */
+
+static void hard_kill(struct sup *s, struct att *a, int64_t now_us)
+{
+    pd_log(PD_LOG_WARNING, "supervise", "run=%lld attempt=%d kill=%s pid=%d", (long long)a->run, a->n,
+           a->killed ? "shim" : "hard", (int)a->proc.pid);
+    proc_signal(&a->proc, a->killed ? SIGKILL : SIGUSR1);
+    a->killed = true;
+    a->kill_us = now_us + KILL_AGAIN_US;
+    pthread_mutex_lock(&s->mutex);
+    s->stats.killed++;
+    pthread_mutex_unlock(&s->mutex);
+}
+
+static void checkpoint_now(struct sup *s, struct att *a)
+{
+    size_t at;
+
+    if (!a->conn)
+        return;
+    at = wire_begin(&a->conn->out, WIRE_CHECKPOINT_NOW, 0, 0);
+    if (wire_end(&a->conn->out, at) != PD_OK)
+        a->conn->out.failed = true;
+    conn_flush(s, a->conn);
+}
+
+void att_tick(struct sup *s, int64_t now_us)
+{
+    struct att *next;
+
+    for (struct att *a = s->atts; a; a = next) {
+        next = a->next;
+        if (a->phase == ATT_WORKING && a->proc.gone && !a->never_started) {
+            att_end(s, a, SPEC_CAUSE_LOST, true); /* an earlier try had no memory */
+            continue;
+        }
+        if (a->phase == ATT_WORKING && now_us - a->write_us >= WRITE_US) {
+            att_write_progress(s, a);
+            a->write_us = now_us;
+        }
+        if (a->proc.gone)
+            continue;
+        if (a->phase == ATT_WORKING && !a->stopping && a->warn_us && !a->warned && now_us >= a->warn_us) {
+            a->warned = true;
+            pd_log(PD_LOG_INFO, "supervise", "run=%lld attempt=%d time_limit=soon", (long long)a->run, a->n);
+            checkpoint_now(s, a);
+        }
+        if (a->phase == ATT_WORKING && !a->stopping && a->limit_us && now_us >= a->limit_us)
+            ask_stop(s, a, SPEC_CAUSE_TIME_LIMIT);
+        if (a->phase == ATT_WORKING && now_us - a->heard_us > s->o.hang_us && !a->killed) {
+            att_set_message(a, "the worker hangs: it was silent too long");
+            if (!a->stopping) {
+                a->stopping = true;
+                a->cause = SPEC_CAUSE_LOST;
+            }
+            pthread_mutex_lock(&s->mutex);
+            s->stats.hangs++;
+            pthread_mutex_unlock(&s->mutex);
+            a->kill_us = now_us;
+        }
+        if (a->phase == ATT_ENDED && a->exit_us && now_us >= a->exit_us && !a->kill_us)
+            a->kill_us = now_us;
+        if (a->kill_us && now_us >= a->kill_us)
+            hard_kill(s, a, now_us);
+    }
+}

@@ -1,0 +1,120 @@
+/* After a restart of the daemon: every attempt whose row has not ended is adopted, requeued or failed. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/supervise/internal.h"
+#include "kernels/base/clock.h"
+#include "kernels/base/log.h"
+
+struct reconcile {
+    struct sup *s;
+    enum pd_err err;
+};
+
+static bool run_details(void *ctx, const struct store_run *r)
+{
+    struct att *a = ctx;
+
+    a->job = r->job_id;
+    a->document = strdup(r->document);
+    a->restarts = r->restarts;
+    a->max_restarts = r->max_restarts;
+    a->threads = r->threads;
+    a->row_running = r->state == SPEC_RUN_RUNNING || r->state == SPEC_RUN_CANCELLING;
+    a->step = r->step;
+    a->total = r->total_steps;
+    if (r->time_limit_us > 0) {
+        int64_t used_us = r->used_us + (pd_clock_wall_us() - a->begun_us);
+
+        a->limit_us = pd_clock_mono_us() + (r->time_limit_us > used_us ? r->time_limit_us - used_us : 0);
+        a->warn_us = r->warn_before_us > 0 ? a->limit_us - r->warn_before_us : 0;
+    }
+    return false;
+}
+
+static void take_devices(struct sup *s, struct att *a)
+{
+    char *names = strdup(a->device_text), *at = names, *name;
+
+    while (at && (name = strsep(&at, ",")))
+        for (int i = 0; i < s->device_count; i++)
+            if (!strcmp(s->devices[i].name, name) && a->device_count < SUP_ATTEMPT_DEVICES)
+                a->devices[a->device_count++] = i;
+    free(names);
+    if (a->device_count && !a->threads)
+        a->threads = s->devices[a->devices[0]].threads;
+    if (!a->threads)
+        a->threads = 1;
+    att_hold(s, a);
+}
+
+static bool reconcile_row(void *ctx, const struct store_attempt *row)
+{
+    struct reconcile *r = ctx;
+    struct sup *s = r->s;
+    struct att *a = att_new(s);
+    char dir[SUP_PATH_MAX];
+
+    if (!a) {
+        r->err = PD_ERR_NOMEM;
+        return false;
+    }
+    a->run = row->run_id;
+    a->n = row->n;
+    a->phase = ATT_WORKING;
+    a->begun_us = row->created_us; /* wall clock, for run_details; monotonic below */
+    a->acked = row->acked_seq;
+    a->start_step = row->start_step;
+    a->log_bytes = row->log_bytes;
+    a->attempt_running = row->state != SPEC_ATTEMPT_STARTING;
+    memcpy(a->token_sha256, row->token_sha256, sizeof a->token_sha256);
+    snprintf(a->device_text, sizeof a->device_text, "%s", row->devices);
+    att_dir(s, a->run, a->n, dir, sizeof dir);
+    a->never_started = !row->pid;
+    /* The row may lack the process that was started a moment before the end: the lock names it. */
+    {
+        pid_t pid = (pid_t)row->pid;
+        uint64_t start = (uint64_t)row->pid_start;
+
+        if (shim_alive(dir, &pid, &start) && pid > 0 && proc_adopt(pid, start, &a->proc))
+            a->never_started = false;
+    }
+    return true;
+}
+
+enum pd_err att_reconcile(struct sup *s, struct pd_why *why)
+{
+    struct reconcile r = {.s = s};
+    enum pd_err err = store_attempt_list(s->reader, 0, reconcile_row, &r, why);
+
+    if (err == PD_OK)
+        err = r.err;
+    for (struct att *a = s->atts; err == PD_OK && a; a = a->next) {
+        char dir[SUP_PATH_MAX];
+
+        err = store_run_get(s->reader, a->run, run_details, a, why);
+        if (err != PD_OK)
+            break;
+        a->begun_us = pd_clock_mono_us();
+        take_devices(s, a);
+        if (!a->proc.gone) {
+            pd_log(PD_LOG_INFO, "supervise", "run=%lld attempt=%d adopted=1 pid=%d", (long long)a->run, a->n,
+                   (int)a->proc.pid);
+            sup_watch(s, &a->source, a->proc.fd, EPOLLIN);
+            att_write_process(s, a);
+            s->stats.adopted++;
+            continue;
+        }
+        att_dir(s, a->run, a->n, dir, sizeof dir);
+        a->proc.status = shim_exit_status(dir);
+        if (a->never_started && a->proc.status < 0) {
+            att_set_message(a, "polyd ended before the worker began");
+            att_end(s, a, SPEC_CAUSE_LOST, false);
+        } else {
+            att_describe(a, a->proc.status);
+            att_end(s, a, SPEC_CAUSE_LOST, true);
+        }
+    }
+    return err;
+}

@@ -1,0 +1,351 @@
+/* Attention, its derivative and its diagnostics. */
+#include "tests/reference/internal.h"
+
+struct attention {
+    struct pk_attention_attr a;
+    int64_t b, h, nq, nk, d;
+    double *q, *k, *v; /* each (B, H, N, d) */
+    const struct pk_view *scale, *mask, *length;
+    int after; /* the first input that ATTENTION does not have */
+};
+
+static double *part(const struct pk_view *qkv, int which)
+{
+    int64_t b = qkv->shape.dim[0], n = qkv->shape.dim[1], h = qkv->shape.dim[3], d = qkv->shape.dim[4];
+    double *x = malloc(((size_t)(b * n * h * d) + 1) * sizeof *x);
+
+    for (int64_t ib = 0; ib < b; ib++)
+        for (int64_t i = 0; i < n; i++)
+            for (int64_t ih = 0; ih < h; ih++)
+                for (int64_t j = 0; j < d; j++)
+                    x[((ib * h + ih) * n + i) * d + j] =
+                        get(qkv, (((ib * n + i) * 3 + which) * h + ih) * d + j);
+    return x;
+}
+
+static struct attention open_attention(const struct pk_call *c)
+{
+    struct attention t = {.a = c->attr->attention};
+    int at = t.a.packed ? 1 : 3;
+
+    if (t.a.packed) {
+        t.b = c->in[0].shape.dim[0];
+        t.nq = t.nk = c->in[0].shape.dim[1];
+        t.h = c->in[0].shape.dim[3];
+        t.d = c->in[0].shape.dim[4];
+        t.q = part(&c->in[0], 0);
+        t.k = part(&c->in[0], 1);
+        t.v = part(&c->in[0], 2);
+    } else {
+        t.b = c->in[0].shape.dim[0];
+        t.h = c->in[0].shape.dim[1];
+        t.nq = c->in[0].shape.dim[2];
+        t.nk = c->in[1].shape.dim[2];
+        t.d = c->in[0].shape.dim[3];
+        t.q = all(&c->in[0]);
+        t.k = all(&c->in[1]);
+        t.v = all(&c->in[2]);
+    }
+    if (t.a.has_scale)
+        t.scale = &c->in[at++];
+    if (t.a.has_mask)
+        t.mask = &c->in[at++];
+    if (t.a.has_length)
+        t.length = &c->in[at++];
+    t.after = at;
+    return t;
+}
+
+static void close_attention(struct attention *t)
+{
+    free(t->q);
+    free(t->k);
+    free(t->v);
+}
+
+static double scale_of(const struct attention *t, int64_t h)
+{
+    return t->a.scale * (t->scale ? get(t->scale, count(t->scale) > 1 ? h : 0) : 1.0);
+}
+
+static bool sees(const struct attention *t, int64_t b, int64_t i, int64_t j)
+{
+    int64_t end = t->nk;
+
+    if (t->length) {
+        end = (int64_t)get(t->length, count(t->length) > 1 ? b : 0);
+        if (j >= end)
+            return false;
+    }
+    if (t->a.causal && j > i + end - t->nq)
+        return false;
+    return !t->mask || get(t->mask, b * t->nk + j) != 0.0;
+}
+
+/* Logits of one row into s, phi (0 where not seen) into f, both (Nk); lse for softmax. */
+static double row(const struct attention *t, int64_t b, int64_t h, int64_t i, double *s, double *f)
+{
+    const double *q = t->q + ((b * t->h + h) * t->nq + i) * t->d;
+    double top = -INFINITY, sum = 0.0;
+
+    for (int64_t j = 0; j < t->nk; j++) {
+        const double *k = t->k + ((b * t->h + h) * t->nk + j) * t->d;
+        double dot = 0.0;
+
+        for (int64_t x = 0; x < t->d; x++)
+            dot += q[x] * k[x];
+        s[j] = t->a.tau * dot + t->a.bias;
+        f[j] = 0.0;
+        if (sees(t, b, i, j) && s[j] > top)
+            top = s[j];
+    }
+    for (int64_t j = 0; j < t->nk; j++) {
+        if (!sees(t, b, i, j))
+            continue;
+        switch (t->a.phi) {
+        case PK_PHI_SOFTMAX:
+            f[j] = exp(s[j] - top);
+            break;
+        case PK_PHI_POLY:
+            f[j] = 1.0;
+            for (int p = 0; p < t->a.degree; p++)
+                f[j] *= s[j];
+            break;
+        case PK_PHI_SIGMOID:
+            f[j] = 1.0 / (1.0 + exp(-s[j]));
+            break;
+        case PK_PHI_RELU:
+            f[j] = s[j] > 0.0 ? s[j] : 0.0;
+            break;
+        }
+        sum += f[j];
+    }
+    if (t->a.phi == PK_PHI_SOFTMAX)
+        for (int64_t j = 0; j < t->nk; j++)
+            if (sum > 0.0)
+                f[j] /= sum;
+    return sum > 0.0 ? top + log(sum) : -INFINITY;
+}
+
+/* phi'(s) where seen, for the pointwise activations */
+static double slope(const struct attention *t, double s, double f)
+{
+    double r;
+
+    switch (t->a.phi) {
+    case PK_PHI_POLY:
+        r = t->a.degree;
+        for (int p = 1; p < t->a.degree; p++)
+            r *= s;
+        return r;
+    case PK_PHI_SIGMOID:
+        return f * (1.0 - f);
+    case PK_PHI_RELU:
+        return s > 0.0;
+    default:
+        return 0.0;
+    }
+}
+
+void ref_attention(const struct pk_call *c)
+{
+    struct attention t = open_attention(c);
+    double *s = malloc(((size_t)t.nk + 1) * sizeof *s), *f = malloc(((size_t)t.nk + 1) * sizeof *f);
+
+    for (int64_t b = 0; b < t.b; b++)
+        for (int64_t h = 0; h < t.h; h++)
+            for (int64_t i = 0; i < t.nq; i++) {
+                double lse = row(&t, b, h, i, s, f);
+
+                for (int64_t x = 0; x < t.d; x++) {
+                    double y = 0.0;
+
+                    for (int64_t j = 0; j < t.nk; j++)
+                        y += f[j] * t.v[((b * t.h + h) * t.nk + j) * t.d + x];
+                    put(&c->out[0], ((b * t.nq + i) * t.h + h) * t.d + x, scale_of(&t, h) * y);
+                }
+                if (t.a.phi == PK_PHI_SOFTMAX)
+                    put(&c->out[1], (b * t.h + h) * t.nq + i, lse);
+            }
+    free(s);
+    free(f);
+    close_attention(&t);
+}
+
+void ref_attention_bwd(const struct pk_call *c)
+{
+    struct attention t = open_attention(c);
+    const struct pk_view *dy = &c->in[t.after + 1];
+    size_t nq = (size_t)(t.b * t.h * t.nq * t.d) + 1, nk = (size_t)(t.b * t.h * t.nk * t.d) + 1;
+    double *dq = calloc(nq, sizeof *dq), *dk = calloc(nk, sizeof *dk), *dv = calloc(nk, sizeof *dv);
+    double *s = malloc(((size_t)t.nk + 1) * sizeof *s), *f = malloc(((size_t)t.nk + 1) * sizeof *f);
+    double *da = malloc(((size_t)t.nk + 1) * sizeof *da), *dc = calloc((size_t)t.h + 1, sizeof *dc);
+
+    for (int64_t b = 0; b < t.b; b++)
+        for (int64_t h = 0; h < t.h; h++)
+            for (int64_t i = 0; i < t.nq; i++) {
+                double scale = scale_of(&t, h), dot = 0.0;
+                int64_t qi = ((b * t.h + h) * t.nq + i) * t.d;
+
+                row(&t, b, h, i, s, f);
+                for (int64_t j = 0; j < t.nk; j++) {
+                    int64_t kj = ((b * t.h + h) * t.nk + j) * t.d;
+
+                    da[j] = 0.0;
+                    for (int64_t x = 0; x < t.d; x++) {
+                        double g = get(dy, ((b * t.nq + i) * t.h + h) * t.d + x);
+
+                        da[j] += g * t.v[kj + x];
+                        dv[kj + x] += scale * f[j] * g;
+                    }
+                    dot += da[j] * f[j];
+                    dc[h] += da[j] * f[j] * t.a.scale;
+                }
+                for (int64_t j = 0; j < t.nk; j++) {
+                    int64_t kj = ((b * t.h + h) * t.nk + j) * t.d;
+                    double ds = 0.0;
+
+                    if (t.a.phi == PK_PHI_SOFTMAX)
+                        ds = scale * f[j] * (da[j] - dot);
+                    else if (sees(&t, b, i, j))
+                        ds = scale * slope(&t, s[j], f[j]) * da[j];
+                    for (int64_t x = 0; x < t.d; x++) {
+                        dq[qi + x] += t.a.tau * ds * t.k[kj + x];
+                        dk[kj + x] += t.a.tau * ds * t.q[qi + x];
+                    }
+                }
+            }
+    if (t.a.packed) {
+        for (int64_t b = 0; b < t.b; b++)
+            for (int64_t i = 0; i < t.nq; i++)
+                for (int64_t h = 0; h < t.h; h++)
+                    for (int64_t x = 0; x < t.d; x++) {
+                        int64_t from = ((b * t.h + h) * t.nq + i) * t.d + x;
+                        const double *g[3] = {dq, dk, dv};
+
+                        for (int w = 0; w < 3; w++)
+                            put(&c->out[0], (((b * t.nq + i) * 3 + w) * t.h + h) * t.d + x, g[w][from]);
+                    }
+    } else {
+        for (int64_t i = 0; i < count(&c->out[0]); i++)
+            put(&c->out[0], i, dq[i]);
+        for (int64_t i = 0; i < count(&c->out[1]); i++) {
+            put(&c->out[1], i, dk[i]);
+            put(&c->out[2], i, dv[i]);
+        }
+    }
+    if (t.scale) {
+        const struct pk_view *out = &c->out[t.a.packed ? 1 : 3];
+        double sum = 0.0;
+
+        for (int64_t h = 0; h < t.h; h++) {
+            sum += dc[h];
+            if (count(out) > 1)
+                put(out, h, dc[h]);
+        }
+        if (count(out) == 1)
+            put(out, 0, sum);
+    }
+    free(dq);
+    free(dk);
+    free(dv);
+    free(s);
+    free(f);
+    free(da);
+    free(dc);
+    close_attention(&t);
+}
+
+/* attention.md 2; golden/README.md 8: the W_Q Jacobian's factor is tau^2. */
+void ref_attention_stats(const struct pk_call *c)
+{
+    struct attention t = open_attention(c);
+    const struct pk_view *rows = &c->in[t.after];
+    int64_t width = rows->shape.dim[2];
+    double *s = malloc(((size_t)t.nk + 1) * sizeof *s), *f = malloc(((size_t)t.nk + 1) * sizeof *f);
+
+    for (int64_t b = 0; b < t.b; b++)
+        for (int64_t h = 0; h < t.h; h++) {
+            double fro = 0.0, jac = 0.0, jacq = 0.0, n = 0.0, sum = 0.0, sq = 0.0, top = 0.0,
+                   scale = scale_of(&t, h);
+
+            for (int pass = 0; pass < 2; pass++) /* the mean first, then the deviation */
+                for (int64_t i = 0; i < t.nq; i++) {
+                    double x2 = 0.0, f2 = 0.0, f3 = 0.0;
+
+                    row(&t, b, h, i, s, f);
+                    for (int64_t j = 0; j < t.nk; j++) {
+                        if (!sees(&t, b, i, j))
+                            continue;
+                        if (pass == 0) {
+                            n += 1.0;
+                            sum += s[j];
+                        } else {
+                            sq += (s[j] - sum / n) * (s[j] - sum / n);
+                        }
+                    }
+                    if (pass == 0)
+                        continue;
+                    for (int64_t x = 0; x < width; x++)
+                        x2 += pow(get(rows, (b * t.nq + i) * width + x), 2);
+                    for (int64_t j = 0; j < t.nk; j++) {
+                        const double *k = t.k + ((b * t.h + h) * t.nk + j) * t.d;
+                        double g, k2 = 0.0;
+
+                        if (!sees(&t, b, i, j))
+                            continue;
+                        top = fmax(top, fabs(s[j]));
+                        fro += scale * scale * f[j] * f[j];
+                        f2 += f[j] * f[j];
+                        f3 += f[j] * f[j] * f[j];
+                        g = scale * slope(&t, s[j], f[j]);
+                        for (int64_t x = 0; x < t.d; x++)
+                            k2 += k[x] * k[x];
+                        jac += g * g;
+                        jacq += t.a.tau * t.a.tau * g * g * x2 * k2;
+                    }
+                    if (t.a.phi == PK_PHI_SOFTMAX) {
+                        double jk = 0.0;
+
+                        jac += scale * scale * (f2 - 2.0 * f3 + f2 * f2);
+                        /* J K: row j is f_j (k_j - sum_m f_m k_m) */
+                        for (int64_t x = 0; x < t.d; x++) {
+                            double mean = 0.0;
+
+                            for (int64_t j = 0; j < t.nk; j++)
+                                mean += f[j] * t.k[((b * t.h + h) * t.nk + j) * t.d + x];
+                            for (int64_t j = 0; j < t.nk; j++)
+                                jk += pow(f[j] * (t.k[((b * t.h + h) * t.nk + j) * t.d + x] - mean), 2);
+                        }
+                        jacq += scale * scale * t.a.tau * t.a.tau * x2 * jk;
+                    }
+                }
+            put(&c->out[0], b * t.h + h, sqrt(fro));
+            put(&c->out[1], b * t.h + h, sqrt(jac));
+            put(&c->out[2], b * t.h + h, sqrt(jacq));
+            put(&c->out[3], b * t.h + h, n > 0.0 ? sqrt(sq / n) : 0.0);
+            put(&c->out[4], b * t.h + h, top);
+        }
+    free(s);
+    free(f);
+    close_attention(&t);
+}
+
+enum pd_err ref_cache_append(const struct pk_call *c, struct pd_why *why)
+{
+    const struct pk_view *cache = &c->in[0], *x = &c->in[1], *at = &c->in[2];
+    int64_t h = cache->shape.dim[1], t = cache->shape.dim[2], d = cache->shape.dim[3], n = x->shape.dim[2];
+
+    for (int64_t b = 0; b < cache->shape.dim[0]; b++) {
+        int64_t p = (int64_t)get(at, count(at) > 1 ? b : 0);
+
+        if (p < 0 || p + n > t)
+            return pd_fail(why, PD_ERR_INVALID, "cache_append: positions %lld..%lld of %lld", (long long)p,
+                           (long long)(p + n - 1), (long long)t);
+        for (int64_t ih = 0; ih < h; ih++)
+            for (int64_t i = 0; i < n; i++)
+                for (int64_t j = 0; j < d; j++)
+                    put(cache, ((b * h + ih) * t + p + i) * d + j, get(x, ((b * h + ih) * n + i) * d + j));
+    }
+    return PD_OK;
+}

@@ -293,6 +293,31 @@ struct pk_val pk_linear(struct pk_graph *g, struct pk_val x, struct pk_val w, bo
     return bias.id ? pk_add(g, y, bias) : y;
 }
 
+static struct pk_val drop(struct pk_graph *g, struct pk_val x, struct pk_val rng, double rate,
+                          uint32_t stream, bool samples)
+{
+    struct pk_attr a = pk_attr_zero();
+    struct pk_val in[2] = {x, rng};
+
+    if (!rng.id || rate == 0.0)
+        return x;
+    a.dropout.rate = rate;
+    a.dropout.stream = stream;
+    a.dropout.samples = samples;
+    return pk_emit(g, PK_OP_DROPOUT, &a, in, 2, NULL);
+}
+
+struct pk_val pk_dropout(struct pk_graph *g, struct pk_val x, struct pk_val rng, double rate, uint32_t stream)
+{
+    return drop(g, x, rng, rate, stream, false);
+}
+
+struct pk_val pk_drop_path(struct pk_graph *g, struct pk_val x, struct pk_val rng, double rate,
+                           uint32_t stream)
+{
+    return drop(g, x, rng, rate, stream, true);
+}
+
 struct pk_val pk_norm(struct pk_graph *g, struct pk_val x, struct pk_val gamma, struct pk_val beta,
                       struct pk_norm_spec spec)
 {

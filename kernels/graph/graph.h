@@ -93,6 +93,16 @@ struct pk_val pk_matmul(struct pk_graph *g, struct pk_val a, struct pk_val b);
 struct pk_val pk_linear(struct pk_graph *g, struct pk_val x, struct pk_val w, bool w_transposed,
                         struct pk_val bias);
 
+/* Inverted dropout by the counter-based generator: rng I32 (3) is a graph input {seed low, seed high, step};
+ * step is that of the optimiser, or of the micro-batch where several make a step. The same rng gives the same
+ * mask in forward and backward, after resuming and for any number of threads. Every place in a network needs
+ * a stream of its own (below 2^31). rng PK_NONE (evaluation) or rate 0: x itself. */
+struct pk_val pk_dropout(struct pk_graph *g, struct pk_val x, struct pk_val rng, double rate,
+                         uint32_t stream);
+/* Stochastic depth: the same with one draw for each index of the first axis. */
+struct pk_val pk_drop_path(struct pk_graph *g, struct pk_val x, struct pk_val rng, double rate,
+                           uint32_t stream);
+
 struct pk_norm_spec {
     enum pk_norm_kind kind;
     enum pk_eps_mode eps_mode;

@@ -59,6 +59,7 @@ int32_t pk_in_place(const struct pk_graph *g, const struct pk_node *n, int32_t o
             ret[count++] = 2;
         break;
     case PK_OP_CROSS_ENTROPY_BWD:
+    case PK_OP_DROPOUT:
         if (sole(g, n, 0, y))
             ret[count++] = 0;
         break;

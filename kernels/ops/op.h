@@ -51,6 +51,12 @@ enum pk_op {
     PK_OP_MATMUL, /* (a (.., M, K), b (.., K, N) [, bias (N)] [, residual (.., M, N)]) -> (.., M, N):
                      act(a b + bias) + residual. Leading axes broadcast. Transposed operands are PERMUTE
                      views. attr.matmul: has_bias, has_residual, act. Output may share residual's memory */
+    PK_OP_DROPOUT, /* (x (.., C), rng I32 (3): seed low, seed high, step) -> x m / (1 - rate), m of 0 and 1. m
+                      is drawn anew by whoever needs it, never stored: element (row r, column c), rows being
+                      all axes but the last, is kept if word c / 16 % 4 of Philox at counter {c / 64 * 16 + c
+                      % 16, r, step, 0x80000000 + stream} is at least rate 2^32. attr.dropout.samples: one
+                      draw for each index of the first axis, that of row r = index and column 0 (stochastic
+                      depth). Linear in x: its own derivative. Output may share x's memory */
     /* Normalisation over the last axis; statistics in f32 or better, variance in two passes. */
     PK_OP_NORM,          /* (x (.., D), gamma (D) [, beta (D)]) -> y, rstd (..) [, mean (..) for LayerNorm].
                             attr.norm: kind, eps, eps_mode, has_beta. LayerNorm(x) = gamma (x-mean)/sqrt(var+eps)+beta;
@@ -192,6 +198,11 @@ struct pk_attr {
             bool has_bias, has_residual;
             enum pk_act act;
         } matmul;
+        struct {
+            double rate;     /* 0 <= rate < 1 */
+            uint32_t stream; /* below 2^31; one of its own for each place in a network */
+            bool samples;
+        } dropout;
         struct {
             enum pk_norm_kind kind;
             enum pk_eps_mode eps_mode;

@@ -23,6 +23,7 @@ static const struct pk_rule *const table[PK_OP_COUNT] = {
     [PK_OP_MAX] = &pk_rule_max,
     [PK_OP_SUMSQ] = &pk_rule_sumsq,
     [PK_OP_MATMUL] = &pk_rule_matmul,
+    [PK_OP_DROPOUT] = &pk_rule_dropout,
     [PK_OP_NORM] = &pk_rule_norm,
     [PK_OP_NORM_BWD] = &pk_rule_norm_bwd,
     [PK_OP_SOFTMAX] = &pk_rule_softmax,

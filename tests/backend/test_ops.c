@@ -610,6 +610,38 @@ static void test_by_index(void **state)
 
 /* ---- optimisers ---- */
 
+/* ---- dropout ---- */
+
+static void test_dropout(void **state)
+{
+    static const struct pk_shape shapes[] = {{.rank = 1, .dim = {100}},
+                                             {.rank = 2, .dim = {5, 1}},
+                                             {.rank = 3, .dim = {4, 7, 197}},
+                                             {.rank = 3, .dim = {300, 9, 64}},
+                                             {.rank = 2, .dim = {3, 0}}};
+    const double keys[3] = {-5, 123456789, 7};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        for (int t = 0; t < 2; t++)
+            for (int form = 0; form < 8; form++) {
+                struct rig_case c = {.op = PK_OP_DROPOUT, .n_in = 2, .n_out = 1, .name = "dropout"};
+
+                c.in[0] = rig_random(floats[t], shapes[i], -1, 1);
+                c.in[1] = rig_values(PK_I32, PK_SHAPE(3), keys);
+                c.attr.dropout.rate = form & 1 ? 0.1 : 0.75;
+                c.attr.dropout.stream = form & 1 ? 0x7fffffffu : 3;
+                c.attr.dropout.samples = form & 2;
+                if (form & 4)
+                    c.in[0] = rig_strided(&c.in[0]);
+                else if (form == 2)
+                    c.share[0] = 1;
+                c.out[0] = shapes[i];
+                c.out_dtype[0] = floats[t];
+                rig_check(&c);
+            }
+}
+
 static void test_optimisers(void **state)
 {
     (void)state;
@@ -880,6 +912,7 @@ int main(void)
         cmocka_unit_test_teardown(test_long_copy, rig_reset),
         cmocka_unit_test_teardown(test_fill_concat_pad, rig_reset),
         cmocka_unit_test_teardown(test_by_index, rig_reset),
+        cmocka_unit_test_teardown(test_dropout, rig_reset),
         cmocka_unit_test_teardown(test_optimisers, rig_reset),
         cmocka_unit_test_teardown(test_functions_within_ulps, rig_reset),
         cmocka_unit_test_teardown(test_denormals_are_zero_inside_and_whole_outside, rig_reset),

@@ -181,6 +181,18 @@ MAKE(make_cast)
 {
     return pk_mul(g, pk_copy(g, pk_transpose(g, P("a", 2, 3))), P("b", 3, 2));
 }
+MAKE(make_dropout)
+{
+    struct pk_val a = P("a", 3, 5), rng = pk_input(g, "rng", PK_I32, PK_SHAPE(3));
+
+    return pk_mul(g, pk_dropout(g, pk_mul(g, a, a), rng, 0.4, 1), pk_dropout(g, a, rng, 0.3, 2));
+}
+MAKE(make_drop_path)
+{
+    struct pk_val a = P("a", 6, 2), rng = pk_input(g, "rng", PK_I32, PK_SHAPE(3));
+
+    return pk_add(g, a, pk_drop_path(g, pk_mul(g, a, P("b", 2)), rng, 0.4, 1));
+}
 MAKE(make_norm)
 {
     struct pk_val x = P("x", 2, 3, 5), gamma = P("gamma", 5);
@@ -249,6 +261,12 @@ MAKE(make_attention_cubic)
     s.mask = pk_input(g, "mask", PK_U8, PK_SHAPE(2, 4));
     return pk_attention_packed(g, qkv, s);
 }
+static void fill_rng(struct rig *r)
+{
+    const double words[3] = {17, -4, 3};
+
+    rig_set(r, "rng", words);
+}
 static void fill_mask(struct rig *r)
 {
     const double m[8] = {1, 1, 0, 1, 0, 0, 1, 1};
@@ -308,6 +326,8 @@ static const struct build builds[] = {
     {"linear gelu", make_linear, NULL, true},
     {"gather", make_gather, fill_gather, true},
     {"copy", make_cast, NULL, true},
+    {"dropout", make_dropout, fill_rng, true},
+    {"drop path", make_drop_path, fill_rng, true},
     {"layer norm", make_norm, NULL, true},
     {"layer norm, eps on the sum", make_norm_sum, NULL, true},
     {"rms norm, eps on the sum", make_rms, NULL, true},

@@ -1,4 +1,5 @@
 /* Movement and arithmetic. */
+#include "kernels/base/philox.h"
 #include "tests/reference/internal.h"
 
 /* ---- movement ---- */
@@ -341,4 +342,31 @@ void ref_matmul(const struct pk_call *c)
                     sum += get(residual, at);
                 put(y, at, sum);
             }
+}
+
+bool ref_keeps(const struct pk_view *rng, double rate, uint32_t stream, int64_t row, int64_t column)
+{
+    uint64_t key = (uint32_t)(int32_t)get(rng, 0) | (uint64_t)(uint32_t)(int32_t)get(rng, 1) << 32;
+    uint32_t counter[4] = {(uint32_t)(column / 64 * 16 + column % 16), (uint32_t)row,
+                           (uint32_t)(int32_t)get(rng, 2), 0x80000000u + stream},
+             word[4];
+
+    pd_philox(key, counter, word);
+    return word[column / 16 % 4] >= (uint32_t)(rate * 4294967296.0);
+}
+
+void ref_dropout(const struct pk_call *c)
+{
+    double rate = c->attr->dropout.rate, *x = all(&c->in[0]);
+    int64_t n = count(&c->in[0]), width = last(&c->in[0]);
+
+    for (int64_t i = 0; i < n; i++) {
+        bool keep =
+            c->attr->dropout.samples
+                ? ref_keeps(&c->in[1], rate, c->attr->dropout.stream, i / (n / c->in[0].shape.dim[0]), 0)
+                : ref_keeps(&c->in[1], rate, c->attr->dropout.stream, i / width, i % width);
+
+        put(&c->out[0], i, keep ? x[i] / (1 - rate) : 0.0);
+    }
+    free(x);
 }

@@ -124,6 +124,7 @@ void ref_norm(const struct pk_call *c);
 void ref_norm_bwd(const struct pk_call *c);
 void ref_softmax(const struct pk_call *c);
 void ref_softmax_bwd(const struct pk_call *c);
+void ref_dropout(const struct pk_call *c);
 void ref_attention(const struct pk_call *c);
 void ref_attention_bwd(const struct pk_call *c);
 void ref_attention_stats(const struct pk_call *c);
@@ -134,3 +135,7 @@ enum pd_err ref_scatter_add(const struct pk_call *c, struct pd_why *why);
 enum pd_err ref_cross_entropy(const struct pk_call *c, struct pd_why *why);
 enum pd_err ref_cross_entropy_bwd(const struct pk_call *c, struct pd_why *why);
 enum pd_err ref_cache_append(const struct pk_call *c, struct pd_why *why);
+
+/* Whether PK_OP_DROPOUT keeps a column of a row; the generator itself is checked against published answers in
+ * tests/data. */
+bool ref_keeps(const struct pk_view *rng, double rate, uint32_t stream, int64_t row, int64_t column);

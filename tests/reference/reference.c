@@ -40,6 +40,9 @@ static enum pd_err run_one(const struct pk_call *c, struct pd_why *why)
     case PK_OP_MATMUL:
         ref_matmul(c);
         return PD_OK;
+    case PK_OP_DROPOUT:
+        ref_dropout(c);
+        return PD_OK;
     case PK_OP_NORM:
         ref_norm(c);
         return PD_OK;

@@ -20,6 +20,7 @@ const struct cpu_ops OPS_PASTE(CPU_LEVEL_NAME, PK_TYPE_NAME) = {
             [PK_OP_MAX] = PK_FN(reduce),
             [PK_OP_SUMSQ] = PK_FN(sumsq),
             [PK_OP_MATMUL] = PK_FN(matmul),
+            [PK_OP_DROPOUT] = PK_FN(dropout),
             [PK_OP_NORM] = PK_FN(norm),
             [PK_OP_NORM_BWD] = PK_FN(norm_bwd),
             [PK_OP_SOFTMAX] = PK_FN(softmax),

@@ -12,8 +12,8 @@
 
 #include "kernels/base/err.h"
 
-#define DATA_IMAGE_BYTES_MAX ((size_t)64 << 20) /* of an encoded picture */
-#define DATA_IMAGE_SIDE_MAX 32768               /* rows or columns as stored */
+#define DATA_IMAGE_BYTES_MAX ((size_t)64 << 20)  /* of an encoded picture */
+#define DATA_IMAGE_SIDE_MAX 32768                /* rows or columns as stored */
 #define DATA_IMAGE_PIXELS_MAX ((int64_t)1 << 27) /* rows times columns, as stored: 384 MiB decoded */
 
 /* How pixels between pixels are found. Bicubic has a = -0.5; both widen with the factor of a reduction. */
@@ -34,8 +34,8 @@ PD_NODISCARD enum pd_err data_image_size(const void *bytes, size_t len, int32_t 
                                          int32_t *ret_width, struct pd_why *why);
 
 /* Decodes a JPEG (baseline or progressive; grey, YCbCr, RGB, CMYK, YCCK) or PNG (any colour type and depth)
- * to `channels` = 3 (RGB) or 1 (grey, by the weights .299 .587 .114). Grey is replicated, alpha is dropped (as
- * Pillow's convert does, no background is painted), 16 bits become 8 (their high byte), a palette is
+ * to `channels` = 3 (RGB) or 1 (grey, by the weights .299 .587 .114). Grey is replicated, alpha is dropped
+ * (as Pillow's convert does, no background is painted), 16 bits become 8 (their high byte), a palette is
  * resolved. Orientation tags are not looked at.
  *
  * `least` > 0 allows a JPEG to be decoded at 1/2, 1/4 or 1/8 of its size, as long as its shorter side stays
@@ -71,7 +71,7 @@ int32_t data_eval_least(const struct data_eval_fit *fit);
 
 /* The evaluation transform: the picture is resized so that it covers the network's size divided by `crop`
  * (the shorter side for a square), the middle is cut out. Writes bytes (channels, height, width), the order
- * that a network reads. A picture that has the right size already is only copied. */
+ * that a network reads. With crop 1 a picture of the right size is only copied. */
 PD_NODISCARD enum pd_err data_image_fit_eval(const struct data_image *from, const struct data_eval_fit *fit,
                                              uint8_t *to, struct pd_why *why);
 

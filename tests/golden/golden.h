@@ -63,3 +63,4 @@ void gold_norms(struct gold *g);
 void gold_models(struct gold *g);
 void gold_optim(struct gold *g);
 void gold_train(struct gold *g);
+void gold_augment(struct gold *g);

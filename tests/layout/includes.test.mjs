@@ -54,6 +54,9 @@ const libraries = {
     'nvml.h': ['daemon/device'],
     'nettle': ['daemon/digest'],
     'zlib.h': ['daemon/data'],
+    'jpeglib.h': ['daemon/data'],
+    'png.h': ['daemon/data'],
+    'pcre2.h': ['daemon/data'],
 };
 
 function* sources(folder) {

@@ -11,7 +11,7 @@
     "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; object-src 'none'"
 
 struct web_asset {
-    const char *path;           /* URL path, such as "/", "/style.css" or "/js/app.js" */
+    const char *path;           /* URL path, such as "/", "/css/base.css" or "/js/app.js" */
     const char *content_type;   /* with charset where it is text */
     const char *etag;           /* strong, quoted; of the plain bytes */
     const unsigned char *bytes; /* as they are; not NUL-terminated */

@@ -58,7 +58,7 @@ export function onTheme(listener, signal) {
 }
 
 /**
- * A colour of style.css by name, as it is now.
+ * A colour of css/base.css by name, as it is now.
  * @param {string} name without the dashes
  */
 export function colour(name) {

@@ -1,0 +1,21 @@
+// What the parts of a run's page share. The page fills it in; a part only reads, and asks for another part by openTab.
+
+/**
+ * @typedef {object} Page
+ * @property {string} id
+ * @property {import('../types').ViewContext} context
+ * @property {AbortSignal} signal aborted when the page is left
+ * @property {HTMLElement} place where the open part draws
+ * @property {import('../types').Run | null} run
+ * @property {{state: string, document: Record<string, any>, runs: number} | null} job
+ * @property {Record<string, any>} resolved the run's complete document
+ * @property {string} digest
+ * @property {import('../types').Attempt[]} attempts
+ * @property {import('../types').Series[]} series
+ * @property {(tab: string) => void} openTab
+ * @property {() => void} again draws the open part anew
+ */
+
+/** @typedef {{refresh: () => void | Promise<void>}} Part */
+
+export {};

@@ -1,4 +1,4 @@
-/* api/http.h: what a handler sees of a request. libmicrohttpd stays inside server.c.
+/* api/http.h: what a handler sees of a request. libmicrohttpd stays behind internal.h.
  *
  * A handler is called once the whole body is there. It ends in one of three ways:
  *   - it sets the answer (api_reply*, api_fail*);

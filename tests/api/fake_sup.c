@@ -5,6 +5,8 @@
  * byte a token. Others are classifiers with input "x" FP32 [-1,4] and outputs "y" (the same numbers) and
  * "class".
  *   "...-slow": 20 ms a token, or 300 ms an inference. "...-full": PD_ERR_BUSY. "...-loading": PD_ERR_CLOSED.
+ *   "...-deaf": nothing is said, whoever cancels, until sup_stop; then the whole answer, as a worker's last
+ * result that was already on its way.
  *   "...-broken": loading fails. "...-nan": y holds a NaN. "...-dies": PD_ERR_CLOSED in the middle. */
 #include "tests/api/fake_sup.h"
 
@@ -208,7 +210,7 @@ static void *answer(void *arg)
             struct job *j = &s->jobs[i];
             bool over;
 
-            if (!j->used)
+            if (!j->used || (!j->load && has(j->model, "-deaf")))
                 continue;
             if (j->due_us > now && !j->cancelled) {
                 if (j->due_us < next)
@@ -237,6 +239,10 @@ static void *answer(void *arg)
         pthread_mutex_unlock(&s->lock);
         if (j->load)
             j->done(j->ctx, PD_ERR_CLOSED, &why);
+        else if (has(j->model, "-deaf") && j->complete)
+            send_tokens(j, 0, j->tokens, true);
+        else if (has(j->model, "-deaf"))
+            send_infer(j);
         else
             send_error(j, PD_ERR_CLOSED, "stopping");
         pthread_mutex_lock(&s->lock);

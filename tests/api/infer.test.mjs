@@ -311,3 +311,28 @@ test('stopping with inference in flight ends everything', async () => {
     assert.ok([409, 503, 'ECONNRESET'].includes((await whole).status));
     await stream.until(s => s.ended);
 });
+
+test('what a worker says after the server gave its requests up reaches nobody, and nothing freed', async () => {
+    const other = await Host.start();
+    await submit(other);
+    await other.tell('start 1');
+    await other.tell('checkpoint 1 5');
+    await other.tell('end 1');
+    for (const model of ['x-deaf', 'lm-deaf']) {
+        await other.post(`/api/v1/models/${model}/versions`, { run_id: '1' });
+        await other.post(`/api/v1/models/${model}/versions/1/load`);
+    }
+    const waiting = [
+        other.post('/v2/models/x-deaf/infer', { inputs: [{ name: 'x', shape: [1, 4], datatype: 'FP32', data: [1, 2, 3, 4] }] }),
+        other.post('/v1/completions', { model: 'lm-deaf', prompt: 'a', max_tokens: 4 }),
+        other.post('/v1/completions', { model: 'lm-deaf', prompt: 'a', max_tokens: 4, n: 3 }),
+    ].map(reply => reply.catch(error => ({ status: error.code })));
+    const stream = other.events('/v1/completions', { method: 'POST', json: { model: 'lm-deaf', prompt: 'a', stream: true } });
+    waiting.push(stream.opened.catch(error => ({ status: error.code })));
+    const end = Date.now() + 5000;
+    while (!/polyd_infer_in_flight 6$/m.test((await other.get('/metrics')).text))
+        assert.ok(Date.now() < end, 'six are in flight');
+    await other.stop();
+    for (const reply of await Promise.all(waiting))
+        assert.ok([409, 503, 'ECONNRESET'].includes(reply.status), `status ${reply.status}`);
+});

@@ -1,0 +1,268 @@
+/* Connections and requests, as libmicrohttpd reports them: what may be refused before the body has come, the
+ * body, the handler's calls, the end. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "api/internal.h"
+#include "api/json.h"
+#include "kernels/base/clock.h"
+
+#define SWALLOW_MAX                                                                                          \
+    (8u * 1024u * 1024u) /* a refused body up to this size is read to its end, so that the client sees why   \
+                          */
+#define BODIES_MAX (256u * 1024u * 1024u) /* bytes of request bodies held at once, all clients together */
+
+void *api_request_new(void *cls, const char *uri, struct MHD_Connection *connection)
+{
+    struct api *api = cls;
+    size_t len = strlen(uri);
+    struct api_req *r = calloc(1, sizeof *r + len + 1);
+    const union MHD_ConnectionInfo *info;
+    char *query;
+
+    if (!r)
+        return NULL;
+    r->api = api;
+    r->connection = connection;
+    info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+    r->conn = info ? info->socket_context : NULL;
+    memcpy(r->uri, uri, len + 1);
+    query = strchr(r->uri, '?');
+    if (query)
+        *query++ = '\0';
+    r->path = r->uri;
+    r->query = query;
+    r->surface = api_surface_of(r->path);
+    r->start_us = pd_clock_mono_us();
+    pd_buf_init(&r->body, 0);
+    pd_buf_init(&r->out, 0);
+    return r;
+}
+
+void api_request_done(void *cls, struct MHD_Connection *connection, void **req_cls,
+                      enum MHD_RequestTerminationCode code)
+{
+    struct api *api = cls;
+    struct api_req *r = *req_cls;
+
+    (void)connection;
+    (void)code;
+    if (!r)
+        return;
+    *req_cls = NULL;
+    if (r->status)
+        api_count_request(&api->counters, r->route, r->status, pd_clock_mono_us() - r->start_us);
+    if (r->conn)
+        atomic_store(&r->conn->deadline_us, pd_clock_mono_us() + (int64_t)api->set.idle_timeout_s * 1000000);
+    if (r->handled)
+        atomic_fetch_sub(&api->active, 1);
+    if (r->stream) /* never given to libmicrohttpd */
+        api_stream_done(r->stream);
+    if (r->state && r->state_done)
+        r->state_done(r->state);
+    free(r->state);
+    atomic_fetch_sub(&api->body_bytes, r->body.size);
+    pd_buf_done(&r->body);
+    pd_buf_done(&r->out);
+    free(r);
+}
+
+static void refuse_method(struct api_req *r, const char *method, unsigned allowed)
+{
+    char allow[64] = "";
+
+    for (int i = 0; i < API_METHOD_COUNT; i++) {
+        if (!(allowed & 1u << i))
+            continue;
+        if (allow[0])
+            strcat(allow, ", ");
+        strcat(allow, api_method_name((enum api_method)i));
+        if (i == API_GET)
+            strcat(allow, ", HEAD");
+    }
+    api_reply_header(r, "Allow", allow);
+    api_fail(r, API_FAULT_METHOD, "%.16s is not allowed here; allowed: %s", method, allow);
+}
+
+/* Most bytes of this request's body. */
+static size_t body_limit(const struct api_req *r)
+{
+    size_t most = r->api->set.body_max;
+
+    return r->route->body_limit < most ? r->route->body_limit : most;
+}
+
+/* Everything that can be said before the body has come. Sets an answer if the request is refused. */
+static void request_check(struct api_req *r, const char *method_name, size_t *ret_declared)
+{
+    const struct api_allow *allow = &r->api->set.allow;
+    const char *host = api_header(r, "Host"), *origin = api_header(r, "Origin");
+    const char *declared = api_header(r, "Content-Length");
+    enum api_method method = api_method_parse(method_name);
+    unsigned allowed = 0;
+    int64_t length = 0;
+
+    if (declared && !api_parse_int(declared, 0, INT64_MAX - 1, &length)) {
+        api_fail(r, API_FAULT_MALFORMED, "Content-Length is not a number");
+        length = INT64_MAX;
+    }
+    *ret_declared = (size_t)length;
+    if (r->failed)
+        return;
+    if (!host) {
+        api_fail(r, API_FAULT_MALFORMED, "the request has no Host header");
+        return;
+    }
+    if (!api_host_ok(allow, host)) {
+        api_fail(r, API_FAULT_HOST,
+                 "Host '%.100s' is not one of this server's names; see server.allowed_hosts", host);
+        return;
+    }
+    if (origin && !api_origin_ok(allow, origin, host)) {
+        api_fail(r, API_FAULT_ORIGIN,
+                 "pages of '%.100s' may not call this server; see server.allowed_origins", origin);
+        return;
+    }
+    if (r->path[0] != '/') {
+        api_fail(r, API_FAULT_MALFORMED, "the request's target must be a path");
+        return;
+    }
+    r->route = api_route_find(method, r->path, &r->params, &allowed);
+    if (!r->route) {
+        if (allowed)
+            refuse_method(r, method_name, allowed);
+        else
+            api_fail(r, API_FAULT_NO_ROUTE, "there is nothing at %.200s", r->path);
+        return;
+    }
+    r->surface = r->route->surface;
+    if (method != API_GET && !api_content_type_ok(r->route->body, api_header(r, "Content-Type"))) {
+        api_fail(r, API_FAULT_MEDIA_TYPE, "Content-Type must be application/json%s",
+                 r->route->body == API_BODY_JSON_OR_BINARY ? " or application/octet-stream" : "");
+        return;
+    }
+    if ((size_t)length > body_limit(r) && r->route->body != API_BODY_NONE) {
+        api_fail(r, API_FAULT_BODY_TOO_LARGE, "the body has %lld bytes, this path takes at most %zu",
+                 (long long)length, body_limit(r));
+        return;
+    }
+    if (atomic_load(&r->api->body_bytes) + (size_t)length > BODIES_MAX)
+        api_fail(r, PD_ERR_BUSY, "too many large requests at once");
+}
+
+static void body_append(struct api_req *r, const char *bytes, size_t len)
+{
+    size_t before = r->body.size;
+
+    if (r->answered) {
+        r->swallowed += len;
+        return;
+    }
+    if (r->route->body == API_BODY_NONE) {
+        /* Nothing is expected; clients that send "{}" with every POST are fine. */
+        r->swallowed += len;
+        if (r->swallowed > 1024)
+            api_fail(r, API_FAULT_BODY_TOO_LARGE, "this path takes no body");
+        return;
+    }
+    if (r->body.len + len > body_limit(r)) {
+        api_fail(r, API_FAULT_BODY_TOO_LARGE, "this path takes at most %zu bytes", body_limit(r));
+    } else if (atomic_load(&r->api->body_bytes) + len > BODIES_MAX) {
+        api_fail(r, PD_ERR_BUSY, "too many large requests at once");
+    } else {
+        pd_buf_append(&r->body, bytes, len);
+        if (pd_buf_err(&r->body) != PD_OK)
+            api_fail(r, PD_ERR_NOMEM, "no memory for the body");
+    }
+    atomic_fetch_add(&r->api->body_bytes, r->body.size - before);
+}
+
+enum MHD_Result api_request_handle(void *cls, struct MHD_Connection *connection, const char *url,
+                                   const char *method, const char *version, const char *upload_data,
+                                   size_t *upload_size, void **req_cls)
+{
+    struct api *api = cls;
+    struct api_req *r = *req_cls;
+
+    (void)connection;
+    (void)url;
+    (void)version;
+    if (!r || !r->conn)
+        return MHD_NO;
+    if (!r->begun) {
+        size_t declared = 0;
+
+        r->begun = true;
+        request_check(r, method, &declared);
+        if (r->answered && declared > SWALLOW_MAX)
+            return api_answer_send(r);
+        atomic_store(&r->conn->deadline_us, pd_clock_mono_us() + (int64_t)api->set.body_timeout_s * 1000000);
+        return MHD_YES;
+    }
+    if (*upload_size) {
+        body_append(r, upload_data, *upload_size);
+        *upload_size = 0;
+        return r->swallowed > SWALLOW_MAX ? MHD_NO : MHD_YES;
+    }
+    if (r->wait) {
+        r->waited = r->wait;
+        r->wait = NULL; /* moved */
+        if (r->gave_up)
+            api_fail(r, PD_ERR_CLOSED,
+                     "the server is stopping; whether the change was made is not known here");
+        else
+            r->next(r);
+        api_wait_unref(r->waited);
+        r->waited = NULL;
+    } else if (!r->answered) {
+        atomic_store(&r->conn->deadline_us, 0);
+        atomic_fetch_add(&api->active, 1);
+        r->handled = true;
+        r->route->handler(r);
+    }
+    if (r->wait)
+        return MHD_YES;
+    if (!r->answered)
+        api_fail(r, PD_ERR_INTERNAL, "the handler gave no answer");
+    return api_answer_send(r);
+}
+
+void api_connection_notify(void *cls, struct MHD_Connection *connection, void **socket_context,
+                           enum MHD_ConnectionNotificationCode code)
+{
+    struct api *api = cls;
+    struct conn *c = *socket_context;
+
+    if (code == MHD_CONNECTION_NOTIFY_STARTED) {
+        const union MHD_ConnectionInfo *info =
+            MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+
+        c = calloc(1, sizeof *c);
+        if (!c || !info) {
+            free(c);
+            return; /* its requests are refused for want of a record */
+        }
+        c->api = api;
+        c->fd = info->connect_fd;
+        atomic_init(&c->deadline_us, pd_clock_mono_us() + (int64_t)api->set.header_timeout_s * 1000000);
+        pthread_mutex_lock(&api->lock);
+        c->next = api->conns;
+        if (c->next)
+            c->next->prev = c;
+        api->conns = c;
+        pthread_mutex_unlock(&api->lock);
+        *socket_context = c;
+    } else if (c) {
+        pthread_mutex_lock(&api->lock);
+        if (c->prev)
+            c->prev->next = c->next;
+        else
+            api->conns = c->next;
+        if (c->next)
+            c->next->prev = c->prev;
+        api_unwatch_fd(api, c->fd);
+        pthread_mutex_unlock(&api->lock);
+        free(c);
+        *socket_context = NULL;
+    }
+}

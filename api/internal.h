@@ -1,0 +1,148 @@
+/* api/internal.h: the libmicrohttpd side, shared by the files that serve: connections, requests, waiting and
+ * streams.
+ *
+ * Threads: a pool of two runs every callback of libmicrohttpd; the watcher sees clients that leave while
+ * their connection is suspended, ends slow requests and asks for keep-alive comments; completions come from
+ * anywhere. `lock` guards the lists of waits, streams and connections and each suspend/resume pair, so that a
+ * wake-up can never fall between "nothing to send" and "suspended".
+ *
+ * Invariant: a connection is suspended if and only if it is in `waits` or in `streams` with `asleep`. */
+#pragma once
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stddef.h>
+
+#include <microhttpd.h>
+
+#include "api/server.h"
+
+#define HEADERS_MAX 8
+
+struct header {
+    const char *name;
+    char value[256];
+};
+
+struct conn {
+    struct api *api;
+    int fd;
+    _Atomic int64_t deadline_us; /* monotonic; 0 = the request is being answered */
+    struct conn *prev, *next;
+};
+
+struct api_wait {
+    struct api *api;
+    struct api_req *r; /* NULL once ended or given up */
+    atomic_int refs;
+    uint64_t id;
+    void (*done)(void *data);
+    void (*gone)(void *data);
+    bool told; /* gone was called */
+    struct api_wait *prev, *next;
+    _Alignas(max_align_t) char data[];
+};
+
+struct api_stream {
+    struct api *api;
+    struct MHD_Connection *connection;
+    struct conn *conn;
+    const struct api_stream_ops *ops;
+    void *state;
+    uint64_t id;
+    int64_t last_us;
+    bool woken, asleep, comment_due, watched, left;
+    struct api_stream *prev, *next;
+};
+
+struct api_req {
+    struct api *api;
+    struct MHD_Connection *connection;
+    struct conn *conn;
+    const struct api_route *route;
+    enum api_surface surface;
+    const char *path, *query; /* inside uri */
+    struct api_params params;
+    struct pd_buf body;
+    size_t swallowed;
+    int64_t start_us;
+    bool begun, handled, answered, failed, gave_up;
+    struct api_wait *wait, *waited;
+    void (*next)(struct api_req *);
+    void *state;
+    void (*state_done)(void *);
+    int status;
+    const char *type;
+    struct pd_buf out;
+    const void *out_static;
+    size_t out_static_len;
+    struct api_stream *stream;
+    int headers;
+    struct header header[HEADERS_MAX];
+    char uri[];
+};
+
+struct api {
+    struct api_deps deps;
+    struct api_settings set;
+    struct MHD_Daemon *mhd;
+    uint16_t port;
+    int epoll_fd, wake_fd;
+    pthread_t watcher;
+    bool watching;
+    pthread_mutex_t lock;
+    pthread_cond_t quiet; /* a wait ended */
+    struct conn *conns;
+    struct api_wait *waits;
+    struct api_stream *streams;
+    uint64_t next_id;
+    atomic_bool stopping, draining;
+    atomic_size_t body_bytes;
+    atomic_int active; /* requests whose handler was called and that have not ended */
+    struct api_counters counters;
+    struct api_core *core;
+    char *settings_text; /* behind set */
+};
+
+/* ---- answer.c --------------------------------------------------------------------------------- */
+
+/* Drops what was set so far; an answer is set from now on. */
+void api_answer_reset(struct api_req *r);
+enum MHD_Result api_answer_send(struct api_req *r);
+
+/* ---- wait.c ----------------------------------------------------------------------------------- */
+
+void api_wait_unref(struct api_wait *w);
+/* Lets the waits in flight end by themselves for a while, then gives them up. */
+void api_waits_end(struct api *api);
+/* Calls every wait's `gone` once. */
+void api_waits_tell_gone(struct api *api);
+/* Tells the watcher of the departure of the client at `fd`, once. */
+void api_watch_fd(struct api *api, int fd, uint64_t id);
+void api_unwatch_fd(struct api *api, int fd);
+
+/* ---- streams.c -------------------------------------------------------------------------------- */
+
+/* Under the lock. */
+void api_stream_wake_locked(struct api_stream *s);
+/* Asks those that have been silent for long for a comment, and wakes those with `everything`. Under the lock.
+ */
+void api_streams_tick_locked(struct api *api, int64_t now_us);
+ssize_t api_stream_read(void *cls, uint64_t pos, char *out, size_t size);
+void api_stream_done(void *cls);
+
+/* ---- connection.c: libmicrohttpd's callbacks ------------------------------------------------------- */
+
+void *api_request_new(void *cls, const char *uri, struct MHD_Connection *connection);
+void api_request_done(void *cls, struct MHD_Connection *connection, void **req_cls,
+                      enum MHD_RequestTerminationCode code);
+enum MHD_Result api_request_handle(void *cls, struct MHD_Connection *connection, const char *url,
+                                   const char *method, const char *version, const char *upload_data,
+                                   size_t *upload_size, void **req_cls);
+void api_connection_notify(void *cls, struct MHD_Connection *connection, void **socket_context,
+                           enum MHD_ConnectionNotificationCode code);
+
+/* ---- watch.c ---------------------------------------------------------------------------------- */
+
+/* The watcher's thread; `arg` is the api. */
+void *api_watcher_main(void *arg);

@@ -6,8 +6,9 @@
  * for language models. Names and layouts of parameters are those of timm (ViT) and Hugging Face GPT-2 (GPT):
  * golden README 6. Extensions: `<attention>.attn_scale` [1] or [heads], a learned scale; with scale_param log
  * or softplus the stored number is rho (`attn_scale_rho`), c = exp(rho) or log(1 + exp(rho)); scale_share
- * global has one `attn_scale` for the whole model. Mean pooling follows timm: no cls_token, pos_embed
- * [1,n,D], the norm after the mean is `fc_norm`. */
+ * global has one `attn_scale` for the whole model; `<attention>.q_norm.weight`, `k_norm`; InputNorm
+ * `norm_pre` or `transformer.ln_in`; MidNorm `mid1`, `mid2` or `mid_1`, `mid_2`. Mean pooling follows timm:
+ * no cls_token, pos_embed [1,n,D], the norm after the mean is `fc_norm`. */
 #pragma once
 
 #include <stdbool.h>
@@ -27,15 +28,22 @@ enum model_pool { MODEL_POOL_CLS, MODEL_POOL_MEAN };
 enum model_scale { MODEL_SCALE_NONE, MODEL_SCALE_FIXED, MODEL_SCALE_K, MODEL_SCALE_LEARNED };
 enum model_share { MODEL_SHARE_LAYER, MODEL_SHARE_HEAD, MODEL_SHARE_GLOBAL };
 enum model_scale_param { MODEL_PARAM_DIRECT, MODEL_PARAM_LOG, MODEL_PARAM_SOFTPLUS };
+/* dnt.md 3: where the norms of a block stand; POST is x = P(x + f(x)), for comparison. */
+enum model_placement { MODEL_S1, MODEL_S2, MODEL_S3, MODEL_S4, MODEL_S5, MODEL_POST };
 enum model_init { MODEL_INIT_TRUNC_NORMAL, MODEL_INIT_NORMAL, MODEL_INIT_XAVIER, MODEL_INIT_TRUNC_XAVIER };
 
 struct model_spec {
     enum model_arch arch;
     int32_t width, depth, heads, mlp_width;
+    bool mlp_relu;  /* relu instead of gelu */
     bool gelu_tanh; /* gelu_new of Hugging Face; else exact */
-    bool bias;      /* of linears and norms */
+    bool bias;      /* of linears and LayerNorms; RMSNorm has none */
     bool final_norm;
+    enum pk_norm_kind norm_kind;
+    enum pk_eps_mode norm_eps_mode;
     double norm_eps;
+    enum model_placement placement;
+    bool pos_after; /* with an InputNorm: the position is added behind it */
     /* ViT */
     int32_t channels, image_h, image_w, patch_h, patch_w, classes;
     enum model_pool pool;
@@ -53,6 +61,8 @@ struct model_spec {
     enum model_scale_param scale_param;
     double scale_lr_mult;
     bool scale_decay;
+    bool qk_norm;     /* RMSNorm on each head's queries and keys */
+    bool qk_per_head; /* its gains are [heads, d], not [d] */
     /* start */
     enum model_init init;
     bool init_fused;       /* Xavier: the fan of W_qkv counts its 3D outputs */
@@ -70,7 +80,7 @@ PD_NODISCARD enum pd_err model_spec_check(const struct model_spec *spec, struct 
 
 /* The spec as metadata of a checkpoint ("polyd.model.width" = "64", ...), and back. Values live in *ret_text,
  * which the caller owns (free). */
-#define MODEL_META_ITEMS 40
+#define MODEL_META_ITEMS 56
 PD_NODISCARD enum pd_err model_spec_to_meta(const struct model_spec *spec, struct data_st_meta_item *items,
                                             size_t *ret_count, char **ret_text, struct pd_why *why);
 PD_NODISCARD enum pd_err model_spec_from_meta(const struct data_st *st, struct model_spec *ret,
@@ -142,11 +152,16 @@ struct model_train_options {
  * and "logits" instead. */
 PD_NODISCARD enum pd_err model_graph_train(const struct model *m, const struct model_train_options *o,
                                            bool grads, struct pk_graph **ret, struct pd_why *why);
+/* Block 0 with the InputNorm before it, alone: "h" (B, N, D, a parameter), "gy" -> "y", "dh", "grad/<param>".
+ */
+PD_NODISCARD enum pd_err model_graph_block(const struct model *m, int32_t batch, int32_t tokens, bool causal,
+                                           struct pk_graph **ret, struct pd_why *why);
 /* Inputs "input", "target"; outputs "loss_sum", "count", "correct" (1 each), "logits". */
 PD_NODISCARD enum pd_err model_graph_eval(const struct model *m, int32_t batch, int32_t context,
                                           struct pk_graph **ret, struct pd_why *why);
 /* Input "input"; outputs "fro/<l>", "jac_fro/<l>", "jac_q_fro/<l>", "logit_std/<l>", "logit_max/<l>" (B, H),
- * l from 1. */
+ * l from 1. With qk_norm jac_q_fro is that by the rows of W_Q's output behind the norm, as if x were theirs;
+ * it is no Jacobian by W_Q and is not to be shown. */
 PD_NODISCARD enum pd_err model_graph_probe(const struct model *m, int32_t batch, int32_t context,
                                            struct pk_graph **ret, struct pd_why *why);
 /* Classifier. Input "input" (B,C,H,W); output "logits" (B, classes). Normalise as data_info says. */

@@ -5,135 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A graph being written: the graph, its model, and the handle of each parameter already used. */
-struct net {
-    struct pk_graph *g;
-    const struct model *m;
-    struct pk_val *param;
-    bool failed;                      /* memory ran out while writing */
-    int64_t batch, tokens;            /* B; N of attention's queries */
-    struct pk_attention_stats *stats; /* per layer if asked for */
-    /* decoding */
-    bool decode;
-    int64_t cache;
-    struct pk_val position, length;
-};
-
-static struct pk_val param(struct net *n, const char *name)
-{
-    for (size_t i = 0; i < n->m->count; i++)
-        if (!strcmp(n->m->param[i].name, name)) {
-            if (!n->param[i].id)
-                n->param[i] = pk_param(n->g, name, n->m->spec.dtype, n->m->param[i].shape);
-            return n->param[i];
-        }
-    return PK_NONE;
-}
-
-/* The parameter of that name with a suffix, PK_NONE where the model has none (biases). */
-static struct pk_val part(struct net *n, const char *name, const char *suffix)
-{
-    char full[80];
-
-    snprintf(full, sizeof full, "%s.%s", name, suffix);
-    return param(n, full);
-}
-
-static struct pk_val norm(struct net *n, struct pk_val x, const char *name)
-{
-    struct pk_norm_spec spec = {.kind = PK_NORM_LAYER, .eps_mode = PK_EPS_MEAN, .eps = n->m->spec.norm_eps};
-
-    return pk_norm(n->g, x, part(n, name, "weight"), part(n, name, "bias"), spec);
-}
-
-static struct pk_val linear(struct net *n, struct pk_val x, const char *name)
-{
-    return pk_linear(n->g, x, part(n, name, "weight"), n->m->spec.arch == MODEL_VIT, part(n, name, "bias"));
-}
-
-/* (B, n, 3, H, d) -> part 0..2 of it as (B, H, n, d). */
-static struct pk_val head_part(struct net *n, struct pk_val qkv, int64_t which)
-{
-    static const int32_t order[] = {0, 2, 1, 3};
-    int64_t heads = n->m->spec.heads, d = n->m->spec.width / heads;
-    struct pk_val x = pk_slice(n->g, qkv, 2, which, 1);
-
-    x = pk_reshape(n->g, x, PK_SHAPE(n->batch, n->tokens, heads, d));
-    return pk_permute(n->g, x, order);
-}
-
-static struct pk_val learned_scale(struct net *n, const char *attention)
-{
-    const struct model_spec *s = &n->m->spec;
-    struct pk_val rho = s->share == MODEL_SHARE_GLOBAL ? param(n, model_scale_name(s))
-                                                       : part(n, attention, model_scale_name(s));
-
-    if (s->scale_param == MODEL_PARAM_LOG)
-        return pk_unary(n->g, PK_EX_EXP, rho);
-    if (s->scale_param == MODEL_PARAM_SOFTPLUS)
-        return pk_unary(n->g, PK_EX_LOG, pk_offset(n->g, pk_unary(n->g, PK_EX_EXP, rho), 1));
-    return rho;
-}
-
-static struct pk_val attention(struct net *n, struct pk_val h, int layer, const char *qkv_name,
-                               const char *name)
-{
-    const struct model_spec *s = &n->m->spec;
-    int64_t heads = s->heads, d = s->width / heads;
-    struct pk_val qkv = pk_reshape(n->g, linear(n, h, qkv_name), PK_SHAPE(n->batch, n->tokens, 3, heads, d)),
-                  y;
-    struct pk_attention_spec spec = {
-        .phi = s->phi,
-        .degree = s->degree,
-        .scale = s->scale == MODEL_SCALE_LEARNED ? 1 : s->scale_value,
-        .bias = s->logit_bias,
-        .causal = s->arch == MODEL_GPT,
-    };
-
-    if (s->scale == MODEL_SCALE_LEARNED)
-        spec.scale_value = learned_scale(n, name);
-    if (n->stats)
-        n->stats[layer] = pk_attention_stats_packed(n->g, qkv, h, spec);
-    if (n->decode) {
-        struct pk_shape shape = PK_SHAPE(n->batch, heads, n->cache, d);
-        char text[32];
-        struct pk_val k, v;
-
-        snprintf(text, sizeof text, "cache_k/%d", layer);
-        k = pk_state(n->g, text, s->dtype, shape, PK_CAT_CACHE);
-        snprintf(text, sizeof text, "cache_v/%d", layer);
-        v = pk_state(n->g, text, s->dtype, shape, PK_CAT_CACHE);
-        k = pk_cache_append(n->g, k, head_part(n, qkv, 1), n->position);
-        v = pk_cache_append(n->g, v, head_part(n, qkv, 2), n->position);
-        spec.length = n->length;
-        y = pk_attention(n->g, head_part(n, qkv, 0), k, v, spec);
-    } else {
-        y = pk_attention_packed(n->g, qkv, spec);
-    }
-    return pk_reshape(n->g, y, PK_SHAPE(n->batch, n->tokens, s->width));
-}
-
-static struct pk_val block(struct net *n, struct pk_val x, int layer)
-{
-    const struct model_spec *s = &n->m->spec;
-    bool vit = s->arch == MODEL_VIT;
-    char base[32], name[64], name2[64];
-    struct pk_val h;
-
-    snprintf(base, sizeof base, vit ? "blocks.%d" : "transformer.h.%d", layer);
-#define NAMED(to, timm, hf) (snprintf(to, sizeof to, "%s.%s", base, vit ? timm : hf), to)
-    pk_graph_scope(n->g, NAMED(name, "attn", "attn"));
-    h = norm(n, x, NAMED(name, "norm1", "ln_1"));
-    h = attention(n, h, layer, NAMED(name, "attn.qkv", "attn.c_attn"), NAMED(name2, "attn", "attn"));
-    x = pk_add(n->g, x, linear(n, h, NAMED(name, "attn.proj", "attn.c_proj")));
-    pk_graph_scope(n->g, NAMED(name, "mlp", "mlp"));
-    h = norm(n, x, NAMED(name, "norm2", "ln_2"));
-    h = pk_gelu(n->g, linear(n, h, NAMED(name, "mlp.fc1", "mlp.c_fc")), s->gelu_tanh);
-    x = pk_add(n->g, x, linear(n, h, NAMED(name, "mlp.fc2", "mlp.c_proj")));
-#undef NAMED
-    return x;
-}
-
 /* images (B, C, H, W) -> logits (B, classes) */
 static struct pk_val vit(struct net *n, struct pk_val images)
 {
@@ -147,53 +18,60 @@ static struct pk_val vit(struct net *n, struct pk_val images)
     /* patches row by row, each flattened as (channel, row, column) */
     x = pk_reshape(n->g, images, PK_SHAPE(n->batch, s->channels, rows, s->patch_h, columns, s->patch_w));
     x = pk_reshape(n->g, pk_permute(n->g, x, order), PK_SHAPE(n->batch, patches, size));
-    w = pk_reshape(n->g, param(n, "patch_embed.proj.weight"), PK_SHAPE(d, size));
-    x = pk_linear(n->g, x, w, true, param(n, "patch_embed.proj.bias"));
+    w = pk_reshape(n->g, net_param(n, "patch_embed.proj.weight"), PK_SHAPE(d, size));
+    x = pk_linear(n->g, x, w, true, net_param(n, "patch_embed.proj.bias"));
     n->tokens = patches;
     if (s->pool == MODEL_POOL_CLS) {
-        struct pk_val both[2] = {pk_broadcast(n->g, param(n, "cls_token"), PK_SHAPE(n->batch, 1, d)), x};
+        struct pk_val both[2] = {pk_broadcast(n->g, net_param(n, "cls_token"), PK_SHAPE(n->batch, 1, d)), x};
 
         x = pk_concat(n->g, 1, both, 2);
         n->tokens = patches + 1;
     }
-    if (s->pos)
-        x = pk_add(n->g, x, param(n, "pos_embed"));
+    if (s->pos && !s->pos_after)
+        x = pk_add(n->g, x, net_param(n, "pos_embed"));
+    x = net_input_norm(n, x);
+    if (s->pos && s->pos_after)
+        x = pk_add(n->g, x, net_param(n, "pos_embed"));
     for (int i = 0; i < s->depth; i++)
-        x = block(n, x, i);
+        x = net_block(n, x, i);
     pk_graph_scope(n->g, "head");
     if (s->pool == MODEL_POOL_CLS)
         x = pk_reshape(n->g, pk_slice(n->g, x, 1, 0, 1), PK_SHAPE(n->batch, d));
     else
         x = pk_mean(n->g, x, 1u << 1, false);
     if (s->final_norm)
-        x = norm(n, x, s->pool == MODEL_POOL_CLS ? "norm" : "fc_norm");
-    return linear(n, x, "head");
+        x = net_norm(n, x, s->pool == MODEL_POOL_CLS ? "norm" : "fc_norm");
+    return net_linear(n, x, "head");
 }
 
 /* tokens (B, T) -> (B, T, D) after the last block and norm */
 static struct pk_val gpt(struct net *n, struct pk_val tokens, struct pk_val positions)
 {
     const struct model_spec *s = &n->m->spec;
-    struct pk_val x;
+    struct pk_val x, where = PK_NONE;
 
     pk_graph_scope(n->g, "transformer");
-    x = pk_gather(n->g, param(n, "transformer.wte.weight"), tokens);
+    x = pk_gather(n->g, net_param(n, "transformer.wte.weight"), tokens);
     if (s->pos) {
-        struct pk_val wpe = param(n, "transformer.wpe.weight");
+        struct pk_val wpe = net_param(n, "transformer.wpe.weight");
 
-        x = pk_add(n->g, x,
-                   positions.id ? pk_gather(n->g, wpe, positions) : pk_slice(n->g, wpe, 0, 0, n->tokens));
+        where = positions.id ? pk_gather(n->g, wpe, positions) : pk_slice(n->g, wpe, 0, 0, n->tokens);
     }
+    if (where.id && !s->pos_after)
+        x = pk_add(n->g, x, where);
+    x = net_input_norm(n, x);
+    if (where.id && s->pos_after)
+        x = pk_add(n->g, x, where);
     for (int i = 0; i < s->depth; i++)
-        x = block(n, x, i);
+        x = net_block(n, x, i);
     pk_graph_scope(n->g, "head");
-    return s->final_norm ? norm(n, x, "transformer.ln_f") : x;
+    return s->final_norm ? net_norm(n, x, "transformer.ln_f") : x;
 }
 
 /* x (.., D) -> (.., V) by the tied embedding */
 static struct pk_val tied_head(struct net *n, struct pk_val x)
 {
-    return pk_linear(n->g, x, param(n, "transformer.wte.weight"), true, PK_NONE);
+    return pk_linear(n->g, x, net_param(n, "transformer.wte.weight"), true, PK_NONE);
 }
 
 static enum pd_err begin(struct net *n, const struct model *m, int32_t batch, int32_t tokens,
@@ -207,6 +85,7 @@ static enum pd_err begin(struct net *n, const struct model *m, int32_t batch, in
     n->m = m;
     n->batch = batch;
     n->tokens = tokens;
+    n->causal = m->spec.arch == MODEL_GPT;
     n->g = pk_graph_new(false);
     n->param = calloc(m->count, sizeof *n->param);
     if (!n->g || !n->param) {
@@ -312,6 +191,47 @@ enum pd_err model_graph_train(const struct model *m, const struct model_train_op
         optimise(&n, o, mean, grad);
     }
     free(grad);
+    return finish(&n, ret, why);
+}
+
+enum pd_err model_graph_block(const struct model *m, int32_t batch, int32_t tokens, bool causal,
+                              struct pk_graph **ret, struct pd_why *why)
+{
+    struct net n;
+    struct pk_shape shape = PK_SHAPE(batch, tokens, m->spec.width);
+    struct pk_val *grad, *wrt, h, y;
+    enum pd_err err = begin(&n, m, batch, 1, why);
+
+    if (err != PD_OK)
+        return err;
+    n.tokens = tokens;
+    n.causal = causal;
+    grad = calloc(m->count + 1, sizeof *grad);
+    wrt = calloc(m->count + 1, sizeof *wrt);
+    if (!grad || !wrt) {
+        n.failed = true;
+        goto out;
+    }
+    h = pk_param(n.g, "h", m->spec.dtype, shape);
+    y = net_block(&n, net_input_norm(&n, h), 0);
+    wrt[0] = h;
+    memcpy(wrt + 1, n.param, m->count * sizeof *wrt);
+    for (size_t i = 0; i <= m->count; i++) /* a block uses some of the model's parameters */
+        if (!wrt[i].id)
+            wrt[i] = h;
+    pk_output(n.g, "y", y);
+    pk_grad(n.g, y, pk_input(n.g, "gy", m->spec.dtype, shape), wrt, m->count + 1, grad);
+    pk_output(n.g, "dh", grad[0]);
+    for (size_t i = 0; i < m->count; i++) {
+        char name[80];
+
+        snprintf(name, sizeof name, "grad/%s", m->param[i].name);
+        if (n.param[i].id)
+            pk_output(n.g, name, grad[i + 1]);
+    }
+out:
+    free(grad);
+    free(wrt);
     return finish(&n, ret, why);
 }
 

@@ -16,6 +16,35 @@ struct model {
 int64_t model_patches(const struct model_spec *s);
 /* Last part of a learned scale's name. */
 const char *model_scale_name(const struct model_spec *s);
+/* InputNorm (S3 to S5) and MidNorm (S4, S5). */
+bool model_has_input_norm(const struct model_spec *s);
+bool model_has_mid_norm(const struct model_spec *s);
+
+/* ---- writing a graph ---- */
+
+/* A graph being written: the graph, its model, and the handle of each parameter already used. */
+struct net {
+    struct pk_graph *g;
+    const struct model *m;
+    struct pk_val *param;
+    bool failed; /* memory ran out while writing */
+    bool causal;
+    int64_t batch, tokens;            /* B; N of attention's queries */
+    struct pk_attention_stats *stats; /* per layer if asked for */
+    /* decoding */
+    bool decode;
+    int64_t cache;
+    struct pk_val position, length;
+};
+
+/* PK_NONE where the model has no such parameter (biases). */
+struct pk_val net_param(struct net *n, const char *name);
+struct pk_val net_norm(struct net *n, struct pk_val x, const char *name);
+struct pk_val net_linear(struct net *n, struct pk_val x, const char *name);
+/* x (B, N, D) -> (B, N, D) through block `layer`. */
+struct pk_val net_block(struct net *n, struct pk_val x, int layer);
+/* InputNorm, or x itself where the placement has none. */
+struct pk_val net_input_norm(struct net *n, struct pk_val x);
 
 /* ---- the optimiser part of a training graph ---- */
 

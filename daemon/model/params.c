@@ -32,6 +32,8 @@ static void add(struct model *m, enum model_role role, struct pk_shape shape, in
     /* timm: no decay for rank <= 1, cls_token, pos_embed; nanoGPT: decay for rank >= 2, embeddings too. */
     p->decay = shape.rank >= 2 &&
                (m->spec.arch == MODEL_GPT || (role != MODEL_ROLE_CLS && role != MODEL_ROLE_EMBED));
+    if (role == MODEL_ROLE_GAIN)
+        p->decay = false; /* those of QKNorm may be a matrix */
     if (role == MODEL_ROLE_SCALE) {
         p->lr_mult = m->spec.scale_lr_mult;
         p->decay = m->spec.scale_decay;
@@ -43,7 +45,7 @@ static void add_norm(struct model *m, const char *name)
     int64_t d = m->spec.width;
 
     add(m, MODEL_ROLE_GAIN, PK_SHAPE(d), 0, "%s.weight", name);
-    if (m->spec.bias)
+    if (m->spec.bias && m->spec.norm_kind == PK_NORM_LAYER)
         add(m, MODEL_ROLE_BIAS, PK_SHAPE(d), 0, "%s.bias", name);
 }
 
@@ -61,6 +63,26 @@ const char *model_scale_name(const struct model_spec *s)
     return s->scale_param == MODEL_PARAM_DIRECT ? "attn_scale" : "attn_scale_rho";
 }
 
+bool model_has_input_norm(const struct model_spec *s)
+{
+    return s->placement >= MODEL_S3 && s->placement <= MODEL_S5;
+}
+
+bool model_has_mid_norm(const struct model_spec *s)
+{
+    return s->placement == MODEL_S4 || s->placement == MODEL_S5;
+}
+
+static void add_qk_norm(struct model *m, const char *attention)
+{
+    static const char *const which[] = {"q_norm", "k_norm"};
+    int64_t heads = m->spec.heads, d = m->spec.width / heads;
+
+    for (int i = 0; i < 2; i++)
+        add(m, MODEL_ROLE_GAIN, m->spec.qk_per_head ? PK_SHAPE(heads, d) : PK_SHAPE(d), 0, "%s.%s.weight",
+            attention, which[i]);
+}
+
 static void add_blocks(struct model *m)
 {
     const struct model_spec *s = &m->spec;
@@ -73,13 +95,20 @@ static void add_blocks(struct model *m)
     for (int i = 0; i < s->depth; i++) {
         add_norm(m, NAMED("norm1", "ln_1"));
         add_linear(m, MODEL_ROLE_QKV, NAMED("attn.qkv", "attn.c_attn"), d, 3 * d);
+        if (s->qk_norm)
+            add_qk_norm(m, NAMED("attn", "attn"));
         if (s->scale == MODEL_SCALE_LEARNED && s->share != MODEL_SHARE_GLOBAL)
             add(m, MODEL_ROLE_SCALE, PK_SHAPE(s->share == MODEL_SHARE_HEAD ? s->heads : 1), 0, "%s.%s",
                 NAMED("attn", "attn"), model_scale_name(s));
         add_linear(m, MODEL_ROLE_RESIDUAL, NAMED("attn.proj", "attn.c_proj"), d, d);
-        add_norm(m, NAMED("norm2", "ln_2"));
+        if (model_has_mid_norm(s))
+            add_norm(m, NAMED("mid1", "mid_1"));
+        if (s->placement != MODEL_S5)
+            add_norm(m, NAMED("norm2", "ln_2"));
         add_linear(m, MODEL_ROLE_LINEAR, NAMED("mlp.fc1", "mlp.c_fc"), d, hidden);
         add_linear(m, MODEL_ROLE_RESIDUAL, NAMED("mlp.fc2", "mlp.c_proj"), hidden, d);
+        if (model_has_mid_norm(s))
+            add_norm(m, NAMED("mid2", "mid_2"));
     }
 #undef NAMED
 }
@@ -108,6 +137,8 @@ static void add_all(struct model *m)
     }
     if (s->scale == MODEL_SCALE_LEARNED && s->share == MODEL_SHARE_GLOBAL)
         add(m, MODEL_ROLE_SCALE, PK_SHAPE(1), 0, "%s", model_scale_name(s));
+    if (model_has_input_norm(s))
+        add_norm(m, s->arch == MODEL_VIT ? "norm_pre" : "transformer.ln_in");
     add_blocks(m);
     if (s->final_norm)
         add_norm(m, s->arch == MODEL_GPT        ? "transformer.ln_f"
@@ -128,7 +159,7 @@ enum pd_err model_new(const struct model_spec *spec, struct model **ret, struct 
     if (!m)
         return pd_fail(why, PD_ERR_NOMEM, "no memory for a model");
     m->spec = *spec;
-    m->size = 16 + 13 * (size_t)spec->depth;
+    m->size = 20 + 20 * (size_t)spec->depth;
     m->param = calloc(m->size, sizeof *m->param);
     if (!m->param) {
         model_free(m);

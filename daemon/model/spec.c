@@ -8,7 +8,7 @@
 
 #include "daemon/data/data.h"
 #include "daemon/data/safetensors.h"
-#include "daemon/model/model.h"
+#include "daemon/model/net.h"
 #include "daemon/spec/spec.h"
 #include "kernels/base/buf.h"
 
@@ -22,24 +22,14 @@ static enum pd_err check_supported(const struct spec_config *c, struct pd_why *w
 {
     if (c->model.arch != SPEC_ARCH_VIT && c->model.arch != SPEC_ARCH_GPT)
         return refuse(why, "/model/arch", "this architecture");
-    if (c->model.mlp_act != SPEC_MLP_ACT_GELU)
-        return refuse(why, "/model/mlp_act", "relu");
     if (c->model.pos == SPEC_POS_FOURIER)
         return refuse(why, "/model/pos", "fourier");
-    if (c->norm.kind != SPEC_NORM_LAYER)
-        return refuse(why, "/norm/kind", "rms");
-    if (c->norm.placement != SPEC_NORM_S1)
-        return refuse(why, "/norm/placement", "a placement other than S1");
-    if (c->norm.eps_mode != SPEC_EPS_MEAN)
-        return refuse(why, "/norm/eps_mode", "sum");
     if (c->attention.activation > SPEC_ACTIVATION_RELU)
         return refuse(why, "/attention/activation", "this activation");
     if (c->attention.n_for_scale == SPEC_N_ROW)
         return refuse(why, "/attention/n_for_scale", "row");
     if (c->attention.n_valid)
         return refuse(why, "/attention/n_valid", "counting valid tokens");
-    if (c->attention.qk_norm)
-        return refuse(why, "/attention/qk_norm", "normalising q and k");
     if (c->attention.form == SPEC_FORM_LINEAR)
         return refuse(why, "/attention/form", "linear");
     if (c->attention.dropout > 0)
@@ -78,7 +68,14 @@ enum pd_err model_spec_from_config(const struct spec_config *c, const struct dat
     s.mlp_width = (int32_t)mlp;
     s.bias = c->model.bias;
     s.gelu_tanh = s.arch == MODEL_GPT && s.bias; /* Hugging Face has biases and gelu_new, nanoGPT neither */
+    s.mlp_relu = c->model.mlp_act == SPEC_MLP_ACT_RELU;
     s.final_norm = c->norm.final;
+    s.norm_kind = c->norm.kind == SPEC_NORM_RMS ? PK_NORM_RMS : PK_NORM_LAYER;
+    s.norm_eps_mode = c->norm.eps_mode == SPEC_EPS_SUM ? PK_EPS_SUM : PK_EPS_MEAN;
+    s.placement = (enum model_placement)c->norm.placement;
+    s.pos_after = c->model.pos_after && model_has_input_norm(&s);
+    s.qk_norm = c->attention.qk_norm;
+    s.qk_per_head = s.qk_norm && c->attention.qk_gain == SPEC_QK_GAIN_PER_HEAD;
     s.norm_eps = c->norm.eps;
     s.pos = c->model.pos == SPEC_POS_LEARNED;
     if (s.arch == MODEL_VIT) {
@@ -137,6 +134,8 @@ enum pd_err model_spec_from_config(const struct spec_config *c, const struct dat
 _Static_assert((int)SPEC_SCALE_LEARNED == (int)MODEL_SCALE_LEARNED &&
                    (int)SPEC_SCALE_K == (int)MODEL_SCALE_K && (int)SPEC_SCALE_FIXED == (int)MODEL_SCALE_FIXED,
                "the two enumerations go together");
+_Static_assert((int)SPEC_NORM_S5 == (int)MODEL_S5 && (int)SPEC_NORM_POST == (int)MODEL_POST,
+               "the two enumerations go together");
 _Static_assert((int)SPEC_SCALE_SHARE_GLOBAL == (int)MODEL_SHARE_GLOBAL &&
                    (int)SPEC_SCALE_PARAM_SOFTPLUS == (int)MODEL_PARAM_SOFTPLUS &&
                    (int)SPEC_INIT_TRUNC_XAVIER == (int)MODEL_INIT_TRUNC_XAVIER,
@@ -181,9 +180,11 @@ static const struct {
     const char *key;
     enum kind kind;
     size_t at;
+    bool young; /* files from before it mean 0 by leaving it out */
 } fields[] = {
 /* clang-format off */
-#define F(name, kind) {"polyd.model." #name, kind, offsetof(struct model_spec, name)}
+#define F(name, kind) {"polyd.model." #name, kind, offsetof(struct model_spec, name), false}
+#define Y(name, kind) {"polyd.model." #name, kind, offsetof(struct model_spec, name), true}
     F(arch, INT),          F(width, INT),       F(depth, INT),         F(heads, INT),
     F(mlp_width, INT),     F(gelu_tanh, BOOL),  F(bias, BOOL),         F(final_norm, BOOL),
     F(norm_eps, NUM),      F(channels, INT),    F(image_h, INT),       F(image_w, INT),
@@ -193,7 +194,10 @@ static const struct {
     F(logit_bias, NUM),    F(share, INT),       F(scale_param, INT),   F(scale_lr_mult, NUM),
     F(scale_decay, BOOL),  F(init, INT),        F(init_fused, BOOL),   F(init_logit_std, NUM),
     F(dtype, INT),
+    Y(mlp_relu, BOOL),     Y(norm_kind, INT),   Y(norm_eps_mode, INT), Y(placement, INT),
+    Y(pos_after, BOOL),    Y(qk_norm, BOOL),    Y(qk_per_head, BOOL),
 #undef F
+#undef Y
     /* clang-format on */
 };
 #define FIELDS (sizeof fields / sizeof fields[0])
@@ -240,7 +244,10 @@ enum pd_err model_spec_from_meta(const struct data_st *st, struct model_spec *re
                 {"polyd.model.scale", MODEL_SCALE_LEARNED},
                 {"polyd.model.share", MODEL_SHARE_GLOBAL},
                 {"polyd.model.scale_param", MODEL_PARAM_SOFTPLUS},
-                {"polyd.model.init", MODEL_INIT_TRUNC_XAVIER}};
+                {"polyd.model.init", MODEL_INIT_TRUNC_XAVIER},
+                {"polyd.model.norm_kind", PK_NORM_RMS},
+                {"polyd.model.norm_eps_mode", PK_EPS_SUM},
+                {"polyd.model.placement", MODEL_POST}};
     struct model_spec s = {0};
     enum pd_err err;
 
@@ -249,6 +256,8 @@ enum pd_err model_spec_from_meta(const struct data_st *st, struct model_spec *re
         char *p = (char *)&s + fields[i].at, *end;
         double x;
 
+        if (!text && fields[i].young)
+            continue;
         if (!text)
             return pd_fail(why, PD_ERR_CORRUPT, "the checkpoint does not say '%s'", fields[i].key);
         x = strtod(text, &end);

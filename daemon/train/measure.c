@@ -10,7 +10,7 @@ static const char *const stat_keys[TRAIN_STATS] = {"attn/fro", "attn/jac_fro", "
                                                    "logit/max"};
 static const char *const stat_outputs[TRAIN_STATS] = {"fro", "jac_fro", "jac_q_fro", "logit_std",
                                                       "logit_max"};
-enum { STAT_LOGIT_MAX = 4 };
+enum { STAT_JAC_Q = 2, STAT_LOGIT_MAX = 4 };
 
 enum pd_err train_evaluate(struct run *r, bool *ret_abandoned, struct pd_why *why)
 {
@@ -157,6 +157,8 @@ enum pd_err train_probe(struct run *r, struct pd_why *why)
             double total = 0, largest = -INFINITY;
             char name[40];
 
+            if (k == STAT_JAC_Q && m->qk_norm)
+                continue; /* W_Q acts through a norm: the closed form does not hold */
             snprintf(name, sizeof name, "%s/%d", stat_outputs[k], layer + 1);
             err = train_number(r, &r->probe, name, r->numbers, batch * heads, why); /* (B, H) */
             for (size_t h = 0; h < heads && err == PD_OK; h++) {

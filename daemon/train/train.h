@@ -23,9 +23,9 @@ struct spec_config;
  *   once per start        mem/arena (bytes: the planned arena)
  *   when it happens       nonfinite (skipped steps so far)
  *   diagnostics.every     attn/fro/l  attn/jac_fro/l  attn/jac_q_fro/l  logit/std/l  logit/max/l, means over
- *                         the probe batch and the heads (logit/max: the largest); the same with /l/h for one
- *                         head; scale/c/l, and scale/c/l/h where a scale is learned per head
- * accuracies are fractions 0..1. `step` counts finished steps: loss/train of the first step has step 1. */
+ *                         the probe batch and the heads (logit/max: the largest; no jac_q_fro with qk_norm);
+ * the same with /l/h for one head; scale/c/l, and scale/c/l/h where a scale is learned per head accuracies
+ * are fractions 0..1. `step` counts finished steps: loss/train of the first step has step 1. */
 struct train_point {
     const char *key; /* borrowed during the callback */
     int64_t step;

@@ -234,6 +234,11 @@ struct pk_val pk_gelu(struct pk_graph *g, struct pk_val x, bool tanh_form)
     return apply(g, tanh_form ? PK_EX_GELU_TANH : PK_EX_GELU, 0, &x, 1);
 }
 
+struct pk_val pk_relu(struct pk_graph *g, struct pk_val x)
+{
+    return with_const(g, PK_EX_MAX, x, 0);
+}
+
 struct pk_val pk_sum(struct pk_graph *g, struct pk_val x, uint32_t axes, bool keep)
 {
     struct pk_attr a = pk_attr_zero();

@@ -81,6 +81,7 @@ struct pk_val pk_offset(struct pk_graph *g, struct pk_val x, double addend);
 struct pk_val pk_unary(struct pk_graph *g, enum pk_ex op, struct pk_val x); /* NEG .. FINITE without POW */
 struct pk_val pk_power(struct pk_graph *g, struct pk_val x, int32_t p);     /* p >= 0 */
 struct pk_val pk_gelu(struct pk_graph *g, struct pk_val x, bool tanh_form);
+struct pk_val pk_relu(struct pk_graph *g, struct pk_val x);
 
 struct pk_val pk_sum(struct pk_graph *g, struct pk_val x, uint32_t axes, bool keep); /* axes: bit mask */
 struct pk_val pk_mean(struct pk_graph *g, struct pk_val x, uint32_t axes, bool keep);

@@ -60,6 +60,7 @@ bool gold_run(struct gold *g, enum pk_op op, const struct pk_attr *attr, const s
 /* ---- groups ---- */
 void gold_attention(struct gold *g);
 void gold_norms(struct gold *g);
+void gold_blocks(struct gold *g);
 void gold_models(struct gold *g);
 void gold_optim(struct gold *g);
 void gold_train(struct gold *g);

@@ -6,6 +6,12 @@
 
 #include "tests/golden/models.h"
 
+static enum model_placement setting_of(const char *text)
+{
+    return text[0] == 'S' && text[1] >= '1' && text[1] <= '5' ? (enum model_placement)(text[1] - '1')
+                                                              : MODEL_S1;
+}
+
 bool golden_model_spec(struct golden *c, struct model_spec *s)
 {
     const char *activation = golden_text(c, "activation", ""), *kind = golden_text(c, "scale_kind", "none");
@@ -21,6 +27,9 @@ bool golden_model_spec(struct golden *c, struct model_spec *s)
     s->bias = golden_flag(c, "bias", true);
     s->final_norm = true;
     s->norm_eps = golden_num(c, "norm_eps", 0);
+    s->norm_kind = !strcmp(golden_text(c, "norm", ""), "rmsnorm") ? PK_NORM_RMS : PK_NORM_LAYER;
+    s->placement = setting_of(golden_text(c, "setting", "standard"));
+    s->qk_norm = golden_flag(c, "qknorm", false);
     s->channels = (int32_t)golden_num(c, "chans", 0);
     s->image_h = s->image_w = (int32_t)golden_num(c, "image", 0);
     s->patch_h = s->patch_w = (int32_t)golden_num(c, "patch", 0);

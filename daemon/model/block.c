@@ -1,0 +1,196 @@
+/* daemon/model/block.c: what networks are made of: linear layers, norms, attention, the block in its
+ * placements (dnt.md 3). */
+#include <stdio.h>
+#include <string.h>
+
+#include "daemon/model/net.h"
+
+struct pk_val net_param(struct net *n, const char *name)
+{
+    for (size_t i = 0; i < n->m->count; i++)
+        if (!strcmp(n->m->param[i].name, name)) {
+            if (!n->param[i].id)
+                n->param[i] = pk_param(n->g, name, n->m->spec.dtype, n->m->param[i].shape);
+            return n->param[i];
+        }
+    return PK_NONE;
+}
+
+/* The parameter of that name with a suffix, PK_NONE where the model has none (biases). */
+static struct pk_val part(struct net *n, const char *name, const char *suffix)
+{
+    char full[112];
+
+    snprintf(full, sizeof full, "%s.%s", name, suffix);
+    return net_param(n, full);
+}
+
+struct pk_val net_norm(struct net *n, struct pk_val x, const char *name)
+{
+    const struct model_spec *s = &n->m->spec;
+    struct pk_norm_spec spec = {.kind = s->norm_kind, .eps_mode = s->norm_eps_mode, .eps = s->norm_eps};
+
+    return pk_norm(n->g, x, part(n, name, "weight"), part(n, name, "bias"), spec);
+}
+
+struct pk_val net_linear(struct net *n, struct pk_val x, const char *name)
+{
+    return pk_linear(n->g, x, part(n, name, "weight"), n->m->spec.arch == MODEL_VIT, part(n, name, "bias"));
+}
+
+/* QKNorm of x (B, n, H, d): always RMSNorm over d, whatever the other norms are (dnt.md 2). */
+static struct pk_val qk_norm(struct net *n, struct pk_val x, const char *name)
+{
+    const struct model_spec *s = &n->m->spec;
+    struct pk_norm_spec spec = {.kind = PK_NORM_RMS, .eps_mode = s->norm_eps_mode, .eps = s->norm_eps};
+    struct pk_val gain = part(n, name, "weight");
+
+    if (!s->qk_per_head)
+        return pk_norm(n->g, x, gain, PK_NONE, spec);
+    x = pk_norm(n->g, x, pk_fill(n->g, s->dtype, PK_SHAPE(s->width / s->heads), 1), PK_NONE, spec);
+    return pk_mul(n->g, x, gain); /* (H, d) */
+}
+
+enum { Q, K, V };
+
+/* (B, n, 3, H, d) -> part Q, K or V of it as (B, H, n, d), normalised where the model wants that. */
+static struct pk_val head_part(struct net *n, struct pk_val qkv, int64_t which, const char *attention)
+{
+    static const int32_t order[] = {0, 2, 1, 3};
+    int64_t heads = n->m->spec.heads, d = n->m->spec.width / heads;
+    struct pk_val x = pk_slice(n->g, qkv, 2, which, 1);
+
+    x = pk_reshape(n->g, x, PK_SHAPE(n->batch, n->tokens, heads, d));
+    if (n->m->spec.qk_norm && which != V) {
+        char name[80];
+
+        snprintf(name, sizeof name, "%s.%s", attention, which == Q ? "q_norm" : "k_norm");
+        x = qk_norm(n, x, name);
+    }
+    return pk_permute(n->g, x, order);
+}
+
+static struct pk_val learned_scale(struct net *n, const char *attention)
+{
+    const struct model_spec *s = &n->m->spec;
+    struct pk_val rho = s->share == MODEL_SHARE_GLOBAL ? net_param(n, model_scale_name(s))
+                                                       : part(n, attention, model_scale_name(s));
+
+    if (s->scale_param == MODEL_PARAM_LOG)
+        return pk_unary(n->g, PK_EX_EXP, rho);
+    if (s->scale_param == MODEL_PARAM_SOFTPLUS)
+        return pk_unary(n->g, PK_EX_LOG, pk_offset(n->g, pk_unary(n->g, PK_EX_EXP, rho), 1));
+    return rho;
+}
+
+static struct pk_val attention(struct net *n, struct pk_val h, int layer, const char *qkv_name,
+                               const char *name)
+{
+    const struct model_spec *s = &n->m->spec;
+    int64_t heads = s->heads, d = s->width / heads;
+    struct pk_val qkv = pk_reshape(n->g, net_linear(n, h, qkv_name),
+                                   PK_SHAPE(n->batch, n->tokens, 3, heads, d)),
+                  q, k, v, y;
+    struct pk_attention_spec spec = {
+        .phi = s->phi,
+        .degree = s->degree,
+        .scale = s->scale == MODEL_SCALE_LEARNED ? 1 : s->scale_value,
+        .bias = s->logit_bias,
+        .causal = n->causal,
+    };
+
+    if (s->scale == MODEL_SCALE_LEARNED)
+        spec.scale_value = learned_scale(n, name);
+    if (!s->qk_norm && !n->decode) {
+        if (n->stats)
+            n->stats[layer] = pk_attention_stats_packed(n->g, qkv, h, spec);
+        y = pk_attention_packed(n->g, qkv, spec);
+        return pk_reshape(n->g, y, PK_SHAPE(n->batch, n->tokens, s->width));
+    }
+    q = head_part(n, qkv, Q, name);
+    k = head_part(n, qkv, K, name);
+    v = head_part(n, qkv, V, name);
+    if (n->stats)
+        n->stats[layer] = pk_attention_stats(n->g, q, k, h, spec);
+    if (n->decode) {
+        struct pk_shape shape = PK_SHAPE(n->batch, heads, n->cache, d);
+        char text[32];
+        struct pk_val cache;
+
+        snprintf(text, sizeof text, "cache_k/%d", layer);
+        cache = pk_state(n->g, text, s->dtype, shape, PK_CAT_CACHE);
+        k = pk_cache_append(n->g, cache, k, n->position);
+        snprintf(text, sizeof text, "cache_v/%d", layer);
+        cache = pk_state(n->g, text, s->dtype, shape, PK_CAT_CACHE);
+        v = pk_cache_append(n->g, cache, v, n->position);
+        spec.length = n->length;
+    }
+    y = pk_attention(n->g, q, k, v, spec);
+    return pk_reshape(n->g, y, PK_SHAPE(n->batch, n->tokens, s->width));
+}
+
+/* Name of a part of a block: by timm, or by GPT-2's layout. */
+struct named {
+    const struct net *n;
+    int layer;
+    char text[80];
+};
+
+static const char *name_of(struct named *to, const char *timm, const char *hf)
+{
+    bool vit = to->n->m->spec.arch == MODEL_VIT;
+
+    snprintf(to->text, sizeof to->text, "%s.%d.%s", vit ? "blocks" : "transformer.h", to->layer,
+             vit ? timm : hf);
+    return to->text;
+}
+
+static struct pk_val self_attention(struct net *n, struct pk_val x, int layer)
+{
+    struct named a = {n, layer, ""}, b = a;
+
+    x = attention(n, x, layer, name_of(&a, "attn.qkv", "attn.c_attn"), name_of(&b, "attn", "attn"));
+    return net_linear(n, x, name_of(&a, "attn.proj", "attn.c_proj"));
+}
+
+static struct pk_val feed_forward(struct net *n, struct pk_val x, int layer)
+{
+    const struct model_spec *s = &n->m->spec;
+    struct named a = {n, layer, ""};
+
+    x = net_linear(n, x, name_of(&a, "mlp.fc1", "mlp.c_fc"));
+    x = s->mlp_relu ? pk_relu(n->g, x) : pk_gelu(n->g, x, s->gelu_tanh);
+    return net_linear(n, x, name_of(&a, "mlp.fc2", "mlp.c_proj"));
+}
+
+struct pk_val net_block(struct net *n, struct pk_val x, int layer)
+{
+    const enum model_placement at = n->m->spec.placement;
+    struct named a = {n, layer, ""};
+    struct pk_val h;
+
+    pk_graph_scope(n->g, name_of(&a, "attn", "attn"));
+    h = at == MODEL_POST ? x : net_norm(n, x, name_of(&a, "norm1", "ln_1"));
+    h = self_attention(n, h, layer);
+    if (model_has_mid_norm(&n->m->spec))
+        h = net_norm(n, h, name_of(&a, "mid1", "mid_1"));
+    x = pk_add(n->g, x, h);
+    if (at == MODEL_POST)
+        x = net_norm(n, x, name_of(&a, "norm1", "ln_1"));
+    pk_graph_scope(n->g, name_of(&a, "mlp", "mlp"));
+    h = at == MODEL_POST || at == MODEL_S5 ? x : net_norm(n, x, name_of(&a, "norm2", "ln_2"));
+    h = feed_forward(n, h, layer);
+    if (model_has_mid_norm(&n->m->spec))
+        h = net_norm(n, h, name_of(&a, "mid2", "mid_2"));
+    x = pk_add(n->g, x, h);
+    return at == MODEL_POST ? net_norm(n, x, name_of(&a, "norm2", "ln_2")) : x;
+}
+
+struct pk_val net_input_norm(struct net *n, struct pk_val x)
+{
+    const struct model_spec *s = &n->m->spec;
+
+    pk_graph_scope(n->g, "input_norm");
+    return model_has_input_norm(s) ? net_norm(n, x, s->arch == MODEL_VIT ? "norm_pre" : "transformer.ln_in")
+                                   : x;
+}

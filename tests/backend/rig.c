@@ -143,6 +143,19 @@ struct pk_view rig_values(enum pk_dtype dtype, struct pk_shape shape, const doub
     return v;
 }
 
+struct pk_view rig_transposed(struct pk_view v)
+{
+    int r = v.shape.rank;
+    int64_t t = v.shape.dim[r - 1];
+
+    v.shape.dim[r - 1] = v.shape.dim[r - 2];
+    v.shape.dim[r - 2] = t;
+    t = v.stride[r - 1];
+    v.stride[r - 1] = v.stride[r - 2];
+    v.stride[r - 2] = t;
+    return v;
+}
+
 struct pk_view rig_strided(const struct pk_view *v)
 {
     struct pk_view s = *v;

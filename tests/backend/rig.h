@@ -29,6 +29,8 @@ struct pk_view rig_random(enum pk_dtype dtype, struct pk_shape shape, double lo,
 struct pk_view rig_values(enum pk_dtype dtype, struct pk_shape shape, const double *values);
 /* The same values with gaps and with the axes stored in reverse order. */
 struct pk_view rig_strided(const struct pk_view *v);
+/* A view with its last two axes swapped. */
+struct pk_view rig_transposed(struct pk_view v);
 void *rig_alloc(size_t bytes);
 int rig_reset(void **state); /* a cmocka teardown */
 

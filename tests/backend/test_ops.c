@@ -12,119 +12,6 @@
 
 static const enum pk_dtype floats[2] = {PK_F32, PK_F64};
 
-/* A view with its last two axes swapped. */
-static struct pk_view transposed(struct pk_view v)
-{
-    int r = v.shape.rank;
-    int64_t t = v.shape.dim[r - 1];
-
-    v.shape.dim[r - 1] = v.shape.dim[r - 2];
-    v.shape.dim[r - 2] = t;
-    t = v.stride[r - 1];
-    v.stride[r - 1] = v.stride[r - 2];
-    v.stride[r - 2] = t;
-    return v;
-}
-
-/* ---- matmul ---- */
-
-static void matmul(int64_t m, int64_t n, int64_t k, int form, enum pk_dtype dtype, bool bias, int residual,
-                   enum pk_act act)
-{
-    struct rig_case c = {.op = PK_OP_MATMUL, .name = "matmul", .n_out = 1, .floor = 1e-6};
-    char name[128];
-    int next = 2;
-
-    snprintf(name, sizeof name, "matmul %lld x %lld x %lld, form %d, bias %d, residual %d, act %d",
-             (long long)m, (long long)n, (long long)k, form, bias, residual, (int)act);
-    c.name = name;
-    c.in[0] = form & 1 ? transposed(rig_random(dtype, PK_SHAPE(k, m), -1, 1))
-                       : rig_random(dtype, PK_SHAPE(m, k), -1, 1);
-    c.in[1] = form & 2 ? transposed(rig_random(dtype, PK_SHAPE(n, k), -1, 1))
-                       : rig_random(dtype, PK_SHAPE(k, n), -1, 1);
-    if (form & 4) {
-        c.in[0] = rig_strided(&c.in[0]);
-        c.in[1] = rig_strided(&c.in[1]);
-    }
-    if (bias) {
-        c.in[next] = rig_random(dtype, PK_SHAPE(n), -1, 1);
-        if (form & 4)
-            c.in[next] = rig_strided(&c.in[next]);
-        next++;
-    }
-    if (residual) {
-        c.in[next] = rig_random(dtype, PK_SHAPE(m, n), -1, 1);
-        if (residual == 2)
-            c.share[0] = next + 1;
-        if (residual == 1 && form & 4)
-            c.in[next] = rig_strided(&c.in[next]);
-        next++;
-    }
-    c.n_in = next;
-    c.attr.matmul.has_bias = bias;
-    c.attr.matmul.has_residual = residual != 0;
-    c.attr.matmul.act = act;
-    c.out[0] = PK_SHAPE(m, n);
-    c.out_dtype[0] = dtype;
-    c.tolerance = 5e-6;
-    rig_check(&c);
-}
-
-static void test_matmul(void **state)
-{
-    static const int64_t sizes[][3] = {{1, 1, 1},    {3, 5, 7},     {64, 64, 64}, {65, 63, 127},
-                                       {197, 33, 1}, {1, 700, 65},  {2, 40, 300}, {4, 513, 130},
-                                       {5, 1, 64},   {130, 900, 70}};
-
-    (void)state;
-    for (int t = 0; t < 2; t++)
-        for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
-            for (int form = 0; form < 8; form++) {
-                int64_t m = sizes[i][0], n = sizes[i][1], k = sizes[i][2];
-
-                matmul(m, n, k, form, floats[t], false, 0, PK_ACT_NONE);
-                matmul(m, n, k, form, floats[t], form & 1, form % 3, (enum pk_act)(form % 4));
-                matmul(m, n, k, form, floats[t], true, 2, form & 1 ? PK_ACT_GELU : PK_ACT_NONE);
-                rig_reset(NULL);
-            }
-    for (int form = 0; form < 8; form++) { /* sums long enough to be cut */
-        matmul(33, 70, 5003, form, PK_F32, form & 1, form % 3, form & 2 ? PK_ACT_GELU : PK_ACT_NONE);
-        matmul(33, 70, 2101, form, PK_F64, form & 2, form % 3, form & 1 ? PK_ACT_RELU : PK_ACT_NONE);
-        rig_reset(NULL);
-    }
-    matmul(3, 4, 0, 0, PK_F32, true, 2, PK_ACT_NONE); /* a sum of nothing */
-    matmul(3, 4, 0, 0, PK_F64, false, 0, PK_ACT_NONE);
-    matmul(0, 4, 3, 0, PK_F32, false, 0, PK_ACT_NONE);
-}
-
-static void test_matmul_batched(void **state)
-{
-    (void)state;
-    for (int t = 0; t < 2; t++)
-        for (int form = 0; form < 8; form++) {
-            struct rig_case c = {
-                .op = PK_OP_MATMUL, .name = "batched", .n_in = 3, .n_out = 1, .tolerance = 5e-6};
-
-            c.in[0] = form & 1 ? transposed(rig_random(floats[t], PK_SHAPE(3, 2, 9, 17), -1, 1))
-                               : rig_random(floats[t], PK_SHAPE(3, 2, 17, 9), -1, 1);
-            c.in[1] = form & 2 ? rig_random(floats[t], PK_SHAPE(3, 2, 9, 33), -1, 1)
-                               : rig_random(floats[t], PK_SHAPE(9, 33), -1, 1);
-            if (!(form & 2)) { /* one matrix for all */
-                c.in[1].shape = PK_SHAPE(3, 2, 9, 33);
-                c.in[1].stride[0] = c.in[1].stride[1] = 0;
-                c.in[1].stride[2] = 33;
-                c.in[1].stride[3] = 1;
-            }
-            if (form & 4)
-                c.in[0] = rig_strided(&c.in[0]);
-            c.in[2] = rig_random(floats[t], PK_SHAPE(3, 2, 17, 33), -1, 1);
-            c.attr.matmul.has_residual = true;
-            c.out[0] = PK_SHAPE(3, 2, 17, 33);
-            c.out_dtype[0] = floats[t];
-            rig_check(&c);
-        }
-}
-
 /* ---- expressions ---- */
 
 static void add_code(struct pk_expr *e, enum pk_ex op, int arg, double imm)
@@ -492,7 +379,7 @@ static void test_copy(void **state)
                 if (form == 1)
                     c.in[0] = rig_strided(&c.in[0]);
                 else if (form == 2)
-                    c.in[0] = transposed(c.in[0]);
+                    c.in[0] = rig_transposed(c.in[0]);
                 else if (form == 3)
                     c.in[0].stride[1] = 0;
                 c.attr.copy.dtype = types[to];
@@ -895,8 +782,6 @@ static void test_openblas(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(test_matmul, rig_reset),
-        cmocka_unit_test_teardown(test_matmul_batched, rig_reset),
         cmocka_unit_test_teardown(test_expr_unary, rig_reset),
         cmocka_unit_test_teardown(test_expr_power, rig_reset),
         cmocka_unit_test_teardown(test_expr_binary, rig_reset),

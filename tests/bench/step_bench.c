@@ -11,103 +11,14 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <time.h>
 
 #include "daemon/model/model.h"
-#include "kernels/base/log.h"
-
-static double seconds(clockid_t clock)
-{
-    struct timespec t;
-
-    clock_gettime(clock, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static int ascending(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return x < y ? -1 : x > y;
-}
-
-static void check(enum pd_err err, const struct pd_why *why)
-{
-    if (err != PD_OK) {
-        fprintf(stderr, "step_bench: %s\n", why->text);
-        exit(1);
-    }
-}
-
-static void host_log(void *user, int level, const char *text)
-{
-    (void)user;
-    pd_log((enum pd_log_level)level, "cpu", "%s", text);
-}
-
-/* ---- profile ---- */
-
-#define ROWS 400
-
-struct profile {
-    struct {
-        char name[160];
-        double time;
-        int count;
-    } row[ROWS];
-    int rows;
-    double last;
-    bool full;
-};
-
-/* "blocks.3.attn/matmul#17" counts as "matmul" with the shape of its output. */
-static void traced(void *user, const char *node, const struct pk_view *out, int n)
-{
-    struct profile *p = user;
-    double now = seconds(CLOCK_PROCESS_CPUTIME_ID); /* robust on a shared machine */
-    const char *slash = strrchr(node, '/'), *op = slash ? slash + 1 : node;
-    char name[160], shape[96] = "";
-    int i = 0;
-
-    if (n > 0)
-        pk_shape_text(&out[0].shape, shape, sizeof shape);
-    snprintf(name, sizeof name, "%.*s %s", (int)strcspn(op, "#"), op, shape);
-    while (i < p->rows && strcmp(p->row[i].name, name) != 0)
-        i++;
-    if (i == p->rows && p->rows < ROWS)
-        memcpy(p->row[p->rows++].name, name, sizeof name);
-    if (i < ROWS) {
-        p->row[i].time += now - p->last;
-        p->row[i].count++;
-    }
-    p->last = seconds(CLOCK_PROCESS_CPUTIME_ID);
-}
-
-static void profile_print(struct profile *p, int steps)
-{
-    double total = 0;
-
-    for (int i = 0; i < p->rows; i++)
-        total += p->row[i].time;
-    for (;;) {
-        int best = -1;
-
-        for (int i = 0; i < p->rows; i++)
-            if (p->row[i].time > 0 && (best < 0 || p->row[i].time > p->row[best].time))
-                best = i;
-        if (best < 0 || p->row[best].time < 0.003 * total)
-            break;
-        printf("%8.2f ms %5.1f %% %5d x  %s\n", 1e3 * p->row[best].time / steps,
-               100 * p->row[best].time / total, p->row[best].count / steps, p->row[best].name);
-        p->row[best].time = 0;
-    }
-    printf("%8.2f ms in all\n", 1e3 * total / steps);
-}
+#include "tests/bench/bench.h"
 
 int main(int argc, char **argv)
 {
     const struct pk_backend_api *api = pk_backend_cpu();
-    const struct pk_host host = {.log = host_log};
+    const struct pk_host host = {.log = bench_log};
     struct model_spec spec = {.dtype = PK_F32,
                               .bias = true,
                               .final_norm = true,
@@ -120,7 +31,7 @@ int main(int argc, char **argv)
     const char *model_name = "vit", *phi = "softmax";
     int steps = 7, threads = 2, batch = 0;
     bool profile = false;
-    static struct profile prof;
+    static struct bench_profile prof;
     struct pk_plan_report report;
     struct pk_backend *backend = NULL;
     struct model *model = NULL;
@@ -183,14 +94,14 @@ int main(int argc, char **argv)
         fprintf(stderr, "step_bench: no phi '%s'\n", phi);
         return 2;
     }
-    check(model_new(&spec, &model, &why), &why);
-    check(api->open(&host, 0, threads, &backend, &why), &why);
-    check(model_graph_train(model, &train, false, &graph, &why), &why);
-    check(pk_exec_new(graph, api, backend, &exec, &why), &why);
+    bench_check(model_new(&spec, &model, &why), &why);
+    bench_check(api->open(&host, 0, threads, &backend, &why), &why);
+    bench_check(model_graph_train(model, &train, false, &graph, &why), &why);
+    bench_check(pk_exec_new(graph, api, backend, &exec, &why), &why);
     pk_exec_report(exec, &report);
-    check(model_store_new(model, api, backend, &store, &why), &why);
-    check(model_store_init(store, 1, &why), &why);
-    check(model_store_bind(store, exec, graph, &why), &why);
+    bench_check(model_store_new(model, api, backend, &store, &why), &why);
+    bench_check(model_store_init(store, 1, &why), &why);
+    bench_check(model_store_bind(store, exec, graph, &why), &why);
     for (size_t i = 0; i < pk_graph_leaf_count(graph); i++) {
         struct pk_leaf leaf = pk_graph_leaf(graph, i);
         void *memory;
@@ -215,28 +126,27 @@ int main(int argc, char **argv)
                 ((int32_t *)memory)[k] =
                     (int32_t)(k * 7919 % (size_t)(spec.arch == MODEL_GPT ? spec.vocab : spec.classes));
         }
-        check(pk_exec_bind(exec, leaf.name, memory, &why), &why);
+        bench_check(pk_exec_bind(exec, leaf.name, memory, &why), &why);
     }
-    check(pk_exec_run(exec, &why), &why); /* warm */
+    bench_check(pk_exec_run(exec, &why), &why); /* warm */
     times = calloc((size_t)steps, sizeof *times);
     if (!times || steps < 1)
         return 2;
     if (profile) {
-        prof.last = seconds(CLOCK_PROCESS_CPUTIME_ID);
-        pk_exec_trace(exec, traced, &prof);
+        bench_profile_start(&prof, exec);
     }
-    cpu = seconds(CLOCK_PROCESS_CPUTIME_ID);
+    cpu = bench_seconds(CLOCK_PROCESS_CPUTIME_ID);
     for (int i = 0; i < steps; i++) {
-        double t0 = seconds(CLOCK_MONOTONIC);
+        double t0 = bench_seconds(CLOCK_MONOTONIC);
 
-        prof.last = seconds(CLOCK_PROCESS_CPUTIME_ID);
-        check(pk_exec_run(exec, &why), &why);
-        times[i] = seconds(CLOCK_MONOTONIC) - t0;
+        bench_profile_mark(&prof);
+        bench_check(pk_exec_run(exec, &why), &why);
+        times[i] = bench_seconds(CLOCK_MONOTONIC) - t0;
     }
-    cpu = (seconds(CLOCK_PROCESS_CPUTIME_ID) - cpu) / steps;
+    cpu = (bench_seconds(CLOCK_PROCESS_CPUTIME_ID) - cpu) / steps;
     if (profile)
-        profile_print(&prof, steps);
-    qsort(times, (size_t)steps, sizeof *times, ascending);
+        bench_profile_print(&prof, steps);
+    bench_sort(times, (size_t)steps);
     getrusage(RUSAGE_SELF, &usage);
     printf("model=%s phi=%s threads=%d batch=%d steps=%d median_s=%.4f p10_s=%.4f p90_s=%.4f cpu_s=%.4f "
            "peak_rss_mb=%.0f arena_mb=%.0f live_bound_mb=%.0f nodes=%zu\n",

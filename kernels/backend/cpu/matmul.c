@@ -3,47 +3,17 @@
  * The output is cut into blocks by shape alone; a task computes one block by one call of the GEMM library
  * (or our own kernels) over the whole of K and finishes it - bias, activation, residual - while it is in
  * the cache. Transposed operands become flags; an operand whose rows and columns are both strided is
- * copied once. Up to GEMV_ROWS rows are a matter of memory bandwidth and read b once. */
-#include <stdatomic.h>
+ * copied once. Few rows are a matter of memory bandwidth: gemv.c. */
+#include "kernels/backend/cpu/matmul.h"
 
-#include "kernels/backend/cpu/ops.h"
 #include "kernels/backend/cpu/own_gemm.h"
 
-#define GEMV_ROWS 4
 #define BLOCK_OUTPUT 200000 /* elements of a block: stays in the cache until it is finished */
 #define SPLIT_K 2048        /* sums this long are cut, ... */
 #define SPLIT_OUTPUT                                                                                         \
     600000 /* if the output is small enough to be written several times: weight gradients                    \
             */
 #define SPLIT_MOST 8
-#define GEMV_COLS 512 /* columns of one task when b is (K, N): rows of 2 KiB */
-#define GEMV_DOTS 32  /* columns of one task when b is stored (N, K) */
-
-struct matrix {
-    const real *data;
-    int64_t rs, cs; /* strides of rows and columns */
-    bool copied;
-};
-
-struct plan {
-    struct pk_backend *b;
-    const struct pk_call *c;
-    int64_t m, n, k, bm, bn, blocks_m, blocks_n, batch;
-    int64_t splits, split_k; /* long sums are cut: each part reads its rows once */
-    real *partial;           /* (splits, m, n) when there is more than one */
-    int lead;                /* leading axes */
-    struct matrix x, y;
-    bool ta, tb;
-    int64_t lda, ldb;
-    enum pk_act act;
-    const struct pk_view *bias, *residual;
-    bool residual_in_place; /* the residual lies where the output goes */
-    real *out;
-    char *own_scratch; /* of each thread */
-    real *temp;        /* of each thread: a block whose residual waits in the output */
-    real *copy_x, *copy_y;
-    atomic_bool failed; /* the library refused a block */
-};
 
 static bool strides_fit(int64_t rows, int64_t cols, int64_t rs, int64_t cs)
 {
@@ -52,7 +22,7 @@ static bool strides_fit(int64_t rows, int64_t cols, int64_t rs, int64_t cs)
     return (rs == 1 || rows == 1) && cs >= cpu_max(1, rows);
 }
 
-static void plan_shape(struct plan *p, struct pk_backend *b, const struct pk_call *c)
+static void plan_shape(struct cpu_matmul *p, struct pk_backend *b, const struct pk_call *c)
 {
     const struct pk_view *x = &c->in[0], *y = &c->in[1], *o = &c->out[0];
     int r = o->shape.rank, next = 2;
@@ -67,10 +37,13 @@ static void plan_shape(struct plan *p, struct pk_backend *b, const struct pk_cal
     p->batch = 1;
     for (int i = 0; i < p->lead; i++)
         p->batch *= o->shape.dim[i];
-    p->x = (struct matrix){x->data, x->stride[r - 2], x->stride[r - 1], false};
-    p->y = (struct matrix){y->data, y->stride[r - 2], y->stride[r - 1], false};
+    p->x = (struct cpu_matrix){x->data, x->stride[r - 2], x->stride[r - 1], false};
+    p->y = (struct cpu_matrix){y->data, y->stride[r - 2], y->stride[r - 1], false};
     p->x.copied = !strides_fit(p->m, p->k, p->x.rs, p->x.cs);
     p->y.copied = !strides_fit(p->k, p->n, p->y.rs, p->y.cs);
+    p->ta = !(p->x.copied || p->x.cs == 1 || p->k == 1);
+    p->tb = !(p->y.copied || p->y.cs == 1 || p->n == 1);
+    p->few = p->m <= CPU_FEW_ROWS && !p->ta;
     p->act = c->attr->matmul.act;
     if (c->attr->matmul.has_bias)
         p->bias = &c->in[next++];
@@ -79,7 +52,7 @@ static void plan_shape(struct plan *p, struct pk_backend *b, const struct pk_cal
     p->out = o->data;
     p->residual_in_place = p->residual && p->residual->data == o->data;
     p->splits = 1;
-    if (p->k >= SPLIT_K && p->batch == 1 && p->m > GEMV_ROWS && p->m * p->n <= SPLIT_OUTPUT) {
+    if (p->k >= SPLIT_K && p->batch == 1 && !p->few && p->m * p->n <= SPLIT_OUTPUT) {
         p->splits = cpu_min(SPLIT_MOST, p->k / (SPLIT_K / 2));
         p->split_k = cpu_round_up(cpu_div_up(p->k, p->splits), 4);
         p->splits = cpu_div_up(p->k, p->split_k);
@@ -109,7 +82,7 @@ static void plan_shape(struct plan *p, struct pk_backend *b, const struct pk_cal
     p->blocks_n = cpu_div_up(p->n, p->bn);
 }
 
-static bool needs_own(const struct plan *p)
+static bool needs_own(const struct cpu_matmul *p)
 {
 #if CPU_F64
     return !p->b || !p->b->gemm->dgemm;
@@ -118,12 +91,16 @@ static bool needs_own(const struct plan *p)
 #endif
 }
 
-static void plan_scratch(struct plan *p, struct cpu_scratch *s, int threads)
+static void plan_scratch(struct cpu_matmul *p, struct cpu_scratch *s, int threads)
 {
     if (p->x.copied)
         p->copy_x = cpu_take(s, (size_t)(p->batch * p->m * p->k) * sizeof(real));
     if (p->y.copied)
         p->copy_y = cpu_take(s, (size_t)(p->batch * p->k * p->n) * sizeof(real));
+    if (p->few) {
+        PK_FN(matmul_few_scratch)(p, s);
+        return;
+    }
     if (needs_own(p))
         p->own_scratch = cpu_take(s, ((PK_FN(own_gemm_scratch)() + 63) & ~(size_t)63) * (size_t)threads);
     if (p->splits > 1)
@@ -135,7 +112,7 @@ static void plan_scratch(struct plan *p, struct cpu_scratch *s, int threads)
 size_t PK_FN(matmul_workspace)(const struct pk_backend *b, const struct pk_call *c)
 {
     struct cpu_scratch s = {0};
-    struct plan p;
+    struct cpu_matmul p;
 
     plan_shape(&p, (struct pk_backend *)b, c);
     plan_scratch(&p, &s, cpu_threads_of(b));
@@ -203,10 +180,8 @@ static void finish(enum pk_act act, int64_t n, const real *t, const real *bias, 
     }
 }
 
-/* Columns j .. j+n-1 of row i of matrix number `batch`: finished from t into the output. Strided bias and
- * residual go through small buffers. */
-static void finish_block_row(const struct plan *p, int64_t batch, int64_t i, int64_t j, int64_t n,
-                             const real *t)
+void PK_FN(matmul_finish)(const struct cpu_matmul *p, int64_t batch, int64_t i, int64_t j, int64_t n,
+                          const real *t)
 {
     real *o = p->out + (batch * p->m + i) * p->n + j;
     real bias_part[256], residual_part[256];
@@ -240,8 +215,8 @@ static void finish_block_row(const struct plan *p, int64_t batch, int64_t i, int
     }
 }
 
-static const real *batch_of(const struct plan *p, const struct pk_view *v, const struct matrix *x,
-                            int64_t size, int64_t batch)
+const real *PK_FN(matmul_operand)(const struct cpu_matmul *p, const struct pk_view *v,
+                                  const struct cpu_matrix *x, int64_t size, int64_t batch)
 {
     if (x->copied)
         return x->data + batch * size;
@@ -250,15 +225,15 @@ static const real *batch_of(const struct plan *p, const struct pk_view *v, const
 
 static void block_task(void *arg, int64_t task, int thread)
 {
-    struct plan *p = arg;
+    struct cpu_matmul *p = arg;
     int64_t jb = task % p->blocks_n, ib = task / p->blocks_n % p->blocks_m;
     int64_t rest = task / p->blocks_n / p->blocks_m, split = rest % p->splits, batch = rest / p->splits;
     int64_t k0 = split * p->split_k, k = p->splits > 1 ? cpu_min(p->split_k, p->k - k0) : p->k;
     int64_t i = ib * p->bm, j = jb * p->bn, m = cpu_min(p->bm, p->m - i), n = cpu_min(p->bn, p->n - j);
-    const real *x = batch_of(p, &p->c->in[0], &p->x, p->m * p->k, batch) + i * (p->ta ? 1 : p->lda) +
-                    k0 * (p->ta ? p->lda : 1);
-    const real *y = batch_of(p, &p->c->in[1], &p->y, p->k * p->n, batch) + j * (p->tb ? p->ldb : 1) +
-                    k0 * (p->tb ? 1 : p->ldb);
+    const real *x = PK_FN(matmul_operand)(p, &p->c->in[0], &p->x, p->m * p->k, batch) +
+                    i * (p->ta ? 1 : p->lda) + k0 * (p->ta ? p->lda : 1);
+    const real *y = PK_FN(matmul_operand)(p, &p->c->in[1], &p->y, p->k * p->n, batch) +
+                    j * (p->tb ? p->ldb : 1) + k0 * (p->tb ? 1 : p->ldb);
     real *o = p->out + (batch * p->m + i) * p->n + j, *to = o;
     int64_t ldc = p->n;
     bool add = p->residual_in_place && p->act == PK_ACT_NONE, done = false;
@@ -297,13 +272,13 @@ static void block_task(void *arg, int64_t task, int thread)
     if (p->splits > 1 || (!p->bias && p->act == PK_ACT_NONE && (!p->residual || add)))
         return;
     for (int64_t r = 0; r < m; r++)
-        finish_block_row(p, batch, i + r, j, n, to + r * ldc);
+        PK_FN(matmul_finish)(p, batch, i + r, j, n, to + r * ldc);
 }
 
 /* Rows of the output from the parts of the sum, in order. */
 static void combine_task(void *arg, int64_t task, int thread)
 {
-    const struct plan *p = arg;
+    const struct cpu_matmul *p = arg;
     const int64_t part = p->m * p->n;
     const bool add = p->residual_in_place && p->act == PK_ACT_NONE;
 
@@ -326,76 +301,14 @@ static void combine_task(void *arg, int64_t task, int thread)
                 sum[c] += from[s * part + c];
             sum[c] += add ? o[c] : 0;
         }
-        finish_block_row(p, 0, task, j, n, sum);
-    }
-}
-
-/* ---- few rows ---- */
-
-/* b stored (N, K), a's rows dense. */
-static void dots_task(void *arg, int64_t task, int thread)
-{
-    const struct plan *p = arg;
-    int64_t tasks = cpu_div_up(p->n, GEMV_DOTS), batch = task / tasks, j0 = task % tasks * GEMV_DOTS;
-    int64_t n = cpu_min(GEMV_DOTS, p->n - j0);
-    const real *x = batch_of(p, &p->c->in[0], &p->x, p->m * p->k, batch);
-    const real *y = batch_of(p, &p->c->in[1], &p->y, p->k * p->n, batch);
-    real t[GEMV_ROWS][GEMV_DOTS];
-
-    (void)thread;
-    for (int64_t j = 0; j < n; j++)
-        for (int64_t i = 0; i < p->m; i++)
-            t[i][j] = vdot(p->k, x + i * p->lda, y + (j0 + j) * p->ldb);
-    for (int64_t i = 0; i < p->m; i++) {
-        if (p->residual_in_place && p->act == PK_ACT_NONE)
-            for (int64_t j = 0; j < n; j++)
-                t[i][j] += p->out[(batch * p->m + i) * p->n + j0 + j];
-        finish_block_row(p, batch, i, j0, n, t[i]);
-    }
-}
-
-/* b stored (K, N): four rows of b at a time are added to a strip of columns. */
-static void strip_task(void *arg, int64_t task, int thread)
-{
-    const struct plan *p = arg;
-    int64_t tasks = cpu_div_up(p->n, GEMV_COLS), batch = task / tasks, j0 = task % tasks * GEMV_COLS;
-    int64_t n = cpu_min(GEMV_COLS, p->n - j0);
-    const real *x = batch_of(p, &p->c->in[0], &p->x, p->m * p->k, batch);
-    const real *y = batch_of(p, &p->c->in[1], &p->y, p->k * p->n, batch) + j0;
-    real t[GEMV_ROWS][GEMV_COLS];
-
-    (void)thread;
-    memset(t, 0, sizeof t);
-    for (int64_t k = 0; k < p->k; k += 4) {
-        int64_t kn = cpu_min(4, p->k - k);
-
-        for (int64_t i = 0; i < p->m; i++) {
-            const real *a = x + i * p->lda + k, *b = y + k * p->ldb;
-            vec a0 = vset(a[0]), a1 = vset(kn > 1 ? a[1] : 0), a2 = vset(kn > 2 ? a[2] : 0);
-            vec a3 = vset(kn > 3 ? a[3] : 0);
-            const real *b1 = kn > 1 ? b + p->ldb : b, *b2 = kn > 2 ? b + 2 * p->ldb : b;
-            const real *b3 = kn > 3 ? b + 3 * p->ldb : b;
-            int64_t j = 0;
-
-            for (; j + W <= n; j += W)
-                vst(t[i] + j, vld(t[i] + j) + (a0 * vld(b + j) + a1 * vld(b1 + j)) +
-                                  (a2 * vld(b2 + j) + a3 * vld(b3 + j)));
-            for (; j < n; j++)
-                t[i][j] += (a0[0] * b[j] + a1[0] * b1[j]) + (a2[0] * b2[j] + a3[0] * b3[j]);
-        }
-    }
-    for (int64_t i = 0; i < p->m; i++) {
-        if (p->residual_in_place && p->act == PK_ACT_NONE)
-            for (int64_t j = 0; j < n; j++)
-                t[i][j] += p->out[(batch * p->m + i) * p->n + j0 + j];
-        finish_block_row(p, batch, i, j0, n, t[i]);
+        PK_FN(matmul_finish)(p, 0, task, j, n, sum);
     }
 }
 
 enum pd_err PK_FN(matmul)(struct pk_backend *b, const struct pk_call *c, struct pd_why *why)
 {
     struct cpu_scratch s = {c->workspace, 0};
-    struct plan p;
+    struct cpu_matmul p;
 
     plan_shape(&p, b, c);
     plan_scratch(&p, &s, cpu_pool_threads(b->pool));
@@ -408,7 +321,7 @@ enum pd_err PK_FN(matmul)(struct pk_backend *b, const struct pk_call *c, struct 
         for (int i = 0; i < p.lead; i++)
             v.shape.dim[i] = c->out[0].shape.dim[i];
         cpu_copy_view(b, &v, p.copy_x);
-        p.x = (struct matrix){p.copy_x, p.k, 1, true};
+        p.x = (struct cpu_matrix){p.copy_x, p.k, 1, true};
     }
     if (p.y.copied) {
         struct pk_view v = c->in[1];
@@ -416,17 +329,12 @@ enum pd_err PK_FN(matmul)(struct pk_backend *b, const struct pk_call *c, struct 
         for (int i = 0; i < p.lead; i++)
             v.shape.dim[i] = c->out[0].shape.dim[i];
         cpu_copy_view(b, &v, p.copy_y);
-        p.y = (struct matrix){p.copy_y, p.n, 1, true};
+        p.y = (struct cpu_matrix){p.copy_y, p.n, 1, true};
     }
-    p.ta = !(p.x.cs == 1 || p.k == 1);
-    p.tb = !(p.y.cs == 1 || p.n == 1);
     p.lda = p.ta ? cpu_max(p.x.cs, p.m) : cpu_max(p.x.rs, p.k);
     p.ldb = p.tb ? cpu_max(p.y.cs, p.k) : cpu_max(p.y.rs, p.n);
-    if (p.m <= GEMV_ROWS && !p.ta) {
-        if (p.tb)
-            cpu_pool_run(b->pool, p.batch * cpu_div_up(p.n, GEMV_DOTS), dots_task, &p);
-        else
-            cpu_pool_run(b->pool, p.batch * cpu_div_up(p.n, GEMV_COLS), strip_task, &p);
+    if (p.few) {
+        PK_FN(matmul_few)(&p);
         return PD_OK;
     }
     cpu_pool_run(b->pool, p.batch * p.splits * p.blocks_m * p.blocks_n, block_task, &p);

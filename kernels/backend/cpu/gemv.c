@@ -1,0 +1,233 @@
+/* Products of at most CPU_FEW_ROWS rows: each element of b is read from memory once, in order, with the next
+ * lines asked for ahead.
+ *
+ * b stored (N, K), as tied embeddings are: a task takes a few of its rows and computes dots. b stored (K, N):
+ * a task takes a range of K and of columns and adds rows of b into its own partial sums; whoever finishes a
+ * range of columns last adds its parts, in order. How K is cut depends on b's shape alone. */
+#include "kernels/backend/cpu/matmul.h"
+
+#define FEW_DOTS 32    /* rows of b in one task of dots */
+#define FEW_COLS 1024  /* most columns of one task of sums: 4 KiB of a row, and the sums stay in the cache */
+#define FEW_TASKS 16   /* enough to share out evenly */
+#define FEW_SPLIT 32   /* least rows of b in a task of sums */
+#define FEW_AHEAD 1024 /* bytes that dots ask for ahead */
+#define LINE 64
+
+struct cpu_few_column {
+    atomic_int left; /* tasks of this range of columns that have not finished */
+    char pad[LINE - sizeof(atomic_int)];
+};
+
+static bool sums(const struct cpu_matmul *p)
+{
+    return !p->tb && p->batch == 1;
+}
+
+void PK_FN(matmul_few_scratch)(struct cpu_matmul *p, struct cpu_scratch *s)
+{
+    if (!sums(p))
+        return;
+    p->few_cols = cpu_max(1, cpu_div_up(p->n, FEW_COLS));
+    p->few_bn = cpu_round_up(cpu_div_up(p->n, p->few_cols), W);
+    p->few_cols = cpu_max(1, cpu_div_up(p->n, p->few_bn));
+    p->splits = cpu_max(1, cpu_min(cpu_div_up(FEW_TASKS, p->few_cols), p->k / FEW_SPLIT));
+    p->split_k = cpu_max(1, cpu_div_up(p->k, p->splits));
+    p->splits = cpu_max(1, cpu_div_up(p->k, p->split_k));
+    p->column = cpu_take(s, (size_t)p->few_cols * sizeof *p->column);
+    p->partial = cpu_take(s, (size_t)(p->splits * p->m * p->few_cols * p->few_bn) * sizeof(real));
+}
+
+/* ---- dots ---- */
+
+/* Four rows of x against one of b, each summed as vdot does. */
+INLINE void dot4(int64_t n, const real *const x[4], const real *b, real *ret, int64_t step)
+{
+    vec s[4][4];
+    int64_t k = 0;
+
+    for (int i = 0; i < 4; i++)
+        for (int u = 0; u < 4; u++)
+            s[i][u] = vzero();
+    for (; k + 4 * W <= n; k += 4 * W) {
+        for (int u = 0; u < 4; u++) {
+            vec v = vld(b + k + u * W);
+
+            __builtin_prefetch((const char *)(b + k + u * W) + FEW_AHEAD);
+            for (int i = 0; i < 4; i++)
+                s[i][u] += vld(x[i] + k + u * W) * v;
+        }
+    }
+    for (; k + W <= n; k += W)
+        for (int i = 0; i < 4; i++)
+            s[i][0] += vld(x[i] + k) * vld(b + k);
+    if (k < n)
+        for (int i = 0; i < 4; i++)
+            s[i][1] += vldn(x[i] + k, n - k) * vldn(b + k, n - k);
+    for (int i = 0; i < 4; i++)
+        ret[i * step] = vsum((s[i][0] + s[i][1]) + (s[i][2] + s[i][3]));
+}
+
+INLINE real dot1(int64_t n, const real *x, const real *b)
+{
+    vec s[4] = {vzero(), vzero(), vzero(), vzero()};
+    int64_t k = 0;
+
+    for (; k + 4 * W <= n; k += 4 * W) {
+        for (int u = 0; u < 4; u++) {
+            __builtin_prefetch((const char *)(b + k + u * W) + FEW_AHEAD);
+            s[u] += vld(x + k + u * W) * vld(b + k + u * W);
+        }
+    }
+    for (; k + W <= n; k += W)
+        s[0] += vld(x + k) * vld(b + k);
+    if (k < n)
+        s[1] += vldn(x + k, n - k) * vldn(b + k, n - k);
+    return vsum((s[0] + s[1]) + (s[2] + s[3]));
+}
+
+static void finish(const struct cpu_matmul *p, int64_t batch, int64_t i, int64_t j, int64_t n, real *t)
+{
+    if (p->residual_in_place && p->act == PK_ACT_NONE) {
+        const real *o = p->out + (batch * p->m + i) * p->n + j;
+
+        for (int64_t c = 0; c < n; c++)
+            t[c] += o[c];
+    }
+    PK_FN(matmul_finish)(p, batch, i, j, n, t);
+}
+
+static void dots_task(void *arg, int64_t task, int thread)
+{
+    const struct cpu_matmul *p = arg;
+    int64_t tasks = cpu_div_up(p->n, FEW_DOTS), batch = task / tasks, j0 = task % tasks * FEW_DOTS;
+    int64_t n = cpu_min(FEW_DOTS, p->n - j0);
+    const real *x = PK_FN(matmul_operand)(p, &p->c->in[0], &p->x, p->m * p->k, batch);
+    const real *y = PK_FN(matmul_operand)(p, &p->c->in[1], &p->y, p->k * p->n, batch);
+    real t[CPU_FEW_ROWS][FEW_DOTS];
+
+    (void)thread;
+    for (int64_t j = 0; j < n; j++) {
+        const real *row = y + (j0 + j) * p->ldb;
+        int64_t i = 0;
+
+        for (; i + 4 <= p->m; i += 4) {
+            const real *const rows[4] = {x + i * p->lda, x + (i + 1) * p->lda, x + (i + 2) * p->lda,
+                                         x + (i + 3) * p->lda};
+
+            dot4(p->k, rows, row, &t[i][j], FEW_DOTS);
+        }
+        for (; i < p->m; i++)
+            t[i][j] = dot1(p->k, x + i * p->lda, row);
+    }
+    for (int64_t i = 0; i < p->m; i++)
+        finish(p, batch, i, j0, n, t[i]);
+}
+
+/* ---- sums ---- */
+
+/* t[j] += sum over r of a[r] b[r][j], one product after the other, n a multiple of W or the last columns.
+ * `ahead`: elements from a line to the one that will be wanted next. */
+INLINE void add_rows(int rows, int64_t n, const real *a, const real *b, int64_t ldb, int64_t ahead, real *t)
+{
+    vec x[8];
+    int64_t j = 0;
+
+    for (int r = 0; r < rows; r++)
+        x[r] = vset(a[r]);
+    for (; j + W <= n; j += W) {
+        vec s = vld(t + j);
+
+        for (int r = 0; r < rows; r++) {
+            if (ahead)
+                __builtin_prefetch(b + r * ldb + j + ahead);
+            s += x[r] * vld(b + r * ldb + j);
+        }
+        vst(t + j, s);
+    }
+    if (j < n) {
+        vec s = vldn(t + j, n - j);
+
+        for (int r = 0; r < rows; r++)
+            s += x[r] * vldn(b + r * ldb + j, n - j);
+        vstn(t + j, s, n - j);
+    }
+}
+
+/* Rows k0 .. k1-1 of b, columns of it from b on. */
+static void add_range(const struct cpu_matmul *p, int64_t k0, int64_t k1, int64_t n, const real *x,
+                      const real *b, real *t, int64_t ldt)
+{
+    int64_t k = k0;
+
+    for (int64_t i = 0; i < p->m; i++)
+        memset(t + i * ldt, 0, (size_t)n * sizeof *t);
+    for (; k + 8 <= k1; k += 8) {
+        add_rows(8, n, x + k, b + k * p->ldb, p->ldb, 8 * p->ldb, t);
+        for (int64_t i = 1; i < p->m; i++)
+            add_rows(8, n, x + i * p->lda + k, b + k * p->ldb, p->ldb, 0, t + i * ldt);
+    }
+    for (; k < k1; k++)
+        for (int64_t i = 0; i < p->m; i++)
+            add_rows(1, n, x + i * p->lda + k, b + k * p->ldb, p->ldb, 0, t + i * ldt);
+}
+
+static void sums_task(void *arg, int64_t task, int thread)
+{
+    struct cpu_matmul *p = arg;
+    int64_t column = task / p->splits, split = task % p->splits, j0 = column * p->few_bn;
+    int64_t n = cpu_min(p->few_bn, p->n - j0), part = p->m * p->few_bn;
+    real *t = p->partial + column * p->splits * part;
+    int64_t k0 = cpu_min(p->k, split * p->split_k), k1 = cpu_min(p->k, k0 + p->split_k);
+    const real *x = PK_FN(matmul_operand)(p, &p->c->in[0], &p->x, p->m * p->k, 0);
+    const real *y = PK_FN(matmul_operand)(p, &p->c->in[1], &p->y, p->k * p->n, 0);
+
+    (void)thread;
+    add_range(p, k0, k1, n, x, y + j0, t + split * part, p->few_bn);
+    if (atomic_fetch_sub_explicit(&p->column[column].left, 1, memory_order_acq_rel) > 1)
+        return;
+    for (int64_t i = 0; i < p->m; i++) {
+        real *row = t + i * p->few_bn;
+
+        for (int64_t s = 1; s < p->splits; s++) {
+            const real *from = row + s * part;
+            int64_t j = 0;
+
+            for (; j + W <= n; j += W)
+                vst(row + j, vld(row + j) + vld(from + j));
+            for (; j < n; j++)
+                row[j] += from[j];
+        }
+        finish(p, 0, i, j0, n, row);
+    }
+}
+
+/* b stored (K, N), many small products: one a task. */
+static void small_task(void *arg, int64_t batch, int thread)
+{
+    const struct cpu_matmul *p = arg;
+    const real *x = PK_FN(matmul_operand)(p, &p->c->in[0], &p->x, p->m * p->k, batch);
+    const real *y = PK_FN(matmul_operand)(p, &p->c->in[1], &p->y, p->k * p->n, batch);
+    real t[CPU_FEW_ROWS * 256];
+
+    (void)thread;
+    for (int64_t j = 0; j < p->n; j += 256) {
+        int64_t n = cpu_min(256, p->n - j);
+
+        add_range(p, 0, p->k, n, x, y + j, t, 256);
+        for (int64_t i = 0; i < p->m; i++)
+            finish(p, batch, i, j, n, t + i * 256);
+    }
+}
+
+void PK_FN(matmul_few)(struct cpu_matmul *p)
+{
+    if (sums(p)) {
+        for (int64_t i = 0; i < p->few_cols; i++)
+            atomic_init(&p->column[i].left, (int)p->splits);
+        cpu_pool_run(p->b->pool, p->few_cols * p->splits, sums_task, p);
+    } else if (p->tb) {
+        cpu_pool_run(p->b->pool, p->batch * cpu_div_up(p->n, FEW_DOTS), dots_task, p);
+    } else {
+        cpu_pool_run(p->b->pool, p->batch, small_task, p);
+    }
+}

@@ -1,0 +1,52 @@
+/* kernels/backend/cpu/matmul.h: private to matmul.c and gemv.c: one product, planned. */
+#pragma once
+
+#include <stdatomic.h>
+
+#include "kernels/backend/cpu/ops.h"
+
+/* Rows up to which b is read once, at the rate of memory, instead of being packed by the GEMM library. Every
+ * row is computed by the same sums whatever the number of rows, so a sequence decoded beside others gets the
+ * same bits as alone. */
+#define CPU_FEW_ROWS 16
+
+struct cpu_matrix {
+    const real *data;
+    int64_t rs, cs; /* strides of rows and columns */
+    bool copied;
+};
+
+struct cpu_matmul {
+    struct pk_backend *b;
+    const struct pk_call *c;
+    int64_t m, n, k, bm, bn, blocks_m, blocks_n, batch;
+    int64_t splits, split_k; /* long sums are cut: each part reads its rows once */
+    real *partial;           /* (splits, m, n) when there is more than one */
+    int lead;                /* leading axes */
+    struct cpu_matrix x, y;
+    bool ta, tb, few; /* transposed; CPU_FEW_ROWS or less */
+    int64_t lda, ldb;
+    enum pk_act act;
+    const struct pk_view *bias, *residual;
+    bool residual_in_place; /* the residual lies where the output goes */
+    real *out;
+    char *own_scratch;        /* of each thread */
+    int64_t few_bn, few_cols; /* columns of one task; tasks side by side */
+    struct cpu_few_column *column;
+    real *temp; /* of each thread: a block whose residual waits in the output */
+    real *copy_x, *copy_y;
+    atomic_bool failed; /* the library refused a block */
+};
+
+/* Operand number `batch`; `size`: elements of one when the operand was copied. */
+const real *PK_FN(matmul_operand)(const struct cpu_matmul *p, const struct pk_view *v,
+                                  const struct cpu_matrix *x, int64_t size, int64_t batch);
+
+/* Columns j .. j+n-1 of row i of matrix number `batch`: finished from t into the output. Strided bias and
+ * residual go through small buffers. */
+void PK_FN(matmul_finish)(const struct cpu_matmul *p, int64_t batch, int64_t i, int64_t j, int64_t n,
+                          const real *t);
+
+/* The whole product when p->few, and its scratch. */
+void PK_FN(matmul_few_scratch)(struct cpu_matmul *p, struct cpu_scratch *s);
+void PK_FN(matmul_few)(struct cpu_matmul *p);

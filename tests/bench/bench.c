@@ -1,0 +1,96 @@
+#include "tests/bench/bench.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/base/log.h"
+
+double bench_seconds(clockid_t clock)
+{
+    struct timespec t;
+
+    clock_gettime(clock, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static int ascending(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+
+    return x < y ? -1 : x > y;
+}
+
+void bench_check(enum pd_err err, const struct pd_why *why)
+{
+    if (err != PD_OK) {
+        fprintf(stderr, "%s\n", why->text);
+        exit(1);
+    }
+}
+
+void bench_log(void *user, int level, const char *text)
+{
+    (void)user;
+    pd_log((enum pd_log_level)level, "cpu", "%s", text);
+}
+
+void bench_sort(double *times, size_t count)
+{
+    qsort(times, count, sizeof *times, ascending);
+}
+
+/* "blocks.3.attn/matmul#17" counts as "matmul" with the shape of its output. */
+static void traced(void *user, const char *node, const struct pk_view *out, int n)
+{
+    struct bench_profile *p = user;
+    double now = bench_seconds(CLOCK_PROCESS_CPUTIME_ID); /* robust on a shared machine */
+    const char *slash = strrchr(node, '/'), *op = slash ? slash + 1 : node;
+    char name[160], shape[96] = "";
+    int i = 0;
+
+    if (n > 0)
+        pk_shape_text(&out[0].shape, shape, sizeof shape);
+    snprintf(name, sizeof name, "%.*s %s", (int)strcspn(op, "#"), op, shape);
+    while (i < p->rows && strcmp(p->row[i].name, name) != 0)
+        i++;
+    if (i == p->rows && p->rows < BENCH_PROFILE_ROWS)
+        memcpy(p->row[p->rows++].name, name, sizeof name);
+    if (i < BENCH_PROFILE_ROWS) {
+        p->row[i].time += now - p->last;
+        p->row[i].count++;
+    }
+    p->last = bench_seconds(CLOCK_PROCESS_CPUTIME_ID);
+}
+
+void bench_profile_start(struct bench_profile *p, struct pk_exec *exec)
+{
+    bench_profile_mark(p);
+    pk_exec_trace(exec, traced, p);
+}
+
+void bench_profile_mark(struct bench_profile *p)
+{
+    p->last = bench_seconds(CLOCK_PROCESS_CPUTIME_ID);
+}
+
+void bench_profile_print(struct bench_profile *p, int runs)
+{
+    double total = 0;
+
+    for (int i = 0; i < p->rows; i++)
+        total += p->row[i].time;
+    for (;;) {
+        int best = -1;
+
+        for (int i = 0; i < p->rows; i++)
+            if (p->row[i].time > 0 && (best < 0 || p->row[i].time > p->row[best].time))
+                best = i;
+        if (best < 0 || p->row[best].time < 0.003 * total)
+            break;
+        printf("%8.2f ms %5.1f %% %5d x  %s\n", 1e3 * p->row[best].time / runs,
+               100 * p->row[best].time / total, p->row[best].count / runs, p->row[best].name);
+        p->row[best].time = 0;
+    }
+    printf("%8.2f ms in all\n", 1e3 * total / runs);
+}

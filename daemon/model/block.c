@@ -145,12 +145,45 @@ static const char *name_of(struct named *to, const char *timm, const char *hf)
     return to->text;
 }
 
+/* Places of noise; each draws from a stream of its own. The numbers are kept for good: a run goes on from its
+ * checkpoint with the same draws. */
+enum { AT_WEIGHTS, AT_PROJECTION, AT_PATH1, AT_HIDDEN, AT_OUTPUT, AT_PATH2, PLACES = 8 };
+#define EMBEDDING 0u
+
+static uint32_t stream(int layer, int place)
+{
+    return 1 + (uint32_t)layer * PLACES + (uint32_t)place;
+}
+
+bool model_has_noise(const struct model_spec *s)
+{
+    return s->dropout > 0 || s->drop_path > 0;
+}
+
+static struct pk_val drop(struct net *n, struct pk_val x, int layer, int place)
+{
+    return pk_dropout(n->g, x, n->rng, n->m->spec.dropout, stream(layer, place));
+}
+
+static struct pk_val drop_path(struct net *n, struct pk_val x, int layer, int place)
+{
+    const struct model_spec *s = &n->m->spec;
+    double share = s->drop_path_same ? 1 : s->depth > 1 ? (double)layer / (s->depth - 1) : 0;
+
+    return pk_drop_path(n->g, x, n->rng, s->drop_path * share, stream(layer, place));
+}
+
+struct pk_val net_embedding_dropout(struct net *n, struct pk_val x)
+{
+    return pk_dropout(n->g, x, n->rng, n->m->spec.dropout, EMBEDDING);
+}
+
 static struct pk_val self_attention(struct net *n, struct pk_val x, int layer)
 {
     struct named a = {n, layer, ""}, b = a;
 
     x = attention(n, x, layer, name_of(&a, "attn.qkv", "attn.c_attn"), name_of(&b, "attn", "attn"));
-    return net_linear(n, x, name_of(&a, "attn.proj", "attn.c_proj"));
+    return drop(n, net_linear(n, x, name_of(&a, "attn.proj", "attn.c_proj")), layer, AT_PROJECTION);
 }
 
 static struct pk_val feed_forward(struct net *n, struct pk_val x, int layer)
@@ -160,7 +193,9 @@ static struct pk_val feed_forward(struct net *n, struct pk_val x, int layer)
 
     x = net_linear(n, x, name_of(&a, "mlp.fc1", "mlp.c_fc"));
     x = s->mlp_relu ? pk_relu(n->g, x) : pk_gelu(n->g, x, s->gelu_tanh);
-    return net_linear(n, x, name_of(&a, "mlp.fc2", "mlp.c_proj"));
+    if (s->arch == MODEL_VIT) /* timm drops here as well, GPT-2 does not */
+        x = drop(n, x, layer, AT_HIDDEN);
+    return drop(n, net_linear(n, x, name_of(&a, "mlp.fc2", "mlp.c_proj")), layer, AT_OUTPUT);
 }
 
 struct pk_val net_block(struct net *n, struct pk_val x, int layer)
@@ -174,7 +209,7 @@ struct pk_val net_block(struct net *n, struct pk_val x, int layer)
     h = self_attention(n, h, layer);
     if (model_has_mid_norm(&n->m->spec))
         h = net_norm(n, h, name_of(&a, "mid1", "mid_1"));
-    x = pk_add(n->g, x, h);
+    x = pk_add(n->g, x, drop_path(n, h, layer, AT_PATH1));
     if (at == MODEL_POST)
         x = net_norm(n, x, name_of(&a, "norm1", "ln_1"));
     pk_graph_scope(n->g, name_of(&a, "mlp", "mlp"));
@@ -182,7 +217,7 @@ struct pk_val net_block(struct net *n, struct pk_val x, int layer)
     h = feed_forward(n, h, layer);
     if (model_has_mid_norm(&n->m->spec))
         h = net_norm(n, h, name_of(&a, "mid2", "mid_2"));
-    x = pk_add(n->g, x, h);
+    x = pk_add(n->g, x, drop_path(n, h, layer, AT_PATH2));
     return at == MODEL_POST ? net_norm(n, x, name_of(&a, "norm2", "ln_2")) : x;
 }
 

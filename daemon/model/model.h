@@ -63,6 +63,10 @@ struct model_spec {
     bool scale_decay;
     bool qk_norm;     /* RMSNorm on each head's queries and keys */
     bool qk_per_head; /* its gains are [heads, d], not [d] */
+    /* noise of training: rates in [0, 1) */
+    double dropout;      /* behind embeddings and projections */
+    double drop_path;    /* stochastic depth of the last block */
+    bool drop_path_same; /* of every block; else growing linearly from 0 in the first */
     /* start */
     enum model_init init;
     bool init_fused;       /* Xavier: the fan of W_qkv counts its 3D outputs */
@@ -146,10 +150,10 @@ struct model_train_options {
 };
 
 /* Inputs: "input" (images f32 (B,C,H,W) or tokens I32 (B,T)), "target" I32 (B) or (B*T), "hyper" (4) as in
- * op.h. States: "m/<param>", for AdamW also "v/<param>". Outputs: "loss" (1) mean over counted targets,
- * "count", "correct", "grad_norm", "applied" (1: step taken; 0: loss or gradient not finite, nothing
- * changed). Outputs are f32, or f64 if the spec says so. grads = true: no optimiser, outputs "grad/<param>"
- * and "logits" instead. */
+ * op.h; with noise "rng" I32 (3), see pk_dropout. States: "m/<param>", for AdamW also "v/<param>". Outputs:
+ * "loss" (1) mean over counted targets, "count", "correct", "grad_norm", "applied" (1: step taken; 0: loss or
+ * gradient not finite, nothing changed). Outputs are f32, or f64 if the spec says so. grads = true: no
+ * optimiser, outputs "grad/<param>" and "logits" instead. */
 PD_NODISCARD enum pd_err model_graph_train(const struct model *m, const struct model_train_options *o,
                                            bool grads, struct pk_graph **ret, struct pd_why *why);
 /* Block 0 with the InputNorm before it, alone: "h" (B, N, D, a parameter), "gy" -> "y", "dh", "grad/<param>".

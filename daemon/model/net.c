@@ -29,7 +29,7 @@ static struct pk_val vit(struct net *n, struct pk_val images)
     }
     if (s->pos && !s->pos_after)
         x = pk_add(n->g, x, net_param(n, "pos_embed"));
-    x = net_input_norm(n, x);
+    x = net_input_norm(n, net_embedding_dropout(n, x));
     if (s->pos && s->pos_after)
         x = pk_add(n->g, x, net_param(n, "pos_embed"));
     for (int i = 0; i < s->depth; i++)
@@ -59,7 +59,7 @@ static struct pk_val gpt(struct net *n, struct pk_val tokens, struct pk_val posi
     }
     if (where.id && !s->pos_after)
         x = pk_add(n->g, x, where);
-    x = net_input_norm(n, x);
+    x = net_input_norm(n, net_embedding_dropout(n, x));
     if (where.id && s->pos_after)
         x = pk_add(n->g, x, where);
     for (int i = 0; i < s->depth; i++)
@@ -172,6 +172,8 @@ enum pd_err model_graph_train(const struct model *m, const struct model_train_op
         pk_graph_free(n.g);
         return pd_fail(why, PD_ERR_NOMEM, "no memory for a graph");
     }
+    if (model_has_noise(&m->spec))
+        n.rng = pk_input(n.g, "rng", PK_I32, PK_SHAPE(3));
     logits = logits_of(&n);
     loss = loss_of(&n, logits, o->label_smoothing);
     mean = pk_div(n.g, loss.loss_sum, loss.count);

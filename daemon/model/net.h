@@ -31,6 +31,7 @@ struct net {
     bool causal;
     int64_t batch, tokens;            /* B; N of attention's queries */
     struct pk_attention_stats *stats; /* per layer if asked for */
+    struct pk_val rng;                /* PK_NONE: no noise */
     /* decoding */
     bool decode;
     int64_t cache;
@@ -45,6 +46,10 @@ struct pk_val net_linear(struct net *n, struct pk_val x, const char *name);
 struct pk_val net_block(struct net *n, struct pk_val x, int layer);
 /* InputNorm, or x itself where the placement has none. */
 struct pk_val net_input_norm(struct net *n, struct pk_val x);
+/* Dropout behind the embedding. */
+struct pk_val net_embedding_dropout(struct net *n, struct pk_val x);
+/* Whether training draws noise. */
+bool model_has_noise(const struct model_spec *s);
 
 /* ---- the optimiser part of a training graph ---- */
 

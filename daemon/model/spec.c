@@ -34,10 +34,6 @@ static enum pd_err check_supported(const struct spec_config *c, struct pd_why *w
         return refuse(why, "/attention/form", "linear");
     if (c->attention.dropout > 0)
         return refuse(why, "/attention/dropout", "dropout");
-    if (c->train.dropout > 0)
-        return refuse(why, "/train/dropout", "dropout");
-    if (c->train.drop_path > 0)
-        return refuse(why, "/train/drop_path", "stochastic depth");
     if (c->train.precision == SPEC_PRECISION_BF16 || c->train.precision == SPEC_PRECISION_FP16)
         return refuse(why, "/train/precision", "half precision on the CPU");
     return PD_OK;
@@ -121,6 +117,9 @@ enum pd_err model_spec_from_config(const struct spec_config *c, const struct dat
             s.logit_bias = -log(s.n_for_scale);
         break;
     }
+    s.dropout = c->train.dropout;
+    s.drop_path = c->train.drop_path;
+    s.drop_path_same = s.drop_path > 0 && c->train.drop_path_rule == SPEC_DROP_PATH_SAME;
     s.init = (enum model_init)c->train.init;
     s.init_fused = c->train.init_fan == SPEC_INIT_FAN_FUSED;
     s.init_logit_std = isnan(c->attention.init_logit_std) ? -1 : c->attention.init_logit_std;
@@ -152,6 +151,9 @@ enum pd_err model_spec_check(const struct model_spec *s, struct pd_why *why)
                        s->width);
     if (!(s->norm_eps > 0))
         return pd_fail(why, PD_ERR_INVALID, "/norm/eps must be positive");
+    if (!(s->dropout >= 0 && s->dropout < 1) || !(s->drop_path >= 0 && s->drop_path < 1))
+        return pd_fail(why, PD_ERR_INVALID, "/train/dropout, /train/drop_path: %g, %g are not in [0, 1)",
+                       s->dropout, s->drop_path);
     if (s->arch == MODEL_VIT) {
         if (s->channels < 1 || s->image_h < 1 || s->image_w < 1 || s->channels > 64 || s->image_h > 4096 ||
             s->image_w > 4096 || s->classes < 1 || s->classes > 1000000)
@@ -195,7 +197,8 @@ static const struct {
     F(scale_decay, BOOL),  F(init, INT),        F(init_fused, BOOL),   F(init_logit_std, NUM),
     F(dtype, INT),
     Y(mlp_relu, BOOL),     Y(norm_kind, INT),   Y(norm_eps_mode, INT), Y(placement, INT),
-    Y(pos_after, BOOL),    Y(qk_norm, BOOL),    Y(qk_per_head, BOOL),
+    Y(pos_after, BOOL),    Y(qk_norm, BOOL),    Y(qk_per_head, BOOL),  Y(dropout, NUM),
+    Y(drop_path, NUM),     Y(drop_path_same, BOOL),
 #undef F
 #undef Y
     /* clang-format on */

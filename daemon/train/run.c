@@ -44,6 +44,8 @@ static enum pd_err step(struct run *r, struct pd_why *why)
         hyper[1] = hyper[2] = 1;
     err = train_feed_hyper(r, hyper, why);
     if (err == PD_OK)
+        err = train_feed_rng(r, (uint64_t)r->config->train.seed, (uint32_t)r->state.step, why);
+    if (err == PD_OK)
         err = pk_exec_run(r->train.exec, why);
     if (err == PD_OK)
         err = train_number(r, &r->train, "loss", &loss, 1, why);

@@ -74,6 +74,8 @@ void train_flush(struct run *r);
 PD_NODISCARD enum pd_err train_stage_init(struct run *r, struct stage *s, struct pd_why *why);
 void train_stage_done(struct run *r, struct stage *s);
 PD_NODISCARD enum pd_err train_feed_hyper(struct run *r, const double hyper[4], struct pd_why *why);
+/* The generator of this step's noise; nothing where the network has none. */
+PD_NODISCARD enum pd_err train_feed_rng(struct run *r, uint64_t seed, uint32_t draw, struct pd_why *why);
 PD_NODISCARD enum pd_err train_feed_batch(struct run *r, struct stage *s, const struct data_batch *b,
                                           struct pd_why *why);
 /* Reads `count` numbers of an output as double. */

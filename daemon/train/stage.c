@@ -91,6 +91,13 @@ enum pd_err train_feed_hyper(struct run *r, const double hyper[4], struct pd_why
                           wide ? 4 * sizeof *hyper : sizeof narrow, why);
 }
 
+enum pd_err train_feed_rng(struct run *r, uint64_t seed, uint32_t draw, struct pd_why *why)
+{
+    const uint32_t rng[3] = {(uint32_t)seed, (uint32_t)(seed >> 32), draw};
+
+    return feed(r, &r->train, "rng", rng, why);
+}
+
 enum pd_err train_feed_batch(struct run *r, struct stage *s, const struct data_batch *b, struct pd_why *why)
 {
     enum pd_err err = feed(r, s, "input", r->setup.classifier ? (const void *)b->images : b->tokens, why);

@@ -239,8 +239,8 @@ static void test_gradients_of_every_placement(void **state)
 static void test_gradients_of_whole_networks(void **state)
 {
     (void)state;
-    for (int form = 0; form < 4; form++) {
-        struct model_spec s = base(form < 2 ? MODEL_VIT : MODEL_GPT);
+    for (int form = 0; form < 6; form++) {
+        struct model_spec s = base(form % 4 < 2 ? MODEL_VIT : MODEL_GPT);
         struct model_train_options o = {.batch = 2, .context = 5};
         struct pk_graph *g = NULL;
         struct model *m;
@@ -254,6 +254,11 @@ static void test_gradients_of_whole_networks(void **state)
         s.pos_after = form % 2;
         s.pool = form % 2 ? MODEL_POOL_CLS : MODEL_POOL_MEAN;
         s.final_norm = form % 2;
+        if (form > 3) { /* the same noise in every run of the graph */
+            s.dropout = 0.3;
+            s.drop_path = 0.4;
+            s.drop_path_same = true;
+        }
         m = make(&s);
         assert_int_equal(model_graph_train(m, &o, true, &g, &why), PD_OK);
         r = rig_of(g);
@@ -363,6 +368,41 @@ static void test_s1_is_the_ordinary_block_bit_for_bit(void **state)
     }
 }
 
+/* Rates grow from 0 in the first block to the one given in the last, or are the same in all. */
+static void test_stochastic_depth_grows_with_the_depth(void **state)
+{
+    (void)state;
+    for (int same = 0; same < 2; same++) {
+        struct model_spec s = base(MODEL_VIT);
+        struct model_train_options o = {.batch = 2};
+        struct pk_graph *g = NULL;
+        struct model *m;
+        struct rig *r;
+        struct pd_why why;
+
+        s.depth = 3;
+        s.drop_path = 0.999; /* as good as always */
+        s.drop_path_same = same;
+        m = make(&s);
+        assert_int_equal(model_graph_train(m, &o, true, &g, &why), PD_OK);
+        r = rig_of(g);
+        run(r);
+        for (int layer = 0; layer < 3; layer += 2) {
+            double grad[12];
+            char name[64];
+            bool zero = true;
+
+            snprintf(name, sizeof name, "grad/blocks.%d.mlp.fc1.bias", layer);
+            read_out(r, name, grad, 12);
+            for (int i = 0; i < 12; i++)
+                zero &= grad[i] == 0;
+            assert_int_equal(zero, same || layer == 2);
+        }
+        rig_free(r);
+        model_free(m);
+    }
+}
+
 static void count_norms(enum model_placement at, bool qk, size_t *ret_gains, bool *ret_input)
 {
     struct model_spec s = base(MODEL_GPT);
@@ -458,6 +498,7 @@ int main(void)
         cmocka_unit_test(test_gradients_of_every_placement),
         cmocka_unit_test(test_gradients_of_whole_networks),
         cmocka_unit_test(test_s1_is_the_ordinary_block_bit_for_bit),
+        cmocka_unit_test(test_stochastic_depth_grows_with_the_depth),
         cmocka_unit_test(test_norms_per_block_are_those_of_the_paper),
         cmocka_unit_test(test_mid_norm_cancels_a_common_scale),
     };

@@ -1,0 +1,234 @@
+#include "tests/train/rig.h"
+
+#include <dirent.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "daemon/data/philox.h"
+
+char folder[64], checkpoints[128];
+struct data_root root = {"box", folder};
+
+int setup(void **state)
+{
+    (void)state;
+    snprintf(folder, sizeof folder, "/tmp/polyd-train-XXXXXX");
+    if (!mkdtemp(folder))
+        return -1;
+    snprintf(checkpoints, sizeof checkpoints, "%s/run", folder);
+    return 0;
+}
+
+int teardown(void **state)
+{
+    char command[160];
+
+    (void)state;
+    snprintf(command, sizeof command, "rm -rf '%s'", folder);
+    return system(command);
+}
+
+static bool timing(const char *key)
+{
+    return !strcmp(key, "step_ms") || !strcmp(key, "samples_per_s") || !strcmp(key, "tokens_per_s") ||
+           !strcmp(key, "mem/arena");
+}
+
+static void on_metrics(void *user, const struct train_point *points, size_t count)
+{
+    struct book *b = user;
+
+    assert_true(count > 0 && count <= 1000);
+    b->points = realloc(b->points, (b->count + count) * sizeof *b->points);
+    for (size_t i = 0; i < count; i++) {
+        if (timing(points[i].key)) {
+            assert_true(points[i].value > 0);
+            continue;
+        }
+        snprintf(b->points[b->count].key, sizeof b->points[0].key, "%s", points[i].key);
+        b->points[b->count].step = points[i].step;
+        b->points[b->count++].value = points[i].value;
+    }
+}
+
+static void on_event(void *user, const char *kind, const char *text, const char *fields)
+{
+    struct book *b = user;
+    size_t n = strlen(b->events);
+
+    assert_non_null(text);
+    assert_non_null(fields);
+    snprintf(b->events + n, sizeof b->events - n, "%s;", kind);
+}
+
+static void on_progress(void *user, int64_t step, int64_t total)
+{
+    ((struct book *)user)->progress = step;
+    assert_true(step <= total);
+}
+
+static void on_checkpoint(void *user, const struct train_checkpoint_info *info)
+{
+    struct book *b = user;
+    struct stat s;
+
+    b->written++;
+    b->written_best += info->best;
+    snprintf(b->last_path, sizeof b->last_path, "%s", info->path);
+    assert_int_equal(stat(info->path, &s), 0);
+    assert_int_equal(s.st_size, info->bytes);
+}
+
+static enum train_stop on_stop(void *user)
+{
+    struct book *b = user;
+
+    b->asked++;
+    if (b->stop_after_calls && b->asked > b->stop_after_calls)
+        return b->how;
+    return TRAIN_STOP_NONE;
+}
+
+static bool on_checkpoint_now(void *user)
+{
+    struct book *b = user;
+
+    return b->want_checkpoint > 0 && b->want_checkpoint-- == 1;
+}
+
+static void on_log(void *user, const char *line)
+{
+    (void)user;
+    assert_true(strlen(line) > 0);
+}
+
+enum pd_err run(const char *json, struct book *book, const char *start, int threads,
+                struct train_outcome *out, struct pd_why *why)
+{
+    const struct train_host host = {.user = book,
+                                    .metrics = on_metrics,
+                                    .event = on_event,
+                                    .progress = on_progress,
+                                    .checkpoint_written = on_checkpoint,
+                                    .log = on_log,
+                                    .stop = on_stop,
+                                    .checkpoint_now = on_checkpoint_now};
+    const struct train_dirs dirs = {
+        .checkpoints = checkpoints, .roots = &root, .root_count = 1, .start = start, .threads = threads};
+    struct spec_config *config = NULL;
+    enum pd_err err = spec_config_load(json, strlen(json), &config, why);
+
+    if (err != PD_OK)
+        fail_msg("the document is refused: %s", why->text);
+    err = train_run(config, &dirs, &host, out, why);
+    spec_config_free(config);
+    return err;
+}
+
+void close_book(struct book *b)
+{
+    free(b->points);
+    memset(b, 0, sizeof *b);
+}
+
+const struct point *find(const struct book *b, const char *key, int64_t step)
+{
+    for (size_t i = 0; i < b->count; i++)
+        if (!strcmp(b->points[i].key, key) && b->points[i].step == step)
+            return &b->points[i];
+    return NULL;
+}
+
+size_t files(void)
+{
+    DIR *d = opendir(checkpoints);
+    struct dirent *e;
+    size_t n = 0;
+
+    assert_non_null(d);
+    while ((e = readdir(d)))
+        n += e->d_name[0] != '.';
+    closedir(d);
+    return n;
+}
+
+void clear(void)
+{
+    char command[160];
+
+    snprintf(command, sizeof command, "rm -rf '%s'", checkpoints);
+    assert_int_equal(system(command), 0);
+}
+
+void read_whole(const char *path, uint8_t **ret, size_t *ret_len)
+{
+    FILE *f = fopen(path, "rb");
+
+    assert_non_null(f);
+    fseek(f, 0, SEEK_END);
+    *ret_len = (size_t)ftell(f);
+    rewind(f);
+    *ret = malloc(*ret_len + 1);
+    assert_int_equal(fread(*ret, 1, *ret_len, f), *ret_len);
+    fclose(f);
+}
+
+void same_points(const struct book *a, const struct book *b)
+{
+    assert_int_equal(a->count, b->count);
+    for (size_t i = 0; i < a->count; i++) {
+        const struct point *p = find(b, a->points[i].key, a->points[i].step);
+
+        if (!p || memcmp(&p->value, &a->points[i].value, sizeof p->value))
+            fail_msg("%s at step %lld: %a and %a", a->points[i].key, (long long)a->points[i].step,
+                     a->points[i].value, p ? p->value : (double)NAN);
+    }
+}
+
+void check_random_stops(const char *json, int trials)
+{
+    struct book whole = {0};
+    struct train_outcome out;
+    uint8_t *want, *got;
+    size_t want_len, got_len;
+    uint64_t seed = (uint64_t)time(NULL);
+    const char *fixed = getenv("POLYD_TEST_SEED");
+    struct pd_why why;
+
+    if (fixed)
+        seed = strtoull(fixed, NULL, 10);
+    print_message("POLYD_TEST_SEED=%llu\n", (unsigned long long)seed);
+    assert_int_equal(run(json, &whole, NULL, 1, &out, &why), PD_OK);
+    read_whole(out.latest_path, &want, &want_len);
+    for (int trial = 0; trial < trials; trial++) {
+        struct book pieces = {0};
+        int stops = 0;
+
+        clear();
+        do {
+            uint32_t word[4];
+
+            data_random(seed, DATA_STREAM_INIT, (uint64_t)trial, (uint64_t)stops++, word);
+            /* stop is asked at boundaries and inside evaluations: any moment may be hit */
+            pieces.asked = 0;
+            pieces.stop_after_calls = 1 + data_bounded(word[0], 12);
+            pieces.how = TRAIN_STOP_CHECKPOINT;
+            assert_int_equal(run(json, &pieces, NULL, 1 + trial % 2, &out, &why), PD_OK);
+            assert_true(out.result == TRAIN_STOPPED || out.result == TRAIN_DONE);
+            assert_true(stops < 100);
+        } while (out.result != TRAIN_DONE);
+        same_points(&whole, &pieces);
+        read_whole(out.latest_path, &got, &got_len);
+        assert_int_equal(got_len, want_len);
+        assert_memory_equal(got, want, want_len); /* parameters, moments, counts: all of it */
+        free(got);
+        close_book(&pieces);
+    }
+    free(want);
+    close_book(&whole);
+}

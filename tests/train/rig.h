@@ -1,0 +1,65 @@
+/* tests/train/rig.h: what the tests of whole runs share: a folder, a job, a host that writes everything down.
+ */
+#pragma once
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "daemon/train/checkpoint.h"
+#include "daemon/train/setup.h"
+
+#define DIGITS(train)                                                                                        \
+    "{\"model\":{\"preset\":\"vit_micro\",\"width\":8,\"depth\":2,\"heads\":2,\"patch\":7,\"mlp_ratio\":2}," \
+    "\"attention\":{\"activation\":\"poly\",\"degree\":3,\"scale\":\"learned\",\"scale_share\":\"head\"},"   \
+    "\"data\":{\"dataset\":\"digits_gen\",\"split\":{\"rule\":\"count\",\"train\":40,\"val\":11},"           \
+    "\"augment\":{\"crop\":\"pad_crop\",\"pad_crop\":{\"shift\":2}}},"                                       \
+    "\"diagnostics\":{\"every\":5,\"probe_batch\":3},\"resources\":{\"device\":\"cpu\",\"threads\":2},"      \
+    "\"train\":{" train "}}"
+#define PLAIN                                                                                                \
+    "\"steps\":24,\"batch\":8,\"eval_every\":7,\"optimizer\":{\"lr\":0.01},\"clip_norm\":0.5,"               \
+    "\"schedule\":{\"warmup_steps\":4},\"checkpoint_every\":{\"steps\":6}"
+
+/* Of the test that runs: made by setup. */
+extern char folder[64], checkpoints[128];
+extern struct data_root root;
+
+int setup(void **state);
+int teardown(void **state);
+
+struct point {
+    char key[40];
+    int64_t step;
+    double value;
+};
+
+struct book {
+    struct point *points;
+    size_t count;
+    char events[4096];
+    int written, written_best;
+    char last_path[1024];
+    int64_t progress;
+    /* stop when this step's points have come, or inside the evaluation after it */
+    int64_t stop_at;
+    enum train_stop how;
+    int64_t asked; /* calls of stop */
+    int64_t stop_after_calls;
+    int want_checkpoint;
+};
+
+enum pd_err run(const char *json, struct book *book, const char *start, int threads,
+                struct train_outcome *out, struct pd_why *why);
+void close_book(struct book *b);
+const struct point *find(const struct book *b, const char *key, int64_t step);
+/* Files in the run's folder, and forgetting them. */
+size_t files(void);
+void clear(void);
+void read_whole(const char *path, uint8_t **ret, size_t *ret_len);
+/* Compares two books by key and step, in order: every value has the same bits. */
+void same_points(const struct book *a, const struct book *b);
+/* Runs `json` whole, then `trials` times stopped at random moments: points and last file must be the same. */
+void check_random_stops(const char *json, int trials);

@@ -44,7 +44,7 @@ describe('pages', { skip }, () => {
         const page = await browser.open(`${full.url}/`);
         await page.locator('#live[data-state="on"]').waitFor();
         const { run: second } = await full.submit({ ...quick, name: 'comes later', register: null, train: { ...quick.train, epochs: 1 } });
-        const row = page.locator('tr.run', { hasText: 'comes later' });
+        const row = page.locator('.run', { hasText: 'comes later' });
         await row.waitFor();
         await row.locator('[data-state="succeeded"]').waitFor({ timeout: 120000 });
         assert.match(await row.locator('.k-score').innerText(), /%/);
@@ -140,35 +140,35 @@ describe('pages', { skip }, () => {
         await page.locator('h1 + span [data-state="diverged"]').waitFor();
         await page.locator('[data-panel="loss"] canvas').waitFor();
         await page.goto(`${full.url}/#/?state=diverged`);
-        await page.locator('tr.run', { hasText: 'goes astray' }).waitFor();
-        assert.equal(await page.locator('tr.run', { hasText: 'digits cubic' }).count(), 0);
+        await page.locator('.run', { hasText: 'goes astray' }).waitFor();
+        assert.equal(await page.locator('.run', { hasText: 'digits cubic' }).count(), 0);
         await browser.close(page);
     });
 
     test('test_e2e_run_table_is_searched_and_walked_by_keyboard', async () => {
         const page = await browser.open(`${full.url}/`);
-        await page.locator('tr.run').first().waitFor();
+        await page.locator('.run').first().waitFor();
         await page.keyboard.press('/');
         await page.keyboard.type('digits');
         await until('the search to narrow the table', async () => {
-            const names = await page.locator('tr.run .name').allInnerTexts();
+            const names = await page.locator('.run .name').allInnerTexts();
             return names.length > 0 && names.every(name => name.includes('digits'));
         });
         /* What is typed reaches the address after a pause. */
         await until('the address to keep the search', async () => /q=digits/.test(page.url()));
-        await page.locator('tr.run .name').first().focus();
+        await page.locator('.run .name').first().focus();
         await page.keyboard.press('Enter');
         await page.locator('h1', { hasText: 'digits cubic' }).waitFor();
         await page.goBack();
-        await page.locator('tr.run', { hasText: 'digits cubic' }).waitFor();
+        await page.locator('.run', { hasText: 'digits cubic' }).waitFor();
         assert.equal(await page.locator('input[type=search]').inputValue(), 'digits');
         await page.locator('input[type=search]').fill('no such run anywhere');
         await page.getByText('No run matches').waitFor();
         await page.getByRole('button', { name: 'Show all runs' }).click();
-        await page.locator('tr.run').nth(1).waitFor();
-        await page.locator('tr.run .name').first().focus();
+        await page.locator('.run').nth(1).waitFor();
+        await page.locator('.run .name').first().focus();
         await page.keyboard.press('ArrowDown');
-        assert.equal(await page.evaluate(() => document.activeElement?.textContent), await page.locator('tr.run .name').nth(1).innerText());
+        assert.equal(await page.evaluate(() => document.activeElement?.textContent), await page.locator('.run .name').nth(1).innerText());
         await browser.close(page);
     });
 
@@ -226,7 +226,7 @@ describe('pages', { skip }, () => {
         test(`test_e2e_every_view_holds_in_${look.name.replace('-', '_')}`, async () => {
             await full.reach(run, 'succeeded');
             await browser.inspect(full.url, look, [
-                ['runs', '#/', 'tr.run'], ['run', `#/runs/${run}`, '[data-panel="scale/c"] canvas'], ['run-log', `#/runs/${run}?tab=log`, '.log div'],
+                ['runs', '#/', '.run'], ['run', `#/runs/${run}`, '[data-panel="scale/c"] canvas'], ['run-log', `#/runs/${run}?tab=log`, '.log div'],
                 ['run-config', `#/runs/${run}?tab=config`, '.config'], ['run-events', `#/runs/${run}?tab=events`, '.timeline li'],
                 ['run-checkpoints', `#/runs/${run}?tab=checkpoints`, '#run-panel table'], ['models', '#/models', '.model-list a'],
                 ['devices', '#/devices', '.cols h2'], ['help', '#/help', '.terms'],

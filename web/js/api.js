@@ -93,9 +93,6 @@ function query(values) {
     return text ? `?${text}` : '';
 }
 
-/** The latest values that the run table shows. */
-const TABLE_METRICS = ['loss/train', 'loss/val', 'acc/train', 'acc/val', 'ppl/train', 'ppl/val'];
-
 /**
  * @param {any} raw
  * @returns {Run}
@@ -124,20 +121,27 @@ function toRun(raw) {
         latest,
         position: raw.queue?.position ?? null,
         sweep: raw.sweep,
+        tags: raw.tags ?? {},
+        fields: raw.fields ?? {},
+        priority: raw.priority,
     };
 }
 
 /**
- * @param {{q?: string, state?: string, cursor?: string | null, limit?: number}} options `state`: a state, an
- *     outcome, or "active"
+ * @param {{text?: string, state?: string, tag?: string, experiment?: string, job?: string, cursor?: string | null, limit?: number,
+ *     metrics?: string[], fields?: string[]}} options `state`: a state, an outcome, or "active"; `metrics`: latest values
+ *     wanted; `fields`: pointers into the configuration
  * @param {AbortSignal} signal
  * @returns {Promise<{runs: Run[], next: string | null}>}
  */
-export async function listRuns({ q, state, cursor, limit }, signal) {
+export async function listRuns({ text, state, tag, experiment, job, cursor, limit, metrics = [], fields = [] }, signal) {
     const isOutcome = ['succeeded', 'diverged', 'failed', 'cancelled'].includes(state ?? '');
-    const search = query({ name: q, state: isOutcome ? null : state, outcome: isOutcome ? state : null, cursor, limit });
-    const metrics = TABLE_METRICS.map(key => `metric=${encodeURIComponent(key)}`).join('&');
-    const page = await json(`/api/v1/runs${search}${search ? '&' : '?'}${metrics}`, { signal });
+    const search = new URLSearchParams(query({ text, tag, experiment, job, state: isOutcome ? null : state, outcome: isOutcome ? state : null, cursor, limit }));
+    for (const key of metrics)
+        search.append('metric', key);
+    for (const pointer of fields)
+        search.append('field', pointer);
+    const page = await json(`/api/v1/runs?${search}`, { signal });
     return { runs: page.runs.map(toRun), next: page.next ?? null };
 }
 

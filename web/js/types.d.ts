@@ -19,6 +19,11 @@ export interface Run {
     latest: Record<string, number | null>;
     position: number | null;
     sweep: Record<string, unknown>;
+    /** The job's. */
+    tags: Record<string, string>;
+    /** Members of the resolved document that the list was asked for, by pointer. */
+    fields: Record<string, unknown>;
+    priority: number;
 }
 
 export interface Series {

@@ -1,14 +1,16 @@
-// The run table: live, filtered by text and state, paged by key as one scrolls, and drawn only where one looks, so
-// that ten thousand rows cost no more than thirty.
-import { isAbort, listRuns } from '../api.js';
+// The run table: live, filtered by text, state and tag, sorted by any column, with columns of one's own choice. The
+// address keeps all of it; the browser keeps the columns.
 import { bones, failedBox, fill, h, icon, setText, snippet, stateBox } from '../dom.js';
-import { ago, between, duration, moment, number, percent, toNumber } from '../format.js';
+import { count } from '../format.js';
 import { onEvent, pacer } from '../live.js';
-import { chip, isActive, meter, setMeter, standing, toneOf } from '../states.js';
+import { isActive } from '../states.js';
+import { chooseColumns } from '../table/chooser.js';
+import { columnOf, comparator, formatColumns, parseColumns, wantedFields, wantedMetrics } from '../table/columns.js';
+import { RunGrid } from '../table/grid.js';
+import { MOST_RUNS, RunList } from '../table/list.js';
 
-/** @typedef {import('../types').Run} Run */
-
-const PAGE = 100;
+const MOST_COMPARED = 20;
+const STORED = 'polyd.columns';
 
 const filters = [
     { id: '', word: 'All' },
@@ -29,315 +31,234 @@ export const submitExample = () => `curl ${location.origin}/api/v1/jobs -H 'Cont
   "register": "digits-cubic"
 }'`;
 
-/** @param {Run} run */
-const share = run => (run.step !== null && run.totalSteps ? run.step / run.totalSteps : null);
-
-/** @param {Run} run */
-function score(run) {
-    const accuracy = run.latest['acc/val'] ?? run.latest['acc/train'];
-    if (accuracy !== undefined)
-        return { label: 'Accuracy', text: percent(accuracy) };
-    const perplexity = run.latest['ppl/val'] ?? run.latest['ppl/train'];
-    return perplexity !== undefined ? { label: 'Perplexity', text: number(perplexity) } : { label: '', text: '–' };
+function stored() {
+    try {
+        return localStorage.getItem(STORED);
+    } catch {
+        return null; // storage may be forbidden; the link still keeps the columns
+    }
 }
-
-/** @param {Run} run */
-const loss = run => run.latest['loss/val'] ?? run.latest['loss/train'] ?? null;
 
 /**
  * @param {import('../types').ViewContext} context
  * @returns {import('../types').View}
  */
 export function runsView(context) {
-    const { signal } = context;
+    const { signal, query } = context;
     context.setTitle('Runs');
-    let text = context.query.get('q') ?? '';
-    let state = context.query.get('state') ?? '';
-    /** @type {Run[]} */
-    let runs = [];
-    /** @type {string | null} */
-    let next = null;
-    let loading = false;
-    let failure = /** @type {unknown} */ (null);
-    let ready = false;
-    let generation = 0; // answers to an older question are dropped
+    const ask = {
+        text: query.get('q') ?? '', state: query.get('state') ?? '', tag: query.get('tag') ?? '',
+        experiment: query.get('experiment') ?? '', job: query.get('job') ?? '',
+    };
+    let chosen = parseColumns(query.get('cols') ?? stored());
+    let sort = parseSort(query.get('sort'));
 
     const search = h('input', {
-        type: 'search', placeholder: 'Search by name', 'aria-label': 'Search runs by name', value: text, autocomplete: 'off', spellcheck: 'false',
+        type: 'search', placeholder: 'Search name, tag, setting, #number', 'aria-label': 'Search runs', value: ask.text, autocomplete: 'off', spellcheck: 'false',
     });
+    const tags = h('datalist', { id: 'tags' });
+    const tag = h('input', { type: 'text', class: 'tag-input', placeholder: 'Tag', 'aria-label': 'Filter by tag: key, or key=value', value: ask.tag, list: 'tags', autocomplete: 'off', spellcheck: 'false' });
     const buttons = filters.map(filter => h('button', {
-        type: 'button', 'aria-pressed': String(filter.id === state), on: { click: () => choose(filter.id) },
+        type: 'button', 'aria-pressed': String(filter.id === ask.state), on: { click: () => choose(filter.id) },
     }, filter.word));
-    const summary = h('p', { class: 'sub' });
-    const body = h('tbody');
-    const table = h('table', { class: 'table runs', 'aria-label': 'Runs' },
-        h('thead', null, h('tr', null,
-            h('th', { class: 'c-state', scope: 'col' }, 'State'),
-            h('th', { scope: 'col' }, 'Run'),
-            h('th', { class: 'c-progress', scope: 'col' }, 'Progress'),
-            h('th', { class: 'c-num num', scope: 'col' }, 'Loss'),
-            h('th', { class: 'c-num num', scope: 'col' }, 'Score'),
-            h('th', { class: 'c-time num', scope: 'col' }, 'Time'),
-            h('th', { class: 'c-age num', scope: 'col' }, 'Created'))),
-        body);
-    const end = h('div', { class: 'list-end', role: 'status' });
-    const place = h('div', { class: 'card' }, bones(7));
-    const el = h('div', null,
-        h('div', { class: 'head' }, h('div', null, h('h1', null, 'Runs'), summary)),
-        h('div', { class: 'row' }, h('div', { class: 'search' }, icon('search'), search),
+    const summary = h('p', { class: 'sub', role: 'status' });
+    const held = h('div', { class: 'row', hidden: true });
+    const columns = h('button', { type: 'button', on: { click: () => chooseColumns(chosen, setColumns) } }, icon('columns'), 'Columns');
+    const place = h('div', null, h('div', { class: 'card' }, bones(9)));
+    const compare = h('a', { class: 'button primary', href: '#/compare' }, icon('compare'), 'Compare');
+    const picked = h('span');
+    const tray = h('div', { class: 'tray', role: 'region', 'aria-label': 'Selected runs', hidden: true }, picked,
+        h('button', { type: 'button', class: 'quiet', on: { click: () => grid.clear() } }, 'Clear'), compare);
+    const el = h('div', { class: 'wide-view runs-view' },
+        h('div', { class: 'head' }, h('div', null, h('h1', null, 'Runs'), summary), h('div', { class: 'row' }, columns,
+            h('a', { class: 'button', href: '#/submit' }, icon('plus'), 'New job'))),
+        h('div', { class: 'row filters' }, h('div', { class: 'search' }, icon('search'), search), tag, tags,
             h('div', { class: 'segments', role: 'group', 'aria-label': 'Filter by state' }, buttons)),
-        place);
+        held, place, tray);
+
+    const grid = new RunGrid(chosen, {
+        signal,
+        sort: order,
+        changed(next) {
+            chosen = next;
+            keep();
+        },
+        selected: showTray,
+        tag(text) {
+            tag.value = text;
+            setTag();
+        },
+    });
+    const list = new RunList(draw, signal);
+
+    /** @param {string | null} text */
+    function parseSort(text) {
+        const down = text?.startsWith('-') ?? false;
+        const column = columnOf((text ?? '').replace(/^-/, ''));
+        return column ? { column, down } : null;
+    }
+
+    /** @param {string} id a header was pressed: up, down, and back to the newest first */
+    function order(id) {
+        const column = columnOf(id);
+        if (!column)
+            return;
+        const first = Boolean(column.down);
+        if (sort?.column.id !== id)
+            sort = { column, down: first };
+        else
+            sort = sort.down === first ? { column, down: !first } : null;
+        context.setQuery({ sort: sort ? `${sort.down ? '-' : ''}${sort.column.id}` : null });
+        context.announce(sort ? `Sorted by ${sort.column.title}, ${sort.down ? 'descending' : 'ascending'}` : 'Newest first');
+        draw();
+    }
+
+    function keep() {
+        const text = formatColumns(chosen);
+        context.setQuery({ cols: text });
+        try {
+            if (text)
+                localStorage.setItem(STORED, text);
+            else
+                localStorage.removeItem(STORED);
+        } catch { /* as above */ }
+    }
+
+    /** @param {import('../table/columns.js').Chosen[]} next */
+    function setColumns(next) {
+        const before = JSON.stringify([wantedMetrics(chosen), wantedFields(chosen)]);
+        chosen = next;
+        keep();
+        grid.setColumns(chosen);
+        if (JSON.stringify([wantedMetrics(chosen), wantedFields(chosen)]) !== before)
+            list.ask(question(), true);
+        draw();
+    }
+
+    const question = () => ({ ...ask, metrics: wantedMetrics(chosen), fields: wantedFields(chosen) });
+
+    function restart() {
+        fill(place, h('div', { class: 'card' }, bones(9)));
+        grid.clear();
+        drawHeld();
+        list.ask(question());
+    }
 
     /** @param {string} id */
     function choose(id) {
-        state = id;
+        ask.state = id;
         buttons.forEach((button, i) => button.setAttribute('aria-pressed', String(filters[i].id === id)));
-        context.setQuery({ state });
+        context.setQuery({ state: id });
+        restart();
+    }
+
+    function setTag() {
+        if (tag.value.trim() === ask.tag)
+            return;
+        ask.tag = tag.value.trim();
+        context.setQuery({ tag: ask.tag });
         restart();
     }
 
     let typing = 0;
-    search.addEventListener('input', () => {
+    const later = (/** @type {() => void} */ then) => () => {
         clearTimeout(typing);
-        typing = setTimeout(() => {
-            text = search.value.trim();
-            context.setQuery({ q: text });
+        typing = setTimeout(then, 180);
+    };
+    search.addEventListener('input', later(() => {
+        if (search.value.trim() === ask.text)
+            return;
+        ask.text = search.value.trim();
+        context.setQuery({ q: ask.text });
+        restart();
+    }));
+    tag.addEventListener('input', later(setTag));
+    tag.addEventListener('change', setTag);
+    signal.addEventListener('abort', () => clearTimeout(typing));
+
+    /** Filters that came by a link have no field of their own: they are shown, and taken away, here. */
+    function drawHeld() {
+        const words = /** @type {const} */ ([['experiment', `Experiment ${ask.experiment}`], ['job', `Job #${ask.job}`]]);
+        const on = words.filter(([key]) => ask[key]);
+        held.hidden = on.length === 0;
+        fill(held, on.map(([key, word]) => h('button', { type: 'button', class: 'held', 'aria-label': `${word}: remove this filter`, on: { click: () => {
+            ask[key] = '';
+            context.setQuery({ [key]: null });
             restart();
-        }, 180);
-    });
-
-    function restart() {
-        generation++;
-        runs = [];
-        next = null;
-        ready = false;
-        loading = false;
-        fill(place, bones(7));
-        load();
+        } } }, word, icon('close', 11))));
     }
 
-    async function load() {
-        if (loading)
-            return;
-        loading = true;
-        const mine = generation;
-        try {
-            const page = await listRuns({ q: text, state, cursor: next, limit: PAGE }, signal);
-            if (mine !== generation)
-                return;
-            runs = runs.concat(page.runs.filter(run => !runs.some(other => other.id === run.id)));
-            next = page.next;
-            failure = null;
-            ready = true;
-        } catch (error) {
-            if (isAbort(error) || mine !== generation)
-                return;
-            failure = error;
-        } finally {
-            if (mine === generation)
-                loading = false;
-        }
-        draw();
+    function showAll() {
+        search.value = tag.value = '';
+        Object.assign(ask, { text: '', tag: '', experiment: '', job: '' });
+        context.setQuery({ q: null, tag: null, experiment: null, job: null });
+        choose('');
     }
 
-    // The first page again, merged by id: new runs come on top, changed ones change in place.
-    async function refresh() {
-        if (loading || (!ready && !failure))
-            return;
-        const mine = generation;
-        try {
-            const page = await listRuns({ q: text, state, cursor: null, limit: PAGE }, signal);
-            if (mine !== generation)
-                return;
-            const fresh = new Map(page.runs.map(run => [run.id, run]));
-            const oldest = page.runs.length > 0 && page.next ? Number(page.runs[page.runs.length - 1].id) : -Infinity;
-            // A run on the page's stretch that the answer lacks no longer matches the filter.
-            const rest = runs.filter(run => !fresh.has(run.id) && Number(run.id) < oldest);
-            if (!ready || runs.length <= PAGE)
-                next = page.next;
-            runs = page.runs.concat(rest);
-            failure = null;
-            ready = true;
-        } catch (error) {
-            if (isAbort(error) || mine !== generation)
-                return;
-            failure = error;
+    let known = '';
+    function drawTags() {
+        const all = new Set();
+        for (const run of list.runs.values())
+            for (const [key, value] of Object.entries(run.tags))
+                all.add(`${key}=${value}`);
+        const sorted = [...all].sort().slice(0, 200);
+        if (sorted.join() !== known) {
+            known = sorted.join();
+            fill(tags, sorted.map(text => h('option', { value: text })));
         }
-        draw();
     }
 
     function draw() {
-        if (failure && runs.length === 0) {
-            fill(place, failedBox(failure, 'The runs', () => restart()));
+        if (signal.aborted)
+            return;
+        if (list.failure && list.runs.size === 0) {
+            fill(place, failedBox(list.failure, 'The runs', () => restart()));
+            place.firstElementChild?.classList.add('card');
             setText(summary, '');
             return;
         }
-        if (!ready)
+        if (!list.ready)
             return;
+        const runs = [...list.runs.values()];
         const active = runs.filter(isActive).length;
-        setText(summary, runs.length === 0 ? '' : failure ? 'The last refresh failed; these are older figures.'
-            : `${runs.length}${next ? '+' : ''} run${runs.length === 1 && !next ? '' : 's'}${active ? `, ${active} active` : ''}`);
+        const words = [`${count(runs.length)}${list.complete ? '' : '+'} run${runs.length === 1 && list.complete ? '' : 's'}`, active ? `${active} active` : '',
+            runs.length >= MOST_RUNS && !list.complete ? `the newest ${count(MOST_RUNS)}: a filter finds older ones` : list.complete ? '' : 'loading the rest',
+            list.failure ? 'the last refresh failed; these are older figures' : ''];
+        setText(summary, runs.length === 0 ? '' : words.filter(Boolean).join(' · '));
         if (runs.length === 0) {
-            fill(place, text || state
-                ? stateBox('empty', 'No run matches', 'Try another word or another state.',
-                    h('button', { type: 'button', on: { click: () => { search.value = ''; text = ''; context.setQuery({ q: null }); choose(''); } } }, 'Show all runs'))
+            const filtered = Object.values(ask).some(Boolean);
+            fill(place, h('div', { class: 'card' }, filtered
+                ? stateBox('empty', 'No run matches', 'Try another word, tag or state.', h('button', { type: 'button', on: { click: showAll } }, 'Show all runs'))
                 : stateBox('empty', 'No runs yet', 'Submit a job and its runs appear here, live. This one trains a small vision transformer with cubic attention on digits that polyd draws itself:',
-                    snippet(submitExample())));
+                    snippet(submitExample()), h('a', { class: 'button', href: '#/submit' }, icon('plus'), 'Write a job here'))));
             return;
         }
-        if (table.parentNode !== place)
-            fill(place, table, end);
-        table.setAttribute('aria-rowcount', next ? '-1' : String(runs.length + 1));
-        setText(end, next ? 'More runs below' : runs.length > PAGE ? 'That is all' : '');
-        end.hidden = !end.textContent;
-        paint();
+        if (grid.el.parentNode !== place)
+            fill(place, grid.el);
+        runs.sort(sort ? comparator(sort.column, sort.down) : (a, b) => Number(b.id) - Number(a.id));
+        grid.setSort(sort?.column.id ?? '', sort?.down ?? true);
+        grid.show(runs, list.complete);
+        drawTags();
+        showTray(grid.selected);
     }
 
-    // ---- virtual rows: only what is near the window exists ----
-    /** @type {Map<string, ReturnType<typeof row>>} */
-    const rows = new Map();
-    const above = spacer();
-    const below = spacer();
-    let height = 58;
-
-    function spacer() {
-        const cell = h('td', { colspan: 7 });
-        return { row: h('tr', { class: 'spacer', 'aria-hidden': 'true' }, cell), cell };
+    /** @param {Set<string>} ids */
+    function showTray(ids) {
+        tray.hidden = ids.size === 0;
+        setText(picked, `${count(ids.size)} selected${ids.size > MOST_COMPARED ? `, at most ${MOST_COMPARED} are compared` : ''}`);
+        const first = [...ids].slice(0, MOST_COMPARED);
+        compare.href = `#/compare?runs=${first.join(',')}`;
+        setText(/** @type {Node} */ (compare.lastChild), ids.size === 1 ? 'Open' : 'Compare');
+        if (ids.size === 1)
+            compare.href = `#/runs/${first[0]}`;
     }
 
-    function paint() {
-        const top = table.getBoundingClientRect().top + (table.tHead?.offsetHeight ?? 0);
-        const from = Math.max(0, Math.floor(-top / height) - 12);
-        const to = Math.min(runs.length, Math.ceil((innerHeight - top) / height) + 12);
-        const wanted = new Set();
-        const order = [];
-        for (let i = from; i < to; i++) {
-            const run = runs[i];
-            wanted.add(run.id);
-            let item = rows.get(run.id);
-            if (!item) {
-                item = row(run);
-                rows.set(run.id, item);
-            }
-            item.update(run, i);
-            order.push(item.el);
-        }
-        for (const [id, item] of rows) {
-            // The focused row stays alive, or the keyboard would lose its place.
-            if (!wanted.has(id) && !item.el.contains(document.activeElement)) {
-                item.el.remove();
-                rows.delete(id);
-            }
-        }
-        above.cell.style.height = `${from * height}px`;
-        below.cell.style.height = `${(runs.length - to) * height}px`;
-        place_(order);
-        const first = order[0];
-        if (first && first.offsetHeight > 0 && Math.abs(first.offsetHeight - height) > 1) {
-            height = first.offsetHeight;
-            paint();
-        }
-        if (next && !loading && !failure && to > runs.length - 20)
-            load();
-    }
-
-    /**
-     * Puts the rows in order without taking out those that already stand right: the focus stays.
-     * @param {HTMLElement[]} order
-     */
-    function place_(order) {
-        const all = [above.row, ...order, below.row];
-        for (const child of [...body.children])
-            if (!all.includes(/** @type {any} */ (child)))
-                child.remove();
-        all.forEach((el, i) => {
-            if (body.children[i] !== el)
-                body.insertBefore(el, body.children[i] ?? null);
-        });
-    }
-
-    /** @param {Run} run */
-    function row(run) {
-        const link = h('a', { class: 'name', href: `#/runs/${encodeURIComponent(run.id)}` });
-        const under = h('span', { class: 'under' });
-        const stateCell = h('td', { class: 'k-state' });
-        const bar = meter(null, `Progress of run ${run.id}`);
-        const steps = h('span');
-        const part = h('span');
-        const lossCell = h('td', { class: 'num k-loss', data: { label: 'Loss' } });
-        const scoreCell = h('td', { class: 'num k-score' });
-        const time = h('td', { class: 'num k-time' });
-        const age = h('td', { class: 'num muted k-age' });
-        const tr = h('tr', { class: 'run' }, stateCell, h('td', { class: 'k-name' }, link, under),
-            h('td', { class: 'k-progress' }, h('span', { class: 'pair' }, steps, part), bar), lossCell, scoreCell, time, age);
-        tr.addEventListener('click', event => {
-            if (!(event.target instanceof Element && event.target.closest('a')) && !getSelection()?.toString())
-                link.click();
-        });
-        let shownState = '';
-        return {
-            el: tr,
-            /**
-             * @param {Run} now
-             * @param {number} index
-             */
-            update(now, index) {
-                tr.setAttribute('aria-rowindex', String(index + 2));
-                const standingNow = standing(now);
-                if (standingNow !== shownState) {
-                    shownState = standingNow;
-                    fill(stateCell, chip(standingNow, now.reason || undefined));
-                }
-                setText(link, now.name);
-                link.title = now.name;
-                setText(under, `#${now.id} · ${now.experiment}${now.state === 'queued' && now.reason ? ` · ${now.reason}` : ''}`);
-                const done = share(now);
-                setMeter(bar, done);
-                bar.dataset.tone = now.state === 'ended' ? toneOf(standingNow) : now.state === 'running' ? 'run' : 'idle';
-                setText(steps, now.step === null || !now.started ? (now.totalSteps ? `0 / ${number(now.totalSteps)}` : '–')
-                    : `${number(now.step)}${now.totalSteps ? ` / ${number(now.totalSteps)}` : ''}`);
-                setText(part, done === null ? '' : `${Math.floor(done * 100)} %`);
-                setText(lossCell, number(toNumber(loss(now))));
-                const points = score(now);
-                setText(scoreCell, points.text);
-                scoreCell.dataset.label = points.label;
-                scoreCell.title = points.label;
-                setText(time, now.started ? duration(between(now.started, now.ended)) : '–');
-                setText(age, ago(now.created));
-                age.title = moment(now.created);
-            },
-        };
-    }
-
-    let frame = 0;
-    const repaint = () => {
-        if (!frame)
-            frame = requestAnimationFrame(() => {
-                frame = 0;
-                if (table.isConnected)
-                    paint();
-            });
-    };
-    addEventListener('scroll', repaint, { passive: true, signal });
-    addEventListener('resize', repaint, { passive: true, signal });
-    table.addEventListener('keydown', event => {
-        if (event.key !== 'ArrowDown' && event.key !== 'ArrowUp')
-            return;
-        const links = [...body.querySelectorAll('a.name')];
-        const at = links.indexOf(/** @type {Element} */ (document.activeElement));
-        const target = links[at + (event.key === 'ArrowDown' ? 1 : -1)];
-        if (target instanceof HTMLElement) {
-            event.preventDefault();
-            target.focus();
-            target.scrollIntoView({ block: 'nearest' });
-        }
-    });
-
-    const nudge = pacer(refresh, { least: 700, most: 2500, wanted: () => runs.some(isActive) || Boolean(failure), signal });
+    const nudge = pacer(() => list.refresh(), { least: 700, most: 2500, wanted: () => Boolean(list.failure) || [...list.runs.values()].some(isActive), signal });
     onEvent(event => {
         if (event.runId || event.jobId)
             nudge();
     }, signal);
-    load();
+    drawHeld();
+    list.ask(question());
     return { el };
 }

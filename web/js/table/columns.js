@@ -1,0 +1,285 @@
+// The columns that the run table can show, and the text form of a choice of them: what a link and the browser's
+// storage keep. A column is one of the table's own (`state`), a metric (`m:loss/val`) or a member of the
+// configuration (`c:/train/optimizer/lr`).
+import { fill, h, setText } from '../dom.js';
+import { ago, between, duration, moment, number, percent } from '../format.js';
+import { describe, metrics } from '../metrics.js';
+import { present } from '../chart.js';
+import { chip, meter, setMeter, standing, toneOf } from '../states.js';
+
+/** @typedef {import('../types').Run} Run */
+/** @typedef {string | number | null | undefined} Sortable */
+
+/**
+ * @typedef {object} Column
+ * @property {string} id
+ * @property {string} title
+ * @property {string} group of the chooser
+ * @property {string} [text] one sentence
+ * @property {number} width px
+ * @property {boolean} [num] aligned to the right
+ * @property {string} [metric] key that the list must be asked for
+ * @property {string} [field] pointer that the list must be asked for
+ * @property {boolean} [down] the first click sorts downwards
+ * @property {(run: Run) => Sortable} value what it is sorted by; null and undefined come last
+ * @property {(cell: HTMLElement, run: Run) => void} draw into a cell that may show another run already
+ */
+
+export const MOST = 16; // metrics, and members, that one request may ask for
+
+/** Sorts by what a run shows: its outcome once it has ended. */
+const standings = ['running', 'starting', 'cancelling', 'queued', 'preempted', 'paused', 'succeeded', 'diverged', 'failed', 'cancelled'];
+
+/** @param {Run} run */
+const share = run => (run.step !== null && run.totalSteps ? run.step / run.totalSteps : null);
+
+/** @param {Run} run */
+const loss = run => run.latest['loss/val'] ?? run.latest['loss/train'] ?? null;
+
+/** @param {Run} run */
+function score(run) {
+    const accuracy = run.latest['acc/val'] ?? run.latest['acc/train'];
+    if (accuracy !== undefined)
+        return { label: 'Accuracy', text: percent(accuracy) };
+    const perplexity = run.latest['ppl/val'] ?? run.latest['ppl/train'];
+    return perplexity !== undefined ? { label: 'Perplexity', text: number(perplexity) } : { label: 'Score', text: '–' };
+}
+
+/** The latest values that the columns named loss and score choose from. */
+export const SCORE_KEYS = ['loss/train', 'loss/val', 'acc/train', 'acc/val', 'ppl/train', 'ppl/val'];
+
+/**
+ * @param {HTMLElement} cell
+ * @param {string} text
+ * @param {string} [title]
+ */
+function put(cell, text, title = text) {
+    setText(cell, text);
+    if (cell.title !== title)
+        cell.title = title;
+}
+
+/** @type {Column[]} */
+const own = [
+    { id: 'state', title: 'State', group: 'Run', width: 136, value: run => standings.indexOf(standing(run)),
+        draw(cell, run) {
+            const now = standing(run);
+            if (cell.dataset.now !== now + run.reason) {
+                cell.dataset.now = now + run.reason;
+                fill(cell, chip(now, run.reason || undefined));
+            }
+        } },
+    { id: 'name', title: 'Run', group: 'Run', width: 320, value: run => run.name.toLowerCase(),
+        draw(cell, run) {
+            if (!cell.firstChild)
+                fill(cell, h('a', { class: 'name' }), h('span', { class: 'under' }));
+            const [link, under] = /** @type {[HTMLAnchorElement, HTMLElement]} */ (/** @type {unknown} */ ([...cell.children]));
+            setText(link, run.name);
+            link.title = run.name;
+            const href = `#/runs/${encodeURIComponent(run.id)}`;
+            if (link.getAttribute('href') !== href)
+                link.setAttribute('href', href);
+            const swept = Object.entries(run.sweep).map(([key, value]) => `${key.split('/').pop()} ${short(value)}`);
+            setText(under, [`#${run.id}`, run.experiment, ...swept, run.state === 'queued' ? run.reason : ''].filter(Boolean).join(' · '));
+        } },
+    { id: 'progress', title: 'Progress', group: 'Run', width: 176, value: share, down: true,
+        draw(cell, run) {
+            if (!cell.firstChild)
+                fill(cell, h('span', { class: 'pair' }, h('span'), h('span')), meter(null, 'Progress'));
+            const [pair, bar] = /** @type {[HTMLElement, HTMLElement]} */ (/** @type {unknown} */ ([...cell.children]));
+            const done = share(run);
+            setMeter(bar, done);
+            bar.setAttribute('aria-label', `Progress of run ${run.id}`);
+            bar.dataset.tone = run.state === 'ended' ? toneOf(standing(run)) : run.state === 'running' ? 'run' : 'idle';
+            setText(pair.children[0], run.step === null || !run.started ? (run.totalSteps ? `0 / ${number(run.totalSteps)}` : '–')
+                : `${number(run.step)}${run.totalSteps ? ` / ${number(run.totalSteps)}` : ''}`);
+            setText(pair.children[1], done === null ? '' : `${Math.floor(done * 100)} %`);
+        } },
+    { id: 'loss', title: 'Loss', group: 'Run', width: 92, num: true, value: loss, text: 'The latest validation loss, else the training loss.',
+        draw: (cell, run) => put(cell, number(loss(run))) },
+    { id: 'score', title: 'Score', group: 'Run', width: 92, num: true, down: true, text: 'The latest accuracy or perplexity, of the validation set if there is one.',
+        value: run => run.latest['acc/val'] ?? run.latest['acc/train'] ?? run.latest['ppl/val'] ?? run.latest['ppl/train'],
+        draw(cell, run) {
+            const { label, text } = score(run);
+            put(cell, text, label);
+            cell.dataset.label = label;
+        } },
+    { id: 'time', title: 'Time', group: 'Run', width: 116, num: true, down: true, value: run => between(run.started, run.ended),
+        draw: (cell, run) => put(cell, run.started ? duration(between(run.started, run.ended)) : '–') },
+    { id: 'created', title: 'Created', group: 'Run', width: 112, num: true, down: true, value: run => Date.parse(run.created),
+        draw: (cell, run) => put(cell, ago(run.created), moment(run.created)) },
+    { id: 'ended', title: 'Ended', group: 'Run', width: 112, num: true, down: true, value: run => (run.ended ? Date.parse(run.ended) : null),
+        draw: (cell, run) => put(cell, ago(run.ended), moment(run.ended)) },
+    { id: 'id', title: 'Number', group: 'Run', width: 84, num: true, down: true, value: run => Number(run.id), draw: (cell, run) => put(cell, `#${run.id}`) },
+    { id: 'job', title: 'Job', group: 'Run', width: 84, num: true, down: true, value: run => Number(run.jobId), draw: (cell, run) => put(cell, `#${run.jobId}`) },
+    { id: 'experiment', title: 'Experiment', group: 'Run', width: 116, value: run => run.experiment, draw: (cell, run) => put(cell, run.experiment) },
+    { id: 'tags', title: 'Tags', group: 'Run', width: 180, value: run => Object.entries(run.tags).join() || null,
+        draw(cell, run) {
+            const text = JSON.stringify(run.tags);
+            if (cell.dataset.now === text)
+                return;
+            cell.dataset.now = text;
+            fill(cell, Object.entries(run.tags).map(([key, value]) => h('button', {
+                type: 'button', class: 'tag', tabindex: -1, data: { tag: `${key}=${value}` }, title: `Only runs with ${key} = ${value}`,
+            }, value === '' ? key : `${key} ${value}`)));
+        } },
+    { id: 'steps', title: 'Step', group: 'Run', width: 92, num: true, down: true, value: run => run.step, draw: (cell, run) => put(cell, number(run.step)) },
+    { id: 'attempts', title: 'Attempts', group: 'Run', width: 92, num: true, down: true, value: run => run.attempts, draw: (cell, run) => put(cell, String(run.attempts)) },
+    { id: 'priority', title: 'Priority', group: 'Run', width: 84, num: true, down: true, value: run => run.priority, draw: (cell, run) => put(cell, String(run.priority)) },
+    { id: 'device', title: 'Device', group: 'Run', width: 132, value: run => run.device, draw: (cell, run) => put(cell, run.device) },
+    { id: 'reason', title: 'Reason', group: 'Run', width: 240, value: run => run.reason || null, draw: (cell, run) => put(cell, run.reason || '–') },
+];
+
+/** Members of the configuration that people ask for most. Any other is chosen by its pointer. */
+const fields = [
+    ['/attention/activation', 'Activation'], ['/attention/degree', 'Degree p'], ['/attention/scale', 'Scale'], ['/attention/k', 'Scale k'],
+    ['/model/preset', 'Model'], ['/model/width', 'Width'], ['/model/depth', 'Depth'], ['/model/heads', 'Heads'], ['/norms/placement', 'Norms'],
+    ['/data/dataset', 'Data'], ['/train/optimizer/name', 'Optimiser'], ['/train/optimizer/lr', 'Peak rate'], ['/train/batch', 'Batch'],
+    ['/train/epochs', 'Epochs'], ['/train/seed', 'Seed'],
+];
+
+/** @param {unknown} value */
+export function short(value) {
+    return typeof value === 'number' ? number(value) : typeof value === 'string' ? value : value === undefined ? '–' : JSON.stringify(value);
+}
+
+/**
+ * @param {string} key
+ * @returns {Column}
+ */
+function metricColumn(key) {
+    const metric = describe(key);
+    const tail = key.split('/').pop() ?? '';
+    const side = { train: ' (train)', val: ' (val)' }[tail] ?? '';
+    return {
+        id: `m:${key}`, title: metric.key === metric.title ? key : metric.title + side, group: 'Metrics', text: metric.text, width: 128, num: true,
+        metric: key, down: metric.better === 'up', value: run => run.latest[key], draw: (cell, run) => put(cell, present(metric, run.latest[key] ?? null)),
+    };
+}
+
+/**
+ * @param {string} pointer
+ * @returns {Column}
+ */
+function fieldColumn(pointer) {
+    const known = fields.find(([path]) => path === pointer);
+    return {
+        id: `c:${pointer}`, title: known?.[1] ?? pointer.slice(1).replaceAll('/', '.'), group: 'Configuration', text: pointer, width: 112, field: pointer,
+        value(run) {
+            const value = run.fields[pointer];
+            return typeof value === 'number' || typeof value === 'string' ? value : value === undefined || value === null ? null : JSON.stringify(value);
+        },
+        draw: (cell, run) => put(cell, short(run.fields[pointer] ?? undefined)),
+    };
+}
+
+/** Everything that the chooser offers by name. */
+export const catalogue = [
+    ...own,
+    ...metrics.filter(metric => !/^(attn|logit|scale)\//.test(metric.key)).map(metric => metricColumn(metric.key)),
+    ...fields.map(([pointer]) => fieldColumn(pointer)),
+];
+
+/**
+ * @param {string} id
+ * @returns {Column | null}
+ */
+export function columnOf(id) {
+    const known = catalogue.find(column => column.id === id);
+    if (known)
+        return known;
+    if (/^m:.{1,255}$/.test(id))
+        return metricColumn(id.slice(2));
+    return /^c:\/.{1,127}$/.test(id) ? fieldColumn(id.slice(2)) : null;
+}
+
+/** @typedef {{column: Column, width: number}} Chosen */
+
+const standard = ['state', 'name', 'progress', 'loss', 'score', 'time', 'created'];
+
+/** @returns {Chosen[]} */
+export const standardChoice = () => standard.map(id => {
+    const column = /** @type {Column} */ (columnOf(id));
+    return { column, width: column.width };
+});
+
+/**
+ * `state,name:280,m:loss%2Fval`: the columns in order, with widths that differ from their own. Unknown ones, and those
+ * above what one request may ask for, are left out; the run itself is always there.
+ * @param {string | null | undefined} text
+ * @returns {Chosen[]}
+ */
+export function parseColumns(text) {
+    if (!text)
+        return standardChoice();
+    /** @type {Chosen[]} */
+    const chosen = [];
+    for (const part of text.split(',')) {
+        const [, id, width] = /^(.*?)(?:~(\d{2,4}))?$/.exec(part) ?? [];
+        let name = id ?? '';
+        try {
+            name = decodeURIComponent(name);
+        } catch { /* taken as it stands */ }
+        const column = columnOf(name);
+        if (column && !chosen.some(other => other.column.id === column.id) && fits(chosen, column))
+            chosen.push({ column, width: width ? Math.min(900, Math.max(56, Number(width))) : column.width });
+    }
+    if (chosen.length === 0)
+        return standardChoice();
+    if (!chosen.some(({ column }) => column.id === 'name'))
+        chosen.unshift(standardChoice()[1]);
+    return chosen;
+}
+
+/** @param {Chosen[]} chosen */
+export function formatColumns(chosen) {
+    const text = chosen.map(({ column, width }) => `${column.id.replaceAll(/[%,~]/g, encodeURIComponent)}${width === column.width ? '' : `~${Math.round(width)}`}`).join(',');
+    return text === standard.join(',') ? '' : text;
+}
+
+/**
+ * Would one request still do?
+ * @param {Chosen[]} chosen
+ * @param {Column} column
+ */
+export function fits(chosen, column) {
+    return (!column.metric || wantedMetrics([...chosen, { column, width: 0 }]).length <= MOST) &&
+        (!column.field || chosen.filter(other => other.column.field).length < MOST);
+}
+
+/** @param {Chosen[]} chosen */
+export function wantedMetrics(chosen) {
+    const keys = chosen.some(({ column }) => column.id === 'loss' || column.id === 'score') ? SCORE_KEYS.slice() : [];
+    for (const { column } of chosen)
+        if (column.metric && !keys.includes(column.metric))
+            keys.push(column.metric);
+    return keys;
+}
+
+/** @param {Chosen[]} chosen */
+export const wantedFields = chosen => chosen.flatMap(({ column }) => column.field ?? []);
+
+/**
+ * An order of runs: by the column, ties by age, newest first; runs without a value come last either way.
+ * @param {Column} column
+ * @param {boolean} down
+ * @returns {(a: Run, b: Run) => number}
+ */
+export function comparator(column, down) {
+    const sign = down ? -1 : 1;
+    const lacks = (/** @type {Sortable} */ v) => v === null || v === undefined || (typeof v === 'number' && Number.isNaN(v));
+    return (a, b) => {
+        const x = column.value(a);
+        const y = column.value(b);
+        const none = Number(lacks(x)) - Number(lacks(y));
+        if (none !== 0)
+            return none;
+        if (!lacks(x) && x !== y) {
+            // Words among numbers (a scale may be 0.25 or "learned") stand behind them.
+            if (typeof x !== typeof y)
+                return sign * (typeof x === 'number' ? -1 : 1);
+            return sign * (/** @type {any} */ (x) < /** @type {any} */ (y) ? -1 : 1);
+        }
+        return Number(b.id) - Number(a.id);
+    };
+}

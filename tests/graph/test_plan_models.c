@@ -17,11 +17,12 @@ static const struct model_train_options options = {.batch = 8,
                                                    .eps = 1e-8,
                                                    .weight_decay = 0.1};
 
-static struct model_spec vit(int32_t image, int32_t patch, int32_t width, int32_t heads, enum pk_phi phi)
+static struct model_spec vit(int32_t image, int32_t patch, int32_t width, int32_t heads, enum pk_phi phi,
+                             int32_t depth)
 {
     return (struct model_spec){.arch = MODEL_VIT,
                                .width = width,
-                               .depth = 12,
+                               .depth = depth,
                                .heads = heads,
                                .mlp_width = 4 * width,
                                .bias = true,
@@ -66,6 +67,16 @@ static struct model_spec gpt(int32_t width, int32_t depth, int32_t heads, int32_
                                .init = MODEL_INIT_NORMAL,
                                .init_logit_std = -1.0,
                                .dtype = PK_F32};
+}
+
+/* DNT's block in place of the ordinary one. */
+static struct model_spec s5(struct model_spec s)
+{
+    s.placement = MODEL_S5;
+    s.norm_kind = PK_NORM_RMS;
+    s.qk_norm = true;
+    s.gelu_tanh = false;
+    return s;
 }
 
 static void check(const char *what, struct pk_graph *g)
@@ -119,12 +130,15 @@ static void check_model(const char *what, struct model_spec spec, int32_t batch,
 static void test_plan_of_the_real_models_is_close_to_the_bound(void **state)
 {
     (void)state;
-    check_model("ViT-Tiny 64/4, batch 32", vit(64, 4, 192, 3, PK_PHI_SOFTMAX), 32, 0);
-    check_model("ViT-Tiny 64/4, x^3 learned", vit(64, 4, 192, 3, PK_PHI_POLY), 32, 0);
-    check_model("ViT-B/16 224, batch 8", vit(224, 16, 768, 12, PK_PHI_SOFTMAX), 8, 0);
+    check_model("ViT-Tiny 64/4, batch 32", vit(64, 4, 192, 3, PK_PHI_SOFTMAX, 12), 32, 0);
+    check_model("ViT-Tiny 64/4, x^3 learned", vit(64, 4, 192, 3, PK_PHI_POLY, 12), 32, 0);
+    check_model("ViT-B/16 224, batch 8", vit(224, 16, 768, 12, PK_PHI_SOFTMAX, 12), 8, 0);
     check_model("GPT 6x384x6, T 256, batch 8", gpt(384, 6, 6, 256, PK_PHI_SOFTMAX), 8, 256);
     check_model("GPT-2 124M, T 1024, batch 4", gpt(768, 12, 12, 1024, PK_PHI_POLY), 4, 1024);
     check_model("GPT-2 1558M, T 1024, batch 1", gpt(1600, 48, 25, 1024, PK_PHI_SOFTMAX), 1, 1024);
+    check_model("L-DNT-Small, T 1024, batch 2", s5(gpt(768, 12, 12, 1024, PK_PHI_POLY)), 2, 1024);
+    check_model("L-DNT-XL, T 1024, batch 1", s5(gpt(1536, 48, 24, 1024, PK_PHI_SOFTMAX)), 1, 1024);
+    check_model("V-DNT-Huge 224/14, batch 2", s5(vit(224, 14, 1280, 16, PK_PHI_SOFTMAX, 32)), 2, 0);
 }
 
 int main(void)

@@ -74,55 +74,101 @@ static const struct model_param *named(const struct model *m, const char *name)
     return NULL;
 }
 
-static void test_gpt2_shapes_have_their_published_sizes(void **state)
+/* The network of a preset: on pictures of 224 x 224 in 1000 classes, or on text of `vocab` symbols. */
+static struct model *preset(const char *name, const char *more, int32_t vocab)
 {
-    static const struct {
-        int32_t width, depth, heads;
-        int64_t parameters;
-    } sizes[] = {{768, 12, 12, 124439808},
-                 {1024, 24, 16, 354823168},
-                 {1280, 36, 20, 774030080},
-                 {1600, 48, 25, 1557611200}};
+    struct data_info data = {.kind = vocab ? DATA_TOKENS : DATA_IMAGES,
+                             .channels = 3,
+                             .height = 224,
+                             .width = 224,
+                             .classes = 1000,
+                             .vocab = vocab,
+                             .context = 1024};
+    struct spec_config *c = NULL;
+    struct model_spec s;
+    struct model *m;
+    struct pd_why why;
+    char job[512];
 
-    (void)state;
-    for (size_t i = 0; i < 4; i++) {
-        struct model_spec s = gpt_spec();
-        struct model *m;
-
-        s.width = sizes[i].width;
-        s.depth = sizes[i].depth;
-        s.heads = sizes[i].heads;
-        s.mlp_width = 4 * s.width;
-        s.vocab = 50257;
-        s.context = 1024;
-        m = make(&s);
-        assert_int_equal(model_param_elements(m), sizes[i].parameters);
-        model_free(m);
+    snprintf(job, sizeof job,
+             "{\"model\":{\"preset\":\"%s\"%s},\"data\":{\"dataset\":\"%s\",\"path\":\"a/b\"},"
+             "\"train\":{\"steps\":1}}",
+             name, vocab ? more : ",\"patch\":14", vocab ? "text" : "mnist");
+    if (spec_config_load(job, strlen(job), &c, &why) != PD_OK)
+        fail_msg("%s: %s", name, why.text);
+    if (!vocab) { /* mnist stands in for pictures of the size that the shapes are published for */
+        c->data.image_size[0] = c->data.image_size[1] = 224;
+        c->model.patch[0] = c->model.patch[1] = atoi(more);
     }
+    if (model_spec_from_config(c, &data, &s, &why) != PD_OK)
+        fail_msg("%s: %s", name, why.text);
+    spec_config_free(c);
+    m = make(&s);
+    return m;
 }
 
-static void test_vit_shapes_have_their_published_sizes(void **state)
+static void check_size(const char *name, const char *more, int32_t vocab, int64_t parameters)
+{
+    struct model *m = preset(name, more, vocab);
+
+    if (model_param_elements(m) != parameters)
+        fail_msg("%s has %lld parameters, published are %lld", name, (long long)model_param_elements(m),
+                 (long long)parameters);
+    model_free(m);
+}
+
+static void test_gpt2_presets_have_their_published_sizes(void **state)
+{
+    (void)state;
+    check_size("gpt2", "", 50257, 124439808);
+    check_size("gpt2_medium", "", 50257, 354823168);
+    check_size("gpt2_large", "", 50257, 774030080);
+    check_size("gpt2_1436m", "", 50257, 1438683648); /* dnt.md 4: 1438.7M */
+    check_size("gpt2_xl", "", 50257, 1557611200);
+}
+
+static void test_vit_presets_have_their_published_sizes(void **state)
+{
+    (void)state;
+    check_size("vit_tiny", "16", 0, 5717416);
+    check_size("vit_small", "16", 0, 22050664);
+    check_size("vit_b", "16", 0, 86567656);
+    check_size("deit_b", "16", 0, 86567656);
+    check_size("vit_l", "16", 0, 304326632);
+    check_size("vit_h", "14", 0, 632045800);
+}
+
+/* dnt.md 4 counts without positions; each matrix weight once, S5's gains on top: 3 D + 2 d a block and 2 D.
+ */
+static void test_dnt_presets_have_their_published_sizes(void **state)
 {
     static const struct {
-        int32_t width, depth, heads;
-        int64_t parameters;
-    } sizes[] = {
-        {192, 12, 3, 5717416}, {384, 12, 6, 22050664}, {768, 12, 12, 86567656}, {1024, 24, 16, 304326632}};
+        const char *name;
+        int64_t width, depth;
+        double millions;
+    } text[] = {
+        {"ldnt_small", 768, 12, 123.6}, {"ldnt_large", 1280, 36, 772.3}, {"ldnt_xl", 1536, 48, 1436.4}};
+    static const struct {
+        const char *name, *patch;
+        double millions;
+    } vision[] = {{"vdnt_large", "16", 304.3}, {"vdnt_huge", "14", 632.0}, {"vdnt_huge", "16", 632.2}};
 
     (void)state;
-    for (size_t i = 0; i < 4; i++) {
-        struct model_spec s = vit_spec();
-        struct model *m;
+    for (size_t i = 0; i < 3; i++) {
+        int64_t d = text[i].width, want = 50304 * d + text[i].depth * (12 * d * d + 3 * d + 2 * 64) + 2 * d;
 
-        s.width = sizes[i].width;
-        s.depth = sizes[i].depth;
-        s.heads = sizes[i].heads;
-        s.mlp_width = 4 * s.width;
-        s.image_h = s.image_w = 224;
-        s.patch_h = s.patch_w = 16;
-        s.classes = 1000;
-        m = make(&s);
-        assert_int_equal(model_param_elements(m), sizes[i].parameters);
+        check_size(text[i].name, ",\"pos\":\"none\"", 50304, want);
+        assert_true(fabs((double)want / 1e6 - text[i].millions) < 0.06);
+        check_size(text[i].name, "", 50304, want + 1024 * d);
+    }
+    for (size_t i = 0; i < 3; i++) {
+        struct model *m = preset(vision[i].name, vision[i].patch, 0);
+
+        assert_int_equal(model_spec(m)->placement, MODEL_S5);
+        assert_int_equal(model_spec(m)->norm_kind, PK_NORM_RMS);
+        assert_true(model_spec(m)->qk_norm && model_spec(m)->bias);
+        if (fabs((double)model_param_elements(m) / 1e6 - vision[i].millions) > 0.1)
+            fail_msg("%s has %lld parameters", vision[i].name, (long long)model_param_elements(m));
         model_free(m);
     }
 }
@@ -754,8 +800,9 @@ static void test_config_gives_the_network_it_describes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_gpt2_shapes_have_their_published_sizes),
-        cmocka_unit_test(test_vit_shapes_have_their_published_sizes),
+        cmocka_unit_test(test_gpt2_presets_have_their_published_sizes),
+        cmocka_unit_test(test_vit_presets_have_their_published_sizes),
+        cmocka_unit_test(test_dnt_presets_have_their_published_sizes),
         cmocka_unit_test(test_names_layouts_and_decay_groups),
         cmocka_unit_test(test_impossible_shapes_refused),
         cmocka_unit_test(test_start_values_have_the_spread_asked_for),

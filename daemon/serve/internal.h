@@ -8,13 +8,34 @@
 #include "kernels/graph/graph.h"
 
 #define SERVE_BUCKETS_MAX 12
+#define SERVE_DECODE_BATCH 16 /* most sequences in one decoding graph: what the products of few rows take */
 
 /* One planned graph: a classifier's batch size, or how many tokens one call reads. */
 struct serve_bucket {
     int32_t size;
+    int32_t batch; /* language: sequences side by side */
     struct pk_graph *graph;
     struct pk_exec *exec;
-    const struct serve_stream *bound; /* whose cache its states are bound to */
+    int32_t bound_slot; /* language: the first slot whose cache its states are bound to; -1 = none */
+};
+
+/* One stream's place in the caches. */
+struct serve_slot {
+    bool open;
+    struct serve_stream *owner; /* NULL: warm-up */
+    size_t used;                /* positions that have been written */
+};
+
+/* Inputs of one run, in host memory. */
+struct serve_rows {
+    int32_t token[SERVE_CHUNK], pos[SERVE_CHUNK];
+    int32_t position[SERVE_DECODE_BATCH], length[SERVE_DECODE_BATCH], pick[SERVE_DECODE_BATCH];
+};
+
+/* A row of a decoding step: the token that the slot's sequence reads next. */
+struct serve_next {
+    bool there;
+    int32_t token, position;
 };
 
 struct serve {
@@ -26,7 +47,7 @@ struct serve {
     struct model_store *store;
     struct serve_bucket bucket[SERVE_BUCKETS_MAX]; /* growing sizes */
     size_t buckets;
-    float *staging; /* host memory: images of one batch, or the logits of one token */
+    float *staging; /* host memory: images of one batch, or the logits of one step */
     float *results; /* host memory: logits of one batch */
     /* Inputs in back-end memory, large enough for the largest bucket and bound to all. */
     void *input, *pos, *position, *length, *pick;
@@ -34,7 +55,14 @@ struct serve {
     float mean, std;
     /* language */
     int32_t layers;
-    size_t cache_layer_bytes;     /* keys (or values) of one layer of one stream */
+    int32_t heads, cache_length;
+    size_t slot_bytes; /* keys (or values) of one layer of one stream */
+    void *slab;        /* back-end memory: the caches of `slots` streams */
+    int32_t slots;
+    struct serve_slot slot[SERVE_STREAMS_MAX + SERVE_DECODE_BATCH];
+    struct serve_rows rows;
+    char *copy;                   /* host memory: caches on the move */
+    char byte[256];               /* the texts of the tokens */
     struct serve_stream *streams; /* open ones, linked */
     uint32_t stream_count;
 };
@@ -50,3 +78,30 @@ PD_NODISCARD enum pd_err serve_bucket_add(struct serve *s, struct pk_graph *grap
 /* The parts of serve_open and serve_close that differ. */
 PD_NODISCARD enum pd_err serve_classifier_open(struct serve *s, struct pd_why *why);
 PD_NODISCARD enum pd_err serve_language_open(struct serve *s, struct pd_why *why);
+
+/* ---- language.c ---- */
+
+PD_NODISCARD enum pd_err serve_slot_take(struct serve *s, struct serve_stream *owner, int32_t *ret,
+                                         struct pd_why *why);
+void serve_slot_give(struct serve *s, int32_t slot);
+/* Reads up to `left` tokens of one sequence, *ret_read of them; the logits of the last one go to s->staging.
+ */
+PD_NODISCARD enum pd_err serve_chunk_read(struct serve *s, int32_t slot, const int32_t *tokens, int32_t left,
+                                          int32_t position, int32_t *ret_read, struct pd_why *why);
+/* Before a step: may move streams to other slots (serve_stream_moved). */
+PD_NODISCARD enum pd_err serve_decode_begin(struct serve *s, struct pd_why *why);
+/* Reads one token each of the slots from `first` (a multiple of SERVE_DECODE_BATCH) on; the logits of row i
+ * go to row i of s->staging. */
+PD_NODISCARD enum pd_err serve_decode_group(struct serve *s, int32_t first, const struct serve_next *next,
+                                            int32_t count, struct pd_why *why);
+
+/* ---- stream.c ---- */
+
+void serve_stream_moved(struct serve_stream *t, int32_t slot);
+/* Where the stream's next token will stand in its cache. */
+int32_t serve_stream_position(const struct serve_stream *t);
+
+/* The bytes of a token; borrowed from the model. */
+const char *serve_token_text(const struct serve *s, int32_t id, size_t *ret_len);
+/* Does this token end a text? */
+bool serve_token_ends(const struct serve *s, int32_t id);

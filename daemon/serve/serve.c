@@ -148,7 +148,7 @@ enum pd_err serve_open(const struct serve_options *options, struct serve **ret, 
     }
     s->info.platform = "polyd_cpu";
     s->info.batch_max = options->batch_max ? options->batch_max : 32;
-    s->info.streams_max = options->streams_max ? options->streams_max : 8;
+    s->info.streams_max = options->streams_max ? options->streams_max : 16;
     s->api = pk_backend_cpu();
     err = s->api->open(&host, 0, options->threads, &s->backend, why);
     if (err == PD_OK)
@@ -189,6 +189,7 @@ struct serve *serve_close(struct serve *s)
     }
     model_free(s->model);
     free(s->staging);
+    free(s->copy);
     free(s->results);
     free(s);
     return NULL;

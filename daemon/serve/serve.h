@@ -31,7 +31,7 @@ struct serve_options {
     const char *digest;     /* its SHA-256 in hex; NULL = only the file's own checks */
     int threads;            /* >= 1 */
     uint32_t batch_max;     /* largest batch bucket of a classifier; 0 = 32 */
-    uint32_t streams_max;   /* 0 = 8 */
+    uint32_t streams_max;   /* 0 = 16 */
 };
 
 struct serve_info {
@@ -161,12 +161,28 @@ PD_NODISCARD enum pd_err serve_stream_open(struct serve *s, const int32_t *promp
                                            const struct serve_sampling *sampling, struct serve_stream **ret,
                                            struct pd_why *why);
 
-/* Reads up to SERVE_CHUNK prompt tokens, or makes one token. The piece is borrowed until the next step or
- * close. After a finish the stream only waits to be closed (a further step is PD_ERR_CONFLICT).
+/* One stream's part in a round. */
+struct serve_turn {
+    struct serve_stream *stream;
+    struct serve_piece piece; /* set by serve_turns; borrowed until the stream's next turn or close */
+    uint32_t batch;           /* rows computed together with it; 0 = none, or a chunk of a prompt */
+    enum pd_err err;          /* of this stream alone */
+    struct pd_why why;
+};
+
+/* One round of the streams (each at most once): those that need one more token read for their next take one
+ * step of the model together; of the others, the first reads up to SERVE_CHUNK tokens of its prompt, and the
+ * rest wait for another round (their pieces are empty). So a long prompt delays everybody by one chunk at
+ * most. */
+void serve_turns(struct serve *s, struct serve_turn *turns, size_t count);
+
+/* A round of one. Reads up to SERVE_CHUNK prompt tokens, or makes one token. The piece is borrowed until the
+ * next step or close. After a finish the stream only waits to be closed (a further step is PD_ERR_CONFLICT).
  *
- * A stream's tokens depend on its prompt, sampling and seed alone, never on which others run beside it. When
- * the context is full, the last half of it is read again as a new prompt and the stream goes on.
- * PD_ERR_INTERNAL: the model gave no finite logits. */
+ * A stream's tokens depend on its prompt, sampling and seed alone, never on which others run beside it: a
+ * batch gives each of its rows the bits that the row alone would have had. When the context is full, the last
+ * half of it is read again as a new prompt and the stream goes on. PD_ERR_INTERNAL: the model gave no finite
+ * logits. */
 PD_NODISCARD enum pd_err serve_stream_step(struct serve_stream *t, struct serve_piece *ret,
                                            struct pd_why *why);
 

@@ -1,9 +1,9 @@
-/* The language model: one stream per completion, each with a key-value cache of the whole context.
+/* Completions: one stream each, with a key-value cache of the whole context (language.c).
  *
  * All tokens of a stream stand in `tokens`: the prompt, then what was made. The cache holds those in
  * [base, fed), token i at position i - base. A step feeds what is not in the cache yet (a chunk of prompt, or
  * the token made by the step before) and, when nothing is left to feed, samples the next token from the last
- * row's logits. Every stream is computed alone, so that no bit of it depends on its neighbours.
+ * row's logits. Streams that have one token to read share a step; of those that have more, one reads a chunk.
  *
  * Tokens become a piece in order; `released` counts them. Without stop strings each goes at once; with them,
  * bytes wait that may still turn out to be the beginning of one. */
@@ -28,156 +28,16 @@ struct serve_stream {
     uint16_t *seen; /* owned; how often each token was made; NULL without penalties */
     struct serve_sampler sampler;
     float *logits; /* owned; what is sampled from: bias and penalties applied */
-    void *cache;   /* back-end memory: keys and values of every layer */
-    size_t cache_bytes;
+    bool seated;
+    int32_t slot; /* if seated */
     /* the current piece */
     struct serve_token *piece;
-    char *text;   /* owned; bytes of the tokens from `released` on */
-    bool scoring; /* echoed prompt with log-probabilities: read token by token */
+    size_t pieces;      /* room in it */
+    struct pd_buf text; /* bytes released by this piece, then those that are held back */
+    bool scoring;       /* echoed prompt with log-probabilities: read token by token */
+    bool ended;         /* the model said that the text ends here */
     bool finished;
 };
-
-/* ---- the model ---- */
-
-/* Binds the caches of one stream to a bucket, unless they are. */
-static enum pd_err bind_cache(struct serve *s, struct serve_bucket *b, const struct serve_stream *t,
-                              void *cache, struct pd_why *why)
-{
-    char *at = cache;
-
-    if (t && b->bound == t)
-        return PD_OK;
-    b->bound = NULL;
-    for (int32_t l = 0; l < s->layers; l++) {
-        char name[32];
-        enum pd_err err;
-
-        snprintf(name, sizeof name, "cache_k/%d", l);
-        err = pk_exec_bind(b->exec, name, at, why);
-        if (err != PD_OK)
-            return err;
-        snprintf(name, sizeof name, "cache_v/%d", l);
-        err = pk_exec_bind(b->exec, name, at + s->cache_layer_bytes, why);
-        if (err != PD_OK)
-            return err;
-        at += 2 * s->cache_layer_bytes;
-    }
-    b->bound = t;
-    return PD_OK;
-}
-
-/* Runs a bucket over `count` tokens that stand at `position`; the logits of the last one go to s->staging. */
-static enum pd_err run_tokens(struct serve *s, struct serve_bucket *b, const int32_t *tokens, int32_t count,
-                              int32_t position, struct pd_why *why)
-{
-    int32_t input[SERVE_CHUNK] = {0}, pos[SERVE_CHUNK];
-    int32_t length = position + b->size, pick = count - 1;
-    size_t bytes = (size_t)b->size * sizeof(int32_t);
-    enum pd_err err;
-
-    memcpy(input, tokens, (size_t)count * sizeof(int32_t));
-    for (int32_t i = 0; i < b->size; i++)
-        pos[i] = position + i;
-    err = s->api->upload(s->backend, s->input, input, bytes, why);
-    if (err == PD_OK)
-        err = s->api->upload(s->backend, s->pos, pos, bytes, why);
-    if (err == PD_OK)
-        err = s->api->upload(s->backend, s->position, &position, sizeof position, why);
-    if (err == PD_OK)
-        err = s->api->upload(s->backend, s->length, &length, sizeof length, why);
-    if (err == PD_OK)
-        err = s->api->upload(s->backend, s->pick, &pick, sizeof pick, why);
-    if (err == PD_OK)
-        err = pk_exec_run(b->exec, why);
-    if (err == PD_OK)
-        err = pk_exec_read(b->exec, "logits", s->staging, (size_t)s->info.outputs * sizeof(float), why);
-    return err;
-}
-
-static enum pd_err alloc_cache(struct serve *s, void **ret, struct pd_why *why)
-{
-    static const char zeros[1 << 16];
-    size_t bytes = 2 * (size_t)s->layers * s->cache_layer_bytes;
-    void *cache = NULL;
-    enum pd_err err = serve_alloc(s, bytes, &s->memory.cache_bytes, &cache, why);
-
-    /* Zeroed, so that no bit of an earlier client's text can reach this one, whatever a kernel reads. */
-    for (size_t at = 0; err == PD_OK && at < bytes; at += sizeof zeros) {
-        size_t n = bytes - at < sizeof zeros ? bytes - at : sizeof zeros;
-
-        err = s->api->upload(s->backend, (char *)cache + at, zeros, n, why);
-    }
-    if (err != PD_OK && cache) {
-        s->api->free(s->backend, cache);
-        s->memory.cache_bytes -= bytes;
-        cache = NULL;
-    }
-    if (err == PD_OK)
-        *ret = cache;
-    return err;
-}
-
-enum pd_err serve_language_open(struct serve *s, struct pd_why *why)
-{
-    static const int32_t sizes[] = {1, 16, 64, SERVE_CHUNK};
-    const struct model_spec *spec = model_spec(s->model);
-    void *scratch = NULL;
-    size_t bytes = SERVE_CHUNK * sizeof(int32_t);
-    enum pd_err err;
-
-    if (spec->dtype != PK_F32)
-        return pd_fail(why, PD_ERR_UNSUPPORTED, "only models of element type f32 are served");
-    if (spec->vocab != 256)
-        return pd_fail(why, PD_ERR_UNSUPPORTED, "a vocabulary of %d tokens is not bytes", spec->vocab);
-    s->info.outputs = spec->vocab;
-    s->info.context = spec->context;
-    s->layers = spec->depth;
-    s->cache_layer_bytes = (size_t)spec->context * (size_t)spec->width * sizeof(float);
-    s->cache_layer_bytes = (s->cache_layer_bytes + 255) / 256 * 256; /* each layer's must be aligned */
-    s->staging = calloc((size_t)spec->vocab, sizeof *s->staging);
-    if (!s->staging)
-        return pd_fail(why, PD_ERR_NOMEM, "no memory for the logits");
-    err = serve_alloc(s, bytes, &s->memory.inputs_bytes, &s->input, why);
-    if (err == PD_OK)
-        err = serve_alloc(s, bytes, &s->memory.inputs_bytes, &s->pos, why);
-    if (err == PD_OK)
-        err = serve_alloc(s, sizeof(int32_t), &s->memory.inputs_bytes, &s->position, why);
-    if (err == PD_OK)
-        err = serve_alloc(s, sizeof(int32_t), &s->memory.inputs_bytes, &s->length, why);
-    if (err == PD_OK)
-        err = serve_alloc(s, sizeof(int32_t), &s->memory.inputs_bytes, &s->pick, why);
-    if (err == PD_OK)
-        err = alloc_cache(s, &scratch, why);
-    for (size_t i = 0; err == PD_OK && i < sizeof sizes / sizeof sizes[0]; i++) {
-        const struct {
-            const char *name;
-            void *memory;
-        } inputs[] = {{"input", s->input},
-                      {"pos", s->pos},
-                      {"position", s->position},
-                      {"length", s->length},
-                      {"pick", s->pick}};
-        struct pk_graph *graph = NULL;
-        int32_t zero = 0;
-
-        if (i > 0 && sizes[i] > spec->context)
-            break;
-        err = model_graph_decode(s->model, 1, sizes[i], spec->context, &graph, why);
-        if (err == PD_OK)
-            err = serve_bucket_add(s, graph, sizes[i], why);
-        for (size_t k = 0; err == PD_OK && k < sizeof inputs / sizeof inputs[0]; k++)
-            err = pk_exec_bind(s->bucket[i].exec, inputs[k].name, inputs[k].memory, why);
-        if (err == PD_OK)
-            err = bind_cache(s, &s->bucket[i], NULL, scratch, why);
-        if (err == PD_OK)
-            err = run_tokens(s, &s->bucket[i], &zero, 1, 0, why); /* warm-up */
-    }
-    if (scratch) {
-        s->api->free(s->backend, scratch);
-        s->memory.cache_bytes -= 2 * (size_t)s->layers * s->cache_layer_bytes;
-    }
-    return err;
-}
 
 enum pd_err serve_tokenize(const struct serve *s, const void *text, size_t len, struct pd_buf *out,
                            struct pd_why *why)
@@ -198,6 +58,19 @@ enum pd_err serve_tokenize(const struct serve *s, const void *text, size_t len, 
         memcpy(&ids[i], &id, sizeof id); /* the buffer need not be aligned */
     }
     return PD_OK;
+}
+
+const char *serve_token_text(const struct serve *s, int32_t id, size_t *ret_len)
+{
+    *ret_len = 1;
+    return s->byte + id;
+}
+
+bool serve_token_ends(const struct serve *s, int32_t id)
+{
+    (void)s;
+    (void)id;
+    return false;
 }
 
 /* ---- a stream ---- */
@@ -261,24 +134,24 @@ enum pd_err serve_stream_open(struct serve *s, const int32_t *prompt, size_t cou
     t->info = calloc(room, sizeof *t->info);
     t->logits = malloc((size_t)s->info.outputs * sizeof *t->logits);
     t->bias = malloc((p->biases + 1) * sizeof *t->bias);
-    t->text = malloc(room);
-    t->piece = malloc(room * sizeof *t->piece);
+    pd_buf_init(&t->text, 0);
     err = serve_sampler_init(&t->sampler, (int32_t)s->info.outputs);
     if (p->presence_penalty != 0 || p->frequency_penalty != 0) {
         t->seen = calloc((size_t)s->info.outputs, sizeof *t->seen);
         if (!t->seen)
             err = PD_ERR_NOMEM;
     }
-    if (err != PD_OK || !t->tokens || !t->info || !t->logits || !t->bias || !t->text || !t->piece) {
+    if (err != PD_OK || !t->tokens || !t->info || !t->logits || !t->bias) {
         err = pd_fail(why, PD_ERR_NOMEM, "no memory for a stream of %zu tokens", room);
         goto out;
     }
     memcpy(t->tokens, prompt, count * sizeof *t->tokens);
     if (p->biases)
         memcpy(t->bias, p->bias, p->biases * sizeof *t->bias);
-    err = alloc_cache(s, &t->cache, why);
+    err = serve_slot_take(s, t, &t->slot, why);
     if (err != PD_OK)
         goto out;
+    t->seated = true;
     t->next = s->streams;
     if (t->next)
         t->next->prev = t;
@@ -298,14 +171,8 @@ struct serve_stream *serve_stream_close(struct serve_stream *t)
     if (!t)
         return NULL;
     s = t->serve;
-    if (t->cache) {
-        for (size_t i = 0; i < s->buckets; i++) {
-            /* The address of a later stream may be the same: it must not take these caches for its own. */
-            if (s->bucket[i].bound == t)
-                s->bucket[i].bound = NULL;
-        }
-        s->api->free(s->backend, t->cache);
-        s->memory.cache_bytes -= 2 * (size_t)s->layers * s->cache_layer_bytes;
+    if (t->seated) {
+        serve_slot_give(s, t->slot);
         if (t->prev)
             t->prev->next = t->next;
         else
@@ -320,7 +187,7 @@ struct serve_stream *serve_stream_close(struct serve_stream *t)
     free(t->logits);
     free(t->bias);
     free(t->seen);
-    free(t->text);
+    pd_buf_done(&t->text);
     free(t->piece);
     free(t);
     return NULL;
@@ -336,10 +203,19 @@ size_t serve_stream_completion_tokens(const struct serve_stream *t)
     return t->total - t->prompt;
 }
 
-/* Log-probability of token `at` (already in t->tokens) and its alternatives under the model's raw logits. */
-static void score(struct serve_stream *t, size_t at)
+void serve_stream_moved(struct serve_stream *t, int32_t slot)
 {
-    const float *logits = t->serve->staging;
+    t->slot = slot;
+}
+
+int32_t serve_stream_position(const struct serve_stream *t)
+{
+    return (int32_t)(t->fed - t->base);
+}
+
+/* Log-probability of token `at` (already in t->tokens) and its alternatives under the model's raw logits. */
+static void score(struct serve_stream *t, size_t at, const float *logits)
+{
     int32_t count = (int32_t)t->serve->info.outputs, ids[SERVE_TOP_MAX];
     double sum = serve_logsumexp(logits, count);
     struct serve_token *info = &t->info[at];
@@ -353,14 +229,10 @@ static void score(struct serve_stream *t, size_t at)
     }
 }
 
-/* Feeds the next chunk of what is not in the cache yet. */
-static enum pd_err feed(struct serve_stream *t, struct pd_why *why)
+/* Tokens to read before the next can be chosen (or scored). A full cache is given up here. */
+static size_t to_read(struct serve_stream *t)
 {
-    struct serve *s = t->serve;
-    size_t context = (size_t)s->info.context, left, i = s->buckets;
-    int32_t position, count;
-    struct serve_bucket *b;
-    enum pd_err err;
+    size_t context = (size_t)t->serve->info.context, left, room;
 
     if (t->fed - t->base == context) {
         /* Full: keep the last half. Its keys carry the old positions, so it is read anew. */
@@ -368,33 +240,14 @@ static enum pd_err feed(struct serve_stream *t, struct pd_why *why)
         t->fed = t->base;
     }
     left = t->total - t->fed;
-    position = (int32_t)(t->fed - t->base);
-    if (left > context - (size_t)position)
-        left = context - (size_t)position;
-    if (t->scoring && t->fed < t->prompt)
-        left = 1;
-    /* The smallest bucket that reads all at once, else the largest; padding must not run past the cache. */
-    for (i = 0; i + 1 < s->buckets; i++) {
-        if ((size_t)s->bucket[i].size >= left)
-            break;
-    }
-    while (i > 0 && (size_t)position + (size_t)s->bucket[i].size > context)
-        i--;
-    b = &s->bucket[i];
-    count = left < (size_t)b->size ? (int32_t)left : b->size;
-    err = bind_cache(s, b, t, t->cache, why);
-    if (err == PD_OK)
-        err = run_tokens(s, b, t->tokens + t->fed, count, position, why);
-    if (err != PD_OK)
-        return err;
-    t->fed += (size_t)count;
-    if (t->scoring && t->fed < t->prompt)
-        score(t, t->fed);
-    return PD_OK;
+    room = context - (t->fed - t->base);
+    if (left > room)
+        left = room;
+    return t->scoring && t->fed < t->prompt ? 1 : left;
 }
 
-/* Appends the next token, chosen from the logits in s->staging. */
-static enum pd_err choose(struct serve_stream *t, struct pd_why *why)
+/* Appends the next token, chosen from the logits after the last one. */
+static enum pd_err choose(struct serve_stream *t, const float *logits, struct pd_why *why)
 {
     struct serve *s = t->serve;
     const struct serve_sampling *p = &t->sampling;
@@ -404,7 +257,7 @@ static enum pd_err choose(struct serve_stream *t, struct pd_why *why)
                               .index = (uint64_t)(t->total - t->prompt)};
     int32_t id;
 
-    memcpy(t->logits, s->staging, (size_t)s->info.outputs * sizeof *t->logits);
+    memcpy(t->logits, logits, (size_t)s->info.outputs * sizeof *t->logits);
     for (uint32_t i = 0; i < p->biases; i++)
         t->logits[t->bias[i].token] += t->bias[i].bias;
     for (int64_t i = 0; t->seen && i < s->info.outputs; i++) {
@@ -418,44 +271,81 @@ static enum pd_err choose(struct serve_stream *t, struct pd_why *why)
     if (t->seen && t->seen[id] < UINT16_MAX)
         t->seen[id]++;
     if (p->logprobs >= 0)
-        score(t, t->total);
+        score(t, t->total, logits);
     t->total++;
+    t->ended = serve_token_ends(s, id);
     return PD_OK;
 }
 
-/* Releases tokens [t->released, end). A token of this tokenizer is one byte. */
-static void release(struct serve_stream *t, size_t end, struct serve_piece *ret)
+static enum pd_err put_token(struct serve_stream *t, struct serve_piece *ret, uint32_t len)
 {
-    for (; t->released < end; t->released++) {
-        struct serve_token *k = &t->piece[ret->count];
+    struct serve_token *k;
 
-        *k = t->info[t->released];
-        k->id = t->tokens[t->released];
-        k->prompt = t->released < t->prompt;
-        k->offset = (uint32_t)ret->len;
-        k->len = 1;
-        t->text[ret->len++] = (char)k->id;
-        ret->count++;
+    if (ret->count == t->pieces) {
+        size_t room = t->pieces ? t->pieces * 2 : 8;
+
+        k = realloc(t->piece, room * sizeof *k);
+        if (!k)
+            return PD_ERR_NOMEM;
+        t->piece = k;
+        t->pieces = room;
     }
-    ret->tokens = t->piece;
-    ret->text = t->text;
+    k = &t->piece[ret->count++];
+    *k = t->info[t->released];
+    k->id = t->tokens[t->released];
+    k->prompt = t->released < t->prompt;
+    k->offset = (uint32_t)ret->len;
+    k->len = len;
+    ret->len += len;
+    t->released++;
+    return PD_OK;
 }
 
-/* Decides what of the tokens made so far may go, and whether the completion ends here. */
-static void settle(struct serve_stream *t, struct serve_piece *ret)
+/* Releases whole tokens up to `end`, whatever their text says. */
+static enum pd_err release(struct serve_stream *t, size_t end, struct serve_piece *ret)
 {
-    size_t keep, from = t->released, held = t->total - from;
-    char *text = t->text + ret->len; /* behind an echo that goes with this piece */
+    enum pd_err err = PD_OK;
 
-    for (size_t i = 0; i < held; i++)
-        text[i] = (char)t->tokens[from + i];
-    if (serve_stops_scan(&t->stops, text, held, &keep)) {
-        ret->finish = SERVE_FINISH_STOP;
-    } else if (t->total - t->prompt == (size_t)t->sampling.max_tokens) {
-        ret->finish = SERVE_FINISH_LENGTH;
-        keep = held; /* no more can come: what was held back is text */
+    while (t->released < end && err == PD_OK) {
+        size_t len;
+        const char *text = serve_token_text(t->serve, t->tokens[t->released], &len);
+
+        pd_buf_append(&t->text, text, len);
+        err = put_token(t, ret, (uint32_t)len);
     }
-    release(t, from + keep, ret);
+    return err;
+}
+
+/* Decides what of the tokens made so far may go, and whether the completion ends here. A stop string may
+ * begin inside a token: of that one only the bytes before it go. */
+static enum pd_err settle(struct serve_stream *t, struct serve_piece *ret)
+{
+    size_t begin = t->text.len, end = t->total - t->ended, keep, len;
+    enum pd_err err = PD_OK;
+
+    for (size_t i = t->released; i < end; i++) {
+        const char *text = serve_token_text(t->serve, t->tokens[i], &len);
+
+        pd_buf_append(&t->text, text, len);
+    }
+    if (pd_buf_err(&t->text) != PD_OK)
+        return PD_ERR_NOMEM;
+    if (serve_stops_scan(&t->stops, t->text.data ? t->text.data + begin : "", t->text.len - begin, &keep)) {
+        ret->finish = SERVE_FINISH_STOP;
+    } else if (t->ended || t->total - t->prompt == (size_t)t->sampling.max_tokens) {
+        ret->finish = t->ended ? SERVE_FINISH_STOP : SERVE_FINISH_LENGTH;
+        keep = t->text.len - begin; /* no more can come: what was held back is text */
+    }
+    while (t->released < end && err == PD_OK) {
+        serve_token_text(t->serve, t->tokens[t->released], &len);
+        if (len > keep && (ret->finish == SERVE_FINISH_NONE || keep == 0))
+            break;
+        len = len < keep ? len : keep;
+        err = put_token(t, ret, (uint32_t)len);
+        keep -= len;
+    }
+    t->text.len = ret->len; /* what is held back will be written anew */
+    return err;
 }
 
 /* Nothing is to be generated, and the prompt is read as far as its scores need. */
@@ -464,35 +354,144 @@ static bool prompt_only(const struct serve_stream *t)
     return t->sampling.max_tokens == 0 && (!t->scoring || t->fed + 1 >= t->prompt);
 }
 
-enum pd_err serve_stream_step(struct serve_stream *t, struct serve_piece *ret, struct pd_why *why)
+static enum pd_err no_memory(struct serve_stream *t, enum pd_err err, struct pd_why *why)
 {
-    enum pd_err err;
+    return err == PD_OK ? PD_OK : pd_fail(why, err, "no memory for a completion of %zu tokens", t->total);
+}
 
-    *ret = (struct serve_piece){0};
+/* What goes without any computing: an echoed prompt that is not scored, or all of it when nothing follows. */
+static enum pd_err begin_turn(struct serve_turn *turn)
+{
+    struct serve_stream *t = turn->stream;
+    enum pd_err err = PD_OK;
+
     if (t->finished)
-        return pd_fail(why, PD_ERR_CONFLICT, "the completion has ended");
-    /* The prompt of an echo goes first: at once, or as its tokens are scored. */
-    if (!t->scoring)
-        release(t, t->prompt, ret);
-    if (!prompt_only(t)) {
-        err = feed(t, why);
-        if (err != PD_OK)
-            return err;
-        if (t->scoring)
-            release(t, t->fed < t->prompt ? t->fed + 1 : t->prompt, ret);
-    }
+        return pd_fail(&turn->why, PD_ERR_CONFLICT, "the completion has ended");
+    if (!t->scoring || prompt_only(t))
+        err = release(t, t->prompt, &turn->piece);
     if (prompt_only(t)) {
-        release(t, t->prompt, ret);
-        ret->finish = SERVE_FINISH_LENGTH;
+        turn->piece.finish = SERVE_FINISH_LENGTH;
         t->finished = true;
-        return PD_OK;
     }
-    if (t->fed < t->total)
-        return PD_OK;
-    err = choose(t, why);
+    return no_memory(t, err, &turn->why);
+}
+
+/* After `read` tokens more: scores, chooses, releases. `logits` are those after the last of them. */
+static enum pd_err end_turn(struct serve_turn *turn, size_t read, const float *logits)
+{
+    struct serve_stream *t = turn->stream;
+    struct serve_piece *piece = &turn->piece;
+    enum pd_err err = PD_OK;
+
+    t->fed += read;
+    if (t->scoring) {
+        if (t->fed < t->prompt)
+            score(t, t->fed, logits);
+        err = release(t, t->fed < t->prompt ? t->fed + 1 : t->prompt, piece);
+        if (err == PD_OK && prompt_only(t)) {
+            err = release(t, t->prompt, piece);
+            piece->finish = SERVE_FINISH_LENGTH;
+            t->finished = true;
+            return no_memory(t, err, &turn->why);
+        }
+    }
+    if (err != PD_OK || t->fed < t->total)
+        return no_memory(t, err, &turn->why);
+    err = choose(t, logits, &turn->why);
     if (err != PD_OK)
         return err;
-    settle(t, ret);
-    t->finished = ret->finish != SERVE_FINISH_NONE;
-    return PD_OK;
+    err = settle(t, piece);
+    t->finished = piece->finish != SERVE_FINISH_NONE;
+    return no_memory(t, err, &turn->why);
+}
+
+/* One chunk of one prompt. */
+static enum pd_err read_chunk(struct serve *s, struct serve_turn *turn, size_t left)
+{
+    struct serve_stream *t = turn->stream;
+    int32_t read = 0;
+    enum pd_err err = serve_chunk_read(s, t->slot, t->tokens + t->fed, (int32_t)left,
+                                       serve_stream_position(t), &read, &turn->why);
+
+    return err == PD_OK ? end_turn(turn, (size_t)read, s->staging) : err;
+}
+
+/* One token each of the slots [first, first + SERVE_DECODE_BATCH); at[i] is the turn of row i. */
+static void decode_group(struct serve *s, int32_t first, struct serve_turn *const *at, int32_t count)
+{
+    struct serve_next next[SERVE_DECODE_BATCH] = {{0}};
+    struct pd_why why = {""};
+    enum pd_err err;
+
+    for (int32_t r = 0; r < count; r++) {
+        struct serve_stream *t = at[r] ? at[r]->stream : NULL;
+
+        if (t)
+            next[r] = (struct serve_next){true, t->tokens[t->fed], serve_stream_position(t)};
+    }
+    err = serve_decode_group(s, first, next, count, &why);
+    for (int32_t r = 0; r < count; r++) {
+        if (!at[r])
+            continue;
+        at[r]->batch = (uint32_t)count;
+        at[r]->why = why;
+        at[r]->err = err == PD_OK ? end_turn(at[r], 1, s->staging + r * s->info.outputs) : err;
+    }
+}
+
+void serve_turns(struct serve *s, struct serve_turn *turns, size_t count)
+{
+    struct serve_turn *row[SERVE_STREAMS_MAX + SERVE_DECODE_BATCH] = {NULL};
+    struct serve_turn *reader = NULL;
+    struct pd_why why = {""};
+    size_t chunk = 0;
+    enum pd_err err = serve_decode_begin(s, &why);
+
+    for (size_t i = 0; i < count; i++) {
+        struct serve_turn *turn = &turns[i];
+        struct serve_stream *t = turn->stream;
+        size_t left;
+
+        turn->piece = (struct serve_piece){0};
+        turn->batch = 0;
+        turn->why = why;
+        turn->err = err;
+        t->text.len = 0;
+        if (err == PD_OK)
+            turn->err = begin_turn(turn);
+        if (turn->err != PD_OK || turn->piece.finish != SERVE_FINISH_NONE)
+            continue;
+        left = to_read(t);
+        if (left == 1) {
+            row[t->slot] = turn;
+        } else if (!reader) {
+            reader = turn;
+            chunk = left;
+        }
+    }
+    for (int32_t first = 0; first < s->slots; first += SERVE_DECODE_BATCH) {
+        int32_t rows = 0;
+
+        for (int32_t r = 0; r < SERVE_DECODE_BATCH; r++)
+            rows = row[first + r] ? r + 1 : rows;
+        if (rows)
+            decode_group(s, first, row + first, rows);
+    }
+    if (reader)
+        reader->err = read_chunk(s, reader, chunk);
+    for (size_t i = 0; i < count; i++) {
+        turns[i].piece.tokens = turns[i].stream->piece;
+        turns[i].piece.text = turns[i].stream->text.data ? turns[i].stream->text.data : "";
+    }
+}
+
+enum pd_err serve_stream_step(struct serve_stream *t, struct serve_piece *ret, struct pd_why *why)
+{
+    struct serve_turn turn = {.stream = t};
+
+    serve_turns(t->serve, &turn, 1);
+    *ret = turn.piece;
+    if (turn.err != PD_OK && why)
+        *why = turn.why;
+    return turn.err;
 }

@@ -1,6 +1,7 @@
 /* One thread does everything: it takes what has come, and between two takings it runs one batch of the
- * classifier or one step of every open completion. So a new request waits for at most one round, several
- * completions advance side by side, and no lock is needed. When nothing is open it sleeps in host->next. */
+ * classifier or one step of all open completions together. So a new request waits for at most one round,
+ * several completions advance side by side, and no lock is needed. When nothing is open it sleeps in
+ * host->next. */
 #include "daemon/worker/role_serve.h"
 
 #include <math.h>
@@ -293,42 +294,45 @@ static void send_part(struct role *r, struct item *it, enum serve_finish finish)
         pd_buf_consume(bufs[i], bufs[i]->len);
 }
 
-/* One step of one completion; true when it has been answered to the end. */
-static bool step_item(struct role *r, struct item *it)
+/* Is there still somebody who wants it? False: it has been answered. */
+static bool wanted(struct role *r, struct item *it)
 {
-    struct serve_piece piece;
-    struct pd_why why = {{0}};
-    enum pd_err err;
-
     if (r->host->cancelled(r->host->ctx, it->req)) {
         item_fail(r, it, PD_ERR_CANCELLED, "the client left");
-        return true;
+        return false;
     }
     if (it->req->deadline_us && pd_clock_mono_us() >= it->req->deadline_us) {
         item_fail(r, it, PD_ERR_TIMEOUT, "the deadline passed while the completion was made");
-        return true;
+        return false;
     }
-    err = serve_stream_step(it->stream, &piece, &why);
+    return true;
+}
+
+/* What one round gave a completion; true when it has been answered to the end. */
+static bool take_turn(struct role *r, struct item *it, struct serve_turn *turn)
+{
+    const struct serve_piece *piece = &turn->piece;
+    enum pd_err err = turn->err;
+
     if (err == PD_OK) {
-        collect(it, &piece);
+        collect(it, piece);
         err = collected(it);
         if (err != PD_OK)
-            pd_fail(&why, err, "no memory for the completion");
+            pd_fail(&turn->why, err, "no memory for the completion");
     }
     if (err != PD_OK) {
-        item_fail(r, it, err, why.text);
+        item_fail(r, it, err, turn->why.text);
         return true;
     }
-    if (piece.finish != SERVE_FINISH_NONE || (it->params.stream && piece.count))
-        send_part(r, it, piece.finish);
-    if (piece.finish == SERVE_FINISH_NONE)
+    if (piece->finish != SERVE_FINISH_NONE || (it->params.stream && piece->count))
+        send_part(r, it, piece->finish);
+    if (piece->finish == SERVE_FINISH_NONE)
         return false;
     item_free(r, it);
     return true;
 }
 
-/* Opens streams for those that wait as far as slots go, then steps each open one once. */
-static void run_language(struct role *r)
+static void open_waiting(struct role *r)
 {
     struct item **link = &r->running, *it;
 
@@ -348,11 +352,34 @@ static void run_language(struct role *r)
         link = &it->next;
         r->running_count++;
     }
-    r->host->load(r->host->ctx, serve_queue_count(r->queue), r->running_count);
+}
+
+/* Opens streams for those that wait as far as slots go, then gives every open one its turn. */
+static void run_language(struct role *r)
+{
+    struct serve_turn turn[SERVE_STREAMS_MAX];
+    struct item **link;
+    size_t count = 0, i = 0;
+
     for (link = &r->running; *link;) {
         struct item *next = (*link)->next;
 
-        if (step_item(r, *link)) {
+        if (wanted(r, *link)) {
+            link = &(*link)->next;
+        } else {
+            *link = next;
+            r->running_count--;
+        }
+    }
+    open_waiting(r);
+    r->host->load(r->host->ctx, serve_queue_count(r->queue), r->running_count);
+    for (struct item *it = r->running; it; it = it->next)
+        turn[count++].stream = it->stream;
+    serve_turns(r->model, turn, count);
+    for (link = &r->running; *link; i++) {
+        struct item *next = (*link)->next;
+
+        if (take_turn(r, *link, &turn[i])) {
             *link = next;
             r->running_count--;
         } else {

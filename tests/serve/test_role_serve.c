@@ -369,7 +369,7 @@ static void test_role_bounds_what_waits_and_serves_in_order(void **state)
     for (int i = 0; i < 300; i++)
         busy += asks[i].err == PD_ERR_BUSY;
     assert_int_equal(busy, 300 - (int)ROLE_SERVE_QUEUE);
-    assert_int_equal(f.most_running, 8);
+    assert_int_equal(f.most_running, 16);
     for (int i = 0; i < 256; i++)
         assert_int_equal(asks[i].err, PD_OK);
     /* After the refusals at once, in order of arrival. */

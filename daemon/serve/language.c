@@ -1,0 +1,422 @@
+/* The language model's graphs and its key-value caches.
+ *
+ * Every open stream owns a slot. The caches of all slots lie together, layer by layer (slot, head, position,
+ * channel), so that a decoding graph of batch b sees any b neighbouring slots as one tensor. The slab grows
+ * by doubling and goes when the last stream closes. A slot's stretch is a multiple of 64 positions: whatever
+ * the width, each slot begins where a graph may be bound to.
+ *
+ * Two kinds of graphs: one sequence reading a chunk of tokens, and up to SERVE_DECODE_BATCH sequences reading
+ * one token each. A row of a batch is computed by the same instructions whatever its neighbours: the products
+ * of few rows are (kernels/backend/cpu/matmul.c), and nothing else looks beyond a row. So a completion is the
+ * same, bit by bit, alone and in company. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/serve/internal.h"
+
+#define COPY_BYTES (1u << 20)
+
+static size_t slab_bytes(const struct serve *s, int32_t slots)
+{
+    return 2 * (size_t)s->layers * (size_t)slots * s->slot_bytes;
+}
+
+/* Keys (or values) of one layer of a slot. */
+static char *slot_layer(const struct serve *s, int32_t slot, int32_t layer, bool values)
+{
+    size_t at = (size_t)layer * 2 + (values ? 1 : 0);
+
+    return (char *)s->slab + (at * (size_t)s->slots + (size_t)slot) * s->slot_bytes;
+}
+
+/* Binds the caches of the slots from `slot` on, unless they are. */
+static enum pd_err bind_slots(struct serve *s, struct serve_bucket *b, int32_t slot, struct pd_why *why)
+{
+    if (b->bound_slot == slot)
+        return PD_OK;
+    b->bound_slot = -1;
+    for (int32_t l = 0; l < s->layers; l++) {
+        char name[32];
+        enum pd_err err;
+
+        snprintf(name, sizeof name, "cache_k/%d", l);
+        err = pk_exec_bind(b->exec, name, slot_layer(s, slot, l, false), why);
+        if (err != PD_OK)
+            return err;
+        snprintf(name, sizeof name, "cache_v/%d", l);
+        err = pk_exec_bind(b->exec, name, slot_layer(s, slot, l, true), why);
+        if (err != PD_OK)
+            return err;
+    }
+    b->bound_slot = slot;
+    return PD_OK;
+}
+
+static enum pd_err copy_bytes(struct serve *s, char *to, const char *from, size_t bytes, struct pd_why *why)
+{
+    enum pd_err err = PD_OK;
+
+    for (size_t at = 0; err == PD_OK && at < bytes; at += COPY_BYTES) {
+        size_t n = bytes - at < COPY_BYTES ? bytes - at : COPY_BYTES;
+
+        err = s->api->download(s->backend, s->copy, from + at, n, why);
+        if (err == PD_OK)
+            err = s->api->upload(s->backend, to + at, s->copy, n, why);
+    }
+    return err;
+}
+
+/* The first `used` positions of a slot, from one slab's layout to another's. */
+static enum pd_err copy_slot(struct serve *s, char *to, const char *from, size_t used, struct pd_why *why)
+{
+    size_t head = s->slot_bytes / (size_t)s->heads, row = head / (size_t)s->cache_length;
+    enum pd_err err = PD_OK;
+
+    for (int32_t h = 0; err == PD_OK && h < s->heads; h++)
+        err = copy_bytes(s, to + (size_t)h * head, from + (size_t)h * head, used * row, why);
+    return err;
+}
+
+static void unbind_all(struct serve *s)
+{
+    for (size_t i = 0; i < s->buckets; i++)
+        s->bucket[i].bound_slot = -1;
+}
+
+static enum pd_err grow(struct serve *s, struct pd_why *why)
+{
+    int32_t most = (int32_t)s->info.streams_max, slots = s->slots ? s->slots * 2 : 1;
+    struct serve old = *s; /* its slab and number of slots, for the addresses */
+    void *slab = NULL;
+    enum pd_err err;
+
+    /* As many as a decoding graph has rows, then by whole graphs of the largest size. */
+    if (most <= SERVE_DECODE_BATCH && slots > most)
+        slots = most;
+    else if (s->slots >= SERVE_DECODE_BATCH)
+        slots = s->slots + SERVE_DECODE_BATCH;
+    err = serve_alloc(s, slab_bytes(s, slots), &s->memory.cache_bytes, &slab, why);
+    if (err != PD_OK)
+        return err;
+    s->slab = slab;
+    s->slots = slots;
+    for (int32_t i = 0; i < old.slots && err == PD_OK; i++) {
+        if (!s->slot[i].used)
+            continue;
+        for (int32_t l = 0; l < 2 * s->layers && err == PD_OK; l++)
+            err = copy_slot(s, slot_layer(s, i, l / 2, l % 2), slot_layer(&old, i, l / 2, l % 2),
+                            s->slot[i].used, why);
+    }
+    if (err != PD_OK) {
+        s->slab = old.slab;
+        s->slots = old.slots;
+        s->api->free(s->backend, slab);
+        s->memory.cache_bytes -= slab_bytes(s, slots);
+        return err;
+    }
+    unbind_all(s);
+    if (old.slab) {
+        s->api->free(s->backend, old.slab);
+        s->memory.cache_bytes -= slab_bytes(s, old.slots);
+    }
+    return PD_OK;
+}
+
+enum pd_err serve_slot_take(struct serve *s, struct serve_stream *owner, int32_t *ret, struct pd_why *why)
+{
+    int32_t i = 0;
+    enum pd_err err = PD_OK;
+
+    while (i < s->slots && s->slot[i].open)
+        i++;
+    if (i == s->slots)
+        err = grow(s, why);
+    if (err != PD_OK)
+        return err;
+    s->slot[i] = (struct serve_slot){.open = true, .owner = owner};
+    *ret = i;
+    return PD_OK;
+}
+
+void serve_slot_give(struct serve *s, int32_t slot)
+{
+    static const char zeros[1 << 16];
+    size_t head = s->slot_bytes / (size_t)s->heads;
+    size_t used = s->slot[slot].used * (head / (size_t)s->cache_length);
+    bool any = false;
+
+    s->slot[slot] = (struct serve_slot){.open = false};
+    for (int32_t i = 0; i < s->slots; i++)
+        any = any || s->slot[i].open;
+    if (!any) {
+        s->api->free(s->backend, s->slab);
+        s->memory.cache_bytes -= slab_bytes(s, s->slots);
+        s->slab = NULL;
+        s->slots = 0;
+        unbind_all(s);
+        return;
+    }
+    /* Nobody reads beyond what a stream wrote itself. Zeros make sure of it: no bit of a client's text stays.
+     */
+    for (int32_t l = 0; l < 2 * s->layers; l++) {
+        for (int32_t h = 0; h < s->heads; h++) {
+            char *at = slot_layer(s, slot, l / 2, l % 2) + (size_t)h * head;
+
+            for (size_t done = 0; done < used; done += sizeof zeros) {
+                size_t n = used - done < sizeof zeros ? used - done : sizeof zeros;
+
+                /* Back-end memory that cannot be written fails the next run too. */
+                if (s->api->upload(s->backend, at + done, zeros, n, NULL) != PD_OK)
+                    return;
+            }
+        }
+    }
+}
+
+static void slot_wrote(struct serve *s, int32_t slot, size_t positions)
+{
+    if (s->slot[slot].used < positions)
+        s->slot[slot].used = positions;
+}
+
+/* ---- running ---- */
+
+static enum pd_err upload_inputs(struct serve *s, const struct serve_rows *rows, int32_t batch,
+                                 int32_t tokens, struct pd_why *why)
+{
+    size_t bytes = (size_t)batch * (size_t)tokens * sizeof(int32_t), one = (size_t)batch * sizeof(int32_t);
+    const struct {
+        void *to;
+        const int32_t *from;
+        size_t bytes;
+    } inputs[] = {{s->input, rows->token, bytes},
+                  {s->pos, rows->pos, bytes},
+                  {s->position, rows->position, one},
+                  {s->length, rows->length, one},
+                  {s->pick, rows->pick, one}};
+    enum pd_err err = PD_OK;
+
+    for (size_t i = 0; err == PD_OK && i < sizeof inputs / sizeof inputs[0]; i++)
+        err = s->api->upload(s->backend, inputs[i].to, inputs[i].from, inputs[i].bytes, why);
+    return err;
+}
+
+static enum pd_err run_bucket(struct serve *s, struct serve_bucket *b, int32_t slot,
+                              const struct serve_rows *rows, struct pd_why *why)
+{
+    enum pd_err err = bind_slots(s, b, slot, why);
+
+    if (err == PD_OK)
+        err = upload_inputs(s, rows, b->batch, b->size, why);
+    if (err == PD_OK)
+        err = pk_exec_run(b->exec, why);
+    if (err == PD_OK)
+        err = pk_exec_read(b->exec, "logits", s->staging,
+                           (size_t)b->batch * (size_t)s->info.outputs * sizeof(float), why);
+    return err;
+}
+
+enum pd_err serve_chunk_read(struct serve *s, int32_t slot, const int32_t *tokens, int32_t left,
+                             int32_t position, int32_t *ret_read, struct pd_why *why)
+{
+    struct serve_rows *rows = &s->rows;
+    struct serve_bucket *b = NULL;
+    int32_t count;
+    enum pd_err err;
+
+    /* The smallest chunk that reads all at once, else the largest; padding must not run past the cache. */
+    for (size_t i = 0; i < s->buckets; i++) {
+        struct serve_bucket *x = &s->bucket[i];
+
+        if (x->batch > 1 || position + x->size > s->cache_length)
+            continue;
+        if (!b || b->size < left)
+            b = x;
+    }
+    if (!b)
+        return pd_fail(why, PD_ERR_INTERNAL, "no chunk fits position %d", position);
+    count = left < b->size ? left : b->size;
+    for (int32_t i = 0; i < b->size; i++) {
+        rows->token[i] = i < count ? tokens[i] : 0;
+        rows->pos[i] = position + i < s->info.context ? position + i : (int32_t)s->info.context - 1;
+    }
+    rows->position[0] = position;
+    rows->length[0] = position + b->size;
+    rows->pick[0] = count - 1;
+    err = run_bucket(s, b, slot, rows, why);
+    if (err != PD_OK)
+        return err;
+    slot_wrote(s, slot, (size_t)(position + b->size));
+    *ret_read = count;
+    return PD_OK;
+}
+
+/* Rows that are computed for so many. */
+static int32_t decode_size(const struct serve *s, int32_t rows)
+{
+    int32_t largest = 1;
+
+    for (size_t i = 0; i < s->buckets; i++) {
+        if (s->bucket[i].size != 1)
+            continue;
+        if (s->bucket[i].batch >= rows)
+            return s->bucket[i].batch;
+        largest = s->bucket[i].batch;
+    }
+    /* Beyond the largest graph there are several runs: what matters then is how many. */
+    return (rows + largest - 1) / largest * largest;
+}
+
+/* The highest slot in use moves down into a hole, if that makes a smaller graph do. */
+static enum pd_err close_gaps(struct serve *s, struct pd_why *why)
+{
+    for (;;) {
+        int32_t high = s->slots - 1, low = 0, open = 0;
+        enum pd_err err = PD_OK;
+
+        while (high >= 0 && !s->slot[high].open)
+            high--;
+        while (low < s->slots && s->slot[low].open)
+            low++;
+        for (int32_t i = 0; i <= high; i++)
+            open += s->slot[i].open;
+        if (low > high || decode_size(s, open) >= decode_size(s, high + 1))
+            return PD_OK;
+        for (int32_t l = 0; l < 2 * s->layers && err == PD_OK; l++)
+            err = copy_slot(s, slot_layer(s, low, l / 2, l % 2), slot_layer(s, high, l / 2, l % 2),
+                            s->slot[high].used, why);
+        if (err != PD_OK)
+            return err;
+        s->slot[low] = s->slot[high];
+        s->slot[high] = (struct serve_slot){.open = false};
+        serve_stream_moved(s->slot[low].owner, low);
+    }
+}
+
+enum pd_err serve_decode_begin(struct serve *s, struct pd_why *why)
+{
+    return close_gaps(s, why);
+}
+
+enum pd_err serve_decode_group(struct serve *s, int32_t first, const struct serve_next *next, int32_t count,
+                               struct pd_why *why)
+{
+    struct serve_rows *rows = &s->rows;
+    struct serve_bucket *b = NULL;
+    enum pd_err err;
+
+    for (size_t i = 0; i < s->buckets && !(b && b->batch >= count); i++) {
+        if (s->bucket[i].size == 1 && first + s->bucket[i].batch <= s->slots)
+            b = &s->bucket[i];
+    }
+    for (int32_t r = 0; r < b->batch; r++) {
+        const struct serve_next *n = r < count ? &next[r] : &(struct serve_next){.there = false};
+        int32_t slot = first + r, position = n->position;
+
+        /* A row of nobody, or of a stream that rests, reads a token too: where the slot's owner writes next.
+         */
+        if (!n->there)
+            position = s->slot[slot].owner ? serve_stream_position(s->slot[slot].owner) : 0;
+        if (position >= s->cache_length)
+            position = 0; /* full: its owner reads all of it anew */
+        rows->token[r] = n->there ? n->token : 0;
+        rows->pos[r] = position < s->info.context ? position : (int32_t)s->info.context - 1;
+        rows->position[r] = position;
+        rows->length[r] = n->there ? position + 1 : 1;
+        rows->pick[r] = r;
+    }
+    err = run_bucket(s, b, first, rows, why);
+    for (int32_t r = 0; err == PD_OK && r < b->batch; r++)
+        slot_wrote(s, first + r, (size_t)rows->position[r] + 1);
+    return err;
+}
+
+/* ---- opening ---- */
+
+static enum pd_err add_bucket(struct serve *s, int32_t batch, int32_t size, struct pd_why *why)
+{
+    const struct {
+        const char *name;
+        void *memory;
+    } inputs[] = {{"input", s->input},
+                  {"pos", s->pos},
+                  {"position", s->position},
+                  {"length", s->length},
+                  {"pick", s->pick}};
+    struct pk_graph *graph = NULL;
+    struct serve_bucket *b;
+    enum pd_err err = model_graph_decode(s->model, batch, size, s->cache_length, &graph, why);
+
+    if (err != PD_OK)
+        return err;
+    err = serve_bucket_add(s, graph, size, why);
+    if (err != PD_OK)
+        return err;
+    b = &s->bucket[s->buckets - 1];
+    b->batch = batch;
+    b->bound_slot = -1;
+    for (size_t k = 0; err == PD_OK && k < sizeof inputs / sizeof inputs[0]; k++)
+        err = pk_exec_bind(b->exec, inputs[k].name, inputs[k].memory, why);
+    return err;
+}
+
+/* Each graph that one slot is enough for runs once: page faults and first-call costs are paid here. */
+static enum pd_err warm_up(struct serve *s, struct pd_why *why)
+{
+    int32_t slot = 0, read;
+    enum pd_err err = serve_slot_take(s, NULL, &slot, why);
+
+    if (err != PD_OK)
+        return err;
+    for (size_t i = 0; err == PD_OK && i < s->buckets; i++) {
+        int32_t tokens[SERVE_CHUNK] = {0};
+
+        if (s->bucket[i].batch == 1)
+            err = serve_chunk_read(s, slot, tokens, s->bucket[i].size, 0, &read, why);
+    }
+    serve_slot_give(s, slot);
+    return err;
+}
+
+enum pd_err serve_language_open(struct serve *s, struct pd_why *why)
+{
+    static const int32_t chunks[] = {16, 64, SERVE_CHUNK};
+    const struct model_spec *spec = model_spec(s->model);
+    size_t bytes = SERVE_CHUNK * sizeof(int32_t), most = s->info.streams_max,
+           *total = &s->memory.inputs_bytes;
+    void **inputs[] = {&s->input, &s->pos, &s->position, &s->length, &s->pick};
+    enum pd_err err = PD_OK;
+
+    if (spec->dtype != PK_F32)
+        return pd_fail(why, PD_ERR_UNSUPPORTED, "only models of element type f32 are served");
+    if (spec->vocab != 256)
+        return pd_fail(why, PD_ERR_UNSUPPORTED, "a vocabulary of %d tokens is not bytes", spec->vocab);
+    for (int i = 0; i < 256; i++)
+        s->byte[i] = (char)i;
+    s->info.outputs = spec->vocab;
+    s->info.context = spec->context;
+    s->layers = spec->depth;
+    s->heads = spec->heads;
+    s->cache_length = (spec->context + 63) / 64 * 64;
+    s->slot_bytes = (size_t)s->cache_length * (size_t)spec->width * sizeof(float);
+    if (most > SERVE_DECODE_BATCH)
+        most = SERVE_DECODE_BATCH;
+    s->staging = calloc((size_t)spec->vocab * most, sizeof *s->staging);
+    s->copy = malloc(COPY_BYTES);
+    if (!s->staging || !s->copy)
+        return pd_fail(why, PD_ERR_NOMEM, "no memory for the logits");
+    for (size_t i = 0; err == PD_OK && i < sizeof inputs / sizeof inputs[0]; i++)
+        err = serve_alloc(s, bytes, total, inputs[i], why);
+    for (int32_t batch = 1; err == PD_OK;) {
+        err = add_bucket(s, batch, 1, why);
+        if (batch == (int32_t)most)
+            break;
+        batch = batch * 2 < (int32_t)most ? batch * 2 : (int32_t)most;
+    }
+    for (size_t i = 0; err == PD_OK && i < sizeof chunks / sizeof chunks[0]; i++) {
+        if (chunks[i] <= s->info.context)
+            err = add_bucket(s, 1, chunks[i], why);
+    }
+    return err == PD_OK ? warm_up(s, why) : err;
+}

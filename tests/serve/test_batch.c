@@ -1,0 +1,293 @@
+/* Continuous batching: streams that come, rest and leave give, bit by bit, what each gives alone. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "daemon/serve/serve.h"
+#include "tests/serve/checkpoint.h"
+
+#define MANY 24
+#define TOKENS_MAX 200
+
+static char dir[64], path[2][96];
+static struct pd_why why;
+
+/* All that a completion released. */
+struct said {
+    size_t count;
+    int32_t id[TOKENS_MAX];
+    float logprob[TOKENS_MAX];
+    enum serve_finish finish;
+};
+
+struct plan {
+    int32_t prompt[90];
+    size_t len;
+    struct serve_sampling p;
+    int arrives, leaves; /* rounds; leaves 0 = stays to its end */
+};
+
+static struct serve *open_model(int which, uint32_t streams)
+{
+    struct serve_options o = {.checkpoint = path[which], .threads = 2, .streams_max = streams};
+    struct serve *s = NULL;
+
+    if (serve_open(&o, &s, &why) != PD_OK)
+        fail_msg("serve_open: %s", why.text);
+    return s;
+}
+
+static void keep(struct said *to, const struct serve_piece *piece)
+{
+    for (size_t i = 0; i < piece->count; i++) {
+        assert_true(to->count < TOKENS_MAX);
+        to->id[to->count] = piece->tokens[i].id;
+        to->logprob[to->count++] = piece->tokens[i].scored ? piece->tokens[i].logprob : 0;
+    }
+    to->finish = piece->finish;
+}
+
+static uint32_t draw(uint32_t *x)
+{
+    *x = *x * 1664525u + 1013904223u;
+    return *x >> 16;
+}
+
+static void make_plans(struct plan *plan, uint32_t seed)
+{
+    for (int i = 0; i < MANY; i++) {
+        struct plan *p = &plan[i];
+
+        serve_sampling_default(&p->p);
+        p->len = 1 + draw(&seed) % 90;
+        for (size_t k = 0; k < p->len; k++)
+            p->prompt[k] = (int32_t)(draw(&seed) % 256);
+        p->p.max_tokens = 1 + (int32_t)(draw(&seed) % 60);
+        p->p.seed = draw(&seed);
+        p->p.temperature = draw(&seed) % 4 ? 1 : 0;
+        p->p.top_p = draw(&seed) % 3 ? 1 : 0.7;
+        p->p.logprobs = 2;
+        p->p.echo = draw(&seed) % 3 == 0;
+        p->p.frequency_penalty = draw(&seed) % 2;
+        p->arrives = (int)(draw(&seed) % 60);
+        p->leaves = draw(&seed) % 4 ? 0 : p->arrives + 1 + (int)(draw(&seed) % 20);
+    }
+}
+
+static struct serve_stream *begin(struct serve *s, const struct plan *p)
+{
+    struct serve_stream *t = NULL;
+
+    if (serve_stream_open(s, p->prompt, p->len, &p->p, &t, &why) != PD_OK)
+        fail_msg("%s", why.text);
+    return t;
+}
+
+static void run(int which, uint32_t streams, uint32_t seed, uint32_t least_batch)
+{
+    static struct plan plan[MANY];
+    static struct said alone[MANY], together[MANY];
+    struct serve_stream *open[MANY] = {NULL};
+    struct serve *s = open_model(which, streams);
+    struct serve_memory before, after;
+    uint32_t most = 0;
+    int left = MANY, waiting[MANY], in = 0;
+
+    make_plans(plan, seed);
+    serve_memory(s, &before);
+    memset(alone, 0, sizeof alone);
+    memset(together, 0, sizeof together);
+    for (int i = 0; i < MANY; i++) {
+        struct serve_stream *t = begin(s, &plan[i]);
+
+        while (alone[i].finish == SERVE_FINISH_NONE) {
+            struct serve_piece piece;
+
+            assert_int_equal(serve_stream_step(t, &piece, &why), PD_OK);
+            keep(&alone[i], &piece);
+        }
+        serve_stream_close(t);
+        waiting[i] = 1;
+    }
+    for (int round = 0; left; round++) {
+        struct serve_turn turn[MANY];
+        int who[MANY];
+        size_t n = 0;
+
+        for (int i = 0; i < MANY; i++) {
+            if (waiting[i] && round >= plan[i].arrives && in < (int)streams) {
+                waiting[i] = 0;
+                open[i] = begin(s, &plan[i]);
+                in++;
+            }
+            if (open[i] && plan[i].leaves && round >= plan[i].leaves) {
+                open[i] = serve_stream_close(open[i]);
+                in--;
+                left--;
+            }
+            /* Not everybody takes part in every round. */
+            if (open[i] && (round + i) % 5) {
+                who[n] = i;
+                turn[n++].stream = open[i];
+            }
+        }
+        serve_turns(s, turn, n);
+        for (size_t k = 0; k < n; k++) {
+            int i = who[k];
+
+            assert_int_equal(turn[k].err, PD_OK);
+            keep(&together[i], &turn[k].piece);
+            most = turn[k].batch > most ? turn[k].batch : most;
+            if (turn[k].piece.finish != SERVE_FINISH_NONE) {
+                open[i] = serve_stream_close(open[i]);
+                in--;
+                left--;
+            }
+        }
+    }
+    assert_true(most >= least_batch);
+    for (int i = 0; i < MANY; i++) {
+        if (!plan[i].leaves) {
+            assert_int_equal(together[i].count, alone[i].count);
+            assert_int_equal(together[i].finish, alone[i].finish);
+        }
+        assert_true(together[i].count <= alone[i].count);
+        assert_memory_equal(together[i].id, alone[i].id, together[i].count * sizeof(int32_t));
+        assert_memory_equal(together[i].logprob, alone[i].logprob, together[i].count * sizeof(float));
+    }
+    serve_memory(s, &after);
+    assert_int_equal(after.cache_bytes, before.cache_bytes);
+    assert_int_equal(after.cache_bytes, 0);
+    serve_close(s);
+}
+
+static void test_batch_gives_each_what_it_gives_alone_softmax(void **state)
+{
+    (void)state;
+    run(0, 16, 1, 8);
+    run(0, 3, 2, 3);
+    run(0, 24, 3, 8);
+}
+
+static void test_batch_gives_each_what_it_gives_alone_cubic(void **state)
+{
+    (void)state;
+    run(1, 16, 4, 8);
+    run(1, 6, 5, 5);
+    run(1, 19, 6, 8);
+}
+
+/* One long prompt after the other: those that decode lose one chunk a round, not the whole prompt. */
+static void test_a_long_prompt_does_not_stop_the_others(void **state)
+{
+    struct serve *s = open_model(0, 4);
+    struct plan talker = {.prompt = {'a'}, .len = 1}, reader = {.len = 90};
+    struct serve_turn turn[4];
+    int rounds = 0, spoke = 0;
+
+    (void)state;
+    serve_sampling_default(&talker.p);
+    talker.p.max_tokens = 30;
+    reader.p = talker.p;
+    turn[0].stream = begin(s, &talker);
+    for (int i = 1; i < 4; i++)
+        turn[i].stream = begin(s, &reader);
+    for (bool all = false; !all; rounds++) {
+        serve_turns(s, turn, 4);
+        spoke += turn[0].piece.count > 0;
+        all = turn[3].piece.count > 0;
+        assert_true(rounds < 20);
+    }
+    assert_true(rounds >= 3); /* one reader a round */
+    assert_int_equal(spoke, rounds);
+    for (int i = 0; i < 4; i++)
+        serve_stream_close(turn[i].stream);
+    serve_close(s);
+}
+
+/* What leaves a hole lets the last come nearer, so that a small graph does again; its text goes on. */
+static void test_streams_move_together_when_others_leave(void **state)
+{
+    static struct said alone, last;
+    struct serve *s = open_model(0, 16);
+    struct plan p = {.prompt = {'x', 'y', 'z'}, .len = 3};
+    struct serve_turn turn[16], one;
+    struct serve_piece piece;
+
+    (void)state;
+    memset(&alone, 0, sizeof alone);
+    memset(&last, 0, sizeof last);
+    serve_sampling_default(&p.p);
+    p.p.max_tokens = 40;
+    p.p.logprobs = 0;
+    one.stream = begin(s, &p);
+    while (alone.finish == SERVE_FINISH_NONE) {
+        assert_int_equal(serve_stream_step(one.stream, &piece, &why), PD_OK);
+        keep(&alone, &piece);
+    }
+    serve_stream_close(one.stream);
+    for (int i = 0; i < 16; i++)
+        turn[i].stream = begin(s, &p);
+    for (int round = 0; round < 22; round++) {
+        serve_turns(s, turn, 16);
+        keep(&last, &turn[15].piece);
+    }
+    assert_int_equal(turn[15].batch, 16);
+    for (int i = 0; i < 15; i++)
+        serve_stream_close(turn[i].stream);
+    one.stream = turn[15].stream;
+    while (last.finish == SERVE_FINISH_NONE) {
+        serve_turns(s, &one, 1);
+        assert_int_equal(one.err, PD_OK);
+        assert_int_equal(one.batch, 1);
+        keep(&last, &one.piece);
+    }
+    assert_int_equal(last.count, alone.count);
+    assert_memory_equal(last.id, alone.id, alone.count * sizeof(int32_t));
+    assert_memory_equal(last.logprob, alone.logprob, alone.count * sizeof(float));
+    serve_close(s);
+}
+
+static int set_up(void **state)
+{
+    static const enum pk_phi phi[2] = {PK_PHI_SOFTMAX, PK_PHI_POLY};
+
+    (void)state;
+    snprintf(dir, sizeof dir, "/tmp/polyd-batch-XXXXXX");
+    if (!mkdtemp(dir))
+        return -1;
+    for (int i = 0; i < 2; i++) {
+        struct model_spec spec = test_gpt_spec(phi[i]);
+
+        spec.context = 100; /* neither a multiple of a chunk nor of a cache line */
+        snprintf(path[i], sizeof path[i], "%s/%d.safetensors", dir, i);
+        test_checkpoint_write(path[i], &spec, 5);
+    }
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 2; i++)
+        unlink(path[i]);
+    return rmdir(dir);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_batch_gives_each_what_it_gives_alone_softmax),
+        cmocka_unit_test(test_batch_gives_each_what_it_gives_alone_cubic),
+        cmocka_unit_test(test_a_long_prompt_does_not_stop_the_others),
+        cmocka_unit_test(test_streams_move_together_when_others_leave),
+    };
+
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}

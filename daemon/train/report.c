@@ -1,5 +1,6 @@
 /* daemon/train/report.c: what a run says while it runs: events, lines of the log, points. */
 #include <stdio.h>
+#include <sys/resource.h>
 
 #include "daemon/train/run.h"
 #include "kernels/base/clock.h"
@@ -37,6 +38,24 @@ void train_push(struct run *r, const char *key, double value)
         .key = key, .step = r->state.step, .wall_us = pd_clock_wall_us(), .value = value};
 }
 
+/* Processors kept busy since the last report, and the most memory held so far. The first only sets the
+ * mark: loading is not training. */
+static void push_use(struct run *r, int64_t now)
+{
+    struct rusage use;
+    int64_t used_us;
+
+    if (getrusage(RUSAGE_SELF, &use) != 0)
+        return;
+    used_us = (use.ru_utime.tv_sec + use.ru_stime.tv_sec) * (int64_t)1000000 + use.ru_utime.tv_usec +
+              use.ru_stime.tv_usec;
+    if (r->used_at_us && now > r->used_at_us)
+        train_push(r, "sys/cpu", (double)(used_us - r->used_us) / (double)(now - r->used_at_us));
+    train_push(r, "mem/peak", (double)use.ru_maxrss * 1024);
+    r->used_us = used_us;
+    r->used_at_us = now;
+}
+
 void train_flush(struct run *r)
 {
     int64_t now = pd_clock_mono_us();
@@ -46,6 +65,7 @@ void train_flush(struct run *r)
         int64_t units = (int64_t)r->setup.batch * (r->setup.classifier ? 1 : r->setup.context);
 
         train_push(r, "step_ms", per_step / 1000);
+        push_use(r, now);
         train_push(r, r->setup.classifier ? "samples_per_s" : "tokens_per_s", (double)units * 1e6 / per_step);
         if (now - r->logged_us >= LOG_US) {
             train_note(r, "step %lld/%lld loss %.4f %.1f ms/step", (long long)r->state.step,

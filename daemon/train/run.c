@@ -218,6 +218,7 @@ static enum pd_err open_run(struct run *r, struct pd_why *why)
         (long long)r->setup.info->count[DATA_TRAIN], (long long)r->setup.info->count[DATA_VAL],
         arena / 1048576, threads);
     train_push(r, "mem/arena", arena);
+    train_push(r, "steps_per_epoch", (double)r->setup.steps_per_epoch);
     return data_loader_start(r->setup.set, DATA_TRAIN, r->setup.batch, (uint64_t)r->config->train.seed,
                              r->state.step, &r->loader, why);
 }

@@ -49,7 +49,8 @@ struct run {
     struct train_point points[TRAIN_POINTS_MAX];
     size_t point_count;
     int64_t flushed_us, logged_us;
-    double busy_us; /* spent in steps since the last flush */
+    int64_t used_us, used_at_us; /* processor time of the process, and when it was looked at */
+    double busy_us;              /* spent in steps since the last flush */
     int64_t busy_steps;
     char (*keys)[40]; /* per layer: TRAIN_STATS + 1 names, each for the mean and for every head */
     double *numbers;  /* scratch for outputs and learned scales */

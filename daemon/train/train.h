@@ -20,7 +20,8 @@ struct spec_config;
  *   every step            loss/train  lr  grad/norm (before clipping)  acc/train (classifiers)
  *   about twice a second  step_ms  samples_per_s or tokens_per_s  (means since the last report)
  *   every eval_every      loss/val  acc/val or ppl/val
- *   once per start        mem/arena (bytes: the planned arena)
+ *                         sys/cpu (processors kept busy)  mem/peak (bytes: the most the process held)
+ *   once per start        mem/arena (bytes: the planned arena)  steps_per_epoch
  *   when it happens       nonfinite (skipped steps so far)
  *   diagnostics.every     attn/fro/l  attn/jac_fro/l  attn/jac_q_fro/l  logit/std/l  logit/max/l, means over
  *                         the probe batch and the heads (logit/max: the largest; no jac_q_fro with qk_norm);

@@ -36,7 +36,8 @@ int teardown(void **state)
 static bool timing(const char *key)
 {
     return !strcmp(key, "step_ms") || !strcmp(key, "samples_per_s") || !strcmp(key, "tokens_per_s") ||
-           !strcmp(key, "mem/arena");
+           !strcmp(key, "mem/arena") || !strcmp(key, "mem/peak") || !strcmp(key, "sys/cpu") ||
+           !strcmp(key, "steps_per_epoch");
 }
 
 static void on_metrics(void *user, const struct train_point *points, size_t count)

@@ -1,6 +1,6 @@
 /* Derivatives against central differences in f64: every op, every instruction of EXPR; twice for the
  * primitives, and through the fused derivatives. */
-#include "tests/graph/rig.h"
+#include "tests/ops/grad.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -8,74 +8,6 @@
 #include <string.h>
 
 #include "kernels/ops/rule.h"
-
-#define TOL 2e-7
-
-/* A scalar that depends on every element of y with a weight of its own, and not linearly. */
-static struct pk_val weigh(struct pk_graph *g, struct pk_val y, const char *name)
-{
-    struct pk_val w = pk_input(g, name, pk_dtype_of(g, y), pk_shape_of(g, y));
-    int32_t rank = pk_shape_of(g, y).rank;
-    struct pk_val s = pk_mul(g, y, pk_add(g, w, pk_scale(g, y, 0.25)));
-
-    return pk_reshape(g, pk_sum(g, s, (1u << rank) - 1, false), PK_SHAPE(1));
-}
-
-/* Completes a graph whose scalar is f: gradients by `leaf`s, then differences. */
-static void check_first(struct rig *r, struct pk_val f, const struct pk_val *leaf, const char *const *name,
-                        size_t n)
-{
-    struct pk_val d[16];
-
-    pk_grad(r->g, f, PK_NONE, leaf, n, d);
-    pk_output(r->g, "f", f);
-    for (size_t i = 0; i < n; i++) {
-        char out[64];
-
-        snprintf(out, sizeof out, "d.%s", name[i]);
-        pk_output(r->g, out, d[i]);
-    }
-    rig_plan(r);
-    for (size_t i = 0; i < n; i++)
-        rig_check_gradient(r, name[i], TOL);
-}
-
-/* The same for a scalar made of the gradients of f: the transform applied to its own output. */
-static void check_second(struct rig *r, struct pk_val f, const struct pk_val *leaf, const char *const *name,
-                         size_t n)
-{
-    struct pk_val d[16], sum = PK_NONE;
-
-    pk_grad(r->g, f, PK_NONE, leaf, n, d);
-    for (size_t i = 0; i < n; i++) {
-        char w[64];
-        struct pk_val part;
-
-        snprintf(w, sizeof w, "w2.%s", name[i]);
-        part = weigh(r->g, d[i], w);
-        sum = sum.id ? pk_add(r->g, sum, part) : part;
-    }
-    check_first(r, sum, leaf, name, n);
-}
-
-struct build {
-    const char *label;
-    /* Leaves into leaf/name (at most 6); returns y. */
-    struct pk_val (*make)(struct pk_graph *g, struct pk_val *leaf, const char **name, size_t *n);
-    void (*fill)(struct rig *r); /* special contents; may be NULL */
-    bool second;
-};
-
-static struct pk_val param(struct pk_graph *g, struct pk_val *leaf, const char **name, size_t *n,
-                           const char *called, struct pk_shape shape)
-{
-    leaf[*n] = pk_param(g, called, PK_F64, shape);
-    name[*n] = called;
-    return leaf[(*n)++];
-}
-
-#define MAKE(f) static struct pk_val f(struct pk_graph *g, struct pk_val *leaf, const char **name, size_t *n)
-#define P(called, ...) param(g, leaf, name, n, called, PK_SHAPE(__VA_ARGS__))
 
 MAKE(make_add)
 {
@@ -193,6 +125,12 @@ MAKE(make_drop_path)
 
     return pk_add(g, a, pk_drop_path(g, pk_mul(g, a, P("b", 2)), rng, 0.4, 1));
 }
+static void fill_rng(struct rig *r)
+{
+    const double words[3] = {17, -4, 3};
+
+    rig_set(r, "rng", words);
+}
 MAKE(make_norm)
 {
     struct pk_val x = P("x", 2, 3, 5), gamma = P("gamma", 5);
@@ -234,79 +172,6 @@ static void fill_targets(struct rig *r)
     rig_set(r, "target", t);
 }
 
-static struct pk_attention_spec spec_of(enum pk_phi phi, int p, bool causal)
-{
-    return (struct pk_attention_spec){.phi = phi, .degree = p, .scale = 0.7, .causal = causal};
-}
-
-MAKE(make_attention_softmax)
-{
-    struct pk_val q = P("q", 2, 2, 3, 4), k = P("k", 2, 2, 5, 4);
-
-    return pk_attention(g, q, k, P("v", 2, 2, 5, 4), spec_of(PK_PHI_SOFTMAX, 0, false));
-}
-MAKE(make_attention_causal)
-{
-    struct pk_attention_spec s = spec_of(PK_PHI_SOFTMAX, 0, true);
-
-    s.scale = 1.0;
-    return pk_attention_packed(g, P("qkv", 2, 4, 3, 2, 3), s);
-}
-MAKE(make_attention_cubic)
-{
-    struct pk_attention_spec s = spec_of(PK_PHI_POLY, 3, true);
-    struct pk_val qkv = P("qkv", 2, 4, 3, 2, 3);
-
-    s.scale_value = P("c", 2);
-    s.mask = pk_input(g, "mask", PK_U8, PK_SHAPE(2, 4));
-    return pk_attention_packed(g, qkv, s);
-}
-static void fill_rng(struct rig *r)
-{
-    const double words[3] = {17, -4, 3};
-
-    rig_set(r, "rng", words);
-}
-static void fill_mask(struct rig *r)
-{
-    const double m[8] = {1, 1, 0, 1, 0, 0, 1, 1};
-
-    rig_set(r, "mask", m);
-}
-MAKE(make_attention_linear)
-{
-    struct pk_attention_spec s = spec_of(PK_PHI_POLY, 1, true);
-    struct pk_val q = P("q", 2, 2, 3, 4), k = P("k", 2, 2, 5, 4), v = P("v", 2, 2, 5, 4);
-
-    s.scale_value = P("c", 1);
-    s.length = pk_input(g, "length", PK_I32, PK_SHAPE(2));
-    return pk_attention(g, q, k, v, s);
-}
-static void fill_length(struct rig *r)
-{
-    const double l[2] = {5, 3};
-
-    rig_set(r, "length", l);
-}
-MAKE(make_attention_masked_softmax)
-{
-    struct pk_attention_spec s = spec_of(PK_PHI_SOFTMAX, 0, true);
-
-    s.mask = pk_input(g, "mask", PK_U8, PK_SHAPE(2, 4));
-    return pk_attention_packed(g, P("qkv", 2, 4, 3, 2, 3), s);
-}
-MAKE(make_attention_sigmoid)
-{
-    struct pk_attention_spec s = spec_of(PK_PHI_SIGMOID, 0, false);
-
-    s.bias = -1.5;
-    return pk_attention_packed(g, P("qkv", 1, 4, 3, 2, 3), s);
-}
-MAKE(make_attention_relu)
-{
-    return pk_attention_packed(g, P("qkv", 1, 4, 3, 2, 3), spec_of(PK_PHI_RELU, 0, true));
-}
-
 static const struct build builds[] = {
     {"add", make_add, NULL, true},
     {"sub", make_sub, NULL, true},
@@ -334,117 +199,41 @@ static const struct build builds[] = {
     {"rms norm with offset", make_rms_beta, NULL, true},
     {"softmax", make_softmax, NULL, true},
     {"cross entropy", make_cross_entropy, fill_targets, true},
-    {"attention softmax", make_attention_softmax, NULL, true},
-    {"attention causal", make_attention_causal, NULL, true},
-    {"attention cubic", make_attention_cubic, fill_mask, true},
-    {"attention linear", make_attention_linear, fill_length, true},
-    {"attention softmax masked", make_attention_masked_softmax, fill_mask, true},
-    {"attention sigmoid", make_attention_sigmoid, NULL, true},
-    {"attention relu", make_attention_relu, NULL, true},
 };
-
-static void run_build(const struct build *b, bool plain, bool second)
-{
-    struct rig *r = rig_new(plain);
-    struct pk_val leaf[8];
-    const char *name[8];
-    size_t n = 0;
-    struct pk_val y = b->make(r->g, leaf, name, &n);
-    struct pk_val f;
-
-    if (getenv("VERBOSE"))
-        print_message("%s, %s, %s\n", b->label, plain ? "plain" : "fused", second ? "second" : "first");
-    if (pk_graph_check(r->g, &r->why) != PD_OK)
-        fail_msg("%s: %s", b->label, r->why.text);
-    f = weigh(r->g, y, "w1");
-    /* Leaves with special contents must exist before the plan, and be filled before the first run. */
-    if (b->fill) {
-        rig_plan(r);
-        b->fill(r);
-    }
-    if (second)
-        check_second(r, f, leaf, name, n);
-    else
-        check_first(r, f, leaf, name, n);
-    rig_free(r);
-}
 
 static void test_grad_agrees_with_differences(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof builds / sizeof *builds; i++)
-        run_build(&builds[i], false, false);
+        grad_check(&builds[i], false, false);
 }
 
 static void test_grad_of_plain_forms_agrees_with_differences(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof builds / sizeof *builds; i++)
-        run_build(&builds[i], true, false);
+        grad_check(&builds[i], true, false);
 }
 
 static void test_grad_of_grad_agrees_with_differences(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof builds / sizeof *builds; i++)
-        run_build(&builds[i], true, true);
+        grad_check(&builds[i], true, true);
 }
 
 static void test_grad_of_grad_goes_through_fused_derivatives(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof builds / sizeof *builds; i++)
-        run_build(&builds[i], false, true);
+        grad_check(&builds[i], false, true);
 }
 
-/* Values and gradients of the fused nodes against those of their definitions. */
 static void test_fused_forms_equal_plain_forms(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < sizeof builds / sizeof *builds; i++) {
-        struct rig *r[2];
-        size_t n = 0;
-
-        for (int plain = 0; plain < 2; plain++) {
-            struct pk_val leaf[8], d[8], y;
-            const char *name[8];
-
-            n = 0;
-            r[plain] = rig_new(plain);
-            y = builds[i].make(r[plain]->g, leaf, name, &n);
-            pk_grad(r[plain]->g, weigh(r[plain]->g, y, "w1"), PK_NONE, leaf, n, d);
-            pk_output(r[plain]->g, "y", y);
-            for (size_t k = 0; k < n; k++) {
-                char out[32];
-
-                snprintf(out, sizeof out, "d%zu", k);
-                pk_output(r[plain]->g, out, d[k]);
-            }
-            rig_plan(r[plain]);
-            if (builds[i].fill)
-                builds[i].fill(r[plain]);
-            rig_run(r[plain]);
-        }
-        for (size_t k = 0; k <= n; k++) {
-            char out[32] = "y";
-            int64_t na, nb;
-            double *a, *b;
-
-            if (k)
-                snprintf(out, sizeof out, "d%zu", k - 1);
-            a = rig_read(r[0], out, &na);
-            b = rig_read(r[1], out, &nb);
-            assert_int_equal(na, nb);
-            for (int64_t j = 0; j < na; j++)
-                if (!(fabs(a[j] - b[j]) <= 1e-11 * (1.0 + fabs(a[j]))))
-                    fail_msg("%s: %s[%lld] is %.15g fused and %.15g plain", builds[i].label, out,
-                             (long long)j, a[j], b[j]);
-            free(a);
-            free(b);
-        }
-        rig_free(r[0]);
-        rig_free(r[1]);
-    }
+    for (size_t i = 0; i < sizeof builds / sizeof *builds; i++)
+        grad_check_fused_is_plain(&builds[i]);
 }
 
 /* An op without a derivative is a decision, not an oversight. */
@@ -467,15 +256,15 @@ static void test_grad_third_order_of_a_chain(void **state)
 {
     struct rig *r = rig_new(true);
     struct pk_val x = pk_param(r->g, "x", PK_F64, PK_SHAPE(4)), d1, d2;
-    struct pk_val f = weigh(r->g, pk_unary(r->g, PK_EX_TANH, pk_gelu(r->g, x, true)), "w");
+    struct pk_val f = grad_weigh(r->g, pk_unary(r->g, PK_EX_TANH, pk_gelu(r->g, x, true)), "w");
 
     (void)state;
     pk_grad(r->g, f, PK_NONE, &x, 1, &d1);
-    d1 = weigh(r->g, d1, "w1");
+    d1 = grad_weigh(r->g, d1, "w1");
     pk_grad(r->g, d1, PK_NONE, &x, 1, &d2);
     const char *name = "x";
 
-    check_first(r, weigh(r->g, d2, "w2"), &x, &name, 1);
+    grad_check_first(r, grad_weigh(r->g, d2, "w2"), &x, &name, 1);
     rig_free(r);
 }
 
@@ -499,11 +288,11 @@ static void test_grad_of_every_instruction(void **state)
                     : pk_scale(r->g, x, 2.0);
             if (op == PK_EX_ABS)
                 y = pk_scale(r->g, y, -1.0);
-            y = weigh(r->g, pk_unary(r->g, (enum pk_ex)op, y), "w1");
+            y = grad_weigh(r->g, pk_unary(r->g, (enum pk_ex)op, y), "w1");
             if (second)
-                check_second(r, y, &x, &name, 1);
+                grad_check_second(r, y, &x, &name, 1);
             else
-                check_first(r, y, &x, &name, 1);
+                grad_check_first(r, y, &x, &name, 1);
             rig_free(r);
         }
     }
@@ -527,7 +316,7 @@ static void test_grad_visits_only_paths_to_what_is_asked(void **state)
     (void)state;
     for (int i = 0; i < 5; i++)
         frozen = pk_unary(r->g, PK_EX_TANH, pk_matmul(r->g, frozen, x));
-    y = weigh(r->g, pk_matmul(r->g, frozen, w), "k");
+    y = grad_weigh(r->g, pk_matmul(r->g, frozen, w), "k");
     pk_grad(r->g, y, PK_NONE, &w, 1, &d);
     pk_output(r->g, "d", d);
     rig_plan(r);
@@ -570,7 +359,8 @@ static void test_grad_refuses_what_has_none(void **state)
     struct pk_graph *g = pk_graph_new(false);
     struct pk_val qkv = pk_param(g, "qkv", PK_F64, PK_SHAPE(1, 2, 3, 1, 2)), d;
     struct pk_val x = pk_input(g, "x", PK_F64, PK_SHAPE(1, 2, 4));
-    struct pk_attention_stats s = pk_attention_stats_packed(g, qkv, x, spec_of(PK_PHI_POLY, 2, false));
+    struct pk_attention_stats s = pk_attention_stats_packed(
+        g, qkv, x, (struct pk_attention_spec){.phi = PK_PHI_POLY, .degree = 2, .scale = 1});
 
     (void)state;
     pk_grad(g, s.fro, PK_NONE, &qkv, 1, &d);

@@ -102,6 +102,8 @@ struct pk_val pk_norm_plain(struct pk_graph *g, struct pk_val x, struct pk_val g
 struct pk_val pk_softmax_plain(struct pk_graph *g, struct pk_val x);
 struct pk_loss pk_cross_entropy_plain(struct pk_graph *g, struct pk_val logits, struct pk_val target,
                                       double smoothing, int32_t ignore);
+/* Part i of (B, N, 3, H, d) as (B, H, N, d). */
+struct pk_val pk_unpack_qkv(struct pk_graph *g, struct pk_val qkv, int64_t i);
 /* (n) of 0, 1, .. n-1 */
 struct pk_val pk_iota(struct pk_graph *g, enum pk_dtype dtype, int64_t n);
 

@@ -361,7 +361,8 @@ struct pk_loss pk_cross_entropy(struct pk_graph *g, struct pk_val logits, struct
     return (struct pk_loss){out[0], out[1], out[2]};
 }
 
-/* Inputs and attributes of a fused attention; `in` has room for 6. */
+/* Inputs and attributes of a fused attention; `in` has room for ATTENTION_IN. */
+#define ATTENTION_IN 9
 static int32_t attention_inputs(struct pk_graph *g, struct pk_val q, struct pk_val k, struct pk_val v,
                                 bool packed, const struct pk_attention_spec *spec, struct pk_attr *a,
                                 struct pk_val *in)
@@ -378,9 +379,16 @@ static int32_t attention_inputs(struct pk_graph *g, struct pk_val q, struct pk_v
     a->attention.bias = spec->bias;
     a->attention.causal = spec->causal;
     a->attention.packed = packed;
+    a->attention.form = spec->form;
     a->attention.has_scale = spec->scale_value.id != 0;
+    a->attention.has_bias = spec->bias_value.id != 0;
     a->attention.has_mask = spec->mask.id != 0;
     a->attention.has_length = spec->length.id != 0;
+    if (spec->rng.id && spec->dropout != 0.0) {
+        a->attention.has_rng = true;
+        a->attention.dropout = spec->dropout;
+        a->attention.stream = spec->stream;
+    }
     in[n++] = q;
     if (!packed) {
         in[n++] = k;
@@ -388,15 +396,18 @@ static int32_t attention_inputs(struct pk_graph *g, struct pk_val q, struct pk_v
     }
     if (spec->scale_value.id)
         in[n++] = spec->scale_value;
+    if (spec->bias_value.id)
+        in[n++] = spec->bias_value;
     if (spec->mask.id)
         in[n++] = spec->mask;
     if (spec->length.id)
         in[n++] = spec->length;
+    if (a->attention.has_rng)
+        in[n++] = spec->rng;
     return n;
 }
 
-/* Part i of (B, N, 3, H, d) as (B, H, N, d). */
-static struct pk_val unpack(struct pk_graph *g, struct pk_val qkv, int64_t i)
+struct pk_val pk_unpack_qkv(struct pk_graph *g, struct pk_val qkv, int64_t i)
 {
     static const int32_t order[4] = {0, 2, 1, 3};
     struct pk_shape s = pk_shape_of(g, qkv);
@@ -417,16 +428,59 @@ static bool packed_ok(struct pk_graph *g, struct pk_val qkv)
     return false;
 }
 
+struct pk_val pk_attention_part(struct pk_graph *g, struct pk_val qkv, int64_t which)
+{
+    return packed_ok(g, qkv) ? pk_unpack_qkv(g, qkv, which) : PK_NONE;
+}
+
+struct pk_val pk_qk_norm(struct pk_graph *g, struct pk_val x, struct pk_val gain, enum pk_eps_mode eps_mode,
+                         double eps)
+{
+    struct pk_norm_spec spec = {PK_NORM_RMS, eps_mode, eps};
+    struct pk_shape s = pk_shape_of(g, x), gs = pk_shape_of(g, gain);
+    struct pk_val one;
+
+    if (!g || g->err != PD_OK)
+        return PK_NONE;
+    if (s.rank != 4 || (gs.rank != 1 && gs.rank != 2) || gs.dim[gs.rank - 1] != s.dim[3] ||
+        (gs.rank == 2 && gs.dim[0] != s.dim[1]))
+        return pk_graph_fail(g, PD_ERR_INVALID, "qk_norm needs (B, H, N, d) and gains (d) or (H, d)");
+    if (gs.rank == 1)
+        return pk_norm(g, x, gain, PK_NONE, spec);
+    one = pk_fill(g, pk_dtype_of(g, x), PK_SHAPE(s.dim[3]), 1.0);
+    return pk_mul(g, pk_norm(g, x, one, PK_NONE, spec), pk_reshape(g, gain, PK_SHAPE(s.dim[1], 1, s.dim[3])));
+}
+
+struct pk_val pk_bias_of_table(struct pk_graph *g, struct pk_val table, struct pk_val index)
+{
+    static const int32_t order[3] = {2, 0, 1};
+
+    if (!g || g->err != PD_OK)
+        return PK_NONE;
+    if (pk_shape_of(g, table).rank != 2 || pk_shape_of(g, index).rank != 2)
+        return pk_graph_fail(g, PD_ERR_INVALID, "a bias needs a table (T, H) and places (Nq, Nk)");
+    return pk_permute(g, pk_gather(g, table, index), order);
+}
+
+struct pk_val pk_l1_norm_tokens(struct pk_graph *g, struct pk_val x)
+{
+    if (g && g->err == PD_OK && pk_shape_of(g, x).rank != 4)
+        return pk_graph_fail(g, PD_ERR_INVALID, "the l1 norm over tokens needs (B, H, N, d)");
+    /* A column of zeros stays zero. */
+    return pk_div(g, x, pk_offset(g, pk_sum(g, pk_unary(g, PK_EX_ABS, x), 1u << 2, true), 1e-20));
+}
+
 struct pk_val pk_attention_packed(struct pk_graph *g, struct pk_val qkv, struct pk_attention_spec spec)
 {
     struct pk_attr a;
-    struct pk_val in[6];
+    struct pk_val in[ATTENTION_IN];
     int32_t n;
 
     if (!packed_ok(g, qkv))
         return PK_NONE;
     if (g->plain)
-        return pk_attention_plain(g, unpack(g, qkv, 0), unpack(g, qkv, 1), unpack(g, qkv, 2), spec, NULL);
+        return pk_attention_plain(g, pk_unpack_qkv(g, qkv, 0), pk_unpack_qkv(g, qkv, 1),
+                                  pk_unpack_qkv(g, qkv, 2), spec, NULL);
     n = attention_inputs(g, qkv, PK_NONE, PK_NONE, true, &spec, &a, in);
     return pk_emit(g, PK_OP_ATTENTION, &a, in, n, NULL);
 }
@@ -435,7 +489,7 @@ struct pk_val pk_attention(struct pk_graph *g, struct pk_val q, struct pk_val k,
                            struct pk_attention_spec spec)
 {
     struct pk_attr a;
-    struct pk_val in[6];
+    struct pk_val in[ATTENTION_IN];
     int32_t n;
 
     if (g && g->plain)
@@ -458,7 +512,7 @@ struct pk_attention_stats pk_attention_stats_packed(struct pk_graph *g, struct p
                                                     struct pk_attention_spec spec)
 {
     struct pk_attr a;
-    struct pk_val in[7];
+    struct pk_val in[ATTENTION_IN];
     int32_t n = attention_inputs(g, qkv, PK_NONE, PK_NONE, true, &spec, &a, in);
 
     return stats(g, &a, in, n, x);
@@ -468,7 +522,7 @@ struct pk_attention_stats pk_attention_stats(struct pk_graph *g, struct pk_val q
                                              struct pk_val x, struct pk_attention_spec spec)
 {
     struct pk_attr a;
-    struct pk_val in[7];
+    struct pk_val in[ATTENTION_IN];
     int32_t n = attention_inputs(g, q, k, k, false, &spec, &a, in); /* v is not looked at */
 
     return stats(g, &a, in, n, x);

@@ -129,9 +129,14 @@ struct pk_attention_spec {
     double scale; /* constant factor; 1 with a learned scale */
     double bias;
     bool causal;
+    enum pk_form form;
+    double dropout; /* on A; nothing without rng */
+    uint32_t stream;
     struct pk_val scale_value; /* learned c (1) or (H), or PK_NONE */
-    struct pk_val mask;        /* U8 (B, Nk) or PK_NONE */
+    struct pk_val bias_value;  /* relative position bias (H, Nq, Nk), or PK_NONE; see pk_bias_of_table */
+    struct pk_val mask;        /* U8 (B, Nk), or (W, Nq, Nk) with W dividing B, or PK_NONE */
     struct pk_val length;      /* I32 (1) or (B), or PK_NONE */
+    struct pk_val rng;         /* as in pk_dropout; PK_NONE: no dropout (evaluation) */
 };
 /* qkv (B, N, 3, H, d) -> y (B, N, H, d). */
 struct pk_val pk_attention_packed(struct pk_graph *g, struct pk_val qkv, struct pk_attention_spec spec);
@@ -141,6 +146,19 @@ struct pk_val pk_attention(struct pk_graph *g, struct pk_val q, struct pk_val k,
 /* The same by primitives; *ret_weights (may be NULL) is A (B, H, Nq, Nk). It defines the fused op. */
 struct pk_val pk_attention_plain(struct pk_graph *g, struct pk_val q, struct pk_val k, struct pk_val v,
                                  struct pk_attention_spec spec, struct pk_val *ret_weights);
+
+/* QKNorm: RMSNorm of each head's rows. x (B, H, N, d), a view is fine; gain (d) shared, or (H, d). */
+struct pk_val pk_qk_norm(struct pk_graph *g, struct pk_val x, struct pk_val gain, enum pk_eps_mode eps_mode,
+                         double eps);
+/* Part 0, 1 or 2 of packed qkv (B, N, 3, H, d) as (B, H, N, d): a view. */
+struct pk_val pk_attention_part(struct pk_graph *g, struct pk_val qkv, int64_t which);
+/* Relative position bias (H, Nq, Nk) from a table (T, H) and the place of each pair, I32 (Nq, Nk). The
+ * table's gradient is added up in the order of pairs. */
+struct pk_val pk_bias_of_table(struct pk_graph *g, struct pk_val table, struct pk_val index);
+/* SimA: x (B, H, N, d) with each column divided by the sum of its absolute values over the N tokens.
+ * Attention of two such, degree 1, tau 1, scale 1, is l1-normalised linear attention. Not for causal
+ * attention: a column's sum looks at every token. */
+struct pk_val pk_l1_norm_tokens(struct pk_graph *g, struct pk_val x);
 
 struct pk_attention_stats {
     struct pk_val fro, jac_fro, jac_q_fro, logit_std, logit_max; /* each (B, H) */

@@ -148,7 +148,15 @@ static struct pk_val visible(struct pk_graph *g, const struct pk_attention_spec 
         see = see.id ? pk_mul(g, see, part) : part;
     }
     if (spec->mask.id) {
-        part = pk_reshape(g, pk_cast(g, spec->mask, dtype), PK_SHAPE(b, 1, 1, nk));
+        struct pk_shape m = pk_shape_of(g, spec->mask);
+
+        part = pk_cast(g, spec->mask, dtype);
+        if (m.rank == 2) {
+            part = pk_reshape(g, part, PK_SHAPE(b, 1, 1, nk));
+        } else { /* windows: batch b takes mask b % W */
+            part = pk_broadcast(g, part, PK_SHAPE(b / m.dim[0], m.dim[0], nq, nk));
+            part = pk_reshape(g, part, PK_SHAPE(b, 1, nq, nk));
+        }
         see = see.id ? pk_mul(g, see, part) : part;
     }
     return see;
@@ -175,10 +183,23 @@ struct pk_val pk_attention_plain(struct pk_graph *g, struct pk_val q, struct pk_
                                 (pk_shape_of(g, spec.scale_value).dim[0] != 1 &&
                                  pk_shape_of(g, spec.scale_value).dim[0] != sq.dim[1])))
         return pk_graph_fail(g, PD_ERR_INVALID, "attention: the scale must be (1) or (H)");
-    if (spec.mask.id &&
-        (pk_dtype_of(g, spec.mask) != PK_U8 || pk_shape_of(g, spec.mask).rank != 2 ||
-         pk_shape_of(g, spec.mask).dim[0] != sq.dim[0] || pk_shape_of(g, spec.mask).dim[1] != sk.dim[2]))
-        return pk_graph_fail(g, PD_ERR_INVALID, "attention: the mask must be u8 (B, Nk)");
+    if (spec.bias_value.id) {
+        struct pk_shape have = pk_shape_of(g, spec.bias_value),
+                        want = PK_SHAPE(sq.dim[1], sq.dim[2], sk.dim[2]);
+
+        if (!pk_shape_equal(&have, &want))
+            return pk_graph_fail(g, PD_ERR_INVALID, "attention: the bias must be (H, Nq, Nk)");
+    }
+    if (spec.mask.id) {
+        struct pk_shape m = pk_shape_of(g, spec.mask);
+        bool keys = m.rank == 2 && m.dim[0] == sq.dim[0] && m.dim[1] == sk.dim[2];
+        bool windows = m.rank == 3 && m.dim[0] >= 1 && sq.dim[0] % m.dim[0] == 0 && m.dim[1] == sq.dim[2] &&
+                       m.dim[2] == sk.dim[2];
+
+        if (pk_dtype_of(g, spec.mask) != PK_U8 || (!keys && !windows))
+            return pk_graph_fail(g, PD_ERR_INVALID,
+                                 "attention: the mask must be u8 (B, Nk), or (W, Nq, Nk) with W dividing B");
+    }
     if (spec.length.id &&
         (pk_dtype_of(g, spec.length) != PK_I32 || pk_shape_of(g, spec.length).rank != 1 ||
          (pk_shape_of(g, spec.length).dim[0] != 1 && pk_shape_of(g, spec.length).dim[0] != sq.dim[0])))
@@ -187,6 +208,8 @@ struct pk_val pk_attention_plain(struct pk_graph *g, struct pk_val q, struct pk_
                  spec.tau != 0.0 ? spec.tau : 1.0 / sqrt((double)sq.dim[3]));
     if (spec.bias != 0.0)
         s = pk_offset(g, s, spec.bias);
+    if (spec.bias_value.id)
+        s = pk_add(g, s, spec.bias_value);
     see = visible(g, &spec, dtype, sq.dim[0], sq.dim[2], sk.dim[2]);
     switch (spec.phi) {
     case PK_PHI_SOFTMAX:
@@ -212,10 +235,26 @@ struct pk_val pk_attention_plain(struct pk_graph *g, struct pk_val q, struct pk_
     case PK_PHI_RELU:
         a = pk_max2(g, s, pk_fill(g, dtype, PK_SHAPE(1), 0.0));
         break;
+    case PK_PHI_TAYLOR:
+    case PK_PHI_PERIODIC: {
+        struct pk_val zero = pk_fill(g, dtype, PK_SHAPE(1), 0.0), z;
+
+        if (spec.phi == PK_PHI_TAYLOR) {
+            a = pk_offset(g, pk_add(g, s, pk_scale(g, pk_mul(g, s, s), 0.5)), 1.0);
+        } else {
+            a = pk_unary(g, PK_EX_SIN, pk_offset(g, s, M_PI / 4));
+            a = pk_mul(g, a, a);
+        }
+        if (see.id)
+            a = pk_mul(g, a, see);
+        z = pk_sum(g, a, 8, true);
+        a = pk_div(g, a, pk_add(g, z, equal(g, z, zero)));
+        break;
+    }
     default:
         return pk_graph_fail(g, PD_ERR_INVALID, "attention: unknown activation %d", (int)spec.phi);
     }
-    if (see.id && spec.phi != PK_PHI_SOFTMAX)
+    if (see.id && !pk_phi_normalised(spec.phi))
         a = pk_mul(g, a, see);
     if (spec.scale != 1.0)
         a = pk_scale(g, a, spec.scale);
@@ -224,5 +263,6 @@ struct pk_val pk_attention_plain(struct pk_graph *g, struct pk_val q, struct pk_
                    pk_reshape(g, spec.scale_value, PK_SHAPE(pk_shape_of(g, spec.scale_value).dim[0], 1, 1)));
     if (ret_weights)
         *ret_weights = a;
+    a = pk_dropout(g, a, spec.rng, spec.dropout, spec.stream);
     return pk_copy(g, pk_permute(g, pk_matmul(g, a, v), order));
 }

@@ -2,25 +2,47 @@
 #include "kernels/graph/build.h"
 #include "kernels/ops/registry.h"
 
+#define MAX_IN 11 /* of the derivative: q, k, v, scale, bias, mask, length, rng, y, dy, sums */
+
 struct dims {
     int64_t b, h, nq, nk, d;
-    int32_t q, v, scale, mask, length, after; /* places of the inputs; -1: not there */
+    int32_t scale, bias, mask, length, rng, after; /* places of the inputs; -1: not there */
 };
+
+const char *pk_attention_not_linear(const struct pk_attention_attr *a, int64_t nq, int64_t nk,
+                                    int32_t mask_rank)
+{
+    if (a->phi != PK_PHI_POLY || a->degree < 1 || a->degree > 2)
+        return "needs x^1 or x^2";
+    if (a->bias != 0.0 || a->has_bias)
+        return "allows no bias on the logits";
+    if (a->has_rng && a->dropout > 0.0)
+        return "allows no dropout on A";
+    if (mask_rank == 3)
+        return "allows no mask of windows";
+    if (a->causal && (a->has_length || nq != nk))
+        return "is causal only for as many queries as keys, all in use";
+    return NULL;
+}
 
 /* Reads the inputs that ATTENTION, its derivative and its statistics begin with. */
 static enum pd_err begin(const struct pk_attention_attr *a, const struct pk_type *in, int32_t n_in,
                          struct dims *ret, struct pd_why *why)
 {
-    struct dims x = {.q = 0, .v = a->packed ? 0 : 2, .scale = -1, .mask = -1, .length = -1};
+    struct dims x = {.scale = -1, .bias = -1, .mask = -1, .length = -1, .rng = -1};
     const struct pk_shape *s = &in[0].shape;
     int32_t at = a->packed ? 1 : 3;
 
     if (a->has_scale)
         x.scale = at++;
+    if (a->has_bias)
+        x.bias = at++;
     if (a->has_mask)
         x.mask = at++;
     if (a->has_length)
         x.length = at++;
+    if (a->has_rng)
+        x.rng = at++;
     x.after = at;
     if (n_in < at)
         return pd_fail(why, PD_ERR_INVALID, "needs %d inputs", at);
@@ -48,6 +70,8 @@ static enum pd_err begin(const struct pk_attention_attr *a, const struct pk_type
     }
     if (x.d < 1)
         return pd_fail(why, PD_ERR_INVALID, "heads of no width");
+    if ((unsigned)a->phi >= PK_PHI_COUNT)
+        return pd_fail(why, PD_ERR_INVALID, "unknown activation %d", (int)a->phi);
     if (a->phi == PK_PHI_POLY && a->degree < 1)
         return pd_fail(why, PD_ERR_INVALID, "degree %d; at least 1", a->degree);
     if (x.scale >= 0) {
@@ -56,17 +80,42 @@ static enum pd_err begin(const struct pk_attention_attr *a, const struct pk_type
         if (in[x.scale].shape.rank != 1 || (n != 1 && n != x.h) || in[x.scale].dtype != in[0].dtype)
             return pd_fail(why, PD_ERR_INVALID, "the scale must be (1) or (H)");
     }
-    if (x.mask >= 0) {
-        const struct pk_type *m = &in[x.mask];
+    if (x.bias >= 0) {
+        struct pk_shape want = PK_SHAPE(x.h, x.nq, x.nk);
 
-        if (m->dtype != PK_U8 || m->shape.rank != 2 || m->shape.dim[0] != x.b || m->shape.dim[1] != x.nk)
-            return pd_fail(why, PD_ERR_INVALID, "the mask must be u8 (B, Nk)");
+        if (!pk_shape_equal(&in[x.bias].shape, &want) || in[x.bias].dtype != in[0].dtype)
+            return pd_fail(why, PD_ERR_INVALID, "the bias must be (H, Nq, Nk)");
+    }
+    if (x.mask >= 0) {
+        const struct pk_shape *m = &in[x.mask].shape;
+        bool keys = m->rank == 2 && m->dim[0] == x.b && m->dim[1] == x.nk;
+        bool windows =
+            m->rank == 3 && m->dim[0] >= 1 && x.b % m->dim[0] == 0 && m->dim[1] == x.nq && m->dim[2] == x.nk;
+
+        if (in[x.mask].dtype != PK_U8 || (!keys && !windows))
+            return pd_fail(why, PD_ERR_INVALID,
+                           "the mask must be u8 (B, Nk), or (W, Nq, Nk) with W dividing B");
     }
     if (x.length >= 0) {
         const struct pk_type *l = &in[x.length];
 
         if (l->dtype != PK_I32 || l->shape.rank != 1 || (l->shape.dim[0] != 1 && l->shape.dim[0] != x.b))
             return pd_fail(why, PD_ERR_INVALID, "the length must be i32 (1) or (B)");
+    }
+    if (x.rng >= 0) {
+        const struct pk_type *r = &in[x.rng];
+
+        if (r->dtype != PK_I32 || r->shape.rank != 1 || r->shape.dim[0] != 3)
+            return pd_fail(why, PD_ERR_INVALID,
+                           "the generator's input must be i32 (3): seed low, seed high, step");
+        if (!(a->dropout >= 0.0 && a->dropout < 1.0) || a->stream >= 0x80000000u)
+            return pd_fail(why, PD_ERR_INVALID, "dropout %g in stream %u", a->dropout, a->stream);
+    }
+    if (a->form == PK_FORM_LINEAR) {
+        const char *no = pk_attention_not_linear(a, x.nq, x.nk, x.mask >= 0 ? in[x.mask].shape.rank : 0);
+
+        if (no)
+            return pd_fail(why, PD_ERR_UNSUPPORTED, "the linear form %s", no);
     }
     *ret = x;
     return PD_OK;
@@ -84,24 +133,20 @@ static enum pd_err infer(const struct pk_attr *attr, const struct pk_type *in, i
         return pd_fail(why, PD_ERR_INVALID, "takes %d inputs", x.after);
     ret_out[0] = (struct pk_type){in[0].dtype, PK_SHAPE(x.b, x.nq, x.h, x.d)};
     ret_out[1] = (struct pk_type){in[0].dtype, PK_SHAPE(x.b, x.h, x.nq)};
-    *ret_n_out = attr->attention.phi == PK_PHI_SOFTMAX ? 2 : 1;
+    *ret_n_out = pk_phi_normalised(attr->attention.phi) ? 2 : 1;
     return PD_OK;
-}
-
-static int32_t scale_at(const struct pk_attention_attr *a)
-{
-    return a->packed ? 1 : 3;
 }
 
 static void vjp(struct pk_vjp *v)
 {
     const struct pk_attention_attr *a = &v->attr->attention;
-    struct pk_val in[9], out[PK_MAX_OUT];
-    int32_t n = 0, k = 0;
+    struct pk_val in[MAX_IN], out[PK_MAX_OUT];
+    const int32_t qkv = a->packed ? 1 : 3;
+    int32_t n = 0;
 
     if (v->n_out > 1 && v->dout[1].id) {
         pk_graph_fail(v->g, PD_ERR_UNSUPPORTED,
-                      "attention: no derivative through lse; build the graph plain");
+                      "attention: no derivative through the sums of its rows; build the graph plain");
         return;
     }
     for (int32_t i = 0; i < v->n_in; i++)
@@ -111,14 +156,13 @@ static void vjp(struct pk_vjp *v)
     if (v->n_out > 1)
         in[n++] = v->out[1];
     pk_emit(v->g, PK_OP_ATTENTION_BWD, v->attr, in, n, out);
-    for (; k < (a->packed ? 1 : 3); k++)
+    /* Scale and bias come right after q, k, v, in the inputs as in the outputs. */
+    for (int32_t k = 0; k < qkv + a->has_scale + a->has_bias; k++)
         v->din[k] = out[k];
-    if (a->has_scale)
-        v->din[scale_at(a)] = out[k];
 }
 
 const struct pk_rule pk_rule_attention = {
-    .name = "attention", .min_in = 1, .max_in = 6, .infer = infer, .vjp = vjp};
+    .name = "attention", .min_in = 1, .max_in = MAX_IN - 3, .infer = infer, .vjp = vjp};
 
 static enum pd_err infer_bwd(const struct pk_attr *attr, const struct pk_type *in, int32_t n_in,
                              struct pk_type *ret_out, int32_t *ret_n_out, struct pd_why *why)
@@ -132,18 +176,16 @@ static enum pd_err infer_bwd(const struct pk_attr *attr, const struct pk_type *i
     if (err != PD_OK)
         return err;
     y = PK_SHAPE(x.b, x.nq, x.h, x.d);
-    if (n_in != x.after + 2 + (a->phi == PK_PHI_SOFTMAX) || !pk_shape_equal(&in[x.after].shape, &y) ||
+    if (n_in != x.after + 2 + pk_phi_normalised(a->phi) || !pk_shape_equal(&in[x.after].shape, &y) ||
         !pk_shape_equal(&in[x.after + 1].shape, &y))
-        return pd_fail(why, PD_ERR_INVALID, "needs y and dy (B, Nq, H, d), and lse for softmax");
-    for (; n < (a->packed ? 1 : 3); n++)
+        return pd_fail(why, PD_ERR_INVALID, "needs y and dy (B, Nq, H, d), and the sums of normalised rows");
+    for (; n < (a->packed ? 1 : 3) + a->has_scale + a->has_bias; n++)
         ret_out[n] = in[n];
-    if (a->has_scale)
-        ret_out[n++] = in[x.scale];
     *ret_n_out = n;
     return PD_OK;
 }
 
-/* By the definition: the plain form differentiated once is what this node computes; y and lse are
+/* By the definition: the plain form differentiated once is what this node computes; y and the sums are
  * functions of the other inputs. */
 static void vjp_bwd(struct pk_vjp *v)
 {
@@ -154,49 +196,42 @@ static void vjp_bwd(struct pk_vjp *v)
                                      .tau = a->tau,
                                      .scale = a->scale,
                                      .bias = a->bias,
+                                     .dropout = a->dropout,
+                                     .stream = a->stream,
                                      .causal = a->causal};
-    int32_t at = a->packed ? 1 : 3, n = 0, n_wrt, dy_at;
-    struct pk_val leaf[4], part[3], y, dy, first[4], back[5], second[5];
+    const int32_t n_wrt = (a->packed ? 1 : 3) + a->has_scale + a->has_bias;
+    int32_t at = a->packed ? 1 : 3, dy_at;
+    struct pk_val leaf[5], part[3], y, dy, first[5], back[6], second[6];
 
-    for (; n < at; n++)
+    for (int32_t n = 0; n < n_wrt; n++)
         leaf[n] = pk_alias(g, v->in[n]);
-    if (a->has_scale) {
-        leaf[n] = pk_alias(g, v->in[at++]);
-        spec.scale_value = leaf[n++];
-    }
+    if (a->has_scale)
+        spec.scale_value = leaf[at++];
+    if (a->has_bias)
+        spec.bias_value = leaf[at++];
     if (a->has_mask)
         spec.mask = v->in[at++];
     if (a->has_length)
         spec.length = v->in[at++];
+    if (a->has_rng)
+        spec.rng = v->in[at++];
     dy_at = at + 1;
     dy = pk_alias(g, v->in[dy_at]);
-    for (int i = 0; i < 3; i++) {
-        static const int32_t order[4] = {0, 2, 1, 3}; /* (B, N, H, d) -> (B, H, N, d) */
-
-        if (a->packed) {
-            struct pk_shape s = pk_shape_of(g, leaf[0]);
-
-            part[i] = pk_slice(g, leaf[0], 2, i, 1);
-            part[i] = pk_reshape(g, part[i], PK_SHAPE(s.dim[0], s.dim[1], s.dim[3], s.dim[4]));
-            part[i] = pk_permute(g, part[i], order);
-        } else {
-            part[i] = leaf[i];
-        }
-    }
+    for (int i = 0; i < 3; i++)
+        part[i] = a->packed ? pk_unpack_qkv(g, leaf[0], i) : leaf[i];
     y = pk_attention_plain(g, part[0], part[1], part[2], spec, NULL);
-    n_wrt = n;
     pk_grad_many(g, &y, &dy, 1, leaf, (size_t)n_wrt, first);
     for (int32_t i = 0; i < n_wrt; i++)
         back[i] = leaf[i];
     back[n_wrt] = dy;
     pk_grad_many(g, first, v->dout, (size_t)n_wrt, back, (size_t)n_wrt + 1, second);
-    for (int32_t i = 0; i < n_wrt; i++) /* the scale comes right after q, k, v in both lists */
+    for (int32_t i = 0; i < n_wrt; i++)
         v->din[i] = second[i];
     v->din[dy_at] = second[n_wrt];
 }
 
 const struct pk_rule pk_rule_attention_bwd = {
-    .name = "attention_bwd", .min_in = 3, .max_in = 9, .infer = infer_bwd, .vjp = vjp_bwd};
+    .name = "attention_bwd", .min_in = 3, .max_in = MAX_IN, .infer = infer_bwd, .vjp = vjp_bwd};
 
 static enum pd_err infer_stats(const struct pk_attr *attr, const struct pk_type *in, int32_t n_in,
                                struct pk_type *ret_out, int32_t *ret_n_out, struct pd_why *why)
@@ -219,4 +254,4 @@ static enum pd_err infer_stats(const struct pk_attr *attr, const struct pk_type 
 }
 
 const struct pk_rule pk_rule_attention_stats = {
-    .name = "attention_stats", .min_in = 2, .max_in = 7, .infer = infer_stats};
+    .name = "attention_stats", .min_in = 2, .max_in = MAX_IN - 2, .infer = infer_stats};

@@ -70,17 +70,23 @@ enum pk_op {
                             at y. attr.cross_entropy: smoothing s, ignore. Other targets outside 0..C-1: error
                           */
     PK_OP_CROSS_ENTROPY_BWD, /* (logits, target, lse, dloss_sum (1)) -> dlogits; may share logits' memory */
-    /* Attention: A = phi(tau q k^T) with mask after phi, y = A v (attention.md). N x N never stored. */
-    PK_OP_ATTENTION,       /* packed: (qkv (B, N, 3, H, d)) else (q (B, H, Nq, d), k, v (B, H, Nk, d)),
-                              then, as attr.attention says: scale c (1) or (H); mask U8 (B, Nk), 1 = visible;
-                              length I32 (1) or (B): keys at or beyond it are masked, and causal row i of Nq sees
-                              keys j <= i + length - Nq
-                              -> y (B, Nq, H, d) dense [, lse (B, H, Nq) for softmax].
-                              causal without length: j <= i + (Nk - Nq). A fully masked row gives 0. */
-    PK_OP_ATTENTION_BWD,   /* (the inputs of ATTENTION, y, dy (B, Nq, H, d) [, lse]) -> packed: dqkv like qkv,
-                              else dq, dk, dv like q, k, v; then dscale like scale if there is one */
+    /* Attention: A = phi(tau q k^T + bias) with mask after phi, y = A v (attention.md). N x N never stored.
+     */
+    PK_OP_ATTENTION,     /* packed: (qkv (B, N, 3, H, d)) else (q (B, H, Nq, d), k, v (B, H, Nk, d)),
+                            then, as attr.attention says: scale c (1) or (H); bias (H, Nq, Nk), added to
+                            tau q k^T before phi; mask U8, 1 = visible: (B, Nk) for keys, or (W, Nq, Nk) for
+                            windows, batch b taking mask b % W; length I32 (1) or (B): keys at or beyond it are
+                            masked, and causal row i of Nq sees keys j <= i + length - Nq; rng I32 (3) for
+                            dropout on A: entry (b, h, i, j) is drawn as row (b H + h) Nq + i, column j of
+                            DROPOUT
+                            -> y (B, Nq, H, d) dense [, sums (B, H, Nq) where pk_phi_normalised: of softmax
+                            the log of the sum of exponentials, else the sum of phi over the row].
+                            causal without length: j <= i + (Nk - Nq). A fully masked row gives 0. */
+    PK_OP_ATTENTION_BWD, /* (the inputs of ATTENTION, y, dy (B, Nq, H, d) [, sums]) -> packed: dqkv like qkv,
+                            else dq, dk, dv like q, k, v; then dscale like scale and dbias like bias, if they
+                            are there */
     PK_OP_ATTENTION_STATS, /* (the inputs of ATTENTION but v is unused, x (B, Nq, D): the rows that W_Q
-                              multiplied)
+                              multiplied). Dropout is not looked at
                               -> five tensors (B, H): ||A||_F; ||dA/dS||_F; ||dA/dW_Q||_F (attention.md 2);
                               standard deviation of visible logits; largest |logit| of visible ones */
     PK_OP_CACHE_APPEND, /* (cache STATE (B, H, T, d), new (B, H, n, d), position I32 (1) or (B)) -> the cache,
@@ -98,7 +104,26 @@ enum pk_op {
 enum pk_act { PK_ACT_NONE, PK_ACT_GELU /* x Phi(x) */, PK_ACT_GELU_TANH /* gelu_new */, PK_ACT_RELU };
 enum pk_norm_kind { PK_NORM_LAYER, PK_NORM_RMS };
 enum pk_eps_mode { PK_EPS_MEAN, PK_EPS_SUM };
-enum pk_phi { PK_PHI_SOFTMAX, PK_PHI_POLY, PK_PHI_SIGMOID, PK_PHI_RELU };
+enum pk_phi {
+    PK_PHI_SOFTMAX,
+    PK_PHI_POLY,
+    PK_PHI_SIGMOID,
+    PK_PHI_RELU,
+    PK_PHI_TAYLOR,   /* f / sum of f over the row, f = 1 + s + s^2 / 2: the exponential to second order */
+    PK_PHI_PERIODIC, /* the same with f = sin(s + pi/4)^2: softmax's periodic relative */
+    PK_PHI_COUNT
+};
+/* Whether rows of A are divided by their sum. */
+static inline bool pk_phi_normalised(enum pk_phi phi)
+{
+    return phi == PK_PHI_SOFTMAX || phi == PK_PHI_TAYLOR || phi == PK_PHI_PERIODIC;
+}
+
+/* Order of the products of attention. LINEAR never forms q k^T: with features F(x) of degree p, <F(q), F(k)>
+ * = (q k)^p, it is F(q) (F(k)' v), by chunks when causal (engine.md 8): exact but for rounding. It exists for
+ * poly of degree 1 and 2 without logit bias, bias tensor, windows and dropout; causal needs Nq = Nk and no
+ * length. AUTO: the back end takes what it has measured to be faster. */
+enum pk_form { PK_FORM_AUTO, PK_FORM_QUADRATIC, PK_FORM_LINEAR };
 
 /* Instructions of EXPR, on a stack of values per element. */
 enum pk_ex {
@@ -154,8 +179,11 @@ struct pk_attention_attr {
     double tau;     /* factor on q k^T, usually 1/sqrt(d) */
     double scale;   /* constant c; multiplies phi. With a scale input: A = (scale * c_h) phi */
     double bias;    /* added to tau q k^T before phi (sigmoid_bias: -ln n); 0 otherwise */
+    double dropout; /* rate on A, with has_rng */
+    uint32_t stream;
+    enum pk_form form;
     bool causal, packed;
-    bool has_scale, has_mask, has_length;
+    bool has_scale, has_bias, has_mask, has_length, has_rng;
 };
 
 struct pk_attr {

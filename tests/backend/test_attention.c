@@ -7,92 +7,22 @@
 
 #include <cmocka.h>
 
-#include "tests/backend/rig.h"
+#include "tests/backend/attention_rig.h"
 
-struct shape {
-    int b, h, nq, nk, d;
-};
-
-static struct pk_shape stats_shape(struct shape s)
-{
-    return PK_SHAPE(s.b, s.h, s.nq);
-}
-
-/* Forward, then backward with the forward's outputs taken from the reference's rounding of them. */
 static void check(const char *name, struct shape s, struct pk_attention_attr a, enum pk_dtype dtype,
                   double spread, const struct pk_view *mask, const struct pk_view *length,
                   const struct pk_view *scale, bool strided, double tolerance)
 {
-    struct rig_case f = {.op = PK_OP_ATTENTION, .attr.attention = a, .name = name, .tolerance = tolerance}, g;
-    const bool softmax = a.phi == PK_PHI_SOFTMAX;
-    const struct pk_backend_api *api = pk_backend_cpu();
-    struct pk_view fwd[2], work_in[RIG_MAX_IN];
-    struct pk_call call;
-    struct pd_why why;
-    int n = 0;
-
-    f.attr.attention.tau = a.tau != 0 ? a.tau : 1 / sqrt(s.d);
-    f.attr.attention.has_mask = mask != NULL;
-    f.attr.attention.has_length = length != NULL;
-    f.attr.attention.has_scale = scale != NULL;
-    if (a.packed) {
-        f.in[n++] = rig_random(dtype, PK_SHAPE(s.b, s.nq, 3, s.h, s.d), -spread, spread);
-    } else {
-        f.in[n++] = rig_random(dtype, PK_SHAPE(s.b, s.h, s.nq, s.d), -spread, spread);
-        f.in[n++] = rig_random(dtype, PK_SHAPE(s.b, s.h, s.nk, s.d), -spread, spread);
-        f.in[n++] = rig_random(dtype, PK_SHAPE(s.b, s.h, s.nk, s.d), -1, 1);
-    }
-    for (int i = 0; strided && i < n; i++)
-        f.in[i] = rig_strided(&f.in[i]);
-    if (scale)
-        f.in[n++] = *scale;
-    if (mask)
-        f.in[n++] = *mask;
-    if (length)
-        f.in[n++] = *length;
-    f.n_in = n;
-    f.n_out = softmax ? 2 : 1;
-    f.out[0] = PK_SHAPE(s.b, s.nq, s.h, s.d);
-    f.out[1] = stats_shape(s);
-    f.out_dtype[0] = f.out_dtype[1] = dtype;
-    f.floor = 1e-6;
-    rig_check(&f);
-
-    fwd[0] = pk_view_dense(rig_alloc((size_t)pk_shape_count(&f.out[0]) * 8), dtype, f.out[0]);
-    fwd[1] = pk_view_dense(rig_alloc((size_t)pk_shape_count(&f.out[1]) * 8), dtype, f.out[1]);
-    memcpy(work_in, f.in, sizeof work_in);
-    call = (struct pk_call){
-        .op = f.op, .attr = &f.attr, .n_in = f.n_in, .n_out = f.n_out, .in = work_in, .out = fwd};
-    call.workspace_bytes = api->workspace_bytes(rig_backend(NULL, NULL, 1), &call);
-    call.workspace = rig_alloc(call.workspace_bytes);
-    assert_int_equal(api->run(rig_backend(NULL, NULL, 1), &call, 1, &why), PD_OK);
-
-    g = f;
-    g.op = PK_OP_ATTENTION_BWD;
-    g.in[n++] = fwd[0];
-    g.in[n] = rig_random(dtype, f.out[0], -1, 1);
-    if (strided)
-        g.in[n] = rig_strided(&g.in[n]);
-    n++;
-    if (softmax)
-        g.in[n++] = fwd[1];
-    g.n_in = n;
-    g.n_out = 0;
-    if (a.packed) {
-        g.out[g.n_out++] = f.in[0].shape;
-    } else {
-        g.out[g.n_out++] = f.in[0].shape;
-        g.out[g.n_out++] = f.in[1].shape;
-        g.out[g.n_out++] = f.in[2].shape;
-    }
-    if (scale)
-        g.out[g.n_out++] = scale->shape;
-    for (int i = 0; i < g.n_out; i++)
-        g.out_dtype[i] = dtype;
-    /* Sums that cancel: the gradient of a scale is tested against its own yardstick in tests/golden. */
-    if (scale)
-        g.tolerance = (tolerance > 0 ? tolerance : 2e-6) * 50;
-    rig_check(&g);
+    attention_check(&(struct attention_case){.name = name,
+                                             .shape = s,
+                                             .attr = a,
+                                             .dtype = dtype,
+                                             .spread = spread,
+                                             .mask = mask,
+                                             .length = length,
+                                             .scale = scale,
+                                             .strided = strided,
+                                             .tolerance = tolerance});
 }
 
 static const struct pk_attention_attr softmax = {.phi = PK_PHI_SOFTMAX, .scale = 1};
@@ -150,7 +80,7 @@ static void test_few_queries(void **state)
 
     (void)state;
     for (int nq = 1; nq <= 5; nq++)
-        for (int phi = 0; phi < 4; phi++) {
+        for (int phi = 0; phi < PK_PHI_COUNT; phi++) {
             struct pk_attention_attr a = {
                 .phi = (enum pk_phi)phi, .degree = 5, .scale = 0.5, .causal = nq > 1};
 
@@ -172,7 +102,7 @@ static void test_masks(void **state)
     memset(visible[1], 0, 65); /* nothing is visible */
     for (int i = 0; i < 65; i++)
         visible[2][i] = i % 3 == 1; /* the first key is masked: causal row 0 sees nothing */
-    for (int phi = 0; phi < 4; phi++)
+    for (int phi = 0; phi < PK_PHI_COUNT; phi++)
         for (int causal = 0; causal < 2; causal++) {
             struct pk_attention_attr a = {
                 .phi = (enum pk_phi)phi, .degree = 1 + phi + causal, .scale = 1, .causal = causal};
@@ -262,7 +192,7 @@ static void test_degrees_and_scales(void **state)
             check("c per head", (struct shape){2, 3, 33, 33, 16}, a, dtype, 1, NULL, NULL, &each, false,
                   2e-5);
         }
-        for (int phi = 0; phi < 4; phi++) {
+        for (int phi = 0; phi < PK_PHI_COUNT; phi++) {
             struct pk_attention_attr a = {
                 .phi = (enum pk_phi)phi, .degree = 2, .scale = -1, .bias = phi ? -0.5 : 0};
 
@@ -298,7 +228,7 @@ static void test_stats(void **state)
     (void)state;
     memset(visible, 1, sizeof visible);
     visible[1][0] = visible[1][3] = 0;
-    for (int phi = 0; phi < 4; phi++)
+    for (int phi = 0; phi < PK_PHI_COUNT; phi++)
         for (int v = 0; v < 4; v++) {
             struct rig_case c = {.op = PK_OP_ATTENTION_STATS, .name = "stats", .tolerance = 2e-5, .n_out = 5};
             int n = 0;

@@ -69,6 +69,156 @@ MAKE(make_attention_relu)
     return pk_attention_packed(g, P("qkv", 1, 4, 3, 2, 3), spec_of(PK_PHI_RELU, 0, true));
 }
 
+/* ---- position bias, windows, dropout, rows divided by their sums ---- */
+
+static void fill_windows(struct rig *r)
+{
+    const double m[2 * 3 * 5] = {1, 1, 0, 1, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1,
+                                 0, 1, 1, 0, 1, 1, 1, 1, 1, 0, 1, 0, 0, 0, 0};
+
+    rig_set(r, "mask", m);
+}
+static void fill_rng(struct rig *r)
+{
+    const double words[3] = {17, -4, 3};
+
+    rig_set(r, "rng", words);
+}
+static void fill_windows_rng(struct rig *r)
+{
+    fill_windows(r);
+    fill_rng(r);
+}
+static void fill_index(struct rig *r)
+{
+    const double at[4 * 4] = {3, 2, 1, 0, 4, 3, 2, 1, 5, 4, 3, 2, 6, 5, 4, 3};
+
+    rig_set(r, "index", at);
+}
+
+/* Windows of 3 queries and 5 keys, two masks for four batches; a bias a head. */
+static struct pk_val windows(struct pk_graph *g, struct pk_val *leaf, const char **name, size_t *n,
+                             struct pk_attention_spec s)
+{
+    struct pk_val q = P("q", 4, 2, 3, 2), k = P("k", 4, 2, 5, 2), v = P("v", 4, 2, 5, 2);
+
+    s.bias_value = P("bias", 2, 3, 5);
+    s.mask = pk_input(g, "mask", PK_U8, PK_SHAPE(2, 3, 5));
+    return pk_attention(g, q, k, v, s);
+}
+#define WINDOWS(f, phi, p)                                                                                   \
+    MAKE(f)                                                                                                  \
+    {                                                                                                        \
+        return windows(g, leaf, name, n, spec_of(phi, p, false));                                            \
+    }
+WINDOWS(make_windows_softmax, PK_PHI_SOFTMAX, 0)
+WINDOWS(make_windows_cubic, PK_PHI_POLY, 3)
+WINDOWS(make_windows_linear, PK_PHI_POLY, 1)
+WINDOWS(make_windows_sigmoid, PK_PHI_SIGMOID, 0)
+WINDOWS(make_windows_relu, PK_PHI_RELU, 0)
+WINDOWS(make_windows_taylor, PK_PHI_TAYLOR, 0)
+WINDOWS(make_windows_periodic, PK_PHI_PERIODIC, 0)
+
+MAKE(make_bias_of_table)
+{
+    struct pk_attention_spec s = spec_of(PK_PHI_POLY, 2, true);
+    struct pk_val qkv = P("qkv", 2, 4, 3, 2, 3);
+
+    s.bias_value = pk_bias_of_table(g, P("table", 7, 2), pk_input(g, "index", PK_I32, PK_SHAPE(4, 4)));
+    s.scale_value = P("c", 2);
+    return pk_attention_packed(g, qkv, s);
+}
+
+static struct pk_val dropped(struct pk_graph *g, struct pk_val *leaf, const char **name, size_t *n,
+                             enum pk_phi phi, bool causal)
+{
+    struct pk_attention_spec s = spec_of(phi, 2, causal);
+    struct pk_val qkv = P("qkv", 2, 4, 3, 2, 3);
+
+    s.scale_value = P("c", 1);
+    s.rng = pk_input(g, "rng", PK_I32, PK_SHAPE(3));
+    s.dropout = 0.3;
+    s.stream = 5;
+    return pk_attention_packed(g, qkv, s);
+}
+MAKE(make_dropped_square)
+{
+    return dropped(g, leaf, name, n, PK_PHI_POLY, true);
+}
+MAKE(make_dropped_softmax)
+{
+    return dropped(g, leaf, name, n, PK_PHI_SOFTMAX, false);
+}
+MAKE(make_dropped_windows)
+{
+    struct pk_attention_spec s = spec_of(PK_PHI_TAYLOR, 0, false);
+
+    s.rng = pk_input(g, "rng", PK_I32, PK_SHAPE(3));
+    s.dropout = 0.5;
+    return windows(g, leaf, name, n, s);
+}
+MAKE(make_taylor_causal)
+{
+    return pk_attention_packed(g, P("qkv", 1, 4, 3, 2, 3), spec_of(PK_PHI_TAYLOR, 0, true));
+}
+
+static struct pk_val normed(struct pk_graph *g, struct pk_val *leaf, const char **name, size_t *n,
+                            bool per_head)
+{
+    struct pk_val qkv = P("qkv", 2, 4, 3, 2, 3), part[3], gain[2];
+
+    gain[0] = per_head ? P("gq", 2, 3) : P("gq", 3);
+    gain[1] = per_head ? P("gk", 2, 3) : P("gk", 3);
+    for (int i = 0; i < 3; i++)
+        part[i] = pk_attention_part(g, qkv, i);
+    for (int i = 0; i < 2; i++)
+        part[i] = pk_qk_norm(g, part[i], gain[i], PK_EPS_MEAN, 1e-3);
+    return pk_attention(g, part[0], part[1], part[2], spec_of(PK_PHI_POLY, 3, true));
+}
+MAKE(make_qk_norm_shared)
+{
+    return normed(g, leaf, name, n, false);
+}
+MAKE(make_qk_norm_per_head)
+{
+    return normed(g, leaf, name, n, true);
+}
+MAKE(make_sima)
+{
+    struct pk_val q = P("q", 2, 2, 4, 3), k = P("k", 2, 2, 4, 3), v = P("v", 2, 2, 4, 3);
+    struct pk_attention_spec s = {.phi = PK_PHI_POLY, .degree = 1, .tau = 1, .scale = 1};
+
+    return pk_attention(g, pk_l1_norm_tokens(g, q), pk_l1_norm_tokens(g, k), v, s);
+}
+
+/* ---- the linear forms ---- */
+
+static struct pk_val linear(struct pk_graph *g, struct pk_val *leaf, const char **name, size_t *n, int p,
+                            bool causal)
+{
+    struct pk_attention_spec s = spec_of(PK_PHI_POLY, p, causal);
+
+    s.form = PK_FORM_LINEAR;
+    s.scale_value = P("c", 2);
+    return pk_attention_packed(g, P("qkv", 2, 5, 3, 2, 3), s);
+}
+MAKE(make_linear_1)
+{
+    return linear(g, leaf, name, n, 1, false);
+}
+MAKE(make_linear_2)
+{
+    return linear(g, leaf, name, n, 2, false);
+}
+MAKE(make_linear_1_causal)
+{
+    return linear(g, leaf, name, n, 1, true);
+}
+MAKE(make_linear_2_causal)
+{
+    return linear(g, leaf, name, n, 2, true);
+}
+
 static const struct build builds[] = {
     {"attention softmax", make_attention_softmax, NULL, true},
     {"attention causal", make_attention_causal, NULL, true},
@@ -77,6 +227,25 @@ static const struct build builds[] = {
     {"attention softmax masked", make_attention_masked_softmax, fill_mask, true},
     {"attention sigmoid", make_attention_sigmoid, NULL, true},
     {"attention relu", make_attention_relu, NULL, true},
+    {"windows softmax", make_windows_softmax, fill_windows, true},
+    {"windows cubic", make_windows_cubic, fill_windows, true},
+    {"windows linear", make_windows_linear, fill_windows, true},
+    {"windows sigmoid", make_windows_sigmoid, fill_windows, true},
+    {"windows relu", make_windows_relu, fill_windows, true},
+    {"windows taylor", make_windows_taylor, fill_windows, true},
+    {"windows periodic", make_windows_periodic, fill_windows, true},
+    {"bias of a table", make_bias_of_table, fill_index, true},
+    {"dropout square", make_dropped_square, fill_rng, true},
+    {"dropout softmax", make_dropped_softmax, fill_rng, true},
+    {"dropout windows", make_dropped_windows, fill_windows_rng, true},
+    {"taylor causal", make_taylor_causal, NULL, true},
+    {"qk norm shared", make_qk_norm_shared, NULL, true},
+    {"qk norm per head", make_qk_norm_per_head, NULL, true},
+    {"sima", make_sima, NULL, true},
+    {"linear x", make_linear_1, NULL, true},
+    {"linear x^2", make_linear_2, NULL, true},
+    {"linear x causal", make_linear_1_causal, NULL, true},
+    {"linear x^2 causal", make_linear_2_causal, NULL, true},
 };
 
 static void test_attention_grad_agrees_with_differences(void **state)

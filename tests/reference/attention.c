@@ -5,7 +5,7 @@ struct attention {
     struct pk_attention_attr a;
     int64_t b, h, nq, nk, d;
     double *q, *k, *v; /* each (B, H, N, d) */
-    const struct pk_view *scale, *mask, *length;
+    const struct pk_view *scale, *bias, *mask, *length, *rng;
     int after; /* the first input that ATTENTION does not have */
 };
 
@@ -48,10 +48,14 @@ static struct attention open_attention(const struct pk_call *c)
     }
     if (t.a.has_scale)
         t.scale = &c->in[at++];
+    if (t.a.has_bias)
+        t.bias = &c->in[at++];
     if (t.a.has_mask)
         t.mask = &c->in[at++];
     if (t.a.has_length)
         t.length = &c->in[at++];
+    if (t.a.has_rng)
+        t.rng = &c->in[at++];
     t.after = at;
     return t;
 }
@@ -79,10 +83,22 @@ static bool sees(const struct attention *t, int64_t b, int64_t i, int64_t j)
     }
     if (t->a.causal && j > i + end - t->nq)
         return false;
+    if (t->mask && t->mask->shape.rank == 3)
+        return get(t->mask, (b % t->mask->shape.dim[0] * t->nq + i) * t->nk + j) != 0.0;
     return !t->mask || get(t->mask, b * t->nk + j) != 0.0;
 }
 
-/* Logits of one row into s, phi (0 where not seen) into f, both (Nk); lse for softmax. */
+/* What dropout makes of a weight: a factor. */
+static double kept(const struct attention *t, int64_t b, int64_t h, int64_t i, int64_t j)
+{
+    if (!t->rng)
+        return 1.0;
+    return ref_keeps(t->rng, t->a.dropout, t->a.stream, (b * t->h + h) * t->nq + i, j)
+               ? 1.0 / (1.0 - t->a.dropout)
+               : 0.0;
+}
+
+/* Logits of one row into s, phi (0 where not seen) into f, both (Nk); the second output of ATTENTION. */
 static double row(const struct attention *t, int64_t b, int64_t h, int64_t i, double *s, double *f)
 {
     const double *q = t->q + ((b * t->h + h) * t->nq + i) * t->d;
@@ -95,6 +111,8 @@ static double row(const struct attention *t, int64_t b, int64_t h, int64_t i, do
         for (int64_t x = 0; x < t->d; x++)
             dot += q[x] * k[x];
         s[j] = t->a.tau * dot + t->a.bias;
+        if (t->bias)
+            s[j] += get(t->bias, (h * t->nq + i) * t->nk + j);
         f[j] = 0.0;
         if (sees(t, b, i, j) && s[j] > top)
             top = s[j];
@@ -117,18 +135,28 @@ static double row(const struct attention *t, int64_t b, int64_t h, int64_t i, do
         case PK_PHI_RELU:
             f[j] = s[j] > 0.0 ? s[j] : 0.0;
             break;
+        case PK_PHI_TAYLOR:
+            f[j] = 1.0 + s[j] + s[j] * s[j] / 2.0;
+            break;
+        case PK_PHI_PERIODIC:
+            f[j] = pow(sin(s[j] + M_PI / 4.0), 2);
+            break;
+        default:
+            assert(0);
         }
         sum += f[j];
     }
-    if (t->a.phi == PK_PHI_SOFTMAX)
+    if (pk_phi_normalised(t->a.phi))
         for (int64_t j = 0; j < t->nk; j++)
             if (sum > 0.0)
                 f[j] /= sum;
+    if (t->a.phi != PK_PHI_SOFTMAX)
+        return sum;
     return sum > 0.0 ? top + log(sum) : -INFINITY;
 }
 
-/* phi'(s) where seen, for the pointwise activations */
-static double slope(const struct attention *t, double s, double f)
+/* phi'(s) where seen; of normalised rows the derivative of what is normalised, over the row's sum. f is A. */
+static double slope(const struct attention *t, double s, double f, double sum)
 {
     double r;
 
@@ -142,8 +170,12 @@ static double slope(const struct attention *t, double s, double f)
         return f * (1.0 - f);
     case PK_PHI_RELU:
         return s > 0.0;
+    case PK_PHI_TAYLOR:
+        return sum > 0.0 ? (1.0 + s) / sum : 0.0;
+    case PK_PHI_PERIODIC:
+        return sum > 0.0 ? cos(2.0 * s) / sum : 0.0; /* 2 sin cos at s + pi/4 */
     default:
-        return 0.0;
+        return f;
     }
 }
 
@@ -161,10 +193,10 @@ void ref_attention(const struct pk_call *c)
                     double y = 0.0;
 
                     for (int64_t j = 0; j < t.nk; j++)
-                        y += f[j] * t.v[((b * t.h + h) * t.nk + j) * t.d + x];
+                        y += kept(&t, b, h, i, j) * f[j] * t.v[((b * t.h + h) * t.nk + j) * t.d + x];
                     put(&c->out[0], ((b * t.nq + i) * t.h + h) * t.d + x, scale_of(&t, h) * y);
                 }
-                if (t.a.phi == PK_PHI_SOFTMAX)
+                if (pk_phi_normalised(t.a.phi))
                     put(&c->out[1], (b * t.h + h) * t.nq + i, lse);
             }
     free(s);
@@ -180,6 +212,7 @@ void ref_attention_bwd(const struct pk_call *c)
     double *dq = calloc(nq, sizeof *dq), *dk = calloc(nk, sizeof *dk), *dv = calloc(nk, sizeof *dv);
     double *s = malloc(((size_t)t.nk + 1) * sizeof *s), *f = malloc(((size_t)t.nk + 1) * sizeof *f);
     double *da = malloc(((size_t)t.nk + 1) * sizeof *da), *dc = calloc((size_t)t.h + 1, sizeof *dc);
+    double *db = calloc((size_t)(t.h * t.nq * t.nk) + 1, sizeof *db);
 
     for (int64_t b = 0; b < t.b; b++)
         for (int64_t h = 0; h < t.h; h++)
@@ -187,16 +220,18 @@ void ref_attention_bwd(const struct pk_call *c)
                 double scale = scale_of(&t, h), dot = 0.0;
                 int64_t qi = ((b * t.h + h) * t.nq + i) * t.d;
 
-                row(&t, b, h, i, s, f);
+                double sums = row(&t, b, h, i, s, f);
+
                 for (int64_t j = 0; j < t.nk; j++) {
                     int64_t kj = ((b * t.h + h) * t.nk + j) * t.d;
+                    double keep = kept(&t, b, h, i, j);
 
                     da[j] = 0.0;
                     for (int64_t x = 0; x < t.d; x++) {
                         double g = get(dy, ((b * t.nq + i) * t.h + h) * t.d + x);
 
-                        da[j] += g * t.v[kj + x];
-                        dv[kj + x] += scale * f[j] * g;
+                        da[j] += keep * g * t.v[kj + x];
+                        dv[kj + x] += scale * keep * f[j] * g;
                     }
                     dot += da[j] * f[j];
                     dc[h] += da[j] * f[j] * t.a.scale;
@@ -205,10 +240,10 @@ void ref_attention_bwd(const struct pk_call *c)
                     int64_t kj = ((b * t.h + h) * t.nk + j) * t.d;
                     double ds = 0.0;
 
-                    if (t.a.phi == PK_PHI_SOFTMAX)
-                        ds = scale * f[j] * (da[j] - dot);
-                    else if (sees(&t, b, i, j))
-                        ds = scale * slope(&t, s[j], f[j]) * da[j];
+                    if (sees(&t, b, i, j))
+                        ds = scale * slope(&t, s[j], f[j], sums) *
+                             (da[j] - (pk_phi_normalised(t.a.phi) ? dot : 0.0));
+                    db[(h * t.nq + i) * t.nk + j] += ds;
                     for (int64_t x = 0; x < t.d; x++) {
                         dq[qi + x] += t.a.tau * ds * t.k[kj + x];
                         dk[kj + x] += t.a.tau * ds * t.q[qi + x];
@@ -246,6 +281,10 @@ void ref_attention_bwd(const struct pk_call *c)
         if (count(out) == 1)
             put(out, 0, sum);
     }
+    if (t.bias)
+        for (int64_t i = 0; i < t.h * t.nq * t.nk; i++)
+            put(&c->out[(t.a.packed ? 1 : 3) + t.a.has_scale], i, db[i]);
+    free(db);
     free(dq);
     free(dk);
     free(dv);
@@ -262,6 +301,7 @@ void ref_attention_stats(const struct pk_call *c)
     struct attention t = open_attention(c);
     const struct pk_view *rows = &c->in[t.after];
     int64_t width = rows->shape.dim[2];
+    bool normalised = pk_phi_normalised(t.a.phi);
     double *s = malloc(((size_t)t.nk + 1) * sizeof *s), *f = malloc(((size_t)t.nk + 1) * sizeof *f);
 
     for (int64_t b = 0; b < t.b; b++)
@@ -271,9 +311,8 @@ void ref_attention_stats(const struct pk_call *c)
 
             for (int pass = 0; pass < 2; pass++) /* the mean first, then the deviation */
                 for (int64_t i = 0; i < t.nq; i++) {
-                    double x2 = 0.0, f2 = 0.0, f3 = 0.0;
+                    double x2 = 0.0, a2 = 0.0, g2 = 0.0, ag2 = 0.0, sums = row(&t, b, h, i, s, f);
 
-                    row(&t, b, h, i, s, f);
                     for (int64_t j = 0; j < t.nk; j++) {
                         if (!sees(&t, b, i, j))
                             continue;
@@ -296,28 +335,31 @@ void ref_attention_stats(const struct pk_call *c)
                             continue;
                         top = fmax(top, fabs(s[j]));
                         fro += scale * scale * f[j] * f[j];
-                        f2 += f[j] * f[j];
-                        f3 += f[j] * f[j] * f[j];
-                        g = scale * slope(&t, s[j], f[j]);
+                        g = scale * slope(&t, s[j], f[j], sums);
                         for (int64_t x = 0; x < t.d; x++)
                             k2 += k[x] * k[x];
-                        jac += g * g;
-                        jacq += t.a.tau * t.a.tau * g * g * x2 * k2;
+                        a2 += f[j] * f[j];
+                        g2 += g * g;
+                        ag2 += f[j] * g * g;
+                        if (!normalised)
+                            jacq += t.a.tau * t.a.tau * g * g * x2 * k2;
                     }
-                    if (t.a.phi == PK_PHI_SOFTMAX) {
-                        double jk = 0.0;
+                    jac += normalised ? g2 - 2.0 * ag2 + a2 * g2 : g2;
+                    /* J = diag g - a g' of the row; J K: row j is g_j k_j - a_j sum_m g_m k_m */
+                    for (int64_t x = 0; normalised && x < t.d; x++) {
+                        double mean = 0.0;
 
-                        jac += scale * scale * (f2 - 2.0 * f3 + f2 * f2);
-                        /* J K: row j is f_j (k_j - sum_m f_m k_m) */
-                        for (int64_t x = 0; x < t.d; x++) {
-                            double mean = 0.0;
-
-                            for (int64_t j = 0; j < t.nk; j++)
-                                mean += f[j] * t.k[((b * t.h + h) * t.nk + j) * t.d + x];
-                            for (int64_t j = 0; j < t.nk; j++)
-                                jk += pow(f[j] * (t.k[((b * t.h + h) * t.nk + j) * t.d + x] - mean), 2);
-                        }
-                        jacq += scale * scale * t.a.tau * t.a.tau * x2 * jk;
+                        for (int64_t j = 0; j < t.nk; j++)
+                            if (sees(&t, b, i, j))
+                                mean +=
+                                    slope(&t, s[j], f[j], sums) * t.k[((b * t.h + h) * t.nk + j) * t.d + x];
+                        for (int64_t j = 0; j < t.nk; j++)
+                            if (sees(&t, b, i, j))
+                                jacq += scale * scale * t.a.tau * t.a.tau * x2 *
+                                        pow(slope(&t, s[j], f[j], sums) *
+                                                    t.k[((b * t.h + h) * t.nk + j) * t.d + x] -
+                                                f[j] * mean,
+                                            2);
                     }
                 }
             put(&c->out[0], b * t.h + h, sqrt(fro));

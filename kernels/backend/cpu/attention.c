@@ -21,6 +21,17 @@ size_t PK_FN(attention_workspace)(const struct pk_backend *b, const struct pk_ca
 
 /* ---- phi, forward ---- */
 
+INLINE vec taylor(vec x)
+{
+    return 1 + x + x * x * (real)0.5;
+}
+INLINE vec periodic(vec x)
+{
+    vec f = vsin(x + (real)(M_PI / 4));
+
+    return f * f;
+}
+
 #define ROWS_FORWARD(f)                                                                                      \
     do {                                                                                                     \
         for (int64_t r = 0; r < w->n; r++) {                                                                 \
@@ -54,6 +65,12 @@ static void phi_forward(const struct pk_attention_attr *a, const struct view *w,
     case PK_PHI_RELU:
         ROWS_FORWARD(vmax(x + bias, vzero()));
         break;
+    case PK_PHI_TAYLOR:
+        ROWS_FORWARD(taylor(x + bias));
+        break;
+    case PK_PHI_PERIODIC:
+        ROWS_FORWARD(periodic(x + bias));
+        break;
     default:
         if (bias != 0)
             for (int64_t r = 0; r < w->n; r++)
@@ -72,6 +89,20 @@ static void phi_forward(const struct pk_attention_attr *a, const struct view *w,
         default:
             ROWS_FORWARD(vpow(x, a->degree));
         }
+    }
+}
+
+/* Adds the rows of a tile to what earlier blocks have summed. */
+static void add_sums(const struct view *w, const real *s, real *sum)
+{
+    const int64_t nv = cpu_div_up(w->lanes, W);
+
+    for (int64_t v = 0; v < nv; v++) {
+        vec total = vld(sum + v * W);
+
+        for (int64_t r = 0; r < w->n; r++)
+            total += vld(s + r * TILE + v * W);
+        vst(sum + v * W, total);
     }
 }
 
@@ -120,15 +151,18 @@ static void softmax_forward(const struct attention *j, const struct view *w, rea
 static void forward_task(void *arg, int64_t task, int thread)
 {
     const struct attention *j = arg;
-    const bool softmax = j->a->phi == PK_PHI_SOFTMAX;
+    const bool softmax = j->a->phi == PK_PHI_SOFTMAX, normalised = pk_phi_normalised(j->a->phi);
     struct cpu_scratch scratch = {j->scratch + (size_t)thread * j->scratch_bytes, 0};
     int64_t b = task / j->groups / j->heads, h = task / j->groups % j->heads;
     int64_t q0 = task % j->groups * j->group, q1 = cpu_min(j->nq, q0 + j->group), shift = shift_of(j, b);
     int64_t end = keys_of(j, b);
     real factor = (real)factor_of(j, h);
+    struct draw draw = {0};
     struct tile t;
 
     tile_scratch(j, &t, &scratch);
+    if (j->rng)
+        draw = draw_of(j->rng, j->a->dropout, j->a->stream);
     if (j->a->causal)
         end = cpu_max(0, cpu_min(end, q1 + shift));
     memset(t.acc, 0, (size_t)(cpu_round_up(q1 - q0, TILE) * j->ld) * sizeof(real));
@@ -150,24 +184,33 @@ static void forward_task(void *arg, int64_t task, int thread)
             load_transposed(lanes, j->d, j->q.p + b * j->q.sb + h * j->q.sh + i0 * j->q.sn, j->q.sn, j->q.sd,
                             (real)j->a->tau, t.qt);
             product_keys(j, w.n, lanes, t.kr, t.kp, t.qt, t.s);
+            if (j->bias)
+                add_bias(j, &w, h, i0, k0, t.s);
             if (softmax)
                 softmax_forward(j, &w, t.s, t.max + (i0 - q0), t.sum + (i0 - q0), acc, k0 == 0);
             else
                 phi_forward(j->a, &w, t.s);
+            if (normalised && !softmax)
+                add_sums(&w, t.s, t.sum + (i0 - q0));
+            if (j->rng) {
+                draw_tile(j, &draw, b, h, i0, lanes, k0, w.n, t.kept);
+                drop_tile(&w, t.kept, draw.factor, t.s);
+            }
             product_queries(j, w.n, lanes, t.s, t.vr, acc);
         }
     }
-    if (softmax)
-        for (int64_t i = q0; i < q1; i++) {
-            real sum = t.sum[i - q0];
+    for (int64_t i = q0; normalised && i < q1; i++) {
+        real sum = t.sum[i - q0], *out = &j->sums[(b * j->heads + h) * j->nq + i];
 
-            /* A bias shifts every logit alike: it cancels in A and counts in lse alone. */
-            j->lse[(b * j->heads + h) * j->nq + i] =
-                sum > 0 || sum != sum ? t.max[i - q0] + (real)(log((double)sum) + j->a->bias)
-                                      : (real)-INFINITY;
-            t.sum[i - q0] = sum == 0 ? 0 : 1 / sum;
-        }
-    store_rows(q1 - q0, j->d, j->ld, t.acc, factor, softmax ? t.sum : NULL,
+        /* A bias shifts every logit alike: it cancels in softmax's A and counts in the sum alone. */
+        if (!softmax)
+            *out = sum;
+        else
+            *out = sum > 0 || sum != sum ? t.max[i - q0] + (real)(log((double)sum) + j->a->bias)
+                                         : (real)-INFINITY;
+        t.sum[i - q0] = sum == 0 ? 0 : 1 / sum;
+    }
+    store_rows(q1 - q0, j->d, j->ld, t.acc, factor, normalised ? t.sum : NULL,
                j->y.p + b * j->y.sb + h * j->y.sh + q0 * j->y.sn, j->y.sn);
 }
 
@@ -181,6 +224,10 @@ INLINE real phi_one(const struct pk_attention_attr *a, real x)
     case PK_PHI_RELU:
         x += (real)a->bias;
         return x > 0 ? x : 0;
+    case PK_PHI_TAYLOR:
+        return taylor(vset(x + (real)a->bias))[0];
+    case PK_PHI_PERIODIC:
+        return periodic(vset(x + (real)a->bias))[0];
     default:
         return vpow(vset(x + (real)a->bias), a->degree)[0];
     }
@@ -237,9 +284,13 @@ static void few_task(void *arg, int64_t task, int thread)
             for (; c < j->d; c++)
                 y[c] += p * from[c];
         }
-        if (softmax) {
-            j->lse[(b * j->heads + h) * j->nq + i] =
-                sum > 0 || sum != sum ? max + (real)(log(sum) + j->a->bias) : (real)-INFINITY;
+        if (pk_phi_normalised(j->a->phi)) {
+            real *out = &j->sums[(b * j->heads + h) * j->nq + i];
+
+            if (!softmax)
+                *out = (real)sum;
+            else
+                *out = sum > 0 || sum != sum ? max + (real)(log(sum) + j->a->bias) : (real)-INFINITY;
             factor = sum == 0 ? 0 : factor / (real)sum;
         }
         for (int64_t c = 0; c < j->d; c++)
@@ -257,6 +308,7 @@ enum pd_err PK_FN(attention)(struct pk_backend *b, const struct pk_call *c, stru
     job_scratch(&j, &s, cpu_pool_threads(b->pool));
     if (j.nq == 0)
         return PD_OK;
+    prepare(&j, b->pool);
     if (j.few)
         cpu_pool_run(b->pool, j.batch * j.heads, few_task, &j);
     else

@@ -25,11 +25,18 @@ struct attention {
     int64_t ld;   /* row length of copies: a multiple of W, constant where the kernels want it */
     int64_t keys; /* of a block */
     struct rows q, k, v, y, dy, dq, dk, dv;
-    const struct pk_view *scale, *mask, *length;
+    const struct pk_view *scale, *bias, *mask, *length, *rng;
     int after; /* first input that ATTENTION does not have */
-    const struct pk_view *lse_in;
-    real *lse;
+    const struct pk_view *sums_in;
+    real *sums;     /* log of the sum of exponentials, or the sum of phi, where rows are normalised */
     double *dscale; /* of each (b, h) */
+    /* What is prepared once for all tiles; tile t holds queries from t * TILE on. */
+    int64_t tiles;
+    real *bias_t;   /* (H, tiles, Nk, TILE) */
+    uint64_t *seen; /* (W, tiles, Nk): the queries of a tile that see a key, as bits */
+    int64_t windows;
+    real *dbias_t; /* (runs, H, tiles, Nk, TILE): of each run of batches */
+    int64_t runs;
     int64_t group, groups;
     bool few;
     char *scratch; /* of each thread */
@@ -82,18 +89,24 @@ static inline void attention_shape(struct attention *j, const struct pk_call *c)
     }
     if (a->has_scale)
         j->scale = &c->in[next++];
+    if (a->has_bias)
+        j->bias = &c->in[next++];
     if (a->has_mask)
         j->mask = &c->in[next++];
     if (a->has_length)
         j->length = &c->in[next++];
+    if (a->has_rng)
+        j->rng = &c->in[next++];
+    j->windows = j->mask && j->mask->shape.rank == 3 ? j->mask->shape.dim[0] : 0;
+    j->tiles = cpu_div_up(j->nq, TILE);
     j->after = next;
     if (c->op == PK_OP_ATTENTION_STATS)
         return;
     if (backward) {
         j->y = rows_of(&c->in[next], 0, 2, 1, 3);
         j->dy = rows_of(&c->in[next + 1], 0, 2, 1, 3);
-        if (a->phi == PK_PHI_SOFTMAX)
-            j->lse_in = &c->in[next + 2];
+        if (pk_phi_normalised(a->phi))
+            j->sums_in = &c->in[next + 2];
         if (a->packed) {
             j->dq = j->dk = j->dv =
                 (struct rows){c->out[0].data, j->nq * 3 * j->heads * j->d, j->d, 3 * j->heads * j->d, 1};
@@ -108,13 +121,17 @@ static inline void attention_shape(struct attention *j, const struct pk_call *c)
         }
     } else {
         j->y = rows_dense(c->out[0].data, j->nq, j->heads, j->d, true);
-        if (a->phi == PK_PHI_SOFTMAX)
-            j->lse = c->out[1].data;
+        if (pk_phi_normalised(a->phi))
+            j->sums = c->out[1].data;
     }
     j->ld = j->d <= TILE ? TILE : j->d <= 2 * TILE ? 2 * TILE : cpu_round_up(j->d, W);
     j->keys = cpu_min(KEYS, cpu_max(1, j->nk));
     j->few = !backward && j->nq <= FEW_QUERIES && j->nk >= FEW_KEYS && j->q.sd == 1 && j->k.sd == 1 &&
-             j->v.sd == 1;
+             j->v.sd == 1 && !j->bias && !j->windows && !j->rng;
+    /* A bias has one gradient for all batches: tasks take runs of them, so that few copies are added up. */
+    j->runs = backward && j->bias
+                  ? cpu_max(1, cpu_min(j->batch, cpu_div_up(PAIRS_MANY, cpu_max(1, j->heads))))
+                  : cpu_max(1, j->batch);
     if (backward || j->few)
         j->group = cpu_max(1, j->nq);
     else

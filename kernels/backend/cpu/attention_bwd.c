@@ -72,7 +72,7 @@ static void softmax_backward(const struct view *w, real factor, const real *lse,
 
 /* delta (softmax): rowsum(dY Y) of each query; NULL when the tile holds all keys, and the sum is then taken
  * from the tile itself, so that it cancels exactly where one key is visible. */
-static double phi_backward(const struct attention *j, const struct view *w, real factor, const real *lse,
+static double phi_backward(const struct attention *j, const struct view *w, real factor, const real *sums,
                            const real *delta, real *s, real *g)
 {
     const int64_t nv = cpu_div_up(w->lanes, W);
@@ -87,10 +87,18 @@ static double phi_backward(const struct attention *j, const struct view *w, real
     switch (a->phi) {
     case PK_PHI_SOFTMAX:
         if (delta) {
-            ROWS_BACKWARD((void)0, vexp(x - vld(lse + v * W)), p * (factor * dp - vld(delta + v * W)));
+            ROWS_BACKWARD((void)0, vexp(x - vld(sums + v * W)), p * (factor * dp - vld(delta + v * W)));
             break;
         }
-        softmax_backward(w, factor, lse, s, g, acc);
+        softmax_backward(w, factor, sums, s, g, acc);
+        break;
+    case PK_PHI_TAYLOR: /* sums: one over them */
+        ROWS_BACKWARD(x += bias, (1 + x + x * x * (real)0.5) * vld(sums + v * W),
+                      (1 + x) * vld(sums + v * W) * (factor * dp - vld(delta + v * W)));
+        break;
+    case PK_PHI_PERIODIC:
+        ROWS_BACKWARD((x += bias, power = vsin(x + (real)(M_PI / 4))), power * power * vld(sums + v * W),
+                      vcos(2 * x) * vld(sums + v * W) * (factor * dp - vld(delta + v * W)));
         break;
     case PK_PHI_SIGMOID:
         ROWS_BACKWARD((void)0, vsigmoid(x + bias), p * (1 - p) * dp);
@@ -113,6 +121,8 @@ static double phi_backward(const struct attention *j, const struct view *w, real
             ROWS_BACKWARD((x += bias, power = vpow(x, a->degree - 1)), power * x, power * dp);
         }
         break;
+    case PK_PHI_COUNT:
+        break;
     }
     if (scaled)
         for (int64_t v = 0; v < nv; v++)
@@ -120,38 +130,61 @@ static double phi_backward(const struct attention *j, const struct view *w, real
     return total;
 }
 
-static void backward_task(void *arg, int64_t task, int thread)
+static void add_rows(int64_t n, int64_t lanes, const real *from, real *to)
 {
-    const struct attention *j = arg;
+    const int64_t nv = cpu_div_up(lanes, W);
+
+    for (int64_t r = 0; r < n; r++)
+        for (int64_t v = 0; v < nv; v++)
+            vst(to + r * TILE + v * W, vld(to + r * TILE + v * W) + vld(from + r * TILE + v * W));
+}
+
+/* What multiplies dS at the end: c and p here, or nothing where dS holds c already. */
+static double inner_of(const struct attention *j, int64_t h)
+{
+    if (pk_phi_normalised(j->a->phi))
+        return 1;
+    return j->a->phi == PK_PHI_POLY ? factor_of(j, h) * j->a->degree : factor_of(j, h);
+}
+
+/* dbias (NULL: none): (tiles, Nk, TILE) of this head, added to, still without the factors c and p. */
+static void backward_pair(const struct attention *j, int64_t b, int64_t h, int thread, real *dbias)
+{
     const struct pk_attention_attr *a = j->a;
-    const bool softmax = a->phi == PK_PHI_SOFTMAX;
+    const bool softmax = a->phi == PK_PHI_SOFTMAX, normalised = pk_phi_normalised(a->phi);
     struct cpu_scratch scratch = {j->scratch + (size_t)thread * j->scratch_bytes, 0};
-    int64_t b = task / j->heads, h = task % j->heads, shift = shift_of(j, b), end = keys_of(j, b);
+    int64_t shift = shift_of(j, b), end = keys_of(j, b);
     const real *q = j->q.p + b * j->q.sb + h * j->q.sh, *y = j->y.p + b * j->y.sb + h * j->y.sh;
     const real *dy = j->dy.p + b * j->dy.sb + h * j->dy.sh;
     real *dq = j->dq.p + b * j->dq.sb + h * j->dq.sh, *dk = j->dk.p + b * j->dk.sb + h * j->dk.sh;
     real *dv = j->dv.p + b * j->dv.sb + h * j->dv.sh;
     const double c = factor_of(j, h);
-    /* What multiplies dS at the end: c and p here, or nothing where dS holds c already. */
-    const bool one_block = j->nk <= j->keys;
-    const double inner = softmax ? 1 : a->phi == PK_PHI_POLY ? c * a->degree : c;
+    const bool by_tile = softmax && j->nk <= j->keys;
+    const double inner = inner_of(j, h);
     double dscale = 0;
+    struct draw draw = {0};
     struct tile t;
 
     tile_scratch(j, &t, &scratch);
+    if (j->rng)
+        draw = draw_of(j->rng, a->dropout, a->stream);
     if (a->causal)
         end = cpu_max(0, cpu_min(end, j->nq + shift));
     memset(t.acc, 0, (size_t)(cpu_round_up(j->nq, TILE) * j->ld) * sizeof(real));
-    for (int64_t i = 0; softmax && i < cpu_round_up(j->nq, TILE); i++) {
-        const struct pk_view *l = j->lse_in;
+    for (int64_t i = 0; normalised && i < cpu_round_up(j->nq, TILE); i++) {
+        const struct pk_view *l = j->sums_in;
         double sum = 0;
+        real at;
 
         t.max[i] = t.sum[i] = 0;
         if (i >= j->nq)
             continue;
-        t.max[i] =
-            ((const real *)l->data)[b * l->stride[0] + h * l->stride[1] + i * l->stride[2]] - (real)a->bias;
-        for (int64_t x = 0; !one_block && x < j->d; x++)
+        at = ((const real *)l->data)[b * l->stride[0] + h * l->stride[1] + i * l->stride[2]];
+        if (softmax)
+            t.max[i] = at - (real)a->bias;
+        else
+            t.max[i] = at == 0 ? 0 : 1 / at;
+        for (int64_t x = 0; !by_tile && x < j->d; x++)
             sum += (double)dy[i * j->dy.sn + x * j->dy.sd] * (double)y[i * j->y.sn + x * j->y.sd];
         t.sum[i] = (real)sum;
     }
@@ -173,7 +206,17 @@ static void backward_task(void *arg, int64_t task, int thread)
             load_rows(lanes, j->d, j->ld, dy + i0 * j->dy.sn, j->dy.sn, j->dy.sd, 1, t.dyr);
             product_keys(j, w.n, lanes, t.kr, t.kp, t.qt, t.s);
             product_keys(j, w.n, lanes, t.vr, t.vp, t.dyt, t.g);
-            dscale += phi_backward(j, &w, (real)c, t.max + i0, one_block ? NULL : t.sum + i0, t.s, t.g);
+            if (j->bias)
+                add_bias(j, &w, h, i0, k0, t.s);
+            if (j->rng) {
+                draw_tile(j, &draw, b, h, i0, lanes, k0, w.n, t.kept);
+                drop_tile(&w, t.kept, draw.factor, t.g);
+            }
+            dscale += phi_backward(j, &w, (real)c, t.max + i0, by_tile ? NULL : t.sum + i0, t.s, t.g);
+            if (j->rng)
+                drop_tile(&w, t.kept, draw.factor, t.s);
+            if (dbias)
+                add_rows(w.n, lanes, t.g, dbias + (i0 / TILE * j->nk + k0) * TILE);
             product_back(j, w.n, lanes, t.s, t.dyr, t.dv);
             product_back(j, w.n, lanes, t.g, t.qr, t.dk);
             product_queries(j, w.n, lanes, t.g, t.kr, t.acc + i0 * j->ld);
@@ -184,7 +227,38 @@ static void backward_task(void *arg, int64_t task, int thread)
     zero_rows(j->nk - end, j->d, dk + end * j->dk.sn, j->dk.sn);
     zero_rows(j->nk - end, j->d, dv + end * j->dv.sn, j->dv.sn);
     store_rows(j->nq, j->d, j->ld, t.acc, (real)(inner * a->tau), NULL, dq, j->dq.sn);
-    j->dscale[task] = dscale * a->scale;
+    j->dscale[b * j->heads + h] = dscale * a->scale;
+}
+
+static void backward_task(void *arg, int64_t task, int thread)
+{
+    const struct attention *j = arg;
+    const int64_t run = task / j->heads, h = task % j->heads, size = j->tiles * j->nk * TILE;
+    real *dbias = j->bias ? j->dbias_t + task * size : NULL;
+
+    if (dbias)
+        memset(dbias, 0, (size_t)size * sizeof(real));
+    for (int64_t b = run * j->batch / j->runs; b < (run + 1) * j->batch / j->runs; b++)
+        backward_pair(j, b, h, thread, dbias);
+}
+
+/* Adds up the runs, in their order, and lays the sum out as the bias is. */
+static void dbias_task(void *arg, int64_t task, int thread)
+{
+    const struct attention *j = arg;
+    const int64_t h = task / j->nq, i = task % j->nq, size = j->tiles * j->nk * TILE;
+    const real *from = j->dbias_t + h * size + i / TILE * j->nk * TILE + i % TILE;
+    real *to = (real *)j->c->out[(j->a->packed ? 1 : 3) + j->a->has_scale].data + task * j->nk;
+    const double inner = inner_of(j, h);
+
+    (void)thread;
+    for (int64_t k = 0; k < j->nk; k++) {
+        double sum = 0;
+
+        for (int64_t run = 0; run < j->runs; run++)
+            sum += (double)from[run * j->heads * size + k * TILE];
+        to[k] = (real)(sum * inner);
+    }
 }
 
 enum pd_err PK_FN(attention_bwd)(struct pk_backend *b, const struct pk_call *c, struct pd_why *why)
@@ -195,7 +269,10 @@ enum pd_err PK_FN(attention_bwd)(struct pk_backend *b, const struct pk_call *c, 
     (void)why;
     attention_shape(&j, c);
     job_scratch(&j, &s, cpu_pool_threads(b->pool));
-    cpu_pool_run(b->pool, j.batch * j.heads, backward_task, &j);
+    prepare(&j, b->pool);
+    cpu_pool_run(b->pool, j.runs * j.heads, backward_task, &j);
+    if (j.bias)
+        cpu_pool_run(b->pool, j.heads * j.nq, dbias_task, &j);
     if (j.scale) {
         real *out = c->out[j.a->packed ? 1 : 3].data;
         int64_t n = j.scale->shape.dim[0];

@@ -12,8 +12,8 @@ struct job {
 
 /* Scratch of one thread. */
 struct row {
-    real *k, *q, *mean; /* keys (Nk, d), a query, sum_j a_j k_j */
-    real *s, *f;        /* logits and phi of a query; f is 0 where masked */
+    real *k, *q, *mean; /* keys (Nk, d), a query, sum_j g_j k_j */
+    real *s, *f, *g;    /* logits of a query, phi and its slope; both are 0 where masked */
     double *norm;       /* |k_j|^2 */
 };
 
@@ -24,6 +24,7 @@ static void row_scratch(const struct attention *t, struct row *r, struct cpu_scr
     r->mean = cpu_take(s, (size_t)t->d * sizeof(real));
     r->s = cpu_take(s, (size_t)t->nk * sizeof(real));
     r->f = cpu_take(s, (size_t)t->nk * sizeof(real));
+    r->g = cpu_take(s, (size_t)t->nk * sizeof(real));
     r->norm = cpu_take(s, (size_t)t->nk * sizeof(double));
 }
 
@@ -61,12 +62,15 @@ static void norm_task(void *arg, int64_t task, int thread)
     j->row_norm[task] = sum;
 }
 
-/* phi and phi' of one visible logit, without the factor; softmax is done by the row. */
+/* phi and phi' of one visible logit, without the factor; of softmax, 1. */
 static void phi_one(const struct pk_attention_attr *a, real s, double *f, double *slope)
 {
     double p = 1;
 
     switch (a->phi) {
+    case PK_PHI_SOFTMAX:
+        *f = *slope = 1;
+        break;
     case PK_PHI_SIGMOID:
         *f = 1 / (1 + exp(-(double)s));
         *slope = *f * (1 - *f);
@@ -75,12 +79,57 @@ static void phi_one(const struct pk_attention_attr *a, real s, double *f, double
         *f = s > 0 ? (double)s : 0;
         *slope = s > 0;
         break;
+    case PK_PHI_TAYLOR:
+        *f = 1 + (double)s + (double)s * (double)s / 2;
+        *slope = 1 + (double)s;
+        break;
+    case PK_PHI_PERIODIC:
+        *f = (1 + sin(2 * (double)s)) / 2;
+        *slope = cos(2 * (double)s);
+        break;
     default:
         for (int i = 1; i < a->degree; i++)
             p *= (double)s;
         *f = p * (double)s;
         *slope = a->degree * p;
     }
+}
+
+/* Rows divided by their sum: the Jacobian is diag g - a g', with a = f / sum and g = phi' / sum (softmax: g =
+ * a). Its squared norm, and that of J K. Leaves a in r->f; returns the sum of its squares. */
+static double normalised_row(const struct attention *t, const struct row *r, int64_t n, double max,
+                             double *ret_jac, double *ret_jacq)
+{
+    double sum = 0, a2 = 0, g2 = 0, ag2 = 0, jacq = 0;
+
+    for (int64_t m = 0; m < n; m++) {
+        if (t->a->phi == PK_PHI_SOFTMAX)
+            r->f[m] = r->g[m] = r->f[m] != 0 ? (real)exp((double)r->s[m] - max) : 0;
+        sum += (double)r->f[m];
+    }
+    memset(r->mean, 0, (size_t)t->d * sizeof(real));
+    for (int64_t m = 0; m < n; m++) {
+        double a, g;
+
+        r->f[m] = sum > 0 ? (real)((double)r->f[m] / sum) : 0;
+        r->g[m] = sum > 0 ? (real)((double)r->g[m] / sum) : 0;
+        a = (double)r->f[m];
+        g = (double)r->g[m];
+        a2 += a * a;
+        g2 += g * g;
+        ag2 += a * g * g;
+        for (int64_t c = 0; c < t->d; c++)
+            r->mean[c] += r->g[m] * r->k[m * t->d + c];
+    }
+    for (int64_t m = 0; m < n; m++)
+        for (int64_t c = 0; c < t->d; c++) {
+            double e = (double)r->g[m] * (double)r->k[m * t->d + c] - (double)r->f[m] * (double)r->mean[c];
+
+            jacq += e * e;
+        }
+    *ret_jac = g2 - 2 * ag2 + a2 * g2;
+    *ret_jacq = jacq;
+    return a2;
 }
 
 static void stats_task(void *arg, int64_t task, int thread)
@@ -104,61 +153,46 @@ static void stats_task(void *arg, int64_t task, int thread)
             r.norm[i] += (double)r.k[i * t->d + c] * (double)r.k[i * t->d + c];
     }
     for (int64_t i = 0; i < t->nq; i++) {
-        const uint8_t *shown = t->mask ? (const uint8_t *)t->mask->data + b * t->mask->stride[0] : NULL;
+        const uint8_t *shown = NULL;
+        const struct pk_view *bias = t->bias;
+        int64_t step = 0;
         int64_t n = t->a->causal ? cpu_max(0, cpu_min(end, i + shift + 1)) : end;
-        double f2 = 0, f3 = 0, row_jac = 0, row_jacq = 0, max = -INFINITY, sum = 0;
+        double f2 = 0, row_jac = 0, row_jacq = 0, max = -INFINITY;
 
+        if (t->windows) {
+            shown =
+                (const uint8_t *)t->mask->data + b % t->windows * t->mask->stride[0] + i * t->mask->stride[1];
+            step = t->mask->stride[2];
+        } else if (t->mask) {
+            shown = (const uint8_t *)t->mask->data + b * t->mask->stride[0];
+            step = t->mask->stride[1];
+        }
         for (int64_t c = 0; c < t->d; c++)
             r.q[c] = q[i * t->q.sn + c * t->q.sd] * (real)t->a->tau;
         for (int64_t m = 0; m < n; m++) {
             double f = 0, slope = 0, old = mean;
 
-            r.f[m] = 0;
-            if (shown && !shown[m * t->mask->stride[1]])
+            r.f[m] = r.g[m] = 0;
+            if (shown && !shown[m * step])
                 continue;
             r.s[m] = vdot(t->d, r.q, r.k + m * t->d) + (real)t->a->bias;
+            if (bias)
+                r.s[m] += ((const real *)
+                               bias->data)[h * bias->stride[0] + i * bias->stride[1] + m * bias->stride[2]];
             max = fmax(max, (double)r.s[m]);
             top = fmax(top, fabs((double)r.s[m]));
             count++; /* Welford's running mean and spread */
             mean += ((double)r.s[m] - old) / count;
             spread += ((double)r.s[m] - old) * ((double)r.s[m] - mean);
-            r.f[m] = 1; /* seen */
-            if (t->a->phi == PK_PHI_SOFTMAX)
-                continue;
             phi_one(t->a, r.s[m], &f, &slope);
+            r.f[m] = (real)f;
+            r.g[m] = (real)slope;
             f2 += f * f;
             row_jac += slope * slope;
             row_jacq += slope * slope * r.norm[m];
         }
-        if (t->a->phi == PK_PHI_SOFTMAX) {
-            for (int64_t m = 0; m < n; m++) {
-                r.f[m] = r.f[m] != 0 ? (real)exp((double)r.s[m] - max) : 0;
-                sum += (double)r.f[m];
-            }
-            memset(r.mean, 0, (size_t)t->d * sizeof(real));
-            for (int64_t m = 0; m < n; m++) {
-                double f;
-
-                r.f[m] = sum > 0 ? (real)((double)r.f[m] / sum) : 0;
-                f = (double)r.f[m];
-                f2 += f * f;
-                f3 += f * f * f;
-                for (int64_t c = 0; c < t->d; c++)
-                    r.mean[c] += r.f[m] * r.k[m * t->d + c];
-            }
-            /* diag f - f f': and row j of J K is f_j (k_j - mean). */
-            row_jac = f2 - 2 * f3 + f2 * f2;
-            for (int64_t m = 0; m < n; m++) {
-                double d2 = 0;
-
-                for (int64_t c = 0; c < t->d; c++) {
-                    double e = (double)(r.k[m * t->d + c] - r.mean[c]);
-
-                    d2 += e * e;
-                }
-                row_jacq += (double)r.f[m] * (double)r.f[m] * d2;
-            }
-        }
+        if (pk_phi_normalised(t->a->phi))
+            f2 = normalised_row(t, &r, n, max, &row_jac, &row_jacq);
         fro += f2;
         jac += row_jac;
         jacq += row_jacq * j->row_norm[b * t->nq + i];

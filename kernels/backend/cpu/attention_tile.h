@@ -6,6 +6,7 @@
 #pragma once
 
 #include "kernels/backend/cpu/attention.h"
+#include "kernels/backend/cpu/random.h"
 
 /* Scratch of one thread. */
 struct tile {
@@ -16,7 +17,8 @@ struct tile {
     real *s, *g;     /* (keys, TILE): S', then P'; dP', then dS' */
     real *acc;       /* forward: Y of the group; backward: dQ; (queries, ld) */
     real *dk, *dv;   /* (keys, ld) */
-    real *max, *sum; /* forward: running statistics; backward: lse and rowsum(dY Y); per query */
+    real *max, *sum; /* forward: running statistics; backward: sums and rowsum(dY Y); per query */
+    uint64_t *kept;  /* what dropout leaves of a key's row, as bits */
 };
 
 static inline void tile_scratch(const struct attention *j, struct tile *t, struct cpu_scratch *s)
@@ -42,6 +44,8 @@ static inline void tile_scratch(const struct attention *j, struct tile *t, struc
     t->acc = cpu_take(s, queries * ld * one);
     t->max = cpu_take(s, queries * one);
     t->sum = cpu_take(s, queries * one);
+    if (j->rng)
+        t->kept = cpu_take(s, (size_t)cpu_round_up(j->keys, 64) * sizeof *t->kept);
     if (backward) {
         t->dyt = cpu_take(s, d * TILE * one);
         t->qr = cpu_take(s, TILE * ld * one);
@@ -60,8 +64,55 @@ static inline void job_scratch(struct attention *j, struct cpu_scratch *s, int t
     tile_scratch(j, &t, &one);
     j->scratch_bytes = one.used;
     j->scratch = cpu_take(s, one.used * (size_t)threads);
-    if (j->c->op == PK_OP_ATTENTION_BWD)
-        j->dscale = cpu_take(s, (size_t)(j->batch * j->heads) * sizeof(double));
+    if (j->bias)
+        j->bias_t = cpu_take(s, (size_t)(j->heads * j->tiles * j->nk * TILE) * sizeof(real));
+    if (j->windows)
+        j->seen = cpu_take(s, (size_t)(j->windows * j->tiles * j->nk) * sizeof *j->seen);
+    if (j->c->op != PK_OP_ATTENTION_BWD)
+        return;
+    j->dscale = cpu_take(s, (size_t)(j->batch * j->heads) * sizeof(double));
+    if (j->bias)
+        j->dbias_t = cpu_take(s, (size_t)(j->runs * j->heads * j->tiles * j->nk * TILE) * sizeof(real));
+}
+
+/* ---- what is prepared for all tiles ---- */
+
+static inline void bias_task(void *arg, int64_t task, int thread)
+{
+    const struct attention *j = arg;
+    const int64_t h = task / j->tiles, i0 = task % j->tiles * TILE, lanes = cpu_min(TILE, j->nq - i0);
+    const struct pk_view *v = j->bias;
+    const real *from = (const real *)v->data + h * v->stride[0] + i0 * v->stride[1];
+    real *to = j->bias_t + task * j->nk * TILE;
+
+    (void)thread;
+    memset(to, 0, (size_t)(j->nk * TILE) * sizeof(real));
+    for (int64_t i = 0; i < lanes; i++)
+        for (int64_t k = 0; k < j->nk; k++)
+            to[k * TILE + i] = from[i * v->stride[1] + k * v->stride[2]];
+}
+
+static inline void seen_task(void *arg, int64_t task, int thread)
+{
+    const struct attention *j = arg;
+    const int64_t i0 = task % j->tiles * TILE, lanes = cpu_min(TILE, j->nq - i0);
+    const struct pk_view *v = j->mask;
+    const uint8_t *from = (const uint8_t *)v->data + task / j->tiles * v->stride[0] + i0 * v->stride[1];
+    uint64_t *to = j->seen + task * j->nk;
+
+    (void)thread;
+    memset(to, 0, (size_t)j->nk * sizeof *to);
+    for (int64_t i = 0; i < lanes; i++)
+        for (int64_t k = 0; k < j->nk; k++)
+            to[k] |= (uint64_t)(from[i * v->stride[1] + k * v->stride[2]] != 0) << i;
+}
+
+static inline void prepare(struct attention *j, struct cpu_pool *pool)
+{
+    if (j->bias)
+        cpu_pool_run(pool, j->heads * j->tiles, bias_task, j);
+    if (j->windows)
+        cpu_pool_run(pool, j->windows * j->tiles, seen_task, j);
 }
 
 /* ---- what is visible ---- */
@@ -72,6 +123,7 @@ struct view {
     int64_t n, full, edge, lanes;
     const uint8_t *shown;
     int64_t shown_stride;
+    const uint64_t *bits; /* of windows: the lanes that see a row; NULL = all */
 };
 
 static inline struct view view_of(const struct attention *j, int64_t b, int64_t shift, int64_t i0,
@@ -84,7 +136,12 @@ static inline struct view view_of(const struct attention *j, int64_t b, int64_t 
         w.full = cpu_max(0, cpu_min(w.n, i0 + shift + 1 - k0));
         w.edge = i0 + shift - k0;
     }
-    if (j->mask) {
+    if (j->windows) {
+        if (!j->a->causal)
+            w.edge = kn; /* every lane is past it */
+        w.full = 0;
+        w.bits = j->seen + (b % j->windows * j->tiles + i0 / TILE) * j->nk + k0;
+    } else if (j->mask) {
         w.shown_stride = j->mask->stride[1];
         w.shown = (const uint8_t *)j->mask->data + b * j->mask->stride[0] + k0 * w.shown_stride;
     }
@@ -95,10 +152,19 @@ INLINE bool row_shown(const struct view *w, int64_t r)
 {
     return !w->shown || w->shown[r * w->shown_stride];
 }
+/* All ones where bit `v * W + i` is set. */
+INLINE ivec lanes_of(uint64_t bits, int64_t v)
+{
+    ivec b = (ireal)(bits >> (v * W) & ((1u << W) - 1)) - (ivec){0};
+
+    return (b & (((ivec){0} + 1) << vlane())) != 0;
+}
 /* All ones where lane `v * W + i` sees row r. */
 INLINE ivec lanes_shown(const struct view *w, int64_t r, int64_t v)
 {
-    return vlane() + (ireal)(v * W) >= (ireal)(r - w->edge);
+    ivec m = vlane() + (ireal)(v * W) >= (ireal)(r - w->edge);
+
+    return w->bits ? m & lanes_of(w->bits[r], v) : m;
 }
 INLINE vec masked(ivec m, vec x)
 {
@@ -245,4 +311,49 @@ static inline void load_keys(const struct attention *j, const struct tile *t, in
         if (values_as_panels)
             micro_pack(n, j->d, t->vr, j->ld, 1, t->vp);
     }
+}
+
+/* ---- bias and dropout ---- */
+
+static inline void add_bias(const struct attention *j, const struct view *w, int64_t h, int64_t i0,
+                            int64_t k0, real *s)
+{
+    const int64_t nv = cpu_div_up(w->lanes, W);
+    const real *from = j->bias_t + ((h * j->tiles + i0 / TILE) * j->nk + k0) * TILE;
+
+    for (int64_t r = 0; r < w->n; r++)
+        for (int64_t v = 0; v < nv; v++)
+            vst(s + r * TILE + v * W, vld(s + r * TILE + v * W) + vld(from + r * TILE + v * W));
+}
+
+/* Draws which queries of the tile keep which of n keys from k0, a multiple of 64, on. */
+static inline void draw_tile(const struct attention *j, const struct draw *d, int64_t b, int64_t h,
+                             int64_t i0, int64_t lanes, int64_t k0, int64_t n, uint64_t *kept)
+{
+    const uint32_t row = (uint32_t)((b * j->heads + h) * j->nq + i0);
+
+    for (int64_t g = 0; g < n; g += 64)
+        for (int64_t l = 0; l < cpu_min(16, n - g); l++) {
+            uint64_t bits[4] = {0};
+
+            for (int64_t i = 0; i < lanes; i += LANES) {
+                uvec c[4] = {uset((uint32_t)((k0 + g) / 4 + l)), ulane() + (row + (uint32_t)i), uset(d->step),
+                             uset(d->stream)};
+
+                uphilox(d->key, c);
+                for (int w = 0; w < 4; w++)
+                    bits[w] |= (uint64_t)uat_least(c[w], d->threshold) << i;
+            }
+            for (int w = 0; w < 4; w++)
+                kept[g + 16 * w + l] = bits[w];
+        }
+}
+
+static inline void drop_tile(const struct view *w, const uint64_t *kept, real factor, real *s)
+{
+    const int64_t nv = cpu_div_up(w->lanes, W);
+
+    for (int64_t r = 0; r < w->n; r++)
+        for (int64_t v = 0; v < nv; v++)
+            vst(s + r * TILE + v * W, masked(lanes_of(kept[r], v), vld(s + r * TILE + v * W) * factor));
 }

@@ -1,0 +1,100 @@
+/* Attention's bias, windows, dropout and linear forms against the reference: sizes on both sides of tiles and
+ * blocks. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "tests/backend/attention_rig.h"
+
+static const struct shape shapes[] = {
+    {4, 2, 49, 49, 32}, {2, 3, 65, 70, 16}, {2, 1, 130, 1100, 16}, {6, 2, 3, 33, 7}};
+static const double words[3] = {77, -9, 12345};
+
+static void test_bias(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        for (int phi = 0; phi < PK_PHI_COUNT; phi++) {
+            enum pk_dtype dtype = phi == PK_PHI_POLY && i == 0 ? PK_F64 : PK_F32;
+            struct pk_view bias = rig_random(dtype, PK_SHAPE(shapes[i].h, shapes[i].nq, shapes[i].nk), -1, 1);
+            const double heads[3] = {0.5, -2, 1};
+            struct pk_view scale = rig_values(dtype, PK_SHAPE(shapes[i].h), heads);
+
+            if (phi % 2)
+                bias = rig_strided(&bias);
+            attention_check(&(struct attention_case){
+                .name = "bias",
+                .shape = shapes[i],
+                .attr = {.phi = (enum pk_phi)phi, .degree = 3, .scale = 0.5, .causal = i % 2},
+                .dtype = dtype,
+                .spread = 1,
+                .bias = &bias,
+                .scale = phi == PK_PHI_POLY ? &scale : NULL,
+                .tolerance = 2e-5});
+            rig_reset(NULL);
+        }
+}
+
+static void test_windows(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        for (int phi = 0; phi < PK_PHI_COUNT; phi++) {
+            struct shape s = shapes[i];
+            struct pk_view mask = rig_random(PK_U8, PK_SHAPE(s.b / 2, s.nq, s.nk), 0, 2), bias;
+
+            /* A query that sees nothing and a key that nobody sees. */
+            memset(mask.data, 0, (size_t)s.nk);
+            for (int q = 0; q < s.nq; q++)
+                ((uint8_t *)mask.data)[q * s.nk + 1] = 0;
+            bias = rig_random(PK_F32, PK_SHAPE(s.h, s.nq, s.nk), -1, 1);
+            if (phi % 2)
+                mask = rig_strided(&mask);
+            attention_check(&(struct attention_case){
+                .name = "windows",
+                .shape = s,
+                .attr = {.phi = (enum pk_phi)phi, .degree = 1 + (int)i, .scale = 1, .causal = phi % 3 == 1},
+                .dtype = PK_F32,
+                .spread = 1,
+                .mask = &mask,
+                .bias = i % 2 ? &bias : NULL,
+                .tolerance = 2e-5});
+            rig_reset(NULL);
+        }
+}
+
+static void test_dropout(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        for (int phi = 0; phi < PK_PHI_COUNT; phi++) {
+            struct pk_view rng = rig_values(PK_I32, PK_SHAPE(3), words);
+
+            attention_check(&(struct attention_case){.name = "dropout",
+                                                     .shape = shapes[i],
+                                                     .attr = {.phi = (enum pk_phi)phi,
+                                                              .degree = 3,
+                                                              .scale = 1,
+                                                              .dropout = phi % 2 ? 0.1 : 0.5,
+                                                              .stream = 9,
+                                                              .causal = i % 2},
+                                                     .dtype = i == 1 ? PK_F64 : PK_F32,
+                                                     .spread = 1,
+                                                     .rng = &rng,
+                                                     .tolerance = 2e-5});
+            rig_reset(NULL);
+        }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_teardown(test_bias, rig_reset),
+        cmocka_unit_test_teardown(test_windows, rig_reset),
+        cmocka_unit_test_teardown(test_dropout, rig_reset),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, rig_close_all);
+}

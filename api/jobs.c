@@ -15,6 +15,7 @@
 /* ---- submit ----------------------------------------------------------------------------------- */
 
 struct run_text {
+    int64_t point, trial, seed;
     struct pd_buf document, sweep;
     char config_digest[SPEC_DIGEST_SIZE], plan_digest[SPEC_DIGEST_SIZE];
 };
@@ -22,7 +23,7 @@ struct run_text {
 struct submit {
     struct api_write w; /* first */
     struct spec_job *job;
-    struct pd_buf document, tags, warnings;
+    struct pd_buf document, tags, warnings, sweep;
     struct run_text ready[READY_RUNS];
     int64_t id;
 };
@@ -41,6 +42,9 @@ static enum pd_err run_text_make(const struct spec_job *job, int64_t n, struct r
     char facts[96];
     enum pd_err err;
 
+    t->trial = spec_job_run_trial(job, n);
+    t->point = n / head->trials;
+    t->seed = spec_job_run_seed(job, n);
     pd_buf_init(&t->document, 0);
     pd_buf_init(&t->sweep, 0);
     err = spec_job_run_resolve(job, n, &t->document, why);
@@ -69,6 +73,7 @@ static void submit_done(struct api_write *w)
     pd_buf_done(&s->document);
     pd_buf_done(&s->tags);
     pd_buf_done(&s->warnings);
+    pd_buf_done(&s->sweep);
     for (int i = 0; i < READY_RUNS; i++)
         run_text_done(&s->ready[i]);
 }
@@ -116,6 +121,20 @@ static void tags_json(struct pd_buf *b, const struct spec_head *head)
     api_json_close(b, '}');
 }
 
+/* Method and axes of the document to store: what an override removed is gone there. */
+static void sweep_json(struct pd_buf *b, const char *document)
+{
+    json_t *all = json_loads(document, 0, NULL), *sweep = json_object_get(all, "sweep");
+    char *text = json_is_object(sweep) ? json_dumps(sweep, JSON_COMPACT | JSON_REAL_PRECISION(15)) : NULL;
+
+    if (text)
+        pd_buf_str(b, text);
+    else if (!all || json_is_object(sweep))
+        b->failed = true; /* no memory: the document is ours */
+    free(text);
+    json_decref(all);
+}
+
 static enum pd_err run_insert(struct store_tx *tx, const struct submit *s, int64_t job_id,
                               const struct run_text *t, struct pd_why *why)
 {
@@ -133,6 +152,9 @@ static enum pd_err run_insert(struct store_tx *tx, const struct submit *s, int64
         .total_steps = -1,
         .time_limit_us = res->time_limit_s * 1000000,
         .warn_before_us = res->warn_before_s * 1000000,
+        .point = t->point,
+        .trial = t->trial,
+        .seed = t->seed,
     };
     int64_t id;
 
@@ -151,6 +173,13 @@ static enum pd_err submit_apply(struct store_tx *tx, struct api_write *w, struct
         .register_name = head->register_name,
         .document = s->document.data,
         .priority = (int)head->resources.priority,
+        .planned = head->run_count,
+        .points = head->points,
+        .trials = head->trials,
+        .concurrency = head->concurrency,
+        .metric = head->metric,
+        .maximise = head->mode == SPEC_MODE_MAX,
+        .sweep = s->sweep.data ? s->sweep.data : "",
     };
     struct store_job row = {.version = 1 + head->run_count}; /* each run that joins counts the version up */
     enum pd_err err = store_job_insert(tx, &job, &s->id, why);
@@ -181,7 +210,13 @@ static enum pd_err submit_apply(struct store_tx *tx, struct api_write *w, struct
     row.reason = "";
     row.register_name = head->register_name ? head->register_name : "";
     row.priority = job.priority;
-    row.runs = head->run_count;
+    row.runs = row.planned = head->run_count;
+    row.points = head->points;
+    row.trials = head->trials;
+    row.concurrency = head->concurrency;
+    row.metric = head->metric;
+    row.maximise = job.maximise;
+    row.sweep = job.sweep;
     row.created_us = store_tx_now_us(tx);
     row.document = s->document.data;
     api_row_job(&w->answer, &row, API_ROW_FULL | API_ROW_OPEN);
@@ -247,6 +282,33 @@ static void dry_planned(void *ctx, enum pd_err err, const struct pd_why *why, co
     api_wait_end(d->wait);
 }
 
+#define EXPANSION_SHOWN 100
+
+static void expansion_json(struct pd_buf *b, const struct spec_job *job)
+{
+    int64_t trials = spec_job_head(job)->trials;
+
+    api_json_key(b, "expansion");
+    api_json_open(b, '[');
+    for (int64_t n = 0; n < spec_job_run_count(job) && n < EXPANSION_SHOWN; n++) {
+        struct pd_why why;
+        struct pd_buf values;
+
+        pd_buf_init(&values, 0);
+        if (spec_job_run_params(job, n, &values, &why) != PD_OK)
+            b->failed = true; /* only for memory */
+        api_json_open(b, '{');
+        api_json_kv_int(b, "index", n);
+        api_json_kv_int(b, "point", n / trials);
+        api_json_kv_int(b, "trial", n % trials);
+        api_json_kv_int(b, "seed", spec_job_run_seed(job, n));
+        api_json_kv_raw(b, "values", values.data);
+        api_json_close(b, '}');
+        pd_buf_done(&values);
+    }
+    api_json_close(b, ']');
+}
+
 static void dry_answer(struct api_req *r)
 {
     struct dry *d = api_waited(r);
@@ -256,6 +318,9 @@ static void dry_answer(struct api_req *r)
     api_json_open(&b, '{');
     api_json_kv_bool(&b, "dry_run", true);
     api_json_kv_int(&b, "runs", spec_job_run_count(d->job));
+    api_json_kv_int(&b, "points", spec_job_head(d->job)->points);
+    api_json_kv_int(&b, "trials", spec_job_head(d->job)->trials);
+    expansion_json(&b, d->job);
     api_json_kv_raw(&b, "document", d->run.document.data);
     api_json_kv_raw(&b, "warnings", d->warnings.data);
     api_json_key(&b, "queue");
@@ -384,12 +449,16 @@ void api_job_submit(struct api_req *r)
         pd_buf_init(&s->document, 0);
         pd_buf_init(&s->tags, 0);
         pd_buf_init(&s->warnings, 0);
+        pd_buf_init(&s->sweep, 0);
         problems(&s->warnings, report.warnings, report.warning_count);
         tags_json(&s->tags, spec_job_head(job));
         err = spec_job_document(job, &s->document, &why);
+        if (err == PD_OK)
+            sweep_json(&s->sweep, s->document.data);
         for (int64_t n = 0; n < spec_job_run_count(job) && n < READY_RUNS && err == PD_OK; n++)
             err = run_text_make(job, n, &s->ready[n], &why);
-        if (err == PD_OK && (pd_buf_err(&s->warnings) != PD_OK || pd_buf_err(&s->tags) != PD_OK))
+        if (err == PD_OK && (pd_buf_err(&s->warnings) != PD_OK || pd_buf_err(&s->tags) != PD_OK ||
+                             pd_buf_err(&s->sweep) != PD_OK))
             err = pd_fail(&why, PD_ERR_NOMEM, "no memory for the job");
         if (err == PD_OK)
             api_write_submit(w, STORE_LANE_COMMAND, (int)spec_job_run_count(job) + 2);
@@ -503,8 +572,8 @@ bool api_query_order(struct api_req *r, enum store_order *ret_order)
 
 void api_job_list(struct api_req *r)
 {
-    static const char *const names[] = {"limit", "cursor", "state", "experiment",
-                                        "tag",   "name",   "order", NULL};
+    static const char *const names[] = {"limit", "cursor", "state", "experiment", "tag",
+                                        "name",  "order",  "sweep", NULL};
     struct store *store;
     struct store_job_query q = {.state = -1};
     struct page p = {.count = 0};
@@ -529,6 +598,7 @@ void api_job_list(struct api_req *r)
         q.experiment = experiment;
     if (api_query(r, "name", name, sizeof name))
         q.name_like = name;
+    q.sweep = api_query_flag(r, "sweep");
     if (api_query(r, "tag", tag, sizeof tag)) {
         char *equals = strchr(tag, '=');
 

@@ -2,6 +2,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "api/json.h"
@@ -9,6 +10,33 @@
 static void text_or_null(struct pd_buf *b, const char *key, const char *text)
 {
     api_json_kv_str(b, key, text && *text ? text : NULL);
+}
+
+/* What a job of several runs varies. */
+static void sweep_head(struct pd_buf *b, const struct store_job *job)
+{
+    json_t *sweep, *method;
+    char *axes;
+
+    api_json_key(b, "sweep");
+    if (job->planned <= 1) {
+        api_json_null(b);
+        return;
+    }
+    sweep = json_loads(job->sweep, 0, NULL);
+    method = json_object_get(sweep, "method");
+    axes = sweep ? json_dumps(json_object_get(sweep, "axes"), JSON_COMPACT | JSON_REAL_PRECISION(15)) : NULL;
+    api_json_open(b, '{');
+    api_json_kv_str(b, "method", !sweep ? NULL : json_is_string(method) ? json_string_value(method) : "grid");
+    api_json_kv_raw(b, "axes", axes ? axes : "[]");
+    api_json_kv_int(b, "points", job->points);
+    api_json_kv_int(b, "trials", job->trials);
+    api_json_kv_int(b, "concurrency", job->concurrency);
+    api_json_kv_str(b, "metric", job->metric);
+    api_json_kv_str(b, "mode", job->maximise ? "max" : "min");
+    api_json_close(b, '}');
+    free(axes);
+    json_decref(sweep);
 }
 
 void api_row_job(struct pd_buf *b, const struct store_job *job, unsigned flags)
@@ -27,10 +55,12 @@ void api_row_job(struct pd_buf *b, const struct store_job *job, unsigned flags)
     api_json_kv_int(b, "priority", job->priority);
     api_json_key(b, "runs");
     api_json_open(b, '{');
-    api_json_kv_int(b, "total", job->runs);
+    api_json_kv_int(b, "total", job->planned);
+    api_json_kv_int(b, "made", job->runs);
     api_json_kv_int(b, "ended", job->runs_ended);
     api_json_kv_int(b, "failed", job->runs_failed);
     api_json_close(b, '}');
+    sweep_head(b, job);
     api_json_kv_time(b, "created", job->created_us);
     api_json_kv_time(b, "started", job->started_us);
     api_json_kv_time(b, "ended", job->ended_us);
@@ -58,6 +88,9 @@ void api_row_run(struct pd_buf *b, const struct store_run *run, struct sup *sup,
     api_json_kv_id(b, "id", run->id);
     api_json_kv_id(b, "job_id", run->job_id);
     api_json_kv_int(b, "index", run->n);
+    api_json_kv_int(b, "point", run->point);
+    api_json_kv_int(b, "trial", run->trial);
+    api_json_kv_int(b, "seed", run->seed);
     api_json_kv_int(b, "version", run->version);
     api_json_kv_str(b, "name", run->name);
     api_json_kv_str(b, "experiment", run->experiment);

@@ -116,11 +116,11 @@ static enum pd_err add_latest(struct run_page *p, struct pd_buf *out, struct pd_
 
 void api_run_list(struct api_req *r)
 {
-    static const char *const names[] = {"limit",  "cursor", "job",  "experiment", "state", "name", "outcome",
-                                        "metric", "order",  "text", "tag",        "field", NULL};
+    static const char *const names[] = {"limit",  "cursor", "job",  "experiment", "state", "name",  "outcome",
+                                        "metric", "order",  "text", "tag",        "field", "group", NULL};
     struct store_run_query q = {.state = -1, .outcome = -1};
     struct run_page *p;
-    char text[32], experiment[160], name[256], words[256], tag[512], kind[32];
+    char text[32], experiment[160], name[256], words[256], tag[512], group[160], kind[32];
     struct pd_why why = {.text = ""};
     struct pd_buf b;
     enum pd_err err;
@@ -159,6 +159,8 @@ void api_run_list(struct api_req *r)
         q.name_like = name;
     if (api_query(r, "text", words, sizeof words))
         q.text = words;
+    if (api_query(r, "group", group, sizeof group))
+        q.group = group;
     if (api_query(r, "tag", tag, sizeof tag)) {
         char *equals = strchr(tag, '=');
 

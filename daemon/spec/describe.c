@@ -307,3 +307,13 @@ enum pd_err spec_fields_text(struct pd_buf *ret_text, struct pd_why *why)
     err = pd_buf_err(ret_text);
     return err == PD_OK ? PD_OK : pd_fail(why, err, "no memory for the table of fields");
 }
+
+char *spec_default_json(const char *pointer)
+{
+    const struct spec_field *f = spec_field_find(pointer);
+    json_t *value = f && f->def ? spec_json_literal(f->def) : NULL;
+    char *text = value ? json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(15)) : NULL;
+
+    json_decref(value);
+    return text;
+}

@@ -531,6 +531,8 @@ PD_NODISCARD enum pd_err spec_canonical(const char *json, size_t len, struct pd_
  * "values"?,"available"?,"minimum"?,"maximum"?,"exclusive_minimum"?,..., "meaning","reference"}],
  * "presets":[{"name","available","values":{...}}],"recipes":[...],"datasets":[...]}. */
 PD_NODISCARD enum pd_err spec_fields_json(struct pd_buf *ret_json, struct pd_why *why);
+/* The fixed default of one field as JSON; NULL: no such field, or its default is computed. The caller frees. */
+char *spec_default_json(const char *pointer);
 /* The same as a table of plain text for `polyd fields`, lines of at most 110 columns. */
 PD_NODISCARD enum pd_err spec_fields_text(struct pd_buf *ret_text, struct pd_why *why);
 

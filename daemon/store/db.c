@@ -310,6 +310,13 @@ void db_job(sqlite3_stmt *st, struct store_job *ret)
         .started_us = sqlite3_column_int64(st, 16),
         .ended_us = sqlite3_column_int64(st, 17),
         .document = db_text(st, 18),
+        .planned = sqlite3_column_int64(st, 19),
+        .points = sqlite3_column_int64(st, 20),
+        .trials = sqlite3_column_int64(st, 21),
+        .concurrency = sqlite3_column_int64(st, 22),
+        .metric = db_text(st, 23),
+        .maximise = !strcmp(db_text(st, 24), "max"),
+        .sweep = db_text(st, 25),
     };
     spec_job_state_parse(db_text(st, 2), &ret->state);
 }
@@ -345,6 +352,10 @@ void db_run_row(sqlite3_stmt *st, struct store_run *ret)
         .document = db_text(st, 27),
         .sweep = db_text(st, 28),
         .tags = db_text(st, 29),
+        .point = sqlite3_column_int64(st, 30),
+        .trial = sqlite3_column_int64(st, 31),
+        .seed = sqlite3_column_int64(st, 32),
+        .concurrency = sqlite3_column_int64(st, 33),
     };
     spec_run_state_parse(db_text(st, 4), &ret->state);
     spec_outcome_parse(db_text(st, 5), &ret->outcome);

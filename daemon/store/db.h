@@ -55,7 +55,8 @@ double db_real(sqlite3_stmt *st, int column);      /* NULL = NaN */
 #define DB_JOB_COLUMNS                                                                                       \
     "id, version, state, name, experiment, template, tags, notes, reason, register_name, owner, priority, "  \
     "runs, "                                                                                                 \
-    "runs_ended, runs_failed, created_us, started_us, ended_us, document"
+    "runs_ended, runs_failed, created_us, started_us, ended_us, document, planned, points, trials, "         \
+    "concurrency, metric, mode, sweep"
 void db_job(sqlite3_stmt *st, struct store_job *ret);
 
 #define DB_RUN_COLUMNS                                                                                       \
@@ -65,7 +66,7 @@ void db_job(sqlite3_stmt *st, struct store_job *ret);
     "r.time_limit_us, "                                                                                      \
     "r.warn_before_us, r.not_before_us, r.used_us, r.created_us, r.started_us, r.ended_us, "                 \
     "r.config_digest, "                                                                                      \
-    "r.plan_digest, r.document, r.sweep, j.tags"
+    "r.plan_digest, r.document, r.sweep, j.tags, r.point, r.trial, r.seed, j.concurrency"
 void db_run_row(sqlite3_stmt *st, struct store_run *ret);
 
 #define DB_ATTEMPT_COLUMNS                                                                                   \

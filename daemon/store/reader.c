@@ -70,32 +70,30 @@ static bool limit_ok(int limit)
 #define JOB_LIST "SELECT " DB_JOB_COLUMNS " FROM job WHERE "
 #define JOB_REST                                                                                             \
     " AND (?2 IS NULL OR experiment = ?2) AND (?3 IS NULL OR instr(lower(name), lower(?3))) ORDER BY id "
+#define JOB_PICK(condition)                                                                                  \
+    (oldest ? JOB_LIST condition "id > ?1" JOB_REST "ASC LIMIT ?4"                                           \
+            : JOB_LIST condition "id < ?1" JOB_REST "DESC LIMIT ?4")
 
 enum pd_err store_job_list(struct store *s, const struct store_job_query *q,
                            bool (*row)(void *ctx, const struct store_job *job), void *ctx, struct pd_why *why)
 {
     bool oldest = q->order == STORE_ORDER_OLDEST;
     int64_t after = q->after_id ? q->after_id : oldest ? 0 : INT64_MAX;
+    const char *state = q->state >= 0 ? spec_job_state_name((enum spec_job_state)q->state) : NULL;
+    const char *sql = state && q->sweep ? JOB_PICK("state = ?5 AND planned > 1 AND ")
+                      : state           ? JOB_PICK("state = ?5 AND ")
+                      : q->sweep        ? JOB_PICK("planned > 1 AND ")
+                                        : JOB_PICK("");
     sqlite3_stmt *st;
     enum pd_err err;
 
-    if (!limit_ok(q->limit) || q->order == STORE_ORDER_PRIORITY)
+    if (!limit_ok(q->limit) || q->order == STORE_ORDER_PRIORITY || q->order == STORE_ORDER_TURN)
         return pd_fail(why, PD_ERR_INVALID, "no such page of jobs");
-    if (q->state >= 0) {
-        const char *state = spec_job_state_name((enum spec_job_state)q->state);
-
-        if (oldest)
-            err = db_bind(&s->db, &st, why, JOB_LIST "state = ?5 AND id > ?1" JOB_REST "ASC LIMIT ?4",
-                          "ittit", after, q->experiment, q->name_like, (int64_t)q->limit, state);
-        else
-            err = db_bind(&s->db, &st, why, JOB_LIST "state = ?5 AND id < ?1" JOB_REST "DESC LIMIT ?4",
-                          "ittit", after, q->experiment, q->name_like, (int64_t)q->limit, state);
-    } else if (oldest)
-        err = db_bind(&s->db, &st, why, JOB_LIST "id > ?1" JOB_REST "ASC LIMIT ?4", "itti", after,
-                      q->experiment, q->name_like, (int64_t)q->limit);
+    if (state)
+        err = db_bind(&s->db, &st, why, sql, "ittit", after, q->experiment, q->name_like, (int64_t)q->limit,
+                      state);
     else
-        err = db_bind(&s->db, &st, why, JOB_LIST "id < ?1" JOB_REST "DESC LIMIT ?4", "itti", after,
-                      q->experiment, q->name_like, (int64_t)q->limit);
+        err = db_bind(&s->db, &st, why, sql, "itti", after, q->experiment, q->name_like, (int64_t)q->limit);
     if (err == PD_OK)
         EACH_ROW(s, st, struct store_job, db_job, row, ctx, err, why);
     return err;
@@ -129,15 +127,19 @@ enum pd_err store_job_get(struct store *s, int64_t id, bool (*row)(void *ctx, co
     " AND (?8 IS NULL OR instr(lower(j.name || char(10) || j.experiment || char(10) || j.tags || char(10) "  \
     "|| r.sweep || char(10) || '#' || r.id), lower(?8)))"                                                    \
     " AND (?9 IS NULL OR EXISTS (SELECT 1 FROM json_each(j.tags) t WHERE t.key = ?9"                         \
-    " AND (?10 IS NULL OR t.value = ?10))) ORDER BY "
+    " AND (?10 IS NULL OR t.value = ?10)))"                                                                  \
+    " AND (?11 IS NULL OR EXISTS (SELECT 1 FROM run_group_member m JOIN run_group g ON g.id = m.group_id"    \
+    " WHERE m.run_id = r.id AND g.name = ?11)) ORDER BY "
 #define RUN_ACTIVE "r.state IN ('queued', 'starting', 'running', 'preempted', 'paused', 'cancelling')"
 #define RUN_DESC " AND r.id < ?1" RUN_REST "r.id DESC LIMIT ?4"
 #define RUN_ASC " AND r.id > ?1" RUN_REST "r.id ASC LIMIT ?4"
 #define RUN_PRIORITY " AND r.id > ?1" RUN_REST "r.priority DESC, r.id ASC LIMIT ?4"
+#define RUN_TURN " AND r.id > ?1" RUN_REST "r.priority DESC, r.n ASC, r.id ASC LIMIT ?4"
 /* `+` keeps the planner from the state index where the job's runs are few. */
 #define RUN_PICK(condition)                                                                                  \
     (q->order == STORE_ORDER_NEWEST   ? RUN_LIST condition RUN_DESC                                          \
      : q->order == STORE_ORDER_OLDEST ? RUN_LIST condition RUN_ASC                                           \
+     : q->order == STORE_ORDER_TURN   ? RUN_LIST condition RUN_TURN                                          \
                                       : RUN_LIST condition RUN_PRIORITY)
 
 enum pd_err store_run_list(struct store *s, const struct store_run_query *q,
@@ -165,8 +167,8 @@ enum pd_err store_run_list(struct store *s, const struct store_run_query *q,
         sql = RUN_PICK("r.state = ?7");
     else
         sql = RUN_PICK("1");
-    err = db_bind(&s->db, &st, why, sql, "ittititttt", after, q->experiment, q->name_like, limit, outcome,
-                  q->job_id, state, q->text, q->tag, q->tag_value);
+    err = db_bind(&s->db, &st, why, sql, "ittitittttt", after, q->experiment, q->name_like, limit, outcome,
+                  q->job_id, state, q->text, q->tag, q->tag_value, q->group);
     if (err == PD_OK)
         EACH_ROW(s, st, struct store_run, db_run_row, row, ctx, err, why);
     return err;

@@ -214,14 +214,15 @@ enum pd_err store_point_list(struct store *s, const struct store_point_query *q,
 struct chart {
     struct store_bucket *at; /* count 0 = empty; mean holds the sum */
     int n;
-    int64_t lo, hi; /* steps that the buckets divide */
+    bool by_time;
+    int64_t lo, hi; /* steps (or microseconds) that the buckets divide */
 };
 
-static struct store_bucket *bucket_of(struct chart *c, int64_t step)
+static struct store_bucket *bucket_of(struct chart *c, int64_t step, int64_t time_us)
 {
     /* Doubles: a span of steps may exceed 64 bits of integer times n. */
     double width = (double)c->hi - (double)c->lo + 1;
-    int i = (int)(((double)step - (double)c->lo) / width * c->n);
+    int i = (int)(((double)(c->by_time ? time_us : step) - (double)c->lo) / width * c->n);
 
     return &c->at[i < 0 ? 0 : i >= c->n ? c->n - 1 : i];
 }
@@ -262,8 +263,8 @@ static enum pd_err add_points(struct store *s, struct chart *c, const struct sto
     while ((err = walk_next(&w, why)) == PD_OK) {
         const struct store_point *p = &w.point;
 
-        bucket_add(bucket_of(c, p->step), p->step, p->step, p->time_us, p->time_us, p->value, p->value,
-                   p->value, 1, !isfinite(p->value));
+        bucket_add(bucket_of(c, p->step, p->time_us), p->step, p->step, p->time_us, p->time_us, p->value,
+                   p->value, p->value, 1, !isfinite(p->value));
     }
     return err == PD_ERR_NOT_FOUND ? PD_OK : err;
 }
@@ -340,8 +341,8 @@ static enum pd_err add_rollups(struct store *s, struct chart *c, const struct st
         const struct rollup *r = &list->at[i];
 
         if (r->first_step >= g->lo && r->last_step <= g->hi)
-            bucket_add(bucket_of(c, r->first_step), r->first_step, r->last_step, r->first_us, r->last_us,
-                       r->min, r->max, r->sum, r->count, r->nonfinite);
+            bucket_add(bucket_of(c, r->first_step, r->first_us), r->first_step, r->last_step, r->first_us,
+                       r->last_us, r->min, r->max, r->sum, r->count, r->nonfinite);
         else /* cut by the range: its own points */
             err = add_points(s, c, q, key, g, r->first_step > g->lo ? r->first_step : g->lo,
                              r->last_step < g->hi ? r->last_step : g->hi, why);
@@ -366,10 +367,18 @@ static enum pd_err fill(struct store *s, struct chart *c, const struct store_poi
             int64_t hi = r->last_step < g->hi ? r->last_step : g->hi;
 
             total += r->count;
+            if (c->by_time) {
+                lo = r->first_us;
+                hi = r->last_us;
+            }
             c->lo = any && c->lo < lo ? c->lo : lo;
             c->hi = any && c->hi > hi ? c->hi : hi;
             any = true;
         }
+    }
+    if (q->whole_range) {
+        c->lo = c->by_time ? q->from_us : q->from_step;
+        c->hi = c->by_time ? q->to_us : q->to_step;
     }
     for (size_t i = 0; err == PD_OK && i < segments->count; i++) {
         const struct segment *g = &segments->at[i];
@@ -388,7 +397,7 @@ enum pd_err store_bucket_list(struct store *s, const struct store_point_query *q
                               bool (*row)(void *ctx, const struct store_bucket *b), void *ctx,
                               int64_t *ret_points, struct pd_why *why)
 {
-    struct chart c = {.n = buckets};
+    struct chart c = {.n = buckets, .by_time = q->by_time};
     struct segments segments = {0};
     struct rollups *lists = NULL;
     int64_t key, points = 0;
@@ -422,6 +431,7 @@ enum pd_err store_bucket_list(struct store *s, const struct store_point_query *q
 
         if (!b->count)
             continue;
+        b->index = i;
         points += b->count;
         if (b->count > b->nonfinite)
             b->mean /= (double)(b->count - b->nonfinite);

@@ -40,8 +40,14 @@ struct store_job {
     const char *register_name; /* model name to register on success, "" = none */
     const char *owner;
     int priority;
-    int64_t runs; /* runs it consists of */
+    int64_t runs;    /* made so far */
+    int64_t planned; /* that it will have */
     int64_t runs_ended, runs_failed;
+    int64_t points, trials; /* combinations of the sweep, repeats of each */
+    int64_t concurrency;    /* runs at once; 0 = no cap */
+    const char *metric;     /* ranks the runs */
+    bool maximise;          /* more of it is better */
+    const char *sweep;      /* method and axes as in the document, JSON; "" = none */
     int64_t created_us, started_us, ended_us;
     const char *document; /* as submitted, JSON */
 };
@@ -49,7 +55,10 @@ struct store_job {
 struct store_run {
     int64_t id;
     int64_t job_id;
-    int64_t n; /* 0.. within the job */
+    int64_t n;            /* 0.. within the job */
+    int64_t point, trial; /* combination of the sweep, repeat */
+    int64_t seed;
+    int64_t concurrency; /* the job's cap of runs at once; 0 = none */
     int64_t version;
     enum spec_run_state state;
     enum spec_outcome outcome; /* meaningful when ended */
@@ -125,6 +134,7 @@ struct store_point {
 
 /* A bucket of a chart. Its bounds are the steps of its first and last point. */
 struct store_bucket {
+    int index; /* 0.., among those that divide the range; empty ones are not listed */
     int64_t first_step, last_step;
     int64_t first_us, last_us;
     double min, max, mean; /* of the finite points; NaN if there are none */
@@ -186,10 +196,11 @@ void store_end(struct store *s);
 
 /* The callbacks return false to stop early. */
 
-enum store_order { STORE_ORDER_NEWEST, STORE_ORDER_OLDEST, STORE_ORDER_PRIORITY };
+enum store_order { STORE_ORDER_NEWEST, STORE_ORDER_OLDEST, STORE_ORDER_PRIORITY, STORE_ORDER_TURN };
 
 struct store_job_query {
     const char *experiment; /* NULL = any */
+    bool sweep;             /* only jobs of more than one run */
     int state;              /* enum spec_job_state, or -1 = any */
     const char *name_like;  /* substring of the name, NULL = any */
     enum store_order order; /* NEWEST or OLDEST, by id */
@@ -212,7 +223,10 @@ struct store_run_query {
     const char *name_like;
     const char *text;            /* substring of name, experiment, tags, swept values or id; NULL = any */
     const char *tag, *tag_value; /* the job has this tag (with this value, unless NULL); NULL = any */
-    enum store_order order;      /* PRIORITY: priority falling, then id: the queue's order without ageing */
+    const char *group;           /* name of a group; NULL = any */
+    /* PRIORITY: priority falling, then id: the queue's order without ageing. TURN: priority falling, then
+     * the run's number within its job: every job's first run before anyone's second. */
+    enum store_order order;
     int64_t after_id;
     int limit;
 };
@@ -268,6 +282,10 @@ struct store_point_query {
     int attempt;                /* -1 = as described; else only this attempt, ghosts included */
     int64_t skip;               /* keyset: so many points of from_step were on the page before */
     int limit;                  /* points; 0 = no limit (export: streams) */
+    /* For buckets. whole_range: they divide from_step..to_step (or from_us..to_us), not what the series
+     * reaches. by_time: a point's bucket goes by its time; earlier and later ones fall into the outer two. */
+    bool whole_range, by_time;
+    int64_t from_us, to_us;
 };
 /* In the order of steps. PD_OK with no row when the series does not exist. */
 PD_NODISCARD enum pd_err store_point_list(struct store *s, const struct store_point_query *q,
@@ -305,6 +323,76 @@ PD_NODISCARD enum pd_err store_alias_get(struct store *s, const char *model, con
 PD_NODISCARD enum pd_err store_blob_list(struct store *s, int64_t run_id, const char *key /* NULL = all */,
                                          bool (*row)(void *ctx, const struct store_blob *b), void *ctx,
                                          struct pd_why *why);
+
+/* ---- sweeps, groups, comparison ------------------------------------------------------------- */
+
+/* A run as a member of something, with one of its series. */
+struct store_sample {
+    const char *label; /* of the group it falls into; "" for points */
+    int64_t run_id, job_id, point, trial, seed;
+    enum spec_run_state state;
+    enum spec_outcome outcome; /* meaningful when ended */
+    const char *sweep;         /* swept values, JSON; only with BY_POINT */
+    int64_t started_us;        /* of the run; 0 = not yet */
+    bool has;                  /* the series exists; step and time are those of its latest point */
+    int64_t step, time_us;
+    double last, min, max; /* NaN where there is none */
+};
+
+enum store_by {
+    STORE_BY_POINT,      /* runs of job_id in the order of point, trial */
+    STORE_BY_GROUP,      /* name of a group; a run may be in several */
+    STORE_BY_EXPERIMENT, /* the rest: in the order of the label, then run */
+    STORE_BY_JOB,
+    STORE_BY_TAG,  /* value of the job's tag `name` */
+    STORE_BY_FIELD /* what the resolved document holds at the pointer `name` */
+};
+
+struct store_sample_query {
+    enum store_by by;
+    const char *name;       /* tag or pointer; with BY_GROUP: only this group, NULL = all */
+    const char *experiment; /* NULL = any */
+    int64_t job_id;         /* 0 = any; BY_POINT needs it */
+    int64_t from_point, to_point;
+    const char *key; /* of the series; NULL = none */
+    int limit;       /* most runs */
+};
+/* Runs without a label (no such tag or field) are left out. */
+PD_NODISCARD enum pd_err store_sample_list(struct store *s, const struct store_sample_query *q,
+                                           bool (*row)(void *ctx, const struct store_sample *m), void *ctx,
+                                           struct pd_why *why);
+
+/* How the runs of a job stand. */
+struct store_run_counts {
+    int64_t state[SPEC_RUN_STATE_COUNT];
+    int64_t outcome[SPEC_OUTCOME_COUNT];
+};
+PD_NODISCARD enum pd_err store_run_count(struct store *s, int64_t job_id, struct store_run_counts *ret,
+                                         struct pd_why *why);
+
+struct store_group {
+    int64_t id, version; /* the ETag */
+    const char *name, *description;
+    int64_t runs;
+    int64_t created_us;
+};
+/* By id; after_id 0 = first page. */
+PD_NODISCARD enum pd_err store_group_list(struct store *s, int64_t after_id, int limit,
+                                          bool (*row)(void *ctx, const struct store_group *g), void *ctx,
+                                          struct pd_why *why);
+PD_NODISCARD enum pd_err store_group_get(struct store *s, const char *name,
+                                         bool (*row)(void *ctx, const struct store_group *g), void *ctx,
+                                         struct pd_why *why);
+
+/* Moves of states since the first day. */
+struct store_tally {
+    const char *kind;      /* job, run, attempt */
+    const char *from, *to; /* from "" = it came to be */
+    int64_t count;
+};
+PD_NODISCARD enum pd_err store_tally_list(struct store *s,
+                                          bool (*row)(void *ctx, const struct store_tally *t), void *ctx,
+                                          struct pd_why *why);
 
 /* A stored plan by its digest (JSON copied into `out`); PD_ERR_NOT_FOUND. */
 PD_NODISCARD enum pd_err store_plan_get(struct store *s, const char *plan_digest, struct pd_buf *out,

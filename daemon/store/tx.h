@@ -18,6 +18,11 @@ struct store_job_new {
         *owner;           /* NULL = "" ("{}" for tags) */
     const char *document; /* as submitted */
     int priority;
+    int64_t planned, points, trials; /* 0 = 1 */
+    int64_t concurrency;             /* 0 = no cap */
+    const char *metric;              /* NULL = "loss/val" */
+    bool maximise;
+    const char *sweep; /* NULL = "" */
 };
 PD_NODISCARD enum pd_err store_job_insert(struct store_tx *tx, const struct store_job_new *job,
                                           int64_t *ret_id, struct pd_why *why);
@@ -30,6 +35,7 @@ struct store_run_new {
     int slots, threads, priority, max_restarts;
     int64_t total_steps;                   /* -1 = unknown */
     int64_t time_limit_us, warn_before_us; /* 0 = none */
+    int64_t point, trial, seed;
 };
 /* Adds the next run of the job, queued. */
 PD_NODISCARD enum pd_err store_run_insert(struct store_tx *tx, int64_t job_id,
@@ -152,7 +158,27 @@ PD_NODISCARD enum pd_err store_model_check(struct store_tx *tx, const char *mode
 PD_NODISCARD enum pd_err store_alias_set(struct store_tx *tx, const char *model, const char *alias, int64_t n,
                                          struct pd_why *why);
 
+/* ---- groups --------------------------------------------------------------------------------- */
+
+/* A new, empty group. PD_ERR_EXISTS: the name is taken. */
+PD_NODISCARD enum pd_err store_group_insert(struct store_tx *tx, const char *name, const char *description,
+                                            struct pd_why *why);
+struct store_group_patch {
+    const char *description; /* NULL = as it is */
+    const int64_t *add, *drop;
+    size_t add_count, drop_count;
+};
+/* Adding a member or dropping a stranger again is no error. PD_ERR_NOT_FOUND: no such group or run. */
+PD_NODISCARD enum pd_err store_group_update(struct store_tx *tx, const char *name, int64_t version,
+                                            const struct store_group_patch *patch, struct pd_why *why);
+PD_NODISCARD enum pd_err store_group_delete(struct store_tx *tx, const char *name, int64_t version,
+                                            struct pd_why *why);
+
 /* ---- the rest ------------------------------------------------------------------------------- */
+
+/* The secret of this name; made from `fresh` if there is none yet. */
+PD_NODISCARD enum pd_err store_secret(struct store_tx *tx, const char *name, const uint8_t fresh[32],
+                                      uint8_t ret[32], struct pd_why *why);
 
 PD_NODISCARD enum pd_err store_plan_put(struct store_tx *tx, const char *plan_digest, const char *plan,
                                         struct pd_why *why);

@@ -30,6 +30,20 @@ enum pd_err store_event_add(struct store_tx *tx, const char *kind, int64_t job_i
     return PD_OK;
 }
 
+/* The tally's kind is the event's without ".state". */
+static enum pd_err tally(struct store_tx *tx, const char *kind, const char *from, const char *to,
+                         struct pd_why *why)
+{
+    char level[16];
+
+    snprintf(level, sizeof level, "%.*s", (int)strcspn(kind, "."), kind);
+    return db_run(
+        tx->db, why,
+        "INSERT INTO tally (kind, past, next, count) VALUES (?1, ?2, ?3, 1) ON CONFLICT (kind, past, "
+        "next) DO UPDATE SET count = count + 1",
+        "ttt", level, from ? from : "", to);
+}
+
 /* {"from":..,"to":..,"<extra>":..,"reason":..} */
 static enum pd_err move_event(struct store_tx *tx, const char *kind, int64_t job_id, int64_t run_id,
                               int64_t attempt, const char *from, const char *to, const char *extra_key,
@@ -59,6 +73,8 @@ static enum pd_err move_event(struct store_tx *tx, const char *kind, int64_t job
     err = pd_buf_err(&b);
     if (err == PD_OK)
         err = store_event_add(tx, kind, job_id, run_id, attempt, b.data, NULL, why);
+    if (err == PD_OK)
+        err = tally(tx, kind, from, to, why);
     pd_buf_done(&b);
     return err;
 }
@@ -79,10 +95,13 @@ enum pd_err store_job_insert(struct store_tx *tx, const struct store_job_new *jo
     err = db_run(
         tx->db, why,
         "INSERT INTO job (state, name, experiment, template, tags, notes, register_name, owner, priority, "
-        "created_us, document) VALUES ('queued', ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
-        "tttttttiit", job->name, job->experiment, or_empty(job->template_name), job->tags ? job->tags : "{}",
-        or_empty(job->notes), or_empty(job->register_name), or_empty(job->owner), (int64_t)job->priority,
-        tx->now_us, job->document);
+        "created_us, document, planned, points, trials, concurrency, metric, mode, sweep) VALUES ('queued', "
+        "?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, max(1, ?11), max(1, ?12), max(1, ?13), ?14, ?15, ?16, ?17)",
+        "tttttttiitiiiittt", job->name, job->experiment, or_empty(job->template_name),
+        job->tags ? job->tags : "{}", or_empty(job->notes), or_empty(job->register_name),
+        or_empty(job->owner), (int64_t)job->priority, tx->now_us, job->document, job->planned, job->points,
+        job->trials, job->concurrency, job->metric ? job->metric : "loss/val", job->maximise ? "max" : "min",
+        or_empty(job->sweep));
     if (err != PD_OK)
         return err;
     id = sqlite3_last_insert_rowid(tx->db->db);
@@ -209,13 +228,13 @@ enum pd_err store_run_insert(struct store_tx *tx, int64_t job_id, const struct s
     err = db_run(
         tx->db, why,
         "INSERT INTO run (job_id, n, state, device, slots, threads, priority, max_restarts, total_steps, "
-        "time_limit_us, warn_before_us, created_us, config_digest, plan_digest, sweep, document) VALUES (?1, "
-        "?2, "
-        "'queued', ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)",
-        "iitiiiiiiiitttt", job_id, n, run->device, (int64_t)run->slots, (int64_t)run->threads,
+        "time_limit_us, warn_before_us, created_us, config_digest, plan_digest, sweep, document, point, "
+        "trial, seed) VALUES (?1, ?2, 'queued', ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, "
+        "?16, ?17, ?18)",
+        "iitiiiiiiiittttiii", job_id, n, run->device, (int64_t)run->slots, (int64_t)run->threads,
         (int64_t)run->priority, (int64_t)run->max_restarts, run->total_steps, run->time_limit_us,
         run->warn_before_us, tx->now_us, or_empty(run->config_digest), or_empty(run->plan_digest),
-        run->sweep ? run->sweep : "{}", run->document);
+        run->sweep ? run->sweep : "{}", run->document, run->point, run->trial, run->seed);
     if (err != PD_OK)
         return err;
     id = sqlite3_last_insert_rowid(tx->db->db);

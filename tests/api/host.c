@@ -64,7 +64,7 @@ static enum pd_err apply(struct store_tx *tx, void *ctx, struct pd_why *why)
     } else if (strcmp(c->verb, "end") == 0) {
         err = store_attempt_move(tx, c->a, 1, SPEC_ATTEMPT_ENDED, SPEC_CAUSE_DONE, "done", 0, why);
         if (err == PD_OK)
-            err = store_run_move(tx, c->a, SPEC_RUN_ENDED, SPEC_OUTCOME_SUCCEEDED, "", why);
+            err = store_run_move(tx, c->a, SPEC_RUN_ENDED, (enum spec_outcome)c->b, "", why);
     } else if (strcmp(c->verb, "checkpoint") == 0) {
         struct store_checkpoint row = {.run_id = c->a,
                                        .attempt = 1,

@@ -157,9 +157,10 @@ bool api_content_type_ok(enum api_body body, const char *type)
     case API_BODY_JSON:
     case API_BODY_JSON_OR_EMPTY:
         return api_media_type_is(type, "application/json");
-    case API_BODY_JSON_OR_BINARY:
+    case API_BODY_TENSORS:
         return api_media_type_is(type, "application/json") ||
-               api_media_type_is(type, "application/octet-stream");
+               api_media_type_is(type, "application/octet-stream") || api_media_type_is(type, "image/jpeg") ||
+               api_media_type_is(type, "image/png");
     }
     return false;
 }

@@ -138,7 +138,8 @@ static void request_check(struct api_req *r, const char *method_name, size_t *re
     r->surface = r->route->surface;
     if (method != API_GET && !api_content_type_ok(r->route->body, api_header(r, "Content-Type"))) {
         api_fail(r, API_FAULT_MEDIA_TYPE, "Content-Type must be application/json%s",
-                 r->route->body == API_BODY_JSON_OR_BINARY ? " or application/octet-stream" : "");
+                 r->route->body == API_BODY_TENSORS ? ", application/octet-stream, image/jpeg or image/png"
+                                                    : "");
         return;
     }
     if ((size_t)length > body_limit(r) && r->route->body != API_BODY_NONE) {

@@ -448,7 +448,10 @@ static void infer(struct api_req *r, bool named)
         return;
     }
     body = api_body(r, &len);
-    err = api_oip_parse(body, len, header_len, &q, &why);
+    if (api_media_type_is(type, "image/jpeg") || api_media_type_is(type, "image/png"))
+        err = api_oip_picture(body, len, &q, &why);
+    else
+        err = api_oip_parse(body, len, header_len, &q, &why);
     if (err != PD_OK) {
         api_fail(r, err == PD_ERR_CORRUPT ? API_FAULT_MALFORMED : (int)err, "%s", why.text);
         return;

@@ -430,6 +430,28 @@ out:
     return err;
 }
 
+enum pd_err api_oip_picture(const char *body, size_t len, struct api_oip_request *ret, struct pd_why *why)
+{
+    struct api_oip_request q = {.count = 1};
+    uint32_t n = (uint32_t)len;
+    uint8_t *data;
+
+    if (len == 0 || len > UINT32_MAX)
+        return pd_fail(why, PD_ERR_INVALID, "the body holds no picture");
+    q.tensors = calloc(1, sizeof *q.tensors);
+    q.data = data = malloc(4 + len);
+    if (!q.tensors || !data) {
+        api_oip_request_done(&q);
+        return pd_fail(why, PD_ERR_NOMEM, "no memory for a picture of %zu bytes", len);
+    }
+    memcpy(data, &n, 4);
+    memcpy(data + 4, body, len);
+    q.tensors[0] = (struct wire_tensor){
+        .name = "image", .dtype = "BYTES", .rank = 1, .shape = {1}, .data = data, .bytes = 4 + len};
+    *ret = q;
+    return PD_OK;
+}
+
 void api_oip_request_done(struct api_oip_request *q)
 {
     free(q->id);

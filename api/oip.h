@@ -44,6 +44,9 @@ bool api_oip_bytes_valid(const uint8_t *bytes, size_t len, uint64_t count);
  * JSON; PD_ERR_INVALID, PD_ERR_LIMIT: `why` names the input. */
 PD_NODISCARD enum pd_err api_oip_parse(const char *body, size_t len, int64_t header_len,
                                        struct api_oip_request *ret, struct pd_why *why);
+/* The request that a body of nothing but a picture stands for: input 'image', BYTES [1], every output. */
+PD_NODISCARD enum pd_err api_oip_picture(const char *body, size_t len, struct api_oip_request *ret,
+                                         struct pd_why *why);
 void api_oip_request_done(struct api_oip_request *q);
 
 /* The worker's parameters for this request: {"outputs":[names]} or {}; appended. */

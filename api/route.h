@@ -18,7 +18,7 @@ enum api_surface { API_SURFACE_OWN, API_SURFACE_OIP, API_SURFACE_OPENAI, API_SUR
 
 /* What a body may be. Writes without one of these types are refused, which also keeps
  * plain HTML forms of foreign pages out. */
-enum api_body { API_BODY_NONE, API_BODY_JSON, API_BODY_JSON_OR_EMPTY, API_BODY_JSON_OR_BINARY };
+enum api_body { API_BODY_NONE, API_BODY_JSON, API_BODY_JSON_OR_EMPTY, API_BODY_TENSORS };
 
 #define API_PARAMS_MAX 4
 #define API_PARAM_BYTES 256 /* a decoded path parameter, NUL included */

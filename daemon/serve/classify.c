@@ -52,15 +52,14 @@ enum pd_err serve_classifier_open(struct serve *s, struct pd_why *why)
 /* Writes image `i` of the part, normalised, to `to`. False if a pixel is not finite. */
 static bool put_image(const struct serve *s, const struct serve_images *part, int64_t i, float *to)
 {
-    size_t n = image_elements(s);
-    float shift = s->mean, factor = s->std;
+    size_t n = image_elements(s), plane = n / (size_t)s->info.channels;
 
     if (part->bytes) {
         const uint8_t *from = (const uint8_t *)part->data + (size_t)i * n;
 
         /* The very expression of training (data_info), so that a byte gives the same float there and here. */
         for (size_t k = 0; k < n; k++)
-            to[k] = ((float)from[k] / 255.0f - shift) / factor;
+            to[k] = ((float)from[k] / 255.0f - s->mean[k / plane]) / s->std[k / plane];
     } else {
         const char *from = (const char *)part->data + (size_t)i * n * sizeof(float);
         float sum = 0;
@@ -68,7 +67,7 @@ static bool put_image(const struct serve *s, const struct serve_images *part, in
         memcpy(to, from, n * sizeof(float)); /* a tensor of the wire may lie anywhere */
         for (size_t k = 0; k < n; k++) {
             sum += to[k] * 0.0f; /* NaN from then on if one is not finite */
-            to[k] = (to[k] - shift) / factor;
+            to[k] = (to[k] - s->mean[k / plane]) / s->std[k / plane];
         }
         if (isnan(sum))
             return false;

@@ -1,6 +1,7 @@
 /* daemon/serve/internal.h: what the files of this room share. */
 #pragma once
 
+#include "daemon/data/image.h"
 #include "daemon/model/model.h"
 #include "daemon/serve/sample.h"
 #include "daemon/serve/serve.h"
@@ -8,6 +9,7 @@
 #include "kernels/graph/graph.h"
 
 #define SERVE_BUCKETS_MAX 12
+#define SERVE_CHANNELS_MAX 4
 #define SERVE_DECODE_BATCH 16 /* most sequences in one decoding graph: what the products of few rows take */
 
 /* One planned graph: a classifier's batch size, or how many tokens one call reads. */
@@ -51,8 +53,9 @@ struct serve {
     float *results; /* host memory: logits of one batch */
     /* Inputs in back-end memory, large enough for the largest bucket and bound to all. */
     void *input, *pos, *position, *length, *pick;
-    /* classifier: value = (byte / 255 - mean) / std */
-    float mean, std;
+    /* classifier: value = (byte / 255 - mean) / std of the channel */
+    float mean[SERVE_CHANNELS_MAX], std[SERVE_CHANNELS_MAX];
+    struct data_eval_fit fit; /* how a picture becomes what the network reads */
     /* language */
     int32_t layers;
     int32_t heads, cache_length;

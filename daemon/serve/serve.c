@@ -48,11 +48,13 @@ enum pd_err serve_bucket_add(struct serve *s, struct pk_graph *graph, int32_t si
 
 /* Only what the model's inputs and outputs depend on is taken from the document: the shape of the network
  * stands in the checkpoint itself. */
-static enum pd_err check_job(const struct serve_options *o, enum serve_kind kind, struct pd_why *why)
+static enum pd_err check_job(struct serve *s, const struct serve_options *o, struct pd_why *why)
 {
+    enum serve_kind kind = s->info.kind;
     struct spec_config *config = NULL;
     enum pd_err err = PD_OK;
 
+    s->fit.crop = 1;
     if (!o->job)
         return PD_OK;
     err = spec_config_load(o->job, o->job_len, &config, why);
@@ -61,15 +63,55 @@ static enum pd_err check_job(const struct serve_options *o, enum serve_kind kind
     if (kind == SERVE_LANGUAGE && config->data.tokenizer != SPEC_TOKENIZER_BYTES)
         err = pd_fail(why, PD_ERR_UNSUPPORTED,
                       "#/data/tokenizer: this build serves models of tokenizer bytes only");
+    if (config->data.augment.eval_crop > 0)
+        s->fit.crop = config->data.augment.eval_crop;
     spec_config_free(config);
     return err;
 }
 
-static float meta_number(const struct data_st *st, const char *key, float missing)
+/* One number for all channels, or one for each with commas between. False: not that. */
+static bool meta_channels(const struct data_st *st, const char *key, float missing, int32_t channels,
+                          float *ret)
 {
     const char *text = data_st_meta(st, key);
+    char *end;
+    int32_t n = 0;
 
-    return text ? strtof(text, NULL) : missing;
+    for (int32_t c = 0; c < channels; c++)
+        ret[c] = missing;
+    if (!text)
+        return true;
+    do {
+        if (n == channels)
+            return false;
+        ret[n] = strtof(text, &end);
+        if (end == text || !isfinite(ret[n]))
+            return false;
+        n++;
+        text = end + 1;
+    } while (*end == ',');
+    for (int32_t c = 1; n == 1 && c < channels; c++)
+        ret[c] = ret[0];
+    return *end == '\0' && (n == 1 || n == channels);
+}
+
+static enum pd_err read_pictures(struct serve *s, const struct model_spec *spec, const struct data_st *st,
+                                 const char *path, struct pd_why *why)
+{
+    bool good = spec->channels <= SERVE_CHANNELS_MAX;
+
+    if (!good)
+        return pd_fail(why, PD_ERR_UNSUPPORTED, "images of %d channels are not served", spec->channels);
+    good = meta_channels(st, "polyd.data.mean", 0, spec->channels, s->mean) &&
+           meta_channels(st, "polyd.data.std", 1, spec->channels, s->std);
+    for (int32_t c = 0; c < spec->channels; c++)
+        good = good && s->std[c] > 0;
+    if (!good)
+        return pd_fail(why, PD_ERR_CORRUPT, "checkpoint '%s' names a mean or deviation that is none", path);
+    s->fit.channels = spec->channels;
+    s->fit.height = spec->image_h;
+    s->fit.width = spec->image_w;
+    return PD_OK;
 }
 
 /* The bytes are proved once: by the digest under which they were registered, else by the one they carry. */
@@ -112,7 +154,7 @@ static enum pd_err read_checkpoint(struct serve *s, const struct serve_options *
     if (err != PD_OK)
         goto out;
     s->info.kind = spec.arch == MODEL_GPT ? SERVE_LANGUAGE : SERVE_CLASSIFIER;
-    err = check_job(o, s->info.kind, why);
+    err = check_job(s, o, why);
     if (err == PD_OK)
         err = model_store_new(s->model, s->api, s->backend, &s->store, why);
     if (err == PD_OK)
@@ -121,11 +163,8 @@ static enum pd_err read_checkpoint(struct serve *s, const struct serve_options *
         goto out;
     step = data_st_meta(st, "polyd.step");
     s->info.step = step ? strtoull(step, NULL, 10) : 0;
-    s->mean = meta_number(st, "polyd.data.mean", 0);
-    s->std = meta_number(st, "polyd.data.std", 1);
-    if (s->info.kind == SERVE_CLASSIFIER && (!isfinite(s->mean) || !isfinite(s->std) || s->std <= 0))
-        err = pd_fail(why, PD_ERR_CORRUPT, "checkpoint '%s' names a mean or deviation that is none",
-                      o->checkpoint);
+    if (s->info.kind == SERVE_CLASSIFIER)
+        err = read_pictures(s, &spec, st, o->checkpoint, why);
 out:
     data_st_free(st);
     return err;
@@ -213,12 +252,13 @@ enum pd_err serve_signature(const struct serve *s, struct pd_buf *out)
     pd_buf_printf(out, "{\"platform\":\"%s\",", i->platform);
     if (i->kind == SERVE_CLASSIFIER) {
         pd_buf_printf(out,
-                      "\"kind\":\"classifier\","
+                      "\"kind\":\"classifier\",%s"
                       "\"inputs\":[{\"name\":\"image\",\"datatype\":\"FP32\",\"shape\":[-1,%lld,%lld,%lld]}],"
                       "\"outputs\":[{\"name\":\"logits\",\"datatype\":\"FP32\",\"shape\":[-1,%lld]},"
                       "{\"name\":\"probabilities\",\"datatype\":\"FP32\",\"shape\":[-1,%lld]},"
                       "{\"name\":\"class\",\"datatype\":\"INT64\",\"shape\":[-1]}],"
                       "\"classes\":%lld,\"batch_max\":%u",
+                      serve_pictures(s) ? "\"pictures\":[\"image/jpeg\",\"image/png\"]," : "",
                       (long long)i->channels, (long long)i->height, (long long)i->width,
                       (long long)i->outputs, (long long)i->outputs, (long long)i->outputs, i->batch_max);
     } else {

@@ -20,6 +20,7 @@
 #define SERVE_STOP_BYTES_MAX 256u /* length of one */
 #define SERVE_TOP_MAX 5u          /* alternatives reported beside each token */
 #define SERVE_BIAS_MAX 300u       /* entries of logit_bias */
+#define SERVE_PIXELS_MAX 64000000 /* rows times columns of one picture as it comes */
 #define SERVE_CHUNK 256           /* prompt tokens read by one step */
 
 enum serve_kind { SERVE_CLASSIFIER, SERVE_LANGUAGE };
@@ -80,6 +81,14 @@ struct serve_images {
     bool bytes; /* true: UINT8, 0..255. false: FP32 on the scale 0..1, what bytes / 255 gives */
     int64_t count;
 };
+
+/* Does this model take JPEG and PNG? */
+bool serve_pictures(const struct serve *s);
+/* A JPEG or PNG, or its base64 text, as one image of bytes: decoded, fitted as validation fits pictures, (C,
+ * H, W) in `to`. PD_ERR_INVALID: damaged, or no picture; PD_ERR_LIMIT: more than SERVE_PIXELS_MAX pixels. Any
+ * thread may call. */
+PD_NODISCARD enum pd_err serve_picture_read(const struct serve *s, const void *bytes, size_t len, uint8_t *to,
+                                            struct pd_why *why);
 
 /* Answers in the order of the images; each may be NULL. */
 struct serve_scores {

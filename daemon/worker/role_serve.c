@@ -20,6 +20,7 @@ struct item {
     struct serve_request *req;
     struct serve_params params;
     int64_t images;       /* infer */
+    struct pd_buf pixels; /* infer: pictures as the model reads them */
     struct pd_buf prompt; /* complete: int32_t ids */
     struct serve_stream *stream;
     /* Parts of the answer not sent yet: all of them without `stream`. */
@@ -41,8 +42,8 @@ struct role {
 
 static void item_free(struct role *r, struct item *it)
 {
-    struct pd_buf *bufs[] = {&it->prompt,   &it->text,       &it->tokens,      &it->lengths,
-                             &it->logprobs, &it->top_tokens, &it->top_logprobs};
+    struct pd_buf *bufs[] = {&it->pixels,  &it->prompt,   &it->text,       &it->tokens,
+                             &it->lengths, &it->logprobs, &it->top_tokens, &it->top_logprobs};
 
     serve_stream_close(it->stream);
     for (size_t i = 0; i < sizeof bufs / sizeof bufs[0]; i++)
@@ -79,6 +80,42 @@ static struct wire_tensor tensor(const char *name, const char *dtype, const void
 
 /* ---- classifier ---- */
 
+/* A tensor of BYTES: each element a picture. */
+static enum pd_err read_pictures(struct role *r, struct item *it, struct pd_why *why)
+{
+    const struct wire_tensor *t = &it->req->tensors[0];
+    size_t size = (size_t)(r->info->channels * r->info->height * r->info->width), left = t->bytes;
+    const char *at = t->data;
+    enum pd_err err = PD_OK;
+
+    if (t->rank != 1 || t->shape[0] < 1 || t->shape[0] > (int64_t)r->info->batch_max)
+        return pd_fail(why, PD_ERR_INVALID, "input 'image' of BYTES must have the shape [n], 1 <= n <= %u",
+                       r->info->batch_max);
+    for (int64_t i = 0; i < t->shape[0] && err == PD_OK; i++) {
+        struct pd_why inner = {""};
+        uint32_t len = 0;
+        void *to;
+
+        if (left >= sizeof len)
+            memcpy(&len, at, sizeof len);
+        if (left < sizeof len || len > left - sizeof len)
+            return pd_fail(why, PD_ERR_INVALID, "input 'image': element %lld runs past the end",
+                           (long long)i);
+        to = pd_buf_reserve(&it->pixels, size);
+        if (!to)
+            return pd_fail(why, PD_ERR_NOMEM, "no memory for %lld pictures", (long long)t->shape[0]);
+        err = serve_picture_read(r->model, at + sizeof len, len, to, &inner);
+        if (err != PD_OK)
+            return pd_fail(why, err, "input 'image', picture %lld: %s", (long long)i, inner.text);
+        at += sizeof len + len;
+        left -= sizeof len + len;
+    }
+    if (left)
+        return pd_fail(why, PD_ERR_INVALID, "input 'image' has %zu bytes behind its last element", left);
+    it->images = t->shape[0];
+    return PD_OK;
+}
+
 static enum pd_err read_infer(struct role *r, struct item *it, struct pd_why *why)
 {
     const struct serve_request *req = it->req;
@@ -93,9 +130,11 @@ static enum pd_err read_infer(struct role *r, struct item *it, struct pd_why *wh
         return err;
     if (req->count != 1 || strcmp(t->name, "image") != 0)
         return pd_fail(why, PD_ERR_INVALID, "this model takes one input, 'image'");
+    if (strcmp(t->dtype, "BYTES") == 0)
+        return read_pictures(r, it, why);
     bytes = strcmp(t->dtype, "UINT8") == 0;
     if (!bytes && strcmp(t->dtype, "FP32") != 0)
-        return pd_fail(why, PD_ERR_INVALID, "input 'image' is FP32 or UINT8, not %s", t->dtype);
+        return pd_fail(why, PD_ERR_INVALID, "input 'image' is FP32, UINT8 or BYTES, not %s", t->dtype);
     shape = t->rank == 4 && t->shape[0] >= 1 && t->shape[0] <= (int64_t)ROLE_SERVE_COST;
     for (int i = 0; shape && i < 3; i++)
         shape = t->shape[i + 1] == want[i];
@@ -143,8 +182,11 @@ static void classify_items(struct role *r, size_t count, int64_t images)
     for (size_t i = 0; i < count; i++) {
         const struct wire_tensor *t = &r->batch[i]->req->tensors[0];
 
-        r->batch_images[i] = (struct serve_images){
-            .data = t->data, .bytes = strcmp(t->dtype, "UINT8") == 0, .count = r->batch[i]->images};
+        const struct pd_buf *pixels = &r->batch[i]->pixels;
+
+        r->batch_images[i] = (struct serve_images){.data = pixels->len ? pixels->data : t->data,
+                                                   .bytes = pixels->len || strcmp(t->dtype, "UINT8") == 0,
+                                                   .count = r->batch[i]->images};
     }
     if (!scores.logits || !scores.probabilities || !scores.classes)
         err = pd_fail(&why, PD_ERR_NOMEM, "no memory for the scores of %lld images", (long long)images);

@@ -4,6 +4,7 @@
  *   language models: names that begin with "lm"; they say a fixed text with characters of 1 to 4 bytes, one
  * byte a token. Others are classifiers with input "x" FP32 [-1,4] and outputs "y" (the same numbers) and
  * "class".
+ *   "pic...": takes "image" BYTES [1]; y is its length and first three bytes.
  *   "...-slow": 20 ms a token, or 300 ms an inference. "...-full": PD_ERR_BUSY. "...-loading": PD_ERR_CLOSED.
  *   "...-deaf": nothing is said, whoever cancels, until sup_stop; then the whole answer, as a worker's last
  * result that was already on its way.
@@ -522,8 +523,11 @@ enum pd_err sup_infer(struct sup *s, const struct sup_infer *req, uint64_t *ret_
         err = pd_fail(why, PD_ERR_BUSY, "256 requests are waiting");
     else if (has(req->model, "-loading"))
         err = pd_fail(why, PD_ERR_CLOSED, "model '%s' is loading", req->model);
-    else if (strcmp(req->kind, "infer") == 0 &&
-             (req->tensors[0].bytes > sizeof j->data || strcmp(req->tensors[0].dtype, "FP32") != 0))
+    else if (strncmp(req->model, "pic", 3) == 0) {
+        if (strcmp(req->tensors[0].dtype, "BYTES") != 0 || req->tensors[0].bytes < 7)
+            err = pd_fail(why, PD_ERR_INVALID, "input 'image' must be BYTES [1]");
+    } else if (strcmp(req->kind, "infer") == 0 &&
+               (req->tensors[0].bytes > sizeof j->data || strcmp(req->tensors[0].dtype, "FP32") != 0))
         err = pd_fail(why, PD_ERR_INVALID, "input 'x' must be FP32 [-1,4]");
     j = err == PD_OK ? job_new(s) : NULL;
     if (err == PD_OK && !j)
@@ -543,6 +547,18 @@ enum pd_err sup_infer(struct sup *s, const struct sup_infer *req, uint64_t *ret_
             j->logprobs = member ? (int)json_integer_value(member) : -1;
             j->stream = json_is_true(json_object_get(params, "stream"));
             j->prompt = req->tensors[0].shape[0];
+        } else if (strncmp(req->model, "pic", 3) == 0) {
+            const uint8_t *bytes = req->tensors[0].data;
+            uint32_t n;
+
+            memcpy(&n, bytes, 4);
+            j->data[0] = (float)n;
+            for (int i = 1; i < 4; i++)
+                j->data[i] = bytes[3 + i];
+            j->bytes = 4 * sizeof j->data[0];
+            j->rank = 2;
+            j->shape[0] = 1;
+            j->shape[1] = 4;
         } else {
             memcpy(j->data, req->tensors[0].data, req->tensors[0].bytes);
             j->bytes = req->tensors[0].bytes;

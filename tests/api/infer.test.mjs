@@ -4,7 +4,7 @@ import { after, before, test } from 'node:test';
 import { Host, sleep, submit } from './lib.mjs';
 
 let host;
-const names = ['digits', 'digits-slow', 'digits-full', 'digits-loading', 'digits-nan', 'lm', 'lm-slow', 'lm-full', 'lm-dies', 'lm-dies-slow'];
+const names = ['digits', 'digits-slow', 'digits-full', 'digits-loading', 'digits-nan', 'pic', 'lm', 'lm-slow', 'lm-full', 'lm-dies', 'lm-dies-slow'];
 before(async () => {
     host = await Host.start();
     await submit(host);
@@ -162,6 +162,21 @@ test('a NaN is 500 in JSON and carried in binary', async () => {
     const raw = await host.call('POST', '/v2/models/digits-nan/infer', binary({ inputs: [bx(16)], parameters: { binary_data_output: true } }, floats(1, 2, 3, 4)));
     const length = Number(raw.headers['inference-header-content-length']);
     assert.ok(Number.isNaN(raw.bytes.readFloatLE(length)));
+});
+
+test('a body of nothing but a picture is an element of BYTES', async () => {
+    for (const type of ['image/jpeg', 'image/png; charset=binary']) {
+        const reply = await host.call('POST', '/v2/models/pic/infer', { body: Buffer.from([200, 100, 50, 7, 0]), headers: { 'content-type': type } });
+        assert.equal(reply.status, 200, reply.text);
+        assert.deepEqual(reply.json.outputs[0].data, [5, 200, 100, 50]);
+    }
+    const named = await host.call('POST', '/v2/models/pic/versions/1/infer', { body: 'abcd', headers: { 'content-type': 'image/png' } });
+    assert.deepEqual(named.json.outputs[0].data, [4, 97, 98, 99]);
+    const json = await host.post('/v2/models/pic/infer', { inputs: [{ name: 'image', shape: [1], datatype: 'BYTES', data: ['QUJD'] }] });
+    assert.deepEqual(json.json.outputs[0].data, [4, 81, 85, 74], 'text stays text: the worker knows base64');
+    assert.equal((await host.call('POST', '/v2/models/pic/infer', { body: '', headers: { 'content-type': 'image/png' } })).status, 400);
+    assert.equal((await host.call('POST', '/v2/models/pic/infer', { body: 'x', headers: { 'content-type': 'image/webp' } })).status, 415);
+    assert.equal((await host.call('POST', '/v2/models/digits/infer', { body: 'abcd', headers: { 'content-type': 'image/png' } })).status, 400);
 });
 
 test('full is 429, loading is 503, late is 504', async () => {

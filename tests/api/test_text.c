@@ -167,7 +167,10 @@ static void test_content_type_refuses_what_forms_send(void **state)
     assert_false(api_content_type_ok(API_BODY_JSON, "multipart/form-data; boundary=x"));
     assert_false(api_content_type_ok(API_BODY_JSON, "application/jsonx"));
     assert_false(api_content_type_ok(API_BODY_JSON, "application/octet-stream"));
-    assert_true(api_content_type_ok(API_BODY_JSON_OR_BINARY, "application/octet-stream"));
+    assert_true(api_content_type_ok(API_BODY_TENSORS, "application/octet-stream"));
+    assert_true(api_content_type_ok(API_BODY_TENSORS, "image/png"));
+    assert_true(api_content_type_ok(API_BODY_TENSORS, "image/jpeg; name=x"));
+    assert_false(api_content_type_ok(API_BODY_TENSORS, "image/webp"));
     assert_false(api_content_type_ok(API_BODY_JSON_OR_EMPTY, "text/plain"));
     assert_false(api_content_type_ok(API_BODY_NONE, "text/plain"));
 }

@@ -15,11 +15,13 @@
 #include "daemon/worker/role_serve.h"
 #include "kernels/base/clock.h"
 #include "tests/serve/checkpoint.h"
+#include "tests/serve/picture.h"
 
 #define PIXELS (2 * 12 * 12)
+#define GREY (12 * 12)
 #define REQUESTS 600
 
-static char dir[64], vit_path[96], gpt_path[96];
+static char dir[64], vit_path[96], gpt_path[96], grey_path[96];
 static struct pd_why why;
 
 /* One scripted request and what came back. */
@@ -250,9 +252,9 @@ static void test_role_one_bad_picture_does_not_spoil_its_neighbours(void **state
 static void test_role_refuses_malformed_requests(void **state)
 {
     static float pixels[PIXELS];
-    static const char *const words[] = {"one input", "FP32 or UINT8", "shape",        "shape",
-                                        "shape",     "bytes",         "unknown kind", "unknown parameter",
-                                        "one input", "language model"};
+    static const char *const words[] = {
+        "one input",    "FP32, UINT8 or BYTES", "shape",     "shape",         "shape", "bytes",
+        "unknown kind", "unknown parameter",    "one input", "language model"};
     struct ask asks[10];
     struct fake f = {.asks = asks, .count = 10};
 
@@ -277,6 +279,77 @@ static void test_role_refuses_malformed_requests(void **state)
             fail_msg("%d: '%s' lacks '%s'", i, asks[i].why, words[i]);
     }
     assert_int_equal(asks[9].err, PD_ERR_UNSUPPORTED);
+}
+
+static struct ask ask_pictures(const struct pd_buf *elements, int64_t n)
+{
+    struct ask a = ask_images(elements->data, "UINT8", 1);
+    struct wire_tensor *t = &a.req.tensors[0];
+
+    strcpy(t->dtype, "BYTES");
+    t->rank = 1;
+    t->shape[0] = n;
+    t->bytes = elements->len;
+    return a;
+}
+
+static void put_element(struct pd_buf *to, const void *bytes, size_t len)
+{
+    uint32_t n = (uint32_t)len;
+
+    pd_buf_append(to, &n, sizeof n);
+    pd_buf_append(to, bytes, len);
+}
+
+/* Pictures and pixels answer alike, in one batch; a picture that is none fails alone and is named. */
+static void test_role_answers_pictures(void **state)
+{
+    static uint8_t pixels[3][GREY], *png[3];
+    struct pd_buf two, broken, cut;
+    struct ask asks[5];
+    struct fake f = {.asks = asks, .count = 5};
+    size_t len[3];
+
+    (void)state;
+    pd_buf_init(&two, 0);
+    pd_buf_init(&broken, 0);
+    pd_buf_init(&cut, 0);
+    for (int p = 0; p < 3; p++) {
+        for (int i = 0; i < GREY; i++)
+            pixels[p][i] = (uint8_t)(i * (13 + p) + p * 50);
+        test_png(pixels[p], 12, 12, 1, &png[p], &len[p]);
+    }
+    put_element(&two, png[0], len[0]);
+    put_element(&two, png[1], len[1]);
+    put_element(&broken, png[0], len[0]);
+    put_element(&broken, png[2], len[2] / 2);
+    pd_buf_append(&cut, two.data, two.len - 1);
+    asks[0] = ask_pictures(&two, 2);
+    asks[1] = ask_images(pixels[0], "UINT8", 1);
+    asks[1].req.tensors[0].shape[1] = 1;
+    asks[1].req.tensors[0].bytes = GREY;
+    asks[2] = asks[1];
+    asks[2].req.tensors[0].data = pixels[1];
+    asks[3] = ask_pictures(&broken, 2);
+    asks[4] = ask_pictures(&cut, 2);
+    play(&f, grey_path);
+    assert_int_equal(asks[0].err, PD_OK);
+    assert_int_equal(asks[0].rows, 2);
+    for (int p = 0; p < 2; p++) {
+        assert_int_equal(asks[1 + p].err, PD_OK);
+        assert_int_equal(asks[0].classes[p], asks[1 + p].classes[0]);
+        for (int k = 0; k < 10; k++)
+            assert_true(fabsf(asks[0].logits[p * 10 + k] - asks[1 + p].logits[k]) < 1e-4f);
+    }
+    assert_int_equal(asks[3].err, PD_ERR_INVALID);
+    assert_non_null(strstr(asks[3].why, "input 'image', picture 1"));
+    assert_int_equal(asks[4].err, PD_ERR_INVALID);
+    assert_non_null(strstr(asks[4].why, "runs past the end"));
+    for (int p = 0; p < 3; p++)
+        free(png[p]);
+    pd_buf_done(&two);
+    pd_buf_done(&broken);
+    pd_buf_done(&cut);
 }
 
 static void test_role_completes_text(void **state)
@@ -436,6 +509,9 @@ static int setup(void **state)
     snprintf(vit_path, sizeof vit_path, "%s/vit.safetensors", dir);
     snprintf(gpt_path, sizeof gpt_path, "%s/gpt.safetensors", dir);
     test_checkpoint_write(vit_path, &spec, 1);
+    spec.channels = 1;
+    snprintf(grey_path, sizeof grey_path, "%s/grey.safetensors", dir);
+    test_checkpoint_write(grey_path, &spec, 3);
     spec = test_gpt_spec(PK_PHI_POLY);
     test_checkpoint_write(gpt_path, &spec, 2);
     return 0;
@@ -445,6 +521,7 @@ static int teardown(void **state)
 {
     (void)state;
     unlink(vit_path);
+    unlink(grey_path);
     unlink(gpt_path);
     return rmdir(dir);
 }
@@ -455,6 +532,7 @@ int main(void)
         cmocka_unit_test(test_role_answers_a_classifier),
         cmocka_unit_test(test_role_one_bad_picture_does_not_spoil_its_neighbours),
         cmocka_unit_test(test_role_refuses_malformed_requests),
+        cmocka_unit_test(test_role_answers_pictures),
         cmocka_unit_test(test_role_completes_text),
         cmocka_unit_test(test_role_stops_for_a_client_that_left),
         cmocka_unit_test(test_role_keeps_deadlines),

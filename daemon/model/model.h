@@ -56,7 +56,10 @@ struct model_spec {
     enum model_scale scale;
     double n_for_scale; /* resolved N */
     double scale_value; /* constant c, or c0 of a learned scale */
-    double logit_bias;  /* added to the logits before phi (sigmoid_bias: -ln n) */
+    bool l1_tokens;     /* SimA: q and k divided by their l1 norms over tokens; phi is poly of degree 1 */
+    enum pk_form form;  /* order of attention's products */
+    double attn_dropout;
+    double logit_bias; /* added to the logits before phi (sigmoid_bias: -ln n) */
     enum model_share share;
     enum model_scale_param scale_param;
     double scale_lr_mult;

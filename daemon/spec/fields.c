@@ -189,8 +189,6 @@ const struct spec_field spec_fields[] = {
 
     /* Attention */
     {ROW("/attention/activation", SPEC_T_ENUM, config.attention.activation), .names = &activation,
-     .available = BIT(SPEC_ACTIVATION_SOFTMAX) | BIT(SPEC_ACTIVATION_POLY) | BIT(SPEC_ACTIVATION_SIGMOID) |
-                  BIT(SPEC_ACTIVATION_SIGMOID_BIAS) | BIT(SPEC_ACTIVATION_RELU),
      DEF("\"softmax\""), SAYS("what turns logits into weights", "M1, M2, M7, M19, M20")},
     {ROW("/attention/degree", SPEC_T_INT, config.attention.degree), RANGE(1, 8), DEF("3"),
      WITH(spec_use_poly), SAYS("power p", "M2")},
@@ -232,8 +230,8 @@ const struct spec_field spec_fields[] = {
     {ROW("/attention/init_logit_std", SPEC_T_NUMBER, config.attention.init_logit_std), RANGE(0, 100),
      DEF("null"), FLAGS(NULLABLE),
      SAYS("rescale W_Q and W_K to this standard deviation of the logits", "M21")},
-    {ROW("/attention/dropout", SPEC_T_NUMBER, config.attention.dropout), RANGE(0, 1), DEF("0"),
-     FLAGS(BELOW | ONLY), SAYS("dropout on the attention matrix", "M33")},
+    {ROW("/attention/dropout", SPEC_T_NUMBER, config.attention.dropout), RANGE(0, 1), DEF("0"), FLAGS(BELOW),
+     SAYS("dropout on the attention matrix", "M33")},
     {ROW("/attention/class_attention", SPEC_T_ENUM, config.attention.class_attention),
      .names = &class_attention, DEF("\"same\""), WITH(spec_use_xcit),
      SAYS("activation of the class layers", "M38")},

@@ -565,8 +565,11 @@ static void check_attention(struct spec_ctx *c)
     }
     if (c->g->train.precision == SPEC_PRECISION_FP16 && spec_use_poly(c->g) && a->degree > 3 && !a->qk_norm)
         spec_ctx_error(c, "/attention/degree", "must be at most 3 in fp16 without qk_norm");
-    if (a->form == SPEC_FORM_LINEAR && spec_use_poly(c->g) && a->degree > 2)
-        spec_ctx_error(c, "/attention/form", "linear needs a degree of 1 or 2");
+    if (a->activation == SPEC_ACTIVATION_SIMA && arch == SPEC_ARCH_GPT)
+        spec_ctx_error(c, "/attention/activation",
+                       "sima divides by sums over all tokens, and a gpt sees only earlier ones");
+    if (a->form == SPEC_FORM_LINEAR && (!spec_use_poly(c->g) || a->degree > 2))
+        spec_ctx_error(c, "/attention/form", "linear needs activation poly with a degree of 1 or 2");
     if (a->form == SPEC_FORM_LINEAR && a->dropout > 0)
         spec_ctx_error(c, "/attention/form", "linear allows no dropout on the attention matrix");
 }

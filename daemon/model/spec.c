@@ -200,7 +200,7 @@ static const struct {
     const char *key;
     enum kind kind;
     size_t at;
-    bool young; /* files from before it mean 0 by leaving it out */
+    bool young; /* left out where it is 0, as in files from before it */
 } fields[] = {
 /* clang-format off */
 #define F(name, kind) {"polyd.model." #name, kind, offsetof(struct model_spec, name), false}
@@ -230,6 +230,7 @@ enum pd_err model_spec_to_meta(const struct model_spec *spec, struct data_st_met
                                size_t *ret_count, char **ret_text, struct pd_why *why)
 {
     char *text = malloc(FIELDS * 32);
+    size_t count = 0;
 
     if (!text)
         return pd_fail(why, PD_ERR_NOMEM, "no memory for metadata");
@@ -248,9 +249,10 @@ enum pd_err model_spec_to_meta(const struct model_spec *spec, struct data_st_met
             memcpy(&x, p, sizeof x);
             snprintf(to, 32, "%.17g", x);
         }
-        items[i] = (struct data_st_meta_item){fields[i].key, to};
+        if (!fields[i].young || strcmp(to, "0"))
+            items[count++] = (struct data_st_meta_item){fields[i].key, to};
     }
-    *ret_count = FIELDS;
+    *ret_count = count;
     *ret_text = text;
     return PD_OK;
 }

@@ -34,6 +34,8 @@ struct config_root {
     const char *path; /* absolute */
 };
 
+enum config_weights { CONFIG_WEIGHTS_F32, CONFIG_WEIGHTS_BF16 };
+
 struct config {
     enum config_action action;
     /* Words that are not flags, in order: "token", "create", ... NULL-terminated, `arg_count` of them. */
@@ -90,6 +92,7 @@ struct config {
     struct {
         int64_t queue;      /* inference requests waiting per model */
         int64_t timeout_ms; /* deadline of a request that names none */
+        int64_t weights;    /* enum config_weights */
     } serve;
     struct config_private *owner; /* private */
 };

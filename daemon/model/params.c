@@ -203,6 +203,24 @@ int64_t model_param_elements(const struct model *m)
     return n;
 }
 
+enum pk_dtype model_param_dtype(const struct model *m, size_t i)
+{
+    enum model_role role = m->param[i].role;
+    bool matrix = role == MODEL_ROLE_LINEAR || role == MODEL_ROLE_RESIDUAL || role == MODEL_ROLE_QKV ||
+                  role == MODEL_ROLE_EMBED;
+
+    return matrix && m->spec.weights == PK_BF16 ? PK_BF16 : m->spec.dtype;
+}
+
+size_t model_param_bytes(const struct model *m)
+{
+    size_t n = 0;
+
+    for (size_t i = 0; i < m->count; i++)
+        n += (size_t)pk_shape_count(&m->param[i].shape) * pk_dtype_size(model_param_dtype(m, i));
+    return n;
+}
+
 int64_t model_patches(const struct model_spec *s)
 {
     return (int64_t)(s->image_h / s->patch_h) * (s->image_w / s->patch_w);
@@ -364,7 +382,7 @@ static size_t find_param(const struct model *m, const char *name)
 
 static bool ignored(const struct model *m, const char *name)
 {
-    if (!strncmp(name, "optim.", 6) || !strncmp(name, "ema.", 4))
+    if (!strncmp(name, "optim.", 6))
         return true;
     return m->spec.arch == MODEL_GPT &&
            (has_suffix(name, ".attn.bias") || has_suffix(name, ".attn.masked_bias") ||

@@ -14,7 +14,35 @@ struct model_store {
 
 static size_t bytes_of(const struct model_store *s, size_t i)
 {
-    return (size_t)pk_shape_count(&s->m->param[i].shape) * pk_dtype_size(s->m->spec.dtype);
+    return (size_t)pk_shape_count(&s->m->param[i].shape) * pk_dtype_size(model_param_dtype(s->m, i));
+}
+
+/* Uploads values of the model's dtype; where the parameter is held in bf16 they are rounded to nearest, ties
+ * to even. */
+static enum pd_err upload(struct model_store *s, size_t i, const void *host, struct pd_why *why)
+{
+    size_t count = (size_t)pk_shape_count(&s->m->param[i].shape);
+    uint16_t *half;
+    enum pd_err err;
+
+    if (model_param_dtype(s->m, i) == s->m->spec.dtype)
+        return s->api->upload(s->backend, s->data[i], host, bytes_of(s, i), why);
+    half = malloc(count * sizeof *half + 1);
+    if (!half)
+        return pd_fail(why, PD_ERR_NOMEM, "no memory for '%s'", s->m->param[i].name);
+    for (size_t k = 0; k < count; k++) {
+        uint32_t bits;
+
+        memcpy(&bits, (const char *)host + 4 * k, sizeof bits);
+        if ((bits & 0x7fffffff) > 0x7f800000) /* a NaN stays one */
+            bits |= 0x400000;
+        else
+            bits += 0x7fff + (bits >> 16 & 1);
+        half[k] = (uint16_t)(bits >> 16);
+    }
+    err = s->api->upload(s->backend, s->data[i], half, bytes_of(s, i), why);
+    free(half);
+    return err;
 }
 
 enum pd_err model_store_new(const struct model *m, const struct pk_backend_api *api,
@@ -69,13 +97,13 @@ enum pd_err model_store_init(struct model_store *s, uint64_t seed, struct pd_why
     enum pd_err err = PD_OK;
 
     for (size_t i = 0; i < s->m->count && err == PD_OK; i++) {
-        void *host = malloc(bytes_of(s, i));
+        void *host = malloc((size_t)pk_shape_count(&s->m->param[i].shape) * pk_dtype_size(s->m->spec.dtype));
 
         if (!host)
             return pd_fail(why, PD_ERR_NOMEM, "no memory for '%s'", s->m->param[i].name);
         err = model_param_init(s->m, i, seed, host, why);
         if (err == PD_OK)
-            err = s->api->upload(s->backend, s->data[i], host, bytes_of(s, i), why);
+            err = upload(s, i, host, why);
         free(host);
     }
     return err;
@@ -83,9 +111,8 @@ enum pd_err model_store_init(struct model_store *s, uint64_t seed, struct pd_why
 
 static enum pd_err put(void *user, size_t i, const void *data, size_t bytes, struct pd_why *why)
 {
-    struct model_store *s = user;
-
-    return s->api->upload(s->backend, s->data[i], data, bytes, why);
+    (void)bytes;
+    return upload(user, i, data, why);
 }
 
 enum pd_err model_store_read(struct model_store *s, const struct data_st *st, struct pd_why *why)

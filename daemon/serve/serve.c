@@ -149,6 +149,8 @@ static enum pd_err read_checkpoint(struct serve *s, const struct serve_options *
     if (err != PD_OK)
         return err;
     err = model_spec_from_meta(st, &spec, why);
+    if (err == PD_OK && o->bf16_weights && spec.arch == MODEL_GPT && spec.dtype == PK_F32)
+        spec.weights = PK_BF16;
     if (err == PD_OK)
         err = model_new(&spec, &s->model, why);
     if (err != PD_OK)
@@ -194,8 +196,7 @@ enum pd_err serve_open(const struct serve_options *options, struct serve **ret, 
         err = read_checkpoint(s, options, why);
     if (err != PD_OK)
         goto out;
-    s->memory.weights_bytes =
-        (size_t)model_param_elements(s->model) * pk_dtype_size(model_spec(s->model)->dtype);
+    s->memory.weights_bytes = model_param_bytes(s->model);
     err = s->info.kind == SERVE_CLASSIFIER ? serve_classifier_open(s, why) : serve_language_open(s, why);
     if (err != PD_OK)
         goto out;
@@ -267,8 +268,9 @@ enum pd_err serve_signature(const struct serve *s, struct pd_buf *out)
                       "\"inputs\":[{\"name\":\"prompt\",\"datatype\":\"UINT8\",\"shape\":[-1]}],"
                       "\"outputs\":[{\"name\":\"text\",\"datatype\":\"UINT8\",\"shape\":[-1]},"
                       "{\"name\":\"tokens\",\"datatype\":\"INT32\",\"shape\":[-1]}],"
-                      "\"vocabulary\":%lld,\"context\":%lld,\"streams_max\":%u",
-                      (long long)i->outputs, (long long)i->context, i->streams_max);
+                      "\"vocabulary\":%lld,\"context\":%lld,\"streams_max\":%u,\"weights\":\"%s\"",
+                      (long long)i->outputs, (long long)i->context, i->streams_max,
+                      pk_dtype_name(model_param_dtype(s->model, 0)));
     }
     pd_buf_printf(out, ",\"step\":%llu,\"memory_bytes\":%zu}", (unsigned long long)i->step,
                   m->weights_bytes + m->cache_bytes + m->arena_bytes + m->inputs_bytes);

@@ -31,6 +31,7 @@ struct serve_options {
     const char *checkpoint; /* safetensors file */
     const char *digest;     /* its SHA-256 in hex; NULL = only the file's own checks */
     int threads;            /* >= 1 */
+    bool bf16_weights;      /* hold a language model's matrices in bf16: half the memory, faster tokens */
     uint32_t batch_max;     /* largest batch bucket of a classifier; 0 = 32 */
     uint32_t streams_max;   /* 0 = 16 */
 };
@@ -69,7 +70,7 @@ const struct serve_info *serve_info(const struct serve *s);
 void serve_memory(const struct serve *s, struct serve_memory *ret);
 
 /* The model's metadata as one JSON object: {"platform", "kind": "classifier" | "language",
- * "inputs": [{"name","datatype","shape"}], "outputs": [...], "classes" | "vocabulary", "context",
+ * "inputs": [{"name","datatype","shape"}], "outputs": [...], "classes" | "vocabulary", "context", "weights",
  * "batch_max", "streams_max", "memory_bytes"}. -1 in a shape is the batch. */
 PD_NODISCARD enum pd_err serve_signature(const struct serve *s, struct pd_buf *out);
 

@@ -206,6 +206,8 @@ static enum pd_err start_worker(struct sup *s, struct model *m, struct pd_why *w
                     dir,
                     (char *)"--socket",
                     s->socket_path,
+                    (char *)"--weights",
+                    (char *)(s->o.serve_bf16 ? "bf16" : "f32"),
                     NULL};
     struct proc proc;
     enum pd_err err;

@@ -31,6 +31,7 @@ struct sup_options {
     int64_t age_us;          /* waiting so long raises a run's priority by one */
     int64_t hang_us;         /* silence of a live worker that counts as a hang; 0 = WIRE_HANG_US */
     int serve_threads;       /* CPU threads of a serving worker; 0 = cpu_threads */
+    bool serve_bf16;         /* language models are loaded with their matrices in bf16 */
     int infer_queue;         /* requests in flight per model version; more are PD_ERR_BUSY. 0 = 256 */
     bool drain_on_stop;      /* sup_stop asks the training workers to checkpoint and leave; else they stay */
     const struct sup_data_root *roots; /* copied */

@@ -35,6 +35,7 @@ struct serve_host {
     const char *checkpoint; /* path */
     const char *digest;     /* its SHA-256 in hex as registered; another one is refused. NULL = not known */
     uint32_t threads;       /* CPU threads to use */
+    bool bf16_weights;      /* hold a language model's matrices in bf16 */
     /* Loaded and warm: `signature` is JSON {"platform":..,"inputs":[..],"outputs":[..],...}. Call once. */
     void (*ready)(void *ctx, const char *signature);
     /* Waits for the next request, at most timeout_ms (-1 = for ever). PD_OK: the caller owns *ret and ends it

@@ -529,7 +529,8 @@ enum pd_err serve_run(const struct serve_host *host, struct pd_why *why)
                                     .job_len = host->job ? strlen(host->job) : 0,
                                     .checkpoint = host->checkpoint,
                                     .digest = host->digest,
-                                    .threads = (int)host->threads};
+                                    .threads = (int)host->threads,
+                                    .bf16_weights = host->bf16_weights};
     struct pd_buf signature;
     enum pd_err err;
 

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "daemon/wire/serve_host.h"
+#include "daemon/worker/args.h"
 #include "daemon/worker/attempt.h"
 #include "daemon/worker/role_serve.h"
 #include "daemon/worker/worker.h"
@@ -49,6 +50,7 @@ int worker_serve_main(int argc, char **argv)
                               .done = host_done,
                               .load = host_load};
     struct pd_why why = {""};
+    const char *weights;
     enum pd_err err;
 
     setvbuf(stdout, NULL, _IOLBF, 0);
@@ -59,6 +61,8 @@ int worker_serve_main(int argc, char **argv)
     host.checkpoint = a.assign->checkpoint;
     host.digest = a.assign->digest[0] ? a.assign->digest : NULL;
     host.threads = (uint32_t)a.assign->threads;
+    weights = args_get(argc, argv, "--weights");
+    host.bf16_weights = weights && strcmp(weights, "bf16") == 0;
     if (!host.checkpoint)
         err = pd_fail(&why, PD_ERR_INVALID, "no checkpoint was assigned");
     else

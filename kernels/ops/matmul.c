@@ -8,13 +8,14 @@ static enum pd_err infer(const struct pk_attr *attr, const struct pk_type *in, i
     struct pk_shape a = in[0].shape, b = in[1].shape, lead;
     int64_t m, k, n;
     int32_t want = 2 + attr->matmul.has_bias + attr->matmul.has_residual, at = 2;
+    bool half = in[1].dtype == PK_BF16 && in[0].dtype == PK_F32;
 
     if (n_in != want)
         return pd_fail(why, PD_ERR_INVALID, "takes %d inputs with this epilogue", want);
-    if (a.rank < 2 || b.rank < 2)
-        return pd_fail(why, PD_ERR_INVALID, "needs matrices");
+    if (a.rank < 2 || b.rank < 2 || (half && b.rank != 2))
+        return pd_fail(why, PD_ERR_INVALID, half ? "takes one matrix of bf16" : "needs matrices");
     for (int32_t i = 0; i < n_in; i++)
-        if (!pk_dtype_is_float(in[i].dtype) || in[i].dtype != in[0].dtype)
+        if (!pk_dtype_is_float(in[i].dtype) || (in[i].dtype != in[0].dtype && !(i == 1 && half)))
             return pd_fail(why, PD_ERR_INVALID, "all inputs must be of one float dtype");
     m = a.dim[a.rank - 2];
     k = a.dim[a.rank - 1];
@@ -79,6 +80,10 @@ static void vjp(struct pk_vjp *v)
     if (v->n_in > 2 || v->attr->matmul.act != PK_ACT_NONE) {
         pk_graph_fail(g, PD_ERR_UNSUPPORTED,
                       "matmul with an epilogue is made by the passes and has no derivative");
+        return;
+    }
+    if (g->err == PD_OK && g->value[b.id].dtype != g->value[a.id].dtype) {
+        pk_graph_fail(g, PD_ERR_UNSUPPORTED, "matmul by bf16 weights has no derivative");
         return;
     }
     /* The weight first: its gradient can then be used up while the others are still to come. */

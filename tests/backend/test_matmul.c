@@ -11,8 +11,8 @@
 
 static const enum pk_dtype floats[2] = {PK_F32, PK_F64};
 
-static void matmul(int64_t m, int64_t n, int64_t k, int form, enum pk_dtype dtype, bool bias, int residual,
-                   enum pk_act act)
+static void matmul_by(int64_t m, int64_t n, int64_t k, int form, enum pk_dtype dtype, enum pk_dtype weights,
+                      bool bias, int residual, enum pk_act act)
 {
     struct rig_case c = {.op = PK_OP_MATMUL, .name = "matmul", .n_out = 1, .floor = 1e-6};
     char name[128];
@@ -23,8 +23,8 @@ static void matmul(int64_t m, int64_t n, int64_t k, int form, enum pk_dtype dtyp
     c.name = name;
     c.in[0] = form & 1 ? rig_transposed(rig_random(dtype, PK_SHAPE(k, m), -1, 1))
                        : rig_random(dtype, PK_SHAPE(m, k), -1, 1);
-    c.in[1] = form & 2 ? rig_transposed(rig_random(dtype, PK_SHAPE(n, k), -1, 1))
-                       : rig_random(dtype, PK_SHAPE(k, n), -1, 1);
+    c.in[1] = form & 2 ? rig_transposed(rig_random(weights, PK_SHAPE(n, k), -1, 1))
+                       : rig_random(weights, PK_SHAPE(k, n), -1, 1);
     if (form & 4) {
         c.in[0] = rig_strided(&c.in[0]);
         c.in[1] = rig_strided(&c.in[1]);
@@ -53,6 +53,12 @@ static void matmul(int64_t m, int64_t n, int64_t k, int form, enum pk_dtype dtyp
     rig_check(&c);
 }
 
+static void matmul(int64_t m, int64_t n, int64_t k, int form, enum pk_dtype dtype, bool bias, int residual,
+                   enum pk_act act)
+{
+    matmul_by(m, n, k, form, dtype, dtype, bias, residual, act);
+}
+
 static void test_matmul(void **state)
 {
     static const int64_t sizes[][3] = {{1, 1, 1},     {3, 5, 7},      {64, 64, 64},  {65, 63, 127},
@@ -79,6 +85,20 @@ static void test_matmul(void **state)
     matmul(3, 4, 0, 0, PK_F32, true, 2, PK_ACT_NONE); /* a sum of nothing */
     matmul(3, 4, 0, 0, PK_F64, false, 0, PK_ACT_NONE);
     matmul(0, 4, 3, 0, PK_F32, false, 0, PK_ACT_NONE);
+}
+
+static void test_bf16_weights(void **state)
+{
+    static const int64_t sizes[][3] = {{1, 1, 1},    {3, 5, 7},    {1, 700, 65},  {16, 1030, 96},
+                                       {7, 77, 300}, {64, 64, 64}, {65, 63, 127}, {33, 70, 5003}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
+        for (int form = 0; form < 8; form++) {
+            matmul_by(sizes[i][0], sizes[i][1], sizes[i][2], form, PK_F32, PK_BF16, form & 1, form % 3,
+                      (enum pk_act)(form % 4));
+            rig_reset(NULL);
+        }
 }
 
 static void test_matmul_batched(void **state)
@@ -162,6 +182,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(test_matmul, rig_reset),
+        cmocka_unit_test_teardown(test_bf16_weights, rig_reset),
         cmocka_unit_test_teardown(test_matmul_batched, rig_reset),
         cmocka_unit_test_teardown(test_rows_alone, rig_reset),
     };

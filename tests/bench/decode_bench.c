@@ -1,12 +1,13 @@
 /* decode_bench: time of one decoded token of each sequence, GPT-2 shape, on the CPU back end.
  *
- *   decode_bench [--layers N --width N --heads N] [--phi softmax|poly] [--batch N] [--tokens N] [--threads N]
+ *   decode_bench [--layers N --width N --heads N] [--phi softmax|poly] [--bf16] [--batch N] [--tokens N]
+ * [--threads N]
  * [--profile]
  *
- * GPT-2 124M by default (12 x 768 x 12, vocabulary 50257, context 1024), random weights, f32. Decodes from
- * position 0 on, so the median is that of position tokens/2. Prints the median, the 10 % and 90 % points, and
- * the weights read per second, beside the memory's own rate measured in the same run: the sum over an array
- * of 512 MiB. */
+ * GPT-2 124M by default (12 x 768 x 12, vocabulary 50257, context 1024), random weights, f32 (--bf16: the
+ * weights alone in bf16). Decodes from position 0 on, so the median is that of position tokens/2. Prints the
+ * median, the 10 % and 90 % points, and the weights read per second, beside the memory's own rate measured in
+ * the same run: the sum over an array of 512 MiB. */
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -97,6 +98,8 @@ int main(int argc, char **argv)
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--profile") == 0)
             profile = true;
+        else if (strcmp(argv[i], "--bf16") == 0)
+            spec.weights = PK_BF16;
         else if (i + 1 < argc && strcmp(argv[i], "--layers") == 0)
             spec.depth = atoi(argv[++i]);
         else if (i + 1 < argc && strcmp(argv[i], "--width") == 0)
@@ -189,13 +192,15 @@ int main(int argc, char **argv)
         bench_profile_print(&prof, tokens);
     bench_sort(times, (size_t)tokens);
     /* Every weight is read once, but of the two embeddings only a row. */
-    bytes = 4.0 * (double)(model_param_elements(model) - (int64_t)spec.context * spec.width);
+    bytes = (double)model_param_bytes(model) -
+            (double)spec.context * spec.width * (double)pk_dtype_size(spec.weights);
     rate = memory_rate(api, backend, threads);
-    printf("phi=%s layers=%d width=%d batch=%d threads=%d tokens=%d median_ms=%.2f p10_ms=%.2f p90_ms=%.2f "
+    printf("phi=%s weights=%s layers=%d width=%d batch=%d threads=%d tokens=%d median_ms=%.2f p10_ms=%.2f "
+           "p90_ms=%.2f "
            "weights_gb_s=%.1f memory_gb_s=%.1f floor_ms=%.2f\n",
-           phi, spec.depth, spec.width, batch, threads, tokens, 1e3 * times[tokens / 2],
-           1e3 * times[tokens / 10], 1e3 * times[tokens * 9 / 10], bytes / times[tokens / 2] / 1e9,
-           rate / 1e9, 1e3 * bytes / rate);
+           phi, pk_dtype_name(spec.weights), spec.depth, spec.width, batch, threads, tokens,
+           1e3 * times[tokens / 2], 1e3 * times[tokens / 10], 1e3 * times[tokens * 9 / 10],
+           bytes / times[tokens / 2] / 1e9, rate / 1e9, 1e3 * bytes / rate);
     free(times);
     pk_exec_free(exec);
     pk_graph_free(graph);

@@ -1,4 +1,5 @@
 /* Continuous batching: streams that come, rest and leave give, bit by bit, what each gives alone. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -33,9 +34,12 @@ struct plan {
     int arrives, leaves; /* rounds; leaves 0 = stays to its end */
 };
 
+static bool bf16; /* how models are opened */
+
 static struct serve *open_model(int which, uint32_t streams)
 {
-    struct serve_options o = {.checkpoint = path[which], .threads = 2, .streams_max = streams};
+    struct serve_options o = {
+        .checkpoint = path[which], .threads = 2, .streams_max = streams, .bf16_weights = bf16};
     struct serve *s = NULL;
 
     if (serve_open(&o, &s, &why) != PD_OK)
@@ -183,6 +187,59 @@ static void test_batch_gives_each_what_it_gives_alone_cubic(void **state)
     run(1, 19, 6, 8);
 }
 
+static void test_batch_gives_each_what_it_gives_alone_bf16(void **state)
+{
+    (void)state;
+    bf16 = true;
+    run(0, 16, 7, 8);
+    run(1, 24, 8, 8);
+    bf16 = false;
+}
+
+/* Scores of a text by weights of bf16 are near those by f32, and not the same; the matrices take half. */
+static void test_bf16_weights_are_near(void **state)
+{
+    static struct said said[2];
+    struct plan p = {.prompt = {0}, .len = 60};
+    struct serve_memory memory[2];
+    float most = 0;
+
+    (void)state;
+    memset(said, 0, sizeof said);
+    serve_sampling_default(&p.p);
+    p.p.max_tokens = 0;
+    p.p.echo = true;
+    p.p.logprobs = 0;
+    for (int i = 0; i < 60; i++)
+        p.prompt[i] = 32 + i * 37 % 90;
+    for (int i = 0; i < 2; i++) {
+        struct serve_stream *t;
+        struct serve *s;
+
+        bf16 = i;
+        s = open_model(0, 1);
+        t = begin(s, &p);
+        while (said[i].finish == SERVE_FINISH_NONE) {
+            struct serve_piece piece;
+
+            assert_int_equal(serve_stream_step(t, &piece, &why), PD_OK);
+            keep(&said[i], &piece);
+        }
+        serve_memory(s, &memory[i]);
+        serve_close(s);
+    }
+    bf16 = false;
+    assert_int_equal(said[0].count, 60);
+    assert_int_equal(said[1].count, 60);
+    for (int i = 0; i < 60; i++) {
+        float d = fabsf(said[0].logprob[i] - said[1].logprob[i]);
+
+        most = d > most ? d : most;
+    }
+    assert_true(most > 0 && most < 0.1f);
+    assert_true((double)memory[1].weights_bytes < 0.6 * (double)memory[0].weights_bytes);
+}
+
 /* One long prompt after the other: those that decode lose one chunk a round, not the whole prompt. */
 static void test_a_long_prompt_does_not_stop_the_others(void **state)
 {
@@ -285,6 +342,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_batch_gives_each_what_it_gives_alone_softmax),
         cmocka_unit_test(test_batch_gives_each_what_it_gives_alone_cubic),
+        cmocka_unit_test(test_batch_gives_each_what_it_gives_alone_bf16),
+        cmocka_unit_test(test_bf16_weights_are_near),
         cmocka_unit_test(test_a_long_prompt_does_not_stop_the_others),
         cmocka_unit_test(test_streams_move_together_when_others_leave),
     };

@@ -245,7 +245,7 @@ static struct store_run await(struct fixture *f, int64_t run, enum spec_run_stat
 
 static void await_step(struct fixture *f, int64_t run, int64_t step)
 {
-    int64_t end_us = pd_clock_mono_us() + 20000000;
+    int64_t end_us = pd_clock_mono_us() + 120000000;
     struct sup_progress p;
 
     while (pd_clock_mono_us() < end_us) {

@@ -43,7 +43,8 @@ static void plan_shape(struct cpu_matmul *p, struct pk_backend *b, const struct 
     p->y.copied = !strides_fit(p->k, p->n, p->y.rs, p->y.cs);
     p->ta = !(p->x.copied || p->x.cs == 1 || p->k == 1);
     p->tb = !(p->y.copied || p->y.cs == 1 || p->n == 1);
-    p->few = p->m <= CPU_FEW_ROWS && !p->ta;
+    p->half = y->dtype == PK_BF16;
+    p->few = p->m <= CPU_FEW_ROWS && !p->ta && !(p->half && p->y.copied);
     p->act = c->attr->matmul.act;
     if (c->attr->matmul.has_bias)
         p->bias = &c->in[next++];
@@ -95,7 +96,9 @@ static void plan_scratch(struct cpu_matmul *p, struct cpu_scratch *s, int thread
 {
     if (p->x.copied)
         p->copy_x = cpu_take(s, (size_t)(p->batch * p->m * p->k) * sizeof(real));
-    if (p->y.copied)
+    if (p->half && !p->few)
+        p->copy_y = cpu_take(s, (size_t)(p->k * p->n) * sizeof(real));
+    else if (p->y.copied)
         p->copy_y = cpu_take(s, (size_t)(p->batch * p->k * p->n) * sizeof(real));
     if (p->few) {
         PK_FN(matmul_few_scratch)(p, s);
@@ -223,6 +226,16 @@ const real *PK_FN(matmul_operand)(const struct cpu_matmul *p, const struct pk_vi
     return x->data + cpu_offset(p->c->out[0].shape.dim, v->stride, p->lead, batch);
 }
 
+const char *PK_FN(matmul_b)(const struct cpu_matmul *p, int64_t batch)
+{
+    const char *b = (const char *)p->y.data;
+
+    if (p->y.copied)
+        return b + batch * p->k * p->n * (int64_t)sizeof(real);
+    return b + cpu_offset(p->c->out[0].shape.dim, p->c->in[1].stride, p->lead, batch) *
+                   (p->half ? 2 : (int64_t)sizeof(real));
+}
+
 static void block_task(void *arg, int64_t task, int thread)
 {
     struct cpu_matmul *p = arg;
@@ -305,6 +318,41 @@ static void combine_task(void *arg, int64_t task, int thread)
     }
 }
 
+/* bf16 to real, in the order of storage; the leading axes of b are repeated, so it is one matrix. */
+static void convert_task(void *arg, int64_t task, int thread)
+{
+    struct cpu_matmul *p = arg;
+    int64_t cols = p->tb ? p->k : p->n, from = p->tb ? p->y.cs : p->y.rs;
+    const uint16_t *b = (const uint16_t *)(const void *)p->y.data + task * from;
+    real *to = p->copy_y + task * cols;
+
+    (void)thread;
+    for (int64_t j = 0; j < cols; j++) {
+        uint32_t bits = (uint32_t)b[j] << 16;
+        float value;
+
+        memcpy(&value, &bits, sizeof value);
+        to[j] = (real)value;
+    }
+}
+
+static void convert_b(struct cpu_matmul *p)
+{
+    if (p->y.copied) {
+        struct pk_view v = p->c->in[1], to = pk_view_dense(p->copy_y, REAL_DTYPE, PK_SHAPE(p->k, p->n));
+        struct pk_call copy = {.op = PK_OP_COPY, .n_in = 1, .n_out = 1, .in = &v, .out = &to};
+
+        v.shape = to.shape;
+        v.stride[0] = p->y.rs;
+        v.stride[1] = p->y.cs;
+        (void)cpu_copy(p->b, &copy, NULL);
+    } else {
+        cpu_pool_run(p->b->pool, p->tb ? p->n : p->k, convert_task, p);
+    }
+    p->y = (struct cpu_matrix){p->copy_y, p->tb ? 1 : p->n, p->tb ? p->k : 1, false};
+    p->half = false;
+}
+
 enum pd_err PK_FN(matmul)(struct pk_backend *b, const struct pk_call *c, struct pd_why *why)
 {
     struct cpu_scratch s = {c->workspace, 0};
@@ -323,7 +371,9 @@ enum pd_err PK_FN(matmul)(struct pk_backend *b, const struct pk_call *c, struct 
         cpu_copy_view(b, &v, p.copy_x);
         p.x = (struct cpu_matrix){p.copy_x, p.k, 1, true};
     }
-    if (p.y.copied) {
+    if (p.half && !p.few) {
+        convert_b(&p);
+    } else if (p.y.copied) {
         struct pk_view v = c->in[1];
 
         for (int i = 0; i < p.lead; i++)

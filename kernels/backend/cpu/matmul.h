@@ -25,6 +25,7 @@ struct cpu_matmul {
     int lead;                /* leading axes */
     struct cpu_matrix x, y;
     bool ta, tb, few; /* transposed; CPU_FEW_ROWS or less */
+    bool half;        /* b is bf16; it is read as it is by few rows, else converted once */
     int64_t lda, ldb;
     enum pk_act act;
     const struct pk_view *bias, *residual;
@@ -41,6 +42,9 @@ struct cpu_matmul {
 /* Operand number `batch`; `size`: elements of one when the operand was copied. */
 const real *PK_FN(matmul_operand)(const struct cpu_matmul *p, const struct pk_view *v,
                                   const struct cpu_matrix *x, int64_t size, int64_t batch);
+
+/* The same of b, which may be bf16: where element 0 lies. */
+const char *PK_FN(matmul_b)(const struct cpu_matmul *p, int64_t batch);
 
 /* Columns j .. j+n-1 of row i of matrix number `batch`: finished from t into the output. Strided bias and
  * residual go through small buffers. */

@@ -16,6 +16,16 @@ struct pk_val net_param(struct net *n, const char *name)
     return PK_NONE;
 }
 
+/* Places of noise; each draws from a stream of its own. The numbers are kept for good: a run goes on from its
+ * checkpoint with the same draws. */
+enum { AT_WEIGHTS, AT_PROJECTION, AT_PATH1, AT_HIDDEN, AT_OUTPUT, AT_PATH2, PLACES = 8 };
+#define EMBEDDING 0u
+
+static uint32_t stream(int layer, int place)
+{
+    return 1 + (uint32_t)layer * PLACES + (uint32_t)place;
+}
+
 /* The parameter of that name with a suffix, PK_NONE where the model has none (biases). */
 static struct pk_val part(struct net *n, const char *name, const char *suffix)
 {
@@ -67,7 +77,8 @@ static struct pk_val head_part(struct net *n, struct pk_val qkv, int64_t which, 
         snprintf(name, sizeof name, "%s.%s", attention, which == Q ? "q_norm" : "k_norm");
         x = qk_norm(n, x, name);
     }
-    return pk_permute(n->g, x, order);
+    x = pk_permute(n->g, x, order);
+    return n->m->spec.l1_tokens && which != V ? pk_l1_norm_tokens(n->g, x) : x;
 }
 
 static struct pk_val learned_scale(struct net *n, const char *attention)
@@ -97,11 +108,16 @@ static struct pk_val attention(struct net *n, struct pk_val h, int layer, const 
         .scale = s->scale == MODEL_SCALE_LEARNED ? 1 : s->scale_value,
         .bias = s->logit_bias,
         .causal = n->causal,
+        .tau = s->l1_tokens ? 1 : 0,
+        .form = s->form,
+        .dropout = s->attn_dropout,
+        .stream = stream(layer, AT_WEIGHTS),
+        .rng = n->rng,
     };
 
     if (s->scale == MODEL_SCALE_LEARNED)
         spec.scale_value = learned_scale(n, name);
-    if (!s->qk_norm && !n->decode) {
+    if (!s->qk_norm && !s->l1_tokens && !n->decode) {
         if (n->stats)
             n->stats[layer] = pk_attention_stats_packed(n->g, qkv, h, spec);
         y = pk_attention_packed(n->g, qkv, spec);
@@ -145,19 +161,9 @@ static const char *name_of(struct named *to, const char *timm, const char *hf)
     return to->text;
 }
 
-/* Places of noise; each draws from a stream of its own. The numbers are kept for good: a run goes on from its
- * checkpoint with the same draws. */
-enum { AT_WEIGHTS, AT_PROJECTION, AT_PATH1, AT_HIDDEN, AT_OUTPUT, AT_PATH2, PLACES = 8 };
-#define EMBEDDING 0u
-
-static uint32_t stream(int layer, int place)
-{
-    return 1 + (uint32_t)layer * PLACES + (uint32_t)place;
-}
-
 bool model_has_noise(const struct model_spec *s)
 {
-    return s->dropout > 0 || s->drop_path > 0;
+    return s->dropout > 0 || s->drop_path > 0 || s->attn_dropout > 0;
 }
 
 static struct pk_val drop(struct net *n, struct pk_val x, int layer, int place)

@@ -56,7 +56,10 @@ struct model_spec {
     enum model_scale scale;
     double n_for_scale; /* resolved N */
     double scale_value; /* constant c, or c0 of a learned scale */
-    double logit_bias;  /* added to the logits before phi (sigmoid_bias: -ln n) */
+    bool l1_tokens;     /* SimA: q and k divided by their l1 norms over tokens; phi is poly of degree 1 */
+    enum pk_form form;  /* order of attention's products */
+    double attn_dropout;
+    double logit_bias; /* added to the logits before phi (sigmoid_bias: -ln n) */
     enum model_share share;
     enum model_scale_param scale_param;
     double scale_lr_mult;
@@ -133,8 +136,8 @@ size_t model_param_bytes(const struct model *m); /* of all parameters, as they l
 PD_NODISCARD enum pd_err model_param_init(const struct model *m, size_t i, uint64_t seed, void *to,
                                           struct pd_why *why);
 /* Reads every parameter from a file: exact names, or Hugging Face names without `transformer.`; mask buffers,
- * a tied lm_head.weight and `optim.` tensors are ignored, `phi_scale` is taken for `attn_scale`; anything
- * else unknown or missing is an error. fn receives host memory of the model's dtype. */
+ * a tied lm_head.weight, `optim.` and `ema.` tensors are ignored, `phi_scale` is taken for `attn_scale`;
+ * anything else unknown or missing is an error. fn receives host memory of the model's dtype. */
 PD_NODISCARD enum pd_err model_params_read(const struct model *m, const struct data_st *st,
                                            enum pd_err (*fn)(void *user, size_t i, const void *data,
                                                              size_t bytes, struct pd_why *why),
@@ -142,7 +145,8 @@ PD_NODISCARD enum pd_err model_params_read(const struct model *m, const struct d
 
 /* ---- graphs; each returns a checked graph that the caller owns ---- */
 
-enum model_optimizer { MODEL_ADAMW, MODEL_MSGDW };
+/* MSGD_L2: the decay is part of the gradient and goes through the momentum. */
+enum model_optimizer { MODEL_ADAMW, MODEL_MSGDW, MODEL_MSGD_L2 };
 struct model_train_options {
     int32_t batch;
     int32_t context; /* GPT: sequence length of training, <= spec.context */
@@ -153,15 +157,26 @@ struct model_train_options {
     double momentum, dampening;
     bool nesterov;
     double weight_decay;
+    double ema; /* decay of the averaged weights; 0 = none are kept */
 };
 
 /* Inputs: "input" (images f32 (B,C,H,W) or tokens I32 (B,T)), "target" I32 (B) or (B*T), "hyper" (4) as in
- * op.h; with noise "rng" I32 (3), see pk_dropout. States: "m/<param>", for AdamW also "v/<param>". Outputs:
+ * op.h; with noise "rng" I32 (3), see pk_dropout. States: "m/<param>", for AdamW also "v/<param>", with ema
+ * "ema/<param>" (to be set to the start values). Outputs:
  * "loss" (1) mean over counted targets, "count", "correct", "grad_norm", "applied" (1: step taken; 0: loss or
  * gradient not finite, nothing changed). Outputs are f32, or f64 if the spec says so. grads = true: no
  * optimiser, outputs "grad/<param>" and "logits" instead. */
 PD_NODISCARD enum pd_err model_graph_train(const struct model *m, const struct model_train_options *o,
                                            bool grads, struct pk_graph **ret, struct pd_why *why);
+/* The same step in parts, where a batch is larger than what fits: o->batch is that of one part. `part` adds
+ * its gradient to the states "sum/<param>" and its {loss_sum, count, correct} to "sum/loss" (3); input
+ * "first" (1), not 0 for the first part of a step, starts them anew. `apply` steps with what has come
+ * together; its outputs and other states are those of model_graph_train. The result is the step of the whole
+ * batch, but for the order of sums and for noise, which every part draws of its own. */
+PD_NODISCARD enum pd_err model_graph_part(const struct model *m, const struct model_train_options *o,
+                                          struct pk_graph **ret, struct pd_why *why);
+PD_NODISCARD enum pd_err model_graph_apply(const struct model *m, const struct model_train_options *o,
+                                           struct pk_graph **ret, struct pd_why *why);
 /* Block 0 with the InputNorm before it, alone: "h" (B, N, D, a parameter), "gy" -> "y", "dh", "grad/<param>".
  */
 PD_NODISCARD enum pd_err model_graph_block(const struct model *m, int32_t batch, int32_t tokens, bool causal,

@@ -141,7 +141,7 @@ static struct pk_loss loss_of(struct net *n, struct pk_val logits, double smooth
 }
 
 static void optimise(struct net *n, const struct model_train_options *o, struct pk_val loss,
-                     const struct pk_val *grad)
+                     struct pk_val divisor, const struct pk_val *grad)
 {
     struct model_optim_item *item = calloc(n->m->count, sizeof *item);
 
@@ -153,7 +153,7 @@ static void optimise(struct net *n, const struct model_train_options *o, struct 
                                             .decay = n->m->param[i].decay,
                                             .lr_mult = n->m->param[i].lr_mult};
     if (item)
-        model_emit_optimiser(n->g, o, loss, item, n->m->count);
+        model_emit_optimiser(n->g, o, loss, divisor, item, n->m->count);
     free(item);
 }
 
@@ -191,9 +191,83 @@ enum pd_err model_graph_train(const struct model *m, const struct model_train_op
             pk_output(n.g, name, grad[i]);
         }
     } else {
-        optimise(&n, o, mean, grad);
+        optimise(&n, o, mean, PK_NONE, grad);
     }
     free(grad);
+    return finish(&n, ret, why);
+}
+
+/* The states in which the parts of a step come together; sum[m->count] is that of the loss. */
+static void sums(struct net *n, struct pk_val *sum)
+{
+    for (size_t i = 0; i < n->m->count; i++) {
+        char name[80];
+
+        snprintf(name, sizeof name, "sum/%s", n->m->param[i].name);
+        sum[i] = pk_state(n->g, name, n->m->spec.dtype, n->m->param[i].shape, PK_CAT_GRADIENTS);
+    }
+    sum[n->m->count] = pk_state(n->g, "sum/loss", n->m->spec.dtype, PK_SHAPE(3), PK_CAT_GRADIENTS);
+}
+
+enum pd_err model_graph_part(const struct model *m, const struct model_train_options *o,
+                             struct pk_graph **ret, struct pd_why *why)
+{
+    struct net n;
+    struct pk_val *grad, *sum, first, all[3];
+    struct pk_loss loss;
+    enum pd_err err = begin(&n, m, o->batch, o->context, why);
+
+    if (err != PD_OK)
+        return err;
+    grad = calloc(m->count, sizeof *grad);
+    sum = calloc(m->count + 1, sizeof *sum);
+    if (!grad || !sum) {
+        n.failed = true;
+        goto out;
+    }
+    if (model_has_noise(&m->spec))
+        n.rng = pk_input(n.g, "rng", PK_I32, PK_SHAPE(3));
+    loss = loss_of(&n, logits_of(&n), o->label_smoothing);
+    pk_grad(n.g, loss.loss_sum, PK_NONE, n.param, m->count, grad);
+    pk_graph_scope(n.g, "sum");
+    first = pk_input(n.g, "first", m->spec.dtype, PK_SHAPE(1));
+    sums(&n, sum);
+    for (size_t i = 0; i < m->count; i++)
+        pk_accumulate(n.g, sum[i], grad[i], first);
+    all[0] = loss.loss_sum;
+    all[1] = loss.count;
+    all[2] = loss.correct;
+    pk_accumulate(n.g, sum[m->count], pk_concat(n.g, 0, all, 3), first);
+out:
+    free(grad);
+    free(sum);
+    return finish(&n, ret, why);
+}
+
+enum pd_err model_graph_apply(const struct model *m, const struct model_train_options *o,
+                              struct pk_graph **ret, struct pd_why *why)
+{
+    struct net n;
+    struct pk_val *sum, count, mean;
+    enum pd_err err = begin(&n, m, 1, 1, why);
+
+    if (err != PD_OK)
+        return err;
+    sum = calloc(m->count + 1, sizeof *sum);
+    if (!sum) {
+        n.failed = true;
+        return finish(&n, ret, why);
+    }
+    for (size_t i = 0; i < m->count; i++)
+        (void)net_param(&n, m->param[i].name);
+    sums(&n, sum);
+    count = pk_slice(n.g, sum[m->count], 0, 1, 1);
+    mean = pk_div(n.g, pk_slice(n.g, sum[m->count], 0, 0, 1), count);
+    pk_output(n.g, "loss", mean);
+    pk_output(n.g, "count", count);
+    pk_output(n.g, "correct", pk_slice(n.g, sum[m->count], 0, 2, 1));
+    optimise(&n, o, mean, count, sum);
+    free(sum);
     return finish(&n, ret, why);
 }
 

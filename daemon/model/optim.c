@@ -6,7 +6,7 @@
 
 /* clip factor and whether to apply: (2) */
 static struct pk_val gate_of(struct pk_graph *g, const struct model_train_options *o, struct pk_val loss,
-                             struct pk_val length, enum pk_dtype dtype)
+                             struct pk_val divisor, struct pk_val length, enum pk_dtype dtype)
 {
     struct pk_val one = pk_fill(g, dtype, PK_SHAPE(1), 1), gate[2] = {one, PK_NONE};
 
@@ -16,6 +16,8 @@ static struct pk_val gate_of(struct pk_graph *g, const struct model_train_option
 
         gate[0] = pk_select(g, pk_gt(g, ratio, one), one, ratio);
     }
+    if (divisor.id)
+        gate[0] = pk_div(g, gate[0], divisor);
     /* A step whose loss or gradient is not finite leaves everything as it is. */
     gate[1] = pk_unary(g, PK_EX_FINITE, length);
     if (loss.id)
@@ -25,7 +27,7 @@ static struct pk_val gate_of(struct pk_graph *g, const struct model_train_option
 }
 
 void model_emit_optimiser(struct pk_graph *g, const struct model_train_options *o, struct pk_val loss,
-                          const struct model_optim_item *item, size_t count)
+                          struct pk_val divisor, const struct model_optim_item *item, size_t count)
 {
     enum pk_dtype dtype = pk_dtype_of(g, item[0].param);
     struct pk_val hyper = pk_input(g, "hyper", dtype, PK_SHAPE(4)), length, gate;
@@ -40,8 +42,10 @@ void model_emit_optimiser(struct pk_graph *g, const struct model_train_options *
     pk_graph_scope(g, "optimiser");
     length = pk_unary(g, PK_EX_SQRT, pk_sumsq(g, grad, count));
     free(grad);
+    if (divisor.id)
+        length = pk_div(g, length, divisor);
     pk_output(g, "grad_norm", length);
-    gate = gate_of(g, o, loss, length, dtype);
+    gate = gate_of(g, o, loss, divisor, length, dtype);
     for (size_t i = 0; i < count; i++) {
         struct pk_shape shape = pk_shape_of(g, item[i].param);
         struct pk_optim_spec spec = {.beta1 = o->beta1,
@@ -51,13 +55,19 @@ void model_emit_optimiser(struct pk_graph *g, const struct model_train_options *
                                      .dampening = o->dampening,
                                      .nesterov = o->nesterov,
                                      .weight_decay = item[i].decay ? o->weight_decay : 0,
-                                     .lr_mult = item[i].lr_mult};
+                                     .lr_mult = item[i].lr_mult,
+                                     .l2 = o->optimizer == MODEL_MSGD_L2,
+                                     .ema = o->ema};
         char name[80];
         struct pk_val m, v;
 
+        if (o->ema > 0) {
+            snprintf(name, sizeof name, "ema/%s", item[i].name);
+            spec.average = pk_state(g, name, dtype, shape, PK_CAT_EMA);
+        }
         snprintf(name, sizeof name, "m/%s", item[i].name);
         m = pk_state(g, name, dtype, shape, PK_CAT_MOMENT1);
-        if (o->optimizer == MODEL_MSGDW) {
+        if (o->optimizer != MODEL_ADAMW) {
             pk_msgdw(g, item[i].param, item[i].grad, m, hyper, gate, spec);
             continue;
         }

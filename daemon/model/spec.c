@@ -24,16 +24,12 @@ static enum pd_err check_supported(const struct spec_config *c, struct pd_why *w
         return refuse(why, "/model/arch", "this architecture");
     if (c->model.pos == SPEC_POS_FOURIER)
         return refuse(why, "/model/pos", "fourier");
-    if (c->attention.activation > SPEC_ACTIVATION_RELU)
-        return refuse(why, "/attention/activation", "this activation");
     if (c->attention.n_for_scale == SPEC_N_ROW)
         return refuse(why, "/attention/n_for_scale", "row");
     if (c->attention.n_valid)
         return refuse(why, "/attention/n_valid", "counting valid tokens");
     if (c->attention.form == SPEC_FORM_LINEAR)
         return refuse(why, "/attention/form", "linear");
-    if (c->attention.dropout > 0)
-        return refuse(why, "/attention/dropout", "dropout");
     if (c->train.precision == SPEC_PRECISION_BF16 || c->train.precision == SPEC_PRECISION_FP16)
         return refuse(why, "/train/precision", "half precision on the CPU");
     return PD_OK;
@@ -109,6 +105,16 @@ enum pd_err model_spec_from_config(const struct spec_config *c, const struct dat
         s.scale = (enum model_scale)c->attention.scale;
         s.scale_value = c->attention.c0;
         break;
+    case SPEC_ACTIVATION_SIMA:
+        s.phi = PK_PHI_POLY;
+        s.l1_tokens = true;
+        break;
+    case SPEC_ACTIVATION_TAYLOR:
+        s.phi = PK_PHI_TAYLOR;
+        break;
+    case SPEC_ACTIVATION_PERIODIC:
+        s.phi = PK_PHI_PERIODIC;
+        break;
     default: /* sigmoid, sigmoid_bias, relu: N^-alpha */
         s.phi = c->attention.activation == SPEC_ACTIVATION_RELU ? PK_PHI_RELU : PK_PHI_SIGMOID;
         s.scale = MODEL_SCALE_FIXED;
@@ -117,6 +123,8 @@ enum pd_err model_spec_from_config(const struct spec_config *c, const struct dat
             s.logit_bias = -log(s.n_for_scale);
         break;
     }
+    s.form = (enum pk_form)c->attention.form;
+    s.attn_dropout = c->attention.dropout;
     s.dropout = c->train.dropout;
     s.drop_path = c->train.drop_path;
     s.drop_path_same = s.drop_path > 0 && c->train.drop_path_rule == SPEC_DROP_PATH_SAME;
@@ -132,6 +140,9 @@ enum pd_err model_spec_from_config(const struct spec_config *c, const struct dat
 
 _Static_assert((int)SPEC_SCALE_LEARNED == (int)MODEL_SCALE_LEARNED &&
                    (int)SPEC_SCALE_K == (int)MODEL_SCALE_K && (int)SPEC_SCALE_FIXED == (int)MODEL_SCALE_FIXED,
+               "the two enumerations go together");
+_Static_assert((int)SPEC_FORM_LINEAR == (int)PK_FORM_LINEAR &&
+                   (int)SPEC_FORM_QUADRATIC == (int)PK_FORM_QUADRATIC,
                "the two enumerations go together");
 _Static_assert((int)SPEC_NORM_S5 == (int)MODEL_S5 && (int)SPEC_NORM_POST == (int)MODEL_POST,
                "the two enumerations go together");
@@ -154,6 +165,13 @@ enum pd_err model_spec_check(const struct model_spec *s, struct pd_why *why)
     if (!(s->dropout >= 0 && s->dropout < 1) || !(s->drop_path >= 0 && s->drop_path < 1))
         return pd_fail(why, PD_ERR_INVALID, "/train/dropout, /train/drop_path: %g, %g are not in [0, 1)",
                        s->dropout, s->drop_path);
+    if (!(s->attn_dropout >= 0 && s->attn_dropout < 1))
+        return pd_fail(why, PD_ERR_INVALID, "/attention/dropout: %g is not in [0, 1)", s->attn_dropout);
+    if (s->l1_tokens && (s->arch == MODEL_GPT || s->phi != PK_PHI_POLY || s->degree != 1))
+        return pd_fail(why, PD_ERR_INVALID, "/attention/activation: sima is linear and not causal");
+    if (s->form == PK_FORM_LINEAR &&
+        (s->phi != PK_PHI_POLY || s->degree > 2 || s->logit_bias != 0 || s->attn_dropout > 0))
+        return pd_fail(why, PD_ERR_INVALID, "/attention/form: linear needs x^1 or x^2 without dropout");
     if (s->arch == MODEL_VIT) {
         if (s->channels < 1 || s->image_h < 1 || s->image_w < 1 || s->channels > 64 || s->image_h > 4096 ||
             s->image_w > 4096 || s->classes < 1 || s->classes > 1000000)
@@ -184,7 +202,7 @@ static const struct {
     const char *key;
     enum kind kind;
     size_t at;
-    bool young; /* files from before it mean 0 by leaving it out */
+    bool young; /* left out where it is 0, as in files from before it */
 } fields[] = {
 /* clang-format off */
 #define F(name, kind) {"polyd.model." #name, kind, offsetof(struct model_spec, name), false}
@@ -200,7 +218,8 @@ static const struct {
     F(dtype, INT),
     Y(mlp_relu, BOOL),     Y(norm_kind, INT),   Y(norm_eps_mode, INT), Y(placement, INT),
     Y(pos_after, BOOL),    Y(qk_norm, BOOL),    Y(qk_per_head, BOOL),  Y(dropout, NUM),
-    Y(drop_path, NUM),     Y(drop_path_same, BOOL),
+    Y(drop_path, NUM),     Y(drop_path_same, BOOL), Y(l1_tokens, BOOL), Y(form, INT),
+    Y(attn_dropout, NUM),
 #undef F
 #undef Y
     /* clang-format on */
@@ -213,6 +232,7 @@ enum pd_err model_spec_to_meta(const struct model_spec *spec, struct data_st_met
                                size_t *ret_count, char **ret_text, struct pd_why *why)
 {
     char *text = malloc(FIELDS * 32);
+    size_t count = 0;
 
     if (!text)
         return pd_fail(why, PD_ERR_NOMEM, "no memory for metadata");
@@ -231,9 +251,10 @@ enum pd_err model_spec_to_meta(const struct model_spec *spec, struct data_st_met
             memcpy(&x, p, sizeof x);
             snprintf(to, 32, "%.17g", x);
         }
-        items[i] = (struct data_st_meta_item){fields[i].key, to};
+        if (!fields[i].young || strcmp(to, "0"))
+            items[count++] = (struct data_st_meta_item){fields[i].key, to};
     }
-    *ret_count = FIELDS;
+    *ret_count = count;
     *ret_text = text;
     return PD_OK;
 }
@@ -245,7 +266,8 @@ enum pd_err model_spec_from_meta(const struct data_st *st, struct model_spec *re
         long top;
     } tops[] = {{"polyd.model.arch", MODEL_GPT},
                 {"polyd.model.pool", MODEL_POOL_MEAN},
-                {"polyd.model.phi", PK_PHI_RELU},
+                {"polyd.model.phi", PK_PHI_COUNT - 1},
+                {"polyd.model.form", PK_FORM_LINEAR},
                 {"polyd.model.scale", MODEL_SCALE_LEARNED},
                 {"polyd.model.share", MODEL_SHARE_GLOBAL},
                 {"polyd.model.scale_param", MODEL_PARAM_SOFTPLUS},

@@ -184,8 +184,8 @@ const struct spec_field spec_fields[] = {
 
     /* Optimiser's name: the defaults of the scale look at it. */
     {ROW("/train/optimizer/name", SPEC_T_ENUM, config.train.optimizer.name), .names = &optimizer,
-     .available = BIT(SPEC_OPTIMIZER_ADAMW) | BIT(SPEC_OPTIMIZER_MSGDW), DEF("\"adamw\""),
-     SAYS("optimiser", "M47-M50")},
+     .available = BIT(SPEC_OPTIMIZER_ADAMW) | BIT(SPEC_OPTIMIZER_MSGDW) | BIT(SPEC_OPTIMIZER_MSGD_L2),
+     DEF("\"adamw\""), SAYS("optimiser", "M47-M50")},
 
     /* Attention */
     {ROW("/attention/activation", SPEC_T_ENUM, config.attention.activation), .names = &activation,
@@ -306,7 +306,7 @@ const struct spec_field spec_fields[] = {
      FLAGS(NULLABLE), .group = SPEC_GROUP_LENGTH, SAYS("length in passes over the training set", "")},
     {ROW("/train/batch", SPEC_T_INT, config.train.batch), RANGE(1, 1048576), DEF("64"),
      SAYS("images or sequences per optimiser step, over all slots", "")},
-    {ROW("/train/accumulation", SPEC_T_INT, config.train.accumulation), RANGE(1, 4096), DEF("1"), FLAGS(ONLY),
+    {ROW("/train/accumulation", SPEC_T_INT, config.train.accumulation), RANGE(1, 4096), DEF("1"),
      SAYS("micro-batches per optimiser step", "M54")},
     {ROW("/train/optimizer/lr", SPEC_T_NUMBER, config.train.optimizer.lr), FROM(0),
      RULE(spec_rule_lr, "1e-3; msgdw 0.3; lbfgs 1"), FLAGS(OPEN0 | NOPLAN),
@@ -324,7 +324,7 @@ const struct spec_field spec_fields[] = {
      WITH(spec_use_momentum), SAYS("Nesterov's form", "M48")},
     {ROW("/train/optimizer/weight_decay", SPEC_T_NUMBER, config.train.optimizer.weight_decay), FROM(0),
      RULE(spec_rule_weight_decay, "0.05; gpt 0.1; msgdw 1e-4"),
-     SAYS("decoupled decay of tensors with two dimensions or more", "M51")},
+     SAYS("decay of tensors with two dimensions or more; decoupled but for msgd_l2", "M51")},
     {ROW("/train/optimizer/decay_temperature", SPEC_T_BOOL, config.train.optimizer.decay_temperature),
      DEF("false"), WITH(spec_use_xcit), SAYS("XCiT's temperature decays too", "M51")},
     {ROW("/train/schedule/name", SPEC_T_ENUM, config.train.schedule.name), .names = &schedule,
@@ -377,7 +377,7 @@ const struct spec_field spec_fields[] = {
     {ROW("/train/init_fan", SPEC_T_ENUM, config.train.init_fan), .names = &init_fan, DEF("\"separate\""),
      WITH(spec_use_xavier), SAYS("fans of the fused query-key-value matrix", "M55")},
     {ROW("/train/ema", SPEC_T_NUMBER, config.train.ema), RANGE(0, 1), DEF("null"),
-     FLAGS(NULLABLE | OPEN0 | BELOW | ONLY), SAYS("decay of the averaged weights", "M102")},
+     FLAGS(NULLABLE | OPEN0 | BELOW), SAYS("decay of the averaged weights, which are scored apart", "M102")},
     {ROW("/train/teacher", SPEC_T_OBJECT, config.train.teacher.present), DEF("null"), FLAGS(NULLABLE | ONLY),
      SAYS("a registered model to learn from", "M36")},
     {ROW("/train/teacher/model", SPEC_T_STRING, config.train.teacher.model), RANGE(1, 200),

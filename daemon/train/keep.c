@@ -51,6 +51,11 @@ static void add_meta(struct run *r, const char *key, const char *fmt, ...)
 
 enum pd_err train_keep_prepare(struct run *r, struct pd_why *why)
 {
+    /* what is saved of the states; sums of gradients live within a step */
+    static const struct {
+        const char *state, *prefix;
+    } kinds[] = {{"m/", "optim.m."}, {"v/", "optim.v."}, {"ema/", "ema."}};
+    static const char *const optimizers[] = {"adamw", "msgdw", "msgd_l2"};
     const struct data_info *d = r->setup.info;
     size_t params = model_param_count(r->setup.model);
     enum pd_err err;
@@ -67,16 +72,17 @@ enum pd_err train_keep_prepare(struct run *r, struct pd_why *why)
     for (size_t i = 0; i < r->train.leaves; i++) {
         struct pk_leaf leaf = pk_graph_leaf(r->train.graph, i);
 
-        if (leaf.kind == PK_OP_STATE) /* "m/<name>" becomes "optim.m.<name>" */
-            add_tensor(r, leaf.name[0] == 'm' ? "optim.m." : "optim.v.", leaf.name + 2, &leaf.shape,
-                       r->train.memory[i]);
+        for (size_t k = 0; leaf.kind == PK_OP_STATE && k < sizeof kinds / sizeof kinds[0]; k++)
+            if (!strncmp(leaf.name, kinds[k].state, strlen(kinds[k].state)))
+                add_tensor(r, kinds[k].prefix, leaf.name + strlen(kinds[k].state), &leaf.shape,
+                           r->train.memory[i]);
     }
     err = model_spec_to_meta(model_spec(r->setup.model), r->meta, &r->meta_count, &r->meta_text, why);
     if (err != PD_OK)
         return err;
     r->meta[r->meta_count++] = (struct data_st_meta_item){"polyd.course", r->setup.digest};
     add_meta(r, "polyd.seed", "%lld", (long long)r->config->train.seed);
-    add_meta(r, "polyd.optimizer", "%s", r->setup.options.optimizer == MODEL_MSGDW ? "msgdw" : "adamw");
+    add_meta(r, "polyd.optimizer", "%s", optimizers[r->setup.options.optimizer]);
     add_meta(r, "polyd.best_metric", "%s", r->setup.classifier ? "acc/val" : "loss/val");
     add_meta(r, "polyd.data.kind", "%s", r->setup.classifier ? "images" : "tokens");
     add_meta(r, "polyd.data.mean", "%.9g", (double)d->mean);
@@ -256,6 +262,26 @@ static enum pd_err list_checkpoints(struct run *r, struct pd_why *why)
     return PD_OK;
 }
 
+/* The averages begin where the weights do. */
+static enum pd_err start_averages(struct run *r, struct pd_why *why)
+{
+    enum pk_dtype dtype = model_spec(r->setup.model)->dtype;
+    enum pd_err err = PD_OK;
+
+    for (size_t i = 0; i < model_param_count(r->setup.model) && err == PD_OK; i++) {
+        size_t bytes = (size_t)pk_shape_count(&model_param(r->setup.model, i)->shape) * pk_dtype_size(dtype);
+        void *host = malloc(bytes);
+
+        if (!host)
+            return pd_fail(why, PD_ERR_NOMEM, "no memory for averaged weights");
+        err = r->api->download(r->backend, host, model_store_data(r->store, i), bytes, why);
+        if (err == PD_OK)
+            err = r->api->upload(r->backend, r->averages[i], host, bytes, why);
+        free(host);
+    }
+    return err;
+}
+
 /* Loads the wanted or newest good checkpoint, or starts from the seed. */
 enum pd_err train_load(struct run *r, struct pd_why *why)
 {
@@ -306,7 +332,8 @@ enum pd_err train_load(struct run *r, struct pd_why *why)
         }
     }
     train_say(r, "start", "step=0", "starting from the seed");
-    return model_store_init(r->store, (uint64_t)r->config->train.seed, why);
+    err = model_store_init(r->store, (uint64_t)r->config->train.seed, why);
+    return err == PD_OK && r->averages ? start_averages(r, why) : err;
 }
 
 /* Forgets checkpoints of steps that this course has not reached: they will be written again. */

@@ -12,15 +12,16 @@ static const char *const stat_outputs[TRAIN_STATS] = {"fro", "jac_fro", "jac_q_f
                                                       "logit_max"};
 enum { STAT_JAC_Q = 2, STAT_LOGIT_MAX = 4 };
 
-enum pd_err train_evaluate(struct run *r, bool *ret_abandoned, struct pd_why *why)
+/* Sums over the validation set: {loss, count, correct}. */
+static enum pd_err score(struct run *r, double sum[3], bool *ret_abandoned, struct pd_why *why)
 {
+    static const char *const names[3] = {"loss_sum", "count", "correct"};
     struct data_loader *l = NULL;
     const struct data_batch *b;
-    double loss = 0, count = 0, correct = 0, x[3];
-    bool was_best = false;
     enum pd_err err = data_loader_start(r->setup.set, DATA_VAL, r->setup.eval_batch, 0, 0, &l, why);
 
     *ret_abandoned = false;
+    sum[0] = sum[1] = sum[2] = 0;
     while (err == PD_OK) {
         enum train_stop stop = r->host->stop(r->host->user);
 
@@ -32,34 +33,68 @@ enum pd_err train_evaluate(struct run *r, bool *ret_abandoned, struct pd_why *wh
         err = data_loader_next(l, &b, why);
         if (err != PD_OK || !b->used)
             break;
-        err = train_feed_batch(r, &r->eval, b, why);
+        err = train_feed_batch(r, &r->eval, b, 0, why);
         if (err == PD_OK)
             err = pk_exec_run(r->eval.exec, why);
-        if (err == PD_OK)
-            err = train_number(r, &r->eval, "loss_sum", &x[0], 1, why);
-        if (err == PD_OK)
-            err = train_number(r, &r->eval, "count", &x[1], 1, why);
-        if (err == PD_OK)
-            err = train_number(r, &r->eval, "correct", &x[2], 1, why);
-        loss += x[0];
-        count += x[1];
-        correct += x[2];
+        for (int i = 0; i < 3 && err == PD_OK; i++) {
+            double x = 0;
+
+            err = train_number(r, &r->eval, names[i], &x, 1, why);
+            sum[i] += x;
+        }
     }
     data_loader_free(l);
+    return err;
+}
+
+/* Lets the evaluation read the averaged weights, or the weights themselves again. */
+static enum pd_err look_at(struct run *r, bool averaged, struct pd_why *why)
+{
+    enum pd_err err = PD_OK;
+
+    for (size_t i = 0; i < model_param_count(r->setup.model) && err == PD_OK; i++)
+        err = pk_exec_bind(r->eval.exec, model_param(r->setup.model, i)->name,
+                           averaged ? r->averages[i] : model_store_data(r->store, i), why);
+    return err;
+}
+
+enum pd_err train_evaluate(struct run *r, bool *ret_abandoned, struct pd_why *why)
+{
+    const bool classifier = r->setup.classifier;
+    double sum[3], average[3];
+    bool was_best = false;
+    enum pd_err err = score(r, sum, ret_abandoned, why);
+
+    if (err == PD_OK && !*ret_abandoned && r->averages) {
+        enum pd_err back;
+
+        err = look_at(r, true, why);
+        if (err == PD_OK)
+            err = score(r, average, ret_abandoned, why);
+        back = look_at(r, false, why);
+        err = err == PD_OK ? back : err;
+    }
     if (err != PD_OK || *ret_abandoned)
         return err;
-    r->state.loss_val = loss / count;
-    r->state.metric_val = r->setup.classifier ? correct / count : exp(r->state.loss_val);
-    r->state.score = r->setup.classifier ? r->state.metric_val : r->state.loss_val;
+    r->state.loss_val = sum[0] / sum[1];
+    r->state.metric_val = classifier ? sum[2] / sum[1] : exp(r->state.loss_val);
+    r->state.score = classifier ? r->state.metric_val : r->state.loss_val;
     was_best = train_better(r, r->state.score, r->state.best_value);
     if (was_best) {
         r->state.best_value = r->state.score;
         r->state.best_step = r->state.step;
     }
     train_push(r, "loss/val", r->state.loss_val);
-    train_push(r, r->setup.classifier ? "acc/val" : "ppl/val", r->state.metric_val);
+    train_push(r, classifier ? "acc/val" : "ppl/val", r->state.metric_val);
+    if (r->averages) {
+        double loss = average[0] / average[1];
+
+        train_push(r, "loss/val_ema", loss);
+        train_push(r, classifier ? "acc/val_ema" : "ppl/val_ema",
+                   classifier ? average[2] / average[1] : exp(loss));
+    }
     train_note(r, "step %lld loss/val %.4f %s %.4f%s", (long long)r->state.step, r->state.loss_val,
-               r->setup.classifier ? "acc/val" : "ppl/val", r->state.metric_val, was_best ? " best" : "");
+               classifier ? "acc/val" : "ppl/val", r->state.metric_val, was_best ? " best" : "");
     return PD_OK;
 }
 
@@ -92,7 +127,7 @@ enum pd_err train_probe_prepare(struct run *r, struct pd_why *why)
     if (err == PD_OK)
         err = data_loader_next(l, &b, why);
     if (err == PD_OK)
-        err = train_feed_batch(r, &r->probe, b, why);
+        err = train_feed_batch(r, &r->probe, b, 0, why);
     data_loader_free(l);
     return err;
 }

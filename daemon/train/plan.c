@@ -18,46 +18,61 @@ static enum pd_err plan_graph(struct pk_graph *g, struct pk_plan_report *ret, st
 enum pd_err train_plan(struct spec_config *config, const struct data_root *roots, size_t root_count,
                        struct pd_buf *ret_json, struct pd_why *why)
 {
-    struct pk_plan_report report[3] = {{{0}, 0, 0, 0}};
+    enum { STEP, EVAL, PROBE, PART, GRAPHS };
+    struct pk_plan_report report[GRAPHS] = {{{0}, 0, 0, 0}};
     struct train_setup s;
     struct pk_graph *g = NULL;
     const struct model_spec *spec;
-    size_t total, inputs = 0, saved, arenas = 0;
+    size_t total, inputs = 0, saved, arenas = 0, sums = 0;
     enum pd_err err = train_setup_init(&s, config, roots, root_count, true, why);
 
     if (err != PD_OK)
         goto out;
     spec = model_spec(s.model);
-    err = model_graph_train(s.model, &s.options, false, &g, why);
+    err = s.parts > 1 ? model_graph_apply(s.model, &s.options, &g, why)
+                      : model_graph_train(s.model, &s.options, false, &g, why);
     if (err == PD_OK)
-        err = plan_graph(g, &report[0], why);
+        err = plan_graph(g, &report[STEP], why);
+    if (err == PD_OK && s.parts > 1) {
+        err = model_graph_part(s.model, &s.options, &g, why);
+        if (err == PD_OK)
+            err = plan_graph(g, &report[PART], why);
+    }
     if (err == PD_OK)
         err = model_graph_eval(s.model, s.eval_batch, s.context, &g, why);
     if (err == PD_OK)
-        err = plan_graph(g, &report[1], why);
+        err = plan_graph(g, &report[EVAL], why);
     if (err == PD_OK && config->diagnostics.every > 0) {
         err = model_graph_probe(s.model, s.probe_batch, s.context, &g, why);
         if (err == PD_OK)
-            err = plan_graph(g, &report[2], why);
+            err = plan_graph(g, &report[PROBE], why);
     }
     if (err != PD_OK)
         goto out;
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < GRAPHS; i++) {
         inputs += report[i].bytes[PK_CAT_INPUTS];
         arenas += report[i].arena_bytes;
     }
-    saved =
-        report[0].bytes[PK_CAT_WEIGHTS] + report[0].bytes[PK_CAT_MOMENT1] + report[0].bytes[PK_CAT_MOMENT2];
-    total = saved + inputs + arenas;
+    if (s.parts > 1) { /* the part that is run most is what is shown; the optimiser's states are not its */
+        static const enum pk_category step[] = {PK_CAT_MOMENT1, PK_CAT_MOMENT2, PK_CAT_EMA};
+
+        sums = report[STEP].bytes[PK_CAT_GRADIENTS];
+        for (size_t i = 0; i < sizeof step / sizeof step[0]; i++)
+            report[PART].bytes[step[i]] = report[STEP].bytes[step[i]];
+        report[STEP] = report[PART];
+    }
+    saved = report[STEP].bytes[PK_CAT_WEIGHTS] + report[STEP].bytes[PK_CAT_MOMENT1] +
+            report[STEP].bytes[PK_CAT_MOMENT2] + report[STEP].bytes[PK_CAT_EMA];
+    total = saved + sums + inputs + arenas;
     pd_buf_str(ret_json, "{\"bytes\":{");
     for (int c = 0; c < PK_CAT_COUNT; c++)
         pd_buf_printf(ret_json, "%s\"%s\":%zu", c ? "," : "", pk_category_name((enum pk_category)c),
-                      c == PK_CAT_INPUTS ? inputs : report[0].bytes[c]);
+                      c == PK_CAT_INPUTS ? inputs : report[STEP].bytes[c]);
     pd_buf_printf(ret_json,
                   "},\"arena_bytes\":%zu,\"arenas_bytes\":%zu,\"total_bytes\":%zu,\"checkpoint_bytes\":%zu,"
                   "\"parameters\":%lld,\"steps\":%lld,\"steps_per_epoch\":%lld,\"train_samples\":%lld,"
                   "\"val_samples\":%lld,\"n_for_scale\":%.17g,\"scale\":%.17g}",
-                  report[0].arena_bytes, arenas, total, saved, (long long)model_param_elements(s.model),
+                  report[STEP].arena_bytes, arenas, total, saved, (long long)model_param_elements(s.model),
                   (long long)s.steps, (long long)s.steps_per_epoch, (long long)s.info->count[DATA_TRAIN],
                   (long long)s.info->count[DATA_VAL], spec->n_for_scale, spec->scale_value);
     err = pd_buf_err(ret_json);

@@ -22,29 +22,69 @@ const char *train_result_name(enum train_result result)
     return result <= TRAIN_FAILED ? names[result] : "unknown";
 }
 
-static enum pd_err step(struct run *r, struct pd_why *why)
+/* Adds up the parts of a step that has several. A stop may be asked for between two: *ret_whole is false
+ * then, what was added up stays, and the step can be gone on with. */
+static enum pd_err add_parts(struct run *r, bool *ret_whole, struct pd_why *why)
+{
+    enum pd_err err = PD_OK;
+
+    *ret_whole = false;
+    for (; r->part_done < r->parts && err == PD_OK; r->part_done++) {
+        if (r->part_done > 0 && r->host->stop(r->host->user) != TRAIN_STOP_NONE)
+            return PD_OK;
+        err = train_feed_batch(r, &r->part, r->batch, r->part_done, why);
+        if (err == PD_OK)
+            err = train_feed_number(r, &r->part, "first", r->part_done == 0, why);
+        if (err == PD_OK)
+            err = train_feed_rng(r, &r->part, (uint64_t)r->config->train.seed,
+                                 (uint32_t)(r->state.step * r->parts + r->part_done), why);
+        if (err == PD_OK)
+            err = pk_exec_run(r->part.exec, why);
+    }
+    *ret_whole = err == PD_OK;
+    return err;
+}
+
+/* What the optimiser needs to know of this step. */
+static enum pd_err feed_hyper(struct run *r, double lr, struct pd_why *why)
 {
     const struct model_train_options *o = &r->setup.options;
-    const struct data_batch *b;
-    int64_t began = pd_clock_mono_us();
-    double lr = train_schedule_lr(&r->setup.schedule, r->state.step), t = (double)(r->state.applied + 1);
-    double loss, count, correct, norm, applied;
-    double hyper[4];
-    enum pd_err err = data_loader_next(r->loader, &b, why);
+    double t = (double)(r->state.applied + 1), hyper[4] = {lr, 1, 1, r->state.applied == 0};
 
-    if (err == PD_OK)
-        err = train_feed_batch(r, &r->train, b, why);
-    if (err != PD_OK)
+    if (o->optimizer == MODEL_ADAMW) {
+        hyper[1] = -expm1(t * log(o->beta1)); /* 1 - beta1^t without cancellation */
+        hyper[2] = -expm1(t * log(o->beta2));
+    }
+    return train_feed_hyper(r, hyper, why);
+}
+
+/* One step of the optimiser; *ret_done is false if a stop was asked for in the middle. */
+static enum pd_err step(struct run *r, bool *ret_done, struct pd_why *why)
+{
+    int64_t began = pd_clock_mono_us();
+    double lr = train_schedule_lr(&r->setup.schedule, r->state.step);
+    double loss, count, correct, norm, applied;
+    bool whole = true;
+    enum pd_err err = PD_OK;
+
+    *ret_done = false;
+    if (!r->batch) {
+        err = data_loader_next(r->loader, &r->batch, why);
+        r->part_done = 0;
+    }
+    if (err == PD_OK && r->parts > 1) {
+        err = add_parts(r, &whole, why);
+    } else if (err == PD_OK) {
+        err = train_feed_batch(r, &r->train, r->batch, 0, why);
+        if (err == PD_OK)
+            err = train_feed_rng(r, &r->train, (uint64_t)r->config->train.seed, (uint32_t)r->state.step, why);
+    }
+    r->busy_us += (double)(pd_clock_mono_us() - began);
+    if (err != PD_OK || !whole)
         return err;
-    hyper[0] = lr;
-    hyper[1] = -expm1(t * log(o->beta1)); /* 1 - beta1^t without cancellation */
-    hyper[2] = -expm1(t * log(o->beta2));
-    hyper[3] = r->state.applied == 0;
-    if (o->optimizer == MODEL_MSGDW)
-        hyper[1] = hyper[2] = 1;
-    err = train_feed_hyper(r, hyper, why);
-    if (err == PD_OK)
-        err = train_feed_rng(r, (uint64_t)r->config->train.seed, (uint32_t)r->state.step, why);
+    began = pd_clock_mono_us();
+    r->batch = NULL;
+    err = feed_hyper(r, lr, why);
     if (err == PD_OK)
         err = pk_exec_run(r->train.exec, why);
     if (err == PD_OK)
@@ -59,6 +99,7 @@ static enum pd_err step(struct run *r, struct pd_why *why)
         err = train_number(r, &r->train, "correct", &correct, 1, why);
     if (err != PD_OK)
         return err;
+    *ret_done = true;
     r->state.step++;
     r->state.loss_train = loss;
     r->state.score = (double)NAN;
@@ -130,7 +171,7 @@ static enum pd_err boundary(struct run *r, bool resumed, struct pd_why *why)
 static enum pd_err loop(struct run *r, struct pd_why *why)
 {
     int64_t limit = r->config->train.nonfinite_limit;
-    bool resumed = r->saved_step >= 0;
+    bool resumed = r->saved_step >= 0, done;
     enum pd_err err = boundary(r, resumed, why);
 
     while (err == PD_OK) {
@@ -157,8 +198,8 @@ static enum pd_err loop(struct run *r, struct pd_why *why)
         }
         if (r->state.step >= r->setup.steps)
             break;
-        err = step(r, why);
-        if (err == PD_OK)
+        err = step(r, &done, why);
+        if (err == PD_OK && done)
             err = boundary(r, false, why);
         if (r->point_count >= POINTS_FLUSH || pd_clock_mono_us() - r->flushed_us >= FLUSH_US)
             train_flush(r);
@@ -175,6 +216,26 @@ static enum pd_err loop(struct run *r, struct pd_why *why)
     return err;
 }
 
+static enum pd_err find_averages(struct run *r, struct pd_why *why)
+{
+    size_t count = model_param_count(r->setup.model);
+
+    if (!(r->setup.options.ema > 0))
+        return PD_OK;
+    r->averages = calloc(count, sizeof *r->averages);
+    if (!r->averages)
+        return pd_fail(why, PD_ERR_NOMEM, "no memory for averaged weights");
+    for (size_t i = 0; i < count; i++) {
+        char name[80];
+
+        snprintf(name, sizeof name, "ema/%s", model_param(r->setup.model, i)->name);
+        r->averages[i] = train_stage_memory(&r->train, name);
+        if (!r->averages[i])
+            return pd_fail(why, PD_ERR_INTERNAL, "no average of '%s'", name);
+    }
+    return PD_OK;
+}
+
 static enum pd_err open_run(struct run *r, struct pd_why *why)
 {
     int threads = r->dirs->threads > 0 ? r->dirs->threads : (int)r->config->resources.threads;
@@ -182,25 +243,35 @@ static enum pd_err open_run(struct run *r, struct pd_why *why)
     double arena = 0;
     enum pd_err err = train_setup_init(&r->setup, r->config, r->dirs->roots, r->dirs->root_count, false, why);
 
+    r->parts = r->setup.parts;
     if (err == PD_OK)
         err = r->api->open(NULL, 0, threads > 0 ? threads : 1, &r->backend, why);
     if (err == PD_OK)
         err = model_store_new(r->setup.model, r->api, r->backend, &r->store, why);
     if (err == PD_OK)
-        err = model_graph_train(r->setup.model, &r->setup.options, false, &r->train.graph, why);
+        err = r->parts > 1
+                  ? model_graph_apply(r->setup.model, &r->setup.options, &r->train.graph, why)
+                  : model_graph_train(r->setup.model, &r->setup.options, false, &r->train.graph, why);
     if (err == PD_OK)
-        err = train_stage_init(r, &r->train, why);
+        err = train_stage_init(r, &r->train, NULL, why);
+    if (err == PD_OK && r->parts > 1) {
+        err = model_graph_part(r->setup.model, &r->setup.options, &r->part.graph, why);
+        if (err == PD_OK)
+            err = train_stage_init(r, &r->part, &r->train, why);
+    }
     if (err == PD_OK)
         err = model_graph_eval(r->setup.model, r->setup.eval_batch, r->setup.context, &r->eval.graph, why);
     if (err == PD_OK)
-        err = train_stage_init(r, &r->eval, why);
+        err = train_stage_init(r, &r->eval, NULL, why);
     if (err == PD_OK && r->config->diagnostics.every > 0) {
         err = model_graph_probe(r->setup.model, r->setup.probe_batch, r->setup.context, &r->probe.graph, why);
         if (err == PD_OK)
-            err = train_stage_init(r, &r->probe, why);
+            err = train_stage_init(r, &r->probe, NULL, why);
         if (err == PD_OK)
             err = train_probe_prepare(r, why);
     }
+    if (err == PD_OK)
+        err = find_averages(r, why);
     if (err == PD_OK)
         err = train_keep_prepare(r, why);
     if (err == PD_OK)
@@ -208,7 +279,7 @@ static enum pd_err open_run(struct run *r, struct pd_why *why)
     if (err != PD_OK)
         return err;
     train_forget_later(r);
-    pk_exec_report(r->train.exec, &report);
+    pk_exec_report(r->parts > 1 ? r->part.exec : r->train.exec, &report);
     arena = (double)report.arena_bytes;
     train_note(
         r,
@@ -228,6 +299,7 @@ static void close_run(struct run *r)
     data_loader_free(r->loader);
     train_stage_done(r, &r->probe);
     train_stage_done(r, &r->eval);
+    train_stage_done(r, &r->part);
     train_stage_done(r, &r->train);
     model_store_free(r->store);
     if (r->backend)
@@ -238,6 +310,7 @@ static void close_run(struct run *r)
     free(r->meta_text);
     free(r->keys);
     free(r->numbers);
+    free(r->averages);
 }
 
 static void summarise(struct run *r)

@@ -33,6 +33,10 @@ struct run {
     struct train_setup setup;
     struct model_store *store;
     struct stage train, eval, probe;
+    struct stage part;              /* of a step, where there are several */
+    int64_t parts, part_done;       /* parts of a step; of those, how many have been added up */
+    const struct data_batch *batch; /* of the step in progress, or NULL */
+    void **averages;                /* per parameter, or NULL where none are kept */
     struct data_loader *loader;
     struct train_state state;
     struct train_tensor *tensors; /* what a checkpoint holds */
@@ -71,14 +75,23 @@ void train_flush(struct run *r);
 
 /* ---- stage.c ---- */
 
-/* Plans s->graph, allocates its inputs and states (zeroed), binds everything. */
-PD_NODISCARD enum pd_err train_stage_init(struct run *r, struct stage *s, struct pd_why *why);
+/* Plans s->graph, allocates its inputs and states (zeroed), binds everything. A state that `with` (may be
+ * NULL) has under the same name is shared with it. */
+PD_NODISCARD enum pd_err train_stage_init(struct run *r, struct stage *s, const struct stage *with,
+                                          struct pd_why *why);
+/* The memory of an input or state; NULL if there is none of that name. */
+void *train_stage_memory(const struct stage *s, const char *name);
 void train_stage_done(struct run *r, struct stage *s);
 PD_NODISCARD enum pd_err train_feed_hyper(struct run *r, const double hyper[4], struct pd_why *why);
 /* The generator of this step's noise; nothing where the network has none. */
-PD_NODISCARD enum pd_err train_feed_rng(struct run *r, uint64_t seed, uint32_t draw, struct pd_why *why);
+PD_NODISCARD enum pd_err train_feed_rng(struct run *r, struct stage *s, uint64_t seed, uint32_t draw,
+                                        struct pd_why *why);
+/* A number to an input of one element. */
+PD_NODISCARD enum pd_err train_feed_number(struct run *r, struct stage *s, const char *name, double x,
+                                           struct pd_why *why);
+/* Part `part` of a batch, as large as the stage takes. */
 PD_NODISCARD enum pd_err train_feed_batch(struct run *r, struct stage *s, const struct data_batch *b,
-                                          struct pd_why *why);
+                                          int64_t part, struct pd_why *why);
 /* Reads `count` numbers of an output as double. */
 PD_NODISCARD enum pd_err train_number(struct run *r, struct stage *s, const char *name, double *to,
                                       size_t count, struct pd_why *why);
@@ -102,7 +115,8 @@ void train_checkpoint_path(struct run *r, int64_t step, char *out, size_t size);
 
 /* ---- measure.c ---- */
 
-/* The whole validation set. *ret_abandoned: a stop was asked for, nothing was recorded. */
+/* The whole validation set, and once more with the averaged weights where there are any. *ret_abandoned: a
+ * stop was asked for, nothing was recorded. */
 PD_NODISCARD enum pd_err train_evaluate(struct run *r, bool *ret_abandoned, struct pd_why *why);
 PD_NODISCARD enum pd_err train_probe_prepare(struct run *r, struct pd_why *why);
 PD_NODISCARD enum pd_err train_probe(struct run *r, struct pd_why *why);

@@ -42,14 +42,10 @@ static enum pd_err check_supported(const struct spec_config *c, struct pd_why *w
         return refuse(why, "/data/augment/repeats");
     if (a->eval_crop < 1)
         return refuse(why, "/data/augment/eval_crop");
-    if (c->train.accumulation > 1)
-        return refuse(why, "/train/accumulation");
-    if (c->train.optimizer.name != SPEC_OPTIMIZER_ADAMW && c->train.optimizer.name != SPEC_OPTIMIZER_MSGDW)
+    if (c->train.optimizer.name == SPEC_OPTIMIZER_LBFGS)
         return refuse(why, "/train/optimizer/name");
     if (c->train.schedule.name == SPEC_SCHEDULE_ONE_CYCLE)
         return refuse(why, "/train/schedule/name");
-    if (!isnan(c->train.ema))
-        return refuse(why, "/train/ema");
     if (c->train.teacher.present)
         return refuse(why, "/train/teacher");
     if (!c->diagnostics.probe_cls)
@@ -133,11 +129,13 @@ static void set_options(struct train_setup *s, const struct spec_config *c)
     const struct spec_optim *o = &c->train.optimizer;
 
     s->options = (struct model_train_options){
-        .batch = s->batch,
+        .batch = (int32_t)(s->batch / s->parts),
         .context = s->context,
         .label_smoothing = c->train.label_smoothing,
         .clip_norm = isnan(c->train.clip_norm) ? 0 : c->train.clip_norm,
-        .optimizer = o->name == SPEC_OPTIMIZER_MSGDW ? MODEL_MSGDW : MODEL_ADAMW,
+        .optimizer = o->name == SPEC_OPTIMIZER_MSGDW     ? MODEL_MSGDW
+                     : o->name == SPEC_OPTIMIZER_MSGD_L2 ? MODEL_MSGD_L2
+                                                         : MODEL_ADAMW,
         .beta1 = o->betas[0],
         .beta2 = o->betas[1],
         .eps = o->eps,
@@ -145,6 +143,7 @@ static void set_options(struct train_setup *s, const struct spec_config *c)
         .dampening = o->dampening,
         .nesterov = o->nesterov,
         .weight_decay = o->weight_decay,
+        .ema = isnan(c->train.ema) ? 0 : c->train.ema,
     };
 }
 
@@ -172,6 +171,11 @@ static enum pd_err set_digest(struct train_setup *s, const struct spec_config *c
     pd_buf_printf(&b, "curve=%d warm=%d lr=%a %a %a %a %a shifted=%d unit=%lld factor=%a\n", (int)r->curve,
                   (int)r->warm_form, r->lr, r->warmup_lr, r->min_lr, r->warm, r->total, r->shifted,
                   (long long)r->steps_per_unit, r->factor);
+    /* What came later is said only where it is used: older checkpoints stay good. */
+    if (s->parts > 1)
+        pd_buf_printf(&b, "parts=%lld\n", (long long)s->parts);
+    if (o->ema > 0)
+        pd_buf_printf(&b, "ema=%a\n", o->ema);
     for (size_t i = 0; i < r->milestone_count; i++)
         pd_buf_printf(&b, "at=%lld\n", (long long)r->milestones[i]);
     pd_buf_printf(&b, "data=%d path=%s split=%d %lld %lld %lld %lld crop=%d %lld\n", c->data.dataset,
@@ -208,7 +212,13 @@ enum pd_err train_setup_init(struct train_setup *s, struct spec_config *c, const
         return err;
     s->classifier = s->info->kind == DATA_IMAGES;
     s->batch = (int32_t)c->train.batch;
-    s->eval_batch = s->batch < EVAL_BATCH_MOST ? s->batch : EVAL_BATCH_MOST;
+    s->parts = c->train.accumulation;
+    if (s->parts < 1 || s->batch % s->parts)
+        return pd_fail(why, PD_ERR_INVALID, "/train/accumulation: %lld does not divide the batch of %d",
+                       (long long)s->parts, s->batch);
+    s->eval_batch = (int32_t)(s->batch / s->parts);
+    if (s->eval_batch > EVAL_BATCH_MOST)
+        s->eval_batch = EVAL_BATCH_MOST;
     s->context = s->classifier ? 0 : (int32_t)c->data.context;
     s->probe_batch = (int32_t)c->diagnostics.probe_batch;
     if (s->probe_batch > s->info->count[DATA_VAL])

@@ -16,6 +16,7 @@ struct train_setup {
     struct model_train_options options;
     struct train_schedule schedule;
     int64_t steps, eval_every, steps_per_epoch;
+    int64_t parts; /* of a step; options.batch is one part, batch all of them */
     int32_t batch, eval_batch, probe_batch, context; /* context 0 for images */
     bool classifier;
     char digest[TRAIN_DIGEST_SIZE]; /* of all that decides the course of the run */

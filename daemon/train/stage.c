@@ -15,8 +15,22 @@ void train_stage_done(struct run *r, struct stage *s)
     s->graph = pk_graph_free(s->graph);
 }
 
-/* Plans s->graph, allocates its inputs and states (zeroed), binds everything. */
-enum pd_err train_stage_init(struct run *r, struct stage *s, struct pd_why *why)
+static size_t leaf_index(const struct stage *s, const char *name)
+{
+    for (size_t i = 0; i < s->leaves; i++)
+        if (!strcmp(pk_graph_leaf(s->graph, i).name, name))
+            return i;
+    return s->leaves;
+}
+
+void *train_stage_memory(const struct stage *s, const char *name)
+{
+    size_t i = leaf_index(s, name);
+
+    return i < s->leaves ? s->memory[i] : NULL;
+}
+
+enum pd_err train_stage_init(struct run *r, struct stage *s, const struct stage *with, struct pd_why *why)
 {
     enum pd_err err = pk_exec_new(s->graph, r->api, r->backend, &s->exec, why);
 
@@ -33,6 +47,10 @@ enum pd_err train_stage_init(struct run *r, struct stage *s, struct pd_why *why)
 
         if (leaf.kind == PK_OP_PARAM)
             continue;
+        if (with && leaf.kind == PK_OP_STATE && train_stage_memory(with, leaf.name)) {
+            err = pk_exec_bind(s->exec, leaf.name, train_stage_memory(with, leaf.name), why);
+            continue;
+        }
         s->memory[i] = r->api->alloc(r->backend, leaf.bytes);
         zero = calloc(1, leaf.bytes + 1);
         if (!s->memory[i] || !zero)
@@ -46,25 +64,20 @@ enum pd_err train_stage_init(struct run *r, struct stage *s, struct pd_why *why)
     return err;
 }
 
-static size_t leaf_index(const struct stage *s, const char *name)
-{
-    for (size_t i = 0; i < s->leaves; i++)
-        if (!strcmp(pk_graph_leaf(s->graph, i).name, name))
-            return i;
-    return s->leaves;
-}
-
-/* Copies a batch's part to an input; pictures are widened where the graph computes in f64. A leaf that the
- * graph does not have (a probe needs no target) is no error. */
-static enum pd_err feed(struct run *r, struct stage *s, const char *name, const void *from,
+/* Copies part `part` of what the host has to an input; numbers are widened where the graph computes in f64. A
+ * leaf that the graph does not have (a probe needs no target) is no error. */
+static enum pd_err feed(struct run *r, struct stage *s, const char *name, const void *whole, int64_t part,
                         struct pd_why *why)
 {
     size_t i = leaf_index(s, name);
+    const void *from;
     struct pk_leaf leaf;
 
     if (i == s->leaves)
         return PD_OK;
     leaf = pk_graph_leaf(s->graph, i);
+    /* floats, tokens and targets: four bytes each on the host */
+    from = (const char *)whole + (size_t)part * (size_t)pk_shape_count(&leaf.shape) * 4;
     if (leaf.dtype == PK_F64) {
         size_t count = leaf.bytes / sizeof(double);
         double *wide = malloc(leaf.bytes);
@@ -91,18 +104,27 @@ enum pd_err train_feed_hyper(struct run *r, const double hyper[4], struct pd_why
                           wide ? 4 * sizeof *hyper : sizeof narrow, why);
 }
 
-enum pd_err train_feed_rng(struct run *r, uint64_t seed, uint32_t draw, struct pd_why *why)
+enum pd_err train_feed_rng(struct run *r, struct stage *s, uint64_t seed, uint32_t draw, struct pd_why *why)
 {
     const uint32_t rng[3] = {(uint32_t)seed, (uint32_t)(seed >> 32), draw};
 
-    return feed(r, &r->train, "rng", rng, why);
+    return feed(r, s, "rng", rng, 0, why);
 }
 
-enum pd_err train_feed_batch(struct run *r, struct stage *s, const struct data_batch *b, struct pd_why *why)
+enum pd_err train_feed_number(struct run *r, struct stage *s, const char *name, double x, struct pd_why *why)
 {
-    enum pd_err err = feed(r, s, "input", r->setup.classifier ? (const void *)b->images : b->tokens, why);
+    const float narrow = (float)x;
 
-    return err == PD_OK ? feed(r, s, "target", b->targets, why) : err;
+    return feed(r, s, name, &narrow, 0, why);
+}
+
+enum pd_err train_feed_batch(struct run *r, struct stage *s, const struct data_batch *b, int64_t part,
+                             struct pd_why *why)
+{
+    enum pd_err err =
+        feed(r, s, "input", r->setup.classifier ? (const void *)b->images : b->tokens, part, why);
+
+    return err == PD_OK ? feed(r, s, "target", b->targets, part, why) : err;
 }
 
 /* Reads `count` numbers of an output as double. */

@@ -19,7 +19,8 @@ struct spec_config;
 /* One scalar. Keys (l = layer, h = head, both from 1):
  *   every step            loss/train  lr  grad/norm (before clipping)  acc/train (classifiers)
  *   about twice a second  step_ms  samples_per_s or tokens_per_s  (means since the last report)
- *   every eval_every      loss/val  acc/val or ppl/val
+ *   every eval_every      loss/val  acc/val or ppl/val; with train.ema the same of the averaged weights as
+ *                         loss/val_ema and acc/val_ema or ppl/val_ema;
  *                         sys/cpu (processors kept busy)  mem/peak (bytes: the most the process held)
  *   once per start        mem/arena (bytes: the planned arena)  steps_per_epoch
  *   when it happens       nonfinite (skipped steps so far)

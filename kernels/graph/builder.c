@@ -569,6 +569,8 @@ static struct pk_attr optim_attr(const struct pk_optim_spec *s)
     a.optim.momentum = s->momentum;
     a.optim.dampening = s->dampening;
     a.optim.nesterov = s->nesterov;
+    a.optim.l2 = s->l2;
+    a.optim.ema = s->average.id ? s->ema : 0;
     return a;
 }
 
@@ -576,18 +578,29 @@ void pk_adamw(struct pk_graph *g, struct pk_val p, struct pk_val grad, struct pk
               struct pk_val hyper, struct pk_val gate, struct pk_optim_spec spec)
 {
     struct pk_attr a = optim_attr(&spec);
-    struct pk_val in[6] = {p, grad, m, v, hyper, gate};
+    struct pk_val in[7] = {p, grad, m, v, hyper, gate, spec.average};
 
-    if (writable(g, p, "adamw") && writable(g, m, "adamw") && writable(g, v, "adamw"))
-        pk_emit(g, PK_OP_ADAMW, &a, in, 6, NULL);
+    if (writable(g, p, "adamw") && writable(g, m, "adamw") && writable(g, v, "adamw") &&
+        (!spec.average.id || writable(g, spec.average, "adamw")))
+        pk_emit(g, PK_OP_ADAMW, &a, in, 6 + (a.optim.ema > 0), NULL);
 }
 
 void pk_msgdw(struct pk_graph *g, struct pk_val p, struct pk_val grad, struct pk_val m, struct pk_val hyper,
               struct pk_val gate, struct pk_optim_spec spec)
 {
     struct pk_attr a = optim_attr(&spec);
-    struct pk_val in[5] = {p, grad, m, hyper, gate};
+    struct pk_val in[6] = {p, grad, m, hyper, gate, spec.average};
 
-    if (writable(g, p, "msgdw") && writable(g, m, "msgdw"))
-        pk_emit(g, PK_OP_MSGDW, &a, in, 5, NULL);
+    if (writable(g, p, "msgdw") && writable(g, m, "msgdw") &&
+        (!spec.average.id || writable(g, spec.average, "msgdw")))
+        pk_emit(g, PK_OP_MSGDW, &a, in, 5 + (a.optim.ema > 0), NULL);
+}
+
+void pk_accumulate(struct pk_graph *g, struct pk_val sum, struct pk_val x, struct pk_val first)
+{
+    struct pk_attr a = pk_attr_zero();
+    struct pk_val in[3] = {sum, x, first};
+
+    if (writable(g, sum, "accumulate"))
+        pk_emit(g, PK_OP_ACCUMULATE, &a, in, 3, NULL);
 }

@@ -141,26 +141,31 @@ static int32_t describe(const struct pk_graph *g, const struct pk_node *n, struc
             spread(&in[i], &out[0].shape);
     if (n->op == PK_OP_MATMUL)
         simplify_matmul(n, in, out);
-    if (n->op == PK_OP_ADAMW || n->op == PK_OP_MSGDW) {
-        out[n_out++] = in[0];
-        out[n_out++] = in[2];
-        if (n->op == PK_OP_ADAMW)
-            out[n_out++] = in[3];
+    if (n_out == 0) { /* what is written in place is the output */
+        int32_t at[PK_MAX_WRITES], writes = pk_op_writes(n->op, n->n_in, at);
+
+        for (int32_t i = 0; i < writes; i++)
+            out[n_out++] = in[at[i]];
     }
     return n_out;
 }
 
 static int32_t outputs_of(const struct pk_node *n)
 {
-    return n->op == PK_OP_ADAMW ? 3 : n->op == PK_OP_MSGDW ? 2 : n->n_out;
+    int32_t at[PK_MAX_WRITES];
+
+    return n->n_out ? n->n_out : pk_op_writes(n->op, n->n_in, at);
 }
 
 /* The value whose memory output i is. */
 static uint32_t output_value(const struct pk_node *n, int32_t i)
 {
-    static const int32_t at[3] = {0, 2, 3};
+    int32_t at[PK_MAX_WRITES];
 
-    return n->op == PK_OP_ADAMW || n->op == PK_OP_MSGDW ? n->in[at[i]] : n->out + (uint32_t)i;
+    if (n->n_out)
+        return n->out + (uint32_t)i;
+    (void)pk_op_writes(n->op, n->n_in, at);
+    return n->in[at[i]];
 }
 
 static enum pd_err ask_backend(struct pk_exec *e, size_t *workspace, struct pd_why *why)

@@ -177,12 +177,17 @@ struct pk_optim_spec {
     bool nesterov;
     double weight_decay; /* this tensor's: 0 for undecayed groups */
     double lr_mult;
+    bool l2;               /* msgdw: the decay goes through the momentum */
+    double ema;            /* decay of the average; in (0, 1) if there is one */
+    struct pk_val average; /* a state of the parameter's shape, or PK_NONE */
 };
 /* In place on parameter and states; hyper (4) and gate (2) as in op.h. */
 void pk_adamw(struct pk_graph *g, struct pk_val p, struct pk_val grad, struct pk_val m, struct pk_val v,
               struct pk_val hyper, struct pk_val gate, struct pk_optim_spec spec);
 void pk_msgdw(struct pk_graph *g, struct pk_val p, struct pk_val grad, struct pk_val m, struct pk_val hyper,
               struct pk_val gate, struct pk_optim_spec spec);
+/* sum (a state) <- x if first (1) is not 0, else sum + x. */
+void pk_accumulate(struct pk_graph *g, struct pk_val sum, struct pk_val x, struct pk_val first);
 
 /* ---- differentiating ---- */
 

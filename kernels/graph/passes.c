@@ -30,9 +30,8 @@ static bool pass_init(struct pass *p, struct pk_graph *g)
     for (size_t i = 0; i < g->n_output; i++)
         p->output[g->output[i].value] = true;
     for (uint32_t i = 1; i < g->n_node; i++) {
-        static const int32_t at[3] = {0, 2, 3};
         const struct pk_node *n = &g->node[i];
-        int32_t writes = n->op == PK_OP_ADAMW ? 3 : n->op == PK_OP_MSGDW ? 2 : n->op == PK_OP_CACHE_APPEND;
+        int32_t at[PK_MAX_WRITES], writes = pk_op_writes(n->op, n->n_in, at);
 
         for (int32_t k = 0; k < writes && !n->dead; k++) {
             uint32_t root = g->value[n->in[at[k]]].root;

@@ -197,27 +197,6 @@ static uint32_t def_of(const struct problem *p, uint32_t v)
     return rule ? (uint32_t)(n - p->g->node) : 0;
 }
 
-/* The leaves an op writes, as its inputs. */
-static int32_t writes(const struct pk_node *n, int32_t *ret)
-{
-    switch (n->op) {
-    case PK_OP_ADAMW:
-        ret[0] = 0;
-        ret[1] = 2;
-        ret[2] = 3;
-        return 3;
-    case PK_OP_MSGDW:
-        ret[0] = 0;
-        ret[1] = 2;
-        return 2;
-    case PK_OP_CACHE_APPEND:
-        ret[0] = 0;
-        return 1;
-    default:
-        return 0;
-    }
-}
-
 struct touch { /* of a leaf that is written: by whom, when it was built */
     uint32_t leaf;
     uint64_t born;
@@ -243,19 +222,19 @@ static bool order_writers(struct problem *p, struct pairs *edge)
     struct touch *touch = NULL;
     size_t count = 0, cap = 0;
     bool *written = calloc(g->n_value, sizeof *written), ok = false;
-    int32_t w[3];
+    int32_t w[PK_MAX_WRITES];
 
     if (!written)
         return false;
     for (uint32_t k = 0; k < p->n_kernel; k++) {
         const struct pk_node *n = &g->node[p->kernel[k]];
 
-        for (int32_t i = writes(n, w); i-- > 0;)
+        for (int32_t i = pk_op_writes(n->op, n->n_in, w); i-- > 0;)
             written[g->value[n->in[w[i]]].root] = true;
     }
     for (uint32_t k = 0; k < p->n_kernel; k++) {
         const struct pk_node *n = &g->node[p->kernel[k]];
-        int32_t n_w = writes(n, w);
+        int32_t n_w = pk_op_writes(n->op, n->n_in, w);
 
         for (int32_t i = 0; i < n->n_in; i++) {
             uint32_t root = g->value[n->in[i]].root;

@@ -5,21 +5,25 @@
 static enum pd_err infer(const struct pk_attr *attr, const struct pk_type *in, int32_t n_in,
                          struct pk_type *ret_out, int32_t *ret_n_out, struct pd_why *why)
 {
-    int32_t states = n_in - 2; /* p, g, m (, v) before hyper and gate */
+    int32_t states = n_in - 2 - (attr->optim.ema > 0); /* p, g, m (, v) before hyper and gate */
 
-    (void)attr;
     for (int32_t i = 0; i < n_in; i++)
         if (!pk_dtype_is_float(in[i].dtype) || in[i].dtype != in[0].dtype)
             return pd_fail(why, PD_ERR_INVALID, "all inputs must be of one float dtype");
     for (int32_t i = 1; i < states; i++)
         if (!pk_shape_equal(&in[i].shape, &in[0].shape))
             return pd_fail(why, PD_ERR_INVALID, "gradient and moments must have the parameter's shape");
+    if (attr->optim.ema > 0 && !pk_shape_equal(&in[n_in - 1].shape, &in[0].shape))
+        return pd_fail(why, PD_ERR_INVALID, "the average must have the parameter's shape");
     if (pk_shape_count(&in[states].shape) != 4 || pk_shape_count(&in[states + 1].shape) != 2)
         return pd_fail(why, PD_ERR_INVALID, "hyper must be (4) and gate (2)");
+    if (!(attr->optim.ema >= 0 && attr->optim.ema < 1))
+        return pd_fail(why, PD_ERR_INVALID, "the decay of the average, %g, is not in [0, 1)",
+                       attr->optim.ema);
     (void)ret_out;
     *ret_n_out = 0;
     return PD_OK;
 }
 
 const struct pk_rule pk_rule_adamw = {
-    .name = "adamw", .min_in = 6, .max_in = 6, .in_place = true, .infer = infer};
+    .name = "adamw", .min_in = 6, .max_in = 7, .in_place = true, .infer = infer};

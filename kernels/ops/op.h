@@ -94,11 +94,14 @@ enum pk_op {
                            in place, with new at position .. position+n-1. Beyond T: error of the run */
     /* Optimisers, in place. hyper is (4): {lr, bias correction 1 - b1^t, bias correction 1 - b2^t, first (0
        or 1)}; gate is (2): {factor on the gradient (clipping), apply (0 = leave everything unchanged)}.
-       attr.optim: beta1, beta2, eps, weight_decay, lr_mult, momentum, dampening, nesterov. */
-    PK_OP_ADAMW, /* (p, g, m, v, hyper, gate) -> p, m, v (in place). golden/README.md 7, decoupled decay first
-                  */
-    PK_OP_MSGDW, /* (p, g, m, hyper, gate) -> p, m (in place). timm SGDW: p(1-lr wd); m <- g first, else mu m
-                    + (1-dampening) g; p - lr m (nesterov: g + mu m) */
+       attr.optim: beta1, beta2, eps, weight_decay, lr_mult, momentum, dampening, nesterov, l2, ema. */
+    PK_OP_ADAMW, /* (p, g, m, v, hyper, gate [, average]) -> p, m, v [, average] (in place). golden/README.md
+                    7, decoupled decay first. average <- ema average + (1 - ema) p, of the new p */
+    PK_OP_MSGDW, /* (p, g, m, hyper, gate [, average]) -> p, m [, average] (in place). timm SGDW: p(1-lr wd);
+                    m <- g first, else mu m + (1-dampening) g; p - lr m (nesterov: g + mu m). attr.optim.l2:
+                    the decay is part of the gradient, g + wd p, and p is not shrunk */
+    PK_OP_ACCUMULATE, /* (sum STATE, x, first (1)) -> the sum in place: x where first is not 0, else sum + x
+                       */
     PK_OP_COUNT
 };
 
@@ -244,8 +247,8 @@ struct pk_attr {
         } cross_entropy;
         struct pk_attention_attr attention;
         struct {
-            double beta1, beta2, eps, weight_decay, lr_mult, momentum, dampening;
-            bool nesterov;
+            double beta1, beta2, eps, weight_decay, lr_mult, momentum, dampening, ema;
+            bool nesterov, l2;
         } optim;
     };
 };

@@ -36,6 +36,7 @@ static const struct pk_rule *const table[PK_OP_COUNT] = {
     [PK_OP_CACHE_APPEND] = &pk_rule_cache_append,
     [PK_OP_ADAMW] = &pk_rule_adamw,
     [PK_OP_MSGDW] = &pk_rule_msgdw,
+    [PK_OP_ACCUMULATE] = &pk_rule_accumulate,
 };
 
 const struct pk_rule *pk_rule_of(enum pk_op op)
@@ -48,6 +49,34 @@ const char *pk_op_name(enum pk_op op)
     if ((unsigned)op <= PK_OP_STATE)
         return leaf_name[op];
     return (unsigned)op < PK_OP_COUNT && table[op] ? table[op]->name : "unknown";
+}
+
+int32_t pk_op_writes(enum pk_op op, int32_t n_in, int32_t *ret)
+{
+    int32_t n = 0;
+
+    switch (op) {
+    case PK_OP_ADAMW: /* p, m, v, average */
+        ret[n++] = 0;
+        ret[n++] = 2;
+        ret[n++] = 3;
+        if (n_in > 6)
+            ret[n++] = 6;
+        break;
+    case PK_OP_MSGDW:
+        ret[n++] = 0;
+        ret[n++] = 2;
+        if (n_in > 5)
+            ret[n++] = 5;
+        break;
+    case PK_OP_CACHE_APPEND:
+    case PK_OP_ACCUMULATE:
+        ret[n++] = 0;
+        break;
+    default:
+        break;
+    }
+    return n;
 }
 
 void pk_vjp_zero(struct pk_vjp *v)

@@ -42,6 +42,10 @@ struct pk_rule {
 /* The rule of an op; NULL for leaves and unknown ops. Static. */
 const struct pk_rule *pk_rule_of(enum pk_op op);
 
+/* The leaves that an op writes, as places among its inputs: how many, at most PK_MAX_WRITES. */
+#define PK_MAX_WRITES 4
+int32_t pk_op_writes(enum pk_op op, int32_t n_in, int32_t *ret);
+
 /* For ops whose outputs do not depend differentiably on anything (one_hot, max, fill). */
 void pk_vjp_zero(struct pk_vjp *v);
 

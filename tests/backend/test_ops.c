@@ -529,12 +529,24 @@ static void test_dropout(void **state)
             }
 }
 
+/* The average of the weights, one more tensor that is written in place. */
+static void with_average(struct rig_case *c, enum pk_dtype dtype, struct pk_shape s, double ema)
+{
+    c->attr.optim.ema = ema;
+    c->in[c->n_in] = rig_random(dtype, s, -1, 1);
+    c->out[c->n_out] = s;
+    c->out_dtype[c->n_out] = dtype;
+    c->n_in++;
+    c->share[c->n_out] = c->n_in;
+    c->n_out++;
+}
+
 static void test_optimisers(void **state)
 {
     (void)state;
     for (int t = 0; t < 2; t++)
-        for (int form = 0; form < 8; form++) {
-            struct rig_case c = {.op = PK_OP_ADAMW, .name = "adamw", .n_in = 6, .n_out = 3};
+        for (int form = 0; form < 16; form++) {
+            struct rig_case c = {.op = PK_OP_ADAMW, .name = "adamw", .n_in = 6, .n_out = 3}, again;
             struct pk_shape s = form & 1 ? PK_SHAPE(33, 1001) : PK_SHAPE(13);
 
             for (int i = 0; i < 4; i++) {
@@ -548,13 +560,17 @@ static void test_optimisers(void **state)
             if (form & 4)
                 c.in[1] = rig_strided(&c.in[1]);
             c.in[4] = rig_values(floats[t], PK_SHAPE(4), (double[]){1e-2, 0.19, 0.002, form & 2 ? 1 : 0});
-            c.in[5] = rig_values(floats[t], PK_SHAPE(2), (double[]){0.5, form != 3});
+            c.in[5] = rig_values(floats[t], PK_SHAPE(2), (double[]){0.5, form != 3 && form != 11});
             c.attr.optim.beta1 = 0.9;
             c.attr.optim.beta2 = 0.999;
             c.attr.optim.eps = 1e-8;
             c.attr.optim.weight_decay = 0.1;
             c.attr.optim.lr_mult = 0.5;
+            again = c;
+            if (form & 8)
+                with_average(&c, floats[t], s, 0.9);
             rig_check(&c);
+            c = again;
             c.op = PK_OP_MSGDW;
             c.name = "msgdw";
             c.n_in = 5;
@@ -564,6 +580,16 @@ static void test_optimisers(void **state)
             c.attr.optim.momentum = 0.9;
             c.attr.optim.dampening = form & 1 ? 0.1 : 0;
             c.attr.optim.nesterov = form & 4;
+            c.attr.optim.l2 = form > 5;
+            if (form & 8)
+                with_average(&c, floats[t], s, 0.99996);
+            rig_check(&c);
+            c = again;
+            c.op = PK_OP_ACCUMULATE;
+            c.name = "accumulate";
+            c.n_in = 3;
+            c.n_out = 1;
+            c.in[2] = rig_values(floats[t], PK_SHAPE(1), (double[]){form & 2});
             rig_check(&c);
             rig_reset(NULL);
         }

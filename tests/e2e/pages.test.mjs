@@ -105,7 +105,7 @@ describe('pages', { skip }, () => {
         await page.keyboard.press('ArrowRight');
         await page.locator('table', { hasText: 'SHA-256' }).waitFor();
         await page.keyboard.press('ArrowRight');
-        await page.locator('.config').waitFor();
+        await page.locator('.config .kv').first().waitFor();
         assert.equal(await page.locator('.kv', { hasText: 'degree' }).first().getAttribute('data-default'), null);
         assert.equal(await page.locator('.kv', { hasText: 'mlp_ratio' }).first().getAttribute('data-default'), '');
         await page.keyboard.press('ArrowRight');

@@ -269,6 +269,80 @@ static void test_gradients_of_whole_networks(void **state)
     }
 }
 
+/* The activations and forms of attention that a job may name, with the scales each of them has. */
+static void test_gradients_of_every_attention(void **state)
+{
+    static const struct {
+        const char *what;
+        enum pk_phi phi;
+        int degree;
+        enum model_arch arch;
+        bool l1_tokens, qk_norm;
+        double logit_bias, attn_dropout;
+        enum pk_form form;
+        enum model_scale scale;
+        enum model_scale_param param;
+        enum model_share share;
+    } forms[] = {
+        {.what = "sigmoid", .phi = PK_PHI_SIGMOID, .logit_bias = -1, .arch = MODEL_GPT},
+        {.what = "taylor", .phi = PK_PHI_TAYLOR, .arch = MODEL_GPT, .attn_dropout = 0.2},
+        {.what = "periodic", .phi = PK_PHI_PERIODIC, .arch = MODEL_VIT},
+        {.what = "sima", .phi = PK_PHI_POLY, .degree = 1, .l1_tokens = true, .arch = MODEL_VIT},
+        {.what = "cube, dropout", .phi = PK_PHI_POLY, .degree = 3, .attn_dropout = 0.4, .qk_norm = true},
+        {.what = "log",
+         .phi = PK_PHI_POLY,
+         .degree = 2,
+         .scale = MODEL_SCALE_LEARNED,
+         .param = MODEL_PARAM_LOG},
+        {.what = "softplus",
+         .phi = PK_PHI_POLY,
+         .degree = 4,
+         .scale = MODEL_SCALE_LEARNED,
+         .param = MODEL_PARAM_SOFTPLUS,
+         .share = MODEL_SHARE_HEAD},
+        {.what = "global",
+         .phi = PK_PHI_POLY,
+         .degree = 5,
+         .scale = MODEL_SCALE_LEARNED,
+         .share = MODEL_SHARE_GLOBAL,
+         .arch = MODEL_GPT},
+        {.what = "linear", .phi = PK_PHI_POLY, .degree = 1, .form = PK_FORM_LINEAR, .arch = MODEL_GPT},
+        {.what = "linear square",
+         .phi = PK_PHI_POLY,
+         .degree = 2,
+         .form = PK_FORM_LINEAR,
+         .scale = MODEL_SCALE_LEARNED},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
+        struct model_spec s = base(forms[i].arch);
+        struct model_train_options o = {.batch = 2, .context = 5};
+        struct pk_graph *g = NULL;
+        struct model *m;
+        struct rig *r;
+        struct pd_why why;
+
+        s.phi = forms[i].phi;
+        s.degree = forms[i].degree;
+        s.l1_tokens = forms[i].l1_tokens;
+        s.qk_norm = forms[i].qk_norm;
+        s.logit_bias = forms[i].logit_bias;
+        s.attn_dropout = forms[i].attn_dropout;
+        s.form = forms[i].form;
+        s.scale = forms[i].scale;
+        s.scale_param = forms[i].param;
+        s.share = forms[i].share;
+        s.depth = forms[i].share == MODEL_SHARE_GLOBAL ? 2 : 1;
+        m = make(&s);
+        assert_int_equal(model_graph_train(m, &o, true, &g, &why), PD_OK);
+        r = rig_of(g);
+        check_gradients(r, forms[i].what);
+        rig_free(r);
+        model_free(m);
+    }
+}
+
 /* By hand, from the builder's words alone, what timm and nanoGPT write down. */
 static struct pk_graph *ordinary(const struct model *m, bool gpt, int64_t batch, int64_t tokens)
 {
@@ -497,6 +571,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_gradients_of_every_placement),
         cmocka_unit_test(test_gradients_of_whole_networks),
+        cmocka_unit_test(test_gradients_of_every_attention),
         cmocka_unit_test(test_s1_is_the_ordinary_block_bit_for_bit),
         cmocka_unit_test(test_stochastic_depth_grows_with_the_depth),
         cmocka_unit_test(test_norms_per_block_are_those_of_the_paper),

@@ -169,6 +169,16 @@ enum pd_err ref_cross_entropy_bwd(const struct pk_call *c, struct pd_why *why)
 
 /* ---- optimisers (golden/README.md 7) ---- */
 
+/* Of element i of the parameter, which is new by now. */
+static void average(const struct pk_call *c, int64_t i)
+{
+    const struct pk_view *e = &c->in[c->n_in - 1];
+    double d = c->attr->optim.ema;
+
+    if (d > 0)
+        put(e, i, d * get(e, i) + (1.0 - d) * get(&c->in[0], i));
+}
+
 void ref_adamw(const struct pk_call *c)
 {
     const struct pk_view *p = &c->in[0], *g = &c->in[1], *m = &c->in[2], *v = &c->in[3];
@@ -184,6 +194,7 @@ void ref_adamw(const struct pk_call *c)
         put(m, i, mi);
         put(v, i, vi);
         put(p, i, x - lr / c1 * mi / (sqrt(vi) / sqrt(c2) + c->attr->optim.eps));
+        average(c, i);
     }
 }
 
@@ -196,10 +207,19 @@ void ref_msgdw(const struct pk_call *c)
     if (get(&c->in[4], 1) == 0.0)
         return;
     for (int64_t i = 0; i < count(p); i++) {
-        double grad = get(g, i) * get(&c->in[4], 0), x = get(p, i) * (1.0 - lr * c->attr->optim.weight_decay);
+        double wd = c->attr->optim.weight_decay, was = get(p, i);
+        double grad = get(g, i) * get(&c->in[4], 0) + (c->attr->optim.l2 ? wd * was : 0.0);
+        double x = c->attr->optim.l2 ? was : was * (1.0 - lr * wd);
         double mi = first ? grad : mu * get(m, i) + (1.0 - c->attr->optim.dampening) * grad;
 
         put(m, i, mi);
         put(p, i, x - lr * (c->attr->optim.nesterov ? grad + mu * mi : mi));
+        average(c, i);
     }
+}
+
+void ref_accumulate(const struct pk_call *c)
+{
+    for (int64_t i = 0; i < count(&c->in[0]); i++)
+        put(&c->in[0], i, get(&c->in[1], i) + (get(&c->in[2], 0) != 0.0 ? 0.0 : get(&c->in[0], i)));
 }

@@ -76,6 +76,9 @@ static enum pd_err run_one(const struct pk_call *c, struct pd_why *why)
     case PK_OP_MSGDW:
         ref_msgdw(c);
         return PD_OK;
+    case PK_OP_ACCUMULATE:
+        ref_accumulate(c);
+        return PD_OK;
     default:
         return pd_fail(why, PD_ERR_UNSUPPORTED, "op %d never reaches a back end", (int)c->op);
     }

@@ -365,7 +365,6 @@ static void test_what_is_not_available_is_never_ignored(void **state)
         {"/attention/n_valid", "true"},
         {"/attention/qk_norm", "true"},
         {"/attention/init_logit_std", "0.5"},
-        {"/attention/dropout", "0.1"},
         {"/data/eval", "[\"ptb\"]"},
         {"/data/augment/flip", "0.5"},
         {"/data/augment/randaugment", "{}"},

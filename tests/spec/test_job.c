@@ -370,6 +370,7 @@ static void test_checks_of_several_fields(void **state)
          "is needed with scale k"},
         {VIT, "/attention", "{\"activation\":\"poly\",\"n_for_scale\":\"context\"}",
          "#/attention/n_for_scale", "no context"},
+        {GPT, "/attention/activation", "\"sima\"", "#/attention/activation", "a gpt sees only earlier ones"},
         {GPT, "/attention", "{\"activation\":\"poly\",\"n_for_scale\":\"patches\"}",
          "#/attention/n_for_scale", "no patches"},
         {VIT, "/train/steps", "5", "#/train/epochs", "not both"},

@@ -65,6 +65,165 @@ static void test_deeply_normalised_network_runs_under_momentum(void **state)
         2);
 }
 
+static void test_steps_in_parts_go_on_after_a_stop(void **state)
+{
+    (void)state;
+    /* a stop is asked for between parts, too */
+    check_random_stops(JOB("", "", ",\"accumulation\":4,\"dropout\":0.1,\"clip_norm\":0.5"), 3);
+}
+
+static void test_averages_go_on_after_a_stop(void **state)
+{
+    (void)state;
+    check_random_stops(JOB("", "", ",\"ema\":0.9,\"accumulation\":2,\"optimizer\":{\"name\":\"msgd_l2\"}"),
+                       3);
+}
+
+/* A step in parts is that of the whole batch, but for the order of its sums; f64 shows nothing else. */
+static void test_parts_make_the_step_of_the_whole_batch(void **state)
+{
+    static const char *const jobs[2][3] = {
+        {JOB("", "", ",\"precision\":\"fp64\",\"clip_norm\":0.5,\"label_smoothing\":0.1"),
+         JOB("", "", ",\"precision\":\"fp64\",\"clip_norm\":0.5,\"label_smoothing\":0.1,\"accumulation\":2"),
+         JOB("", "", ",\"precision\":\"fp64\",\"clip_norm\":0.5,\"label_smoothing\":0.1,\"accumulation\":8")},
+        {JOB("", "", ",\"optimizer\":{\"name\":\"msgdw\",\"lr\":0.05}"),
+         JOB("", "", ",\"optimizer\":{\"name\":\"msgdw\",\"lr\":0.05},\"accumulation\":2"),
+         JOB("", "", ",\"optimizer\":{\"name\":\"msgdw\",\"lr\":0.05},\"accumulation\":8")}};
+    static const char *const keys[] = {"loss/train", "acc/train", "grad/norm", "lr"};
+
+    (void)state;
+    for (int f32 = 0; f32 < 2; f32++) {
+        struct book b[3] = {{0}};
+        struct train_outcome out;
+        struct pd_why why;
+
+        for (int i = 0; i < 3; i++) {
+            clear();
+            assert_int_equal(run(jobs[f32][i], &b[i], NULL, 2, &out, &why), PD_OK);
+            for (int64_t s = 1; s <= 24; s++)
+                for (int k = 0; k < 4; k++) {
+                    double want = find(&b[0], keys[k], s)->value, got = find(&b[i], keys[k], s)->value;
+
+                    if (fabs(got - want) > (f32 ? 2e-4 : 1e-10) * fmax(1, fabs(want)))
+                        fail_msg("%s at step %lld: %.12g in parts, %.12g whole", keys[k], (long long)s, got,
+                                 want);
+                }
+        }
+        for (int i = 0; i < 3; i++)
+            close_book(&b[i]);
+    }
+}
+
+static double element(const char *path, const char *tensor, size_t at)
+{
+    struct data_st *st = NULL;
+    struct train_state saved;
+    struct pd_why why;
+    double x[64];
+
+    if (train_checkpoint_open(path, &st, &saved, &why) != PD_OK)
+        fail_msg("%s", why.text);
+    assert_non_null(data_st_find(st, tensor));
+    assert_int_equal(data_st_read_f64(data_st_find(st, tensor), x, data_st_find(st, tensor)->count, &why),
+                     PD_OK);
+    data_st_free(st);
+    return x[at];
+}
+
+/* e <- d e + (1 - d) w after every step, from the start values on; scored beside the weights. */
+static void test_averages_are_those_of_the_weights(void **state)
+{
+    static const char *const job =
+        "{\"model\":{\"preset\":\"vit_micro\",\"width\":8,\"depth\":1,\"heads\":2,\"patch\":7},"
+        "\"data\":{\"dataset\":\"digits_gen\",\"split\":{\"rule\":\"count\",\"train\":40,\"val\":11}},"
+        "\"diagnostics\":{\"every\":0},\"resources\":{\"device\":\"cpu\",\"threads\":1},"
+        "\"train\":{\"steps\":5,\"batch\":8,\"eval_every\":5,\"ema\":0.75,\"precision\":\"fp64\","
+        "\"keep\":{\"latest\":50},\"checkpoint_every\":{\"steps\":1},\"optimizer\":{\"lr\":0.1},"
+        "\"schedule\":{\"name\":\"constant\",\"warmup_steps\":0}}}";
+    static const char tensor[] = "fc_norm.weight";
+    struct book b = {0};
+    struct train_outcome out;
+    struct pd_why why;
+    double average = 1; /* gains start from 1 */
+    char path[256], name[TRAIN_CHECKPOINT_NAME_SIZE];
+
+    (void)state;
+    assert_int_equal(run(job, &b, NULL, 1, &out, &why), PD_OK);
+    for (int64_t step = 1; step <= 5; step++) {
+        snprintf(path, sizeof path, "%s/%s", checkpoints, train_checkpoint_name(name, step));
+        average = 0.75 * average + 0.25 * element(path, tensor, 3);
+        assert_true(fabs(element(path, "ema.fc_norm.weight", 3) - average) < 1e-14);
+    }
+    assert_true(fabs(average - element(path, tensor, 3)) > 1e-3);
+    assert_non_null(find(&b, "loss/val_ema", 5));
+    assert_non_null(find(&b, "acc/val_ema", 5));
+    assert_true(find(&b, "loss/val_ema", 5)->value != find(&b, "loss/val", 5)->value);
+    close_book(&b);
+}
+
+static long long planned(const char *json, const char *key)
+{
+    struct spec_config *config = NULL;
+    struct pd_buf b;
+    struct pd_why why;
+    const char *at;
+    long long n;
+
+    pd_buf_init(&b, 0);
+    assert_int_equal(spec_config_load(json, strlen(json), &config, &why), PD_OK);
+    if (train_plan(config, NULL, 0, &b, &why) != PD_OK)
+        fail_msg("%s", why.text);
+    pd_buf_str(&b, "");
+    at = strstr(b.data, key);
+    assert_non_null(at);
+    n = atoll(at + strlen(key));
+    pd_buf_done(&b);
+    spec_config_free(config);
+    return n;
+}
+
+static void test_forecast_counts_averages_and_parts(void **state)
+{
+    static const char plain[] = JOB("", "", ""), ema[] = JOB("", "", ",\"ema\":0.9"),
+                      parts[] = JOB("", "", ",\"accumulation\":8");
+    long long weights = planned(plain, "\"weights\":");
+
+    (void)state;
+    assert_int_equal(planned(plain, "\"ema\":"), 0);
+    assert_int_equal(planned(ema, "\"ema\":"), weights);
+    assert_int_equal(planned(ema, "\"checkpoint_bytes\":"), 4 * weights);
+    assert_int_equal(planned(ema, "\"total_bytes\":") - planned(plain, "\"total_bytes\":"), weights);
+    assert_int_equal(planned(parts, "\"moment1\":"), weights);
+    assert_true(planned(parts, "\"gradients\":") >= weights);
+    assert_true(planned(parts, "\"arena_bytes\":") < planned(plain, "\"arena_bytes\":"));
+}
+
+/* With the decay in the gradient the momentum carries it on; decoupled it does not. */
+static void test_l2_is_not_decoupled_decay(void **state)
+{
+    static const char *const jobs[3] = {
+        JOB("", "", ",\"optimizer\":{\"name\":\"msgdw\",\"lr\":0.05,\"weight_decay\":0}"),
+        JOB("", "", ",\"optimizer\":{\"name\":\"msgdw\",\"lr\":0.05,\"weight_decay\":0.2}"),
+        JOB("", "", ",\"optimizer\":{\"name\":\"msgd_l2\",\"lr\":0.05,\"weight_decay\":0.2}")};
+    double loss[3];
+
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        struct book b = {0};
+        struct train_outcome out;
+        struct pd_why why;
+
+        clear();
+        assert_int_equal(run(jobs[i], &b, NULL, 2, &out, &why), PD_OK);
+        /* before the first update they are one */
+        loss[i] = find(&b, "loss/train", 24)->value;
+        if (i)
+            assert_true(find(&b, "loss/train", 1)->value > 0);
+        close_book(&b);
+    }
+    assert_true(loss[0] != loss[1] && loss[1] != loss[2] && loss[0] != loss[2]);
+}
+
 int main(void)
 {
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -72,6 +231,12 @@ int main(void)
         T(test_noise_of_a_step_is_the_same_after_a_stop),
         T(test_noise_is_of_training_alone),
         T(test_deeply_normalised_network_runs_under_momentum),
+        T(test_steps_in_parts_go_on_after_a_stop),
+        T(test_averages_go_on_after_a_stop),
+        T(test_parts_make_the_step_of_the_whole_batch),
+        T(test_averages_are_those_of_the_weights),
+        T(test_forecast_counts_averages_and_parts),
+        T(test_l2_is_not_decoupled_decay),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -317,6 +317,13 @@ export async function listQueue(signal) {
     return raw.queue.map(toRun);
 }
 
+/**
+ * The job document, documented by itself.
+ * @param {AbortSignal} signal
+ * @returns {Promise<{fields: import('./types').Field[], presets: any[], recipes: any[], datasets: any[]}>}
+ */
+export const listFields = signal => json('/api/v1/fields', { signal });
+
 /** @param {AbortSignal} signal */
 export const getVersion = signal => json('/api/v1/version', { signal });
 

@@ -2,17 +2,20 @@
 // and maximum. Nothing is sampled: a bucket that hides a spike in its mean shows it in its band.
 import uPlot from '/vendor/uplot.js';
 
-import { fill, h, setText } from './dom.js';
+import { download, fill, h, icon, line, setText } from './dom.js';
 import { bytes, count, duration, number, percent } from './format.js';
+import { hint } from './hint.js';
 import { seriesName } from './metrics.js';
 import { smooth } from './smooth.js';
 import { colour, onTheme, ordered } from './theme.js';
 
 /** @typedef {import('./types').Curve} Curve */
-/** @typedef {{smoothing: number, log: boolean, axis: 'step' | 'time'}} Look */
+/** @typedef {{smoothing: number, log: boolean, axis: 'step' | 'time' | 'epoch'}} Look */
 
-const palette = ['s1', 's2', 's3', 's4', 's5', 's6'];
-const dashes = [[], [6, 4], [2, 3], [10, 4, 2, 4]]; // a second mark beside colour, where lines share no order
+const palette = ['s1', 's2', 's3', 's4', 's5', 's6', 's7'];
+/** A second mark beside colour, where lines share no order. Seven colours and four dashes are coprime: 28 lines differ. */
+const dashes = [[], [6, 4], [2, 3], [10, 4, 2, 4]];
+const HEIGHT = 230;
 
 /**
  * @param {import('./metrics.js').Metric} metric
@@ -32,8 +35,14 @@ export class Chart {
     /**
      * @param {import('./metrics.js').Panel} panel
      * @param {Look} look
-     * @param {{signal: AbortSignal, zoom: (range: [number, number] | null) => void, more: () => void, began: () => number | null}} options
-     *     more: other keys are wanted now; began: moment (s) that relative time starts at
+     * @param {object} options
+     * @param {AbortSignal} options.signal
+     * @param {(range: [number, number] | null) => void} options.zoom to a stretch in the axis' unit, or all of it
+     * @param {(by: number) => void} options.pan by a share of what is shown
+     * @param {() => void} options.more other keys are wanted now
+     * @param {() => number | null} options.began moment (s) that relative time starts at
+     * @param {() => number | null} options.epoch steps of an epoch, if known
+     * @param {string} [options.name] of the file that a picture is saved as
      */
     constructor(panel, look, options) {
         this.panel = panel;
@@ -48,8 +57,9 @@ export class Chart {
         this.layer = 0; // of a layered panel: 0 shows the layers, k the heads of layer k
         this.shownKeys = '';
 
-        this.place = h('div', { class: 'chart-plot', role: 'img', 'aria-label': panel.title });
-        this.legend = h('div', { class: 'legend' });
+        this.place = h('div', { class: 'chart-plot', role: 'img', tabindex: 0, 'aria-label': panel.title });
+        this.place.addEventListener('keydown', event => this.key(event));
+        this.legend = h('div', { class: 'legend', data: { layered: panel.layered } });
         this.foot = h('span');
         this.table = h('div', { class: 'data-table', tabindex: 0, role: 'region', 'aria-label': `${panel.title}, as numbers` });
         const details = h('details', { on: { toggle: () => this.drawTable() } }, h('summary', null, 'Numbers'), this.table);
@@ -61,7 +71,8 @@ export class Chart {
         });
         this.el = h('section', { class: 'card chart', 'aria-label': panel.title, data: { panel: panel.id } },
             h('div', { class: 'chart-head' }, h('h3', null, panel.title),
-                h('span', { class: 'why', title: panel.metric.text }, panel.metric.text), this.picker),
+                hint(panel.metric), h('span', { class: 'grow' }), this.picker,
+                h('button', { type: 'button', class: 'quiet icon-button small-button', 'aria-label': `${panel.title}: save as a picture`, title: 'Save as a picture', on: { click: () => this.save() } }, icon('download', 13))),
             this.legend, this.place, h('div', { class: 'chart-foot' }, this.foot, details));
 
         const observer = new ResizeObserver(() => this.resize());
@@ -134,12 +145,24 @@ export class Chart {
         const nonfinite = curves.reduce((sum, c) => sum + c.buckets.reduce((n, b) => n + b.nonfinite, 0), 0);
         const most = curves.reduce((n, c) => Math.max(n, c.buckets.length), 0);
         const points = curves.reduce((n, c) => Math.max(n, c.points), 0);
-        setText(this.foot, (points > most ? `${count(points)} points shown as ${count(most)} buckets: mean, band of min and max`
+        setText(this.foot, (points > most ? `${count(points)} points in ${count(most)} buckets: mean, min to max`
             : `${count(points)} point${points === 1 ? '' : 's'}`) +
             (nonfinite > 0 ? ` · ${count(nonfinite)} not finite` : '') + (this.look.log && !logOk ? ' · no positive value for a log scale' : ''));
         this.place.setAttribute('aria-label', this.summary(curves));
         if (this.details.open)
             this.drawTable();
+    }
+
+    /**
+     * Where a bucket stands on the axis.
+     * @param {Curve} curve
+     * @param {import('./types').Bucket} b
+     */
+    x(curve, b) {
+        if (this.look.axis === 'time')
+            return b.time - (curve.began ?? this.options.began() ?? 0);
+        const step = (b.first + b.last) / 2;
+        return this.look.axis === 'epoch' ? step / (curve.perEpoch ?? this.options.epoch() ?? 1) : step;
     }
 
     /**
@@ -149,9 +172,7 @@ export class Chart {
      * @returns {uPlot.AlignedData}
      */
     columns_(curves, log) {
-        const x = (/** @type {import('./types').Bucket} */ b) => (this.look.axis === 'time'
-            ? b.time - (this.options.began() ?? 0) : (b.first + b.last) / 2);
-        const xs = [...new Set(curves.flatMap(c => c.buckets.map(x)))].sort((a, b) => a - b);
+        const xs = [...new Set(curves.flatMap(c => c.buckets.map(b => this.x(c, b))))].sort((a, b) => a - b);
         const at = new Map(xs.map((value, i) => [value, i]));
         const fit = (/** @type {number | null} */ v) => (v === null || !Number.isFinite(v) || (log && v <= 0) ? null : v);
         /** @type {any[]} */
@@ -163,7 +184,7 @@ export class Chart {
             const soft = new Array(xs.length).fill(undefined);
             const smoothed = smooth(curve.buckets.map(b => b.mean), this.smoothingOf(curve));
             curve.buckets.forEach((b, i) => {
-                const k = /** @type {number} */ (at.get(x(b)));
+                const k = /** @type {number} */ (at.get(this.x(curve, b)));
                 low[k] = fit(b.min);
                 high[k] = fit(b.max);
                 mean[k] = fit(b.mean);
@@ -179,7 +200,7 @@ export class Chart {
      * @param {Curve} curve
      */
     smoothingOf(curve) {
-        return curve.points < 40 || this.panel.metric.exact ? 0 : this.look.smoothing;
+        return curve.points < 40 || this.panel.metric.exact || /\/val$/.test(curve.key) || curve.exact ? 0 : this.look.smoothing;
     }
 
     /**
@@ -196,7 +217,7 @@ export class Chart {
         const font = '11px system-ui, sans-serif';
         const isTime = this.look.axis === 'time';
         /** @type {uPlot.Series[]} */
-        const series = [{ label: isTime ? 'time' : 'step' }];
+        const series = [{ label: this.look.axis }];
         /** @type {uPlot.Band[]} */
         const bands = [];
         /** @type {HTMLElement[]} */
@@ -204,24 +225,23 @@ export class Chart {
         fill(this.legend);
         const few = curves.length <= 3;
         curves.forEach((curve, i) => {
-            const ink = this.ink(i, curves.length);
+            const ink = curve.ink === undefined ? this.ink(i, curves.length) : colour(palette[curve.ink % palette.length]);
+            const name = curve.name ?? seriesName(curve.key);
             const show = !this.hidden.has(curve.key);
             const raw = this.smoothingOf(curve) > 0;
             const base = series.length;
             const points = { show: curve.buckets.length < 2, size: 5, fill: ink, stroke: ink };
-            const dash = this.panel.layered ? [] : dashes[i % dashes.length];
+            const dash = curve.ink !== undefined ? dashes[curve.ink % dashes.length] : this.panel.layered ? [] : dashes[i % dashes.length];
             series.push({ show, stroke: 'transparent', width: 0, points: { show: false } },
                 { show, stroke: 'transparent', width: 0, points: { show: false } },
                 { show: show && raw && few, stroke: fade(ink, .28), width: 1, points: { show: false }, spanGaps: false },
-                { show, label: seriesName(curve.key), stroke: ink, width: curves.length > 6 ? 1.4 : 1.8, dash, points });
-            if (few)
+                { show, label: name, stroke: ink, width: curves.length > 6 ? 1.4 : 1.8, dash, points });
+            if (few || curve.exact)
                 bands.push({ series: [base + 1, base], fill: fade(ink, .14) });
             const value = h('span', { class: 'value' });
             this.values?.push(value);
-            const swatch = h('span', { class: 'swatch' });
-            swatch.style.background = ink;
-            const toggle = h('button', { type: 'button', 'aria-pressed': String(show), title: `Show or hide ${seriesName(curve.key)}` },
-                swatch, seriesName(curve.key), value);
+            const toggle = h('button', { type: 'button', 'aria-pressed': String(show), title: `Show or hide ${name}` },
+                line(ink, dash), h('span', { class: 'legend-name' }, name), value);
             toggle.addEventListener('click', () => {
                 if (!this.hidden.delete(curve.key))
                     this.hidden.add(curve.key);
@@ -232,7 +252,7 @@ export class Chart {
         const format = (/** @type {number} */ v) => (metric.unit === 'share' ? `${+(v * 100).toFixed(2)} %` : metric.unit === 'bytes' ? bytes(v) : number(v));
         this.plot = new uPlot({
             width: Math.max(200, this.place.clientWidth),
-            height: 230,
+            height: HEIGHT,
             padding: [8, 18, 0, 0],
             legend: { show: false },
             cursor: {
@@ -293,17 +313,75 @@ export class Chart {
         });
     }
 
+    /**
+     * Arrows move along the axis, plus and minus zoom, zero or Escape shows the whole run.
+     * @param {KeyboardEvent} event
+     */
+    key(event) {
+        if (event.ctrlKey || event.metaKey || event.altKey || !this.plot)
+            return;
+        const { min, max } = this.plot.scales.x;
+        if (min === undefined || max === undefined || min === null || max === null)
+            return;
+        const act = {
+            ArrowLeft: () => this.options.pan(-.25), ArrowRight: () => this.options.pan(.25),
+            '+': () => this.options.zoom([min + (max - min) / 4, max - (max - min) / 4]),
+            '-': () => this.options.zoom([min - (max - min) / 2, max + (max - min) / 2]),
+            0: () => this.options.zoom(null), Escape: () => this.options.zoom(null),
+        }[event.key];
+        if (act) {
+            event.preventDefault();
+            act();
+        }
+    }
+
+    /** The chart as a picture, with its title and legend. */
+    save() {
+        if (!this.plot)
+            return;
+        const from = this.plot.ctx.canvas;
+        const scale = from.width / this.plot.width;
+        const shown = this.curves.filter(curve => !this.hidden.has(curve.key));
+        const head = 30 + 18 * Math.ceil(shown.length / 3);
+        const canvas = h('canvas', { width: from.width, height: from.height + head * scale });
+        const c = /** @type {CanvasRenderingContext2D} */ (canvas.getContext('2d'));
+        c.fillStyle = colour('surface');
+        c.fillRect(0, 0, canvas.width, canvas.height);
+        c.scale(scale, scale);
+        c.fillStyle = colour('text');
+        c.font = '600 15px system-ui, sans-serif';
+        c.fillText(this.panel.title, 12, 20);
+        c.font = '12px system-ui, sans-serif';
+        shown.forEach((curve, n) => {
+            const i = this.curves.indexOf(curve);
+            const x = 12 + (n % 3) * (this.plot?.width ?? 300) / 3;
+            const y = 40 + 18 * Math.floor(n / 3);
+            const series = /** @type {uPlot.Series} */ (this.plot?.series[1 + i * 4 + 3]);
+            c.strokeStyle = String(typeof series.stroke === 'function' ? series.stroke(/** @type {uPlot} */ (this.plot), 1) : series.stroke);
+            c.lineWidth = 2;
+            c.setLineDash(series.dash ?? []);
+            c.beginPath();
+            c.moveTo(x, y - 4);
+            c.lineTo(x + 20, y - 4);
+            c.stroke();
+            c.fillText((curve.name ?? seriesName(curve.key)).slice(0, 40), x + 26, y);
+        });
+        c.setTransform(1, 0, 0, 1, 0, 0);
+        c.drawImage(from, 0, head * scale);
+        canvas.toBlob(blob => blob && download(blob, `${this.options.name ?? 'chart'}-${this.panel.id.replaceAll('/', '-')}.png`));
+    }
+
     resize() {
         const width = this.place.clientWidth;
         if (this.plot && width > 0 && Math.abs(this.plot.width - width) > 1)
-            this.plot.setSize({ width, height: 230 });
+            this.plot.setSize({ width, height: HEIGHT });
     }
 
     /** @param {Curve[]} curves */
     summary(curves) {
         const parts = curves.slice(0, 12).map(curve => {
             const last = curve.buckets.findLast(b => b.mean !== null);
-            return `${seriesName(curve.key)} ${present(this.panel.metric, last?.mean ?? null)} at step ${count(last?.last ?? 0)}`;
+            return `${curve.name ?? seriesName(curve.key)} ${present(this.panel.metric, last?.mean ?? null)} at step ${count(last?.last ?? 0)}`;
         });
         return `${this.panel.title}: ${parts.join('; ')}`;
     }
@@ -317,7 +395,7 @@ export class Chart {
             h('thead', null, h('tr', null, ['Series', 'Steps', 'Min', 'Mean', 'Max', 'Points'].map((name, i) =>
                 h('th', { class: i ? 'num' : '', scope: 'col' }, name)))),
             h('tbody', null, rows.reverse().map(({ curve, b }) => h('tr', null,
-                h('td', null, seriesName(curve.key)),
+                h('td', null, curve.name ?? seriesName(curve.key)),
                 h('td', { class: 'num' }, b.first === b.last ? count(b.first) : `${count(b.first)}–${count(b.last)}`),
                 h('td', { class: 'num' }, present(this.panel.metric, b.min)),
                 h('td', { class: 'num' }, present(this.panel.metric, b.mean)),

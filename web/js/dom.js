@@ -94,6 +94,8 @@ const icons = {
     download: 'M8 2.5v7.5M4.8 7L8 10.2L11.2 7M3 13.5h10',
     up: 'M8 13V3.5M4 7.5L8 3.5L12 7.5',
     down: 'M8 3v9.5M4 8.5L8 12.5L12 8.5',
+    left: 'M10 3L5 8L10 13',
+    right: 'M6 3L11 8L6 13',
     close: 'M4.5 4.5l7 7M11.5 4.5l-7 7',
     columns: 'M2.5 3.5h11v9h-11ZM6.2 3.5v9M9.8 3.5v9',
     compare: 'M2.5 12.5C5.5 12.5 6 5 9 5S11.5 9 13.5 9M2.5 9.5C6 9.5 7 11 9.5 11S12 3.5 13.5 3.5',
@@ -123,6 +125,33 @@ export function icon(name, size = 14) {
 }
 
 /** @typedef {keyof typeof icons} IconName */
+
+/**
+ * A piece of a chart's line, for legends: its colour and its dashes.
+ * @param {string} ink
+ * @param {number[]} [dash]
+ */
+export function line(ink, dash = []) {
+    const svg = document.createElementNS(SVG, 'svg');
+    for (const [key, value] of Object.entries({ viewBox: '0 0 22 6', width: 22, height: 6, 'aria-hidden': 'true', focusable: 'false', class: 'swatch' }))
+        svg.setAttribute(key, String(value));
+    const path = document.createElementNS(SVG, 'path');
+    for (const [key, value] of Object.entries({ d: 'M0 3H22', stroke: ink, 'stroke-width': 2.4, 'stroke-dasharray': dash.join(' ') || 'none' }))
+        path.setAttribute(key, String(value));
+    svg.append(path);
+    return svg;
+}
+
+/**
+ * Saves something that the page holds as a file.
+ * @param {Blob} blob
+ * @param {string} name
+ */
+export function download(blob, name) {
+    const url = URL.createObjectURL(blob);
+    h('a', { href: url, download: name }).click();
+    setTimeout(() => URL.revokeObjectURL(url), 10000);
+}
 
 /**
  * The middle of a view that has nothing to show, or failed to get it.

@@ -10,51 +10,56 @@
  * @property {'share' | 'seconds' | 'ms' | 'bytes'} [unit]
  * @property {'up' | 'down'} [better]
  * @property {boolean} [exact] never smoothed: it has no noise
+ * @property {boolean} [system] about the machine rather than the model
  * @property {string} [panel] charts of one panel are overlaid
  */
 
 /** @type {Metric[]} */
 export const metrics = [
-    { key: 'loss/train', title: 'Loss', panel: 'loss', better: 'down', source: 'training step',
-        text: 'Mean cross-entropy in nats over the samples (or tokens) of the training batch of this step.' },
-    { key: 'loss/val', title: 'Loss', panel: 'loss', better: 'down', source: 'evaluation',
-        text: 'Mean cross-entropy in nats over the whole validation set, without augmentation or dropout.' },
-    { key: 'acc/train', title: 'Accuracy', panel: 'acc', unit: 'share', better: 'up', source: 'training step',
+    { key: 'loss/train', title: 'Loss', panel: 'loss', better: 'down', source: 'Cross-entropy of one training step, in nats.',
+        text: 'Mean cross-entropy over the samples (or tokens) of this step’s training batch: lower means that the right answer was given more probability.' },
+    { key: 'loss/val', title: 'Loss', panel: 'loss', better: 'down', source: 'Evaluation over the whole validation set, in nats.',
+        text: 'Mean cross-entropy over the whole validation set, without augmentation or dropout.' },
+    { key: 'acc/train', title: 'Accuracy', panel: 'acc', unit: 'share', better: 'up', source: 'Top-1 of one training step.',
         text: 'Share of the training batch whose most probable class is the right one.' },
-    { key: 'acc/val', title: 'Accuracy', panel: 'acc', unit: 'share', better: 'up', source: 'evaluation',
+    { key: 'acc/val', title: 'Accuracy', panel: 'acc', unit: 'share', better: 'up', source: 'Top-1 over the validation set: what the tables of the polynomial papers compare.',
         text: 'Share of the validation set whose most probable class is the right one.' },
-    { key: 'ppl/train', title: 'Perplexity', panel: 'ppl', better: 'down', source: 'training step',
-        text: 'exp of the training loss: how many equally likely tokens the model wavers between.' },
-    { key: 'ppl/val', title: 'Perplexity', panel: 'ppl', better: 'down', source: 'evaluation',
-        text: 'exp of the validation loss: how many equally likely tokens the model wavers between.' },
-    { key: 'lr', title: 'Learning rate', exact: true, source: 'schedule',
-        text: 'The rate that the schedule gave the optimiser for this step, after warm-up and decay.' },
-    { key: 'grad/norm', title: 'Gradient norm', source: 'training step',
-        text: 'Euclidean norm of all gradients together, before clipping.' },
-    { key: 'nonfinite', title: 'Skipped steps', exact: true, source: 'training step',
+    { key: 'ppl/train', title: 'Perplexity', panel: 'ppl', better: 'down', source: 'exp(loss) of one training step.',
+        text: 'How many equally likely tokens the model wavers between on its training batch.' },
+    { key: 'ppl/val', title: 'Perplexity', panel: 'ppl', better: 'down', source: 'exp(loss) over the validation set; Polynomial alternatives (v2), tables 6 to 8.',
+        text: 'How many equally likely tokens the model wavers between on text it was not trained on.' },
+    { key: 'lr', title: 'Learning rate', exact: true, source: 'The schedule of the job: warm-up, then decay.',
+        text: 'The rate that the schedule gave the optimiser for this step.' },
+    { key: 'grad/norm', title: 'Gradient norm', source: '√Σg² over all parameters, before clipping.',
+        text: 'Euclidean norm of all gradients together: spikes warn of steps that clipping had to tame.' },
+    { key: 'nonfinite', title: 'Skipped steps', exact: true, source: 'Counter of the trainer; the job’s train.nonfinite_limit.',
         text: 'Steps skipped so far because the loss or a gradient was not finite; past a limit the run counts as diverged.' },
-    { key: 'step_ms', title: 'Step time', unit: 'ms', better: 'down', source: 'clock of the worker',
+    { key: 'attn/fro', title: 'Attention norm ‖A‖', source: 'Polynomial alternatives, theorems 4.1 and 4.2, figures 2 and 6: ‖softmax‖ ≤ √N, while a raw xᵖ grows as N.',
+        text: 'Frobenius norm of the attention matrix A of a layer, mean over heads and probe samples: the papers argue that a polynomial works once this stays near softmax’s.' },
+    { key: 'attn/jac_fro', title: 'Jacobian norm ‖∂A/∂S‖', source: 'Polynomial alternatives, theorem 4.1 (second part), figures 3 and 7; the tight bound for softmax is √N/2.',
+        text: 'Frobenius norm of the derivative of attention by its logits: how strongly A answers to a change of S.' },
+    { key: 'attn/jac_q_fro', title: 'Jacobian norm ‖∂A/∂W_Q‖', source: 'Polynomial alternatives, theorem 4.3.',
+        text: 'Frobenius norm of the derivative of attention by the query weights: how strongly A answers to a training step.' },
+    { key: 'logit/std', title: 'Logit spread', source: 'Standard deviation of S = QKᵀ/√d, the argument of the activation.',
+        text: 'How far the attention logits of a layer spread; at the usual start it is about 0.08, where a cubic is nearly silent.' },
+    { key: 'logit/max', title: 'Largest logit', source: 'max |S| over the probe batch.',
+        text: 'Largest absolute attention logit of a layer: xᵖ raises it to the power p, so its growth warns of overflow.' },
+    { key: 'scale/c', title: 'Attention scale c', source: 'Polynomial alternatives, corollaries 4.1 and 4.2: φ(x) = c·xᵖ with c = 1/√N, fixed or as the start of a learned one.',
+        text: 'The factor in front of the power: constant when fixed, trained per layer or head when learned.' },
+    { key: 'step_ms', title: 'Step time', unit: 'ms', better: 'down', system: true, source: 'Clock of the worker, mean since its last report.',
         text: 'Wall time of one optimiser step, data loading included.' },
-    { key: 'samples_per_s', title: 'Throughput', better: 'up', source: 'clock of the worker',
+    { key: 'samples_per_s', title: 'Throughput', better: 'up', system: true, source: 'Clock of the worker.',
         text: 'Images that training consumed per second.' },
-    { key: 'tokens_per_s', title: 'Throughput', better: 'up', source: 'clock of the worker',
+    { key: 'tokens_per_s', title: 'Throughput', better: 'up', system: true, source: 'Clock of the worker.',
         text: 'Tokens that training consumed per second.' },
-    { key: 'mem/arena', title: 'Planned memory', unit: 'bytes', source: 'memory plan',
-        text: 'Bytes of the one arena that holds gradients, activations and workspace, known before the first step.' },
-    { key: 'mem/peak', title: 'Memory', unit: 'bytes', source: 'worker',
-        text: 'Largest resident memory of the worker process so far.' },
-    { key: 'attn/fro', title: 'Attention norm', source: 'probe batch',
-        text: 'Frobenius norm of the attention matrix A, per layer: the mean over heads and samples of the norm. The papers argue that keeping it near softmax’s is what makes a polynomial work.' },
-    { key: 'attn/jac_fro', title: 'Jacobian norm', source: 'probe batch',
-        text: 'Frobenius norm of ∂A/∂S, how strongly attention answers to a change of its logits.' },
-    { key: 'attn/jac_q_fro', title: 'Query Jacobian norm', source: 'probe batch',
-        text: 'Frobenius norm of ∂A/∂W_Q, how strongly attention answers to a change of the query weights.' },
-    { key: 'logit/std', title: 'Logit spread', source: 'probe batch',
-        text: 'Standard deviation of the attention logits S = QKᵀ/√d of a layer.' },
-    { key: 'logit/max', title: 'Largest logit', source: 'probe batch',
-        text: 'Largest absolute attention logit of a layer; xᵖ raises it to the power p, so its growth warns of overflow.' },
-    { key: 'scale/c', title: 'Attention scale', source: 'parameters',
-        text: 'The factor c in φ(x) = c·xᵖ: constant 1/√N when fixed, trained per layer or head when learned.' },
+    { key: 'sys/cpu', title: 'Processors busy', system: true, source: 'Processor time of the worker per second of the clock.',
+        text: 'How many processors the worker kept busy: below its number of threads it waited for something.' },
+    { key: 'mem/peak', title: 'Memory', unit: 'bytes', exact: true, system: true, source: 'Largest resident set of the worker.',
+        text: 'The most memory that the worker process has held so far.' },
+    { key: 'mem/arena', title: 'Planned memory', unit: 'bytes', exact: true, system: true, source: 'The memory plan, made before the first step.',
+        text: 'Bytes of the one arena that holds gradients, activations and workspace.' },
+    { key: 'steps_per_epoch', title: 'Steps of an epoch', exact: true, system: true, source: 'Training samples divided by the batch.',
+        text: 'How many optimiser steps see every training sample once.' },
 ];
 
 const byKey = new Map(metrics.map(metric => [metric.key, metric]));
@@ -85,7 +90,7 @@ export function parseKey(key) {
  * @returns {Metric}
  */
 export function describe(base) {
-    return byKey.get(base) ?? { key: base, title: base, text: 'A metric of this run’s own.', source: 'logged' };
+    return byKey.get(base) ?? { key: base, title: base, text: 'A metric of this run’s own, logged over the API.', source: 'POST /api/v1/runs/{id}/metrics' };
 }
 
 /**

@@ -48,6 +48,16 @@ export interface Curve {
     key: string;
     points: number;
     buckets: Bucket[];
+    /** In the legend, in place of the key's. */
+    name?: string;
+    /** Number of its colour and dashes, where charts must agree on them. */
+    ink?: number;
+    /** Moment (s) that its own relative time starts at. */
+    began?: number;
+    /** Steps of its own epoch. */
+    perEpoch?: number;
+    /** Its band is a deviation: never smoothed, always shown. */
+    exact?: boolean;
 }
 
 export interface PolydEvent {
@@ -113,6 +123,21 @@ export interface Model {
     latest: string | null;
     aliases: Record<string, string>;
     versions: ModelVersion[];
+}
+
+/** A setting of the job document. */
+export interface Field {
+    pointer: string;
+    type: string;
+    meaning: string;
+    default?: unknown;
+    /** Values that a string may have, and those among them that this build can do. */
+    values?: string[];
+    available?: string[] | boolean;
+    minimum?: number;
+    maximum?: number;
+    reference?: string;
+    sweepable?: boolean;
 }
 
 export interface Device {

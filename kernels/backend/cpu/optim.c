@@ -1,16 +1,34 @@
-/* ADAMW and MSGDW, in place and elementwise. Numbers that change from step to step are read from
+/* ADAMW, MSGDW and ACCUMULATE, in place and elementwise. Numbers that change from step to step are read from
  * tensors. */
 #include "kernels/backend/cpu/ops.h"
 
 #define TASK 16384
 
 struct job {
-    real *p, *m, *v;
+    real *p, *m, *v, *average; /* average: NULL if none is kept */
     const real *g;
     int64_t count;
-    real lr, decay, clip, beta1, beta2, step, root2, eps, momentum, fresh;
+    real lr, decay, clip, beta1, beta2, step, root2, eps, momentum, fresh, l2, ema, renewed;
     bool first, nesterov;
 };
+
+/* The running average of what p has become, n elements (0: a whole vector). */
+INLINE void average_vec(const struct job *j, int64_t i, vec p, int64_t n)
+{
+    if (j->average && n)
+        vstn(j->average + i, vldn(j->average + i, n) * j->ema + p * j->renewed, n);
+    else if (j->average)
+        vst(j->average + i, vld(j->average + i) * j->ema + p * j->renewed);
+}
+
+static void average_of(struct job *j, const struct pk_call *c)
+{
+    if (c->attr->optim.ema > 0) {
+        j->average = c->in[c->n_in - 1].data;
+        j->ema = (real)c->attr->optim.ema;
+        j->renewed = (real)(1 - c->attr->optim.ema);
+    }
+}
 
 INLINE void adamw_vec(const struct job *j, vec *p, vec g, vec *m, vec *v)
 {
@@ -34,6 +52,7 @@ static void adamw_task(void *arg, int64_t task, int thread)
         vst(j->p + i, p);
         vst(j->m + i, m);
         vst(j->v + i, v);
+        average_vec(j, i, p, 0);
     }
     if (i < end) {
         int64_t n = end - i;
@@ -43,6 +62,7 @@ static void adamw_task(void *arg, int64_t task, int thread)
         vstn(j->p + i, p, n);
         vstn(j->m + i, m, n);
         vstn(j->v + i, v, n);
+        average_vec(j, i, p, n);
     }
 }
 
@@ -92,13 +112,14 @@ enum pd_err PK_FN(adamw)(struct pk_backend *b, const struct pk_call *c, struct p
     j.step = (real)(lr / (double)at(hyper, 1));
     j.root2 = (real)(1 / sqrt((double)at(hyper, 2)));
     j.eps = (real)c->attr->optim.eps;
+    average_of(&j, c);
     cpu_pool_run(b->pool, cpu_div_up(j.count, TASK), adamw_task, &j);
     return PD_OK;
 }
 
 INLINE void msgdw_vec(const struct job *j, vec *p, vec g, vec *m)
 {
-    g = g * j->clip;
+    g = g * j->clip + *p * j->l2;
     *p = *p * j->decay;
     *m = j->first ? g : *m * j->momentum + g * j->fresh;
     *p = *p - j->lr * (j->nesterov ? g + j->momentum * *m : *m);
@@ -116,6 +137,7 @@ static void msgdw_task(void *arg, int64_t task, int thread)
         msgdw_vec(j, &p, vld(j->g + i), &m);
         vst(j->p + i, p);
         vst(j->m + i, m);
+        average_vec(j, i, p, 0);
     }
     if (i < end) {
         int64_t n = end - i;
@@ -124,6 +146,7 @@ static void msgdw_task(void *arg, int64_t task, int thread)
         msgdw_vec(j, &p, vldn(j->g + i, n), &m);
         vstn(j->p + i, p, n);
         vstn(j->m + i, m, n);
+        average_vec(j, i, p, n);
     }
 }
 
@@ -139,11 +162,44 @@ enum pd_err PK_FN(msgdw)(struct pk_backend *b, const struct pk_call *c, struct p
     j.g = gradient_of(b, c);
     j.clip = at(gate, 0);
     j.lr = (real)lr;
-    j.decay = (real)(1 - lr * c->attr->optim.weight_decay);
+    if (c->attr->optim.l2) {
+        j.decay = 1;
+        j.l2 = (real)c->attr->optim.weight_decay;
+    } else {
+        j.decay = (real)(1 - lr * c->attr->optim.weight_decay);
+    }
     j.momentum = (real)c->attr->optim.momentum;
     j.fresh = (real)(1 - c->attr->optim.dampening);
     j.nesterov = c->attr->optim.nesterov;
     j.first = at(hyper, 3) != 0;
+    average_of(&j, c);
     cpu_pool_run(b->pool, cpu_div_up(j.count, TASK), msgdw_task, &j);
+    return PD_OK;
+}
+
+static void accumulate_task(void *arg, int64_t task, int thread)
+{
+    const struct job *j = arg;
+    int64_t end = cpu_min(j->count, (task + 1) * TASK), i = task * TASK;
+
+    (void)thread;
+    if (j->first) {
+        memcpy(j->p + i, j->g + i, (size_t)(end - i) * sizeof(real));
+        return;
+    }
+    for (; i + W <= end; i += W)
+        vst(j->p + i, vld(j->p + i) + vld(j->g + i));
+    if (i < end)
+        vstn(j->p + i, vldn(j->p + i, end - i) + vldn(j->g + i, end - i), end - i);
+}
+
+enum pd_err PK_FN(accumulate)(struct pk_backend *b, const struct pk_call *c, struct pd_why *why)
+{
+    struct job j = {.p = c->in[0].data, .count = view_count(&c->in[0])};
+
+    (void)why;
+    j.g = gradient_of(b, c);
+    j.first = at(&c->in[2], 0) != 0;
+    cpu_pool_run(b->pool, cpu_div_up(j.count, TASK), accumulate_task, &j);
     return PD_OK;
 }

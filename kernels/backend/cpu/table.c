@@ -33,6 +33,7 @@ const struct cpu_ops OPS_PASTE(CPU_LEVEL_NAME, PK_TYPE_NAME) = {
             [PK_OP_CACHE_APPEND] = cpu_cache_append,
             [PK_OP_ADAMW] = PK_FN(adamw),
             [PK_OP_MSGDW] = PK_FN(msgdw),
+            [PK_OP_ACCUMULATE] = PK_FN(accumulate),
         },
     .workspace =
         {
@@ -51,6 +52,7 @@ const struct cpu_ops OPS_PASTE(CPU_LEVEL_NAME, PK_TYPE_NAME) = {
             [PK_OP_ATTENTION_STATS] = PK_FN(attention_stats_workspace),
             [PK_OP_ADAMW] = PK_FN(optim_workspace),
             [PK_OP_MSGDW] = PK_FN(optim_workspace),
+            [PK_OP_ACCUMULATE] = PK_FN(optim_workspace),
         },
     .unary = PK_FN(unary),
     .own_gemm = PK_FN(own_gemm),

@@ -1,5 +1,6 @@
-// The resolved document of a run, with what was submitted set apart from what was filled in.
-import { fill, h, icon } from '../dom.js';
+// The resolved document of a run: every setting with its value, and whether it was submitted, swept, or filled in.
+import { listFields } from '../api.js';
+import { fill, h, icon, setText } from '../dom.js';
 
 /** @typedef {import('./page.js').Page} Page */
 
@@ -8,35 +9,65 @@ import { fill, h, icon } from '../dom.js';
  * @returns {import('./page.js').Part}
  */
 export function configPart(page) {
+    const { query } = page.context;
     let drawn = false;
+    const search = h('input', { type: 'search', placeholder: 'Find a setting', 'aria-label': 'Find a setting', value: query.get('find') ?? '', autocomplete: 'off', spellcheck: 'false' });
+    const only = h('input', { type: 'checkbox' });
+    only.checked = query.get('given') === '1';
+    const list = h('div', { class: 'config' });
+    const found = h('span', { class: 'muted', role: 'status' });
+    /** What each setting means. @type {Map<string, string>} */
+    let meanings = new Map();
+    /** @type {ReturnType<typeof group>} */
+    let groups = [];
+    /** @type {Map<string, any>} */
+    let given = new Map();
+
+    function draw() {
+        const text = search.value.trim().toLowerCase();
+        page.context.setQuery({ find: search.value.trim(), given: only.checked ? '1' : null });
+        let shown = 0;
+        const swept = new Set(Object.keys(page.run?.sweep ?? {}));
+        const from = (/** @type {string} */ path) => (swept.has(path) ? 'swept' : [...given.keys()].some(key => key === path || path.startsWith(`${key}/`)) ? 'given' : 'default');
+        const sections = groups.map(([name, rows]) => {
+            const fitting = rows.filter(([path, value]) => (!only.checked || from(path) !== 'default') &&
+                (!text || `${path.replaceAll('/', '.')} ${show(value)} ${meanings.get(path) ?? ''}`.toLowerCase().includes(text)));
+            shown += fitting.length;
+            return fitting.length > 0 && h('section', null, h('h2', null, name), h('dl', null, fitting.map(([path, value]) => {
+                const origin = from(path);
+                return h('div', { class: 'kv', data: { default: origin === 'default', from: origin }, title: meanings.get(path) },
+                    h('dt', null, path.slice(name === 'job' ? 1 : name.length + 2).replaceAll('/', '.')),
+                    h('dd', null, show(value), origin === 'swept' ? h('span', { class: 'tag' }, 'swept') : origin === 'default' ? h('span', { class: 'hidden' }, ', default') : null));
+            })));
+        });
+        fill(list, sections.some(Boolean) ? sections : h('p', { class: 'muted' }, 'No setting matches.'));
+        setText(found, text || only.checked ? `${shown} of ${groups.reduce((n, [, rows]) => n + rows.length, 0)}` : '');
+    }
+
     return {
-        refresh() {
+        async refresh() {
             if (drawn || !page.job)
                 return;
             drawn = true;
-            const given = flatten(page.job.document);
-            const only = h('input', { type: 'checkbox' });
-            const groups = group(flatten(page.resolved));
-            const list = h('div', { class: 'config' });
-            const draw = () => fill(list, groups.map(([name, rows]) => {
-                const shown = rows.filter(([path]) => !only.checked || given.has(path));
-                return shown.length > 0 && h('section', null, h('h2', null, name), h('dl', null, shown.map(([path, value]) => {
-                    const isDefault = !given.has(path);
-                    return h('div', { class: 'kv', data: { default: isDefault }, title: isDefault ? 'Not in the submitted document: a default, or computed' : 'As submitted' },
-                        h('dt', null, path.slice(name === 'job' ? 1 : name.length + 2).replaceAll('/', '.')), h('dd', null, show(value)));
-                })));
-            }));
+            given = flatten(page.job.document);
+            groups = group(flatten(page.resolved));
+            search.addEventListener('input', draw);
             only.addEventListener('change', draw);
             draw();
             const raw = new Blob([JSON.stringify(page.resolved, null, 2)], { type: 'application/json' });
             const url = URL.createObjectURL(raw);
             page.signal.addEventListener('abort', () => URL.revokeObjectURL(url));
-            fill(page.place, h('div', { class: 'toolbar' }, h('label', { class: 'inline' }, only, 'Only what was submitted'),
-                h('span', { class: 'muted' }, 'Grey values are defaults or computed.'),
-                h('a', { class: 'button', href: url, download: `run-${page.id}.json` }, icon('download'), 'JSON')),
+            fill(page.place, h('div', { class: 'toolbar' }, h('div', { class: 'search' }, icon('search'), search), h('label', { class: 'inline' }, only, 'Only what was submitted'), found,
+                h('a', { class: 'button', href: url, download: `run-${page.id}.json` }, icon('download'), 'JSON'),
+                h('a', { class: 'button', href: `#/submit?run=${encodeURIComponent(page.id)}` }, icon('copy'), 'Use for a new job')),
             h('div', { class: 'card pad' }, list),
-            h('p', { class: 'muted small' }, 'Digest ', h('span', { class: 'mono' }, page.digest.slice(0, 16)),
-                '. Submitting this document again reproduces the run on the same build.'));
+            h('p', { class: 'muted small' }, 'Strong values were submitted; grey ones are defaults or computed. Digest ', h('span', { class: 'mono' }, page.digest.slice(0, 16)),
+                ': the same document gives the same run on the same build.'));
+            try {
+                const { fields } = await listFields(page.signal);
+                meanings = new Map(fields.map(field => [field.pointer, field.meaning]));
+                draw();
+            } catch { /* the page does without the meanings */ }
         },
     };
 }
@@ -47,7 +78,7 @@ export function configPart(page) {
  * @param {string} [path]
  * @param {Map<string, any>} [out]
  */
-function flatten(value, path = '', out = new Map()) {
+export function flatten(value, path = '', out = new Map()) {
     if (value !== null && typeof value === 'object' && !Array.isArray(value) && Object.keys(value).length > 0) {
         for (const [key, inner] of Object.entries(value))
             flatten(inner, `${path}/${key}`, out);
@@ -72,6 +103,6 @@ function group(leaves) {
 }
 
 /** @param {any} value */
-function show(value) {
+export function show(value) {
     return typeof value === 'string' ? value || '""' : JSON.stringify(value);
 }

@@ -1,8 +1,9 @@
 // What happened to a run, newest first.
 import { isAbort, runEvents } from '../api.js';
 import { failedBox, fill, h, stateBox } from '../dom.js';
-import { count, moment } from '../format.js';
+import { between, count, duration, moment } from '../format.js';
 import { onEvent } from '../live.js';
+import { chip } from '../states.js';
 
 /** @typedef {import('./page.js').Page} Page */
 
@@ -15,6 +16,23 @@ export function eventsPart(page, gone) {
     /** @type {Map<string, import('../types').PolydEvent>} */
     const known = new Map();
     const list = h('ol', { class: 'card timeline' });
+    const attempts = h('div', { class: 'stack' });
+    let shown = '';
+
+    /** What carried the run: an attempt ends by itself, by a command, or by the death of its worker. */
+    function drawAttempts() {
+        const key = JSON.stringify(page.attempts);
+        if (key === shown)
+            return;
+        shown = key;
+        fill(attempts, page.attempts.length > 0 && [h('h2', null, 'Attempts'), h('div', { class: 'card scroll-x', tabindex: 0, role: 'region', 'aria-label': 'Attempts' }, h('table', { class: 'table' },
+            h('thead', null, h('tr', null, [['Attempt', 'num'], ['Ended as', ''], ['Steps', 'num'], ['Time', 'num'], ['Began', ''], ['Said', '']].map(([name, cls]) => h('th', { class: cls, scope: 'col' }, name)))),
+            h('tbody', null, page.attempts.map(a => h('tr', null,
+                h('td', { class: 'num' }, a.n), h('td', null, chip(a.cause ?? a.state)),
+                h('td', { class: 'num' }, `${count(a.startStep)} to ${count(a.step)}`), h('td', { class: 'num' }, duration(between(a.created, a.ended))),
+                h('td', { class: 'nowrap' }, moment(a.created)), h('td', null, a.message || '–'))))))]);
+    }
+
     const draw = () => {
         if (known.size === 0) {
             fill(page.place, h('div', { class: 'card' }, stateBox('empty', 'No events', 'What happens to the run will be listed here.')));
@@ -24,7 +42,8 @@ export function eventsPart(page, gone) {
         fill(list, events.map(event => h('li', null,
             h('time', { datetime: event.time, class: 'muted' }, moment(event.time)), h('span', null, tell(event)))));
         if (!list.isConnected)
-            fill(page.place, list);
+            fill(page.place, attempts, h('h2', null, 'Events'), list);
+        drawAttempts();
     };
     onEvent(event => {
         if (event.runId === page.id && event.id) {
@@ -34,8 +53,10 @@ export function eventsPart(page, gone) {
     }, gone);
     return {
         async refresh() {
-            if (known.size > 0)
+            if (known.size > 0) {
+                drawAttempts();
                 return;
+            }
             try {
                 for (const event of await runEvents(page.id, gone))
                     known.set(event.id, event);

@@ -115,8 +115,9 @@ export function runView(context) {
         }
         const facts = [
             `Run #${now.id}`,
-            page.job && page.job.runs > 1 ? `${now.index + 1} of ${page.job.runs} of page.job #${now.jobId}` : `job #${now.jobId}`,
+            page.job && page.job.runs > 1 ? `${now.index + 1} of ${page.job.runs} of job #${now.jobId}` : `job #${now.jobId}`,
             `experiment ${now.experiment}`,
+            ...Object.entries(now.tags).map(([key, value]) => `tag ${key}${value === '' ? '' : `=${value}`}`),
             now.device,
             `created ${ago(now.created)}`,
             now.attempts > 1 ? `${now.attempts} attempts` : '',
@@ -124,13 +125,18 @@ export function runView(context) {
         ].filter(Boolean);
         if (sub.dataset.text !== facts.join()) {
             sub.dataset.text = facts.join();
-            fill(sub, facts.map(fact => h('span', null, fact)));
+            fill(sub, facts.map(fact => h('span', null, factLink(now, fact))));
         }
 
         const cause = now.reason || (now.outcome === 'failed' ? page.attempts.findLast(a => a.message)?.message ?? '' : '');
         why.hidden = !cause;
         why.dataset.tone = now.outcome === 'failed' ? 'bad' : now.outcome === 'diverged' ? 'odd' : 'warn';
-        setText(why, cause);
+        if (why.dataset.text !== cause) {
+            why.dataset.text = cause;
+            fill(why, h('p', null, cause), now.outcome === 'diverged'
+                ? h('p', null, 'This is a result, not a crash: the points up to there are kept. A lower rate, a longer warm-up, clipping or a fixed scale often carries a run over such a place.')
+                : now.outcome === 'failed' ? h('p', null, 'What the worker said last stands at the end of its ', h('button', { type: 'button', class: 'link', on: { click: () => openTab('log') } }, 'log'), '.') : null);
+        }
 
         progress.hidden = false;
         const share = now.step !== null && now.totalSteps ? now.step / now.totalSteps : null;
@@ -295,4 +301,15 @@ export function runView(context) {
     }, signal);
     refresh();
     return { el };
+}
+
+/**
+ * A fact of the head: job, experiment and tags lead to the runs that share them.
+ * @param {Run} run
+ * @param {string} fact
+ */
+function factLink(run, fact) {
+    const href = / of job #|^job #/.test(fact) ? `#/jobs/${run.jobId}` : fact.startsWith('experiment ') ? `#/?experiment=${encodeURIComponent(run.experiment)}`
+        : fact.startsWith('tag ') ? `#/?tag=${encodeURIComponent(fact.slice(4))}` : '';
+    return href ? h('a', { href }, fact) : fact;
 }

@@ -228,7 +228,7 @@ const struct spec_field spec_fields[] = {
      .available = BIT(SPEC_FORM_AUTO) | BIT(SPEC_FORM_QUADRATIC), DEF("\"auto\""),
      SAYS("order of the products; linear needs degree 1 or 2", "M18, M103")},
     {ROW("/attention/init_logit_std", SPEC_T_NUMBER, config.attention.init_logit_std), RANGE(0, 100),
-     DEF("null"), FLAGS(NULLABLE),
+     DEF("null"), FLAGS(NULLABLE), WITH(spec_use_logits),
      SAYS("rescale W_Q and W_K to this standard deviation of the logits", "M21")},
     {ROW("/attention/dropout", SPEC_T_NUMBER, config.attention.dropout), RANGE(0, 1), DEF("0"), FLAGS(BELOW),
      SAYS("dropout on the attention matrix", "M33")},

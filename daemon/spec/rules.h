@@ -14,9 +14,10 @@ struct spec_field;
     X(null)                                                                                                  \
     X(required)                                                                                              \
     X(arch)                                                                                                  \
-    X(dataset) X(width) X(depth) X(heads) X(bias) X(image_size) X(patch) X(pool) X(context) X(norm_kind)     \
-        X(norm_eps) X(alpha) X(scale_share) X(scale_param) X(n_for_scale) X(n) X(c0) X(qk_norm) X(path)      \
-            X(split) X(split_train) X(split_val) X(data_context) X(length) X(lr) X(betas) X(weight_decay)    \
+    X(dataset)                                                                                               \
+    X(width) X(depth) X(heads) X(bias) X(image_size) X(patch) X(pool) X(context) X(norm_kind) X(norm_eps)    \
+        X(alpha) X(scale_share) X(scale_param) X(n_for_scale) X(n) X(c0) X(qk_norm) X(path) X(split)         \
+            X(split_train) X(split_val) X(data_context) X(length) X(lr) X(betas) X(weight_decay)             \
                 X(warmup_steps) X(warmup_epochs) X(min_lr) X(clip) X(device) X(precision) X(init)            \
                     X(eval_every) X(keep_best) X(keep_latest) X(threads)
 #define SPEC_RULE_DECLARE(name) json_t *spec_rule_##name(struct spec_ctx *c);
@@ -49,6 +50,7 @@ SPEC_RULES(SPEC_RULE_DECLARE)
           (g->attention.activation != SPEC_ACTIVATION_POLY || g->attention.scale == SPEC_SCALE_FIXED ||      \
            g->attention.scale == SPEC_SCALE_LEARNED))                                                        \
     X(qk_norm, "without attention.qk_norm", g->attention.qk_norm)                                            \
+    X(logits, "with attention.qk_norm, which sets it to about 1", !g->attention.qk_norm)                     \
     X(input_norm, "unless norm.placement is S3, S4 or S5",                                                   \
       g->norm.placement >= SPEC_NORM_S3 && g->norm.placement <= SPEC_NORM_S5)                                \
     X(split, "with data.split.rule given", g->data.split != SPEC_SPLIT_GIVEN)                                \
@@ -77,10 +79,11 @@ SPEC_USES(SPEC_USE_DECLARE)
 extern const char spec_use_template_text[], spec_use_swin_text[], spec_use_xcit_text[],
     spec_use_nystrom_text[], spec_use_image_text[], spec_use_text_text[], spec_use_sequence_text[],
     spec_use_poly_text[], spec_use_k_text[], spec_use_alpha_text[], spec_use_learned_text[],
-    spec_use_n_text[], spec_use_qk_norm_text[], spec_use_input_norm_text[], spec_use_split_text[],
-    spec_use_lra_text[], spec_use_pad_crop_text[], spec_use_rrc_text[], spec_use_mix_text[],
-    spec_use_adamw_text[], spec_use_momentum_text[], spec_use_min_lr_text[], spec_use_step_text[],
-    spec_use_drop_path_text[], spec_use_xavier_text[], spec_use_pinn_text[], spec_use_time_limit_text[];
+    spec_use_n_text[], spec_use_qk_norm_text[], spec_use_input_norm_text[], spec_use_logits_text[],
+    spec_use_split_text[], spec_use_lra_text[], spec_use_pad_crop_text[], spec_use_rrc_text[],
+    spec_use_mix_text[], spec_use_adamw_text[], spec_use_momentum_text[], spec_use_min_lr_text[],
+    spec_use_step_text[], spec_use_drop_path_text[], spec_use_xavier_text[], spec_use_pinn_text[],
+    spec_use_time_limit_text[];
 
 /* Checks of a string that only the field knows: report and return false. */
 bool spec_check_template(struct spec_ctx *c, const struct spec_field *f, const char *text);

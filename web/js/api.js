@@ -74,7 +74,7 @@ async function toError(response) {
  * @param {Parameters<typeof request>[1]} [options]
  * @returns {Promise<any>}
  */
-async function json(path, options) {
+export async function json(path, options) {
     const response = await request(path, options);
     const text = await response.text();
     return text ? JSON.parse(text) : {};
@@ -84,7 +84,7 @@ async function json(path, options) {
 export const isAbort = error => error instanceof DOMException && error.name === 'AbortError';
 
 /** @param {Record<string, string | number | null | undefined>} values */
-function query(values) {
+export function query(values) {
     const search = new URLSearchParams();
     for (const [key, value] of Object.entries(values))
         if (value !== null && value !== undefined && value !== '')
@@ -97,7 +97,7 @@ function query(values) {
  * @param {any} raw
  * @returns {Run}
  */
-function toRun(raw) {
+export function toRun(raw) {
     /** @type {Record<string, number | null>} */
     const latest = {};
     for (const [key, value] of Object.entries(raw.latest ?? {}))

@@ -2,12 +2,15 @@
 import { bones, failedBox, fill, setText } from './dom.js';
 import { startLive } from './live.js';
 import { startTheme } from './theme.js';
+import { compareView } from './views/compare.js';
 import { devicesView } from './views/devices.js';
 import { helpView } from './views/help.js';
 import { modelsView } from './views/models.js';
 import { notFoundView } from './views/not-found.js';
 import { runView } from './views/run.js';
 import { runsView } from './views/runs.js';
+import { sweepView } from './views/sweep.js';
+import { sweepsView } from './views/sweeps.js';
 
 /** @typedef {import('./types').ViewContext} ViewContext */
 /** @typedef {import('./types').View} View */
@@ -16,6 +19,9 @@ import { runsView } from './views/runs.js';
 const routes = {
     '': { nav: 'runs', open: runsView },
     runs: { nav: 'runs', open: context => (context.params.length > 0 ? runView(context) : runsView(context)) },
+    jobs: { nav: 'sweeps', open: context => (context.params.length > 0 ? sweepView(context) : sweepsView(context)) },
+    sweeps: { nav: 'sweeps', open: sweepsView },
+    compare: { nav: 'runs', open: compareView },
     models: { nav: 'models', open: modelsView },
     devices: { nav: 'devices', open: devicesView },
     help: { nav: 'help', open: helpView },

@@ -13,7 +13,7 @@ import { colour, onTheme, ordered } from './theme.js';
 /** @typedef {{smoothing: number, log: boolean, axis: 'step' | 'time' | 'epoch'}} Look */
 
 const palette = ['s1', 's2', 's3', 's4', 's5', 's6', 's7'];
-/** A second mark beside colour, where lines share no order. Seven colours and four dashes are coprime: 28 lines differ. */
+/** A second mark beside colour, where lines share no order. */
 const dashes = [[], [6, 4], [2, 3], [10, 4, 2, 4]];
 const HEIGHT = 230;
 
@@ -30,6 +30,13 @@ export function present(metric, value) {
         return value === null ? '–' : `${number(value)} ms`;
     return number(value);
 }
+
+/**
+ * Colour and dashes of a line by its number: seven colours and four dashes have no common divisor, so 28 lines differ.
+ * @param {number} i
+ * @returns {[string, number[]]}
+ */
+export const inkOf = i => [colour(palette[i % palette.length]), dashes[i % dashes.length]];
 
 export class Chart {
     /**
@@ -145,7 +152,7 @@ export class Chart {
         const nonfinite = curves.reduce((sum, c) => sum + c.buckets.reduce((n, b) => n + b.nonfinite, 0), 0);
         const most = curves.reduce((n, c) => Math.max(n, c.buckets.length), 0);
         const points = curves.reduce((n, c) => Math.max(n, c.points), 0);
-        setText(this.foot, (points > most ? `${count(points)} points in ${count(most)} buckets: mean, min to max`
+        setText(this.foot, (points > most ? `${count(points)} points in ${count(most)} bucket${most === 1 ? '' : 's'}: ${curves.some(c => c.exact) ? 'mean ± one standard deviation' : 'mean, min to max'}`
             : `${count(points)} point${points === 1 ? '' : 's'}`) +
             (nonfinite > 0 ? ` · ${count(nonfinite)} not finite` : '') + (this.look.log && !logOk ? ' · no positive value for a log scale' : ''));
         this.place.setAttribute('aria-label', this.summary(curves));

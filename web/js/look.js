@@ -49,10 +49,12 @@ export class LookBar {
             h('button', { type: 'button', class: 'icon-button', 'aria-label': 'Earlier steps', title: 'Earlier steps', on: { click: () => this.pan(-.5) } }, icon('left')),
             h('button', { type: 'button', class: 'icon-button', 'aria-label': 'Later steps', title: 'Later steps', on: { click: () => this.pan(.5) } }, icon('right')),
             h('button', { type: 'button', on: { click: () => this.zoom(null) } }, icon('reset'), 'Whole run'));
+        this.smoothing = h('label', { class: 'inline' }, 'Smoothing', slider, amount);
+        this.axisBox = h('div', { class: 'segments', role: 'group', 'aria-label': 'Horizontal axis' }, this.axes);
         this.el = h('div', { class: 'toolbar' },
-            h('label', { class: 'inline' }, 'Smoothing', slider, amount),
+            this.smoothing,
             h('label', { class: 'inline' }, log, 'Log scale'),
-            h('div', { class: 'segments', role: 'group', 'aria-label': 'Horizontal axis' }, this.axes),
+            this.axisBox,
             this.out);
     }
 

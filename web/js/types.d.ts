@@ -125,6 +125,79 @@ export interface Model {
     versions: ModelVersion[];
 }
 
+export interface Statistic {
+    n: number;
+    missing: number;
+    mean: number | null;
+    sd: number | null;
+    min: number | null;
+    max: number | null;
+}
+
+export interface Job {
+    id: string;
+    version: number;
+    state: string;
+    name: string;
+    experiment: string;
+    tags: Record<string, string>;
+    notes: string;
+    reason: string;
+    priority: number;
+    runs: { total: number; made: number; ended: number; failed: number };
+    sweep: { method: string | null; points: number; trials: number; metric: string; mode: string; axes: Axis[] } | null;
+    created: string;
+    started: string | null;
+    ended: string | null;
+    document?: Record<string, any>;
+}
+
+export interface Axis {
+    pointer: string;
+    [how: string]: unknown;
+}
+
+export interface Tally {
+    total: number;
+    open: number;
+    succeeded: number;
+    diverged: number;
+    failed: number;
+    cancelled: number;
+}
+
+export interface SweepRow {
+    point: number;
+    values: Record<string, unknown>;
+    runs: Tally;
+    metrics: Record<string, Statistic>;
+    trials: { run_id: string; trial: number; seed: number; state: string; outcome: string | null; metrics: Record<string, number | null> }[];
+}
+
+export interface Sweep {
+    job_id: string;
+    name: string;
+    state: string;
+    method: string | null;
+    axes: Axis[];
+    points: number;
+    trials: number;
+    metric: string;
+    mode: 'min' | 'max';
+    runs: Record<string, number>;
+    best: { point: number; values: Record<string, unknown>; value: Statistic } | null;
+    best_run: { run_id: string; point: number; value: number | null } | null;
+    table: SweepRow[];
+}
+
+export interface Comparison {
+    runs: Run[];
+    fields: { pointer: string; differs: boolean; default: unknown; has_default: boolean; values: unknown[]; named: boolean[] }[];
+    differing: number;
+    same: number;
+    metrics: { key: string; runs: ({ last: number | null; min: number | null; max: number | null; step: number } | null)[] }[];
+}
+
 /** A setting of the job document. */
 export interface Field {
     pointer: string;

@@ -140,7 +140,7 @@ const fields = [
 
 /** @param {unknown} value */
 export function short(value) {
-    return typeof value === 'number' ? number(value) : typeof value === 'string' ? value : value === undefined ? '–' : JSON.stringify(value);
+    return typeof value === 'number' ? Number.isInteger(value) ? String(value) : number(value) : typeof value === 'string' ? value : value === undefined ? '–' : JSON.stringify(value);
 }
 
 /**

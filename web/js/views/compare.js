@@ -1,0 +1,327 @@
+// Runs side by side: their curves in one chart a metric, what their configurations do not share, and what they reached.
+import { getCurves, isAbort, listSeries } from '../api.js';
+import { Chart, inkOf, present } from '../chart.js';
+import { meanOf } from '../compare/mean.js';
+import { bones, download, failedBox, fill, h, icon, line, setText, stateBox } from '../dom.js';
+import { onEvent, pacer } from '../live.js';
+import { LookBar, toSteps } from '../look.js';
+import { describe, panels, parseKey } from '../metrics.js';
+import { compareExport, compareRuns } from '../results.js';
+import { chip, isActive, standing } from '../states.js';
+import { short } from '../table/columns.js';
+import { onTheme } from '../theme.js';
+
+/** @typedef {import('../types').Run} Run */
+
+const MOST = 20;
+
+/** @param {Run} run */
+const averaged = run => run.outcome === 'succeeded' || run.state !== 'ended';
+const OMITTED = ['mem/arena', 'steps_per_epoch', 'mem/peak', 'step_ms', 'samples_per_s', 'tokens_per_s', 'sys/cpu'];
+
+/**
+ * @param {import('../types').ViewContext} context
+ * @returns {import('../types').View}
+ */
+export function compareView(context) {
+    const { signal, query } = context;
+    context.setTitle('Compare');
+    let ids = (query.get('runs') ?? '').split(',').filter(id => /^\d+$/.test(id)).slice(0, MOST);
+    let mean = query.get('mean') ?? '';
+    let layer = Number(query.get('layer')) || 0;
+    let all = query.get('all') === '1';
+    /** @type {import('../types').Comparison | null} */
+    let comparison = null;
+    /** Series of each run. @type {Map<string, import('../types').Series[]>} */
+    const series = new Map();
+    /** @type {Map<string, Chart>} */
+    const charts = new Map();
+
+    const summary = h('p', { class: 'sub' });
+    const members = h('ul', { class: 'members', 'aria-label': 'Runs compared' });
+    const add = h('input', { type: 'text', inputmode: 'numeric', class: 'tag-input', placeholder: 'Add run #', 'aria-label': 'Add a run by its number' });
+    const adder = h('form', null, add);
+    const actions = h('div', { class: 'row' });
+    const grid = h('div', { class: 'charts' });
+    const layered = h('div', { class: 'charts' });
+    const layerPick = h('select', { 'aria-label': 'Layer' });
+    const layerBox = h('section', { class: 'stack', hidden: true }, h('div', { class: 'row' }, h('h2', { class: 'grow' }, 'Layers'), layerPick), layered);
+    const meanPick = h('select', { 'aria-label': 'Lines' });
+    const differences = h('div', { class: 'stack' });
+    const reached = h('div', { class: 'stack' });
+    const bar = new LookBar(context, {
+        look: look => {
+            charts.forEach(chart => { chart.look = { ...look }; });
+            draw();
+        },
+        range: () => refresh(),
+    });
+    bar.el.prepend(h('label', { class: 'inline' }, 'Lines', meanPick));
+    const content = h('div', { class: 'stack-l' }, members, bar.el, h('h2', { class: 'hidden' }, 'Curves'), grid, layerBox, reached, differences);
+    const place = h('div', null, h('div', { class: 'card' }, bones(8)));
+    const el = h('div', null, h('p', { class: 'small' }, h('a', { href: '#/' }, '← Runs')),
+        h('div', { class: 'head' }, h('div', null, h('h1', null, 'Compare'), summary), actions), place);
+
+    adder.addEventListener('submit', event => {
+        event.preventDefault();
+        const id = add.value.replace(/\D/g, '');
+        if (id && !ids.includes(id) && ids.length < MOST) {
+            add.value = '';
+            setRuns([...ids, id]);
+        }
+    });
+
+    /** @param {string[]} next */
+    function setRuns(next) {
+        ids = next;
+        context.setQuery({ runs: ids.join(',') });
+        comparison = null;
+        refresh();
+    }
+
+    meanPick.addEventListener('change', () => {
+        mean = meanPick.value;
+        context.setQuery({ mean });
+        draw();
+    });
+    layerPick.addEventListener('change', () => {
+        layer = Number(layerPick.value);
+        context.setQuery({ layer: layerPick.value });
+        refresh();
+    });
+
+    const began = (/** @type {Run} */ run) => (run.started ? Date.parse(run.started) / 1000 : Date.parse(run.created) / 1000);
+    /** @param {Run} run */
+    function perEpoch(run) {
+        const logged = series.get(run.id)?.find(s => s.key === 'steps_per_epoch')?.value;
+        if (logged)
+            return logged;
+        const epochs = Number(comparison?.fields.find(f => f.pointer === '/train/epochs')?.values[comparison.runs.indexOf(run)]);
+        return epochs > 0 && run.totalSteps ? run.totalSteps / epochs : null;
+    }
+
+    /**
+     * The runs in groups, each a line: every run alone, or the mean of those with the same value. What diverged, failed or
+     * was cancelled is counted but not averaged.
+     * @returns {{name: string, runs: Run[]}[]}
+     */
+    function lines() {
+        const { runs, fields } = /** @type {import('../types').Comparison} */ (comparison);
+        if (!mean)
+            return runs.map(run => ({ name: label(run), runs: [run] }));
+        const told = mean === 'trials' ? fields.filter(f => f.differs && !/^\/(train\/seed|name|tags|notes)/.test(f.pointer)) : fields.filter(f => f.pointer === mean);
+        /** @type {Map<string, Run[]>} */
+        const groups = new Map();
+        runs.forEach((run, i) => {
+            const name = mean === 'experiment' ? run.experiment : mean === 'job' ? `${run.name} (job #${run.jobId})`
+                : told.map(f => `${f.pointer.split('/').pop()} ${short(f.values[i])}`).join(', ') || 'all';
+            groups.set(name, [...(groups.get(name) ?? []), run]);
+        });
+        return [...groups].map(([name, own]) => {
+            const counted = own.filter(averaged).length;
+            return { name: own.length > 1 ? `${name} (${counted < own.length ? `${counted} of ` : ''}${own.length})` : name, runs: own };
+        });
+    }
+
+    /** @param {Run} run */
+    function label(run) {
+        const same = comparison?.runs.filter(other => other.name === run.name).length ?? 0;
+        if (same < 2)
+            return run.name;
+        const i = comparison?.runs.indexOf(run) ?? 0;
+        const told = Object.entries(run.sweep).map(([key, value]) => `${key.split('/').pop()} ${short(value)}`);
+        const seed = comparison?.fields.find(f => f.pointer === '/train/seed' && f.differs);
+        return [run.name, ...told, seed ? `seed ${short(seed.values[i])}` : ''].filter(Boolean).join(' · ') + (told.length || seed ? '' : ` #${run.id}`);
+    }
+
+    /** Curves of each run, by metric key. @type {Map<string, Map<string, import('../types').Curve>>} */
+    const curves = new Map();
+
+    function wantedPanels() {
+        const keys = [...new Set([...series.values()].flatMap(list => list.map(s => s.key)))].filter(key => !OMITTED.includes(key));
+        const flat = [];
+        for (const panel of panels(keys)) {
+            if (panel.layered)
+                flat.push(panel);
+            else
+                // Lines are runs here: training and validation are charts of their own.
+                for (const key of panel.keys.slice().sort((a, b) => Number(/\/train$/.test(a)) - Number(/\/train$/.test(b))))
+                    flat.push({ ...panel, id: key, metric: describe(key), keys: [key], title: `${panel.title}${{ train: ', training', val: ', validation' }[key.split('/').pop() ?? ''] ?? ''}` });
+        }
+        return flat;
+    }
+
+    function draw() {
+        if (!comparison)
+            return;
+        const { runs } = comparison;
+        const groups = lines();
+        const grouped = Boolean(mean);
+        const epochs = runs.map(perEpoch);
+        bar.epochs(epochs.every(e => e !== null), 'The length of an epoch is not known of every run');
+        fill(members, runs.map((run, i) => {
+            const ink = grouped ? groups.findIndex(group => group.runs.includes(run)) : i;
+            return h('li', { class: 'member' }, line(...inkOf(ink)), h('a', { href: `#/runs/${run.id}`, title: run.name }, label(run)), h('span', { class: 'muted small' }, `#${run.id}`), chip(standing(run)),
+                h('button', { type: 'button', class: 'quiet icon-button small-button', 'aria-label': `Take run ${run.id} out`, on: { click: () => setRuns(ids.filter(id => id !== run.id)) } }, icon('close', 11)));
+        }), ids.length < MOST && h('li', null, adder));
+        for (const panel of wantedPanels()) {
+            const key = panel.layered ? `${panel.id}/${layer}` : panel.id;
+            const chart = charts.get(panel.id);
+            if (!chart)
+                continue;
+            const made = groups.map((group, ink) => {
+                const own = (grouped && group.runs.length > 1 ? group.runs.filter(averaged) : group.runs).map(run => ({ run, curve: curves.get(run.id)?.get(key) })).filter(({ curve }) => curve && curve.buckets.length > 0);
+                if (own.length === 0)
+                    return null;
+                if (!grouped) {
+                    const { run, curve } = /** @type {{run: Run, curve: import('../types').Curve}} */ (own[0]);
+                    return { ...curve, key: `${run.id}:${key}`, name: group.name, ink, began: began(run), perEpoch: perEpoch(run) ?? 1 };
+                }
+                const points = own.map(({ run, curve }) => (curve?.buckets ?? []).map(b => ({
+                    x: chart.x(/** @type {any} */ ({ began: began(run), perEpoch: perEpoch(run) ?? 1 }), b), y: b.mean })));
+                return { key: `${ink}:${key}`, name: group.name, ink, began: 0, perEpoch: 1, exact: own.length > 1, points: own.reduce((n, { curve }) => n + (curve?.points ?? 0), 0), buckets: meanOf(points) };
+            });
+            chart.show(made.filter(curve => curve !== null));
+            chart.el.hidden = made.every(curve => curve === null);
+        }
+    }
+
+    function drawTables() {
+        if (!comparison)
+            return;
+        const { runs, differing, same, metrics } = comparison;
+        const fields = comparison.fields.filter(f => all || f.differs);
+        const head = () => runs.map((run, i) => h('th', { class: 'num', scope: 'col' }, h('span', { class: 'col-run' }, line(...inkOf(i)), `#${run.id}`)));
+        const kept = metrics.filter(m => m.runs.some(Boolean));
+        fill(reached, kept.length > 0 && [h('h2', null, 'Reached'), h('div', { class: 'card scroll-x', tabindex: 0, role: 'region', 'aria-label': 'Latest values' }, h('table', { class: 'table compare-table' },
+            h('thead', null, h('tr', null, h('th', { scope: 'col' }, 'Metric, latest'), head())),
+            h('tbody', null, kept.map(m => {
+                const metric = describe(m.key);
+                const values = m.runs.map(r => r?.last ?? null);
+                const finite = values.filter(v => v !== null && Number.isFinite(v));
+                const best = metric.better && finite.length > 1 ? Math[metric.better === 'up' ? 'max' : 'min'](.../** @type {number[]} */ (finite)) : null;
+                return h('tr', null, h('th', { scope: 'row' }, m.key), values.map(v => h('td', { class: 'num', data: { best: v !== null && v === best } }, present(metric, v))));
+            }))))]);
+        const toggle = h('input', { type: 'checkbox' });
+        toggle.checked = !all;
+        toggle.addEventListener('change', () => {
+            all = !toggle.checked;
+            context.setQuery({ all: all ? '1' : null });
+            drawTables();
+        });
+        fill(differences, h('div', { class: 'row' }, h('h2', { class: 'grow' }, 'Configuration'), h('label', { class: 'inline small' }, toggle, 'Only differences'),
+            h('span', { class: 'muted small' }, `${differing} differ, ${same} are the same`)),
+        h('div', { class: 'card scroll-x', tabindex: 0, role: 'region', 'aria-label': 'Configuration of each run' }, fields.length === 0
+            ? h('div', { class: 'state small-state' }, h('p', null, 'These runs have the same configuration.'))
+            : h('table', { class: 'table compare-table' },
+                h('thead', null, h('tr', null, h('th', { scope: 'col' }, 'Setting'), head())),
+                h('tbody', null, fields.map(f => h('tr', { data: { same: !f.differs } }, h('th', { scope: 'row' }, f.pointer.slice(1).replaceAll('/', '.')),
+                    f.values.map((value, i) => h('td', { class: 'num mono', data: { default: !f.named[i] }, title: f.named[i] ? 'As submitted' : 'A default, or computed' }, value === null ? '–' : short(value)))))))));
+    }
+
+    function drawControls() {
+        if (!comparison)
+            return;
+        const { fields } = comparison;
+        const offers = [['', 'Each run'], ['trials', 'Mean of equal runs (trials)'], ['experiment', 'Mean by experiment'], ['job', 'Mean by job'],
+            ...fields.filter(f => f.differs && !['/name', '/notes', '/tags', '/experiment'].includes(f.pointer)).map(f => [f.pointer, `Mean by ${f.pointer.slice(1).replaceAll('/', '.')}`])];
+        if (mean && !offers.some(([id]) => id === mean))
+            mean = '';
+        fill(meanPick, offers.map(([id, word]) => h('option', { value: id }, word)));
+        meanPick.value = mean;
+        const layers = [...new Set([...series.values()].flatMap(list => list.map(s => parseKey(s.key).layer ?? 0)))].filter(Boolean).sort((a, b) => a - b);
+        layerBox.hidden = layers.length === 0;
+        if (layers.length > 0) {
+            if (!layers.includes(layer))
+                layer = layers[Math.floor(layers.length / 2)];
+            fill(layerPick, layers.map(k => h('option', { value: k }, `Layer ${k}`)));
+            layerPick.value = String(layer);
+        }
+        const keys = wantedPanels().filter(p => !p.layered).flatMap(p => p.keys).slice(0, 32);
+        fill(actions, h('a', { class: 'button', href: compareExport(ids, 'fields'), download: 'compare-configuration.csv' }, icon('download'), 'Configuration'),
+            h('a', { class: 'button', href: compareExport(ids, 'series', keys), download: 'compare-curves.csv' }, icon('download'), 'Curves'),
+            h('button', { type: 'button', on: { click: () => download(new Blob([JSON.stringify({
+                runs: comparison?.runs, fields: comparison?.fields, metrics: comparison?.metrics,
+                curves: Object.fromEntries([...curves].map(([id, own]) => [id, [...own.values()]])),
+            }, null, 1)], { type: 'application/json' }), 'compare.json') } }, icon('download'), 'JSON'));
+    }
+
+    async function refresh() {
+        if (ids.length === 0) {
+            setText(summary, '');
+            fill(actions);
+            fill(place, h('div', { class: 'card' }, stateBox('empty', 'Nothing to compare yet', 'Select runs in the table and choose “Compare”. Or begin with a run’s number:', adder, h('a', { class: 'button', href: '#/' }, 'To the runs'))));
+            return;
+        }
+        try {
+            const lists = await Promise.all(ids.map(id => listSeries(id, signal)));
+            ids.forEach((id, i) => series.set(id, lists[i]));
+            for (const id of [...series.keys()])
+                if (!ids.includes(id))
+                    series.delete(id);
+            const headline = ['loss/val', 'loss/train', 'acc/val', 'ppl/val', 'samples_per_s', 'tokens_per_s', 'mem/peak'].filter(key => lists.some(list => list.some(s => s.key === key)));
+            comparison = await compareRuns(ids, { all: true, metrics: headline }, signal);
+            drawControls();
+            if (!content.isConnected)
+                fill(place, content);
+            setText(summary, `${ids.length} run${ids.length === 1 ? '' : 's'}, ${comparison.differing} setting${comparison.differing === 1 ? '' : 's'} differ`);
+            drawTables();
+            bar.last = lists.reduce((most, list) => Math.max(most, ...list.map(s => s.step ?? 0)), 0);
+            const wanted = wantedPanels();
+            for (const [id, chart] of charts)
+                if (!wanted.some(p => p.id === id))
+                    chart.el.hidden = true;
+            for (const panel of wanted) {
+                if (charts.has(panel.id))
+                    continue;
+                const chart = new Chart({ ...panel, layered: false }, { ...bar.look }, {
+                    signal, began: () => 0, epoch: () => 1, pan: by => bar.pan(by), more: refresh, name: 'compare',
+                    zoom: range => {
+                        const steps = range && zoomSteps(range);
+                        if (!range || steps)
+                            bar.zoom(steps);
+                    },
+                });
+                charts.set(panel.id, chart);
+                (panel.layered ? layered : grid).append(chart.el);
+            }
+            draw();
+            const keys = wanted.flatMap(p => (p.layered ? [`${p.id}/${layer}`] : p.keys));
+            const buckets = Math.round(Math.min(600, Math.max(100, grid.clientWidth / 2)));
+            await Promise.all(ids.map(async id => {
+                const have = new Set(series.get(id)?.map(s => s.key));
+                const got = await getCurves(id, keys.filter(key => have.has(key)), { buckets, from: bar.range?.[0], to: bar.range?.[1] }, signal);
+                curves.set(id, new Map(got.map(curve => [curve.key, curve])));
+            }));
+            draw();
+        } catch (error) {
+            if (isAbort(error))
+                return;
+            if (!content.isConnected || !comparison)
+                fill(place, h('div', { class: 'card' }, failedBox(error, 'The comparison', () => refresh())));
+        }
+    }
+
+    /** @param {[number, number]} range */
+    function zoomSteps(range) {
+        if (bar.look.axis === 'step')
+            return /** @type {[number, number]} */ (range.slice());
+        if (!mean)
+            return toSteps(range, [...charts.values()]);
+        // A mean knows no steps of its own: those of the first run stand for all.
+        const run = comparison?.runs[0];
+        if (!run || bar.look.axis !== 'epoch')
+            return null;
+        const per = perEpoch(run) ?? 1;
+        return /** @type {[number, number]} */ ([range[0] * per, range[1] * per]);
+    }
+
+    onTheme(() => draw(), signal);
+    const nudge = pacer(refresh, { least: 1000, most: 3000, wanted: () => comparison?.runs.some(isActive) ?? false, signal });
+    onEvent(event => {
+        if (event.runs.some(id => ids.includes(id)) || (event.runId && ids.includes(event.runId)))
+            nudge();
+    }, signal);
+    refresh();
+    return { el };
+}

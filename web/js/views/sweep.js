@@ -1,0 +1,368 @@
+// A job of several runs: what each combination of its sweep reached, as a curve with deviations, as a table with its
+// trials, and over the course of training.
+import { isAbort, listRuns, steerJob } from '../api.js';
+import { Chart, present } from '../chart.js';
+import { ask, bones, failedBox, fill, h, icon, message, setText, stateBox, toast } from '../dom.js';
+import { ago, count } from '../format.js';
+import { hint } from '../hint.js';
+import { cancelJob } from '../jobs.js';
+import { onEvent, pacer } from '../live.js';
+import { LookBar } from '../look.js';
+import { describe, metrics as knownMetrics } from '../metrics.js';
+import { readJob, readSweep, readSweepCurves } from '../results.js';
+import { scatter } from '../scatter.js';
+import { chip, meter, setMeter } from '../states.js';
+import { short } from '../table/columns.js';
+import { onTheme } from '../theme.js';
+
+/** @typedef {import('../types').SweepRow} SweepRow */
+
+const MOST_CURVES = 12;
+const OPEN = new Set(['queued', 'running', 'paused', 'cancelling']);
+
+/** @param {string} pointer */
+const nameOf = pointer => pointer.slice(1).replaceAll('/', '.');
+/** @param {string} pointer */
+const shortName = pointer => pointer.split('/').pop() ?? pointer;
+
+/**
+ * @param {import('../types').ViewContext} context
+ * @returns {import('../types').View}
+ */
+export function sweepView(context) {
+    const { signal, query } = context;
+    const id = context.params[0];
+    context.setTitle(`Job ${id}`);
+    let metric = query.get('metric') ?? '';
+    let axis = query.get('axis') ?? '';
+    let open = query.get('open') === '1';
+    let sort = query.get('sort') ?? '';
+    /** @type {import('../types').Job | null} */
+    let job = null;
+    /** @type {import('../types').Sweep | null} */
+    let sweep = null;
+    /** @type {string[]} */
+    let keys = [];
+    const unfolded = new Set();
+
+    const title = h('h1', null, `Job ${id}`);
+    const badge = h('span');
+    const sub = h('p', { class: 'sub' });
+    const actions = h('div', { class: 'row' });
+    const tiles = h('dl', { class: 'card tiles' });
+    const bar = meter(null, 'Runs that have ended');
+    bar.classList.add('tall');
+    const progress = h('div', { class: 'stack' }, h('div', { class: 'row small' }, h('span'), h('span', { class: 'muted push' })), bar);
+    const metricPick = h('select', { 'aria-label': 'Metric' });
+    const axisPick = h('select', { 'aria-label': 'Against' });
+    const openBox = h('input', { type: 'checkbox' });
+    openBox.checked = open;
+    const plot = h('div', { class: 'scatter-place' });
+    const plotHead = h('div', { class: 'chart-head' });
+    const table = h('div', { class: 'card scroll-x', tabindex: 0, role: 'region', 'aria-label': 'Results' });
+    const curvesPlace = h('div', { class: 'stack' });
+    const controls = h('div', { class: 'toolbar' }, h('label', { class: 'inline' }, 'Metric', metricPick), h('label', { class: 'inline' }, 'Against', axisPick),
+        h('label', { class: 'inline' }, openBox, 'Count unfinished runs'));
+    const content = h('div', { class: 'stack-l' }, progress, tiles, controls, h('section', { class: 'card chart' }, plotHead, plot), h('h2', null, 'Combinations'), table, curvesPlace);
+    const place = h('div', null, h('div', { class: 'card' }, bones(8)));
+    const el = h('div', null, h('p', { class: 'small' }, h('a', { href: '#/sweeps' }, '← Sweeps')),
+        h('div', { class: 'head' }, h('div', null, h('div', { class: 'row' }, title, badge), sub), actions), place);
+
+    const look = new LookBar(context, { look: style => chart?.restyle({ ...style, axis: 'step' }), range: () => {} });
+    look.smoothing.hidden = look.axisBox.hidden = true; // of means, against the step
+    /** @type {Chart | null} */
+    let chart = null;
+
+    metricPick.addEventListener('change', () => {
+        metric = metricPick.value;
+        context.setQuery({ metric });
+        draw();
+        drawCurves();
+    });
+    axisPick.addEventListener('change', () => {
+        axis = axisPick.value;
+        context.setQuery({ axis });
+        drawPlot();
+    });
+    openBox.addEventListener('change', () => {
+        open = openBox.checked;
+        context.setQuery({ open: open ? '1' : null });
+        refresh();
+    });
+
+    /** @param {Record<string, unknown>} values */
+    const say = values => Object.entries(values).map(([key, value]) => `${shortName(key)} ${short(value)}`).join(', ') || 'all runs';
+
+    function drawHead() {
+        if (!job || !sweep)
+            return;
+        const { runs } = sweep;
+        setText(title, job.name);
+        context.setTitle(job.name);
+        if (badge.dataset.state !== job.state) {
+            badge.dataset.state = job.state;
+            fill(badge, chip(job.state));
+        }
+        const facts = [`Job #${job.id}`, sweep.axes.length > 0 ? `${count(sweep.points)} combinations${sweep.trials > 1 ? ` × ${sweep.trials} trials` : ''}` : `${sweep.trials} trials`,
+            `experiment ${job.experiment}`, `created ${ago(job.created)}`];
+        if (sub.dataset.text !== facts.join()) {
+            sub.dataset.text = facts.join();
+            fill(sub, facts.map(fact => h('span', null, fact)), job.notes ? h('span', null, job.notes) : null);
+        }
+        const done = runs.planned > 0 ? runs.ended / runs.planned : 0;
+        setMeter(bar, done);
+        bar.dataset.tone = job.state === 'done' ? 'good' : job.state === 'failed' ? 'bad' : job.state === 'running' ? 'run' : 'idle';
+        setText(/** @type {Node} */ (progress.firstElementChild?.firstChild), `${count(runs.ended)} of ${count(runs.planned)} runs ended`);
+        const rest = [['running', 'running'], ['queued', 'queued'], ['failed', 'failed'], ['diverged', 'diverged'], ['cancelled', 'cancelled']].filter(([key]) => runs[key] > 0).map(([key, word]) => `${count(runs[key])} ${word}`);
+        setText(/** @type {Node} */ (progress.firstElementChild?.lastChild), rest.join(' · '));
+        const key = `${job.state} ${sweep.table.length}`;
+        if (actions.dataset.key !== key) {
+            actions.dataset.key = key;
+            const now = job;
+            const steer = (/** @type {string} */ word, /** @type {import('../dom.js').IconName} */ sign, /** @type {() => Promise<unknown>} */ act) => {
+                const button = h('button', { type: 'button' }, icon(sign), word);
+                button.addEventListener('click', async () => {
+                    button.disabled = true;
+                    try {
+                        await act();
+                        refresh();
+                    } catch (error) {
+                        toast(message(error), 'bad');
+                    } finally {
+                        button.disabled = false;
+                    }
+                });
+                return button;
+            };
+            const trials = sweep.table.flatMap(row => row.trials.map(t => t.run_id));
+            fill(actions,
+                now.state === 'paused' ? steer('Resume', 'running', () => steerJob(now.id, 'resume')) : OPEN.has(now.state) && now.state !== 'cancelling' ? steer('Pause', 'paused', () => steerJob(now.id, 'pause')) : null,
+                OPEN.has(now.state) && now.state !== 'cancelling' ? steer('Cancel', 'stop', async () => {
+                    const sure = await ask('Cancel this job?', [h('p', { class: 'muted' }, 'All its runs that have not ended stop at their next step and keep their checkpoints.')], 'Cancel the job', { danger: true });
+                    return sure ? cancelJob(now.id) : null;
+                }) : null,
+                h('a', { class: 'button', href: `#/compare?runs=${trials.slice(0, 20).join(',')}${trials.length > 1 ? '&mean=trials' : ''}` }, icon('compare'), trials.length > 20 ? 'Compare the first 20' : 'Compare runs'),
+                h('a', { class: 'button', href: `#/?job=${encodeURIComponent(now.id)}` }, 'Runs'),
+                h('a', { class: 'button', href: `/api/v1/jobs/${encodeURIComponent(now.id)}/sweep/export?what=table${keys.slice(0, 16).map(k => `&metric=${encodeURIComponent(k)}`).join('')}`, download: `sweep-${now.id}.csv` }, icon('download'), 'CSV'));
+        }
+        const stats = [];
+        const about = describe(sweep.metric);
+        if (sweep.best)
+            stats.push(['Best combination', say(sweep.best.values), ''], [`${about.title}, ${sweep.metric.endsWith('/val') ? 'validation' : 'latest'}`,
+                present(about, sweep.best.value.mean), sweep.best.value.sd !== null ? `± ${plain(about, sweep.best.value.sd)}` : '']);
+        if (sweep.best_run)
+            stats.push(['Best run', `#${sweep.best_run.run_id}`, present(about, sweep.best_run.value)]);
+        tiles.hidden = stats.length === 0;
+        fill(tiles, stats.map(([name, value, small]) => h('div', { class: 'tile' }, h('dt', null, name), h('dd', null,
+            name === 'Best run' ? h('a', { href: `#/runs/${sweep?.best_run?.run_id}` }, value) : value, small ? h('small', null, ` ${small}`) : null))));
+    }
+
+    /**
+     * A deviation in the metric's unit.
+     * @param {import('../metrics.js').Metric} about
+     * @param {number} value
+     */
+    function plain(about, value) {
+        return about.unit === 'share' ? `${(value * 100).toFixed(2)} %` : present(about, value);
+    }
+
+    function drawControls() {
+        if (!sweep)
+            return;
+        const listed = knownMetrics.map(m => m.key).filter(key => keys.includes(key));
+        const all = [...listed, ...keys.filter(key => !listed.includes(key))];
+        if (!all.includes(metric))
+            metric = all.includes(sweep.metric) ? sweep.metric : all[0] ?? '';
+        fill(metricPick, all.map(key => h('option', { value: key }, key)));
+        metricPick.value = metric;
+        const axes = sweep.axes.map(a => a.pointer);
+        if (!axes.includes(axis))
+            axis = axes[0] ?? '';
+        fill(axisPick, axes.map(pointer => h('option', { value: pointer }, nameOf(pointer))));
+        axisPick.value = axis;
+        /** @type {HTMLElement} */ (axisPick.parentElement).hidden = axes.length < 2;
+    }
+
+    function drawPlot() {
+        if (!sweep)
+            return;
+        const about = describe(metric);
+        const rows = sweep.table.filter(row => row.metrics[metric]?.mean !== null && row.metrics[metric] !== undefined && Number.isFinite(row.metrics[metric].mean));
+        fill(plotHead, h('h3', null, axis ? `${metric} against ${nameOf(axis)}` : metric), hint(about));
+        if (rows.length === 0) {
+            fill(plot, h('div', { class: 'state small-state' }, h('p', null, open ? 'No run has reached this metric yet.' : 'No run that succeeded has this metric yet. Tick “Count unfinished runs” to see those under way.')));
+            return;
+        }
+        /** @type {Map<string, import('../scatter.js').Mark[]>} */
+        const groups = new Map();
+        for (const row of rows) {
+            const others = Object.entries(row.values).filter(([key]) => key !== axis);
+            const name = others.map(([key, value]) => `${shortName(key)} ${short(value)}`).join(', ');
+            const at = row.metrics[metric];
+            const value = axis in row.values ? row.values[axis] : 'all runs';
+            groups.set(name, [...(groups.get(name) ?? []), {
+                x: typeof value === 'number' ? value : short(value), y: /** @type {number} */ (at.mean), sd: at.sd, best: row.point === sweep.best?.point && metric === sweep.metric,
+                text: `${say(row.values)}: ${present(about, at.mean)}${at.sd !== null ? ` ± ${plain(about, at.sd)}` : ''}, ${at.n} run${at.n === 1 ? '' : 's'}`,
+                href: row.trials.length === 1 ? `#/runs/${row.trials[0].run_id}` : `#/compare?runs=${row.trials.slice(0, 20).map(t => t.run_id).join(',')}`,
+            }]);
+        }
+        const named = [...groups].map(([name, marks]) => ({ name, marks }));
+        scatter(plot, { groups: named.slice(0, 14), title: `${metric} against ${nameOf(axis)}`, xTitle: axis ? nameOf(axis) : '', format: v => (about.unit === 'share' ? `${+(v * 100).toFixed(2)} %` : present(about, v)), rule: rootOfN() });
+        if (named.length > 14)
+            plot.append(h('p', { class: 'muted small' }, `${named.length - 14} more lines are in the table.`));
+    }
+
+    /** Against k, the theory's choice √N is marked where N follows from the document. */
+    function rootOfN() {
+        if (axis !== '/attention/k' || !tokens)
+            return null;
+        return { at: Math.sqrt(tokens), word: `√N = ${+Math.sqrt(tokens).toFixed(2)}` };
+    }
+    let tokens = 0;
+
+    function drawTable() {
+        if (!sweep)
+            return;
+        const { axes } = sweep;
+        const shown = [metric, ...[sweep.metric, 'loss/val', 'acc/val', 'ppl/val', 'loss/train'].filter(key => key !== metric && keys.includes(key))].filter((key, i, list) => key && list.indexOf(key) === i).slice(0, 4);
+        const rows = sweep.table.slice();
+        const down = sort.startsWith('-');
+        const by = sort.replace(/^-/, '');
+        if (by) {
+            const value = (/** @type {SweepRow} */ row) => (by.startsWith('/') ? row.values[by] : row.metrics[by]?.mean) ?? null;
+            rows.sort((a, b) => {
+                const x = value(a);
+                const y = value(b);
+                if (x === null || y === null)
+                    return Number(x === null) - Number(y === null);
+                return (down ? -1 : 1) * (/** @type {any} */ (x) < /** @type {any} */ (y) ? -1 : /** @type {any} */ (x) > /** @type {any} */ (y) ? 1 : 0);
+            });
+        }
+        const header = (/** @type {string} */ key, /** @type {string} */ word, /** @type {boolean} */ num) => {
+            const on = by === key;
+            const button = h('button', { type: 'button', class: 'sort-plain', on: { click: () => {
+                sort = !on ? key : down ? '' : `-${key}`;
+                context.setQuery({ sort });
+                drawTable();
+                /** @type {HTMLElement | null} */ (table.querySelector(`[data-key="${CSS.escape(key)}"] button`))?.focus();
+            } } }, word, on ? icon(down ? 'down' : 'up', 11) : null);
+            return h('th', { scope: 'col', class: num ? 'num' : '', data: { key }, 'aria-sort': on ? (down ? 'descending' : 'ascending') : null }, button);
+        };
+        fill(table, h('table', { class: 'table sweep-table' },
+            h('thead', null, h('tr', null, axes.map(a => header(a.pointer, nameOf(a.pointer), true)), shown.map(key => header(key, key, true)), h('th', { scope: 'col', class: 'num' }, 'Runs'), h('th', { scope: 'col' }, h('span', { class: 'hidden' }, 'Trials')))),
+            h('tbody', null, rows.slice(0, 500).flatMap(row => {
+                const best = row.point === sweep?.best?.point;
+                const many = row.trials.length > 1;
+                const isOpen = unfolded.has(row.point);
+                const odd = [row.runs.open ? `${row.runs.open} open` : '', row.runs.diverged ? `${row.runs.diverged} diverged` : '', row.runs.failed ? `${row.runs.failed} failed` : '', row.runs.cancelled ? `${row.runs.cancelled} cancelled` : ''].filter(Boolean).join(', ');
+                const toggle = h('button', { type: 'button', class: 'quiet small-button', 'aria-expanded': String(isOpen), on: { click: () => {
+                    if (!unfolded.delete(row.point))
+                        unfolded.add(row.point);
+                    drawTable();
+                } } }, isOpen ? 'Hide' : 'Trials');
+                return [h('tr', { data: { best } },
+                    axes.map(a => h('td', { class: 'num mono' }, short(row.values[a.pointer]))),
+                    shown.map(key => {
+                        const at = row.metrics[key];
+                        const about = describe(key);
+                        return h('td', { class: 'num' }, !at || at.mean === null ? '–' : [present(about, at.mean), at.sd !== null ? h('span', { class: 'muted small' }, ` ± ${plain(about, at.sd)}`) : null]);
+                    }),
+                    h('td', { class: 'num' }, `${row.runs.succeeded}`, h('span', { class: 'muted small' }, ` of ${row.runs.total}${odd ? ` (${odd})` : ''}`)),
+                    h('td', { class: 'num' }, many ? toggle : row.trials[0] ? h('a', { href: `#/runs/${row.trials[0].run_id}` }, `#${row.trials[0].run_id}`) : null)),
+                ...(isOpen ? row.trials.map(t => h('tr', { class: 'trial' },
+                    axes.length > 0 ? h('td', { class: 'num muted', colspan: axes.length }, `seed ${t.seed}`) : null,
+                    shown.map(key => h('td', { class: 'num' }, present(describe(key), t.metrics[key] ?? null))),
+                    h('td', { class: 'num' }, chip(t.state === 'ended' ? t.outcome ?? 'ended' : t.state)), h('td', { class: 'num' }, h('a', { href: `#/runs/${t.run_id}` }, `#${t.run_id}`)))) : [])];
+            }))));
+        if (rows.length > 500)
+            table.append(h('p', { class: 'muted small pad' }, `500 of ${count(rows.length)} combinations; the CSV has all.`));
+    }
+
+    async function drawCurves() {
+        if (!sweep || !metric)
+            return;
+        // The best combinations, in the order of the table, are as many as one can tell apart.
+        const about = describe(metric);
+        const sign = sweep.mode === 'min' ? 1 : -1;
+        const ranked = sweep.table.filter(row => row.metrics[sweep?.metric ?? '']?.mean !== null && row.metrics[sweep?.metric ?? '']).sort((a, b) =>
+            sign * (/** @type {number} */ (a.metrics[sweep?.metric ?? ''].mean) - /** @type {number} */ (b.metrics[sweep?.metric ?? ''].mean)));
+        const points = ranked.slice(0, MOST_CURVES).map(row => row.point).sort((a, b) => a - b);
+        if (points.length === 0) {
+            fill(curvesPlace);
+            return;
+        }
+        try {
+            const curves = await readSweepCurves(id, { key: metric, x: 'step', points, buckets: 200, open }, signal);
+            if (curves.every(curve => curve.data.length < 2)) {
+                fill(curvesPlace);
+                chart = null;
+                return;
+            }
+            if (chart?.panel.id !== metric || !chart.el.isConnected) {
+                const panel = { id: metric, title: `${metric} over training`, metric: { ...about, exact: true }, keys: [metric], layered: false };
+                chart = new Chart(panel, { ...look.look, axis: 'step' }, { signal, zoom: () => {}, pan: () => {}, more: () => {}, began: () => 0, epoch: () => 1, name: `sweep-${id}` });
+                fill(curvesPlace, h('div', { class: 'row' }, h('h2', { class: 'grow' }, 'Over training'), h('span', { class: 'muted small' }, points.length < (sweep?.table.length ?? 0) ? `the best ${points.length} combinations` : '')), look.el, chart.el);
+            }
+            chart.show(curves.map((curve, i) => ({
+                key: `${curve.point}:${metric}`, name: say(curve.values), ink: i, exact: true, points: curve.data.reduce((n, d) => n + d.n, 0),
+                buckets: curve.data.filter(d => d.mean !== null).map(d => ({ first: d.x, last: d.x, time: d.x, mean: d.mean, count: d.n, nonfinite: 0,
+                    min: /** @type {number} */ (d.mean) - (d.sd ?? 0), max: /** @type {number} */ (d.mean) + (d.sd ?? 0) })),
+            })).filter(curve => curve.buckets.length > 0));
+        } catch (error) {
+            if (!isAbort(error))
+                fill(curvesPlace, h('p', { class: 'note', data: { tone: 'bad' } }, message(error)));
+        }
+    }
+
+    function draw() {
+        drawControls();
+        drawHead();
+        drawPlot();
+        drawTable();
+    }
+
+    async function refresh() {
+        try {
+            job = await readJob(id, signal);
+            if (keys.length === 0) {
+                const { runs } = await listRuns({ job: id, limit: 1, metrics: knownMetrics.filter(m => !m.system).map(m => m.key).slice(0, 16), fields: ['/data/image_size', '/model/patch', '/data/context', '/model/context'] }, signal);
+                keys = Object.keys(runs[0]?.latest ?? {});
+                const sizes = ['/data/image_size', '/model/patch'].map(path => runs[0]?.fields[path]).map(v => (Array.isArray(v) ? Number(v[0]) * Number(v[1]) : Number(v) ** 2));
+                tokens = sizes.every(v => v > 0) ? sizes[0] / sizes[1] : 0;
+                if (job.sweep && !keys.includes(job.sweep.metric))
+                    keys.push(job.sweep.metric);
+            }
+            sweep = await readSweep(id, { metrics: keys.slice(0, 16), value: 'last', open }, signal);
+            if (!content.isConnected)
+                fill(place, content);
+            draw();
+            await drawCurves();
+        } catch (error) {
+            if (isAbort(error))
+                return;
+            if (!content.isConnected) {
+                const missing = [400, 404].includes(/** @type {any} */ (error).status);
+                fill(place, h('div', { class: 'card' }, missing ? stateBox('failed', `There is no job ${id}`, 'It may belong to another polyd.', h('a', { class: 'button', href: '#/' }, 'To the runs'))
+                    : failedBox(error, 'The job', () => refresh())));
+            }
+        }
+    }
+
+    let width = 0;
+    const observer = new ResizeObserver(() => {
+        if (Math.abs(plot.clientWidth - width) > 2) {
+            width = plot.clientWidth;
+            drawPlot();
+        }
+    });
+    observer.observe(plot);
+    signal.addEventListener('abort', () => observer.disconnect());
+    onTheme(() => drawPlot(), signal);
+    const nudge = pacer(refresh, { least: 1500, most: 4000, wanted: () => job !== null && OPEN.has(job.state), signal });
+    onEvent(event => {
+        if (event.jobId === id)
+            nudge();
+    }, signal);
+    refresh();
+    return { el };
+}

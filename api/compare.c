@@ -9,8 +9,9 @@
 #include "api/stats.h"
 #include "daemon/spec/spec.h"
 
-#define RUNS_MAX 32
-#define KEYS_MAX 32 /* series drawn at once */
+#define RUNS_MAX 128
+#define KEYS_MAX 32
+#define CURVES_MAX 1024 /* runs x keys of one answer */
 
 struct side {
     int64_t id, job_id, started_us;
@@ -400,6 +401,15 @@ static bool latest_of(void *ctx, const struct store_series *m)
     return false;
 }
 
+/* Not more curves than one answer should take; else fails the request. */
+static bool curves_fit(struct api_req *r, const struct compare *c, int keys)
+{
+    if ((int64_t)c->count * keys > CURVES_MAX)
+        api_fail(r, API_FAULT_MALFORMED, "%d runs by %d keys: at most %d curves in one answer", c->count, keys,
+                 CURVES_MAX);
+    return !api_failed(r);
+}
+
 /* All keys asked for; 0 after failing. */
 static int keys_read(struct api_req *r, char keys[KEYS_MAX][STORE_KEY_MAX + 1])
 {
@@ -507,7 +517,7 @@ void api_compare_series(struct api_req *r)
         api_fail(r, PD_ERR_NOMEM, "no memory for the keys");
     else if (!api_query_refuse_others(r, names) && api_curve_read(r, &q))
         count = keys_read(r, keys);
-    if (!count || api_failed(r) || !(c = compare_read(r, NULL)))
+    if (!count || api_failed(r) || !(c = compare_read(r, NULL)) || !curves_fit(r, c, count))
         goto out;
     pd_buf_init(&b, 0);
     api_json_open(&b, '{');
@@ -557,6 +567,8 @@ static enum pd_err export_series(struct api_req *r, struct compare *c, struct pd
 
     if (err == PD_OK && api_curve_read(r, &q))
         count = keys_read(r, keys);
+    if (count && !curves_fit(r, c, count))
+        count = 0;
     for (size_t i = 0; count && i < sizeof heads / sizeof *heads; i++)
         api_csv_str(b, *heads[i] ? heads[i] : api_axis_name(q.x));
     api_csv_line(b);

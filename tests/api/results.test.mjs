@@ -164,7 +164,7 @@ test('comparison: fields that differ, defaults, what was reached', async () => {
     assert.equal(all.fields.length, all.same + all.differing);
     assert.deepEqual(all.metrics, [{ key: 'none', runs: [null, null] }]);
     assert.deepEqual(all.fields.filter(f => f.differs).map(f => f.pointer), ['/attention/c0', '/attention/k']);
-    for (const query of ['', 'run=x', 'run=1&colour=2', [...Array(33)].map(() => 'run=1').join('&')])
+    for (const query of ['', 'run=x', 'run=1&colour=2', [...Array(129)].map(() => 'run=1').join('&')])
         assert.equal((await host.get(`/api/v1/compare?${query}`)).status, 400, query);
     assert.equal((await host.get('/api/v1/compare?run=1&run=99')).status, 404);
 });
@@ -179,6 +179,11 @@ test('comparison: series of several runs on one axis, and downloads', async () =
     assert.deepEqual(metrics, ['metric,run 1 last,run 1 min,run 1 max,run 10 last,run 10 min,run 10 max', 'acc/val,0.5,0.1,0.5,,,']);
     const series = (await host.get('/api/v1/compare/export?run=4&what=series&key=acc/val')).text.trim().split('\n');
     assert.deepEqual(series, ['key,run,step,mean,min,max,count,nonfinite', 'acc/val,4,10,0.5,0.5,0.5,1,0', 'acc/val,4,20,0.8,0.8,0.8,1,0']);
+    const many = (count, name, value) => Array.from({ length: count }, (_, i) => `${name}=${value(i)}`).join('&');
+    assert.equal((await host.get(`/api/v1/compare/series?${many(128, 'run', () => 1)}&key=a`)).status, 200);
+    assert.match((await host.get(`/api/v1/compare/series?${many(129, 'run', () => 1)}&key=a`)).json.detail, /at most 128 runs/);
+    for (const route of ['series?', 'export?what=series&'])
+        assert.match((await host.get(`/api/v1/compare/${route}${many(33, 'run', () => 1)}&${many(32, 'key', i => `k${i}`)}`)).json.detail, /at most 1024 curves/);
     for (const query of ['compare/series?run=1', 'compare/series?key=a', 'compare/export?run=1&what=x', 'compare/export?run=1&what=series', 'compare/export?what=fields'])
         assert.equal((await host.get(`/api/v1/${query}`)).status, 400, query);
 });

@@ -137,8 +137,9 @@ PD_NODISCARD enum pd_err model_param_init(const struct model *m, size_t i, uint6
                                           struct pd_why *why);
 /* Reads every parameter from a file: exact names, or Hugging Face names without `transformer.`; mask buffers,
  * a tied lm_head.weight, `optim.` and `ema.` tensors are ignored, `phi_scale` is taken for `attn_scale`;
- * anything else unknown or missing is an error. fn receives host memory of the model's dtype. */
-PD_NODISCARD enum pd_err model_params_read(const struct model *m, const struct data_st *st,
+ * anything else unknown or missing is an error. averaged: of the `ema.` tensors and no others. fn receives
+ * host memory of the model's dtype. */
+PD_NODISCARD enum pd_err model_params_read(const struct model *m, const struct data_st *st, bool averaged,
                                            enum pd_err (*fn)(void *user, size_t i, const void *data,
                                                              size_t bytes, struct pd_why *why),
                                            void *user, struct pd_why *why);
@@ -214,6 +215,9 @@ struct model_store *model_store_free(struct model_store *s);
 PD_NODISCARD enum pd_err model_store_init(struct model_store *s, uint64_t seed, struct pd_why *why);
 PD_NODISCARD enum pd_err model_store_read(struct model_store *s, const struct data_st *st,
                                           struct pd_why *why);
+/* The same of what a checkpoint is to serve: its averaged weights if its metadata `polyd.serve` is "ema". */
+PD_NODISCARD enum pd_err model_store_read_served(struct model_store *s, const struct data_st *st,
+                                                 struct pd_why *why);
 /* Binds the parameters that this exec's graph has. */
 PD_NODISCARD enum pd_err model_store_bind(const struct model_store *s, struct pk_exec *exec,
                                           const struct pk_graph *graph, struct pd_why *why);

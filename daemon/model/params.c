@@ -389,7 +389,7 @@ static bool ignored(const struct model *m, const char *name)
             !strcmp(name, "lm_head.weight"));
 }
 
-enum pd_err model_params_read(const struct model *m, const struct data_st *st,
+enum pd_err model_params_read(const struct model *m, const struct data_st *st, bool averaged,
                               enum pd_err (*fn)(void *user, size_t i, const void *data, size_t bytes,
                                                 struct pd_why *why),
                               void *user, struct pd_why *why)
@@ -405,10 +405,12 @@ enum pd_err model_params_read(const struct model *m, const struct data_st *st,
     for (size_t k = 0; k < data_st_count(st); k++) {
         const struct data_st_tensor *t = data_st_at(st, k);
         struct pk_shape shape = {.rank = t->rank};
-        size_t i = ignored(m, t->name) ? m->count : find_param(m, t->name);
+        const char *name = t->name + (averaged ? 4 : 0);
+        size_t i;
 
-        if (ignored(m, t->name))
+        if (averaged ? strncmp(t->name, "ema.", 4) != 0 : ignored(m, name))
             continue;
+        i = find_param(m, name);
         memcpy(shape.dim, t->dim, sizeof shape.dim);
         if (i == m->count) {
             err = pd_fail(why, PD_ERR_INVALID, "'%.80s' is no parameter of this model", t->name);
@@ -435,7 +437,8 @@ enum pd_err model_params_read(const struct model *m, const struct data_st *st,
     }
     for (size_t i = 0; i < m->count && err == PD_OK; i++) {
         if (!found[i]) {
-            err = pd_fail(why, PD_ERR_INVALID, "the file lacks '%.80s'", m->param[i].name);
+            err = pd_fail(why, PD_ERR_INVALID, "the file lacks '%s%.80s'", averaged ? "ema." : "",
+                          m->param[i].name);
             break;
         }
         err = m->spec.dtype == PK_F64 ? data_st_read_f64(found[i], host, found[i]->count, why)

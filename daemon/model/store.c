@@ -117,7 +117,14 @@ static enum pd_err put(void *user, size_t i, const void *data, size_t bytes, str
 
 enum pd_err model_store_read(struct model_store *s, const struct data_st *st, struct pd_why *why)
 {
-    return model_params_read(s->m, st, put, s, why);
+    return model_params_read(s->m, st, false, put, s, why);
+}
+
+enum pd_err model_store_read_served(struct model_store *s, const struct data_st *st, struct pd_why *why)
+{
+    const char *what = data_st_meta(st, "polyd.serve");
+
+    return model_params_read(s->m, st, what && !strcmp(what, "ema"), put, s, why);
 }
 
 enum pd_err model_store_bind(const struct model_store *s, struct pk_exec *exec, const struct pk_graph *graph,

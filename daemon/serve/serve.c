@@ -160,7 +160,7 @@ static enum pd_err read_checkpoint(struct serve *s, const struct serve_options *
     if (err == PD_OK)
         err = model_store_new(s->model, s->api, s->backend, &s->store, why);
     if (err == PD_OK)
-        err = model_store_read(s->store, st, why);
+        err = model_store_read_served(s->store, st, why);
     if (err != PD_OK)
         goto out;
     step = data_st_meta(st, "polyd.step");

@@ -15,11 +15,13 @@ struct spec_field;
     X(required)                                                                                              \
     X(arch)                                                                                                  \
     X(dataset)                                                                                               \
-    X(width) X(depth) X(heads) X(bias) X(image_size) X(patch) X(pool) X(context) X(norm_kind) X(norm_eps)    \
-        X(alpha) X(scale_share) X(scale_param) X(n_for_scale) X(n) X(c0) X(qk_norm) X(path) X(split)         \
-            X(split_train) X(split_val) X(data_context) X(length) X(lr) X(betas) X(weight_decay)             \
-                X(warmup_steps) X(warmup_epochs) X(min_lr) X(clip) X(device) X(precision) X(init)            \
-                    X(eval_every) X(keep_best) X(keep_latest) X(threads)
+    X(width)                                                                                                 \
+    X(depth)                                                                                                 \
+    X(heads) X(bias) X(image_size) X(patch) X(pool) X(context) X(norm_kind) X(norm_eps) X(alpha)             \
+        X(scale_share) X(scale_param) X(n_for_scale) X(n) X(c0) X(qk_norm) X(path) X(split) X(split_train)   \
+            X(split_val) X(data_context) X(length) X(lr) X(betas) X(weight_decay) X(warmup_steps)            \
+                X(warmup_epochs) X(min_lr) X(clip) X(device) X(precision) X(init) X(eval_every) X(keep_best) \
+                    X(keep_latest) X(threads)
 #define SPEC_RULE_DECLARE(name) json_t *spec_rule_##name(struct spec_ctx *c);
 SPEC_RULES(SPEC_RULE_DECLARE)
 #undef SPEC_RULE_DECLARE
@@ -69,6 +71,7 @@ SPEC_RULES(SPEC_RULE_DECLARE)
     X(drop_path, "without drop_path", g->train.drop_path > 0)                                                \
     X(xavier, "unless train.init is xavier or trunc_xavier",                                                 \
       g->train.init == SPEC_INIT_XAVIER || g->train.init == SPEC_INIT_TRUNC_XAVIER)                          \
+    X(ema, "without train.ema", g->train.ema > 0)                                                            \
     X(pinn, "unless model.arch is pinnsformer", g->model.arch == SPEC_ARCH_PINNSFORMER)                      \
     X(time_limit, "without resources.time_limit_s", g->resources.time_limit_s > 0)
 #define SPEC_USE_DECLARE(name, text, test) bool spec_use_##name(const struct spec_config *g);
@@ -83,7 +86,7 @@ extern const char spec_use_template_text[], spec_use_swin_text[], spec_use_xcit_
     spec_use_split_text[], spec_use_lra_text[], spec_use_pad_crop_text[], spec_use_rrc_text[],
     spec_use_mix_text[], spec_use_adamw_text[], spec_use_momentum_text[], spec_use_min_lr_text[],
     spec_use_step_text[], spec_use_drop_path_text[], spec_use_xavier_text[], spec_use_pinn_text[],
-    spec_use_time_limit_text[];
+    spec_use_ema_text[], spec_use_time_limit_text[];
 
 /* Checks of a string that only the field knows: report and return false. */
 bool spec_check_template(struct spec_ctx *c, const struct spec_field *f, const char *text);

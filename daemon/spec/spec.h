@@ -299,6 +299,7 @@ struct spec_train {
     int init;     /* enum spec_init */
     int init_fan; /* enum spec_init_fan */
     double ema;   /* NAN: none */
+    bool ema_serve;
     struct spec_teacher teacher;
     int pinn_derivative; /* enum spec_pinn_derivative */
     int64_t nonfinite_limit;
@@ -531,7 +532,8 @@ PD_NODISCARD enum pd_err spec_canonical(const char *json, size_t len, struct pd_
  * "values"?,"available"?,"minimum"?,"maximum"?,"exclusive_minimum"?,..., "meaning","reference"}],
  * "presets":[{"name","available","values":{...}}],"recipes":[...],"datasets":[...]}. */
 PD_NODISCARD enum pd_err spec_fields_json(struct pd_buf *ret_json, struct pd_why *why);
-/* The fixed default of one field as JSON; NULL: no such field, or its default is computed. The caller frees. */
+/* The fixed default of one field as JSON; NULL: no such field, or its default is computed. The caller frees.
+ */
 char *spec_default_json(const char *pointer);
 /* The same as a table of plain text for `polyd fields`, lines of at most 110 columns. */
 PD_NODISCARD enum pd_err spec_fields_text(struct pd_buf *ret_text, struct pd_why *why);

@@ -83,7 +83,9 @@ enum pd_err train_keep_prepare(struct run *r, struct pd_why *why)
     r->meta[r->meta_count++] = (struct data_st_meta_item){"polyd.course", r->setup.digest};
     add_meta(r, "polyd.seed", "%lld", (long long)r->config->train.seed);
     add_meta(r, "polyd.optimizer", "%s", optimizers[r->setup.options.optimizer]);
-    add_meta(r, "polyd.best_metric", "%s", r->setup.classifier ? "acc/val" : "loss/val");
+    add_meta(r, "polyd.best_metric", "%s", r->setup.best_metric);
+    if (r->setup.judge_averages)
+        add_meta(r, "polyd.serve", "ema");
     add_meta(r, "polyd.data.kind", "%s", r->setup.classifier ? "images" : "tokens");
     add_meta(r, "polyd.data.mean", "%.9g", (double)d->mean);
     add_meta(r, "polyd.data.std", "%.9g", (double)d->std);
@@ -171,7 +173,7 @@ enum pd_err train_save(struct run *r, struct pd_why *why)
     info.bytes = file.bytes;
     memcpy(info.sha256, file.sha256, sizeof info.sha256);
     info.best = r->state.best_step == r->state.step;
-    info.metric = r->setup.classifier ? "acc/val" : "loss/val";
+    info.metric = r->setup.best_metric;
     info.value = r->state.score;
     if (r->host->checkpoint_written)
         r->host->checkpoint_written(r->host->user, &info);

@@ -62,6 +62,7 @@ enum pd_err train_evaluate(struct run *r, bool *ret_abandoned, struct pd_why *wh
 {
     const bool classifier = r->setup.classifier;
     double sum[3], average[3];
+    const double *judged;
     bool was_best = false;
     enum pd_err err = score(r, sum, ret_abandoned, why);
 
@@ -78,7 +79,8 @@ enum pd_err train_evaluate(struct run *r, bool *ret_abandoned, struct pd_why *wh
         return err;
     r->state.loss_val = sum[0] / sum[1];
     r->state.metric_val = classifier ? sum[2] / sum[1] : exp(r->state.loss_val);
-    r->state.score = classifier ? r->state.metric_val : r->state.loss_val;
+    judged = r->setup.judge_averages ? average : sum;
+    r->state.score = classifier ? judged[2] / judged[1] : judged[0] / judged[1];
     was_best = train_better(r, r->state.score, r->state.best_value);
     if (was_best) {
         r->state.best_value = r->state.score;

@@ -325,7 +325,7 @@ static void summarise(struct run *r)
     o->loss_val = r->state.loss_val;
     o->metric_val = r->state.metric_val;
     snprintf(o->metric, sizeof o->metric, "%s", r->setup.classifier ? "acc/val" : "ppl/val");
-    snprintf(o->best_metric, sizeof o->best_metric, "%s", r->setup.classifier ? "acc/val" : "loss/val");
+    snprintf(o->best_metric, sizeof o->best_metric, "%s", r->setup.best_metric);
     o->best_value = r->state.best_value;
     o->best_step = r->state.best_step;
     for (size_t i = 0; i < r->kept_count; i++)

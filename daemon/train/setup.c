@@ -175,7 +175,7 @@ static enum pd_err set_digest(struct train_setup *s, const struct spec_config *c
     if (s->parts > 1)
         pd_buf_printf(&b, "parts=%lld\n", (long long)s->parts);
     if (o->ema > 0)
-        pd_buf_printf(&b, "ema=%a\n", o->ema);
+        pd_buf_printf(&b, "ema=%a judge=%d\n", o->ema, s->judge_averages);
     for (size_t i = 0; i < r->milestone_count; i++)
         pd_buf_printf(&b, "at=%lld\n", (long long)r->milestones[i]);
     pd_buf_printf(&b, "data=%d path=%s split=%d %lld %lld %lld %lld crop=%d %lld\n", c->data.dataset,
@@ -226,6 +226,11 @@ enum pd_err train_setup_init(struct train_setup *s, struct spec_config *c, const
     s->steps = c->bound.steps;
     s->steps_per_epoch = c->bound.steps_per_epoch;
     s->eval_every = c->bound.eval_every > 0 ? c->bound.eval_every : s->steps;
+    s->judge_averages = c->train.ema > 0 && c->train.ema_serve;
+    if (s->judge_averages)
+        s->best_metric = s->classifier ? "acc/val_ema" : "loss/val_ema";
+    else
+        s->best_metric = s->classifier ? "acc/val" : "loss/val";
     set_schedule(s, c);
     set_options(s, c);
     return set_digest(s, c, why);

@@ -19,6 +19,8 @@ struct train_setup {
     int64_t parts; /* of a step; options.batch is one part, batch all of them */
     int32_t batch, eval_batch, probe_batch, context; /* context 0 for images */
     bool classifier;
+    bool judge_averages;            /* they tell which checkpoint is best */
+    const char *best_metric;        /* static: "acc/val", "loss/val", or the same of the averages */
     char digest[TRAIN_DIGEST_SIZE]; /* of all that decides the course of the run */
 };
 

@@ -43,8 +43,9 @@ struct train_checkpoint_info {
     uint64_t bytes;
     uint8_t sha256[32]; /* of the whole file */
     bool best;          /* the best evaluation so far was at this step */
-    const char *metric; /* "acc/val" or "loss/val"; the value it had at the last evaluation */
-    double value;       /* NaN before the first evaluation */
+    const char
+        *metric; /* "acc/val" or "loss/val", or the same with _ema; the value it had at the last evaluation */
+    double value; /* NaN before the first evaluation */
 };
 
 /* Callbacks; all but `stop` may be NULL. They run on the training thread and must return soon. */
@@ -92,7 +93,7 @@ struct train_outcome {
     double loss_val;        /* of the last evaluation; NaN before the first */
     double metric_val;      /* acc/val or ppl/val likewise */
     char metric[16];        /* "acc/val" or "ppl/val" */
-    char best_metric[16];   /* "acc/val" (largest) for classifiers, "loss/val" (smallest) for text */
+    char best_metric[16];   /* "acc/val" (largest) for classifiers, "loss/val" (smallest) for text, or _ema */
     double best_value;      /* NaN before the first evaluation */
     int64_t best_step;      /* -1 likewise */
     char best_path[1024];   /* the best checkpoint still kept, "" = none */

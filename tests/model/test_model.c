@@ -462,7 +462,7 @@ static void test_files_of_other_programs_read(void **state)
             (struct data_st_tensor){.name = "optim.m.x", .dtype = DATA_ST_F32, .rank = 1, .dim = {3}};
         end_file(&f);
         seen = 0;
-        assert_int_equal(model_params_read(m, f.st, check, &seen, &why), PD_OK);
+        assert_int_equal(model_params_read(m, f.st, false, check, &seen, &why), PD_OK);
         assert_int_equal(seen, model_param_count(m));
         done_file(&f);
     }
@@ -475,7 +475,7 @@ static void test_files_of_other_programs_read(void **state)
             f.t[i].name = "transformer.h.1.attn.phi_scale"; /* its name in other folders */
     end_file(&f);
     seen = 0;
-    assert_int_equal(model_params_read(m, f.st, check, &seen, &why), PD_OK);
+    assert_int_equal(model_params_read(m, f.st, false, check, &seen, &why), PD_OK);
     done_file(&f);
     model_free(m);
 }
@@ -492,26 +492,26 @@ static void test_files_that_do_not_fit_refused(void **state)
     begin_file(&f, m, 0);
     f.count--; /* one is missing */
     end_file(&f);
-    assert_int_equal(model_params_read(m, f.st, check, &seen, &why), PD_ERR_INVALID);
+    assert_int_equal(model_params_read(m, f.st, false, check, &seen, &why), PD_ERR_INVALID);
     assert_non_null(strstr(why.text, "lacks"));
     done_file(&f);
     begin_file(&f, m, 0);
     f.t[f.count++] = (struct data_st_tensor){.name = "transformer.h.2.ln_1.weight", .dtype = DATA_ST_F32};
     end_file(&f);
-    assert_int_equal(model_params_read(m, f.st, check, &seen, &why), PD_ERR_INVALID);
+    assert_int_equal(model_params_read(m, f.st, false, check, &seen, &why), PD_ERR_INVALID);
     assert_non_null(strstr(why.text, "no parameter"));
     done_file(&f);
     begin_file(&f, m, 0);
     f.t[1].dim[0]++;
     end_file(&f);
-    assert_int_equal(model_params_read(m, f.st, check, &seen, &why), PD_ERR_INVALID);
+    assert_int_equal(model_params_read(m, f.st, false, check, &seen, &why), PD_ERR_INVALID);
     assert_non_null(strstr(why.text, "the model needs"));
     done_file(&f);
     begin_file(&f, m, 0);
     f.t[f.count] = f.t[0];
     f.t[f.count++].name += 12; /* wte with and without prefix */
     end_file(&f);
-    assert_int_equal(model_params_read(m, f.st, check, &seen, &why), PD_ERR_INVALID);
+    assert_int_equal(model_params_read(m, f.st, false, check, &seen, &why), PD_ERR_INVALID);
     assert_non_null(strstr(why.text, "twice"));
     done_file(&f);
     model_free(m);

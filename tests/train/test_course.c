@@ -161,6 +161,63 @@ static void test_averages_are_those_of_the_weights(void **state)
     close_book(&b);
 }
 
+struct served {
+    double gain;
+    size_t index;
+};
+
+static enum pd_err note_gain(void *user, size_t i, const void *data, size_t bytes, struct pd_why *why)
+{
+    struct served *s = user;
+
+    (void)bytes;
+    (void)why;
+    if (i == s->index)
+        s->gain = ((const float *)data)[3];
+    return PD_OK;
+}
+
+static void test_averages_are_judged_and_served_where_asked_for(void **state)
+{
+    struct book b = {0};
+    struct train_outcome out;
+    struct data_st *st = NULL;
+    struct train_state saved;
+    struct model_spec spec;
+    struct model *m = NULL;
+    struct served seen = {0};
+    struct pd_why why;
+
+    (void)state;
+    assert_int_equal(run(JOB("", "", ",\"ema\":0.8,\"ema_serve\":true,\"optimizer\":{\"lr\":0.05}"), &b, NULL,
+                         2, &out, &why),
+                     PD_OK);
+    assert_string_equal(out.best_metric, "acc/val_ema");
+    assert_true(out.best_value == find(&b, "acc/val_ema", out.best_step)->value);
+    assert_int_equal(train_checkpoint_open(out.latest_path, &st, &saved, &why), PD_OK);
+    assert_string_equal(data_st_meta(st, "polyd.serve"), "ema");
+    assert_int_equal(model_spec_from_meta(st, &spec, &why), PD_OK);
+    assert_int_equal(model_new(&spec, &m, &why), PD_OK);
+    while (strcmp(model_param(m, seen.index)->name, "fc_norm.weight"))
+        seen.index++;
+    assert_int_equal(model_params_read(m, st, false, note_gain, &seen, &why), PD_OK);
+    assert_true(seen.gain == element(out.latest_path, "fc_norm.weight", 3));
+    assert_int_equal(model_params_read(m, st, true, note_gain, &seen, &why), PD_OK);
+    assert_true(seen.gain == element(out.latest_path, "ema.fc_norm.weight", 3));
+    assert_true(seen.gain != element(out.latest_path, "fc_norm.weight", 3));
+    data_st_free(st);
+    close_book(&b);
+    /* a checkpoint without averages has none to serve, and says which is missing first */
+    clear();
+    assert_int_equal(run(JOB("", "", ""), &b, NULL, 2, &out, &why), PD_OK);
+    assert_int_equal(train_checkpoint_open(out.latest_path, &st, &saved, &why), PD_OK);
+    assert_int_equal(model_params_read(m, st, true, note_gain, &seen, &why), PD_ERR_INVALID);
+    assert_non_null(strstr(why.text, "lacks 'ema."));
+    data_st_free(st);
+    model_free(m);
+    close_book(&b);
+}
+
 static long long planned(const char *json, const char *key)
 {
     struct spec_config *config = NULL;
@@ -235,6 +292,7 @@ int main(void)
         T(test_averages_go_on_after_a_stop),
         T(test_parts_make_the_step_of_the_whole_batch),
         T(test_averages_are_those_of_the_weights),
+        T(test_averages_are_judged_and_served_where_asked_for),
         T(test_forecast_counts_averages_and_parts),
         T(test_l2_is_not_decoupled_decay),
     };

@@ -140,6 +140,7 @@ static struct pk_val attention(struct net *n, struct pk_val h, int layer, const 
         cache = pk_state(n->g, text, s->dtype, shape, PK_CAT_CACHE);
         v = pk_cache_append(n->g, cache, v, n->position);
         spec.length = n->length;
+        spec.form = PK_FORM_AUTO; /* against a cache there is no other order than the square */
     }
     y = pk_attention(n->g, q, k, v, spec);
     return pk_reshape(n->g, y, PK_SHAPE(n->batch, n->tokens, s->width));

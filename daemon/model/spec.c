@@ -28,8 +28,6 @@ static enum pd_err check_supported(const struct spec_config *c, struct pd_why *w
         return refuse(why, "/attention/n_for_scale", "row");
     if (c->attention.n_valid)
         return refuse(why, "/attention/n_valid", "counting valid tokens");
-    if (c->attention.form == SPEC_FORM_LINEAR)
-        return refuse(why, "/attention/form", "linear");
     if (c->train.precision == SPEC_PRECISION_BF16 || c->train.precision == SPEC_PRECISION_FP16)
         return refuse(why, "/train/precision", "half precision on the CPU");
     return PD_OK;

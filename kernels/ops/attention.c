@@ -9,22 +9,6 @@ struct dims {
     int32_t scale, bias, mask, length, rng, after; /* places of the inputs; -1: not there */
 };
 
-const char *pk_attention_not_linear(const struct pk_attention_attr *a, int64_t nq, int64_t nk,
-                                    int32_t mask_rank)
-{
-    if (a->phi != PK_PHI_POLY || a->degree < 1 || a->degree > 2)
-        return "needs x^1 or x^2";
-    if (a->bias != 0.0 || a->has_bias)
-        return "allows no bias on the logits";
-    if (a->has_rng && a->dropout > 0.0)
-        return "allows no dropout on A";
-    if (mask_rank == 3)
-        return "allows no mask of windows";
-    if (a->causal && (a->has_length || nq != nk))
-        return "is causal only for as many queries as keys, all in use";
-    return NULL;
-}
-
 /* Reads the inputs that ATTENTION, its derivative and its statistics begin with. */
 static enum pd_err begin(const struct pk_attention_attr *a, const struct pk_type *in, int32_t n_in,
                          struct dims *ret, struct pd_why *why)

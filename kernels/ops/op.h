@@ -190,6 +190,24 @@ struct pk_attention_attr {
     bool has_scale, has_bias, has_mask, has_length, has_rng;
 };
 
+/* NULL if this attention has a linear order, else why not ("needs ..."). mask_rank 0: no mask. Here, because
+ * back ends take no symbols from the program. */
+static inline const char *pk_attention_not_linear(const struct pk_attention_attr *a, int64_t nq, int64_t nk,
+                                                  int32_t mask_rank)
+{
+    if (a->phi != PK_PHI_POLY || a->degree < 1 || a->degree > 2)
+        return "needs x^1 or x^2";
+    if (a->bias != 0.0 || a->has_bias)
+        return "allows no bias on the logits";
+    if (a->has_rng && a->dropout > 0.0)
+        return "allows no dropout on A";
+    if (mask_rank == 3)
+        return "allows no mask of windows";
+    if (a->causal && (a->has_length || nq != nk))
+        return "is causal only for as many queries as keys, all in use";
+    return NULL;
+}
+
 struct pk_attr {
     struct pk_shape shape; /* of RESHAPE, BROADCAST, FILL; rank 0 otherwise */
     union {

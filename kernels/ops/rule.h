@@ -53,7 +53,3 @@ void pk_vjp_zero(struct pk_vjp *v);
 bool pk_shape_broadcast(const struct pk_shape *a, const struct pk_shape *b, struct pk_shape *ret);
 /* Sums `x` over the axes that were repeated to make it from `shape`, so that it has that shape. */
 struct pk_val pk_sum_to(struct pk_graph *g, struct pk_val x, struct pk_shape shape);
-
-/* NULL if this attention has a linear form, else why not ("needs ..."). mask_rank 0: no mask. */
-const char *pk_attention_not_linear(const struct pk_attention_attr *a, int64_t nq, int64_t nk,
-                                    int32_t mask_rank);

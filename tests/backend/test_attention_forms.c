@@ -88,12 +88,69 @@ static void test_dropout(void **state)
         }
 }
 
+static void test_linear_order(void **state)
+{
+    static const struct shape sizes[] = {{2, 2, 1, 1, 16},    {1, 2, 63, 63, 16},   {2, 3, 64, 64, 32},
+                                         {1, 2, 65, 65, 64},  {1, 1, 200, 200, 48}, {2, 1, 130, 130, 7},
+                                         {1, 2, 70, 150, 80}, {1, 1, 90, 33, 130}};
+    const double heads[3] = {0.5, 0, -2};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        for (int p = 1; p <= 2; p++)
+            for (int causal = 0; causal < 2; causal++)
+                for (int form = 0; form < 3; form++) {
+                    struct shape s = sizes[i];
+                    enum pk_dtype dtype = form == 2 ? PK_F64 : PK_F32;
+                    struct pk_view mask = rig_random(PK_U8, PK_SHAPE(s.b, s.nk), 0, 2);
+                    struct pk_view scale = rig_values(dtype, PK_SHAPE(form == 2 ? 1 : s.h), heads);
+
+                    if (causal && s.nq != s.nk)
+                        continue;
+                    attention_check(&(struct attention_case){.name = "linear order",
+                                                             .shape = s,
+                                                             .attr = {.phi = PK_PHI_POLY,
+                                                                      .degree = p,
+                                                                      .scale = -0.5,
+                                                                      .form = PK_FORM_LINEAR,
+                                                                      .causal = causal,
+                                                                      .packed = form == 2 && s.nq == s.nk},
+                                                             .dtype = dtype,
+                                                             .spread = 1,
+                                                             .mask = form ? &mask : NULL,
+                                                             .scale = form ? &scale : NULL,
+                                                             .strided = form == 1,
+                                                             .tolerance = 3e-5});
+                    rig_reset(NULL);
+                }
+}
+
+/* Keys at and beyond the length are not there, and what they hold does not matter. */
+static void test_linear_order_with_lengths(void **state)
+{
+    int32_t lengths[2] = {70, 0};
+    struct pk_view length = pk_view_dense(lengths, PK_I32, PK_SHAPE(2));
+
+    (void)state;
+    for (int p = 1; p <= 2; p++)
+        attention_check(&(struct attention_case){
+            .name = "linear order, lengths",
+            .shape = {2, 2, 40, 100, 16},
+            .attr = {.phi = PK_PHI_POLY, .degree = p, .scale = 1, .form = PK_FORM_LINEAR},
+            .dtype = PK_F32,
+            .spread = 1,
+            .length = &length,
+            .tolerance = 3e-5});
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(test_bias, rig_reset),
         cmocka_unit_test_teardown(test_windows, rig_reset),
         cmocka_unit_test_teardown(test_dropout, rig_reset),
+        cmocka_unit_test_teardown(test_linear_order, rig_reset),
+        cmocka_unit_test_teardown(test_linear_order_with_lengths, rig_reset),
     };
 
     return cmocka_run_group_tests(tests, NULL, rig_close_all);

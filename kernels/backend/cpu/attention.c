@@ -15,6 +15,8 @@ size_t PK_FN(attention_workspace)(const struct pk_backend *b, const struct pk_ca
     struct attention j;
 
     attention_shape(&j, c);
+    if (PK_FN(attention_is_linear)(&j))
+        return PK_FN(attention_linear_workspace)(&j, cpu_threads_of(b));
     job_scratch(&j, &s, cpu_threads_of(b));
     return s.used;
 }
@@ -305,9 +307,11 @@ enum pd_err PK_FN(attention)(struct pk_backend *b, const struct pk_call *c, stru
 
     (void)why;
     attention_shape(&j, c);
-    job_scratch(&j, &s, cpu_pool_threads(b->pool));
     if (j.nq == 0)
         return PD_OK;
+    if (PK_FN(attention_is_linear)(&j))
+        return PK_FN(attention_linear)(b, &j);
+    job_scratch(&j, &s, cpu_pool_threads(b->pool));
     prepare(&j, b->pool);
     if (j.few)
         cpu_pool_run(b->pool, j.batch * j.heads, few_task, &j);

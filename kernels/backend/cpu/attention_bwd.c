@@ -268,11 +268,18 @@ enum pd_err PK_FN(attention_bwd)(struct pk_backend *b, const struct pk_call *c, 
 
     (void)why;
     attention_shape(&j, c);
-    job_scratch(&j, &s, cpu_pool_threads(b->pool));
-    prepare(&j, b->pool);
-    cpu_pool_run(b->pool, j.runs * j.heads, backward_task, &j);
-    if (j.bias)
-        cpu_pool_run(b->pool, j.heads * j.nq, dbias_task, &j);
+    if (PK_FN(attention_is_linear)(&j)) {
+        enum pd_err err = PK_FN(attention_linear_bwd)(b, &j);
+
+        if (err != PD_OK)
+            return err;
+    } else {
+        job_scratch(&j, &s, cpu_pool_threads(b->pool));
+        prepare(&j, b->pool);
+        cpu_pool_run(b->pool, j.runs * j.heads, backward_task, &j);
+        if (j.bias)
+            cpu_pool_run(b->pool, j.heads * j.nq, dbias_task, &j);
+    }
     if (j.scale) {
         real *out = c->out[j.a->packed ? 1 : 3].data;
         int64_t n = j.scale->shape.dim[0];

@@ -375,8 +375,7 @@ void api_fail_infer(struct api_req *r, enum pd_err err, const struct pd_why *why
     const char *text = why->text[0] ? why->text : pd_err_name(err);
 
     if (err == PD_ERR_BUSY) {
-        atomic_fetch_add(&api_counters_of(api_of(r))->rejected, 1);
-        api_fail(r, API_FAULT_OVERLOADED, "%s", text);
+        api_fail(r, API_FAULT_OVERLOADED, "%s", text); /* the model counted it */
     } else if (err == PD_ERR_CLOSED) {
         api_fail(r, API_FAULT_LOADING, "%s", text);
     } else {

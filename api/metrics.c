@@ -150,12 +150,44 @@ static void count_metrics(struct pd_buf *b, const struct store_counts *counts)
 }
 
 struct model_counts {
-    struct pd_buf requests, failures, running, waiting, memory;
+    struct pd_buf requests, failures, running, waiting, memory, tokens, rejected;
+    struct pd_buf batch, queue, compute, first_token, inter_token;
 };
+
+static void labels(struct pd_buf *b, const char *name, const struct sup_model_info *m)
+{
+    pd_buf_printf(b, "%s{model=\"", name);
+    label(b, m->model);
+    pd_buf_printf(b, "\",version=\"%lld\"", (long long)m->version);
+}
+
+static void histogram(struct pd_buf *b, const char *name, const struct sup_model_info *m,
+                      const struct sup_hist *h, const double *bounds)
+{
+    char part[80];
+    int64_t sum = 0;
+
+    snprintf(part, sizeof part, "%s_bucket", name);
+    for (int i = 0; i <= SUP_HIST_BOUNDS; i++) {
+        sum += h->count[i];
+        labels(b, part, m);
+        if (i < SUP_HIST_BOUNDS)
+            pd_buf_printf(b, ",le=\"%g\"} %lld\n", bounds[i], (long long)sum);
+        else
+            pd_buf_printf(b, ",le=\"+Inf\"} %lld\n", (long long)sum);
+    }
+    snprintf(part, sizeof part, "%s_sum", name);
+    labels(b, part, m);
+    pd_buf_printf(b, "} %.9g\n", h->sum);
+    snprintf(part, sizeof part, "%s_count", name);
+    labels(b, part, m);
+    pd_buf_printf(b, "} %lld\n", (long long)sum);
+}
 
 static void model_row(void *ctx, const struct sup_model_info *m)
 {
     struct model_counts *c = ctx;
+    const struct sup_infer_stats *s = m->stats;
     struct {
         struct pd_buf *b;
         const char *name;
@@ -164,14 +196,22 @@ static void model_row(void *ctx, const struct sup_model_info *m)
                  {&c->failures, "polyd_infer_failures_total", m->failures},
                  {&c->running, "polyd_infer_running", m->running},
                  {&c->waiting, "polyd_infer_waiting", m->waiting},
-                 {&c->memory, "polyd_model_memory_bytes", m->memory_bytes}};
+                 {&c->memory, "polyd_model_memory_bytes", m->memory_bytes},
+                 {&c->tokens, "polyd_infer_tokens_total", s ? s->tokens : 0},
+                 {&c->rejected, "polyd_infer_rejected_total", s ? s->rejected : 0}};
 
     for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++) {
-        pd_buf_printf(lines[i].b, "%s{model=\"", lines[i].name);
-        label(lines[i].b, m->model);
-        pd_buf_printf(lines[i].b, "\",version=\"%lld\"} %lld\n", (long long)m->version,
-                      (long long)lines[i].value);
+        labels(lines[i].b, lines[i].name, m);
+        pd_buf_printf(lines[i].b, "} %lld\n", (long long)lines[i].value);
     }
+    if (!s)
+        return;
+    histogram(&c->batch, "polyd_infer_batch_size", m, &s->batch, sup_hist_batch);
+    histogram(&c->queue, "polyd_infer_queue_seconds", m, &s->queue, sup_hist_seconds);
+    histogram(&c->compute, "polyd_infer_compute_seconds", m, &s->compute, sup_hist_seconds);
+    histogram(&c->first_token, "polyd_infer_time_to_first_token_seconds", m, &s->first_token,
+              sup_hist_seconds);
+    histogram(&c->inter_token, "polyd_infer_inter_token_seconds", m, &s->inter_token, sup_hist_seconds);
 }
 
 static void model_metrics(struct pd_buf *b, struct sup *sup)
@@ -180,11 +220,24 @@ static void model_metrics(struct pd_buf *b, struct sup *sup)
     struct {
         struct pd_buf *b;
         const char *name, *type, *help;
-    } families[] = {{&c.requests, "polyd_infer_requests_total", "counter", "Inference requests answered."},
-                    {&c.failures, "polyd_infer_failures_total", "counter", "Inference requests that failed."},
-                    {&c.running, "polyd_infer_running", "gauge", "Inference requests in work."},
-                    {&c.waiting, "polyd_infer_waiting", "gauge", "Inference requests that wait."},
-                    {&c.memory, "polyd_model_memory_bytes", "gauge", "Resident memory of a model's worker."}};
+    } families[] = {
+        {&c.requests, "polyd_infer_requests_total", "counter", "Inference requests answered."},
+        {&c.failures, "polyd_infer_failures_total", "counter", "Inference requests that failed."},
+        {&c.running, "polyd_infer_running", "gauge", "Inference requests in work."},
+        {&c.waiting, "polyd_infer_waiting", "gauge", "Inference requests that wait."},
+        {&c.memory, "polyd_model_memory_bytes", "gauge", "Resident memory of a model's worker."},
+        {&c.tokens, "polyd_infer_tokens_total", "counter", "Tokens made."},
+        {&c.rejected, "polyd_infer_rejected_total", "counter",
+         "Inference requests turned away because a model's queue was full."},
+        {&c.batch, "polyd_infer_batch_size", "histogram",
+         "Images, or sequences of a step, that a request was computed with."},
+        {&c.queue, "polyd_infer_queue_seconds", "histogram",
+         "From a request's arrival to the start of its work."},
+        {&c.compute, "polyd_infer_compute_seconds", "histogram", "From the start of the work to the answer."},
+        {&c.first_token, "polyd_infer_time_to_first_token_seconds", "histogram",
+         "From a completion's arrival to its first token."},
+        {&c.inter_token, "polyd_infer_inter_token_seconds", "histogram",
+         "Between two tokens: each gap counts as the mean of its completion."}};
 
     for (size_t i = 0; i < sizeof families / sizeof families[0]; i++)
         pd_buf_init(families[i].b, 0);
@@ -251,7 +304,7 @@ void api_metrics(struct api_req *r)
     gauge(&b, "polyd_devices_allocated", "Devices held by runs.", devices[1]);
     http_metrics(&b, c, core);
     model_metrics(&b, deps->sup);
-    counter(&b, "polyd_infer_rejected_total", "Inference requests turned away because a queue was full.",
+    counter(&b, "polyd_infer_overloads_total", "Inference requests turned away by the server's own bound.",
             (double)atomic_load(&c->rejected));
     gauge(&b, "polyd_infer_in_flight", "Inference requests waiting or in work.", api_core_infer_count(core));
     api_reply(r, 200, "text/plain; version=0.0.4; charset=utf-8", &b);

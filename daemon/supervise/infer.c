@@ -6,6 +6,36 @@
 #include "daemon/supervise/internal.h"
 #include "kernels/base/clock.h"
 
+const double sup_hist_seconds[SUP_HIST_BOUNDS] = {0.0001, 0.0003, 0.001, 0.003, 0.005, 0.01, 0.02,
+                                                  0.05,   0.1,    0.25,  0.5,   1,     5,    30};
+const double sup_hist_batch[SUP_HIST_BOUNDS] = {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128, 256};
+
+static void observe(struct sup_hist *h, const double *bounds, double value, int64_t times)
+{
+    int i = 0;
+
+    while (i < SUP_HIST_BOUNDS && value > bounds[i])
+        i++;
+    h->count[i] += times;
+    h->sum += value * (double)times;
+}
+
+/* Mutex held. The gaps between the tokens of a completion count as so many of their mean. */
+static void take_timing(struct model *m, const struct wire_timing *t)
+{
+    struct sup_infer_stats *s = &m->stats;
+
+    observe(&s->batch, sup_hist_batch, (double)t->batch, 1);
+    observe(&s->queue, sup_hist_seconds, 1e-6 * (double)t->queue_us, 1);
+    observe(&s->compute, sup_hist_seconds, 1e-6 * (double)t->compute_us, 1);
+    s->tokens += (int64_t)t->tokens;
+    if (t->first_us)
+        observe(&s->first_token, sup_hist_seconds, 1e-6 * (double)t->first_us, 1);
+    if (t->tokens > 1)
+        observe(&s->inter_token, sup_hist_seconds, 1e-6 * (double)t->span_us / (double)(t->tokens - 1),
+                (int64_t)t->tokens - 1);
+}
+
 static void end_call(struct model *m, struct call *c, enum pd_err err, const char *text)
 {
     struct sup_result r = {
@@ -39,6 +69,7 @@ void model_result(struct sup *s, struct model *m, uint64_t id, const uint8_t *p,
 {
     struct wire_tensor tensors[WIRE_TENSORS_MAX];
     struct sup_result r = {.json = "", .tensors = tensors, .model = m->name, .version = m->version};
+    struct wire_timing timing;
     struct call *c;
     struct wire_field f;
     struct pd_why why;
@@ -75,6 +106,9 @@ void model_result(struct sup *s, struct model *m, uint64_t id, const uint8_t *p,
         m->in_flight--;
         if (r.err != PD_OK && !c->cancelled)
             m->failures++;
+        m->stats.rejected += r.err == PD_ERR_BUSY;
+        if (wire_get_timing(p, len, &timing))
+            take_timing(m, &timing);
     }
     pthread_mutex_unlock(&s->mutex);
     if (c) { /* else: timed out or given up before */
@@ -169,9 +203,10 @@ enum pd_err sup_infer(struct sup *s, const struct sup_infer *req, uint64_t *ret_
                   ? pd_fail(why, PD_ERR_NOT_FOUND, "model '%s' is not loaded: %s", req->model, m->reason)
                   : pd_fail(why, PD_ERR_CLOSED, "model '%s' is %s", req->model,
                             m->state == SUP_MODEL_UNLOADING ? "being unloaded" : "loading");
-    else if (m->in_flight >= s->o.infer_queue)
+    else if (m->in_flight >= s->o.infer_queue) {
         err = pd_fail(why, PD_ERR_BUSY, "model '%s' has %d requests waiting", req->model, m->in_flight);
-    else {
+        m->stats.rejected++;
+    } else {
         struct pd_buf *b = &m->conn->out;
 
         at = wire_begin(b, WIRE_INFER, 0, c->id);

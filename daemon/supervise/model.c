@@ -567,7 +567,8 @@ static void fill_info(const struct model *m, struct sup_model_info *out)
                                    .running = m->running,
                                    .requests = m->requests,
                                    .failures = m->failures,
-                                   .restarts = m->restarts};
+                                   .restarts = m->restarts,
+                                   .stats = &m->stats};
     if (m->conn) {
         char path[64];
         long long size, resident;

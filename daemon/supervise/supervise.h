@@ -113,6 +113,22 @@ enum sup_model_state { SUP_MODEL_UNAVAILABLE, SUP_MODEL_LOADING, SUP_MODEL_READY
 /* "READY" and so on, as the Open Inference Protocol spells them. */
 const char *sup_model_state_name(enum sup_model_state state);
 
+/* Counts of values up to each bound, of those above the last, and their sum. */
+#define SUP_HIST_BOUNDS 14
+struct sup_hist {
+    int64_t count[SUP_HIST_BOUNDS + 1];
+    double sum;
+};
+extern const double sup_hist_seconds[SUP_HIST_BOUNDS]; /* bounds of the times */
+extern const double sup_hist_batch[SUP_HIST_BOUNDS];   /* bounds of the batch sizes */
+
+/* How the requests of one version fared, since it was loaded. */
+struct sup_infer_stats {
+    struct sup_hist batch;                                    /* of each request */
+    struct sup_hist queue, compute, first_token, inter_token; /* seconds */
+    int64_t tokens, rejected;
+};
+
 struct sup_model_info {
     const char *model;
     int64_t version;
@@ -121,7 +137,8 @@ struct sup_model_info {
     const char *signature; /* JSON from the worker when ready; "" before */
     int in_flight, waiting, running;
     int64_t requests, failures, restarts;
-    int64_t memory_bytes; /* resident size of the worker; 0 = unknown */
+    int64_t memory_bytes;                /* resident size of the worker; 0 = unknown */
+    const struct sup_infer_stats *stats; /* NULL = not measured */
 };
 /* Calls back for each version known to the supervisor (loaded or once loaded), under a lock. */
 void sup_model_list(struct sup *s, void (*row)(void *ctx, const struct sup_model_info *m), void *ctx);

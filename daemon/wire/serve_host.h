@@ -26,6 +26,7 @@ struct serve_result {
     uint32_t count;
     const struct wire_tensor *tensors; /* borrowed during the call */
     bool last;
+    const struct wire_timing *timing; /* with the last part; NULL = none */
 };
 
 struct serve_host {
@@ -36,6 +37,8 @@ struct serve_host {
     const char *digest;     /* its SHA-256 in hex as registered; another one is refused. NULL = not known */
     uint32_t threads;       /* CPU threads to use */
     bool bf16_weights;      /* hold a language model's matrices in bf16 */
+    int64_t delay_us;       /* how long a request may wait for others to be computed with; 0 = not at all */
+    uint64_t memory_bytes;  /* most bytes that the model may take; 0 = no limit */
     /* Loaded and warm: `signature` is JSON {"platform":..,"inputs":[..],"outputs":[..],...}. Call once. */
     void (*ready)(void *ctx, const char *signature);
     /* Waits for the next request, at most timeout_ms (-1 = for ever). PD_OK: the caller owns *ret and ends it

@@ -152,6 +152,15 @@ void wire_put_u64(struct pd_buf *b, enum wire_tag tag, uint64_t value)
         put64(p, value);
 }
 
+void wire_put_timing(struct pd_buf *b, const struct wire_timing *t)
+{
+    const uint64_t values[] = {t->queue_us, t->compute_us, t->batch, t->tokens, t->first_us, t->span_us};
+    uint8_t *p = put_field(b, WIRE_TAG_TIMING, sizeof values);
+
+    for (size_t i = 0; p && i < sizeof values / sizeof *values; i++)
+        put64(p + 8 * i, values[i]);
+}
+
 void wire_put_f64(struct pd_buf *b, enum wire_tag tag, double value)
 {
     uint64_t bits;
@@ -252,6 +261,19 @@ uint64_t wire_get_u64(const uint8_t *payload, size_t len, enum wire_tag tag, uin
     struct wire_field f;
 
     return wire_find(payload, len, tag, &f) && f.len == 8 ? get64(f.bytes) : missing;
+}
+
+bool wire_get_timing(const uint8_t *payload, size_t len, struct wire_timing *ret)
+{
+    struct wire_field f;
+    uint64_t *values[] = {&ret->queue_us, &ret->compute_us, &ret->batch,
+                          &ret->tokens,   &ret->first_us,   &ret->span_us};
+
+    if (!wire_find(payload, len, WIRE_TAG_TIMING, &f) || f.len < 8 * sizeof values / sizeof *values)
+        return false;
+    for (size_t i = 0; i < sizeof values / sizeof *values; i++)
+        *values[i] = get64(f.bytes + 8 * i);
+    return true;
 }
 
 static double f64(const uint8_t *p)

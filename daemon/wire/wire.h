@@ -95,7 +95,20 @@ enum wire_tag {
     WIRE_TAG_VALUE = 39, /* f64; checkpoint_written: the validation value that ranked it, absent = none */
     WIRE_TAG_TIME_US = 40,  /* i64 wall clock; event, blob, checkpoint_written */
     WIRE_TAG_RESTARTS = 41, /* u32; assign: earlier attempts */
-    WIRE_TAG_SEQ_BASE = 42  /* u64; welcome: resend from here + 1 (same as acked; kept for tools) */
+    WIRE_TAG_SEQ_BASE = 42, /* u64; welcome: resend from here + 1 (same as acked; kept for tools) */
+    WIRE_TAG_TIMING = 43,   /* struct wire_timing; infer_result, the last one */
+    WIRE_TAG_DELAY_US = 44, /* u64: how long a request may wait for company; assign (serve) */
+    WIRE_TAG_MEMORY = 45    /* u64: bytes that the model may take; assign (serve); absent = no limit */
+};
+
+/* How a request fared in its worker: u64 each, in this order. Later fields may follow. */
+struct wire_timing {
+    uint64_t queue_us;   /* from arrival to the start of its work */
+    uint64_t compute_us; /* from there to its answer */
+    uint64_t batch;      /* images computed together; completions: sequences of a step, on average */
+    uint64_t tokens;     /* completions: tokens made */
+    uint64_t first_us;   /* completions: from arrival to the first token; 0 = none came */
+    uint64_t span_us;    /* completions: from the first token to the last */
 };
 
 /* ---- header ---------------------------------------------------------------------------------- */
@@ -126,6 +139,7 @@ void wire_put_text(struct pd_buf *b, enum wire_tag tag, const char *text);
 void wire_put_u32(struct pd_buf *b, enum wire_tag tag, uint32_t value);
 void wire_put_u64(struct pd_buf *b, enum wire_tag tag, uint64_t value);
 void wire_put_f64(struct pd_buf *b, enum wire_tag tag, double value);
+void wire_put_timing(struct pd_buf *b, const struct wire_timing *t);
 /* Fills in length and CRC. PD_ERR_LIMIT above 16 MiB of payload, or when memory did not suffice; then the
  * frame is taken off the buffer again. */
 PD_NODISCARD enum pd_err wire_end(struct pd_buf *b, size_t begin);
@@ -158,6 +172,8 @@ double wire_get_f64(const uint8_t *payload, size_t len, enum wire_tag tag, doubl
 
 /* Copies the first field with the tag as text. False (out = "") if absent, longer than size - 1, or with
  * a NUL inside. */
+/* False if there is none. */
+bool wire_get_timing(const uint8_t *payload, size_t len, struct wire_timing *ret);
 bool wire_get_text(const uint8_t *payload, size_t len, enum wire_tag tag, char *out, size_t size);
 
 /* ---- metrics --------------------------------------------------------------------------------- */

@@ -1141,6 +1141,8 @@ void link_request_reply(struct link *l, const struct serve_request *req, const s
             wire_put_text(b, WIRE_TAG_JSON, part->json);
         for (uint32_t i = 0; i < part->count; i++)
             wire_put_tensor(b, &part->tensors[i]);
+        if (part->timing)
+            wire_put_timing(b, part->timing);
         if (part->last || part->err != PD_OK)
             wire_put_u32(b, WIRE_TAG_LAST, 1);
         r->answered = part->last || part->err != PD_OK;

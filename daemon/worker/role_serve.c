@@ -23,6 +23,9 @@ struct item {
     struct pd_buf pixels; /* infer: pictures as the model reads them */
     struct pd_buf prompt; /* complete: int32_t ids */
     struct serve_stream *stream;
+    int64_t arrived_us, begun_us, first_us, last_us; /* first, last: tokens */
+    size_t made;                                     /* tokens so far */
+    uint64_t rounds, rows;                           /* steps of the model, and sequences in them */
     /* Parts of the answer not sent yet: all of them without `stream`. */
     struct pd_buf text, tokens, lengths, logprobs, top_tokens, top_logprobs;
 };
@@ -76,6 +79,18 @@ static struct wire_tensor tensor(const char *name, const char *dtype, const void
     snprintf(t.dtype, sizeof t.dtype, "%s", dtype);
     t.data = data ? data : "";
     return t;
+}
+
+static struct wire_timing timing_of(const struct item *it, uint64_t batch, uint64_t tokens)
+{
+    return (struct wire_timing){
+        .queue_us = (uint64_t)(it->begun_us - it->arrived_us),
+        .compute_us = (uint64_t)(pd_clock_mono_us() - it->begun_us),
+        .batch = batch,
+        .tokens = tokens,
+        .first_us = it->first_us ? (uint64_t)(it->first_us - it->arrived_us) : 0,
+        .span_us = (uint64_t)(it->last_us - it->first_us),
+    };
 }
 
 /* ---- classifier ---- */
@@ -149,11 +164,13 @@ static enum pd_err read_infer(struct role *r, struct item *it, struct pd_why *wh
     return PD_OK;
 }
 
-static void reply_scores(struct role *r, struct item *it, const struct serve_scores *scores, int64_t first)
+static void reply_scores(struct role *r, struct item *it, const struct serve_scores *scores, int64_t first,
+                         int64_t batch)
 {
     size_t n = (size_t)it->images, classes = (size_t)r->info->outputs, row = classes * sizeof(float);
     struct wire_tensor out[3];
-    struct serve_result part = {.tensors = out, .last = true};
+    struct wire_timing timing = timing_of(it, (uint64_t)batch, 0);
+    struct serve_result part = {.tensors = out, .last = true, .timing = &timing};
 
     if (it->params.outputs & SERVE_OUT_LOGITS)
         out[part.count++] = tensor("logits", "FP32", scores->logits + (size_t)first * classes, n * row,
@@ -184,6 +201,7 @@ static void classify_items(struct role *r, size_t count, int64_t images)
 
         const struct pd_buf *pixels = &r->batch[i]->pixels;
 
+        r->batch[i]->begun_us = pd_clock_mono_us();
         r->batch_images[i] = (struct serve_images){.data = pixels->len ? pixels->data : t->data,
                                                    .bytes = pixels->len || strcmp(t->dtype, "UINT8") == 0,
                                                    .count = r->batch[i]->images};
@@ -208,7 +226,7 @@ static void classify_items(struct role *r, size_t count, int64_t images)
             item_fail(r, it, err, why.text);
             continue;
         }
-        reply_scores(r, it, &scores, first);
+        reply_scores(r, it, &scores, first, images);
         first += it->images;
         item_free(r, it);
     }
@@ -216,6 +234,18 @@ out:
     free(scores.logits);
     free(scores.probabilities);
     free(scores.classes);
+}
+
+/* How long the oldest request still waits for company: 0 = a batch is to be run now. */
+static int64_t company_us(struct role *r)
+{
+    const struct item *it = serve_queue_peek(r->queue);
+    int64_t left;
+
+    if (!it || r->info->kind != SERVE_CLASSIFIER || serve_queue_cost(r->queue) >= r->info->batch_max)
+        return 0;
+    left = it->arrived_us + r->host->delay_us - pd_clock_mono_us();
+    return left > 0 ? left : 0;
 }
 
 /* Takes as many waiting requests as fit one batch (the first always) and answers them. */
@@ -312,6 +342,7 @@ static void send_part(struct role *r, struct item *it, enum serve_finish finish)
                              &it->logprobs, &it->top_tokens, &it->top_logprobs};
     struct wire_tensor out[6];
     struct serve_result part = {.tensors = out, .last = finish != SERVE_FINISH_NONE};
+    struct wire_timing timing;
     char json[128];
 
     out[part.count++] = tensor("text", "UINT8", it->text.data, it->text.len, (int64_t)it->text.len, -1);
@@ -330,6 +361,9 @@ static void send_part(struct role *r, struct item *it, enum serve_finish finish)
                  serve_finish_name(finish), serve_stream_prompt_tokens(it->stream),
                  serve_stream_completion_tokens(it->stream));
         part.json = json;
+        timing = timing_of(it, it->rounds ? (it->rows + it->rounds / 2) / it->rounds : 1,
+                           serve_stream_completion_tokens(it->stream));
+        part.timing = &timing;
     }
     r->host->reply(r->host->ctx, it->req, &part);
     for (size_t i = 0; i < sizeof bufs / sizeof bufs[0]; i++)
@@ -354,8 +388,16 @@ static bool wanted(struct role *r, struct item *it)
 static bool take_turn(struct role *r, struct item *it, struct serve_turn *turn)
 {
     const struct serve_piece *piece = &turn->piece;
+    size_t made = serve_stream_completion_tokens(it->stream);
     enum pd_err err = turn->err;
 
+    it->rounds += turn->batch > 0;
+    it->rows += turn->batch;
+    if (made > it->made) {
+        it->last_us = pd_clock_mono_us();
+        it->first_us = it->made ? it->first_us : it->last_us;
+        it->made = made;
+    }
     if (err == PD_OK) {
         collect(it, piece);
         err = collected(it);
@@ -382,9 +424,11 @@ static void open_waiting(struct role *r)
         link = &(*link)->next;
     while (r->running_count < r->info->streams_max && (it = serve_queue_pop(r->queue))) {
         struct pd_why why = {{0}};
-        enum pd_err err =
-            serve_stream_open(r->model, (const int32_t *)(const void *)it->prompt.data,
-                              it->prompt.len / sizeof(int32_t), &it->params.sampling, &it->stream, &why);
+        enum pd_err err;
+
+        it->begun_us = pd_clock_mono_us();
+        err = serve_stream_open(r->model, (const int32_t *)(const void *)it->prompt.data,
+                                it->prompt.len / sizeof(int32_t), &it->params.sampling, &it->stream, &why);
 
         if (err != PD_OK) {
             item_fail(r, it, err, why.text);
@@ -456,6 +500,7 @@ static void admit(struct role *r, struct serve_request *req)
         goto out;
     }
     it->req = req;
+    it->arrived_us = pd_clock_mono_us();
     err = infer ? read_infer(r, it, &why) : read_complete(r, it, &why);
     if (err != PD_OK)
         goto out;
@@ -497,8 +542,9 @@ static void serve_requests(struct role *r)
 {
     for (;;) {
         bool idle = !r->running && serve_queue_count(r->queue) == 0;
+        int64_t patience_us = company_us(r);
         struct serve_request *req = NULL;
-        enum pd_err err = r->host->next(r->host->ctx, idle ? -1 : 0, &req);
+        enum pd_err err = r->host->next(r->host->ctx, idle ? -1 : (int)((patience_us + 999) / 1000), &req);
 
         while (err == PD_OK) {
             admit(r, req);
@@ -507,6 +553,8 @@ static void serve_requests(struct role *r)
         if (err == PD_ERR_CLOSED)
             break;
         drop_waiting(r);
+        if (company_us(r))
+            continue;
         if (r->info->kind == SERVE_CLASSIFIER)
             run_classifier(r);
         else

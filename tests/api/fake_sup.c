@@ -54,7 +54,10 @@ struct model {
     int64_t version;
     enum sup_model_state state;
     int64_t requests;
+    struct sup_infer_stats stats; /* every request: a batch of one, and 2 ms of work */
 };
+
+const double sup_hist_seconds[SUP_HIST_BOUNDS] = {0.001, 0.01}, sup_hist_batch[SUP_HIST_BOUNDS] = {1, 2};
 
 struct sup {
     pthread_mutex_t lock;
@@ -414,6 +417,7 @@ static void info(const struct model *m, void (*row)(void *ctx, const struct sup_
                            "\"class\",\"datatype\":\"INT64\",\"shape\":[-1]}],"
                            "\"batch_max\":16}",
         .requests = m->requests,
+        .stats = &m->stats,
     };
 
     row(ctx, &i);
@@ -519,9 +523,10 @@ enum pd_err sup_infer(struct sup *s, const struct sup_infer *req, uint64_t *ret_
         err = pd_fail(why, PD_ERR_INTERNAL, "the parameters are not JSON: %.200s", req->json);
     else if (!m)
         err = pd_fail(why, PD_ERR_NOT_FOUND, "model '%s' is not loaded", req->model);
-    else if (has(req->model, "-full"))
+    else if (has(req->model, "-full")) {
         err = pd_fail(why, PD_ERR_BUSY, "256 requests are waiting");
-    else if (has(req->model, "-loading"))
+        m->stats.rejected++;
+    } else if (has(req->model, "-loading"))
         err = pd_fail(why, PD_ERR_CLOSED, "model '%s' is loading", req->model);
     else if (strncmp(req->model, "pic", 3) == 0) {
         if (strcmp(req->tensors[0].dtype, "BYTES") != 0 || req->tensors[0].bytes < 7)
@@ -534,6 +539,10 @@ enum pd_err sup_infer(struct sup *s, const struct sup_infer *req, uint64_t *ret_
         err = pd_fail(why, PD_ERR_BUSY, "the fake is full");
     if (err == PD_OK) {
         m->requests++;
+        m->stats.batch.count[0]++;
+        m->stats.batch.sum++;
+        m->stats.compute.count[1]++;
+        m->stats.compute.sum += 0.002;
         *ret_id = j->id;
         snprintf(j->model, sizeof j->model, "%s", req->model);
         j->part = req->part;

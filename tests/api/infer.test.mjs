@@ -186,7 +186,27 @@ test('full is 429, loading is 503, late is 504', async () => {
     assert.equal((await host.post('/v2/models/digits-loading/infer', x([1, 2, 3, 4]))).status, 503);
     assert.equal((await host.post('/v2/models/digits-slow/infer', { ...x([1, 2, 3, 4]), parameters: { timeout: 50000 } })).status, 504);
     assert.equal((await host.post('/v1/completions', { model: 'lm-full', prompt: 'a' })).status, 429);
-    assert.match((await host.get('/metrics')).text, /^polyd_infer_rejected_total 2$/m);
+    const metrics = (await host.get('/metrics')).text;
+    for (const model of ['digits-full', 'lm-full'])
+        assert.match(metrics, new RegExp(`^polyd_infer_rejected_total\\{model="${model}",version="1"\\} 1$`, 'm'));
+    assert.match(metrics, /^polyd_infer_overloads_total 0$/m);
+});
+
+test('histograms of a model are whole: buckets grow, the last is the count', async () => {
+    const lines = (await host.get('/metrics')).text.split('\n');
+    for (const family of ['batch_size', 'queue_seconds', 'compute_seconds', 'time_to_first_token_seconds', 'inter_token_seconds']) {
+        const name = `polyd_infer_${family}`;
+        assert.ok(lines.includes(`# TYPE ${name} histogram`), name);
+        const of = kind => lines.filter(l => l.startsWith(`${name}_${kind}{model="digits",version="1"`)).map(l => Number(l.split(' ').at(-1)));
+        const buckets = of('bucket');
+        assert.ok(buckets.length > 2 && buckets.every((n, i) => i === 0 || n >= buckets[i - 1]), name);
+        assert.deepEqual([buckets.at(-1)], of('count'));
+        assert.equal(of('sum').length, 1);
+    }
+    assert.match(lines.join('\n'), /^polyd_infer_compute_seconds_bucket\{model="digits",version="1",le="0.001"\} 0$/m);
+    const requests = Number(/^polyd_infer_requests_total\{model="digits",version="1"\} (\d+)$/m.exec(lines.join('\n'))[1]);
+    assert.ok(requests > 0);
+    assert.ok(lines.includes(`polyd_infer_batch_size_count{model="digits",version="1"} ${requests}`));
 });
 
 test('work stops when its client leaves while it waits', async () => {

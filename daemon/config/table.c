@@ -73,5 +73,12 @@ const struct config_row config_rows[] = {
      .values = weights_values, .arg = "TYPE",
      .meaning = "how models loaded from now on hold a language model's matrices: f32, or bf16 for half the "
                 "memory and faster tokens"},
+    {ROW("serve", "memory_bytes", CONFIG_T_INT, serve.memory_bytes), INT(0, 1099511627776, "0"),
+     .arg = "BYTES",
+     .meaning =
+         "memory of all loaded models together: a version that does not fit is not loaded; 0 = no limit"},
+    {ROW("serve", "batch_delay_us", CONFIG_T_INT, serve.batch_delay_us), INT(0, 1000000, "0"), .arg = "US",
+     .meaning =
+         "how long an image waits for others to be computed with while the model is idle; 0 = not at all"},
 };
 const size_t config_row_count = sizeof config_rows / sizeof *config_rows;

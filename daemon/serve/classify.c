@@ -39,6 +39,8 @@ enum pd_err serve_classifier_open(struct serve *s, struct pd_why *why)
         if (err == PD_OK)
             err = serve_bucket_add(s, graph, (int32_t)size, why);
         if (err == PD_OK)
+            err = serve_fits(s, 0, why);
+        if (err == PD_OK)
             err = pk_exec_bind(s->bucket[s->buckets - 1].exec, "input", s->input, why);
         if (err == PD_OK)
             err = pk_exec_run(s->bucket[s->buckets - 1].exec, why); /* warm-up */

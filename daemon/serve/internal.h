@@ -43,6 +43,7 @@ struct serve_next {
 struct serve {
     struct serve_info info;
     struct serve_memory memory;
+    uint64_t memory_max; /* 0 = no limit */
     const struct pk_backend_api *api;
     struct pk_backend *backend;
     struct model *model;
@@ -73,6 +74,9 @@ struct serve {
 /* Allocates back-end memory and counts it in *total. */
 PD_NODISCARD enum pd_err serve_alloc(struct serve *s, size_t bytes, size_t *total, void **ret,
                                      struct pd_why *why);
+
+/* Does what is known so far fit memory_max? `caches`: of all streams open at once. */
+PD_NODISCARD enum pd_err serve_fits(struct serve *s, size_t caches, struct pd_why *why);
 
 /* Plans one bucket of `graph` (taken over, also on failure) and binds parameters. */
 PD_NODISCARD enum pd_err serve_bucket_add(struct serve *s, struct pk_graph *graph, int32_t size,

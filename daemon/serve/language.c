@@ -351,6 +351,8 @@ static enum pd_err add_bucket(struct serve *s, int32_t batch, int32_t size, stru
     if (err != PD_OK)
         return err;
     err = serve_bucket_add(s, graph, size, why);
+    if (err == PD_OK)
+        err = serve_fits(s, slab_bytes(s, (int32_t)s->info.streams_max), why);
     if (err != PD_OK)
         return err;
     b = &s->bucket[s->buckets - 1];

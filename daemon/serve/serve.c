@@ -29,6 +29,20 @@ enum pd_err serve_alloc(struct serve *s, size_t bytes, size_t *total, void **ret
     return PD_OK;
 }
 
+enum pd_err serve_fits(struct serve *s, size_t caches, struct pd_why *why)
+{
+    const struct serve_memory *m = &s->memory;
+
+    s->memory.most_bytes = m->weights_bytes + m->arena_bytes + m->inputs_bytes + caches;
+    if (!s->memory_max || m->most_bytes <= s->memory_max)
+        return PD_OK;
+    return pd_fail(why, PD_ERR_LIMIT,
+                   "the model needs at least %zu bytes (weights %zu, work %zu, caches %zu), %llu are left of "
+                   "serve.memory_bytes",
+                   m->most_bytes, m->weights_bytes, m->arena_bytes + m->inputs_bytes, caches,
+                   (unsigned long long)s->memory_max);
+}
+
 enum pd_err serve_bucket_add(struct serve *s, struct pk_graph *graph, int32_t size, struct pd_why *why)
 {
     struct serve_bucket *b = &s->bucket[s->buckets];
@@ -156,7 +170,10 @@ static enum pd_err read_checkpoint(struct serve *s, const struct serve_options *
     if (err != PD_OK)
         goto out;
     s->info.kind = spec.arch == MODEL_GPT ? SERVE_LANGUAGE : SERVE_CLASSIFIER;
+    s->memory.weights_bytes = model_param_bytes(s->model);
     err = check_job(s, o, why);
+    if (err == PD_OK)
+        err = serve_fits(s, 0, why); /* before the first large allocation */
     if (err == PD_OK)
         err = model_store_new(s->model, s->api, s->backend, &s->store, why);
     if (err == PD_OK)
@@ -190,13 +207,13 @@ enum pd_err serve_open(const struct serve_options *options, struct serve **ret, 
     s->info.platform = "polyd_cpu";
     s->info.batch_max = options->batch_max ? options->batch_max : 32;
     s->info.streams_max = options->streams_max ? options->streams_max : 16;
+    s->memory_max = options->memory_max;
     s->api = pk_backend_cpu();
     err = s->api->open(&host, 0, options->threads, &s->backend, why);
     if (err == PD_OK)
         err = read_checkpoint(s, options, why);
     if (err != PD_OK)
         goto out;
-    s->memory.weights_bytes = model_param_bytes(s->model);
     err = s->info.kind == SERVE_CLASSIFIER ? serve_classifier_open(s, why) : serve_language_open(s, why);
     if (err != PD_OK)
         goto out;
@@ -272,7 +289,8 @@ enum pd_err serve_signature(const struct serve *s, struct pd_buf *out)
                       (long long)i->outputs, (long long)i->context, i->streams_max,
                       pk_dtype_name(model_param_dtype(s->model, 0)));
     }
-    pd_buf_printf(out, ",\"step\":%llu,\"memory_bytes\":%zu}", (unsigned long long)i->step,
-                  m->weights_bytes + m->cache_bytes + m->arena_bytes + m->inputs_bytes);
+    pd_buf_printf(out, ",\"step\":%llu,\"memory_bytes\":%zu,\"memory_most_bytes\":%zu}",
+                  (unsigned long long)i->step,
+                  m->weights_bytes + m->cache_bytes + m->arena_bytes + m->inputs_bytes, m->most_bytes);
     return pd_buf_err(out);
 }

@@ -31,6 +31,7 @@ struct serve_options {
     const char *checkpoint; /* safetensors file */
     const char *digest;     /* its SHA-256 in hex; NULL = only the file's own checks */
     int threads;            /* >= 1 */
+    uint64_t memory_max;    /* PD_ERR_LIMIT when the model may come to take more; 0 = no limit */
     bool bf16_weights;      /* hold a language model's matrices in bf16: half the memory, faster tokens */
     uint32_t batch_max;     /* largest batch bucket of a classifier; 0 = 32 */
     uint32_t streams_max;   /* 0 = 16 */
@@ -51,6 +52,7 @@ struct serve_memory {
     size_t cache_bytes; /* of the streams open now */
     size_t arena_bytes; /* activations and workspace of every planned bucket */
     size_t inputs_bytes;
+    size_t most_bytes; /* all of it when every stream is open */
 };
 
 struct serve;
@@ -58,8 +60,8 @@ struct serve_stream;
 
 /* Reads the checkpoint, checks its digest, plans and binds the graphs and runs each once (warm-up). On PD_OK
  * the caller owns *ret. PD_ERR_CORRUPT: digest or format; PD_ERR_INVALID: a tensor is missing or has
- * another shape than the job document says; PD_ERR_UNSUPPORTED: an architecture that cannot be served.
- * On failure nothing is kept. */
+ * another shape than the job document says; PD_ERR_UNSUPPORTED: an architecture that cannot be served;
+ * PD_ERR_LIMIT: memory_max does not hold it. On failure nothing is kept. */
 PD_NODISCARD enum pd_err serve_open(const struct serve_options *options, struct serve **ret,
                                     struct pd_why *why);
 

@@ -158,6 +158,7 @@ struct model {
     int in_flight, waiting, running;
     int64_t requests, failures, restarts;
     struct sup_infer_stats stats;
+    int64_t need_bytes; /* what the budget counts it as; of the checkpoint's size until it is ready */
     int64_t backoff_us, retry_us, kill_us, ready_us;
     bool wanted;        /* restart it when it dies */
     bool loading_first; /* nobody was ever served by it: a failure ends the load */

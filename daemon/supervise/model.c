@@ -191,9 +191,32 @@ void model_write_loaded(struct sup *s, const struct model *m, bool loaded)
 
 /* ---- the process ---------------------------------------------------------------------------- */
 
+/* What of the budget the other versions leave. A version that is loading counts as its checkpoint has bytes,
+ * which is more than its weights if it carries an optimiser's state. */
+static enum pd_err budget_left(struct sup *s, const struct model *m, int64_t *ret, struct pd_why *why)
+{
+    int64_t used = 0;
+    int models = 0;
+
+    *ret = 0;
+    if (!s->o.serve_memory)
+        return PD_OK;
+    for (const struct model *other = s->models; other; other = other->next)
+        if (other != m && !other->proc.gone && other->serial) {
+            used += other->need_bytes;
+            models++;
+        }
+    *ret = s->o.serve_memory - used;
+    if (*ret > 0)
+        return PD_OK;
+    return pd_fail(why, PD_ERR_LIMIT,
+                   "serve.memory_bytes is %lld, and %d loaded versions take %lld of it: unload one first",
+                   (long long)s->o.serve_memory, models, (long long)used);
+}
+
 static enum pd_err start_worker(struct sup *s, struct model *m, struct pd_why *why)
 {
-    char dir[SUP_PATH_MAX], serial[16], mark[SUP_PATH_MAX + 64];
+    char dir[SUP_PATH_MAX], serial[16], mark[SUP_PATH_MAX + 64], memory[24], delay[24];
     char *argv[] = {(char *)"polyd-worker",
                     (char *)"shim",
                     (char *)"--dir",
@@ -208,10 +231,19 @@ static enum pd_err start_worker(struct sup *s, struct model *m, struct pd_why *w
                     s->socket_path,
                     (char *)"--weights",
                     (char *)(s->o.serve_bf16 ? "bf16" : "f32"),
+                    (char *)"--delay-us",
+                    delay,
+                    (char *)"--memory",
+                    memory,
                     NULL};
     struct proc proc;
-    enum pd_err err;
+    int64_t left;
+    enum pd_err err = budget_left(s, m, &left, why);
 
+    if (err != PD_OK)
+        return err;
+    snprintf(memory, sizeof memory, "%lld", (long long)left);
+    snprintf(delay, sizeof delay, "%lld", (long long)s->o.serve_delay_us);
     pthread_mutex_lock(&s->mutex);
     m->serial = (int)(++s->next_serial & 0x7fffffff);
     pthread_mutex_unlock(&s->mutex);
@@ -365,6 +397,7 @@ static void take_ready(struct sup *s, struct model *m, const uint8_t *p, size_t 
     pthread_mutex_lock(&s->mutex);
     free(m->signature);
     m->signature = signature;
+    m->need_bytes = (int64_t)wire_get_u64(p, len, WIRE_TAG_MEMORY, 0);
     pthread_mutex_unlock(&s->mutex);
     m->ready_us = pd_clock_mono_us();
     model_set_state(s, m, SUP_MODEL_READY, "");
@@ -463,6 +496,7 @@ struct model *model_new(struct sup *s, const struct store_model_version *v)
     m->checkpoint = strdup(v->path);
     m->digest = strdup(v->digest);
     m->loading_first = true;
+    m->need_bytes = v->bytes;
     if (!m->name || !m->document || !m->checkpoint || !m->digest)
         return model_free(m);
     pthread_mutex_lock(&s->mutex);
@@ -568,6 +602,7 @@ static void fill_info(const struct model *m, struct sup_model_info *out)
                                    .requests = m->requests,
                                    .failures = m->failures,
                                    .restarts = m->restarts,
+                                   .need_bytes = m->state == SUP_MODEL_READY ? m->need_bytes : 0,
                                    .stats = &m->stats};
     if (m->conn) {
         char path[64];

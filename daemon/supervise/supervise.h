@@ -32,6 +32,8 @@ struct sup_options {
     int64_t hang_us;         /* silence of a live worker that counts as a hang; 0 = WIRE_HANG_US */
     int serve_threads;       /* CPU threads of a serving worker; 0 = cpu_threads */
     bool serve_bf16;         /* language models are loaded with their matrices in bf16 */
+    int64_t serve_memory;    /* bytes that all loaded models may take together; 0 = no limit */
+    int64_t serve_delay_us;  /* how long a classifier's request may wait for company */
     int infer_queue;         /* requests in flight per model version; more are PD_ERR_BUSY. 0 = 256 */
     bool drain_on_stop;      /* sup_stop asks the training workers to checkpoint and leave; else they stay */
     const struct sup_data_root *roots; /* copied */
@@ -138,6 +140,7 @@ struct sup_model_info {
     int in_flight, waiting, running;
     int64_t requests, failures, restarts;
     int64_t memory_bytes;                /* resident size of the worker; 0 = unknown */
+    int64_t need_bytes;                  /* what it may come to take, as it said itself; 0 = not ready yet */
     const struct sup_infer_stats *stats; /* NULL = not measured */
 };
 /* Calls back for each version known to the supervisor (loaded or once loaded), under a lock. */

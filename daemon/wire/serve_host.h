@@ -39,8 +39,9 @@ struct serve_host {
     bool bf16_weights;      /* hold a language model's matrices in bf16 */
     int64_t delay_us;       /* how long a request may wait for others to be computed with; 0 = not at all */
     uint64_t memory_bytes;  /* most bytes that the model may take; 0 = no limit */
-    /* Loaded and warm: `signature` is JSON {"platform":..,"inputs":[..],"outputs":[..],...}. Call once. */
-    void (*ready)(void *ctx, const char *signature);
+    /* Loaded and warm: `signature` is JSON {"platform":..,"inputs":[..],"outputs":[..],...}; memory_bytes is
+     * what the model may come to take, every stream open. Call once. */
+    void (*ready)(void *ctx, const char *signature, uint64_t memory_bytes);
     /* Waits for the next request, at most timeout_ms (-1 = for ever). PD_OK: the caller owns *ret and ends it
      * with `done`. PD_ERR_TIMEOUT: nothing came. PD_ERR_CLOSED: unload or stop: finish and return. */
     enum pd_err (*next)(void *ctx, int timeout_ms, struct serve_request **ret);

@@ -97,8 +97,7 @@ enum wire_tag {
     WIRE_TAG_RESTARTS = 41, /* u32; assign: earlier attempts */
     WIRE_TAG_SEQ_BASE = 42, /* u64; welcome: resend from here + 1 (same as acked; kept for tools) */
     WIRE_TAG_TIMING = 43,   /* struct wire_timing; infer_result, the last one */
-    WIRE_TAG_DELAY_US = 44, /* u64: how long a request may wait for company; assign (serve) */
-    WIRE_TAG_MEMORY = 45    /* u64: bytes that the model may take; assign (serve); absent = no limit */
+    WIRE_TAG_MEMORY = 44    /* u64: bytes that the model may come to take; ready */
 };
 
 /* How a request fared in its worker: u64 each, in this order. Later fields may follow. */

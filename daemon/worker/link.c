@@ -1050,13 +1050,14 @@ enum pd_err link_bye(struct link *l, const char *cause, int64_t step, const char
 
 /* ---- serving -------------------------------------------------------------------------------- */
 
-void link_send_ready(struct link *l, const char *signature)
+void link_send_ready(struct link *l, const char *signature, uint64_t memory_bytes)
 {
     size_t at;
 
     pthread_mutex_lock(&l->mutex);
     at = wire_begin(&l->ready, WIRE_READY, 0, 0);
     wire_put_text(&l->ready, WIRE_TAG_JSON, signature);
+    wire_put_u64(&l->ready, WIRE_TAG_MEMORY, memory_bytes);
     if (wire_end(&l->ready, at) != PD_OK)
         pd_log(PD_LOG_ERROR, "link", "ready=dropped");
     pthread_mutex_unlock(&l->mutex);

@@ -104,7 +104,7 @@ struct serve_request;
 struct serve_result;
 
 /* Frames that are not kept. */
-void link_send_ready(struct link *l, const char *signature);
+void link_send_ready(struct link *l, const char *signature, uint64_t memory_bytes);
 void link_send_load(struct link *l, uint32_t waiting, uint32_t running);
 /* See serve_host.h. */
 PD_NODISCARD enum pd_err link_request_next(struct link *l, int timeout_ms, struct serve_request **ret);

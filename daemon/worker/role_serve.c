@@ -578,7 +578,9 @@ enum pd_err serve_run(const struct serve_host *host, struct pd_why *why)
                                     .checkpoint = host->checkpoint,
                                     .digest = host->digest,
                                     .threads = (int)host->threads,
-                                    .bf16_weights = host->bf16_weights};
+                                    .bf16_weights = host->bf16_weights,
+                                    .memory_max = host->memory_bytes};
+    struct serve_memory memory;
     struct pd_buf signature;
     enum pd_err err;
 
@@ -599,7 +601,8 @@ enum pd_err serve_run(const struct serve_host *host, struct pd_why *why)
         err = pd_fail(why, err, "no memory for the signature");
         goto out;
     }
-    host->ready(host->ctx, signature.data);
+    serve_memory(r.model, &memory);
+    host->ready(host->ctx, signature.data, memory.most_bytes);
     serve_requests(&r);
 out:
     pd_buf_done(&signature);

@@ -1,5 +1,6 @@
 /* The serve role's line to the link: fills the table that serve_run (role_serve.h) is given. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "daemon/wire/serve_host.h"
@@ -9,9 +10,9 @@
 #include "daemon/worker/worker.h"
 #include "kernels/base/log.h"
 
-static void host_ready(void *ctx, const char *signature)
+static void host_ready(void *ctx, const char *signature, uint64_t memory_bytes)
 {
-    link_send_ready(((struct attempt *)ctx)->link, signature);
+    link_send_ready(((struct attempt *)ctx)->link, signature, memory_bytes);
 }
 
 static enum pd_err host_next(void *ctx, int timeout_ms, struct serve_request **ret)
@@ -50,7 +51,7 @@ int worker_serve_main(int argc, char **argv)
                               .done = host_done,
                               .load = host_load};
     struct pd_why why = {""};
-    const char *weights;
+    const char *weights, *number;
     enum pd_err err;
 
     setvbuf(stdout, NULL, _IOLBF, 0);
@@ -63,6 +64,10 @@ int worker_serve_main(int argc, char **argv)
     host.threads = (uint32_t)a.assign->threads;
     weights = args_get(argc, argv, "--weights");
     host.bf16_weights = weights && strcmp(weights, "bf16") == 0;
+    number = args_get(argc, argv, "--delay-us");
+    host.delay_us = number ? strtoll(number, NULL, 10) : 0;
+    number = args_get(argc, argv, "--memory");
+    host.memory_bytes = number ? strtoull(number, NULL, 10) : 0;
     if (!host.checkpoint)
         err = pd_fail(&why, PD_ERR_INVALID, "no checkpoint was assigned");
     else

@@ -52,10 +52,11 @@ struct fake {
     size_t order[REQUESTS], answered;
 };
 
-static void fake_ready(void *ctx, const char *signature)
+static void fake_ready(void *ctx, const char *signature, uint64_t memory_bytes)
 {
     struct fake *f = ctx;
 
+    assert_true(memory_bytes > 0);
     assert_string_equal(f->signature, "");
     snprintf(f->signature, sizeof f->signature, "%s", signature);
 }

@@ -603,6 +603,35 @@ static void one_life(int i)
     assert_int_equal(serve_open(&bad, &none, &why), PD_ERR_CORRUPT); /* a failing load leaks nothing either */
 }
 
+/* A budget that does not hold the model refuses it with the numbers, at whatever size it runs out. */
+static void test_open_refuses_what_does_not_fit(void **state)
+{
+    const char *const paths[] = {vit_path, gpt_path};
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        struct serve_options o = {.checkpoint = paths[i], .threads = 1};
+        struct serve *s = NULL;
+        struct serve_memory m;
+
+        assert_int_equal(serve_open(&o, &s, &why), PD_OK);
+        serve_memory(s, &m);
+        s = serve_close(s);
+        assert_true(m.most_bytes >= m.weights_bytes + m.arena_bytes);
+        o.memory_max = m.most_bytes;
+        assert_int_equal(serve_open(&o, &s, &why), PD_OK);
+        s = serve_close(s);
+        for (uint64_t most = 1; most < m.most_bytes; most = most * 3 / 2 + 1) {
+            o.memory_max = most;
+            assert_int_equal(serve_open(&o, &s, &why), PD_ERR_LIMIT);
+            assert_null(s);
+            assert_non_null(strstr(why.text, "serve.memory_bytes"));
+        }
+        o.memory_max = m.most_bytes - 1;
+        assert_int_equal(serve_open(&o, &s, &why), PD_ERR_LIMIT);
+    }
+}
+
 static void test_fifty_lives_leave_nothing_behind(void **state)
 {
     const char *lives = getenv("POLYD_SERVE_LIVES"); /* 1000 for the long form */
@@ -673,6 +702,7 @@ int main(void)
         cmocka_unit_test(test_echo_without_generation),
         cmocka_unit_test(test_stream_open_refuses),
         cmocka_unit_test(test_open_refuses_a_damaged_checkpoint),
+        cmocka_unit_test(test_open_refuses_what_does_not_fit),
         cmocka_unit_test(test_fifty_lives_leave_nothing_behind),
     };
 

@@ -261,13 +261,14 @@ export class Host {
 
 /** The real program under the same client. */
 export class Daemon extends Host {
-    static async start() {
+    /** `dir`: of a daemon that was stopped with `keep`. */
+    static async start(flags = [], dir = mkdtempSync(path.join(os.tmpdir(), 'polyd-daemon-'))) {
         const host = new Daemon();
-        host.dir = mkdtempSync(path.join(os.tmpdir(), 'polyd-daemon-'));
-        mkdirSync(path.join(host.dir, 'text'));
+        host.dir = dir;
+        mkdirSync(path.join(host.dir, 'text'), { recursive: true });
         writeFileSync(path.join(host.dir, 'text/corpus.txt'), 'the quick brown fox jumps over the lazy dog. '.repeat(500));
         host.stderr = '';
-        host.child = spawn(path.join(build, 'bin/polyd'), ['--port=0', `--state.dir=${host.dir}/state`, `--data.text=${host.dir}/text`, '--devices.cpu_slots=1', '--devices.threads_per_slot=1'],
+        host.child = spawn(path.join(build, 'bin/polyd'), ['--port=0', `--state.dir=${host.dir}/state`, `--data.text=${host.dir}/text`, '--devices.cpu_slots=1', '--devices.threads_per_slot=1', ...flags],
             { stdio: ['ignore', 'ignore', 'pipe'], env: { ...process.env, POLYD_CONFIG: '' } });
         host.exit = new Promise(resolve => host.child.on('exit', resolve));
         const port = await new Promise((resolve, reject) => {
@@ -283,10 +284,11 @@ export class Daemon extends Host {
         return host;
     }
 
-    async stop() {
+    async stop({ keep = false } = {}) {
         this.child.kill('SIGTERM');
         assert.equal(await this.exit, 0, this.stderr);
-        rmSync(this.dir, { recursive: true, force: true });
+        if (!keep)
+            rmSync(this.dir, { recursive: true, force: true });
     }
 }
 

@@ -20,3 +20,7 @@ static inline uint8_t data_grey(const uint8_t rgb[3])
 {
     return (uint8_t)((19595u * rgb[0] + 38470u * rgb[1] + 7471u * rgb[2] + 32768u) >> 16);
 }
+
+/* data_image_fit_eval in the order of a picture, (height, width, channels). */
+PD_NODISCARD enum pd_err data_image_fit_pixels(const struct data_image *from, const struct data_eval_fit *fit,
+                                               uint8_t *to, struct pd_why *why);

@@ -1,13 +1,16 @@
-/* daemon/data/data.h: data sets, their order, and the thread that prepares batches.
+/* daemon/data/data.h: data sets, their order, and the threads that prepare batches.
  *
  * The order of samples and every random choice is a function of (seed, epoch, position) through a
- * counter-based generator (philox.h): no state has to be saved, and timing cannot change it. Files lie
- * under named roots, `<root>/<relative>`; no "..", no symbolic link leaves a root. */
+ * counter-based generator (philox.h): no state has to be saved, and neither timing nor the number of threads
+ * can change it. Files lie under named roots, `<root>/<relative>`; no "..", no symbolic link leaves a root.
+ */
 #pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "daemon/data/image.h"
+#include "daemon/data/tokenizer.h"
 #include "kernels/base/err.h"
 
 /* A named folder of the daemon's configuration. */
@@ -17,39 +20,74 @@ struct data_root {
 };
 
 enum data_kind { DATA_IMAGES, DATA_TOKENS };
-enum data_dataset { DATA_SET_MNIST, DATA_SET_DIGITS_GEN, DATA_SET_TEXT };
+enum data_dataset {
+    DATA_SET_MNIST,
+    DATA_SET_DIGITS_GEN,
+    DATA_SET_CIFAR10,
+    DATA_SET_PICTURES, /* folders of JPEG and PNG files, or a tar of them */
+    DATA_SET_TEXT,     /* one file */
+    DATA_SET_TEXTS     /* a folder with a file for each part */
+};
 enum data_split { DATA_TRAIN, DATA_VAL };
 enum data_split_rule { DATA_SPLIT_GIVEN, DATA_SPLIT_FRACTION, DATA_SPLIT_COUNT };
+enum data_crop { DATA_CROP_NONE, DATA_CROP_PAD, DATA_CROP_RRC };
 
-/* Most bytes read from one file of a data set, after decompression. */
+/* Most bytes read from one file of a data set, after decompression (a plain tar is not read whole). */
 #define DATA_FILE_LIMIT ((size_t)4 << 30)
+#define DATA_PICTURES_MAX 50000000
+#define DATA_CLASSES_MAX 100000
 
 struct data_options {
     enum data_dataset dataset;
-    /* mnist: a folder with the four IDX files (plain or .gz): {train,train10k}-images-idx3-ubyte,
-     * {train,..}-labels-idx1-ubyte, {t10k,t2k}-...; text: one file. "<root>/<relative>"; for digits_gen NULL.
-     */
+    /* "<root>/<relative>"; NULL for digits_gen.
+     *   mnist     a folder with the four IDX files (plain or .gz): {train,train10k}-images-idx3-ubyte,
+     *             {train,..}-labels-idx1-ubyte, {t10k,t2k}-...
+     *   cifar10   a folder with data_batch*.bin and, where there are any, test_batch*.bin (plain or .gz), or
+     *             one such file; names of the classes from batches.meta.txt beside them
+     *   pictures  a folder, or a tar (plain or .gz), with train/CLASS/... and val/CLASS/..., or CLASS/...
+     *             alone; val/images with val_annotations.txt (Tiny-ImageNet) is understood
+     *   text      one file
+     *   texts     a folder with a file for each part: {ptb.,wiki.,}train.{txt,tokens}, ...valid or val */
     const char *path;
     const struct data_root *roots;
     size_t root_count;
     enum data_split_rule rule;
     /* fraction: shares of the whole (text: contiguous; images: after a shuffle seeded with `seed`).
-     * count: that many samples (text: bytes). given: as the data set comes; for digits_gen 4000 and 1000;
-     * for text 0.9 and 0.1. count for mnist: train from the training files, val from the test files. */
+     * count: that many samples (text: bytes), from the parts that the data set itself has, else disjoint ones
+     * of a seeded shuffle. given: as the data set comes; for digits_gen 4000 and 1000; for text 0.9 and 0.1.
+     */
     double train_share, val_share;
     int64_t train_count, val_count;
     uint64_t seed;
-    int32_t context; /* text: tokens of a sequence */
-    int32_t shift;   /* images: pad_crop, 0 = none: pixels of zero pad and random shift in training */
+
+    /* text */
+    int32_t context; /* tokens of a sequence */
+    enum data_tokenizer_kind tokenizer;
+    const char *tokenizer_path; /* gpt2_bpe: folder of its files, "<root>/<relative>" */
+
+    /* images */
+    int32_t height, width; /* what the network reads; 0 = as stored (not for pictures) */
+    enum data_crop crop;   /* of training pictures */
+    int32_t shift;         /* pad_crop: pixels of zero pad and random shift */
+    double rrc_scale[2], rrc_ratio[2];
+    double flip;             /* probability of a mirrored training picture */
+    double eval_crop;        /* 0 stands for 1 */
+    enum data_filter filter; /* of every change of size */
+
+    const char *cache_dir; /* absolute; NULL = nothing is cached (cache.h) */
 };
 
 struct data_info {
     enum data_kind kind;
-    int32_t channels, height, width, classes; /* images */
+    int32_t channels, height, width, classes; /* images, as the network reads them */
     int32_t vocab, context;                   /* tokens: ids 0..vocab-1 */
     int64_t count[2];                         /* samples of DATA_TRAIN, DATA_VAL: images or sequences */
-    int64_t tokens[2];                        /* bytes of each part of a text; 0 for images */
-    float mean, std;                          /* images: value = (byte / 255 - mean) / std */
+    int64_t tokens[2];                        /* tokens of each part of a text; 0 for images */
+    float mean[3], std[3];                    /* images: value = (byte / 255 - mean) / std of the channel */
+    struct data_eval_fit fit;                 /* images: the evaluation transform */
+    const char *const *class_names;           /* `classes` of them, or NULL */
+    const struct data_tokenizer *tokenizer;   /* tokens; NULL where only headers were read */
+    bool estimated; /* headers only: counts of tokens are a guess, the text was too long to be read */
 };
 
 struct data_set;
@@ -61,9 +99,17 @@ struct data_set *data_free(struct data_set *set);
 /* Borrowed until data_free. */
 const struct data_info *data_info(const struct data_set *set);
 
+/* What the opening did: how a second start shows that it did less. */
+struct data_work {
+    int64_t tokenised_bytes;  /* text that was cut into tokens */
+    int64_t decoded_pictures; /* decoded to fill a cache */
+    int64_t cache_hits, cache_misses;
+};
+void data_work(const struct data_set *set, struct data_work *ret);
+
 /* One batch in host memory. Images: input f32 (batch, channels, height, width), target (batch). Tokens: input
  * I32 (batch, context), target (batch, context), the next token of each. Samples beyond `used` are zeros with
- * target DATA_IGNORE. */
+ * target DATA_IGNORE, and so is a picture that cannot be decoded. */
 #define DATA_IGNORE (-100)
 struct data_batch {
     int32_t batch, used;
@@ -76,17 +122,32 @@ struct data_batch {
 /* Steps of one pass over the training part: whole batches only, the rest of an epoch is left out. */
 int64_t data_steps_per_epoch(const struct data_set *set, int32_t batch);
 
-/* A loader prepares batches in order on its own thread, two ahead. The set must outlive it. Training: batch k
- * is global step k, for ever, shuffled anew each epoch and augmented. Validation: the whole part once, in
- * file order, not augmented, the last batch padded. `first` is the first batch. */
+/* A loader prepares batches in order on `threads` threads of its own (1 .. DATA_LOADER_THREADS_MAX), ahead of
+ * the reader. The set must outlive it. Training: batch k is global step k, for ever, shuffled anew each epoch
+ * and augmented. Validation: the whole part once, in file order, not augmented, the last batch padded.
+ * `first` is the first batch. */
+#define DATA_LOADER_THREADS_MAX 64
 struct data_loader;
 PD_NODISCARD enum pd_err data_loader_start(const struct data_set *set, enum data_split split, int32_t batch,
-                                           uint64_t seed, int64_t first, struct data_loader **ret,
-                                           struct pd_why *why);
-/* The next batch, borrowed until the next call; batch->used = 0 at the end of a validation pass. */
+                                           uint64_t seed, int64_t first, int threads,
+                                           struct data_loader **ret, struct pd_why *why);
+/* The next batch, borrowed until the next call; batch->used = 0 at the end of a validation pass. Fails when a
+ * file cannot be read any more, and PD_ERR_CORRUPT when more than DATA_BAD_SHARE of the pictures (and more
+ * than DATA_BAD_MIN) could not be decoded: such a set is not what the job named. */
+#define DATA_BAD_SHARE 0.01
+#define DATA_BAD_MIN 10
 PD_NODISCARD enum pd_err data_loader_next(struct data_loader *l, const struct data_batch **ret,
                                           struct pd_why *why);
+/* Microseconds that data_loader_next has waited in all. */
+int64_t data_loader_waited_us(const struct data_loader *l);
 struct data_loader *data_loader_free(struct data_loader *l);
+
+/* Pictures of the set that could not be decoded so far, each counted once. */
+int64_t data_bad_count(const struct data_set *set);
+/* Hands out each of the first DATA_BAD_NAMED of them once: true, with its name and what is wrong, while there
+ * are any not yet handed out. */
+#define DATA_BAD_NAMED 100
+bool data_bad_next(const struct data_set *set, char name[256], char reason[256]);
 
 /* The 28 x 28 picture of one generated digit, 0..9: a pure function of its arguments. */
 void data_digit_draw(uint64_t seed, int64_t index, int digit, uint8_t pixels[28 * 28]);

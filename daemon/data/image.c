@@ -307,12 +307,12 @@ static int32_t half_even(int32_t n)
     return n / 2 + (n % 2 && n / 2 % 2);
 }
 
-enum pd_err data_image_fit_eval(const struct data_image *from, const struct data_eval_fit *fit, uint8_t *to,
-                                struct pd_why *why)
+enum pd_err data_image_fit_pixels(const struct data_image *from, const struct data_eval_fit *fit, uint8_t *to,
+                                  struct pd_why *why)
 {
     int64_t high = covered(fit->height, fit->crop), wide = covered(fit->width, fit->crop);
     struct data_box all = {.height = from->height, .width = from->width};
-    size_t channels = (size_t)fit->channels;
+    size_t pixel = (size_t)fit->channels, row = (size_t)fit->width * pixel;
     uint8_t *whole;
     int32_t top, left;
     enum pd_err err;
@@ -327,20 +327,34 @@ enum pd_err data_image_fit_eval(const struct data_image *from, const struct data
     if (high * wide > DATA_IMAGE_PIXELS_MAX)
         return pd_fail(why, PD_ERR_LIMIT, "a picture of %dx%d pixels is too narrow to be fitted",
                        from->height, from->width);
-    whole = malloc((size_t)(high * wide) * channels);
+    if (high == fit->height && wide == fit->width)
+        return data_image_resize(from, &all, fit->filter, fit->height, fit->width, to, why);
+    whole = malloc((size_t)(high * wide) * pixel);
     if (!whole)
         return pd_fail(why, PD_ERR_NOMEM, "no memory to fit a picture");
     err = data_image_resize(from, &all, fit->filter, (int32_t)high, (int32_t)wide, whole, why);
     top = half_even((int32_t)high - fit->height);
     left = half_even((int32_t)wide - fit->width);
-    for (size_t c = 0; err == PD_OK && c < channels; c++)
-        for (int32_t y = 0; y < fit->height; y++) {
-            const uint8_t *row = whole + ((size_t)(top + y) * (size_t)wide + (size_t)left) * channels + c;
-
-            for (int32_t x = 0; x < fit->width; x++)
-                *to++ = row[(size_t)x * channels];
-        }
+    for (int32_t y = 0; err == PD_OK && y < fit->height; y++)
+        memcpy(to + (size_t)y * row, whole + ((size_t)(top + y) * (size_t)wide + (size_t)left) * pixel, row);
     free(whole);
+    return err;
+}
+
+enum pd_err data_image_fit_eval(const struct data_image *from, const struct data_eval_fit *fit, uint8_t *to,
+                                struct pd_why *why)
+{
+    size_t channels = (size_t)fit->channels, count = (size_t)fit->height * (size_t)fit->width;
+    uint8_t *pixels = malloc(count * channels);
+    enum pd_err err;
+
+    if (!pixels)
+        return pd_fail(why, PD_ERR_NOMEM, "no memory to fit a picture");
+    err = data_image_fit_pixels(from, fit, pixels, why);
+    for (size_t c = 0; err == PD_OK && c < channels; c++)
+        for (size_t i = 0; i < count; i++)
+            to[c * count + i] = pixels[i * channels + c];
+    free(pixels);
     return err;
 }
 

@@ -1,13 +1,14 @@
-/* daemon/data/loader.c: one thread fills buffers ahead of the reader.
+/* daemon/data/loader.c: threads that fill buffers ahead of the reader.
  *
- * Three buffers: one in the reader's hands, two ready or being filled. What batch k holds is computed from k
- * alone, so the thread's pace cannot change it. */
+ * A ring of three buffers: one in the reader's hands, two ready or being filled. Threads take pieces of the
+ * oldest batch that has any left, so one batch is made by all of them. What a sample holds follows from its
+ * place alone (sample.c): neither the pace nor the number of threads can change it. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/data/philox.h"
 #include "daemon/data/set.h"
+#include "kernels/base/clock.h"
 
 #define BUFFERS 3
 
@@ -15,96 +16,71 @@ struct buffer {
     struct data_batch batch;
     float *images;
     int32_t *tokens, *targets;
+    uint32_t *samples;   /* of each place, as numbers within the part */
+    int64_t first;       /* position of the first within its epoch */
+    int32_t taken, done; /* samples handed to threads, and made */
+};
+
+struct worker {
+    struct data_loader *loader;
+    pthread_t thread;
+    void *scratch;
 };
 
 struct data_loader {
     const struct data_set *set;
     enum data_split split;
-    int32_t batch;
+    int32_t batch, piece; /* samples that a thread takes at once */
     uint64_t seed;
-    int64_t next;    /* batch to fill next; the thread's */
-    uint32_t *order; /* of the epoch `order_epoch`; the thread's */
+    int64_t first;
+    uint32_t *order; /* of the epoch `order_epoch` */
     int64_t order_epoch;
-    float value[256]; /* normalised value of each byte */
     struct buffer buffer[BUFFERS];
-    pthread_t thread;
-    bool running;
-    pthread_mutex_t lock; /* guards what follows */
+    struct worker *workers;
+    int threads, started;
+    int64_t waited_us;    /* the reader's */
+    pthread_mutex_t lock; /* guards what follows, order, and the counters of buffers */
     pthread_cond_t moved;
-    uint64_t filled, taken; /* batches so far; buffer of batch i is i % BUFFERS */
+    /* batches so far; batch i is in buffer i % BUFFERS: begun >= filled >= taken - 1 */
+    uint64_t begun, filled, taken;
     bool stop;
+    enum pd_err err; /* of a thread: the loader ends */
+    struct pd_why why;
 };
 
-static void fill_image(struct data_loader *l, int64_t epoch, int64_t position, uint32_t sample, float *to)
+/* Which samples batch `number` holds. Lock held. */
+static void begin(struct data_loader *l, int64_t number, struct buffer *b)
 {
     const struct data_info *info = &l->set->info;
-    const uint8_t *from = l->set->pixels + (size_t)sample * (size_t)info->height * (size_t)info->width;
-    int32_t h = info->height, w = info->width, shift = l->split == DATA_TRAIN ? l->set->options.shift : 0;
-    int32_t dy = 0, dx = 0;
-
-    if (shift) {
-        uint32_t word[4];
-
-        data_random(l->seed, DATA_STREAM_AUGMENT, (uint64_t)epoch, (uint64_t)position, word);
-        dy = (int32_t)data_bounded(word[0], (uint32_t)(2 * shift + 1)) - shift;
-        dx = (int32_t)data_bounded(word[1], (uint32_t)(2 * shift + 1)) - shift;
-    }
-    for (int32_t y = 0; y < h; y++)
-        for (int32_t x = 0; x < w; x++) {
-            int32_t sy = y + dy, sx = x + dx;
-
-            to[y * w + x] = l->value[sy < 0 || sy >= h || sx < 0 || sx >= w ? 0 : from[sy * w + sx]];
-        }
-}
-
-static void fill_tokens(struct data_loader *l, int64_t epoch, uint32_t window, int32_t *tokens,
-                        int32_t *targets)
-{
-    const struct data_set *set = l->set;
-    int64_t context = set->info.context, last = set->info.tokens[l->split] - context - 1;
-    int64_t at = (int64_t)window * context;
-    const uint8_t *from;
-
-    if (l->split == DATA_TRAIN) {
-        uint32_t word[4];
-
-        /* The grid of windows begins elsewhere in each epoch, so that no border is learned. */
-        data_random(l->seed, DATA_STREAM_WINDOW, (uint64_t)epoch, 0, word);
-        at += data_bounded(word[0], (uint32_t)context);
-    }
-    if (at > last)
-        at = last;
-    from = set->pixels + set->start[l->split] + at;
-    for (int64_t i = 0; i < context; i++) {
-        tokens[i] = from[i];
-        targets[i] = from[i + 1];
-    }
-}
-
-static void fill(struct data_loader *l, int64_t number, struct buffer *b)
-{
-    const struct data_info *info = &l->set->info;
-    int64_t samples = info->count[l->split], per_epoch = samples / l->batch, epoch = 0, first;
-    size_t size = (size_t)info->channels * (size_t)info->height * (size_t)info->width;
-    size_t context = (size_t)info->context;
+    int64_t samples = info->count[l->split], per_epoch = samples / l->batch, epoch = 0;
 
     if (l->split == DATA_TRAIN) {
         epoch = number / per_epoch;
-        first = number % per_epoch * l->batch;
+        b->first = number % per_epoch * l->batch;
         if (l->order_epoch != epoch) {
             data_shuffle_epoch(l->order, samples, l->seed, epoch);
             l->order_epoch = epoch;
         }
     } else {
-        first = number * l->batch;
+        b->first = number * l->batch;
     }
     b->batch.epoch = epoch;
     b->batch.used =
-        (int32_t)(samples - first < l->batch ? (samples > first ? samples - first : 0) : l->batch);
-    for (int32_t i = 0; i < l->batch; i++) {
-        int64_t position = first + i;
-        uint32_t sample;
+        (int32_t)(samples - b->first < l->batch ? (samples > b->first ? samples - b->first : 0) : l->batch);
+    for (int32_t i = 0; i < b->batch.used; i++)
+        b->samples[i] = l->split == DATA_TRAIN ? l->order[b->first + i] : (uint32_t)(b->first + i);
+    b->taken = b->done = 0;
+}
 
+static enum pd_err make(struct worker *w, struct buffer *b, int32_t from, int32_t to, struct pd_why *why)
+{
+    struct data_loader *l = w->loader;
+    const struct data_info *info = &l->set->info;
+    size_t size = (size_t)info->channels * (size_t)info->height * (size_t)info->width;
+    size_t context = (size_t)info->context;
+    enum pd_err err = PD_OK;
+
+    for (int32_t i = from; i < to && err == PD_OK; i++) {
         if (i >= b->batch.used) { /* padding of the last validation batch */
             if (info->kind == DATA_IMAGES) {
                 memset(b->images + (size_t)i * size, 0, size * sizeof *b->images);
@@ -114,58 +90,117 @@ static void fill(struct data_loader *l, int64_t number, struct buffer *b)
                 for (size_t k = 0; k < context; k++)
                     b->targets[(size_t)i * context + k] = DATA_IGNORE;
             }
-            continue;
-        }
-        sample = l->split == DATA_TRAIN ? l->order[position] : (uint32_t)position;
-        if (info->kind == DATA_IMAGES) {
-            uint32_t image = l->set->pick[l->split][sample];
-
-            fill_image(l, epoch, position, image, b->images + (size_t)i * size);
-            b->targets[i] = l->set->labels[image];
+        } else if (info->kind == DATA_IMAGES) {
+            err = data_sample_image(l->set, l->split, l->seed, b->batch.epoch, b->first + i, b->samples[i],
+                                    w->scratch, b->images + (size_t)i * size, &b->targets[i], why);
         } else {
-            fill_tokens(l, epoch, sample, b->tokens + (size_t)i * context, b->targets + (size_t)i * context);
+            data_sample_tokens(l->set, l->split, l->seed, b->batch.epoch, b->samples[i],
+                               b->tokens + (size_t)i * context, b->targets + (size_t)i * context);
         }
     }
+    return err;
+}
+
+/* A buffer with samples to make, begun if need be; NULL: there is nothing to do now. Lock held. */
+static struct buffer *find_work(struct data_loader *l)
+{
+    for (uint64_t i = l->filled; i < l->begun; i++)
+        if (l->buffer[i % BUFFERS].taken < l->batch)
+            return &l->buffer[i % BUFFERS];
+    /* `taken` counts the batch in the reader's hands: its buffer is not ours. */
+    if (l->begun + 1 >= l->taken + BUFFERS)
+        return NULL;
+    begin(l, l->first + (int64_t)l->begun, &l->buffer[l->begun % BUFFERS]);
+    return &l->buffer[l->begun++ % BUFFERS];
 }
 
 static void *work(void *arg)
 {
-    struct data_loader *l = arg;
+    struct worker *w = arg;
+    struct data_loader *l = w->loader;
 
-    for (;;) {
-        struct buffer *b;
+    pthread_mutex_lock(&l->lock);
+    while (!l->stop && l->err == PD_OK) {
+        struct buffer *b = find_work(l);
+        int32_t from, to;
+        struct pd_why why;
+        enum pd_err err;
 
-        pthread_mutex_lock(&l->lock);
-        /* `taken` counts the batch in the reader's hands: its buffer is not ours. */
-        while (!l->stop && l->filled + 1 >= l->taken + BUFFERS)
+        if (!b) {
             pthread_cond_wait(&l->moved, &l->lock);
-        if (l->stop) {
-            pthread_mutex_unlock(&l->lock);
-            return NULL;
+            continue;
         }
-        b = &l->buffer[l->filled % BUFFERS];
+        from = b->taken;
+        to = l->batch - from < l->piece ? l->batch : from + l->piece;
+        b->taken = to;
         pthread_mutex_unlock(&l->lock);
-        fill(l, l->next++, b);
+        err = make(w, b, from, to, &why);
         pthread_mutex_lock(&l->lock);
-        l->filled++;
+        if (err != PD_OK && l->err == PD_OK) {
+            l->err = err;
+            l->why = why;
+        }
+        b->done += to - from;
+        while (l->filled < l->begun && l->buffer[l->filled % BUFFERS].done == l->batch)
+            l->filled++;
         pthread_cond_broadcast(&l->moved);
-        pthread_mutex_unlock(&l->lock);
     }
+    pthread_mutex_unlock(&l->lock);
+    return NULL;
+}
+
+static enum pd_err allocate(struct data_loader *l, struct pd_why *why)
+{
+    const struct data_info *info = &l->set->info;
+    size_t batch = (size_t)l->batch;
+    size_t pixels = batch * (size_t)info->channels * (size_t)info->height * (size_t)info->width;
+    size_t tokens = batch * (size_t)(info->kind == DATA_TOKENS ? info->context : 1);
+
+    if (l->split == DATA_TRAIN) {
+        l->order = calloc((size_t)info->count[l->split], sizeof *l->order);
+        if (!l->order)
+            goto nomem;
+    }
+    for (int i = 0; i < BUFFERS; i++) {
+        struct buffer *b = &l->buffer[i];
+
+        b->targets = calloc(tokens, sizeof *b->targets);
+        b->samples = calloc(batch, sizeof *b->samples);
+        if (info->kind == DATA_IMAGES)
+            b->images = calloc(pixels, sizeof *b->images);
+        else
+            b->tokens = calloc(tokens, sizeof *b->tokens);
+        if (!b->targets || !b->samples || !(b->images || b->tokens))
+            goto nomem;
+        b->batch = (struct data_batch){
+            .batch = l->batch, .images = b->images, .tokens = b->tokens, .targets = b->targets};
+    }
+    l->workers = calloc((size_t)l->threads, sizeof *l->workers);
+    if (!l->workers)
+        goto nomem;
+    for (int i = 0; i < l->threads; i++) {
+        l->workers[i].loader = l;
+        l->workers[i].scratch = malloc(data_sample_scratch(l->set) + 1);
+        if (!l->workers[i].scratch)
+            goto nomem;
+    }
+    return PD_OK;
+nomem:
+    return pd_fail(why, PD_ERR_NOMEM, "no memory for batches of %d", l->batch);
 }
 
 enum pd_err data_loader_start(const struct data_set *set, enum data_split split, int32_t batch, uint64_t seed,
-                              int64_t first, struct data_loader **ret, struct pd_why *why)
+                              int64_t first, int threads, struct data_loader **ret, struct pd_why *why)
 {
     const struct data_info *info = &set->info;
-    size_t pixels = (size_t)batch * (size_t)info->channels * (size_t)info->height * (size_t)info->width;
-    size_t tokens = (size_t)batch * (size_t)(info->kind == DATA_TOKENS ? info->context : 1);
     struct data_loader *l;
-    int code;
+    enum pd_err err;
 
-    if (!set->pixels)
+    if (info->kind == DATA_IMAGES ? !set->labels : !set->part[split].ids)
         return pd_fail(why, PD_ERR_INVALID, "the data set was opened for its headers alone");
-    if (batch < 1 || first < 0)
-        return pd_fail(why, PD_ERR_INVALID, "a batch holds at least one sample");
+    if (batch < 1 || first < 0 || threads < 1 || threads > DATA_LOADER_THREADS_MAX)
+        return pd_fail(why, PD_ERR_INVALID, "a batch holds at least one sample, a loader has 1 to %d threads",
+                       DATA_LOADER_THREADS_MAX);
     if (split == DATA_TRAIN && info->count[DATA_TRAIN] < batch)
         return pd_fail(why, PD_ERR_INVALID, "the training part has %lld samples, fewer than train.batch = %d",
                        (long long)info->count[DATA_TRAIN], batch);
@@ -176,68 +211,74 @@ enum pd_err data_loader_start(const struct data_set *set, enum data_split split,
     l->split = split;
     l->batch = batch;
     l->seed = seed;
-    l->next = first;
+    l->first = first;
     l->order_epoch = -1;
+    l->threads = threads;
+    /* Decoding is slow enough to be shared out one by one; copying is not. */
+    l->piece = set->pictures ? 1 : (batch + 2 * threads - 1) / (2 * threads);
     pthread_mutex_init(&l->lock, NULL);
     pthread_cond_init(&l->moved, NULL);
-    for (int i = 0; i < 256; i++)
-        l->value[i] = ((float)i / 255.0f - info->mean) / (info->std > 0 ? info->std : 1);
-    l->order = calloc((size_t)info->count[split], sizeof *l->order);
-    if (!l->order)
-        goto nomem;
-    for (int i = 0; i < BUFFERS; i++) {
-        struct buffer *b = &l->buffer[i];
+    err = allocate(l, why);
+    while (err == PD_OK && l->started < threads) {
+        int code = pthread_create(&l->workers[l->started].thread, NULL, work, &l->workers[l->started]);
 
-        b->targets = calloc(tokens, sizeof *b->targets);
-        if (info->kind == DATA_IMAGES)
-            b->images = calloc(pixels, sizeof *b->images);
+        if (code)
+            err = pd_fail_errno(why, code, "cannot start a loader's thread");
         else
-            b->tokens = calloc(tokens, sizeof *b->tokens);
-        if (!b->targets || !(b->images || b->tokens))
-            goto nomem;
-        b->batch = (struct data_batch){
-            .batch = batch, .images = b->images, .tokens = b->tokens, .targets = b->targets};
+            l->started++;
     }
-    code = pthread_create(&l->thread, NULL, work, l);
-    if (code) {
+    if (err != PD_OK) {
         data_loader_free(l);
-        return pd_fail_errno(why, code, "cannot start the loader's thread");
+        return err;
     }
-    l->running = true;
     *ret = l;
     return PD_OK;
-nomem:
-    data_loader_free(l);
-    return pd_fail(why, PD_ERR_NOMEM, "no memory for batches of %d", batch);
 }
 
 enum pd_err data_loader_next(struct data_loader *l, const struct data_batch **ret, struct pd_why *why)
 {
-    (void)why;
+    int64_t began = 0;
+    enum pd_err err = PD_OK;
+
     pthread_mutex_lock(&l->lock);
     l->taken++;
     pthread_cond_broadcast(&l->moved);
-    while (l->filled < l->taken)
+    if (l->filled < l->taken)
+        began = pd_clock_mono_us();
+    while (l->filled < l->taken && l->err == PD_OK)
         pthread_cond_wait(&l->moved, &l->lock);
-    *ret = &l->buffer[(l->taken - 1) % BUFFERS].batch;
+    if (began)
+        l->waited_us += pd_clock_mono_us() - began;
+    if (l->filled < l->taken)
+        err = pd_fail(why, l->err, "%s", l->why.text);
+    else
+        *ret = &l->buffer[(l->taken - 1) % BUFFERS].batch;
     pthread_mutex_unlock(&l->lock);
-    return PD_OK;
+    return err;
+}
+
+int64_t data_loader_waited_us(const struct data_loader *l)
+{
+    return l->waited_us;
 }
 
 struct data_loader *data_loader_free(struct data_loader *l)
 {
     if (l) {
-        if (l->running) {
-            pthread_mutex_lock(&l->lock);
-            l->stop = true;
-            pthread_cond_broadcast(&l->moved);
-            pthread_mutex_unlock(&l->lock);
-            pthread_join(l->thread, NULL);
-        }
+        pthread_mutex_lock(&l->lock);
+        l->stop = true;
+        pthread_cond_broadcast(&l->moved);
+        pthread_mutex_unlock(&l->lock);
+        for (int i = 0; i < l->started; i++)
+            pthread_join(l->workers[i].thread, NULL);
+        for (int i = 0; l->workers && i < l->threads; i++)
+            free(l->workers[i].scratch);
+        free(l->workers);
         for (int i = 0; i < BUFFERS; i++) {
             free(l->buffer[i].images);
             free(l->buffer[i].tokens);
             free(l->buffer[i].targets);
+            free(l->buffer[i].samples);
         }
         free(l->order);
         pthread_cond_destroy(&l->moved);

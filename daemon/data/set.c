@@ -1,32 +1,27 @@
-/* daemon/data/set.c: opening data sets and dividing them into a training and a validation part. */
+/* daemon/data/set.c: opening data sets, dividing them into a training and a validation part, and keeping
+ * count of what cannot be read. */
 #include "daemon/data/set.h"
 
-#include <errno.h>
 #include <math.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
+#include "daemon/data/cache.h"
 #include "daemon/data/philox.h"
 
-#define DIGITS_TRAIN 4000
-#define DIGITS_VAL 1000
-#define DIGITS_LIMIT 1000000
-/* Generated validation digits start here, so that no training digit is among them. */
-#define DIGITS_VAL_FIRST ((int64_t)1 << 32)
+/* ---- parts ---- */
 
-/* The customary constants of MNIST's training part; generated digits use them too. */
-#define DIGIT_MEAN 0.1307f
-#define DIGIT_STD 0.3081f
-
-/* Sizes of the two parts, from a rule over `whole` samples; `given` says what the data set itself divides. */
-static enum pd_err divide(const struct data_options *o, int64_t whole, const int64_t given[2], int64_t ret[2],
-                          struct pd_why *why)
+enum pd_err data_divide(const struct data_options *o, int64_t whole, const int64_t given[2], int64_t ret[2],
+                        struct pd_why *why)
 {
     switch (o->rule) {
     case DATA_SPLIT_GIVEN:
+        if (!given[0] || !given[1])
+            return pd_fail(why, PD_ERR_INVALID,
+                           "data.split: '%s' has no %s part of its own; use the rule fraction or count",
+                           o->path ? o->path : "", given[0] ? "validation" : "training");
         ret[0] = given[0];
         ret[1] = given[1];
         break;
@@ -80,209 +75,221 @@ static uint32_t *choose(int64_t first, int64_t count, int64_t skip, int64_t take
     return some ? some : all;
 }
 
-static enum pd_err open_mnist(struct data_set *set, const struct data_options *o, bool headers_only,
-                              struct pd_why *why)
+enum pd_err data_divide_images(struct data_set *set, const struct data_options *o, const int64_t given[2],
+                               bool apart, bool headers_only, struct pd_why *why)
 {
-    struct data_idx part[2] = {{0}};
-    int64_t given[2], whole, size;
-    int dir = -1;
+    static const int64_t nothing[2] = {0, 0};
+    int64_t whole = given[0] + given[1];
+    int64_t *count = set->info.count;
+    /* Where the set tells no parts, both come from one shuffle and share no image. */
+    bool pooled = o->rule == DATA_SPLIT_FRACTION || !apart;
     enum pd_err err;
 
-    err = data_path_open(o->roots, o->root_count, o->path, true, &dir, why);
-    for (int i = 0; err == PD_OK && i < 2; i++)
-        err = data_idx_read(dir, i == 0, headers_only, &part[i], why);
-    if (err != PD_OK)
-        goto out;
-    if (part[0].height != part[1].height || part[0].width != part[1].width) {
-        err = pd_fail(why, PD_ERR_CORRUPT, "training and test images differ in size");
-        goto out;
-    }
-    given[0] = part[0].count;
-    given[1] = part[1].count;
-    whole = given[0] + given[1];
-    if (whole > UINT32_MAX) {
-        err = pd_fail(why, PD_ERR_LIMIT, "more than 2^32 images");
-        goto out;
-    }
-    err = divide(o, whole, given, set->info.count, why);
-    if (err != PD_OK)
-        goto out;
-    if (o->rule == DATA_SPLIT_COUNT)
-        for (int i = 0; i < 2; i++)
-            if (set->info.count[i] > given[i]) {
-                err = pd_fail(why, PD_ERR_INVALID, "data.split.%s asks for %lld images, there are %lld",
-                              i ? "val" : "train", (long long)set->info.count[i], (long long)given[i]);
-                goto out;
-            }
-    set->info.height = part[0].height;
-    set->info.width = part[0].width;
-    if (headers_only)
-        goto out;
-    size = (int64_t)part[0].height * part[0].width;
-    set->pixels = realloc(part[0].pixels, (size_t)(whole * size));
-    if (set->pixels)
-        part[0].pixels = NULL; /* moved */
-    set->labels = realloc(part[0].labels, (size_t)whole);
-    if (set->labels)
-        part[0].labels = NULL; /* moved */
-    if (!set->pixels || !set->labels) {
-        err = pd_fail(why, PD_ERR_NOMEM, "no memory for %lld images", (long long)whole);
-        goto out;
-    }
-    memcpy(set->pixels + given[0] * size, part[1].pixels, (size_t)(given[1] * size));
-    memcpy(set->labels + given[0], part[1].labels, (size_t)given[1]);
-    for (int i = 0; i < 2; i++) {
-        bool pooled = o->rule == DATA_SPLIT_FRACTION;
-
-        set->pick[i] = choose(pooled || !i ? 0 : given[0], pooled ? whole : given[i],
-                              pooled && i ? set->info.count[0] : 0, set->info.count[i],
-                              o->rule != DATA_SPLIT_GIVEN, o->seed);
-        if (!set->pick[i])
-            err = pd_fail(why, PD_ERR_NOMEM, "no memory for the order of images");
-    }
-out:
-    for (int i = 0; i < 2; i++) {
-        free(part[i].pixels);
-        free(part[i].labels);
-    }
-    if (dir >= 0)
-        close(dir);
-    return err;
-}
-
-static enum pd_err open_digits(struct data_set *set, const struct data_options *o, bool headers_only,
-                               struct pd_why *why)
-{
-    const int64_t given[2] = {DIGITS_TRAIN, DIGITS_VAL};
-    int64_t whole;
-    enum pd_err err = divide(o, DIGITS_TRAIN + DIGITS_VAL, given, set->info.count, why);
-
+    if (whole > UINT32_MAX)
+        return pd_fail(why, PD_ERR_LIMIT, "more than 2^32 images");
+    set->images = whole;
+    err = data_divide(o, whole, apart ? given : nothing, count, why);
     if (err != PD_OK)
         return err;
-    if (set->info.count[0] > DIGITS_LIMIT || set->info.count[1] > DIGITS_LIMIT)
-        return pd_fail(why, PD_ERR_LIMIT, "data.split: at most %d generated digits a part", DIGITS_LIMIT);
-    set->info.height = set->info.width = 28;
-    if (headers_only)
-        return PD_OK;
-    whole = set->info.count[0] + set->info.count[1];
-    set->pixels = malloc((size_t)whole * 784);
-    set->labels = malloc((size_t)whole);
-    if (!set->pixels || !set->labels)
-        return pd_fail(why, PD_ERR_NOMEM, "no memory for %lld digits", (long long)whole);
-    for (int part = 0; part < 2; part++) {
-        int64_t first = part ? set->info.count[0] : 0;
+    for (int i = 0; i < 2 && o->rule == DATA_SPLIT_COUNT; i++) {
+        int64_t there = pooled ? whole - (i ? count[0] : 0) : given[i];
 
-        set->pick[part] = malloc((size_t)set->info.count[part] * sizeof *set->pick[part]);
-        if (!set->pick[part])
-            return pd_fail(why, PD_ERR_NOMEM, "no memory for the order of digits");
-        for (int64_t i = 0; i < set->info.count[part]; i++) {
-            set->labels[first + i] = (uint8_t)(i % 10);
-            data_digit_draw(o->seed, part ? DIGITS_VAL_FIRST + i : i, (int)(i % 10),
-                            set->pixels + (first + i) * 784);
-            set->pick[part][i] = (uint32_t)(first + i);
-        }
+        if (count[i] > there)
+            return pd_fail(why, PD_ERR_INVALID, "data.split.%s asks for %lld images, there are %lld",
+                           i ? "val" : "train", (long long)count[i], (long long)(there < 0 ? 0 : there));
+    }
+    for (int i = 0; i < 2 && !headers_only; i++) {
+        set->pick[i] = choose(pooled || !i ? 0 : given[0], pooled ? whole : given[i],
+                              pooled && i ? count[0] : 0, count[i], o->rule != DATA_SPLIT_GIVEN, o->seed);
+        if (!set->pick[i])
+            return pd_fail(why, PD_ERR_NOMEM, "no memory for the order of images");
     }
     return PD_OK;
 }
 
-static enum pd_err open_text(struct data_set *set, const struct data_options *o, bool headers_only,
-                             struct pd_why *why)
+void data_shuffle_epoch(uint32_t *item, int64_t count, uint64_t seed, int64_t epoch)
 {
-    int64_t given[2], whole, got = 0;
-    struct stat s;
-    int fd = -1;
-    enum pd_err err = data_path_open(o->roots, o->root_count, o->path, false, &fd, why);
+    for (int64_t i = 0; i < count; i++)
+        item[i] = (uint32_t)i;
+    shuffle(item, count, seed, DATA_STREAM_SHUFFLE, (uint64_t)epoch);
+}
 
-    if (err != PD_OK)
-        return err;
-    if (fstat(fd, &s) != 0) {
-        err = pd_fail_errno(why, errno, "cannot stat '%s'", o->path);
-        goto out;
+/* ---- what cannot be read ---- */
+
+struct data_bad {
+    pthread_mutex_t lock;
+    int64_t count, told;
+    uint8_t *seen; /* a bit for each image of the set */
+    struct {
+        char name[256], reason[256];
+    } * named;
+};
+
+static struct data_bad *bad_new(int64_t images)
+{
+    struct data_bad *b = calloc(1, sizeof *b);
+
+    if (!b)
+        return NULL;
+    b->seen = calloc((size_t)images / 8 + 1, 1);
+    b->named = calloc(DATA_BAD_NAMED, sizeof *b->named);
+    if (!b->seen || !b->named) {
+        free(b->seen);
+        free(b->named);
+        free(b);
+        return NULL;
     }
-    whole = s.st_size;
-    if ((uint64_t)whole > DATA_FILE_LIMIT) {
-        err = pd_fail(why, PD_ERR_LIMIT, "'%s' holds %lld bytes, the limit is %zu", o->path, (long long)whole,
-                      DATA_FILE_LIMIT);
-        goto out;
-    }
-    given[0] = (int64_t)floor((double)whole * 0.9);
-    given[1] = whole - given[0];
-    err = divide(o, whole, given, set->info.tokens, why);
-    if (err == PD_OK && set->info.tokens[0] + set->info.tokens[1] > whole)
-        err = pd_fail(why, PD_ERR_INVALID, "data.split asks for more bytes than the %lld of '%s'",
-                      (long long)whole, o->path);
-    if (err != PD_OK)
-        goto out;
-    set->start[1] = (size_t)set->info.tokens[0];
-    for (int i = 0; i < 2; i++) {
-        set->info.count[i] = (set->info.tokens[i] - 1) / o->context;
-        if (set->info.count[i] < 1) {
-            err = pd_fail(why, PD_ERR_INVALID,
-                          "data.split: the %s part of '%s' is shorter than data.context + 1",
-                          i ? "validation" : "training", o->path);
-            goto out;
+    pthread_mutex_init(&b->lock, NULL);
+    return b;
+}
+
+static void bad_free(struct data_bad *b)
+{
+    if (!b)
+        return;
+    pthread_mutex_destroy(&b->lock);
+    free(b->seen);
+    free(b->named);
+    free(b);
+}
+
+void data_bad_note(const struct data_set *set, int64_t index, const char *name, const char *reason)
+{
+    struct data_bad *b = set->bad;
+
+    pthread_mutex_lock(&b->lock);
+    if (!(b->seen[index / 8] >> index % 8 & 1)) {
+        b->seen[index / 8] |= (uint8_t)(1 << index % 8);
+        if (b->count < DATA_BAD_NAMED) {
+            snprintf(b->named[b->count].name, sizeof b->named->name, "%s", name);
+            snprintf(b->named[b->count].reason, sizeof b->named->reason, "%s", reason);
         }
-        if (set->info.count[i] > UINT32_MAX) {
-            err = pd_fail(why, PD_ERR_LIMIT, "more than 2^32 sequences");
-            goto out;
-        }
+        b->count++;
     }
+    pthread_mutex_unlock(&b->lock);
+}
+
+int64_t data_bad_count(const struct data_set *set)
+{
+    int64_t n;
+
+    if (!set->bad)
+        return 0;
+    pthread_mutex_lock(&set->bad->lock);
+    n = set->bad->count;
+    pthread_mutex_unlock(&set->bad->lock);
+    return n;
+}
+
+bool data_bad_next(const struct data_set *set, char name[256], char reason[256])
+{
+    struct data_bad *b = set->bad;
+    bool more;
+
+    if (!b)
+        return false;
+    pthread_mutex_lock(&b->lock);
+    more = b->told < b->count && b->told < DATA_BAD_NAMED;
+    if (more) {
+        memcpy(name, b->named[b->told].name, 256);
+        memcpy(reason, b->named[b->told].reason, 256);
+        b->told++;
+    }
+    pthread_mutex_unlock(&b->lock);
+    return more;
+}
+
+enum pd_err data_bad_check(const struct data_set *set, struct pd_why *why)
+{
+    int64_t n = data_bad_count(set), whole = set->info.count[0] + set->info.count[1];
+
+    if (n <= DATA_BAD_MIN || (double)n <= DATA_BAD_SHARE * (double)whole)
+        return PD_OK;
+    return pd_fail(why, PD_ERR_CORRUPT,
+                   "%lld of %lld pictures so far cannot be decoded, the first '%.200s': %.200s", (long long)n,
+                   (long long)whole, set->bad->named[0].name, set->bad->named[0].reason);
+}
+
+/* ---- opening ---- */
+
+static enum pd_err check_images(const struct data_options *o, struct pd_why *why)
+{
+    if (o->shift < 0 || o->shift > 64)
+        return pd_fail(why, PD_ERR_INVALID, "data.augment.pad_crop.shift must be 0 to 64");
+    if (o->height < 0 || o->height > 4096 || o->width < 0 || o->width > 4096 || !o->height != !o->width)
+        return pd_fail(why, PD_ERR_INVALID, "data.image_size must be at most 4096 a side");
+    if (!(o->flip >= 0 && o->flip <= 1) || !(o->eval_crop >= 0 && o->eval_crop <= 1))
+        return pd_fail(why, PD_ERR_INVALID, "data.augment: flip and eval_crop lie in 0 to 1");
+    if (o->crop == DATA_CROP_RRC &&
+        !(o->rrc_scale[0] > 0 && o->rrc_scale[0] <= o->rrc_scale[1] && o->rrc_scale[1] <= 1 &&
+          o->rrc_ratio[0] > 0 && o->rrc_ratio[0] <= o->rrc_ratio[1] && isfinite(o->rrc_ratio[1])))
+        return pd_fail(why, PD_ERR_INVALID, "data.augment.rrc: scale or ratio is out of range");
+    return PD_OK;
+}
+
+/* What follows from the stored size and the options. */
+static enum pd_err finish_images(struct data_set *set, const struct data_options *o, bool headers_only,
+                                 struct pd_why *why)
+{
+    struct data_info *i = &set->info;
+
+    i->height = o->height ? o->height : set->stored_height;
+    i->width = o->width ? o->width : set->stored_width;
+    if (i->height < 1 || i->width < 1)
+        return pd_fail(why, PD_ERR_INVALID, "data.image_size is needed: these pictures vary in size");
+    i->fit = (struct data_eval_fit){.channels = i->channels,
+                                    .height = i->height,
+                                    .width = i->width,
+                                    .crop = o->eval_crop > 0 ? o->eval_crop : 1,
+                                    .filter = o->filter};
+    i->class_names = (const char *const *)set->names;
     if (headers_only)
-        goto out;
-    set->pixels = malloc((size_t)whole);
-    if (!set->pixels) {
-        err = pd_fail(why, PD_ERR_NOMEM, "no memory for '%s'", o->path);
-        goto out;
-    }
-    while (got < whole) {
-        ssize_t n = read(fd, set->pixels + got, (size_t)(whole - got));
-
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n <= 0) {
-            err = n < 0 ? pd_fail_errno(why, errno, "cannot read '%s'", o->path)
-                        : pd_fail(why, PD_ERR_IO, "'%s' became shorter while it was read", o->path);
-            goto out;
-        }
-        got += n;
-    }
-out:
-    close(fd);
-    return err;
+        return PD_OK;
+    set->bad = bad_new(set->images);
+    return set->bad ? PD_OK : pd_fail(why, PD_ERR_NOMEM, "no memory for a data set");
 }
 
 enum pd_err data_open(const struct data_options *o, bool headers_only, struct data_set **ret,
                       struct pd_why *why)
 {
     struct data_set *set = calloc(1, sizeof *set);
-    enum pd_err err = PD_ERR_INTERNAL;
+    bool images = o->dataset != DATA_SET_TEXT && o->dataset != DATA_SET_TEXTS;
+    enum pd_err err = PD_OK;
 
     if (!set)
         return pd_fail(why, PD_ERR_NOMEM, "no memory for a data set");
     set->options = *o;
-    set->options.path = NULL;
+    set->options.path = set->options.tokenizer_path = set->options.cache_dir = NULL;
     set->options.roots = NULL;
+    set->info.kind = images ? DATA_IMAGES : DATA_TOKENS;
+    set->info.context = images ? 0 : o->context;
+    if (images)
+        err = check_images(o, why);
+    else if (o->context < 1)
+        err = pd_fail(why, PD_ERR_INVALID, "data.context must be at least 1");
+    if (err != PD_OK)
+        goto out;
     switch (o->dataset) {
     case DATA_SET_MNIST:
+        err = data_open_mnist(set, o, headers_only, why);
+        break;
     case DATA_SET_DIGITS_GEN:
-        set->info.kind = DATA_IMAGES;
-        set->info.channels = 1;
-        set->info.classes = 10;
-        set->info.mean = DIGIT_MEAN;
-        set->info.std = DIGIT_STD;
-        err = o->dataset == DATA_SET_MNIST ? open_mnist(set, o, headers_only, why)
-                                           : open_digits(set, o, headers_only, why);
-        if (err == PD_OK && (o->shift < 0 || o->shift > 64))
-            err = pd_fail(why, PD_ERR_INVALID, "data.augment.pad_crop.shift must be 0 to 64");
+        err = data_open_digits(set, o, headers_only, why);
+        break;
+    case DATA_SET_CIFAR10:
+        err = data_open_cifar(set, o, headers_only, why);
+        break;
+    case DATA_SET_PICTURES:
+        err = data_open_pictures(set, o, headers_only, why);
         break;
     case DATA_SET_TEXT:
-        set->info.kind = DATA_TOKENS;
-        set->info.vocab = 256;
-        set->info.context = o->context;
-        err = o->context < 1 ? pd_fail(why, PD_ERR_INVALID, "data.context must be at least 1")
-                             : open_text(set, o, headers_only, why);
+    case DATA_SET_TEXTS:
+        err = data_open_text(set, o, headers_only, why);
         break;
     }
+    if (err == PD_OK && images)
+        err = finish_images(set, o, headers_only, why);
+out:
     if (err != PD_OK) {
         data_free(set);
         return err;
@@ -294,10 +301,20 @@ enum pd_err data_open(const struct data_options *o, bool headers_only, struct da
 struct data_set *data_free(struct data_set *set)
 {
     if (set) {
+        for (int i = 0; i < 2; i++) {
+            free(set->pick[i]);
+            free(set->made[i].items);
+            data_cache_close(set->map[i]);
+        }
+        for (int32_t c = 0; set->names && c < set->info.classes; c++)
+            free(set->names[c]);
+        free(set->names);
+        data_pictures_free(set->pictures);
+        data_tokenizer_free(set->tokenizer);
+        bad_free(set->bad);
         free(set->pixels);
         free(set->labels);
-        free(set->pick[0]);
-        free(set->pick[1]);
+        free(set->text);
         free(set);
     }
     return NULL;
@@ -308,14 +325,12 @@ const struct data_info *data_info(const struct data_set *set)
     return &set->info;
 }
 
+void data_work(const struct data_set *set, struct data_work *ret)
+{
+    *ret = set->work;
+}
+
 int64_t data_steps_per_epoch(const struct data_set *set, int32_t batch)
 {
     return set->info.count[DATA_TRAIN] / batch;
-}
-
-void data_shuffle_epoch(uint32_t *item, int64_t count, uint64_t seed, int64_t epoch)
-{
-    for (int64_t i = 0; i < count; i++)
-        item[i] = (uint32_t)i;
-    shuffle(item, count, seed, DATA_STREAM_SHUFFLE, (uint64_t)epoch);
 }

@@ -5,14 +5,70 @@
 
 #include "daemon/data/data.h"
 
+struct data_pictures;
+struct data_cache;
+struct data_bad;
+
+/* The ids of one part of a text: one after the other, `width` bytes each (1, 2 or 4, little-endian). */
+struct data_ids_view {
+    const void *ids; /* NULL when only headers were read */
+    int width;
+    int64_t count;
+};
+
 struct data_set {
     struct data_info info;
     struct data_options options; /* its pointers are not kept */
-    uint8_t *pixels;             /* images of all parts, one after the other; or the text */
-    uint8_t *labels;
+    /* images of all parts, one after the other; each (height, width, channels) as stored */
+    uint8_t *pixels;
+    int32_t stored_height, stored_width;
+    struct data_pictures *pictures; /* or these, to be decoded */
+    int64_t images;                 /* all of them, also those that no part took */
+    int32_t *labels;
     uint32_t *pick[2]; /* images: index of each sample of a part */
-    size_t start[2];   /* text: first byte of a part */
+    char **names;      /* of the classes; info.class_names points here */
+    struct data_bad *bad;
+    /* text */
+    uint8_t *text;
+    struct data_ids_view part[2];
+    struct data_ids made[2];   /* ids that this set owns, behind part */
+    struct data_cache *map[2]; /* or a mapped cache */
+    struct data_tokenizer *tokenizer;
+    struct data_work work;
 };
+
+/* ---- set.c ---- */
+
+/* Sizes of the two parts, from the options' rule over `whole` samples; `given` says what the data set itself
+ * divides (0 and 0: nothing, then the rule "given" is refused). */
+PD_NODISCARD enum pd_err data_divide(const struct data_options *o, int64_t whole, const int64_t given[2],
+                                     int64_t ret[2], struct pd_why *why);
+/* Divides `given[0] + given[1]` images, the training ones first, and fills info.count and, unless
+ * headers_only, pick. `apart`: the data set itself tells its parts. */
+PD_NODISCARD enum pd_err data_divide_images(struct data_set *set, const struct data_options *o,
+                                            const int64_t given[2], bool apart, bool headers_only,
+                                            struct pd_why *why);
+/* Fills item with 0 .. count-1 in the order of this epoch. */
+void data_shuffle_epoch(uint32_t *item, int64_t count, uint64_t seed, int64_t epoch);
+/* Notes that picture `index` (named `name`) cannot be decoded. */
+void data_bad_note(const struct data_set *set, int64_t index, const char *name, const char *reason);
+/* Whether there are too many of them to go on; `why` then names the first. */
+PD_NODISCARD enum pd_err data_bad_check(const struct data_set *set, struct pd_why *why);
+
+/* ---- the kinds; each fills the set, which data_free releases also half-filled ---- */
+
+PD_NODISCARD enum pd_err data_open_mnist(struct data_set *set, const struct data_options *o,
+                                         bool headers_only, struct pd_why *why);
+PD_NODISCARD enum pd_err data_open_digits(struct data_set *set, const struct data_options *o,
+                                          bool headers_only, struct pd_why *why);
+PD_NODISCARD enum pd_err data_open_cifar(struct data_set *set, const struct data_options *o,
+                                         bool headers_only, struct pd_why *why);
+PD_NODISCARD enum pd_err data_open_pictures(struct data_set *set, const struct data_options *o,
+                                            bool headers_only, struct pd_why *why);
+PD_NODISCARD enum pd_err data_open_text(struct data_set *set, const struct data_options *o, bool headers_only,
+                                        struct pd_why *why);
+
+/* ---- idx.c, cifar.c ---- */
 
 /* Pictures and labels of one IDX pair. headers_only leaves both NULL. The caller owns them. */
 struct data_idx {
@@ -23,5 +79,28 @@ struct data_idx {
 PD_NODISCARD enum pd_err data_idx_read(int dir, bool training, bool headers_only, struct data_idx *ret,
                                        struct pd_why *why);
 
-/* Fills item with 0 .. count-1 in the order of this epoch. */
-void data_shuffle_epoch(uint32_t *item, int64_t count, uint64_t seed, int64_t epoch);
+#define DATA_CIFAR_RECORD 3073 /* a label, then 1024 bytes of red, green and blue each */
+/* Splits records into (32, 32, 3) pixels and labels; both hold `count` of them. PD_ERR_CORRUPT: a label
+ * beyond 9. */
+PD_NODISCARD enum pd_err data_cifar_unpack(const uint8_t *records, int64_t count, uint8_t *pixels,
+                                           int32_t *labels, struct pd_why *why);
+
+/* ---- pictures.c ---- */
+
+struct data_pictures *data_pictures_free(struct data_pictures *p);
+/* Picture `index`, decoded or from the cache; *ret_owned tells whether ret->pixels is the caller's. */
+PD_NODISCARD enum pd_err data_picture_get(const struct data_set *set, int64_t index, struct data_image *ret,
+                                          bool *ret_owned, struct pd_why *why);
+const char *data_picture_name(const struct data_set *set, int64_t index);
+
+/* ---- sample.c: one sample, a function of its arguments ---- */
+
+/* Bytes that data_sample_image works in. */
+size_t data_sample_scratch(const struct data_set *set);
+/* Writes the image as the network reads it and its label; what cannot be decoded becomes zeros with
+ * DATA_IGNORE and is noted. */
+PD_NODISCARD enum pd_err data_sample_image(const struct data_set *set, enum data_split split, uint64_t seed,
+                                           int64_t epoch, int64_t position, uint32_t sample, void *scratch,
+                                           float *to, int32_t *target, struct pd_why *why);
+void data_sample_tokens(const struct data_set *set, enum data_split split, uint64_t seed, int64_t epoch,
+                        uint32_t window, int32_t *tokens, int32_t *targets);

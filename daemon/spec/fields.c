@@ -43,6 +43,7 @@ NAMES(split_rule, "given", "fraction", "count");
 NAMES(tokenizer, "bytes", "chars", "words", "gpt2_bpe");
 NAMES(lra_len, "reference", "paper");
 NAMES(crop, "none", "pad_crop", "rrc");
+NAMES(interpolation, "bicubic", "bilinear");
 NAMES(optimizer, "adamw", "msgdw", "msgd_l2", "lbfgs");
 NAMES(schedule, "cosine", "linear", "step", "one_cycle", "constant");
 NAMES(per, "step", "epoch");
@@ -119,7 +120,10 @@ const struct spec_field spec_fields[] = {
      .available = BIT(SPEC_ARCH_VIT) | BIT(SPEC_ARCH_GPT), RULE(spec_rule_arch, "the preset's"),
      SAYS("architecture", "M35-M44")},
     {ROW("/data/dataset", SPEC_T_ENUM, config.data.dataset), .names = &spec_names_dataset,
-     .available = BIT(SPEC_DATASET_MNIST) | BIT(SPEC_DATASET_DIGITS_GEN) | BIT(SPEC_DATASET_TEXT),
+     .available = BIT(SPEC_DATASET_MNIST) | BIT(SPEC_DATASET_DIGITS_GEN) | BIT(SPEC_DATASET_CIFAR10) |
+                  BIT(SPEC_DATASET_IMAGENET1K) | BIT(SPEC_DATASET_TINY_IMAGENET) |
+                  BIT(SPEC_DATASET_IMAGE_FOLDER) | BIT(SPEC_DATASET_TEXT) | BIT(SPEC_DATASET_PTB) |
+                  BIT(SPEC_DATASET_WIKITEXT2) | BIT(SPEC_DATASET_WIKITEXT103),
      RULE(spec_rule_dataset, "the recipe's; otherwise to be named"),
      SAYS("what to train on; digits_gen are digits drawn by polyd itself and needs no files", "M58-M65")},
     {ROW("/model/width", SPEC_T_INT, config.model.width), RANGE(1, 16384),
@@ -239,8 +243,8 @@ const struct spec_field spec_fields[] = {
 
     /* Data */
     {ROW("/data/path", SPEC_T_STRING, config.data.path), RANGE(1, 4096),
-     RULE(spec_rule_path, "the data root with the data set's name; text: to be named"),
-     FLAGS(NULLABLE | NOPLAN), .check = spec_check_path,
+     RULE(spec_rule_path, "the data root with the data set's name; text: to be named"), FLAGS(NULLABLE),
+     .check = spec_check_path, /* what lies there decides sizes: it is part of a plan */
      SAYS("<root>/<relative>: a place below a configured data root", "")},
     {ROW("/data/split/rule", SPEC_T_ENUM, config.data.split), .names = &split_rule,
      RULE(spec_rule_split, "given; text: fraction"),
@@ -255,21 +259,25 @@ const struct spec_field spec_fields[] = {
      SAYS("fraction or count for validation", "")},
     {ROW("/data/eval", SPEC_T_ENUMS, config.data.eval), .names = &spec_names_dataset, RANGE(0, 8), DEF("[]"),
      FLAGS(ONLY), SAYS("further data sets to score without training on them", "E11")},
-    {ROW("/data/tokenizer", SPEC_T_ENUM, config.data.tokenizer), .names = &tokenizer,
-     .available = BIT(SPEC_TOKENIZER_BYTES), DEF("\"bytes\""), WITH(spec_use_text),
-     SAYS("text to tokens", "M62")},
+    {ROW("/data/tokenizer", SPEC_T_ENUM, config.data.tokenizer), .names = &tokenizer, DEF("\"bytes\""),
+     WITH(spec_use_text),
+     SAYS("text to tokens: bytes; chars and words of the text itself; GPT-2's byte pairs", "M62")},
+    {ROW("/data/tokenizer_path", SPEC_T_STRING, config.data.tokenizer_path), RANGE(1, 4096),
+     RULE(spec_rule_tokenizer_path, "gpt2_bpe: gpt2-bpe below the data root of data.path, else null"),
+     FLAGS(NULLABLE), .check = spec_check_path, WITH(spec_use_bpe),
+     SAYS("<root>/<relative>: the folder with encoder.json and vocab.bpe, or vocab.json and merges.txt",
+          "M62")},
     {ROW("/data/lra_len", SPEC_T_ENUM, config.data.lra_len), .names = &lra_len, DEF("\"reference\""),
      WITH(spec_use_lra), SAYS("sequence lengths: the reference configuration's or the paper's", "M61")},
-    {ROW("/data/augment/crop", SPEC_T_ENUM, config.data.augment.crop), .names = &crop,
-     .available = BIT(SPEC_CROP_NONE) | BIT(SPEC_CROP_PAD_CROP), DEF("\"none\""), WITH(spec_use_image),
-     SAYS("kind of training crop", "M59")},
+    {ROW("/data/augment/crop", SPEC_T_ENUM, config.data.augment.crop), .names = &crop, DEF("\"none\""),
+     WITH(spec_use_image), SAYS("kind of training crop", "M59")},
     {ROW("/data/augment/pad_crop/shift", SPEC_T_INT, config.data.augment.pad_crop_shift), RANGE(0, 64),
      DEF("4"), WITH(spec_use_pad_crop), SAYS("zero padding and largest random shift in pixels", "M59")},
     {ROW("/data/augment/rrc/scale", SPEC_T_NUMBER_PAIR, config.data.augment.rrc_scale), RANGE(0, 1),
      DEF("[0.08,1]"), FLAGS(OPEN0), WITH(spec_use_rrc), SAYS("area of the resized crop, in images", "M59")},
     {ROW("/data/augment/rrc/ratio", SPEC_T_NUMBER_PAIR, config.data.augment.rrc_ratio), FROM(0),
      DEF("[0.75,1.3333]"), FLAGS(OPEN0), WITH(spec_use_rrc), SAYS("its aspect ratio", "M59")},
-    {ROW("/data/augment/flip", SPEC_T_NUMBER, config.data.augment.flip), RANGE(0, 1), DEF("0"), FLAGS(ONLY),
+    {ROW("/data/augment/flip", SPEC_T_NUMBER, config.data.augment.flip), RANGE(0, 1), DEF("0"),
      WITH(spec_use_image), SAYS("probability of a horizontal flip", "M59")},
     {ROW("/data/augment/randaugment", SPEC_T_OBJECT, config.data.augment.randaugment.present), DEF("null"),
      FLAGS(NULLABLE | ONLY), WITH(spec_use_image), SAYS("RandAugment", "M59")},
@@ -294,8 +302,10 @@ const struct spec_field spec_fields[] = {
     {ROW("/data/augment/repeats", SPEC_T_INT, config.data.augment.repeats), RANGE(1, 8), DEF("1"),
      FLAGS(ONLY), WITH(spec_use_image), SAYS("repeated augmentation", "M114")},
     {ROW("/data/augment/eval_crop", SPEC_T_NUMBER, config.data.augment.eval_crop), RANGE(0, 1), DEF("1"),
-     FLAGS(OPEN0 | ONLY), WITH(spec_use_image),
-     SAYS("side of the centre crop in evaluation, in images", "M59")},
+     FLAGS(OPEN0), WITH(spec_use_image), SAYS("side of the centre crop in evaluation, in images", "M59")},
+    {ROW("/data/augment/interpolation", SPEC_T_ENUM, config.data.augment.interpolation),
+     .names = &interpolation, DEF("\"bicubic\""), WITH(spec_use_image),
+     SAYS("how pictures change their size, in training and evaluation", "M59")},
 
     /* Training */
     {ROW("/train/steps", SPEC_T_INT, config.train.steps), COUNTS,
@@ -442,6 +452,9 @@ const struct spec_field spec_fields[] = {
      FLAGS(FIXED | ONLY), SAYS("ranks, one device each", "M88")},
     {ROW("/resources/threads", SPEC_T_INT, config.resources.threads), RANGE(1, 256),
      RULE(spec_rule_threads, "the daemon's"), FLAGS(FIXED), SAYS("CPU threads of a slot", "")},
+    {ROW("/resources/loader_threads", SPEC_T_INT, config.resources.loader_threads), RANGE(1, 64),
+     RULE(spec_rule_loader_threads, "2 where pictures are decoded, else 1"), FLAGS(FIXED | NOPLAN),
+     SAYS("threads that prepare batches; their number changes no result", "")},
     {ROW("/resources/memory_bytes", SPEC_T_INT, config.resources.memory_bytes), RANGE(1, SPEC_MAX_SEED),
      DEF("null"), FLAGS(NULLABLE | FIXED | ONLY), SAYS("limit of host memory; null: plan + 25 %", "")},
     {ROW("/resources/time_limit_s", SPEC_T_INT, config.resources.time_limit_s), COUNTS, DEF("null"),
@@ -604,8 +617,8 @@ const struct spec_recipe spec_recipes[] = {
      ITEMS(D("dataset", "\"imagenet1k\""), D("augment/crop", "\"rrc\""), D("augment/flip", "0.5"),
            D("augment/eval_crop", "0.875"), T("epochs", "300"), T("batch", "4096"),
            T("optimizer/lr", "0.001"), T("optimizer/weight_decay", "0.1"),
-           T("schedule/warmup_steps", "10000"), T("schedule/min_lr", "0"), T("clip_norm", "1"),
-           T("precision", "\"bf16\"")),
+           D("augment/interpolation", "\"bilinear\""), T("schedule/warmup_steps", "10000"),
+           T("schedule/min_lr", "0"), T("clip_norm", "1"), T("precision", "\"bf16\"")),
      "ViT-B/16 on ImageNet-1k, AugReg style"},
     {"deit_b",
      ITEMS(HEAVY, T("epochs", "300"), T("optimizer/lr", "0.001"), T("schedule/warmup_epochs", "5"),
@@ -676,12 +689,14 @@ static const struct spec_dataset_info datasets[] = {
                                  .classes = 10,
                                  .train = 10000,
                                  .test = 2000},
-    [SPEC_DATASET_CIFAR10] = {.name = "cifar10", IMAGES, .side = {32, 32}, .channels = 3, .classes = 10},
+    [SPEC_DATASET_CIFAR10] =
+        {.name = "cifar10", .available = true, IMAGES, .side = {32, 32}, .channels = 3, .classes = 10},
     [SPEC_DATASET_IMAGENET1K] =
-        {.name = "imagenet1k", IMAGES, .side = {224, 224}, .channels = 3, .classes = 1000},
+        {.name = "imagenet1k", .available = true, IMAGES, .side = {224, 224}, .channels = 3, .classes = 1000},
     [SPEC_DATASET_TINY_IMAGENET] =
-        {.name = "tiny_imagenet", IMAGES, .side = {64, 64}, .channels = 3, .classes = 200},
-    [SPEC_DATASET_IMAGE_FOLDER] = {.name = "image_folder", IMAGES, .side = {224, 224}, .channels = 3},
+        {.name = "tiny_imagenet", .available = true, IMAGES, .side = {64, 64}, .channels = 3, .classes = 200},
+    [SPEC_DATASET_IMAGE_FOLDER] =
+        {.name = "image_folder", .available = true, IMAGES, .side = {224, 224}, .channels = 3},
     [SPEC_DATASET_COCO] = {.name = "coco", .channels = 3, .classes = 80},
     [SPEC_DATASET_DIGIT_CANVAS] =
         {.name = "digit_canvas", .generated = true, .side = {64, 64}, .channels = 1, .classes = 10},
@@ -692,9 +707,9 @@ static const struct spec_dataset_info datasets[] = {
     [SPEC_DATASET_PATHFINDER_GEN] = {.name = "pathfinder_gen", .generated = true, .classes = 2},
     [SPEC_DATASET_LRA_IMAGE] = {.name = "lra_image", .classes = 10},
     [SPEC_DATASET_TEXT] = {.name = "text", .available = true, TOKENS},
-    [SPEC_DATASET_PTB] = {.name = "ptb", TOKENS},
-    [SPEC_DATASET_WIKITEXT2] = {.name = "wikitext2", TOKENS},
-    [SPEC_DATASET_WIKITEXT103] = {.name = "wikitext103", TOKENS},
+    [SPEC_DATASET_PTB] = {.name = "ptb", .available = true, TOKENS},
+    [SPEC_DATASET_WIKITEXT2] = {.name = "wikitext2", .available = true, TOKENS},
+    [SPEC_DATASET_WIKITEXT103] = {.name = "wikitext103", .available = true, TOKENS},
     [SPEC_DATASET_PG19] = {.name = "pg19", TOKENS},
     [SPEC_DATASET_OPENWEBTEXT] = {.name = "openwebtext", TOKENS},
     [SPEC_DATASET_PDE_CONVECTION] = {.name = "pde_convection", .generated = true},

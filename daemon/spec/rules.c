@@ -296,6 +296,34 @@ json_t *spec_rule_split_val(struct spec_ctx *c)
     return split_part(c, 0.1);
 }
 
+/* Beside the data, under the name of the published folder. */
+json_t *spec_rule_tokenizer_path(struct spec_ctx *c)
+{
+    const struct spec_data *d = &c->g->data;
+    char path[300];
+    int root;
+
+    if (!dataset_of(c)->text || d->tokenizer != SPEC_TOKENIZER_GPT2_BPE || !d->path)
+        return json_null();
+    root = (int)strcspn(d->path, "/");
+    if (root > 255)
+        return missing(c, "/data/tokenizer_path", "is needed: the folder of the tokenizer's files");
+    snprintf(path, sizeof path, "%.*s/gpt2-bpe", root, d->path);
+    return word(c, path);
+}
+
+json_t *spec_rule_loader_threads(struct spec_ctx *c)
+{
+    switch (c->g->data.dataset) {
+    case SPEC_DATASET_IMAGENET1K:
+    case SPEC_DATASET_TINY_IMAGENET:
+    case SPEC_DATASET_IMAGE_FOLDER:
+        return number(c, 2);
+    default:
+        return number(c, 1);
+    }
+}
+
 json_t *spec_rule_data_context(struct spec_ctx *c)
 {
     return c->g->model.context > 0 ? number(c, (double)c->g->model.context) : json_null();
@@ -499,7 +527,6 @@ static void check_model(struct spec_ctx *c)
     const struct spec_model *m = &c->g->model;
     const struct spec_data *d = &c->g->data;
     const struct spec_dataset_info *info = dataset_of(c);
-    char rows[24];
 
     if (c->preset && ok(c, "/model/arch", NULL) && m->arch != c->preset->arch) {
         spec_ctx_error(c, "/model/arch", "the preset \"%s\" is a %s; leave arch out, or the preset",
@@ -522,12 +549,6 @@ static void check_model(struct spec_ctx *c)
     if (info->image && ok(c, "/data/image_size", "/model/patch")) {
         if (!d->image_size[0]) {
             spec_ctx_error(c, "/data/image_size", "must not be null for images");
-        } else if (info->side[0] &&
-                   (d->image_size[0] != info->side[0] || d->image_size[1] != info->side[1])) {
-            snprintf(rows, sizeof rows, "%lldx%lld", (long long)info->side[0], (long long)info->side[1]);
-            spec_ctx_error(c, "/data/image_size",
-                           "a size other than the data set's %s is known but not available in this version",
-                           rows);
         } else if (!m->patch[0]) {
             spec_ctx_error(c, "/model/patch", "must not be null for images");
         } else if (d->image_size[0] % m->patch[0] != 0 || d->image_size[1] % m->patch[1] != 0) {
@@ -623,6 +644,9 @@ static void check_data(struct spec_ctx *c)
         info->image &&
         (d->augment.pad_crop_shift >= d->image_size[0] || d->augment.pad_crop_shift >= d->image_size[1]))
         spec_ctx_error(c, "/data/augment/pad_crop/shift", "must be smaller than the image");
+    if (info->text && d->tokenizer == SPEC_TOKENIZER_GPT2_BPE && !d->tokenizer_path &&
+        ok(c, "/data/tokenizer", "/data/tokenizer_path"))
+        spec_ctx_error(c, "/data/tokenizer_path", "must not be null with gpt2_bpe");
     if (d->augment.rrc_scale[0] > d->augment.rrc_scale[1])
         spec_ctx_error(c, "/data/augment/rrc/scale", "the first must not be greater than the second");
     if (d->augment.rrc_ratio[0] > d->augment.rrc_ratio[1])

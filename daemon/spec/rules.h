@@ -17,11 +17,12 @@ struct spec_field;
     X(dataset)                                                                                               \
     X(width)                                                                                                 \
     X(depth)                                                                                                 \
-    X(heads) X(bias) X(image_size) X(patch) X(pool) X(context) X(norm_kind) X(norm_eps) X(alpha)             \
-        X(scale_share) X(scale_param) X(n_for_scale) X(n) X(c0) X(qk_norm) X(path) X(split) X(split_train)   \
-            X(split_val) X(data_context) X(length) X(lr) X(betas) X(weight_decay) X(warmup_steps)            \
-                X(warmup_epochs) X(min_lr) X(clip) X(device) X(precision) X(init) X(eval_every) X(keep_best) \
-                    X(keep_latest) X(threads)
+    X(heads)                                                                                                 \
+    X(bias) X(image_size) X(patch) X(pool) X(context) X(norm_kind) X(norm_eps) X(alpha) X(scale_share)       \
+        X(scale_param) X(n_for_scale) X(n) X(c0) X(qk_norm) X(path) X(split) X(split_train) X(split_val)     \
+            X(data_context) X(length) X(lr) X(betas) X(weight_decay) X(warmup_steps) X(warmup_epochs)        \
+                X(min_lr) X(clip) X(device) X(precision) X(init) X(eval_every) X(keep_best) X(keep_latest)   \
+                    X(threads) X(tokenizer_path) X(loader_threads)
 #define SPEC_RULE_DECLARE(name) json_t *spec_rule_##name(struct spec_ctx *c);
 SPEC_RULES(SPEC_RULE_DECLARE)
 #undef SPEC_RULE_DECLARE
@@ -61,6 +62,9 @@ SPEC_RULES(SPEC_RULE_DECLARE)
           g->data.dataset == SPEC_DATASET_AAN || g->data.dataset == SPEC_DATASET_LRA_IMAGE)                  \
     X(pad_crop, "unless data.augment.crop is pad_crop", g->data.augment.crop == SPEC_CROP_PAD_CROP)          \
     X(rrc, "unless data.augment.crop is rrc", g->data.augment.crop == SPEC_CROP_RRC)                         \
+    X(bpe, "unless data.tokenizer is gpt2_bpe",                                                              \
+      spec_dataset_info((enum spec_dataset)g->data.dataset)->text &&                                         \
+          g->data.tokenizer == SPEC_TOKENIZER_GPT2_BPE)                                                      \
     X(mix, "without mixup or cutmix", g->data.augment.mixup > 0 || g->data.augment.cutmix > 0)               \
     X(adamw, "unless the optimizer is adamw", g->train.optimizer.name == SPEC_OPTIMIZER_ADAMW)               \
     X(momentum, "unless the optimizer is msgdw or msgd_l2",                                                  \
@@ -84,9 +88,9 @@ extern const char spec_use_template_text[], spec_use_swin_text[], spec_use_xcit_
     spec_use_poly_text[], spec_use_k_text[], spec_use_alpha_text[], spec_use_learned_text[],
     spec_use_n_text[], spec_use_qk_norm_text[], spec_use_input_norm_text[], spec_use_logits_text[],
     spec_use_split_text[], spec_use_lra_text[], spec_use_pad_crop_text[], spec_use_rrc_text[],
-    spec_use_mix_text[], spec_use_adamw_text[], spec_use_momentum_text[], spec_use_min_lr_text[],
-    spec_use_step_text[], spec_use_drop_path_text[], spec_use_xavier_text[], spec_use_pinn_text[],
-    spec_use_ema_text[], spec_use_time_limit_text[];
+    spec_use_bpe_text[], spec_use_mix_text[], spec_use_adamw_text[], spec_use_momentum_text[],
+    spec_use_min_lr_text[], spec_use_step_text[], spec_use_drop_path_text[], spec_use_xavier_text[],
+    spec_use_pinn_text[], spec_use_ema_text[], spec_use_time_limit_text[];
 
 /* Checks of a string that only the field knows: report and return false. */
 bool spec_check_template(struct spec_ctx *c, const struct spec_field *f, const char *text);

@@ -111,6 +111,7 @@ enum spec_tokenizer {
 };
 enum spec_lra_len { SPEC_LRA_LEN_REFERENCE, SPEC_LRA_LEN_PAPER };
 enum spec_crop { SPEC_CROP_NONE, SPEC_CROP_PAD_CROP, SPEC_CROP_RRC };
+enum spec_interpolation { SPEC_INTERPOLATION_BICUBIC, SPEC_INTERPOLATION_BILINEAR };
 enum spec_optimizer {
     SPEC_OPTIMIZER_ADAMW,
     SPEC_OPTIMIZER_MSGDW,
@@ -231,6 +232,7 @@ struct spec_augment {
     double erasing;
     int64_t repeats;
     double eval_crop;
+    int interpolation; /* enum spec_interpolation: of every change of size */
 };
 
 struct spec_data {
@@ -239,11 +241,12 @@ struct spec_data {
     int split;        /* enum spec_split */
     double split_train; /* fraction in (0,1) or a count; NAN with SPEC_SPLIT_GIVEN */
     double split_val;
-    struct spec_ints eval; /* enum spec_dataset */
-    int tokenizer;         /* enum spec_tokenizer */
-    int64_t context;       /* training sequence length (gpt); 0 for images */
-    int64_t image_size[2]; /* rows, columns; {0, 0} for text */
-    int lra_len;           /* enum spec_lra_len */
+    struct spec_ints eval;      /* enum spec_dataset */
+    int tokenizer;              /* enum spec_tokenizer */
+    const char *tokenizer_path; /* as path: folder of the files of gpt2_bpe; else NULL */
+    int64_t context;            /* training sequence length (gpt); 0 for images */
+    int64_t image_size[2];      /* rows, columns; {0, 0} for text */
+    int lra_len;                /* enum spec_lra_len */
     struct spec_augment augment;
 };
 
@@ -333,7 +336,8 @@ struct spec_resources {
     int device;    /* enum spec_device */
     int placement; /* enum spec_placement */
     int64_t slots;
-    int64_t threads;      /* CPU threads per slot */
+    int64_t threads; /* CPU threads per slot */
+    int64_t loader_threads;
     int64_t memory_bytes; /* 0: plan + 25 %, decided when the plan is known */
     int64_t time_limit_s; /* 0: none */
     int64_t warn_before_s;

@@ -157,7 +157,7 @@ static void plan_begin(struct sup *s, struct post *post)
 {
     struct plan_post *pp = (struct plan_post *)post;
     struct plan *p = pp->plan;
-    char *argv[2 * 64 + 3], *roots[64];
+    char *argv[2 * 64 + 5], *roots[64], *cache = NULL;
     struct pd_buf kept;
     struct pd_why why = {""};
     char mark[SUP_PATH_MAX + 64];
@@ -198,12 +198,19 @@ static void plan_begin(struct sup *s, struct post *post)
         argv[argc++] = (char *)"--root";
         argv[argc++] = roots[root_count++];
     }
+    if (err == PD_OK && asprintf(&cache, "%s/cache", s->state_dir) < 0) {
+        cache = NULL;
+        err = pd_fail(&why, PD_ERR_NOMEM, "no memory for a plan");
+    }
+    argv[argc++] = (char *)"--cache";
+    argv[argc++] = cache;
     argv[argc] = NULL;
     snprintf(mark, sizeof mark, "%s:plan", s->state_dir);
     if (err == PD_OK)
         err = proc_spawn(s, argv, NULL, in_fd, p->out_fd, p->err_fd, mark, &p->proc, &why);
     for (int i = 0; i < root_count; i++)
         free(roots[i]);
+    free(cache);
     if (in_fd >= 0)
         close(in_fd);
     if (err != PD_OK) {

@@ -127,9 +127,12 @@ put_all(struct sink *s, const struct pd_buf *header, const struct train_tensor *
     s->bytes = 0;
     err = put(s, header->data, header->len, why);
     for (size_t i = 0; i < count && err == PD_OK; i++) {
-        err = get(user, host, tensors[i].memory, (size_t)tensors[i].st.bytes, why);
+        const void *bytes = tensors[i].st.data ? tensors[i].st.data : host;
+
+        if (!tensors[i].st.data)
+            err = get(user, host, tensors[i].memory, (size_t)tensors[i].st.bytes, why);
         if (err == PD_OK)
-            err = put(s, host, (size_t)tensors[i].st.bytes, why);
+            err = put(s, bytes, (size_t)tensors[i].st.bytes, why);
     }
     return err;
 }

@@ -25,10 +25,10 @@ struct train_state {
     double score;      /* value of the best metric measured at this very step; NaN if none */
 };
 
-/* A tensor to save: `get` copies its bytes to host memory. */
+/* A tensor to save: its bytes stand in st.data, or `get` copies them to host memory. */
 struct train_tensor {
-    struct data_st_tensor st; /* data unused */
-    void *memory;             /* the back end's */
+    struct data_st_tensor st;
+    void *memory; /* the back end's; unused with st.data */
 };
 
 struct train_file_info {

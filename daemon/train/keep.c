@@ -49,6 +49,50 @@ static void add_meta(struct run *r, const char *key, const char *fmt, ...)
     r->meta[r->meta_count++] = (struct data_st_meta_item){key, to};
 }
 
+/* A language model needs its tokenizer wherever it is served: checkpoints carry it, unless it is the bytes.
+ */
+static enum pd_err keep_tokenizer(struct run *r, struct pd_why *why)
+{
+    const struct data_tokenizer *t = r->setup.info->tokenizer;
+    struct train_tensor *to = &r->tensors[r->tensor_count];
+    enum pd_err err;
+
+    if (!t || data_tokenizer_kind(t) == DATA_TOKENIZER_BYTES)
+        return PD_OK;
+    err = data_tokenizer_save(t, &r->tokenizer, why);
+    if (err != PD_OK)
+        return err;
+    to->st = (struct data_st_tensor){.name = DATA_TOKENIZER_TENSOR,
+                                     .dtype = DATA_ST_U8,
+                                     .rank = 1,
+                                     .dim = {(int64_t)r->tokenizer.len},
+                                     .count = r->tokenizer.len,
+                                     .bytes = r->tokenizer.len,
+                                     .data = r->tokenizer.data};
+    r->tensor_count++;
+    return PD_OK;
+}
+
+/* Names of the classes, a line each. */
+static enum pd_err keep_classes(struct run *r, struct pd_why *why)
+{
+    const struct data_info *d = r->setup.info;
+    struct pd_buf text;
+
+    if (!d->class_names)
+        return PD_OK;
+    pd_buf_init(&text, 0);
+    for (int32_t i = 0; i < d->classes; i++)
+        pd_buf_printf(&text, "%s%s", i ? "\n" : "", d->class_names[i]);
+    if (pd_buf_err(&text) != PD_OK) {
+        pd_buf_done(&text);
+        return pd_fail(why, PD_ERR_NOMEM, "no memory for checkpoints");
+    }
+    r->class_text = pd_buf_take(&text);
+    r->meta[r->meta_count++] = (struct data_st_meta_item){"polyd.data.classes", r->class_text};
+    return PD_OK;
+}
+
 enum pd_err train_keep_prepare(struct run *r, struct pd_why *why)
 {
     /* what is saved of the states; sums of gradients live within a step */
@@ -60,8 +104,8 @@ enum pd_err train_keep_prepare(struct run *r, struct pd_why *why)
     size_t params = model_param_count(r->setup.model);
     enum pd_err err;
 
-    r->tensors = calloc(params + r->train.leaves, sizeof *r->tensors);
-    r->names = calloc(params + r->train.leaves, sizeof *r->names);
+    r->tensors = calloc(params + r->train.leaves + 1, sizeof *r->tensors);
+    r->names = calloc(params + r->train.leaves + 1, sizeof *r->names);
     if (!r->tensors || !r->names)
         return pd_fail(why, PD_ERR_NOMEM, "no memory for checkpoints");
     for (size_t i = 0; i < params; i++) {
@@ -77,6 +121,9 @@ enum pd_err train_keep_prepare(struct run *r, struct pd_why *why)
                 add_tensor(r, kinds[k].prefix, leaf.name + strlen(kinds[k].state), &leaf.shape,
                            r->train.memory[i]);
     }
+    err = keep_tokenizer(r, why);
+    if (err != PD_OK)
+        return err;
     err = model_spec_to_meta(model_spec(r->setup.model), r->meta, &r->meta_count, &r->meta_text, why);
     if (err != PD_OK)
         return err;
@@ -87,9 +134,11 @@ enum pd_err train_keep_prepare(struct run *r, struct pd_why *why)
     if (r->setup.judge_averages)
         add_meta(r, "polyd.serve", "ema");
     add_meta(r, "polyd.data.kind", "%s", r->setup.classifier ? "images" : "tokens");
-    add_meta(r, "polyd.data.mean", "%.9g", (double)d->mean);
-    add_meta(r, "polyd.data.std", "%.9g", (double)d->std);
-    return PD_OK;
+    add_meta(r, "polyd.data.mean", d->channels == 3 ? "%.9g,%.9g,%.9g" : "%.9g", (double)d->mean[0],
+             (double)d->mean[1], (double)d->mean[2]);
+    add_meta(r, "polyd.data.std", d->channels == 3 ? "%.9g,%.9g,%.9g" : "%.9g", (double)d->std[0],
+             (double)d->std[1], (double)d->std[2]);
+    return keep_classes(r, why);
 }
 
 void train_checkpoint_path(struct run *r, int64_t step, char *out, size_t size)
@@ -216,6 +265,11 @@ static enum pd_err load_file(struct run *r, const char *path, struct pd_why *why
         const struct train_tensor *t = &r->tensors[i];
         const struct data_st_tensor *from = data_st_find(st, t->st.name);
 
+        if (t->st.data) { /* the tokenizer: the data set has it already; another one is another course */
+            if (!from || from->bytes != t->st.bytes || memcmp(from->data, t->st.data, t->st.bytes) != 0)
+                err = pd_fail(why, PD_ERR_CONFLICT, "'%s' belongs to a run with another tokenizer", path);
+            continue;
+        }
         if (!from || from->dtype != t->st.dtype || from->bytes != t->st.bytes)
             err = pd_fail(why, PD_ERR_CORRUPT, "'%s' lacks '%s'", path, t->st.name);
         else

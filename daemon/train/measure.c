@@ -18,7 +18,8 @@ static enum pd_err score(struct run *r, double sum[3], bool *ret_abandoned, stru
     static const char *const names[3] = {"loss_sum", "count", "correct"};
     struct data_loader *l = NULL;
     const struct data_batch *b;
-    enum pd_err err = data_loader_start(r->setup.set, DATA_VAL, r->setup.eval_batch, 0, 0, &l, why);
+    enum pd_err err = data_loader_start(r->setup.set, DATA_VAL, r->setup.eval_batch, 0, 0,
+                                        r->setup.loader_threads, &l, why);
 
     *ret_abandoned = false;
     sum[0] = sum[1] = sum[2] = 0;
@@ -44,6 +45,7 @@ static enum pd_err score(struct run *r, double sum[3], bool *ret_abandoned, stru
         }
     }
     data_loader_free(l);
+    train_say_bad(r);
     return err;
 }
 
@@ -125,7 +127,7 @@ enum pd_err train_probe_prepare(struct run *r, struct pd_why *why)
                     snprintf(key, sizeof r->keys[0], "%s/%d", base, layer + 1);
             }
     /* The first validation samples, always the same. */
-    err = data_loader_start(r->setup.set, DATA_VAL, r->setup.probe_batch, 0, 0, &l, why);
+    err = data_loader_start(r->setup.set, DATA_VAL, r->setup.probe_batch, 0, 0, 1, &l, why);
     if (err == PD_OK)
         err = data_loader_next(l, &b, why);
     if (err == PD_OK)

@@ -16,7 +16,7 @@ static enum pd_err plan_graph(struct pk_graph *g, struct pk_plan_report *ret, st
 }
 
 enum pd_err train_plan(struct spec_config *config, const struct data_root *roots, size_t root_count,
-                       struct pd_buf *ret_json, struct pd_why *why)
+                       const char *cache, struct pd_buf *ret_json, struct pd_why *why)
 {
     enum { STEP, EVAL, PROBE, PART, GRAPHS };
     struct pk_plan_report report[GRAPHS] = {{{0}, 0, 0, 0}};
@@ -24,7 +24,7 @@ enum pd_err train_plan(struct spec_config *config, const struct data_root *roots
     struct pk_graph *g = NULL;
     const struct model_spec *spec;
     size_t total, inputs = 0, saved, arenas = 0, sums = 0;
-    enum pd_err err = train_setup_init(&s, config, roots, root_count, true, why);
+    enum pd_err err = train_setup_init(&s, config, roots, root_count, cache, true, why);
 
     if (err != PD_OK)
         goto out;

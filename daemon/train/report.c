@@ -56,6 +56,21 @@ static void push_use(struct run *r, int64_t now)
     r->used_at_us = now;
 }
 
+void train_say_bad(struct run *r)
+{
+    char name[256], reason[256], fields[320];
+
+    if (data_bad_count(r->setup.set) == r->bad)
+        return;
+    while (data_bad_next(r->setup.set, name, reason)) {
+        snprintf(fields, sizeof fields, "file=%s", name);
+        train_say(r, "bad_picture", fields, reason);
+        train_note(r, "picture left out: %s: %s", name, reason);
+    }
+    r->bad = data_bad_count(r->setup.set);
+    train_push(r, "data_bad", (double)r->bad);
+}
+
 void train_flush(struct run *r)
 {
     int64_t now = pd_clock_mono_us();
@@ -66,6 +81,12 @@ void train_flush(struct run *r)
 
         train_push(r, "step_ms", per_step / 1000);
         push_use(r, now);
+        if (r->loader) {
+            int64_t waited = data_loader_waited_us(r->loader);
+
+            train_push(r, "data_wait", r->busy_us > 0 ? (double)(waited - r->waited_us) / r->busy_us : 0);
+            r->waited_us = waited;
+        }
         train_push(r, r->setup.classifier ? "samples_per_s" : "tokens_per_s", (double)units * 1e6 / per_step);
         if (now - r->logged_us >= LOG_US) {
             train_note(r, "step %lld/%lld loss %.4f %.1f ms/step", (long long)r->state.step,

@@ -124,6 +124,7 @@ static enum pd_err step(struct run *r, bool *ret_done, struct pd_why *why)
     }
     r->busy_us += (double)(pd_clock_mono_us() - began);
     r->busy_steps++;
+    train_say_bad(r);
     return PD_OK;
 }
 
@@ -241,7 +242,8 @@ static enum pd_err open_run(struct run *r, struct pd_why *why)
     int threads = r->dirs->threads > 0 ? r->dirs->threads : (int)r->config->resources.threads;
     struct pk_plan_report report;
     double arena = 0;
-    enum pd_err err = train_setup_init(&r->setup, r->config, r->dirs->roots, r->dirs->root_count, false, why);
+    enum pd_err err = train_setup_init(&r->setup, r->config, r->dirs->roots, r->dirs->root_count,
+                                       r->dirs->cache, false, why);
 
     r->parts = r->setup.parts;
     if (err == PD_OK)
@@ -291,7 +293,7 @@ static enum pd_err open_run(struct run *r, struct pd_why *why)
     train_push(r, "mem/arena", arena);
     train_push(r, "steps_per_epoch", (double)r->setup.steps_per_epoch);
     return data_loader_start(r->setup.set, DATA_TRAIN, r->setup.batch, (uint64_t)r->config->train.seed,
-                             r->state.step, &r->loader, why);
+                             r->state.step, r->setup.loader_threads, &r->loader, why);
 }
 
 static void close_run(struct run *r)
@@ -308,6 +310,8 @@ static void close_run(struct run *r)
     free(r->tensors);
     free(r->names);
     free(r->meta_text);
+    free(r->class_text);
+    pd_buf_done(&r->tokenizer);
     free(r->keys);
     free(r->numbers);
     free(r->averages);

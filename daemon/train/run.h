@@ -44,7 +44,8 @@ struct run {
     size_t tensor_count;
     struct data_st_meta_item meta[MODEL_META_ITEMS + 24];
     size_t meta_count;
-    char *meta_text, own_text[24][40];
+    char *meta_text, *class_text, own_text[24][64];
+    struct pd_buf tokenizer; /* serialised, for checkpoints */
     size_t own_count;
     struct kept kept[TRAIN_CHECKPOINTS_MAX]; /* ascending steps */
     size_t kept_count;
@@ -56,8 +57,10 @@ struct run {
     int64_t used_us, used_at_us; /* processor time of the process, and when it was looked at */
     double busy_us;              /* spent in steps since the last flush */
     int64_t busy_steps;
-    char (*keys)[40]; /* per layer: TRAIN_STATS + 1 names, each for the mean and for every head */
-    double *numbers;  /* scratch for outputs and learned scales */
+    int64_t waited_us; /* for batches, at the last flush */
+    int64_t bad;       /* pictures that could not be decoded, as last said */
+    char (*keys)[40];  /* per layer: TRAIN_STATS + 1 names, each for the mean and for every head */
+    double *numbers;   /* scratch for outputs and learned scales */
     bool cancelled;
     struct train_outcome *out;
 };
@@ -72,6 +75,9 @@ void train_note(struct run *r, const char *fmt, ...) PD_PRINTF(2, 3);
 void train_push(struct run *r, const char *key, double value);
 /* Hands all points to the host, with the means of the steps since the last time. */
 void train_flush(struct run *r);
+
+/* Tells of pictures that could not be decoded since the last time. */
+void train_say_bad(struct run *r);
 
 /* ---- stage.c ---- */
 

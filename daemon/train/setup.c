@@ -15,21 +15,39 @@ static enum pd_err refuse(struct pd_why *why, const char *pointer)
     return pd_fail(why, PD_ERR_UNSUPPORTED, "%s: this value is not available in this build", pointer);
 }
 
+/* The data sets of this build, and how each is read. */
+static const struct set_kind {
+    int dataset; /* enum spec_dataset */
+    enum data_dataset kind;
+} set_kinds[] = {
+    {SPEC_DATASET_MNIST, DATA_SET_MNIST},
+    {SPEC_DATASET_DIGITS_GEN, DATA_SET_DIGITS_GEN},
+    {SPEC_DATASET_CIFAR10, DATA_SET_CIFAR10},
+    {SPEC_DATASET_IMAGENET1K, DATA_SET_PICTURES},
+    {SPEC_DATASET_TINY_IMAGENET, DATA_SET_PICTURES},
+    {SPEC_DATASET_IMAGE_FOLDER, DATA_SET_PICTURES},
+    {SPEC_DATASET_TEXT, DATA_SET_TEXT},
+    {SPEC_DATASET_PTB, DATA_SET_TEXTS},
+    {SPEC_DATASET_WIKITEXT2, DATA_SET_TEXTS},
+    {SPEC_DATASET_WIKITEXT103, DATA_SET_TEXTS},
+};
+
+static const struct set_kind *find_set(int dataset)
+{
+    for (size_t i = 0; i < sizeof set_kinds / sizeof *set_kinds; i++)
+        if (set_kinds[i].dataset == dataset)
+            return &set_kinds[i];
+    return NULL;
+}
+
 static enum pd_err check_supported(const struct spec_config *c, struct pd_why *why)
 {
     const struct spec_augment *a = &c->data.augment;
 
-    if (c->data.dataset != SPEC_DATASET_MNIST && c->data.dataset != SPEC_DATASET_DIGITS_GEN &&
-        c->data.dataset != SPEC_DATASET_TEXT)
+    if (!find_set(c->data.dataset))
         return refuse(why, "/data/dataset");
-    if (c->data.dataset == SPEC_DATASET_TEXT && c->data.tokenizer != SPEC_TOKENIZER_BYTES)
-        return refuse(why, "/data/tokenizer");
     if (c->data.eval.count)
         return refuse(why, "/data/eval");
-    if (a->crop != SPEC_CROP_NONE && a->crop != SPEC_CROP_PAD_CROP)
-        return refuse(why, "/data/augment/crop");
-    if (a->flip > 0)
-        return refuse(why, "/data/augment/flip");
     if (a->randaugment.present)
         return refuse(why, "/data/augment/randaugment");
     if (a->mixup > 0)
@@ -40,8 +58,6 @@ static enum pd_err check_supported(const struct spec_config *c, struct pd_why *w
         return refuse(why, "/data/augment/erasing");
     if (a->repeats > 1)
         return refuse(why, "/data/augment/repeats");
-    if (a->eval_crop < 1)
-        return refuse(why, "/data/augment/eval_crop");
     if (c->train.optimizer.name == SPEC_OPTIMIZER_LBFGS)
         return refuse(why, "/train/optimizer/name");
     if (c->train.schedule.name == SPEC_SCHEDULE_ONE_CYCLE)
@@ -61,23 +77,38 @@ static enum pd_err check_supported(const struct spec_config *c, struct pd_why *w
     return PD_OK;
 }
 
+_Static_assert((int)SPEC_TOKENIZER_GPT2_BPE == (int)DATA_TOKENIZER_GPT2_BPE &&
+                   (int)SPEC_CROP_RRC == (int)DATA_CROP_RRC &&
+                   (int)SPEC_INTERPOLATION_BILINEAR == (int)DATA_FILTER_BILINEAR,
+               "the enumerations of the document and of the data room agree");
+
 static enum pd_err open_data(struct train_setup *s, const struct spec_config *c,
-                             const struct data_root *roots, size_t root_count, bool headers_only,
-                             struct pd_why *why)
+                             const struct data_root *roots, size_t root_count, const char *cache,
+                             bool headers_only, struct pd_why *why)
 {
+    const struct spec_augment *a = &c->data.augment;
     struct data_options o = {
+        .dataset = find_set(c->data.dataset)->kind,
         .path = c->data.path,
         .roots = roots,
         .root_count = root_count,
         .seed = (uint64_t)c->train.seed,
         .context = (int32_t)c->data.context,
-        .shift = c->data.augment.crop == SPEC_CROP_PAD_CROP ? (int32_t)c->data.augment.pad_crop_shift : 0,
+        .tokenizer = (enum data_tokenizer_kind)c->data.tokenizer,
+        .tokenizer_path = c->data.tokenizer_path,
+        .height = (int32_t)c->data.image_size[0],
+        .width = (int32_t)c->data.image_size[1],
+        .crop = (enum data_crop)a->crop,
+        .shift = a->crop == SPEC_CROP_PAD_CROP ? (int32_t)a->pad_crop_shift : 0,
+        .rrc_scale = {a->rrc_scale[0], a->rrc_scale[1]},
+        .rrc_ratio = {a->rrc_ratio[0], a->rrc_ratio[1]},
+        .flip = a->flip,
+        .eval_crop = a->eval_crop,
+        .filter = (enum data_filter)a->interpolation,
+        .cache_dir = cache,
     };
     enum pd_err err;
 
-    o.dataset = c->data.dataset == SPEC_DATASET_TEXT    ? DATA_SET_TEXT
-                : c->data.dataset == SPEC_DATASET_MNIST ? DATA_SET_MNIST
-                                                        : DATA_SET_DIGITS_GEN;
     if (c->data.split == SPEC_SPLIT_FRACTION) {
         o.rule = DATA_SPLIT_FRACTION;
         o.train_share = c->data.split_train;
@@ -178,10 +209,15 @@ static enum pd_err set_digest(struct train_setup *s, const struct spec_config *c
         pd_buf_printf(&b, "ema=%a judge=%d\n", o->ema, s->judge_averages);
     for (size_t i = 0; i < r->milestone_count; i++)
         pd_buf_printf(&b, "at=%lld\n", (long long)r->milestones[i]);
-    pd_buf_printf(&b, "data=%d path=%s split=%d %lld %lld %lld %lld crop=%d %lld\n", c->data.dataset,
-                  c->data.path ? c->data.path : "", c->data.split, (long long)d->count[0],
+    pd_buf_printf(&b,
+                  "data=%d path=%s split=%d %lld %lld %lld %lld crop=%d %lld %a %a %a %a flip=%a filter=%d "
+                  "image=%dx%dx%d classes=%d vocab=%d %d\n",
+                  c->data.dataset, c->data.path ? c->data.path : "", c->data.split, (long long)d->count[0],
                   (long long)d->count[1], (long long)d->tokens[0], (long long)d->tokens[1],
-                  c->data.augment.crop, (long long)c->data.augment.pad_crop_shift);
+                  c->data.augment.crop, (long long)c->data.augment.pad_crop_shift,
+                  c->data.augment.rrc_scale[0], c->data.augment.rrc_scale[1], c->data.augment.rrc_ratio[0],
+                  c->data.augment.rrc_ratio[1], c->data.augment.flip, c->data.augment.interpolation,
+                  d->channels, d->height, d->width, d->classes, d->vocab, c->data.tokenizer);
     err = pd_buf_err(&b);
     if (err == PD_OK)
         (void)digest_sha256_hex(b.data, b.len, s->digest);
@@ -193,7 +229,7 @@ static enum pd_err set_digest(struct train_setup *s, const struct spec_config *c
 }
 
 enum pd_err train_setup_init(struct train_setup *s, struct spec_config *c, const struct data_root *roots,
-                             size_t root_count, bool headers_only, struct pd_why *why)
+                             size_t root_count, const char *cache, bool headers_only, struct pd_why *why)
 {
     struct model_spec spec;
     enum pd_err err;
@@ -201,7 +237,7 @@ enum pd_err train_setup_init(struct train_setup *s, struct spec_config *c, const
     memset(s, 0, sizeof *s);
     err = check_supported(c, why);
     if (err == PD_OK)
-        err = open_data(s, c, roots, root_count, headers_only, why);
+        err = open_data(s, c, roots, root_count, cache, headers_only, why);
     if (err == PD_OK)
         err = spec_config_bind(c, s->info->count[DATA_TRAIN], why);
     if (err == PD_OK)
@@ -211,6 +247,7 @@ enum pd_err train_setup_init(struct train_setup *s, struct spec_config *c, const
     if (err != PD_OK)
         return err;
     s->classifier = s->info->kind == DATA_IMAGES;
+    s->loader_threads = (int)c->resources.loader_threads;
     s->batch = (int32_t)c->train.batch;
     s->parts = c->train.accumulation;
     if (s->parts < 1 || s->batch % s->parts)

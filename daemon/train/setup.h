@@ -18,6 +18,7 @@ struct train_setup {
     int64_t steps, eval_every, steps_per_epoch;
     int64_t parts; /* of a step; options.batch is one part, batch all of them */
     int32_t batch, eval_batch, probe_batch, context; /* context 0 for images */
+    int loader_threads;
     bool classifier;
     bool judge_averages;            /* they tell which checkpoint is best */
     const char *best_metric;        /* static: "acc/val", "loss/val", or the same of the averages */
@@ -27,8 +28,8 @@ struct train_setup {
 /* Opens the data and makes the model; refuses what this build cannot do. The caller owns the storage and
  * calls train_setup_done whatever the result. */
 PD_NODISCARD enum pd_err train_setup_init(struct train_setup *s, struct spec_config *config,
-                                          const struct data_root *roots, size_t root_count, bool headers_only,
-                                          struct pd_why *why);
+                                          const struct data_root *roots, size_t root_count, const char *cache,
+                                          bool headers_only, struct pd_why *why);
 void train_setup_done(struct train_setup *s);
 
 /* train_run with a given back end: what tests use. */

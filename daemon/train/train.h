@@ -19,15 +19,16 @@ struct spec_config;
 /* One scalar. Keys (l = layer, h = head, both from 1):
  *   every step            loss/train  lr  grad/norm (before clipping)  acc/train (classifiers)
  *   about twice a second  step_ms  samples_per_s or tokens_per_s  (means since the last report)
+ *                         data_wait (share of that time in which a step waited for its batch, 0..1)
  *   every eval_every      loss/val  acc/val or ppl/val; with train.ema the same of the averaged weights as
  *                         loss/val_ema and acc/val_ema or ppl/val_ema;
  *                         sys/cpu (processors kept busy)  mem/peak (bytes: the most the process held)
  *   once per start        mem/arena (bytes: the planned arena)  steps_per_epoch
- *   when it happens       nonfinite (skipped steps so far)
- *   diagnostics.every     attn/fro/l  attn/jac_fro/l  attn/jac_q_fro/l  logit/std/l  logit/max/l, means over
- *                         the probe batch and the heads (logit/max: the largest; no jac_q_fro with qk_norm);
- * the same with /l/h for one head; scale/c/l, and scale/c/l/h where a scale is learned per head accuracies
- * are fractions 0..1. `step` counts finished steps: loss/train of the first step has step 1. */
+ *   when it happens       nonfinite (skipped steps so far)  data_bad (pictures that could not be decoded so
+ * far) diagnostics.every     attn/fro/l  attn/jac_fro/l  attn/jac_q_fro/l  logit/std/l  logit/max/l, means
+ * over the probe batch and the heads (logit/max: the largest; no jac_q_fro with qk_norm); the same with /l/h
+ * for one head; scale/c/l, and scale/c/l/h where a scale is learned per head accuracies are fractions 0..1.
+ * `step` counts finished steps: loss/train of the first step has step 1. */
 struct train_point {
     const char *key; /* borrowed during the callback */
     int64_t step;
@@ -54,7 +55,7 @@ struct train_host {
     /* A batch of at most 1000 points, at least every half second while there are any. */
     void (*metrics)(void *user, const struct train_point *points, size_t count);
     /* kind: "start", "resume", "checkpoint_fallback", "checkpoint_removed", "checkpoint_failed",
-     * "nonfinite". fields: "key=value" pairs, blank-separated. */
+     * "nonfinite", "bad_picture". fields: "key=value" pairs, blank-separated. */
     void (*event)(void *user, const char *kind, const char *text, const char *fields);
     void (*progress)(void *user, int64_t step, int64_t total);
     /* After fsync and rename: the file is whole. */
@@ -74,7 +75,8 @@ struct train_dirs {
     /* A checkpoint to go on from, or NULL: then the newest good one in `checkpoints` is taken, or the run
      * starts from its seed. A corrupt one is said (event checkpoint_fallback) and the next older tried. */
     const char *start;
-    int threads; /* CPU threads; 0 = the document's /resources/threads */
+    int threads;       /* CPU threads; 0 = the document's /resources/threads */
+    const char *cache; /* folder for tokens and decoded pictures, made if missing; NULL = none is kept */
 };
 
 enum train_result {
@@ -113,9 +115,10 @@ PD_NODISCARD enum pd_err train_run(struct spec_config *config, const struct trai
  *  "steps":..,"steps_per_epoch":..,"train_samples":..,"val_samples":..,"checkpoint_bytes":..,"n_for_scale":..,
  *  "scale":..}. gradients, activations and workspace share the arena (arena_bytes); total_bytes = weights +
  * moments + inputs + arenas of the training, evaluation and probe graphs. Reads only the headers of the
- * data. Appends to *ret_json. */
+ * data, and of a text what its number of tokens needs; `cache` as in train_dirs. Appends to *ret_json. */
 PD_NODISCARD enum pd_err train_plan(struct spec_config *config, const struct data_root *roots,
-                                    size_t root_count, struct pd_buf *ret_json, struct pd_why *why);
+                                    size_t root_count, const char *cache, struct pd_buf *ret_json,
+                                    struct pd_why *why);
 
 /* "done", "diverged", "stopped", "cancelled", "failed"; static. */
 const char *train_result_name(enum train_result result);

@@ -53,6 +53,7 @@ static enum pd_err begin(int argc, char **argv, bool serving, struct attempt *re
     enum pd_err err;
 
     ret->dir = args_get(argc, argv, "--dir");
+    ret->socket_path = o.socket_path;
     ret->run = o.run;
     ret->number = o.attempt;
     if (!o.socket_path || !ret->dir || o.attempt < 1 || (!serving && o.run < 1))

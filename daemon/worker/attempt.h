@@ -7,6 +7,7 @@ struct attempt {
     int64_t run;
     int number;
     const char *dir; /* of the attempt */
+    const char *socket_path;
     struct link *link;
     const struct link_assign *assign;
 };

@@ -1,4 +1,4 @@
-/* polyd-worker plan: bytes by category of a resolved job. */
+/* polyd-worker plan [--root NAME=PATH]... [--cache DIR]: bytes by category of a resolved job. */
 #include <stdio.h>
 #include <string.h>
 
@@ -44,7 +44,7 @@ int worker_plan_main(int argc, char **argv)
     if (err == PD_OK)
         err = spec_config_load(in.data, in.len, &config, &why);
     if (err == PD_OK)
-        err = train_plan(config, roots, root_count, &out, &why);
+        err = train_plan(config, roots, root_count, args_get(argc, argv, "--cache"), &out, &why);
     if (err == PD_OK && (fwrite(out.data, 1, out.len, stdout) != out.len || fflush(stdout)))
         err = pd_fail(&why, PD_ERR_IO, "cannot write the plan");
     if (err != PD_OK)

@@ -7,6 +7,7 @@
 #include "daemon/spec/spec.h"
 #include "daemon/train/train.h"
 #include "daemon/worker/attempt.h"
+#include "daemon/worker/worker.h"
 #include "kernels/base/log.h"
 
 static void on_metrics(void *user, const struct train_point *points, size_t count)
@@ -88,13 +89,16 @@ void role_train(struct attempt *a, struct role_result *ret)
     struct train_outcome outcome = {.result = TRAIN_FAILED};
     struct spec_config *config = NULL;
     struct pd_why why = {""};
-    char checkpoints[4096];
+    char checkpoints[4096], cache[4096];
     enum pd_err err;
 
     for (int i = 0; i < a->assign->root_count; i++)
         roots[i] = (struct data_root){.name = a->assign->roots[i].name, .path = a->assign->roots[i].path};
     snprintf(checkpoints, sizeof checkpoints, "%s/checkpoints", a->assign->run_dir);
     dirs.checkpoints = checkpoints;
+    /* Beside the runs, for all of them: the same text is not cut into tokens by each. */
+    if (worker_cache_dir(a->socket_path, cache, sizeof cache))
+        dirs.cache = cache;
     err = spec_config_load(a->assign->job, a->assign->job_len, &config, &why);
     if (err == PD_OK)
         err = train_run(config, &dirs, &host, &outcome, &why);

@@ -10,6 +10,9 @@
  * struct train_host (daemon/train/train.h), the serve role a struct serve_host (daemon/wire/serve_host.h). */
 #pragma once
 
+#include <stdbool.h>
+#include <stddef.h>
+
 #include "kernels/base/err.h"
 
 #define WORKER_TOKEN_FD 3 /* the token arrives on this inherited descriptor */
@@ -21,3 +24,7 @@ int worker_serve_main(int argc, char **argv);
 int worker_plan_main(int argc, char **argv);
 int worker_info_main(int argc, char **argv);
 int worker_digit_main(int argc, char **argv);
+
+/* The folder for what workers compute from data once, beside the socket in the state directory; false if it
+ * cannot be told. */
+bool worker_cache_dir(const char *socket_path, char *out, size_t size);

@@ -119,11 +119,11 @@ static void test_mnist_plain_and_gzip_read_alike(void **state)
     assert_int_equal(data_open(&o, false, &set, &why), PD_OK);
     assert_int_equal(data_info(set)->height, 4);
     assert_int_equal(data_info(set)->width, 3);
-    assert_int_equal(data_loader_start(set, DATA_VAL, 3, 0, 0, &l, &why), PD_OK);
+    assert_int_equal(data_loader_start(set, DATA_VAL, 3, 0, 0, 1, &l, &why), PD_OK);
     assert_int_equal(data_loader_next(l, &b, &why), PD_OK);
     assert_int_equal(b->used, 3);
     for (int i = 0; i < 36; i++)
-        assert_true(b->images[i] == ((float)i / 255.0f - data_info(set)->mean) / data_info(set)->std);
+        assert_true(b->images[i] == ((float)i / 255.0f - data_info(set)->mean[0]) / data_info(set)->std[0]);
     assert_int_equal(data_loader_next(l, &b, &why), PD_OK);
     assert_int_equal(b->used, 2);
     assert_int_equal(b->targets[0], 3);
@@ -246,11 +246,12 @@ static void test_order_each_sample_once_an_epoch_and_resumable(void **state)
     o.rule = DATA_SPLIT_COUNT;
     o.train_count = 40;
     o.val_count = 10;
+    o.crop = DATA_CROP_PAD;
     o.shift = 2;
     assert_int_equal(data_open(&o, false, &set, &why), PD_OK);
     assert_int_equal(data_steps_per_epoch(set, 8), 5);
-    assert_int_equal(data_loader_start(set, DATA_TRAIN, 8, 7, 0, &l, &why), PD_OK);
-    assert_int_equal(data_loader_start(set, DATA_TRAIN, 8, 7, 6, &late, &why), PD_OK);
+    assert_int_equal(data_loader_start(set, DATA_TRAIN, 8, 7, 0, 1, &l, &why), PD_OK);
+    assert_int_equal(data_loader_start(set, DATA_TRAIN, 8, 7, 6, 1, &late, &why), PD_OK);
     for (int k = 0; k < 10; k++) {
         assert_int_equal(data_loader_next(l, &b, &why), PD_OK);
         assert_int_equal(b->used, 8);
@@ -274,7 +275,7 @@ static void test_order_each_sample_once_an_epoch_and_resumable(void **state)
     assert_memory_not_equal(order[0], order[1], sizeof order[0]);
     data_loader_free(l);
     data_loader_free(late);
-    assert_int_equal(data_loader_start(set, DATA_TRAIN, 41, 7, 0, &l, &why), PD_ERR_INVALID);
+    assert_int_equal(data_loader_start(set, DATA_TRAIN, 41, 7, 0, 1, &l, &why), PD_ERR_INVALID);
     data_free(set);
 }
 
@@ -293,12 +294,13 @@ static void test_shift_moves_and_pads_with_black(void **state)
     put("train-images-idx3-ubyte", x, sizeof x, false);
     put("train-labels-idx1-ubyte", y, sizeof y, false);
     put_mnist("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte", 2, false);
+    o.crop = DATA_CROP_PAD;
     o.shift = 1;
     assert_int_equal(data_open(&o, false, &set, &why), PD_OK);
-    assert_int_equal(data_loader_start(set, DATA_TRAIN, 1, 1, 0, &l, &why), PD_OK);
+    assert_int_equal(data_loader_start(set, DATA_TRAIN, 1, 1, 0, 1, &l, &why), PD_OK);
     for (int k = 0; k < 200; k++) {
         int lit = -1;
-        float black = -data_info(set)->mean / data_info(set)->std;
+        float black = -data_info(set)->mean[0] / data_info(set)->std[0];
 
         assert_int_equal(data_loader_next(l, &b, &why), PD_OK);
         for (int i = 0; i < 12; i++)
@@ -338,7 +340,7 @@ static void test_text_windows_and_split(void **state)
     assert_int_equal(data_info(set)->tokens[1], 50);
     assert_int_equal(data_info(set)->count[0], 199 / 8);
     assert_int_equal(data_info(set)->count[1], 49 / 8);
-    assert_int_equal(data_loader_start(set, DATA_VAL, 4, 0, 0, &l, &why), PD_OK);
+    assert_int_equal(data_loader_start(set, DATA_VAL, 4, 0, 0, 1, &l, &why), PD_OK);
     assert_int_equal(data_loader_next(l, &b, &why), PD_OK);
     for (int i = 0; i < 32; i++) {
         assert_int_equal(b->tokens[i], 200 + i);
@@ -348,7 +350,7 @@ static void test_text_windows_and_split(void **state)
     assert_int_equal(b->used, 2);
     assert_int_equal(b->targets[16], DATA_IGNORE);
     l = data_loader_free(l);
-    assert_int_equal(data_loader_start(set, DATA_TRAIN, 24, 3, 0, &l, &why), PD_OK);
+    assert_int_equal(data_loader_start(set, DATA_TRAIN, 24, 3, 0, 1, &l, &why), PD_OK);
     for (int epoch = 0; epoch < 20; epoch++) {
         int low = 999;
 
@@ -419,7 +421,7 @@ static void test_mnist_real_set_first_labels(void **state)
     }
     assert_int_equal(data_info(set)->count[0], 10000);
     assert_int_equal(data_info(set)->count[1], 2000);
-    assert_int_equal(data_loader_start(set, DATA_VAL, 10, 0, 0, &l, &why), PD_OK);
+    assert_int_equal(data_loader_start(set, DATA_VAL, 10, 0, 0, 1, &l, &why), PD_OK);
     assert_int_equal(data_loader_next(l, &b, &why), PD_OK);
     assert_memory_equal(b->targets, test, sizeof test);
     l = data_loader_free(l);

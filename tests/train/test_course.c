@@ -228,7 +228,7 @@ static long long planned(const char *json, const char *key)
 
     pd_buf_init(&b, 0);
     assert_int_equal(spec_config_load(json, strlen(json), &config, &why), PD_OK);
-    if (train_plan(config, NULL, 0, &b, &why) != PD_OK)
+    if (train_plan(config, NULL, 0, NULL, &b, &why) != PD_OK)
         fail_msg("%s", why.text);
     pd_buf_str(&b, "");
     at = strstr(b.data, key);

@@ -309,7 +309,7 @@ static void test_plan_forecasts_bytes_and_steps(void **state)
     (void)state;
     assert_int_equal(spec_config_load(DIGITS(PLAIN), strlen(DIGITS(PLAIN)), &config, &why), PD_OK);
     pd_buf_init(&json, 0);
-    assert_int_equal(train_plan(config, &root, 1, &json, &why), PD_OK);
+    assert_int_equal(train_plan(config, &root, 1, NULL, &json, &why), PD_OK);
     assert_non_null(
         strstr(json.data, "\"steps\":24,\"steps_per_epoch\":5,\"train_samples\":40,\"val_samples\":11"));
     assert_non_null(strstr(json.data, "\"n_for_scale\":16"));

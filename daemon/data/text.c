@@ -1,0 +1,335 @@
+/* daemon/data/text.c: texts as tokens.
+ *
+ * A text is divided by bytes first, then each part is cut into tokens on its own, as the published splits
+ * were made. What a tokenizer other than `bytes` makes of a part is kept in a cache (cache.h) under a digest
+ * of tokenizer and text. */
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "daemon/data/cache.h"
+#include "daemon/data/path.h"
+#include "daemon/data/set.h"
+#include "daemon/digest/digest.h"
+
+#define CACHE_WAIT_MS (20 * 60 * 1000)
+/* For its size alone a longer text is not cut into tokens: their number is then a guess. */
+#define COUNTED_BYTES_MAX ((size_t)64 << 20)
+#define GUESSED_BYTES_PER_TOKEN 4
+
+/* The files of a folder that is divided: the first of each row that is there. */
+static const char *const part_files[2][8] = {
+    {"train.txt", "ptb.train.txt", "wiki.train.tokens", "wiki.train.raw", "train.tokens", NULL},
+    {"valid.txt", "ptb.valid.txt", "wiki.valid.tokens", "wiki.valid.raw", "valid.tokens", "val.txt",
+     "validation.txt", NULL},
+};
+
+/* Appends the whole file, or only adds its size; takes the descriptor over. */
+static enum pd_err read_file(struct data_set *set, int fd, const char *name, bool size_only, int64_t *at,
+                             struct pd_why *why)
+{
+    enum pd_err err = PD_OK;
+    struct stat s;
+    uint8_t *more;
+
+    if (fstat(fd, &s) != 0) {
+        err = pd_fail_errno(why, errno, "cannot stat '%s'", name);
+        goto out;
+    }
+    if (!S_ISREG(s.st_mode)) {
+        err = pd_fail(why, PD_ERR_INVALID, "'%s' is not a plain file", name);
+        goto out;
+    }
+    if ((uint64_t)s.st_size + (uint64_t)*at > DATA_FILE_LIMIT) {
+        err = pd_fail(why, PD_ERR_LIMIT, "'%s' holds %lld bytes, the limit is %zu", name,
+                      (long long)s.st_size, DATA_FILE_LIMIT);
+        goto out;
+    }
+    if (size_only) {
+        *at += s.st_size;
+        goto out;
+    }
+    more = realloc(set->text, (size_t)(*at + s.st_size) + 1);
+    if (!more) {
+        err = pd_fail(why, PD_ERR_NOMEM, "no memory for '%s'", name);
+        goto out;
+    }
+    set->text = more;
+    for (int64_t got = 0; got < s.st_size;) {
+        ssize_t n = read(fd, set->text + *at + got, (size_t)(s.st_size - got));
+
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0) {
+            err = n < 0 ? pd_fail_errno(why, errno, "cannot read '%s'", name)
+                        : pd_fail(why, PD_ERR_IO, "'%s' became shorter while it was read", name);
+            goto out;
+        }
+        got += n;
+    }
+    *at += s.st_size;
+out:
+    close(fd);
+    return err;
+}
+
+/* Reads everything; given[] are the bytes of the parts that the data set itself has (0: none). */
+static enum pd_err read_all(struct data_set *set, const struct data_options *o, bool size_only,
+                            int64_t *ret_whole, int64_t given[2], struct pd_why *why)
+{
+    int fd = -1, dir = -1;
+    int64_t at = 0;
+    enum pd_err err;
+
+    if (o->dataset == DATA_SET_TEXT) {
+        err = data_path_open(o->roots, o->root_count, o->path, false, &fd, why);
+        if (err == PD_OK)
+            err = read_file(set, fd, o->path, size_only, &at, why);
+        given[0] = (int64_t)floor((double)at * 0.9);
+        given[1] = at - given[0];
+        *ret_whole = at;
+        return err;
+    }
+    err = data_path_open(o->roots, o->root_count, o->path, true, &dir, why);
+    for (int part = 0; err == PD_OK && part < 2; part++) {
+        int64_t before = at;
+        const char *const *name = part_files[part];
+
+        for (fd = -1; *name && fd < 0; name += fd < 0) {
+            fd = data_open_beneath(dir, *name, O_RDONLY | O_NONBLOCK);
+            if (fd < 0 && (errno == EXDEV || errno == ELOOP))
+                err = pd_fail(why, PD_ERR_DENIED, "'%s' leads out of its folder", *name);
+            else if (fd < 0 && errno != ENOENT)
+                err = pd_fail_errno(why, errno, "cannot open '%s'", *name);
+            if (err != PD_OK)
+                break;
+        }
+        if (fd >= 0)
+            err = read_file(set, fd, *name, size_only, &at, why);
+        given[part] = at - before;
+    }
+    if (err == PD_OK && !at)
+        err = pd_fail(why, PD_ERR_NOT_FOUND, "'%s' holds no train.txt, ptb.train.txt or wiki.train.tokens",
+                      o->path);
+    if (dir >= 0)
+        close(dir);
+    *ret_whole = at;
+    return err;
+}
+
+/* ---- tokenizers ---- */
+
+static enum pd_err open_tokenizer(struct data_set *set, const struct data_options *o, int64_t whole,
+                                  int64_t train, struct pd_why *why)
+{
+    int dir = -1;
+    enum pd_err err;
+
+    switch (o->tokenizer) {
+    case DATA_TOKENIZER_BYTES:
+        return data_tokenizer_bytes_new(&set->tokenizer, why);
+    case DATA_TOKENIZER_CHARS: /* of the whole text: a character met in validation alone has its id too */
+        return data_tokenizer_chars_new(set->text, (size_t)whole, &set->tokenizer, why);
+    case DATA_TOKENIZER_WORDS:
+        return data_tokenizer_words_new(set->text, (size_t)train, 0, &set->tokenizer, why);
+    case DATA_TOKENIZER_GPT2_BPE:
+        break;
+    }
+    err = data_path_open(o->roots, o->root_count, o->tokenizer_path, true, &dir, why);
+    if (err == PD_OK)
+        err = data_tokenizer_bpe_open(dir, &set->tokenizer, why);
+    if (dir >= 0)
+        close(dir);
+    return err;
+}
+
+static enum pd_err key_of(const struct data_tokenizer *t, const uint8_t *text, size_t len, uint8_t key[32],
+                          struct pd_why *why)
+{
+    static const char version[] = "tokens 1\n";
+    struct digest_sha256 hash;
+    struct pd_buf saved;
+    uint64_t size;
+    enum pd_err err;
+
+    pd_buf_init(&saved, 0);
+    err = data_tokenizer_save(t, &saved, why);
+    size = saved.len;
+    digest_sha256_init(&hash);
+    digest_sha256_update(&hash, version, sizeof version - 1);
+    digest_sha256_update(&hash, &size, sizeof size);
+    digest_sha256_update(&hash, saved.data, saved.len);
+    digest_sha256_update(&hash, text, len);
+    digest_sha256_final(&hash, key);
+    pd_buf_done(&saved);
+    return err;
+}
+
+/* ---- tokens ---- */
+
+static bool use_map(struct data_set *set, int part, struct data_cache *c)
+{
+    int width = data_tokenizer_vocab(set->tokenizer) <= 65536 ? 2 : 4;
+    int32_t vocab = data_tokenizer_vocab(set->tokenizer);
+    size_t len;
+    const void *ids = data_cache_bytes(c, &len);
+
+    if (len % (size_t)width)
+        return false;
+    for (size_t i = 0; i < len / (size_t)width; i++)
+        if (width == 2 ? ((const uint16_t *)ids)[i] >= vocab : ((const uint32_t *)ids)[i] >= (uint32_t)vocab)
+            return false;
+    set->map[part] = c;
+    set->part[part] =
+        (struct data_ids_view){.ids = ids, .width = width, .count = (int64_t)(len / (size_t)width)};
+    return true;
+}
+
+static enum pd_err tokenise(struct data_set *set, int part, const uint8_t *text, size_t len,
+                            struct pd_why *why)
+{
+    struct data_ids *ids = &set->made[part];
+    enum pd_err err = data_tokenizer_encode(set->tokenizer, text, len, false, ids, why);
+
+    if (err != PD_OK)
+        return err;
+    set->work.tokenised_bytes += (int64_t)len;
+    set->part[part] = (struct data_ids_view){.ids = ids->items, .width = 4, .count = (int64_t)ids->count};
+    return PD_OK;
+}
+
+static enum pd_err write_ids(struct data_cache_writer *w, const struct data_ids *ids, int width,
+                             struct pd_why *why)
+{
+    enum pd_err err = PD_OK;
+
+    for (size_t i = 0; i < ids->count && err == PD_OK; i += 8192) {
+        uint16_t narrow[8192];
+        size_t n = ids->count - i < 8192 ? ids->count - i : 8192;
+
+        for (size_t k = 0; width == 2 && k < n; k++)
+            narrow[k] = (uint16_t)ids->items[i + k];
+        err = width == 2 ? data_cache_write(w, narrow, n * 2, why)
+                         : data_cache_write(w, ids->items + i, n * 4, why);
+    }
+    return err;
+}
+
+/* The tokens of one part: from the cache, or made and, if that goes, kept. */
+static enum pd_err open_part(struct data_set *set, const struct data_options *o, int part,
+                             const uint8_t *text, size_t len, struct pd_why *why)
+{
+    int width = data_tokenizer_vocab(set->tokenizer) <= 65536 ? 2 : 4;
+    struct data_cache_writer *w = NULL;
+    struct data_cache *c = NULL;
+    struct pd_why ignored;
+    uint8_t key[32];
+    enum pd_err err;
+
+    if (o->tokenizer == DATA_TOKENIZER_BYTES) {
+        set->part[part] = (struct data_ids_view){.ids = text, .width = 1, .count = (int64_t)len};
+        return PD_OK;
+    }
+    if (!o->cache_dir)
+        return tokenise(set, part, text, len, why);
+    err = key_of(set->tokenizer, text, len, key, why);
+    if (err != PD_OK)
+        return err;
+    err = data_cache_open(o->cache_dir, key, &c, &ignored);
+    if (err != PD_OK) {
+        err = data_cache_begin(o->cache_dir, key, len, CACHE_WAIT_MS, &w, &ignored);
+        if (err == PD_ERR_EXISTS)
+            err = data_cache_open(o->cache_dir, key, &c, &ignored);
+    }
+    if (c && use_map(set, part, c)) {
+        set->work.cache_hits++;
+        return PD_OK;
+    }
+    data_cache_close(c);
+    set->work.cache_misses++;
+    err = tokenise(set, part, text, len, why);
+    if (w && err == PD_OK && write_ids(w, &set->made[part], width, &ignored) == PD_OK) {
+        err = data_cache_commit(w, set->made[part].count * (size_t)width, &ignored);
+        /* From here on the file serves, and the memory is given back. */
+        if (err == PD_OK && data_cache_open(o->cache_dir, key, &c, &ignored) == PD_OK) {
+            if (use_map(set, part, c)) {
+                free(set->made[part].items);
+                set->made[part] = (struct data_ids){0};
+            } else {
+                data_cache_close(c);
+            }
+        }
+        return PD_OK;
+    }
+    data_cache_abandon(w);
+    return err;
+}
+
+static bool inside_character(uint8_t c)
+{
+    return (c & 0xc0) == 0x80;
+}
+
+enum pd_err data_open_text(struct data_set *set, const struct data_options *o, bool headers_only,
+                           struct pd_why *why)
+{
+    int64_t given[2] = {0}, whole = 0, bytes[2], start[2] = {0};
+    enum pd_err err;
+
+    err = read_all(set, o, headers_only && o->tokenizer == DATA_TOKENIZER_BYTES, &whole, given, why);
+    if (err == PD_OK)
+        err = data_divide(o, whole, given, bytes, why);
+    if (err == PD_OK && bytes[0] + bytes[1] > whole)
+        err = pd_fail(why, PD_ERR_INVALID, "data.split asks for more bytes than the %lld of '%s'",
+                      (long long)whole, o->path);
+    if (err != PD_OK)
+        return err;
+    start[1] = bytes[0];
+    /* A character is not torn in two: it goes to validation, or at the end to nobody. */
+    while (o->tokenizer != DATA_TOKENIZER_BYTES && start[1] > 0 && start[1] < whole &&
+           inside_character(set->text[start[1]])) {
+        start[1]--;
+        bytes[0]--;
+        bytes[1]++;
+    }
+    while (o->tokenizer != DATA_TOKENIZER_BYTES && start[1] + bytes[1] < whole && bytes[1] > 0 &&
+           inside_character(set->text[start[1] + bytes[1]]))
+        bytes[1]--;
+    err = open_tokenizer(set, o, whole, bytes[0], why);
+    if (err != PD_OK)
+        return err;
+    set->info.tokenizer = set->tokenizer;
+    set->info.vocab = data_tokenizer_vocab(set->tokenizer);
+    for (int i = 0; i < 2 && err == PD_OK; i++) {
+        if (headers_only && o->tokenizer != DATA_TOKENIZER_BYTES && (size_t)whole > COUNTED_BYTES_MAX) {
+            set->info.tokens[i] = bytes[i] / GUESSED_BYTES_PER_TOKEN;
+            set->info.estimated = true;
+        } else if (!set->text) {
+            set->info.tokens[i] = bytes[i]; /* of bytes the size tells all */
+        } else {
+            err = open_part(set, o, i, set->text + start[i], (size_t)bytes[i], why);
+            if (err != PD_OK)
+                return err;
+            set->info.tokens[i] = set->part[i].count;
+        }
+        set->info.count[i] = (set->info.tokens[i] - 1) / o->context;
+        if (set->info.count[i] < 1)
+            return pd_fail(why, PD_ERR_INVALID,
+                           "data.split: the %s part of '%s' is shorter than data.context + 1",
+                           i ? "validation" : "training", o->path);
+        if (set->info.count[i] > UINT32_MAX)
+            return pd_fail(why, PD_ERR_LIMIT, "more than 2^32 sequences");
+    }
+    if (headers_only || o->tokenizer != DATA_TOKENIZER_BYTES) {
+        /* With `bytes` the text itself is the tokens. */
+        free(set->text);
+        set->text = NULL;
+        if (headers_only)
+            set->part[0].ids = set->part[1].ids = NULL;
+    }
+    return err;
+}

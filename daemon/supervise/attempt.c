@@ -103,6 +103,20 @@ void att_release(struct sup *s, struct att *a)
     s->schedule = s->commands = true;
 }
 
+void att_set_limit(struct att *a, const struct store_run *run, int64_t begun_us)
+{
+    int64_t left_us = run->time_limit_us > run->used_us ? run->time_limit_us - run->used_us : 0;
+    int64_t before_us = run->warn_before_us;
+
+    if (run->time_limit_us <= 0)
+        return;
+    /* Where less is left than the warning is to come before, it would come at the start and save nothing. */
+    if (before_us > left_us / 2)
+        before_us = left_us / 2;
+    a->limit_us = begun_us + left_us;
+    a->warn_us = before_us > 0 ? a->limit_us - before_us : 0;
+}
+
 void att_set_message(struct att *a, const char *text)
 {
     free(a->message);
@@ -272,11 +286,7 @@ void att_start_run(struct sup *s, const struct store_run *run, const int *device
         a->total = run->total_steps;
         memcpy(a->checkpoint, choice.path, sizeof a->checkpoint);
         a->threads = run->threads > 0 ? run->threads : s->devices[devices[0]].threads;
-        if (run->time_limit_us > 0) {
-            a->limit_us =
-                a->begun_us + (run->time_limit_us > run->used_us ? run->time_limit_us - run->used_us : 0);
-            a->warn_us = run->warn_before_us > 0 ? a->limit_us - run->warn_before_us : 0;
-        }
+        att_set_limit(a, run, a->begun_us);
         for (int i = 0; i < count; i++) {
             a->devices[a->device_count++] = devices[i];
             len += (size_t)snprintf(a->device_text + len, sizeof a->device_text - len, "%s%s", i ? "," : "",

@@ -137,8 +137,6 @@ static void checkpoint_now(struct sup *s, struct att *a)
 {
     size_t at;
 
-    if (!a->conn)
-        return;
     at = wire_begin(&a->conn->out, WIRE_CHECKPOINT_NOW, 0, 0);
     if (wire_end(&a->conn->out, at) != PD_OK)
         a->conn->out.failed = true;
@@ -161,7 +159,9 @@ void att_tick(struct sup *s, int64_t now_us)
         }
         if (a->proc.gone)
             continue;
-        if (a->phase == ATT_WORKING && !a->stopping && a->warn_us && !a->warned && now_us >= a->warn_us) {
+        /* Without a connection the warning waits for one: nobody would hear it. */
+        if (a->phase == ATT_WORKING && !a->stopping && a->conn && a->warn_us && !a->warned &&
+            now_us >= a->warn_us) {
             a->warned = true;
             pd_log(PD_LOG_INFO, "supervise", "run=%lld attempt=%d time_limit=soon", (long long)a->run, a->n);
             checkpoint_now(s, a);

@@ -272,6 +272,8 @@ void att_hold(struct sup *s, struct att *a);
 void att_release(struct sup *s, struct att *a);
 /* For the end; "" or NULL = nothing to say. Copied. */
 void att_set_message(struct att *a, const char *text);
+/* Time limit and warning from the run's row, if it has a limit. `begun_us`: monotonic start of the attempt. */
+void att_set_limit(struct att *a, const struct store_run *run, int64_t begun_us);
 void att_write_process(struct sup *s, const struct att *a);
 void att_write_progress(struct sup *s, struct att *a);
 struct att_move {

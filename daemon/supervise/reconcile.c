@@ -24,12 +24,7 @@ static bool run_details(void *ctx, const struct store_run *r)
     a->row_running = r->state == SPEC_RUN_RUNNING || r->state == SPEC_RUN_CANCELLING;
     a->step = r->step;
     a->total = r->total_steps;
-    if (r->time_limit_us > 0) {
-        int64_t used_us = r->used_us + (pd_clock_wall_us() - a->begun_us);
-
-        a->limit_us = pd_clock_mono_us() + (r->time_limit_us > used_us ? r->time_limit_us - used_us : 0);
-        a->warn_us = r->warn_before_us > 0 ? a->limit_us - r->warn_before_us : 0;
-    }
+    att_set_limit(a, r, pd_clock_mono_us() - (pd_clock_wall_us() - a->begun_us));
     return false;
 }
 

@@ -155,7 +155,7 @@ static int teardown(void **state)
 struct ids {
     int64_t job, run;
     int slots, max_restarts;
-    int64_t limit_us;
+    int64_t limit_us, warn_us;
     const char *register_name;
 };
 
@@ -169,7 +169,8 @@ static enum pd_err submit_apply(struct store_tx *tx, void *ctx, struct pd_why *w
                                 .slots = ids->slots,
                                 .max_restarts = ids->max_restarts,
                                 .total_steps = -1,
-                                .time_limit_us = ids->limit_us};
+                                .time_limit_us = ids->limit_us,
+                                .warn_before_us = ids->warn_us};
     enum pd_err err = store_job_insert(tx, &job, &ids->job, why);
 
     return err == PD_OK ? store_run_insert(tx, ids->job, &run, &ids->run, why) : err;
@@ -543,6 +544,42 @@ static void test_supervise_time_limit_ends_the_run(void **state)
     assert_int_equal(last_cause, SPEC_CAUSE_TIME_LIMIT);
 }
 
+static bool earliest_checkpoint(void *ctx, const struct store_checkpoint *c)
+{
+    int64_t *us = ctx;
+
+    if (!*us || c->created_us < *us)
+        *us = c->created_us;
+    return true;
+}
+
+static bool first_created(void *ctx, const struct store_attempt *a)
+{
+    *(int64_t *)ctx = a->created_us;
+    return false;
+}
+
+/* The warning asks for a checkpoint. With less left than it is to come before, it must not come at the start.
+ */
+static void test_supervise_time_limit_below_the_warning_does_not_warn_at_once(void **state)
+{
+    struct fixture *f = *state;
+    int64_t earliest_us = 0, begun_us = 0;
+    struct pd_why why;
+    struct ids ids;
+
+    set("POLYD_SELFTEST_STEPS", 1000000);
+    set("POLYD_SELFTEST_EVERY", 0);
+    ids = submit(f, (struct ids){.limit_us = 2000000, .warn_us = 60000000});
+    assert_int_equal(await(f, ids.run, SPEC_RUN_ENDED, 20).outcome, SPEC_OUTCOME_FAILED);
+    assert_string_equal(run_reason, "time limit");
+    assert_int_equal(store_checkpoint_list(f->s, ids.run, true, earliest_checkpoint, &earliest_us, &why),
+                     PD_OK);
+    assert_int_equal(store_attempt_list(f->s, ids.run, first_created, &begun_us, &why), PD_OK);
+    assert_true(earliest_us > 0);
+    assert_true(earliest_us - begun_us >= 900000);
+}
+
 static void test_supervise_pause_and_resume(void **state)
 {
     struct fixture *f = *state;
@@ -729,6 +766,7 @@ int main(void)
         TEST(test_supervise_progress_renews_the_restarts),
         TEST(test_supervise_diverged_is_a_result),
         TEST(test_supervise_time_limit_ends_the_run),
+        TEST(test_supervise_time_limit_below_the_warning_does_not_warn_at_once),
         TEST(test_supervise_pause_and_resume),
         TEST(test_supervise_gang_that_never_fits_fails_with_a_reason),
         TEST(test_supervise_queue_says_why),

@@ -9,61 +9,19 @@
 #include "api/server.h"
 #include "daemon/spec/spec.h"
 #include "daemon/store/tx.h"
+#include "daemon/supervise/expand.h"
 
-#define READY_RUNS 32 /* runs resolved on the HTTP thread; more are resolved one by one in the writer */
+#define READY_RUNS 32 /* runs made with the job; the rest come after it (supervise/expand.h) */
 
 /* ---- submit ----------------------------------------------------------------------------------- */
-
-struct run_text {
-    int64_t point, trial, seed;
-    struct pd_buf document, sweep;
-    char config_digest[SPEC_DIGEST_SIZE], plan_digest[SPEC_DIGEST_SIZE];
-};
 
 struct submit {
     struct api_write w; /* first */
     struct spec_job *job;
     struct pd_buf document, tags, warnings, sweep;
-    struct run_text ready[READY_RUNS];
+    struct expand_run ready[READY_RUNS];
     int64_t id;
 };
-
-static void run_text_done(struct run_text *t)
-{
-    pd_buf_done(&t->document);
-    pd_buf_done(&t->sweep);
-}
-
-/* Resolves run n. The plan's facts must be those that the supervisor's planner sees: build and device. */
-static enum pd_err run_text_make(const struct spec_job *job, int64_t n, struct run_text *t,
-                                 struct pd_why *why)
-{
-    const struct spec_head *head = spec_job_head(job);
-    char facts[96];
-    enum pd_err err;
-
-    t->trial = spec_job_run_trial(job, n);
-    t->point = n / head->trials;
-    t->seed = spec_job_run_seed(job, n);
-    pd_buf_init(&t->document, 0);
-    pd_buf_init(&t->sweep, 0);
-    err = spec_job_run_resolve(job, n, &t->document, why);
-    if (err == PD_OK)
-        err = spec_job_run_params(job, n, &t->sweep, why);
-    if (err == PD_OK)
-        err = pd_buf_err(&t->document);
-    if (err == PD_OK)
-        err = pd_buf_err(&t->sweep);
-    if (err == PD_OK)
-        err = spec_config_digest(t->document.data, t->document.len, t->config_digest, why);
-    snprintf(facts, sizeof facts, "build=%s device=%s", POLYD_VERSION,
-             head->resources.device == SPEC_DEVICE_CUDA ? "cuda" : "cpu");
-    if (err == PD_OK)
-        err = spec_plan_digest(t->document.data, t->document.len, facts, t->plan_digest, why);
-    if (err != PD_OK)
-        run_text_done(t);
-    return err;
-}
 
 static void submit_done(struct api_write *w)
 {
@@ -75,7 +33,7 @@ static void submit_done(struct api_write *w)
     pd_buf_done(&s->warnings);
     pd_buf_done(&s->sweep);
     for (int i = 0; i < READY_RUNS; i++)
-        run_text_done(&s->ready[i]);
+        expand_run_done(&s->ready[i]);
 }
 
 static void problems(struct pd_buf *b, const struct spec_problem *list, size_t count)
@@ -135,32 +93,6 @@ static void sweep_json(struct pd_buf *b, const char *document)
     json_decref(all);
 }
 
-static enum pd_err run_insert(struct store_tx *tx, const struct submit *s, int64_t job_id,
-                              const struct run_text *t, struct pd_why *why)
-{
-    const struct spec_resources *res = &spec_job_head(s->job)->resources;
-    struct store_run_new run = {
-        .document = t->document.data,
-        .config_digest = t->config_digest,
-        .plan_digest = t->plan_digest,
-        .sweep = t->sweep.data,
-        .device = res->device == SPEC_DEVICE_CUDA ? "cuda" : "cpu",
-        .slots = (int)res->slots,
-        .threads = (int)res->threads,
-        .priority = (int)res->priority,
-        .max_restarts = (int)res->max_restarts,
-        .total_steps = -1,
-        .time_limit_us = res->time_limit_s * 1000000,
-        .warn_before_us = res->warn_before_s * 1000000,
-        .point = t->point,
-        .trial = t->trial,
-        .seed = t->seed,
-    };
-    int64_t id;
-
-    return store_run_insert(tx, job_id, &run, &id, why);
-}
-
 static enum pd_err submit_apply(struct store_tx *tx, struct api_write *w, struct pd_why *why)
 {
     struct submit *s = (struct submit *)(void *)w;
@@ -181,22 +113,12 @@ static enum pd_err submit_apply(struct store_tx *tx, struct api_write *w, struct
         .maximise = head->mode == SPEC_MODE_MAX,
         .sweep = s->sweep.data ? s->sweep.data : "",
     };
-    struct store_job row = {.version = 1 + head->run_count}; /* each run that joins counts the version up */
+    int64_t made = head->run_count < READY_RUNS ? head->run_count : READY_RUNS;
+    struct store_job row = {.version = 1 + made}; /* each run that joins counts the version up */
     enum pd_err err = store_job_insert(tx, &job, &s->id, why);
 
-    for (int64_t n = 0; n < head->run_count && err == PD_OK; n++) {
-        if (n < READY_RUNS) {
-            err = run_insert(tx, s, s->id, &s->ready[n], why);
-        } else {
-            struct run_text t;
-
-            err = run_text_make(s->job, n, &t, why);
-            if (err != PD_OK)
-                break;
-            err = run_insert(tx, s, s->id, &t, why);
-            run_text_done(&t);
-        }
-    }
+    for (int64_t n = 0; n < made && err == PD_OK; n++)
+        err = expand_run_insert(tx, head, s->id, (int)head->resources.priority, &s->ready[n], why);
     if (err != PD_OK)
         return err;
     /* The answer belongs to the same commit, so that a repeated request gets this very one. */
@@ -210,7 +132,8 @@ static enum pd_err submit_apply(struct store_tx *tx, struct api_write *w, struct
     row.reason = "";
     row.register_name = head->register_name ? head->register_name : "";
     row.priority = job.priority;
-    row.runs = row.planned = head->run_count;
+    row.runs = made;
+    row.planned = head->run_count;
     row.points = head->points;
     row.trials = head->trials;
     row.concurrency = head->concurrency;
@@ -253,7 +176,7 @@ struct dry {
     struct api_wait *wait;
     struct spec_job *job;
     struct pd_buf warnings;
-    struct run_text run;
+    struct expand_run run;
     struct pd_buf plan;
     char plan_error[sizeof((struct pd_why *)0)->text];
     struct sup_queue_info place;
@@ -267,7 +190,7 @@ static void dry_done(void *data)
     spec_job_free(d->job);
     pd_buf_done(&d->warnings);
     pd_buf_done(&d->plan);
-    run_text_done(&d->run);
+    expand_run_done(&d->run);
 }
 
 static void dry_planned(void *ctx, enum pd_err err, const struct pd_why *why, const char *plan)
@@ -358,7 +281,7 @@ static void dry_run(struct api_req *r, struct spec_job *job, struct spec_report 
     err = sup_fit(sup, d->device, (int)head->resources.slots, (int)head->resources.priority, &d->place, &why);
     if (err != PD_OK)
         snprintf(d->place.reason, sizeof d->place.reason, "never fits: %.140s", why.text);
-    err = run_text_make(d->job, 0, &d->run, &why);
+    err = expand_run_make(d->job, 0, &d->run, &why);
     if (err == PD_OK)
         err = sup_plan(sup, d->run.document.data, d->run.document.len, d->run.plan_digest, dry_planned, d,
                        &why);
@@ -456,12 +379,12 @@ void api_job_submit(struct api_req *r)
         if (err == PD_OK)
             sweep_json(&s->sweep, s->document.data);
         for (int64_t n = 0; n < spec_job_run_count(job) && n < READY_RUNS && err == PD_OK; n++)
-            err = run_text_make(job, n, &s->ready[n], &why);
+            err = expand_run_make(job, n, &s->ready[n], &why);
         if (err == PD_OK && (pd_buf_err(&s->warnings) != PD_OK || pd_buf_err(&s->tags) != PD_OK ||
                              pd_buf_err(&s->sweep) != PD_OK))
             err = pd_fail(&why, PD_ERR_NOMEM, "no memory for the job");
         if (err == PD_OK)
-            api_write_submit(w, STORE_LANE_COMMAND, (int)spec_job_run_count(job) + 2);
+            api_write_submit(w, STORE_LANE_COMMAND, READY_RUNS + 2);
         else
             api_write_fail(w, err, &why);
     }

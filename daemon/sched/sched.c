@@ -9,11 +9,18 @@ struct order {
     int64_t now_us, age_us;
 };
 
-static double effective(const struct sched_item *a, const struct order *o)
+/* Since when it has waited without its job being served. */
+static int64_t since(const struct sched_item *a)
 {
-    double waited = o->now_us > a->queued_us ? (double)(o->now_us - a->queued_us) : 0;
+    return a->served_us > a->queued_us ? a->served_us : a->queued_us;
+}
 
-    return a->priority + (o->age_us > 0 ? waited / (double)o->age_us : 0);
+/* Whole steps: within one, the jobs take turns. */
+static int64_t effective(const struct sched_item *a, const struct order *o)
+{
+    int64_t waited = o->now_us > since(a) ? o->now_us - since(a) : 0;
+
+    return a->priority + (o->age_us > 0 && a->turn == 0 ? waited / o->age_us : 0);
 }
 
 /* Those backing off are not in the race. */
@@ -22,13 +29,57 @@ static int compare(const void *left, const void *right, void *arg)
     const struct sched_item *a = left, *b = right;
     const struct order *o = arg;
     bool a_waits = a->not_before_us > o->now_us, b_waits = b->not_before_us > o->now_us;
-    double pa = effective(a, o), pb = effective(b, o);
+    int64_t pa = effective(a, o), pb = effective(b, o);
 
     if (a_waits != b_waits)
         return a_waits ? 1 : -1;
     if (pa != pb)
         return pa > pb ? -1 : 1;
+    if (a->turn != b->turn)
+        return a->turn < b->turn ? -1 : 1;
+    if (since(a) != since(b))
+        return since(a) < since(b) ? -1 : 1;
     return a->id < b->id ? -1 : a->id > b->id;
+}
+
+static int compare_job(const void *left, const void *right, void *arg)
+{
+    const struct sched_item *a = left, *b = right;
+    const struct order *o = arg;
+    bool a_waits = a->not_before_us > o->now_us, b_waits = b->not_before_us > o->now_us;
+
+    if (a->job != b->job)
+        return a->job < b->job ? -1 : 1;
+    if (a_waits != b_waits)
+        return a_waits ? 1 : -1;
+    if (a->priority != b->priority)
+        return a->priority > b->priority ? -1 : 1;
+    return a->id < b->id ? -1 : a->id > b->id;
+}
+
+/* A job of its own for each item that names none. */
+static bool same_job(const struct sched_item *a, const struct sched_item *b)
+{
+    return a->job && a->job == b->job;
+}
+
+static void take_turns(struct sched_item *items, int count, struct order *o)
+{
+    qsort_r(items, (size_t)count, sizeof *items, compare_job, o);
+    for (int i = 0; i < count; i++)
+        items[i].turn = i && same_job(&items[i - 1], &items[i]) ? items[i - 1].turn + 1 : items[i].active;
+}
+
+/* Started in this cycle, for the caps. */
+static bool under_cap(const struct sched_item *items, int at)
+{
+    int active = items[at].active;
+
+    if (items[at].cap <= 0)
+        return true;
+    for (int i = 0; i < at; i++)
+        active += items[i].start && same_job(&items[i], &items[at]);
+    return active < items[at].cap;
 }
 
 static struct sched_kind *kind_of(struct sched_kind *kinds, int count, const char *name)
@@ -93,14 +144,16 @@ void sched_cycle(struct sched_item *items, int count, struct sched_kind *kinds, 
     for (int i = 0; i < busy_count; i++)
         sorted[sorted_count++] = busy[i];
     qsort(sorted, (size_t)sorted_count, sizeof *sorted, compare_until);
-    if (count)
+    if (count) {
+        take_turns(items, count, &o);
         qsort_r(items, (size_t)count, sizeof *items, compare, &o);
+    }
     for (int i = 0; i < count; i++) {
         struct sched_item *item = &items[i];
         struct sched_kind *k = kind_of(kinds, kind_count, item->kind);
         struct reservation *r;
 
-        item->start = item->impossible = item->behind = false;
+        item->start = item->impossible = item->behind = item->capped = false;
         item->position = i + 1;
         item->wake_us = SCHED_NEVER;
         if (!k || item->slots > k->total) {
@@ -109,6 +162,10 @@ void sched_cycle(struct sched_item *items, int count, struct sched_kind *kinds, 
         }
         if (item->not_before_us > now_us) {
             item->wake_us = item->not_before_us;
+            continue;
+        }
+        if (!under_cap(items, i)) {
+            item->capped = true; /* and it reserves nothing: slots are not what it waits for */
             continue;
         }
         r = &reserved[k - kinds];

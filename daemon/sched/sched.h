@@ -1,10 +1,12 @@
 /* daemon/sched/sched.h: who starts next. One pure function of the queue, the devices and the time: no
  * threads, no clock, no store, so that a test can run a million schedules.
  *
- * Rules: higher priority first, and waiting raises it (ageing); equal ones in order of arrival. A run gets
- * all its slots or none. The first run that does not fit reserves the earliest moment at which it will; a
- * later run starts before it only if it surely ends by then or leaves enough slots (EASY backfill). So no
- * gang starves. */
+ * Rules: higher priority first, and waiting raises it (ageing); equal ones in order of arrival, but the jobs
+ * take turns: the second run of a job (those at work count) comes after the first of every other, so that a
+ * sweep of a thousand runs holds nobody up. Only the next run of a job of which nothing runs grows older: a
+ * job that is served does not wait. No job runs more at once than its cap. A run gets all its slots or none.
+ * The first run that does not fit reserves the earliest moment at which it will; a later run starts before it
+ * only if it surely ends by then or leaves enough slots (EASY backfill). So no gang starves. */
 #pragma once
 
 #include <stdbool.h>
@@ -14,7 +16,10 @@
 
 /* A waiting run. */
 struct sched_item {
-    int64_t id;
+    int64_t id, job;
+    int active;        /* runs of its job at work now */
+    int64_t served_us; /* when a run of its job was last started; 0 = never */
+    int cap;           /* runs of its job at once; 0 = any number */
     int priority;
     int64_t queued_us;     /* since when it waits */
     int64_t not_before_us; /* back-off; 0 = at once */
@@ -27,6 +32,8 @@ struct sched_item {
     int64_t wake_us; /* when the answer may change by time alone; SCHED_NEVER = only by an event */
     bool impossible; /* more slots than exist */
     bool behind;     /* it fits, but would delay an earlier one */
+    bool capped;     /* its job runs as many as it may */
+    int turn;        /* runs of its job at work or before it */
 };
 
 /* Devices of one kind that are held now. */

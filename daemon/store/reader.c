@@ -118,6 +118,19 @@ enum pd_err store_job_get(struct store *s, int64_t id, bool (*row)(void *ctx, co
     return PD_OK;
 }
 
+enum pd_err store_job_expanding(struct store *s, bool (*row)(void *ctx, const struct store_job *job),
+                                void *ctx, struct pd_why *why)
+{
+    sqlite3_stmt *st;
+    enum pd_err err =
+        db_bind(&s->db, &st, why,
+                JOB_LIST "runs < planned AND +state IN ('queued', 'running') ORDER BY id LIMIT 1", "");
+
+    if (err == PD_OK)
+        EACH_ROW(s, st, struct store_job, db_job, row, ctx, err, why);
+    return err;
+}
+
 /* ---- runs ----------------------------------------------------------------------------------- */
 
 #define RUN_LIST "SELECT " DB_RUN_COLUMNS " FROM run r JOIN job j ON j.id = r.job_id WHERE "

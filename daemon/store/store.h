@@ -215,6 +215,11 @@ PD_NODISCARD enum pd_err store_job_get(struct store *s, int64_t id,
                                        bool (*row)(void *ctx, const struct store_job *job), void *ctx,
                                        struct pd_why *why);
 
+/* The oldest job whose runs have not all been made, unless it is paused. No row: there is none. */
+PD_NODISCARD enum pd_err store_job_expanding(struct store *s,
+                                             bool (*row)(void *ctx, const struct store_job *job), void *ctx,
+                                             struct pd_why *why);
+
 struct store_run_query {
     int64_t job_id;         /* 0 = any */
     const char *experiment; /* NULL = any */

@@ -42,6 +42,11 @@ PD_NODISCARD enum pd_err store_run_insert(struct store_tx *tx, int64_t job_id,
                                           const struct store_run_new *run, int64_t *ret_id,
                                           struct pd_why *why);
 
+/* The number of the next run to be made of a job that is still being expanded, and the priority it gets.
+ * PD_ERR_CONFLICT: all are made, or the job is paused, cancelled or over. */
+PD_NODISCARD enum pd_err store_job_next_run(struct store_tx *tx, int64_t job_id, int64_t *ret_n,
+                                            int *ret_priority, struct pd_why *why);
+
 /* `version`: the version the client saw (If-Match), or -1 = any. A mismatch is PD_ERR_STALE. */
 PD_NODISCARD enum pd_err store_job_cancel(struct store_tx *tx, int64_t job_id, int64_t version,
                                           const char *reason, struct pd_why *why);

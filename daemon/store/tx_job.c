@@ -113,15 +113,15 @@ enum pd_err store_job_insert(struct store_tx *tx, const struct store_job_new *jo
 
 struct job_state {
     enum spec_job_state state;
-    int64_t version, runs, ended, failed;
+    int64_t version, runs, planned, ended, failed;
 };
 
 static enum pd_err job_state(struct store_tx *tx, int64_t id, struct job_state *ret, struct pd_why *why)
 {
     sqlite3_stmt *st;
-    enum pd_err err =
-        db_bind(tx->db, &st, why,
-                "SELECT state, version, runs, runs_ended, runs_failed FROM job WHERE id = ?1", "i", id);
+    enum pd_err err = db_bind(
+        tx->db, &st, why,
+        "SELECT state, version, runs, runs_ended, runs_failed, planned FROM job WHERE id = ?1", "i", id);
 
     if (err == PD_OK)
         err = db_step(tx->db, st, why);
@@ -132,7 +132,8 @@ static enum pd_err job_state(struct store_tx *tx, int64_t id, struct job_state *
     *ret = (struct job_state){.version = sqlite3_column_int64(st, 1),
                               .runs = sqlite3_column_int64(st, 2),
                               .ended = sqlite3_column_int64(st, 3),
-                              .failed = sqlite3_column_int64(st, 4)};
+                              .failed = sqlite3_column_int64(st, 4),
+                              .planned = sqlite3_column_int64(st, 5)};
     if (!spec_job_state_parse(db_text(st, 0), &ret->state))
         err = pd_fail(why, PD_ERR_CORRUPT, "job %lld is in no known state", (long long)id);
     db_done(st);
@@ -187,7 +188,7 @@ static enum pd_err job_follow_end(struct store_tx *tx, int64_t job_id, enum spec
         "ii", job_id, (int64_t)(outcome == SPEC_OUTCOME_FAILED));
     if (err == PD_OK)
         err = job_state(tx, job_id, &j, why);
-    if (err != PD_OK || j.ended < j.runs || spec_job_state_final(j.state))
+    if (err != PD_OK || j.ended < j.planned || spec_job_state_final(j.state))
         return err;
     if (j.state == SPEC_JOB_CANCELLING)
         return job_move(tx, job_id, j.state, SPEC_JOB_CANCELLED, NULL, why);
@@ -217,14 +218,14 @@ static enum pd_err job_follow_end(struct store_tx *tx, int64_t job_id, enum spec
 enum pd_err store_run_insert(struct store_tx *tx, int64_t job_id, const struct store_run_new *run,
                              int64_t *ret_id, struct pd_why *why)
 {
+    struct job_state j;
     enum pd_err err;
     int64_t id, n;
 
-    err = db_int(tx->db, &n, why, "SELECT runs FROM job WHERE id = ?1", "i", job_id);
-    if (err == PD_ERR_NOT_FOUND)
-        return pd_fail(why, err, "no job %lld", (long long)job_id);
+    err = job_state(tx, job_id, &j, why);
     if (err != PD_OK)
         return err;
+    n = j.runs;
     err = db_run(
         tx->db, why,
         "INSERT INTO run (job_id, n, state, device, slots, threads, priority, max_restarts, total_steps, "
@@ -238,8 +239,10 @@ enum pd_err store_run_insert(struct store_tx *tx, int64_t job_id, const struct s
     if (err != PD_OK)
         return err;
     id = sqlite3_last_insert_rowid(tx->db->db);
-    err = db_run(tx->db, why, "UPDATE job SET runs = runs + 1, version = version + 1 WHERE id = ?1", "i",
-                 job_id);
+    err = db_run(tx->db, why,
+                 "UPDATE job SET runs = runs + 1, planned = max(planned, runs + 1), version = version + 1 "
+                 "WHERE id = ?1",
+                 "i", job_id);
     if (err == PD_OK)
         err = move_event(tx, "run.state", job_id, id, 0, NULL, "queued", NULL, NULL, NULL, why);
     if (err == PD_OK)
@@ -338,6 +341,24 @@ enum pd_err store_run_set_backoff(struct store_tx *tx, int64_t run_id, int resta
                   "iii", run_id, (int64_t)restarts, not_before_us);
 }
 
+enum pd_err store_job_next_run(struct store_tx *tx, int64_t job_id, int64_t *ret_n, int *ret_priority,
+                               struct pd_why *why)
+{
+    struct job_state j;
+    int64_t priority = 0;
+    enum pd_err err = job_state(tx, job_id, &j, why);
+
+    if (err == PD_OK)
+        err = db_int(tx->db, &priority, why, "SELECT priority FROM job WHERE id = ?1", "i", job_id);
+    if (err != PD_OK)
+        return err;
+    if (j.runs >= j.planned || (j.state != SPEC_JOB_QUEUED && j.state != SPEC_JOB_RUNNING))
+        return pd_fail(why, PD_ERR_CONFLICT, "job %lld takes no more runs", (long long)job_id);
+    *ret_n = j.runs;
+    *ret_priority = (int)priority;
+    return PD_OK;
+}
+
 /* ---- commands ------------------------------------------------------------------------------- */
 
 static enum pd_err run_cancel(struct store_tx *tx, int64_t id, struct run_state r, const char *reason,
@@ -427,6 +448,8 @@ static enum pd_err job_command(struct store_tx *tx, int64_t job_id, int64_t vers
         return PD_OK; /* asking twice is no error */
     if (err == PD_OK)
         err = job_move(tx, job_id, j.state, to, reason ? reason : "", why);
+    if (err == PD_OK && command == COMMAND_CANCEL) /* those not made yet never will be */
+        err = db_run(tx->db, why, "UPDATE job SET planned = runs WHERE id = ?1", "i", job_id);
     if (err != PD_OK)
         return err;
     do {

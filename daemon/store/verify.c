@@ -185,7 +185,7 @@ static const char *const rules[] = {
     "coalesce(sum(r.state = 'ended'), 0) OR j.runs_failed <> coalesce(sum(r.outcome = 'failed'), 0)",
     "SELECT 'job ' || j.id || ' is ' || j.state || ' though all its runs have ended' FROM job j WHERE j.runs "
     "> 0 AND "
-    "j.runs_ended = j.runs AND j.state NOT IN ('done', 'failed', 'cancelled')",
+    "j.runs_ended = j.planned AND j.state NOT IN ('done', 'failed', 'cancelled')",
     "SELECT 'an idempotency key of ' || scope || ' has no answer' FROM idempotency WHERE status = 0",
 };
 

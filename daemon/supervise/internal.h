@@ -17,6 +17,7 @@
 #define SUP_DEVICES_MAX 64
 #define SUP_CONNECTIONS_MAX 512
 #define SUP_PLANS_MAX 4
+#define SUP_SERVED_MAX 256 /* jobs whose last start is remembered */
 #define SUP_ATTEMPT_DEVICES 64
 #define SUP_PATH_MAX 1024
 #define SUP_PLAN_US (INT64_C(120) * 1000000)
@@ -189,6 +190,7 @@ struct sup {
     struct sup_data_root *roots;
     struct store_writer *writer;
     struct store *reader;
+    struct expander *expander;
     pthread_t thread;
     bool thread_started;
     int epoll_fd, wake_fd, listen_fd;
@@ -214,6 +216,9 @@ struct sup {
     struct conn *conns;
     int conn_count;
     struct plan *plans;
+    struct {
+        int64_t job, us; /* wall clock */
+    } served[SUP_SERVED_MAX];
     uint64_t next_conn, next_serial;
     _Atomic uint64_t next_call;
     _Atomic int64_t alive_us;
@@ -272,7 +277,8 @@ void att_hold(struct sup *s, struct att *a);
 void att_release(struct sup *s, struct att *a);
 /* For the end; "" or NULL = nothing to say. Copied. */
 void att_set_message(struct att *a, const char *text);
-/* Time limit and warning from the run's row, if it has a limit. `begun_us`: monotonic start of the attempt. */
+/* Time limit and warning from the run's row, if it has a limit. `begun_us`: monotonic start of the attempt.
+ */
 void att_set_limit(struct att *a, const struct store_run *run, int64_t begun_us);
 void att_write_process(struct sup *s, const struct att *a);
 void att_write_progress(struct sup *s, struct att *a);

@@ -9,11 +9,12 @@
 #include "kernels/base/clock.h"
 #include "kernels/base/log.h"
 
-#define QUEUE_LOOK 1000 /* runs looked at in one cycle: the first of each priority come first */
+#define QUEUE_LOOK 1000  /* runs looked at in one cycle: the first of every job before the second of any */
+#define QUEUE_OLDEST 200 /* and these by age alone, so that the end of a long sweep is seen, too */
 
 struct waiting {
-    struct sched_item items[QUEUE_LOOK];
-    int count;
+    struct sched_item items[QUEUE_LOOK + QUEUE_OLDEST];
+    int count, room;
     struct sup *s;
 };
 
@@ -25,20 +26,63 @@ static bool in_hand(struct sup *s, int64_t run)
     return false;
 }
 
+/* Runs of the job that have a process, or are about to. */
+static int at_work(const struct sup *s, int64_t job)
+{
+    int n = 0;
+
+    for (const struct att *a = s->atts; a; a = a->next)
+        n += a->job == job;
+    return n;
+}
+
+/* When a run of the job was last started, as far as this daemon remembers. */
+static int64_t served(const struct sup *s, int64_t job)
+{
+    for (int i = 0; i < SUP_SERVED_MAX; i++)
+        if (s->served[i].job == job)
+            return s->served[i].us;
+    return 0;
+}
+
+/* The entry that is forgotten is the one served longest ago. */
+static void note_served(struct sup *s, int64_t job)
+{
+    int at = 0;
+
+    for (int i = 0; i < SUP_SERVED_MAX; i++) {
+        if (s->served[i].job == job) {
+            at = i;
+            break;
+        }
+        if (s->served[i].us < s->served[at].us)
+            at = i;
+    }
+    s->served[at].job = job;
+    s->served[at].us = pd_clock_wall_us();
+}
+
 static bool note_run(void *ctx, const struct store_run *r)
 {
     struct waiting *w = ctx;
 
     if (in_hand(w->s, r->id)) /* its row says queued still, or its last process has not left yet */
         return true;
+    for (int i = 0; w->room > QUEUE_LOOK && i < w->count; i++)
+        if (w->items[i].id == r->id) /* the second look meets runs of the first */
+            return true;
     w->items[w->count++] = (struct sched_item){.id = r->id,
+                                               .job = r->job_id,
+                                               .active = at_work(w->s, r->job_id),
+                                               .cap = (int)r->concurrency,
+                                               .served_us = served(w->s, r->job_id),
                                                .priority = r->priority,
                                                .queued_us = r->created_us,
                                                .not_before_us = r->not_before_us,
                                                .limit_us = r->time_limit_us,
                                                .slots = r->slots,
                                                .kind = !strcmp(r->device, "cpu") ? "cpu" : "cuda"};
-    return w->count < QUEUE_LOOK;
+    return w->count < w->room;
 }
 
 static int pick(struct sup *s, const struct sched_item *item, int *ret_devices)
@@ -61,8 +105,10 @@ static bool start_row(void *ctx, const struct store_run *r)
 {
     struct start *st = ctx;
 
-    if (r->state == SPEC_RUN_QUEUED)
+    if (r->state == SPEC_RUN_QUEUED) {
         att_start_run(st->s, r, st->devices, st->count);
+        note_served(st->s, r->job_id);
+    }
     return false;
 }
 
@@ -116,6 +162,9 @@ static void note(struct sup *s, const struct sched_item *item, struct queue_note
     if (item->wake_us != SCHED_NEVER)
         snprintf(out->info.reason, sizeof out->info.reason, "waiting %lld s before the next attempt",
                  (long long)((item->not_before_us - pd_clock_wall_us()) / 1000000 + 1));
+    else if (item->capped)
+        snprintf(out->info.reason, sizeof out->info.reason,
+                 "waiting for another run of its job to end: it runs at most %d at once", item->cap);
     else if (item->behind)
         snprintf(out->info.reason, sizeof out->info.reason,
                  "waiting behind an earlier run that needs more slots");
@@ -164,7 +213,7 @@ void queue_cycle(struct sup *s)
 {
     static const char *const kind_names[] = {"cpu", "cuda"};
     struct store_run_query q = {
-        .state = SPEC_RUN_QUEUED, .outcome = -1, .order = STORE_ORDER_PRIORITY, .limit = QUEUE_LOOK};
+        .state = SPEC_RUN_QUEUED, .outcome = -1, .order = STORE_ORDER_TURN, .limit = QUEUE_LOOK};
     struct waiting *w = calloc(1, sizeof *w);
     struct sched_busy busy[SUP_DEVICES_MAX];
     struct sched_kind kinds[2];
@@ -175,7 +224,14 @@ void queue_cycle(struct sup *s)
     if (!w)
         return;
     w->s = s;
+    w->room = QUEUE_LOOK;
     err = store_run_list(s->reader, &q, note_run, w, &why);
+    if (err == PD_OK && w->count >= QUEUE_LOOK / 2) {
+        q.order = STORE_ORDER_OLDEST;
+        q.limit = QUEUE_OLDEST;
+        w->room += QUEUE_OLDEST;
+        err = store_run_list(s->reader, &q, note_run, w, &why);
+    }
     if (err != PD_OK) {
         pd_log(PD_LOG_ERROR, "supervise", "queue=unreadable why=\"%s\"", why.text);
         free(w);

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "daemon/sched/sched.h"
+#include "daemon/supervise/expand.h"
 #include "daemon/supervise/internal.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/file.h"
@@ -287,6 +288,7 @@ static enum pd_err listen_here(struct sup *s, struct pd_why *why)
 
 static struct sup *sup_free(struct sup *s)
 {
+    s->expander = expander_stop(s->expander);
     for (struct conn *c = s->conns; c; c = c->next)
         conn_drop(s, c);
     conn_sweep(s);
@@ -388,6 +390,27 @@ static enum pd_err begin(struct sup *s, struct pd_why *why)
     return err;
 }
 
+static void notified(struct sup *s, struct post *p)
+{
+    s->schedule = s->commands = true;
+    free(p);
+}
+
+static void notify(struct sup *s)
+{
+    struct post *p = calloc(1, sizeof *p);
+
+    if (!p)
+        return; /* it looks by itself within a second */
+    p->fn = notified;
+    sup_post(s, p);
+}
+
+static void made_runs(void *ctx)
+{
+    notify(ctx);
+}
+
 enum pd_err sup_start(const struct sup_options *o, struct store_writer *w, struct sup **ret,
                       struct pd_why *why)
 {
@@ -409,12 +432,16 @@ enum pd_err sup_start(const struct sup_options *o, struct store_writer *w, struc
     err = copy_options(s, o, why);
     if (err == PD_OK)
         err = begin(s, why);
+    if (err == PD_OK)
+        err = expander_start(w, made_runs, s, &s->expander, why);
     if (err == PD_OK) {
         rc = pthread_create(&s->thread, NULL, sup_thread, s);
         if (rc)
             err = pd_fail_errno(why, rc, "cannot start the supervisor");
     }
     if (err != PD_OK) {
+        if (s->expander)
+            expander_halt(s->expander);
         s->o.root_count = s->roots ? s->o.root_count : 0;
         /* Writes of the reconciliation may be under way: they come back to us. */
         for (int i = 0; i < 500 && s->ops; i++) {
@@ -439,6 +466,7 @@ struct sup *sup_stop(struct sup *s)
     pthread_mutex_lock(&s->mutex);
     s->stopping = true;
     pthread_mutex_unlock(&s->mutex);
+    expander_halt(s->expander); /* it posts to us */
     wake(s);
     pthread_join(s->thread, NULL);
     /* A write that the disk still refuses: the writer must give it back before its memory goes. */
@@ -457,20 +485,10 @@ struct sup *sup_stop(struct sup *s)
     return sup_free(s);
 }
 
-static void notified(struct sup *s, struct post *p)
-{
-    s->schedule = s->commands = true;
-    free(p);
-}
-
 void sup_notify(struct sup *s)
 {
-    struct post *p = calloc(1, sizeof *p);
-
-    if (!p)
-        return; /* it looks by itself within a second */
-    p->fn = notified;
-    sup_post(s, p);
+    expander_wake(s->expander);
+    notify(s);
 }
 
 int64_t sup_alive_us(struct sup *s)

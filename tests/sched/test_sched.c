@@ -85,6 +85,88 @@ static void test_sched_backfill_only_without_delay_of_the_first(void **state)
     assert_true(find(items, 4, 4)->start);
 }
 
+static void test_sched_jobs_take_turns(void **state)
+{
+    struct sched_item items[12];
+    struct sched_kind kinds[] = {{.kind = "cpu", .total = 4, .free = 4}};
+
+    (void)state;
+    /* Job 1: ten runs that came first; jobs 2 and 3: one each. */
+    for (int i = 0; i < 10; i++)
+        items[i] = (struct sched_item){.id = i + 1, .job = 1, .slots = 1, .kind = "cpu", .queued_us = 1};
+    items[10] = (struct sched_item){.id = 11, .job = 2, .slots = 1, .kind = "cpu", .queued_us = 50};
+    items[11] = (struct sched_item){.id = 12, .job = 3, .slots = 1, .kind = "cpu", .queued_us = 60};
+    sched_cycle(items, 12, kinds, 1, NULL, 0, 100, 0);
+    assert_true(items[0].id == 1 && items[1].id == 11 && items[2].id == 12 && items[3].id == 2);
+    assert_true(items[3].start && !items[4].start);
+    assert_int_equal(items[4].turn, 2);
+}
+
+/* With one run of the sweep at work, a single free slot goes to whoever has none, however long the sweep
+ * waits. */
+static void test_sched_a_served_job_does_not_age(void **state)
+{
+    struct sched_item items[] = {
+        {.id = 1, .job = 1, .active = 1, .slots = 1, .kind = "cpu", .queued_us = 0},
+        {.id = 2, .job = 2, .slots = 1, .kind = "cpu", .queued_us = 99000},
+    };
+    struct sched_kind kinds[] = {{.kind = "cpu", .total = 2, .free = 1}};
+
+    (void)state;
+    sched_cycle(items, 2, kinds, 1, NULL, 0, 100000, 100);
+    assert_true(find(items, 2, 2)->start);
+    assert_false(find(items, 2, 1)->start);
+    /* Once none of its runs is at work, its age counts again. */
+    items[0].active = items[1].active = 0;
+    kinds[0].free = 1;
+    sched_cycle(items, 2, kinds, 1, NULL, 0, 100000, 100);
+    assert_true(find(items, 2, 1)->start);
+}
+
+/* One slot: two sweeps and a newcomer alternate, whoever came first. */
+static void test_sched_one_slot_is_shared_in_time(void **state)
+{
+    int64_t served[4] = {0};
+    int started[4] = {0};
+
+    (void)state;
+    for (int64_t now = 1000; now < 1300; now += 10) {
+        struct sched_item items[] = {
+            {.id = now + 1, .job = 1, .served_us = served[1], .slots = 1, .kind = "cpu", .queued_us = 1},
+            {.id = now + 2, .job = 1, .served_us = served[1], .slots = 1, .kind = "cpu", .queued_us = 1},
+            {.id = now + 3, .job = 2, .served_us = served[2], .slots = 1, .kind = "cpu", .queued_us = 2},
+            {.id = now + 4, .job = 3, .served_us = served[3], .slots = 1, .kind = "cpu", .queued_us = 999},
+        };
+        struct sched_kind kinds[] = {{.kind = "cpu", .total = 1, .free = 1}};
+
+        sched_cycle(items, 4, kinds, 1, NULL, 0, now, 0);
+        assert_true(items[0].start);
+        started[items[0].job]++;
+        served[items[0].job] = now;
+    }
+    assert_int_equal(started[1], 10);
+    assert_int_equal(started[2], 10);
+    assert_int_equal(started[3], 10);
+}
+
+static void test_sched_cap_of_a_job_holds_and_reserves_nothing(void **state)
+{
+    struct sched_item items[] = {
+        {.id = 1, .job = 1, .active = 1, .cap = 2, .slots = 1, .kind = "cpu", .priority = 9},
+        {.id = 2, .job = 1, .active = 1, .cap = 2, .slots = 1, .kind = "cpu", .priority = 9},
+        {.id = 3, .job = 1, .active = 1, .cap = 2, .slots = 4, .kind = "cpu", .priority = 9},
+        {.id = 4, .job = 2, .slots = 1, .kind = "cpu"},
+    };
+    struct sched_kind kinds[] = {{.kind = "cpu", .total = 4, .free = 3}};
+
+    (void)state;
+    sched_cycle(items, 4, kinds, 1, NULL, 0, 100, 0);
+    assert_true(find(items, 4, 1)->start);
+    assert_true(find(items, 4, 2)->capped && !find(items, 4, 2)->start);
+    assert_true(find(items, 4, 3)->capped);
+    assert_true(find(items, 4, 4)->start);
+}
+
 static uint64_t seed = 20261120;
 
 static uint32_t draw(uint32_t below)
@@ -154,6 +236,10 @@ int main(void)
         cmocka_unit_test(test_sched_back_off_waits_and_wakes),
         cmocka_unit_test(test_sched_impossible_is_said),
         cmocka_unit_test(test_sched_backfill_only_without_delay_of_the_first),
+        cmocka_unit_test(test_sched_jobs_take_turns),
+        cmocka_unit_test(test_sched_a_served_job_does_not_age),
+        cmocka_unit_test(test_sched_one_slot_is_shared_in_time),
+        cmocka_unit_test(test_sched_cap_of_a_job_holds_and_reserves_nothing),
         cmocka_unit_test(test_sched_no_overcommit_and_no_starvation),
     };
 

@@ -291,6 +291,25 @@ export const infer = (name, version, body, signal) => json(
     `/v2/models/${encodeURIComponent(name)}/versions/${encodeURIComponent(version)}/infer`, { method: 'POST', body, signal });
 
 /**
+ * A picture as it is: the server decodes it and fits it to the model.
+ * @param {string} name
+ * @param {string} version
+ * @param {Blob} picture JPEG or PNG
+ * @param {AbortSignal} signal
+ */
+export const inferPicture = (name, version, picture, signal) => json(
+    `/v2/models/${encodeURIComponent(name)}/versions/${encodeURIComponent(version)}/infer`, { method: 'POST', raw: picture, headers: { 'Content-Type': picture.type }, signal });
+
+/**
+ * Points an alias at a version; without a version it is removed.
+ * @param {string} model
+ * @param {string} alias
+ * @param {string | null} version
+ */
+export const setAlias = (model, alias, version) => json(`/api/v1/models/${encodeURIComponent(model)}/aliases/${encodeURIComponent(alias)}`,
+    version === null ? { method: 'DELETE', headers: { 'If-Match': '*' } } : { method: 'PUT', body: { version }, headers: { 'If-Match': '*' } });
+
+/**
  * A streaming completion; the caller reads the body as events.
  * @param {object} body
  * @param {AbortSignal} signal

@@ -9,6 +9,7 @@ import { modelsView } from './views/models.js';
 import { notFoundView } from './views/not-found.js';
 import { runView } from './views/run.js';
 import { runsView } from './views/runs.js';
+import { submitView } from './views/submit.js';
 import { sweepView } from './views/sweep.js';
 import { sweepsView } from './views/sweeps.js';
 
@@ -19,6 +20,7 @@ import { sweepsView } from './views/sweeps.js';
 const routes = {
     '': { nav: 'runs', open: runsView },
     runs: { nav: 'runs', open: context => (context.params.length > 0 ? runView(context) : runsView(context)) },
+    submit: { nav: 'runs', open: submitView },
     jobs: { nav: 'sweeps', open: context => (context.params.length > 0 ? sweepView(context) : sweepsView(context)) },
     sweeps: { nav: 'sweeps', open: sweepsView },
     compare: { nav: 'runs', open: compareView },

@@ -1,5 +1,5 @@
-// Each metric in one sentence, states, keys, and where the rest is written.
-import { h } from '../dom.js';
+// Each metric in one sentence with its source, states, keys, and where the rest is written.
+import { fill, h, icon } from '../dom.js';
 import { metrics } from '../metrics.js';
 import { chip } from '../states.js';
 
@@ -18,12 +18,24 @@ const states = [
 
 const keys = [
     ['/', 'Go to the search field'],
-    ['↑ ↓', 'From run to run in the table'],
+    ['↑ ↓ Home End', 'From run to run in the table'],
     ['Enter', 'Open the run'],
+    ['Space', 'Select the run for a comparison; with Shift, all from the last one on'],
+    ['Alt ← →', 'On a column’s heading: move the column; on its edge, arrows alone widen it'],
     ['?', 'This page'],
     ['Drag', 'Zoom into a part of a chart; all charts follow'],
+    ['← → + − 0', 'In a chart: move, zoom, and show the whole run again'],
     ['Double click', 'Show the whole run again'],
 ];
+
+const sources = [
+    ['Polynomial alternatives', '“Polynomial Alternatives to Softmax in Transformers”, two versions: attention as c·xᵖ, and the Frobenius norm of A as what softmax really controls.'],
+    ['DNT', '“Deeply Normalized Transformer”: four places for a norm, after which plain momentum SGD keeps up with AdamW.'],
+    ['Sigmoid note', 'The note on sigmoid attention: which power of the length n should scale attention that does not sum to one.'],
+];
+
+/** @param {import('../metrics.js').Metric} metric */
+const groupOf = metric => (metric.system ? 'System' : /^(attn|logit|scale)\//.test(metric.key) ? 'Layers' : 'Training');
 
 /**
  * @param {import('../types').ViewContext} context
@@ -31,25 +43,39 @@ const keys = [
  */
 export function helpView(context) {
     context.setTitle('Help');
+    const wanted = context.query.get('metric');
+    const search = h('input', { type: 'search', placeholder: 'Find a metric', 'aria-label': 'Find a metric', value: context.query.get('q') ?? '', autocomplete: 'off', spellcheck: 'false' });
+    const place = h('div', { class: 'stack-l' });
+
+    function draw() {
+        const text = search.value.trim().toLowerCase();
+        context.setQuery({ q: search.value.trim() });
+        const groups = ['Training', 'Layers', 'System'].map(name => {
+            const shown = metrics.filter(metric => groupOf(metric) === name && (!text || `${metric.key} ${metric.title} ${metric.text} ${metric.source}`.toLowerCase().includes(text)));
+            return shown.length > 0 && h('section', { class: 'stack' }, h('h3', null, name), h('dl', { class: 'card terms' }, shown.map(metric => h('div', { data: { metric: metric.key, wanted: metric.key === wanted } },
+                h('dt', null, metric.key), h('dd', null, metric.text, h('p', { class: 'muted small' }, metric.source))))));
+        });
+        fill(place, groups.some(Boolean) ? groups : h('p', { class: 'muted' }, 'No metric matches.'));
+    }
+    search.addEventListener('input', draw);
+    draw();
+    if (wanted)
+        requestAnimationFrame(() => place.querySelector('[data-wanted]')?.scrollIntoView({ block: 'center' }));
+    const list = (/** @type {string} */ id, /** @type {string} */ title, /** @type {(string | Node)[][]} */ rows) => h('section', { class: 'stack', 'aria-labelledby': id },
+        h('h2', { id }, title), h('dl', { class: 'card terms' }, rows.map(([term, text]) => h('div', null, h('dt', null, term), h('dd', null, text)))));
     return {
-        el: h('div', null,
+        el: h('div', { class: 'help' },
             h('div', { class: 'head' }, h('div', null, h('h1', null, 'Help'),
                 h('p', { class: 'sub' }, 'What the numbers mean, what the states mean, and what the keys do.'))),
-            h('section', { class: 'stack', 'aria-labelledby': 'help-metrics' },
-                h('h2', { id: 'help-metrics' }, 'Metrics'),
-                h('p', { class: 'muted small prose' }, 'A chart’s line is the mean of a bucket of points, its band their minimum and maximum; every point falls into exactly one bucket. Series of layers end in the layer’s number, those of heads in layer and head, both counted from 1.'),
-                h('dl', { class: 'card terms' }, metrics.map(metric => h('div', null,
-                    h('dt', null, metric.key), h('dd', null, metric.text, ' ', h('span', { class: 'tag' }, metric.source)))))),
-            h('section', { class: 'stack', 'aria-labelledby': 'help-states' },
-                h('h2', { id: 'help-states' }, 'States of a run'),
-                h('dl', { class: 'card terms' }, states.map(([state, text]) => h('div', null,
-                    h('dt', null, chip(state)), h('dd', null, text))))),
-            h('section', { class: 'stack', 'aria-labelledby': 'help-keys' },
-                h('h2', { id: 'help-keys' }, 'Keys and gestures'),
-                h('dl', { class: 'card terms' }, keys.map(([key, text]) => h('div', null,
-                    h('dt', null, h('kbd', null, key)), h('dd', null, text))))),
+            h('section', { class: 'stack-l', 'aria-labelledby': 'help-metrics' },
+                h('div', { class: 'row' }, h('h2', { id: 'help-metrics', class: 'grow' }, 'Metrics'), h('div', { class: 'search' }, icon('search'), search)),
+                h('p', { class: 'muted small prose' }, 'A chart’s line is the mean of a bucket of points, its band their minimum and maximum; every point falls into exactly one bucket, so a spike is never lost. Series of layers end in the layer’s number, those of heads in layer and head, both counted from 1. Smoothing is a debiased moving average of what is drawn; it never changes what is stored, and evaluations are never smoothed.'),
+                place),
+            list('help-sources', 'Sources', sources),
+            list('help-states', 'States of a run', states.map(([state, text]) => [chip(state), text])),
+            list('help-keys', 'Keys and gestures', keys.map(([key, text]) => [h('kbd', null, key), text])),
             h('p', { class: 'muted small' }, 'Everything on these pages comes from the public API, described in ',
                 h('a', { href: '/openapi.yaml' }, 'openapi.yaml'), '; ', h('a', { href: '/metrics' }, 'metrics'),
-                ' are there for Prometheus.')),
+                ' are there for Prometheus. Any page’s address keeps its view: filters, columns, axes and zoom go with the link.')),
     };
 }

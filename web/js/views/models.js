@@ -1,6 +1,6 @@
 // Registered models with their versions, and a box to try the one that is loaded: a pad for images, a prompt for text.
-import { isAbort, listModels, moveModel } from '../api.js';
-import { bones, failedBox, fill, h, message, setText, snippet, stateBox, toast } from '../dom.js';
+import { isAbort, listModels, moveModel, setAlias } from '../api.js';
+import { ask, bones, failedBox, fill, h, icon, message, setText, snippet, stateBox, toast } from '../dom.js';
 import { ago, bytes, count, moment } from '../format.js';
 import { onEvent, pacer } from '../live.js';
 import { imageBox } from '../models/image.js';
@@ -60,25 +60,28 @@ export function modelsView(context) {
 
     /** @param {Model} model */
     function drawModel(model) {
-        const serving = model.versions.find(v => v.state === 'READY') ?? null;
+        const ready_ = model.versions.filter(v => v.state === 'READY');
+        const serving = ready_.find(v => v.version === context.query.get('v')) ?? ready_[0] ?? null;
         const key = serving ? `${model.name}:${serving.version}` : `${model.name}:none`;
         if (box?.key !== key) {
             leaving.abort();
             leaving = new AbortController();
-            box = { key, el: serving ? tryBox(model, serving, leaving.signal) : notLoaded(model) };
+            box = { key, el: serving ? tryBox(model, serving, leaving.signal, context) : notLoaded(model) };
         }
-        const aliases = (/** @type {string} */ version) => Object.entries(model.aliases).filter(([, v]) => v === version).map(([name]) => h('span', { class: 'tag' }, name));
+        const aliases = (/** @type {string} */ version) => Object.entries(model.aliases).filter(([, v]) => v === version).map(([name]) => h('span', { class: 'tag alias' }, name,
+            h('button', { type: 'button', class: 'link', 'aria-label': `Remove the alias ${name}`, title: `Remove the alias ${name}`, on: { click: () => change(() => setAlias(model.name, name, null), `${name} removed`) } }, icon('close', 9))));
         const versions = h('section', { class: 'card scroll-x', tabindex: 0, 'aria-label': `Versions of ${model.name}` }, h('table', { class: 'table' },
             h('thead', null, h('tr', null, [['Version', ''], ['State', ''], ['From run', ''], ['Step', 'num'], ['Size', 'num'], ['Registered', ''], ['', 'num']].map(([name, cls]) =>
                 h('th', { class: cls, scope: 'col' }, name || h('span', { class: 'hidden' }, 'Actions'))))),
             h('tbody', null, model.versions.map(v => h('tr', null,
-                h('td', null, h('span', { class: 'row' }, `v${v.version}`, aliases(v.version))),
+                h('td', null, h('span', { class: 'row' }, `v${v.version}`, aliases(v.version),
+                    h('button', { type: 'button', class: 'quiet small-button icon-button', 'aria-label': `Give version ${v.version} an alias`, title: 'Give it an alias', on: { click: () => nameIt(model, v) } }, icon('plus', 11)))),
                 h('td', null, chip(v.state, v.reason || undefined)),
                 h('td', null, v.runId ? h('a', { href: `#/runs/${v.runId}` }, `#${v.runId}`) : '–'),
                 h('td', { class: 'num' }, count(v.step)),
                 h('td', { class: 'num' }, bytes(v.bytes)),
                 h('td', { class: 'nowrap', title: moment(v.created) }, ago(v.created)),
-                h('td', { class: 'num' }, move(model, v)))))));
+                h('td', { class: 'num' }, h('span', { class: 'row end' }, v.state === 'READY' && v !== serving ? h('button', { type: 'button', on: { click: () => { context.setQuery({ v: v.version }); draw(); } } }, 'Try') : null, move(model, v))))))));
         const reasons = model.versions.filter(v => v.reason && v.state !== 'READY').map(v => h('div', { class: 'note', data: { tone: 'bad' } }, `Version ${v.version}: ${v.reason}`));
         const focus = document.activeElement instanceof HTMLElement && side.contains(document.activeElement) ? document.activeElement : null;
         const children = [box.el, ...reasons, versions];
@@ -124,6 +127,32 @@ export function modelsView(context) {
         await refresh();
     }
 
+    /**
+     * @param {() => Promise<unknown>} act
+     * @param {string} said
+     */
+    async function change(act, said) {
+        try {
+            await act();
+            context.announce(said);
+        } catch (error) {
+            toast(message(error), 'bad');
+        }
+        await refresh();
+    }
+
+    /**
+     * @param {Model} model
+     * @param {ModelVersion} version
+     */
+    async function nameIt(model, version) {
+        const data = await ask(`An alias for version ${version.version}`, [
+            h('p', { class: 'muted' }, 'Requests may name an alias in place of a number, as in ', h('code', null, `${model.name}:production`), '. An alias that exists moves here at once.'),
+            h('label', { class: 'field' }, h('span', null, 'Alias'), h('input', { type: 'text', name: 'alias', required: true, maxlength: 128, pattern: '[A-Za-z0-9._\\-]*[A-Za-z._\\-][A-Za-z0-9._\\-]*', title: 'Letters, digits, dot, dash and underscore; not a number', autocomplete: 'off' }))], 'Set the alias');
+        if (data)
+            await change(() => setAlias(model.name, String(data.get('alias')), version.version), `${data.get('alias')} is version ${version.version}`);
+    }
+
     /** @param {Model} model */
     function notLoaded(model) {
         const newest = model.versions[0];
@@ -163,12 +192,13 @@ function bestState(model) {
  * @param {Model} model
  * @param {ModelVersion} version
  * @param {AbortSignal} signal
+ * @param {import('../types').ViewContext} context
  */
-function tryBox(model, version, signal) {
+function tryBox(model, version, signal, context) {
     const { signature } = version;
     if (signature?.kind === 'classifier')
-        return imageBox(model, version, signal);
+        return imageBox(model, version, signal, context);
     if (signature?.kind === 'language')
-        return textBox(model, version, signal);
+        return textBox(model, version, signal, context);
     return h('section', { class: 'card' }, stateBox('empty', 'No box for this model', 'It is neither a classifier of images nor a language model; use the API.'));
 }

@@ -1,0 +1,234 @@
+// Writing a job: the document as text, checked while one writes, with what each setting means beside it.
+import { getJob, getRun, isAbort, listFields } from '../api.js';
+import { fill, h, icon, message, setText, toast } from '../dom.js';
+import { bytes, count } from '../format.js';
+import { submitJob, tryJob } from '../jobs.js';
+import { lineOf, stretchOf } from '../pointer.js';
+import { short } from '../table/columns.js';
+import { colour, onTheme } from '../theme.js';
+
+const starts = [
+    { name: 'Digits, cubic attention', document: {
+        name: 'digits cubic', model: { preset: 'vit_micro', patch: 7 }, attention: { activation: 'poly', degree: 3, scale: 'learned' },
+        data: { dataset: 'digits_gen', augment: { crop: 'pad_crop', pad_crop: { shift: 2 } } }, train: { epochs: 24, init: 'trunc_xavier', optimizer: { lr: 0.003 } }, register: 'digits-cubic' } },
+    { name: 'Digits, softmax', document: {
+        name: 'digits softmax', model: { preset: 'vit_micro', patch: 7 }, attention: { activation: 'softmax' }, data: { dataset: 'digits_gen' },
+        train: { epochs: 24, optimizer: { lr: 0.003 } }, register: 'digits-softmax' } },
+    { name: 'Scale sweep with trials', document: {
+        name: 'scale sweep', experiment: 'E01', trials: 3, model: { preset: 'vit_micro', patch: 7 }, attention: { activation: 'poly', degree: 3, scale: 'k', k: 4 },
+        data: { dataset: 'digits_gen' }, train: { epochs: 4 }, sweep: { method: 'grid', axes: [{ pointer: '/attention/k', log: [0.01, 100, 5] }], metric: 'acc/val', mode: 'max' } } },
+    { name: 'Characters, language model', document: {
+        name: 'small text', model: { preset: 'gpt_micro', context: 128 }, attention: { activation: 'poly', degree: 3, scale: 'fixed' },
+        data: { dataset: 'text', path: 'shared/tinyshakespeare.txt', tokenizer: 'bytes', split: { rule: 'fraction', train: 0.9, val: 0.1 } }, train: { steps: 1500, batch: 16 }, register: 'small-text' } },
+];
+
+/** Of the memory plan, in the order of the bar. */
+const memory = [['weights', 'Weights'], ['master', 'Master weights'], ['gradients', 'Gradients'], ['moment1', 'First moment'], ['moment2', 'Second moment'], ['ema', 'Average of weights'],
+    ['activations', 'Activations'], ['workspace', 'Workspace'], ['inputs', 'Inputs'], ['cache', 'Cache']];
+
+/** @param {unknown} value */
+const pretty = value => JSON.stringify(value, null, 2).replace(/\[\s+([^[\]{}]*?)\s+\]/g, (_, inner) => `[${inner.replace(/\s*\n\s*/g, ' ')}]`);
+
+/**
+ * @param {import('../types').ViewContext} context
+ * @returns {import('../types').View}
+ */
+export function submitView(context) {
+    const { signal, query } = context;
+    context.setTitle('New job');
+    const editor = h('textarea', { class: 'editor', spellcheck: 'false', autocomplete: 'off', autocapitalize: 'off', wrap: 'off', 'aria-label': 'Job document, JSON', rows: 26 });
+    const lines = h('pre', { class: 'gutter', 'aria-hidden': 'true' });
+    const verdict = h('div', { class: 'stack', role: 'status' });
+    const submit = h('button', { class: 'primary', type: 'button' }, icon('running'), 'Submit');
+    const tidy = h('button', { type: 'button', title: 'Indent the document anew' }, 'Tidy');
+    const start = h('select', { class: 'auto', 'aria-label': 'Begin with' }, h('option', { value: '' }, 'Begin with …'), starts.map((s, i) => h('option', { value: i }, s.name)));
+    const find = h('input', { type: 'search', placeholder: 'Find a setting', 'aria-label': 'Find a setting', autocomplete: 'off', spellcheck: 'false', value: query.get('find') ?? '' });
+    const list = h('div', { class: 'fields', tabindex: 0, role: 'region', 'aria-label': 'Settings' });
+    /** @type {import('../types').Field[]} */
+    let fields = [];
+    let key = '';
+    /** @type {any} */
+    let plan = null;
+
+    const el = h('div', null, h('p', { class: 'small' }, h('a', { href: '#/' }, '← Runs')),
+        h('div', { class: 'head' }, h('div', null, h('h1', null, 'New job'), h('p', { class: 'sub' }, 'A job is a JSON document. It is checked as you write; nothing starts before you submit it.')),
+            h('div', { class: 'row' }, start, tidy, submit)),
+        h('div', { class: 'write' }, h('div', { class: 'stack' }, h('div', { class: 'card editor-box' }, lines, editor), verdict),
+            h('aside', { class: 'card stack fields-box', 'aria-label': 'What each setting means' }, h('div', { class: 'search' }, icon('search'), find), list)));
+
+    function number() {
+        const n = editor.value.split('\n').length;
+        setText(lines, Array.from({ length: n }, (_, i) => i + 1).join('\n'));
+        editor.rows = Math.max(16, Math.min(60, n + 1));
+    }
+
+    /** @param {string} text */
+    function put(text) {
+        editor.value = text;
+        number();
+        check();
+    }
+
+    /** @param {[number, number]} stretch */
+    function show([from, to]) {
+        editor.focus();
+        editor.setSelectionRange(from, to);
+        // A line is 1.55 of the font's size high; the place comes to the middle.
+        const { line } = lineOf(editor.value, from);
+        editor.scrollTop = Math.max(0, (line - 8) * 20);
+    }
+
+    /** @param {{pointer?: string, detail: string}} problem */
+    function place(problem) {
+        const stretch = stretchOf(editor.value, problem.pointer ?? '');
+        const { line } = lineOf(editor.value, stretch[0]);
+        return h('li', null, h('button', { type: 'button', class: 'link mono', on: { click: () => show(stretch) } }, (problem.pointer ?? '#').replace(/^#\/?/, '').replaceAll('/', '.') || 'document'),
+            h('span', { class: 'muted small' }, ` line ${line} `), problem.detail);
+    }
+
+    /** The bytes that the run will take, by what they hold. */
+    function memoryBar() {
+        if (!plan)
+            return null;
+        const parts = memory.map(([id, word]) => ({ word, size: plan.bytes[id] ?? 0 })).filter(part => part.size > 0);
+        const sum = parts.reduce((n, part) => n + part.size, 0);
+        const inks = ['s1', 's2', 's3', 's4', 's5', 's6', 's7'];
+        const bar = h('div', { class: 'memory', role: 'img', 'aria-label': parts.map(p => `${p.word} ${bytes(p.size)}`).join(', ') });
+        const legend = h('ul', { class: 'memory-legend' });
+        parts.forEach((part, i) => {
+            const piece = h('span', { title: `${part.word} ${bytes(part.size)}` });
+            piece.style.width = `${100 * part.size / sum}%`;
+            piece.style.background = colour(inks[i % inks.length]);
+            bar.append(piece);
+            const dot = h('span', { class: 'dot' });
+            dot.style.background = colour(inks[i % inks.length]);
+            legend.append(h('li', null, dot, part.word, h('span', { class: 'muted' }, bytes(part.size))));
+        });
+        return h('div', { class: 'stack' }, h('p', { class: 'small' }, h('b', null, bytes(plan.total_bytes)), ` on its device: ${count(plan.parameters)} parameters, ${count(plan.steps)} steps${plan.steps_per_epoch ? ` of ${count(plan.steps_per_epoch)} an epoch` : ''}, a checkpoint of ${bytes(plan.checkpoint_bytes)}`), bar, legend);
+    }
+
+    /** @param {any} answer */
+    function good(answer) {
+        ({ plan } = answer);
+        const { queue } = answer;
+        fill(verdict, h('div', { class: 'card pad stack' },
+            h('p', null, h('b', { class: 'good' }, 'Valid.'), ` ${count(answer.runs)} run${answer.runs === 1 ? '' : 's'}${answer.points > 1 ? ` (${count(answer.points)} combinations${answer.trials > 1 ? ` × ${answer.trials} trials` : ''})` : answer.trials > 1 ? ` (${answer.trials} trials)` : ''}; ${
+                queue.position === 0 ? 'it would start at once.' : `it would wait at place ${queue.position}${queue.reason ? `: ${queue.reason}` : ''}.`}`),
+            answer.warnings.length > 0 && h('ul', { class: 'problems', data: { tone: 'warn' } }, answer.warnings.map(place)),
+            answer.plan_error && h('p', { class: 'note' }, `No memory plan: ${answer.plan_error}`), memoryBar()));
+    }
+
+    /** @param {unknown} error */
+    function bad(error) {
+        plan = null;
+        const { errors = [] } = /** @type {import('../api.js').ApiError} */ (error);
+        fill(verdict, h('div', { class: 'note', data: { tone: 'bad' } }, h('p', null, h('b', null, message(error))),
+            errors.length > 0 && h('ul', { class: 'problems' }, errors.map(place))));
+    }
+
+    let turn = 0;
+    let timer = 0;
+    async function check() {
+        clearTimeout(timer);
+        const mine = ++turn;
+        key = '';
+        try {
+            JSON.parse(editor.value);
+        } catch (error) {
+            submit.disabled = true;
+            const at = /position (\d+)/.exec(message(error));
+            fill(verdict, h('div', { class: 'note', data: { tone: 'bad' } }, h('p', null, h('b', null, 'Not JSON yet: '), message(error),
+                at && h('button', { type: 'button', class: 'link', on: { click: () => show([Number(at[1]), Number(at[1]) + 1]) } }, ` show line ${lineOf(editor.value, Number(at[1])).line}`))));
+            return;
+        }
+        try {
+            const answer = await tryJob(editor.value, signal);
+            if (mine === turn) {
+                submit.disabled = false;
+                good(answer);
+            }
+        } catch (error) {
+            if (isAbort(error) || mine !== turn)
+                return;
+            submit.disabled = true;
+            bad(error);
+        }
+    }
+    editor.addEventListener('input', () => {
+        number();
+        clearTimeout(timer);
+        timer = setTimeout(check, 500);
+    });
+    editor.addEventListener('keydown', event => {
+        if (event.key === 'Enter' && (event.ctrlKey || event.metaKey))
+            submit.click();
+    });
+    editor.addEventListener('scroll', () => { lines.scrollTop = editor.scrollTop; });
+    signal.addEventListener('abort', () => clearTimeout(timer));
+
+    start.addEventListener('change', () => {
+        if (start.value !== '')
+            put(pretty(starts[Number(start.value)].document));
+        start.value = '';
+    });
+    tidy.addEventListener('click', () => {
+        try {
+            put(pretty(JSON.parse(editor.value)));
+        } catch {
+            check();
+        }
+    });
+    submit.addEventListener('click', async () => {
+        submit.disabled = true;
+        // The same key with the same text: pressing twice, or again after a break, makes one job.
+        key ||= crypto.randomUUID?.() ?? `page-${Date.now()}-${Math.random()}`;
+        try {
+            const job = await submitJob(editor.value, key);
+            toast(`Job #${job.id} accepted: ${job.name}`);
+            location.hash = job.runs.total > 1 ? `#/jobs/${job.id}` : `#/?job=${job.id}`;
+        } catch (error) {
+            submit.disabled = false;
+            bad(error);
+        }
+    });
+
+    // ---- what each setting means ----
+    function drawFields() {
+        const text = find.value.trim().toLowerCase();
+        context.setQuery({ find: find.value.trim() });
+        const shown = fields.filter(f => !text || `${f.pointer.replaceAll('/', '.')} ${f.meaning} ${(f.values ?? []).join(' ')}`.toLowerCase().includes(text));
+        fill(list, shown.map(f => {
+            const can = Array.isArray(f.available) ? f.available : f.values;
+            const range = f.minimum !== undefined || f.maximum !== undefined ? `${f.minimum ?? ''} to ${f.maximum ?? ''}` : '';
+            return h('div', { class: 'setting' },
+                h('button', { type: 'button', class: 'link mono', title: 'Show where it stands in the document', on: { click: () => show(stretchOf(editor.value, f.pointer)) } }, f.pointer.slice(1).replaceAll('/', '.')),
+                h('span', { class: 'muted small' }, ` ${f.type}${range ? `, ${range}` : ''}${f.default !== undefined && f.default !== null && f.default !== '' ? ` · default ${short(f.default)}` : ''}`),
+                h('p', { class: 'small' }, f.meaning), can && can.length > 0 && h('p', { class: 'small mono muted' }, can.join(' · ')));
+        }), shown.length === 0 && h('p', { class: 'muted small pad' }, 'No setting matches.'));
+    }
+    find.addEventListener('input', drawFields);
+    onTheme(() => plan && check(), signal);
+
+    async function begin() {
+        const run = query.get('run');
+        const job = query.get('job');
+        try {
+            const id = job ?? (run ? (await getRun(run, signal)).run.jobId : null);
+            put(pretty(id ? (await getJob(id, signal)).document : starts[0].document));
+        } catch (error) {
+            if (isAbort(error))
+                return;
+            toast(message(error), 'bad');
+            put(pretty(starts[0].document));
+        }
+    }
+    begin();
+    listFields(signal).then(answer => {
+        ({ fields } = answer);
+        drawFields();
+    }).catch(error => {
+        if (!isAbort(error))
+            fill(list, h('p', { class: 'note', data: { tone: 'bad' } }, message(error)));
+    });
+    return { el };
+}

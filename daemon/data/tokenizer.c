@@ -406,7 +406,7 @@ enum pd_err data_tokenizer_words_new(const void *text, size_t len, size_t most, 
     const uint8_t *p = text, *end = p + len, *word = NULL;
     struct tally t = {0};
     bool has_end = false, has_unknown = false;
-    size_t n = 0, kept;
+    size_t n = 0, kept, taken = 0, ordinary = 0;
     enum pd_err err = PD_ERR_NOMEM;
 
     while (next_word(&p, end, &word, &n)) {
@@ -418,27 +418,30 @@ enum pd_err data_tokenizer_words_new(const void *text, size_t len, size_t most, 
             (void)pd_fail(why, err, "no memory for a tokenizer");
             goto out;
         }
+        has_end |= *word == '\n';
+        has_unknown |= n == 5 && !memcmp(word, unknown, 5);
     }
     /* Both are there whatever the text holds. */
-    if (!tally_add(&t, newline, 1) || !tally_add(&t, unknown, 5)) {
+    if ((!has_end && !tally_add(&t, newline, 1)) || (!has_unknown && !tally_add(&t, unknown, 5))) {
         (void)pd_fail(why, err, "no memory for a tokenizer");
         goto out;
     }
     t.used = tally_pack(&t);
     qsort(t.slot, t.used, sizeof *t.slot, by_count);
     kept = most && most < t.used ? most : t.used;
-    for (size_t i = 0; i < kept; i++) {
-        has_end |= t.slot[i].len == 1 && t.slot[i].at[0] == '\n';
-        has_unknown |= t.slot[i].len == 5 && !memcmp(t.slot[i].at, unknown, 5);
+    for (size_t i = 0; kept >= 2 && i < t.used; i++) {
+        const struct entry *w = &t.slot[i];
+        bool always = (w->len == 1 && w->at[0] == '\n') || (w->len == 5 && !memcmp(w->at, unknown, 5));
+
+        if (always || ordinary < kept - 2) {
+            ordinary += !always;
+            t.slot[taken++] = *w;
+        }
     }
-    if (kept >= 2 && !has_unknown) /* cut off: they take the place of the rarest kept */
-        t.slot[kept - 1] = (struct entry){unknown, 5, 1};
-    if (kept >= 2 && !has_end)
-        t.slot[kept - 2] = (struct entry){newline, 1, 1};
     if (kept < 2)
         err = pd_fail(why, PD_ERR_INVALID, "a vocabulary holds at least <eos> and <unk>");
     else
-        err = make_from(DATA_TOKENIZER_WORDS, t.slot, kept, ' ', ret, why);
+        err = make_from(DATA_TOKENIZER_WORDS, t.slot, taken, ' ', ret, why);
 out:
     free(t.slot);
     return err;

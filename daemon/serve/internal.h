@@ -2,6 +2,7 @@
 #pragma once
 
 #include "daemon/data/image.h"
+#include "daemon/data/tokenizer.h"
 #include "daemon/model/model.h"
 #include "daemon/serve/sample.h"
 #include "daemon/serve/serve.h"
@@ -65,8 +66,8 @@ struct serve {
     int32_t slots;
     struct serve_slot slot[SERVE_STREAMS_MAX + SERVE_DECODE_BATCH];
     struct serve_rows rows;
-    char *copy;                   /* host memory: caches on the move */
-    char byte[256];               /* the texts of the tokens */
+    char *copy; /* host memory: caches on the move */
+    struct data_tokenizer *tokenizer;
     struct serve_stream *streams; /* open ones, linked */
     uint32_t stream_count;
 };
@@ -108,7 +109,5 @@ void serve_stream_moved(struct serve_stream *t, int32_t slot);
 /* Where the stream's next token will stand in its cache. */
 int32_t serve_stream_position(const struct serve_stream *t);
 
-/* The bytes of a token; borrowed from the model. */
-const char *serve_token_text(const struct serve *s, int32_t id, size_t *ret_len);
 /* Does this token end a text? */
 bool serve_token_ends(const struct serve *s, int32_t id);

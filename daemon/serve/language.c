@@ -392,10 +392,9 @@ enum pd_err serve_language_open(struct serve *s, struct pd_why *why)
 
     if (spec->dtype != PK_F32)
         return pd_fail(why, PD_ERR_UNSUPPORTED, "only models of element type f32 are served");
-    if (spec->vocab != 256)
-        return pd_fail(why, PD_ERR_UNSUPPORTED, "a vocabulary of %d tokens is not bytes", spec->vocab);
-    for (int i = 0; i < 256; i++)
-        s->byte[i] = (char)i;
+    if (spec->vocab != data_tokenizer_vocab(s->tokenizer))
+        return pd_fail(why, PD_ERR_CORRUPT, "the checkpoint's network has %d tokens, its tokenizer %d",
+                       spec->vocab, data_tokenizer_vocab(s->tokenizer));
     s->info.outputs = spec->vocab;
     s->info.context = spec->context;
     s->layers = spec->depth;

@@ -64,9 +64,8 @@ enum pd_err serve_bucket_add(struct serve *s, struct pk_graph *graph, int32_t si
  * stands in the checkpoint itself. */
 static enum pd_err check_job(struct serve *s, const struct serve_options *o, struct pd_why *why)
 {
-    enum serve_kind kind = s->info.kind;
     struct spec_config *config = NULL;
-    enum pd_err err = PD_OK;
+    enum pd_err err;
 
     s->fit.crop = 1;
     if (!o->job)
@@ -74,11 +73,9 @@ static enum pd_err check_job(struct serve *s, const struct serve_options *o, str
     err = spec_config_load(o->job, o->job_len, &config, why);
     if (err != PD_OK)
         return err;
-    if (kind == SERVE_LANGUAGE && config->data.tokenizer != SPEC_TOKENIZER_BYTES)
-        err = pd_fail(why, PD_ERR_UNSUPPORTED,
-                      "#/data/tokenizer: this build serves models of tokenizer bytes only");
     if (config->data.augment.eval_crop > 0)
         s->fit.crop = config->data.augment.eval_crop;
+    s->fit.filter = (enum data_filter)config->data.augment.interpolation;
     spec_config_free(config);
     return err;
 }
@@ -153,6 +150,18 @@ static enum pd_err open_checked(const struct serve_options *o, struct data_st **
     return PD_OK;
 }
 
+/* Checkpoints carry what cut their text; one without was trained on bytes. */
+static enum pd_err read_tokenizer(struct serve *s, const struct data_st *st, struct pd_why *why)
+{
+    const struct data_st_tensor *t = data_st_find(st, DATA_TOKENIZER_TENSOR);
+
+    if (!t)
+        return data_tokenizer_bytes_new(&s->tokenizer, why);
+    if (t->dtype != DATA_ST_U8)
+        return pd_fail(why, PD_ERR_CORRUPT, "the checkpoint's tokenizer is no sequence of bytes");
+    return data_tokenizer_load(t->data, (size_t)t->bytes, &s->tokenizer, why);
+}
+
 static enum pd_err read_checkpoint(struct serve *s, const struct serve_options *o, struct pd_why *why)
 {
     struct data_st *st = NULL;
@@ -172,6 +181,8 @@ static enum pd_err read_checkpoint(struct serve *s, const struct serve_options *
     s->info.kind = spec.arch == MODEL_GPT ? SERVE_LANGUAGE : SERVE_CLASSIFIER;
     s->memory.weights_bytes = model_param_bytes(s->model);
     err = check_job(s, o, why);
+    if (err == PD_OK && s->info.kind == SERVE_LANGUAGE)
+        err = read_tokenizer(s, st, why);
     if (err == PD_OK)
         err = serve_fits(s, 0, why); /* before the first large allocation */
     if (err == PD_OK)
@@ -245,6 +256,7 @@ struct serve *serve_close(struct serve *s)
         s->api->close(s->backend);
     }
     model_free(s->model);
+    data_tokenizer_free(s->tokenizer);
     free(s->staging);
     free(s->copy);
     free(s->results);
@@ -281,13 +293,13 @@ enum pd_err serve_signature(const struct serve *s, struct pd_buf *out)
                       (long long)i->outputs, (long long)i->outputs, (long long)i->outputs, i->batch_max);
     } else {
         pd_buf_printf(out,
-                      "\"kind\":\"language\",\"tokenizer\":\"bytes\","
+                      "\"kind\":\"language\",\"tokenizer\":\"%s\","
                       "\"inputs\":[{\"name\":\"prompt\",\"datatype\":\"UINT8\",\"shape\":[-1]}],"
                       "\"outputs\":[{\"name\":\"text\",\"datatype\":\"UINT8\",\"shape\":[-1]},"
                       "{\"name\":\"tokens\",\"datatype\":\"INT32\",\"shape\":[-1]}],"
                       "\"vocabulary\":%lld,\"context\":%lld,\"streams_max\":%u,\"weights\":\"%s\"",
-                      (long long)i->outputs, (long long)i->context, i->streams_max,
-                      pk_dtype_name(model_param_dtype(s->model, 0)));
+                      data_tokenizer_kind_name(data_tokenizer_kind(s->tokenizer)), (long long)i->outputs,
+                      (long long)i->context, i->streams_max, pk_dtype_name(model_param_dtype(s->model, 0)));
     }
     pd_buf_printf(out, ",\"step\":%llu,\"memory_bytes\":%zu,\"memory_most_bytes\":%zu}",
                   (unsigned long long)i->step,

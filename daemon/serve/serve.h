@@ -166,9 +166,9 @@ struct serve_piece {
 };
 
 /* Takes a stream slot for one completion. Token ids as the model's tokenizer makes them (serve_tokenize). An
- * empty prompt is taken as one newline. PD_ERR_LIMIT: the prompt is longer than the context; PD_ERR_INVALID:
- * a sampling value or a token out of range, named in `why`; PD_ERR_BUSY: all slots taken. On PD_OK the caller
- * owns *ret. */
+ * empty prompt is taken as the token that parts documents, or one newline. PD_ERR_LIMIT: the prompt is longer
+ * than the context; PD_ERR_INVALID: a sampling value or a token out of range, named in `why`; PD_ERR_BUSY:
+ * all slots taken. On PD_OK the caller owns *ret. */
 PD_NODISCARD enum pd_err serve_stream_open(struct serve *s, const int32_t *prompt, size_t count,
                                            const struct serve_sampling *sampling, struct serve_stream **ret,
                                            struct pd_why *why);
@@ -208,6 +208,11 @@ size_t serve_stream_completion_tokens(const struct serve_stream *t);
 /* Appends the ids of the text to `out` as int32_t. PD_ERR_UNSUPPORTED for a classifier. */
 PD_NODISCARD enum pd_err serve_tokenize(const struct serve *s, const void *text, size_t len,
                                         struct pd_buf *out, struct pd_why *why);
+
+/* The bytes of one token, borrowed from the model; may be part of a UTF-8 sequence. NULL for an id out of
+ * range.
+ */
+const char *serve_token_text(const struct serve *s, int32_t id, size_t *ret_len);
 
 /* "stop" or "length"; NULL for SERVE_FINISH_NONE. Static. */
 const char *serve_finish_name(enum serve_finish finish);

@@ -42,35 +42,32 @@ struct serve_stream {
 enum pd_err serve_tokenize(const struct serve *s, const void *text, size_t len, struct pd_buf *out,
                            struct pd_why *why)
 {
-    const uint8_t *bytes = text;
-    int32_t *ids;
+    struct data_ids ids = {0};
+    enum pd_err err;
 
     if (s->info.kind != SERVE_LANGUAGE)
         return pd_fail(why, PD_ERR_UNSUPPORTED, "a classifier reads no text");
     if (len == 0)
         return PD_OK;
-    ids = pd_buf_reserve(out, len * sizeof *ids);
-    if (!ids)
-        return pd_fail(why, PD_ERR_NOMEM, "no memory for %zu tokens", len);
-    for (size_t i = 0; i < len; i++) {
-        int32_t id = bytes[i];
-
-        memcpy(&ids[i], &id, sizeof id); /* the buffer need not be aligned */
-    }
-    return PD_OK;
+    err = data_tokenizer_encode(s->tokenizer, text, len, true, &ids, why);
+    if (err == PD_OK)
+        pd_buf_append(out, ids.items, ids.count * sizeof *ids.items);
+    free(ids.items);
+    if (err == PD_OK && pd_buf_err(out) != PD_OK)
+        return pd_fail(why, PD_ERR_NOMEM, "no memory for the tokens of %zu bytes", len);
+    return err;
 }
 
 const char *serve_token_text(const struct serve *s, int32_t id, size_t *ret_len)
 {
-    *ret_len = 1;
-    return s->byte + id;
+    return data_tokenizer_token(s->tokenizer, id, ret_len);
 }
 
 bool serve_token_ends(const struct serve *s, int32_t id)
 {
-    (void)s;
-    (void)id;
-    return false;
+    /* The line ends of a vocabulary of words are part of its texts; they end nothing. */
+    return data_tokenizer_kind(s->tokenizer) == DATA_TOKENIZER_GPT2_BPE &&
+           id == data_tokenizer_end(s->tokenizer);
 }
 
 /* ---- a stream ---- */
@@ -96,7 +93,7 @@ enum pd_err serve_stream_open(struct serve *s, const int32_t *prompt, size_t cou
                               const struct serve_sampling *sampling, struct serve_stream **ret,
                               struct pd_why *why)
 {
-    static const int32_t newline = '\n';
+    int32_t first;
     const struct serve_sampling *p = sampling;
     struct serve_stream *t = NULL;
     size_t room;
@@ -105,7 +102,8 @@ enum pd_err serve_stream_open(struct serve *s, const int32_t *prompt, size_t cou
     if (s->info.kind != SERVE_LANGUAGE)
         return pd_fail(why, PD_ERR_UNSUPPORTED, "a classifier completes no text");
     if (count == 0) {
-        prompt = &newline;
+        first = data_tokenizer_start(s->tokenizer);
+        prompt = &first;
         count = 1;
     }
     err = serve_sampling_check(p, s->info.outputs, why);

@@ -27,7 +27,7 @@ struct item {
     size_t made;                                     /* tokens so far */
     uint64_t rounds, rows;                           /* steps of the model, and sequences in them */
     /* Parts of the answer not sent yet: all of them without `stream`. */
-    struct pd_buf text, tokens, lengths, logprobs, top_tokens, top_logprobs;
+    struct pd_buf text, tokens, lengths, logprobs, top_tokens, top_logprobs, top_text, top_lengths;
 };
 
 struct role {
@@ -45,8 +45,9 @@ struct role {
 
 static void item_free(struct role *r, struct item *it)
 {
-    struct pd_buf *bufs[] = {&it->pixels,  &it->prompt,   &it->text,       &it->tokens,
-                             &it->lengths, &it->logprobs, &it->top_tokens, &it->top_logprobs};
+    struct pd_buf *bufs[] = {&it->pixels,   &it->prompt,     &it->text,       &it->tokens,
+                             &it->lengths,  &it->logprobs,   &it->top_tokens, &it->top_logprobs,
+                             &it->top_text, &it->top_lengths};
 
     serve_stream_close(it->stream);
     for (size_t i = 0; i < sizeof bufs / sizeof bufs[0]; i++)
@@ -297,9 +298,11 @@ static enum pd_err read_complete(struct role *r, struct item *it, struct pd_why 
 }
 
 /* Adds a piece to what will be sent. */
-static void collect(struct item *it, const struct serve_piece *piece)
+static void collect(const struct role *r, struct item *it, const struct serve_piece *piece)
 {
     int32_t tops = it->params.sampling.logprobs;
+    const char *text;
+    size_t text_len = 0;
 
     pd_buf_append(&it->text, piece->text, piece->len);
     for (size_t i = 0; i < piece->count; i++) {
@@ -319,14 +322,19 @@ static void collect(struct item *it, const struct serve_piece *piece)
             logprob = there ? k->top[j].logprob : NAN;
             pd_buf_append(&it->top_tokens, &id, sizeof id);
             pd_buf_append(&it->top_logprobs, &logprob, sizeof logprob);
+            text = there ? serve_token_text(r->model, id, &text_len) : NULL;
+            len = text ? (int32_t)text_len : 0;
+            if (text)
+                pd_buf_append(&it->top_text, text, text_len);
+            pd_buf_append(&it->top_lengths, &len, sizeof len);
         }
     }
 }
 
 static enum pd_err collected(const struct item *it)
 {
-    const struct pd_buf *bufs[] = {&it->text,     &it->tokens,     &it->lengths,
-                                   &it->logprobs, &it->top_tokens, &it->top_logprobs};
+    const struct pd_buf *bufs[] = {&it->text,       &it->tokens,       &it->lengths,  &it->logprobs,
+                                   &it->top_tokens, &it->top_logprobs, &it->top_text, &it->top_lengths};
 
     for (size_t i = 0; i < sizeof bufs / sizeof bufs[0]; i++) {
         if (pd_buf_err(bufs[i]) != PD_OK)
@@ -338,9 +346,9 @@ static enum pd_err collected(const struct item *it)
 static void send_part(struct role *r, struct item *it, enum serve_finish finish)
 {
     int64_t k = (int64_t)(it->tokens.len / sizeof(int32_t)), tops = it->params.sampling.logprobs;
-    struct pd_buf *bufs[] = {&it->text,     &it->tokens,     &it->lengths,
-                             &it->logprobs, &it->top_tokens, &it->top_logprobs};
-    struct wire_tensor out[6];
+    struct pd_buf *bufs[] = {&it->text,       &it->tokens,       &it->lengths,  &it->logprobs,
+                             &it->top_tokens, &it->top_logprobs, &it->top_text, &it->top_lengths};
+    struct wire_tensor out[8];
     struct serve_result part = {.tensors = out, .last = finish != SERVE_FINISH_NONE};
     struct wire_timing timing;
     char json[128];
@@ -354,6 +362,10 @@ static void send_part(struct role *r, struct item *it, enum serve_finish finish)
         out[part.count++] = tensor("top_tokens", "INT32", it->top_tokens.data, it->top_tokens.len, k, tops);
         out[part.count++] =
             tensor("top_logprobs", "FP32", it->top_logprobs.data, it->top_logprobs.len, k, tops);
+        out[part.count++] =
+            tensor("top_text", "UINT8", it->top_text.data, it->top_text.len, (int64_t)it->top_text.len, -1);
+        out[part.count++] =
+            tensor("top_lengths", "INT32", it->top_lengths.data, it->top_lengths.len, k, tops);
     }
     if (part.last) {
         snprintf(json, sizeof json,
@@ -399,7 +411,7 @@ static bool take_turn(struct role *r, struct item *it, struct serve_turn *turn)
         it->made = made;
     }
     if (err == PD_OK) {
-        collect(it, piece);
+        collect(r, it, piece);
         err = collected(it);
         if (err != PD_OK)
             pd_fail(&turn->why, err, "no memory for the completion");

@@ -69,7 +69,7 @@ int main(int argc, char **argv)
         usleep(500000);
     if (!strcmp(mode, "refuse"))
         return link_bye(l, "failed", 0, "the file is broken", 2000000, &why) == PD_OK ? 1 : 2;
-    link_send_ready(l, "{\"platform\":\"fake\"}");
+    link_send_ready(l, "{\"platform\":\"fake\"}", 0);
     while (link_request_next(l, -1, &r) == PD_OK)
         answer(l, r);
     if (link_bye(l, "done", 0, "", 2000000, &why) != PD_OK)

@@ -128,6 +128,16 @@ static struct pk_val attention(struct net *n, struct pk_val h, int layer, const 
     v = head_part(n, qkv, V, name);
     if (n->stats)
         n->stats[layer] = pk_attention_stats(n->g, q, k, h, spec);
+    if (n->decode && !n->cache) {
+        struct pk_shape shape = PK_SHAPE(n->batch, heads, pk_attention_features(s->degree, d), d);
+        char text[32];
+
+        snprintf(text, sizeof text, "state/%d", layer);
+        spec.length = n->length;
+        y = pk_attention_state(n->g, q, k, v, pk_state(n->g, text, s->dtype, shape, PK_CAT_CACHE),
+                               n->position, spec);
+        return pk_reshape(n->g, y, PK_SHAPE(n->batch, n->tokens, s->width));
+    }
     if (n->decode) {
         struct pk_shape shape = PK_SHAPE(n->batch, heads, n->cache, d);
         char text[32];

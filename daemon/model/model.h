@@ -204,6 +204,15 @@ PD_NODISCARD enum pd_err model_graph_classify(const struct model *m, int32_t bat
 PD_NODISCARD enum pd_err model_graph_decode(const struct model *m, int32_t batch, int32_t count,
                                             int32_t cache, struct pk_graph **ret, struct pd_why *why);
 
+/* Whether a language model can decode with a state of constant size: x or x^2, no bias on logits. */
+bool model_has_state(const struct model_spec *s);
+/* The same as model_graph_decode with such a state instead of a cache (pk_attention_state): of the count new
+ * tokens, length - position count, the others change nothing; position 0 begins anew. States "state/<l>" (B,
+ * heads, pk_attention_features(degree, d), d), l from 0, shared by all buckets of the same B. There is no end
+ * of the cache, but positions of a model with position embeddings stay below its context. */
+PD_NODISCARD enum pd_err model_graph_decode_state(const struct model *m, int32_t batch, int32_t count,
+                                                  struct pk_graph **ret, struct pd_why *why);
+
 /* ---- parameters in back-end memory ---- */
 
 /* Memory for every parameter, allocated from the back end and zeroed; bound to execs by name. */

@@ -381,8 +381,9 @@ enum pd_err model_graph_classify(const struct model *m, int32_t batch, struct pk
     return finish(&n, ret, why);
 }
 
-enum pd_err model_graph_decode(const struct model *m, int32_t batch, int32_t count, int32_t cache,
-                               struct pk_graph **ret, struct pd_why *why)
+/* cache 0: a state of constant size. */
+static enum pd_err decode_graph(const struct model *m, int32_t batch, int32_t count, int32_t cache,
+                                struct pk_graph **ret, struct pd_why *why)
 {
     struct net n;
     struct pk_val x, pick, positions;
@@ -390,8 +391,6 @@ enum pd_err model_graph_decode(const struct model *m, int32_t batch, int32_t cou
 
     if (m->spec.arch != MODEL_GPT)
         return pd_fail(why, PD_ERR_UNSUPPORTED, "a classifier does not decode");
-    if (cache < count)
-        return pd_fail(why, PD_ERR_INVALID, "a cache of %d tokens cannot take %d", cache, count);
     err = begin(&n, m, batch, count, why);
     if (err != PD_OK)
         return err;
@@ -405,4 +404,26 @@ enum pd_err model_graph_decode(const struct model *m, int32_t batch, int32_t cou
     x = pk_reshape(n.g, gpt(&n, x, positions), PK_SHAPE(n.batch * n.tokens, m->spec.width));
     pk_output(n.g, "logits", tied_head(&n, pk_gather(n.g, x, pick)));
     return finish(&n, ret, why);
+}
+
+enum pd_err model_graph_decode(const struct model *m, int32_t batch, int32_t count, int32_t cache,
+                               struct pk_graph **ret, struct pd_why *why)
+{
+    if (cache < count || cache < 1)
+        return pd_fail(why, PD_ERR_INVALID, "a cache of %d tokens cannot take %d", cache, count);
+    return decode_graph(m, batch, count, cache, ret, why);
+}
+
+bool model_has_state(const struct model_spec *s)
+{
+    return s->arch == MODEL_GPT && s->phi == PK_PHI_POLY && s->degree <= 2 && s->logit_bias == 0;
+}
+
+enum pd_err model_graph_decode_state(const struct model *m, int32_t batch, int32_t count,
+                                     struct pk_graph **ret, struct pd_why *why)
+{
+    if (!model_has_state(&m->spec))
+        return pd_fail(why, PD_ERR_UNSUPPORTED,
+                       "only a language model with x^1 or x^2 decodes with a state of constant size");
+    return decode_graph(m, batch, count, 0, ret, why);
 }

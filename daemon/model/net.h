@@ -34,7 +34,7 @@ struct net {
     struct pk_val rng;                /* PK_NONE: no noise */
     /* decoding */
     bool decode;
-    int64_t cache;
+    int64_t cache; /* 0: a state of constant size instead */
     struct pk_val position, length;
 };
 

@@ -413,8 +413,8 @@ struct pk_val pk_emit(struct pk_graph *g, enum pk_op op, const struct pk_attr *a
             return pk_graph_fail(g, PD_ERR_INVALID, "%s of a view whose elements are not in order",
                                  rule->name);
         }
-        if (op == PK_OP_CACHE_APPEND) { /* its output is the cache itself, later */
-            const struct pk_value *cache = &g->value[in[0].id];
+        if (pk_op_writes_through(op, n_in, i) >= 0) { /* the input itself, later */
+            const struct pk_value *cache = &g->value[in[pk_op_writes_through(op, n_in, i)].id];
 
             v->root = cache->root;
             v->offset = cache->offset;

@@ -539,8 +539,8 @@ static bool writable(struct pk_graph *g, struct pk_val v, const char *who)
         op = g->node[g->value[v.id].node].op;
         if ((op == PK_OP_PARAM || op == PK_OP_STATE) && g->value[v.id].root == v.id)
             return true;
-        if (op == PK_OP_CACHE_APPEND) /* the cache, again */
-            return true;
+        if (op == PK_OP_CACHE_APPEND || op == PK_OP_ATTENTION_STATE) /* the cache, again */
+            return g->value[v.id].root != v.id;
     }
     pk_graph_fail(g, PD_ERR_INVALID, "%s writes into a param or state, and this is neither", who);
     return false;
@@ -555,6 +555,33 @@ struct pk_val pk_cache_append(struct pk_graph *g, struct pk_val cache, struct pk
     if (!writable(g, cache, "cache_append"))
         return PK_NONE;
     return pk_emit(g, PK_OP_CACHE_APPEND, &a, in, 3, NULL);
+}
+
+struct pk_val pk_attention_state(struct pk_graph *g, struct pk_val q, struct pk_val k, struct pk_val v,
+                                 struct pk_val state, struct pk_val position, struct pk_attention_spec spec)
+{
+    struct pk_attr a = pk_attr_zero();
+    struct pk_val in[7] = {q, k, v};
+    struct pk_shape s = pk_shape_of(g, q);
+    int32_t n = 3;
+
+    if (!writable(g, state, "attention_state"))
+        return PK_NONE;
+    if (spec.bias_value.id || spec.mask.id || spec.bias != 0.0 || (spec.rng.id && spec.dropout != 0.0))
+        return pk_graph_fail(g, PD_ERR_UNSUPPORTED, "attention_state has no bias, mask or dropout");
+    a.attention.phi = spec.phi;
+    a.attention.degree = spec.degree;
+    a.attention.tau = spec.tau != 0.0 ? spec.tau : 1.0 / sqrt(s.rank > 0 ? (double)s.dim[s.rank - 1] : 1.0);
+    a.attention.scale = spec.scale;
+    a.attention.causal = true;
+    a.attention.has_length = true;
+    a.attention.has_scale = spec.scale_value.id != 0;
+    if (spec.scale_value.id)
+        in[n++] = spec.scale_value;
+    in[n++] = spec.length;
+    in[n++] = position;
+    in[n++] = state;
+    return pk_emit(g, PK_OP_ATTENTION_STATE, &a, in, n, NULL);
 }
 
 static struct pk_attr optim_attr(const struct pk_optim_spec *s)

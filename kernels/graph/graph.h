@@ -168,6 +168,14 @@ struct pk_attention_stats pk_attention_stats_packed(struct pk_graph *g, struct p
                                                     struct pk_attention_spec spec);
 struct pk_attention_stats pk_attention_stats(struct pk_graph *g, struct pk_val q, struct pk_val k,
                                              struct pk_val x, struct pk_attention_spec spec);
+/* Decoding with a state of constant size instead of a cache of keys and values; x and x^2 only. q, k, v (B,
+ * H, n, d) are the new tokens, state a STATE (B, H, pk_attention_features(degree, d), d) of their dtype,
+ * changed in place. position I32 (1) or (B) is that of the first new token (0 begins anew, whatever the state
+ * holds); spec.length = position + how many of the n count, so that a slot without work gives length =
+ * position. Equal to attention over the whole sequence but for rounding; n may be a whole prompt or 1. -> y
+ * (B, n, H, d). Of spec: phi, degree, tau, scale, scale_value, length; bias, mask and dropout are refused. */
+struct pk_val pk_attention_state(struct pk_graph *g, struct pk_val q, struct pk_val k, struct pk_val v,
+                                 struct pk_val state, struct pk_val position, struct pk_attention_spec spec);
 struct pk_val pk_cache_append(struct pk_graph *g, struct pk_val cache, struct pk_val fresh,
                               struct pk_val position);
 

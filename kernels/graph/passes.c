@@ -352,10 +352,14 @@ static bool simplify(struct pass *p)
             }
             h = view_hash(g, n->out);
         } else if (rule->in_place) {
-            if (n->op == PK_OP_CACHE_APPEND) {
-                struct pk_value *v = &g->value[n->out];
-                const struct pk_value *cache = &g->value[n->in[0]];
+            for (int32_t k = 0; k < n->n_out; k++) {
+                struct pk_value *v = &g->value[n->out + (uint32_t)k];
+                int32_t from = pk_op_writes_through(n->op, n->n_in, k);
+                const struct pk_value *cache;
 
+                if (from < 0)
+                    continue;
+                cache = &g->value[n->in[from]];
                 v->root = cache->root;
                 v->offset = cache->offset;
                 memcpy(v->stride, cache->stride, sizeof v->stride);

@@ -90,6 +90,14 @@ enum pk_op {
                               multiplied). Dropout is not looked at
                               -> five tensors (B, H): ||A||_F; ||dA/dS||_F; ||dA/dW_Q||_F (attention.md 2);
                               standard deviation of visible logits; largest |logit| of visible ones */
+    PK_OP_ATTENTION_STATE, /* (q, k, v (B, H, n, d) [, scale (1) or (H)], length I32 (1) or (B), position I32
+                              (1) or (B), state STATE (B, H, F, d)) -> y (B, n, H, d), the state in place:
+                              causal attention of x (F = d) or x^2 (F = d (d + 1) / 2) that remembers all
+                              earlier tokens in the state alone (engine.md 9). The first length - position of
+                              the n tokens count; the others leave the state as it is and give 0. Position 0
+                              begins anew: what the state held is dropped. attr.attention: poly, degree, tau,
+                              scale. State row of x: channel a of k, times v; of x^2: k_a k_b for b >= a, by
+                              a, then b, times 2 where a < b */
     PK_OP_CACHE_APPEND, /* (cache STATE (B, H, T, d), new (B, H, n, d), position I32 (1) or (B)) -> the cache,
                            in place, with new at position .. position+n-1. Beyond T: error of the run */
     /* Optimisers, in place. hyper is (4): {lr, bias correction 1 - b1^t, bias correction 1 - b2^t, first (0
@@ -189,6 +197,12 @@ struct pk_attention_attr {
     bool causal, packed;
     bool has_scale, has_bias, has_mask, has_length, has_rng;
 };
+
+/* F of ATTENTION_STATE. */
+static inline int64_t pk_attention_features(int32_t degree, int64_t d)
+{
+    return degree == 1 ? d : d * (d + 1) / 2;
+}
 
 /* NULL if this attention has a linear order, else why not ("needs ..."). mask_rank 0: no mask. Here, because
  * back ends take no symbols from the program. */

@@ -33,6 +33,7 @@ static const struct pk_rule *const table[PK_OP_COUNT] = {
     [PK_OP_ATTENTION] = &pk_rule_attention,
     [PK_OP_ATTENTION_BWD] = &pk_rule_attention_bwd,
     [PK_OP_ATTENTION_STATS] = &pk_rule_attention_stats,
+    [PK_OP_ATTENTION_STATE] = &pk_rule_attention_state,
     [PK_OP_CACHE_APPEND] = &pk_rule_cache_append,
     [PK_OP_ADAMW] = &pk_rule_adamw,
     [PK_OP_MSGDW] = &pk_rule_msgdw,
@@ -69,6 +70,9 @@ int32_t pk_op_writes(enum pk_op op, int32_t n_in, int32_t *ret)
         if (n_in > 5)
             ret[n++] = 5;
         break;
+    case PK_OP_ATTENTION_STATE:
+        ret[n++] = n_in - 1;
+        break;
     case PK_OP_CACHE_APPEND:
     case PK_OP_ACCUMULATE:
         ret[n++] = 0;
@@ -82,6 +86,13 @@ int32_t pk_op_writes(enum pk_op op, int32_t n_in, int32_t *ret)
 void pk_vjp_zero(struct pk_vjp *v)
 {
     (void)v;
+}
+
+int32_t pk_op_writes_through(enum pk_op op, int32_t n_in, int32_t out)
+{
+    if (op == PK_OP_CACHE_APPEND && out == 0)
+        return 0;
+    return op == PK_OP_ATTENTION_STATE && out == 1 ? n_in - 1 : -1;
 }
 
 bool pk_shape_broadcast(const struct pk_shape *a, const struct pk_shape *b, struct pk_shape *ret)

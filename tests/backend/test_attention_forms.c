@@ -143,6 +143,51 @@ static void test_linear_order_with_lengths(void **state)
             .tolerance = 3e-5});
 }
 
+/* Prompts by chunks, single tokens, slots without work, a state that begins anew. */
+static void test_state(void **state)
+{
+    static const struct shape sizes[] = {
+        {3, 2, 1, 1, 64}, {3, 2, 4, 4, 16}, {3, 1, 70, 70, 32}, {3, 2, 9, 9, 7}, {3, 1, 130, 130, 16}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        for (int p = 1; p <= 2; p++)
+            for (int t = 0; t < 2; t++) {
+                struct shape s = sizes[i];
+                enum pk_dtype dtype = t ? PK_F64 : PK_F32;
+                const double heads[2] = {0.5, -2}, at[3] = {0, 11, 7};
+                const double ends[3] = {(double)(s.nq + 1) / 2, 11 + s.nq, 7};
+                struct rig_case c = {
+                    .op = PK_OP_ATTENTION_STATE, .name = "state", .tolerance = 3e-5, .n_out = 2};
+                int n = 0;
+
+                c.attr.attention = (struct pk_attention_attr){.phi = PK_PHI_POLY,
+                                                              .degree = p,
+                                                              .tau = 0.3,
+                                                              .scale = 0.7,
+                                                              .causal = true,
+                                                              .has_length = true,
+                                                              .has_scale = t};
+                for (; n < 3; n++) {
+                    c.in[n] = rig_random(dtype, PK_SHAPE(s.b, s.h, s.nq, s.d), -1, 1);
+                    if (t)
+                        c.in[n] = rig_strided(&c.in[n]);
+                }
+                if (t)
+                    c.in[n++] = rig_values(dtype, PK_SHAPE(s.h), heads);
+                c.in[n++] = rig_values(PK_I32, PK_SHAPE(3), ends);
+                c.in[n++] = rig_values(PK_I32, PK_SHAPE(3), at);
+                c.in[n++] = rig_random(dtype, PK_SHAPE(s.b, s.h, pk_attention_features(p, s.d), s.d), -1, 1);
+                c.n_in = n;
+                c.out[0] = PK_SHAPE(s.b, s.nq, s.h, s.d);
+                c.out[1] = c.in[n - 1].shape;
+                c.out_dtype[0] = c.out_dtype[1] = dtype;
+                c.share[1] = n;
+                rig_check(&c);
+                rig_reset(NULL);
+            }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -151,6 +196,7 @@ int main(void)
         cmocka_unit_test_teardown(test_dropout, rig_reset),
         cmocka_unit_test_teardown(test_linear_order, rig_reset),
         cmocka_unit_test_teardown(test_linear_order_with_lengths, rig_reset),
+        cmocka_unit_test_teardown(test_state, rig_reset),
     };
 
     return cmocka_run_group_tests(tests, NULL, rig_close_all);

@@ -373,6 +373,47 @@ void ref_attention_stats(const struct pk_call *c)
     close_attention(&t);
 }
 
+void ref_attention_state(const struct pk_call *c)
+{
+    const struct pk_attention_attr *a = &c->attr->attention;
+    const struct pk_view *q = &c->in[0], *scale = a->has_scale ? &c->in[3] : NULL;
+    const struct pk_view *length = &c->in[c->n_in - 3], *position = &c->in[c->n_in - 2];
+    const struct pk_view *state = &c->in[c->n_in - 1];
+    int64_t h = q->shape.dim[1], n = q->shape.dim[2], d = q->shape.dim[3], rows = state->shape.dim[2];
+
+    for (int64_t b = 0; b < q->shape.dim[0]; b++)
+        for (int64_t ih = 0; ih < h; ih++)
+            for (int64_t i = 0; i < n; i++) {
+                int64_t from = (b * h + ih) * n + i,
+                        first = (int64_t)get(position, count(position) > 1 ? b : 0);
+                bool valid = first + i < (int64_t)get(length, count(length) > 1 ? b : 0);
+                double by = a->scale * (scale ? get(scale, count(scale) > 1 ? ih : 0) : 1.0);
+                int64_t row = (b * h + ih) * rows;
+
+                for (int64_t x = 0; x < d; x++)
+                    put(&c->out[0], ((b * n + i) * h + ih) * d + x, 0.0);
+                for (int64_t x = 0; valid && x < rows * d; x++)
+                    if (first == 0 && i == 0)
+                        put(state, row * d + x, 0.0);
+                for (int64_t r = 0; valid && r < d; r++)
+                    for (int64_t s = a->degree == 1 ? d - 1 : r; s < d; s++, row++) {
+                        double key = get(&c->in[1], from * d + r), query = a->tau * get(q, from * d + r);
+
+                        if (a->degree == 2) {
+                            key *= get(&c->in[1], from * d + s) * (r == s ? 1.0 : 2.0);
+                            query *= a->tau * get(q, from * d + s);
+                        }
+                        for (int64_t x = 0; x < d; x++) {
+                            int64_t y = ((b * n + i) * h + ih) * d + x;
+
+                            put(state, row * d + x,
+                                get(state, row * d + x) + key * get(&c->in[2], from * d + x));
+                            put(&c->out[0], y, get(&c->out[0], y) + by * query * get(state, row * d + x));
+                        }
+                    }
+            }
+}
+
 enum pd_err ref_cache_append(const struct pk_call *c, struct pd_why *why)
 {
     const struct pk_view *cache = &c->in[0], *x = &c->in[1], *at = &c->in[2];

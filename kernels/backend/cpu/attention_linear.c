@@ -17,7 +17,7 @@
  * exact.
  *
  * Tasks are (batch, head). */
-#include "kernels/backend/cpu/attention_tile.h"
+#include "kernels/backend/cpu/attention_features.h"
 
 /* Scratch of one thread. Rows have W elements of slack behind the last: blocks begin anywhere. */
 struct scratch {
@@ -29,35 +29,6 @@ struct scratch {
     real *s, *g;              /* (TILE, TILE) */
     real *acc, *dk, *dv;      /* (TILE, ld) */
 };
-
-/* Features x_a x_b, b = b0 .. b0 + n - 1, are rows `at` and on of St. x^1: just x_b. */
-struct block {
-    int64_t a, b0, n, at;
-};
-
-static int64_t feature_count(const struct attention *j)
-{
-    return j->a->degree == 1 ? j->d : j->d * (j->d + 1) / 2;
-}
-
-static bool block_first(const struct attention *j, struct block *x)
-{
-    *x = (struct block){0, 0, cpu_min(TILE, j->d), 0};
-    return true;
-}
-
-static bool block_next(const struct attention *j, struct block *x)
-{
-    x->at += x->n;
-    x->b0 += x->n;
-    if (x->b0 >= j->d) {
-        if (j->a->degree == 1 || ++x->a >= j->d)
-            return false;
-        x->b0 = x->a;
-    }
-    x->n = cpu_min(TILE, j->d - x->b0);
-    return true;
-}
 
 static void take_all(const struct attention *j, struct scratch *t, struct cpu_scratch *s)
 {
@@ -144,46 +115,6 @@ static void load_seen(const struct attention *j, const struct rows *x, int64_t b
             memset(to + i * j->ld, 0, (size_t)j->ld * sizeof(real));
 }
 
-/* f (n, block) = features of n rows. */
-static void features(const struct attention *j, const struct block *k, bool key, int64_t n, const real *x,
-                     real *f)
-{
-    for (int64_t i = 0; i < n; i++) {
-        const real *from = x + i * j->ld;
-        const real by = j->a->degree == 1 ? 1 : key ? 2 * from[k->a] : from[k->a];
-
-        for (int64_t c = 0; c < k->n; c += W)
-            vst(f + i * TILE + c, by * vld(from + k->b0 + c));
-        if (j->a->degree == 2 && key && k->b0 == k->a)
-            f[i * TILE] *= (real)0.5;
-    }
-}
-
-/* state += F(x)' y */
-static void accumulate(const struct attention *j, struct scratch *t, bool key, int64_t n, const real *x,
-                       const real *y)
-{
-    struct block k;
-
-    for (bool more = block_first(j, &k); more; more = block_next(j, &k)) {
-        features(j, &k, key, n, x, t->f);
-        micro_gemm(MICRO_COL, k.n, cpu_div_up(j->d, W), n, t->f, y, j->ld, t->state + k.at * j->ld, j->ld,
-                   true);
-    }
-}
-
-/* acc += F(x) state */
-static void apply(const struct attention *j, struct scratch *t, bool key, int64_t n, const real *x, real *acc)
-{
-    struct block k;
-
-    for (bool more = block_first(j, &k); more; more = block_next(j, &k)) {
-        features(j, &k, key, n, x, t->f);
-        micro_gemm(MICRO_ROW, n, cpu_div_up(j->d, W), k.n, t->f, t->state + k.at * j->ld, j->ld, acc, j->ld,
-                   true);
-    }
-}
-
 /* dx += what dF(x) = y state' says of x */
 static void apply_back(const struct attention *j, struct scratch *t, bool key, int64_t n, const real *x,
                        const real *y, real *dx)
@@ -216,20 +147,6 @@ static void apply_back(const struct attention *j, struct scratch *t, bool key, i
             }
         }
     }
-}
-
-/* s = phi of the square of a chunk, lanes being queries; key r is seen from lane r on. */
-static void square_forward(const struct attention *j, int64_t n, real *s)
-{
-    const int64_t nv = cpu_div_up(n, W);
-
-    for (int64_t r = 0; r < n; r++)
-        for (int64_t v = 0; v < nv; v++) {
-            vec x = vld(s + r * TILE + v * W);
-
-            vst(s + r * TILE + v * W,
-                masked(vlane() + (ireal)(v * W) >= (ireal)r, j->a->degree == 1 ? x : x * x));
-        }
 }
 
 /* From s = q k and g = dA: A and dS. */
@@ -266,7 +183,7 @@ static void state_of_keys(const struct attention *j, struct scratch *t, int64_t 
 
         load_seen(j, &j->k, b, h, k0, n, t->kr);
         load_seen(j, &j->v, b, h, k0, n, t->vr);
-        accumulate(j, t, true, n, t->kr, t->vr);
+        accumulate(j, t->f, true, n, t->kr, t->vr, t->state, j->ld);
     }
 }
 
@@ -289,7 +206,7 @@ static void forward_task(void *arg, int64_t task, int thread)
 
         load_rows(n, j->d, j->ld, q, j->q.sn, j->q.sd, (real)j->a->tau, t.qr);
         memset(t.acc, 0, (size_t)(n * j->ld) * sizeof(real));
-        apply(j, &t, false, n, t.qr, t.acc);
+        apply(j, t.f, false, n, t.qr, t.state, j->ld, t.acc);
         if (j->a->causal) {
             load_seen(j, &j->k, b, h, i0, n, t.kr);
             load_seen(j, &j->v, b, h, i0, n, t.vr);
@@ -297,7 +214,7 @@ static void forward_task(void *arg, int64_t task, int thread)
             product_chunk(j, &t, n, t.kr, t.qt, t.s);
             square_forward(j, n, t.s);
             product_queries(j, n, n, t.s, t.vr, t.acc);
-            accumulate(j, &t, true, n, t.kr, t.vr);
+            accumulate(j, t.f, true, n, t.kr, t.vr, t.state, j->ld);
         }
         store_rows(n, j->d, j->ld, t.acc, (real)factor_of(j, h), NULL,
                    j->y.p + b * j->y.sb + h * j->y.sh + i0 * j->y.sn, j->y.sn);
@@ -348,7 +265,7 @@ static double backward_queries(const struct attention *j, struct scratch *t, int
             product_back(j, n, n, t->g, t->qr, t->dk);
             store_rows(n, j->d, j->ld, t->dk, 1, NULL, dk + i0 * j->dk.sn, j->dk.sn);
             store_rows(n, j->d, j->ld, t->dv, 1, NULL, dv + i0 * j->dv.sn, j->dv.sn);
-            accumulate(j, t, true, n, t->kr, t->vr);
+            accumulate(j, t->f, true, n, t->kr, t->vr, t->state, j->ld);
         }
         for (int64_t i = 0; j->scale && i < n; i++)
             for (int64_t c = 0; c < j->d; c++)
@@ -376,7 +293,7 @@ static void backward_keys(const struct attention *j, struct scratch *t, int64_t 
         int64_t n = cpu_min(TILE, j->nq - i0);
 
         load_queries(j, t, b, h, i0, n);
-        accumulate(j, t, false, n, t->qr, t->dyr);
+        accumulate(j, t->f, false, n, t->qr, t->dyr, t->state, j->ld);
     }
     for (int64_t k0 = (cpu_max(1, j->nk) - 1) / TILE * TILE; k0 >= 0; k0 -= TILE) {
         int64_t n = cpu_min(TILE, j->nk - k0);
@@ -390,11 +307,11 @@ static void backward_keys(const struct attention *j, struct scratch *t, int64_t 
             memset(t->dk, 0, (size_t)(n * j->ld) * sizeof(real));
             memset(t->dv, 0, (size_t)(n * j->ld) * sizeof(real));
         }
-        apply(j, t, true, n, t->kr, t->dv);
+        apply(j, t->f, true, n, t->kr, t->state, j->ld, t->dv);
         apply_back(j, t, true, n, t->kr, t->vr, t->dk);
         if (j->a->causal) {
             load_queries(j, t, b, h, k0, n);
-            accumulate(j, t, false, n, t->qr, t->dyr);
+            accumulate(j, t->f, false, n, t->qr, t->dyr, t->state, j->ld);
         }
         store_rows(n, j->d, j->ld, t->dk, c, NULL, dk + k0 * j->dk.sn, j->dk.sn);
         store_rows(n, j->d, j->ld, t->dv, c, NULL, dv + k0 * j->dv.sn, j->dv.sn);

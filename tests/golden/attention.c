@@ -247,4 +247,12 @@ void gold_attention(struct gold *g)
         packed(g, &attr, f64 ? PK_F64 : PK_F32);
         weights(g, &attr, f64 ? PK_F64 : PK_F32);
     }
+    if (pk_attention_not_linear(&attr.attention, (int64_t)gold_number(g, "Nq", 0),
+                                (int64_t)gold_number(g, "Nk", 0), 0))
+        return;
+    attr.attention.form = PK_FORM_LINEAR; /* x and x^2 again, in the other order */
+    for (int f64 = 0; f64 < 2; f64++) {
+        separate(g, &attr, f64 ? PK_F64 : PK_F32);
+        packed(g, &attr, f64 ? PK_F64 : PK_F32);
+    }
 }

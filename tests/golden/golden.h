@@ -22,7 +22,7 @@ struct gold {
     int compared, failed;
     const char *to_come; /* set by a group: what this case still lacks; it then counts as skipped */
     double worst;        /* largest error in units of its tolerance */
-    void *memory[256];   /* freed after the case */
+    void *memory[512];   /* freed after the case */
     int memories;
 };
 
@@ -59,6 +59,7 @@ bool gold_run(struct gold *g, enum pk_op op, const struct pk_attr *attr, const s
 
 /* ---- groups ---- */
 void gold_attention(struct gold *g);
+void gold_diagnostics(struct gold *g);
 void gold_norms(struct gold *g);
 void gold_blocks(struct gold *g);
 void gold_models(struct gold *g);

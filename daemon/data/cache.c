@@ -45,6 +45,7 @@ struct data_cache_writer {
     char path[PATH_BYTES], tmp[PATH_BYTES], dir[PATH_BYTES];
     uint8_t key[32];
     int fd, lock;
+    bool locked; /* the lock is ours */
     uint64_t body;
 };
 
@@ -217,6 +218,7 @@ static enum pd_err lock_key(struct data_cache_writer *w, int wait_ms, struct pd_
             return pd_fail(why, PD_ERR_BUSY, "another process has been making '%s' for too long", w->path);
         (void)poll(NULL, 0, 20);
     }
+    w->locked = true;
     return PD_OK;
 }
 
@@ -317,14 +319,15 @@ struct data_cache_writer *data_cache_abandon(struct data_cache_writer *w)
             (void)unlink(w->tmp);
         if (w->fd >= 0)
             close(w->fd);
-        if (w->lock >= 0) {
+        if (w->locked) {
             char path[PATH_BYTES];
 
             /* Removed while held: who waits on the old file finds the finished work after it. */
             name_of(path, w->dir, w->key, ".lock");
             (void)unlink(path);
-            close(w->lock);
         }
+        if (w->lock >= 0)
+            close(w->lock);
         free(w);
     }
     return NULL;

@@ -136,11 +136,12 @@ static void *work(void *arg)
         pthread_mutex_unlock(&l->lock);
         err = make(w, b, from, to, &why);
         pthread_mutex_lock(&l->lock);
-        if (err != PD_OK && l->err == PD_OK) {
+        if (err == PD_OK) {
+            b->done += to - from; /* a batch that lacks a sample never becomes whole */
+        } else if (l->err == PD_OK) {
             l->err = err;
             l->why = why;
         }
-        b->done += to - from;
         while (l->filled < l->begun && l->buffer[l->filled % BUFFERS].done == l->batch)
             l->filled++;
         pthread_cond_broadcast(&l->moved);

@@ -78,7 +78,6 @@ static uint32_t *choose(int64_t first, int64_t count, int64_t skip, int64_t take
 enum pd_err data_divide_images(struct data_set *set, const struct data_options *o, const int64_t given[2],
                                bool apart, bool headers_only, struct pd_why *why)
 {
-    static const int64_t nothing[2] = {0, 0};
     int64_t whole = given[0] + given[1];
     int64_t *count = set->info.count;
     /* Where the set tells no parts, both come from one shuffle and share no image. */
@@ -88,7 +87,7 @@ enum pd_err data_divide_images(struct data_set *set, const struct data_options *
     if (whole > UINT32_MAX)
         return pd_fail(why, PD_ERR_LIMIT, "more than 2^32 images");
     set->images = whole;
-    err = data_divide(o, whole, apart ? given : nothing, count, why);
+    err = data_divide(o, whole, given, count, why);
     if (err != PD_OK)
         return err;
     for (int i = 0; i < 2 && o->rule == DATA_SPLIT_COUNT; i++) {

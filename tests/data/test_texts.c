@@ -1,0 +1,292 @@
+/* Texts as tokens and their caches; the cache itself under two writers, dead ones and damage. */
+#include "tests/data/box.h"
+
+#include <fcntl.h>
+#include <glob.h>
+#include <sys/file.h>
+#include <sys/wait.h>
+
+#include "daemon/data/cache.h"
+
+static const char poem[] =
+    "the caf\xc3\xa9 by the sea\nthe sea by the caf\xc3\xa9\nnobody there but the sea\n";
+
+enum { BYTES = 66 }; /* of the poem in the two parts: shares are rounded down */
+
+static struct data_options options(enum data_tokenizer_kind tokenizer)
+{
+    return (struct data_options){.dataset = DATA_SET_TEXT,
+                                 .path = "box/t.txt",
+                                 .roots = &box_root,
+                                 .root_count = 1,
+                                 .context = 1,
+                                 .tokenizer = tokenizer,
+                                 .tokenizer_path = "box/bpe",
+                                 .rule = DATA_SPLIT_FRACTION,
+                                 .train_share = 0.6,
+                                 .val_share = 0.4,
+                                 .cache_dir = cache_folder};
+}
+
+/* Every byte is a token, and "th" and "the" are merged. */
+static void put_bpe(void)
+{
+    struct pd_buf b;
+    int next = 256;
+
+    pd_buf_init(&b, 0);
+    pd_buf_str(&b, "{");
+    for (int i = 0; i < 256; i++) {
+        bool plain = (i >= 33 && i <= 126) || (i >= 161 && i <= 172) || i >= 174;
+
+        pd_buf_printf(&b, "%s\"\\u%04x\":%d", i ? "," : "", plain ? i : next, i);
+        next += !plain;
+    }
+    pd_buf_str(&b, ",\"th\":256,\"the\":257,\"<|endoftext|>\":258}");
+    put("bpe/vocab.json", b.data, b.len, false);
+    put("bpe/merges.txt", "#version: 0.2\nt h\nth e\n", 23, false);
+    pd_buf_done(&b);
+}
+
+static void test_each_tokenizer_cuts_once(void **state)
+{
+    static const int32_t vocab[] = {256, 17, 7, 259};
+
+    (void)state;
+    put("t.txt", poem, sizeof poem - 1, false);
+    put_bpe();
+    for (int k = 0; k < 4; k++) {
+        struct data_options o = options((enum data_tokenizer_kind)k), plain = o;
+        struct data_set *first = NULL, *second = NULL, *without = NULL, *headers = NULL;
+        struct data_work work;
+        struct pd_why why;
+
+        plain.cache_dir = NULL;
+        want_open(&o, &first);
+        data_work(first, &work);
+        assert_int_equal(work.cache_misses, k ? 2 : 0);
+        assert_int_equal(work.tokenised_bytes, k ? BYTES : 0);
+        want_open(&o, &second);
+        data_work(second, &work);
+        assert_int_equal(work.tokenised_bytes, 0); /* nothing was cut again */
+        assert_int_equal(work.cache_hits, k ? 2 : 0);
+        want_open(&plain, &without);
+        want_same(first, 1, second, 2, DATA_TRAIN, 6);
+        want_same(first, 1, without, 3, DATA_TRAIN, 6);
+        want_same(second, 1, without, 1, DATA_VAL, 1);
+        assert_int_equal(data_info(first)->vocab, vocab[k]);
+        assert_int_equal(data_tokenizer_kind(data_info(first)->tokenizer), k);
+        assert_int_equal(data_open(&o, true, &headers, &why), PD_OK);
+        assert_int_equal(data_info(headers)->tokens[0], data_info(first)->tokens[0]);
+        assert_int_equal(data_info(headers)->count[1], data_info(first)->count[1]);
+        data_free(headers);
+        data_free(first);
+        data_free(second);
+        data_free(without);
+    }
+}
+
+static void test_no_character_is_torn(void **state)
+{
+    struct data_options o = options(DATA_TOKENIZER_CHARS);
+    struct data_set *set = NULL;
+
+    (void)state;
+    put("t.txt", poem, sizeof poem - 1, false);
+    o.rule = DATA_SPLIT_COUNT;
+    o.train_count = 8; /* between the two bytes of the e with its accent */
+    o.val_count = 35;  /* likewise */
+    want_open(&o, &set);
+    assert_int_equal(data_info(set)->tokens[0], 7);
+    assert_int_equal(data_info(set)->tokens[1], 34);
+    data_free(set);
+}
+
+static void test_folder_of_parts(void **state)
+{
+    struct data_options o = options(DATA_TOKENIZER_WORDS);
+    struct data_set *set = NULL;
+
+    (void)state;
+    o.dataset = DATA_SET_TEXTS;
+    o.path = "box/ptb";
+    o.rule = DATA_SPLIT_GIVEN;
+    put("ptb/other.txt", "x", 1, false);
+    want_refused(&o, PD_ERR_NOT_FOUND, "ptb.train.txt");
+    put("ptb/ptb.train.txt", " a b c \n a b \n", 14, false);
+    want_refused(&o, PD_ERR_INVALID, "no validation part");
+    put("ptb/ptb.valid.txt", " a z b \n c \n", 12, false);
+    want_open(&o, &set);
+    assert_int_equal(data_info(set)->tokens[0], 7);
+    assert_int_equal(data_info(set)->tokens[1], 6);
+    assert_int_equal(data_info(set)->vocab, 5);
+    data_free(set);
+}
+
+static void test_tokenizer_files_are_wanted_and_stay_inside(void **state)
+{
+    struct data_options o = options(DATA_TOKENIZER_GPT2_BPE);
+    char from[128];
+
+    (void)state;
+    put("t.txt", poem, sizeof poem - 1, false);
+    want_refused(&o, PD_ERR_NOT_FOUND, "bpe");
+    put("bpe/merges.txt", "a b\n", 4, false);
+    want_refused(&o, PD_ERR_NOT_FOUND, "neither encoder.json nor vocab.json");
+    snprintf(from, sizeof from, "%s/bpe/vocab.json", folder);
+    assert_int_equal(symlink("/etc/passwd", from), 0);
+    want_refused(&o, PD_ERR_DENIED, "leads out");
+    assert_int_equal(unlink(from), 0);
+    put("bpe/vocab.json", "{\"a\":0}", 7, false);
+    want_refused(&o, PD_ERR_CORRUPT, "merges, line 1");
+    o.tokenizer_path = "box/../etc";
+    want_refused(&o, PD_ERR_DENIED, "..");
+}
+
+static void test_damaged_tokens_are_cut_anew(void **state)
+{
+    struct data_options o = options(DATA_TOKENIZER_WORDS);
+    struct data_set *set = NULL;
+    struct data_work work;
+    char pattern[128];
+    glob_t found;
+
+    (void)state;
+    put("t.txt", poem, sizeof poem - 1, false);
+    want_open(&o, &set);
+    set = data_free(set);
+    snprintf(pattern, sizeof pattern, "%s/*.cache", cache_folder);
+    assert_int_equal(glob(pattern, 0, NULL, &found), 0);
+    assert_int_equal(found.gl_pathc, 2);
+    for (int i = 0; i < 2; i++) {
+        int fd = open(found.gl_pathv[i], O_RDWR);
+
+        assert_true(fd >= 0);
+        if (i)
+            assert_int_equal(ftruncate(fd, 100), 0);
+        else
+            assert_int_equal(pwrite(fd, "\xff\xff", 2, 130), 2);
+        close(fd);
+    }
+    globfree(&found);
+    want_open(&o, &set);
+    data_work(set, &work);
+    assert_int_equal(work.tokenised_bytes, BYTES);
+    data_free(set);
+}
+
+/* ---- the cache itself ---- */
+
+static const uint8_t key[32] = {1, 2, 3};
+
+static void test_cache_appears_whole_and_proves_itself(void **state)
+{
+    struct data_cache_writer *w = NULL;
+    struct data_cache *c = NULL;
+    struct pd_why why;
+    const char *bytes;
+    size_t len = 0;
+
+    (void)state;
+    assert_int_equal(data_cache_open(cache_folder, key, &c, &why), PD_ERR_NOT_FOUND);
+    assert_int_equal(data_cache_begin(cache_folder, key, 6, 0, &w, &why), PD_OK);
+    assert_int_equal(data_cache_write(w, "abc", 3, &why), PD_OK);
+    assert_int_equal(data_cache_open(cache_folder, key, &c, &why), PD_ERR_NOT_FOUND); /* not yet */
+    assert_int_equal(data_cache_write(w, "def", 3, &why), PD_OK);
+    assert_int_equal(data_cache_commit(w, 6, &why), PD_OK);
+    assert_int_equal(data_cache_open(cache_folder, key, &c, &why), PD_OK);
+    bytes = data_cache_bytes(c, &len);
+    assert_int_equal(len, 6);
+    assert_memory_equal(bytes, "abcdef", 6);
+    /* who comes later finds it made */
+    assert_int_equal(data_cache_begin(cache_folder, key, 6, 0, &w, &why), PD_ERR_EXISTS);
+    data_cache_close(c);
+    /* under another key it is nothing */
+    {
+        uint8_t other[32] = {9};
+        char from[256], to[256];
+
+        snprintf(from, sizeof from,
+                 "%s/0102030000000000000000000000000000000000000000000000000000000000.cache", cache_folder);
+        snprintf(to, sizeof to, "%s/0900000000000000000000000000000000000000000000000000000000000000.cache",
+                 cache_folder);
+        assert_int_equal(rename(from, to), 0);
+        assert_int_equal(data_cache_open(cache_folder, other, &c, &why), PD_ERR_NOT_FOUND);
+        assert_int_equal(access(to, F_OK), -1); /* removed */
+    }
+    assert_int_equal(data_cache_begin(cache_folder, key, DATA_CACHE_BYTES_MAX + 1, 0, &w, &why), PD_ERR_FULL);
+}
+
+static void test_two_writers_do_the_work_once(void **state)
+{
+    struct data_cache_writer *w = NULL, *late = NULL;
+    struct pd_why why;
+    int go[2], ready[2], status;
+    pid_t child;
+    char c;
+
+    (void)state;
+    /* The child is made before the lock, which a fork would share. */
+    assert_int_equal(pipe(go), 0);
+    assert_int_equal(pipe(ready), 0);
+    child = fork();
+    if (child == 0) {
+        struct data_cache_writer *mine = NULL;
+
+        (void)!read(go[0], &c, 1);
+        (void)!write(ready[1], "x", 1);
+        _exit(data_cache_begin(cache_folder, key, 3, 20000, &mine, &why) == PD_ERR_EXISTS ? 0 : 1);
+    }
+    assert_int_equal(data_cache_begin(cache_folder, key, 3, 0, &w, &why), PD_OK);
+    assert_int_equal(data_cache_begin(cache_folder, key, 3, 30, &late, &why), PD_ERR_BUSY);
+    assert_int_equal(write(go[1], "x", 1), 1);
+    assert_int_equal(read(ready[0], &c, 1), 1);
+    assert_int_equal(data_cache_write(w, "abc", 3, &why), PD_OK);
+    assert_int_equal(data_cache_commit(w, 3, &why), PD_OK);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    for (int i = 0; i < 2; i++) {
+        close(go[i]);
+        close(ready[i]);
+    }
+}
+
+static void test_what_dead_writers_left_is_removed(void **state)
+{
+    struct data_cache_writer *w = NULL, *other = NULL;
+    const uint8_t second[32] = {7};
+    char dead[128], pattern[128];
+    struct pd_why why;
+    glob_t found;
+
+    (void)state;
+    put("kept/feed.tmp-1-0", "half", 4, false);
+    snprintf(dead, sizeof dead, "%s/feed.tmp-1-0", cache_folder);
+    assert_int_equal(data_cache_begin(cache_folder, key, 3, 0, &w, &why), PD_OK);
+    assert_int_equal(access(dead, F_OK), -1);
+    assert_int_equal(data_cache_begin(cache_folder, second, 3, 0, &other, &why), PD_OK);
+    snprintf(pattern, sizeof pattern, "%s/*.tmp-*", cache_folder);
+    assert_int_equal(glob(pattern, 0, NULL, &found), 0);
+    assert_int_equal(found.gl_pathc, 2); /* the living keep theirs */
+    globfree(&found);
+    data_cache_abandon(w);
+    data_cache_abandon(other);
+    assert_int_equal(glob(pattern, 0, NULL, &found), GLOB_NOMATCH);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+#define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+        T(test_each_tokenizer_cuts_once),
+        T(test_no_character_is_torn),
+        T(test_folder_of_parts),
+        T(test_tokenizer_files_are_wanted_and_stay_inside),
+        T(test_damaged_tokens_are_cut_anew),
+        T(test_cache_appears_whole_and_proves_itself),
+        T(test_two_writers_do_the_work_once),
+        T(test_what_dead_writers_left_is_removed),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

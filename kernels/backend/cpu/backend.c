@@ -121,8 +121,8 @@ static enum pd_err cpu_open(const struct pk_host *host, int device, int threads,
 {
     const char *level = getenv("POLYD_CPU_LEVEL"), *gemm = getenv("POLYD_CPU_GEMM");
     struct pk_backend *b;
+    struct cpu_calm was;
     enum pd_err err;
-    unsigned state;
 
     if (device != 0)
         return pd_fail(why, PD_ERR_INVALID, "the cpu back end has device 0 only, not %d", device);
@@ -157,9 +157,9 @@ static enum pd_err cpu_open(const struct pk_host *host, int device, int threads,
     err = cpu_pool_new(threads, &b->pool, why);
     if (err != PD_OK)
         goto out;
-    state = cpu_float_enter();
+    cpu_calm_enter(&was);
     self_test(b);
-    cpu_float_leave(state);
+    cpu_calm_leave(&was);
     *ret = b;
     b = NULL; /* moved to the caller */
 out:
@@ -260,8 +260,10 @@ static enum pd_err cpu_transfer(struct pk_backend *b, void *to, const void *from
 static enum pd_err cpu_run(struct pk_backend *b, const struct pk_call *calls, size_t count,
                            struct pd_why *why)
 {
-    unsigned state = cpu_float_enter();
+    struct cpu_calm was;
     enum pd_err err = PD_OK;
+
+    cpu_calm_enter(&was);
 
     for (size_t i = 0; i < count && err == PD_OK; i++) {
         const struct pk_call *c = &calls[i];
@@ -275,7 +277,7 @@ static enum pd_err cpu_run(struct pk_backend *b, const struct pk_call *calls, si
         else
             err = fn(b, c, why);
     }
-    cpu_float_leave(state);
+    cpu_calm_leave(&was);
     return err;
 }
 

@@ -47,25 +47,30 @@ static void relax(void)
 #endif
 }
 
-unsigned cpu_float_enter(void)
+void cpu_calm_enter(struct cpu_calm *ret_was)
 {
-    unsigned state = 0;
+    /* What the thread itself does wrong is never put off. */
+    static const int own[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGABRT};
+    sigset_t all;
 
+    sigfillset(&all);
+    for (size_t i = 0; i < sizeof own / sizeof own[0]; i++)
+        sigdelset(&all, own[i]);
+    pthread_sigmask(SIG_BLOCK, &all, &ret_was->signals);
+    ret_was->float_state = 0;
 #if defined __x86_64__
-    state = _mm_getcsr();
-    _mm_setcsr(state | 0x8040u); /* FTZ | DAZ */
+    ret_was->float_state = _mm_getcsr();
+    _mm_setcsr(ret_was->float_state | 0x8040u); /* FTZ | DAZ */
 #endif
     cpu_gemm_one_thread();
-    return state;
 }
 
-void cpu_float_leave(unsigned state)
+void cpu_calm_leave(const struct cpu_calm *was)
 {
 #if defined __x86_64__
-    _mm_setcsr(state);
-#else
-    (void)state;
+    _mm_setcsr(was->float_state);
 #endif
+    pthread_sigmask(SIG_SETMASK, &was->signals, NULL);
 }
 
 static void work(struct cpu_pool *p, int thread)
@@ -81,10 +86,11 @@ static void *thread_main(void *arg)
     struct starter *st = arg;
     struct cpu_pool *p = st->pool;
     int index = st->index;
+    struct cpu_calm was;
     unsigned seen = 0;
 
     free(st);
-    cpu_float_enter();
+    cpu_calm_enter(&was); /* for good */
     for (;;) {
         for (int i = 0; i < SPIN_TURNS; i++) {
             if (atomic_load_explicit(&p->generation, memory_order_relaxed) != seen)

@@ -5,6 +5,7 @@
  * watch for work for a few microseconds first). One loop at a time: a pool belongs to its caller. */
 #pragma once
 
+#include <signal.h>
 #include <stdint.h>
 
 #include "kernels/base/err.h"
@@ -21,7 +22,13 @@ int cpu_pool_threads(const struct cpu_pool *p);
 void cpu_pool_run(struct cpu_pool *p, int64_t count, void (*fn)(void *arg, int64_t task, int thread),
                   void *arg);
 
-/* Treats denormal numbers as zero (FTZ, DAZ) in the calling thread and keeps the GEMM library to this
- * one thread; the result goes to cpu_float_leave. The pool's own threads are always like this. */
-unsigned cpu_float_enter(void);
-void cpu_float_leave(unsigned state);
+/* How a thread computes: denormal numbers are zero (FTZ, DAZ), the GEMM library keeps to this one thread, and
+ * no signal is taken: a handler on the stack of a thread that is in oneDNN 2.6's sgemm makes it crash (one on
+ * a stack of its own does not: values lie below the stack pointer). What comes meanwhile waits. The pool's
+ * own threads are always like this; a caller goes back to what it was. */
+struct cpu_calm {
+    unsigned float_state;
+    sigset_t signals;
+};
+void cpu_calm_enter(struct cpu_calm *ret_was);
+void cpu_calm_leave(const struct cpu_calm *was);

@@ -47,6 +47,7 @@ NAMES(interpolation, "bicubic", "bilinear");
 NAMES(optimizer, "adamw", "msgdw", "msgd_l2", "lbfgs");
 NAMES(schedule, "cosine", "linear", "step", "one_cycle", "constant");
 NAMES(per, "step", "epoch");
+NAMES(warmup_form, "nanogpt", "timm");
 NAMES(drop_path_rule, "linear", "same");
 NAMES(precision, "fp32", "bf16", "fp16", "fp64");
 NAMES(init, "trunc_normal", "normal", "xavier", "trunc_xavier");
@@ -348,6 +349,12 @@ const struct spec_field spec_fields[] = {
      .group = SPEC_GROUP_WARMUP, SAYS("the same in epochs; parts of one are allowed", "M52")},
     {ROW("/train/schedule/warmup_lr", SPEC_T_NUMBER, config.train.schedule.warmup_lr), FROM(0), DEF("0"),
      FLAGS(NOPLAN), SAYS("rate at the start of the warm-up", "M52")},
+    {ROW("/train/schedule/warmup_form", SPEC_T_ENUM, config.train.schedule.warmup_form),
+     .names = &warmup_form, RULE(spec_rule_warmup_form, "timm where warmup_lr is given, else nanogpt"),
+     FLAGS(NOPLAN),
+     SAYS("how a warm-up of w counts: nanogpt lr (t+1)/(w+1), which wastes no step; timm from warmup_lr at "
+          "t = 0 to lr at t = w",
+          "M52")},
     {ROW("/train/schedule/min_lr", SPEC_T_NUMBER, config.train.schedule.min_lr), FROM(0),
      RULE(spec_rule_min_lr, "lr/100"), FLAGS(NOPLAN), WITH(spec_use_min_lr), SAYS("rate at the end", "M52")},
     {ROW("/train/schedule/shifted", SPEC_T_BOOL, config.train.schedule.shifted), DEF("true"), FLAGS(NOPLAN),

@@ -373,6 +373,11 @@ json_t *spec_rule_warmup_epochs(struct spec_ctx *c)
     return c->g->train.steps > 0 ? json_null() : number(c, (double)c->g->train.epochs * 5 / 100);
 }
 
+json_t *spec_rule_warmup_form(struct spec_ctx *c)
+{
+    return word(c, c->g->train.schedule.warmup_lr > 0 ? "timm" : "nanogpt");
+}
+
 json_t *spec_rule_min_lr(struct spec_ctx *c)
 {
     return number(c, c->g->train.optimizer.lr / 100);
@@ -672,6 +677,9 @@ static void check_train(struct spec_ctx *c)
                        (long long)t->epochs);
     if (ok(c, "/train/seed", "/trials") && t->seed + (c->run->head.trials - 1) > (int64_t)SPEC_MAX_SEED)
         spec_ctx_error(c, "/train/seed", "seed + trials must stay below 2^53");
+    if (s->warmup_form == SPEC_WARMUP_NANOGPT && s->warmup_lr > 0 && ok(c, "/train/schedule/warmup_lr", NULL))
+        spec_ctx_warning(c, "/train/schedule/warmup_lr",
+                         "has no effect with warmup_form nanogpt, which starts at lr/(w+1)");
     for (size_t i = 1; i < s->milestones.count; i++) {
         if (s->milestones.items[i] <= s->milestones.items[i - 1]) {
             spec_ctx_error(c, "/train/schedule/milestones", "must grow");

@@ -126,6 +126,7 @@ enum spec_schedule {
     SPEC_SCHEDULE_CONSTANT
 };
 enum spec_per { SPEC_PER_STEP, SPEC_PER_EPOCH };
+enum spec_warmup_form { SPEC_WARMUP_NANOGPT, SPEC_WARMUP_TIMM };
 enum spec_drop_path_rule { SPEC_DROP_PATH_LINEAR, SPEC_DROP_PATH_SAME };
 enum spec_precision { SPEC_PRECISION_FP32, SPEC_PRECISION_BF16, SPEC_PRECISION_FP16, SPEC_PRECISION_FP64 };
 enum spec_init { SPEC_INIT_TRUNC_NORMAL, SPEC_INIT_NORMAL, SPEC_INIT_XAVIER, SPEC_INIT_TRUNC_XAVIER };
@@ -269,6 +270,7 @@ struct spec_sched {
     int64_t warmup_steps;
     double warmup_epochs;
     double warmup_lr; /* rate at step 0 of the warm-up */
+    int warmup_form;  /* enum spec_warmup_form */
     double min_lr;    /* rate at the end */
     bool shifted;     /* true: the decay's clock starts after the warm-up (t-w over T-w); false: t over T */
     int per;          /* enum spec_per */

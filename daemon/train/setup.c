@@ -134,9 +134,7 @@ static void set_schedule(struct train_setup *s, const struct spec_config *c)
                  : from->name == SPEC_SCHEDULE_STEP     ? TRAIN_CURVE_STEP
                  : from->name == SPEC_SCHEDULE_CONSTANT ? TRAIN_CURVE_CONSTANT
                                                         : TRAIN_CURVE_COSINE,
-        /* Starting from nothing, nanoGPT's form wastes no step; timm's is kept where a start rate is given.
-         */
-        .warm_form = from->warmup_lr > 0 ? TRAIN_WARM_TIMM : TRAIN_WARM_NANOGPT,
+        .warm_form = from->warmup_form == SPEC_WARMUP_TIMM ? TRAIN_WARM_TIMM : TRAIN_WARM_NANOGPT,
         .lr = c->train.optimizer.lr,
         .warmup_lr = from->warmup_lr,
         .min_lr = from->min_lr,

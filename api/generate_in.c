@@ -25,20 +25,6 @@ static size_t count_chars(const char *text, size_t len)
     return n;
 }
 
-/* A token that stands beside the chosen one: only its id is known. The byte tokenizer's ids are bytes. */
-static void top_name(struct pd_buf *b, int32_t id)
-{
-    char text[32];
-
-    if (id >= 0 && id < 256) {
-        text[0] = (char)id;
-        api_token_text(b, text, 1);
-    } else {
-        snprintf(text, sizeof text, "token:%d", id);
-        api_json_str(b, text);
-    }
-}
-
 static void add_logprobs(struct choice *c, const struct sup_result *part)
 {
     const struct wire_tensor *text = tensor(part, "text", "UINT8"),
@@ -46,11 +32,14 @@ static void add_logprobs(struct choice *c, const struct sup_result *part)
     const struct wire_tensor *values = tensor(part, "logprobs", "FP32");
     const struct wire_tensor *top_ids = tensor(part, "top_tokens", "INT32"),
                              *top_values = tensor(part, "top_logprobs", "FP32");
-    size_t count = lengths ? lengths->bytes / 4 : 0, at = 0;
+    const struct wire_tensor *top_text = tensor(part, "top_text", "UINT8"),
+                             *top_lengths = tensor(part, "top_lengths", "INT32");
+    size_t count = lengths ? lengths->bytes / 4 : 0, at = 0, top_at = 0;
     size_t width = top_ids && count ? top_ids->bytes / 4 / count : 0;
 
     if (!text || !lengths || !values || values->bytes / 4 < count ||
-        (width && (!top_values || top_values->bytes < top_ids->bytes)))
+        (width && (!top_values || top_values->bytes < top_ids->bytes || !top_text || !top_lengths ||
+                   top_lengths->bytes < top_ids->bytes)))
         return;
     for (size_t i = 0; i < count; i++) {
         const char *bytes = (const char *)text->data + at;
@@ -76,24 +65,29 @@ static void add_logprobs(struct choice *c, const struct sup_result *part)
         api_json_int(&c->offsets, (int64_t)c->chars);
         c->chars += count_chars(bytes, (size_t)len);
         at += (size_t)len;
-        if (!width || !isfinite(value)) {
+        if (!width || !isfinite(value))
             api_json_null(&c->tops);
-            continue;
-        }
-        api_json_open(&c->tops, '{');
+        else
+            api_json_open(&c->tops, '{');
         for (size_t k = 0; k < width; k++) {
-            int32_t id;
+            const char *name = (const char *)top_text->data + top_at;
+            int32_t id, n;
             float top;
 
             memcpy(&id, (const char *)top_ids->data + 4 * (i * width + k), 4);
             memcpy(&top, (const char *)top_values->data + 4 * (i * width + k), 4);
-            if (id < 0 || !isfinite(top))
+            memcpy(&n, (const char *)top_lengths->data + 4 * (i * width + k), 4);
+            if (n < 0 || (size_t)n > top_text->bytes - top_at)
+                return;
+            top_at += (size_t)n;
+            if (id < 0 || !isfinite(top) || !isfinite(value))
                 continue;
-            top_name(&c->tops, id);
+            api_token_text(&c->tops, name, (size_t)n);
             pd_buf_append(&c->tops, ":", 1);
             api_json_num32(&c->tops, top);
         }
-        api_json_close(&c->tops, '}');
+        if (width && isfinite(value))
+            api_json_close(&c->tops, '}');
     }
 }
 

@@ -382,7 +382,7 @@ static size_t find_param(const struct model *m, const char *name)
 
 static bool ignored(const struct model *m, const char *name)
 {
-    if (!strncmp(name, "optim.", 6) || !strncmp(name, "ema.", 4))
+    if (!strncmp(name, "optim.", 6) || !strncmp(name, "ema.", 4) || !strncmp(name, "polyd.", 6))
         return true;
     return m->spec.arch == MODEL_GPT &&
            (has_suffix(name, ".attn.bias") || has_suffix(name, ".attn.masked_bias") ||

@@ -57,6 +57,8 @@ struct serve {
     void *input, *pos, *position, *length, *pick;
     /* classifier: value = (byte / 255 - mean) / std of the channel */
     float mean[SERVE_CHANNELS_MAX], std[SERVE_CHANNELS_MAX];
+    char *label_text; /* owned: the names of the classes, each ended by NUL */
+    const char **labels;
     struct data_eval_fit fit; /* how a picture becomes what the network reads */
     /* language */
     int32_t layers;
@@ -68,6 +70,7 @@ struct serve {
     struct serve_rows rows;
     char *copy; /* host memory: caches on the move */
     struct data_tokenizer *tokenizer;
+    int64_t columns;              /* of the logits: the vocabulary, padding included */
     struct serve_stream *streams; /* open ones, linked */
     uint32_t stream_count;
 };

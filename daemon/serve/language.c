@@ -213,7 +213,7 @@ static enum pd_err run_bucket(struct serve *s, struct serve_bucket *b, int32_t s
         err = pk_exec_run(b->exec, why);
     if (err == PD_OK)
         err = pk_exec_read(b->exec, "logits", s->staging,
-                           (size_t)b->batch * (size_t)s->info.outputs * sizeof(float), why);
+                           (size_t)b->batch * (size_t)s->columns * sizeof(float), why);
     return err;
 }
 
@@ -392,10 +392,12 @@ enum pd_err serve_language_open(struct serve *s, struct pd_why *why)
 
     if (spec->dtype != PK_F32)
         return pd_fail(why, PD_ERR_UNSUPPORTED, "only models of element type f32 are served");
-    if (spec->vocab != data_tokenizer_vocab(s->tokenizer))
-        return pd_fail(why, PD_ERR_CORRUPT, "the checkpoint's network has %d tokens, its tokenizer %d",
-                       spec->vocab, data_tokenizer_vocab(s->tokenizer));
-    s->info.outputs = spec->vocab;
+    if (spec->vocab < data_tokenizer_vocab(s->tokenizer))
+        return pd_fail(why, PD_ERR_INVALID, "the model knows %d tokens, its tokenizer (%s) has %d",
+                       spec->vocab, data_tokenizer_kind_name(data_tokenizer_kind(s->tokenizer)),
+                       data_tokenizer_vocab(s->tokenizer));
+    s->info.outputs = data_tokenizer_vocab(s->tokenizer);
+    s->columns = spec->vocab; /* those beyond are padding: never chosen, never scored */
     s->info.context = spec->context;
     s->layers = spec->depth;
     s->heads = spec->heads;

@@ -338,7 +338,7 @@ static void read_bias(struct reader *r, struct serve_params *p)
 
 static void read_outputs(struct reader *r, struct serve_params *p)
 {
-    static const char *const names[] = {"logits", "probabilities", "class"};
+    static const char *const names[] = {"logits", "probabilities", "class", "label"};
 
     p->outputs = 0;
     if (!take(r, '[')) {
@@ -356,10 +356,10 @@ static void read_outputs(struct reader *r, struct serve_params *p)
         if (r->bad)
             return;
         name[len] = 0;
-        for (i = 0; i < 3 && strcmp(name, names[i]) != 0; i++)
+        for (i = 0; i < sizeof names / sizeof *names && strcmp(name, names[i]) != 0; i++)
             ;
-        if (i == 3) {
-            spoil(r, "names an unknown output (there are logits, probabilities, class)");
+        if (i == sizeof names / sizeof *names) {
+            spoil(r, "names an unknown output (there are logits, probabilities, class, label)");
             return;
         }
         p->outputs |= 1u << i;

@@ -10,7 +10,8 @@
 #define SERVE_OUT_LOGITS 1u
 #define SERVE_OUT_PROBABILITIES 2u
 #define SERVE_OUT_CLASS 4u
-#define SERVE_OUT_ALL 7u
+#define SERVE_OUT_LABEL 8u /* the name of the class, where the model has names */
+#define SERVE_OUT_ALL 15u
 
 struct serve_params {
     struct serve_sampling sampling; /* its stops and bias point into this object: do not copy it */

@@ -65,7 +65,7 @@ enum pd_err serve_bucket_add(struct serve *s, struct pk_graph *graph, int32_t si
 static enum pd_err check_job(struct serve *s, const struct serve_options *o, struct pd_why *why)
 {
     struct spec_config *config = NULL;
-    enum pd_err err;
+    enum pd_err err = PD_OK;
 
     s->fit.crop = 1;
     if (!o->job)
@@ -73,6 +73,10 @@ static enum pd_err check_job(struct serve *s, const struct serve_options *o, str
     err = spec_config_load(o->job, o->job_len, &config, why);
     if (err != PD_OK)
         return err;
+    if (s->tokenizer && config->data.tokenizer != SPEC_TOKENIZER_BYTES &&
+        data_tokenizer_kind(s->tokenizer) == DATA_TOKENIZER_BYTES)
+        err = pd_fail(why, PD_ERR_CORRUPT, "#/data/tokenizer is not bytes, but checkpoint '%s' carries none",
+                      o->checkpoint);
     if (config->data.augment.eval_crop > 0)
         s->fit.crop = config->data.augment.eval_crop;
     s->fit.filter = (enum data_filter)config->data.augment.interpolation;
@@ -106,6 +110,33 @@ static bool meta_channels(const struct data_st *st, const char *key, float missi
     return *end == '\0' && (n == 1 || n == channels);
 }
 
+/* One name a line, as training wrote them. */
+static enum pd_err read_labels(struct serve *s, int32_t classes, const struct data_st *st, const char *path,
+                               struct pd_why *why)
+{
+    const char *text = data_st_meta(st, "polyd.data.classes");
+    char *at;
+    int32_t n = 0;
+
+    if (!text)
+        return PD_OK;
+    s->label_text = strdup(text);
+    s->labels = calloc((size_t)classes, sizeof *s->labels);
+    if (!s->label_text || !s->labels)
+        return pd_fail(why, PD_ERR_NOMEM, "no memory for the names of %d classes", classes);
+    for (at = s->label_text; at && n < classes; n++) {
+        s->labels[n] = at;
+        at = strchr(at, '\n');
+        if (at)
+            *at++ = '\0';
+    }
+    if (at || n < classes)
+        return pd_fail(why, PD_ERR_CORRUPT, "checkpoint '%s' names %s than %d classes", path,
+                       at ? "more" : "fewer", classes);
+    s->info.labels = s->labels;
+    return PD_OK;
+}
+
 static enum pd_err read_pictures(struct serve *s, const struct model_spec *spec, const struct data_st *st,
                                  const char *path, struct pd_why *why)
 {
@@ -122,7 +153,7 @@ static enum pd_err read_pictures(struct serve *s, const struct model_spec *spec,
     s->fit.channels = spec->channels;
     s->fit.height = spec->image_h;
     s->fit.width = spec->image_w;
-    return PD_OK;
+    return read_labels(s, spec->classes, st, path, why);
 }
 
 /* The bytes are proved once: by the digest under which they were registered, else by the one they carry. */
@@ -150,7 +181,7 @@ static enum pd_err open_checked(const struct serve_options *o, struct data_st **
     return PD_OK;
 }
 
-/* Checkpoints carry what cut their text; one without was trained on bytes. */
+/* A checkpoint without one was trained on bytes. */
 static enum pd_err read_tokenizer(struct serve *s, const struct data_st *st, struct pd_why *why)
 {
     const struct data_st_tensor *t = data_st_find(st, DATA_TOKENIZER_TENSOR);
@@ -180,9 +211,10 @@ static enum pd_err read_checkpoint(struct serve *s, const struct serve_options *
         goto out;
     s->info.kind = spec.arch == MODEL_GPT ? SERVE_LANGUAGE : SERVE_CLASSIFIER;
     s->memory.weights_bytes = model_param_bytes(s->model);
-    err = check_job(s, o, why);
-    if (err == PD_OK && s->info.kind == SERVE_LANGUAGE)
+    if (s->info.kind == SERVE_LANGUAGE)
         err = read_tokenizer(s, st, why);
+    if (err == PD_OK)
+        err = check_job(s, o, why);
     if (err == PD_OK)
         err = serve_fits(s, 0, why); /* before the first large allocation */
     if (err == PD_OK)
@@ -257,6 +289,8 @@ struct serve *serve_close(struct serve *s)
     }
     model_free(s->model);
     data_tokenizer_free(s->tokenizer);
+    free(s->label_text);
+    free(s->labels);
     free(s->staging);
     free(s->copy);
     free(s->results);
@@ -274,6 +308,21 @@ void serve_memory(const struct serve *s, struct serve_memory *ret)
     *ret = s->memory;
 }
 
+/* As a JSON string; bytes that are no text become '?'. */
+static void put_text(struct pd_buf *out, const char *text)
+{
+    pd_buf_str(out, "\"");
+    for (; *text; text++) {
+        unsigned char c = (unsigned char)*text;
+
+        if (c == '"' || c == '\\')
+            pd_buf_printf(out, "\\%c", c);
+        else
+            pd_buf_append(out, c < 0x20 ? "?" : text, 1);
+    }
+    pd_buf_str(out, "\"");
+}
+
 enum pd_err serve_signature(const struct serve *s, struct pd_buf *out)
 {
     const struct serve_info *i = &s->info;
@@ -286,11 +335,19 @@ enum pd_err serve_signature(const struct serve *s, struct pd_buf *out)
                       "\"inputs\":[{\"name\":\"image\",\"datatype\":\"FP32\",\"shape\":[-1,%lld,%lld,%lld]}],"
                       "\"outputs\":[{\"name\":\"logits\",\"datatype\":\"FP32\",\"shape\":[-1,%lld]},"
                       "{\"name\":\"probabilities\",\"datatype\":\"FP32\",\"shape\":[-1,%lld]},"
-                      "{\"name\":\"class\",\"datatype\":\"INT64\",\"shape\":[-1]}],"
+                      "{\"name\":\"class\",\"datatype\":\"INT64\",\"shape\":[-1]}%s],"
                       "\"classes\":%lld,\"batch_max\":%u",
                       serve_pictures(s) ? "\"pictures\":[\"image/jpeg\",\"image/png\"]," : "",
                       (long long)i->channels, (long long)i->height, (long long)i->width,
-                      (long long)i->outputs, (long long)i->outputs, (long long)i->outputs, i->batch_max);
+                      (long long)i->outputs, (long long)i->outputs,
+                      i->labels ? ",{\"name\":\"label\",\"datatype\":\"BYTES\",\"shape\":[-1]}" : "",
+                      (long long)i->outputs, i->batch_max);
+        for (int64_t c = 0; i->labels && c < i->outputs; c++) {
+            pd_buf_str(out, c ? "," : ",\"labels\":[");
+            put_text(out, i->labels[c]);
+        }
+        if (i->labels)
+            pd_buf_str(out, "]");
     } else {
         pd_buf_printf(out,
                       "\"kind\":\"language\",\"tokenizer\":\"%s\","

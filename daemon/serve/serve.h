@@ -42,6 +42,7 @@ struct serve_info {
     const char *platform;            /* "polyd_cpu"; static */
     int64_t channels, height, width; /* classifier: one image */
     int64_t outputs;                 /* classes, or the vocabulary */
+    const char *const *labels;       /* classifier: names of the classes; NULL = it has none */
     int64_t context;                 /* language: positions of the model */
     uint32_t batch_max, streams_max;
     uint64_t step; /* optimiser step of the checkpoint */
@@ -137,7 +138,7 @@ PD_NODISCARD enum pd_err serve_sampling_check(const struct serve_sampling *p, in
 
 enum serve_finish {
     SERVE_FINISH_NONE,   /* goes on */
-    SERVE_FINISH_STOP,   /* a stop string came; it is not part of the text */
+    SERVE_FINISH_STOP,   /* a stop string came, or the token that ends a text; neither is part of the text */
     SERVE_FINISH_LENGTH, /* max_tokens */
 };
 
@@ -166,9 +167,9 @@ struct serve_piece {
 };
 
 /* Takes a stream slot for one completion. Token ids as the model's tokenizer makes them (serve_tokenize). An
- * empty prompt is taken as the token that parts documents, or one newline. PD_ERR_LIMIT: the prompt is longer
- * than the context; PD_ERR_INVALID: a sampling value or a token out of range, named in `why`; PD_ERR_BUSY:
- * all slots taken. On PD_OK the caller owns *ret. */
+ * empty prompt is taken as the token that begins a text (end of text, else a newline). PD_ERR_LIMIT: the
+ * prompt is longer than the context; PD_ERR_INVALID: a sampling value or a token out of range, named in
+ * `why`; PD_ERR_BUSY: all slots taken. On PD_OK the caller owns *ret. */
 PD_NODISCARD enum pd_err serve_stream_open(struct serve *s, const int32_t *prompt, size_t count,
                                            const struct serve_sampling *sampling, struct serve_stream **ret,
                                            struct pd_why *why);
@@ -205,14 +206,12 @@ struct serve_stream *serve_stream_close(struct serve_stream *t);
 size_t serve_stream_prompt_tokens(const struct serve_stream *t);
 size_t serve_stream_completion_tokens(const struct serve_stream *t);
 
+/* The bytes of a token, perhaps a part of a UTF-8 sequence; "" beyond the vocabulary. Borrowed from the
+ * model. */
+const char *serve_token_text(const struct serve *s, int32_t id, size_t *ret_len);
 /* Appends the ids of the text to `out` as int32_t. PD_ERR_UNSUPPORTED for a classifier. */
 PD_NODISCARD enum pd_err serve_tokenize(const struct serve *s, const void *text, size_t len,
                                         struct pd_buf *out, struct pd_why *why);
-
-/* The bytes of one token, borrowed from the model; may be part of a UTF-8 sequence. NULL for an id out of
- * range.
- */
-const char *serve_token_text(const struct serve *s, int32_t id, size_t *ret_len);
 
 /* "stop" or "length"; NULL for SERVE_FINISH_NONE. Static. */
 const char *serve_finish_name(enum serve_finish finish);

@@ -47,25 +47,28 @@ enum pd_err serve_tokenize(const struct serve *s, const void *text, size_t len, 
 
     if (s->info.kind != SERVE_LANGUAGE)
         return pd_fail(why, PD_ERR_UNSUPPORTED, "a classifier reads no text");
-    if (len == 0)
-        return PD_OK;
     err = data_tokenizer_encode(s->tokenizer, text, len, true, &ids, why);
-    if (err == PD_OK)
+    if (err == PD_OK) {
         pd_buf_append(out, ids.items, ids.count * sizeof *ids.items);
+        if (pd_buf_err(out) != PD_OK)
+            err = pd_fail(why, PD_ERR_NOMEM, "no memory for %zu tokens", ids.count);
+    }
     free(ids.items);
-    if (err == PD_OK && pd_buf_err(out) != PD_OK)
-        return pd_fail(why, PD_ERR_NOMEM, "no memory for the tokens of %zu bytes", len);
     return err;
 }
 
 const char *serve_token_text(const struct serve *s, int32_t id, size_t *ret_len)
 {
-    return data_tokenizer_token(s->tokenizer, id, ret_len);
+    const char *text = data_tokenizer_token(s->tokenizer, id, ret_len);
+
+    if (!text)
+        *ret_len = 0;
+    return text ? text : "";
 }
 
+/* GPT-2's <|endoftext|> parts documents. The <eos> of words is an ordinary end of line. */
 bool serve_token_ends(const struct serve *s, int32_t id)
 {
-    /* The line ends of a vocabulary of words are part of its texts; they end nothing. */
     return data_tokenizer_kind(s->tokenizer) == DATA_TOKENIZER_GPT2_BPE &&
            id == data_tokenizer_end(s->tokenizer);
 }
@@ -93,7 +96,7 @@ enum pd_err serve_stream_open(struct serve *s, const int32_t *prompt, size_t cou
                               const struct serve_sampling *sampling, struct serve_stream **ret,
                               struct pd_why *why)
 {
-    int32_t first;
+    int32_t start;
     const struct serve_sampling *p = sampling;
     struct serve_stream *t = NULL;
     size_t room;
@@ -102,8 +105,8 @@ enum pd_err serve_stream_open(struct serve *s, const int32_t *prompt, size_t cou
     if (s->info.kind != SERVE_LANGUAGE)
         return pd_fail(why, PD_ERR_UNSUPPORTED, "a classifier completes no text");
     if (count == 0) {
-        first = data_tokenizer_start(s->tokenizer);
-        prompt = &first;
+        start = data_tokenizer_start(s->tokenizer);
+        prompt = &start;
         count = 1;
     }
     err = serve_sampling_check(p, s->info.outputs, why);
@@ -433,7 +436,7 @@ static void decode_group(struct serve *s, int32_t first, struct serve_turn *cons
             continue;
         at[r]->batch = (uint32_t)count;
         at[r]->why = why;
-        at[r]->err = err == PD_OK ? end_turn(at[r], 1, s->staging + r * s->info.outputs) : err;
+        at[r]->err = err == PD_OK ? end_turn(at[r], 1, s->staging + r * s->columns) : err;
     }
 }
 

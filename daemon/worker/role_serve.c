@@ -169,7 +169,8 @@ static void reply_scores(struct role *r, struct item *it, const struct serve_sco
                          int64_t batch)
 {
     size_t n = (size_t)it->images, classes = (size_t)r->info->outputs, row = classes * sizeof(float);
-    struct wire_tensor out[3];
+    struct wire_tensor out[4];
+    struct pd_buf labels;
     struct wire_timing timing = timing_of(it, (uint64_t)batch, 0);
     struct serve_result part = {.tensors = out, .last = true, .timing = &timing};
 
@@ -182,7 +183,21 @@ static void reply_scores(struct role *r, struct item *it, const struct serve_sco
     if (it->params.outputs & SERVE_OUT_CLASS)
         out[part.count++] =
             tensor("class", "INT64", scores->classes + first, n * sizeof(int64_t), it->images, -1);
+    pd_buf_init(&labels, 0);
+    if (it->params.outputs & SERVE_OUT_LABEL && r->info->labels) {
+        for (size_t i = 0; i < n; i++) {
+            int64_t c = scores->classes[(size_t)first + i];
+            const char *name = c >= 0 ? r->info->labels[c] : "";
+            uint32_t len = (uint32_t)strlen(name);
+
+            pd_buf_append(&labels, &len, sizeof len);
+            pd_buf_append(&labels, name, len);
+        }
+        if (pd_buf_err(&labels) == PD_OK)
+            out[part.count++] = tensor("label", "BYTES", labels.data, labels.len, it->images, -1);
+    }
     r->host->reply(r->host->ctx, it->req, &part);
+    pd_buf_done(&labels);
 }
 
 static void classify_items(struct role *r, size_t count, int64_t images)
@@ -298,11 +313,9 @@ static enum pd_err read_complete(struct role *r, struct item *it, struct pd_why 
 }
 
 /* Adds a piece to what will be sent. */
-static void collect(const struct role *r, struct item *it, const struct serve_piece *piece)
+static void collect(struct role *r, struct item *it, const struct serve_piece *piece)
 {
     int32_t tops = it->params.sampling.logprobs;
-    const char *text;
-    size_t text_len = 0;
 
     pd_buf_append(&it->text, piece->text, piece->len);
     for (size_t i = 0; i < piece->count; i++) {
@@ -317,16 +330,16 @@ static void collect(const struct role *r, struct item *it, const struct serve_pi
         pd_buf_append(&it->logprobs, &logprob, sizeof logprob);
         for (int32_t j = 0; j < tops; j++) {
             bool there = k->scored && (uint32_t)j < k->tops;
-            int32_t id = there ? k->top[j].id : -1;
+            int32_t id = there ? k->top[j].id : -1, bytes;
+            size_t n = 0;
+            const char *name = there ? serve_token_text(r->model, id, &n) : "";
 
             logprob = there ? k->top[j].logprob : NAN;
             pd_buf_append(&it->top_tokens, &id, sizeof id);
             pd_buf_append(&it->top_logprobs, &logprob, sizeof logprob);
-            text = there ? serve_token_text(r->model, id, &text_len) : NULL;
-            len = text ? (int32_t)text_len : 0;
-            if (text)
-                pd_buf_append(&it->top_text, text, text_len);
-            pd_buf_append(&it->top_lengths, &len, sizeof len);
+            bytes = (int32_t)n;
+            pd_buf_append(&it->top_lengths, &bytes, sizeof bytes);
+            pd_buf_append(&it->top_text, name, n);
         }
     }
 }

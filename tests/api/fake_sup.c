@@ -95,7 +95,7 @@ static void send_infer(struct job *j)
 static void send_tokens(struct job *j, int from, int to, bool last)
 {
     uint8_t text[4096];
-    int32_t ids[4096], lengths[4096], tops[4096], top_lengths[4096];
+    int32_t ids[4096], lengths[4096], tops[4096];
     float values[4096], top_values[4096];
     char json[160];
     int64_t k = to - from;
@@ -131,7 +131,7 @@ static void send_tokens(struct job *j, int from, int to, bool last)
          .dtype = "INT32",
          .rank = 2,
          .shape = {k, 1},
-         .data = top_lengths,
+         .data = lengths,
          .bytes = 4 * (size_t)k}};
     struct sup_result r = {.json = "",
                            .count = j->logprobs < 0    ? 3
@@ -145,7 +145,6 @@ static void send_tokens(struct job *j, int from, int to, bool last)
     for (int i = from; i < to; i++) {
         text[i - from] = (uint8_t)said[(size_t)i % (sizeof said - 1)];
         ids[i - from] = tops[i - from] = text[i - from];
-        top_lengths[i - from] = 1;
         lengths[i - from] = 1;
         values[i - from] = i == 0 ? NAN : -0.5f;
         top_values[i - from] = -0.5f;

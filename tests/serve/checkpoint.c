@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/data/tokenizer.h"
 #include "daemon/train/checkpoint.h"
 
 static void must(enum pd_err err, const struct pd_why *why, const char *what)
@@ -71,7 +72,13 @@ static enum pd_err copy_tensor(void *user, void *to, const void *memory, size_t 
 
 void test_checkpoint_write(const char *path, const struct model_spec *spec, uint64_t seed)
 {
-    struct data_st_meta_item meta[MODEL_META_ITEMS + 2];
+    test_checkpoint_write_full(path, spec, seed, NULL, NULL);
+}
+
+void test_checkpoint_write_full(const char *path, const struct model_spec *spec, uint64_t seed,
+                                const struct pd_buf *tokenizer, const char *classes)
+{
+    struct data_st_meta_item meta[MODEL_META_ITEMS + 3];
     struct train_state state = {.step = 7, .applied = 7, .best_step = -1};
     struct train_file_info info;
     struct train_tensor *tensors;
@@ -82,7 +89,7 @@ void test_checkpoint_write(const char *path, const struct model_spec *spec, uint
 
     must(model_new(spec, &m, &why), &why, "model_new");
     count = model_param_count(m);
-    tensors = calloc(count, sizeof *tensors);
+    tensors = calloc(count + 1, sizeof *tensors);
     for (size_t i = 0; i < count; i++) {
         const struct model_param *p = model_param(m, i);
         size_t n = (size_t)pk_shape_count(&p->shape);
@@ -100,7 +107,18 @@ void test_checkpoint_write(const char *path, const struct model_spec *spec, uint
     must(model_spec_to_meta(spec, meta, &metas, &text, &why), &why, "model_spec_to_meta");
     meta[metas++] = (struct data_st_meta_item){"polyd.data.mean", "0.25"};
     meta[metas++] = (struct data_st_meta_item){"polyd.data.std", "0.5"};
-    must(train_checkpoint_write(path, tensors, count, &state, meta, metas, copy_tensor, NULL, &info, &why),
+    if (classes)
+        meta[metas++] = (struct data_st_meta_item){"polyd.data.classes", classes};
+    if (tokenizer)
+        tensors[count] = (struct train_tensor){.st = {.name = DATA_TOKENIZER_TENSOR,
+                                                      .dtype = DATA_ST_U8,
+                                                      .rank = 1,
+                                                      .dim = {(int64_t)tokenizer->len},
+                                                      .count = tokenizer->len,
+                                                      .bytes = tokenizer->len,
+                                                      .data = tokenizer->data}};
+    must(train_checkpoint_write(path, tensors, count + (tokenizer != NULL), &state, meta, metas, copy_tensor,
+                                NULL, &info, &why),
          &why, path);
     for (size_t i = 0; i < count; i++)
         free(tensors[i].memory);

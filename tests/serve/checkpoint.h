@@ -3,6 +3,7 @@
 #pragma once
 
 #include "daemon/model/model.h"
+#include "kernels/base/buf.h"
 
 /* A classifier of 12 x 12 images with 2 channels and 10 classes; a byte model of context 32. */
 struct model_spec test_vit_spec(enum pk_phi phi);
@@ -10,6 +11,10 @@ struct model_spec test_gpt_spec(enum pk_phi phi);
 
 /* Writes a checkpoint with random weights large enough that its outputs differ. Aborts on failure. */
 void test_checkpoint_write(const char *path, const struct model_spec *spec, uint64_t seed);
+
+/* The same with the serialised tokenizer and the lines of class names that training adds; NULL = none. */
+void test_checkpoint_write_full(const char *path, const struct model_spec *spec, uint64_t seed,
+                                const struct pd_buf *tokenizer, const char *classes);
 
 /* Logits of the evaluation graph: input (batch, C, H, W) f32 or (batch, T) int32_t; *ret is (batch or batch
  * T, outputs), the caller frees it. `context` counts for a language model. */

@@ -1,0 +1,176 @@
+/* Runs over data that is decoded or cut into tokens: they stop and go on bit by bit, whatever the number of
+ * threads, and a second start does not do the first one's work again. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "tests/train/rig.h"
+
+static void put(const char *name, const void *bytes, size_t len)
+{
+    char path[256];
+    FILE *f;
+
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    for (char *slash = path + strlen(folder) + 1; (slash = strchr(slash, '/')) != NULL; slash++) {
+        *slash = 0;
+        (void)mkdir(path, 0700);
+        *slash = '/';
+    }
+    f = fopen(path, "wb");
+    assert_non_null(f);
+    assert_int_equal(fwrite(bytes, 1, len, f), len);
+    assert_int_equal(fclose(f), 0);
+}
+
+/* CIFAR-10 records: class c is bright in channel c % 3, with noise. */
+static void put_cifar(const char *name, int count)
+{
+    uint8_t *all = malloc((size_t)count * 3073);
+    uint32_t seed = 1;
+
+    assert_non_null(all);
+    for (int i = 0; i < count; i++) {
+        uint8_t *r = all + i * 3073;
+
+        r[0] = (uint8_t)(i % 3);
+        for (int k = 0; k < 3072; k++) {
+            seed = seed * 1664525 + 1013904223;
+            r[1 + k] = (uint8_t)((k / 1024 == i % 3 ? 180 : 40) + (seed >> 27));
+        }
+    }
+    put(name, all, (size_t)count * 3073);
+    free(all);
+}
+
+static void stops_and_goes_on(const char *job, int64_t after)
+{
+    struct book whole = {0}, b = {0};
+    struct train_outcome want, out;
+    struct pd_why why = {""};
+
+    if (run(job, &whole, NULL, 1, &want, &why) != PD_OK)
+        fail_msg("%s", why.text);
+    assert_int_equal(want.result, TRAIN_DONE);
+    clear();
+    b.stop_after_calls = after;
+    b.how = TRAIN_STOP_CHECKPOINT;
+    assert_int_equal(run(job, &b, NULL, 1, &out, &why), PD_OK);
+    assert_int_equal(out.result, TRAIN_STOPPED);
+    b.stop_after_calls = 0;
+    if (run(job, &b, NULL, 2, &out, &why) != PD_OK)
+        fail_msg("%s", why.text);
+    same_points(&whole, &b);
+    close_book(&whole);
+    close_book(&b);
+}
+
+#define CIFAR(loaders)                                                                                       \
+    "{\"model\":{\"preset\":\"vit_micro\",\"width\":16,\"depth\":1,\"heads\":2,\"patch\":8},"                \
+    "\"data\":{\"dataset\":\"cifar10\",\"path\":\"box/c\",\"image_size\":24,"                                \
+    "\"augment\":{\"crop\":\"rrc\",\"rrc\":{\"scale\":[0.4,1]},\"flip\":0.5,\"eval_crop\":0.875}},"          \
+    "\"diagnostics\":{\"every\":0},\"resources\":{\"device\":\"cpu\",\"threads\":2,"                         \
+    "\"loader_threads\":" loaders "},\"train\":{\"steps\":30,\"batch\":6,\"eval_every\":10,"                 \
+    "\"optimizer\":{\"lr\":0.01}}}"
+
+static void test_cropped_images_learn_and_stop_bit_identically(void **state)
+{
+    struct book one = {0}, four = {0};
+    struct train_outcome out;
+    struct pd_why why;
+
+    (void)state;
+    put_cifar("c/data_batch_1.bin", 30);
+    put_cifar("c/test_batch.bin", 9);
+    stops_and_goes_on(CIFAR("3"), 17);
+    clear();
+    assert_int_equal(run(CIFAR("1"), &one, NULL, 1, &out, &why), PD_OK);
+    assert_true(out.metric_val > 0.9); /* the brightest channel is easy */
+    clear();
+    assert_int_equal(run(CIFAR("4"), &four, NULL, 1, &out, &why), PD_OK);
+    same_points(&one, &four);
+    close_book(&one);
+    close_book(&four);
+}
+
+static const char words_job[] =
+    "{\"model\":{\"preset\":\"gpt_micro\",\"width\":16,\"depth\":1,\"heads\":2,\"context\":8},"
+    "\"data\":{\"dataset\":\"ptb\",\"path\":\"box/"
+    "ptb\",\"tokenizer\":\"words\"},\"diagnostics\":{\"every\":0},"
+    "\"resources\":{\"device\":\"cpu\",\"threads\":1},"
+    "\"train\":{\"steps\":30,\"batch\":4,\"eval_every\":10,\"optimizer\":{\"lr\":0.01}}}";
+
+static void put_words(const char *more)
+{
+    char text[8192] = "";
+
+    for (int i = 0; i < 60; i++)
+        strcat(text, " one two three four five \n");
+    strcat(text, more);
+    put("ptb/ptb.train.txt", text, strlen(text));
+    put("ptb/ptb.valid.txt", text, strlen(text));
+}
+
+static void test_words_stop_bit_identically_and_travel_with_the_checkpoint(void **state)
+{
+    struct data_st *st = NULL;
+    const struct data_st_tensor *t;
+    struct data_tokenizer *tokenizer = NULL;
+    struct train_outcome out;
+    struct book b = {0};
+    struct pd_why why;
+
+    (void)state;
+    put_words("");
+    stops_and_goes_on(words_job, 15);
+    assert_int_equal(run(words_job, &b, NULL, 1, &out, &why), PD_OK);
+    assert_int_equal(data_st_open(out.latest_path, &st, &why), PD_OK);
+    t = data_st_find(st, DATA_TOKENIZER_TENSOR);
+    assert_non_null(t);
+    assert_int_equal(data_tokenizer_load(t->data, t->bytes, &tokenizer, &why), PD_OK);
+    assert_int_equal(data_tokenizer_kind(tokenizer), DATA_TOKENIZER_WORDS);
+    assert_int_equal(data_tokenizer_vocab(tokenizer), 7);
+    data_tokenizer_free(tokenizer);
+    data_st_free(st);
+    close_book(&b);
+    /* other words, and as many: the checkpoint is another course's */
+    b = (struct book){0};
+    put("ptb/ptb.train.txt", "", 0);
+    put_words("");
+    {
+        char text[8192] = "";
+
+        for (int i = 0; i < 60; i++)
+            strcat(text, " eno two three four five \n");
+        put("ptb/ptb.train.txt", text, strlen(text));
+    }
+    assert_int_equal(run(words_job, &b, NULL, 1, &out, &why), PD_ERR_CONFLICT);
+    assert_non_null(strstr(why.text, "tokenizer"));
+    close_book(&b);
+}
+
+static void test_missing_files_are_named(void **state)
+{
+    struct book b = {0};
+    struct train_outcome out;
+    struct pd_why why;
+
+    (void)state;
+    assert_int_equal(run(words_job, &b, NULL, 1, &out, &why), PD_ERR_NOT_FOUND);
+    assert_non_null(strstr(why.text, "ptb"));
+    close_book(&b);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_cropped_images_learn_and_stop_bit_identically, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_words_stop_bit_identically_and_travel_with_the_checkpoint, setup,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(test_missing_files_are_named, setup, teardown),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -97,6 +97,7 @@ static enum pd_err start(struct daemon *d)
                               .age_us = AGE_US,
                               .infer_queue = (int)c->serve.queue,
                               .serve_bf16 = c->serve.weights == CONFIG_WEIGHTS_BF16,
+                              .serve_decode = (int)c->serve.decode,
                               .serve_memory = c->serve.memory_bytes,
                               .serve_delay_us = c->serve.batch_delay_us,
                               .roots = roots,

@@ -90,10 +90,11 @@ struct config {
         int64_t latest; /* likewise */
     } keep;
     struct {
-        int64_t queue;          /* inference requests waiting per model */
-        int64_t timeout_ms;     /* deadline of a request that names none */
-        int64_t weights;        /* enum config_weights */
-        int64_t memory_bytes;   /* of all loaded models; 0 = no limit */
+        int64_t queue;        /* inference requests waiting per model */
+        int64_t timeout_ms;   /* deadline of a request that names none */
+        int64_t weights;      /* enum config_weights */
+        int64_t memory_bytes; /* of all loaded models; 0 = no limit */
+        int64_t decode;       /* what completions remember: 0 = by size, 1 = a cache, 2 = a constant state */
         int64_t batch_delay_us; /* how long a classifier's request may wait for company */
     } serve;
     struct config_private *owner; /* private */

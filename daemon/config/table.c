@@ -2,6 +2,8 @@
 
 #include "kernels/base/log.h"
 
+static const char *const decode_words[] = {"auto", "cache", "state", NULL};
+static const int64_t decode_values[] = {0, 1, 2};
 static const char *const weights_words[] = {"f32", "bf16", NULL};
 static const int64_t weights_values[] = {CONFIG_WEIGHTS_F32, CONFIG_WEIGHTS_BF16};
 static const char *const level_words[] = {"error", "warning", "info", "debug", NULL};
@@ -73,6 +75,11 @@ const struct config_row config_rows[] = {
      .values = weights_values, .arg = "TYPE",
      .meaning = "how models loaded from now on hold a language model's matrices: f32, or bf16 for half the "
                 "memory and faster tokens"},
+    {ROW("serve", "decode", CONFIG_T_WORD, serve.decode), .def = "auto", .words = decode_words,
+     .values = decode_values, .arg = "HOW",
+     .meaning =
+         "what a completion remembers: cache (keys and values), state (constant size, attention of x and x^2 "
+         "only), or auto: the smaller"},
     {ROW("serve", "memory_bytes", CONFIG_T_INT, serve.memory_bytes), INT(0, 1099511627776, "0"),
      .arg = "BYTES",
      .meaning =

@@ -61,9 +61,11 @@ struct serve {
     const char **labels;
     struct data_eval_fit fit; /* how a picture becomes what the network reads */
     /* language */
-    int32_t layers;
     int32_t heads, cache_length;
-    size_t slot_bytes; /* keys (or values) of one layer of one stream */
+    enum serve_memory_kind memory_kind;
+    bool state;        /* a state of constant size instead of keys and values */
+    int32_t slabs;     /* two a layer, or one */
+    size_t slot_bytes; /* keys (or values, or the state) of one layer of one stream */
     void *slab;        /* back-end memory: the caches of `slots` streams */
     int32_t slots;
     struct serve_slot slot[SERVE_STREAMS_MAX + SERVE_DECODE_BATCH];

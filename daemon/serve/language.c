@@ -1,4 +1,5 @@
-/* The language model's graphs and its key-value caches.
+/* The language model's graphs and what they remember of each sequence: keys and values of every position, or,
+ * for x and x^2, a state of constant size (pk_attention_state).
  *
  * Every open stream owns a slot. The caches of all slots lie together, layer by layer (slot, head, position,
  * channel), so that a decoding graph of batch b sees any b neighbouring slots as one tensor. The slab grows
@@ -19,15 +20,13 @@
 
 static size_t slab_bytes(const struct serve *s, int32_t slots)
 {
-    return 2 * (size_t)s->layers * (size_t)slots * s->slot_bytes;
+    return (size_t)s->slabs * (size_t)slots * s->slot_bytes;
 }
 
-/* Keys (or values) of one layer of a slot. */
-static char *slot_layer(const struct serve *s, int32_t slot, int32_t layer, bool values)
+/* A slot's stretch of slab number `n`: the keys of layer n / 2, or the values, or the state of layer n. */
+static char *slot_at(const struct serve *s, int32_t slot, int32_t n)
 {
-    size_t at = (size_t)layer * 2 + (values ? 1 : 0);
-
-    return (char *)s->slab + (at * (size_t)s->slots + (size_t)slot) * s->slot_bytes;
+    return (char *)s->slab + ((size_t)n * (size_t)s->slots + (size_t)slot) * s->slot_bytes;
 }
 
 /* Binds the caches of the slots from `slot` on, unless they are. */
@@ -36,16 +35,15 @@ static enum pd_err bind_slots(struct serve *s, struct serve_bucket *b, int32_t s
     if (b->bound_slot == slot)
         return PD_OK;
     b->bound_slot = -1;
-    for (int32_t l = 0; l < s->layers; l++) {
+    for (int32_t n = 0; n < s->slabs; n++) {
         char name[32];
         enum pd_err err;
 
-        snprintf(name, sizeof name, "cache_k/%d", l);
-        err = pk_exec_bind(b->exec, name, slot_layer(s, slot, l, false), why);
-        if (err != PD_OK)
-            return err;
-        snprintf(name, sizeof name, "cache_v/%d", l);
-        err = pk_exec_bind(b->exec, name, slot_layer(s, slot, l, true), why);
+        if (s->state)
+            snprintf(name, sizeof name, "state/%d", n);
+        else
+            snprintf(name, sizeof name, "cache_%c/%d", n % 2 ? 'v' : 'k', n / 2);
+        err = pk_exec_bind(b->exec, name, slot_at(s, slot, n), why);
         if (err != PD_OK)
             return err;
     }
@@ -67,12 +65,14 @@ static enum pd_err copy_bytes(struct serve *s, char *to, const char *from, size_
     return err;
 }
 
-/* The first `used` positions of a slot, from one slab's layout to another's. */
+/* The first `used` positions of a slot (all of a state), from one slab's layout to another's. */
 static enum pd_err copy_slot(struct serve *s, char *to, const char *from, size_t used, struct pd_why *why)
 {
     size_t head = s->slot_bytes / (size_t)s->heads, row = head / (size_t)s->cache_length;
     enum pd_err err = PD_OK;
 
+    if (s->state)
+        return copy_bytes(s, to, from, used ? s->slot_bytes : 0, why);
     for (int32_t h = 0; err == PD_OK && h < s->heads; h++)
         err = copy_bytes(s, to + (size_t)h * head, from + (size_t)h * head, used * row, why);
     return err;
@@ -104,9 +104,8 @@ static enum pd_err grow(struct serve *s, struct pd_why *why)
     for (int32_t i = 0; i < old.slots && err == PD_OK; i++) {
         if (!s->slot[i].used)
             continue;
-        for (int32_t l = 0; l < 2 * s->layers && err == PD_OK; l++)
-            err = copy_slot(s, slot_layer(s, i, l / 2, l % 2), slot_layer(&old, i, l / 2, l % 2),
-                            s->slot[i].used, why);
+        for (int32_t n = 0; n < s->slabs && err == PD_OK; n++)
+            err = copy_slot(s, slot_at(s, i, n), slot_at(&old, i, n), s->slot[i].used, why);
     }
     if (err != PD_OK) {
         s->slab = old.slab;
@@ -146,6 +145,9 @@ void serve_slot_give(struct serve *s, int32_t slot)
     size_t used = s->slot[slot].used * (head / (size_t)s->cache_length);
     bool any = false;
 
+    if (s->state)
+        used = s->slot[slot].used ? s->slot_bytes : 0;
+
     s->slot[slot] = (struct serve_slot){.open = false};
     for (int32_t i = 0; i < s->slots; i++)
         any = any || s->slot[i].open;
@@ -159,15 +161,15 @@ void serve_slot_give(struct serve *s, int32_t slot)
     }
     /* Nobody reads beyond what a stream wrote itself. Zeros make sure of it: no bit of a client's text stays.
      */
-    for (int32_t l = 0; l < 2 * s->layers; l++) {
-        for (int32_t h = 0; h < s->heads; h++) {
-            char *at = slot_layer(s, slot, l / 2, l % 2) + (size_t)h * head;
+    for (int32_t n = 0; n < s->slabs; n++) {
+        for (int32_t h = 0; h < (s->state ? 1 : s->heads); h++) {
+            char *at = slot_at(s, slot, n) + (size_t)h * head;
 
             for (size_t done = 0; done < used; done += sizeof zeros) {
-                size_t n = used - done < sizeof zeros ? used - done : sizeof zeros;
+                size_t len = used - done < sizeof zeros ? used - done : sizeof zeros;
 
                 /* Back-end memory that cannot be written fails the next run too. */
-                if (s->api->upload(s->backend, at + done, zeros, n, NULL) != PD_OK)
+                if (s->api->upload(s->backend, at + done, zeros, len, NULL) != PD_OK)
                     return;
             }
         }
@@ -225,11 +227,11 @@ enum pd_err serve_chunk_read(struct serve *s, int32_t slot, const int32_t *token
     int32_t count;
     enum pd_err err;
 
-    /* The smallest chunk that reads all at once, else the largest; padding must not run past the cache. */
+    /* The smallest chunk that reads all at once, else the largest; padding must not run past a cache. */
     for (size_t i = 0; i < s->buckets; i++) {
         struct serve_bucket *x = &s->bucket[i];
 
-        if (x->batch > 1 || position + x->size > s->cache_length)
+        if (x->batch > 1 || (!s->state && position + x->size > s->cache_length))
             continue;
         if (!b || b->size < left)
             b = x;
@@ -242,7 +244,8 @@ enum pd_err serve_chunk_read(struct serve *s, int32_t slot, const int32_t *token
         rows->pos[i] = position + i < s->info.context ? position + i : (int32_t)s->info.context - 1;
     }
     rows->position[0] = position;
-    rows->length[0] = position + b->size;
+    /* A cache takes the padding too, where the next chunk overwrites it; a state must not. */
+    rows->length[0] = position + (s->state ? count : b->size);
     rows->pick[0] = count - 1;
     err = run_bucket(s, b, slot, rows, why);
     if (err != PD_OK)
@@ -283,9 +286,8 @@ static enum pd_err close_gaps(struct serve *s, struct pd_why *why)
             open += s->slot[i].open;
         if (low > high || decode_size(s, open) >= decode_size(s, high + 1))
             return PD_OK;
-        for (int32_t l = 0; l < 2 * s->layers && err == PD_OK; l++)
-            err = copy_slot(s, slot_layer(s, low, l / 2, l % 2), slot_layer(s, high, l / 2, l % 2),
-                            s->slot[high].used, why);
+        for (int32_t n = 0; n < s->slabs && err == PD_OK; n++)
+            err = copy_slot(s, slot_at(s, low, n), slot_at(s, high, n), s->slot[high].used, why);
         if (err != PD_OK)
             return err;
         s->slot[low] = s->slot[high];
@@ -315,15 +317,15 @@ enum pd_err serve_decode_group(struct serve *s, int32_t first, const struct serv
         int32_t slot = first + r, position = n->position;
 
         /* A row of nobody, or of a stream that rests, reads a token too: where the slot's owner writes next.
-         */
+         * A state takes none: its length says so. */
         if (!n->there)
             position = s->slot[slot].owner ? serve_stream_position(s->slot[slot].owner) : 0;
-        if (position >= s->cache_length)
+        if (!s->state && position >= s->cache_length)
             position = 0; /* full: its owner reads all of it anew */
         rows->token[r] = n->there ? n->token : 0;
         rows->pos[r] = position < s->info.context ? position : (int32_t)s->info.context - 1;
         rows->position[r] = position;
-        rows->length[r] = n->there ? position + 1 : 1;
+        rows->length[r] = n->there ? position + 1 : s->state ? position : 1;
         rows->pick[r] = r;
     }
     err = run_bucket(s, b, first, rows, why);
@@ -346,7 +348,8 @@ static enum pd_err add_bucket(struct serve *s, int32_t batch, int32_t size, stru
                   {"pick", s->pick}};
     struct pk_graph *graph = NULL;
     struct serve_bucket *b;
-    enum pd_err err = model_graph_decode(s->model, batch, size, s->cache_length, &graph, why);
+    enum pd_err err = s->state ? model_graph_decode_state(s->model, batch, size, &graph, why)
+                               : model_graph_decode(s->model, batch, size, s->cache_length, &graph, why);
 
     if (err != PD_OK)
         return err;
@@ -381,6 +384,30 @@ static enum pd_err warm_up(struct serve *s, struct pd_why *why)
     return err;
 }
 
+/* Cache or state: by the option, else what is smaller. The state of x is as large as the keys and values of d
+ * / 2 positions, that of x^2 as those of d (d + 1) / 4. */
+static enum pd_err choose_memory(struct serve *s, const struct model_spec *spec, struct pd_why *why)
+{
+    int64_t d = spec->width / spec->heads, features = pk_attention_features(spec->degree, d);
+    size_t bytes = (size_t)(spec->heads * features * d) * sizeof(float);
+    bool can = model_has_state(spec) && bytes % 256 == 0; /* or a slot could not be bound to */
+
+    s->cache_length = (spec->context + 63) / 64 * 64;
+    if (s->memory_kind == SERVE_MEMORY_STATE && !can)
+        return pd_fail(
+            why, PD_ERR_UNSUPPORTED,
+            "serve.decode state is for attention of x and x^2 without a bias; this model has another");
+    s->state = s->memory_kind == SERVE_MEMORY_STATE ||
+               (s->memory_kind == SERVE_MEMORY_AUTO && can && features < 2 * (int64_t)s->cache_length);
+    s->slabs = s->state ? spec->depth : 2 * spec->depth;
+    s->slot_bytes = s->state ? bytes : (size_t)s->cache_length * (size_t)spec->width * sizeof(float);
+    s->info.stream_bytes = (size_t)s->slabs * s->slot_bytes;
+    s->info.state = s->state;
+    /* Without position embeddings nothing ends a state. */
+    s->info.positions = s->state && !spec->pos ? SERVE_POSITIONS_MAX : spec->context;
+    return PD_OK;
+}
+
 enum pd_err serve_language_open(struct serve *s, struct pd_why *why)
 {
     static const int32_t chunks[] = {16, 64, SERVE_CHUNK};
@@ -399,10 +426,10 @@ enum pd_err serve_language_open(struct serve *s, struct pd_why *why)
     s->info.outputs = data_tokenizer_vocab(s->tokenizer);
     s->columns = spec->vocab; /* those beyond are padding: never chosen, never scored */
     s->info.context = spec->context;
-    s->layers = spec->depth;
     s->heads = spec->heads;
-    s->cache_length = (spec->context + 63) / 64 * 64;
-    s->slot_bytes = (size_t)s->cache_length * (size_t)spec->width * sizeof(float);
+    err = choose_memory(s, spec, why);
+    if (err != PD_OK)
+        return err;
     if (most > SERVE_DECODE_BATCH)
         most = SERVE_DECODE_BATCH;
     s->staging = calloc((size_t)spec->vocab * most, sizeof *s->staging);

@@ -251,6 +251,7 @@ enum pd_err serve_open(const struct serve_options *options, struct serve **ret, 
     s->info.batch_max = options->batch_max ? options->batch_max : 32;
     s->info.streams_max = options->streams_max ? options->streams_max : 16;
     s->memory_max = options->memory_max;
+    s->memory_kind = options->memory;
     s->api = pk_backend_cpu();
     err = s->api->open(&host, 0, options->threads, &s->backend, why);
     if (err == PD_OK)
@@ -354,9 +355,11 @@ enum pd_err serve_signature(const struct serve *s, struct pd_buf *out)
                       "\"inputs\":[{\"name\":\"prompt\",\"datatype\":\"UINT8\",\"shape\":[-1]}],"
                       "\"outputs\":[{\"name\":\"text\",\"datatype\":\"UINT8\",\"shape\":[-1]},"
                       "{\"name\":\"tokens\",\"datatype\":\"INT32\",\"shape\":[-1]}],"
-                      "\"vocabulary\":%lld,\"context\":%lld,\"streams_max\":%u,\"weights\":\"%s\"",
+                      "\"vocabulary\":%lld,\"context\":%lld,\"streams_max\":%u,\"weights\":\"%s\","
+                      "\"decode\":\"%s\",\"stream_bytes\":%zu",
                       data_tokenizer_kind_name(data_tokenizer_kind(s->tokenizer)), (long long)i->outputs,
-                      (long long)i->context, i->streams_max, pk_dtype_name(model_param_dtype(s->model, 0)));
+                      (long long)i->context, i->streams_max, pk_dtype_name(model_param_dtype(s->model, 0)),
+                      i->state ? "state" : "cache", i->stream_bytes);
     }
     pd_buf_printf(out, ",\"step\":%llu,\"memory_bytes\":%zu,\"memory_most_bytes\":%zu}",
                   (unsigned long long)i->step,

@@ -13,17 +13,25 @@
 #include "kernels/base/buf.h"
 #include "kernels/base/err.h"
 
-#define SERVE_BATCH_MAX 256u      /* images in one call of the classifier's graph */
-#define SERVE_STREAMS_MAX 64u     /* completions decoded side by side */
-#define SERVE_TOKENS_MAX 65536    /* most tokens of one completion */
-#define SERVE_STOPS_MAX 4u        /* stop strings of one completion */
-#define SERVE_STOP_BYTES_MAX 256u /* length of one */
-#define SERVE_TOP_MAX 5u          /* alternatives reported beside each token */
-#define SERVE_BIAS_MAX 300u       /* entries of logit_bias */
-#define SERVE_PIXELS_MAX 64000000 /* rows times columns of one picture as it comes */
-#define SERVE_CHUNK 256           /* prompt tokens read by one step */
+#define SERVE_BATCH_MAX 256u          /* images in one call of the classifier's graph */
+#define SERVE_STREAMS_MAX 64u         /* completions decoded side by side */
+#define SERVE_TOKENS_MAX 65536        /* most tokens of one completion */
+#define SERVE_STOPS_MAX 4u            /* stop strings of one completion */
+#define SERVE_STOP_BYTES_MAX 256u     /* length of one */
+#define SERVE_TOP_MAX 5u              /* alternatives reported beside each token */
+#define SERVE_BIAS_MAX 300u           /* entries of logit_bias */
+#define SERVE_POSITIONS_MAX (1 << 24) /* tokens of a stream that has no end of its context */
+#define SERVE_PIXELS_MAX 64000000     /* rows times columns of one picture as it comes */
+#define SERVE_CHUNK 256               /* prompt tokens read by one step */
 
 enum serve_kind { SERVE_CLASSIFIER, SERVE_LANGUAGE };
+
+/* What a stream remembers. */
+enum serve_memory_kind {
+    SERVE_MEMORY_AUTO,  /* what is smaller */
+    SERVE_MEMORY_CACHE, /* keys and values of every position */
+    SERVE_MEMORY_STATE, /* a state of constant size: attention of x and x^2 only */
+};
 
 struct serve_options {
     const char *job; /* resolved job document of the run that trained it, JSON */
@@ -31,10 +39,11 @@ struct serve_options {
     const char *checkpoint; /* safetensors file */
     const char *digest;     /* its SHA-256 in hex; NULL = only the file's own checks */
     int threads;            /* >= 1 */
-    uint64_t memory_max;    /* PD_ERR_LIMIT when the model may come to take more; 0 = no limit */
-    bool bf16_weights;      /* hold a language model's matrices in bf16: half the memory, faster tokens */
-    uint32_t batch_max;     /* largest batch bucket of a classifier; 0 = 32 */
-    uint32_t streams_max;   /* 0 = 16 */
+    enum serve_memory_kind memory;
+    uint64_t memory_max;  /* PD_ERR_LIMIT when the model may come to take more; 0 = no limit */
+    bool bf16_weights;    /* hold a language model's matrices in bf16: half the memory, faster tokens */
+    uint32_t batch_max;   /* largest batch bucket of a classifier; 0 = 32 */
+    uint32_t streams_max; /* 0 = 16 */
 };
 
 struct serve_info {
@@ -44,6 +53,9 @@ struct serve_info {
     int64_t outputs;                 /* classes, or the vocabulary */
     const char *const *labels;       /* classifier: names of the classes; NULL = it has none */
     int64_t context;                 /* language: positions of the model */
+    int64_t positions;               /* language: tokens that a stream remembers, and most of a prompt */
+    bool state;                      /* language: a stream is a state of constant size */
+    size_t stream_bytes;             /* language: memory of one stream */
     uint32_t batch_max, streams_max;
     uint64_t step; /* optimiser step of the checkpoint */
 };

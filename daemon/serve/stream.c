@@ -78,9 +78,9 @@ bool serve_token_ends(const struct serve *s, int32_t id)
 static enum pd_err check_prompt(const struct serve *s, const int32_t *prompt, size_t count,
                                 struct pd_why *why)
 {
-    if (count > (size_t)s->info.context)
+    if (count > (size_t)s->info.positions)
         return pd_fail(why, PD_ERR_LIMIT, "the prompt has %zu tokens, the model's context holds %lld", count,
-                       (long long)s->info.context);
+                       (long long)s->info.positions);
     for (size_t i = 0; i < count; i++) {
         int32_t id;
 
@@ -233,7 +233,7 @@ static void score(struct serve_stream *t, size_t at, const float *logits)
 /* Tokens to read before the next can be chosen (or scored). A full cache is given up here. */
 static size_t to_read(struct serve_stream *t)
 {
-    size_t context = (size_t)t->serve->info.context, left, room;
+    size_t context = (size_t)t->serve->info.positions, left, room;
 
     if (t->fed - t->base == context) {
         /* Full: keep the last half. Its keys carry the old positions, so it is read anew. */

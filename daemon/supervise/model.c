@@ -216,6 +216,7 @@ static enum pd_err budget_left(struct sup *s, const struct model *m, int64_t *re
 
 static enum pd_err start_worker(struct sup *s, struct model *m, struct pd_why *why)
 {
+    static const char *const decode[] = {"auto", "cache", "state"};
     char dir[SUP_PATH_MAX], serial[16], mark[SUP_PATH_MAX + 64], memory[24], delay[24];
     char *argv[] = {(char *)"polyd-worker",
                     (char *)"shim",
@@ -231,6 +232,8 @@ static enum pd_err start_worker(struct sup *s, struct model *m, struct pd_why *w
                     s->socket_path,
                     (char *)"--weights",
                     (char *)(s->o.serve_bf16 ? "bf16" : "f32"),
+                    (char *)"--decode",
+                    (char *)decode[s->o.serve_decode],
                     (char *)"--delay-us",
                     delay,
                     (char *)"--memory",

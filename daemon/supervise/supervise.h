@@ -33,6 +33,7 @@ struct sup_options {
     int serve_threads;       /* CPU threads of a serving worker; 0 = cpu_threads */
     bool serve_bf16;         /* language models are loaded with their matrices in bf16 */
     int64_t serve_memory;    /* bytes that all loaded models may take together; 0 = no limit */
+    int serve_decode;        /* what completions remember: 0 = by size, 1 = a cache, 2 = a constant state */
     int64_t serve_delay_us;  /* how long a classifier's request may wait for company */
     int infer_queue;         /* requests in flight per model version; more are PD_ERR_BUSY. 0 = 256 */
     bool drain_on_stop;      /* sup_stop asks the training workers to checkpoint and leave; else they stay */

@@ -306,9 +306,9 @@ static enum pd_err read_complete(struct role *r, struct item *it, struct pd_why 
         return pd_fail(why, PD_ERR_INVALID,
                        "tensor 'prompt' is UINT8 bytes or INT32 token ids of its shape's size");
     }
-    if (err == PD_OK && it->prompt.len / sizeof(int32_t) > (size_t)r->info->context)
+    if (err == PD_OK && it->prompt.len / sizeof(int32_t) > (size_t)r->info->positions)
         return pd_fail(why, PD_ERR_LIMIT, "the prompt has %zu tokens, the model's context holds %lld",
-                       it->prompt.len / sizeof(int32_t), (long long)r->info->context);
+                       it->prompt.len / sizeof(int32_t), (long long)r->info->positions);
     return err;
 }
 
@@ -604,6 +604,9 @@ enum pd_err serve_run(const struct serve_host *host, struct pd_why *why)
                                     .digest = host->digest,
                                     .threads = (int)host->threads,
                                     .bf16_weights = host->bf16_weights,
+                                    .memory = host->memory_kind == 1   ? SERVE_MEMORY_CACHE
+                                              : host->memory_kind == 2 ? SERVE_MEMORY_STATE
+                                                                       : SERVE_MEMORY_AUTO,
                                     .memory_max = host->memory_bytes};
     struct serve_memory memory;
     struct pd_buf signature;

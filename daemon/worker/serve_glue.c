@@ -64,6 +64,8 @@ int worker_serve_main(int argc, char **argv)
     host.threads = (uint32_t)a.assign->threads;
     weights = args_get(argc, argv, "--weights");
     host.bf16_weights = weights && strcmp(weights, "bf16") == 0;
+    number = args_get(argc, argv, "--decode");
+    host.memory_kind = !number ? 0 : strcmp(number, "cache") == 0 ? 1 : strcmp(number, "state") == 0 ? 2 : 0;
     number = args_get(argc, argv, "--delay-us");
     host.delay_us = number ? strtoll(number, NULL, 10) : 0;
     number = args_get(argc, argv, "--memory");

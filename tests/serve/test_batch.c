@@ -16,7 +16,8 @@
 #define MANY 24
 #define TOKENS_MAX 200
 
-static char dir[64], path[2][96];
+enum { SOFTMAX, CUBIC, LINEAR, SQUARE, ENDLESS, MODELS };
+static char dir[64], path[MODELS][96];
 static struct pd_why why;
 
 /* All that a completion released. */
@@ -35,11 +36,15 @@ struct plan {
 };
 
 static bool bf16; /* how models are opened */
+static enum serve_memory_kind memory_kind;
 
 static struct serve *open_model(int which, uint32_t streams)
 {
-    struct serve_options o = {
-        .checkpoint = path[which], .threads = 2, .streams_max = streams, .bf16_weights = bf16};
+    struct serve_options o = {.checkpoint = path[which],
+                              .threads = 2,
+                              .streams_max = streams,
+                              .bf16_weights = bf16,
+                              .memory = memory_kind};
     struct serve *s = NULL;
 
     if (serve_open(&o, &s, &why) != PD_OK)
@@ -311,17 +316,120 @@ static void test_streams_move_together_when_others_leave(void **state)
     serve_close(s);
 }
 
+static void test_batch_gives_each_what_it_gives_alone_states(void **state)
+{
+    (void)state;
+    run(LINEAR, 16, 7, 8);
+    run(SQUARE, 6, 8, 5);
+    run(ENDLESS, 3, 9, 3);
+}
+
+/* A completion with its log-probabilities; returns the bytes of its stream. */
+static size_t said_of(int which, enum serve_memory_kind kind, const struct plan *p, struct said *ret)
+{
+    struct serve_stream *t;
+    struct serve_memory m;
+    struct serve *s;
+
+    memory_kind = kind;
+    s = open_model(which, 2);
+    memory_kind = SERVE_MEMORY_AUTO;
+    assert_int_equal(serve_info(s)->state, kind == SERVE_MEMORY_STATE);
+    memset(ret, 0, sizeof *ret);
+    t = begin(s, p);
+    while (ret->finish == SERVE_FINISH_NONE) {
+        struct serve_piece piece;
+
+        assert_int_equal(serve_stream_step(t, &piece, &why), PD_OK);
+        keep(ret, &piece);
+        serve_memory(s, &m);
+        assert_int_equal(m.cache_bytes, serve_info(s)->stream_bytes);
+    }
+    serve_stream_close(t);
+    serve_close(s);
+    return m.cache_bytes;
+}
+
+/* State and cache are two ways to the same numbers, also beyond the context, where both begin anew. */
+static void test_a_state_says_what_a_cache_says(void **state)
+{
+    static struct said cache, constant;
+
+    (void)state;
+    for (int which = LINEAR; which <= SQUARE; which++) {
+        struct plan p = {.len = 80};
+        double most = 0;
+
+        serve_sampling_default(&p.p);
+        for (size_t i = 0; i < p.len; i++)
+            p.prompt[i] = (int32_t)(i * 7 % 256);
+        p.p.temperature = 0;
+        p.p.max_tokens = 60;
+        p.p.logprobs = 0;
+        p.p.echo = true;
+        said_of(which, SERVE_MEMORY_CACHE, &p, &cache);
+        said_of(which, SERVE_MEMORY_STATE, &p, &constant);
+        assert_int_equal(constant.count, 140);
+        assert_memory_equal(constant.id, cache.id, 140 * sizeof(int32_t));
+        for (size_t i = 1; i < 140; i++)
+            most = fmax(most, fabs((double)constant.logprob[i] - (double)cache.logprob[i]));
+        assert_true(most < 2e-3);
+        assert_true(most > 0); /* they are not the same program */
+    }
+}
+
+/* Without positions nothing ends a state: a prompt of any length, and the same memory for each. */
+static void test_a_state_without_positions_has_no_end(void **state)
+{
+    struct serve *s = open_model(ENDLESS, 2), *cache;
+    int32_t *prompt = calloc(5000, sizeof *prompt);
+    struct serve_stream *t = NULL;
+    struct serve_sampling p;
+    struct serve_memory m;
+    struct serve_piece piece = {0};
+    size_t bytes = serve_info(s)->stream_bytes;
+
+    (void)state;
+    serve_sampling_default(&p);
+    p.max_tokens = 300;
+    assert_true(serve_info(s)->state);
+    assert_int_equal(serve_stream_open(s, prompt, 5000, &p, &t, &why), PD_OK);
+    while (piece.finish == SERVE_FINISH_NONE) {
+        assert_int_equal(serve_stream_step(t, &piece, &why), PD_OK);
+        serve_memory(s, &m);
+        assert_int_equal(m.cache_bytes, bytes);
+    }
+    serve_stream_close(t);
+    serve_close(s);
+    memory_kind = SERVE_MEMORY_CACHE;
+    cache = open_model(ENDLESS, 2);
+    memory_kind = SERVE_MEMORY_AUTO;
+    assert_int_equal(serve_stream_open(cache, prompt, 5000, &p, &t, &why), PD_ERR_LIMIT);
+    serve_close(cache);
+    free(prompt);
+}
+
+static void test_a_state_is_refused_where_there_is_none(void **state)
+{
+    struct serve_options o = {.checkpoint = path[CUBIC], .threads = 1, .memory = SERVE_MEMORY_STATE};
+    struct serve *s = NULL;
+
+    (void)state;
+    assert_int_equal(serve_open(&o, &s, &why), PD_ERR_UNSUPPORTED);
+    assert_non_null(strstr(why.text, "serve.decode"));
+}
+
 static int set_up(void **state)
 {
-    static const enum pk_phi phi[2] = {PK_PHI_SOFTMAX, PK_PHI_POLY};
-
     (void)state;
     snprintf(dir, sizeof dir, "/tmp/polyd-batch-XXXXXX");
     if (!mkdtemp(dir))
         return -1;
-    for (int i = 0; i < 2; i++) {
-        struct model_spec spec = test_gpt_spec(phi[i]);
+    for (int i = 0; i < MODELS; i++) {
+        struct model_spec spec = test_gpt_spec(i == SOFTMAX ? PK_PHI_SOFTMAX : PK_PHI_POLY);
 
+        spec.degree = i == LINEAR || i == ENDLESS ? 1 : i == SQUARE ? 2 : 3;
+        spec.pos = i != ENDLESS;
         spec.context = 100; /* neither a multiple of a chunk nor of a cache line */
         snprintf(path[i], sizeof path[i], "%s/%d.safetensors", dir, i);
         test_checkpoint_write(path[i], &spec, 5);
@@ -332,7 +440,7 @@ static int set_up(void **state)
 static int tear_down(void **state)
 {
     (void)state;
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < MODELS; i++)
         unlink(path[i]);
     return rmdir(dir);
 }
@@ -342,6 +450,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_batch_gives_each_what_it_gives_alone_softmax),
         cmocka_unit_test(test_batch_gives_each_what_it_gives_alone_cubic),
+        cmocka_unit_test(test_batch_gives_each_what_it_gives_alone_states),
+        cmocka_unit_test(test_a_state_says_what_a_cache_says),
+        cmocka_unit_test(test_a_state_without_positions_has_no_end),
+        cmocka_unit_test(test_a_state_is_refused_where_there_is_none),
         cmocka_unit_test(test_batch_gives_each_what_it_gives_alone_bf16),
         cmocka_unit_test(test_bf16_weights_are_near),
         cmocka_unit_test(test_a_long_prompt_does_not_stop_the_others),

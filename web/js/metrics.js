@@ -20,14 +20,20 @@ export const metrics = [
         text: 'Mean cross-entropy over the samples (or tokens) of this step’s training batch: lower means that the right answer was given more probability.' },
     { key: 'loss/val', title: 'Loss', panel: 'loss', better: 'down', source: 'Evaluation over the whole validation set, in nats.',
         text: 'Mean cross-entropy over the whole validation set, without augmentation or dropout.' },
+    { key: 'loss/val_ema', title: 'Loss', panel: 'loss', better: 'down', source: 'The validation set seen by the averaged weights (train.ema), in nats.',
+        text: 'Mean cross-entropy over the validation set of the running average of the weights, which is scored beside the weights themselves.' },
     { key: 'acc/train', title: 'Accuracy', panel: 'acc', unit: 'share', better: 'up', source: 'Top-1 of one training step.',
         text: 'Share of the training batch whose most probable class is the right one.' },
     { key: 'acc/val', title: 'Accuracy', panel: 'acc', unit: 'share', better: 'up', source: 'Top-1 over the validation set: what the tables of the polynomial papers compare.',
         text: 'Share of the validation set whose most probable class is the right one.' },
+    { key: 'acc/val_ema', title: 'Accuracy', panel: 'acc', unit: 'share', better: 'up', source: 'Top-1 of the averaged weights (train.ema) over the validation set.',
+        text: 'Share of the validation set that the running average of the weights classifies rightly.' },
     { key: 'ppl/train', title: 'Perplexity', panel: 'ppl', better: 'down', source: 'exp(loss) of one training step.',
         text: 'How many equally likely tokens the model wavers between on its training batch.' },
     { key: 'ppl/val', title: 'Perplexity', panel: 'ppl', better: 'down', source: 'exp(loss) over the validation set; Polynomial alternatives (v2), tables 6 to 8.',
         text: 'How many equally likely tokens the model wavers between on text it was not trained on.' },
+    { key: 'ppl/val_ema', title: 'Perplexity', panel: 'ppl', better: 'down', source: 'exp(loss) of the averaged weights (train.ema) over the validation set.',
+        text: 'How many equally likely tokens the running average of the weights wavers between on text it was not trained on.' },
     { key: 'lr', title: 'Learning rate', exact: true, source: 'The schedule of the job: warm-up, then decay.',
         text: 'The rate that the schedule gave the optimiser for this step.' },
     { key: 'grad/norm', title: 'Gradient norm', source: '√Σg² over all parameters, before clipping.',
@@ -145,5 +151,5 @@ export function seriesName(key) {
     if (layer !== null)
         return head !== null ? `head ${head}` : `layer ${layer}`;
     const tail = base.split('/').pop() ?? base;
-    return { train: 'training', val: 'validation' }[tail] ?? base;
+    return { train: 'training', val: 'validation', val_ema: 'validation, averaged weights' }[tail] ?? base;
 }

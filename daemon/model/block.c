@@ -109,6 +109,7 @@ static struct pk_val attention(struct net *n, struct pk_val h, int layer, const 
         .bias = s->logit_bias,
         .causal = n->causal,
         .tau = s->l1_tokens ? 1 : 0,
+        .row_power = s->row_power,
         .form = s->form,
         .dropout = s->attn_dropout,
         .stream = stream(layer, AT_WEIGHTS),

@@ -58,6 +58,7 @@ struct model_spec {
     double scale_value; /* constant c, or c0 of a learned scale */
     bool l1_tokens;     /* SimA: q and k divided by their l1 norms over tokens; phi is poly of degree 1 */
     enum pk_form form;  /* order of attention's products */
+    double row_power;   /* rows of causal attention are divided by their length to this power */
     double attn_dropout;
     double logit_bias; /* added to the logits before phi (sigmoid_bias: -ln n) */
     enum model_share share;

@@ -24,8 +24,6 @@ static enum pd_err check_supported(const struct spec_config *c, struct pd_why *w
         return refuse(why, "/model/arch", "this architecture");
     if (c->model.pos == SPEC_POS_FOURIER)
         return refuse(why, "/model/pos", "fourier");
-    if (c->attention.n_for_scale == SPEC_N_ROW)
-        return refuse(why, "/attention/n_for_scale", "row");
     if (c->attention.n_valid)
         return refuse(why, "/attention/n_valid", "counting valid tokens");
     if (c->train.precision == SPEC_PRECISION_BF16 || c->train.precision == SPEC_PRECISION_FP16)
@@ -121,6 +119,10 @@ enum pd_err model_spec_from_config(const struct spec_config *c, const struct dat
             s.logit_bias = -log(s.n_for_scale);
         break;
     }
+    if (c->attention.n_for_scale == SPEC_N_ROW) /* N is each row's own: the number N is 1 */
+        s.row_power = s.phi != PK_PHI_POLY                                             ? c->attention.alpha
+                      : s.scale == MODEL_SCALE_FIXED || s.scale == MODEL_SCALE_LEARNED ? 0.5
+                                                                                       : 0;
     s.form = (enum pk_form)c->attention.form;
     s.attn_dropout = c->attention.dropout;
     s.dropout = c->train.dropout;
@@ -165,6 +167,10 @@ enum pd_err model_spec_check(const struct model_spec *s, struct pd_why *why)
                        s->dropout, s->drop_path);
     if (!(s->attn_dropout >= 0 && s->attn_dropout < 1))
         return pd_fail(why, PD_ERR_INVALID, "/attention/dropout: %g is not in [0, 1)", s->attn_dropout);
+    if (!(s->row_power >= 0) || !isfinite(s->row_power) ||
+        (s->row_power > 0 && (s->arch != MODEL_GPT || pk_phi_normalised(s->phi))))
+        return pd_fail(why, PD_ERR_INVALID,
+                       "/attention/n_for_scale: row needs a causal model without softmax");
     if (s->l1_tokens && (s->arch == MODEL_GPT || s->phi != PK_PHI_POLY || s->degree != 1))
         return pd_fail(why, PD_ERR_INVALID, "/attention/activation: sima is linear and not causal");
     if (s->form == PK_FORM_LINEAR &&
@@ -216,7 +222,7 @@ static const struct {
     F(dtype, INT),
     Y(mlp_relu, BOOL),     Y(norm_kind, INT),   Y(norm_eps_mode, INT), Y(placement, INT),
     Y(pos_after, BOOL),    Y(qk_norm, BOOL),    Y(qk_per_head, BOOL),  Y(dropout, NUM),
-    Y(drop_path, NUM),     Y(drop_path_same, BOOL), Y(l1_tokens, BOOL), Y(form, INT),
+    Y(drop_path, NUM),     Y(drop_path_same, BOOL), Y(l1_tokens, BOOL), Y(form, INT), Y(row_power, NUM),
     Y(attn_dropout, NUM),
 #undef F
 #undef Y

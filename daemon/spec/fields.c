@@ -215,8 +215,9 @@ const struct spec_field spec_fields[] = {
     {ROW("/attention/scale_lr_mult", SPEC_T_NUMBER, config.attention.scale_lr_mult), FROM(0), DEF("1"),
      FLAGS(NOPLAN), WITH(spec_use_learned), SAYS("learning rate of the scale, in rates", "M6")},
     {ROW("/attention/n_for_scale", SPEC_T_ENUM_OR_NUM, config.attention.n_for_scale), .names = &n_for_scale,
-     .available = BIT(SPEC_N_PATCHES) | BIT(SPEC_N_KEYS) | BIT(SPEC_N_CONTEXT) | BIT(SPEC_N_NUMBER), FROM(0),
-     RULE(spec_rule_n_for_scale, "vit: patches; gpt: context"), FLAGS(OPEN0), WITH(spec_use_n),
+     .available =
+         BIT(SPEC_N_PATCHES) | BIT(SPEC_N_KEYS) | BIT(SPEC_N_CONTEXT) | BIT(SPEC_N_ROW) | BIT(SPEC_N_NUMBER),
+     FROM(0), RULE(spec_rule_n_for_scale, "vit: patches; gpt: context"), FLAGS(OPEN0), WITH(spec_use_n),
      SAYS("which number is N", "M8")},
     {ROW("/attention/n", SPEC_T_NUMBER, config.attention.n), ANY, RULE(spec_rule_n, "computed"),
      FLAGS(SPEC_F_COMPUTED | FIXED), SAYS("N as a number", "M8")},

@@ -585,6 +585,12 @@ static void check_attention(struct spec_ctx *c)
         if (a->n_for_scale == SPEC_N_PATCHES && arch == SPEC_ARCH_GPT)
             spec_ctx_error(c, "/attention/n_for_scale",
                            "a gpt has no patches; use context, keys or a number");
+        if (a->n_for_scale == SPEC_N_ROW && arch != SPEC_ARCH_GPT)
+            spec_ctx_error(c, "/attention/n_for_scale",
+                           "row needs causal attention; use patches, keys or a number");
+        if (a->n_for_scale == SPEC_N_ROW && a->activation == SPEC_ACTIVATION_SIGMOID_BIAS)
+            spec_ctx_error(c, "/attention/n_for_scale",
+                           "the bias of sigmoid_bias is one number: row does not fit");
         if (a->n_for_scale == SPEC_N_CONTEXT && arch == SPEC_ARCH_VIT)
             spec_ctx_error(c, "/attention/n_for_scale",
                            "a vit has no context; use patches, keys or a number");

@@ -380,6 +380,7 @@ static int32_t attention_inputs(struct pk_graph *g, struct pk_val q, struct pk_v
     a->attention.causal = spec->causal;
     a->attention.packed = packed;
     a->attention.form = spec->form;
+    a->attention.row_power = spec->row_power;
     a->attention.has_scale = spec->scale_value.id != 0;
     a->attention.has_bias = spec->bias_value.id != 0;
     a->attention.has_mask = spec->mask.id != 0;
@@ -573,6 +574,7 @@ struct pk_val pk_attention_state(struct pk_graph *g, struct pk_val q, struct pk_
     a.attention.degree = spec.degree;
     a.attention.tau = spec.tau != 0.0 ? spec.tau : 1.0 / sqrt(s.rank > 0 ? (double)s.dim[s.rank - 1] : 1.0);
     a.attention.scale = spec.scale;
+    a.attention.row_power = spec.row_power;
     a.attention.causal = true;
     a.attention.has_length = true;
     a.attention.has_scale = spec.scale_value.id != 0;

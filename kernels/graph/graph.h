@@ -129,6 +129,7 @@ struct pk_attention_spec {
     double scale; /* constant factor; 1 with a learned scale */
     double bias;
     bool causal;
+    double row_power; /* causal row i is divided by its length i + 1 to this power; 0 = not */
     enum pk_form form;
     double dropout; /* on A; nothing without rng */
     uint32_t stream;
@@ -173,7 +174,8 @@ struct pk_attention_stats pk_attention_stats(struct pk_graph *g, struct pk_val q
  * changed in place. position I32 (1) or (B) is that of the first new token (0 begins anew, whatever the state
  * holds); spec.length = position + how many of the n count, so that a slot without work gives length =
  * position. Equal to attention over the whole sequence but for rounding; n may be a whole prompt or 1. -> y
- * (B, n, H, d). Of spec: phi, degree, tau, scale, scale_value, length; bias, mask and dropout are refused. */
+ * (B, n, H, d). Of spec: phi, degree, tau, scale, scale_value, row_power, length; bias, mask and dropout are
+ * refused. */
 struct pk_val pk_attention_state(struct pk_graph *g, struct pk_val q, struct pk_val k, struct pk_val v,
                                  struct pk_val state, struct pk_val position, struct pk_attention_spec spec);
 struct pk_val pk_cache_append(struct pk_graph *g, struct pk_val cache, struct pk_val fresh,

@@ -261,6 +261,23 @@ struct pk_val pk_attention_plain(struct pk_graph *g, struct pk_val q, struct pk_
     if (spec.scale_value.id)
         a = pk_mul(g, a,
                    pk_reshape(g, spec.scale_value, PK_SHAPE(pk_shape_of(g, spec.scale_value).dim[0], 1, 1)));
+    if (spec.row_power != 0.0) {
+        struct pk_val rows = pk_reshape(g, pk_iota(g, dtype, sq.dim[2]), PK_SHAPE(1, 1, sq.dim[2], 1)), last;
+
+        if (!spec.causal || pk_phi_normalised(spec.phi))
+            return pk_graph_fail(g, PD_ERR_INVALID,
+                                 "attention: a power of the row's length needs causal rows that are not "
+                                 "normalised");
+        if (spec.length.id)
+            last = pk_offset(g,
+                             pk_reshape(g, pk_cast(g, spec.length, dtype),
+                                        PK_SHAPE(pk_shape_of(g, spec.length).dim[0], 1, 1, 1)),
+                             1.0 - (double)sq.dim[2]);
+        else
+            last = pk_fill(g, dtype, PK_SHAPE(1), 1.0 + (double)(sk.dim[2] - sq.dim[2]));
+        rows = pk_max2(g, pk_add(g, rows, last), pk_fill(g, dtype, PK_SHAPE(1), 1.0));
+        a = pk_mul(g, a, pk_unary(g, PK_EX_EXP, pk_scale(g, pk_unary(g, PK_EX_LOG, rows), -spec.row_power)));
+    }
     if (ret_weights)
         *ret_weights = a;
     a = pk_dropout(g, a, spec.rng, spec.dropout, spec.stream);

@@ -58,6 +58,9 @@ static enum pd_err begin(const struct pk_attention_attr *a, const struct pk_type
         return pd_fail(why, PD_ERR_INVALID, "unknown activation %d", (int)a->phi);
     if (a->phi == PK_PHI_POLY && a->degree < 1)
         return pd_fail(why, PD_ERR_INVALID, "degree %d; at least 1", a->degree);
+    if (a->row_power != 0.0 && (!a->causal || pk_phi_normalised(a->phi)))
+        return pd_fail(why, PD_ERR_INVALID,
+                       "a power of the row's length needs causal rows that are not normalised");
     if (x.scale >= 0) {
         int64_t n = pk_shape_count(&in[x.scale].shape);
 
@@ -180,6 +183,7 @@ static void vjp_bwd(struct pk_vjp *v)
                                      .tau = a->tau,
                                      .scale = a->scale,
                                      .bias = a->bias,
+                                     .row_power = a->row_power,
                                      .dropout = a->dropout,
                                      .stream = a->stream,
                                      .causal = a->causal};

@@ -187,11 +187,14 @@ struct pk_expr {
 
 struct pk_attention_attr {
     enum pk_phi phi;
-    int32_t degree; /* p >= 1, for PK_PHI_POLY */
-    double tau;     /* factor on q k^T, usually 1/sqrt(d) */
-    double scale;   /* constant c; multiplies phi. With a scale input: A = (scale * c_h) phi */
-    double bias;    /* added to tau q k^T before phi (sigmoid_bias: -ln n); 0 otherwise */
-    double dropout; /* rate on A, with has_rng */
+    int32_t degree;   /* p >= 1, for PK_PHI_POLY */
+    double tau;       /* factor on q k^T, usually 1/sqrt(d) */
+    double scale;     /* constant c; multiplies phi. With a scale input: A = (scale * c_h) phi */
+    double bias;      /* added to tau q k^T before phi (sigmoid_bias: -ln n); 0 otherwise */
+    double row_power; /* r: row i of A is divided by n^r, n = the keys that a causal row sees without masks, i
+                         + 1 + Nk - Nq (Nk: or length), at least 1. Only causal, and not where rows are
+                         normalised */
+    double dropout;   /* rate on A, with has_rng */
     uint32_t stream;
     enum pk_form form;
     bool causal, packed;

@@ -233,14 +233,16 @@ static void test_stats(void **state)
             struct rig_case c = {.op = PK_OP_ATTENTION_STATS, .name = "stats", .tolerance = 2e-5, .n_out = 5};
             int n = 0;
 
-            c.attr.attention = (struct pk_attention_attr){.phi = (enum pk_phi)phi,
-                                                          .degree = 3,
-                                                          .scale = -0.5,
-                                                          .tau = 0.25,
-                                                          .causal = v & 1,
-                                                          .packed = v & 2,
-                                                          .has_mask = true,
-                                                          .bias = phi == PK_PHI_SIGMOID ? -2 : 0};
+            c.attr.attention = (struct pk_attention_attr){
+                .phi = (enum pk_phi)phi,
+                .degree = 3,
+                .scale = -0.5,
+                .tau = 0.25,
+                .causal = v & 1,
+                .row_power = v & 1 && !pk_phi_normalised((enum pk_phi)phi) ? 0.5 : 0,
+                .packed = v & 2,
+                .has_mask = true,
+                .bias = phi == PK_PHI_SIGMOID ? -2 : 0};
             if (v & 2) {
                 c.in[n++] = rig_random(v & 1 ? PK_F64 : PK_F32, PK_SHAPE(2, 65, 3, 3, 16), -1, 1);
             } else {

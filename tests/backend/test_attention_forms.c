@@ -143,6 +143,38 @@ static void test_linear_order_with_lengths(void **state)
             .tolerance = 3e-5});
 }
 
+/* Rows divided by a power of their length: more queries than keys, single queries, both orders. */
+static void test_rows(void **state)
+{
+    static const struct shape sizes[] = {
+        {2, 2, 130, 130, 16}, {1, 2, 70, 20, 16}, {2, 1, 1, 40, 32}, {1, 1, 65, 65, 7}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        for (int phi = PK_PHI_POLY; phi <= PK_PHI_RELU; phi++)
+            for (int form = PK_FORM_QUADRATIC; form <= PK_FORM_LINEAR; form++) {
+                enum pk_dtype dtype = i % 2 ? PK_F64 : PK_F32;
+                const double c[1] = {-0.7};
+                struct pk_view scale = rig_values(dtype, PK_SHAPE(1), c);
+
+                if (form == PK_FORM_LINEAR && (phi != PK_PHI_POLY || sizes[i].nq != sizes[i].nk))
+                    continue;
+                attention_check(&(struct attention_case){.name = "rows",
+                                                         .shape = sizes[i],
+                                                         .attr = {.phi = (enum pk_phi)phi,
+                                                                  .degree = 2,
+                                                                  .scale = 1,
+                                                                  .row_power = 0.5,
+                                                                  .causal = true,
+                                                                  .form = (enum pk_form)form},
+                                                         .dtype = dtype,
+                                                         .spread = 1,
+                                                         .scale = &scale,
+                                                         .tolerance = 3e-5});
+                rig_reset(NULL);
+            }
+}
+
 /* Prompts by chunks, single tokens, slots without work, a state that begins anew. */
 static void test_state(void **state)
 {
@@ -165,6 +197,7 @@ static void test_state(void **state)
                                                               .degree = p,
                                                               .tau = 0.3,
                                                               .scale = 0.7,
+                                                              .row_power = t ? 0.5 : 0,
                                                               .causal = true,
                                                               .has_length = true,
                                                               .has_scale = t};
@@ -196,6 +229,7 @@ int main(void)
         cmocka_unit_test_teardown(test_dropout, rig_reset),
         cmocka_unit_test_teardown(test_linear_order, rig_reset),
         cmocka_unit_test_teardown(test_linear_order_with_lengths, rig_reset),
+        cmocka_unit_test_teardown(test_rows, rig_reset),
         cmocka_unit_test_teardown(test_state, rig_reset),
     };
 

@@ -278,7 +278,7 @@ static void test_gradients_of_every_attention(void **state)
         int degree;
         enum model_arch arch;
         bool l1_tokens, qk_norm;
-        double logit_bias, attn_dropout;
+        double logit_bias, attn_dropout, row_power;
         enum pk_form form;
         enum model_scale scale;
         enum model_scale_param param;
@@ -306,6 +306,7 @@ static void test_gradients_of_every_attention(void **state)
          .scale = MODEL_SCALE_LEARNED,
          .share = MODEL_SHARE_GLOBAL,
          .arch = MODEL_GPT},
+        {.what = "rows", .phi = PK_PHI_POLY, .degree = 3, .row_power = 0.5, .arch = MODEL_GPT},
         {.what = "linear", .phi = PK_PHI_POLY, .degree = 1, .form = PK_FORM_LINEAR, .arch = MODEL_GPT},
         {.what = "linear square",
          .phi = PK_PHI_POLY,
@@ -329,6 +330,7 @@ static void test_gradients_of_every_attention(void **state)
         s.qk_norm = forms[i].qk_norm;
         s.logit_bias = forms[i].logit_bias;
         s.attn_dropout = forms[i].attn_dropout;
+        s.row_power = forms[i].row_power;
         s.form = forms[i].form;
         s.scale = forms[i].scale;
         s.scale_param = forms[i].param;

@@ -178,6 +178,7 @@ static void test_impossible_shapes_refused(void **state)
     REFUSED(s.scale_value = (double)NAN);
     REFUSED((s.scale = MODEL_SCALE_LEARNED, s.scale_param = MODEL_PARAM_LOG, s.scale_value = -1));
     REFUSED(s.attn_dropout = 1);
+    REFUSED(s.row_power = 0.5); /* not causal */
     REFUSED((s.form = PK_FORM_LINEAR, s.phi = PK_PHI_SOFTMAX));
     REFUSED((s.form = PK_FORM_LINEAR, s.phi = PK_PHI_POLY, s.degree = 3));
     REFUSED((s.form = PK_FORM_LINEAR, s.phi = PK_PHI_POLY, s.degree = 2, s.attn_dropout = 0.1));

@@ -191,6 +191,36 @@ MAKE(make_sima)
     return pk_attention(g, pk_l1_norm_tokens(g, q), pk_l1_norm_tokens(g, k), v, s);
 }
 
+/* ---- rows divided by a power of their length ---- */
+
+static struct pk_val by_rows(struct pk_graph *g, struct pk_val *leaf, const char **name, size_t *n,
+                             enum pk_form form)
+{
+    struct pk_attention_spec s = spec_of(PK_PHI_POLY, 2, true);
+
+    s.row_power = 0.5;
+    s.form = form;
+    s.scale_value = P("c", 2);
+    return pk_attention_packed(g, P("qkv", 2, 5, 3, 2, 3), s);
+}
+MAKE(make_rows_square)
+{
+    return by_rows(g, leaf, name, n, PK_FORM_QUADRATIC);
+}
+MAKE(make_rows_linear)
+{
+    return by_rows(g, leaf, name, n, PK_FORM_LINEAR);
+}
+MAKE(make_rows_length)
+{
+    struct pk_attention_spec s = spec_of(PK_PHI_SIGMOID, 0, true);
+    struct pk_val q = P("q", 2, 2, 3, 4), k = P("k", 2, 2, 5, 4), v = P("v", 2, 2, 5, 4);
+
+    s.row_power = 1;
+    s.length = pk_input(g, "length", PK_I32, PK_SHAPE(2));
+    return pk_attention(g, q, k, v, s);
+}
+
 /* ---- the linear forms ---- */
 
 static struct pk_val linear(struct pk_graph *g, struct pk_val *leaf, const char **name, size_t *n, int p,
@@ -242,6 +272,9 @@ static const struct build builds[] = {
     {"qk norm shared", make_qk_norm_shared, NULL, true},
     {"qk norm per head", make_qk_norm_per_head, NULL, true},
     {"sima", make_sima, NULL, true},
+    {"rows", make_rows_square, NULL, true},
+    {"rows, linear order", make_rows_linear, NULL, true},
+    {"rows and lengths", make_rows_length, fill_length, true},
     {"linear x", make_linear_1, NULL, true},
     {"linear x^2", make_linear_2, NULL, true},
     {"linear x causal", make_linear_1_causal, NULL, true},

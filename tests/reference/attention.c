@@ -67,9 +67,18 @@ static void close_attention(struct attention *t)
     free(t->v);
 }
 
-static double scale_of(const struct attention *t, int64_t h)
+/* What row_power makes of row i. */
+static double by_row(const struct attention *t, int64_t b, int64_t i)
 {
-    return t->a.scale * (t->scale ? get(t->scale, count(t->scale) > 1 ? h : 0) : 1.0);
+    double last = t->length ? get(t->length, count(t->length) > 1 ? b : 0) : (double)t->nk;
+
+    return pow(fmax(1.0, (double)i + 1.0 + last - (double)t->nq), -t->a.row_power);
+}
+
+/* The factor of row i. */
+static double scale_of(const struct attention *t, int64_t b, int64_t h, int64_t i)
+{
+    return by_row(t, b, i) * t->a.scale * (t->scale ? get(t->scale, count(t->scale) > 1 ? h : 0) : 1.0);
 }
 
 static bool sees(const struct attention *t, int64_t b, int64_t i, int64_t j)
@@ -194,7 +203,7 @@ void ref_attention(const struct pk_call *c)
 
                     for (int64_t j = 0; j < t.nk; j++)
                         y += kept(&t, b, h, i, j) * f[j] * t.v[((b * t.h + h) * t.nk + j) * t.d + x];
-                    put(&c->out[0], ((b * t.nq + i) * t.h + h) * t.d + x, scale_of(&t, h) * y);
+                    put(&c->out[0], ((b * t.nq + i) * t.h + h) * t.d + x, scale_of(&t, b, h, i) * y);
                 }
                 if (pk_phi_normalised(t.a.phi))
                     put(&c->out[1], (b * t.h + h) * t.nq + i, lse);
@@ -217,7 +226,7 @@ void ref_attention_bwd(const struct pk_call *c)
     for (int64_t b = 0; b < t.b; b++)
         for (int64_t h = 0; h < t.h; h++)
             for (int64_t i = 0; i < t.nq; i++) {
-                double scale = scale_of(&t, h), dot = 0.0;
+                double scale = scale_of(&t, b, h, i), dot = 0.0;
                 int64_t qi = ((b * t.h + h) * t.nq + i) * t.d;
 
                 double sums = row(&t, b, h, i, s, f);
@@ -234,7 +243,7 @@ void ref_attention_bwd(const struct pk_call *c)
                         dv[kj + x] += scale * keep * f[j] * g;
                     }
                     dot += da[j] * f[j];
-                    dc[h] += da[j] * f[j] * t.a.scale;
+                    dc[h] += da[j] * f[j] * t.a.scale * by_row(&t, b, i);
                 }
                 for (int64_t j = 0; j < t.nk; j++) {
                     int64_t kj = ((b * t.h + h) * t.nk + j) * t.d;
@@ -306,12 +315,12 @@ void ref_attention_stats(const struct pk_call *c)
 
     for (int64_t b = 0; b < t.b; b++)
         for (int64_t h = 0; h < t.h; h++) {
-            double fro = 0.0, jac = 0.0, jacq = 0.0, n = 0.0, sum = 0.0, sq = 0.0, top = 0.0,
-                   scale = scale_of(&t, h);
+            double fro = 0.0, jac = 0.0, jacq = 0.0, n = 0.0, sum = 0.0, sq = 0.0, top = 0.0;
 
             for (int pass = 0; pass < 2; pass++) /* the mean first, then the deviation */
                 for (int64_t i = 0; i < t.nq; i++) {
-                    double x2 = 0.0, a2 = 0.0, g2 = 0.0, ag2 = 0.0, sums = row(&t, b, h, i, s, f);
+                    double x2 = 0.0, a2 = 0.0, g2 = 0.0, ag2 = 0.0, sums = row(&t, b, h, i, s, f),
+                           scale = scale_of(&t, b, h, i);
 
                     for (int64_t j = 0; j < t.nk; j++) {
                         if (!sees(&t, b, i, j))
@@ -390,6 +399,7 @@ void ref_attention_state(const struct pk_call *c)
                 double by = a->scale * (scale ? get(scale, count(scale) > 1 ? ih : 0) : 1.0);
                 int64_t row = (b * h + ih) * rows;
 
+                by *= pow((double)(first + i + 1), -a->row_power);
                 for (int64_t x = 0; x < d; x++)
                     put(&c->out[0], ((b * n + i) * h + ih) * d + x, 0.0);
                 for (int64_t x = 0; valid && x < rows * d; x++)

@@ -179,6 +179,7 @@ static void test_defaults_by_rule(void **state)
         {VIT, "/attention", "{\"activation\":\"poly\",\"n_for_scale\":\"keys\"}", "/attention/n", "49"},
         {VIT, "/model/pool", "\"cls\"", "/attention/n", "49"},
         {GPT, "/attention", "{\"activation\":\"poly\",\"n_for_scale\":\"keys\"}", "/attention/n", "128"},
+        {GPT, "/attention", "{\"activation\":\"poly\",\"n_for_scale\":\"row\"}", "/attention/n", "1"},
         {VIT, NULL, NULL, "/attention/scale_param", "\"direct\""},
         {VIT, "/train/optimizer/name", "\"msgdw\"", "/attention/scale_param", "\"log\""},
         {VIT, NULL, NULL, "/attention/scale_share", "\"layer\""},

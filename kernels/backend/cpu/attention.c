@@ -212,7 +212,9 @@ static void forward_task(void *arg, int64_t task, int thread)
                                          : (real)-INFINITY;
         t.sum[i - q0] = sum == 0 ? 0 : 1 / sum;
     }
-    store_rows(q1 - q0, j->d, j->ld, t.acc, factor, normalised ? t.sum : NULL,
+    for (int64_t i = q0; j->a->row_power != 0 && i < q1; i++)
+        t.sum[i - q0] = row_factor(j, b, i);
+    store_rows(q1 - q0, j->d, j->ld, t.acc, factor, normalised || j->a->row_power != 0 ? t.sum : NULL,
                j->y.p + b * j->y.sb + h * j->y.sh + q0 * j->y.sn, j->y.sn);
 }
 
@@ -295,6 +297,8 @@ static void few_task(void *arg, int64_t task, int thread)
                 *out = sum > 0 || sum != sum ? max + (real)(log(sum) + j->a->bias) : (real)-INFINITY;
             factor = sum == 0 ? 0 : factor / (real)sum;
         }
+        if (j->a->row_power != 0)
+            factor *= row_factor(j, b, i);
         for (int64_t c = 0; c < j->d; c++)
             y[c] *= factor;
     }

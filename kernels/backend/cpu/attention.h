@@ -174,6 +174,12 @@ static inline int64_t shift_of(const struct attention *j, int64_t b)
     return ((const int32_t *)l->data)[(l->shape.dim[0] == 1 ? 0 : b) * l->stride[0]] - j->nq;
 }
 
+/* What row_power makes of row i. */
+static inline real row_factor(const struct attention *j, int64_t b, int64_t i)
+{
+    return (real)pow((double)cpu_max(1, i + 1 + shift_of(j, b)), -j->a->row_power);
+}
+
 static inline double factor_of(const struct attention *j, int64_t h)
 {
     const struct pk_view *s = j->scale;

@@ -204,6 +204,7 @@ static void backward_pair(const struct attention *j, int64_t b, int64_t h, int t
             load_rows(lanes, j->d, j->ld, q + i0 * j->q.sn, j->q.sn, j->q.sd, (real)a->tau, t.qr);
             load_transposed(lanes, j->d, dy + i0 * j->dy.sn, j->dy.sn, j->dy.sd, 1, t.dyt);
             load_rows(lanes, j->d, j->ld, dy + i0 * j->dy.sn, j->dy.sn, j->dy.sd, 1, t.dyr);
+            scale_rows(j, b, i0, lanes, t.dyr, t.dyt);
             product_keys(j, w.n, lanes, t.kr, t.kp, t.qt, t.s);
             product_keys(j, w.n, lanes, t.vr, t.vp, t.dyt, t.g);
             if (j->bias)

@@ -216,6 +216,7 @@ static void forward_task(void *arg, int64_t task, int thread)
             product_queries(j, n, n, t.s, t.vr, t.acc);
             accumulate(j, t.f, true, n, t.kr, t.vr, t.state, j->ld);
         }
+        scale_rows(j, b, i0, n, t.acc, NULL);
         store_rows(n, j->d, j->ld, t.acc, (real)factor_of(j, h), NULL,
                    j->y.p + b * j->y.sb + h * j->y.sh + i0 * j->y.sn, j->y.sn);
     }
@@ -248,13 +249,14 @@ static double backward_queries(const struct attention *j, struct scratch *t, int
 
         load_rows(n, j->d, j->ld, q, j->q.sn, j->q.sd, tau, t->qr);
         load_rows(n, j->d, j->ld, dy, j->dy.sn, j->dy.sd, 1, t->dyr);
+        scale_rows(j, b, i0, n, t->dyr, NULL);
         memset(t->acc, 0, (size_t)(n * j->ld) * sizeof(real));
         apply_back(j, t, false, n, t->qr, t->dyr, t->acc);
         if (j->a->causal) {
             load_seen(j, &j->k, b, h, i0, n, t->kr);
             load_seen(j, &j->v, b, h, i0, n, t->vr);
             load_transposed(n, j->d, q, j->q.sn, j->q.sd, tau, t->qt);
-            load_transposed(n, j->d, dy, j->dy.sn, j->dy.sd, 1, t->dyt);
+            load_transposed(n, j->d, t->dyr, j->ld, 1, 1, t->dyt);
             product_chunk(j, t, n, t->kr, t->qt, t->s);
             product_chunk(j, t, n, t->vr, t->dyt, t->g);
             square_backward(j, n, t->s, t->g);
@@ -281,6 +283,7 @@ static void load_queries(const struct attention *j, struct scratch *t, int64_t b
 {
     load_rows(n, j->d, j->ld, row_at(&j->q, b, h, i0), j->q.sn, j->q.sd, (real)j->a->tau, t->qr);
     load_rows(n, j->d, j->ld, row_at(&j->dy, b, h, i0), j->dy.sn, j->dy.sd, 1, t->dyr);
+    scale_rows(j, b, i0, n, t->dyr, NULL);
 }
 
 /* dK and dV, the last chunk first. */

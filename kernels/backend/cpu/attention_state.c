@@ -158,6 +158,9 @@ static void state_task(void *arg, int64_t task, int thread)
             one_chunk(j, &k, b, h, i, n, state);
         else
             one_token(j, &k, state);
+        for (int64_t r = 0; t->a->row_power != 0 && r < n; r++)
+            for (int64_t c = 0; c < t->d; c++)
+                k.acc[r * t->ld + c] *= (real)pow((double)(position + i + r + 1), -t->a->row_power);
         store_rows(n, t->d, t->ld, k.acc, factor, NULL, y + i * t->y.sn, t->y.sn);
     }
     for (int64_t i = valid; i < t->nq; i++)

@@ -193,6 +193,13 @@ static void stats_task(void *arg, int64_t task, int thread)
         }
         if (pk_phi_normalised(t->a->phi))
             f2 = normalised_row(t, &r, n, max, &row_jac, &row_jacq);
+        if (t->a->row_power != 0) {
+            double by = (double)row_factor(t, b, i) * (double)row_factor(t, b, i);
+
+            f2 *= by;
+            row_jac *= by;
+            row_jacq *= by;
+        }
         fro += f2;
         jac += row_jac;
         jacq += row_jacq * j->row_norm[b * t->nq + i];

@@ -268,6 +268,20 @@ static inline void zero_rows(int64_t n, int64_t d, real *to, int64_t sn)
         memset(to + i * sn, 0, (size_t)d * sizeof(real));
 }
 
+/* Rows i0 .. i0+n-1 of dY, and the same transposed (NULL: not), times what row_power makes of them. */
+static inline void scale_rows(const struct attention *j, int64_t b, int64_t i0, int64_t n, real *rows,
+                              real *turned)
+{
+    for (int64_t i = 0; j->a->row_power != 0 && i < n; i++) {
+        real f = row_factor(j, b, i0 + i);
+
+        for (int64_t c = 0; c < j->ld; c++)
+            rows[i * j->ld + c] *= f;
+        for (int64_t c = 0; turned && c < j->d; c++)
+            turned[c * TILE + i] *= f;
+    }
+}
+
 /* ---- products ---- */
 
 /* s (n, lanes) = rows of the key block times a transposed tile. */

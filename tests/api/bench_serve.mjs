@@ -1,7 +1,9 @@
 // node tests/api/bench_serve.mjs [SECONDS [PRESET [WEIGHTS]]]: throughput and latency of a served classifier
 // (vit_tiny, 28 x 28, 49 patches) and of a language model (PRESET, default gpt_nano; bytes; 32 tokens a
 // request) at 1, 4, 16 and 64 requests at once, through the daemon and its worker over loopback. One by one
-// is the first line of each, in the same run. The load comes from this process, on the same cores.
+// is the first line of each, in the same run. The load comes from this process, on the same cores; the worker's
+// processor time for each unit is what other programs on the machine change least.
+import { readdirSync, readFileSync } from 'node:fs';
 import os from 'node:os';
 import http from 'node:http';
 import { Daemon, sleep } from './lib.mjs';
@@ -36,11 +38,24 @@ const send = (path, type, body, headers) => new Promise((resolve, reject) => {
     request.end(body);
 });
 
+/** Seconds of processor time of the daemon's serving workers. */
+const spent = () => readdirSync('/proc').filter(pid => /^\d+$/.test(pid)).reduce((sum, pid) => {
+    try {
+        const line = readFileSync(`/proc/${pid}/cmdline`, 'utf8').split('\0');
+        if (!line.includes('serve') || line.includes('shim') || !line.some(part => part.startsWith(host.dir)))
+            return sum;
+        const fields = readFileSync(`/proc/${pid}/stat`, 'utf8').split(') ')[1].split(' ');
+        return sum + (Number(fields[11]) + Number(fields[12])) / 100;
+    } catch {
+        return sum;
+    }
+}, 0);
+
 async function measure(what, unit, each, one, least) {
     let base = 0;
     for (const at of [1, 4, 16, 64]) {
         const times = [];
-        const begun = performance.now(), until = begun + seconds * 1000;
+        const cpu = spent(), begun = performance.now(), until = begun + seconds * 1000;
         await Promise.all(Array.from({ length: at }, async () => {
             for (let n = 0; n < least || performance.now() < until; n++) {
                 const start = performance.now();
@@ -51,7 +66,7 @@ async function measure(what, unit, each, one, least) {
         const rate = times.length * each / (performance.now() - begun) * 1000;
         times.sort((a, b) => a - b);
         base ||= rate;
-        console.log(`${what}, ${at} at once: ${rate.toFixed(1)} ${unit}/s (${(rate / base).toFixed(2)}x), p50 ${times[times.length >> 1].toFixed(1)} ms, p99 ${times[Math.floor(times.length * 0.99)].toFixed(1)} ms`);
+        console.log(`${what}, ${at} at once: ${rate.toFixed(1)} ${unit}/s (${(rate / base).toFixed(2)}x), p50 ${times[times.length >> 1].toFixed(1)} ms, p99 ${times[Math.floor(times.length * 0.99)].toFixed(1)} ms, ${(1000 * (spent() - cpu) / times.length / each).toFixed(2)} ms of processor each`);
     }
 }
 

@@ -37,6 +37,7 @@ struct ask {
     int32_t tokens;
     float logits[64];
     int64_t classes[8];
+    char labels[8][16];
     int64_t rows;
     char json[160];
     uint64_t last_turn;
@@ -123,6 +124,17 @@ static void fake_reply(void *ctx, const struct serve_request *req, const struct 
         } else if (!strcmp(t->name, "class")) {
             assert_string_equal(t->dtype, "INT64");
             memcpy(a->classes, t->data, t->bytes < sizeof a->classes ? t->bytes : sizeof a->classes);
+        } else if (!strcmp(t->name, "label")) {
+            const char *at = t->data;
+
+            assert_string_equal(t->dtype, "BYTES");
+            for (int64_t k = 0; k < t->shape[0] && k < 8; k++) {
+                uint32_t len;
+
+                memcpy(&len, at, sizeof len);
+                snprintf(a->labels[k], sizeof a->labels[k], "%.*s", (int)len, at + sizeof len);
+                at += sizeof len + len;
+            }
         }
     }
     if (part->json)
@@ -334,8 +346,16 @@ static void test_role_answers_pictures(void **state)
     asks[3] = ask_pictures(&broken, 2);
     asks[4] = ask_pictures(&cut, 2);
     play(&f, grey_path);
+    assert_non_null(strstr(f.signature, "\"labels\":[\"nil\",\"one\","));
+    assert_non_null(strstr(f.signature, "\\\"nine\\\"\"]"));
     assert_int_equal(asks[0].err, PD_OK);
     assert_int_equal(asks[0].rows, 2);
+    for (int p = 0; p < 2; p++) {
+        static const char *const names[] = {"nil",  "one", "two",   "three", "four",
+                                            "five", "six", "seven", "eight", "\"nine\""};
+
+        assert_string_equal(asks[0].labels[p], names[asks[0].classes[p]]);
+    }
     for (int p = 0; p < 2; p++) {
         assert_int_equal(asks[1 + p].err, PD_OK);
         assert_int_equal(asks[0].classes[p], asks[1 + p].classes[0]);
@@ -512,7 +532,8 @@ static int setup(void **state)
     test_checkpoint_write(vit_path, &spec, 1);
     spec.channels = 1;
     snprintf(grey_path, sizeof grey_path, "%s/grey.safetensors", dir);
-    test_checkpoint_write(grey_path, &spec, 3);
+    test_checkpoint_write_full(grey_path, &spec, 3, NULL,
+                               "nil\none\ntwo\nthree\nfour\nfive\nsix\nseven\neight\n\"nine\"");
     spec = test_gpt_spec(PK_PHI_POLY);
     test_checkpoint_write(gpt_path, &spec, 2);
     return 0;

@@ -193,6 +193,27 @@ describe('pages', { skip }, () => {
         const shares = (await page.locator('.bars .value').allInnerTexts()).map(text => parseFloat(text));
         assert.equal(shares.length, 10);
         assert.ok(Math.abs(shares.reduce((a, b) => a + b) - 100) < 1.5, shares.join());
+        await page.getByRole('button', { name: 'Picture' }).click();
+        assert.match(page.url(), /with=picture/);
+        const png = await page.evaluate(() => {
+            const canvas = document.createElement('canvas');
+            canvas.width = canvas.height = 56;
+            const c = canvas.getContext('2d');
+            c.fillRect(0, 0, 56, 56);
+            c.fillStyle = '#fff';
+            c.fillRect(26, 8, 6, 40);
+            return canvas.toDataURL('image/png').split(',')[1];
+        });
+        await page.getByLabel('Choose a picture').setInputFiles({ name: 'one.png', mimeType: 'image/png', buffer: Buffer.from(png, 'base64') });
+        await page.getByText(/Looks like \d/).waitFor();
+        await page.getByText('one.png · 56 × 56').waitFor();
+        await page.getByLabel('Choose a picture').setInputFiles({ name: 'no.png', mimeType: 'image/png', buffer: Buffer.from('no picture') });
+        await page.getByText('no.png is no picture').waitFor();
+        await page.getByRole('button', { name: 'Give version 1 an alias' }).click();
+        await page.getByLabel('Alias', { exact: true }).fill('best');
+        await page.getByRole('button', { name: 'Set the alias' }).click();
+        await page.getByRole('button', { name: 'Remove the alias best' }).click();
+        await until('the alias to go', async () => (await page.locator('.alias').count()) === 0);
         await browser.close(page);
     });
 
@@ -214,6 +235,13 @@ describe('pages', { skip }, () => {
         await page.getByRole('button', { name: 'Continue the text' }).click();
         await page.locator('.answer .tok').nth(20).waitFor();
         assert.match(await page.locator('.answer .tok').nth(3).getAttribute('title'), /%/);
+        await page.getByText(/40 tokens in/).waitFor();
+        await page.locator('.answer').focus();
+        await page.keyboard.press('ArrowRight');
+        await page.locator('.alternatives li').nth(4).waitFor();
+        assert.match(page.url(), /prompt=The\+rose/);
+        await page.getByRole('button', { name: 'Score the text' }).click();
+        await page.getByText(/Perplexity [0-9.]+ over 8 tokens/).waitFor();
         await page.getByLabel('Tokens').fill('60000');
         await page.getByRole('button', { name: 'Continue the text' }).click();
         await page.locator('.answer .tok').nth(5).waitFor();

@@ -149,6 +149,23 @@ static enum pd_err live(struct store_tx *tx, struct seed *s, int64_t run, double
     return err;
 }
 
+/* The member "sweep" of a document of ours (no braces within strings), or "". The caller frees it. */
+static char *sweep_of(const char *document)
+{
+    const char *at = strstr(document, "\"sweep\":{");
+    size_t n = 0;
+    int depth = 0;
+
+    if (!at)
+        return strdup("");
+    at += strlen("\"sweep\":");
+    do {
+        depth += (at[n] == '{') - (at[n] == '}');
+        n++;
+    } while (depth > 0 && at[n]);
+    return strndup(at, n);
+}
+
 static enum pd_err apply(struct store_tx *tx, void *ctx, struct pd_why *why)
 {
     struct seed *s = ctx;
@@ -158,7 +175,14 @@ static enum pd_err apply(struct store_tx *tx, void *ctx, struct pd_why *why)
                                 .experiment = head->experiment,
                                 .tags = s->tags,
                                 .notes = head->notes,
-                                .priority = (int)head->resources.priority};
+                                .priority = (int)head->resources.priority,
+                                .planned = head->run_count,
+                                .points = head->points,
+                                .trials = head->trials,
+                                .concurrency = head->concurrency,
+                                .metric = head->metric,
+                                .maximise = head->mode == SPEC_MODE_MAX};
+    char *axes = NULL;
     int64_t id = 0;
     enum pd_err err;
 
@@ -167,6 +191,9 @@ static enum pd_err apply(struct store_tx *tx, void *ctx, struct pd_why *why)
     if (err == PD_OK)
         err = pd_buf_err(&document);
     job.document = document.data;
+    if (err == PD_OK && !(axes = sweep_of(document.data)))
+        err = pd_fail(why, PD_ERR_NOMEM, "no memory for a sweep");
+    job.sweep = axes;
     if (err == PD_OK)
         err = store_job_insert(tx, &job, &id, why);
     for (int64_t n = 0; n < spec_job_run_count(s->job) && err == PD_OK; n++) {
@@ -194,7 +221,10 @@ static enum pd_err apply(struct store_tx *tx, void *ctx, struct pd_why *why)
                                         .threads = 1,
                                         .priority = job.priority,
                                         .max_restarts = 3,
-                                        .total_steps = -1};
+                                        .total_steps = -1,
+                                        .point = n / head->trials,
+                                        .trial = spec_job_run_trial(s->job, n),
+                                        .seed = spec_job_run_seed(s->job, n)};
 
             err = store_run_insert(tx, id, &row, &run, why);
         }
@@ -208,6 +238,7 @@ static enum pd_err apply(struct store_tx *tx, void *ctx, struct pd_why *why)
         pd_buf_done(&text);
         pd_buf_done(&sweep);
     }
+    free(axes);
     pd_buf_done(&document);
     return err;
 }

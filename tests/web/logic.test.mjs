@@ -3,7 +3,10 @@ import assert from 'node:assert/strict';
 import test from 'node:test';
 
 import { ago, bytes, duration, number, percent, toNumber } from '../../web/js/format.js';
-import { describe, metrics, panels, parseKey, seriesName } from '../../web/js/metrics.js';
+import { at, meanOf } from '../../web/js/compare/mean.js';
+import { describe, metrics, panels, parseKey, present, seriesName } from '../../web/js/metrics.js';
+import { lineOf, locate, stretchOf } from '../../web/js/pointer.js';
+import { columnOf, comparator, formatColumns, parseColumns, wantedFields, wantedMetrics } from '../../web/js/table/columns.js';
 import { smooth } from '../../web/js/smooth.js';
 import { readEvents } from '../../web/js/sse.js';
 
@@ -101,4 +104,69 @@ test('test_sse_reads_events_cut_anywhere', async () => {
             [['run.state', '{"a":"ä"}', '12'], ['message', 'one\ntwo', '12']], `chunks of ${size}`);
         assert.equal(all[1].retry, 500);
     }
+});
+
+const run = (id, over = {}) => ({ id, jobId: '1', name: `run ${id}`, experiment: 'e', state: 'ended', outcome: 'succeeded', reason: '', step: 5, totalSteps: 10, attempts: 1, created: '2026-01-01T00:00:00.000Z',
+    started: null, ended: null, device: 'cpu', latest: {}, position: null, sweep: {}, tags: {}, fields: {}, priority: 0, index: 0, ...over });
+
+test('test_columns_survive_the_way_through_a_link', () => {
+    assert.equal(formatColumns(parseColumns(null)), '');
+    const text = 'state,name~400,m:acc/val,c:/train/optimizer/lr~90,m:a%2Cb';
+    const chosen = parseColumns(text);
+    assert.deepEqual(chosen.map(({ column, width }) => [column.id, width]), [['state', 136], ['name', 400], ['m:acc/val', 128], ['c:/train/optimizer/lr', 90], ['m:a,b', 128]]);
+    assert.equal(formatColumns(chosen), text);
+});
+
+test('test_columns_unknown_and_too_many_are_left_out_and_the_run_stays', () => {
+    assert.deepEqual(parseColumns('nonsense,loss').map(c => c.column.id), ['name', 'loss']);
+    assert.equal(parseColumns('gone,%zz').length, parseColumns('').length);
+    const many = parseColumns(`name,${Array.from({ length: 40 }, (_, i) => `m:k${i}`).join()}`);
+    assert.equal(wantedMetrics(many).length, 16);
+    assert.equal(wantedMetrics(parseColumns('name,loss,m:acc/val')).length, 6); // one of them was asked for already
+    assert.deepEqual(wantedFields(parseColumns('name,c:/a/b')), ['/a/b']);
+});
+
+test('test_columns_sort_puts_runs_without_a_value_last_either_way', () => {
+    const runs = [run('1', { latest: { 'loss/val': 2 } }), run('2'), run('3', { latest: { 'loss/val': 1 } }), run('4', { latest: { 'loss/val': NaN } })];
+    const order = down => runs.slice().sort(comparator(columnOf('loss'), down)).map(r => r.id);
+    assert.deepEqual(order(false), ['3', '1', '4', '2']);
+    assert.deepEqual(order(true), ['1', '3', '4', '2']);
+    const mixed = [run('1', { fields: { '/attention/k': 'auto' } }), run('2', { fields: { '/attention/k': 8 } }), run('3', { fields: { '/attention/k': 2 } })];
+    assert.deepEqual(mixed.sort(comparator(columnOf('c:/attention/k'), false)).map(r => r.id), ['3', '2', '1']);
+});
+
+test('test_mean_of_curves_that_share_no_points', () => {
+    const line = (from, to, step, f) => Array.from({ length: (to - from) / step + 1 }, (_, i) => ({ x: from + i * step, y: f(from + i * step) }));
+    const mean = meanOf([line(0, 10, 2, x => x), line(0, 10, 5, x => x + 2), [{ x: 3, y: NaN }, { x: 4, y: null }]]);
+    for (const b of mean) {
+        assert.ok(Math.abs(b.mean - (b.first + 1)) < 1e-9, JSON.stringify(b));
+        assert.ok(Math.abs(b.max - b.mean - Math.SQRT2) < 1e-9);
+        assert.equal(b.count, 2);
+    }
+    assert.deepEqual(mean.map(b => b.first), [0, 2, 4, 5, 6, 8, 10]);
+    assert.equal(meanOf([]).length, 0);
+    assert.equal(at([1, 3], [10, 30], 2), 20);
+    assert.equal(at([1, 3], [10, 30], 3.5), null);
+    assert.ok(meanOf([line(0, 5000, 1, x => x), line(0, 5000, 1, x => -x)]).length <= 400);
+});
+
+test('test_pointer_finds_its_place_also_in_broken_text', () => {
+    const text = '{\n "a": {"b~c": [1, {"d/e": "x\\"y"}]},\n "f": tru';
+    const all = locate(text);
+    assert.equal(text.slice(...Object.values(all.get('/a/b~0c/1/d~1e')).slice(0, 2)), '"x\\"y"');
+    assert.equal(text.slice(...stretchOf(text, '#/a/b~0c/1/d~1e')), '"d/e"');
+    assert.equal(text.slice(...stretchOf(text, '#/a/b~0c/0')), '1');
+    assert.equal(text.slice(...stretchOf(text, '#/a/nothing/here')), '"a"'); // the nearest thing around it
+    assert.equal(text.slice(...stretchOf(text, '#/f')), '"f"');
+    assert.deepEqual(lineOf(text, stretchOf(text, '#/f')[0]), { line: 3, column: 2 });
+    assert.deepEqual(stretchOf('', '#/x'), [0, 0]);
+});
+
+test('test_metric_values_carry_their_unit', () => {
+    assert.equal(present(describe('acc/val'), 0.5), '50.0 %');
+    assert.equal(present(describe('mem/peak'), 2048), '2.0 KiB');
+    assert.equal(present(describe('step_ms'), null), '–');
+    assert.equal(present(describe('loss/val'), NaN), 'NaN');
+    for (const metric of metrics)
+        assert.ok(metric.text.endsWith('.') && metric.source.length > 8, metric.key);
 });

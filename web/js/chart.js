@@ -3,9 +3,9 @@
 import uPlot from '/vendor/uplot.js';
 
 import { download, fill, h, icon, line, setText } from './dom.js';
-import { bytes, count, duration, number, percent } from './format.js';
+import { bytes, count, duration, number } from './format.js';
 import { hint } from './hint.js';
-import { seriesName } from './metrics.js';
+import { present, seriesName } from './metrics.js';
 import { smooth } from './smooth.js';
 import { colour, onTheme, ordered } from './theme.js';
 
@@ -16,20 +16,6 @@ const palette = ['s1', 's2', 's3', 's4', 's5', 's6', 's7'];
 /** A second mark beside colour, where lines share no order. */
 const dashes = [[], [6, 4], [2, 3], [10, 4, 2, 4]];
 const HEIGHT = 230;
-
-/**
- * @param {import('./metrics.js').Metric} metric
- * @param {number | null} value
- */
-export function present(metric, value) {
-    if (metric.unit === 'share')
-        return percent(value);
-    if (metric.unit === 'bytes')
-        return value === null || !Number.isFinite(value) ? number(value) : bytes(value);
-    if (metric.unit === 'ms')
-        return value === null ? '–' : `${number(value)} ms`;
-    return number(value);
-}
 
 /**
  * Colour and dashes of a line by its number: seven colours and four dashes have no common divisor, so 28 lines differ.

@@ -1,6 +1,8 @@
 // What each metric is: its name for people, one sentence, and where the definition comes from. The help page lists
 // this table; a chart takes its title and its tooltip from it.
 
+import { bytes, number, percent } from './format.js';
+
 /**
  * @typedef {object} Metric
  * @property {string} key base name; per-layer series add `/layer` and `/layer/head`, counted from 1
@@ -152,4 +154,19 @@ export function seriesName(key) {
         return head !== null ? `head ${head}` : `layer ${layer}`;
     const tail = base.split('/').pop() ?? base;
     return { train: 'training', val: 'validation', val_ema: 'validation, averaged weights' }[tail] ?? base;
+}
+
+/**
+ * A value in its metric's unit.
+ * @param {Metric} metric
+ * @param {number | null} value
+ */
+export function present(metric, value) {
+    if (metric.unit === 'share')
+        return percent(value);
+    if (metric.unit === 'bytes')
+        return value === null || !Number.isFinite(value) ? number(value) : bytes(value);
+    if (metric.unit === 'ms')
+        return value === null ? '–' : `${number(value)} ms`;
+    return number(value);
 }

@@ -42,7 +42,7 @@ export function chooseColumns(chosen, changed) {
         const hidden = catalogue.filter(column => !now.some(other => other.column.id === column.id) &&
             (!text || `${column.title} ${column.id} ${column.text ?? ''}`.toLowerCase().includes(text)));
         // What is no known name may be a key or a pointer.
-        const own = text && !catalogue.some(column => column.id.slice(2) === search.value.trim())
+        const own = text && (hidden.length === 0 || text.includes('/')) && !catalogue.some(column => column.id.slice(2) === search.value.trim())
             ? columnOf(search.value.trim().startsWith('/') ? `c:${search.value.trim()}` : `m:${search.value.trim()}`) : null;
         const groups = new Map();
         for (const column of own && !now.some(other => other.column.id === own.id) ? [...hidden, own] : hidden)

@@ -3,8 +3,7 @@
 // configuration (`c:/train/optimizer/lr`).
 import { fill, h, setText } from '../dom.js';
 import { ago, between, duration, moment, number, percent } from '../format.js';
-import { describe, metrics } from '../metrics.js';
-import { present } from '../chart.js';
+import { describe, metrics, present } from '../metrics.js';
 import { chip, meter, setMeter, standing, toneOf } from '../states.js';
 
 /** @typedef {import('../types').Run} Run */

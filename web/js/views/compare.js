@@ -1,11 +1,11 @@
 // Runs side by side: their curves in one chart a metric, what their configurations do not share, and what they reached.
 import { getCurves, isAbort, listSeries } from '../api.js';
-import { Chart, inkOf, present } from '../chart.js';
+import { Chart, inkOf } from '../chart.js';
 import { meanOf } from '../compare/mean.js';
 import { bones, download, failedBox, fill, h, icon, line, setText, stateBox } from '../dom.js';
 import { onEvent, pacer } from '../live.js';
 import { LookBar, toSteps } from '../look.js';
-import { describe, panels, parseKey } from '../metrics.js';
+import { describe, panels, parseKey, present } from '../metrics.js';
 import { compareExport, compareRuns } from '../results.js';
 import { chip, isActive, standing } from '../states.js';
 import { short } from '../table/columns.js';

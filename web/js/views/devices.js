@@ -136,8 +136,12 @@ export function devicesView(context) {
             else
                 fill(devicesPlace, devices.map(device => card(device, device.runId ? runs.get(device.runId) : null)));
             setText(queueTitle, queue.length > 0 ? `Queue (${count(queue.length)})` : 'Queue');
-            if (!held && !queuePlace.contains(document.activeElement))
+            if (!held) {
+                const focus = queuePlace.contains(document.activeElement) ? document.activeElement?.getAttribute('aria-label') : null;
                 drawQueue(queue);
+                if (focus)
+                    /** @type {HTMLElement | null} */ (queuePlace.querySelector(`[aria-label="${CSS.escape(focus)}"]`))?.focus({ preventScroll: true });
+            }
         } catch (error) {
             if (isAbort(error))
                 return;

@@ -1,10 +1,9 @@
 // One run: where it stands, its curves, and everything else there is to know of it.
 import { cancelRun, getJob, getRun, isAbort, listSeries, registerModel, steerJob } from '../api.js';
-import { present } from '../chart.js';
 import { ask, bones, failedBox, fill, h, icon, message, setText, stateBox, toast } from '../dom.js';
 import { ago, between, count, duration, toNumber } from '../format.js';
 import { onEvent, pacer } from '../live.js';
-import { describe } from '../metrics.js';
+import { describe, present } from '../metrics.js';
 import { chartsPart } from '../run/charts.js';
 import { checkpointsPart } from '../run/checkpoints.js';
 import { configPart } from '../run/config.js';

@@ -1,14 +1,14 @@
 // A job of several runs: what each combination of its sweep reached, as a curve with deviations, as a table with its
 // trials, and over the course of training.
 import { isAbort, listRuns, steerJob } from '../api.js';
-import { Chart, present } from '../chart.js';
+import { Chart } from '../chart.js';
 import { ask, bones, failedBox, fill, h, icon, message, setText, stateBox, toast } from '../dom.js';
 import { ago, count } from '../format.js';
 import { hint } from '../hint.js';
 import { cancelJob } from '../jobs.js';
 import { onEvent, pacer } from '../live.js';
 import { LookBar } from '../look.js';
-import { describe, metrics as knownMetrics } from '../metrics.js';
+import { describe, metrics as knownMetrics, present } from '../metrics.js';
 import { readJob, readSweep, readSweepCurves } from '../results.js';
 import { scatter } from '../scatter.js';
 import { chip, meter, setMeter } from '../states.js';

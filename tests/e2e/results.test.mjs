@@ -1,0 +1,245 @@
+// The pages over many runs, in a real browser on a store that is full: the table, the comparison, sweeps, the queue,
+// and the page that writes a job.
+import assert from 'node:assert/strict';
+import { execFileSync } from 'node:child_process';
+import { mkdtempSync } from 'node:fs';
+import os from 'node:os';
+import path from 'node:path';
+import { after, before, describe, test } from 'node:test';
+
+import { build, Daemon, freePort, until } from '../lib/daemon.mjs';
+import { Browser, findChromium, looks } from './browser.mjs';
+
+const RUNS = 1200;
+const skip = findChromium() === null && 'no Chromium here';
+const endless = {
+    name: 'holds the slot', model: { preset: 'vit_micro', depth: 1 }, data: { dataset: 'digits_gen', split: { rule: 'count', train: 256, val: 64 } },
+    train: { epochs: 5000, batch: 16 },
+};
+
+describe('results', { skip }, () => {
+    /** @type {Daemon} */ let full;
+    /** @type {Daemon} */ let empty;
+    /** @type {Browser} */ let browser;
+
+    before(async () => {
+        const stateDir = mkdtempSync(path.join(os.tmpdir(), 'polyd-'));
+        execFileSync(path.join(build, 'bin/seed_store'), [stateDir, String(RUNS)], { stdio: 'ignore' });
+        full = new Daemon(stateDir, await freePort(), []);
+        [, empty, browser] = await Promise.all([full.up(), Daemon.start(), Browser.start()]);
+    });
+    after(async () => {
+        await browser?.stop();
+        await Promise.all([full?.stop(), empty?.stop()]);
+    });
+
+    const names = page => page.locator('.grid-row').evaluateAll(rows => rows
+        .sort((a, b) => a.getAttribute('aria-rowindex') - b.getAttribute('aria-rowindex')).map(row => row.querySelector('.under').textContent));
+
+    test('test_e2e_table_draws_only_what_one_sees_of_all_rows', async () => {
+        const page = await browser.open(`${full.url}/`);
+        await page.getByText(`${RUNS.toLocaleString('en-US')} runs`).waitFor();
+        assert.equal(await page.locator('.grid').getAttribute('aria-rowcount'), String(RUNS + 1));
+        assert.ok(await page.locator('.grid-row').count() < 60);
+        await page.locator('.grid-row .name').first().focus();
+        await page.keyboard.press('End');
+        await until('the last row', async () => (await page.evaluate(() => document.activeElement.closest('.grid-row')?.getAttribute('aria-rowindex'))) === String(RUNS + 1));
+        assert.match(await page.evaluate(() => document.activeElement.closest('.grid-row').textContent), /#1 ·/);
+        await page.keyboard.press('PageUp');
+        await page.keyboard.press('Home');
+        await until('the first row', async () => (await page.evaluate(() => document.activeElement.closest('.grid-row')?.getAttribute('aria-rowindex'))) === '2');
+        await browser.close(page);
+    });
+
+    test('test_e2e_table_sorts_and_the_link_keeps_order_columns_and_filters', async () => {
+        const page = await browser.open(`${full.url}/`);
+        await page.getByText(`${RUNS.toLocaleString('en-US')} runs`).waitFor();
+        await page.locator('[data-column="loss"] .sort').click();
+        await page.locator('[data-column="loss"][aria-sort="ascending"]').waitFor();
+        const losses = (await page.locator('.grid-row .k-loss').allInnerTexts()).map(Number);
+        assert.deepEqual(losses, losses.slice().sort((a, b) => a - b));
+        await page.getByRole('button', { name: 'Columns' }).click();
+        await page.getByLabel('Find a column').fill('peak rate');
+        await page.getByRole('button', { name: 'Peak rate', exact: true }).click();
+        await page.getByLabel('Find a column').fill('my/own metric');
+        await page.keyboard.press('Enter');
+        await page.getByRole('button', { name: 'Hide my/own metric' }).click();
+        await page.getByRole('button', { name: 'Done' }).click();
+        await page.getByRole('columnheader', { name: 'Peak rate' }).waitFor();
+        await until('the new column to be filled', async () => (await page.locator('.grid-row').first().innerText()).match(/e−|0\.00/));
+        const grip = page.getByRole('separator', { name: 'Width of the column Peak rate' });
+        await grip.focus();
+        await page.keyboard.press('ArrowRight');
+        assert.equal(await grip.getAttribute('aria-valuenow'), '128');
+        await page.locator('[data-column="c:/train/optimizer/lr"] .sort').focus();
+        await page.keyboard.press('Alt+ArrowLeft');
+        await page.getByLabel('Filter by tag').fill('owner=ada');
+        await until('the tag to reach the address', async () => /tag=owner/.test(page.url()));
+        await page.getByRole('button', { name: 'Succeeded' }).click();
+        await page.locator('.grid-row').first().waitFor();
+        await page.getByText(/^\d+ runs$/).waitFor();
+        const link = page.url();
+        const shown = await names(page);
+        const heads = await page.locator('.grid-head .sort-word').allInnerTexts();
+        assert.equal(heads.at(-2), 'Peak rate');
+        await browser.close(page);
+        const again = await browser.open(link);
+        await again.getByText(/^\d+ runs$/).waitFor();
+        assert.deepEqual(await again.locator('.grid-head .sort-word').allInnerTexts(), heads);
+        assert.deepEqual(await names(again), shown);
+        assert.equal(await again.getByLabel('Filter by tag').inputValue(), 'owner=ada');
+        assert.equal(await again.getByRole('separator', { name: 'Width of the column Peak rate' }).getAttribute('aria-valuenow'), '128');
+        await browser.close(again);
+    });
+
+    test('test_e2e_runs_are_selected_and_compared', async () => {
+        const page = await browser.open(`${full.url}/#/?state=succeeded`);
+        await page.locator('.grid-row').nth(3).waitFor();
+        await page.locator('.grid-row .name').first().focus();
+        await page.keyboard.press(' ');
+        const boxes = page.locator('.pick-box');
+        await boxes.nth(3).click({ modifiers: ['Shift'] });
+        await page.getByText('4 selected').waitFor();
+        await page.locator('.tray a').click();
+        await page.getByRole('heading', { name: 'Compare', exact: true }).waitFor();
+        await page.locator('[data-panel="loss/val"] canvas').waitFor();
+        assert.equal(await page.locator('.member').count(), 4);
+        const rows = page.locator('[aria-label="Configuration of each run"] tbody tr');
+        const few = await rows.count();
+        assert.ok(few > 0 && few < 40);
+        await page.getByLabel('Only differences').uncheck();
+        await until('all settings', async () => (await rows.count()) > 100);
+        await page.getByLabel('Lines').selectOption('/attention/activation');
+        await page.locator('[data-panel="loss/val"] .chart-foot', { hasText: /deviation|points/ }).waitFor();
+        assert.match(page.url(), /mean=%2Fattention%2Factivation/);
+        assert.match(page.url(), /all=1/);
+        for (const link of await page.locator('a[download]').evaluateAll(all => all.map(a => a.href)))
+            assert.equal((await fetch(link)).status, 200, link);
+        const url = page.url();
+        await page.goto('about:blank');
+        await page.goto(url);
+        await page.locator('[data-panel="loss/val"] canvas').waitFor();
+        assert.equal(await page.getByLabel('Lines').inputValue(), '/attention/activation');
+        await page.getByRole('button', { name: /Take run \d+ out/ }).first().click();
+        await until('the run to leave', async () => (await page.locator('.member').count()) === 3);
+        await browser.close(page);
+    });
+
+    test('test_e2e_sweep_shows_its_curve_table_and_trials', async () => {
+        const page = await browser.open(`${full.url}/#/sweeps`);
+        await page.getByRole('link', { name: 'scale sweep N=16' }).click();
+        await page.locator('.scatter a').first().waitFor();
+        assert.equal(await page.locator('.scatter a').count(), 7);
+        assert.match(await page.locator('.scatter').innerHTML(), /√N = 4/);
+        assert.match(await page.locator('.tiles').innerText(), /k 10/);
+        const rows = page.locator('.sweep-table tbody tr');
+        assert.equal(await rows.count(), 7);
+        await page.getByRole('button', { name: 'Trials' }).first().click();
+        assert.equal(await rows.count(), 10);
+        await page.getByRole('button', { name: 'acc/val', exact: true }).click();
+        await page.getByRole('button', { name: 'acc/val', exact: true }).click();
+        assert.match(await rows.first().innerText(), /^10\t/);
+        assert.match(page.url(), /sort=-acc/);
+        await page.getByLabel('Metric').selectOption('loss/val');
+        assert.match(page.url(), /metric=loss/);
+        await page.locator('.card.chart', { hasText: 'loss/val against attention.k' }).waitFor();
+        await browser.close(page);
+    });
+
+    test('test_e2e_job_is_written_checked_and_submitted', async () => {
+        const page = await browser.open(`${empty.url}/#/submit`, { quiet: /422/ });
+        await page.getByText('Valid.').waitFor();
+        const editor = page.getByLabel('Job document, JSON');
+        await editor.fill('{\n  "name": "typo",\n  "model": {"preset": "vit_micro"},\n  "data": {"dataset": "digits_gen"},\n  "attention": {"degree": 1.5},\n  "train": {"epochs": 1}\n}');
+        const problem = page.locator('.problems li', { hasText: 'attention.degree' });
+        await problem.waitFor();
+        assert.match(await problem.innerText(), /line 5/);
+        assert.ok(await page.getByRole('button', { name: 'Submit' }).isDisabled());
+        await problem.getByRole('button').click();
+        assert.equal(await editor.evaluate(el => el.value.slice(el.selectionStart, el.selectionEnd)), '"degree"');
+        await editor.fill('{"name": ');
+        await page.getByText('Not JSON yet').waitFor();
+        await editor.fill(JSON.stringify({ ...endless, name: 'from the page', train: { epochs: 1, batch: 64 } }));
+        await page.getByText('Valid.').waitFor();
+        await page.getByText(/on its device: [\d,]+ parameters/).waitFor();
+        await page.getByLabel('Find a setting').fill('peak learning rate');
+        await page.getByLabel('Find a setting').fill('activation');
+        await page.locator('.setting', { hasText: 'attention.activation' }).waitFor();
+        await page.getByRole('button', { name: 'Submit' }).click();
+        await page.locator('.run', { hasText: 'from the page' }).waitFor();
+        await browser.close(page);
+    });
+
+    test('test_e2e_queue_is_put_in_another_order', async () => {
+        const held = await full.submit(endless);
+        await full.reach(held.run, 'running');
+        const first = await full.submit({ ...endless, name: 'first in line' });
+        const second = await full.submit({ ...endless, name: 'second in line' });
+        const page = await browser.open(`${full.url}/#/devices`);
+        const rows = page.locator('[aria-label="Runs that wait"] tbody tr');
+        await rows.nth(1).waitFor();
+        assert.match(await rows.nth(0).innerText(), /first in line/);
+        assert.match(await rows.nth(0).innerText(), /waiting for/);
+        await page.getByLabel('Priority of second in line').fill('5');
+        await page.keyboard.press('Tab');
+        await until('the second to be first', async () => /second in line/.test(await rows.nth(0).innerText()));
+        await page.getByRole('button', { name: 'Cancel first in line' }).click();
+        await page.getByRole('button', { name: 'Cancel the run' }).click();
+        await full.reach(first.run, 'cancelled');
+        await page.getByText('Settings of this polyd').click();
+        await page.locator('[aria-label="Settings"] tbody tr').nth(5).waitFor();
+        assert.match(page.url(), /settings=1/);
+        await browser.close(page);
+        for (const { run } of [second, held])
+            await full.post(`/api/v1/runs/${run}/cancel`);
+        await full.reach(held.run, 'cancelled');
+    });
+
+    test('test_e2e_help_is_reached_from_a_panel', async () => {
+        const page = await browser.open(`${full.url}/#/runs/${RUNS}`);
+        await page.locator('[data-panel="attn/fro"] canvas').waitFor();
+        await page.getByRole('button', { name: /What is .Attention norm/ }).click();
+        await page.locator('.hint', { hasText: 'theorems 4.1 and 4.2' }).getByRole('link').click();
+        await page.locator('[data-metric="attn/fro"][data-wanted]').waitFor();
+        await browser.close(page);
+    });
+
+    test('test_e2e_charts_are_walked_by_keyboard', async () => {
+        const page = await browser.open(`${full.url}/#/runs/${RUNS}?x=epoch`);
+        const plot = page.locator('[data-panel="loss"] .chart-plot');
+        await plot.locator('canvas').waitFor();
+        assert.equal(await page.getByRole('button', { name: 'Epoch' }).getAttribute('aria-pressed'), 'true');
+        await plot.focus();
+        await page.keyboard.press('+');
+        await until('a part', async () => /from=\d+/.test(page.url()));
+        const from = Number(/from=(\d+)/.exec(page.url())[1]);
+        await until('another part', async () => {
+            await page.keyboard.press('ArrowRight');
+            return Number(/from=(\d+)/.exec(page.url())[1]) > from;
+        });
+        await page.keyboard.press('Escape');
+        await until('the whole run', async () => !/from=/.test(page.url()));
+        await browser.close(page);
+    });
+
+    for (const look of [...looks, { name: 'tablet-light', width: 768, height: 1024, theme: 'light' }]) {
+        test(`test_e2e_every_full_page_holds_in_${look.name.replace('-', '_')}`, async () => {
+            const four = [RUNS, RUNS - 1, RUNS - 2, RUNS - 3].join(',');
+            await browser.inspect(full.url, look, [
+                ['full-runs', '#/?cols=state,name,m%3Aacc%2Fval,c%3A%2Ftrain%2Foptimizer%2Flr,tags,created', '.grid-row'],
+                ['full-run', `#/runs/${RUNS}`, '[data-panel="attn/fro"] canvas'], ['compare', `#/compare?runs=${four}`, '[data-panel="loss/val"] canvas'],
+                ['compare-mean', `#/compare?runs=${four}&mean=trials&x=epoch`, '[data-panel="loss/val"] canvas'],
+                ['sweeps', '#/sweeps', '.table a'], ['sweep', '#/jobs/1', '.scatter a'], ['submit', '#/submit', 'text=Valid.'], ['help', '#/help?metric=attn/fro', '[data-wanted]'],
+            ]);
+            await browser.inspect(empty.url, look, [['empty-compare', '#/compare', 'text=Nothing to compare yet'], ['empty-sweeps', '#/sweeps', 'text=No sweeps yet'],
+                ['missing-job', '#/jobs/999999', 'text=There is no job 999999'], ['missing-compare', '#/compare?runs=999999', 'text=could not be loaded']], { quiet: /404/ });
+            const refuse = page => page.route('**/api/v1/{jobs,compare,runs}**', route => route.fulfill({
+                status: 503, contentType: 'application/problem+json', headers: { 'Retry-After': '5' },
+                body: JSON.stringify({ type: 'about:blank', title: 'Service Unavailable', status: 503, detail: 'the store is full',
+                    error: { code: 'full', message: 'the store is full' } }) }));
+            const words = 'text=the store is full (try again in 5 s)';
+            await browser.inspect(empty.url, look, [['failed-sweeps', '#/sweeps', words], ['failed-sweep', '#/jobs/1', words], ['failed-compare', '#/compare?runs=1', words],
+                ['failed-submit', '#/submit', words]], { quiet: /503/, prepare: refuse });
+        });
+    }
+});

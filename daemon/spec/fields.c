@@ -675,8 +675,21 @@ const struct spec_recipe spec_recipes[] = {
     {"pinn_convection", NULL, "PINNsformer on the convection equation"},
     {"pinn_reaction", NULL, "PINNsformer on the reaction equation"},
     {"coco_xcit_s12", NULL, "Mask R-CNN with XCiT-S12/16 on COCO"},
-    {"ldnt", NULL, "L-DNT on OpenWebText"},
-    {"vdnt", NULL, "V-DNT on ImageNet-1k"},
+    {"ldnt",
+     ITEMS(D("dataset", "\"openwebtext\""), D("tokenizer", "\"gpt2_bpe\""), T("steps", "200000"),
+           T("batch", "480"), T("optimizer/lr", "0.0006"), T("optimizer/betas", "[0.9,0.95]"),
+           T("optimizer/weight_decay", "0.1"), T("schedule/warmup_steps", "2000"),
+           T("schedule/min_lr", "6e-5"), T("clip_norm", "1"), T("init", "\"xavier\""),
+           T("precision", "\"bf16\"")),
+     "L-DNT on OpenWebText with AdamW"},
+    {"vdnt",
+     ITEMS(D("dataset", "\"imagenet1k\""), D("augment/crop", "\"rrc\""), D("augment/flip", "0.5"),
+           D("augment/randaugment", "{\"n\":2,\"m\":9,\"std\":0.5,\"inc\":true}"), D("augment/mixup", "0.8"),
+           D("augment/cutmix", "1"), D("augment/eval_crop", "0.875"), T("epochs", "150"), T("batch", "1024"),
+           T("optimizer/lr", "0.001"), T("optimizer/betas", "[0.9,0.99]"), T("optimizer/weight_decay", "0.1"),
+           T("schedule/warmup_epochs", "60"), T("schedule/min_lr", "1e-8"), T("label_smoothing", "0.1"),
+           T("drop_path", "0.1"), T("init", "\"trunc_xavier\""), T("precision", "\"bf16\"")),
+     "V-DNT on ImageNet-1k with AdamW"},
 };
 const size_t spec_recipe_count = sizeof spec_recipes / sizeof *spec_recipes;
 

@@ -65,6 +65,49 @@ static void test_deeply_normalised_network_runs_under_momentum(void **state)
         2);
 }
 
+/* Every form that a document can ask for trains: a few steps, finite, and the loss moves. */
+static void test_every_form_of_the_network_trains(void **state)
+{
+#define FORM(model, norm, attention, train)                                                                  \
+    "{\"model\":{\"preset\":\"vit_micro\",\"width\":8,\"depth\":2,\"heads\":2" model "},\"norm\":{" norm     \
+    "},"                                                                                                     \
+    "\"attention\":{" attention "},\"data\":{\"dataset\":\"digits_gen\",\"split\":{\"rule\":\"count\","      \
+    "\"train\":40,\"val\":11}},\"diagnostics\":{\"every\":3,\"probe_batch\":2},\"resources\":{\"device\":"   \
+    "\"cpu\","                                                                                               \
+    "\"threads\":1},\"train\":{\"steps\":4,\"batch\":8,\"eval_every\":4" train "}}"
+    static const char *const jobs[] = {
+        FORM(",\"patch\":[7,4],\"pool\":\"cls\"", "", "", ""),
+        FORM(",\"patch\":[14,2],\"mlp_act\":\"relu\",\"bias\":false", "\"placement\":\"post\"", "", ""),
+        FORM(",\"patch\":7", "\"placement\":\"S2\",\"kind\":\"layer\"", "\"qk_gain\":\"per_head\"", ""),
+        FORM(",\"patch\":7,\"pos\":\"none\"", "\"placement\":\"S3\",\"eps_mode\":\"sum\",\"eps\":1e-4", "",
+             ",\"schedule\":{\"name\":\"linear\",\"warmup_form\":\"timm\",\"warmup_steps\":2}"),
+        FORM(",\"patch\":7,\"pos_after\":true", "\"placement\":\"S4\",\"final\":false",
+             "\"activation\":\"poly\",\"scale\":\"learned\"",
+             ",\"schedule\":{\"name\":\"step\",\"milestones\":[2,3]},\"optimizer\":{\"name\":\"msgd_l2\","
+             "\"nesterov\":true,\"lr\":0.01}"),
+        FORM(",\"patch\":7", "\"kind\":\"rms\"", "\"qk_norm\":true,\"dropout\":0.2",
+             ",\"schedule\":{\"name\":\"constant\"},\"init\":\"xavier\",\"init_fan\":\"fused\""),
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof jobs / sizeof jobs[0]; i++) {
+        struct book b = {0};
+        struct train_outcome out;
+        struct pd_why why;
+
+        clear();
+        if (run(jobs[i], &b, NULL, 1, &out, &why) != PD_OK)
+            fail_msg("form %zu: %s", i, why.text);
+        assert_int_equal(out.result, TRAIN_DONE);
+        assert_true(isfinite(out.loss_train) && isfinite(out.loss_val) && out.nonfinite == 0);
+        assert_true(find(&b, "loss/train", 1)->value != out.loss_train);
+        assert_true(isfinite(find(&b, "attn/fro/2", 3)->value));
+        assert_true((find(&b, "attn/jac_q_fro/2", 3) == NULL) == (i >= 2)); /* with QKNorm it is none */
+        close_book(&b);
+    }
+#undef FORM
+}
+
 static void test_steps_in_parts_go_on_after_a_stop(void **state)
 {
     (void)state;
@@ -288,6 +331,7 @@ int main(void)
         T(test_noise_of_a_step_is_the_same_after_a_stop),
         T(test_noise_is_of_training_alone),
         T(test_deeply_normalised_network_runs_under_momentum),
+        T(test_every_form_of_the_network_trains),
         T(test_steps_in_parts_go_on_after_a_stop),
         T(test_averages_go_on_after_a_stop),
         T(test_parts_make_the_step_of_the_whole_batch),

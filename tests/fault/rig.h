@@ -20,10 +20,14 @@ struct rig {
     int64_t ready_us_sum, ready_us_max; /* from exec to the first 200 of /readyz */
     const char *args[24];               /* further arguments, NULL-terminated */
     const char *preload;                /* LD_PRELOAD of the daemon; NULL = none */
+    pid_t guard;                        /* see rig_init */
+    int guard_fd;
 };
 
 /* Finds the programs, makes the directory, picks a free port. Exits 77 (skipped) by name if a program is
- * missing. */
+ * missing. Workers outlive daemons by design: so that none outlives a harness that was killed (by a time-out,
+ * say), a guard in a session of its own waits for the end of this process and kills what names the
+ * directory. */
 void rig_init(struct rig *r, const char *name);
 /* Starts the daemon and waits until it is ready; false when it ended instead (status in *ret_status, may be
  * NULL) or was not ready within 20 s. */

@@ -557,7 +557,105 @@ static void test_failing_allocations_do_not_end_the_daemon(void **state)
     rig.preload = NULL;
 }
 
-int main(void)
+/* ---- a sweep that is expanded bit by bit ---- */
+
+#define SWEEP_POINTS 1500
+
+/* Kills while the rows are being made: in the end each combination is there once, with the seed and number of
+ * its trial. */
+static void test_kills_while_a_sweep_expands_lose_and_double_no_run(void **state)
+{
+    struct rig_reply p;
+    char sql[256], path[64];
+    int64_t job, made = 0;
+    int kills = 0;
+
+    (void)state;
+    setenv("POLYD_SELFTEST_STEPS", "1000000", 1);
+    setenv("POLYD_SELFTEST_STEP_US", "50000", 1);
+    up();
+    job = submit("sweep",
+                 ",\"trials\":2,\"train\":{\"steps\":10,\"seed\":7},\"sweep\":{\"concurrency\":1,\"axes\":["
+                 "{\"pointer\":\"/train/optimizer/lr\",\"log\":[0.0001,0.1,750]}]}");
+    snprintf(path, sizeof path, "/api/v1/jobs/%" PRId64, job);
+    for (int i = 0; i < 600 && made < SWEEP_POINTS; i++) {
+        rig_sleep_us(40000);
+        rig_http(&rig, "GET", path, NULL, NULL, &p);
+        if (p.status == 200)
+            made = rig_json_int(p.body.data, "made");
+        rig_reply_done(&p);
+        if (kills < 8 && made > kills * SWEEP_POINTS / 10 + 32 && made < SWEEP_POINTS) {
+            rig_stop(&rig, SIGKILL);
+            kills++;
+            up();
+        }
+    }
+    assert_int_equal(made, SWEEP_POINTS);
+    print_message("%d kills while %d runs were made\n", kills, SWEEP_POINTS);
+    assert_true(kills >= 3);
+    rig_http(&rig, "POST", strcat(path, "/cancel"), NULL, "{}", &p);
+    assert_int_equal(p.status, 200);
+    rig_reply_done(&p);
+    assert_true(wait_state(job, "cancelled", 20000));
+    assert_int_equal(rig_stop(&rig, SIGTERM), 0);
+    assert_int_equal(ask("SELECT count(*) FROM run"), SWEEP_POINTS);
+    assert_int_equal(ask("SELECT count(DISTINCT n) FROM run WHERE n BETWEEN 0 AND 1499"), SWEEP_POINTS);
+    assert_int_equal(
+        ask("SELECT count(*) FROM run WHERE point = n / 2 AND trial = n % 2 AND seed = 7 + trial"),
+        SWEEP_POINTS);
+    assert_int_equal(ask("SELECT count(DISTINCT config_digest) FROM run"), SWEEP_POINTS);
+    snprintf(sql, sizeof sql, "SELECT count(*) FROM job WHERE runs = %d AND planned = %d", SWEEP_POINTS,
+             SWEEP_POINTS);
+    assert_int_equal(ask(sql), 1);
+}
+
+/* A harness that a time-out kills must leave nobody behind, though its workers outlive daemons. */
+static void test_a_killed_harness_leaves_no_process(void **state)
+{
+    struct rig other;
+    pid_t pids[8], child;
+    int ends[2], n = 1;
+
+    (void)state;
+    setenv("POLYD_SELFTEST_STEPS", "1000000", 1);
+    assert_int_equal(pipe(ends), 0);
+    child = fork();
+    if (child == 0) {
+        rig_init(&rig, "orphan");
+        rig.args[0] = "--devices.cpu_slots=1";
+        rig.args[1] = NULL;
+        if (!rig_start(&rig, NULL)) {
+            fprintf(stderr, "orphan: polyd did not start, see %s\n", rig.dir);
+            _exit(2);
+        }
+        submit("orphan", ",\"train\":{\"steps\":10}");
+        for (int i = 0; i < 400 && rig_workers(&rig, "train", pids, 8) == 0; i++)
+            rig_sleep_us(20000);
+        if (write(ends[1], &rig, sizeof rig) != (ssize_t)sizeof rig)
+            _exit(3);
+        pause();
+        _exit(4);
+    }
+    close(ends[1]); /* if the child fails, the read must end */
+    assert_int_equal(read(ends[0], &other, sizeof other), (ssize_t)sizeof other);
+    assert_true(rig_workers(&other, "train", pids, 8) > 0);
+    assert_int_equal(kill(child, SIGKILL), 0);
+    waitpid(child, NULL, 0);
+    for (int i = 0; i < 500 && n; i++) {
+        rig_sleep_us(20000);
+        n = rig_workers(&other, "train", pids, 8) + rig_workers(&other, "shim", pids, 8);
+    }
+    assert_int_equal(n, 0);
+    for (int i = 0; i < 500 && kill(other.pid, 0) == 0; i++)
+        rig_sleep_us(20000);
+    assert_int_not_equal(kill(other.pid, 0), 0);
+    other.pid = 0;
+    other.guard = 0;
+    rig_done(&other, false);
+    close(ends[0]);
+}
+
+int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_second_daemon_on_the_directory_is_refused, setup, teardown),
@@ -571,8 +669,13 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_damaged_checkpoint_falls_back, setup, teardown),
         cmocka_unit_test_setup_teardown(test_full_disk_refuses_writes_and_recovers, setup, teardown),
         cmocka_unit_test_setup_teardown(test_wall_clock_that_jumps, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_kills_while_a_sweep_expands_lose_and_double_no_run, setup,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(test_a_killed_harness_leaves_no_process, setup, teardown),
         cmocka_unit_test_setup_teardown(test_failing_allocations_do_not_end_the_daemon, setup, teardown),
     };
 
+    if (argc > 1) /* a pattern, for one test alone */
+        cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests_name("faults", tests, NULL, NULL);
 }

@@ -29,6 +29,10 @@
 #define BATCH 20
 #define BATCHES_MAX 20000
 #define EVENTS_MAX 400000
+/* Every twelfth job: 40 runs, more than are made with the job; all but a few are cancelled soon. */
+#define SWEEP                                                                                                \
+    ",\"trials\":2,\"sweep\":{\"concurrency\":2,\"axes\":[{\"pointer\":\"/train/optimizer/"                  \
+    "lr\",\"log\":[0.001,0.1,20]}]}"
 
 /* What was acknowledged. A slot is written by one thread and read after the join. */
 struct ack_job {
@@ -90,8 +94,8 @@ static void *submitter(void *arg)
         snprintf(
             body, sizeof body,
             "{\"name\":\"%s\",\"model\":{\"preset\":\"vit_micro\"},\"data\":{\"dataset\":\"digits_gen\"},"
-            "\"train\":{\"steps\":%d},\"resources\":{\"device\":\"cpu\",\"max_restarts\":100}}",
-            j->key, STEPS);
+            "\"train\":{\"steps\":%d},\"resources\":{\"device\":\"cpu\",\"max_restarts\":100}%s}",
+            j->key, STEPS, job_count[me] % 12 == 7 ? SWEEP : "");
         if (!insist("POST", "/api/v1/jobs", head, body, &p))
             break;
         if (p.status != 201) {
@@ -103,7 +107,7 @@ static void *submitter(void *arg)
         j->id = rig_json_int(p.body.data, "id");
         rig_reply_done(&p);
         job_count[me]++;
-        if (next_random(&random) % 5 == 0) {
+        if (next_random(&random) % 5 == 0 || (job_count[me] - 1) % 12 == 7) {
             rig_sleep_us((int64_t)(next_random(&random) % 150000));
             snprintf(path, sizeof path, "/api/v1/jobs/%" PRId64 "/cancel", j->id);
             if (!insist("POST", path, NULL, "{}", &p))
@@ -288,6 +292,15 @@ static int check_jobs(sqlite3 *db)
             }
             ids[count++] = j->id;
         }
+    }
+    if (ask(db,
+            "SELECT count(*) FROM (SELECT 1 FROM job j LEFT JOIN run r ON r.job_id = j.id WHERE ?1 > 0 GROUP "
+            "BY "
+            "j.id HAVING count(r.id) <> j.planned OR count(DISTINCT r.n) <> j.planned OR j.runs <> "
+            "j.planned)",
+            1, NULL, 0) != 0) {
+        printf("a job has not the runs that it should have\n");
+        bad++;
     }
     qsort(ids, (size_t)count, sizeof ids[0], compare_int64);
     for (int i = 1; i < count; i++) {

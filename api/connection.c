@@ -219,7 +219,10 @@ enum MHD_Result api_request_handle(void *cls, struct MHD_Connection *connection,
         atomic_store(&r->conn->deadline_us, 0);
         atomic_fetch_add(&api->active, 1);
         r->handled = true;
-        r->route->handler(r);
+        /* A parameter that nobody looks at is a mistake of the client's that would go unnoticed. */
+        if (r->route->surface != API_SURFACE_OWN || r->route->query ||
+            !api_query_refuse_others(r, (const char *const[]){NULL}))
+            r->route->handler(r);
     }
     if (r->wait)
         return MHD_YES;

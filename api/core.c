@@ -8,6 +8,7 @@
 #include "api/openapi.h"
 #include "api/yaml.h"
 #include "daemon/digest/digest.h"
+#include "daemon/store/tx.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/log.h"
 
@@ -234,6 +235,36 @@ int api_core_infer_count(struct api_core *core)
 
 /* ---- life ------------------------------------------------------------------------------------- */
 
+struct secret {
+    uint8_t fresh[API_CURSOR_KEY_BYTES], key[API_CURSOR_KEY_BYTES];
+};
+
+static enum pd_err secret_apply(struct store_tx *tx, void *ctx, struct pd_why *why)
+{
+    struct secret *s = ctx;
+
+    return store_secret(tx, "cursor", s->fresh, s->key, why);
+}
+
+/* The key that signs page cursors is kept by the store: a page that a client holds is good after a restart. A
+ * store that refuses writes just now must not keep the server from starting: then the key is of this start.
+ */
+static enum pd_err cursor_key(struct api_core *core, struct store_writer *writer, struct pd_why *why)
+{
+    struct secret s;
+    struct store_work work = {.lane = STORE_LANE_COMMAND, .rows = 1, .apply = secret_apply, .ctx = &s};
+    enum pd_err err = digest_random(s.fresh, sizeof s.fresh, why);
+
+    if (err != PD_OK)
+        return err;
+    err = store_writer_call(writer, &work, why);
+    if (err != PD_OK)
+        pd_log(PD_LOG_WARNING, "api", "cursor_key=unwritten error=%s why=\"%s\"", pd_err_name(err),
+               why->text);
+    memcpy(core->cursor_key, err == PD_OK ? s.key : s.fresh, sizeof core->cursor_key);
+    return PD_OK;
+}
+
 enum pd_err api_core_new(struct api *api, struct api_core **ret, struct pd_why *why)
 {
     const struct api_deps *deps = api_deps_of(api);
@@ -252,7 +283,7 @@ enum pd_err api_core_new(struct api *api, struct api_core **ret, struct pd_why *
         err = pd_fail(why, PD_ERR_NOMEM, "no memory for the server");
         goto out;
     }
-    err = digest_random(core->cursor_key, sizeof core->cursor_key, why);
+    err = cursor_key(core, deps->writer, why);
     if (err != PD_OK)
         goto out;
     err = api_yaml_to_json((const char *)api_openapi_bytes, api_openapi_len, &core->openapi, why);

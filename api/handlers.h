@@ -10,6 +10,7 @@ void api_job_update(struct api_req *r);
 void api_job_cancel(struct api_req *r);
 void api_job_pause(struct api_req *r);
 void api_job_resume(struct api_req *r);
+void api_job_retry(struct api_req *r);
 void api_run_list(struct api_req *r);
 void api_run_get(struct api_req *r);
 void api_run_cancel(struct api_req *r);

@@ -570,7 +570,7 @@ void api_job_get(struct api_req *r)
 
 /* ---- changes ---------------------------------------------------------------------------------- */
 
-enum job_verb { JOB_CANCEL, JOB_PAUSE, JOB_RESUME, JOB_UPDATE };
+enum job_verb { JOB_CANCEL, JOB_PAUSE, JOB_RESUME, JOB_RETRY, JOB_UPDATE };
 
 struct change {
     struct api_write w; /* first */
@@ -605,6 +605,8 @@ static enum pd_err change_apply(struct store_tx *tx, struct api_write *w, struct
         return store_job_pause(tx, c->id, c->version, why);
     case JOB_RESUME:
         return store_job_resume(tx, c->id, c->version, why);
+    case JOB_RETRY:
+        return store_job_retry(tx, c->id, c->version, why);
     case JOB_UPDATE:
         if (c->has_priority)
             patch.priority = &c->priority;
@@ -692,6 +694,11 @@ void api_job_pause(struct api_req *r)
 void api_job_resume(struct api_req *r)
 {
     job_command(r, JOB_RESUME);
+}
+
+void api_job_retry(struct api_req *r)
+{
+    job_command(r, JOB_RETRY);
 }
 
 static bool tags_check(struct api_req *r, json_t *tags)

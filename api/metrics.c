@@ -251,6 +251,58 @@ static void model_metrics(struct pd_buf *b, struct sup *sup)
     }
 }
 
+struct moves {
+    struct pd_buf job, run;
+};
+
+static bool move_row(void *ctx, const struct store_tally *t)
+{
+    struct moves *m = ctx;
+    bool job = !strcmp(t->kind, "job");
+
+    if (job || !strcmp(t->kind, "run"))
+        pd_buf_printf(job ? &m->job : &m->run, "polyd_%s_transitions_total{from=\"%s\",to=\"%s\"} %lld\n",
+                      t->kind, *t->from ? t->from : "new", t->to, (long long)t->count);
+    return true;
+}
+
+/* Counted in the store, by the transaction that moved: a restart does not set them back. */
+static enum pd_err move_metrics(struct pd_buf *b, struct store *store, struct pd_why *why)
+{
+    struct moves m;
+    enum pd_err err;
+
+    pd_buf_init(&m.job, 0);
+    pd_buf_init(&m.run, 0);
+    err = store_tally_list(store, move_row, &m, why);
+    family(b, "polyd_job_transitions_total", "counter", "Moves of jobs between states.");
+    if (m.job.len)
+        pd_buf_append(b, m.job.data, m.job.len);
+    family(b, "polyd_run_transitions_total", "counter", "Moves of runs between states.");
+    if (m.run.len)
+        pd_buf_append(b, m.run.data, m.run.len);
+    pd_buf_done(&m.job);
+    pd_buf_done(&m.run);
+    return err;
+}
+
+static void wait_metrics(struct pd_buf *b, const struct sup_stats *s)
+{
+    int64_t sum = 0;
+
+    family(b, "polyd_job_wait_seconds", "histogram", "From the making of a run to its first start.");
+    for (int i = 0; i <= SUP_WAITS; i++) {
+        sum += s->waits[i];
+        if (i < SUP_WAITS)
+            pd_buf_printf(b, "polyd_job_wait_seconds_bucket{le=\"%g\"} %lld\n", sup_wait_bounds_s[i],
+                          (long long)sum);
+    }
+    pd_buf_printf(b,
+                  "polyd_job_wait_seconds_bucket{le=\"+Inf\"} %lld\npolyd_job_wait_seconds_sum %.6f\n"
+                  "polyd_job_wait_seconds_count %lld\n",
+                  (long long)sum, 1e-6 * (double)s->wait_us_total, (long long)sum);
+}
+
 static void device_count(void *ctx, const struct sup_device *d)
 {
     int *counts = ctx;
@@ -288,6 +340,13 @@ void api_metrics(struct api_req *r)
     pd_buf_str(&b, "polyd_build_info{version=\"" POLYD_VERSION "\"} 1\n");
     process_metrics(&b, core);
     count_metrics(&b, &counts);
+    err = move_metrics(&b, store, &why);
+    if (err != PD_OK) {
+        pd_buf_done(&b);
+        api_fail_why(r, err, &why);
+        return;
+    }
+    wait_metrics(&b, &sup);
     store_metrics(&b, &stats);
     counter(&b, "polyd_scheduler_cycles_total", "Scheduling cycles.", (double)sup.cycles);
     counter(&b, "polyd_scheduler_cycle_seconds_total", "Time spent in scheduling cycles.",

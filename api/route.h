@@ -31,6 +31,7 @@ struct api_route {
     enum api_surface surface;
     enum api_body body;
     size_t body_limit; /* bytes; 0 = no body is read */
+    bool query;        /* the handler takes query parameters, and refuses those that it does not know */
 };
 
 /* The values of a template's parameters, in order, decoded. */

@@ -18,39 +18,45 @@
 
 #define ROUTE(method, path, handler, surface, body, limit)                                                   \
     {                                                                                                        \
-        API_##method, path, #handler, handler, surface, body, limit                                          \
+        API_##method, path, #handler, handler, surface, body, limit, false                                   \
+    }
+/* The same for a handler that looks at the query itself. */
+#define ROUTE_QUERY(method, path, handler, surface, body, limit)                                             \
+    {                                                                                                        \
+        API_##method, path, #handler, handler, surface, body, limit, true                                    \
     }
 
 const struct api_route api_routes[] = {
-    ROUTE(GET, "/api/v1/jobs", api_job_list, API_SURFACE_OWN, API_BODY_NONE, 0),
-    ROUTE(POST, "/api/v1/jobs", api_job_submit, API_SURFACE_OWN, API_BODY_JSON, JOB),
+    ROUTE_QUERY(GET, "/api/v1/jobs", api_job_list, API_SURFACE_OWN, API_BODY_NONE, 0),
+    ROUTE_QUERY(POST, "/api/v1/jobs", api_job_submit, API_SURFACE_OWN, API_BODY_JSON, JOB),
     ROUTE(GET, "/api/v1/jobs/{id}", api_job_get, API_SURFACE_OWN, API_BODY_NONE, 0),
     ROUTE(PATCH, "/api/v1/jobs/{id}", api_job_update, API_SURFACE_OWN, API_BODY_JSON, JOB),
     ROUTE(POST, "/api/v1/jobs/{id}/cancel", api_job_cancel, API_SURFACE_OWN, API_BODY_JSON_OR_EMPTY, SMALL),
     ROUTE(POST, "/api/v1/jobs/{id}/pause", api_job_pause, API_SURFACE_OWN, API_BODY_JSON_OR_EMPTY, SMALL),
     ROUTE(POST, "/api/v1/jobs/{id}/resume", api_job_resume, API_SURFACE_OWN, API_BODY_JSON_OR_EMPTY, SMALL),
-    ROUTE(GET, "/api/v1/runs", api_run_list, API_SURFACE_OWN, API_BODY_NONE, 0),
+    ROUTE(POST, "/api/v1/jobs/{id}/retry", api_job_retry, API_SURFACE_OWN, API_BODY_JSON_OR_EMPTY, SMALL),
+    ROUTE_QUERY(GET, "/api/v1/runs", api_run_list, API_SURFACE_OWN, API_BODY_NONE, 0),
     ROUTE(GET, "/api/v1/runs/{id}", api_run_get, API_SURFACE_OWN, API_BODY_NONE, 0),
     ROUTE(POST, "/api/v1/runs/{id}/cancel", api_run_cancel, API_SURFACE_OWN, API_BODY_JSON_OR_EMPTY, SMALL),
     ROUTE(GET, "/api/v1/runs/{id}/metrics", api_run_metrics, API_SURFACE_OWN, API_BODY_NONE, 0),
     ROUTE(POST, "/api/v1/runs/{id}/metrics", api_run_ingest, API_SURFACE_OWN, API_BODY_JSON, INGEST),
-    ROUTE(GET, "/api/v1/runs/{id}/series", api_run_series, API_SURFACE_OWN, API_BODY_NONE, 0),
-    ROUTE(GET, "/api/v1/runs/{id}/export", api_run_export, API_SURFACE_OWN, API_BODY_NONE, 0),
-    ROUTE(GET, "/api/v1/runs/{id}/logs", api_run_logs, API_SURFACE_OWN, API_BODY_NONE, 0),
+    ROUTE_QUERY(GET, "/api/v1/runs/{id}/series", api_run_series, API_SURFACE_OWN, API_BODY_NONE, 0),
+    ROUTE_QUERY(GET, "/api/v1/runs/{id}/export", api_run_export, API_SURFACE_OWN, API_BODY_NONE, 0),
+    ROUTE_QUERY(GET, "/api/v1/runs/{id}/logs", api_run_logs, API_SURFACE_OWN, API_BODY_NONE, 0),
     ROUTE(GET, "/api/v1/runs/{id}/checkpoints", api_run_checkpoints, API_SURFACE_OWN, API_BODY_NONE, 0),
-    ROUTE(GET, "/api/v1/jobs/{id}/sweep", api_sweep_get, API_SURFACE_OWN, API_BODY_NONE, 0),
-    ROUTE(GET, "/api/v1/jobs/{id}/sweep/curves", api_sweep_curves, API_SURFACE_OWN, API_BODY_NONE, 0),
-    ROUTE(GET, "/api/v1/jobs/{id}/sweep/export", api_sweep_export, API_SURFACE_OWN, API_BODY_NONE, 0),
-    ROUTE(GET, "/api/v1/compare", api_compare, API_SURFACE_OWN, API_BODY_NONE, 0),
-    ROUTE(GET, "/api/v1/compare/series", api_compare_series, API_SURFACE_OWN, API_BODY_NONE, 0),
-    ROUTE(GET, "/api/v1/compare/export", api_compare_export, API_SURFACE_OWN, API_BODY_NONE, 0),
-    ROUTE(GET, "/api/v1/aggregate", api_aggregate, API_SURFACE_OWN, API_BODY_NONE, 0),
-    ROUTE(GET, "/api/v1/groups", api_group_list, API_SURFACE_OWN, API_BODY_NONE, 0),
+    ROUTE_QUERY(GET, "/api/v1/jobs/{id}/sweep", api_sweep_get, API_SURFACE_OWN, API_BODY_NONE, 0),
+    ROUTE_QUERY(GET, "/api/v1/jobs/{id}/sweep/curves", api_sweep_curves, API_SURFACE_OWN, API_BODY_NONE, 0),
+    ROUTE_QUERY(GET, "/api/v1/jobs/{id}/sweep/export", api_sweep_export, API_SURFACE_OWN, API_BODY_NONE, 0),
+    ROUTE_QUERY(GET, "/api/v1/compare", api_compare, API_SURFACE_OWN, API_BODY_NONE, 0),
+    ROUTE_QUERY(GET, "/api/v1/compare/series", api_compare_series, API_SURFACE_OWN, API_BODY_NONE, 0),
+    ROUTE_QUERY(GET, "/api/v1/compare/export", api_compare_export, API_SURFACE_OWN, API_BODY_NONE, 0),
+    ROUTE_QUERY(GET, "/api/v1/aggregate", api_aggregate, API_SURFACE_OWN, API_BODY_NONE, 0),
+    ROUTE_QUERY(GET, "/api/v1/groups", api_group_list, API_SURFACE_OWN, API_BODY_NONE, 0),
     ROUTE(POST, "/api/v1/groups", api_group_create, API_SURFACE_OWN, API_BODY_JSON, INGEST),
     ROUTE(GET, "/api/v1/groups/{group}", api_group_get, API_SURFACE_OWN, API_BODY_NONE, 0),
     ROUTE(PATCH, "/api/v1/groups/{group}", api_group_update, API_SURFACE_OWN, API_BODY_JSON, INGEST),
     ROUTE(DELETE, "/api/v1/groups/{group}", api_group_delete, API_SURFACE_OWN, API_BODY_NONE, 0),
-    ROUTE(GET, "/api/v1/events", api_event_stream, API_SURFACE_OWN, API_BODY_NONE, 0),
+    ROUTE_QUERY(GET, "/api/v1/events", api_event_stream, API_SURFACE_OWN, API_BODY_NONE, 0),
     ROUTE(GET, "/api/v1/models", api_model_list, API_SURFACE_OWN, API_BODY_NONE, 0),
     ROUTE(GET, "/api/v1/models/{model}", api_model_get, API_SURFACE_OWN, API_BODY_NONE, 0),
     ROUTE(POST, "/api/v1/models/{model}/versions", api_model_register, API_SURFACE_OWN, API_BODY_JSON, SMALL),

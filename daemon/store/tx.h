@@ -55,6 +55,11 @@ PD_NODISCARD enum pd_err store_job_pause(struct store_tx *tx, int64_t job_id, in
 PD_NODISCARD enum pd_err store_job_resume(struct store_tx *tx, int64_t job_id, int64_t version,
                                           struct pd_why *why);
 
+/* Runs that back off after a failure may start at once, and have all their restarts again. PD_ERR_CONFLICT:
+ * the job is over. */
+PD_NODISCARD enum pd_err store_job_retry(struct store_tx *tx, int64_t job_id, int64_t version,
+                                         struct pd_why *why);
+
 /* NULL leaves a member as it is. */
 struct store_job_patch {
     const char *name, *tags, *notes;

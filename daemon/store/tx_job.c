@@ -488,6 +488,25 @@ enum pd_err store_job_resume(struct store_tx *tx, int64_t job_id, int64_t versio
     return job_command(tx, job_id, version, COMMAND_RESUME, SPEC_JOB_QUEUED, NULL, why);
 }
 
+enum pd_err store_job_retry(struct store_tx *tx, int64_t job_id, int64_t version, struct pd_why *why)
+{
+    struct job_state j;
+    enum pd_err err = job_state(tx, job_id, &j, why);
+
+    if (err == PD_OK)
+        err = check_version_of("job", job_id, j.version, version, why);
+    if (err == PD_OK && (spec_job_state_final(j.state) || j.state == SPEC_JOB_CANCELLING))
+        err = pd_fail(why, PD_ERR_CONFLICT, "job %lld is %s: send its document again to run it anew",
+                      (long long)job_id, spec_job_state_name(j.state));
+    if (err == PD_OK)
+        err = db_run(
+            tx->db, why,
+            "UPDATE run SET restarts = 0, not_before_us = 0, version = version + 1 WHERE job_id = ?1 AND "
+            "state <> 'ended' AND (restarts > 0 OR not_before_us > 0)",
+            "i", job_id);
+    return err == PD_OK ? store_event_add(tx, "job.retry", job_id, 0, 0, "{}", NULL, why) : err;
+}
+
 enum pd_err store_job_update(struct store_tx *tx, int64_t job_id, int64_t version,
                              const struct store_job_patch *patch, int64_t *ret_version, struct pd_why *why)
 {

@@ -101,6 +101,18 @@ struct start {
     int count;
 };
 
+static void count_wait(struct sup *s, int64_t us)
+{
+    int i = 0;
+
+    while (i < SUP_WAITS && 1e-6 * (double)us > sup_wait_bounds_s[i])
+        i++;
+    pthread_mutex_lock(&s->mutex);
+    s->stats.waits[i]++;
+    s->stats.wait_us_total += us > 0 ? us : 0;
+    pthread_mutex_unlock(&s->mutex);
+}
+
 static bool start_row(void *ctx, const struct store_run *r)
 {
     struct start *st = ctx;
@@ -108,6 +120,8 @@ static bool start_row(void *ctx, const struct store_run *r)
     if (r->state == SPEC_RUN_QUEUED) {
         att_start_run(st->s, r, st->devices, st->count);
         note_served(st->s, r->job_id);
+        if (!r->attempts)
+            count_wait(st->s, pd_clock_wall_us() - r->created_us);
     }
     return false;
 }

@@ -92,7 +92,12 @@ bool sup_progress_get(struct sup *s, int64_t run_id, struct sup_progress *ret);
 /* The log of an attempt: writes its path. The file grows while the worker lives. */
 void sup_log_path(struct sup *s, int64_t run_id, int attempt, char *out, size_t size);
 
+#define SUP_WAITS 9
+/* Upper bounds of sup_stats.waits; the last entry there is above all of them. */
+static const double sup_wait_bounds_s[SUP_WAITS] = {0.1, 1, 5, 15, 60, 300, 1800, 7200, 43200};
+
 struct sup_stats {
+    int64_t waits[SUP_WAITS + 1], wait_us_total;  /* from the making of a run to its first start */
     int64_t cycles, cycle_us_total, cycle_us_max; /* scheduling */
     int64_t spawned, adopted, requeued, killed, hangs;
     int64_t frames_in, points_in;

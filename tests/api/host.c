@@ -61,6 +61,8 @@ static enum pd_err apply(struct store_tx *tx, void *ctx, struct pd_why *why)
             err = store_attempt_move(tx, c->a, n, SPEC_ATTEMPT_RUNNING, SPEC_CAUSE_DONE, "", -1, why);
         if (err == PD_OK)
             err = store_run_move(tx, c->a, SPEC_RUN_RUNNING, SPEC_OUTCOME_SUCCEEDED, "", why);
+    } else if (strcmp(c->verb, "backoff") == 0) {
+        err = store_run_set_backoff(tx, c->a, (int)c->b, store_tx_now_us(tx) + 3600000000, why);
     } else if (strcmp(c->verb, "end") == 0) {
         err = store_attempt_move(tx, c->a, 1, SPEC_ATTEMPT_ENDED, SPEC_CAUSE_DONE, "done", 0, why);
         if (err == PD_OK)

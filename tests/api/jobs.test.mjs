@@ -1,5 +1,8 @@
 // Jobs and runs: submit, dry run, pages, tags of versions, commands, repeated requests.
 import assert from 'node:assert/strict';
+import { mkdtempSync, rmSync } from 'node:fs';
+import os from 'node:os';
+import path from 'node:path';
 import { after, before, test } from 'node:test';
 import { Host, sleep, submit, tinyJob } from './lib.mjs';
 
@@ -236,4 +239,64 @@ test('no more open jobs than the limit', async () => {
     } finally {
         await other.stop();
     }
+});
+
+test('a page goes on after a restart of the daemon', async () => {
+    const dir = mkdtempSync(path.join(os.tmpdir(), 'polyd-cursor-'));
+    const first = await Host.start([], { dir });
+    for (let i = 0; i < 3; i++)
+        await submit(first, { name: `job ${i}` });
+    const page = (await first.get('/api/v1/jobs?limit=2')).json;
+    assert.deepEqual(page.jobs.map(job => job.id), ['3', '2']);
+    await first.stop();
+    const second = await Host.start([], { dir });
+    assert.deepEqual((await second.get(`/api/v1/jobs?limit=2&cursor=${page.next}`)).json.jobs.map(job => job.id), ['1']);
+    await second.stop();
+    rmSync(dir, { recursive: true, force: true });
+});
+
+test('a query parameter that nobody looks at is refused by name, on every path of ours', async () => {
+    const one = await Host.start();
+    await submit(one);
+    for (const target of ['jobs', 'jobs/1', 'jobs/1/sweep', 'runs', 'runs/1', 'runs/1/metrics', 'runs/1/checkpoints', 'runs/1/logs', 'events', 'models', 'devices', 'queue', 'config', 'fields', 'version', 'groups', 'compare', 'aggregate']) {
+        const reply = await one.get(`/api/v1/${target}?colour=red`);
+        assert.equal(reply.status, 400, target);
+        assert.match(reply.json.detail, /unknown query parameter 'colour'/, target);
+    }
+    assert.equal((await one.post('/api/v1/jobs/1/cancel?colour=red', {})).status, 400);
+    assert.equal((await one.get('/api/v1/jobs/1')).json.state, 'queued');
+    await one.stop();
+});
+
+test('moves of states are counted for Prometheus and outlive a restart', async () => {
+    const dir = mkdtempSync(path.join(os.tmpdir(), 'polyd-tally-'));
+    let one = await Host.start([], { dir });
+    await submit(one, { trials: 2 });
+    await one.post('/api/v1/jobs/1/cancel', {});
+    for (let round = 0; round < 2; round++) {
+        const text = (await one.get('/metrics')).text;
+        assert.match(text, /polyd_job_transitions_total\{from="new",to="queued"\} 1\n/);
+        assert.match(text, /polyd_job_transitions_total\{from="cancelling",to="cancelled"\} 1\n/);
+        assert.match(text, /polyd_run_transitions_total\{from="new",to="queued"\} 2\n/);
+        assert.match(text, /polyd_job_wait_seconds_bucket\{le="\+Inf"\} 0\n/);
+        await one.stop();
+        one = round ? null : await Host.start([], { dir });
+    }
+    rmSync(dir, { recursive: true, force: true });
+});
+
+test('retry: open runs that back off start at once, with all their restarts; a job that is over stays so', async () => {
+    const one = await Host.start();
+    await submit(one, { trials: 3 });
+    await one.tell('backoff 1 5');
+    await one.tell('backoff 2 1');
+    assert.deepEqual((await one.get('/api/v1/runs?order=oldest')).json.runs.map(r => r.restarts), [5, 1, 0]);
+    const reply = await one.post('/api/v1/jobs/1/retry', {});
+    assert.equal(reply.status, 200, reply.text);
+    assert.deepEqual((await one.get('/api/v1/runs?order=oldest')).json.runs.map(r => r.restarts), [0, 0, 0]);
+    assert.equal((await one.post('/api/v1/jobs/1/retry', {}, { headers: { 'if-match': '"1"' } })).status, 412);
+    await one.post('/api/v1/jobs/1/cancel', {});
+    assert.equal((await one.post('/api/v1/jobs/1/retry', {})).status, 409);
+    assert.equal((await one.post('/api/v1/jobs/9/retry', {})).status, 404);
+    await one.stop();
 });

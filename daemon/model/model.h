@@ -207,6 +207,11 @@ PD_NODISCARD enum pd_err model_graph_decode(const struct model *m, int32_t batch
 
 /* Whether a language model can decode with a state of constant size: x or x^2, no bias on logits. */
 bool model_has_state(const struct model_spec *s);
+/* One sequence of `count` tokens as model_graph_decode (cache 0: as model_graph_decode_state) reads it, with
+ * as many rows picked: "pick" I32 (count), "logits" (count, vocab). What a given text is scored with. */
+PD_NODISCARD enum pd_err model_graph_score(const struct model *m, int32_t count, int32_t cache,
+                                           struct pk_graph **ret, struct pd_why *why);
+
 /* The same as model_graph_decode with such a state instead of a cache (pk_attention_state): of the count new
  * tokens, length - position count, the others change nothing; position 0 begins anew. States "state/<l>" (B,
  * heads, pk_attention_features(degree, d), d), l from 0, shared by all buckets of the same B. There is no end

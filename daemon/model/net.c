@@ -383,7 +383,7 @@ enum pd_err model_graph_classify(const struct model *m, int32_t batch, struct pk
 
 /* cache 0: a state of constant size. */
 static enum pd_err decode_graph(const struct model *m, int32_t batch, int32_t count, int32_t cache,
-                                struct pk_graph **ret, struct pd_why *why)
+                                int32_t picks, struct pk_graph **ret, struct pd_why *why)
 {
     struct net n;
     struct pk_val x, pick, positions;
@@ -400,7 +400,7 @@ static enum pd_err decode_graph(const struct model *m, int32_t batch, int32_t co
     positions = pk_input(n.g, "pos", PK_I32, PK_SHAPE(n.batch, n.tokens));
     n.position = pk_input(n.g, "position", PK_I32, PK_SHAPE(n.batch));
     n.length = pk_input(n.g, "length", PK_I32, PK_SHAPE(n.batch));
-    pick = pk_input(n.g, "pick", PK_I32, PK_SHAPE(n.batch));
+    pick = pk_input(n.g, "pick", PK_I32, PK_SHAPE(picks));
     x = pk_reshape(n.g, gpt(&n, x, positions), PK_SHAPE(n.batch * n.tokens, m->spec.width));
     pk_output(n.g, "logits", tied_head(&n, pk_gather(n.g, x, pick)));
     return finish(&n, ret, why);
@@ -411,7 +411,17 @@ enum pd_err model_graph_decode(const struct model *m, int32_t batch, int32_t cou
 {
     if (cache < count || cache < 1)
         return pd_fail(why, PD_ERR_INVALID, "a cache of %d tokens cannot take %d", cache, count);
-    return decode_graph(m, batch, count, cache, ret, why);
+    return decode_graph(m, batch, count, cache, batch, ret, why);
+}
+
+enum pd_err model_graph_score(const struct model *m, int32_t count, int32_t cache, struct pk_graph **ret,
+                              struct pd_why *why)
+{
+    if (cache && cache < count)
+        return pd_fail(why, PD_ERR_INVALID, "a cache of %d tokens cannot take %d", cache, count);
+    if (!cache && !model_has_state(&m->spec))
+        return pd_fail(why, PD_ERR_UNSUPPORTED, "this attention has no state of constant size");
+    return decode_graph(m, 1, count, cache, count, ret, why);
 }
 
 bool model_has_state(const struct model_spec *s)
@@ -425,5 +435,5 @@ enum pd_err model_graph_decode_state(const struct model *m, int32_t batch, int32
     if (!model_has_state(&m->spec))
         return pd_fail(why, PD_ERR_UNSUPPORTED,
                        "only a language model with x^1 or x^2 decodes with a state of constant size");
-    return decode_graph(m, batch, count, 0, ret, why);
+    return decode_graph(m, batch, count, 0, batch, ret, why);
 }

@@ -11,12 +11,15 @@
 
 #define SERVE_BUCKETS_MAX 12
 #define SERVE_CHANNELS_MAX 4
+#define SERVE_SCORE 64        /* tokens of a given text that are scored by one run: so many rows of logits */
 #define SERVE_DECODE_BATCH 16 /* most sequences in one decoding graph: what the products of few rows take */
 
 /* One planned graph: a classifier's batch size, or how many tokens one call reads. */
 struct serve_bucket {
     int32_t size;
     int32_t batch; /* language: sequences side by side */
+    bool every;    /* language: gives the logits of every token, to score a text */
+    int32_t picks; /* language: rows of logits */
     struct pk_graph *graph;
     struct pk_exec *exec;
     int32_t bound_slot; /* language: the first slot whose cache its states are bound to; -1 = none */
@@ -32,7 +35,7 @@ struct serve_slot {
 /* Inputs of one run, in host memory. */
 struct serve_rows {
     int32_t token[SERVE_CHUNK], pos[SERVE_CHUNK];
-    int32_t position[SERVE_DECODE_BATCH], length[SERVE_DECODE_BATCH], pick[SERVE_DECODE_BATCH];
+    int32_t position[SERVE_DECODE_BATCH], length[SERVE_DECODE_BATCH], pick[SERVE_CHUNK];
 };
 
 /* A row of a decoding step: the token that the slot's sequence reads next. */
@@ -97,10 +100,11 @@ PD_NODISCARD enum pd_err serve_language_open(struct serve *s, struct pd_why *why
 PD_NODISCARD enum pd_err serve_slot_take(struct serve *s, struct serve_stream *owner, int32_t *ret,
                                          struct pd_why *why);
 void serve_slot_give(struct serve *s, int32_t slot);
-/* Reads up to `left` tokens of one sequence, *ret_read of them; the logits of the last one go to s->staging.
- */
+/* Reads up to `left` tokens of one sequence, *ret_read of them; the logits of the last one, or of `every` one
+ * in rows, go to s->staging. */
 PD_NODISCARD enum pd_err serve_chunk_read(struct serve *s, int32_t slot, const int32_t *tokens, int32_t left,
-                                          int32_t position, int32_t *ret_read, struct pd_why *why);
+                                          int32_t position, bool every, int32_t *ret_read,
+                                          struct pd_why *why);
 /* Before a step: may move streams to other slots (serve_stream_moved). */
 PD_NODISCARD enum pd_err serve_decode_begin(struct serve *s, struct pd_why *why);
 /* Reads one token each of the slots from `first` (a multiple of SERVE_DECODE_BATCH) on; the logits of row i

@@ -185,7 +185,7 @@ static void slot_wrote(struct serve *s, int32_t slot, size_t positions)
 /* ---- running ---- */
 
 static enum pd_err upload_inputs(struct serve *s, const struct serve_rows *rows, int32_t batch,
-                                 int32_t tokens, struct pd_why *why)
+                                 int32_t tokens, int32_t picks, struct pd_why *why)
 {
     size_t bytes = (size_t)batch * (size_t)tokens * sizeof(int32_t), one = (size_t)batch * sizeof(int32_t);
     const struct {
@@ -196,7 +196,7 @@ static enum pd_err upload_inputs(struct serve *s, const struct serve_rows *rows,
                   {s->pos, rows->pos, bytes},
                   {s->position, rows->position, one},
                   {s->length, rows->length, one},
-                  {s->pick, rows->pick, one}};
+                  {s->pick, rows->pick, (size_t)picks * sizeof(int32_t)}};
     enum pd_err err = PD_OK;
 
     for (size_t i = 0; err == PD_OK && i < sizeof inputs / sizeof inputs[0]; i++)
@@ -210,17 +210,17 @@ static enum pd_err run_bucket(struct serve *s, struct serve_bucket *b, int32_t s
     enum pd_err err = bind_slots(s, b, slot, why);
 
     if (err == PD_OK)
-        err = upload_inputs(s, rows, b->batch, b->size, why);
+        err = upload_inputs(s, rows, b->batch, b->size, b->picks, why);
     if (err == PD_OK)
         err = pk_exec_run(b->exec, why);
     if (err == PD_OK)
         err = pk_exec_read(b->exec, "logits", s->staging,
-                           (size_t)b->batch * (size_t)s->columns * sizeof(float), why);
+                           (size_t)b->picks * (size_t)s->columns * sizeof(float), why);
     return err;
 }
 
 enum pd_err serve_chunk_read(struct serve *s, int32_t slot, const int32_t *tokens, int32_t left,
-                             int32_t position, int32_t *ret_read, struct pd_why *why)
+                             int32_t position, bool every, int32_t *ret_read, struct pd_why *why)
 {
     struct serve_rows *rows = &s->rows;
     struct serve_bucket *b = NULL;
@@ -231,7 +231,7 @@ enum pd_err serve_chunk_read(struct serve *s, int32_t slot, const int32_t *token
     for (size_t i = 0; i < s->buckets; i++) {
         struct serve_bucket *x = &s->bucket[i];
 
-        if (x->batch > 1 || (!s->state && position + x->size > s->cache_length))
+        if (x->batch > 1 || x->every != every || (!s->state && position + x->size > s->cache_length))
             continue;
         if (!b || b->size < left)
             b = x;
@@ -246,7 +246,8 @@ enum pd_err serve_chunk_read(struct serve *s, int32_t slot, const int32_t *token
     rows->position[0] = position;
     /* A cache takes the padding too, where the next chunk overwrites it; a state must not. */
     rows->length[0] = position + (s->state ? count : b->size);
-    rows->pick[0] = count - 1;
+    for (int32_t i = 0; i < b->picks; i++)
+        rows->pick[i] = b->every ? i : count - 1;
     err = run_bucket(s, b, slot, rows, why);
     if (err != PD_OK)
         return err;
@@ -261,7 +262,7 @@ static int32_t decode_size(const struct serve *s, int32_t rows)
     int32_t largest = 1;
 
     for (size_t i = 0; i < s->buckets; i++) {
-        if (s->bucket[i].size != 1)
+        if (s->bucket[i].size != 1 || s->bucket[i].every)
             continue;
         if (s->bucket[i].batch >= rows)
             return s->bucket[i].batch;
@@ -309,7 +310,7 @@ enum pd_err serve_decode_group(struct serve *s, int32_t first, const struct serv
     enum pd_err err;
 
     for (size_t i = 0; i < s->buckets && !(b && b->batch >= count); i++) {
-        if (s->bucket[i].size == 1 && first + s->bucket[i].batch <= s->slots)
+        if (s->bucket[i].size == 1 && !s->bucket[i].every && first + s->bucket[i].batch <= s->slots)
             b = &s->bucket[i];
     }
     for (int32_t r = 0; r < b->batch; r++) {
@@ -336,7 +337,7 @@ enum pd_err serve_decode_group(struct serve *s, int32_t first, const struct serv
 
 /* ---- opening ---- */
 
-static enum pd_err add_bucket(struct serve *s, int32_t batch, int32_t size, struct pd_why *why)
+static enum pd_err add_bucket(struct serve *s, int32_t batch, int32_t size, bool every, struct pd_why *why)
 {
     const struct {
         const char *name;
@@ -348,8 +349,9 @@ static enum pd_err add_bucket(struct serve *s, int32_t batch, int32_t size, stru
                   {"pick", s->pick}};
     struct pk_graph *graph = NULL;
     struct serve_bucket *b;
-    enum pd_err err = s->state ? model_graph_decode_state(s->model, batch, size, &graph, why)
-                               : model_graph_decode(s->model, batch, size, s->cache_length, &graph, why);
+    enum pd_err err = every ? model_graph_score(s->model, size, s->state ? 0 : s->cache_length, &graph, why)
+                      : s->state ? model_graph_decode_state(s->model, batch, size, &graph, why)
+                                 : model_graph_decode(s->model, batch, size, s->cache_length, &graph, why);
 
     if (err != PD_OK)
         return err;
@@ -360,6 +362,8 @@ static enum pd_err add_bucket(struct serve *s, int32_t batch, int32_t size, stru
         return err;
     b = &s->bucket[s->buckets - 1];
     b->batch = batch;
+    b->every = every;
+    b->picks = every ? size : batch;
     b->bound_slot = -1;
     for (size_t k = 0; err == PD_OK && k < sizeof inputs / sizeof inputs[0]; k++)
         err = pk_exec_bind(b->exec, inputs[k].name, inputs[k].memory, why);
@@ -378,7 +382,7 @@ static enum pd_err warm_up(struct serve *s, struct pd_why *why)
         int32_t tokens[SERVE_CHUNK] = {0};
 
         if (s->bucket[i].batch == 1)
-            err = serve_chunk_read(s, slot, tokens, s->bucket[i].size, 0, &read, why);
+            err = serve_chunk_read(s, slot, tokens, s->bucket[i].size, 0, s->bucket[i].every, &read, why);
     }
     serve_slot_give(s, slot);
     return err;
@@ -414,6 +418,7 @@ enum pd_err serve_language_open(struct serve *s, struct pd_why *why)
     const struct model_spec *spec = model_spec(s->model);
     size_t bytes = SERVE_CHUNK * sizeof(int32_t), most = s->info.streams_max,
            *total = &s->memory.inputs_bytes;
+    int32_t score;
     void **inputs[] = {&s->input, &s->pos, &s->position, &s->length, &s->pick};
     enum pd_err err = PD_OK;
 
@@ -432,21 +437,25 @@ enum pd_err serve_language_open(struct serve *s, struct pd_why *why)
         return err;
     if (most > SERVE_DECODE_BATCH)
         most = SERVE_DECODE_BATCH;
-    s->staging = calloc((size_t)spec->vocab * most, sizeof *s->staging);
+    score = spec->context < SERVE_SCORE ? spec->context : SERVE_SCORE;
+    s->staging =
+        calloc((size_t)spec->vocab * (most > (size_t)score ? most : (size_t)score), sizeof *s->staging);
     s->copy = malloc(COPY_BYTES);
     if (!s->staging || !s->copy)
         return pd_fail(why, PD_ERR_NOMEM, "no memory for the logits");
     for (size_t i = 0; err == PD_OK && i < sizeof inputs / sizeof inputs[0]; i++)
         err = serve_alloc(s, bytes, total, inputs[i], why);
     for (int32_t batch = 1; err == PD_OK;) {
-        err = add_bucket(s, batch, 1, why);
+        err = add_bucket(s, batch, 1, false, why);
         if (batch == (int32_t)most)
             break;
         batch = batch * 2 < (int32_t)most ? batch * 2 : (int32_t)most;
     }
     for (size_t i = 0; err == PD_OK && i < sizeof chunks / sizeof chunks[0]; i++) {
         if (chunks[i] <= s->info.context)
-            err = add_bucket(s, 1, chunks[i], why);
+            err = add_bucket(s, 1, chunks[i], false, why);
     }
+    if (err == PD_OK)
+        err = add_bucket(s, 1, score, true, why);
     return err == PD_OK ? warm_up(s, why) : err;
 }

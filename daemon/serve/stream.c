@@ -34,7 +34,7 @@ struct serve_stream {
     struct serve_token *piece;
     size_t pieces;      /* room in it */
     struct pd_buf text; /* bytes released by this piece, then those that are held back */
-    bool scoring;       /* echoed prompt with log-probabilities: read token by token */
+    bool scoring;       /* echoed prompt with log-probabilities: every row of it is looked at */
     bool ended;         /* the model said that the text ends here */
     bool finished;
 };
@@ -244,7 +244,8 @@ static size_t to_read(struct serve_stream *t)
     room = context - (t->fed - t->base);
     if (left > room)
         left = room;
-    return t->scoring && t->fed < t->prompt ? 1 : left;
+    /* A prompt to be scored is read apart from what follows. */
+    return t->scoring && t->fed < t->prompt && left > t->prompt - t->fed ? t->prompt - t->fed : left;
 }
 
 /* Appends the next token, chosen from the logits after the last one. */
@@ -410,11 +411,17 @@ static enum pd_err end_turn(struct serve_turn *turn, size_t read, const float *l
 static enum pd_err read_chunk(struct serve *s, struct serve_turn *turn, size_t left)
 {
     struct serve_stream *t = turn->stream;
+    bool every = t->scoring && t->fed < t->prompt;
+    const float *last = s->staging;
     int32_t read = 0;
     enum pd_err err = serve_chunk_read(s, t->slot, t->tokens + t->fed, (int32_t)left,
-                                       serve_stream_position(t), &read, &turn->why);
+                                       serve_stream_position(t), every, &read, &turn->why);
 
-    return err == PD_OK ? end_turn(turn, (size_t)read, s->staging) : err;
+    if (err != PD_OK)
+        return err;
+    for (int32_t i = 0; every && i + 1 < read; i++, last += s->columns)
+        score(t, t->fed + (size_t)i + 1, last);
+    return end_turn(turn, (size_t)read, last);
 }
 
 /* One token each of the slots [first, first + SERVE_DECODE_BATCH); at[i] is the turn of row i. */

@@ -359,6 +359,7 @@ static void test_a_state_says_what_a_cache_says(void **state)
     for (int which = LINEAR; which <= SQUARE; which++) {
         struct plan p = {.len = 80};
         double most = 0;
+        float *logits;
 
         serve_sampling_default(&p.p);
         for (size_t i = 0; i < p.len; i++)
@@ -375,6 +376,19 @@ static void test_a_state_says_what_a_cache_says(void **state)
             most = fmax(most, fabs((double)constant.logprob[i] - (double)cache.logprob[i]));
         assert_true(most < 2e-3);
         assert_true(most > 0); /* they are not the same program */
+        /* And both what the evaluation graph says of the prompt, which they scored by two chunks. */
+        logits = test_eval_logits(path[which], p.prompt, 1, 80);
+        for (size_t i = 1; i < 80; i++) {
+            const float *row = logits + (i - 1) * 256;
+            double top = (double)row[0], sum = 0;
+
+            for (int k = 1; k < 256; k++)
+                top = fmax(top, (double)row[k]);
+            for (int k = 0; k < 256; k++)
+                sum += exp((double)row[k] - top);
+            assert_true(fabs((double)row[p.prompt[i]] - top - log(sum) - (double)cache.logprob[i]) < 2e-3);
+        }
+        free(logits);
     }
 }
 

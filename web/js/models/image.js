@@ -20,6 +20,8 @@ function classBars(classes) {
     const verdict = h('p', { class: 'verdict', role: 'status', 'aria-live': 'polite' });
     /** @type {Map<number, {el: HTMLElement, meter: HTMLElement, value: HTMLElement}>} */
     const rows = new Map();
+    /** Names of classes, as answers tell them. @type {Map<number, string>} */
+    const names = new Map();
 
     /** @param {number[]} probabilities */
     function draw(probabilities) {
@@ -35,6 +37,7 @@ function classBars(classes) {
                 row = { el: h('li', null, h('span', { class: 'label' }, label), bar, value), meter: bar, value };
                 rows.set(label, row);
             }
+            setText(/** @type {Element} */ (row.el.firstElementChild), names.get(label) ?? String(label));
             setMeter(row.meter, probabilities[label]);
             setText(row.value, percent(probabilities[label]));
             row.el.classList.toggle('best', label === best);
@@ -47,10 +50,15 @@ function classBars(classes) {
     }
     return {
         el, verdict,
-        /** @param {number[]} probabilities */
-        show(probabilities) {
+        /**
+         * @param {number[]} probabilities
+         * @param {string | undefined} name of the best, if the model knows it
+         */
+        show(probabilities, name) {
+            if (name)
+                names.set(probabilities.reduce((best, p, i) => (p > probabilities[best] ? i : best), 0), name);
             const best = draw(probabilities);
-            setText(verdict, `Looks like ${best}, with ${percent(probabilities[best])}.`);
+            setText(verdict, `Looks like ${name ?? best}, with ${percent(probabilities[best])}.`);
         },
         /** @param {string} words */
         blank(words) {
@@ -98,7 +106,8 @@ export function imageBox(model, version, signal, context) {
     function answered(answer, began) {
         problem.hidden = true;
         setText(took, `${number(performance.now() - began)} ms there and back`);
-        bars.show(answer.outputs.find((/** @type {any} */ o) => o.name === 'probabilities').data);
+        const of = (/** @type {string} */ name) => answer.outputs.find((/** @type {any} */ o) => o.name === name)?.data;
+        bars.show(of('probabilities'), of('label')?.[0]);
     }
 
     // ---- drawing ----
@@ -123,7 +132,7 @@ export function imageBox(model, version, signal, context) {
                 answered(await infer(model.name, version.version, {
                     inputs: [{ name: input?.name ?? 'image', shape: [1, channels, height, width], datatype: 'UINT8',
                         data: Array.from({ length: channels }, () => grey).flat() }],
-                    outputs: [{ name: 'probabilities' }],
+                    outputs: ['probabilities', ...(version.signature?.outputs.some(o => o.name === 'label') ? ['label'] : [])].map(name => ({ name })),
                 }, signal), began);
             } catch (error) {
                 fail(error);

@@ -10,7 +10,7 @@ import { Daemon, sleep } from './lib.mjs';
 
 const seconds = Number(process.argv[2] ?? 5), preset = process.argv[3] ?? 'gpt_nano', weights = process.argv[4] ?? 'f32';
 const threads = Math.min(2, os.cpus().length);
-const host = await Daemon.start(['--serve.queue=256', `--serve.weights=${weights}`, `--devices.threads_per_slot=${threads}`]);
+const host = await Daemon.start(['--serve.queue=256', '--serve.timeout_ms=600000', `--serve.weights=${weights}`, `--devices.threads_per_slot=${threads}`]);
 const agent = new http.Agent({ keepAlive: true, maxSockets: 256 });
 
 async function train(register, document) {

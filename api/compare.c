@@ -156,6 +156,15 @@ struct fields {
     bool failed;
 };
 
+/* A text without its quotes, anything else as JSON, what is not there as nothing. */
+static void csv_value(struct pd_buf *b, const char *text)
+{
+    json_t *value = text ? json_loads(text, JSON_DECODE_ANY, NULL) : NULL;
+
+    api_csv_str(b, json_is_string(value) ? json_string_value(value) : text ? text : "");
+    json_decref(value);
+}
+
 static void leaf(struct fields *f, const char *pointer)
 {
     char *text[RUNS_MAX], *standard = NULL;
@@ -179,9 +188,9 @@ static void leaf(struct fields *f, const char *pointer)
     standard = spec_default_json(pointer);
     if (f->csv) {
         api_csv_str(f->b, pointer);
-        api_csv_str(f->b, standard ? standard : "");
+        csv_value(f->b, standard);
         for (int i = 0; i < f->c->count; i++)
-            api_csv_str(f->b, text[i] ? text[i] : "");
+            csv_value(f->b, text[i]);
         api_csv_line(f->b);
         goto out;
     }
@@ -405,8 +414,8 @@ static bool latest_of(void *ctx, const struct store_series *m)
 static bool curves_fit(struct api_req *r, const struct compare *c, int keys)
 {
     if ((int64_t)c->count * keys > CURVES_MAX)
-        api_fail(r, API_FAULT_MALFORMED, "%d runs by %d keys: at most %d curves in one answer", c->count, keys,
-                 CURVES_MAX);
+        api_fail(r, API_FAULT_MALFORMED, "%d runs by %d keys: at most %d curves in one answer", c->count,
+                 keys, CURVES_MAX);
     return !api_failed(r);
 }
 

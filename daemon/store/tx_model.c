@@ -208,14 +208,14 @@ enum pd_err store_job_register(struct store_tx *tx, int64_t run_id, int64_t *ret
     enum pd_err err;
 
     *ret_n = 0;
-    err = db_bind(tx->db, &st, why,
-                  "SELECT j.register_name, c.id FROM run x JOIN job j ON j.id = x.job_id JOIN run r ON "
-                  "r.job_id = j.id AND "
-                  "r.outcome = 'succeeded' JOIN checkpoint c ON c.run_id = r.id AND c.deleted_us = 0 WHERE "
-                  "x.id = ?1 AND "
-                  "j.state = 'done' AND j.register_name <> '' ORDER BY c.kind = 'best' DESC, c.step DESC, "
-                  "c.id DESC LIMIT 1",
-                  "i", run_id);
+    err = db_bind(
+        tx->db, &st, why,
+        "SELECT j.register_name, c.id FROM run x JOIN job j ON j.id = x.job_id JOIN run r ON r.job_id = j.id "
+        "AND r.outcome = 'succeeded' JOIN checkpoint c ON c.run_id = r.id AND c.deleted_us = 0 LEFT JOIN "
+        "metric_latest l ON l.run_id = r.id AND l.key_id = (SELECT id FROM metric_key WHERE name = j.metric) "
+        "WHERE x.id = ?1 AND j.state = 'done' AND j.register_name <> '' ORDER BY CASE j.mode WHEN 'max' THEN "
+        "-l.max ELSE l.min END NULLS LAST, c.kind = 'best' DESC, c.step DESC, c.id DESC LIMIT 1",
+        "i", run_id);
     if (err == PD_OK)
         err = db_step(tx->db, st, why);
     if (err == PD_ERR_NOT_FOUND)

@@ -175,6 +175,8 @@ test('comparison: series of several runs on one axis, and downloads', async () =
     assert.deepEqual(reply.series[1].runs.map(r => r.data), [[], []]);
     const fields = (await host.get('/api/v1/compare/export?run=1&run=4')).text.trim().split('\n');
     assert.deepEqual(fields, ['field,default,run 1,run 4', '/attention/c0,,100,1', '/attention/k,null,0.01,1']);
+    const other = (await host.get('/api/v1/compare/export?run=1&run=10')).text;
+    assert.match(other, /^\/attention\/activation,softmax,poly,softmax$/m);
     const metrics = (await host.get('/api/v1/compare/export?run=1&run=10&what=metrics&metric=acc/val')).text.trim().split('\n');
     assert.deepEqual(metrics, ['metric,run 1 last,run 1 min,run 1 max,run 10 last,run 10 min,run 10 max', 'acc/val,0.5,0.1,0.5,,,']);
     const series = (await host.get('/api/v1/compare/export?run=4&what=series&key=acc/val')).text.trim().split('\n');

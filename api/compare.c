@@ -49,7 +49,7 @@ static bool take_run(void *ctx, const struct store_run *run)
                        .started_us = run->started_us,
                        .document = json_loads(run->document, 0, NULL),
                        .swept = json_loads(run->sweep, 0, NULL)};
-    if (!s->document)
+    if (!s->document || !s->swept)
         c->failed = true;
     if (c->rows)
         api_row_run(c->rows, run, c->sup, 0);
@@ -96,6 +96,8 @@ static struct compare *compare_read(struct api_req *r, struct pd_buf *rows)
         if (err == PD_OK)
             err =
                 store_job_get(c->store, c->side[c->count - 1].job_id, take_job, &c->side[c->count - 1], &why);
+        if (err == PD_OK && !c->side[c->count - 1].submitted)
+            c->failed = true;
     }
     if (err == PD_OK && c->failed)
         err = pd_fail(&why, PD_ERR_NOMEM, "no memory for the comparison");

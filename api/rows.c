@@ -28,6 +28,8 @@ static void sweep_head(struct pd_buf *b, const struct store_job *job)
     axes = sweep ? json_dumps(json_object_get(sweep, "axes"), JSON_COMPACT | JSON_REAL_PRECISION(15)) : NULL;
     api_json_open(b, '{');
     api_json_kv_str(b, "method", !sweep ? NULL : json_is_string(method) ? json_string_value(method) : "grid");
+    if (*job->sweep && !axes)
+        b->failed = true; /* it was valid when it was stored: no memory */
     api_json_kv_raw(b, "axes", axes ? axes : "[]");
     api_json_kv_int(b, "points", job->points);
     api_json_kv_int(b, "trials", job->trials);

@@ -22,6 +22,7 @@ struct job_facts {
     char metric[STORE_KEY_MAX + 1];
     bool maximise;
     json_t *sweep; /* method and axes; NULL = none */
+    bool failed;
 };
 
 static bool job_row(void *ctx, const struct store_job *job)
@@ -37,6 +38,7 @@ static bool job_row(void *ctx, const struct store_job *job)
                             .concurrency = job->concurrency,
                             .maximise = job->maximise,
                             .sweep = json_loads(job->sweep, 0, NULL)};
+    f->failed = *job->sweep && !f->sweep;
     snprintf(f->name, sizeof f->name, "%s", job->name);
     snprintf(f->metric, sizeof f->metric, "%s", job->metric);
     return false;
@@ -51,7 +53,9 @@ static bool job_read(struct api_req *r, struct store *store, int64_t id, struct 
         api_fail(r, err, "there is no job %lld", (long long)id);
     else if (err != PD_OK)
         api_fail_why(r, err, &why);
-    return err == PD_OK;
+    else if (f->failed)
+        api_fail(r, PD_ERR_NOMEM, "no memory for the sweep");
+    return !api_failed(r);
 }
 
 /* ---- the table --------------------------------------------------------------------------------- */
@@ -124,8 +128,9 @@ static struct member *new_member(struct table *t, const struct store_sample *m)
     }
     if (fresh)
         t->rows[t->row_count++] = (struct row){.point = m->point};
-    if (*m->sweep && !t->rows[t->row_count - 1].values)
-        t->rows[t->row_count - 1].values = strdup(m->sweep);
+    if (*m->sweep && !t->rows[t->row_count - 1].values &&
+        !(t->rows[t->row_count - 1].values = strdup(m->sweep)))
+        t->failed = true;
     out = &t->members[t->member_count++];
     *out = (struct member){.run_id = m->run_id,
                            .trial = m->trial,
@@ -287,6 +292,8 @@ static enum pd_err best_json(struct store *store, struct pd_buf *b, int64_t job,
 
         q.from_point = q.to_point = best.best_point;
         err = store_sample_list(store, &q, values_row, &values, why);
+        if (err == PD_OK && !values)
+            err = pd_fail(why, PD_ERR_NOMEM, "no memory for the table");
         api_json_open(b, '{');
         api_json_kv_int(b, "point", best.best_point);
         api_json_kv_raw(b, "values", values && *values ? values : "{}");
@@ -319,6 +326,8 @@ static void facts_json(struct pd_buf *b, int64_t id, const struct job_facts *f)
     api_json_kv_str(b, "name", f->name);
     api_json_kv_str(b, "state", spec_job_state_name(f->state));
     api_json_kv_str(b, "method", f->sweep ? method ? method : "grid" : NULL);
+    if (f->sweep && !text)
+        b->failed = true;
     api_json_kv_raw(b, "axes", text ? text : "[]");
     api_json_kv_int(b, "points", f->points);
     api_json_kv_int(b, "trials", f->trials);
@@ -462,6 +471,7 @@ static bool curve_sample(void *ctx, const struct store_sample *m)
         }
         at = &c->list[c->count++];
         *at = (struct curve){.point = m->point, .values = strdup(m->sweep)};
+        c->failed = c->failed || !at->values;
     }
     api_tally_add(&at->runs, m);
     if (!api_choice_counts(&c->choice, m))

@@ -33,15 +33,23 @@ struct store *store_close(struct store *s)
     return NULL;
 }
 
+/* An end that failed for want of memory must not leave this thread reading one old snapshot for ever. */
+static void leave(struct store *s)
+{
+    if (!sqlite3_get_autocommit(s->db.db) && db_run(&s->db, NULL, "COMMIT", "") != PD_OK &&
+        !sqlite3_get_autocommit(s->db.db))
+        sqlite3_exec(s->db.db, "ROLLBACK", NULL, NULL, NULL);
+}
+
 enum pd_err store_begin(struct store *s, struct pd_why *why)
 {
-    return db_exec(&s->db, "BEGIN", why);
+    leave(s);
+    return db_run(&s->db, why, "BEGIN", "");
 }
 
 void store_end(struct store *s)
 {
-    if (!sqlite3_get_autocommit(s->db.db))
-        sqlite3_exec(s->db.db, "COMMIT", NULL, NULL, NULL);
+    leave(s);
 }
 
 /* How every list ends: rows until the callback has enough. */

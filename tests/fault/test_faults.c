@@ -478,6 +478,13 @@ static void test_failing_allocations_do_not_end_the_daemon(void **state)
         {"GET", "/api/v1/runs?limit=10", NULL, 200},
         {"GET", "/api/v1/runs/1/metrics", NULL, 200},
         {"GET", "/api/v1/runs/1/series?key=loss", NULL, 200},
+        {"GET", "/api/v1/jobs/1/sweep?runs=1&metric=loss&metric=a", NULL, 200},
+        {"GET", "/api/v1/jobs/1/sweep/curves?key=loss", NULL, 200},
+        {"GET", "/api/v1/jobs/1/sweep/export?what=curves&key=loss", NULL, 200},
+        {"GET", "/api/v1/compare?run=1&run=2", NULL, 200},
+        {"GET", "/api/v1/compare/series?run=1&run=2&key=loss", NULL, 200},
+        {"GET", "/api/v1/aggregate?by=field:/train/seed&metric=loss", NULL, 200},
+        {"GET", "/api/v1/groups", NULL, 200},
         {"GET", "/api/v1/devices", NULL, 200},
         {"GET", "/api/v1/config", NULL, 200},
         {"GET", "/metrics", NULL, 200},
@@ -516,7 +523,10 @@ static void test_failing_allocations_do_not_end_the_daemon(void **state)
     rig.preload = library;
     up();
     unsetenv("POLYD_FAILMALLOC");
-    assert_true(wait_state(submit("one", ",\"train\":{\"steps\":5}"), "done", 20000));
+    assert_true(
+        wait_state(submit("one", ",\"train\":{\"steps\":5},\"trials\":2,\"sweep\":{\"axes\":[{\"pointer\":"
+                                 "\"/train/optimizer/lr\",\"values\":[0.1,0.2]}]}"),
+                   "done", 40000));
     for (size_t i = 0; i < sizeof requests / sizeof requests[0]; i++) {
         const struct request *q = &requests[i];
         bool untouched = false;

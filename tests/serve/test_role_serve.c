@@ -48,6 +48,7 @@ struct fake {
     struct ask *asks;
     size_t count, given;
     uint64_t turn, close_at; /* 0 = when all are answered */
+    int64_t delay_us;
     char signature[2048];
     uint32_t most_running, most_waiting;
     size_t order[REQUESTS], answered;
@@ -69,6 +70,10 @@ static enum pd_err fake_next(void *ctx, int timeout_ms, struct serve_request **r
     if (timeout_ms == 0 && (f->given == f->count || f->asks[f->given].at_turn > f->turn)) {
         f->turn++;
         return f->close_at && f->turn >= f->close_at ? PD_ERR_CLOSED : PD_ERR_TIMEOUT;
+    }
+    if (f->given == f->count && timeout_ms > 0) {
+        f->turn++;
+        return PD_ERR_TIMEOUT; /* nobody comes while it waits for company */
     }
     if (f->given == f->count) {
         assert_int_equal(f->answered, f->count); /* it may wait for ever only with nothing left to do */
@@ -164,6 +169,7 @@ static void play(struct fake *f, const char *checkpoint)
                                   .model = "tiny/1",
                                   .checkpoint = checkpoint,
                                   .threads = 1,
+                                  .delay_us = f->delay_us,
                                   .ready = fake_ready,
                                   .next = fake_next,
                                   .cancelled = fake_cancelled,
@@ -373,6 +379,29 @@ static void test_role_answers_pictures(void **state)
     pd_buf_done(&cut);
 }
 
+/* With patience the second request comes into the first one's batch; the last one waits no longer than it. */
+static void test_role_waits_for_company_as_long_as_it_may(void **state)
+{
+    static float pixels[PIXELS];
+
+    (void)state;
+    for (int patient = 0; patient < 2; patient++) {
+        struct ask asks[3];
+        struct fake f = {.asks = asks, .count = 3, .delay_us = patient ? 20000 : 0};
+        int64_t begun = pd_clock_mono_us();
+
+        for (int i = 0; i < 3; i++)
+            asks[i] = ask_images(pixels, "FP32", 1);
+        asks[1].at_turn = 5;
+        asks[2].at_turn = 1000000; /* later than any other: it comes alone */
+        play(&f, vit_path);
+        for (int i = 0; i < 3; i++)
+            assert_int_equal(asks[i].err, PD_OK);
+        assert_true(patient ? f.most_running >= 2 : f.most_running == 1);
+        assert_true(!patient || pd_clock_mono_us() - begun >= 20000);
+    }
+}
+
 static void test_role_completes_text(void **state)
 {
     struct ask asks[5];
@@ -555,6 +584,7 @@ int main(void)
         cmocka_unit_test(test_role_one_bad_picture_does_not_spoil_its_neighbours),
         cmocka_unit_test(test_role_refuses_malformed_requests),
         cmocka_unit_test(test_role_answers_pictures),
+        cmocka_unit_test(test_role_waits_for_company_as_long_as_it_may),
         cmocka_unit_test(test_role_completes_text),
         cmocka_unit_test(test_role_stops_for_a_client_that_left),
         cmocka_unit_test(test_role_keeps_deadlines),

@@ -62,6 +62,9 @@ function navigate() {
     if (`${path}?${query}` === shown)
         return;
     shown = `${path}?${query}`;
+    // A question that a view asked leaves with it.
+    for (const dialog of document.querySelectorAll('dialog'))
+        dialog.close();
     leaving.abort();
     leaving = new AbortController();
     const { signal } = leaving;

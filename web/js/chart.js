@@ -5,7 +5,7 @@ import uPlot from '/vendor/uplot.js';
 import { download, fill, h, icon, line, setText } from './dom.js';
 import { bytes, count, duration, number } from './format.js';
 import { hint } from './hint.js';
-import { present, seriesName } from './metrics.js';
+import { parseKey, present, seriesName } from './metrics.js';
 import { smooth } from './smooth.js';
 import { colour, onTheme, ordered } from './theme.js';
 
@@ -189,11 +189,12 @@ export class Chart {
     }
 
     /**
-     * Smoothing is for the noise between steps: a series of few points, or one that knows no noise, is left as it is.
+     * Smoothing is for the noise between steps: a series of few points, an evaluation, and what was measured on the probe
+     * batch, which is always the same, are left as they are.
      * @param {Curve} curve
      */
     smoothingOf(curve) {
-        return curve.points < 40 || this.panel.metric.exact || /\/val$/.test(curve.key) || curve.exact ? 0 : this.look.smoothing;
+        return curve.points < 40 || this.panel.metric.exact || curve.exact || /\/val/.test(curve.key) || parseKey(curve.key).layer !== null ? 0 : this.look.smoothing;
     }
 
     /**

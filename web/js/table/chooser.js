@@ -13,7 +13,7 @@ export function chooseColumns(chosen, changed) {
     let now = chosen.slice();
     const list = h('ol', { class: 'chosen', 'aria-label': 'Columns shown' });
     const offer = h('div', { class: 'offer' });
-    const search = h('input', { type: 'search', placeholder: 'Find a metric or a setting', 'aria-label': 'Find a column', autocomplete: 'off', spellcheck: 'false' });
+    const search = h('input', { type: 'search', placeholder: 'Find a metric or a setting', 'aria-label': 'Find a column', autofocus: true, autocomplete: 'off', spellcheck: 'false' });
     const words = h('p', { class: 'muted small', role: 'status' });
 
     const set = (/** @type {Chosen[]} */ next) => {

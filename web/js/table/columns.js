@@ -149,7 +149,8 @@ export function short(value) {
 function metricColumn(key) {
     const metric = describe(key);
     const tail = key.split('/').pop() ?? '';
-    const side = { train: ' (train)', val: ' (val)' }[tail] ?? '';
+    // Several series share a panel, and its title; each is told by the end of its key.
+    const side = metric.panel ? ` (${tail.replaceAll('_', ' ')})` : '';
     return {
         id: `m:${key}`, title: metric.key === metric.title ? key : metric.title + side, group: 'Metrics', text: metric.text, width: 128, num: true,
         metric: key, down: metric.better === 'up', value: run => run.latest[key], draw: (cell, run) => put(cell, present(metric, run.latest[key] ?? null)),

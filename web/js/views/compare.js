@@ -5,7 +5,7 @@ import { meanOf } from '../compare/mean.js';
 import { bones, download, failedBox, fill, h, icon, line, setText, stateBox } from '../dom.js';
 import { onEvent, pacer } from '../live.js';
 import { LookBar, toSteps } from '../look.js';
-import { describe, panels, parseKey, present } from '../metrics.js';
+import { describe, panels, parseKey, present, seriesName } from '../metrics.js';
 import { compareExport, compareRuns } from '../results.js';
 import { chip, isActive, standing } from '../states.js';
 import { short } from '../table/columns.js';
@@ -146,7 +146,7 @@ export function compareView(context) {
             else
                 // Lines are runs here: training and validation are charts of their own.
                 for (const key of panel.keys.slice().sort((a, b) => Number(/\/train$/.test(a)) - Number(/\/train$/.test(b))))
-                    flat.push({ ...panel, id: key, metric: describe(key), keys: [key], title: `${panel.title}${{ train: ', training', val: ', validation' }[key.split('/').pop() ?? ''] ?? ''}` });
+                    flat.push({ ...panel, id: key, metric: describe(key), keys: [key], title: describe(key).panel ? `${panel.title}, ${seriesName(key)}` : panel.title });
         }
         return flat;
     }

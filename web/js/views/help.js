@@ -69,7 +69,7 @@ export function helpView(context) {
                 h('p', { class: 'sub' }, 'What the numbers mean, what the states mean, and what the keys do.'))),
             h('section', { class: 'stack-l', 'aria-labelledby': 'help-metrics' },
                 h('div', { class: 'row' }, h('h2', { id: 'help-metrics', class: 'grow' }, 'Metrics'), h('div', { class: 'search' }, icon('search'), search)),
-                h('p', { class: 'muted small prose' }, 'A chart’s line is the mean of a bucket of points, its band their minimum and maximum; every point falls into exactly one bucket, so a spike is never lost. Series of layers end in the layer’s number, those of heads in layer and head, both counted from 1. Smoothing is a debiased moving average of what is drawn; it never changes what is stored, and evaluations are never smoothed.'),
+                h('p', { class: 'muted small prose' }, 'A chart’s line is the mean of a bucket of points, its band their minimum and maximum; every point falls into exactly one bucket, so a spike is never lost. Series of layers end in the layer’s number, those of heads in layer and head, both counted from 1. Smoothing is a debiased moving average of what is drawn; it never changes what is stored, and evaluations and what is measured on the probe batch are never smoothed.'),
                 place),
             list('help-sources', 'Sources', sources),
             list('help-states', 'States of a run', states.map(([state, text]) => [chip(state), text])),

@@ -625,6 +625,127 @@ static void test_supervise_queue_says_why(void **state)
     await(f, a.run, SPEC_RUN_ENDED, 5);
 }
 
+/* ---- sweeps ---- */
+
+/* More runs than are made with a job (none here), as the API would leave them. */
+#define SWEEP_DOCUMENT                                                                                       \
+    "{\"name\":\"fit\",\"model\":{\"preset\":\"vit_micro\"},\"data\":{\"dataset\":\"digits_gen\"},"          \
+    "\"train\":{\"steps\":9,"                                                                                \
+    "\"seed\":3},\"resources\":{\"device\":\"cpu\"},\"trials\":2,\"sweep\":{\"concurrency\":1,\"axes\":[{"   \
+    "\"pointer\":"                                                                                           \
+    "\"/train/optimizer/lr\",\"values\":[0.1,0.2,0.3]}]}}"
+
+static enum pd_err sweep_apply(struct store_tx *tx, void *ctx, struct pd_why *why)
+{
+    struct ids *ids = ctx;
+    struct store_job_new job = {.name = "fit",
+                                .experiment = "e",
+                                .document = SWEEP_DOCUMENT,
+                                .planned = 6,
+                                .points = 3,
+                                .trials = 2,
+                                .concurrency = 1};
+
+    return store_job_insert(tx, &job, &ids->job, why);
+}
+
+struct sweep_look {
+    int made, ended, at_work, most_at_work;
+    int64_t ids[8];
+    bool right; /* point, trial, seed as they should be */
+};
+
+static bool look_at_run(void *ctx, const struct store_run *r)
+{
+    struct sweep_look *l = ctx;
+
+    l->right = l->right && r->point == r->n / 2 && r->trial == r->n % 2 && r->seed == 3 + r->trial;
+    l->ids[l->made++ % 8] = r->id;
+    l->ended += r->state == SPEC_RUN_ENDED;
+    l->at_work += r->state == SPEC_RUN_STARTING || r->state == SPEC_RUN_RUNNING;
+    return true;
+}
+
+static void look(struct fixture *f, int64_t job, struct sweep_look *l)
+{
+    struct store_run_query q = {
+        .job_id = job, .state = -1, .outcome = -1, .order = STORE_ORDER_OLDEST, .limit = 100};
+    struct pd_why why;
+
+    l->made = l->ended = l->at_work = 0;
+    l->right = true;
+    assert_int_equal(store_run_list(f->s, &q, look_at_run, l, &why), PD_OK);
+    if (l->at_work > l->most_at_work)
+        l->most_at_work = l->at_work;
+}
+
+/* Two slots are free, and the sweep may use one. Paused in the middle it makes and starts nothing. */
+static void test_supervise_sweep_is_expanded_and_capped(void **state)
+{
+    struct fixture *f = *state;
+    struct sweep_look l = {0};
+    struct ids ids = {0};
+
+    set("POLYD_SELFTEST_STEPS", 20);
+    assert_int_equal(call(f, sweep_apply, &ids), PD_OK);
+    for (int i = 0; i < 4000 && l.ended < 2; i++) {
+        pause_ms(5);
+        look(f, ids.job, &l);
+    }
+    assert_int_equal(l.made, 6);
+    assert_true(l.right);
+    assert_int_equal(call(f, pause_apply, &ids), PD_OK);
+    for (int i = 0; i < 4000 && l.at_work; i++) {
+        pause_ms(5);
+        look(f, ids.job, &l);
+    }
+    assert_int_equal(l.at_work, 0);
+    assert_true(l.ended < 6);
+    assert_int_equal(call(f, resume_apply, &ids), PD_OK);
+    for (int i = 0; i < 6000 && l.ended < 6; i++) {
+        pause_ms(5);
+        look(f, ids.job, &l);
+    }
+    assert_int_equal(l.ended, 6);
+    assert_int_equal(l.most_at_work, 1);
+    await_no_process(f);
+}
+
+/* An old build kept a document that makes no runs any more: said, not silent. */
+static enum pd_err broken_apply(struct store_tx *tx, void *ctx, struct pd_why *why)
+{
+    struct ids *ids = ctx;
+    struct store_job_new job = {
+        .name = "fit", .experiment = "e", .document = "{\"attention\":{\"degree\":77}}", .planned = 6};
+
+    return store_job_insert(tx, &job, &ids->job, why);
+}
+
+static char job_reason[256];
+
+static bool keep_state(void *ctx, const struct store_job *job)
+{
+    *(enum spec_job_state *)ctx = job->state;
+    snprintf(job_reason, sizeof job_reason, "%s", job->reason);
+    return false;
+}
+
+static void test_supervise_job_that_cannot_be_expanded_is_cancelled_with_a_reason(void **state)
+{
+    struct fixture *f = *state;
+    enum spec_job_state now = SPEC_JOB_QUEUED;
+    struct ids ids = {0};
+    struct pd_why why;
+
+    assert_int_equal(call(f, broken_apply, &ids), PD_OK);
+    for (int i = 0; i < 2000 && now != SPEC_JOB_CANCELLED; i++) {
+        pause_ms(5);
+        assert_int_equal(store_job_get(f->s, ids.job, keep_state, &now, &why), PD_OK);
+    }
+    assert_int_equal(now, SPEC_JOB_CANCELLED);
+    assert_non_null(strstr(job_reason, "cannot be made"));
+}
+
 /* The daemon goes away in order; the worker goes on and finds the next one. */
 static void test_supervise_worker_outlives_the_daemon(void **state)
 {
@@ -752,7 +873,7 @@ static void test_supervise_load_of_unknown_model_says_so(void **state)
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
-int main(void)
+int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         TEST(test_supervise_job_runs_to_its_end),
@@ -770,6 +891,8 @@ int main(void)
         TEST(test_supervise_pause_and_resume),
         TEST(test_supervise_gang_that_never_fits_fails_with_a_reason),
         TEST(test_supervise_queue_says_why),
+        TEST(test_supervise_sweep_is_expanded_and_capped),
+        TEST(test_supervise_job_that_cannot_be_expanded_is_cancelled_with_a_reason),
         TEST(test_supervise_worker_outlives_the_daemon),
         TEST(test_supervise_worker_finishes_without_the_daemon),
         TEST(test_supervise_worker_lost_while_the_daemon_is_away),
@@ -780,5 +903,7 @@ int main(void)
 
     if (!getenv("POLYD_TEST_LOUD"))
         pd_log_set_level(PD_LOG_ERROR);
+    if (argc > 1) /* a pattern, for one test alone */
+        cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests_name("supervise", tests, NULL, NULL);
 }

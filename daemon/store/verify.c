@@ -186,6 +186,12 @@ static const char *const rules[] = {
     "SELECT 'job ' || j.id || ' is ' || j.state || ' though all its runs have ended' FROM job j WHERE j.runs "
     "> 0 AND "
     "j.runs_ended = j.planned AND j.state NOT IN ('done', 'failed', 'cancelled')",
+    "SELECT 'job ' || id || ' is ' || state || ' with ' || runs || ' of ' || planned || ' runs' FROM job "
+    "WHERE "
+    "runs > planned OR (state IN ('done', 'failed', 'cancelled') AND runs <> planned)",
+    "SELECT 'run ' || r.id || ' is number ' || r.n || ' and says point ' || r.point || ', trial ' || r.trial "
+    "FROM run "
+    "r JOIN job j ON j.id = r.job_id WHERE r.point <> r.n / j.trials OR r.trial <> r.n % j.trials",
     "SELECT 'an idempotency key of ' || scope || ' has no answer' FROM idempotency WHERE status = 0",
 };
 

@@ -192,6 +192,16 @@ static void test_verify_sees_a_device_in_two_runs(void **state)
          "device cpu:0 was held by run 99 and run 1 at once");
 }
 
+static void test_verify_sees_a_job_that_lacks_runs(void **state)
+{
+    sees(state, "UPDATE job SET planned = 3", "job 1 is done with 1 of 3 runs");
+}
+
+static void test_verify_sees_a_run_out_of_place(void **state)
+{
+    sees(state, "UPDATE run SET trial = 1", "run 1 is number 0 and says point 0, trial 1");
+}
+
 static void test_verify_sees_a_broken_reference(void **state)
 {
     sees(state, "PRAGMA foreign_keys = OFF; INSERT INTO model_alias VALUES (7, 'x', 1, 0)",
@@ -242,6 +252,8 @@ int main(void)
         TEST(test_verify_sees_a_lost_point),
         TEST(test_verify_sees_a_doubled_point),
         TEST(test_verify_sees_a_device_in_two_runs),
+        TEST(test_verify_sees_a_job_that_lacks_runs),
+        TEST(test_verify_sees_a_run_out_of_place),
         TEST(test_verify_sees_a_broken_reference),
         TEST(test_verify_sees_wrong_accounts),
         TEST(test_verify_sees_wrong_counts),

@@ -125,6 +125,34 @@ describe('results', { skip }, () => {
         await browser.close(page);
     });
 
+    test('test_e2e_keyboard_alone_leads_from_the_frame_to_a_comparison', async () => {
+        const page = await browser.open(`${full.url}/#/?job=1`);
+        await page.getByText('21 runs').waitFor();
+        await page.keyboard.press('Tab');
+        assert.equal(await page.evaluate(() => document.activeElement.textContent), 'Skip to content');
+        await page.keyboard.press('Enter');
+        // From field to field into the table, whose rows are one stop.
+        await until('a row', async () => {
+            await page.keyboard.press('Tab');
+            return page.evaluate(() => document.activeElement.classList.contains('name'));
+        });
+        await page.keyboard.press(' ');
+        await page.keyboard.press('ArrowDown');
+        await page.keyboard.press(' ');
+        await page.getByText('2 selected').waitFor();
+        await until('the way to the comparison', async () => {
+            await page.keyboard.press('Tab');
+            return page.evaluate(() => document.activeElement.textContent === 'Compare');
+        });
+        await page.keyboard.press('Enter');
+        await page.getByRole('heading', { name: 'Compare', exact: true }).waitFor();
+        assert.equal(await page.evaluate(() => document.activeElement.id), 'main');
+        await page.goto(`${full.url}/#/jobs/2`);
+        await page.locator('h1 + span [data-state="succeeded"], h1 + span [data-state]').first().waitFor();
+        await until('the job of one run to lead to it', async () => /#\/runs\/22$/.test(page.url()));
+        await browser.close(page);
+    });
+
     test('test_e2e_sweep_shows_its_curve_table_and_trials', async () => {
         const page = await browser.open(`${full.url}/#/sweeps`);
         await page.getByRole('link', { name: 'scale sweep N=16' }).click();

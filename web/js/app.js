@@ -115,6 +115,11 @@ function navigate() {
     first = false;
 }
 
+// The part behind '#' belongs to the views: the way past the frame must not change it.
+document.querySelector('.skip')?.addEventListener('click', event => {
+    event.preventDefault();
+    main.focus();
+});
 startTheme(/** @type {HTMLElement} */ (document.getElementById('theme')));
 addEventListener('hashchange', navigate);
 addEventListener('keydown', event => {

@@ -308,7 +308,7 @@ export function runView(context) {
  * @param {string} fact
  */
 function factLink(run, fact) {
-    const href = / of job #|^job #/.test(fact) ? `#/jobs/${run.jobId}` : fact.startsWith('experiment ') ? `#/?experiment=${encodeURIComponent(run.experiment)}`
+    const href = / of job #/.test(fact) ? `#/jobs/${run.jobId}` : fact.startsWith('experiment ') ? `#/?experiment=${encodeURIComponent(run.experiment)}`
         : fact.startsWith('tag ') ? `#/?tag=${encodeURIComponent(fact.slice(4))}` : '';
     return href ? h('a', { href }, fact) : fact;
 }

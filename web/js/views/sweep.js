@@ -324,6 +324,14 @@ export function sweepView(context) {
     async function refresh() {
         try {
             job = await readJob(id, signal);
+            if (job.runs.total === 1 && !job.sweep) {
+                // A job of one run has nothing to say that its run does not.
+                const { runs } = await listRuns({ job: id, limit: 1 }, signal);
+                if (runs.length > 0) {
+                    location.replace(`#/runs/${runs[0].id}`);
+                    return;
+                }
+            }
             if (keys.length === 0) {
                 const { runs } = await listRuns({ job: id, limit: 1, metrics: knownMetrics.filter(m => !m.system).map(m => m.key).slice(0, 16), fields: ['/data/image_size', '/model/patch', '/data/context', '/model/context'] }, signal);
                 keys = Object.keys(runs[0]?.latest ?? {});

@@ -5,7 +5,7 @@
 import { execFileSync, spawn } from 'node:child_process';
 import os from 'node:os';
 import path from 'node:path';
-import { Daemon, Host, build, sleep, submit } from './lib.mjs';
+import { Daemon, Host, build, sleep, submit, tinyJob } from './lib.mjs';
 
 const seconds = process.argv[2] ?? '4';
 const bench = path.join(build, 'bin/bench_api');
@@ -24,6 +24,9 @@ run('get', 64, '/healthz');
 run('get', 64, '/api/v1/jobs/1');
 run('ingest', 4, '1:1000');
 run('ingest', 20, '1:10');
+run('ingest', 16, '1:1000');
+run('submit', 1, JSON.stringify(tinyJob()));
+run('submit', 16, JSON.stringify(tinyJob()));
 run('infer', 1, 'null:1,4');
 run('infer', 16, 'null:1,4');
 const load = spawn(bench, [String(host.port), 'ingest', '20', String(Number(seconds) + 1), '1:10'], { stdio: 'ignore' });
@@ -43,6 +46,7 @@ while (((await host.get(`/api/v1/runs/${id}`)).json.step ?? 0) < 5)
 console.log('while a run trains on every core:');
 run('get', 2, '/api/v1/runs?limit=50&metric=loss/train');
 run('get', 2, `/api/v1/runs/${id}/series?key=loss/train&buckets=500`);
+run('ingest', 256, `${id}:10`);
 await host.post(`/api/v1/jobs/${reply.json.id}/cancel`);
 await submit(host, { name: 'digits', data: { dataset: 'digits_gen', split: { rule: 'count', train: 256, val: 64 } }, train: { steps: 5, batch: 16 }, register: 'digits' });
 while ((await host.get('/api/v1/models/digits', { check: false })).status !== 200)

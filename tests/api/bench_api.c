@@ -1,6 +1,7 @@
 /* bench_api PORT MODE CONNECTIONS SECONDS [ARGUMENT]: closed-loop load on a local polyd, from one thread.
  *
  *   get PATH         one GET after the other on each connection
+ *   submit BODY      the job document BODY (the server's limit of open jobs must be high)
  *   ingest RUN:N     batches of N metric points to run RUN, each step new
  *   infer MODEL:DIMS binary inference of FP32 zeros, DIMS such as 1,1,28,28 (input "image") or 1,4 (input
  * "x")
@@ -39,12 +40,18 @@ static int64_t next_step, points_per_request;
 static uint32_t *samples;
 static size_t sample_count;
 static int64_t done, failed;
+static int last_failure;
 
 static void request(struct client *c)
 {
     c->out.len = c->sent = 0;
     if (strcmp(mode, "get") == 0) {
         pd_buf_printf(&c->out, "GET %s HTTP/1.1\r\nHost: localhost\r\n\r\n", argument);
+    } else if (strcmp(mode, "submit") == 0) {
+        pd_buf_printf(&c->out,
+                      "POST /api/v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                      "Content-Length: %zu\r\n\r\n%s",
+                      strlen(argument), argument);
     } else if (strcmp(mode, "ingest") == 0) {
         struct pd_buf body;
         long run = strtol(argument, NULL, 10);
@@ -137,7 +144,7 @@ int main(int argc, char **argv)
     double seconds;
 
     if (argc < 6) {
-        fprintf(stderr, "usage: bench_api PORT get|ingest|infer CONNECTIONS SECONDS ARGUMENT\n");
+        fprintf(stderr, "usage: bench_api PORT get|submit|ingest|infer CONNECTIONS SECONDS ARGUMENT\n");
         return 2;
     }
     address.sin_port = htons((uint16_t)strtol(argv[1], NULL, 10));
@@ -195,7 +202,10 @@ int main(int argc, char **argv)
                 if (sample_count < SAMPLES_MAX)
                     samples[sample_count++] = (uint32_t)(now - c->begun_us);
                 done++;
-                failed += status < 200 || status > 299;
+                if (status < 200 || status > 299) {
+                    failed++;
+                    last_failure = status;
+                }
                 request(c);
             }
             if (!push(c))
@@ -206,11 +216,14 @@ int main(int argc, char **argv)
     if (!sample_count)
         return 1;
     qsort(samples, sample_count, sizeof *samples, by_value);
-    printf("%s %s: %.0f requests/s", mode, argument, (double)done / seconds);
+    printf("%s %.40s: %.0f requests/s", mode, argument, (double)done / seconds);
     if (points_per_request)
         printf(", %.0f points/s", (double)(done - failed) * (double)points_per_request / seconds);
-    printf(", p50 %u p90 %u p99 %u max %u us, %lld not 2xx\n", samples[sample_count / 2],
+    printf(", p50 %u p90 %u p99 %u max %u us, %lld not 2xx", samples[sample_count / 2],
            samples[sample_count * 9 / 10], samples[sample_count * 99 / 100], samples[sample_count - 1],
            (long long)failed);
+    if (failed)
+        printf(" (the last %d)", last_failure);
+    printf("\n");
     return 0;
 }

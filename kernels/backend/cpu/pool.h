@@ -2,7 +2,7 @@
  *
  * The caller works too. Tasks are handed out one by one, so a core that something else wants costs
  * only its share; which thread runs a task must not change its result. Idle threads sleep (they
- * watch for work for a few microseconds first). One loop at a time: a pool belongs to its caller. */
+ * watch for work for some tens of microseconds first). One loop at a time: a pool belongs to its caller. */
 #pragma once
 
 #include <signal.h>

@@ -40,6 +40,27 @@ void bench_sort(double *times, size_t count)
     qsort(times, count, sizeof *times, ascending);
 }
 
+void *bench_memory(size_t bytes)
+{
+    void *p = aligned_alloc(256, (bytes + 511) / 256 * 256);
+
+    if (!p) {
+        fprintf(stderr, "no memory\n");
+        exit(1);
+    }
+    return p;
+}
+
+struct pk_view bench_numbers(struct pk_shape shape)
+{
+    int64_t n = pk_shape_count(&shape);
+    float *p = bench_memory((size_t)n * sizeof *p);
+
+    for (int64_t i = 0; i < n; i++)
+        p[i] = (float)(i * 7919 % 1000) * 1e-3f - 0.5f;
+    return pk_view_dense(p, PK_F32, shape);
+}
+
 /* "blocks.3.attn/matmul#17" counts as "matmul" with the shape of its output. */
 static void traced(void *user, const char *node, const struct pk_view *out, int n)
 {

@@ -15,6 +15,11 @@ void bench_check(enum pd_err err, const struct pd_why *why);
 /* A pk_host.log. */
 void bench_log(void *user, int level, const char *text);
 
+/* Memory aligned as tensors need; never NULL (the program ends). free() it. */
+void *bench_memory(size_t bytes);
+/* A dense f32 tensor of numbers in -0.5 .. 0.5, the same every time, in bench_memory. */
+struct pk_view bench_numbers(struct pk_shape shape);
+
 #define BENCH_PROFILE_ROWS 400
 
 /* CPU time of the process by op and shape of its output: robust on a shared machine. */

@@ -6,42 +6,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "kernels/backend/backend.h"
+#include "tests/bench/bench.h"
 
 #define TURNS 7
 
 static struct pk_backend *backend;
-
-static double cpu_seconds(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static void *memory(size_t bytes)
-{
-    void *p = aligned_alloc(256, (bytes + 511) / 256 * 256);
-
-    if (!p) {
-        fprintf(stderr, "kernel_bench: no memory\n");
-        exit(1);
-    }
-    return p;
-}
-
-static struct pk_view numbers(struct pk_shape shape)
-{
-    int64_t n = pk_shape_count(&shape);
-    float *p = memory((size_t)n * sizeof *p);
-
-    for (int64_t i = 0; i < n; i++)
-        p[i] = (float)(i * 7919 % 1000) * 1e-3f - 0.5f;
-    return pk_view_dense(p, PK_F32, shape);
-}
 
 static double best_of(enum pk_op op, const struct pk_attr *attr, const struct pk_view *in, int n_in,
                       const struct pk_view *out, int n_out)
@@ -52,15 +23,15 @@ static double best_of(enum pk_op op, const struct pk_attr *attr, const struct pk
     struct pd_why why;
 
     c.workspace_bytes = api->workspace_bytes(backend, &c);
-    c.workspace = memory(c.workspace_bytes);
+    c.workspace = bench_memory(c.workspace_bytes);
     for (int i = 0; i < TURNS; i++) {
-        double t = cpu_seconds();
+        double t = bench_seconds(CLOCK_PROCESS_CPUTIME_ID);
 
         if (api->run(backend, &c, 1, &why) != PD_OK) {
             fprintf(stderr, "kernel_bench: %s\n", why.text);
             exit(1);
         }
-        t = cpu_seconds() - t;
+        t = bench_seconds(CLOCK_PROCESS_CPUTIME_ID) - t;
         best = t < best ? t : best;
     }
     free(c.workspace);
@@ -70,8 +41,9 @@ static double best_of(enum pk_op op, const struct pk_attr *attr, const struct pk
 static void matmul(const char *name, int64_t m, int64_t n, int64_t k, bool ta, bool tb, bool bias)
 {
     struct pk_attr attr = {.matmul = {.has_bias = bias}};
-    struct pk_view in[3] = {numbers(PK_SHAPE(m, k)), numbers(PK_SHAPE(k, n)), numbers(PK_SHAPE(n))};
-    struct pk_view out = numbers(PK_SHAPE(m, n));
+    struct pk_view in[3] = {bench_numbers(PK_SHAPE(m, k)), bench_numbers(PK_SHAPE(k, n)),
+                            bench_numbers(PK_SHAPE(n))};
+    struct pk_view out = bench_numbers(PK_SHAPE(m, n));
     double t;
 
     if (ta)
@@ -97,14 +69,15 @@ static void attention(const char *name, enum pk_phi phi, int64_t b, int64_t n, i
                                          .causal = causal,
                                          .packed = true}};
     const bool softmax = phi == PK_PHI_SOFTMAX;
-    struct pk_view in[4] = {numbers(PK_SHAPE(b, n, 3, h, d))}, dqkv = numbers(PK_SHAPE(b, n, 3, h, d));
-    struct pk_view out[2] = {numbers(PK_SHAPE(b, n, h, d)), numbers(PK_SHAPE(b, h, n))};
+    struct pk_view in[4] = {bench_numbers(PK_SHAPE(b, n, 3, h, d))},
+                   dqkv = bench_numbers(PK_SHAPE(b, n, 3, h, d));
+    struct pk_view out[2] = {bench_numbers(PK_SHAPE(b, n, h, d)), bench_numbers(PK_SHAPE(b, h, n))};
     double flop = 4.0 * (double)b * (double)h * (double)n * (double)n * (double)d * (causal ? 0.5 : 1), fwd,
            bwd;
 
     fwd = best_of(PK_OP_ATTENTION, &attr, in, 1, out, softmax ? 2 : 1);
     in[1] = out[0];
-    in[2] = numbers(PK_SHAPE(b, n, h, d));
+    in[2] = bench_numbers(PK_SHAPE(b, n, h, d));
     in[3] = out[1];
     bwd = best_of(PK_OP_ATTENTION_BWD, &attr, in, softmax ? 4 : 3, &dqkv, 1);
     printf("%-34s B %lld N %lld H %lld d %lld%s: forward %7.2f ms %6.1f, backward %7.2f ms %6.1f GFLOP/s\n",
@@ -120,7 +93,7 @@ static void unary(const char *name, enum pk_ex op, int64_t n)
 {
     struct pk_expr e = {.count = 2};
     struct pk_attr attr = {.expr = &e};
-    struct pk_view in = numbers(PK_SHAPE(n)), out = numbers(PK_SHAPE(n));
+    struct pk_view in = bench_numbers(PK_SHAPE(n)), out = bench_numbers(PK_SHAPE(n));
     double t;
 
     e.code[0].op = PK_EX_IN;
@@ -135,8 +108,10 @@ static void unary(const char *name, enum pk_ex op, int64_t n)
 static void norm(int64_t rows, int64_t d)
 {
     struct pk_attr attr = {.norm = {.kind = PK_NORM_LAYER, .eps = 1e-6, .has_beta = true}};
-    struct pk_view in[5] = {numbers(PK_SHAPE(rows, d)), numbers(PK_SHAPE(d)), numbers(PK_SHAPE(d))};
-    struct pk_view out[3] = {numbers(PK_SHAPE(rows, d)), numbers(PK_SHAPE(rows)), numbers(PK_SHAPE(rows))};
+    struct pk_view in[5] = {bench_numbers(PK_SHAPE(rows, d)), bench_numbers(PK_SHAPE(d)),
+                            bench_numbers(PK_SHAPE(d))};
+    struct pk_view out[3] = {bench_numbers(PK_SHAPE(rows, d)), bench_numbers(PK_SHAPE(rows)),
+                             bench_numbers(PK_SHAPE(rows))};
     double t = best_of(PK_OP_NORM, &attr, in, 3, out, 3), bytes = 4.0 * (double)rows * (double)d;
 
     printf("%-34s %lld x %lld: forward %.2f ms %.1f GB/s", "layer norm", (long long)rows, (long long)d,
@@ -144,9 +119,9 @@ static void norm(int64_t rows, int64_t d)
     in[2] = out[0];
     in[3] = out[1];
     in[4] = out[2];
-    out[0] = numbers(PK_SHAPE(rows, d));
-    out[1] = numbers(PK_SHAPE(d));
-    out[2] = numbers(PK_SHAPE(d));
+    out[0] = bench_numbers(PK_SHAPE(rows, d));
+    out[1] = bench_numbers(PK_SHAPE(d));
+    out[2] = bench_numbers(PK_SHAPE(d));
     t = best_of(PK_OP_NORM_BWD, &attr, in, 5, out, 3);
     printf(", backward %.2f ms %.1f GB/s\n", 1e3 * t, 3e-9 * bytes / t);
 }
@@ -154,10 +129,10 @@ static void norm(int64_t rows, int64_t d)
 static void cross_entropy(int64_t m, int64_t n)
 {
     struct pk_attr attr = {.cross_entropy = {.ignore = -100}};
-    struct pk_view in[4] = {numbers(PK_SHAPE(m, n)),
-                            pk_view_dense(memory((size_t)m * 4), PK_I32, PK_SHAPE(m))};
-    struct pk_view out[4] = {numbers(PK_SHAPE(1)), numbers(PK_SHAPE(1)), numbers(PK_SHAPE(1)),
-                             numbers(PK_SHAPE(m))};
+    struct pk_view in[4] = {bench_numbers(PK_SHAPE(m, n)),
+                            pk_view_dense(bench_memory((size_t)m * 4), PK_I32, PK_SHAPE(m))};
+    struct pk_view out[4] = {bench_numbers(PK_SHAPE(1)), bench_numbers(PK_SHAPE(1)),
+                             bench_numbers(PK_SHAPE(1)), bench_numbers(PK_SHAPE(m))};
     double t;
 
     for (int64_t i = 0; i < m; i++)

@@ -5,67 +5,38 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "kernels/backend/backend.h"
+#include "tests/bench/bench.h"
 
 #define TURNS 5
 #define D 64
 
 static struct pk_backend *backend;
 
-static double cpu_seconds(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static void *memory(size_t bytes)
-{
-    void *p = aligned_alloc(256, (bytes + 511) / 256 * 256);
-
-    if (!p) {
-        fprintf(stderr, "linear_bench: no memory\n");
-        exit(1);
-    }
-    return p;
-}
-
-static struct pk_view numbers(struct pk_shape shape)
-{
-    int64_t n = pk_shape_count(&shape);
-    float *p = memory((size_t)n * sizeof *p);
-
-    for (int64_t i = 0; i < n; i++)
-        p[i] = (float)(i * 7919 % 1000) * 1e-3f - 0.5f;
-    return pk_view_dense(p, PK_F32, shape);
-}
-
 static double once(struct pk_call *c)
 {
     struct pd_why why;
-    double t = cpu_seconds();
+    double t = bench_seconds(CLOCK_PROCESS_CPUTIME_ID);
 
     if (pk_backend_cpu()->run(backend, c, 1, &why) != PD_OK) {
         fprintf(stderr, "linear_bench: %s\n", why.text);
         exit(1);
     }
-    return cpu_seconds() - t;
+    return bench_seconds(CLOCK_PROCESS_CPUTIME_ID) - t;
 }
 
 /* Best seconds of forms AUTO, QUADRATIC, LINEAR, forward and backward. */
 static void measure(int p, int64_t n, bool causal, double best[3][2])
 {
     const struct pk_backend_api *api = pk_backend_cpu();
-    struct pk_view in[3] = {numbers(PK_SHAPE(1, n, 3, 4, D))}, y = numbers(PK_SHAPE(1, n, 4, D));
-    struct pk_view dqkv = numbers(PK_SHAPE(1, n, 3, 4, D));
+    struct pk_view in[3] = {bench_numbers(PK_SHAPE(1, n, 3, 4, D))}, y = bench_numbers(PK_SHAPE(1, n, 4, D));
+    struct pk_view dqkv = bench_numbers(PK_SHAPE(1, n, 3, 4, D));
     struct pk_attr attr[3];
     struct pk_call c[3][2];
 
     in[1] = y;
-    in[2] = numbers(PK_SHAPE(1, n, 4, D));
+    in[2] = bench_numbers(PK_SHAPE(1, n, 4, D));
     for (int f = 0; f < 3; f++) {
         memset(&attr[f], 0, sizeof attr[f]);
         attr[f].attention = (struct pk_attention_attr){.phi = PK_PHI_POLY,
@@ -81,7 +52,7 @@ static void measure(int p, int64_t n, bool causal, double best[3][2])
             .op = PK_OP_ATTENTION_BWD, .attr = &attr[f], .n_in = 3, .n_out = 1, .in = in, .out = &dqkv};
         for (int d = 0; d < 2; d++) {
             c[f][d].workspace_bytes = api->workspace_bytes(backend, &c[f][d]);
-            c[f][d].workspace = memory(c[f][d].workspace_bytes);
+            c[f][d].workspace = bench_memory(c[f][d].workspace_bytes);
             best[f][d] = INFINITY;
         }
     }

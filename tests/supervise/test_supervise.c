@@ -688,7 +688,7 @@ static void test_supervise_sweep_is_expanded_and_capped(void **state)
 
     set("POLYD_SELFTEST_STEPS", 20);
     assert_int_equal(call(f, sweep_apply, &ids), PD_OK);
-    for (int i = 0; i < 4000 && l.ended < 2; i++) {
+    for (int i = 0; i < 20000 && (l.ended < 2 || l.made < 6); i++) {
         pause_ms(5);
         look(f, ids.job, &l);
     }

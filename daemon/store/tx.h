@@ -78,6 +78,9 @@ PD_NODISCARD enum pd_err store_run_move(struct store_tx *tx, int64_t run_id, enu
                                         enum spec_outcome outcome, const char *reason, struct pd_why *why);
 PD_NODISCARD enum pd_err store_run_state(struct store_tx *tx, int64_t run_id, enum spec_run_state *ret,
                                          struct pd_why *why);
+/* The state of the run's job. */
+PD_NODISCARD enum pd_err store_run_job_state(struct store_tx *tx, int64_t run_id, enum spec_job_state *ret,
+                                             struct pd_why *why);
 
 /* ---- attempts (the supervisor's) ------------------------------------------------------------ */
 

@@ -287,6 +287,20 @@ enum pd_err store_run_state(struct store_tx *tx, int64_t run_id, enum spec_run_s
     return err;
 }
 
+enum pd_err store_run_job_state(struct store_tx *tx, int64_t run_id, enum spec_job_state *ret,
+                                struct pd_why *why)
+{
+    struct run_state r;
+    struct job_state j;
+    enum pd_err err = run_state(tx, run_id, &r, why);
+
+    if (err == PD_OK)
+        err = job_state(tx, r.job_id, &j, why);
+    if (err == PD_OK)
+        *ret = j.state;
+    return err;
+}
+
 static enum pd_err run_move(struct store_tx *tx, int64_t id, const struct run_state *r,
                             enum spec_run_state to, enum spec_outcome outcome, const char *reason,
                             struct pd_why *why)

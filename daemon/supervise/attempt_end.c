@@ -22,21 +22,21 @@ struct end_op {
     int restarts, max_restarts, exit_status;
     int64_t backoff_us;
     char *message;
-    bool pause; /* decided inside: the job is paused */
-    enum spec_job_state job_state;
 };
 
+/* Back to the queue; or to the paused runs if its job still is: it may have been resumed since the attempt
+ * was told to pause. */
 static enum pd_err requeue(struct store_tx *tx, struct end_op *e, enum spec_run_state state,
                            struct pd_why *why)
 {
-    enum pd_err err;
+    enum spec_job_state job = SPEC_JOB_RUNNING;
+    enum pd_err err = store_run_job_state(tx, e->run, &job, why);
+    bool pause = e->cause == SPEC_CAUSE_PAUSED && job == SPEC_JOB_PAUSED;
 
-    if (e->cause == SPEC_CAUSE_PAUSED && state == SPEC_RUN_RUNNING)
-        return store_run_move(tx, e->run, SPEC_RUN_PAUSED, SPEC_OUTCOME_CANCELLED, "paused with its job",
-                              why);
-    err = store_run_move(tx, e->run, SPEC_RUN_QUEUED, SPEC_OUTCOME_CANCELLED, e->message ? e->message : "",
-                         why);
-    if (err == PD_OK && e->cause == SPEC_CAUSE_PAUSED)
+    if (err == PD_OK && !(pause && state == SPEC_RUN_RUNNING))
+        err = store_run_move(tx, e->run, SPEC_RUN_QUEUED, SPEC_OUTCOME_CANCELLED,
+                             e->message ? e->message : "", why);
+    if (err == PD_OK && pause)
         err = store_run_move(tx, e->run, SPEC_RUN_PAUSED, SPEC_OUTCOME_CANCELLED, "paused with its job", why);
     return err;
 }

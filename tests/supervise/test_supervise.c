@@ -313,12 +313,14 @@ static void check_series(struct fixture *f, int64_t run, int64_t steps)
 
 static int count_attempts;
 static enum spec_cause last_cause;
+static enum spec_attempt_state last_state;
 
 static bool note_attempt(void *ctx, const struct store_attempt *a)
 {
     (void)ctx;
     count_attempts++;
     last_cause = a->cause;
+    last_state = a->state;
     return true;
 }
 
@@ -593,6 +595,33 @@ static void test_supervise_pause_and_resume(void **state)
     await_no_process(f);
     assert_int_equal(call(f, resume_apply, &ids), PD_OK);
     assert_int_equal(await(f, ids.run, SPEC_RUN_ENDED, 20).outcome, SPEC_OUTCOME_SUCCEEDED);
+    check_series(f, ids.run, 1500);
+}
+
+/* Resumed between the order to pause and the worker's leaving: the run goes on. */
+static void test_supervise_resume_overtakes_the_pause(void **state)
+{
+    struct fixture *f = *state;
+    struct ids ids;
+    pid_t pid;
+
+    set("POLYD_SELFTEST_STEPS", 1500);
+    ids = submit(f, (struct ids){0});
+    await_step(f, ids.run, 50);
+    pid = worker_pid(f, false);
+    assert_true(pid > 0);
+    kill(pid, SIGSTOP);
+    assert_int_equal(call(f, pause_apply, &ids), PD_OK);
+    for (int i = 0; i < 2000 && last_state != SPEC_ATTEMPT_STOPPING; i++) {
+        pause_ms(5);
+        look_at_attempts(f, ids.run);
+    }
+    assert_int_equal(last_state, SPEC_ATTEMPT_STOPPING);
+    assert_int_equal(call(f, resume_apply, &ids), PD_OK);
+    kill(pid, SIGCONT);
+    assert_int_equal(await(f, ids.run, SPEC_RUN_ENDED, 20).outcome, SPEC_OUTCOME_SUCCEEDED);
+    look_at_attempts(f, ids.run);
+    assert_int_equal(count_attempts, 2);
     check_series(f, ids.run, 1500);
 }
 
@@ -891,6 +920,7 @@ int main(int argc, char **argv)
         TEST(test_supervise_time_limit_ends_the_run),
         TEST(test_supervise_time_limit_below_the_warning_does_not_warn_at_once),
         TEST(test_supervise_pause_and_resume),
+        TEST(test_supervise_resume_overtakes_the_pause),
         TEST(test_supervise_gang_that_never_fits_fails_with_a_reason),
         TEST(test_supervise_queue_says_why),
         TEST(test_supervise_sweep_is_expanded_and_capped),

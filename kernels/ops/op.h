@@ -13,6 +13,13 @@
  * output's, likewise with stride 0 - or, where all of them fold into the rows, a, residual and the output
  * arrive as matrices.
  *
+ * Mixed precision: a pass after differentiation may narrow activations and the weights' working copies to
+ * bf16. Back ends that run bf16 then see calls in which each float view is f32 or bf16 by itself; arithmetic,
+ * statistics and sums stay f32. Never narrowed: leaves, what optimisers read and write but for the gradient,
+ * rstd, mean, lse, the sums of attention, scale, bias, dscale, dbias, dgamma, dbeta, loss_sum, dloss_sum,
+ * count, correct, and every output of SUMSQ and ATTENTION_STATS. a and b of MATMUL have one type; so have q,
+ * k, v, y, dy, dq, dk and dv of one attention, and logits and dlogits.
+ *
  * Notation and formulas: spec attention.md (sections 1, 2, 6, 7), dnt.md 1. */
 #pragma once
 

@@ -9,7 +9,8 @@
 #include "kernels/base/err.h"
 #include "kernels/ops/op.h"
 
-#define PK_BACKEND_ABI 1u
+#define PK_BACKEND_ABI 2u
+#define PK_BACKEND_ENTRY "pk_backend_entry" /* the one symbol of a plug-in: a pk_backend_entry_fn */
 
 /* What the host lends to a back end. Lives as long as the back end. */
 struct pk_host {
@@ -32,10 +33,33 @@ struct pk_call {
     size_t workspace_bytes;
 };
 
-struct pk_backend; /* one opened device */
+struct pk_backend;  /* one opened device */
+struct pk_captured; /* a list of calls as one thing that is started at once */
+struct pk_slot;     /* host memory that travels to the device beside a running step */
 
+/* How matmul treats f32 operands. */
+enum pk_math { PK_MATH_F32, PK_MATH_TF32 };
+
+/* What a measured choice is keyed by, and what a person is shown. Unknown texts are empty. */
+struct pk_backend_info {
+    char name[128];   /* "NVIDIA H200"; "cpu" */
+    char uuid[48];    /* "GPU-..." */
+    char driver[32];  /* version the driver supports, "13.0" */
+    char library[64]; /* of products: "cublasLt 13.1.0" */
+    int sm;           /* compute capability times ten; 0 = no GPU */
+    int multiprocessors;
+    size_t memory_total, memory_free; /* bytes on the device, now; 0 = unknown */
+};
+
+/* Where a piece of a slot goes: `bytes` from `offset` of the slot to back-end memory. */
+struct pk_take {
+    void *to;
+    size_t offset, bytes;
+};
+
+/* All functions of an opened back end are called by one thread at a time. None is NULL but where it says so. */
 struct pk_backend_api {
-    uint32_t abi;     /* PK_BACKEND_ABI */
+    uint32_t abi;     /* PK_BACKEND_ABI; stays the first member in every version */
     const char *name; /* "cpu", "cuda" */
     /* `device` is the ordinal, `threads` for the CPU (>= 1). On PD_OK the caller owns *ret. */
     enum pd_err (*open)(const struct pk_host *host, int device, int threads, struct pk_backend **ret,
@@ -57,9 +81,54 @@ struct pk_backend_api {
                             struct pd_why *why);
     /* Runs the calls in order. Returns after the last has run (CPU) or was enqueued (CUDA). */
     enum pd_err (*run)(struct pk_backend *b, const struct pk_call *calls, size_t count, struct pd_why *why);
-    /* Waits until everything enqueued has run. */
+    /* Waits until everything enqueued has run. An error that a kernel found meanwhile (an index out of range)
+     * comes out here. */
     enum pd_err (*sync)(struct pk_backend *b, struct pd_why *why);
+
+    /* ---- since version 2 ---- */
+
+    /* Whether `alloc` gives memory that the host may read and write once sync has returned. */
+    bool host_memory;
+    /* Records what run(calls) would enqueue, without running it, after those calls have run once. On PD_OK the
+     * caller owns *ret; the calls' memory is named in it and stays the caller's; the calls themselves are not
+     * looked at again. All three NULL: this back end has no capture. */
+    enum pd_err (*capture)(struct pk_backend *b, const struct pk_call *calls, size_t count,
+                           struct pk_captured **ret, struct pd_why *why);
+    /* As run: enqueues the whole recording; the results are bitwise those of run. */
+    enum pd_err (*replay)(struct pk_backend *b, struct pk_captured *captured, struct pd_why *why);
+    /* NULL is fine; returns NULL. After sync only. */
+    struct pk_captured *(*captured_free)(struct pk_backend *b, struct pk_captured *captured);
+
+    /* Host memory that a device copies from and to without a detour (pinned). NULL when there is none. */
+    void *(*alloc_host)(struct pk_backend *b, size_t bytes);
+    void (*free_host)(struct pk_backend *b, void *memory);
+
+    /* Input that travels while a step runs. A slot is pinned host memory with a twin on the device. Two slots
+     * in turn are double buffering:
+     *
+     *     fill slot_host(s); slot_send(s);        the host's bytes leave for the twin, beside whatever runs
+     *     slot_take(s, parts); run(calls);        in the order of runs: when the twin has arrived, its pieces
+     *                                             are copied to where the calls read them
+     *     slot_wait(s); fill slot_host(s) ...     the next batch but one
+     *
+     * slot_host's memory is the caller's to write except from slot_send until slot_wait returns (or sync).
+     * What slot_take copies to may be in use by earlier runs: it waits for them on the device, not on the host.
+     * A send after a take waits likewise. Taking a slot that was never sent is PD_ERR_CONFLICT. */
+    enum pd_err (*slot_new)(struct pk_backend *b, size_t bytes, struct pk_slot **ret, struct pd_why *why);
+    struct pk_slot *(*slot_free)(struct pk_backend *b, struct pk_slot *slot); /* waits; NULL is fine */
+    void *(*slot_host)(struct pk_slot *slot);                                 /* 256-byte aligned */
+    enum pd_err (*slot_send)(struct pk_backend *b, struct pk_slot *slot, struct pd_why *why);
+    enum pd_err (*slot_wait)(struct pk_backend *b, struct pk_slot *slot, struct pd_why *why);
+    enum pd_err (*slot_take)(struct pk_backend *b, struct pk_slot *slot, const struct pk_take *parts,
+                             size_t count, struct pd_why *why);
+
+    /* Of the opened device. */
+    enum pd_err (*info)(struct pk_backend *b, struct pk_backend_info *ret, struct pd_why *why);
+    /* For the runs and captures that follow; PK_MATH_F32 at first. PD_ERR_UNSUPPORTED where there is no TF32. */
+    enum pd_err (*set_math)(struct pk_backend *b, enum pk_math math, struct pd_why *why);
 };
+
+typedef const struct pk_backend_api *pk_backend_entry_fn(void);
 
 /* The built-in CPU back end. Static. */
 const struct pk_backend_api *pk_backend_cpu(void);

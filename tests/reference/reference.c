@@ -169,6 +169,7 @@ const struct pk_backend_api *reference_backend(void)
         .download = ref_move,
         .run = ref_run,
         .sync = ref_sync,
+        .host_memory = true,
     };
 
     return &api;

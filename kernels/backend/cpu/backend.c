@@ -303,6 +303,17 @@ const struct pk_backend_api *pk_backend_cpu(void)
         .download = cpu_transfer,
         .run = cpu_run,
         .sync = cpu_sync,
+        .host_memory = true,
+        .alloc_host = cpu_alloc_host,
+        .free_host = cpu_free_host,
+        .slot_new = cpu_slot_new,
+        .slot_free = cpu_slot_free,
+        .slot_host = cpu_slot_host,
+        .slot_send = cpu_slot_send,
+        .slot_wait = cpu_slot_wait,
+        .slot_take = cpu_slot_take,
+        .info = cpu_info,
+        .set_math = cpu_set_math,
     };
 
     return &api;

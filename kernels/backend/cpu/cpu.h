@@ -54,6 +54,19 @@ cpu_run_fn cpu_copy, cpu_fill, cpu_concat, cpu_pad, cpu_gather, cpu_one_hot, cpu
 
 /* Threads of the back end; without one, those of a default configuration here. */
 int cpu_threads_of(const struct pk_backend *b);
+
+/* slot.c: entries of the table. */
+void *cpu_alloc_host(struct pk_backend *b, size_t bytes);
+void cpu_free_host(struct pk_backend *b, void *memory);
+enum pd_err cpu_slot_new(struct pk_backend *b, size_t bytes, struct pk_slot **ret, struct pd_why *why);
+struct pk_slot *cpu_slot_free(struct pk_backend *b, struct pk_slot *slot);
+void *cpu_slot_host(struct pk_slot *slot);
+enum pd_err cpu_slot_send(struct pk_backend *b, struct pk_slot *slot, struct pd_why *why);
+enum pd_err cpu_slot_wait(struct pk_backend *b, struct pk_slot *slot, struct pd_why *why);
+enum pd_err cpu_slot_take(struct pk_backend *b, struct pk_slot *slot, const struct pk_take *parts,
+                          size_t count, struct pd_why *why);
+enum pd_err cpu_info(struct pk_backend *b, struct pk_backend_info *ret, struct pd_why *why);
+enum pd_err cpu_set_math(struct pk_backend *b, enum pk_math math, struct pd_why *why);
 /* The copy of ops for a level and an element type. */
 const struct cpu_ops *cpu_ops_of(enum cpu_level level, bool f64);
 

@@ -21,14 +21,11 @@
 
 #include <cuda_runtime_api.h>
 
-#include "kernels/backend/backend.h"
-
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* How matmul treats f32 operands. */
-enum cuda_math { CUDA_MATH_F32, CUDA_MATH_TF32 };
+#include "kernels/backend/backend.h"
 
 struct cuda_blas; /* matmul.c: handle, plans and measured choices */
 
@@ -38,7 +35,7 @@ struct pk_backend {
     int sm;               /* compute capability times ten: 80, 90, 100 */
     int multiprocessors;
     size_t shared_most;   /* most dynamic shared memory of one block, after opting in */
-    enum cuda_math math;
+    enum pk_math math;
     cudaStream_t stream;  /* every kernel of a run, in order */
     cudaStream_t side;    /* transfers and collectives beside it, joined by events */
     struct cuda_blas *blas;
@@ -50,15 +47,58 @@ struct pk_backend {
 typedef enum pd_err cuda_run_fn(struct pk_backend *b, const struct pk_call *c, struct pd_why *why);
 /* b may be NULL: a plan without a device; the answer is that of sm 90 with 132 multiprocessors. */
 typedef size_t cuda_workspace_fn(const struct pk_backend *b, const struct pk_call *c);
-/* For what the general rule (f32, bf16) does not say already; NULL in the table = always. */
+/* For what the general rule (no f64) does not say already. */
 typedef bool cuda_supports_fn(const struct pk_backend *b, const struct pk_call *c);
 
 struct cuda_op {
-    cuda_run_fn *run;
+    cuda_run_fn *run;             /* NULL = no kernel: the graph is refused when it is planned */
     cuda_workspace_fn *workspace; /* NULL = none */
     cuda_supports_fn *supports;   /* NULL = whatever the general rule allows */
 };
 extern const struct cuda_op cuda_ops[PK_OP_COUNT]; /* table.c */
+
+/* Every op by name. Op X is there as soon as some file defines cuda_X; cuda_X_workspace and cuda_X_supports
+ * are found likewise, where an op needs them: no list to edit, a test names what is missing. */
+#define CUDA_EACH_OP(ONE)                                                                                    \
+    ONE(COPY, copy)                                                                                          \
+    ONE(FILL, fill)                                                                                          \
+    ONE(CONCAT, concat)                                                                                      \
+    ONE(PAD, pad)                                                                                            \
+    ONE(GATHER, gather)                                                                                      \
+    ONE(SCATTER_ADD, scatter_add)                                                                            \
+    ONE(ONE_HOT, one_hot)                                                                                    \
+    ONE(EXPR, expr)                                                                                          \
+    ONE(SUM, sum)                                                                                            \
+    ONE(MAX, max)                                                                                            \
+    ONE(SUMSQ, sumsq)                                                                                        \
+    ONE(MATMUL, matmul)                                                                                      \
+    ONE(DROPOUT, dropout)                                                                                    \
+    ONE(NORM, norm)                                                                                          \
+    ONE(NORM_BWD, norm_bwd)                                                                                  \
+    ONE(SOFTMAX, softmax)                                                                                    \
+    ONE(SOFTMAX_BWD, softmax_bwd)                                                                            \
+    ONE(CROSS_ENTROPY, cross_entropy)                                                                        \
+    ONE(CROSS_ENTROPY_BWD, cross_entropy_bwd)                                                                \
+    ONE(ATTENTION, attention)                                                                                \
+    ONE(ATTENTION_BWD, attention_bwd)                                                                        \
+    ONE(ATTENTION_STATS, attention_stats)                                                                    \
+    ONE(ATTENTION_STATE, attention_state)                                                                    \
+    ONE(CACHE_APPEND, cache_append)                                                                          \
+    ONE(ADAMW, adamw)                                                                                        \
+    ONE(MSGDW, msgdw)                                                                                        \
+    ONE(ACCUMULATE, accumulate)
+#define CUDA_DECLARE(OP, name)                                                                               \
+    cuda_run_fn cuda_##name;                                                                                 \
+    cuda_workspace_fn cuda_##name##_workspace;                                                               \
+    cuda_supports_fn cuda_##name##_supports;
+CUDA_EACH_OP(CUDA_DECLARE)
+#undef CUDA_DECLARE
+
+/* matmul.c, for backend.c: made with the device and gone before it. b->stream is there already. Absent like
+ * an op as long as matmul is. */
+enum pd_err cuda_blas_open(struct pk_backend *b, struct pd_why *why);
+void cuda_blas_close(struct pk_backend *b); /* half-opened is fine; leaves b->blas NULL */
+void cuda_blas_version(const struct pk_backend *b, char *out, size_t size); /* "cublasLt 13.1.0" */
 
 /* Failure of a call of the runtime, as an error of polyd: PD_ERR_NOMEM for memory, else PD_ERR_IO. */
 enum pd_err cuda_fail(struct pd_why *why, cudaError_t error, const char *what);

@@ -56,7 +56,9 @@ enum pd_err device_list(int slots, int threads, struct device *ret, int most, in
         struct device *d = &ret[i];
 
         memset(d, 0, sizeof *d);
+        snprintf(d->id, sizeof d->id, "cpu:%d", i);
         snprintf(d->name, sizeof d->name, "cpu:%d", i);
+        d->numa = d->gpu = d->instance = -1;
         snprintf(d->kind, sizeof d->kind, "cpu");
         snprintf(d->model, sizeof d->model, "%s", model);
         d->threads = threads;
@@ -64,4 +66,10 @@ enum pd_err device_list(int slots, int threads, struct device *ret, int most, in
     }
     *ret_count = slots;
     return PD_OK;
+}
+
+void device_env(const struct device *d, struct device_env *ret)
+{
+    snprintf(ret->visible, sizeof ret->visible, "CUDA_VISIBLE_DEVICES=%s", d->gpu >= 0 ? d->id : "");
+    snprintf(ret->order, sizeof ret->order, "CUDA_DEVICE_ORDER=PCI_BUS_ID");
 }

@@ -129,7 +129,7 @@ struct insert_op {
     struct op op;
     int64_t run;
     struct store_attempt_new row;
-    char devices[SUP_ATTEMPT_DEVICES * 8];
+    char devices[sizeof((struct att *)0)->device_text];
     int n;
     struct att *att; /* stays in the list while it is ATT_INSERTING */
 };
@@ -197,7 +197,7 @@ static void spawn(struct sup *s, struct att *a)
     snprintf(mark, sizeof mark, "%s:run-%lld-%d", s->state_dir, (long long)a->run, a->n);
     err = pd_file_make_dirs(dir, &why);
     if (err == PD_OK)
-        err = proc_spawn(s, argv, a->token, -1, -1, -1, mark, &a->proc, &why);
+        err = proc_spawn(s, argv, a->token, -1, -1, -1, mark, &s->devices[a->devices[0]], &a->proc, &why);
     memset(a->token, 0, sizeof a->token);
     a->phase = ATT_WORKING;
     a->heard_us = pd_clock_mono_us();
@@ -290,7 +290,7 @@ void att_start_run(struct sup *s, const struct store_run *run, const int *device
         for (int i = 0; i < count; i++) {
             a->devices[a->device_count++] = devices[i];
             len += (size_t)snprintf(a->device_text + len, sizeof a->device_text - len, "%s%s", i ? "," : "",
-                                    s->devices[devices[i]].name);
+                                    s->devices[devices[i]].id);
         }
         if (!a->document)
             err = pd_fail(&why, PD_ERR_NOMEM, "no memory for an attempt");

@@ -14,7 +14,7 @@
 #include "daemon/store/tx.h"
 #include "daemon/supervise/supervise.h"
 
-#define SUP_DEVICES_MAX 64
+#define SUP_DEVICES_MAX DEVICE_MAX
 #define SUP_CONNECTIONS_MAX 512
 #define SUP_PLANS_MAX 4
 #define SUP_SERVED_MAX 256 /* jobs whose last start is remembered */
@@ -66,7 +66,8 @@ struct att {
     int devices[SUP_ATTEMPT_DEVICES];
     int device_count;
     int threads;
-    char device_text[SUP_ATTEMPT_DEVICES * 8];
+    char
+        device_text[SUP_ATTEMPT_DEVICES * (DEVICE_ID_BYTES + 1)]; /* their ids, "cpu:0,cpu:1"; index = rank */
     uint8_t token[WIRE_TOKEN_BYTES];
     uint8_t token_sha256[32];
     bool token_known; /* the plain one: only until the process has it */
@@ -250,9 +251,11 @@ enum pd_err sup_write(struct sup *s, struct op *op);
 void sup_watch(struct sup *s, struct source *source, int fd, unsigned events);
 
 /* spawn.c */
-/* Starts the worker program with these arguments (argv[0] included), the token on descriptor 3. */
+/* Starts the worker program with these arguments (argv[0] included), the token on descriptor 3. `device`: the
+ * one that it sees (its variables, see device_env); NULL = the GPUs that we see. */
 enum pd_err proc_spawn(struct sup *s, char *const argv[], const uint8_t *token, int in_fd, int out_fd,
-                       int err_fd, const char *mark, struct proc *ret, struct pd_why *why);
+                       int err_fd, const char *mark, const struct device *device, struct proc *ret,
+                       struct pd_why *why);
 /* Start time of a live process; 0 = there is none. */
 uint64_t proc_start_time(pid_t pid);
 /* Opens a pidfd if the process is the very one. */

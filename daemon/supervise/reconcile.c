@@ -34,7 +34,7 @@ static void take_devices(struct sup *s, struct att *a)
 
     while (at && (name = strsep(&at, ",")))
         for (int i = 0; i < s->device_count; i++)
-            if (!strcmp(s->devices[i].name, name) && a->device_count < SUP_ATTEMPT_DEVICES)
+            if (!strcmp(s->devices[i].id, name) && a->device_count < SUP_ATTEMPT_DEVICES)
                 a->devices[a->device_count++] = i;
     free(names);
     if (a->device_count && !a->threads)

@@ -41,21 +41,32 @@ uint64_t proc_start_time(pid_t pid)
     return start;
 }
 
-/* The environment with our mark instead of an older one. */
-static char **marked_environment(const char *mark)
+static bool starts(const char *text, const char *with)
+{
+    return strncmp(text, with, strlen(with)) == 0;
+}
+
+/* The environment with our mark instead of an older one, and the device's variables, if there is one. */
+static char **marked_environment(const char *mark, struct device_env *device)
 {
     size_t n = 0, kept = 0;
     char **env;
 
     while (environ[n])
         n++;
-    env = malloc((n + 2) * sizeof *env);
+    env = malloc((n + 4) * sizeof *env);
     if (!env)
         return NULL;
     for (size_t i = 0; i < n; i++)
-        if (strncmp(environ[i], "POLYD_MARK=", 11) != 0 && strncmp(environ[i], "NOTIFY_SOCKET=", 14) != 0 &&
-            strncmp(environ[i], "WATCHDOG_", 9) != 0 && strncmp(environ[i], "LISTEN_", 7) != 0)
+        if (!starts(environ[i], "POLYD_MARK=") && !starts(environ[i], "NOTIFY_SOCKET=") &&
+            !starts(environ[i], "WATCHDOG_") && !starts(environ[i], "LISTEN_") &&
+            !(device &&
+              (starts(environ[i], "CUDA_VISIBLE_DEVICES=") || starts(environ[i], "CUDA_DEVICE_ORDER="))))
             env[kept++] = environ[i];
+    if (device) {
+        env[kept++] = device->visible;
+        env[kept++] = device->order;
+    }
     if (asprintf(&env[kept], "POLYD_MARK=%s", mark) < 0) {
         free(env);
         return NULL;
@@ -77,15 +88,20 @@ static void free_environment(char **env)
 }
 
 enum pd_err proc_spawn(struct sup *s, char *const argv[], const uint8_t *token, int in_fd, int out_fd,
-                       int err_fd, const char *mark, struct proc *ret, struct pd_why *why)
+                       int err_fd, const char *mark, const struct device *device, struct proc *ret,
+                       struct pd_why *why)
 {
     posix_spawn_file_actions_t actions;
     posix_spawnattr_t attr;
     int token_pipe[2] = {-1, -1}, rc;
-    char **env = marked_environment(mark);
+    struct device_env visible;
+    char **env;
     sigset_t none, all;
     pid_t pid;
 
+    if (device)
+        device_env(device, &visible);
+    env = marked_environment(mark, device ? &visible : NULL);
     if (!env)
         return pd_fail(why, PD_ERR_NOMEM, "no memory for an environment");
     if (token) {

@@ -357,7 +357,7 @@ static enum pd_err copy_options(struct sup *s, const struct sup_options *o, stru
     }
     if (access(s->worker_path, X_OK))
         return pd_fail_errno(why, errno, "the worker program '%s' cannot be run", s->worker_path);
-    return device_list(o->cpu_slots, o->cpu_threads, s->devices, SUP_DEVICES_MAX, &s->device_count, why);
+    return device_list(o->cpu_slots, o->cpu_threads, s->devices, DEVICE_CPU_MAX, &s->device_count, why);
 }
 
 static bool mark_live(struct sup *s, const char *mark)

@@ -109,23 +109,39 @@ static void guard_start(struct rig *r)
     r->guard_fd = ends[1];
 }
 
+/* A port that nobody listens on, below those that the kernel gives to clients: a client that asks again and
+ * again for a polyd that is down could else be given that very port, connect to itself, and keep polyd out. */
+static uint16_t free_port(void)
+{
+    unsigned from = (unsigned)getpid() * 7919u;
+    uint16_t port = 0;
+
+    for (unsigned i = 0; i < 20000 && !port; i++) {
+        unsigned tried = 12000 + (from + i) % 20000;
+        struct sockaddr_in at = {.sin_family = AF_INET,
+                                 .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
+                                 .sin_port = htons((uint16_t)tried)};
+        int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+        if (fd >= 0 && bind(fd, (struct sockaddr *)&at, sizeof at) == 0)
+            port = (uint16_t)tried;
+        if (fd >= 0)
+            close(fd);
+    }
+    return port;
+}
+
 void rig_init(struct rig *r, const char *name)
 {
-    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t len = sizeof at;
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-
     *r = (struct rig){0};
     find_program(r->polyd, sizeof r->polyd, "polyd");
     find_program(r->worker, sizeof r->worker, "polyd-worker");
     snprintf(r->dir, sizeof r->dir, "/tmp/polyd-%s-XXXXXX", name);
-    if (!mkdtemp(r->dir) || fd < 0 || bind(fd, (struct sockaddr *)&at, len) != 0 ||
-        getsockname(fd, (struct sockaddr *)&at, &len) != 0) {
+    r->port = free_port();
+    if (!mkdtemp(r->dir) || !r->port) {
         perror("rig");
         exit(2);
     }
-    close(fd);
-    r->port = ntohs(at.sin_port);
     snprintf(r->state, sizeof r->state, "%s/state", r->dir);
     signal(SIGPIPE, SIG_IGN);
     guard_start(r);

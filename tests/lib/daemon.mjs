@@ -10,15 +10,22 @@ export const root = process.env.POLYD_ROOT ?? path.resolve(path.dirname(fileURLT
 export const build = process.env.POLYD_BUILD ?? path.join(root, 'build');
 export const polyd = path.join(build, 'bin/polyd');
 
-/** @returns {Promise<number>} a port that nobody listens on now */
+let tried = process.pid * 7919;
+
+/**
+ * A port that nobody listens on, below those that the kernel gives to clients: one that asks again and again for a
+ * polyd that is down could else be given that very port, connect to itself, and keep polyd out.
+ * @returns {Promise<number>}
+ */
 export function freePort() {
     return new Promise((resolve, reject) => {
-        const server = net.createServer();
-        server.on('error', reject);
-        server.listen(0, '127.0.0.1', () => {
-            const { port } = /** @type {net.AddressInfo} */ (server.address());
-            server.close(() => resolve(port));
-        });
+        const attempt = left => {
+            const port = 12000 + tried++ % 20000;
+            const server = net.createServer();
+            server.on('error', error => left > 0 ? attempt(left - 1) : reject(error));
+            server.listen(port, '127.0.0.1', () => server.close(() => resolve(port)));
+        };
+        attempt(1000);
     });
 }
 

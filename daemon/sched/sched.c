@@ -153,7 +153,7 @@ void sched_cycle(struct sched_item *items, int count, struct sched_kind *kinds, 
         struct sched_kind *k = kind_of(kinds, kind_count, item->kind);
         struct reservation *r;
 
-        item->start = item->impossible = item->behind = item->capped = false;
+        item->start = item->impossible = item->blocked = item->behind = item->capped = false;
         item->position = i + 1;
         item->wake_us = SCHED_NEVER;
         if (!k || item->slots > k->total) {
@@ -169,6 +169,10 @@ void sched_cycle(struct sched_item *items, int count, struct sched_kind *kinds, 
             continue;
         }
         r = &reserved[k - kinds];
+        if (item->slots > k->total - k->out) {
+            item->blocked = true; /* and it holds nobody up: it may be days */
+            continue;
+        }
         if (item->slots > k->free) {
             if (!r->made)
                 *r = reserve(item, k->free, sorted, sorted_count);

@@ -6,7 +6,8 @@
  * sweep of a thousand runs holds nobody up. Only the next run of a job of which nothing runs grows older: a
  * job that is served does not wait. No job runs more at once than its cap. A run gets all its slots or none.
  * The first run that does not fit reserves the earliest moment at which it will; a later run starts before it
- * only if it surely ends by then or leaves enough slots (EASY backfill). So no gang starves. */
+ * only if it surely ends by then or leaves enough slots (EASY backfill). So no gang starves. A run that waits
+ * for slots out of service reserves nothing: nobody knows when they come back. */
 #pragma once
 
 #include <stdbool.h>
@@ -31,6 +32,7 @@ struct sched_item {
     int position;    /* 1 = next, in the order of priority; those backing off come last */
     int64_t wake_us; /* when the answer may change by time alone; SCHED_NEVER = only by an event */
     bool impossible; /* more slots than exist */
+    bool blocked;    /* it waits for slots that are out of service */
     bool behind;     /* it fits, but would delay an earlier one */
     bool capped;     /* its job runs as many as it may */
     int turn;        /* runs of its job at work or before it */
@@ -47,9 +49,18 @@ struct sched_kind {
     const char *kind;
     int total;
     int free;
+    int out; /* out of service: neither free nor held by a run that will end */
 };
 
 /* Decides for all `items` (reordered by effective priority). `age_us`: waiting so long counts as one step of
  * priority; 0 = no ageing. `kinds[].free` is lowered by what is started. */
 void sched_cycle(struct sched_item *items, int count, struct sched_kind *kinds, int kind_count,
                  const struct sched_busy *busy, int busy_count, int64_t now_us, int64_t age_us);
+
+/* Chooses `wanted` of the usable units: the set with the best connections, by `link` (0 = far to 4 = near,
+ * any unit to any other; NULL = all alike). A single unit is one that its neighbours miss least, so that what
+ * is well connected stays together; among equals the lower numbers. Writes ascending indices to `ret`;
+ * returns how many: `wanted`, or 0 if fewer are usable. Greedy from every unit, so exact for pairs and near
+ * it beyond. */
+int sched_pick(const bool *usable, int units, int wanted, int (*link)(void *ctx, int a, int b), void *ctx,
+               int *ret);

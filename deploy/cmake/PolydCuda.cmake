@@ -1,0 +1,45 @@
+# The CUDA language, where it is wanted and there. Sets POLYD_HAVE_CUDA and, with it, the target polyd_cuda: what
+# device code is compiled with.
+#
+#   POLYD_CUDA        AUTO: where nvcc is found (PATH, CUDACXX, /usr/local/cuda/bin); ON: fails without; OFF
+#   POLYD_CUDA_ARCHS  "90a" for everyday work, "80;90a;100" for what is shipped (deploy/presets/cuda.cmake)
+set(POLYD_CUDA AUTO CACHE STRING "Build the CUDA plug-ins: AUTO, ON or OFF")
+set(POLYD_CUDA_ARCHS 90a CACHE STRING "Compute capabilities that device code is compiled for")
+set_property(CACHE POLYD_CUDA PROPERTY STRINGS AUTO ON OFF)
+set(POLYD_HAVE_CUDA OFF)
+if(NOT POLYD_CUDA MATCHES "^(AUTO|ON|OFF)$")
+    message(FATAL_ERROR "POLYD_CUDA is '${POLYD_CUDA}': use AUTO, ON or OFF")
+endif()
+
+if(NOT POLYD_CUDA STREQUAL OFF)
+    if(NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX})
+        find_program(POLYD_NVCC nvcc HINTS /usr/local/cuda/bin)
+        if(POLYD_NVCC)
+            set(CMAKE_CUDA_COMPILER ${POLYD_NVCC})
+        endif()
+    endif()
+    if(CMAKE_CUDA_COMPILER OR DEFINED ENV{CUDACXX})
+        set(CMAKE_CUDA_ARCHITECTURES ${POLYD_CUDA_ARCHS})
+        set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
+        enable_language(CUDA)
+        set(POLYD_HAVE_CUDA ON)
+    elseif(POLYD_CUDA STREQUAL ON)
+        message(FATAL_ERROR "POLYD_CUDA is ON and nvcc was not found (PATH, CUDACXX, /usr/local/cuda/bin)")
+    endif()
+endif()
+
+if(POLYD_HAVE_CUDA)
+    find_package(CUDAToolkit REQUIRED)
+    set(CMAKE_CUDA_STANDARD 17)
+    set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+    add_library(polyd_cuda INTERFACE)
+    target_compile_options(polyd_cuda INTERFACE
+        "$<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr;-Xptxas=-v;-Xcompiler=-Wall,-Wextra,-Wno-unused-parameter>")
+    if(POLYD_WERROR)
+        target_compile_options(polyd_cuda INTERFACE
+            "$<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings;-Xcompiler=-Werror>")
+    endif()
+    message(STATUS "CUDA: nvcc ${CMAKE_CUDA_COMPILER_VERSION}, for ${POLYD_CUDA_ARCHS}")
+else()
+    message(STATUS "CUDA: not built (POLYD_CUDA=${POLYD_CUDA})")
+endif()

@@ -1,0 +1,781 @@
+/* The threads of a block as fibers of one host thread.
+ *
+ * A thread runs until it must wait for others; then the next one runs, first of its own warp. A kernel without
+ * barriers never switches: one fiber runs all its threads, one after the other. A rendezvous (warp instruction,
+ * barrier) is completed by whoever comes last. When no thread can go on, deferred copies land, and when there
+ * are none, the block is stuck: that is said with names, and the process ends. POLYD_EMU_ORDER (forward,
+ * reverse, random) chooses which thread is next: a kernel that lacks a barrier then gives other results. */
+#include "tests/gpu/emu/block.h"
+
+#include <cstdarg>
+#include <cstdlib>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "tests/gpu/emu/fiber.h"
+
+pk_emu_place pk_emu_here;
+
+extern "C" {
+extern char __start_pk_emu_shared[] __attribute__((weak, visibility("hidden")));
+extern char __stop_pk_emu_shared[] __attribute__((weak, visibility("hidden")));
+}
+
+namespace {
+
+constexpr unsigned MAX_THREADS = 1024, WARPS = MAX_THREADS / 32, BARRIERS = 16, MEETINGS = 4;
+constexpr size_t SHARED_GUARD = 1024;
+constexpr unsigned char GUARD_BYTE = 0xa5;
+
+struct meeting { /* of some lanes of a warp, or of a warpgroup */
+    bool active;
+    unsigned mask;
+    unsigned arrived; /* lanes; of a warpgroup: how many */
+    const char *what;
+    void *mine[128];
+    unsigned thread[128];
+    void (*act)(void *const *lane, void *arg);
+    void *arg;
+};
+
+struct barrier {
+    unsigned count, arrived; /* count 0: everyone */
+    int sum, result;
+    unsigned waiting[WARPS];
+};
+
+struct copy_async {
+    void *to;
+    const void *from;
+    unsigned bytes, valid, group;
+};
+
+struct deferred {
+    void (*act)(void *);
+    std::unique_ptr<char[]> arg;
+};
+
+struct thread_state {
+    pk_fiber *fiber; /* while started and not returned */
+    const char *what;
+    bool (*done)(void *);
+    void *done_arg;
+    std::vector<copy_async> copies;
+    unsigned groups;
+};
+
+enum class order { forward, reverse, random };
+
+struct block_state {
+    const char *kernel;
+    const std::function<void()> *body;
+    unsigned threads, live_count;
+    unsigned live[WARPS], ready[WARPS], fresh[WARPS], polling[WARPS];
+    unsigned warp_ready; /* warps with ready or fresh threads */
+    meeting meet[WARPS][MEETINGS];
+    meeting group[WARPS / 4];
+    barrier bar[BARRIERS];
+    std::deque<deferred> late;
+    order how;
+    uint64_t seed;
+};
+
+block_state B;
+thread_state T[MAX_THREADS];
+unsigned now; /* the running thread */
+pk_fiber *running, *home;
+std::vector<pk_fiber *> idle;
+bool in_block;
+
+unsigned char *shared_memory; /* page of guard before, SHARED_GUARD after what was asked for */
+size_t shared_bytes;
+
+uint3 place_of(unsigned t)
+{
+    const dim3 &d = pk_emu_here.block_dim;
+
+    return {t % d.x, t / d.x % d.y, t / (d.x * d.y)};
+}
+
+unsigned pick_bit(unsigned set, unsigned after)
+{
+    unsigned turned;
+
+    switch (B.how) {
+    case order::forward: /* the next above, then from the bottom */
+        turned = after < 31 ? set & ~((2u << after) - 1) : 0;
+        return (unsigned)__builtin_ctz(turned ? turned : set);
+    case order::reverse:
+        turned = set & ((1u << after) - 1);
+        return 31u - (unsigned)__builtin_clz(turned ? turned : set);
+    default: {
+        B.seed = B.seed * 6364136223846793005u + 1442695040888963407u;
+        unsigned skip = (unsigned)(B.seed >> 33) % (unsigned)__builtin_popcount(set);
+
+        while (skip--)
+            set &= set - 1;
+        return (unsigned)__builtin_ctz(set);
+    }
+    }
+}
+
+void note_warp(unsigned w)
+{
+    if (B.ready[w] | B.fresh[w])
+        B.warp_ready |= 1u << w;
+    else
+        B.warp_ready &= ~(1u << w);
+}
+
+void wake(unsigned t)
+{
+    B.ready[t / 32] |= 1u << t % 32;
+    B.warp_ready |= 1u << t / 32;
+}
+
+[[noreturn]] void stuck()
+{
+    std::string text;
+    const char *last = nullptr;
+    int lines = 0;
+
+    for (unsigned t = 0; t < B.threads && lines < 12; t++) {
+        char line[160];
+
+        if (!(B.live[t / 32] >> t % 32 & 1u) || T[t].what == last)
+            continue;
+        last = T[t].what;
+        snprintf(line, sizeof line, "\n  from thread %u on: at %s", t, last ? last : "(running)");
+        text += line;
+        lines++;
+    }
+    pk_emu_fail("no thread can go on:%s", text.c_str());
+}
+
+/* The thread to run next; false when the block is done. */
+bool pick(unsigned *ret)
+{
+    for (;;) {
+        unsigned w = now / 32;
+
+        if (B.warp_ready) {
+            if (!(B.warp_ready >> w & 1u)) {
+                unsigned after = w;
+
+                w = pick_bit(B.warp_ready, after);
+                *ret = w * 32 + pick_bit(B.ready[w] | B.fresh[w], B.how == order::reverse ? 0 : 31);
+            } else {
+                *ret = w * 32 + pick_bit(B.ready[w] | B.fresh[w], now % 32);
+            }
+            return true;
+        }
+        if (B.live_count == 0)
+            return false;
+        bool any = false;
+        for (unsigned i = 0; i < (B.threads + 31) / 32; i++)
+            for (unsigned set = B.polling[i]; set; set &= set - 1) {
+                unsigned t = i * 32 + (unsigned)__builtin_ctz(set);
+
+                if (T[t].done(T[t].done_arg)) {
+                    B.polling[i] &= ~(1u << t % 32);
+                    wake(t);
+                    any = true;
+                }
+            }
+        if (any)
+            continue;
+        if (B.late.empty())
+            stuck();
+        deferred d = std::move(B.late.front());
+        B.late.pop_front();
+        d.act(d.arg.get());
+    }
+}
+
+void enter(unsigned t)
+{
+    unsigned bit = 1u << t % 32, w = t / 32;
+
+    B.ready[w] &= ~bit;
+    B.fresh[w] &= ~bit;
+    note_warp(w);
+    now = t;
+    pk_emu_here.thread = place_of(t);
+}
+
+void go(pk_fiber *to)
+{
+    pk_fiber *from = running;
+
+    if (from == to)
+        return;
+    running = to;
+    pk_fiber_switch(from, to);
+}
+
+void fiber_main(void *);
+
+/* The fiber that thread t continues on, started if need be. */
+pk_fiber *fiber_of(unsigned t)
+{
+    if (!T[t].fiber) {
+        if (idle.empty())
+            idle.push_back(pk_fiber_new(fiber_main));
+        T[t].fiber = idle.back();
+        idle.pop_back();
+    }
+    return T[t].fiber;
+}
+
+/* Leaves the running thread until somebody wakes it. */
+void sleep_at(const char *what)
+{
+    unsigned me = now, next;
+
+    T[me].what = what;
+    if (!pick(&next))
+        stuck();
+    enter(next);
+    if (next != me)
+        go(fiber_of(next));
+    T[me].what = nullptr;
+}
+
+void land(thread_state *s, unsigned groups_done)
+{
+    size_t keep = 0;
+
+    for (const copy_async &c : s->copies) {
+        if (c.group >= groups_done) {
+            s->copies[keep++] = c;
+            continue;
+        }
+        if (c.valid)
+            memcpy(c.to, c.from, c.valid);
+        if (c.valid < c.bytes)
+            memset((char *)c.to + c.valid, 0, c.bytes - c.valid);
+    }
+    s->copies.resize(keep);
+}
+
+bool meeting_full(const meeting *m, unsigned w)
+{
+    return m->active && (m->arrived & B.live[w]) == (m->mask & B.live[w]);
+}
+
+void meeting_end(meeting *m, unsigned w)
+{
+    m->active = false;
+    if (m->act)
+        m->act(m->mine, m->arg);
+    memset(m->mine, 0, 32 * sizeof *m->mine);
+    B.ready[w] |= m->arrived & B.live[w];
+    note_warp(w);
+}
+
+void barrier_end(barrier *b)
+{
+    b->result = b->sum;
+    b->sum = 0;
+    b->arrived = 0;
+    b->count = 0;
+    for (unsigned w = 0; w < WARPS; w++)
+        if (b->waiting[w]) {
+            B.ready[w] |= b->waiting[w];
+            b->waiting[w] = 0;
+            note_warp(w);
+        }
+}
+
+bool barrier_full(const barrier *b)
+{
+    return b->arrived && b->arrived >= (b->count ? b->count : B.live_count);
+}
+
+/* Others may have waited for nobody but us. */
+void thread_end()
+{
+    unsigned w = now / 32;
+
+    B.live[w] &= ~(1u << now % 32);
+    B.live_count--;
+    land(&T[now], UINT32_MAX);
+    T[now].fiber = nullptr;
+    for (int i = 0; i < (int)MEETINGS; i++)
+        if (meeting_full(&B.meet[w][i], w))
+            meeting_end(&B.meet[w][i], w);
+    if (barrier_full(&B.bar[0]) && B.bar[0].count == 0)
+        barrier_end(&B.bar[0]);
+}
+
+/* A fiber runs fresh threads one after the other until none is left, then rests. */
+void fiber_main(void *)
+{
+    pk_fiber_entered();
+    for (;;) {
+        unsigned next;
+
+        (*B.body)();
+        thread_end();
+        if (!pick(&next)) {
+            idle.push_back(running);
+            go(home);
+            continue; /* woken in another block: `now` is ours */
+        }
+        enter(next);
+        if (T[next].fiber) {
+            idle.push_back(running);
+            go(T[next].fiber);
+        } else {
+            T[next].fiber = running;
+        }
+    }
+}
+
+void fill_shared(size_t bytes) __attribute__((no_sanitize_address));
+void fill_shared(size_t bytes)
+{
+    memset(shared_memory, 0xff, bytes);
+    if (__start_pk_emu_shared)
+        for (char *p = __start_pk_emu_shared; p < __stop_pk_emu_shared; p++)
+            *p = (char)0xff;
+}
+
+} // namespace
+
+void pk_emu_fail(const char *format, ...)
+{
+    va_list ap;
+
+    fprintf(stderr, "cuda emulation: ");
+    va_start(ap, format);
+    vfprintf(stderr, format, ap);
+    va_end(ap);
+    if (in_block)
+        fprintf(stderr, "\n  in kernel %s, block (%u, %u, %u), thread (%u, %u, %u) of (%u, %u, %u)", B.kernel,
+                blockIdx.x, blockIdx.y, blockIdx.z, threadIdx.x, threadIdx.y, threadIdx.z, blockDim.x,
+                blockDim.y, blockDim.z);
+    fprintf(stderr, "\n");
+    fflush(stderr);
+    abort();
+}
+
+unsigned pk_emu_thread(void)
+{
+    return now;
+}
+
+unsigned pk_emu_threads(void)
+{
+    return B.threads;
+}
+
+void pk_emu_warp(unsigned mask, const char *what, void *mine, void (*act)(void *const *lane, void *arg),
+                 void *arg)
+{
+    unsigned w = now / 32, lane = now % 32, bit = 1u << lane;
+    meeting *m = nullptr;
+
+    if (!(mask & bit))
+        pk_emu_fail("%s: lane %u is not in its own mask %08x", what, lane, mask);
+    for (unsigned i = 0; i < MEETINGS; i++) {
+        meeting *a = &B.meet[w][i];
+
+        if (a->active && a->mask == mask)
+            m = a;
+        else if (a->active && (a->mask & mask & B.live[w]))
+            pk_emu_fail("warp %u has diverged: lane %u is at %s (mask %08x), others at %s (mask %08x)", w, lane,
+                        what, mask, a->what, a->mask);
+    }
+    for (unsigned i = 0; !m && i < MEETINGS; i++)
+        if (!B.meet[w][i].active) {
+            m = &B.meet[w][i];
+            m->active = true;
+            m->mask = mask;
+            m->arrived = 0;
+            m->what = what;
+        }
+    if (!m)
+        pk_emu_fail("%s: more than %u groups of lanes wait in warp %u", what, MEETINGS, w);
+    if (m->what != what && strcmp(m->what, what) != 0)
+        pk_emu_fail("warp %u has diverged: lane %u is at %s, others at %s", w, lane, what, m->what);
+    m->mine[lane] = mine;
+    m->arrived |= bit;
+    m->act = act;
+    m->arg = arg;
+    if (meeting_full(m, w)) {
+        meeting_end(m, w);
+        B.ready[w] &= ~bit; /* that is us: we go on */
+        note_warp(w);
+    } else {
+        sleep_at(what);
+    }
+}
+
+void pk_emu_warpgroup(const char *what, void *mine, void (*act)(void *const *lane, void *arg), void *arg)
+{
+    unsigned g = now / 128;
+    meeting *m = &B.group[g];
+
+    if (!m->active) {
+        m->active = true;
+        m->arrived = 0;
+        m->what = what;
+    }
+    if (m->what != what && strcmp(m->what, what) != 0)
+        pk_emu_fail("warpgroup %u has diverged: thread %u is at %s, others at %s", g, now, what, m->what);
+    m->mine[now % 128] = mine;
+    m->arrived++;
+    if (m->arrived == 128) {
+        m->active = false;
+        if (act)
+            act(m->mine, arg);
+        memset(m->mine, 0, sizeof m->mine);
+        for (unsigned w = g * 4; w < g * 4 + 4; w++) {
+            B.ready[w] = ~0u;
+            if (w == now / 32)
+                B.ready[w] &= ~(1u << now % 32);
+            note_warp(w);
+        }
+    } else {
+        sleep_at(what);
+    }
+}
+
+static const char *barrier_name(unsigned id)
+{
+    static char name[BARRIERS][24];
+
+    if (id == 0)
+        return "__syncthreads";
+    snprintf(name[id], sizeof name[id], "barrier %u", id);
+    return name[id];
+}
+
+static barrier *barrier_come(unsigned id, unsigned count)
+{
+    barrier *b;
+
+    if (id >= BARRIERS)
+        pk_emu_fail("barrier %u: there are %u", id, BARRIERS);
+    if (count % 32)
+        pk_emu_fail("barrier %u: %u threads are no whole warps", id, count);
+    b = &B.bar[id];
+    if (b->arrived && b->count != count)
+        pk_emu_fail("barrier %u: awaits %u threads, and this one says %u", id, b->count, count);
+    b->count = count;
+    b->arrived++;
+    return b;
+}
+
+void pk_emu_barrier(unsigned id, unsigned count)
+{
+    barrier *b = barrier_come(id, count);
+
+    if (barrier_full(b)) {
+        barrier_end(b);
+        return;
+    }
+    b->waiting[now / 32] |= 1u << now % 32;
+    sleep_at(barrier_name(id));
+}
+
+void pk_emu_barrier_arrive(unsigned id, unsigned count)
+{
+    barrier *b = barrier_come(id, count);
+
+    if (barrier_full(b))
+        barrier_end(b);
+}
+
+int pk_emu_syncthreads_count(int predicate)
+{
+    B.bar[0].sum += predicate != 0;
+    pk_emu_barrier(0, 0);
+    return B.bar[0].result;
+}
+
+void pk_emu_wait(const char *what, bool (*done)(void *arg), void *arg)
+{
+    if (done(arg))
+        return;
+    T[now].done = done;
+    T[now].done_arg = arg;
+    B.polling[now / 32] |= 1u << now % 32;
+    sleep_at(what);
+}
+
+void pk_emu_defer(void (*act)(void *arg), const void *arg, size_t arg_bytes)
+{
+    deferred d = {act, std::unique_ptr<char[]>(new char[arg_bytes])};
+
+    memcpy(d.arg.get(), arg, arg_bytes);
+    B.late.push_back(std::move(d));
+}
+
+void pk_emu_cp_async(void *to, const void *from, unsigned bytes, unsigned valid)
+{
+    thread_state *s = &T[now];
+
+    if (bytes != 4 && bytes != 8 && bytes != 16)
+        pk_emu_fail("cp.async: of %u bytes", bytes);
+    if (valid > bytes)
+        pk_emu_fail("cp.async: %u valid bytes of %u", valid, bytes);
+    if ((uintptr_t)to % bytes || (valid && (uintptr_t)from % bytes))
+        pk_emu_fail("cp.async: from %p to %p, not aligned to %u bytes", from, to, bytes);
+    if (valid)
+        pk_emu_check_global(from, valid, "cp.async");
+    (void)pk_emu_shared_pointer(pk_emu_shared_address(to), bytes);
+    s->copies.push_back({to, from, bytes, valid, s->groups});
+}
+
+void pk_emu_cp_commit(void)
+{
+    T[now].groups++;
+}
+
+void pk_emu_cp_wait(unsigned groups_left)
+{
+    thread_state *s = &T[now];
+
+    if (s->groups > groups_left)
+        land(s, s->groups - groups_left);
+}
+
+uint32_t pk_emu_shared_address(const void *p)
+{
+    size_t at = (size_t)((const unsigned char *)p - shared_memory);
+
+    if ((const unsigned char *)p < shared_memory || at > shared_bytes)
+        pk_emu_fail("%p is not in this block's %zu bytes of dynamic shared memory", p, shared_bytes);
+    return 1024u + (uint32_t)at;
+}
+
+void *pk_emu_shared_pointer(uint32_t address, size_t bytes)
+{
+    if (address < 1024 || address - 1024 > shared_bytes || bytes > shared_bytes - (address - 1024))
+        pk_emu_fail("%zu bytes at shared address %u are outside the block's %zu bytes (from 1024)", bytes,
+                    address, shared_bytes);
+    return shared_memory + (address - 1024);
+}
+
+void *pk_emu_dynamic_shared()
+{
+    return shared_memory;
+}
+
+/* ---- instructions of a warp ---- */
+
+void __syncwarp(unsigned mask)
+{
+    pk_emu_warp(mask, "__syncwarp", nullptr, nullptr, nullptr);
+}
+
+unsigned __activemask()
+{
+    return B.live[now / 32];
+}
+
+namespace {
+
+struct shuffle {
+    enum pk_emu_shuffle kind;
+    void *value;
+    size_t size;
+    int arg, width;
+};
+
+void shuffle_act(void *const *lane, void *)
+{
+    unsigned char old[32][16];
+
+    for (int i = 0; i < 32; i++)
+        if (lane[i]) {
+            const shuffle *s = (const shuffle *)lane[i];
+
+            memcpy(old[i], s->value, s->size);
+        }
+    for (int i = 0; i < 32; i++) {
+        const shuffle *s = (const shuffle *)lane[i];
+        int first, from;
+
+        if (!s)
+            continue;
+        first = i & ~(s->width - 1);
+        switch (s->kind) {
+        case PK_EMU_SHFL_IDX:
+            from = first + (s->arg & (s->width - 1));
+            break;
+        case PK_EMU_SHFL_UP:
+            from = i - s->arg < first ? i : i - s->arg;
+            break;
+        case PK_EMU_SHFL_DOWN:
+            from = i + s->arg >= first + s->width ? i : i + s->arg;
+            break;
+        default:
+            from = i ^ s->arg;
+            if (from >= first + s->width)
+                from = i;
+        }
+        if (from < 32 && lane[from])
+            memcpy(s->value, old[from], s->size);
+        else
+            memset(s->value, 0xff, s->size); /* a lane that is not there gives anything */
+    }
+}
+
+struct vote {
+    int value, kind;
+    unsigned result;
+};
+
+void ballot_act(void *const *lane, void *)
+{
+    unsigned bits = 0;
+
+    for (int i = 0; i < 32; i++)
+        if (lane[i] && ((vote *)lane[i])->value)
+            bits |= 1u << i;
+    for (int i = 0; i < 32; i++)
+        if (lane[i])
+            ((vote *)lane[i])->result = bits;
+}
+
+void reduce_act(void *const *lane, void *)
+{
+    int r = 0;
+    bool first = true;
+
+    for (int i = 0; i < 32; i++) {
+        const vote *v = (const vote *)lane[i];
+
+        if (!v)
+            continue;
+        if (first)
+            r = v->value;
+        else
+            r = v->kind == 0   ? (int)((unsigned)r + (unsigned)v->value)
+                : v->kind == 1 ? std::min(r, v->value)
+                : v->kind == 2 ? std::max(r, v->value)
+                : v->kind == 3 ? r | v->value
+                               : r & v->value;
+        first = false;
+    }
+    for (int i = 0; i < 32; i++)
+        if (lane[i])
+            ((vote *)lane[i])->result = (unsigned)r;
+}
+
+} // namespace
+
+void pk_emu_shfl(enum pk_emu_shuffle kind, unsigned mask, void *value, size_t size, int arg, int width)
+{
+    static const char *const name[] = {"__shfl_sync", "__shfl_up_sync", "__shfl_down_sync",
+                                       "__shfl_xor_sync"};
+    shuffle s = {kind, value, size, arg, width};
+
+    if (width <= 0 || width > 32 || (width & (width - 1)))
+        pk_emu_fail("%s: width %d is no power of two up to 32", name[kind], width);
+    if (size > 16)
+        pk_emu_fail("%s: %zu bytes", name[kind], size);
+    pk_emu_warp(mask, name[kind], &s, shuffle_act, nullptr);
+}
+
+unsigned __ballot_sync(unsigned mask, int predicate)
+{
+    vote v = {predicate, 0, 0};
+
+    pk_emu_warp(mask, "vote", &v, ballot_act, nullptr);
+    return v.result;
+}
+
+int pk_emu_reduce(unsigned mask, int x, int kind)
+{
+    vote v = {x, kind, 0};
+
+    pk_emu_warp(mask, "__reduce_sync", &v, reduce_act, nullptr);
+    return (int)v.result;
+}
+
+/* ---- a whole launch ---- */
+
+static void run_block(const std::function<void()> &body)
+{
+    unsigned threads = B.threads, next = 0;
+
+    memset(B.live, 0, sizeof B.live);
+    for (unsigned t = 0; t < threads; t += 32)
+        B.live[t / 32] = threads - t >= 32 ? ~0u : (1u << (threads - t)) - 1;
+    memcpy(B.fresh, B.live, sizeof B.fresh);
+    memset(B.ready, 0, sizeof B.ready);
+    memset(B.polling, 0, sizeof B.polling);
+    memset(B.bar, 0, sizeof B.bar);
+    B.warp_ready = 0;
+    for (unsigned w = 0; w < WARPS; w++)
+        note_warp(w);
+    B.live_count = threads;
+    B.body = &body;
+    B.late.clear();
+    for (unsigned t = 0; t < threads; t++) {
+        T[t].fiber = nullptr;
+        T[t].what = nullptr;
+        T[t].copies.clear();
+        T[t].groups = 0;
+    }
+    next = B.how == order::reverse ? threads - 1 : 0;
+    enter(next);
+    go(fiber_of(next));
+    /* Engines finish what was asked of them, even if nobody waited. */
+    while (!B.late.empty()) {
+        deferred d = std::move(B.late.front());
+
+        B.late.pop_front();
+        d.act(d.arg.get());
+    }
+    for (size_t i = 0; i < SHARED_GUARD; i++)
+        if (shared_memory[shared_bytes + i] != GUARD_BYTE)
+            pk_emu_fail("wrote %zu bytes beyond the %zu bytes of dynamic shared memory", i + 1, shared_bytes);
+}
+
+void pk_emu_run_kernel(const char *name, dim3 grid, dim3 block, size_t shared,
+                       const std::function<void()> &body)
+{
+    const char *how = getenv("POLYD_EMU_ORDER");
+
+    if (!home) {
+        home = pk_fiber_home();
+        running = home;
+        shared_memory = (unsigned char *)mmap(nullptr, PK_EMU_SHARED_MOST + 8192, PROT_READ | PROT_WRITE,
+                                              MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (shared_memory == MAP_FAILED)
+            pk_emu_fail("no memory for a block's shared memory");
+        mprotect(shared_memory, 4096, PROT_NONE);
+        shared_memory += 4096;
+    }
+    B.kernel = name;
+    B.threads = block.x * block.y * block.z;
+    B.how = !how || !*how || strcmp(how, "forward") == 0 ? order::forward
+            : strcmp(how, "reverse") == 0                ? order::reverse
+                                                         : order::random;
+    B.seed = 1;
+    shared_bytes = shared;
+    memset(shared_memory + shared, GUARD_BYTE, SHARED_GUARD);
+    pk_emu_here.block_dim = block;
+    pk_emu_here.grid_dim = grid;
+    memset(B.meet, 0, sizeof B.meet);
+    memset(B.group, 0, sizeof B.group);
+    in_block = true;
+    for (unsigned z = 0; z < grid.z; z++)
+        for (unsigned y = 0; y < grid.y; y++)
+            for (unsigned x = 0; x < grid.x; x++) {
+                pk_emu_here.block = {x, y, z};
+                fill_shared(shared);
+                run_block(body);
+            }
+    in_block = false;
+}

@@ -57,7 +57,8 @@ struct pk_take {
     size_t offset, bytes;
 };
 
-/* All functions of an opened back end are called by one thread at a time. None is NULL but where it says so. */
+/* All functions of an opened back end are called by one thread at a time. None is NULL but where it says so.
+ */
 struct pk_backend_api {
     uint32_t abi;     /* PK_BACKEND_ABI; stays the first member in every version */
     const char *name; /* "cpu", "cuda" */
@@ -89,9 +90,9 @@ struct pk_backend_api {
 
     /* Whether `alloc` gives memory that the host may read and write once sync has returned. */
     bool host_memory;
-    /* Records what run(calls) would enqueue, without running it, after those calls have run once. On PD_OK the
-     * caller owns *ret; the calls' memory is named in it and stays the caller's; the calls themselves are not
-     * looked at again. All three NULL: this back end has no capture. */
+    /* Records what run(calls) would enqueue, without running it, after those calls have run once. On PD_OK
+     * the caller owns *ret; the calls' memory is named in it and stays the caller's; the calls themselves are
+     * not looked at again. All three NULL: this back end has no capture. */
     enum pd_err (*capture)(struct pk_backend *b, const struct pk_call *calls, size_t count,
                            struct pk_captured **ret, struct pd_why *why);
     /* As run: enqueues the whole recording; the results are bitwise those of run. */
@@ -112,8 +113,8 @@ struct pk_backend_api {
      *     slot_wait(s); fill slot_host(s) ...     the next batch but one
      *
      * slot_host's memory is the caller's to write except from slot_send until slot_wait returns (or sync).
-     * What slot_take copies to may be in use by earlier runs: it waits for them on the device, not on the host.
-     * A send after a take waits likewise. Taking a slot that was never sent is PD_ERR_CONFLICT. */
+     * What slot_take copies to may be in use by earlier runs: it waits for them on the device, not on the
+     * host. A send after a take waits likewise. Taking a slot that was never sent is PD_ERR_CONFLICT. */
     enum pd_err (*slot_new)(struct pk_backend *b, size_t bytes, struct pk_slot **ret, struct pd_why *why);
     struct pk_slot *(*slot_free)(struct pk_backend *b, struct pk_slot *slot); /* waits; NULL is fine */
     void *(*slot_host)(struct pk_slot *slot);                                 /* 256-byte aligned */
@@ -124,7 +125,8 @@ struct pk_backend_api {
 
     /* Of the opened device. */
     enum pd_err (*info)(struct pk_backend *b, struct pk_backend_info *ret, struct pd_why *why);
-    /* For the runs and captures that follow; PK_MATH_F32 at first. PD_ERR_UNSUPPORTED where there is no TF32. */
+    /* For the runs and captures that follow; PK_MATH_F32 at first. PD_ERR_UNSUPPORTED where there is no TF32.
+     */
     enum pd_err (*set_math)(struct pk_backend *b, enum pk_math math, struct pd_why *why);
 };
 

@@ -41,7 +41,8 @@ struct pk_backend {
     struct cuda_blas *blas;
     /* Device memory, two words: the first error that a kernel found {1 + enum pk_op, value}; 0 = none. Kernels
      * write it with atomicCAS on the first word; sync reads and clears it, and fails with PD_ERR_INVALID. */
-    uint32_t *fault;
+    uint32_t *fault, *fault_host; /* fault_host: pinned, for reading it */
+    struct cuda_pinned *pinned;   /* of alloc_host */
 };
 
 typedef enum pd_err cuda_run_fn(struct pk_backend *b, const struct pk_call *c, struct pd_why *why);

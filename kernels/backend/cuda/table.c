@@ -1,11 +1,12 @@
-/* The table of ops, found by their names: an entry that no file of this folder defines is NULL here. So a kernel
- * joins by being there, and what is missing is refused when a graph is planned (tests/gpu names it). */
+/* The table of ops, found by their names: an entry that no file of this folder defines is NULL here. So a
+ * kernel joins by being there, and what is missing is refused when a graph is planned (tests/gpu names it).
+ */
 #include "kernels/backend/cuda/cuda.h"
 
 #define WEAK(OP, name)                                                                                       \
-    extern __attribute__((weak)) cuda_run_fn cuda_##name;                                                    \
-    extern __attribute__((weak)) cuda_workspace_fn cuda_##name##_workspace;                                  \
-    extern __attribute__((weak)) cuda_supports_fn cuda_##name##_supports;
+    extern __attribute__((weak, visibility("hidden"))) cuda_run_fn cuda_##name;                              \
+    extern __attribute__((weak, visibility("hidden"))) cuda_workspace_fn cuda_##name##_workspace;            \
+    extern __attribute__((weak, visibility("hidden"))) cuda_supports_fn cuda_##name##_supports;
 CUDA_EACH_OP(WEAK)
 #undef WEAK
 

@@ -3,6 +3,8 @@
 
 #include <cuda_runtime.h>
 
+#undef __noinline__ /* the library spells its attributes so */
+
 #include <mutex>
 
 /* Held by every call of the runtime: one kernel runs at a time. */
@@ -16,6 +18,8 @@ cudaError_t pk_emu_error(cudaError_t error);
 enum pk_emu_kind { PK_EMU_PAGEABLE, PK_EMU_PINNED, PK_EMU_DEVICE };
 /* Whose memory this is; *ret_inside tells whether all `bytes` lie in that one allocation. */
 pk_emu_kind pk_emu_kind_of(const void *p, size_t bytes, bool *ret_inside);
+/* Fails if p lies in an allocation that has no room for the bytes. */
+void pk_emu_check_within(const void *p, size_t bytes);
 /* Ends the process if the bytes around an allocation have changed. */
 void pk_emu_check_guards(const char *when);
 

@@ -91,7 +91,7 @@ extern pk_emu_place pk_emu_here; /* of the running fiber */
 #define blockIdx (pk_emu_here.block)
 #define blockDim (pk_emu_here.block_dim)
 #define gridDim (pk_emu_here.grid_dim)
-#define warpSize 32
+static const int warpSize = 32;
 
 /* ---- barriers, shuffles, votes ---- */
 
@@ -276,38 +276,18 @@ static inline float rsqrtf(float x)
 {
     return (float)(1.0 / sqrt((double)x));
 }
-static inline float __expf(float x)
-{
-    return expf(x);
-}
-static inline float __exp2f(float x)
-{
-    return exp2f(x);
-}
-static inline float __logf(float x)
-{
-    return logf(x);
-}
-static inline float __log2f(float x)
-{
-    return log2f(x);
-}
-static inline float __sinf(float x)
-{
-    return sinf(x);
-}
-static inline float __cosf(float x)
-{
-    return cosf(x);
-}
-static inline float __tanhf(float x)
-{
-    return tanhf(x);
-}
-static inline float __powf(float x, float y)
-{
-    return powf(x, y);
-}
+/* glibc has functions of these names: the approximations are the exact ones here. */
+#define __expf(x) expf(x)
+#define __exp2f(x) exp2f(x)
+#define __exp10f(x) exp10f(x)
+#define __logf(x) logf(x)
+#define __log2f(x) log2f(x)
+#define __log10f(x) log10f(x)
+#define __sinf(x) sinf(x)
+#define __cosf(x) cosf(x)
+#define __tanf(x) tanf(x)
+#define __tanhf(x) tanhf(x)
+#define __powf(x, y) powf(x, y)
 static inline float __fdividef(float a, float b)
 {
     return a / b;

@@ -181,7 +181,7 @@ enum cudaFuncAttribute {
 cudaError_t cudaFuncSetAttribute(const void *function, enum cudaFuncAttribute attr, int value);
 cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *attr, const void *function);
 
-/* Only what hosts ask it for is there: tests/gpu/emu/driver.cpp. */
+/* Only what hosts ask it for is there: tests/gpu/emu/driver.cc. */
 enum cudaDriverEntryPointQueryResult {
     cudaDriverEntryPointSuccess,
     cudaDriverEntryPointSymbolNotFound,

@@ -2,7 +2,8 @@
  * meaning on the host (ptx.cuh's and ptx_hopper.cuh's emulated halves). Device code of the emulation only.
  *
  * One block runs at a time, its threads as fibers of one host thread: a fiber runs until it waits for others,
- * so nothing here needs a lock, and memory of one thread's stack may be read by whoever acts for the group. */
+ * so nothing here needs a lock, and memory of one thread's stack may be read by whoever acts for the group.
+ */
 #pragma once
 
 #include <stddef.h>
@@ -18,12 +19,13 @@ unsigned pk_emu_threads(void);
 
 /* A rendezvous of the lanes of this warp that `mask` names (threads that have returned or never were do not
  * count). Each gives a pointer, usually to a struct on its own stack, filled in; the last to come runs
- * act(lane, arg) with lane[i] the pointer of lane i or NULL; then all go on. `what` names the instruction: all
- * lanes must come to the same one, else the emulation fails with both names. So a whole mma.sync is computed
- * once, by the last lane, and its results written into the lanes' structs. */
+ * act(lane, arg) with lane[i] the pointer of lane i or NULL; then all go on. `what` names the instruction:
+ * all lanes must come to the same one, else the emulation fails with both names. So a whole mma.sync is
+ * computed once, by the last lane, and its results written into the lanes' structs. */
 void pk_emu_warp(unsigned mask, const char *what, void *mine, void (*act)(void *const *lane, void *arg),
                  void *arg);
-/* The same for the 128 threads of this thread's warpgroup (4 consecutive warps, the first a multiple of 4). */
+/* The same for the 128 threads of this thread's warpgroup (4 consecutive warps, the first a multiple of 4).
+ */
 void pk_emu_warpgroup(const char *what, void *mine, void (*act)(void *const *lane, void *arg), void *arg);
 
 /* bar.sync id, count; count 0 = all threads of the block that have not returned. And bar.arrive. */
@@ -40,9 +42,9 @@ void pk_emu_wait(const char *what, bool (*done)(void *arg), void *arg);
  * tensor copies, which land by themselves and count on an mbarrier. */
 void pk_emu_defer(void (*act)(void *arg), const void *arg, size_t arg_bytes);
 
-/* cp.async: copies of one thread, in groups. Bytes 4, 8 or 16; from NULL writes zeros; the first `valid` bytes
- * are copied, the others zeroed. They land in pk_emu_cp_wait and nowhere earlier. Both ends are checked for
- * alignment when it is called. */
+/* cp.async: copies of one thread, in groups. Bytes 4, 8 or 16; from NULL writes zeros; the first `valid`
+ * bytes are copied, the others zeroed. They land in pk_emu_cp_wait and nowhere earlier. Both ends are checked
+ * for alignment when it is called. */
 void pk_emu_cp_async(void *to, const void *from, unsigned bytes, unsigned valid);
 void pk_emu_cp_commit(void);
 void pk_emu_cp_wait(unsigned groups_left);
@@ -56,3 +58,32 @@ void *pk_emu_shared_pointer(uint32_t address, size_t bytes);
 
 /* Fails unless the memory lies in one allocation of the device (or in pinned host memory). */
 void pk_emu_check_global(const void *p, size_t bytes, const char *what);
+
+/* Fails unless p is a multiple of `alignment` and the bytes lie in memory that a kernel may touch, as far as
+ * that is known: dynamic shared memory or memory of the device with room for them, or else static shared
+ * memory. */
+void pk_emu_check(const void *p, size_t bytes, size_t alignment);
+
+/* By the names that ptx.cuh uses. */
+static inline void emu_warp(void (*run)(void **lanes), void *mine)
+{
+    pk_emu_warp(
+        0xffffffffu, "an instruction of the whole warp", mine,
+        [](void *const *lane, void *arg) { ((void (*)(void **))arg)((void **)lane); }, (void *)run);
+}
+static inline void emu_copy_async(void *to, const void *from, unsigned bytes, unsigned read)
+{
+    pk_emu_cp_async(to, from, bytes, read);
+}
+static inline void emu_copy_commit(void)
+{
+    pk_emu_cp_commit();
+}
+static inline void emu_copy_wait(unsigned pending)
+{
+    pk_emu_cp_wait(pending);
+}
+static inline void emu_check(const void *p, size_t bytes, size_t alignment)
+{
+    pk_emu_check(p, bytes, alignment);
+}

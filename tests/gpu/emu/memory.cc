@@ -1,16 +1,18 @@
 /* Memory of the device is memory of the host, between red zones. Fresh memory is NaN. Under AddressSanitizer
- * the red zones are poisoned, so the first touch is reported; otherwise they are looked at when memory is freed
- * and when the host waits. */
+ * the red zones are poisoned, so the first touch is reported; otherwise they are looked at when memory is
+ * freed and when the host waits. */
 #include "tests/gpu/emu/runtime.h"
 
 #include <cstdlib>
 #include <map>
+#include <string>
 
 #if defined __SANITIZE_ADDRESS__
 #include <sanitizer/asan_interface.h>
 #endif
 
-namespace {
+namespace
+{
 
 constexpr size_t ZONE = 512;
 constexpr unsigned char ZONE_BYTE = 0xa5;
@@ -134,6 +136,15 @@ pk_emu_kind pk_emu_kind_of(const void *p, size_t bytes, bool *ret_inside)
     return it->second.device ? PK_EMU_DEVICE : PK_EMU_PINNED;
 }
 
+void pk_emu_check_within(const void *p, size_t bytes)
+{
+    bool inside;
+
+    (void)pk_emu_kind_of(p, bytes, &inside);
+    if (!inside)
+        pk_emu_fail("%zu bytes at %p run out of their allocation", bytes, p);
+}
+
 void pk_emu_check_guards(const char *when)
 {
     for (const auto &a : all)
@@ -243,8 +254,8 @@ cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_
     if (height)
         error = memcpy_checked(to, from, width, kind, &pageable);
     if (error == cudaSuccess && height)
-        error = memcpy_checked((char *)to + to_pitch * (height - 1), (const char *)from + from_pitch * (height - 1),
-                               width, kind, &pageable);
+        error = memcpy_checked((char *)to + to_pitch * (height - 1),
+                               (const char *)from + from_pitch * (height - 1), width, kind, &pageable);
     if (error != cudaSuccess)
         return pk_emu_error(error);
     return pk_emu_enqueue(stream, [=] {

@@ -1,10 +1,11 @@
 /* The threads of a block as fibers of one host thread.
  *
- * A thread runs until it must wait for others; then the next one runs, first of its own warp. A kernel without
- * barriers never switches: one fiber runs all its threads, one after the other. A rendezvous (warp instruction,
- * barrier) is completed by whoever comes last. When no thread can go on, deferred copies land, and when there
- * are none, the block is stuck: that is said with names, and the process ends. POLYD_EMU_ORDER (forward,
- * reverse, random) chooses which thread is next: a kernel that lacks a barrier then gives other results. */
+ * A thread runs until it must wait for others; then the next one runs, first of its own warp. A kernel
+ * without barriers never switches: one fiber runs all its threads, one after the other. A rendezvous (warp
+ * instruction, barrier) is completed by whoever comes last. When no thread can go on, deferred copies land,
+ * and when there are none, the block is stuck: that is said with names, and the process ends. POLYD_EMU_ORDER
+ * (forward, reverse, random) chooses which thread is next: a kernel that lacks a barrier then gives other
+ * results. */
 #include "tests/gpu/emu/block.h"
 
 #include <cstdarg>
@@ -18,15 +19,21 @@
 #include <unistd.h>
 
 #include "tests/gpu/emu/fiber.h"
+#include "tests/gpu/emu/runtime.h"
 
 pk_emu_place pk_emu_here;
+
+/* hopper.cc: instructions of sm 90, where that file is. */
+__attribute__((weak)) void pk_emu_hopper_begin(unsigned threads);
+__attribute__((weak)) void pk_emu_hopper_end(void);
 
 extern "C" {
 extern char __start_pk_emu_shared[] __attribute__((weak, visibility("hidden")));
 extern char __stop_pk_emu_shared[] __attribute__((weak, visibility("hidden")));
 }
 
-namespace {
+namespace
+{
 
 constexpr unsigned MAX_THREADS = 1024, WARPS = MAX_THREADS / 32, BARRIERS = 16, MEETINGS = 4;
 constexpr size_t SHARED_GUARD = 1024;
@@ -389,8 +396,8 @@ void pk_emu_warp(unsigned mask, const char *what, void *mine, void (*act)(void *
         if (a->active && a->mask == mask)
             m = a;
         else if (a->active && (a->mask & mask & B.live[w]))
-            pk_emu_fail("warp %u has diverged: lane %u is at %s (mask %08x), others at %s (mask %08x)", w, lane,
-                        what, mask, a->what, a->mask);
+            pk_emu_fail("warp %u has diverged: lane %u is at %s (mask %08x), others at %s (mask %08x)", w,
+                        lane, what, mask, a->what, a->mask);
     }
     for (unsigned i = 0; !m && i < MEETINGS; i++)
         if (!B.meet[w][i].active) {
@@ -530,7 +537,7 @@ void pk_emu_cp_async(void *to, const void *from, unsigned bytes, unsigned valid)
         pk_emu_fail("cp.async: from %p to %p, not aligned to %u bytes", from, to, bytes);
     if (valid)
         pk_emu_check_global(from, valid, "cp.async");
-    (void)pk_emu_shared_pointer(pk_emu_shared_address(to), bytes);
+    pk_emu_check(to, bytes, bytes);
     s->copies.push_back({to, from, bytes, valid, s->groups});
 }
 
@@ -545,6 +552,21 @@ void pk_emu_cp_wait(unsigned groups_left)
 
     if (s->groups > groups_left)
         land(s, s->groups - groups_left);
+}
+
+void pk_emu_check(const void *p, size_t bytes, size_t alignment)
+{
+    const unsigned char *at = (const unsigned char *)p;
+
+    if ((uintptr_t)p % alignment)
+        pk_emu_fail("%p is not aligned to %zu bytes", p, alignment);
+    if (at >= shared_memory && at < shared_memory + PK_EMU_SHARED_MOST) {
+        if (at + bytes > shared_memory + shared_bytes)
+            pk_emu_fail("%zu bytes at %zu are beyond the block's %zu bytes of shared memory", bytes,
+                        (size_t)(at - shared_memory), shared_bytes);
+        return;
+    }
+    pk_emu_check_within(p, bytes);
 }
 
 uint32_t pk_emu_shared_address(const void *p)
@@ -581,7 +603,8 @@ unsigned __activemask()
     return B.live[now / 32];
 }
 
-namespace {
+namespace
+{
 
 struct shuffle {
     enum pk_emu_shuffle kind;
@@ -727,6 +750,8 @@ static void run_block(const std::function<void()> &body)
         T[t].copies.clear();
         T[t].groups = 0;
     }
+    if (pk_emu_hopper_begin)
+        pk_emu_hopper_begin(threads);
     next = B.how == order::reverse ? threads - 1 : 0;
     enter(next);
     go(fiber_of(next));
@@ -737,6 +762,8 @@ static void run_block(const std::function<void()> &body)
         B.late.pop_front();
         d.act(d.arg.get());
     }
+    if (pk_emu_hopper_end)
+        pk_emu_hopper_end();
     for (size_t i = 0; i < SHARED_GUARD; i++)
         if (shared_memory[shared_bytes + i] != GUARD_BYTE)
             pk_emu_fail("wrote %zu bytes beyond the %zu bytes of dynamic shared memory", i + 1, shared_bytes);

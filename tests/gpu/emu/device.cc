@@ -5,7 +5,8 @@
 
 #include "tests/gpu/emu/block.h"
 
-namespace {
+namespace
+{
 
 thread_local int current;
 

@@ -1,7 +1,7 @@
 /* Streams, events and graphs. Work on a stream is put off until the host waits for it, or another stream that
- * is being carried out does: so whoever forgets to wait reads what was there before, and a missing event between
- * two streams shows. A recorded graph keeps one list per stream with its waits, and is carried out the same way:
- * the side streams as late as their dependencies allow. */
+ * is being carried out does: so whoever forgets to wait reads what was there before, and a missing event
+ * between two streams shows. A recorded graph keeps one list per stream with its waits, and is carried out
+ * the same way: the side streams as late as their dependencies allow. */
 #include "tests/gpu/emu/runtime.h"
 
 #include <deque>
@@ -15,7 +15,8 @@
 
 std::recursive_mutex pk_emu_lock;
 
-namespace {
+namespace
+{
 
 struct graph_item {
     std::function<void()> work; /* empty: waits */
@@ -68,7 +69,8 @@ struct pk_emu_graph {
     std::shared_ptr<graph_body> body;
 };
 
-namespace {
+namespace
+{
 
 std::set<cudaStream_t> streams;
 std::vector<std::weak_ptr<capture_state>> captures;

@@ -1,0 +1,39 @@
+/* kernels/backend/cuda/backend.h: entries of the table that stand in files of their own. Their promises are
+ * those of kernels/backend/backend.h. */
+#pragma once
+
+#include "kernels/backend/cuda/cuda.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* probe.cu: whether this plug-in holds code for the device that is set. */
+enum pd_err cuda_probe(struct pd_why *why);
+
+/* backend.c: run, without choosing the device. */
+enum pd_err cuda_enqueue(struct pk_backend *b, const struct pk_call *calls, size_t count, struct pd_why *why);
+enum pd_err cuda_info(struct pk_backend *b, struct pk_backend_info *ret, struct pd_why *why);
+
+/* capture.c */
+enum pd_err cuda_capture(struct pk_backend *b, const struct pk_call *calls, size_t count,
+                         struct pk_captured **ret, struct pd_why *why);
+enum pd_err cuda_replay(struct pk_backend *b, struct pk_captured *captured, struct pd_why *why);
+struct pk_captured *cuda_captured_free(struct pk_backend *b, struct pk_captured *captured);
+
+/* slot.c */
+void *cuda_alloc_host(struct pk_backend *b, size_t bytes);
+void cuda_free_host(struct pk_backend *b, void *memory);
+/* Whether p lies in memory of alloc_host. */
+bool cuda_pinned(const struct pk_backend *b, const void *p);
+enum pd_err cuda_slot_new(struct pk_backend *b, size_t bytes, struct pk_slot **ret, struct pd_why *why);
+struct pk_slot *cuda_slot_free(struct pk_backend *b, struct pk_slot *slot);
+void *cuda_slot_host(struct pk_slot *slot);
+enum pd_err cuda_slot_send(struct pk_backend *b, struct pk_slot *slot, struct pd_why *why);
+enum pd_err cuda_slot_wait(struct pk_backend *b, struct pk_slot *slot, struct pd_why *why);
+enum pd_err cuda_slot_take(struct pk_backend *b, struct pk_slot *slot, const struct pk_take *parts,
+                           size_t count, struct pd_why *why);
+
+#ifdef __cplusplus
+}
+#endif

@@ -12,6 +12,9 @@
 #define PK_BACKEND_ABI 2u
 #define PK_BACKEND_ENTRY "pk_backend_entry" /* the one symbol of a plug-in: a pk_backend_entry_fn */
 
+struct pk_comm_api; /* kernels/comm/comm.h */
+struct pk_comm;
+
 /* What the host lends to a back end. Lives as long as the back end. */
 struct pk_host {
     void (*log)(void *user, int level, const char *text);
@@ -20,6 +23,10 @@ struct pk_host {
     size_t (*tuned_get)(void *user, const char *key, void *value, size_t size);
     void (*tuned_put)(void *user, const char *key, const void *value, size_t size);
     void *user;
+    /* The other ranks of the run: what ALL_REDUCE and BROADCAST_RANKS go through. Both NULL: there is one.
+     * May be set after `open` (staging through the back end needs an open one), but before the first run. */
+    const struct pk_comm_api *comm_api;
+    struct pk_comm *comm;
 };
 
 /* One node, ready to run: all memory is the caller's and stays put during the call. */

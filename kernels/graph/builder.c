@@ -633,3 +633,24 @@ void pk_accumulate(struct pk_graph *g, struct pk_val sum, struct pk_val x, struc
     if (writable(g, sum, "accumulate"))
         pk_emit(g, PK_OP_ACCUMULATE, &a, in, 3, NULL);
 }
+
+struct pk_val pk_all_reduce(struct pk_graph *g, struct pk_val x, int32_t root)
+{
+    struct pk_attr a = pk_attr_zero();
+
+    if (!g || g->err != PD_OK || !x.id)
+        return PK_NONE;
+    if (!pk_value_is_dense(&g->value[x.id]))
+        x = pk_copy(g, x);
+    a.ranks.root = root;
+    return pk_emit(g, PK_OP_ALL_REDUCE, &a, &x, 1, NULL);
+}
+
+void pk_broadcast_ranks(struct pk_graph *g, struct pk_val leaf, int32_t root)
+{
+    struct pk_attr a = pk_attr_zero();
+
+    a.ranks.root = root;
+    if (writable(g, leaf, "broadcast_ranks"))
+        pk_emit(g, PK_OP_BROADCAST_RANKS, &a, &leaf, 1, NULL);
+}

@@ -97,7 +97,8 @@ struct pk_val pk_linear(struct pk_graph *g, struct pk_val x, struct pk_val w, bo
 /* Inverted dropout by the counter-based generator: rng I32 (3) is a graph input {seed low, seed high, step};
  * step is that of the optimiser, or of the micro-batch where several make a step. The same rng gives the same
  * mask in forward and backward, after resuming and for any number of threads. Every place in a network needs
- * a stream of its own (below 2^31). rng PK_NONE (evaluation) or rate 0: x itself. */
+ * a stream of its own (below 2^31). rng may be I32 (4): {.., share}, where x is one of equal shares of a
+ * batch and the mask is to be that of the whole (op.h). rng PK_NONE (evaluation) or rate 0: x itself. */
 struct pk_val pk_dropout(struct pk_graph *g, struct pk_val x, struct pk_val rng, double rate,
                          uint32_t stream);
 /* Stochastic depth: the same with one draw for each index of the first axis. */
@@ -206,6 +207,21 @@ void pk_accumulate(struct pk_graph *g, struct pk_val sum, struct pk_val x, struc
  * graph nodes, so it may be applied to its own output. */
 void pk_grad(struct pk_graph *g, struct pk_val y, struct pk_val seed, const struct pk_val *wrt, size_t count,
              struct pk_val *ret_grads);
+
+/* ---- ranks ---- */
+
+/* The sum of x over the ranks of the run: on all of them (root -1), or on one. */
+struct pk_val pk_all_reduce(struct pk_graph *g, struct pk_val x, int32_t root);
+/* A PARAM or STATE takes the value that it has on rank `root`. */
+void pk_broadcast_ranks(struct pk_graph *g, struct pk_val leaf, int32_t root);
+/* Sums `count` values of one dtype over ranks, in few large pieces: values are laid one after another (each
+ * on a boundary of 256 bytes) into buckets of about `bucket_bytes`, in the order in which they become known,
+ * so that the first bucket can travel while the rest is computed. owner (may be NULL): value i is wanted on
+ * rank owner[i] alone, and undefined elsewhere; a bucket then holds values of one owner. ret_sum[i] has the
+ * shape of value[i]; it may be `value` itself. */
+void pk_all_reduce_buckets(struct pk_graph *g, const struct pk_val *value, const int32_t *owner, size_t count,
+                           size_t bucket_bytes, struct pk_val *ret_sum);
+#define PK_BUCKET_BYTES ((size_t)25 << 20)
 
 /* ---- planning and running ---- */
 

@@ -104,7 +104,7 @@ static bool sweep(struct pk_graph *g)
     for (uint32_t i = 1; i < g->n_node; i++) {
         const struct pk_rule *rule = pk_rule_of(g->node[i].op);
 
-        if (!g->node[i].dead && rule && rule->in_place) {
+        if (!g->node[i].dead && rule && (rule->in_place || rule->ranks)) {
             alive[i] = true;
             todo[n++] = i;
         }
@@ -365,6 +365,8 @@ static bool simplify(struct pass *p)
                 memcpy(v->stride, cache->stride, sizeof v->stride);
             }
             continue;
+        } else if (rule->ranks) {
+            continue; /* each is a meeting of all ranks */
         } else {
             double value;
 

@@ -60,6 +60,7 @@ int32_t pk_in_place(const struct pk_graph *g, const struct pk_node *n, int32_t o
         break;
     case PK_OP_CROSS_ENTROPY_BWD:
     case PK_OP_DROPOUT:
+    case PK_OP_ALL_REDUCE:
         if (sole(g, n, 0, y))
             ret[count++] = 0;
         break;
@@ -271,6 +272,23 @@ out:
     return ok;
 }
 
+/* Meetings of the ranks come in the order of building: all ranks then agree on it, whatever else each of them
+ * has in its graph. */
+static void order_ranks(struct problem *p, struct pairs *edge)
+{
+    int32_t last = -1;
+
+    for (uint32_t i = 1; i < p->g->n_node; i++) {
+        const struct pk_rule *rule = pk_rule_of(p->g->node[i].op);
+
+        if (p->kernel_of[i] < 0 || !rule || !rule->ranks)
+            continue;
+        if (last >= 0)
+            pair_add(edge, (uint32_t)last, (uint32_t)p->kernel_of[i]);
+        last = p->kernel_of[i];
+    }
+}
+
 static bool problem_make(const struct pk_graph *g, const size_t *workspace, struct problem *p)
 {
     struct pairs edge = {NULL, 0, 0, false}, use = {NULL, 0, 0, false}, read = {NULL, 0, 0, false};
@@ -337,6 +355,7 @@ static bool problem_make(const struct pk_graph *g, const size_t *workspace, stru
             }
         }
     }
+    order_ranks(p, &edge);
     if (!order_writers(p, &edge) || !list_make(&edge, p->n_kernel, &p->next) ||
         !list_make(&use, p->n_piece, &p->uses) || !list_make(&read, p->n_kernel, &p->reads))
         goto out;

@@ -92,9 +92,9 @@ static enum pd_err begin(const struct pk_attention_attr *a, const struct pk_type
     if (x.rng >= 0) {
         const struct pk_type *r = &in[x.rng];
 
-        if (r->dtype != PK_I32 || r->shape.rank != 1 || r->shape.dim[0] != 3)
+        if (r->dtype != PK_I32 || r->shape.rank != 1 || (r->shape.dim[0] != 3 && r->shape.dim[0] != 4))
             return pd_fail(why, PD_ERR_INVALID,
-                           "the generator's input must be i32 (3): seed low, seed high, step");
+                           "the generator's input must be i32 (3): seed low, seed high, step; or (4): and share");
         if (!(a->dropout >= 0.0 && a->dropout < 1.0) || a->stream >= 0x80000000u)
             return pd_fail(why, PD_ERR_INVALID, "dropout %g in stream %u", a->dropout, a->stream);
     }

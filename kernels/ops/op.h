@@ -59,12 +59,15 @@ enum pk_op {
                      act(a b + bias) + residual. Leading axes broadcast. Transposed operands are PERMUTE
                      views. b of rank 2 may be bf16 beside f32 (weights stored for inference; no derivative).
                      attr.matmul: has_bias, has_residual, act. Output may share residual's memory */
-    PK_OP_DROPOUT, /* (x (.., C), rng I32 (3): seed low, seed high, step) -> x m / (1 - rate), m of 0 and 1. m
-                      is drawn anew by whoever needs it, never stored: element (row r, column c), rows being
-                      all axes but the last, is kept if word c / 16 % 4 of Philox at counter {c / 64 * 16 + c
-                      % 16, r, step, 0x80000000 + stream} is at least rate 2^32. attr.dropout.samples: one
-                      draw for each index of the first axis, that of row r = index and column 0 (stochastic
-                      depth). Linear in x: its own derivative. Output may share x's memory */
+    PK_OP_DROPOUT, /* (x (.., C), rng I32 (3): seed low, seed high, step; or (4): and share s, here and in
+                      ATTENTION: x is the s-th of equal parts of a whole along its first axis, and its rows
+                      are counted in the whole: r below stands for r + s rows) -> x m / (1 - rate), m of 0
+                      and 1. m is drawn anew by whoever needs it, never stored: element (row r, column c),
+                      rows being all axes but the last, is kept if word c / 16 % 4 of Philox at counter {c /
+                      64 * 16 + c % 16, r, step, 0x80000000 + stream} is at least rate 2^32.
+                      attr.dropout.samples: one draw for each index of the first axis, that of row r = index
+                      and column 0 (stochastic depth). Linear in x: its own derivative. Output may share x's
+                      memory */
     /* Normalisation over the last axis; statistics in f32 or better, variance in two passes. */
     PK_OP_NORM,          /* (x (.., D), gamma (D) [, beta (D)]) -> y, rstd (..) [, mean (..) for LayerNorm].
                             attr.norm: kind, eps, eps_mode, has_beta. LayerNorm(x) = gamma (x-mean)/sqrt(var+eps)+beta;
@@ -84,7 +87,7 @@ enum pk_op {
                             then, as attr.attention says: scale c (1) or (H); bias (H, Nq, Nk), added to
                             tau q k^T before phi; mask U8, 1 = visible: (B, Nk) for keys, or (W, Nq, Nk) for
                             windows, batch b taking mask b % W; length I32 (1) or (B): keys at or beyond it are
-                            masked, and causal row i of Nq sees keys j <= i + length - Nq; rng I32 (3) for
+                            masked, and causal row i of Nq sees keys j <= i + length - Nq; rng I32 (3) or (4) for
                             dropout on A: entry (b, h, i, j) is drawn as row (b H + h) Nq + i, column j of
                             DROPOUT
                             -> y (B, Nq, H, d) dense [, sums (B, H, Nq) where pk_phi_normalised: of softmax
@@ -117,6 +120,11 @@ enum pk_op {
                     the decay is part of the gradient, g + wd p, and p is not shrunk */
     PK_OP_ACCUMULATE, /* (sum STATE, x, first (1)) -> the sum in place: x where first is not 0, else sum + x
                        */
+    /* Ranks (data parallel; kernels/comm). Every rank runs the same of these nodes in the order in which they
+       were built, whether their results are used or not. With one rank both are the identity. */
+    PK_OP_ALL_REDUCE, /* (x) dense, f32, f64, bf16 or I32 -> the sum over ranks. attr.ranks.root -1: on every
+                         rank; else on that rank alone, elsewhere undefined. Output may share x's memory */
+    PK_OP_BROADCAST_RANKS, /* (leaf PARAM or STATE, dense) -> what rank attr.ranks.root has, in place */
     PK_OP_COUNT
 };
 
@@ -292,6 +300,9 @@ struct pk_attr {
             double beta1, beta2, eps, weight_decay, lr_mult, momentum, dampening, ema;
             bool nesterov, l2;
         } optim;
+        struct {
+            int32_t root;
+        } ranks;
     };
 };
 

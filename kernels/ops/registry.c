@@ -38,6 +38,8 @@ static const struct pk_rule *const table[PK_OP_COUNT] = {
     [PK_OP_ADAMW] = &pk_rule_adamw,
     [PK_OP_MSGDW] = &pk_rule_msgdw,
     [PK_OP_ACCUMULATE] = &pk_rule_accumulate,
+    [PK_OP_ALL_REDUCE] = &pk_rule_all_reduce,
+    [PK_OP_BROADCAST_RANKS] = &pk_rule_broadcast_ranks,
 };
 
 const struct pk_rule *pk_rule_of(enum pk_op op)
@@ -75,6 +77,7 @@ int32_t pk_op_writes(enum pk_op op, int32_t n_in, int32_t *ret)
         break;
     case PK_OP_CACHE_APPEND:
     case PK_OP_ACCUMULATE:
+    case PK_OP_BROADCAST_RANKS:
         ret[n++] = 0;
         break;
     default:

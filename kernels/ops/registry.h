@@ -11,3 +11,4 @@ extern const struct pk_rule pk_rule_softmax, pk_rule_softmax_bwd, pk_rule_cross_
 extern const struct pk_rule pk_rule_cross_entropy_bwd, pk_rule_attention, pk_rule_attention_bwd;
 extern const struct pk_rule pk_rule_attention_stats, pk_rule_cache_append, pk_rule_adamw, pk_rule_msgdw;
 extern const struct pk_rule pk_rule_dropout, pk_rule_attention_state, pk_rule_accumulate;
+extern const struct pk_rule pk_rule_all_reduce, pk_rule_broadcast_ranks;

@@ -32,6 +32,7 @@ struct pk_rule {
     int32_t min_in, max_in; /* max -1: any number */
     bool view;              /* changes shape and strides only */
     bool in_place;          /* writes into leaves; order relative to their readers is kept */
+    bool ranks; /* all ranks take part: it runs even if nobody reads it, and in the order of building */
     /* Checks the inputs and writes the outputs' types; fixes defaults in nothing. */
     enum pd_err (*infer)(const struct pk_attr *attr, const struct pk_type *in, int32_t n_in,
                          struct pk_type *ret_out, int32_t *ret_n_out, struct pd_why *why);

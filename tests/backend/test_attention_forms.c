@@ -10,7 +10,7 @@
 
 static const struct shape shapes[] = {
     {4, 2, 49, 49, 32}, {2, 3, 65, 70, 16}, {2, 1, 130, 1100, 16}, {6, 2, 3, 33, 7}};
-static const double words[3] = {77, -9, 12345};
+static const double words[4] = {77, -9, 12345, 3}; /* the last: which share of a batch */
 
 static void test_bias(void **state)
 {
@@ -70,7 +70,7 @@ static void test_dropout(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         for (int phi = 0; phi < PK_PHI_COUNT; phi++) {
-            struct pk_view rng = rig_values(PK_I32, PK_SHAPE(3), words);
+            struct pk_view rng = rig_values(PK_I32, PK_SHAPE(3 + phi % 2), words);
 
             attention_check(&(struct attention_case){.name = "dropout",
                                                      .shape = shapes[i],

@@ -14,7 +14,7 @@ const arrows = {
     'kernels/tensor': ['kernels/base'],
     'kernels/ops': ['kernels/base', 'kernels/tensor', 'kernels/graph'],
     'kernels/graph': ['kernels/base', 'kernels/tensor', 'kernels/ops', 'kernels/backend'],
-    'kernels/backend': ['kernels/base', 'kernels/tensor', 'kernels/ops', 'kernels/graph'],
+    'kernels/backend': ['kernels/base', 'kernels/tensor', 'kernels/ops', 'kernels/graph', 'kernels/comm'],
     'kernels/comm': ['kernels/base', 'kernels/tensor'],
     'daemon/digest': ['kernels/base'],
     'daemon/spec': ['kernels/base', 'daemon/digest'],

@@ -93,6 +93,41 @@ static void test_drop_path_takes_whole_samples(void **state)
     free(y);
 }
 
+/* Half `share` of the rows, drawn as if the whole were there. */
+static double *drop_half(bool samples, double share)
+{
+    struct rig *r = rig_new(false);
+    struct pk_val x = pk_fill(r->g, PK_F32, PK_SHAPE(ROWS / 2, COLUMNS), 1.0);
+    struct pk_val rng = pk_input(r->g, "rng", PK_I32, PK_SHAPE(4));
+    const double words[4] = {5, 6, 7, share};
+    double *out;
+    int64_t n;
+
+    pk_output(r->g, "y", samples ? pk_drop_path(r->g, x, rng, 0.5, 8) : pk_dropout(r->g, x, rng, 0.5, 8));
+    rig_plan(r);
+    rig_set(r, "rng", words);
+    rig_run(r);
+    out = rig_read(r, "y", &n);
+    rig_free(r);
+    return out;
+}
+
+static void test_shares_of_a_batch_have_the_masks_of_the_whole(void **state)
+{
+    (void)state;
+    for (int samples = 0; samples < 2; samples++) {
+        double *whole = drop_ones((struct asked){5, 6, 7, 0.5, 8, samples});
+
+        for (int share = 0; share < 2; share++) {
+            double *half = drop_half(samples, share);
+
+            assert_memory_equal(half, whole + share * ROWS / 2 * COLUMNS, ROWS / 2 * COLUMNS * sizeof *half);
+            free(half);
+        }
+        free(whole);
+    }
+}
+
 static void test_dropout_is_the_identity_without_a_generator(void **state)
 {
     struct rig *r = rig_new(false);
@@ -126,6 +161,7 @@ static void test_dropout_refuses_what_makes_no_sense(void **state)
     refused(NAN, 0, PK_I32, 3, "rate");
     refused(0.5, 0x80000000u, PK_I32, 3, "stream");
     refused(0.5, 0, PK_I32, 2, "seed");
+    refused(0.5, 0, PK_I32, 5, "seed");
     refused(0.5, 0, PK_F32, 3, "seed");
 }
 
@@ -135,6 +171,7 @@ int main(void)
         cmocka_unit_test(test_dropout_depends_on_seed_step_and_stream),
         cmocka_unit_test(test_dropout_keeps_its_share_and_the_mean),
         cmocka_unit_test(test_drop_path_takes_whole_samples),
+        cmocka_unit_test(test_shares_of_a_batch_have_the_masks_of_the_whole),
         cmocka_unit_test(test_dropout_is_the_identity_without_a_generator),
         cmocka_unit_test(test_dropout_refuses_what_makes_no_sense),
     };

@@ -102,7 +102,7 @@ static double kept(const struct attention *t, int64_t b, int64_t h, int64_t i, i
 {
     if (!t->rng)
         return 1.0;
-    return ref_keeps(t->rng, t->a.dropout, t->a.stream, (b * t->h + h) * t->nq + i, j)
+    return ref_keeps(t->rng, t->a.dropout, t->a.stream, t->b * t->h * t->nq, (b * t->h + h) * t->nq + i, j)
                ? 1.0 / (1.0 - t->a.dropout)
                : 0.0;
 }

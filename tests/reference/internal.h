@@ -140,4 +140,5 @@ enum pd_err ref_cache_append(const struct pk_call *c, struct pd_why *why);
 
 /* Whether PK_OP_DROPOUT keeps a column of a row; the generator itself is checked against published answers in
  * tests/data. */
-bool ref_keeps(const struct pk_view *rng, double rate, uint32_t stream, int64_t row, int64_t column);
+bool ref_keeps(const struct pk_view *rng, double rate, uint32_t stream, int64_t rows, int64_t row,
+               int64_t column);

@@ -164,7 +164,7 @@ static void forward_task(void *arg, int64_t task, int thread)
 
     tile_scratch(j, &t, &scratch);
     if (j->rng)
-        draw = draw_of(j->rng, j->a->dropout, j->a->stream);
+        draw = draw_of(j->rng, j->a->dropout, j->a->stream, j->batch * j->heads * j->nq);
     if (j->a->causal)
         end = cpu_max(0, cpu_min(end, q1 + shift));
     memset(t.acc, 0, (size_t)(cpu_round_up(q1 - q0, TILE) * j->ld) * sizeof(real));

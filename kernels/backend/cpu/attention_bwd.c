@@ -167,7 +167,7 @@ static void backward_pair(const struct attention *j, int64_t b, int64_t h, int t
 
     tile_scratch(j, &t, &scratch);
     if (j->rng)
-        draw = draw_of(j->rng, a->dropout, a->stream);
+        draw = draw_of(j->rng, a->dropout, a->stream, j->batch * j->heads * j->nq);
     if (a->causal)
         end = cpu_max(0, cpu_min(end, j->nq + shift));
     memset(t.acc, 0, (size_t)(cpu_round_up(j->nq, TILE) * j->ld) * sizeof(real));

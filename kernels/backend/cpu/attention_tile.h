@@ -344,7 +344,7 @@ static inline void add_bias(const struct attention *j, const struct view *w, int
 static inline void draw_tile(const struct attention *j, const struct draw *d, int64_t b, int64_t h,
                              int64_t i0, int64_t lanes, int64_t k0, int64_t n, uint64_t *kept)
 {
-    const uint32_t row = (uint32_t)((b * j->heads + h) * j->nq + i0);
+    const uint32_t row = d->first + (uint32_t)((b * j->heads + h) * j->nq + i0);
 
     for (int64_t g = 0; g < n; g += 64)
         for (int64_t l = 0; l < cpu_min(16, n - g); l++) {

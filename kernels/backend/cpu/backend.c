@@ -189,6 +189,8 @@ static bool moves_only(enum pk_op op)
     case PK_OP_GATHER:
     case PK_OP_ONE_HOT:
     case PK_OP_CACHE_APPEND:
+    case PK_OP_ALL_REDUCE:
+    case PK_OP_BROADCAST_RANKS:
         return true;
     default:
         return false;

@@ -51,6 +51,8 @@ extern const struct cpu_ops cpu_ops_avx512_f32, cpu_ops_avx512_f64;
 
 /* Ops that look at bytes, not at numbers, compiled once (move.c). */
 cpu_run_fn cpu_copy, cpu_fill, cpu_concat, cpu_pad, cpu_gather, cpu_one_hot, cpu_cache_append;
+/* What travels between ranks (collective.c). */
+cpu_run_fn cpu_all_reduce, cpu_broadcast_ranks;
 
 /* Threads of the back end; without one, those of a default configuration here. */
 int cpu_threads_of(const struct pk_backend *b);

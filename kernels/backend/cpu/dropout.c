@@ -33,7 +33,7 @@ static void sample_row(const struct job *j, int64_t r, int64_t sample)
     const int rank = j->x->shape.rank;
     const real *x = (const real *)j->x->data;
     const int64_t step = rank > 1 ? j->x->stride[rank - 1] : 0;
-    const uint32_t counter[4] = {0, (uint32_t)sample, j->d.step, j->d.stream};
+    const uint32_t counter[4] = {0, (uint32_t)sample + j->d.first, j->d.step, j->d.stream};
     real *y = j->y + r * j->columns;
     uint32_t word[4];
 
@@ -66,9 +66,10 @@ enum pd_err PK_FN(dropout)(struct pk_backend *b, const struct pk_call *c, struct
     (void)why;
     if (count == 0)
         return PD_OK;
-    j.d = draw_of(&c->in[1], c->attr->dropout.rate, c->attr->dropout.stream);
     j.columns = samples && rank == 1 ? 1 : x->shape.dim[rank - 1];
     j.rows = count / j.columns;
+    j.d = draw_of(&c->in[1], c->attr->dropout.rate, c->attr->dropout.stream,
+                  samples ? x->shape.dim[0] : j.rows);
     j.sample_rows = samples ? j.rows / x->shape.dim[0] : 0;
     j.per_task = cpu_max(1, TASK / j.columns);
     cpu_pool_run(b->pool, cpu_div_up(j.rows, j.per_task), task, &j);

@@ -88,18 +88,22 @@ INLINE uint32_t uat_least(uvec x, uint32_t t)
 struct draw {
     uint64_t key;
     uint32_t step, stream, threshold;
+    uint32_t first; /* row of the whole that is row 0 here */
     real factor; /* on what is kept */
 };
 
-static inline struct draw draw_of(const struct pk_view *rng, double rate, uint32_t stream)
+/* rows: of this call, for a generator that says which share of the whole they are. */
+static inline struct draw draw_of(const struct pk_view *rng, double rate, uint32_t stream, int64_t rows)
 {
     const int32_t *r = rng->data;
     const int64_t s = rng->stride[0];
+    const int64_t share = rng->shape.dim[0] > 3 ? r[3 * s] : 0;
 
     return (struct draw){.key = (uint32_t)r[0] | (uint64_t)(uint32_t)r[s] << 32,
                          .step = (uint32_t)r[2 * s],
                          .stream = 0x80000000u + stream,
                          .threshold = (uint32_t)(rate * 0x1p32),
+                         .first = (uint32_t)(share * rows),
                          .factor = (real)(1 / (1 - rate))};
 }
 
@@ -109,7 +113,7 @@ INLINE uint64_t draw_columns(const struct draw *d, uint32_t row, int64_t column)
     uint64_t bits = 0;
 
     for (int64_t l = 0; l < 16; l += LANES) {
-        uvec c[4] = {ulane() + (uint32_t)(column / 4 + l), uset(row), uset(d->step), uset(d->stream)};
+        uvec c[4] = {ulane() + (uint32_t)(column / 4 + l), uset(row + d->first), uset(d->step), uset(d->stream)};
 
         uphilox(d->key, c);
         for (int w = 0; w < 4; w++)

@@ -35,6 +35,8 @@ const struct cpu_ops OPS_PASTE(CPU_LEVEL_NAME, PK_TYPE_NAME) = {
             [PK_OP_ADAMW] = PK_FN(adamw),
             [PK_OP_MSGDW] = PK_FN(msgdw),
             [PK_OP_ACCUMULATE] = PK_FN(accumulate),
+            [PK_OP_ALL_REDUCE] = cpu_all_reduce,
+            [PK_OP_BROADCAST_RANKS] = cpu_broadcast_ranks,
         },
     .workspace =
         {

@@ -87,7 +87,9 @@ extern const struct cuda_op cuda_ops[PK_OP_COUNT]; /* table.c */
     ONE(CACHE_APPEND, cache_append)                                                                          \
     ONE(ADAMW, adamw)                                                                                        \
     ONE(MSGDW, msgdw)                                                                                        \
-    ONE(ACCUMULATE, accumulate)
+    ONE(ACCUMULATE, accumulate)                                                                              \
+    ONE(ALL_REDUCE, all_reduce)                                                                              \
+    ONE(BROADCAST_RANKS, broadcast_ranks)
 #define CUDA_DECLARE(OP, name)                                                                               \
     cuda_run_fn cuda_##name;                                                                                 \
     cuda_workspace_fn cuda_##name##_workspace;                                                               \

@@ -1,0 +1,58 @@
+/* Opens the plug-in for GPUs. */
+#include <dlfcn.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "kernels/comm/comm.h"
+
+/* Beside the program, where the build and the packages put it. */
+static bool beside(char *out, size_t size)
+{
+    ssize_t n = readlink("/proc/self/exe", out, size - 1);
+    char *slash;
+
+    if (n <= 0)
+        return false;
+    out[n] = '\0';
+    slash = strrchr(out, '/');
+    if (!slash)
+        return false;
+    return (size_t)snprintf(slash + 1, size - (size_t)(slash + 1 - out), "comm_nccl.so") <
+           size - (size_t)(slash + 1 - out);
+}
+
+enum pd_err pk_comm_load_nccl(const char *path, const struct pk_comm_api **ret, struct pd_why *why)
+{
+    const struct pk_comm_api *(*entry)(void) = NULL;
+    const struct pk_comm_api *api;
+    char own[4096];
+    void *lib, *symbol;
+
+    if (!path) {
+        if (!beside(own, sizeof own))
+            return pd_fail(why, PD_ERR_NOT_FOUND, "cannot tell where comm_nccl.so is");
+        path = own;
+    }
+    if (access(path, R_OK) != 0)
+        return pd_fail(why, PD_ERR_NOT_FOUND, "'%s' is missing: this build has no ranks on GPUs", path);
+    lib = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!lib)
+        return pd_fail(why, PD_ERR_UNSUPPORTED, "cannot open '%s': %s", path, dlerror());
+    symbol = dlsym(lib, PK_COMM_ENTRY);
+    if (!symbol) {
+        dlclose(lib);
+        return pd_fail(why, PD_ERR_VERSION, "'%s' is no plug-in of polyd: it lacks %s", path, PK_COMM_ENTRY);
+    }
+    memcpy(&entry, &symbol, sizeof entry); /* what POSIX allows and ISO C does not say */
+    api = entry();
+    if (!api || api->abi != PK_COMM_ABI) {
+        unsigned abi = api ? (unsigned)api->abi : 0;
+
+        dlclose(lib);
+        return pd_fail(why, PD_ERR_VERSION, "'%s' was built for version %u of the table, this program has %u",
+                       path, abi, PK_COMM_ABI);
+    }
+    *ret = api; /* the library stays: its threads and handles outlive a comm */
+    return PD_OK;
+}

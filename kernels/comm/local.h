@@ -1,0 +1,62 @@
+/* kernels/comm/local.h: private to `local`: what lies in the shared memory, and how ranks wait on it.
+ *
+ * Every rank counts the meetings it has come to; a meeting is over when all have counted as far. Everything
+ * else in the memory is written before a meeting and read after it, so meetings are all the order there is.
+ */
+#pragma once
+
+#include <stdatomic.h>
+
+#include "kernels/comm/comm.h"
+
+#define LOCAL_MAGIC UINT64_C(0x31636d6d6f636470)
+#define LOCAL_SMALL 4096 /* bytes that travel with one meeting */
+#define LOCAL_REASON 256
+
+/* What a rank is about to do, so that a disagreement is an error and not nonsense. */
+struct local_post {
+    int32_t kind, dtype, root;
+    int64_t count;
+};
+
+struct local_rank {
+    _Alignas(128) _Atomic uint32_t arrived; /* futex: meetings come to */
+    _Atomic uint32_t sleepers;              /* on `arrived` */
+    _Atomic int32_t pid;                    /* 0: not here yet */
+    _Atomic uint32_t left;
+    uint64_t start;            /* of the process, clock ticks; written before pid */
+    struct local_post post[2]; /* by the parity of the operation */
+};
+
+struct local_shared {
+    uint64_t magic;
+    uint8_t nonce[16];
+    _Atomic uint32_t state; /* 0 made, 1 being laid out, 2 ready */
+    int32_t ranks;
+    uint64_t chunk_bytes, total_bytes;
+    _Atomic uint32_t aborted; /* 0, 1 being written, 2 */
+    char reason[LOCAL_REASON];
+    struct local_rank rank[PK_COMM_RANKS_MAX];
+};
+
+struct pk_comm {
+    const struct pk_comm_host *host; /* or NULL */
+    struct local_shared *shared;
+    size_t mapped;
+    int rank, ranks;
+    int64_t wait_us, stopped_us;
+    size_t chunk_bytes;
+    uint32_t meetings;   /* come to so far */
+    uint64_t operations; /* begun so far */
+    bool spin;           /* a processor for every rank */
+    _Atomic int64_t waited_us;
+    enum pd_err err; /* sticky */
+    struct pd_why why;
+    int64_t stopped_since_us[PK_COMM_RANKS_MAX]; /* 0: runs */
+};
+
+/* One meeting of all ranks. */
+enum pd_err local_meet(struct pk_comm *c, int64_t wait_us, struct pd_why *why);
+void local_abort(struct pk_comm *c, const char *reason);
+/* Start time and state letter of a process; false: there is none. */
+bool local_process(int32_t pid, uint64_t *ret_start, char *ret_state);

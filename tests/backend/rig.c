@@ -9,22 +9,11 @@
 
 #include <cmocka.h>
 
-#include "tests/reference/reference.h"
-
-#define GUARD 256
 #define GUARD_BYTE 0xa5
-
-const char *const rig_levels[3] = {"avx512", "avx2", "portable"};
 
 static void *memory[4096];
 static int memories;
 static uint64_t seed = 1;
-
-static struct {
-    char key[64];
-    struct pk_backend *b;
-} opened[64];
-static int opened_count;
 
 void *rig_alloc(size_t bytes)
 {
@@ -45,39 +34,13 @@ int rig_reset(void **state)
     return 0;
 }
 
-struct pk_backend *rig_backend(const char *level, const char *gemm, int threads)
-{
-    struct pd_why why;
-    char key[64];
-
-    snprintf(key, sizeof key, "%s %s %d", level ? level : "", gemm ? gemm : "", threads);
-    for (int i = 0; i < opened_count; i++)
-        if (strcmp(opened[i].key, key) == 0)
-            return opened[i].b;
-    setenv("POLYD_CPU_LEVEL", level ? level : "", 1);
-    setenv("POLYD_CPU_GEMM", gemm ? gemm : "", 1);
-    assert_true(opened_count < 64);
-    memcpy(opened[opened_count].key, key, sizeof key);
-    if (pk_backend_cpu()->open(NULL, 0, threads, &opened[opened_count].b, &why) != PD_OK)
-        opened[opened_count].b = NULL;
-    return opened[opened_count++].b;
-}
-
-int rig_close_all(void **state)
-{
-    rig_reset(state);
-    while (opened_count > 0)
-        pk_backend_cpu()->close(opened[--opened_count].b);
-    return 0;
-}
-
 static double next_random(void)
 {
     seed = seed * 6364136223846793005u + 1442695040888963407u;
     return (double)(seed >> 11) * 0x1p-53;
 }
 
-static void put(struct pk_view *v, int64_t i, double x)
+void rig_put(struct pk_view *v, int64_t i, double x)
 {
     switch (v->dtype) {
     case PK_F64:
@@ -102,7 +65,7 @@ static void put(struct pk_view *v, int64_t i, double x)
     }
 }
 
-static double get(const void *data, enum pk_dtype dtype, int64_t i)
+double rig_get(const void *data, enum pk_dtype dtype, int64_t i)
 {
     uint32_t bits;
     float f;
@@ -129,7 +92,7 @@ struct pk_view rig_random(enum pk_dtype dtype, struct pk_shape shape, double lo,
 
     v = pk_view_dense(rig_alloc((size_t)pk_shape_count(&shape) * pk_dtype_size(dtype)), dtype, shape);
     for (int64_t i = 0; i < pk_shape_count(&shape); i++)
-        put(&v, i, lo + (hi - lo) * next_random());
+        rig_put(&v, i, lo + (hi - lo) * next_random());
     return v;
 }
 
@@ -139,7 +102,7 @@ struct pk_view rig_values(enum pk_dtype dtype, struct pk_shape shape, const doub
 
     v = pk_view_dense(rig_alloc((size_t)pk_shape_count(&shape) * pk_dtype_size(dtype)), dtype, shape);
     for (int64_t i = 0; i < pk_shape_count(&shape); i++)
-        put(&v, i, values[i]);
+        rig_put(&v, i, values[i]);
     return v;
 }
 
@@ -179,66 +142,27 @@ struct pk_view rig_strided(const struct pk_view *v)
     return s;
 }
 
-struct guarded {
-    unsigned char *base;
-    size_t bytes;
-};
-
-static struct guarded guarded_new(size_t bytes)
+struct rig_guarded rig_guarded_new(size_t bytes)
 {
-    struct guarded g = {NULL, bytes};
+    struct rig_guarded g = {NULL, bytes};
 
-    g.base = aligned_alloc(256, (bytes + 255) / 256 * 256 + 2 * GUARD + 256);
+    g.base = aligned_alloc(256, (bytes + 255) / 256 * 256 + 2 * RIG_GUARD + 256);
     assert_non_null(g.base);
-    memset(g.base, GUARD_BYTE, GUARD);
-    memset(g.base + GUARD, 0xff, bytes); /* as a float: NaN */
-    memset(g.base + GUARD + bytes, GUARD_BYTE, GUARD);
+    memset(g.base, GUARD_BYTE, RIG_GUARD);
+    memset(g.base + RIG_GUARD, 0xff, bytes); /* as a float: NaN */
+    memset(g.base + RIG_GUARD + bytes, GUARD_BYTE, RIG_GUARD);
     return g;
 }
 
-static void guarded_check(const struct guarded *g, const char *name, const char *what)
+void rig_guarded_check(const struct rig_guarded *g, const char *name, const char *what)
 {
-    for (int i = 0; i < GUARD; i++)
-        if (g->base[i] != GUARD_BYTE || g->base[GUARD + g->bytes + (size_t)i] != GUARD_BYTE)
+    for (int i = 0; i < RIG_GUARD; i++)
+        if (g->base[i] != GUARD_BYTE || g->base[RIG_GUARD + g->bytes + (size_t)i] != GUARD_BYTE)
             fail_msg("%s: wrote outside the %s", name, what);
 }
 
-/* Runs the case; outputs go to out[]. */
-static void run(const struct rig_case *c, const struct pk_backend_api *api, struct pk_backend *b,
-                struct guarded *out)
-{
-    struct pk_view in[RIG_MAX_IN], outs[RIG_MAX_OUT];
-    struct pk_call call = {
-        .op = c->op, .attr = &c->attr, .n_in = c->n_in, .n_out = c->n_out, .in = in, .out = outs};
-    struct guarded work;
-    struct pd_why why = {""};
-
-    memcpy(in, c->in, sizeof in);
-    for (int i = 0; i < c->n_out; i++) {
-        size_t bytes = (size_t)pk_shape_count(&c->out[i]) * pk_dtype_size(c->out_dtype[i]);
-
-        out[i] = guarded_new(bytes);
-        outs[i] = pk_view_dense(out[i].base + GUARD, c->out_dtype[i], c->out[i]);
-        if (c->share[i]) {
-            memcpy(outs[i].data, c->in[c->share[i] - 1].data, bytes);
-            in[c->share[i] - 1].data = outs[i].data;
-        }
-    }
-    if (!api->supports(b, &call))
-        fail_msg("%s: not supported", c->name);
-    work = guarded_new(api->workspace_bytes(b, &call));
-    call.workspace = work.base + GUARD;
-    call.workspace_bytes = work.bytes;
-    if (api->run(b, &call, 1, &why) != PD_OK)
-        fail_msg("%s: %s", c->name, why.text);
-    guarded_check(&work, c->name, "workspace");
-    free(work.base);
-    for (int i = 0; i < c->n_out; i++)
-        guarded_check(&out[i], c->name, "output");
-}
-
-static void compare(const struct rig_case *c, const char *label, const struct guarded *got,
-                    const struct guarded *want)
+void rig_compare(const struct rig_case *c, const char *label, const struct rig_guarded *got,
+                 const struct rig_guarded *want)
 {
     for (int o = 0; o < c->n_out; o++) {
         double tolerance = c->tolerance, scale = c->floor > 0 ? c->floor : 1e-30, worst = 0;
@@ -249,8 +173,8 @@ static void compare(const struct rig_case *c, const char *label, const struct gu
         if (c->out_dtype[o] == PK_F64)
             tolerance = tolerance * 1e-9 < 1e-12 ? 1e-12 : tolerance * 1e-9;
         for (int64_t i = 0; i < n; i++) {
-            double g = get(got[o].base + GUARD, c->out_dtype[o], i),
-                   w = get(want[o].base + GUARD, c->out_dtype[o], i);
+            double g = rig_get(got[o].base + RIG_GUARD, c->out_dtype[o], i),
+                   w = rig_get(want[o].base + RIG_GUARD, c->out_dtype[o], i);
             double e = isnan(g) && isnan(w) ? 0 : g == w ? 0 : fabs(g - w);
 
             if (isfinite(w))
@@ -262,50 +186,8 @@ static void compare(const struct rig_case *c, const char *label, const struct gu
         }
         if (!(worst <= tolerance * scale))
             fail_msg("%s, %s, output %d: %.9g instead of %.9g at %lld (error %.3g of %.3g allowed)", c->name,
-                     label, o, get(got[o].base + GUARD, c->out_dtype[o], at),
-                     get(want[o].base + GUARD, c->out_dtype[o], at), (long long)at, worst, tolerance * scale);
+                     label, o, rig_get(got[o].base + RIG_GUARD, c->out_dtype[o], at),
+                     rig_get(want[o].base + RIG_GUARD, c->out_dtype[o], at), (long long)at, worst,
+                     tolerance * scale);
     }
-}
-
-static void free_all(const struct rig_case *c, struct guarded *g)
-{
-    for (int i = 0; i < c->n_out; i++)
-        free(g[i].base);
-}
-
-void rig_check(const struct rig_case *c)
-{
-    const struct pk_backend_api *api = pk_backend_cpu(), *ref = reference_backend();
-    static struct pk_backend *reference;
-    struct guarded want[RIG_MAX_OUT], first[RIG_MAX_OUT], got[RIG_MAX_OUT];
-    struct pd_why why;
-    char label[64];
-
-    if (!reference)
-        assert_int_equal(ref->open(NULL, 0, 1, &reference, &why), PD_OK);
-    run(c, ref, reference, want);
-    for (int l = 0; l < 3; l++)
-        for (int gemm = 0; gemm < 2; gemm++) {
-            if (gemm && c->op != PK_OP_MATMUL)
-                continue;
-            for (int threads = 1; threads <= 3; threads++) {
-                struct pk_backend *b = rig_backend(rig_levels[l], gemm ? "own" : NULL, threads);
-
-                if (!b) /* a level that this processor lacks */
-                    continue;
-                snprintf(label, sizeof label, "%s%s, %d threads", rig_levels[l], gemm ? " own" : "", threads);
-                run(c, api, b, got);
-                compare(c, label, got, want);
-                for (int o = 0; threads > 1 && o < c->n_out; o++)
-                    if (memcmp(first[o].base, got[o].base, first[o].bytes + 2 * GUARD) != 0)
-                        fail_msg("%s, %s, output %d: not the bits of one thread", c->name, label, o);
-                if (threads == 1)
-                    memcpy(first, got, sizeof first);
-                else
-                    free_all(c, got);
-            }
-            if (rig_backend(rig_levels[l], gemm ? "own" : NULL, 1))
-                free_all(c, first);
-        }
-    free_all(c, want);
 }

@@ -1,6 +1,7 @@
 /* tests/backend/rig.h: runs one call on the CPU back end at every level and several numbers of threads, and
  * compares it with the reference back end: within a tolerance, bitwise between threads and between runs,
- * with guard bytes around every output and the workspace. */
+ * with guard bytes around every output and the workspace (check.c). tests/gpu has another rig_check: the CUDA
+ * back end against the CPU, so that the same cases test both. */
 #pragma once
 
 #include "kernels/backend/backend.h"
@@ -33,6 +34,21 @@ struct pk_view rig_strided(const struct pk_view *v);
 struct pk_view rig_transposed(struct pk_view v);
 void *rig_alloc(size_t bytes);
 int rig_reset(void **state); /* a cmocka teardown */
+
+/* Memory filled with 0xff (as a float: NaN) between guard bytes: base + RIG_GUARD is the tensor. */
+#define RIG_GUARD 256
+struct rig_guarded {
+    unsigned char *base; /* freed by the caller */
+    size_t bytes;
+};
+struct rig_guarded rig_guarded_new(size_t bytes);
+void rig_guarded_check(const struct rig_guarded *g, const char *name, const char *what);
+/* Element i of dense data. */
+double rig_get(const void *data, enum pk_dtype dtype, int64_t i);
+void rig_put(struct pk_view *v, int64_t i, double x);
+/* Fails at an output that is beyond the case's tolerance. */
+void rig_compare(const struct rig_case *c, const char *label, const struct rig_guarded *got,
+                 const struct rig_guarded *want);
 
 /* A back end of the given level ("avx512", ...; NULL = best) and library (NULL = default), opened once. NULL
  * if this processor or system lacks it. */

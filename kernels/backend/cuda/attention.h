@@ -1,9 +1,9 @@
 /* kernels/backend/cuda/attention.h: who runs attention.
  *
  * The entries of the table are those of attention.cu, attention_bwd.cu, attention_stats.cu and
- * attention_state.cu. ATTENTION and ATTENTION_BWD are handed to attention_hopper*.cu where
- * cuda_attention_hopper_supports says so; everything else runs here, on any device from sm 80 on: tiles of
- * mma.sync for bf16, and for f32 where b->math is TF32; sums of products in f32 for the rest.
+ * attention_state.cu (cuda.h declares them). ATTENTION and ATTENTION_BWD are handed to attention_hopper*.cu
+ * where cuda_attention_hopper_supports says so; everything else runs here, on any device from sm 80 on: tiles
+ * of mma.sync for bf16, and for f32 where b->math is TF32; sums of products in f32 for the rest.
  *
  * What both sides promise: the answers depend on b and on the shapes, dtypes and attributes of the call alone
  * (b may be NULL, data pointers are not looked at), so that a plan made without a device holds on it. */
@@ -16,18 +16,7 @@ extern "C" {
 #endif
 
 /* Longest head that any attention here takes. */
-#define CUDA_ATTENTION_HEAD_MOST 512
-
-enum pd_err cuda_attention(struct pk_backend *b, const struct pk_call *c, struct pd_why *why);
-size_t cuda_attention_workspace(const struct pk_backend *b, const struct pk_call *c);
-enum pd_err cuda_attention_bwd(struct pk_backend *b, const struct pk_call *c, struct pd_why *why);
-size_t cuda_attention_bwd_workspace(const struct pk_backend *b, const struct pk_call *c);
-enum pd_err cuda_attention_stats(struct pk_backend *b, const struct pk_call *c, struct pd_why *why);
-size_t cuda_attention_stats_workspace(const struct pk_backend *b, const struct pk_call *c);
-enum pd_err cuda_attention_state(struct pk_backend *b, const struct pk_call *c, struct pd_why *why);
-size_t cuda_attention_state_workspace(const struct pk_backend *b, const struct pk_call *c);
-/* Of all four: the heads are short enough. */
-bool cuda_attention_supports(const struct pk_backend *b, const struct pk_call *c);
+#define CUDA_ATTENTION_HEAD_MOST 256
 
 /* ---- attention_hopper*.cu: WGMMA and bulk copies, sm 90 alone ---- */
 

@@ -4,13 +4,9 @@
  *
  * Lane l of a warp is seen as group l / 4 of thread l % 4. Below, g and t are these two.
  *
- * For the host (PK_CUDA_EMULATED) each has its documented meaning beside it, by means of what the emulation's
- * <cuda_runtime.h> lends:
- *     emu_warp(run, mine)   run(lanes) once for the whole warp when all 32 lanes have come, lanes[l] being
- *                           what lane l gave as mine; all go on afterwards.
- *     emu_copy_async(to, from, bytes, read), emu_copy_commit(), emu_copy_wait(n)   of the calling thread; the
- *                           bytes arrive at the wait that asks for them, the last bytes - read as zeros.
- *     emu_check(p, bytes, alignment)   p lies in memory that a kernel may touch, aligned. */
+ * For the host (PK_CUDA_EMULATED) each has its documented meaning beside it, by the hooks of
+ * tests/gpu/emu/include/emu.h: a product or a load is done once for the whole warp, when all of its lanes
+ * have come; copies land at the wait that asks for them. */
 #pragma once
 
 #include "kernels/backend/cuda/device.cuh"
@@ -41,7 +37,7 @@ template <int pending> __device__ __forceinline__ void pk_copy_wait(void);
 
 /* ---- numbers ---- */
 
-__device__ __forceinline__ uint32_t pk_tf32(float x); /* rounded to nearest, ties away from 0 */
+__device__ __forceinline__ uint32_t pk_tf32(float x);               /* rounded to nearest, ties away from 0 */
 __device__ __forceinline__ uint32_t pk_pack(float low, float high); /* two bf16 */
 __device__ __forceinline__ float pk_reciprocal(float x);            /* within an ulp or so */
 
@@ -83,10 +79,10 @@ __device__ __forceinline__ void pk_copy16(void *to, const void *from, bool there
 {
     const uint32_t read = there ? 16 : 0;
 
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(
-                     (uint32_t)__cvta_generic_to_shared(to)),
-                 "l"(from), "r"(read)
-                 : "memory");
+    asm volatile(
+        "cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"((uint32_t)__cvta_generic_to_shared(to)),
+        "l"(from), "r"(read)
+        : "memory");
 }
 
 __device__ __forceinline__ void pk_copy_commit(void)
@@ -143,7 +139,7 @@ static inline float pk_emu_float(uint32_t bits)
 }
 
 /* Columns of a (k to one register) and where they lie. */
-template <int half> static void pk_emu_product(void **lanes)
+template <int half> static void pk_emu_product(void *const *lanes, void *)
 {
     const int depth = half ? 16 : 8;
     float a[16][16], b[16][8];
@@ -183,7 +179,7 @@ __device__ __forceinline__ void pk_mma_bf16(float d[4], const uint32_t a[4], uin
 {
     struct pk_emu_mma m = {d, a, {b0, b1}};
 
-    emu_warp(pk_emu_product<1>, &m);
+    pk_emu_warp(PK_WARP_ALL, "mma.m16n8k16.bf16", &m, pk_emu_product<1>, nullptr);
 }
 
 __device__ __forceinline__ void pk_mma_tf32(float d[4], const uint32_t a[4], uint32_t b0, uint32_t b1)
@@ -192,7 +188,7 @@ __device__ __forceinline__ void pk_mma_tf32(float d[4], const uint32_t a[4], uin
     const uint32_t top[4] = {a[0] & ~0x1fffu, a[1] & ~0x1fffu, a[2] & ~0x1fffu, a[3] & ~0x1fffu};
     struct pk_emu_mma m = {d, top, {b0 & ~0x1fffu, b1 & ~0x1fffu}};
 
-    emu_warp(pk_emu_product<0>, &m);
+    pk_emu_warp(PK_WARP_ALL, "mma.m16n8k8.tf32", &m, pk_emu_product<0>, nullptr);
 }
 
 struct pk_emu_matrix {
@@ -200,7 +196,7 @@ struct pk_emu_matrix {
     const void *row;
 };
 
-template <bool transposed> static void pk_emu_matrices(void **lanes)
+template <bool transposed> static void pk_emu_matrices(void *const *lanes, void *)
 {
     for (int i = 0; i < 4; i++) {
         uint16_t m[8][8];
@@ -208,7 +204,6 @@ template <bool transposed> static void pk_emu_matrices(void **lanes)
         for (int r = 0; r < 8; r++) {
             const void *row = ((const struct pk_emu_matrix *)lanes[8 * i + r])->row;
 
-            emu_check(row, 16, 16);
             memcpy(m[r], row, 16);
         }
         for (int l = 0; l < 32; l++) {
@@ -225,29 +220,33 @@ __device__ __forceinline__ void pk_ldmatrix(uint32_t r[4], const void *row)
 {
     struct pk_emu_matrix m = {r, row};
 
-    emu_warp(pk_emu_matrices<false>, &m);
+    if (pk_emu_shared_address(row) % 16)
+        pk_emu_fail("ldmatrix: a row at %p", row);
+    pk_emu_warp(PK_WARP_ALL, "ldmatrix.x4", &m, pk_emu_matrices<false>, nullptr);
 }
 
 __device__ __forceinline__ void pk_ldmatrix_transposed(uint32_t r[4], const void *row)
 {
     struct pk_emu_matrix m = {r, row};
 
-    emu_warp(pk_emu_matrices<true>, &m);
+    if (pk_emu_shared_address(row) % 16)
+        pk_emu_fail("ldmatrix: a row at %p", row);
+    pk_emu_warp(PK_WARP_ALL, "ldmatrix.x4.trans", &m, pk_emu_matrices<true>, nullptr);
 }
 
 __device__ __forceinline__ void pk_copy16(void *to, const void *from, bool there)
 {
-    emu_copy_async(to, from, 16, there ? 16 : 0);
+    pk_emu_cp_async(to, from, 16, there ? 16 : 0);
 }
 
 __device__ __forceinline__ void pk_copy_commit(void)
 {
-    emu_copy_commit();
+    pk_emu_cp_commit();
 }
 
 template <int pending> __device__ __forceinline__ void pk_copy_wait(void)
 {
-    emu_copy_wait(pending);
+    pk_emu_cp_wait(pending);
 }
 
 __device__ __forceinline__ uint32_t pk_tf32(float x)

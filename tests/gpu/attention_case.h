@@ -1,0 +1,58 @@
+/* tests/gpu/attention_case.h: one case of attention on a back end for GPUs, forward and backward, against
+ * plain loops in double (tests/reference) of the same inputs. */
+#pragma once
+
+#include "kernels/backend/backend.h"
+
+struct attention_shape {
+    int b, h, nq, nk, d;
+};
+
+enum attention_mask { MASK_NONE, MASK_KEYS, MASK_WINDOWS };
+enum attention_scale { SCALE_NONE, SCALE_LAYER, SCALE_ZERO, SCALE_HEADS };
+
+struct attention_case {
+    const char *name;
+    struct attention_shape shape;
+    struct pk_attention_attr attr; /* tau 0: 1/sqrt(d); has_ flags are set from what follows */
+    enum pk_dtype dtype;           /* f32 or bf16 */
+    enum pk_math math;             /* of f32 */
+    double spread;                 /* q and k lie in -spread..spread; 0: all zeros */
+    enum attention_mask mask;
+    enum attention_scale scale;
+    bool bias, length, dropout;
+    bool strided; /* q, k, v, dy with gaps and axes in reverse order */
+    bool forward; /* nothing else: decoding */
+    double loose; /* times the usual tolerance; 0 = 1 */
+};
+
+/* The back end under test, opened by attention_open. */
+void attention_open(const struct pk_backend_api *api);
+void attention_close(void);
+
+/* Fails the cmocka test at the first difference. y is held against sum_j |A_ij| |v_jc| (engine.md 10), every
+ * gradient against its largest element. Everything runs twice, in outputs filled with NaN, and must give the
+ * same bits; the guards around outputs and workspace must be whole. */
+void attention_check(const struct attention_case *t);
+
+/* For calls of other ops: uploads the inputs (dense or not), runs on the back end under test and on the
+ * reference (in double), compares output o relative to its largest element and `floor`. share[o]: 1 + the
+ * input whose memory output o has. */
+struct attention_call {
+    const char *name;
+    enum pk_op op;
+    struct pk_attr attr;
+    int n_in, n_out;
+    struct pk_view in[16]; /* host memory */
+    struct pk_shape out[6];
+    int share[6];
+    double tolerance, floor;
+    enum pk_math math;
+};
+void attention_call_check(const struct attention_call *c);
+
+/* Host tensors, freed by attention_reset. */
+struct pk_view attention_random(enum pk_dtype dtype, struct pk_shape shape, double lo, double hi);
+struct pk_view attention_values(enum pk_dtype dtype, struct pk_shape shape, const double *values);
+struct pk_view attention_strided(const struct pk_view *v);
+int attention_reset(void **state);

@@ -1,0 +1,284 @@
+/* Attention on the emulated GPU: sizes on both sides of strips and tiles, every activation and option, in
+ * bf16, TF32 and f32. The ordinary run takes options in pairs; POLYD_TEST_FULL=1 the whole product. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "tests/gpu/attention_case.h"
+
+#define COUNT(x) (int)(sizeof(x) / sizeof *(x))
+
+const struct pk_backend_api *pk_backend_entry(void);
+
+static const struct {
+    enum pk_dtype dtype;
+    enum pk_math math;
+} kinds[] = {{PK_BF16, PK_MATH_F32}, {PK_F32, PK_MATH_TF32}, {PK_F32, PK_MATH_F32}};
+
+static bool full(void)
+{
+    return getenv("POLYD_TEST_FULL") != NULL;
+}
+
+static void check(const char *name, int kind, struct attention_shape shape, struct pk_attention_attr attr)
+{
+    attention_check(&(struct attention_case){.name = name,
+                                             .shape = shape,
+                                             .attr = attr,
+                                             .dtype = kinds[kind].dtype,
+                                             .math = kinds[kind].math,
+                                             .spread = attr.phi == PK_PHI_POLY ? 1.5 : 2});
+    attention_reset(NULL);
+}
+
+static const struct pk_attention_attr softmax = {.phi = PK_PHI_SOFTMAX, .scale = 1};
+static const struct pk_attention_attr cubic = {.phi = PK_PHI_POLY, .degree = 3, .scale = 0.25};
+
+/* N mod 128 in {0, 1, 63, 64, 65, 127}, 1, 49, 197; alone and packed, causal or not. */
+static void test_sizes(void **state)
+{
+    static const int sizes[] = {1, 49, 63, 64, 65, 127, 128, 129, 197};
+
+    (void)state;
+    for (int i = 0; i < COUNT(sizes); i++)
+        for (int v = 0; v < (full() ? 12 : 2); v++) {
+            const int kind = full() ? v / 4 : (i + v) % 3, n = sizes[i];
+            struct pk_attention_attr a = v % 2 ? softmax : cubic;
+
+            a.causal = full() ? v / 2 % 2 : (i + v) / 2 % 2;
+            a.packed = i % 2;
+            check("size", kind, (struct attention_shape){1, 2, n, n, 16}, a);
+        }
+}
+
+static void test_head_dimensions(void **state)
+{
+    static const int dims[] = {16, 32, 48, 64, 80, 128, 7, 40, 130, 256};
+
+    (void)state;
+    for (int i = 0; i < COUNT(dims); i++)
+        for (int kind = 0; kind < 3; kind++) {
+            struct pk_attention_attr a = i % 2 ? softmax : cubic;
+
+            if (!full() && dims[i] > 128 && kind == 1)
+                continue;
+            check("head dimension", kind, (struct attention_shape){1, 2, 33, 40, dims[i]}, a);
+            a.packed = a.causal = true;
+            if (full() || dims[i] == 48 || dims[i] == 80)
+                check("head dimension, packed", kind, (struct attention_shape){2, 3, 37, 37, dims[i]}, a);
+        }
+}
+
+static void test_degrees(void **state)
+{
+    (void)state;
+    for (int p = 1; p <= 8; p++)
+        for (int kind = 0; kind < 3; kind++) {
+            if (!full() && p > 3 && kind != p % 3)
+                continue;
+            check("degree", kind, (struct attention_shape){1, 2, 33, 33, 16},
+                  (struct pk_attention_attr){.phi = PK_PHI_POLY, .degree = p, .scale = 0.5, .causal = p % 2});
+        }
+}
+
+/* Every activation with every option; a pair of options at a time, or all of them. */
+static void test_options(void **state)
+{
+    enum { CAUSAL, PACKED, BIAS, LENGTH, DROPOUT, STRIDED, LOGIT, ROW, MASK, WINDOW, SCALE, HEADS, OPTIONS };
+
+    (void)state;
+    for (int phi = 0; phi < PK_PHI_COUNT; phi++)
+        for (int x = 0; x < OPTIONS; x++)
+            for (int y = x; y < OPTIONS; y++) {
+                const unsigned on = 1u << x | 1u << y;
+                const int kind = (phi + x + y) % 3;
+                struct attention_case c = {
+                    .name = "options",
+                    .shape = {2, 3, 35, 40, 16},
+                    .attr = {.phi = (enum pk_phi)phi, .degree = 1 + (x + y) % 6, .scale = 0.5},
+                    .dtype = kinds[kind].dtype,
+                    .math = kinds[kind].math,
+                    .spread = 1.5};
+
+                if (!full() && (x * 7 + y * 3 + phi) % 4 != 0 && x != y)
+                    continue;
+                c.attr.causal = on >> CAUSAL & 1;
+                c.attr.packed = on >> PACKED & 1;
+                c.bias = on >> BIAS & 1;
+                c.length = on >> LENGTH & 1;
+                c.dropout = on >> DROPOUT & 1;
+                c.strided = on >> STRIDED & 1;
+                c.attr.bias = on >> LOGIT & 1 ? -0.75 : 0;
+                if (on >> ROW & 1 && !pk_phi_normalised((enum pk_phi)phi)) {
+                    c.attr.causal = true;
+                    c.attr.row_power = 0.5;
+                }
+                c.mask = on >> MASK & 1 ? MASK_KEYS : on >> WINDOW & 1 ? MASK_WINDOWS : MASK_NONE;
+                c.scale = on >> HEADS & 1 ? SCALE_HEADS : on >> SCALE & 1 ? SCALE_LAYER : SCALE_NONE;
+                if (c.attr.packed)
+                    c.shape.nk = c.shape.nq;
+                attention_check(&c);
+                attention_reset(NULL);
+            }
+}
+
+/* Blocks of several pairs, of several strips a warp, streams of many tiles. */
+static void test_deals(void **state)
+{
+    (void)state;
+    for (int kind = 0; kind < 3; kind++) {
+        struct attention_case c = {.name = "windows of 49",
+                                   .shape = {4, 3, 49, 49, 32},
+                                   .attr = cubic,
+                                   .dtype = kinds[kind].dtype,
+                                   .math = kinds[kind].math,
+                                   .spread = 1.5,
+                                   .mask = MASK_WINDOWS,
+                                   .bias = true,
+                                   .scale = SCALE_HEADS};
+
+        attention_check(&c);
+        c.attr.phi = PK_PHI_SOFTMAX;
+        attention_check(&c);
+        attention_reset(NULL);
+        check("five tokens", kind, (struct attention_shape){7, 2, 5, 5, 16}, softmax);
+        check("five tokens", kind, (struct attention_shape){7, 2, 5, 5, 16}, cubic);
+        check("one token", kind, (struct attention_shape){3, 2, 1, 1, 48}, cubic);
+        check("more queries", kind, (struct attention_shape){1, 1, 150, 20, 16}, cubic);
+        check("more keys", kind, (struct attention_shape){1, 1, 20, 400, 16}, kind == 1 ? softmax : cubic);
+    }
+    {
+        struct pk_attention_attr a = softmax;
+
+        a.causal = true;
+        check("streams", 0, (struct attention_shape){1, 1, 400, 1100, 16}, a);
+        check("streams", 1, (struct attention_shape){1, 1, 300, 300, 80}, a);
+        check("streams", 0, (struct attention_shape){1, 1, 600, 600, 64}, cubic);
+    }
+}
+
+/* Decoding: few queries, keys in parts. */
+static void test_decoding(void **state)
+{
+    (void)state;
+    for (int phi = 0; phi < PK_PHI_COUNT; phi++)
+        for (int nq = 1; nq <= 16; nq += 5) {
+            struct attention_case c = {
+                .name = "decoding",
+                .shape = {2, 3, nq, 1000, 48},
+                .attr = {.phi = (enum pk_phi)phi, .degree = 3, .scale = 0.5, .causal = nq > 1},
+                .dtype = kinds[phi % 3].dtype,
+                .math = kinds[phi % 3].math,
+                .spread = 1,
+                .length = nq > 1,
+                .scale = SCALE_HEADS,
+                .forward = true};
+
+            attention_check(&c);
+            attention_reset(NULL);
+        }
+}
+
+static void test_degenerate(void **state)
+{
+    (void)state;
+    for (int kind = 0; kind < 3; kind++)
+        for (int p = 0; p <= 3; p++) {
+            struct attention_case c = {.name = "zero q and k",
+                                       .shape = {2, 2, 33, 33, 16},
+                                       .attr = p ? cubic : softmax,
+                                       .dtype = kinds[kind].dtype,
+                                       .math = kinds[kind].math,
+                                       .mask = MASK_KEYS};
+
+            c.attr.degree = p;
+            attention_check(&c);
+            c.name = "c = 0";
+            c.spread = 1;
+            c.scale = SCALE_ZERO;
+            attention_check(&c);
+            c.name = "huge logits";
+            c.scale = SCALE_LAYER;
+            c.spread = 15;
+            c.loose = p ? 4 : 20;
+            attention_check(&c);
+            attention_reset(NULL);
+        }
+}
+
+/* Where the power of a masked score overflows, the result must still be exactly 0. */
+static void test_masked_overflow(void **state)
+{
+    (void)state;
+    for (int kind = 0; kind < 3; kind++) {
+        struct attention_call c = {
+            .name = "masked overflow",
+            .op = PK_OP_ATTENTION,
+            .attr.attention = {.phi = PK_PHI_POLY, .degree = 5, .tau = 1, .scale = 1, .has_mask = true},
+            .n_in = 4,
+            .n_out = 1,
+            .out = {PK_SHAPE(1, 10, 1, 16)},
+            .tolerance = 0.05,
+            .math = kinds[kind].math};
+        uint8_t *seen;
+
+        c.in[0] = attention_random(kinds[kind].dtype, PK_SHAPE(1, 1, 10, 16), 0.5, 1);
+        c.in[1] = attention_random(kinds[kind].dtype, PK_SHAPE(1, 1, 40, 16), 0.5, 1);
+        c.in[2] = attention_random(kinds[kind].dtype, PK_SHAPE(1, 1, 40, 16), -1, 1);
+        c.in[3] = attention_random(PK_U8, PK_SHAPE(1, 40), 0, 1);
+        seen = c.in[3].data;
+        for (int j = 0; j < 40; j++) {
+            seen[j] = j < 20;
+            for (int x = 0; x < 16 && j >= 20; x++) {
+                if (kinds[kind].dtype == PK_BF16)
+                    ((uint16_t *)c.in[1].data)[j * 16 + x] = 0x7149; /* 1e30 */
+                else
+                    ((float *)c.in[1].data)[j * 16 + x] = 1e30f;
+            }
+        }
+        attention_call_check(&c);
+        c.op = PK_OP_ATTENTION_BWD;
+        c.in[4] = attention_random(kinds[kind].dtype, PK_SHAPE(1, 10, 1, 16), -1, 1);
+        c.in[5] = attention_random(kinds[kind].dtype, PK_SHAPE(1, 10, 1, 16), -1, 1);
+        c.n_in = 6;
+        c.n_out = 3;
+        for (int i = 0; i < 3; i++)
+            c.out[i] = c.in[i].shape;
+        attention_call_check(&c);
+        attention_reset(NULL);
+    }
+}
+
+static int open_all(void **state)
+{
+    (void)state;
+    attention_open(pk_backend_entry());
+    return 0;
+}
+
+static int close_all(void **state)
+{
+    attention_reset(state);
+    attention_close();
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_teardown(test_sizes, attention_reset),
+        cmocka_unit_test_teardown(test_head_dimensions, attention_reset),
+        cmocka_unit_test_teardown(test_degrees, attention_reset),
+        cmocka_unit_test_teardown(test_options, attention_reset),
+        cmocka_unit_test_teardown(test_deals, attention_reset),
+        cmocka_unit_test_teardown(test_decoding, attention_reset),
+        cmocka_unit_test_teardown(test_degenerate, attention_reset),
+        cmocka_unit_test_teardown(test_masked_overflow, attention_reset),
+    };
+
+    return cmocka_run_group_tests(tests, open_all, close_all);
+}

@@ -145,10 +145,10 @@ static struct pk_val attention(struct net *n, struct pk_val h, int layer, const 
         struct pk_val cache;
 
         snprintf(text, sizeof text, "cache_k/%d", layer);
-        cache = pk_state(n->g, text, s->dtype, shape, PK_CAT_CACHE);
+        cache = pk_state(n->g, text, s->mixed ? PK_BF16 : s->dtype, shape, PK_CAT_CACHE);
         k = pk_cache_append(n->g, cache, k, n->position);
         snprintf(text, sizeof text, "cache_v/%d", layer);
-        cache = pk_state(n->g, text, s->dtype, shape, PK_CAT_CACHE);
+        cache = pk_state(n->g, text, s->mixed ? PK_BF16 : s->dtype, shape, PK_CAT_CACHE);
         v = pk_cache_append(n->g, cache, v, n->position);
         spec.length = n->length;
         spec.form = PK_FORM_AUTO; /* against a cache there is no other order than the square */

@@ -79,6 +79,9 @@ struct model_spec {
     /* How a language model that only serves holds its matrices and embeddings: PK_BF16 halves what decoding
      * reads; arithmetic stays f32. PK_F32 (0): as dtype says. Not part of a checkpoint. */
     enum pk_dtype weights;
+    /* Graphs are planned in mixed precision (pk_graph_precision): activations and caches bf16, parameters and
+     * results f32. Not part of a checkpoint: whoever computes decides. */
+    bool mixed;
 };
 
 /* Derives the spec from a resolved document and the sizes of the data. What this build cannot do is refused
@@ -197,11 +200,11 @@ PD_NODISCARD enum pd_err model_graph_classify(const struct model *m, int32_t bat
 /* Language model with key/value cache: `count` new tokens per sequence (prefill: a bucket; decode: 1).
  * Inputs: "input" I32 (B, count); "pos" I32 (B, count): position of each token, 0..context-1; "position" I32
  * (B): of the first; "length" I32 (B): position + count; "pick" I32 (B): flat row b * count + i whose logits
- * are wanted. States "cache_k/<l>", "cache_v/<l>" (B, heads, cache, d), l from 0, shared by all buckets of
- * the same B and cache. Output "logits" (B, vocab). A prompt shorter than its bucket is padded on the right
- * with any valid id and position: what the padding writes into the cache lies beyond the prompt, is seen by
- * no real row, and is overwritten as decoding goes on. position + count <= cache is the caller's duty (else
- * the run fails with PD_ERR_INVALID). */
+ * are wanted. States "cache_k/<l>", "cache_v/<l>" (B, heads, cache, d; bf16 if mixed), l from 0, shared by
+ * all buckets of the same B and cache. Output "logits" (B, vocab). A prompt shorter than its bucket is padded
+ * on the right with any valid id and position: what the padding writes into the cache lies beyond the prompt,
+ * is seen by no real row, and is overwritten as decoding goes on. position + count <= cache is the caller's
+ * duty (else the run fails with PD_ERR_INVALID). */
 PD_NODISCARD enum pd_err model_graph_decode(const struct model *m, int32_t batch, int32_t count,
                                             int32_t cache, struct pk_graph **ret, struct pd_why *why);
 

@@ -94,6 +94,7 @@ static enum pd_err begin(struct net *n, const struct model *m, int32_t batch, in
         free(n->param);
         return pd_fail(why, PD_ERR_NOMEM, "no memory for a graph");
     }
+    pk_graph_precision(n->g, m->spec.mixed ? PK_PRECISION_MIXED : PK_PRECISION_FULL);
     return PD_OK;
 }
 

@@ -26,8 +26,8 @@ static enum pd_err check_supported(const struct spec_config *c, struct pd_why *w
         return refuse(why, "/model/pos", "fourier");
     if (c->attention.n_valid)
         return refuse(why, "/attention/n_valid", "counting valid tokens");
-    if (c->train.precision == SPEC_PRECISION_BF16 || c->train.precision == SPEC_PRECISION_FP16)
-        return refuse(why, "/train/precision", "half precision on the CPU");
+    if (c->train.precision == SPEC_PRECISION_FP16)
+        return refuse(why, "/train/precision", "fp16");
     return PD_OK;
 }
 
@@ -132,6 +132,7 @@ enum pd_err model_spec_from_config(const struct spec_config *c, const struct dat
     s.init_fused = c->train.init_fan == SPEC_INIT_FAN_FUSED;
     s.init_logit_std = isnan(c->attention.init_logit_std) ? -1 : c->attention.init_logit_std;
     s.dtype = c->train.precision == SPEC_PRECISION_FP64 ? PK_F64 : PK_F32;
+    s.mixed = c->train.precision == SPEC_PRECISION_BF16;
     err = model_spec_check(&s, why);
     if (err == PD_OK)
         *ret = s;
@@ -196,6 +197,8 @@ enum pd_err model_spec_check(const struct model_spec *s, struct pd_why *why)
         return pd_fail(why, PD_ERR_UNSUPPORTED, "/train/precision: parameters are f32 or f64");
     if (s->weights != PK_F32 && (s->weights != PK_BF16 || s->dtype != PK_F32 || s->arch != MODEL_GPT))
         return pd_fail(why, PD_ERR_UNSUPPORTED, "weights of bf16 are for language models of f32");
+    if (s->mixed && s->dtype != PK_F32)
+        return pd_fail(why, PD_ERR_UNSUPPORTED, "/train/precision: mixed precision is for parameters of f32");
     return PD_OK;
 }
 

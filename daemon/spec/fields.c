@@ -383,7 +383,7 @@ const struct spec_field spec_fields[] = {
      RULE(spec_rule_device, "cuda where present, else cpu"), FLAGS(FIXED),
      SAYS("where to compute; auto is decided when the job is accepted", "")},
     {ROW("/train/precision", SPEC_T_ENUM, config.train.precision), .names = &precision,
-     .available = BIT(SPEC_PRECISION_FP32) | BIT(SPEC_PRECISION_FP64),
+     .available = BIT(SPEC_PRECISION_FP32) | BIT(SPEC_PRECISION_BF16) | BIT(SPEC_PRECISION_FP64),
      RULE(spec_rule_precision, "cpu fp32, cuda bf16"), SAYS("numbers of activations and products", "M56")},
     {ROW("/train/seed", SPEC_T_INT, config.train.seed), RANGE(0, SPEC_MAX_SEED), DEF("0"), FLAGS(NOPLAN),
      SAYS("of initial weights, order and augmentation", "M93")},

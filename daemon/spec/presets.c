@@ -94,8 +94,8 @@ const size_t spec_preset_count = sizeof spec_presets / sizeof *spec_presets;
 
 /* ---- Recipes (recipes.md): data, training and attention defaults of reference projects ----
  *
- * What a recipe asks for is checked like any value: one that sets bf16 is refused on this build
- * with the name of the recipe, unless the document says otherwise. */
+ * What a recipe asks for is checked like any value: what this build cannot do is refused with the
+ * name of the recipe, unless the document says otherwise. */
 
 #define T(p, v)                                                                                              \
     {                                                                                                        \

@@ -61,7 +61,8 @@ enum pd_err train_plan(struct spec_config *config, const struct data_root *roots
             report[PART].bytes[step[i]] = report[STEP].bytes[step[i]];
         report[STEP] = report[PART];
     }
-    saved = report[STEP].bytes[PK_CAT_WEIGHTS] + report[STEP].bytes[PK_CAT_MOMENT1] +
+    /* in mixed precision the parameters are the masters, and the weights their copies in the arena */
+    saved = report[STEP].bytes[spec->mixed ? PK_CAT_MASTER : PK_CAT_WEIGHTS] + report[STEP].bytes[PK_CAT_MOMENT1] +
             report[STEP].bytes[PK_CAT_MOMENT2] + report[STEP].bytes[PK_CAT_EMA];
     total = saved + sums + inputs + arenas;
     pd_buf_str(ret_json, "{\"bytes\":{");

@@ -203,6 +203,8 @@ static enum pd_err set_digest(struct train_setup *s, const struct spec_config *c
     /* What came later is said only where it is used: older checkpoints stay good. */
     if (s->parts > 1)
         pd_buf_printf(&b, "parts=%lld\n", (long long)s->parts);
+    if (model_spec(s->model)->mixed)
+        pd_buf_str(&b, "precision=bf16\n");
     if (o->ema > 0)
         pd_buf_printf(&b, "ema=%a judge=%d\n", o->ema, s->judge_averages);
     for (size_t i = 0; i < r->milestone_count; i++)

@@ -113,7 +113,8 @@ PD_NODISCARD enum pd_err train_run(struct spec_config *config, const struct trai
 /* The byte forecast of the run, without training: one JSON object
  * {"bytes":{"weights":..,"gradients":..,...},"arena_bytes":..,"total_bytes":..,"parameters":..,
  *  "steps":..,"steps_per_epoch":..,"train_samples":..,"val_samples":..,"checkpoint_bytes":..,"n_for_scale":..,
- *  "scale":..}. gradients, activations and workspace share the arena (arena_bytes); total_bytes = weights +
+ *  "scale":..}. gradients, activations and workspace share the arena (arena_bytes); in mixed precision so do
+ * the weights, which then are the bf16 copies of the parameters, and the parameters themselves are "master"; total_bytes = weights +
  * moments + inputs + arenas of the training, evaluation and probe graphs. Reads only the headers of the
  * data, and of a text what its number of tokens needs; `cache` as in train_dirs. Appends to *ret_json. */
 PD_NODISCARD enum pd_err train_plan(struct spec_config *config, const struct data_root *roots,

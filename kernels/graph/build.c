@@ -155,6 +155,12 @@ struct pk_val pk_graph_fail(struct pk_graph *g, enum pd_err err, const char *fmt
     return PK_NONE;
 }
 
+void pk_graph_precision(struct pk_graph *g, enum pk_precision precision)
+{
+    if (g)
+        g->precision = precision;
+}
+
 void pk_graph_scope(struct pk_graph *g, const char *name)
 {
     const char *copy;

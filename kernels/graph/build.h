@@ -17,6 +17,7 @@ struct pk_value {
     uint32_t node;               /* that made it */
     uint32_t out;                /* which of its outputs */
     bool gradient;               /* counted as PK_CAT_GRADIENTS */
+    bool working;                /* the bf16 copy of a parameter: counted as PK_CAT_WEIGHTS */
 };
 
 struct pk_node {
@@ -46,6 +47,7 @@ struct pk_out_info {
 
 struct pk_graph {
     bool plain;
+    enum pk_precision precision;
     enum pd_err err; /* sticky */
     struct pd_why why;
     struct pd_arena *arena; /* names, attributes, input lists */

@@ -428,11 +428,15 @@ void pk_exec_report(const struct pk_exec *e, struct pk_plan_report *ret)
     for (size_t i = 0; i < pk_graph_leaf_count(e->g); i++) {
         struct pk_leaf l = pk_graph_leaf(e->g, i);
 
+        if (l.kind == PK_OP_PARAM && e->g->precision == PK_PRECISION_MIXED && l.dtype == PK_F32)
+            l.category = PK_CAT_MASTER; /* what is computed with are the working copies */
         ret->bytes[l.category] += l.bytes;
     }
+    ret->bytes[PK_CAT_WEIGHTS] += e->plan.working_bytes;
     ret->bytes[PK_CAT_GRADIENTS] += e->plan.gradient_bytes;
     ret->bytes[PK_CAT_WORKSPACE] += e->plan.workspace_bytes;
-    ret->bytes[PK_CAT_ACTIVATIONS] += e->plan.arena_bytes - e->plan.gradient_bytes - e->plan.workspace_bytes;
+    ret->bytes[PK_CAT_ACTIVATIONS] +=
+        e->plan.arena_bytes - e->plan.gradient_bytes - e->plan.workspace_bytes - e->plan.working_bytes;
     ret->arena_bytes = e->plan.arena_bytes;
     ret->live_bound = e->plan.live_bound;
     ret->nodes = e->n_call;

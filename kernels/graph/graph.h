@@ -44,6 +44,12 @@ struct pk_graph *pk_graph_free(struct pk_graph *g);
 /* The first error since pk_graph_new, with the name of the op and the shapes involved. */
 PD_NODISCARD enum pd_err pk_graph_check(const struct pk_graph *g, struct pd_why *why);
 
+/* How a plan computes what the graph says in f32. MIXED: activations, their gradients and working copies of
+ * weights are bf16; leaves, statistics, losses, gradients of parameters and what the caller reads (pk_output)
+ * stay f32 (op.h). Full precision unless it is said; a graph of f64 has no other. */
+enum pk_precision { PK_PRECISION_FULL, PK_PRECISION_MIXED };
+void pk_graph_precision(struct pk_graph *g, enum pk_precision precision);
+
 /* Prefix for error messages, such as "blocks.3.attn"; the text is copied. */
 void pk_graph_scope(struct pk_graph *g, const char *name);
 

@@ -704,6 +704,15 @@ enum pd_err pk_passes_run(struct pk_graph *g, struct pd_why *why)
         ok = sweep(g);
     }
     pass_done(&p);
+    if (ok && g->precision == PK_PRECISION_MIXED) {
+        enum pd_err err = pk_passes_narrow(g, why);
+
+        if (err != PD_OK)
+            return err;
+        /* Equal casts become one, casts of what is narrow by now vanish. */
+        ok = pass_init(&p, g) && simplify(&p) && sweep(g);
+        pass_done(&p);
+    }
     return ok ? PD_OK : pd_fail(why, PD_ERR_NOMEM, "no memory for the passes");
 }
 

@@ -81,7 +81,7 @@ struct piece { /* a root value that needs arena memory */
     uint32_t value;
     uint32_t maker; /* kernel */
     size_t bytes;
-    bool output, gradient;
+    bool output, gradient, working;
 };
 
 struct problem {
@@ -327,9 +327,9 @@ static bool problem_make(const struct pk_graph *g, const size_t *workspace, stru
             if (x->root != v)
                 continue; /* a cache: the leaf's memory */
             p->piece_of[v] = (int32_t)p->n_piece;
-            p->piece[p->n_piece++] =
-                (struct piece){v, k, round_up((size_t)pk_shape_count(&x->shape) * pk_dtype_size(x->dtype)),
-                               false, x->gradient};
+            p->piece[p->n_piece++] = (struct piece){
+                v,     k,           round_up((size_t)pk_shape_count(&x->shape) * pk_dtype_size(x->dtype)),
+                false, x->gradient, x->working};
         }
     }
     for (size_t i = 0; i < g->n_output; i++) {
@@ -563,6 +563,7 @@ static bool lifetimes(const struct problem *p, const uint32_t *order, struct pk_
             }
             plan->buffer[into].last = last[piece];
             plan->buffer[into].gradient = p->piece[piece].gradient;
+            plan->buffer[into].working = p->piece[piece].working;
             plan->of_value[v] = into;
         }
         plan->of_workspace[s] = -1;
@@ -580,7 +581,7 @@ static bool lifetimes(const struct problem *p, const uint32_t *order, struct pk_
         if (b->last < p->n_kernel)
             live[b->last + 1] -= b->bytes; /* sums wrap and come back */
     }
-    plan->gradient_bytes = plan->workspace_bytes = 0;
+    plan->gradient_bytes = plan->workspace_bytes = plan->working_bytes = 0;
     uint32_t peak = 0;
 
     for (uint32_t s = 0; s < p->n_kernel; s++) {
@@ -597,6 +598,7 @@ static bool lifetimes(const struct problem *p, const uint32_t *order, struct pk_
         if (b->first <= peak && b->last >= peak) {
             plan->gradient_bytes += b->gradient ? b->bytes : 0;
             plan->workspace_bytes += b->workspace ? b->bytes : 0;
+            plan->working_bytes += b->working ? b->bytes : 0;
         }
     }
     ok = true;

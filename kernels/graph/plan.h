@@ -10,7 +10,7 @@ struct pk_buffer {
     size_t bytes; /* multiple of PK_ALIGN */
     size_t offset;
     uint32_t first, last; /* steps, inclusive; last UINT32_MAX: readable after the run */
-    bool gradient, workspace;
+    bool gradient, workspace, working;
 };
 
 struct pk_plan {
@@ -21,7 +21,7 @@ struct pk_plan {
     int32_t *of_value;     /* buffer of each root value; -1: a leaf, or nothing */
     int32_t *of_workspace; /* by step; -1: none */
     size_t arena_bytes, live_bound;
-    size_t gradient_bytes, workspace_bytes; /* of what is live at the peak */
+    size_t gradient_bytes, workspace_bytes, working_bytes; /* of what is live at the peak */
 };
 
 /* Plans the live nodes of `g`. workspace[node] are the bytes of scratch of each (NULL: none). On PD_OK the

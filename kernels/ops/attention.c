@@ -43,8 +43,8 @@ static enum pd_err begin(const struct pk_attention_attr *a, const struct pk_type
         const struct pk_shape *k = &in[1].shape;
 
         if (s->rank != 4 || k->rank != 4 || k->dim[0] != s->dim[0] || k->dim[1] != s->dim[1] ||
-            k->dim[3] != s->dim[3] || !pk_shape_equal(k, &in[2].shape) || in[1].dtype != in[0].dtype ||
-            in[2].dtype != in[0].dtype)
+            k->dim[3] != s->dim[3] || !pk_shape_equal(k, &in[2].shape) || in[1].dtype != in[2].dtype ||
+            (in[1].dtype != in[0].dtype && !(in[0].dtype == PK_F32 && in[1].dtype == PK_BF16)))
             return pd_fail(why, PD_ERR_INVALID, "needs q (B, H, Nq, d) and k, v (B, H, Nk, d)");
         x.b = s->dim[0];
         x.h = s->dim[1];

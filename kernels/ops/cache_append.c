@@ -10,7 +10,8 @@ static enum pd_err infer(const struct pk_attr *attr, const struct pk_type *in, i
     (void)attr;
     (void)n_in;
     if (c->rank != 4 || n->rank != 4 || c->dim[0] != n->dim[0] || c->dim[1] != n->dim[1] ||
-        c->dim[3] != n->dim[3] || n->dim[2] > c->dim[2] || in[0].dtype != in[1].dtype)
+        c->dim[3] != n->dim[3] || n->dim[2] > c->dim[2] ||
+        (in[0].dtype != in[1].dtype && !(in[0].dtype == PK_BF16 && in[1].dtype == PK_F32)))
         return pd_fail(why, PD_ERR_INVALID, "needs a cache (B, H, T, d) and new rows (B, H, n, d), n <= T");
     if (in[2].dtype != PK_I32 || p->rank != 1 || (p->dim[0] != 1 && p->dim[0] != c->dim[0]))
         return pd_fail(why, PD_ERR_INVALID, "the position must be i32 (1) or (B)");

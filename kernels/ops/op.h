@@ -17,8 +17,10 @@
  * bf16. Back ends that run bf16 then see calls in which each float view is f32 or bf16 by itself; arithmetic,
  * statistics and sums stay f32. Never narrowed: leaves, what optimisers read and write but for the gradient,
  * rstd, mean, lse, the sums of attention, scale, bias, dscale, dbias, dgamma, dbeta, loss_sum, dloss_sum,
- * count, correct, and every output of SUMSQ and ATTENTION_STATS. a and b of MATMUL have one type; so have q,
- * k, v, y, dy, dq, dk and dv of one attention, and logits and dlogits.
+ * count, correct, and every output of SUMSQ, SUM, MAX, SCATTER_ADD and ATTENTION_STATS. a and b of MATMUL
+ * have one type, and so have its residual and its output (f32 or bf16; a bias that is a parameter is f32); so
+ * have q, k, v, y, dy, dq, dk and dv of one attention, and logits and dlogits. The state of ATTENTION_STATE
+ * is f32 beside q, k, v of bf16. The CPU back end computes all of this by widening: slow, and the definition.
  *
  * Notation and formulas: spec attention.md (sections 1, 2, 6, 7), dnt.md 1. */
 #pragma once
@@ -109,7 +111,9 @@ enum pk_op {
                               scale. State row of x: channel a of k, times v; of x^2: k_a k_b for b >= a, by
                               a, then b, times 2 where a < b */
     PK_OP_CACHE_APPEND, /* (cache STATE (B, H, T, d), new (B, H, n, d), position I32 (1) or (B)) -> the cache,
-                           in place, with new at position .. position+n-1. Beyond T: error of the run */
+                           in place, with new at position .. position+n-1. Beyond T: error of the run. A cache
+                           of bf16 takes f32, rounded; ATTENTION then takes k, v of bf16 beside q of f32 (no
+                           derivative). In a mixed plan all are bf16 */
     /* Optimisers, in place. hyper is (4): {lr, bias correction 1 - b1^t, bias correction 1 - b2^t, first (0
        or 1)}; gate is (2): {factor on the gradient (clipping), apply (0 = leave everything unchanged)}.
        attr.optim: beta1, beta2, eps, weight_decay, lr_mult, momentum, dampening, nesterov, l2, ema. */

@@ -561,9 +561,10 @@ static void test_errors_point_at_the_layer_that_set_the_value(void **state)
     char *doc;
 
     (void)state;
-    want_error("{\"recipe\":\"gpt2_owt\",\"model\":{\"preset\":\"gpt_micro\"},\"data\":{\"dataset\":\"text\","
-               "\"path\":\"a\"}}",
-               "#/recipe", "\"gpt2_owt\" sets /train/precision: \"bf16\" is known but not available");
+    want_error(
+        "{\"recipe\":\"gpt2_wt103\",\"model\":{\"preset\":\"gpt_micro\"},\"data\":{\"dataset\":\"text\","
+        "\"path\":\"a\"}}",
+        "#/recipe", "\"gpt2_wt103\" sets /data/eval");
     doc = with(GPT, "/overrides", "{\"/train/batch\":0}");
     want_only(doc, "#/overrides/~1train~1batch", "must be at least 1");
     free(doc);

@@ -122,6 +122,33 @@ static void test_averages_go_on_after_a_stop(void **state)
                        3);
 }
 
+/* Activations of bf16 go on bit for bit as well, and end near where f32 does. */
+static void test_bf16_goes_on_after_a_stop_and_ends_near_f32(void **state)
+{
+    static const char *const jobs[2] = {
+        JOB("", "\"activation\":\"poly\",\"scale\":\"learned\"", ",\"precision\":\"fp32\""),
+        JOB("", "\"activation\":\"poly\",\"scale\":\"learned\"", ",\"precision\":\"bf16\""),
+    };
+    struct train_outcome out[2];
+    struct pd_why why;
+
+    (void)state;
+    check_random_stops(JOB("", "\"activation\":\"poly\",\"scale\":\"learned\"",
+                           ",\"precision\":\"bf16\",\"accumulation\":2,\"dropout\":0.1,\"clip_norm\":0.5"),
+                       2);
+    for (int i = 0; i < 2; i++) {
+        struct book b = {0};
+
+        clear();
+        assert_int_equal(run(jobs[i], &b, NULL, 2, &out[i], &why), PD_OK);
+        assert_int_equal(out[i].result, TRAIN_DONE);
+        close_book(&b);
+    }
+    assert_true(out[0].loss_train != out[1].loss_train);
+    assert_true(fabs(out[0].loss_train - out[1].loss_train) < 0.02 * out[0].loss_train);
+    assert_true(fabs(out[0].loss_val - out[1].loss_val) < 0.02 * out[0].loss_val);
+}
+
 /* A step in parts is that of the whole batch, but for the order of its sums; f64 shows nothing else. */
 static void test_parts_make_the_step_of_the_whole_batch(void **state)
 {
@@ -334,6 +361,7 @@ int main(void)
         T(test_every_form_of_the_network_trains),
         T(test_steps_in_parts_go_on_after_a_stop),
         T(test_averages_go_on_after_a_stop),
+        T(test_bf16_goes_on_after_a_stop_and_ends_near_f32),
         T(test_parts_make_the_step_of_the_whole_batch),
         T(test_averages_are_those_of_the_weights),
         T(test_averages_are_judged_and_served_where_asked_for),

@@ -204,10 +204,12 @@ static bool cpu_supports(struct pk_backend *b, const struct pk_call *c)
     (void)b;
     if ((unsigned)c->op >= PK_OP_COUNT || !cpu_ops_of(CPU_LEVEL_PORTABLE, false)->run[c->op])
         return false;
+    if (cpu_widens(c))
+        return cpu_widen_supports(c);
     if (moves_only(c->op))
         return true;
     if (t != PK_F32 && t != PK_F64)
-        return false; /* bf16 is a storage form: cast first */
+        return false;
     for (int i = 0; i < c->n_in; i++)
         if (pk_dtype_is_float(c->in[i].dtype) && c->in[i].dtype != t &&
             !(c->op == PK_OP_MATMUL && i == 1 && t == PK_F32 && c->in[i].dtype == PK_BF16))
@@ -224,6 +226,8 @@ static size_t cpu_workspace_bytes(struct pk_backend *b, const struct pk_call *c)
 {
     cpu_workspace_fn *fn = (unsigned)c->op < PK_OP_COUNT ? ops_of(b, c)->workspace[c->op] : NULL;
 
+    if (cpu_widens(c))
+        return cpu_widen_workspace(ops_of(b, c), b, c);
     return fn ? (fn(b, c) + 255) & ~(size_t)255 : 0;
 }
 
@@ -276,6 +280,8 @@ static enum pd_err cpu_run(struct pk_backend *b, const struct pk_call *calls, si
         else if (c->workspace_bytes < cpu_workspace_bytes(b, c))
             err = pd_fail(why, PD_ERR_INTERNAL, "op %d was given %zu bytes of workspace and needs %zu",
                           (int)c->op, c->workspace_bytes, cpu_workspace_bytes(b, c));
+        else if (cpu_widens(c))
+            err = cpu_widen(fn, ops_of(b, c), b, c, why);
         else
             err = fn(b, c, why);
     }

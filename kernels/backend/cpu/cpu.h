@@ -54,6 +54,15 @@ cpu_run_fn cpu_copy, cpu_fill, cpu_concat, cpu_pad, cpu_gather, cpu_one_hot, cpu
 /* What travels between ranks (collective.c). */
 cpu_run_fn cpu_all_reduce, cpu_broadcast_ranks;
 
+/* Calls in which some floats are bf16 (widen.c): whether this is one for which the kernels have no form of
+ * their own; whether it can be computed all the same; with which scratch; and doing it by `fn`, the kernel
+ * for f32. */
+bool cpu_widens(const struct pk_call *c);
+bool cpu_widen_supports(const struct pk_call *c);
+size_t cpu_widen_workspace(const struct cpu_ops *ops, const struct pk_backend *b, const struct pk_call *c);
+enum pd_err cpu_widen(cpu_run_fn *fn, const struct cpu_ops *ops, struct pk_backend *b,
+                      const struct pk_call *c, struct pd_why *why);
+
 /* Threads of the back end; without one, those of a default configuration here. */
 int cpu_threads_of(const struct pk_backend *b);
 

@@ -220,6 +220,13 @@ static void store(enum pk_dtype t, void *p, int64_t i, double v)
     }
 }
 
+/* bf16 to f32, as bits */
+static void widen_line(uint32_t *to, const uint16_t *from, int64_t stride, int64_t n)
+{
+    for (int64_t k = 0; k < n; k++)
+        to[k] = (uint32_t)from[k * stride] << 16;
+}
+
 struct cast {
     const struct pk_view *from, *to;
     int64_t count;
@@ -237,8 +244,11 @@ static void cast_task(void *arg, int64_t task, int thread)
         int64_t n = cpu_min(run - i % run, cpu_min(c->count, (task + 1) * TASK) - i);
         int64_t off = cpu_offset(v->shape.dim, v->stride, last + 1, i);
 
-        for (int64_t k = 0; k < n; k++)
-            store(c->to->dtype, c->to->data, i + k, load(v->dtype, v->data, off + k * stride));
+        if (v->dtype == PK_BF16 && c->to->dtype == PK_F32)
+            widen_line((uint32_t *)c->to->data + i, (const uint16_t *)v->data + off, stride, n);
+        else
+            for (int64_t k = 0; k < n; k++)
+                store(c->to->dtype, c->to->data, i + k, load(v->dtype, v->data, off + k * stride));
         i += n;
     }
 }

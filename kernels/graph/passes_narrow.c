@@ -1,0 +1,514 @@
+/* From f32 to mixed precision, by the contract at the head of op.h.
+ *
+ * Three walks. Forwards: which values belong to the batch ("live"), and not to parameters or statistics
+ * alone. Backwards: which of them become bf16 - those live ones that somebody reads who does not want f32.
+ * What only optimisers, statistics or losses read keeps its bits: gradients of parameters leave their product
+ * in f32, because they are squared for the norm and added up over parts and ranks; that costs two bytes a
+ * parameter on the way, and sums of bf16 would lose what is small beside what is large. Sums keep f32
+ * whatever they are for. Forwards again: types are set, and casts are put where an op wants another type than
+ * it is given.
+ *
+ * A cast of a leaf is a cast of all of it, seen through the same views: a weight has one working copy for
+ * forward and backward. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/graph/passes.h"
+#include "kernels/graph/plan.h"
+
+enum want { WANT_ANY, WANT_F32, WANT_BF16 };
+
+struct cast { /* made already */
+    uint32_t from, to;
+    uint64_t born; /* of the reader it was made for: leaves have versions */
+    uint32_t next;
+};
+
+struct narrow {
+    struct pk_graph *g;
+    bool *live;       /* by value */
+    bool *half;       /* by root value: becomes bf16 */
+    bool *output;     /* by root value: the caller reads it */
+    uint32_t *reads;  /* by root value */
+    uint32_t *wants;  /* of those, how many want f32 */
+    uint64_t *wrote;  /* by root value: when a leaf was first written; 0: never */
+    bool *rewritten;  /* by root value: more than once */
+    uint32_t *head;   /* by value: its casts; 0: none */
+    uint32_t n_value; /* before casts were added */
+    struct cast *cast;
+    size_t n_cast, cap_cast;
+};
+
+static bool narrow_init(struct narrow *w, struct pk_graph *g)
+{
+    size_t n = g->n_value;
+
+    memset(w, 0, sizeof *w);
+    w->g = g;
+    w->n_value = g->n_value;
+    w->live = calloc(n, sizeof *w->live);
+    w->half = calloc(n, sizeof *w->half);
+    w->output = calloc(n, sizeof *w->output);
+    w->reads = calloc(n, sizeof *w->reads);
+    w->wants = calloc(n, sizeof *w->wants);
+    w->wrote = calloc(n, sizeof *w->wrote);
+    w->rewritten = calloc(n, sizeof *w->rewritten);
+    w->head = calloc(n, sizeof *w->head);
+    w->n_cast = 1; /* place 0 means none */
+    return w->live && w->half && w->output && w->reads && w->wants && w->wrote && w->rewritten && w->head &&
+           pk_grow((void **)&w->cast, sizeof *w->cast, 0, &w->cap_cast);
+}
+
+static void narrow_done(struct narrow *w)
+{
+    free(w->live);
+    free(w->half);
+    free(w->output);
+    free(w->reads);
+    free(w->wants);
+    free(w->wrote);
+    free(w->rewritten);
+    free(w->head);
+    free(w->cast);
+}
+
+static bool is_view(const struct pk_node *n)
+{
+    const struct pk_rule *rule = pk_rule_of(n->op);
+
+    return rule && rule->view;
+}
+
+/* How many of the first inputs are q, k and v. */
+static int32_t parts_of(const struct pk_node *n)
+{
+    return n->op != PK_OP_ATTENTION_STATE && n->attr->attention.packed ? 1 : 3;
+}
+
+/* Places behind q, k, v: of y and dy in ATTENTION_BWD, of x in ATTENTION_STATS. */
+static int32_t behind(const struct pk_node *n)
+{
+    const struct pk_attention_attr *a = &n->attr->attention;
+
+    return parts_of(n) + a->has_scale + a->has_bias + a->has_mask + a->has_length + a->has_rng;
+}
+
+static bool any_live(const struct narrow *w, const struct pk_node *n, int32_t count)
+{
+    bool any = false;
+
+    for (int32_t i = 0; i < count; i++)
+        any = any || w->live[n->in[i]];
+    return any;
+}
+
+/* Whether output k of a kernel belongs to the batch. */
+static bool output_live(const struct narrow *w, const struct pk_node *n, int32_t k)
+{
+    switch (n->op) {
+    case PK_OP_FILL:
+    case PK_OP_ONE_HOT:
+    case PK_OP_SUMSQ:
+    case PK_OP_CROSS_ENTROPY: /* losses and counts */
+    case PK_OP_ATTENTION_STATS:
+    case PK_OP_SCATTER_ADD: /* the gradient of a table */
+        return false;
+    case PK_OP_GATHER:
+        return true;
+    case PK_OP_NORM:
+    case PK_OP_CROSS_ENTROPY_BWD:
+        return k == 0 && w->live[n->in[0]];
+    case PK_OP_NORM_BWD:
+        return k == 0 && (w->live[n->in[0]] || w->live[n->in[2]]);
+    case PK_OP_ATTENTION:
+    case PK_OP_ATTENTION_STATE:
+        return k == 0 && any_live(w, n, parts_of(n));
+    case PK_OP_ATTENTION_BWD:
+        return k < parts_of(n) && any_live(w, n, parts_of(n));
+    case PK_OP_CACHE_APPEND:
+        return true;
+    default:
+        return any_live(w, n, n->n_in);
+    }
+}
+
+static enum pd_err find_live(struct narrow *w, struct pd_why *why)
+{
+    struct pk_graph *g = w->g;
+
+    for (uint32_t i = 1; i < g->n_node; i++) {
+        const struct pk_node *n = &g->node[i];
+        int32_t at[PK_MAX_WRITES], writes = pk_op_writes(n->op, n->n_in, at);
+
+        if (n->dead)
+            continue;
+        for (int32_t k = 0; k < writes; k++) {
+            uint32_t root = g->value[n->in[at[k]]].root;
+
+            if (w->wrote[root])
+                w->rewritten[root] = true;
+            else
+                w->wrote[root] = n->born;
+        }
+        for (int32_t k = 0; k < n->n_out; k++) {
+            uint32_t v = n->out + (uint32_t)k;
+
+            if (g->value[v].dtype == PK_F64)
+                return pd_fail(why, PD_ERR_UNSUPPORTED,
+                               "a graph of f64 cannot be planned in mixed precision");
+            if (n->op == PK_OP_INPUT) /* one number is a setting, not a batch */
+                w->live[v] = pk_shape_count(&g->value[v].shape) > 1;
+            else if (is_view(n))
+                w->live[v] = w->live[n->in[0]];
+            else if (pk_rule_of(n->op))
+                w->live[v] = output_live(w, n, k);
+        }
+    }
+    for (size_t i = 0; i < g->n_output; i++)
+        w->output[g->value[g->output[i].value].root] = true;
+    return PD_OK;
+}
+
+/* Whether q, k, v and what goes with them are bf16. */
+static bool attention_half(const struct narrow *w, const struct pk_node *n)
+{
+    bool half = any_live(w, n, parts_of(n));
+
+    for (int32_t i = 0; i < parts_of(n); i++)
+        half = half || w->g->value[n->in[i]].dtype == PK_BF16;
+    return half;
+}
+
+/* Whether output k may become bf16, and whether it must. CROSS_ENTROPY_BWD is decided with the types. */
+static bool may_narrow(const struct narrow *w, const struct pk_node *n, int32_t k, bool *ret_must)
+{
+    *ret_must = false;
+    switch (n->op) {
+    case PK_OP_ATTENTION:
+    case PK_OP_ATTENTION_STATE:
+        *ret_must = k == 0 && attention_half(w, n);
+        return *ret_must;
+    case PK_OP_ATTENTION_BWD:
+        *ret_must = k < parts_of(n) && attention_half(w, n);
+        return *ret_must;
+    case PK_OP_SUM:
+    case PK_OP_MAX:
+    case PK_OP_CROSS_ENTROPY_BWD:
+        return false;
+    default:
+        return true;
+    }
+}
+
+/* Whether the inputs of `n` that have one type among themselves are bf16. Asked before they are replaced. */
+static bool group_half(const struct narrow *w, const struct pk_node *n)
+{
+    switch (n->op) {
+    case PK_OP_MATMUL:
+        return any_live(w, n, 2);
+    case PK_OP_ATTENTION:
+    case PK_OP_ATTENTION_BWD:
+    case PK_OP_ATTENTION_STATS:
+    case PK_OP_ATTENTION_STATE:
+        return attention_half(w, n);
+    default:
+        return false;
+    }
+}
+
+/* What input k has to be, whatever else is. */
+static enum want fixed_want(const struct pk_node *n, int32_t k, bool group)
+{
+    switch (n->op) {
+    case PK_OP_NORM:
+        return k >= 1 ? WANT_F32 : WANT_ANY;
+    case PK_OP_NORM_BWD:
+        return k != 0 && k != 2 ? WANT_F32 : WANT_ANY;
+    case PK_OP_CROSS_ENTROPY_BWD:
+        return k >= 2 ? WANT_F32 : WANT_ANY;
+    case PK_OP_ADAMW:
+    case PK_OP_MSGDW:
+        return k != 1 ? WANT_F32 : WANT_ANY;
+    case PK_OP_ATTENTION:
+    case PK_OP_ATTENTION_BWD:
+    case PK_OP_ATTENTION_STATS:
+    case PK_OP_ATTENTION_STATE:
+        if (k < parts_of(n) || (n->op == PK_OP_ATTENTION_BWD && (k == behind(n) || k == behind(n) + 1)))
+            return group ? WANT_BF16 : WANT_ANY;
+        if (n->op == PK_OP_ATTENTION_STATS && k == behind(n))
+            return WANT_ANY;
+        return n->op == PK_OP_ATTENTION_STATE && k == n->n_in - 1 ? WANT_ANY : WANT_F32;
+    case PK_OP_MATMUL:
+        return k < 2 && group ? WANT_BF16 : WANT_ANY;
+    default:
+        return WANT_ANY;
+    }
+}
+
+/* Whether input k would rather be f32; half: the node's first output becomes bf16. */
+static bool would_keep(const struct pk_node *n, int32_t k, bool half)
+{
+    if (fixed_want(n, k, false) == WANT_F32)
+        return true;
+    switch (n->op) {
+    case PK_OP_ADAMW:
+    case PK_OP_MSGDW:
+    case PK_OP_ACCUMULATE:
+    case PK_OP_SUMSQ:
+        return true;
+    case PK_OP_SCATTER_ADD:
+        return k == 2;
+    case PK_OP_EXPR: /* what is passed on */
+    case PK_OP_PAD:
+    case PK_OP_CONCAT:
+    case PK_OP_COPY:
+    case PK_OP_DROPOUT:
+        return !half;
+    case PK_OP_MATMUL:
+        return !half && n->attr->matmul.has_residual && k == n->n_in - 1;
+    default:
+        return false;
+    }
+}
+
+static void find_half(struct narrow *w)
+{
+    struct pk_graph *g = w->g;
+
+    for (uint32_t i = g->n_node; i-- > 1;) {
+        const struct pk_node *n = &g->node[i];
+
+        if (!pk_is_kernel(n))
+            continue;
+        for (int32_t k = 0; k < n->n_out; k++) {
+            uint32_t v = n->out + (uint32_t)k;
+            bool must, may = may_narrow(w, n, k, &must);
+
+            if (g->value[v].root != v || g->value[v].dtype != PK_F32)
+                continue;
+            w->half[v] = must || (may && w->live[v] && !w->output[v] &&
+                                  pk_shape_count(&g->value[v].shape) > 1 && w->wants[v] < w->reads[v]);
+        }
+        for (int32_t k = 0; k < n->n_in; k++) {
+            uint32_t root = g->value[n->in[k]].root;
+
+            w->reads[root]++;
+            w->wants[root] += would_keep(n, k, n->n_out > 0 && w->half[n->out]);
+        }
+    }
+}
+
+/* ---- types and casts ---- */
+
+static bool same_version(const struct narrow *w, uint32_t value, uint64_t a, uint64_t b)
+{
+    uint32_t root = w->g->value[value].root;
+
+    if (root >= w->n_value || !w->wrote[root])
+        return true;
+    return !w->rewritten[root] && (a < w->wrote[root]) == (b < w->wrote[root]);
+}
+
+/* Puts a new node right before its reader. */
+static void place_before(struct pk_graph *g, uint32_t node, uint32_t reader)
+{
+    g->node[node].key = g->node[reader].key - 1;
+    g->node[node].born = g->node[reader].born;
+    g->node[node].scope = g->node[reader].scope;
+    g->node[node].backward = g->node[reader].backward;
+}
+
+/* A dense copy of `value` in the other type, for `reader` (0: for the caller, at the end). 0 after an error.
+ */
+static uint32_t cast_of(struct narrow *w, uint32_t value, enum pk_dtype dtype, uint32_t reader)
+{
+    struct pk_graph *g = w->g;
+    uint64_t born = reader ? g->node[reader].born : UINT64_MAX;
+    struct pk_attr a = pk_attr_zero();
+    struct pk_val y;
+
+    for (uint32_t at = value < w->n_value ? w->head[value] : 0; at; at = w->cast[at].next)
+        if (g->value[w->cast[at].to].dtype == dtype && same_version(w, value, w->cast[at].born, born))
+            return w->cast[at].to;
+    a.copy.dtype = dtype;
+    y = pk_emit(g, PK_OP_COPY, &a, &(struct pk_val){value}, 1, NULL);
+    if (!y.id || !pk_grow((void **)&w->cast, sizeof *w->cast, w->n_cast, &w->cap_cast))
+        return 0;
+    if (reader)
+        place_before(g, g->value[y.id].node, reader);
+    else
+        g->node[g->value[y.id].node].backward = false;
+    g->value[y.id].working = dtype == PK_BF16 && g->node[g->value[value].node].op == PK_OP_PARAM;
+    g->value[y.id].gradient = g->value[g->value[value].root].gradient;
+    if (value < w->n_value) {
+        w->cast[w->n_cast] = (struct cast){value, y.id, born, w->head[value]};
+        w->head[value] = (uint32_t)w->n_cast++;
+    }
+    return y.id;
+}
+
+/* `value`, a view of `root` and nothing else, seen on `twin`. */
+static uint32_t onto(struct pk_graph *g, uint32_t value, uint32_t root, uint32_t twin, uint32_t reader)
+{
+    uint32_t node = g->value[value].node, in;
+
+    if (value == root)
+        return twin;
+    in = onto(g, g->node[node].in[0], root, twin, reader);
+    if (!in)
+        return 0;
+    node = pk_node_copy(g, node, &in);
+    if (!node)
+        return 0;
+    place_before(g, node, reader);
+    g->value[g->node[node].out].dtype = g->value[twin].dtype;
+    return g->node[node].out;
+}
+
+static uint32_t as(struct narrow *w, uint32_t value, enum pk_dtype dtype, uint32_t reader)
+{
+    struct pk_graph *g = w->g;
+    uint32_t root = value, twin;
+
+    while (is_view(&g->node[g->value[root].node]))
+        root = g->node[g->value[root].node].in[0];
+    if (root == value || pk_shape_count(&g->value[root].shape) > pk_shape_count(&g->value[value].shape))
+        return cast_of(w, value, dtype, reader);
+    twin = cast_of(w, root, dtype, reader);
+    return twin ? onto(g, value, root, twin, reader) : 0;
+}
+
+static bool set_types(struct narrow *w)
+{
+    struct pk_graph *g = w->g;
+    uint32_t n_node = g->n_node;
+
+    for (uint32_t i = 1; i < n_node; i++) {
+        bool group;
+
+        if (g->node[i].dead || !pk_rule_of(g->node[i].op))
+            continue;
+        group = group_half(w, &g->node[i]);
+        if (is_view(&g->node[i])) {
+            g->value[g->node[i].out].dtype = g->value[g->node[i].in[0]].dtype;
+            continue;
+        }
+        if (g->node[i].op == PK_OP_CROSS_ENTROPY_BWD) /* like the logits */
+            w->half[g->node[i].out] = g->value[g->node[i].in[0]].dtype == PK_BF16;
+        for (int32_t k = 0; k < g->node[i].n_out; k++) {
+            uint32_t v = g->node[i].out + (uint32_t)k;
+
+            if (g->value[v].root != v)
+                g->value[v].dtype = g->value[g->value[v].root].dtype; /* a cache */
+            else if (w->half[v])
+                g->value[v].dtype = PK_BF16;
+        }
+        if (g->node[i].op == PK_OP_COPY)
+            g->node[i].attr->copy.dtype = g->value[g->node[i].out].dtype;
+        for (int32_t k = 0; k < g->node[i].n_in; k++) { /* casting moves the arrays */
+            const struct pk_node *n = &g->node[i];
+            enum pk_dtype have = g->value[n->in[k]].dtype, need = have;
+            enum want want = fixed_want(n, k, group);
+            uint32_t in;
+
+            if (!pk_dtype_is_float(have))
+                continue;
+            if (want != WANT_ANY)
+                need = want == WANT_F32 ? PK_F32 : PK_BF16;
+            else if (n->op == PK_OP_CACHE_APPEND && k == 1)
+                need = g->value[n->in[0]].dtype;
+            else if (n->op == PK_OP_MATMUL && n->attr->matmul.has_residual && k == n->n_in - 1)
+                need = g->value[n->out].dtype;
+            else if (n->op == PK_OP_SCATTER_ADD && k == 2)
+                need = g->value[n->out].dtype;
+            if (need == have)
+                continue;
+            in = as(w, n->in[k], need, i);
+            if (!in)
+                return false;
+            g->node[i].in[k] = in;
+        }
+    }
+    for (size_t i = 0; i < g->n_output; i++) {
+        uint32_t v = g->output[i].value;
+
+        if (!w->half[g->value[v].root])
+            continue;
+        v = cast_of(w, v, PK_F32, 0);
+        if (!v)
+            return false;
+        g->output[i].value = v;
+    }
+    return true;
+}
+
+/* ---- order ---- */
+
+struct place {
+    uint64_t key;
+    uint32_t node;
+};
+
+static int place_compare(const void *x, const void *y)
+{
+    const struct place *a = x, *b = y;
+
+    if (a->key != b->key)
+        return a->key < b->key ? -1 : 1;
+    return a->node < b->node ? -1 : a->node > b->node;
+}
+
+/* Numbers the nodes by their place in the order, as the other passes expect. */
+static bool renumber(struct pk_graph *g)
+{
+    struct place *place = calloc(g->n_node, sizeof *place);
+    struct pk_node *node = calloc(g->cap_node, sizeof *node);
+    uint32_t *to = calloc(g->n_node, sizeof *to);
+
+    if (!place || !node || !to) {
+        free(place);
+        free(node);
+        free(to);
+        return false;
+    }
+    for (uint32_t i = 1; i < g->n_node; i++)
+        place[i] = (struct place){g->node[i].key, i};
+    qsort(place + 1, g->n_node - 1, sizeof *place, place_compare);
+    for (uint32_t i = 1; i < g->n_node; i++) {
+        node[i] = g->node[place[i].node];
+        node[i].key = (uint64_t)i * PK_KEY_STEP;
+        to[place[i].node] = i;
+    }
+    for (uint32_t i = 1; i < g->n_value; i++)
+        g->value[i].node = to[g->value[i].node];
+    free(g->node);
+    g->node = node;
+    free(place);
+    free(to);
+    return true;
+}
+
+enum pd_err pk_passes_narrow(struct pk_graph *g, struct pd_why *why)
+{
+    struct narrow w;
+    bool backward = g->backward;
+    enum pd_err err;
+
+    if (!narrow_init(&w, g)) {
+        err = pd_fail(why, PD_ERR_NOMEM, "no memory to narrow a graph");
+        goto out;
+    }
+    err = find_live(&w, why);
+    if (err != PD_OK)
+        goto out;
+    find_half(&w);
+    if (!set_types(&w) || !renumber(g)) {
+        err = pk_graph_check(g, why);
+        if (err == PD_OK)
+            err = pd_fail(why, PD_ERR_NOMEM, "no memory to narrow a graph");
+    }
+out:
+    g->backward = backward;
+    narrow_done(&w);
+    return err;
+}

@@ -1,0 +1,511 @@
+/* Mixed precision: the types of every call follow the contract at the head of op.h, on every graph the models
+ * make; less memory is planned; and what comes out is what f32 gives, but for rounding. */
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/model/model.h"
+#include "kernels/graph/passes.h"
+#include "kernels/graph/plan.h"
+#include "tests/graph/net.h"
+#include "tests/graph/rig.h"
+
+/* ---- a back end that only judges ---- */
+
+static struct {
+    int half, wide_products;
+    char wrong[256];
+} seen;
+
+static bool is_half(const struct pk_view *v)
+{
+    return v->dtype == PK_BF16;
+}
+
+static bool f32_or_int(const struct pk_view *v)
+{
+    return v->dtype != PK_BF16;
+}
+
+#define MUST(condition)                                                                                      \
+    do {                                                                                                     \
+        if (!(condition) && !seen.wrong[0])                                                                  \
+            snprintf(seen.wrong, sizeof seen.wrong, "%s: %s", pk_op_name(c->op), #condition);                \
+    } while (0)
+
+static void judge_attention(const struct pk_call *c)
+{
+    const struct pk_attention_attr *a = &c->attr->attention;
+    int parts = c->op != PK_OP_ATTENTION_STATE && a->packed ? 1 : 3, at = parts;
+    bool half = is_half(&c->in[0]);
+
+    for (int i = 0; i < parts; i++)
+        MUST(is_half(&c->in[i]) == half);
+    for (; at < parts + a->has_scale + a->has_bias; at++)
+        MUST(f32_or_int(&c->in[at]));
+    at += a->has_mask + a->has_length + a->has_rng;
+    switch (c->op) {
+    case PK_OP_ATTENTION_BWD:
+        MUST(is_half(&c->in[at]) == half && is_half(&c->in[at + 1]) == half);
+        if (at + 2 < c->n_in)
+            MUST(f32_or_int(&c->in[at + 2]));
+        for (int i = 0; i < c->n_out; i++)
+            MUST(is_half(&c->out[i]) == (half && i < parts));
+        break;
+    case PK_OP_ATTENTION_STATS:
+        for (int i = 0; i < c->n_out; i++)
+            MUST(f32_or_int(&c->out[i]));
+        break;
+    case PK_OP_ATTENTION_STATE:
+        MUST(f32_or_int(&c->in[c->n_in - 1]) && is_half(&c->out[0]) == half);
+        break;
+    default:
+        MUST(is_half(&c->out[0]) == half);
+        if (c->n_out > 1)
+            MUST(f32_or_int(&c->out[1]));
+    }
+}
+
+static bool judge(struct pk_backend *b, const struct pk_call *c)
+{
+    bool in_half = false;
+
+    (void)b;
+    for (int i = 0; i < c->n_in; i++)
+        in_half = in_half || is_half(&c->in[i]);
+    for (int i = 0; i < c->n_out; i++)
+        seen.half += is_half(&c->out[i]);
+    switch (c->op) {
+    case PK_OP_COPY:
+        MUST(c->attr->copy.dtype == c->out[0].dtype);
+        break;
+    case PK_OP_NORM:
+        for (int i = 1; i < c->n_in; i++)
+            MUST(f32_or_int(&c->in[i]));
+        for (int i = 1; i < c->n_out; i++)
+            MUST(f32_or_int(&c->out[i]));
+        break;
+    case PK_OP_NORM_BWD:
+        for (int i = 1; i < c->n_in; i++)
+            MUST(i == 2 || f32_or_int(&c->in[i]));
+        for (int i = 1; i < c->n_out; i++)
+            MUST(f32_or_int(&c->out[i]));
+        break;
+    case PK_OP_MATMUL:
+        MUST(c->in[0].dtype == c->in[1].dtype);
+        if (c->attr->matmul.has_residual)
+            MUST(c->in[c->n_in - 1].dtype == c->out[0].dtype);
+        seen.wide_products += !in_half;
+        break;
+    case PK_OP_CROSS_ENTROPY:
+    case PK_OP_SUM:
+    case PK_OP_MAX:
+    case PK_OP_SUMSQ:
+        for (int i = 0; i < c->n_out; i++)
+            MUST(f32_or_int(&c->out[i]));
+        break;
+    case PK_OP_SCATTER_ADD:
+        MUST(f32_or_int(&c->out[0]) && (c->n_in < 3 || f32_or_int(&c->in[2])));
+        break;
+    case PK_OP_CROSS_ENTROPY_BWD:
+        MUST(c->in[0].dtype == c->out[0].dtype && f32_or_int(&c->in[2]) && f32_or_int(&c->in[3]));
+        break;
+    case PK_OP_ADAMW:
+    case PK_OP_MSGDW:
+    case PK_OP_ACCUMULATE: /* gradients of parameters keep their bits */
+        MUST(!in_half);
+        break;
+    case PK_OP_CACHE_APPEND:
+        MUST(c->in[0].dtype == c->in[1].dtype);
+        break;
+    case PK_OP_ATTENTION:
+    case PK_OP_ATTENTION_BWD:
+    case PK_OP_ATTENTION_STATS:
+    case PK_OP_ATTENTION_STATE:
+        judge_attention(c);
+        break;
+    default:
+        break;
+    }
+    return pk_backend_cpu()->supports(NULL, c);
+}
+
+static size_t no_workspace(struct pk_backend *b, const struct pk_call *c)
+{
+    (void)b;
+    (void)c;
+    return 0;
+}
+
+static const struct pk_backend_api judging = {
+    .abi = PK_BACKEND_ABI, .name = "judge", .supports = judge, .workspace_bytes = no_workspace};
+
+static struct pk_plan_report plan(struct pk_graph *g, enum pk_precision precision)
+{
+    struct pk_plan_report report;
+    struct pk_exec *e = NULL;
+    struct pd_why why = {""};
+
+    memset(&seen, 0, sizeof seen);
+    pk_graph_precision(g, precision);
+    if (pk_exec_new(g, &judging, NULL, &e, &why) != PD_OK)
+        fail_msg("%s", why.text);
+    if (seen.wrong[0] && precision == PK_PRECISION_MIXED)
+        fail_msg("%s", seen.wrong);
+    pk_exec_report(e, &report);
+    pk_exec_free(e);
+    return report;
+}
+
+/* ---- the models' graphs ---- */
+
+static const struct model_train_options options = {.batch = 4,
+                                                   .context = 32,
+                                                   .label_smoothing = 0.1,
+                                                   .clip_norm = 1.0,
+                                                   .optimizer = MODEL_ADAMW,
+                                                   .beta1 = 0.9,
+                                                   .beta2 = 0.95,
+                                                   .eps = 1e-8,
+                                                   .weight_decay = 0.1,
+                                                   .ema = 0.99};
+
+static struct model_spec spec_of(enum model_arch arch, int variant)
+{
+    struct model_spec s = {.arch = arch,
+                           .width = 64,
+                           .depth = 2,
+                           .heads = 2,
+                           .mlp_width = 256,
+                           .bias = true,
+                           .final_norm = true,
+                           .norm_eps = 1e-6,
+                           .phi = PK_PHI_POLY,
+                           .degree = 3,
+                           .scale = MODEL_SCALE_FIXED,
+                           .n_for_scale = 16,
+                           .scale_value = 0.25,
+                           .scale_lr_mult = 1,
+                           .init_logit_std = -1,
+                           .pos = true,
+                           .mixed = true};
+
+    if (arch == MODEL_VIT) {
+        s.channels = 3;
+        s.image_h = s.image_w = 16;
+        s.patch_h = s.patch_w = 4;
+        s.classes = 10;
+        s.pool = variant & 1 ? MODEL_POOL_CLS : MODEL_POOL_MEAN;
+    } else {
+        s.vocab = 61;
+        s.context = 32;
+        s.gelu_tanh = true;
+    }
+    if (variant & 2) {
+        s.placement = MODEL_S5;
+        s.norm_kind = PK_NORM_RMS;
+        s.qk_norm = s.qk_per_head = true;
+        s.pos_after = true;
+        s.dropout = s.drop_path = s.attn_dropout = 0.1;
+    }
+    if (variant & 4) {
+        s.scale = MODEL_SCALE_LEARNED;
+        s.share = variant & 2 ? MODEL_SHARE_HEAD : MODEL_SHARE_LAYER;
+        s.scale_param = variant & 1 ? MODEL_PARAM_LOG : MODEL_PARAM_SOFTPLUS;
+    }
+    if (variant & 8)
+        s.phi = PK_PHI_SOFTMAX;
+    if ((variant & 12) == 12) {
+        s.scale = MODEL_SCALE_NONE;
+        s.phi = PK_PHI_POLY;
+        s.degree = 1;
+        s.scale_value = 1;
+        s.l1_tokens = arch == MODEL_VIT;
+    }
+    return s;
+}
+
+enum { TRAIN, GRADS, PART, APPLY, EVAL, PROBE, SERVE, STATE, GRAPHS };
+
+static struct pk_graph *graph_of(const struct model *m, int which)
+{
+    const struct model_spec *s = model_spec(m);
+    bool gpt = s->arch == MODEL_GPT;
+    struct pk_graph *g = NULL;
+    struct pd_why why = {""};
+    enum pd_err err = PD_OK;
+
+    switch (which) {
+    case TRAIN:
+    case GRADS:
+        err = model_graph_train(m, &options, which == GRADS, &g, &why);
+        break;
+    case PART:
+        err = model_graph_part(m, &options, &g, &why);
+        break;
+    case APPLY:
+        err = model_graph_apply(m, &options, &g, &why);
+        break;
+    case EVAL:
+        err = model_graph_eval(m, 4, 32, &g, &why);
+        break;
+    case PROBE:
+        err = model_graph_probe(m, 4, 32, &g, &why);
+        break;
+    case SERVE:
+        err = gpt ? model_graph_decode(m, 2, 8, 32, &g, &why) : model_graph_classify(m, 4, &g, &why);
+        break;
+    default:
+        if (gpt && model_has_state(s))
+            err = model_graph_decode_state(m, 2, 8, &g, &why);
+    }
+    if (err != PD_OK)
+        fail_msg("graph %d: %s", which, why.text);
+    return g;
+}
+
+static void test_mixed_every_graph_of_the_models_follows_the_contract(void **state)
+{
+    struct pd_why why = {""};
+
+    (void)state;
+    for (int arch = MODEL_VIT; arch <= MODEL_GPT; arch++)
+        for (int variant = 0; variant < 16; variant++) {
+            struct model_spec s = spec_of((enum model_arch)arch, variant);
+            struct model *m = NULL;
+
+            assert_int_equal(model_new(&s, &m, &why), PD_OK);
+            for (int which = 0; which < GRAPHS; which++) {
+                struct pk_graph *g = graph_of(m, which);
+
+                if (!g)
+                    continue;
+                (void)plan(g, PK_PRECISION_MIXED);
+                if (which == APPLY)
+                    assert_int_equal(seen.half, 0);
+                else
+                    assert_true(seen.half > 2);
+                if (which != APPLY)
+                    assert_int_equal(seen.wide_products, 0);
+                (void)plan(g, PK_PRECISION_FULL);
+                pk_graph_free(g);
+            }
+            model_free(m);
+        }
+}
+
+static void test_mixed_a_weight_has_one_working_copy(void **state)
+{
+    struct model_spec s = spec_of(MODEL_GPT, 0);
+    struct model *m = NULL;
+    struct pd_why why = {""};
+    struct pk_graph *g;
+    int matrices = 0, casts = 0;
+
+    (void)state;
+    assert_int_equal(model_new(&s, &m, &why), PD_OK);
+    for (size_t i = 0; i < model_param_count(m); i++)
+        matrices += strstr(model_param(m, i)->name, ".c_") && strstr(model_param(m, i)->name, "weight");
+    g = graph_of(m, TRAIN);
+    assert_int_equal(pk_passes_run(g, &why), PD_OK);
+    for (uint32_t i = 1; i < g->n_node; i++)
+        casts += pk_is_kernel(&g->node[i]) && g->node[i].op == PK_OP_COPY;
+    /* the four matrices of a block, and the tied head, which forward and both derivatives share */
+    assert_int_equal(casts, matrices + 1);
+    pk_graph_free(g);
+    model_free(m);
+}
+
+static void test_mixed_plans_fewer_bytes(void **state)
+{
+    struct model_spec s = spec_of(MODEL_GPT, 0);
+    struct model_train_options o = options;
+    struct pk_plan_report full, mixed;
+    struct model *m = NULL;
+    struct pd_why why = {""};
+    struct pk_graph *g;
+
+    (void)state;
+    s.width = 256;
+    s.mlp_width = 1024;
+    s.depth = 4;
+    s.context = o.context = 256;
+    o.batch = 8;
+    s.mixed = false;
+    assert_int_equal(model_new(&s, &m, &why), PD_OK);
+    assert_int_equal(model_graph_train(m, &o, false, &g, &why), PD_OK);
+    full = plan(g, PK_PRECISION_FULL);
+    mixed = plan(g, PK_PRECISION_MIXED);
+    if (!((double)mixed.arena_bytes < 0.72 * (double)full.arena_bytes))
+        fail_msg("%zu bytes of arena in f32, %zu mixed", full.arena_bytes, mixed.arena_bytes);
+    /* Masters lie where the weights lay; what is computed with comes on top, in the arena. */
+    assert_int_equal(mixed.bytes[PK_CAT_MASTER], full.bytes[PK_CAT_WEIGHTS]);
+    assert_int_equal(full.bytes[PK_CAT_MASTER], 0);
+    assert_true(mixed.bytes[PK_CAT_WEIGHTS] > 0 &&
+                mixed.bytes[PK_CAT_WEIGHTS] < full.bytes[PK_CAT_WEIGHTS] * 6 / 10);
+    assert_int_equal(mixed.bytes[PK_CAT_MOMENT1], full.bytes[PK_CAT_MOMENT1]);
+    assert_true((double)mixed.arena_bytes <= 1.1 * (double)mixed.live_bound);
+    pk_graph_free(g);
+    model_free(m);
+}
+
+/* ---- values ---- */
+
+static struct rig *start(const struct net *n, enum pk_precision precision)
+{
+    const double hyper[4] = {0.002, 0.1, 0.01, 1}, gate[2] = {1, 1};
+    struct rig *r = rig_new_on(pk_backend_cpu(), 2, false);
+
+    net_build(r->g, n);
+    pk_graph_precision(r->g, precision);
+    rig_plan(r);
+    for (int64_t i = 0; i < n->batch * n->tokens; i++) {
+        rig_put(r, "tokens", i, (double)(i * 7 % n->vocabulary));
+        rig_put(r, "targets", i, (double)(i * 5 % n->vocabulary));
+    }
+    if (n->train) {
+        rig_set(r, "hyper", hyper);
+        rig_set(r, "gate", gate);
+    }
+    for (size_t i = 0; i < pk_graph_leaf_count(r->g); i++) {
+        struct pk_leaf l = pk_graph_leaf(r->g, i);
+
+        if (l.category == PK_CAT_MOMENT1 || l.category == PK_CAT_MOMENT2)
+            memset(rig_leaf(r, l.name), 0, l.bytes);
+    }
+    return r;
+}
+
+static void test_mixed_trains_as_f32_does_but_for_rounding(void **state)
+{
+    (void)state;
+    for (int variant = 0; variant < 8; variant++) {
+        struct net n = {.batch = 2,
+                        .tokens = 17,
+                        .width = 32,
+                        .heads = 2,
+                        .depth = 2,
+                        .vocabulary = 29,
+                        .dtype = PK_F32,
+                        .train = true,
+                        .clip = variant & 1,
+                        .separate = variant & 2,
+                        .attention = {.degree = 2, .scale = 0.25, .causal = true}};
+        struct rig *full, *mixed, *again;
+
+        n.attention.phi = variant & 4 ? PK_PHI_SOFTMAX : PK_PHI_POLY;
+        full = start(&n, PK_PRECISION_FULL);
+        mixed = start(&n, PK_PRECISION_MIXED);
+        again = start(&n, PK_PRECISION_MIXED);
+        pk_exec_poison(mixed->exec, true);
+        for (int step = 0; step < 4; step++) {
+            double a, b;
+
+            rig_run(full);
+            rig_run(mixed);
+            rig_run(again);
+            a = rig_scalar(full, "loss");
+            b = rig_scalar(mixed, "loss");
+            if (!(fabs(a - b) <= 0.02 * fabs(a)))
+                fail_msg("variant %d, step %d: %.9g in f32, %.9g mixed", variant, step, a, b);
+            if (step == 0)
+                assert_true(a != b); /* it is another computation */
+            assert_true(b == rig_scalar(again, "loss"));
+        }
+        rig_free(full);
+        rig_free(mixed);
+        rig_free(again);
+    }
+}
+
+static void test_mixed_results_and_leaves_stay_f32(void **state)
+{
+    struct net n = {.batch = 1,
+                    .tokens = 5,
+                    .width = 16,
+                    .heads = 2,
+                    .depth = 1,
+                    .vocabulary = 11,
+                    .dtype = PK_F32,
+                    .attention = {.degree = 1, .scale = 1}};
+    struct rig *r = start(&n, PK_PRECISION_MIXED);
+    int64_t count;
+    double *logits;
+
+    (void)state;
+    rig_run(r);
+    logits = rig_read(r, "logits", &count); /* as f32: another size would be refused */
+    assert_int_equal(count, 5 * 11);
+    free(logits);
+    rig_free(r);
+}
+
+static void test_mixed_refuses_f64(void **state)
+{
+    struct pk_graph *g = pk_graph_new(false);
+    struct pk_exec *e = NULL;
+    struct pd_why why = {""};
+    struct pk_val x = pk_input(g, "x", PK_F64, PK_SHAPE(2, 3));
+
+    (void)state;
+    pk_output(g, "y", pk_add(g, x, x));
+    pk_graph_precision(g, PK_PRECISION_MIXED);
+    assert_int_equal(pk_exec_new(g, pk_backend_cpu(), NULL, &e, &why), PD_ERR_UNSUPPORTED);
+    assert_non_null(strstr(why.text, "f64"));
+    pk_graph_free(g);
+}
+
+/* A parameter that is read, written and read again has two working copies. */
+static void test_mixed_a_working_copy_is_of_one_version(void **state)
+{
+    struct rig *r = rig_new_on(pk_backend_cpu(), 1, false);
+    struct pk_val x = pk_input(r->g, "x", PK_F32, PK_SHAPE(2, 2));
+    struct pk_val w = pk_state(r->g, "w", PK_F32, PK_SHAPE(2, 2), PK_CAT_WEIGHTS);
+    struct pk_val one = pk_input(r->g, "one", PK_F32, PK_SHAPE(1));
+    const double eye[4] = {1, 0, 0, 1}, twice[4] = {2, 0, 0, 2}, first = 1;
+    struct pk_val before = pk_matmul(r->g, x, w), after;
+    double *a, *b;
+    int64_t n;
+
+    (void)state;
+    pk_accumulate(r->g, w, pk_input(r->g, "new", PK_F32, PK_SHAPE(2, 2)), one);
+    after = pk_matmul(r->g, x, w);
+    pk_output(r->g, "before", before);
+    pk_output(r->g, "after", after);
+    pk_graph_precision(r->g, PK_PRECISION_MIXED);
+    rig_plan(r);
+    rig_set(r, "w", eye);
+    rig_set(r, "new", twice);
+    rig_set(r, "one", &first);
+    rig_run(r);
+    a = rig_read(r, "before", &n);
+    b = rig_read(r, "after", &n);
+    for (int i = 0; i < 4; i++)
+        assert_true(b[i] == 2 * a[i] && a[i] != 0);
+    free(a);
+    free(b);
+    rig_free(r);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_mixed_every_graph_of_the_models_follows_the_contract),
+        cmocka_unit_test(test_mixed_a_weight_has_one_working_copy),
+        cmocka_unit_test(test_mixed_plans_fewer_bytes),
+        cmocka_unit_test(test_mixed_trains_as_f32_does_but_for_rounding),
+        cmocka_unit_test(test_mixed_results_and_leaves_stay_f32),
+        cmocka_unit_test(test_mixed_refuses_f64),
+        cmocka_unit_test(test_mixed_a_working_copy_is_of_one_version),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

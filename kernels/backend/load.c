@@ -43,7 +43,7 @@ static bool join(char *out, size_t size, const char *folder, const char *middle,
 static bool find(const char *name, char *out, size_t size)
 {
     const char *folder = getenv("POLYD_PLUGIN_DIR");
-    char self[PATH_MAX];
+    char self[PATH_MAX - 128]; /* room for what is appended */
     ssize_t n;
     char *slash;
 

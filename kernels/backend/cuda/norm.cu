@@ -143,12 +143,18 @@ static __global__ void __launch_bounds__(THREADS) norm_long_kernel(const struct 
 
 /* ---- backward ---- */
 
-template <int PACKS> static __global__ void __launch_bounds__(THREADS) norm_bwd_kernel(const struct job j)
+/* Blocks of one multiprocessor, for the compiler's use of registers and for the number of blocks. */
+#define BWD_BLOCKS(packs) ((packs) <= 1 ? 8 : (packs) <= 3 ? 6 : (packs) <= 4 ? 5 : (packs) <= 6 ? 3 : 2)
+#define BWD_WIDE_BLOCKS(packs) ((packs) <= 2 ? 3 : (packs) <= 4 ? 2 : 1)
+
+template <int PACKS, int WIDTH>
+static __global__ void __launch_bounds__(WIDTH, WIDTH == THREADS ? BWD_WIDE_BLOCKS(PACKS) : BWD_BLOCKS(PACKS))
+    norm_bwd_kernel(const struct job j)
 {
     PK_SHARED(float, shared); /* (2, d) where warps are groups */
     __shared__ float scratch[2][PK_WARP];
     const int lane = (int)threadIdx.x % j.lanes, group = (int)threadIdx.x / j.lanes, d = j.d;
-    const int groups = (int)blockDim.x / j.lanes;
+    const int groups = WIDTH / j.lanes;
     const int64_t first = blockIdx.x * j.share,
                   end = first + j.share < j.rows ? first + j.share : j.rows;
     float dgamma[PACKS][4], dbeta[PACKS][4];
@@ -209,7 +215,7 @@ template <int PACKS> static __global__ void __launch_bounds__(THREADS) norm_bwd_
                 dgamma[p][i] += __shfl_xor_sync(PK_WARP_ALL, dgamma[p][i], s);
                 dbeta[p][i] += __shfl_xor_sync(PK_WARP_ALL, dbeta[p][i], s);
             }
-    const int turns = j.lanes > PK_WARP ? 1 : (int)blockDim.x / PK_WARP;
+    const int turns = j.lanes > PK_WARP ? 1 : WIDTH / PK_WARP;
     float *const to = j.partial + (int64_t)blockIdx.x * 2 * d;
 
     for (int turn = 0; turn < turns; turn++) {
@@ -356,18 +362,21 @@ static void job_of(struct job *j, const struct pk_call *c)
 #define BY_PACKS(kernel, packs, ...)                                                                         \
     do {                                                                                                     \
         if ((packs) <= 1)                                                                                    \
-            PK_LAUNCH(kernel<1>, __VA_ARGS__);                                                               \
+            PK_LAUNCH(kernel(1), __VA_ARGS__);                                                               \
         else if ((packs) <= 2)                                                                               \
-            PK_LAUNCH(kernel<2>, __VA_ARGS__);                                                               \
+            PK_LAUNCH(kernel(2), __VA_ARGS__);                                                               \
         else if ((packs) <= 3)                                                                               \
-            PK_LAUNCH(kernel<3>, __VA_ARGS__);                                                               \
+            PK_LAUNCH(kernel(3), __VA_ARGS__);                                                               \
         else if ((packs) <= 4)                                                                               \
-            PK_LAUNCH(kernel<4>, __VA_ARGS__);                                                               \
+            PK_LAUNCH(kernel(4), __VA_ARGS__);                                                               \
         else if ((packs) <= 6)                                                                               \
-            PK_LAUNCH(kernel<6>, __VA_ARGS__);                                                               \
+            PK_LAUNCH(kernel(6), __VA_ARGS__);                                                               \
         else                                                                                                 \
-            PK_LAUNCH(kernel<8>, __VA_ARGS__);                                                               \
+            PK_LAUNCH(kernel(8), __VA_ARGS__);                                                               \
     } while (0)
+#define NORM_OF(packs) (norm_kernel<packs>)
+#define NORM_BWD_OF_WARPS(packs) (norm_bwd_kernel<packs, BWD_THREADS>)
+#define NORM_BWD_OF_BLOCK(packs) (norm_bwd_kernel<packs, THREADS>)
 
 enum pd_err cuda_norm(struct pk_backend *b, const struct pk_call *c, struct pd_why *why)
 {
@@ -391,7 +400,7 @@ enum pd_err cuda_norm(struct pk_backend *b, const struct pk_call *c, struct pd_w
     if (j.d > BLOCK_MOST)
         PK_LAUNCH(norm_long_kernel, (unsigned)j.rows, THREADS, 0, b->stream, j);
     else
-        BY_PACKS(norm_kernel, cuda_div_up(j.d, 4 * j.lanes),
+        BY_PACKS(NORM_OF, cuda_div_up(j.d, 4 * j.lanes),
                  (unsigned)cuda_div_up(j.rows, THREADS / j.lanes), THREADS, 0, b->stream, j);
     PK_CUDA_TRY(cudaGetLastError());
     return PD_OK;
@@ -406,9 +415,8 @@ static int bwd_threads(const struct job *j)
  * 132 multiprocessors hold at once, the same for every device. */
 static int64_t shares_of(struct job *j)
 {
-    static const int64_t of_warps[9] = {8, 8, 7, 6, 5, 3, 3, 2, 2}, of_blocks[9] = {4, 4, 3, 2, 2, 1, 1, 1, 1};
-    const int64_t packs = cuda_div_up(j->d, 4 * j->lanes) > 8 ? 8 : cuda_div_up(j->d, 4 * j->lanes);
-    const int64_t most = 132 * (j->lanes > PK_WARP ? of_blocks[packs] : of_warps[packs]);
+    const int64_t packs = cuda_div_up(j->d, 4 * j->lanes);
+    const int64_t most = 132 * (j->lanes > PK_WARP ? BWD_WIDE_BLOCKS(packs) : BWD_BLOCKS(packs));
     const int64_t least = j->d > BLOCK_MOST ? 16 : bwd_threads(j) / j->lanes; /* rows that a block is worth */
 
     j->share = cuda_div_up(cuda_div_up(j->rows, most), least) * least;
@@ -452,9 +460,11 @@ enum pd_err cuda_norm_bwd(struct pk_backend *b, const struct pk_call *c, struct 
     if (shares > 0 && j.d > BLOCK_MOST) {
         PK_LAUNCH(norm_bwd_long_kernel, (unsigned)j.rows, THREADS, 0, b->stream, j);
         PK_LAUNCH(norm_bwd_long_sums_kernel, (unsigned)(shares * strips), THREADS, 0, b->stream, j, strips);
+    } else if (shares > 0 && j.lanes > PK_WARP) {
+        BY_PACKS(NORM_BWD_OF_BLOCK, cuda_div_up(j.d, 4 * j.lanes), (unsigned)shares, THREADS, 0, b->stream, j);
     } else if (shares > 0) {
-        BY_PACKS(norm_bwd_kernel, cuda_div_up(j.d, 4 * j.lanes), (unsigned)shares, bwd_threads(&j),
-                 j.lanes > PK_WARP ? 0 : (size_t)(2 * j.d) * sizeof(float), b->stream, j);
+        BY_PACKS(NORM_BWD_OF_WARPS, cuda_div_up(j.d, 4 * j.lanes), (unsigned)shares, BWD_THREADS,
+                 (size_t)(2 * j.d) * sizeof(float), b->stream, j);
     }
     PK_LAUNCH(norm_bwd_add_kernel, (unsigned)cuda_div_up(2 * j.d, PK_WARP), THREADS, 0, b->stream, j.partial,
               (int)shares, j.d, c->out[1].data, c->out[1].dtype == PK_BF16, dbeta,

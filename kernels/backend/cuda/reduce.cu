@@ -45,7 +45,7 @@ template <bool max> __device__ __forceinline__ float nothing(void)
     return max ? -INFINITY : 0.0f;
 }
 
-template <bool max> static __global__ void __launch_bounds__(THREADS) columns_kernel(const struct job j)
+template <bool max> static __global__ void __launch_bounds__(THREADS, 3) columns_kernel(const struct job j)
 {
     __shared__ float part[THREADS][4];
     const int lane = (int)threadIdx.x % j.lanes, row = (int)threadIdx.x / j.lanes, height = THREADS / j.lanes;

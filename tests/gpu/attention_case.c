@@ -312,7 +312,7 @@ void attention_call_check(const struct attention_call *c)
     struct pk_view in[16], out[6], want[6];
 
     for (int o = 0; o < c->n_out; o++) {
-        out[o] = tensor(c->share[o] ? c->in[c->share[o] - 1].dtype : c->in[0].dtype, c->out[o]);
+        out[o] = tensor(c->wide[o] ? PK_F32 : c->in[c->share[o] ? c->share[o] - 1 : 0].dtype, c->out[o]);
         want[o] = tensor(PK_F64, c->out[o]);
     }
     run_twice(c->name, c->op, &c->attr, c->math, c->n_in, c->in, c->n_out, out, c->share);

@@ -45,6 +45,7 @@ struct attention_call {
     int n_in, n_out;
     struct pk_view in[16]; /* host memory */
     struct pk_shape out[6];
+    bool wide[6]; /* f32 whatever the inputs are; else the dtype of the first, or of the one shared */
     int share[6];
     double tolerance, floor;
     enum pk_math math;

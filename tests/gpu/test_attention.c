@@ -253,6 +253,101 @@ static void test_masked_overflow(void **state)
     }
 }
 
+static void test_stats(void **state)
+{
+    (void)state;
+    for (int phi = 0; phi < PK_PHI_COUNT; phi++)
+        for (int v = 0; v < 4; v++) {
+            const enum pk_dtype dtype = v % 2 ? PK_F32 : PK_BF16;
+            struct attention_call c = {.name = "stats",
+                                       .op = PK_OP_ATTENTION_STATS,
+                                       .attr.attention = {.phi = (enum pk_phi)phi,
+                                                          .degree = 3,
+                                                          .scale = -0.5,
+                                                          .tau = 0.25,
+                                                          .causal = v & 1,
+                                                          .packed = v & 2,
+                                                          .has_scale = true,
+                                                          .has_mask = true,
+                                                          .bias = phi == PK_PHI_SIGMOID ? -2 : 0},
+                                       .n_out = 5,
+                                       .tolerance = 1e-4};
+            const double heads[3] = {1, -2, 0.5};
+            uint8_t *seen;
+            int n = 0;
+
+            if (v & 1 && !pk_phi_normalised((enum pk_phi)phi))
+                c.attr.attention.row_power = 0.5;
+            if (v & 2) {
+                c.in[n++] = attention_random(dtype, PK_SHAPE(2, 65, 3, 3, 16), -1, 1);
+            } else {
+                c.in[n++] = attention_random(dtype, PK_SHAPE(2, 3, 20, 40), -1, 1);
+                c.in[n++] = attention_random(dtype, PK_SHAPE(2, 3, 65, 40), -1, 1);
+                c.in[n] = c.in[n - 1];
+                n++;
+            }
+            c.in[n++] = attention_values(PK_F32, PK_SHAPE(3), heads);
+            c.in[n] = attention_random(PK_U8, PK_SHAPE(2, 65), 0, 2);
+            seen = c.in[n++].data;
+            seen[0] = 1;
+            memset(seen + 65, 0, 65);
+            c.in[n++] = attention_random(v & 2 ? PK_F32 : dtype, PK_SHAPE(2, v & 2 ? 65 : 20, 24), -1, 1);
+            c.n_in = n;
+            for (int o = 0; o < 5; o++) {
+                c.out[o] = PK_SHAPE(2, 3);
+                c.wide[o] = true;
+            }
+            attention_call_check(&c);
+            attention_reset(NULL);
+        }
+}
+
+static void test_state_of_constant_size(void **state)
+{
+    static const struct attention_shape sizes[] = {
+        {3, 2, 1, 0, 64}, {3, 2, 21, 0, 32}, {3, 2, 9, 0, 7}, {3, 1, 40, 0, 16}, {3, 1, 2, 0, 130}};
+
+    (void)state;
+    for (int i = 0; i < COUNT(sizes); i++)
+        for (int p = 1; p <= 2; p++)
+            for (int t = 0; t < 2; t++) {
+                const struct attention_shape s = sizes[i];
+                const double heads[2] = {0.5, -2}, at[3] = {0, 11, 7};
+                const double ends[3] = {(double)(s.nq + 1) / 2, 11 + s.nq, 7};
+                struct attention_call c = {.name = "state",
+                                           .op = PK_OP_ATTENTION_STATE,
+                                           .attr.attention = {.phi = PK_PHI_POLY,
+                                                              .degree = p,
+                                                              .tau = 0.3,
+                                                              .scale = 0.7,
+                                                              .row_power = t ? 0.5 : 0,
+                                                              .causal = true,
+                                                              .has_length = true,
+                                                              .has_scale = t},
+                                           .n_out = 2,
+                                           .tolerance = t ? 1e-5 : 0.01};
+                int n = 0;
+
+                for (; n < 3; n++) {
+                    c.in[n] = attention_random(t ? PK_F32 : PK_BF16, PK_SHAPE(s.b, s.h, s.nq, s.d), -1, 1);
+                    if (t)
+                        c.in[n] = attention_strided(&c.in[n]);
+                }
+                if (t)
+                    c.in[n++] = attention_values(PK_F32, PK_SHAPE(s.h), heads);
+                c.in[n++] = attention_values(PK_I32, PK_SHAPE(3), ends);
+                c.in[n++] = attention_values(PK_I32, PK_SHAPE(3), at);
+                c.in[n++] = attention_random(i % 2 || t ? PK_F32 : PK_BF16,
+                                             PK_SHAPE(s.b, s.h, pk_attention_features(p, s.d), s.d), -1, 1);
+                c.n_in = n;
+                c.out[0] = PK_SHAPE(s.b, s.nq, s.h, s.d);
+                c.out[1] = c.in[n - 1].shape;
+                c.share[1] = n;
+                attention_call_check(&c);
+                attention_reset(NULL);
+            }
+}
+
 static int open_all(void **state)
 {
     (void)state;
@@ -278,6 +373,8 @@ int main(void)
         cmocka_unit_test_teardown(test_decoding, attention_reset),
         cmocka_unit_test_teardown(test_degenerate, attention_reset),
         cmocka_unit_test_teardown(test_masked_overflow, attention_reset),
+        cmocka_unit_test_teardown(test_stats, attention_reset),
+        cmocka_unit_test_teardown(test_state_of_constant_size, attention_reset),
     };
 
     return cmocka_run_group_tests(tests, open_all, close_all);

@@ -87,8 +87,7 @@ pk_fiber *pk_fiber_new(void (*main)(void *))
 #if defined __x86_64__
     void **top = (void **)(stack + 4096 + STACK);
 
-    *--top = nullptr; /* alignment: begin() is entered as if called */
-    *--top = nullptr;
+    *--top = nullptr; /* alignment: begin() is entered as if called, with a return address on the stack */
     *--top = (void *)begin;
     for (int i = 0; i < 6; i++)
         *--top = nullptr;

@@ -113,6 +113,8 @@ enum MHD_Result api_answer_send(struct api_req *r);
 /* ---- wait.c ----------------------------------------------------------------------------------- */
 
 void api_wait_unref(struct api_wait *w);
+/* Gives up the wait of a request that ends without having been called again. */
+void api_wait_drop(struct api_req *r);
 /* Lets the waits in flight end by themselves for a while, then gives them up. */
 void api_waits_end(struct api *api);
 /* Calls every wait's `gone` once. */

@@ -114,6 +114,18 @@ void api_wait_watch(struct api_wait *w, void (*gone)(void *data))
     pthread_mutex_unlock(&api->lock);
 }
 
+void api_wait_drop(struct api_req *r)
+{
+    struct api_wait *w = r->wait;
+
+    r->wait = NULL;
+    pthread_mutex_lock(&r->api->lock);
+    if (w->r)
+        wait_unlink(r->api, w);
+    pthread_mutex_unlock(&r->api->lock);
+    api_wait_unref(w);
+}
+
 /* Lets the waits in flight end by themselves for a while, then gives them up. */
 void api_waits_end(struct api *api)
 {

@@ -1,6 +1,7 @@
 // Jobs and runs: submit, dry run, pages, tags of versions, commands, repeated requests.
 import assert from 'node:assert/strict';
 import { mkdtempSync, rmSync } from 'node:fs';
+import net from 'node:net';
 import os from 'node:os';
 import path from 'node:path';
 import { after, before, test } from 'node:test';
@@ -299,4 +300,18 @@ test('retry: open runs that back off start at once, with all their restarts; a j
     assert.equal((await one.post('/api/v1/jobs/1/retry', {})).status, 409);
     assert.equal((await one.post('/api/v1/jobs/9/retry', {})).status, 404);
     await one.stop();
+});
+
+test('clients that leave while their job is written lose nothing and leak nothing', async () => {
+    const one = await Host.start();
+    const body = JSON.stringify(tinyJob({ notes: 'n'.repeat(1000) }));
+    const text = `POST /api/v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: ${body.length}\r\n\r\n${body}`;
+    await Promise.all(Array.from({ length: 200 }, (_, i) => new Promise(resolve => {
+        const socket = net.connect(one.port, '127.0.0.1', () => socket.write(text, () => setTimeout(() => socket.resetAndDestroy(), i % 40)));
+        socket.on('error', () => {}).on('close', resolve);
+    })));
+    await sleep(200);
+    const page = (await one.get('/api/v1/jobs?limit=1')).json.jobs;
+    assert.ok(page.length === 1 && Number(page[0].id) > 0, 'those that were taken are there');
+    await one.stop(); // the sanitizers' build counts what is left
 });

@@ -131,6 +131,17 @@ struct data_loader;
 PD_NODISCARD enum pd_err data_loader_start(const struct data_set *set, enum data_split split, int32_t batch,
                                            uint64_t seed, int64_t first, int threads,
                                            struct data_loader **ret, struct pd_why *why);
+/* One rank's share of the same batches: of each of the `parts` equal parts of a batch of `whole` samples the
+ * rank-th of `ranks` equal pieces, one behind the other: a batch holds whole / ranks samples. Which samples these
+ * are, and how they are changed, is as if one loader made the whole. parts x ranks divides whole; validation has
+ * one part, and as many batches for every rank: the last may hold none (used = 0) for some. */
+struct data_share {
+    int32_t whole, parts;
+    int rank, ranks;
+};
+PD_NODISCARD enum pd_err data_loader_start_share(const struct data_set *set, enum data_split split,
+                                                 const struct data_share *share, uint64_t seed, int64_t first,
+                                                 int threads, struct data_loader **ret, struct pd_why *why);
 /* The next batch, borrowed until the next call; batch->used = 0 at the end of a validation pass. Fails when a
  * file cannot be read any more, and PD_ERR_CORRUPT when more than DATA_BAD_SHARE of the pictures (and more
  * than DATA_BAD_MIN) could not be decoded: such a set is not what the job named. */

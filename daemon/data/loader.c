@@ -30,7 +30,9 @@ struct worker {
 struct data_loader {
     const struct data_set *set;
     enum data_split split;
-    int32_t batch, piece; /* samples that a thread takes at once */
+    int32_t batch, piece; /* samples; those that a thread takes at once */
+    int32_t whole, parts; /* samples of a batch of all ranks; its parts */
+    int rank, ranks;
     uint64_t seed;
     int64_t first;
     uint32_t *order; /* of the epoch `order_epoch` */
@@ -48,27 +50,38 @@ struct data_loader {
     struct pd_why why;
 };
 
+/* Place within the whole batch of sample i of ours. */
+static int32_t place(const struct data_loader *l, int32_t i)
+{
+    int32_t piece = l->batch / l->parts;
+
+    return i / piece * (l->whole / l->parts) + l->rank * piece + i % piece;
+}
+
 /* Which samples batch `number` holds. Lock held. */
 static void begin(struct data_loader *l, int64_t number, struct buffer *b)
 {
     const struct data_info *info = &l->set->info;
-    int64_t samples = info->count[l->split], per_epoch = samples / l->batch, epoch = 0;
+    int64_t samples = info->count[l->split], per_epoch = samples / l->whole, epoch = 0;
 
     if (l->split == DATA_TRAIN) {
         epoch = number / per_epoch;
-        b->first = number % per_epoch * l->batch;
+        b->first = number % per_epoch * l->whole;
         if (l->order_epoch != epoch) {
             data_shuffle_epoch(l->order, samples, l->seed, epoch);
             l->order_epoch = epoch;
         }
     } else {
-        b->first = number * l->batch;
+        b->first = number * l->whole;
     }
     b->batch.epoch = epoch;
-    b->batch.used =
-        (int32_t)(samples - b->first < l->batch ? (samples > b->first ? samples - b->first : 0) : l->batch);
-    for (int32_t i = 0; i < b->batch.used; i++)
-        b->samples[i] = l->split == DATA_TRAIN ? l->order[b->first + i] : (uint32_t)(b->first + i);
+    for (b->batch.used = 0; b->batch.used < l->batch; b->batch.used++) {
+        int64_t at = b->first + place(l, b->batch.used);
+
+        if (at >= samples)
+            break; /* the end of the validation part */
+        b->samples[b->batch.used] = l->split == DATA_TRAIN ? l->order[at] : (uint32_t)at;
+    }
     b->taken = b->done = 0;
 }
 
@@ -91,8 +104,9 @@ static enum pd_err make(struct worker *w, struct buffer *b, int32_t from, int32_
                     b->targets[(size_t)i * context + k] = DATA_IGNORE;
             }
         } else if (info->kind == DATA_IMAGES) {
-            err = data_sample_image(l->set, l->split, l->seed, b->batch.epoch, b->first + i, b->samples[i],
-                                    w->scratch, b->images + (size_t)i * size, &b->targets[i], why);
+            err = data_sample_image(l->set, l->split, l->seed, b->batch.epoch, b->first + place(l, i),
+                                    b->samples[i], w->scratch, b->images + (size_t)i * size, &b->targets[i],
+                                    why);
         } else {
             data_sample_tokens(l->set, l->split, l->seed, b->batch.epoch, b->samples[i],
                                b->tokens + (size_t)i * context, b->targets + (size_t)i * context);
@@ -193,7 +207,17 @@ nomem:
 enum pd_err data_loader_start(const struct data_set *set, enum data_split split, int32_t batch, uint64_t seed,
                               int64_t first, int threads, struct data_loader **ret, struct pd_why *why)
 {
+    const struct data_share all = {.whole = batch, .parts = 1, .ranks = 1};
+
+    return data_loader_start_share(set, split, &all, seed, first, threads, ret, why);
+}
+
+enum pd_err data_loader_start_share(const struct data_set *set, enum data_split split,
+                                    const struct data_share *share, uint64_t seed, int64_t first, int threads,
+                                    struct data_loader **ret, struct pd_why *why)
+{
     const struct data_info *info = &set->info;
+    const int32_t batch = share->ranks > 0 ? share->whole / share->ranks : 0;
     struct data_loader *l;
     enum pd_err err;
 
@@ -202,15 +226,23 @@ enum pd_err data_loader_start(const struct data_set *set, enum data_split split,
     if (batch < 1 || first < 0 || threads < 1 || threads > DATA_LOADER_THREADS_MAX)
         return pd_fail(why, PD_ERR_INVALID, "a batch holds at least one sample, a loader has 1 to %d threads",
                        DATA_LOADER_THREADS_MAX);
-    if (split == DATA_TRAIN && info->count[DATA_TRAIN] < batch)
+    if (share->parts < 1 || share->rank < 0 || share->rank >= share->ranks ||
+        share->whole % (share->parts * share->ranks) || (split == DATA_VAL && share->parts > 1))
+        return pd_fail(why, PD_ERR_INVALID, "a batch of %d does not divide into %d parts of %d ranks",
+                       share->whole, share->parts, share->ranks);
+    if (split == DATA_TRAIN && info->count[DATA_TRAIN] < share->whole)
         return pd_fail(why, PD_ERR_INVALID, "the training part has %lld samples, fewer than train.batch = %d",
-                       (long long)info->count[DATA_TRAIN], batch);
+                       (long long)info->count[DATA_TRAIN], share->whole);
     l = calloc(1, sizeof *l);
     if (!l)
         return pd_fail(why, PD_ERR_NOMEM, "no memory for a loader");
     l->set = set;
     l->split = split;
     l->batch = batch;
+    l->whole = share->whole;
+    l->parts = share->parts;
+    l->rank = share->rank;
+    l->ranks = share->ranks;
     l->seed = seed;
     l->first = first;
     l->order_epoch = -1;

@@ -163,7 +163,16 @@ struct model_train_options {
     bool nesterov;
     double weight_decay;
     double ema; /* decay of the averaged weights; 0 = none are kept */
+    /* One of several ranks that train together; ranks 0 or 1: alone. `batch` is this rank's share. Gradients,
+     * counts and losses are then those of all ranks, and "rng" is I32 (4), the last the rank: masks are those
+     * of the whole batch. */
+    int32_t rank, ranks;
+    bool zero; /* moments of a parameter are kept by its owner alone, who sends the others its new value */
 };
+
+/* Which rank keeps the moments of parameter i with `zero`: whole tensors, the largest first, to whoever has
+ * least. Pure. */
+int32_t model_param_owner(const struct model *m, size_t i, int32_t ranks);
 
 /* Inputs: "input" (images f32 (B,C,H,W) or tokens I32 (B,T)), "target" I32 (B) or (B*T), "hyper" (4) as in
  * op.h; with noise "rng" I32 (3), see pk_dropout. States: "m/<param>", for AdamW also "v/<param>", with ema

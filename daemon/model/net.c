@@ -141,6 +141,33 @@ static struct pk_loss loss_of(struct net *n, struct pk_val logits, double smooth
     return pk_cross_entropy(n->g, logits, pk_input(n->g, "target", PK_I32, PK_SHAPE(rows)), smoothing, -100);
 }
 
+/* The sums of all ranks: one meeting, as early as the loss is known. */
+static void sum_loss(struct net *n, struct pk_loss *loss)
+{
+    struct pk_val all[3] = {loss->loss_sum, loss->count, loss->correct}, sum;
+
+    pk_graph_scope(n->g, "ranks");
+    sum = pk_all_reduce(n->g, pk_concat(n->g, 0, all, 3), -1);
+    loss->loss_sum = pk_slice(n->g, sum, 0, 0, 1);
+    loss->count = pk_slice(n->g, sum, 0, 1, 1);
+    loss->correct = pk_slice(n->g, sum, 0, 2, 1);
+}
+
+static void sum_gradients(struct net *n, const struct model_train_options *o, struct pk_val *grad)
+{
+    int32_t *owner = NULL;
+
+    pk_graph_scope(n->g, "ranks");
+    if (o->zero) {
+        owner = calloc(n->m->count, sizeof *owner);
+        n->failed |= !owner;
+        for (size_t i = 0; owner && i < n->m->count; i++)
+            owner[i] = model_param_owner(n->m, i, o->ranks);
+    }
+    pk_all_reduce_buckets(n->g, grad, owner, n->m->count, PK_BUCKET_BYTES, grad);
+    free(owner);
+}
+
 static void optimise(struct net *n, const struct model_train_options *o, struct pk_val loss,
                      struct pk_val divisor, const struct pk_val *grad)
 {
@@ -148,11 +175,13 @@ static void optimise(struct net *n, const struct model_train_options *o, struct 
 
     n->failed |= !item;
     for (size_t i = 0; item && i < n->m->count; i++)
-        item[i] = (struct model_optim_item){.name = n->m->param[i].name,
-                                            .param = n->param[i],
-                                            .grad = grad[i],
-                                            .decay = n->m->param[i].decay,
-                                            .lr_mult = n->m->param[i].lr_mult};
+        item[i] = (struct model_optim_item){
+            .name = n->m->param[i].name,
+            .param = n->param[i],
+            .grad = grad[i],
+            .decay = n->m->param[i].decay,
+            .lr_mult = n->m->param[i].lr_mult,
+            .owner = o->ranks > 1 && o->zero ? model_param_owner(n->m, i, o->ranks) : -1};
     if (item)
         model_emit_optimiser(n->g, o, loss, divisor, item, n->m->count);
     free(item);
@@ -161,8 +190,9 @@ static void optimise(struct net *n, const struct model_train_options *o, struct 
 enum pd_err model_graph_train(const struct model *m, const struct model_train_options *o, bool grads,
                               struct pk_graph **ret, struct pd_why *why)
 {
+    const bool ranks = o->ranks > 1 && !grads;
     struct net n;
-    struct pk_val logits, mean, *grad;
+    struct pk_val logits, mean, local, *grad;
     struct pk_loss loss;
     enum pd_err err = begin(&n, m, o->batch, o->context, why);
 
@@ -175,14 +205,17 @@ enum pd_err model_graph_train(const struct model *m, const struct model_train_op
         return pd_fail(why, PD_ERR_NOMEM, "no memory for a graph");
     }
     if (model_has_noise(&m->spec))
-        n.rng = pk_input(n.g, "rng", PK_I32, PK_SHAPE(3));
+        n.rng = pk_input(n.g, "rng", PK_I32, PK_SHAPE(o->ranks > 1 ? 4 : 3));
     logits = logits_of(&n);
     loss = loss_of(&n, logits, o->label_smoothing);
+    local = loss.loss_sum;
+    if (ranks)
+        sum_loss(&n, &loss);
     mean = pk_div(n.g, loss.loss_sum, loss.count);
     pk_output(n.g, "loss", mean);
     pk_output(n.g, "count", loss.count);
     pk_output(n.g, "correct", loss.correct);
-    pk_grad(n.g, mean, PK_NONE, n.param, m->count, grad);
+    pk_grad(n.g, ranks ? local : mean, PK_NONE, n.param, m->count, grad);
     if (grads) {
         pk_output(n.g, "logits", logits);
         for (size_t i = 0; i < m->count; i++) {
@@ -192,7 +225,9 @@ enum pd_err model_graph_train(const struct model *m, const struct model_train_op
             pk_output(n.g, name, grad[i]);
         }
     } else {
-        optimise(&n, o, mean, PK_NONE, grad);
+        if (ranks)
+            sum_gradients(&n, o, grad);
+        optimise(&n, o, mean, ranks ? loss.count : PK_NONE, grad);
     }
     free(grad);
     return finish(&n, ret, why);
@@ -227,7 +262,7 @@ enum pd_err model_graph_part(const struct model *m, const struct model_train_opt
         goto out;
     }
     if (model_has_noise(&m->spec))
-        n.rng = pk_input(n.g, "rng", PK_I32, PK_SHAPE(3));
+        n.rng = pk_input(n.g, "rng", PK_I32, PK_SHAPE(o->ranks > 1 ? 4 : 3));
     loss = loss_of(&n, logits_of(&n), o->label_smoothing);
     pk_grad(n.g, loss.loss_sum, PK_NONE, n.param, m->count, grad);
     pk_graph_scope(n.g, "sum");
@@ -262,6 +297,10 @@ enum pd_err model_graph_apply(const struct model *m, const struct model_train_op
     for (size_t i = 0; i < m->count; i++)
         (void)net_param(&n, m->param[i].name);
     sums(&n, sum);
+    if (o->ranks > 1) {
+        sum[m->count] = pk_all_reduce(n.g, sum[m->count], -1);
+        sum_gradients(&n, o, sum);
+    }
     count = pk_slice(n.g, sum[m->count], 0, 1, 1);
     mean = pk_div(n.g, pk_slice(n.g, sum[m->count], 0, 0, 1), count);
     pk_output(n.g, "loss", mean);

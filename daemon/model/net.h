@@ -58,6 +58,7 @@ struct model_optim_item {
     struct pk_val param, grad;
     bool decay;
     double lr_mult;
+    int32_t owner; /* rank that keeps its moments; -1: all do */
 };
 
 /* Emits clipping and one update per item, with the inputs, states and outputs that model_graph_train names.

@@ -4,6 +4,41 @@
 
 #include "daemon/model/net.h"
 
+int32_t model_param_owner(const struct model *m, size_t i, int32_t ranks)
+{
+    int64_t load[64] = {0};
+    int32_t owner = 0;
+
+    if (ranks < 2)
+        return 0;
+    if (ranks > 64)
+        return (int32_t)(i % (size_t)ranks);
+    /* Largest first, the earlier of equals first: parameter i goes when all before it have gone. */
+    for (int64_t size = INT64_MAX;;) {
+        int64_t next = -1;
+
+        for (size_t k = 0; k < m->count; k++) {
+            int64_t n = pk_shape_count(&m->param[k].shape);
+
+            if (n < size && n > next)
+                next = n;
+        }
+        assert(next >= 0);
+        size = next;
+        for (size_t k = 0; k < m->count; k++) {
+            if (pk_shape_count(&m->param[k].shape) != size)
+                continue;
+            owner = 0;
+            for (int32_t r = 1; r < ranks; r++)
+                if (load[r] < load[owner])
+                    owner = r;
+            if (k == i)
+                return owner;
+            load[owner] += size;
+        }
+    }
+}
+
 /* clip factor and whether to apply: (2) */
 static struct pk_val gate_of(struct pk_graph *g, const struct model_train_options *o, struct pk_val loss,
                              struct pk_val divisor, struct pk_val length, enum pk_dtype dtype)
@@ -31,16 +66,23 @@ void model_emit_optimiser(struct pk_graph *g, const struct model_train_options *
 {
     enum pk_dtype dtype = pk_dtype_of(g, item[0].param);
     struct pk_val hyper = pk_input(g, "hyper", dtype, PK_SHAPE(4)), length, gate;
-    struct pk_val *grad = calloc(count, sizeof *grad);
+    struct pk_val *grad = calloc(count, sizeof *grad), *average = calloc(count, sizeof *average);
+    size_t own = 0;
 
-    if (!grad) {
+    if (!grad || !average) {
+        free(grad);
+        free(average);
         (void)pk_sumsq(g, NULL, 0); /* an error that sticks to the graph */
         return;
     }
     for (size_t i = 0; i < count; i++)
-        grad[i] = item[i].grad;
+        if (item[i].owner < 0 || item[i].owner == o->rank)
+            grad[own++] = item[i].grad;
     pk_graph_scope(g, "optimiser");
-    length = pk_unary(g, PK_EX_SQRT, pk_sumsq(g, grad, count));
+    length = own ? pk_sumsq(g, grad, own) : pk_fill(g, dtype, PK_SHAPE(1), 0);
+    if (item[0].owner >= 0) /* every rank knows the squares of its own */
+        length = pk_all_reduce(g, length, -1);
+    length = pk_unary(g, PK_EX_SQRT, length);
     free(grad);
     if (divisor.id)
         length = pk_div(g, length, divisor);
@@ -63,8 +105,10 @@ void model_emit_optimiser(struct pk_graph *g, const struct model_train_options *
 
         if (o->ema > 0) {
             snprintf(name, sizeof name, "ema/%s", item[i].name);
-            spec.average = pk_state(g, name, dtype, shape, PK_CAT_EMA);
+            spec.average = average[i] = pk_state(g, name, dtype, shape, PK_CAT_EMA);
         }
+        if (item[i].owner >= 0 && item[i].owner != o->rank)
+            continue;
         snprintf(name, sizeof name, "m/%s", item[i].name);
         m = pk_state(g, name, dtype, shape, PK_CAT_MOMENT1);
         if (o->optimizer != MODEL_ADAMW) {
@@ -75,4 +119,12 @@ void model_emit_optimiser(struct pk_graph *g, const struct model_train_options *
         v = pk_state(g, name, dtype, shape, PK_CAT_MOMENT2);
         pk_adamw(g, item[i].param, item[i].grad, m, v, hyper, gate, spec);
     }
+    /* What came of it, from owner to everyone. */
+    for (size_t i = 0; i < count; i++)
+        if (item[i].owner >= 0) {
+            pk_broadcast_ranks(g, item[i].param, item[i].owner);
+            if (o->ema > 0)
+                pk_broadcast_ranks(g, average[i], item[i].owner);
+        }
+    free(average);
 }

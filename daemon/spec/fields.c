@@ -319,6 +319,9 @@ const struct spec_field spec_fields[] = {
      SAYS("images or sequences per optimiser step, over all slots", "")},
     {ROW("/train/accumulation", SPEC_T_INT, config.train.accumulation), RANGE(1, 4096), DEF("1"),
      SAYS("micro-batches per optimiser step", "M54")},
+    {ROW("/train/zero", SPEC_T_INT, config.train.zero), RANGE(0, 1), DEF("0"),
+     SAYS("1: with several slots each keeps the optimiser's moments of its share of the tensors (ZeRO-1); the "
+          "result is the same but for rounding", "M88")},
     {ROW("/train/optimizer/lr", SPEC_T_NUMBER, config.train.optimizer.lr), FROM(0),
      RULE(spec_rule_lr, "1e-3; msgdw 0.3; lbfgs 1"), FLAGS(OPEN0 | NOPLAN),
      SAYS("peak learning rate; not scaled by the batch", "")},
@@ -457,7 +460,7 @@ const struct spec_field spec_fields[] = {
      .available = BIT(SPEC_PLACEMENT_LOCAL), DEF("\"local\""), FLAGS(FIXED),
      SAYS("this machine or a cluster", "M111")},
     {ROW("/resources/slots", SPEC_T_INT, config.resources.slots), RANGE(1, 1024), DEF("1"),
-     FLAGS(FIXED | ONLY), SAYS("ranks, one device each", "M88")},
+     FLAGS(FIXED), SAYS("ranks that train together, one device each; they divide the batch", "M88")},
     {ROW("/resources/threads", SPEC_T_INT, config.resources.threads), RANGE(1, 256),
      RULE(spec_rule_threads, "the daemon's"), FLAGS(FIXED), SAYS("CPU threads of a slot", "")},
     {ROW("/resources/loader_threads", SPEC_T_INT, config.resources.loader_threads), RANGE(1, 64),

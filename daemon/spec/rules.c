@@ -674,6 +674,8 @@ static void check_train(struct spec_ctx *c)
         t->batch % parts != 0)
         spec_ctx_error(c, "/train/batch", "must be a multiple of slots x accumulation, %lld",
                        (long long)parts);
+    if (t->zero > 0 && c->g->resources.slots == 1 && ok(c, "/train/zero", "/resources/slots"))
+        spec_ctx_warning(c, "/train/zero", "has no effect with one slot");
     if (ok(c, "/train/schedule/warmup_steps", "/train/steps") && t->steps > 0 && s->warmup_steps > t->steps)
         spec_ctx_error(c, "/train/schedule/warmup_steps", "must be at most the length, %lld steps",
                        (long long)t->steps);

@@ -291,6 +291,7 @@ struct spec_train {
     int64_t epochs;
     int64_t batch; /* global */
     int64_t accumulation;
+    int64_t zero; /* 1: moments are kept by one rank each */
     struct spec_optim optimizer;
     struct spec_sched schedule;
     double clip_norm; /* NAN: none */

@@ -104,8 +104,8 @@ enum pd_err train_keep_prepare(struct run *r, struct pd_why *why)
     size_t params = model_param_count(r->setup.model);
     enum pd_err err;
 
-    r->tensors = calloc(params + r->train.leaves + 1, sizeof *r->tensors);
-    r->names = calloc(params + r->train.leaves + 1, sizeof *r->names);
+    r->tensors = calloc(4 * params + r->train.leaves + 1, sizeof *r->tensors);
+    r->names = calloc(4 * params + r->train.leaves + 1, sizeof *r->names);
     if (!r->tensors || !r->names)
         return pd_fail(why, PD_ERR_NOMEM, "no memory for checkpoints");
     for (size_t i = 0; i < params; i++) {
@@ -113,13 +113,27 @@ enum pd_err train_keep_prepare(struct run *r, struct pd_why *why)
 
         add_tensor(r, "", p->name, &p->shape, model_store_data(r->store, i));
     }
-    for (size_t i = 0; i < r->train.leaves; i++) {
-        struct pk_leaf leaf = pk_graph_leaf(r->train.graph, i);
+    if (r->setup.options.zero) { /* all moments, whoever keeps them: every rank has the same list */
+        const size_t count[] = {params, r->setup.options.optimizer == MODEL_ADAMW ? params : 0,
+                                r->setup.options.ema > 0 ? params : 0};
 
-        for (size_t k = 0; leaf.kind == PK_OP_STATE && k < sizeof kinds / sizeof kinds[0]; k++)
-            if (!strncmp(leaf.name, kinds[k].state, strlen(kinds[k].state)))
-                add_tensor(r, kinds[k].prefix, leaf.name + strlen(kinds[k].state), &leaf.shape,
-                           r->train.memory[i]);
+        for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++)
+            for (size_t i = 0; i < count[k]; i++) {
+                const struct model_param *p = model_param(r->setup.model, i);
+                char name[80];
+
+                snprintf(name, sizeof name, "%s%s", kinds[k].state, p->name);
+                add_tensor(r, kinds[k].prefix, p->name, &p->shape, train_stage_memory(&r->train, name));
+            }
+    } else {
+        for (size_t i = 0; i < r->train.leaves; i++) {
+            struct pk_leaf leaf = pk_graph_leaf(r->train.graph, i);
+
+            for (size_t k = 0; leaf.kind == PK_OP_STATE && k < sizeof kinds / sizeof kinds[0]; k++)
+                if (!strncmp(leaf.name, kinds[k].state, strlen(kinds[k].state)))
+                    add_tensor(r, kinds[k].prefix, leaf.name + strlen(kinds[k].state), &leaf.shape,
+                               r->train.memory[i]);
+        }
     }
     err = keep_tokenizer(r, why);
     if (err != PD_OK)
@@ -195,7 +209,7 @@ void train_prune(struct run *r, int64_t latest)
     r->kept_count = left;
 }
 
-enum pd_err train_save(struct run *r, struct pd_why *why)
+static enum pd_err save(struct run *r, struct pd_why *why)
 {
     struct train_checkpoint_info info = {0};
     struct train_file_info file;
@@ -208,8 +222,6 @@ enum pd_err train_save(struct run *r, struct pd_why *why)
                                  &file, why);
     if (err != PD_OK)
         return err;
-    r->saved_step = r->state.step;
-    r->saved_us = pd_clock_mono_us();
     if (r->kept_count && r->kept[r->kept_count - 1].step == r->state.step)
         r->kept_count--;
     if (r->kept_count == TRAIN_CHECKPOINTS_MAX) {
@@ -231,18 +243,57 @@ enum pd_err train_save(struct run *r, struct pd_why *why)
     return PD_OK;
 }
 
-/* A checkpoint that may fail without ending the run: it is said, and tried again when the next is due. */
-void train_try_save(struct run *r)
+/* *ret_written: a failure to write is rank 0's; the error is the ranks'. */
+static enum pd_err save_together(struct run *r, bool *ret_written, struct pd_why *reason, struct pd_why *why)
 {
-    struct pd_why why;
-    char fields[64];
+    int64_t result = PD_OK;
+    enum pd_err err = train_ranks_compare(r, why);
 
-    if (train_save(r, &why) == PD_OK)
-        return;
+    if (err == PD_OK)
+        err = train_ranks_gather(r, why);
+    *ret_written = false;
+    if (err == PD_OK && r->setup.rank == 0)
+        result = save(r, reason);
+    train_ranks_forget(r);
+    if (err == PD_OK)
+        err = train_ranks_agree(r, &result, why);
+    if (err != PD_OK)
+        return err;
+    *ret_written = result == PD_OK;
+    if (!*ret_written && r->setup.rank > 0)
+        snprintf(reason->text, sizeof reason->text, "rank 0 could not write a checkpoint");
+    if (*ret_written)
+        r->saved_step = r->state.step;
+    r->saved_us = pd_clock_mono_us();
+    return *ret_written ? PD_OK : (enum pd_err)result;
+}
+
+enum pd_err train_save(struct run *r, struct pd_why *why)
+{
+    struct pd_why reason = {""}, broken = {""};
+    bool written;
+    enum pd_err err = save_together(r, &written, &reason, &broken);
+
+    return err == PD_OK ? PD_OK : pd_fail(why, err, "%s", broken.text[0] ? broken.text : reason.text);
+}
+
+/* A checkpoint that may fail without ending the run: it is said, and tried again when the next is due. */
+enum pd_err train_try_save(struct run *r, struct pd_why *broken)
+{
+    struct pd_why why = {""};
+    char fields[64];
+    bool written;
+    struct pd_why ranks = {""};
+    enum pd_err err = save_together(r, &written, &why, &ranks);
+
+    if (err == PD_OK)
+        return PD_OK;
+    if (ranks.text[0])
+        return pd_fail(broken, err, "%s", ranks.text);
     snprintf(fields, sizeof fields, "step=%lld", (long long)r->state.step);
     train_say(r, "checkpoint_failed", fields, why.text);
     train_note(r, "checkpoint failed: %s", why.text);
-    r->saved_us = pd_clock_mono_us();
+    return PD_OK;
 }
 
 static enum pd_err load_file(struct run *r, const char *path, struct pd_why *why)
@@ -272,14 +323,19 @@ static enum pd_err load_file(struct run *r, const char *path, struct pd_why *why
         }
         if (!from || from->dtype != t->st.dtype || from->bytes != t->st.bytes)
             err = pd_fail(why, PD_ERR_CORRUPT, "'%s' lacks '%s'", path, t->st.name);
-        else
+        else if (t->memory) /* else another rank keeps it */
             err = r->api->upload(r->backend, t->memory, from->data, (size_t)from->bytes, why);
     }
     if (err == PD_OK)
         err = model_store_read(r->store, st, why);
-    data_st_free(st);
-    if (err == PD_OK)
+    if (err == PD_OK) {
         r->state = state;
+        if (r->setup.ranks > 1) {
+            r->loaded = st;
+            st = NULL; /* kept until the others have it */
+        }
+    }
+    data_st_free(st);
     return err;
 }
 
@@ -319,7 +375,7 @@ static enum pd_err list_checkpoints(struct run *r, struct pd_why *why)
 }
 
 /* The averages begin where the weights do. */
-static enum pd_err start_averages(struct run *r, struct pd_why *why)
+enum pd_err train_start_averages(struct run *r, struct pd_why *why)
 {
     enum pk_dtype dtype = model_spec(r->setup.model)->dtype;
     enum pd_err err = PD_OK;
@@ -389,7 +445,7 @@ enum pd_err train_load(struct run *r, struct pd_why *why)
     }
     train_say(r, "start", "step=0", "starting from the seed");
     err = model_store_init(r->store, (uint64_t)r->config->train.seed, why);
-    return err == PD_OK && r->averages ? start_averages(r, why) : err;
+    return err == PD_OK && r->averages ? train_start_averages(r, why) : err;
 }
 
 /* Forgets checkpoints of steps that this course has not reached: they will be written again. */

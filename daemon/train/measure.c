@@ -16,25 +16,32 @@ enum { STAT_JAC_Q = 2, STAT_LOGIT_MAX = 4 };
 static enum pd_err score(struct run *r, double sum[3], bool *ret_abandoned, struct pd_why *why)
 {
     static const char *const names[3] = {"loss_sum", "count", "correct"};
+    const struct data_share share = {.whole = r->setup.eval_batch * r->setup.ranks,
+                                     .parts = 1,
+                                     .rank = r->setup.rank,
+                                     .ranks = r->setup.ranks};
+    int64_t left = (r->setup.info->count[DATA_VAL] + share.whole - 1) / share.whole;
     struct data_loader *l = NULL;
     const struct data_batch *b;
-    enum pd_err err = data_loader_start(r->setup.set, DATA_VAL, r->setup.eval_batch, 0, 0,
-                                        r->setup.loader_threads, &l, why);
+    enum pd_err err =
+        data_loader_start_share(r->setup.set, DATA_VAL, &share, 0, 0, r->setup.loader_threads, &l, why);
 
     *ret_abandoned = false;
     sum[0] = sum[1] = sum[2] = 0;
-    while (err == PD_OK) {
-        enum train_stop stop = r->host->stop(r->host->user);
+    for (; err == PD_OK; left--) {
+        enum train_stop stop;
 
-        if (stop != TRAIN_STOP_NONE) {
+        err = train_stop_asked(r, &stop, why);
+        if (err == PD_OK && stop != TRAIN_STOP_NONE) {
             *ret_abandoned = true;
             r->cancelled = stop == TRAIN_STOP_CANCEL;
             break;
         }
-        err = data_loader_next(l, &b, why);
-        if (err != PD_OK || !b->used)
+        if (err != PD_OK || left <= 0)
             break;
-        err = train_feed_batch(r, &r->eval, b, 0, why);
+        err = data_loader_next(l, &b, why);
+        if (err == PD_OK)
+            err = train_feed_batch(r, &r->eval, b, 0, why);
         if (err == PD_OK)
             err = pk_exec_run(r->eval.exec, why);
         for (int i = 0; i < 3 && err == PD_OK; i++) {
@@ -46,6 +53,8 @@ static enum pd_err score(struct run *r, double sum[3], bool *ret_abandoned, stru
     }
     data_loader_free(l);
     train_say_bad(r);
+    if (err == PD_OK && !*ret_abandoned)
+        err = train_ranks_sum(r, sum, 3, why);
     return err;
 }
 

@@ -87,6 +87,13 @@ void train_flush(struct run *r)
             train_push(r, "data_wait", r->busy_us > 0 ? (double)(waited - r->waited_us) / r->busy_us : 0);
             r->waited_us = waited;
         }
+        if (r->lent.comm) {
+            int64_t waited = r->lent.comm_api->waited_us(r->lent.comm);
+
+            train_push(r, "comm/wait",
+                       r->busy_us > 0 ? (double)(waited - r->comm_waited_us) / r->busy_us : 0);
+            r->comm_waited_us = waited;
+        }
         train_push(r, r->setup.classifier ? "samples_per_s" : "tokens_per_s", (double)units * 1e6 / per_step);
         if (now - r->logged_us >= LOG_US) {
             train_note(r, "step %lld/%lld loss %.4f %.1f ms/step", (long long)r->state.step,

@@ -30,7 +30,7 @@ static enum pd_err add_parts(struct run *r, bool *ret_whole, struct pd_why *why)
 
     *ret_whole = false;
     for (; r->part_done < r->parts && err == PD_OK; r->part_done++) {
-        if (r->part_done > 0 && r->host->stop(r->host->user) != TRAIN_STOP_NONE)
+        if (r->part_done > 0 && r->setup.ranks == 1 && r->host->stop(r->host->user) != TRAIN_STOP_NONE)
             return PD_OK;
         err = train_feed_batch(r, &r->part, r->batch, r->part_done, why);
         if (err == PD_OK)
@@ -128,7 +128,7 @@ static enum pd_err step(struct run *r, bool *ret_done, struct pd_why *why)
     return PD_OK;
 }
 
-static bool checkpoint_due(struct run *r)
+static bool wants_checkpoint(struct run *r)
 {
     const struct spec_train *t = &r->config->train;
 
@@ -142,12 +142,21 @@ static bool checkpoint_due(struct run *r)
            (double)(pd_clock_mono_us() - r->saved_us) >= t->checkpoint_every_s * 1e6;
 }
 
+static enum pd_err checkpoint_due(struct run *r, bool *ret, struct pd_why *why)
+{
+    int64_t due = r->setup.rank == 0 && wants_checkpoint(r);
+    enum pd_err err = train_ranks_agree(r, &due, why);
+
+    *ret = due != 0;
+    return err;
+}
+
 /* The boundary after a step (or at the start): measures, saves. */
 static enum pd_err boundary(struct run *r, bool resumed, struct pd_why *why)
 {
     int64_t at = r->state.step, every = r->config->diagnostics.every;
     int64_t best_before = r->state.best_step;
-    bool abandoned = false;
+    bool abandoned = false, due = false;
     enum pd_err err = PD_OK;
 
     if (at > 0 && (resumed ? r->state.eval_due : (at % r->setup.eval_every == 0 || at == r->setup.steps))) {
@@ -161,11 +170,12 @@ static enum pd_err boundary(struct run *r, bool resumed, struct pd_why *why)
     } else if (resumed) {
         return PD_OK; /* all of this boundary was done before it was saved */
     }
-    if (every > 0 && at % every == 0)
+    if (every > 0 && at % every == 0 && r->setup.rank == 0)
         err = train_probe(r, why);
-    if (err == PD_OK &&
-        (checkpoint_due(r) || (r->state.best_step != best_before && r->config->train.keep_best > 0)))
-        train_try_save(r);
+    if (err == PD_OK)
+        err = checkpoint_due(r, &due, why);
+    if (err == PD_OK && (due || (r->state.best_step != best_before && r->config->train.keep_best > 0)))
+        err = train_try_save(r, why);
     return err;
 }
 
@@ -176,8 +186,13 @@ static enum pd_err loop(struct run *r, struct pd_why *why)
     enum pd_err err = boundary(r, resumed, why);
 
     while (err == PD_OK) {
-        enum train_stop stop = r->cancelled ? TRAIN_STOP_CANCEL : r->host->stop(r->host->user);
+        enum train_stop stop;
 
+        err = train_stop_asked(r, &stop, why);
+        if (err != PD_OK)
+            break;
+        if (r->cancelled)
+            stop = TRAIN_STOP_CANCEL;
         if (stop == TRAIN_STOP_CANCEL) {
             r->out->result = TRAIN_CANCELLED;
             return PD_OK;
@@ -242,12 +257,15 @@ static enum pd_err open_run(struct run *r, struct pd_why *why)
     int threads = r->dirs->threads > 0 ? r->dirs->threads : (int)r->config->resources.threads;
     struct pk_plan_report report;
     double arena = 0;
+    struct data_share share;
     enum pd_err err = train_setup_init(&r->setup, r->config, r->dirs->roots, r->dirs->root_count,
-                                       r->dirs->cache, false, why);
+                                       r->dirs->cache, r->dirs->ranks.rank, false, why);
 
     r->parts = r->setup.parts;
     if (err == PD_OK)
-        err = r->api->open(NULL, 0, threads > 0 ? threads : 1, &r->backend, why);
+        err = r->api->open(&r->lent, 0, threads > 0 ? threads : 1, &r->backend, why);
+    if (err == PD_OK)
+        err = train_ranks_open(r, why);
     if (err == PD_OK)
         err = model_store_new(r->setup.model, r->api, r->backend, &r->store, why);
     if (err == PD_OK)
@@ -265,7 +283,7 @@ static enum pd_err open_run(struct run *r, struct pd_why *why)
         err = model_graph_eval(r->setup.model, r->setup.eval_batch, r->setup.context, &r->eval.graph, why);
     if (err == PD_OK)
         err = train_stage_init(r, &r->eval, NULL, why);
-    if (err == PD_OK && r->config->diagnostics.every > 0) {
+    if (err == PD_OK && r->config->diagnostics.every > 0 && r->setup.rank == 0) {
         err = model_graph_probe(r->setup.model, r->setup.probe_batch, r->setup.context, &r->probe.graph, why);
         if (err == PD_OK)
             err = train_stage_init(r, &r->probe, NULL, why);
@@ -277,10 +295,13 @@ static enum pd_err open_run(struct run *r, struct pd_why *why)
     if (err == PD_OK)
         err = train_keep_prepare(r, why);
     if (err == PD_OK)
-        err = train_load(r, why);
+        err = r->setup.rank == 0 ? train_load(r, why) : PD_OK;
+    if (err == PD_OK)
+        err = train_ranks_start(r, why);
     if (err != PD_OK)
         return err;
-    train_forget_later(r);
+    if (r->setup.rank == 0)
+        train_forget_later(r);
     pk_exec_report(r->parts > 1 ? r->part.exec : r->train.exec, &report);
     arena = (double)report.arena_bytes;
     train_note(
@@ -292,13 +313,17 @@ static enum pd_err open_run(struct run *r, struct pd_why *why)
         arena / 1048576, threads);
     train_push(r, "mem/arena", arena);
     train_push(r, "steps_per_epoch", (double)r->setup.steps_per_epoch);
-    return data_loader_start(r->setup.set, DATA_TRAIN, r->setup.batch, (uint64_t)r->config->train.seed,
-                             r->state.step, r->setup.loader_threads, &r->loader, why);
+    share = (struct data_share){
+        .whole = r->setup.batch, .parts = (int32_t)r->parts, .rank = r->setup.rank, .ranks = r->setup.ranks};
+    return data_loader_start_share(r->setup.set, DATA_TRAIN, &share, (uint64_t)r->config->train.seed,
+                                   r->state.step, r->setup.loader_threads, &r->loader, why);
 }
 
-static void close_run(struct run *r)
+static void close_run(struct run *r, const char *reason)
 {
     data_loader_free(r->loader);
+    train_ranks_close(r, reason);
+    data_st_free(r->loaded);
     train_stage_done(r, &r->probe);
     train_stage_done(r, &r->eval);
     train_stage_done(r, &r->part);
@@ -366,6 +391,13 @@ enum pd_err train_run_on(struct spec_config *config, const struct train_dirs *di
         return pd_fail(why, PD_ERR_NOMEM, "no memory for a run");
     if (!own.stop)
         own.stop = never;
+    if (dirs->ranks.rank > 0) { /* one speaks for all */
+        own.metrics = NULL;
+        own.event = NULL;
+        own.progress = NULL;
+        own.checkpoint_written = NULL;
+        own.log = NULL;
+    }
     r->config = config;
     r->dirs = dirs;
     r->host = &own;
@@ -382,7 +414,7 @@ enum pd_err train_run_on(struct spec_config *config, const struct train_dirs *di
         train_flush(r);
         summarise(r);
     }
-    close_run(r);
+    close_run(r, err == PD_OK ? NULL : why ? why->text : pd_err_name(err));
     free(r);
     ret->seconds = (double)(pd_clock_mono_us() - began) * 1e-6;
     return err;

@@ -6,6 +6,7 @@
 
 #include "daemon/train/checkpoint.h"
 #include "daemon/train/setup.h"
+#include "kernels/comm/comm.h"
 
 #define TRAIN_POINTS_MAX 1000     /* points of one report */
 #define TRAIN_CHECKPOINTS_MAX 256 /* files kept account of in the run's directory */
@@ -24,6 +25,12 @@ struct kept {
     double score; /* NaN: not measured at that step */
 };
 
+/* Meetings of the ranks outside a step: a piece of memory that all get from one. */
+struct share {
+    struct stage stage; /* built when it is first needed */
+    size_t bytes;
+};
+
 struct run {
     struct spec_config *config;
     const struct train_dirs *dirs;
@@ -31,6 +38,11 @@ struct run {
     const struct pk_backend_api *api;
     struct pk_backend *backend;
     struct train_setup setup;
+    struct pk_host lent; /* to the back end */
+    struct pk_comm_host staging;
+    struct share *shares;   /* two of each rank: small, large */
+    struct data_st *loaded; /* rank 0: the checkpoint, until all have its contents */
+    int64_t comm_waited_us; /* at the last flush */
     struct model_store *store;
     struct stage train, eval, probe;
     struct stage part;              /* of a step, where there are several */
@@ -102,6 +114,31 @@ PD_NODISCARD enum pd_err train_feed_batch(struct run *r, struct stage *s, const 
 PD_NODISCARD enum pd_err train_number(struct run *r, struct stage *s, const char *name, double *to,
                                       size_t count, struct pd_why *why);
 
+/* ---- ranks.c: nothing of it does anything where there is one rank ---- */
+
+/* Meets the other ranks. The back end is open. */
+PD_NODISCARD enum pd_err train_ranks_open(struct run *r, struct pd_why *why);
+/* reason NULL: all went well. Else the others are told. */
+void train_ranks_close(struct run *r, const char *reason);
+/* Host memory of rank `root`, on all. */
+PD_NODISCARD enum pd_err train_ranks_share(struct run *r, void *memory, size_t bytes, int root,
+                                           struct pd_why *why);
+/* What rank 0 thinks of it. */
+PD_NODISCARD enum pd_err train_ranks_agree(struct run *r, int64_t *x, struct pd_why *why);
+/* Sums of all ranks' numbers, at most 8, in the order of ranks: the same bits everywhere. */
+PD_NODISCARD enum pd_err train_ranks_sum(struct run *r, double *x, size_t count, struct pd_why *why);
+/* After rank 0 has loaded or begun: its state, parameters and moments go to all, and their digests are
+ * compared. */
+PD_NODISCARD enum pd_err train_ranks_start(struct run *r, struct pd_why *why);
+/* Whether every rank has rank 0's parameters, to the bit: asked at the start and at every checkpoint. */
+PD_NODISCARD enum pd_err train_ranks_compare(struct run *r, struct pd_why *why);
+/* Before a checkpoint: moments that another rank keeps come to rank 0, as st.data of their tensors; _forget
+ * frees them. */
+PD_NODISCARD enum pd_err train_ranks_gather(struct run *r, struct pd_why *why);
+void train_ranks_forget(struct run *r);
+/* Whether to stop: rank 0's answer, everywhere. */
+PD_NODISCARD enum pd_err train_stop_asked(struct run *r, enum train_stop *ret, struct pd_why *why);
+
 /* ---- keep.c ---- */
 
 /* Lists what a checkpoint holds; the graphs are there already. */
@@ -111,8 +148,11 @@ PD_NODISCARD enum pd_err train_load(struct run *r, struct pd_why *why);
 /* Forgets checkpoints of steps that this course has not reached: they will be written again. */
 void train_forget_later(struct run *r);
 PD_NODISCARD enum pd_err train_save(struct run *r, struct pd_why *why);
-/* A checkpoint that may fail without ending the run: it is said, and tried again when the next is due. */
-void train_try_save(struct run *r);
+/* A checkpoint that may fail without ending the run: it is said, and tried again when the next is due. What
+ * fails here is the ranks' agreement. */
+PD_NODISCARD enum pd_err train_try_save(struct run *r, struct pd_why *why);
+/* The averages begin where the weights do. */
+PD_NODISCARD enum pd_err train_start_averages(struct run *r, struct pd_why *why);
 /* Removes what retention does not keep: the newest `latest`, and of the scored ones the `best`. */
 void train_prune(struct run *r, int64_t latest);
 /* Whether score a is better than b; a NaN is never better. */

@@ -7,6 +7,7 @@
 
 #include "daemon/data/safetensors.h"
 #include "daemon/digest/digest.h"
+#include "kernels/comm/comm.h"
 
 #define EVAL_BATCH_MOST 128
 
@@ -70,8 +71,6 @@ static enum pd_err check_supported(const struct spec_config *c, struct pd_why *w
         return refuse(why, "/diagnostics/heatmaps");
     if (c->diagnostics.histograms.present)
         return refuse(why, "/diagnostics/histograms");
-    if (c->resources.slots > 1)
-        return refuse(why, "/resources/slots");
     if (c->resources.device == SPEC_DEVICE_CUDA)
         return refuse(why, "/resources/device");
     return PD_OK;
@@ -158,7 +157,7 @@ static void set_options(struct train_setup *s, const struct spec_config *c)
     const struct spec_optim *o = &c->train.optimizer;
 
     s->options = (struct model_train_options){
-        .batch = (int32_t)(s->batch / s->parts),
+        .batch = (int32_t)(s->batch / (s->parts * s->ranks)),
         .context = s->context,
         .label_smoothing = c->train.label_smoothing,
         .clip_norm = isnan(c->train.clip_norm) ? 0 : c->train.clip_norm,
@@ -173,6 +172,9 @@ static void set_options(struct train_setup *s, const struct spec_config *c)
         .nesterov = o->nesterov,
         .weight_decay = o->weight_decay,
         .ema = isnan(c->train.ema) ? 0 : c->train.ema,
+        .rank = s->rank,
+        .ranks = s->ranks,
+        .zero = c->train.zero > 0 && s->ranks > 1,
     };
 }
 
@@ -229,7 +231,8 @@ static enum pd_err set_digest(struct train_setup *s, const struct spec_config *c
 }
 
 enum pd_err train_setup_init(struct train_setup *s, struct spec_config *c, const struct data_root *roots,
-                             size_t root_count, const char *cache, bool headers_only, struct pd_why *why)
+                             size_t root_count, const char *cache, int rank, bool headers_only,
+                             struct pd_why *why)
 {
     struct model_spec spec;
     enum pd_err err;
@@ -253,7 +256,16 @@ enum pd_err train_setup_init(struct train_setup *s, struct spec_config *c, const
     if (s->parts < 1 || s->batch % s->parts)
         return pd_fail(why, PD_ERR_INVALID, "/train/accumulation: %lld does not divide the batch of %d",
                        (long long)s->parts, s->batch);
-    s->eval_batch = (int32_t)(s->batch / s->parts);
+    s->rank = rank;
+    s->ranks = c->resources.slots > 1 ? (int)c->resources.slots : 1;
+    if (c->resources.slots > PK_COMM_RANKS_MAX)
+        return pd_fail(why, PD_ERR_UNSUPPORTED, "/resources/slots: at most %d ranks in this build",
+                       PK_COMM_RANKS_MAX);
+    if (s->batch % (s->parts * s->ranks))
+        return pd_fail(why, PD_ERR_INVALID,
+                       "/resources/slots: %d ranks do not divide the batch of %d in %lld parts", s->ranks,
+                       s->batch, (long long)s->parts);
+    s->eval_batch = (int32_t)(s->batch / (s->parts * s->ranks));
     if (s->eval_batch > EVAL_BATCH_MOST)
         s->eval_batch = EVAL_BATCH_MOST;
     s->context = s->classifier ? 0 : (int32_t)c->data.context;

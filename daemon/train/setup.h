@@ -16,8 +16,11 @@ struct train_setup {
     struct model_train_options options;
     struct train_schedule schedule;
     int64_t steps, eval_every, steps_per_epoch;
-    int64_t parts; /* of a step; options.batch is one part, batch all of them */
-    int32_t batch, eval_batch, probe_batch, context; /* context 0 for images */
+    int64_t parts;                /* of a step; options.batch is one part, batch all of them */
+    int32_t batch;                /* of a step, of all ranks */
+    int32_t eval_batch;           /* of one rank */
+    int32_t probe_batch, context; /* context 0 for images */
+    int rank, ranks;
     int loader_threads;
     bool classifier;
     bool judge_averages;            /* they tell which checkpoint is best */
@@ -25,11 +28,12 @@ struct train_setup {
     char digest[TRAIN_DIGEST_SIZE]; /* of all that decides the course of the run */
 };
 
-/* Opens the data and makes the model; refuses what this build cannot do. The caller owns the storage and
+/* Opens the data and makes the model; refuses what this build cannot do. `rank`: of
+ * /resources/slots. The caller owns the storage and
  * calls train_setup_done whatever the result. */
 PD_NODISCARD enum pd_err train_setup_init(struct train_setup *s, struct spec_config *config,
                                           const struct data_root *roots, size_t root_count, const char *cache,
-                                          bool headers_only, struct pd_why *why);
+                                          int rank, bool headers_only, struct pd_why *why);
 void train_setup_done(struct train_setup *s);
 
 /* train_run with a given back end: what tests use. */

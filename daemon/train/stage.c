@@ -106,7 +106,8 @@ enum pd_err train_feed_hyper(struct run *r, const double hyper[4], struct pd_why
 
 enum pd_err train_feed_rng(struct run *r, struct stage *s, uint64_t seed, uint32_t draw, struct pd_why *why)
 {
-    const uint32_t rng[3] = {(uint32_t)seed, (uint32_t)(seed >> 32), draw};
+    /* the last is read where ranks draw for a whole batch */
+    const uint32_t rng[4] = {(uint32_t)seed, (uint32_t)(seed >> 32), draw, (uint32_t)r->setup.rank};
 
     return feed(r, s, "rng", rng, 0, why);
 }

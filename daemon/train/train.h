@@ -14,12 +14,14 @@
 #include "kernels/base/buf.h"
 #include "kernels/base/err.h"
 
+struct pk_comm_api;
 struct spec_config;
 
 /* One scalar. Keys (l = layer, h = head, both from 1):
  *   every step            loss/train  lr  grad/norm (before clipping)  acc/train (classifiers)
  *   about twice a second  step_ms  samples_per_s or tokens_per_s  (means since the last report)
  *                         data_wait (share of that time in which a step waited for its batch, 0..1)
+ *                         comm/wait (likewise for other ranks, where there are any)
  *   every eval_every      loss/val  acc/val or ppl/val; with train.ema the same of the averaged weights as
  *                         loss/val_ema and acc/val_ema or ppl/val_ema;
  *                         sys/cpu (processors kept busy)  mem/peak (bytes: the most the process held)
@@ -68,6 +70,16 @@ struct train_host {
     bool (*checkpoint_now)(void *user);
 };
 
+/* One of several processes that carry out a run together (data parallel): as many as /resources/slots says,
+ * each with this rank's share of every global batch. Only rank 0 reads and writes checkpoints, reports, and
+ * is asked whether to stop; the others follow it at step boundaries. Should one fail, all do, and the
+ * sentence names the first. */
+struct train_ranks {
+    int rank, ranks; /* ranks 0 or 1: alone */
+    const struct pk_comm_api *comm;
+    const void *id; /* made by `comm`, the same for all */
+};
+
 struct train_dirs {
     const char *checkpoints; /* directory of this run; made if missing */
     const struct data_root *roots;
@@ -77,6 +89,7 @@ struct train_dirs {
     const char *start;
     int threads;       /* CPU threads; 0 = the document's /resources/threads */
     const char *cache; /* folder for tokens and decoded pictures, made if missing; NULL = none is kept */
+    struct train_ranks ranks;
 };
 
 enum train_result {

@@ -6,10 +6,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "daemon/data/philox.h"
+#include "kernels/comm/comm.h"
 
 char folder[64], checkpoints[128];
 struct data_root root = {"box", folder};
@@ -37,7 +39,7 @@ static bool timing(const char *key)
 {
     return !strcmp(key, "step_ms") || !strcmp(key, "samples_per_s") || !strcmp(key, "tokens_per_s") ||
            !strcmp(key, "mem/arena") || !strcmp(key, "mem/peak") || !strcmp(key, "sys/cpu") ||
-           !strcmp(key, "steps_per_epoch") || !strcmp(key, "data_wait");
+           !strcmp(key, "steps_per_epoch") || !strcmp(key, "data_wait") || !strcmp(key, "comm/wait");
 }
 
 static void on_metrics(void *user, const struct train_point *points, size_t count)
@@ -48,7 +50,8 @@ static void on_metrics(void *user, const struct train_point *points, size_t coun
     b->points = realloc(b->points, (b->count + count) * sizeof *b->points);
     for (size_t i = 0; i < count; i++) {
         if (timing(points[i].key)) {
-            assert_true(points[i].value > 0 || !strcmp(points[i].key, "data_wait"));
+            assert_true(points[i].value > 0 || !strcmp(points[i].key, "data_wait") ||
+                        !strcmp(points[i].key, "comm/wait"));
             continue;
         }
         snprintf(b->points[b->count].key, sizeof b->points[0].key, "%s", points[i].key);
@@ -108,8 +111,8 @@ static void on_log(void *user, const char *line)
     assert_true(strlen(line) > 0);
 }
 
-enum pd_err run(const char *json, struct book *book, const char *start, int threads,
-                struct train_outcome *out, struct pd_why *why)
+static enum pd_err run_as(const struct train_ranks *ranks, const char *json, struct book *book,
+                          const char *start, int threads, struct train_outcome *out, struct pd_why *why)
 {
     const struct train_host host = {.user = book,
                                     .metrics = on_metrics,
@@ -119,8 +122,12 @@ enum pd_err run(const char *json, struct book *book, const char *start, int thre
                                     .log = on_log,
                                     .stop = on_stop,
                                     .checkpoint_now = on_checkpoint_now};
-    const struct train_dirs dirs = {
-        .checkpoints = checkpoints, .roots = &root, .root_count = 1, .start = start, .threads = threads};
+    const struct train_dirs dirs = {.checkpoints = checkpoints,
+                                    .roots = &root,
+                                    .root_count = 1,
+                                    .start = start,
+                                    .threads = threads,
+                                    .ranks = *ranks};
     struct spec_config *config = NULL;
     enum pd_err err = spec_config_load(json, strlen(json), &config, why);
 
@@ -128,6 +135,62 @@ enum pd_err run(const char *json, struct book *book, const char *start, int thre
         fail_msg("the document is refused: %s", why->text);
     err = train_run(config, &dirs, &host, out, why);
     spec_config_free(config);
+    return err;
+}
+
+enum pd_err run(const char *json, struct book *book, const char *start, int threads,
+                struct train_outcome *out, struct pd_why *why)
+{
+    return run_as(&(struct train_ranks){.ranks = 1}, json, book, start, threads, out, why);
+}
+
+enum pd_err others = PD_OK;
+char others_say[512];
+const struct pk_comm_api *others_comm;
+
+enum pd_err run_ranks(int ranks, const char *json, struct book *book, const char *start,
+                      struct train_outcome *out, struct pd_why *why)
+{
+    uint8_t id[PK_COMM_ID_MAX];
+    struct train_ranks r = {.ranks = ranks, .comm = pk_comm_local(), .id = id};
+    pid_t pid[8];
+    int pipe_fd[2];
+    enum pd_err err;
+
+    assert_int_equal(pipe(pipe_fd), 0);
+    assert_int_equal(pk_comm_local()->make_id(id, why), PD_OK);
+    for (int i = 1; i < ranks; i++) {
+        pid[i] = fork();
+        assert_true(pid[i] >= 0);
+        if (!pid[i]) {
+            struct book own = {0};
+
+            alarm(120);
+            r.rank = i;
+            r.comm = others_comm ? others_comm : r.comm;
+            err = run_as(&r, json, &own, start, 1, out, why);
+            if (err != others)
+                fprintf(stderr, "rank %d: %s\n", i, err == PD_OK ? "all went well" : why->text);
+            if (own.count || own.written || own.events[0])
+                _exit(100); /* only rank 0 speaks */
+            if (i == ranks - 1 && write(pipe_fd[1], why->text, sizeof others_say) < 0)
+                _exit(101);
+            _exit((int)err);
+        }
+    }
+    err = run_as(&r, json, book, start, 1, out, why);
+    for (int i = 1; i < ranks; i++) {
+        int status;
+
+        assert_int_equal(waitpid(pid[i], &status, 0), pid[i]);
+        if (others != PD_ERR_COUNT && (!WIFEXITED(status) || WEXITSTATUS(status) != (int)others))
+            fail_msg("rank %d ended with %x (rank 0: %s)", i, (unsigned)status,
+                     err == PD_OK ? "" : why->text);
+    }
+    close(pipe_fd[1]);
+    if (read(pipe_fd[0], others_say, sizeof others_say) <= 0)
+        others_say[0] = '\0';
+    close(pipe_fd[0]);
     return err;
 }
 

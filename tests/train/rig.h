@@ -53,6 +53,14 @@ struct book {
 
 enum pd_err run(const char *json, struct book *book, const char *start, int threads,
                 struct train_outcome *out, struct pd_why *why);
+/* The same by several processes; this one is rank 0. Each of the others must end with `others`, PD_OK where
+ * nothing else is said. */
+enum pd_err run_ranks(int ranks, const char *json, struct book *book, const char *start,
+                      struct train_outcome *out, struct pd_why *why);
+extern enum pd_err others;
+extern char others_say[512]; /* the last rank's sentence */
+/* What the other ranks are (tests of failures change it); NULL: pk_comm_local. */
+extern const struct pk_comm_api *others_comm;
 void close_book(struct book *b);
 const struct point *find(const struct book *b, const char *key, int64_t step);
 /* Files in the run's folder, and forgetting them. */

@@ -80,7 +80,8 @@ enum class order { forward, reverse, random };
 
 struct block_state {
     const char *kernel;
-    const std::function<void()> *body;
+    void (*run)(const void *args);
+    const void *args;
     unsigned threads, live_count;
     unsigned live[WARPS], ready[WARPS], fresh[WARPS], polling[WARPS];
     unsigned warp_ready; /* warps with ready or fresh threads */
@@ -327,7 +328,7 @@ void fiber_main(void *)
     for (;;) {
         unsigned next;
 
-        (*B.body)();
+        B.run(B.args);
         thread_end();
         if (!pick(&next)) {
             idle.push_back(running);
@@ -727,7 +728,7 @@ int pk_emu_reduce(unsigned mask, int x, int kind)
 
 /* ---- a whole launch ---- */
 
-static void run_block(const std::function<void()> &body)
+static void run_block()
 {
     unsigned threads = B.threads, next = 0;
 
@@ -742,7 +743,6 @@ static void run_block(const std::function<void()> &body)
     for (unsigned w = 0; w < WARPS; w++)
         note_warp(w);
     B.live_count = threads;
-    B.body = &body;
     B.late.clear();
     for (unsigned t = 0; t < threads; t++) {
         T[t].fiber = nullptr;
@@ -769,8 +769,8 @@ static void run_block(const std::function<void()> &body)
             pk_emu_fail("wrote %zu bytes beyond the %zu bytes of dynamic shared memory", i + 1, shared_bytes);
 }
 
-void pk_emu_run_kernel(const char *name, dim3 grid, dim3 block, size_t shared,
-                       const std::function<void()> &body)
+void pk_emu_run_kernel(const char *name, dim3 grid, dim3 block, size_t shared, void (*run)(const void *args),
+                       const void *args)
 {
     const char *how = getenv("POLYD_EMU_ORDER");
 
@@ -785,6 +785,8 @@ void pk_emu_run_kernel(const char *name, dim3 grid, dim3 block, size_t shared,
         shared_memory += 4096;
     }
     B.kernel = name;
+    B.run = run;
+    B.args = args;
     B.threads = block.x * block.y * block.z;
     B.how = !how || !*how || strcmp(how, "forward") == 0 ? order::forward
             : strcmp(how, "reverse") == 0                ? order::reverse
@@ -802,7 +804,7 @@ void pk_emu_run_kernel(const char *name, dim3 grid, dim3 block, size_t shared,
             for (unsigned x = 0; x < grid.x; x++) {
                 pk_emu_here.block = {x, y, z};
                 fill_shared(shared);
-                run_block(body);
+                run_block();
             }
     in_block = false;
 }

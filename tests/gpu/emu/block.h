@@ -7,5 +7,5 @@
 
 #define PK_EMU_SHARED_MOST ((size_t)227 << 10) /* of one block, dynamic, after opting in */
 
-void pk_emu_run_kernel(const char *name, dim3 grid, dim3 block, size_t shared,
-                       const std::function<void()> &body);
+void pk_emu_run_kernel(const char *name, dim3 grid, dim3 block, size_t shared, void (*run)(const void *args),
+                       const void *args);

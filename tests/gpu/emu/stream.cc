@@ -4,6 +4,7 @@
  * the same way: the side streams as late as their dependencies allow. */
 #include "tests/gpu/emu/runtime.h"
 
+#include <cstdlib>
 #include <deque>
 #include <map>
 #include <memory>
@@ -191,7 +192,7 @@ cudaError_t pk_emu_enqueue(cudaStream_t stream, std::function<void()> work)
 }
 
 void pk_emu_enqueue_kernel(const char *name, const void *kernel, dim3 grid, dim3 block, size_t shared,
-                           cudaStream_t stream, std::function<void()> body)
+                           cudaStream_t stream, void (*run)(const void *args), const void *args, size_t bytes)
 {
     std::lock_guard<std::recursive_mutex> hold(pk_emu_lock);
     auto limit = shared_limit.find(kernel);
@@ -207,7 +208,11 @@ void pk_emu_enqueue_kernel(const char *name, const void *kernel, dim3 grid, dim3
         pk_emu_error(cudaErrorInvalidValue);
         return;
     }
-    pk_emu_enqueue(stream, [=] { pk_emu_run_kernel(name, grid, block, shared, body); });
+    /* Tensor maps are arguments, aligned to 64 bytes. */
+    std::shared_ptr<void> copy(aligned_alloc(128, (bytes + 127) / 128 * 128), free);
+
+    memcpy(copy.get(), args, bytes);
+    pk_emu_enqueue(stream, [=] { pk_emu_run_kernel(name, grid, block, shared, run, copy.get()); });
 }
 
 extern "C" {

@@ -412,19 +412,44 @@ static inline long long clock64()
 
 /* ---- launching ---- */
 
+/* `args` is copied; run(copy) is one thread. */
 void pk_emu_enqueue_kernel(const char *name, const void *kernel, dim3 grid, dim3 block, size_t shared,
-                           cudaStream_t stream, std::function<void()> body);
+                           cudaStream_t stream, void (*run)(const void *args), const void *args, size_t bytes);
 void *pk_emu_dynamic_shared();
+
+/* Not by std::tuple: sources have types of the same name (struct job), which only what has no linkage keeps
+ * apart. */
+namespace
+{
+template <size_t I, typename T> struct pk_emu_argument {
+    T value;
+};
+template <typename Numbers, typename... P> struct pk_emu_call;
+template <size_t... I, typename... P>
+struct pk_emu_call<std::index_sequence<I...>, P...> : pk_emu_argument<I, std::remove_cv_t<P>>... {
+    void (*kernel)(P...);
+
+    static void run(const void *args)
+    {
+        const pk_emu_call *c = static_cast<const pk_emu_call *>(args);
+
+        c->kernel(static_cast<const pk_emu_argument<I, std::remove_cv_t<P>> *>(c)->value...);
+    }
+};
+} // namespace
 
 /* Arguments are converted and copied now, as a real launch does; the threads run when the stream does. */
 template <typename... P, typename... A>
 static inline void pk_emu_launch(const char *name, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared,
                                  cudaStream_t stream, A &&...args)
 {
-    std::tuple<std::remove_cv_t<P>...> copy{static_cast<P>(args)...};
+    typedef pk_emu_call<std::make_index_sequence<sizeof...(P)>, P...> call;
+    call c = {{static_cast<P>(args)}..., kernel};
 
-    pk_emu_enqueue_kernel(name, reinterpret_cast<const void *>(kernel), grid, block, shared, stream,
-                          [kernel, copy] { std::apply(kernel, copy); });
+    static_assert(sizeof...(P) == sizeof...(A), "arguments of a kernel");
+    static_assert(std::is_trivially_copyable<call>::value, "arguments of a kernel are copied as bytes");
+    pk_emu_enqueue_kernel(name, reinterpret_cast<const void *>(kernel), grid, block, shared, stream, call::run,
+                          &c, sizeof c);
 }
 #define PK_LAUNCH(kernel, grid, block, shared, stream, ...)                                                  \
     pk_emu_launch(#kernel, (kernel), (grid), (block), (shared), (stream), ##__VA_ARGS__)

@@ -1,16 +1,17 @@
 /* CROSS_ENTROPY and CROSS_ENTROPY_BWD.
  *
- * Forward: the logits are read once, the row not being kept: every thread has a running maximum and the sum of
- * exponentials below it, rescaled when a larger one comes (seldom: once for every sixteen elements at most).
- * A row belongs to a warp up to 1024 classes, else to a block of 512, whose threads have four packs of four
- * under way. The place of the first largest logit is looked up again only by threads that hold one. Losses of
- * rows are f32; they and the counts are added in double by one block, in an order fixed by their number.
+ * Forward: the logits are read once, the row not being kept: every thread has a running maximum and the sum
+ * of exponentials below it, rescaled when a larger one comes (seldom: once for every sixteen elements at
+ * most). A row belongs to a warp up to 1024 classes, else to a block of 512, whose threads have four packs of
+ * four under way. The place of the first largest logit is looked up again only by threads that hold one.
+ * Losses of rows are f32; they and the counts are added in double by one block, in an order fixed by their
+ * number.
  *
  * Backward: dlogits = dloss_sum (exp(x - lse) - smoothing / C), less dloss_sum (1 - smoothing) at the target:
  * read once, written once, by groups of threads of up to four packs each, and in place if asked.
  *
- * For bf16 that is 6 bytes a logit in both. The exponentials (one a logit) take about half of what the special
- * function units can do in that time. */
+ * For bf16 that is 6 bytes a logit in both. The exponentials (one a logit) take about half of what the
+ * special function units can do in that time. */
 #include "kernels/backend/cuda/view.cuh"
 
 #define WARPS_THREADS 256
@@ -19,6 +20,8 @@
 #define UNDER_WAY 4    /* packs */
 #define ADD_THREADS 1024
 
+namespace
+{
 struct job {
     struct cuda_rows x;
     const int32_t *target;
@@ -37,6 +40,7 @@ struct job {
     int64_t chunks;
     uint32_t *fault;
 };
+} // namespace
 
 /* Row r's target; `ignore` also where it is none, which is an error of the run. */
 __device__ __forceinline__ int32_t target_of(const struct job &j, int64_t r, int op, bool tell)
@@ -265,8 +269,8 @@ enum pd_err cuda_cross_entropy_bwd(struct pk_backend *b, const struct pk_call *c
     for (j.lanes = 1; j.lanes < WARPS_THREADS && j.lanes * 4 * UNDER_WAY < j.n; j.lanes *= 2)
         ;
     j.chunks = cuda_div_up(j.n, j.lanes * 4 * UNDER_WAY);
-    PK_LAUNCH(dlogits_kernel, (unsigned)cuda_div_up(j.rows * j.chunks, WARPS_THREADS / j.lanes), WARPS_THREADS,
-              0, b->stream, j);
+    PK_LAUNCH(dlogits_kernel, (unsigned)cuda_div_up(j.rows * j.chunks, WARPS_THREADS / j.lanes),
+              WARPS_THREADS, 0, b->stream, j);
     PK_CUDA_TRY(cudaGetLastError());
     return PD_OK;
 }

@@ -1,20 +1,22 @@
-/* DROPOUT: x m / (1 - rate), m drawn by Philox (kernels/base/philox.h) at the counters of op.h: the mask is the
- * CPU's, bit for bit.
+/* DROPOUT: x m / (1 - rate), m drawn by Philox (kernels/base/philox.h) at the counters of op.h: the mask is
+ * the CPU's, bit for bit.
  *
  * Bytes: x once in, y once out; the mask never leaves the chip. A counter gives four words, for columns 16
- * apart in a piece of 64. Lane l of a warp draws counter l % 16 of one of two pieces; votes tell every lane all
- * bits, and lane l then takes the pack from column 4 l on of the two pieces in a row: no draw is wasted and
- * memory is touched side by side. A warp has four pieces. That is about 15 instructions of drawing for an
- * element, below what a warp has time for while its bytes come and go. Pieces are counted through all rows, the
- * last one of a row being cut. Where whole samples are drawn, each thread draws for its own pack. */
+ * apart in a piece of 64. Lane l of a warp draws counter l % 16 of one of two pieces; votes tell every lane
+ * all bits, and lane l then takes the pack from column 4 l on of the two pieces in a row: no draw is wasted
+ * and memory is touched side by side. A warp has four pieces. That is about 15 instructions of drawing for an
+ * element, below what a warp has time for while its bytes come and go. Pieces are counted through all rows,
+ * the last one of a row being cut. Where whole samples are drawn, each thread draws for its own pack. */
 #include "kernels/backend/cuda/view.cuh"
 
 #include "kernels/base/philox.h"
 
 #define THREADS 256
-#define PIECE 64  /* columns that four words of 16 counters serve */
-#define PIECES 4  /* of a warp */
+#define PIECE 64 /* columns that four words of 16 counters serve */
+#define PIECES 4 /* of a warp */
 
+namespace
+{
 struct job {
     struct cuda_rows x;
     void *y;
@@ -28,6 +30,7 @@ struct job {
     bool wide;
     int64_t sample_rows; /* rows of a sample that is drawn as one; 0: each element by itself */
 };
+} // namespace
 
 __device__ __forceinline__ uint64_t key_of(const struct job &j)
 {
@@ -147,8 +150,8 @@ enum pd_err cuda_dropout(struct pk_backend *b, const struct pk_call *c, struct p
     j.factor = (float)(1 / (1 - c->attr->dropout.rate));
     if (samples) {
         j.sample_rows = j.rows / x.shape.dim[0];
-        PK_LAUNCH(samples_kernel, (unsigned)cuda_div_up(j.rows * cuda_div_up(j.columns, 4), THREADS), THREADS, 0,
-                  b->stream, j);
+        PK_LAUNCH(samples_kernel, (unsigned)cuda_div_up(j.rows * cuda_div_up(j.columns, 4), THREADS), THREADS,
+                  0, b->stream, j);
     } else {
         j.row_pieces = cuda_div_up(j.columns, PIECE);
         j.pieces = j.rows * j.row_pieces;

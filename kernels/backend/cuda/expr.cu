@@ -5,15 +5,15 @@
  * The program is rewritten before the launch into steps of a machine with one accumulator and numbered slots
  * (the inputs, and what has to be kept for later), and travels in the kernel's parameters, which is constant
  * memory: the switch over its steps is the same for all threads. A thread takes two packs of four elements, a
- * block's width of packs apart, asks for those of the first three inputs before it looks at any, and puts them
- * into its own slots in shared memory, where a step finds its operand by number; the accumulator is registers.
- * A step then costs the threads about as much as its own arithmetic, and chains of a dozen steps still run at
- * the rate of memory. Slots belong to their thread alone: there is no barrier. */
+ * block's width of packs apart, asks for those of the first three inputs before it looks at any, and puts
+ * them into its own slots in shared memory, where a step finds its operand by number; the accumulator is
+ * registers. A step then costs the threads about as much as its own arithmetic, and chains of a dozen steps
+ * still run at the rate of memory. Slots belong to their thread alone: there is no barrier. */
 #include "kernels/backend/cuda/view.cuh"
 
-#define PACKS 2                          /* of a thread */
-#define FIRST 3                          /* inputs asked for before any is used */
-#define STEPS_MAX 100                    /* no program of PK_EXPR_MAX instructions needs more */
+#define PACKS 2       /* of a thread */
+#define FIRST 3       /* inputs asked for before any is used */
+#define STEPS_MAX 100 /* no program of PK_EXPR_MAX instructions needs more */
 #define SLOTS_MAX (PK_EXPR_INPUTS + PK_EXPR_STACK + 1)
 #define SHARED_MOST (48 * 1024)
 
@@ -21,12 +21,15 @@
 enum { STEP_LOAD = PK_EX_COUNT, STEP_SAVE };
 enum operand { OPERAND_NONE, OPERAND_SLOT, OPERAND_NUMBER };
 
+namespace
+{
 /* acc <- acc op operand (reversed: operand op acc); SELECT: acc != 0 ? slot `arg` : slot `slot`. */
 struct step {
     uint8_t op, slot, arg;
     uint8_t operand : 4, reversed : 4;
     float number;
 };
+} // namespace
 
 enum how {
     HOW_SINGLE, /* one number for all elements */
@@ -35,6 +38,8 @@ enum how {
     HOW_EACH,   /* every element by itself */
 };
 
+namespace
+{
 struct input {
     const void *data;
     uint8_t dtype, how;
@@ -50,12 +55,15 @@ struct job {
     struct step step[STEPS_MAX];
     struct input in[PK_EXPR_INPUTS];
 };
+} // namespace
 static_assert(sizeof(struct job) <= 4096, "kernel parameters");
 
 /* ---- the machine's program ---- */
 
 /* What an entry of the postfix stack is. */
 enum kind { KIND_ACC, KIND_SLOT, KIND_NUMBER };
+namespace
+{
 struct value {
     enum kind kind;
     int slot;
@@ -69,8 +77,10 @@ struct writer {
     int used[SLOTS_MAX]; /* how many entries stand for a slot */
     bool full;
 };
+} // namespace
 
-static void emit(struct writer *w, int op, enum operand operand, int slot, float number, bool reversed, int arg)
+static void emit(struct writer *w, int op, enum operand operand, int slot, float number, bool reversed,
+                 int arg)
 {
     struct step *s;
 
@@ -184,8 +194,8 @@ static void binary(struct writer *w, enum pk_ex op)
         load(w, a);
     if (operand.kind == KIND_SLOT)
         w->used[operand.slot]--;
-    emit(w, op, operand.kind == KIND_SLOT ? OPERAND_SLOT : OPERAND_NUMBER, operand.slot, operand.number, reversed,
-         0);
+    emit(w, op, operand.kind == KIND_SLOT ? OPERAND_SLOT : OPERAND_NUMBER, operand.slot, operand.number,
+         reversed, 0);
     push_acc(w);
 }
 
@@ -267,8 +277,7 @@ static int translate(struct job *j, const struct pk_expr *e)
 
 #define EACH(body)                                                                                           \
     do {                                                                                                     \
-        _Pragma("unroll") for (int p = 0; p < PACKS; p++)                                                    \
-            _Pragma("unroll") for (int i = 0; i < 4; i++)                                                    \
+        _Pragma("unroll") for (int p = 0; p < PACKS; p++) _Pragma("unroll") for (int i = 0; i < 4; i++)      \
         {                                                                                                    \
             const float a = acc[p][i], b = operand[p][i];                                                    \
                                                                                                              \
@@ -370,7 +379,7 @@ __device__ __forceinline__ void run(const struct step s, int work, float (&acc)[
         EACH(a - b);
         break;
     case PK_EX_MUL:
-        EACH(a *b);
+        EACH(a * b);
         break;
     case PK_EX_DIV:
         EACH(a / b);
@@ -421,13 +430,13 @@ __device__ __forceinline__ void run(const struct step s, int work, float (&acc)[
         EACH(sigmoid(a));
         break;
     case PK_EX_GELU:
-        EACH(a *normal_cdf(a));
+        EACH(a * normal_cdf(a));
         break;
     case PK_EX_DGELU:
         EACH(normal_cdf(a) + a * 0.39894228040143267794f * expf(-0.5f * a * a));
         break;
     case PK_EX_GELU_TANH:
-        EACH(a *sigmoid(tanh_argument(a)));
+        EACH(a * sigmoid(tanh_argument(a)));
         break;
     case PK_EX_DGELU_TANH:
         EACH(gelu_tanh_slope(a));
@@ -482,7 +491,8 @@ __device__ __forceinline__ void answer(const struct input &in, const cuda_quad &
 __device__ __forceinline__ void fetch(const struct input &in, int64_t at, int64_t n, float v[4])
 {
     if (in.how == HOW_SINGLE || in.how == HOW_REPEAT) {
-        v[0] = v[1] = v[2] = v[3] = pk_element(in.data, in.dtype, in.how == HOW_SINGLE ? 0 : pk_walk_at(in.w, at));
+        v[0] = v[1] = v[2] = v[3] =
+            pk_element(in.data, in.dtype, in.how == HOW_SINGLE ? 0 : pk_walk_at(in.w, at));
         return;
     }
     for (int i = 0; i < 4; i++)
@@ -599,8 +609,8 @@ enum pd_err cuda_expr(struct pk_backend *b, const struct pk_call *c, struct pd_w
     while (threads > 32 && (size_t)slots * PACKS * threads * sizeof(cuda_quad) > SHARED_MOST)
         threads /= 2;
     shared = (size_t)slots * PACKS * threads * sizeof(cuda_quad);
-    PK_LAUNCH(expr_kernel, (unsigned)cuda_div_up(j.count, (int64_t)4 * PACKS * threads), threads, shared, b->stream,
-              j);
+    PK_LAUNCH(expr_kernel, (unsigned)cuda_div_up(j.count, (int64_t)4 * PACKS * threads), threads, shared,
+              b->stream, j);
     PK_CUDA_TRY(cudaGetLastError());
     return PD_OK;
 }

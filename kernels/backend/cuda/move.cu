@@ -15,12 +15,15 @@
 #define SQUARE 32
 #define SQUARE_ROWS 8 /* rows of threads for a square */
 
+namespace
+{
 /* From `w.stride` to `w.other`, both in units. */
 struct move {
     struct cuda_pair w;
     const void *from;
     void *to;
 };
+} // namespace
 
 static unsigned blocks_of(int64_t units, int64_t per_block)
 {
@@ -43,15 +46,18 @@ template <typename T> static __global__ void __launch_bounds__(THREADS) move_ker
             ((T *)m.to)[to[i]] = v[i];
 }
 
+namespace
+{
 /* Squares over axis `a`, along which the source is dense, and the last axis, along which the output is. */
 struct turn {
     struct cuda_pair others; /* the axes but these two */
     const void *from;
     void *to;
-    int64_t rows, columns;                           /* extents of axis a and of the last */
+    int64_t rows, columns;                            /* extents of axis a and of the last */
     int64_t from_row, from_column, to_row, to_column; /* strides */
     int64_t row_squares, column_squares;
 };
+} // namespace
 
 template <typename T>
 static __global__ void __launch_bounds__(SQUARE *SQUARE_ROWS) turn_kernel(const struct turn t)
@@ -78,6 +84,8 @@ static __global__ void __launch_bounds__(SQUARE *SQUARE_ROWS) turn_kernel(const 
             ((T *)t.to)[to + (row0 + y + i) * t.to_row + (column0 + x) * t.to_column] = square[x][y + i];
 }
 
+namespace
+{
 struct cast {
     struct cuda_pair w;
     const void *from;
@@ -85,6 +93,7 @@ struct cast {
     int from_type, to_type;
     bool packs; /* units of four, dense and aligned, between f32 and bf16 */
 };
+} // namespace
 
 static __global__ void __launch_bounds__(THREADS) cast_kernel(const struct cast c)
 {
@@ -193,8 +202,8 @@ static enum pd_err move_units(struct pk_backend *b, struct cuda_pair w, int size
             return err;
         w.dim[0] = w.count = head;
     }
-    while (unit > size && !(cuda_walk_unit(&w, unit / size) && cuda_aligned(from, unit) &&
-                            cuda_aligned(to, unit)))
+    while (unit > size &&
+           !(cuda_walk_unit(&w, unit / size) && cuda_aligned(from, unit) && cuda_aligned(to, unit)))
         unit = unit == 16 ? 4 : unit / 2;
     cuda_walk_close(&w, unit > size ? unit / size : 1);
     m.w = w;
@@ -266,8 +275,8 @@ enum pd_err cuda_copy(struct pk_backend *b, const struct pk_call *c, struct pd_w
 /* ---- fill ---- */
 
 /* `word`: the bytes of an element, repeated. The last thread writes what is left over after whole units. */
-static __global__ void __launch_bounds__(THREADS) fill_kernel(unsigned char *to, int64_t bytes, int unit,
-                                                              uint32_t word)
+static __global__ void __launch_bounds__(THREADS)
+    fill_kernel(unsigned char *to, int64_t bytes, int unit, uint32_t word)
 {
     const int64_t units = bytes / unit, first = (int64_t)blockIdx.x * (THREADS * EACH) + threadIdx.x;
 
@@ -344,9 +353,8 @@ enum pd_err cuda_concat(struct pk_backend *b, const struct pk_call *c, struct pd
 
     dense_strides(&o->shape, stride);
     for (int i = 0; i < c->n_in; i++) {
-        enum pd_err err =
-            move_view(b, &c->in[i], o->dtype, (char *)o->data + at * stride[axis] * cuda_size(o->dtype), stride,
-                      why);
+        enum pd_err err = move_view(b, &c->in[i], o->dtype,
+                                    (char *)o->data + at * stride[axis] * cuda_size(o->dtype), stride, why);
 
         if (err != PD_OK)
             return err;
@@ -355,6 +363,8 @@ enum pd_err cuda_concat(struct pk_backend *b, const struct pk_call *c, struct pd
     return PD_OK;
 }
 
+namespace
+{
 /* Rows of `row` units of which [from, to) are x, `x` being walked by its own positions. */
 struct pad {
     struct cuda_walk x;
@@ -364,6 +374,7 @@ struct pad {
     struct cuda_divisor by_row;
     bool wide;
 };
+} // namespace
 
 template <typename T> static __global__ void __launch_bounds__(THREADS) pad_kernel(const struct pad p)
 {
@@ -401,9 +412,10 @@ enum pd_err cuda_pad(struct pk_backend *b, const struct pk_call *c, struct pd_wh
     if (x->dtype != o->dtype) { /* twice over the output, once over x */
         enum pd_err err = fill(b, o->data, cuda_count(&o->shape) * size, 0, why);
 
-        return err != PD_OK ? err
-                            : move_view(b, x, o->dtype,
-                                        (char *)o->data + c->attr->pad.start * stride[axis] * size, stride, why);
+        return err != PD_OK
+                   ? err
+                   : move_view(b, x, o->dtype, (char *)o->data + c->attr->pad.start * stride[axis] * size,
+                               stride, why);
     }
     memset(&p, 0, sizeof p);
     p.units = cuda_count(&o->shape);
@@ -446,6 +458,8 @@ enum pd_err cuda_pad(struct pk_backend *b, const struct pk_call *c, struct pd_wh
 
 /* ---- by index ---- */
 
+namespace
+{
 /* A thread's units are found by one division; threads of a row read the same index, once in the cache. */
 struct gather {
     struct cuda_walk index;
@@ -458,6 +472,7 @@ struct gather {
     int from_type, to_type; /* of gather_cast_kernel */
     uint32_t *fault;
 };
+} // namespace
 
 /* The first unit of the table's row for output row r; -1 if its index is none. */
 __device__ __forceinline__ int64_t gather_row(const struct gather &g, int64_t r, bool first)
@@ -549,6 +564,8 @@ enum pd_err cuda_gather(struct pk_backend *b, const struct pk_call *c, struct pd
     return PD_OK;
 }
 
+namespace
+{
 struct one_hot {
     struct cuda_walk index;
     const int32_t *at;
@@ -559,6 +576,7 @@ struct one_hot {
     int size, unit; /* bytes of an element; of what a thread writes at once */
     uint32_t one;
 };
+} // namespace
 
 static __global__ void __launch_bounds__(THREADS) one_hot_kernel(const struct one_hot h)
 {
@@ -609,19 +627,22 @@ enum pd_err cuda_one_hot(struct pk_backend *b, const struct pk_call *c, struct p
     return PD_OK;
 }
 
+namespace
+{
 /* Blocks of a batch element one after another; each looks at its position itself. */
 struct append {
     struct cuda_pair w; /* (H, n, d) of new; other: of the cache */
     const void *fresh;
     void *cache;
     const int32_t *position;
-    int64_t position_step;                        /* 0: one for all */
-    int64_t fresh_step, cache_step, cache_row;    /* units from batch to batch, from token to token */
-    int64_t tokens, room;                         /* n, T */
-    int64_t blocks;                               /* of a batch element */
+    int64_t position_step;                     /* 0: one for all */
+    int64_t fresh_step, cache_step, cache_row; /* units from batch to batch, from token to token */
+    int64_t tokens, room;                      /* n, T */
+    int64_t blocks;                            /* of a batch element */
     int from_type, to_type;
     uint32_t *fault;
 };
+} // namespace
 
 template <typename T, bool cast>
 static __global__ void __launch_bounds__(THREADS) append_kernel(const struct append a)

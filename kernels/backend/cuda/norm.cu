@@ -10,10 +10,10 @@
  *     dx = rstd (u - mean(u) - xhat mean(u xhat))     without mean(u) for RMSNorm
  *     dgamma = sum of dy xhat,  dbeta = sum of dy     over rows
  * x and dy once in, dx once out. A group takes every so many rows of its block's share and keeps its columns'
- * sums for dgamma and dbeta in registers meanwhile; the groups of a block are added in order and written as one
- * row of partial sums, and a second kernel adds those rows, 8 sums of every eighth row side by side. How many
- * blocks there are depends on the shape alone: a few for each multiprocessor of an H100 or H200, and their
- * partial sums are 1 percent of what is read. */
+ * sums for dgamma and dbeta in registers meanwhile; the groups of a block are added in order and written as
+ * one row of partial sums, and a second kernel adds those rows, 8 sums of every eighth row side by side. How
+ * many blocks there are depends on the shape alone: a few for each multiprocessor of an H100 or H200, and
+ * their partial sums are 1 percent of what is read. */
 #include "kernels/backend/cuda/view.cuh"
 
 #define THREADS 256
@@ -21,6 +21,8 @@
 #define BLOCK_MOST 8192
 #define BWD_THREADS 128 /* backward, where a warp is a group: registers are handed out in smaller lots */
 
+namespace
+{
 struct job {
     struct cuda_rows x, dy;
     const void *gamma, *beta;
@@ -29,12 +31,13 @@ struct job {
     void *y, *rstd, *mean; /* forward: written; of type bf16 or f32 */
     bool y_bf16, y_packs, rstd_bf16, mean_bf16;
     struct cuda_walk rstd_at, mean_at; /* backward: where row r's lies */
-    int64_t rows, share; /* share: rows of a block (backward) */
-    int d, lanes;        /* lanes of a row's group; THREADS: the block */
+    int64_t rows, share;               /* share: rows of a block (backward) */
+    int d, lanes;                      /* lanes of a row's group; THREADS: the block */
     bool layer, has_beta;
     float eps;
     float *partial; /* backward: (blocks, 2, d) */
 };
+} // namespace
 
 __device__ __forceinline__ void vector_load(const void *p, bool bf16, bool packs, int64_t step, int k, int n,
                                             float v[4])
@@ -155,8 +158,7 @@ static __global__ void __launch_bounds__(WIDTH, WIDTH == THREADS ? BWD_WIDE_BLOC
     __shared__ float scratch[2][PK_WARP];
     const int lane = (int)threadIdx.x % j.lanes, group = (int)threadIdx.x / j.lanes, d = j.d;
     const int groups = WIDTH / j.lanes;
-    const int64_t first = blockIdx.x * j.share,
-                  end = first + j.share < j.rows ? first + j.share : j.rows;
+    const int64_t first = blockIdx.x * j.share, end = first + j.share < j.rows ? first + j.share : j.rows;
     float dgamma[PACKS][4], dbeta[PACKS][4];
 
 #pragma unroll
@@ -219,7 +221,8 @@ static __global__ void __launch_bounds__(WIDTH, WIDTH == THREADS ? BWD_WIDE_BLOC
     float *const to = j.partial + (int64_t)blockIdx.x * 2 * d;
 
     for (int turn = 0; turn < turns; turn++) {
-        const bool own = turns == 1 || ((int)threadIdx.x / PK_WARP == turn && (int)threadIdx.x % PK_WARP == lane);
+        const bool own =
+            turns == 1 || ((int)threadIdx.x / PK_WARP == turn && (int)threadIdx.x % PK_WARP == lane);
 
         if (own)
 #pragma unroll
@@ -400,8 +403,8 @@ enum pd_err cuda_norm(struct pk_backend *b, const struct pk_call *c, struct pd_w
     if (j.d > BLOCK_MOST)
         PK_LAUNCH(norm_long_kernel, (unsigned)j.rows, THREADS, 0, b->stream, j);
     else
-        BY_PACKS(NORM_OF, cuda_div_up(j.d, 4 * j.lanes),
-                 (unsigned)cuda_div_up(j.rows, THREADS / j.lanes), THREADS, 0, b->stream, j);
+        BY_PACKS(NORM_OF, cuda_div_up(j.d, 4 * j.lanes), (unsigned)cuda_div_up(j.rows, THREADS / j.lanes),
+                 THREADS, 0, b->stream, j);
     PK_CUDA_TRY(cudaGetLastError());
     return PD_OK;
 }
@@ -461,7 +464,8 @@ enum pd_err cuda_norm_bwd(struct pk_backend *b, const struct pk_call *c, struct 
         PK_LAUNCH(norm_bwd_long_kernel, (unsigned)j.rows, THREADS, 0, b->stream, j);
         PK_LAUNCH(norm_bwd_long_sums_kernel, (unsigned)(shares * strips), THREADS, 0, b->stream, j, strips);
     } else if (shares > 0 && j.lanes > PK_WARP) {
-        BY_PACKS(NORM_BWD_OF_BLOCK, cuda_div_up(j.d, 4 * j.lanes), (unsigned)shares, THREADS, 0, b->stream, j);
+        BY_PACKS(NORM_BWD_OF_BLOCK, cuda_div_up(j.d, 4 * j.lanes), (unsigned)shares, THREADS, 0, b->stream,
+                 j);
     } else if (shares > 0) {
         BY_PACKS(NORM_BWD_OF_WARPS, cuda_div_up(j.d, 4 * j.lanes), (unsigned)shares, BWD_THREADS,
                  (size_t)(2 * j.d) * sizeof(float), b->stream, j);

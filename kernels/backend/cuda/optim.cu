@@ -19,6 +19,8 @@
 #define TENSORS_MOST 56 /* of a launch */
 #define GROUPS_MOST 8
 
+namespace
+{
 /* One set of hyper-parameters. */
 struct group {
     const float *hyper, *gate; /* ACCUMULATE: hyper is `first`, no gate */
@@ -42,13 +44,17 @@ struct table {
     struct tensor tensor[TENSORS_MOST];
     struct group group[GROUPS_MOST];
 };
+} // namespace
 static_assert(sizeof(struct table) <= 4096, "kernel parameters");
 
+namespace
+{
 /* What a step does to every element of a group. */
 struct factors {
     float clip, decay, l2, step, root2, lr;
     bool apply, first;
 };
+} // namespace
 
 template <int op> __device__ __forceinline__ void factors_of(const struct group &g, struct factors *f)
 {

@@ -5,9 +5,9 @@
  *
  * Columns (the last kept axis is dense, as in gradients of biases): threads lie side by side on packs of four
  * columns and go down the rows, 8 to 256 rows of threads in a block, four rows under way each. Rows (all
- * else): a warp or a block goes along the reduced positions of one output. Both cut the reduced positions into
- * tiles so that there are enough blocks for 132 multiprocessors, however the shape lies; a second launch adds
- * the tiles in order. Tiles depend on the shape alone. Sums are f32 by thread, then by a fixed tree.
+ * else): a warp or a block goes along the reduced positions of one output. Both cut the reduced positions
+ * into tiles so that there are enough blocks for 132 multiprocessors, however the shape lies; a second launch
+ * adds the tiles in order. Tiles depend on the shape alone. Sums are f32 by thread, then by a fixed tree.
  *
  * SUMSQ: tiles of 16384 elements of all inputs in one launch, inputs described by the kernel's parameters;
  * four squares are added in f32, then in double. A second launch adds the tiles. */
@@ -18,20 +18,23 @@
 #define BLOCKS_WANTED 1056 /* eight for each of 132 multiprocessors */
 #define TILE_LEAST 1024    /* reduced positions of a tile, if there are that many */
 
+namespace
+{
 struct job {
     const void *x;
     void *out;
     bool bf16, out_bf16;
     bool columns;
-    bool packs;                   /* packs lie dense and aligned: along the kept axis, or along the reduced */
+    bool packs; /* packs lie dense and aligned: along the kept axis, or along the reduced */
     struct cuda_walk kept, reduced;
-    int64_t width, outer;         /* columns: extent of the dense kept axis, positions of the others */
-    int64_t outputs, positions;   /* kept, reduced */
-    int64_t tiles, tile;          /* of positions */
-    int lanes;                    /* columns: threads beside each other; rows: threads of one output */
-    int64_t strips;               /* columns: blocks beside each other */
-    float *partial;               /* (outputs, tiles) in the order of outer, tile, column; NULL: to out */
+    int64_t width, outer;       /* columns: extent of the dense kept axis, positions of the others */
+    int64_t outputs, positions; /* kept, reduced */
+    int64_t tiles, tile;        /* of positions */
+    int lanes;                  /* columns: threads beside each other; rows: threads of one output */
+    int64_t strips;             /* columns: blocks beside each other */
+    float *partial;             /* (outputs, tiles) in the order of outer, tile, column; NULL: to out */
 };
+} // namespace
 
 template <bool max> __device__ __forceinline__ float both(float a, float b)
 {
@@ -230,10 +233,11 @@ static size_t reduce_workspace(const struct pk_call *c)
 template <bool max> static enum pd_err launch(struct pk_backend *b, const struct job *j, struct pd_why *why)
 {
     if (j->columns)
-        PK_LAUNCH(columns_kernel<max>, (unsigned)(j->outer * j->tiles * j->strips), THREADS, 0, b->stream, *j);
+        PK_LAUNCH(columns_kernel<max>, (unsigned)(j->outer * j->tiles * j->strips), THREADS, 0, b->stream,
+                  *j);
     else
-        PK_LAUNCH(rows_kernel<max>, (unsigned)cuda_div_up(j->outputs * j->tiles, THREADS / j->lanes), THREADS, 0,
-                  b->stream, *j);
+        PK_LAUNCH(rows_kernel<max>, (unsigned)cuda_div_up(j->outputs * j->tiles, THREADS / j->lanes), THREADS,
+                  0, b->stream, *j);
     PK_CUDA_TRY(cudaGetLastError());
     return PD_OK;
 }
@@ -305,6 +309,8 @@ size_t cuda_max_workspace(const struct pk_backend *b, const struct pk_call *c)
 #define SQUARES_TILE 16384
 #define SQUARES_MOST 160 /* inputs of one launch: what fits into its parameters */
 
+namespace
+{
 struct squares_in {
     const void *x;
     int64_t count;
@@ -317,6 +323,7 @@ struct squares {
     int32_t inputs;
     struct squares_in in[SQUARES_MOST];
 };
+} // namespace
 static_assert(sizeof(struct squares) <= 4096, "kernel parameters");
 
 /* The block's sum, by thread 0. */
@@ -365,19 +372,23 @@ static __global__ void __launch_bounds__(THREADS) squares_kernel(const struct sq
         }
 #pragma unroll
         for (int u = 0; u < UNDER_WAY; u++)
-            sum += (double)((v[u][0] * v[u][0] + v[u][1] * v[u][1]) + (v[u][2] * v[u][2] + v[u][3] * v[u][3]));
+            sum +=
+                (double)((v[u][0] * v[u][0] + v[u][1] * v[u][1]) + (v[u][2] * v[u][2] + v[u][3] * v[u][3]));
     }
     sum = block_sum(sum);
     if (threadIdx.x == 0)
         q.sums[blockIdx.x] = sum;
 }
 
+namespace
+{
 struct squares_strided {
     const void *x;
     bool bf16;
     struct cuda_walk w;
     double *sums;
 };
+} // namespace
 
 static __global__ void __launch_bounds__(THREADS) squares_strided_kernel(const struct squares_strided q)
 {

@@ -1,15 +1,15 @@
 /* SCATTER_ADD: rows of src added at their index, in the order of the index, without atomics on floats.
  *
- * Few positions and rows: a block per row of the output and strip of columns looks through the whole index, and
- * adds what is its own in order.
+ * Few positions and rows: a block per row of the output and strip of columns looks through the whole index,
+ * and adds what is its own in order.
  *
- * Otherwise positions are sorted by index first: a stable radix sort, 8 bits a pass (histograms of blocks, one
- * scan over all of them, places), of 8 bytes a position, which is little beside rows of src. Then the sorted
- * positions are cut into tiles of 64; a block adds a tile's rows, in order, a thread a pack of four columns,
- * four rows under way. A run of one index that lies within a tile is finished there. Of runs that do not, each
- * tile leaves its part in the workspace, and a last launch adds those parts in order, so that one index that is
- * everywhere (padding) is spread over many blocks. Sums are f32, also where src or the output is bf16. The
- * order of additions depends on the index alone.
+ * Otherwise positions are sorted by index first: a stable radix sort, 8 bits a pass (histograms of blocks,
+ * one scan over all of them, places), of 8 bytes a position, which is little beside rows of src. Then the
+ * sorted positions are cut into tiles of 64; a block adds a tile's rows, in order, a thread a pack of four
+ * columns, four rows under way. A run of one index that lies within a tile is finished there. Of runs that do
+ * not, each tile leaves its part in the workspace, and a last launch adds those parts in order, so that one
+ * index that is everywhere (padding) is spread over many blocks. Sums are f32, also where src or the output
+ * is bf16. The order of additions depends on the index alone.
  *
  * Bytes: the output once (or its base copied), src once, and each row of the output that an index names once
  * more. */
@@ -21,13 +21,15 @@
 #define FEW_THREADS 128
 #define THREADS 256
 #define WARPS (THREADS / PK_WARP)
-#define EACH 8                       /* keys of a thread in a pass of the sort */
+#define EACH 8 /* keys of a thread in a pass of the sort */
 #define SORT_TILE (THREADS * EACH)
 #define DIGITS 256
 #define SCAN_THREADS 1024
 #define TILE 64 /* sorted positions of a block */
 #define UNDER_WAY 4
 
+namespace
+{
 struct job {
     struct cuda_walk index;
     const int32_t *at;
@@ -45,6 +47,7 @@ struct job {
     const uint32_t *keys, *places; /* sorted */
     float *head, *tail;            /* (tiles, d) each */
 };
+} // namespace
 
 /* The row for position i; `rows` for an index that is none. */
 __device__ __forceinline__ uint32_t row_of(const struct job &j, int64_t i, bool tell)
@@ -73,7 +76,8 @@ __device__ __forceinline__ void base_load(const struct job &j, int64_t row, int 
 }
 
 /* acc <- acc + rows of src at list[0 .. n), pack k, in order. */
-__device__ __forceinline__ void add_rows(const struct job &j, const uint32_t *list, int n, int k, float acc[4])
+__device__ __forceinline__ void add_rows(const struct job &j, const uint32_t *list, int n, int k,
+                                         float acc[4])
 {
     for (int e = 0; e < n; e += UNDER_WAY) {
         float v[UNDER_WAY][4];
@@ -130,7 +134,8 @@ static __global__ void __launch_bounds__(FEW_THREADS) few_kernel(const struct jo
 /* ---- the sort ---- */
 
 /* Keys of pass `pass`, the first straight from the index. A warp has 32 EACH keys in a row. */
-__device__ __forceinline__ bool key_at(const struct job &j, int pass, int each, uint32_t *key, uint32_t *place)
+__device__ __forceinline__ bool key_at(const struct job &j, int pass, int each, uint32_t *key,
+                                       uint32_t *place)
 {
     const int64_t i = (int64_t)blockIdx.x * SORT_TILE + threadIdx.x / PK_WARP * (PK_WARP * EACH) +
                       each * PK_WARP + threadIdx.x % PK_WARP;
@@ -322,8 +327,9 @@ static size_t scratch_of(struct job *j, void *base)
     size_t used = 0;
     void *const piece[7] = {&j->key[0], &j->key[1], &j->place[0], &j->place[1],
                             &j->counts, &j->head,   &j->tail};
-    const int64_t bytes[7] = {4 * j->positions, 4 * j->positions,         4 * j->positions, 4 * j->positions,
-                              4 * DIGITS * j->sort_blocks, 4 * tiles * j->d, 4 * tiles * j->d};
+    const int64_t bytes[7] = {
+        4 * j->positions, 4 * j->positions, 4 * j->positions, 4 * j->positions, 4 * DIGITS * j->sort_blocks,
+        4 * tiles * j->d, 4 * tiles * j->d};
 
     for (int i = 0; i < 7; i++) {
         void *const at = base ? (char *)base + used : NULL;

@@ -10,6 +10,8 @@
 #define WARP_MOST 512
 #define BLOCK_MOST 8192
 
+namespace
+{
 struct job {
     struct cuda_rows x, dy; /* backward: y and dy */
     void *y;
@@ -17,6 +19,7 @@ struct job {
     int64_t rows;
     int n, lanes;
 };
+} // namespace
 
 template <int PACKS> static __global__ void __launch_bounds__(THREADS) softmax_kernel(const struct job j)
 {

@@ -217,10 +217,12 @@ __device__ __forceinline__ int64_t pk_walk_both(const struct cuda_pair &w, int64
 
 /* ---- elements ---- */
 
-struct __align__(16) cuda_quad {
+struct __align__(16) cuda_quad
+{
     uint32_t w[4];
 };
-struct __align__(8) cuda_half {
+struct __align__(8) cuda_half
+{
     uint32_t w[2];
 };
 
@@ -273,7 +275,7 @@ __device__ __forceinline__ void pk_element_set(void *p, int dtype, int64_t at, f
         ((uint16_t *)p)[at] = (uint16_t)pk_bf16_bits(v);
         break;
     case PK_I32:
-        ((int32_t *)p)[at] = v != v               ? 0
+        ((int32_t *)p)[at] = v != v                ? 0
                              : v >= 2147483648.0f  ? 2147483647
                              : v <= -2147483648.0f ? -2147483647 - 1
                                                    : (int32_t)v;
@@ -387,8 +389,9 @@ static inline bool cuda_packs(const struct pk_view *dense, int64_t row)
 
 /* ---- sums of groups of threads, in a fixed order; every thread of the group gets the result ---- */
 
-/* Among `lanes` neighbours (a power of two, at most 32), or of a whole block of `lanes` threads (a multiple of
- * 32 then; `scratch` holds 32 floats, free to be used again only after a barrier or with the other half). */
+/* Among `lanes` neighbours (a power of two, at most 32), or of a whole block of `lanes` threads (a multiple
+ * of 32 then; `scratch` holds 32 floats, free to be used again only after a barrier or with the other half).
+ */
 __device__ __forceinline__ float pk_group_sum(float x, int lanes, float *scratch)
 {
     for (int d = (lanes < PK_WARP ? lanes : PK_WARP) / 2; d > 0; d /= 2)

@@ -263,6 +263,7 @@ static bool would_keep(const struct pk_node *n, int32_t k, bool half)
     case PK_OP_CONCAT:
     case PK_OP_COPY:
     case PK_OP_DROPOUT:
+    case PK_OP_ALL_REDUCE:
         return !half;
     case PK_OP_MATMUL:
         return !half && n->attr->matmul.has_residual && k == n->n_in - 1;
@@ -418,6 +419,8 @@ static bool set_types(struct narrow *w)
             else if (n->op == PK_OP_CACHE_APPEND && k == 1)
                 need = g->value[n->in[0]].dtype;
             else if (n->op == PK_OP_MATMUL && n->attr->matmul.has_residual && k == n->n_in - 1)
+                need = g->value[n->out].dtype;
+            else if (n->op == PK_OP_ALL_REDUCE)
                 need = g->value[n->out].dtype;
             else if (n->op == PK_OP_SCATTER_ADD && k == 2)
                 need = g->value[n->out].dtype;

@@ -1,0 +1,41 @@
+/* kernels/backend/cuda/matmul.h: a product as matmul.c sees it, for the kernels of matmul_plain.cu. */
+#pragma once
+
+#include "kernels/backend/cuda/cuda.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct cuda_operand {
+    const void *data;
+    enum pk_dtype dtype;
+    int64_t rs, cs;            /* steps of rows and columns, in elements */
+    int64_t step[PK_MAX_RANK]; /* of the leading axes */
+};
+
+/* out (.., M, N) dense = act(a b + bias) + residual; leading axes that continue each other are one. */
+struct cuda_product {
+    int64_t m, n, k, batch;
+    int32_t lead;
+    int64_t dim[PK_MAX_RANK];
+    struct cuda_operand a, b, residual; /* residual.data NULL: none, unless has_residual */
+    const void *bias;
+    enum pk_dtype bias_dtype;
+    int64_t bias_step;
+    bool has_bias, has_residual;
+    enum pk_act act;
+    void *out;
+    enum pk_dtype out_dtype;
+};
+
+/* The whole product by a kernel of our own, for what the library does not take: any strides, any mixture of
+ * types. Sums over K in order. */
+enum pd_err cuda_product_plain(struct pk_backend *b, const struct cuda_product *p, struct pd_why *why);
+/* out = act(out) + residual, in place: what the library's epilogues do not have. */
+enum pd_err cuda_product_finish(struct pk_backend *b, const struct cuda_product *p, bool act, bool residual,
+                                struct pd_why *why);
+
+#ifdef __cplusplus
+}
+#endif

@@ -135,6 +135,8 @@ struct pk_backend_api {
     /* For the runs and captures that follow; PK_MATH_F32 at first. PD_ERR_UNSUPPORTED where there is no TF32.
      */
     enum pd_err (*set_math)(struct pk_backend *b, enum pk_math math, struct pd_why *why);
+    /* What runs are enqueued on, a cudaStream_t: for who times them. NULL where runs wait (CPU). Borrowed. */
+    void *(*stream)(struct pk_backend *b);
 };
 
 typedef const struct pk_backend_api *pk_backend_entry_fn(void);

@@ -296,6 +296,12 @@ static enum pd_err cpu_sync(struct pk_backend *b, struct pd_why *why)
     return PD_OK;
 }
 
+static void *cpu_stream(struct pk_backend *b)
+{
+    (void)b;
+    return NULL;
+}
+
 const struct pk_backend_api *pk_backend_cpu(void)
 {
     static const struct pk_backend_api api = {
@@ -322,6 +328,7 @@ const struct pk_backend_api *pk_backend_cpu(void)
         .slot_take = cpu_slot_take,
         .info = cpu_info,
         .set_math = cpu_set_math,
+        .stream = cpu_stream,
     };
 
     return &api;

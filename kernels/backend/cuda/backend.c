@@ -292,6 +292,11 @@ enum pd_err cuda_info(struct pk_backend *b, struct pk_backend_info *ret, struct 
     return PD_OK;
 }
 
+static void *cuda_stream(struct pk_backend *b)
+{
+    return b->stream;
+}
+
 static enum pd_err cuda_set_math(struct pk_backend *b, enum pk_math math, struct pd_why *why)
 {
     (void)why;
@@ -330,6 +335,7 @@ const struct pk_backend_api *pk_backend_entry(void)
         .slot_take = cuda_slot_take,
         .info = cuda_info,
         .set_math = cuda_set_math,
+        .stream = cuda_stream,
     };
 
     return &api;

@@ -53,6 +53,7 @@ void attention_check(const struct attention_case *t)
     f.out[1] = stats_shape(s);
     f.out_dtype[0] = f.out_dtype[1] = dtype;
     f.floor = 1e-6;
+    f.f32_only = spread > 10;
     rig_check(&f);
 
     fwd[0] = pk_view_dense(rig_alloc((size_t)pk_shape_count(&f.out[0]) * 8), dtype, f.out[0]);

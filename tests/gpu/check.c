@@ -240,7 +240,7 @@ static void take_from_device(const struct on_device *d, struct rig_guarded *to)
     assert_int_equal(gpu_api()->download(gpu_device(), to->base, d->base, d->bytes, NULL), PD_OK);
 }
 
-enum how { EAGER, OTHER_ORDER, CAPTURED };
+enum how { EAGER, AGAIN }; /* AGAIN: captured and replayed, in the emulation also in another order of threads */
 
 static void run_gpu(const struct rig_case *c, const char *label, enum how how, struct rig_guarded *out)
 {
@@ -279,9 +279,9 @@ static void run_gpu(const struct rig_case *c, const char *label, enum how how, s
     on[n] = put_on_device(work.base, need + 2 * RIG_GUARD);
     call.workspace = on[n++].base + RIG_GUARD;
     call.workspace_bytes = need;
-    if (how == OTHER_ORDER)
+    if (how == AGAIN)
         setenv("POLYD_EMU_ORDER", "reverse", 1);
-    if (how == CAPTURED) {
+    if (how == AGAIN) {
         if (api->capture(b, &call, 1, &captured, &why) != PD_OK)
             fail_msg("%s, %s: capturing: %s", c->name, label, why.text);
         if (api->replay(b, captured, &why) != PD_OK)
@@ -376,14 +376,13 @@ static void check_one(const struct rig_case *c, const struct rig_case *reference
         one.out[0] = c->out[o];
         one.out_dtype[0] = reference->out_dtype[o];
         one.tolerance = tolerance_of(c, any, bf16);
+        if (c->op == PK_OP_ATTENTION_BWD) /* where terms cancel to nothing */
+            one.floor = 0.01;
         rig_compare(&one, label, &wide, &want[o]);
         if (bf16)
             free(wide.base);
     }
-    run_gpu(c, label, gpu_is_emulated() ? OTHER_ORDER : EAGER, again);
-    same_bits(c, label, gpu_is_emulated() ? "another order of threads" : "a second run", first, again);
-    free_all(c, again);
-    run_gpu(c, label, CAPTURED, again);
+    run_gpu(c, label, AGAIN, again);
     same_bits(c, label, "a captured run", first, again);
     free_all(c, again);
     free_all(c, first);
@@ -394,24 +393,24 @@ void rig_check(const struct rig_case *c)
 {
     static uint32_t coin = 12345;
     const struct narrowing n = narrowing_of(c);
-    bool any = false;
+    int any = 0; /* ALONE | TOGETHER */
 
     for (int i = 0; i < c->n_in; i++) {
         if (c->in[i].dtype == PK_F64)
             return;
-        any = any || n.in[i];
+        any |= n.in[i];
     }
     for (int i = 0; i < c->n_out; i++) {
         if (c->out_dtype[i] == PK_F64)
             return;
-        any = any || n.out[i];
+        any |= n.out[i];
     }
     if (!supported(c)) {
         gpu_note_missing(c->op);
         return;
     }
     check_one(c, c, "f32");
-    for (int variant = 0; any && variant < 2; variant++) {
+    for (int variant = 0; any && !c->f32_only && variant < (any & ALONE ? 2 : 1); variant++) {
         struct rig_case narrow = *c, reference = *c;
         bool together = true;
 

@@ -1,4 +1,5 @@
-/* A planned graph on a back end: all calls are prepared once; a run hands the whole list over. */
+/* A planned graph on a back end: all calls are prepared once; a run hands the whole list over, or starts what
+ * was recorded of it. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,6 +27,9 @@ struct pk_exec {
     void **bound; /* by leaf */
     bool *used;   /* by leaf */
     bool stale;   /* pointers are to be resolved again */
+    bool warm;    /* has run with these pointers: may be recorded */
+    struct pk_captured *captured;
+    struct pk_exec_runs runs;
     unsigned char *arena;
     void (*trace)(void *user, const char *node, const struct pk_view *out, int n);
     void *trace_user;
@@ -403,9 +407,20 @@ out:
     return err;
 }
 
+/* Nobody frees a recording that may still be running. */
+static void drop_captured(struct pk_exec *e)
+{
+    if (e->captured) {
+        (void)e->api->sync(e->backend, NULL);
+        e->captured = e->api->captured_free(e->backend, e->captured);
+    }
+    e->warm = false;
+}
+
 struct pk_exec *pk_exec_free(struct pk_exec *e)
 {
     if (e) {
+        drop_captured(e);
         if (e->arena)
             e->api->free(e->backend, e->arena);
         pk_plan_done(&e->plan);
@@ -490,6 +505,37 @@ static enum pd_err spoil(struct pk_exec *e, size_t offset, size_t bytes, struct 
     return err;
 }
 
+/* Shows outputs to the one who traces: themselves, or copies. */
+static enum pd_err show(struct pk_exec *e, const struct pk_call *c, const char *name, struct pd_why *why)
+{
+    struct pk_view copy[PK_MAX_OUT];
+    enum pd_err err = PD_OK;
+
+    if (e->api->host_memory) {
+        e->trace(e->trace_user, name, c->out, c->n_out);
+        return PD_OK;
+    }
+    memset(copy, 0, sizeof copy);
+    for (int32_t i = 0; i < c->n_out && err == PD_OK; i++) {
+        size_t elements = 1, bytes;
+
+        copy[i] = c->out[i];
+        for (int32_t k = 0; k < copy[i].shape.rank; k++) /* what the view spans, gaps and all */
+            elements += (size_t)((copy[i].shape.dim[k] - 1) * copy[i].stride[k]);
+        bytes = pk_shape_count(&copy[i].shape) ? elements * pk_dtype_size(copy[i].dtype) : 0;
+        copy[i].data = malloc(bytes ? bytes : 1);
+        if (!copy[i].data)
+            err = pd_fail(why, PD_ERR_NOMEM, "no memory to trace %s", name);
+        else if (bytes)
+            err = e->api->download(e->backend, copy[i].data, c->out[i].data, bytes, why);
+    }
+    if (err == PD_OK)
+        e->trace(e->trace_user, name, copy, c->n_out);
+    for (int32_t i = 0; i < c->n_out; i++)
+        free(copy[i].data);
+    return err;
+}
+
 /* One call at a time, to look at each or to spoil what is no longer alive. */
 static enum pd_err run_slowly(struct pk_exec *e, struct pd_why *why)
 {
@@ -507,7 +553,7 @@ static enum pd_err run_slowly(struct pk_exec *e, struct pd_why *why)
 
             snprintf(name, sizeof name, "%s%s%s#%u", n->scope, n->scope[0] ? "/" : "", pk_op_name(n->op),
                      e->call_node[i]);
-            e->trace(e->trace_user, name, e->call[i].out, e->call[i].n_out);
+            err = show(e, &e->call[i], name, why);
         }
         for (; e->poison && step <= e->call_step[i] && err == PD_OK; step++)
             for (uint32_t b = 0; b < e->plan.n_buffer && err == PD_OK; b++)
@@ -523,13 +569,33 @@ enum pd_err pk_exec_run(struct pk_exec *e, struct pd_why *why)
 
     if (!e->backend)
         return pd_fail(why, PD_ERR_CONFLICT, "this plan has no back end to run on");
-    if (e->stale)
+    if (e->stale) {
+        drop_captured(e);
         err = resolve(e, why);
-    if (err == PD_OK && (e->trace || e->poison))
-        err = run_slowly(e, why);
-    else if (err == PD_OK)
-        err = e->api->run(e->backend, e->call, e->n_call, why);
+    }
+    if (err == PD_OK && (e->trace || e->poison)) {
+        e->runs.eager++;
+        return run_slowly(e, why);
+    }
+    if (err == PD_OK && e->warm && !e->captured) {
+        err = e->api->capture(e->backend, e->call, e->n_call, &e->captured, why);
+        e->runs.captures += err == PD_OK;
+    }
+    if (err != PD_OK)
+        return err;
+    if (e->captured) {
+        e->runs.replays++;
+        return e->api->replay(e->backend, e->captured, why);
+    }
+    e->runs.eager++;
+    err = e->api->run(e->backend, e->call, e->n_call, why);
+    e->warm = err == PD_OK && e->api->capture && e->n_call > 0;
     return err;
+}
+
+struct pk_exec_runs pk_exec_runs(const struct pk_exec *e)
+{
+    return e->runs;
 }
 
 const void *pk_exec_output(struct pk_exec *e, const char *output, struct pk_shape *ret_shape)

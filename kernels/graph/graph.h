@@ -268,8 +268,17 @@ struct pk_leaf pk_graph_leaf(const struct pk_graph *g, size_t i);
  * Several execs may share it: a training graph, an evaluation graph, a probe. */
 PD_NODISCARD enum pd_err pk_exec_bind(struct pk_exec *e, const char *name, void *memory, struct pd_why *why);
 
-/* One run of the whole graph. Every leaf that is used must be bound. */
+/* One run of the whole graph. Every leaf that is used must be bound. On a back end with capture the first run
+ * goes call by call, the second is recorded, and from then on the recording is started as one thing, until
+ * another memory is bound. There is no way back in silence: what cannot be recorded is an error. */
 PD_NODISCARD enum pd_err pk_exec_run(struct pk_exec *e, struct pd_why *why);
+
+/* How runs went since pk_exec_new. eager: call by call (the first after each binding; all while tracing or
+ * poisoning, and on a back end without capture). A recorded run counts as a replay, also the first. */
+struct pk_exec_runs {
+    uint64_t eager, captures, replays;
+};
+struct pk_exec_runs pk_exec_runs(const struct pk_exec *e);
 
 /* Copies an output to host memory after a run. */
 PD_NODISCARD enum pd_err pk_exec_read(struct pk_exec *e, const char *output, void *to, size_t bytes,
@@ -277,8 +286,8 @@ PD_NODISCARD enum pd_err pk_exec_read(struct pk_exec *e, const char *output, voi
 /* Its place in back-end memory; borrowed until the next run. An output is a dense tensor. NULL if unknown. */
 const void *pk_exec_output(struct pk_exec *e, const char *output, struct pk_shape *ret_shape);
 
-/* Debugging: after every node, calls back with its name and outputs (host-readable on the CPU). NULL stops.
- */
+/* Debugging: after every node, calls back with its name and outputs, which the host may read: copies where
+ * the back end's memory is not the host's, good until the callback returns. NULL stops. */
 void pk_exec_trace(struct pk_exec *e,
                    void (*fn)(void *user, const char *node, const struct pk_view *out, int n), void *user);
 

@@ -29,6 +29,7 @@
 #define CANDIDATES 8
 #define TURNS 4                           /* timed runs of a candidate, after one that is not */
 #define WORKSPACE_MOST ((size_t)32 << 20) /* what NVIDIA advises for Hopper */
+#define TINY 512                          /* multiplications that the library is not asked for */
 #define SLOTS 1024                        /* first size of the table of plans; a power of two */
 
 struct key { /* compared bytewise: cleared before it is filled */
@@ -207,9 +208,26 @@ static size_t library_workspace(const struct cuda_product *p)
     return want < WORKSPACE_MOST ? want : WORKSPACE_MOST;
 }
 
+/* Whether the library leaves its result in the workspace as f32: where more is to come - an exact GELU, a
+ * residual behind an activation - a rounding more would be seen. */
+static bool goes_wide(const struct cuda_product *p)
+{
+    return p->out_dtype != PK_F32 && p->act != PK_ACT_NONE && (p->act == PK_ACT_GELU || p->has_residual);
+}
+
+static enum pk_dtype library_out(const struct cuda_product *p)
+{
+    return goes_wide(p) ? PK_F32 : p->out_dtype;
+}
+
+static size_t wide_bytes(const struct cuda_product *p)
+{
+    return goes_wide(p) ? ((size_t)(p->m * p->n * p->batch) * 4 + 255) & ~(size_t)255 : 0;
+}
+
 static bool bias_is_rounded(const struct cuda_product *p)
 {
-    return p->has_bias && (p->bias_dtype != p->out_dtype || p->bias_step != 1);
+    return p->has_bias && (p->bias_dtype != library_out(p) || p->bias_step != 1);
 }
 
 static size_t bias_bytes(const struct cuda_product *p)
@@ -230,7 +248,8 @@ static bool key_of(const struct pk_backend *b, const struct cuda_product *p, str
     int last = p->lead - 1;
 
     memset(k, 0, sizeof *k);
-    if (p->k == 0 || p->a.dtype != p->b.dtype || (p->a.dtype == PK_F32 && p->out_dtype != PK_F32))
+    if (p->m * p->n * p->k * p->batch <= TINY || p->a.dtype != p->b.dtype ||
+        (p->a.dtype == PK_F32 && p->out_dtype != PK_F32))
         return false;
     if (!lies(p->m, p->k, p->a.rs, p->a.cs, &k->ta, &k->lda) ||
         !lies(p->k, p->n, p->b.rs, p->b.cs, &k->tb, &k->ldb))
@@ -238,7 +257,7 @@ static bool key_of(const struct pk_backend *b, const struct cuda_product *p, str
     if (p->has_residual && (p->residual.dtype != p->out_dtype || (p->residual.cs != 1 && p->n != 1) ||
                             (p->m != 1 && p->residual.rs < p->n)))
         return false;
-    if (p->has_residual && !residual && p->residual.data == p->out)
+    if (p->has_residual && !residual && p->residual.data == p->out && !goes_wide(p))
         return false; /* it would be overwritten before it is added */
     k->m = p->m;
     k->n = p->n;
@@ -255,7 +274,7 @@ static bool key_of(const struct pk_backend *b, const struct cuda_product *p, str
     }
     k->workspace = (int64_t)library_workspace(p);
     k->in = (int32_t)p->a.dtype;
-    k->out = (int32_t)p->out_dtype;
+    k->out = (int32_t)library_out(p);
     k->residual = residual;
     k->epilogue = p->has_bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
     if (p->act == PK_ACT_RELU)
@@ -272,7 +291,7 @@ size_t cuda_matmul_workspace(const struct pk_backend *b, const struct pk_call *c
     struct key k;
 
     describe(c, &p);
-    return key_of(b, &p, &k) ? bias_bytes(&p) + (size_t)k.workspace : 0;
+    return key_of(b, &p, &k) ? bias_bytes(&p) + wide_bytes(&p) + (size_t)k.workspace : 0;
 }
 
 bool cuda_matmul_supports(const struct pk_backend *b, const struct pk_call *c)
@@ -576,16 +595,19 @@ static const void *shifted(const struct cuda_product *p, const struct cuda_opera
 static enum pd_err by_library(struct pk_backend *b, const struct cuda_product *p, struct key *k,
                               const struct pk_call *c, bool *ret_plain, struct pd_why *why)
 {
-    size_t bias_room = bias_bytes(p), out_size = size_of(p->out_dtype);
+    size_t bias_room = bias_bytes(p), wide_room = wide_bytes(p), out_size = size_of(library_out(p));
     int64_t out_step[PK_MAX_RANK], rounds = p->batch / k->batch, each = p->m * p->n * k->batch;
-    struct run r = {.bias = p->bias, .workspace = (char *)c->workspace + bias_room};
+    char *scratch = c->workspace, *d = wide_room ? scratch + bias_room : p->out;
+    struct run r = {.bias = p->bias, .workspace = scratch + bias_room + wide_room};
+    bool residual = p->has_residual && !k->residual; /* still to be added */
+    bool act = !library_act(p->act) && p->act != PK_ACT_NONE;
     struct plan *plan;
 
     for (int32_t i = p->lead - 1, n = 0; i >= 0; i--, n++)
         out_step[i] = i == p->lead - 1 ? p->m * p->n : out_step[i + 1] * p->dim[i + 1];
     k->align_a = align_of(p->a.data, p->a.step, p->lead, size_of(p->a.dtype));
     k->align_b = align_of(p->b.data, p->b.step, p->lead, size_of(p->b.dtype));
-    k->align_d = align_of(p->out, out_step, p->lead, out_size);
+    k->align_d = align_of(d, out_step, p->lead, out_size);
     k->align_c = k->residual ? align_of(p->residual.data, p->residual.step, p->lead, out_size) : k->align_d;
     if (p->has_bias) {
         if (bias_room) {
@@ -595,7 +617,7 @@ static enum pd_err by_library(struct pk_backend *b, const struct cuda_product *p
             enum pd_err err;
 
             v.stride[0] = p->bias_step;
-            err = cuda_copy_view(b, &v, c->workspace, p->out_dtype, why);
+            err = cuda_copy_view(b, &v, c->workspace, library_out(p), why);
             if (err != PD_OK)
                 return err;
             r.bias = c->workspace;
@@ -609,7 +631,7 @@ static enum pd_err by_library(struct pk_backend *b, const struct cuda_product *p
         r.a = shifted(p, &p->a, at);
         r.b = shifted(p, &p->b, at);
         r.c = k->residual ? shifted(p, &p->residual, at) : NULL;
-        r.d = (char *)p->out + (size_t)(at * each) * out_size;
+        r.d = d + (size_t)(at * each) * out_size;
         if (!plan->used) {
             enum pd_err err;
 
@@ -634,11 +656,7 @@ static enum pd_err by_library(struct pk_backend *b, const struct cuda_product *p
                                                   sizeof r.bias));
         LT_TRY(start(b, plan, &plan->algo, &r));
     }
-    if (!library_act(p->act) && (p->act != PK_ACT_NONE || (p->has_residual && !k->residual)))
-        return cuda_product_finish(b, p, true, p->has_residual && !k->residual, why);
-    if (p->has_residual && !k->residual)
-        return cuda_product_finish(b, p, false, true, why);
-    return PD_OK;
+    return act || residual ? cuda_product_finish(b, p, d, library_out(p), act, residual, why) : PD_OK;
 }
 
 enum pd_err cuda_matmul(struct pk_backend *b, const struct pk_call *c, struct pd_why *why)

@@ -32,9 +32,9 @@ struct cuda_product {
 /* The whole product by a kernel of our own, for what the library does not take: any strides, any mixture of
  * types. Sums over K in order. */
 enum pd_err cuda_product_plain(struct pk_backend *b, const struct cuda_product *p, struct pd_why *why);
-/* out = act(out) + residual, in place: what the library's epilogues do not have. */
-enum pd_err cuda_product_finish(struct pk_backend *b, const struct cuda_product *p, bool act, bool residual,
-                                struct pd_why *why);
+/* out = act(from) + residual: what the library's epilogues do not have. `from` is dense and may be out. */
+enum pd_err cuda_product_finish(struct pk_backend *b, const struct cuda_product *p, const void *from,
+                                enum pk_dtype from_dtype, bool act, bool residual, struct pd_why *why);
 
 #ifdef __cplusplus
 }

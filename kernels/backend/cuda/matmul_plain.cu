@@ -106,12 +106,13 @@ static __global__ void __launch_bounds__(THREADS)
 }
 
 static __global__ void __launch_bounds__(THREADS)
-    finish_kernel(const cuda_product p, int64_t count, bool act, bool residual)
+    finish_kernel(const cuda_product p, const void *from, bool from_half, int64_t count, bool act,
+                  bool residual)
 {
     for (int64_t at = (int64_t)blockIdx.x * THREADS + threadIdx.x; at < count;
          at += (int64_t)gridDim.x * THREADS) {
         const int64_t j = at % p.n, i = at / p.n % p.m, z = at / p.n / p.m;
-        float x = load(p.out, p.out_dtype == PK_BF16, at);
+        float x = load(from, from_half, at);
 
         if (act)
             x = activate(p.act, x);
@@ -136,7 +137,8 @@ extern "C" enum pd_err cuda_product_plain(struct pk_backend *b, const struct cud
     return PD_OK;
 }
 
-extern "C" enum pd_err cuda_product_finish(struct pk_backend *b, const struct cuda_product *p, bool act,
+extern "C" enum pd_err cuda_product_finish(struct pk_backend *b, const struct cuda_product *p,
+                                           const void *from, enum pk_dtype from_dtype, bool act,
                                            bool residual, struct pd_why *why)
 {
     const int64_t count = p->m * p->n * p->batch;
@@ -144,7 +146,8 @@ extern "C" enum pd_err cuda_product_finish(struct pk_backend *b, const struct cu
 
     if (blocks > (int64_t)b->multiprocessors * 16)
         blocks = (int64_t)b->multiprocessors * 16;
-    PK_LAUNCH(finish_kernel, dim3((unsigned)blocks), dim3(THREADS), 0, b->stream, *p, count, act, residual);
+    PK_LAUNCH(finish_kernel, dim3((unsigned)blocks), dim3(THREADS), 0, b->stream, *p, from,
+              from_dtype == PK_BF16, count, act, residual);
     PK_CUDA_TRY(cudaGetLastError());
     return PD_OK;
 }

@@ -230,7 +230,7 @@ void queue_cycle(struct sup *s)
         .state = SPEC_RUN_QUEUED, .outcome = -1, .order = STORE_ORDER_TURN, .limit = QUEUE_LOOK};
     struct waiting *w = calloc(1, sizeof *w);
     struct sched_busy busy[SUP_DEVICES_MAX];
-    struct sched_kind kinds[2];
+    struct sched_kind kinds[2] = {0};
     int64_t begin_us = pd_clock_mono_us(), took_us;
     struct pd_why why;
     enum pd_err err;

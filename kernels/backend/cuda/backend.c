@@ -4,6 +4,7 @@
  * Everything goes to two streams: `stream` has every kernel in order, `side` what travels beside them. Both
  * are non-blocking: nothing here waits for the legacy default stream. */
 #include "kernels/backend/cuda/backend.h"
+#include "kernels/backend/cuda/optim.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -223,10 +224,12 @@ static enum pd_err cuda_download(struct pk_backend *b, void *to, const void *fro
 
 enum pd_err cuda_enqueue(struct pk_backend *b, const struct pk_call *calls, size_t count, struct pd_why *why)
 {
+    size_t begun = 0; /* calls before this one are enqueued */
+
     for (size_t i = 0; i < count; i++) {
         const struct pk_call *c = &calls[i];
         const struct cuda_op *op = op_of(c);
-        size_t need;
+        size_t need, together;
         enum pd_err err;
 
         if (!op)
@@ -235,9 +238,13 @@ enum pd_err cuda_enqueue(struct pk_backend *b, const struct pk_call *calls, size
         if (c->workspace_bytes < need)
             return pd_fail(why, PD_ERR_INTERNAL, "%s was given %zu bytes of workspace and needs %zu",
                            name_of(c->op), c->workspace_bytes, need);
-        err = op->run(b, c, why);
+        if (i < begun)
+            continue;
+        together = cuda_optim_together(c, count - i);
+        err = together > 1 ? cuda_optim_run(b, c, together, why) : op->run(b, c, why);
         if (err != PD_OK)
             return err;
+        begun = i + (together > 1 ? together : 1);
     }
     return PD_OK;
 }

@@ -1,6 +1,6 @@
-/* What the cases of tests/backend do not reach in the kernels of kernels/backend/cuda: every way of dividing the
- * work, packs of four and their ends, long rows, sums in two launches, sorted positions; and what only a device
- * has: indices that are found wrong while running, masks that must be the CPU's bit for bit. */
+/* What the cases of tests/backend do not reach in the kernels of kernels/backend/cuda: every way of dividing
+ * the work, packs of four and their ends, long rows, sums in two launches, sorted positions; and what only a
+ * device has: indices that are found wrong while running, masks that must be the CPU's bit for bit. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -30,12 +30,12 @@ static void add_code(struct pk_expr *e, enum pk_ex op, int arg, double imm)
     e->code[e->count++].imm = imm;
 }
 
-/* A program of up to `length` instructions and what it takes to leave one value. Its values stay small, and it
- * compares nothing that rounding could turn round. */
+/* A program of up to `length` instructions and what it takes to leave one value. Its values stay small, and
+ * it compares nothing that rounding could turn round. */
 static void random_program(struct pk_expr *e, int inputs, int mask, int length)
 {
-    static const enum pk_ex unary[] = {PK_EX_NEG, PK_EX_ABS, PK_EX_TANH, PK_EX_SIGMOID, PK_EX_COS,
-                                       PK_EX_GELU};
+    static const enum pk_ex unary[] = {PK_EX_NEG,     PK_EX_ABS, PK_EX_TANH,
+                                       PK_EX_SIGMOID, PK_EX_COS, PK_EX_GELU};
     static const enum pk_ex binary[] = {PK_EX_ADD, PK_EX_SUB, PK_EX_MUL, PK_EX_MAX, PK_EX_MIN};
     int depth = 0;
 
@@ -287,7 +287,8 @@ static void test_softmax_widths(void **state)
 
     (void)state;
     for (size_t w = 0; w < sizeof widths / sizeof *widths; w++) {
-        struct rig_case c = {.op = PK_OP_SOFTMAX, .name = "softmax", .n_in = 1, .n_out = 1, .tolerance = 1e-5};
+        struct rig_case c = {
+            .op = PK_OP_SOFTMAX, .name = "softmax", .n_in = 1, .n_out = 1, .tolerance = 1e-5};
 
         c.in[0] = rig_random(PK_F32, PK_SHAPE(5, widths[w]), -30, 30);
         c.out[0] = c.in[0].shape;

@@ -253,7 +253,47 @@ static void test_masked_overflow(void **state)
     }
 }
 
+/* x and x^2 by features, in one chunk and in several: against the square's definition. */
+static void test_linear_order(void **state)
+{
+    static const struct attention_shape sizes[] = {
+        {2, 2, 1, 1, 16},    {1, 2, 65, 65, 64},  {2, 3, 64, 64, 32},   {2, 2, 40, 40, 48},
+        {2, 1, 130, 130, 7}, {1, 2, 70, 150, 80}, {1, 1, 300, 300, 16}, {1, 1, 33, 20, 130}};
+
+    (void)state;
+    for (int i = 0; i < COUNT(sizes); i++)
+        for (int p = 1; p <= 2; p++)
+            for (int v = 0; v < 6; v++) {
+                const int kind = v % 3;
+                struct attention_case c = {.name = "linear order",
+                                           .shape = sizes[i],
+                                           .attr = {.phi = PK_PHI_POLY,
+                                                    .degree = p,
+                                                    .scale = -0.5,
+                                                    .form = PK_FORM_LINEAR,
+                                                    .causal = v / 3},
+                                           .dtype = kinds[kind].dtype,
+                                           .math = kinds[kind].math,
+                                           .spread = 1,
+                                           .loose = 2};
+
+                if (c.attr.causal && c.shape.nq != c.shape.nk)
+                    continue;
+                if (!full() && (c.shape.d == 130 || c.shape.nq == 300) && (v + p) % 3 != 1)
+                    continue;
+                c.mask = (i + v) % 2 ? MASK_KEYS : MASK_NONE;
+                c.scale = (i + v) % 4 == 1 ? SCALE_HEADS : v % 2 ? SCALE_LAYER : SCALE_NONE;
+                c.strided = (i + p) % 3 == 0;
+                c.attr.row_power = c.attr.causal && v == 4 ? 0.5 : 0;
+                c.length = !c.attr.causal && i % 2;
+                c.attr.packed = c.shape.nq == c.shape.nk && i == 2;
+                attention_check(&c);
+                attention_reset(NULL);
+            }
+}
+
 static void test_stats(void **state)
+
 {
     (void)state;
     for (int phi = 0; phi < PK_PHI_COUNT; phi++)
@@ -373,6 +413,7 @@ int main(void)
         cmocka_unit_test_teardown(test_decoding, attention_reset),
         cmocka_unit_test_teardown(test_degenerate, attention_reset),
         cmocka_unit_test_teardown(test_masked_overflow, attention_reset),
+        cmocka_unit_test_teardown(test_linear_order, attention_reset),
         cmocka_unit_test_teardown(test_stats, attention_reset),
         cmocka_unit_test_teardown(test_state_of_constant_size, attention_reset),
     };

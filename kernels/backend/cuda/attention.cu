@@ -42,7 +42,7 @@ static __global__ void __launch_bounds__(128, D <= 64 ? 3 : 2)
     T *const tiles = shared + (g.warps * g.per_block * STRIP + slot * TILE * 2) * pitch;
     const int stage = g.per_block * TILE * 2 * pitch;
     const struct att_draw draw = att_draw_of(a, bh);
-    int count = g.tiles;
+    int begin = 0, count = g.tiles;
 
     /* Alone in the block, a pair may stop at the last key that its queries see. */
     if (g.per_block == 1 && !g.resident) {
@@ -51,6 +51,8 @@ static __global__ void __launch_bounds__(128, D <= 64 ? 3 : 2)
         if (a.causal)
             last = min(last, (chunk + 1) * g.warps * STRIP + sight.shift);
         count = last > lo ? (last - lo + TILE - 1) / TILE : 0;
+        if (a.local)
+            begin = chunk * g.warps * STRIP / a.local * a.local / TILE;
     }
 #define COPY_TILE(t)                                                                                         \
     if (real) {                                                                                              \
@@ -77,10 +79,10 @@ static __global__ void __launch_bounds__(128, D <= 64 ? 3 : 2)
             pk_copy_commit();
             pk_copy_wait<0>();
             __syncthreads();
-        } else if (count > 0) {
-            COPY_TILE(0);
+        } else if (count > begin) {
+            COPY_TILE(begin);
         }
-        for (int t = 0; t < count; t++) {
+        for (int t = begin; t < count; t++) {
             const T *const k = tiles + t % g.stages * stage, *const v = k + TILE * pitch;
             const int k0 = lo + t * TILE;
             float x[NT][4];
@@ -96,14 +98,14 @@ static __global__ void __launch_bounds__(128, D <= 64 ? 3 : 2)
                     }
                     pk_copy_wait<1>();
                 } else {
-                    if (t > 0) {
+                    if (t > begin) {
                         COPY_TILE(t);
                     }
                     pk_copy_wait<0>();
                 }
                 __syncthreads();
             }
-            if (HOLD && t == 0 && busy) {
+            if (HOLD && t == begin && busy) {
 #pragma unroll
                 for (int c = 0; c < (HOLD ? D / M::STEP : 1); c++)
                     if (c * M::STEP < a.d16)
@@ -343,6 +345,8 @@ extern "C" size_t cuda_attention_workspace(const struct pk_backend *b, const str
     struct att a;
     int parts;
 
+    if (att_is_linear(b, c))
+        return att_linear_workspace(b, c);
     if (cuda_attention_hopper_supports(b, c))
         return cuda_attention_hopper_workspace(b, c);
     att_read(&a, c);
@@ -352,14 +356,37 @@ extern "C" size_t cuda_attention_workspace(const struct pk_backend *b, const str
                             (size_t)(a.d16 + 2) * sizeof(float);
 }
 
+enum pd_err att_square(struct pk_backend *b, const struct att *a, enum att_math math, int parts, float *work,
+                       struct pd_why *why)
+{
+    const struct att_deal g = deal_of(b, a, math, parts);
+    const bool poly = a->phi == PK_PHI_POLY;
+
+    if (g.shared > b->shared_most)
+        return pd_fail(why, PD_ERR_UNSUPPORTED,
+                       "attention: heads of %d need more shared memory than a block has here", a->d);
+    switch (math) {
+    case ATT_BF16:
+        if (a->d <= 64)
+            return poly ? launch<att_bf16, 64, true>(b, a, &g, work, why)
+                        : launch<att_bf16, 64, false>(b, a, &g, work, why);
+        return poly ? launch<att_bf16, 128, true>(b, a, &g, work, why)
+                    : launch<att_bf16, 128, false>(b, a, &g, work, why);
+    case ATT_TF32:
+        return a->d <= 64 ? launch<att_tf32, 64, false>(b, a, &g, work, why)
+                          : launch<att_tf32, 128, false>(b, a, &g, work, why);
+    default:
+        return launch<att_f32, 128, false>(b, a, &g, work, why);
+    }
+}
+
 extern "C" enum pd_err cuda_attention(struct pk_backend *b, const struct pk_call *c, struct pd_why *why)
 {
-    const enum att_math math = att_math_of(b, c);
     struct att a;
-    struct att_deal g;
-    float *parts = NULL;
-    bool poly;
+    int parts;
 
+    if (att_is_linear(b, c))
+        return att_linear(b, c, why);
     if (cuda_attention_hopper_supports(b, c))
         return cuda_attention_hopper(b, c, why);
     att_read(&a, c);
@@ -368,24 +395,6 @@ extern "C" enum pd_err cuda_attention(struct pk_backend *b, const struct pk_call
     a.y = att_rows_inside(&c->out[0], a.heads, a.nq, a.d);
     if (a.normalised)
         a.sums = (float *)c->out[1].data;
-    g = deal_of(b, &a, math, parts_of(b, &a));
-    if (g.shared > b->shared_most)
-        return pd_fail(why, PD_ERR_UNSUPPORTED,
-                       "attention: heads of %d need more shared memory than a block has here", a.d);
-    if (g.parts > 1)
-        parts = (float *)c->workspace;
-    poly = a.phi == PK_PHI_POLY;
-    switch (math) {
-    case ATT_BF16:
-        if (a.d <= 64)
-            return poly ? launch<att_bf16, 64, true>(b, &a, &g, parts, why)
-                        : launch<att_bf16, 64, false>(b, &a, &g, parts, why);
-        return poly ? launch<att_bf16, 128, true>(b, &a, &g, parts, why)
-                    : launch<att_bf16, 128, false>(b, &a, &g, parts, why);
-    case ATT_TF32:
-        return a.d <= 64 ? launch<att_tf32, 64, false>(b, &a, &g, parts, why)
-                         : launch<att_tf32, 128, false>(b, &a, &g, parts, why);
-    default:
-        return launch<att_f32, 128, false>(b, &a, &g, parts, why);
-    }
+    parts = parts_of(b, &a);
+    return att_square(b, &a, att_math_of(b, c), parts, parts > 1 ? (float *)c->workspace : NULL, why);
 }

@@ -169,7 +169,7 @@ __device__ __forceinline__ float tile_backward(float (&x)[4][4], float (&dp)[4][
 
 template <class M, int D, bool POLY, bool KEYS>
 static __global__ void __launch_bounds__(128, (D <= 64 ? 3 : 2) - KEYS)
-    backward_kernel(const struct att a, const struct att_deal g, double *const dscale)
+    backward_kernel(const struct att a, const struct att_deal g, double *const dscale, int strips)
 {
     typedef typename M::T T;
     PK_SHARED(T, shared);
@@ -201,12 +201,16 @@ static __global__ void __launch_bounds__(128, (D <= 64 ? 3 : 2) - KEYS)
                 first = max(0, min(stream_rows, row0 - sight.shift)) / TILE;
             if (row0 >= sight.end)
                 count = first;
+            if (a.local)
+                count = min(count, (row0 / a.local + 1) * a.local / TILE);
         } else {
             int last = sight.end;
 
             if (a.causal)
                 last = min(last, row1 + sight.shift);
             count = last > 0 ? (last + TILE - 1) / TILE : 0;
+            if (a.local)
+                first = row0 / a.local * a.local / TILE;
         }
     }
 #define COPY_TILE(t)                                                                                         \
@@ -305,7 +309,7 @@ static __global__ void __launch_bounds__(128, (D <= 64 ? 3 : 2) - KEYS)
             for (int d = PK_WARP / 2; d > 0; d /= 2)
                 sum += __shfl_xor_sync(PK_WARP_ALL, sum, d);
             if (busy && lane == 0)
-                dscale[bh * ((a.nq + STRIP - 1) / STRIP) + strip] = sum;
+                dscale[bh * strips + strip] = sum;
         }
         if (g.rounds > 1)
             __syncwarp(); /* before the own rows are written again */
@@ -447,6 +451,8 @@ extern "C" size_t cuda_attention_bwd_workspace(const struct pk_backend *b, const
 {
     struct att a;
 
+    if (att_is_linear(b, c))
+        return att_linear_workspace(b, c);
     if (cuda_attention_hopper_supports(b, c))
         return cuda_attention_hopper_workspace(b, c);
     att_read(&a, c);
@@ -460,7 +466,8 @@ static enum pd_err too_long(const struct att *a, struct pd_why *why)
 }
 
 template <class M, int D, bool POLY>
-static enum pd_err launch(struct pk_backend *b, const struct att *a, double *dscale, struct pd_why *why)
+static enum pd_err launch(struct pk_backend *b, const struct att *a, double *dscale, int strips,
+                          struct pd_why *why)
 {
     const int64_t pairs = (int64_t)a->batch * a->heads;
     const size_t element = sizeof(typename M::T);
@@ -471,14 +478,14 @@ static enum pd_err launch(struct pk_backend *b, const struct att *a, double *dsc
         return too_long(a, why);
     if (a->nk > 0) {
         ATT_LAUNCH((backward_kernel<M, D, POLY, true>), dim3(att_blocks(&g), channels), g, b->stream, *a, g,
-                   (double *)NULL);
+                   (double *)NULL, 0);
     }
     g = att_deal_of(b, pairs, a->nq, a->nk, a->d16, element, 2, 2, 4, 1);
     if (g.shared > b->shared_most)
         return too_long(a, why);
     if (a->nq > 0) {
         ATT_LAUNCH((backward_kernel<M, D, POLY, false>), dim3(att_blocks(&g), channels), g, b->stream, *a, g,
-                   dscale);
+                   dscale, strips);
     }
     return PD_OK;
 }
@@ -513,6 +520,53 @@ static enum pd_err launch_delta(struct pk_backend *b, const struct att *a, float
     return PD_OK;
 }
 
+enum pd_err att_square_bwd(struct pk_backend *b, const struct att *a, enum att_math math, double *dscale,
+                           int strips, struct pd_why *why)
+{
+    const bool poly = a->phi == PK_PHI_POLY;
+
+    switch (math) {
+    case ATT_BF16:
+        if (a->d <= 64)
+            return poly ? launch<att_bf16, 64, true>(b, a, dscale, strips, why)
+                        : launch<att_bf16, 64, false>(b, a, dscale, strips, why);
+        return poly ? launch<att_bf16, 128, true>(b, a, dscale, strips, why)
+                    : launch<att_bf16, 128, false>(b, a, dscale, strips, why);
+    case ATT_TF32:
+        return a->d <= 64 ? launch<att_tf32, 64, false>(b, a, dscale, strips, why)
+                          : launch<att_tf32, 128, false>(b, a, dscale, strips, why);
+    default:
+        return launch<att_f32, 128, false>(b, a, dscale, strips, why);
+    }
+}
+
+enum pd_err att_add_dscale(struct pk_backend *b, const struct att *a, const double *from, int strips,
+                           const struct pk_view *to, struct pd_why *why)
+{
+    const int64_t n = to->shape.dim[0];
+
+    PK_LAUNCH(dscale_kernel, dim3((unsigned)n), dim3(256), 0, b->stream, *a, from, strips,
+              n == 1 && a->heads > 1, (float *)to->data);
+    PK_CUDA_TRY(cudaGetLastError());
+    return PD_OK;
+}
+
+int att_read_bwd(struct att *a, const struct pk_call *c)
+{
+    a->y = att_rows_of(&c->in[a->after], 0, 2, 1, 3);
+    a->dy = att_rows_of(&c->in[a->after + 1], 0, 2, 1, 3);
+    if (c->attr->attention.packed) {
+        a->dq = att_rows_part(&c->out[0], 0);
+        a->dk = att_rows_part(&c->out[0], 1);
+        a->dv = att_rows_part(&c->out[0], 2);
+        return 1;
+    }
+    a->dq = att_rows_dense(&c->out[0], a->heads, a->nq, a->d);
+    a->dk = att_rows_dense(&c->out[1], a->heads, a->nk, a->d);
+    a->dv = att_rows_dense(&c->out[2], a->heads, a->nk, a->d);
+    return 3;
+}
+
 extern "C" enum pd_err cuda_attention_bwd(struct pk_backend *b, const struct pk_call *c, struct pd_why *why)
 {
     const enum att_math math = att_math_of(b, c);
@@ -520,27 +574,16 @@ extern "C" enum pd_err cuda_attention_bwd(struct pk_backend *b, const struct pk_
     char *const work = (char *)c->workspace;
     struct att a;
     struct scratch s;
-    double *dscale;
     enum pd_err err = PD_OK;
-    bool poly;
-    int out = 3;
+    int out;
 
+    if (att_is_linear(b, c))
+        return att_linear_bwd(b, c, why);
     if (cuda_attention_hopper_supports(b, c))
         return cuda_attention_hopper_bwd(b, c, why);
     att_read(&a, c);
     s = scratch_of(b, &a);
-    a.y = att_rows_of(&c->in[a.after], 0, 2, 1, 3);
-    a.dy = att_rows_of(&c->in[a.after + 1], 0, 2, 1, 3);
-    if (x->packed) {
-        a.dq = att_rows_part(&c->out[0], 0);
-        a.dk = att_rows_part(&c->out[0], 1);
-        a.dv = att_rows_part(&c->out[0], 2);
-        out = 1;
-    } else {
-        a.dq = att_rows_dense(&c->out[0], a.heads, a.nq, a.d);
-        a.dk = att_rows_dense(&c->out[1], a.heads, a.nk, a.d);
-        a.dv = att_rows_dense(&c->out[2], a.heads, a.nk, a.d);
-    }
+    out = att_read_bwd(&a, c);
     if (a.batch > 0 && a.heads > 0) {
         if (a.normalised && a.nq > 0) {
             const struct pk_view *v = &c->in[a.after + 2];
@@ -554,37 +597,14 @@ extern "C" enum pd_err cuda_attention_bwd(struct pk_backend *b, const struct pk_
                                    : launch_delta<float>(b, &a, delta, why);
             a.delta = delta;
         }
-        if (err != PD_OK)
-            return err;
-        dscale = x->has_scale ? (double *)(work + s.dscale) : NULL;
-        poly = a.phi == PK_PHI_POLY;
-        switch (math) {
-        case ATT_BF16:
-            if (a.d <= 64)
-                err = poly ? launch<att_bf16, 64, true>(b, &a, dscale, why)
-                           : launch<att_bf16, 64, false>(b, &a, dscale, why);
-            else
-                err = poly ? launch<att_bf16, 128, true>(b, &a, dscale, why)
-                           : launch<att_bf16, 128, false>(b, &a, dscale, why);
-            break;
-        case ATT_TF32:
-            err = a.d <= 64 ? launch<att_tf32, 64, false>(b, &a, dscale, why)
-                            : launch<att_tf32, 128, false>(b, &a, dscale, why);
-            break;
-        default:
-            err = launch<att_f32, 128, false>(b, &a, dscale, why);
-        }
-        if (err != PD_OK)
-            return err;
+        if (err == PD_OK)
+            err =
+                att_square_bwd(b, &a, math, x->has_scale ? (double *)(work + s.dscale) : NULL, s.strips, why);
     }
-    if (x->has_scale) {
-        const struct pk_view *v = &c->out[out++];
-        const int64_t n = v->shape.dim[0];
-
-        PK_LAUNCH(dscale_kernel, dim3((unsigned)n), dim3(256), 0, b->stream, a,
-                  (const double *)(work + s.dscale), s.strips, n == 1 && a.heads > 1, (float *)v->data);
-        PK_CUDA_TRY(cudaGetLastError());
-    }
+    if (err == PD_OK && x->has_scale)
+        err = att_add_dscale(b, &a, (const double *)(work + s.dscale), s.strips, &c->out[out++], why);
+    if (err != PD_OK)
+        return err;
     if (x->has_bias) {
         float *const runs = (float *)(work + s.dbias), *const to = (float *)c->out[out].data;
 

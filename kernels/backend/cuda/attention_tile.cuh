@@ -59,6 +59,7 @@ struct att {
     int64_t sums_b, sums_h, sums_i;
     float *sums;
     const float *delta; /* rowsum(dY Y), (B, H, Nq); where rows are normalised */
+    int32_t local;      /* > 0: a query sees nothing before its run of so many; a multiple of 64; causal */
     int32_t after;      /* first input that ATTENTION does not have */
 };
 
@@ -111,7 +112,7 @@ __device__ __forceinline__ float att_inner(const struct att &a, int h)
 
 /* The masks of one pair. */
 struct att_sight {
-    int end, shift;
+    int end, shift, local;
     bool causal;
     int nq;
     const uint8_t *mask;
@@ -120,7 +121,8 @@ struct att_sight {
 
 __device__ __forceinline__ struct att_sight att_sight_of(const struct att &a, int b)
 {
-    struct att_sight s = {att_end(a, b), att_shift(a, b), a.causal, a.nq, a.mask, a.mask_i, a.mask_j};
+    struct att_sight s = {att_end(a, b), att_shift(a, b), a.local,  a.causal,
+                          a.nq,          a.mask,          a.mask_i, a.mask_j};
 
     if (a.mask)
         s.mask += (a.windows ? b % a.windows : b) * a.mask_b;
@@ -134,7 +136,8 @@ __device__ __forceinline__ bool att_open(const struct att_sight &s, int i0, int 
 /* Whether nobody of i0 .. i0+ni-1 sees any of j0 ... */
 __device__ __forceinline__ bool att_closed(const struct att_sight &s, int i0, int ni, int j0)
 {
-    return i0 >= s.nq || j0 >= s.end || (s.causal && j0 > i0 + ni - 1 + s.shift);
+    return i0 >= s.nq || j0 >= s.end || (s.causal && j0 > i0 + ni - 1 + s.shift) ||
+           (s.local && j0 / s.local < i0 / s.local);
 }
 __device__ __forceinline__ bool att_seen(const struct att_sight &s, int i, int j)
 {
@@ -798,3 +801,25 @@ static inline unsigned att_blocks(const struct att_deal *g)
                   __VA_ARGS__);                                                                              \
         PK_CUDA_TRY(cudaGetLastError());                                                                     \
     } while (0)
+
+/* ---- host: what the files of attention lend each other ---- */
+
+/* attention.cu, attention_bwd.cu: the square order. a is whole, outputs too; parts: workspace for g.parts >
+ * 1, else NULL. dscale: for each (b, h) and strip of queries a double, at `strips` numbers a pair; NULL:
+ * none. */
+enum pd_err att_square(struct pk_backend *b, const struct att *a, enum att_math math, int parts, float *work,
+                       struct pd_why *why);
+enum pd_err att_square_bwd(struct pk_backend *b, const struct att *a, enum att_math math, double *dscale,
+                           int strips, struct pd_why *why);
+/* dscale[i] = the constant factor times the sum of the doubles of all pairs that share it, in a fixed order.
+ */
+enum pd_err att_add_dscale(struct pk_backend *b, const struct att *a, const double *from, int strips,
+                           const struct pk_view *to, struct pd_why *why);
+/* Where outputs of ATTENTION_BWD go; also y and dy. Returns the first output behind them. */
+int att_read_bwd(struct att *a, const struct pk_call *c);
+
+/* attention_linear.cu */
+bool att_is_linear(const struct pk_backend *b, const struct pk_call *c);
+size_t att_linear_workspace(const struct pk_backend *b, const struct pk_call *c);
+enum pd_err att_linear(struct pk_backend *b, const struct pk_call *c, struct pd_why *why);
+enum pd_err att_linear_bwd(struct pk_backend *b, const struct pk_call *c, struct pd_why *why);

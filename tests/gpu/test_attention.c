@@ -155,9 +155,9 @@ static void test_deals(void **state)
         struct pk_attention_attr a = softmax;
 
         a.causal = true;
-        check("streams", 0, (struct attention_shape){1, 1, 400, 1100, 16}, a);
-        check("streams", 1, (struct attention_shape){1, 1, 300, 300, 80}, a);
-        check("streams", 0, (struct attention_shape){1, 1, 600, 600, 64}, cubic);
+        check("streams", 0, (struct attention_shape){1, 1, 130, 500, 16}, a);
+        check("streams", 1, (struct attention_shape){1, 1, 200, 200, 80}, a);
+        check("streams", 0, (struct attention_shape){1, 1, 420, 420, 64}, cubic);
     }
 }
 
@@ -166,10 +166,10 @@ static void test_decoding(void **state)
 {
     (void)state;
     for (int phi = 0; phi < PK_PHI_COUNT; phi++)
-        for (int nq = 1; nq <= 16; nq += 5) {
+        for (int nq = 1; nq <= 16; nq += full() ? 5 : 15) {
             struct attention_case c = {
                 .name = "decoding",
-                .shape = {2, 3, nq, 1000, 48},
+                .shape = {2, 2, nq, 600, 48},
                 .attr = {.phi = (enum pk_phi)phi, .degree = 3, .scale = 0.5, .causal = nq > 1},
                 .dtype = kinds[phi % 3].dtype,
                 .math = kinds[phi % 3].math,
@@ -257,8 +257,8 @@ static void test_masked_overflow(void **state)
 static void test_linear_order(void **state)
 {
     static const struct attention_shape sizes[] = {
-        {2, 2, 1, 1, 16},    {1, 2, 65, 65, 64},  {2, 3, 64, 64, 32},   {2, 2, 40, 40, 48},
-        {2, 1, 130, 130, 7}, {1, 2, 70, 150, 80}, {1, 1, 300, 300, 16}, {1, 1, 33, 20, 130}};
+        {2, 2, 1, 1, 16},   {2, 3, 64, 64, 32},   {1, 1, 65, 65, 48},   {2, 1, 70, 70, 7},
+        {1, 1, 20, 70, 80}, {1, 1, 300, 300, 16}, {1, 1, 130, 130, 64}, {1, 1, 33, 20, 130}};
 
     (void)state;
     for (int i = 0; i < COUNT(sizes); i++)
@@ -279,7 +279,7 @@ static void test_linear_order(void **state)
 
                 if (c.attr.causal && c.shape.nq != c.shape.nk)
                     continue;
-                if (!full() && (c.shape.d == 130 || c.shape.nq == 300) && (v + p) % 3 != 1)
+                if (!full() && ((i + p + v) % 3 != 0 || i > 5))
                     continue;
                 c.mask = (i + v) % 2 ? MASK_KEYS : MASK_NONE;
                 c.scale = (i + v) % 4 == 1 ? SCALE_HEADS : v % 2 ? SCALE_LAYER : SCALE_NONE;

@@ -1,0 +1,426 @@
+/* ATTENTION on sm 90: y = c phi(tau q k^T) v, bf16 in and out. (Head comment follows with the landing.) */
+#include "kernels/backend/cuda/attention_hopper.cuh"
+
+template <int columns, int keys, int groups, int stages> struct forward_shape {
+    static constexpr int threads = groups > 1 ? (groups + 1) * 128 : 160;
+    static constexpr int resident = groups > 1 ? 1 : 3; /* blocks of a multiprocessor */
+    static constexpr int q_bytes = 64 * columns * 2;    /* of one warpgroup */
+    static constexpr int k_bytes = keys * columns * 2;
+    static constexpr int k_at = 2 * groups * q_bytes;
+    static constexpr int v_at = k_at + stages * k_bytes;
+    static constexpr int barriers_at = v_at + stages * k_bytes;
+    static constexpr int shared = barriers_at + (4 + 4 * stages) * 8;
+};
+
+struct forward_barriers {
+    uint64_t *q_full, *q_empty, *k_full, *k_empty, *v_full, *v_empty;
+};
+
+struct forward_args {
+    struct hopper_job job;
+    struct hopper_rows y;
+    int units;     /* (batch, head, passes of this unit) */
+    int passes;    /* of 64 * groups queries each */
+    bool together; /* one unit holds all passes of its head: keys stay in shared memory */
+};
+
+/* One unit: where it begins. */
+struct forward_unit {
+    int b, h, pass, pass_end, keys, shift, tiles;
+};
+
+template <int keys, int rows>
+__device__ __forceinline__ struct forward_unit forward_unit_of(const struct forward_args &a, int u)
+{
+    struct forward_unit x;
+
+    if (a.together) {
+        x.pass = 0;
+        x.pass_end = a.passes;
+    } else {
+        x.pass = a.passes - 1 - u % a.passes; /* the longest of causal ones first */
+        x.pass_end = x.pass + 1;
+        u /= a.passes;
+    }
+    x.h = u % a.job.heads;
+    x.b = u / a.job.heads;
+    x.shift = hopper_shift(a.job, x.b);
+    x.keys = hopper_keys(a.job, x.b);
+    x.tiles = (hopper_end(a.job, x.keys, x.shift, x.pass_end * rows) + keys - 1) / keys;
+    return x;
+}
+
+/* ---- the one thread that loads ---- */
+
+template <int columns, int keys, int groups, int stages>
+__device__ __forceinline__ void forward_load(const CUtensorMap &mq, const CUtensorMap &mk,
+                                             const CUtensorMap &mv, const struct forward_args &a,
+                                             unsigned char *shared, const struct forward_barriers &bar)
+{
+    using shape = forward_shape<columns, keys, groups, stages>;
+    constexpr int width = pk_tile<columns>::width;
+    int n = 0, qn = 0;
+
+    for (int u = blockIdx.x; u < a.units; u += gridDim.x) {
+        const struct forward_unit x = forward_unit_of<keys, 64 * groups>(a, u);
+
+        for (int pass = x.pass; pass < x.pass_end; pass++, qn++) {
+            const int buffer = qn % 2;
+
+            pk_barrier_wait(&bar.q_empty[buffer], (qn / 2 & 1) ^ 1);
+            pk_barrier_expect(&bar.q_full[buffer], groups * shape::q_bytes);
+            for (int w = 0; w < groups; w++)
+                for (int c = 0; c < columns; c += width)
+                    pk_bulk_load(shared + (buffer * groups + w) * shape::q_bytes + c * 128, &mq,
+                                 &bar.q_full[buffer], c, (pass * groups + w) * 64, x.h, x.b);
+            for (int t = 0; pass == x.pass && t < x.tiles; t++, n++) {
+                const int stage = n % stages;
+                const uint32_t parity = (n / stages & 1) ^ 1;
+
+                pk_barrier_wait(&bar.k_empty[stage], parity);
+                pk_barrier_expect(&bar.k_full[stage], shape::k_bytes);
+                for (int c = 0; c < columns; c += width)
+                    pk_bulk_load(shared + shape::k_at + stage * shape::k_bytes + c * keys * 2, &mk,
+                                 &bar.k_full[stage], c, t * keys, x.h, x.b);
+                pk_barrier_wait(&bar.v_empty[stage], parity);
+                pk_barrier_expect(&bar.v_full[stage], shape::k_bytes);
+                for (int c = 0; c < columns; c += width)
+                    pk_bulk_load(shared + shape::v_at + stage * shape::k_bytes + c * keys * 2, &mv,
+                                 &bar.v_full[stage], c, t * keys, x.h, x.b);
+            }
+        }
+    }
+}
+
+/* ---- a warpgroup that computes: 64 queries ---- */
+
+template <int rows> __device__ __forceinline__ int forward_row(int pass, int w)
+{
+    return pass * rows + w * 64 + threadIdx.x % 128 / PK_WARP * 16 + threadIdx.x % PK_WARP / 4;
+}
+
+/* P of one tile from its scores. What only masks and biases need is found anew here, so that no register
+ * keeps it through the loop. */
+template <int keys, int rows>
+__device__ __forceinline__ void forward_phi(const struct forward_args &a, int u, int pass, int w, int k0,
+                                            bool masked, float (&s)[keys / 2])
+{
+    const struct hopper_job &j = a.job;
+    const int lane = threadIdx.x % PK_WARP, t = lane % 4;
+    float tau = j.tau, add = j.add;
+
+    if (j.affine) {
+        const struct forward_unit x = forward_unit_of<keys, rows>(a, pk_opaque(u));
+        const int row = forward_row<rows>(pass, w);
+
+#pragma unroll
+        for (int i = 0; i < keys / 2; i++) {
+            const int key = k0 + i / 4 * 8 + 2 * t + i % 2, query = row + i / 2 % 2 * 8;
+            float b = add;
+
+            if (j.bias && query < j.nq && key < j.nk)
+                b += __ldg(j.bias + x.h * j.bias_h + query * j.bias_q + key * j.bias_k);
+            s[i] = fmaf(s[i], tau, b);
+        }
+        tau = 1.0f;
+        add = 0.0f;
+    }
+    hopper_phi(j.phi, s, tau, add);
+    if (masked) {
+        constexpr int words = (keys + 31) / 32;
+        const struct forward_unit x = forward_unit_of<keys, rows>(a, pk_opaque(u));
+        const int row = forward_row<rows>(pass, w);
+        uint32_t bits[2][words];
+        const uint8_t *mask = j.mask ? hopper_mask(j, x.b) : NULL;
+
+#pragma unroll
+        for (int i = 0; i < words; i++) {
+            const int key = k0 + 32 * i + lane;
+            const bool shown = key < x.keys && (!mask || j.windows || mask[key * j.mask_k]);
+            const uint32_t common = __ballot_sync(PK_WARP_ALL, shown);
+
+#pragma unroll
+            for (int r = 0; r < 2; r++) {
+                const int query = row + 8 * r;
+                uint32_t mine = common;
+
+                if (j.causal)
+                    mine &= hopper_bits_to(query + x.shift - k0 - 32 * i);
+                if (j.windows) { /* each lane of the quad looks at 8 keys */
+                    uint32_t part = 0;
+
+                    for (int e = 0; e < 8; e++) {
+                        const int k = k0 + 32 * i + 8 * t + e;
+
+                        if (k < j.nk && query < j.nq && mask[query * j.mask_q + k * j.mask_k])
+                            part |= 1u << (8 * t + e);
+                    }
+                    part |= __shfl_xor_sync(PK_WARP_ALL, part, 1);
+                    part |= __shfl_xor_sync(PK_WARP_ALL, part, 2);
+                    mine &= part;
+                }
+                bits[r][i] = mine;
+            }
+        }
+        hopper_keep(s, bits);
+    }
+}
+
+template <int columns, int keys>
+__device__ __forceinline__ void forward_scores(float (&s)[keys / 2], uint32_t q, uint32_t k)
+{
+#pragma unroll
+    for (int c = 0; c < columns; c += 16)
+        pk_wgmma<keys, false, false>(s, pk_tile<columns>::by_rows(q, 64, 0, c),
+                                     pk_tile<columns>::by_rows(k, keys, 0, c), c > 0);
+    pk_wgmma_commit();
+}
+
+template <int columns, int keys>
+__device__ __forceinline__ void forward_values(float (&o)[columns / 2], uint32_t (&p)[keys / 4], uint32_t v)
+{
+#pragma unroll
+    for (int k = 0; k < keys / 16; k++)
+        pk_wgmma<columns, true>(o, p[4 * k], p[4 * k + 1], p[4 * k + 2], p[4 * k + 3],
+                                pk_tile<columns>::by_columns(v, keys, 16 * k, 0), true);
+    pk_wgmma_commit();
+}
+
+template <int keys>
+__device__ __forceinline__ void forward_pack(const float (&s)[keys / 2], uint32_t (&p)[keys / 4])
+{
+#pragma unroll
+    for (int i = 0; i < keys / 4; i++)
+        p[i] = pk_pack(s[2 * i], s[2 * i + 1]);
+}
+
+template <int columns, int keys, int groups, int stages>
+__device__ __forceinline__ void forward_compute(const struct forward_args &a, int w, unsigned char *shared,
+                                                const struct forward_barriers &bar)
+{
+    using shape = forward_shape<columns, keys, groups, stages>;
+    const struct hopper_job &j = a.job;
+    const int lane = threadIdx.x % PK_WARP;
+    const uint32_t base = pk_shared_address(shared);
+    constexpr int rows = 64 * groups;
+    int n = 0, qn = 0;
+    float s[keys / 2], o[columns / 2];
+    uint32_t p[keys / 4];
+
+    for (int u = blockIdx.x; u < a.units; u += gridDim.x) {
+        const struct forward_unit x = forward_unit_of<keys, 64 * groups>(a, u);
+
+        for (int pass = x.pass; pass < x.pass_end; pass++, qn++) {
+            const int q0 = (pass * groups + w) * 64, buffer = qn % 2;
+            const bool last = pass + 1 == x.pass_end;
+            const int end = q0 < j.nq ? hopper_end(j, x.keys, x.shift, q0 + 64) : 0;
+            const int tiles = (end + keys - 1) / keys;
+            /* Tiles from here on need a mask; rows of zeros beyond the last key need none. */
+            const int whole =
+                j.mask ? 0
+                       : min(j.causal ? max(0, q0 + x.shift + 1) : j.nk, x.keys < j.nk ? x.keys : INT32_MAX);
+            const uint32_t q = base + (buffer * groups + w) * shape::q_bytes;
+
+#pragma unroll
+            for (int i = 0; i < columns / 2; i++)
+                o[i] = 0.0f;
+            pk_barrier_wait(&bar.q_full[buffer], qn / 2 & 1);
+            if (tiles > 0) {
+                int stage = n % stages;
+
+                pk_barrier_wait(&bar.k_full[stage], n / stages & 1);
+                pk_wgmma_fence();
+                forward_scores<columns, keys>(s, q, base + shape::k_at + stage * shape::k_bytes);
+                pk_wgmma_wait<0>();
+                pk_wgmma_hold(s);
+                if (last && lane == 0)
+                    pk_barrier_arrive(&bar.k_empty[stage]);
+                forward_phi<keys, rows>(a, u, pass, w, 0, keys > whole, s);
+                forward_pack<keys>(s, p);
+                for (int t = 1; t < tiles; t++) {
+                    const int next = (n + t) % stages;
+
+                    pk_barrier_wait(&bar.k_full[next], (n + t) / stages & 1);
+                    pk_wgmma_hold(p);
+                    pk_wgmma_fence();
+                    forward_scores<columns, keys>(s, q, base + shape::k_at + next * shape::k_bytes);
+                    pk_barrier_wait(&bar.v_full[stage], (n + t - 1) / stages & 1);
+                    pk_wgmma_fence();
+                    forward_values<columns, keys>(o, p, base + shape::v_at + stage * shape::k_bytes);
+                    pk_wgmma_wait<1>();
+                    pk_wgmma_hold(s);
+                    if (last && lane == 0)
+                        pk_barrier_arrive(&bar.k_empty[next]);
+                    forward_phi<keys, rows>(a, u, pass, w, t * keys, (t + 1) * keys > whole, s);
+                    pk_wgmma_wait<0>();
+                    pk_wgmma_hold(o);
+                    if (last && lane == 0)
+                        pk_barrier_arrive(&bar.v_empty[stage]);
+                    forward_pack<keys>(s, p);
+                    stage = next;
+                }
+                if (lane == 0)
+                    pk_barrier_arrive(&bar.q_empty[buffer]);
+                pk_barrier_wait(&bar.v_full[stage], (n + tiles - 1) / stages & 1);
+                pk_wgmma_hold(p);
+                pk_wgmma_fence();
+                forward_values<columns, keys>(o, p, base + shape::v_at + stage * shape::k_bytes);
+                pk_wgmma_wait<0>();
+                pk_wgmma_hold(o);
+                if (last && lane == 0)
+                    pk_barrier_arrive(&bar.v_empty[stage]);
+            } else {
+                __syncwarp();
+                if (lane == 0)
+                    pk_barrier_arrive(&bar.q_empty[buffer]);
+            }
+            /* Tiles that only others need. An arrival counts for the phase that runs: so not before it does.
+             */
+            for (int t = tiles; last && t < x.tiles; t++) {
+                const int stage = (n + t) % stages;
+
+                pk_barrier_wait(&bar.k_full[stage], (n + t) / stages & 1);
+                pk_barrier_wait(&bar.v_full[stage], (n + t) / stages & 1);
+                if (lane == 0) {
+                    pk_barrier_arrive(&bar.k_empty[stage]);
+                    pk_barrier_arrive(&bar.v_empty[stage]);
+                }
+            }
+            if (q0 < j.nq) {
+                const struct forward_unit z = forward_unit_of<keys, rows>(a, pk_opaque(u));
+                const float f = j.of_y * hopper_scale(j, z.h);
+                float f0 = f, f1 = f;
+
+                if (j.row_power != 0.0f) {
+                    f0 *= hopper_row_factor(j, forward_row<rows>(pass, w), z.shift);
+                    f1 *= hopper_row_factor(j, forward_row<rows>(pass, w) + 8, z.shift);
+                }
+                hopper_store<columns>(o, f0, f1, a.y.p + z.b * a.y.sb + z.h * a.y.sh, a.y.sn, q0, j.nq, 0,
+                                      j.d);
+            }
+        }
+        n += x.tiles;
+    }
+}
+
+template <int columns, int keys, int groups, int stages>
+static __global__ void __launch_bounds__(forward_shape<columns, keys, groups, stages>::threads,
+                                         forward_shape<columns, keys, groups, stages>::resident)
+    forward(const __grid_constant__ CUtensorMap mq, const __grid_constant__ CUtensorMap mk,
+            const __grid_constant__ CUtensorMap mv, const __grid_constant__ struct forward_args a)
+{
+#ifdef PK_HOPPER
+    using shape = forward_shape<columns, keys, groups, stages>;
+    PK_SHARED(unsigned char, shared);
+    uint64_t *bars = reinterpret_cast<uint64_t *>(shared + shape::barriers_at);
+    const struct forward_barriers bar = {
+        bars, bars + 2, bars + 4, bars + 4 + stages, bars + 4 + 2 * stages, bars + 4 + 3 * stages};
+    const int w = pk_warp_number() / 4;
+
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < 2; i++) {
+            pk_barrier_init(&bar.q_full[i], 1);
+            pk_barrier_init(&bar.q_empty[i], 4 * groups);
+        }
+        for (int i = 0; i < stages; i++) {
+            pk_barrier_init(&bar.k_full[i], 1);
+            pk_barrier_init(&bar.k_empty[i], 4 * groups);
+            pk_barrier_init(&bar.v_full[i], 1);
+            pk_barrier_init(&bar.v_empty[i], 4 * groups);
+        }
+        pk_barrier_publish();
+    }
+    __syncthreads();
+    if (w == groups) {
+        if constexpr (groups > 1)
+            pk_registers_fewer<24>();
+        if (threadIdx.x == groups * 128) {
+            pk_map_prefetch(&mq);
+            pk_map_prefetch(&mk);
+            pk_map_prefetch(&mv);
+            forward_load<columns, keys, groups, stages>(mq, mk, mv, a, shared, bar);
+        }
+    } else {
+        if constexpr (groups == 3)
+            pk_registers_more<160>();
+        else if constexpr (groups == 2)
+            pk_registers_more<240>();
+        forward_compute<columns, keys, groups, stages>(a, w, shared, bar);
+    }
+#endif
+}
+
+template <int columns, int keys, int groups, int stages>
+static enum pd_err forward_launch(struct pk_backend *b, const struct pk_call *c, const struct hopper_job *j,
+                                  struct pd_why *why)
+{
+    using shape = forward_shape<columns, keys, groups, stages>;
+    CUtensorMap maps[3];
+    struct forward_args a = {};
+    const int tiles = (j->nk + keys - 1) / keys;
+    int grid;
+
+    for (int i = 0; i < 3; i++) {
+        const struct hopper_rows r = hopper_rows_of(c, j, i);
+        enum pd_err err =
+            hopper_map(j, &r, i == 0 ? j->nq : j->nk, columns, i == 0 ? 64 : keys, &maps[i], why);
+
+        if (err != PD_OK)
+            return err;
+    }
+    a.job = *j;
+    a.y = hopper_rows_of(c, j, 7);
+    a.passes = (j->nq + 64 * groups - 1) / (64 * groups);
+    a.together = tiles <= stages;
+    a.units = j->batch * j->heads * (a.together ? 1 : a.passes);
+    grid = hopper_multiprocessors(b) * shape::resident;
+    if (grid > a.units)
+        grid = a.units;
+    {
+        enum pd_err err =
+            hopper_allow((const void *)forward<columns, keys, groups, stages>, shape::shared, why);
+
+        if (err != PD_OK)
+            return err;
+    }
+    PK_LAUNCH((forward<columns, keys, groups, stages>), dim3((unsigned)grid), dim3(shape::threads),
+              shape::shared, b->stream, maps[0], maps[1], maps[2], a);
+    PK_CUDA_TRY(cudaGetLastError());
+    return PD_OK;
+}
+
+static int padded(int n, int to)
+{
+    return (n + to - 1) / to * to;
+}
+
+extern "C" enum pd_err cuda_attention_hopper(struct pk_backend *b, const struct pk_call *c,
+                                             struct pd_why *why)
+{
+    struct hopper_job j;
+
+    if (!hopper_job_of(c, &j))
+        return pd_fail(why, PD_ERR_UNSUPPORTED, "attention: not a call for the kernels of sm 90");
+    if (j.batch == 0 || j.heads == 0 || j.nq == 0)
+        return PD_OK;
+    switch (hopper_columns(j.d)) {
+    case 32:
+        return j.nq <= 64 ? forward_launch<32, 64, 1, 2>(b, c, &j, why)
+                          : forward_launch<32, 128, 2, 4>(b, c, &j, why);
+    case 64: {
+        /* The tile that pads least; three warpgroups keep the tensor cores busier than two (about 6 %). */
+        const double wide = 0.94 * padded(j.nq, 192) * padded(j.nk, 112);
+        const double even = (double)padded(j.nq, 128) * padded(j.nk, 128);
+        const double narrow = (double)padded(j.nq, 128) * padded(j.nk, 112);
+
+        if (j.nq <= 64)
+            return forward_launch<64, 64, 1, 2>(b, c, &j, why);
+        if (j.nk > 256 && wide < even)
+            return forward_launch<64, 112, 3, 4>(b, c, &j, why);
+        return narrow < even ? forward_launch<64, 112, 2, 4>(b, c, &j, why)
+                             : forward_launch<64, 128, 2, 4>(b, c, &j, why);
+    }
+    default:
+        return forward_launch<128, 128, 2, 2>(b, c, &j, why);
+    }
+}

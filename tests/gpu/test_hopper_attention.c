@@ -1,0 +1,223 @@
+/* Attention by the kernels of sm 90 (warpgroup products, bulk copies) on the emulated GPU, against plain
+ * loops in double: sizes around the tiles of every kernel, every activation, masks, biases, scales. The
+ * ordinary run takes options in turn with sizes; POLYD_TEST_FULL=1 many more of them. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "kernels/backend/cuda/attention.h"
+#include "tests/gpu/attention_case.h"
+
+#define COUNT(x) (int)(sizeof(x) / sizeof *(x))
+
+const struct pk_backend_api *pk_backend_entry(void);
+
+static bool full(void)
+{
+    return getenv("POLYD_TEST_FULL") != NULL;
+}
+
+static void check(struct attention_case c)
+{
+    c.dtype = PK_BF16;
+    if (c.spread == 0)
+        c.spread = c.attr.phi == PK_PHI_POLY ? 1.5 : 2;
+    if (c.attr.scale == 0)
+        c.attr.scale = 0.25;
+    if (c.attr.phi == PK_PHI_POLY && c.attr.degree == 0)
+        c.attr.degree = 3;
+    attention_check(&c);
+    attention_reset(NULL);
+}
+
+/* Sizes on both sides of tiles of 64 and 128 queries, 64, 112 and 128 keys. */
+static void test_sizes(void **state)
+{
+    static const int sizes[] = {1, 63, 64, 65, 127, 128, 191, 192, 193, 197, 256, 257, 320};
+
+    (void)state;
+    for (int i = 0; i < COUNT(sizes); i++)
+        for (int causal = 0; causal < 2; causal++)
+            check((struct attention_case){.name = "size",
+                                          .shape = {1, 1 + i % 2, sizes[i], sizes[i], 64},
+                                          .attr = {.phi = PK_PHI_POLY,
+                                                   .degree = 1 + (i + causal) % 6,
+                                                   .causal = causal,
+                                                   .packed = (i + causal) % 2 == 0}});
+}
+
+/* Every activation in every kernel. */
+static void test_activations(void **state)
+{
+    static const struct attention_shape shapes[] = {{1, 2, 49, 49, 32},
+                                                    {2, 1, 60, 60, 64},
+                                                    {1, 1, 70, 200, 64},
+                                                    {1, 1, 197, 197, 64},
+                                                    {1, 1, 130, 70, 128}};
+
+    (void)state;
+    for (int phi = 0; phi < 9; phi++)
+        for (int i = 0; i < COUNT(shapes); i++) {
+            struct pk_attention_attr a = {.phi = PK_PHI_POLY, .degree = phi + 1};
+
+            if (!full() && (phi + i) % 2)
+                continue;
+            if (phi >= 6) {
+                a.phi = phi == 8 ? PK_PHI_RELU : PK_PHI_SIGMOID;
+                a.bias = phi == 7 ? -4.0 : 0.0;
+                a.degree = 0;
+            }
+            check((struct attention_case){.name = "activation", .shape = shapes[i], .attr = a});
+        }
+}
+
+static void test_head_dimensions(void **state)
+{
+    static const int dims[] = {8, 16, 24, 32, 48, 64, 80, 96, 128};
+
+    (void)state;
+    for (int i = 0; i < COUNT(dims); i++)
+        check((struct attention_case){.name = "head dimension",
+                                      .shape = {2, 2, 33, 40, dims[i]},
+                                      .attr = {.phi = PK_PHI_POLY, .causal = i % 2}});
+    for (int i = 0; i < COUNT(dims); i++)
+        check((struct attention_case){.name = "head dimension, packed",
+                                      .shape = {1, 2, 133, 133, dims[i]},
+                                      .attr = {.phi = PK_PHI_POLY, .packed = true}});
+}
+
+/* Nq and Nk apart: later queries of a causal row see all, earlier ones nothing. */
+static void test_queries_and_keys(void **state)
+{
+    static const int pairs[][2] = {{1, 300}, {70, 129}, {129, 70}, {260, 140}, {140, 390}};
+
+    (void)state;
+    for (int i = 0; i < COUNT(pairs); i++)
+        for (int causal = 0; causal < 2; causal++)
+            check((struct attention_case){
+                .name = "queries and keys",
+                .shape = {1, 1, pairs[i][0], pairs[i][1], i % 2 ? 128 : 64},
+                .attr = {.phi = i % 2 ? PK_PHI_RELU : PK_PHI_POLY, .causal = causal}});
+}
+
+/* Masks of keys and windows, lengths, biases; with learned scales and powers of the row in turn. */
+static void test_options(void **state)
+{
+    static const struct attention_shape shapes[] = {{4, 2, 49, 49, 32},
+                                                    {4, 1, 50, 64, 64},
+                                                    {4, 1, 131, 197, 64},
+                                                    {2, 1, 300, 300, 64},
+                                                    {2, 2, 70, 150, 96}};
+
+    (void)state;
+    for (int i = 0; i < COUNT(shapes); i++)
+        for (int o = 0; o < 8; o++) {
+            struct attention_case c = {.name = "options", .shape = shapes[i]};
+
+            c.attr.phi = o % 3 == 0 ? PK_PHI_POLY : o % 3 == 1 ? PK_PHI_SIGMOID : PK_PHI_RELU;
+            c.attr.degree = c.attr.phi == PK_PHI_POLY ? 1 + (i + o) % 3 : 0;
+            c.mask = o == 1 || o == 4 || o == 7 ? MASK_KEYS : o == 2 || o == 5 ? MASK_WINDOWS : MASK_NONE;
+            c.length = o == 3 || o == 4;
+            c.bias = o >= 5;
+            c.scale = (enum attention_scale)((i + o) % 4);
+            c.attr.causal = (i + o) % 2;
+            c.attr.row_power = c.attr.causal && o % 2 ? 0.5 : 0.0;
+            check(c);
+        }
+}
+
+/* More tiles of queries than one pass holds, and more heads than the device has room for at once. */
+static void test_long_and_many(void **state)
+{
+    (void)state;
+    check((struct attention_case){
+        .name = "long", .shape = {1, 1, full() ? 2200 : 1100, 260, 64}, .attr = {.phi = PK_PHI_POLY}});
+    check((struct attention_case){.name = "long, causal",
+                                  .shape = {1, 1, full() ? 2200 : 1100, full() ? 2200 : 1100, 64},
+                                  .attr = {.phi = PK_PHI_POLY, .causal = true}});
+    check(
+        (struct attention_case){.name = "many", .shape = {60, 5, 20, 30, 32}, .attr = {.phi = PK_PHI_POLY}});
+    check((struct attention_case){
+        .name = "many, biased", .shape = {60, 5, 20, 30, 32}, .attr = {.phi = PK_PHI_POLY}, .bias = true});
+}
+
+static void test_zeros_and_huge_logits(void **state)
+{
+    (void)state;
+    for (int p = 1; p <= 4; p++) {
+        check((struct attention_case){.name = "huge",
+                                      .shape = {1, 1, 70, 70, 64},
+                                      .attr = {.phi = PK_PHI_POLY, .degree = p},
+                                      .spread = 60});
+        check((struct attention_case){.name = "tiny",
+                                      .shape = {1, 1, 70, 70, 64},
+                                      .attr = {.phi = PK_PHI_POLY, .degree = p},
+                                      .spread = 1e-3});
+    }
+}
+
+/* What is theirs and what is not. */
+static void test_supports(void **state)
+{
+    struct pk_attr attr = {.attention = {.phi = PK_PHI_POLY, .degree = 3, .packed = true}};
+    struct pk_view in[3] = {pk_view_dense(NULL, PK_BF16, PK_SHAPE(2, 100, 3, 4, 64))};
+    struct pk_call c = {.op = PK_OP_ATTENTION, .attr = &attr, .n_in = 1, .n_out = 1, .in = in};
+
+    (void)state;
+    assert_true(cuda_attention_hopper_supports(NULL, &c));
+    attr.attention.degree = 7;
+    assert_false(cuda_attention_hopper_supports(NULL, &c));
+    attr.attention.degree = 3;
+    attr.attention.phi = PK_PHI_SOFTMAX;
+    assert_false(cuda_attention_hopper_supports(NULL, &c));
+    attr.attention.phi = PK_PHI_SIGMOID;
+    assert_true(cuda_attention_hopper_supports(NULL, &c));
+    attr.attention.has_rng = true;
+    attr.attention.dropout = 0.1;
+    assert_false(cuda_attention_hopper_supports(NULL, &c));
+    attr.attention.has_rng = false;
+    in[0] = pk_view_dense(NULL, PK_F32, PK_SHAPE(2, 100, 3, 4, 64));
+    assert_false(cuda_attention_hopper_supports(NULL, &c));
+    in[0] = pk_view_dense(NULL, PK_BF16, PK_SHAPE(2, 100, 3, 4, 60));
+    assert_false(cuda_attention_hopper_supports(NULL, &c));
+    in[0] = pk_view_dense(NULL, PK_BF16, PK_SHAPE(2, 100, 3, 4, 136));
+    assert_false(cuda_attention_hopper_supports(NULL, &c));
+    c.op = PK_OP_ATTENTION_STATS;
+    in[0] = pk_view_dense(NULL, PK_BF16, PK_SHAPE(2, 100, 3, 4, 64));
+    assert_false(cuda_attention_hopper_supports(NULL, &c));
+}
+
+static int open_device(void **state)
+{
+    (void)state;
+    setenv("POLYD_EMU_SM", "90", 1);
+    attention_open(pk_backend_entry());
+    return 0;
+}
+
+static int close_device(void **state)
+{
+    (void)state;
+    attention_close();
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_teardown(test_supports, attention_reset),
+        cmocka_unit_test_teardown(test_sizes, attention_reset),
+        cmocka_unit_test_teardown(test_activations, attention_reset),
+        cmocka_unit_test_teardown(test_head_dimensions, attention_reset),
+        cmocka_unit_test_teardown(test_queries_and_keys, attention_reset),
+        cmocka_unit_test_teardown(test_options, attention_reset),
+        cmocka_unit_test_teardown(test_long_and_many, attention_reset),
+        cmocka_unit_test_teardown(test_zeros_and_huge_logits, attention_reset),
+    };
+
+    return cmocka_run_group_tests(tests, open_device, close_device);
+}

@@ -1,4 +1,4 @@
-/* ATTENTION_BWD on sm 90. (Head comment follows with the landing.) */
+/* ATTENTION_BWD on sm 90. */
 #include <string.h>
 
 #include "kernels/backend/cuda/attention_hopper.cuh"

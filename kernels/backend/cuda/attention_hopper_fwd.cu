@@ -1,4 +1,4 @@
-/* ATTENTION on sm 90: y = c phi(tau q k^T) v, bf16 in and out. (Head comment follows with the landing.) */
+/* ATTENTION on sm 90: y = c phi(tau q k^T) v, bf16 in and out. */
 #include "kernels/backend/cuda/attention_hopper.cuh"
 
 template <int columns, int keys, int groups, int stages> struct forward_shape {

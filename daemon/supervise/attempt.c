@@ -62,6 +62,7 @@ struct att *att_new(struct sup *s)
     a->source = (struct source){.kind = SOURCE_ATT, .self = a};
     a->proc = (struct proc){.fd = -1, .gone = true, .status = -1};
     a->heard_us = a->begun_us = pd_clock_mono_us();
+    a->rank_count = 1;
     a->total = -1;
     a->step_written = a->log_written = -1;
     a->cause = SPEC_CAUSE_LOST;
@@ -82,13 +83,32 @@ void att_hold(struct sup *s, struct att *a)
     pthread_mutex_unlock(&s->mutex);
 }
 
+struct conn **att_conn_of(struct att *a, int rank)
+{
+    if (rank == 0)
+        return &a->conn;
+    return rank > 0 && rank < a->rank_count ? &a->ranks[rank].conn : NULL;
+}
+
+void att_heard(struct att *a, int rank, int64_t now_us)
+{
+    if (rank == 0)
+        a->heard_us = now_us;
+    else
+        a->ranks[rank].heard_us = now_us;
+}
+
 /* The end in memory: devices are free, the run may be looked at again. */
 void att_release(struct sup *s, struct att *a)
 {
-    if (a->conn) {
-        a->conn->att = NULL;
-        conn_drop(s, a->conn);
-        a->conn = NULL;
+    for (int i = 0; i < a->rank_count; i++) {
+        struct conn **at = att_conn_of(a, i);
+
+        if (*at) {
+            (*at)->att = NULL;
+            conn_drop(s, *at);
+            *at = NULL;
+        }
     }
     pthread_mutex_lock(&s->mutex);
     for (int i = 0; i < a->device_count; i++)
@@ -172,24 +192,28 @@ void att_write_process(struct sup *s, const struct att *a)
 
 static void spawn(struct sup *s, struct att *a)
 {
-    char dir[SUP_PATH_MAX], run[32], number[16], mark[SUP_PATH_MAX + 64];
-    char *argv[] = {(char *)"polyd-worker",
-                    (char *)"shim",
-                    (char *)"--dir",
-                    dir,
-                    (char *)"--",
-                    (char *)"train",
-                    (char *)"--run",
-                    run,
-                    (char *)"--attempt",
-                    number,
-                    (char *)"--dir",
-                    dir,
-                    (char *)"--socket",
-                    s->socket_path,
-                    NULL};
+    char dir[SUP_PATH_MAX], run[32], number[16], ranks[16], mark[SUP_PATH_MAX + 64];
+    char *worker[] = {
+        (char *)"--", (char *)"train",    (char *)"--run", run, (char *)"--attempt", number, (char *)"--dir",
+        dir,          (char *)"--socket", s->socket_path,  NULL};
+    char *argv[6 + 2 * SUP_ATTEMPT_DEVICES + sizeof worker / sizeof *worker] = {
+        (char *)"polyd-worker", (char *)"shim", (char *)"--dir", dir};
+    struct device_env visible[SUP_ATTEMPT_DEVICES];
+    int argc = 4;
     struct pd_why why;
     enum pd_err err;
+
+    if (a->rank_count > 1) {
+        argv[argc++] = (char *)"--ranks";
+        argv[argc++] = ranks;
+        snprintf(ranks, sizeof ranks, "%d", a->rank_count);
+        for (int i = 0; i < a->rank_count; i++) {
+            device_env(&s->devices[a->devices[i]], &visible[i]);
+            argv[argc++] = (char *)"--visible";
+            argv[argc++] = visible[i].visible;
+        }
+    }
+    memcpy(&argv[argc], worker, sizeof worker);
 
     att_dir(s, a->run, a->n, dir, sizeof dir);
     snprintf(run, sizeof run, "%lld", (long long)a->run);
@@ -197,10 +221,12 @@ static void spawn(struct sup *s, struct att *a)
     snprintf(mark, sizeof mark, "%s:run-%lld-%d", s->state_dir, (long long)a->run, a->n);
     err = pd_file_make_dirs(dir, &why);
     if (err == PD_OK)
-        err = proc_spawn(s, argv, a->token, -1, -1, -1, mark, &s->devices[a->devices[0]], &a->proc, &why);
+        err = proc_spawn(s, argv, a->token, a->rank_count, -1, -1, -1, mark, &s->devices[a->devices[0]],
+                         &a->proc, &why);
     memset(a->token, 0, sizeof a->token);
     a->phase = ATT_WORKING;
-    a->heard_us = pd_clock_mono_us();
+    for (int i = 0; i < a->rank_count; i++)
+        att_heard(a, i, pd_clock_mono_us());
     if (err != PD_OK) {
         pd_log(PD_LOG_ERROR, "supervise", "run=%lld attempt=%d spawn=failed why=\"%s\"", (long long)a->run,
                a->n, why.text);
@@ -292,6 +318,7 @@ void att_start_run(struct sup *s, const struct store_run *run, const int *device
             len += (size_t)snprintf(a->device_text + len, sizeof a->device_text - len, "%s%s", i ? "," : "",
                                     s->devices[devices[i]].id);
         }
+        a->rank_count = a->device_count;
         if (!a->document)
             err = pd_fail(&why, PD_ERR_NOMEM, "no memory for an attempt");
     }
@@ -412,14 +439,27 @@ void att_write_progress(struct sup *s, struct att *a)
 
 /* ---- the connection ------------------------------------------------------------------------- */
 
+/* The id of the rank-th device. */
+static void device_of(const struct att *a, int rank, char *out, size_t size)
+{
+    const char *at = a->device_text;
+
+    while (rank-- > 0 && strchr(at, ','))
+        at = strchr(at, ',') + 1;
+    snprintf(out, size, "%.*s", (int)strcspn(at, ","), at);
+}
+
 static void put_assign(struct sup *s, struct att *a, struct conn *c)
 {
-    char dir[SUP_PATH_MAX];
+    char dir[SUP_PATH_MAX], device[DEVICE_ID_BYTES + 1];
     size_t at = wire_begin(&c->out, WIRE_ASSIGN, 0, 0);
 
     wire_put_text(&c->out, WIRE_TAG_ROLE, s->train_role);
     wire_put_text(&c->out, WIRE_TAG_JOB, a->document);
-    wire_put_text(&c->out, WIRE_TAG_DEVICE, a->device_text);
+    device_of(a, c->rank, device, sizeof device);
+    wire_put_text(&c->out, WIRE_TAG_DEVICE, device);
+    wire_put_u32(&c->out, WIRE_TAG_RANK, (uint32_t)c->rank);
+    wire_put_u32(&c->out, WIRE_TAG_RANKS, (uint32_t)a->rank_count);
     wire_put_u32(&c->out, WIRE_TAG_THREADS, (uint32_t)a->threads);
     snprintf(dir, sizeof dir, "%s/runs/%lld", s->state_dir, (long long)a->run);
     wire_put_text(&c->out, WIRE_TAG_RUN_DIR, dir);
@@ -438,12 +478,26 @@ static void put_assign(struct sup *s, struct att *a, struct conn *c)
         c->out.failed = true;
 }
 
+static void put_rendezvous(struct att *a, struct conn *c)
+{
+    size_t at = wire_begin(&c->out, WIRE_RENDEZVOUS, 0, 0);
+
+    wire_put_bytes(&c->out, WIRE_TAG_COMM_ID, a->comm_id, a->comm_id_len);
+    if (wire_end(&c->out, at) != PD_OK)
+        c->out.failed = true;
+}
+
 void att_connected(struct sup *s, struct att *a, struct conn *c)
 {
-    a->heard_us = pd_clock_mono_us();
-    pd_log(PD_LOG_INFO, "supervise", "run=%lld attempt=%d connected=1 acked=%lld", (long long)a->run, a->n,
-           (long long)a->acked);
+    att_heard(a, c->rank, pd_clock_mono_us());
+    pd_log(PD_LOG_INFO, "supervise", "run=%lld attempt=%d rank=%d connected=1 acked=%lld", (long long)a->run,
+           a->n, c->rank, (long long)a->acked);
     put_assign(s, a, c);
+    if (c->rank > 0) { /* rank 0 speaks for all */
+        if (a->comm_id_len)
+            put_rendezvous(a, c);
+        return;
+    }
     if (!a->attempt_running) {
         a->attempt_running = true;
         att_write_move(s, a, (struct att_move){.attempt_running = true});
@@ -485,7 +539,7 @@ static void take_bye(struct sup *s, struct conn *c, struct att *a, const uint8_t
         a->step = step;
     pthread_mutex_unlock(&s->mutex);
     att_write_progress(s, a);
-    if (text[0])
+    if (text[0] && !a->rank_failed_us)
         att_set_message(a, text);
     if (!strcmp(cause, "done"))
         att_end(s, a, SPEC_CAUSE_DONE, false);
@@ -501,11 +555,56 @@ static void take_bye(struct sup *s, struct conn *c, struct att *a, const uint8_t
                 true);
 }
 
+static void take_rendezvous(struct sup *s, struct att *a, const uint8_t *p, size_t len)
+{
+    struct wire_field f;
+
+    if (!wire_find(p, len, WIRE_TAG_COMM_ID, &f) || !f.len || f.len > sizeof a->comm_id)
+        return;
+    if (a->comm_id_len == f.len && !memcmp(a->comm_id, f.bytes, f.len))
+        return; /* said again after a reconnection */
+    memcpy(a->comm_id, f.bytes, f.len);
+    a->comm_id_len = f.len;
+    for (int i = 1; i < a->rank_count; i++)
+        if (a->ranks[i].conn) {
+            put_rendezvous(a, a->ranks[i].conn);
+            conn_flush(s, a->ranks[i].conn);
+        }
+}
+
+/* A rank other than 0 leaves. Its own reason is better than what the others make of its absence. */
+static void take_rank_bye(struct sup *s, struct conn *c, struct att *a, const uint8_t *p, size_t len)
+{
+    char cause[32], text[512], message[600];
+
+    wire_get_text(p, len, WIRE_TAG_CAUSE, cause, sizeof cause);
+    wire_get_text(p, len, WIRE_TAG_TEXT, text, sizeof text);
+    a->ranks[c->rank].bye = true;
+    if (!strcmp(cause, "failed") && !a->rank_failed_us) {
+        a->rank_failed_us = pd_clock_mono_us();
+        if (strncmp(text, "rank ", 5) != 0)
+            snprintf(message, sizeof message, "rank %d: %s", c->rank, text);
+        else /* what it heard from another rank names that one already */
+            snprintf(message, sizeof message, "%s", text);
+        if (a->phase == ATT_WORKING && !a->message)
+            att_set_message(a, message);
+    }
+    conn_bye(s, c, "recorded");
+}
+
 void att_frame(struct sup *s, struct conn *c, const struct wire_header *h, const uint8_t *p)
 {
     struct att *a = c->att;
 
+    if (c->rank > 0) { /* data comes from rank 0 alone */
+        if (h->type == WIRE_BYE)
+            take_rank_bye(s, c, a, p, h->len);
+        return;
+    }
     switch (h->type) {
+    case WIRE_RENDEZVOUS:
+        take_rendezvous(s, a, p, h->len);
+        break;
     case WIRE_PROGRESS:
         take_progress(s, a, p, h->len);
         break;

@@ -186,36 +186,39 @@ void att_end(struct sup *s, struct att *a, enum spec_cause cause, bool counts)
 
 /* ---- the process is gone -------------------------------------------------------------------- */
 
-void att_describe(struct att *a, int status)
+void att_describe(struct att *a, int status, int rank)
 {
-    char text[128];
+    char text[128], who[32] = "the worker";
 
     if (a->message)
         return;
+    if (rank >= 0)
+        snprintf(who, sizeof who, "rank %d", rank);
     if (status < 0)
-        snprintf(text, sizeof text, "the worker vanished");
+        snprintf(text, sizeof text, "%s vanished", who);
     else if (WIFSIGNALED(status))
-        snprintf(text, sizeof text, "the worker was killed by signal %d (%s)", WTERMSIG(status),
+        snprintf(text, sizeof text, "%s was killed by signal %d (%s)", who, WTERMSIG(status),
                  strsignal(WTERMSIG(status)));
     else
-        snprintf(text, sizeof text, "the worker left with status %d without a word", WEXITSTATUS(status));
+        snprintf(text, sizeof text, "%s left with status %d without a word", who, WEXITSTATUS(status));
     att_set_message(a, text);
 }
 
 void att_gone(struct sup *s, struct att *a)
 {
     char dir[SUP_PATH_MAX];
-    int status;
+    int status, rank;
 
     proc_reap(s, &a->proc);
     att_dir(s, a->run, a->n, dir, sizeof dir);
-    status = shim_exit_status(dir);
+    status = shim_exit_status(dir, &rank);
     if (status < 0) /* the shim itself was killed: what it was to keep together may be loose */
         strays_kill(s, att_mark_live);
     a->proc.status = status;
     /* What it sent before its death is still in the socket. */
-    if (a->conn)
-        conn_event(s, a->conn, EPOLLIN);
+    for (int i = a->rank_count - 1; i >= 0; i--) /* rank 0 last: it knows less of why another left */
+        if (*att_conn_of(a, i))
+            conn_event(s, *att_conn_of(a, i), EPOLLIN);
     if (a->phase == ATT_ENDED) {
         att_release(s, a);
         return;
@@ -225,6 +228,6 @@ void att_gone(struct sup *s, struct att *a)
     if (a->stopping && a->cause == SPEC_CAUSE_TIME_LIMIT)
         att_set_message(a, "time limit");
     else if (!a->stopping || a->cause == SPEC_CAUSE_LOST)
-        att_describe(a, status);
+        att_describe(a, status, rank);
     att_end(s, a, a->stopping ? a->cause : SPEC_CAUSE_LOST, !a->stopping || a->cause == SPEC_CAUSE_LOST);
 }

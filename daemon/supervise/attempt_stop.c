@@ -1,6 +1,7 @@
 /* Why a working attempt is asked to leave, and what happens when it does not: cancel, pause, time limit,
  * hang. */
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "daemon/supervise/internal.h"
@@ -8,6 +9,7 @@
 #include "kernels/base/log.h"
 
 #define KILL_AGAIN_US 2000000 /* the shim did not obey: kill it too */
+#define GANG_US 10000000      /* ranks leave within it when one has failed */
 #define WRITE_US 1000000      /* progress goes to the rows this often */
 
 void att_send_stop(struct sup *s, struct att *a)
@@ -133,6 +135,41 @@ static void hard_kill(struct sup *s, struct att *a, int64_t now_us)
     pthread_mutex_unlock(&s->mutex);
 }
 
+/* Silent too long. */
+static void hangs(struct sup *s, struct att *a, int rank, int64_t now_us)
+{
+    char text[96] = "the worker hangs: it was silent too long";
+
+    if (a->rank_count > 1)
+        snprintf(text, sizeof text, "rank %d hangs: it was silent too long", rank);
+    att_set_message(a, text);
+    if (!a->stopping) {
+        a->stopping = true;
+        a->cause = SPEC_CAUSE_LOST;
+    }
+    pthread_mutex_lock(&s->mutex);
+    s->stats.hangs++;
+    pthread_mutex_unlock(&s->mutex);
+    a->kill_us = now_us;
+}
+
+static void look_after_ranks(struct sup *s, struct att *a, int64_t now_us)
+{
+    for (int i = 1; i < a->rank_count; i++)
+        if (!a->ranks[i].bye && now_us - a->ranks[i].heard_us > s->o.hang_us && !a->killed) {
+            hangs(s, a, i, now_us);
+            return;
+        }
+    /* Rank 0 ought to have noticed, and said so. */
+    if (a->rank_failed_us && now_us - a->rank_failed_us > GANG_US && !a->killed && !a->kill_us) {
+        if (!a->stopping) {
+            a->stopping = true;
+            a->cause = SPEC_CAUSE_LOST;
+        }
+        a->kill_us = now_us;
+    }
+}
+
 static void checkpoint_now(struct sup *s, struct att *a)
 {
     size_t at;
@@ -168,17 +205,10 @@ void att_tick(struct sup *s, int64_t now_us)
         }
         if (a->phase == ATT_WORKING && !a->stopping && a->limit_us && now_us >= a->limit_us)
             ask_stop(s, a, SPEC_CAUSE_TIME_LIMIT);
-        if (a->phase == ATT_WORKING && now_us - a->heard_us > s->o.hang_us && !a->killed) {
-            att_set_message(a, "the worker hangs: it was silent too long");
-            if (!a->stopping) {
-                a->stopping = true;
-                a->cause = SPEC_CAUSE_LOST;
-            }
-            pthread_mutex_lock(&s->mutex);
-            s->stats.hangs++;
-            pthread_mutex_unlock(&s->mutex);
-            a->kill_us = now_us;
-        }
+        if (a->phase == ATT_WORKING && now_us - a->heard_us > s->o.hang_us && !a->killed)
+            hangs(s, a, 0, now_us);
+        else if (a->phase == ATT_WORKING)
+            look_after_ranks(s, a, now_us);
         if (a->phase == ATT_ENDED && a->exit_us && now_us >= a->exit_us && !a->kill_us)
             a->kill_us = now_us;
         if (a->kill_us && now_us >= a->kill_us)

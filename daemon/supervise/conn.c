@@ -88,9 +88,9 @@ void conn_drop(struct sup *s, struct conn *c)
     c->dead = true;
     c->att = NULL;
     c->model = NULL;
-    if (a && a->conn == c) {
-        a->conn = NULL;
-        a->heard_us = pd_clock_mono_us();
+    if (a && *att_conn_of(a, c->rank) == c) {
+        *att_conn_of(a, c->rank) = NULL;
+        att_heard(a, c->rank, pd_clock_mono_us());
     }
     if (m && m->conn == c) {
         pthread_mutex_lock(&s->mutex);
@@ -153,8 +153,8 @@ void conn_bye(struct sup *s, struct conn *c, const char *cause)
         conn_drop(s, c);
         return;
     }
-    if (c->att && c->att->conn == c)
-        c->att->conn = NULL;
+    if (c->att && *att_conn_of(c->att, c->rank) == c)
+        *att_conn_of(c->att, c->rank) = NULL;
     c->att = NULL;
     c->state = CONN_CLOSING;
     conn_flush(s, c);
@@ -181,6 +181,7 @@ static void hello(struct sup *s, struct conn *c, const uint8_t *p, size_t len)
     int number = (int)wire_get_u32(p, len, WIRE_TAG_ATTEMPT, 0);
     uint8_t hash[32];
     struct wire_field token;
+    struct conn **place;
     struct model *m;
     struct att *a;
 
@@ -208,27 +209,29 @@ static void hello(struct sup *s, struct conn *c, const uint8_t *p, size_t len)
     }
     a = att_find(s, run, number);
     digest_sha256(token.bytes, token.len, hash);
-    if (!a || a->phase == ATT_ENDED || !digest_equal(hash, a->token_sha256, sizeof hash)) {
+    c->rank = (int)wire_get_u32(p, len, WIRE_TAG_RANK, 0);
+    place = a ? att_conn_of(a, c->rank) : NULL;
+    if (!place || a->phase == ATT_ENDED || !digest_equal(hash, a->token_sha256, sizeof hash)) {
         pd_log(PD_LOG_WARNING, "supervise", "run=%lld attempt=%d hello=refused pid=%d", (long long)run,
                number, (int)c->peer);
         conn_bye(s, c, "refused");
         return;
     }
-    if (a->conn && a->conn->peer != c->peer) {
+    if (*place && (*place)->peer != c->peer) {
         conn_bye(s, c, "refused"); /* already connected: a double start must not write twice */
         return;
     }
-    if (a->conn) { /* the same process came again: its old connection is dead and we had not noticed */
-        struct conn *old = a->conn;
+    if (*place) { /* the same process came again: its old connection is dead and we had not noticed */
+        struct conn *old = *place;
 
-        a->conn = NULL;
+        *place = NULL;
         old->att = NULL;
         conn_drop(s, old);
     }
-    welcome(c, (uint64_t)a->acked);
+    welcome(c, c->rank ? 0 : (uint64_t)a->acked);
     c->state = CONN_ATT;
     c->att = a;
-    a->conn = c;
+    *place = c;
     att_connected(s, a, c);
     conn_flush(s, c);
 }
@@ -284,7 +287,7 @@ void conn_event(struct sup *s, struct conn *c, unsigned events)
         err = wire_in_read(&c->in, c->fd, READ_MOST, &why);
         c->heard_us = pd_clock_mono_us();
         if (c->att)
-            c->att->heard_us = c->heard_us;
+            att_heard(c->att, c->rank, c->heard_us);
         if (c->model)
             c->model->heard_us = c->heard_us;
         take_frames(s, c);

@@ -50,6 +50,13 @@ struct proc {
     int status; /* waitpid status of the worker, -1 = unknown */
 };
 
+/* One of the other ranks of a gang; rank 0 is the attempt's own conn. */
+struct att_rank {
+    struct conn *conn;
+    int64_t heard_us;
+    bool bye; /* said goodbye: silence is no hang */
+};
+
 enum att_phase {
     ATT_INSERTING, /* the row is being written */
     ATT_WORKING,   /* a process exists */
@@ -78,8 +85,13 @@ struct att {
 
     struct proc proc;
     struct conn *conn;
-    int64_t acked;    /* committed */
-    bool row_running; /* attempt and run rows were moved to running (or the move is on its way) */
+    int rank_count;                             /* processes, one a device; >= 1 */
+    struct att_rank ranks[SUP_ATTEMPT_DEVICES]; /* from 1 on */
+    uint8_t comm_id[256];                       /* of rank 0, for the others (WIRE_RENDEZVOUS) */
+    size_t comm_id_len;
+    int64_t rank_failed_us; /* a rank has said so: the others leave soon; 0 = none */
+    int64_t acked;          /* committed */
+    bool row_running;       /* attempt and run rows were moved to running (or the move is on its way) */
     bool attempt_running;
     bool stopping; /* asked to leave; `cause` says why */
     bool stop_sent;
@@ -117,6 +129,7 @@ struct conn {
     unsigned version;
     pid_t peer;
     struct att *att;
+    int rank; /* of att */
     struct model *model;
     struct ingest *stalled; /* waits for room in the writer's lane */
     bool dead;
@@ -251,11 +264,12 @@ enum pd_err sup_write(struct sup *s, struct op *op);
 void sup_watch(struct sup *s, struct source *source, int fd, unsigned events);
 
 /* spawn.c */
-/* Starts the worker program with these arguments (argv[0] included), the token on descriptor 3. `device`: the
- * one that it sees (its variables, see device_env); NULL = the GPUs that we see. */
-enum pd_err proc_spawn(struct sup *s, char *const argv[], const uint8_t *token, int in_fd, int out_fd,
-                       int err_fd, const char *mark, const struct device *device, struct proc *ret,
-                       struct pd_why *why);
+/* Starts the worker program with these arguments (argv[0] included), the token `copies` times on descriptor
+ * 3, for as many readers. `device`: the one that it sees (its variables, see device_env); NULL = the GPUs
+ * that we see. */
+enum pd_err proc_spawn(struct sup *s, char *const argv[], const uint8_t *token, int copies, int in_fd,
+                       int out_fd, int err_fd, const char *mark, const struct device *device,
+                       struct proc *ret, struct pd_why *why);
 /* Start time of a live process; 0 = there is none. */
 uint64_t proc_start_time(pid_t pid);
 /* Opens a pidfd if the process is the very one. */
@@ -266,8 +280,9 @@ void proc_reap(struct sup *s, struct proc *p);
 void proc_close(struct proc *p);
 /* Is the lock of this attempt's directory held? Then who holds it. */
 bool shim_alive(const char *dir, pid_t *ret_pid, uint64_t *ret_start);
-/* Exit status that the shim left behind, -1 = none. */
-int shim_exit_status(const char *dir);
+/* Exit status that the shim left behind, -1 = none. *ret_rank (may be NULL): of a gang, whose it is; else -1.
+ */
+int shim_exit_status(const char *dir, int *ret_rank);
 /* Kills every process of ours that carries a mark of this state directory for which `keep` says false. */
 void strays_kill(struct sup *s, bool (*keep)(struct sup *s, const char *mark));
 
@@ -294,6 +309,10 @@ void att_start_run(struct sup *s, const struct store_run *run, const int *device
 struct att *att_find(struct sup *s, int64_t run, int n);
 void att_connected(struct sup *s, struct att *a, struct conn *c);
 void att_frame(struct sup *s, struct conn *c, const struct wire_header *h, const uint8_t *p);
+/* Where the connection of a rank stands; NULL for ranks that the attempt does not have. */
+struct conn **att_conn_of(struct att *a, int rank);
+/* Bytes came, or the connection went: the silence of this rank begins anew. */
+void att_heard(struct att *a, int rank, int64_t now_us);
 bool att_mark_live(struct sup *s, const char *mark);
 struct att *att_free(struct att *a);
 
@@ -301,8 +320,8 @@ struct att *att_free(struct att *a);
 /* Writes the end; `counts`: against max_restarts. Only the first call has an effect. */
 void att_end(struct sup *s, struct att *a, enum spec_cause cause, bool counts);
 void att_gone(struct sup *s, struct att *a);
-/* A message from the status that waitpid gave, unless there is one. */
-void att_describe(struct att *a, int status);
+/* A message from the status that waitpid gave, unless there is one. rank -1: there is one worker. */
+void att_describe(struct att *a, int status, int rank);
 
 /* attempt_stop.c */
 void att_tick(struct sup *s, int64_t now_us);

@@ -259,7 +259,7 @@ static enum pd_err start_worker(struct sup *s, struct model *m, struct pd_why *w
     if (err != PD_OK)
         return err;
     digest_sha256(m->token, sizeof m->token, m->token_sha256);
-    err = proc_spawn(s, argv, m->token, -1, -1, -1, mark, &s->devices[0], &proc, why);
+    err = proc_spawn(s, argv, m->token, 1, -1, -1, -1, mark, &s->devices[0], &proc, why);
     memset(m->token, 0, sizeof m->token);
     if (err != PD_OK)
         return err;
@@ -346,7 +346,7 @@ void model_gone(struct sup *s, struct model *m)
     if (m->conn)
         conn_drop(s, m->conn);
     serve_dir(s, m->serial, dir, sizeof dir);
-    status = shim_exit_status(dir);
+    status = shim_exit_status(dir, NULL);
     if (status < 0)
         strays_kill(s, model_mark_live);
     describe(m, status, &why);

@@ -207,7 +207,7 @@ static void plan_begin(struct sup *s, struct post *post)
     argv[argc] = NULL;
     snprintf(mark, sizeof mark, "%s:plan", s->state_dir);
     if (err == PD_OK)
-        err = proc_spawn(s, argv, NULL, in_fd, p->out_fd, p->err_fd, mark, NULL, &p->proc, &why);
+        err = proc_spawn(s, argv, NULL, 0, in_fd, p->out_fd, p->err_fd, mark, NULL, &p->proc, &why);
     for (int i = 0; i < root_count; i++)
         free(roots[i]);
     free(cache);

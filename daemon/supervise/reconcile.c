@@ -37,6 +37,10 @@ static void take_devices(struct sup *s, struct att *a)
             if (!strcmp(s->devices[i].id, name) && a->device_count < SUP_ATTEMPT_DEVICES)
                 a->devices[a->device_count++] = i;
     free(names);
+    /* A rank for each that is named, whether its device is still there or not. */
+    for (const char *c = a->device_text; *c; c++)
+        if (*c == ',' && a->rank_count < SUP_ATTEMPT_DEVICES)
+            a->ranks[a->rank_count++].heard_us = pd_clock_mono_us();
     if (a->device_count && !a->threads)
         a->threads = s->devices[a->devices[0]].threads;
     if (!a->threads)
@@ -87,6 +91,7 @@ enum pd_err att_reconcile(struct sup *s, struct pd_why *why)
         err = r.err;
     for (struct att *a = s->atts; err == PD_OK && a; a = a->next) {
         char dir[SUP_PATH_MAX];
+        int rank;
 
         err = store_run_get(s->reader, a->run, run_details, a, why);
         if (err != PD_OK)
@@ -102,12 +107,12 @@ enum pd_err att_reconcile(struct sup *s, struct pd_why *why)
             continue;
         }
         att_dir(s, a->run, a->n, dir, sizeof dir);
-        a->proc.status = shim_exit_status(dir);
+        a->proc.status = shim_exit_status(dir, &rank);
         if (a->never_started && a->proc.status < 0) {
             att_set_message(a, "polyd ended before the worker began");
             att_end(s, a, SPEC_CAUSE_LOST, false);
         } else {
-            att_describe(a, a->proc.status);
+            att_describe(a, a->proc.status, rank);
             att_end(s, a, SPEC_CAUSE_LOST, true);
         }
     }

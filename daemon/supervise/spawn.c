@@ -87,9 +87,9 @@ static void free_environment(char **env)
     }
 }
 
-enum pd_err proc_spawn(struct sup *s, char *const argv[], const uint8_t *token, int in_fd, int out_fd,
-                       int err_fd, const char *mark, const struct device *device, struct proc *ret,
-                       struct pd_why *why)
+enum pd_err proc_spawn(struct sup *s, char *const argv[], const uint8_t *token, int copies, int in_fd,
+                       int out_fd, int err_fd, const char *mark, const struct device *device,
+                       struct proc *ret, struct pd_why *why)
 {
     posix_spawn_file_actions_t actions;
     posix_spawnattr_t attr;
@@ -109,12 +109,13 @@ enum pd_err proc_spawn(struct sup *s, char *const argv[], const uint8_t *token, 
             free_environment(env);
             return pd_fail_errno(why, errno, "cannot make a pipe");
         }
-        if (write(token_pipe[1], token, WIRE_TOKEN_BYTES) != WIRE_TOKEN_BYTES) {
-            close(token_pipe[0]);
-            close(token_pipe[1]);
-            free_environment(env);
-            return pd_fail(why, PD_ERR_IO, "cannot write the token");
-        }
+        for (int i = 0; i < copies; i++) /* far less than a pipe holds */
+            if (write(token_pipe[1], token, WIRE_TOKEN_BYTES) != WIRE_TOKEN_BYTES) {
+                close(token_pipe[0]);
+                close(token_pipe[1]);
+                free_environment(env);
+                return pd_fail(why, PD_ERR_IO, "cannot write the token");
+            }
     }
     posix_spawn_file_actions_init(&actions);
     posix_spawnattr_init(&attr);
@@ -219,19 +220,25 @@ bool shim_alive(const char *dir, pid_t *ret_pid, uint64_t *ret_start)
     return held;
 }
 
-int shim_exit_status(const char *dir)
+int shim_exit_status(const char *dir, int *ret_rank)
 {
     char path[SUP_PATH_MAX + 16];
     struct pd_buf text;
     struct pd_why why;
-    int status = -1;
+    int status = -1, rank = -1, found;
 
     snprintf(path, sizeof path, "%s/exit", dir);
     pd_buf_init(&text, 0);
-    if (pd_file_read(path, 256, &text, &why) == PD_OK && text.data &&
-        sscanf(text.data, "status=%d", &status) != 1)
-        status = -1;
+    if (pd_file_read(path, 256, &text, &why) == PD_OK && text.data) {
+        found = sscanf(text.data, "status=%d rank=%d", &status, &rank);
+        if (found < 1)
+            status = -1;
+        if (found < 2)
+            rank = -1;
+    }
     pd_buf_done(&text);
+    if (ret_rank)
+        *ret_rank = rank;
     return status;
 }
 

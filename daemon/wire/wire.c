@@ -85,6 +85,7 @@ const char *wire_type_name(unsigned type)
         [WIRE_HEARTBEAT] = "heartbeat",
         [WIRE_BYE] = "bye",
         [WIRE_READY] = "ready",
+        [WIRE_RENDEZVOUS] = "rendezvous",
     };
 
     return type < WIRE_TYPE_COUNT && names[type] ? names[type] : "unknown";

@@ -47,6 +47,10 @@ enum wire_type {
     WIRE_HEARTBEAT = 17,
     WIRE_BYE = 18,
     WIRE_READY = 19, /* serve worker: warm, with its signature (an addition to wire.md 9) */
+    /* Gangs (an addition to wire.md 9): how the ranks of an attempt find each other. Rank 0 makes an id and
+     * sends it, again after every welcome; polyd keeps it for the attempt's life and hands it to every other
+     * rank that is there or comes. What is in it is between the ranks (kernels/comm/comm.h). */
+    WIRE_RENDEZVOUS = 20,
     WIRE_TYPE_COUNT
 };
 
@@ -56,7 +60,7 @@ enum wire_tag {
     WIRE_TAG_VERSION_MAX = 2, /* u32; hello; welcome: the version chosen */
     WIRE_TAG_RUN = 3,         /* u64; hello; for a serve worker 0 */
     WIRE_TAG_ATTEMPT = 4,     /* u32; hello; cancel */
-    WIRE_TAG_RANK = 5,        /* u32; hello */
+    WIRE_TAG_RANK = 5,        /* u32, absent = 0; hello, assign */
     WIRE_TAG_TOKEN = 6,       /* 32 bytes; hello */
     WIRE_TAG_PID = 7,         /* u32; hello */
     WIRE_TAG_PID_START = 8,   /* u64, clock ticks since boot (field 22 of /proc/PID/stat); hello */
@@ -65,7 +69,7 @@ enum wire_tag {
     WIRE_TAG_ACKED = 11,      /* u64; welcome, ack */
     WIRE_TAG_ROLE = 12,       /* text: train, serve, selftest; assign */
     WIRE_TAG_JOB = 13,        /* the resolved job document, JSON; assign */
-    WIRE_TAG_DEVICE = 14,     /* text such as "cpu:0"; repeated; assign */
+    WIRE_TAG_DEVICE = 14,     /* text such as "cpu:0": the rank's; assign */
     WIRE_TAG_THREADS = 15,    /* u32, CPU threads for this rank; assign */
     WIRE_TAG_RUN_DIR = 16,    /* text: run directory (checkpoints below it); assign */
     WIRE_TAG_CHECKPOINT =
@@ -97,7 +101,9 @@ enum wire_tag {
     WIRE_TAG_RESTARTS = 41, /* u32; assign: earlier attempts */
     WIRE_TAG_SEQ_BASE = 42, /* u64; welcome: resend from here + 1 (same as acked; kept for tools) */
     WIRE_TAG_TIMING = 43,   /* struct wire_timing; infer_result, the last one */
-    WIRE_TAG_MEMORY = 44    /* u64: bytes that the model may come to take; ready */
+    WIRE_TAG_MEMORY = 44,   /* u64: bytes that the model may come to take; ready */
+    WIRE_TAG_RANKS = 45,    /* u32, processes of the attempt, absent = 1; assign (with rank) */
+    WIRE_TAG_COMM_ID = 46   /* at most 256 bytes; rendezvous */
 };
 
 /* How a request fared in its worker: u64 each, in this order. Later fields may follow. */

@@ -10,7 +10,10 @@
 #include "daemon/worker/args.h"
 #include "daemon/worker/worker.h"
 #include "kernels/base/log.h"
+#include "kernels/comm/comm.h"
 
+#define RANK_FAILED 3 /* exit status: the shim then waits for the others no longer */
+#define RANK_BYE_US 5000000
 #define ASSIGN_MS 120000 /* polyd may be restarting */
 
 /* For the signal handler: the one link of this process. */
@@ -47,6 +50,7 @@ static enum pd_err begin(int argc, char **argv, bool serving, struct attempt *re
     struct link_options o = {.socket_path = args_get(argc, argv, "--socket"),
                              .run = args_int(argc, argv, "--run", 0),
                              .attempt = (int)args_int(argc, argv, "--attempt", 0),
+                             .rank = (int)args_int(argc, argv, "--rank", 0),
                              .mortal = serving};
     struct sigaction action = {.sa_handler = on_term, .sa_flags = SA_RESTART};
     char spool[4096], log[4096];
@@ -56,12 +60,13 @@ static enum pd_err begin(int argc, char **argv, bool serving, struct attempt *re
     ret->socket_path = o.socket_path;
     ret->run = o.run;
     ret->number = o.attempt;
+    ret->rank = o.rank;
     if (!o.socket_path || !ret->dir || o.attempt < 1 || (!serving && o.run < 1))
         return pd_fail(why, PD_ERR_INVALID, "needed: --socket PATH --dir DIR --run N --attempt N");
     if ((size_t)snprintf(spool, sizeof spool, "%s/spool", ret->dir) >= sizeof spool ||
         (size_t)snprintf(log, sizeof log, "%s/log", ret->dir) >= sizeof log)
         return pd_fail(why, PD_ERR_LIMIT, "the directory's name is too long");
-    if (!serving) {
+    if (!serving && o.rank == 0) { /* who has no data spools none, and one watches the log */
         o.spool_path = spool;
         o.log_path = log;
     }
@@ -103,6 +108,27 @@ void attempt_end(struct attempt *a)
     a->link = link_stop(a->link);
 }
 
+enum pd_err attempt_rendezvous(struct attempt *a, const struct pk_comm_api *comm, void *out,
+                               struct pd_why *why)
+{
+    size_t len = 0;
+    enum pd_err err;
+
+    if (comm->id_bytes > LINK_RENDEZVOUS_MAX)
+        return pd_fail(why, PD_ERR_LIMIT, "an id of '%s' has %zu bytes", comm->name, comm->id_bytes);
+    if (a->rank == 0) {
+        err = comm->make_id(out, why);
+        if (err == PD_OK)
+            link_rendezvous_send(a->link, out, comm->id_bytes);
+        return err;
+    }
+    err = link_rendezvous_wait(a->link, ASSIGN_MS, out, &len, why);
+    if (err == PD_OK && len != comm->id_bytes)
+        err = pd_fail(why, PD_ERR_VERSION, "rank 0 sent an id of %zu bytes, '%s' has %zu", len, comm->name,
+                      comm->id_bytes);
+    return err;
+}
+
 int worker_train_main(int argc, char **argv)
 {
     struct role_result result = {.cause = "failed"};
@@ -114,8 +140,8 @@ int worker_train_main(int argc, char **argv)
     setvbuf(stdout, NULL, _IOLBF, 0); /* the log is read while it grows */
     if (attempt_begin(argc, argv, false, &a) != PD_OK)
         return 1;
-    pd_log(PD_LOG_INFO, "worker", "run=%lld attempt=%d role=%s threads=%d start=%s", (long long)a.run,
-           a.number, a.assign->role, a.assign->threads,
+    pd_log(PD_LOG_INFO, "worker", "run=%lld attempt=%d rank=%d/%d role=%s threads=%d start=%s",
+           (long long)a.run, a.number, a.rank, a.assign->ranks, a.assign->role, a.assign->threads,
            a.assign->checkpoint ? a.assign->checkpoint : "scratch");
     if (!strcmp(a.assign->role, "selftest"))
         role_selftest(&a, &result);
@@ -124,15 +150,18 @@ int worker_train_main(int argc, char **argv)
     else
         snprintf(result.text, sizeof result.text, "this worker has no role '%s'", a.assign->role);
     if (!result.silent) {
-        pd_log(PD_LOG_INFO, "worker", "run=%lld attempt=%d cause=%s step=%lld %s%s%s", (long long)a.run,
-               a.number, result.cause, (long long)result.step, result.text[0] ? "why=\"" : "", result.text,
-               result.text[0] ? "\"" : "");
-        err = link_bye(a.link, result.cause, result.step, result.text, 0, &why);
+        pd_log(PD_LOG_INFO, "worker", "run=%lld attempt=%d rank=%d cause=%s step=%lld %s%s%s",
+               (long long)a.run, a.number, a.rank, result.cause, (long long)result.step,
+               result.text[0] ? "why=\"" : "", result.text, result.text[0] ? "\"" : "");
+        err = link_bye(a.link, result.cause, result.step, result.text, a.rank ? RANK_BYE_US : 0, &why);
         if (err != PD_OK) {
             pd_log(PD_LOG_WARNING, "worker", "bye=%s why=\"%s\"", pd_err_name(err), why.text);
             status = 1;
         }
     }
+    /* Rank 0 stays until polyd has recorded its end; what the others say is not waited for. */
+    if (a.rank > 0)
+        status = !strcmp(result.cause, "failed") ? RANK_FAILED : 0;
     attempt_end(&a);
     return status;
 }

@@ -6,6 +6,7 @@
 struct attempt {
     int64_t run;
     int number;
+    int rank;
     const char *dir; /* of the attempt */
     const char *socket_path;
     struct link *link;
@@ -24,6 +25,12 @@ struct role_result {
     char text[512];
     bool silent; /* refused: say nothing, leave */
 };
+
+struct pk_comm_api;
+/* The id by which the ranks of this attempt meet through `comm`: rank 0 makes it, the others wait for it.
+ * `out` holds LINK_RENDEZVOUS_MAX. */
+PD_NODISCARD enum pd_err attempt_rendezvous(struct attempt *a, const struct pk_comm_api *comm, void *out,
+                                            struct pd_why *why);
 
 /* role_selftest.c: y = a x + b by gradient descent; the diagnostic role. */
 void role_selftest(struct attempt *a, struct role_result *ret);

@@ -10,6 +10,8 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "kernels/base/clock.h"
+
 void link_wake(struct link *l)
 {
     uint64_t one = 1;
@@ -155,6 +157,44 @@ enum pd_err link_assigned(struct link *l, int timeout_ms, const struct link_assi
         err = pd_fail(why, PD_ERR_CLOSED, "polyd refused this worker");
     else
         err = pd_fail(why, PD_ERR_TIMEOUT, "polyd gave no assignment within %d ms", timeout_ms);
+    pthread_mutex_unlock(&l->mutex);
+    return err;
+}
+
+void link_rendezvous_send(struct link *l, const void *bytes, size_t len)
+{
+    pthread_mutex_lock(&l->mutex);
+    l->rendezvous_len = len < sizeof l->rendezvous ? len : sizeof l->rendezvous;
+    memcpy(l->rendezvous, bytes, l->rendezvous_len);
+    l->rendezvous_ours = true;
+    l->rendezvous_sent = false;
+    pthread_mutex_unlock(&l->mutex);
+    link_wake(l);
+}
+
+enum pd_err link_rendezvous_wait(struct link *l, int timeout_ms, void *out, size_t *ret_len,
+                                 struct pd_why *why)
+{
+    int64_t until_us = pd_clock_mono_us() + (int64_t)timeout_ms * 1000;
+    enum pd_err err = PD_ERR_BUSY;
+
+    pthread_mutex_lock(&l->mutex);
+    while (err == PD_ERR_BUSY) {
+        struct timespec soon;
+
+        if (l->rendezvous_len) {
+            memcpy(out, l->rendezvous, l->rendezvous_len);
+            *ret_len = l->rendezvous_len;
+            err = PD_OK;
+        } else if (link_stop_asked(l) != LINK_GO_ON) {
+            err = pd_fail(why, PD_ERR_CANCELLED, "asked to leave before rank 0 was there");
+        } else if (pd_clock_mono_us() > until_us) {
+            err = pd_fail(why, PD_ERR_TIMEOUT, "rank 0 was not heard of within %d ms", timeout_ms);
+        } else { /* a signal's wish to stop wakes nobody */
+            link_deadline_after(&soon, 200000);
+            pthread_cond_timedwait(&l->changed, &l->mutex, &soon);
+        }
+    }
     pthread_mutex_unlock(&l->mutex);
     return err;
 }

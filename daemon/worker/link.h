@@ -25,6 +25,7 @@ struct link_options {
     const char *socket_path;
     int64_t run; /* 0 = a serving worker */
     int attempt; /* or the serving worker's number */
+    int rank;    /* of the attempt; only 0 has data */
     uint8_t token[WIRE_TOKEN_BYTES];
     const char *spool_path; /* NULL = no spool */
     const char *log_path;   /* whose growth is reported; NULL = none */
@@ -52,6 +53,7 @@ struct link_assign {
     const char *digest; /* of the checkpoint, hex; "" = unknown */
     int threads;
     int restarts;
+    int ranks; /* processes of the attempt, >= 1 */
     struct {
         const char *name, *path;
     } roots[LINK_ROOTS_MAX];
@@ -61,6 +63,13 @@ struct link_assign {
 /* Waits for the assignment. PD_ERR_TIMEOUT; PD_ERR_CLOSED when polyd refused this worker. */
 PD_NODISCARD enum pd_err link_assigned(struct link *l, int timeout_ms, const struct link_assign **ret,
                                        struct pd_why *why);
+
+#define LINK_RENDEZVOUS_MAX 256
+/* Rank 0: the others are to have these bytes. Sent again after every reconnection. */
+void link_rendezvous_send(struct link *l, const void *bytes, size_t len);
+/* The others: waits for them. `out` holds LINK_RENDEZVOUS_MAX. PD_ERR_CANCELLED: asked to leave meanwhile. */
+PD_NODISCARD enum pd_err link_rendezvous_wait(struct link *l, int timeout_ms, void *out, size_t *ret_len,
+                                              struct pd_why *why);
 
 /* ---- data (numbered, kept until committed) -------------------------------------------------- */
 

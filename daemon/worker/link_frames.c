@@ -69,6 +69,7 @@ static void take_assign(struct link *l, const uint8_t *p, size_t len)
     a->checkpoint_step = (int64_t)wire_get_u64(p, len, WIRE_TAG_STEP, 0);
     a->threads = (int)wire_get_u32(p, len, WIRE_TAG_THREADS, 1);
     a->restarts = (int)wire_get_u32(p, len, WIRE_TAG_RESTARTS, 0);
+    a->ranks = (int)wire_get_u32(p, len, WIRE_TAG_RANKS, 1);
     l->assigned = true;
     pthread_cond_broadcast(&l->changed);
 }
@@ -141,6 +142,17 @@ refused:
     link_answer(l, id, err, why.text);
 }
 
+static void take_rendezvous(struct link *l, const uint8_t *p, size_t len)
+{
+    struct wire_field f;
+
+    if (l->rendezvous_ours || !wire_find(p, len, WIRE_TAG_COMM_ID, &f) || f.len > sizeof l->rendezvous)
+        return;
+    memcpy(l->rendezvous, f.bytes, f.len);
+    l->rendezvous_len = f.len;
+    pthread_cond_broadcast(&l->changed);
+}
+
 static void take_cancel(struct link *l, const uint8_t *p, size_t len)
 {
     uint64_t id = wire_get_u64(p, len, WIRE_TAG_REQUEST, 0);
@@ -165,11 +177,15 @@ bool link_take_frame(struct link *l, const struct wire_header *h, const uint8_t 
         link_acknowledge(l, wire_get_u64(p, h->len, WIRE_TAG_ACKED, 0));
         l->welcomed = true;
         l->sent = 0;
+        l->rendezvous_sent = false;
         l->step_sent = l->log_sent = -1;
         l->progress_dirty = true;
         return true;
     case WIRE_ASSIGN:
         take_assign(l, p, h->len);
+        return true;
+    case WIRE_RENDEZVOUS:
+        take_rendezvous(l, p, h->len);
         return true;
     case WIRE_ACK:
         link_acknowledge(l, wire_get_u64(p, h->len, WIRE_TAG_ACKED, 0));

@@ -69,6 +69,9 @@ struct link {
     char bye_cause[32];
     char *bye_text;
     int64_t bye_step;
+    uint8_t rendezvous[LINK_RENDEZVOUS_MAX]; /* to send, or received */
+    size_t rendezvous_len;
+    bool rendezvous_ours, rendezvous_sent;
     struct pd_buf ready; /* frames to send once connected: ready, load, results */
     struct link_request *requests, **requests_tail;
     int request_count;

@@ -67,7 +67,7 @@ static void put_hello(struct link *l, struct pd_buf *out)
     wire_put_u32(out, WIRE_TAG_VERSION_MAX, WIRE_VERSION);
     wire_put_u64(out, WIRE_TAG_RUN, (uint64_t)l->o.run);
     wire_put_u32(out, WIRE_TAG_ATTEMPT, (uint32_t)l->o.attempt);
-    wire_put_u32(out, WIRE_TAG_RANK, 0);
+    wire_put_u32(out, WIRE_TAG_RANK, (uint32_t)l->o.rank);
     wire_put_bytes(out, WIRE_TAG_TOKEN, l->o.token, sizeof l->o.token);
     wire_put_u32(out, WIRE_TAG_PID, (uint32_t)getpid());
     wire_put_u64(out, WIRE_TAG_PID_START, pid_start());
@@ -87,6 +87,12 @@ static void fill(struct link *l, struct pd_buf *out, int64_t now_us, int64_t *pr
         l->ready.len = 0;
         if (l->ready.size > OUT_BYTES)
             pd_buf_done(&l->ready);
+    }
+    if (l->rendezvous_ours && !l->rendezvous_sent) {
+        size_t at = wire_begin(out, WIRE_RENDEZVOUS, 0, 0);
+
+        wire_put_bytes(out, WIRE_TAG_COMM_ID, l->rendezvous, l->rendezvous_len);
+        l->rendezvous_sent = wire_end(out, at) == PD_OK;
     }
     if (l->point_count && now_us - l->open_since_us >= LINK_FLUSH_US)
         link_close_metrics(l);

@@ -12,6 +12,10 @@
  *   POLYD_SELFTEST_DIVERGE_AT end as diverged at this step
  *   POLYD_SELFTEST_FORK       1: leave a child behind that forked twice and sleeps
  *   POLYD_SELFTEST_IGNORE     1: ignore the wish to stop (for the hard kill)
+ *   POLYD_SELFTEST_FAIL_RANK  with several ranks: this one fails at step 30 of the first attempt
+ *
+ * With several ranks, rank 0 does all that, and before every step tells the others whether to go on; they do
+ * nothing but listen.
  *
  * Its scalars at step s: "loss", "a", "b". A checkpoint is a text file "selftest <step> <a> <b>", in
  * hexadecimal floating point, so that resuming is exact. */
@@ -28,6 +32,7 @@
 #include "kernels/base/clock.h"
 #include "kernels/base/file.h"
 #include "kernels/base/log.h"
+#include "kernels/comm/comm.h"
 
 struct fit {
     int64_t step;
@@ -112,6 +117,39 @@ static void leave_a_stray(void)
     }
 }
 
+/* ---- several ranks ---- */
+
+static enum pd_err meet(struct attempt *at, struct pk_comm **ret, struct pd_why *why)
+{
+    uint8_t id[LINK_RENDEZVOUS_MAX];
+    const struct pk_comm_options o = {.id = id, .rank = at->rank, .ranks = at->assign->ranks};
+    enum pd_err err = attempt_rendezvous(at, pk_comm_local(), id, why);
+
+    return err == PD_OK ? pk_comm_local()->open(NULL, &o, ret, why) : err;
+}
+
+/* Rank 0, before every step and at the end. */
+static enum pd_err tell(struct pk_comm *comm, bool go_on, struct pd_why *why)
+{
+    int32_t word = go_on;
+
+    return comm ? pk_comm_local()->broadcast(comm, &word, 1, PK_I32, 0, NULL, why) : PD_OK;
+}
+
+static enum pd_err listen_to_first(struct attempt *at, struct pk_comm *comm, struct pd_why *why)
+{
+    int64_t fail_rank = env_int("POLYD_SELFTEST_FAIL_RANK", -1);
+    int32_t go_on = 1;
+    enum pd_err err = PD_OK;
+
+    for (int step = 0; err == PD_OK && go_on; step++) {
+        err = pk_comm_local()->broadcast(comm, &go_on, 1, PK_I32, 0, NULL, why);
+        if (err == PD_OK && step == 30 && at->number == 1 && at->rank == fail_rank)
+            err = pd_fail(why, PD_ERR_INTERNAL, "asked to fail at step 30");
+    }
+    return err;
+}
+
 void role_selftest(struct attempt *at, struct role_result *ret)
 {
     int64_t steps = env_int("POLYD_SELFTEST_STEPS", 200), pause_us = env_int("POLYD_SELFTEST_STEP_US", 1000);
@@ -121,11 +159,24 @@ void role_selftest(struct attempt *at, struct role_result *ret)
     int64_t diverge_at = env_int("POLYD_SELFTEST_DIVERGE_AT", -1);
     bool ignore = env_int("POLYD_SELFTEST_IGNORE", 0) != 0;
     struct fit f = {0};
+    struct pk_comm *comm = NULL;
     struct pd_why why = {""};
     enum pd_err err = PD_OK;
     double loss = 0;
     char text[64];
 
+    if (at->assign->ranks > 1) {
+        err = meet(at, &comm, &why);
+        if (err != PD_OK)
+            goto failed;
+    }
+    if (at->rank > 0) {
+        err = listen_to_first(at, comm, &why);
+        if (err != PD_OK)
+            goto failed;
+        ret->cause = "done";
+        goto out;
+    }
     if (at->assign->checkpoint) {
         err = fit_load(&f, at->assign->checkpoint, &why);
         if (err != PD_OK)
@@ -141,9 +192,12 @@ void role_selftest(struct attempt *at, struct role_result *ret)
         enum link_stop stop = ignore ? LINK_GO_ON : link_stop_asked(at->link);
         int64_t now_us = pd_clock_wall_us();
 
+        err = tell(comm, stop == LINK_GO_ON, &why);
+        if (err != PD_OK)
+            goto failed;
         if (stop == LINK_LEAVE_NOW) {
             ret->silent = true;
-            return;
+            goto out;
         }
         if (stop == LINK_CHECKPOINT_AND_LEAVE) {
             err = fit_save(at, &f, "latest", loss, &why);
@@ -151,7 +205,7 @@ void role_selftest(struct attempt *at, struct role_result *ret)
                 goto failed;
             ret->cause = "checkpointed";
             ret->step = f.step;
-            return;
+            goto out;
         }
         loss = fit_step(&f);
         if (f.step == fail_at) {
@@ -173,7 +227,8 @@ void role_selftest(struct attempt *at, struct role_result *ret)
         if (f.step == diverge_at) {
             ret->cause = "diverged";
             ret->step = f.step;
-            return;
+            err = tell(comm, false, &why);
+            goto out;
         }
         if (f.step < steps && ((every > 0 && f.step % every == 0) || link_checkpoint_asked(at->link))) {
             err = fit_save(at, &f, "latest", loss, &why);
@@ -184,13 +239,19 @@ void role_selftest(struct attempt *at, struct role_result *ret)
             nanosleep(&pause, NULL);
     }
     err = fit_save(at, &f, "best", loss, &why);
+    if (err == PD_OK)
+        err = tell(comm, false, &why);
     if (err != PD_OK)
         goto failed;
     ret->cause = "done";
     ret->step = f.step;
-    return;
+    goto out;
 failed:
     ret->cause = "failed";
     ret->step = f.step;
     snprintf(ret->text, sizeof ret->text, "%s", why.text);
+    if (comm)
+        pk_comm_local()->abort(comm, why.text);
+out:
+    pk_comm_local()->close(comm);
 }

@@ -9,6 +9,7 @@
 #include "daemon/worker/attempt.h"
 #include "daemon/worker/worker.h"
 #include "kernels/base/log.h"
+#include "kernels/comm/comm.h"
 
 static void on_metrics(void *user, const struct train_point *points, size_t count)
 {
@@ -90,6 +91,7 @@ void role_train(struct attempt *a, struct role_result *ret)
     struct spec_config *config = NULL;
     struct pd_why why = {""};
     char checkpoints[4096], cache[4096];
+    uint8_t id[LINK_RENDEZVOUS_MAX];
     enum pd_err err;
 
     for (int i = 0; i < a->assign->root_count; i++)
@@ -100,6 +102,14 @@ void role_train(struct attempt *a, struct role_result *ret)
     if (worker_cache_dir(a->socket_path, cache, sizeof cache))
         dirs.cache = cache;
     err = spec_config_load(a->assign->job, a->assign->job_len, &config, &why);
+    if (err == PD_OK && a->assign->ranks > 1) {
+        dirs.ranks = (struct train_ranks){
+            .rank = a->rank, .ranks = a->assign->ranks, .comm = pk_comm_local(), .id = id};
+        if (config->resources.device == SPEC_DEVICE_CUDA)
+            err = pk_comm_load_nccl(NULL, &dirs.ranks.comm, &why);
+        if (err == PD_OK)
+            err = attempt_rendezvous(a, dirs.ranks.comm, id, &why);
+    }
     if (err == PD_OK)
         err = train_run(config, &dirs, &host, &outcome, &why);
     ret->step = outcome.step;

@@ -171,34 +171,29 @@ template <int n> __device__ __forceinline__ void hopper_phi(int phi, float (&s)[
 }
 
 /* From x (s) and dP (d) of one tile: P = phi(x), narrowed to pairs, goes to p; G = phi'(x) dP but for the
- * degree to s; the sum of P dP is added to `sum`. Where factors are given, P and G are times factor[0 .. 1]
- * of their two columns (at column 8 j of a product's registers). One pass, so that registers of s and d are
- * given up on the way. */
+ * degree to s; the sum of P dP is added to `sum`. One pass, so that registers of d are given up on the way.
+ */
 #define HOPPER_BOTH(setup, value, derivative)                                                                \
     do {                                                                                                     \
-        _Pragma("unroll") for (int i = 0; i < n; i += 4)                                                     \
+        _Pragma("unroll") for (int i = 0; i < n; i += 2)                                                     \
         {                                                                                                    \
-            const float2 r =                                                                                 \
-                scaled ? __ldg(reinterpret_cast<const float2 *>(factor + 2 * i)) : make_float2(1.0f, 1.0f);  \
-            float f[4];                                                                                      \
+            float f[2];                                                                                      \
                                                                                                              \
-            _Pragma("unroll") for (int e = 0; e < 4; e++)                                                    \
+            _Pragma("unroll") for (int e = 0; e < 2; e++)                                                    \
             {                                                                                                \
                 const float x = s[i + e];                                                                    \
                 setup;                                                                                       \
-                f[e] = scaled ? (e % 2 ? r.y : r.x) * (value) : (value);                                     \
+                f[e] = (value);                                                                              \
                 sum = fmaf(f[e], d[i + e], sum);                                                             \
-                s[i + e] = (scaled ? (e % 2 ? r.y : r.x) * (derivative) : (derivative)) * d[i + e];          \
+                s[i + e] = (derivative)*d[i + e];                                                            \
             }                                                                                                \
             p[i / 2] = pk_pack(f[0], f[1]);                                                                  \
-            p[i / 2 + 1] = pk_pack(f[2], f[3]);                                                              \
         }                                                                                                    \
     } while (0)
 
-template <bool scaled, int n>
+template <int n>
 __device__ __forceinline__ void hopper_phi_both(int phi, float (&s)[n], const float (&d)[n],
-                                                uint32_t (&p)[n / 2], float tau, float add,
-                                                const float *factor, float &sum)
+                                                uint32_t (&p)[n / 2], float tau, float add, float &sum)
 {
     switch (phi) {
     case 1:

@@ -3,28 +3,32 @@
 
 #include "kernels/backend/cuda/attention_hopper.cuh"
 
-/* queries x (64 groups) keys at a time. */
-template <int columns, int queries, int groups> struct backward_shape {
+/* 64 queries x (64 groups) keys at a time. */
+template <int columns, int groups> struct backward_shape {
+    static constexpr int queries = 64;
     static constexpr int keys = 64 * groups;
     static constexpr int consumers = 128 * groups;
     static constexpr int threads = groups > 1 ? consumers + 128 : 160;
-    static constexpr int resident = groups > 1 ? 1 : 2;
-    static constexpr int stages = 2;
+    static constexpr int resident = columns == 32 ? 2 : 1;
+    static constexpr int k_stages = 2;
+    static constexpr int q_stages = columns == 128 || groups == 1 ? 2 : 4;
     static constexpr int k_bytes = keys * columns * 2;    /* of K, and of V */
     static constexpr int q_bytes = queries * columns * 2; /* of Q, and of dY */
-    /* dQ of a tile: warpgroup w makes 64 rows of it, or half of its columns. */
-    static constexpr bool dq_by_columns = queries == 64 && groups == 2;
-    static constexpr int dq_columns = dq_by_columns ? columns / 2 : columns;
+    /* dQ of a tile: two warpgroups make half of its columns each, or take turns with whole tiles. */
+    static constexpr bool halves = groups == 2 && columns == 128;
+    static constexpr bool turns = groups == 2 && !halves;
+    static constexpr int dq_columns = halves ? columns / 2 : columns;
     static constexpr int dq_floats = dq_columns / 2; /* of a thread */
-    static constexpr int dq_bytes = dq_floats * 4 * consumers;
-    static constexpr int dq_tiles = columns == 64 && groups == 2 ? 2 : 0; /* that fit in shared memory */
-    static constexpr int q_at = 2 * stages * k_bytes;
-    static constexpr int ds_at = q_at + 2 * stages * q_bytes;
-    static constexpr int dq_at = ds_at + keys * queries * 2;
+    static constexpr int dq_threads = turns ? 128 : consumers;
+    static constexpr int dq_bytes = dq_floats * 4 * dq_threads;
+    static constexpr int dq_tiles = turns ? 4 : 0; /* that fit in shared memory */
+    static constexpr int ds_bytes = keys * queries * 2;
+    static constexpr int q_at = 2 * k_stages * k_bytes;
+    static constexpr int ds_at = q_at + 2 * q_stages * q_bytes;
+    static constexpr int dq_at = ds_at + 2 * ds_bytes;
     static constexpr int barriers_at = dq_at + dq_tiles * dq_bytes;
-    static constexpr int sums_at = barriers_at + 4 * stages * 8;
+    static constexpr int sums_at = barriers_at + 2 * (k_stages + q_stages) * 8;
     static constexpr int shared = sums_at + 4 * groups * 4;
-    static_assert(queries == 64 * groups || dq_by_columns, "each warpgroup has its part of dQ");
 };
 
 struct backward_args {
@@ -34,10 +38,10 @@ struct backward_args {
     int q_tiles, k_tiles; /* of the longest */
     int chunk;            /* tiles of queries between two passes over the keys */
     bool dq_in_shared;
-    float *dq_part;       /* (blocks, chunk, dq_floats / 4, consumers, 4) */
+    float *dq_part;       /* (blocks, chunk, dq_floats / 4, dq_threads, 4) */
     float *dkv_part;      /* (blocks, k_tiles, columns / 4, consumers, 4), where there are several chunks */
     float *dscale_part;   /* (B, H), or NULL */
-    float *dbias_part;    /* (units, q_tiles, k_tiles, queries / 8, consumers, 4), or NULL */
+    float *dbias_part;    /* (units, q_tiles, k_tiles, 8, consumers, 4), or NULL */
     const float *factors; /* (1 or B, factors_step), or NULL */
     int factors_step, factors_batch;
 };
@@ -47,7 +51,7 @@ struct backward_pair {
     int b, h, keys, shift, k_tiles;
 };
 
-template <int queries, int keys>
+template <int keys>
 __device__ __forceinline__ struct backward_pair backward_pair_of(const struct backward_args &a, int u, int b)
 {
     struct backward_pair x;
@@ -70,19 +74,19 @@ __device__ __forceinline__ int backward_batch_end(const struct backward_args &a,
 
 /* The first tile of queries that sees tile kt of keys; the last tile of keys that tile qt of queries sees
  * (-1: none). */
-template <int queries, int keys>
+template <int keys>
 __device__ __forceinline__ int backward_first(const struct backward_args &a, const struct backward_pair &x,
                                               int kt)
 {
     const int from = kt * keys - x.shift;
 
-    return a.job.causal && from > 0 ? from / queries : 0;
+    return a.job.causal && from > 0 ? from / 64 : 0;
 }
-template <int queries, int keys>
+template <int keys>
 __device__ __forceinline__ int backward_last(const struct backward_args &a, const struct backward_pair &x,
                                              int qt)
 {
-    const int to = qt * queries + queries - 1 + x.shift;
+    const int to = qt * 64 + 63 + x.shift;
 
     return a.job.causal ? (to < 0 ? -1 : min(x.k_tiles - 1, to / keys)) : x.k_tiles - 1;
 }
@@ -93,29 +97,30 @@ struct backward_barriers {
 
 /* ---- the one thread that loads ---- */
 
-template <int columns, int queries, int groups>
+template <int columns, int groups>
 __device__ __forceinline__ void
 backward_load(const CUtensorMap &mq, const CUtensorMap &mk, const CUtensorMap &mv, const CUtensorMap &mdy,
               const struct backward_args &a, unsigned char *shared, const struct backward_barriers &bar)
 {
-    using shape = backward_shape<columns, queries, groups>;
-    constexpr int width = pk_tile<columns>::width, keys = shape::keys, stages = shape::stages;
+    using shape = backward_shape<columns, groups>;
+    constexpr int width = pk_tile<columns>::width, keys = shape::keys, queries = shape::queries;
+    constexpr int k_stages = shape::k_stages, q_stages = shape::q_stages;
     int kn = 0, qn = 0;
 
     for (int u = blockIdx.x; u < a.units; u += gridDim.x)
         for (int b = backward_batch(a, u); b < backward_batch_end(a, u); b++) {
-            const struct backward_pair x = backward_pair_of<queries, keys>(a, u, b);
+            const struct backward_pair x = backward_pair_of<keys>(a, u, b);
 
             for (int c0 = 0; c0 < a.q_tiles; c0 += a.chunk) {
                 const int c1 = min(a.q_tiles, c0 + a.chunk);
 
                 for (int kt = 0; kt < x.k_tiles; kt++) {
-                    const int stage = kn % stages, first = max(c0, backward_first<queries, keys>(a, x, kt));
+                    const int stage = kn % k_stages, first = max(c0, backward_first<keys>(a, x, kt));
                     unsigned char *k = shared + stage * 2 * shape::k_bytes;
 
                     if (first >= c1)
                         continue;
-                    pk_barrier_wait(&bar.k_empty[stage], (kn / stages & 1) ^ 1);
+                    pk_barrier_wait(&bar.k_empty[stage], (kn / k_stages & 1) ^ 1);
                     pk_barrier_expect(&bar.k_full[stage], 2 * shape::k_bytes);
                     for (int c = 0; c < columns; c += width) {
                         pk_bulk_load(k + c * keys * 2, &mk, &bar.k_full[stage], c, kt * keys, x.h, x.b);
@@ -124,10 +129,10 @@ backward_load(const CUtensorMap &mq, const CUtensorMap &mk, const CUtensorMap &m
                     }
                     kn++;
                     for (int qt = first; qt < c1; qt++, qn++) {
-                        const int s = qn % stages;
+                        const int s = qn % q_stages;
                         unsigned char *q = shared + shape::q_at + s * 2 * shape::q_bytes;
 
-                        pk_barrier_wait(&bar.q_empty[s], (qn / stages & 1) ^ 1);
+                        pk_barrier_wait(&bar.q_empty[s], (qn / q_stages & 1) ^ 1);
                         pk_barrier_expect(&bar.q_full[s], 2 * shape::q_bytes);
                         for (int c = 0; c < columns; c += width) {
                             pk_bulk_load(q + c * queries * 2, &mq, &bar.q_full[s], c, qt * queries, x.h, x.b);
@@ -237,13 +242,103 @@ __device__ __forceinline__ void backward_zero(const struct hopper_rows &to, int 
         *reinterpret_cast<uint4 *>(p + (row + i / pieces) * to.sn + i % pieces * 8) = make_uint4(0, 0, 0, 0);
 }
 
-template <int columns, int queries, int groups>
+/* From the scores s and dP of a tile: P to p, G to s. */
+template <int queries, int keys>
+__device__ __forceinline__ void backward_phi(const struct backward_args &a, const struct backward_pair &x,
+                                             int u, int row, int q0, int k0, int first,
+                                             float (&s)[queries / 2], float (&d)[queries / 2],
+                                             uint32_t (&p)[queries / 4], float &dscale)
+{
+    const struct hopper_job &j = a.job;
+    const int t = threadIdx.x % 4;
+    const bool masked =
+        j.mask || (x.keys < j.nk && k0 + keys > x.keys) || (j.causal && k0 + first + 63 > q0 + x.shift);
+    float tau = j.tau, add = j.add;
+    uint32_t bits[2][queries / 32];
+
+    if (j.affine) {
+        const int h = u % j.heads;
+
+#pragma unroll
+        for (int i = 0; i < queries / 2; i++) {
+            const int key = k0 + row + i / 2 % 2 * 8, query = q0 + i / 4 * 8 + 2 * t + i % 2;
+            float e = add;
+
+            if (j.bias && query < j.nq && key < j.nk)
+                e += __ldg(j.bias + h * j.bias_h + query * j.bias_q + key * j.bias_k);
+            s[i] = fmaf(s[i], tau, e);
+        }
+        tau = 1.0f;
+        add = 0.0f;
+    }
+    if (masked) {
+        /* A masked score is 0 from here on, and so is dP: only a sigmoid's P is still to be put right. */
+        backward_bits<queries>(j, x, k0 + row, q0, bits);
+        hopper_keep(s, bits);
+        hopper_keep(d, bits);
+    }
+    if (a.factors) { /* of dY's rows: dP here, P (for dV) below */
+        const float *f = a.factors + (a.factors_batch ? x.b * a.factors_step : 0) + q0 + 2 * t;
+
+#pragma unroll
+        for (int i = 0; i < queries / 2; i++)
+            d[i] *= __ldg(f + i / 4 * 8 + i % 2);
+    }
+    hopper_phi_both(j.phi, s, d, p, tau, add, dscale);
+    if (masked && j.phi > HOPPER_RELU)
+        hopper_keep_pairs(p, bits);
+    if (a.factors) {
+        const float *f = a.factors + (a.factors_batch ? x.b * a.factors_step : 0) + q0 + 2 * t;
+
+#pragma unroll
+        for (int i = 0; i < queries / 4; i++)
+            p[i] = pk_pack(__uint_as_float(p[i] << 16) * __ldg(f + i / 2 * 8),
+                           __uint_as_float(p[i] & 0xffff0000u) * __ldg(f + i / 2 * 8 + 1));
+    }
+}
+
+/* What no tile has written, and the gradient of the scale. */
+template <int columns, int groups>
+__device__ __forceinline__ void backward_rest(const struct backward_args &a, const struct backward_pair &x,
+                                              int u, unsigned char *shared, float dscale)
+{
+    using shape = backward_shape<columns, groups>;
+    constexpr int consumers = shape::consumers, keys = shape::keys;
+    const struct hopper_job &j = a.job;
+    const int h = pk_opaque(u) % j.heads;
+
+    backward_zero<consumers>(a.dq, x.b, h, 0,
+                             x.k_tiles > 0 ? min(j.nq, backward_first<keys>(a, x, 0) * shape::queries) : j.nq,
+                             j.d);
+    if (x.k_tiles * keys < j.nk) {
+        backward_zero<consumers>(a.dk, x.b, h, x.k_tiles * keys, j.nk, j.d);
+        backward_zero<consumers>(a.dv, x.b, h, x.k_tiles * keys, j.nk, j.d);
+    }
+    if (a.dscale_part) {
+        float *sums = reinterpret_cast<float *>(shared + shape::sums_at);
+
+        dscale = pk_warp_sum(dscale);
+        if (threadIdx.x % PK_WARP == 0)
+            sums[threadIdx.x / PK_WARP] = dscale;
+        pk_named_barrier(1, consumers);
+        if (threadIdx.x == 0) {
+            float total = 0.0f;
+
+            for (int i = 0; i < 4 * groups; i++)
+                total += sums[i];
+            a.dscale_part[x.b * j.heads + h] = total;
+        }
+        pk_named_barrier(2, consumers);
+    }
+}
+
+template <int columns, int groups>
 __device__ __forceinline__ void backward_compute(const struct backward_args &a, int w, unsigned char *shared,
                                                  const struct backward_barriers &bar)
 {
-    using shape = backward_shape<columns, queries, groups>;
-    constexpr int keys = shape::keys, stages = shape::stages, consumers = shape::consumers;
-    constexpr int words = queries / 32;
+    using shape = backward_shape<columns, groups>;
+    constexpr int queries = shape::queries, keys = shape::keys, consumers = shape::consumers;
+    constexpr int k_stages = shape::k_stages, q_stages = shape::q_stages;
     const struct hopper_job &j = a.job;
     const int lane = threadIdx.x % PK_WARP;
     const uint32_t base = pk_shared_address(shared);
@@ -252,14 +347,14 @@ __device__ __forceinline__ void backward_compute(const struct backward_args &a, 
 
     for (int u = blockIdx.x; u < a.units; u += gridDim.x)
         for (int b = backward_batch(a, u); b < backward_batch_end(a, u); b++) {
-            const struct backward_pair x = backward_pair_of<queries, keys>(a, u, b);
+            const struct backward_pair x = backward_pair_of<keys>(a, u, b);
             float dscale = 0.0f;
 
             for (int c0 = 0; c0 < a.q_tiles; c0 += a.chunk) {
                 const int c1 = min(a.q_tiles, c0 + a.chunk);
 
                 for (int kt = 0; kt < x.k_tiles; kt++) {
-                    const int begin = backward_first<queries, keys>(a, x, kt), k_stage = kn % stages;
+                    const int begin = backward_first<keys>(a, x, kt), k_stage = kn % k_stages;
                     float4 *kept = reinterpret_cast<float4 *>(a.dkv_part) +
                                    ((int64_t)blockIdx.x * a.k_tiles + kt) * (columns / 4) * consumers;
 
@@ -272,10 +367,10 @@ __device__ __forceinline__ void backward_compute(const struct backward_args &a, 
                         backward_take<columns / 2, consumers>(dk, kept);
                         backward_take<columns / 2, consumers>(dv, kept + columns / 8 * consumers);
                     }
-                    pk_barrier_wait(&bar.k_full[k_stage], kn / stages & 1);
+                    pk_barrier_wait(&bar.k_full[k_stage], kn / k_stages & 1);
                     kn++;
                     for (int qt = max(c0, begin); qt < c1; qt++, qn++) {
-                        const int stage = qn % stages, q0 = qt * queries, k0 = kt * keys;
+                        const int stage = qn % q_stages, q0 = qt * queries, k0 = kt * keys;
                         /* Addresses are found anew each time: kept, they would take half of the registers. */
                         const int me = pk_opaque((int)threadIdx.x), t = me % 4;
                         const int row = me / PK_WARP * 16 + me % PK_WARP / 4; /* of a tile of keys */
@@ -283,12 +378,12 @@ __device__ __forceinline__ void backward_compute(const struct backward_args &a, 
                         const uint32_t v_tile = k_tile + shape::k_bytes;
                         const uint32_t q_tile = base + shape::q_at + stage * 2 * shape::q_bytes;
                         const uint32_t dy_tile = q_tile + shape::q_bytes;
+                        const uint32_t ds = shape::ds_at + qn % 2 * shape::ds_bytes;
                         uint32_t p[queries / 4], g[queries / 4];
 
-                        pk_barrier_wait(&bar.q_full[stage], qn / stages & 1);
+                        pk_barrier_wait(&bar.q_full[stage], qn / q_stages & 1);
                         {
                             float s[queries / 2], d[queries / 2];
-                            float tau = j.tau, add = j.add;
 
                             pk_wgmma_fence();
                             backward_scores<keys, columns, queries>(s, k_tile, 64 * w, q_tile);
@@ -296,42 +391,8 @@ __device__ __forceinline__ void backward_compute(const struct backward_args &a, 
                             pk_wgmma_wait<0>();
                             pk_wgmma_hold(s);
                             pk_wgmma_hold(d);
-                            if (j.affine) {
-                                const int h = pk_opaque(u) % j.heads;
-
-#pragma unroll
-                                for (int i = 0; i < queries / 2; i++) {
-                                    const int key = k0 + row + i / 2 % 2 * 8,
-                                              query = q0 + i / 4 * 8 + 2 * t + i % 2;
-                                    float e = add;
-
-                                    if (j.bias && query < j.nq && key < j.nk)
-                                        e += __ldg(j.bias + h * j.bias_h + query * j.bias_q + key * j.bias_k);
-                                    s[i] = fmaf(s[i], tau, e);
-                                }
-                                tau = 1.0f;
-                                add = 0.0f;
-                            }
-                            /* A masked score is 0 here, and so is dP: only a sigmoid's P is still to be put
-                             * right. */
-                            const bool masked = j.mask || (x.keys < j.nk && k0 + keys > x.keys) ||
-                                                (j.causal && k0 + 64 * w + 63 > q0 + x.shift);
-                            uint32_t bits[2][words];
-
-                            if (masked) {
-                                backward_bits<queries>(j, x, k0 + row, q0, bits);
-                                hopper_keep(s, bits);
-                                hopper_keep(d, bits);
-                            }
-                            if (a.factors)
-                                hopper_phi_both<true>(
-                                    j.phi, s, d, p, tau, add,
-                                    a.factors + (a.factors_batch ? x.b * a.factors_step : 0) + q0 + 2 * t,
-                                    dscale);
-                            else
-                                hopper_phi_both<false>(j.phi, s, d, p, tau, add, NULL, dscale);
-                            if (masked && j.phi > HOPPER_RELU)
-                                hopper_keep_pairs(p, bits);
+                            backward_phi<queries, keys>(a, x, pk_opaque(u), row, q0, k0, 64 * w, s, d, p,
+                                                        dscale);
                             pk_wgmma_hold(p);
                             pk_wgmma_fence();
                             backward_add<columns, queries>(dv, p, dy_tile);
@@ -359,122 +420,101 @@ __device__ __forceinline__ void backward_compute(const struct backward_args &a, 
                         pk_wgmma_hold(g);
                         pk_wgmma_fence();
                         backward_add<columns, queries>(dk, g, q_tile);
-                        /* dS to shared memory, (keys, queries), once nobody reads the one before. */
-                        pk_named_barrier(1, consumers);
+                        /* dS to shared memory, (keys, queries). Two buffers: who writes this one has met all
+                         * others at the barrier of the tile before, and they came there after they had read
+                         * it. */
 #pragma unroll
                         for (int r = 0; r < 2; r++)
 #pragma unroll
-                            for (int i = 0; i < queries / 8; i++) {
-                                const int k = row + 8 * r,
-                                          at = i / 8 * keys * 128 + k * 128 + (i % 8 * 16 ^ k % 8 * 16);
-
-                                *reinterpret_cast<uint32_t *>(shared + shape::ds_at + at + 4 * t) =
-                                    g[2 * i + r];
-                            }
+                            for (int i = 0; i < queries / 8; i++)
+                                *reinterpret_cast<uint32_t *>(shared + ds + (row + 8 * r) * 128 +
+                                                              (i * 16 ^ row % 8 * 16) + 4 * t) = g[2 * i + r];
                         pk_fence_async();
-                        pk_named_barrier(2, consumers);
-                        {
-                            const int slot = qt - c0, last = backward_last<queries, keys>(a, x, qt);
+                        pk_named_barrier(1, consumers);
+                        if (!shape::turns || qt % 2 == w) {
+                            const int slot = qt - c0, last = backward_last<keys>(a, x, qt);
                             float dq[shape::dq_floats];
-                            float4 *part = a.dq_in_shared
-                                               ? reinterpret_cast<float4 *>(shared + shape::dq_at) +
-                                                     slot * (shape::dq_floats / 4) * consumers
-                                               : reinterpret_cast<float4 *>(a.dq_part) +
-                                                     ((int64_t)blockIdx.x * a.chunk + slot) *
-                                                         (shape::dq_floats / 4) * consumers;
+                            float4 *part =
+                                (a.dq_in_shared ? reinterpret_cast<float4 *>(shared + shape::dq_at)
+                                                : reinterpret_cast<float4 *>(a.dq_part) +
+                                                      (int64_t)blockIdx.x * a.chunk * (shape::dq_floats / 4) *
+                                                          shape::dq_threads) +
+                                slot * (shape::dq_floats / 4) * shape::dq_threads -
+                                (shape::turns ? 128 * w : 0);
 
                             pk_wgmma_fence();
 #pragma unroll
                             for (int k = 0; k < keys; k += 16)
                                 pk_wgmma<shape::dq_columns, true, true>(
-                                    dq,
-                                    pk_tile<queries>::by_columns(base + shape::ds_at, keys, k,
-                                                                 shape::dq_by_columns ? 0 : 64 * w),
-                                    pk_tile<columns>::by_columns(
-                                        k_tile, keys, k, shape::dq_by_columns ? shape::dq_columns * w : 0),
+                                    dq, pk_tile<queries>::by_columns(base + ds, keys, k, 0),
+                                    pk_tile<columns>::by_columns(k_tile, keys, k,
+                                                                 shape::halves ? shape::dq_columns * w : 0),
                                     k > 0);
                             pk_wgmma_commit();
                             pk_wgmma_wait<0>();
                             pk_wgmma_hold(dq);
-                            pk_wgmma_hold(dk);
-                            pk_wgmma_hold(dv);
-                            if (lane == 0)
-                                pk_barrier_arrive(&bar.q_empty[stage]);
                             if (kt > 0)
-                                backward_take<shape::dq_floats, consumers>(dq, part);
+                                backward_take<shape::dq_floats, shape::dq_threads>(dq, part);
                             if (kt < last) {
-                                backward_keep<shape::dq_floats, consumers>(dq, part);
+                                backward_keep<shape::dq_floats, shape::dq_threads>(dq, part);
                             } else {
                                 const int h = pk_opaque(u) % j.heads;
                                 const float f = j.of_d * j.tau * hopper_scale(j, h);
 
                                 hopper_store<shape::dq_columns>(
-                                    dq, f, f, a.dq.p + x.b * a.dq.sb + h * a.dq.sh, a.dq.sn,
-                                    q0 + (shape::dq_by_columns ? 0 : 64 * w), j.nq,
-                                    shape::dq_by_columns ? shape::dq_columns * w : 0, j.d);
+                                    dq, f, f, a.dq.p + x.b * a.dq.sb + h * a.dq.sh, a.dq.sn, q0, j.nq,
+                                    shape::halves ? shape::dq_columns * w : 0, j.d);
                             }
                         }
+                        pk_wgmma_wait<0>();
+                        pk_wgmma_hold(dk);
+                        pk_wgmma_hold(dv);
+                        if (lane == 0)
+                            pk_barrier_arrive(&bar.q_empty[stage]);
                     }
+                    if (shape::turns) /* the other's last dQ still reads K */
+                        pk_named_barrier(2, consumers);
                     if (lane == 0)
                         pk_barrier_arrive(&bar.k_empty[k_stage]);
                     if (c1 < a.q_tiles) {
                         backward_keep<columns / 2, consumers>(dk, kept);
                         backward_keep<columns / 2, consumers>(dv, kept + columns / 8 * consumers);
                     } else {
-                        const float c = hopper_scale(j, x.h), fk = j.of_d * j.tau * c, fv = j.of_y * c;
+                        const int h = pk_opaque(u) % j.heads;
+                        const float c = hopper_scale(j, h), fk = j.of_d * j.tau * c, fv = j.of_y * c;
 
-                        hopper_store<columns>(dk, fk, fk, a.dk.p + x.b * a.dk.sb + x.h * a.dk.sh, a.dk.sn,
+                        hopper_store<columns>(dk, fk, fk, a.dk.p + x.b * a.dk.sb + h * a.dk.sh, a.dk.sn,
                                               kt * keys + 64 * w, j.nk, 0, j.d);
-                        hopper_store<columns>(dv, fv, fv, a.dv.p + x.b * a.dv.sb + x.h * a.dv.sh, a.dv.sn,
+                        hopper_store<columns>(dv, fv, fv, a.dv.p + x.b * a.dv.sb + h * a.dv.sh, a.dv.sn,
                                               kt * keys + 64 * w, j.nk, 0, j.d);
                     }
                 }
             }
-            backward_zero<consumers>(
-                a.dq, x.b, x.h, 0,
-                x.k_tiles > 0 ? min(j.nq, backward_first<queries, keys>(a, x, 0) * queries) : j.nq, j.d);
-            if (x.k_tiles * keys < j.nk) {
-                backward_zero<consumers>(a.dk, x.b, x.h, x.k_tiles * keys, j.nk, j.d);
-                backward_zero<consumers>(a.dv, x.b, x.h, x.k_tiles * keys, j.nk, j.d);
-            }
-            if (a.dscale_part) {
-                float *sums = reinterpret_cast<float *>(shared + shape::sums_at);
-
-                dscale = pk_warp_sum(dscale);
-                if (lane == 0)
-                    sums[threadIdx.x / PK_WARP] = dscale;
-                pk_named_barrier(1, consumers);
-                if (threadIdx.x == 0) {
-                    float total = 0.0f;
-
-                    for (int i = 0; i < 4 * groups; i++)
-                        total += sums[i];
-                    a.dscale_part[x.b * j.heads + x.h] = total;
-                }
-                pk_named_barrier(2, consumers);
-            }
+            backward_rest<columns, groups>(a, x, u, shared, dscale);
         }
 }
 
-template <int columns, int queries, int groups>
-static __global__ void __launch_bounds__(backward_shape<columns, queries, groups>::threads,
-                                         backward_shape<columns, queries, groups>::resident)
+template <int columns, int groups>
+static __global__ void __launch_bounds__(backward_shape<columns, groups>::threads,
+                                         backward_shape<columns, groups>::resident)
     backward(const __grid_constant__ CUtensorMap mq, const __grid_constant__ CUtensorMap mk,
              const __grid_constant__ CUtensorMap mv, const __grid_constant__ CUtensorMap mdy,
              const __grid_constant__ struct backward_args a)
 {
 #ifdef PK_HOPPER
-    using shape = backward_shape<columns, queries, groups>;
+    using shape = backward_shape<columns, groups>;
     PK_SHARED(unsigned char, shared);
     uint64_t *bars = reinterpret_cast<uint64_t *>(shared + shape::barriers_at);
-    const struct backward_barriers bar = {bars, bars + shape::stages, bars + 2 * shape::stages,
-                                          bars + 3 * shape::stages};
+    const struct backward_barriers bar = {bars, bars + shape::k_stages, bars + 2 * shape::k_stages,
+                                          bars + 2 * shape::k_stages + shape::q_stages};
     const int w = pk_warp_number() / 4;
 
     if (threadIdx.x == 0) {
-        for (int i = 0; i < shape::stages; i++) {
+        for (int i = 0; i < shape::k_stages; i++) {
             pk_barrier_init(&bar.k_full[i], 1);
             pk_barrier_init(&bar.k_empty[i], 4 * groups);
+        }
+        for (int i = 0; i < shape::q_stages; i++) {
             pk_barrier_init(&bar.q_full[i], 1);
             pk_barrier_init(&bar.q_empty[i], 4 * groups);
         }
@@ -489,12 +529,12 @@ static __global__ void __launch_bounds__(backward_shape<columns, queries, groups
             pk_map_prefetch(&mk);
             pk_map_prefetch(&mv);
             pk_map_prefetch(&mdy);
-            backward_load<columns, queries, groups>(mq, mk, mv, mdy, a, shared, bar);
+            backward_load<columns, groups>(mq, mk, mv, mdy, a, shared, bar);
         }
     } else {
         if constexpr (groups > 1)
             pk_registers_more<240>();
-        backward_compute<columns, queries, groups>(a, w, shared, bar);
+        backward_compute<columns, groups>(a, w, shared, bar);
     }
 #endif
 }
@@ -533,16 +573,16 @@ static __global__ void backward_dscale(const float *part, int batch, int heads, 
 }
 
 /* dbias from the registers' order of every run. Grid: (keys, queries, heads). */
-template <int columns, int queries, int groups>
+template <int columns, int groups>
 static __global__ void backward_dbias(const __grid_constant__ struct backward_args a, float *to)
 {
-    using shape = backward_shape<columns, queries, groups>;
+    using shape = backward_shape<columns, groups>;
     const struct hopper_job &j = a.job;
     const int k = blockIdx.x * blockDim.x + threadIdx.x, q = blockIdx.y, h = blockIdx.z;
-    const int kr = k % shape::keys, qr = q % queries;
+    const int kr = k % shape::keys, qr = q % 64;
     const int thread = kr / 64 * 128 + kr % 64 / 16 * 32 + kr % 8 * 4 + qr % 8 / 2;
-    const int64_t tile = ((int64_t)(q / queries) * a.k_tiles + k / shape::keys) * (queries / 8);
-    const int64_t size = (int64_t)a.q_tiles * a.k_tiles * (queries / 8) * shape::consumers * 4;
+    const int64_t tile = ((int64_t)(q / 64) * a.k_tiles + k / shape::keys) * 8;
+    const int64_t size = (int64_t)a.q_tiles * a.k_tiles * 8 * shape::consumers * 4;
     const int64_t at = ((tile + qr / 8) * shape::consumers + thread) * 4 + kr % 16 / 8 * 2 + qr % 2;
     float sum = 0.0f;
 
@@ -569,13 +609,14 @@ static size_t take(size_t *at, size_t bytes)
     return here;
 }
 
-template <int columns, int queries, int groups>
+template <int columns, int groups>
 static struct backward_plan plan_of(const struct pk_backend *b, const struct pk_call *c,
                                     const struct hopper_job *j)
 {
-    using shape = backward_shape<columns, queries, groups>;
+    using shape = backward_shape<columns, groups>;
     const struct pk_attention_attr *a = &c->attr->attention;
     const int most = hopper_multiprocessors(b) * shape::resident;
+    const int most_tiles = 1024 / columns; /* 256 KiB of dQ a block */
     struct backward_plan p;
     size_t at = 0;
 
@@ -584,11 +625,11 @@ static struct backward_plan plan_of(const struct pk_backend *b, const struct pk_
         p.runs = (int)cuda_div_up(most, j->heads) < j->batch ? (int)cuda_div_up(most, j->heads) : j->batch;
     p.units = p.runs * j->heads;
     p.grid = p.units < most ? p.units : most;
-    p.q_tiles = (j->nq + queries - 1) / queries;
+    p.q_tiles = (j->nq + shape::queries - 1) / shape::queries;
     p.k_tiles = (j->nk + shape::keys - 1) / shape::keys;
     p.dq_in_shared = p.q_tiles <= shape::dq_tiles;
-    p.chunk = p.q_tiles < 8 ? p.q_tiles : 8;
-    p.factors_step = p.q_tiles * queries;
+    p.chunk = p.q_tiles < most_tiles ? p.q_tiles : most_tiles;
+    p.factors_step = p.q_tiles * shape::queries;
     p.dq =
         take(&at, p.dq_in_shared || p.k_tiles == 1 ? 0 : (size_t)p.grid * (size_t)p.chunk * shape::dq_bytes);
     p.dkv = take(
@@ -598,18 +639,19 @@ static struct backward_plan plan_of(const struct pk_backend *b, const struct pk_
         &at, a->row_power != 0.0 ? (size_t)(a->has_length ? j->batch : 1) * (size_t)p.factors_step * 4 : 0);
     p.dbias = at;
     if (a->has_bias)
-        take(&at, (size_t)p.units * (size_t)p.q_tiles * (size_t)p.k_tiles * queries * 2 * shape::consumers);
+        take(&at,
+             (size_t)p.units * (size_t)p.q_tiles * (size_t)p.k_tiles * shape::queries * 2 * shape::consumers);
     p.total = at;
     return p;
 }
 
-template <int columns, int queries, int groups>
+template <int columns, int groups>
 static enum pd_err backward_launch(struct pk_backend *b, const struct pk_call *c, const struct hopper_job *j,
                                    struct pd_why *why)
 {
-    using shape = backward_shape<columns, queries, groups>;
+    using shape = backward_shape<columns, groups>;
     const struct pk_attention_attr *attr = &c->attr->attention;
-    const struct backward_plan p = plan_of<columns, queries, groups>(b, c, j);
+    const struct backward_plan p = plan_of<columns, groups>(b, c, j);
     unsigned char *work = (unsigned char *)c->workspace;
     int out = attr->packed ? 1 : 3;
     struct backward_args a = {};
@@ -620,8 +662,8 @@ static enum pd_err backward_launch(struct pk_backend *b, const struct pk_call *c
         const bool of_queries = i == 0 || i == 3;
         const struct hopper_rows r = hopper_rows_of(c, j, i);
 
-        err = hopper_map(j, &r, of_queries ? j->nq : j->nk, columns, of_queries ? queries : shape::keys,
-                         &maps[i], why);
+        err = hopper_map(j, &r, of_queries ? j->nq : j->nk, columns,
+                         of_queries ? shape::queries : shape::keys, &maps[i], why);
         if (err != PD_OK)
             return err;
     }
@@ -652,11 +694,11 @@ static enum pd_err backward_launch(struct pk_backend *b, const struct pk_call *c
             dim3((unsigned)cuda_div_up(p.factors_step, 128), attr->has_length ? (unsigned)j->batch : 1u),
             dim3(128), 0, b->stream, *j, (float *)(work + p.factors), p.factors_step);
     }
-    err = hopper_allow((const void *)backward<columns, queries, groups>, shape::shared, why);
+    err = hopper_allow((const void *)backward<columns, groups>, shape::shared, why);
     if (err != PD_OK)
         return err;
-    PK_LAUNCH((backward<columns, queries, groups>), dim3((unsigned)p.grid), dim3(shape::threads),
-              shape::shared, b->stream, maps[0], maps[1], maps[2], maps[3], a);
+    PK_LAUNCH((backward<columns, groups>), dim3((unsigned)p.grid), dim3(shape::threads), shape::shared,
+              b->stream, maps[0], maps[1], maps[2], maps[3], a);
     if (attr->has_scale) {
         const bool each = c->out[out].shape.dim[0] > 1;
 
@@ -665,7 +707,7 @@ static enum pd_err backward_launch(struct pk_backend *b, const struct pk_call *c
         out++;
     }
     if (attr->has_bias)
-        PK_LAUNCH((backward_dbias<columns, queries, groups>),
+        PK_LAUNCH((backward_dbias<columns, groups>),
                   dim3((unsigned)cuda_div_up(j->nk, 64), (unsigned)j->nq, (unsigned)j->heads), dim3(64), 0,
                   b->stream, a, (float *)c->out[out].data);
     PK_CUDA_TRY(cudaGetLastError());
@@ -681,11 +723,11 @@ size_t hopper_bwd_workspace(const struct pk_backend *b, const struct pk_call *c,
 {
     switch (hopper_columns(j->d)) {
     case 32:
-        return plan_of<32, 64, 1>(b, c, j).total;
+        return plan_of<32, 1>(b, c, j).total;
     case 64:
-        return small(j) ? plan_of<64, 64, 1>(b, c, j).total : plan_of<64, 128, 2>(b, c, j).total;
+        return small(j) ? plan_of<64, 1>(b, c, j).total : plan_of<64, 2>(b, c, j).total;
     default:
-        return plan_of<128, 64, 2>(b, c, j).total;
+        return plan_of<128, 2>(b, c, j).total;
     }
 }
 
@@ -700,11 +742,10 @@ extern "C" enum pd_err cuda_attention_hopper_bwd(struct pk_backend *b, const str
         return PD_OK;
     switch (hopper_columns(j.d)) {
     case 32:
-        return backward_launch<32, 64, 1>(b, c, &j, why);
+        return backward_launch<32, 1>(b, c, &j, why);
     case 64:
-        return small(&j) ? backward_launch<64, 64, 1>(b, c, &j, why)
-                         : backward_launch<64, 128, 2>(b, c, &j, why);
+        return small(&j) ? backward_launch<64, 1>(b, c, &j, why) : backward_launch<64, 2>(b, c, &j, why);
     default:
-        return backward_launch<128, 64, 2>(b, c, &j, why);
+        return backward_launch<128, 2>(b, c, &j, why);
     }
 }

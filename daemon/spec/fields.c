@@ -49,7 +49,7 @@ NAMES(schedule, "cosine", "linear", "step", "one_cycle", "constant");
 NAMES(per, "step", "epoch");
 NAMES(warmup_form, "nanogpt", "timm");
 NAMES(drop_path_rule, "linear", "same");
-NAMES(precision, "fp32", "bf16", "fp16", "fp64");
+NAMES(precision, "fp32", "bf16", "fp16", "fp64", "tf32");
 NAMES(init, "trunc_normal", "normal", "xavier", "trunc_xavier");
 NAMES(init_fan, "separate", "fused");
 NAMES(teacher_kind, "hard", "soft");
@@ -320,8 +320,10 @@ const struct spec_field spec_fields[] = {
     {ROW("/train/accumulation", SPEC_T_INT, config.train.accumulation), RANGE(1, 4096), DEF("1"),
      SAYS("micro-batches per optimiser step", "M54")},
     {ROW("/train/zero", SPEC_T_INT, config.train.zero), RANGE(0, 1), DEF("0"),
-     SAYS("1: with several slots each keeps the optimiser's moments of its share of the tensors (ZeRO-1); the "
-          "result is the same but for rounding", "M88")},
+     SAYS(
+         "1: with several slots each keeps the optimiser's moments of its share of the tensors (ZeRO-1); the "
+         "result is the same but for rounding",
+         "M88")},
     {ROW("/train/optimizer/lr", SPEC_T_NUMBER, config.train.optimizer.lr), FROM(0),
      RULE(spec_rule_lr, "1e-3; msgdw 0.3; lbfgs 1"), FLAGS(OPEN0 | NOPLAN),
      SAYS("peak learning rate; not scaled by the batch", "")},
@@ -382,12 +384,16 @@ const struct spec_field spec_fields[] = {
     {ROW("/train/dropout", SPEC_T_NUMBER, config.train.dropout), RANGE(0, 1), DEF("0"), FLAGS(BELOW),
      SAYS("dropout behind embeddings and projections", "M33")},
     {ROW("/resources/device", SPEC_T_ENUM, config.resources.device), .names = &device,
-     .available = BIT(SPEC_DEVICE_AUTO) | BIT(SPEC_DEVICE_CPU),
      RULE(spec_rule_device, "cuda where present, else cpu"), FLAGS(FIXED),
      SAYS("where to compute; auto is decided when the job is accepted", "")},
     {ROW("/train/precision", SPEC_T_ENUM, config.train.precision), .names = &precision,
-     .available = BIT(SPEC_PRECISION_FP32) | BIT(SPEC_PRECISION_BF16) | BIT(SPEC_PRECISION_FP64),
-     RULE(spec_rule_precision, "cpu fp32, cuda bf16"), SAYS("numbers of activations and products", "M56")},
+     .available = BIT(SPEC_PRECISION_FP32) | BIT(SPEC_PRECISION_BF16) | BIT(SPEC_PRECISION_FP64) |
+                  BIT(SPEC_PRECISION_TF32),
+     RULE(spec_rule_precision, "cpu fp32, cuda bf16"),
+     SAYS("numbers of activations and products; parameters are f32, or f64 (cpu); tf32 rounds what f32 "
+          "products "
+          "read (cuda); bf16 on a cpu is a reference, slower than fp32",
+          "M56")},
     {ROW("/train/seed", SPEC_T_INT, config.train.seed), RANGE(0, SPEC_MAX_SEED), DEF("0"), FLAGS(NOPLAN),
      SAYS("of initial weights, order and augmentation", "M93")},
     {ROW("/train/deterministic", SPEC_T_BOOL, config.train.deterministic), DEF("true"), FLAGS(ONLY),
@@ -459,8 +465,8 @@ const struct spec_field spec_fields[] = {
     {ROW("/resources/placement", SPEC_T_ENUM, config.resources.placement), .names = &where,
      .available = BIT(SPEC_PLACEMENT_LOCAL), DEF("\"local\""), FLAGS(FIXED),
      SAYS("this machine or a cluster", "M111")},
-    {ROW("/resources/slots", SPEC_T_INT, config.resources.slots), RANGE(1, 1024), DEF("1"),
-     FLAGS(FIXED), SAYS("ranks that train together, one device each; they divide the batch", "M88")},
+    {ROW("/resources/slots", SPEC_T_INT, config.resources.slots), RANGE(1, 1024), DEF("1"), FLAGS(FIXED),
+     SAYS("ranks that train together, one device each; they divide the batch", "M88")},
     {ROW("/resources/threads", SPEC_T_INT, config.resources.threads), RANGE(1, 256),
      RULE(spec_rule_threads, "the daemon's"), FLAGS(FIXED), SAYS("CPU threads of a slot", "")},
     {ROW("/resources/loader_threads", SPEC_T_INT, config.resources.loader_threads), RANGE(1, 64),

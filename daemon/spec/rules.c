@@ -595,6 +595,14 @@ static void check_attention(struct spec_ctx *c)
             spec_ctx_error(c, "/attention/n_for_scale",
                            "a vit has no context; use patches, keys or a number");
     }
+    if (ok(c, "/train/precision", "/resources/device")) {
+        bool cuda = c->g->resources.device == SPEC_DEVICE_CUDA;
+
+        if (c->g->train.precision == SPEC_PRECISION_FP64 && cuda)
+            spec_ctx_error(c, "/train/precision", "fp64 is for device cpu");
+        if (c->g->train.precision == SPEC_PRECISION_TF32 && !cuda)
+            spec_ctx_error(c, "/train/precision", "tf32 is for device cuda");
+    }
     if (c->g->train.precision == SPEC_PRECISION_FP16 && spec_use_poly(c->g) && a->degree > 3 && !a->qk_norm)
         spec_ctx_error(c, "/attention/degree", "must be at most 3 in fp16 without qk_norm");
     if (a->activation == SPEC_ACTIVATION_SIMA && arch == SPEC_ARCH_GPT)

@@ -3,10 +3,11 @@
 
 #include "daemon/train/setup.h"
 
-static enum pd_err plan_graph(struct pk_graph *g, struct pk_plan_report *ret, struct pd_why *why)
+static enum pd_err plan_graph(struct pk_graph *g, const struct pk_backend_api *api,
+                              struct pk_plan_report *ret, struct pd_why *why)
 {
     struct pk_exec *e = NULL;
-    enum pd_err err = pk_exec_new(g, pk_backend_cpu(), NULL, &e, why);
+    enum pd_err err = pk_exec_new(g, api, NULL, &e, why);
 
     if (err == PD_OK)
         pk_exec_report(e, ret);
@@ -22,30 +23,33 @@ enum pd_err train_plan(struct spec_config *config, const struct data_root *roots
     struct pk_plan_report report[GRAPHS] = {{{0}, 0, 0, 0}};
     struct train_setup s;
     struct pk_graph *g = NULL;
+    const struct pk_backend_api *api = NULL;
     const struct model_spec *spec;
     size_t total, inputs = 0, saved, arenas = 0, sums = 0;
     enum pd_err err = train_setup_init(&s, config, roots, root_count, cache, 0, true, why);
 
+    if (err == PD_OK)
+        err = train_backend(config, true, &api, why);
     if (err != PD_OK)
         goto out;
     spec = model_spec(s.model);
     err = s.parts > 1 ? model_graph_apply(s.model, &s.options, &g, why)
                       : model_graph_train(s.model, &s.options, false, &g, why);
     if (err == PD_OK)
-        err = plan_graph(g, &report[STEP], why);
+        err = plan_graph(g, api, &report[STEP], why);
     if (err == PD_OK && s.parts > 1) {
         err = model_graph_part(s.model, &s.options, &g, why);
         if (err == PD_OK)
-            err = plan_graph(g, &report[PART], why);
+            err = plan_graph(g, api, &report[PART], why);
     }
     if (err == PD_OK)
         err = model_graph_eval(s.model, s.eval_batch, s.context, &g, why);
     if (err == PD_OK)
-        err = plan_graph(g, &report[EVAL], why);
+        err = plan_graph(g, api, &report[EVAL], why);
     if (err == PD_OK && config->diagnostics.every > 0) {
         err = model_graph_probe(s.model, s.probe_batch, s.context, &g, why);
         if (err == PD_OK)
-            err = plan_graph(g, &report[PROBE], why);
+            err = plan_graph(g, api, &report[PROBE], why);
     }
     if (err != PD_OK)
         goto out;
@@ -62,8 +66,9 @@ enum pd_err train_plan(struct spec_config *config, const struct data_root *roots
         report[STEP] = report[PART];
     }
     /* in mixed precision the parameters are the masters, and the weights their copies in the arena */
-    saved = report[STEP].bytes[spec->mixed ? PK_CAT_MASTER : PK_CAT_WEIGHTS] + report[STEP].bytes[PK_CAT_MOMENT1] +
-            report[STEP].bytes[PK_CAT_MOMENT2] + report[STEP].bytes[PK_CAT_EMA];
+    saved = report[STEP].bytes[spec->mixed ? PK_CAT_MASTER : PK_CAT_WEIGHTS] +
+            report[STEP].bytes[PK_CAT_MOMENT1] + report[STEP].bytes[PK_CAT_MOMENT2] +
+            report[STEP].bytes[PK_CAT_EMA];
     total = saved + sums + inputs + arenas;
     if (s.options.zero) /* a file holds the moments of all ranks */
         saved = report[STEP].bytes[PK_CAT_EMA] +

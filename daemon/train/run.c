@@ -252,6 +252,11 @@ static enum pd_err find_averages(struct run *r, struct pd_why *why)
     return PD_OK;
 }
 
+static void say_line(void *user, const char *line)
+{
+    train_note(user, "%s", line);
+}
+
 static enum pd_err open_run(struct run *r, struct pd_why *why)
 {
     int threads = r->dirs->threads > 0 ? r->dirs->threads : (int)r->config->resources.threads;
@@ -263,7 +268,14 @@ static enum pd_err open_run(struct run *r, struct pd_why *why)
 
     r->parts = r->setup.parts;
     if (err == PD_OK)
+        err = model_tuned_new(r->dirs->cache, say_line, r, &r->tuned, why);
+    if (err == PD_OK) {
+        model_tuned_lend(r->tuned, &r->lent);
         err = r->api->open(&r->lent, 0, threads > 0 ? threads : 1, &r->backend, why);
+    }
+    if (err == PD_OK)
+        err = r->api->set_math(
+            r->backend, r->config->train.precision == SPEC_PRECISION_TF32 ? PK_MATH_TF32 : PK_MATH_F32, why);
     if (err == PD_OK)
         err = train_ranks_open(r, why);
     if (err == PD_OK)
@@ -331,6 +343,7 @@ static void close_run(struct run *r, const char *reason)
     model_store_free(r->store);
     if (r->backend)
         r->api->close(r->backend);
+    model_tuned_free(r->tuned);
     train_setup_done(&r->setup);
     free(r->tensors);
     free(r->names);
@@ -373,6 +386,14 @@ static enum train_stop never(void *user)
     return TRAIN_STOP_NONE;
 }
 
+static void nothing_done(struct train_outcome *ret)
+{
+    memset(ret, 0, sizeof *ret);
+    ret->result = TRAIN_FAILED;
+    ret->best_step = -1;
+    ret->loss_train = ret->loss_val = ret->metric_val = ret->best_value = (double)NAN;
+}
+
 enum pd_err train_run_on(struct spec_config *config, const struct train_dirs *dirs,
                          const struct train_host *host, const struct pk_backend_api *api,
                          struct train_outcome *ret, struct pd_why *why)
@@ -383,10 +404,7 @@ enum pd_err train_run_on(struct spec_config *config, const struct train_dirs *di
     int64_t began = pd_clock_mono_us();
     enum pd_err err;
 
-    memset(ret, 0, sizeof *ret);
-    ret->result = TRAIN_FAILED;
-    ret->best_step = -1;
-    ret->loss_train = ret->loss_val = ret->metric_val = ret->best_value = (double)NAN;
+    nothing_done(ret);
     if (!r)
         return pd_fail(why, PD_ERR_NOMEM, "no memory for a run");
     if (!own.stop)
@@ -423,5 +441,11 @@ enum pd_err train_run_on(struct spec_config *config, const struct train_dirs *di
 enum pd_err train_run(struct spec_config *config, const struct train_dirs *dirs,
                       const struct train_host *host, struct train_outcome *ret, struct pd_why *why)
 {
-    return train_run_on(config, dirs, host, pk_backend_cpu(), ret, why);
+    const struct pk_backend_api *api;
+    enum pd_err err = train_backend(config, false, &api, why);
+
+    if (err == PD_OK)
+        return train_run_on(config, dirs, host, api, ret, why);
+    nothing_done(ret);
+    return err;
 }

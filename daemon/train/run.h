@@ -5,6 +5,7 @@
 #pragma once
 
 #include "daemon/train/checkpoint.h"
+#include "daemon/model/tuned.h"
 #include "daemon/train/setup.h"
 #include "kernels/comm/comm.h"
 
@@ -39,6 +40,7 @@ struct run {
     struct pk_backend *backend;
     struct train_setup setup;
     struct pk_host lent; /* to the back end */
+    struct model_tuned *tuned;
     struct pk_comm_host staging;
     struct share *shares;   /* two of each rank: small, large */
     struct data_st *loaded; /* rank 0: the checkpoint, until all have its contents */

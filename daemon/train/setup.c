@@ -7,6 +7,7 @@
 
 #include "daemon/data/safetensors.h"
 #include "daemon/digest/digest.h"
+#include "kernels/backend/load.h"
 #include "kernels/comm/comm.h"
 
 #define EVAL_BATCH_MOST 128
@@ -32,6 +33,15 @@ static const struct set_kind {
     {SPEC_DATASET_WIKITEXT2, DATA_SET_TEXTS},
     {SPEC_DATASET_WIKITEXT103, DATA_SET_TEXTS},
 };
+
+enum pd_err train_backend(const struct spec_config *c, bool plan, const struct pk_backend_api **ret,
+                          struct pd_why *why)
+{
+    if (c->resources.device == SPEC_DEVICE_CUDA)
+        return pk_backend_load("cuda", plan ? PK_LOAD_PLAN : PK_LOAD_RUN, ret, why);
+    *ret = pk_backend_cpu();
+    return PD_OK;
+}
 
 static const struct set_kind *find_set(int dataset)
 {
@@ -71,8 +81,6 @@ static enum pd_err check_supported(const struct spec_config *c, struct pd_why *w
         return refuse(why, "/diagnostics/heatmaps");
     if (c->diagnostics.histograms.present)
         return refuse(why, "/diagnostics/histograms");
-    if (c->resources.device == SPEC_DEVICE_CUDA)
-        return refuse(why, "/resources/device");
     return PD_OK;
 }
 
@@ -207,6 +215,8 @@ static enum pd_err set_digest(struct train_setup *s, const struct spec_config *c
         pd_buf_printf(&b, "parts=%lld\n", (long long)s->parts);
     if (model_spec(s->model)->mixed)
         pd_buf_str(&b, "precision=bf16\n");
+    if (c->train.precision == SPEC_PRECISION_TF32)
+        pd_buf_str(&b, "precision=tf32\n");
     if (o->ema > 0)
         pd_buf_printf(&b, "ema=%a judge=%d\n", o->ema, s->judge_averages);
     for (size_t i = 0; i < r->milestone_count; i++)

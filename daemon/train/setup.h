@@ -36,6 +36,11 @@ PD_NODISCARD enum pd_err train_setup_init(struct train_setup *s, struct spec_con
                                           int rank, bool headers_only, struct pd_why *why);
 void train_setup_done(struct train_setup *s);
 
+/* The back end that the document names. PD_ERR_UNSUPPORTED and the like with a sentence where it cannot be
+ * had on this machine. `plan`: for a forecast, which needs no driver. */
+PD_NODISCARD enum pd_err train_backend(const struct spec_config *config, bool plan,
+                                       const struct pk_backend_api **ret, struct pd_why *why);
+
 /* train_run with a given back end: what tests use. */
 PD_NODISCARD enum pd_err train_run_on(struct spec_config *config, const struct train_dirs *dirs,
                                       const struct train_host *host, const struct pk_backend_api *api,

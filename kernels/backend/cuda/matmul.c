@@ -553,7 +553,8 @@ static enum pd_err choose(struct pk_backend *b, struct plan *p, const struct run
     p->plain = count == 0;
     if (p->plain)
         return PD_OK;
-    if (count > 1 && !capturing(b))
+    /* Where choices are not kept the library's own first one is taken: it is the same after a restart. */
+    if (count > 1 && b->host && b->host->tuned_put && !capturing(b))
         which = fastest(b, p, found, count, r);
     p->algo = found[which].algo;
     if (b->host && b->host->tuned_put && !capturing(b)) {

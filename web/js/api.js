@@ -117,7 +117,7 @@ export function toRun(raw) {
         created: raw.created,
         started: raw.started,
         ended: raw.ended,
-        device: `${raw.device}, ${raw.slots > 1 ? `${raw.slots} slots of ` : ''}${raw.threads} thread${raw.threads === 1 ? '' : 's'}`,
+        device: `${raw.device}, ${raw.slots > 1 ? `${raw.slots} ranks of ` : ''}${raw.threads} thread${raw.threads === 1 ? '' : 's'}`,
         latest,
         position: raw.queue?.position ?? null,
         sweep: raw.sweep,
@@ -158,7 +158,7 @@ export async function getRun(id, signal) {
         digest: raw.config_digest,
         attempts: raw.attempt_list.map((/** @type {any} */ a) => ({
             n: a.n, state: a.state, cause: a.cause, message: a.message, step: a.step, startStep: a.start_step,
-            created: a.created, ended: a.ended,
+            devices: a.devices, created: a.created, ended: a.ended,
         })),
     };
 }

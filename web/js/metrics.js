@@ -62,6 +62,8 @@ export const metrics = [
         text: 'Tokens that training consumed per second.' },
     { key: 'data_wait', title: 'Waiting for data', better: 'down', system: true, source: 'Clock of the worker, share of the steps\' time.',
         text: 'How much of a step was spent waiting for its batch: above a few hundredths the loader has too few threads.' },
+    { key: 'comm/wait', title: 'Waiting for other ranks', better: 'down', system: true, source: 'Clock of rank 0, share of the steps\' time.',
+        text: 'How much of a step rank 0 spent waiting for the sums of all ranks: the others are slower, or share its processors.' },
     { key: 'data_bad', title: 'Pictures left out', better: 'down', exact: true, system: true, source: 'Counted when a picture cannot be decoded; the log names each.',
         text: 'Damaged pictures met so far: they are left out of the loss, and too many end the run.' },
     { key: 'sys/cpu', title: 'Processors busy', system: true, source: 'Processor time of the worker per second of the clock.',

@@ -79,6 +79,8 @@ export interface Attempt {
     message: string;
     step: number | null;
     startStep: number | null;
+    /** One of each rank, in their order. */
+    devices: string[];
     created: string;
     ended: string | null;
 }

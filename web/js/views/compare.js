@@ -17,7 +17,7 @@ const MOST = 20;
 
 /** @param {Run} run */
 const averaged = run => run.outcome === 'succeeded' || run.state !== 'ended';
-const OMITTED = ['mem/arena', 'steps_per_epoch', 'mem/peak', 'step_ms', 'samples_per_s', 'tokens_per_s', 'data_wait', 'sys/cpu'];
+const OMITTED = ['mem/arena', 'steps_per_epoch', 'mem/peak', 'step_ms', 'samples_per_s', 'tokens_per_s', 'data_wait', 'comm/wait', 'sys/cpu'];
 
 /**
  * @param {import('../types').ViewContext} context

@@ -1,0 +1,74 @@
+// A job on several slots: the real daemon, a process for each rank, the same course as on one.
+import assert from 'node:assert/strict';
+import { existsSync, readdirSync, readFileSync } from 'node:fs';
+import path from 'node:path';
+import { after, before, test } from 'node:test';
+import { Daemon, build, sleep } from './lib.mjs';
+
+
+const here = existsSync(path.join(build, 'bin/polyd')) && existsSync(path.join(build, 'bin/polyd-worker'));
+const skip = here ? false : 'polyd or polyd-worker is not built';
+
+let host;
+before(async () => {
+    if (here)
+        host = await Daemon.start(['--devices.cpu_slots=2']);
+});
+after(() => host?.stop());
+
+const job = (slots, train = {}) => ({
+    name: `on ${slots}`, model: { preset: 'vit_micro', depth: 2, width: 32, heads: 2 },
+    attention: { activation: 'poly', degree: 3, scale: 'learned' },
+    data: { dataset: 'digits_gen', split: { rule: 'count', train: 512, val: 96 } }, resources: { slots },
+    train: { steps: 60, batch: 32, eval_every: 20, dropout: 0.1, optimizer: { lr: 2e-3 }, ...train },
+});
+
+async function finish(body) {
+    const made = await host.post('/api/v1/jobs', body);
+    assert.equal(made.status, 201, made.text);
+    for (;;) {
+        const run = (await host.get(`/api/v1/runs?job=${made.json.id}`)).json.runs[0];
+        if (run?.state === 'ended') {
+            assert.equal(run.outcome, 'succeeded', run.reason);
+            return run;
+        }
+        await sleep(50);
+    }
+}
+
+const series = async (run, key) => (await host.get(`/api/v1/runs/${run.id}/series?key=${encodeURIComponent(key)}&buckets=10000`)).json.series[0];
+
+test('two ranks train what one does, and say so once', { skip, timeout: 300000 }, async () => {
+    const one = await finish(job(1));
+    const two = await finish(job(2));
+    const zero = await finish(job(2, { zero: 1 }));
+    for (const [key, tolerance] of [['loss/train', 2e-3], ['loss/val', 2e-3], ['grad/norm', 2e-2]]) {
+        const want = await series(one, key);
+        assert.ok(want.points > 0);
+        for (const run of [two, zero]) {
+            const got = await series(run, key);
+            assert.equal(got.points, want.points, key); // rank 0 alone reports
+            got.data.forEach((b, i) => assert.ok(Math.abs(b.mean - want.data[i].mean) <= tolerance * Math.max(1, Math.abs(want.data[i].mean)),
+                `${key} ${i}: ${b.mean} and ${want.data[i].mean}`));
+        }
+    }
+    assert.equal((await series(one, 'comm/wait')).points, 0);
+    assert.ok((await series(two, 'comm/wait')).points > 0);
+    const attempt = (await host.get(`/api/v1/runs/${two.id}`)).json.attempt_list?.[0];
+    assert.equal(attempt.devices.length, 2, JSON.stringify(attempt));
+    assert.deepEqual(readdirSync('/proc').filter(pid => /^\d+$/.test(pid)).filter(pid => {
+        try {
+            return readFileSync(`/proc/${pid}/environ`, 'latin1').includes(`POLYD_MARK=${host.dir}/state:run`);
+        } catch {
+            return false;
+        }
+    }), []); // no process is left
+});
+
+test('a batch that the ranks do not divide is refused by pointer', { skip }, async () => {
+    const reply = await host.post('/api/v1/jobs', job(2, { batch: 33 }));
+    assert.equal(reply.status, 422);
+    assert.ok(reply.json.errors.some(e => e.pointer === '#/train/batch'), reply.text);
+    const plan = await host.post('/api/v1/jobs?dry_run=1', job(2));
+    assert.equal(plan.status, 200, plan.text);
+});

@@ -336,6 +336,38 @@ static void test_plan_runs_updates_after_all_readers(void **state)
     rig_free(r);
 }
 
+/* A back end may do optimiser calls that follow each other in one launch: with a global norm, which waits for
+ * every gradient, nothing comes between them. */
+static void test_plan_keeps_the_updates_of_a_clipped_step_together(void **state)
+{
+    (void)state;
+    for (int again = 0; again < 2; again++) {
+        struct net n = gpt;
+        struct pk_graph *g = pk_graph_new(false);
+        uint32_t updates = 0, runs = 0;
+        struct pk_plan p;
+        struct pd_why why;
+        bool any;
+
+        n.batch = 2;
+        n.tokens = 64;
+        net_build(g, &n);
+        assert_int_equal(pk_passes_run(g, &why), PD_OK);
+        if (again)
+            assert_int_equal(pk_passes_recompute(g, &any, &why), PD_OK);
+        assert_int_equal(pk_plan_make(g, NULL, &p, &why), PD_OK);
+        for (uint32_t s = 0; s < p.n_step; s++)
+            if (g->node[p.order[s]].op == PK_OP_ADAMW) {
+                updates++;
+                runs += s == 0 || g->node[p.order[s - 1]].op != PK_OP_ADAMW;
+            }
+        assert_true(updates > 20);
+        assert_int_equal(runs, 1);
+        pk_plan_done(&p);
+        pk_graph_free(g);
+    }
+}
+
 static void test_plan_appends_to_a_cache_before_its_readers(void **state)
 {
     struct rig *r = rig_new(false);
@@ -390,6 +422,7 @@ int main(void)
         cmocka_unit_test(test_plan_changes_no_result_even_poisoned),
         cmocka_unit_test(test_plan_trains_poisoned_as_plain),
         cmocka_unit_test(test_plan_runs_updates_after_all_readers),
+        cmocka_unit_test(test_plan_keeps_the_updates_of_a_clipped_step_together),
         cmocka_unit_test(test_plan_appends_to_a_cache_before_its_readers),
         cmocka_unit_test(test_plan_of_twenty_thousand_nodes),
     };

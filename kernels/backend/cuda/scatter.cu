@@ -251,7 +251,7 @@ static __global__ void __launch_bounds__(THREADS) place_kernel(const struct job 
 
 /* ---- tiles ---- */
 
-static __global__ void __launch_bounds__(THREADS) tile_kernel(const struct job j)
+static __global__ void __launch_bounds__(THREADS, 2) tile_kernel(const struct job j)
 {
     __shared__ uint32_t key[TILE + 1], place[TILE];
     const int64_t tile = blockIdx.x / j.strips, first = tile * TILE;

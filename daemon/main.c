@@ -96,6 +96,7 @@ static enum pd_err start(struct daemon *d)
                               .grace_us = c->worker.grace_s * 1000000,
                               .age_us = AGE_US,
                               .infer_queue = (int)c->serve.queue,
+                              .serve_cuda = c->serve.device == CONFIG_SERVE_CUDA,
                               .serve_bf16 = c->serve.weights == CONFIG_WEIGHTS_BF16,
                               .serve_decode = (int)c->serve.decode,
                               .serve_memory = c->serve.memory_bytes,

@@ -34,6 +34,7 @@ struct config_root {
     const char *path; /* absolute */
 };
 
+enum config_serve_device { CONFIG_SERVE_CPU, CONFIG_SERVE_CUDA };
 enum config_weights { CONFIG_WEIGHTS_F32, CONFIG_WEIGHTS_BF16 };
 
 struct config {
@@ -92,6 +93,7 @@ struct config {
     struct {
         int64_t queue;        /* inference requests waiting per model */
         int64_t timeout_ms;   /* deadline of a request that names none */
+        int64_t device;       /* enum config_serve_device */
         int64_t weights;      /* enum config_weights */
         int64_t memory_bytes; /* of all loaded models; 0 = no limit */
         int64_t decode;       /* what completions remember: 0 = by size, 1 = a cache, 2 = a constant state */

@@ -4,6 +4,8 @@
 
 static const char *const decode_words[] = {"auto", "cache", "state", NULL};
 static const int64_t decode_values[] = {0, 1, 2};
+static const char *const serve_device_words[] = {"cpu", "cuda", NULL};
+static const int64_t serve_device_values[] = {CONFIG_SERVE_CPU, CONFIG_SERVE_CUDA};
 static const char *const weights_words[] = {"f32", "bf16", NULL};
 static const int64_t weights_values[] = {CONFIG_WEIGHTS_F32, CONFIG_WEIGHTS_BF16};
 static const char *const level_words[] = {"error", "warning", "info", "debug", NULL};
@@ -71,6 +73,11 @@ const struct config_row config_rows[] = {
      .meaning = "inference requests waiting for one model; more are answered 429"},
     {ROW("serve", "timeout_ms", CONFIG_T_INT, serve.timeout_ms), INT(1, 86400000, "60000"), .arg = "MS",
      .meaning = "deadline of an inference request that names none"},
+    {ROW("serve", "device", CONFIG_T_WORD, serve.device), .def = "cpu", .words = serve_device_words,
+     .values = serve_device_values, .arg = "WHERE",
+     .meaning =
+         "where models loaded from now on compute: cpu, or cuda: in bf16 on the first GPU, beside whatever "
+         "trains there"},
     {ROW("serve", "weights", CONFIG_T_WORD, serve.weights), .def = "f32", .words = weights_words,
      .values = weights_values, .arg = "TYPE",
      .meaning = "how models loaded from now on hold a language model's matrices: f32, or bf16 for half the "

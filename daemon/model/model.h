@@ -76,8 +76,9 @@ struct model_spec {
     bool init_fused;       /* Xavier: the fan of W_qkv counts its 3D outputs */
     double init_logit_std; /* < 0: not asked for */
     enum pk_dtype dtype;   /* PK_F32; PK_F64 is the oracle */
-    /* How a language model that only serves holds its matrices and embeddings: PK_BF16 halves what decoding
-     * reads; arithmetic stays f32. PK_F32 (0): as dtype says. Not part of a checkpoint. */
+    /* How a model that only serves holds its matrices and embeddings: PK_BF16 halves what decoding reads;
+     * arithmetic stays f32. Classifiers so only if mixed. PK_F32 (0): as dtype says. Not part of a
+     * checkpoint. */
     enum pk_dtype weights;
     /* Graphs are planned in mixed precision (pk_graph_precision): activations and caches bf16, parameters and
      * results f32. Not part of a checkpoint: whoever computes decides. */

@@ -28,10 +28,10 @@ static struct pk_val vit(struct net *n, struct pk_val images)
         n->tokens = patches + 1;
     }
     if (s->pos && !s->pos_after)
-        x = pk_add(n->g, x, net_param(n, "pos_embed"));
+        x = pk_add(n->g, x, pk_cast(n->g, net_param(n, "pos_embed"), s->dtype));
     x = net_input_norm(n, net_embedding_dropout(n, x));
     if (s->pos && s->pos_after)
-        x = pk_add(n->g, x, net_param(n, "pos_embed"));
+        x = pk_add(n->g, x, pk_cast(n->g, net_param(n, "pos_embed"), s->dtype));
     for (int i = 0; i < s->depth; i++)
         x = net_block(n, x, i);
     pk_graph_scope(n->g, "head");

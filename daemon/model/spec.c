@@ -195,8 +195,10 @@ enum pd_err model_spec_check(const struct model_spec *s, struct pd_why *why)
         return pd_fail(why, PD_ERR_INVALID, "/attention/scale: %g is no start for it", s->scale_value);
     if (s->dtype != PK_F32 && s->dtype != PK_F64)
         return pd_fail(why, PD_ERR_UNSUPPORTED, "/train/precision: parameters are f32 or f64");
-    if (s->weights != PK_F32 && (s->weights != PK_BF16 || s->dtype != PK_F32 || s->arch != MODEL_GPT))
-        return pd_fail(why, PD_ERR_UNSUPPORTED, "weights of bf16 are for language models of f32");
+    if (s->weights != PK_F32 &&
+        (s->weights != PK_BF16 || s->dtype != PK_F32 || (s->arch != MODEL_GPT && !s->mixed)))
+        return pd_fail(why, PD_ERR_UNSUPPORTED,
+                       "weights of bf16 are for language models of f32, or for mixed precision");
     if (s->mixed && s->dtype != PK_F32)
         return pd_fail(why, PD_ERR_UNSUPPORTED, "/train/precision: mixed precision is for parameters of f32");
     return PD_OK;

@@ -20,7 +20,7 @@ struct record {
 };
 
 struct model_tuned {
-    void (*log)(void *user, const char *line);
+    void (*log)(void *user, int level, const char *line);
     void *user;
     char path[4096]; /* "": nothing is kept */
     struct record *record;
@@ -82,8 +82,8 @@ static void read_line(struct model_tuned *t, char *line)
         (void)add(t, line, value, n);
 }
 
-enum pd_err model_tuned_new(const char *folder, void (*log)(void *user, const char *line), void *user,
-                            struct model_tuned **ret, struct pd_why *why)
+enum pd_err model_tuned_new(const char *folder, void (*log)(void *user, int level, const char *line),
+                            void *user, struct model_tuned **ret, struct pd_why *why)
 {
     struct model_tuned *t = calloc(1, sizeof *t);
     char line[LINE_MOST];
@@ -150,7 +150,7 @@ static void put(void *user, const char *key, const void *value, size_t size)
     if (fd < 0)
         return;
     if (write(fd, line, at) != (ssize_t)at && t->log)
-        t->log(t->user, "a measured choice could not be written down");
+        t->log(t->user, 4, "a measured choice could not be written down");
     close(fd);
 }
 
@@ -158,9 +158,8 @@ static void say(void *user, int level, const char *text)
 {
     struct model_tuned *t = user;
 
-    (void)level;
     if (t->log)
-        t->log(t->user, text);
+        t->log(t->user, level, text);
 }
 
 void model_tuned_lend(struct model_tuned *t, struct pk_host *host)

@@ -13,8 +13,9 @@ struct model_tuned;
 
 /* Reads the records in `folder` (made if missing); a line that is no record is passed over. folder NULL: none
  * are kept, and a back end does not measure. log may be NULL. */
-PD_NODISCARD enum pd_err model_tuned_new(const char *folder, void (*log)(void *user, const char *line),
-                                         void *user, struct model_tuned **ret, struct pd_why *why);
+PD_NODISCARD enum pd_err model_tuned_new(const char *folder,
+                                         void (*log)(void *user, int level, const char *line), void *user,
+                                         struct model_tuned **ret, struct pd_why *why);
 struct model_tuned *model_tuned_free(struct model_tuned *t);
 /* Fills log, tuned_get, tuned_put and user of `host`; borrowed from t. */
 void model_tuned_lend(struct model_tuned *t, struct pk_host *host);

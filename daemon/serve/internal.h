@@ -48,6 +48,8 @@ struct serve {
     struct serve_info info;
     struct serve_memory memory;
     uint64_t memory_max; /* 0 = no limit */
+    struct pk_host host;
+    struct model_tuned *tuned;
     const struct pk_backend_api *api;
     struct pk_backend *backend;
     struct model *model;

@@ -78,6 +78,17 @@ static enum pd_err copy_slot(struct serve *s, char *to, const char *from, size_t
     return err;
 }
 
+static enum pd_err clear_bytes(struct serve *s, char *at, size_t bytes, struct pd_why *why)
+{
+    static const char zeros[1 << 16];
+    enum pd_err err = PD_OK;
+
+    for (size_t done = 0; done < bytes && err == PD_OK; done += sizeof zeros)
+        err = s->api->upload(s->backend, at + done, zeros,
+                             bytes - done < sizeof zeros ? bytes - done : sizeof zeros, why);
+    return err;
+}
+
 static void unbind_all(struct serve *s)
 {
     for (size_t i = 0; i < s->buckets; i++)
@@ -101,6 +112,8 @@ static enum pd_err grow(struct serve *s, struct pd_why *why)
         return err;
     s->slab = slab;
     s->slots = slots;
+    if (!s->api->host_memory) /* a kernel may multiply what lies beyond a text by zero: let it be a number */
+        err = clear_bytes(s, slab, slab_bytes(s, slots), why);
     for (int32_t i = 0; i < old.slots && err == PD_OK; i++) {
         if (!s->slot[i].used)
             continue;
@@ -140,7 +153,6 @@ enum pd_err serve_slot_take(struct serve *s, struct serve_stream *owner, int32_t
 
 void serve_slot_give(struct serve *s, int32_t slot)
 {
-    static const char zeros[1 << 16];
     size_t head = s->slot_bytes / (size_t)s->heads;
     size_t used = s->slot[slot].used * (head / (size_t)s->cache_length);
     bool any = false;
@@ -165,13 +177,9 @@ void serve_slot_give(struct serve *s, int32_t slot)
         for (int32_t h = 0; h < (s->state ? 1 : s->heads); h++) {
             char *at = slot_at(s, slot, n) + (size_t)h * head;
 
-            for (size_t done = 0; done < used; done += sizeof zeros) {
-                size_t len = used - done < sizeof zeros ? used - done : sizeof zeros;
-
-                /* Back-end memory that cannot be written fails the next run too. */
-                if (s->api->upload(s->backend, at + done, zeros, len, NULL) != PD_OK)
-                    return;
-            }
+            /* Back-end memory that cannot be written fails the next run too. */
+            if (clear_bytes(s, at, used, NULL) != PD_OK)
+                return;
         }
     }
 }
@@ -404,7 +412,9 @@ static enum pd_err choose_memory(struct serve *s, const struct model_spec *spec,
     s->state = s->memory_kind == SERVE_MEMORY_STATE ||
                (s->memory_kind == SERVE_MEMORY_AUTO && can && features < 2 * (int64_t)s->cache_length);
     s->slabs = s->state ? spec->depth : 2 * spec->depth;
-    s->slot_bytes = s->state ? bytes : (size_t)s->cache_length * (size_t)spec->width * sizeof(float);
+    s->slot_bytes = s->state ? bytes
+                             : (size_t)s->cache_length * (size_t)spec->width *
+                                   pk_dtype_size(spec->mixed ? PK_BF16 : PK_F32);
     s->info.stream_bytes = (size_t)s->slabs * s->slot_bytes;
     s->info.state = s->state;
     /* Without position embeddings nothing ends a state. */

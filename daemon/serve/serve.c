@@ -7,9 +7,11 @@
 
 #include "daemon/data/safetensors.h"
 #include "daemon/digest/digest.h"
+#include "daemon/model/tuned.h"
 #include "daemon/serve/internal.h"
 #include "daemon/spec/spec.h"
 #include "daemon/train/checkpoint.h"
+#include "kernels/backend/load.h"
 #include "kernels/base/log.h"
 
 static void backend_log(void *user, int level, const char *text)
@@ -205,6 +207,10 @@ static enum pd_err read_checkpoint(struct serve *s, const struct serve_options *
     err = model_spec_from_meta(st, &spec, why);
     if (err == PD_OK && o->bf16_weights && spec.arch == MODEL_GPT && spec.dtype == PK_F32)
         spec.weights = PK_BF16;
+    if (err == PD_OK && o->cuda && spec.dtype == PK_F32) {
+        spec.mixed = true;
+        spec.weights = PK_BF16; /* what products read, resident */
+    }
     if (err == PD_OK)
         err = model_new(&spec, &s->model, why);
     if (err != PD_OK)
@@ -234,7 +240,6 @@ out:
 
 enum pd_err serve_open(const struct serve_options *options, struct serve **ret, struct pd_why *why)
 {
-    static const struct pk_host host = {.log = backend_log};
     struct serve *s = calloc(1, sizeof *s);
     enum pd_err err;
 
@@ -253,7 +258,15 @@ enum pd_err serve_open(const struct serve_options *options, struct serve **ret, 
     s->memory_max = options->memory_max;
     s->memory_kind = options->memory;
     s->api = pk_backend_cpu();
-    err = s->api->open(&host, 0, options->threads, &s->backend, why);
+    err = model_tuned_new(options->tuned, backend_log, NULL, &s->tuned, why);
+    if (err == PD_OK && options->cuda) {
+        s->info.platform = "polyd_cuda";
+        err = pk_backend_load("cuda", PK_LOAD_RUN, &s->api, why);
+    }
+    if (err == PD_OK) {
+        model_tuned_lend(s->tuned, &s->host);
+        err = s->api->open(&s->host, 0, options->threads, &s->backend, why);
+    }
     if (err == PD_OK)
         err = read_checkpoint(s, options, why);
     if (err != PD_OK)
@@ -288,6 +301,7 @@ struct serve *serve_close(struct serve *s)
         }
         s->api->close(s->backend);
     }
+    model_tuned_free(s->tuned);
     model_free(s->model);
     data_tokenizer_free(s->tokenizer);
     free(s->label_text);

@@ -40,15 +40,17 @@ struct serve_options {
     const char *digest;     /* its SHA-256 in hex; NULL = only the file's own checks */
     int threads;            /* >= 1 */
     enum serve_memory_kind memory;
-    uint64_t memory_max;  /* PD_ERR_LIMIT when the model may come to take more; 0 = no limit */
-    bool bf16_weights;    /* hold a language model's matrices in bf16: half the memory, faster tokens */
-    uint32_t batch_max;   /* largest batch bucket of a classifier; 0 = 32 */
+    uint64_t memory_max; /* PD_ERR_LIMIT when the model may come to take more; 0 = no limit */
+    bool bf16_weights;   /* hold a language model's matrices in bf16: half the memory, faster tokens */
+    bool cuda;           /* on the GPU that the process sees: matrices, activations and caches in bf16 */
+    const char *tuned;   /* folder of a back end's measured choices (model_tuned_new); NULL = none are kept */
+    uint32_t batch_max;  /* largest batch bucket of a classifier; 0 = 32 */
     uint32_t streams_max; /* 0 = 16 */
 };
 
 struct serve_info {
     enum serve_kind kind;
-    const char *platform;            /* "polyd_cpu"; static */
+    const char *platform;            /* "polyd_cpu", "polyd_cuda"; static */
     int64_t channels, height, width; /* classifier: one image */
     int64_t outputs;                 /* classes, or the vocabulary */
     const char *const *labels;       /* classifier: names of the classes; NULL = it has none */

@@ -214,6 +214,23 @@ static enum pd_err budget_left(struct sup *s, const struct model *m, int64_t *re
                    (long long)s->o.serve_memory, models, (long long)used);
 }
 
+/* Models share a GPU with each other and with runs: what they hold is small beside it. */
+static enum pd_err first_gpu(struct sup *s, struct device *ret, struct pd_why *why)
+{
+    enum pd_err err = PD_ERR_NOT_FOUND;
+
+    pthread_mutex_lock(&s->mutex);
+    for (int i = 0; i < s->device_count && err != PD_OK; i++)
+        if (strcmp(s->devices[i].kind, "cuda") == 0) {
+            *ret = s->devices[i];
+            err = PD_OK;
+        }
+    pthread_mutex_unlock(&s->mutex);
+    return err == PD_OK
+               ? PD_OK
+               : pd_fail(why, err, "serve.device is cuda, and this machine has no GPU that can be used");
+}
+
 static enum pd_err start_worker(struct sup *s, struct model *m, struct pd_why *why)
 {
     static const char *const decode[] = {"auto", "cache", "state"};
@@ -232,6 +249,8 @@ static enum pd_err start_worker(struct sup *s, struct model *m, struct pd_why *w
                     s->socket_path,
                     (char *)"--weights",
                     (char *)(s->o.serve_bf16 ? "bf16" : "f32"),
+                    (char *)"--device",
+                    (char *)(s->o.serve_cuda ? "cuda" : "cpu"),
                     (char *)"--decode",
                     (char *)decode[s->o.serve_decode],
                     (char *)"--delay-us",
@@ -239,10 +258,13 @@ static enum pd_err start_worker(struct sup *s, struct model *m, struct pd_why *w
                     (char *)"--memory",
                     memory,
                     NULL};
+    struct device on = s->devices[0];
     struct proc proc;
     int64_t left;
     enum pd_err err = budget_left(s, m, &left, why);
 
+    if (err == PD_OK && s->o.serve_cuda)
+        err = first_gpu(s, &on, why);
     if (err != PD_OK)
         return err;
     snprintf(memory, sizeof memory, "%lld", (long long)left);
@@ -259,7 +281,7 @@ static enum pd_err start_worker(struct sup *s, struct model *m, struct pd_why *w
     if (err != PD_OK)
         return err;
     digest_sha256(m->token, sizeof m->token, m->token_sha256);
-    err = proc_spawn(s, argv, m->token, 1, -1, -1, -1, mark, &s->devices[0], &proc, why);
+    err = proc_spawn(s, argv, m->token, 1, -1, -1, -1, mark, &on, &proc, why);
     memset(m->token, 0, sizeof m->token);
     if (err != PD_OK)
         return err;

@@ -31,6 +31,7 @@ struct sup_options {
     int64_t age_us;          /* waiting so long raises a run's priority by one */
     int64_t hang_us;         /* silence of a live worker that counts as a hang; 0 = WIRE_HANG_US */
     int serve_threads;       /* CPU threads of a serving worker; 0 = cpu_threads */
+    bool serve_cuda;         /* models are loaded on the first GPU */
     bool serve_bf16;         /* language models are loaded with their matrices in bf16 */
     int64_t serve_memory;    /* bytes that all loaded models may take together; 0 = no limit */
     int serve_decode;        /* what completions remember: 0 = by size, 1 = a cache, 2 = a constant state */

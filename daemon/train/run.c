@@ -252,8 +252,9 @@ static enum pd_err find_averages(struct run *r, struct pd_why *why)
     return PD_OK;
 }
 
-static void say_line(void *user, const char *line)
+static void say_line(void *user, int level, const char *line)
 {
+    (void)level;
     train_note(user, "%s", line);
 }
 

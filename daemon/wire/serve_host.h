@@ -37,6 +37,8 @@ struct serve_host {
     const char *digest;     /* its SHA-256 in hex as registered; another one is refused. NULL = not known */
     uint32_t threads;       /* CPU threads to use */
     bool bf16_weights;      /* hold a language model's matrices in bf16 */
+    bool cuda;              /* on the GPU that the process sees */
+    const char *tuned;      /* folder of measured choices, or NULL */
     int memory_kind;        /* what a completion remembers: 0 = by size, 1 = a cache, 2 = a constant state */
     int64_t delay_us;       /* how long a request may wait for others to be computed with; 0 = not at all */
     uint64_t memory_bytes;  /* most bytes that the model may take; 0 = no limit */

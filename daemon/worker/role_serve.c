@@ -604,6 +604,8 @@ enum pd_err serve_run(const struct serve_host *host, struct pd_why *why)
                                     .digest = host->digest,
                                     .threads = (int)host->threads,
                                     .bf16_weights = host->bf16_weights,
+                                    .cuda = host->cuda,
+                                    .tuned = host->tuned,
                                     .memory = host->memory_kind == 1   ? SERVE_MEMORY_CACHE
                                               : host->memory_kind == 2 ? SERVE_MEMORY_STATE
                                                                        : SERVE_MEMORY_AUTO,

@@ -52,6 +52,7 @@ int worker_serve_main(int argc, char **argv)
                               .load = host_load};
     struct pd_why why = {""};
     const char *weights, *number;
+    char cache[4096];
     enum pd_err err;
 
     setvbuf(stdout, NULL, _IOLBF, 0);
@@ -64,6 +65,10 @@ int worker_serve_main(int argc, char **argv)
     host.threads = (uint32_t)a.assign->threads;
     weights = args_get(argc, argv, "--weights");
     host.bf16_weights = weights && strcmp(weights, "bf16") == 0;
+    number = args_get(argc, argv, "--device");
+    host.cuda = number && strcmp(number, "cuda") == 0;
+    if (worker_cache_dir(a.socket_path, cache, sizeof cache))
+        host.tuned = cache;
     number = args_get(argc, argv, "--decode");
     host.memory_kind = !number ? 0 : strcmp(number, "cache") == 0 ? 1 : strcmp(number, "state") == 0 ? 2 : 0;
     number = args_get(argc, argv, "--delay-us");

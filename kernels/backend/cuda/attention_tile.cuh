@@ -53,6 +53,7 @@ struct att {
     int64_t length_step;
     const int32_t *rng;
     int64_t rng_step;
+    uint32_t share_rows; /* rows of A in one share of a batch, if rng names the share; else 0 */
     uint32_t threshold, stream;
     float kept; /* factor on what dropout leaves */
     const float *sums_in;
@@ -159,6 +160,8 @@ __device__ __forceinline__ struct att_draw att_draw_of(const struct att &a, int6
         d.k0 = (uint32_t)a.rng[0];
         d.k1 = (uint32_t)a.rng[a.rng_step];
         d.step = (uint32_t)a.rng[2 * a.rng_step];
+        if (a.share_rows)
+            d.row += (uint32_t)a.rng[3 * a.rng_step] * a.share_rows;
     }
     return d;
 }
@@ -711,6 +714,7 @@ static inline void att_read(struct att *a, const struct pk_call *c)
 
         a->rng = x->dropout > 0 ? (const int32_t *)v->data : NULL;
         a->rng_step = v->stride[0];
+        a->share_rows = v->shape.dim[0] > 3 ? (uint32_t)((int64_t)a->batch * a->heads * a->nq) : 0;
         a->threshold = (uint32_t)(x->dropout * 0x1p32);
         a->stream = 0x80000000u + x->stream;
         a->kept = (float)(1 / (1 - x->dropout));

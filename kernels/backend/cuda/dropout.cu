@@ -23,6 +23,7 @@ struct job {
     bool y_bf16, y_packs;
     const int32_t *rng;
     int64_t rng_step;
+    uint32_t share_rows; /* rows (or samples) in one share of a whole, if rng names the share; else 0 */
     uint32_t stream, threshold;
     float factor;
     int64_t rows, columns, row_pieces, pieces;
@@ -35,6 +36,12 @@ struct job {
 __device__ __forceinline__ uint64_t key_of(const struct job &j)
 {
     return (uint32_t)j.rng[0] | (uint64_t)(uint32_t)j.rng[j.rng_step] << 32;
+}
+
+/* The row of the whole that is row 0 here. */
+__device__ __forceinline__ uint32_t first_row(const struct job &j)
+{
+    return j.share_rows ? (uint32_t)j.rng[3 * j.rng_step] * j.share_rows : 0;
 }
 
 __device__ __forceinline__ void philox(uint64_t key, uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c3,
@@ -75,7 +82,7 @@ static __global__ void __launch_bounds__(THREADS) dropout_kernel(const struct jo
     const int lane = (int)threadIdx.x % PK_WARP;
     const int64_t first = ((int64_t)blockIdx.x * THREADS + threadIdx.x) / PK_WARP * PIECES + lane / 16;
     const uint64_t key = key_of(j);
-    const uint32_t step = (uint32_t)j.rng[2 * j.rng_step];
+    const uint32_t step = (uint32_t)j.rng[2 * j.rng_step], row0 = first_row(j);
     float v[PIECES / 2][4];
     int64_t row[PIECES / 2];
     int pack[PIECES / 2];
@@ -94,7 +101,7 @@ static __global__ void __launch_bounds__(THREADS) dropout_kernel(const struct jo
         uint32_t w[4], votes = 0;
 
         /* the counter of lane % 16 in a piece is numbered like its pack of that piece */
-        philox(key, (uint32_t)pack[h], (uint32_t)row[h], step, j.stream, w);
+        philox(key, (uint32_t)pack[h], row0 + (uint32_t)row[h], step, j.stream, w);
 #pragma unroll
         for (int k = 0; k < 4; k++) {
             const uint32_t all = __ballot_sync(PK_WARP_ALL, w[k] >= j.threshold);
@@ -118,7 +125,8 @@ static __global__ void __launch_bounds__(THREADS) samples_kernel(const struct jo
     if (r >= j.rows)
         return;
     pk_row_load(j.x, pk_walk_at(j.x.lead, r), k, (int)j.columns, v);
-    philox(key_of(j), 0, (uint32_t)(r / j.sample_rows), (uint32_t)j.rng[2 * j.rng_step], j.stream, w);
+    philox(key_of(j), 0, first_row(j) + (uint32_t)(r / j.sample_rows), (uint32_t)j.rng[2 * j.rng_step], j.stream,
+           w);
     take(j, r, k, v, w[0] >= j.threshold ? 0xf : 0);
 }
 
@@ -145,6 +153,8 @@ enum pd_err cuda_dropout(struct pk_backend *b, const struct pk_call *c, struct p
     j.y_packs = cuda_packs(&c->out[0], j.columns);
     j.rng = (const int32_t *)c->in[1].data;
     j.rng_step = c->in[1].stride[0];
+    if (c->in[1].shape.dim[0] > 3)
+        j.share_rows = (uint32_t)(samples ? x.shape.dim[0] : j.rows);
     j.stream = 0x80000000u + c->attr->dropout.stream;
     j.threshold = (uint32_t)(c->attr->dropout.rate * 4294967296.0);
     j.factor = (float)(1 / (1 - c->attr->dropout.rate));

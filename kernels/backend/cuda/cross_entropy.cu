@@ -38,6 +38,8 @@ struct job {
     const void *dloss;
     bool dx_bf16, dx_packs, dloss_bf16;
     int64_t chunks;
+    struct cuda_divisor by_chunks;
+    bool wide;
     uint32_t *fault;
 };
 } // namespace
@@ -77,8 +79,8 @@ __device__ __forceinline__ int group_min(int x, int lanes, float *scratch)
 static __global__ void __launch_bounds__(ROW_THREADS) loss_kernel(const struct job j)
 {
     __shared__ float scratch[4][PK_WARP];
-    const int lane = (int)threadIdx.x % j.lanes, n = j.n, packs = (n + 3) / 4;
-    const int64_t mine = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / j.lanes;
+    const int lane = pk_group_lane(j.lanes), n = j.n, packs = (n + 3) / 4;
+    const int64_t mine = pk_group(j.lanes);
     const int64_t r = mine < j.rows ? mine : j.rows - 1, x_at = pk_walk_at(j.x.lead, r);
     float max = -INFINITY, sum = 0, total = 0, all, lse;
     int max_at = 0, first = n;
@@ -174,9 +176,9 @@ static __global__ void __launch_bounds__(ADD_THREADS)
 
 static __global__ void __launch_bounds__(WARPS_THREADS) dlogits_kernel(const struct job j)
 {
-    const int lane = (int)threadIdx.x % j.lanes, n = j.n;
-    const int64_t group = ((int64_t)blockIdx.x * WARPS_THREADS + threadIdx.x) / j.lanes;
-    const int64_t r = group / j.chunks;
+    const int lane = pk_group_lane(j.lanes), n = j.n;
+    const int64_t group = pk_group(j.lanes);
+    const int64_t r = j.wide ? group / j.chunks : pk_divide(j.by_chunks, (uint32_t)group);
     const int k0 = (int)(group - r * j.chunks) * j.lanes * UNDER_WAY + lane;
     float v[UNDER_WAY][4], scale, lse, share;
     int64_t x_at;
@@ -269,6 +271,8 @@ enum pd_err cuda_cross_entropy_bwd(struct pk_backend *b, const struct pk_call *c
     for (j.lanes = 1; j.lanes < WARPS_THREADS && j.lanes * 4 * UNDER_WAY < j.n; j.lanes *= 2)
         ;
     j.chunks = cuda_div_up(j.n, j.lanes * 4 * UNDER_WAY);
+    j.by_chunks = cuda_divisor_of(j.chunks);
+    j.wide = j.rows * j.chunks + WARPS_THREADS >= (int64_t)1 << 31;
     PK_LAUNCH(dlogits_kernel, (unsigned)cuda_div_up(j.rows * j.chunks, WARPS_THREADS / j.lanes),
               WARPS_THREADS, 0, b->stream, j);
     PK_CUDA_TRY(cudaGetLastError());

@@ -55,7 +55,7 @@ struct turn {
     void *to;
     int64_t rows, columns;                            /* extents of axis a and of the last */
     int64_t from_row, from_column, to_row, to_column; /* strides */
-    int64_t row_squares, column_squares;
+    uint32_t row_squares, column_squares;
 };
 } // namespace
 
@@ -64,11 +64,12 @@ static __global__ void __launch_bounds__(SQUARE *SQUARE_ROWS) turn_kernel(const 
 {
     __shared__ T square[SQUARE][SQUARE + 1];
     const int x = (int)threadIdx.x % SQUARE, y = (int)threadIdx.x / SQUARE;
-    int64_t rest = blockIdx.x, from, to;
-    const int64_t column0 = rest % t.column_squares * SQUARE;
+    uint32_t rest = blockIdx.x;
+    int64_t from, to;
+    const int64_t column0 = (int64_t)(rest % t.column_squares) * SQUARE;
 
     rest /= t.column_squares;
-    const int64_t row0 = rest % t.row_squares * SQUARE;
+    const int64_t row0 = (int64_t)(rest % t.row_squares) * SQUARE;
 
     rest /= t.row_squares;
     from = pk_walk_both(t.others, rest, &to);
@@ -168,9 +169,9 @@ static enum pd_err move_turned(struct pk_backend *b, const struct cuda_pair *w, 
     t.from_column = w->stride[last];
     t.to_row = w->other[axis];
     t.to_column = 1;
-    t.row_squares = cuda_div_up(t.rows, SQUARE);
-    t.column_squares = cuda_div_up(t.columns, SQUARE);
-    blocks = t.row_squares * t.column_squares * t.others.count;
+    t.row_squares = (uint32_t)cuda_div_up(t.rows, SQUARE);
+    t.column_squares = (uint32_t)cuda_div_up(t.columns, SQUARE);
+    blocks = (int64_t)t.row_squares * t.column_squares * t.others.count;
     LAUNCH_BY_UNIT(size, turn_kernel, (unsigned)blocks, SQUARE * SQUARE_ROWS, t);
     PK_CUDA_TRY(cudaGetLastError());
     return PD_OK;
@@ -638,7 +639,7 @@ struct append {
     int64_t position_step;                     /* 0: one for all */
     int64_t fresh_step, cache_step, cache_row; /* units from batch to batch, from token to token */
     int64_t tokens, room;                      /* n, T */
-    int64_t blocks;                            /* of a batch element */
+    uint32_t blocks;                           /* of a batch element */
     int from_type, to_type;
     uint32_t *fault;
 };
@@ -701,7 +702,7 @@ enum pd_err cuda_cache_append(struct pk_backend *b, const struct pk_call *c, str
     a.fresh_step = fresh->stride[0] / per;
     a.cache_step = cache->stride[0] / per;
     a.cache_row = cache->stride[2] / per;
-    a.blocks = cuda_div_up(a.w.count, THREADS * EACH);
+    a.blocks = (uint32_t)cuda_div_up(a.w.count, THREADS * EACH);
     blocks = (unsigned)(a.blocks * cache->shape.dim[0]);
     if (fresh->dtype != cache->dtype)
         PK_LAUNCH((append_kernel<uint32_t, true>), blocks, THREADS, 0, b->stream, a);

@@ -53,8 +53,8 @@ __device__ __forceinline__ void vector_load(const void *p, bool bf16, bool packs
 template <int PACKS> static __global__ void __launch_bounds__(THREADS) norm_kernel(const struct job j)
 {
     __shared__ float scratch[PK_WARP];
-    const int lane = (int)threadIdx.x % j.lanes, d = j.d;
-    const int64_t mine = ((int64_t)blockIdx.x * THREADS + threadIdx.x) / j.lanes;
+    const int lane = pk_group_lane(j.lanes), d = j.d;
+    const int64_t mine = pk_group(j.lanes);
     const int64_t r = mine < j.rows ? mine : j.rows - 1, at = pk_walk_at(j.x.lead, r);
     float x[PACKS][4], sum = 0, mean = 0, rstd;
 
@@ -156,7 +156,8 @@ static __global__ void __launch_bounds__(WIDTH, WIDTH == THREADS ? BWD_WIDE_BLOC
 {
     PK_SHARED(float, shared); /* (2, d) where warps are groups */
     __shared__ float scratch[2][PK_WARP];
-    const int lane = (int)threadIdx.x % j.lanes, group = (int)threadIdx.x / j.lanes, d = j.d;
+    const int lane = pk_group_lane(j.lanes), group = (int)threadIdx.x >> __popc((unsigned)j.lanes - 1),
+              d = j.d;
     const int groups = WIDTH / j.lanes;
     const int64_t first = blockIdx.x * j.share, end = first + j.share < j.rows ? first + j.share : j.rows;
     float dgamma[PACKS][4], dbeta[PACKS][4];

@@ -27,12 +27,12 @@ struct job {
     bool columns;
     bool packs; /* packs lie dense and aligned: along the kept axis, or along the reduced */
     struct cuda_walk kept, reduced;
-    int64_t width, outer;       /* columns: extent of the dense kept axis, positions of the others */
-    int64_t outputs, positions; /* kept, reduced */
-    int64_t tiles, tile;        /* of positions */
-    int lanes;                  /* columns: threads beside each other; rows: threads of one output */
-    int64_t strips;             /* columns: blocks beside each other */
-    float *partial;             /* (outputs, tiles) in the order of outer, tile, column; NULL: to out */
+    int64_t width, outer;          /* columns: extent of the dense kept axis, positions of the others */
+    int64_t outputs, positions;    /* kept, reduced */
+    int64_t tiles, tile;           /* of positions */
+    int lanes;                     /* columns: threads beside each other; rows: threads of one output */
+    uint32_t strips, column_tiles; /* columns: blocks beside each other; tiles once more */
+    float *partial;                /* (outputs, tiles) in the order of outer, tile, column; NULL: to out */
 };
 } // namespace
 
@@ -51,12 +51,12 @@ template <bool max> __device__ __forceinline__ float nothing(void)
 template <bool max> static __global__ void __launch_bounds__(THREADS, 3) columns_kernel(const struct job j)
 {
     __shared__ float part[THREADS][4];
-    const int lane = (int)threadIdx.x % j.lanes, row = (int)threadIdx.x / j.lanes, height = THREADS / j.lanes;
-    int64_t rest = blockIdx.x;
-    const int64_t c = (rest % j.strips * j.lanes + lane) * 4;
+    const int lane = pk_group_lane(j.lanes), row = (int)threadIdx.x / j.lanes, height = THREADS / j.lanes;
+    uint32_t rest = blockIdx.x;
+    const int64_t c = ((int64_t)(rest % j.strips) * j.lanes + lane) * 4;
 
     rest /= j.strips;
-    const int64_t tile = rest % j.tiles, outer = rest / j.tiles;
+    const int64_t tile = rest % j.column_tiles, outer = rest / j.column_tiles;
     const int64_t end = (tile + 1) * j.tile < j.positions ? (tile + 1) * j.tile : j.positions;
     const int64_t base = pk_walk_at(j.kept, outer * j.width + (c < j.width ? c : 0));
     float acc[4], v[UNDER_WAY][4];
@@ -104,8 +104,8 @@ template <bool max> static __global__ void __launch_bounds__(THREADS, 3) columns
 template <bool max> static __global__ void __launch_bounds__(THREADS) rows_kernel(const struct job j)
 {
     __shared__ float part[PK_WARP];
-    const int lane = (int)threadIdx.x % j.lanes;
-    const int64_t mine = ((int64_t)blockIdx.x * THREADS + threadIdx.x) / j.lanes;
+    const int lane = pk_group_lane(j.lanes);
+    const int64_t mine = pk_group(j.lanes);
     const bool there = mine < j.outputs * j.tiles;
     const int64_t o = there ? mine / j.tiles : 0, tile = there ? mine - o * j.tiles : 0;
     const int64_t from = tile * j.tile, end = from + j.tile < j.positions ? from + j.tile : j.positions;
@@ -190,7 +190,7 @@ static void job_of(struct job *j, const struct pk_call *c)
         j->width = kept.dim[kept.rank - 1];
         j->outer = j->width > 0 ? kept.count / j->width : 0;
         j->lanes = power_of_two(cuda_div_up(j->width, 4), PK_WARP);
-        j->strips = cuda_div_up(j->width, 4 * j->lanes);
+        j->strips = (uint32_t)cuda_div_up(j->width, 4 * j->lanes);
         blocks = j->outer * j->strips;
         j->packs = cuda_walk_unit(&kept, 4);
         for (int i = 0; i < reduced.rank; i++)
@@ -216,6 +216,7 @@ static void job_of(struct job *j, const struct pk_call *c)
         j->tiles = 1;
     j->tile = cuda_div_up(cuda_div_up(j->positions, j->tiles), 4) * 4;
     j->tiles = j->tile > 0 ? cuda_div_up(j->positions, j->tile) : 1;
+    j->column_tiles = (uint32_t)j->tiles;
     cuda_walk_close(&kept, 1);
     cuda_walk_close(&reduced, 1);
     j->kept = kept;
@@ -266,7 +267,7 @@ static enum pd_err reduce(struct pk_backend *b, const struct pk_call *c, struct 
     add.bf16 = false;
     add.partial = NULL;
     add.positions = add.tile = j.tiles;
-    add.tiles = 1;
+    add.tiles = add.column_tiles = 1;
     struct pk_view v;
 
     memset(&v, 0, sizeof v);

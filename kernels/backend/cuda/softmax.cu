@@ -24,8 +24,8 @@ struct job {
 template <int PACKS> static __global__ void __launch_bounds__(THREADS) softmax_kernel(const struct job j)
 {
     __shared__ float scratch[2][PK_WARP];
-    const int lane = (int)threadIdx.x % j.lanes;
-    const int64_t mine = ((int64_t)blockIdx.x * THREADS + threadIdx.x) / j.lanes;
+    const int lane = pk_group_lane(j.lanes);
+    const int64_t mine = pk_group(j.lanes);
     const int64_t r = mine < j.rows ? mine : j.rows - 1, at = pk_walk_at(j.x.lead, r);
     float x[PACKS][4], max = -INFINITY, sum = 0;
 
@@ -93,8 +93,8 @@ static __global__ void __launch_bounds__(THREADS) softmax_long_kernel(const stru
 template <int PACKS> static __global__ void __launch_bounds__(THREADS) softmax_bwd_kernel(const struct job j)
 {
     __shared__ float scratch[PK_WARP];
-    const int lane = (int)threadIdx.x % j.lanes;
-    const int64_t mine = ((int64_t)blockIdx.x * THREADS + threadIdx.x) / j.lanes;
+    const int lane = pk_group_lane(j.lanes);
+    const int64_t mine = pk_group(j.lanes);
     const int64_t r = mine < j.rows ? mine : j.rows - 1;
     const int64_t y_at = pk_walk_at(j.x.lead, r), dy_at = pk_walk_at(j.dy.lead, r);
     float y[PACKS][4], dy[PACKS][4], sum = 0;

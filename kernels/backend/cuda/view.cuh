@@ -387,6 +387,18 @@ static inline bool cuda_packs(const struct pk_view *dense, int64_t row)
     return row % 4 == 0 && cuda_aligned(dense->data, cuda_pack_bytes(dense->dtype));
 }
 
+/* ---- groups of threads: `lanes` of them, a power of two ---- */
+
+__device__ __forceinline__ int pk_group_lane(int lanes)
+{
+    return (int)threadIdx.x & (lanes - 1);
+}
+/* Of all groups of the launch. */
+__device__ __forceinline__ int64_t pk_group(int lanes)
+{
+    return ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) >> __popc((unsigned)lanes - 1);
+}
+
 /* ---- sums of groups of threads, in a fixed order; every thread of the group gets the result ---- */
 
 /* Among `lanes` neighbours (a power of two, at most 32), or of a whole block of `lanes` threads (a multiple

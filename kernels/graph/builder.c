@@ -499,6 +499,48 @@ struct pk_val pk_attention(struct pk_graph *g, struct pk_val q, struct pk_val k,
     return pk_emit(g, PK_OP_ATTENTION, &a, in, n, NULL);
 }
 
+struct pk_val pk_attention_jvp(struct pk_graph *g, struct pk_val q, struct pk_val k, struct pk_val v,
+                               struct pk_attention_spec spec, struct pk_attention_tangent tangent)
+{
+    struct pk_val in[ATTENTION_IN + 5], like[5] = {q, k, v}, t[5] = {tangent.q, tangent.k, tangent.v}, y, u,
+                                        first[5];
+    const bool drops = spec.rng.id && spec.dropout != 0.0;
+    struct pk_attr a;
+    int32_t n, wrt = 3;
+
+    if (!g || g->err != PD_OK)
+        return PK_NONE;
+    if (spec.scale_value.id) {
+        like[wrt] = spec.scale_value;
+        t[wrt++] = tangent.scale;
+    }
+    if (spec.bias_value.id) {
+        like[wrt] = spec.bias_value;
+        t[wrt++] = tangent.bias;
+    }
+    for (int32_t i = 0; i < wrt; i++)
+        if (!t[i].id)
+            t[i] = pk_fill(g, pk_dtype_of(g, like[i]), pk_shape_of(g, like[i]), 0.0);
+    if (!g->plain && spec.phi == PK_PHI_POLY && !drops) {
+        n = attention_inputs(g, q, k, v, false, &spec, &a, in);
+        for (int32_t i = 0; i < wrt; i++)
+            in[n++] = t[i];
+        return pk_emit(g, PK_OP_ATTENTION_JVP, &a, in, n, NULL);
+    }
+    /* The gradient is linear in what flows into y: its transpose is the tangent. */
+    for (int32_t i = 0; i < wrt; i++)
+        like[i] = pk_alias(g, like[i]);
+    if (spec.scale_value.id)
+        spec.scale_value = like[3];
+    if (spec.bias_value.id)
+        spec.bias_value = like[wrt - 1];
+    y = pk_attention_plain(g, like[0], like[1], like[2], spec, NULL);
+    u = pk_fill(g, pk_dtype_of(g, y), pk_shape_of(g, y), 1.0);
+    pk_grad_many(g, &y, &u, 1, like, (size_t)wrt, first);
+    pk_grad_many(g, first, t, (size_t)wrt, &u, 1, &y);
+    return y;
+}
+
 static struct pk_attention_stats stats(struct pk_graph *g, struct pk_attr *a, struct pk_val *in, int32_t n,
                                        struct pk_val x)
 {

@@ -155,6 +155,15 @@ struct pk_val pk_attention(struct pk_graph *g, struct pk_val q, struct pk_val k,
 struct pk_val pk_attention_plain(struct pk_graph *g, struct pk_val q, struct pk_val k, struct pk_val v,
                                  struct pk_attention_spec spec, struct pk_val *ret_weights);
 
+/* How q, k, v, scale_value and bias_value change; PK_NONE = not. */
+struct pk_attention_tangent {
+    struct pk_val q, k, v, scale, bias;
+};
+/* Forward mode: how pk_attention's y changes, to first order. -> (B, Nq, H, d). Of any activation; one kernel
+ * for x^p without dropout, whose derivative has kernels too, primitives for the others. */
+struct pk_val pk_attention_jvp(struct pk_graph *g, struct pk_val q, struct pk_val k, struct pk_val v,
+                               struct pk_attention_spec spec, struct pk_attention_tangent tangent);
+
 /* QKNorm: RMSNorm of each head's rows. x (B, H, N, d), a view is fine; gain (d) shared, or (H, d). */
 struct pk_val pk_qk_norm(struct pk_graph *g, struct pk_val x, struct pk_val gain, enum pk_eps_mode eps_mode,
                          double eps);

@@ -194,6 +194,8 @@ static bool may_narrow(const struct narrow *w, const struct pk_node *n, int32_t 
     case PK_OP_SUM:
     case PK_OP_MAX:
     case PK_OP_CROSS_ENTROPY_BWD:
+    case PK_OP_ATTENTION_JVP: /* derivatives of derivatives stay f32 */
+    case PK_OP_ATTENTION_BWD2:
         return false;
     default:
         return true;
@@ -238,6 +240,9 @@ static enum want fixed_want(const struct pk_node *n, int32_t k, bool group)
         if (n->op == PK_OP_ATTENTION_STATS && k == behind(n))
             return WANT_ANY;
         return n->op == PK_OP_ATTENTION_STATE && k == n->n_in - 1 ? WANT_ANY : WANT_F32;
+    case PK_OP_ATTENTION_JVP:
+    case PK_OP_ATTENTION_BWD2:
+        return WANT_F32;
     case PK_OP_MATMUL:
         return k < 2 && group ? WANT_BF16 : WANT_ANY;
     default:

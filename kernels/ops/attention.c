@@ -2,7 +2,9 @@
 #include "kernels/graph/build.h"
 #include "kernels/ops/registry.h"
 
-#define MAX_IN 11 /* of the derivative: q, k, v, scale, bias, mask, length, rng, y, dy, sums */
+#define MAX_IN                                                                                               \
+    13 /* q, k, v, scale, bias, mask, length, rng, y, dy, sums; of the second derivative fewer, but          \
+          dy and five tangents */
 
 struct dims {
     int64_t b, h, nq, nk, d;
@@ -93,8 +95,9 @@ static enum pd_err begin(const struct pk_attention_attr *a, const struct pk_type
         const struct pk_type *r = &in[x.rng];
 
         if (r->dtype != PK_I32 || r->shape.rank != 1 || (r->shape.dim[0] != 3 && r->shape.dim[0] != 4))
-            return pd_fail(why, PD_ERR_INVALID,
-                           "the generator's input must be i32 (3): seed low, seed high, step; or (4): and share");
+            return pd_fail(
+                why, PD_ERR_INVALID,
+                "the generator's input must be i32 (3): seed low, seed high, step; or (4): and share");
         if (!(a->dropout >= 0.0 && a->dropout < 1.0) || a->stream >= 0x80000000u)
             return pd_fail(why, PD_ERR_INVALID, "dropout %g in stream %u", a->dropout, a->stream);
     }
@@ -149,7 +152,7 @@ static void vjp(struct pk_vjp *v)
 }
 
 const struct pk_rule pk_rule_attention = {
-    .name = "attention", .min_in = 1, .max_in = MAX_IN - 3, .infer = infer, .vjp = vjp};
+    .name = "attention", .min_in = 1, .max_in = 8, .infer = infer, .vjp = vjp};
 
 static enum pd_err infer_bwd(const struct pk_attr *attr, const struct pk_type *in, int32_t n_in,
                              struct pk_type *ret_out, int32_t *ret_n_out, struct pd_why *why)
@@ -172,12 +175,22 @@ static enum pd_err infer_bwd(const struct pk_attr *attr, const struct pk_type *i
     return PD_OK;
 }
 
-/* By the definition: the plain form differentiated once is what this node computes; y and the sums are
- * functions of the other inputs. */
-static void vjp_bwd(struct pk_vjp *v)
+/* What an attention's derivatives are with respect to: q, k, v (packed: qkv), then scale and bias. */
+static int32_t wrt_count(const struct pk_attention_attr *a)
 {
-    struct pk_graph *g = v->g;
-    const struct pk_attention_attr *a = &v->attr->attention;
+    return (a->packed ? 1 : 3) + a->has_scale + a->has_bias;
+}
+
+/* Places of the inputs of ATTENTION. */
+static int32_t in_count(const struct pk_attention_attr *a)
+{
+    return wrt_count(a) + a->has_mask + a->has_length + a->has_rng;
+}
+
+/* The attention of inputs `in` by primitives, of leaves that stand for what it is differentiated by. */
+static struct pk_val plain_of(struct pk_graph *g, const struct pk_attention_attr *a, const struct pk_val *in,
+                              struct pk_val *leaf)
+{
     struct pk_attention_spec spec = {.phi = a->phi,
                                      .degree = a->degree,
                                      .tau = a->tau,
@@ -187,39 +200,64 @@ static void vjp_bwd(struct pk_vjp *v)
                                      .dropout = a->dropout,
                                      .stream = a->stream,
                                      .causal = a->causal};
-    const int32_t n_wrt = (a->packed ? 1 : 3) + a->has_scale + a->has_bias;
-    int32_t at = a->packed ? 1 : 3, dy_at;
-    struct pk_val leaf[5], part[3], y, dy, first[5], back[6], second[6];
+    struct pk_val part[3];
+    int32_t at = a->packed ? 1 : 3;
 
-    for (int32_t n = 0; n < n_wrt; n++)
-        leaf[n] = pk_alias(g, v->in[n]);
+    for (int32_t n = 0; n < wrt_count(a); n++)
+        leaf[n] = pk_alias(g, in[n]);
     if (a->has_scale)
         spec.scale_value = leaf[at++];
     if (a->has_bias)
         spec.bias_value = leaf[at++];
     if (a->has_mask)
-        spec.mask = v->in[at++];
+        spec.mask = in[at++];
     if (a->has_length)
-        spec.length = v->in[at++];
+        spec.length = in[at++];
     if (a->has_rng)
-        spec.rng = v->in[at++];
-    dy_at = at + 1;
-    dy = pk_alias(g, v->in[dy_at]);
+        spec.rng = in[at++];
     for (int i = 0; i < 3; i++)
         part[i] = a->packed ? pk_unpack_qkv(g, leaf[0], i) : leaf[i];
-    y = pk_attention_plain(g, part[0], part[1], part[2], spec, NULL);
-    pk_grad_many(g, &y, &dy, 1, leaf, (size_t)n_wrt, first);
-    for (int32_t i = 0; i < n_wrt; i++)
-        back[i] = leaf[i];
-    back[n_wrt] = dy;
-    pk_grad_many(g, first, v->dout, (size_t)n_wrt, back, (size_t)n_wrt + 1, second);
+    return pk_attention_plain(g, part[0], part[1], part[2], spec, NULL);
+}
+
+static struct pk_val or_zero(struct pk_graph *g, struct pk_val x, struct pk_val like)
+{
+    return x.id ? x : pk_fill(g, pk_dtype_of(g, like), pk_shape_of(g, like), 0.0);
+}
+
+/* x^p has a kernel for it. Of the others, by the definition: the plain form differentiated once is what this
+ * node computes; y and the sums are functions of the other inputs. */
+static void vjp_bwd(struct pk_vjp *v)
+{
+    struct pk_graph *g = v->g;
+    const struct pk_attention_attr *a = &v->attr->attention;
+    const int32_t n_wrt = wrt_count(a), n_in = in_count(a), dy_at = n_in + 1;
+    struct pk_val leaf[5], y, dy, first[5], back[6], second[PK_MAX_OUT], in[MAX_IN];
+    int32_t n = 0;
+
+    if (a->phi == PK_PHI_POLY && !a->has_rng) {
+        for (int32_t i = 0; i < n_in; i++)
+            in[n++] = v->in[i];
+        in[n++] = v->in[dy_at];
+        for (int32_t i = 0; i < n_wrt; i++)
+            in[n++] = or_zero(g, v->dout[i], v->in[i]);
+        pk_emit(g, PK_OP_ATTENTION_BWD2, v->attr, in, n, second);
+    } else {
+        dy = pk_alias(g, v->in[dy_at]);
+        y = plain_of(g, a, v->in, leaf);
+        pk_grad_many(g, &y, &dy, 1, leaf, (size_t)n_wrt, first);
+        for (int32_t i = 0; i < n_wrt; i++)
+            back[i] = leaf[i];
+        back[n_wrt] = dy;
+        pk_grad_many(g, first, v->dout, (size_t)n_wrt, back, (size_t)n_wrt + 1, second);
+    }
     for (int32_t i = 0; i < n_wrt; i++)
         v->din[i] = second[i];
     v->din[dy_at] = second[n_wrt];
 }
 
 const struct pk_rule pk_rule_attention_bwd = {
-    .name = "attention_bwd", .min_in = 3, .max_in = MAX_IN, .infer = infer_bwd, .vjp = vjp_bwd};
+    .name = "attention_bwd", .min_in = 3, .max_in = 11, .infer = infer_bwd, .vjp = vjp_bwd};
 
 static enum pd_err infer_stats(const struct pk_attr *attr, const struct pk_type *in, int32_t n_in,
                                struct pk_type *ret_out, int32_t *ret_n_out, struct pd_why *why)
@@ -242,4 +280,116 @@ static enum pd_err infer_stats(const struct pk_attr *attr, const struct pk_type 
 }
 
 const struct pk_rule pk_rule_attention_stats = {
-    .name = "attention_stats", .min_in = 2, .max_in = MAX_IN - 2, .infer = infer_stats};
+    .name = "attention_stats", .min_in = 2, .max_in = 9, .infer = infer_stats};
+
+/* ---- tangents ---- */
+
+/* Checks ATTENTION's inputs and, from `at` on, tangents like the first of them. */
+static enum pd_err begin_tangents(const struct pk_attention_attr *a, const struct pk_type *in, int32_t n_in,
+                                  bool has_dy, struct dims *ret, struct pd_why *why)
+{
+    enum pd_err err = begin(a, in, n_in, ret, why);
+    struct pk_shape y;
+
+    if (err != PD_OK)
+        return err;
+    if (a->phi != PK_PHI_POLY || a->has_rng)
+        return pd_fail(why, PD_ERR_UNSUPPORTED, "needs x^p without dropout");
+    if (n_in != ret->after + has_dy + wrt_count(a))
+        return pd_fail(why, PD_ERR_INVALID, "takes %d inputs", ret->after + has_dy + wrt_count(a));
+    y = PK_SHAPE(ret->b, ret->nq, ret->h, ret->d);
+    if (has_dy && (!pk_shape_equal(&in[ret->after].shape, &y) || in[ret->after].dtype != in[0].dtype))
+        return pd_fail(why, PD_ERR_INVALID, "needs dy (B, Nq, H, d)");
+    for (int32_t i = 0; i < wrt_count(a); i++) {
+        const struct pk_type *t = &in[ret->after + has_dy + i];
+
+        if (!pk_shape_equal(&t->shape, &in[i].shape) || t->dtype != in[i].dtype)
+            return pd_fail(why, PD_ERR_INVALID, "tangent %d is not like its input", i);
+    }
+    return PD_OK;
+}
+
+static enum pd_err infer_jvp(const struct pk_attr *attr, const struct pk_type *in, int32_t n_in,
+                             struct pk_type *ret_out, int32_t *ret_n_out, struct pd_why *why)
+{
+    struct dims x;
+    enum pd_err err = begin_tangents(&attr->attention, in, n_in, false, &x, why);
+
+    if (err != PD_OK)
+        return err;
+    ret_out[0] = (struct pk_type){in[0].dtype, PK_SHAPE(x.b, x.nq, x.h, x.d)};
+    *ret_n_out = 1;
+    return PD_OK;
+}
+
+/* The tangent of y is linear in the tangents, with ATTENTION_BWD as its transpose; by the rest BWD2 has it.
+ */
+static void vjp_jvp(struct pk_vjp *v)
+{
+    const struct pk_attention_attr *a = &v->attr->attention;
+    const int32_t n_wrt = wrt_count(a), n_in = in_count(a);
+    struct pk_val in[MAX_IN], out[PK_MAX_OUT];
+
+    for (int32_t i = 0; i < n_in; i++)
+        in[i] = v->in[i];
+    in[n_in] = v->dout[0];
+    for (int32_t i = 0; i < n_wrt; i++)
+        in[n_in + 1 + i] = v->in[n_in + i];
+    pk_emit(v->g, PK_OP_ATTENTION_BWD2, v->attr, in, n_in + 1 + n_wrt, out);
+    for (int32_t i = 0; i < n_wrt; i++)
+        v->din[i] = out[i];
+    in[n_in + 1] = v->dout[0]; /* where y stands, which x^p does not read, comes dy too */
+    pk_emit(v->g, PK_OP_ATTENTION_BWD, v->attr, in, n_in + 2, out);
+    for (int32_t i = 0; i < n_wrt; i++)
+        v->din[n_in + i] = out[i];
+}
+
+const struct pk_rule pk_rule_attention_jvp = {
+    .name = "attention_jvp", .min_in = 2, .max_in = 12, .infer = infer_jvp, .vjp = vjp_jvp};
+
+static enum pd_err infer_bwd2(const struct pk_attr *attr, const struct pk_type *in, int32_t n_in,
+                              struct pk_type *ret_out, int32_t *ret_n_out, struct pd_why *why)
+{
+    const struct pk_attention_attr *a = &attr->attention;
+    struct dims x;
+    enum pd_err err = begin_tangents(a, in, n_in, true, &x, why);
+    int32_t n = 0;
+
+    if (err != PD_OK)
+        return err;
+    for (; n < wrt_count(a); n++)
+        ret_out[n] = in[n];
+    ret_out[n++] = in[x.after];
+    *ret_n_out = n;
+    return PD_OK;
+}
+
+/* By the definition: of third derivatives there is no kernel. */
+static void vjp_bwd2(struct pk_vjp *v)
+{
+    struct pk_graph *g = v->g;
+    const struct pk_attention_attr *a = &v->attr->attention;
+    const int32_t n_wrt = wrt_count(a), n_in = in_count(a);
+    struct pk_val leaf[5], tangent[5], y, dy = pk_alias(g, v->in[n_in]), first[5], back[11], second[6],
+                                          third[11];
+
+    for (int32_t i = 0; i < n_wrt; i++)
+        tangent[i] = pk_alias(g, v->in[n_in + 1 + i]);
+    y = plain_of(g, a, v->in, leaf);
+    pk_grad_many(g, &y, &dy, 1, leaf, (size_t)n_wrt, first);
+    for (int32_t i = 0; i < n_wrt; i++)
+        back[i] = leaf[i];
+    back[n_wrt] = dy;
+    for (int32_t i = 0; i < n_wrt; i++)
+        back[n_wrt + 1 + i] = tangent[i];
+    pk_grad_many(g, first, tangent, (size_t)n_wrt, back, (size_t)n_wrt + 1, second);
+    pk_grad_many(g, second, v->dout, (size_t)n_wrt + 1, back, 2 * (size_t)n_wrt + 1, third);
+    for (int32_t i = 0; i < n_wrt; i++) {
+        v->din[i] = third[i];
+        v->din[n_in + 1 + i] = third[n_wrt + 1 + i];
+    }
+    v->din[n_in] = third[n_wrt];
+}
+
+const struct pk_rule pk_rule_attention_bwd2 = {
+    .name = "attention_bwd2", .min_in = 3, .max_in = MAX_IN, .infer = infer_bwd2, .vjp = vjp_bwd2};

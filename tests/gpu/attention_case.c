@@ -390,7 +390,7 @@ static double tolerance_of(const struct attention_case *t)
 
 void attention_check(const struct attention_case *t)
 {
-    static const double words[3] = {77, -9, 12345}, heads[8] = {0.5, -2, 1, 0, 1.5, -0.25, 3, 1};
+    static const double words[4] = {77, -9, 12345, 2}, heads[8] = {0.5, -2, 1, 0, 1.5, -0.25, 3, 1};
     static const double layer[1] = {-0.7}, zero[1] = {0};
     const struct attention_shape s = t->shape;
     const bool sums = pk_phi_normalised(t->attr.phi);
@@ -464,7 +464,7 @@ void attention_check(const struct attention_case *t)
         in[n++] = attention_values(PK_I32, PK_SHAPE(s.b), lengths);
     }
     if (t->dropout)
-        in[n++] = attention_values(PK_I32, PK_SHAPE(3), words);
+        in[n++] = attention_values(PK_I32, PK_SHAPE(t->attr.degree % 2 ? 3 : 4), words); /* with a share of a batch, or without */
 
     out[0] = tensor(t->dtype, PK_SHAPE(s.b, s.nq, s.h, s.d));
     out[1] = tensor(PK_F32, PK_SHAPE(s.b, s.h, s.nq));

@@ -1,4 +1,6 @@
 /* Attention, its derivative and its diagnostics. */
+#include <complex.h>
+
 #include "tests/reference/internal.h"
 
 struct attention {
@@ -441,4 +443,130 @@ enum pd_err ref_cache_append(const struct pk_call *c, struct pd_why *why)
                     put(cache, ((b * h + ih) * t + p + i) * d + j, get(x, ((b * h + ih) * n + i) * d + j));
     }
     return PD_OK;
+}
+
+/* ---- tangents: y and the gradients of x^p along q + i e tq, ..; what is imaginary, over e, is the
+ * derivative (the second derivative is symmetric, so that of L by q is that of dL/dq along the tangents) ----
+ */
+
+#define STEP 1e-40
+
+static double _Complex *along(const double *x, const double *t, int64_t n)
+{
+    double _Complex *z = malloc(((size_t)n + 1) * sizeof *z);
+
+    for (int64_t i = 0; i < n; i++)
+        z[i] = x[i] + STEP * I * t[i];
+    return z;
+}
+
+void ref_attention_second(const struct pk_call *c)
+{
+    const bool second = c->op == PK_OP_ATTENTION_BWD2;
+    struct attention t = open_attention(c);
+    const struct pk_view *dy = second ? &c->in[t.after] : NULL, *at = &c->in[t.after + second];
+    const int64_t nq = t.b * t.h * t.nq * t.d, nk = t.b * t.h * t.nk * t.d, nb = t.h * t.nq * t.nk;
+    double *tq = t.a.packed ? part(at, 0) : all(at), *tk = t.a.packed ? part(at, 1) : all(at + 1);
+    double *tv = t.a.packed ? part(at, 2) : all(at + 2);
+    const struct pk_view *more = at + (t.a.packed ? 1 : 3), *ts = t.a.has_scale ? more++ : NULL,
+                         *tb = t.a.has_bias ? more++ : NULL;
+    double _Complex *q = along(t.q, tq, nq), *k = along(t.k, tk, nk), *v = along(t.v, tv, nk);
+    double _Complex *y = calloc((size_t)nq + 1, sizeof *y), *dq = calloc((size_t)nq + 1, sizeof *dq);
+    double _Complex *dk = calloc((size_t)nk + 1, sizeof *dk), *dv = calloc((size_t)nk + 1, sizeof *dv);
+    double _Complex *dc = calloc((size_t)t.h + 1, sizeof *dc), *db = calloc((size_t)nb + 1, sizeof *db);
+
+    for (int64_t b = 0; b < t.b; b++)
+        for (int64_t h = 0; h < t.h; h++)
+            for (int64_t i = 0; i < t.nq; i++) {
+                const int64_t qi = ((b * t.h + h) * t.nq + i) * t.d, yi = ((b * t.nq + i) * t.h + h) * t.d;
+                double _Complex scale = by_row(&t, b, i) * t.a.scale;
+
+                if (ts)
+                    scale *=
+                        get(t.scale, count(t.scale) > 1 ? h : 0) + STEP * I * get(ts, count(ts) > 1 ? h : 0);
+                for (int64_t j = 0; j < t.nk; j++) {
+                    const int64_t kj = ((b * t.h + h) * t.nk + j) * t.d, ij = (h * t.nq + i) * t.nk + j;
+                    double _Complex s = 0, f = 1, slope_f = t.a.degree, da = 0, ds;
+
+                    if (!sees(&t, b, i, j))
+                        continue;
+                    for (int64_t x = 0; x < t.d; x++)
+                        s += q[qi + x] * k[kj + x];
+                    s = t.a.tau * s + t.a.bias;
+                    if (tb)
+                        s += get(t.bias, ij) + STEP * I * get(tb, ij);
+                    for (int p = 0; p < t.a.degree; p++)
+                        f *= s;
+                    for (int p = 1; p < t.a.degree; p++)
+                        slope_f *= s;
+                    for (int64_t x = 0; x < t.d; x++) {
+                        y[yi + x] += scale * f * v[kj + x];
+                        if (!second)
+                            continue;
+                        da += get(dy, yi + x) * v[kj + x];
+                        dv[kj + x] += scale * f * get(dy, yi + x);
+                    }
+                    ds = scale * slope_f * da;
+                    dc[h] += da * f * t.a.scale * by_row(&t, b, i);
+                    db[ij] += ds;
+                    for (int64_t x = 0; x < t.d; x++) {
+                        dq[qi + x] += t.a.tau * ds * k[kj + x];
+                        dk[kj + x] += t.a.tau * ds * q[qi + x];
+                    }
+                }
+            }
+    if (second) {
+        const double _Complex *g[3] = {dq, dk, dv};
+        const struct pk_view *out = c->out;
+
+        for (int w = 0; w < 3; w++)
+            for (int64_t b = 0; b < t.b; b++)
+                for (int64_t h = 0; h < t.h; h++)
+                    for (int64_t i = 0; i < (w ? t.nk : t.nq); i++)
+                        for (int64_t x = 0; x < t.d; x++) {
+                            const int64_t from = ((b * t.h + h) * (w ? t.nk : t.nq) + i) * t.d + x;
+
+                            if (t.a.packed)
+                                put(out, (((b * t.nq + i) * 3 + w) * t.h + h) * t.d + x,
+                                    cimag(g[w][from]) / STEP);
+                            else
+                                put(out + w, from, cimag(g[w][from]) / STEP);
+                        }
+        out += t.a.packed ? 1 : 3;
+        if (t.scale) {
+            double sum = 0.0;
+
+            for (int64_t h = 0; h < t.h; h++) {
+                sum += cimag(dc[h]) / STEP;
+                if (count(out) > 1)
+                    put(out, h, cimag(dc[h]) / STEP);
+            }
+            if (count(out) == 1)
+                put(out, 0, sum);
+            out++;
+        }
+        if (t.bias) {
+            for (int64_t i = 0; i < nb; i++)
+                put(out, i, cimag(db[i]) / STEP);
+            out++;
+        }
+        for (int64_t i = 0; i < nq; i++)
+            put(out, i, cimag(y[i]) / STEP);
+    } else {
+        for (int64_t i = 0; i < nq; i++)
+            put(&c->out[0], i, cimag(y[i]) / STEP);
+    }
+    free(tq);
+    free(tk);
+    free(tv);
+    free(q);
+    free(k);
+    free(v);
+    free(y);
+    free(dq);
+    free(dk);
+    free(dv);
+    free(dc);
+    free(db);
+    close_attention(&t);
 }

@@ -127,6 +127,7 @@ void ref_softmax_bwd(const struct pk_call *c);
 void ref_dropout(const struct pk_call *c);
 void ref_attention(const struct pk_call *c);
 void ref_attention_bwd(const struct pk_call *c);
+void ref_attention_second(const struct pk_call *c); /* ATTENTION_JVP and ATTENTION_BWD2 */
 void ref_attention_state(const struct pk_call *c);
 void ref_attention_stats(const struct pk_call *c);
 void ref_adamw(const struct pk_call *c);

@@ -65,6 +65,10 @@ static enum pd_err run_one(const struct pk_call *c, struct pd_why *why)
     case PK_OP_ATTENTION_BWD:
         ref_attention_bwd(c);
         return PD_OK;
+    case PK_OP_ATTENTION_JVP:
+    case PK_OP_ATTENTION_BWD2:
+        ref_attention_second(c);
+        return PD_OK;
     case PK_OP_ATTENTION_STATS:
         ref_attention_stats(c);
         return PD_OK;

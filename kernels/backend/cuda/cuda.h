@@ -84,6 +84,8 @@ extern const struct cuda_op cuda_ops[PK_OP_COUNT]; /* table.c */
     ONE(ATTENTION_BWD, attention_bwd)                                                                        \
     ONE(ATTENTION_STATS, attention_stats)                                                                    \
     ONE(ATTENTION_STATE, attention_state)                                                                    \
+    ONE(ATTENTION_JVP, attention_jvp)                                                                        \
+    ONE(ATTENTION_BWD2, attention_bwd2)                                                                      \
     ONE(CACHE_APPEND, cache_append)                                                                          \
     ONE(ADAMW, adamw)                                                                                        \
     ONE(MSGDW, msgdw)                                                                                        \

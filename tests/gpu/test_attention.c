@@ -388,6 +388,69 @@ static void test_state_of_constant_size(void **state)
             }
 }
 
+/* The tangent of y and the second derivative, each option with each degree in turn. */
+static void test_tangents(void **state)
+{
+    (void)state;
+    for (int second = 0; second < 2; second++)
+        for (int v = 0; v < 12; v++) {
+            const struct attention_shape sizes[] = {{2, 2, 5, 5, 32}, {2, 2, 35, 40, 16}, {1, 1, 70, 33, 80}};
+            const struct attention_shape s = sizes[v % 3];
+            const double heads[2] = {0.5, -2}, turned[2] = {-1, 0.25}, lengths[2] = {4, 33};
+            const bool packed = s.nq == s.nk && v & 1;
+            struct attention_call c = {.name = second ? "second derivative" : "tangent",
+                                       .op = second ? PK_OP_ATTENTION_BWD2 : PK_OP_ATTENTION_JVP,
+                                       .attr.attention = {.phi = PK_PHI_POLY,
+                                                          .degree = 1 + v % 5,
+                                                          .scale = 0.7,
+                                                          .tau = 0.3,
+                                                          .bias = v % 4 == 3 ? 0.25 : 0,
+                                                          .causal = v % 4 == 1,
+                                                          .row_power = v == 5 ? 0.5 : 0,
+                                                          .packed = packed,
+                                                          .has_scale = v & 1,
+                                                          .has_bias = v & 2,
+                                                          .has_mask = v & 4,
+                                                          .has_length = v & 8},
+                                       .math = v & 4 ? PK_MATH_TF32 : PK_MATH_F32,
+                                       .tolerance = v & 4 ? 0.02 : 2e-5};
+            int n = 0;
+
+            for (int round = 0; round < 2; round++) {
+                if (packed) {
+                    c.in[n++] = attention_random(PK_F32, PK_SHAPE(s.b, s.nq, 3, s.h, s.d), -1, 1);
+                } else {
+                    c.in[n++] = attention_random(PK_F32, PK_SHAPE(s.b, s.h, s.nq, s.d), -1, 1);
+                    c.in[n++] = attention_random(PK_F32, PK_SHAPE(s.b, s.h, s.nk, s.d), -1, 1);
+                    c.in[n++] = attention_random(PK_F32, PK_SHAPE(s.b, s.h, s.nk, s.d), -1, 1);
+                }
+                for (int i = 0; v == 7 && i < n; i++)
+                    c.in[i] = attention_strided(&c.in[i]);
+                if (v & 1)
+                    c.in[n++] = attention_values(PK_F32, PK_SHAPE(s.h), round ? turned : heads);
+                if (v & 2)
+                    c.in[n++] = attention_random(PK_F32, PK_SHAPE(s.h, s.nq, s.nk), -1, 1);
+                if (round)
+                    break;
+                c.n_out = n;
+                for (int i = 0; i < n; i++)
+                    c.out[i] = c.in[i].shape;
+                if (v & 4)
+                    c.in[n++] = attention_random(PK_U8, PK_SHAPE(s.b, s.nk), 0, 2);
+                if (v & 8)
+                    c.in[n++] = attention_values(PK_I32, PK_SHAPE(s.b), lengths);
+                if (second)
+                    c.in[n++] = attention_random(PK_F32, PK_SHAPE(s.b, s.nq, s.h, s.d), -1, 1);
+            }
+            c.n_in = n;
+            if (!second)
+                c.n_out = 0;
+            c.out[c.n_out++] = PK_SHAPE(s.b, s.nq, s.h, s.d);
+            attention_call_check(&c);
+            attention_reset(NULL);
+        }
+}
+
 static int open_all(void **state)
 {
     (void)state;
@@ -415,6 +478,7 @@ int main(void)
         cmocka_unit_test_teardown(test_degenerate, attention_reset),
         cmocka_unit_test_teardown(test_masked_overflow, attention_reset),
         cmocka_unit_test_teardown(test_linear_order, attention_reset),
+        cmocka_unit_test_teardown(test_tangents, attention_reset),
         cmocka_unit_test_teardown(test_stats, attention_reset),
         cmocka_unit_test_teardown(test_state_of_constant_size, attention_reset),
     };

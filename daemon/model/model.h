@@ -179,8 +179,9 @@ int32_t model_param_owner(const struct model *m, size_t i, int32_t ranks);
  * op.h; with noise "rng" I32 (3), see pk_dropout. States: "m/<param>", for AdamW also "v/<param>", with ema
  * "ema/<param>" (to be set to the start values). Outputs:
  * "loss" (1) mean over counted targets, "count", "correct", "grad_norm", "applied" (1: step taken; 0: loss or
- * gradient not finite, nothing changed). Outputs are f32, or f64 if the spec says so. grads = true: no
- * optimiser, outputs "grad/<param>" and "logits" instead. */
+ * gradient not finite, nothing changed); "report" (5): all of them in this order, to be read at once. Outputs
+ * are f32, or f64 if the spec says so. grads = true: no optimiser, outputs "grad/<param>" and "logits"
+ * instead. */
 PD_NODISCARD enum pd_err model_graph_train(const struct model *m, const struct model_train_options *o,
                                            bool grads, struct pk_graph **ret, struct pd_why *why);
 /* The same step in parts, where a batch is larger than what fits: o->batch is that of one part. `part` adds

@@ -169,7 +169,7 @@ static void sum_gradients(struct net *n, const struct model_train_options *o, st
 }
 
 static void optimise(struct net *n, const struct model_train_options *o, struct pk_val loss,
-                     struct pk_val divisor, const struct pk_val *grad)
+                     struct pk_val divisor, const struct pk_val *grad, const struct pk_val *told)
 {
     struct model_optim_item *item = calloc(n->m->count, sizeof *item);
 
@@ -183,7 +183,7 @@ static void optimise(struct net *n, const struct model_train_options *o, struct 
             .lr_mult = n->m->param[i].lr_mult,
             .owner = o->ranks > 1 && o->zero ? model_param_owner(n->m, i, o->ranks) : -1};
     if (item)
-        model_emit_optimiser(n->g, o, loss, divisor, item, n->m->count);
+        model_emit_optimiser(n->g, o, loss, divisor, item, n->m->count, told);
     free(item);
 }
 
@@ -227,7 +227,8 @@ enum pd_err model_graph_train(const struct model *m, const struct model_train_op
     } else {
         if (ranks)
             sum_gradients(&n, o, grad);
-        optimise(&n, o, mean, ranks ? loss.count : PK_NONE, grad);
+        optimise(&n, o, mean, ranks ? loss.count : PK_NONE, grad,
+                 (struct pk_val[3]){mean, loss.count, loss.correct});
     }
     free(grad);
     return finish(&n, ret, why);
@@ -284,7 +285,7 @@ enum pd_err model_graph_apply(const struct model *m, const struct model_train_op
                               struct pk_graph **ret, struct pd_why *why)
 {
     struct net n;
-    struct pk_val *sum, count, mean;
+    struct pk_val *sum, count, correct, mean;
     enum pd_err err = begin(&n, m, 1, 1, why);
 
     if (err != PD_OK)
@@ -305,8 +306,9 @@ enum pd_err model_graph_apply(const struct model *m, const struct model_train_op
     mean = pk_div(n.g, pk_slice(n.g, sum[m->count], 0, 0, 1), count);
     pk_output(n.g, "loss", mean);
     pk_output(n.g, "count", count);
-    pk_output(n.g, "correct", pk_slice(n.g, sum[m->count], 0, 2, 1));
-    optimise(&n, o, mean, count, sum);
+    correct = pk_slice(n.g, sum[m->count], 0, 2, 1);
+    pk_output(n.g, "correct", correct);
+    optimise(&n, o, mean, count, sum, (struct pk_val[3]){mean, count, correct});
     free(sum);
     return finish(&n, ret, why);
 }

@@ -41,7 +41,8 @@ int32_t model_param_owner(const struct model *m, size_t i, int32_t ranks)
 
 /* clip factor and whether to apply: (2) */
 static struct pk_val gate_of(struct pk_graph *g, const struct model_train_options *o, struct pk_val loss,
-                             struct pk_val divisor, struct pk_val length, enum pk_dtype dtype)
+                             struct pk_val divisor, struct pk_val length, enum pk_dtype dtype,
+                             const struct pk_val *told)
 {
     struct pk_val one = pk_fill(g, dtype, PK_SHAPE(1), 1), gate[2] = {one, PK_NONE};
 
@@ -58,11 +59,17 @@ static struct pk_val gate_of(struct pk_graph *g, const struct model_train_option
     if (loss.id)
         gate[1] = pk_mul(g, pk_unary(g, PK_EX_FINITE, loss), gate[1]);
     pk_output(g, "applied", gate[1]);
+    if (told) { /* all that is said of a step, to be read at once */
+        struct pk_val all[5] = {told[0], told[1], told[2], length, gate[1]};
+
+        pk_output(g, "report", pk_concat(g, 0, all, 5));
+    }
     return pk_concat(g, 0, gate, 2);
 }
 
 void model_emit_optimiser(struct pk_graph *g, const struct model_train_options *o, struct pk_val loss,
-                          struct pk_val divisor, const struct model_optim_item *item, size_t count)
+                          struct pk_val divisor, const struct model_optim_item *item, size_t count,
+                          const struct pk_val *told)
 {
     enum pk_dtype dtype = pk_dtype_of(g, item[0].param);
     struct pk_val hyper = pk_input(g, "hyper", dtype, PK_SHAPE(4)), length, gate;
@@ -87,7 +94,7 @@ void model_emit_optimiser(struct pk_graph *g, const struct model_train_options *
     if (divisor.id)
         length = pk_div(g, length, divisor);
     pk_output(g, "grad_norm", length);
-    gate = gate_of(g, o, loss, divisor, length, dtype);
+    gate = gate_of(g, o, loss, divisor, length, dtype, told);
     for (size_t i = 0; i < count; i++) {
         struct pk_shape shape = pk_shape_of(g, item[i].param);
         struct pk_optim_spec spec = {.beta1 = o->beta1,

@@ -63,13 +63,13 @@ static enum pd_err step(struct run *r, bool *ret_done, struct pd_why *why)
 {
     int64_t began = pd_clock_mono_us();
     double lr = train_schedule_lr(&r->setup.schedule, r->state.step);
-    double loss, count, correct, norm, applied;
+    double report[5]; /* loss, count, correct, norm of the gradient, applied */
     bool whole = true;
     enum pd_err err = PD_OK;
 
     *ret_done = false;
     if (!r->batch) {
-        err = data_loader_next(r->loader, &r->batch, why);
+        err = train_next_batch(r, why);
         r->part_done = 0;
     }
     if (err == PD_OK && r->parts > 1) {
@@ -87,28 +87,21 @@ static enum pd_err step(struct run *r, bool *ret_done, struct pd_why *why)
     err = feed_hyper(r, lr, why);
     if (err == PD_OK)
         err = pk_exec_run(r->train.exec, why);
+    train_send_next(r);
     if (err == PD_OK)
-        err = train_number(r, &r->train, "loss", &loss, 1, why);
-    if (err == PD_OK)
-        err = train_number(r, &r->train, "grad_norm", &norm, 1, why);
-    if (err == PD_OK)
-        err = train_number(r, &r->train, "applied", &applied, 1, why);
-    if (err == PD_OK && r->setup.classifier)
-        err = train_number(r, &r->train, "count", &count, 1, why);
-    if (err == PD_OK && r->setup.classifier)
-        err = train_number(r, &r->train, "correct", &correct, 1, why);
+        err = train_number(r, &r->train, "report", report, 5, why);
     if (err != PD_OK)
         return err;
     *ret_done = true;
     r->state.step++;
-    r->state.loss_train = loss;
+    r->state.loss_train = report[0];
     r->state.score = (double)NAN;
-    train_push(r, "loss/train", loss);
+    train_push(r, "loss/train", report[0]);
     if (r->setup.classifier)
-        train_push(r, "acc/train", correct / count);
+        train_push(r, "acc/train", report[2] / report[1]);
     train_push(r, "lr", lr);
-    train_push(r, "grad/norm", norm);
-    if (applied != 0) {
+    train_push(r, "grad/norm", report[3]);
+    if (report[4] != 0) {
         r->state.applied++;
         r->state.consecutive = 0;
     } else {
@@ -328,6 +321,9 @@ static enum pd_err open_run(struct run *r, struct pd_why *why)
     train_push(r, "steps_per_epoch", (double)r->setup.steps_per_epoch);
     share = (struct data_share){
         .whole = r->setup.batch, .parts = (int32_t)r->parts, .rank = r->setup.rank, .ranks = r->setup.ranks};
+    err = train_slots_open(r, why);
+    if (err != PD_OK)
+        return err;
     return data_loader_start_share(r->setup.set, DATA_TRAIN, &share, (uint64_t)r->config->train.seed,
                                    r->state.step, r->setup.loader_threads, &r->loader, why);
 }
@@ -335,6 +331,7 @@ static enum pd_err open_run(struct run *r, struct pd_why *why)
 static void close_run(struct run *r, const char *reason)
 {
     data_loader_free(r->loader);
+    train_slots_close(r);
     train_ranks_close(r, reason);
     data_st_free(r->loaded);
     train_stage_done(r, &r->probe);

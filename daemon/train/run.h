@@ -50,6 +50,11 @@ struct run {
     struct stage part;              /* of a step, where there are several */
     int64_t parts, part_done;       /* parts of a step; of those, how many have been added up */
     const struct data_batch *batch; /* of the step in progress, or NULL */
+    struct pk_slot *slot[2];        /* in turn; NULL: batches are uploaded */
+    int slot_at;                    /* of the step in progress */
+    bool slot_sent;                 /* the other one has the next batch */
+    struct data_batch slot_batch;   /* what r->batch is then: the host does not look into it */
+    size_t slot_target;             /* offset of the targets */
     void **averages;                /* per parameter, or NULL where none are kept */
     struct data_loader *loader;
     struct train_state state;
@@ -112,6 +117,14 @@ PD_NODISCARD enum pd_err train_feed_number(struct run *r, struct stage *s, const
 /* Part `part` of a batch, as large as the stage takes. */
 PD_NODISCARD enum pd_err train_feed_batch(struct run *r, struct stage *s, const struct data_batch *b,
                                           int64_t part, struct pd_why *why);
+/* Sets r->batch to the next one. Where the back end's memory is not the host's, batches travel through slots:
+ * train_send_next, called while a step runs, sends the next one off beside it; what it cannot do (the loader
+ * fails) is found by the call that needs the batch. */
+PD_NODISCARD enum pd_err train_next_batch(struct run *r, struct pd_why *why);
+void train_send_next(struct run *r);
+/* Before the loader is started; and undoing it, while the back end is open. */
+PD_NODISCARD enum pd_err train_slots_open(struct run *r, struct pd_why *why);
+void train_slots_close(struct run *r);
 /* Reads `count` numbers of an output as double. */
 PD_NODISCARD enum pd_err train_number(struct run *r, struct stage *s, const char *name, double *to,
                                       size_t count, struct pd_why *why);

@@ -119,8 +119,110 @@ enum pd_err train_feed_number(struct run *r, struct stage *s, const char *name, 
     return feed(r, s, name, &narrow, 0, why);
 }
 
+static enum pd_err feed_now(struct run *r, struct stage *s, const struct data_batch *b, int64_t part,
+                            struct pd_why *why);
+
+/* Piece `part` of the slot of the step in progress, to an input. */
+static bool taken(struct run *r, struct stage *s, const char *name, size_t offset, int64_t part,
+                  struct pk_take *ret)
+{
+    size_t i = leaf_index(s, name), bytes;
+
+    if (i == s->leaves)
+        return false;
+    bytes = pk_graph_leaf(s->graph, i).bytes;
+    *ret = (struct pk_take){.to = s->memory[i], .offset = offset + (size_t)part * bytes, .bytes = bytes};
+    (void)r;
+    return true;
+}
+
 enum pd_err train_feed_batch(struct run *r, struct stage *s, const struct data_batch *b, int64_t part,
                              struct pd_why *why)
+{
+    if (b == &r->slot_batch) {
+        struct pk_take take[2];
+        size_t n = taken(r, s, "input", 0, part, &take[0]);
+
+        n += taken(r, s, "target", r->slot_target, part, &take[n]);
+        return r->api->slot_take(r->backend, r->slot[r->slot_at], take, n, why);
+    }
+    return feed_now(r, s, b, part, why);
+}
+
+/* ---- batches that travel beside a step ---- */
+
+static size_t whole_bytes(const struct run *r, const char *name)
+{
+    const struct stage *s = r->parts > 1 ? &r->part : &r->train;
+    size_t i = leaf_index(s, name);
+
+    return i < s->leaves ? pk_graph_leaf(s->graph, i).bytes * (size_t)r->parts : 0;
+}
+
+enum pd_err train_slots_open(struct run *r, struct pd_why *why)
+{
+    enum pd_err err = PD_OK;
+
+    if (r->api->host_memory)
+        return PD_OK;
+    r->slot_target = (whole_bytes(r, "input") + 255) & ~(size_t)255;
+    for (int i = 0; i < 2 && err == PD_OK; i++)
+        err = r->api->slot_new(r->backend, r->slot_target + whole_bytes(r, "target"), &r->slot[i], why);
+    return err;
+}
+
+void train_slots_close(struct run *r)
+{
+    for (int i = 0; i < 2; i++)
+        if (r->slot[i])
+            r->slot[i] = r->api->slot_free(r->backend, r->slot[i]);
+}
+
+/* The next batch into the slot that is not in use, and off. */
+static enum pd_err send(struct run *r, struct pd_why *why)
+{
+    struct pk_slot *slot = r->slot[!r->slot_at];
+    const struct data_batch *b;
+    char *to = r->api->slot_host(slot);
+    enum pd_err err = data_loader_next(r->loader, &b, why);
+
+    if (err == PD_OK)
+        err = r->api->slot_wait(r->backend, slot, why);
+    if (err != PD_OK)
+        return err;
+    memcpy(to, r->setup.classifier ? (const void *)b->images : b->tokens, whole_bytes(r, "input"));
+    memcpy(to + r->slot_target, b->targets, whole_bytes(r, "target"));
+    err = r->api->slot_send(r->backend, slot, why);
+    r->slot_sent = err == PD_OK;
+    return err;
+}
+
+enum pd_err train_next_batch(struct run *r, struct pd_why *why)
+{
+    enum pd_err err = PD_OK;
+
+    if (!r->slot[0])
+        return data_loader_next(r->loader, &r->batch, why);
+    if (!r->slot_sent)
+        err = send(r, why);
+    if (err != PD_OK)
+        return err;
+    r->slot_at = !r->slot_at;
+    r->slot_sent = false;
+    r->batch = &r->slot_batch;
+    return PD_OK;
+}
+
+void train_send_next(struct run *r)
+{
+    struct pd_why why;
+
+    if (r->slot[0] && !r->slot_sent && r->state.step + 1 < r->setup.steps)
+        (void)send(r, &why);
+}
+
+static enum pd_err feed_now(struct run *r, struct stage *s, const struct data_batch *b, int64_t part,
+                            struct pd_why *why)
 {
     enum pd_err err =
         feed(r, s, "input", r->setup.classifier ? (const void *)b->images : b->tokens, part, why);

@@ -81,6 +81,12 @@ const char *cudaGetErrorString(cudaError_t error)
 
 cudaError_t cudaGetDeviceCount(int *count)
 {
+    int driver;
+
+    *count = 0;
+    cudaDriverGetVersion(&driver);
+    if (driver / 1000 < CUDART_VERSION / 1000)
+        return pk_emu_error(cudaErrorInsufficientDriver);
     *count = number("POLYD_EMU_DEVICES", 1);
     return *count > 0 ? cudaSuccess : pk_emu_error(cudaErrorNoDevice);
 }

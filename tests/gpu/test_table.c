@@ -1,0 +1,47 @@
+/* Every op that reaches a back end has a kernel here. The table's rows are found by name, so a misspelt name
+ * would be silent otherwise. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "kernels/backend/cuda/cuda.h"
+
+static bool is_kernel(enum pk_op op)
+{
+    return op >= PK_OP_COPY && op < PK_OP_COUNT;
+}
+
+/* Of several ranks; a plan that needs them is refused where they are missing. */
+static bool is_collective(enum pk_op op)
+{
+    return op == PK_OP_ALL_REDUCE || op == PK_OP_BROADCAST_RANKS;
+}
+
+static void test_every_op_has_a_kernel(void **state)
+{
+    int missing = 0;
+
+    (void)state;
+    for (int op = 0; op < PK_OP_COUNT; op++) {
+        if (is_kernel((enum pk_op)op) && !cuda_ops[op].run) {
+            print_message("%sno kernel for %s\n", is_collective((enum pk_op)op) ? "SKIPPED: " : "",
+                          pk_op_name((enum pk_op)op));
+            missing += !is_collective((enum pk_op)op);
+        }
+        if (!cuda_ops[op].run && (cuda_ops[op].workspace || cuda_ops[op].supports))
+            fail_msg("%s has a workspace or supports, and no kernel: is a name misspelt?",
+                     pk_op_name((enum pk_op)op));
+    }
+    assert_int_equal(missing, 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_every_op_has_a_kernel),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -118,6 +118,8 @@ static void test_options(void **state)
         for (int o = 0; o < 8; o++) {
             struct attention_case c = {.name = "options", .shape = shapes[i]};
 
+            if (!full() && (i + o / 2) % 2)
+                continue;
             c.attr.phi = o % 3 == 0 ? PK_PHI_POLY : o % 3 == 1 ? PK_PHI_SIGMOID : PK_PHI_RELU;
             c.attr.degree = c.attr.phi == PK_PHI_POLY ? 1 + (i + o) % 3 : 0;
             c.mask = o == 1 || o == 4 || o == 7 ? MASK_KEYS : o == 2 || o == 5 ? MASK_WINDOWS : MASK_NONE;
@@ -137,7 +139,7 @@ static void test_long_and_many(void **state)
     check((struct attention_case){
         .name = "long", .shape = {1, 1, full() ? 2200 : 1100, 260, 64}, .attr = {.phi = PK_PHI_POLY}});
     check((struct attention_case){.name = "long, causal",
-                                  .shape = {1, 1, full() ? 2200 : 1100, full() ? 2200 : 1100, 64},
+                                  .shape = {1, 1, full() ? 2200 : 590, full() ? 2200 : 590, full() ? 64 : 72},
                                   .attr = {.phi = PK_PHI_POLY, .causal = true}});
     check(
         (struct attention_case){.name = "many", .shape = {60, 5, 20, 30, 32}, .attr = {.phi = PK_PHI_POLY}});

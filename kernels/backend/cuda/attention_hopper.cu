@@ -108,6 +108,8 @@ bool hopper_job_of(const struct pk_call *c, struct hopper_job *ret)
         j.length_step = v->shape.dim[0] == 1 ? 0 : v->stride[0];
     }
     at += a->has_rng;
+    if (backward && a->has_bias && (nq > HOPPER_BIASED || nk > HOPPER_BIASED))
+        return false;
     if (backward && (!loadable(input(c, at + 1), 0, 2, 1, 3)))
         return false;
     j.affine =
@@ -202,6 +204,10 @@ extern "C" bool cuda_attention_hopper_supports(const struct pk_backend *b, const
 {
     struct hopper_job j;
 
+#ifdef POLYD_CUDA_ARCHS
+    if (!strstr(POLYD_CUDA_ARCHS, "90a"))
+        return false;
+#endif
     return (!b || b->sm == 90) && (c->op == PK_OP_ATTENTION || c->op == PK_OP_ATTENTION_BWD) &&
            hopper_job_of(c, &j);
 }

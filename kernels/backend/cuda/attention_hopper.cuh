@@ -19,6 +19,9 @@ enum {
     HOPPER_SIGMOID_FINE /* by exp: right relative to itself, for logits biased far down (-ln n) */
 };
 
+/* Longest side of a bias whose gradient is made here: its sums, one for each block, take a MiB at 512. */
+#define HOPPER_BIASED 512
+
 /* Rows of one tensor: element (b, h, i, c) at p + b sb + h sh + i sn + c. */
 struct hopper_rows {
     __nv_bfloat16 *p;

@@ -1,4 +1,38 @@
-/* ATTENTION_BWD on sm 90. */
+/* ATTENTION_BWD on sm 90. Compiled and emulated; NO GPU HAS RUN IT YET: what follows is counted, not
+ * measured.
+ *
+ *     S' = K Q'    dP' = V dY'    P = phi(S), G = phi'(S) dP
+ *     dV += P' dY    dK += G' Q    dQ += G K          factors c, p, tau at the end
+ *
+ * Division. A unit is one (batch, head) - with a bias, one head and a run of batches - taken by one block
+ * from beginning to end, so that every sum has one owner and an order that the shape fixes: no atomics. Keys
+ * outside, queries inside: 64 keys for each of `groups` warpgroups against 64 queries at a time. dK and dV
+ * stay in registers; dQ of a tile of queries is added up in memory of the threads that make it, in the order
+ * of their registers (no exchange, no fence): in shared memory up to 256 queries, else in the workspace of
+ * the block, which L2 holds. Queries are taken in chunks of 256 KiB of dQ so that it does; dK and dV then
+ * rest in the workspace between chunks. One thread loads K, V (2 stages) and Q, dY (2 or 4).
+ *
+ * Why not a second pass for dQ: it repeats two of five products (7/5 of the tensor time). Why not partial
+ * sums of dQ for each tile of keys: N / 128 copies of dQ (64 of them at N = 8192, 128 MiB a head).
+ *
+ * A warpgroup has scores as (keys, queries), so that P' and G' are left operands from registers. G goes to
+ * shared memory too (two buffers, one barrier of the warpgroups a tile): as (queries, keys) read by columns
+ * it is the left operand of dQ, which needs all keys of the tile. Two warpgroups take turns with dQ (d = 64),
+ * or make half of its columns each (d = 128).
+ *
+ *  columns groups   registers of a tile                              shared    chosen for
+ *       64      2   32 S + 32 dP + 64 dK, dV + 16 P + 16 G of 240    224 KiB   d <= 64
+ *       64      1   the same of 255                                   80 KiB   up to 64 queries and keys
+ *       32      1   32 + 32 + 32 + 32 of 168, two blocks an SM         48 KiB   d <= 32
+ *      128      2   32 + 32 + 128 + 32 of 240 (172 bytes spilled)     224 KiB   d <= 128
+ *
+ * Limits of a tile of 64 x 128 at d = 64: tensor 5 x 256 = 1280 clocks; shared memory 1152; FP32 about 6 of
+ * 20 slots a score for x^3. From and to L2: 16 KiB of Q and dY, and beyond 256 queries 32 KiB of dQ: 12.5
+ * or 37.5 bytes a clock and SM, of about 24: long sequences are bound by L2 to 0.64 of the tensor rate.
+ *
+ * Predicted for x^3, d = 64, 80 % of the smallest limit reached (TFLOP/s, H200): N = 197: padding to 256 x
+ * 256 is 1.69 of 386 us at 790: 375; N = 256: 630; N = 1024 and 8192: 790 x 0.64 x 0.8 = 400. Clusters of two
+ * blocks that share Q and dY, and half of dQ, are the next step for those. */
 #include <string.h>
 
 #include "kernels/backend/cuda/attention_hopper.cuh"
@@ -472,8 +506,6 @@ __device__ __forceinline__ void backward_compute(const struct backward_args &a, 
                         if (lane == 0)
                             pk_barrier_arrive(&bar.q_empty[stage]);
                     }
-                    if (shape::turns) /* the other's last dQ still reads K */
-                        pk_named_barrier(2, consumers);
                     if (lane == 0)
                         pk_barrier_arrive(&bar.k_empty[k_stage]);
                     if (c1 < a.q_tiles) {

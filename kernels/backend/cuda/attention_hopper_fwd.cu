@@ -1,4 +1,37 @@
-/* ATTENTION on sm 90: y = c phi(tau q k^T) v, bf16 in and out. */
+/* ATTENTION on sm 90: y = c phi(tau q k^T) v, bf16 in and out, sums in f32. No maximum, no sum of rows, no
+ * rescaling, nothing kept for the way back. Compiled and emulated; NO GPU HAS RUN IT YET: what follows is
+ * counted, not measured.
+ *
+ * Division. A unit is 64 queries for each of `groups` warpgroups of one (batch, head); where all keys of a
+ * head fit into the ring ("together", up to 448 or 512 keys) a unit is the whole head and its keys are loaded
+ * once. Blocks are as many as the device holds and take units in turn; loads run ahead across units. One
+ * thread of a further warp(group) loads: Q into two buffers, K and V tiles into a ring of `stages`, by bulk
+ * tensor copies from wherever the tensors lie (packed or not), each counted by an mbarrier; every computing
+ * warp gives a stage back. What lies beyond the last key or query is loaded as zeros: v is 0 there, so phi(0)
+ * does not matter.
+ *
+ * A warpgroup: S(t+1) = Q K' and O += P(t) V are begun together; phi of S(t+1) is worked out while P(t) V
+ * runs, and P, narrowed in registers, is the left operand of the next. Scales go into the last step. The
+ * degree is switched on once a tile. Masks cost only where a tile needs them.
+ *
+ *  columns keys groups stages   registers of a tile          shared     chosen for
+ *       64  112      3      4   56 S + 28 P + 32 O of 160    160 KiB    more than 512 keys
+ *       64  128      2      4   64 + 32 + 32 of 240          160 KiB    up to 512 keys, whichever of these
+ * two 64  112      2      4   56 + 28 + 32 of 240          144 KiB    pads less (197: 256 x 224) 64   64 1 2
+ * three blocks an SM            48 KiB    up to 64 queries 32   64      1      2   the same 25 KiB    the
+ * same (windows of Swin) 32  128      2      4   64 + 32 + 16 of 240           80 KiB 128  128      2      2
+ * 64 + 32 + 64 of 240          192 KiB    also heads of 72 .. 120, padded
+ *
+ * Limits of a tile of 64 x 112 at d = 64, 4096 FLOP a clock and SM: tensor 224 + 224 clocks, 16 scores a
+ * clock; shared memory reads 176 + 112 clocks of those 448; x^3 takes 2 products and half a conversion
+ * (counted as 1) of the 8 FP32 slots there are for a score; a sigmoid's tanh fills the MUFU (16 a clock)
+ * exactly. From L2: 28 KiB each 1344 clocks and SM with three warpgroups = 21 bytes a clock (32 with two:
+ * hence the choice above; about 24 is what the device delivers).
+ *
+ * Predicted for x^3, d = 64, from the larger of the limits and 80 % of it reached (TFLOP/s, H200): N = 197:
+ * memory 288 us against 229 us of padded tensor time at 790: 340; N = 256: 375 us of memory: 440; N = 1024:
+ * padding to 1152 x 1120 leaves 640 of 790: 510; N = 8192: 630. To be measured first: N = 8192 (schedule),
+ * then 197 (overlap of loads across units). */
 #include "kernels/backend/cuda/attention_hopper.cuh"
 
 template <int columns, int keys, int groups, int stages> struct forward_shape {
@@ -408,17 +441,14 @@ extern "C" enum pd_err cuda_attention_hopper(struct pk_backend *b, const struct 
         return j.nq <= 64 ? forward_launch<32, 64, 1, 2>(b, c, &j, why)
                           : forward_launch<32, 128, 2, 4>(b, c, &j, why);
     case 64: {
-        /* The tile that pads least; three warpgroups keep the tensor cores busier than two (about 6 %). */
-        const double wide = 0.94 * padded(j.nq, 192) * padded(j.nk, 112);
-        const double even = (double)padded(j.nq, 128) * padded(j.nk, 128);
-        const double narrow = (double)padded(j.nq, 128) * padded(j.nk, 112);
+        const bool narrow = padded(j.nk, 112) < padded(j.nk, 128);
 
         if (j.nq <= 64)
             return forward_launch<64, 64, 1, 2>(b, c, &j, why);
-        if (j.nk > 256 && wide < even)
+        if (j.nk > 512)
             return forward_launch<64, 112, 3, 4>(b, c, &j, why);
-        return narrow < even ? forward_launch<64, 112, 2, 4>(b, c, &j, why)
-                             : forward_launch<64, 128, 2, 4>(b, c, &j, why);
+        return narrow ? forward_launch<64, 112, 2, 4>(b, c, &j, why)
+                      : forward_launch<64, 128, 2, 4>(b, c, &j, why);
     }
     default:
         return forward_launch<128, 128, 2, 2>(b, c, &j, why);

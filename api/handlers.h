@@ -42,6 +42,8 @@ void api_model_unload(struct api_req *r);
 void api_alias_set(struct api_req *r);
 void api_alias_delete(struct api_req *r);
 void api_device_list(struct api_req *r);
+void api_device_drain(struct api_req *r);
+void api_device_undrain(struct api_req *r);
 void api_queue_list(struct api_req *r);
 void api_config_get(struct api_req *r);
 void api_field_list(struct api_req *r);

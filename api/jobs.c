@@ -180,7 +180,7 @@ struct dry {
     struct pd_buf plan;
     char plan_error[sizeof((struct pd_why *)0)->text];
     struct sup_queue_info place;
-    char device[8];
+    char device[8], devices[2048];
 };
 
 static void dry_done(void *data)
@@ -232,6 +232,19 @@ static void expansion_json(struct pd_buf *b, const struct spec_job *job)
     api_json_close(b, ']');
 }
 
+/* "cuda:0,cuda:1" */
+static void names_json(struct pd_buf *b, const char *names)
+{
+    api_json_open(b, '[');
+    while (*names) {
+        size_t n = strcspn(names, ",");
+
+        api_json_strn(b, names, n);
+        names += n + (names[n] == ',');
+    }
+    api_json_close(b, ']');
+}
+
 static void dry_answer(struct api_req *r)
 {
     struct dry *d = api_waited(r);
@@ -250,6 +263,8 @@ static void dry_answer(struct api_req *r)
     api_json_open(&b, '{');
     api_json_kv_int(&b, "position", d->place.position);
     api_json_kv_str(&b, "reason", d->place.reason);
+    api_json_key(&b, "devices");
+    names_json(&b, d->devices);
     api_json_close(&b, '}');
     api_json_kv_raw(&b, "plan", d->plan.data);
     api_json_kv_str(&b, "plan_error", d->plan_error[0] ? d->plan_error : NULL);
@@ -278,7 +293,8 @@ static void dry_run(struct api_req *r, struct spec_job *job, struct spec_report 
     pd_buf_init(&d->plan, 0);
     problems(&d->warnings, report->warnings, report->warning_count);
     snprintf(d->device, sizeof d->device, "%s", head->resources.device == SPEC_DEVICE_CUDA ? "cuda" : "cpu");
-    err = sup_fit(sup, d->device, (int)head->resources.slots, (int)head->resources.priority, &d->place, &why);
+    err = sup_fit(sup, d->device, (int)head->resources.slots, (int)head->resources.priority, &d->place,
+                  d->devices, sizeof d->devices, &why);
     if (err != PD_OK)
         snprintf(d->place.reason, sizeof d->place.reason, "never fits: %.140s", why.text);
     err = expand_run_make(d->job, 0, &d->run, &why);
@@ -316,6 +332,7 @@ void api_job_submit(struct api_req *r)
     struct spec_env env = {
         .threads = config->devices.threads_per_slot,
         .cuda = false,
+        .no_cuda = NULL,
         .keep_best = config->keep.best,
         .keep_latest = config->keep.latest,
         .root_count = config->data.count,
@@ -342,6 +359,9 @@ void api_job_submit(struct api_req *r)
         return;
     }
     body = api_body(r, &len);
+    env.cuda = sup_cuda(api_deps_of(api_of(r))->sup, &env.no_cuda);
+    if (env.cuda)
+        env.no_cuda = NULL;
     spec_report_init(&report);
     err = spec_job_parse(body ? body : "", len, &env, &job, &report);
     if (err != PD_OK) {

@@ -361,6 +361,7 @@ void api_metrics(struct api_req *r)
     gauge(&b, "polyd_worker_connections", "Workers connected.", sup.connections);
     gauge(&b, "polyd_devices", "Devices offered.", devices[0]);
     gauge(&b, "polyd_devices_allocated", "Devices held by runs.", devices[1]);
+    api_gpu_metrics(&b, deps->sup);
     http_metrics(&b, c, core);
     model_metrics(&b, deps->sup);
     counter(&b, "polyd_infer_overloads_total", "Inference requests turned away by the server's own bound.",

@@ -116,6 +116,9 @@ bool api_query_order(struct api_req *r, enum store_order *ret_order);
 /* The body {"reason"?: text} of a cancel. */
 bool api_reason(struct api_req *r, char *out, size_t size);
 
+/* The families polyd_gpu_*; nothing where there is no GPU. */
+void api_gpu_metrics(struct pd_buf *b, struct sup *sup);
+
 /* Everything that /readyz checks, one line each. */
 bool api_ready(struct api *api, struct pd_buf *b);
 

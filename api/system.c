@@ -1,4 +1,4 @@
-/* Probes, version, configuration, devices, queue, the contract, the page's files. */
+/* Probes, version, configuration, queue, the contract, the page's files. */
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
@@ -158,42 +158,7 @@ void api_config_get(struct api_req *r)
     api_reply_json(r, 200, &b);
 }
 
-/* ---- devices and queue ------------------------------------------------------------------------ */
-
-static void device_row(void *ctx, const struct sup_device *d)
-{
-    struct pd_buf *b = ctx;
-
-    api_json_open(b, '{');
-    api_json_kv_str(b, "name", d->name);
-    api_json_kv_str(b, "kind", d->kind);
-    api_json_kv_str(b, "model", d->model);
-    api_json_kv_int(b, "threads", d->threads);
-    api_json_kv_int(b, "memory_bytes", d->memory_bytes);
-    api_json_kv_str(b, "state", d->state);
-    if (d->run_id) {
-        api_json_kv_id(b, "run_id", d->run_id);
-        api_json_kv_int(b, "attempt", d->attempt);
-    } else {
-        api_json_kv_null(b, "run_id");
-        api_json_kv_null(b, "attempt");
-    }
-    api_json_close(b, '}');
-}
-
-void api_device_list(struct api_req *r)
-{
-    struct pd_buf b;
-
-    pd_buf_init(&b, 0);
-    api_json_open(&b, '{');
-    api_json_key(&b, "devices");
-    api_json_open(&b, '[');
-    sup_device_list(api_deps_of(api_of(r))->sup, device_row, &b);
-    api_json_close(&b, ']');
-    api_json_close(&b, '}');
-    api_reply_json(r, 200, &b);
-}
+/* ---- queue ------------------------------------------------------------------------------------- */
 
 struct queued {
     int position;

@@ -93,6 +93,8 @@ static enum pd_err start(struct daemon *d)
                               .worker_path = c->worker.path,
                               .cpu_slots = (int)c->devices.cpu_slots,
                               .cpu_threads = (int)c->devices.threads_per_slot,
+                              .nvml = c->devices.nvml,
+                              .gpu_sample_us = c->devices.gpu_sample_ms * 1000,
                               .grace_us = c->worker.grace_s * 1000000,
                               .age_us = AGE_US,
                               .infer_queue = (int)c->serve.queue,
@@ -106,9 +108,14 @@ static enum pd_err start(struct daemon *d)
     const char *selftest = getenv("POLYD_SELFTEST");
     struct api_deps deps = {.config = c};
     struct pd_why why = {""};
+    struct pd_buf gpus;
     enum pd_err err = PD_OK;
 
-    if (!roots)
+    pd_buf_init(&gpus, 0);
+    for (size_t i = 0; i < c->devices.gpus.count; i++)
+        pd_buf_printf(&gpus, "%s%s", i ? "," : "", c->devices.gpus.items[i]);
+    sup.gpus = gpus.data ? gpus.data : "none"; /* an empty list names none */
+    if (!roots || gpus.failed)
         err = pd_fail(&why, PD_ERR_NOMEM, "no memory to start");
     for (size_t i = 0; roots && i < c->data.count; i++)
         roots[i] = (struct sup_data_root){.name = c->data.roots[i].name, .path = c->data.roots[i].path};
@@ -134,6 +141,7 @@ static enum pd_err start(struct daemon *d)
     if (err == PD_OK && (err = api_start(&deps, &d->api, &why)) != PD_OK)
         log_failure("api", err, &why);
     free(roots);
+    pd_buf_done(&gpus);
     return err;
 }
 

@@ -68,6 +68,9 @@ struct config {
     struct {
         int64_t cpu_slots;
         int64_t threads_per_slot; /* never 0 after loading: cores / cpu_slots, at least 1 */
+        struct config_list gpus;  /* "auto", "all", "none", or indices and UUIDs */
+        const char *nvml;         /* the library; NULL: the driver's */
+        int64_t gpu_sample_ms;
     } devices;
     struct {
         int64_t level; /* enum pd_log_level */

@@ -46,6 +46,15 @@ const struct config_row config_rows[] = {
      .meaning = "runs on the CPU at once"},
     {ROW("devices", "threads_per_slot", CONFIG_T_INT, devices.threads_per_slot), INT(0, 256, "0"), .arg = "N",
      .meaning = "CPU threads of a slot; 0 shares the cores among the slots"},
+    {ROW("devices", "gpus", CONFIG_T_LIST, devices.gpus), .def = "auto", .arg = "LIST",
+     .meaning = "NVIDIA GPUs offered to jobs: auto (those of CUDA_VISIBLE_DEVICES, else all), all, none, or "
+                "a list of "
+                "indices and UUIDs"},
+    {ROW("devices", "nvml", CONFIG_T_PATH, devices.nvml),
+     .def_text = "libnvidia-ml.so.1, wherever the driver put it", .arg = "FILE",
+     .meaning = "the driver's management library"},
+    {ROW("devices", "gpu_sample_ms", CONFIG_T_INT, devices.gpu_sample_ms), INT(50, 60000, "2000"),
+     .arg = "MS", .meaning = "time between two looks at the GPUs"},
     {ROW("log", "level", CONFIG_T_WORD, log.level), .def = "info", .words = level_words,
      .values = level_values, .flag = "log-level", .arg = "LEVEL", .meaning = "error, warning, info or debug"},
     {ROW("worker", "path", CONFIG_T_PATH, worker.path), .def_text = "next to polyd, else its libexec folder",

@@ -86,9 +86,10 @@ struct device_sample {
     int64_t ecc_corrected, ecc_uncorrected; /* since the driver was loaded */
     int process_count;                      /* compute processes, of anyone; all of them */
     struct device_process processes[DEVICE_PROCESSES];
-    int64_t xids;        /* seen by this watch */
-    int last_xid;        /* 0 = none */
-    int64_t last_xid_us; /* wall clock */
+    int64_t graphics_memory; /* of programs that draw, which compute nothing */
+    int64_t xids;            /* seen by this watch */
+    int last_xid;            /* 0 = none */
+    int64_t last_xid_us;     /* wall clock */
 };
 
 enum device_event_kind { DEVICE_EVENT_XID, DEVICE_EVENT_BROKEN };

@@ -71,6 +71,8 @@ struct event_data {
     X(gpu_instance, nvmlDeviceGetGpuInstanceId, (handle, unsigned *))                                        \
     X(processes, nvmlDeviceGetComputeRunningProcesses_v3, (handle, unsigned *, struct process_info *))       \
     X(processes_2, nvmlDeviceGetComputeRunningProcesses_v2, (handle, unsigned *, struct process_info *))     \
+    X(graphics, nvmlDeviceGetGraphicsRunningProcesses_v3, (handle, unsigned *, struct process_info *))       \
+    X(graphics_2, nvmlDeviceGetGraphicsRunningProcesses_v2, (handle, unsigned *, struct process_info *))     \
     X(p2p, nvmlDeviceGetP2PStatus, (handle, handle, unsigned, unsigned *))                                   \
     X(ancestor, nvmlDeviceGetTopologyCommonAncestor, (handle, handle, unsigned *))                           \
     X(set_new, nvmlEventSetCreate, (void **))                                                                \
@@ -130,10 +132,9 @@ struct nvml *nvml_open(const char *library, struct pd_why *why)
 #define ASK(member, symbol, args)                                                                            \
     if (!n->member)                                                                                          \
         missing = #symbol;
-        NEEDED(ASK)
+    NEEDED(ASK)
 #undef ASK
-            if (missing)
-    {
+    if (missing) {
         (void)pd_fail(why, PD_ERR_VERSION, "%s has no %s: the driver is too old", library, missing);
         free(n);
         return NULL;
@@ -294,28 +295,44 @@ static bool given_up(int code)
     return code == NVML_CODE_LOST || code == NVML_CODE_RESET;
 }
 
+/* Entries that the driver fills, at most LOOKED_AT; there is room for more, since the first drivers of branch
+ * 535 wrote wider ones. */
+struct processes {
+    struct process_info list[LOOKED_AT + LOOKED_AT / 2];
+};
+
 static void sample_processes(struct nvml *n, handle h, struct device_sample *ret)
 {
-    /* Room for more than we say: the first drivers of branch 535 wrote wider entries. */
-    struct process_info list[LOOKED_AT + LOOKED_AT / 2];
+    struct processes p;
     unsigned count = LOOKED_AT;
-    int code = CALL(n, processes, h, &count, list);
+    int code = CALL(n, processes, h, &count, p.list);
 
     if (code == NVML_CODE_UNSUPPORTED) {
         count = LOOKED_AT;
-        code = CALL(n, processes_2, h, &count, list);
+        code = CALL(n, processes_2, h, &count, p.list);
     }
-    if (code == NVML_CODE_SHORT) { /* more than we look at: their number is told */
-        ret->process_count = (int)count;
+    if (code != NVML_CODE_OK && code != NVML_CODE_SHORT)
         return;
-    }
-    if (code != NVML_CODE_OK)
-        return;
-    ret->process_count = (int)count;
-    for (unsigned i = 0; i < count && i < DEVICE_PROCESSES; i++)
+    ret->process_count = (int)count; /* when there are too many, their number is all that is told */
+    for (unsigned i = 0; code == NVML_CODE_OK && i < count && i < DEVICE_PROCESSES; i++)
         ret->processes[i] = (struct device_process){
-            .pid = (int)list[i].pid,
-            .memory_bytes = list[i].memory == NO_MEMORY ? -1 : (int64_t)list[i].memory};
+            .pid = (int)p.list[i].pid,
+            .memory_bytes = p.list[i].memory == NO_MEMORY ? -1 : (int64_t)p.list[i].memory};
+}
+
+static void sample_graphics(struct nvml *n, handle h, struct device_sample *ret)
+{
+    struct processes p;
+    unsigned count = LOOKED_AT;
+    int code = CALL(n, graphics, h, &count, p.list);
+
+    if (code == NVML_CODE_UNSUPPORTED) {
+        count = LOOKED_AT;
+        code = CALL(n, graphics_2, h, &count, p.list);
+    }
+    ret->graphics_memory = code == NVML_CODE_OK ? 0 : -1;
+    for (unsigned i = 0; code == NVML_CODE_OK && i < count && i < LOOKED_AT; i++)
+        ret->graphics_memory += p.list[i].memory == NO_MEMORY ? 0 : (int64_t)p.list[i].memory;
 }
 
 static void sample_ecc(struct nvml *n, handle h, struct device_sample *ret)
@@ -348,7 +365,8 @@ int nvml_sample(struct nvml *n, void *handle_of, bool mig, struct device_sample 
                                   .sm_clock_mhz = -1,
                                   .ecc_corrected = -1,
                                   .ecc_uncorrected = -1,
-                                  .process_count = -1};
+                                  .process_count = -1,
+                                  .graphics_memory = -1};
     code = CALL(n, memory_2, h, &memory_2);
     if (code == NVML_CODE_OK) {
         ret->memory_used = (int64_t)memory_2.used;
@@ -368,6 +386,7 @@ int nvml_sample(struct nvml *n, void *handle_of, bool mig, struct device_sample 
         return code;
     }
     sample_processes(n, h, ret);
+    sample_graphics(n, h, ret);
     if (mig) /* the rest is the whole GPU's */
         return NVML_CODE_OK;
     if (CALL(n, utilization, h, &busy) == NVML_CODE_OK) {

@@ -466,7 +466,9 @@ const struct spec_field spec_fields[] = {
      .available = BIT(SPEC_PLACEMENT_LOCAL), DEF("\"local\""), FLAGS(FIXED),
      SAYS("this machine or a cluster", "M111")},
     {ROW("/resources/slots", SPEC_T_INT, config.resources.slots), RANGE(1, 1024), DEF("1"), FLAGS(FIXED),
-     SAYS("ranks that train together, one device each; they divide the batch", "M88")},
+     SAYS("ranks that train together, one device each; they divide the batch; gpus: n is device cuda and "
+          "slots n",
+          "M88")},
     {ROW("/resources/threads", SPEC_T_INT, config.resources.threads), RANGE(1, 256),
      RULE(spec_rule_threads, "the daemon's"), FLAGS(FIXED), SAYS("CPU threads of a slot", "")},
     {ROW("/resources/loader_threads", SPEC_T_INT, config.resources.loader_threads), RANGE(1, 64),

@@ -294,6 +294,31 @@ out:
     return err;
 }
 
+/* /resources/gpus: n is short for device cuda and slots n. False: it contradicts them, or there is no memory.
+ */
+static bool gpus_fold(json_t *doc, struct spec_report *report)
+{
+    json_t *resources = json_object_get(doc, "resources"), *gpus = json_object_get(resources, "gpus"),
+           *device = json_object_get(resources, "device"), *slots = json_object_get(resources, "slots");
+    const char *word = json_string_value(device);
+
+    if (!gpus)
+        return true;
+    if (!json_is_integer(gpus) || json_integer_value(gpus) < 1 || json_integer_value(gpus) > 1024)
+        spec_report_error(report, "#/resources/gpus", "must be an integer from 1 to 1024");
+    else if (device && !(word && (!strcmp(word, "cuda") || !strcmp(word, "auto"))))
+        spec_report_error(report, "#/resources/gpus",
+                          "means device \"cuda\", which /resources/device contradicts");
+    else if (slots && !json_equal(slots, gpus))
+        spec_report_error(report, "#/resources/gpus",
+                          "means so many slots, which /resources/slots contradicts");
+    else
+        return json_object_set(resources, "slots", gpus) == 0 &&
+               json_object_set_new(resources, "device", json_string("cuda")) == 0 &&
+               json_object_del(resources, "gpus") == 0;
+    return false;
+}
+
 enum pd_err spec_job_parse(const char *json, size_t len, const struct spec_env *env,
                            struct spec_job **ret_job, struct spec_report *report)
 {
@@ -309,6 +334,7 @@ enum pd_err spec_job_parse(const char *json, size_t len, const struct spec_env *
     job->env.roots = NULL;
     job->env.root_count = 0;
     job->env.check_roots = false;
+    job->env.no_cuda = NULL; /* decided now, once */
     job->head.trials = 1;
     err = spec_json_load(json, len, &job->document, &why);
     if (err == PD_OK && !json_is_object(job->document))
@@ -319,6 +345,10 @@ enum pd_err spec_job_parse(const char *json, size_t len, const struct spec_env *
             spec_report_error(report, "#", "%s", why.text);
         if (report->failed)
             err = PD_ERR_NOMEM;
+        goto out;
+    }
+    if (!gpus_fold(job->document, report)) {
+        err = report->failed || !report->error_count ? PD_ERR_NOMEM : PD_ERR_INVALID;
         goto out;
     }
     err = job_check(job, env, report);

@@ -712,6 +712,8 @@ static void check_available(struct spec_ctx *c, const struct spec_field *f, cons
         return;
     if (f->type == SPEC_T_ENUM || f->type == SPEC_T_ENUM_OR_NUM) {
         int i = *(int *)place(c, f);
+        if (c->in_job && c->env->no_cuda && i == SPEC_DEVICE_CUDA && !strcmp(f->pointer, "/resources/device"))
+            spec_ctx_error(c, f->pointer, "%s", c->env->no_cuda);
         if (!f->available || f->available >> i & 1)
             return;
         if (json_is_string(v))

@@ -423,7 +423,8 @@ const struct spec_dataset_info *spec_dataset_info(enum spec_dataset dataset);
  * what it keeps). A NULL env means: one thread, any data root, no CUDA. */
 struct spec_env {
     int64_t threads;     /* default of /resources/threads, >= 1 */
-    bool cuda;           /* a CUDA device is usable */
+    bool cuda;           /* a CUDA device is usable: what device "auto" becomes */
+    const char *no_cuda; /* why a job that asks for one is refused, a sentence; NULL = it is not */
     int64_t keep_best;   /* default of /train/keep/best; -1 = built in */
     int64_t keep_latest; /* likewise */
     size_t root_count;   /* names of the configured data roots, in the configured order */

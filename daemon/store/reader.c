@@ -514,6 +514,27 @@ enum pd_err store_alias_get(struct store *s, const char *model, const char *alia
 
 /* ---- the rest ------------------------------------------------------------------------------- */
 
+static void read_drain(sqlite3_stmt *st, struct store_drain *ret)
+{
+    *ret = (struct store_drain){.device = db_text(st, 0),
+                                .name = db_text(st, 1),
+                                .reason = db_text(st, 2),
+                                .who = db_text(st, 3),
+                                .time_us = sqlite3_column_int64(st, 4)};
+}
+
+enum pd_err store_drain_list(struct store *s, bool (*row)(void *ctx, const struct store_drain *d), void *ctx,
+                             struct pd_why *why)
+{
+    sqlite3_stmt *st;
+    enum pd_err err = db_bind(
+        &s->db, &st, why, "SELECT device, name, reason, who, time_us FROM device_drain ORDER BY device", "");
+
+    if (err == PD_OK)
+        EACH_ROW(s, st, struct store_drain, read_drain, row, ctx, err, why);
+    return err;
+}
+
 enum pd_err store_plan_get(struct store *s, const char *plan_digest, struct pd_buf *out, struct pd_why *why)
 {
     sqlite3_stmt *st;

@@ -399,6 +399,16 @@ PD_NODISCARD enum pd_err store_tally_list(struct store *s,
                                           bool (*row)(void *ctx, const struct store_tally *t), void *ctx,
                                           struct pd_why *why);
 
+/* A device out of service. */
+struct store_drain {
+    const char *device, *name; /* its id; its name at that time */
+    const char *reason, *who;
+    int64_t time_us;
+};
+PD_NODISCARD enum pd_err store_drain_list(struct store *s,
+                                          bool (*row)(void *ctx, const struct store_drain *d), void *ctx,
+                                          struct pd_why *why);
+
 /* A stored plan by its digest (JSON copied into `out`); PD_ERR_NOT_FOUND. */
 PD_NODISCARD enum pd_err store_plan_get(struct store *s, const char *plan_digest, struct pd_buf *out,
                                         struct pd_why *why);

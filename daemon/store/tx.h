@@ -209,6 +209,14 @@ PD_NODISCARD enum pd_err store_idem_finish(struct store_tx *tx, const char *scop
 /* Appends `text` as a JSON string with its quotes; bytes that are no UTF-8 become '?'. For event data. */
 void store_json_text(struct pd_buf *b, const char *text);
 
+/* Takes a device out of service, with an event and a line in the audit log. One that is out already keeps its
+ * first reason: PD_OK, and nothing is written. d->time_us is ignored. */
+PD_NODISCARD enum pd_err store_device_drain(struct store_tx *tx, const struct store_drain *d,
+                                            struct pd_why *why);
+/* Brings it back; `reason` and `who` of this move. PD_OK if it is in service. */
+PD_NODISCARD enum pd_err store_device_undrain(struct store_tx *tx, const struct store_drain *d,
+                                              struct pd_why *why);
+
 /* Appends to the audit log. before and after are JSON or NULL. */
 PD_NODISCARD enum pd_err store_audit(struct store_tx *tx, const char *who, const char *what,
                                      const char *target, const char *before, const char *after,

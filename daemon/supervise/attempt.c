@@ -101,6 +101,8 @@ void att_heard(struct att *a, int rank, int64_t now_us)
 /* The end in memory: devices are free, the run may be looked at again. */
 void att_release(struct sup *s, struct att *a)
 {
+    bool look = false;
+
     for (int i = 0; i < a->rank_count; i++) {
         struct conn **at = att_conn_of(a, i);
 
@@ -111,8 +113,11 @@ void att_release(struct sup *s, struct att *a)
         }
     }
     pthread_mutex_lock(&s->mutex);
-    for (int i = 0; i < a->device_count; i++)
+    for (int i = 0; i < a->device_count; i++) {
         s->held[a->devices[i]].run = s->held[a->devices[i]].attempt = 0;
+        s->held[a->devices[i]].freed_us = pd_clock_mono_us();
+        look = look || s->devices[a->devices[i]].gpu >= 0;
+    }
     for (struct att **at = &s->atts; *at; at = &(*at)->next)
         if (*at == a) {
             *at = a->next;
@@ -120,6 +125,8 @@ void att_release(struct sup *s, struct att *a)
         }
     pthread_mutex_unlock(&s->mutex);
     att_free(a);
+    if (look)
+        device_watch_look(s->watch);
     s->schedule = s->commands = true;
 }
 
@@ -311,7 +318,7 @@ void att_start_run(struct sup *s, const struct store_run *run, const int *device
         a->step = choice.step;
         a->total = run->total_steps;
         memcpy(a->checkpoint, choice.path, sizeof a->checkpoint);
-        a->threads = run->threads > 0 ? run->threads : s->devices[devices[0]].threads;
+        a->threads = run->threads > 0 ? run->threads : s->devices[0].threads;
         att_set_limit(a, run, a->begun_us);
         for (int i = 0; i < count; i++) {
             a->devices[a->device_count++] = devices[i];

@@ -151,12 +151,31 @@ static void end_done(struct sup *s, struct op *op)
         att_release(s, a);
 }
 
+/* What the GPU reported explains the end better than the worker's last words. */
+static void blame_device(struct att *a, enum spec_cause *cause, bool *counts)
+{
+    char text[512];
+
+    if (a->fault[0]) {
+        att_set_message(a, a->fault);
+        *cause = SPEC_CAUSE_LOST;
+        *counts = false;
+    } else if (a->xid[0] && *cause != SPEC_CAUSE_DIVERGED) {
+        snprintf(text, sizeof text, "%s%s%.300s", a->xid, a->message ? "; " : "",
+                 a->message ? a->message : "");
+        att_set_message(a, text);
+        *counts = true;
+    }
+}
+
 void att_end(struct sup *s, struct att *a, enum spec_cause cause, bool counts)
 {
     struct end_op *e;
 
     if (a->phase == ATT_ENDING || a->phase == ATT_ENDED)
         return;
+    if (cause == SPEC_CAUSE_LOST || cause == SPEC_CAUSE_FAILED || cause == SPEC_CAUSE_DIVERGED)
+        blame_device(a, &cause, &counts);
     e = calloc(1, sizeof *e);
     if (!e)
         return; /* the tick comes back to it: the process is gone, the phase is not */

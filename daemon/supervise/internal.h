@@ -103,8 +103,12 @@ struct att {
     int64_t limit_us; /* monotonic deadline of the run's time limit; 0 = none */
     int64_t warn_us;
     bool warned;
-    char *message; /* for the end */
-    bool bye;      /* came over this connection: answer when recorded */
+    char *message;    /* for the end */
+    char fault[200];  /* its GPU has failed: the end is not the run's own; "" = no */
+    char xid[200];    /* its GPU reported an error of a program, its own most likely; "" = none */
+    int64_t xid_us;   /* monotonic */
+    int64_t xid_step; /* where it stood then: a later step clears it of the error */
+    bool bye;         /* came over this connection: answer when recorded */
     bool never_started;
     int64_t exit_us; /* when a lingering process is killed after its bye */
 
@@ -215,9 +219,16 @@ struct sup {
     struct {
         int64_t run;
         int attempt;
+        int models;       /* served there */
+        int64_t freed_us; /* monotonic: given back then; a GPU is used again after a look at it */
+        bool drained;
+        char drain_reason[160], drained_by[64];
+        int64_t drained_us; /* wall clock */
     } held[SUP_DEVICES_MAX];
     int device_count;
-    struct queue_note *notes; /* mutex */
+    int gpu_first, gpu_count;                     /* the GPUs among them, in the order of the watch */
+    struct device_sample samples[DEVICE_GPU_MAX]; /* as of the last slots_look */
+    struct queue_note *notes;                     /* mutex */
     int note_count;
     struct att *atts;                 /* list changes under mutex */
     struct model *models;             /* mutex */
@@ -226,6 +237,9 @@ struct sup {
     int plans_running;                /* mutex */
     bool stopping;                    /* mutex */
 
+    char no_cuda[400];          /* why jobs on GPUs are refused; "" = they are not. Const after the start */
+    struct device_watch *watch; /* NULL = nobody looks for GPUs */
+    int drains_writing;         /* of ours: in memory, their rows on their way */
     struct post *deferred, **deferred_tail; /* writes that wait for room in the worker lane */
     struct conn *conns;
     int conn_count;
@@ -342,6 +356,48 @@ enum pd_err att_reconcile(struct sup *s, struct pd_why *why);
 
 /* queue.c */
 void queue_cycle(struct sup *s);
+
+/* slot.c: which devices may be used, and why the others may not. Mutex held, all of it. */
+enum slot_state {
+    SLOT_FREE,
+    SLOT_BUSY,
+    SLOT_CHECKING, /* given back; its GPU was not looked at since */
+    /* Out of service: nobody knows until when. */
+    SLOT_DRAINING, /* a run holds it, and no other will */
+    SLOT_SERVING,
+    SLOT_FOREIGN,
+    SLOT_DRAINED,
+    SLOT_BROKEN,
+    SLOT_STALE,
+    SLOT_SPLIT /* never offered: its instances are */
+};
+/* Takes the newest samples; the states below rest on them. */
+void slots_look(struct sup *s);
+/* `reason` (may be NULL): why it is not free or busy, without its name; "" = nothing to say. */
+enum slot_state slot_state(const struct sup *s, int i, char *reason, size_t size);
+const char *slot_state_name(enum slot_state state);
+/* Counts of a kind: all but split ones; free ones; those out of service. */
+struct slot_count {
+    int total, free, out;
+};
+struct slot_count slots_count(const struct sup *s, const char *kind);
+/* The kind of devices that a run on "cpu" or "cuda" takes. A run of one slot takes a MIG instance ("mig")
+ * where no GPU is whole, or where one is free in which its plan fits. */
+const char *slots_kind(const struct sup *s, const char *device, int slots, int64_t need_bytes);
+/* The devices that a run of this kind would get now, at most SUP_ATTEMPT_DEVICES; 0 = it must wait.
+ * `need_bytes`: of an instance's memory; 0 = unknown. */
+int slots_pick(const struct sup *s, const char *kind, int slots, int64_t need_bytes, int *ret);
+/* "waiting for 2 GPUs, 1 free, 1 busy with a foreign process (pid 123)". */
+void slots_reason(const struct sup *s, const char *kind, int slots, char *out, size_t size);
+
+/* gpu.c: GPUs: found, watched, drained. */
+/* Adds the GPUs to the devices and reads which are drained. */
+enum pd_err gpu_start(struct sup *s, struct pd_why *why);
+void gpu_stop(struct sup *s);
+/* What the driver reported since. */
+void gpu_tick(struct sup *s, int64_t now_us);
+/* Reads which devices are drained: an operator may have changed it. */
+void gpu_commands(struct sup *s);
 
 /* conn.c */
 void conn_accept(struct sup *s);

@@ -62,15 +62,43 @@ static void note_served(struct sup *s, int64_t job)
     s->served[at].us = pd_clock_wall_us();
 }
 
+/* What the run's plan says it needs on its device; 0 = unknown. Only asked where it decides anything: of a
+ * single slot on a machine with MIG instances. */
+static int64_t plan_bytes(struct sup *s, const struct store_run *r)
+{
+    struct pd_buf plan;
+    struct pd_why why;
+    long long bytes = 0;
+    const char *at;
+    bool matters = false;
+
+    for (int i = s->gpu_first; i < s->gpu_first + s->gpu_count; i++)
+        matters = matters || s->devices[i].instance >= 0;
+    if (!matters || r->slots != 1 || !strcmp(r->device, "cpu"))
+        return 0;
+    pd_buf_init(&plan, 1 << 20);
+    if (store_plan_get(s->reader, r->plan_digest, &plan, &why) == PD_OK && plan.data &&
+        (at = strstr(plan.data, "\"total_bytes\":")) && sscanf(at + 14, " %lld", &bytes) != 1)
+        bytes = 0;
+    pd_buf_done(&plan);
+    return bytes;
+}
+
 static bool note_run(void *ctx, const struct store_run *r)
 {
     struct waiting *w = ctx;
+    int64_t need_bytes;
+    const char *kind;
 
     if (in_hand(w->s, r->id)) /* its row says queued still, or its last process has not left yet */
         return true;
     for (int i = 0; w->room > QUEUE_LOOK && i < w->count; i++)
         if (w->items[i].id == r->id) /* the second look meets runs of the first */
             return true;
+    need_bytes = plan_bytes(w->s, r);
+    pthread_mutex_lock(&w->s->mutex);
+    kind = slots_kind(w->s, r->device, r->slots, need_bytes);
+    pthread_mutex_unlock(&w->s->mutex);
     w->items[w->count++] = (struct sched_item){.id = r->id,
                                                .job = r->job_id,
                                                .active = at_work(w->s, r->job_id),
@@ -81,24 +109,13 @@ static bool note_run(void *ctx, const struct store_run *r)
                                                .not_before_us = r->not_before_us,
                                                .limit_us = r->time_limit_us,
                                                .slots = r->slots,
-                                               .kind = !strcmp(r->device, "cpu") ? "cpu" : "cuda"};
+                                               .kind = kind};
     return w->count < w->room;
-}
-
-static int pick(struct sup *s, const struct sched_item *item, int *ret_devices)
-{
-    int n = 0;
-
-    for (int i = 0; i < s->device_count && n < item->slots && n < SUP_ATTEMPT_DEVICES; i++)
-        if (!s->held[i].run && !strcmp(s->devices[i].kind, item->kind))
-            ret_devices[n++] = i;
-    return n;
 }
 
 struct start {
     struct sup *s;
-    int devices[SUP_ATTEMPT_DEVICES];
-    int count;
+    const struct sched_item *item;
 };
 
 static void count_wait(struct sup *s, int64_t us)
@@ -116,9 +133,17 @@ static void count_wait(struct sup *s, int64_t us)
 static bool start_row(void *ctx, const struct store_run *r)
 {
     struct start *st = ctx;
+    int devices[SUP_ATTEMPT_DEVICES], count = 0;
 
     if (r->state == SPEC_RUN_QUEUED) {
-        att_start_run(st->s, r, st->devices, st->count);
+        int64_t need_bytes = plan_bytes(st->s, r);
+
+        pthread_mutex_lock(&st->s->mutex);
+        count = slots_pick(st->s, st->item->kind, st->item->slots, need_bytes, devices);
+        pthread_mutex_unlock(&st->s->mutex);
+    }
+    if (count) {
+        att_start_run(st->s, r, devices, count);
         note_served(st->s, r->job_id);
         if (!r->attempts)
             count_wait(st->s, pd_clock_wall_us() - r->created_us);
@@ -154,24 +179,8 @@ static void fail_run(struct sup *s, int64_t run, const char *reason)
         free(f);
 }
 
-static int count_free(const struct sup *s, const char *kind, int *ret_total)
-{
-    int n = 0;
-
-    *ret_total = 0;
-    for (int i = 0; i < s->device_count; i++)
-        if (!strcmp(s->devices[i].kind, kind)) {
-            (*ret_total)++;
-            n += !s->held[i].run;
-        }
-    return n;
-}
-
 static void note(struct sup *s, const struct sched_item *item, struct queue_note *out)
 {
-    int total, free_slots = count_free(s, item->kind, &total);
-    const char *plural = item->slots == 1 ? "" : "s";
-
     *out = (struct queue_note){.run = item->id, .info.position = item->position};
     if (item->wake_us != SCHED_NEVER)
         snprintf(out->info.reason, sizeof out->info.reason, "waiting %lld s before the next attempt",
@@ -183,8 +192,14 @@ static void note(struct sup *s, const struct sched_item *item, struct queue_note
         snprintf(out->info.reason, sizeof out->info.reason,
                  "waiting behind an earlier run that needs more slots");
     else
-        snprintf(out->info.reason, sizeof out->info.reason, "waiting for %d %s slot%s, %d free", item->slots,
-                 item->kind, plural, free_slots);
+        slots_reason(s, item->kind, item->slots, out->info.reason, sizeof out->info.reason);
+}
+
+/* Can it never start? Where no GPU is found there may be one after the next start of driver or machine: such
+ * a run was accepted when there was one, and waits. */
+static bool hopeless(const struct sup *s, const struct sched_item *item)
+{
+    return item->impossible && (!strcmp(item->kind, "cpu") || s->gpu_count);
 }
 
 static void keep_notes(struct sup *s, const struct waiting *w)
@@ -193,7 +208,7 @@ static void keep_notes(struct sup *s, const struct waiting *w)
     int count = 0;
 
     for (int i = 0; i < w->count; i++)
-        count += !w->items[i].start && !w->items[i].impossible;
+        count += !w->items[i].start && !hopeless(s, &w->items[i]);
     if (count)
         notes = calloc((size_t)count, sizeof *notes);
     pthread_mutex_lock(&s->mutex);
@@ -201,7 +216,7 @@ static void keep_notes(struct sup *s, const struct waiting *w)
     s->notes = notes;
     s->note_count = 0;
     for (int i = 0; notes && i < w->count; i++)
-        if (!w->items[i].start && !w->items[i].impossible) {
+        if (!w->items[i].start && !hopeless(s, &w->items[i])) {
             note(s, &w->items[i], &notes[s->note_count]);
             notes[s->note_count].info.position = s->note_count + 1;
             s->note_count++;
@@ -214,23 +229,36 @@ static int busy_list(struct sup *s, struct sched_busy *busy)
     int64_t now_us = pd_clock_mono_us(), wall_us = pd_clock_wall_us();
     int n = 0;
 
-    for (struct att *a = s->atts; a && n < SUP_DEVICES_MAX; a = a->next)
-        if (a->device_count)
+    for (struct att *a = s->atts; a && n < SUP_DEVICES_MAX; a = a->next) {
+        int back = 0;
+
+        for (int i = 0; i < a->device_count; i++)
+            back += !s->held[a->devices[i]].drained;
+        if (back)
             busy[n++] = (struct sched_busy){
                 .kind = s->devices[a->devices[0]].kind,
-                .slots = a->device_count,
+                .slots = back,
                 .until_us = a->limit_us ? wall_us + (a->limit_us - now_us) + s->o.grace_us : SCHED_NEVER};
+    }
     return n;
+}
+
+static int total_of(const struct sched_kind *kinds, int count, const char *kind)
+{
+    for (int i = 0; i < count; i++)
+        if (!strcmp(kinds[i].kind, kind))
+            return kinds[i].total;
+    return 0;
 }
 
 void queue_cycle(struct sup *s)
 {
-    static const char *const kind_names[] = {"cpu", "cuda"};
+    static const char *const kind_names[] = {"cpu", "cuda", "mig"};
     struct store_run_query q = {
         .state = SPEC_RUN_QUEUED, .outcome = -1, .order = STORE_ORDER_TURN, .limit = QUEUE_LOOK};
     struct waiting *w = calloc(1, sizeof *w);
     struct sched_busy busy[SUP_DEVICES_MAX];
-    struct sched_kind kinds[2] = {0};
+    struct sched_kind kinds[3] = {0};
     int64_t begin_us = pd_clock_mono_us(), took_us;
     struct pd_why why;
     enum pd_err err;
@@ -239,6 +267,9 @@ void queue_cycle(struct sup *s)
         return;
     w->s = s;
     w->room = QUEUE_LOOK;
+    pthread_mutex_lock(&s->mutex);
+    slots_look(s);
+    pthread_mutex_unlock(&s->mutex);
     err = store_run_list(s->reader, &q, note_run, w, &why);
     if (err == PD_OK && w->count >= QUEUE_LOOK / 2) {
         q.order = STORE_ORDER_OLDEST;
@@ -251,28 +282,26 @@ void queue_cycle(struct sup *s)
         free(w);
         return;
     }
-    for (int i = 0; i < 2; i++) {
-        kinds[i].kind = kind_names[i];
-        kinds[i].free = count_free(s, kind_names[i], &kinds[i].total);
+    pthread_mutex_lock(&s->mutex);
+    for (int i = 0; i < 3; i++) {
+        struct slot_count c = slots_count(s, kind_names[i]);
+
+        kinds[i] = (struct sched_kind){.kind = kind_names[i], .total = c.total, .free = c.free, .out = c.out};
     }
-    sched_cycle(w->items, w->count, kinds, 2, busy, busy_list(s, busy), pd_clock_wall_us(), s->o.age_us);
+    pthread_mutex_unlock(&s->mutex);
+    sched_cycle(w->items, w->count, kinds, 3, busy, busy_list(s, busy), pd_clock_wall_us(), s->o.age_us);
     s->wake_us = 0;
     for (int i = 0; i < w->count; i++) {
         struct sched_item *item = &w->items[i];
-        struct start start = {.s = s};
+        struct start start = {.s = s, .item = item};
         char reason[160];
 
-        if (item->impossible) {
-            int total;
-
-            count_free(s, item->kind, &total);
+        if (hopeless(s, item)) {
             snprintf(reason, sizeof reason, "%d %s slot%s can never be free: this machine has %d",
-                     item->slots, item->kind, item->slots == 1 ? "" : "s", total);
+                     item->slots, item->kind, item->slots == 1 ? "" : "s", total_of(kinds, 3, item->kind));
             fail_run(s, item->id, reason);
         } else if (item->start) {
-            start.count = pick(s, item, start.devices);
-            if (start.count == item->slots)
-                err = store_run_get(s->reader, item->id, start_row, &start, &why);
+            err = store_run_get(s->reader, item->id, start_row, &start, &why);
             if (err != PD_OK)
                 pd_log(PD_LOG_ERROR, "supervise", "run=%lld start=failed why=\"%s\"", (long long)item->id,
                        why.text);

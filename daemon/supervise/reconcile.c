@@ -42,7 +42,7 @@ static void take_devices(struct sup *s, struct att *a)
         if (*c == ',' && a->rank_count < SUP_ATTEMPT_DEVICES)
             a->ranks[a->rank_count++].heard_us = pd_clock_mono_us();
     if (a->device_count && !a->threads)
-        a->threads = s->devices[a->devices[0]].threads;
+        a->threads = s->devices[0].threads;
     if (!a->threads)
         a->threads = 1;
     att_hold(s, a);

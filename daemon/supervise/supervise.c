@@ -200,6 +200,7 @@ static void tick(struct sup *s)
     model_tick(s, now_us);
     conn_tick(s, now_us);
     plan_tick(s, now_us);
+    gpu_tick(s, now_us);
     if (s->wake_us && pd_clock_wall_us() >= s->wake_us)
         s->schedule = true;
 }
@@ -251,6 +252,7 @@ static void *sup_thread(void *arg)
         if (s->commands) {
             s->commands = false;
             looked_us = now_us;
+            gpu_commands(s);
             att_commands(s);
         }
         if (s->schedule && !s->quit) {
@@ -288,6 +290,7 @@ static enum pd_err listen_here(struct sup *s, struct pd_why *why)
 
 static struct sup *sup_free(struct sup *s)
 {
+    gpu_stop(s); /* it posts to us */
     s->expander = expander_stop(s->expander);
     for (struct conn *c = s->conns; c; c = c->next)
         conn_drop(s, c);
@@ -377,6 +380,8 @@ static enum pd_err begin(struct sup *s, struct pd_why *why)
     s->listen_source = (struct source){.kind = SOURCE_LISTEN, .self = s};
     sup_watch(s, &s->wake_source, s->wake_fd, EPOLLIN);
     err = store_open_reader(store_writer_path(s->writer), &s->reader, why);
+    if (err == PD_OK)
+        err = gpu_start(s, why);
     if (err == PD_OK)
         err = att_reconcile(s, why);
     if (err != PD_OK)
@@ -501,17 +506,29 @@ int64_t sup_alive_us(struct sup *s)
 void sup_device_list(struct sup *s, void (*row)(void *ctx, const struct sup_device *d), void *ctx)
 {
     pthread_mutex_lock(&s->mutex);
+    slots_look(s);
     for (int i = 0; i < s->device_count; i++) {
         const struct device *d = &s->devices[i];
+        bool gpu = i >= s->gpu_first && i < s->gpu_first + s->gpu_count;
         struct sup_device out = {.threads = d->threads,
                                  .memory_bytes = d->memory_bytes,
                                  .run_id = s->held[i].run,
-                                 .attempt = s->held[i].attempt};
+                                 .attempt = s->held[i].attempt,
+                                 .models = s->held[i].models,
+                                 .facts = gpu ? d : NULL,
+                                 .sample = gpu ? &s->samples[i - s->gpu_first] : NULL};
 
         memcpy(out.name, d->name, sizeof out.name);
         memcpy(out.kind, d->kind, sizeof out.kind);
         memcpy(out.model, d->model, sizeof out.model);
-        snprintf(out.state, sizeof out.state, "%s", s->held[i].run ? "busy" : "free");
+        memcpy(out.id, d->id, sizeof out.id);
+        snprintf(out.state, sizeof out.state, "%s",
+                 slot_state_name(slot_state(s, i, out.reason, sizeof out.reason)));
+        if (s->held[i].drained) {
+            memcpy(out.drained_by, s->held[i].drained_by, sizeof out.drained_by);
+            memcpy(out.drain_reason, s->held[i].drain_reason, sizeof out.drain_reason);
+            out.drained_us = s->held[i].drained_us;
+        }
         row(ctx, &out);
     }
     pthread_mutex_unlock(&s->mutex);
@@ -532,33 +549,39 @@ bool sup_queue_get(struct sup *s, int64_t run_id, struct sup_queue_info *ret)
 }
 
 enum pd_err sup_fit(struct sup *s, const char *device, int slots, int priority, struct sup_queue_info *ret,
-                    struct pd_why *why)
+                    char *devices, size_t size, struct pd_why *why)
 {
-    int total = 0, free_slots = 0, ahead;
+    int chosen[SUP_ATTEMPT_DEVICES], count = 0, ahead;
+    const char *kind = device;
+    struct slot_count c;
     enum pd_err err = PD_OK;
+    size_t len = 0;
 
     (void)priority; /* the queue's order by priority is seen at the next cycle; here only its length counts */
+    devices[0] = '\0';
     pthread_mutex_lock(&s->mutex);
-    for (int i = 0; i < s->device_count; i++)
-        if (!strcmp(s->devices[i].kind, device)) {
-            total++;
-            free_slots += !s->held[i].run;
-        }
+    slots_look(s);
+    kind = slots_kind(s, device, slots, 0);
+    c = slots_count(s, kind);
     ahead = s->note_count;
-    pthread_mutex_unlock(&s->mutex);
-    if (!total)
+    if (!ahead)
+        count = slots_pick(s, kind, slots, 0, chosen);
+    if (!c.total)
         err = pd_fail(why, PD_ERR_LIMIT, "this machine has no %s device", device);
-    else if (slots > total)
+    else if (slots > c.total)
         err = pd_fail(why, PD_ERR_LIMIT, "%d %s slots are asked for, this machine has %d", slots, device,
-                      total);
+                      c.total);
     else {
         ret->position = ahead + 1;
-        if (!ahead && slots <= free_slots)
+        if (count)
             snprintf(ret->reason, sizeof ret->reason, "would start at once");
         else
-            snprintf(ret->reason, sizeof ret->reason, "waiting for %d %s slot%s, %d free", slots, device,
-                     slots == 1 ? "" : "s", free_slots);
+            slots_reason(s, kind, slots, ret->reason, sizeof ret->reason);
+        for (int i = 0; i < count && len < size; i++)
+            len +=
+                (size_t)snprintf(devices + len, size - len, "%s%s", i ? "," : "", s->devices[chosen[i]].name);
     }
+    pthread_mutex_unlock(&s->mutex);
     return err;
 }
 

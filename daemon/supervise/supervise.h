@@ -26,18 +26,22 @@ struct sup_options {
     const char *train_role;  /* NULL = "train"; "selftest" = the diagnostic role for every run */
     int cpu_slots;           /* cpu devices offered; >= 1 */
     int cpu_threads;         /* threads of each */
-    int64_t grace_us;        /* between a cancel and the hard kill */
-    int64_t backoff_us;      /* before the first restart; doubled each time, at most 5 min */
-    int64_t age_us;          /* waiting so long raises a run's priority by one */
-    int64_t hang_us;         /* silence of a live worker that counts as a hang; 0 = WIRE_HANG_US */
-    int serve_threads;       /* CPU threads of a serving worker; 0 = cpu_threads */
-    bool serve_cuda;         /* models are loaded on the first GPU */
-    bool serve_bf16;         /* language models are loaded with their matrices in bf16 */
-    int64_t serve_memory;    /* bytes that all loaded models may take together; 0 = no limit */
-    int serve_decode;        /* what completions remember: 0 = by size, 1 = a cache, 2 = a constant state */
-    int64_t serve_delay_us;  /* how long a classifier's request may wait for company */
-    int infer_queue;         /* requests in flight per model version; more are PD_ERR_BUSY. 0 = 256 */
-    bool drain_on_stop;      /* sup_stop asks the training workers to checkpoint and leave; else they stay */
+    const char *gpus;       /* which GPUs are offered, see device_watch_options; NULL = none are looked for */
+    const char *nvml;       /* the library; NULL = the driver's */
+    int64_t gpu_sample_us;  /* between two looks at the GPUs; 0 = 2 s */
+    int64_t gpu_start_us;   /* how long the start waits for the driver; 0 = 30 s */
+    int64_t grace_us;       /* between a cancel and the hard kill */
+    int64_t backoff_us;     /* before the first restart; doubled each time, at most 5 min */
+    int64_t age_us;         /* waiting so long raises a run's priority by one */
+    int64_t hang_us;        /* silence of a live worker that counts as a hang; 0 = WIRE_HANG_US */
+    int serve_threads;      /* CPU threads of a serving worker; 0 = cpu_threads */
+    bool serve_cuda;        /* models are loaded on a GPU, which takes no run meanwhile */
+    bool serve_bf16;        /* language models are loaded with their matrices in bf16 */
+    int64_t serve_memory;   /* bytes that all loaded models may take together; 0 = no limit */
+    int serve_decode;       /* what completions remember: 0 = by size, 1 = a cache, 2 = a constant state */
+    int64_t serve_delay_us; /* how long a classifier's request may wait for company */
+    int infer_queue;        /* requests in flight per model version; more are PD_ERR_BUSY. 0 = 256 */
+    bool drain_on_stop;     /* sup_stop asks the training workers to checkpoint and leave; else they stay */
     const struct sup_data_root *roots; /* copied */
     int root_count;
 };
@@ -58,29 +62,53 @@ int64_t sup_alive_us(struct sup *s);
 
 /* ---- what the API shows --------------------------------------------------------------------- */
 
+struct device;
+struct device_sample;
+struct device_driver;
+
 struct sup_device {
-    char name[32];   /* "cpu:0" */
-    char kind[8];    /* "cpu", "cuda" */
+    char name[32];   /* "cpu:0", "cuda:3", "cuda:0.1" */
+    char kind[8];    /* "cpu"; "cuda": a whole GPU; "mig": an instance of one */
     char model[128]; /* processor or GPU name */
     int threads;
     int64_t memory_bytes;
     int64_t run_id; /* that holds it; 0 = free */
     int attempt;
-    char state[16]; /* "free", "busy" */
+    /* "free", "busy" (a run), "draining" (a run, its last one), "serving" (models), "checking" (given back a
+     * moment ago); out of service: "drained", "foreign" (somebody else computes there), "broken", "stale"
+     * (the driver does not answer), "split" (into MIG instances) */
+    char state[16];
+    char id[64];         /* the same for good: what rows hold */
+    char reason[200];    /* of the state; "" = it needs none */
+    int models;          /* served there */
+    char drained_by[64]; /* "" = it is in service */
+    char drain_reason[160];
+    int64_t drained_us;
+    const struct device *facts;         /* NULL for a cpu slot, as the next; daemon/device/device.h */
+    const struct device_sample *sample; /* borrowed during the call */
 };
 /* Calls back for each under a lock: format and return. */
 void sup_device_list(struct sup *s, void (*row)(void *ctx, const struct sup_device *d), void *ctx);
 
+/* Can jobs of device "cuda" run: are there GPUs, and a worker that computes on them? Else *ret_why (borrowed
+ * until the stop) is a sentence. */
+bool sup_cuda(struct sup *s, const char **ret_why);
+
+/* GPUs that jobs can have (instances count), and if none, why not: a sentence, "" if there are. *ret_driver
+ * (may be NULL): borrowed until the stop. */
+int sup_gpu_count(struct sup *s, const char **ret_why, const struct device_driver **ret_driver);
+
 struct sup_queue_info {
     int position;     /* 1 = next; 0 = not waiting */
-    char reason[160]; /* "waiting for 1 cpu slot, 0 free" */
+    char reason[256]; /* "waiting for 2 GPUs, 1 free, 1 busy with a foreign process (pid 123)" */
 };
 /* False if the run is not in the queue as the supervisor last saw it. */
 bool sup_queue_get(struct sup *s, int64_t run_id, struct sup_queue_info *ret);
 
-/* What a submission would meet: reason as for a queued run, or how it can never fit (PD_ERR_LIMIT). */
+/* What a submission would meet: reason as for a queued run, or how it can never fit (PD_ERR_LIMIT).
+ * `devices`: the names of those it would get now, "cuda:0,cuda:1", "" while it would wait. */
 PD_NODISCARD enum pd_err sup_fit(struct sup *s, const char *device, int slots, int priority,
-                                 struct sup_queue_info *ret, struct pd_why *why);
+                                 struct sup_queue_info *ret, char *devices, size_t size, struct pd_why *why);
 
 /* Live state of a run between two writes of the rows; false if no worker of it is connected. */
 struct sup_progress {

@@ -20,6 +20,7 @@
 
 #include <jansson.h>
 
+#include "daemon/device/device.h"
 #include "daemon/supervise/supervise.h"
 #include "kernels/base/clock.h"
 
@@ -312,13 +313,15 @@ int64_t sup_alive_us(struct sup *s)
 
 void sup_device_list(struct sup *s, void (*row)(void *ctx, const struct sup_device *d), void *ctx)
 {
-    struct sup_device free_one = {.name = "cpu:0",
+    struct sup_device free_one = {.id = "cpu:0",
+                                  .name = "cpu:0",
                                   .kind = "cpu",
                                   .model = "Test \"CPU\"",
                                   .threads = 2,
                                   .memory_bytes = 1 << 30,
                                   .state = "free"};
-    struct sup_device busy = {.name = "cpu:1",
+    struct sup_device busy = {.id = "cpu:1",
+                              .name = "cpu:1",
                               .kind = "cpu",
                               .model = "Test",
                               .threads = 2,
@@ -331,6 +334,25 @@ void sup_device_list(struct sup *s, void (*row)(void *ctx, const struct sup_devi
     row(ctx, &busy);
 }
 
+bool sup_cuda(struct sup *s, const char **ret_why)
+{
+    (void)s;
+    *ret_why = "this node has no NVIDIA GPU: the test has none";
+    return false;
+}
+
+int sup_gpu_count(struct sup *s, const char **ret_why, const struct device_driver **ret_driver)
+{
+    static const struct device_driver none;
+
+    (void)s;
+    if (ret_why)
+        *ret_why = "the test has none";
+    if (ret_driver)
+        *ret_driver = &none;
+    return 0;
+}
+
 bool sup_queue_get(struct sup *s, int64_t run_id, struct sup_queue_info *ret)
 {
     (void)s;
@@ -340,10 +362,11 @@ bool sup_queue_get(struct sup *s, int64_t run_id, struct sup_queue_info *ret)
 }
 
 enum pd_err sup_fit(struct sup *s, const char *device, int slots, int priority, struct sup_queue_info *ret,
-                    struct pd_why *why)
+                    char *devices, size_t size, struct pd_why *why)
 {
     (void)s;
     (void)device;
+    snprintf(devices, size, "cpu:0");
     (void)priority;
     if (slots > 2)
         return pd_fail(why, PD_ERR_LIMIT, "there are 2 cpu slots");

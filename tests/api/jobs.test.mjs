@@ -51,7 +51,7 @@ test('a dry run plans and places without keeping anything', async () => {
     const reply = await host.post('/api/v1/jobs?dry_run=1', tinyJob());
     assert.equal(reply.status, 200);
     assert.deepEqual(reply.json.plan, { device_bytes: 1234 });
-    assert.deepEqual(reply.json.queue, { position: 1, reason: 'waiting for 1 cpu slots' });
+    assert.deepEqual(reply.json.queue, { position: 1, reason: 'waiting for 1 cpu slots', devices: ['cpu:0'] });
     assert.equal(reply.json.document.train.steps, 10);
     const refused = await host.post('/api/v1/jobs?dry_run=1', tinyJob({ name: 'unplannable' }));
     assert.equal(refused.json.plan, null);

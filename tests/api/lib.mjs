@@ -268,7 +268,7 @@ export class Daemon extends Host {
         mkdirSync(path.join(host.dir, 'text'), { recursive: true });
         writeFileSync(path.join(host.dir, 'text/corpus.txt'), 'the quick brown fox jumps over the lazy dog. '.repeat(500));
         host.stderr = '';
-        host.child = spawn(path.join(build, 'bin/polyd'), ['--port=0', `--state.dir=${host.dir}/state`, `--data.text=${host.dir}/text`, '--devices.cpu_slots=1', '--devices.threads_per_slot=1', ...flags],
+        host.child = spawn(path.join(build, 'bin/polyd'), ['--port=0', `--state.dir=${host.dir}/state`, `--data.text=${host.dir}/text`, '--devices.cpu_slots=1', '--devices.threads_per_slot=1', '--devices.gpus=none', ...flags],
             { stdio: ['ignore', 'ignore', 'pipe'], env: { ...process.env, POLYD_CONFIG: '' } });
         host.exit = new Promise(resolve => host.child.on('exit', resolve));
         const port = await new Promise((resolve, reject) => {

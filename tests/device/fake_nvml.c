@@ -7,6 +7,7 @@
  *   gpu 0 uuid=GPU-00 name="NVIDIA H200" bus=00000000:18:00.0 total=150000000000 used=600000000
  *       reserved=... util=97 memutil=40 temp=61 power=512000 limit=700000 clock=1980 major=9 minor=0
  *       ecc=3,1 (corrected, uncorrected) remap_failed=1 mig=1 proc=4711:2000000000 (repeated)
+ *       draws=300000000 (memory of programs that draw)
  *       code=15 (every sample answers it) hang=5000 (milliseconds, while the file says so)     -- on one line
  *   instance 0 1 uuid=MIG-01 name="..." gi=3 total=... used=... proc=...     MIG instance 1 of GPU 0
  *   link 0 1 nvlink | switch | bridge | node | far
@@ -378,6 +379,18 @@ DECLARE(nvmlDeviceGetComputeRunningProcesses_v3, (struct unit * u, unsigned *cou
     }
     *count = n;
     return n > room ? SHORT : OK;
+}
+
+DECLARE(nvmlDeviceGetGraphicsRunningProcesses_v3,
+        (struct unit * u, unsigned *count, struct process_info *out))
+{
+    char line[LINE], text[64];
+
+    if (!line_of(u, line) || !value(line, "draws", 0, text, sizeof text))
+        return NOT_SUPPORTED;
+    *out = (struct process_info){.pid = 1, .memory = strtoull(text, NULL, 10)};
+    *count = 1;
+    return OK;
 }
 
 static int link_level(const struct unit *a, const struct unit *b)

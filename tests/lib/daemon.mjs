@@ -76,7 +76,7 @@ export class Daemon {
 
     async up() {
         const log = openSync(path.join(this.stateDir, 'polyd.log'), 'a');
-        this.process = spawn(polyd, [`--port=${this.port}`, `--state-dir=${this.stateDir}`, ...this.flags],
+        this.process = spawn(polyd, [`--port=${this.port}`, `--state-dir=${this.stateDir}`, '--devices.gpus=none', ...this.flags],
             { stdio: ['ignore', log, log] });
         closeSync(log);
         this.ended = new Promise(resolve => this.process.on('exit', (code, signal) => resolve({ code, signal })));

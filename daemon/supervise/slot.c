@@ -1,0 +1,251 @@
+/* Devices as the scheduler sees them: free, held, or out of service and why. What the driver says is the last
+ * sample of the watch; the rest is our own memory of who holds what. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "daemon/sched/sched.h"
+#include "daemon/supervise/internal.h"
+#include "kernels/base/clock.h"
+
+/* More than a driver keeps for itself on an idle GPU: below it, memory without a visible process means
+ * nothing. */
+#define DIRTY_BYTES (INT64_C(1536) << 20)
+#define FIT_PERCENT 90 /* a plan that fills more of an instance does not fit: the driver needs its part */
+
+static const char *const names[] = {"free",    "busy",    "checking", "draining", "serving",
+                                    "foreign", "drained", "broken",   "stale",    "split"};
+
+const char *slot_state_name(enum slot_state state)
+{
+    return names[state];
+}
+
+void slots_look(struct sup *s)
+{
+    if (s->gpu_count)
+        device_watch_read(s->watch, s->samples, s->gpu_count);
+}
+
+static bool is_gpu(const struct sup *s, int i)
+{
+    return i >= s->gpu_first && i < s->gpu_first + s->gpu_count;
+}
+
+static int64_t graphics_memory(const struct device_sample *p)
+{
+    return p->graphics_memory > 0 ? p->graphics_memory : 0;
+}
+
+/* Does somebody compute there? Only asked of a GPU that nobody of ours holds. */
+static bool foreign(const struct device_sample *p, char *reason, size_t size)
+{
+    int64_t used = p->memory_used - graphics_memory(p);
+
+    if (p->process_count > 0) {
+        snprintf(reason, size, "%d foreign process%s (pid %d%s)", p->process_count,
+                 p->process_count == 1 ? "" : "es", p->processes[0].pid, p->process_count > 1 ? ", ..." : "");
+        if (p->process_count == 1)
+            snprintf(reason, size, "a foreign process (pid %d)", p->processes[0].pid);
+        return true;
+    }
+    if (p->memory_used >= 0 && used > DIRTY_BYTES) {
+        snprintf(reason, size, "a process that cannot be seen from here (%.1f GB in use)",
+                 1e-9 * (double)used);
+        return true;
+    }
+    return false;
+}
+
+static enum slot_state gpu_state(const struct sup *s, int i, char *reason, size_t size)
+{
+    const struct device_sample *p = &s->samples[i - s->gpu_first];
+
+    if (p->broken) {
+        snprintf(reason, size, "%s", p->reason);
+        return SLOT_BROKEN;
+    }
+    if (p->stale || !p->taken_us) {
+        snprintf(reason, size, "%s", p->taken_us ? p->reason : "the driver has not said anything yet");
+        return SLOT_STALE;
+    }
+    if (p->taken_us <= s->held[i].freed_us) {
+        snprintf(reason, size, "given back a moment ago");
+        return SLOT_CHECKING;
+    }
+    return foreign(p, reason, size) ? SLOT_FOREIGN : SLOT_FREE;
+}
+
+/* The GPU that an instance is a part of, or -1. */
+static int parent(const struct sup *s, int i)
+{
+    for (int j = s->gpu_first; s->devices[i].instance >= 0 && j < i; j++)
+        if (s->devices[j].gpu == s->devices[i].gpu && s->devices[j].instance < 0)
+            return j;
+    return -1;
+}
+
+enum slot_state slot_state(const struct sup *s, int i, char *reason, size_t size)
+{
+    char none[200];
+    int whole = is_gpu(s, i) ? parent(s, i) : -1;
+    bool drained = s->held[i].drained || (whole >= 0 && s->held[whole].drained);
+
+    if (!reason) {
+        reason = none;
+        size = sizeof none;
+    }
+    reason[0] = '\0';
+    if (drained)
+        snprintf(reason, size, "%s", s->held[s->held[i].drained ? i : whole].drain_reason);
+    if (s->held[i].run)
+        return drained ? SLOT_DRAINING : SLOT_BUSY;
+    if (is_gpu(s, i) && s->devices[i].split) {
+        snprintf(reason, size, "it is split into MIG instances, which are devices of their own");
+        return SLOT_SPLIT;
+    }
+    if (drained)
+        return SLOT_DRAINED;
+    if (s->held[i].models) {
+        snprintf(reason, size, "%d loaded model%s", s->held[i].models, s->held[i].models == 1 ? "" : "s");
+        return SLOT_SERVING;
+    }
+    if (whole >= 0 && s->samples[whole - s->gpu_first].broken) {
+        snprintf(reason, size, "%s", s->samples[whole - s->gpu_first].reason);
+        return SLOT_BROKEN;
+    }
+    return is_gpu(s, i) ? gpu_state(s, i, reason, size) : SLOT_FREE;
+}
+
+struct slot_count slots_count(const struct sup *s, const char *kind)
+{
+    struct slot_count c = {0};
+
+    for (int i = 0; i < s->device_count; i++) {
+        enum slot_state state;
+
+        if (strcmp(s->devices[i].kind, kind) != 0 || (state = slot_state(s, i, NULL, 0)) == SLOT_SPLIT)
+            continue;
+        c.total++;
+        c.free += state == SLOT_FREE;
+        c.out += state > SLOT_CHECKING;
+    }
+    return c;
+}
+
+/* ---- the choice ------------------------------------------------------------------------------ */
+
+static int link_of(void *ctx, int a, int b)
+{
+    const struct sup *s = ctx;
+
+    return device_watch_link(s->watch, a - s->gpu_first, b - s->gpu_first);
+}
+
+/* An instance: the smallest that the plan fits in; without a plan the largest. */
+static int pick_instance(const struct sup *s, const bool *usable, int64_t need_bytes)
+{
+    int best = -1;
+
+    for (int i = 0; i < s->device_count; i++) {
+        int64_t bytes = s->devices[i].memory_bytes;
+
+        if (!usable[i] || (need_bytes && need_bytes > bytes / 100 * FIT_PERCENT))
+            continue;
+        if (best < 0 ||
+            (need_bytes ? bytes < s->devices[best].memory_bytes : bytes > s->devices[best].memory_bytes))
+            best = i;
+    }
+    return best;
+}
+
+int slots_pick(const struct sup *s, const char *kind, int slots, int64_t need_bytes, int *ret)
+{
+    bool usable[SUP_DEVICES_MAX] = {false};
+    bool gpu = !strcmp(kind, "cuda");
+
+    if (slots > SUP_ATTEMPT_DEVICES)
+        return 0;
+    for (int i = 0; i < s->device_count; i++)
+        usable[i] = !strcmp(s->devices[i].kind, kind) && slot_state(s, i, NULL, 0) == SLOT_FREE;
+    if (!strcmp(kind, "mig")) {
+        if (slots == 1)
+            ret[0] = pick_instance(s, usable, need_bytes);
+        return slots == 1 && ret[0] >= 0;
+    }
+    return sched_pick(usable, s->device_count, slots, gpu ? link_of : NULL, (void *)s, ret);
+}
+
+const char *slots_kind(const struct sup *s, const char *device, int slots, int64_t need_bytes)
+{
+    int whole = 0, instances = 0, one;
+
+    if (!strcmp(device, "cpu"))
+        return "cpu";
+    for (int i = s->gpu_first; i < s->gpu_first + s->gpu_count; i++)
+        if (s->devices[i].instance >= 0)
+            instances++;
+        else
+            whole += !s->devices[i].split;
+    if (slots != 1 || !instances)
+        return "cuda";
+    return !whole || (need_bytes && slots_pick(s, "mig", 1, need_bytes, &one)) ? "mig" : "cuda";
+}
+
+/* ---- words ----------------------------------------------------------------------------------- */
+
+static void PD_PRINTF(3, 4) add(char *out, size_t size, const char *fmt, ...)
+{
+    size_t len = strlen(out);
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(out + len, size - len, fmt, ap);
+    va_end(ap);
+}
+
+/* The first of a state with its reason, and how many there are. */
+static int first_of(const struct sup *s, const char *kind, enum slot_state state, char *reason, size_t size,
+                    const char **ret_name)
+{
+    int count = 0;
+
+    for (int i = 0; i < s->device_count; i++)
+        if (!strcmp(s->devices[i].kind, kind) && slot_state(s, i, NULL, 0) == state && !count++) {
+            slot_state(s, i, reason, size);
+            *ret_name = s->devices[i].name;
+        }
+    return count;
+}
+
+void slots_reason(const struct sup *s, const char *kind, int slots, char *out, size_t size)
+{
+    static const enum slot_state states[] = {SLOT_FOREIGN, SLOT_DRAINED, SLOT_DRAINING, SLOT_BROKEN,
+                                             SLOT_STALE,   SLOT_SERVING, SLOT_CHECKING};
+    struct slot_count c = slots_count(s, kind);
+    const char *unit = !strcmp(kind, "cuda") ? "GPU" : !strcmp(kind, "mig") ? "MIG instance" : "cpu slot";
+
+    snprintf(out, size, "waiting for %d %s%s, ", slots, unit, slots == 1 ? "" : "s");
+    if (!c.total) {
+        add(out, size, "this machine has none%s%s", s->watch ? ": " : "",
+            s->watch ? device_watch_why(s->watch) : "");
+        return;
+    }
+    add(out, size, "%d free", c.free);
+    for (size_t i = 0; i < sizeof states / sizeof *states; i++) {
+        char reason[200] = "";
+        const char *name = "";
+        int count = first_of(s, kind, states[i], reason, sizeof reason, &name);
+
+        if (!count)
+            continue;
+        if (states[i] == SLOT_FOREIGN)
+            add(out, size, ", %d busy with %s", count, reason);
+        else if (states[i] == SLOT_SERVING)
+            add(out, size, ", %d serving models", count);
+        else if (states[i] == SLOT_CHECKING)
+            add(out, size, ", %d being checked", count);
+        else
+            add(out, size, ", %d %s (%s: %s)", count, slot_state_name(states[i]), name, reason);
+    }
+}

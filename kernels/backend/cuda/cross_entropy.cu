@@ -88,18 +88,23 @@ static __global__ void __launch_bounds__(ROW_THREADS) loss_kernel(const struct j
     for (int k0 = lane; k0 < packs; k0 += UNDER_WAY * j.lanes) {
         float v[UNDER_WAY][4], top = -INFINITY, base;
 
+        pk_row_load_many<UNDER_WAY>(j.x, x_at, k0, j.lanes, n, v);
+        if (j.smoothing != 0)
+#pragma unroll
+            for (int u = 0; u < UNDER_WAY; u++)
+                total += (v[u][0] + v[u][1]) + (v[u][2] + v[u][3]);
+        if (4 * (k0 + (UNDER_WAY - 1) * j.lanes) + 4 > n)
+#pragma unroll
+            for (int u = 0; u < UNDER_WAY; u++)
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    if (4 * (k0 + u * j.lanes) + i >= n)
+                        v[u][i] = -INFINITY;
 #pragma unroll
         for (int u = 0; u < UNDER_WAY; u++)
-            pk_row_load(j.x, x_at, k0 + u * j.lanes, n, v[u]);
 #pragma unroll
-        for (int u = 0; u < UNDER_WAY; u++)
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                total += v[u][i];
-                if (4 * (k0 + u * j.lanes) + i >= n)
-                    v[u][i] = -INFINITY;
+            for (int i = 0; i < 4; i++)
                 top = fmaxf(top, v[u][i]);
-            }
         if (top > max) {
             sum *= __expf(max - top);
             max = top;
@@ -188,27 +193,28 @@ static __global__ void __launch_bounds__(WARPS_THREADS) dlogits_kernel(const str
         return;
     x_at = pk_walk_at(j.x.lead, r);
     y = target_of(j, r, PK_OP_CROSS_ENTROPY_BWD, k0 == 0);
-#pragma unroll
-    for (int u = 0; u < UNDER_WAY; u++)
-        pk_row_load(j.x, x_at, k0 + u * j.lanes, n, v[u]);
+    pk_row_load_many<UNDER_WAY>(j.x, x_at, k0, j.lanes, n, v);
     scale = pk_load1(j.dloss, j.dloss_bf16, 0);
     lse = pk_load1(j.lse, j.lse_bf16, r * j.lse_step);
     share = j.smoothing / (float)n;
 #pragma unroll
-    for (int u = 0; u < UNDER_WAY; u++) {
-        const int k = k0 + u * j.lanes;
-
+    for (int u = 0; u < UNDER_WAY; u++)
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
+        for (int i = 0; i < 4; i++)
             v[u][i] = scale * (__expf(v[u][i] - lse) - share);
-            if (4 * k + i == y)
-                v[u][i] -= scale * (1 - j.smoothing);
-            if (y == j.ignore)
-                v[u][i] = 0;
-        }
-        if (4 * k < n)
-            pk_row_store(j.dx, j.dx_bf16, j.dx_packs, r * n, k, n, v[u]);
+    if (y == j.ignore) { /* zeros whatever the logits are */
+#pragma unroll
+        for (int u = 0; u < UNDER_WAY; u++)
+            v[u][0] = v[u][1] = v[u][2] = v[u][3] = 0;
+    } else if (((y / 4 - k0) & (j.lanes - 1)) == 0) {
+#pragma unroll
+        for (int u = 0; u < UNDER_WAY; u++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                if (4 * (k0 + u * j.lanes) + i == y)
+                    v[u][i] -= scale * (1 - j.smoothing);
     }
+    pk_row_store_many<UNDER_WAY>(j.dx, j.dx_bf16, j.dx_packs, r * n, k0, j.lanes, n, v);
 }
 
 static void job_of(struct job *j, struct pk_backend *b, const struct pk_call *c)

@@ -50,7 +50,11 @@ __device__ __forceinline__ void vector_load(const void *p, bool bf16, bool packs
         v[i] = 4 * k + i < n ? pk_load1(p, bf16, (4 * k + i) * step) : 0;
 }
 
-template <int PACKS> static __global__ void __launch_bounds__(THREADS) norm_kernel(const struct job j)
+template <int PACKS>
+static __global__ void __launch_bounds__(THREADS, PACKS <= 2   ? 6
+                                                  : PACKS <= 4 ? 5
+                                                  : PACKS <= 6 ? 4
+                                                               : 3) norm_kernel(const struct job j)
 {
     __shared__ float scratch[PK_WARP];
     const int lane = pk_group_lane(j.lanes), d = j.d;
@@ -58,23 +62,27 @@ template <int PACKS> static __global__ void __launch_bounds__(THREADS) norm_kern
     const int64_t r = mine < j.rows ? mine : j.rows - 1, at = pk_walk_at(j.x.lead, r);
     float x[PACKS][4], sum = 0, mean = 0, rstd;
 
-#pragma unroll
-    for (int p = 0; p < PACKS; p++)
-        pk_row_load(j.x, at, p * j.lanes + lane, d, x[p]);
+    pk_row_load_many<PACKS>(j.x, at, lane, j.lanes, d, x);
     if (j.layer) {
 #pragma unroll
         for (int p = 0; p < PACKS; p++)
             sum += (x[p][0] + x[p][1]) + (x[p][2] + x[p][3]);
         mean = pk_group_sum(sum, j.lanes, scratch) / (float)d;
     }
+    if (4 * PACKS * j.lanes != d) /* beyond the row: nothing to the variance */
+#pragma unroll
+        for (int p = 0; p < PACKS; p++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                if (4 * (p * j.lanes + lane) + i >= d)
+                    x[p][i] = mean;
     sum = 0;
 #pragma unroll
     for (int p = 0; p < PACKS; p++)
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            const float c = 4 * (p * j.lanes + lane) + i < d ? x[p][i] - mean : 0;
-
-            sum += c * c;
+            x[p][i] -= mean;
+            sum += x[p][i] * x[p][i];
         }
     rstd = 1.0f / sqrtf(pk_group_sum(sum, j.lanes, scratch) / (float)d + j.eps);
     if (mine >= j.rows)
@@ -86,19 +94,16 @@ template <int PACKS> static __global__ void __launch_bounds__(THREADS) norm_kern
     }
 #pragma unroll
     for (int p = 0; p < PACKS; p++) {
-        const int k = p * j.lanes + lane;
-        float gamma[4], beta[4] = {0, 0, 0, 0}, y[4];
+        float gamma[4], beta[4] = {0, 0, 0, 0};
 
-        if (4 * k >= d)
-            break;
-        vector_load(j.gamma, j.gamma_bf16, j.gamma_packs, j.gamma_step, k, d, gamma);
+        vector_load(j.gamma, j.gamma_bf16, j.gamma_packs, j.gamma_step, p * j.lanes + lane, d, gamma);
         if (j.has_beta)
-            vector_load(j.beta, j.beta_bf16, j.beta_packs, j.beta_step, k, d, beta);
+            vector_load(j.beta, j.beta_bf16, j.beta_packs, j.beta_step, p * j.lanes + lane, d, beta);
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            y[i] = (x[p][i] - mean) * rstd * gamma[i] + beta[i];
-        pk_row_store(j.y, j.y_bf16, j.y_packs, r * d, k, d, y);
+            x[p][i] = x[p][i] * rstd * gamma[i] + beta[i];
     }
+    pk_row_store_many<PACKS>(j.y, j.y_bf16, j.y_packs, r * d, lane, j.lanes, d, x);
 }
 
 /* Rows of any length, by a block each. */
@@ -174,11 +179,8 @@ static __global__ void __launch_bounds__(WIDTH, WIDTH == THREADS ? BWD_WIDE_BLOC
         const float mean = j.layer ? pk_load1(j.mean, j.mean_bf16, pk_walk_at(j.mean_at, r)) : 0;
         float h[PACKS][4], u[PACKS][4], su = 0, suh = 0;
 
-#pragma unroll
-        for (int p = 0; p < PACKS; p++) {
-            pk_row_load(j.x, x_at, p * j.lanes + lane, d, h[p]);
-            pk_row_load(j.dy, dy_at, p * j.lanes + lane, d, u[p]); /* dy; zeros beyond the row */
-        }
+        pk_row_load_many<PACKS>(j.x, x_at, lane, j.lanes, d, h);
+        pk_row_load_many<PACKS>(j.dy, dy_at, lane, j.lanes, d, u); /* dy; zeros beyond the row */
 #pragma unroll
         for (int p = 0; p < PACKS; p++) {
             float gamma[4];
@@ -198,16 +200,13 @@ static __global__ void __launch_bounds__(WIDTH, WIDTH == THREADS ? BWD_WIDE_BLOC
         }
         su = j.layer ? pk_group_sum(su, j.lanes, scratch[0]) / (float)d : 0;
         suh = pk_group_sum(suh, j.lanes, scratch[1]) / (float)d;
+#pragma unroll
+        for (int p = 0; p < PACKS; p++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                u[p][i] = rstd * (u[p][i] - su - h[p][i] * suh);
         if (there)
-#pragma unroll
-            for (int p = 0; p < PACKS; p++) {
-                float dx[4];
-
-#pragma unroll
-                for (int i = 0; i < 4; i++)
-                    dx[i] = rstd * (u[p][i] - su - h[p][i] * suh);
-                pk_row_store(j.y, j.y_bf16, j.y_packs, r * d, p * j.lanes + lane, d, dx);
-            }
+            pk_row_store_many<PACKS>(j.y, j.y_bf16, j.y_packs, r * d, lane, j.lanes, d, u);
     }
     /* Groups of a warp first, then the warps in order. */
 #pragma unroll

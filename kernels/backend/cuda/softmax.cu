@@ -21,7 +21,8 @@ struct job {
 };
 } // namespace
 
-template <int PACKS> static __global__ void __launch_bounds__(THREADS) softmax_kernel(const struct job j)
+template <int PACKS>
+static __global__ void __launch_bounds__(THREADS, PACKS <= 4 ? 5 : 3) softmax_kernel(const struct job j)
 {
     __shared__ float scratch[2][PK_WARP];
     const int lane = pk_group_lane(j.lanes);
@@ -29,9 +30,7 @@ template <int PACKS> static __global__ void __launch_bounds__(THREADS) softmax_k
     const int64_t r = mine < j.rows ? mine : j.rows - 1, at = pk_walk_at(j.x.lead, r);
     float x[PACKS][4], max = -INFINITY, sum = 0;
 
-#pragma unroll
-    for (int p = 0; p < PACKS; p++)
-        pk_row_load(j.x, at, p * j.lanes + lane, j.n, x[p]);
+    pk_row_load_many<PACKS>(j.x, at, lane, j.lanes, j.n, x);
 #pragma unroll
     for (int p = 0; p < PACKS; p++)
 #pragma unroll
@@ -99,11 +98,8 @@ template <int PACKS> static __global__ void __launch_bounds__(THREADS) softmax_b
     const int64_t y_at = pk_walk_at(j.x.lead, r), dy_at = pk_walk_at(j.dy.lead, r);
     float y[PACKS][4], dy[PACKS][4], sum = 0;
 
-#pragma unroll
-    for (int p = 0; p < PACKS; p++) {
-        pk_row_load(j.x, y_at, p * j.lanes + lane, j.n, y[p]);
-        pk_row_load(j.dy, dy_at, p * j.lanes + lane, j.n, dy[p]);
-    }
+    pk_row_load_many<PACKS>(j.x, y_at, lane, j.lanes, j.n, y);
+    pk_row_load_many<PACKS>(j.dy, dy_at, lane, j.lanes, j.n, dy);
 #pragma unroll
     for (int p = 0; p < PACKS; p++)
 #pragma unroll

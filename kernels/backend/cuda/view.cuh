@@ -382,6 +382,48 @@ __device__ __forceinline__ void pk_row_store(void *p, bool bf16, bool packs, int
             pk_store1(p, bf16, at + 4 * k + i, v[i]);
 }
 
+/* N packs, `step` apart, from pack k on: what they have in common is looked at once. */
+template <int N>
+__device__ __forceinline__ void pk_row_load_many(const struct cuda_rows &r, int64_t at, int k, int step,
+                                                 int n, float (*v)[4])
+{
+    if (r.packs && 4 * (k + (N - 1) * step) + 4 <= n) {
+        if (r.bf16) {
+#pragma unroll
+            for (int u = 0; u < N; u++)
+                pk_load4(r.data, true, at + 4 * (k + u * step), v[u]);
+        } else {
+#pragma unroll
+            for (int u = 0; u < N; u++)
+                pk_load4(r.data, false, at + 4 * (k + u * step), v[u]);
+        }
+        return;
+    }
+#pragma unroll
+    for (int u = 0; u < N; u++)
+        pk_row_load(r, at, k + u * step, n, v[u]);
+}
+template <int N>
+__device__ __forceinline__ void pk_row_store_many(void *p, bool bf16, bool packs, int64_t at, int k, int step,
+                                                  int n, const float (*v)[4])
+{
+    if (packs && 4 * (k + (N - 1) * step) + 4 <= n) {
+        if (bf16) {
+#pragma unroll
+            for (int u = 0; u < N; u++)
+                pk_store4(p, true, at + 4 * (k + u * step), v[u]);
+        } else {
+#pragma unroll
+            for (int u = 0; u < N; u++)
+                pk_store4(p, false, at + 4 * (k + u * step), v[u]);
+        }
+        return;
+    }
+#pragma unroll
+    for (int u = 0; u < N; u++)
+        pk_row_store(p, bf16, packs, at, k + u * step, n, v[u]);
+}
+
 static inline bool cuda_packs(const struct pk_view *dense, int64_t row)
 {
     return row % 4 == 0 && cuda_aligned(dense->data, cuda_pack_bytes(dense->dtype));

@@ -2,6 +2,11 @@
  * central differences in f64, fused and plain (M11). */
 #include "tests/ops/grad.h"
 
+#include <math.h>
+#include <stdlib.h>
+
+#include "kernels/ops/rule.h"
+
 static struct pk_attention_spec spec_of(enum pk_phi phi, int p, bool causal)
 {
     return (struct pk_attention_spec){.phi = phi, .degree = p, .scale = 0.7, .causal = causal};
@@ -249,6 +254,49 @@ MAKE(make_linear_2_causal)
     return linear(g, leaf, name, n, 2, true);
 }
 
+/* ---- tangents: what is differentiated is the derivative along other leaves already ---- */
+
+MAKE(make_jvp_cubic)
+{
+    struct pk_attention_spec s = spec_of(PK_PHI_POLY, 3, true);
+    struct pk_val q = P("q", 2, 2, 3, 2), k = P("k", 2, 2, 4, 2), v = P("v", 2, 2, 4, 2);
+    struct pk_attention_tangent t = {
+        .q = P("tq", 2, 2, 3, 2), .k = P("tk", 2, 2, 4, 2), .v = P("tv", 2, 2, 4, 2)};
+
+    s.scale_value = P("c", 2);
+    t.scale = P("tc", 2);
+    s.row_power = 0.5;
+    s.mask = pk_input(g, "mask", PK_U8, PK_SHAPE(2, 4));
+    return pk_attention_jvp(g, q, k, v, s, t);
+}
+MAKE(make_jvp_windows)
+{
+    struct pk_attention_spec s = spec_of(PK_PHI_POLY, 2, false);
+    struct pk_val q = P("q", 4, 2, 3, 2), k = P("k", 4, 2, 5, 2), v = P("v", 4, 2, 5, 2);
+    struct pk_attention_tangent t = {.k = P("tk", 4, 2, 5, 2)};
+
+    s.bias_value = P("bias", 2, 3, 5);
+    t.bias = P("tbias", 2, 3, 5);
+    s.mask = pk_input(g, "mask", PK_U8, PK_SHAPE(2, 3, 5));
+    return pk_attention_jvp(g, q, k, v, s, t);
+}
+MAKE(make_jvp_linear)
+{
+    struct pk_val q = P("q", 1, 2, 3, 4), k = P("k", 1, 2, 3, 4), v = P("v", 1, 2, 3, 4);
+
+    return pk_attention_jvp(
+        g, q, k, v, spec_of(PK_PHI_POLY, 1, false),
+        (struct pk_attention_tangent){.q = P("tq", 1, 2, 3, 4), .v = P("tv", 1, 2, 3, 4)});
+}
+MAKE(make_jvp_softmax)
+{
+    struct pk_val q = P("q", 1, 2, 3, 2), k = P("k", 1, 2, 3, 2), v = P("v", 1, 2, 3, 2);
+
+    return pk_attention_jvp(
+        g, q, k, v, spec_of(PK_PHI_SOFTMAX, 0, true),
+        (struct pk_attention_tangent){.q = P("tq", 1, 2, 3, 2), .k = P("tk", 1, 2, 3, 2)});
+}
+
 static const struct build builds[] = {
     {"attention softmax", make_attention_softmax, NULL, true},
     {"attention causal", make_attention_causal, NULL, true},
@@ -275,6 +323,10 @@ static const struct build builds[] = {
     {"rows", make_rows_square, NULL, true},
     {"rows, linear order", make_rows_linear, NULL, true},
     {"rows and lengths", make_rows_length, fill_length, true},
+    {"tangent cubic", make_jvp_cubic, fill_mask, true},
+    {"tangent windows", make_jvp_windows, fill_windows, true},
+    {"tangent linear", make_jvp_linear, NULL, true},
+    {"tangent softmax", make_jvp_softmax, NULL, true},
     {"linear x", make_linear_1, NULL, true},
     {"linear x^2", make_linear_2, NULL, true},
     {"linear x causal", make_linear_1_causal, NULL, true},
@@ -306,12 +358,78 @@ static void test_fused_attention_equals_plain_attention(void **state)
         grad_check_fused_is_plain(&builds[i]);
 }
 
+/* The tangent is the slope of y along the tangents of the inputs. */
+static void test_tangent_is_the_slope_of_y(void **state)
+{
+    const double step = 1e-6;
+
+    (void)state;
+    for (int phi = 0; phi < 2; phi++) {
+        struct pk_attention_spec s = spec_of(phi ? PK_PHI_POLY : PK_PHI_SOFTMAX, 3, true);
+        struct rig *r = rig_new(false);
+        struct pk_val q = pk_param(r->g, "q", PK_F64, PK_SHAPE(1, 2, 3, 2)),
+                      k = pk_param(r->g, "k", PK_F64, PK_SHAPE(1, 2, 3, 2)),
+                      v = pk_param(r->g, "v", PK_F64, PK_SHAPE(1, 2, 3, 2)),
+                      t = pk_param(r->g, "t", PK_F64, PK_SHAPE(1, 2, 3, 2));
+        double *slope, *y[2], q0[12];
+        int64_t n;
+
+        pk_output(r->g, "y", pk_attention(r->g, q, k, v, s));
+        pk_output(r->g, "slope", pk_attention_jvp(r->g, q, k, v, s, (struct pk_attention_tangent){.q = t}));
+        rig_plan(r);
+        rig_run(r);
+        slope = rig_read(r, "slope", &n);
+        assert_int_equal(n, 12);
+        for (int i = 0; i < 12; i++)
+            q0[i] = rig_get(r, "q", i);
+        for (int side = 0; side < 2; side++) {
+            for (int i = 0; i < 12; i++)
+                rig_put(r, "q", i, q0[i] + (side ? step : -step) * rig_get(r, "t", i));
+            rig_run(r);
+            y[side] = rig_read(r, "y", &n);
+        }
+        for (int i = 0; i < 12; i++)
+            assert_true(fabs((y[1][i] - y[0][i]) / (2 * step) - slope[i]) < 1e-8);
+        free(y[0]);
+        free(y[1]);
+        free(slope);
+        rig_free(r);
+    }
+}
+
+/* What has no kernel says so instead of computing something else. */
+static void test_tangents_of_other_activations_have_no_node(void **state)
+{
+    const struct pk_rule *rules[] = {pk_rule_of(PK_OP_ATTENTION_JVP), pk_rule_of(PK_OP_ATTENTION_BWD2)};
+    struct pk_attr a = {.attention = {.phi = PK_PHI_SIGMOID, .tau = 1, .scale = 1}};
+    struct pk_type in[8], out[6];
+    struct pd_why why;
+    int32_t n_out;
+
+    (void)state;
+    for (int i = 0; i < 8; i++)
+        in[i] = (struct pk_type){PK_F32, PK_SHAPE(1, 1, 3, 2)};
+    assert_int_equal(rules[0]->infer(&a, in, 6, out, &n_out, &why), PD_ERR_UNSUPPORTED);
+    in[3].shape = PK_SHAPE(1, 3, 1, 2);
+    assert_int_equal(rules[1]->infer(&a, in, 7, out, &n_out, &why), PD_ERR_UNSUPPORTED);
+    a.attention.phi = PK_PHI_POLY;
+    a.attention.degree = 2;
+    assert_int_equal(rules[1]->infer(&a, in, 7, out, &n_out, &why), PD_OK);
+    assert_int_equal(n_out, 4);
+    assert_int_equal(rules[1]->infer(&a, in, 6, out, &n_out, &why), PD_ERR_INVALID);
+    in[5].shape = PK_SHAPE(1, 1, 4, 2);
+    assert_int_equal(rules[1]->infer(&a, in, 7, out, &n_out, &why), PD_ERR_INVALID);
+    assert_string_equal(why.text, "tangent 1 is not like its input");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_attention_grad_agrees_with_differences),
         cmocka_unit_test(test_attention_second_grad_agrees_with_differences),
         cmocka_unit_test(test_fused_attention_equals_plain_attention),
+        cmocka_unit_test(test_tangent_is_the_slope_of_y),
+        cmocka_unit_test(test_tangents_of_other_activations_have_no_node),
     };
 
 #ifdef TEST_ON_CPU

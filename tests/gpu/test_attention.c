@@ -451,6 +451,63 @@ static void test_tangents(void **state)
         }
 }
 
+/* A store of measured choices that knows one: linear order from 10 tokens on, for x, whole, forward. */
+static size_t measured(void *user, const char *key, void *value, size_t size)
+{
+    const int64_t from = 10;
+
+    if (strcmp(key, "attention_linear/p1/d16/full/fwd") != 0 || size != sizeof from)
+        return 0;
+    ++*(int *)user;
+    memcpy(value, &from, sizeof from);
+    return sizeof from;
+}
+
+static void test_measured_length_chooses_the_order(void **state)
+{
+    const struct pk_backend_api *api = pk_backend_entry();
+    int asked = 0;
+    const struct pk_host host = {.tuned_get = measured, .user = &asked};
+    struct pk_backend *b;
+    struct pk_attr attr = {.attention = {.phi = PK_PHI_POLY, .degree = 1, .tau = 0.25, .scale = 1}};
+    struct pk_view in[3], out = attention_random(PK_F32, PK_SHAPE(1, 20, 2, 16), 0, 0);
+    const struct pk_call c = {
+        .op = PK_OP_ATTENTION, .attr = &attr, .n_in = 3, .n_out = 1, .in = in, .out = &out};
+    struct pd_why why;
+
+    (void)state;
+    for (int i = 0; i < 3; i++)
+        in[i] = attention_random(PK_F32, PK_SHAPE(1, 2, 20, 16), -1, 1);
+    assert_int_equal(api->open(&host, 0, 1, &b, &why), PD_OK);
+    assert_true(api->workspace_bytes(b, &c) > 0); /* a state: the linear order */
+    assert_int_equal(asked, 1);
+    assert_int_equal(api->workspace_bytes(NULL, &c), 0); /* without a device the table's 367 holds */
+    attr.attention.form = PK_FORM_QUADRATIC;
+    assert_int_equal(api->workspace_bytes(b, &c), 0);
+    attr.attention.form = PK_FORM_AUTO;
+    attr.attention.degree = 2; /* nothing is known of x^2 */
+    assert_int_equal(api->workspace_bytes(b, &c), 0);
+    api->close(b);
+}
+
+/* Longer heads than shared memory is made for are refused when the graph is planned. */
+static void test_long_heads_are_refused(void **state)
+{
+    const struct pk_backend_api *api = pk_backend_entry();
+    struct pk_attr attr = {.attention = {.phi = PK_PHI_POLY, .degree = 3, .tau = 0.25, .scale = 1}};
+    struct pk_view in[3], out;
+    const struct pk_call c = {
+        .op = PK_OP_ATTENTION, .attr = &attr, .n_in = 3, .n_out = 1, .in = in, .out = &out};
+
+    (void)state;
+    for (int d = 256; d <= 257; d++) {
+        for (int i = 0; i < 3; i++)
+            in[i] = pk_view_dense(NULL, PK_F32, PK_SHAPE(1, 1, 4, d));
+        out = pk_view_dense(NULL, PK_F32, PK_SHAPE(1, 4, 1, d));
+        assert_true(api->supports(NULL, &c) == (d == 256));
+    }
+}
+
 static int open_all(void **state)
 {
     (void)state;
@@ -478,6 +535,8 @@ int main(void)
         cmocka_unit_test_teardown(test_degenerate, attention_reset),
         cmocka_unit_test_teardown(test_masked_overflow, attention_reset),
         cmocka_unit_test_teardown(test_linear_order, attention_reset),
+        cmocka_unit_test_teardown(test_measured_length_chooses_the_order, attention_reset),
+        cmocka_unit_test(test_long_heads_are_refused),
         cmocka_unit_test_teardown(test_tangents, attention_reset),
         cmocka_unit_test_teardown(test_stats, attention_reset),
         cmocka_unit_test_teardown(test_state_of_constant_size, attention_reset),

@@ -310,28 +310,6 @@ static enum pd_err launch(struct pk_backend *b, const struct att *a, const struc
     return PD_OK;
 }
 
-/* Where the kernels for sm 90 were not compiled. */
-extern "C" __attribute__((weak)) bool cuda_attention_hopper_supports(const struct pk_backend *,
-                                                                     const struct pk_call *)
-{
-    return false;
-}
-extern "C" __attribute__((weak)) size_t cuda_attention_hopper_workspace(const struct pk_backend *,
-                                                                        const struct pk_call *)
-{
-    return 0;
-}
-extern "C" __attribute__((weak)) enum pd_err cuda_attention_hopper(struct pk_backend *,
-                                                                   const struct pk_call *, struct pd_why *why)
-{
-    return pd_fail(why, PD_ERR_UNSUPPORTED, "attention: no kernels for sm 90 here");
-}
-extern "C" __attribute__((weak)) enum pd_err
-cuda_attention_hopper_bwd(struct pk_backend *, const struct pk_call *, struct pd_why *why)
-{
-    return pd_fail(why, PD_ERR_UNSUPPORTED, "attention: no kernels for sm 90 here");
-}
-
 extern "C" bool cuda_attention_supports(const struct pk_backend *b, const struct pk_call *c)
 {
     const struct pk_shape *s = &c->in[0].shape;

@@ -406,11 +406,14 @@ static __global__ void dbias_sum_kernel(const struct att a, const float *runs, i
 
 /* ---- host ---- */
 
+namespace
+{
 /* Places in the workspace. */
 struct scratch {
     size_t delta, dscale, dbias, bytes;
     int runs, strips;
 };
+} // namespace
 
 static size_t take(size_t *used, size_t bytes)
 {

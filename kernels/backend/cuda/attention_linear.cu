@@ -40,6 +40,8 @@ static int chunk_of(int degree, bool causal, int n)
     return n > 4096 ? 1024 : 256;
 }
 
+namespace
+{
 struct linear {
     struct att a;
     struct att_rows x, y, out; /* features of x; y: what they are multiplied with, or g of turn */
@@ -54,6 +56,7 @@ struct linear {
     double *dscale;
     int32_t strips;
 };
+} // namespace
 
 __device__ __forceinline__ int feature_blocks(const struct att &a)
 {

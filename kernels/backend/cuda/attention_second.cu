@@ -16,6 +16,8 @@
 #define WARPS 4
 #define WIDTH 64
 
+namespace
+{
 struct second {
     struct att a;
     struct att_rows tq, tk, tv, oq, ok, ov, oy;
@@ -25,6 +27,7 @@ struct second {
     float *dbias;
     int32_t strips, chunks, warps, lanes_log;
 };
+} // namespace
 
 /* The four products of a tile, then what is made of them: of x tangent(A), of t A, of d dL/dS, of e dL/dT. */
 struct quad {

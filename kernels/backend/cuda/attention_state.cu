@@ -16,6 +16,8 @@
 #define BLOCKS 2       /* blocks for each multiprocessor that the split aims at ... */
 #define MOST_ROWS 1024 /* ... as long as parts times tokens stay below, for the workspace's sake */
 
+namespace
+{
 struct state_job {
     struct att a;
     void *state;
@@ -24,6 +26,7 @@ struct state_job {
     int64_t position_step, length_step;
     int32_t features, slices, parts;
 };
+} // namespace
 
 __device__ __forceinline__ int state_valid(const struct state_job &j, int b, int *ret_position)
 {

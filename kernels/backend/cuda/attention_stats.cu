@@ -14,12 +14,15 @@
 
 enum { FRO, JAC, JACQ, TOP, COUNT, SUM, SQUARES };
 
+namespace
+{
 struct stats_job {
     struct att a;
     const void *x;
     bool narrow; /* x is bf16 */
     int64_t xb, xi, xc, width;
 };
+} // namespace
 
 /* One query: its logits, key by key. */
 template <typename T> struct stats_row {

@@ -27,9 +27,10 @@
 #define WIDTH 64 /* channels of a block's sums; longer heads take several blocks */
 
 /* Length from which the linear order is taken, [p - 1][causal]: forward and backward alike. Not measured yet:
- * from the FLOP counts of engine.md 8 (x: its time ratios; x^2: twice the count, for products at half speed).
- * host->tuned_get overrides it: key below, an int64_t. */
-static const int64_t linear_from[2][2] = {{367, 735}, {5000, 10000}};
+ * from the FLOP counts of engine.md 8. Those of x are thrice its time ratios at the floors, those of x^2
+ * twice its count: the square order has the faster products (bf16, sm 90), and these here read rows an
+ * element at a time. host->tuned_get overrides it: key below, an int64_t. */
+static const int64_t linear_from[2][2] = {{1024, 2048}, {5000, 10000}};
 #define LINEAR_KEY "attention_linear/p%d/d%d/%s/%s"
 
 /* Tokens of a chunk. The state costs F d a chunk: longer chunks for x^2. */

@@ -85,8 +85,8 @@ const struct config_row config_rows[] = {
     {ROW("serve", "device", CONFIG_T_WORD, serve.device), .def = "cpu", .words = serve_device_words,
      .values = serve_device_values, .arg = "WHERE",
      .meaning =
-         "where models loaded from now on compute: cpu, or cuda: in bf16 on the first GPU, beside whatever "
-         "trains there"},
+         "where models loaded from now on compute: cpu, or cuda: in bf16 on a GPU that serves already, "
+         "else on a free one, else beside whatever trains there"},
     {ROW("serve", "weights", CONFIG_T_WORD, serve.weights), .def = "f32", .words = weights_words,
      .values = weights_values, .arg = "TYPE",
      .meaning = "how models loaded from now on hold a language model's matrices: f32, or bf16 for half the "

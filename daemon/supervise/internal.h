@@ -179,6 +179,7 @@ struct model {
     struct sup_infer_stats stats;
     int64_t need_bytes; /* what the budget counts it as; of the checkpoint's size until it is ready */
     int64_t backoff_us, retry_us, kill_us, ready_us;
+    int device;         /* that its worker computes on; -1 = the CPU, or no worker */
     bool wanted;        /* restart it when it dies */
     bool loading_first; /* nobody was ever served by it: a failure ends the load */
     struct load_wait *loads, *unloads;
@@ -360,11 +361,11 @@ void queue_cycle(struct sup *s);
 /* slot.c: which devices may be used, and why the others may not. Mutex held, all of it. */
 enum slot_state {
     SLOT_FREE,
+    SLOT_SERVING, /* models are loaded there; a run may join them, where no device is free */
     SLOT_BUSY,
     SLOT_CHECKING, /* given back; its GPU was not looked at since */
     /* Out of service: nobody knows until when. */
     SLOT_DRAINING, /* a run holds it, and no other will */
-    SLOT_SERVING,
     SLOT_FOREIGN,
     SLOT_DRAINED,
     SLOT_BROKEN,
@@ -387,6 +388,8 @@ const char *slots_kind(const struct sup *s, const char *device, int slots, int64
 /* The devices that a run of this kind would get now, at most SUP_ATTEMPT_DEVICES; 0 = it must wait.
  * `need_bytes`: of an instance's memory; 0 = unknown. */
 int slots_pick(const struct sup *s, const char *kind, int slots, int64_t need_bytes, int *ret);
+/* The device for a model: a GPU that serves already, else a free one, else one beside its run; -1 = none. */
+int slots_pick_serving(const struct sup *s);
 /* "waiting for 2 GPUs, 1 free, 1 busy with a foreign process (pid 123)". */
 void slots_reason(const struct sup *s, const char *kind, int slots, char *out, size_t size);
 

@@ -214,21 +214,33 @@ static enum pd_err budget_left(struct sup *s, const struct model *m, int64_t *re
                    (long long)s->o.serve_memory, models, (long long)used);
 }
 
-/* Models share a GPU with each other and with runs: what they hold is small beside it. */
-static enum pd_err first_gpu(struct sup *s, struct device *ret, struct pd_why *why)
+/* Models share a GPU with each other, and with a run where there is no other: what they hold is small beside
+ * it. */
+static enum pd_err take_gpu(struct sup *s, struct model *m, struct pd_why *why)
 {
-    enum pd_err err = PD_ERR_NOT_FOUND;
-
     pthread_mutex_lock(&s->mutex);
-    for (int i = 0; i < s->device_count && err != PD_OK; i++)
-        if (strcmp(s->devices[i].kind, "cuda") == 0) {
-            *ret = s->devices[i];
-            err = PD_OK;
-        }
+    slots_look(s);
+    m->device = slots_pick_serving(s);
+    if (m->device >= 0)
+        s->held[m->device].models++;
     pthread_mutex_unlock(&s->mutex);
-    return err == PD_OK
-               ? PD_OK
-               : pd_fail(why, err, "serve.device is cuda, and this machine has no GPU that can be used");
+    return m->device >= 0 ? PD_OK
+                          : pd_fail(why, PD_ERR_NOT_FOUND,
+                                    "serve.device is cuda, and this machine has no GPU that can be used%s%s",
+                                    s->no_cuda[0] ? ": " : "", s->no_cuda);
+}
+
+static void give_gpu_back(struct sup *s, struct model *m)
+{
+    if (m->device < 0)
+        return;
+    pthread_mutex_lock(&s->mutex);
+    s->held[m->device].models--;
+    s->held[m->device].freed_us = pd_clock_mono_us();
+    m->device = -1;
+    pthread_mutex_unlock(&s->mutex);
+    device_watch_look(s->watch);
+    s->schedule = true;
 }
 
 static enum pd_err start_worker(struct sup *s, struct model *m, struct pd_why *why)
@@ -258,13 +270,12 @@ static enum pd_err start_worker(struct sup *s, struct model *m, struct pd_why *w
                     (char *)"--memory",
                     memory,
                     NULL};
-    struct device on = s->devices[0];
     struct proc proc;
     int64_t left;
     enum pd_err err = budget_left(s, m, &left, why);
 
     if (err == PD_OK && s->o.serve_cuda)
-        err = first_gpu(s, &on, why);
+        err = take_gpu(s, m, why);
     if (err != PD_OK)
         return err;
     snprintf(memory, sizeof memory, "%lld", (long long)left);
@@ -278,13 +289,16 @@ static enum pd_err start_worker(struct sup *s, struct model *m, struct pd_why *w
     err = pd_file_make_dirs(dir, why);
     if (err == PD_OK)
         err = digest_random(m->token, sizeof m->token, why);
-    if (err != PD_OK)
-        return err;
-    digest_sha256(m->token, sizeof m->token, m->token_sha256);
-    err = proc_spawn(s, argv, m->token, 1, -1, -1, -1, mark, &on, &proc, why);
+    if (err == PD_OK) {
+        digest_sha256(m->token, sizeof m->token, m->token_sha256);
+        err = proc_spawn(s, argv, m->token, 1, -1, -1, -1, mark, &s->devices[m->device >= 0 ? m->device : 0],
+                         &proc, why);
+    }
     memset(m->token, 0, sizeof m->token);
-    if (err != PD_OK)
+    if (err != PD_OK) {
+        give_gpu_back(s, m);
         return err;
+    }
     m->proc = proc;
     m->heard_us = pd_clock_mono_us();
     m->ready_us = m->kill_us = m->retry_us = 0;
@@ -363,6 +377,7 @@ void model_gone(struct sup *s, struct model *m)
     int status;
 
     proc_reap(s, &m->proc);
+    give_gpu_back(s, m);
     if (m->conn) /* its last words may be in the socket */
         conn_event(s, m->conn, EPOLLIN);
     if (m->conn)
@@ -521,6 +536,7 @@ struct model *model_new(struct sup *s, const struct store_model_version *v)
     m->checkpoint = strdup(v->path);
     m->digest = strdup(v->digest);
     m->loading_first = true;
+    m->device = -1;
     m->need_bytes = v->bytes;
     if (!m->name || !m->document || !m->checkpoint || !m->digest)
         return model_free(m);

@@ -13,8 +13,11 @@
 #define DIRTY_BYTES (INT64_C(1536) << 20)
 #define FIT_PERCENT 90 /* a plan that fills more of an instance does not fit: the driver needs its part */
 
-static const char *const names[] = {"free",    "busy",    "checking", "draining", "serving",
-                                    "foreign", "drained", "broken",   "stale",    "split"};
+static const char *const names[] = {
+    [SLOT_FREE] = "free",         [SLOT_SERVING] = "serving",   [SLOT_BUSY] = "busy",
+    [SLOT_CHECKING] = "checking", [SLOT_DRAINING] = "draining", [SLOT_FOREIGN] = "foreign",
+    [SLOT_DRAINED] = "drained",   [SLOT_BROKEN] = "broken",     [SLOT_STALE] = "stale",
+    [SLOT_SPLIT] = "split"};
 
 const char *slot_state_name(enum slot_state state)
 {
@@ -69,6 +72,11 @@ static enum slot_state gpu_state(const struct sup *s, int i, char *reason, size_
         snprintf(reason, size, "%s", p->taken_us ? p->reason : "the driver has not said anything yet");
         return SLOT_STALE;
     }
+    /* Its processes are ours, or cannot be told from ours: in a container they have other numbers. */
+    if (s->held[i].models) {
+        snprintf(reason, size, "%d loaded model%s", s->held[i].models, s->held[i].models == 1 ? "" : "s");
+        return SLOT_SERVING;
+    }
     if (p->taken_us <= s->held[i].freed_us) {
         snprintf(reason, size, "given back a moment ago");
         return SLOT_CHECKING;
@@ -106,10 +114,6 @@ enum slot_state slot_state(const struct sup *s, int i, char *reason, size_t size
     }
     if (drained)
         return SLOT_DRAINED;
-    if (s->held[i].models) {
-        snprintf(reason, size, "%d loaded model%s", s->held[i].models, s->held[i].models == 1 ? "" : "s");
-        return SLOT_SERVING;
-    }
     if (whole >= 0 && s->samples[whole - s->gpu_first].broken) {
         snprintf(reason, size, "%s", s->samples[whole - s->gpu_first].reason);
         return SLOT_BROKEN;
@@ -127,7 +131,7 @@ struct slot_count slots_count(const struct sup *s, const char *kind)
         if (strcmp(s->devices[i].kind, kind) != 0 || (state = slot_state(s, i, NULL, 0)) == SLOT_SPLIT)
             continue;
         c.total++;
-        c.free += state == SLOT_FREE;
+        c.free += state <= SLOT_SERVING;
         c.out += state > SLOT_CHECKING;
     }
     return c;
@@ -159,6 +163,18 @@ static int pick_instance(const struct sup *s, const bool *usable, int64_t need_b
     return best;
 }
 
+/* Those of a state up to `most`; returns how many. */
+static int usable_of(const struct sup *s, const char *kind, enum slot_state most, bool *ret)
+{
+    int count = 0;
+
+    for (int i = 0; i < s->device_count; i++) {
+        ret[i] = !strcmp(s->devices[i].kind, kind) && slot_state(s, i, NULL, 0) <= most;
+        count += ret[i];
+    }
+    return count;
+}
+
 int slots_pick(const struct sup *s, const char *kind, int slots, int64_t need_bytes, int *ret)
 {
     bool usable[SUP_DEVICES_MAX] = {false};
@@ -166,14 +182,33 @@ int slots_pick(const struct sup *s, const char *kind, int slots, int64_t need_by
 
     if (slots > SUP_ATTEMPT_DEVICES)
         return 0;
-    for (int i = 0; i < s->device_count; i++)
-        usable[i] = !strcmp(s->devices[i].kind, kind) && slot_state(s, i, NULL, 0) == SLOT_FREE;
+    if (usable_of(s, kind, SLOT_FREE, usable) < slots)
+        usable_of(s, kind, SLOT_SERVING, usable);
     if (!strcmp(kind, "mig")) {
         if (slots == 1)
             ret[0] = pick_instance(s, usable, need_bytes);
         return slots == 1 && ret[0] >= 0;
     }
     return sched_pick(usable, s->device_count, slots, gpu ? link_of : NULL, (void *)s, ret);
+}
+
+int slots_pick_serving(const struct sup *s)
+{
+    int best = -1, best_rank = 3;
+
+    for (int i = s->gpu_first; i < s->gpu_first + s->gpu_count; i++) {
+        enum slot_state state = slot_state(s, i, NULL, 0);
+        int rank = state == SLOT_SERVING || (state == SLOT_BUSY && s->held[i].models) ? 0
+                   : state == SLOT_FREE                                               ? 1
+                   : state == SLOT_BUSY || state == SLOT_CHECKING                     ? 2
+                                                                                      : 3;
+
+        if (rank < best_rank) {
+            best = i;
+            best_rank = rank;
+        }
+    }
+    return best;
 }
 
 const char *slots_kind(const struct sup *s, const char *device, int slots, int64_t need_bytes)
@@ -220,8 +255,8 @@ static int first_of(const struct sup *s, const char *kind, enum slot_state state
 
 void slots_reason(const struct sup *s, const char *kind, int slots, char *out, size_t size)
 {
-    static const enum slot_state states[] = {SLOT_FOREIGN, SLOT_DRAINED, SLOT_DRAINING, SLOT_BROKEN,
-                                             SLOT_STALE,   SLOT_SERVING, SLOT_CHECKING};
+    static const enum slot_state states[] = {SLOT_FOREIGN, SLOT_DRAINED, SLOT_DRAINING,
+                                             SLOT_BROKEN,  SLOT_STALE,   SLOT_CHECKING};
     struct slot_count c = slots_count(s, kind);
     const char *unit = !strcmp(kind, "cuda") ? "GPU" : !strcmp(kind, "mig") ? "MIG instance" : "cpu slot";
 
@@ -241,8 +276,6 @@ void slots_reason(const struct sup *s, const char *kind, int slots, char *out, s
             continue;
         if (states[i] == SLOT_FOREIGN)
             add(out, size, ", %d busy with %s", count, reason);
-        else if (states[i] == SLOT_SERVING)
-            add(out, size, ", %d serving models", count);
         else if (states[i] == SLOT_CHECKING)
             add(out, size, ", %d being checked", count);
         else

@@ -35,7 +35,7 @@ struct sup_options {
     int64_t age_us;         /* waiting so long raises a run's priority by one */
     int64_t hang_us;        /* silence of a live worker that counts as a hang; 0 = WIRE_HANG_US */
     int serve_threads;      /* CPU threads of a serving worker; 0 = cpu_threads */
-    bool serve_cuda;        /* models are loaded on a GPU, which takes no run meanwhile */
+    bool serve_cuda;        /* models are loaded on a GPU */
     bool serve_bf16;        /* language models are loaded with their matrices in bf16 */
     int64_t serve_memory;   /* bytes that all loaded models may take together; 0 = no limit */
     int serve_decode;       /* what completions remember: 0 = by size, 1 = a cache, 2 = a constant state */
@@ -74,9 +74,9 @@ struct sup_device {
     int64_t memory_bytes;
     int64_t run_id; /* that holds it; 0 = free */
     int attempt;
-    /* "free", "busy" (a run), "draining" (a run, its last one), "serving" (models), "checking" (given back a
-     * moment ago); out of service: "drained", "foreign" (somebody else computes there), "broken", "stale"
-     * (the driver does not answer), "split" (into MIG instances) */
+    /* "free", "busy" (a run), "draining" (a run, its last one), "serving" (models; a run may join them),
+     * "checking" (given back a moment ago); out of service: "drained", "foreign" (somebody else computes
+     * there), "broken", "stale" (the driver does not answer), "split" (into MIG instances) */
     char state[16];
     char id[64];         /* the same for good: what rows hold */
     char reason[200];    /* of the state; "" = it needs none */

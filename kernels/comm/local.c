@@ -531,9 +531,7 @@ static enum pd_err check(struct pk_comm *c, struct pd_why *why)
 {
     if (c->err != PD_OK)
         return pd_fail(why, c->err, "%s", c->why.text);
-    if (atomic_load(&c->shared->aborted) == 2)
-        return pd_fail(why, PD_ERR_CLOSED, "%s", c->shared->reason);
-    return PD_OK;
+    return local_look(c, why);
 }
 
 static int64_t waited_us(const struct pk_comm *c)

@@ -58,5 +58,7 @@ struct pk_comm {
 /* One meeting of all ranks. */
 enum pd_err local_meet(struct pk_comm *c, int64_t wait_us, struct pd_why *why);
 void local_abort(struct pk_comm *c, const char *reason);
+/* Whether somebody has given up or died, without a meeting. */
+enum pd_err local_look(struct pk_comm *c, struct pd_why *why);
 /* Start time and state letter of a process; false: there is none. */
 bool local_process(int32_t pid, uint64_t *ret_start, char *ret_state);

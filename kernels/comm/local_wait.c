@@ -84,8 +84,8 @@ static bool here(const struct local_rank *r, uint32_t meeting)
     return (int32_t)(atomic_load_explicit(&r->arrived, memory_order_acquire) - meeting) >= 0;
 }
 
-/* Looks whether rank i may still come. */
-static enum pd_err look(struct pk_comm *c, int i, int64_t now_us, struct pd_why *why)
+/* Looks whether rank i may still come to a meeting, or whether it lives at all. */
+static enum pd_err look(struct pk_comm *c, int i, bool meeting, int64_t now_us, struct pd_why *why)
 {
     struct local_rank *r = &c->shared->rank[i];
     int32_t pid = atomic_load(&r->pid);
@@ -97,12 +97,14 @@ static enum pd_err look(struct pk_comm *c, int i, int64_t now_us, struct pd_why 
     if (!pid)
         return PD_OK; /* has not come yet: the time-out's business */
     if (!local_process(pid, &start, &state) || start != r->start || state == 'Z' || state == 'X') {
-        if (here(r, c->meetings))
+        if (meeting && here(r, c->meetings))
+            return PD_OK;
+        if (!meeting && atomic_load(&r->left))
             return PD_OK;
         snprintf(text, sizeof text, "rank %d (process %d) died", i, (int)pid);
         return fail(c, PD_ERR_CLOSED, text, true, why);
     }
-    if (atomic_load(&r->left)) {
+    if (meeting && atomic_load(&r->left)) {
         if (here(r, c->meetings))
             return PD_OK;
         snprintf(text, sizeof text, "rank %d (process %d) has left", i, (int)pid);
@@ -159,7 +161,7 @@ enum pd_err local_meet(struct pk_comm *c, int64_t wait_us, struct pd_why *why)
             if (here(r, c->meetings))
                 break;
             now_us = pd_clock_mono_us();
-            err = look(c, i, now_us, why);
+            err = look(c, i, true, now_us, why);
             if (err == PD_OK && now_us - began_us > wait_us && !here(r, c->meetings)) {
                 char text[160];
 
@@ -170,5 +172,17 @@ enum pd_err local_meet(struct pk_comm *c, int64_t wait_us, struct pd_why *why)
     }
     if (began_us)
         atomic_fetch_add_explicit(&c->waited_us, pd_clock_mono_us() - began_us, memory_order_relaxed);
+    return err;
+}
+
+enum pd_err local_look(struct pk_comm *c, struct pd_why *why)
+{
+    enum pd_err err = PD_OK;
+
+    if (atomic_load(&c->shared->aborted) == 2)
+        return fail(c, PD_ERR_CLOSED, c->shared->reason, false, why);
+    for (int i = 0; i < c->ranks && err == PD_OK; i++)
+        if (i != c->rank && !atomic_load(&c->shared->rank[i].left)) /* who has left did so in good order */
+            err = look(c, i, false, pd_clock_mono_us(), why);
     return err;
 }

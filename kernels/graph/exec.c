@@ -29,6 +29,7 @@ struct pk_exec {
     bool stale;   /* pointers are to be resolved again */
     bool warm;    /* has run with these pointers: may be recorded */
     struct pk_captured *captured;
+    bool unrecordable;
     struct pk_exec_runs runs;
     unsigned char *arena;
     void (*trace)(void *user, const char *node, const struct pk_view *out, int n);
@@ -563,6 +564,14 @@ static enum pd_err run_slowly(struct pk_exec *e, struct pd_why *why)
     return err;
 }
 
+static bool meets_ranks(const struct pk_exec *e)
+{
+    for (size_t i = 0; i < e->n_call; i++)
+        if (pk_rule_of(e->call[i].op)->ranks)
+            return true;
+    return false;
+}
+
 enum pd_err pk_exec_run(struct pk_exec *e, struct pd_why *why)
 {
     enum pd_err err = PD_OK;
@@ -577,9 +586,13 @@ enum pd_err pk_exec_run(struct pk_exec *e, struct pd_why *why)
         e->runs.eager++;
         return run_slowly(e, why);
     }
-    if (err == PD_OK && e->warm && !e->captured) {
+    if (err == PD_OK && e->warm && !e->captured && !e->unrecordable) {
         err = e->api->capture(e->backend, e->call, e->n_call, &e->captured, why);
         e->runs.captures += err == PD_OK;
+        if (err == PD_ERR_UNSUPPORTED && meets_ranks(e)) { /* through the host: call by call, for good */
+            e->unrecordable = true;
+            err = PD_OK;
+        }
     }
     if (err != PD_OK)
         return err;

@@ -71,6 +71,7 @@ static struct pk_backend *cuda_close(struct pk_backend *b)
             (void)cudaFreeHost(b->fault_host);
         if (b->stream)
             (void)cudaStreamDestroy(b->stream);
+        cuda_ranks_close(b);
         if (b->side)
             (void)cudaStreamDestroy(b->side);
         (void)cudaGetLastError();
@@ -240,13 +241,16 @@ enum pd_err cuda_enqueue(struct pk_backend *b, const struct pk_call *calls, size
                            name_of(c->op), c->workspace_bytes, need);
         if (i < begun)
             continue;
+        err = cuda_ranks_before(b, c, why);
+        if (err != PD_OK)
+            return err;
         together = cuda_optim_together(c, count - i);
         err = together > 1 ? cuda_optim_run(b, c, together, why) : op->run(b, c, why);
         if (err != PD_OK)
             return err;
         begun = i + (together > 1 ? together : 1);
     }
-    return PD_OK;
+    return cuda_ranks_join(b, why);
 }
 
 static enum pd_err cuda_run(struct pk_backend *b, const struct pk_call *calls, size_t count,

@@ -15,6 +15,16 @@ enum pd_err cuda_probe(struct pd_why *why);
 enum pd_err cuda_enqueue(struct pk_backend *b, const struct pk_call *calls, size_t count, struct pd_why *why);
 enum pd_err cuda_info(struct pk_backend *b, struct pk_backend_info *ret, struct pd_why *why);
 
+/* collective.c. Sums over ranks go beside the kernels, on the side stream; whoever touches what they touch
+ * waits. */
+/* Before this call is enqueued. */
+enum pd_err cuda_ranks_before(struct pk_backend *b, const struct pk_call *c, struct pd_why *why);
+/* The stream waits for all of them. */
+enum pd_err cuda_ranks_join(struct pk_backend *b, struct pd_why *why);
+/* NULL, or why these calls cannot be recorded. */
+const char *cuda_ranks_unrecordable(const struct pk_backend *b, const struct pk_call *calls, size_t count);
+void cuda_ranks_close(struct pk_backend *b);
+
 /* capture.c */
 enum pd_err cuda_capture(struct pk_backend *b, const struct pk_call *calls, size_t count,
                          struct pk_captured **ret, struct pd_why *why);

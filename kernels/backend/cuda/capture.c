@@ -18,6 +18,10 @@ enum pd_err cuda_capture(struct pk_backend *b, const struct pk_call *calls, size
 
     if (!c)
         return pd_fail(why, PD_ERR_NOMEM, "no memory for a captured step");
+    if (cuda_ranks_unrecordable(b, calls, count)) {
+        free(c);
+        return pd_fail(why, PD_ERR_UNSUPPORTED, "%s", cuda_ranks_unrecordable(b, calls, count));
+    }
     error = cudaSetDevice(b->device);
     /* Thread-local: calls of other threads (a second model, the page of devices) do not spoil it. */
     if (error == cudaSuccess)

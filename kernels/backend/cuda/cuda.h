@@ -31,16 +31,18 @@ struct cuda_blas; /* matmul.c: handle, plans and measured choices */
 
 struct pk_backend {
     const struct pk_host *host;
-    int device;           /* ordinal as CUDA shows it to this process */
-    int sm;               /* compute capability times ten: 80, 90, 100 */
+    int device; /* ordinal as CUDA shows it to this process */
+    int sm;     /* compute capability times ten: 80, 90, 100 */
     int multiprocessors;
-    size_t shared_most;   /* most dynamic shared memory of one block, after opting in */
+    size_t shared_most; /* most dynamic shared memory of one block, after opting in */
     enum pk_math math;
-    cudaStream_t stream;  /* every kernel of a run, in order */
-    cudaStream_t side;    /* transfers and collectives beside it, joined by events */
+    cudaStream_t stream;      /* every kernel of a run, in order */
+    cudaStream_t side;        /* transfers and collectives beside it, joined by events */
+    struct cuda_ranks *ranks; /* collective.c: what travels between ranks now; made when it is first needed */
     struct cuda_blas *blas;
-    /* Device memory, two words: the first error that a kernel found {1 + enum pk_op, value}; 0 = none. Kernels
-     * write it with atomicCAS on the first word; sync reads and clears it, and fails with PD_ERR_INVALID. */
+    /* Device memory, two words: the first error that a kernel found {1 + enum pk_op, value}; 0 = none.
+     * Kernels write it with atomicCAS on the first word; sync reads and clears it, and fails with
+     * PD_ERR_INVALID. */
     uint32_t *fault, *fault_host; /* fault_host: pinned, for reading it */
     struct cuda_pinned *pinned;   /* of alloc_host */
 };

@@ -1,0 +1,375 @@
+/* comm_nccl.so: ranks on GPUs through NCCL. It takes no symbol from the program that opens it.
+ *
+ * Calls only enqueue on the stream they are given, so a step with them can be recorded. What NCCL does not
+ * notice by itself - a process of this host that dies in the middle - a watchdog does: `local` keeps the
+ * processes of the ranks and the reason of whoever gave up, five times a second it is asked, and NCCL for its
+ * own errors. On any of them the communicator is aborted, which ends what runs on the GPU; it is never
+ * destroyed in good order, because that waits for ranks that may be gone.
+ *
+ * Compiled and tried against a stand-in for the library; not yet run on GPUs. */
+#include <nccl.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "kernels/base/clock.h"
+#include "kernels/comm/comm.h"
+
+#define OPEN_US (INT64_C(120) * 1000000)
+#define LOOK_US 200000
+
+struct id {
+    ncclUniqueId nccl;
+    uint8_t beside[PK_COMM_ID_MAX - sizeof(ncclUniqueId)]; /* of `local` */
+};
+_Static_assert(sizeof(struct id) <= PK_COMM_ID_MAX, "an id fits");
+
+struct pk_comm {
+    const struct pk_comm_host *host;
+    void *beside; /* `local`'s own struct pk_comm: processes and reasons */
+    ncclComm_t nccl;
+    int rank, ranks;
+    pthread_mutex_t lock; /* nccl, err, why; and beside, but for its barrier */
+    pthread_t watchdog;
+    bool watching;
+    _Atomic bool stop;
+    enum pd_err err; /* sticky */
+    struct pd_why why;
+};
+
+static const struct pk_comm_api *beside_api(void)
+{
+    return pk_comm_local();
+}
+
+static void nap(int64_t us)
+{
+    const struct timespec t = {.tv_nsec = us * 1000};
+
+    nanosleep(&t, NULL);
+}
+
+static enum pd_err nccl_fail(struct pd_why *why, ncclResult_t result, const char *what)
+{
+    return pd_fail(why, result == ncclRemoteError ? PD_ERR_CLOSED : PD_ERR_IO, "nccl: %s: %s", what,
+                   ncclGetErrorString(result));
+}
+
+static enum pd_err make_id(void *out, struct pd_why *why)
+{
+    struct id id;
+    ncclResult_t result;
+
+    memset(&id, 0, sizeof id);
+    if (beside_api()->id_bytes > sizeof id.beside)
+        return pd_fail(why, PD_ERR_LIMIT, "two ids do not fit into one");
+    result = ncclGetUniqueId(&id.nccl);
+    if (result != ncclSuccess)
+        return nccl_fail(why, result, "making an id");
+    memcpy(out, &id, sizeof id);
+    return beside_api()->make_id((char *)out + offsetof(struct id, beside), why);
+}
+
+/* The end of it: the first reason stays, the others are told, what runs on the GPU stops. Lock held. */
+static void give_up(struct pk_comm *c, enum pd_err err, const char *text, bool tell)
+{
+    if (c->err == PD_OK) {
+        c->err = err;
+        snprintf(c->why.text, sizeof c->why.text, "%s", text);
+        if (c->host && c->host->log)
+            c->host->log(c->host->user, 4, text);
+    }
+    if (tell)
+        beside_api()->abort(c->beside, text);
+    if (c->nccl) {
+        (void)ncclCommAbort(c->nccl);
+        c->nccl = NULL;
+    }
+}
+
+/* Errors that came by themselves. Lock held. */
+static void look(struct pk_comm *c)
+{
+    ncclResult_t result = ncclSuccess;
+    struct pd_why why = {""};
+    enum pd_err err = beside_api()->check(c->beside, &why);
+
+    if (err != PD_OK) {
+        give_up(c, err, why.text, false);
+        return;
+    }
+    if (c->nccl && ncclCommGetAsyncError(c->nccl, &result) == ncclSuccess && result != ncclSuccess &&
+        result != ncclInProgress) {
+        err = nccl_fail(&why, result, "a collective");
+        give_up(c, err, why.text, true);
+    }
+}
+
+static void *watch(void *arg)
+{
+    struct pk_comm *c = arg;
+
+    while (!atomic_load(&c->stop)) {
+        nap(LOOK_US);
+        pthread_mutex_lock(&c->lock);
+        if (c->err == PD_OK && !atomic_load(&c->stop))
+            look(c);
+        pthread_mutex_unlock(&c->lock);
+    }
+    return NULL;
+}
+
+static struct pk_comm *nccl_close(struct pk_comm *c)
+{
+    if (c) {
+        atomic_store(&c->stop, true);
+        if (c->watching)
+            pthread_join(c->watchdog, NULL);
+        if (c->nccl)
+            (void)ncclCommAbort(c->nccl);
+        beside_api()->close(c->beside);
+        pthread_mutex_destroy(&c->lock);
+        free(c);
+    }
+    return NULL;
+}
+
+/* Until a call that does not block has come to its end. Lock held. */
+static enum pd_err settle(struct pk_comm *c, ncclResult_t result, const char *what, int64_t until_us,
+                          struct pd_why *why)
+{
+    struct pd_why own = {""};
+    enum pd_err err;
+
+    while (result == ncclInProgress) {
+        err = beside_api()->check(c->beside, &own);
+        if (err != PD_OK) {
+            give_up(c, err, own.text, false);
+            return pd_fail(why, err, "%s", c->why.text);
+        }
+        if (pd_clock_mono_us() > until_us) {
+            err = pd_fail(&own, PD_ERR_TIMEOUT, "nccl: %s took too long", what);
+            give_up(c, err, own.text, true);
+            return pd_fail(why, err, "%s", c->why.text);
+        }
+        nap(500);
+        if (ncclCommGetAsyncError(c->nccl, &result) != ncclSuccess)
+            result = ncclInternalError;
+    }
+    if (result == ncclSuccess)
+        return PD_OK;
+    err = nccl_fail(&own, result, what);
+    give_up(c, err, own.text, true);
+    return pd_fail(why, err, "%s", c->why.text);
+}
+
+static enum pd_err nccl_open(const struct pk_comm_host *host, const struct pk_comm_options *o,
+                             struct pk_comm **ret, struct pd_why *why)
+{
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    struct pk_comm_options first = *o;
+    struct pk_comm *c = calloc(1, sizeof *c), *beside = NULL;
+    const int64_t until_us = pd_clock_mono_us() + (o->open_us > 0 ? o->open_us : OPEN_US);
+    struct id id;
+    ncclResult_t result;
+    enum pd_err err;
+    int code;
+
+    if (!c)
+        return pd_fail(why, PD_ERR_NOMEM, "no memory for a rank");
+    memcpy(&id, o->id, sizeof id);
+    c->host = host;
+    c->rank = o->rank;
+    c->ranks = o->ranks;
+    pthread_mutex_init(&c->lock, NULL);
+    first.id = id.beside;
+    err = beside_api()->open(NULL, &first, &beside, why);
+    c->beside = beside;
+    if (err != PD_OK)
+        goto out;
+    config.blocking = 0;
+    pthread_mutex_lock(&c->lock);
+    /* On the device that the back end has chosen for this thread. */
+    result = ncclCommInitRankConfig(&c->nccl, o->ranks, id.nccl, o->rank, &config);
+    err = settle(c, result, "meeting the other ranks", until_us, why);
+    pthread_mutex_unlock(&c->lock);
+    if (err != PD_OK)
+        goto out;
+    code = pthread_create(&c->watchdog, NULL, watch, c);
+    c->watching = code == 0;
+    if (code) {
+        err = pd_fail_errno(why, code, "cannot start the watchdog of the ranks");
+        goto out;
+    }
+    *ret = c;
+    c = NULL; /* moved to the caller */
+out:
+    nccl_close(c);
+    return err;
+}
+
+static void nccl_abort(struct pk_comm *c, const char *reason)
+{
+    pthread_mutex_lock(&c->lock);
+    give_up(c, PD_ERR_CANCELLED, reason ? reason : "stopped", true);
+    pthread_mutex_unlock(&c->lock);
+}
+
+/* ---- calls ---- */
+
+static enum pd_err type_of(enum pk_dtype dtype, ncclDataType_t *ret, struct pd_why *why)
+{
+    switch (dtype) {
+    case PK_F32:
+        *ret = ncclFloat32;
+        return PD_OK;
+    case PK_F64:
+        *ret = ncclFloat64;
+        return PD_OK;
+    case PK_BF16:
+        *ret = ncclBfloat16;
+        return PD_OK;
+    case PK_I32:
+        *ret = ncclInt32;
+        return PD_OK;
+    default:
+        return pd_fail(why, PD_ERR_INVALID, "%s does not travel between ranks", pk_dtype_name(dtype));
+    }
+}
+
+/* Takes the lock if the call may go ahead. */
+static enum pd_err enter(struct pk_comm *c, int64_t count, enum pk_dtype dtype, int root, ncclDataType_t *ret,
+                         struct pd_why *why)
+{
+    enum pd_err err = type_of(dtype, ret, why);
+
+    if (err == PD_OK && (count < 0 || root >= c->ranks))
+        err = pd_fail(why, PD_ERR_INVALID, "%lld numbers to rank %d of %d", (long long)count, root, c->ranks);
+    if (err != PD_OK)
+        return err;
+    pthread_mutex_lock(&c->lock);
+    if (c->err != PD_OK) {
+        err = pd_fail(why, c->err, "%s", c->why.text);
+        pthread_mutex_unlock(&c->lock);
+    }
+    return err;
+}
+
+static enum pd_err leave(struct pk_comm *c, ncclResult_t result, const char *what, struct pd_why *why)
+{
+    enum pd_err err = settle(c, result, what, pd_clock_mono_us() + OPEN_US, why);
+
+    pthread_mutex_unlock(&c->lock);
+    return err;
+}
+
+static enum pd_err all_reduce(struct pk_comm *c, const void *from, void *to, int64_t count,
+                              enum pk_dtype dtype, int root, void *stream, struct pd_why *why)
+{
+    ncclDataType_t type;
+    enum pd_err err = enter(c, count, dtype, root, &type, why);
+
+    if (err != PD_OK)
+        return err;
+    if (root < 0)
+        return leave(c, ncclAllReduce(from, to, (size_t)count, type, ncclSum, c->nccl, stream), "all_reduce",
+                     why);
+    return leave(c, ncclReduce(from, to, (size_t)count, type, ncclSum, root, c->nccl, stream), "reduce", why);
+}
+
+static enum pd_err reduce_scatter(struct pk_comm *c, const void *from, void *to, int64_t count,
+                                  enum pk_dtype dtype, void *stream, struct pd_why *why)
+{
+    ncclDataType_t type;
+    enum pd_err err = enter(c, count, dtype, -1, &type, why);
+
+    return err == PD_OK ? leave(c, ncclReduceScatter(from, to, (size_t)count, type, ncclSum, c->nccl, stream),
+                                "reduce_scatter", why)
+                        : err;
+}
+
+static enum pd_err all_gather(struct pk_comm *c, const void *from, void *to, int64_t count,
+                              enum pk_dtype dtype, void *stream, struct pd_why *why)
+{
+    ncclDataType_t type;
+    enum pd_err err = enter(c, count, dtype, -1, &type, why);
+
+    return err == PD_OK
+               ? leave(c, ncclAllGather(from, to, (size_t)count, type, c->nccl, stream), "all_gather", why)
+               : err;
+}
+
+static enum pd_err broadcast(struct pk_comm *c, void *memory, int64_t count, enum pk_dtype dtype, int root,
+                             void *stream, struct pd_why *why)
+{
+    ncclDataType_t type;
+    enum pd_err err = root < 0 ? pd_fail(why, PD_ERR_INVALID, "a broadcast needs a root")
+                               : enter(c, count, dtype, root, &type, why);
+
+    return err == PD_OK ? leave(c, ncclBroadcast(memory, memory, (size_t)count, type, root, c->nccl, stream),
+                                "broadcast", why)
+                        : err;
+}
+
+/* Of the processes; what is enqueued is not waited for. */
+static enum pd_err barrier(struct pk_comm *c, void *stream, struct pd_why *why)
+{
+    struct pd_why own = {""};
+    enum pd_err err;
+
+    (void)stream;
+    pthread_mutex_lock(&c->lock); /* the barrier looks after the other ranks by itself */
+    err = c->err != PD_OK ? c->err : beside_api()->barrier(c->beside, NULL, &own);
+    if (err != PD_OK)
+        give_up(c, err, own.text, true);
+    if (err != PD_OK)
+        (void)pd_fail(why, err, "%s", c->why.text);
+    pthread_mutex_unlock(&c->lock);
+    return err;
+}
+
+static enum pd_err check(struct pk_comm *c, struct pd_why *why)
+{
+    enum pd_err err;
+
+    pthread_mutex_lock(&c->lock);
+    if (c->err == PD_OK)
+        look(c);
+    err = c->err == PD_OK ? PD_OK : pd_fail(why, c->err, "%s", c->why.text);
+    pthread_mutex_unlock(&c->lock);
+    return err;
+}
+
+static int64_t waited_us(const struct pk_comm *c)
+{
+    (void)c; /* the GPU waits, and does not say how long */
+    return 0;
+}
+
+__attribute__((visibility("default"))) const struct pk_comm_api *pk_comm_entry(void);
+
+const struct pk_comm_api *pk_comm_entry(void)
+{
+    static const struct pk_comm_api api = {
+        .abi = PK_COMM_ABI,
+        .name = "nccl",
+        .id_bytes = sizeof(struct id),
+        .enqueues = true,
+        .make_id = make_id,
+        .open = nccl_open,
+        .close = nccl_close,
+        .abort = nccl_abort,
+        .all_reduce = all_reduce,
+        .reduce_scatter = reduce_scatter,
+        .all_gather = all_gather,
+        .broadcast = broadcast,
+        .barrier = barrier,
+        .check = check,
+        .waited_us = waited_us,
+    };
+
+    return &api;
+}

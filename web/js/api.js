@@ -318,14 +318,31 @@ export const complete = (body, signal) => request('/v1/completions', { method: '
 
 /**
  * @param {AbortSignal} signal
- * @returns {Promise<import('./types').Device[]>}
+ * @returns {Promise<{devices: import('./types').Device[], driver: import('./types').Driver}>}
  */
 export async function listDevices(signal) {
     const raw = await json('/api/v1/devices', { signal });
-    return raw.devices.map((/** @type {any} */ d) => ({
-        name: d.name, kind: d.kind, model: d.model, state: d.state, threads: d.threads, memory: d.memory_bytes, runId: d.run_id,
-    }));
+    return {
+        devices: raw.devices.map((/** @type {any} */ d) => ({
+            id: d.id, name: d.name, kind: d.kind, model: d.model, state: d.state, reason: d.reason, threads: d.threads, memory: d.memory_bytes, runId: d.run_id, drained: d.drained,
+            gpu: d.gpu && {
+                instance: d.gpu.instance, split: d.gpu.split, memoryUsed: d.gpu.memory_used_bytes, memoryTotal: d.gpu.memory_total_bytes, utilization: d.gpu.utilization_ratio,
+                temperature: d.gpu.temperature_celsius, power: d.gpu.power_watts, powerLimit: d.gpu.power_limit_watts, clock: d.gpu.sm_clock_mhz, eccCorrected: d.gpu.ecc_corrected,
+                eccUncorrected: d.gpu.ecc_uncorrected, xids: d.gpu.xid_errors, lastXid: d.gpu.last_xid, stale: d.gpu.stale, age: d.gpu.age_seconds,
+            },
+        })),
+        driver: { gpus: raw.driver.gpus, whyNone: raw.driver.why_none, version: raw.driver.version, cuda: raw.driver.cuda },
+    };
 }
+
+/**
+ * @param {string} id
+ * @param {string} reason
+ */
+export const drainDevice = (id, reason) => json(`/api/v1/devices/${encodeURIComponent(id)}/drain`, { method: 'POST', body: { reason } });
+
+/** @param {string} id */
+export const undrainDevice = id => json(`/api/v1/devices/${encodeURIComponent(id)}/undrain`, { method: 'POST', body: {} });
 
 /**
  * @param {AbortSignal} signal

@@ -25,6 +25,14 @@ const states = {
     unavailable: { word: 'Not loaded', icon: 'unloaded' },
     free: { word: 'Free', icon: 'unloaded' },
     busy: { word: 'Busy', icon: 'running', tone: 'run' },
+    serving: { word: 'Serving', icon: 'ready', tone: 'good' },
+    checking: { word: 'Being checked', icon: 'starting', busy: true },
+    draining: { word: 'Last run', icon: 'cancelling', tone: 'warn' },
+    foreign: { word: 'Foreign', icon: 'busy', tone: 'warn' },
+    drained: { word: 'Drained', icon: 'failed', tone: 'bad' },
+    broken: { word: 'Broken', icon: 'broken', tone: 'bad' },
+    stale: { word: 'No answer', icon: 'broken', tone: 'warn' },
+    split: { word: 'Split', icon: 'columns' },
 };
 
 /**

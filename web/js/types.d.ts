@@ -216,13 +216,43 @@ export interface Field {
 }
 
 export interface Device {
+    /** The same for good: what attempts name. */
+    id: string;
     name: string;
     kind: string;
     model: string;
     state: string;
+    /** Of the state; empty where it needs none. */
+    reason: string;
     threads: number | null;
     memory: number | null;
     runId: string | null;
+    drained: { reason: string; who: string; since: string } | null;
+    /** What the driver told last; null for a slot of the CPU. What it does not tell is null. */
+    gpu: {
+        instance: number | null;
+        split: boolean;
+        memoryUsed: number | null;
+        memoryTotal: number | null;
+        utilization: number | null;
+        temperature: number | null;
+        power: number | null;
+        powerLimit: number | null;
+        clock: number | null;
+        eccCorrected: number | null;
+        eccUncorrected: number | null;
+        xids: number;
+        lastXid: number | null;
+        stale: boolean;
+        age: number;
+    } | null;
+}
+
+export interface Driver {
+    gpus: number;
+    whyNone: string | null;
+    version: string | null;
+    cuda: string | null;
 }
 
 export interface TensorMeta {

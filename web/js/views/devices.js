@@ -3,6 +3,7 @@ import { cancelRun, getVersion, isAbort, json, listDevices, listQueue, listRuns 
 import { ask, bones, failedBox, fill, h, icon, message, setText, stateBox, toast } from '../dom.js';
 import { ago, bytes, count, duration, moment } from '../format.js';
 import { changeJob } from '../jobs.js';
+import { gpuCard, noGpu } from '../gpu.js';
 import { onEvent, pacer } from '../live.js';
 import { readJob } from '../results.js';
 import { chip, meter } from '../states.js';
@@ -17,6 +18,7 @@ export function devicesView(context) {
     const { signal, query } = context;
     context.setTitle('Devices and queue');
     const summary = h('p', { class: 'sub' });
+    const gpuPlace = h('div', { class: 'gpus', hidden: true });
     const devicesPlace = h('div', { class: 'cols' }, h('div', { class: 'card' }, bones(3)));
     const queuePlace = h('div', { class: 'card' }, bones(3));
     const queueTitle = h('h2', { id: 'queue-title' }, 'Queue');
@@ -24,9 +26,11 @@ export function devicesView(context) {
     const about = h('p', { class: 'muted small' });
     const el = h('div', null,
         h('div', { class: 'head' }, h('div', null, h('h1', null, 'Devices and queue'), summary)),
+        gpuPlace,
         devicesPlace,
         h('section', { class: 'stack', 'aria-labelledby': 'queue-title' }, queueTitle, queuePlace), settings, about);
     let ready = false;
+    let watched = false; // there are GPUs
     let held = false; // a field of the table is being used: it must not be drawn anew
 
     /** Progress as it was a while ago, by run, for the remaining time. @type {Map<string, {step: number, at: number}>} */
@@ -114,6 +118,7 @@ export function devicesView(context) {
         const share = run && run.step !== null && run.totalSteps ? run.step / run.totalSteps : null;
         return h('section', { class: 'card pad stack', 'aria-label': device.name },
             h('div', { class: 'row' }, h('h2', { class: 'grow' }, device.name), chip(device.state)),
+            device.reason ? h('p', { class: 'gpu-reason small' }, device.reason) : null,
             h('p', { class: 'sub' }, h('span', null, device.model || device.kind), device.threads ? h('span', null, `${device.threads} thread${device.threads === 1 ? '' : 's'}`) : null,
                 device.memory ? h('span', null, bytes(device.memory)) : null),
             device.runId
@@ -123,18 +128,35 @@ export function devicesView(context) {
                 : h('p', { class: 'muted small' }, 'Nothing runs here.'));
     }
 
+    /**
+     * @param {import('../types').Device[]} gpus
+     * @param {import('../types').Driver} driver
+     * @param {Map<string, Run>} runs
+     */
+    function drawGpus(gpus, driver, runs) {
+        const focus = gpuPlace.contains(document.activeElement) ? document.activeElement?.getAttribute('aria-label') : null;
+        gpuPlace.hidden = false;
+        watched = gpus.length > 0;
+        gpuPlace.toggleAttribute('data-many', gpus.length > 8);
+        fill(gpuPlace, gpus.length > 0 ? gpus.map(device => gpuCard(device, device.runId ? runs.get(device.runId) : null, () => refresh())) : noGpu(driver));
+        if (focus)
+            /** @type {HTMLElement | null} */ (gpuPlace.querySelector(`[aria-label="${CSS.escape(focus)}"]`))?.focus({ preventScroll: true });
+    }
+
     async function refresh() {
         try {
-            const [devices, queue, active] = await Promise.all([
+            const [{ devices, driver }, queue, active] = await Promise.all([
                 listDevices(signal), listQueue(signal), listRuns({ state: 'active', limit: 100 }, signal)]);
             ready = true;
             const runs = new Map(active.runs.map(run => [run.id, run]));
-            const busy = devices.filter(d => d.state !== 'free').length;
-            setText(summary, `${devices.length} slot${devices.length === 1 ? '' : 's'}, ${busy} in use, ${queue.length} run${queue.length === 1 ? '' : 's'} waiting`);
-            if (devices.length === 0)
+            const gpus = devices.filter(d => d.gpu), slots = devices.filter(d => !d.gpu), units = gpus.filter(d => !d.gpu?.split);
+            const used = units.filter(d => d.runId).length, out = units.filter(d => ['foreign', 'drained', 'broken', 'stale'].includes(d.state)).length;
+            setText(summary, `${units.length > 0 ? `${units.length} GPU${units.length === 1 ? '' : 's'}, ${used} in use${out > 0 ? `, ${out} not usable` : ''}; ` : ''}${slots.length} CPU slot${slots.length === 1 ? '' : 's'}, ${slots.filter(d => d.state === 'busy').length} in use; ${queue.length} run${queue.length === 1 ? '' : 's'} waiting`);
+            drawGpus(gpus, driver, runs);
+            if (slots.length === 0)
                 fill(devicesPlace, h('div', { class: 'card' }, stateBox('empty', 'No devices', 'The configuration offers no slot; runs will wait.')));
             else
-                fill(devicesPlace, devices.map(device => card(device, device.runId ? runs.get(device.runId) : null)));
+                fill(devicesPlace, slots.map(device => card(device, device.runId ? runs.get(device.runId) : null)));
             setText(queueTitle, queue.length > 0 ? `Queue (${count(queue.length)})` : 'Queue');
             if (!held) {
                 const focus = queuePlace.contains(document.activeElement) ? document.activeElement?.getAttribute('aria-label') : null;
@@ -177,6 +199,9 @@ export function devicesView(context) {
     getVersion(signal).then(version => setText(about, `polyd ${version.version}, started ${ago(version.started)}`)).catch(() => {});
     const nudge = pacer(refresh, { least: 600, most: 3000, wanted: () => true, signal });
     onEvent(() => nudge(), signal);
+    /* Temperature and memory change without an event. */
+    const timer = setInterval(() => { if (watched && !document.hidden) nudge(); }, 3000);
+    signal.addEventListener('abort', () => clearInterval(timer));
     refresh();
     return { el };
 }

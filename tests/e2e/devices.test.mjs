@@ -1,0 +1,80 @@
+// The devices page in a real Chromium, on machines whose GPUs are a text file (tests/device/fake_nvml.c).
+import assert from 'node:assert/strict';
+import { existsSync } from 'node:fs';
+import path from 'node:path';
+import { after, before, describe, test } from 'node:test';
+
+import { Daemon, build, until } from '../lib/daemon.mjs';
+import { Machine, gpu } from '../lib/gpus.mjs';
+import { Browser, findChromium, looks } from './browser.mjs';
+
+const library = path.join(build, 'fake/libnvidia-ml.so.1');
+const skip = !existsSync(library) ? 'the fake NVML is not built' : findChromium() ? false : 'no Chromium is installed';
+const tablet = [{ name: 'tablet-light', width: 768, height: 1024, theme: 'light' }, { name: 'tablet-dark', width: 768, height: 1024, theme: 'dark' }];
+
+const eight = [
+    gpu(0, { util: 97, memutil: 55, temp: 71, power: 655000, used: 121000000000 }), gpu(1), gpu(2, { ecc: '3,0' }),
+    gpu(3, { proc: '4711:80634567890', used: 81000000000, util: 12, temp: 44 }), gpu(4), gpu(5), gpu(6, { code: 15 }), gpu(7, { mig: 1 }),
+    'instance 7 0 uuid=MIG-70 name="NVIDIA H200 MIG 3g.71gb" gi=1 total=74000000000 used=40000000',
+    'instance 7 1 uuid=MIG-71 name="NVIDIA H200 MIG 1g.18gb" gi=2 total=18000000000 used=40000000'];
+const many = [...Array(64).keys()].map(i => gpu(i, { uuid: `GPU-${i}`, util: i * 37 % 101, used: i * 2300000000 }));
+const job = resources => ({ name: 'cubic on the GPU, under a name that is rather long', model: { preset: 'vit_micro' }, data: { dataset: 'digits_gen' }, train: { steps: 10 }, resources });
+
+async function begin(lines) {
+    const machine = new Machine(lines);
+    const env = { ...machine.env, POLYD_SELFTEST: '1', POLYD_SELFTEST_STEPS: '100000', POLYD_SELFTEST_STEP_US: '5000' };
+    Object.assign(process.env, env);
+    const daemon = await Daemon.start({ flags: [`--devices.nvml=${library}`, '--devices.gpus=all', '--devices.gpu_sample_ms=100'] });
+    for (const key of Object.keys(env))
+        delete process.env[key];
+    return { machine, daemon };
+}
+
+describe('the devices page', { skip, timeout: 240000 }, () => {
+    let browser, some, full, none;
+    before(async () => {
+        browser = await Browser.start();
+        some = await begin(eight);
+        full = await begin(many);
+        none = await begin([]);
+        await some.daemon.submit(job({ gpus: 1 }));
+        await some.daemon.post('/api/v1/devices/cuda:4/drain', { reason: 'its fan is loud' });
+        some.machine.write([...eight, 'xid 1 5 79']);
+        const state = async name => (await some.daemon.get('/api/v1/devices')).devices.find(d => d.name === name).state;
+        await until('the GPU to be drained', async () => await state('cuda:5') === 'drained' && await state('cuda:4') === 'drained' && await state('cuda:0') !== 'checking');
+        await some.daemon.submit(job({ gpus: 2, device: 'cuda' })).catch(() => {});
+    });
+    after(async () => {
+        await browser?.stop();
+        for (const one of [some, full, none])
+            if (one) {
+                await one.daemon.stop();
+                one.machine.remove();
+            }
+    });
+
+    for (const look of [...looks, ...tablet])
+        test(`test_e2e_gpus_hold_in_${look.name.replace('-', '_')}`, async () => {
+            await browser.inspect(some.daemon.url, look, [['gpus-eight', '#/devices', '.gpu[data-state="drained"]']]);
+            await browser.inspect(full.daemon.url, look, [['gpus-many', '#/devices', '.gpu']]);
+            await browser.inspect(none.daemon.url, look, [['gpus-none', '#/devices', 'text=No GPU']]);
+        });
+
+    test('test_e2e_a_gpu_is_taken_out_and_put_back', async () => {
+        const page = await browser.open(`${some.daemon.url}/#/devices`);
+        const card = page.locator('.gpu[aria-label="cuda:2"]');
+        await card.waitFor();
+        assert.match(await card.innerText(), /3 ECC errors, corrected/);
+        assert.match(await page.locator('.gpu[aria-label="cuda:3"]').innerText(), /a foreign process \(pid 4711\)/);
+        assert.match(await page.locator('.gpu[aria-label="cuda:5"]').innerText(), /XID 79: GPU has fallen off the bus/);
+        await page.getByRole('button', { name: 'Take out cuda:2' }).click();
+        await page.getByPlaceholder('Its fan is loud').fill('a test');
+        await page.getByRole('button', { name: 'Take out', exact: true }).last().click();
+        await page.locator('.gpu[aria-label="cuda:2"][data-state="drained"]').waitFor();
+        assert.match(await card.innerText(), /a test \(a client, /);
+        await page.getByRole('button', { name: 'Put back cuda:2' }).click();
+        await page.getByRole('button', { name: 'Put back', exact: true }).last().click();
+        await page.locator('.gpu[aria-label="cuda:2"]:not([data-state="drained"])').waitFor();
+        await browser.close(page);
+    });
+});

@@ -142,6 +142,24 @@ struct pk_view attention_strided(const struct pk_view *v)
     return s;
 }
 
+/* Four axes, the middle two stored the other way round; rows of 16-byte pieces with gaps between them. */
+static struct pk_view swapped(const struct pk_view *v)
+{
+    struct pk_view s = *v;
+    const int64_t row = (v->shape.dim[3] + 7) / 8 * 8 + 8;
+    size_t bytes;
+
+    s.stride[3] = 1;
+    s.stride[1] = row;
+    s.stride[2] = row * v->shape.dim[1] + 8;
+    s.stride[0] = s.stride[2] * v->shape.dim[2] + 16;
+    bytes = (size_t)(s.stride[0] * v->shape.dim[0]) * pk_dtype_size(v->dtype);
+    s.data = memset(take(bytes), 0xff, bytes);
+    for (int64_t i = 0; i < pk_shape_count(&v->shape); i++)
+        put(s.data, s.dtype, place(&s, i), get(v->data, v->dtype, place(v, i)));
+    return s;
+}
+
 /* The same numbers in double (integers stay what they are). */
 static struct pk_view widened(const struct pk_view *v)
 {
@@ -401,12 +419,15 @@ void attention_check(const struct attention_case *t)
     char name[256];
     int n = 0, first;
 
-    snprintf(name, sizeof name,
-             "%s (%s%s, phi %d p %d, b %d h %d nq %d nk %d d %d%s%s%s%s%s%s, mask %d scale %d)", t->name,
-             pk_dtype_name(t->dtype), t->dtype == PK_F32 && t->math ? " as tf32" : "", (int)a->phi,
-             (int)a->degree, s.b, s.h, s.nq, s.nk, s.d, a->causal ? " causal" : "",
-             a->packed ? " packed" : "", t->bias ? " bias" : "", t->length ? " length" : "",
-             t->dropout ? " dropout" : "", t->strided ? " strided" : "", (int)t->mask, (int)t->scale);
+    snprintf(
+        name, sizeof name, "%s (%s%s, phi %d p %d, b %d h %d nq %d nk %d d %d%s%s%s%s%s%s, mask %d scale %d)",
+        t->name, pk_dtype_name(t->dtype), t->dtype == PK_F32 && t->math ? " as tf32" : "", (int)a->phi,
+        (int)a->degree, s.b, s.h, s.nq, s.nk, s.d, a->causal ? " causal" : "", a->packed ? " packed" : "",
+        t->bias ? " bias" : "", t->length ? " length" : "", t->dropout ? " dropout" : "",
+        t->strided   ? " strided"
+        : t->swapped ? " swapped"
+                     : "",
+        (int)t->mask, (int)t->scale);
     if (a->tau == 0)
         a->tau = 1 / sqrt(s.d);
     a->has_scale = t->scale != SCALE_NONE;
@@ -434,6 +455,8 @@ void attention_check(const struct attention_case *t)
             put(in[i].data, t->dtype, x, nearbyint(get(in[i].data, t->dtype, x) * 4) / 4);
     for (int i = 0; t->strided && i < n; i++)
         in[i] = attention_strided(&in[i]);
+    for (int i = 0; t->swapped && i < n; i++)
+        in[i] = swapped(&in[i]);
     first = n;
     if (t->scale == SCALE_HEADS)
         in[n++] = attention_values(PK_F32, PK_SHAPE(s.h), heads);
@@ -464,7 +487,8 @@ void attention_check(const struct attention_case *t)
         in[n++] = attention_values(PK_I32, PK_SHAPE(s.b), lengths);
     }
     if (t->dropout)
-        in[n++] = attention_values(PK_I32, PK_SHAPE(t->attr.degree % 2 ? 3 : 4), words); /* with a share of a batch, or without */
+        in[n++] = attention_values(PK_I32, PK_SHAPE(t->attr.degree % 2 ? 3 : 4),
+                                   words); /* with a share of a batch, or without */
 
     out[0] = tensor(t->dtype, PK_SHAPE(s.b, s.nq, s.h, s.d));
     out[1] = tensor(PK_F32, PK_SHAPE(s.b, s.h, s.nq));
@@ -487,6 +511,8 @@ void attention_check(const struct attention_case *t)
     in[n] = attention_random(t->dtype, out[0].shape, -1, 1);
     if (t->strided)
         in[n] = attention_strided(&in[n]);
+    if (t->swapped)
+        in[n] = swapped(&in[n]);
     wide[n] = widened(&in[n]);
     n++;
     if (sums) {

@@ -22,6 +22,7 @@ struct attention_case {
     enum attention_scale scale;
     bool bias, length, dropout;
     bool strided; /* q, k, v, dy with gaps and axes in reverse order */
+    bool swapped; /* q, k, v, dy with tokens and heads stored the other way round and gaps between rows */
     bool forward; /* nothing else: decoding */
     double loose; /* times the usual tolerance; 0 = 1 */
 };

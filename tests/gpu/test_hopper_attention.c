@@ -24,6 +24,7 @@ static bool full(void)
 static void check(struct attention_case c)
 {
     c.dtype = PK_BF16;
+    c.attr.form = PK_FORM_QUADRATIC; /* x and x^2 too */
     if (c.spread == 0)
         c.spread = c.attr.phi == PK_PHI_POLY ? 1.5 : 2;
     if (c.attr.scale == 0)
@@ -102,6 +103,100 @@ static void test_queries_and_keys(void **state)
                 .name = "queries and keys",
                 .shape = {1, 1, pairs[i][0], pairs[i][1], i % 2 ? 128 : 64},
                 .attr = {.phi = i % 2 ? PK_PHI_RELU : PK_PHI_POLY, .causal = causal}});
+}
+
+/* Read where they lie: tokens outside of heads, gaps between rows, in every kernel. */
+static void test_layouts(void **state)
+{
+    static const struct attention_shape shapes[] = {
+        {2, 3, 49, 49, 32}, {2, 2, 40, 50, 64}, {1, 2, 130, 200, 64}, {2, 1, 90, 70, 24}, {1, 2, 70, 80, 80}};
+
+    (void)state;
+    for (int i = 0; i < COUNT(shapes); i++)
+        check((struct attention_case){
+            .name = "layout", .shape = shapes[i], .attr = {.phi = PK_PHI_POLY}, .swapped = true});
+}
+
+/* A recorded run gives the bits of the run, also from inputs that came after the recording: the maps of
+ * tensors are part of it. */
+static void test_capture(void **state)
+{
+    const struct pk_backend_api *api = pk_backend_entry();
+    enum { N = 70, H = 2, D = 64, QKV = N * 3 * H * D, Y = N * H * D };
+    struct pk_attr attr = {
+        .attention = {
+            .phi = PK_PHI_POLY, .degree = 3, .tau = 0.125, .scale = 0.25, .packed = true, .causal = true}};
+    struct pk_view in[3], out[2], x[2];
+    struct pk_call calls[2] = {
+        {.op = PK_OP_ATTENTION, .attr = &attr, .n_in = 1, .n_out = 1, .in = in, .out = &out[0]},
+        {.op = PK_OP_ATTENTION_BWD, .attr = &attr, .n_in = 3, .n_out = 1, .in = in, .out = &out[1]}};
+    uint16_t run[QKV], replayed[QKV], old[QKV];
+    struct pk_backend *b = NULL;
+    struct pk_captured *captured = NULL;
+    struct pd_why why = {""};
+
+    (void)state;
+    assert_int_equal(api->open(NULL, 0, 1, &b, &why), PD_OK);
+    for (int i = 0; i < 2; i++)
+        x[i] = attention_random(PK_BF16, PK_SHAPE(1, N, 3, H, D), -1, 1);
+    in[0] = pk_view_dense(api->alloc(b, QKV * 2), PK_BF16, PK_SHAPE(1, N, 3, H, D));
+    in[1] = out[0] = pk_view_dense(api->alloc(b, Y * 2), PK_BF16, PK_SHAPE(1, N, H, D));
+    in[2] = out[0];
+    out[1] = pk_view_dense(api->alloc(b, QKV * 2), PK_BF16, in[0].shape);
+    for (int i = 0; i < 2; i++) {
+        assert_true(cuda_attention_hopper_supports(NULL, &calls[i]));
+        calls[i].workspace_bytes = api->workspace_bytes(b, &calls[i]);
+        calls[i].workspace = api->alloc(b, calls[i].workspace_bytes ? calls[i].workspace_bytes : 1);
+    }
+    assert_int_equal(api->upload(b, in[0].data, x[0].data, QKV * 2, &why), PD_OK);
+    assert_int_equal(api->run(b, calls, 2, &why), PD_OK);
+    assert_int_equal(api->sync(b, &why), PD_OK);
+    assert_int_equal(api->download(b, old, out[1].data, QKV * 2, &why), PD_OK);
+    assert_int_equal(api->capture(b, calls, 2, &captured, &why), PD_OK);
+    assert_int_equal(api->upload(b, in[0].data, x[1].data, QKV * 2, &why), PD_OK);
+    assert_int_equal(api->run(b, calls, 2, &why), PD_OK);
+    assert_int_equal(api->sync(b, &why), PD_OK);
+    assert_int_equal(api->download(b, run, out[1].data, QKV * 2, &why), PD_OK);
+    assert_memory_not_equal(run, old, sizeof run);
+    memset(replayed, 0xff, sizeof replayed);
+    assert_int_equal(api->upload(b, out[1].data, replayed, QKV * 2, &why), PD_OK);
+    assert_int_equal(api->replay(b, captured, &why), PD_OK);
+    assert_int_equal(api->sync(b, &why), PD_OK);
+    assert_int_equal(api->download(b, replayed, out[1].data, QKV * 2, &why), PD_OK);
+    assert_memory_equal(run, replayed, sizeof run);
+    captured = api->captured_free(b, captured);
+    for (int i = 0; i < 2; i++)
+        api->free(b, calls[i].workspace);
+    api->free(b, in[0].data);
+    api->free(b, out[0].data);
+    api->free(b, out[1].data);
+    api->close(b);
+}
+
+/* Rows that bulk copies cannot read are said, not misread. */
+static void test_misaligned_rows_are_refused(void **state)
+{
+    const struct pk_backend_api *api = pk_backend_entry();
+    struct pk_attr attr = {
+        .attention = {.phi = PK_PHI_POLY, .degree = 3, .tau = 1, .scale = 1, .packed = true}};
+    struct pk_view in, out;
+    struct pk_call call = {
+        .op = PK_OP_ATTENTION, .attr = &attr, .n_in = 1, .n_out = 1, .in = &in, .out = &out};
+    struct pk_backend *b = NULL;
+    struct pd_why why = {""};
+    char *memory, *result;
+
+    (void)state;
+    assert_int_equal(api->open(NULL, 0, 1, &b, &why), PD_OK);
+    memory = api->alloc(b, 8192);
+    result = api->alloc(b, 8192);
+    in = pk_view_dense(memory + 2, PK_BF16, PK_SHAPE(1, 4, 3, 1, 64));
+    out = pk_view_dense(result, PK_BF16, PK_SHAPE(1, 4, 1, 64));
+    assert_int_equal(api->run(b, &call, 1, &why), PD_ERR_UNSUPPORTED);
+    assert_non_null(strstr(why.text, "16-byte aligned"));
+    api->free(b, memory);
+    api->free(b, result);
+    api->close(b);
 }
 
 /* Masks of keys and windows, lengths, biases; with learned scales and powers of the row in turn. */
@@ -186,6 +281,8 @@ static void test_supports(void **state)
     assert_false(cuda_attention_hopper_supports(NULL, &c));
     in[0] = pk_view_dense(NULL, PK_BF16, PK_SHAPE(2, 100, 3, 4, 60));
     assert_false(cuda_attention_hopper_supports(NULL, &c));
+    in[0] = pk_view_dense(NULL, PK_BF16, PK_SHAPE(2, 0, 3, 4, 64));
+    assert_false(cuda_attention_hopper_supports(NULL, &c));
     in[0] = pk_view_dense(NULL, PK_BF16, PK_SHAPE(2, 100, 3, 4, 136));
     assert_false(cuda_attention_hopper_supports(NULL, &c));
     c.op = PK_OP_ATTENTION_STATS;
@@ -216,6 +313,9 @@ int main(void)
         cmocka_unit_test_teardown(test_activations, attention_reset),
         cmocka_unit_test_teardown(test_head_dimensions, attention_reset),
         cmocka_unit_test_teardown(test_queries_and_keys, attention_reset),
+        cmocka_unit_test_teardown(test_layouts, attention_reset),
+        cmocka_unit_test_teardown(test_capture, attention_reset),
+        cmocka_unit_test_teardown(test_misaligned_rows_are_refused, attention_reset),
         cmocka_unit_test_teardown(test_options, attention_reset),
         cmocka_unit_test_teardown(test_long_and_many, attention_reset),
         cmocka_unit_test_teardown(test_zeros_and_huge_logits, attention_reset),

@@ -50,8 +50,8 @@ bool hopper_job_of(const struct pk_call *c, struct hopper_job *ret)
             if (!loadable(input(c, i), 0, 1, 2, 3))
                 return false;
     }
-    if (d % 8 || d < 8 || d > 128 || nk < 1 || nq > 1 << 24 || nk > 1 << 24 || batch > 1 << 24 ||
-        heads > 1 << 16 || batch * heads > 1 << 24)
+    if (d % 8 || d < 8 || d > 128 || batch < 1 || heads < 1 || nq < 1 || nk < 1 || nq > 1 << 24 ||
+        nk > 1 << 24 || batch > 1 << 24 || heads > 1 << 16 || batch * heads > 1 << 24)
         return false;
     if (a->phi == PK_PHI_POLY && a->degree >= 1 && a->degree <= HOPPER_POWERS)
         j.phi = a->degree;

@@ -770,8 +770,6 @@ extern "C" enum pd_err cuda_attention_hopper_bwd(struct pk_backend *b, const str
 
     if (!hopper_job_of(c, &j))
         return pd_fail(why, PD_ERR_UNSUPPORTED, "attention_bwd: not a call for the kernels of sm 90");
-    if (j.batch == 0 || j.heads == 0 || j.nq == 0)
-        return PD_OK;
     switch (hopper_columns(j.d)) {
     case 32:
         return backward_launch<32, 1>(b, c, &j, why);

@@ -434,8 +434,6 @@ extern "C" enum pd_err cuda_attention_hopper(struct pk_backend *b, const struct 
 
     if (!hopper_job_of(c, &j))
         return pd_fail(why, PD_ERR_UNSUPPORTED, "attention: not a call for the kernels of sm 90");
-    if (j.batch == 0 || j.heads == 0 || j.nq == 0)
-        return PD_OK;
     switch (hopper_columns(j.d)) {
     case 32:
         return j.nq <= 64 ? forward_launch<32, 64, 1, 2>(b, c, &j, why)

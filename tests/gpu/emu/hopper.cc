@@ -30,7 +30,11 @@
  * 4. A box may be wider than the tensor (head dimensions 48, 80, 96 in blocks of 64): the rest is filled with
  *    0 and counted in the bytes.
  * 5. Order and rounding of the sums inside a product: here 16 exact products summed in double and rounded
- *    once per instruction; the hardware keeps fewer bits. */
+ *    once per instruction; the hardware keeps fewer bits.
+ * 6. Dynamic shared memory begins at a multiple of 1024 where it is declared so and there is no static one:
+ * tiles and their swizzle count on it.
+ * 7. setmaxnreg: 24 + 3 x 160 and 24 + 2 x 240 registers of the 512 that four warps of an SM's quarter share;
+ * a warpgroup waits for registers that another gives up. Not emulated. */
 #include "hopper.h"
 
 #include <cuda.h>

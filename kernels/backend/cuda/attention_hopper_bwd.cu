@@ -28,7 +28,8 @@
  *
  * Limits of a tile of 64 x 128 at d = 64: tensor 5 x 256 = 1280 clocks; shared memory 1152; FP32 about 6 of
  * 20 slots a score for x^3. From and to L2: 16 KiB of Q and dY, and beyond 256 queries 32 KiB of dQ: 12.5
- * or 37.5 bytes a clock and SM, of about 24: long sequences are bound by L2 to 0.64 of the tensor rate.
+ * or 37.5 bytes a clock and SM, of about 24 assumed: long sequences are bound by L2 to 0.64 of the tensor
+ * rate.
  *
  * Predicted for x^3, d = 64, 80 % of the smallest limit reached (TFLOP/s, H200): N = 197: padding to 256 x
  * 256 is 1.69 of 386 us at 790: 375; N = 256: 630; N = 1024 and 8192: 790 x 0.64 x 0.8 = 400. Clusters of two

@@ -26,7 +26,7 @@
  * clock; shared memory reads 176 + 112 clocks of those 448; x^3 takes 2 products and half a conversion
  * (counted as 1) of the 8 FP32 slots there are for a score; a sigmoid's tanh fills the MUFU (16 a clock)
  * exactly. From L2: 28 KiB each 1344 clocks and SM with three warpgroups = 21 bytes a clock (32 with two:
- * hence the choice above; about 24 is what the device delivers).
+ * hence the choice above; about 24 is assumed of the device).
  *
  * Predicted for x^3, d = 64, from the larger of the limits and 80 % of it reached (TFLOP/s, H200): N = 197:
  * memory 288 us against 229 us of padded tensor time at 790: 340; N = 256: 375 us of memory: 440; N = 1024:

@@ -10,6 +10,20 @@
 #include <string.h>
 #include <sys/stat.h>
 
+/* golden_cuda is the same program for the CUDA back end (emulated, or with POLYD_TEST_GPU=1 the real one):
+ * cases in f32 go there, those in f64 stay on the CPU. Without folders it takes the small cases. */
+#ifdef GOLDEN_ON_CUDA
+#include "tests/gpu/bridge.h"
+#define NAME "golden_cuda"
+#define BACKEND gpu_bridge()
+static const char *const usual[] = {"/golden/attention",   "/golden/norms",  "/golden/optim",
+                                    "/golden/diagnostics", "/golden/blocks", NULL};
+#else
+#define NAME "golden"
+#define BACKEND pk_backend_cpu()
+static const char *const usual[] = {"/golden", NULL};
+#endif
+
 static const struct {
     const char *group;
     void (*run)(struct gold *g);
@@ -306,7 +320,7 @@ static void walk(const char *folder, const struct pk_backend_api *api, struct pk
 
 int main(int argc, char **argv)
 {
-    const struct pk_backend_api *api = pk_backend_cpu();
+    const struct pk_backend_api *api = BACKEND;
     const char *shared = getenv("POLYD_SHARED");
     struct pk_backend *backend = NULL;
     struct pd_why why;
@@ -320,14 +334,22 @@ int main(int argc, char **argv)
         printf("FAIL %s\n", why.text);
         return 1;
     }
-    if (argc < 2) {
-        snprintf(path, sizeof path, "%s/golden", shared);
+    for (int i = 0; argc < 2 && usual[i]; i++) {
+        snprintf(path, sizeof path, "%s%s", shared, usual[i]);
         walk(path, api, backend);
     }
     for (int i = 1; i < argc; i++)
         walk(argv[i], api, backend);
     api->close(backend);
-    printf("golden: %d passed, %d failed, %d skipped\n", passed, failed, skipped);
+#ifdef GOLDEN_ON_CUDA
+    {
+        size_t device, cpu;
+
+        gpu_bridge_counts(&device, &cpu);
+        printf("%zu calls ran on cuda, %zu in f64 on the CPU\n", device, cpu);
+    }
+#endif
+    printf(NAME ": %d passed, %d failed, %d skipped\n", passed, failed, skipped);
     if (failed || passed + skipped == 0)
         return 1;
     return passed ? 0 : 77;

@@ -16,8 +16,13 @@
 #include "tests/gpu/bridge.h"
 #define NAME "golden_cuda"
 #define BACKEND gpu_bridge()
-static const char *const usual[] = {"/golden/attention",   "/golden/norms",  "/golden/optim",
-                                    "/golden/diagnostics", "/golden/blocks", NULL};
+static const char *const usual[] = {"/golden/attention",
+                                    "/golden/norms",
+                                    "/golden/optim",
+                                    "/golden/diagnostics",
+                                    "/golden/blocks",
+                                    "/golden/models",
+                                    NULL};
 #else
 #define NAME "golden"
 #define BACKEND pk_backend_cpu()

@@ -9,6 +9,6 @@ const struct pk_backend_api *gpu_api(void);
 struct pk_backend *gpu_device(void);
 int gpu_close(void **state); /* a cmocka group teardown */
 bool gpu_is_emulated(void);
-/* Whether some file of the back end has this op (asked with calls of any kind: see check.c). */
+/* Ops that cases were left out for; named when the program ends. */
 void gpu_note_missing(enum pk_op op);
-void gpu_say_missing(void); /* "no kernel yet: ..." */
+void gpu_say_missing(void);

@@ -5,6 +5,7 @@
 
 #include "daemon/worker/worker.h"
 #include "kernels/backend/load.h"
+#include "kernels/comm/comm.h"
 
 /* A sentence of ours or the linker's, inside quotes. */
 static void print_text(const char *text)
@@ -18,6 +19,7 @@ static void print_text(const char *text)
 int worker_info_main(int argc, char **argv)
 {
     const struct pk_backend_api *api;
+    const struct pk_comm_api *comm;
     struct pd_why why = {""};
     cpu_set_t set;
     bool cuda;
@@ -33,6 +35,9 @@ int worker_info_main(int argc, char **argv)
            "\",\"backends\":[\"cpu\"%s],\"processors\":%d,\"plugins\":{\"backend_cuda\":",
            cuda ? ",\"cuda\"" : "", cpus);
     print_text(cuda ? "" : why.text);
+    why.text[0] = '\0';
+    printf(",\"comm_nccl\":");
+    print_text(pk_comm_load_nccl(NULL, &comm, &why) == PD_OK ? "" : why.text);
     printf("}}\n");
     return 0;
 }

@@ -1,6 +1,7 @@
 // Devices over HTTP: the real daemon on a machine whose GPUs are a text file (tests/device/fake_nvml.c), its workers in
 // the diagnostic role.
 import assert from 'node:assert/strict';
+import { execFileSync } from 'node:child_process';
 import { existsSync } from 'node:fs';
 import path from 'node:path';
 import { afterEach, test } from 'node:test';
@@ -151,6 +152,19 @@ test('an error that the driver reports drains the GPU, and its run goes on elsew
     assert.equal(second.attempt, 2);
     assert.match((await host.get('/metrics')).text, new RegExp(`polyd_gpu_xid_errors_total\\{gpu="${first.gpu.index}",uuid="${first.id}"\\} 1\n`));
     await end();
+});
+
+test('polyd doctor says what is there, and why not', { skip, timeout: 60000 }, () => {
+    machine = new Machine([gpu(0, { proc: '4711' }), gpu(1, { code: 15 })]);
+    const say = (...flags) => execFileSync(path.join(build, 'bin/polyd'), [...flags, 'doctor'], { encoding: 'utf8', env: { ...process.env, ...machine.env, POLYD_CONFIG: '', POLYD_PLUGIN_DIR: '/nonexistent' } });
+    const text = say(`--devices.nvml=${library}`);
+    assert.match(text, /^driver +580\.65\.06, up to CUDA 13\.0/m);
+    assert.match(text, /^cuda:0 +NVIDIA H200, .*compute capability 9\.0, GPU-/m);
+    assert.match(text, /process 4711 computes there/);
+    assert.match(text, /^cuda:1 .*BROKEN: it has fallen off the bus$/m);
+    assert.match(text, /"backend_cuda":"[^"]*backend_cuda/);
+    assert.match(text, /"comm_nccl":"/);
+    assert.match(say('--devices.nvml=/nonexistent/libnvidia-ml.so.1'), /^GPUs +none: .*cannot be loaded/m);
 });
 
 test('no GPU: jobs for one are refused in a sentence, and the others run', { skip, timeout: 60000 }, async () => {

@@ -20,11 +20,11 @@
  * it is the left operand of dQ, which needs all keys of the tile. Two warpgroups take turns with dQ (d = 64),
  * or make half of its columns each (d = 128).
  *
- *  columns groups   registers of a tile                              shared    chosen for
- *       64      2   32 S + 32 dP + 64 dK, dV + 16 P + 16 G of 240    224 KiB   d <= 64
- *       64      1   the same of 255                                   80 KiB   up to 64 queries and keys
- *       32      1   32 + 32 + 32 + 32 of 168, two blocks an SM         48 KiB   d <= 32
- *      128      2   32 + 32 + 128 + 32 of 240 (172 bytes spilled)     224 KiB   d <= 128
+ *  columns groups   registers of a tile                               shared     chosen for
+ *       64      2   32 S + 32 dP + 64 dK, dV + 16 P + 16 G of 240     224 KiB    d <= 64
+ *       64      1   the same of 255                                    80 KiB    up to 64 queries and keys
+ *       32      1   32 + 32 + 32 + 32 of 168, two blocks an SM         48 KiB    d <= 32
+ *      128      2   32 + 32 + 128 + 32 of 240 (172 bytes spilled)     224 KiB    d <= 128
  *
  * Limits of a tile of 64 x 128 at d = 64: tensor 5 x 256 = 1280 clocks; shared memory 1152; FP32 about 6 of
  * 20 slots a score for x^3. From and to L2: 16 KiB of Q and dY, and beyond 256 queries 32 KiB of dQ: 12.5

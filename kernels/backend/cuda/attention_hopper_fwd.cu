@@ -14,13 +14,14 @@
  * runs, and P, narrowed in registers, is the left operand of the next. Scales go into the last step. The
  * degree is switched on once a tile. Masks cost only where a tile needs them.
  *
- *  columns keys groups stages   registers of a tile          shared     chosen for
- *       64  112      3      4   56 S + 28 P + 32 O of 160    160 KiB    more than 512 keys
- *       64  128      2      4   64 + 32 + 32 of 240          160 KiB    up to 512 keys, whichever of these
- * two 64  112      2      4   56 + 28 + 32 of 240          144 KiB    pads less (197: 256 x 224) 64   64 1 2
- * three blocks an SM            48 KiB    up to 64 queries 32   64      1      2   the same 25 KiB    the
- * same (windows of Swin) 32  128      2      4   64 + 32 + 16 of 240           80 KiB 128  128      2      2
- * 64 + 32 + 64 of 240          192 KiB    also heads of 72 .. 120, padded
+ *  columns keys groups stages   registers of a tile         shared     chosen for
+ *       64  112      3      4   56 S + 28 P + 32 O of 160   160 KiB    more than 512 keys
+ *       64  128      2      4   64 + 32 + 32 of 240         160 KiB    fewer: of these two
+ *       64  112      2      4   56 + 28 + 32 of 240         144 KiB    that which pads less
+ *       64   64      1      2   three blocks an SM           48 KiB    up to 64 queries
+ *       32   64      1      2   the same                     24 KiB    windows of Swin
+ *       32  128      2      4   64 + 32 + 16 of 240          80 KiB
+ *      128  128      2      2   64 + 32 + 64 of 240         192 KiB    heads of 72 .. 128
  *
  * Limits of a tile of 64 x 112 at d = 64, 4096 FLOP a clock and SM: tensor 224 + 224 clocks, 16 scores a
  * clock; shared memory reads 176 + 112 clocks of those 448; x^3 takes 2 products and half a conversion

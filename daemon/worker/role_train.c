@@ -1,6 +1,7 @@
 /* The train role: hands the assignment to daemon/train and its reports to the link. */
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "daemon/digest/digest.h"
@@ -92,6 +93,7 @@ void role_train(struct attempt *a, struct role_result *ret)
     struct pd_why why = {""};
     char checkpoints[4096], cache[4096];
     uint8_t id[LINK_RENDEZVOUS_MAX];
+    const char *comm = getenv("POLYD_COMM");
     enum pd_err err;
 
     for (int i = 0; i < a->assign->root_count; i++)
@@ -105,7 +107,8 @@ void role_train(struct attempt *a, struct role_result *ret)
     if (err == PD_OK && a->assign->ranks > 1) {
         dirs.ranks = (struct train_ranks){
             .rank = a->rank, .ranks = a->assign->ranks, .comm = pk_comm_local(), .id = id};
-        if (config->resources.device == SPEC_DEVICE_CUDA)
+        /* POLYD_COMM=local: by way of the host, also for several ranks on one GPU, which NCCL refuses */
+        if (config->resources.device == SPEC_DEVICE_CUDA && !(comm && !strcmp(comm, "local")))
             err = pk_comm_load_nccl(NULL, &dirs.ranks.comm, &why);
         if (err == PD_OK)
             err = attempt_rendezvous(a, dirs.ranks.comm, id, &why);

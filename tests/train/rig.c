@@ -111,6 +111,8 @@ static void on_log(void *user, const char *line)
     assert_true(strlen(line) > 0);
 }
 
+const struct pk_backend_api *run_api;
+
 static enum pd_err run_as(const struct train_ranks *ranks, const char *json, struct book *book,
                           const char *start, int threads, struct train_outcome *out, struct pd_why *why)
 {
@@ -133,7 +135,8 @@ static enum pd_err run_as(const struct train_ranks *ranks, const char *json, str
 
     if (err != PD_OK)
         fail_msg("the document is refused: %s", why->text);
-    err = train_run(config, &dirs, &host, out, why);
+    err = run_api ? train_run_on(config, &dirs, &host, run_api, out, why)
+                  : train_run(config, &dirs, &host, out, why);
     spec_config_free(config);
     return err;
 }

@@ -53,6 +53,8 @@ struct book {
 
 enum pd_err run(const char *json, struct book *book, const char *start, int threads,
                 struct train_outcome *out, struct pd_why *why);
+/* What runs compute on; NULL: as the document says. */
+extern const struct pk_backend_api *run_api;
 /* The same by several processes; this one is rank 0. Each of the others must end with `others`, PD_OK where
  * nothing else is said. */
 enum pd_err run_ranks(int ranks, const char *json, struct book *book, const char *start,

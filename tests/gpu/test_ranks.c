@@ -1,0 +1,69 @@
+/* Two ranks on one GPU: their sums go by way of the host, and the course is that of one process. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "tests/gpu/device.h"
+#include "tests/train/rig.h"
+
+static const char *job(int ranks, const char *more)
+{
+    static char text[2][1024];
+    static int next;
+    char *to = text[next++ % 2];
+
+    snprintf(to, sizeof text[0],
+             "{\"model\":{\"preset\":\"vit_micro\",\"width\":16,\"depth\":1,\"heads\":1,\"patch\":14,"
+             "\"mlp_ratio\":2},\"attention\":{\"activation\":\"poly\",\"degree\":3,\"scale\":\"learned\"},"
+             "\"data\":{\"dataset\":\"digits_gen\",\"split\":{\"rule\":\"count\",\"train\":16,\"val\":5}},"
+             "\"diagnostics\":{\"every\":0},\"resources\":{\"device\":\"cpu\",\"threads\":1,\"slots\":%d},"
+             "\"train\":{\"steps\":5,\"batch\":4,\"eval_every\":5,\"clip_norm\":0.5%s}}",
+             ranks, more);
+    return to;
+}
+
+static void check(const char *one_more, const char *many_more)
+{
+    struct book one = {0}, many = {0};
+    struct train_outcome out;
+    struct pd_why why;
+
+    clear();
+    if (run(job(1, one_more), &one, NULL, 1, &out, &why) != PD_OK)
+        fail_msg("%s", why.text);
+    clear();
+    if (run_ranks(2, job(2, many_more), &many, NULL, &out, &why) != PD_OK)
+        fail_msg("%s", why.text);
+    assert_int_equal(out.result, TRAIN_DONE);
+    assert_int_equal(one.count, many.count);
+    for (size_t i = 0; i < one.count; i++) {
+        const struct point *p = &one.points[i], *q = find(&many, p->key, p->step);
+
+        if (!q || fabs(q->value - p->value) > 1e-3 * fmax(1, fabs(p->value)))
+            fail_msg("%s at step %lld: %.9g and %.9g", p->key, (long long)p->step, p->value,
+                     q ? q->value : (double)NAN);
+    }
+    close_book(&one);
+    close_book(&many);
+}
+
+static void test_two_ranks_share_a_gpu(void **state)
+{
+    (void)state;
+    check(",\"dropout\":0.1", ",\"dropout\":0.1");
+}
+
+static void test_two_ranks_share_a_gpu_and_the_moments(void **state)
+{
+    (void)state;
+    check(",\"accumulation\":2", ",\"accumulation\":2,\"zero\":1");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_two_ranks_share_a_gpu),
+                                       cmocka_unit_test(test_two_ranks_share_a_gpu_and_the_moments)};
+
+    run_api = gpu_api();
+    return cmocka_run_group_tests(tests, setup, teardown);
+}

@@ -445,11 +445,6 @@ static void test_scatter(void **state)
 
 /* ---- calls on their own ---- */
 
-struct on_device {
-    void *memory;
-    size_t bytes;
-};
-
 static struct pk_view to_device(const struct pk_view *v)
 {
     struct pk_view r = *v;
@@ -558,6 +553,33 @@ static void test_scatter_adds_in_the_order_of_the_index(void **state)
         assert_memory_equal(gpu, cpu, (size_t)n * 4);
         rig_reset(NULL);
     }
+}
+
+/* Tensors without elements beside some that have them. */
+static void test_nothing_in_and_something_out(void **state)
+{
+    struct rig_case c = {.op = PK_OP_CROSS_ENTROPY, .n_in = 2, .n_out = 4, .name = "loss of nothing"};
+
+    (void)state;
+    c.in[0] = rig_random(PK_F32, PK_SHAPE(0, 7), 0, 1);
+    c.in[1] = rig_random(PK_I32, PK_SHAPE(0), 0, 1);
+    c.attr.cross_entropy.ignore = -1;
+    c.out[0] = c.out[1] = c.out[2] = PK_SHAPE(1);
+    c.out[3] = PK_SHAPE(0);
+    rig_check(&c);
+    c = (struct rig_case){.op = PK_OP_NORM_BWD, .n_in = 5, .n_out = 3, .name = "norm of nothing"};
+    c.attr.norm.has_beta = true;
+    c.in[0] = c.in[2] = rig_random(PK_F32, PK_SHAPE(0, 12), 0, 1);
+    c.in[1] = rig_random(PK_F32, PK_SHAPE(12), 0, 1);
+    c.in[3] = c.in[4] = rig_random(PK_F32, PK_SHAPE(0), 0, 1);
+    c.out[0] = PK_SHAPE(0, 12);
+    c.out[1] = c.out[2] = PK_SHAPE(12);
+    rig_check(&c);
+    c = (struct rig_case){.op = PK_OP_SUMSQ, .n_in = 2, .n_out = 1, .name = "squares of nothing"};
+    c.in[0] = c.in[1] = rig_random(PK_F32, PK_SHAPE(3, 0), 0, 1);
+    c.out[0] = PK_SHAPE(1);
+    rig_check(&c);
+    rig_reset(NULL);
 }
 
 /* ---- what a kernel finds wrong ---- */
@@ -685,6 +707,7 @@ int main(void)
         cmocka_unit_test_teardown(test_scatter, rig_reset),
         cmocka_unit_test_teardown(test_dropout_masks_are_the_cpus_bits, rig_reset),
         cmocka_unit_test_teardown(test_scatter_adds_in_the_order_of_the_index, rig_reset),
+        cmocka_unit_test_teardown(test_nothing_in_and_something_out, rig_reset),
         cmocka_unit_test_teardown(test_bad_indices, rig_reset),
         cmocka_unit_test_teardown(test_the_maximum_of_nothing_is_refused, rig_reset),
     };

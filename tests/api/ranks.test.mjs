@@ -72,3 +72,48 @@ test('a batch that the ranks do not divide is refused by pointer', { skip }, asy
     const plan = await host.post('/api/v1/jobs?dry_run=1', job(2));
     assert.equal(plan.status, 200, plan.text);
 });
+
+/** The process of a rank. */
+function rankOf(number) {
+    for (const pid of readdirSync('/proc').filter(name => /^\d+$/.test(name)))
+        try {
+            if (!readFileSync(`/proc/${pid}/environ`, 'latin1').includes(`POLYD_MARK=${host.dir}/state:run`))
+                continue;
+            const words = readFileSync(`/proc/${pid}/cmdline`, 'latin1').split('\0');
+            if (words[1] === 'train' && words[words.indexOf('--rank') + 1] === String(number))
+                return Number(pid);
+        } catch { /* it has just ended */ }
+    return 0;
+}
+
+test('a killed daemon finds its gang again, a killed rank is named and made good', { skip, timeout: 300000 }, async () => {
+    const made = await host.post('/api/v1/jobs', job(2, { steps: 320, checkpoint_every: { steps: 25 } }));
+    assert.equal(made.status, 201, made.text);
+    const now = async () => (await host.get(`/api/v1/runs?job=${made.json.id}`)).json.runs[0];
+    const reach = async step => {
+        for (;;) {
+            const run = await now();
+            assert.notEqual(run?.state, 'ended', run?.reason);
+            if (run?.step >= step)
+                return run;
+            await sleep(20);
+        }
+    };
+    await reach(40);
+    host.child.kill('SIGKILL');
+    await host.exit;
+    host = await Daemon.start(['--devices.cpu_slots=2'], host.dir);
+    const { id } = await reach(90);
+    assert.equal((await host.get(`/api/v1/runs/${id}`)).json.attempt_list.length, 1);
+    const pid = rankOf(1);
+    assert.ok(pid > 0);
+    process.kill(pid, 'SIGKILL');
+    let run;
+    for (run = await now(); run.state !== 'ended'; run = await now())
+        await sleep(50);
+    const full = (await host.get(`/api/v1/runs/${id}`)).json;
+    assert.equal(run.outcome, 'succeeded', JSON.stringify(full.attempt_list));
+    assert.equal(full.attempt_list.length, 2);
+    assert.match(full.attempt_list[0].message, /rank 1/);
+    assert.ok(full.attempt_list[1].start_step >= 75);
+});

@@ -21,7 +21,7 @@
 /* ---- a back end that only judges ---- */
 
 static struct {
-    int half, wide_products;
+    int half, wide_products, second;
     char wrong[256];
 } seen;
 
@@ -125,6 +125,13 @@ static bool judge(struct pk_backend *b, const struct pk_call *c)
         break;
     case PK_OP_CACHE_APPEND:
         MUST(c->in[0].dtype == c->in[1].dtype);
+        break;
+    case PK_OP_ATTENTION_JVP:
+    case PK_OP_ATTENTION_BWD2:
+        MUST(!in_half);
+        for (int i = 0; i < c->n_out; i++)
+            MUST(f32_or_int(&c->out[i]));
+        seen.second++;
         break;
     case PK_OP_ATTENTION:
     case PK_OP_ATTENTION_BWD:
@@ -357,6 +364,25 @@ static void test_mixed_plans_fewer_bytes(void **state)
     model_free(m);
 }
 
+/* Derivatives of derivatives of attention stay f32, in a graph whose rest is mixed. */
+static void test_mixed_second_derivatives_of_attention_are_f32(void **state)
+{
+    struct pk_graph *g = pk_graph_new(false);
+    struct pk_val x = pk_input(g, "x", PK_F32, PK_SHAPE(2, 5, 8));
+    struct pk_val w = pk_param(g, "w", PK_F32, PK_SHAPE(8, 3 * 2 * 4));
+    struct pk_val qkv = pk_reshape(g, pk_matmul(g, x, w), PK_SHAPE(2, 5, 3, 2, 4)), dx, dw;
+    struct pk_attention_spec spec = {.phi = PK_PHI_POLY, .degree = 3, .scale = 0.5};
+    struct pk_val y = pk_attention_packed(g, qkv, spec);
+
+    (void)state;
+    pk_grad(g, pk_sum(g, pk_mul(g, y, y), 15, false), PK_NONE, &x, 1, &dx);
+    pk_grad(g, pk_sum(g, pk_mul(g, dx, dx), 7, false), PK_NONE, &w, 1, &dw);
+    pk_output(g, "dw", dw);
+    (void)plan(g, PK_PRECISION_MIXED);
+    assert_true(seen.second > 0 && seen.half > 0);
+    pk_graph_free(g);
+}
+
 /* ---- values ---- */
 
 static struct rig *start(const struct net *n, enum pk_precision precision)
@@ -501,6 +527,7 @@ int main(void)
         cmocka_unit_test(test_mixed_every_graph_of_the_models_follows_the_contract),
         cmocka_unit_test(test_mixed_a_weight_has_one_working_copy),
         cmocka_unit_test(test_mixed_plans_fewer_bytes),
+        cmocka_unit_test(test_mixed_second_derivatives_of_attention_are_f32),
         cmocka_unit_test(test_mixed_trains_as_f32_does_but_for_rounding),
         cmocka_unit_test(test_mixed_results_and_leaves_stay_f32),
         cmocka_unit_test(test_mixed_refuses_f64),

@@ -56,6 +56,13 @@ void *gold_alloc(struct gold *g, size_t bytes)
     return memset(p, 0, size);
 }
 
+double gold_rtol(double rtol)
+{
+    const char *least = getenv("GOLDEN_RTOL");
+
+    return least ? fmax(rtol, atof(least)) : rtol;
+}
+
 double gold_number(const struct gold *g, const char *key, double otherwise)
 {
     const json_t *v = json_object_get(g->config, key);
@@ -157,7 +164,7 @@ void gold_compare_values(struct gold *g, const char *label, const struct pk_view
         }
     }
     g->compared++;
-    tolerance = rtol * fmax(yardstick > 0 ? yardstick : scale, floor);
+    tolerance = gold_rtol(rtol) * fmax(yardstick > 0 ? yardstick : scale, floor);
     g->worst = fmax(g->worst, tolerance > 0 ? worst / tolerance : worst > 0 ? INFINITY : 0);
     if (!(worst <= tolerance))
         gold_fail(g, "%s (%s): off by %.3g at %lld, allowed %.3g", label, pk_dtype_name(got->dtype), worst,

@@ -45,6 +45,8 @@ struct pk_view gold_zeros(struct gold *g, enum pk_dtype dtype, struct pk_shape s
 /* Fails the case with a sentence. */
 void gold_fail(struct gold *g, const char *fmt, ...) PD_PRINTF(2, 3);
 
+/* The tolerance of a comparison: GOLDEN_RTOL, where it is larger. For products of fewer bits (TF32). */
+double gold_rtol(double rtol);
 /* max |got - want| <= rtol max(max |want|, floor), else a failure that names the tensor. `want` names a
  * tensor; got is a dense f32 or f64 view of as many elements. A positive `yardstick` replaces max |want|. */
 void gold_compare(struct gold *g, const char *label, const struct pk_view *got, const char *want, double rtol,

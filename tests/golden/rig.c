@@ -136,7 +136,7 @@ void golden_close(struct golden *c, const char *tensor, const double *got, const
             at = i;
         }
     }
-    limit = rtol * fmax(most, floor);
+    limit = gold_rtol(rtol) * fmax(most, floor);
     if (!finite || worst > limit)
         golden_fail(c, "%s: off by %.3g, allowed %.3g (element %zu of %zu: %.9g, reference %.9g)%s", tensor,
                     worst, limit, at, count, got[at], want[at], finite ? "" : "; not all finite");
@@ -145,6 +145,7 @@ void golden_close(struct golden *c, const char *tensor, const double *got, const
 void golden_near(struct golden *c, const char *what, double got, double want, double tolerance)
 {
     c->compared++;
+    tolerance = fmax(tolerance, gold_rtol(0) * fmax(fabs(want), 1)); /* a number, or an error of order 1 */
     if (!(fabs(got - want) <= tolerance))
         golden_fail(c, "%s: %.9g, reference %.9g, allowed +-%.3g", what, got, want, tolerance);
 }

@@ -41,7 +41,7 @@ static struct pk_backend *bridge_close(struct pk_backend *b)
 static enum pd_err bridge_open(const struct pk_host *host, int device, int threads, struct pk_backend **ret,
                                struct pd_why *why)
 {
-    const char *real = getenv("POLYD_TEST_GPU");
+    const char *real = getenv("POLYD_TEST_GPU"), *math = getenv("GOLDEN_MATH");
     struct pk_backend *b = calloc(1, sizeof *b);
     enum pd_err err;
 
@@ -52,6 +52,8 @@ static enum pd_err bridge_open(const struct pk_host *host, int device, int threa
     err = pk_backend_load("cuda", PK_LOAD_RUN, &b->api, why);
     if (err == PD_OK)
         err = b->api->open(host, device, threads, &b->device, why);
+    if (err == PD_OK && math && strcmp(math, "tf32") == 0)
+        err = b->api->set_math(b->device, PK_MATH_TF32, why);
     if (err == PD_OK)
         err = pk_backend_cpu()->open(host, 0, threads, &b->cpu, why);
     if (err == PD_OK) {

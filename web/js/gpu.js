@@ -24,7 +24,7 @@ function facts(device) {
         gpu.temperature === null ? null : `${gpu.temperature} °C`,
         gpu.power === null ? null : `${Math.round(gpu.power)}${gpu.powerLimit === null ? '' : ` of ${Math.round(gpu.powerLimit)}`} W`,
         gpu.clock === null ? null : `${count(gpu.clock)} MHz`,
-        gpu.eccUncorrected ? `${count(gpu.eccUncorrected)} uncorrected ECC errors` : gpu.eccCorrected ? `${count(gpu.eccCorrected)} ECC errors, corrected` : null,
+        gpu.eccUncorrected ? `${count(gpu.eccUncorrected)} uncorrected ECC error${gpu.eccUncorrected === 1 ? '' : 's'}` : gpu.eccCorrected ? `${count(gpu.eccCorrected)} ECC errors, corrected` : null,
         gpu.xids ? `${count(gpu.xids)} XID error${gpu.xids === 1 ? '' : 's'}, the last ${gpu.lastXid}` : null,
     ].filter(word => word !== null);
     return words.length === 0 ? null : h('p', { class: 'sub gpu-facts' }, words.map(word => h('span', null, word)));

@@ -6,10 +6,14 @@
  * table, so that they take no symbol from the executable. */
 #pragma once
 
+#include <assert.h>
+
 #include "kernels/base/err.h"
 #include "kernels/ops/op.h"
 
 #define PK_BACKEND_ABI 2u
+/* Ops travel by number: an op more, or in another place, is another version. */
+static_assert(PK_OP_COUNT == 38, "enum pk_op has changed: raise PK_BACKEND_ABI");
 #define PK_BACKEND_ENTRY "pk_backend_entry" /* the one symbol of a plug-in: a pk_backend_entry_fn */
 
 struct pk_comm_api; /* kernels/comm/comm.h */

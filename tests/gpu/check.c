@@ -352,6 +352,21 @@ static bool supported(const struct rig_case *c)
     return yes;
 }
 
+/* Multiplications of the linear order of attention: what takes the emulation long. */
+static double work_of(const struct rig_case *c)
+{
+    const struct pk_attention_attr *a = &c->attr.attention;
+    const struct pk_shape *q = &c->in[0].shape;
+    double d;
+
+    if ((c->op != PK_OP_ATTENTION && c->op != PK_OP_ATTENTION_BWD) || a->form != PK_FORM_LINEAR ||
+        !gpu_is_emulated() || getenv("POLYD_TEST_FULL"))
+        return 0;
+    d = (double)q->dim[q->rank - 1];
+    return (double)pk_shape_count(q) * (double)pk_attention_features(a->degree, q->dim[q->rank - 1]) *
+           (d > 64 ? 2 : 1);
+}
+
 /* `reference` has the inputs of `c` in f32; outputs in bf16 are compared with f32 ones. */
 static void check_one(const struct rig_case *c, const struct rig_case *reference, const char *label)
 {
@@ -387,9 +402,11 @@ static void check_one(const struct rig_case *c, const struct rig_case *reference
         if (bf16)
             free(wide.base);
     }
-    run_gpu(c, label, AGAIN, again);
-    same_bits(c, label, "a captured run", first, again);
-    free_all(c, again);
+    if (work_of(c) < 1e7) {
+        run_gpu(c, label, AGAIN, again);
+        same_bits(c, label, "a captured run", first, again);
+        free_all(c, again);
+    }
     free_all(c, first);
     free_all(c, want);
 }
@@ -414,7 +431,17 @@ void rig_check(const struct rig_case *c)
         gpu_note_missing(c->op);
         return;
     }
-    check_one(c, c, "f32");
+    coin = coin * 1664525u + 1013904223u;
+    if (work_of(c) >= 1e8) /* test_attention.c has such heads in linear order */
+        return;
+    if (work_of(c) >= 1e7) { /* one or the other; POLYD_TEST_FULL=1: both, twice */
+        if (coin >> 31) {
+            check_one(c, c, "f32");
+            return;
+        }
+    } else {
+        check_one(c, c, "f32");
+    }
     for (int variant = 0; any && !c->f32_only && variant < (any & ALONE ? 2 : 1); variant++) {
         struct rig_case narrow = *c, reference = *c;
         bool together = true;

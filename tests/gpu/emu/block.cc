@@ -74,6 +74,7 @@ struct thread_state {
     void *done_arg;
     std::vector<copy_async> copies;
     unsigned groups;
+    uint3 place;
 };
 
 enum class order { forward, reverse, random };
@@ -86,6 +87,7 @@ struct block_state {
     unsigned live[WARPS], ready[WARPS], fresh[WARPS], polling[WARPS];
     unsigned warp_ready; /* warps with ready or fresh threads */
     meeting meet[WARPS][MEETINGS];
+    unsigned meetings[WARPS]; /* of which active */
     meeting group[WARPS / 4];
     barrier bar[BARRIERS];
     std::deque<deferred> late;
@@ -213,7 +215,7 @@ void enter(unsigned t)
     B.fresh[w] &= ~bit;
     note_warp(w);
     now = t;
-    pk_emu_here.thread = place_of(t);
+    pk_emu_here.thread = T[t].place;
 }
 
 void go(pk_fiber *to)
@@ -279,9 +281,11 @@ bool meeting_full(const meeting *m, unsigned w)
 void meeting_end(meeting *m, unsigned w)
 {
     m->active = false;
+    B.meetings[w]--;
+    for (unsigned absent = ~m->arrived; absent; absent &= absent - 1)
+        m->mine[__builtin_ctz(absent)] = nullptr; /* of an earlier meeting */
     if (m->act)
         m->act(m->mine, m->arg);
-    memset(m->mine, 0, 32 * sizeof *m->mine);
     B.ready[w] |= m->arrived & B.live[w];
     note_warp(w);
 }
@@ -389,9 +393,11 @@ void pk_emu_warp(unsigned mask, const char *what, void *mine, void (*act)(void *
     unsigned w = now / 32, lane = now % 32, bit = 1u << lane;
     meeting *m = nullptr;
 
+    if (B.meetings[w] == 1 && B.meet[w][0].active && B.meet[w][0].mask == mask)
+        m = &B.meet[w][0]; /* as nearly always */
     if (!(mask & bit))
         pk_emu_fail("%s: lane %u is not in its own mask %08x", what, lane, mask);
-    for (unsigned i = 0; i < MEETINGS; i++) {
+    for (unsigned i = 0; !m && B.meetings[w] && i < MEETINGS; i++) {
         meeting *a = &B.meet[w][i];
 
         if (a->active && a->mask == mask)
@@ -404,6 +410,7 @@ void pk_emu_warp(unsigned mask, const char *what, void *mine, void (*act)(void *
         if (!B.meet[w][i].active) {
             m = &B.meet[w][i];
             m->active = true;
+            B.meetings[w]++;
             m->mask = mask;
             m->arrived = 0;
             m->what = what;
@@ -614,9 +621,33 @@ struct shuffle {
     int arg, width;
 };
 
+/* Of one warp's width and four bytes each, all lanes there: nearly all shuffles. */
+bool shuffle_plain(void *const *lane)
+{
+    uint32_t old[32];
+
+    for (int i = 0; i < 32; i++) {
+        const shuffle *s = (const shuffle *)lane[i];
+
+        if (!s || s->size != 4 || s->width != 32 ||
+            (s->kind != PK_EMU_SHFL_IDX && s->kind != PK_EMU_SHFL_XOR))
+            return false;
+        memcpy(&old[i], s->value, 4);
+    }
+    for (int i = 0; i < 32; i++) {
+        const shuffle *s = (const shuffle *)lane[i];
+
+        memcpy(s->value, &old[s->kind == PK_EMU_SHFL_IDX ? s->arg & 31 : (i ^ s->arg) & 31], 4);
+    }
+    return true;
+}
+
 void shuffle_act(void *const *lane, void *)
 {
     unsigned char old[32][16];
+
+    if (shuffle_plain(lane))
+        return;
 
     for (int i = 0; i < 32; i++)
         if (lane[i]) {
@@ -749,6 +780,7 @@ static void run_block()
         T[t].what = nullptr;
         T[t].copies.clear();
         T[t].groups = 0;
+        T[t].place = place_of(t);
     }
     if (pk_emu_hopper_begin)
         pk_emu_hopper_begin(threads);
@@ -797,6 +829,7 @@ void pk_emu_run_kernel(const char *name, dim3 grid, dim3 block, size_t shared, v
     pk_emu_here.block_dim = block;
     pk_emu_here.grid_dim = grid;
     memset(B.meet, 0, sizeof B.meet);
+    memset(B.meetings, 0, sizeof B.meetings);
     memset(B.group, 0, sizeof B.group);
     in_block = true;
     for (unsigned z = 0; z < grid.z; z++)

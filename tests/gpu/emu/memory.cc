@@ -35,7 +35,7 @@ size_t capacity()
     return n ? (size_t)n : (size_t)8 << 30;
 }
 
-bool intact(const unsigned char *p) __attribute__((no_sanitize_address));
+#if !defined __SANITIZE_ADDRESS__
 bool intact(const unsigned char *p)
 {
     for (size_t i = 0; i < ZONE; i++)
@@ -43,6 +43,7 @@ bool intact(const unsigned char *p)
             return false;
     return true;
 }
+#endif
 
 size_t rounded(size_t bytes)
 {

@@ -99,7 +99,8 @@ block_state B;
 thread_state T[MAX_THREADS];
 unsigned now; /* the running thread */
 pk_fiber *running, *home;
-std::vector<pk_fiber *> idle;
+/* Never taken down: stacks live as long as the program, and are not leaks. */
+std::vector<pk_fiber *> &idle = *new std::vector<pk_fiber *>;
 bool in_block;
 
 unsigned char *shared_memory; /* page of guard before, SHARED_GUARD after what was asked for */

@@ -23,7 +23,8 @@ struct allocation {
     bool device;
 };
 
-std::map<uintptr_t, allocation> all;
+/* Never taken down: who forgets device memory at the end of a program loses none of the host. */
+std::map<uintptr_t, allocation> &all = *new std::map<uintptr_t, allocation>;
 size_t in_use;
 
 size_t capacity()

@@ -132,9 +132,9 @@ PD_NODISCARD enum pd_err data_loader_start(const struct data_set *set, enum data
                                            uint64_t seed, int64_t first, int threads,
                                            struct data_loader **ret, struct pd_why *why);
 /* One rank's share of the same batches: of each of the `parts` equal parts of a batch of `whole` samples the
- * rank-th of `ranks` equal pieces, one behind the other: a batch holds whole / ranks samples. Which samples these
- * are, and how they are changed, is as if one loader made the whole. parts x ranks divides whole; validation has
- * one part, and as many batches for every rank: the last may hold none (used = 0) for some. */
+ * rank-th of `ranks` equal pieces, one behind the other: a batch holds whole / ranks samples. Which samples
+ * these are, and how they are changed, is as if one loader made the whole. parts x ranks divides whole;
+ * validation has one part, and as many batches for every rank: the last may hold none (used = 0) for some. */
 struct data_share {
     int32_t whole, parts;
     int rank, ranks;

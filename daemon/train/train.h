@@ -127,9 +127,10 @@ PD_NODISCARD enum pd_err train_run(struct spec_config *config, const struct trai
  * {"bytes":{"weights":..,"gradients":..,...},"arena_bytes":..,"total_bytes":..,"parameters":..,
  *  "steps":..,"steps_per_epoch":..,"train_samples":..,"val_samples":..,"checkpoint_bytes":..,"n_for_scale":..,
  *  "scale":..}. gradients, activations and workspace share the arena (arena_bytes); in mixed precision so do
- * the weights, which then are the bf16 copies of the parameters, and the parameters themselves are "master"; total_bytes = weights +
- * moments + inputs + arenas of the training, evaluation and probe graphs. Reads only the headers of the
- * data, and of a text what its number of tokens needs; `cache` as in train_dirs. Appends to *ret_json. */
+ * the weights, which then are the bf16 copies of the parameters, and the parameters themselves are "master";
+ * total_bytes = weights + moments + inputs + arenas of the training, evaluation and probe graphs. Reads only
+ * the headers of the data, and of a text what its number of tokens needs; `cache` as in train_dirs. Appends
+ * to *ret_json. */
 PD_NODISCARD enum pd_err train_plan(struct spec_config *config, const struct data_root *roots,
                                     size_t root_count, const char *cache, struct pd_buf *ret_json,
                                     struct pd_why *why);

@@ -9,7 +9,8 @@ static enum pd_err infer(const struct pk_attr *attr, const struct pk_type *in, i
     (void)n_in;
     if (!pk_dtype_is_float(in[0].dtype) || in[0].shape.rank < 1)
         return pd_fail(why, PD_ERR_INVALID, "needs rows of a float dtype");
-    if (in[1].dtype != PK_I32 || in[1].shape.rank != 1 || (in[1].shape.dim[0] != 3 && in[1].shape.dim[0] != 4))
+    if (in[1].dtype != PK_I32 || in[1].shape.rank != 1 ||
+        (in[1].shape.dim[0] != 3 && in[1].shape.dim[0] != 4))
         return pd_fail(why, PD_ERR_INVALID,
                        "the generator's input must be i32 (3): seed low, seed high, step; or (4): and share");
     if (!(attr->dropout.rate >= 0.0 && attr->dropout.rate < 1.0))

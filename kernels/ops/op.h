@@ -110,12 +110,12 @@ enum pk_op {
                               begins anew: what the state held is dropped. attr.attention: poly, degree, tau,
                               scale. State row of x: channel a of k, times v; of x^2: k_a k_b for b >= a, by
                               a, then b, times 2 where a < b */
-    PK_OP_ATTENTION_JVP,  /* (the inputs of ATTENTION, then tangents of q, k, v (packed: of qkv), and of scale and
-                             bias if they are there) -> the tangent of y. x^p alone, without dropout */
-    PK_OP_ATTENTION_BWD2, /* (the inputs of ATTENTION, dy, tangents as above) -> the derivatives of L, the sum of
-                             dy times the tangent of y, by q, k, v (packed: qkv), scale and bias if they are
-                             there, and dy. Where the tangents are what flows into the outputs of ATTENTION_BWD,
-                             that is its derivative. x^p alone, without dropout */
+    PK_OP_ATTENTION_JVP,  /* (the inputs of ATTENTION, then tangents of q, k, v (packed: of qkv), and of scale
+                             and  bias if they are there) -> the tangent of y. x^p alone, without dropout */
+    PK_OP_ATTENTION_BWD2, /* (the inputs of ATTENTION, dy, tangents as above) -> the derivatives of L, the sum
+                             of dy times the tangent of y, by q, k, v (packed: qkv), scale and bias if they
+                             are there, and dy. Where the tangents are what flows into the outputs of
+                             ATTENTION_BWD, that is its derivative. x^p alone, without dropout */
     PK_OP_CACHE_APPEND, /* (cache STATE (B, H, T, d), new (B, H, n, d), position I32 (1) or (B)) -> the cache,
                            in place, with new at position .. position+n-1. Beyond T: error of the run. A cache
                            of bf16 takes f32, rounded; ATTENTION then takes k, v of bf16 beside q of f32 (no

@@ -110,7 +110,8 @@ static void guard_start(struct rig *r)
 }
 
 /* A port that nobody listens on, below those that the kernel gives to clients: a client that asks again and
- * again for a polyd that is down could else be given that very port, connect to itself, and keep polyd out. */
+ * again for a polyd that is down could else be given that very port, connect to itself, and keep polyd out.
+ */
 static uint16_t free_port(void)
 {
     unsigned from = (unsigned)getpid() * 7919u;

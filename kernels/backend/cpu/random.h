@@ -89,7 +89,7 @@ struct draw {
     uint64_t key;
     uint32_t step, stream, threshold;
     uint32_t first; /* row of the whole that is row 0 here */
-    real factor; /* on what is kept */
+    real factor;    /* on what is kept */
 };
 
 /* rows: of this call, for a generator that says which share of the whole they are. */
@@ -113,7 +113,8 @@ INLINE uint64_t draw_columns(const struct draw *d, uint32_t row, int64_t column)
     uint64_t bits = 0;
 
     for (int64_t l = 0; l < 16; l += LANES) {
-        uvec c[4] = {ulane() + (uint32_t)(column / 4 + l), uset(row + d->first), uset(d->step), uset(d->stream)};
+        uvec c[4] = {ulane() + (uint32_t)(column / 4 + l), uset(row + d->first), uset(d->step),
+                     uset(d->stream)};
 
         uphilox(d->key, c);
         for (int w = 0; w < 4; w++)

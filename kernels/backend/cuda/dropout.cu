@@ -125,8 +125,8 @@ static __global__ void __launch_bounds__(THREADS) samples_kernel(const struct jo
     if (r >= j.rows)
         return;
     pk_row_load(j.x, pk_walk_at(j.x.lead, r), k, (int)j.columns, v);
-    philox(key_of(j), 0, first_row(j) + (uint32_t)(r / j.sample_rows), (uint32_t)j.rng[2 * j.rng_step], j.stream,
-           w);
+    philox(key_of(j), 0, first_row(j) + (uint32_t)(r / j.sample_rows), (uint32_t)j.rng[2 * j.rng_step],
+           j.stream, w);
     take(j, r, k, v, w[0] >= j.threshold ? 0xf : 0);
 }
 

@@ -36,16 +36,20 @@
 /* ---- vectors ---- */
 
 #define PK_EMU_VECTOR(type, name, align2, align4)                                                            \
-    struct name##1 {                                                                                         \
+    struct name##1                                                                                           \
+    {                                                                                                        \
         type x;                                                                                              \
     };                                                                                                       \
-    struct alignas(align2) name##2 {                                                                         \
+    struct alignas(align2) name##2                                                                           \
+    {                                                                                                        \
         type x, y;                                                                                           \
     };                                                                                                       \
-    struct name##3 {                                                                                         \
+    struct name##3                                                                                           \
+    {                                                                                                        \
         type x, y, z;                                                                                        \
     };                                                                                                       \
-    struct alignas(align4) name##4 {                                                                         \
+    struct alignas(align4) name##4                                                                           \
+    {                                                                                                        \
         type x, y, z, w;                                                                                     \
     };                                                                                                       \
     static inline name##2 make_##name##2(type x, type y)                                                     \
@@ -414,7 +418,8 @@ static inline long long clock64()
 
 /* `args` is copied; run(copy) is one thread. */
 void pk_emu_enqueue_kernel(const char *name, const void *kernel, dim3 grid, dim3 block, size_t shared,
-                           cudaStream_t stream, void (*run)(const void *args), const void *args, size_t bytes);
+                           cudaStream_t stream, void (*run)(const void *args), const void *args,
+                           size_t bytes);
 void *pk_emu_dynamic_shared();
 
 /* Not by std::tuple: sources have types of the same name (struct job), which only what has no linkage keeps
@@ -448,8 +453,8 @@ static inline void pk_emu_launch(const char *name, void (*kernel)(P...), dim3 gr
 
     static_assert(sizeof...(P) == sizeof...(A), "arguments of a kernel");
     static_assert(std::is_trivially_copyable<call>::value, "arguments of a kernel are copied as bytes");
-    pk_emu_enqueue_kernel(name, reinterpret_cast<const void *>(kernel), grid, block, shared, stream, call::run,
-                          &c, sizeof c);
+    pk_emu_enqueue_kernel(name, reinterpret_cast<const void *>(kernel), grid, block, shared, stream,
+                          call::run, &c, sizeof c);
 }
 #define PK_LAUNCH(kernel, grid, block, shared, stream, ...)                                                  \
     pk_emu_launch(#kernel, (kernel), (grid), (block), (shared), (stream), ##__VA_ARGS__)

@@ -62,9 +62,9 @@ struct model_optim_item {
 };
 
 /* Emits clipping and one update per item, with the inputs, states and outputs that model_graph_train names.
- * told (may be NULL): loss, count
- * and correct, for the output "report". loss PK_NONE: the gate looks at the gradient alone. divisor (1): the
- * gradients of the items are so many times too large; PK_NONE: they are not. */
+ * told (may be NULL): loss, count and correct, for the output "report". loss PK_NONE: the gate looks at the
+ * gradient alone. divisor (1): the gradients of the items are so many times too large; PK_NONE: they are not.
+ */
 void model_emit_optimiser(struct pk_graph *g, const struct model_train_options *o, struct pk_val loss,
                           struct pk_val divisor, const struct model_optim_item *item, size_t count,
                           const struct pk_val *told);

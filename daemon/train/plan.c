@@ -25,7 +25,7 @@ enum pd_err train_plan(struct spec_config *config, const struct data_root *roots
     struct pk_graph *g = NULL;
     const struct pk_backend_api *api = NULL;
     const struct model_spec *spec;
-    size_t total, inputs = 0, saved, arenas = 0, sums = 0;
+    size_t total, inputs = 0, saved, masters, arenas = 0, sums = 0;
     enum pd_err err = train_setup_init(&s, config, roots, root_count, cache, 0, true, why);
 
     if (err == PD_OK)
@@ -66,13 +66,12 @@ enum pd_err train_plan(struct spec_config *config, const struct data_root *roots
         report[STEP] = report[PART];
     }
     /* in mixed precision the parameters are the masters, and the weights their copies in the arena */
-    saved = report[STEP].bytes[spec->mixed ? PK_CAT_MASTER : PK_CAT_WEIGHTS] +
-            report[STEP].bytes[PK_CAT_MOMENT1] + report[STEP].bytes[PK_CAT_MOMENT2] +
+    masters = report[STEP].bytes[spec->mixed ? PK_CAT_MASTER : PK_CAT_WEIGHTS];
+    saved = masters + report[STEP].bytes[PK_CAT_MOMENT1] + report[STEP].bytes[PK_CAT_MOMENT2] +
             report[STEP].bytes[PK_CAT_EMA];
     total = saved + sums + inputs + arenas;
     if (s.options.zero) /* a file holds the moments of all ranks */
-        saved = report[STEP].bytes[PK_CAT_EMA] +
-                report[STEP].bytes[PK_CAT_WEIGHTS] * (s.options.optimizer == MODEL_ADAMW ? 3 : 2);
+        saved = report[STEP].bytes[PK_CAT_EMA] + masters * (s.options.optimizer == MODEL_ADAMW ? 3 : 2);
     pd_buf_str(ret_json, "{\"bytes\":{");
     for (int c = 0; c < PK_CAT_COUNT; c++)
         pd_buf_printf(ret_json, "%s\"%s\":%zu", c ? "," : "", pk_category_name((enum pk_category)c),

@@ -325,6 +325,27 @@ static void test_forecast_counts_averages_and_parts(void **state)
     assert_true(planned(parts, "\"arena_bytes\":") < planned(plain, "\"arena_bytes\":"));
 }
 
+/* The file holds masters and the moments of all ranks, whatever a step computes in and whoever keeps them. */
+static void test_forecast_of_a_checkpoint_is_the_same_in_any_precision(void **state)
+{
+    static const char plain[] = JOB("", "", "");
+    long long bytes = planned(plain, "\"checkpoint_bytes\":");
+
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        char job[1024], *at;
+
+        snprintf(job, sizeof job, "%s", plain);
+        at = strstr(job, "\"threads\":2");
+        snprintf(at, sizeof job - (size_t)(at - job), "\"threads\":2,\"slots\":2%s",
+                 strstr(plain, "\"threads\":2") + strlen("\"threads\":2"));
+        at = strstr(job, "\"batch\":8");
+        snprintf(at, sizeof job - (size_t)(at - job), "\"batch\":8,\"zero\":%d,\"precision\":\"%s\"%s", i % 2,
+                 i / 2 ? "bf16" : "fp32", strstr(plain, "\"batch\":8") + strlen("\"batch\":8"));
+        assert_int_equal(planned(job, "\"checkpoint_bytes\":"), bytes);
+    }
+}
+
 /* With the decay in the gradient the momentum carries it on; decoupled it does not. */
 static void test_l2_is_not_decoupled_decay(void **state)
 {
@@ -366,6 +387,7 @@ int main(void)
         T(test_averages_are_those_of_the_weights),
         T(test_averages_are_judged_and_served_where_asked_for),
         T(test_forecast_counts_averages_and_parts),
+        T(test_forecast_of_a_checkpoint_is_the_same_in_any_precision),
         T(test_l2_is_not_decoupled_decay),
     };
 

@@ -658,6 +658,17 @@ void pk_exec_trace(struct pk_exec *e,
     e->trace_user = user;
 }
 
+void pk_exec_each(const struct pk_exec *e,
+                  void (*fn)(void *user, const char *scope, bool backward, const struct pk_call *call),
+                  void *user)
+{
+    for (size_t i = 0; i < e->n_call; i++) {
+        const struct pk_node *n = &e->g->node[e->call_node[i]];
+
+        fn(user, n->scope, n->backward, &e->call[i]);
+    }
+}
+
 void pk_exec_poison(struct pk_exec *e, bool on)
 {
     e->poison = on;

@@ -295,6 +295,12 @@ PD_NODISCARD enum pd_err pk_exec_read(struct pk_exec *e, const char *output, voi
 /* Its place in back-end memory; borrowed until the next run. An output is a dense tensor. NULL if unknown. */
 const void *pk_exec_output(struct pk_exec *e, const char *output, struct pk_shape *ret_shape);
 
+/* Shows every kernel of the plan in its order; pointers to data are not to be looked at. backward: belongs to
+ * a derivative. scope is borrowed until the callback returns. */
+void pk_exec_each(const struct pk_exec *e,
+                  void (*fn)(void *user, const char *scope, bool backward, const struct pk_call *call),
+                  void *user);
+
 /* Debugging: after every node, calls back with its name and outputs, which the host may read: copies where
  * the back end's memory is not the host's, good until the callback returns. NULL stops. */
 void pk_exec_trace(struct pk_exec *e,

@@ -2,12 +2,17 @@
  *
  *   step_bench [--model vit|gpt|gpt1k|vit_s16|vit_b16|gpt2] [--phi softmax|poly] [--device cpu|cuda]
  *              [--precision fp32|tf32|bf16] [--steps N] [--threads N] [--batch N] [--profile]
+ *              [--roofline PARTS]
  *
  * vit: ViT-Tiny, image 64, patch 4, batch 32. gpt: 6 x 384 x 6, T 256, batch 8, vocabulary 50257 (gpt1k:
  * 1024). vit_s16, vit_b16: image 224, patch 16, batch 256. gpt2: 124M, T 1024, batch 16, vocabulary 50304.
  * One step is forward, backward, clipping (gpt) and AdamW. Prints one line: the median wall time of a step,
  * from its start to the end of its last kernel, the 10 % and 90 % points, CPU time per step, the peak
- * resident size of the process and, of a GPU, the bytes in use. --profile prints the CPU time by op. */
+ * resident size of the process and, of a GPU, the bytes in use. --profile prints the CPU time by op.
+ *
+ * --roofline runs nothing and needs no device: it counts what a step of PARTS batches moves and computes, and
+ * its time at the speeds of an H200 (kernels/graph/roofline.h). PARTS above 1 is a step in parts, as a job of
+ * more samples than fit at once takes it. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,6 +21,7 @@
 
 #include "daemon/model/model.h"
 #include "kernels/backend/load.h"
+#include "kernels/graph/roofline.h"
 #include "tests/bench/bench.h"
 
 /* Fills a leaf with numbers of its kind, the same every time. */
@@ -44,6 +50,49 @@ static void fill(const struct pk_backend_api *api, struct pk_backend *backend, s
     free(host);
 }
 
+static void count(const struct model *model, const struct model_train_options *train,
+                  const struct pk_backend_api *api, bool mixed, int parts)
+{
+    enum pd_err (*const make[2])(const struct model *, const struct model_train_options *, struct pk_graph **,
+                                 struct pd_why *) = {model_graph_part, model_graph_apply};
+    const struct pk_peaks peaks = PK_PEAKS_H200;
+    struct pk_roofline sum = {0};
+    struct pd_buf text;
+    struct pd_why why;
+
+    pd_buf_init(&text, 0);
+    for (int i = 0; i < (parts > 1 ? 2 : 1); i++) {
+        const double times = parts > 1 && i == 0 ? parts : 1;
+        struct pk_plan_report report;
+        struct pk_graph *graph = NULL;
+        struct pk_exec *exec = NULL;
+
+        bench_check(parts > 1 ? make[i](model, train, &graph, &why)
+                              : model_graph_train(model, train, false, &graph, &why),
+                    &why);
+        pk_graph_precision(graph, mixed ? PK_PRECISION_MIXED : PK_PRECISION_FULL);
+        bench_check(pk_exec_new(graph, api, NULL, &exec, &why), &why);
+        pk_exec_report(exec, &report);
+        pd_buf_printf(&text, "%s: %zu kernels, arena %.0f MiB (most live at once %.0f MiB)\n",
+                      parts <= 1 ? "step"
+                      : i == 0   ? "part"
+                                 : "apply",
+                      report.nodes, (double)report.arena_bytes / 1048576,
+                      (double)report.live_bound / 1048576);
+        for (int c = 0; c < PK_CAT_COUNT; c++)
+            if (report.bytes[c])
+                pd_buf_printf(&text, "  %-12s %9.1f MiB\n", pk_category_name((enum pk_category)c),
+                              (double)report.bytes[c] / 1048576);
+        bench_check(pk_roofline_nodes(exec, &peaks, times, 40, &text, &why), &why);
+        pk_roofline_add(&sum, exec, &peaks, times);
+        pk_exec_free(exec);
+        pk_graph_free(graph);
+    }
+    pk_roofline_text(&sum, &peaks, &text);
+    fputs(text.data ? text.data : "", stdout);
+    pd_buf_done(&text);
+}
+
 int main(int argc, char **argv)
 {
     const struct pk_backend_api *api = pk_backend_cpu();
@@ -59,7 +108,7 @@ int main(int argc, char **argv)
         .optimizer = MODEL_ADAMW, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1};
     const char *model_name = "vit", *phi = "softmax", *device = "cpu", *precision = "fp32";
     struct pk_backend_info info;
-    int steps = 7, threads = 2, batch = 0;
+    int steps = 7, threads = 2, batch = 0, parts = 0;
     bool profile = false;
     static struct bench_profile prof;
     struct pk_plan_report report;
@@ -89,6 +138,8 @@ int main(int argc, char **argv)
             threads = atoi(argv[++i]);
         else if (i + 1 < argc && strcmp(argv[i], "--batch") == 0)
             batch = atoi(argv[++i]);
+        else if (i + 1 < argc && strcmp(argv[i], "--roofline") == 0)
+            parts = atoi(argv[++i]);
         else {
             fprintf(stderr, "step_bench: what is '%s'?\n", argv[i]);
             return 2;
@@ -150,6 +201,13 @@ int main(int argc, char **argv)
         return 2;
     }
     bench_check(model_new(&spec, &model, &why), &why);
+    if (parts > 0) {
+        if (strcmp(device, "cpu") != 0)
+            bench_check(pk_backend_load(device, PK_LOAD_PLAN, &api, &why), &why);
+        count(model, &train, api, strcmp(precision, "bf16") == 0, parts);
+        model_free(model);
+        return 0;
+    }
     if (strcmp(device, "cpu") != 0)
         bench_check(pk_backend_load(device, PK_LOAD_RUN, &api, &why), &why);
     bench_check(api->open(&host, 0, threads, &backend, &why), &why);

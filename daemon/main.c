@@ -7,18 +7,16 @@
  */
 #include <errno.h>
 #include <signal.h>
-#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "api/api.h"
 #include "daemon/config/config.h"
-#include "daemon/device/device.h"
+#include "daemon/doctor.h"
 #include "daemon/notify.h"
 #include "daemon/spec/spec.h"
 #include "daemon/store/store.h"
@@ -268,56 +266,6 @@ static int fields_print(void)
     }
     print_buf(stdout, &text);
     return 0;
-}
-
-/* `polyd doctor`: what jobs would find here. Starts no daemon and touches no GPU beyond asking the driver. */
-static int doctor(const struct config *config)
-{
-    struct device_watch_options o = {.library = config->devices.nvml, .gpus = "all"};
-    const struct device_driver *driver;
-    const struct device *devices;
-    struct device_sample *samples = calloc(DEVICE_GPU_MAX, sizeof *samples);
-    char *argv[] = {(char *)"polyd-worker", (char *)"info", NULL};
-    struct device_watch *watch = NULL;
-    struct pd_why why = {""};
-    int count, status = 0, rc;
-    pid_t pid;
-
-    if (!samples || device_watch_start(&o, &watch, &why) != PD_OK) {
-        fprintf(stderr, "polyd doctor: %s\n", samples ? why.text : "no memory");
-        free(samples);
-        return 1;
-    }
-    driver = device_watch_driver(watch);
-    devices = device_watch_devices(watch, &count);
-    device_watch_read(watch, samples, DEVICE_GPU_MAX);
-    printf("processors  %d\n", device_cpu_count());
-    if (driver->loaded)
-        printf("driver      %s, up to CUDA %d.%d, NVML %s%s\n", driver->version, driver->cuda_major,
-               driver->cuda_minor, driver->nvml, driver->events ? "" : ", reports no errors by event");
-    if (!count)
-        printf("GPUs        none: %s\n", device_watch_why(watch));
-    for (int i = 0; i < count; i++) {
-        const struct device *d = &devices[i];
-        const struct device_sample *p = &samples[i];
-
-        printf("%-11s %s, %.1f GB (%.1f in use), compute capability %d.%d, %s%s%s%s\n", d->name, d->model,
-               1e-9 * (double)d->memory_bytes, p->memory_used > 0 ? 1e-9 * (double)p->memory_used : 0.0,
-               d->major, d->minor, d->id, d->split ? ", split into MIG instances" : "",
-               p->broken ? ", BROKEN: " : "", p->broken ? p->reason : "");
-        for (int j = 0; j < p->process_count && j < DEVICE_PROCESSES; j++)
-            printf("            process %d computes there\n", p->processes[j].pid);
-    }
-    device_watch_stop(watch);
-    free(samples);
-    printf("worker      ");
-    fflush(stdout);
-    rc = posix_spawn(&pid, config->worker.path, NULL, NULL, argv, environ);
-    if (rc)
-        printf("%s cannot be started: %s\n", config->worker.path, strerror(rc));
-    else if (waitpid(pid, &status, 0) != pid || status)
-        printf("%s has failed\n", config->worker.path);
-    return rc || status ? 1 : 0;
 }
 
 static int command(struct config *config)

@@ -22,7 +22,10 @@ struct record {
 struct model_tuned {
     void (*log)(void *user, int level, const char *line);
     void *user;
-    char path[4096]; /* "": nothing is kept */
+    char path[4096];                  /* "": no file */
+    struct model_tuned_keeper keeper; /* recall NULL: there is none */
+    struct pk_backend_info device;    /* sm 0: not met yet */
+    size_t fresh;                     /* records made here */
     struct record *record;
     size_t count, cap;
 };
@@ -82,8 +85,9 @@ static void read_line(struct model_tuned *t, char *line)
         (void)add(t, line, value, n);
 }
 
-enum pd_err model_tuned_new(const char *folder, void (*log)(void *user, int level, const char *line),
-                            void *user, struct model_tuned **ret, struct pd_why *why)
+enum pd_err model_tuned_new(const char *folder, const struct model_tuned_keeper *keeper,
+                            void (*log)(void *user, int level, const char *line), void *user,
+                            struct model_tuned **ret, struct pd_why *why)
 {
     struct model_tuned *t = calloc(1, sizeof *t);
     char line[LINE_MOST];
@@ -94,7 +98,9 @@ enum pd_err model_tuned_new(const char *folder, void (*log)(void *user, int leve
     t->log = log;
     t->user = user;
     *ret = t;
-    if (!folder)
+    if (keeper)
+        t->keeper = *keeper;
+    if (!folder || keeper)
         return PD_OK;
     if ((mkdir(folder, 0750) != 0 && errno != EEXIST) ||
         snprintf(t->path, sizeof t->path, "%s/" FILE_NAME, folder) >= (int)sizeof t->path) {
@@ -130,6 +136,14 @@ static size_t get(void *user, const char *key, void *value, size_t size)
     return r->size;
 }
 
+static void tell_keeper(struct model_tuned *t, const char *key, const void *value, size_t size)
+{
+    if (!t->device.sm || !add(t, key, value, size))
+        return;
+    t->fresh++;
+    t->keeper.report(t->keeper.ctx, &t->device, key, value, size);
+}
+
 /* One write of one line: those of other workers do not come between. */
 static void put(void *user, const char *key, const void *value, size_t size)
 {
@@ -139,9 +153,14 @@ static void put(void *user, const char *key, const void *value, size_t size)
     size_t at = strlen(key);
     int fd;
 
+    if (t->keeper.report) {
+        tell_keeper(t, key, value, size);
+        return;
+    }
     if (at + 2 * size + 3 > sizeof line || strpbrk(key, "\t\n") || !add(t, key, value, size))
         return;
     memcpy(line, key, at);
+    t->fresh++;
     line[at++] = '\t';
     for (size_t i = 0; i < size; i++)
         at += (size_t)snprintf(line + at, 3, "%02x", byte[i]);
@@ -164,8 +183,38 @@ static void say(void *user, int level, const char *text)
 
 void model_tuned_lend(struct model_tuned *t, struct pk_host *host)
 {
+    bool kept = t->path[0] || t->keeper.recall;
+
     host->user = t;
     host->log = say;
-    host->tuned_get = t->path[0] ? get : NULL;
-    host->tuned_put = t->path[0] ? put : NULL;
+    host->tuned_get = kept ? get : NULL;
+    host->tuned_put = kept ? put : NULL;
+}
+
+/* From the keeper. One that cannot be a record is the keeper's mistake or a broken file's: it is left out. */
+static void take(void *to, const char *key, const void *value, size_t size)
+{
+    struct model_tuned *t = to;
+    char line[128];
+
+    if (key[0] && size && size <= VALUE_MOST)
+        (void)add(t, key, value, size);
+    else if (t->log) {
+        snprintf(line, sizeof line, "a measured choice of %zu bytes was ignored: %.60s", size, key);
+        t->log(t->user, 4, line);
+    }
+}
+
+void model_tuned_meet(struct model_tuned *t, const struct pk_backend_info *device)
+{
+    if (!t->keeper.recall || !device->sm) /* a CPU measures nothing */
+        return;
+    t->device = *device;
+    t->keeper.recall(t->keeper.ctx, device, take, t);
+}
+
+void model_tuned_count(const struct model_tuned *t, size_t *ret_known, size_t *ret_new)
+{
+    *ret_known = t->count - t->fresh;
+    *ret_new = t->fresh;
 }

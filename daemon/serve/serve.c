@@ -241,6 +241,7 @@ out:
 enum pd_err serve_open(const struct serve_options *options, struct serve **ret, struct pd_why *why)
 {
     struct serve *s = calloc(1, sizeof *s);
+    struct pk_backend_info device;
     enum pd_err err;
 
     if (!s)
@@ -258,7 +259,7 @@ enum pd_err serve_open(const struct serve_options *options, struct serve **ret, 
     s->memory_max = options->memory_max;
     s->memory_kind = options->memory;
     s->api = pk_backend_cpu();
-    err = model_tuned_new(options->tuned, backend_log, NULL, &s->tuned, why);
+    err = model_tuned_new(options->tuned, options->keeper, backend_log, NULL, &s->tuned, why);
     if (err == PD_OK && options->cuda) {
         s->info.platform = "polyd_cuda";
         err = pk_backend_load("cuda", PK_LOAD_RUN, &s->api, why);
@@ -267,6 +268,10 @@ enum pd_err serve_open(const struct serve_options *options, struct serve **ret, 
         model_tuned_lend(s->tuned, &s->host);
         err = s->api->open(&s->host, 0, options->threads, &s->backend, why);
     }
+    if (err == PD_OK)
+        err = s->api->info(s->backend, &device, why);
+    if (err == PD_OK)
+        model_tuned_meet(s->tuned, &device);
     if (err == PD_OK)
         err = read_checkpoint(s, options, why);
     if (err != PD_OK)

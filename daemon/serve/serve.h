@@ -33,6 +33,8 @@ enum serve_memory_kind {
     SERVE_MEMORY_STATE, /* a state of constant size: attention of x and x^2 only */
 };
 
+struct model_tuned_keeper;
+
 struct serve_options {
     const char *job; /* resolved job document of the run that trained it, JSON */
     size_t job_len;
@@ -43,9 +45,10 @@ struct serve_options {
     uint64_t memory_max; /* PD_ERR_LIMIT when the model may come to take more; 0 = no limit */
     bool bf16_weights;   /* hold a language model's matrices in bf16: half the memory, faster tokens */
     bool cuda;           /* on the GPU that the process sees: matrices, activations and caches in bf16 */
-    const char *tuned;   /* folder of a back end's measured choices (model_tuned_new); NULL = none are kept */
-    uint32_t batch_max;  /* largest batch bucket of a classifier; 0 = 32 */
-    uint32_t streams_max; /* 0 = 16 */
+    const char *tuned;   /* folder of a back end's measured choices (model_tuned_new); NULL = none */
+    const struct model_tuned_keeper *keeper; /* keeps them instead of the folder; NULL = nobody */
+    uint32_t batch_max;                      /* largest batch bucket of a classifier; 0 = 32 */
+    uint32_t streams_max;                    /* 0 = 16 */
 };
 
 struct serve_info {

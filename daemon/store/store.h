@@ -409,6 +409,38 @@ PD_NODISCARD enum pd_err store_drain_list(struct store *s,
                                           bool (*row)(void *ctx, const struct store_drain *d), void *ctx,
                                           struct pd_why *why);
 
+/* Measured choices of back ends (daemon/model/tuned.h). Which fit each other is for their keys to say. */
+#define STORE_TUNED_KEY 1023    /* bytes of a key */
+#define STORE_TUNED_VALUE 256   /* bytes of a value */
+#define STORE_TUNED_DEVICE 8192 /* records of one kind of device; the oldest give way */
+#define STORE_TUNED_ALL 32768   /* of all */
+struct store_tuned {
+    const char *device; /* "NVIDIA H200": all of this name share them */
+    const char *driver, *library;
+    const char *key;
+    const void *value;
+    size_t size;
+    int64_t run_id;  /* that measured it; 0 = a serving worker */
+    int64_t time_us; /* when */
+};
+/* Those of one device, driver and library, oldest first. A row that breaks the limits above is handed out
+ * with size 0. */
+PD_NODISCARD enum pd_err store_tuned_list(struct store *s, const char *device, const char *driver,
+                                          const char *library,
+                                          bool (*row)(void *ctx, const struct store_tuned *t), void *ctx,
+                                          struct pd_why *why);
+/* How many there are, by device, driver and library, in this order. */
+struct store_tuned_sum {
+    const char *device, *driver, *library;
+    int64_t records, bytes;    /* of keys and values */
+    int64_t first_us, last_us; /* measured */
+    int64_t version;           /* of the device's records, the ETag: grows when one comes */
+};
+/* `device` NULL = all. */
+PD_NODISCARD enum pd_err store_tuned_sums(struct store *s, const char *device,
+                                          bool (*row)(void *ctx, const struct store_tuned_sum *t), void *ctx,
+                                          struct pd_why *why);
+
 /* A stored plan by its digest (JSON copied into `out`); PD_ERR_NOT_FOUND. */
 PD_NODISCARD enum pd_err store_plan_get(struct store *s, const char *plan_digest, struct pd_buf *out,
                                         struct pd_why *why);

@@ -217,6 +217,19 @@ PD_NODISCARD enum pd_err store_device_drain(struct store_tx *tx, const struct st
 PD_NODISCARD enum pd_err store_device_undrain(struct store_tx *tx, const struct store_drain *d,
                                               struct pd_why *why);
 
+/* Keeps a measured choice, unless one of its device, driver, library and key is there: the first holds, so
+ * that a run that goes on takes what it took before. PD_ERR_INVALID: beyond the limits of store.h. time_us is
+ * ignored. *ret_new may be NULL. */
+PD_NODISCARD enum pd_err store_tuned_add(struct store_tx *tx, const struct store_tuned *t, bool *ret_new,
+                                         struct pd_why *why);
+/* After some were added: the oldest beyond the limits go. *ret_gone (may be NULL) = how many. */
+PD_NODISCARD enum pd_err store_tuned_trim(struct store_tx *tx, const char *device, int64_t *ret_gone,
+                                          struct pd_why *why);
+/* Forgets all of a device, with a line in the audit log. `version` as the client saw it, -1 = any:
+ * PD_ERR_STALE. PD_ERR_NOT_FOUND: there are none. */
+PD_NODISCARD enum pd_err store_tuned_drop(struct store_tx *tx, const char *device, int64_t version,
+                                          const char *who, struct pd_why *why);
+
 /* Appends to the audit log. before and after are JSON or NULL. */
 PD_NODISCARD enum pd_err store_audit(struct store_tx *tx, const char *who, const char *what,
                                      const char *target, const char *before, const char *after,

@@ -603,6 +603,14 @@ void att_frame(struct sup *s, struct conn *c, const struct wire_header *h, const
 {
     struct att *a = c->att;
 
+    if (h->type == WIRE_TUNED_ASK) { /* every rank has a back end of its own */
+        tuned_ask(s, c, p, h->len);
+        return;
+    }
+    if (h->type == WIRE_TUNED) {
+        tuned_take(s, a->run, p, h->len);
+        return;
+    }
     if (c->rank > 0) { /* data comes from rank 0 alone */
         if (h->type == WIRE_BYE)
             take_rank_bye(s, c, a, p, h->len);

@@ -446,6 +446,12 @@ void model_expire_calls(struct sup *s, struct model *m, int64_t now_us);
 /* A part of an answer came from the worker. */
 void model_result(struct sup *s, struct model *m, uint64_t id, const uint8_t *p, size_t len);
 
+/* tuned.c: measured choices of the workers' back ends. */
+/* A worker asks for those of its device. */
+void tuned_ask(struct sup *s, struct conn *c, const uint8_t *p, size_t len);
+/* A worker has new ones; `run` 0 = a serving worker. */
+void tuned_take(struct sup *s, int64_t run, const uint8_t *p, size_t len);
+
 /* plan.c */
 void plan_gone(struct sup *s, struct plan *p);
 void plan_tick(struct sup *s, int64_t now_us);

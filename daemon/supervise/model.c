@@ -457,6 +457,12 @@ void model_frame(struct sup *s, struct conn *c, const struct wire_header *h, con
     case WIRE_READY:
         take_ready(s, m, p, h->len);
         break;
+    case WIRE_TUNED_ASK:
+        tuned_ask(s, c, p, h->len);
+        break;
+    case WIRE_TUNED:
+        tuned_take(s, 0, p, h->len);
+        break;
     case WIRE_INFER_RESULT:
         model_result(s, m, h->seq, p, h->len);
         break;

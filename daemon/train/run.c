@@ -255,6 +255,7 @@ static enum pd_err open_run(struct run *r, struct pd_why *why)
 {
     int threads = r->dirs->threads > 0 ? r->dirs->threads : (int)r->config->resources.threads;
     struct pk_plan_report report;
+    struct pk_backend_info device;
     double arena = 0;
     struct data_share share;
     enum pd_err err = train_setup_init(&r->setup, r->config, r->dirs->roots, r->dirs->root_count,
@@ -262,11 +263,15 @@ static enum pd_err open_run(struct run *r, struct pd_why *why)
 
     r->parts = r->setup.parts;
     if (err == PD_OK)
-        err = model_tuned_new(r->dirs->cache, say_line, r, &r->tuned, why);
+        err = model_tuned_new(r->dirs->cache, r->host->tuned, say_line, r, &r->tuned, why);
     if (err == PD_OK) {
         model_tuned_lend(r->tuned, &r->lent);
         err = r->api->open(&r->lent, 0, threads > 0 ? threads : 1, &r->backend, why);
     }
+    if (err == PD_OK)
+        err = r->api->info(r->backend, &device, why);
+    if (err == PD_OK)
+        model_tuned_meet(r->tuned, &device);
     if (err == PD_OK)
         err = r->api->set_math(
             r->backend, r->config->train.precision == SPEC_PRECISION_TF32 ? PK_MATH_TF32 : PK_MATH_F32, why);
@@ -328,6 +333,18 @@ static enum pd_err open_run(struct run *r, struct pd_why *why)
                                    r->state.step, r->setup.loader_threads, &r->loader, why);
 }
 
+/* What was measured, where something is: a run that measures again what others have measured is slow to start
+ * for no reason. */
+static void say_choices(struct run *r)
+{
+    size_t known = 0, fresh = 0;
+
+    if (r->tuned)
+        model_tuned_count(r->tuned, &known, &fresh);
+    if (known || fresh)
+        train_note(r, "measured choices: %zu known before, %zu new", known, fresh);
+}
+
 static void close_run(struct run *r, const char *reason)
 {
     data_loader_free(r->loader);
@@ -341,6 +358,7 @@ static void close_run(struct run *r, const char *reason)
     model_store_free(r->store);
     if (r->backend)
         r->api->close(r->backend);
+    say_choices(r);
     model_tuned_free(r->tuned);
     train_setup_done(&r->setup);
     free(r->tensors);

@@ -14,6 +14,7 @@
 #include "kernels/base/buf.h"
 #include "kernels/base/err.h"
 
+struct model_tuned_keeper;
 struct pk_comm_api;
 struct spec_config;
 
@@ -68,6 +69,8 @@ struct train_host {
     enum train_stop (*stop)(void *user);
     /* True once per request for a checkpoint. */
     bool (*checkpoint_now)(void *user);
+    /* Keeps a back end's measured choices (daemon/model/tuned.h); NULL: a file in train_dirs.cache does. */
+    const struct model_tuned_keeper *tuned;
 };
 
 /* One of several processes that carry out a run together (data parallel): as many as /resources/slots says,

@@ -7,6 +7,8 @@
 
 #include "daemon/wire/wire.h"
 
+struct model_tuned_keeper;
+
 struct serve_request {
     uint64_t id;
     int64_t deadline_us; /* pd_clock_mono_us value; 0 = none. Past it: answer PD_ERR_TIMEOUT */
@@ -38,10 +40,10 @@ struct serve_host {
     uint32_t threads;       /* CPU threads to use */
     bool bf16_weights;      /* hold a language model's matrices in bf16 */
     bool cuda;              /* on the GPU that the process sees */
-    const char *tuned;      /* folder of measured choices, or NULL */
-    int memory_kind;        /* what a completion remembers: 0 = by size, 1 = a cache, 2 = a constant state */
-    int64_t delay_us;       /* how long a request may wait for others to be computed with; 0 = not at all */
-    uint64_t memory_bytes;  /* most bytes that the model may take; 0 = no limit */
+    const struct model_tuned_keeper *tuned; /* keeps measured choices (daemon/model/tuned.h), or NULL */
+    int memory_kind;       /* what a completion remembers: 0 = by size, 1 = a cache, 2 = a constant state */
+    int64_t delay_us;      /* how long a request may wait for others to be computed with; 0 = not at all */
+    uint64_t memory_bytes; /* most bytes that the model may take; 0 = no limit */
     /* Loaded and warm: `signature` is JSON {"platform":..,"inputs":[..],"outputs":[..],...}; memory_bytes is
      * what the model may come to take, every stream open. Call once. */
     void (*ready)(void *ctx, const char *signature, uint64_t memory_bytes);

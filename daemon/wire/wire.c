@@ -86,6 +86,8 @@ const char *wire_type_name(unsigned type)
         [WIRE_BYE] = "bye",
         [WIRE_READY] = "ready",
         [WIRE_RENDEZVOUS] = "rendezvous",
+        [WIRE_TUNED_ASK] = "tuned_ask",
+        [WIRE_TUNED] = "tuned",
     };
 
     return type < WIRE_TYPE_COUNT && names[type] ? names[type] : "unknown";
@@ -330,6 +332,42 @@ struct wire_point wire_point_at(const struct wire_field *points, size_t i)
                                .step = (int64_t)get64(p + 4),
                                .time_us = (int64_t)get64(p + 12),
                                .value = f64(p + 20)};
+}
+
+/* ---- measured choices ----------------------------------------------------------------------- */
+
+void wire_put_tuned(struct pd_buf *b, const char *key, const void *value, size_t size)
+{
+    wire_put_text(b, WIRE_TAG_KEY, key);
+    wire_put_bytes(b, WIRE_TAG_RECORD, value, size);
+}
+
+bool wire_next_tuned(const uint8_t *payload, size_t len, size_t *pos, char *key, const uint8_t **ret_value,
+                     size_t *ret_size, int *bad)
+{
+    struct wire_field f;
+
+    key[0] = '\0';
+    while (wire_next(payload, len, pos, &f, NULL)) {
+        if (f.tag == WIRE_TAG_KEY) {
+            *bad += key[0] != '\0'; /* the one before had no value */
+            key[0] = '\0';
+            if (f.len && f.len <= WIRE_TUNED_KEY && !memchr(f.bytes, 0, f.len)) {
+                memcpy(key, f.bytes, f.len);
+                key[f.len] = '\0';
+            }
+        } else if (f.tag == WIRE_TAG_RECORD) {
+            if (key[0] && f.len && f.len <= WIRE_TUNED_VALUE) {
+                *ret_value = f.bytes;
+                *ret_size = f.len;
+                return true;
+            }
+            (*bad)++;
+            key[0] = '\0';
+        }
+    }
+    *bad += key[0] != '\0';
+    return false;
 }
 
 /* ---- tensors -------------------------------------------------------------------------------- */

@@ -21,6 +21,9 @@
 #define WIRE_RANK_MAX 8            /* dimensions of a tensor on the wire */
 #define WIRE_TENSORS_MAX 64
 #define WIRE_NAME_MAX 255         /* bytes of a metric key or tensor name */
+#define WIRE_TUNED_KEY 1023       /* bytes of a measured choice's key */
+#define WIRE_TUNED_VALUE 256      /* of its value */
+#define WIRE_TUNED_MAX 1000u      /* such records in one frame */
 #define WIRE_HEARTBEAT_US 2000000 /* both sides send one this often */
 #define WIRE_SILENCE_US 10000000  /* so much silence closes the connection */
 #define WIRE_HANG_US 60000000     /* so much silence of a live process is a hang */
@@ -51,6 +54,11 @@ enum wire_type {
      * sends it, again after every welcome; polyd keeps it for the attempt's life and hands it to every other
      * rank that is there or comes. What is in it is between the ranks (kernels/comm/comm.h). */
     WIRE_RENDEZVOUS = 20,
+    /* Measured choices of a back end (an addition to wire.md 9): any worker asks for those of its device once
+     * the back end is open, and is told all of them; what it measures it sends as it comes, and everything
+     * again after a reconnection: a record that is there is kept. */
+    WIRE_TUNED_ASK = 21, /* w */
+    WIRE_TUNED = 22,     /* both: at most WIRE_TUNED_MAX records; d: the last frame is flagged */
     WIRE_TYPE_COUNT
 };
 
@@ -103,7 +111,11 @@ enum wire_tag {
     WIRE_TAG_TIMING = 43,   /* struct wire_timing; infer_result, the last one */
     WIRE_TAG_MEMORY = 44,   /* u64: bytes that the model may come to take; ready */
     WIRE_TAG_RANKS = 45,    /* u32, processes of the attempt, absent = 1; assign (with rank) */
-    WIRE_TAG_COMM_ID = 46   /* at most 256 bytes; rendezvous */
+    WIRE_TAG_COMM_ID = 46,  /* at most 256 bytes; rendezvous */
+    WIRE_TAG_GPU = 47,      /* text: what the device is called, "NVIDIA H200"; tuned_ask, tuned */
+    WIRE_TAG_DRIVER = 48,   /* text; likewise */
+    WIRE_TAG_LIBRARY = 49,  /* text; likewise */
+    WIRE_TAG_RECORD = 50    /* bytes: the value of the KEY before it; tuned */
 };
 
 /* How a request fared in its worker: u64 each, in this order. Later fields may follow. */
@@ -194,6 +206,15 @@ struct wire_point {
 void wire_put_points(struct pd_buf *b, const struct wire_point *points, size_t count);
 /* Point `i` of a POINTS field; the caller checked that len is count x WIRE_POINT_BYTES. */
 struct wire_point wire_point_at(const struct wire_field *points, size_t i);
+
+/* ---- measured choices ------------------------------------------------------------------------ */
+
+/* Appends one record: KEY, RECORD. */
+void wire_put_tuned(struct pd_buf *b, const char *key, const void *value, size_t size);
+/* Walks the records of a payload, as wire_next does its fields. What breaks the limits is passed over and
+ * counted in *bad. `key` holds WIRE_TUNED_KEY + 1 bytes; the value is borrowed from the payload. */
+bool wire_next_tuned(const uint8_t *payload, size_t len, size_t *pos, char *key, const uint8_t **ret_value,
+                     size_t *ret_size, int *bad);
 
 /* ---- tensors --------------------------------------------------------------------------------- */
 

@@ -32,6 +32,10 @@ struct pk_comm_api;
 PD_NODISCARD enum pd_err attempt_rendezvous(struct attempt *a, const struct pk_comm_api *comm, void *out,
                                             struct pd_why *why);
 
+struct model_tuned_keeper;
+/* Measured choices of this attempt's back end are kept by polyd. `a` is borrowed. */
+struct model_tuned_keeper attempt_tuned(struct attempt *a);
+
 /* role_selftest.c: y = a x + b by gradient descent; the diagnostic role. */
 void role_selftest(struct attempt *a, struct role_result *ret);
 /* role_train.c: the real one. */

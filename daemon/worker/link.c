@@ -49,6 +49,9 @@ static struct link *link_free(struct link *l)
     free(l->entries);
     free(l->assign_store);
     free(l->bye_text);
+    pd_buf_done(&l->tuned_ask);
+    pd_buf_done(&l->tuned_in);
+    pd_buf_done(&l->tuned_out);
     pd_buf_done(&l->ready);
     free(l->socket_path);
     free(l->spool_path);
@@ -84,6 +87,9 @@ enum pd_err link_start(const struct link_options *o, struct link **ret, struct p
     l->spool_fd = -1;
     pthread_mutex_init(&l->mutex, NULL);
     init_cond(&l->changed);
+    pd_buf_init(&l->tuned_ask, 0);
+    pd_buf_init(&l->tuned_in, 0);
+    pd_buf_init(&l->tuned_out, 0);
     pd_buf_init(&l->ready, 0);
     l->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     l->socket_path = strdup(o->socket_path);

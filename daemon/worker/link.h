@@ -71,6 +71,21 @@ void link_rendezvous_send(struct link *l, const void *bytes, size_t len);
 PD_NODISCARD enum pd_err link_rendezvous_wait(struct link *l, int timeout_ms, void *out, size_t *ret_len,
                                               struct pd_why *why);
 
+/* Measured choices of a back end on this device (daemon/model/tuned.h).
+ * Recall: asks polyd, waits for its answer, and calls `take` with each record. PD_ERR_TIMEOUT: it did not say
+ * in time; PD_ERR_CANCELLED: asked to leave meanwhile. Report: kept to the end of the process and sent again
+ * after every reconnection; beyond LINK_TUNED_BYTES false, and the record is lost. */
+#define LINK_TUNED_BYTES ((size_t)8 << 20)
+struct link_tuned {
+    const char *gpu, *driver, *library;
+};
+PD_NODISCARD enum pd_err link_tuned_recall(struct link *l, const struct link_tuned *of, int timeout_ms,
+                                           void (*take)(void *to, const char *key, const void *value,
+                                                        size_t size),
+                                           void *to, struct pd_why *why);
+bool link_tuned_report(struct link *l, const struct link_tuned *of, const char *key, const void *value,
+                       size_t size);
+
 /* ---- data (numbered, kept until committed) -------------------------------------------------- */
 
 void link_metric(struct link *l, const char *key, int64_t step, int64_t time_us, double value);

@@ -177,7 +177,8 @@ bool link_take_frame(struct link *l, const struct wire_header *h, const uint8_t 
         link_acknowledge(l, wire_get_u64(p, h->len, WIRE_TAG_ACKED, 0));
         l->welcomed = true;
         l->sent = 0;
-        l->rendezvous_sent = false;
+        l->rendezvous_sent = l->tuned_asked = false;
+        l->tuned_sent = 0;
         l->step_sent = l->log_sent = -1;
         l->progress_dirty = true;
         return true;
@@ -186,6 +187,9 @@ bool link_take_frame(struct link *l, const struct wire_header *h, const uint8_t 
         return true;
     case WIRE_RENDEZVOUS:
         take_rendezvous(l, p, h->len);
+        return true;
+    case WIRE_TUNED:
+        link_take_tuned(l, p, h->len);
         return true;
     case WIRE_ACK:
         link_acknowledge(l, wire_get_u64(p, h->len, WIRE_TAG_ACKED, 0));

@@ -72,7 +72,13 @@ struct link {
     uint8_t rendezvous[LINK_RENDEZVOUS_MAX]; /* to send, or received */
     size_t rendezvous_len;
     bool rendezvous_ours, rendezvous_sent;
-    struct pd_buf ready; /* frames to send once connected: ready, load, results */
+    struct pd_buf tuned_ask; /* the frame; empty = nothing is asked */
+    bool tuned_asked;        /* over this connection */
+    bool tuned_known;        /* the answer is whole */
+    struct pd_buf tuned_in;  /* fields of the answer */
+    struct pd_buf tuned_out; /* frames of new records, all of them */
+    size_t tuned_sent;       /* bytes of them sent over this connection */
+    struct pd_buf ready;     /* frames to send once connected: ready, load, results */
     struct link_request *requests, **requests_tail;
     int request_count;
     bool unloading;
@@ -107,6 +113,11 @@ void link_refuse(struct link *l);
 void link_answer(struct link *l, uint64_t id, enum pd_err err, const char *text);
 /* One frame from polyd; false ends the connection. */
 bool link_take_frame(struct link *l, const struct wire_header *h, const uint8_t *p);
+
+/* Part of the answer to what link_tuned_recall asked. */
+void link_take_tuned(struct link *l, const uint8_t *p, size_t len);
+/* Moves the question and new records into the connection's buffer. */
+void link_fill_tuned(struct link *l, struct pd_buf *out);
 
 /* The thread: connects, converses, reconnects. Takes the mutex itself. */
 void *link_thread(void *arg);

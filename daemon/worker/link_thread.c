@@ -94,6 +94,7 @@ static void fill(struct link *l, struct pd_buf *out, int64_t now_us, int64_t *pr
         wire_put_bytes(out, WIRE_TAG_COMM_ID, l->rendezvous, l->rendezvous_len);
         l->rendezvous_sent = wire_end(out, at) == PD_OK;
     }
+    link_fill_tuned(l, out);
     if (l->point_count && now_us - l->open_since_us >= LINK_FLUSH_US)
         link_close_metrics(l);
     while (l->sent < l->count && out->len < OUT_BYTES) {

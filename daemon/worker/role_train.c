@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "daemon/digest/digest.h"
+#include "daemon/model/tuned.h"
 #include "daemon/spec/spec.h"
 #include "daemon/train/train.h"
 #include "daemon/worker/attempt.h"
@@ -75,6 +76,7 @@ static bool on_checkpoint_now(void *user)
 
 void role_train(struct attempt *a, struct role_result *ret)
 {
+    const struct model_tuned_keeper keeper = attempt_tuned(a);
     const struct train_host host = {.user = a,
                                     .metrics = on_metrics,
                                     .event = on_event,
@@ -82,7 +84,8 @@ void role_train(struct attempt *a, struct role_result *ret)
                                     .checkpoint_written = on_checkpoint,
                                     .log = on_log,
                                     .stop = on_stop,
-                                    .checkpoint_now = on_checkpoint_now};
+                                    .checkpoint_now = on_checkpoint_now,
+                                    .tuned = &keeper};
     struct data_root roots[LINK_ROOTS_MAX];
     struct train_dirs dirs = {.roots = roots,
                               .root_count = (size_t)a->assign->root_count,

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/model/tuned.h"
 #include "daemon/wire/serve_host.h"
 #include "daemon/worker/args.h"
 #include "daemon/worker/attempt.h"
@@ -52,7 +53,7 @@ int worker_serve_main(int argc, char **argv)
                               .load = host_load};
     struct pd_why why = {""};
     const char *weights, *number;
-    char cache[4096];
+    struct model_tuned_keeper keeper;
     enum pd_err err;
 
     setvbuf(stdout, NULL, _IOLBF, 0);
@@ -67,8 +68,8 @@ int worker_serve_main(int argc, char **argv)
     host.bf16_weights = weights && strcmp(weights, "bf16") == 0;
     number = args_get(argc, argv, "--device");
     host.cuda = number && strcmp(number, "cuda") == 0;
-    if (worker_cache_dir(a.socket_path, cache, sizeof cache))
-        host.tuned = cache;
+    keeper = attempt_tuned(&a);
+    host.tuned = &keeper;
     number = args_get(argc, argv, "--decode");
     host.memory_kind = !number ? 0 : strcmp(number, "cache") == 0 ? 1 : strcmp(number, "state") == 0 ? 2 : 0;
     number = args_get(argc, argv, "--delay-us");

@@ -259,7 +259,7 @@ test('a page goes on after a restart of the daemon', async () => {
 test('a query parameter that nobody looks at is refused by name, on every path of ours', async () => {
     const one = await Host.start();
     await submit(one);
-    for (const target of ['jobs', 'jobs/1', 'jobs/1/sweep', 'runs', 'runs/1', 'runs/1/metrics', 'runs/1/checkpoints', 'runs/1/logs', 'events', 'models', 'devices', 'queue', 'config', 'fields', 'version', 'groups', 'compare', 'aggregate']) {
+    for (const target of ['jobs', 'jobs/1', 'jobs/1/sweep', 'runs', 'runs/1', 'runs/1/metrics', 'runs/1/checkpoints', 'runs/1/logs', 'events', 'models', 'devices', 'queue', 'config', 'fields', 'version', 'tuned', 'groups', 'compare', 'aggregate']) {
         const reply = await one.get(`/api/v1/${target}?colour=red`);
         assert.equal(reply.status, 400, target);
         assert.match(reply.json.detail, /unknown query parameter 'colour'/, target);

@@ -38,7 +38,7 @@ const arrows = {
         'daemon/data', 'daemon/train', 'daemon/serve'],
 };
 // The wiring of the programs: main.c and what only it calls.
-const mains = new Set(['daemon/main.c', 'daemon/notify.c', 'daemon/notify.h', 'daemon/worker/main.c']);
+const mains = new Set(['daemon/main.c', 'daemon/doctor.c', 'daemon/doctor.h', 'daemon/notify.c', 'daemon/notify.h', 'daemon/worker/main.c']);
 
 // Each third-party library is included in these rooms and nowhere else.
 const libraries = {

@@ -1,6 +1,7 @@
 /* The worker's link against a daemon made for the test: the other end of the socket, frame by frame. */
 #include <errno.h>
 #include <poll.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -352,6 +353,117 @@ static void test_link_takes_its_assignment_once(void **state)
     assert_int_equal(link_stop_asked(f->link), LINK_CHECKPOINT_AND_LEAVE);
 }
 
+static const struct link_tuned h200 = {.gpu = "NVIDIA H200", .driver = "13.0", .library = "lt 1"};
+static char recalled[256];
+
+static void take_record(void *to, const char *key, const void *value, size_t size)
+{
+    size_t len = strlen(recalled);
+
+    (void)to;
+    snprintf(recalled + len, sizeof recalled - len, "%s=%.*s;", key, (int)size, (const char *)value);
+}
+
+struct recall {
+    struct link *link;
+    int timeout_ms;
+    enum pd_err err;
+};
+
+static void *recall_thread(void *arg)
+{
+    struct recall *r = arg;
+    struct pd_why why;
+
+    r->err = link_tuned_recall(r->link, &h200, r->timeout_ms, take_record, NULL, &why);
+    return NULL;
+}
+
+static void answer_records(struct fixture *f, const char *key, const char *value, bool last)
+{
+    size_t at = wire_begin(&f->out, WIRE_TUNED, 0, 0);
+
+    if (key)
+        wire_put_tuned(&f->out, key, value, strlen(value));
+    if (last)
+        wire_put_u32(&f->out, WIRE_TAG_LAST, 1);
+    assert_int_equal(wire_end(&f->out, at), PD_OK);
+    flush(f);
+}
+
+static void test_link_recalls_records_over_a_broken_connection(void **state)
+{
+    struct fixture *f = *state;
+    struct recall r = {.timeout_ms = 20000};
+    uint8_t payload[4096];
+    struct wire_header h;
+    pthread_t thread;
+    char text[80];
+
+    recalled[0] = '\0';
+    link_up(f, (struct link_options){.rank = 1}); /* any rank asks for itself */
+    welcome(f, 0);
+    r.link = f->link;
+    assert_int_equal(pthread_create(&thread, NULL, recall_thread, &r), 0);
+    h = expect(f, WIRE_TUNED_ASK, payload, sizeof payload);
+    assert_true(wire_get_text(payload, h.len, WIRE_TAG_GPU, text, sizeof text));
+    assert_string_equal(text, "NVIDIA H200");
+    answer_records(f, "lost", "half an answer", false);
+    welcome(f, 0); /* another connection: asked again, from the beginning */
+    expect(f, WIRE_TUNED_ASK, NULL, 0);
+    answer_records(f, "a", "1", false);
+    answer_records(f, "", "no key", false);
+    answer_records(f, "b", "22", false);
+    answer_records(f, NULL, NULL, true);
+    pthread_join(thread, NULL);
+    assert_int_equal(r.err, PD_OK);
+    assert_string_equal(recalled, "a=1;b=22;");
+    answer_records(f, "late", "unasked", true); /* nobody listens */
+    r.timeout_ms = 100;
+    recall_thread(&r);
+    assert_int_equal(r.err, PD_ERR_TIMEOUT);
+    send_simple(f, WIRE_CANCEL, WIRE_TAG_GRACE_US, 1);
+    r.timeout_ms = 20000;
+    recall_thread(&r);
+    assert_int_equal(r.err, PD_ERR_CANCELLED);
+}
+
+static void test_link_reports_records_again_after_a_break(void **state)
+{
+    struct fixture *f = *state;
+    static char long_key[WIRE_TUNED_KEY + 2];
+    uint8_t payload[4096];
+    const uint8_t *value;
+    char key[WIRE_TUNED_KEY + 1], text[80];
+    struct wire_header h;
+    size_t pos = 0, size;
+    int bad = 0;
+
+    memset(long_key, 'k', sizeof long_key - 1);
+    link_up(f, (struct link_options){.spool_path = f->spool});
+    assert_true(link_tuned_report(f->link, &h200, "one", "1", 1));
+    assert_false(link_tuned_report(f->link, &h200, long_key, "1", 1));
+    assert_false(link_tuned_report(f->link, &h200, "", "1", 1));
+    assert_false(link_tuned_report(f->link, &h200, "none", "", 0));
+    welcome(f, 0);
+    expect(f, WIRE_TUNED, NULL, 0);
+    assert_true(link_tuned_report(f->link, &h200, "two", "22", 2));
+    expect(f, WIRE_TUNED, NULL, 0);
+    welcome(f, 0); /* who knows what of it was written */
+    for (int i = 0; i < 2; i++) {
+        h = expect(f, WIRE_TUNED, payload, sizeof payload);
+        assert_int_equal(h.seq, 0); /* no data: not numbered */
+        pos = 0;
+        assert_true(wire_next_tuned(payload, h.len, &pos, key, &value, &size, &bad));
+        assert_string_equal(key, i ? "two" : "one");
+        assert_int_equal(size, i + 1);
+        assert_true(wire_get_text(payload, h.len, WIRE_TAG_LIBRARY, text, sizeof text));
+        assert_string_equal(text, "lt 1");
+        assert_false(wire_next_tuned(payload, h.len, &pos, key, &value, &size, &bad));
+    }
+    assert_int_equal(bad, 0);
+}
+
 static void test_link_requests_answers_and_cancels(void **state)
 {
     struct fixture *f = *state;
@@ -434,6 +546,8 @@ int main(void)
         TEST(test_link_bye_waits_for_acknowledgements_and_an_answer),
         TEST(test_link_refused_worker_leaves_without_writing),
         TEST(test_link_takes_its_assignment_once),
+        TEST(test_link_recalls_records_over_a_broken_connection),
+        TEST(test_link_reports_records_again_after_a_break),
         TEST(test_link_requests_answers_and_cancels),
         TEST(test_link_scalar_is_cheap),
     };

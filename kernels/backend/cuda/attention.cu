@@ -41,6 +41,9 @@ static __global__ void __launch_bounds__(128, D <= 64 ? 3 : 2)
     T *const own = shared + warp * STRIP * pitch;
     T *const tiles = shared + (g.warps * g.per_block * STRIP + slot * TILE * 2) * pitch;
     const int stage = g.per_block * TILE * 2 * pitch;
+    const struct att_flow<T> flow = {
+        a, g, a.k, a.v, tiles, pitch, stage, sub, lo, hi, b, h, real
+    };
     const struct att_draw draw = att_draw_of(a, bh);
     int begin = 0, count = g.tiles;
 
@@ -54,14 +57,6 @@ static __global__ void __launch_bounds__(128, D <= 64 ? 3 : 2)
         if (a.local)
             begin = chunk * g.warps * STRIP / a.local * a.local / TILE;
     }
-#define COPY_TILE(t)                                                                                         \
-    if (real) {                                                                                              \
-        T *const to_ = tiles + (t) % g.stages * stage;                                                       \
-        att_copy<T>(to_, pitch, a.k, b, h, lo + (t)*TILE, TILE, hi, a, g.lanes_log, sub, g.warps);           \
-        att_copy<T>(to_ + TILE * pitch, pitch, a.v, b, h, lo + (t)*TILE, TILE, hi, a, g.lanes_log, sub,      \
-                    g.warps);                                                                                \
-    }                                                                                                        \
-    pk_copy_commit()
 
     for (int round = 0; round < g.rounds; round++) {
         const int strip = (chunk * g.rounds + round) * g.warps + sub, row0 = strip * STRIP;
@@ -72,39 +67,14 @@ static __global__ void __launch_bounds__(128, D <= 64 ? 3 : 2)
         att_zero(acc);
         if (busy)
             att_copy<T>(own, pitch, a.q, b, h, row0, STRIP, a.nq, a, g.lanes_log, 0, 1);
-        if (g.resident) {
-            for (int t = 0; round == 0 && t < count; t++) {
-                COPY_TILE(t);
-            }
-            pk_copy_commit();
-            pk_copy_wait<0>();
-            __syncthreads();
-        } else if (count > begin) {
-            COPY_TILE(begin);
-        }
+        flow.open(round, begin, count);
         for (int t = begin; t < count; t++) {
-            const T *const k = tiles + t % g.stages * stage, *const v = k + TILE * pitch;
+            const T *const k = flow.next(t, begin, count), *const v = k + TILE * pitch;
             const int k0 = lo + t * TILE;
             float x[NT][4];
             uint32_t seen = ~0u;
             bool open;
 
-            if (!g.resident) {
-                if (g.stages > 1) {
-                    if (t + 1 < count) {
-                        COPY_TILE(t + 1);
-                    } else {
-                        pk_copy_commit();
-                    }
-                    pk_copy_wait<1>();
-                } else {
-                    if (t > begin) {
-                        COPY_TILE(t);
-                    }
-                    pk_copy_wait<0>();
-                }
-                __syncthreads();
-            }
             if (HOLD && t == begin && busy) {
 #pragma unroll
                 for (int c = 0; c < (HOLD ? D / M::STEP : 1); c++)
@@ -178,8 +148,7 @@ static __global__ void __launch_bounds__(128, D <= 64 ? 3 : 2)
                     att_drop<NT>(x, att_kept_bits<NT, false>(draw, row0, k0), a.kept);
                 M::template add<NT, D>(acc, x, v, pitch, c0, a.d16);
             }
-            if (!g.resident)
-                __syncthreads(); /* before this buffer is written again */
+            flow.close();
         }
         if (!POLY)
 #pragma unroll
@@ -227,7 +196,6 @@ static __global__ void __launch_bounds__(128, D <= 64 ? 3 : 2)
             }
     }
     pk_copy_wait<0>();
-#undef COPY_TILE
 }
 
 /* Adds up the parts of the keys, in their order: a warp for each query. */

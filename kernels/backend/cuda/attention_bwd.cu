@@ -17,107 +17,9 @@
  *
  * Counted per (b, h): 14 Nq Nk d FLOP; q, k, v, dy read twice and more where a side does not stay; dq, dk, dv
  * written once. Shared memory, d = 64, bf16: 18 KiB of own rows + 18 KiB for two tiles. */
-#include "kernels/backend/cuda/attention_tile.cuh"
+#include "kernels/backend/cuda/attention_bwd.cuh"
 
 #define RUNS_BLOCKS 8 /* blocks for each multiprocessor that the pass of the bias aims at */
-
-/* From x = S and dp = dP (with dropout): P into x, dS into dp, without factors; returns sum P dP. Statistics
- * of queries: `by` is 1 / sum (softmax: the log of the sum of exponentials; where rows are not normalised the
- * factor of row_power), `delta` = rowsum(dY Y); [0] and [1] of the two rows of a lane, or [2 n + e % 2] of
- * its columns. */
-template <bool POLY, bool KEYS, int NS>
-__device__ __forceinline__ float phi_backward(float (&x)[4][4], float (&dp)[4][4], const struct att &a,
-                                              uint32_t seen, float c, const float (&by)[NS],
-                                              const float (&delta)[NS])
-{
-    float total = 0;
-
-#define AT (KEYS ? 2 * n + e % 2 : e / 2)
-#define MAP(setup, f_p, f_ds)                                                                                \
-    ATT_EACH(4, n, e)                                                                                        \
-    {                                                                                                        \
-        float v = x[n][e], w = dp[n][e], p, ds;                                                              \
-        setup;                                                                                               \
-        p = (f_p);                                                                                           \
-        ds = (f_ds);                                                                                         \
-        if (!(seen >> (4 * n + e) & 1))                                                                      \
-            p = ds = w = 0;                                                                                  \
-        x[n][e] = p;                                                                                         \
-        dp[n][e] = ds;                                                                                       \
-        total += p * w;                                                                                      \
-    }
-    if (a.row_power != 0)
-        ATT_EACH(4, n, e)
-        {
-            dp[n][e] *= by[AT];
-        }
-    if (!POLY && a.phi != PK_PHI_POLY) {
-        switch (a.phi) {
-        case PK_PHI_SOFTMAX:
-            MAP((void)0, __expf(v - by[AT]), p * (c * w - delta[AT]));
-            break;
-        case PK_PHI_TAYLOR:
-            MAP((void)0, (1.0f + v + v * v * 0.5f) * by[AT], (1.0f + v) * by[AT] * (c * w - delta[AT]));
-            break;
-        case PK_PHI_PERIODIC:
-            MAP(v = att_turn(v), (0.5f + 0.5f * __sinf(v)) * by[AT],
-                __cosf(v) * by[AT] * (c * w - delta[AT]));
-            break;
-        case PK_PHI_SIGMOID:
-            MAP((void)0, att_sigmoid(v), p * (1.0f - p) * w);
-            break;
-        default:
-            MAP((void)0, fmaxf(v, 0.0f), v > 0 ? w : 0.0f);
-        }
-    } else {
-        switch (a.degree) {
-        case 1:
-            MAP((void)0, v, w);
-            break;
-        case 2:
-            MAP((void)0, v * v, v * w);
-            break;
-        case 3:
-            MAP((void)0, v * v * v, v * v * w);
-            break;
-        case 4:
-            MAP(const float u = v * v * v, u * v, u * w);
-            break;
-        case 5:
-            MAP(const float u = (v * v) * (v * v), u * v, u * w);
-            break;
-        case 6:
-            MAP(const float u = (v * v) * (v * v) * v, u * v, u * w);
-            break;
-        default:
-            MAP(const float u = att_power(v, a.degree - 1), u * v, u * w);
-        }
-    }
-    if (a.row_power != 0)
-        ATT_EACH(4, n, e)
-        {
-            x[n][e] *= by[AT];
-        }
-#undef MAP
-#undef AT
-    return total;
-}
-
-/* Statistics of query i. */
-__device__ __forceinline__ void row_statistics(const struct att &a, const struct att_sight &s, int64_t bh,
-                                               int b, int h, int i, float *by, float *delta)
-{
-    *by = 1;
-    *delta = 0;
-    if (a.row_power != 0)
-        *by = att_row_factor(a, s.shift, i);
-    if (!a.normalised || i >= a.nq)
-        return;
-    *by = a.sums_in[b * a.sums_b + h * a.sums_h + i * a.sums_i];
-    if (a.phi != PK_PHI_SOFTMAX)
-        *by = *by == 0 ? 0 : 1.0f / *by;
-    *delta = a.delta[bh * a.nq + i];
-}
 
 /* rowsum(dY Y): a warp for each query. */
 template <typename T> static __global__ void delta_kernel(const struct att a, float *to)
@@ -135,36 +37,6 @@ template <typename T> static __global__ void delta_kernel(const struct att a, fl
     sum = pk_warp_sum(sum);
     if (threadIdx.x % PK_WARP == 0)
         to[row] = sum;
-}
-
-/* S, dP and then P, dS of a tile, in x and dp. own_1, tile_1: what makes S; own_2, tile_2: what makes dP.
- * kept: what dropout leaves, for P alone is not yet without what it drops. Returns sum P dP. */
-template <class M, bool POLY, bool KEYS, int NS>
-__device__ __forceinline__ float tile_backward(float (&x)[4][4], float (&dp)[4][4], const struct att &a,
-                                               const struct att_sight &sight, const struct att_draw &draw,
-                                               int h, float c, const typename M::T *own,
-                                               const typename M::T *tile, int pitch, int row, int column,
-                                               const float (&by)[NS], const float (&delta)[NS])
-{
-    const bool open =
-        KEYS ? att_open(sight, column, TILE, row, STRIP) : att_open(sight, row, STRIP, column, TILE);
-    const uint32_t seen = open ? ~0u : att_seen_bits<4, KEYS>(sight, row, column);
-    uint32_t kept = 0;
-    float total;
-
-    att_zero(x);
-    att_zero(dp);
-    att_scores<M, 4>(x, own, tile, pitch, a.d16);
-    att_scores<M, 4>(dp, own + STRIP * pitch, tile + TILE * pitch, pitch, a.d16);
-    att_logits<4, KEYS>(x, a, h, row, column);
-    if (a.rng) {
-        kept = att_kept_bits<4, KEYS>(draw, row, column);
-        att_drop<4>(dp, kept, a.kept);
-    }
-    total = phi_backward<POLY, KEYS>(x, dp, a, seen, c, by, delta);
-    if (KEYS && a.rng)
-        att_drop<4>(x, kept, a.kept);
-    return total;
 }
 
 template <class M, int D, bool POLY, bool KEYS>
@@ -185,11 +57,14 @@ static __global__ void __launch_bounds__(128, (D <= 64 ? 3 : 2) - KEYS)
     const float c = att_factor(a, h);
     const int own_rows = KEYS ? a.nk : a.nq, stream_rows = KEYS ? a.nq : a.nk;
     T *const own = shared + warp * STRIP * 2 * pitch;
-    T *const tiles = shared + (g.warps * g.per_block * STRIP * 2 + slot * TILE * 2) * pitch;
-    const int stage = g.per_block * TILE * 2 * pitch;
     const struct att_draw draw = att_draw_of(a, bh);
     const struct att_rows &own_1 = KEYS ? a.k : a.q, &own_2 = KEYS ? a.v : a.dy;
     const struct att_rows &tile_1 = KEYS ? a.q : a.k, &tile_2 = KEYS ? a.dy : a.v;
+    T *const tiles = shared + (g.warps * g.per_block * STRIP * 2 + slot * TILE * 2) * pitch;
+    const int stage = g.per_block * TILE * 2 * pitch;
+    const struct att_flow<T> flow = {
+        a, g, tile_1, tile_2, tiles, pitch, stage, sub, 0, stream_rows, b, h, real
+    };
     int first = 0, count = g.tiles;
 
     /* Alone in the block, a pair passes over what its strips do not see. */
@@ -213,14 +88,6 @@ static __global__ void __launch_bounds__(128, (D <= 64 ? 3 : 2) - KEYS)
                 first = row0 / a.local * a.local / TILE;
         }
     }
-#define COPY_TILE(t)                                                                                         \
-    if (real) {                                                                                              \
-        T *const to_ = tiles + (t) % g.stages * stage;                                                       \
-        att_copy<T>(to_, pitch, tile_1, b, h, (t)*TILE, TILE, stream_rows, a, g.lanes_log, sub, g.warps);    \
-        att_copy<T>(to_ + TILE * pitch, pitch, tile_2, b, h, (t)*TILE, TILE, stream_rows, a, g.lanes_log,    \
-                    sub, g.warps);                                                                           \
-    }                                                                                                        \
-    pk_copy_commit()
 
     for (int round = 0; round < g.rounds; round++) {
         const int strip = (chunk * g.rounds + round) * g.warps + sub, row0 = strip * STRIP;
@@ -235,53 +102,27 @@ static __global__ void __launch_bounds__(128, (D <= 64 ? 3 : 2) - KEYS)
         }
         if (!KEYS)
             for (int r = 0; r < 2; r++)
-                row_statistics(a, sight, bh, b, h, row0 + lane / 4 + 8 * r, &by[r], &delta[r]);
-        if (g.resident) {
-            for (int t = 0; round == 0 && t < count; t++) {
-                COPY_TILE(t);
-            }
-            pk_copy_commit();
-            pk_copy_wait<0>();
-            __syncthreads();
-        } else if (count > first) {
-            COPY_TILE(first);
-        }
+                att_row_statistics(a, sight, bh, b, h, row0 + lane / 4 + 8 * r, &by[r], &delta[r]);
+        flow.open(round, first, count);
         for (int t = first; t < count; t++) {
-            const T *const tile = tiles + t % g.stages * stage;
+            const T *const tile = flow.next(t, first, count);
             const int column0 = t * TILE;
             float x[4][4], dp[4][4];
 
-            if (!g.resident) {
-                if (g.stages > 1) {
-                    if (t + 1 < count) {
-                        COPY_TILE(t + 1);
-                    } else {
-                        pk_copy_commit();
-                    }
-                    pk_copy_wait<1>();
-                } else {
-                    if (t > first) {
-                        COPY_TILE(t);
-                    }
-                    pk_copy_wait<0>();
-                }
-                __syncthreads();
-            }
             if (busy &&
                 !(KEYS ? att_closed(sight, column0, TILE, row0) : att_closed(sight, row0, STRIP, column0))) {
                 if (KEYS)
 #pragma unroll
                     for (int n = 0; n < 8; n++)
-                        row_statistics(a, sight, bh, b, h, column0 + n / 2 * 8 + lane % 4 * 2 + n % 2, &by[n],
-                                       &delta[n]);
-                total += tile_backward<M, POLY, KEYS>(x, dp, a, sight, draw, h, c, own, tile, pitch, row0,
-                                                      column0, by, delta);
+                        att_row_statistics(a, sight, bh, b, h, column0 + n / 2 * 8 + lane % 4 * 2 + n % 2,
+                                           &by[n], &delta[n]);
+                total += att_tile_backward<M, POLY, KEYS>(x, dp, a, sight, draw, h, c, own, tile, pitch, row0,
+                                                          column0, by, delta);
                 M::template add<4, D>(acc, dp, tile, pitch, c0, a.d16);
                 if constexpr (KEYS)
                     M::template add<4, D>(other, x, tile + TILE * pitch, pitch, c0, a.d16);
             }
-            if (!g.resident)
-                __syncthreads(); /* before this buffer is written again */
+            flow.close();
         }
         if (busy) {
             const float inner = att_inner(a, h) * a.tau;
@@ -315,7 +156,6 @@ static __global__ void __launch_bounds__(128, (D <= 64 ? 3 : 2) - KEYS)
             __syncwarp(); /* before the own rows are written again */
     }
     pk_copy_wait<0>();
-#undef COPY_TILE
 }
 
 /* dscale[i] from the strips of all pairs that share it. One block for each. */
@@ -375,9 +215,9 @@ static __global__ void __launch_bounds__(128, 2)
         if (att_closed(sight, row0, STRIP, column0))
             continue;
         for (int r = 0; r < 2; r++)
-            row_statistics(a, sight, bh, b, h, row0 + lane / 4 + 8 * r, &by[r], &delta[r]);
-        tile_backward<M, false, false>(x, dp, a, sight, att_draw_of(a, bh), h, c, own, tile, pitch, row0,
-                                       column0, by, delta);
+            att_row_statistics(a, sight, bh, b, h, row0 + lane / 4 + 8 * r, &by[r], &delta[r]);
+        att_tile_backward<M, false, false>(x, dp, a, sight, att_draw_of(a, bh), h, c, own, tile, pitch, row0,
+                                           column0, by, delta);
         ATT_EACH(4, n, e)
         {
             sum[n][e] += dp[n][e];

@@ -117,10 +117,50 @@ __device__ __forceinline__ void pk_barrier_wait(uint64_t *bar, uint32_t parity)
                  "r"(parity)
                  : "memory");
 }
+/* The same of a barrier at which other blocks of the cluster arrive. */
+__device__ __forceinline__ void pk_barrier_wait_cluster(uint64_t *bar, uint32_t parity)
+{
+    asm volatile("{\n"
+                 ".reg .pred p;\n"
+                 "again:\n"
+                 "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%0], %1;\n"
+                 "@!p bra again;\n"
+                 "}\n" ::"r"(pk_shared_address(bar)),
+                 "r"(parity)
+                 : "memory");
+}
 /* Of `threads` threads, a multiple of 32; id 1 .. 15. */
 __device__ __forceinline__ void pk_named_barrier(int id, int threads)
 {
     asm volatile("bar.sync %0, %1;\n" ::"r"(id), "r"(threads) : "memory");
+}
+
+/* ---- clusters: blocks that run together ---- */
+
+__device__ __forceinline__ uint32_t pk_cluster_rank(void)
+{
+    uint32_t rank;
+
+    asm volatile("mov.u32 %0, %%cluster_ctarank;\n" : "=r"(rank));
+    return rank;
+}
+/* Of all threads of the cluster that have not returned; memory written before it is seen after it. */
+__device__ __forceinline__ void pk_cluster_sync(void)
+{
+    asm volatile("barrier.cluster.arrive.release;\n"
+                 "barrier.cluster.wait.acquire;\n" ::
+                     : "memory");
+}
+/* At the barrier that lies at this place in block `rank` of the cluster, which must not have left. */
+__device__ __forceinline__ void pk_barrier_arrive_at(uint64_t *bar, uint32_t rank)
+{
+    asm volatile("{\n"
+                 ".reg .b32 there;\n"
+                 "mapa.shared::cluster.u32 there, %0, %1;\n"
+                 "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\n"
+                 "}\n" ::"r"(pk_shared_address(bar)),
+                 "r"(rank)
+                 : "memory");
 }
 
 /* ---- copies ---- */
@@ -139,6 +179,39 @@ __device__ __forceinline__ void pk_bulk_load(void *to, const CUtensorMap *map, u
         "%4, %5, %6}], [%2];\n" ::"r"(pk_shared_address(to)),
         "l"(map), "r"(pk_shared_address(bar)), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
         : "memory");
+}
+
+/* The same to every block of the cluster whose bit is set: to the same place in each, counted by the barrier at
+ * the same place in each. */
+__device__ __forceinline__ void pk_bulk_load_cluster(void *to, const CUtensorMap *map, uint64_t *bar,
+                                                     uint32_t blocks, int c0, int c1, int c2, int c3)
+{
+    asm volatile(
+        "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
+        "[%1, {%3, %4, %5, %6}], [%2], %7;\n" ::"r"(pk_shared_address(to)),
+        "l"(map), "r"(pk_shared_address(bar)), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "h"((uint16_t)blocks)
+        : "memory");
+}
+
+/* Adds to four floats in global memory, 16-aligned, where only this thread adds: an order of its own. Nobody
+ * waits for it; a load by pk_load4 of the same thread comes after it. */
+__device__ __forceinline__ void pk_add4(float4 *to, float4 v)
+{
+    asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};\n" ::"l"(
+                     __cvta_generic_to_global(to)),
+                 "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w)
+                 : "memory");
+}
+/* From L2, where pk_add4 adds. */
+__device__ __forceinline__ float4 pk_load4(const float4 *from)
+{
+    float4 v;
+
+    asm volatile("ld.relaxed.gpu.global.v4.f32 {%0, %1, %2, %3}, [%4];\n"
+                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+                 : "l"(__cvta_generic_to_global(from))
+                 : "memory");
+    return v;
 }
 
 /* ---- products by a warpgroup ---- */
@@ -282,7 +355,11 @@ void emu_barrier_publish(void);
 void emu_barrier_arrive(uint64_t *bar, uint32_t bytes);
 void emu_barrier_wait(uint64_t *bar, uint32_t parity);
 void emu_named_barrier(int id, int threads);
-void emu_bulk_load(void *to, const CUtensorMap *map, uint64_t *bar, const int *coordinates, int rank);
+void emu_barrier_arrive_at(uint64_t *bar, unsigned rank);
+void emu_cluster_sync(void);
+/* blocks: of the cluster; 0: this one. */
+void emu_bulk_load(void *to, const CUtensorMap *map, uint64_t *bar, const int *coordinates, int rank,
+                   unsigned blocks);
 void emu_fence_async(void);
 void emu_wgmma_fence(void);
 void emu_wgmma_commit(void);
@@ -330,7 +407,43 @@ static inline void pk_bulk_load(void *to, const CUtensorMap *map, uint64_t *bar,
 {
     const int c[4] = {c0, c1, c2, c3};
 
-    emu_bulk_load(to, map, bar, c, 4);
+    emu_bulk_load(to, map, bar, c, 4, 0);
+}
+static inline void pk_bulk_load_cluster(void *to, const CUtensorMap *map, uint64_t *bar, uint32_t blocks,
+                                        int c0, int c1, int c2, int c3)
+{
+    const int c[4] = {c0, c1, c2, c3};
+
+    emu_bulk_load(to, map, bar, c, 4, blocks);
+}
+static inline void pk_barrier_wait_cluster(uint64_t *bar, uint32_t parity)
+{
+    emu_barrier_wait(bar, parity);
+}
+static inline uint32_t pk_cluster_rank(void)
+{
+    return pk_emu_rank();
+}
+static inline void pk_cluster_sync(void)
+{
+    emu_cluster_sync();
+}
+static inline void pk_barrier_arrive_at(uint64_t *bar, uint32_t rank)
+{
+    emu_barrier_arrive_at(bar, rank);
+}
+static inline void pk_add4(float4 *to, float4 v)
+{
+    emu_check(to, sizeof *to, sizeof *to);
+    to->x += v.x;
+    to->y += v.y;
+    to->z += v.z;
+    to->w += v.w;
+}
+static inline float4 pk_load4(const float4 *from)
+{
+    emu_check(from, sizeof *from, sizeof *from);
+    return *from;
 }
 static inline void pk_fence_async(void)
 {

@@ -5,7 +5,10 @@
  * instruction, barrier) is completed by whoever comes last. When no thread can go on, deferred copies land,
  * and when there are none, the block is stuck: that is said with names, and the process ends. POLYD_EMU_ORDER
  * (forward, reverse, random) chooses which thread is next: a kernel that lacks a barrier then gives other
- * results. */
+ * results.
+ *
+ * The blocks of a cluster run together, as so many threads more: each block's begin at a multiple of 128. Other
+ * blocks run one after the other. */
 #include "tests/gpu/emu/block.h"
 
 #include <cstdarg>
@@ -24,7 +27,7 @@
 pk_emu_place pk_emu_here;
 
 /* hopper.cc: instructions of sm 90, where that file is. */
-__attribute__((weak)) void pk_emu_hopper_begin(unsigned threads);
+__attribute__((weak)) void pk_emu_hopper_begin(unsigned threads, unsigned blocks);
 __attribute__((weak)) void pk_emu_hopper_end(void);
 
 extern "C" {
@@ -36,6 +39,8 @@ namespace
 {
 
 constexpr unsigned MAX_THREADS = 1024, WARPS = MAX_THREADS / 32, BARRIERS = 16, MEETINGS = 4;
+constexpr unsigned BLOCKS = PK_EMU_CLUSTER_MOST;
+constexpr size_t SHARED_STEP = (PK_EMU_SHARED_MOST + 4095) / 4096 * 4096 + 8192; /* from block to block */
 constexpr size_t SHARED_GUARD = 1024;
 constexpr unsigned char GUARD_BYTE = 0xa5;
 
@@ -75,6 +80,7 @@ struct thread_state {
     std::vector<copy_async> copies;
     unsigned groups;
     uint3 place;
+    unsigned rank; /* of its block in the cluster */
 };
 
 enum class order { forward, reverse, random };
@@ -83,13 +89,15 @@ struct block_state {
     const char *kernel;
     void (*run)(const void *args);
     const void *args;
-    unsigned threads, live_count;
+    unsigned threads, live_count; /* of the cluster; `step` of a block */
+    unsigned step, blocks, in_block[BLOCKS];
+    uint3 first; /* the cluster's first block */
     unsigned live[WARPS], ready[WARPS], fresh[WARPS], polling[WARPS];
     unsigned warp_ready; /* warps with ready or fresh threads */
     meeting meet[WARPS][MEETINGS];
     unsigned meetings[WARPS]; /* of which active */
     meeting group[WARPS / 4];
-    barrier bar[BARRIERS];
+    barrier bar[BLOCKS][BARRIERS], cluster_bar;
     std::deque<deferred> late;
     order how;
     uint64_t seed;
@@ -103,8 +111,13 @@ pk_fiber *running, *home;
 std::vector<pk_fiber *> &idle = *new std::vector<pk_fiber *>;
 bool in_block;
 
-unsigned char *shared_memory; /* page of guard before, SHARED_GUARD after what was asked for */
+unsigned char *shared_memory; /* of a cluster's first block; before each a page of guard, after it SHARED_GUARD */
 size_t shared_bytes;
+
+unsigned char *shared_of(unsigned rank)
+{
+    return shared_memory + rank * SHARED_STEP;
+}
 
 uint3 place_of(unsigned t)
 {
@@ -217,6 +230,7 @@ void enter(unsigned t)
     note_warp(w);
     now = t;
     pk_emu_here.thread = T[t].place;
+    pk_emu_here.block = {B.first.x + T[t].rank, B.first.y, B.first.z};
 }
 
 void go(pk_fiber *to)
@@ -305,9 +319,9 @@ void barrier_end(barrier *b)
         }
 }
 
-bool barrier_full(const barrier *b)
+bool barrier_full(const barrier *b, unsigned all)
 {
-    return b->arrived && b->arrived >= (b->count ? b->count : B.live_count);
+    return b->arrived && b->arrived >= (b->count ? b->count : all);
 }
 
 /* Others may have waited for nobody but us. */
@@ -317,13 +331,17 @@ void thread_end()
 
     B.live[w] &= ~(1u << now % 32);
     B.live_count--;
+    B.in_block[T[now].rank]--;
     land(&T[now], UINT32_MAX);
     T[now].fiber = nullptr;
     for (int i = 0; i < (int)MEETINGS; i++)
         if (meeting_full(&B.meet[w][i], w))
             meeting_end(&B.meet[w][i], w);
-    if (barrier_full(&B.bar[0]) && B.bar[0].count == 0)
-        barrier_end(&B.bar[0]);
+    barrier *b = &B.bar[T[now].rank][0];
+    if (b->count == 0 && barrier_full(b, B.in_block[T[now].rank]))
+        barrier_end(b);
+    if (barrier_full(&B.cluster_bar, B.live_count))
+        barrier_end(&B.cluster_bar);
 }
 
 /* A fiber runs fresh threads one after the other until none is left, then rests. */
@@ -353,7 +371,8 @@ void fiber_main(void *)
 void fill_shared(size_t bytes) __attribute__((no_sanitize_address));
 void fill_shared(size_t bytes)
 {
-    memset(shared_memory, 0xff, bytes);
+    for (unsigned rank = 0; rank < B.blocks; rank++)
+        memset(shared_of(rank), 0xff, bytes);
     if (__start_pk_emu_shared)
         for (char *p = __start_pk_emu_shared; p < __stop_pk_emu_shared; p++)
             *p = (char)0xff;
@@ -386,6 +405,16 @@ unsigned pk_emu_thread(void)
 unsigned pk_emu_threads(void)
 {
     return B.threads;
+}
+
+unsigned pk_emu_rank(void)
+{
+    return T[now].rank;
+}
+
+unsigned pk_emu_blocks(void)
+{
+    return B.blocks;
 }
 
 void pk_emu_warp(unsigned mask, const char *what, void *mine, void (*act)(void *const *lane, void *arg),
@@ -481,7 +510,7 @@ static barrier *barrier_come(unsigned id, unsigned count)
         pk_emu_fail("barrier %u: there are %u", id, BARRIERS);
     if (count % 32)
         pk_emu_fail("barrier %u: %u threads are no whole warps", id, count);
-    b = &B.bar[id];
+    b = &B.bar[T[now].rank][id];
     if (b->arrived && b->count != count)
         pk_emu_fail("barrier %u: awaits %u threads, and this one says %u", id, b->count, count);
     b->count = count;
@@ -493,7 +522,7 @@ void pk_emu_barrier(unsigned id, unsigned count)
 {
     barrier *b = barrier_come(id, count);
 
-    if (barrier_full(b)) {
+    if (barrier_full(b, B.in_block[T[now].rank])) {
         barrier_end(b);
         return;
     }
@@ -505,15 +534,30 @@ void pk_emu_barrier_arrive(unsigned id, unsigned count)
 {
     barrier *b = barrier_come(id, count);
 
-    if (barrier_full(b))
+    if (barrier_full(b, B.in_block[T[now].rank]))
         barrier_end(b);
+}
+
+void pk_emu_cluster_barrier(void)
+{
+    barrier *b = &B.cluster_bar;
+
+    b->arrived++;
+    if (barrier_full(b, B.live_count)) {
+        barrier_end(b);
+        return;
+    }
+    b->waiting[now / 32] |= 1u << now % 32;
+    sleep_at("barrier.cluster");
 }
 
 int pk_emu_syncthreads_count(int predicate)
 {
-    B.bar[0].sum += predicate != 0;
+    barrier *b = &B.bar[T[now].rank][0];
+
+    b->sum += predicate != 0;
     pk_emu_barrier(0, 0);
-    return B.bar[0].result;
+    return b->result;
 }
 
 void pk_emu_wait(const char *what, bool (*done)(void *arg), void *arg)
@@ -569,10 +613,12 @@ void pk_emu_check(const void *p, size_t bytes, size_t alignment)
 
     if ((uintptr_t)p % alignment)
         pk_emu_fail("%p is not aligned to %zu bytes", p, alignment);
-    if (at >= shared_memory && at < shared_memory + PK_EMU_SHARED_MOST) {
-        if (at + bytes > shared_memory + shared_bytes)
-            pk_emu_fail("%zu bytes at %zu are beyond the block's %zu bytes of shared memory", bytes,
-                        (size_t)(at - shared_memory), shared_bytes);
+    if (at >= shared_memory && at < shared_of(BLOCKS)) {
+        const unsigned char *mine = shared_of(T[now].rank);
+
+        if (at < mine || at + bytes > mine + shared_bytes)
+            pk_emu_fail("%zu bytes at %td are not in the block's %zu bytes of shared memory", bytes, at - mine,
+                        shared_bytes);
         return;
     }
     pk_emu_check_within(p, bytes);
@@ -580,24 +626,34 @@ void pk_emu_check(const void *p, size_t bytes, size_t alignment)
 
 uint32_t pk_emu_shared_address(const void *p)
 {
-    size_t at = (size_t)((const unsigned char *)p - shared_memory);
+    const unsigned char *mine = shared_of(T[now].rank);
+    size_t at = (size_t)((const unsigned char *)p - mine);
 
-    if ((const unsigned char *)p < shared_memory || at > shared_bytes)
+    if ((const unsigned char *)p < mine || at > shared_bytes)
         pk_emu_fail("%p is not in this block's %zu bytes of dynamic shared memory", p, shared_bytes);
     return 1024u + (uint32_t)at;
 }
 
-void *pk_emu_shared_pointer(uint32_t address, size_t bytes)
+void *pk_emu_cluster_pointer(unsigned rank, uint32_t address, size_t bytes)
 {
+    if (rank >= B.blocks)
+        pk_emu_fail("block %u of a cluster of %u", rank, B.blocks);
+    if (B.in_block[rank] == 0)
+        pk_emu_fail("shared memory of block %u of the cluster, which has left", rank);
     if (address < 1024 || address - 1024 > shared_bytes || bytes > shared_bytes - (address - 1024))
         pk_emu_fail("%zu bytes at shared address %u are outside the block's %zu bytes (from 1024)", bytes,
                     address, shared_bytes);
-    return shared_memory + (address - 1024);
+    return shared_of(rank) + (address - 1024);
+}
+
+void *pk_emu_shared_pointer(uint32_t address, size_t bytes)
+{
+    return pk_emu_cluster_pointer(T[now].rank, address, bytes);
 }
 
 void *pk_emu_dynamic_shared()
 {
-    return shared_memory;
+    return shared_of(T[now].rank);
 }
 
 /* ---- instructions of a warp ---- */
@@ -760,32 +816,39 @@ int pk_emu_reduce(unsigned mask, int x, int kind)
 
 /* ---- a whole launch ---- */
 
-static void run_block()
+static void run_cluster(unsigned threads)
 {
-    unsigned threads = B.threads, next = 0;
+    unsigned next = 0;
 
     memset(B.live, 0, sizeof B.live);
-    for (unsigned t = 0; t < threads; t += 32)
-        B.live[t / 32] = threads - t >= 32 ? ~0u : (1u << (threads - t)) - 1;
+    B.step = B.blocks > 1 ? (threads + 127) / 128 * 128 : threads;
+    B.threads = B.step * B.blocks;
+    for (unsigned rank = 0; rank < B.blocks; rank++) {
+        B.in_block[rank] = threads;
+        for (unsigned t = 0; t < threads; t++)
+            B.live[(rank * B.step + t) / 32] |= 1u << (rank * B.step + t) % 32;
+    }
     memcpy(B.fresh, B.live, sizeof B.fresh);
     memset(B.ready, 0, sizeof B.ready);
     memset(B.polling, 0, sizeof B.polling);
     memset(B.bar, 0, sizeof B.bar);
+    memset(&B.cluster_bar, 0, sizeof B.cluster_bar);
     B.warp_ready = 0;
     for (unsigned w = 0; w < WARPS; w++)
         note_warp(w);
-    B.live_count = threads;
+    B.live_count = threads * B.blocks;
     B.late.clear();
-    for (unsigned t = 0; t < threads; t++) {
+    for (unsigned t = 0; t < B.threads; t++) {
         T[t].fiber = nullptr;
         T[t].what = nullptr;
         T[t].copies.clear();
         T[t].groups = 0;
-        T[t].place = place_of(t);
+        T[t].rank = t / B.step;
+        T[t].place = place_of(t % B.step);
     }
     if (pk_emu_hopper_begin)
-        pk_emu_hopper_begin(threads);
-    next = B.how == order::reverse ? threads - 1 : 0;
+        pk_emu_hopper_begin(B.threads, B.blocks);
+    next = B.how == order::reverse ? (B.blocks - 1) * B.step + threads - 1 : 0;
     enter(next);
     go(fiber_of(next));
     /* Engines finish what was asked of them, even if nobody waited. */
@@ -797,36 +860,41 @@ static void run_block()
     }
     if (pk_emu_hopper_end)
         pk_emu_hopper_end();
-    for (size_t i = 0; i < SHARED_GUARD; i++)
-        if (shared_memory[shared_bytes + i] != GUARD_BYTE)
-            pk_emu_fail("wrote %zu bytes beyond the %zu bytes of dynamic shared memory", i + 1, shared_bytes);
+    for (unsigned rank = 0; rank < B.blocks; rank++)
+        for (size_t i = 0; i < SHARED_GUARD; i++)
+            if (shared_of(rank)[shared_bytes + i] != GUARD_BYTE)
+                pk_emu_fail("wrote %zu bytes beyond the %zu bytes of dynamic shared memory", i + 1,
+                            shared_bytes);
 }
 
-void pk_emu_run_kernel(const char *name, dim3 grid, dim3 block, size_t shared, void (*run)(const void *args),
-                       const void *args)
+void pk_emu_run_kernel(const char *name, unsigned cluster, dim3 grid, dim3 block, size_t shared,
+                       void (*run)(const void *args), const void *args)
 {
     const char *how = getenv("POLYD_EMU_ORDER");
+    const unsigned threads = block.x * block.y * block.z;
 
     if (!home) {
         home = pk_fiber_home();
         running = home;
-        shared_memory = (unsigned char *)mmap(nullptr, PK_EMU_SHARED_MOST + 8192, PROT_READ | PROT_WRITE,
+        shared_memory = (unsigned char *)mmap(nullptr, SHARED_STEP * BLOCKS, PROT_READ | PROT_WRITE,
                                               MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (shared_memory == MAP_FAILED)
             pk_emu_fail("no memory for a block's shared memory");
-        mprotect(shared_memory, 4096, PROT_NONE);
+        for (unsigned rank = 0; rank < BLOCKS; rank++)
+            mprotect(shared_of(rank), 4096, PROT_NONE);
         shared_memory += 4096;
     }
     B.kernel = name;
     B.run = run;
     B.args = args;
-    B.threads = block.x * block.y * block.z;
+    B.blocks = cluster;
     B.how = !how || !*how || strcmp(how, "forward") == 0 ? order::forward
             : strcmp(how, "reverse") == 0                ? order::reverse
                                                          : order::random;
     B.seed = 1;
     shared_bytes = shared;
-    memset(shared_memory + shared, GUARD_BYTE, SHARED_GUARD);
+    for (unsigned rank = 0; rank < cluster; rank++)
+        memset(shared_of(rank) + shared, GUARD_BYTE, SHARED_GUARD);
     pk_emu_here.block_dim = block;
     pk_emu_here.grid_dim = grid;
     memset(B.meet, 0, sizeof B.meet);
@@ -835,10 +903,10 @@ void pk_emu_run_kernel(const char *name, dim3 grid, dim3 block, size_t shared, v
     in_block = true;
     for (unsigned z = 0; z < grid.z; z++)
         for (unsigned y = 0; y < grid.y; y++)
-            for (unsigned x = 0; x < grid.x; x++) {
-                pk_emu_here.block = {x, y, z};
+            for (unsigned x = 0; x < grid.x; x += cluster) {
+                B.first = {x, y, z};
                 fill_shared(shared);
-                run_block();
+                run_cluster(threads);
             }
     in_block = false;
 }

@@ -14,6 +14,8 @@
  *   to date: bytes that ordinary stores wrote without that fence are found when a product reads them.
  * - A barrier that is not initialised, or not published before a copy uses it, is a failure; so are reserved
  *   bits of descriptors, misaligned addresses, bytes beyond the block's memory.
+ * - Barriers of another block of the cluster may be used only after a barrier of the cluster that came after
+ *   their initialisation, and while that block has not left.
  *
  * Not seen: a left operand in registers that is changed while the product runs; the order of registers
  * against setmaxnreg; a fence.proxy.async missing in one thread while another thread's came later.
@@ -33,7 +35,9 @@
  *    once per instruction; the hardware keeps fewer bits.
  * 6. Dynamic shared memory begins at a multiple of 1024 where it is declared so and there is no static one:
  * tiles and their swizzle count on it.
- * 7. setmaxnreg: 24 + 3 x 160 and 24 + 2 x 240 registers of the 512 that four warps of an SM's quarter share;
+ * 7. A copy to several blocks of a cluster writes the same offsets in each and counts on the barrier at the same
+ * offset in each; its bytes may be counted before that block's own thread has said how many it expects.
+ * 8. setmaxnreg: 24 + 3 x 160 and 24 + 2 x 240 registers of the 512 that four warps of an SM's quarter share;
  * a warpgroup waits for registers that another gives up. Not emulated. */
 #include "hopper.h"
 
@@ -94,11 +98,16 @@ struct group {
     std::vector<product> running;
 };
 
+struct memory { /* of a block */
+    std::vector<uint8_t> seen; /* shared memory as products see it, from address 0 */
+    uint32_t end;              /* one beyond the highest address named so far */
+    bool fence_since, unpublished;
+    bool known; /* its barriers, to the cluster */
+};
+
 std::vector<thread> threads;
 std::vector<group> groups;
-std::vector<uint8_t> seen; /* shared memory as products see it, from address 0 */
-uint32_t shared_end;       /* one beyond the highest address named so far */
-bool fence_since, unpublished;
+std::vector<memory> memories;
 long copies;
 
 thread *self(void)
@@ -106,34 +115,42 @@ thread *self(void)
     return &threads[pk_emu_thread()];
 }
 
-/* ---- shared memory as products see it ---- */
-
-void grow(uint32_t end)
+memory *mine(void)
 {
-    if (end <= shared_end)
-        return;
-    seen.resize(end);
-    memcpy(seen.data() + shared_end, pk_emu_shared_pointer(shared_end, end - shared_end), end - shared_end);
-    shared_end = end;
+    return &memories[pk_emu_rank()];
 }
 
-void refresh(uint32_t at, uint32_t bytes)
+/* ---- shared memory as products see it ---- */
+
+void grow(unsigned rank, uint32_t end)
 {
-    grow(at + bytes);
-    memcpy(seen.data() + at, pk_emu_shared_pointer(at, bytes), bytes);
+    memory *m = &memories[rank];
+
+    if (end <= m->end)
+        return;
+    m->seen.resize(end);
+    memcpy(m->seen.data() + m->end, pk_emu_cluster_pointer(rank, m->end, end - m->end), end - m->end);
+    m->end = end;
+}
+
+void refresh(unsigned rank, uint32_t at, uint32_t bytes)
+{
+    grow(rank, at + bytes);
+    memcpy(memories[rank].seen.data() + at, pk_emu_cluster_pointer(rank, at, bytes), bytes);
 }
 
 const uint8_t *read_operand(uint32_t at, uint32_t bytes)
 {
     const uint8_t *now = (const uint8_t *)pk_emu_shared_pointer(at, bytes);
+    memory *m = mine();
 
-    grow(at + bytes);
-    if (memcmp(now, seen.data() + at, bytes) != 0) {
-        if (!fence_since)
+    grow(pk_emu_rank(), at + bytes);
+    if (memcmp(now, m->seen.data() + at, bytes) != 0) {
+        if (!m->fence_since)
             pk_emu_fail("wgmma: shared memory at %u was written by ordinary stores without fence.proxy.async",
                         at);
-        refresh(1024, shared_end - 1024);
-        fence_since = false;
+        refresh(pk_emu_rank(), 1024, m->end - 1024);
+        m->fence_since = false;
     }
     return now;
 }
@@ -182,7 +199,7 @@ barrier barrier_read(const uint64_t *bar)
     barrier b;
 
     if (v >> 48 != mark)
-        pk_emu_fail("mbarrier at %u is not initialised", pk_emu_shared_address(bar));
+        pk_emu_fail("mbarrier at %p is not initialised", (const void *)bar);
     b.phase = v & 1;
     b.expected = v >> 1 & 0xfff;
     b.missing = v >> 13 & 0xfff;
@@ -229,16 +246,16 @@ const uint64_t map_magic = 0x70616d726f736e65ull;
 
 struct copy {
     map m;
-    uint8_t *to;
-    uint32_t at;
-    uint64_t *bar;
+    unsigned blocks; /* of the cluster, a bit each */
+    uint32_t at, bar;
     int c[5];
     uint32_t bytes;
 };
 
-void land(void *arg)
+void land_in(const copy *c, unsigned rank)
 {
-    const copy *c = (const copy *)arg;
+    uint8_t *const base = (uint8_t *)pk_emu_cluster_pointer(rank, c->at, c->bytes);
+    uint64_t *const bar = (uint64_t *)pk_emu_cluster_pointer(rank, c->bar, 8);
     const map *m = &c->m;
     const uint32_t row_bytes = (uint32_t)m->box[0] * m->element;
     uint64_t rows = 1;
@@ -261,7 +278,7 @@ void land(void *arg)
         }
         for (uint32_t x = 0; x < row_bytes; x += m->element) {
             const uint32_t at = (uint32_t)(r * row_bytes + x);
-            uint8_t *to = c->to + (swizzled(c->at + at, m->span) - c->at);
+            uint8_t *to = base + (swizzled(c->at + at, m->span) - c->at);
             const int64_t column = c->c[0] + (int64_t)(x / m->element);
 
             if (!inside || column < 0 || column >= (int64_t)m->dim[0]) {
@@ -275,11 +292,20 @@ void land(void *arg)
             }
         }
     }
-    refresh(c->at, c->bytes);
-    copies--;
-    b = barrier_read(c->bar);
+    refresh(rank, c->at, c->bytes);
+    b = barrier_read(bar);
     b.bytes -= (long)c->bytes;
-    barrier_write(c->bar, b);
+    barrier_write(bar, b);
+}
+
+void land(void *arg)
+{
+    const copy *c = (const copy *)arg;
+
+    for (unsigned rank = 0; c->blocks >> rank; rank++)
+        if (c->blocks >> rank & 1u)
+            land_in(c, rank);
+    copies--;
 }
 
 /* ---- products ---- */
@@ -427,13 +453,11 @@ void multiply(void *const *lanes, void *)
 
 } // namespace
 
-void pk_emu_hopper_begin(unsigned n)
+void pk_emu_hopper_begin(unsigned n, unsigned blocks)
 {
     threads.assign(n, thread{0, false, {}});
     groups.assign((n + 127) / 128, group{});
-    seen.assign(1024, 0);
-    shared_end = 1024;
-    fence_since = unpublished = false;
+    memories.assign(blocks, memory{std::vector<uint8_t>(1024, 0), 1024, false, false, false});
     copies = 0;
 }
 
@@ -455,13 +479,14 @@ void emu_barrier_init(uint64_t *bar, uint32_t arrivals)
 {
     if (pk_emu_shared_address(bar) % 8 || arrivals == 0 || arrivals > 0xfff)
         pk_emu_fail("mbarrier.init: misaligned, or %u arrivals", arrivals);
-    unpublished = true;
+    mine()->unpublished = true;
+    mine()->known = false;
     *bar = (uint64_t)arrivals << 1 | (uint64_t)arrivals << 13 | (uint64_t)(1l << 21) << 25 | mark << 48;
 }
 
 void emu_barrier_publish(void)
 {
-    unpublished = false;
+    mine()->unpublished = false;
 }
 
 void emu_barrier_arrive(uint64_t *bar, uint32_t bytes)
@@ -473,6 +498,34 @@ void emu_barrier_arrive(uint64_t *bar, uint32_t bytes)
     b.bytes += bytes;
     b.missing--;
     barrier_write(bar, b);
+}
+
+void emu_cluster_sync(void)
+{
+    pk_emu_cluster_barrier();
+    for (memory &m : memories)
+        m.known = !m.unpublished;
+}
+
+/* The barrier at the same place in another block. */
+static uint64_t *barrier_at(uint64_t *bar, unsigned rank)
+{
+    uint64_t *there = (uint64_t *)pk_emu_cluster_pointer(rank, pk_emu_shared_address(bar), 8);
+
+    if (rank != pk_emu_rank() && !memories[rank].known)
+        pk_emu_fail("mbarrier of block %u: no barrier of the cluster since it was initialised", rank);
+    return there;
+}
+
+void emu_barrier_arrive_at(uint64_t *bar, unsigned rank)
+{
+    uint64_t *there = barrier_at(bar, rank);
+    barrier b = barrier_read(there);
+
+    if (b.missing == 0)
+        pk_emu_fail("mbarrier: more arrivals than it was initialised for");
+    b.missing--;
+    barrier_write(there, b);
 }
 
 void emu_barrier_wait(uint64_t *bar, uint32_t parity)
@@ -492,7 +545,8 @@ void emu_named_barrier(int id, int n)
     pk_emu_barrier((unsigned)id, (unsigned)n);
 }
 
-void emu_bulk_load(void *to, const CUtensorMap *m, uint64_t *bar, const int *coordinates, int rank)
+void emu_bulk_load(void *to, const CUtensorMap *m, uint64_t *bar, const int *coordinates, int rank,
+                   unsigned blocks)
 {
     copy c;
 
@@ -501,29 +555,33 @@ void emu_bulk_load(void *to, const CUtensorMap *m, uint64_t *bar, const int *coo
         pk_emu_fail("bulk copy: no map of a tensor, or not 64-aligned");
     if (c.m.rank != rank)
         pk_emu_fail("bulk copy: %d coordinates for a map of rank %d", rank, c.m.rank);
-    if (unpublished)
+    if (mine()->unpublished)
         pk_emu_fail("bulk copy: its barrier was not published (fence.mbarrier_init)");
-    c.to = (uint8_t *)to;
+    c.blocks = blocks ? blocks : 1u << pk_emu_rank();
+    if (c.blocks >> pk_emu_blocks())
+        pk_emu_fail("bulk copy: to blocks %x of a cluster of %u", blocks, pk_emu_blocks());
     c.at = pk_emu_shared_address(to);
     if (c.at % (c.m.span ? 8u * c.m.span : 128u))
         pk_emu_fail("bulk copy: destination %u is not aligned to the swizzle's pattern", c.at);
-    c.bar = bar;
+    c.bar = pk_emu_shared_address(bar);
     c.bytes = c.m.element;
     for (int i = 0; i < rank; i++) {
         c.c[i] = coordinates[i];
         c.bytes *= c.m.box[i];
     }
-    barrier_read(bar);
-    (void)pk_emu_shared_pointer(c.at, c.bytes);
-    memset(to, 0xff, c.bytes);
-    refresh(c.at, c.bytes);
+    for (unsigned r = 0; r < pk_emu_blocks(); r++)
+        if (c.blocks >> r & 1u) {
+            barrier_read(barrier_at(bar, r));
+            memset(pk_emu_cluster_pointer(r, c.at, c.bytes), 0xff, c.bytes);
+            refresh(r, c.at, c.bytes);
+        }
     copies++;
     pk_emu_defer(land, &c, sizeof c);
 }
 
 void emu_fence_async(void)
 {
-    fence_since = true;
+    mine()->fence_since = true;
 }
 
 void emu_wgmma_fence(void)

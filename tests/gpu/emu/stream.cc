@@ -191,7 +191,7 @@ cudaError_t pk_emu_enqueue(cudaStream_t stream, std::function<void()> work)
     return cudaSuccess;
 }
 
-void pk_emu_enqueue_kernel(const char *name, const void *kernel, dim3 grid, dim3 block, size_t shared,
+void pk_emu_enqueue_kernel(const char *name, const void *kernel, unsigned cluster, dim3 grid, dim3 block, size_t shared,
                            cudaStream_t stream, void (*run)(const void *args), const void *args, size_t bytes)
 {
     std::lock_guard<std::recursive_mutex> hold(pk_emu_lock);
@@ -200,7 +200,8 @@ void pk_emu_enqueue_kernel(const char *name, const void *kernel, dim3 grid, dim3
     uint64_t threads = (uint64_t)block.x * block.y * block.z;
 
     if (!grid.x || !grid.y || !grid.z || !threads || threads > 1024 || block.z > 64 || grid.y > 65535 ||
-        grid.z > 65535 || grid.x > 0x7fffffffu) {
+        grid.z > 65535 || grid.x > 0x7fffffffu || !cluster || grid.x % cluster || cluster > PK_EMU_CLUSTER_MOST ||
+        (cluster > 1 && (threads + 127) / 128 * 128 * cluster > 1024)) {
         pk_emu_error(cudaErrorInvalidConfiguration);
         return;
     }
@@ -212,7 +213,7 @@ void pk_emu_enqueue_kernel(const char *name, const void *kernel, dim3 grid, dim3
     std::shared_ptr<void> copy(aligned_alloc(128, (bytes + 127) / 128 * 128), free);
 
     memcpy(copy.get(), args, bytes);
-    pk_emu_enqueue(stream, [=] { pk_emu_run_kernel(name, grid, block, shared, run, copy.get()); });
+    pk_emu_enqueue(stream, [=] { pk_emu_run_kernel(name, cluster, grid, block, shared, run, copy.get()); });
 }
 
 extern "C" {

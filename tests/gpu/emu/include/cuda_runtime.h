@@ -416,8 +416,8 @@ static inline long long clock64()
 
 /* ---- launching ---- */
 
-/* `args` is copied; run(copy) is one thread. */
-void pk_emu_enqueue_kernel(const char *name, const void *kernel, dim3 grid, dim3 block, size_t shared,
+/* `args` is copied; run(copy) is one thread. cluster: blocks of one along x. */
+void pk_emu_enqueue_kernel(const char *name, const void *kernel, unsigned cluster, dim3 grid, dim3 block, size_t shared,
                            cudaStream_t stream, void (*run)(const void *args), const void *args,
                            size_t bytes);
 void *pk_emu_dynamic_shared();
@@ -445,7 +445,7 @@ struct pk_emu_call<std::index_sequence<I...>, P...> : pk_emu_argument<I, std::re
 
 /* Arguments are converted and copied now, as a real launch does; the threads run when the stream does. */
 template <typename... P, typename... A>
-static inline void pk_emu_launch(const char *name, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared,
+static inline void pk_emu_launch(const char *name, void (*kernel)(P...), unsigned cluster, dim3 grid, dim3 block, size_t shared,
                                  cudaStream_t stream, A &&...args)
 {
     typedef pk_emu_call<std::make_index_sequence<sizeof...(P)>, P...> call;
@@ -453,11 +453,13 @@ static inline void pk_emu_launch(const char *name, void (*kernel)(P...), dim3 gr
 
     static_assert(sizeof...(P) == sizeof...(A), "arguments of a kernel");
     static_assert(std::is_trivially_copyable<call>::value, "arguments of a kernel are copied as bytes");
-    pk_emu_enqueue_kernel(name, reinterpret_cast<const void *>(kernel), grid, block, shared, stream,
+    pk_emu_enqueue_kernel(name, reinterpret_cast<const void *>(kernel), cluster, grid, block, shared, stream,
                           call::run, &c, sizeof c);
 }
 #define PK_LAUNCH(kernel, grid, block, shared, stream, ...)                                                  \
-    pk_emu_launch(#kernel, (kernel), (grid), (block), (shared), (stream), ##__VA_ARGS__)
+    pk_emu_launch(#kernel, (kernel), 1, (grid), (block), (shared), (stream), ##__VA_ARGS__)
+#define PK_LAUNCH_CLUSTER(kernel, cluster, grid, block, shared, stream, ...)                                  \
+    pk_emu_launch(#kernel, (kernel), (cluster), (grid), (block), (shared), (stream), ##__VA_ARGS__)
 #define PK_SHARED(type, name) type *const name = static_cast<type *>(pk_emu_dynamic_shared())
 
 /* Of templates: the C form takes const void *. */

@@ -13,9 +13,13 @@
  * on or leave undefined: misaligned addresses, wrong descriptors, out of bounds. */
 [[noreturn]] void pk_emu_fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* Linear number of this thread in its block, threads in the block. */
+/* Number of this thread, and how many there are: in the block, or in a cluster of several (each block's begin at
+ * a multiple of 128). */
 unsigned pk_emu_thread(void);
 unsigned pk_emu_threads(void);
+/* Of this thread's block in its cluster, and how many blocks that has (1: none was asked for). */
+unsigned pk_emu_rank(void);
+unsigned pk_emu_blocks(void);
 
 /* A rendezvous of the lanes of this warp that `mask` names (threads that have returned or never were do not
  * count). Each gives a pointer, usually to a struct on its own stack, filled in; the last to come runs
@@ -31,6 +35,8 @@ void pk_emu_warpgroup(const char *what, void *mine, void (*act)(void *const *lan
 /* bar.sync id, count; count 0 = all threads of the block that have not returned. And bar.arrive. */
 void pk_emu_barrier(unsigned id, unsigned count);
 void pk_emu_barrier_arrive(unsigned id, unsigned count);
+/* barrier.cluster: all threads of the cluster that have not returned. */
+void pk_emu_cluster_barrier(void);
 
 /* Waits until done(arg): asked again whenever nobody else can go on or has done something. When no thread can
  * go on, the oldest deferred copy lands (below), one at a time; when there is none left, that is a deadlock
@@ -55,6 +61,8 @@ void pk_emu_cp_wait(unsigned groups_left);
 uint32_t pk_emu_shared_address(const void *p);
 /* The bytes behind a shared address; fails unless [address, address + bytes) is the block's. */
 void *pk_emu_shared_pointer(uint32_t address, size_t bytes);
+/* The same address in another block of the cluster; fails once that block has left. */
+void *pk_emu_cluster_pointer(unsigned rank, uint32_t address, size_t bytes);
 
 /* Fails unless the memory lies in one allocation of the device (or in pinned host memory). */
 void pk_emu_check_global(const void *p, size_t bytes, const char *what);

@@ -193,7 +193,7 @@ PD_NODISCARD enum pd_err model_graph_part(const struct model *m, const struct mo
                                           struct pk_graph **ret, struct pd_why *why);
 PD_NODISCARD enum pd_err model_graph_apply(const struct model *m, const struct model_train_options *o,
                                            struct pk_graph **ret, struct pd_why *why);
-/* Block 0 with the InputNorm before it, alone: "h" (B, N, D, a parameter), "gy" -> "y", "dh", "grad/<param>".
+/* Block 0 with the InputNorm before it, alone: "h" (B, N, D), "gy" -> "y", "dh", "grad/<param>".
  */
 PD_NODISCARD enum pd_err model_graph_block(const struct model *m, int32_t batch, int32_t tokens, bool causal,
                                            struct pk_graph **ret, struct pd_why *why);

@@ -331,7 +331,7 @@ enum pd_err model_graph_block(const struct model *m, int32_t batch, int32_t toke
         n.failed = true;
         goto out;
     }
-    h = pk_param(n.g, "h", m->spec.dtype, shape);
+    h = pk_input(n.g, "h", m->spec.dtype, shape); /* a batch: mixed precision narrows it */
     y = net_block(&n, net_input_norm(&n, h), 0);
     wrt[0] = h;
     memcpy(wrt + 1, n.param, m->count * sizeof *wrt);

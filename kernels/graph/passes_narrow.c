@@ -236,7 +236,7 @@ static enum want fixed_want(const struct pk_node *n, int32_t k, bool group)
     case PK_OP_ATTENTION_STATS:
     case PK_OP_ATTENTION_STATE:
         if (k < parts_of(n) || (n->op == PK_OP_ATTENTION_BWD && (k == behind(n) || k == behind(n) + 1)))
-            return group ? WANT_BF16 : WANT_ANY;
+            return group ? WANT_BF16 : WANT_F32;
         if (n->op == PK_OP_ATTENTION_STATS && k == behind(n))
             return WANT_ANY;
         return n->op == PK_OP_ATTENTION_STATE && k == n->n_in - 1 ? WANT_ANY : WANT_F32;
@@ -253,7 +253,7 @@ static enum want fixed_want(const struct pk_node *n, int32_t k, bool group)
 /* Whether input k would rather be f32; half: the node's first output becomes bf16. */
 static bool would_keep(const struct pk_node *n, int32_t k, bool half)
 {
-    if (fixed_want(n, k, false) == WANT_F32)
+    if (fixed_want(n, k, true) == WANT_F32)
         return true;
     switch (n->op) {
     case PK_OP_ADAMW:

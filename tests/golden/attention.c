@@ -5,6 +5,7 @@
 
 #include "tests/golden/golden.h"
 #include "tests/golden/attention.h"
+#include "tests/golden/bf16.h"
 
 /* Below this a result is compared as if it were this large. A softmax over one key has the gradient 0, which
  * the CPU's order of sums gives exactly and another order to the last place of its terms. */
@@ -251,6 +252,11 @@ void gold_attention(struct gold *g)
 
     if (!gold_attention_attr(g, &attr))
         return;
+    if (gold_bf16()) {
+        separate(g, &attr, PK_F64); /* what the numbers in bf16 are held against */
+        gold_attention_bf16(g, &attr);
+        return;
+    }
     for (int f64 = 0; f64 < 2; f64++) {
         separate(g, &attr, f64 ? PK_F64 : PK_F32);
         packed(g, &attr, f64 ? PK_F64 : PK_F32);

@@ -1,5 +1,6 @@
 /* golden [DIR ...]: checks the vectors in these folders, or in $POLYD_SHARED/golden. Names every tensor out
- * of tolerance; exits 1 on a failure, 77 when there is nothing to check. */
+ * of tolerance; exits 1 on a failure, 77 when there is nothing to check. GOLDEN_MATH=bf16: in mixed precision
+ * (bf16.h); =tf32, of golden_cuda: products of f32 in TF32, with the tolerance GOLDEN_RTOL. */
 #include "tests/golden/golden.h"
 
 #include <dirent.h>
@@ -9,6 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+
+#include "tests/golden/bf16.h"
 
 /* golden_cuda is the same program for the CUDA back end (emulated, or with POLYD_TEST_GPU=1 the real one):
  * cases in f32 go there, those in f64 stay on the CPU. Without folders it takes the small cases. */
@@ -23,10 +26,14 @@ static const char *const usual[] = {"/golden/attention",
                                     "/golden/blocks",
                                     "/golden/models",
                                     NULL};
+/* What the table of tolerances in bf16.c is for. */
+static const char *const usual_bf16[] = {"/golden/attention", "/golden/blocks", "/golden/models", NULL};
 #else
 #define NAME "golden"
 #define BACKEND pk_backend_cpu()
 static const char *const usual[] = {"/golden", NULL};
+static const char *const usual_bf16[] = {"/golden/attention", "/golden/blocks", "/golden/models",
+                                         "/golden/train", NULL};
 #endif
 
 static const struct {
@@ -334,6 +341,7 @@ int main(int argc, char **argv)
 {
     const struct pk_backend_api *api = BACKEND;
     const char *shared = getenv("POLYD_SHARED");
+    const char *const *folders = gold_bf16() ? usual_bf16 : usual;
     struct pk_backend *backend = NULL;
     struct pd_why why;
     char path[4096];
@@ -346,8 +354,8 @@ int main(int argc, char **argv)
         printf("FAIL %s\n", why.text);
         return 1;
     }
-    for (int i = 0; argc < 2 && usual[i]; i++) {
-        snprintf(path, sizeof path, "%s%s", shared, usual[i]);
+    for (int i = 0; argc < 2 && folders[i]; i++) {
+        snprintf(path, sizeof path, "%s%s", shared, folders[i]);
         walk(path, api, backend);
     }
     for (int i = 1; i < argc; i++)

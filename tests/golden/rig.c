@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/golden/bf16.h"
+
 /* ---- config ---- */
 
 double golden_num(const struct golden *c, const char *key, double other)
@@ -118,6 +120,12 @@ double *golden_tensor(struct golden *c, size_t *ret_count, const char *fmt, ...)
     return to;
 }
 
+/* In bf16 that of the table; else the caller's, or GOLDEN_RTOL. */
+static double tolerance(struct golden *c, const char *label, double rtol)
+{
+    return gold_bf16() ? fmax(rtol, gold_bf16_rtol(c->g, label)) : gold_rtol(rtol);
+}
+
 void golden_close(struct golden *c, const char *tensor, const double *got, const double *want, size_t count,
                   double rtol, double floor)
 {
@@ -136,18 +144,22 @@ void golden_close(struct golden *c, const char *tensor, const double *got, const
             at = i;
         }
     }
-    limit = gold_rtol(rtol) * fmax(most, floor);
+    limit = tolerance(c, tensor, rtol) * fmax(most, floor);
+    c->worst = fmax(c->worst, limit > 0 ? worst / limit : 0);
     if (!finite || worst > limit)
         golden_fail(c, "%s: off by %.3g, allowed %.3g (element %zu of %zu: %.9g, reference %.9g)%s", tensor,
                     worst, limit, at, count, got[at], want[at], finite ? "" : "; not all finite");
 }
 
-void golden_near(struct golden *c, const char *what, double got, double want, double tolerance)
+void golden_near(struct golden *c, const char *what, double got, double want, double limit)
 {
     c->compared++;
-    tolerance = fmax(tolerance, gold_rtol(0) * fmax(fabs(want), 1)); /* a number, or an error of order 1 */
-    if (!(fabs(got - want) <= tolerance))
-        golden_fail(c, "%s: %.9g, reference %.9g, allowed +-%.3g", what, got, want, tolerance);
+    if (gold_bf16())
+        limit *= GOLD_BF16_SUMS;
+    limit = fmax(limit, tolerance(c, what, 0) * fmax(fabs(want), 1)); /* a number, or an error of order 1 */
+    c->worst = fmax(c->worst, limit > 0 ? fabs(got - want) / limit : 0);
+    if (!(fabs(got - want) <= limit))
+        golden_fail(c, "%s: %.9g, reference %.9g, allowed +-%.3g", what, got, want, limit);
 }
 
 /* ---- rig ---- */
@@ -168,6 +180,8 @@ struct golden_rig *golden_rig_new(struct golden *c, struct pk_graph *g)
 
     r->c = c;
     r->g = g;
+    if (gold_bf16())
+        pk_graph_precision(g, PK_PRECISION_MIXED);
     err = pk_graph_check(g, &why);
     if (err == PD_OK)
         err = pk_exec_new(g, c->api, c->backend, &r->e, &why);
@@ -322,11 +336,12 @@ double *golden_rig_leaf(struct golden_rig *r, const char *name, size_t *ret_coun
 void golden_case(struct gold *g, bool (*fn)(struct golden *c))
 {
     struct golden c = {
-        .file = g->path, .st = g->st, .config = g->config, .api = g->api, .backend = g->backend};
+        .g = g, .file = g->path, .st = g->st, .config = g->config, .api = g->api, .backend = g->backend};
 
     if (!fn(&c))
         golden_fail(&c, "a case that no module knows");
     g->compared += c.compared;
     g->failed += c.failed;
+    g->worst = fmax(g->worst, c.worst);
     release(&c);
 }

@@ -9,12 +9,14 @@
 
 /* A case being run for a struct gold. */
 struct golden {
+    struct gold *g;
     const char *file;
     const struct data_st *st;
     const json_t *config;
     const struct pk_backend_api *api;
     struct pk_backend *backend;
     int compared, failed; /* tensors */
+    double worst;         /* largest error in units of its tolerance */
     void *owned;          /* list of memory freed with the case */
 };
 

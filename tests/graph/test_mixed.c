@@ -383,6 +383,25 @@ static void test_mixed_second_derivatives_of_attention_are_f32(void **state)
     pk_graph_free(g);
 }
 
+/* q, k and v of parameters alone are no batch and stay f32; what flows back from a batch then has to be f32
+ * too. */
+static void test_mixed_attention_of_parameters_is_f32_throughout(void **state)
+{
+    struct pk_graph *g = pk_graph_new(false);
+    const struct pk_shape shape = PK_SHAPE(2, 2, 5, 8);
+    struct pk_val q[3] = {pk_param(g, "q", PK_F32, shape), pk_param(g, "k", PK_F32, shape),
+                          pk_param(g, "v", PK_F32, shape)};
+    struct pk_attention_spec spec = {.phi = PK_PHI_POLY, .degree = 3, .scale = 0.5};
+    struct pk_val seed = pk_input(g, "seed", PK_F32, PK_SHAPE(2, 5, 2, 8)), grad[3];
+
+    (void)state;
+    pk_grad(g, pk_attention(g, q[0], q[1], q[2], spec), pk_scale(g, seed, 2), q, 3, grad);
+    for (int i = 0; i < 3; i++)
+        pk_output(g, (const char *[]){"dq", "dk", "dv"}[i], grad[i]);
+    (void)plan(g, PK_PRECISION_MIXED);
+    pk_graph_free(g);
+}
+
 /* ---- values ---- */
 
 static struct rig *start(const struct net *n, enum pk_precision precision)
@@ -528,6 +547,7 @@ int main(void)
         cmocka_unit_test(test_mixed_a_weight_has_one_working_copy),
         cmocka_unit_test(test_mixed_plans_fewer_bytes),
         cmocka_unit_test(test_mixed_second_derivatives_of_attention_are_f32),
+        cmocka_unit_test(test_mixed_attention_of_parameters_is_f32_throughout),
         cmocka_unit_test(test_mixed_trains_as_f32_does_but_for_rounding),
         cmocka_unit_test(test_mixed_results_and_leaves_stay_f32),
         cmocka_unit_test(test_mixed_refuses_f64),

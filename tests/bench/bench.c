@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/backend/load.h"
 #include "kernels/base/log.h"
 
 double bench_seconds(clockid_t clock)
@@ -59,6 +60,83 @@ struct pk_view bench_numbers(struct pk_shape shape)
     for (int64_t i = 0; i < n; i++)
         p[i] = (float)(i * 7919 % 1000) * 1e-3f - 0.5f;
     return pk_view_dense(p, PK_F32, shape);
+}
+
+void bench_open(const char *device, int threads, const struct pk_backend_api **ret_api,
+                struct pk_backend **ret_backend)
+{
+    static const struct pk_host host = {.log = bench_log};
+    const struct pk_backend_api *api = pk_backend_cpu();
+    struct pd_why why = {""};
+
+    if (strcmp(device, "cpu") != 0)
+        bench_check(pk_backend_load(device, PK_LOAD_RUN, &api, &why), &why);
+    bench_check(api->open(&host, 0, threads, ret_backend, &why), &why);
+    *ret_api = api;
+}
+
+double bench_device_bytes(const struct pk_backend_api *api, struct pk_backend *backend)
+{
+    struct pk_backend_info info;
+    struct pd_why why = {""};
+
+    bench_check(api->info(backend, &info, &why), &why);
+    return info.sm ? (double)(info.memory_total - info.memory_free) : 0;
+}
+
+void *bench_leaves_find(const struct bench_leaves *l, const char *name)
+{
+    for (int i = 0; i < l->count; i++)
+        if (strcmp(l->leaf[i].name, name) == 0)
+            return l->leaf[i].memory;
+    return NULL;
+}
+
+void bench_leaves_put(struct bench_leaves *l, const char *name, const void *from, size_t bytes)
+{
+    struct pd_why why = {""};
+    void *to = bench_leaves_find(l, name);
+
+    if (!to) {
+        fprintf(stderr, "no graph has a leaf '%s'\n", name);
+        exit(1);
+    }
+    bench_check(l->api->upload(l->backend, to, from, bytes, &why), &why);
+}
+
+void bench_leaves_bind(struct bench_leaves *l, struct pk_exec *exec, const struct pk_graph *graph)
+{
+    struct pd_why why = {""};
+
+    for (size_t i = 0; i < pk_graph_leaf_count(graph); i++) {
+        struct pk_leaf leaf = pk_graph_leaf(graph, i);
+        void *memory = leaf.kind == PK_OP_PARAM ? NULL : bench_leaves_find(l, leaf.name);
+
+        if (leaf.kind == PK_OP_PARAM)
+            continue;
+        if (!memory) {
+            unsigned char *zero = calloc(1, leaf.bytes + 1);
+
+            memory = l->api->alloc(l->backend, leaf.bytes);
+            if (!zero || !memory || l->count == BENCH_LEAVES) {
+                fprintf(stderr, "no memory for '%s', %zu bytes\n", leaf.name, leaf.bytes);
+                exit(1);
+            }
+            bench_check(l->api->upload(l->backend, memory, zero, leaf.bytes, &why), &why);
+            free(zero);
+            snprintf(l->leaf[l->count].name, sizeof l->leaf[0].name, "%s", leaf.name);
+            l->leaf[l->count].memory = memory;
+            l->leaf[l->count++].bytes = leaf.bytes;
+        }
+        bench_check(pk_exec_bind(exec, leaf.name, memory, &why), &why);
+    }
+}
+
+void bench_leaves_done(struct bench_leaves *l)
+{
+    for (int i = 0; i < l->count; i++)
+        l->api->free(l->backend, l->leaf[i].memory);
+    l->count = 0;
 }
 
 /* "blocks.3.attn/matmul#17" counts as "matmul" with the shape of its output. */

@@ -20,6 +20,31 @@ void *bench_memory(size_t bytes);
 /* A dense f32 tensor of numbers in -0.5 .. 0.5, the same every time, in bench_memory. */
 struct pk_view bench_numbers(struct pk_shape shape);
 
+/* Opens a back end: "cpu", or a plug-in by its name. Ends the program with the reason if it cannot. */
+void bench_open(const char *device, int threads, const struct pk_backend_api **ret_api,
+                struct pk_backend **ret_backend);
+/* Bytes in use on the device, 0 where there is none. What others use is counted, so take differences. */
+double bench_device_bytes(const struct pk_backend_api *api, struct pk_backend *backend);
+
+/* Memory of a back end for the leaves of several graphs: one name is one memory. Zeroed. */
+#define BENCH_LEAVES 2048
+struct bench_leaves {
+    const struct pk_backend_api *api;
+    struct pk_backend *backend;
+    struct {
+        char name[96];
+        void *memory;
+        size_t bytes;
+    } leaf[BENCH_LEAVES];
+    int count;
+};
+/* Binds every input and state of the graph; parameters are bound elsewhere (model_store_bind). */
+void bench_leaves_bind(struct bench_leaves *l, struct pk_exec *exec, const struct pk_graph *graph);
+/* Memory of a leaf, NULL if no graph bound so far has it; and host numbers into it. */
+void *bench_leaves_find(const struct bench_leaves *l, const char *name);
+void bench_leaves_put(struct bench_leaves *l, const char *name, const void *from, size_t bytes);
+void bench_leaves_done(struct bench_leaves *l);
+
 #define BENCH_PROFILE_ROWS 400
 
 /* CPU time of the process by op and shape of its output: robust on a shared machine. */

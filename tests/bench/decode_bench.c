@@ -1,13 +1,20 @@
-/* decode_bench: time of one decoded token of each sequence, GPT-2 shape, on the CPU back end.
+/* decode_bench: time of one decoded token of each sequence, GPT-2 shape.
  *
- *   decode_bench [--layers N --width N --heads N] [--phi softmax|poly] [--bf16] [--batch N] [--tokens N]
- * [--threads N]
- * [--profile]
+ *   decode_bench [--device cpu|cuda] [--layers N --width N --heads N --vocab N]
+ *                [--phi softmax|poly|x1|x2] [--state] [--bf16] [--batch N] [--at N] [--tokens N]
+ *                [--threads N] [--turns] [--profile]
  *
- * GPT-2 124M by default (12 x 768 x 12, vocabulary 50257, context 1024), random weights, f32 (--bf16: the
- * weights alone in bf16). Decodes from position 0 on, so the median is that of position tokens/2. Prints the
- * median, the 10 % and 90 % points, and the weights read per second, beside the memory's own rate measured in
- * the same run: the sum over an array of 512 MiB. */
+ * GPT-2 124M by default (12 x 768 x 12, vocabulary 50257), random weights. On the CPU f32 (--bf16: the
+ * weights alone in bf16), on a GPU bf16 throughout, as it is served. phi: softmax, x^3 (poly), x, x^2; with
+ * --state x and x^2 decode with a state of constant size instead of a cache of keys and values.
+ *
+ * Decodes from position 0 on, so the median is that of position tokens/2; with --at N every token is the
+ * N-th, with a cache of N. Prints the median, the 10 % and 90 % points, of a GPU also those of a step whose
+ * inputs come from the host (fed_ms), the bytes of the cache or state, and the weights read per second; on
+ * the CPU beside the memory's own rate measured in the same run: the sum over an array of 512 MiB.
+ *
+ * --turns: says "ready" and then decodes as many tokens as each line of standard input says, answering with
+ * their seconds; the line comes at the end of input. */
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,6 +26,7 @@
 
 #define STREAM_BYTES ((size_t)512 << 20)
 #define STREAM_TASKS 512
+#define TOKENS_MOST 100000
 
 static volatile float sums[STREAM_TASKS]; /* or the compiler drops the reading */
 
@@ -60,152 +68,242 @@ static double memory_rate(const struct pk_backend_api *api, struct pk_backend *b
     return best;
 }
 
+struct bench {
+    const char *phi, *device;
+    int tokens, threads, batch, at, layers, width, heads, vocab;
+    bool state, half, turns, profile;
+    struct model_spec spec;
+    const struct pk_backend_api *api;
+    struct pk_backend *backend;
+    struct pk_exec *exec;
+    struct bench_leaves leaves;
+    int32_t *host; /* (batch) */
+    double *times, *fed;
+    int count;
+};
+
+static void refuse(const char *what, const char *value)
+{
+    fprintf(stderr, "decode_bench: %s '%s'\n", what, value);
+    exit(2);
+}
+
+static void arguments(struct bench *b, int argc, char **argv)
+{
+    const struct {
+        const char *name;
+        const char **text;
+        int *number;
+        bool *flag;
+    } all[] = {
+        {"--phi", &b->phi, NULL, NULL},       {"--device", &b->device, NULL, NULL},
+        {"--tokens", NULL, &b->tokens, NULL}, {"--threads", NULL, &b->threads, NULL},
+        {"--batch", NULL, &b->batch, NULL},   {"--at", NULL, &b->at, NULL},
+        {"--layers", NULL, &b->layers, NULL}, {"--width", NULL, &b->width, NULL},
+        {"--heads", NULL, &b->heads, NULL},   {"--vocab", NULL, &b->vocab, NULL},
+        {"--state", NULL, NULL, &b->state},   {"--bf16", NULL, NULL, &b->half},
+        {"--turns", NULL, NULL, &b->turns},   {"--profile", NULL, NULL, &b->profile},
+    };
+
+    for (int i = 1; i < argc; i++) {
+        size_t k = 0;
+
+        while (k < sizeof all / sizeof all[0] && strcmp(all[k].name, argv[i]) != 0)
+            k++;
+        if (k == sizeof all / sizeof all[0] || (!all[k].flag && i + 1 == argc))
+            refuse("what is", argv[i]);
+        if (all[k].flag)
+            *all[k].flag = true;
+        else if (all[k].text)
+            *all[k].text = argv[++i];
+        else
+            *all[k].number = atoi(argv[++i]);
+    }
+    if (b->tokens < 1 || b->tokens > TOKENS_MOST || b->threads < 1 || b->batch < 1 || b->at < 0)
+        refuse("at least one token, thread and sequence, not those of", argv[0]);
+}
+
+static void choose(struct bench *b)
+{
+    struct model_spec *s = &b->spec;
+    bool gpu = strcmp(b->device, "cpu") != 0;
+
+    s->width = b->width, s->depth = b->layers, s->heads = b->heads, s->mlp_width = 4 * b->width;
+    s->vocab = b->vocab;
+    s->context = b->at > b->tokens ? b->at : b->tokens < 1024 ? 1024 : b->tokens;
+    s->n_for_scale = s->context;
+    if (gpu)
+        s->mixed = true; /* as daemon/serve does */
+    if (gpu || b->half)
+        s->weights = PK_BF16;
+    if (strcmp(b->phi, "softmax") == 0) {
+        s->phi = PK_PHI_SOFTMAX;
+    } else {
+        s->phi = PK_PHI_POLY;
+        s->degree = !strcmp(b->phi, "poly") ? 3 : !strcmp(b->phi, "x1") ? 1 : !strcmp(b->phi, "x2") ? 2 : 0;
+        s->scale = MODEL_SCALE_FIXED;
+        s->scale_value = 1.0 / 32;
+        if (!s->degree)
+            refuse("no phi", b->phi);
+    }
+    if (b->state && !model_has_state(s))
+        refuse("no state of constant size with", b->phi);
+}
+
+static void put(struct bench *b, const char *name, int first, int each)
+{
+    for (int k = 0; k < b->batch; k++)
+        b->host[k] = first + k * each;
+    if (bench_leaves_find(&b->leaves, name))
+        bench_leaves_put(&b->leaves, name, b->host, (size_t)b->batch * sizeof *b->host);
+}
+
+/* The inputs of the next token; ids and positions stay within the model. */
+static void feed(struct bench *b)
+{
+    int at = b->at ? b->at - 1 : b->count % b->tokens;
+
+    for (int k = 0; k < b->batch; k++)
+        b->host[k] = (int32_t)((int64_t)(b->count + k) * 7919 % b->spec.vocab);
+    bench_leaves_put(&b->leaves, "input", b->host, (size_t)b->batch * sizeof *b->host);
+    put(b, "pos", at, 0);
+    put(b, "position", at, 0);
+    put(b, "length", at + 1, 0);
+}
+
+static double timed_token(struct bench *b)
+{
+    double t0 = bench_seconds(CLOCK_MONOTONIC), t1, t2;
+    struct pd_why why;
+
+    feed(b);
+    t1 = bench_seconds(CLOCK_MONOTONIC);
+    bench_check(pk_exec_run(b->exec, &why), &why);
+    bench_check(b->api->sync(b->backend, &why), &why);
+    t2 = bench_seconds(CLOCK_MONOTONIC);
+    if (b->count < TOKENS_MOST) {
+        b->fed[b->count] = t2 - t0;
+        b->times[b->count++] = t2 - t1;
+    }
+    return t2 - t1;
+}
+
+static void take_turns(struct bench *b)
+{
+    char line[64];
+
+    printf("ready\n");
+    fflush(stdout);
+    while (fgets(line, sizeof line, stdin)) {
+        for (int i = atoi(line); i > 0; i--)
+            printf("%.6f ", timed_token(b));
+        printf("\n");
+        fflush(stdout);
+    }
+}
+
+static void print(const struct bench *b, const struct model *model)
+{
+    /* Every weight is read once, but of the position embedding only a row. */
+    double bytes = (double)model_param_bytes(model) -
+                   (double)b->spec.context * b->spec.width * (double)pk_dtype_size(b->spec.weights);
+    double memory = 0, rate = 0, median = b->times[b->count / 2];
+    struct pk_backend_info info;
+    struct pd_why why;
+
+    for (int i = 0; i < b->leaves.count; i++)
+        if (strncmp(b->leaves.leaf[i].name, "cache_", 6) == 0 ||
+            strncmp(b->leaves.leaf[i].name, "state/", 6) == 0)
+            memory += (double)b->leaves.leaf[i].bytes;
+    if (strcmp(b->device, "cpu") == 0)
+        rate = memory_rate(b->api, b->backend, b->threads);
+    bench_check(b->api->info(b->backend, &info, &why), &why);
+    printf(
+        "phi=%s%s device=%s weights=%s layers=%d width=%d batch=%d at=%d threads=%d tokens=%d median_ms=%.4f "
+        "p10_ms=%.4f p90_ms=%.4f fed_ms=%.4f tokens_s=%.0f cache_mb=%.1f weights_mb=%.1f weights_gb_s=%.1f",
+        b->phi, b->state ? "-state" : "", b->device, pk_dtype_name(b->spec.weights), b->spec.depth,
+        b->spec.width, b->batch, b->at, b->threads, b->count, 1e3 * median, 1e3 * b->times[b->count / 10],
+        1e3 * b->times[b->count * 9 / 10], 1e3 * b->fed[b->count / 2], b->batch / median, memory / 1048576,
+        bytes / 1048576, bytes / median / 1e9);
+    if (rate > 0)
+        printf(" memory_gb_s=%.1f floor_ms=%.2f", rate / 1e9, 1e3 * bytes / rate);
+    printf(" name=\"%s\"\n", info.name);
+}
+
 int main(int argc, char **argv)
 {
-    const struct pk_backend_api *api = pk_backend_cpu();
-    const struct pk_host host = {.log = bench_log};
-    struct model_spec spec = {.arch = MODEL_GPT,
-                              .dtype = PK_F32,
-                              .bias = true,
-                              .final_norm = true,
-                              .gelu_tanh = true,
-                              .norm_eps = 1e-5,
-                              .width = 768,
-                              .depth = 12,
-                              .heads = 12,
-                              .vocab = 50257,
-                              .context = 1024,
-                              .pos = true,
-                              .init = MODEL_INIT_NORMAL,
-                              .init_logit_std = -1,
-                              .n_for_scale = 1024,
-                              .scale_value = 1,
-                              .scale_lr_mult = 1};
-    const char *phi = "softmax";
-    int tokens = 100, threads = 2, batch = 1;
-    static const char *const names[] = {"input", "pos", "position", "length", "pick"};
-    int32_t *inputs[5] = {NULL};
-    bool profile = false;
+    static struct bench b = {.phi = "softmax",
+                             .device = "cpu",
+                             .tokens = 100,
+                             .threads = 2,
+                             .batch = 1,
+                             .layers = 12,
+                             .width = 768,
+                             .heads = 12,
+                             .vocab = 50257,
+                             .spec = {.arch = MODEL_GPT,
+                                      .dtype = PK_F32,
+                                      .bias = true,
+                                      .final_norm = true,
+                                      .gelu_tanh = true,
+                                      .norm_eps = 1e-5,
+                                      .pos = true,
+                                      .init = MODEL_INIT_NORMAL,
+                                      .init_logit_std = -1,
+                                      .scale_value = 1,
+                                      .scale_lr_mult = 1}};
     static struct bench_profile prof;
-    struct pk_backend *backend = NULL;
     struct model *model = NULL;
     struct model_store *store = NULL;
     struct pk_graph *graph = NULL;
-    struct pk_exec *exec = NULL;
-    double *times, bytes, rate;
     struct pd_why why;
 
-    for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--profile") == 0)
-            profile = true;
-        else if (strcmp(argv[i], "--bf16") == 0)
-            spec.weights = PK_BF16;
-        else if (i + 1 < argc && strcmp(argv[i], "--layers") == 0)
-            spec.depth = atoi(argv[++i]);
-        else if (i + 1 < argc && strcmp(argv[i], "--width") == 0)
-            spec.width = atoi(argv[++i]);
-        else if (i + 1 < argc && strcmp(argv[i], "--heads") == 0)
-            spec.heads = atoi(argv[++i]);
-        else if (i + 1 < argc && strcmp(argv[i], "--phi") == 0)
-            phi = argv[++i];
-        else if (i + 1 < argc && strcmp(argv[i], "--tokens") == 0)
-            tokens = atoi(argv[++i]);
-        else if (i + 1 < argc && strcmp(argv[i], "--batch") == 0)
-            batch = atoi(argv[++i]);
-        else if (i + 1 < argc && strcmp(argv[i], "--threads") == 0)
-            threads = atoi(argv[++i]);
-        else {
-            fprintf(stderr, "decode_bench: what is '%s'?\n", argv[i]);
-            return 2;
-        }
-    }
-    spec.mlp_width = 4 * spec.width;
-    if (strcmp(phi, "softmax") == 0) {
-        spec.phi = PK_PHI_SOFTMAX;
-    } else if (strcmp(phi, "poly") == 0) {
-        spec.phi = PK_PHI_POLY;
-        spec.degree = 3;
-        spec.scale = MODEL_SCALE_FIXED;
-        spec.scale_value = 1.0 / 32;
-    } else {
-        fprintf(stderr, "decode_bench: no phi '%s'\n", phi);
-        return 2;
-    }
-    if (tokens < 1 || tokens > spec.context || threads < 1 || batch < 1) {
-        fprintf(stderr, "decode_bench: 1 to %d tokens on 1 thread or more, 1 sequence or more\n",
-                spec.context);
-        return 2;
-    }
-    bench_check(model_new(&spec, &model, &why), &why);
-    bench_check(api->open(&host, 0, threads, &backend, &why), &why);
-    bench_check(model_graph_decode(model, batch, 1, spec.context, &graph, &why), &why);
-    bench_check(pk_exec_new(graph, api, backend, &exec, &why), &why);
-    bench_check(model_store_new(model, api, backend, &store, &why), &why);
+    arguments(&b, argc, argv);
+    choose(&b);
+    bench_check(model_new(&b.spec, &model, &why), &why);
+    bench_open(b.device, b.threads, &b.api, &b.backend);
+    if (b.state)
+        bench_check(model_graph_decode_state(model, b.batch, 1, &graph, &why), &why);
+    else
+        bench_check(model_graph_decode(model, b.batch, 1, b.spec.context, &graph, &why), &why);
+    bench_check(pk_exec_new(graph, b.api, b.backend, &b.exec, &why), &why);
+    bench_check(model_store_new(model, b.api, b.backend, &store, &why), &why);
     bench_check(model_store_init(store, 1, &why), &why);
-    bench_check(model_store_bind(store, exec, graph, &why), &why);
-    for (size_t i = 0; i < pk_graph_leaf_count(graph); i++) {
-        struct pk_leaf leaf = pk_graph_leaf(graph, i);
-        void *memory;
-
-        if (leaf.kind == PK_OP_PARAM)
-            continue;
-        memory = api->alloc(backend, leaf.bytes);
-        if (!memory) {
-            fprintf(stderr, "decode_bench: no memory\n");
-            return 1;
+    bench_check(model_store_bind(store, b.exec, graph, &why), &why);
+    b.leaves.api = b.api;
+    b.leaves.backend = b.backend;
+    bench_leaves_bind(&b.leaves, b.exec, graph);
+    b.host = bench_memory((size_t)b.batch * sizeof *b.host);
+    b.times = bench_memory(TOKENS_MOST * sizeof *b.times);
+    b.fed = bench_memory(TOKENS_MOST * sizeof *b.fed);
+    put(&b, "pick", 0, 1);
+    for (int i = 0; i < 3; i++) /* call by call, recorded, replayed */
+        timed_token(&b);
+    b.count = 0;
+    if (b.profile)
+        bench_profile_start(&prof, b.exec);
+    if (b.turns)
+        take_turns(&b);
+    else
+        for (int i = 0; i < b.tokens; i++) {
+            bench_profile_mark(&prof);
+            timed_token(&b);
         }
-        memset(memory, 0, leaf.bytes);
-        for (size_t k = 0; k < sizeof names / sizeof names[0]; k++)
-            if (strcmp(leaf.name, names[k]) == 0)
-                inputs[k] = memory;
-        bench_check(pk_exec_bind(exec, leaf.name, memory, &why), &why);
-    }
-    for (size_t k = 0; k < sizeof names / sizeof names[0]; k++) {
-        if (!inputs[k]) {
-            fprintf(stderr, "decode_bench: the graph has no input '%s'\n", names[k]);
-            return 1;
-        }
-    }
-    for (int k = 0; k < batch; k++) {
-        inputs[3][k] = 1;
-        inputs[4][k] = k;
-    }
-    bench_check(pk_exec_run(exec, &why), &why); /* warm */
-    times = calloc((size_t)tokens, sizeof *times);
-    if (!times)
-        return 1;
-    if (profile)
-        bench_profile_start(&prof, exec);
-    for (int i = 0; i < tokens; i++) {
-        double t0 = bench_seconds(CLOCK_MONOTONIC);
-
-        for (int k = 0; k < batch; k++) {
-            inputs[0][k] = (int32_t)((int64_t)(i + k) * 7919 % spec.vocab);
-            inputs[1][k] = inputs[2][k] = i;
-            inputs[3][k] = i + 1;
-        }
-        bench_profile_mark(&prof);
-        bench_check(pk_exec_run(exec, &why), &why);
-        times[i] = bench_seconds(CLOCK_MONOTONIC) - t0;
-    }
-    if (profile)
-        bench_profile_print(&prof, tokens);
-    bench_sort(times, (size_t)tokens);
-    /* Every weight is read once, but of the two embeddings only a row. */
-    bytes = (double)model_param_bytes(model) -
-            (double)spec.context * spec.width * (double)pk_dtype_size(spec.weights);
-    rate = memory_rate(api, backend, threads);
-    printf("phi=%s weights=%s layers=%d width=%d batch=%d threads=%d tokens=%d median_ms=%.2f p10_ms=%.2f "
-           "p90_ms=%.2f "
-           "weights_gb_s=%.1f memory_gb_s=%.1f floor_ms=%.2f\n",
-           phi, pk_dtype_name(spec.weights), spec.depth, spec.width, batch, threads, tokens,
-           1e3 * times[tokens / 2], 1e3 * times[tokens / 10], 1e3 * times[tokens * 9 / 10],
-           bytes / times[tokens / 2] / 1e9, rate / 1e9, 1e3 * bytes / rate);
-    free(times);
-    pk_exec_free(exec);
+    if (b.count == 0)
+        refuse("no token was asked for by", argv[0]);
+    if (b.profile)
+        bench_profile_print(&prof, b.count);
+    bench_sort(b.times, (size_t)b.count);
+    bench_sort(b.fed, (size_t)b.count);
+    print(&b, model);
+    free(b.host);
+    free(b.times);
+    free(b.fed);
+    bench_leaves_done(&b.leaves);
+    pk_exec_free(b.exec);
     pk_graph_free(graph);
     model_store_free(store);
     model_free(model);
-    api->close(backend);
+    b.api->close(b.backend);
     return 0;
 }

@@ -1,14 +1,22 @@
 /* step_bench: time and memory of whole training steps on one back end.
  *
- *   step_bench [--model vit|gpt|gpt1k|vit_s16|vit_b16|gpt2] [--phi softmax|poly] [--device cpu|cuda]
- *              [--precision fp32|tf32|bf16] [--steps N] [--threads N] [--batch N] [--profile]
+ *   step_bench [--model NAME] [--phi softmax|poly] [--device cpu|cuda] [--precision fp32|tf32|bf16]
+ *              [--steps N] [--threads N] [--batch N] [--parts N] [--turns] [--profile]
  *              [--roofline PARTS]
  *
  * vit: ViT-Tiny, image 64, patch 4, batch 32. gpt: 6 x 384 x 6, T 256, batch 8, vocabulary 50257 (gpt1k:
- * 1024). vit_s16, vit_b16: image 224, patch 16, batch 256. gpt2: 124M, T 1024, batch 16, vocabulary 50304.
- * One step is forward, backward, clipping (gpt) and AdamW. Prints one line: the median wall time of a step,
- * from its start to the end of its last kernel, the 10 % and 90 % points, CPU time per step, the peak
- * resident size of the process and, of a GPU, the bytes in use. --profile prints the CPU time by op.
+ * 1024). deit_ti, vit_s16, vit_b16: image 224, patch 16, batch 256. gpt2: 124M, T 1024, batch 16, vocabulary
+ * 50304. tiny: 4 x 64 x 2, image 28, patch 7, batch 64, where starting kernels is what takes the time.
+ *
+ * One step is forward, backward, clipping (gpt) and AdamW, of --parts batches one after the other. Prints one
+ * line: the median wall time of a step, from its start to the end of its last kernel, the 10 % and 90 %
+ * points, CPU time per step, the peak resident size of the process and, of a GPU, the bytes that came into
+ * use after it was opened (others on the GPU would be counted in; `first_s` is from the start of the program
+ * to the end of its first step).
+ *
+ * --turns: says "ready" and then runs as many steps as each line of standard input says, answering with their
+ * seconds, so that another program can take turns on the same device. The line comes at the end of input.
+ * --profile prints the CPU time by op.
  *
  * --roofline runs nothing and needs no device: it counts what a step of PARTS batches moves and computes, and
  * its time at the speeds of an H200 (kernels/graph/roofline.h). PARTS above 1 is a step in parts, as a job of
@@ -24,30 +32,211 @@
 #include "kernels/graph/roofline.h"
 #include "tests/bench/bench.h"
 
-/* Fills a leaf with numbers of its kind, the same every time. */
-static void fill(const struct pk_backend_api *api, struct pk_backend *backend, struct pk_leaf leaf,
-                 void *memory, int64_t values)
+#define STEPS_MOST 100000
+
+struct bench {
+    const char *model, *phi, *device, *precision;
+    int steps, threads, batch, parts, roofline;
+    bool turns, profile;
+    struct model_spec spec;
+    struct model_train_options train;
+    const struct pk_backend_api *api;
+    struct pk_backend *backend;
+    /* The step, or one part and the end of the step. */
+    struct pk_exec *exec[2];
+    struct bench_leaves leaves;
+    double *times;
+    int count;
+};
+
+static void refuse(const char *what, const char *value)
 {
-    unsigned char *host = calloc(1, leaf.bytes + 1);
+    fprintf(stderr, "step_bench: %s '%s'\n", what, value);
+    exit(2);
+}
+
+static void arguments(struct bench *b, int argc, char **argv)
+{
+    const struct {
+        const char *name;
+        const char **text;
+        int *number;
+    } all[] = {
+        {"--model", &b->model, NULL},       {"--phi", &b->phi, NULL},
+        {"--device", &b->device, NULL},     {"--precision", &b->precision, NULL},
+        {"--steps", NULL, &b->steps},       {"--threads", NULL, &b->threads},
+        {"--batch", NULL, &b->batch},       {"--parts", NULL, &b->parts},
+        {"--roofline", NULL, &b->roofline},
+    };
+
+    for (int i = 1; i < argc; i++) {
+        size_t k = 0;
+
+        if (strcmp(argv[i], "--profile") == 0) {
+            b->profile = true;
+            continue;
+        }
+        if (strcmp(argv[i], "--turns") == 0) {
+            b->turns = true;
+            continue;
+        }
+        while (k < sizeof all / sizeof all[0] && strcmp(all[k].name, argv[i]) != 0)
+            k++;
+        if (k == sizeof all / sizeof all[0] || i + 1 == argc)
+            refuse("what is", argv[i]);
+        i++;
+        if (all[k].text)
+            *all[k].text = argv[i];
+        else
+            *all[k].number = atoi(argv[i]);
+    }
+    if (b->steps < 1 || b->steps > STEPS_MOST || b->threads < 1 || b->batch < 0 || b->parts < 1)
+        refuse("steps, threads and parts are 1 or more, not those of", argv[0]);
+    if (strcmp(b->precision, "fp32") && strcmp(b->precision, "tf32") && strcmp(b->precision, "bf16"))
+        refuse("no precision", b->precision);
+}
+
+static void vision(struct bench *b, int width, int depth, int heads, int image, int patch, int classes,
+                   int batch)
+{
+    struct model_spec *s = &b->spec;
+
+    s->arch = MODEL_VIT;
+    s->width = width, s->depth = depth, s->heads = heads, s->mlp_width = 4 * width, s->norm_eps = 1e-6;
+    s->channels = 3, s->image_h = s->image_w = image, s->patch_h = s->patch_w = patch;
+    s->classes = classes;
+    s->pool = MODEL_POOL_CLS;
+    s->n_for_scale = (image / patch) * (image / patch);
+    b->train.batch = b->batch ? b->batch : batch;
+}
+
+static void language(struct bench *b, int width, int depth, int heads, int vocab, int context, int batch)
+{
+    struct model_spec *s = &b->spec;
+
+    s->arch = MODEL_GPT;
+    s->width = width, s->depth = depth, s->heads = heads, s->mlp_width = 4 * width, s->norm_eps = 1e-5;
+    s->vocab = vocab, s->context = context;
+    s->pos = true;
+    s->init = MODEL_INIT_NORMAL;
+    s->n_for_scale = context;
+    b->train.batch = b->batch ? b->batch : batch;
+    b->train.context = context;
+    b->train.clip_norm = 1;
+}
+
+static void choose(struct bench *b)
+{
+    if (strcmp(b->model, "vit") == 0)
+        vision(b, 192, 12, 3, 64, 4, 200, 32);
+    else if (strcmp(b->model, "tiny") == 0)
+        vision(b, 64, 4, 2, 28, 7, 10, 64);
+    else if (strcmp(b->model, "deit_ti") == 0)
+        vision(b, 192, 12, 3, 224, 16, 1000, 256);
+    else if (strcmp(b->model, "vit_s16") == 0)
+        vision(b, 384, 12, 6, 224, 16, 1000, 256);
+    else if (strcmp(b->model, "vit_b16") == 0)
+        vision(b, 768, 12, 12, 224, 16, 1000, 256);
+    else if (strcmp(b->model, "gpt") == 0)
+        language(b, 384, 6, 6, 50257, 256, 8);
+    else if (strcmp(b->model, "gpt1k") == 0)
+        language(b, 384, 6, 6, 1024, 256, 8);
+    else if (strcmp(b->model, "gpt2") == 0)
+        language(b, 768, 12, 12, 50304, 1024, 16);
+    else
+        refuse("no model", b->model);
+    if (strcmp(b->phi, "softmax") == 0) {
+        b->spec.phi = PK_PHI_SOFTMAX;
+    } else if (strcmp(b->phi, "poly") == 0) {
+        b->spec.phi = PK_PHI_POLY;
+        b->spec.degree = 3;
+        b->spec.scale = MODEL_SCALE_FIXED;
+        b->spec.scale_value = 1.0 / sqrt((double)b->spec.n_for_scale);
+    } else {
+        refuse("no phi", b->phi);
+    }
+}
+
+/* The same numbers every time: near N(0, 1), by the sum of twelve uniform ones. */
+static void fill(struct bench *b)
+{
+    struct bench_leaves *l = &b->leaves;
+    const float hyper[4] = {1e-4f, 0.1f, 0.05f, 0};
+    uint64_t seed = 1;
+
+    bench_leaves_put(l, "hyper", hyper, sizeof hyper);
+    for (int i = 0; i < l->count; i++) {
+        bool input = strcmp(l->leaf[i].name, "input") == 0;
+        int values = b->spec.arch == MODEL_GPT ? b->spec.vocab : b->spec.classes;
+        size_t count = l->leaf[i].bytes / 4;
+        float *host;
+
+        if (!input && strcmp(l->leaf[i].name, "target") != 0)
+            continue;
+        host = bench_memory(l->leaf[i].bytes);
+        for (size_t k = 0; k < count; k++) {
+            int32_t id;
+
+            seed = seed * 6364136223846793005u + 1442695040888963407u;
+            id = (int32_t)((seed >> 33) % (uint64_t)values);
+            if (input && b->spec.arch != MODEL_GPT) {
+                double x = 0;
+
+                for (int part = 0; part < 64; part += 8)
+                    x += (double)(seed >> part & 255) / 256 - 0.498;
+                host[k] = (float)(x * 1.22); /* the variance of eight is 8 / 12 */
+            } else {
+                memcpy(&host[k], &id, 4);
+            }
+        }
+        bench_leaves_put(l, l->leaf[i].name, host, l->leaf[i].bytes);
+        free(host);
+    }
+}
+
+static void one_step(struct bench *b)
+{
     struct pd_why why;
 
-    if (!host) {
-        fprintf(stderr, "step_bench: no memory\n");
-        exit(1);
-    }
-    if (strcmp(leaf.name, "hyper") == 0) {
-        const float hyper[4] = {1e-4f, 0.1f, 0.05f, 0};
+    if (b->parts == 1) {
+        bench_check(pk_exec_run(b->exec[0], &why), &why);
+    } else {
+        for (int i = 0; i < b->parts; i++) {
+            float first = i == 0;
 
-        memcpy(host, hyper, sizeof hyper);
-    } else if (leaf.kind == PK_OP_INPUT && leaf.dtype == PK_F32) {
-        for (size_t k = 0; k < leaf.bytes / sizeof(float); k++)
-            ((float *)(void *)host)[k] = sinf((float)(k % 1000003) * 0.37f);
-    } else if (leaf.kind == PK_OP_INPUT && leaf.dtype == PK_I32) {
-        for (size_t k = 0; k < leaf.bytes / sizeof(int32_t); k++)
-            ((int32_t *)(void *)host)[k] = (int32_t)(k * 7919 % (size_t)values);
+            /* The input is a leaf, so the recording stays the same; the copy of 4 bytes is what a worker's
+             * step does too. */
+            bench_leaves_put(&b->leaves, "first", &first, sizeof first);
+            bench_check(pk_exec_run(b->exec[0], &why), &why);
+        }
+        bench_check(pk_exec_run(b->exec[1], &why), &why);
     }
-    bench_check(api->upload(backend, memory, host, leaf.bytes, &why), &why);
-    free(host);
+    bench_check(b->api->sync(b->backend, &why), &why);
+}
+
+static double timed_step(struct bench *b)
+{
+    double t0 = bench_seconds(CLOCK_MONOTONIC);
+
+    one_step(b);
+    t0 = bench_seconds(CLOCK_MONOTONIC) - t0;
+    if (b->count < STEPS_MOST)
+        b->times[b->count++] = t0;
+    return t0;
+}
+
+static void take_turns(struct bench *b)
+{
+    char line[64];
+
+    printf("ready\n");
+    fflush(stdout);
+    while (fgets(line, sizeof line, stdin)) {
+        for (int i = atoi(line); i > 0; i--)
+            printf("%.6f ", timed_step(b));
+        printf("\n");
+        fflush(stdout);
+    }
 }
 
 static void count(const struct model *model, const struct model_train_options *train,
@@ -95,186 +284,108 @@ static void count(const struct model *model, const struct model_train_options *t
 
 int main(int argc, char **argv)
 {
-    const struct pk_backend_api *api = pk_backend_cpu();
-    const struct pk_host host = {.log = bench_log};
-    struct model_spec spec = {.dtype = PK_F32,
-                              .bias = true,
-                              .final_norm = true,
-                              .init = MODEL_INIT_TRUNC_NORMAL,
-                              .init_logit_std = -1,
-                              .scale_value = 1,
-                              .scale_lr_mult = 1};
-    struct model_train_options train = {
-        .optimizer = MODEL_ADAMW, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1};
-    const char *model_name = "vit", *phi = "softmax", *device = "cpu", *precision = "fp32";
-    struct pk_backend_info info;
-    int steps = 7, threads = 2, batch = 0, parts = 0;
-    bool profile = false;
+    static struct bench b = {
+        .model = "vit",
+        .phi = "softmax",
+        .device = "cpu",
+        .precision = "fp32",
+        .steps = 7,
+        .threads = 2,
+        .parts = 1,
+        .spec = {.dtype = PK_F32,
+                 .bias = true,
+                 .final_norm = true,
+                 .init = MODEL_INIT_TRUNC_NORMAL,
+                 .init_logit_std = -1,
+                 .scale_value = 1,
+                 .scale_lr_mult = 1},
+        .train = {.optimizer = MODEL_ADAMW, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1}};
     static struct bench_profile prof;
-    struct pk_plan_report report;
-    struct pk_backend *backend = NULL;
+    struct pk_plan_report report[2] = {{{0}, 0, 0, 0}};
+    struct pk_graph *graph[2] = {NULL, NULL};
     struct model *model = NULL;
     struct model_store *store = NULL;
-    struct pk_graph *graph = NULL;
-    struct pk_exec *exec = NULL;
-    double *times, cpu = 0;
+    struct pk_backend_info info;
+    double began = bench_seconds(CLOCK_MONOTONIC), first, cpu, used;
     struct rusage usage;
     struct pd_why why;
+    int graphs;
 
-    for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--profile") == 0)
-            profile = true;
-        else if (i + 1 < argc && strcmp(argv[i], "--model") == 0)
-            model_name = argv[++i];
-        else if (i + 1 < argc && strcmp(argv[i], "--phi") == 0)
-            phi = argv[++i];
-        else if (i + 1 < argc && strcmp(argv[i], "--device") == 0)
-            device = argv[++i];
-        else if (i + 1 < argc && strcmp(argv[i], "--precision") == 0)
-            precision = argv[++i];
-        else if (i + 1 < argc && strcmp(argv[i], "--steps") == 0)
-            steps = atoi(argv[++i]);
-        else if (i + 1 < argc && strcmp(argv[i], "--threads") == 0)
-            threads = atoi(argv[++i]);
-        else if (i + 1 < argc && strcmp(argv[i], "--batch") == 0)
-            batch = atoi(argv[++i]);
-        else if (i + 1 < argc && strcmp(argv[i], "--roofline") == 0)
-            parts = atoi(argv[++i]);
-        else {
-            fprintf(stderr, "step_bench: what is '%s'?\n", argv[i]);
-            return 2;
-        }
-    }
-    if (strcmp(model_name, "vit") == 0) {
-        spec.arch = MODEL_VIT;
-        spec.width = 192, spec.depth = 12, spec.heads = 3, spec.mlp_width = 768, spec.norm_eps = 1e-6;
-        spec.channels = 3, spec.image_h = spec.image_w = 64, spec.patch_h = spec.patch_w = 4,
-        spec.classes = 200;
-        spec.pool = MODEL_POOL_CLS;
-        spec.n_for_scale = 256;
-        train.batch = batch ? batch : 32;
-    } else if (strcmp(model_name, "gpt") == 0 || strcmp(model_name, "gpt1k") == 0) {
-        spec.arch = MODEL_GPT;
-        spec.width = 384, spec.depth = 6, spec.heads = 6, spec.mlp_width = 1536, spec.norm_eps = 1e-5;
-        spec.vocab = strcmp(model_name, "gpt") == 0 ? 50257 : 1024;
-        spec.context = 256;
-        spec.pos = true;
-        spec.init = MODEL_INIT_NORMAL;
-        spec.n_for_scale = 256;
-        train.batch = batch ? batch : 8;
-        train.context = 256;
-        train.clip_norm = 1;
-    } else if (strcmp(model_name, "vit_s16") == 0 || strcmp(model_name, "vit_b16") == 0) {
-        bool base = strcmp(model_name, "vit_b16") == 0;
-
-        spec.arch = MODEL_VIT;
-        spec.width = base ? 768 : 384, spec.depth = 12, spec.heads = base ? 12 : 6;
-        spec.mlp_width = 4 * spec.width, spec.norm_eps = 1e-6;
-        spec.channels = 3, spec.image_h = spec.image_w = 224, spec.patch_h = spec.patch_w = 16,
-        spec.classes = 1000;
-        spec.pool = MODEL_POOL_CLS;
-        spec.n_for_scale = 196;
-        train.batch = batch ? batch : 256;
-    } else if (strcmp(model_name, "gpt2") == 0) {
-        spec.arch = MODEL_GPT;
-        spec.width = 768, spec.depth = 12, spec.heads = 12, spec.mlp_width = 3072, spec.norm_eps = 1e-5;
-        spec.vocab = 50304, spec.context = 1024;
-        spec.pos = true;
-        spec.init = MODEL_INIT_NORMAL;
-        spec.n_for_scale = 1024;
-        train.batch = batch ? batch : 16;
-        train.context = 1024;
-        train.clip_norm = 1;
-    } else {
-        fprintf(stderr, "step_bench: no model '%s'\n", model_name);
-        return 2;
-    }
-    if (strcmp(phi, "softmax") == 0) {
-        spec.phi = PK_PHI_SOFTMAX;
-    } else if (strcmp(phi, "poly") == 0) {
-        spec.phi = PK_PHI_POLY;
-        spec.degree = 3;
-        spec.scale = MODEL_SCALE_FIXED;
-        spec.scale_value = 1.0 / sqrt((double)spec.n_for_scale);
-    } else {
-        fprintf(stderr, "step_bench: no phi '%s'\n", phi);
-        return 2;
-    }
-    bench_check(model_new(&spec, &model, &why), &why);
-    if (parts > 0) {
-        if (strcmp(device, "cpu") != 0)
-            bench_check(pk_backend_load(device, PK_LOAD_PLAN, &api, &why), &why);
-        count(model, &train, api, strcmp(precision, "bf16") == 0, parts);
+    arguments(&b, argc, argv);
+    graphs = b.parts > 1 ? 2 : 1;
+    choose(&b);
+    bench_check(model_new(&b.spec, &model, &why), &why);
+    if (b.roofline > 0) {
+        b.api = pk_backend_cpu();
+        if (strcmp(b.device, "cpu") != 0)
+            bench_check(pk_backend_load(b.device, PK_LOAD_PLAN, &b.api, &why), &why);
+        count(model, &b.train, b.api, strcmp(b.precision, "bf16") == 0, b.roofline);
         model_free(model);
         return 0;
     }
-    if (strcmp(device, "cpu") != 0)
-        bench_check(pk_backend_load(device, PK_LOAD_RUN, &api, &why), &why);
-    bench_check(api->open(&host, 0, threads, &backend, &why), &why);
-    bench_check(model_graph_train(model, &train, false, &graph, &why), &why);
-    if (strcmp(precision, "bf16") == 0) {
-        pk_graph_precision(graph, PK_PRECISION_MIXED);
-    } else if (strcmp(precision, "tf32") == 0) {
-        bench_check(api->set_math(backend, PK_MATH_TF32, &why), &why);
-    } else if (strcmp(precision, "fp32") != 0) {
-        fprintf(stderr, "step_bench: no precision '%s'\n", precision);
-        return 2;
+    bench_open(b.device, b.threads, &b.api, &b.backend);
+    used = bench_device_bytes(b.api, b.backend);
+    if (b.parts == 1) {
+        bench_check(model_graph_train(model, &b.train, false, &graph[0], &why), &why);
+    } else {
+        bench_check(model_graph_part(model, &b.train, &graph[0], &why), &why);
+        bench_check(model_graph_apply(model, &b.train, &graph[1], &why), &why);
     }
-    bench_check(pk_exec_new(graph, api, backend, &exec, &why), &why);
-    pk_exec_report(exec, &report);
-    bench_check(model_store_new(model, api, backend, &store, &why), &why);
+    if (strcmp(b.precision, "tf32") == 0)
+        bench_check(b.api->set_math(b.backend, PK_MATH_TF32, &why), &why);
+    bench_check(model_store_new(model, b.api, b.backend, &store, &why), &why);
     bench_check(model_store_init(store, 1, &why), &why);
-    bench_check(model_store_bind(store, exec, graph, &why), &why);
-    for (size_t i = 0; i < pk_graph_leaf_count(graph); i++) {
-        struct pk_leaf leaf = pk_graph_leaf(graph, i);
-        void *memory;
-
-        if (leaf.kind == PK_OP_PARAM)
-            continue;
-        memory = api->alloc(backend, leaf.bytes);
-        if (!memory) {
-            fprintf(stderr, "step_bench: no memory\n");
-            return 1;
-        }
-        fill(api, backend, leaf, memory, spec.arch == MODEL_GPT ? spec.vocab : spec.classes);
-        bench_check(pk_exec_bind(exec, leaf.name, memory, &why), &why);
+    b.leaves.api = b.api;
+    b.leaves.backend = b.backend;
+    for (int i = 0; i < graphs; i++) {
+        if (strcmp(b.precision, "bf16") == 0)
+            pk_graph_precision(graph[i], PK_PRECISION_MIXED);
+        bench_check(pk_exec_new(graph[i], b.api, b.backend, &b.exec[i], &why), &why);
+        pk_exec_report(b.exec[i], &report[i]);
+        bench_check(model_store_bind(store, b.exec[i], graph[i], &why), &why);
+        bench_leaves_bind(&b.leaves, b.exec[i], graph[i]);
     }
-    for (int i = 0; i < 3; i++) /* the first run warms up, the second may record, the third replays */
-        bench_check(pk_exec_run(exec, &why), &why);
-    bench_check(api->sync(backend, &why), &why);
-    times = calloc((size_t)steps, sizeof *times);
-    if (!times || steps < 1)
-        return 2;
-    if (profile) {
-        bench_profile_start(&prof, exec);
-    }
+    fill(&b);
+    one_step(&b);
+    first = bench_seconds(CLOCK_MONOTONIC) - began;
+    for (int i = 0; i < 2; i++) /* the first run warmed up, the second may record, the third replays */
+        one_step(&b);
+    used = bench_device_bytes(b.api, b.backend) - used;
+    b.times = bench_memory(STEPS_MOST * sizeof *b.times);
+    if (b.profile)
+        bench_profile_start(&prof, b.exec[0]);
     cpu = bench_seconds(CLOCK_PROCESS_CPUTIME_ID);
-    for (int i = 0; i < steps; i++) {
-        double t0 = bench_seconds(CLOCK_MONOTONIC);
-
-        bench_profile_mark(&prof);
-        bench_check(pk_exec_run(exec, &why), &why);
-        bench_check(api->sync(backend, &why), &why);
-        times[i] = bench_seconds(CLOCK_MONOTONIC) - t0;
-    }
-    cpu = (bench_seconds(CLOCK_PROCESS_CPUTIME_ID) - cpu) / steps;
-    if (profile)
-        bench_profile_print(&prof, steps);
-    bench_sort(times, (size_t)steps);
+    if (b.turns)
+        take_turns(&b);
+    else
+        for (int i = 0; i < b.steps; i++) {
+            bench_profile_mark(&prof);
+            timed_step(&b);
+        }
+    if (b.count == 0)
+        refuse("no step was asked for by", argv[0]);
+    cpu = (bench_seconds(CLOCK_PROCESS_CPUTIME_ID) - cpu) / b.count;
+    if (b.profile)
+        bench_profile_print(&prof, b.count);
+    bench_sort(b.times, (size_t)b.count);
     getrusage(RUSAGE_SELF, &usage);
-    bench_check(api->info(backend, &info, &why), &why);
-    printf("model=%s phi=%s device=%s precision=%s threads=%d batch=%d steps=%d median_s=%.4f p10_s=%.4f "
-           "p90_s=%.4f cpu_s=%.4f "
-           "peak_rss_mb=%.0f arena_mb=%.0f live_bound_mb=%.0f nodes=%zu device_mb=%.0f name=\"%s\"\n",
-           model_name, phi, device, precision, threads, train.batch, steps, times[steps / 2],
-           times[steps / 10], times[steps * 9 / 10], cpu, (double)usage.ru_maxrss / 1024,
-           (double)report.arena_bytes / 1048576, (double)report.live_bound / 1048576, report.nodes,
-           info.sm ? (double)(info.memory_total - info.memory_free) / 1048576 : 0.0, info.name);
-    free(times);
-    pk_exec_free(exec);
-    pk_graph_free(graph);
+    bench_check(b.api->info(b.backend, &info, &why), &why);
+    printf("model=%s phi=%s device=%s precision=%s threads=%d batch=%d parts=%d steps=%d median_s=%.6f "
+           "p10_s=%.6f p90_s=%.6f cpu_s=%.6f first_s=%.3f peak_rss_mb=%.0f arena_mb=%.0f live_bound_mb=%.0f "
+           "nodes=%zu device_mb=%.0f name=\"%s\"\n",
+           b.model, b.phi, b.device, b.precision, b.threads, b.train.batch, b.parts, b.count,
+           b.times[b.count / 2], b.times[b.count / 10], b.times[b.count * 9 / 10], cpu, first,
+           (double)usage.ru_maxrss / 1024, (double)(report[0].arena_bytes + report[1].arena_bytes) / 1048576,
+           (double)fmax((double)report[0].live_bound, (double)report[1].live_bound) / 1048576,
+           report[0].nodes + report[1].nodes, used / 1048576, info.name);
+    free(b.times);
+    bench_leaves_done(&b.leaves);
+    for (int i = 0; i < graphs; i++) {
+        pk_exec_free(b.exec[i]);
+        pk_graph_free(graph[i]);
+    }
     model_store_free(store);
     model_free(model);
-    api->close(backend);
+    b.api->close(b.backend);
     return 0;
 }

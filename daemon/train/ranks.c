@@ -54,10 +54,14 @@ enum pd_err train_ranks_open(struct run *r, struct pd_why *why)
     return err;
 }
 
-void train_ranks_close(struct run *r, const char *reason)
+void train_ranks_leave(struct run *r, const char *reason)
 {
     if (r->lent.comm && reason)
         r->lent.comm_api->abort(r->lent.comm, reason);
+}
+
+void train_ranks_close(struct run *r)
+{
     for (int i = 0; r->shares && i < 2 * r->setup.ranks; i++)
         train_stage_done(r, &r->shares[i].stage);
     free(r->shares);

@@ -348,13 +348,14 @@ static void say_choices(struct run *r)
 static void close_run(struct run *r, const char *reason)
 {
     data_loader_free(r->loader);
+    train_ranks_leave(r, reason); /* before anything that waits for a device on which a sum may be stuck */
     train_slots_close(r);
-    train_ranks_close(r, reason);
     data_st_free(r->loaded);
     train_stage_done(r, &r->probe);
     train_stage_done(r, &r->eval);
     train_stage_done(r, &r->part);
     train_stage_done(r, &r->train);
+    train_ranks_close(r); /* after the recorded steps that hold its calls */
     model_store_free(r->store);
     if (r->backend)
         r->api->close(r->backend);

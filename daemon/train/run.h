@@ -133,8 +133,10 @@ PD_NODISCARD enum pd_err train_number(struct run *r, struct stage *s, const char
 
 /* Meets the other ranks. The back end is open. */
 PD_NODISCARD enum pd_err train_ranks_open(struct run *r, struct pd_why *why);
-/* reason NULL: all went well. Else the others are told. */
-void train_ranks_close(struct run *r, const char *reason);
+/* Unless all went well (NULL) the others are told; what is enqueued for them ends. */
+void train_ranks_leave(struct run *r, const char *reason);
+/* When every recorded step is gone that sums over ranks. */
+void train_ranks_close(struct run *r);
 /* Host memory of rank `root`, on all. */
 PD_NODISCARD enum pd_err train_ranks_share(struct run *r, void *memory, size_t bytes, int root,
                                            struct pd_why *why);

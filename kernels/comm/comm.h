@@ -54,7 +54,8 @@ struct pk_comm_api {
     /* Waits for all ranks. On PD_OK the caller owns *ret. `host` is borrowed until close. */
     enum pd_err (*open)(const struct pk_comm_host *host, const struct pk_comm_options *o,
                         struct pk_comm **ret, struct pd_why *why);
-    /* Returns at once and waits for nobody. NULL is fine; returns NULL. */
+    /* Waits for no other rank. Recorded steps that hold its calls are to be gone before. NULL is fine;
+     * returns NULL. */
     struct pk_comm *(*close)(struct pk_comm *c);
     /* Tells the others that this rank goes no further, and why; the first reason counts. Ends calls in
      * progress. From any thread. */

@@ -4,9 +4,12 @@
  * notice by itself - a process of this host that dies in the middle - a watchdog does: `local` keeps the
  * processes of the ranks and the reason of whoever gave up, five times a second it is asked, and NCCL for its
  * own errors. On any of them the communicator is aborted, which ends what runs on the GPU; it is never
- * destroyed in good order, because that waits for ranks that may be gone.
+ * destroyed in good order, because that waits for ranks that may be gone. Even an abort comes back only when
+ * the recorded steps that hold calls of the communicator are destroyed (NCCL counts them), and whoever is to
+ * destroy them may be waiting for our lock: so a thread of its own makes that call.
  *
  * Compiled and tried against a stand-in for the library; not yet run on GPUs. */
+#include <errno.h>
 #include <nccl.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -20,6 +23,7 @@
 
 #define OPEN_US (INT64_C(120) * 1000000)
 #define LOOK_US 200000
+#define CLOSE_US 2000000 /* most that close gives an abort; the end of the process ends it otherwise */
 
 struct id {
     ncclUniqueId nccl;
@@ -32,9 +36,9 @@ struct pk_comm {
     void *beside; /* `local`'s own struct pk_comm: processes and reasons */
     ncclComm_t nccl;
     int rank, ranks;
-    pthread_mutex_t lock; /* nccl, err, why; and beside, but for its barrier */
-    pthread_t watchdog;
-    bool watching;
+    pthread_mutex_t lock;    /* nccl, err, why; and beside, but for its barrier */
+    pthread_t watchdog, end; /* `end`: inside ncclCommAbort */
+    bool watching, ending;
     _Atomic bool stop;
     enum pd_err err; /* sticky */
     struct pd_why why;
@@ -73,6 +77,23 @@ static enum pd_err make_id(void *out, struct pd_why *why)
     return beside_api()->make_id((char *)out + offsetof(struct id, beside), why);
 }
 
+static void *end_of(void *nccl)
+{
+    (void)ncclCommAbort(nccl);
+    return NULL;
+}
+
+/* What runs on the GPU stops soon. Lock held, or nobody else is there. */
+static void end(struct pk_comm *c)
+{
+    if (!c->nccl)
+        return;
+    c->ending = pthread_create(&c->end, NULL, end_of, c->nccl) == 0;
+    if (!c->ending)
+        (void)ncclCommAbort(c->nccl);
+    c->nccl = NULL;
+}
+
 /* The end of it: the first reason stays, the others are told, what runs on the GPU stops. Lock held. */
 static void give_up(struct pk_comm *c, enum pd_err err, const char *text, bool tell)
 {
@@ -84,10 +105,7 @@ static void give_up(struct pk_comm *c, enum pd_err err, const char *text, bool t
     }
     if (tell)
         beside_api()->abort(c->beside, text);
-    if (c->nccl) {
-        (void)ncclCommAbort(c->nccl);
-        c->nccl = NULL;
-    }
+    end(c);
 }
 
 /* Errors that came by themselves. Lock held. */
@@ -128,8 +146,13 @@ static struct pk_comm *nccl_close(struct pk_comm *c)
         atomic_store(&c->stop, true);
         if (c->watching)
             pthread_join(c->watchdog, NULL);
-        if (c->nccl)
-            (void)ncclCommAbort(c->nccl);
+        end(c);
+        for (int64_t until = pd_clock_mono_us() + CLOSE_US; c->ending; nap(1000)) {
+            if (pthread_tryjoin_np(c->end, NULL) != EBUSY)
+                c->ending = false;
+            else if (pd_clock_mono_us() > until && pthread_detach(c->end) == 0)
+                break;
+        }
         beside_api()->close(c->beside);
         pthread_mutex_destroy(&c->lock);
         free(c);

@@ -1,9 +1,12 @@
 /* A stand-in for libnccl.so.2 on host memory: what comm_nccl.so calls, done at once by `local`. Streams are
  * not looked at. Initialisation says "in progress" for a while, as the real one does when it does not block.
- */
+ * An abort ends calls at once, and comes back when the recorded steps that hold some are gone, as the real
+ * one does (init.cc: commDestroySync counts them). */
 #include <nccl.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "kernels/comm/comm.h"
 
@@ -56,8 +59,19 @@ EXPORT ncclResult_t ncclCommGetAsyncError(ncclComm_t c, ncclResult_t *ret)
     return ncclSuccess;
 }
 
+static _Atomic int recorded;
+
+/* For tests: recorded steps that hold calls of any communicator here. */
+EXPORT void fake_nccl_recorded(int steps);
+EXPORT void fake_nccl_recorded(int steps)
+{
+    atomic_store(&recorded, steps);
+}
+
 EXPORT ncclResult_t ncclCommAbort(ncclComm_t c)
 {
+    while (atomic_load(&recorded) > 0)
+        usleep(1000);
     pk_comm_local()->close(c->comm);
     free(c);
     return ncclSuccess;

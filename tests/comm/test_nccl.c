@@ -1,6 +1,7 @@
 /* The plug-in for GPUs without any: against a stand-in for the library, which is put before the real one. */
 #include "tests/comm/ranks.h"
 
+#include <dlfcn.h>
 #include <signal.h>
 #include <sys/mman.h>
 
@@ -84,6 +85,33 @@ static int give_up(int rank, int ranks, const void *id)
     return 0;
 }
 
+/* As a run ends: the reason, then what was recorded, then the communicator; or, without an order, just that.
+ */
+static int leave_recorded(int rank, int ranks, const void *id)
+{
+    struct pk_comm *c = join(rank, ranks, id);
+    void (*recorded)(int) = NULL;
+    void *lib = dlopen("libnccl.so.2", RTLD_NOW | RTLD_NOLOAD), *symbol;
+    struct pd_why why = {""};
+    int64_t began;
+
+    alarm(30); /* who waits for the recorded steps waits for ever */
+    RANK_CHECK(c && lib);
+    symbol = dlsym(lib, "fake_nccl_recorded");
+    memcpy(&recorded, &symbol, sizeof recorded);
+    recorded(1);
+    if (rank == 1)
+        nccl->abort(c, "no bread");
+    began = pd_clock_mono_us();
+    while (nccl->check(c, &why) == PD_OK && pd_clock_mono_us() - began < 10000000)
+        usleep(1000);
+    RANK_CHECK(strstr(why.text, "no bread"));
+    if (rank == 1) /* the other forgets it */
+        recorded(0);
+    nccl->close(c);
+    return 0;
+}
+
 static void go(int ranks, rank_fn *fn, pid_t *pid)
 {
     static uint8_t id[PK_COMM_ID_MAX];
@@ -140,12 +168,22 @@ static void test_the_reason_of_an_abort_reaches_all(void **state)
     join_ranks(2, pid, NULL);
 }
 
+static void test_nobody_waits_for_recorded_steps(void **state)
+{
+    pid_t pid[2];
+
+    (void)state;
+    go(2, leave_recorded, pid);
+    join_ranks(2, pid, NULL);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_the_plugin_says_who_it_is),
                                        cmocka_unit_test(test_calls_reach_the_library),
                                        cmocka_unit_test(test_the_watchdog_names_a_rank_that_died),
-                                       cmocka_unit_test(test_the_reason_of_an_abort_reaches_all)};
+                                       cmocka_unit_test(test_the_reason_of_an_abort_reaches_all),
+                                       cmocka_unit_test(test_nobody_waits_for_recorded_steps)};
     struct pd_why why;
 
     (void)argc;

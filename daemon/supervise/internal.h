@@ -390,6 +390,8 @@ const char *slots_kind(const struct sup *s, const char *device, int slots, int64
 int slots_pick(const struct sup *s, const char *kind, int slots, int64_t need_bytes, int *ret);
 /* The device for a model: a GPU that serves already, else a free one, else one beside its run; -1 = none. */
 int slots_pick_serving(const struct sup *s);
+/* Why no model finds one: "no GPU can be used: cuda:0 is broken (it has fallen off the bus)". */
+void slots_why_none(const struct sup *s, char *out, size_t size);
 /* "waiting for 2 GPUs, 1 free, 1 busy with a foreign process (pid 123)". */
 void slots_reason(const struct sup *s, const char *kind, int slots, char *out, size_t size);
 

@@ -218,16 +218,19 @@ static enum pd_err budget_left(struct sup *s, const struct model *m, int64_t *re
  * it. */
 static enum pd_err take_gpu(struct sup *s, struct model *m, struct pd_why *why)
 {
+    char none[256];
+
+    if (s->no_cuda[0])
+        return pd_fail(why, PD_ERR_UNSUPPORTED, "serve.device is cuda, but %s", s->no_cuda);
     pthread_mutex_lock(&s->mutex);
     slots_look(s);
     m->device = slots_pick_serving(s);
     if (m->device >= 0)
         s->held[m->device].models++;
+    else
+        slots_why_none(s, none, sizeof none);
     pthread_mutex_unlock(&s->mutex);
-    return m->device >= 0 ? PD_OK
-                          : pd_fail(why, PD_ERR_NOT_FOUND,
-                                    "serve.device is cuda, and this machine has no GPU that can be used%s%s",
-                                    s->no_cuda[0] ? ": " : "", s->no_cuda);
+    return m->device >= 0 ? PD_OK : pd_fail(why, PD_ERR_UNSUPPORTED, "serve.device is cuda, but %s", none);
 }
 
 static void give_gpu_back(struct sup *s, struct model *m)

@@ -253,6 +253,22 @@ static int first_of(const struct sup *s, const char *kind, enum slot_state state
     return count;
 }
 
+void slots_why_none(const struct sup *s, char *out, size_t size)
+{
+    int named = 0;
+
+    snprintf(out, size, "no GPU can be used");
+    for (int i = s->gpu_first; i < s->gpu_first + s->gpu_count && named < 3; i++) {
+        char reason[200];
+        enum slot_state state = slot_state(s, i, reason, sizeof reason);
+
+        if (state == SLOT_SPLIT)
+            continue;
+        add(out, size, "%s%s is %s%s%s%s", named++ ? ", " : ": ", s->devices[i].name, slot_state_name(state),
+            reason[0] ? " (" : "", reason, reason[0] ? ")" : "");
+    }
+}
+
 void slots_reason(const struct sup *s, const char *kind, int slots, char *out, size_t size)
 {
     static const enum slot_state states[] = {SLOT_FOREIGN, SLOT_DRAINED, SLOT_DRAINING,

@@ -60,6 +60,23 @@ describe('the devices page', { skip, timeout: 240000 }, () => {
             await browser.inspect(none.daemon.url, look, [['gpus-none', '#/devices', 'text=No GPU']]);
         });
 
+    test('test_e2e_the_queue_fits_a_phone', async () => {
+        for (let i = 0; i < 3; i++)
+            await none.daemon.submit(job({ device: 'cpu', slots: 1, priority: i }));
+        for (const look of looks) {
+            const page = await browser.open(`${none.daemon.url}/#/devices`, look);
+            const table = page.locator('.queue');
+            await table.waitFor();
+            await table.screenshot({ path: path.join(browser.pictures, `queue-${look.name}.png`) });
+            const [inner, outer] = await page.getByRole('region', { name: 'Runs that wait' }).evaluate(e => [e.scrollWidth, e.clientWidth]);
+            assert.ok(inner <= outer, `${look.name}: the queue is ${inner} px wide in ${outer}`);
+            assert.equal(await page.getByRole('button', { name: /^Cancel / }).first().isVisible(), true);
+            assert.equal(await page.getByRole('spinbutton').first().isVisible(), true);
+            assert.match(await table.innerText(), /waiting for 1 cpu slot/);
+            await browser.close(page);
+        }
+    });
+
     test('test_e2e_a_gpu_is_taken_out_and_put_back', async () => {
         const page = await browser.open(`${some.daemon.url}/#/devices`);
         const card = page.locator('.gpu[aria-label="cuda:2"]');

@@ -98,15 +98,15 @@ export function devicesView(context) {
             return;
         }
         const shown = queue.slice(0, 200);
-        fill(queuePlace, h('div', { class: 'scroll-x', tabindex: 0, role: 'region', 'aria-label': 'Runs that wait' }, h('table', { class: 'table' },
+        fill(queuePlace, h('div', { class: 'scroll-x', tabindex: 0, role: 'region', 'aria-label': 'Runs that wait' }, h('table', { class: 'table queue' },
             h('thead', null, h('tr', null, [['Place', 'num'], ['Run', ''], ['State', ''], ['Waits for', ''], ['Priority', 'num'], ['Since', 'num'], ['', 'num']].map(([name, cls]) =>
                 h('th', { class: cls, scope: 'col' }, name || h('span', { class: 'hidden' }, 'Actions'))))),
             h('tbody', null, shown.map((run, i) => h('tr', null,
                 h('td', { class: 'num strong' }, run.position || i + 1),
-                h('td', null, h('a', { href: `#/runs/${run.id}` }, run.name), ' ', h('span', { class: 'muted small' }, `#${run.id}`)),
-                h('td', null, chip(run.state)), h('td', { class: 'reason' }, run.reason || '–'), h('td', { class: 'num' }, priority(run)),
-                h('td', { class: 'num nowrap', title: moment(run.created) }, ago(run.created)),
-                h('td', { class: 'num' }, h('button', { type: 'button', class: 'quiet icon-button', 'aria-label': `Cancel ${run.name}`, title: 'Cancel', on: { click: () => cancel(run) } }, icon('close')))))))),
+                h('td', { class: 'who' }, h('a', { href: `#/runs/${run.id}` }, run.name), ' ', h('span', { class: 'muted small' }, `#${run.id}`)),
+                h('td', { class: 'how' }, chip(run.state)), h('td', { class: 'reason' }, run.reason || '–'), h('td', { class: 'num rank-cell' }, priority(run)),
+                h('td', { class: 'num nowrap since', title: moment(run.created) }, ago(run.created)),
+                h('td', { class: 'num act' }, h('button', { type: 'button', class: 'quiet icon-button', 'aria-label': `Cancel ${run.name}`, title: 'Cancel', on: { click: () => cancel(run) } }, icon('close')))))))),
         h('p', { class: 'muted small pad' }, `${queue.length > shown.length ? `${count(queue.length - shown.length)} more wait behind these. ` : ''}Higher priorities go first; at the same priority the older run does. A change counts for the whole job.`));
     }
 

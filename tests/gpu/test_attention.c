@@ -161,6 +161,39 @@ static void test_deals(void **state)
     }
 }
 
+/* The gradients of up to 256 keys in one pass: strips of a warp, one and two, tiles of queries, runs of a
+ * batch. */
+static void test_short_rows(void **state)
+{
+    static const struct attention_shape sizes[] = {
+        {3, 2, 49, 49, 32},   {2, 3, 1, 17, 64},    {4, 2, 65, 63, 48},  {33, 2, 33, 65, 16},
+        {22, 3, 40, 197, 16}, {11, 6, 10, 129, 64}, {66, 1, 70, 256, 8}, {9, 2, 30, 16, 24}};
+
+    (void)state;
+    for (int i = 0; i < COUNT(sizes); i++)
+        for (int v = 0; v < (full() ? 12 : 3); v++) {
+            const int phi = full() ? v / 2 : (i + v) % 2 ? PK_PHI_POLY : (i + 2 * v) % PK_PHI_COUNT;
+            struct attention_case c = {
+                .name = "short rows",
+                .shape = sizes[i],
+                .attr = {.phi = (enum pk_phi)phi, .degree = 1 + (i + v) % 5, .scale = 0.5},
+                .dtype = PK_BF16,
+                .spread = 1.5,
+                .bias = v != 1,
+                .scale = v % 3 ? SCALE_HEADS : SCALE_LAYER,
+                .dropout = (i + v) % 4 == 3,
+                .length = (i + v) % 5 == 1,
+                .swapped = i % 2,
+                .mask = (i + v) % 3 == 1 ? MASK_KEYS : MASK_NONE};
+
+            c.attr.causal = (i + v) % 3 == 0;
+            if (c.attr.causal && !pk_phi_normalised((enum pk_phi)phi) && v == 2)
+                c.attr.row_power = 0.5;
+            attention_check(&c);
+            attention_reset(NULL);
+        }
+}
+
 /* Decoding: few queries, keys in parts. */
 static void test_decoding(void **state)
 {
@@ -532,6 +565,7 @@ int main(void)
         cmocka_unit_test_teardown(test_degrees, attention_reset),
         cmocka_unit_test_teardown(test_options, attention_reset),
         cmocka_unit_test_teardown(test_deals, attention_reset),
+        cmocka_unit_test_teardown(test_short_rows, attention_reset),
         cmocka_unit_test_teardown(test_decoding, attention_reset),
         cmocka_unit_test_teardown(test_degenerate, attention_reset),
         cmocka_unit_test_teardown(test_masked_overflow, attention_reset),

@@ -11,6 +11,9 @@
  * kernel, where there is a bias, owns 16 queries by 32 keys of a head and goes through the batch, or through
  * a run of it, and the runs are added up in their order.
  *
+ * Up to 256 keys in bf16, heads to 64, are attention_once.cu's: one pass. This is for the rest, and for so few pairs
+ * that their rows must be split to fill the device.
+ *
  * Nothing of A is saved: U = P v of the formula dc = sum dY U is not needed either, since sum(P dP) is the
  * same sum; c may be 0. Normalised rows need the sums of the forward pass and rowsum(dY Y), which a kernel of
  * its own prepares. row_power multiplies P and dS rather than dY, which would round dY again.
@@ -251,7 +254,9 @@ namespace
 /* Places in the workspace. */
 struct scratch {
     size_t delta, dscale, dbias, bytes;
-    int runs, strips;
+    int runs, strips; /* strips: numbers of dscale a pair */
+    bool once;        /* one pass (attention_once.cu); `summed`: with the sums of the bias */
+    bool summed;
 };
 } // namespace
 
@@ -263,22 +268,24 @@ static size_t take(size_t *used, size_t bytes)
     return at;
 }
 
-static struct scratch scratch_of(const struct pk_backend *b, const struct att *a)
+static struct scratch scratch_of(const struct pk_backend *b, const struct att *a, enum att_math math)
 {
     const size_t rows = (size_t)a->batch * (size_t)a->heads * (size_t)a->nq;
     struct scratch s = {};
 
-    s.strips = (a->nq + STRIP - 1) / STRIP;
+    s.once = att_once_takes(b, a, math);
+    s.summed = s.once && att_once_runs(b, a) > 0;
+    s.strips = s.once ? att_once_warps(a) : (a->nq + STRIP - 1) / STRIP;
     if (a->normalised)
         s.delta = take(&s.bytes, rows * sizeof(float));
     s.dscale = take(&s.bytes, (size_t)a->batch * (size_t)a->heads * (size_t)s.strips * sizeof(double));
     if (a->has_bias) {
         const int64_t blocks = cuda_div_up(a->nk > 0 ? a->nk : 1, TILE) *
-                               cuda_div_up(s.strips > 0 ? s.strips : 1, 4) * (a->heads > 0 ? a->heads : 1);
+                               cuda_div_up(a->nq > 0 ? a->nq : 1, 4 * STRIP) * (a->heads > 0 ? a->heads : 1);
         const int64_t want = cuda_div_up((int64_t)att_multiprocessors(b) * RUNS_BLOCKS, blocks);
 
         s.runs = (int)(want < a->batch ? want : a->batch);
-        s.runs = s.runs < 1 ? 1 : s.runs;
+        s.runs = s.summed ? att_once_runs(b, a) : s.runs < 1 ? 1 : s.runs;
         s.dbias =
             take(&s.bytes, (size_t)s.runs * (size_t)a->heads * (size_t)a->nq * (size_t)a->nk * sizeof(float));
     }
@@ -299,7 +306,7 @@ extern "C" size_t cuda_attention_bwd_workspace(const struct pk_backend *b, const
     if (cuda_attention_hopper_supports(b, c))
         return cuda_attention_hopper_workspace(b, c);
     att_read(&a, c);
-    return scratch_of(b, &a).bytes;
+    return scratch_of(b, &a, att_math_of(b, c)).bytes;
 }
 
 static enum pd_err too_long(const struct att *a, struct pd_why *why)
@@ -335,22 +342,16 @@ static enum pd_err launch(struct pk_backend *b, const struct att *a, double *dsc
 
 template <class M>
 static enum pd_err launch_dbias(struct pk_backend *b, const struct att *a, const struct scratch *s,
-                                float *runs, float *to, struct pd_why *why)
+                                float *runs, struct pd_why *why)
 {
-    const int64_t size = (int64_t)a->heads * a->nq * a->nk;
-    struct att_deal g = att_deal_of(b, 1, a->nq, TILE, a->d16, sizeof(typename M::T), 2, 2, 4, 1);
+    const struct att_deal g = att_deal_of(b, 1, a->nq, TILE, a->d16, sizeof(typename M::T), 2, 2, 4, 1);
 
-    if (size == 0)
-        return PD_OK;
     if (g.shared > b->shared_most)
         return too_long(a, why);
     ATT_LAUNCH((dbias_kernel<M>),
-               dim3((unsigned)cuda_div_up(a->nk, TILE), (unsigned)cuda_div_up(s->strips, g.warps),
+               dim3((unsigned)cuda_div_up(a->nk, TILE), (unsigned)cuda_div_up(a->nq, g.warps * STRIP),
                     (unsigned)(s->runs * a->heads)),
                g, b->stream, *a, g, s->runs, runs);
-    PK_LAUNCH(dbias_sum_kernel, dim3((unsigned)cuda_div_up(size, 256)), dim3(256), 0, b->stream, *a,
-              (const float *)runs, s->runs, to);
-    PK_CUDA_TRY(cudaGetLastError());
     return PD_OK;
 }
 
@@ -418,6 +419,7 @@ extern "C" enum pd_err cuda_attention_bwd(struct pk_backend *b, const struct pk_
     struct att a;
     struct scratch s;
     enum pd_err err = PD_OK;
+    double *dscale;
     int out;
 
     if (att_is_linear(b, c))
@@ -425,8 +427,9 @@ extern "C" enum pd_err cuda_attention_bwd(struct pk_backend *b, const struct pk_
     if (cuda_attention_hopper_supports(b, c))
         return cuda_attention_hopper_bwd(b, c, why);
     att_read(&a, c);
-    s = scratch_of(b, &a);
+    s = scratch_of(b, &a, math);
     out = att_read_bwd(&a, c);
+    dscale = x->has_scale ? (double *)(work + s.dscale) : NULL;
     if (a.batch > 0 && a.heads > 0) {
         if (a.normalised && a.nq > 0) {
             const struct pk_view *v = &c->in[a.after + 2];
@@ -440,25 +443,28 @@ extern "C" enum pd_err cuda_attention_bwd(struct pk_backend *b, const struct pk_
                                    : launch_delta<float>(b, &a, delta, why);
             a.delta = delta;
         }
-        if (err == PD_OK)
-            err =
-                att_square_bwd(b, &a, math, x->has_scale ? (double *)(work + s.dscale) : NULL, s.strips, why);
+        if (err == PD_OK && s.once)
+            err = att_once(b, &a, dscale, s.summed ? (float *)(work + s.dbias) : NULL, why);
+        else if (err == PD_OK)
+            err = att_square_bwd(b, &a, math, dscale, s.strips, why);
     }
     if (err == PD_OK && x->has_scale)
-        err = att_add_dscale(b, &a, (const double *)(work + s.dscale), s.strips, &c->out[out++], why);
+        err = att_add_dscale(b, &a, dscale, s.strips, &c->out[out++], why);
     if (err != PD_OK)
         return err;
-    if (x->has_bias) {
-        float *const runs = (float *)(work + s.dbias), *const to = (float *)c->out[out].data;
+    if (x->has_bias && (int64_t)a.heads * a.nq * a.nk > 0) {
+        const int64_t size = (int64_t)a.heads * a.nq * a.nk;
+        float *const runs = (float *)(work + s.dbias);
 
-        switch (math) {
-        case ATT_BF16:
-            return launch_dbias<att_bf16>(b, &a, &s, runs, to, why);
-        case ATT_TF32:
-            return launch_dbias<att_tf32>(b, &a, &s, runs, to, why);
-        default:
-            return launch_dbias<att_f32>(b, &a, &s, runs, to, why);
-        }
+        if (!s.summed)
+            err = math == ATT_BF16   ? launch_dbias<att_bf16>(b, &a, &s, runs, why)
+                  : math == ATT_TF32 ? launch_dbias<att_tf32>(b, &a, &s, runs, why)
+                                     : launch_dbias<att_f32>(b, &a, &s, runs, why);
+        if (err != PD_OK)
+            return err;
+        PK_LAUNCH(dbias_sum_kernel, dim3((unsigned)cuda_div_up(size, 256)), dim3(256), 0, b->stream, a,
+                  (const float *)runs, s.runs, (float *)c->out[out].data);
+        PK_CUDA_TRY(cudaGetLastError());
     }
     return PD_OK;
 }

@@ -277,6 +277,15 @@ enum pd_err att_add_dscale(struct pk_backend *b, const struct att *a, const doub
 /* Where outputs of ATTENTION_BWD go; also y and dy. Returns the first output behind them. */
 int att_read_bwd(struct att *a, const struct pk_call *c);
 
+/* attention_once.cu: the gradients of short rows in one pass. dscale: for each (b, h) att_once_warps doubles,
+ * or NULL; runs: att_once_runs sums of dS over the batch, (H, Nq, Nk) each and without factors, NULL: none;
+ * att_once_runs 0: too many scores, not here. */
+bool att_once_takes(const struct pk_backend *b, const struct att *a, enum att_math math);
+int att_once_warps(const struct att *a);
+int att_once_runs(const struct pk_backend *b, const struct att *a);
+enum pd_err att_once(struct pk_backend *b, const struct att *a, double *dscale, float *runs,
+                     struct pd_why *why);
+
 /* attention_linear.cu */
 bool att_is_linear(const struct pk_backend *b, const struct pk_call *c);
 size_t att_linear_workspace(const struct pk_backend *b, const struct pk_call *c);

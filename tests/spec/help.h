@@ -145,3 +145,20 @@ static inline char *with(const char *text, const char *pointer, const char *valu
     json_decref(doc);
     return out;
 }
+
+static inline char *params(const struct spec_job *job, int64_t n)
+{
+    struct pd_buf b;
+
+    pd_buf_init(&b, 0);
+    assert_int_equal(spec_job_run_params(job, n, &b, NULL), PD_OK);
+    return pd_buf_take(&b);
+}
+
+static inline void want_params(const struct spec_job *job, int64_t n, const char *want)
+{
+    char *got = params(job, n);
+
+    assert_string_equal(got, want);
+    free(got);
+}

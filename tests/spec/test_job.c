@@ -1,4 +1,4 @@
-/* tests/spec/test_job.c: documents as people write them, layers, sweeps, idempotence, digests, binding. */
+/* tests/spec/test_job.c: documents as people write them, errors, idempotence, digests, binding. */
 #include <math.h>
 
 #include "tests/spec/help.h"
@@ -265,6 +265,28 @@ static void test_the_kept_document_makes_the_same_runs_anywhere(void **state)
     free(more);
 }
 
+static void test_an_override_on_a_swept_pointer_removes_the_axis(void **state)
+{
+    char *doc = with(example_2, "/overrides", "{\"/attention/k\":5}");
+    struct parsed p = want_ok(doc);
+    json_t *run = run_json(p.job, 2);
+    struct pd_buf b;
+
+    (void)state;
+    assert_int_equal(spec_job_run_count(p.job), 3); /* the trials */
+    assert_int_equal(json_integer_value(spec_json_at(run, "/attention/k")), 5);
+    assert_int_equal(json_integer_value(spec_json_at(run, "/train/seed")), 2);
+    want_params(p.job, 2, "{}");
+    pd_buf_init(&b, 0);
+    assert_int_equal(spec_job_document(p.job, &b, NULL), PD_OK);
+    same_again(b.data);
+    assert_non_null(strstr(b.data, "\"sweep\":null"));
+    pd_buf_done(&b);
+    json_decref(run);
+    done(&p);
+    free(doc);
+}
+
 /* ---- Errors ---- */
 
 static void test_all_errors_come_at_once_with_pointers(void **state)
@@ -492,444 +514,6 @@ static void test_what_has_no_effect_is_a_warning(void **state)
     }
 }
 
-/* ---- Layers ---- */
-
-static void check_value(const char *doc, const char *pointer, double want)
-{
-    struct parsed p = parse(doc);
-    json_t *run;
-
-    if (p.err != PD_OK) {
-        dump(&p);
-        fail_msg("%s", doc);
-    }
-    run = run_json(p.job, 0);
-    if (json_number_value(spec_json_at(run, pointer)) != want)
-        fail_msg("%s: %s is not %g", doc, pointer, want);
-    json_decref(run);
-    done(&p);
-}
-
-#define RECIPE_GPT                                                                                           \
-    "{\"recipe\":\"gpt2_owt\",\"model\":{\"preset\":\"gpt_micro\"},\"data\":{\"dataset\":\"text\",\"path\":" \
-    "\"a\",\"tokenizer\":\"bytes\"},"                                                                        \
-    "\"train\":{\"precision\":\"fp32\"}}"
-
-static void test_later_layers_win(void **state)
-{
-    char *doc;
-
-    (void)state;
-    /* recipe over built-in, document over recipe, overrides over document */
-    check_value(RECIPE_GPT, "/train/optimizer/lr", 0.0006);
-    check_value(RECIPE_GPT, "/train/steps", 600000);
-    check_value(RECIPE_GPT, "/train/schedule/warmup_steps", 2000);
-    doc = with(RECIPE_GPT, "/train/optimizer/lr", "0.5");
-    check_value(doc, "/train/optimizer/lr", 0.5);
-    free(doc);
-    doc = with(RECIPE_GPT, "/overrides", "{\"/train/optimizer/lr\":0.25}");
-    check_value(doc, "/train/optimizer/lr", 0.25);
-    free(doc);
-    /* Of a group the layer that names one key hides the other below it. */
-    doc = with(RECIPE_GPT, "/train/epochs", "3");
-    check_value(doc, "/train/epochs", 3);
-    check_value(doc, "/train/steps", 0);
-    free(doc);
-    doc = with(RECIPE_GPT, "/overrides", "{\"/train/schedule\":{\"warmup_epochs\":0.5},\"/train/epochs\":2}");
-    check_value(doc, "/train/schedule/warmup_epochs", 0.5);
-    check_value(doc, "/train/schedule/warmup_steps", 0);
-    free(doc);
-    /* preset, and the document over it */
-    doc = with(GPT, "/model/context", "16");
-    check_value(doc, "/model/context", 16);
-    check_value(doc, "/attention/n", 16);
-    free(doc);
-    /* an override may even choose the preset */
-    doc = with(GPT, "/overrides", "{\"/model/preset\":\"gpt_nano\"}");
-    check_value(doc, "/model/width", 384);
-    free(doc);
-    /* the more precise pointer wins, in whatever order they stand */
-    doc = with(GPT, "/overrides",
-               "{\"/train/optimizer/lr\":0.5,\"/train/optimizer\":{\"lr\":0.25,\"eps\":0.1}}");
-    check_value(doc, "/train/optimizer/lr", 0.5);
-    check_value(doc, "/train/optimizer/eps", 0.1);
-    free(doc);
-}
-
-static void test_errors_point_at_the_layer_that_set_the_value(void **state)
-{
-    char *doc;
-
-    (void)state;
-    want_error(
-        "{\"recipe\":\"gpt2_wt103\",\"model\":{\"preset\":\"gpt_micro\"},\"data\":{\"dataset\":\"text\","
-        "\"path\":\"a\"}}",
-        "#/recipe", "\"gpt2_wt103\" sets /data/eval");
-    doc = with(GPT, "/overrides", "{\"/train/batch\":0}");
-    want_only(doc, "#/overrides/~1train~1batch", "must be at least 1");
-    free(doc);
-    doc = with(GPT, "/overrides", "{\"/train/optimizer\":{\"lr\":-1}}");
-    want_only(doc, "#/overrides/~1train~1optimizer/lr", "must be greater than 0");
-    free(doc);
-    doc = with(GPT, "/sweep", "{\"axes\":[{\"pointer\":\"/train/batch\",\"values\":[16,0,8]}]}");
-    want_only(doc, "#/sweep/axes/0/values/1", "must be at least 1");
-    free(doc);
-    doc = with(GPT, "/sweep",
-               "{\"axes\":[{\"pointer\":\"/train/optimizer\",\"values\":[{\"lr\":1},{\"lr\":\"x\"}]}]}");
-    want_only(doc, "#/sweep/axes/0/values/1/lr", "must be a number, not a string");
-    free(doc);
-    doc = with(GPT, "/sweep", "{\"axes\":[{\"pointer\":\"/train/batch\",\"linear\":[-1,1,3]}]}");
-    want_only(doc, "#/sweep/axes/0", "must be at least 1");
-    free(doc);
-    /* an interaction of two axes */
-    doc = with(GPT, "/sweep",
-               "{\"axes\":[{\"pointer\":\"/model/width\",\"values\":[128,120]},{\"pointer\":\"/model/"
-               "heads\",\"values\":[4,16]}]}");
-    want_only(doc, "#/sweep/axes/1/values/1", "must divide the width: 120 is no multiple of 16");
-    free(doc);
-    /* and one that points at neither */
-    doc = with(GPT, "/sweep", "{\"axes\":[{\"pointer\":\"/model/context\",\"values\":[128,64]}]}");
-    {
-        char *more = with(doc, "/data/context", "100");
-        want_only(more, "#/sweep", "run 1: #/data/context: must be at most model.context, which is 64");
-        free(more);
-    }
-    free(doc);
-}
-
-static void test_overrides_refuse_what_they_must_not_touch(void **state)
-{
-    static const struct {
-        const char *overrides, *pointer, *what;
-    } cases[] = {
-        {"{\"/sweep/metric\":\"x\"}", "#/overrides/~1sweep~1metric", "cannot be overridden"},
-        {"{\"/overrides\":{}}", "#/overrides/~1overrides", "cannot be overridden"},
-        {"{\"/schema\":1}", "#/overrides/~1schema", "cannot be overridden"},
-        {"{\"train\":{}}", "#/overrides/train", "must be a JSON pointer"},
-        {"{\"\":{}}", "#/overrides/", "must be a JSON pointer"},
-        {"{\"/train\":5}", "#/overrides/~1train", "must be an object, not a number"},
-        {"{\"/train\":{\"bach\":5}}", "#/overrides/~1train/bach", "did you mean 'batch'?"},
-        {"{\"/train/batch/x\":5}", "#/overrides/~1train~1batch~1x", "unknown key"},
-        {"{\"/\":5}", "#/overrides/~1", "unknown key"},
-    };
-    char many[8192] = "{";
-
-    (void)state;
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        char *doc = with(GPT, "/overrides", cases[i].overrides);
-        want_only(doc, cases[i].pointer, cases[i].what);
-        free(doc);
-    }
-    for (int i = 0; i < 101; i++)
-        sprintf(many + strlen(many), "%s\"/x%d\":1", i ? "," : "", i);
-    strcat(many, "}");
-    {
-        char *doc = with(GPT, "/overrides", many);
-        want_only(doc, "#/overrides", "at most 100");
-        free(doc);
-    }
-}
-
-static void test_tags_of_document_and_overrides_merge(void **state)
-{
-    char *tagged = with(GPT, "/tags", "{\"a\":\"1\",\"b\":\"2\"}");
-    char *doc = with(tagged, "/overrides", "{\"/tags\":{\"b\":\"3\",\"c\":\"4\"}}");
-    struct parsed p = want_ok(doc);
-    const struct spec_head *h = spec_job_head(p.job);
-
-    (void)state;
-    assert_int_equal(h->tag_count, 3);
-    for (size_t i = 0; i < 3; i++)
-        assert_string_equal(h->tags[i].value, h->tags[i].key[0] == 'a'   ? "1"
-                                              : h->tags[i].key[0] == 'b' ? "3"
-                                                                         : "4");
-    done(&p);
-    free(doc);
-    free(tagged);
-}
-
-static void test_head_carries_dependencies_and_tags(void **state)
-{
-    char *a = with(GPT, "/depends_on", "[{\"job\":\"12\"},{\"job\":\"7\",\"when\":\"afternotok\"}]");
-    char *b = with(a, "/resources", "{\"priority\":-5,\"max_restarts\":0}");
-    struct parsed p = want_ok(b);
-    const struct spec_head *h = spec_job_head(p.job);
-
-    (void)state;
-    assert_int_equal(h->depends_on_count, 2);
-    assert_string_equal(h->depends_on[0].job, "12");
-    assert_int_equal(h->depends_on[0].when, SPEC_WHEN_AFTEROK);
-    assert_int_equal(h->depends_on[1].when, SPEC_WHEN_AFTERNOTOK);
-    assert_int_equal(h->resources.priority, -5);
-    assert_int_equal(h->resources.max_restarts, 0);
-    assert_int_equal(h->resources.time_limit_s, 0);
-    assert_null(h->register_name);
-    done(&p);
-    free(a);
-    free(b);
-}
-
-/* ---- Data roots ---- */
-
-static void test_paths_stay_below_configured_roots(void **state)
-{
-    static const char *const roots[] = {"mnist", "corpora"};
-    const struct spec_env env = {.threads = 1,
-                                 .keep_best = -1,
-                                 .keep_latest = -1,
-                                 .root_count = 2,
-                                 .roots = roots,
-                                 .check_roots = true};
-    const struct spec_env bare = {.threads = 1, .keep_best = -1, .keep_latest = -1, .check_roots = true};
-    struct parsed p;
-    char *doc;
-
-    (void)state;
-    p = parse_env(VIT, &env);
-    assert_int_equal(p.err, PD_OK);
-    done(&p);
-    p = parse_env(GPT, &env);
-    assert_int_equal(p.err, PD_OK);
-    done(&p);
-    doc = with(GPT, "/data/path", "\"corporal/a\"");
-    p = parse_env(doc, &env);
-    assert_true(told(p.report.errors, p.report.error_count, "#/data/path", "no data root named 'corporal'"));
-    done(&p);
-    free(doc);
-    p = parse_env(VIT, &bare);
-    assert_true(told(p.report.errors, p.report.error_count, "#/data/path",
-                     "no data root named 'mnist' is configured"));
-    done(&p);
-}
-
-/* ---- Sweeps ---- */
-
-static struct parsed sweep_of(const char *base, const char *sweep)
-{
-    char *doc = with(base, "/sweep", sweep);
-    struct parsed p = parse(doc);
-
-    if (p.err != PD_OK) {
-        dump(&p);
-        fail_msg("%s", sweep);
-    }
-    free(doc);
-    return p;
-}
-
-static char *params(const struct spec_job *job, int64_t n)
-{
-    struct pd_buf b;
-
-    pd_buf_init(&b, 0);
-    assert_int_equal(spec_job_run_params(job, n, &b, NULL), PD_OK);
-    return pd_buf_take(&b);
-}
-
-static void want_params(const struct spec_job *job, int64_t n, const char *want)
-{
-    char *got = params(job, n);
-
-    assert_string_equal(got, want);
-    free(got);
-}
-
-static void test_grid_runs_through_all_combinations_last_axis_fastest(void **state)
-{
-    struct parsed p = sweep_of(GPT, "{\"axes\":[{\"pointer\":\"/train/batch\",\"values\":[8,16]},"
-                                    "{\"pointer\":\"/attention\",\"values\":[{\"activation\":\"softmax\"},"
-                                    "{\"activation\":\"poly\",\"degree\":2}]},{\"pointer\":\"/train/"
-                                    "optimizer/lr\",\"linear\":[0.1,0.3,3]}]}");
-
-    (void)state;
-    assert_int_equal(spec_job_run_count(p.job), 12);
-    want_params(
-        p.job, 0,
-        "{\"/attention\":{\"activation\":\"softmax\"},\"/train/batch\":8,\"/train/optimizer/lr\":0.1}");
-    want_params(
-        p.job, 1,
-        "{\"/attention\":{\"activation\":\"softmax\"},\"/train/batch\":8,\"/train/optimizer/lr\":0.2}");
-    want_params(p.job, 3,
-                "{\"/attention\":{\"activation\":\"poly\",\"degree\":2},\"/train/batch\":8,\"/train/"
-                "optimizer/lr\":0.1}");
-    want_params(p.job, 11,
-                "{\"/attention\":{\"activation\":\"poly\",\"degree\":2},\"/train/batch\":16,\"/train/"
-                "optimizer/lr\":0.3}");
-    {
-        json_t *run = run_json(p.job, 11);
-        assert_int_equal(json_integer_value(spec_json_at(run, "/train/batch")), 16);
-        assert_int_equal(json_integer_value(spec_json_at(run, "/attention/degree")), 2);
-        assert_true(json_number_value(spec_json_at(run, "/train/optimizer/lr")) == 0.3);
-        assert_true(json_number_value(spec_json_at(run, "/train/schedule/min_lr")) == 0.003);
-        json_decref(run);
-    }
-    done(&p);
-}
-
-static void test_random_draws_are_functions_of_the_seed(void **state)
-{
-    static const char sweep[] = "{\"method\":\"random\",\"samples\":200,\"seed\":7,\"axes\":["
-                                "{\"pointer\":\"/train/optimizer/lr\",\"loguniform\":[0.0001,1]},"
-                                "{\"pointer\":\"/train/batch\",\"uniform\":[4,8]},{\"pointer\":\"/model/"
-                                "bias\",\"values\":[true,false]}]}";
-    struct parsed p = sweep_of(GPT, sweep), q = sweep_of(GPT, sweep);
-    double log_sum = 0;
-    int seen[9] = {0}, bias = 0;
-
-    (void)state;
-    assert_int_equal(spec_job_run_count(p.job), 200);
-    for (int64_t n = 199; n >= 0; n--) { /* in any order */
-        char *x = params(p.job, n), *y = params(q.job, n);
-        json_t *v = json_loads(x, 0, NULL);
-        double lr = json_number_value(json_object_get(v, "/train/optimizer/lr"));
-        int64_t batch = json_integer_value(json_object_get(v, "/train/batch"));
-        assert_string_equal(x, y);
-        assert_true(lr >= 0.0001 && lr <= 1);
-        assert_true(batch >= 4 && batch <= 8);
-        log_sum += log10(lr);
-        seen[batch]++;
-        bias += json_is_true(json_object_get(v, "/model/bias"));
-        json_decref(v);
-        free(x);
-        free(y);
-    }
-    assert_true(fabs(log_sum / 200 + 2) < 0.35); /* the mean of log10 is -2, its standard error 0.08 */
-    assert_true(seen[5] > 20 && seen[6] > 20 && seen[7] > 20 && bias > 60 && bias < 140);
-    /* pinned: another version must draw the same, or stored jobs would change */
-    want_params(p.job, 0,
-                "{\"/model/bias\":true,\"/train/batch\":8,\"/train/optimizer/lr\":0.0273891212285}");
-    done(&p);
-    done(&q);
-}
-
-static void test_sweeps_refuse_what_is_wrong(void **state)
-{
-    static const struct {
-        const char *sweep, *pointer, *what;
-    } cases[] = {
-        {"{}", "#/sweep/axes", "is needed"},
-        {"{\"axes\":[]}", "#/sweep/axes", "1 to 8 axes"},
-        {"{\"axes\":{}}", "#/sweep/axes", "1 to 8 axes"},
-        {"{\"axes\":[1]}", "#/sweep/axes/0", "must be an object"},
-        {"{\"axes\":[{\"pointer\":\"/train/batch\"}]}", "#/sweep/axes/0", "needs one of values"},
-        {"{\"axes\":[{\"pointer\":\"/train/batch\",\"values\":[]}]}", "#/sweep/axes/0/values", "1 to 1000"},
-        {"{\"axes\":[{\"pointer\":\"/train/batch\",\"values\":[1],\"log\":[1,2,3]}]}", "#/sweep/axes/0",
-         "more than one"},
-        {"{\"axes\":[{\"pointer\":\"/train/batch\",\"value\":[1]}]}", "#/sweep/axes/0/value",
-         "did you mean 'values'?"},
-        {"{\"axes\":[{\"values\":[1]}]}", "#/sweep/axes/0/pointer", "must be a JSON pointer"},
-        {"{\"axes\":[{\"pointer\":\"/train/bacth\",\"values\":[1]}]}", "#/sweep/axes/0/pointer",
-         "did you mean 'batch'?"},
-        {"{\"axes\":[{\"pointer\":\"/name\",\"values\":[\"a\"]}]}", "#/sweep/axes/0/pointer",
-         "cannot be swept"},
-        {"{\"axes\":[{\"pointer\":\"/attention/c0\",\"values\":[1]}]}", "#/sweep/axes/0/pointer",
-         "cannot be swept"},
-        {"{\"axes\":[{\"pointer\":\"/resources/threads\",\"values\":[1]}]}", "#/sweep/axes/0/pointer",
-         "cannot be swept"},
-        {"{\"axes\":[{\"pointer\":\"/train/batch\",\"log\":[0,2,3]}]}", "#/sweep/axes/0/log", "0 < lo <= hi"},
-        {"{\"axes\":[{\"pointer\":\"/train/batch\",\"linear\":[3,2,3]}]}", "#/sweep/axes/0/linear",
-         "lo <= hi"},
-        {"{\"axes\":[{\"pointer\":\"/train/batch\",\"linear\":[1,2]}]}", "#/sweep/axes/0/linear",
-         "[lo, hi, n]"},
-        {"{\"axes\":[{\"pointer\":\"/train/batch\",\"linear\":[1,2,1001]}]}", "#/sweep/axes/0/linear",
-         "from 1 to 1000"},
-        {"{\"axes\":[{\"pointer\":\"/model/preset\",\"linear\":[1,2,3]}]}", "#/sweep/axes/0",
-         "only a number"},
-        {"{\"axes\":[{\"pointer\":\"/train/batch\",\"uniform\":[1,2]}]}", "#/sweep/axes/0",
-         "need the method random"},
-        {"{\"method\":\"random\",\"axes\":[{\"pointer\":\"/train/batch\",\"uniform\":[1,2,3]}]}",
-         "#/sweep/axes/0/uniform", "[lo, hi]"},
-        {"{\"axes\":[{\"pointer\":\"/train/optimizer\",\"values\":[3]}]}", "#/sweep/axes/0/values/0",
-         "must be an object"},
-        {"{\"axes\":[{\"pointer\":\"/train/optimizer\",\"values\":[{\"lrr\":3}]}]}",
-         "#/sweep/axes/0/values/0/lrr", "did you mean 'lr'?"},
-        {"{\"axes\":[{\"pointer\":\"/train/batch\",\"values\":[1]},{\"pointer\":\"/train/"
-         "batch\",\"values\":[1]}]}",
-         "#/sweep/axes/1/pointer", "overlaps"},
-        {"{\"axes\":[{\"pointer\":\"/train\",\"values\":[{}]},{\"pointer\":\"/train/"
-         "batch\",\"values\":[1]}]}",
-         "#/sweep/axes/1/pointer", "overlaps"},
-        {"{\"method\":\"asha\",\"axes\":[{\"pointer\":\"/train/batch\",\"values\":[1]}]}", "#/sweep/method",
-         "\"asha\" is known but not"},
-        {"{\"axes\":[{\"pointer\":\"/train/seed\",\"linear\":[0,999,1000]},{\"pointer\":\"/train/"
-         "batch\",\"linear\":[1,11,11]}]}",
-         "#/sweep", "more than 10000 runs"},
-        {"{\"axes\":[{\"pointer\":\"/sweep\",\"values\":[1]}]}", "#/sweep/axes/0/pointer", "cannot be swept"},
-    };
-
-    (void)state;
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        char *doc = with(GPT, "/sweep", cases[i].sweep);
-        want_only(doc, cases[i].pointer, cases[i].what);
-        free(doc);
-    }
-    {
-        char *doc = with(GPT, "/sweep", "{\"axes\":[{\"pointer\":\"/train/seed\",\"linear\":[0,999,1000]}]}"),
-             *more;
-        more = with(doc, "/trials", "11");
-        want_only(more, "#/sweep", "more than 10000 runs");
-        free(more);
-        free(doc);
-    }
-}
-
-static void test_an_override_on_a_swept_pointer_removes_the_axis(void **state)
-{
-    char *doc = with(example_2, "/overrides", "{\"/attention/k\":5}");
-    struct parsed p = want_ok(doc);
-    json_t *run = run_json(p.job, 2);
-    struct pd_buf b;
-
-    (void)state;
-    assert_int_equal(spec_job_run_count(p.job), 3); /* the trials */
-    assert_int_equal(json_integer_value(spec_json_at(run, "/attention/k")), 5);
-    assert_int_equal(json_integer_value(spec_json_at(run, "/train/seed")), 2);
-    want_params(p.job, 2, "{}");
-    pd_buf_init(&b, 0);
-    assert_int_equal(spec_job_document(p.job, &b, NULL), PD_OK);
-    same_again(b.data);
-    assert_non_null(strstr(b.data, "\"sweep\":null"));
-    pd_buf_done(&b);
-    json_decref(run);
-    done(&p);
-    free(doc);
-}
-
-static void test_a_sweep_warns_only_of_what_never_has_an_effect(void **state)
-{
-    char *doc = with(GPT, "/attention", "{\"degree\":2,\"k\":3}"), *more;
-    struct parsed p;
-
-    (void)state;
-    more = with(doc, "/sweep",
-                "{\"axes\":[{\"pointer\":\"/attention/activation\",\"values\":[\"softmax\",\"poly\"]}]}");
-    p = parse(more);
-    assert_int_equal(p.err, PD_OK);
-    assert_true(told(p.report.warnings, p.report.warning_count, "#/attention/k", "has no effect"));
-    assert_false(told(p.report.warnings, p.report.warning_count, "#/attention/degree", "has no effect"));
-    done(&p);
-    free(doc);
-    free(more);
-}
-
-static void test_runs_outside_the_job_are_not_found(void **state)
-{
-    struct parsed p = want_ok(VIT);
-    struct spec_config *g = NULL;
-    struct pd_buf b;
-    struct pd_why why;
-
-    (void)state;
-    pd_buf_init(&b, 0);
-    assert_int_equal(spec_job_run_resolve(p.job, 1, &b, &why), PD_ERR_NOT_FOUND);
-    assert_int_equal(spec_job_run_resolve(p.job, -1, &b, &why), PD_ERR_NOT_FOUND);
-    assert_int_equal(spec_job_run_params(p.job, 1, &b, &why), PD_ERR_NOT_FOUND);
-    assert_int_equal(spec_job_run_config(p.job, 1, &g, &why), PD_ERR_NOT_FOUND);
-    assert_null(g);
-    assert_int_equal(b.len, 0);
-    done(&p);
-}
-
 /* ---- Workers ---- */
 
 static void test_config_load_takes_one_run(void **state)
@@ -1082,24 +666,13 @@ int main(void)
         cmocka_unit_test(test_example_3_names_what_it_lacks_and_runs_without),
         cmocka_unit_test(test_a_resolved_document_resolves_to_itself),
         cmocka_unit_test(test_the_kept_document_makes_the_same_runs_anywhere),
+        cmocka_unit_test(test_an_override_on_a_swept_pointer_removes_the_axis),
         cmocka_unit_test(test_all_errors_come_at_once_with_pointers),
         cmocka_unit_test(test_unknown_keys_and_suggestions),
         cmocka_unit_test(test_malformed_and_oversized_documents),
         cmocka_unit_test(test_checks_of_several_fields),
         cmocka_unit_test(test_a_custom_shape_needs_no_preset),
         cmocka_unit_test(test_what_has_no_effect_is_a_warning),
-        cmocka_unit_test(test_later_layers_win),
-        cmocka_unit_test(test_errors_point_at_the_layer_that_set_the_value),
-        cmocka_unit_test(test_overrides_refuse_what_they_must_not_touch),
-        cmocka_unit_test(test_tags_of_document_and_overrides_merge),
-        cmocka_unit_test(test_head_carries_dependencies_and_tags),
-        cmocka_unit_test(test_paths_stay_below_configured_roots),
-        cmocka_unit_test(test_grid_runs_through_all_combinations_last_axis_fastest),
-        cmocka_unit_test(test_random_draws_are_functions_of_the_seed),
-        cmocka_unit_test(test_sweeps_refuse_what_is_wrong),
-        cmocka_unit_test(test_an_override_on_a_swept_pointer_removes_the_axis),
-        cmocka_unit_test(test_a_sweep_warns_only_of_what_never_has_an_effect),
-        cmocka_unit_test(test_runs_outside_the_job_are_not_found),
         cmocka_unit_test(test_config_load_takes_one_run),
         cmocka_unit_test(test_bind_refuses_what_the_data_cannot_carry),
         cmocka_unit_test(test_plan_digest_ignores_what_does_not_change_the_plan),

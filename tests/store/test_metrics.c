@@ -1,0 +1,243 @@
+/* Points, series, roll-ups, ghosts; what a worker sends twice. */
+#include <math.h>
+
+#include "tests/store/help.h"
+
+struct points {
+    int count;
+    struct store_point at[64];
+};
+
+static bool keep_point(void *ctx, const struct store_point *p)
+{
+    struct points *all = ctx;
+
+    all->at[all->count++ % 64] = *p;
+    return true;
+}
+
+static void test_store_metrics_repeat_is_ignored_other_value_is_kept(void **state)
+{
+    struct fixture *f = *state;
+    struct ids ids = submitted(f);
+    struct store_metric points[] = {
+        {.key = "loss/train", .step = 1, .time_us = 5, .value = 2.5},
+        {.key = "loss/train", .step = 2, .time_us = 6, .value = (double)NAN},
+        {.key = "loss/train", .step = 3, .time_us = 7, .value = (double)INFINITY},
+    };
+    struct store_metric other = {.key = "loss/train", .step = 1, .time_us = 5, .value = 9.0};
+    struct store_point_query q = {
+        .run_id = ids.run, .key = "loss/train", .from_step = INT64_MIN, .to_step = INT64_MAX, .attempt = -1};
+    struct store_series m;
+    struct points got = {0};
+    struct pd_why why;
+
+    assert_int_equal(append_points(f, ids.run, 0, points, 3), 3);
+    assert_int_equal(append_points(f, ids.run, 0, points, 3), 0);
+    assert_int_equal(append_points(f, ids.run, 0, &other, 1), 1);
+    assert_int_equal(append_points(f, ids.run, 0, &other, 1), 0);
+    assert_int_equal(store_point_list(f->s, &q, keep_point, &got, &why), PD_OK);
+    assert_int_equal(got.count, 4);
+    assert_true(got.at[0].value == 2.5 && got.at[1].value == 9.0);
+    assert_true(isnan(got.at[2].value) && isinf(got.at[3].value));
+    q.from_step = 1;
+    q.skip = 1;
+    q.limit = 1;
+    got.count = 0;
+    assert_int_equal(store_point_list(f->s, &q, keep_point, &got, &why), PD_OK);
+    assert_int_equal(got.count, 1);
+    assert_true(got.at[0].value == 9.0);
+    assert_int_equal(store_series_get(f->s, ids.run, "loss/train", keep_series, &m, &why), PD_OK);
+    assert_true(m.count == 4 && m.step == 3 && m.min == 2.5 && m.max == 9.0);
+    assert_int_equal(store_series_get(f->s, ids.run, "nothing", keep_series, &m, &why), PD_ERR_NOT_FOUND);
+}
+
+static void test_store_metrics_refuse_unknown_run_and_bad_key(void **state)
+{
+    struct fixture *f = *state;
+    struct ids ids = submitted(f);
+    struct store_metric point = {.key = "", .step = 1, .value = 1};
+    struct append a = {.run = 4711, .points = &point, .count = 1};
+    struct pd_why why;
+
+    assert_int_equal(call(f, append, &a, &why), PD_ERR_NOT_FOUND);
+    a.run = ids.run;
+    assert_int_equal(call(f, append, &a, &why), PD_ERR_INVALID);
+}
+
+static enum pd_err attempt_from(struct store_tx *tx, void *ctx, struct pd_why *why)
+{
+    struct ids *ids = ctx;
+    struct store_attempt_new a = {.run_id = ids->run, .devices = "cpu:0", .start_step = 10};
+    enum pd_err err;
+
+    err = store_attempt_move(tx, ids->run, ids->attempt, SPEC_ATTEMPT_ENDED, SPEC_CAUSE_LOST, "gone", 9, why);
+    if (err == PD_OK)
+        err = store_run_move(tx, ids->run, SPEC_RUN_QUEUED, 0, "lost", why);
+    return err == PD_OK ? store_attempt_insert(tx, &a, &ids->attempt, why) : err;
+}
+
+static void test_store_points_beyond_the_checkpoint_become_ghosts(void **state)
+{
+    struct fixture *f = *state;
+    struct ids ids = submitted(f);
+    struct store_metric points[20];
+    struct store_point_query q = {
+        .run_id = ids.run, .key = "x", .from_step = INT64_MIN, .to_step = INT64_MAX, .attempt = -1};
+    struct points got = {0};
+    struct pd_why why;
+
+    assert_int_equal(call(f, start_attempt, &ids, &why), PD_OK);
+    for (int i = 0; i < 20; i++)
+        points[i] = (struct store_metric){.key = "x", .step = i + 1, .time_us = i, .value = 1};
+    append_points(f, ids.run, 1, points, 15); /* steps 1..15, checkpoint at 10 */
+    assert_int_equal(call(f, attempt_from, &ids, &why), PD_OK);
+    assert_int_equal(ids.attempt, 2);
+    for (int i = 10; i < 20; i++)
+        points[i].value = 2;
+    append_points(f, ids.run, 2, points + 10, 10); /* steps 11..20 */
+    assert_int_equal(store_point_list(f->s, &q, keep_point, &got, &why), PD_OK);
+    assert_int_equal(got.count, 20);
+    for (int i = 0; i < 20; i++)
+        assert_true(got.at[i].step == i + 1 && got.at[i].value == (i < 10 ? 1 : 2));
+    q.attempt = 1;
+    got.count = 0;
+    assert_int_equal(store_point_list(f->s, &q, keep_point, &got, &why), PD_OK);
+    assert_int_equal(got.count, 15);
+}
+
+struct chart {
+    int64_t points, buckets, last_step;
+    double min, max, sum;
+};
+
+static bool add_bucket(void *ctx, const struct store_bucket *b)
+{
+    struct chart *c = ctx;
+
+    assert_true(b->first_step <= b->last_step && b->first_step > c->last_step);
+    c->last_step = b->last_step;
+    c->buckets++;
+    c->points += b->count;
+    c->sum += b->mean * (double)(b->count - b->nonfinite);
+    c->min = c->buckets == 1 || b->min < c->min ? b->min : c->min;
+    c->max = c->buckets == 1 || b->max > c->max ? b->max : c->max;
+    return true;
+}
+
+/* Buckets from points, from roll-ups and with cut ends must all represent every point once. */
+static void test_store_buckets_hold_every_point_and_the_extremes(void **state)
+{
+    struct fixture *f = *state;
+    struct ids ids = submitted(f);
+    static struct store_metric points[1000];
+    struct store_point_query q = {
+        .run_id = ids.run, .key = "y", .from_step = INT64_MIN, .to_step = INT64_MAX, .attempt = -1};
+    struct pd_why why;
+    double sum = 0;
+
+    for (int block = 0; block < 20; block++) {
+        for (int i = 0; i < 1000; i++) {
+            int step = block * 1000 + i;
+
+            points[i] = (struct store_metric){.key = "y", .step = step, .time_us = step, .value = step % 777};
+            if (step == 7003)
+                points[i].value = 1e6;
+            if (step == 12345)
+                points[i].value = -1e6;
+            sum += points[i].value;
+        }
+        append_points(f, ids.run, 0, points, 1000);
+    }
+    for (int n = 1; n <= 4000; n *= 5) {
+        struct chart c = {.last_step = -1};
+        int64_t total;
+
+        assert_int_equal(store_bucket_list(f->s, &q, n, add_bucket, &c, &total, &why), PD_OK);
+        assert_int_equal(c.points, 20000);
+        assert_int_equal(total, 20000);
+        assert_true(c.buckets <= n && c.max == 1e6 && c.min == -1e6);
+        assert_true(fabs(c.sum - sum) < 1e-3);
+    }
+    q.from_step = 500;
+    q.to_step = 18499;
+    for (int n = 1; n <= 3000; n *= 9) {
+        struct chart c = {.last_step = -1};
+
+        assert_int_equal(store_bucket_list(f->s, &q, n, add_bucket, &c, NULL, &why), PD_OK);
+        assert_int_equal(c.points, 18000);
+        assert_true(c.last_step <= 18499);
+    }
+    assert_int_equal(store_bucket_list(f->s, &q, 0, add_bucket, NULL, NULL, &why), PD_ERR_INVALID);
+}
+
+static void test_store_rollups_survive_reopening_and_failed_neighbours(void **state)
+{
+    struct fixture *f = *state;
+    struct ids ids = submitted(f);
+    struct store_point_query q = {
+        .run_id = ids.run, .key = "z", .from_step = INT64_MIN, .to_step = INT64_MAX, .attempt = -1};
+    struct chart c = {.last_step = -1};
+    struct pd_why why;
+
+    for (int i = 0; i < 2500; i++) {
+        struct store_metric point = {.key = "z", .step = i, .time_us = i, .value = i};
+
+        if (i == 700 || i == 1700) {
+            writer_down(f);
+            writer_up(f);
+        }
+        append_points(f, ids.run, 0, &point, 1);
+        if (i % 500 == 0) {
+            struct ids other = {0};
+
+            assert_int_equal(call(f, submit_then_fail, &other, &why), PD_ERR_INVALID);
+        }
+    }
+    assert_int_equal(store_bucket_list(f->s, &q, 2, add_bucket, &c, NULL, &why), PD_OK);
+    assert_int_equal(c.points, 2500);
+    assert_true(c.max == 2499 && c.sum == 2499.0 * 2500 / 2);
+}
+
+/* ---- exactly once --------------------------------------------------------------------------- */
+
+struct seq {
+    struct ids ids;
+    int64_t seq;
+};
+
+static enum pd_err ack(struct store_tx *tx, void *ctx, struct pd_why *why)
+{
+    struct seq *s = ctx;
+
+    return store_attempt_ack(tx, s->ids.run, s->ids.attempt, s->seq, why);
+}
+
+static void test_store_attempt_ack_takes_each_seq_once(void **state)
+{
+    struct fixture *f = *state;
+    struct seq s = {.ids = submitted(f), .seq = 1};
+    struct pd_why why;
+
+    assert_int_equal(call(f, start_attempt, &s.ids, &why), PD_OK);
+    assert_int_equal(call(f, ack, &s, &why), PD_OK);
+    assert_int_equal(call(f, ack, &s, &why), PD_ERR_EXISTS);
+    s.seq = 3;
+    assert_int_equal(call(f, ack, &s, &why), PD_ERR_CONFLICT);
+    s.seq = 2;
+    assert_int_equal(call(f, ack, &s, &why), PD_OK);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(test_store_metrics_repeat_is_ignored_other_value_is_kept),
+        TEST(test_store_metrics_refuse_unknown_run_and_bad_key),
+        TEST(test_store_points_beyond_the_checkpoint_become_ghosts),
+        TEST(test_store_buckets_hold_every_point_and_the_extremes),
+        TEST(test_store_rollups_survive_reopening_and_failed_neighbours),
+        TEST(test_store_attempt_ack_takes_each_seq_once),
+    };
+
+    return cmocka_run_group_tests_name("store_metrics", tests, NULL, NULL);
+}

@@ -1,5 +1,6 @@
 /* Connections and requests, as libmicrohttpd reports them: what may be refused before the body has come, the
  * body, the handler's calls, the end. */
+#include <netinet/in.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -236,7 +237,8 @@ enum MHD_Result api_request_handle(void *cls, struct MHD_Connection *connection,
 void api_connection_notify(void *cls, struct MHD_Connection *connection, void **socket_context,
                            enum MHD_ConnectionNotificationCode code)
 {
-    struct api *api = cls;
+    struct api_loop *loop = cls;
+    struct api *api = api_of_loop(loop);
     struct conn *c = *socket_context;
 
     if (code == MHD_CONNECTION_NOTIFY_STARTED) {
@@ -248,8 +250,13 @@ void api_connection_notify(void *cls, struct MHD_Connection *connection, void **
             free(c);
             return; /* its requests are refused for want of a record */
         }
-        c->api = api;
+        c->loop = loop;
         c->fd = info->connect_fd;
+        info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
+        if (info && info->client_addr)
+            memcpy(&c->address, info->client_addr,
+                   info->client_addr->sa_family == AF_INET6 ? sizeof(struct sockaddr_in6)
+                                                            : sizeof(struct sockaddr_in));
         atomic_init(&c->deadline_us, pd_clock_mono_us() + (int64_t)api->set.header_timeout_s * 1000000);
         pthread_mutex_lock(&api->lock);
         c->next = api->conns;

@@ -1,10 +1,10 @@
 /* api/internal.h: the libmicrohttpd side, shared by the files that serve: connections, requests, waiting and
  * streams.
  *
- * Threads: a pool of two runs every callback of libmicrohttpd; the watcher sees clients that leave while
- * their connection is suspended, ends slow requests and asks for keep-alive comments; completions come from
- * anywhere. `lock` guards the lists of waits, streams and connections and each suspend/resume pair, so that a
- * wake-up can never fall between "nothing to send" and "suspended".
+ * Threads: those of loops.c run every callback of libmicrohttpd, a connection's all on one; the watcher sees
+ * clients that leave while their connection is suspended, ends slow requests and asks for keep-alive
+ * comments; completions come from anywhere. `lock` guards the lists of waits, streams and connections and
+ * each suspend/resume pair, so that a wake-up can never fall between "nothing to send" and "suspended".
  *
  * Invariant: a connection is suspended if and only if it is in `waits` or in `streams` with `asleep`. */
 #pragma once
@@ -12,6 +12,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stddef.h>
+#include <sys/socket.h>
 
 #include <microhttpd.h>
 
@@ -25,9 +26,10 @@ struct header {
 };
 
 struct conn {
-    struct api *api;
+    struct api_loop *loop;
     int fd;
-    _Atomic int64_t deadline_us; /* monotonic; 0 = the request is being answered */
+    struct sockaddr_storage address; /* the client's */
+    _Atomic int64_t deadline_us;     /* monotonic; 0 = the request is being answered */
     struct conn *prev, *next;
 };
 
@@ -85,7 +87,8 @@ struct api_req {
 struct api {
     struct api_deps deps;
     struct api_settings set;
-    struct MHD_Daemon *mhd;
+    struct api_loop *loops; /* set.threads of them at most */
+    int loop_count;
     uint16_t port;
     int epoll_fd, wake_fd;
     pthread_t watcher;
@@ -141,8 +144,22 @@ void api_request_done(void *cls, struct MHD_Connection *connection, void **req_c
 enum MHD_Result api_request_handle(void *cls, struct MHD_Connection *connection, const char *url,
                                    const char *method, const char *version, const char *upload_data,
                                    size_t *upload_size, void **req_cls);
+/* `cls` is the loop. */
 void api_connection_notify(void *cls, struct MHD_Connection *connection, void **socket_context,
                            enum MHD_ConnectionNotificationCode code);
+
+/* ---- loops.c ---------------------------------------------------------------------------------- */
+
+/* Starts set.threads threads that accept from listen_fd and answer. Takes listen_fd, also when it fails;
+ * api_loops_end is due in either case. */
+PD_NODISCARD enum pd_err api_loops_start(struct api *api, int listen_fd, struct pd_why *why);
+/* Instead of MHD_resume_connection. */
+void api_resume(const struct conn *c, struct MHD_Connection *connection);
+struct api *api_of_loop(const struct api_loop *loop);
+/* No new connections from now on. */
+void api_loops_refuse(struct api *api);
+/* Ends the threads and closes every connection; nothing may be suspended. */
+void api_loops_end(struct api *api);
 
 /* ---- watch.c ---------------------------------------------------------------------------------- */
 

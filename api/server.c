@@ -1,4 +1,4 @@
-/* The server's life: listening, libmicrohttpd's pool, the watcher's thread, the end. */
+/* The server's life: listening, the threads, the end. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netdb.h>
@@ -14,18 +14,7 @@
 #include "kernels/base/clock.h"
 #include "kernels/base/log.h"
 
-#define CONNECTION_MEMORY (64u * 1024u) /* header and buffers of one connection; also the longest header */
-#define ANSWER_GRACE_MS 1000            /* api_stop: for the last answers to leave */
-
-static void mhd_log(void *cls, const char *fmt, va_list ap)
-{
-    char text[400], quoted[500];
-
-    (void)cls;
-    vsnprintf(text, sizeof text, fmt, ap);
-    text[strcspn(text, "\n")] = '\0';
-    pd_log(PD_LOG_DEBUG, "api", "library=%s", pd_log_quote(quoted, sizeof quoted, text));
-}
+#define ANSWER_GRACE_MS 1000 /* api_stop: for the last answers to leave */
 
 static enum pd_err listen_on(const char *bind_text, uint16_t port, int *ret_fd, uint16_t *ret_port,
                              struct pd_why *why)
@@ -107,21 +96,10 @@ enum pd_err api_start(const struct api_deps *deps, struct api **ret_api, struct 
         goto out;
     }
     api->watching = true;
-    api->mhd = MHD_start_daemon(
-        MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG, 0, NULL, NULL,
-        api_request_handle, api, MHD_OPTION_EXTERNAL_LOGGER, mhd_log, NULL, MHD_OPTION_LISTEN_SOCKET, fd,
-        MHD_OPTION_THREAD_POOL_SIZE, (unsigned)api->set.threads, MHD_OPTION_CONNECTION_LIMIT,
-        (unsigned)api->set.connections, MHD_OPTION_PER_IP_CONNECTION_LIMIT,
-        (unsigned)api->set.connections_per_ip, MHD_OPTION_CONNECTION_TIMEOUT,
-        (unsigned)api->set.idle_timeout_s, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_MEMORY,
-        MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_URI_LOG_CALLBACK, api_request_new, api,
-        MHD_OPTION_NOTIFY_COMPLETED, api_request_done, api, MHD_OPTION_NOTIFY_CONNECTION,
-        api_connection_notify, api, MHD_OPTION_END);
-    if (!api->mhd) {
-        err = pd_fail(why, PD_ERR_IO, "libmicrohttpd did not start on %s port %u", api->set.bind, api->port);
+    err = api_loops_start(api, fd, why);
+    fd = -1; /* moved */
+    if (err != PD_OK)
         goto out;
-    }
-    fd = -1; /* moved to libmicrohttpd, which closes it */
     *ret_api = api;
     api = NULL; /* moved to the caller */
 out:
@@ -159,17 +137,13 @@ void api_stop(struct api *api)
             pd_log(PD_LOG_WARNING, "api", "stop=watcher errno=%d", errno);
         pthread_join(api->watcher, NULL);
     }
-    if (api->mhd) {
-        int fd = MHD_quiesce_daemon(api->mhd);
-
+    if (api->loops) {
+        api_loops_refuse(api);
         api_waits_end(api);
         /* What was resumed still has to be written; stopping cuts connections off where they stand. */
         for (int i = 0; i < ANSWER_GRACE_MS / 5 && atomic_load(&api->active) > 0; i++)
             usleep(5000);
-        MHD_stop_daemon(api->mhd);
-        api->mhd = NULL;
-        if (fd >= 0)
-            close(fd);
+        api_loops_end(api);
     }
 }
 

@@ -11,7 +11,7 @@ struct api_settings {
     struct api_allow allow;
     const char *bind;         /* address */
     uint16_t port;            /* 0 = any free one */
-    int threads;              /* of the pool */
+    int threads;              /* that answer HTTP */
     const char *web_dir;      /* files of the page from this directory; NULL = the embedded ones */
     int connections;          /* most at once */
     int connections_per_ip;   /* 0 = no limit */

@@ -15,7 +15,7 @@ void api_stream_wake_locked(struct api_stream *s)
         if (s->watched)
             api_unwatch_fd(s->api, s->conn->fd);
         s->watched = false;
-        MHD_resume_connection(s->connection);
+        api_resume(s->conn, s->connection);
     }
 }
 

@@ -93,10 +93,10 @@ void api_wait_end(struct api_wait *w)
 
     pthread_mutex_lock(&api->lock);
     if (w->r) {
-        struct MHD_Connection *connection = w->r->connection;
+        struct api_req *r = w->r;
 
         wait_unlink(api, w);
-        MHD_resume_connection(connection);
+        api_resume(r->conn, r->connection);
     }
     pthread_mutex_unlock(&api->lock);
     api_wait_unref(w);
@@ -140,7 +140,7 @@ void api_waits_end(struct api *api)
 
         r->gave_up = true;
         wait_unlink(api, api->waits);
-        MHD_resume_connection(r->connection);
+        api_resume(r->conn, r->connection);
     }
     pthread_mutex_unlock(&api->lock);
 }

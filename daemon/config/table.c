@@ -24,7 +24,7 @@ const struct config_row config_rows[] = {
     {ROW("server", "port", CONFIG_T_INT, server.port), INT(0, 65535, "7070"), .flag = "port", .arg = "N",
      .meaning = "port; 0 lets the kernel choose"},
     {ROW("server", "threads", CONFIG_T_INT, server.threads), INT(1, 64, "2"), .arg = "N",
-     .meaning = "threads of the HTTP pool"},
+     .meaning = "threads that answer HTTP"},
     {ROW("server", "max_body_bytes", CONFIG_T_INT, server.max_body_bytes), INT(65536, 4294967296, "67108864"),
      .arg = "BYTES",
      .meaning = "largest request body; a job document may have 262144 bytes whatever stands here"},

@@ -11,9 +11,9 @@
 #include "kernels/base/err.h"
 #include "kernels/ops/op.h"
 
-#define PK_BACKEND_ABI 2u
+#define PK_BACKEND_ABI 3u
 /* Ops travel by number: an op more, or in another place, is another version. */
-static_assert(PK_OP_COUNT == 38, "enum pk_op has changed: raise PK_BACKEND_ABI");
+static_assert(PK_OP_COUNT == 39, "enum pk_op has changed: raise PK_BACKEND_ABI");
 #define PK_BACKEND_ENTRY "pk_backend_entry" /* the one symbol of a plug-in: a pk_backend_entry_fn */
 
 struct pk_comm_api; /* kernels/comm/comm.h */

@@ -466,6 +466,43 @@ uint32_t pk_node_copy(struct pk_graph *g, uint32_t like, const uint32_t *in)
     return g->n_node++;
 }
 
+uint32_t pk_node_more(struct pk_graph *g, uint32_t like, const struct pk_attr *attr, const uint32_t *in,
+                      int32_t n_in, uint32_t also)
+{
+    const uint32_t first = g->n_value;
+    const int32_t n_out = g->node[like].n_out + 1;
+    struct pk_node *n;
+
+    assert(n_out <= PK_MAX_OUT);
+    if (!add_node(g, &n))
+        return 0;
+    *n = g->node[like];
+    n->n_in = n_in;
+    n->n_out = n_out;
+    n->out = first;
+    n->attr = pd_arena_alloc(g->arena, sizeof *n->attr);
+    n->in = pd_arena_alloc(g->arena, (size_t)n_in * sizeof *n->in);
+    if (!n->attr || !n->in) {
+        pk_graph_fail(g, PD_ERR_NOMEM, "no memory for a node");
+        return 0;
+    }
+    memcpy(n->attr, attr, sizeof *attr);
+    memcpy(n->in, in, (size_t)n_in * sizeof *in);
+    for (int32_t i = 0; i < n_out; i++) {
+        const struct pk_value *from = &g->value[i < n_out - 1 ? g->node[like].out + (uint32_t)i : also];
+        struct pk_type type = {from->dtype, from->shape};
+        const bool gradient = from->gradient;
+        struct pk_value *v;
+
+        if (!add_value(g, &type, (uint32_t)i, &v)) {
+            g->n_value = first;
+            return 0;
+        }
+        v->gradient = gradient;
+    }
+    return g->n_node++;
+}
+
 struct pk_val pk_alias(struct pk_graph *g, struct pk_val x)
 {
     struct pk_attr a = pk_attr_zero();

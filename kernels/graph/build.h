@@ -89,6 +89,10 @@ bool pk_lay_view(enum pk_op op, const struct pk_attr *attr, const struct pk_valu
 /* A node like `like` with other inputs and outputs of its own, for passes. 0 after an error. */
 uint32_t pk_node_copy(struct pk_graph *g, uint32_t like, const uint32_t *in);
 
+/* The same with other attributes (copied) and inputs, and one output more, of the type of `also`. */
+uint32_t pk_node_more(struct pk_graph *g, uint32_t like, const struct pk_attr *attr, const uint32_t *in,
+                      int32_t n_in, uint32_t also);
+
 /* Several outputs at once: d(sum_k seed_k . y_k)/d wrt. Entries of y or seed may be PK_NONE; an unreached
  * wrt gives PK_NONE. */
 void pk_grad_many(struct pk_graph *g, const struct pk_val *y, const struct pk_val *seed, size_t n_y,

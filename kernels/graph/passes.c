@@ -704,6 +704,12 @@ enum pd_err pk_passes_run(struct pk_graph *g, struct pd_why *why)
         ok = sweep(g);
     }
     pass_done(&p);
+    if (ok) {
+        enum pd_err err = pk_passes_loss(g, why);
+
+        if (err != PD_OK)
+            return err;
+    }
     if (ok && g->precision == PK_PRECISION_MIXED) {
         enum pd_err err = pk_passes_narrow(g, why);
 
@@ -712,6 +718,17 @@ enum pd_err pk_passes_run(struct pk_graph *g, struct pd_why *why)
         /* Equal casts become one, casts of what is narrow by now vanish. */
         ok = pass_init(&p, g) && simplify(&p) && sweep(g);
         pass_done(&p);
+        if (ok)
+            err = pk_passes_columns(g, why);
+        if (err != PD_OK)
+            return err;
+    }
+    if (ok) {
+        enum pd_err err = pk_passes_residual(g, why);
+
+        if (err != PD_OK)
+            return err;
+        ok = sweep(g);
     }
     return ok ? PD_OK : pd_fail(why, PD_ERR_NOMEM, "no memory for the passes");
 }
@@ -845,7 +862,8 @@ enum pd_err pk_passes_recompute(struct pk_graph *g, bool *ret_any, struct pd_why
             goto out;
         *ret_any = *ret_any || did;
     }
-    err = sweep(g) ? PD_OK : PD_ERR_NOMEM;
+    if (sweep(g) && pk_passes_norm_again(g, NULL) == PD_OK)
+        err = PD_OK;
 out:
     free(output);
     free(r.at);

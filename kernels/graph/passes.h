@@ -14,3 +14,19 @@ PD_NODISCARD enum pd_err pk_passes_narrow(struct pk_graph *g, struct pd_why *why
 /* Gives the backward nodes copies of cheap forward nodes (elementwise, norms), so that the originals'
  * outputs need not be kept. *ret_any: whether anything changed. */
 PD_NODISCARD enum pd_err pk_passes_recompute(struct pk_graph *g, bool *ret_any, struct pd_why *why);
+
+/* ---- passes_fuse.c: what moves the same tensors becomes one node ---- */
+
+/* Loss and its derivative (CROSS_ENTROPY_GRAD). Before narrowing; numbers the nodes anew. */
+PD_NODISCARD enum pd_err pk_passes_loss(struct pk_graph *g, struct pd_why *why);
+/* Logits of a mixed plan whose number is no multiple of 64: rows are laid out as if it were, so that the
+ * three products with them are aligned. What is beyond is never read by the loss, and zero in its
+ * derivative. After narrowing; numbers the nodes anew. */
+PD_NODISCARD enum pd_err pk_passes_columns(struct pk_graph *g, struct pd_why *why);
+/* The derivative of a norm and the sum that it goes into. */
+PD_NODISCARD enum pd_err pk_passes_residual(struct pk_graph *g, struct pd_why *why);
+/* A norm made once more and its derivative. After recomputing. */
+PD_NODISCARD enum pd_err pk_passes_norm_again(struct pk_graph *g, struct pd_why *why);
+
+/* Numbers the nodes by their keys. False without memory. */
+PD_NODISCARD bool pk_passes_renumber(struct pk_graph *g);

@@ -117,6 +117,7 @@ static bool output_live(const struct narrow *w, const struct pk_node *n, int32_t
         return true;
     case PK_OP_NORM:
     case PK_OP_CROSS_ENTROPY_BWD:
+    case PK_OP_CROSS_ENTROPY_GRAD:
         return k == 0 && w->live[n->in[0]];
     case PK_OP_NORM_BWD:
         return k == 0 && (w->live[n->in[0]] || w->live[n->in[2]]);
@@ -179,7 +180,7 @@ static bool attention_half(const struct narrow *w, const struct pk_node *n)
     return half;
 }
 
-/* Whether output k may become bf16, and whether it must. CROSS_ENTROPY_BWD is decided with the types. */
+/* Whether output k may become bf16, and whether it must. dlogits are decided with the types. */
 static bool may_narrow(const struct narrow *w, const struct pk_node *n, int32_t k, bool *ret_must)
 {
     *ret_must = false;
@@ -194,6 +195,7 @@ static bool may_narrow(const struct narrow *w, const struct pk_node *n, int32_t 
     case PK_OP_SUM:
     case PK_OP_MAX:
     case PK_OP_CROSS_ENTROPY_BWD:
+    case PK_OP_CROSS_ENTROPY_GRAD:
     case PK_OP_ATTENTION_JVP: /* derivatives of derivatives stay f32 */
     case PK_OP_ATTENTION_BWD2:
         return false;
@@ -227,6 +229,7 @@ static enum want fixed_want(const struct pk_node *n, int32_t k, bool group)
     case PK_OP_NORM_BWD:
         return k != 0 && k != 2 ? WANT_F32 : WANT_ANY;
     case PK_OP_CROSS_ENTROPY_BWD:
+    case PK_OP_CROSS_ENTROPY_GRAD:
         return k >= 2 ? WANT_F32 : WANT_ANY;
     case PK_OP_ADAMW:
     case PK_OP_MSGDW:
@@ -399,7 +402,8 @@ static bool set_types(struct narrow *w)
             g->value[g->node[i].out].dtype = g->value[g->node[i].in[0]].dtype;
             continue;
         }
-        if (g->node[i].op == PK_OP_CROSS_ENTROPY_BWD) /* like the logits */
+        if (g->node[i].op == PK_OP_CROSS_ENTROPY_BWD ||
+            g->node[i].op == PK_OP_CROSS_ENTROPY_GRAD) /* like the logits */
             w->half[g->node[i].out] = g->value[g->node[i].in[0]].dtype == PK_BF16;
         for (int32_t k = 0; k < g->node[i].n_out; k++) {
             uint32_t v = g->node[i].out + (uint32_t)k;
@@ -467,7 +471,7 @@ static int place_compare(const void *x, const void *y)
 }
 
 /* Numbers the nodes by their place in the order, as the other passes expect. */
-static bool renumber(struct pk_graph *g)
+bool pk_passes_renumber(struct pk_graph *g)
 {
     struct place *place = calloc(g->n_node, sizeof *place);
     struct pk_node *node = calloc(g->cap_node, sizeof *node);
@@ -510,7 +514,7 @@ enum pd_err pk_passes_narrow(struct pk_graph *g, struct pd_why *why)
     if (err != PD_OK)
         goto out;
     find_half(&w);
-    if (!set_types(&w) || !renumber(g)) {
+    if (!set_types(&w) || !pk_passes_renumber(g)) {
         err = pk_graph_check(g, why);
         if (err == PD_OK)
             err = pd_fail(why, PD_ERR_NOMEM, "no memory to narrow a graph");

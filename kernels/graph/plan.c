@@ -37,6 +37,19 @@ static bool sole(const struct pk_graph *g, const struct pk_node *n, int32_t k, c
     return true;
 }
 
+/* Whether input 0 is the first columns of a dense matrix like y, which nothing else of the node sees. */
+static bool first_columns(const struct pk_graph *g, const struct pk_node *n, const struct pk_value *y)
+{
+    const struct pk_value *v = &g->value[n->in[0]];
+
+    for (int32_t i = 1; i < n->n_in; i++)
+        if (g->value[n->in[i]].root == v->root)
+            return false;
+    return v->dtype == y->dtype && v->offset == 0 && v->shape.rank == 2 && y->shape.rank == 2 &&
+           v->stride[1] == 1 && v->stride[0] == y->shape.dim[1] && v->shape.dim[0] == y->shape.dim[0] &&
+           pk_shape_count(&g->value[v->root].shape) == pk_shape_count(&y->shape);
+}
+
 int32_t pk_in_place(const struct pk_graph *g, const struct pk_node *n, int32_t out, int32_t *ret)
 {
     const struct pk_value *y = &g->value[n->out + (uint32_t)out];
@@ -58,6 +71,15 @@ int32_t pk_in_place(const struct pk_graph *g, const struct pk_node *n, int32_t o
         if (n->n_in == 3 && sole(g, n, 2, y))
             ret[count++] = 2;
         break;
+    case PK_OP_NORM_BWD:
+        if (n->attr->norm.has_residual && sole(g, n, n->n_in - 1, y))
+            ret[count++] = n->n_in - 1;
+        break;
+    case PK_OP_CROSS_ENTROPY_GRAD:
+        if (first_columns(g, n, y)) {
+            ret[count++] = 0;
+            break;
+        } /* fall through */
     case PK_OP_CROSS_ENTROPY_BWD:
     case PK_OP_DROPOUT:
     case PK_OP_ALL_REDUCE:

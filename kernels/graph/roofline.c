@@ -46,6 +46,7 @@ static enum pk_kind kind_of(enum pk_op op)
     case PK_OP_SOFTMAX_BWD:
     case PK_OP_CROSS_ENTROPY:
     case PK_OP_CROSS_ENTROPY_BWD:
+    case PK_OP_CROSS_ENTROPY_GRAD:
         return PK_KIND_LOSS;
     case PK_OP_SUM:
     case PK_OP_MAX:

@@ -77,3 +77,48 @@ static void vjp_bwd(struct pk_vjp *v)
 
 const struct pk_rule pk_rule_cross_entropy_bwd = {
     .name = "cross_entropy_bwd", .min_in = 4, .max_in = 4, .infer = infer_bwd, .vjp = vjp_bwd};
+
+static enum pd_err infer_grad(const struct pk_attr *attr, const struct pk_type *in, int32_t n_in,
+                              struct pk_type *ret_out, int32_t *ret_n_out, struct pd_why *why)
+{
+    const int64_t width = attr->cross_entropy.width;
+    enum pd_err err = check(attr, in, why);
+
+    (void)n_in;
+    if (err != PD_OK)
+        return err;
+    if (pk_shape_count(&in[2].shape) != 1 || in[2].dtype != in[0].dtype)
+        return pd_fail(why, PD_ERR_INVALID, "needs one dloss");
+    if (width != 0 && width < in[0].shape.dim[1])
+        return pd_fail(why, PD_ERR_INVALID, "a width below that of the logits");
+    ret_out[0] = in[0];
+    if (width)
+        ret_out[0].shape.dim[1] = width;
+    for (int i = 1; i < 4; i++)
+        ret_out[i] = (struct pk_type){in[0].dtype, PK_SHAPE(1)};
+    *ret_n_out = 4;
+    return PD_OK;
+}
+
+/* By the definition, as above; what flows into the loss as well. */
+static void vjp_grad(struct pk_vjp *v)
+{
+    struct pk_graph *g = v->g;
+    struct pk_val logits = pk_alias(g, v->in[0]), dloss = pk_alias(g, v->in[2]), scale = dloss;
+    struct pk_loss loss = pk_cross_entropy_plain(g, logits, v->in[1], v->attr->cross_entropy.smoothing,
+                                                 v->attr->cross_entropy.ignore);
+    struct pk_val y[2] = {PK_NONE, loss.loss_sum}, seed[2] = {v->dout[0], v->dout[1]};
+    struct pk_val wrt[2] = {logits, dloss}, d[2];
+
+    if (v->attr->cross_entropy.mean)
+        scale = pk_div(g, dloss, loss.count);
+    pk_grad_many(g, &loss.loss_sum, &scale, 1, &logits, 1, &y[0]);
+    if (seed[0].id) /* padding is constant */
+        seed[0] = pk_slice(g, seed[0], 1, 0, pk_shape_of(g, logits).dim[1]);
+    pk_grad_many(g, y, seed, 2, wrt, 2, d);
+    v->din[0] = d[0];
+    v->din[2] = d[1];
+}
+
+const struct pk_rule pk_rule_cross_entropy_grad = {
+    .name = "cross_entropy_grad", .min_in = 3, .max_in = 3, .infer = infer_grad, .vjp = vjp_grad};

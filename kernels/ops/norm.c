@@ -64,17 +64,24 @@ static enum pd_err infer_bwd(const struct pk_attr *attr, const struct pk_type *i
 {
     enum pd_err err = check(in, n_in, why);
     struct pk_shape stat = in[0].shape;
+    const bool layer = attr->norm.kind == PK_NORM_LAYER, beta = attr->norm.again && attr->norm.has_beta;
 
     if (err != PD_OK)
         return err;
     stat.rank--;
-    if (n_in != 4 + (attr->norm.kind == PK_NORM_LAYER) || !pk_shape_equal(&in[2].shape, &in[0].shape) ||
-        !pk_shape_equal(&in[3].shape, &stat) || (n_in > 4 && !pk_shape_equal(&in[4].shape, &stat)))
+    if (n_in != 4 + layer + beta + attr->norm.has_residual || !pk_shape_equal(&in[2].shape, &in[0].shape) ||
+        !pk_shape_equal(&in[3].shape, &stat) || (layer && !pk_shape_equal(&in[4].shape, &stat)))
         return pd_fail(why, PD_ERR_INVALID, "needs x, gain, dy like x and a statistic for each row");
+    if (beta && !pk_shape_equal(&in[4 + layer].shape, &in[1].shape))
+        return pd_fail(why, PD_ERR_INVALID, "the offset must be as long as a row");
+    if (attr->norm.has_residual && !pk_shape_equal(&in[n_in - 1].shape, &in[0].shape))
+        return pd_fail(why, PD_ERR_INVALID, "the residual must be like x");
     ret_out[0] = in[0];
     ret_out[1] = in[1];
     ret_out[2] = in[1];
     *ret_n_out = attr->norm.has_beta ? 3 : 2;
+    if (attr->norm.again)
+        ret_out[(*ret_n_out)++] = in[0];
     return PD_OK;
 }
 
@@ -89,11 +96,17 @@ static void vjp_bwd(struct pk_vjp *v)
     struct pk_val y = pk_norm_plain(g, x, gain, beta, spec);
     struct pk_val wrt[3] = {x, gain, beta}, first[3], back[3] = {x, gain, dy}, second[3];
 
+    if (v->attr->norm.again) {
+        pk_graph_fail(g, PD_ERR_UNSUPPORTED, "norm_bwd: what the passes have made of it has no derivative");
+        return;
+    }
     pk_grad_many(g, &y, &dy, 1, wrt, 3, first);
     pk_grad_many(g, first, v->dout, (size_t)v->n_out, back, 3, second);
     for (int i = 0; i < 3; i++)
         v->din[i] = second[i];
+    if (v->attr->norm.has_residual)
+        v->din[v->n_in - 1] = v->dout[0];
 }
 
 const struct pk_rule pk_rule_norm_bwd = {
-    .name = "norm_bwd", .min_in = 4, .max_in = 5, .infer = infer_bwd, .vjp = vjp_bwd};
+    .name = "norm_bwd", .min_in = 4, .max_in = 7, .infer = infer_bwd, .vjp = vjp_bwd};

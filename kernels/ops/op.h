@@ -74,7 +74,10 @@ enum pk_op {
     PK_OP_NORM,          /* (x (.., D), gamma (D) [, beta (D)]) -> y, rstd (..) [, mean (..) for LayerNorm].
                             attr.norm: kind, eps, eps_mode, has_beta. LayerNorm(x) = gamma (x-mean)/sqrt(var+eps)+beta;
                             RMSNorm(x) = gamma x / sqrt(mean(x^2)+eps), or with eps on the sum of squares (dnt.md 1) */
-    PK_OP_NORM_BWD,      /* (x, gamma, dy, rstd [, mean]) -> dx, dgamma [, dbeta if attr.norm.has_beta] */
+    PK_OP_NORM_BWD,      /* (x, gamma, dy, rstd [, mean] [, beta if attr.norm.again and has_beta] [, residual
+                            like x if attr.norm.has_residual]) -> dx [+ residual], dgamma [, dbeta if
+                            attr.norm.has_beta] [, y if attr.norm.again: the output of NORM once more]. The
+                            passes put on residual and again. dx may share residual's memory */
     PK_OP_SOFTMAX,       /* (x) -> softmax over the last axis */
     PK_OP_SOFTMAX_BWD,   /* (y, dy) -> dx = y (dy - sum(dy y)) */
     PK_OP_CROSS_ENTROPY, /* (logits (M, C), target I32 (M)) -> loss_sum (1), count (1), correct (1), lse (M).
@@ -83,6 +86,11 @@ enum pk_op {
                             at y. attr.cross_entropy: smoothing s, ignore. Other targets outside 0..C-1: error
                           */
     PK_OP_CROSS_ENTROPY_BWD, /* (logits, target, lse, dloss_sum (1)) -> dlogits; may share logits' memory */
+    PK_OP_CROSS_ENTROPY_GRAD, /* (logits, target, dloss_sum (1)) -> dlogits (M, C), loss_sum, count, correct:
+                                 both of the above, where dloss_sum is known beforehand.
+                                 attr.cross_entropy.mean: dloss_sum is divided by count first. width > C:
+                                 dlogits is (M, width), zeros beyond C. May share logits' memory, also if
+                                 those are the first C columns of (M, width). The passes make it */
     /* Attention: A = phi(tau q k^T + bias) with mask after phi, y = A v (attention.md). N x N never stored.
      */
     PK_OP_ATTENTION,     /* packed: (qkv (B, N, 3, H, d)) else (q (B, H, Nq, d), k, v (B, H, Nk, d)),
@@ -300,10 +308,13 @@ struct pk_attr {
             enum pk_eps_mode eps_mode;
             double eps;
             bool has_beta;
+            bool has_residual, again; /* of NORM_BWD */
         } norm;
         struct {
             double smoothing;
             int32_t ignore;
+            bool mean; /* of CROSS_ENTROPY_GRAD, as is width; 0: C */
+            int64_t width;
         } cross_entropy;
         struct pk_attention_attr attention;
         struct {

@@ -30,6 +30,7 @@ static const struct pk_rule *const table[PK_OP_COUNT] = {
     [PK_OP_SOFTMAX_BWD] = &pk_rule_softmax_bwd,
     [PK_OP_CROSS_ENTROPY] = &pk_rule_cross_entropy,
     [PK_OP_CROSS_ENTROPY_BWD] = &pk_rule_cross_entropy_bwd,
+    [PK_OP_CROSS_ENTROPY_GRAD] = &pk_rule_cross_entropy_grad,
     [PK_OP_ATTENTION] = &pk_rule_attention,
     [PK_OP_ATTENTION_BWD] = &pk_rule_attention_bwd,
     [PK_OP_ATTENTION_STATS] = &pk_rule_attention_stats,

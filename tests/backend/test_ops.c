@@ -268,6 +268,27 @@ static void test_norm(void **state)
                 g.n_out = form & 4 ? 3 : 2;
                 g.out[1] = g.out[2] = PK_SHAPE(d);
                 rig_check(&g);
+                /* what passes put on: y once more, and a gradient that came another way, in place or not */
+                g.attr.norm.again = true;
+                if (form & 4)
+                    g.in[g.n_in++] = c.in[2];
+                g.out[g.n_out] = g.out[0];
+                g.out_dtype[g.n_out++] = floats[t];
+                rig_check(&g);
+                g.attr.norm.has_residual = true;
+                g.in[g.n_in++] = rig_random(floats[t], c.in[0].shape, -1, 1);
+                g.share[0] = form & 2 ? g.n_in : 0;
+                rig_check(&g);
+                g.attr.norm.again = false;
+                if (form & 4) {
+                    g.in[g.n_in - 2] = g.in[g.n_in - 1];
+                    g.n_in--;
+                }
+                if (form & 8)
+                    g.in[g.n_in - 1] = rig_strided(&g.in[g.n_in - 1]);
+                g.share[0] = form & 8 ? 0 : g.n_in;
+                g.n_out--;
+                rig_check(&g);
                 rig_reset(NULL);
             }
 }
@@ -340,6 +361,39 @@ static void test_cross_entropy(void **state)
                 g.out[0] = PK_SHAPE(m, n);
                 g.share[0] = form & 2 ? 0 : 1;
                 rig_check(&g);
+                rig_reset(NULL);
+            }
+}
+
+/* Loss and its derivative at once: by the sum and by the mean, wider than the logits, in place. */
+static void test_cross_entropy_with_gradient(void **state)
+{
+    static const int64_t classes[] = {2, 65, 1032, 5003};
+
+    (void)state;
+    for (int t = 0; t < 2; t++)
+        for (size_t k = 0; k < sizeof classes / sizeof classes[0]; k++)
+            for (int form = 0; form < 8; form++) {
+                struct rig_case c = {
+                    .op = PK_OP_CROSS_ENTROPY_GRAD, .name = "cross_entropy_grad", .n_in = 3, .n_out = 4};
+                int64_t m = 7, n = classes[k], width = form & 2 ? (n + 71) / 64 * 64 : n;
+
+                c.attr.cross_entropy.smoothing = form & 1 ? 0.1 : 0;
+                c.attr.cross_entropy.ignore = -100;
+                c.attr.cross_entropy.mean = form & 4;
+                c.attr.cross_entropy.width = form & 2 ? width : 0;
+                c.in[0] = rig_random(floats[t], PK_SHAPE(m, n), -9, 9);
+                if (form == 3)
+                    c.in[0] = rig_strided(&c.in[0]);
+                c.in[1] = rig_random(PK_I32, PK_SHAPE(m), 0, (double)n);
+                ((int32_t *)c.in[1].data)[2] = -100;
+                c.in[2] = rig_random(floats[t], PK_SHAPE(1), 0.1, 0.2);
+                c.out[0] = PK_SHAPE(m, width);
+                c.out[1] = c.out[2] = c.out[3] = PK_SHAPE(1);
+                for (int i = 0; i < 4; i++)
+                    c.out_dtype[i] = floats[t];
+                c.share[0] = form & 2 ? 0 : 1;
+                rig_check(&c);
                 rig_reset(NULL);
             }
 }
@@ -715,6 +769,16 @@ static void test_bad_indices_are_errors(void **state)
         c.workspace_bytes = api->workspace_bytes(b, &c);
         c.workspace = rig_alloc(c.workspace_bytes);
         assert_int_equal(api->run(b, &c, 1, &why), PD_ERR_INVALID);
+        for (int i = 1; i < 4; i++)
+            out[i] = rig_random(PK_F32, PK_SHAPE(1), 0, 1);
+        c.op = PK_OP_CROSS_ENTROPY_GRAD;
+        in[2] = in[3];
+        c.n_in = 3;
+        c.n_out = 4;
+        c.workspace_bytes = api->workspace_bytes(b, &c);
+        c.workspace = rig_alloc(c.workspace_bytes);
+        assert_int_equal(api->run(b, &c, 1, &why), PD_ERR_INVALID);
+        c.n_out = 1;
         in[0] = rig_random(PK_F32, PK_SHAPE(1, 1, 5, 2), 0, 1);
         in[1] = rig_random(PK_F32, PK_SHAPE(1, 1, 1, 2), 0, 1);
         in[2] = rig_values(PK_I32, PK_SHAPE(1), (double[]){bad});
@@ -817,6 +881,7 @@ int main(void)
         cmocka_unit_test_teardown(test_norm, rig_reset),
         cmocka_unit_test_teardown(test_softmax, rig_reset),
         cmocka_unit_test_teardown(test_cross_entropy, rig_reset),
+        cmocka_unit_test_teardown(test_cross_entropy_with_gradient, rig_reset),
         cmocka_unit_test_teardown(test_correct_is_the_first_largest, rig_reset),
         cmocka_unit_test_teardown(test_copy, rig_reset),
         cmocka_unit_test_teardown(test_long_copy, rig_reset),

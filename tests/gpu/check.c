@@ -106,11 +106,16 @@ static struct narrowing narrowing_of(const struct rig_case *c)
         break;
     case PK_OP_NORM_BWD:
         n.in[0] = n.in[1] = n.in[2] = n.out[0] = ALONE;
+        if (c->attr.norm.has_residual)
+            n.in[c->n_in - 1] = ALONE;
+        if (c->attr.norm.again)
+            n.out[c->n_out - 1] = ALONE;
         break;
     case PK_OP_CROSS_ENTROPY:
         n.in[0] = ALONE;
         break;
     case PK_OP_CROSS_ENTROPY_BWD:
+    case PK_OP_CROSS_ENTROPY_GRAD:
         n.in[0] = n.out[0] = TOGETHER;
         break;
     case PK_OP_ATTENTION:

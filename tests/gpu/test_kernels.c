@@ -265,6 +265,14 @@ static void norm_case(int64_t rows, int64_t d, bool layer, bool strided)
     g.n_out = 3;
     g.out[1] = g.out[2] = PK_SHAPE(d);
     rig_check(&g);
+    g.attr.norm.again = g.attr.norm.has_residual = true;
+    g.in[g.n_in++] = c.in[2];
+    g.in[g.n_in++] = rig_random(PK_F32, PK_SHAPE(rows, d), -1, 1);
+    g.out[3] = g.out[0];
+    g.out_dtype[3] = PK_F32;
+    g.n_out = 4;
+    g.share[0] = rows % 2 ? g.n_in : 0; /* dx lies on the residual */
+    rig_check(&g);
     rig_reset(NULL);
 }
 
@@ -348,6 +356,21 @@ static void test_cross_entropy_rows(void **state)
             g.n_out = 1;
             g.out[0] = c.in[0].shape;
             g.share[0] = form == 1; /* in place */
+            g.floor = 1e-3;
+            g.tolerance = 1e-5;
+            rig_check(&g);
+            /* both at once: out of shared memory from 1028 on, where rows lie on 16 bytes */
+            g = c;
+            g.op = PK_OP_CROSS_ENTROPY_GRAD;
+            g.name = "cross_entropy_grad";
+            g.in[2] = rig_values(PK_F32, PK_SHAPE(1), (double[]){0.125});
+            g.attr.cross_entropy.mean = form != 2;
+            g.attr.cross_entropy.width = form == 0 ? (n + 127) / 64 * 64 : 0;
+            g.n_in = 3;
+            g.out[0] = form == 0 ? PK_SHAPE(m, g.attr.cross_entropy.width) : c.in[0].shape;
+            for (int i = 1; i < 4; i++)
+                g.out[i] = PK_SHAPE(1);
+            g.share[0] = form == 1;
             g.floor = 1e-3;
             g.tolerance = 1e-5;
             rig_check(&g);
@@ -663,6 +686,21 @@ static void test_bad_indices(void **state)
     loss.out[0] = PK_SHAPE(3, 7);
     assert_int_equal(run_on_device(&loss, &why, NULL), PD_ERR_INVALID);
     assert_non_null(strstr(why.text, "cross_entropy_bwd: index 7"));
+
+    for (int n = 7; n < 2000; n += 1093) { /* a warp's rows, and a block's */
+        loss.op = PK_OP_CROSS_ENTROPY_GRAD;
+        loss.in[0] = rig_random(PK_F32, PK_SHAPE(3, n), -1, 1);
+        loss.in[1] = rig_values(PK_I32, PK_SHAPE(3), (double[]){0, n, -100});
+        loss.in[2] = loss.in[3];
+        loss.n_in = 3;
+        loss.n_out = 4;
+        loss.out[0] = PK_SHAPE(3, n);
+        for (int i = 1; i < 4; i++)
+            loss.out[i] = PK_SHAPE(1);
+        assert_int_equal(run_on_device(&loss, &why, NULL), PD_ERR_INVALID);
+        assert_non_null(
+            strstr(why.text, n == 7 ? "cross_entropy: index 7" : "cross_entropy_grad: index 1100"));
+    }
 
     append = (struct rig_case){.op = PK_OP_CACHE_APPEND, .n_in = 3, .n_out = 1, .share = {1}};
     append.in[0] = rig_random(PK_F32, PK_SHAPE(2, 1, 5, 4), -1, 1);

@@ -137,6 +137,7 @@ enum pd_err ref_gather(const struct pk_call *c, struct pd_why *why);
 enum pd_err ref_scatter_add(const struct pk_call *c, struct pd_why *why);
 enum pd_err ref_cross_entropy(const struct pk_call *c, struct pd_why *why);
 enum pd_err ref_cross_entropy_bwd(const struct pk_call *c, struct pd_why *why);
+enum pd_err ref_cross_entropy_grad(const struct pk_call *c, struct pd_why *why);
 enum pd_err ref_cache_append(const struct pk_call *c, struct pd_why *why);
 
 /* Whether PK_OP_DROPOUT keeps a column of a row; the generator itself is checked against published answers in

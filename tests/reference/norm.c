@@ -55,7 +55,11 @@ void ref_norm_bwd(const struct pk_call *c)
             double hat = (get(x, r * d + i) - mean) * rstd;
 
             put(&c->out[0], r * d + i,
-                rstd * (get(gamma, i) * get(dy, r * d + i) - (layer ? mu : 0.0) - hat * mux));
+                rstd * (get(gamma, i) * get(dy, r * d + i) - (layer ? mu : 0.0) - hat * mux) +
+                    (c->attr->norm.has_residual ? get(&c->in[c->n_in - 1], r * d + i) : 0.0));
+            if (c->attr->norm.again)
+                put(&c->out[c->n_out - 1], r * d + i,
+                    hat * get(gamma, i) + (c->attr->norm.has_beta ? get(&c->in[4 + layer], i) : 0.0));
         }
     }
     for (int64_t i = 0; i < d; i++) {
@@ -164,6 +168,63 @@ enum pd_err ref_cross_entropy_bwd(const struct pk_call *c, struct pd_why *why)
                                                    : dloss * (p - (1.0 - s) * (i == t) - s / (double)d));
         }
     }
+    return PD_OK;
+}
+
+/* Both, one after the other: dlogits may lie on the logits, so a row is finished before it is written. */
+enum pd_err ref_cross_entropy_grad(const struct pk_call *c, struct pd_why *why)
+{
+    const struct pk_view *x = &c->in[0];
+    int64_t rows = x->shape.dim[0], d = x->shape.dim[1], width = c->out[0].shape.dim[1];
+    double s = c->attr->cross_entropy.smoothing, loss = 0.0, n = 0.0, correct = 0.0,
+           dloss = get(&c->in[2], 0);
+    double *row = calloc((size_t)width + 1, sizeof *row);
+
+    if (!row)
+        return pd_fail(why, PD_ERR_NOMEM, "no memory for a row");
+    for (int64_t r = 0; r < rows; r++) {
+        int64_t t;
+        enum pd_err err = target_of(c, r, &t, why);
+
+        if (err != PD_OK) {
+            free(row);
+            return err;
+        }
+        n += t != c->attr->cross_entropy.ignore;
+    }
+    if (c->attr->cross_entropy.mean)
+        dloss /= n;
+    for (int64_t r = 0; r < rows; r++) {
+        double top = -INFINITY, sum = 0.0, mean = 0.0, lse;
+        int64_t t = 0, first = 0;
+
+        (void)target_of(c, r, &t, why);
+        for (int64_t i = 0; i < d; i++) {
+            row[i] = get(x, r * d + i);
+            mean += row[i] / (double)d;
+            if (row[i] > top) {
+                top = row[i];
+                first = i;
+            }
+        }
+        for (int64_t i = 0; i < d; i++)
+            sum += exp(row[i] - top);
+        lse = top + log(sum);
+        if (t != c->attr->cross_entropy.ignore) {
+            loss += (1.0 - s) * (lse - row[t]) + s * (lse - mean);
+            correct += first == t;
+        }
+        for (int64_t i = 0; i < d; i++)
+            row[i] = t == c->attr->cross_entropy.ignore
+                         ? 0.0
+                         : dloss * (exp(row[i] - lse) - (1.0 - s) * (i == t) - s / (double)d);
+        for (int64_t i = 0; i < width; i++)
+            put(&c->out[0], r * width + i, i < d ? row[i] : 0.0);
+    }
+    put(&c->out[1], 0, loss);
+    put(&c->out[2], 0, n);
+    put(&c->out[3], 0, correct);
+    free(row);
     return PD_OK;
 }
 

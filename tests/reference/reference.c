@@ -59,6 +59,8 @@ static enum pd_err run_one(const struct pk_call *c, struct pd_why *why)
         return ref_cross_entropy(c, why);
     case PK_OP_CROSS_ENTROPY_BWD:
         return ref_cross_entropy_bwd(c, why);
+    case PK_OP_CROSS_ENTROPY_GRAD:
+        return ref_cross_entropy_grad(c, why);
     case PK_OP_ATTENTION:
         ref_attention(c);
         return PD_OK;

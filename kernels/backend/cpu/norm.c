@@ -11,8 +11,8 @@ struct job {
     bool layer, has_beta;
     double eps;
     real *partial; /* backward: (tiles, 2, d) */
-    real *copy;    /* of each thread: x and dy rows when they are strided, gamma */
-    const real *gamma;
+    real *copy;    /* of each thread: rows of x, dy and residual when they are strided; gamma, beta */
+    const real *gamma, *beta;
 };
 
 static void job_shape(struct job *j, const struct pk_call *c)
@@ -34,7 +34,7 @@ static void job_shape(struct job *j, const struct pk_call *c)
 
 static void job_scratch(struct job *j, struct cpu_scratch *s, int threads)
 {
-    j->copy = cpu_take(s, (size_t)(threads * 2 * j->d + 2 * j->d) * sizeof(real));
+    j->copy = cpu_take(s, (size_t)(threads * 3 * j->d + 2 * j->d) * sizeof(real));
     if (j->c->op == PK_OP_NORM_BWD)
         j->partial = cpu_take(s, (size_t)(cpu_div_up(j->rows, ROWS) * 2 * j->d) * sizeof(real));
 }
@@ -76,6 +76,13 @@ static const real *vector_of(const struct pk_view *v, int64_t d, real *to)
     return to;
 }
 
+/* gamma, and beta where it is an input. */
+static void vectors_of(struct job *j, real *to, int beta)
+{
+    j->gamma = vector_of(&j->c->in[1], j->d, to);
+    j->beta = beta < 0 ? NULL : vector_of(&j->c->in[beta], j->d, to + j->d);
+}
+
 /* Sum over a row of f(vector), in double at the end of every 32 vectors. */
 #define ROW_SUM(total, d, f_full, f_part)                                                                    \
     do {                                                                                                     \
@@ -110,8 +117,8 @@ static void forward_task(void *arg, int64_t task, int thread)
     const struct job *j = arg;
     const struct pk_call *c = j->c;
     const int64_t d = j->d;
-    real *copy = j->copy + thread * 2 * d;
-    const real *gamma = j->gamma, *beta = j->has_beta ? vector_of(&c->in[2], d, copy + d) : NULL;
+    real *copy = j->copy + thread * 3 * d;
+    const real *gamma = j->gamma, *beta = j->beta;
 
     for (int64_t r = task * ROWS; r < cpu_min(j->rows, (task + 1) * ROWS); r++) {
         const real *x = row_of(&c->in[0], r, d, copy);
@@ -155,7 +162,7 @@ enum pd_err PK_FN(norm)(struct pk_backend *b, const struct pk_call *c, struct pd
     if (j.rows == 0 || j.d == 0)
         return PD_OK;
     job_scratch(&j, &s, cpu_pool_threads(b->pool));
-    j.gamma = vector_of(&c->in[1], j.d, j.copy + 2 * j.d * cpu_pool_threads(b->pool));
+    vectors_of(&j, j.copy + 3 * j.d * cpu_pool_threads(b->pool), j.has_beta ? 2 : -1);
     cpu_pool_run(b->pool, cpu_div_up(j.rows, ROWS), forward_task, &j);
     return PD_OK;
 }
@@ -167,8 +174,8 @@ static void backward_task(void *arg, int64_t task, int thread)
     const struct job *j = arg;
     const struct pk_call *c = j->c;
     const int64_t d = j->d;
-    real *copy = j->copy + thread * 2 * d;
-    const real *gamma = j->gamma;
+    real *copy = j->copy + thread * 3 * d;
+    const real *gamma = j->gamma, *beta = j->beta;
     real *dgamma = j->partial + task * 2 * d, *dbeta = dgamma + d;
 
     memset(dgamma, 0, (size_t)(2 * d) * sizeof(real));
@@ -176,6 +183,9 @@ static void backward_task(void *arg, int64_t task, int thread)
         const real *x = row_of(&c->in[0], r, d, copy), *dy = row_of(&c->in[2], r, d, copy + d);
         real rstd = stat_of(&c->in[3], r), mean = j->layer ? stat_of(&c->in[4], r) : 0, m1, m2;
         real *dx = (real *)c->out[0].data + r * d;
+        real *y = c->attr->norm.again ? (real *)c->out[c->n_out - 1].data + r * d : NULL;
+        const real *more =
+            c->attr->norm.has_residual ? row_of(&c->in[c->n_in - 1], r, d, copy + 2 * d) : NULL;
         double su = 0, sux;
         int64_t i;
 
@@ -190,7 +200,13 @@ static void backward_task(void *arg, int64_t task, int thread)
 
             vst(dgamma + i, vld(dgamma + i) + g * h);
             vst(dbeta + i, vld(dbeta + i) + g);
-            vst(dx + i, rstd * (vld(gamma + i) * g - m1 - h * m2));
+            if (y) {
+                vec v = h * vld(gamma + i);
+
+                vst(y + i, beta ? v + vld(beta + i) : v);
+            }
+            h = rstd * (vld(gamma + i) * g - m1 - h * m2);
+            vst(dx + i, more ? h + vld(more + i) : h);
         }
         if (i < d) {
             int64_t n = d - i;
@@ -198,7 +214,13 @@ static void backward_task(void *arg, int64_t task, int thread)
 
             vstn(dgamma + i, vldn(dgamma + i, n) + g * h, n);
             vstn(dbeta + i, vldn(dbeta + i, n) + g, n);
-            vstn(dx + i, rstd * (vldn(gamma + i, n) * g - m1 - h * m2), n);
+            if (y) {
+                vec v = h * vldn(gamma + i, n);
+
+                vstn(y + i, beta ? v + vldn(beta + i, n) : v, n);
+            }
+            h = rstd * (vldn(gamma + i, n) * g - m1 - h * m2);
+            vstn(dx + i, more ? h + vldn(more + i, n) : h, n);
         }
     }
 }
@@ -216,7 +238,8 @@ enum pd_err PK_FN(norm_bwd)(struct pk_backend *b, const struct pk_call *c, struc
     job_scratch(&j, &s, cpu_pool_threads(b->pool));
     if (j.d == 0)
         return PD_OK;
-    j.gamma = vector_of(&c->in[1], j.d, j.copy + 2 * j.d * cpu_pool_threads(b->pool));
+    vectors_of(&j, j.copy + 3 * j.d * cpu_pool_threads(b->pool),
+               j.has_beta && c->attr->norm.again ? 4 + j.layer : -1);
     cpu_pool_run(b->pool, tiles, backward_task, &j);
     for (int64_t i = 0; i < j.d; i += 256) {
         double sum[2][256] = {{0}};

@@ -1,5 +1,6 @@
-/* SOFTMAX, SOFTMAX_BWD, CROSS_ENTROPY and CROSS_ENTROPY_BWD: a row at a time. The row's largest value is
- * subtracted; exponentials of a row stay in the second-level cache even with 50257 classes. */
+/* SOFTMAX, SOFTMAX_BWD, CROSS_ENTROPY, CROSS_ENTROPY_BWD and CROSS_ENTROPY_GRAD: a row at a time. The row's
+ * largest value is subtracted; exponentials of a row stay in the second-level cache even with 50257 classes.
+ */
 #include "kernels/backend/cpu/ops.h"
 
 #define TASK_ELEMENTS 32768 /* rows of one task hold about this many */
@@ -10,6 +11,7 @@ struct job {
     int64_t rows, n, group;
     real *copy;   /* of each thread: a strided row, twice */
     double *sums; /* cross-entropy: (rows, 2): loss, correct or -1 for an ignored row */
+    real scale;   /* of dlogits */
 };
 
 static void job_shape(struct job *j, const struct pk_call *c)
@@ -28,7 +30,7 @@ static void job_shape(struct job *j, const struct pk_call *c)
 static void job_scratch(struct job *j, struct cpu_scratch *s, int threads)
 {
     j->copy = cpu_take(s, (size_t)(threads * 2 * j->n) * sizeof(real));
-    if (j->c->op == PK_OP_CROSS_ENTROPY)
+    if (j->c->op == PK_OP_CROSS_ENTROPY || j->c->op == PK_OP_CROSS_ENTROPY_GRAD)
         j->sums = cpu_take(s, (size_t)(j->rows * 2) * sizeof(double));
 }
 
@@ -200,56 +202,84 @@ static double row_sum(int64_t n, const real *x)
     return sum;
 }
 
+/* What row r with target y and largest logit max gives: loss, and whether y is the first that large. */
+static void loss_of(const struct job *j, int64_t r, int32_t y, const real *x, real max, double lse)
+{
+    const double s = j->c->attr->cross_entropy.smoothing;
+    double loss = 0, correct = -1;
+
+    if (y != j->c->attr->cross_entropy.ignore) {
+        loss = (1 - s) * (lse - (double)x[y]);
+        if (s != 0)
+            loss += s * (lse - row_sum(j->n, x) / (double)j->n);
+        correct = x[y] == max;
+        for (int64_t i = 0; i < y && correct != 0; i++)
+            correct = x[i] < max;
+    }
+    j->sums[2 * r] = loss;
+    j->sums[2 * r + 1] = correct;
+}
+
+static void sums_out(const struct job *j, const struct pk_view *out)
+{
+    double sum[3] = {0};
+
+    for (int64_t r = 0; r < j->rows; r++) {
+        sum[0] += j->sums[2 * r];
+        sum[1] += j->sums[2 * r + 1] >= 0;
+        sum[2] += j->sums[2 * r + 1] > 0;
+    }
+    for (int i = 0; i < 3; i++)
+        *(real *)out[i].data = (real)sum[i];
+}
+
+static enum pd_err targets_check(const struct job *j, int64_t *ret_count, struct pd_why *why)
+{
+    int64_t count = 0;
+
+    for (int64_t r = 0; r < j->rows; r++) {
+        int32_t y = target_of(&j->c->in[1], r);
+
+        if (y == j->c->attr->cross_entropy.ignore)
+            continue;
+        if (y < 0 || y >= j->n)
+            return pd_fail(why, PD_ERR_INVALID, "target %d of row %lld is outside the %lld classes", y,
+                           (long long)r, (long long)j->n);
+        count++;
+    }
+    if (ret_count)
+        *ret_count = count;
+    return PD_OK;
+}
+
 static void loss_task(void *arg, int64_t task, int thread)
 {
     const struct job *j = arg;
-    const double s = j->c->attr->cross_entropy.smoothing;
 
     for (int64_t r = task * j->group; r < cpu_min(j->rows, (task + 1) * j->group); r++) {
         const real *x = row_of(&j->c->in[0], r, j->n, j->copy + thread * 2 * j->n);
         real max = row_max(j->n, x);
-        double lse = (double)max + log(row_exp(j->n, x, max, NULL)), loss = 0, correct = -1;
-        int32_t y = target_of(&j->c->in[1], r);
+        double lse = (double)max + log(row_exp(j->n, x, max, NULL));
 
-        if (y != j->c->attr->cross_entropy.ignore) {
-            loss = (1 - s) * (lse - (double)x[y]);
-            if (s != 0)
-                loss += s * (lse - row_sum(j->n, x) / (double)j->n);
-            correct = x[y] == max;
-            for (int64_t i = 0; i < y && correct != 0; i++)
-                correct = x[i] < max;
-        }
+        loss_of(j, r, target_of(&j->c->in[1], r), x, max, lse);
         ((real *)j->c->out[3].data)[r] = (real)lse;
-        j->sums[2 * r] = loss;
-        j->sums[2 * r + 1] = correct;
     }
 }
 
 enum pd_err PK_FN(cross_entropy)(struct pk_backend *b, const struct pk_call *c, struct pd_why *why)
 {
     struct cpu_scratch s = {c->workspace, 0};
-    double loss = 0, count = 0, correct = 0;
+    enum pd_err err;
     struct job j;
 
     job_shape(&j, c);
     job_scratch(&j, &s, cpu_pool_threads(b->pool));
-    for (int64_t r = 0; r < j.rows; r++) {
-        int32_t y = target_of(&c->in[1], r);
-
-        if (y != c->attr->cross_entropy.ignore && (y < 0 || y >= j.n))
-            return pd_fail(why, PD_ERR_INVALID, "target %d of row %lld is outside the %lld classes", y,
-                           (long long)r, (long long)j.n);
-    }
+    err = targets_check(&j, NULL, why);
+    if (err != PD_OK)
+        return err;
     if (j.n > 0)
         cpu_pool_run(b->pool, cpu_div_up(j.rows, j.group), loss_task, &j);
-    for (int64_t r = 0; r < j.rows; r++) {
-        loss += j.sums[2 * r];
-        count += j.sums[2 * r + 1] >= 0;
-        correct += j.sums[2 * r + 1] > 0;
-    }
-    *(real *)c->out[0].data = (real)loss;
-    *(real *)c->out[1].data = (real)count;
-    *(real *)c->out[2].data = (real)correct;
+    sums_out(&j, c->out);
     return PD_OK;
 }
 
@@ -282,18 +312,71 @@ static void loss_bwd_task(void *arg, int64_t task, int thread)
 enum pd_err PK_FN(cross_entropy_bwd)(struct pk_backend *b, const struct pk_call *c, struct pd_why *why)
 {
     struct cpu_scratch s = {c->workspace, 0};
+    enum pd_err err;
     struct job j;
 
     job_shape(&j, c);
     job_scratch(&j, &s, cpu_pool_threads(b->pool));
-    for (int64_t r = 0; r < j.rows; r++) {
-        int32_t y = target_of(&c->in[1], r);
-
-        if (y != c->attr->cross_entropy.ignore && (y < 0 || y >= j.n))
-            return pd_fail(why, PD_ERR_INVALID, "target %d of row %lld is outside the %lld classes", y,
-                           (long long)r, (long long)j.n);
-    }
+    err = targets_check(&j, NULL, why);
+    if (err != PD_OK)
+        return err;
     if (j.n > 0)
         cpu_pool_run(b->pool, cpu_div_up(j.rows, j.group), loss_bwd_task, &j);
+    return PD_OK;
+}
+
+/* The row's exponentials wait in dlogits, which may lie on the logits: one exponential an element. */
+static void loss_grad_task(void *arg, int64_t task, int thread)
+{
+    const struct job *j = arg;
+    const double s = j->c->attr->cross_entropy.smoothing;
+    const int64_t width = j->c->out[0].shape.dim[1];
+    const real shift = j->scale * (real)(s / (double)j->n);
+
+    for (int64_t r = task * j->group; r < cpu_min(j->rows, (task + 1) * j->group); r++) {
+        const real *x = row_of(&j->c->in[0], r, j->n, j->copy + thread * 2 * j->n);
+        real *dx = (real *)j->c->out[0].data + r * width, max, factor;
+        int32_t y = target_of(&j->c->in[1], r);
+        double sum, first;
+        int64_t i = 0;
+
+        if (y == j->c->attr->cross_entropy.ignore) {
+            loss_of(j, r, y, x, 0, 0);
+            memset(dx, 0, (size_t)width * sizeof(real));
+            continue;
+        }
+        max = row_max(j->n, x);
+        loss_of(j, r, y, x, max, 0); /* without lse: of that there is one whole in the loss */
+        first = j->sums[2 * r];
+        sum = row_exp(j->n, x, max, dx);
+        j->sums[2 * r] = first + (double)max + log(sum);
+        factor = (real)((double)j->scale / sum);
+        for (; i + W <= j->n; i += W)
+            vst(dx + i, factor * vld(dx + i) - shift);
+        if (i < j->n)
+            vstn(dx + i, factor * vldn(dx + i, j->n - i) - shift, j->n - i);
+        dx[y] -= j->scale * (real)(1 - s);
+        memset(dx + j->n, 0, (size_t)(width - j->n) * sizeof(real));
+    }
+}
+
+enum pd_err PK_FN(cross_entropy_grad)(struct pk_backend *b, const struct pk_call *c, struct pd_why *why)
+{
+    struct cpu_scratch s = {c->workspace, 0};
+    int64_t count = 0;
+    enum pd_err err;
+    struct job j;
+
+    job_shape(&j, c);
+    job_scratch(&j, &s, cpu_pool_threads(b->pool));
+    err = targets_check(&j, &count, why);
+    if (err != PD_OK)
+        return err;
+    j.scale = *(const real *)c->in[2].data;
+    if (c->attr->cross_entropy.mean)
+        j.scale /= (real)count;
+    if (j.n > 0)
+        cpu_pool_run(b->pool, cpu_div_up(j.rows, j.group), loss_grad_task, &j);
+    sums_out(&j, c->out + 1);
     return PD_OK;
 }

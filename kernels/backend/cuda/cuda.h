@@ -82,6 +82,7 @@ extern const struct cuda_op cuda_ops[PK_OP_COUNT]; /* table.c */
     ONE(SOFTMAX_BWD, softmax_bwd)                                                                            \
     ONE(CROSS_ENTROPY, cross_entropy)                                                                        \
     ONE(CROSS_ENTROPY_BWD, cross_entropy_bwd)                                                                \
+    ONE(CROSS_ENTROPY_GRAD, cross_entropy_grad)                                                              \
     ONE(ATTENTION, attention)                                                                                \
     ONE(ATTENTION_BWD, attention_bwd)                                                                        \
     ONE(ATTENTION_STATS, attention_stats)                                                                    \

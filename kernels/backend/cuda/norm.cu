@@ -9,11 +9,12 @@
  * Backward: with xhat = (x - mean) rstd and u = gamma dy,
  *     dx = rstd (u - mean(u) - xhat mean(u xhat))     without mean(u) for RMSNorm
  *     dgamma = sum of dy xhat,  dbeta = sum of dy     over rows
- * x and dy once in, dx once out. A group takes every so many rows of its block's share and keeps its columns'
- * sums for dgamma and dbeta in registers meanwhile; the groups of a block are added in order and written as
- * one row of partial sums, and a second kernel adds those rows, 8 sums of every eighth row side by side. How
- * many blocks there are depends on the shape alone: a few for each multiprocessor of an H100 or H200, and
- * their partial sums are 1 percent of what is read. */
+ * x and dy once in, dx once out; with a residual, that once in and added to dx; with `again`, y once out. A
+ * group takes every so many rows of its block's share and keeps its columns' sums for dgamma and dbeta in
+ * registers meanwhile; the groups of a block are added in order and written as one row of partial sums, and a
+ * second kernel adds those rows, 8 sums of every eighth row side by side. How many blocks there are depends
+ * on the shape alone: a few for each multiprocessor of an H100 or H200, and their partial sums are 1 percent
+ * of what is read. */
 #include "kernels/backend/cuda/view.cuh"
 
 #define THREADS 256
@@ -24,7 +25,7 @@
 namespace
 {
 struct job {
-    struct cuda_rows x, dy;
+    struct cuda_rows x, dy, more; /* more: the residual, if has_more */
     const void *gamma, *beta;
     int64_t gamma_step, beta_step;
     bool gamma_bf16, beta_bf16, gamma_packs, beta_packs;
@@ -33,7 +34,9 @@ struct job {
     struct cuda_walk rstd_at, mean_at; /* backward: where row r's lies */
     int64_t rows, share;               /* share: rows of a block (backward) */
     int d, lanes;                      /* lanes of a row's group; THREADS: the block */
-    bool layer, has_beta;
+    bool layer, has_beta, has_more;
+    void *again; /* backward: y once more; NULL: it is not wanted */
+    bool again_bf16, again_packs;
     float eps;
     float *partial; /* backward: (blocks, 2, d) */
 };
@@ -152,7 +155,8 @@ static __global__ void __launch_bounds__(THREADS) norm_long_kernel(const struct 
 /* ---- backward ---- */
 
 /* Blocks of one multiprocessor, for the compiler's use of registers and for the number of blocks. */
-#define BWD_BLOCKS(packs) ((packs) <= 1 ? 8 : (packs) <= 3 ? 6 : (packs) <= 4 ? 5 : (packs) <= 6 ? 3 : 2)
+#define BWD_BLOCKS(packs)                                                                                    \
+    ((packs) <= 1 ? 8 : (packs) <= 2 ? 6 : (packs) <= 3 ? 5 : (packs) <= 4 ? 4 : (packs) <= 6 ? 3 : 2)
 #define BWD_WIDE_BLOCKS(packs) ((packs) <= 2 ? 3 : (packs) <= 4 ? 2 : 1)
 
 template <int PACKS, int WIDTH>
@@ -177,10 +181,12 @@ static __global__ void __launch_bounds__(WIDTH, WIDTH == THREADS ? BWD_WIDE_BLOC
         const int64_t x_at = pk_walk_at(j.x.lead, r), dy_at = pk_walk_at(j.dy.lead, r);
         const float rstd = pk_load1(j.rstd, j.rstd_bf16, pk_walk_at(j.rstd_at, r));
         const float mean = j.layer ? pk_load1(j.mean, j.mean_bf16, pk_walk_at(j.mean_at, r)) : 0;
-        float h[PACKS][4], u[PACKS][4], su = 0, suh = 0;
+        float h[PACKS][4], u[PACKS][4], more[PACKS][4], su = 0, suh = 0;
 
         pk_row_load_many<PACKS>(j.x, x_at, lane, j.lanes, d, h);
         pk_row_load_many<PACKS>(j.dy, dy_at, lane, j.lanes, d, u); /* dy; zeros beyond the row */
+        if (j.has_more)
+            pk_row_load_many<PACKS>(j.more, pk_walk_at(j.more.lead, r), lane, j.lanes, d, more);
 #pragma unroll
         for (int p = 0; p < PACKS; p++) {
             float gamma[4];
@@ -197,6 +203,16 @@ static __global__ void __launch_bounds__(WIDTH, WIDTH == THREADS ? BWD_WIDE_BLOC
                 su += u[p][i];
                 suh += u[p][i] * h[p][i];
             }
+            if (j.again && there) {
+                float beta[4] = {0, 0, 0, 0};
+
+                if (j.beta)
+                    vector_load(j.beta, j.beta_bf16, j.beta_packs, j.beta_step, p * j.lanes + lane, d, beta);
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    gamma[i] = h[p][i] * gamma[i] + beta[i];
+                pk_row_store(j.again, j.again_bf16, j.again_packs, r * d, p * j.lanes + lane, d, gamma);
+            }
         }
         su = j.layer ? pk_group_sum(su, j.lanes, scratch[0]) / (float)d : 0;
         suh = pk_group_sum(suh, j.lanes, scratch[1]) / (float)d;
@@ -205,6 +221,12 @@ static __global__ void __launch_bounds__(WIDTH, WIDTH == THREADS ? BWD_WIDE_BLOC
 #pragma unroll
             for (int i = 0; i < 4; i++)
                 u[p][i] = rstd * (u[p][i] - su - h[p][i] * suh);
+        if (j.has_more)
+#pragma unroll
+            for (int p = 0; p < PACKS; p++)
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    u[p][i] += more[p][i];
         if (there)
             pk_row_store_many<PACKS>(j.y, j.y_bf16, j.y_packs, r * d, lane, j.lanes, d, u);
     }
@@ -256,6 +278,7 @@ static __global__ void __launch_bounds__(THREADS) norm_bwd_long_kernel(const str
     const int64_t r = blockIdx.x, x_at = pk_walk_at(j.x.lead, r), dy_at = pk_walk_at(j.dy.lead, r);
     const float rstd = pk_load1(j.rstd, j.rstd_bf16, pk_walk_at(j.rstd_at, r));
     const float mean = j.layer ? pk_load1(j.mean, j.mean_bf16, pk_walk_at(j.mean_at, r)) : 0;
+    const int64_t more_at = j.has_more ? pk_walk_at(j.more.lead, r) : 0;
     const int packs = (j.d + 3) / 4;
     float su = 0, suh = 0;
 
@@ -274,9 +297,25 @@ static __global__ void __launch_bounds__(THREADS) norm_bwd_long_kernel(const str
                     suh += u * h;
                 }
                 x[i] = rstd * (u - su - h * suh);
+                dy[i] = h * gamma[i];
             }
-            if (pass == 1)
+            if (pass == 0 && j.again) {
+                float beta[4] = {0, 0, 0, 0};
+
+                if (j.beta)
+                    vector_load(j.beta, j.beta_bf16, j.beta_packs, j.beta_step, k, j.d, beta);
+                for (int i = 0; i < 4; i++)
+                    dy[i] += beta[i];
+                pk_row_store(j.again, j.again_bf16, j.again_packs, r * j.d, k, j.d, dy);
+            }
+            if (pass == 1) {
+                if (j.has_more) {
+                    pk_row_load(j.more, more_at, k, j.d, gamma);
+                    for (int i = 0; i < 4; i++)
+                        x[i] += gamma[i];
+                }
                 pk_row_store(j.y, j.y_bf16, j.y_packs, r * j.d, k, j.d, x);
+            }
         }
         if (pass == 0) {
             su = pk_group_sum(su, THREADS, scratch[0]);
@@ -377,6 +416,14 @@ static void job_of(struct job *j, const struct pk_call *c)
         else                                                                                                 \
             PK_LAUNCH(kernel(8), __VA_ARGS__);                                                               \
     } while (0)
+static void job_beta(struct job *j, const struct pk_view *v)
+{
+    j->beta = v->data;
+    j->beta_step = j->d == 1 ? 1 : v->stride[0];
+    j->beta_bf16 = v->dtype == PK_BF16;
+    j->beta_packs = j->beta_step == 1 && cuda_aligned(j->beta, cuda_pack_bytes(v->dtype));
+}
+
 #define NORM_OF(packs) (norm_kernel<packs>)
 #define NORM_BWD_OF_WARPS(packs) (norm_bwd_kernel<packs, BWD_THREADS>)
 #define NORM_BWD_OF_BLOCK(packs) (norm_bwd_kernel<packs, THREADS>)
@@ -388,12 +435,8 @@ enum pd_err cuda_norm(struct pk_backend *b, const struct pk_call *c, struct pd_w
     job_of(&j, c);
     if (j.rows == 0 || j.d == 0)
         return PD_OK;
-    if (j.has_beta) {
-        j.beta = c->in[2].data;
-        j.beta_step = j.d == 1 ? 1 : c->in[2].stride[0];
-        j.beta_bf16 = c->in[2].dtype == PK_BF16;
-        j.beta_packs = j.beta_step == 1 && cuda_aligned(j.beta, cuda_pack_bytes(c->in[2].dtype));
-    }
+    if (j.has_beta)
+        job_beta(&j, &c->in[2]);
     j.rstd = c->out[1].data;
     j.rstd_bf16 = c->out[1].dtype == PK_BF16;
     if (j.layer) {
@@ -456,6 +499,18 @@ enum pd_err cuda_norm_bwd(struct pk_backend *b, const struct pk_call *c, struct 
         j.mean = c->in[4].data;
         j.mean_bf16 = c->in[4].dtype == PK_BF16;
         j.mean_at = cuda_walk_of(&c->in[4], 0, c->in[4].shape.rank);
+    }
+    j.has_more = c->attr->norm.has_residual;
+    if (j.has_more)
+        j.more = cuda_rows_of(&c->in[c->n_in - 1]);
+    if (c->attr->norm.again) {
+        const struct pk_view *y = &c->out[c->n_out - 1];
+
+        j.again = y->data;
+        j.again_bf16 = y->dtype == PK_BF16;
+        j.again_packs = cuda_packs(y, j.d);
+        if (j.has_beta)
+            job_beta(&j, &c->in[4 + j.layer]);
     }
     j.partial = (float *)c->workspace;
     strips = (int)cuda_div_up(j.d, THREADS);

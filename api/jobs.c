@@ -342,6 +342,7 @@ void api_job_submit(struct api_req *r)
     struct spec_report report;
     struct spec_job *job = NULL;
     struct pd_why why = {.text = ""};
+    char no_cuda[SUP_WHY_BYTES];
     struct api_write *w;
     struct submit *s;
     const char *body;
@@ -359,9 +360,8 @@ void api_job_submit(struct api_req *r)
         return;
     }
     body = api_body(r, &len);
-    env.cuda = sup_cuda(api_deps_of(api_of(r))->sup, &env.no_cuda);
-    if (env.cuda)
-        env.no_cuda = NULL;
+    env.cuda = sup_cuda(api_deps_of(api_of(r))->sup, no_cuda);
+    env.no_cuda = env.cuda ? NULL : no_cuda;
     spec_report_init(&report);
     err = spec_job_parse(body ? body : "", len, &env, &job, &report);
     if (err != PD_OK) {

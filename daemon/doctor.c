@@ -35,17 +35,21 @@ static int gpus_print(const struct config *config, char *out, size_t size, struc
     struct device_sample *samples = calloc(DEVICE_GPU_MAX, sizeof *samples);
     const struct device_driver *driver;
     struct device_watch *watch = NULL;
-    const struct device *devices;
+    struct device *devices = calloc(DEVICE_GPU_MAX, sizeof *devices);
     int count, usable = 0;
 
-    if (!samples)
+    if (!samples || !devices) {
+        free(samples);
+        free(devices);
         return pd_fail(why, PD_ERR_NOMEM, "no memory for the GPUs");
+    }
     if (device_watch_start(&o, &watch, why) != PD_OK) {
         free(samples);
+        free(devices);
         return 1;
     }
     driver = device_watch_driver(watch);
-    devices = device_watch_devices(watch, &count);
+    count = device_watch_devices(watch, devices, DEVICE_GPU_MAX);
     device_watch_read(watch, samples, DEVICE_GPU_MAX);
     if (driver->loaded)
         printf("driver      %s, up to CUDA %d.%d, NVML %s%s\n", driver->version, driver->cuda_major,
@@ -65,6 +69,7 @@ static int gpus_print(const struct config *config, char *out, size_t size, struc
         snprintf(out, size, "they are turned off (devices.gpus = none)");
     device_watch_stop(watch);
     free(samples);
+    free(devices);
     return 0;
 }
 

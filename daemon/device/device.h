@@ -1,8 +1,9 @@
 /* daemon/device/device.h: what this machine offers to jobs: CPU slots and NVIDIA GPUs.
  *
  * CPU slots are a pure look-up. GPUs come from NVML, loaded at run time: a watch (struct device_watch) finds
- * them once at its start and then samples their state in a thread of its own, because a call into the driver
- * may hang; whoever asks gets the last sample with its age. Nothing here touches CUDA or holds a device. */
+ * them, samples their state and looks now and then whether they are still the same, all in threads of its
+ * own, because a call into the driver may hang; whoever asks gets the last sample with its age. Nothing here
+ * touches CUDA or holds a device. */
 #pragma once
 
 #include <stdbool.h>
@@ -31,6 +32,7 @@ struct device {
     int gpu;          /* NVML's index, which is CUDA's in the order of PCI addresses; -1 = a cpu slot */
     int instance;     /* MIG instance of that GPU; -1 = none */
     bool split;       /* a GPU in MIG mode: its instances are offered, not itself */
+    bool gone;        /* it was there, and the driver lists it no longer */
 };
 
 /* `slots` cpu devices of `threads` threads each (0 = the processors this process may use, shared evenly, at
@@ -92,7 +94,8 @@ struct device_sample {
     int64_t last_xid_us;     /* wall clock */
 };
 
-enum device_event_kind { DEVICE_EVENT_XID, DEVICE_EVENT_BROKEN };
+/* CHANGED: the list of devices is another one (gone, back, new, split); it names none. */
+enum device_event_kind { DEVICE_EVENT_XID, DEVICE_EVENT_BROKEN, DEVICE_EVENT_CHANGED };
 struct device_event {
     enum device_event_kind kind;
     int index; /* among the watch's devices; an XID of a split GPU names the instance if the driver does */
@@ -113,7 +116,10 @@ struct device_watch_options {
     const char *library; /* NULL = "libnvidia-ml.so.1" */
     const char *gpus; /* NULL or "auto": those of CUDA_VISIBLE_DEVICES, else all; "all"; "none"; or a list of
                          indices and UUIDs: "0,2,GPU-5f1c" */
-    int64_t interval_us;        /* between samples; 0 = 2 s */
+    int64_t interval_us; /* between samples; 0 = 2 s */
+    int64_t rescan_us;   /* between looks at which devices there are; 0 = five intervals */
+    const char *bus; /* a folder whose entries are the GPUs that the kernel's module drives: when they change,
+                        NVML is opened anew. NULL = "/proc/driver/nvidia/gpus" */
     int64_t start_us;           /* how long the start waits for the driver; 0 = 30 s */
     void (*changed)(void *ctx); /* an event waits, or a first sample after device_watch_look came; from a
                                    thread of the watch, must be quick; NULL = nobody asks */
@@ -133,10 +139,14 @@ struct device_watch *device_watch_stop(struct device_watch *w);
 /* Why there are no GPUs; "" if there are. Borrowed until the stop. */
 const char *device_watch_why(const struct device_watch *w);
 const struct device_driver *device_watch_driver(const struct device_watch *w);
-/* The devices, in order of index and instance. Borrowed until the stop, never changed. */
-const struct device *device_watch_devices(const struct device_watch *w, int *ret_count);
+/* Copies the devices, at most `most`; returns how many there are. At the start in order of index and
+ * instance; from then on a device keeps its place, and what comes later stands behind. One that is gone stays
+ * in the list, and has its place again when it comes back. Any thread. */
+int device_watch_devices(struct device_watch *w, struct device *ret, int most);
+/* Nobody needs the place of this device, which is gone: another may get it. */
+void device_watch_forget(struct device_watch *w, int index);
 /* How well two of them are connected, 0 (across processors) to 4 (NVLink). */
-int device_watch_link(const struct device_watch *w, int a, int b);
+int device_watch_link(struct device_watch *w, int a, int b);
 
 /* The last sample of each, in the same order; at most `most`. Any thread; never waits for the driver. */
 void device_watch_read(struct device_watch *w, struct device_sample *ret, int most);

@@ -76,6 +76,7 @@ struct event_data {
     X(p2p, nvmlDeviceGetP2PStatus, (handle, handle, unsigned, unsigned *))                                   \
     X(ancestor, nvmlDeviceGetTopologyCommonAncestor, (handle, handle, unsigned *))                           \
     X(set_new, nvmlEventSetCreate, (void **))                                                                \
+    X(set_free, nvmlEventSetFree, (void *))                                                                  \
     X(set_add, nvmlDeviceRegisterEvents, (handle, unsigned long long, void *))                               \
     X(set_wait, nvmlEventSetWait_v2, (void *, struct event_data *, unsigned))
 
@@ -345,6 +346,20 @@ static void sample_ecc(struct nvml *n, handle h, struct device_sample *ret)
         ret->ecc_uncorrected = (int64_t)errors;
 }
 
+const struct device_sample nvml_unknown = {.memory_used = -1,
+                                           .memory_total = -1,
+                                           .memory_reserved = -1,
+                                           .utilization = -1,
+                                           .memory_utilization = -1,
+                                           .temperature_c = -1,
+                                           .power_mw = -1,
+                                           .power_limit_mw = -1,
+                                           .sm_clock_mhz = -1,
+                                           .ecc_corrected = -1,
+                                           .ecc_uncorrected = -1,
+                                           .process_count = -1,
+                                           .graphics_memory = -1};
+
 int nvml_sample(struct nvml *n, void *handle_of, bool mig, struct device_sample *ret)
 {
     struct memory_info_2 memory_2 = {.version = (unsigned)sizeof memory_2 | 2u << 24};
@@ -354,19 +369,7 @@ int nvml_sample(struct nvml *n, void *handle_of, bool mig, struct device_sample 
     handle h = handle_of;
     int code;
 
-    *ret = (struct device_sample){.memory_used = -1,
-                                  .memory_total = -1,
-                                  .memory_reserved = -1,
-                                  .utilization = -1,
-                                  .memory_utilization = -1,
-                                  .temperature_c = -1,
-                                  .power_mw = -1,
-                                  .power_limit_mw = -1,
-                                  .sm_clock_mhz = -1,
-                                  .ecc_corrected = -1,
-                                  .ecc_uncorrected = -1,
-                                  .process_count = -1,
-                                  .graphics_memory = -1};
+    *ret = nvml_unknown;
     code = CALL(n, memory_2, h, &memory_2);
     if (code == NVML_CODE_OK) {
         ret->memory_used = (int64_t)memory_2.used;
@@ -385,6 +388,8 @@ int nvml_sample(struct nvml *n, void *handle_of, bool mig, struct device_sample 
                  code == NVML_CODE_LOST ? "it has fallen off the bus" : "it needs a reset");
         return code;
     }
+    if (code == NVML_CODE_NOT_FOUND || code == NVML_CODE_INVALID || code == NVML_CODE_UNINITIALIZED)
+        return NVML_CODE_NOT_FOUND;
     sample_processes(n, h, ret);
     sample_graphics(n, h, ret);
     if (mig) /* the rest is the whole GPU's */
@@ -420,7 +425,16 @@ void *nvml_events_new(struct nvml *n, void *const *gpus, int count)
         return NULL;
     for (int i = 0; i < count; i++)
         taken += CALL(n, set_add, gpus[i], EVENT_XID, set) == NVML_CODE_OK;
-    return taken ? set : NULL; /* an empty set is left to the shutdown */
+    if (taken || !count)
+        return set;
+    nvml_events_free(n, set);
+    return NULL;
+}
+
+void nvml_events_free(struct nvml *n, void *set)
+{
+    if (set)
+        (void)CALL(n, set_free, set);
 }
 
 int nvml_events_wait(struct nvml *n, void *set, unsigned timeout_ms, char *uuid, size_t size, int *ret_xid,

@@ -9,6 +9,8 @@
 /* NVML's own numbers. */
 enum nvml_code {
     NVML_CODE_OK = 0,
+    NVML_CODE_UNINITIALIZED = 1,
+    NVML_CODE_INVALID = 2,
     NVML_CODE_UNSUPPORTED = 3,
     NVML_CODE_NOT_FOUND = 6,
     NVML_CODE_SHORT = 7,
@@ -39,11 +41,16 @@ int nvml_mig(struct nvml *n, void *gpu, const struct device *of, int at, void **
 /* 0 to 4, see device_watch_link. */
 int nvml_link(struct nvml *n, void *a, void *b);
 
-/* Everything of device_sample but taken_us, stale and the XIDs. Not OK only when the device is given up. */
+/* A sample that knows nothing. */
+extern const struct device_sample nvml_unknown;
+/* Everything of device_sample but taken_us, stale and the XIDs. NVML_CODE_NOT_FOUND: the handle is of no
+ * device that is there. Else not OK only when the device is given up. */
 int nvml_sample(struct nvml *n, void *handle, bool mig, struct device_sample *ret);
 
 /* An event set with every handle's XIDs in it; NULL if the driver has none. */
 void *nvml_events_new(struct nvml *n, void *const *gpus, int count);
+/* Nobody may be waiting in it. NULL is fine. */
+void nvml_events_free(struct nvml *n, void *set);
 /* Waits for the next XID; NVML_CODE_TIMEOUT = none. `uuid`: of the whole GPU, "" = unknown; *ret_gi: the MIG
  * instance's number, where the driver says it. */
 int nvml_events_wait(struct nvml *n, void *set, unsigned timeout_ms, char *uuid, size_t size, int *ret_xid,

@@ -1,7 +1,7 @@
-/* GPUs: found at the start, watched by daemon/device, and taken out of service when the driver reports a
- * fault of theirs. A fault of the device is never counted against the run that met it: it starts again
- * elsewhere, from its last checkpoint and not from a new one, which might hold what a broken memory made of
- * the weights. */
+/* GPUs: found and watched by daemon/device, and taken out of service when the driver reports a fault of
+ * theirs. Their list follows the machine: what is gone takes no run, what comes is used after a look at it. A
+ * fault of the device is never counted against the run that met it: it starts again elsewhere, from its last
+ * checkpoint and not from a new one, which might hold what a broken memory made of the weights. */
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -68,25 +68,53 @@ static void ask_worker(struct sup *s)
                  why.text[0] ? ": " : "", why.text);
 }
 
-bool sup_cuda(struct sup *s, const char **ret_why)
+int gpu_count(const struct sup *s, const char **ret_why)
 {
-    *ret_why = s->no_cuda;
-    return !s->no_cuda[0];
+    int count = 0, there = 0;
+
+    for (int i = s->gpu_first; i < s->gpu_first + s->gpu_count; i++) {
+        there += !s->devices[i].gone;
+        count += !s->devices[i].gone && !s->devices[i].split;
+    }
+    *ret_why = count          ? ""
+               : !s->watch    ? "nobody looks for GPUs"
+               : there        ? "its GPUs are split, and no MIG instance was made"
+               : s->gpu_count ? "the driver lists its GPUs no longer"
+                              : device_watch_why(s->watch);
+    return count;
 }
 
-/* Why there is none, in the words of whoever asked for one. */
-static void judge(struct sup *s)
+void gpu_why_none(const struct sup *s, char *out, size_t size)
 {
     const char *why;
 
-    if (!sup_gpu_count(s, &why, NULL))
-        snprintf(s->no_cuda, sizeof s->no_cuda, "this node has no NVIDIA GPU: %s", why);
-    else if (!strcmp(s->train_role, "selftest"))
-        s->no_cuda[0] = '\0'; /* it computes nothing */
+    if (!gpu_count(s, &why))
+        snprintf(out, size, "this node has no NVIDIA GPU: %s", why);
     else
-        ask_worker(s);
+        snprintf(out, size, "%s", s->no_cuda);
+}
+
+bool sup_cuda(struct sup *s, char ret_why[SUP_WHY_BYTES])
+{
+    pthread_mutex_lock(&s->mutex);
+    gpu_why_none(s, ret_why, SUP_WHY_BYTES);
+    pthread_mutex_unlock(&s->mutex);
+    return !ret_why[0];
+}
+
+/* Asked once, also where the driver has no GPU yet: one may come. */
+static void judge(struct sup *s)
+{
+    if (s->watch && device_watch_driver(s->watch)->loaded && strcmp(s->train_role, "selftest") != 0)
+        ask_worker(s); /* the diagnostic role computes nothing */
     if (s->gpu_count && s->no_cuda[0])
         pd_log(PD_LOG_WARNING, "supervise", "cuda=refused why=\"%s\"", s->no_cuda);
+}
+
+static void log_device(const struct device *d, const char *news)
+{
+    pd_log(PD_LOG_INFO, "device", "gpu=%s id=%s model=\"%s\" memory=%lld capability=%d.%d%s%s", d->name,
+           d->id, d->model, (long long)d->memory_bytes, d->major, d->minor, d->split ? " split=1" : "", news);
 }
 
 enum pd_err gpu_start(struct sup *s, struct pd_why *why)
@@ -97,10 +125,8 @@ enum pd_err gpu_start(struct sup *s, struct pd_why *why)
                                      .start_us = s->o.gpu_start_us,
                                      .changed = changed,
                                      .ctx = s};
-    const struct device *found;
     const struct device_driver *driver;
     enum pd_err err;
-    int count;
 
     s->gpu_first = s->device_count;
     s->o.gpus = s->o.nvml = NULL; /* borrowed for the start alone */
@@ -111,18 +137,13 @@ enum pd_err gpu_start(struct sup *s, struct pd_why *why)
     err = device_watch_start(&o, &s->watch, why);
     if (err != PD_OK)
         return err;
-    found = device_watch_devices(s->watch, &count);
     driver = device_watch_driver(s->watch);
-    for (int i = 0; i < count; i++) {
-        const struct device *d = &found[i];
-
-        s->devices[s->device_count++] = *d;
-        pd_log(PD_LOG_INFO, "device", "gpu=%s id=%s model=\"%s\" memory=%lld capability=%d.%d%s", d->name,
-               d->id, d->model, (long long)d->memory_bytes, d->major, d->minor, d->split ? " split=1" : "");
-    }
-    s->gpu_count = count;
-    if (count)
-        pd_log(PD_LOG_INFO, "device", "gpus=%d driver=%s cuda=%d.%d", count, driver->version,
+    s->gpu_count = device_watch_devices(s->watch, &s->devices[s->gpu_first], DEVICE_GPU_MAX);
+    s->device_count += s->gpu_count;
+    for (int i = s->gpu_first; i < s->device_count; i++)
+        log_device(&s->devices[i], "");
+    if (s->gpu_count)
+        pd_log(PD_LOG_INFO, "device", "gpus=%d driver=%s cuda=%d.%d", s->gpu_count, driver->version,
                driver->cuda_major, driver->cuda_minor);
     else
         pd_log(PD_LOG_INFO, "device", "gpus=0 why=\"%s\"", device_watch_why(s->watch));
@@ -139,15 +160,14 @@ void gpu_stop(struct sup *s)
 int sup_gpu_count(struct sup *s, const char **ret_why, const struct device_driver **ret_driver)
 {
     static const struct device_driver none;
-    int count = 0;
+    const char *why;
+    int count;
 
-    for (int i = s->gpu_first; i < s->gpu_first + s->gpu_count; i++)
-        count += !s->devices[i].split;
+    pthread_mutex_lock(&s->mutex);
+    count = gpu_count(s, &why);
+    pthread_mutex_unlock(&s->mutex);
     if (ret_why)
-        *ret_why = count          ? ""
-                   : !s->watch    ? "nobody looks for GPUs"
-                   : s->gpu_count ? "its GPUs are split, and no MIG instance was made"
-                                  : device_watch_why(s->watch);
+        *ret_why = why;
     if (ret_driver)
         *ret_driver = s->watch ? device_watch_driver(s->watch) : &none;
     return count;
@@ -336,12 +356,86 @@ static void suspect(struct sup *s, struct att *a, int device, const char *reason
     a->xid_step = a->step;
 }
 
+/* What a device that is gone takes with it: the runs on it start again elsewhere, and so do the models. */
+static void bereave(struct sup *s, int i)
+{
+    const char *why = s->devices[i].instance >= 0 ? "the MIG instance was taken apart"
+                                                  : "the driver lists the GPU no longer";
+
+    for (struct att *a = s->atts; a; a = a->next)
+        if (holds(a, i))
+            lose(s, a, i, why);
+    model_device_lost(s, i, why);
+}
+
+static bool same_facts(const struct device *a, const struct device *b)
+{
+    return a->gone == b->gone && a->split == b->split && a->memory_bytes == b->memory_bytes &&
+           !strcmp(a->name, b->name);
+}
+
+/* The devices are others than before: those that were known keep their place. */
+static void take_list(struct sup *s)
+{
+    struct device *fresh = calloc(DEVICE_GPU_MAX, sizeof *fresh);
+    int count;
+
+    if (!fresh) {
+        pd_log(PD_LOG_ERROR, "device", "list=unread no memory");
+        return; /* nothing new is used; what is gone grows stale */
+    }
+    count = device_watch_devices(s->watch, fresh, DEVICE_GPU_MAX);
+    for (int k = 0; k < s->gpu_count && k < count; k++) { /* by the name that it had */
+        const struct device *d = &s->devices[s->gpu_first + k];
+
+        if (d->gone || !fresh[k].gone || strcmp(d->id, fresh[k].id) != 0)
+            continue;
+        pd_log(PD_LOG_WARNING, "device", "gpu=%s id=%s state=gone", d->name, d->id);
+        bereave(s, s->gpu_first + k);
+    }
+    pthread_mutex_lock(&s->mutex);
+    for (int k = 0; k < count; k++) {
+        int i = s->gpu_first + k;
+        struct device *d = &s->devices[i];
+        bool known = k < s->gpu_count && !strcmp(d->id, fresh[k].id);
+
+        if (!known)
+            memset(&s->held[i], 0, sizeof s->held[i]);
+        if (!known || (d->gone && !fresh[k].gone))
+            s->held[i].freed_us = pd_clock_mono_us(); /* used after a look at it */
+        if (!fresh[k].gone && (!known || !same_facts(d, &fresh[k])))
+            log_device(&fresh[k], !known ? " new=1" : d->gone ? " back=1" : " changed=1");
+        *d = fresh[k];
+    }
+    s->gpu_count = count;
+    s->device_count = s->gpu_first + count;
+    slots_look(s);
+    pthread_mutex_unlock(&s->mutex);
+    free(fresh);
+    gpu_commands(s); /* one that came back may be drained */
+    s->schedule = true;
+}
+
+/* Places of instances that are gone and that nobody holds may be given to others. */
+static void forget_gone(struct sup *s)
+{
+    for (int i = s->gpu_first; i < s->gpu_first + s->gpu_count; i++)
+        if (s->devices[i].gone && s->devices[i].instance >= 0 && !s->held[i].run && !s->held[i].models)
+            device_watch_forget(s->watch, i - s->gpu_first);
+}
+
 static void take_event(struct sup *s, const struct device_event *e, int64_t now_us)
 {
     int i = s->gpu_first + e->index;
     enum device_xid what = e->kind == DEVICE_EVENT_BROKEN ? DEVICE_XID_FATAL : device_xid_class(e->xid);
     const struct att *first = NULL;
 
+    if (e->kind == DEVICE_EVENT_CHANGED) {
+        take_list(s);
+        return;
+    }
+    if (e->index >= s->gpu_count)
+        return; /* of a device that we have not read yet: its sample says so, too */
     pd_log(PD_LOG_WARNING, "device", "gpu=%s %s", s->devices[i].name, e->reason);
     for (struct att *a = s->atts; a; a = a->next) {
         if (!concerned(s, a, i))
@@ -352,6 +446,8 @@ static void take_event(struct sup *s, const struct device_event *e, int64_t now_
         else if (what == DEVICE_XID_PROGRAM)
             suspect(s, a, i, e->reason, now_us);
     }
+    if (what == DEVICE_XID_FATAL)
+        model_device_lost(s, i, e->reason);
     if (what >= DEVICE_XID_HARDWARE)
         take_out(s, i, e->reason);
     write_event(s, i, first, e->xid, what >= DEVICE_XID_HARDWARE, e->reason);
@@ -362,10 +458,11 @@ void gpu_tick(struct sup *s, int64_t now_us)
 {
     struct device_event e;
 
-    if (!s->gpu_count)
+    if (!s->watch)
         return;
     while (device_watch_event(s->watch, &e))
         take_event(s, &e, now_us);
+    forget_gone(s);
     for (struct att *a = s->atts; a; a = a->next) {
         if (!a->xid[0] || a->phase != ATT_WORKING || a->stopping)
             continue;

@@ -238,7 +238,7 @@ struct sup {
     int plans_running;                /* mutex */
     bool stopping;                    /* mutex */
 
-    char no_cuda[400];          /* why jobs on GPUs are refused; "" = they are not. Const after the start */
+    char no_cuda[400];          /* why workers cannot compute on GPUs; "" = they can. Const after the start */
     struct device_watch *watch; /* NULL = nobody looks for GPUs */
     int drains_writing;         /* of ours: in memory, their rows on their way */
     struct post *deferred, **deferred_tail; /* writes that wait for room in the worker lane */
@@ -370,6 +370,7 @@ enum slot_state {
     SLOT_DRAINED,
     SLOT_BROKEN,
     SLOT_STALE,
+    SLOT_GONE,
     SLOT_SPLIT /* never offered: its instances are */
 };
 /* Takes the newest samples; the states below rest on them. */
@@ -395,6 +396,10 @@ void slots_why_none(const struct sup *s, char *out, size_t size);
 /* "waiting for 2 GPUs, 1 free, 1 busy with a foreign process (pid 123)". */
 void slots_reason(const struct sup *s, const char *kind, int slots, char *out, size_t size);
 
+/* gpu.c: GPUs and instances that are there; *ret_why (static): why there are none. Mutex held. */
+int gpu_count(const struct sup *s, const char **ret_why);
+/* gpu.c: Why jobs on GPUs are refused now; "" = they are not. Mutex held. */
+void gpu_why_none(const struct sup *s, char *out, size_t size);
 /* gpu.c: GPUs: found, watched, drained. */
 /* Adds the GPUs to the devices and reads which are drained. */
 enum pd_err gpu_start(struct sup *s, struct pd_why *why);
@@ -423,6 +428,8 @@ void model_frame(struct sup *s, struct conn *c, const struct wire_header *h, con
 void model_lost_conn(struct sup *s, struct model *m);
 void model_gone(struct sup *s, struct model *m);
 void model_tick(struct sup *s, int64_t now_us);
+/* Workers of models on this device are killed, and started again elsewhere. */
+void model_device_lost(struct sup *s, int device, const char *reason);
 void model_stop_all(struct sup *s);
 bool model_all_gone(struct sup *s);
 bool model_mark_live(struct sup *s, const char *mark);

@@ -218,16 +218,15 @@ static enum pd_err budget_left(struct sup *s, const struct model *m, int64_t *re
  * it. */
 static enum pd_err take_gpu(struct sup *s, struct model *m, struct pd_why *why)
 {
-    char none[256];
+    char none[SUP_WHY_BYTES];
 
-    if (s->no_cuda[0])
-        return pd_fail(why, PD_ERR_UNSUPPORTED, "serve.device is cuda, but %s", s->no_cuda);
     pthread_mutex_lock(&s->mutex);
     slots_look(s);
-    m->device = slots_pick_serving(s);
+    gpu_why_none(s, none, sizeof none);
+    m->device = none[0] ? -1 : slots_pick_serving(s);
     if (m->device >= 0)
         s->held[m->device].models++;
-    else
+    else if (!none[0])
         slots_why_none(s, none, sizeof none);
     pthread_mutex_unlock(&s->mutex);
     return m->device >= 0 ? PD_OK : pd_fail(why, PD_ERR_UNSUPPORTED, "serve.device is cuda, but %s", none);
@@ -493,6 +492,18 @@ void model_frame(struct sup *s, struct conn *c, const struct wire_header *h, con
     }
     default:
         break;
+    }
+}
+
+void model_device_lost(struct sup *s, int device, const char *reason)
+{
+    for (struct model *m = s->models; m; m = m->next) {
+        if (m->device != device || m->proc.gone)
+            continue;
+        pd_log(PD_LOG_WARNING, "supervise", "model=%s version=%lld device=%s fault=\"%s\"", m->name,
+               (long long)m->version, s->devices[device].name, reason);
+        if (!m->kill_us)
+            m->kill_us = pd_clock_mono_us();
     }
 }
 

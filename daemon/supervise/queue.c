@@ -195,11 +195,17 @@ static void note(struct sup *s, const struct sched_item *item, struct queue_note
         slots_reason(s, item->kind, item->slots, out->info.reason, sizeof out->info.reason);
 }
 
-/* Can it never start? Where no GPU is found there may be one after the next start of driver or machine: such
- * a run was accepted when there was one, and waits. */
+/* Can it never start? Of GPUs that only counts which are known, whole or split, there or gone: an operator
+ * may be about to make other instances, and a run that was accepted when there were enough waits for them. */
 static bool hopeless(const struct sup *s, const struct sched_item *item)
 {
-    return item->impossible && (!strcmp(item->kind, "cpu") || s->gpu_count);
+    int known = 0;
+
+    if (!item->impossible || !strcmp(item->kind, "cpu"))
+        return item->impossible;
+    for (int i = s->gpu_first; i < s->gpu_first + s->gpu_count; i++)
+        known += s->devices[i].instance < 0;
+    return known && item->slots > known;
 }
 
 static void keep_notes(struct sup *s, const struct waiting *w)

@@ -17,7 +17,7 @@ static const char *const names[] = {
     [SLOT_FREE] = "free",         [SLOT_SERVING] = "serving",   [SLOT_BUSY] = "busy",
     [SLOT_CHECKING] = "checking", [SLOT_DRAINING] = "draining", [SLOT_FOREIGN] = "foreign",
     [SLOT_DRAINED] = "drained",   [SLOT_BROKEN] = "broken",     [SLOT_STALE] = "stale",
-    [SLOT_SPLIT] = "split"};
+    [SLOT_GONE] = "gone",         [SLOT_SPLIT] = "split"};
 
 const char *slot_state_name(enum slot_state state)
 {
@@ -87,8 +87,8 @@ static enum slot_state gpu_state(const struct sup *s, int i, char *reason, size_
 /* The GPU that an instance is a part of, or -1. */
 static int parent(const struct sup *s, int i)
 {
-    for (int j = s->gpu_first; s->devices[i].instance >= 0 && j < i; j++)
-        if (s->devices[j].gpu == s->devices[i].gpu && s->devices[j].instance < 0)
+    for (int j = s->gpu_first; s->devices[i].instance >= 0 && j < s->gpu_first + s->gpu_count; j++)
+        if (s->devices[j].gpu == s->devices[i].gpu && s->devices[j].instance < 0 && !s->devices[j].gone)
             return j;
     return -1;
 }
@@ -108,6 +108,12 @@ enum slot_state slot_state(const struct sup *s, int i, char *reason, size_t size
         snprintf(reason, size, "%s", s->held[s->held[i].drained ? i : whole].drain_reason);
     if (s->held[i].run)
         return drained ? SLOT_DRAINING : SLOT_BUSY;
+    if (s->devices[i].gone) {
+        snprintf(reason, size, "%s",
+                 s->devices[i].instance >= 0 ? "this MIG instance does not exist any more"
+                                             : "the driver lists it no longer");
+        return SLOT_GONE;
+    }
     if (is_gpu(s, i) && s->devices[i].split) {
         snprintf(reason, size, "it is split into MIG instances, which are devices of their own");
         return SLOT_SPLIT;
@@ -128,7 +134,9 @@ struct slot_count slots_count(const struct sup *s, const char *kind)
     for (int i = 0; i < s->device_count; i++) {
         enum slot_state state;
 
-        if (strcmp(s->devices[i].kind, kind) != 0 || (state = slot_state(s, i, NULL, 0)) == SLOT_SPLIT)
+        /* A GPU that is gone may come back; an instance was taken apart. */
+        if (strcmp(s->devices[i].kind, kind) != 0 || (state = slot_state(s, i, NULL, 0)) == SLOT_SPLIT ||
+            (state == SLOT_GONE && s->devices[i].instance >= 0))
             continue;
         c.total++;
         c.free += state <= SLOT_SERVING;
@@ -218,7 +226,9 @@ const char *slots_kind(const struct sup *s, const char *device, int slots, int64
     if (!strcmp(device, "cpu"))
         return "cpu";
     for (int i = s->gpu_first; i < s->gpu_first + s->gpu_count; i++)
-        if (s->devices[i].instance >= 0)
+        if (s->devices[i].gone)
+            continue;
+        else if (s->devices[i].instance >= 0)
             instances++;
         else
             whole += !s->devices[i].split;
@@ -262,7 +272,7 @@ void slots_why_none(const struct sup *s, char *out, size_t size)
         char reason[200];
         enum slot_state state = slot_state(s, i, reason, sizeof reason);
 
-        if (state == SLOT_SPLIT)
+        if (state == SLOT_SPLIT || (state == SLOT_GONE && s->devices[i].instance >= 0))
             continue;
         add(out, size, "%s%s is %s%s%s%s", named++ ? ", " : ": ", s->devices[i].name, slot_state_name(state),
             reason[0] ? " (" : "", reason, reason[0] ? ")" : "");
@@ -271,15 +281,17 @@ void slots_why_none(const struct sup *s, char *out, size_t size)
 
 void slots_reason(const struct sup *s, const char *kind, int slots, char *out, size_t size)
 {
-    static const enum slot_state states[] = {SLOT_FOREIGN, SLOT_DRAINED, SLOT_DRAINING,
-                                             SLOT_BROKEN,  SLOT_STALE,   SLOT_CHECKING};
+    static const enum slot_state states[] = {SLOT_FOREIGN, SLOT_DRAINED, SLOT_DRAINING, SLOT_BROKEN,
+                                             SLOT_STALE,   SLOT_GONE,    SLOT_CHECKING};
     struct slot_count c = slots_count(s, kind);
     const char *unit = !strcmp(kind, "cuda") ? "GPU" : !strcmp(kind, "mig") ? "MIG instance" : "cpu slot";
 
     snprintf(out, size, "waiting for %d %s%s, ", slots, unit, slots == 1 ? "" : "s");
     if (!c.total) {
-        add(out, size, "this machine has none%s%s", s->watch ? ": " : "",
-            s->watch ? device_watch_why(s->watch) : "");
+        const char *why = "";
+
+        (void)gpu_count(s, &why);
+        add(out, size, "this machine has none%s%s", s->watch && why[0] ? ": " : "", s->watch ? why : "");
         return;
     }
     add(out, size, "%d free", c.free);

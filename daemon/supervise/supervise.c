@@ -518,6 +518,8 @@ void sup_device_list(struct sup *s, void (*row)(void *ctx, const struct sup_devi
                                  .facts = gpu ? d : NULL,
                                  .sample = gpu ? &s->samples[i - s->gpu_first] : NULL};
 
+        if (d->gone && d->instance >= 0 && !s->held[i].run)
+            continue; /* an instance that was taken apart is no news */
         memcpy(out.name, d->name, sizeof out.name);
         memcpy(out.kind, d->kind, sizeof out.kind);
         memcpy(out.model, d->model, sizeof out.model);

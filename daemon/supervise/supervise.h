@@ -76,7 +76,8 @@ struct sup_device {
     int attempt;
     /* "free", "busy" (a run), "draining" (a run, its last one), "serving" (models; a run may join them),
      * "checking" (given back a moment ago); out of service: "drained", "foreign" (somebody else computes
-     * there), "broken", "stale" (the driver does not answer), "split" (into MIG instances) */
+     * there), "broken", "stale" (the driver does not answer), "gone" (it was there), "split" (into MIG
+     * instances) */
     char state[16];
     char id[64];         /* the same for good: what rows hold */
     char reason[200];    /* of the state; "" = it needs none */
@@ -90,9 +91,10 @@ struct sup_device {
 /* Calls back for each under a lock: format and return. */
 void sup_device_list(struct sup *s, void (*row)(void *ctx, const struct sup_device *d), void *ctx);
 
-/* Can jobs of device "cuda" run: are there GPUs, and a worker that computes on them? Else *ret_why (borrowed
- * until the stop) is a sentence. */
-bool sup_cuda(struct sup *s, const char **ret_why);
+/* Can jobs of device "cuda" run now: are there GPUs, and a worker that computes on them? Else ret_why is a
+ * sentence. */
+#define SUP_WHY_BYTES 480
+bool sup_cuda(struct sup *s, char ret_why[SUP_WHY_BYTES]);
 
 /* GPUs that jobs can have (instances count), and if none, why not: a sentence, "" if there are. *ret_driver
  * (may be NULL): borrowed until the stop. */

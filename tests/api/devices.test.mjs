@@ -154,6 +154,28 @@ test('an error that the driver reports drains the GPU, and its run goes on elsew
     await end();
 });
 
+test('a GPU that goes takes no run with it, and is used again when it comes back', { skip, timeout: 60000 }, async () => {
+    await begin([gpu(0), gpu(1)]);
+    await host.post('/api/v1/jobs', cuda());
+    const first = await until(async () => (await devices()).devices.find(d => d.kind === 'cuda' && d.run_id));
+    await until(async () => (await host.get(`/api/v1/runs/${first.run_id}`)).json.step > 3);
+    const { index } = first.gpu;
+    machine.write([gpu(1 - index).replace(/^gpu 1/, 'gpu 0')]);
+    const gone = await until(async () => { const d = (await devices()).devices.find(one => one.id === first.id); return d.state === 'gone' && d; });
+    assert.equal(gone.reason, 'the driver lists it no longer');
+    assert.equal(gone.run_id, null);
+    assert.deepEqual([gone.gpu.memory_used_bytes, gone.gpu.temperature_celsius, gone.gpu.stale], [null, null, false]);
+    const moved = await until(async () => (await devices()).devices.find(d => d.run_id === first.run_id && d.id !== first.id));
+    assert.equal(moved.attempt, 2);
+    const run = (await host.get(`/api/v1/runs/${first.run_id}`)).json;
+    assert.match(run.attempts_list?.[0]?.message ?? run.attempt_list?.[0]?.message ?? JSON.stringify(run), /cuda:\d: the driver lists the GPU no longer/);
+    assert.match((await host.get('/metrics')).text, new RegExp(`polyd_gpu_out_of_service\\{gpu="[^"]*",uuid="${first.id}"\\} 1\n`));
+    assert.equal((await host.post('/api/v1/jobs?dry_run=1', cuda(2))).status, 200); /* such a job would wait for it */
+    machine.write([gpu(0), gpu(1)]);
+    await until(async () => (await devices()).devices.find(d => d.id === first.id)?.state === 'free');
+    await end();
+});
+
 test('polyd doctor says what is there, and why not', { skip, timeout: 60000 }, () => {
     machine = new Machine([gpu(0, { proc: '4711' }), gpu(1, { code: 15 })]);
     const say = (...flags) => execFileSync(path.join(build, 'bin/polyd'), [...flags, 'doctor'], { encoding: 'utf8', env: { ...process.env, ...machine.env, POLYD_CONFIG: '', POLYD_PLUGIN_DIR: '/nonexistent' } });

@@ -334,10 +334,10 @@ void sup_device_list(struct sup *s, void (*row)(void *ctx, const struct sup_devi
     row(ctx, &busy);
 }
 
-bool sup_cuda(struct sup *s, const char **ret_why)
+bool sup_cuda(struct sup *s, char ret_why[SUP_WHY_BYTES])
 {
     (void)s;
-    *ret_why = "this node has no NVIDIA GPU: the test has none";
+    strcpy(ret_why, "this node has no NVIDIA GPU: the test has none");
     return false;
 }
 

@@ -11,7 +11,8 @@
  *       code=15 (every sample answers it) hang=5000 (milliseconds, while the file says so)     -- on one line
  *   instance 0 1 uuid=MIG-01 name="..." gi=3 total=... used=... proc=...     MIG instance 1 of GPU 0
  *   link 0 1 nvlink | switch | bridge | node | far
- *   xid 1 0 79 [3]      event number 1: GPU 0, XID 79 [instance gi]; each number is told once a process
+ *   freeze               the GPUs stay those of nvmlInit, as a real session's do: one that is taken away is
+ * lost xid 1 0 79 [3]      event number 1: GPU 0, XID 79 [instance gi]; each number is told once a process
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -20,7 +21,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { OK = 0, NOT_SUPPORTED = 3, NOT_FOUND = 6, SHORT = 7, TIMEOUT = 10, UNKNOWN = 999 };
+enum { OK = 0, NOT_SUPPORTED = 3, NOT_FOUND = 6, SHORT = 7, TIMEOUT = 10, LOST = 15, UNKNOWN = 999 };
 enum { GPUS = 80, PARTS = 8, PROCESSES = 80, LINE = 4096 };
 
 /* The same shapes as the real library's, as daemon/device/nvml.c declares them. */
@@ -65,6 +66,9 @@ static void make_units(void)
             units[i][j] = (struct unit){.gpu = i, .part = j - 1};
 }
 
+/* GPUs when the session began, and whether the machine is frozen now. */
+static int session_gpus;
+
 static FILE *machine(void)
 {
     const char *path = getenv("POLYD_FAKE_NVML");
@@ -104,13 +108,33 @@ static int value(const char *line, const char *key, int n, char *out, size_t siz
     return 0;
 }
 
+/* Lines of GPUs; *ret_frozen: the machine says so. */
+static int count_gpus(int *ret_frozen)
+{
+    char line[LINE];
+    FILE *f = machine();
+    int gpu, count = 0;
+
+    *ret_frozen = 0;
+    while (f && fgets(line, sizeof line, f)) {
+        count += sscanf(line, "gpu %d", &gpu) == 1;
+        *ret_frozen = *ret_frozen || !strncmp(line, "freeze", 6);
+    }
+    if (f)
+        fclose(f);
+    return count;
+}
+
 /* 0 = the unit has such a value; a number that hangs or refuses does so first. */
 static int number(const struct unit *u, const char *key, unsigned long long *ret)
 {
     char line[LINE], text[64];
+    int frozen;
 
-    if (!line_of(u, line))
-        return UNKNOWN;
+    if (!line_of(u, line)) {
+        (void)count_gpus(&frozen);
+        return u->part >= 0 ? NOT_FOUND : frozen ? LOST : UNKNOWN;
+    }
     while (value(line, "hang", 0, text, sizeof text)) { /* as long as the file says so, at most so many ms */
         struct timespec pause = {.tv_nsec = 20000000};
         static _Atomic long slept;
@@ -154,7 +178,7 @@ DECLARE(nvmlInit_v2, (void))
 {
     char line[LINE];
     FILE *f = machine();
-    int code = OK;
+    int code = OK, frozen;
 
     pthread_once(&once, make_units);
     if (!f)
@@ -163,6 +187,7 @@ DECLARE(nvmlInit_v2, (void))
         if (sscanf(line, "init %d", &code) == 1)
             break;
     fclose(f);
+    session_gpus = count_gpus(&frozen);
     return code;
 }
 
@@ -208,24 +233,22 @@ DECLARE(nvmlSystemGetCudaDriverVersion_v2, (int *out))
 
 DECLARE(nvmlDeviceGetCount_v2, (unsigned *out))
 {
-    char line[LINE];
-    FILE *f = machine();
-    int gpu;
+    int frozen, count = count_gpus(&frozen);
 
-    *out = 0;
-    while (f && fgets(line, sizeof line, f))
-        *out += sscanf(line, "gpu %d", &gpu) == 1;
-    if (f)
-        fclose(f);
+    *out = (unsigned)(frozen ? session_gpus : count);
     return OK;
 }
 
 DECLARE(nvmlDeviceGetHandleByIndex_v2, (unsigned index, struct unit **out))
 {
     char line[LINE];
+    int frozen;
 
-    if (index >= GPUS || !line_of(&units[index][0], line))
+    (void)count_gpus(&frozen);
+    if (index >= GPUS || (frozen && index >= (unsigned)session_gpus))
         return NOT_FOUND;
+    if (!line_of(&units[index][0], line))
+        return frozen ? LOST : NOT_FOUND;
     *out = &units[index][0];
     return OK;
 }
@@ -429,9 +452,14 @@ DECLARE(nvmlDeviceGetTopologyCommonAncestor, (struct unit * a, struct unit *b, u
 
 DECLARE(nvmlEventSetCreate, (void **out))
 {
-    static int set;
+    *out =
+        calloc(1, sizeof(int)); /* memory of its own: a wait in a set that was freed is seen by sanitizers */
+    return *out ? OK : UNKNOWN;
+}
 
-    *out = &set;
+DECLARE(nvmlEventSetFree, (void *set))
+{
+    free(set);
     return OK;
 }
 
@@ -446,11 +474,12 @@ DECLARE(nvmlEventSetWait_v2, (void *set, struct event_data *out, unsigned timeou
     static _Atomic int told;
     struct timespec pause = {.tv_nsec = 10000000};
 
-    (void)set;
     for (unsigned waited = 0;; waited += 10) {
         char line[LINE];
         FILE *f = machine();
         int number_of, gpu, xid, gi;
+
+        ++*(int *)set;
 
         while (f && fgets(line, sizeof line, f)) {
             int n = sscanf(line, "xid %d %d %d %d", &number_of, &gpu, &xid, &gi);

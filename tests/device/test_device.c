@@ -49,7 +49,7 @@ static struct device_event event(struct device_watch *w)
     for (int turn = 0; turn < 2000; turn++) {
         struct timespec pause = {.tv_nsec = 5000000};
 
-        if (device_watch_event(w, &e))
+        if (device_watch_event(w, &e) && e.kind != DEVICE_EVENT_CHANGED)
             return e;
         nanosleep(&pause, NULL);
     }
@@ -85,7 +85,7 @@ static void test_device_without_a_library_says_so(void **state)
 
     (void)state;
     assert_int_equal(device_watch_start(&o, &w, &why), PD_OK);
-    device_watch_devices(w, &count);
+    count = device_watch_devices(w, NULL, 0);
     assert_int_equal(count, 0);
     assert_non_null(
         strstr(device_watch_why(w), "/nonexistent/libnvidia-ml.so.1 cannot be loaded (no such library)"));
@@ -118,7 +118,7 @@ static void test_device_a_driver_that_refuses_is_named(void **state)
     machine_write("driver 1\n");
     w = watch("all");
     assert_non_null(strstr(device_watch_why(w), "finds no GPU"));
-    device_watch_devices(w, &count);
+    count = device_watch_devices(w, NULL, 0);
     assert_int_equal(count, 0);
     device_watch_stop(w);
     machine_end();
@@ -126,7 +126,7 @@ static void test_device_a_driver_that_refuses_is_named(void **state)
 
 static void test_device_eight_gpus_are_found_with_their_facts(void **state)
 {
-    const struct device *d;
+    static struct device d[DEVICE_GPU_MAX];
     struct device_sample s[DEVICE_GPU_MAX];
     struct device_watch *w;
     struct device_env env;
@@ -138,7 +138,7 @@ static void test_device_eight_gpus_are_found_with_their_facts(void **state)
              machine_of(8, "proc=77:4096 proc=78"));
     machine_begin(text);
     w = watch("all");
-    d = device_watch_devices(w, &count);
+    count = device_watch_devices(w, d, DEVICE_GPU_MAX);
     assert_int_equal(count, 8);
     assert_string_equal(device_watch_why(w), "");
     assert_string_equal(device_watch_driver(w)->version, "580.65.06");
@@ -260,8 +260,8 @@ static void test_device_xids_are_told_with_their_meaning(void **state)
 
 static void test_device_mig_instances_are_units_of_their_own(void **state)
 {
+    static struct device d[DEVICE_GPU_MAX];
     struct device_watch *w;
-    const struct device *d;
     struct device_event e;
     int count;
 
@@ -272,7 +272,7 @@ static void test_device_mig_instances_are_units_of_their_own(void **state)
                   "instance 0 2 uuid=MIG-a2 name=\"H200 MIG 1g.18gb\" total=100 used=1 gi=9\n"
                   "gpu 1 uuid=GPU-b name=\"H200\" total=1000 used=1 temp=40 mig=0\n");
     w = watch("all");
-    d = device_watch_devices(w, &count);
+    count = device_watch_devices(w, d, DEVICE_GPU_MAX);
     assert_int_equal(count, 4);
     assert_true(d[0].split && d[0].instance == -1);
     assert_string_equal(d[1].id, "MIG-a0");
@@ -297,7 +297,7 @@ static int offered(const char *gpus)
     struct device_watch *w = watch(gpus);
     int count;
 
-    device_watch_devices(w, &count);
+    count = device_watch_devices(w, NULL, 0);
     device_watch_stop(w);
     return count;
 }
@@ -357,7 +357,7 @@ static void test_device_a_start_does_not_wait_for_good(void **state)
     (void)state;
     machine_begin(machine_of(1, "hang=60000"));
     assert_int_equal(device_watch_start(&o, &w, &why), PD_OK);
-    device_watch_devices(w, &count);
+    count = device_watch_devices(w, NULL, 0);
     assert_int_equal(count, 0);
     assert_string_equal(device_watch_why(w), "the NVIDIA driver does not answer");
     machine_write(machine_of(1, ""));

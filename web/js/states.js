@@ -32,6 +32,7 @@ const states = {
     drained: { word: 'Drained', icon: 'failed', tone: 'bad' },
     broken: { word: 'Broken', icon: 'broken', tone: 'bad' },
     stale: { word: 'No answer', icon: 'broken', tone: 'warn' },
+    gone: { word: 'Gone', icon: 'broken', tone: 'warn' },
     split: { word: 'Split', icon: 'columns' },
 };
 

@@ -150,7 +150,7 @@ export function devicesView(context) {
             ready = true;
             const runs = new Map(active.runs.map(run => [run.id, run]));
             const gpus = devices.filter(d => d.gpu), slots = devices.filter(d => !d.gpu), units = gpus.filter(d => !d.gpu?.split);
-            const used = units.filter(d => d.runId).length, out = units.filter(d => ['foreign', 'drained', 'broken', 'stale'].includes(d.state)).length;
+            const used = units.filter(d => d.runId).length, out = units.filter(d => ['foreign', 'drained', 'broken', 'stale', 'gone'].includes(d.state)).length;
             setText(summary, `${units.length > 0 ? `${units.length} GPU${units.length === 1 ? '' : 's'}, ${used} in use${out > 0 ? `, ${out} not usable` : ''}; ` : ''}${slots.length} CPU slot${slots.length === 1 ? '' : 's'}, ${slots.filter(d => d.state === 'busy').length} in use; ${queue.length} run${queue.length === 1 ? '' : 's'} waiting`);
             drawGpus(gpus, driver, runs);
             if (slots.length === 0)

@@ -147,7 +147,7 @@ test('an error that the driver reports drains the GPU, and its run goes on elsew
     assert.equal(gone.reason, 'XID 79: GPU has fallen off the bus');
     assert.equal(gone.drained.who, 'polyd');
     assert.equal(gone.gpu.last_xid, 79);
-    const second = await until(async () => (await devices()).devices.find(d => d.kind === 'cuda' && d.run_id && d.name !== first.name));
+    const second = await until(async () => (await devices()).devices.find(d => d.kind === 'cuda' && d.run_id && d.attempt && d.name !== first.name));
     assert.equal(second.run_id, first.run_id);
     assert.equal(second.attempt, 2);
     assert.match((await host.get('/metrics')).text, new RegExp(`polyd_gpu_xid_errors_total\\{gpu="${first.gpu.index}",uuid="${first.id}"\\} 1\n`));
@@ -165,7 +165,7 @@ test('a GPU that goes takes no run with it, and is used again when it comes back
     assert.equal(gone.reason, 'the driver lists it no longer');
     assert.equal(gone.run_id, null);
     assert.deepEqual([gone.gpu.memory_used_bytes, gone.gpu.temperature_celsius, gone.gpu.stale], [null, null, false]);
-    const moved = await until(async () => (await devices()).devices.find(d => d.run_id === first.run_id && d.id !== first.id));
+    const moved = await until(async () => (await devices()).devices.find(d => d.run_id === first.run_id && d.id !== first.id && d.attempt));
     assert.equal(moved.attempt, 2);
     const run = (await host.get(`/api/v1/runs/${first.run_id}`)).json;
     assert.match(run.attempts_list?.[0]?.message ?? run.attempt_list?.[0]?.message ?? JSON.stringify(run), /cuda:\d: the driver lists the GPU no longer/);

@@ -167,11 +167,11 @@ static void test_short_rows(void **state)
 {
     static const struct attention_shape sizes[] = {
         {3, 2, 49, 49, 32},   {2, 3, 1, 17, 64},    {4, 2, 65, 63, 48},  {33, 2, 33, 65, 16},
-        {22, 3, 40, 197, 16}, {11, 6, 10, 129, 64}, {66, 1, 70, 256, 8}, {9, 2, 30, 16, 24}};
+        {22, 3, 33, 197, 16}, {11, 6, 10, 129, 64}, {66, 1, 10, 256, 8}, {9, 2, 30, 16, 24}};
 
     (void)state;
     for (int i = 0; i < COUNT(sizes); i++)
-        for (int v = 0; v < (full() ? 12 : 3); v++) {
+        for (int v = 0; v < (full() ? 12 : i < 3 ? 3 : 1); v++) {
             const int phi = full() ? v / 2 : (i + v) % 2 ? PK_PHI_POLY : (i + 2 * v) % PK_PHI_COUNT;
             struct attention_case c = {
                 .name = "short rows",
@@ -325,8 +325,51 @@ static void test_linear_order(void **state)
             }
 }
 
-static void test_stats(void **state)
+/* The same in bf16 with short heads: kernels of their own, in chunks of 256 tokens and in as many as fill a
+ * device. */
+static void test_linear_order_in_bf16(void **state)
+{
+    static const struct attention_shape sizes[] = {
+        {1, 2, 300, 300, 16}, {2, 1, 65, 65, 64}, {1, 1, 257, 257, 24}, {1, 1, 70, 530, 32},
+        {1, 1, 270, 40, 8},   {2, 2, 15, 15, 40}, {2, 1, 70, 70, 48},   {1, 1, 600, 600, 8}};
 
+    (void)state;
+    for (int i = 0; i < COUNT(sizes); i++)
+        for (int p = 1; p <= 2; p++)
+            for (int causal = 0; causal < 2; causal++) {
+                struct attention_case c = {.name = "linear order in bf16",
+                                           .shape = sizes[i],
+                                           .attr = {.phi = PK_PHI_POLY,
+                                                    .degree = p,
+                                                    .scale = -0.5,
+                                                    .form = PK_FORM_LINEAR,
+                                                    .causal = causal},
+                                           .dtype = PK_BF16,
+                                           .spread = 1,
+                                           /* features of x^2 are rounded against |q|^2 |k|^2, not (q k)^2 */
+                                           .loose = p == 2 ? 4 : 2};
+
+                if (!full() && i > 5)
+                    break;
+                if (causal && c.shape.nq != c.shape.nk)
+                    continue;
+                c.mask = (i + p) % 2 ? MASK_KEYS : MASK_NONE;
+                c.scale = (i + p) % 3 == 0 ? SCALE_HEADS : p == 1 ? SCALE_NONE : SCALE_LAYER;
+                c.strided = i == 5;
+                c.swapped = i == 1;
+                c.length = !causal && i % 2;
+                c.attr.packed = c.shape.nq == c.shape.nk && i == 6;
+                attention_check(&c);
+                attention_reset(NULL);
+            }
+    if (full()) { /* chunks of 1024 tokens, blocks of 512 */
+        check("linear order, long", 0, (struct attention_shape){1, 1, 4200, 4200, 8},
+              (struct pk_attention_attr){
+                  .phi = PK_PHI_POLY, .degree = 2, .scale = 0.5, .form = PK_FORM_LINEAR, .causal = true});
+    }
+}
+
+static void test_stats(void **state)
 {
     (void)state;
     for (int phi = 0; phi < PK_PHI_COUNT; phi++)
@@ -570,6 +613,7 @@ int main(void)
         cmocka_unit_test_teardown(test_degenerate, attention_reset),
         cmocka_unit_test_teardown(test_masked_overflow, attention_reset),
         cmocka_unit_test_teardown(test_linear_order, attention_reset),
+        cmocka_unit_test_teardown(test_linear_order_in_bf16, attention_reset),
         cmocka_unit_test_teardown(test_measured_length_chooses_the_order, attention_reset),
         cmocka_unit_test(test_long_heads_are_refused),
         cmocka_unit_test_teardown(test_tangents, attention_reset),

@@ -407,14 +407,17 @@ size_t att_linear_workspace(const struct pk_backend *b, const struct pk_call *c)
 {
     struct linear j;
     struct att a;
+    size_t bytes;
 
-    (void)b;
     att_read(&a, c);
     j = linear_of(&a);
-    if (c->op != PK_OP_ATTENTION_BWD)
-        return state_bytes(&j);
-    return 2 * state_bytes(&j) +
-           (size_t)a.batch * (size_t)a.heads * 2 * (size_t)cuda_div_up(a.nq, STRIP) * sizeof(double);
+    if (att_linear_bf16_takes(c, &a))
+        bytes = att_linear_bf16_workspace(b, &a);
+    else
+        bytes = state_bytes(&j) * (c->op == PK_OP_ATTENTION_BWD ? 2 : 1);
+    if (c->op == PK_OP_ATTENTION_BWD)
+        bytes += (size_t)a.batch * (size_t)a.heads * 2 * (size_t)cuda_div_up(a.nq, STRIP) * sizeof(double);
+    return bytes;
 }
 
 /* Shared memory of `sides` rows of strips and two tiles: as many warps as fit. */
@@ -569,11 +572,13 @@ enum pd_err att_linear(struct pk_backend *b, const struct pk_call *c, struct pd_
         struct att square = a;
         enum pd_err err;
 
-        square.local = linear_of(&a).chunk;
+        square.local = att_linear_bf16_takes(c, &a) ? att_linear_bf16_chunk(b, &a) : linear_of(&a).chunk;
         err = att_square(b, &square, math, 1, NULL, why);
         if (err != PD_OK)
             return err;
     }
+    if (att_linear_bf16_takes(c, &a))
+        return att_linear_bf16(b, &a, state, why);
     if (math == ATT_BF16)
         return forward<att_tf32, __nv_bfloat16>(b, &a, state, why);
     return math == ATT_TF32 ? forward<att_tf32, float>(b, &a, state, why)
@@ -598,8 +603,9 @@ enum pd_err att_linear_bwd(struct pk_backend *b, const struct pk_call *c, struct
     bytes = state_bytes(&j);
     state = (float *)work;
     dstate = (float *)(work + bytes);
+    bytes = att_linear_bf16_takes(c, &a) ? att_linear_bf16_workspace(b, &a) : 2 * bytes;
     strips = (int)cuda_div_up(a.nq, STRIP);
-    dscale = a.scale ? (double *)(work + 2 * bytes) : NULL;
+    dscale = a.scale ? (double *)(work + bytes) : NULL;
     if (a.batch > 0 && a.heads > 0) {
         /* Of each pair the strips of the squares, then those of the rest. */
         const int both = a.causal ? 2 * strips : strips;
@@ -607,12 +613,14 @@ enum pd_err att_linear_bwd(struct pk_backend *b, const struct pk_call *c, struct
         if (a.causal) {
             struct att square = a;
 
-            square.local = j.chunk;
+            square.local = att_linear_bf16_takes(c, &a) ? att_linear_bf16_chunk(b, &a) : j.chunk;
             err = att_square_bwd(b, &square, math, dscale, both, why);
             if (err != PD_OK)
                 return err;
         }
-        if (math == ATT_BF16)
+        if (att_linear_bf16_takes(c, &a))
+            err = att_linear_bf16_bwd(b, &a, work, dscale ? dscale + both - strips : NULL, both, why);
+        else if (math == ATT_BF16)
             err = backward<att_tf32, __nv_bfloat16>(b, &a, state, dstate,
                                                     dscale ? dscale + both - strips : NULL, both, why);
         else if (math == ATT_TF32)

@@ -40,6 +40,7 @@ template <int pending> __device__ __forceinline__ void pk_copy_wait(void);
 __device__ __forceinline__ uint32_t pk_tf32(float x);               /* rounded to nearest, ties away from 0 */
 __device__ __forceinline__ uint32_t pk_pack(float low, float high); /* two bf16 */
 __device__ __forceinline__ float pk_reciprocal(float x);            /* within an ulp or so */
+__device__ __forceinline__ uint32_t pk_mul_bf16(uint32_t a, uint32_t b); /* two products, rounded once each */
 
 #ifndef PK_CUDA_EMULATED
 
@@ -116,6 +117,15 @@ __device__ __forceinline__ float pk_reciprocal(float x)
     float r;
 
     asm("rcp.approx.ftz.f32 %0, %1;\n" : "=f"(r) : "f"(x));
+    return r;
+}
+
+__device__ __forceinline__ uint32_t pk_mul_bf16(uint32_t a, uint32_t b)
+{
+    uint32_t r;
+
+    /* a b - 0: sm 80 has no product alone. */
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;\n" : "=r"(r) : "r"(a), "r"(b), "r"(0x80008000u));
     return r;
 }
 
@@ -275,6 +285,12 @@ __device__ __forceinline__ uint32_t pk_pack(float low, float high)
 __device__ __forceinline__ float pk_reciprocal(float x)
 {
     return 1.0f / x;
+}
+
+__device__ __forceinline__ uint32_t pk_mul_bf16(uint32_t a, uint32_t b)
+{
+    return pk_pack(pk_emu_float(a << 16) * pk_emu_float(b << 16),
+                   pk_emu_float(a & 0xffff0000u) * pk_emu_float(b & 0xffff0000u));
 }
 
 #endif

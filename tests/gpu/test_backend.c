@@ -8,6 +8,7 @@
 
 #include <cmocka.h>
 
+#include "kernels/comm/comm.h"
 #include "tests/gpu/device.h"
 
 static void expect_refusal(int device, enum pd_err want, const char *word)
@@ -44,6 +45,8 @@ static void test_open_refuses(void **state)
     unsetenv("POLYD_EMU_DEVICES");
     setenv("POLYD_EMU_DRIVER", "12020", 1);
     expect_refusal(0, PD_ERR_UNSUPPORTED, "supports CUDA 12.2");
+    setenv("POLYD_EMU_DRIVER", "0", 1);
+    expect_refusal(0, PD_ERR_UNSUPPORTED, "there is no NVIDIA driver");
     unsetenv("POLYD_EMU_DRIVER");
     assert_null(gpu_api()->close(NULL));
 }
@@ -65,6 +68,12 @@ static void test_memory(void **state)
     assert_int_equal(api->upload(b, p, in, sizeof in, NULL), PD_OK);
     assert_int_equal(api->download(b, out, p, sizeof out, NULL), PD_OK);
     assert_memory_equal(in, out, sizeof in);
+    for (unsigned char round = 0; round < 3; round++) { /* the caller's again as soon as upload returns */
+        assert_int_equal(api->upload(b, p, in, sizeof in, NULL), PD_OK);
+        memset(in, 40 + round, sizeof in);
+        assert_int_equal(api->download(b, out, p, sizeof out, NULL), PD_OK);
+        assert_int_equal(out[7], round ? 39 + round : 49);
+    }
     assert_int_equal(api->upload(b, nothing, in, 0, NULL), PD_OK);
     host = api->alloc_host(b, sizeof in);
     assert_non_null(host);
@@ -87,6 +96,76 @@ static void test_memory(void **state)
     api->free(b, p);
     api->free(b, nothing);
     assert_null(api->alloc(b, (size_t)1 << 60));
+}
+
+/* More than there is room for on the way, in pieces of every size; nobody waits between them. */
+static void test_many_uploads(void **state)
+{
+    enum { COUNT = 300, MOST = 100000 };
+    const struct pk_backend_api *api = gpu_api();
+    struct pk_backend *b = gpu_device();
+    unsigned char *host = malloc(MOST), *back = malloc(MOST);
+    void *at[COUNT];
+
+    (void)state;
+    assert_true(host && back);
+    for (size_t i = 0; i < COUNT; i++) {
+        size_t n = 1 + i * i % 7919 * (i % 50 ? 1 : 12);
+
+        at[i] = api->alloc(b, n);
+        assert_non_null(at[i]);
+        memset(host, (int)(i * 13 + 1), n);
+        assert_int_equal(api->upload(b, at[i], host, n, NULL), PD_OK);
+    }
+    for (size_t i = 0; i < COUNT; i++) {
+        size_t n = 1 + i * i % 7919 * (i % 50 ? 1 : 12);
+
+        assert_int_equal(api->download(b, back, at[i], n, NULL), PD_OK);
+        memset(host, (int)(i * 13 + 1), n);
+        assert_memory_equal(host, back, n);
+        api->free(b, at[i]);
+    }
+    free(host);
+    free(back);
+}
+
+static enum pd_err no_sum(struct pk_comm *c, const void *from, void *to, int64_t count, enum pk_dtype dtype,
+                          int root, void *stream, struct pd_why *why)
+{
+    (void)c, (void)from, (void)to, (void)count, (void)dtype, (void)root, (void)stream, (void)why;
+    return PD_OK;
+}
+
+/* A recording that fails behind a sum over ranks leaves nothing that later runs would wait for. */
+static void test_a_failed_recording_forgets_its_sums(void **state)
+{
+    const struct pk_comm_api comm = {.enqueues = true, .all_reduce = no_sum};
+    const struct pk_backend_api *api = gpu_api();
+    const struct pk_host host = {.comm_api = &comm, .comm = (struct pk_comm *)&comm};
+    struct pk_attr attr = {.ranks = {.root = -1}};
+    struct pk_backend *b = NULL;
+    struct pk_captured *captured = NULL;
+    struct pd_why why = {""};
+    struct pk_view x, y;
+    struct pk_call calls[2] = {
+        {.op = PK_OP_ALL_REDUCE, .attr = &attr, .n_in = 1, .n_out = 1, .in = &x, .out = &x},
+        {.op = PK_OP_RESHAPE, .attr = &attr, .n_in = 1, .n_out = 1, .in = &x, .out = &y}};
+
+    (void)state;
+    assert_int_equal(api->open(&host, 0, 1, &b, &why), PD_OK);
+    x = pk_view_dense(api->alloc(b, 64), PK_F32, PK_SHAPE(16));
+    y = pk_view_dense(api->alloc(b, 64), PK_F32, PK_SHAPE(16));
+    assert_int_equal(api->run(b, calls, 1, &why), PD_OK);
+    assert_int_equal(api->sync(b, &why), PD_OK);
+    assert_int_equal(api->capture(b, calls, 2, &captured, &why), PD_ERR_UNSUPPORTED);
+    assert_null(captured);
+    calls[1].op = PK_OP_COPY;
+    if (api->run(b, &calls[1], 1, &why) != PD_OK) /* reads what was being summed */
+        fail_msg("%s", why.text);
+    assert_int_equal(api->sync(b, &why), PD_OK);
+    api->free(b, x.data);
+    api->free(b, y.data);
+    api->close(b);
 }
 
 static void test_upload_refuses_what_is_not_there(void **state)
@@ -188,6 +267,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_open_refuses),
         cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_many_uploads),
+        cmocka_unit_test(test_a_failed_recording_forgets_its_sums),
         cmocka_unit_test(test_upload_refuses_what_is_not_there),
         cmocka_unit_test(test_bad_index),
         cmocka_unit_test(test_run_and_capture_refuse),

@@ -219,6 +219,58 @@ static void test_graphs(void **)
     cudaEventDestroy(join);
 }
 
+/* An event of a recording is none outside of it. */
+static void test_events_of_a_recording(void **)
+{
+    cudaEvent_t event;
+    cudaGraph_t graph;
+
+    cudaEventCreate(&event);
+    cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal);
+    cudaEventRecord(event, stream);
+    assert_int_equal(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+    assert_int_equal(cudaStreamWaitEvent(side, event), cudaErrorCapturedEvent);
+    assert_int_equal(cudaEventSynchronize(event), cudaErrorCapturedEvent);
+    assert_int_equal(cudaEventRecord(event, stream), cudaSuccess);
+    assert_int_equal(cudaStreamWaitEvent(side, event), cudaSuccess);
+    (void)cudaGetLastError();
+    cudaEventDestroy(event);
+    cudaGraphDestroy(graph);
+}
+
+/* Ordinary memory of the host is not promised to have been read when an asynchronous copy returns. */
+static void test_pageable_memory_is_read_late(void **)
+{
+    int one[COUNT], got[COUNT];
+
+    for (int &x : one)
+        x = 1;
+    assert_int_equal(cudaMemcpyAsync(numbers, one, sizeof one, cudaMemcpyHostToDevice, stream), cudaSuccess);
+    one[3] = 2;
+    cudaStreamSynchronize(stream);
+    read_back(got);
+    assert_int_equal(got[3], 2);
+}
+
+/* A child of a process that has begun cannot go on with the device. */
+static void test_a_fork_loses_the_device(void **)
+{
+    int status, count;
+    pid_t child;
+
+    assert_int_equal(cudaSetDevice(0), cudaSuccess);
+    fflush(nullptr);
+    child = fork();
+    assert_true(child >= 0);
+    if (child == 0)
+        _exit(cudaSetDevice(0) == cudaErrorInitializationError &&
+                      cudaGetDeviceCount(&count) == cudaErrorInitializationError
+                  ? 0
+                  : 1);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+}
+
 static void test_launches_that_cannot_be(void **)
 {
     PK_LAUNCH(reverse_kernel, 1, 1025, 0, stream, numbers);
@@ -357,6 +409,9 @@ int main(void)
         cmocka_unit_test(test_asynchronous_copies_are_late),
         cmocka_unit_test(test_streams_are_put_off),
         cmocka_unit_test(test_graphs),
+        cmocka_unit_test(test_events_of_a_recording),
+        cmocka_unit_test(test_pageable_memory_is_read_late),
+        cmocka_unit_test(test_a_fork_loses_the_device),
         cmocka_unit_test(test_launches_that_cannot_be),
         cmocka_unit_test(test_mistakes_are_found),
     };

@@ -1,7 +1,12 @@
-/* Two ranks on one GPU: their sums go by way of the host, and the course is that of one process. */
+/* Two ranks on one GPU: their sums go by way of the host, and the course is that of one process.
+ *
+ * A child of a process that has begun with a GPU cannot use it: so each test is a process of its own, and in
+ * it ranks come before the one process that they are compared with. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "tests/gpu/device.h"
 #include "tests/train/rig.h"
@@ -29,12 +34,12 @@ static void check(const char *one_more, const char *many_more)
     struct pd_why why;
 
     clear();
-    if (run(job(1, one_more), &one, NULL, 1, &out, &why) != PD_OK)
-        fail_msg("%s", why.text);
-    clear();
     if (run_ranks(2, job(2, many_more), &many, NULL, &out, &why) != PD_OK)
         fail_msg("%s", why.text);
     assert_int_equal(out.result, TRAIN_DONE);
+    clear();
+    if (run(job(1, one_more), &one, NULL, 1, &out, &why) != PD_OK)
+        fail_msg("%s", why.text);
     assert_int_equal(one.count, many.count);
     for (size_t i = 0; i < one.count; i++) {
         const struct point *p = &one.points[i], *q = find(&many, p->key, p->step);
@@ -59,11 +64,37 @@ static void test_two_ranks_share_a_gpu_and_the_moments(void **state)
     check(",\"accumulation\":2", ",\"accumulation\":2,\"zero\":1");
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_two_ranks_share_a_gpu),
-                                       cmocka_unit_test(test_two_ranks_share_a_gpu_and_the_moments)};
+#define TEST(f)                                                                                              \
+    {                                                                                                        \
+#f, f                                                                                                \
+    }
 
-    run_api = gpu_api();
-    return cmocka_run_group_tests(tests, setup, teardown);
+int main(int argc, char **argv)
+{
+    static const struct {
+        const char *name;
+        CMUnitTestFunction f;
+    } all[] = {TEST(test_two_ranks_share_a_gpu), TEST(test_two_ranks_share_a_gpu_and_the_moments)};
+    int failed = 0;
+
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        const struct CMUnitTest test[1] = {{.name = all[i].name, .test_func = all[i].f}};
+        int status = 0;
+        pid_t pid;
+
+        if (argc > 1 && strcmp(argv[1], all[i].name) == 0) {
+            run_api = gpu_api();
+            return cmocka_run_group_tests(test, setup, teardown);
+        }
+        if (argc > 1)
+            continue;
+        fflush(NULL);
+        pid = fork();
+        if (!pid) {
+            execl("/proc/self/exe", argv[0], all[i].name, (char *)NULL);
+            _exit(127);
+        }
+        failed += pid < 0 || waitpid(pid, &status, 0) != pid || status != 0;
+    }
+    return failed;
 }

@@ -45,6 +45,9 @@ static enum pd_err count_devices(int *ret, struct pd_why *why)
         return PD_OK;
     (void)cudaGetLastError();
     (void)cudaDriverGetVersion(&driver);
+    if (error == cudaErrorInsufficientDriver && !driver)
+        return pd_fail(why, PD_ERR_UNSUPPORTED,
+                       "there is no NVIDIA driver on this machine (libcuda.so.1 does not open)");
     if (error == cudaErrorInsufficientDriver)
         return pd_fail(why, PD_ERR_UNSUPPORTED,
                        "the NVIDIA driver is too old: it supports CUDA %d.%d and this build needs %d.%d",
@@ -69,6 +72,7 @@ static struct pk_backend *cuda_close(struct pk_backend *b)
             (void)cudaFree(b->fault);
         if (b->fault_host)
             (void)cudaFreeHost(b->fault_host);
+        cuda_passage_close(b);
         if (b->stream)
             (void)cudaStreamDestroy(b->stream);
         cuda_ranks_close(b);
@@ -123,6 +127,9 @@ static enum pd_err open_on(struct pk_backend *b, struct pd_why *why)
     PK_CUDA_TRY(cudaMalloc((void **)&b->fault, 256));
     PK_CUDA_TRY(cudaMallocHost((void **)&b->fault_host, 256));
     PK_CUDA_TRY(cudaMemsetAsync(b->fault, 0, 256, b->stream));
+    err = cuda_passage_open(b, why);
+    if (err != PD_OK)
+        return err;
     if (cuda_blas_open) {
         err = cuda_blas_open(b, why);
         if (err != PD_OK)
@@ -198,18 +205,13 @@ static void cuda_free(struct pk_backend *b, void *memory)
     (void)cudaFree(memory);
 }
 
-/* Pageable memory has been read when the runtime returns; pinned memory would be read later, so a caller who
- * may write at once needs the wait. */
 static enum pd_err cuda_upload(struct pk_backend *b, void *to, const void *from, size_t bytes,
                                struct pd_why *why)
 {
     if (!bytes)
         return PD_OK;
     PK_CUDA_TRY(cudaSetDevice(b->device));
-    PK_CUDA_TRY(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, b->stream));
-    if (cuda_pinned(b, from))
-        PK_CUDA_TRY(cudaStreamSynchronize(b->stream));
-    return PD_OK;
+    return cuda_pass(b, to, from, bytes, why);
 }
 
 static enum pd_err cuda_download(struct pk_backend *b, void *to, const void *from, size_t bytes,

@@ -23,6 +23,8 @@ enum pd_err cuda_ranks_before(struct pk_backend *b, const struct pk_call *c, str
 enum pd_err cuda_ranks_join(struct pk_backend *b, struct pd_why *why);
 /* NULL, or why these calls cannot be recorded. */
 const char *cuda_ranks_unrecordable(const struct pk_backend *b, const struct pk_call *calls, size_t count);
+/* What travels is not waited for any more: it was part of a recording that came to nothing. */
+void cuda_ranks_forget(struct pk_backend *b);
 void cuda_ranks_close(struct pk_backend *b);
 
 /* capture.c */
@@ -37,6 +39,10 @@ void cuda_free_host(struct pk_backend *b, void *memory);
 /* Whether p lies in memory of alloc_host. */
 bool cuda_pinned(const struct pk_backend *b, const void *p);
 enum pd_err cuda_slot_new(struct pk_backend *b, size_t bytes, struct pk_slot **ret, struct pd_why *why);
+/* upload, without choosing the device. */
+enum pd_err cuda_passage_open(struct pk_backend *b, struct pd_why *why);
+void cuda_passage_close(struct pk_backend *b);
+enum pd_err cuda_pass(struct pk_backend *b, void *to, const void *from, size_t bytes, struct pd_why *why);
 struct pk_slot *cuda_slot_free(struct pk_backend *b, struct pk_slot *slot);
 void *cuda_slot_host(struct pk_slot *slot);
 enum pd_err cuda_slot_send(struct pk_backend *b, struct pk_slot *slot, struct pd_why *why);

@@ -34,6 +34,7 @@ enum pd_err cuda_capture(struct pk_backend *b, const struct pk_call *calls, size
     error = cudaStreamEndCapture(b->stream, &graph); /* also after an error: the stream must be left usable */
     if (err != PD_OK) {
         (void)cudaGetLastError();
+        cuda_ranks_forget(b);
         goto out;
     }
     if (error == cudaSuccess)

@@ -88,6 +88,12 @@ const char *cuda_ranks_unrecordable(const struct pk_backend *b, const struct pk_
     return NULL;
 }
 
+void cuda_ranks_forget(struct pk_backend *b)
+{
+    if (b->ranks)
+        b->ranks->count = 0;
+}
+
 void cuda_ranks_close(struct pk_backend *b)
 {
     if (!b->ranks)

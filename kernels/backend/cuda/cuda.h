@@ -45,6 +45,7 @@ struct pk_backend {
      * PD_ERR_INVALID. */
     uint32_t *fault, *fault_host; /* fault_host: pinned, for reading it */
     struct cuda_pinned *pinned;   /* of alloc_host */
+    struct cuda_passage *passage; /* slot.c: what small uploads pass through */
 };
 
 typedef enum pd_err cuda_run_fn(struct pk_backend *b, const struct pk_call *c, struct pd_why *why);

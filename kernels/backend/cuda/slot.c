@@ -1,11 +1,27 @@
-/* Pinned memory, and slots: what travels on the side stream while kernels run.
+/* Pinned memory, uploads, and slots: what travels on the side stream while kernels run.
+ *
+ * Of a copy from ordinary memory CUDA's documents say only that it "might" be read before the call returns,
+ * and who uploads may write his memory again at once. Small uploads (a step's numbers) pass through pinned
+ * memory of ours, so that nobody waits; large ones are waited for.
  *
  * A slot's bytes pass host -> twin on `side`, twin -> place on `stream`. Two events order the two: a take
  * waits for `arrived`, the next send for `taken`. The second copy costs a few microseconds per megabyte of
  * the device's own memory and keeps the places that a captured step reads fixed. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "kernels/backend/cuda/backend.h"
+
+#define HALF ((size_t)64 << 10)
+
+/* Two halves in turn: one is filled again when the copies from it are over. */
+struct cuda_passage {
+    unsigned char *memory;
+    cudaEvent_t left[2]; /* behind the last copy from a half */
+    bool filled[2];
+    int half;
+    size_t at;
+};
 
 struct cuda_pinned { /* one piece of alloc_host, in a list of the back end's */
     struct cuda_pinned *next;
@@ -58,6 +74,58 @@ bool cuda_pinned(const struct pk_backend *b, const void *p)
         if ((uintptr_t)p - (uintptr_t)at->memory < at->bytes)
             return true;
     return false;
+}
+
+void cuda_passage_close(struct pk_backend *b)
+{
+    struct cuda_passage *p = b->passage;
+
+    if (!p)
+        return;
+    for (int i = 0; i < 2; i++)
+        if (p->left[i])
+            (void)cudaEventDestroy(p->left[i]);
+    if (p->memory)
+        (void)cudaFreeHost(p->memory);
+    free(p);
+    b->passage = NULL;
+}
+
+enum pd_err cuda_passage_open(struct pk_backend *b, struct pd_why *why)
+{
+    struct cuda_passage *p = b->passage = calloc(1, sizeof *p);
+
+    if (!p)
+        return pd_fail(why, PD_ERR_NOMEM, "no memory for uploads");
+    PK_CUDA_TRY(cudaMallocHost((void **)&p->memory, 2 * HALF));
+    for (int i = 0; i < 2; i++)
+        PK_CUDA_TRY(cudaEventCreateWithFlags(&p->left[i], cudaEventDisableTiming));
+    return PD_OK;
+}
+
+enum pd_err cuda_pass(struct pk_backend *b, void *to, const void *from, size_t bytes, struct pd_why *why)
+{
+    struct cuda_passage *p = b->passage;
+    unsigned char *via;
+
+    if (bytes > HALF || cuda_pinned(b, from)) {
+        PK_CUDA_TRY(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, b->stream));
+        PK_CUDA_TRY(cudaStreamSynchronize(b->stream));
+        return PD_OK;
+    }
+    if (p->at + bytes > HALF) {
+        PK_CUDA_TRY(cudaEventRecord(p->left[p->half], b->stream));
+        p->filled[p->half] = true;
+        p->half ^= 1;
+        p->at = 0;
+        if (p->filled[p->half])
+            PK_CUDA_TRY(cudaEventSynchronize(p->left[p->half]));
+    }
+    via = p->memory + (size_t)p->half * HALF + p->at;
+    memcpy(via, from, bytes);
+    p->at = (p->at + bytes + 255) & ~(size_t)255;
+    PK_CUDA_TRY(cudaMemcpyAsync(to, via, bytes, cudaMemcpyHostToDevice, b->stream));
+    return PD_OK;
 }
 
 struct pk_slot *cuda_slot_free(struct pk_backend *b, struct pk_slot *slot)

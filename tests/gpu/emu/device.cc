@@ -2,6 +2,7 @@
 #include "tests/gpu/emu/runtime.h"
 
 #include <cstdlib>
+#include <unistd.h>
 
 #include "tests/gpu/emu/block.h"
 
@@ -29,6 +30,14 @@ size_t shared_optin()
 
 } // namespace
 
+/* What was begun before a fork is of no use to the child, as the driver has it. */
+bool pk_emu_forked()
+{
+    static const pid_t first = getpid();
+
+    return getpid() != first;
+}
+
 extern "C" {
 
 const char *cudaGetErrorName(cudaError_t error)
@@ -54,6 +63,8 @@ const char *cudaGetErrorString(cudaError_t error)
         return "invalid argument";
     case cudaErrorMemoryAllocation:
         return "out of memory";
+    case cudaErrorInitializationError:
+        return "initialization error";
     case cudaErrorInsufficientDriver:
         return "CUDA driver version is insufficient for CUDA runtime version";
     case cudaErrorNoDevice:
@@ -72,6 +83,8 @@ const char *cudaGetErrorString(cudaError_t error)
         return "operation failed due to a previous error during capture";
     case cudaErrorStreamCaptureUnjoined:
         return "capturing stream has unjoined work";
+    case cudaErrorCapturedEvent:
+        return "operation not permitted on an event last recorded in a capturing stream";
     case cudaErrorStreamCaptureImplicit:
         return "operation would make the legacy stream depend on a capturing blocking stream";
     default:
@@ -84,6 +97,8 @@ cudaError_t cudaGetDeviceCount(int *count)
     int driver;
 
     *count = 0;
+    if (pk_emu_forked())
+        return pk_emu_error(cudaErrorInitializationError);
     cudaDriverGetVersion(&driver);
     if (driver / 1000 < CUDART_VERSION / 1000)
         return pk_emu_error(cudaErrorInsufficientDriver);
@@ -93,6 +108,8 @@ cudaError_t cudaGetDeviceCount(int *count)
 
 cudaError_t cudaSetDevice(int device)
 {
+    if (pk_emu_forked())
+        return pk_emu_error(cudaErrorInitializationError);
     if (device < 0 || device >= number("POLYD_EMU_DEVICES", 1))
         return pk_emu_error(cudaErrorInvalidDevice);
     current = device;

@@ -5,7 +5,6 @@
 
 #include <cstdlib>
 #include <map>
-#include <string>
 
 #if defined __SANITIZE_ADDRESS__
 #include <sanitizer/asan_interface.h>
@@ -103,13 +102,12 @@ bool give(void *p, bool device, const char *when)
     return true;
 }
 
-cudaError_t memcpy_checked(void *to, const void *from, size_t bytes, cudaMemcpyKind kind, bool *ret_pageable)
+cudaError_t memcpy_checked(void *to, const void *from, size_t bytes, cudaMemcpyKind kind)
 {
     bool to_in, from_in;
     pk_emu_kind to_kind = pk_emu_kind_of(to, bytes, &to_in),
                 from_kind = pk_emu_kind_of(from, bytes, &from_in);
 
-    *ret_pageable = from_kind == PK_EMU_PAGEABLE;
     if (!bytes)
         return cudaSuccess;
     if (!to_in || !from_in)
@@ -167,6 +165,8 @@ cudaError_t cudaMalloc(void **ptr, size_t bytes)
 {
     std::lock_guard<std::recursive_mutex> hold(pk_emu_lock);
 
+    if (pk_emu_forked())
+        return pk_emu_error(cudaErrorInitializationError);
     if (pk_emu_spoils_capture())
         return pk_emu_error(cudaErrorStreamCaptureUnsupported);
     if (!ptr)
@@ -226,21 +226,16 @@ cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes)
     return cudaSuccess;
 }
 
-/* From pageable memory the runtime copies at once; pinned memory is read when its turn comes. */
+/* Host memory is read when its turn comes, pageable memory too: of that the documents promise only that the
+ * call "might" wait. */
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind,
                             cudaStream_t stream)
 {
     std::lock_guard<std::recursive_mutex> hold(pk_emu_lock);
-    bool pageable;
-    cudaError_t error = memcpy_checked(to, from, bytes, kind, &pageable);
+    cudaError_t error = memcpy_checked(to, from, bytes, kind);
 
     if (error != cudaSuccess)
         return pk_emu_error(error);
-    if (pageable && !pk_emu_capturing(stream)) {
-        std::string copy((const char *)from, bytes);
-
-        return pk_emu_enqueue(stream, [to, copy] { memcpy(to, copy.data(), copy.size()); });
-    }
     return pk_emu_enqueue(stream, [to, from, bytes] { memmove(to, from, bytes); });
 }
 
@@ -248,16 +243,15 @@ cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_
                               size_t height, enum cudaMemcpyKind kind, cudaStream_t stream)
 {
     std::lock_guard<std::recursive_mutex> hold(pk_emu_lock);
-    bool pageable;
     cudaError_t error = cudaSuccess;
 
     if (width > to_pitch || width > from_pitch)
         return pk_emu_error(cudaErrorInvalidValue);
     if (height)
-        error = memcpy_checked(to, from, width, kind, &pageable);
+        error = memcpy_checked(to, from, width, kind);
     if (error == cudaSuccess && height)
         error = memcpy_checked((char *)to + to_pitch * (height - 1),
-                               (const char *)from + from_pitch * (height - 1), width, kind, &pageable);
+                               (const char *)from + from_pitch * (height - 1), width, kind);
     if (error != cudaSuccess)
         return pk_emu_error(error);
     return pk_emu_enqueue(stream, [=] {

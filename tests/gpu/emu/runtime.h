@@ -13,6 +13,11 @@ extern std::recursive_mutex pk_emu_lock;
 /* Keeps `error` for cudaGetLastError, returns it. */
 cudaError_t pk_emu_error(cudaError_t error);
 
+/* ---- device.cpp ---- */
+
+/* Whether this process came by a fork from one that had begun: nothing works here. */
+bool pk_emu_forked();
+
 /* ---- memory.cpp ---- */
 
 enum pk_emu_kind { PK_EMU_PAGEABLE, PK_EMU_PINNED, PK_EMU_DEVICE };

@@ -33,7 +33,7 @@ struct graph_body {
 struct capture_state {
     graph_body body;
     cudaStream_t origin = nullptr;
-    bool spoiled = false;
+    bool spoiled = false, ended = false;
     enum cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
     std::thread::id thread;
     std::vector<cudaStream_t> streams; /* by list */
@@ -191,8 +191,9 @@ cudaError_t pk_emu_enqueue(cudaStream_t stream, std::function<void()> work)
     return cudaSuccess;
 }
 
-void pk_emu_enqueue_kernel(const char *name, const void *kernel, unsigned cluster, dim3 grid, dim3 block, size_t shared,
-                           cudaStream_t stream, void (*run)(const void *args), const void *args, size_t bytes)
+void pk_emu_enqueue_kernel(const char *name, const void *kernel, unsigned cluster, dim3 grid, dim3 block,
+                           size_t shared, cudaStream_t stream, void (*run)(const void *args),
+                           const void *args, size_t bytes)
 {
     std::lock_guard<std::recursive_mutex> hold(pk_emu_lock);
     auto limit = shared_limit.find(kernel);
@@ -200,8 +201,8 @@ void pk_emu_enqueue_kernel(const char *name, const void *kernel, unsigned cluste
     uint64_t threads = (uint64_t)block.x * block.y * block.z;
 
     if (!grid.x || !grid.y || !grid.z || !threads || threads > 1024 || block.z > 64 || grid.y > 65535 ||
-        grid.z > 65535 || grid.x > 0x7fffffffu || !cluster || grid.x % cluster || cluster > PK_EMU_CLUSTER_MOST ||
-        (cluster > 1 && (threads + 127) / 128 * 128 * cluster > 1024)) {
+        grid.z > 65535 || grid.x > 0x7fffffffu || !cluster || grid.x % cluster ||
+        cluster > PK_EMU_CLUSTER_MOST || (cluster > 1 && (threads + 127) / 128 * 128 * cluster > 1024)) {
         pk_emu_error(cudaErrorInvalidConfiguration);
         return;
     }
@@ -305,6 +306,8 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
     std::lock_guard<std::recursive_mutex> hold(pk_emu_lock);
     pk_emu_stream *s = stream_of(stream);
 
+    if (event->capture && event->capture->ended) /* it never happens */
+        return pk_emu_error(cudaErrorCapturedEvent);
     if (event->capture) { /* the waiting stream joins the capture */
         auto c = event->capture;
         graph_item i;
@@ -378,7 +381,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event)
 
     if (event->capture) {
         event->capture->spoiled = true;
-        return pk_emu_error(cudaErrorStreamCaptureUnsupported);
+        return pk_emu_error(cudaErrorCapturedEvent);
     }
     if (event->stream)
         drain(event->stream, event->at);
@@ -391,7 +394,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event)
 
     if (event->capture) {
         event->capture->spoiled = true;
-        return pk_emu_error(cudaErrorStreamCaptureUnsupported);
+        return pk_emu_error(cudaErrorCapturedEvent);
     }
     if (!event->stream || event->stream->done >= event->at)
         return cudaSuccess;
@@ -457,6 +460,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph)
     *graph = nullptr;
     if (!c || c->origin != stream)
         return pk_emu_error(cudaErrorStreamCaptureUnmatched);
+    c->ended = true;
     for (cudaStream_t s : c->streams)
         s->capture = nullptr;
     captures.erase(std::remove_if(captures.begin(), captures.end(),

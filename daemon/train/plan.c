@@ -2,6 +2,7 @@
 #include <stdlib.h>
 
 #include "daemon/train/setup.h"
+#include "kernels/graph/roofline.h"
 
 static enum pd_err plan_graph(struct pk_graph *g, const struct pk_backend_api *api,
                               struct pk_plan_report *ret, struct pd_why *why)
@@ -85,6 +86,58 @@ enum pd_err train_plan(struct spec_config *config, const struct data_root *roots
                   (long long)s.info->count[DATA_VAL], spec->n_for_scale, spec->scale_value);
     err = pd_buf_err(ret_json);
 out:
+    train_setup_done(&s);
+    return err;
+}
+
+#define LINES 40 /* of a graph: the longest nodes */
+
+static enum pd_err count_graph(struct pk_graph *g, const struct pk_backend_api *api,
+                               const struct pk_peaks *peaks, double times, const char *name,
+                               struct pk_roofline *sum, struct pd_buf *to, struct pd_why *why)
+{
+    struct pk_exec *e = NULL;
+    enum pd_err err = pk_exec_new(g, api, NULL, &e, why);
+
+    if (err == PD_OK) {
+        pd_buf_printf(to, "%s, %.0f times a step\n", name, times);
+        err = pk_roofline_nodes(e, peaks, times, LINES, to, why);
+        pk_roofline_add(sum, e, peaks, times);
+    }
+    pk_exec_free(e);
+    pk_graph_free(g);
+    return err;
+}
+
+enum pd_err train_count(struct spec_config *config, const struct data_root *roots, size_t root_count,
+                        const char *cache, const struct pk_peaks *peaks, struct pd_buf *ret_text,
+                        struct pd_why *why)
+{
+    struct pk_roofline sum = {0};
+    struct train_setup s;
+    struct pk_graph *g = NULL;
+    const struct pk_backend_api *api = NULL;
+    enum pd_err err = train_setup_init(&s, config, roots, root_count, cache, 0, true, why);
+
+    if (err == PD_OK)
+        err = train_backend(config, true, &api, why);
+    if (err == PD_OK && s.parts > 1) {
+        err = model_graph_part(s.model, &s.options, &g, why);
+        if (err == PD_OK)
+            err = count_graph(g, api, peaks, (double)s.parts, "a part of the batch", &sum, ret_text, why);
+        if (err == PD_OK)
+            err = model_graph_apply(s.model, &s.options, &g, why);
+        if (err == PD_OK)
+            err = count_graph(g, api, peaks, 1, "the optimiser's step", &sum, ret_text, why);
+    } else if (err == PD_OK) {
+        err = model_graph_train(s.model, &s.options, false, &g, why);
+        if (err == PD_OK)
+            err = count_graph(g, api, peaks, 1, "the whole step", &sum, ret_text, why);
+    }
+    if (err == PD_OK) {
+        pk_roofline_text(&sum, peaks, ret_text);
+        err = pd_buf_err(ret_text);
+    }
     train_setup_done(&s);
     return err;
 }

@@ -138,5 +138,13 @@ PD_NODISCARD enum pd_err train_plan(struct spec_config *config, const struct dat
                                     size_t root_count, const char *cache, struct pd_buf *ret_json,
                                     struct pd_why *why);
 
+/* What one step of the run moves through memory and multiplies, counted node by node at the given speeds
+ * (kernels/graph/roofline.h), as tables for people: no measurement, and no device is needed. Appends to
+ * *ret_text. Otherwise as train_plan. */
+struct pk_peaks;
+PD_NODISCARD enum pd_err train_count(struct spec_config *config, const struct data_root *roots,
+                                     size_t root_count, const char *cache, const struct pk_peaks *peaks,
+                                     struct pd_buf *ret_text, struct pd_why *why);
+
 /* "done", "diverged", "stopped", "cancelled", "failed"; static. */
 const char *train_result_name(enum train_result result);

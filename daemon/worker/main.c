@@ -12,7 +12,8 @@ static const struct {
     {"train", worker_train_main, "one attempt of a run"},
     {"serve", worker_serve_main, "one loaded model version"},
     {"plan", worker_plan_main,
-     "reads a resolved job on standard input, prints its bytes by category as JSON"},
+     "reads a resolved job on standard input, prints its bytes by category as JSON; --roofline: what its "
+     "steps move"},
     {"info", worker_info_main, "prints build and processors as JSON"},
     {"digit", worker_digit_main, "SEED DIGIT: draws one of the generated digits, as JSON"},
     {"shim", worker_shim_main, "parent of an attempt: own session, lock, clean-up"},

@@ -1,5 +1,10 @@
-/* polyd-worker plan [--root NAME=PATH]... [--cache DIR]: bytes by category of a resolved job. */
+/* polyd-worker plan [--root NAME=PATH]... [--cache DIR]: bytes by category of a resolved job.
+ *
+ * With --roofline [--tflops N] [--tbs N]: instead, what a step moves and multiplies, node by node, and its
+ * time at these speeds (790 and 4.3: an H200), as tables. Counted; no device is needed. */
+#include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "daemon/spec/spec.h"
@@ -8,6 +13,25 @@
 #include "daemon/worker/link.h"
 #include "daemon/worker/worker.h"
 #include "kernels/base/buf.h"
+#include "kernels/graph/roofline.h"
+
+/* A positive number after `name`, if that is there. */
+static bool peak(int argc, char **argv, const char *name, double unit, double *ret)
+{
+    const char *text = args_get(argc, argv, name);
+    char *end;
+    double x;
+
+    if (!text)
+        return true;
+    x = strtod(text, &end);
+    if (*end || !(x > 0 && x < 1e9)) {
+        fprintf(stderr, "polyd-worker plan: '%s %s' is no positive number\n", name, text);
+        return false;
+    }
+    *ret = x * unit;
+    return true;
+}
 
 int worker_plan_main(int argc, char **argv)
 {
@@ -18,7 +42,14 @@ int worker_plan_main(int argc, char **argv)
     struct pd_why why = {""};
     size_t root_count = 0, n;
     char piece[65536];
+    struct pk_peaks peaks = PK_PEAKS_H200;
+    bool roofline = false;
     enum pd_err err;
+
+    for (int i = 0; i < argc; i++)
+        roofline = roofline || strcmp(argv[i], "--roofline") == 0;
+    if (!peak(argc, argv, "--tflops", 1e12, &peaks.flops) || !peak(argc, argv, "--tbs", 1e12, &peaks.bytes))
+        return 2;
 
     for (const char *text;
          root_count < LINK_ROOTS_MAX && (text = args_nth(argc, argv, "--root", (int)root_count));) {
@@ -44,7 +75,9 @@ int worker_plan_main(int argc, char **argv)
     if (err == PD_OK)
         err = spec_config_load(in.data, in.len, &config, &why);
     if (err == PD_OK)
-        err = train_plan(config, roots, root_count, args_get(argc, argv, "--cache"), &out, &why);
+        err = roofline ? train_count(config, roots, root_count, args_get(argc, argv, "--cache"), &peaks, &out,
+                                     &why)
+                       : train_plan(config, roots, root_count, args_get(argc, argv, "--cache"), &out, &why);
     if (err == PD_OK && (fwrite(out.data, 1, out.len, stdout) != out.len || fflush(stdout)))
         err = pd_fail(&why, PD_ERR_IO, "cannot write the plan");
     if (err != PD_OK)

@@ -391,6 +391,23 @@ static bool is_matrix(const struct pk_graph *g, uint32_t value, int64_t rows, in
            (*ret_transposed || pk_value_is_dense(v));
 }
 
+/* Whether a leaf gets another value after a node built at `from` and before one built at `to`. */
+static bool written_between(const struct pk_graph *g, uint32_t leaf, uint64_t from, uint64_t to)
+{
+    int32_t at[PK_MAX_WRITES];
+
+    for (uint32_t i = 1; i < g->n_node; i++) {
+        const struct pk_node *n = &g->node[i];
+
+        if (!pk_is_kernel(n) || n->born < from || n->born > to)
+            continue;
+        for (int32_t k = pk_op_writes(n->op, n->n_in, at); k-- > 0;)
+            if (g->value[n->in[at[k]]].root == leaf)
+                return true;
+    }
+    return false;
+}
+
 struct wide {
     uint32_t loss, forward, by_input,
         by_weight; /* nodes: CROSS_ENTROPY_GRAD and the three products; 0: none */
@@ -421,7 +438,7 @@ static bool find_wide(const struct pk_graph *g, const struct uses *u, uint32_t l
     w->weight = g->value[m->in[1]].root;
     if (w->columns < COLUMNS_LEAST || w->width == w->columns || m->n_out != 1 ||
         g->value[m->in[0]].shape.rank != 2 || !is_matrix(g, m->in[1], w->inner, w->columns, &transposed) ||
-        !transposed || g->value[w->weight].dtype != PK_BF16 || !stays(g, w->weight))
+        !transposed || g->value[w->weight].dtype != PK_BF16)
         return false;
     for (uint32_t i = 1; i < g->n_node; i++) {
         const struct pk_node *x = &g->node[i];
@@ -446,7 +463,7 @@ static bool find_wide(const struct pk_graph *g, const struct uses *u, uint32_t l
         else
             return false;
     }
-    return true;
+    return !w->by_input || !written_between(g, w->weight, m->born, g->node[w->by_input].born);
 }
 
 /* The product `old` with other operands, of the type that it has. */

@@ -197,7 +197,7 @@ void pk_roofline_add(struct pk_roofline *r, const struct pk_exec *e, const struc
 
 static void row_text(const struct pk_roofline_row *r, const char *name, const char *part, struct pd_buf *to)
 {
-    pd_buf_printf(to, "%-14s %-9s %8.0f %10.3f %10.3f %10.3f %10.3f\n", name, part, r->calls, r->read * 1e-9,
+    pd_buf_printf(to, "%-14s %-9s %8.0f %10.5g %10.5g %10.5g %10.5g\n", name, part, r->calls, r->read * 1e-9,
                   r->written * 1e-9, r->flop * 1e-12, r->seconds * 1e3);
 }
 
@@ -301,7 +301,7 @@ enum pd_err pk_roofline_nodes(const struct pk_exec *e, const struct pk_peaks *at
     for (size_t i = 0; i < l.count && i < most; i++) {
         const struct line *n = &l.at[i];
 
-        pd_buf_printf(to, "%10.3f %8.0f %10.2f %10.2f %-7s %s%s\n", n->seconds * 1e3, n->calls,
+        pd_buf_printf(to, "%10.5g %8.0f %10.5g %10.5g %-7s %s%s\n", n->seconds * 1e3, n->calls,
                       (n->cost.read + n->cost.written) * 1e-6, n->cost.flop * 1e-9,
                       n->products_bound ? "compute" : "memory", n->backward ? "d " : "", n->text);
     }

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "kernels/base/file.h"
+#include "kernels/graph/roofline.h"
 #include "tests/train/rig.h"
 
 /* ---- tests ---- */
@@ -324,6 +325,36 @@ static void test_plan_forecasts_bytes_and_steps(void **state)
     close_book(&b);
 }
 
+/* The optimiser reads g, m, v and p and writes the last three: 28 bytes a parameter, and 4 for the norm. */
+static void test_a_step_is_counted(void **state)
+{
+    const struct pk_peaks peaks = {1e15, 1e12};
+    struct spec_config *config = NULL;
+    struct pd_buf plan, text;
+    struct pd_why why;
+    const char *line;
+    double parameters, kernels, read, written;
+
+    (void)state;
+    assert_int_equal(spec_config_load(DIGITS(PLAIN), strlen(DIGITS(PLAIN)), &config, &why), PD_OK);
+    pd_buf_init(&plan, 0);
+    pd_buf_init(&text, 0);
+    assert_int_equal(train_plan(config, &root, 1, NULL, &plan, &why), PD_OK);
+    assert_int_equal(train_count(config, &root, 1, NULL, &peaks, &text, &why), PD_OK);
+    assert_non_null(strstr(text.data, "counted, not measured: at 1000 TFLOP/s and 1.00 TB/s"));
+    line = strstr(plan.data, "\"parameters\":");
+    assert_non_null(line);
+    parameters = strtod(line + strlen("\"parameters\":"), NULL);
+    line = strstr(text.data, "\noptimiser");
+    assert_non_null(line);
+    assert_int_equal(sscanf(line, " optimiser forward %lf %lf %lf", &kernels, &read, &written), 3);
+    read = read * 1e9 - 24 * (kernels - 1); /* hyper and gate, of each but the norm */
+    assert_true(fabs(read / parameters - 20) < 0.01 && fabs(written * 1e9 / parameters - 12) < 0.01);
+    spec_config_free(config);
+    pd_buf_done(&plan);
+    pd_buf_done(&text);
+}
+
 static void test_missing_data_fails_with_the_reason(void **state)
 {
     static const char job[] =
@@ -377,6 +408,7 @@ int main(void)
         T(test_checkpoint_on_request),
         T(test_text_learns_and_stops_bit_identically),
         T(test_plan_forecasts_bytes_and_steps),
+        T(test_a_step_is_counted),
         T(test_missing_data_fails_with_the_reason),
         T(test_examples_are_jobs_of_this_build),
 #undef T

@@ -166,12 +166,12 @@ static void test_deals(void **state)
 static void test_short_rows(void **state)
 {
     static const struct attention_shape sizes[] = {
-        {3, 2, 49, 49, 32},   {2, 3, 1, 17, 64},    {4, 2, 65, 63, 48},  {33, 2, 33, 65, 16},
-        {22, 3, 33, 197, 16}, {11, 6, 10, 129, 64}, {66, 1, 10, 256, 8}, {9, 2, 30, 16, 24}};
+        {3, 2, 49, 49, 32},  {2, 3, 1, 17, 64},   {4, 2, 65, 63, 48}, {3, 2, 33, 65, 16},
+        {2, 1, 70, 197, 64}, {1, 3, 10, 129, 64}, {2, 2, 40, 256, 8}, {7, 2, 30, 16, 24}};
 
     (void)state;
     for (int i = 0; i < COUNT(sizes); i++)
-        for (int v = 0; v < (full() ? 12 : i < 3 ? 3 : 1); v++) {
+        for (int v = 0; v < (full() ? 12 : 2); v++) {
             const int phi = full() ? v / 2 : (i + v) % 2 ? PK_PHI_POLY : (i + 2 * v) % PK_PHI_COUNT;
             struct attention_case c = {
                 .name = "short rows",
@@ -347,7 +347,7 @@ static void test_linear_order_in_bf16(void **state)
                                            .dtype = PK_BF16,
                                            .spread = 1,
                                            /* features of x^2 are rounded against |q|^2 |k|^2, not (q k)^2 */
-                                           .loose = p == 2 ? 4 : 2};
+                                           .loose = p == 2 ? 8 : 2};
 
                 if (!full() && i > 5)
                     break;

@@ -11,8 +11,8 @@
  * kernel, where there is a bias, owns 16 queries by 32 keys of a head and goes through the batch, or through
  * a run of it, and the runs are added up in their order.
  *
- * Up to 256 keys in bf16, heads to 64, are attention_once.cu's: one pass. This is for the rest, and for so few pairs
- * that their rows must be split to fill the device.
+ * Up to 256 keys in bf16, heads to 64, are attention_once.cu's: one pass. This is for the rest, and for so
+ * few pairs that their rows must be split to fill the device.
  *
  * Nothing of A is saved: U = P v of the formula dc = sum dY U is not needed either, since sum(P dP) is the
  * same sum; c may be 0. Normalised rows need the sums of the forward pass and rowsum(dY Y), which a kernel of

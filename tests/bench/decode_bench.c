@@ -220,11 +220,12 @@ static void print(const struct bench *b, const struct model *model)
     bench_check(b->api->info(b->backend, &info, &why), &why);
     printf(
         "phi=%s%s device=%s weights=%s layers=%d width=%d batch=%d at=%d threads=%d tokens=%d median_ms=%.4f "
-        "p10_ms=%.4f p90_ms=%.4f fed_ms=%.4f tokens_s=%.0f cache_mb=%.1f weights_mb=%.1f weights_gb_s=%.1f",
+        "p10_ms=%.4f p90_ms=%.4f fed_ms=%.4f tokens_s=%.0f cache_bytes=%.0f weights_bytes=%.0f "
+        "weights_gb_s=%.1f",
         b->phi, b->state ? "-state" : "", b->device, pk_dtype_name(b->spec.weights), b->spec.depth,
         b->spec.width, b->batch, b->at, b->threads, b->count, 1e3 * median, 1e3 * b->times[b->count / 10],
-        1e3 * b->times[b->count * 9 / 10], 1e3 * b->fed[b->count / 2], b->batch / median, memory / 1048576,
-        bytes / 1048576, bytes / median / 1e9);
+        1e3 * b->times[b->count * 9 / 10], 1e3 * b->fed[b->count / 2], b->batch / median, memory, bytes,
+        bytes / median / 1e9);
     if (rate > 0)
         printf(" memory_gb_s=%.1f floor_ms=%.2f", rate / 1e9, 1e3 * bytes / rate);
     printf(" name=\"%s\"\n", info.name);

@@ -1,10 +1,11 @@
 /* device_bench: the heavy kernels of a training step alone, at the shapes of GPT-2 124M and ViT-B/16, in
  * bf16, on a back end with a device; no peer is needed.
  *
- *   device_bench [--device NAME] [--only NAME[,NAME...]] [--rounds N] [--once] [--tiny] [--list]
+ *   device_bench [--device NAME] [--only NAME[,NAME...]] [--rounds N] [--once] [--tiny] [--list] [--out FILE]
  *
  * --only takes cases whose name begins so. --once runs each case twice and measures nothing: for a profiler.
- * --tiny: small shapes, to try this program where a device is slow. The device is cuda.
+ * --tiny: small shapes, to try this program where a device is slow. --out appends each line to a file as a
+ * JSON object. The device is cuda.
  *
  * Every case is recorded once and replayed, in rounds of at least 3 ms; inputs are near N(0, 1), buffers
  * larger than the L2 cache. First the two peaks, a copy and a product of 8192; then one line a case: the
@@ -27,6 +28,7 @@
 static const struct pk_backend_api *api;
 static struct pk_backend *backend;
 static bool tiny, once;
+static FILE *out;
 static int rounds = 60;
 
 /* One case: calls that run together. */
@@ -434,6 +436,16 @@ static void measure(const char *name, struct work *w, struct peaks *peaks)
         w->bytes / median / 1e9, w->flop / median / 1e12, 1e3 * floor_s, floor_s > 0 ? median / floor_s : 0.0,
         (double)most / 1048576);
     fflush(stdout);
+    if (out) {
+        fprintf(out,
+                "{\"kind\": \"kernel\", \"name\": \"%s\", \"ms\": %.5f, \"p10\": %.5f, \"p90\": %.5f, "
+                "\"rounds\": %d, "
+                "\"gb_s\": %.1f, \"tflops\": %.2f, \"of_floor\": %.3f%s}\n",
+                name, 1e3 * median, 1e3 * times[rounds / 10], 1e3 * times[rounds * 9 / 10], rounds,
+                w->bytes / median / 1e9, w->flop / median / 1e12, floor_s > 0 ? median / floor_s : 0.0,
+                tiny ? ", \"dry\": true" : "");
+        fflush(out);
+    }
     api->captured_free(backend, captured);
     free(times);
 }
@@ -452,7 +464,7 @@ static bool wanted(const char *only, const char *name)
 
 int main(int argc, char **argv)
 {
-    const char *device = "cuda", *only = NULL;
+    const char *device = "cuda", *only = NULL, *file = NULL;
     struct peaks peaks = {0, 0};
     struct pk_backend_info info;
     bool list = false, any = false;
@@ -469,6 +481,8 @@ int main(int argc, char **argv)
             device = argv[++i];
         else if (i + 1 < argc && strcmp(argv[i], "--only") == 0)
             only = argv[++i];
+        else if (i + 1 < argc && strcmp(argv[i], "--out") == 0)
+            file = argv[++i];
         else if (i + 1 < argc && strcmp(argv[i], "--rounds") == 0)
             rounds = atoi(argv[++i]);
         else {
@@ -485,6 +499,11 @@ int main(int argc, char **argv)
         return 0;
     if (!any || rounds < 1 || rounds > ROUNDS_MOST) {
         fprintf(stderr, "device_bench: no case '%s', or not 1 to %d rounds\n", only ? only : "", ROUNDS_MOST);
+        return 2;
+    }
+    out = file ? fopen(file, "a") : NULL;
+    if (file && !out) {
+        fprintf(stderr, "device_bench: cannot write '%s'\n", file);
         return 2;
     }
     bench_open(device, 2, &api, &backend);
@@ -511,5 +530,7 @@ int main(int argc, char **argv)
         free(w);
     }
     api->close(backend);
+    if (out)
+        fclose(out);
     return 0;
 }

@@ -29,20 +29,33 @@ struct shim_plan {
     size_t workspace_bytes;
 };
 
-/* One attention: packed qkv (b, n, 3, h, d) bf16 -> y (b, n, h, d); backward: qkv, y, dy -> dqkv. */
+/* What one attention does. qkv, dqkv and the tangent are packed (b, n, 3, h, d), y, dy and their derivatives
+ * (b, n, h, d); sums (b, h, n) f32, for softmax. */
+enum shim_pass {
+    SHIM_FORWARD,  /* qkv -> y, sums */
+    SHIM_BACKWARD, /* qkv, y, dy, sums -> dqkv */
+    SHIM_TANGENT,  /* qkv, tangent -> y, how it changes */
+    SHIM_SECOND    /* qkv, dy, tangent (what flows into dqkv) -> dqkv, ddy */
+};
 struct shim_attention {
     int32_t b, n, h, d;
     int32_t phi;    /* enum pk_phi */
     int32_t degree; /* of x^p */
     int32_t form;   /* enum pk_form */
-    int32_t causal, backward;
+    int32_t causal;
+    int32_t pass;  /* enum shim_pass */
+    int32_t dtype; /* enum pk_dtype */
     double scale, bias;
-    void *qkv, *y, *sums, *dy, *dqkv; /* sums (b, h, n) f32, for softmax */
+    void *qkv, *y, *sums, *dy, *dqkv, *tangent, *ddy;
 };
 
 SHIM struct shim *shim_open(char *error, size_t size);
 SHIM struct shim *shim_close(struct shim *s);
 SHIM void *shim_stream(struct shim *s);
+/* Device memory, for programs that have no other way to it. NULL: there is none. */
+SHIM void *shim_alloc(struct shim *s, size_t bytes);
+/* Products of f32 in TF32, or not. */
+SHIM int shim_tf32(struct shim *s, int on, char *error, size_t size);
 SHIM int shim_sync(struct shim *s, char *error, size_t size);
 SHIM struct shim_plan *shim_attention(struct shim *s, const struct shim_attention *a, char *error,
                                       size_t size);
@@ -89,6 +102,20 @@ struct shim *shim_close(struct shim *s)
 void *shim_stream(struct shim *s)
 {
     return s->api->stream(s->backend);
+}
+
+void *shim_alloc(struct shim *s, size_t bytes)
+{
+    return s->api->alloc(s->backend, bytes);
+}
+
+int shim_tf32(struct shim *s, int on, char *error, size_t size)
+{
+    struct pd_why why = {""};
+
+    return s->api->set_math(s->backend, on ? PK_MATH_TF32 : PK_MATH_F32, &why) == PD_OK
+               ? 0
+               : said(&why, error, size);
 }
 
 int shim_sync(struct shim *s, char *error, size_t size)
@@ -155,6 +182,11 @@ static struct shim_plan *plan_ready(struct shim_plan *p, char *error, size_t siz
 
 struct shim_plan *shim_attention(struct shim *s, const struct shim_attention *a, char *error, size_t size)
 {
+    static const enum pk_op op[] = {PK_OP_ATTENTION, PK_OP_ATTENTION_BWD, PK_OP_ATTENTION_JVP,
+                                    PK_OP_ATTENTION_BWD2};
+    const struct pk_shape packed = PK_SHAPE(a->b, a->n, 3, a->h, a->d),
+                          one = PK_SHAPE(a->b, a->n, a->h, a->d);
+    const enum pk_dtype dtype = (enum pk_dtype)a->dtype;
     bool normalised = pk_phi_normalised((enum pk_phi)a->phi);
     struct shim_plan *p = plan_new(s, 1, 8);
     struct pk_view *in, *out;
@@ -176,25 +208,30 @@ struct shim_plan *shim_attention(struct shim *s, const struct shim_attention *a,
                                                    .causal = a->causal != 0,
                                                    .packed = true};
     c->attr = &p->attr;
+    c->op = op[a->pass];
     c->in = in;
     c->out = out;
-    in[c->n_in++] = pk_view_dense(a->qkv, PK_BF16, PK_SHAPE(a->b, a->n, 3, a->h, a->d));
-    if (a->backward) {
-        c->op = PK_OP_ATTENTION_BWD;
-        in[c->n_in++] = pk_view_dense(a->y, PK_BF16, PK_SHAPE(a->b, a->n, a->h, a->d));
-        in[c->n_in++] = pk_view_dense(a->dy, PK_BF16, PK_SHAPE(a->b, a->n, a->h, a->d));
-        if (normalised)
-            in[c->n_in++] = pk_view_dense(a->sums, PK_F32, PK_SHAPE(a->b, a->h, a->n));
-        out[c->n_out++] = pk_view_dense(a->dqkv, PK_BF16, PK_SHAPE(a->b, a->n, 3, a->h, a->d));
-    } else {
-        c->op = PK_OP_ATTENTION;
-        out[c->n_out++] = pk_view_dense(a->y, PK_BF16, PK_SHAPE(a->b, a->n, a->h, a->d));
-        if (normalised)
-            out[c->n_out++] = pk_view_dense(a->sums, PK_F32, PK_SHAPE(a->b, a->h, a->n));
-    }
+    in[c->n_in++] = pk_view_dense(a->qkv, dtype, packed);
+    if (a->pass == SHIM_BACKWARD)
+        in[c->n_in++] = pk_view_dense(a->y, dtype, one);
+    if (a->pass == SHIM_BACKWARD || a->pass == SHIM_SECOND)
+        in[c->n_in++] = pk_view_dense(a->dy, dtype, one);
+    if (a->pass == SHIM_BACKWARD && normalised)
+        in[c->n_in++] = pk_view_dense(a->sums, PK_F32, PK_SHAPE(a->b, a->h, a->n));
+    if (a->pass == SHIM_TANGENT || a->pass == SHIM_SECOND)
+        in[c->n_in++] = pk_view_dense(a->tangent, dtype, packed);
+    if (a->pass == SHIM_FORWARD || a->pass == SHIM_TANGENT)
+        out[c->n_out++] = pk_view_dense(a->y, dtype, one);
+    else
+        out[c->n_out++] = pk_view_dense(a->dqkv, dtype, packed);
+    if (a->pass == SHIM_FORWARD && normalised)
+        out[c->n_out++] = pk_view_dense(a->sums, PK_F32, PK_SHAPE(a->b, a->h, a->n));
+    if (a->pass == SHIM_SECOND)
+        out[c->n_out++] = pk_view_dense(a->ddy, dtype, one);
     return plan_ready(p, error, size);
 }
 
+/* AdamW, or with v NULL momentum SGD with decoupled decay. */
 struct shim_plan *shim_adamw(struct shim *s, int tensors, const int64_t *sizes, void *const *p,
                              void *const *g, void *const *m, void *const *v, const void *hyper,
                              const void *gate, char *error, size_t size)
@@ -211,17 +248,28 @@ struct shim_plan *shim_adamw(struct shim *s, int tensors, const int64_t *sizes, 
     plan->attr.optim.eps = 1e-8;
     plan->attr.optim.weight_decay = 0.1;
     plan->attr.optim.lr_mult = 1;
+    plan->attr.optim.momentum = 0.9;
     for (int i = 0; i < tensors; i++) {
         struct pk_view *at = plan->views + 9 * i;
 
-        at[0] = at[6] = pk_view_dense(p[i], PK_F32, PK_SHAPE(sizes[i]));
+        int n = 3;
+
+        at[0] = pk_view_dense(p[i], PK_F32, PK_SHAPE(sizes[i]));
         at[1] = pk_view_dense(g[i], PK_F32, PK_SHAPE(sizes[i]));
-        at[2] = at[7] = pk_view_dense(m[i], PK_F32, PK_SHAPE(sizes[i]));
-        at[3] = at[8] = pk_view_dense(v[i], PK_F32, PK_SHAPE(sizes[i]));
-        at[4] = pk_view_dense((void *)(uintptr_t)hyper, PK_F32, PK_SHAPE(4));
-        at[5] = pk_view_dense((void *)(uintptr_t)gate, PK_F32, PK_SHAPE(2));
-        plan->calls[i] = (struct pk_call){
-            .op = PK_OP_ADAMW, .attr = &plan->attr, .n_in = 6, .n_out = 3, .in = at, .out = at + 6};
+        at[2] = pk_view_dense(m[i], PK_F32, PK_SHAPE(sizes[i]));
+        if (v)
+            at[n++] = pk_view_dense(v[i], PK_F32, PK_SHAPE(sizes[i]));
+        at[n++] = pk_view_dense((void *)(uintptr_t)hyper, PK_F32, PK_SHAPE(4));
+        at[n++] = pk_view_dense((void *)(uintptr_t)gate, PK_F32, PK_SHAPE(2));
+        at[n] = at[0];
+        at[n + 1] = at[2];
+        at[n + 2] = at[3];
+        plan->calls[i] = (struct pk_call){.op = v ? PK_OP_ADAMW : PK_OP_MSGDW,
+                                          .attr = &plan->attr,
+                                          .n_in = n,
+                                          .n_out = v ? 3 : 2,
+                                          .in = at,
+                                          .out = at + n};
     }
     return plan_ready(plan, error, size);
 }

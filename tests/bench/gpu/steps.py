@@ -1,0 +1,155 @@
+"""Whole training steps against torch.compile (performance.md 4): ours and the peers' take turns on one GPU.
+
+    python3 tests/bench/gpu/steps.py [--models NAME[,NAME...]] [--peers KIND[,KIND...]] [--out FILE] [--seconds N] [--dry]
+
+gpt2: 524 288 tokens a step in 16 parts; vit_b16, vit_s16: 1024 pictures in four; deit_ti: 1024; tiny: 64 of 28 pixels,
+where starting kernels takes the time. One step is forward, backward, clipping (gpt2) and AdamW. Peers: bf16
+autocast, fused AdamW, softmax by the SDPA back end that is fastest at this shape. Kinds: compile (of softmax), x3 (the
+materialised cube under torch.compile), eager and graphs (torch.compile's reduce-overhead), for tiny. Memory is what
+each allocated at most; `first_s` is what it takes from nothing to the end of the first step, compiling included.
+"""
+import argparse
+import contextlib
+import time
+
+import torch
+import torch.nn.functional as F
+
+import attention_peers
+import common
+import models
+from common import Results, Turns, arguments, log, reason, spread, sync
+
+SIZES = {"gpt2": "tokens", "vit_b16": "images", "vit_s16": "images", "deit_ti": "images", "tiny": "images"}
+USUAL = {"gpt2": ["compile"], "vit_b16": ["compile"], "vit_s16": ["compile"], "deit_ti": ["compile"],
+         "tiny": ["eager", "graphs"]}
+
+
+class Peer:
+    def __init__(self, kind, model, batch, parts, backend):
+        self.kind, self.parts = kind, parts
+        began = time.perf_counter()
+        if not common.dry:
+            torch.cuda.reset_peak_memory_stats()
+        self.before = 0 if common.dry else torch.cuda.memory_allocated()
+        self.net, self.x, self.y = models.build(model, "poly" if kind == "x3" else "softmax", batch)
+        self.clip = model == "gpt2"
+        self.opt = torch.optim.AdamW(self.net.parameters(), lr=1e-4, betas=(0.9, 0.95), weight_decay=0.1,
+                                     **({} if common.dry else {"fused": True}))
+        self.run_net = self.net if kind == "eager" else torch.compile(
+            self.net, **({"mode": "reduce-overhead"} if kind == "graphs" else {}))
+        self.backend = backend
+        self.step()
+        sync()
+        self.first_s = time.perf_counter() - began
+        for _ in range(1 if common.dry else 3):
+            self.step()
+        sync()
+        self.memory_mb = 0 if common.dry else (torch.cuda.max_memory_allocated() - self.before) / 1048576
+        self.times = []
+
+    def step(self):
+        if self.kind == "graphs" and not common.dry:
+            torch.compiler.cudagraph_mark_step_begin()
+        self.opt.zero_grad(set_to_none=True)
+        with attention_peers.only(self.backend):
+            for _ in range(self.parts):
+                with torch.autocast(common.device, torch.bfloat16):
+                    out = self.run_net(self.x)
+                    loss = F.cross_entropy(out.view(-1, out.shape[-1]).float(), self.y) / self.parts
+                loss.backward()
+        if self.clip:
+            torch.nn.utils.clip_grad_norm_(self.net.parameters(), 1.0)
+        self.opt.step()
+
+    def run(self, count):
+        for _ in range(count):
+            sync()
+            t = time.perf_counter()
+            self.step()
+            sync()
+            self.times.append(time.perf_counter() - t)
+
+
+def measure(results, model, kinds, o):
+    batch, parts = (2, 2 if model == "gpt2" else 1) if common.dry else models.STEP[model]
+    units = batch * parts * (1024 if model == "gpt2" else 1)
+    program = "tiny" if common.dry else model
+    shape = (batch, 12, 1024, 64, True) if model == "gpt2" else (batch, 6, 197, 64, False)
+    backend = None if model == "tiny" else attention_peers.fastest(*((1, 1, 8, 16, False) if common.dry else shape))
+    runners = {}
+    # Ours first: each says how much memory came into use while nothing else runs.
+    for phi, name in (("poly", "polyd x3"), ("softmax", "polyd softmax")):
+        try:
+            runners[name] = Turns("step_bench", "--device", "cuda", "--precision", "bf16", "--model", program, "--phi", phi,
+                                  "--batch", str(batch), "--parts", str(parts), "--turns")
+        except Exception as e:
+            log(f"{model} {name}: {reason(e)}")
+            results.add(kind="failed", what=f"step {model} {name}", why=reason(e))
+    for kind in kinds:
+        if time.monotonic() > o.until:
+            results.add(kind="left-out", what=f"step {model} torch {kind}")
+            continue
+        try:
+            runners["torch " + kind] = Peer(kind, model, batch, parts, backend)
+        except Exception as e:
+            log(f"{model} torch {kind}: {reason(e)}")
+            results.add(kind="failed", what=f"step {model} torch {kind}", why=reason(e))
+    began, done, at_most = time.monotonic(), 0, o.per_model
+    while done < (2 if common.dry else 200):
+        for name in list(runners):
+            try:
+                runners[name].run(1 if common.dry or model != "tiny" else 20)
+            except Exception as e:
+                log(f"{model} {name}: {reason(e)}")
+                results.add(kind="failed", what=f"step {model} {name}", why=reason(e))
+                del runners[name]
+        done += 1
+        if time.monotonic() - began > at_most and done >= 5:
+            break
+    rows = {}
+    for name, r in runners.items():
+        s, p10, p90, rounds = spread(r.times)
+        row = dict(ms=1e3 * s, p10=1e3 * p10, p90=1e3 * p90, rounds=rounds, rate=units / s, unit=SIZES[model] + "/s")
+        if isinstance(r, Turns):
+            end = r.finish()
+            row.update(memory_mb=end["device_mb"], first_s=end["first_s"], arena_mb=end["arena_mb"], nodes=end["nodes"])
+        else:
+            row.update(memory_mb=r.memory_mb, first_s=r.first_s, sdpa=str(backend))
+        rows[name] = row
+    peer = min((row["ms"] for name, row in rows.items() if name.startswith("torch")), default=float("nan"))
+    less = [row["memory_mb"] for name, row in rows.items() if name in ("torch compile", "torch graphs")]
+    for name, row in rows.items():
+        results.add(kind="step", model=model, name=name, batch=batch, parts=parts, **row, vs_torch=peer / row["ms"],
+                    memory_of_torch=row["memory_mb"] / less[0] if less and less[0] else float("nan"))
+    runners.clear()
+    if not common.dry:
+        torch.compiler.reset()
+        torch.cuda.empty_cache()
+    results.add(kind="clocks", model=model, clocks=common.clocks())
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--models", default=",".join(SIZES))
+    parser.add_argument("--peers", help="instead of the usual ones: compile, x3, eager, graphs, or none")
+    parser.add_argument("--per-model", type=float, default=30.0, help="seconds of steps for one model, compiling not counted")
+    o = arguments(parser)
+    results = Results(o.out)
+    torch.set_float32_matmul_precision("high")
+    if common.dry:
+        o.per_model = 1
+    results.device()
+    for model in o.models.split(","):
+        if model not in SIZES:
+            parser.error(f"no model '{model}' ({', '.join(SIZES)})")
+        if time.monotonic() > o.until:
+            log(f"left out: {model}: no time")
+            results.add(kind="left-out", what=f"step {model}")
+            continue
+        kinds = USUAL[model] if o.peers is None else [k for k in o.peers.split(",") if k != "none"]
+        with contextlib.suppress(BrokenPipeError):
+            measure(results, model, kinds, o)
+
+
+main()

@@ -84,6 +84,55 @@ double bench_device_bytes(const struct pk_backend_api *api, struct pk_backend *b
     return info.sm ? (double)(info.memory_total - info.memory_free) : 0;
 }
 
+/* Host memory that is written over and over into larger memory of a back end. */
+#define BLOCK ((size_t)1 << 24)
+
+static void spread(const struct pk_backend_api *api, struct pk_backend *backend, void *to, const void *block,
+                   size_t bytes)
+{
+    struct pd_why why = {""};
+
+    for (size_t at = 0; at < bytes; at += BLOCK)
+        bench_check(
+            api->upload(backend, (char *)to + at, block, bytes - at < BLOCK ? bytes - at : BLOCK, &why),
+            &why);
+}
+
+void bench_noise(const struct pk_backend_api *api, struct pk_backend *backend, void *to, enum pk_dtype dtype,
+                 size_t bytes)
+{
+    static uint16_t *half;
+    static float *full;
+    uint64_t seed = 1;
+
+    if (!half) {
+        half = bench_memory(BLOCK);
+        full = bench_memory(BLOCK);
+        for (size_t i = 0; i < BLOCK / 2; i++) {
+            uint32_t bits;
+            double x = 0;
+            float f;
+
+            seed = seed * 6364136223846793005u + 1442695040888963407u;
+            for (int part = 0; part < 64; part += 8) /* eight uniform numbers, whose variance is 8 / 12 */
+                x += (double)(seed >> part & 255) / 256 - 0.498;
+            f = (float)(x * 1.22);
+            memcpy(&bits, &f, 4);
+            half[i] = (uint16_t)(bits >> 16);
+            if (i < BLOCK / 4)
+                full[i] = f;
+        }
+    }
+    spread(api, backend, to, dtype == PK_BF16 ? (const void *)half : full, bytes);
+}
+
+void bench_leaves_noise(const struct bench_leaves *l, const char *prefix)
+{
+    for (int i = 0; i < l->count; i++)
+        if (strncmp(l->leaf[i].name, prefix, strlen(prefix)) == 0)
+            bench_noise(l->api, l->backend, l->leaf[i].memory, l->leaf[i].dtype, l->leaf[i].bytes);
+}
+
 void *bench_leaves_find(const struct bench_leaves *l, const char *name)
 {
     for (int i = 0; i < l->count; i++)
@@ -115,15 +164,16 @@ void bench_leaves_bind(struct bench_leaves *l, struct pk_exec *exec, const struc
         if (leaf.kind == PK_OP_PARAM)
             continue;
         if (!memory) {
-            unsigned char *zero = calloc(1, leaf.bytes + 1);
+            void *zero = calloc(1, BLOCK);
 
             memory = l->api->alloc(l->backend, leaf.bytes);
             if (!zero || !memory || l->count == BENCH_LEAVES) {
                 fprintf(stderr, "no memory for '%s', %zu bytes\n", leaf.name, leaf.bytes);
                 exit(1);
             }
-            bench_check(l->api->upload(l->backend, memory, zero, leaf.bytes, &why), &why);
+            spread(l->api, l->backend, memory, zero, leaf.bytes);
             free(zero);
+            l->leaf[l->count].dtype = leaf.dtype;
             snprintf(l->leaf[l->count].name, sizeof l->leaf[0].name, "%s", leaf.name);
             l->leaf[l->count].memory = memory;
             l->leaf[l->count++].bytes = leaf.bytes;

@@ -26,6 +26,10 @@ void bench_open(const char *device, int threads, const struct pk_backend_api **r
 /* Bytes in use on the device, 0 where there is none. What others use is counted, so take differences. */
 double bench_device_bytes(const struct pk_backend_api *api, struct pk_backend *backend);
 
+/* Fills memory of a back end with numbers near N(0, 1), the same every time. dtype f32 or bf16. */
+void bench_noise(const struct pk_backend_api *api, struct pk_backend *backend, void *to, enum pk_dtype dtype,
+                 size_t bytes);
+
 /* Memory of a back end for the leaves of several graphs: one name is one memory. Zeroed. */
 #define BENCH_LEAVES 2048
 struct bench_leaves {
@@ -33,6 +37,7 @@ struct bench_leaves {
     struct pk_backend *backend;
     struct {
         char name[96];
+        enum pk_dtype dtype;
         void *memory;
         size_t bytes;
     } leaf[BENCH_LEAVES];
@@ -42,6 +47,8 @@ struct bench_leaves {
 void bench_leaves_bind(struct bench_leaves *l, struct pk_exec *exec, const struct pk_graph *graph);
 /* Memory of a leaf, NULL if no graph bound so far has it; and host numbers into it. */
 void *bench_leaves_find(const struct bench_leaves *l, const char *name);
+/* Numbers near N(0, 1) into every leaf whose name begins so. */
+void bench_leaves_noise(const struct bench_leaves *l, const char *prefix);
 void bench_leaves_put(struct bench_leaves *l, const char *name, const void *from, size_t bytes);
 void bench_leaves_done(struct bench_leaves *l);
 

@@ -20,10 +20,9 @@
 #include "tests/bench/bench.h"
 
 #define CALLS 160
-#define VIEWS 10
+#define VIEWS 12
 #define MEMORIES 700
 #define ROUNDS_MOST 1000
-#define BLOCK ((size_t)1 << 24)
 
 static const struct pk_backend_api *api;
 static struct pk_backend *backend;
@@ -55,44 +54,12 @@ static void *take(struct work *w, size_t bytes)
     return w->memory[w->memories++] = p;
 }
 
-/* A block of numbers near N(0, 1): the sum of eight uniform ones. */
-static const void *numbers(enum pk_dtype dtype)
-{
-    static uint16_t *half;
-    static float *full;
-    uint64_t seed = 1;
-
-    if (!half) {
-        half = bench_memory(BLOCK);
-        full = bench_memory(BLOCK);
-        for (size_t i = 0; i < BLOCK / 2; i++) {
-            uint32_t bits;
-            double x = 0;
-            float f;
-
-            seed = seed * 6364136223846793005u + 1442695040888963407u;
-            for (int part = 0; part < 64; part += 8)
-                x += (double)(seed >> part & 255) / 256 - 0.498;
-            f = (float)(x * 1.22);
-            memcpy(&bits, &f, 4);
-            half[i] = (uint16_t)(bits >> 16);
-            if (i < BLOCK / 4)
-                full[i] = f;
-        }
-    }
-    return dtype == PK_BF16 ? (const void *)half : full;
-}
-
 static struct pk_view fresh(struct work *w, enum pk_dtype dtype, struct pk_shape shape)
 {
     size_t bytes = (size_t)pk_shape_count(&shape) * pk_dtype_size(dtype);
-    char *p = take(w, bytes);
-    struct pd_why why;
+    void *p = take(w, bytes);
 
-    for (size_t at = 0; at < bytes; at += BLOCK)
-        bench_check(
-            api->upload(backend, p + at, numbers(dtype), bytes - at < BLOCK ? bytes - at : BLOCK, &why),
-            &why);
+    bench_noise(api, backend, p, dtype, bytes);
     return pk_view_dense(p, dtype, shape);
 }
 
@@ -196,6 +163,7 @@ static void attention(struct work *w, const struct shape *s)
     w->bytes = (backward ? 14.0 : 8.0) * (double)(s->a * s->b * s->c * s->d);
 }
 
+enum { TOGETHER = 2 }; /* loss and derivative at once, as a step has it */
 static void cross_entropy(struct work *w, const struct shape *s)
 {
     struct pk_view *v = w->view[0], target = pk_view_dense(take(w, (size_t)s->a * 4), PK_I32, PK_SHAPE(s->a));
@@ -215,13 +183,20 @@ static void cross_entropy(struct work *w, const struct shape *s)
         v[3] = constant(w, &one, 1);
         v[4] = v[0]; /* in place */
         add(w, PK_OP_CROSS_ENTROPY_BWD, 4, 1);
+    } else if (s->kind == TOGETHER) {
+        w->attr.cross_entropy.mean = true;
+        v[2] = constant(w, &one, 1);
+        v[3] = v[0]; /* in place */
+        for (int i = 0; i < 3; i++)
+            v[4 + i] = fresh(w, PK_F32, PK_SHAPE(1));
+        add(w, PK_OP_CROSS_ENTROPY_GRAD, 3, 4);
     } else {
         for (int i = 0; i < 3; i++)
             v[2 + i] = fresh(w, PK_F32, PK_SHAPE(1));
         v[5] = fresh(w, PK_F32, PK_SHAPE(s->a));
         add(w, PK_OP_CROSS_ENTROPY, 2, 4);
     }
-    w->bytes = (s->kind == BACKWARD ? 4.0 : 2.0) * (double)s->a * (double)s->b;
+    w->bytes = (s->kind == FORWARD ? 2.0 : 4.0) * (double)s->a * (double)s->b;
 }
 
 static void norm(struct work *w, const struct shape *s)
@@ -235,14 +210,19 @@ static void norm(struct work *w, const struct shape *s)
     w->attr.norm.has_beta = true;
     v[0] = fresh(w, PK_BF16, x);
     v[1] = fresh(w, PK_F32, d);
-    if (s->kind == BACKWARD) {
+    if (s->kind != FORWARD) {
+        int in = 5;
+
         v[2] = fresh(w, PK_BF16, x);
         v[3] = fresh(w, PK_F32, rows);
         v[4] = fresh(w, PK_F32, rows);
-        v[5] = fresh(w, PK_BF16, x);
-        v[6] = fresh(w, PK_F32, d);
-        v[7] = fresh(w, PK_F32, d);
-        add(w, PK_OP_NORM_BWD, 5, 3);
+        w->attr.norm.has_residual = s->kind == TOGETHER;
+        if (s->kind == TOGETHER)
+            v[in++] = fresh(w, PK_BF16, x);
+        v[in] = fresh(w, PK_BF16, x);
+        v[in + 1] = fresh(w, PK_F32, d);
+        v[in + 2] = fresh(w, PK_F32, d);
+        add(w, PK_OP_NORM_BWD, in, 3);
     } else {
         v[2] = fresh(w, PK_F32, d);
         v[3] = fresh(w, PK_BF16, x);
@@ -250,7 +230,7 @@ static void norm(struct work *w, const struct shape *s)
         v[5] = fresh(w, PK_F32, rows);
         add(w, PK_OP_NORM, 3, 3);
     }
-    w->bytes = (s->kind == BACKWARD ? 6.0 : 4.0) * n;
+    w->bytes = (s->kind == FORWARD ? 4.0 : s->kind == BACKWARD ? 6.0 : 8.0) * n;
 }
 
 /* x -> gelu(x), or (x, dy) -> dy gelu'(x). */
@@ -353,8 +333,10 @@ static const struct {
      {1, 80, 1, 64, LINEAR | BACKWARD}},
     {"cross-entropy-fwd", cross_entropy, {16384, 50304, 0, 0, FORWARD}, {8, 100, 0, 0, FORWARD}},
     {"cross-entropy-bwd", cross_entropy, {16384, 50304, 0, 0, BACKWARD}, {8, 100, 0, 0, BACKWARD}},
+    {"cross-entropy-grad", cross_entropy, {16384, 50304, 0, 0, TOGETHER}, {8, 100, 0, 0, TOGETHER}},
     {"norm-fwd", norm, {131072, 768, 0, 0, FORWARD}, {9, 768, 0, 0, FORWARD}},
     {"norm-bwd", norm, {131072, 768, 0, 0, BACKWARD}, {9, 768, 0, 0, BACKWARD}},
+    {"norm-bwd-residual", norm, {131072, 768, 0, 0, TOGETHER}, {9, 768, 0, 0, TOGETHER}},
     {"gelu-fwd", gelu, {65536, 3072, 0, 0, FORWARD}, {16, 64, 0, 0, FORWARD}},
     {"gelu-bwd", gelu, {65536, 3072, 0, 0, BACKWARD}, {16, 64, 0, 0, BACKWARD}},
     {"optimiser-adamw", optimiser, {0, 0, 0, 0, ADAMW}, {0, 0, 0, 0, ADAMW}},

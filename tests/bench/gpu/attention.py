@@ -276,23 +276,27 @@ def second(polyd, results, shape, per_row):
                 results.add(kind="wrong", name="jvp " + name, n=n, error=error)
                 del runners["polyd jvp"]
 
-        def peer_jvp():
+        def softmax(q, k, v):
+            return (q @ k.transpose(-2, -1) * case.d ** -0.5).softmax(-1) @ v
+
+        def peer_jvp(f):
             import torch.func
-            f = lambda q, k, v: sdpa("math", q, k, v, case.causal)
             return torch.func.jvp(f, tuple(t.detach() for t in qkv), (tq, tk, tv))[1]
 
-        runners["sdpa-math jvp"] = (here(), peer_jvp)
-        try:
-            y = sdpa("math", *qkv, case.causal)
-            dyt = case.dyt.clone().requires_grad_()
-            grads = torch.autograd.grad(y, qkv, dyt, create_graph=True)
-            runners["sdpa-math bwd2"] = (here(), lambda: torch.autograd.grad(grads, (*qkv, dyt), (tq, tk, tv), retain_graph=True))
-        except Exception as e:
-            log(f"sdpa-math bwd2: {reason(e)}")
+        # SDPA's math, and the same written out: some versions refuse one or the other.
+        for peer, f in (("sdpa-math", lambda q, k, v: sdpa("math", q, k, v, case.causal)), ("written-out", softmax)):
+            runners[peer + " jvp"] = (here(), lambda f=f: peer_jvp(f))
+            try:
+                dyt = case.dyt.clone().requires_grad_()
+                grads = torch.autograd.grad(f(*qkv), qkv, dyt, create_graph=True)
+                runners[peer + " bwd2"] = (here(), lambda grads=grads, dyt=dyt: torch.autograd.grad(
+                    grads, (*qkv, dyt), (tq, tk, tv), retain_graph=True))
+            except Exception as e:
+                log(f"{peer} bwd2: {reason(e)}")
         times = interleave(runners, budget_s=per_row)
         for key, (ms, p10, p90, rounds) in times.items():
             kind = key.rsplit(" ", 1)[1]
-            peer = times.get("sdpa-math " + kind, (float("nan"),))[0]
+            peer = min((t[0] for k, t in times.items() if k.endswith(kind) and not k.startswith("polyd")), default=float("nan"))
             results.add(kind="second", pass_=kind, dtype=name, n=n, b=case.b, h=case.h, d=case.d, name=key, ms=ms, p10=p10, p90=p90,
                         rounds=rounds, vs_math=peer / ms)
         runners.clear()
@@ -305,7 +309,7 @@ def second(polyd, results, shape, per_row):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--rows", default=",".join(SHAPES))
-    parser.add_argument("--per-row", type=float, default=8.0, help="seconds of timing for one shape and direction")
+    parser.add_argument("--per-row", type=float, default=5.0, help="seconds of timing for one shape and direction")
     o = arguments(parser)
     groups = o.rows.split(",")
     for g in groups:

@@ -227,6 +227,21 @@ static void test_options(void **state)
         }
 }
 
+/* Several windows a block, one head after the other: what is kept from one to the next. */
+static void test_windows(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 4; i++)
+        check(
+            (struct attention_case){.name = "windows",
+                                    .shape = {12, 3, 49, i % 2 ? 49 : 36, i < 2 ? 32 : 64},
+                                    .attr = {.phi = i == 3 ? PK_PHI_SIGMOID : PK_PHI_POLY, .causal = i == 1},
+                                    .mask = MASK_WINDOWS,
+                                    .length = i == 2,
+                                    .bias = i != 1,
+                                    .scale = SCALE_LAYER});
+}
+
 /* More tiles of queries than one pass holds, and more heads than the device has room for at once. */
 static void test_long_and_many(void **state)
 {
@@ -236,6 +251,22 @@ static void test_long_and_many(void **state)
     check((struct attention_case){.name = "long, causal",
                                   .shape = {1, 1, full() ? 2200 : 590, full() ? 2200 : 590, full() ? 64 : 72},
                                   .attr = {.phi = PK_PHI_POLY, .causal = true}});
+    /* Enough heads for the device: a block each, though dQ is in the workspace, and in two chunks. */
+    check((struct attention_case){.name = "heads for all",
+                                  .shape = {2, 2, 330, 260, 64},
+                                  .attr = {.phi = PK_PHI_POLY, .causal = true}});
+    if (full())
+        check((struct attention_case){.name = "heads for all, chunks",
+                                      .shape = {2, 2, 1100, 1100, 64},
+                                      .attr = {.phi = PK_PHI_POLY, .causal = true}});
+    /* Two blocks a head: one has a tile of keys more, or lengths leave it none. */
+    for (int causal = 0; causal < 2; causal++)
+        check(
+            (struct attention_case){.name = "pairs of blocks",
+                                    .shape = {3, 1, 321, 520, 64},
+                                    .attr = {.phi = causal ? PK_PHI_SIGMOID : PK_PHI_POLY, .causal = causal},
+                                    .length = true,
+                                    .scale = SCALE_HEADS});
     check(
         (struct attention_case){.name = "many", .shape = {60, 5, 20, 30, 32}, .attr = {.phi = PK_PHI_POLY}});
     check((struct attention_case){
@@ -317,6 +348,7 @@ int main(void)
         cmocka_unit_test_teardown(test_capture, attention_reset),
         cmocka_unit_test_teardown(test_misaligned_rows_are_refused, attention_reset),
         cmocka_unit_test_teardown(test_options, attention_reset),
+        cmocka_unit_test_teardown(test_windows, attention_reset),
         cmocka_unit_test_teardown(test_long_and_many, attention_reset),
         cmocka_unit_test_teardown(test_zeros_and_huge_logits, attention_reset),
     };

@@ -92,6 +92,14 @@ __device__ __forceinline__ const uint8_t *hopper_mask(const struct hopper_job &j
     return j.mask + (j.windows ? b % j.windows : b) * j.mask_b;
 }
 
+/* Batch number i of those a block takes in turn: the same window of all images, then the next window. */
+__device__ __forceinline__ int hopper_batch_at(const struct hopper_job &j, int i)
+{
+    const int images = j.windows && j.batch % j.windows == 0 ? j.batch / j.windows : 0;
+
+    return images ? i % images * j.windows + i / images : i;
+}
+
 /* Bits 0 .. last, none below 0, all from 31 on. */
 __device__ __forceinline__ uint32_t hopper_bits_to(int last)
 {

@@ -2,8 +2,8 @@
  * host (tests/gpu/emu, compiled by g++ with PK_CUDA_EMULATED and its own <cuda_runtime.h>, <cuda_bf16.h>):
  *
  * - Kernels are started by PK_LAUNCH, never by <<< >>>.
- * - Blocks that run together (a cluster of sm 90, along x) are started by PK_LAUNCH_CLUSTER; they have no static
- *   shared memory.
+ * - Blocks that run together (a cluster of sm 90, along x) are started by PK_LAUNCH_CLUSTER; they have no
+ * static shared memory.
  * - Dynamic shared memory is taken by PK_SHARED(type, name); static by __shared__.
  * - Of the language: threadIdx .. gridDim, __syncthreads, __syncwarp, __shfl_*_sync, __ballot_sync and the
  *   like with full masks, integer atomics, __launch_bounds__, __restrict__, __ldg, the float functions of
@@ -22,7 +22,7 @@
 #ifndef PK_CUDA_EMULATED
 #define PK_LAUNCH(kernel, grid, block, shared, stream, ...)                                                  \
     (kernel)<<<(grid), (block), (shared), (stream)>>>(__VA_ARGS__)
-#define PK_LAUNCH_CLUSTER(kernel, cluster, grid, block, shared, stream, ...)                                  \
+#define PK_LAUNCH_CLUSTER(kernel, cluster, grid, block, shared, stream, ...)                                 \
     pk_launch_cluster((kernel), (cluster), (grid), (block), (shared), (stream), __VA_ARGS__)
 template <typename... P>
 static inline void pk_launch_cluster(void (*kernel)(P...), unsigned cluster, dim3 grid, dim3 block,

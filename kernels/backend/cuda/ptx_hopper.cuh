@@ -181,26 +181,27 @@ __device__ __forceinline__ void pk_bulk_load(void *to, const CUtensorMap *map, u
         : "memory");
 }
 
-/* The same to every block of the cluster whose bit is set: to the same place in each, counted by the barrier at
- * the same place in each. */
+/* The same to every block of the cluster whose bit is set: to the same place in each, counted by the barrier
+ * at the same place in each. */
 __device__ __forceinline__ void pk_bulk_load_cluster(void *to, const CUtensorMap *map, uint64_t *bar,
                                                      uint32_t blocks, int c0, int c1, int c2, int c3)
 {
-    asm volatile(
-        "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
-        "[%1, {%3, %4, %5, %6}], [%2], %7;\n" ::"r"(pk_shared_address(to)),
-        "l"(map), "r"(pk_shared_address(bar)), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "h"((uint16_t)blocks)
-        : "memory");
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::"
+                 "cluster [%0], "
+                 "[%1, {%3, %4, %5, %6}], [%2], %7;\n" ::"r"(pk_shared_address(to)),
+                 "l"(map), "r"(pk_shared_address(bar)), "r"(c0), "r"(c1), "r"(c2), "r"(c3),
+                 "h"((uint16_t)blocks)
+                 : "memory");
 }
 
 /* Adds to four floats in global memory, 16-aligned, where only this thread adds: an order of its own. Nobody
  * waits for it; a load by pk_load4 of the same thread comes after it. */
 __device__ __forceinline__ void pk_add4(float4 *to, float4 v)
 {
-    asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};\n" ::"l"(
-                     __cvta_generic_to_global(to)),
-                 "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w)
-                 : "memory");
+    asm volatile(
+        "red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};\n" ::"l"(__cvta_generic_to_global(to)),
+        "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w)
+        : "memory");
 }
 /* From L2, where pk_add4 adds. */
 __device__ __forceinline__ float4 pk_load4(const float4 *from)

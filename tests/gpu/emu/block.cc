@@ -7,8 +7,8 @@
  * (forward, reverse, random) chooses which thread is next: a kernel that lacks a barrier then gives other
  * results.
  *
- * The blocks of a cluster run together, as so many threads more: each block's begin at a multiple of 128. Other
- * blocks run one after the other. */
+ * The blocks of a cluster run together, as so many threads more: each block's begin at a multiple of 128.
+ * Other blocks run one after the other. */
 #include "tests/gpu/emu/block.h"
 
 #include <cstdarg>
@@ -111,7 +111,8 @@ pk_fiber *running, *home;
 std::vector<pk_fiber *> &idle = *new std::vector<pk_fiber *>;
 bool in_block;
 
-unsigned char *shared_memory; /* of a cluster's first block; before each a page of guard, after it SHARED_GUARD */
+unsigned char
+    *shared_memory; /* of a cluster's first block; before each a page of guard, after it SHARED_GUARD */
 size_t shared_bytes;
 
 unsigned char *shared_of(unsigned rank)
@@ -617,8 +618,8 @@ void pk_emu_check(const void *p, size_t bytes, size_t alignment)
         const unsigned char *mine = shared_of(T[now].rank);
 
         if (at < mine || at + bytes > mine + shared_bytes)
-            pk_emu_fail("%zu bytes at %td are not in the block's %zu bytes of shared memory", bytes, at - mine,
-                        shared_bytes);
+            pk_emu_fail("%zu bytes at %td are not in the block's %zu bytes of shared memory", bytes,
+                        at - mine, shared_bytes);
         return;
     }
     pk_emu_check_within(p, bytes);

@@ -35,8 +35,8 @@
  *    once per instruction; the hardware keeps fewer bits.
  * 6. Dynamic shared memory begins at a multiple of 1024 where it is declared so and there is no static one:
  * tiles and their swizzle count on it.
- * 7. A copy to several blocks of a cluster writes the same offsets in each and counts on the barrier at the same
- * offset in each; its bytes may be counted before that block's own thread has said how many it expects.
+ * 7. A copy to several blocks of a cluster writes the same offsets in each and counts on the barrier at the
+ * same offset in each; its bytes may be counted before that block's own thread has said how many it expects.
  * 8. setmaxnreg: 24 + 3 x 160 and 24 + 2 x 240 registers of the 512 that four warps of an SM's quarter share;
  * a warpgroup waits for registers that another gives up. Not emulated. */
 #include "hopper.h"
@@ -98,7 +98,7 @@ struct group {
     std::vector<product> running;
 };
 
-struct memory { /* of a block */
+struct memory {                /* of a block */
     std::vector<uint8_t> seen; /* shared memory as products see it, from address 0 */
     uint32_t end;              /* one beyond the highest address named so far */
     bool fence_since, unpublished;

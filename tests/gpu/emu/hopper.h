@@ -4,7 +4,7 @@
 
 #include <stddef.h>
 
-/* Around every block (or cluster of them): forgets, and fails if products or copies are left that nobody waited
- * for. */
+/* Around every block (or cluster of them): forgets, and fails if products or copies are left that nobody
+ * waited for. */
 void pk_emu_hopper_begin(unsigned threads, unsigned blocks);
 void pk_emu_hopper_end(void);

@@ -184,6 +184,7 @@ void att_end(struct sup *s, struct att *a, enum spec_cause cause, bool counts)
         s->stats.requeued++;
         pthread_mutex_unlock(&s->mutex);
     }
+    usage_end(s, a);
     a->phase = ATT_ENDING;
     e->op.lane = STORE_LANE_WORKER;
     e->op.apply = end_apply;

@@ -57,6 +57,14 @@ struct att_rank {
     bool bye; /* said goodbye: silence is no hang */
 };
 
+/* What was seen of the device of a rank since the last point was written. */
+struct att_usage {
+    int64_t taken_us; /* the sample that was counted last */
+    int samples, utilizations, powers;
+    double utilization, power_mw; /* sums */
+    int64_t memory, temperature;  /* greatest; -1 = not told */
+};
+
 enum att_phase {
     ATT_INSERTING, /* the row is being written */
     ATT_WORKING,   /* a process exists */
@@ -111,6 +119,8 @@ struct att {
     bool bye;         /* came over this connection: answer when recorded */
     bool never_started;
     int64_t exit_us; /* when a lingering process is killed after its bye */
+    struct att_usage usage[SUP_ATTEMPT_DEVICES];
+    int64_t usage_us; /* monotonic: when the next points are due; 0 = none was looked for yet */
 
     /* mutex: */
     int64_t step, total, updated_us, log_bytes;
@@ -460,6 +470,11 @@ void model_result(struct sup *s, struct model *m, uint64_t id, const uint8_t *p,
 void tuned_ask(struct sup *s, struct conn *c, const uint8_t *p, size_t len);
 /* A worker has new ones; `run` 0 = a serving worker. */
 void tuned_take(struct sup *s, int64_t run, const uint8_t *p, size_t len);
+
+/* usage.c: what runs take of their GPUs, as series "system/gpu.<rank>/...". */
+void usage_tick(struct sup *s, int64_t now_us);
+/* The attempt ends: what was seen last. */
+void usage_end(struct sup *s, struct att *a);
 
 /* plan.c */
 void plan_gone(struct sup *s, struct plan *p);

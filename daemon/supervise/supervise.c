@@ -201,6 +201,7 @@ static void tick(struct sup *s)
     conn_tick(s, now_us);
     plan_tick(s, now_us);
     gpu_tick(s, now_us);
+    usage_tick(s, now_us);
     if (s->wake_us && pd_clock_wall_us() >= s->wake_us)
         s->schedule = true;
 }

@@ -60,6 +60,52 @@ describe('the devices page', { skip, timeout: 240000 }, () => {
             await browser.inspect(none.daemon.url, look, [['gpus-none', '#/devices', 'text=No GPU']]);
         });
 
+    test('test_e2e_a_run_shows_its_gpus', async () => {
+        const { run_id: run, gpu: its } = (await some.daemon.get('/api/v1/devices')).devices.find(d => d.kind === 'cuda' && d.run_id);
+        await until('samples of the GPU', async () => (await some.daemon.get(`/api/v1/runs/${run}/metrics`)).series.filter(s => s.key.startsWith('system/gpu.0/')).length === 4);
+        const page = await browser.open(`${some.daemon.url}/#/runs/${run}`);
+        const group = page.locator('details.group', { has: page.getByRole('heading', { name: 'GPUs', exact: true }) });
+        await group.waitFor();
+        assert.deepEqual(await group.locator('h3').allInnerTexts(), ['GPU busy', 'GPU memory', 'GPU power', 'GPU temperature']);
+        assert.match(await group.locator('[data-panel="system/gpu.n/utilization"]').innerText(), new RegExp(`GPU 0\\s*${Math.round(its.utilization_ratio * 100)}`));
+        assert.match(await group.locator('[data-panel="system/gpu.n/power"]').innerText(), new RegExp(`${Math.round(its.power_watts)} W`));
+        assert.match(await group.locator('[data-panel="system/gpu.n/temperature"]').innerText(), new RegExp(`${its.temperature_celsius} °C`));
+        /* Neither among the run's own metrics, nor offered as a column. */
+        assert.equal(await page.locator('details.group', { has: page.getByRole('heading', { name: 'Training', exact: true }) }).locator('[data-panel^="system"]').count(), 0);
+        await browser.close(page);
+
+        /* A run on a CPU has no such group; eight GPUs over a day fit every size. */
+        await none.daemon.submit(job({ device: 'cpu', slots: 1 }));
+        const { runs } = await none.daemon.get('/api/v1/runs');
+        await until('its first points', async () => (await none.daemon.get(`/api/v1/runs/${runs[0].id}/metrics`)).series.length > 0);
+        for (const look of looks) {
+            const cpu = await browser.open(`${none.daemon.url}/#/runs/${runs[0].id}`, look);
+            await cpu.locator('details.group').first().waitFor();
+            assert.equal(await cpu.getByRole('heading', { name: 'GPUs', exact: true }).count(), 0);
+            await browser.close(cpu);
+        }
+        const begin_ms = Date.now() - 86400000, points = [];
+        for (let gpu = 0; gpu < 8; gpu++)
+            for (let i = 0; i < 1000; i++)
+                for (const [what, value] of [['utilization', (60 + 40 * Math.sin(i / 20 + gpu)) / 100], ['memory', 1e11 + gpu * 2e9], ['power', 400 + 250 * Math.sin(i / 15 + gpu)], ['temperature', 50 + gpu]])
+                    points.push({ key: `system/gpu.${gpu}/${what}`, step: i * 10, time: new Date(begin_ms + i * 86400).toISOString(), value });
+        for (let at = 0; at < points.length; at += 8000)
+            await none.daemon.post(`/api/v1/runs/${runs[0].id}/metrics`, { points: points.slice(at, at + 8000) });
+        for (const look of looks)
+            await browser.inspect(none.daemon.url, look, [['run-gpus', `#/runs/${runs[0].id}`, '[data-panel="system/gpu.n/temperature"] .legend button']]);
+        const shown = await browser.open(`${none.daemon.url}/#/runs/${runs[0].id}`, looks[3]);
+        const busy = shown.locator('[data-panel="system/gpu.n/utilization"]');
+        await busy.locator('.legend button').nth(7).waitFor();
+        await busy.scrollIntoViewIfNeeded();
+        await busy.screenshot({ path: path.join(browser.pictures, 'run-gpus-panel-phone-dark.png') });
+        await browser.close(shown);
+        const wide = await browser.open(`${none.daemon.url}/#/runs/${runs[0].id}`, looks[0]);
+        const all = wide.locator('details.group', { has: wide.getByRole('heading', { name: 'GPUs', exact: true }) });
+        await all.locator('.legend button').nth(31).waitFor();
+        await all.screenshot({ path: path.join(browser.pictures, 'run-gpus-group-desktop-light.png') });
+        await browser.close(wide);
+    });
+
     test('test_e2e_the_queue_fits_a_phone', async () => {
         for (let i = 0; i < 3; i++)
             await none.daemon.submit(job({ device: 'cpu', slots: 1, priority: i }));
@@ -67,7 +113,8 @@ describe('the devices page', { skip, timeout: 240000 }, () => {
             const page = await browser.open(`${none.daemon.url}/#/devices`, look);
             const table = page.locator('.queue');
             await table.waitFor();
-            await table.screenshot({ path: path.join(browser.pictures, `queue-${look.name}.png`) });
+            await page.evaluate(() => document.querySelector('.queue')?.scrollIntoView());
+            await page.screenshot({ path: path.join(browser.pictures, `queue-${look.name}.png`) }); /* the table itself is drawn anew now and then */
             const [inner, outer] = await page.getByRole('region', { name: 'Runs that wait' }).evaluate(e => [e.scrollWidth, e.clientWidth]);
             assert.ok(inner <= outer, `${look.name}: the queue is ${inner} px wide in ${outer}`);
             assert.equal(await page.getByRole('button', { name: /^Cancel / }).first().isVisible(), true);

@@ -56,6 +56,13 @@ test('test_metrics_keys_split_into_base_layer_and_head', () => {
     assert.deepEqual(parseKey('attn/fro/3/1'), { base: 'attn/fro', layer: 3, head: 1 });
     assert.deepEqual(parseKey('scale/c/2'), { base: 'scale/c', layer: 2, head: null });
     assert.deepEqual(parseKey('loss/train'), { base: 'loss/train', layer: null, head: null });
+    assert.deepEqual(parseKey('system/gpu.12/power'), { base: 'system/gpu.n/power', layer: null, head: null, gpu: 12 });
+    assert.deepEqual(parseKey('system/gpu_0_power'), { base: 'system/gpu_0_power', layer: null, head: null }); /* somebody else's */
+    assert.equal(seriesName('system/gpu.12/power'), 'GPU 12');
+    assert.deepEqual(panels(['system/gpu.10/memory', 'system/gpu.2/memory', 'loss/train', 'system/gpu.2/power']).map(p => [p.id, p.keys.length, p.keys[0]]),
+        [['loss', 1, 'loss/train'], ['system/gpu.n/memory', 2, 'system/gpu.2/memory'], ['system/gpu.n/power', 1, 'system/gpu.2/power']]);
+    assert.equal(present(describe('system/gpu.n/power'), 655.25), '655.3 W');
+    assert.equal(present(describe('system/gpu.n/temperature'), 61), '61 °C');
     assert.deepEqual(parseKey('7'), { base: '7', layer: null, head: null });
     assert.equal(seriesName('attn/fro/3'), 'layer 3');
     assert.equal(seriesName('loss/val'), 'validation');

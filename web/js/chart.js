@@ -243,7 +243,7 @@ export class Chart {
             });
             this.legend.append(toggle);
         });
-        const format = (/** @type {number} */ v) => (metric.unit === 'share' ? `${+(v * 100).toFixed(2)} %` : metric.unit === 'bytes' ? bytes(v) : number(v));
+        const format = (/** @type {number} */ v) => (metric.unit === 'share' ? `${+(v * 100).toFixed(2)} %` : metric.unit === 'bytes' ? bytes(v) : metric.unit === 'watts' ? `${number(v)} W` : metric.unit === 'celsius' ? `${number(v)} °C` : number(v));
         this.plot = new uPlot({
             width: Math.max(200, this.place.clientWidth),
             height: HEIGHT,

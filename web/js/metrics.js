@@ -9,10 +9,11 @@ import { bytes, number, percent } from './format.js';
  * @property {string} title
  * @property {string} text one sentence
  * @property {string} source
- * @property {'share' | 'seconds' | 'ms' | 'bytes'} [unit]
+ * @property {'share' | 'seconds' | 'ms' | 'bytes' | 'watts' | 'celsius'} [unit]
  * @property {'up' | 'down'} [better]
  * @property {boolean} [exact] never smoothed: it has no noise
  * @property {boolean} [system] about the machine rather than the model
+ * @property {boolean} [gpu] one series for the device of each rank: n in its key is the rank, from 0
  * @property {string} [panel] charts of one panel are overlaid
  */
 
@@ -72,6 +73,14 @@ export const metrics = [
         text: 'The most memory that the worker process has held so far.' },
     { key: 'mem/arena', title: 'Planned memory', unit: 'bytes', exact: true, system: true, source: 'The memory plan, made before the first step.',
         text: 'Bytes of the one arena that holds gradients, activations and workspace.' },
+    { key: 'system/gpu.n/utilization', title: 'GPU busy', unit: 'share', better: 'up', system: true, gpu: true, source: 'The driver (NVML): share of its last sampling period in which a kernel ran; the mean between two points.',
+        text: 'How much of the time a kernel ran on the GPU: far below 100 % the GPU waits, for data, for other ranks or for the host.' },
+    { key: 'system/gpu.n/memory', title: 'GPU memory', unit: 'bytes', exact: true, system: true, gpu: true, source: 'The driver (NVML): the most in use between two points, by anyone.',
+        text: 'Memory in use on the GPU, what the driver keeps for itself included.' },
+    { key: 'system/gpu.n/power', title: 'GPU power', unit: 'watts', system: true, gpu: true, source: 'The driver (NVML): the mean between two points.',
+        text: 'Power that the GPU drew: near its limit the clocks go down.' },
+    { key: 'system/gpu.n/temperature', title: 'GPU temperature', unit: 'celsius', exact: true, system: true, gpu: true, source: 'The driver (NVML): the greatest between two points.',
+        text: 'Temperature of the GPU: near its limit the clocks go down.' },
     { key: 'steps_per_epoch', title: 'Steps of an epoch', exact: true, system: true, source: 'Training samples divided by the batch.',
         text: 'How many optimiser steps see every training sample once.' },
 ];
@@ -81,10 +90,14 @@ const byKey = new Map(metrics.map(metric => [metric.key, metric]));
 /**
  * Splits a series' key into its base name and, if it ends in numbers, its layer and head (both from 1):
  * `attn/fro/3` is the mean over the heads of layer 3, `scale/c/3/1` that layer's first head.
+ * `system/gpu.2/power` is that of rank 2's device.
  * @param {string} key
- * @returns {{base: string, layer: number | null, head: number | null}}
+ * @returns {{base: string, layer: number | null, head: number | null, gpu?: number}}
  */
 export function parseKey(key) {
+    const gpu = /^system\/gpu\.(\d+)\/(\w+)$/.exec(key);
+    if (gpu)
+        return { base: `system/gpu.n/${gpu[2]}`, layer: null, head: null, gpu: Number(gpu[1]) };
     const parts = key.split('/');
     /** @type {number[]} */
     const indexes = [];
@@ -147,7 +160,7 @@ export function panels(keys) {
 function compareKeys(a, b) {
     const x = parseKey(a);
     const y = parseKey(b);
-    return x.base.localeCompare(y.base) || (x.layer ?? -1) - (y.layer ?? -1) || (x.head ?? -1) - (y.head ?? -1);
+    return x.base.localeCompare(y.base) || (x.gpu ?? -1) - (y.gpu ?? -1) || (x.layer ?? -1) - (y.layer ?? -1) || (x.head ?? -1) - (y.head ?? -1);
 }
 
 /**
@@ -155,7 +168,9 @@ function compareKeys(a, b) {
  * @param {string} key
  */
 export function seriesName(key) {
-    const { base, layer, head } = parseKey(key);
+    const { base, layer, head, gpu } = parseKey(key);
+    if (gpu !== undefined)
+        return `GPU ${gpu}`;
     if (layer !== null)
         return head !== null ? `head ${head}` : `layer ${layer}`;
     const tail = base.split('/').pop() ?? base;
@@ -172,6 +187,10 @@ export function present(metric, value) {
         return percent(value);
     if (metric.unit === 'bytes')
         return value === null || !Number.isFinite(value) ? number(value) : bytes(value);
+    if (metric.unit === 'watts')
+        return value === null ? '–' : `${number(value)} W`;
+    if (metric.unit === 'celsius')
+        return value === null ? '–' : `${number(value)} °C`;
     if (metric.unit === 'ms')
         return value === null ? '–' : `${number(value)} ms`;
     return number(value);

@@ -16,6 +16,7 @@ const constants = ['mem/arena', 'steps_per_epoch'];
 const groups = [
     { id: 'training', title: 'Training', text: '', holds: (/** @type {import('../metrics.js').Panel} */ p) => !p.layered && !p.metric.system },
     { id: 'layers', title: 'Layers', text: 'Measured on a fixed probe batch, means over heads; choose a layer to see its heads.', holds: (/** @type {import('../metrics.js').Panel} */ p) => p.layered },
+    { id: 'gpus', title: 'GPUs', text: 'The devices of the run, as the driver told: GPU 0 is that of rank 0.', holds: (/** @type {import('../metrics.js').Panel} */ p) => Boolean(p.metric.gpu) },
     { id: 'system', title: 'System', text: 'What the run takes from its machine.', holds: () => true },
 ];
 

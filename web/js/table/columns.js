@@ -176,7 +176,7 @@ function fieldColumn(pointer) {
 /** Everything that the chooser offers by name. */
 export const catalogue = [
     ...own,
-    ...metrics.filter(metric => !/^(attn|logit|scale)\//.test(metric.key)).map(metric => metricColumn(metric.key)),
+    ...metrics.filter(metric => !metric.gpu && !/^(attn|logit|scale)\//.test(metric.key)).map(metric => metricColumn(metric.key)),
     ...fields.map(([pointer]) => fieldColumn(pointer)),
 ];
 

@@ -141,6 +141,8 @@ export function compareView(context) {
         const keys = [...new Set([...series.values()].flatMap(list => list.map(s => s.key)))].filter(key => !OMITTED.includes(key));
         const flat = [];
         for (const panel of panels(keys)) {
+            if (panel.metric.gpu)
+                continue; // how busy a device was is a matter of one run
             if (panel.layered)
                 flat.push(panel);
             else
@@ -192,7 +194,7 @@ export function compareView(context) {
         const { runs, differing, same, metrics } = comparison;
         const fields = comparison.fields.filter(f => all || f.differs);
         const head = () => runs.map((run, i) => h('th', { class: 'num', scope: 'col' }, h('span', { class: 'col-run' }, line(...inkOf(i)), `#${run.id}`)));
-        const kept = metrics.filter(m => m.runs.some(Boolean));
+        const kept = metrics.filter(m => m.runs.some(Boolean) && !describe(parseKey(m.key).base).gpu);
         fill(reached, kept.length > 0 && [h('h2', null, 'Reached'), h('div', { class: 'card scroll-x', tabindex: 0, role: 'region', 'aria-label': 'Latest values' }, h('table', { class: 'table compare-table' },
             h('thead', null, h('tr', null, h('th', { scope: 'col' }, 'Metric, latest'), head())),
             h('tbody', null, kept.map(m => {

@@ -20,7 +20,7 @@
  *
  * --roofline runs nothing and needs no device: it counts what a step of PARTS batches moves and computes, and
  * its time at the speeds of an H200 (kernels/graph/roofline.h). PARTS above 1 is a step in parts, as a job of
- * more samples than fit at once takes it. */
+ * more samples than fit at once takes it. --device none there: without any back end's scratch. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -304,7 +304,9 @@ int main(int argc, char **argv)
     bench_check(model_new(&b.spec, &model, &why), &why);
     if (b.roofline > 0) {
         b.api = pk_backend_cpu();
-        if (strcmp(b.device, "cpu") != 0)
+        if (strcmp(b.device, "none") == 0)
+            b.api = NULL;
+        else if (strcmp(b.device, "cpu") != 0)
             bench_check(pk_backend_load(b.device, PK_LOAD_PLAN, &b.api, &why), &why);
         count(model, &b.train, b.api, strcmp(b.precision, "bf16") == 0, b.roofline);
         model_free(model);

@@ -251,11 +251,16 @@ static inline unsigned att_blocks(const struct att_deal *g)
     return (unsigned)(cuda_div_up(g->pairs, g->per_block) * g->chunks);
 }
 
-/* Starts a kernel that may need more shared memory than it gets without asking. */
+/* Lets a kernel have all the shared memory that a block may have: the limit is the kernel's, not the call's,
+ * and a call that was recorded with more than this one needs is still to be started. */
+static inline cudaError_t att_room(const struct pk_backend *b, const void *kernel)
+{
+    return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)b->shared_most);
+}
+/* Starts a kernel of `b` that may need more shared memory than it gets without asking. */
 #define ATT_LAUNCH(kernel, grid, g, stream, ...)                                                             \
     do {                                                                                                     \
-        PK_CUDA_TRY(cudaFuncSetAttribute((const void *)(kernel),                                             \
-                                         cudaFuncAttributeMaxDynamicSharedMemorySize, (int)(g).shared));     \
+        PK_CUDA_TRY(att_room(b, (const void *)(kernel)));                                                    \
         PK_LAUNCH((kernel), grid, dim3((unsigned)((g).warps * (g).per_block * PK_WARP)), (g).shared, stream, \
                   __VA_ARGS__);                                                                              \
         PK_CUDA_TRY(cudaGetLastError());                                                                     \

@@ -4,6 +4,8 @@
 
 #include "kernels/backend/cuda/attention_hopper.cuh"
 
+#define HOPPER_SHARED ((size_t)227 << 10) /* of a block of sm 90 */
+
 static const struct pk_view *input(const struct pk_call *c, int n)
 {
     return &c->in[n];
@@ -196,7 +198,13 @@ enum pd_err hopper_map(const struct hopper_job *j, const struct hopper_rows *r, 
 
 enum pd_err hopper_allow(const void *kernel, size_t shared, struct pd_why *why)
 {
-    PK_CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
+    if (shared > HOPPER_SHARED)
+        return pd_fail(why, PD_ERR_LIMIT, "attention: %zu bytes of shared memory", shared);
+    /* All of it, whatever this call needs: the limit is the kernel's, and a recorded call that needs more is
+     * still to be started. No L1: blocks that share a multiprocessor want its shared memory. */
+    PK_CUDA_TRY(
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)HOPPER_SHARED));
+    PK_CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, 100));
     return PD_OK;
 }
 

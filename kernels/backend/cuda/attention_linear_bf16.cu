@@ -638,8 +638,7 @@ static enum pd_err gather(struct pk_backend *b, const struct fast *from, bool be
     j.before = j.own && !behind;
     j.behind = j.own && behind;
     blocks = (unsigned)gather_blocks(P, j.tiles, &j.warps);
-    PK_CUDA_TRY(cudaFuncSetAttribute((const void *)gather_kernel<P>,
-                                     cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
+    PK_CUDA_TRY(att_room(b, (const void *)gather_kernel<P>));
     PK_LAUNCH((gather_kernel<P>), dim3((unsigned)(pairs * j.chunks), 1, blocks),
               dim3((unsigned)(j.warps * PK_WARP)), bytes, b->stream, j);
     PK_CUDA_TRY(cudaGetLastError());
@@ -658,8 +657,7 @@ template <int P> static enum pd_err apply(struct pk_backend *b, const struct fas
     j.warps = P == 1 || (j.own && j.chunk % 512) ? 4 : 8;
     rows = j.warps * APPLY_STRIPS * ROWS;
     bytes = (size_t)(rows + (P == 1 ? 1 : 2) * GROUP * 16) * PITCH * sizeof(bf16);
-    PK_CUDA_TRY(cudaFuncSetAttribute((const void *)apply_kernel<P>,
-                                     cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
+    PK_CUDA_TRY(att_room(b, (const void *)apply_kernel<P>));
     PK_LAUNCH((apply_kernel<P>),
               dim3((unsigned)(j.a.batch * j.a.heads), 1, (unsigned)cuda_div_up(j.rows, rows)),
               dim3((unsigned)(j.warps * PK_WARP)), bytes, b->stream, j);
@@ -681,8 +679,7 @@ template <int P> static enum pd_err turn(struct pk_backend *b, const struct fast
         if (bytes <= b->shared_most || j.warps == 4)
             break;
     }
-    PK_CUDA_TRY(cudaFuncSetAttribute((const void *)turn_kernel<P>,
-                                     cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
+    PK_CUDA_TRY(att_room(b, (const void *)turn_kernel<P>));
     PK_LAUNCH((turn_kernel<P>),
               dim3((unsigned)(j.a.batch * j.a.heads), 1, (unsigned)cuda_div_up(j.rows, rows)),
               dim3((unsigned)(j.warps * PK_WARP)), bytes, b->stream, j);

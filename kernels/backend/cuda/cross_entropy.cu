@@ -27,8 +27,9 @@
 
 #define WARPS_THREADS 256
 #define ROW_THREADS 512
-#define WARP_MOST 1024 /* classes of a row that a warp takes */
-#define UNDER_WAY 4    /* packs */
+#define ROW_STATIC 1024 /* shared memory that is left to what is not the row */
+#define WARP_MOST 1024  /* classes of a row that a warp takes */
+#define UNDER_WAY 4     /* packs */
 #define ADD_THREADS 1024
 
 namespace
@@ -498,7 +499,7 @@ static size_t row_bytes(const struct pk_backend *b, const struct job *j)
 {
     const int64_t size = j->x.bf16 ? 2 : 4, bytes = cuda_div_up(j->n * size, 16) * 16;
     bool fits = j->n > WARP_MOST && j->x.bf16 == j->dx_bf16 && j->x.step == 1 &&
-                bytes + 1024 <= (int64_t)b->shared_most && cuda_aligned(j->x.data, 16) &&
+                bytes + ROW_STATIC <= (int64_t)b->shared_most && cuda_aligned(j->x.data, 16) &&
                 cuda_aligned(j->dx, 16) && j->width * size % 16 == 0;
 
     for (int i = 0; i < j->x.lead.rank; i++)
@@ -527,7 +528,9 @@ enum pd_err cuda_cross_entropy_grad(struct pk_backend *b, const struct pk_call *
         const void *kernel =
             j.x.bf16 ? (const void *)(grad_kernel<true>) : (const void *)(grad_kernel<false>);
 
-        PK_CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
+        /* what there is, not what this row needs: recorded calls of longer rows are still to be started */
+        PK_CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                         (int)(b->shared_most - ROW_STATIC)));
         if (j.x.bf16)
             PK_LAUNCH((grad_kernel<true>), (unsigned)j.rows, ROW_THREADS, bytes, b->stream, j);
         else

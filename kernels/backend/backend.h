@@ -7,13 +7,18 @@
 #pragma once
 
 #include <assert.h>
+#include <stddef.h>
 
 #include "kernels/base/err.h"
 #include "kernels/ops/op.h"
 
 #define PK_BACKEND_ABI 3u
-/* Ops travel by number: an op more, or in another place, is another version. */
+/* Ops travel by number and attributes by place: an op more, or in another place, or other attributes, is
+ * another version. */
 static_assert(PK_OP_COUNT == 39, "enum pk_op has changed: raise PK_BACKEND_ABI");
+static_assert(offsetof(struct pk_attr, matmul.sums) - offsetof(struct pk_attr, matmul) == 8 &&
+                  offsetof(struct pk_attr, optim.copy) - offsetof(struct pk_attr, optim) == 66,
+              "struct pk_attr has changed: raise PK_BACKEND_ABI");
 #define PK_BACKEND_ENTRY "pk_backend_entry" /* the one symbol of a plug-in: a pk_backend_entry_fn */
 
 struct pk_comm_api; /* kernels/comm/comm.h */

@@ -99,7 +99,8 @@ static void fold(struct pk_view *v)
 static void simplify_matmul(const struct pk_node *n, struct pk_view *in, struct pk_view *out)
 {
     int32_t lead = out->shape.rank - 2;
-    int32_t residual = n->attr->matmul.has_residual ? n->n_in - 1 : -1;
+    /* of the output's shape: a residual, or where a slope is taken */
+    int32_t beside = n->attr->matmul.has_residual || n->attr->matmul.slope ? n->n_in - 1 : -1;
     int64_t b_count = 1;
 
     if (lead == 0)
@@ -107,14 +108,16 @@ static void simplify_matmul(const struct pk_node *n, struct pk_view *in, struct 
     for (int32_t i = 0; i + 2 < in[1].shape.rank; i++)
         b_count *= in[1].shape.dim[i];
     if (b_count == 1 && in[0].shape.rank == out->shape.rank && folds(&in[0]) && folds(out) &&
-        (residual < 0 || folds(&in[residual]))) {
+        (beside < 0 || folds(&in[beside]))) {
         struct pk_view *b = &in[1];
         int32_t r = b->shape.rank;
 
         fold(&in[0]);
         fold(out);
-        if (residual >= 0)
-            fold(&in[residual]);
+        if (n->attr->matmul.keeps)
+            fold(&out[1]);
+        if (beside >= 0)
+            fold(&in[beside]);
         b->shape = PK_SHAPE(b->shape.dim[r - 2], b->shape.dim[r - 1]);
         b->stride[0] = b->stride[r - 2];
         b->stride[1] = b->stride[r - 1];

@@ -3,21 +3,14 @@
  * All but the last work in order of building, on which inputs come before their users. A node that reads a
  * leaf which some other node writes may only be merged with one that reads the same version of it. */
 #include "kernels/graph/passes.h"
+#include "kernels/graph/passes_rewrite.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "kernels/ops/program.h"
 
-struct pass {
-    struct pk_graph *g;
-    uint32_t *uses;  /* by root value: how many inputs of kernels, and outputs of the graph, see it */
-    bool *output;    /* by value */
-    uint64_t *wrote; /* by root value: when the first write was built; 0: none */
-    uint32_t *many;  /* by root value: writes beyond the first */
-};
-
-static bool pass_init(struct pass *p, struct pk_graph *g)
+bool pk_pass_init(struct pk_pass *p, struct pk_graph *g)
 {
     memset(p, 0, sizeof *p);
     p->g = g;
@@ -45,7 +38,7 @@ static bool pass_init(struct pass *p, struct pk_graph *g)
     return true;
 }
 
-static void pass_done(struct pass *p)
+void pk_pass_done(struct pk_pass *p)
 {
     free(p->uses);
     free(p->output);
@@ -53,7 +46,7 @@ static void pass_done(struct pass *p)
     free(p->many);
 }
 
-static void count_uses(struct pass *p)
+void pk_pass_count_uses(struct pk_pass *p)
 {
     struct pk_graph *g = p->g;
 
@@ -72,7 +65,7 @@ static void count_uses(struct pass *p)
 }
 
 /* Whether reading `value` at two times gives the same. */
-static bool same_version(const struct pass *p, uint32_t value, uint64_t a, uint64_t b)
+static bool same_version(const struct pk_pass *p, uint32_t value, uint64_t a, uint64_t b)
 {
     uint32_t root = p->g->value[value].root;
 
@@ -81,7 +74,7 @@ static bool same_version(const struct pass *p, uint32_t value, uint64_t a, uint6
     return !p->many[root] && (a < p->wrote[root]) == (b < p->wrote[root]);
 }
 
-static bool inputs_keep(const struct pass *p, const struct pk_node *n, uint64_t when)
+bool pk_pass_inputs_keep(const struct pk_pass *p, const struct pk_node *n, uint64_t when)
 {
     for (int32_t i = 0; i < n->n_in; i++)
         if (!same_version(p, n->in[i], n->born, when))
@@ -161,7 +154,7 @@ static void become_fill(struct pk_graph *g, struct pk_node *n, double value)
 }
 
 /* Loads constant inputs into the program of an EXPR and simplifies it. */
-static void tidy_expr(struct pass *p, struct pk_node *n)
+static void tidy_expr(struct pk_pass *p, struct pk_node *n)
 {
     struct pk_graph *g = p->g;
     struct pk_dag d;
@@ -196,7 +189,7 @@ static void tidy_expr(struct pass *p, struct pk_node *n)
 }
 
 /* The value that `n` merely repeats, or 0. */
-static uint32_t identity_of(const struct pass *p, const struct pk_node *n)
+static uint32_t identity_of(const struct pk_pass *p, const struct pk_node *n)
 {
     const struct pk_graph *g = p->g;
     const struct pk_value *v, *y;
@@ -289,11 +282,11 @@ static uint64_t node_hash(const struct pk_node *n)
     return h;
 }
 
-static bool node_same(const struct pass *p, const struct pk_node *a, const struct pk_node *b)
+static bool node_same(const struct pk_pass *p, const struct pk_node *a, const struct pk_node *b)
 {
     if (a->op != b->op || a->n_in != b->n_in ||
         (a->n_in && memcmp(a->in, b->in, (size_t)a->n_in * sizeof *a->in) != 0) ||
-        !inputs_keep(p, a, b->born))
+        !pk_pass_inputs_keep(p, a, b->born))
         return false;
     if (a->op == PK_OP_EXPR) {
         if (a->attr->expr->count != b->attr->expr->count)
@@ -309,7 +302,7 @@ static bool node_same(const struct pass *p, const struct pk_node *a, const struc
 }
 
 /* One walk: inputs renamed, views laid again, constants folded, equal nodes merged. */
-static bool simplify(struct pass *p)
+static bool simplify(struct pk_pass *p)
 {
     struct pk_graph *g = p->g;
     uint32_t *to = malloc(g->n_value * sizeof *to); /* what each value has become */
@@ -413,211 +406,48 @@ static bool simplify(struct pass *p)
     return true;
 }
 
-/* ---- epilogues ---- */
+/* ---- order ---- */
 
-static bool is_binary(const struct pk_node *n, enum pk_ex op)
-{
-    const struct pk_expr *e = n->op == PK_OP_EXPR ? n->attr->expr : NULL;
-
-    return e && n->n_in == 2 && e->count == 3 && e->code[0].op == PK_EX_IN && e->code[1].op == PK_EX_IN &&
-           e->code[0].arg != e->code[1].arg && e->code[2].op == op;
-}
-
-static enum pk_act activation_of(const struct pk_node *n)
-{
-    const struct pk_expr *e = n->op == PK_OP_EXPR ? n->attr->expr : NULL;
-
-    if (!e || n->n_in != 1)
-        return PK_ACT_NONE;
-    if (e->count == 2 && e->code[0].op == PK_EX_IN && e->code[1].op == PK_EX_GELU)
-        return PK_ACT_GELU;
-    if (e->count == 2 && e->code[0].op == PK_EX_IN && e->code[1].op == PK_EX_GELU_TANH)
-        return PK_ACT_GELU_TANH;
-    if (e->count == 3 && e->code[2].op == PK_EX_MAX &&
-        ((e->code[0].op == PK_EX_IN && e->code[1].op == PK_EX_CONST && e->code[1].imm == 0.0) ||
-         (e->code[1].op == PK_EX_IN && e->code[0].op == PK_EX_CONST && e->code[0].imm == 0.0)))
-        return PK_ACT_RELU;
-    return PK_ACT_NONE;
-}
-
-/* The node that made `value`, if `n` is all that reads it and it looks at nothing else by then. */
-static struct pk_node *sole_maker(const struct pass *p, const struct pk_node *n, uint32_t value,
-                                  enum pk_op op)
-{
-    struct pk_graph *g = p->g;
-    struct pk_node *m = &g->node[g->value[value].node];
-
-    if (m->op != op || m->dead || g->value[value].root != value || p->uses[value] != 1 || p->output[value] ||
-        !pk_shape_equal(&g->value[value].shape, &g->value[n->out].shape) || !inputs_keep(p, m, n->born))
-        return NULL;
-    return m;
-}
-
-/* `n` takes over the work of `m`, with inputs in[0 .. n_in-1]. */
-static bool absorb(struct pass *p, struct pk_node *n, struct pk_node *m, const uint32_t *in, int32_t n_in)
-{
-    struct pk_graph *g = p->g;
-    uint32_t *copy = pd_arena_alloc(g->arena, (size_t)n_in * sizeof *copy);
-
-    if (!copy)
-        return false;
-    memcpy(copy, in, (size_t)n_in * sizeof *copy);
-    n->op = m->op;
-    n->attr = m->attr;
-    n->in = copy;
-    n->n_in = n_in;
-    m->dead = true;
-    p->uses[m->out] = 0;
-    return true;
-}
-
-static bool epilogue_add(struct pass *p, struct pk_node *n)
-{
-    struct pk_graph *g = p->g;
-    const struct pk_value *y = &g->value[n->out];
-
-    for (int side = 0; side < 2; side++) { /* adding into a table first: it may lie on a product */
-        uint32_t mine = n->in[side], other = n->in[1 - side];
-        struct pk_node *m = sole_maker(p, n, mine, PK_OP_SCATTER_ADD);
-        const struct pk_value *o = &g->value[other];
-
-        if (m && m->n_in == 2 && pk_shape_equal(&o->shape, &y->shape) && pk_value_is_dense(o)) {
-            uint32_t in[3] = {m->in[0], m->in[1], other};
-
-            return absorb(p, n, m, in, 3);
-        }
-    }
-    for (int side = 0; side < 2; side++) {
-        uint32_t mine = n->in[side], other = n->in[1 - side];
-        struct pk_node *m = sole_maker(p, n, mine, PK_OP_MATMUL);
-        const struct pk_value *o = &g->value[other];
-        uint32_t in[4];
-        int32_t count;
-
-        if (!m || m->attr->matmul.has_residual)
-            continue;
-        count = m->n_in;
-        memcpy(in, m->in, (size_t)count * sizeof *in);
-        in[count++] = other;
-        if (!m->attr->matmul.has_bias && m->attr->matmul.act == PK_ACT_NONE && o->shape.rank == 1 &&
-            o->shape.dim[0] == y->shape.dim[y->shape.rank - 1] && pk_value_is_dense(o)) {
-            if (!absorb(p, n, m, in, count))
-                return false;
-            n->attr->matmul.has_bias = true;
-            return true;
-        }
-        if (pk_shape_equal(&o->shape, &y->shape) && pk_value_is_dense(o)) {
-            if (!absorb(p, n, m, in, count))
-                return false;
-            n->attr->matmul.has_residual = true;
-            return true;
-        }
-    }
-    return true;
-}
-
-/* ---- gradients of slices ---- */
-
-#define PIECES 16
-
-struct piece {
-    uint32_t pad; /* node */
-    int64_t start;
+struct place {
+    uint64_t key;
+    uint32_t node;
 };
 
-/* Collects the PADs that are added up behind `value`; false if there is anything else. */
-static bool pads_of(struct pass *p, uint32_t value, uint64_t when, struct piece *piece, int32_t *n)
+static int place_compare(const void *x, const void *y)
 {
-    struct pk_graph *g = p->g;
-    const struct pk_node *m = &g->node[g->value[value].node];
+    const struct place *a = x, *b = y;
 
-    if (m->dead || g->value[value].root != value || p->uses[value] != 1 || p->output[value] ||
-        !inputs_keep(p, m, when))
-        return false;
-    if (is_binary(m, PK_EX_ADD))
-        return pads_of(p, m->in[0], when, piece, n) && pads_of(p, m->in[1], when, piece, n);
-    if (m->op != PK_OP_PAD || *n == PIECES)
-        return false;
-    piece[(*n)++] = (struct piece){g->value[value].node, m->attr->pad.start};
-    return true;
+    if (a->key != b->key)
+        return a->key < b->key ? -1 : 1;
+    return a->node < b->node ? -1 : a->node > b->node;
 }
 
-/* What is cut in pieces flows back as a sum of PADs: if they fill the whole, that is a CONCAT. */
-static bool join_pads(struct pass *p, struct pk_node *n)
+bool pk_passes_renumber(struct pk_graph *g)
 {
-    struct pk_graph *g = p->g;
-    struct piece piece[PIECES];
-    int32_t count = 0, axis;
-    uint32_t *in;
-    int64_t at = 0;
+    struct place *place = calloc(g->n_node, sizeof *place);
+    struct pk_node *node = calloc(g->cap_node, sizeof *node);
+    uint32_t *to = calloc(g->n_node, sizeof *to);
 
-    if (!pads_of(p, n->in[0], n->born, piece, &count) || !pads_of(p, n->in[1], n->born, piece, &count))
-        return true;
-    axis = g->node[piece[0].pad].attr->pad.axis;
-    for (int32_t i = 1; i < count; i++)
-        for (int32_t j = i; j > 0 && piece[j].start < piece[j - 1].start; j--) {
-            struct piece swap = piece[j];
-
-            piece[j] = piece[j - 1];
-            piece[j - 1] = swap;
-        }
-    in = pd_arena_alloc(g->arena, (size_t)count * sizeof *in);
-    if (!in)
+    if (!place || !node || !to) {
+        free(place);
+        free(node);
+        free(to);
         return false;
-    for (int32_t i = 0; i < count; i++) {
-        const struct pk_node *pad = &g->node[piece[i].pad];
-
-        if (pad->attr->pad.axis != axis || piece[i].start != at)
-            return true;
-        in[i] = pad->in[0];
-        at += g->value[in[i]].shape.dim[axis];
     }
-    if (at != g->value[n->out].shape.dim[axis])
-        return true;
-    n->op = PK_OP_CONCAT;
-    memset(n->attr, 0, sizeof *n->attr);
-    n->attr->concat.axis = axis;
-    n->in = in;
-    n->n_in = count;
-    return true;
-}
-
-static bool slices(struct pass *p)
-{
-    struct pk_graph *g = p->g;
-
-    count_uses(p);
-    /* From the end: the last sum sees all of its pieces. */
-    for (uint32_t i = g->n_node; i-- > 1;)
-        if (!g->node[i].dead && is_binary(&g->node[i], PK_EX_ADD) && !join_pads(p, &g->node[i]))
-            return false;
-    return true;
-}
-
-static bool epilogues(struct pass *p)
-{
-    struct pk_graph *g = p->g;
-
-    count_uses(p);
+    for (uint32_t i = 1; i < g->n_node; i++)
+        place[i] = (struct place){g->node[i].key, i};
+    qsort(place + 1, g->n_node - 1, sizeof *place, place_compare);
     for (uint32_t i = 1; i < g->n_node; i++) {
-        struct pk_node *n = &g->node[i], *m;
-        enum pk_act act;
-
-        if (n->dead || n->op != PK_OP_EXPR)
-            continue;
-        act = activation_of(n);
-        if (is_binary(n, PK_EX_ADD)) {
-            if (!epilogue_add(p, n))
-                return false;
-        } else if (act != PK_ACT_NONE) {
-            m = sole_maker(p, n, n->in[0], PK_OP_MATMUL);
-            if (m && m->attr->matmul.act == PK_ACT_NONE && !m->attr->matmul.has_residual) {
-                if (!absorb(p, n, m, m->in, m->n_in))
-                    return false;
-                n->attr->matmul.act = act;
-            }
-        }
+        node[i] = g->node[place[i].node];
+        node[i].key = (uint64_t)i * PK_KEY_STEP;
+        to[place[i].node] = i;
     }
+    for (uint32_t i = 1; i < g->n_value; i++)
+        g->value[i].node = to[g->value[i].node];
+    free(g->node);
+    g->node = node;
+    free(place);
+    free(to);
     return true;
 }
 
@@ -633,7 +463,7 @@ static int32_t input_of(uint32_t *list, int32_t *n, uint32_t value)
 }
 
 /* Makes the elementwise node behind input k part of `n`. False if that cannot be. */
-static bool join(struct pass *p, struct pk_node *n, int32_t k)
+static bool join(struct pk_pass *p, struct pk_node *n, int32_t k)
 {
     struct pk_graph *g = p->g;
     uint32_t value = n->in[k], list[2 * PK_EXPR_INPUTS], *in;
@@ -645,7 +475,8 @@ static bool join(struct pass *p, struct pk_node *n, int32_t k)
     int n_used;
 
     if (m->op != PK_OP_EXPR || m->dead || g->value[value].root != value || p->output[value] ||
-        !pk_shape_equal(&g->value[value].shape, &g->value[n->out].shape) || !inputs_keep(p, m, n->born))
+        !pk_shape_equal(&g->value[value].shape, &g->value[n->out].shape) ||
+        !pk_pass_inputs_keep(p, m, n->born))
         return false;
     for (int32_t i = 0; i < n->n_in; i++)
         direct += n->in[i] == value;
@@ -678,11 +509,11 @@ static bool join(struct pass *p, struct pk_node *n, int32_t k)
     return true;
 }
 
-static void chains(struct pass *p)
+static void chains(struct pk_pass *p)
 {
     struct pk_graph *g = p->g;
 
-    count_uses(p);
+    pk_pass_count_uses(p);
     for (uint32_t i = 1; i < g->n_node; i++) {
         struct pk_node *n = &g->node[i];
 
@@ -695,15 +526,20 @@ static void chains(struct pass *p)
 
 enum pd_err pk_passes_run(struct pk_graph *g, struct pd_why *why)
 {
-    struct pass p;
-    bool ok = pass_init(&p, g) && sweep(g);
+    struct pk_pass p;
+    bool changed = false, ok = pk_pass_init(&p, g) && sweep(g);
 
-    ok = ok && simplify(&p) && sweep(g) && slices(&p) && sweep(g) && epilogues(&p);
+    ok = ok && simplify(&p) && sweep(g) && pk_pass_slices(&p) && sweep(g) && pk_pass_epilogues(&p);
+    ok = ok && pk_pass_beside(&p, &changed);
+    if (ok && changed) {
+        pk_pass_done(&p); /* there are more values now */
+        ok = pk_pass_init(&p, g) && simplify(&p) && sweep(g);
+    }
     if (ok) {
         chains(&p);
         ok = sweep(g);
     }
-    pass_done(&p);
+    pk_pass_done(&p);
     if (ok) {
         enum pd_err err = pk_passes_loss(g, why);
 
@@ -716,8 +552,8 @@ enum pd_err pk_passes_run(struct pk_graph *g, struct pd_why *why)
         if (err != PD_OK)
             return err;
         /* Equal casts become one, casts of what is narrow by now vanish. */
-        ok = pass_init(&p, g) && simplify(&p) && sweep(g);
-        pass_done(&p);
+        ok = pk_pass_init(&p, g) && simplify(&p) && sweep(g);
+        pk_pass_done(&p);
         if (ok)
             err = pk_passes_columns(g, why);
         if (err != PD_OK)
@@ -787,6 +623,47 @@ static bool reads(struct readers *r, const struct pk_graph *g, uint32_t node)
     return true;
 }
 
+/* A second node for the first output of node `i`; of a product the activation alone. 0 without memory. */
+static uint32_t twin_of(struct pk_graph *g, uint32_t i)
+{
+    static const enum pk_ex does[] = {[PK_ACT_GELU] = PK_EX_GELU, [PK_ACT_GELU_TANH] = PK_EX_GELU_TANH};
+    struct pk_expr act = {.count = 2};
+    struct pk_val x;
+    uint32_t twin;
+
+    if (g->node[i].op != PK_OP_MATMUL)
+        return pk_node_copy(g, i, g->node[i].in);
+    act.code[0].op = PK_EX_IN;
+    act.code[1].op = (uint8_t)does[g->node[i].attr->matmul.act];
+    x = (struct pk_val){g->node[i].out + 1};
+    twin = g->value[pk_expr_emit(g, &act, &x, 1).id].node;
+    if (twin) {
+        g->node[twin].born = g->node[i].born;
+        g->node[twin].scope = g->node[i].scope;
+    }
+    return twin;
+}
+
+/* Whether node `i` is cheap to do again, and the bytes that only it needs for that are fewer than it saves.
+ */
+static bool is_cheap(const struct pk_graph *g, const struct readers *r, const bool *output, uint32_t i)
+{
+    const struct pk_node *n = &g->node[i];
+    bool product = n->op == PK_OP_MATMUL && n->attr->matmul.keeps && n->attr->matmul.act != PK_ACT_RELU;
+    size_t extra = 0;
+
+    if (n->op != PK_OP_EXPR && n->op != PK_OP_NORM && !product)
+        return false;
+    for (int32_t k = 0; k < (product ? 1 : n->n_in); k++) {
+        uint32_t root = product ? n->out + 1 : g->value[n->in[k]].root;
+
+        /* Leaves are there anyway, and so is what the backward part reads. */
+        if (pk_rule_of(g->node[g->value[root].node].op) && !r->head[root] && !output[root])
+            extra += bytes_of(g, root);
+    }
+    return extra * 2 <= bytes_of(g, n->out);
+}
+
 /* Lets all backward readers of what node `i` makes read a copy of it. 0: nobody did; -1: no memory. */
 static int split(struct pk_graph *g, struct readers *r, uint32_t i)
 {
@@ -801,7 +678,7 @@ static int split(struct pk_graph *g, struct readers *r, uint32_t i)
             if (g->value[value].root != made)
                 continue;
             if (!twin) {
-                twin = pk_node_copy(g, i, g->node[i].in);
+                twin = twin_of(g, i);
                 if (!twin)
                     return -1;
                 g->node[twin].backward = true;
@@ -842,20 +719,9 @@ enum pd_err pk_passes_recompute(struct pk_graph *g, bool *ret_any, struct pd_why
     /* From the last to the first: a copy's own inputs may be copied in turn. */
     for (uint32_t i = n_node; i-- > 1;) {
         const struct pk_node *n = &g->node[i];
-        size_t extra = 0;
         int did;
 
-        if (n->dead || n->backward || (n->op != PK_OP_EXPR && n->op != PK_OP_NORM) || output[n->out] ||
-            !r.head[n->out])
-            continue;
-        for (int32_t k = 0; k < n->n_in; k++) {
-            uint32_t root = g->value[n->in[k]].root;
-
-            /* Leaves are there anyway, and so is what the backward part reads. */
-            if (pk_rule_of(g->node[g->value[root].node].op) && !r.head[root] && !output[root])
-                extra += bytes_of(g, root);
-        }
-        if (extra * 2 > bytes_of(g, n->out))
+        if (n->dead || n->backward || output[n->out] || !r.head[n->out] || !is_cheap(g, &r, output, i))
             continue;
         did = split(g, &r, i);
         if (did < 0)

@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "kernels/graph/passes.h"
+#include "kernels/graph/passes_rewrite.h"
 #include "kernels/graph/plan.h"
 
 enum want { WANT_ANY, WANT_F32, WANT_BF16 };
@@ -192,6 +193,8 @@ static bool may_narrow(const struct narrow *w, const struct pk_node *n, int32_t 
     case PK_OP_ATTENTION_BWD:
         *ret_must = k < parts_of(n) && attention_half(w, n);
         return *ret_must;
+    case PK_OP_MATMUL: /* its sums stay */
+        return !n->attr->matmul.sums || k + 1 < n->n_out;
     case PK_OP_SUM:
     case PK_OP_MAX:
     case PK_OP_CROSS_ENTROPY_BWD:
@@ -274,7 +277,7 @@ static bool would_keep(const struct pk_node *n, int32_t k, bool half)
     case PK_OP_ALL_REDUCE:
         return !half;
     case PK_OP_MATMUL:
-        return !half && n->attr->matmul.has_residual && k == n->n_in - 1;
+        return !half && (n->attr->matmul.has_residual || n->attr->matmul.slope) && k == n->n_in - 1;
     default:
         return false;
     }
@@ -298,6 +301,8 @@ static void find_half(struct narrow *w)
             w->half[v] = must || (may && w->live[v] && !w->output[v] &&
                                   pk_shape_count(&g->value[v].shape) > 1 && w->wants[v] < w->reads[v]);
         }
+        if (n->op == PK_OP_MATMUL && n->attr->matmul.keeps) /* of one type */
+            w->half[n->out] = w->half[n->out + 1] = w->half[n->out] && w->half[n->out + 1];
         for (int32_t k = 0; k < n->n_in; k++) {
             uint32_t root = g->value[n->in[k]].root;
 
@@ -427,7 +432,8 @@ static bool set_types(struct narrow *w)
                 need = want == WANT_F32 ? PK_F32 : PK_BF16;
             else if (n->op == PK_OP_CACHE_APPEND && k == 1)
                 need = g->value[n->in[0]].dtype;
-            else if (n->op == PK_OP_MATMUL && n->attr->matmul.has_residual && k == n->n_in - 1)
+            else if (n->op == PK_OP_MATMUL && (n->attr->matmul.has_residual || n->attr->matmul.slope) &&
+                     k == n->n_in - 1)
                 need = g->value[n->out].dtype;
             else if (n->op == PK_OP_ALL_REDUCE)
                 need = g->value[n->out].dtype;
@@ -451,52 +457,6 @@ static bool set_types(struct narrow *w)
             return false;
         g->output[i].value = v;
     }
-    return true;
-}
-
-/* ---- order ---- */
-
-struct place {
-    uint64_t key;
-    uint32_t node;
-};
-
-static int place_compare(const void *x, const void *y)
-{
-    const struct place *a = x, *b = y;
-
-    if (a->key != b->key)
-        return a->key < b->key ? -1 : 1;
-    return a->node < b->node ? -1 : a->node > b->node;
-}
-
-/* Numbers the nodes by their place in the order, as the other passes expect. */
-bool pk_passes_renumber(struct pk_graph *g)
-{
-    struct place *place = calloc(g->n_node, sizeof *place);
-    struct pk_node *node = calloc(g->cap_node, sizeof *node);
-    uint32_t *to = calloc(g->n_node, sizeof *to);
-
-    if (!place || !node || !to) {
-        free(place);
-        free(node);
-        free(to);
-        return false;
-    }
-    for (uint32_t i = 1; i < g->n_node; i++)
-        place[i] = (struct place){g->node[i].key, i};
-    qsort(place + 1, g->n_node - 1, sizeof *place, place_compare);
-    for (uint32_t i = 1; i < g->n_node; i++) {
-        node[i] = g->node[place[i].node];
-        node[i].key = (uint64_t)i * PK_KEY_STEP;
-        to[place[i].node] = i;
-    }
-    for (uint32_t i = 1; i < g->n_value; i++)
-        g->value[i].node = to[g->value[i].node];
-    free(g->node);
-    g->node = node;
-    free(place);
-    free(to);
     return true;
 }
 

@@ -7,11 +7,17 @@ static enum pd_err infer(const struct pk_attr *attr, const struct pk_type *in, i
 {
     struct pk_shape a = in[0].shape, b = in[1].shape, lead;
     int64_t m, k, n;
-    int32_t want = 2 + attr->matmul.has_bias + attr->matmul.has_residual, at = 2;
+    bool slope = attr->matmul.slope, keeps = attr->matmul.keeps, plain = attr->matmul.act == PK_ACT_NONE;
+    enum pk_sums sums = attr->matmul.sums;
+    int32_t want = 2 + attr->matmul.has_bias + attr->matmul.has_residual + slope, at = 2, out = 1;
     bool half = in[1].dtype == PK_BF16 && in[0].dtype == PK_F32;
 
     if (n_in != want)
         return pd_fail(why, PD_ERR_INVALID, "takes %d inputs with this epilogue", want);
+    if ((slope && (plain || keeps || want != 3)) || (keeps && (plain || attr->matmul.has_residual)))
+        return pd_fail(why, PD_ERR_INVALID, "cannot do this together in one epilogue");
+    if (half && (slope || sums))
+        return pd_fail(why, PD_ERR_INVALID, "has no derivatives by weights of bf16");
     if (a.rank < 2 || b.rank < 2 || (half && b.rank != 2))
         return pd_fail(why, PD_ERR_INVALID, half ? "takes one matrix of bf16" : "needs matrices");
     for (int32_t i = 0; i < n_in; i++)
@@ -32,9 +38,16 @@ static enum pd_err infer(const struct pk_attr *attr, const struct pk_type *in, i
     if (attr->matmul.has_bias && (in[at].shape.rank != 1 || in[at].shape.dim[0] != n))
         return pd_fail(why, PD_ERR_INVALID, "the bias must be (N)");
     at += attr->matmul.has_bias;
-    if (attr->matmul.has_residual && !pk_shape_equal(&in[at].shape, &lead))
-        return pd_fail(why, PD_ERR_INVALID, "the residual must have the result's shape");
-    *ret_n_out = 1;
+    if ((attr->matmul.has_residual || slope) && !pk_shape_equal(&in[at].shape, &lead))
+        return pd_fail(why, PD_ERR_INVALID, "%s must have the result's shape",
+                       slope ? "what the slope is taken at" : "the residual");
+    if ((sums == PK_SUMS_A || sums == PK_SUMS_B) && lead.rank != 2)
+        return pd_fail(why, PD_ERR_INVALID, "adds up the operands of one product only");
+    if (keeps)
+        ret_out[out++] = ret_out[0];
+    if (sums)
+        ret_out[out++] = (struct pk_type){in[0].dtype, PK_SHAPE(sums == PK_SUMS_A ? m : n)};
+    *ret_n_out = out;
     return PD_OK;
 }
 
@@ -77,7 +90,7 @@ static void vjp(struct pk_vjp *v)
     struct pk_val a = v->in[0], b = v->in[1], dy = v->dout[0];
     struct pk_shape sa = pk_shape_of(g, a), sb = pk_shape_of(g, b);
 
-    if (v->n_in > 2 || v->attr->matmul.act != PK_ACT_NONE) {
+    if (v->n_in > 2 || v->n_out > 1 || v->attr->matmul.act != PK_ACT_NONE) {
         pk_graph_fail(g, PD_ERR_UNSUPPORTED,
                       "matmul with an epilogue is made by the passes and has no derivative");
         return;

@@ -10,17 +10,18 @@
  *
  * The executor simplifies calls before a back end sees them: every input of EXPR arrives with the
  * output's shape (a repeated axis has stride 0), and the leading axes of MATMUL are equal in rank to the
- * output's, likewise with stride 0 - or, where all of them fold into the rows, a, residual and the output
- * arrive as matrices.
+ * output's, likewise with stride 0 - or, where all of them fold into the rows, a, residual or pre, what is kept
+ * and the output arrive as matrices.
  *
  * Mixed precision: a pass after differentiation may narrow activations and the weights' working copies to
  * bf16. Back ends that run bf16 then see calls in which each float view is f32 or bf16 by itself; arithmetic,
  * statistics and sums stay f32. Never narrowed: leaves, what optimisers read and write but for the gradient,
  * rstd, mean, lse, the sums of attention, scale, bias, dscale, dbias, dgamma, dbeta, loss_sum, dloss_sum,
  * count, correct, and every output of SUMSQ, SUM, MAX, SCATTER_ADD and ATTENTION_STATS. a and b of MATMUL
- * have one type, and so have its residual and its output (f32 or bf16; a bias that is a parameter is f32); so
- * have q, k, v, y, dy, dq, dk and dv of one attention, and logits and dlogits. The state of ATTENTION_STATE
- * is f32 beside q, k, v of bf16. The CPU back end computes all of this by widening: slow, and the definition.
+ * have one type, and so have its residual, what it keeps, pre and its output (f32 or bf16; a bias that is a
+ * parameter is f32, and so are sums); so have q, k, v, y, dy, dq, dk and dv of one attention, and logits and
+ * dlogits. The state of ATTENTION_STATE is f32 beside q, k, v of bf16. The CPU back end computes all of this by
+ * widening: slow, and the definition.
  *
  * Notation and formulas: spec attention.md (sections 1, 2, 6, 7), dnt.md 1. */
 #pragma once
@@ -60,7 +61,14 @@ enum pk_op {
     PK_OP_MATMUL, /* (a (.., M, K), b (.., K, N) [, bias (N)] [, residual (.., M, N)]) -> (.., M, N):
                      act(a b + bias) + residual. Leading axes broadcast. Transposed operands are PERMUTE
                      views. b of rank 2 may be bf16 beside f32 (weights stored for inference; no derivative).
-                     attr.matmul: has_bias, has_residual, act. Output may share residual's memory */
+                     attr.matmul: has_bias, has_residual, act. Output may share residual's memory.
+                     keeps, with an activation and no residual: a second output of the first one's type, what
+                     the activation is applied to: a b + bias.
+                     slope, without bias and residual: (a, b, pre (.., M, N) of the output's type) -> a b times
+                     the derivative of act at pre.
+                     sums: one more output, last: OUT (N), the sum of the first output over all axes but its
+                     last; of two matrices also A (M), of a over K, or B (N), of b over K: what flows into a
+                     bias beside the product. None of the three has a derivative: the passes make them */
     PK_OP_DROPOUT, /* (x (.., C), rng I32 (3): seed low, seed high, step; or (4): and share s, here and in
                       ATTENTION: x is the s-th of equal parts of a whole along its first axis, and its rows
                       are counted in the whole: r below stands for r + s rows) -> x m / (1 - rate), m of 0
@@ -130,12 +138,14 @@ enum pk_op {
                            derivative). In a mixed plan all are bf16 */
     /* Optimisers, in place. hyper is (4): {lr, bias correction 1 - b1^t, bias correction 1 - b2^t, first (0
        or 1)}; gate is (2): {factor on the gradient (clipping), apply (0 = leave everything unchanged)}.
-       attr.optim: beta1, beta2, eps, weight_decay, lr_mult, momentum, dampening, nesterov, l2, ema. */
-    PK_OP_ADAMW, /* (p, g, m, v, hyper, gate [, average]) -> p, m, v [, average] (in place). golden/README.md
-                    7, decoupled decay first. average <- ema average + (1 - ema) p, of the new p */
-    PK_OP_MSGDW, /* (p, g, m, hyper, gate [, average]) -> p, m [, average] (in place). timm SGDW: p(1-lr wd);
-                    m <- g first, else mu m + (1-dampening) g; p - lr m (nesterov: g + mu m). attr.optim.l2:
-                    the decay is part of the gradient, g + wd p, and p is not shrunk */
+       attr.optim: beta1, beta2, eps, weight_decay, lr_mult, momentum, dampening, nesterov, l2, ema, copy. */
+    PK_OP_ADAMW, /* (p, g, m, v, hyper, gate [, average] [, copy]) -> p, m, v [, average] [, copy] (in place).
+                    golden/README.md 7, decoupled decay first. average <- ema average + (1 - ema) p, of the
+                    new p. attr.optim.copy: a STATE of bf16 beside p of f32 becomes the new p, rounded to
+                    nearest even (the working copy of a mixed plan; put there by the passes) */
+    PK_OP_MSGDW, /* (p, g, m, hyper, gate [, average] [, copy]) -> p, m [, average] [, copy] (in place). timm
+                    SGDW: p(1-lr wd); m <- g first, else mu m + (1-dampening) g; p - lr m (nesterov: g + mu
+                    m). attr.optim.l2: the decay is part of the gradient, g + wd p, and p is not shrunk */
     PK_OP_ACCUMULATE, /* (sum STATE, x, first (1)) -> the sum in place: x where first is not 0, else sum + x
                        */
     /* Ranks (data parallel; kernels/comm). Every rank runs the same of these nodes in the order in which they
@@ -147,6 +157,7 @@ enum pk_op {
 };
 
 enum pk_act { PK_ACT_NONE, PK_ACT_GELU /* x Phi(x) */, PK_ACT_GELU_TANH /* gelu_new */, PK_ACT_RELU };
+enum pk_sums { PK_SUMS_NONE, PK_SUMS_OUT, PK_SUMS_A, PK_SUMS_B };
 enum pk_norm_kind { PK_NORM_LAYER, PK_NORM_RMS };
 enum pk_eps_mode { PK_EPS_MEAN, PK_EPS_SUM };
 enum pk_phi {
@@ -296,7 +307,9 @@ struct pk_attr {
         } reduce;
         struct {
             bool has_bias, has_residual;
+            bool keeps, slope;
             enum pk_act act;
+            enum pk_sums sums;
         } matmul;
         struct {
             double rate;     /* 0 <= rate < 1 */
@@ -319,7 +332,7 @@ struct pk_attr {
         struct pk_attention_attr attention;
         struct {
             double beta1, beta2, eps, weight_decay, lr_mult, momentum, dampening, ema;
-            bool nesterov, l2;
+            bool nesterov, l2, copy;
         } optim;
         struct {
             int32_t root;

@@ -1,4 +1,5 @@
 /* Products against the reference: every layout, few rows and many, bias, residual, activation. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -178,6 +179,111 @@ static void test_rows_alone(void **state)
         }
 }
 
+/* What a product does beside itself: keeping what the activation is applied to, multiplying by its slope,
+ * adding up. */
+static void beside(int64_t m, int64_t n, int64_t k, int form, enum pk_dtype dtype, enum pk_act act,
+                   bool slope, enum pk_sums sums)
+{
+    struct rig_case c = {.op = PK_OP_MATMUL, .name = "matmul", .n_in = 2, .n_out = 1, .floor = 1e-6};
+    char name[128];
+
+    snprintf(name, sizeof name, "matmul %lld x %lld x %lld, form %d, act %d, slope %d, sums %d", (long long)m,
+             (long long)n, (long long)k, form, (int)act, slope, (int)sums);
+    c.name = name;
+    c.in[0] = form & 1 ? rig_transposed(rig_random(dtype, PK_SHAPE(k, m), -1, 1))
+                       : rig_random(dtype, PK_SHAPE(m, k), -1, 1);
+    c.in[1] = form & 2 ? rig_transposed(rig_random(dtype, PK_SHAPE(n, k), -1, 1))
+                       : rig_random(dtype, PK_SHAPE(k, n), -1, 1);
+    if (form & 4) {
+        c.in[0] = rig_strided(&c.in[0]);
+        c.in[1] = rig_strided(&c.in[1]);
+    }
+    c.attr.matmul.act = act;
+    c.attr.matmul.slope = slope;
+    c.attr.matmul.keeps = act != PK_ACT_NONE && !slope;
+    c.attr.matmul.sums = sums;
+    c.out[0] = PK_SHAPE(m, n);
+    if (slope) {
+        c.in[c.n_in] = rig_random(dtype, PK_SHAPE(m, n), -3, 3);
+        if (form & 4)
+            c.in[c.n_in] = rig_strided(&c.in[c.n_in]);
+        c.n_in++;
+    } else if (form & 1) {
+        c.attr.matmul.has_bias = true;
+        c.in[c.n_in++] = rig_random(dtype, PK_SHAPE(n), -1, 1);
+    }
+    if (c.attr.matmul.keeps)
+        c.out[c.n_out++] = PK_SHAPE(m, n);
+    if (sums)
+        c.out[c.n_out++] = PK_SHAPE(sums == PK_SUMS_A ? m : n);
+    for (int i = 0; i < c.n_out; i++)
+        c.out_dtype[i] = dtype;
+    c.tolerance = 5e-6;
+    rig_check(&c);
+}
+
+static void test_matmul_keeps_slopes_and_sums(void **state)
+{
+    static const int64_t sizes[][3] = {{1, 1, 1},    {3, 5, 7},       {64, 64, 64},  {65, 63, 127},
+                                       {5, 1, 64},   {130, 900, 70},  {16, 700, 65}, {33, 72, 2101},
+                                       {17, 40, 64}, {40, 2000, 320}, {8, 8, 600}};
+
+    (void)state;
+    for (int t = 0; t < 2; t++)
+        for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
+            for (int form = 0; form < 8; form++) {
+                int64_t m = sizes[i][0], n = sizes[i][1], k = sizes[i][2];
+                enum pk_act act = (enum pk_act)(1 + form % 3);
+
+                beside(m, n, k, form, floats[t], act, false, (enum pk_sums)(form % 4));
+                beside(m, n, k, form, floats[t], act, true, (enum pk_sums)((form + 1) % 4));
+                beside(m, n, k, form, floats[t], PK_ACT_NONE, false, (enum pk_sums)(1 + form % 3));
+                rig_reset(NULL);
+            }
+}
+
+/* The slope is the derivative of the activation, by finite differences of the very op. */
+static void test_matmul_slope_by_differences(void **state)
+{
+    static const double identity[4] = {1, 0, 0, 1}, h = 1e-6;
+
+    (void)state;
+    for (int act = PK_ACT_GELU; act <= PK_ACT_RELU; act++)
+        for (int at = 0; at < 40; at++) {
+            const double x = -4.02 + 0.2 * at; /* not at 0, ReLU's corner */
+            const double one[4] = {1, 1, 1, 1}, low[4] = {x - h, x - h, x - h, x - h},
+                         high[4] = {x + h, x + h, x + h, x + h}, there[4] = {x, x, x, x};
+            const double *from[3] = {low, high, one};
+            double y[3][4], kept[4];
+
+            for (int i = 0; i < 3; i++) {
+                struct pk_attr attr = {.matmul = {.act = (enum pk_act)act, .slope = i == 2, .keeps = i < 2}};
+                struct pk_view in[3] = {rig_values(PK_F64, PK_SHAPE(2, 2), from[i]),
+                                        rig_values(PK_F64, PK_SHAPE(2, 2), identity),
+                                        rig_values(PK_F64, PK_SHAPE(2, 2), there)};
+                struct pk_view out[2] = {pk_view_dense(y[i], PK_F64, PK_SHAPE(2, 2)),
+                                         pk_view_dense(kept, PK_F64, PK_SHAPE(2, 2))};
+                struct pk_call c = {.op = PK_OP_MATMUL,
+                                    .attr = &attr,
+                                    .n_in = i == 2 ? 3 : 2,
+                                    .n_out = i == 2 ? 1 : 2,
+                                    .in = in,
+                                    .out = out};
+                struct pd_why why = {""};
+
+                c.workspace_bytes = pk_backend_cpu()->workspace_bytes(rig_backend(NULL, NULL, 1), &c);
+                c.workspace = rig_alloc(c.workspace_bytes + 1);
+                if (pk_backend_cpu()->run(rig_backend(NULL, NULL, 1), &c, 1, &why) != PD_OK)
+                    fail_msg("%s", why.text);
+                if (i < 2)
+                    assert_memory_equal(kept, from[i], sizeof kept);
+            }
+            for (int k = 0; k < 4; k++)
+                assert_true(fabs((y[1][k] - y[0][k]) / (2 * h) - y[2][k]) < 1e-8);
+            rig_reset(NULL);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -185,6 +291,8 @@ int main(void)
         cmocka_unit_test_teardown(test_bf16_weights, rig_reset),
         cmocka_unit_test_teardown(test_matmul_batched, rig_reset),
         cmocka_unit_test_teardown(test_rows_alone, rig_reset),
+        cmocka_unit_test_teardown(test_matmul_keeps_slopes_and_sums, rig_reset),
+        cmocka_unit_test_teardown(test_matmul_slope_by_differences, rig_reset),
     };
 
     return cmocka_run_group_tests(tests, NULL, rig_close_all);

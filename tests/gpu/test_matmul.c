@@ -22,7 +22,7 @@ static struct pd_why why;
 /* ---- a host that keeps records ---- */
 
 static struct {
-    char key[64][700];
+    char key[64][800];
     unsigned char value[64][128];
     size_t size[64];
     int count, puts, hits;
@@ -451,6 +451,169 @@ static void test_matmul_what_the_library_refuses_is_computed_all_the_same(void *
     api->close(b);
 }
 
+/* ---- what a product does besides ---- */
+
+struct beside {
+    int64_t m, n, k;
+    bool bf16; /* operands and output */
+    bool wide; /* but the output */
+    bool bias, keeps, slope;
+    enum pk_sums sums;
+    const char *fused; /* the epilogue of the library that has it all, as records name it */
+};
+
+static double slope_at(double x)
+{
+    return (activate(PK_ACT_GELU_TANH, x + 1e-5) - activate(PK_ACT_GELU_TANH, x - 1e-5)) / 2e-5;
+}
+
+static void expect(struct pk_backend *b, const struct pk_view *v, const double *want, double tolerance)
+{
+    int64_t count = 1;
+    unsigned char *got;
+
+    for (int i = 0; i < v->shape.rank; i++)
+        count *= v->shape.dim[i];
+    got = malloc((size_t)count * 4);
+    assert_int_equal(api->download(b, got, v->data, (size_t)count * (v->dtype == PK_BF16 ? 2 : 4), &why),
+                     PD_OK);
+    for (int64_t i = 0; i < count; i++) {
+        uint32_t bits =
+            v->dtype == PK_BF16 ? (uint32_t)((uint16_t *)(void *)got)[i] << 16 : ((uint32_t *)(void *)got)[i];
+        float x;
+
+        memcpy(&x, &bits, sizeof x);
+        if (!(fabs((double)x - want[i]) <= tolerance * (1 + fabs(want[i]))))
+            fail_msg("element %lld: %g, not %g", (long long)i, (double)x, want[i]);
+    }
+    free(got);
+}
+
+static void check_beside(struct pk_backend *b, const struct beside *p)
+{
+    const enum pk_dtype in_type = p->bf16 ? PK_BF16 : PK_F32,
+                        out_type = p->bf16 && !p->wide ? PK_BF16 : PK_F32;
+    const int64_t rows = p->m, cols = p->n, terms = p->k, many = p->sums == PK_SUMS_A ? rows : cols;
+    struct tensor t[4];
+    struct pk_view in[4], out[3];
+    struct pk_attr attr;
+    struct pk_call c = {.op = PK_OP_MATMUL, .attr = &attr, .in = in, .out = out};
+    double *y = calloc((size_t)(rows * cols), sizeof *y), *pre = calloc((size_t)(rows * cols), sizeof *pre),
+           *sums = calloc((size_t)many, sizeof *sums), tolerance = out_type == PK_BF16 ? 2e-2 : 1e-4;
+    int64_t dim[2] = {rows, terms}, stride[2] = {terms, 1};
+
+    memset(&attr, 0, sizeof attr);
+    attr.matmul.act = p->keeps || p->slope ? PK_ACT_GELU_TANH : PK_ACT_NONE;
+    attr.matmul.has_bias = p->bias;
+    attr.matmul.keeps = p->keeps;
+    attr.matmul.slope = p->slope;
+    attr.matmul.sums = p->sums;
+    t[c.n_in++] = tensor(b, in_type, rows * terms, dim, stride, 2, 0);
+    dim[0] = terms;
+    dim[1] = stride[0] = cols;
+    t[c.n_in++] = tensor(b, in_type, terms * cols, dim, stride, 2, 0);
+    dim[0] = rows;
+    if (p->bias)
+        t[c.n_in++] = tensor(b, PK_F32, cols, dim + 1, stride + 1, 1, 0);
+    if (p->slope)
+        t[c.n_in++] = tensor(b, out_type, rows * cols, dim, stride, 2, 0);
+    for (int i = 0; i < c.n_in; i++)
+        in[i] = t[i].v;
+    out[c.n_out++] = pk_view_dense(api->alloc(b, (size_t)(rows * cols) * 4), out_type, PK_SHAPE(rows, cols));
+    if (p->keeps)
+        out[c.n_out++] =
+            pk_view_dense(api->alloc(b, (size_t)(rows * cols) * 4), out_type, PK_SHAPE(rows, cols));
+    if (p->sums)
+        out[c.n_out++] = pk_view_dense(api->alloc(b, (size_t)many * 4), PK_F32, PK_SHAPE(many));
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < cols; j++) {
+            double sum = p->bias ? (double)t[2].x[j] : 0;
+
+            for (int64_t k = 0; k < terms; k++)
+                sum += (double)t[0].x[i * terms + k] * (double)t[1].x[k * cols + j];
+            pre[i * cols + j] = sum;
+            y[i * cols + j] = p->slope   ? sum * slope_at((double)t[2].x[i * cols + j])
+                              : p->keeps ? activate(PK_ACT_GELU_TANH, sum)
+                                         : sum;
+            if (p->sums == PK_SUMS_OUT)
+                sums[j] += y[i * cols + j];
+        }
+    for (int64_t k = 0; k < terms; k++)
+        for (int64_t i = 0; i < many && p->sums != PK_SUMS_OUT && p->sums; i++)
+            sums[i] += (double)(p->sums == PK_SUMS_A ? t[0].x[i * terms + k] : t[1].x[k * cols + i]);
+    c.workspace_bytes = api->workspace_bytes(b, &c);
+    assert_int_equal(c.workspace_bytes, api->workspace_bytes(NULL, &c));
+    c.workspace = api->alloc(b, c.workspace_bytes + 1);
+    if (api->run(b, &c, 1, &why) != PD_OK || api->sync(b, &why) != PD_OK)
+        fail_msg("%s", why.text);
+    expect(b, &out[0], y, tolerance);
+    if (p->keeps)
+        expect(b, &out[1], pre, tolerance);
+    if (p->sums)
+        expect(b, &out[c.n_out - 1], sums, 4 * tolerance);
+    for (int i = 0; i < c.n_in; i++)
+        free(t[i].x);
+    free(y);
+    free(pre);
+    free(sums);
+}
+
+static const struct beside besides[] = {
+    {16, 24, 33, .keeps = true, .fused = " f160 "},
+    {16, 24, 33, .bf16 = true, .bias = true, .keeps = true, .fused = " f164 "},
+    {16, 20, 33, .bf16 = true, .bias = true, .keeps = true, .fused = " f0 "}, /* 20: no multiple of eight */
+    {16, 24, 33, .slope = true, .fused = " f192 "},
+    {16, 24, 33, .slope = true, .sums = PK_SUMS_OUT, .fused = " f208 "},
+    {16, 24, 33, .bf16 = true, .slope = true, .sums = PK_SUMS_OUT,
+     .fused = " f192 "}, /* its sums would be bf16 */
+    {17, 24, 33, .bf16 = true, .wide = true, .sums = PK_SUMS_A, .fused = " f512 "},
+    {17, 23, 33, .bf16 = true, .wide = true, .sums = PK_SUMS_B, .fused = " f256 "},
+    {17, 23, 33, .bf16 = true, .sums = PK_SUMS_B, .fused = " f0 "},
+};
+
+/* Each by the library where it can, and by our kernels where it cannot or will not. */
+static void test_matmul_besides(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof besides / sizeof besides[0]; i++)
+        for (int refused = 0; refused < 3; refused++) {
+            struct pk_backend *b;
+            int64_t way;
+
+            memset(&kept, 0, sizeof kept);
+            setenv("POLYD_EMU_LT_REFUSE", refused == 2 ? "1" : refused ? "2" : "0", 1);
+            b = open_it();
+            check_beside(b, &besides[i]);
+            assert_int_equal(kept.puts, refused < 2);
+            if (refused < 2 && !strstr(kept.key[0], besides[i].fused))
+                fail_msg("%s is not in %s", besides[i].fused, kept.key[0]);
+            memcpy(&way, kept.value[0] + kept.size[0] - sizeof way, sizeof way);
+            if (refused == 1)
+                assert_int_equal(way, 0);
+            check_beside(b, &besides[i]); /* as planned */
+            api->close(b);
+            if (refused < 2) { /* either way, as a record says; the other is found again likewise */
+                for (way = 0; way < (refused || !strcmp(besides[i].fused, " f0 ") ? 1 : 2); way++) {
+                    memcpy(kept.value[0] + kept.size[0] - sizeof way, &way, sizeof way);
+                    kept.hits = 0;
+                    b = open_it();
+                    check_beside(b, &besides[i]);
+                    assert_int_equal(kept.hits, 1);
+                    assert_int_equal(kept.puts, 1);
+                    api->close(b);
+                }
+                way = 2; /* no way at all: not believed */
+                memcpy(kept.value[0] + kept.size[0] - sizeof way, &way, sizeof way);
+                b = open_it();
+                check_beside(b, &besides[i]);
+                assert_int_equal(kept.puts, 2);
+                api->close(b);
+            }
+        }
+    unsetenv("POLYD_EMU_LT_REFUSE");
+    memset(&kept, 0, sizeof kept);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -461,6 +624,7 @@ int main(void)
         cmocka_unit_test(test_matmul_sums_of_nothing_are_the_bias),
         cmocka_unit_test(test_matmul_choices_are_kept),
         cmocka_unit_test(test_matmul_what_the_library_refuses_is_computed_all_the_same),
+        cmocka_unit_test(test_matmul_besides),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

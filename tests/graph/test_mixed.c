@@ -101,8 +101,12 @@ static bool judge(struct pk_backend *b, const struct pk_call *c)
         break;
     case PK_OP_MATMUL:
         MUST(c->in[0].dtype == c->in[1].dtype);
-        if (c->attr->matmul.has_residual)
+        if (c->attr->matmul.has_residual || c->attr->matmul.slope)
             MUST(c->in[c->n_in - 1].dtype == c->out[0].dtype);
+        if (c->attr->matmul.keeps)
+            MUST(c->out[1].dtype == c->out[0].dtype);
+        if (c->attr->matmul.sums)
+            MUST(f32_or_int(&c->out[c->n_out - 1]));
         seen.wide_products += !in_half;
         break;
     case PK_OP_CROSS_ENTROPY:

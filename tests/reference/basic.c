@@ -312,6 +312,51 @@ static int64_t lead_place(const struct pk_view *v, const struct pk_view *out, in
     return p;
 }
 
+static double act_of(enum pk_act act, double x)
+{
+    switch (act) {
+    case PK_ACT_GELU:
+        return x * normal_cdf(x);
+    case PK_ACT_GELU_TANH:
+        return gelu_tanh(x);
+    case PK_ACT_RELU:
+        return x > 0.0 ? x : 0.0;
+    default:
+        return x;
+    }
+}
+
+static double slope_of(enum pk_act act, double x)
+{
+    const double k = sqrt(2.0 / M_PI), t = tanh(k * (x + 0.044715 * x * x * x));
+
+    switch (act) {
+    case PK_ACT_GELU:
+        return normal_cdf(x) + x * exp(-0.5 * x * x) / sqrt(2.0 * M_PI);
+    case PK_ACT_GELU_TANH:
+        return 0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * k * (1.0 + 3.0 * 0.044715 * x * x);
+    default:
+        return x > 0.0;
+    }
+}
+
+static void sums_beside(const struct pk_call *c, int64_t m, int64_t n, int64_t k)
+{
+    const struct pk_view *x = &c->in[c->attr->matmul.sums == PK_SUMS_A ? 0 : 1], *to = &c->out[c->n_out - 1];
+    int64_t many = c->attr->matmul.sums == PK_SUMS_A ? m : n;
+    int64_t rows = c->attr->matmul.sums == PK_SUMS_OUT ? (n ? count(&c->out[0]) / n : 0) : k;
+
+    for (int64_t j = 0; j < many; j++) {
+        double sum = 0.0;
+
+        for (int64_t i = 0; i < rows; i++)
+            sum += c->attr->matmul.sums == PK_SUMS_OUT ? get(&c->out[0], i * n + j)
+                   : c->attr->matmul.sums == PK_SUMS_A ? load(x, j * x->stride[0] + i * x->stride[1])
+                                                       : load(x, i * x->stride[0] + j * x->stride[1]);
+        put(to, j, sum);
+    }
+}
+
 void ref_matmul(const struct pk_call *c)
 {
     const struct pk_view *a = &c->in[0], *b = &c->in[1], *y = &c->out[0];
@@ -332,16 +377,16 @@ void ref_matmul(const struct pk_call *c)
                            load(b, lead_place(b, y, l) + x * b->stride[rb - 2] + j * b->stride[rb - 1]);
                 if (bias)
                     sum += get(bias, j);
-                if (c->attr->matmul.act == PK_ACT_GELU)
-                    sum = sum * normal_cdf(sum);
-                else if (c->attr->matmul.act == PK_ACT_GELU_TANH)
-                    sum = gelu_tanh(sum);
-                else if (c->attr->matmul.act == PK_ACT_RELU)
-                    sum = sum > 0.0 ? sum : 0.0;
+                if (c->attr->matmul.keeps)
+                    put(&c->out[1], at, sum);
+                sum = c->attr->matmul.slope ? sum * slope_of(c->attr->matmul.act, get(&c->in[2], at))
+                                            : act_of(c->attr->matmul.act, sum);
                 if (residual)
                     sum += get(residual, at);
                 put(y, at, sum);
             }
+    if (c->attr->matmul.sums)
+        sums_beside(c, m, n, k);
 }
 
 bool ref_keeps(const struct pk_view *rng, double rate, uint32_t stream, int64_t rows, int64_t row,

@@ -1,9 +1,10 @@
-/* MATMUL: act(a b + bias) + residual.
+/* MATMUL: act(a b + bias) + residual, or a b times the slope of act.
  *
  * The output is cut into blocks by shape alone; a task computes one block by one call of the GEMM library
  * (or our own kernels) over the whole of K and finishes it - bias, activation, residual - while it is in
  * the cache. Transposed operands become flags; an operand whose rows and columns are both strided is
- * copied once. Few rows are a matter of memory bandwidth: gemv.c. */
+ * copied once. Few rows are a matter of memory bandwidth: gemv.c. Sums beside the product are those of SUM.
+ */
 #include "kernels/backend/cpu/matmul.h"
 
 #include "kernels/backend/cpu/own_gemm.h"
@@ -50,6 +51,10 @@ static void plan_shape(struct cpu_matmul *p, struct pk_backend *b, const struct 
         p->bias = &c->in[next++];
     if (c->attr->matmul.has_residual)
         p->residual = &c->in[next++];
+    if (c->attr->matmul.slope)
+        p->pre = &c->in[next++];
+    if (c->attr->matmul.keeps)
+        p->kept = c->out[1].data;
     p->out = o->data;
     p->residual_in_place = p->residual && p->residual->data == o->data;
     p->splits = 1;
@@ -112,6 +117,26 @@ static void plan_scratch(struct cpu_matmul *p, struct cpu_scratch *s, int thread
         p->temp = cpu_take(s, (size_t)(p->bm * p->bn * threads) * sizeof(real));
 }
 
+/* The sums of an epilogue as a call of SUM. */
+struct sums {
+    struct pk_attr attr;
+    struct pk_view in;
+    struct pk_call call;
+};
+
+static void sums_of(const struct pk_call *c, struct sums *s)
+{
+    const enum pk_sums which = c->attr->matmul.sums;
+
+    memset(s, 0, sizeof *s);
+    s->in = which == PK_SUMS_A ? c->in[0] : which == PK_SUMS_B ? c->in[1] : c->out[0];
+    s->attr.reduce.axes = which == PK_SUMS_A   ? 2u
+                          : which == PK_SUMS_B ? 1u
+                                               : (1u << (s->in.shape.rank - 1)) - 1;
+    s->call = (struct pk_call){
+        .op = PK_OP_SUM, .attr = &s->attr, .n_in = 1, .n_out = 1, .in = &s->in, .out = &c->out[c->n_out - 1]};
+}
+
 size_t PK_FN(matmul_workspace)(const struct pk_backend *b, const struct pk_call *c)
 {
     struct cpu_scratch s = {0};
@@ -119,6 +144,12 @@ size_t PK_FN(matmul_workspace)(const struct pk_backend *b, const struct pk_call 
 
     plan_shape(&p, (struct pk_backend *)b, c);
     plan_scratch(&p, &s, cpu_threads_of(b));
+    if (c->attr->matmul.sums) { /* behind the product, in the same memory */
+        struct sums sums;
+
+        sums_of(c, &sums);
+        s.used = (size_t)cpu_max((int64_t)s.used, (int64_t)PK_FN(reduce_workspace)(b, &sums.call));
+    }
     return s.used;
 }
 
@@ -137,9 +168,26 @@ INLINE vec activate(const enum pk_act act, vec v)
     return v;
 }
 
-/* o = act(t + bias) + residual for n values of a row; bias and residual are dense or NULL. */
+/* The derivative of act. */
+INLINE vec slope(const enum pk_act act, vec v)
+{
+    switch (act) {
+    case PK_ACT_GELU:
+        return vdgelu(v);
+    case PK_ACT_GELU_TANH:
+        return vdgelu_tanh(v);
+    case PK_ACT_RELU:
+        return vsel(v > 0, vset(1), vzero());
+    case PK_ACT_NONE:
+        break;
+    }
+    return vset(1);
+}
+
+/* o = act(t + bias) + residual for n values of a row; bias and residual are dense or NULL. What act is
+ * applied to goes to `kept` as well, unless that is NULL. With `pre`: o = t slope(pre). */
 INLINE void finish_row(const enum pk_act act, int64_t n, const real *t, const real *bias,
-                       const real *residual, real *o)
+                       const real *residual, const real *pre, real *kept, real *o)
 {
     int64_t j = 0;
 
@@ -148,7 +196,9 @@ INLINE void finish_row(const enum pk_act act, int64_t n, const real *t, const re
 
         if (bias)
             v += vld(bias + j);
-        v = activate(act, v);
+        if (kept)
+            vst(kept + j, v);
+        v = pre ? v * slope(act, vld(pre + j)) : activate(act, v);
         if (residual)
             v += vld(residual + j);
         vst(o + j, v);
@@ -158,27 +208,30 @@ INLINE void finish_row(const enum pk_act act, int64_t n, const real *t, const re
 
         if (bias)
             v += vldn(bias + j, n - j);
-        v = activate(act, v);
+        if (kept)
+            vstn(kept + j, v, n - j);
+        v = pre ? v * slope(act, vldn(pre + j, n - j)) : activate(act, v);
         if (residual)
             v += vldn(residual + j, n - j);
         vstn(o + j, v, n - j);
     }
 }
 
-static void finish(enum pk_act act, int64_t n, const real *t, const real *bias, const real *residual, real *o)
+static void finish(enum pk_act act, int64_t n, const real *t, const real *bias, const real *residual,
+                   const real *pre, real *kept, real *o)
 {
     switch (act) {
     case PK_ACT_NONE:
-        finish_row(PK_ACT_NONE, n, t, bias, residual, o);
+        finish_row(PK_ACT_NONE, n, t, bias, residual, NULL, NULL, o);
         break;
     case PK_ACT_GELU:
-        finish_row(PK_ACT_GELU, n, t, bias, residual, o);
+        finish_row(PK_ACT_GELU, n, t, bias, residual, pre, kept, o);
         break;
     case PK_ACT_GELU_TANH:
-        finish_row(PK_ACT_GELU_TANH, n, t, bias, residual, o);
+        finish_row(PK_ACT_GELU_TANH, n, t, bias, residual, pre, kept, o);
         break;
     case PK_ACT_RELU:
-        finish_row(PK_ACT_RELU, n, t, bias, residual, o);
+        finish_row(PK_ACT_RELU, n, t, bias, residual, pre, kept, o);
         break;
     }
 }
@@ -186,34 +239,38 @@ static void finish(enum pk_act act, int64_t n, const real *t, const real *bias, 
 void PK_FN(matmul_finish)(const struct cpu_matmul *p, int64_t batch, int64_t i, int64_t j, int64_t n,
                           const real *t)
 {
-    real *o = p->out + (batch * p->m + i) * p->n + j;
-    real bias_part[256], residual_part[256];
+    const int64_t place = (batch * p->m + i) * p->n + j;
+    const struct pk_view *beside = p->pre ? p->pre : p->residual; /* of the output's shape; never both */
+    real bias_part[256], beside_part[256];
 
+    if (p->residual_in_place && p->act == PK_ACT_NONE)
+        beside = NULL; /* added already */
     for (int64_t j0 = 0; j0 < n;) {
         int64_t len = n - j0;
-        const real *bias = NULL, *residual = NULL;
-        int64_t bias_stride = p->bias ? p->bias->stride[0] : 1, residual_stride = 1;
+        const real *bias = NULL, *other = NULL;
+        int64_t bias_stride = p->bias ? p->bias->stride[0] : 1, other_stride = 1;
 
         if (p->bias)
             bias = (const real *)p->bias->data + (j + j0) * bias_stride;
-        if (p->residual && !(p->residual_in_place && p->act == PK_ACT_NONE)) {
-            residual_stride = p->residual->stride[p->lead + 1];
-            residual = (const real *)p->residual->data +
-                       cpu_offset(p->residual->shape.dim, p->residual->stride, p->lead, batch) +
-                       i * p->residual->stride[p->lead] + (j + j0) * residual_stride;
+        if (beside) {
+            other_stride = beside->stride[p->lead + 1];
+            other = (const real *)beside->data +
+                    cpu_offset(beside->shape.dim, beside->stride, p->lead, batch) +
+                    i * beside->stride[p->lead] + (j + j0) * other_stride;
         }
-        if ((bias && bias_stride != 1) || (residual && residual_stride != 1)) {
+        if ((bias && bias_stride != 1) || (other && other_stride != 1)) {
             len = cpu_min(len, 256);
             for (int64_t x = 0; x < len; x++) {
                 if (bias)
                     bias_part[x] = bias[x * bias_stride];
-                if (residual)
-                    residual_part[x] = residual[x * residual_stride];
+                if (other)
+                    beside_part[x] = other[x * other_stride];
             }
             bias = bias ? bias_part : NULL;
-            residual = residual ? residual_part : NULL;
+            other = other ? beside_part : NULL;
         }
-        finish(p->act, len, t + j0, bias, residual, o + j0);
+        finish(p->act, len, t + j0, bias, p->pre ? NULL : other, p->pre ? other : NULL,
+               p->kept ? p->kept + place + j0 : NULL, p->out + place + j0);
         j0 += len;
     }
 }
@@ -353,7 +410,7 @@ static void convert_b(struct cpu_matmul *p)
     p->half = false;
 }
 
-enum pd_err PK_FN(matmul)(struct pk_backend *b, const struct pk_call *c, struct pd_why *why)
+static enum pd_err product(struct pk_backend *b, const struct pk_call *c, struct pd_why *why)
 {
     struct cpu_scratch s = {c->workspace, 0};
     struct cpu_matmul p;
@@ -394,4 +451,17 @@ enum pd_err PK_FN(matmul)(struct pk_backend *b, const struct pk_call *c, struct 
     if (p.splits > 1)
         cpu_pool_run(b->pool, p.m, combine_task, &p);
     return PD_OK;
+}
+
+enum pd_err PK_FN(matmul)(struct pk_backend *b, const struct pk_call *c, struct pd_why *why)
+{
+    enum pd_err err = product(b, c, why);
+    struct sums sums;
+
+    if (err != PD_OK || !c->attr->matmul.sums)
+        return err;
+    sums_of(c, &sums);
+    sums.call.workspace = c->workspace;
+    sums.call.workspace_bytes = c->workspace_bytes;
+    return PK_FN(reduce)(b, &sums.call, why);
 }

@@ -2,130 +2,29 @@
  *
  * The library stores by columns. Our out (M, N) by rows is its (N, M) by columns, so it is asked for out' =
  * b' a': its first operand is our b, and a bias along N lies along its rows, where its epilogue wants it. A
- * transposed view is a matrix as it lies with the transposition said.
+ * transposed view is a matrix as it lies with the transposition said. Sums of our b over K are those of its
+ * A.
  *
  * What a call needs of the library (descriptors, layouts, the chosen algorithm) is made once and found again
- * by its key. Algorithms are chosen by timing the library's candidates at the first use of a key outside of
- * capture, on real operands and into memory of its own; the choice is kept by the host (tuned_put), because
- * another choice after a restart would be another order of sums. Schemes that add up in an order of chance
- * are not candidates: parts of a sum over K meet in the workspace and are added in order.
+ * by its key: matmul_plan.c.
  *
  * Epilogues of the library: bias, ReLU, GELU in its tanh form - its documentation names no other, and the
- * exact one is not replaced by it - and a residual as C with beta 1, where no activation stands between. The
- * rest is done by matmul_plain.cu: an exact GELU after the product; a whole product where strides, types or
- * the library leave no other way. A bias of f32 beside an output of bf16 is rounded on the way, as the
- * library wants it of the output's type. */
+ * exact one is not replaced by it - and a residual as C with beta 1, where no activation stands between.
+ * Besides, if memory lies as it wants: GELU with what it is applied to as a second output, the slope of GELU,
+ * and what flows into a bias - of its output's type, so only where that is f32. For these there is another
+ * way, by kernels of our own behind the product, and the faster is taken. The rest is always done by
+ * matmul_plain.cu: an exact GELU after the product; a whole product where strides, types or the library leave
+ * no other way. A bias of f32 beside an output of bf16 is rounded on the way, as the library wants it of the
+ * output's type. */
 #include "kernels/backend/cuda/matmul.h"
 
-#include <cublasLt.h>
-
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "kernels/backend/cuda/backend.h"
+#include "kernels/backend/cuda/matmul_plan.h"
 #include "kernels/backend/cuda/move.h"
 
-#define CANDIDATES 8
-#define TURNS 4                           /* timed runs of a candidate, after one that is not */
 #define WORKSPACE_MOST ((size_t)32 << 20) /* what NVIDIA advises for Hopper */
 #define TINY 512                          /* multiplications that the library is not asked for */
-#define SLOTS 1024                        /* first size of the table of plans; a power of two */
-
-struct key { /* compared bytewise: cleared before it is filled */
-    int64_t m, n, k, batch;
-    int64_t lda, ldb, ldc; /* of our a, b and residual */
-    int64_t step_a, step_b, step_c;
-    int64_t workspace;
-    int32_t in, out; /* enum pk_dtype */
-    int32_t ta, tb;  /* our a, b lie transposed */
-    int32_t residual, epilogue;
-    int32_t math;
-    int32_t align_a, align_b, align_c, align_d, align_bias;
-};
-
-struct plan {
-    struct key key;
-    bool used, plain; /* plain: the library has nothing for this key */
-    cublasLtMatmulDesc_t desc;
-    cublasLtMatrixLayout_t first, second, c, d; /* of the library's operands */
-    cublasLtMatmulAlgo_t algo;
-};
-
-struct cuda_blas {
-    cublasLtHandle_t handle;
-    struct plan *plan;
-    size_t size, count;
-    char place[256]; /* GPU, driver, library: how keys of records begin */
-};
-
-static enum pd_err lt_fail(struct pd_why *why, cublasStatus_t status, const char *what)
-{
-    return pd_fail(why, status == CUBLAS_STATUS_ALLOC_FAILED ? PD_ERR_NOMEM : PD_ERR_IO,
-                   "%s: cuBLASLt error %d", what, (int)status);
-}
-
-#define LT_TRY(expr)                                                                                         \
-    do {                                                                                                     \
-        cublasStatus_t lt_status_ = (expr);                                                                  \
-        if (lt_status_ != CUBLAS_STATUS_SUCCESS)                                                             \
-            return lt_fail(why, lt_status_, #expr);                                                          \
-    } while (0)
-
-/* ---- opening ---- */
-
-enum pd_err cuda_blas_open(struct pk_backend *b, struct pd_why *why)
-{
-    struct cuda_blas *x = calloc(1, sizeof *x);
-
-    if (!x)
-        return pd_fail(why, PD_ERR_NOMEM, "no memory for products");
-    b->blas = x;
-    x->size = SLOTS;
-    x->plan = calloc(x->size, sizeof *x->plan);
-    if (!x->plan)
-        return pd_fail(why, PD_ERR_NOMEM, "no memory for products");
-    LT_TRY(cublasLtCreate(&x->handle));
-    return PD_OK;
-}
-
-static void plan_done(struct plan *p)
-{
-    if (p->desc)
-        cublasLtMatmulDescDestroy(p->desc);
-    if (p->first)
-        cublasLtMatrixLayoutDestroy(p->first);
-    if (p->second)
-        cublasLtMatrixLayoutDestroy(p->second);
-    if (p->c)
-        cublasLtMatrixLayoutDestroy(p->c);
-    if (p->d)
-        cublasLtMatrixLayoutDestroy(p->d);
-    memset(p, 0, sizeof *p);
-}
-
-void cuda_blas_close(struct pk_backend *b)
-{
-    struct cuda_blas *x = b->blas;
-
-    if (!x)
-        return;
-    for (size_t i = 0; x->plan && i < x->size; i++)
-        plan_done(&x->plan[i]);
-    free(x->plan);
-    if (x->handle)
-        cublasLtDestroy(x->handle);
-    free(x);
-    b->blas = NULL;
-}
-
-void cuda_blas_version(const struct pk_backend *b, char *out, size_t size)
-{
-    size_t v = cublasLtGetVersion(); /* 130100 */
-
-    (void)b;
-    snprintf(out, size, "cublasLt %zu.%zu.%zu", v / 10000, v / 100 % 100, v % 100);
-}
 
 /* ---- a call as a product ---- */
 
@@ -154,12 +53,17 @@ static void describe(const struct pk_call *c, struct cuda_product *p)
     p->act = c->attr->matmul.act;
     p->has_bias = c->attr->matmul.has_bias;
     p->has_residual = c->attr->matmul.has_residual;
+    p->keeps = c->attr->matmul.keeps;
+    p->slope = c->attr->matmul.slope;
+    p->sums = c->attr->matmul.sums;
+    if (p->keeps)
+        p->kept = c->out[1].data;
     if (p->has_bias) {
         p->bias = c->in[next].data;
         p->bias_dtype = c->in[next].dtype;
         p->bias_step = c->in[next++].stride[0];
     }
-    if (p->has_residual) {
+    if (p->has_residual || p->slope) {
         res = &c->in[next];
         operand(&p->residual, res);
     }
@@ -212,7 +116,8 @@ static size_t library_workspace(const struct cuda_product *p)
  * residual behind an activation - a rounding more would be seen. */
 static bool goes_wide(const struct cuda_product *p)
 {
-    return p->out_dtype != PK_F32 && p->act != PK_ACT_NONE && (p->act == PK_ACT_GELU || p->has_residual);
+    return p->out_dtype != PK_F32 && p->act != PK_ACT_NONE && !p->keeps && !p->slope &&
+           (p->act == PK_ACT_GELU || p->has_residual);
 }
 
 static enum pk_dtype library_out(const struct cuda_product *p)
@@ -235,14 +140,70 @@ static size_t bias_bytes(const struct cuda_product *p)
     return bias_is_rounded(p) ? ((size_t)p->n * 4 + 255) & ~(size_t)255 : 0;
 }
 
-/* Which activation the library applies. */
-static bool library_act(enum pk_act act)
+/* ---- ways ---- */
+
+/* How a way goes: the library's epilogue, and what is left to kernels of ours. */
+struct way {
+    int32_t epilogue;
+    bool into_kept; /* the library's result is what is kept */
+    bool sums;      /* left */
+    int what;       /* left, of CUDA_FINISH_... */
+};
+
+/* Whether a second matrix lies as the library wants it: dense rows, their distance a multiple of eight, on
+ * sixteen bytes. At plan time nothing has an address, and everything lies well. */
+static bool aux_fits(const struct cuda_product *p, int64_t *ret_ld, int64_t *ret_step)
 {
-    return act == PK_ACT_RELU || act == PK_ACT_GELU_TANH;
+    const int last = p->lead - 1;
+    const void *data = p->keeps ? p->kept : p->residual.data;
+
+    *ret_ld = p->keeps || p->m == 1 ? p->n : p->residual.rs;
+    *ret_step = p->keeps || last < 0 ? p->m * p->n : p->residual.step[last];
+    return p->lead < 2 && *ret_ld % 8 == 0 && *ret_ld >= p->n && (last < 0 || *ret_step % 8 == 0) &&
+           (uintptr_t)data % 16 == 0 &&
+           (p->keeps || (p->residual.cs == 1 && p->residual.dtype == p->out_dtype));
+}
+
+static void way_of(const struct cuda_product *p, bool fused, struct way *w)
+{
+    int64_t ld, step;
+    const bool aux = fused && p->act == PK_ACT_GELU_TANH && aux_fits(p, &ld, &step);
+    const bool wide_sums = fused && p->batch == 1 && library_out(p) == PK_F32;
+
+    *w = (struct way){.epilogue = CUBLASLT_EPILOGUE_DEFAULT, .sums = p->sums != PK_SUMS_NONE};
+    if (p->slope) {
+        w->what = aux ? 0 : CUDA_FINISH_SLOPE;
+        if (aux)
+            w->epilogue = CUBLASLT_EPILOGUE_DGELU;
+        if (aux && wide_sums && p->sums == PK_SUMS_OUT) {
+            w->epilogue = CUBLASLT_EPILOGUE_DGELU_BGRAD;
+            w->sums = false;
+        }
+        return;
+    }
+    if (p->has_bias)
+        w->epilogue = CUBLASLT_EPILOGUE_BIAS;
+    if (p->keeps ? aux : p->act == PK_ACT_GELU_TANH) {
+        w->epilogue = p->has_bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
+        if (p->keeps)
+            w->epilogue = p->has_bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
+    } else if (p->act == PK_ACT_RELU && !p->keeps) {
+        w->epilogue = p->has_bias ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_RELU;
+    } else if (p->act != PK_ACT_NONE) {
+        w->what = CUDA_FINISH_ACT;
+        w->into_kept = p->keeps;
+    }
+    if (p->has_residual && p->act != PK_ACT_NONE)
+        w->what |= CUDA_FINISH_RESIDUAL;
+    if (wide_sums && w->epilogue == CUBLASLT_EPILOGUE_DEFAULT && w->what == 0 && !p->has_residual &&
+        (p->sums == PK_SUMS_A || p->sums == PK_SUMS_B)) {
+        w->epilogue = p->sums == PK_SUMS_A ? CUBLASLT_EPILOGUE_BGRADB : CUBLASLT_EPILOGUE_BGRADA;
+        w->sums = false;
+    }
 }
 
 /* Fills the key but for alignments; false: not for the library. */
-static bool key_of(const struct pk_backend *b, const struct cuda_product *p, struct key *k)
+static bool key_of(const struct pk_backend *b, const struct cuda_product *p, struct cuda_lt_key *k)
 {
     bool residual = p->has_residual && p->act == PK_ACT_NONE;
     int last = p->lead - 1;
@@ -276,22 +237,51 @@ static bool key_of(const struct pk_backend *b, const struct cuda_product *p, str
     k->in = (int32_t)p->a.dtype;
     k->out = (int32_t)library_out(p);
     k->residual = residual;
-    k->epilogue = p->has_bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
-    if (p->act == PK_ACT_RELU)
-        k->epilogue = p->has_bias ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_RELU;
-    if (p->act == PK_ACT_GELU_TANH)
-        k->epilogue = p->has_bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
     k->math = p->a.dtype == PK_F32 && b && b->math == PK_MATH_TF32;
     return true;
 }
 
+/* Sums beside a product as a call of SUM. */
+struct sums {
+    struct pk_attr attr;
+    struct pk_view in, out;
+    struct pk_call call;
+};
+
+static void sums_of(const struct pk_call *c, struct sums *s)
+{
+    const enum pk_sums which = c->attr->matmul.sums;
+
+    memset(s, 0, sizeof *s);
+    s->in = which == PK_SUMS_A ? c->in[0] : which == PK_SUMS_B ? c->in[1] : c->out[0];
+    s->out = c->out[c->n_out - 1];
+    s->attr.reduce.axes = which == PK_SUMS_A   ? 2u
+                          : which == PK_SUMS_B ? 1u
+                                               : (1u << (s->in.shape.rank - 1)) - 1;
+    s->call = (struct pk_call){
+        .op = PK_OP_SUM, .attr = &s->attr, .n_in = 1, .n_out = 1, .in = &s->in, .out = &s->out};
+}
+
+static size_t sums_workspace(const struct pk_backend *b, const struct pk_call *c)
+{
+    struct sums s;
+
+    if (!c->attr->matmul.sums)
+        return 0;
+    sums_of(c, &s);
+    return cuda_sum_workspace(b, &s.call);
+}
+
 size_t cuda_matmul_workspace(const struct pk_backend *b, const struct pk_call *c)
 {
+    size_t sums = sums_workspace(b, c); /* behind the product, in the library's workspace */
     struct cuda_product p;
-    struct key k;
+    struct cuda_lt_key k;
 
     describe(c, &p);
-    return key_of(b, &p, &k) ? bias_bytes(&p) + wide_bytes(&p) + (size_t)k.workspace : 0;
+    if (!key_of(b, &p, &k))
+        return sums;
+    return bias_bytes(&p) + wide_bytes(&p) + (sums > (size_t)k.workspace ? sums : (size_t)k.workspace);
 }
 
 bool cuda_matmul_supports(const struct pk_backend *b, const struct pk_call *c)
@@ -301,267 +291,6 @@ bool cuda_matmul_supports(const struct pk_backend *b, const struct pk_call *c)
         if (c->in[i].dtype != PK_F32 && c->in[i].dtype != PK_BF16)
             return false;
     return c->out[0].dtype == PK_F32 || c->out[0].dtype == PK_BF16;
-}
-
-/* ---- plans ---- */
-
-static uint64_t hash_of(const struct key *k)
-{
-    const unsigned char *byte = (const unsigned char *)k;
-    uint64_t h = 0xcbf29ce484222325u;
-
-    for (size_t i = 0; i < sizeof *k; i++)
-        h = (h ^ byte[i]) * 0x100000001b3u;
-    return h;
-}
-
-static struct plan *slot_of(struct plan *plan, size_t size, const struct key *k)
-{
-    for (size_t at = hash_of(k) & (size - 1);; at = (at + 1) & (size - 1))
-        if (!plan[at].used || memcmp(&plan[at].key, k, sizeof *k) == 0)
-            return &plan[at];
-}
-
-/* The plan of a key, new ones with `used` still false. NULL without memory. */
-static struct plan *find(struct cuda_blas *x, const struct key *k)
-{
-    if (x->count * 2 >= x->size) {
-        struct plan *more = calloc(x->size * 2, sizeof *more);
-
-        if (!more)
-            return NULL;
-        for (size_t i = 0; i < x->size; i++)
-            if (x->plan[i].used)
-                *slot_of(more, x->size * 2, &x->plan[i].key) = x->plan[i];
-        free(x->plan);
-        x->plan = more;
-        x->size *= 2;
-    }
-    return slot_of(x->plan, x->size, k);
-}
-
-static cudaDataType type_of(int32_t dtype)
-{
-    return dtype == PK_BF16 ? CUDA_R_16BF : CUDA_R_32F;
-}
-
-/* A matrix of the library: (rows, cols) by columns. */
-static enum pd_err layout(cublasLtMatrixLayout_t *ret, cudaDataType type, int64_t rows, int64_t cols,
-                          int64_t ld, int64_t batch, int64_t step, struct pd_why *why)
-{
-    int32_t count = (int32_t)batch;
-
-    LT_TRY(cublasLtMatrixLayoutCreate(ret, type, (uint64_t)rows, (uint64_t)cols, ld));
-    LT_TRY(cublasLtMatrixLayoutSetAttribute(*ret, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof count));
-    LT_TRY(cublasLtMatrixLayoutSetAttribute(*ret, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &step,
-                                            sizeof step));
-    return PD_OK;
-}
-
-static enum pd_err describe_plan(struct plan *p, const void *bias, struct pd_why *why)
-{
-    const struct key *k = &p->key;
-    cublasOperation_t yes = CUBLAS_OP_T, no = CUBLAS_OP_N;
-    cublasLtEpilogue_t epilogue = (cublasLtEpilogue_t)k->epilogue;
-    cudaDataType in = type_of(k->in), out = type_of(k->out);
-    enum pd_err err;
-
-    LT_TRY(cublasLtMatmulDescCreate(&p->desc, k->math ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F,
-                                    CUDA_R_32F));
-    LT_TRY(
-        cublasLtMatmulDescSetAttribute(p->desc, CUBLASLT_MATMUL_DESC_TRANSA, k->tb ? &yes : &no, sizeof yes));
-    LT_TRY(
-        cublasLtMatmulDescSetAttribute(p->desc, CUBLASLT_MATMUL_DESC_TRANSB, k->ta ? &yes : &no, sizeof yes));
-    LT_TRY(
-        cublasLtMatmulDescSetAttribute(p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue));
-    if (bias)
-        LT_TRY(
-            cublasLtMatmulDescSetAttribute(p->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias));
-    err = k->tb ? layout(&p->first, in, k->k, k->n, k->ldb, k->batch, k->step_b, why)
-                : layout(&p->first, in, k->n, k->k, k->ldb, k->batch, k->step_b, why);
-    if (err == PD_OK)
-        err = k->ta ? layout(&p->second, in, k->m, k->k, k->lda, k->batch, k->step_a, why)
-                    : layout(&p->second, in, k->k, k->m, k->lda, k->batch, k->step_a, why);
-    if (err == PD_OK)
-        err = layout(&p->c, out, k->n, k->m, k->ldc, k->batch, k->step_c, why);
-    return err == PD_OK ? layout(&p->d, out, k->n, k->m, k->n, k->batch, k->m * k->n, why) : err;
-}
-
-/* One call's pointers. */
-struct run {
-    const void *a, *b, *c, *bias;
-    void *d, *workspace;
-};
-
-static cublasStatus_t start(struct pk_backend *b, const struct plan *p, const cublasLtMatmulAlgo_t *algo,
-                            const struct run *r)
-{
-    const float one = 1.0f, beta = p->key.residual ? 1.0f : 0.0f;
-
-    return cublasLtMatmul(b->blas->handle, p->desc, &one, r->b, p->first, r->a, p->second, &beta,
-                          p->key.residual ? r->c : r->d, p->key.residual ? p->c : p->d, r->d, p->d, algo,
-                          r->workspace, (size_t)p->key.workspace, b->stream);
-}
-
-static enum pd_err candidates(struct pk_backend *b, const struct plan *p,
-                              cublasLtMatmulHeuristicResult_t *found, int *ret_count, struct pd_why *why)
-{
-    const struct {
-        cublasLtMatmulPreferenceAttributes_t what;
-        uint32_t bytes;
-    } align[] = {{CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, (uint32_t)p->key.align_b},
-                 {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, (uint32_t)p->key.align_a},
-                 {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, (uint32_t)p->key.align_c},
-                 {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, (uint32_t)p->key.align_d}};
-    /* none, or out of place in f32 and in order */
-    uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
-    uint64_t most = (uint64_t)p->key.workspace;
-    cublasLtMatmulPreference_t pref = NULL;
-    cublasStatus_t status = cublasLtMatmulPreferenceCreate(&pref);
-
-    *ret_count = 0;
-    if (status == CUBLAS_STATUS_SUCCESS)
-        status = cublasLtMatmulPreferenceSetAttribute(pref, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &most,
-                                                      sizeof most);
-    if (status == CUBLAS_STATUS_SUCCESS)
-        status = cublasLtMatmulPreferenceSetAttribute(pref, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
-                                                      &schemes, sizeof schemes);
-    for (int i = 0; i < 4 && status == CUBLAS_STATUS_SUCCESS; i++)
-        status =
-            cublasLtMatmulPreferenceSetAttribute(pref, align[i].what, &align[i].bytes, sizeof align[i].bytes);
-    if (status == CUBLAS_STATUS_SUCCESS) {
-        status = cublasLtMatmulAlgoGetHeuristic(b->blas->handle, p->desc, p->first, p->second, p->c, p->d,
-                                                pref, CANDIDATES, found, ret_count);
-        if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE) {
-            status = CUBLAS_STATUS_SUCCESS; /* it has nothing for this */
-            *ret_count = 0;
-        }
-    }
-    if (pref)
-        cublasLtMatmulPreferenceDestroy(pref);
-    return status == CUBLAS_STATUS_SUCCESS ? PD_OK : lt_fail(why, status, "asking for algorithms");
-}
-
-/* ---- choosing ---- */
-
-static const char *place(struct pk_backend *b)
-{
-    struct pk_backend_info info;
-
-    if (!b->blas->place[0] && cuda_info(b, &info, NULL) == PD_OK)
-        snprintf(b->blas->place, sizeof b->blas->place, "%.100s|driver %.24s|%.48s", info.name, info.driver,
-                 info.library);
-    return b->blas->place;
-}
-
-static void record_name(struct pk_backend *b, const struct key *k, char *out, size_t size)
-{
-    snprintf(out, size,
-             "matmul 1|%s|%lldx%lldx%lld*%lld|ld %lld %lld %lld|step %lld %lld %lld|%s>%s|t%d%d c%d e%d m%d|"
-             "align %d %d %d %d %d|ws %lld",
-             place(b), (long long)k->m, (long long)k->n, (long long)k->k, (long long)k->batch,
-             (long long)k->lda, (long long)k->ldb, (long long)k->ldc, (long long)k->step_a,
-             (long long)k->step_b, (long long)k->step_c, k->in == PK_BF16 ? "bf16" : "f32",
-             k->out == PK_BF16 ? "bf16" : "f32", k->ta, k->tb, k->residual, k->epilogue, k->math, k->align_a,
-             k->align_b, k->align_c, k->align_d, k->align_bias, (long long)k->workspace);
-}
-
-static bool recall(struct pk_backend *b, struct plan *p)
-{
-    cublasLtMatmulHeuristicResult_t result;
-    cublasLtMatmulAlgo_t algo;
-    char name[640];
-
-    if (!b->host || !b->host->tuned_get)
-        return false;
-    record_name(b, &p->key, name, sizeof name);
-    if (b->host->tuned_get(b->host->user, name, &algo, sizeof algo) != sizeof algo)
-        return false;
-    memset(&result, 0, sizeof result);
-    if (cublasLtMatmulAlgoCheck(b->blas->handle, p->desc, p->first, p->second, p->c, p->d, &algo, &result) !=
-            CUBLAS_STATUS_SUCCESS ||
-        result.workspaceSize > (size_t)p->key.workspace)
-        return false; /* of another library after all */
-    p->algo = algo;
-    return true;
-}
-
-static bool capturing(const struct pk_backend *b)
-{
-    enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-
-    return cudaStreamIsCapturing(b->stream, &status) != cudaSuccess || status != cudaStreamCaptureStatusNone;
-}
-
-/* The fastest, into memory of its own: the operands may share memory with the output. Anything that goes
- * wrong leaves the library's own first choice. */
-static int fastest(struct pk_backend *b, const struct plan *p, const cublasLtMatmulHeuristicResult_t *found,
-                   int count, const struct run *r)
-{
-    size_t bytes = (size_t)(p->key.m * p->key.n * p->key.batch) * (p->key.out == PK_BF16 ? 2 : 4);
-    cudaEvent_t begin = NULL, end = NULL;
-    struct run trial = *r;
-    float best = 0.0f;
-    int which = -1;
-
-    trial.d = NULL;
-    if (cudaMalloc(&trial.d, bytes) != cudaSuccess || cudaEventCreate(&begin) != cudaSuccess ||
-        cudaEventCreate(&end) != cudaSuccess)
-        goto out;
-    for (int i = 0; i < count; i++) {
-        float ms = 0.0f;
-        bool good = start(b, p, &found[i].algo, &trial) == CUBLAS_STATUS_SUCCESS &&
-                    cudaEventRecord(begin, b->stream) == cudaSuccess;
-
-        for (int turn = 0; turn < TURNS && good; turn++)
-            good = start(b, p, &found[i].algo, &trial) == CUBLAS_STATUS_SUCCESS;
-        good = good && cudaEventRecord(end, b->stream) == cudaSuccess &&
-               cudaEventSynchronize(end) == cudaSuccess &&
-               cudaEventElapsedTime(&ms, begin, end) == cudaSuccess;
-        if (good && (which < 0 || ms < best)) {
-            which = i;
-            best = ms;
-        }
-    }
-out:
-    (void)cudaStreamSynchronize(b->stream);
-    if (begin)
-        (void)cudaEventDestroy(begin);
-    if (end)
-        (void)cudaEventDestroy(end);
-    (void)cudaFree(trial.d);
-    (void)cudaGetLastError();
-    return which < 0 ? 0 : which;
-}
-
-static enum pd_err choose(struct pk_backend *b, struct plan *p, const struct run *r, struct pd_why *why)
-{
-    cublasLtMatmulHeuristicResult_t found[CANDIDATES];
-    char name[640];
-    int count = 0, which = 0;
-    enum pd_err err;
-
-    if (recall(b, p))
-        return PD_OK;
-    memset(found, 0, sizeof found);
-    err = candidates(b, p, found, &count, why);
-    if (err != PD_OK)
-        return err;
-    for (int i = 0; i < count; i++) /* what does not hold its promises is no candidate */
-        if (found[i].state != CUBLAS_STATUS_SUCCESS || found[i].workspaceSize > (size_t)p->key.workspace)
-            found[i--] = found[--count];
-    p->plain = count == 0;
-    if (p->plain)
-        return PD_OK;
-    /* Where choices are not kept the library's own first one is taken: it is the same after a restart. */
-    if (count > 1 && b->host && b->host->tuned_put && !capturing(b))
-        which = fastest(b, p, found, count, r);
-    p->algo = found[which].algo;
-    if (b->host && b->host->tuned_put && !capturing(b)) {
-        record_name(b, &p->key, name, sizeof name);
-        b->host->tuned_put(b->host->user, name, &p->algo, sizeof p->algo);
-    }
-    return PD_OK;
 }
 
 /* ---- running ---- */
@@ -593,85 +322,147 @@ static const void *shifted(const struct cuda_product *p, const struct cuda_opera
     return (const char *)o->data + off * (int64_t)size_of(o->dtype);
 }
 
-static enum pd_err by_library(struct pk_backend *b, const struct cuda_product *p, struct key *k,
+/* A call on its way through the library. */
+struct job {
+    struct pk_backend *b;
+    const struct pk_call *c;
+    const struct cuda_product *p;
+    struct way way[CUDA_LT_WAYS];
+    enum pk_dtype wide; /* type of the library's result */
+    char *scratch;      /* the library's workspace */
+};
+
+static enum pd_err add_up(struct pk_backend *b, const struct pk_call *c, const void *first, void *to,
+                          void *workspace, struct pd_why *why)
+{
+    struct sums s;
+
+    sums_of(c, &s);
+    if (c->attr->matmul.sums == PK_SUMS_OUT)
+        s.in.data = (void *)(uintptr_t)first;
+    s.out.data = to;
+    s.call.workspace = workspace;
+    s.call.workspace_bytes = cuda_sum_workspace(b, &s.call);
+    return cuda_sum(b, &s.call, why);
+}
+
+/* What a way leaves: from d to out, and the sums. */
+static enum pd_err finish(const struct job *j, int way, const void *d, void *out, void *sums,
+                          struct pd_why *why)
+{
+    const struct way *w = &j->way[way];
+    struct cuda_product p = *j->p;
+    enum pd_err err = PD_OK;
+
+    p.out = out;
+    if (w->what)
+        err = cuda_product_finish(j->b, &p, d, j->wide, w->what, why);
+    if (err == PD_OK && w->sums)
+        err = add_up(j->b, j->c, out, sums, j->scratch, why);
+    return err;
+}
+
+static enum pd_err finish_trial(void *user, int way, const struct cuda_lt_run *trial, struct pd_why *why)
+{
+    /* the fused way's result is out: in a trial of both that is where the other's comes to as well */
+    return finish(user, way, trial->d[way], trial->d[CUDA_LT_FUSED], trial->sums, why);
+}
+
+static enum pd_err round_bias(const struct job *j, struct pd_why *why)
+{
+    const struct cuda_product *p = j->p;
+    struct pk_view v = {
+        .data = (void *)(uintptr_t)p->bias, .dtype = p->bias_dtype, .shape = {.rank = 1, .dim = {p->n}}};
+
+    v.stride[0] = p->bias_step;
+    return cuda_copy_view(j->b, &v, j->c->workspace, j->wide, why);
+}
+
+static int32_t least(int32_t a, int32_t b)
+{
+    return a < b ? a : b;
+}
+
+static enum pd_err by_library(struct pk_backend *b, const struct cuda_product *p, struct cuda_lt_key *k,
                               const struct pk_call *c, bool *ret_plain, struct pd_why *why)
 {
     size_t bias_room = bias_bytes(p), wide_room = wide_bytes(p), out_size = size_of(library_out(p));
     int64_t out_step[PK_MAX_RANK], rounds = p->batch / k->batch, each = p->m * p->n * k->batch;
-    char *scratch = c->workspace, *d = wide_room ? scratch + bias_room : p->out;
-    struct run r = {.bias = p->bias, .workspace = scratch + bias_room + wide_room};
-    bool residual = p->has_residual && !k->residual; /* still to be added */
-    bool act = !library_act(p->act) && p->act != PK_ACT_NONE;
-    struct plan *plan;
+    char *scratch = c->workspace;
+    struct job j = {
+        .b = b, .c = c, .p = p, .wide = library_out(p), .scratch = scratch + bias_room + wide_room};
+    struct cuda_lt_run r = {.bias = bias_room ? c->workspace : p->bias, .workspace = j.scratch};
+    void *sums = p->sums ? c->out[c->n_out - 1].data : NULL, *result[CUDA_LT_WAYS];
+    const struct cuda_lt_plan *plan = NULL;
+    enum pd_err err = PD_OK;
 
     for (int32_t i = p->lead - 1, n = 0; i >= 0; i--, n++)
         out_step[i] = i == p->lead - 1 ? p->m * p->n : out_step[i + 1] * p->dim[i + 1];
+    way_of(p, false, &j.way[CUDA_LT_SIMPLE]);
+    way_of(p, rounds == 1, &j.way[CUDA_LT_FUSED]);
+    for (int i = 0; i < CUDA_LT_WAYS; i++)
+        result[i] = j.way[i].into_kept ? p->kept : wide_room ? scratch + bias_room : p->out;
+    k->epilogue = j.way[CUDA_LT_SIMPLE].epilogue;
     k->align_a = align_of(p->a.data, p->a.step, p->lead, size_of(p->a.dtype));
     k->align_b = align_of(p->b.data, p->b.step, p->lead, size_of(p->b.dtype));
-    k->align_d = align_of(d, out_step, p->lead, out_size);
+    k->align_d = least(align_of(result[0], out_step, p->lead, out_size),
+                       align_of(result[1], out_step, p->lead, out_size));
     k->align_c = k->residual ? align_of(p->residual.data, p->residual.step, p->lead, out_size) : k->align_d;
-    if (p->has_bias) {
-        if (bias_room) {
-            struct pk_view v = {.data = (void *)(uintptr_t)p->bias,
-                                .dtype = p->bias_dtype,
-                                .shape = {.rank = 1, .dim = {p->n}}};
-            enum pd_err err;
-
-            v.stride[0] = p->bias_step;
-            err = cuda_copy_view(b, &v, c->workspace, library_out(p), why);
-            if (err != PD_OK)
-                return err;
-            r.bias = c->workspace;
-        }
+    if (p->has_bias)
         k->align_bias = align_of(r.bias, NULL, 0, out_size);
+    if (j.way[CUDA_LT_FUSED].epilogue != k->epilogue) {
+        k->fused = j.way[CUDA_LT_FUSED].epilogue;
+        if (p->keeps || p->slope) {
+            (void)aux_fits(p, &k->ldx, &k->step_x);
+            r.aux = p->keeps ? p->kept : (void *)(uintptr_t)p->residual.data;
+            k->align_x = align_of(r.aux, p->keeps ? out_step : p->residual.step, p->lead, out_size);
+        }
+        if (!j.way[CUDA_LT_FUSED].sums && p->sums) {
+            r.sums = sums;
+            k->align_bias = align_of(sums, NULL, 0, out_size);
+        }
     }
-    plan = find(b->blas, k);
-    if (!plan)
-        return pd_fail(why, PD_ERR_NOMEM, "no memory for the plan of a product");
-    for (int64_t at = 0; at < rounds; at++) {
+    if (bias_room)
+        err = round_bias(&j, why);
+    for (int64_t at = 0; at < rounds && err == PD_OK; at++) {
         r.a = shifted(p, &p->a, at);
         r.b = shifted(p, &p->b, at);
         r.c = k->residual ? shifted(p, &p->residual, at) : NULL;
-        r.d = d + (size_t)(at * each) * out_size;
-        if (!plan->used) {
-            enum pd_err err;
-
-            memset(plan, 0, sizeof *plan);
-            plan->key = *k;
-            err = describe_plan(plan, r.bias, why);
-            if (err == PD_OK)
-                err = choose(b, plan, &r, why);
-            if (err != PD_OK) {
-                plan_done(plan);
-                return err;
-            }
-            plan->used = true;
-            b->blas->count++;
-        }
-        if (plan->plain) {
+        for (int i = 0; i < CUDA_LT_WAYS; i++)
+            r.d[i] = (char *)result[i] + (size_t)(at * each) * out_size;
+        err = plan ? PD_OK : cuda_lt_plan_of(b, k, &r, finish_trial, &j, &plan, why);
+        if (err == PD_OK && plan->plain) {
             *ret_plain = true;
             return PD_OK;
         }
-        if (p->has_bias)
-            LT_TRY(cublasLtMatmulDescSetAttribute(plan->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &r.bias,
-                                                  sizeof r.bias));
-        LT_TRY(start(b, plan, &plan->algo, &r));
+        if (err == PD_OK)
+            err = cuda_lt_start(b, plan, &r, why);
     }
-    return act || residual ? cuda_product_finish(b, p, d, library_out(p), act, residual, why) : PD_OK;
+    return err == PD_OK ? finish(&j, plan->way, result[plan->way], p->out, sums, why) : err;
+}
+
+static enum pd_err plain(struct pk_backend *b, const struct cuda_product *p, const struct pk_call *c,
+                         struct pd_why *why)
+{
+    enum pd_err err = cuda_product_plain(b, p, why);
+
+    if (err == PD_OK && p->sums)
+        err = add_up(b, c, p->out, c->out[c->n_out - 1].data, c->workspace, why);
+    return err;
 }
 
 enum pd_err cuda_matmul(struct pk_backend *b, const struct pk_call *c, struct pd_why *why)
 {
     struct cuda_product p;
-    struct key k;
-    bool plain = false;
+    struct cuda_lt_key k;
+    bool refused = false;
     enum pd_err err;
 
     describe(c, &p);
     if (p.m == 0 || p.n == 0 || p.batch == 0)
-        return PD_OK;
+        return p.sums ? add_up(b, c, p.out, c->out[c->n_out - 1].data, c->workspace, why) : PD_OK;
     if (!key_of(b, &p, &k))
-        return cuda_product_plain(b, &p, why);
-    err = by_library(b, &p, &k, c, &plain, why);
-    return err == PD_OK && plain ? cuda_product_plain(b, &p, why) : err;
+        return plain(b, &p, c, why);
+    err = by_library(b, &p, &k, c, &refused, why);
+    return err == PD_OK && refused ? plain(b, &p, c, why) : err;
 }

@@ -1,10 +1,13 @@
 /* MATMUL without a library: what cuBLASLt does not take (rows and columns both strided, f32 beside bf16, odd
  * alignments it refuses), and the epilogues it does not have.
  *
+ * What is left to do to a product goes four elements at a time where everything is dense.
+ *
  * A block of 256 threads makes 64 x 64 elements of the output, each thread 4 x 4 of them; 16 steps of K at a
  * time lie in shared memory as f32. Each element is one sum in the order of K. */
 #include "kernels/backend/cuda/device.cuh"
 #include "kernels/backend/cuda/matmul.h"
+#include "kernels/backend/cuda/view.cuh"
 
 #define TILE 64
 #define DEPTH 16
@@ -36,6 +39,26 @@ static __device__ __forceinline__ float activate(enum pk_act act, float x)
         return x > 0.0f ? x : x != x ? x : 0.0f;
     default:
         return x;
+    }
+}
+
+/* The derivative of activate. */
+static __device__ __forceinline__ float slope(enum pk_act act, float x)
+{
+    switch (act) {
+    case PK_ACT_GELU:
+        return 0.5f * (1.0f + erff(x * 0.70710678118654752f)) +
+               x * 0.39894228040143268f * expf(-0.5f * x * x);
+    case PK_ACT_GELU_TANH: {
+        const float t = tanhf(0.79788456080286536f * (x + 0.044715f * x * x * x));
+
+        return 0.5f * (1.0f + t) +
+               0.5f * x * (1.0f - t * t) * (0.79788456080286536f * (1.0f + 3.0f * 0.044715f * x * x));
+    }
+    case PK_ACT_RELU:
+        return x > 0.0f ? 1.0f : 0.0f;
+    default:
+        return 1.0f;
     }
 }
 
@@ -97,30 +120,77 @@ static __global__ void __launch_bounds__(THREADS)
                 continue;
             if (p.has_bias)
                 x += load(p.bias, p.bias_dtype == PK_BF16, j * p.bias_step);
-            x = activate(p.act, x);
-            if (p.has_residual)
-                x += load(p.residual.data, p.residual.dtype == PK_BF16,
-                          begin_of(p, p.residual, z) + i * p.residual.rs + j * p.residual.cs);
+            if (p.keeps)
+                store(p.kept, p.out_dtype == PK_BF16, (z * p.m + i) * p.n + j, x);
+            if (!p.slope)
+                x = activate(p.act, x);
+            if (p.has_residual || p.slope) {
+                const float y = load(p.residual.data, p.residual.dtype == PK_BF16,
+                                     begin_of(p, p.residual, z) + i * p.residual.rs + j * p.residual.cs);
+
+                x = p.slope ? x * slope(p.act, y) : x + y;
+            }
             store(p.out, p.out_dtype == PK_BF16, (z * p.m + i) * p.n + j, x);
         }
 }
 
+static __device__ __forceinline__ float finished(enum pk_act act, int what, float x, float other)
+{
+    if (what & CUDA_FINISH_ACT)
+        x = activate(act, x);
+    if (what & CUDA_FINISH_SLOPE)
+        x *= slope(act, other);
+    if (what & CUDA_FINISH_RESIDUAL)
+        x += other;
+    return x;
+}
+
 static __global__ void __launch_bounds__(THREADS)
-    finish_kernel(const cuda_product p, const void *from, bool from_half, int64_t count, bool act,
-                  bool residual)
+    finish_kernel(const cuda_product p, const void *from, bool from_half, int64_t count, int what)
 {
     for (int64_t at = (int64_t)blockIdx.x * THREADS + threadIdx.x; at < count;
          at += (int64_t)gridDim.x * THREADS) {
         const int64_t j = at % p.n, i = at / p.n % p.m, z = at / p.n / p.m;
-        float x = load(from, from_half, at);
+        float other = 0.0f;
 
-        if (act)
-            x = activate(p.act, x);
-        if (residual)
-            x += load(p.residual.data, p.residual.dtype == PK_BF16,
-                      begin_of(p, p.residual, z) + i * p.residual.rs + j * p.residual.cs);
-        store(p.out, p.out_dtype == PK_BF16, at, x);
+        if (what & (CUDA_FINISH_SLOPE | CUDA_FINISH_RESIDUAL))
+            other = load(p.residual.data, p.residual.dtype == PK_BF16,
+                         begin_of(p, p.residual, z) + i * p.residual.rs + j * p.residual.cs);
+        store(p.out, p.out_dtype == PK_BF16, at, finished(p.act, what, load(from, from_half, at), other));
     }
+}
+
+static __global__ void __launch_bounds__(THREADS)
+    finish_packs_kernel(const void *from, bool from_half, const void *beside, bool beside_half, void *out,
+                        bool out_half, int64_t packs, enum pk_act act, int what)
+{
+    for (int64_t pack = (int64_t)blockIdx.x * THREADS + threadIdx.x; pack < packs;
+         pack += (int64_t)gridDim.x * THREADS) {
+        float x[4], other[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+
+        pk_load4(from, from_half, 4 * pack, x);
+        if (what & (CUDA_FINISH_SLOPE | CUDA_FINISH_RESIDUAL))
+            pk_load4(beside, beside_half, 4 * pack, other);
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            x[i] = finished(act, what, x[i], other[i]);
+        pk_store4(out, out_half, 4 * pack, x);
+    }
+}
+
+/* Whether what stands beside the output lies as densely as it. */
+static bool lies_alike(const struct cuda_product *p, const struct cuda_operand *o)
+{
+    int64_t step = p->m * p->n;
+
+    if (o->cs != 1 || (p->m != 1 && o->rs != p->n))
+        return false;
+    for (int32_t i = p->lead - 1; i >= 0; i--) {
+        if (o->step[i] != step)
+            return false;
+        step *= p->dim[i];
+    }
+    return true;
 }
 
 extern "C" enum pd_err cuda_product_plain(struct pk_backend *b, const struct cuda_product *p,
@@ -138,16 +208,26 @@ extern "C" enum pd_err cuda_product_plain(struct pk_backend *b, const struct cud
 }
 
 extern "C" enum pd_err cuda_product_finish(struct pk_backend *b, const struct cuda_product *p,
-                                           const void *from, enum pk_dtype from_dtype, bool act,
-                                           bool residual, struct pd_why *why)
+                                           const void *from, enum pk_dtype from_dtype, int what,
+                                           struct pd_why *why)
 {
     const int64_t count = p->m * p->n * p->batch;
+    const bool beside = (what & (CUDA_FINISH_SLOPE | CUDA_FINISH_RESIDUAL)) != 0;
+    const bool packs = count % 4 == 0 && cuda_aligned(from, cuda_pack_bytes(from_dtype)) &&
+                       cuda_aligned(p->out, cuda_pack_bytes(p->out_dtype)) &&
+                       (!beside || (lies_alike(p, &p->residual) &&
+                                    cuda_aligned(p->residual.data, cuda_pack_bytes(p->residual.dtype))));
     int64_t blocks = cuda_div_up(count, THREADS * 4);
 
     if (blocks > (int64_t)b->multiprocessors * 16)
         blocks = (int64_t)b->multiprocessors * 16;
-    PK_LAUNCH(finish_kernel, dim3((unsigned)blocks), dim3(THREADS), 0, b->stream, *p, from,
-              from_dtype == PK_BF16, count, act, residual);
+    if (packs)
+        PK_LAUNCH(finish_packs_kernel, dim3((unsigned)blocks), dim3(THREADS), 0, b->stream, from,
+                  from_dtype == PK_BF16, p->residual.data, p->residual.dtype == PK_BF16, p->out,
+                  p->out_dtype == PK_BF16, count / 4, p->act, what);
+    else
+        PK_LAUNCH(finish_kernel, dim3((unsigned)blocks), dim3(THREADS), 0, b->stream, *p, from,
+                  from_dtype == PK_BF16, count, what);
     PK_CUDA_TRY(cudaGetLastError());
     return PD_OK;
 }

@@ -4,11 +4,17 @@
  * which the preference may not allow). An algorithm is told from others by a mark, so that garbage is
  * refused.
  *
- * What it is strict about: extents and leading dimensions that contradict each other, an output type that
- * goes with no input type, a batch of one operand only, a missing bias, workspaces that are too small,
- * operands that are aligned less than was said, and memory outside of allocations (memory.cc).
- * POLYD_EMU_LT_REFUSE=1 in the environment: the heuristic knows no algorithm, as for shapes that the real one
- * does not take. */
+ * Epilogues: bias, ReLU, GELU in the tanh form; GELU with its argument as a second matrix, the slope of GELU
+ * with and without the bias's gradient, and that gradient of an operand (BGRADA: of the rows of op(A),
+ * BGRADB: of the columns of op(B)). ReLU's mask of bits is not there, and refused.
+ *
+ * What it is strict about: the second matrix's leading dimension and batch step are multiples of eight and no
+ * less than the rows, its address one of sixteen (cublasLt.h at CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD);
+ * gradients of a bias want their vector, and a single product; extents and leading dimensions that contradict
+ * each other, an output type that goes with no input type, a batch of one operand only, a missing bias,
+ * workspaces that are too small, operands that are aligned less than was said, and memory outside of
+ * allocations (memory.cc). POLYD_EMU_LT_REFUSE=1 in the environment: the heuristic knows no algorithm, as for
+ * shapes that the real one does not take; =2: none for a second matrix or a bias's gradient. */
 #include "runtime.h"
 
 #include <cublasLt.h>
@@ -30,6 +36,8 @@ struct pk_emu_lt_desc {
     cublasOperation_t ta, tb;
     cublasLtEpilogue_t epilogue;
     const void *bias;
+    const void *aux;
+    int64_t aux_ld, aux_step;
 };
 struct pk_emu_lt_layout {
     cudaDataType type;
@@ -93,6 +101,41 @@ bool fits(const pk_emu_lt_layout *l)
     return l->rows > 0 && l->cols > 0 && l->ld >= l->rows && l->batch >= 1;
 }
 
+bool has(const pk_emu_lt_desc *o, int what)
+{
+    return ((int)o->epilogue & what) != 0;
+}
+
+enum { AUX = 128, BGRAD = 16, OPERAND_GRAD = CUBLASLT_EPILOGUE_BGRADA | CUBLASLT_EPILOGUE_BGRADB };
+
+/* Whether an epilogue is one of those that are here, and has what it wants. */
+bool sound_epilogue(const pk_emu_lt_desc *o, const pk_emu_lt_layout *d)
+{
+    switch ((int)o->epilogue) {
+    case CUBLASLT_EPILOGUE_DEFAULT:
+    case CUBLASLT_EPILOGUE_RELU:
+    case CUBLASLT_EPILOGUE_BIAS:
+    case CUBLASLT_EPILOGUE_RELU_BIAS:
+    case CUBLASLT_EPILOGUE_GELU:
+    case CUBLASLT_EPILOGUE_GELU_BIAS:
+    case CUBLASLT_EPILOGUE_GELU_AUX:
+    case CUBLASLT_EPILOGUE_GELU_AUX_BIAS:
+    case CUBLASLT_EPILOGUE_DGELU:
+    case CUBLASLT_EPILOGUE_DGELU_BGRAD:
+    case CUBLASLT_EPILOGUE_BGRADA:
+    case CUBLASLT_EPILOGUE_BGRADB:
+        break;
+    default:
+        return false;
+    }
+    if (has(o, AUX) && (!o->aux || (uintptr_t)o->aux % 16 || o->aux_ld % 8 || o->aux_ld < d->rows ||
+                        (d->batch > 1 && o->aux_step % 8)))
+        return false;
+    if (has(o, BGRAD | OPERAND_GRAD) && d->batch > 1)
+        return false;
+    return !has(o, CUBLASLT_EPILOGUE_BIAS | BGRAD | OPERAND_GRAD) || o->bias;
+}
+
 bool sound(const pk_emu_lt_desc *o, const pk_emu_lt_layout *a, const pk_emu_lt_layout *b,
            const pk_emu_lt_layout *c, const pk_emu_lt_layout *d)
 {
@@ -103,7 +146,7 @@ bool sound(const pk_emu_lt_desc *o, const pk_emu_lt_layout *a, const pk_emu_lt_l
     return types && fits(a) && fits(b) && fits(c) && fits(d) && (o->tb ? b->cols : b->rows) == k &&
            (o->tb ? b->rows : b->cols) == d->cols && m == d->rows && c->rows == d->rows &&
            c->cols == d->cols && a->batch == d->batch && b->batch == d->batch && c->batch == d->batch &&
-           (a->type == CUDA_R_32F || o->compute == CUBLAS_COMPUTE_32F);
+           (a->type == CUDA_R_32F || o->compute == CUBLAS_COMPUTE_32F) && sound_epilogue(o, d);
 }
 
 size_t workspace_of(uint64_t id, const pk_emu_lt_layout *d)
@@ -118,6 +161,14 @@ float finish(cublasLtEpilogue_t e, float x)
     if (e & CUBLASLT_EPILOGUE_GELU)
         return 0.5f * x * (1.0f + tanhf(0.79788456080286536f * (x + 0.044715f * x * x * x)));
     return x;
+}
+
+float gelu_slope(float x)
+{
+    float t = tanhf(0.79788456080286536f * (x + 0.044715f * x * x * x));
+
+    return 0.5f * (1.0f + t) +
+           0.5f * x * (1.0f - t * t) * 0.79788456080286536f * (1.0f + 3.0f * 0.044715f * x * x);
 }
 
 /* op(X) as dense floats, row-major (rows, cols). */
@@ -142,12 +193,28 @@ void product(pk_emu_lt_desc o, float alpha, const void *A, pk_emu_lt_layout a, c
     int64_t m = d.rows, n = d.cols, k = o.ta ? a.rows : a.cols, parts = id == 2 ? PARTS : 1;
     int64_t part = (k + parts - 1) / parts;
     bool narrow = o.compute == CUBLAS_COMPUTE_32F_FAST_TF32;
-    std::vector<float> x, y, column((size_t)m);
+    std::vector<float> x, y, column((size_t)m), sums;
 
     for (int64_t z = 0; z < d.batch; z++) {
         /* op(A) by columns and op(B) by columns: both are walked along memory */
         read_matrix(x, A, a, !o.ta, z, narrow); /* (k, m) */
         read_matrix(y, B, b, !o.tb, z, narrow); /* (n, k) */
+        if (has(&o, BGRAD))
+            sums.assign((size_t)m, 0.0f);
+        for (int64_t i = 0; has(&o, CUBLASLT_EPILOGUE_BGRADA) && i < m; i++) {
+            float sum = 0;
+
+            for (int64_t l = 0; l < k; l++)
+                sum += x[(size_t)(l * m + i)];
+            store((void *)(uintptr_t)o.bias, d.type, i, sum);
+        }
+        for (int64_t j = 0; has(&o, CUBLASLT_EPILOGUE_BGRADB) && j < n; j++) {
+            float sum = 0;
+
+            for (int64_t l = 0; l < k; l++)
+                sum += y[(size_t)(j * k + l)];
+            store((void *)(uintptr_t)o.bias, d.type, j, sum);
+        }
         for (int64_t j = 0; j < n; j++) {
             for (int64_t s = 0; s < parts; s++) {
                 float *to = parts > 1 ? workspace + ((z * parts + s) * n + j) * m : column.data();
@@ -168,9 +235,17 @@ void product(pk_emu_lt_desc o, float alpha, const void *A, pk_emu_lt_layout a, c
                     v += beta * load(C, c.type, z * c.step + i + j * c.ld);
                 if (o.epilogue & CUBLASLT_EPILOGUE_BIAS)
                     v += load(o.bias, d.type, i);
+                if (has(&o, AUX) && has(&o, CUBLASLT_EPILOGUE_GELU))
+                    store((void *)(uintptr_t)o.aux, d.type, z * o.aux_step + i + j * o.aux_ld, v);
+                else if (has(&o, AUX))
+                    v *= gelu_slope(load(o.aux, d.type, z * o.aux_step + i + j * o.aux_ld));
+                if (has(&o, BGRAD))
+                    sums[(size_t)i] += v;
                 store(D, d.type, z * d.step + i + j * d.ld, finish(o.epilogue, v));
             }
         }
+        for (int64_t i = 0; has(&o, BGRAD) && i < m; i++)
+            store((void *)(uintptr_t)o.bias, d.type, i, sums[(size_t)i]);
     }
 }
 
@@ -213,7 +288,8 @@ cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *desc, cublasComput
 {
     if (scale != CUDA_R_32F)
         return CUBLAS_STATUS_NOT_SUPPORTED;
-    *desc = new pk_emu_lt_desc{compute, CUBLAS_OP_N, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT, nullptr};
+    *desc = new pk_emu_lt_desc{compute, CUBLAS_OP_N, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT,
+                               nullptr, nullptr,     0,           0};
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -242,6 +318,17 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc, cublasL
         if (size != sizeof(void *))
             return CUBLAS_STATUS_INVALID_VALUE;
         memcpy(&desc->bias, buf, size);
+        return CUBLAS_STATUS_SUCCESS;
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER:
+        if (size != sizeof(void *))
+            return CUBLAS_STATUS_INVALID_VALUE;
+        memcpy(&desc->aux, buf, size);
+        return CUBLAS_STATUS_SUCCESS;
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD:
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE:
+        if (size != sizeof(int64_t))
+            return CUBLAS_STATUS_INVALID_VALUE;
+        memcpy(attr == CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD ? &desc->aux_ld : &desc->aux_step, buf, size);
         return CUBLAS_STATUS_SUCCESS;
     }
     return CUBLAS_STATUS_INVALID_VALUE;
@@ -319,9 +406,9 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     *returned = 0;
     if (!handle || handle->mark != MARK)
         return CUBLAS_STATUS_NOT_INITIALIZED;
-    if (!sound(desc, a, b, c, d) || ((desc->epilogue & CUBLASLT_EPILOGUE_BIAS) && !desc->bias))
+    if (!sound(desc, a, b, c, d))
         return CUBLAS_STATUS_INVALID_VALUE;
-    if (refuse && *refuse == '1')
+    if (refuse && (*refuse == '1' || (*refuse == '2' && has(desc, AUX | BGRAD | OPERAND_GRAD))))
         return CUBLAS_STATUS_NOT_SUPPORTED;
     for (int i = 0; i < 4; i++) /* an element at least */
         if (pref->align[i] < size_of(l[i]->type))
@@ -375,8 +462,12 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
         (C == D && (c->ld != d->ld || (d->batch > 1 && c->step != d->step))) || !device(A, span_of(a)) ||
         !device(B, span_of(b)) || !device(D, span_of(d)) || (be != 0 && !device(C, span_of(c))) ||
         (workspace_of(id, d) && !device(workspace, workspace_of(id, d))) ||
-        ((desc->epilogue & CUBLASLT_EPILOGUE_BIAS) &&
-         !device(desc->bias, (size_t)d->rows * size_of(d->type))))
+        (has(desc, CUBLASLT_EPILOGUE_BIAS | BGRAD | OPERAND_GRAD) &&
+         !device(desc->bias,
+                 (size_t)(has(desc, CUBLASLT_EPILOGUE_BGRADB) ? d->cols : d->rows) * size_of(d->type))) ||
+        (has(desc, AUX) && !device(desc->aux, (size_t)((d->batch - 1) * desc->aux_step +
+                                                       (d->cols - 1) * desc->aux_ld + d->rows) *
+                                                  size_of(d->type))))
         return CUBLAS_STATUS_INVALID_VALUE;
     {
         pk_emu_lt_desc o = *desc;

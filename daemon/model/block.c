@@ -5,12 +5,41 @@
 
 #include "daemon/model/net.h"
 
+/* Whether products read this parameter, so that a mixed plan computes with a copy of it in bf16. */
+static bool is_factor(const struct model *m, const struct model_param *p)
+{
+    switch (p->role) {
+    case MODEL_ROLE_LINEAR:
+    case MODEL_ROLE_RESIDUAL:
+    case MODEL_ROLE_QKV:
+        return true;
+    case MODEL_ROLE_CONV:
+        return p->shape.rank > 1;
+    case MODEL_ROLE_EMBED: /* the head is tied to it */
+        return m->spec.arch == MODEL_GPT && !strcmp(p->name, "transformer.wte.weight");
+    default:
+        return false;
+    }
+}
+
+static void add_param(struct net *n, size_t i)
+{
+    const struct model_param *p = &n->m->param[i];
+    char half[80];
+
+    n->param[i] = pk_param(n->g, p->name, model_param_dtype(n->m, i), p->shape);
+    if (!n->copies || !is_factor(n->m, p))
+        return;
+    model_copy_name(n->m, i, half, sizeof half);
+    pk_working_copy(n->g, n->param[i], pk_state(n->g, half, PK_BF16, p->shape, PK_CAT_WEIGHTS));
+}
+
 struct pk_val net_param(struct net *n, const char *name)
 {
     for (size_t i = 0; i < n->m->count; i++)
         if (!strcmp(n->m->param[i].name, name)) {
             if (!n->param[i].id)
-                n->param[i] = pk_param(n->g, name, model_param_dtype(n->m, i), n->m->param[i].shape);
+                add_param(n, i);
             return n->param[i];
         }
     return PK_NONE;

@@ -169,6 +169,10 @@ struct model_train_options {
      * of the whole batch. */
     int32_t rank, ranks;
     bool zero; /* moments of a parameter are kept by its owner alone, who sends the others its new value */
+    /* In mixed precision, without zero: matrices have working copies in bf16, states "half/<param>"
+     * (model_copy_name), which the updates write and the next step reads (pk_working_copy). Whoever sets the
+     * parameters fills them (model_store_round). Part and apply share them. */
+    bool copies;
 };
 
 /* Which rank keeps the moments of parameter i with `zero`: whole tensors, the largest first, to whoever has
@@ -251,3 +255,9 @@ PD_NODISCARD enum pd_err model_store_read_served(struct model_store *s, const st
 PD_NODISCARD enum pd_err model_store_bind(const struct model_store *s, struct pk_exec *exec,
                                           const struct pk_graph *graph, struct pd_why *why);
 void *model_store_data(const struct model_store *s, size_t i); /* back-end memory */
+/* The state of the working copy of parameter i, whether a graph has it or not. */
+void model_copy_name(const struct model *m, size_t i, char *out, size_t size);
+/* Fills back-end memory with parameter i, of f32, rounded to bf16: to nearest, ties to even. Waits for what
+ * runs. */
+PD_NODISCARD enum pd_err model_store_round(const struct model_store *s, size_t i, void *copy,
+                                           struct pd_why *why);

@@ -187,6 +187,13 @@ static void optimise(struct net *n, const struct model_train_options *o, struct 
     free(item);
 }
 
+/* Under ZeRO a parameter comes from another rank: rounding it here is less than sending it rounded as well.
+ */
+static bool keeps_copies(const struct model *m, const struct model_train_options *o)
+{
+    return o->copies && m->spec.mixed && m->spec.dtype == PK_F32 && !(o->ranks > 1 && o->zero);
+}
+
 enum pd_err model_graph_train(const struct model *m, const struct model_train_options *o, bool grads,
                               struct pk_graph **ret, struct pd_why *why)
 {
@@ -198,6 +205,7 @@ enum pd_err model_graph_train(const struct model *m, const struct model_train_op
 
     if (err != PD_OK)
         return err;
+    n.copies = keeps_copies(m, o) && !grads;
     grad = calloc(m->count, sizeof *grad);
     if (!grad) {
         free(n.param);
@@ -256,6 +264,7 @@ enum pd_err model_graph_part(const struct model *m, const struct model_train_opt
 
     if (err != PD_OK)
         return err;
+    n.copies = keeps_copies(m, o);
     grad = calloc(m->count, sizeof *grad);
     sum = calloc(m->count + 1, sizeof *sum);
     if (!grad || !sum) {
@@ -290,6 +299,7 @@ enum pd_err model_graph_apply(const struct model *m, const struct model_train_op
 
     if (err != PD_OK)
         return err;
+    n.copies = keeps_copies(m, o);
     sum = calloc(m->count + 1, sizeof *sum);
     if (!sum) {
         n.failed = true;

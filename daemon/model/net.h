@@ -28,6 +28,7 @@ struct net {
     const struct model *m;
     struct pk_val *param;
     bool failed; /* memory ran out while writing */
+    bool copies; /* matrices have working copies */
     bool causal;
     int64_t batch, tokens;            /* B; N of attention's queries */
     struct pk_attention_stats *stats; /* per layer if asked for */

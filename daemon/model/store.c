@@ -1,4 +1,5 @@
 /* daemon/model/store.c: the memory that holds a model's parameters, shared by its graphs. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,6 +18,21 @@ static size_t bytes_of(const struct model_store *s, size_t i)
     return (size_t)pk_shape_count(&s->m->param[i].shape) * pk_dtype_size(model_param_dtype(s->m, i));
 }
 
+/* To bf16, to nearest, ties to even. */
+static void round_all(const void *from, uint16_t *to, size_t count)
+{
+    for (size_t k = 0; k < count; k++) {
+        uint32_t bits;
+
+        memcpy(&bits, (const char *)from + 4 * k, sizeof bits);
+        if ((bits & 0x7fffffff) > 0x7f800000) /* a NaN stays one */
+            bits |= 0x400000;
+        else
+            bits += 0x7fff + (bits >> 16 & 1);
+        to[k] = (uint16_t)(bits >> 16);
+    }
+}
+
 /* Uploads values of the model's dtype; where the parameter is held in bf16 they are rounded to nearest, ties
  * to even. */
 static enum pd_err upload(struct model_store *s, size_t i, const void *host, struct pd_why *why)
@@ -30,16 +46,7 @@ static enum pd_err upload(struct model_store *s, size_t i, const void *host, str
     half = malloc(count * sizeof *half + 1);
     if (!half)
         return pd_fail(why, PD_ERR_NOMEM, "no memory for '%s'", s->m->param[i].name);
-    for (size_t k = 0; k < count; k++) {
-        uint32_t bits;
-
-        memcpy(&bits, (const char *)host + 4 * k, sizeof bits);
-        if ((bits & 0x7fffffff) > 0x7f800000) /* a NaN stays one */
-            bits |= 0x400000;
-        else
-            bits += 0x7fff + (bits >> 16 & 1);
-        half[k] = (uint16_t)(bits >> 16);
-    }
+    round_all(host, half, count);
     err = s->api->upload(s->backend, s->data[i], half, bytes_of(s, i), why);
     free(half);
     return err;
@@ -148,6 +155,34 @@ enum pd_err model_store_bind(const struct model_store *s, struct pk_exec *exec, 
             return err;
     }
     return PD_OK;
+}
+
+void model_copy_name(const struct model *m, size_t i, char *out, size_t size)
+{
+    snprintf(out, size, "half/%s", m->param[i].name);
+}
+
+enum pd_err model_store_round(const struct model_store *s, size_t i, void *copy, struct pd_why *why)
+{
+    size_t count = (size_t)pk_shape_count(&s->m->param[i].shape);
+    float *full = malloc(count * sizeof *full + 1);
+    uint16_t *half = malloc(count * sizeof *half + 1);
+    enum pd_err err = PD_OK;
+
+    assert(model_param_dtype(s->m, i) == PK_F32);
+    if (!full || !half)
+        err = pd_fail(why, PD_ERR_NOMEM, "no memory for '%s'", s->m->param[i].name);
+    if (err == PD_OK)
+        err = s->api->sync(s->backend, why);
+    if (err == PD_OK)
+        err = s->api->download(s->backend, full, s->data[i], count * sizeof *full, why);
+    if (err == PD_OK) {
+        round_all(full, half, count);
+        err = s->api->upload(s->backend, copy, half, count * sizeof *half, why);
+    }
+    free(full);
+    free(half);
+    return err;
 }
 
 void *model_store_data(const struct model_store *s, size_t i)

@@ -21,7 +21,7 @@ enum pd_err train_plan(struct spec_config *config, const struct data_root *roots
                        const char *cache, struct pd_buf *ret_json, struct pd_why *why)
 {
     enum { STEP, EVAL, PROBE, PART, GRAPHS };
-    struct pk_plan_report report[GRAPHS] = {{{0}, 0, 0, 0}};
+    struct pk_plan_report report[GRAPHS] = {{{0}, 0, 0, 0, 0}};
     struct train_setup s;
     struct pk_graph *g = NULL;
     const struct pk_backend_api *api = NULL;
@@ -66,11 +66,12 @@ enum pd_err train_plan(struct spec_config *config, const struct data_root *roots
             report[PART].bytes[step[i]] = report[STEP].bytes[step[i]];
         report[STEP] = report[PART];
     }
-    /* in mixed precision the parameters are the masters, and the weights their copies in the arena */
+    /* in mixed precision the parameters are the masters, and the weights their working copies: states that
+     * the updates write, or buffers of the arena */
     masters = report[STEP].bytes[spec->mixed ? PK_CAT_MASTER : PK_CAT_WEIGHTS];
     saved = masters + report[STEP].bytes[PK_CAT_MOMENT1] + report[STEP].bytes[PK_CAT_MOMENT2] +
             report[STEP].bytes[PK_CAT_EMA];
-    total = saved + sums + inputs + arenas;
+    total = saved + report[STEP].copy_bytes + sums + inputs + arenas;
     if (s.options.zero) /* a file holds the moments of all ranks */
         saved = report[STEP].bytes[PK_CAT_EMA] + masters * (s.options.optimizer == MODEL_ADAMW ? 3 : 2);
     pd_buf_str(ret_json, "{\"bytes\":{");

@@ -245,6 +245,23 @@ static enum pd_err find_averages(struct run *r, struct pd_why *why)
     return PD_OK;
 }
 
+/* The working copies of a mixed plan begin as the parameters do; from then on the updates write both. */
+static enum pd_err round_copies(struct run *r, struct pd_why *why)
+{
+    enum pd_err err = PD_OK;
+
+    for (size_t i = 0; i < model_param_count(r->setup.model) && err == PD_OK; i++) {
+        char name[80];
+        void *copy;
+
+        model_copy_name(r->setup.model, i, name, sizeof name);
+        copy = train_stage_memory(&r->train, name);
+        if (copy)
+            err = model_store_round(r->store, i, copy, why);
+    }
+    return err;
+}
+
 static void say_line(void *user, int level, const char *line)
 {
     (void)level;
@@ -309,6 +326,8 @@ static enum pd_err open_run(struct run *r, struct pd_why *why)
         err = r->setup.rank == 0 ? train_load(r, why) : PD_OK;
     if (err == PD_OK)
         err = train_ranks_start(r, why);
+    if (err == PD_OK)
+        err = round_copies(r, why);
     if (err != PD_OK)
         return err;
     if (r->setup.rank == 0)

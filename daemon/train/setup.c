@@ -183,6 +183,7 @@ static void set_options(struct train_setup *s, const struct spec_config *c)
         .rank = s->rank,
         .ranks = s->ranks,
         .zero = c->train.zero > 0 && s->ranks > 1,
+        .copies = true,
     };
 }
 

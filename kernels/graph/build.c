@@ -554,7 +554,7 @@ static struct pk_val leaf(struct pk_graph *g, enum pk_op kind, const char *name,
         return pk_graph_fail(g, PD_ERR_NOMEM, "no memory for '%s'", name);
     if (!add_value(g, &type, 0, &v))
         return PK_NONE;
-    g->leaf[g->n_leaf++] = (struct pk_leaf_info){copy, kind, category, v->root};
+    g->leaf[g->n_leaf++] = (struct pk_leaf_info){copy, kind, category, v->root, 0};
     g->n_node++;
     return (struct pk_val){v->root};
 }

@@ -38,6 +38,7 @@ struct pk_leaf_info {
     enum pk_op kind;
     enum pk_category category;
     uint32_t value;
+    uint32_t copy; /* of a parameter: the value of its working copy; 0: none */
 };
 
 struct pk_out_info {

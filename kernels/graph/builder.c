@@ -645,6 +645,29 @@ static struct pk_attr optim_attr(const struct pk_optim_spec *s)
     return a;
 }
 
+void pk_working_copy(struct pk_graph *g, struct pk_val param, struct pk_val copy)
+{
+    const struct pk_value *p, *c;
+
+    if (!g || g->err != PD_OK)
+        return;
+    if (!param.id || !copy.id || param.id >= g->n_value || copy.id >= g->n_value) {
+        pk_graph_fail(g, PD_ERR_INVALID, "working copy: no such value");
+        return;
+    }
+    p = &g->value[param.id];
+    c = &g->value[copy.id];
+    if (g->node[p->node].op != PK_OP_PARAM || p->dtype != PK_F32 || g->node[c->node].op != PK_OP_STATE ||
+        c->dtype != PK_BF16 || !pk_shape_equal(&p->shape, &c->shape)) {
+        pk_graph_fail(g, PD_ERR_INVALID,
+                      "working copy: needs a parameter of f32 and a state of bf16 of its shape");
+        return;
+    }
+    for (size_t i = 0; i < g->n_leaf; i++)
+        if (g->leaf[i].value == param.id)
+            g->leaf[i].copy = copy.id;
+}
+
 void pk_adamw(struct pk_graph *g, struct pk_val p, struct pk_val grad, struct pk_val m, struct pk_val v,
               struct pk_val hyper, struct pk_val gate, struct pk_optim_spec spec)
 {

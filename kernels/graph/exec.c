@@ -150,7 +150,7 @@ static int32_t describe(const struct pk_graph *g, const struct pk_node *n, struc
     if (n->op == PK_OP_MATMUL)
         simplify_matmul(n, in, out);
     if (n_out == 0) { /* what is written in place is the output */
-        int32_t at[PK_MAX_WRITES], writes = pk_op_writes(n->op, n->n_in, at);
+        int32_t at[PK_MAX_WRITES], writes = pk_op_writes(n->op, n->attr, n->n_in, at);
 
         for (int32_t i = 0; i < writes; i++)
             out[n_out++] = in[at[i]];
@@ -162,7 +162,7 @@ static int32_t outputs_of(const struct pk_node *n)
 {
     int32_t at[PK_MAX_WRITES];
 
-    return n->n_out ? n->n_out : pk_op_writes(n->op, n->n_in, at);
+    return n->n_out ? n->n_out : pk_op_writes(n->op, n->attr, n->n_in, at);
 }
 
 /* The value whose memory output i is. */
@@ -172,7 +172,7 @@ static uint32_t output_value(const struct pk_node *n, int32_t i)
 
     if (n->n_out)
         return n->out + (uint32_t)i;
-    (void)pk_op_writes(n->op, n->n_in, at);
+    (void)pk_op_writes(n->op, n->attr, n->n_in, at);
     return n->in[at[i]];
 }
 
@@ -441,6 +441,14 @@ struct pk_exec *pk_exec_free(struct pk_exec *e)
     return NULL;
 }
 
+static bool is_copy(const struct pk_graph *g, uint32_t value)
+{
+    for (size_t i = 0; i < g->n_leaf; i++)
+        if (g->leaf[i].copy == value)
+            return true;
+    return false;
+}
+
 void pk_exec_report(const struct pk_exec *e, struct pk_plan_report *ret)
 {
     memset(ret, 0, sizeof *ret);
@@ -450,6 +458,8 @@ void pk_exec_report(const struct pk_exec *e, struct pk_plan_report *ret)
         if (l.kind == PK_OP_PARAM && e->g->precision == PK_PRECISION_MIXED && l.dtype == PK_F32)
             l.category = PK_CAT_MASTER; /* what is computed with are the working copies */
         ret->bytes[l.category] += l.bytes;
+        if (is_copy(e->g, e->g->leaf[i].value))
+            ret->copy_bytes += l.bytes;
     }
     ret->bytes[PK_CAT_WEIGHTS] += e->plan.working_bytes;
     ret->bytes[PK_CAT_GRADIENTS] += e->plan.gradient_bytes;

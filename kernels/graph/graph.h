@@ -58,6 +58,13 @@ struct pk_val pk_param(struct pk_graph *g, const char *name, enum pk_dtype dtype
 struct pk_val pk_state(struct pk_graph *g, const char *name, enum pk_dtype dtype, struct pk_shape shape,
                        enum pk_category category);
 
+/* `copy`, a STATE of bf16 beside a parameter of f32 of its shape, is where a plan of mixed precision keeps
+ * the parameter rounded: products read it instead of rounding anew in every run, and whoever updates the
+ * parameter in the graph (pk_adamw, pk_msgdw) updates it as well. Whoever writes the parameter from outside
+ * fills it, rounding to nearest even; several graphs may share it. Nothing comes of it in a plan of full
+ * precision, and where the graph writes the parameter in another way. */
+void pk_working_copy(struct pk_graph *g, struct pk_val param, struct pk_val copy);
+
 struct pk_shape pk_shape_of(const struct pk_graph *g, struct pk_val v);
 enum pk_dtype pk_dtype_of(const struct pk_graph *g, struct pk_val v);
 
@@ -248,6 +255,7 @@ struct pk_plan_report {
     size_t arena_bytes; /* the one allocation for gradients, activations and workspace */
     size_t live_bound;  /* most bytes live at once: arena_bytes / live_bound is the planner's quality */
     size_t nodes;       /* kernels per run */
+    size_t copy_bytes;  /* of bytes[PK_CAT_WEIGHTS]: working copies that are states, not in the arena */
 };
 
 struct pk_exec; /* a planned graph bound to a back end */

@@ -24,7 +24,7 @@ bool pk_pass_init(struct pk_pass *p, struct pk_graph *g)
         p->output[g->output[i].value] = true;
     for (uint32_t i = 1; i < g->n_node; i++) {
         const struct pk_node *n = &g->node[i];
-        int32_t at[PK_MAX_WRITES], writes = pk_op_writes(n->op, n->n_in, at);
+        int32_t at[PK_MAX_WRITES], writes = pk_op_writes(n->op, n->attr, n->n_in, at);
 
         for (int32_t k = 0; k < writes && !n->dead; k++) {
             uint32_t root = g->value[n->in[at[k]]].root;

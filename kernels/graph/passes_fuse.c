@@ -401,7 +401,7 @@ static bool written_between(const struct pk_graph *g, uint32_t leaf, uint64_t fr
 
         if (!pk_is_kernel(n) || n->born < from || n->born > to)
             continue;
-        for (int32_t k = pk_op_writes(n->op, n->n_in, at); k-- > 0;)
+        for (int32_t k = pk_op_writes(n->op, n->attr, n->n_in, at); k-- > 0;)
             if (g->value[n->in[at[k]]].root == leaf)
                 return true;
     }

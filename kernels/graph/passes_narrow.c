@@ -9,7 +9,8 @@
  * it is given.
  *
  * A cast of a leaf is a cast of all of it, seen through the same views: a weight has one working copy for
- * forward and backward. */
+ * forward and backward. Where the graph has a state for it (pk_working_copy) there is no cast: the copy is
+ * read as it is, and the optimiser's update writes it too. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -35,6 +36,7 @@ struct narrow {
     uint64_t *wrote;  /* by root value: when a leaf was first written; 0: never */
     bool *rewritten;  /* by root value: more than once */
     uint32_t *head;   /* by value: its casts; 0: none */
+    uint32_t *copy;   /* by value: of a parameter, its working copy that others keep; 0: none */
     uint32_t n_value; /* before casts were added */
     struct cast *cast;
     size_t n_cast, cap_cast;
@@ -55,9 +57,10 @@ static bool narrow_init(struct narrow *w, struct pk_graph *g)
     w->wrote = calloc(n, sizeof *w->wrote);
     w->rewritten = calloc(n, sizeof *w->rewritten);
     w->head = calloc(n, sizeof *w->head);
+    w->copy = calloc(n, sizeof *w->copy);
     w->n_cast = 1; /* place 0 means none */
     return w->live && w->half && w->output && w->reads && w->wants && w->wrote && w->rewritten && w->head &&
-           pk_grow((void **)&w->cast, sizeof *w->cast, 0, &w->cap_cast);
+           w->copy && pk_grow((void **)&w->cast, sizeof *w->cast, 0, &w->cap_cast);
 }
 
 static void narrow_done(struct narrow *w)
@@ -70,6 +73,7 @@ static void narrow_done(struct narrow *w)
     free(w->wrote);
     free(w->rewritten);
     free(w->head);
+    free(w->copy);
     free(w->cast);
 }
 
@@ -134,13 +138,46 @@ static bool output_live(const struct narrow *w, const struct pk_node *n, int32_t
     }
 }
 
+/* Copies are good where optimisers alone write the parameter. */
+static void find_copies(struct narrow *w)
+{
+    struct pk_graph *g = w->g;
+
+    for (size_t i = 0; i < g->n_leaf; i++)
+        w->copy[g->leaf[i].value] = g->leaf[i].copy;
+    for (uint32_t i = 1; i < g->n_node; i++) {
+        const struct pk_node *n = &g->node[i];
+        int32_t at[PK_MAX_WRITES], writes = pk_op_writes(n->op, n->attr, n->n_in, at);
+
+        for (int32_t k = 0; k < writes && !n->dead; k++)
+            if ((n->op != PK_OP_ADAMW && n->op != PK_OP_MSGDW) || at[k] != 0)
+                w->copy[g->value[n->in[at[k]]].root] = 0;
+    }
+}
+
+/* An update writes the working copy as well. */
+static bool update_copy(struct narrow *w, struct pk_node *n)
+{
+    struct pk_graph *g = w->g;
+    uint32_t *in = pd_arena_alloc(g->arena, ((size_t)n->n_in + 1) * sizeof *in);
+
+    if (!in)
+        return false;
+    memcpy(in, n->in, (size_t)n->n_in * sizeof *in);
+    in[n->n_in] = w->copy[n->in[0]];
+    n->in = in;
+    n->n_in++;
+    n->attr->optim.copy = true;
+    return true;
+}
+
 static enum pd_err find_live(struct narrow *w, struct pd_why *why)
 {
     struct pk_graph *g = w->g;
 
     for (uint32_t i = 1; i < g->n_node; i++) {
         const struct pk_node *n = &g->node[i];
-        int32_t at[PK_MAX_WRITES], writes = pk_op_writes(n->op, n->n_in, at);
+        int32_t at[PK_MAX_WRITES], writes = pk_op_writes(n->op, n->attr, n->n_in, at);
 
         if (n->dead)
             continue;
@@ -341,6 +378,8 @@ static uint32_t cast_of(struct narrow *w, uint32_t value, enum pk_dtype dtype, u
     struct pk_attr a = pk_attr_zero();
     struct pk_val y;
 
+    if (dtype == PK_BF16 && value < w->n_value && w->copy[value])
+        return w->copy[value];
     for (uint32_t at = value < w->n_value ? w->head[value] : 0; at; at = w->cast[at].next)
         if (g->value[w->cast[at].to].dtype == dtype && same_version(w, value, w->cast[at].born, born))
             return w->cast[at].to;
@@ -446,6 +485,9 @@ static bool set_types(struct narrow *w)
                 return false;
             g->node[i].in[k] = in;
         }
+        if ((g->node[i].op == PK_OP_ADAMW || g->node[i].op == PK_OP_MSGDW) && w->copy[g->node[i].in[0]] &&
+            !update_copy(w, &g->node[i]))
+            return false;
     }
     for (size_t i = 0; i < g->n_output; i++) {
         uint32_t v = g->output[i].value;
@@ -473,6 +515,7 @@ enum pd_err pk_passes_narrow(struct pk_graph *g, struct pd_why *why)
     err = find_live(&w, why);
     if (err != PD_OK)
         goto out;
+    find_copies(&w);
     find_half(&w);
     if (!set_types(&w) || !pk_passes_renumber(g)) {
         err = pk_graph_check(g, why);

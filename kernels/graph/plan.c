@@ -252,12 +252,12 @@ static bool order_writers(struct problem *p, struct pairs *edge)
     for (uint32_t k = 0; k < p->n_kernel; k++) {
         const struct pk_node *n = &g->node[p->kernel[k]];
 
-        for (int32_t i = pk_op_writes(n->op, n->n_in, w); i-- > 0;)
+        for (int32_t i = pk_op_writes(n->op, n->attr, n->n_in, w); i-- > 0;)
             written[g->value[n->in[w[i]]].root] = true;
     }
     for (uint32_t k = 0; k < p->n_kernel; k++) {
         const struct pk_node *n = &g->node[p->kernel[k]];
-        int32_t n_w = pk_op_writes(n->op, n->n_in, w);
+        int32_t n_w = pk_op_writes(n->op, n->attr, n->n_in, w);
 
         for (int32_t i = 0; i < n->n_in; i++) {
             uint32_t root = g->value[n->in[i]].root;

@@ -5,8 +5,15 @@
 static enum pd_err infer(const struct pk_attr *attr, const struct pk_type *in, int32_t n_in,
                          struct pk_type *ret_out, int32_t *ret_n_out, struct pd_why *why)
 {
-    int32_t states = n_in - 2 - (attr->optim.ema > 0); /* p, g, m (, v) before hyper and gate */
+    int32_t states;
 
+    if (attr->optim.copy) {
+        if (in[0].dtype != PK_F32 || in[n_in - 1].dtype != PK_BF16 ||
+            !pk_shape_equal(&in[n_in - 1].shape, &in[0].shape))
+            return pd_fail(why, PD_ERR_INVALID, "the copy must be bf16 and have the parameter's shape");
+        n_in--;
+    }
+    states = n_in - 2 - (attr->optim.ema > 0); /* p, g, m (, v) before hyper and gate */
     for (int32_t i = 0; i < n_in; i++)
         if (!pk_dtype_is_float(in[i].dtype) || in[i].dtype != in[0].dtype)
             return pd_fail(why, PD_ERR_INVALID, "all inputs must be of one float dtype");
@@ -26,4 +33,4 @@ static enum pd_err infer(const struct pk_attr *attr, const struct pk_type *in, i
 }
 
 const struct pk_rule pk_rule_adamw = {
-    .name = "adamw", .min_in = 6, .max_in = 7, .in_place = true, .infer = infer};
+    .name = "adamw", .min_in = 6, .max_in = 8, .in_place = true, .infer = infer};

@@ -9,4 +9,4 @@ static enum pd_err infer(const struct pk_attr *attr, const struct pk_type *in, i
 }
 
 const struct pk_rule pk_rule_msgdw = {
-    .name = "msgdw", .min_in = 5, .max_in = 6, .in_place = true, .infer = infer};
+    .name = "msgdw", .min_in = 5, .max_in = 7, .in_place = true, .infer = infer};

@@ -57,23 +57,21 @@ const char *pk_op_name(enum pk_op op)
     return (unsigned)op < PK_OP_COUNT && table[op] ? table[op]->name : "unknown";
 }
 
-int32_t pk_op_writes(enum pk_op op, int32_t n_in, int32_t *ret)
+int32_t pk_op_writes(enum pk_op op, const struct pk_attr *attr, int32_t n_in, int32_t *ret)
 {
     int32_t n = 0;
 
     switch (op) {
-    case PK_OP_ADAMW: /* p, m, v, average */
-        ret[n++] = 0;
-        ret[n++] = 2;
-        ret[n++] = 3;
-        if (n_in > 6)
-            ret[n++] = 6;
-        break;
+    case PK_OP_ADAMW: /* p, m, v, average, copy */
     case PK_OP_MSGDW:
         ret[n++] = 0;
         ret[n++] = 2;
-        if (n_in > 5)
-            ret[n++] = 5;
+        if (op == PK_OP_ADAMW)
+            ret[n++] = 3;
+        if (attr->optim.ema > 0)
+            ret[n++] = n_in - 1 - attr->optim.copy;
+        if (attr->optim.copy)
+            ret[n++] = n_in - 1;
         break;
     case PK_OP_ATTENTION_STATE:
         ret[n++] = n_in - 1;

@@ -43,9 +43,9 @@ struct pk_rule {
 /* The rule of an op; NULL for leaves and unknown ops. Static. */
 const struct pk_rule *pk_rule_of(enum pk_op op);
 
-/* The leaves that an op writes, as places among its inputs: how many, at most PK_MAX_WRITES. */
-#define PK_MAX_WRITES 4
-int32_t pk_op_writes(enum pk_op op, int32_t n_in, int32_t *ret);
+/* The leaves that a node writes, as places among its inputs: how many, at most PK_MAX_WRITES. */
+#define PK_MAX_WRITES 5
+int32_t pk_op_writes(enum pk_op op, const struct pk_attr *attr, int32_t n_in, int32_t *ret);
 /* The input whose memory an output is, after the op has written it; -1: an output of its own. */
 int32_t pk_op_writes_through(enum pk_op op, int32_t n_in, int32_t out);
 

@@ -595,6 +595,19 @@ static void with_average(struct rig_case *c, enum pk_dtype dtype, struct pk_shap
     c->n_out++;
 }
 
+/* The working copy in bf16, another. */
+static void with_copy(struct rig_case *c, struct pk_shape s)
+{
+    c->attr.optim.copy = true;
+    c->in[c->n_in] = rig_random(PK_BF16, s, -1, 1);
+    c->out[c->n_out] = s;
+    c->out_dtype[c->n_out] = PK_BF16;
+    c->n_in++;
+    c->share[c->n_out] = c->n_in;
+    c->n_out++;
+    c->tolerance = 8e-3; /* to the next number of bf16: a last bit of f32 may decide */
+}
+
 static void test_optimisers(void **state)
 {
     (void)state;
@@ -624,6 +637,10 @@ static void test_optimisers(void **state)
             if (form & 8)
                 with_average(&c, floats[t], s, 0.9);
             rig_check(&c);
+            if (t == 0) {
+                with_copy(&c, s);
+                rig_check(&c);
+            }
             c = again;
             c.op = PK_OP_MSGDW;
             c.name = "msgdw";
@@ -638,6 +655,10 @@ static void test_optimisers(void **state)
             if (form & 8)
                 with_average(&c, floats[t], s, 0.99996);
             rig_check(&c);
+            if (t == 0) {
+                with_copy(&c, s);
+                rig_check(&c);
+            }
             c = again;
             c.op = PK_OP_ACCUMULATE;
             c.name = "accumulate";

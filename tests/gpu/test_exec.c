@@ -383,6 +383,82 @@ static void test_exec_is_fed_by_slots(void **state)
     step_free(&set);
 }
 
+/* ---- working copies ---- */
+
+static int casts;
+
+static bool count_casts(struct pk_backend *b, const struct pk_call *c)
+{
+    casts += c->op == PK_OP_COPY && c->in[0].dtype == PK_F32 && c->out[0].dtype == PK_BF16;
+    return gpu_api()->supports(b, c);
+}
+
+/* In a captured mixed step the update writes the weights' working copies: no cast is left, and every bit is
+ * that of the step that makes them anew. */
+static void test_exec_updates_write_working_copies(void **state)
+{
+    struct pk_backend_api counting = *gpu_api();
+    struct net n = small;
+    struct step with, without;
+    int before, after;
+
+    (void)state;
+    counting.supports = count_casts;
+    n.mixed = n.gelu_tanh = true;
+    casts = 0;
+    without = step_new(&counting, gpu_device(), &n);
+    before = casts;
+    n.copies = true;
+    casts = 0;
+    with = step_new(&counting, gpu_device(), &n);
+    after = casts;
+    /* both count the graph and its twin that computes activations again, if there is one */
+    assert_true(before >= 4 * (int)n.depth + 1);
+    assert_int_equal(after, 0);
+    for (size_t i = 0; i < with.leaves; i++) {
+        struct pk_leaf l = pk_graph_leaf(with.g, i);
+        uint16_t *half;
+        float *full;
+
+        if (strncmp(l.name, "half.", 5) != 0)
+            continue;
+        full = read_leaf(&with, leaf_of(&with, l.name + 5));
+        half = malloc(l.bytes);
+        assert_non_null(half);
+        for (size_t k = 0; k < l.bytes / 2; k++) {
+            uint32_t bits;
+
+            memcpy(&bits, &full[k], sizeof bits);
+            half[k] = (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+        }
+        set_leaf(&with, l.name, half);
+        free(half);
+        free(full);
+    }
+    for (int i = 0; i < 5; i++) {
+        const float gate[2] = {1, i != 3}; /* one step is left out */
+
+        set_leaf(&with, "gate", gate);
+        set_leaf(&without, "gate", gate);
+        run(&with);
+        run(&without);
+        assert_true(read_loss(&with) == read_loss(&without));
+    }
+    for (size_t i = 0; i < without.leaves; i++) {
+        struct pk_leaf l = pk_graph_leaf(without.g, i);
+        void *x = read_leaf(&without, i), *y = read_leaf(&with, leaf_of(&with, l.name));
+
+        if (memcmp(x, y, l.bytes) != 0)
+            fail_msg("leaf '%s' has other bits", l.name);
+        free(x);
+        free(y);
+    }
+    assert_int_equal(pk_exec_runs(with.exec).eager, 1);
+    assert_int_equal(pk_exec_runs(with.exec).replays, 4);
+    step_free(&with);
+    step_free(&without);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -392,6 +468,7 @@ int main(void)
         cmocka_unit_test(test_exec_binds_anew),
         cmocka_unit_test(test_exec_poisoned_and_traced),
         cmocka_unit_test(test_exec_is_fed_by_slots),
+        cmocka_unit_test(test_exec_updates_write_working_copies),
     };
 
     return cmocka_run_group_tests(tests, open_cpu, close_all);

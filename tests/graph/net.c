@@ -15,6 +15,12 @@ static struct pk_val param(struct made *m, const char *name, int layer, struct p
 {
     snprintf(m->name[m->count], sizeof m->name[0], "%s.%d", name, layer);
     m->param[m->count] = pk_param(m->g, m->name[m->count], m->n->dtype, shape);
+    if (m->n->copies && name[0] == 'w' && strcmp(name, "wpe") != 0) {
+        char half[48];
+
+        snprintf(half, sizeof half, "half.%s", m->name[m->count]);
+        pk_working_copy(m->g, m->param[m->count], pk_state(m->g, half, PK_BF16, shape, PK_CAT_WEIGHTS));
+    }
     return m->param[m->count++];
 }
 
@@ -51,7 +57,7 @@ static struct pk_val block(struct made *m, struct pk_val x, int layer)
     y = pk_gelu(g,
                 pk_linear(g, y, param(m, "w1", layer, PK_SHAPE(4 * d, d)), true,
                           param(m, "c1", layer, PK_SHAPE(4 * d))),
-                false);
+                n->gelu_tanh);
     y = pk_linear(g, y, param(m, "w2", layer, PK_SHAPE(d, 4 * d)), true, param(m, "c2", layer, PK_SHAPE(d)));
     return pk_add(g, x, y);
 }
@@ -66,6 +72,8 @@ void net_build(struct pk_graph *g, const struct net *n)
     memset(m, 0, sizeof *m);
     m->g = g;
     m->n = n;
+    if (n->mixed)
+        pk_graph_precision(g, PK_PRECISION_MIXED);
     tokens = pk_input(g, "tokens", PK_I32, PK_SHAPE(n->batch, n->tokens));
     targets = pk_input(g, "targets", PK_I32, PK_SHAPE(n->batch * n->tokens));
     table = param(m, "wte", 0, PK_SHAPE(n->vocabulary, n->width));

@@ -129,8 +129,10 @@ static bool judge(struct pk_backend *b, const struct pk_call *c)
         break;
     case PK_OP_ADAMW:
     case PK_OP_MSGDW:
-    case PK_OP_ACCUMULATE: /* gradients of parameters keep their bits */
-        MUST(!in_half);
+    case PK_OP_ACCUMULATE: /* gradients of parameters keep their bits; the last may be a working copy */
+        for (int i = 0; i < c->n_in; i++)
+            MUST(is_half(&c->in[i]) ==
+                 (c->op != PK_OP_ACCUMULATE && c->attr->optim.copy && i == c->n_in - 1));
         break;
     case PK_OP_CACHE_APPEND:
         MUST(c->in[0].dtype == c->in[1].dtype);
@@ -340,6 +342,78 @@ static void test_mixed_a_weight_has_one_working_copy(void **state)
     model_free(m);
 }
 
+/* Where the graph has states for them there is no cast of a weight left: the updates write them. */
+static void test_mixed_updates_write_the_working_copies(void **state)
+{
+    struct model_train_options o = options;
+    struct pd_why why = {""};
+
+    (void)state;
+    o.copies = true;
+    for (int arch = MODEL_VIT; arch <= MODEL_GPT; arch++)
+        for (int optimizer = MODEL_ADAMW; optimizer <= MODEL_MSGD_L2; optimizer++)
+            for (int form = 0; form < 5; form++) {
+                struct model_spec s = spec_of((enum model_arch)arch, 0);
+                struct model *m = NULL;
+                struct pk_graph *g = NULL;
+                int casts = 0, copies = 0, updates = 0, matrices = 4 * s.depth + (arch == MODEL_VIT ? 2 : 1);
+                enum pd_err err;
+
+                o.optimizer = (enum model_optimizer)optimizer;
+                o.ema = form & 1 ? 0.99 : 0;
+                o.ranks = form == 4 ? 2 : 1;
+                o.zero = form == 4;
+                assert_int_equal(model_new(&s, &m, &why), PD_OK);
+                err = form == 2   ? model_graph_part(m, &o, &g, &why)
+                      : form == 3 ? model_graph_apply(m, &o, &g, &why)
+                                  : model_graph_train(m, &o, false, &g, &why);
+                assert_int_equal(err, PD_OK);
+                (void)plan(g, PK_PRECISION_MIXED);
+                assert_int_equal(pk_passes_run(g, &why), PD_OK);
+                for (size_t i = 0; i < pk_graph_leaf_count(g); i++)
+                    copies += strncmp(pk_graph_leaf(g, i).name, "half/", 5) == 0;
+                for (uint32_t i = 1; i < g->n_node; i++) {
+                    const struct pk_node *n = &g->node[i];
+
+                    if (!pk_is_kernel(n))
+                        continue;
+                    casts += n->op == PK_OP_COPY &&
+                             g->node[g->value[g->value[n->in[0]].root].node].op == PK_OP_PARAM;
+                    updates += (n->op == PK_OP_ADAMW || n->op == PK_OP_MSGDW) && n->attr->optim.copy;
+                }
+                if (form == 4) { /* each rank rounds what the others send */
+                    assert_int_equal(copies + updates, 0);
+                    assert_int_equal(casts, matrices);
+                } else {
+                    assert_int_equal(casts, 0);
+                    assert_int_equal(copies, matrices);
+                    assert_int_equal(updates, form == 2 ? 0 : matrices);
+                }
+                pk_graph_free(g);
+                model_free(m);
+            }
+}
+
+static void test_mixed_working_copies_are_checked(void **state)
+{
+    struct pd_why why = {""};
+
+    (void)state;
+    for (int wrong = 0; wrong < 4; wrong++) {
+        struct pk_graph *g = pk_graph_new(false);
+        struct pk_val w =
+            wrong == 1 ? pk_input(g, "w", PK_F32, PK_SHAPE(2, 3)) : pk_param(g, "w", PK_F32, PK_SHAPE(2, 3));
+        struct pk_val c = pk_state(g, "c", wrong == 2 ? PK_F32 : PK_BF16,
+                                   wrong == 3 ? PK_SHAPE(3, 2) : PK_SHAPE(2, 3), PK_CAT_WEIGHTS);
+
+        pk_working_copy(g, w, c);
+        assert_int_equal(pk_graph_check(g, &why), wrong ? PD_ERR_INVALID : PD_OK);
+        if (wrong)
+            assert_non_null(strstr(why.text, "working copy"));
+        pk_graph_free(g);
+    }
+}
+
 static void test_mixed_plans_fewer_bytes(void **state)
 {
     struct model_spec s = spec_of(MODEL_GPT, 0);
@@ -480,6 +554,77 @@ static void test_mixed_trains_as_f32_does_but_for_rounding(void **state)
     }
 }
 
+/* Every "half.<name>" becomes <name>, rounded. */
+static void fill_copies(struct rig *r)
+{
+    for (size_t i = 0; i < pk_graph_leaf_count(r->g); i++) {
+        struct pk_leaf l = pk_graph_leaf(r->g, i);
+
+        if (strncmp(l.name, "half.", 5) != 0)
+            continue;
+        for (size_t k = 0; k < l.bytes / 2; k++) {
+            uint32_t bits;
+
+            memcpy(&bits, (const float *)rig_leaf(r, l.name + 5) + k, sizeof bits);
+            ((uint16_t *)rig_leaf(r, l.name))[k] = (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+        }
+    }
+}
+
+/* Working copies that the updates write give the bits of those that every step makes anew, also after a step
+ * that was left out, and are the parameters rounded at any time. */
+static void test_mixed_working_copies_change_no_bit(void **state)
+{
+    struct net n = {.batch = 2,
+                    .tokens = 17,
+                    .width = 32,
+                    .heads = 2,
+                    .depth = 2,
+                    .vocabulary = 29,
+                    .dtype = PK_F32,
+                    .train = true,
+                    .clip = true,
+                    .gelu_tanh = true,
+                    .attention = {.degree = 2, .scale = 0.25, .causal = true, .phi = PK_PHI_POLY}};
+    struct rig *with, *without;
+
+    (void)state;
+    without = start(&n, PK_PRECISION_MIXED);
+    n.copies = true;
+    with = start(&n, PK_PRECISION_MIXED);
+    fill_copies(with);
+    for (int step = 0; step < 5; step++) {
+        const double gate[2] = {1, step != 2};
+
+        rig_set(with, "gate", gate);
+        rig_set(without, "gate", gate);
+        rig_run(with);
+        rig_run(without);
+        assert_true(rig_scalar(with, "loss") == rig_scalar(without, "loss"));
+        for (size_t i = 0; i < pk_graph_leaf_count(without->g); i++) {
+            struct pk_leaf l = pk_graph_leaf(without->g, i);
+
+            if (memcmp(rig_leaf(with, l.name), rig_leaf(without, l.name), l.bytes) != 0)
+                fail_msg("step %d: '%s' has other bits", step, l.name);
+        }
+        for (size_t i = 0; i < pk_graph_leaf_count(with->g); i++) {
+            struct pk_leaf l = pk_graph_leaf(with->g, i);
+            void *was;
+
+            if (strncmp(l.name, "half.", 5) != 0)
+                continue;
+            was = malloc(l.bytes);
+            assert_non_null(was);
+            memcpy(was, rig_leaf(with, l.name), l.bytes);
+            fill_copies(with);
+            assert_memory_equal(was, rig_leaf(with, l.name), l.bytes);
+            free(was);
+        }
+    }
+    rig_free(with);
+    rig_free(without);
+}
+
 static void test_mixed_results_and_leaves_stay_f32(void **state)
 {
     struct net n = {.batch = 1,
@@ -554,6 +699,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_mixed_every_graph_of_the_models_follows_the_contract),
         cmocka_unit_test(test_mixed_a_weight_has_one_working_copy),
+        cmocka_unit_test(test_mixed_updates_write_the_working_copies),
+        cmocka_unit_test(test_mixed_working_copies_are_checked),
+        cmocka_unit_test(test_mixed_working_copies_change_no_bit),
         cmocka_unit_test(test_mixed_plans_fewer_bytes),
         cmocka_unit_test(test_mixed_second_derivatives_of_attention_are_f32),
         cmocka_unit_test(test_mixed_attention_of_parameters_is_f32_throughout),

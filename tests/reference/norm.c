@@ -233,9 +233,11 @@ enum pd_err ref_cross_entropy_grad(const struct pk_call *c, struct pd_why *why)
 /* Of element i of the parameter, which is new by now. */
 static void average(const struct pk_call *c, int64_t i)
 {
-    const struct pk_view *e = &c->in[c->n_in - 1];
+    const struct pk_view *e = &c->in[c->n_in - 1 - c->attr->optim.copy];
     double d = c->attr->optim.ema;
 
+    if (c->attr->optim.copy)
+        put(&c->in[c->n_in - 1], i, get(&c->in[0], i));
     if (d > 0)
         put(e, i, d * get(e, i) + (1.0 - d) * get(&c->in[0], i));
 }

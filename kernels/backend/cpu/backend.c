@@ -211,7 +211,7 @@ static bool cpu_supports(struct pk_backend *b, const struct pk_call *c)
     if (t != PK_F32 && t != PK_F64)
         return false;
     for (int i = 0; i < c->n_in; i++)
-        if (pk_dtype_is_float(c->in[i].dtype) && c->in[i].dtype != t &&
+        if (pk_dtype_is_float(c->in[i].dtype) && c->in[i].dtype != t && !cpu_is_copy(c, i) &&
             !(c->op == PK_OP_MATMUL && i == 1 && t == PK_F32 && c->in[i].dtype == PK_BF16))
             return false;
     return true;

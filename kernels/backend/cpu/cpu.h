@@ -58,6 +58,8 @@ cpu_run_fn cpu_all_reduce, cpu_broadcast_ranks;
  * their own; whether it can be computed all the same; with which scratch; and doing it by `fn`, the kernel
  * for f32. */
 bool cpu_widens(const struct pk_call *c);
+/* Whether view i (inputs, then outputs) is the working copy that an update writes: always bf16. */
+bool cpu_is_copy(const struct pk_call *c, int i);
 bool cpu_widen_supports(const struct pk_call *c);
 size_t cpu_widen_workspace(const struct cpu_ops *ops, const struct pk_backend *b, const struct pk_call *c);
 enum pd_err cpu_widen(cpu_run_fn *fn, const struct cpu_ops *ops, struct pk_backend *b,

@@ -7,6 +7,7 @@
 struct job {
     real *p, *m, *v, *average; /* average: NULL if none is kept */
     const real *g;
+    uint16_t *copy; /* of p in bf16, or NULL; never in f64 */
     int64_t count;
     real lr, decay, clip, beta1, beta2, step, root2, eps, momentum, fresh, l2, ema, renewed;
     bool first, nesterov;
@@ -21,10 +22,27 @@ INLINE void average_vec(const struct job *j, int64_t i, vec p, int64_t n)
         vst(j->average + i, vld(j->average + i) * j->ema + p * j->renewed);
 }
 
-static void average_of(struct job *j, const struct pk_call *c)
+/* Elements i .. end-1 of what p has become, rounded to nearest even; a NaN stays one. */
+static void copy_part(const struct job *j, int64_t i, int64_t end)
 {
+#if !CPU_F64
+    for (; j->copy && i < end; i++) {
+        uint32_t bits;
+
+        memcpy(&bits, j->p + i, sizeof bits);
+        bits = (bits & 0x7fffffff) > 0x7f800000 ? bits | 0x400000 : bits + 0x7fff + (bits >> 16 & 1);
+        j->copy[i] = (uint16_t)(bits >> 16);
+    }
+#endif
+    (void)j, (void)i, (void)end;
+}
+
+static void kept_of(struct job *j, const struct pk_call *c)
+{
+    if (c->attr->optim.copy)
+        j->copy = c->in[c->n_in - 1].data;
     if (c->attr->optim.ema > 0) {
-        j->average = c->in[c->n_in - 1].data;
+        j->average = c->in[c->n_in - 1 - c->attr->optim.copy].data;
         j->ema = (real)c->attr->optim.ema;
         j->renewed = (real)(1 - c->attr->optim.ema);
     }
@@ -42,7 +60,7 @@ INLINE void adamw_vec(const struct job *j, vec *p, vec g, vec *m, vec *v)
 static void adamw_task(void *arg, int64_t task, int thread)
 {
     const struct job *j = arg;
-    int64_t end = cpu_min(j->count, (task + 1) * TASK), i = task * TASK;
+    int64_t end = cpu_min(j->count, (task + 1) * TASK), i = task * TASK, begin = i;
 
     (void)thread;
     for (; i + W <= end; i += W) {
@@ -64,6 +82,7 @@ static void adamw_task(void *arg, int64_t task, int thread)
         vstn(j->v + i, v, n);
         average_vec(j, i, p, n);
     }
+    copy_part(j, begin, end);
 }
 
 static int64_t view_count(const struct pk_view *v)
@@ -112,7 +131,7 @@ enum pd_err PK_FN(adamw)(struct pk_backend *b, const struct pk_call *c, struct p
     j.step = (real)(lr / (double)at(hyper, 1));
     j.root2 = (real)(1 / sqrt((double)at(hyper, 2)));
     j.eps = (real)c->attr->optim.eps;
-    average_of(&j, c);
+    kept_of(&j, c);
     cpu_pool_run(b->pool, cpu_div_up(j.count, TASK), adamw_task, &j);
     return PD_OK;
 }
@@ -128,7 +147,7 @@ INLINE void msgdw_vec(const struct job *j, vec *p, vec g, vec *m)
 static void msgdw_task(void *arg, int64_t task, int thread)
 {
     const struct job *j = arg;
-    int64_t end = cpu_min(j->count, (task + 1) * TASK), i = task * TASK;
+    int64_t end = cpu_min(j->count, (task + 1) * TASK), i = task * TASK, begin = i;
 
     (void)thread;
     for (; i + W <= end; i += W) {
@@ -148,6 +167,7 @@ static void msgdw_task(void *arg, int64_t task, int thread)
         vstn(j->m + i, m, n);
         average_vec(j, i, p, n);
     }
+    copy_part(j, begin, end);
 }
 
 enum pd_err PK_FN(msgdw)(struct pk_backend *b, const struct pk_call *c, struct pd_why *why)
@@ -172,7 +192,7 @@ enum pd_err PK_FN(msgdw)(struct pk_backend *b, const struct pk_call *c, struct p
     j.fresh = (real)(1 - c->attr->optim.dampening);
     j.nesterov = c->attr->optim.nesterov;
     j.first = at(hyper, 3) != 0;
-    average_of(&j, c);
+    kept_of(&j, c);
     cpu_pool_run(b->pool, cpu_div_up(j.count, TASK), msgdw_task, &j);
     return PD_OK;
 }

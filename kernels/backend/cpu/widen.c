@@ -21,6 +21,12 @@ static bool keeps_b(const struct pk_call *c)
     return c->op == PK_OP_MATMUL && is_half(&c->in[1]) && c->in[1].shape.rank == 2;
 }
 
+bool cpu_is_copy(const struct pk_call *c, int i)
+{
+    return (c->op == PK_OP_ADAMW || c->op == PK_OP_MSGDW) && c->attr->optim.copy &&
+           (i == c->n_in - 1 || i == c->n_in + c->n_out - 1);
+}
+
 bool cpu_widens(const struct pk_call *c)
 {
     bool half = false, full = false, other = false;
@@ -30,7 +36,7 @@ bool cpu_widens(const struct pk_call *c)
     for (int i = 0; i < c->n_in + c->n_out; i++) {
         const struct pk_view *v = i < c->n_in ? &c->in[i] : &c->out[i - c->n_in];
 
-        if (!pk_dtype_is_float(v->dtype))
+        if (!pk_dtype_is_float(v->dtype) || cpu_is_copy(c, i))
             continue;
         half = half || is_half(v);
         full = full || !is_half(v);
@@ -63,7 +69,7 @@ bool cpu_widen_supports(const struct pk_call *c)
     case PK_OP_ADAMW: /* what is changed in place must be f32 */
     case PK_OP_MSGDW:
         for (int i = 0; i < c->n_in; i++)
-            if (i != 1 && is_half(&c->in[i]))
+            if (i != 1 && is_half(&c->in[i]) && !cpu_is_copy(c, i))
                 return false;
         return true;
     case PK_OP_ACCUMULATE:
@@ -98,7 +104,7 @@ static struct pk_call inner_of(const struct pk_call *c, struct pk_view *view, st
         struct pk_view source, wide;
 
         view[i] = *v;
-        if (!is_half(v) || (i == 1 && keeps_b(c)) || c->op == PK_OP_CACHE_APPEND)
+        if (!is_half(v) || (i == 1 && keeps_b(c)) || cpu_is_copy(c, i) || c->op == PK_OP_CACHE_APPEND)
             continue;
         wide = wide_of(v, &source);
         wide.data = cpu_take(s, (size_t)pk_shape_count(&wide.shape) * sizeof(float));

@@ -1,7 +1,8 @@
 /* ADAMW, MSGDW and ACCUMULATE, in place: many tensors in one launch.
  *
  * Bytes of a parameter: AdamW 26 with a bf16 gradient and 28 with f32 (read g p m v, write p m v), mSGDW 18
- * or 20, ACCUMULATE 10 or 12 (6 or 8 the first time, when the sum is not read); 8 more with an average.
+ * or 20, ACCUMULATE 10 or 12 (6 or 8 the first time, when the sum is not read); 8 more with an average, 2
+ * with a working copy in bf16, which would be 6 by a kernel of its own.
  *
  * Calls of one kind that follow each other are gathered (cuda_optim_together), up to what fits into the
  * kernel's parameters: addresses and sizes of the tensors, and the distinct sets of hyper-parameters. A block
@@ -16,7 +17,7 @@
 #define THREADS 256
 #define PACKS 2
 #define TILE (THREADS * PACKS * 4)
-#define TENSORS_MOST 56 /* of a launch */
+#define TENSORS_MOST 52 /* of a launch */
 #define GROUPS_MOST 8
 
 namespace
@@ -33,6 +34,7 @@ struct group {
 struct tensor {
     float *p, *m, *v, *average; /* ACCUMULATE: p is the sum */
     const void *g;
+    __nv_bfloat16 *copy; /* of p, rounded; or NULL */
     int64_t count;
     uint32_t first; /* tile */
     uint8_t group;
@@ -151,6 +153,8 @@ template <int op> static __global__ void __launch_bounds__(THREADS) optim_kernel
             average[k][i] = average[k][i] * s.ema + p[k][i] * s.renewed;
         }
         pk_row_store(x.p, false, x.packs, at, 0, n, p[k]);
+        if (op != PK_OP_ACCUMULATE && x.copy)
+            pk_row_store(x.copy, true, x.packs, at, 0, n, p[k]);
         if (op != PK_OP_ACCUMULATE)
             pk_row_store(x.m, false, x.packs, at, 0, n, m[k]);
         if (op == PK_OP_ADAMW)
@@ -203,6 +207,13 @@ static bool same_group(const struct group *a, const struct group *b)
     return memcmp(a, b, sizeof *a) == 0;
 }
 
+/* But for the gradient. */
+static bool lies_in_packs(const struct tensor *t)
+{
+    return cuda_aligned(t->p, 16) && cuda_aligned(t->m, 16) && cuda_aligned(t->v, 16) &&
+           cuda_aligned(t->average, 16) && cuda_aligned(t->copy, 8);
+}
+
 static void tensor_of(const struct pk_call *c, struct tensor *t)
 {
     memset(t, 0, sizeof *t);
@@ -215,10 +226,11 @@ static void tensor_of(const struct pk_call *c, struct tensor *t)
         if (c->op == PK_OP_ADAMW)
             t->v = (float *)c->in[3].data;
         if (c->attr->optim.ema > 0)
-            t->average = (float *)c->in[c->n_in - 1].data;
+            t->average = (float *)c->in[c->n_in - 1 - c->attr->optim.copy].data;
+        if (c->attr->optim.copy)
+            t->copy = (__nv_bfloat16 *)c->in[c->n_in - 1].data;
     }
-    t->packs = cuda_aligned(t->g, cuda_pack_bytes(c->in[1].dtype)) && cuda_aligned(t->p, 16) &&
-               cuda_aligned(t->m, 16) && cuda_aligned(t->v, 16) && cuda_aligned(t->average, 16);
+    t->packs = cuda_aligned(t->g, cuda_pack_bytes(c->in[1].dtype)) && lies_in_packs(t);
 }
 
 static bool overlap(const void *a, int64_t a_bytes, const void *b, int64_t b_bytes)
@@ -230,12 +242,13 @@ static bool overlap(const void *a, int64_t a_bytes, const void *b, int64_t b_byt
 /* Whether a writes memory that b reads or writes. */
 static bool touches(const struct tensor *a, const struct tensor *b)
 {
-    const void *const wrote[4] = {a->p, a->m, a->v, a->average};
-    const void *const seen[5] = {b->p, b->m, b->v, b->average, b->g};
+    const void *const wrote[5] = {a->p, a->m, a->v, a->average, a->copy};
+    const void *const seen[6] = {b->p, b->m, b->v, b->average, b->copy, b->g};
 
-    for (int i = 0; i < 4; i++)
-        for (int k = 0; k < 5; k++)
-            if (overlap(wrote[i], 4 * a->count, seen[k], (k == 4 && b->bf16 ? 2 : 4) * b->count))
+    for (int i = 0; i < 5; i++)
+        for (int k = 0; k < 6; k++)
+            if (overlap(wrote[i], (i == 4 ? 2 : 4) * a->count, seen[k],
+                        (k == 4 || (k == 5 && b->bf16) ? 2 : 4) * b->count))
                 return true;
     return false;
 }
@@ -297,8 +310,7 @@ enum pd_err cuda_optim_run(struct pk_backend *b, const struct pk_call *calls, si
             if (err != PD_OK)
                 return err;
             x->g = c->workspace;
-            x->packs = cuda_aligned(x->p, 16) && cuda_aligned(x->m, 16) && cuda_aligned(x->v, 16) &&
-                       cuda_aligned(x->average, 16);
+            x->packs = lies_in_packs(x);
         }
         group_of(c, &g);
         while (i < t.groups && !same_group(&t.group[i], &g))
@@ -331,10 +343,12 @@ static size_t optim_workspace(const struct pk_call *c)
     return cuda_dense(&c->in[1]) ? 0 : (size_t)(cuda_count(&c->in[1].shape) * cuda_size(c->in[1].dtype));
 }
 
-/* All but the gradient are f32 and dense: leaves are. */
+/* All but the gradient and a working copy are f32; and dense: leaves are. */
 static bool optim_supports(const struct pk_call *c)
 {
-    for (int i = 0; i < c->n_in; i++)
+    const int n = c->n_in - (c->op != PK_OP_ACCUMULATE && c->attr->optim.copy);
+
+    for (int i = 0; i < n; i++)
         if (i != 1 && c->in[i].dtype != PK_F32)
             return false;
     return cuda_float(c->in[1].dtype);

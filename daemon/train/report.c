@@ -95,6 +95,9 @@ void train_flush(struct run *r)
             r->comm_waited_us = waited;
         }
         train_push(r, r->setup.classifier ? "samples_per_s" : "tokens_per_s", (double)units * 1e6 / per_step);
+        train_push(r, "sys/flops", r->step_flop * 1e6 / per_step);
+        if (r->peak.flops > 0)
+            train_push(r, "sys/utilisation", r->step_flop * 1e6 / per_step / r->peak.flops);
         if (now - r->logged_us >= LOG_US) {
             train_note(r, "step %lld/%lld loss %.4f %.1f ms/step", (long long)r->state.step,
                        (long long)r->setup.steps, r->state.loss_train, per_step / 1000);

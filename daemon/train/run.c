@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "kernels/base/clock.h"
+#include "kernels/graph/roofline.h"
 
 #define POINTS_FLUSH 900 /* leaves room for one boundary's smaller groups */
 #define FLUSH_US 500000  /* points are at most this old when they leave */
@@ -262,6 +263,19 @@ static enum pd_err round_copies(struct run *r, struct pd_why *why)
     return err;
 }
 
+/* What this rank multiplies in a step: every part of it, and the update. */
+static void count_step(struct run *r)
+{
+    const struct pk_peaks any = {1, 1};
+    struct pk_roofline line;
+
+    memset(&line, 0, sizeof line);
+    pk_roofline_add(&line, r->train.exec, &any, 1);
+    if (r->parts > 1)
+        pk_roofline_add(&line, r->part.exec, &any, (double)r->parts);
+    r->step_flop = line.total.flop;
+}
+
 static void say_line(void *user, int level, const char *line)
 {
     (void)level;
@@ -287,8 +301,10 @@ static enum pd_err open_run(struct run *r, struct pd_why *why)
     }
     if (err == PD_OK)
         err = r->api->info(r->backend, &device, why);
-    if (err == PD_OK)
+    if (err == PD_OK) {
         model_tuned_meet(r->tuned, &device);
+        err = model_peak_measure(r->api, r->backend, &r->lent, &r->peak, why);
+    }
     if (err == PD_OK)
         err = r->api->set_math(
             r->backend, r->config->train.precision == SPEC_PRECISION_TF32 ? PK_MATH_TF32 : PK_MATH_F32, why);
@@ -342,6 +358,13 @@ static enum pd_err open_run(struct run *r, struct pd_why *why)
         (long long)r->setup.info->count[DATA_TRAIN], (long long)r->setup.info->count[DATA_VAL],
         arena / 1048576, threads);
     train_push(r, "mem/arena", arena);
+    count_step(r);
+    if (r->peak.flops > 0) {
+        train_note(r, "%s: %.4g TFLOP/s in products of %lld in bf16%s; a step has %.4g TFLOP", device.name,
+                   r->peak.flops * 1e-12, (long long)r->peak.n,
+                   r->peak.recalled ? ", as measured before" : "", r->step_flop * 1e-12);
+        train_push(r, "sys/peak_flops", r->peak.flops);
+    }
     train_push(r, "steps_per_epoch", (double)r->setup.steps_per_epoch);
     share = (struct data_share){
         .whole = r->setup.batch, .parts = (int32_t)r->parts, .rank = r->setup.rank, .ranks = r->setup.ranks};

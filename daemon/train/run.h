@@ -5,6 +5,7 @@
 #pragma once
 
 #include "daemon/train/checkpoint.h"
+#include "daemon/model/peak.h"
 #include "daemon/model/tuned.h"
 #include "daemon/train/setup.h"
 #include "kernels/comm/comm.h"
@@ -41,6 +42,8 @@ struct run {
     struct train_setup setup;
     struct pk_host lent; /* to the back end */
     struct model_tuned *tuned;
+    struct model_peak peak; /* of the device; flops 0 on a CPU */
+    double step_flop;       /* of products and attention, of this rank */
     struct pk_comm_host staging;
     struct share *shares;   /* two of each rank: small, large */
     struct data_st *loaded; /* rank 0: the checkpoint, until all have its contents */

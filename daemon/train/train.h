@@ -23,10 +23,14 @@ struct spec_config;
  *   about twice a second  step_ms  samples_per_s or tokens_per_s  (means since the last report)
  *                         data_wait (share of that time in which a step waited for its batch, 0..1)
  *                         comm/wait (likewise for other ranks, where there are any)
+ *                         sys/flops (per second, in products and attention of this rank; nothing that is
+ *                         computed twice counts twice)
+ *                         sys/utilisation (that as a share of sys/peak_flops; on a GPU)
  *   every eval_every      loss/val  acc/val or ppl/val; with train.ema the same of the averaged weights as
  *                         loss/val_ema and acc/val_ema or ppl/val_ema;
  *                         sys/cpu (processors kept busy)  mem/peak (bytes: the most the process held)
  *   once per start        mem/arena (bytes: the planned arena)  steps_per_epoch
+ *                         sys/peak_flops (per second, of the GPU: large products in bf16, measured)
  *   when it happens       nonfinite (skipped steps so far)  data_bad (pictures that could not be decoded so
  * far) diagnostics.every     attn/fro/l  attn/jac_fro/l  attn/jac_q_fro/l  logit/std/l  logit/max/l, means
  * over the probe batch and the heads (logit/max: the largest; no jac_q_fro with qk_norm); the same with /l/h

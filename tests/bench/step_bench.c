@@ -288,7 +288,7 @@ int main(int argc, char **argv)
                  .scale_lr_mult = 1},
         .train = {.optimizer = MODEL_ADAMW, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1}};
     static struct bench_profile prof;
-    struct pk_plan_report report[2] = {{{0}, 0, 0, 0}};
+    struct pk_plan_report report[2] = {{{0}, 0, 0, 0, 0}};
     struct pk_graph *graph[2] = {NULL, NULL};
     struct model *model = NULL;
     struct model_store *store = NULL;
@@ -301,6 +301,7 @@ int main(int argc, char **argv)
     arguments(&b, argc, argv);
     graphs = b.parts > 1 ? 2 : 1;
     choose(&b);
+    b.spec.mixed = b.train.copies = strcmp(b.precision, "bf16") == 0; /* as daemon/train does */
     bench_check(model_new(&b.spec, &model, &why), &why);
     if (b.roofline > 0) {
         b.api = pk_backend_cpu();
@@ -333,6 +334,13 @@ int main(int argc, char **argv)
         pk_exec_report(b.exec[i], &report[i]);
         bench_check(model_store_bind(store, b.exec[i], graph[i], &why), &why);
         bench_leaves_bind(&b.leaves, b.exec[i], graph[i]);
+    }
+    for (size_t i = 0; i < model_param_count(model); i++) {
+        char name[80];
+
+        model_copy_name(model, i, name, sizeof name);
+        if (bench_leaves_find(&b.leaves, name))
+            bench_check(model_store_round(store, i, bench_leaves_find(&b.leaves, name), &why), &why);
     }
     fill(&b);
     one_step(&b);

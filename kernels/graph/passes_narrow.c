@@ -357,7 +357,8 @@ static bool same_version(const struct narrow *w, uint32_t value, uint64_t a, uin
 
     if (root >= w->n_value || !w->wrote[root])
         return true;
-    return !w->rewritten[root] && (a < w->wrote[root]) == (b < w->wrote[root]);
+    return (a < w->wrote[root] && b < w->wrote[root]) ||
+           (!w->rewritten[root] && a >= w->wrote[root] && b >= w->wrote[root]);
 }
 
 /* Puts a new node right before its reader. */

@@ -404,7 +404,7 @@ static void test_exec_updates_write_working_copies(void **state)
 
     (void)state;
     counting.supports = count_casts;
-    n.mixed = n.gelu_tanh = true;
+    mixed = n.gelu_tanh = true;
     casts = 0;
     without = step_new(&counting, gpu_device(), &n);
     before = casts;
@@ -412,6 +412,7 @@ static void test_exec_updates_write_working_copies(void **state)
     casts = 0;
     with = step_new(&counting, gpu_device(), &n);
     after = casts;
+    mixed = false;
     /* both count the graph and its twin that computes activations again, if there is one */
     assert_true(before >= 4 * (int)n.depth + 1);
     assert_int_equal(after, 0);

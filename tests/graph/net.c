@@ -72,8 +72,6 @@ void net_build(struct pk_graph *g, const struct net *n)
     memset(m, 0, sizeof *m);
     m->g = g;
     m->n = n;
-    if (n->mixed)
-        pk_graph_precision(g, PK_PRECISION_MIXED);
     tokens = pk_input(g, "tokens", PK_I32, PK_SHAPE(n->batch, n->tokens));
     targets = pk_input(g, "targets", PK_I32, PK_SHAPE(n->batch * n->tokens));
     table = param(m, "wte", 0, PK_SHAPE(n->vocabulary, n->width));

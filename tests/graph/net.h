@@ -10,7 +10,6 @@ struct net {
     bool clip;     /* a global norm: all gradients live at once */
     bool separate; /* q, k, v as slices instead of packed */
     bool copies;   /* matrices have working copies, "half.<name>" */
-    bool mixed;    /* planned in mixed precision */
     bool gelu_tanh;
     struct pk_attention_spec attention;
 };

@@ -65,6 +65,12 @@ static void put_at(const struct pk_leaf *l, void *memory, int64_t i, double x)
     case PK_F64:
         ((double *)memory)[i] = x;
         break;
+    case PK_BF16: { /* cut off: these are any numbers */
+        float wide = (float)x;
+
+        memcpy((uint16_t *)memory + i, (char *)&wide + 2, 2);
+        break;
+    }
     case PK_I32:
         ((int32_t *)memory)[i] = (int32_t)x;
         break;

@@ -64,7 +64,7 @@ export class Browser {
             if (message.type() === 'error' && !quiet?.test(`${message.text()} ${message.location().url}`))
                 page.problems.push(`console: ${message.text()} (${message.location().url})`);
         });
-        page.on('pageerror', error => page.problems.push(`error: ${error.message}`));
+        page.on('pageerror', error => page.problems.push(`error: ${error.stack}`));
         page.setDefaultTimeout(20000);
         await page.goto(url);
         return page;

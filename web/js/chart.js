@@ -419,7 +419,8 @@ function fade(ink, alpha) {
 function spread(_, low, high) {
     if (low === null || high === null)
         return [0, 1];
-    const room = high > low ? (high - low) * .06 : Math.abs(high) * .1 || 1;
+    // Equal but for the last bits of a mean is flat: no axis can be divided so finely.
+    const room = high - low > Math.max(Math.abs(low), Math.abs(high)) * 1e-9 ? (high - low) * .06 : Math.abs(high) * .1 || 1;
     return [low >= 0 && low - room < 0 ? 0 : low - room, high + room];
 }
 

@@ -251,6 +251,11 @@ static void test_long_and_many(void **state)
     check((struct attention_case){.name = "long, causal",
                                   .shape = {1, 1, full() ? 2200 : 590, full() ? 2200 : 590, full() ? 64 : 72},
                                   .attr = {.phi = PK_PHI_POLY, .causal = true}});
+    for (int causal = 0; causal < 2; causal++) /* keys in tiles of 96 */
+        check((struct attention_case){.name = "96 keys",
+                                      .shape = {1, 1, 200, 570, 64},
+                                      .attr = {.phi = PK_PHI_POLY, .causal = causal},
+                                      .bias = causal});
     /* Enough heads for the device: a block each, though dQ is in the workspace, and in two chunks. */
     check((struct attention_case){.name = "heads for all",
                                   .shape = {2, 2, 330, 260, 64},

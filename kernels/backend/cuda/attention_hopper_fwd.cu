@@ -412,6 +412,7 @@ __device__ __forceinline__ void forward_compute(const struct forward_args &a, in
                                                                (t + 1) * keys > whole, shared, s);
                     pk_wgmma_wait<0>();
                     pk_wgmma_hold(o);
+                    pk_wgmma_hold(s); /* what is packed goes where P was being read until here */
                     if (last && lane == 0)
                         pk_barrier_arrive(&bar.v_empty[stage]);
                     forward_pack<keys>(s, p);

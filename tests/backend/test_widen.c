@@ -148,6 +148,38 @@ static void test_widen_products(void **state)
         }
 }
 
+/* Gradients of a weight with what flows into the bias, slopes, what is kept: outputs by their types. */
+static void test_widen_what_products_do_besides(void **state)
+{
+    (void)state;
+    for (int m = 20; m < 60; m += 30)
+        for (int sums = PK_SUMS_NONE; sums <= PK_SUMS_B; sums++)
+            for (int form = 0; form < 3; form++) {
+                struct item t = {.op = PK_OP_MATMUL, .n_in = 2, .n_out = 1, .half_in = 3};
+
+                t.attr.matmul.sums = (enum pk_sums)sums;
+                t.attr.matmul.act = form ? PK_ACT_GELU_TANH : PK_ACT_NONE;
+                t.attr.matmul.keeps = form == 1;
+                t.attr.matmul.slope = form == 2;
+                t.in[0] = numbers(PK_SHAPE(m, 24));
+                t.in[1] = numbers(PK_SHAPE(24, 17));
+                t.out[0] = PK_SHAPE(m, 17);
+                if (form == 1)
+                    t.out[t.n_out++] = PK_SHAPE(m, 17);
+                if (form == 2)
+                    t.in[t.n_in++] = numbers(PK_SHAPE(m, 17));
+                if (sums)
+                    t.out[t.n_out++] = PK_SHAPE(sums == PK_SUMS_A ? m : 17);
+                if (form) {
+                    t.half_in |= form == 2 ? 4 : 0;
+                    t.half_out = form == 1 ? 3 : 1;
+                    if (sums == PK_SUMS_OUT)
+                        continue; /* of numbers before they are rounded */
+                }
+                check(&t);
+            }
+}
+
 static void test_widen_elementwise_with_repeated_axes(void **state)
 {
     struct pk_expr p = {.count = 3, .code = {{PK_EX_IN, 0, 0}, {PK_EX_IN, 1, 0}, {PK_EX_MUL, 0, 0}}};
@@ -296,6 +328,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(test_widen_products, rig_reset),
+        cmocka_unit_test_teardown(test_widen_what_products_do_besides, rig_reset),
         cmocka_unit_test_teardown(test_widen_elementwise_with_repeated_axes, rig_reset),
         cmocka_unit_test_teardown(test_widen_norm_and_its_derivative, rig_reset),
         cmocka_unit_test_teardown(test_widen_attention, rig_reset),

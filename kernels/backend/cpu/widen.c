@@ -15,10 +15,11 @@ static bool is_half(const struct pk_view *v)
     return v->dtype == PK_BF16;
 }
 
-/* Whether the product reads b as it is: a matrix of bf16 beside a of f32. */
+/* Whether the product reads b as it is: a matrix of bf16 beside a of f32. What adds b up does not. */
 static bool keeps_b(const struct pk_call *c)
 {
-    return c->op == PK_OP_MATMUL && is_half(&c->in[1]) && c->in[1].shape.rank == 2;
+    return c->op == PK_OP_MATMUL && is_half(&c->in[1]) && c->in[1].shape.rank == 2 &&
+           c->attr->matmul.sums != PK_SUMS_B;
 }
 
 bool cpu_is_copy(const struct pk_call *c, int i)

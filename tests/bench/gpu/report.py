@@ -258,6 +258,8 @@ def main():
     except OSError as e:
         sys.exit(str(e))
     table = list(results(rows))
+    if any(r.get("dry") for r in rows.all):
+        print("A TRIAL: these figures mean nothing." + ("\n" if o.markdown else ""))
     if o.markdown:
         for line in device_lines(rows):
             print(f"- {line}")

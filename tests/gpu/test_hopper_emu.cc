@@ -402,6 +402,120 @@ static void test_mistakes_are_found(void **)
             fail_msg("mistake %d went unseen", what);
 }
 
+/* ---- clusters ---- */
+
+enum cluster_mistake {
+    CLUSTER_NONE,
+    CLUSTER_UNMET,   /* another block's barrier before the cluster has met since it was initialised */
+    CLUSTER_LEFT,    /* an arrival at a block that has left */
+    CLUSTER_OUTSIDE, /* a copy to a block that the cluster has not */
+    CLUSTER_TOO_MANY /* arrivals, of two blocks together */
+};
+
+/* Two blocks: each loads half of a box of 16 rows into both and writes out all of it; after both have said
+ * so, each reads what the other wrote. */
+static __global__ void pair(const __grid_constant__ CUtensorMap m, enum cluster_mistake what, float *out)
+{
+    PK_SHARED(unsigned char, shared);
+    uint64_t *bar = reinterpret_cast<uint64_t *>(shared + 2048), *met = bar + 1;
+    const uint32_t rank = pk_cluster_rank();
+
+    if (threadIdx.x == 0) {
+        pk_barrier_init(bar, 1);
+        pk_barrier_init(met, 2);
+        pk_barrier_publish();
+    }
+    if (what == CLUSTER_UNMET)
+        __syncthreads();
+    else
+        pk_cluster_sync();
+    if (threadIdx.x == 0) {
+        pk_barrier_expect(bar, 2048);
+        pk_bulk_load_cluster(shared + rank * 1024, &m, bar, what == CLUSTER_OUTSIDE ? 7u : 3u, 0,
+                             (int)rank * 8, 0, 0);
+    }
+    pk_barrier_wait(bar, 0);
+    for (int i = threadIdx.x; i < 16 * 64; i += 32) {
+        const int at = i / 64 * 128 + (i % 64 * 2 ^ i / 64 % 8 * 16);
+
+        out[(blockIdx.x * 16 * 64) + i] = pk_float(*reinterpret_cast<const __nv_bfloat16 *>(shared + at));
+    }
+    __syncwarp();
+    if (what == CLUSTER_LEFT && rank == 1) {
+        if (threadIdx.x == 0)
+            pk_barrier_arrive_at(met, 0);
+        return;
+    }
+    if (threadIdx.x < 2 && (what != CLUSTER_LEFT || threadIdx.x == 0))
+        pk_barrier_arrive_at(met, threadIdx.x);
+    if (what == CLUSTER_TOO_MANY && threadIdx.x == 0)
+        for (int i = 0; i < 2; i++)
+            pk_barrier_arrive_at(met, 1 - rank);
+    pk_barrier_wait_cluster(met, 0);
+    if (what == CLUSTER_LEFT && threadIdx.x == 0)
+        pk_barrier_arrive_at(met, 1);
+    if (threadIdx.x == 0)
+        out[2 * 16 * 64 + blockIdx.x] = out[(blockIdx.x ^ 1) * 16 * 64];
+    pk_cluster_sync();
+}
+
+static void test_blocks_of_a_cluster_load_for_each_other(void **)
+{
+    const std::vector<float> x = numbers(16 * 64, 11);
+    __nv_bfloat16 *dx = on_device(x);
+    const CUtensorMap m = map_of(dx, 1, 16, 64, 8, 64);
+    float *out = nullptr, got[2 * 16 * 64 + 2];
+
+    assert_int_equal(cudaMalloc((void **)&out, sizeof got), cudaSuccess);
+    PK_LAUNCH_CLUSTER(pair, 2, dim3(2), dim3(32), 4096, nullptr, m, CLUSTER_NONE, out);
+    assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
+    assert_int_equal(cudaMemcpy(got, out, sizeof got, cudaMemcpyDeviceToHost), cudaSuccess);
+    for (int i = 0; i < 2 * 16 * 64; i++)
+        if (got[i] != x[(size_t)(i % (16 * 64))])
+            fail_msg("block %d, element %d: %g", i / (16 * 64), i % (16 * 64), (double)got[i]);
+    for (int i = 0; i < 2; i++)
+        assert_true(got[2 * 16 * 64 + i] == x[0]);
+    /* A grid is whole clusters; 1024 threads at the most run together here. */
+    PK_LAUNCH_CLUSTER(pair, 2, dim3(3), dim3(32), 4096, nullptr, m, CLUSTER_NONE, out);
+    assert_int_equal(cudaGetLastError(), cudaErrorInvalidConfiguration);
+    PK_LAUNCH_CLUSTER(pair, 2, dim3(2), dim3(544), 4096, nullptr, m, CLUSTER_NONE, out);
+    assert_int_equal(cudaGetLastError(), cudaErrorInvalidConfiguration);
+    cudaFree(dx);
+    cudaFree(out);
+}
+
+static bool pair_survives(enum cluster_mistake what)
+{
+    __nv_bfloat16 *p = on_device(numbers(16 * 64, 1));
+    const CUtensorMap m = map_of(p, 1, 16, 64, 8, 64);
+    float *out = nullptr;
+    pid_t child;
+    int status = 0;
+
+    assert_int_equal(cudaMalloc((void **)&out, (2 * 16 * 64 + 2) * 4), cudaSuccess);
+    child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        if (what != CLUSTER_NONE)
+            (void)!freopen("/dev/null", "w", stderr);
+        PK_LAUNCH_CLUSTER(pair, 2, dim3(2), dim3(32), 4096, nullptr, m, what, out);
+        cudaDeviceSynchronize();
+        _exit(0);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    cudaFree(p);
+    cudaFree(out);
+    return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+static void test_mistakes_of_clusters_are_found(void **)
+{
+    assert_true(pair_survives(CLUSTER_NONE));
+    for (int what = CLUSTER_NONE + 1; what <= CLUSTER_TOO_MANY; what++)
+        if (pair_survives((enum cluster_mistake)what))
+            fail_msg("mistake %d of a cluster went unseen", what);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -410,6 +524,8 @@ int main(void)
         cmocka_unit_test(test_box_at_the_edge_is_filled_with_zeros),
         cmocka_unit_test(test_maps_that_the_driver_refuses),
         cmocka_unit_test(test_mistakes_are_found),
+        cmocka_unit_test(test_blocks_of_a_cluster_load_for_each_other),
+        cmocka_unit_test(test_mistakes_of_clusters_are_found),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -392,6 +392,18 @@ out:
     return which < 0 ? 0 : which;
 }
 
+/* Nothing is wrong then, but much slower: seldom what was meant. */
+static void say_plain(struct pk_backend *b, const struct cuda_lt_key *k)
+{
+    char name[768], text[896];
+
+    if (!b->host || !b->host->log)
+        return;
+    record_name(b, k, name, sizeof name);
+    snprintf(text, sizeof text, "library=none product=\"%s\" why=\"cuBLASLt has no algorithm for it\"", name);
+    b->host->log(b->host->user, 4, text);
+}
+
 static enum pd_err choose(struct pk_backend *b, struct cuda_lt_plan *p, const struct cuda_lt_run *r,
                           cuda_lt_rest_fn *rest, void *user, struct pd_why *why)
 {
@@ -415,8 +427,10 @@ static enum pd_err choose(struct pk_backend *b, struct cuda_lt_plan *p, const st
             all[count++] = (struct candidate){found[i].algo, way};
     }
     p->plain = count == 0;
-    if (p->plain)
+    if (p->plain) {
+        say_plain(b, &p->key);
         return PD_OK;
+    }
     if (count > 1 && b->host && b->host->tuned_put && !capturing(b))
         which = fastest(b, p, all, count, r, rest, user);
     p->algo = all[which].algo;

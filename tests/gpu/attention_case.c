@@ -406,6 +406,39 @@ static double tolerance_of(const struct attention_case *t)
     return t->math == PK_MATH_TF32 ? (2 + p) * 0x1p-10 : 2e-5;
 }
 
+/* Copies of keys and values with NaN at and beyond each length. */
+static void poison(const struct attention_case *t, struct pk_view *in, const struct pk_view *length)
+{
+    for (int i = 1; i < 3; i++) {
+        const struct pk_view v = in[i];
+
+        in[i].data = memcpy(take(extent(&v)), v.data, extent(&v));
+        for (int64_t x = 0; x < pk_shape_count(&v.shape); x++) {
+            const int64_t row = x / t->shape.d % t->shape.nk, b = x / t->shape.d / t->shape.nk / t->shape.h;
+
+            if (row >= (int64_t)get(length->data, PK_I32, b))
+                put(in[i].data, t->dtype, place(&v, x), (double)NAN);
+        }
+    }
+}
+
+/* Runs again with NaN there: the same bits. */
+static void run_poisoned(const char *name, enum pk_op op, const struct attention_case *t,
+                         const struct pk_attr *attr, int n_in, const struct pk_view *in,
+                         const struct pk_view *length, int n_out, const struct pk_view *out)
+{
+    struct pk_view bad[16], again[6];
+
+    memcpy(bad, in, (size_t)n_in * sizeof *in);
+    poison(t, bad, length);
+    for (int o = 0; o < n_out; o++)
+        again[o] = tensor(out[o].dtype, out[o].shape);
+    run(name, op, attr, t->math, n_in, bad, n_out, again, NULL);
+    for (int o = 0; o < n_out; o++)
+        if (memcmp(out[o].data, again[o].data, extent(&out[o])) != 0)
+            fail_msg("%s, output %d: what lies beyond the length counts", name, o);
+}
+
 void attention_check(const struct attention_case *t)
 {
     static const double words[4] = {77, -9, 12345, 2}, heads[8] = {0.5, -2, 1, 0, 1.5, -0.25, 3, 1};
@@ -415,7 +448,7 @@ void attention_check(const struct attention_case *t)
     const double tolerance = tolerance_of(t) * (t->loose > 0 ? t->loose : 1);
     struct pk_attr attr = {.attention = t->attr};
     struct pk_attention_attr *a = &attr.attention;
-    struct pk_view in[16], wide[16], out[6], want[6];
+    struct pk_view in[16], wide[16], out[6], want[6], length = {0};
     char name[256];
     int n = 0, first;
 
@@ -484,7 +517,7 @@ void attention_check(const struct attention_case *t)
 
         for (int b = 0; b < s.b && b < 8; b++)
             lengths[b] = b == 0 ? (s.nk * 2 + 2) / 3 : b == 1 ? 0 : s.nk + 5 - b;
-        in[n++] = attention_values(PK_I32, PK_SHAPE(s.b), lengths);
+        length = in[n++] = attention_values(PK_I32, PK_SHAPE(s.b), lengths);
     }
     if (t->dropout)
         in[n++] = attention_values(PK_I32, PK_SHAPE(t->attr.degree % 2 ? 3 : 4),
@@ -497,6 +530,8 @@ void attention_check(const struct attention_case *t)
     for (int i = 0; i < n; i++)
         wide[i] = widened(&in[i]);
     run_twice(name, PK_OP_ATTENTION, &attr, t->math, n, in, sums ? 2 : 1, out, NULL);
+    if (t->length && !a->packed)
+        run_poisoned(name, PK_OP_ATTENTION, t, &attr, n, in, &length, sums ? 2 : 1, out);
     run_reference(name, PK_OP_ATTENTION, &attr, n, wide, sums ? 2 : 1, want);
     compare(name, 0, &out[0], &want[0], yardstick(name, &attr, n, wide, s, sums), tolerance, 1e-7);
     if (sums)
@@ -531,6 +566,8 @@ void attention_check(const struct attention_case *t)
     first += (t->scale != SCALE_NONE) + t->bias;
     attr.attention = *a;
     run_twice(name, PK_OP_ATTENTION_BWD, &attr, t->math, n, in, first, out, NULL);
+    if (t->length && !a->packed)
+        run_poisoned(name, PK_OP_ATTENTION_BWD, t, &attr, n, in, &length, first, out);
     run_reference(name, PK_OP_ATTENTION_BWD, &attr, n, wide, first, want);
     for (int i = 0; i < first; i++)
         compare(name, 10 + i, &out[i], &want[i], NULL,

@@ -58,7 +58,8 @@ static __global__ void __launch_bounds__(128, (D <= 64 ? 3 : 2) - KEYS)
     const int b = (int)(bh / a.heads), h = (int)(bh % a.heads);
     const struct att_sight sight = att_sight_of(a, b);
     const float c = att_factor(a, h);
-    const int own_rows = KEYS ? a.nk : a.nq, stream_rows = KEYS ? a.nq : a.nk;
+    /* Keys beyond the length are not read: they may hold anything, and 0 times NaN is no 0. */
+    const int own_rows = KEYS ? a.nk : a.nq, stream_rows = KEYS ? a.nq : sight.end;
     T *const own = shared + warp * STRIP * 2 * pitch;
     const struct att_draw draw = att_draw_of(a, bh);
     const struct att_rows &own_1 = KEYS ? a.k : a.q, &own_2 = KEYS ? a.v : a.dy;
@@ -301,12 +302,10 @@ extern "C" size_t cuda_attention_bwd_workspace(const struct pk_backend *b, const
 {
     struct att a;
 
-    if (att_is_linear(b, c))
-        return att_linear_workspace(b, c);
-    if (cuda_attention_hopper_supports(b, c))
-        return cuda_attention_hopper_workspace(b, c);
+    if (att_is_hopper(b, c))
+        return att_order_workspace(b, c, cuda_attention_hopper_workspace(b, c));
     att_read(&a, c);
-    return scratch_of(b, &a, att_math_of(b, c)).bytes;
+    return att_order_workspace(b, c, scratch_of(b, &a, att_math_of(b, c)).bytes);
 }
 
 static enum pd_err too_long(const struct att *a, struct pd_why *why)
@@ -424,7 +423,7 @@ extern "C" enum pd_err cuda_attention_bwd(struct pk_backend *b, const struct pk_
 
     if (att_is_linear(b, c))
         return att_linear_bwd(b, c, why);
-    if (cuda_attention_hopper_supports(b, c))
+    if (att_is_hopper(b, c))
         return cuda_attention_hopper_bwd(b, c, why);
     att_read(&a, c);
     s = scratch_of(b, &a, math);

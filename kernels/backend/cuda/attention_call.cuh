@@ -219,7 +219,8 @@ static inline struct att_deal att_deal_of(const struct pk_backend *b, int64_t pa
         while (g.warps / 2 >= strips)
             g.warps /= 2;
         g.per_block = warps / g.warps;
-        while (g.per_block > 1 && g.per_block / 2 >= g.pairs)
+        /* Every multiprocessor has a block before a block has two pairs. */
+        while (g.per_block > 1 && cuda_div_up(g.pairs, g.per_block) < att_multiprocessors(b))
             g.per_block /= 2;
         strips_bytes = (size_t)(g.warps * g.per_block * STRIP * own_sides) * row;
         one = (size_t)(g.per_block * TILE * tile_sides) * row; /* a buffer of all pairs of the block */
@@ -268,6 +269,8 @@ static inline cudaError_t att_room(const struct pk_backend *b, const void *kerne
 
 /* ---- host: what the files of attention lend each other ---- */
 
+/* attention.cu: whether attention_hopper*.cu run this square. */
+bool att_is_hopper(const struct pk_backend *b, const struct pk_call *c);
 /* attention.cu, attention_bwd.cu: the square order. a is whole, outputs too; parts: workspace for g.parts >
  * 1, else NULL. dscale: for each (b, h) and strip of queries a double, at `strips` numbers a pair; NULL:
  * none. */
@@ -291,8 +294,12 @@ int att_once_runs(const struct pk_backend *b, const struct att *a);
 enum pd_err att_once(struct pk_backend *b, const struct att *a, double *dscale, float *runs,
                      struct pd_why *why);
 
-/* attention_linear.cu */
+/* attention_order.cu: whether a call takes the linear order, and the workspace of a call that needs `square`
+ * in the other one. On a device whose host keeps records this is where the two are timed. */
 bool att_is_linear(const struct pk_backend *b, const struct pk_call *c);
+size_t att_order_workspace(const struct pk_backend *b, const struct pk_call *c, size_t square);
+
+/* attention_linear.cu */
 size_t att_linear_workspace(const struct pk_backend *b, const struct pk_call *c);
 enum pd_err att_linear(struct pk_backend *b, const struct pk_call *c, struct pd_why *why);
 enum pd_err att_linear_bwd(struct pk_backend *b, const struct pk_call *c, struct pd_why *why);

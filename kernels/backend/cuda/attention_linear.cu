@@ -19,19 +19,10 @@
  * over many tokens, and what bf16 would round of it does not shrink with them. Causal squares of chunks are
  * the square kernels under att.local; what is here adds to their outputs. The gradient of a learned scale is
  * sum(tau q dF(q)) / p, plus that of the squares. Masked keys count as k = v = 0, exact for these powers. */
-#include <stdio.h>
-
 #include "kernels/backend/cuda/attention_tile.cuh"
 
 #define WARPS 4
 #define WIDTH 64 /* channels of a block's sums; longer heads take several blocks */
-
-/* Length from which the linear order is taken, [p - 1][causal]: forward and backward alike. Not measured yet:
- * from the FLOP counts of engine.md 8. Those of x are thrice its time ratios at the floors, those of x^2
- * twice its count: the square order has the faster products (bf16, sm 90), and these here read rows an
- * element at a time. host->tuned_get overrides it: key below, an int64_t. */
-static const int64_t linear_from[2][2] = {{1024, 2048}, {5000, 10000}};
-#define LINEAR_KEY "attention_linear/p%d/d%d/%s/%s"
 
 /* Tokens of a chunk. The state costs F d a chunk: longer chunks for x^2. */
 static int chunk_of(int degree, bool causal, int n)
@@ -374,33 +365,6 @@ static size_t state_bytes(const struct linear *j)
                 (size_t)j->a.d16 * sizeof(float) +
             255) /
            256 * 256;
-}
-
-bool att_is_linear(const struct pk_backend *b, const struct pk_call *c)
-{
-    const struct pk_attention_attr *x = &c->attr->attention;
-    struct att a;
-    int64_t from;
-    char key[96];
-
-    if (x->form == PK_FORM_QUADRATIC)
-        return false;
-    att_read(&a, c);
-    if (pk_attention_not_linear(x, a.nq, a.nk, !x->has_mask ? 0 : a.windows ? 3 : 2))
-        return false;
-    if (x->form == PK_FORM_LINEAR)
-        return true;
-    from = linear_from[x->degree - 1][x->causal];
-    if (b && b->host && b->host->tuned_get) {
-        int64_t measured;
-
-        snprintf(key, sizeof key, LINEAR_KEY, x->degree, a.d, x->causal ? "causal" : "full",
-                 c->op == PK_OP_ATTENTION_BWD ? "bwd" : "fwd");
-        if (b->host->tuned_get(b->host->user, key, &measured, sizeof measured) == sizeof measured)
-            from = measured;
-    }
-    /* Of few queries (decoding) the square is the cheaper one, however many keys. */
-    return (a.nq < a.nk ? a.nq : a.nk) >= from;
 }
 
 size_t att_linear_workspace(const struct pk_backend *b, const struct pk_call *c)

@@ -141,9 +141,10 @@ static void choose(struct bench *b)
         language(b, 384, 6, 6, 50257, 256, 8);
     else if (strcmp(b->model, "gpt1k") == 0)
         language(b, 384, 6, 6, 1024, 256, 8);
-    else if (strcmp(b->model, "gpt2") == 0)
+    else if (strcmp(b->model, "gpt2") == 0) {
         language(b, 768, 12, 12, 50304, 1024, 16);
-    else
+        b->spec.gelu_tanh = true; /* as the preset and GPT-2's own code have it */
+    } else
         refuse("no model", b->model);
     if (strcmp(b->phi, "softmax") == 0) {
         b->spec.phi = PK_PHI_SOFTMAX;

@@ -54,7 +54,7 @@
  * N = 8192 in pairs: 600. What the chain of one tile costs (products, phi, products, barrier, dQ) is the open
  * question: two warpgroups must hide it from each other. To be measured first: N = 1024 with and without the
  * additions to L2. */
-#include "kernels/backend/cuda/attention_hopper_bwd_block.cuh"
+#include "kernels/backend/cuda/attention_hopper_bwd_launch.cuh"
 
 /* ---- before and after ---- */
 

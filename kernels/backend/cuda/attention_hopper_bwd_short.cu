@@ -1,6 +1,6 @@
 /* The gradient on sm 90 where one warpgroup makes a block: heads of up to 32, and up to 64 queries and keys.
  */
-#include "kernels/backend/cuda/attention_hopper_bwd_block.cuh"
+#include "kernels/backend/cuda/attention_hopper_bwd_launch.cuh"
 
 size_t hopper_bwd_short_workspace(const struct pk_backend *b, const struct pk_call *c,
                                   const struct hopper_job *j)

@@ -19,12 +19,12 @@ extern char **environ;
 
 static void gpu_print(const struct device *d, const struct device_sample *p)
 {
-    printf("%-11s %s, %.1f GB (%.1f in use), compute capability %d.%d, %s%s%s%s\n", d->name, d->model,
+    printf("%-13s %s, %.1f GB (%.1f in use), compute capability %d.%d, %s%s%s%s\n", d->name, d->model,
            1e-9 * (double)d->memory_bytes, p->memory_used > 0 ? 1e-9 * (double)p->memory_used : 0.0, d->major,
            d->minor, d->id, d->split ? ", split into MIG instances" : "", p->broken ? ", BROKEN: " : "",
            p->broken ? p->reason : "");
     for (int i = 0; i < p->process_count && i < DEVICE_PROCESSES; i++)
-        printf("            process %d computes there\n", p->processes[i].pid);
+        printf("              process %d computes there\n", p->processes[i].pid);
 }
 
 /* `out`: why no job can have a GPU; "" if one can. Nonzero with a sentence in `why` when nobody could look.
@@ -52,10 +52,10 @@ static int gpus_print(const struct config *config, char *out, size_t size, struc
     count = device_watch_devices(watch, devices, DEVICE_GPU_MAX);
     device_watch_read(watch, samples, DEVICE_GPU_MAX);
     if (driver->loaded)
-        printf("driver      %s, up to CUDA %d.%d, NVML %s%s\n", driver->version, driver->cuda_major,
+        printf("driver        %s, up to CUDA %d.%d, NVML %s%s\n", driver->version, driver->cuda_major,
                driver->cuda_minor, driver->nvml, driver->events ? "" : ", reports no errors by event");
     if (!count)
-        printf("GPUs        none: %s\n", device_watch_why(watch));
+        printf("GPUs          none: %s\n", device_watch_why(watch));
     for (int i = 0; i < count; i++) {
         gpu_print(&devices[i], &samples[i]);
         usable += !devices[i].split && !samples[i].broken;
@@ -84,7 +84,7 @@ static bool sum_print(void *ctx, const struct store_tuned_sum *s)
     (void)ctx;
     if (gmtime_r(&at, &tm))
         strftime(day, sizeof day, "%Y-%m-%d", &tm);
-    printf("measured    %lld choices for %s (driver %s, %s), the last on %s\n", (long long)s->records,
+    printf("measured      %lld choices for %s (driver %s, %s), the last on %s\n", (long long)s->records,
            s->device, s->driver, s->library, day);
     return true;
 }
@@ -101,7 +101,7 @@ static void tuned_print(const struct config *config)
         return; /* no daemon has run here yet */
     if (store_open_reader(path, &store, &why) != PD_OK ||
         store_tuned_sums(store, NULL, sum_print, NULL, &why) != PD_OK)
-        printf("measured    unknown: %s\n", why.text);
+        printf("measured      unknown: %s\n", why.text);
     store_close(store);
 }
 
@@ -156,11 +156,11 @@ static bool ask(const char *program, char *out, size_t size, struct pd_why *why)
     return true;
 }
 
-static void plugin_print(const char *name, const char *json, char *out, size_t size, const char *good)
+static void plugin_print(const char *name, const char *json, char *out, size_t size)
 {
     if (!text_of(json, name, out, size))
         snprintf(out, size, "the worker does not say");
-    printf("%-11s %s\n", name, out[0] ? out : good);
+    printf("%-13s %s\n", name, out[0] ? out : "opens");
 }
 
 int doctor(const struct config *config)
@@ -168,7 +168,7 @@ int doctor(const struct config *config)
     char no_gpu[256], no_plugin[1024], no_nccl[1024], json[8192], version[64] = "?";
     struct pd_why why = {""};
 
-    printf("processors  %d\n", device_cpu_count());
+    printf("processors    %d\n", device_cpu_count());
     fflush(stdout);
     if (gpus_print(config, no_gpu, sizeof no_gpu, &why)) {
         fprintf(stderr, "polyd doctor: %s\n", why.text);
@@ -177,15 +177,15 @@ int doctor(const struct config *config)
     tuned_print(config);
     fflush(stdout); /* what the worker says comes after it */
     if (!ask(config->worker.path, json, sizeof json, &why)) {
-        printf("worker      %s\njobs        none can run: the worker is part of polyd, see worker.path\n",
+        printf("worker        %s\njobs          none can run: the worker is part of polyd, see worker.path\n",
                why.text);
         return 1;
     }
     text_of(json, "version", version, sizeof version);
-    printf("worker      %s, %s\n", version, config->worker.path);
-    plugin_print("backend_cuda", json, no_plugin, sizeof no_plugin, "opens: workers can compute on GPUs");
-    plugin_print("comm_nccl", json, no_nccl, sizeof no_nccl, "opens: a run can take several GPUs");
-    printf("jobs        run on the CPU");
+    printf("worker        %s, %s\n", version, config->worker.path);
+    plugin_print("backend_cuda", json, no_plugin, sizeof no_plugin);
+    plugin_print("comm_nccl", json, no_nccl, sizeof no_nccl);
+    printf("jobs          run on the CPU");
     if (no_gpu[0])
         printf("; device cuda is refused: %s\n", no_gpu);
     else if (no_plugin[0])

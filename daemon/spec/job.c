@@ -295,8 +295,9 @@ out:
 }
 
 /* /resources/gpus: n is short for device cuda and slots n. False: it contradicts them, or there is no memory.
- */
-static bool gpus_fold(json_t *doc, struct spec_report *report)
+ * Where there can be none, that is said here, of the word that was written, and env->no_cuda is taken as
+ * said. */
+static bool gpus_fold(json_t *doc, struct spec_env *env, struct spec_report *report)
 {
     json_t *resources = json_object_get(doc, "resources"), *gpus = json_object_get(resources, "gpus"),
            *device = json_object_get(resources, "device"), *slots = json_object_get(resources, "slots");
@@ -312,10 +313,14 @@ static bool gpus_fold(json_t *doc, struct spec_report *report)
     else if (slots && !json_equal(slots, gpus))
         spec_report_error(report, "#/resources/gpus",
                           "means so many slots, which /resources/slots contradicts");
-    else
+    else {
+        if (env->no_cuda)
+            spec_report_error(report, "#/resources/gpus", "%s", env->no_cuda);
+        env->no_cuda = NULL;
         return json_object_set(resources, "slots", gpus) == 0 &&
                json_object_set_new(resources, "device", json_string("cuda")) == 0 &&
                json_object_del(resources, "gpus") == 0;
+    }
     return false;
 }
 
@@ -323,6 +328,7 @@ enum pd_err spec_job_parse(const char *json, size_t len, const struct spec_env *
                            struct spec_job **ret_job, struct spec_report *report)
 {
     struct spec_job *job = calloc(1, sizeof *job);
+    struct spec_env now;
     struct pd_why why;
     enum pd_err err;
 
@@ -347,11 +353,12 @@ enum pd_err spec_job_parse(const char *json, size_t len, const struct spec_env *
             err = PD_ERR_NOMEM;
         goto out;
     }
-    if (!gpus_fold(job->document, report)) {
+    now = *env;
+    if (!gpus_fold(job->document, &now, report)) {
         err = report->failed || !report->error_count ? PD_ERR_NOMEM : PD_ERR_INVALID;
         goto out;
     }
-    err = job_check(job, env, report);
+    err = job_check(job, &now, report);
     if (err == PD_OK) {
         *ret_job = job;
         job = NULL; /* moved to the caller */

@@ -200,7 +200,9 @@ test('no GPU: jobs for one are refused in a sentence, and the others run', { ski
     assert.equal(reply.status, 422);
     assert.equal(reply.json.errors[0].pointer, '#/resources/device');
     assert.match(reply.json.errors[0].detail, /^this node has no NVIDIA GPU: .*libnvidia-ml\.so\.1 cannot be loaded/);
-    assert.equal((await host.post('/api/v1/jobs', tinyJob({ resources: { gpus: 1 } }))).status, 422);
+    const short = await host.post('/api/v1/jobs', tinyJob({ resources: { gpus: 1 }, train: { steps: 'many' } }));
+    assert.equal(short.status, 422);
+    assert.deepEqual(short.json.errors.map(e => e.pointer), ['#/resources/gpus', '#/train/steps'], 'of the word that was written, and every other error too');
     assert.equal((await host.post('/api/v1/jobs', tinyJob())).status, 201); /* auto is cpu */
     await until(async () => (await device('cpu:0')).run_id);
     assert.doesNotMatch((await host.get('/metrics')).text, /polyd_gpu_/);

@@ -304,6 +304,10 @@ static enum pd_err open_run(struct run *r, struct pd_why *why)
     if (err == PD_OK) {
         model_tuned_meet(r->tuned, &device);
         err = model_peak_measure(r->api, r->backend, &r->lent, &r->peak, why);
+        if (err == PD_ERR_NOMEM) { /* whoever has all the memory now may leave; the run itself will tell */
+            train_note(r, "the matmul peak was not measured: the device's memory is full");
+            err = PD_OK;
+        }
     }
     if (err == PD_OK)
         err = r->api->set_math(

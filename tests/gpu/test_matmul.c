@@ -52,12 +52,14 @@ static void tuned_put(void *user, const char *key, const void *value, size_t siz
     kept.size[kept.count++] = size;
 }
 
-static int said_plain; /* products that the library has nothing for */
+static int said_plain;   /* products that the library has nothing for */
+static int said_foreign; /* kept choices that it does not know */
 
 static void take_log(void *user, int level, const char *text)
 {
     (void)user;
     said_plain += level == 4 && strstr(text, "cuBLASLt has no algorithm") != NULL;
+    said_foreign += level == 4 && strstr(text, "a kept choice was ignored") != NULL;
 }
 
 static const struct pk_host host = {.log = take_log, .tuned_get = tuned_get, .tuned_put = tuned_put};
@@ -409,6 +411,7 @@ static void test_matmul_choices_are_kept(void **state)
     uint64_t first, again;
 
     (void)state;
+    said_foreign = 0;
     memset(&kept, 0, sizeof kept);
     b = open_it();
     seed = 5;
@@ -427,10 +430,12 @@ static void test_matmul_choices_are_kept(void **state)
     assert_int_equal(kept.hits, 1);
     assert_true(first == again);
     api->close(b);
+    assert_int_equal(said_foreign, 0);
     memset(kept.value[0], 0xee, sizeof kept.value[0]);
     b = open_it();
     (void)check(b, &p);
     assert_int_equal(kept.puts, 2);
+    assert_int_equal(said_foreign, 1);
     api->close(b);
     memset(&kept, 0, sizeof kept);
 }

@@ -301,23 +301,37 @@ static void record_name(struct pk_backend *b, const struct cuda_lt_key *k, char 
         k->align_a, k->align_b, k->align_c, k->align_d, k->align_bias, k->align_x, (long long)k->workspace);
 }
 
+/* Of another library after all, or broken: it is measured again. */
+static bool foreign(struct pk_backend *b, const char *name)
+{
+    char text[256];
+
+    snprintf(text, sizeof text, "a kept choice was ignored, cuBLASLt does not know it: %.180s", name);
+    if (b->host->log)
+        b->host->log(b->host->user, 4, text);
+    return false;
+}
+
 static bool recall(struct pk_backend *b, struct cuda_lt_plan *p)
 {
     cublasLtMatmulHeuristicResult_t result;
     struct record kept;
     char name[768];
+    size_t size;
 
     if (!b->host || !b->host->tuned_get)
         return false;
     record_name(b, &p->key, name, sizeof name);
-    if (b->host->tuned_get(b->host->user, name, &kept, sizeof kept) != sizeof kept || kept.way < 0 ||
-        kept.way >= CUDA_LT_WAYS || !p->desc[kept.way])
+    size = b->host->tuned_get(b->host->user, name, &kept, sizeof kept);
+    if (!size)
         return false;
+    if (size != sizeof kept || kept.way < 0 || kept.way >= CUDA_LT_WAYS || !p->desc[kept.way])
+        return foreign(b, name);
     memset(&result, 0, sizeof result);
     if (cublasLtMatmulAlgoCheck(b->blas->handle, p->desc[kept.way], p->first, p->second, p->c, p->d,
                                 &kept.algo, &result) != CUBLAS_STATUS_SUCCESS ||
         result.workspaceSize > (size_t)p->key.workspace)
-        return false; /* of another library after all */
+        return foreign(b, name);
     p->algo = kept.algo;
     p->way = (int32_t)kept.way;
     return true;

@@ -12,6 +12,7 @@ in f64 on a part of the batch, into outputs filled with NaN; what is wrong is sa
 """
 import argparse
 import contextlib
+import importlib
 import math
 import time
 
@@ -72,7 +73,7 @@ def plain(phi, p, c, causal, n):
 def flex(phi, p, n, causal):
     """phi(q k') v = exp(lse) softmax(log(phi + eps)) v - eps sum v: what FlexAttention can express of an unnormalised
     phi (performance.md 1)."""
-    from torch.nn.attention import flex_attention as module
+    module = importlib.import_module("torch.nn.attention.flex_attention")
     compiled = torch.compile(module.flex_attention)
     how = {"return_aux": module.AuxRequest(lse=True)} if hasattr(module, "AuxRequest") else {"return_lse": True}
     eps = 1e-6

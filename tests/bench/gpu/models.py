@@ -71,8 +71,20 @@ class GPT(nn.Module):
         return self.head(self.norm(self.blocks(x)))
 
 
+class WithLoss(nn.Module):
+    """The loss belongs to what is compiled: its passes over the logits are then few."""
+
+    def __init__(self, net):
+        super().__init__()
+        self.net = net
+
+    def forward(self, x, y):
+        out = self.net(x)
+        return F.cross_entropy(out.view(-1, out.shape[-1]).float(), y)
+
+
 def build(name, phi, batch):
-    """(model, input, target) on the device; a trial has a model of one thin block."""
+    """(model with its loss, input, target) on the device; a trial has a model of one thin block."""
     if name == "gpt2":
         sizes = dict(width=32, depth=1, heads=2, vocab=64, context=16) if common.dry else GPT2
         model, shape = GPT(**sizes, phi=phi), (batch, sizes["context"])
@@ -83,7 +95,7 @@ def build(name, phi, batch):
         model = ViT(*sizes, phi=phi)
         x = torch.randn(batch, 3, sizes[3], sizes[3], device=common.device)
         y = torch.randint(0, sizes[5], (batch,), device=common.device)
-    model = model.to(common.device)
+    model = WithLoss(model).to(common.device)
     for m in model.modules():
         if isinstance(m, (nn.Linear, nn.Embedding)):
             nn.init.normal_(m.weight, std=0.02)

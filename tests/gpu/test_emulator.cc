@@ -238,6 +238,29 @@ static void test_events_of_a_recording(void **)
     cudaGraphDestroy(graph);
 }
 
+/* The limit of shared memory is the kernel's: lowering it takes it from what was recorded. */
+static void test_recorded_kernels_keep_their_room(void **)
+{
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+
+    assert_int_equal(
+        cudaFuncSetAttribute(reverse_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, 60 << 10),
+        cudaSuccess);
+    cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal);
+    PK_LAUNCH(reverse_kernel, 1, 32, 60 << 10, stream, numbers);
+    assert_int_equal(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+    cudaFuncSetAttribute(reverse_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, 50 << 10);
+    assert_int_equal(cudaGraphInstantiate(&exec, graph), cudaErrorInvalidValue);
+    cudaFuncSetAttribute(reverse_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, 60 << 10);
+    assert_int_equal(cudaGraphInstantiate(&exec, graph), cudaSuccess);
+    assert_int_equal(cudaGraphLaunch(exec, stream), cudaSuccess);
+    (void)cudaGetLastError();
+    cudaStreamSynchronize(stream);
+    cudaGraphExecDestroy(exec);
+    cudaGraphDestroy(graph);
+}
+
 /* Ordinary memory of the host is not promised to have been read when an asynchronous copy returns. */
 static void test_pageable_memory_is_read_late(void **)
 {
@@ -412,7 +435,8 @@ int main(void)
         cmocka_unit_test(test_events_of_a_recording),
         cmocka_unit_test(test_pageable_memory_is_read_late),
         cmocka_unit_test(test_a_fork_loses_the_device),
-        cmocka_unit_test(test_launches_that_cannot_be),
+        cmocka_unit_test(test_launches_that_cannot_be), /* before somebody opts in */
+        cmocka_unit_test(test_recorded_kernels_keep_their_room),
         cmocka_unit_test(test_mistakes_are_found),
     };
 

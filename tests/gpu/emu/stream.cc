@@ -28,6 +28,7 @@ struct graph_item {
 struct graph_body {
     std::vector<std::vector<graph_item>> list; /* one for each stream; the first launched it */
     size_t works = 0;
+    std::vector<std::pair<const void *, size_t>> rooms; /* kernels, and the shared memory they are given */
 };
 
 struct capture_state {
@@ -129,6 +130,22 @@ bool joined(const graph_body *g)
     return true;
 }
 
+size_t room_of(const void *kernel)
+{
+    auto limit = shared_limit.find(kernel);
+
+    return limit == shared_limit.end() ? (size_t)48 << 10 : (size_t)limit->second;
+}
+
+/* Whether every kernel may still have what it was recorded with. */
+bool startable(const graph_body *g)
+{
+    for (const auto &r : g->rooms)
+        if (r.second > room_of(r.first))
+            return false;
+    return true;
+}
+
 } // namespace
 
 cudaError_t pk_emu_error(cudaError_t error)
@@ -196,8 +213,6 @@ void pk_emu_enqueue_kernel(const char *name, const void *kernel, unsigned cluste
                            const void *args, size_t bytes)
 {
     std::lock_guard<std::recursive_mutex> hold(pk_emu_lock);
-    auto limit = shared_limit.find(kernel);
-    size_t allowed = limit == shared_limit.end() ? (size_t)48 << 10 : (size_t)limit->second;
     uint64_t threads = (uint64_t)block.x * block.y * block.z;
 
     if (!grid.x || !grid.y || !grid.z || !threads || threads > 1024 || block.z > 64 || grid.y > 65535 ||
@@ -206,10 +221,12 @@ void pk_emu_enqueue_kernel(const char *name, const void *kernel, unsigned cluste
         pk_emu_error(cudaErrorInvalidConfiguration);
         return;
     }
-    if (shared > allowed) {
+    if (shared > room_of(kernel)) {
         pk_emu_error(cudaErrorInvalidValue);
         return;
     }
+    if (stream_of(stream)->capture)
+        stream_of(stream)->capture->body.rooms.emplace_back(kernel, shared);
     /* Tensor maps are arguments, aligned to 64 bytes. */
     std::shared_ptr<void> copy(aligned_alloc(128, (bytes + 127) / 128 * 128), free);
 
@@ -489,7 +506,7 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph, unsig
 {
     std::lock_guard<std::recursive_mutex> hold(pk_emu_lock);
 
-    if (!graph)
+    if (!graph || !startable(graph->body.get()))
         return pk_emu_error(cudaErrorInvalidValue);
     *exec = new pk_emu_graph{graph->body};
     return cudaSuccess;
@@ -505,6 +522,8 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream)
     std::lock_guard<std::recursive_mutex> hold(pk_emu_lock);
     std::shared_ptr<graph_body> g = exec->body;
 
+    if (!startable(g.get()))
+        return pk_emu_error(cudaErrorInvalidValue);
     return pk_emu_enqueue(stream, [g] {
         std::vector<size_t> done(g->list.size(), 0);
 

@@ -116,6 +116,50 @@ static void test_masks(void **state)
         }
 }
 
+/* What a cache holds beyond the length does not count, not even NaN: few queries and many. */
+static void test_nothing_beyond_the_length_is_read(void **state)
+{
+    const struct pk_backend_api *api = pk_backend_cpu();
+    struct pk_backend *b = rig_backend(NULL, NULL, 1);
+    int32_t lengths[2] = {21, 0};
+    struct pd_why why;
+
+    (void)state;
+    for (int phi = 0; phi < PK_PHI_COUNT; phi++)
+        for (int nq = 1; nq < 40; nq += 38)
+            for (int bad = 0; bad < 2; bad++) {
+                static float kept[2 * 2 * 40 * 16];
+                struct pk_attr attr = {
+                    .attention = {
+                        .phi = (enum pk_phi)phi, .degree = 3, .tau = 0.25, .scale = 1, .has_length = true}};
+                struct pk_view in[4], out[2];
+                struct pk_call c = {.op = PK_OP_ATTENTION,
+                                    .attr = &attr,
+                                    .n_in = 4,
+                                    .n_out = pk_phi_normalised((enum pk_phi)phi) ? 2 : 1,
+                                    .in = in,
+                                    .out = out};
+
+                rig_reset(NULL); /* the same numbers both times */
+                out[0] = rig_random(PK_F32, PK_SHAPE(2, nq, 2, 16), 0, 0);
+                out[1] = rig_random(PK_F32, PK_SHAPE(2, 2, nq), 0, 0);
+                in[0] = rig_random(PK_F32, PK_SHAPE(2, 2, nq, 16), -1, 1);
+                in[1] = rig_random(PK_F32, PK_SHAPE(2, 2, 70, 16), -1, 1);
+                in[2] = rig_random(PK_F32, PK_SHAPE(2, 2, 70, 16), -1, 1);
+                in[3] = pk_view_dense(lengths, PK_I32, PK_SHAPE(2));
+                for (int i = 1; bad && i < 3; i++)
+                    for (int x = 0; x < 2 * 2 * 70 * 16; x++)
+                        if (x / 16 % 70 >= lengths[x / 16 / 140])
+                            ((float *)in[i].data)[x] = NAN;
+                c.workspace_bytes = api->workspace_bytes(b, &c);
+                c.workspace = rig_alloc(c.workspace_bytes);
+                assert_int_equal(api->run(b, &c, 1, &why), PD_OK);
+                if (bad)
+                    assert_memory_equal(kept, out[0].data, (size_t)(2 * nq * 2 * 16) * sizeof(float));
+                memcpy(kept, out[0].data, (size_t)(2 * nq * 2 * 16) * sizeof(float));
+            }
+}
+
 /* Where the power of a masked score overflows, the result must still be exactly 0. */
 static void test_masked_overflow(void **state)
 {
@@ -269,6 +313,7 @@ int main(void)
         cmocka_unit_test_teardown(test_blocks, rig_reset),
         cmocka_unit_test_teardown(test_few_queries, rig_reset),
         cmocka_unit_test_teardown(test_masks, rig_reset),
+        cmocka_unit_test_teardown(test_nothing_beyond_the_length_is_read, rig_reset),
         cmocka_unit_test_teardown(test_masked_overflow, rig_reset),
         cmocka_unit_test_teardown(test_degrees_and_scales, rig_reset),
         cmocka_unit_test_teardown(test_zero_and_huge, rig_reset),

@@ -26,6 +26,10 @@
 #define SPLIT_KEYS 64
 #define SPLIT_MOST 32
 
+/* Maxima of softmax are those of logits times log2 e: an exponential is then one fma and one ex2. */
+#define LOG2_E 1.44269504088896341f
+#define LN_2 0.693147180559945309f
+
 template <class M, int D, bool POLY>
 static __global__ void __launch_bounds__(128, D <= 64 ? 3 : 2)
     forward_kernel(const struct att a, const struct att_deal g, float *const parts)
@@ -117,7 +121,7 @@ static __global__ void __launch_bounds__(128, D <= 64 ? 3 : 2)
                 if (softmax) {
 #pragma unroll
                     for (int r = 0; r < 2; r++) {
-                        float m = top[r], base, shrink;
+                        float m = -INFINITY, base, shrink;
 
 #pragma unroll
                         for (int n = 0; n < NT; n++)
@@ -129,8 +133,9 @@ static __global__ void __launch_bounds__(128, D <= 64 ? 3 : 2)
                             }
                         m = fmaxf(m, __shfl_xor_sync(PK_WARP_ALL, m, 1));
                         m = fmaxf(m, __shfl_xor_sync(PK_WARP_ALL, m, 2));
+                        m = fmaxf(top[r], m * LOG2_E);
                         base = m == -INFINITY ? 0 : m;
-                        shrink = __expf(top[r] - base);
+                        shrink = pk_exp2(top[r] - base);
                         top[r] = m;
                         sum[r] *= shrink;
 #pragma unroll
@@ -142,7 +147,7 @@ static __global__ void __launch_bounds__(128, D <= 64 ? 3 : 2)
                         for (int n = 0; n < NT; n++)
 #pragma unroll
                             for (int e = 2 * r; e < 2 * r + 2; e++) {
-                                x[n][e] = __expf(x[n][e] - base);
+                                x[n][e] = pk_exp2(fmaf(x[n][e], LOG2_E, -base));
                                 sum[r] += x[n][e];
                             }
                     }
@@ -196,7 +201,7 @@ static __global__ void __launch_bounds__(128, D <= 64 ? 3 : 2)
                     if (c == 0)
                         a.sums[bh * a.nq + i] = !softmax      ? sum[r]
                                                 : sum[r] == 0 ? -INFINITY
-                                                              : top[r] + logf(sum[r]);
+                                                              : top[r] * LN_2 + logf(sum[r]);
                     by = sum[r] == 0 ? 0 : by / sum[r];
                 }
                 if (a.row_power != 0)
@@ -231,12 +236,12 @@ template <typename T> static __global__ void parts_kernel(const struct att a, in
     for (int s = 0; normalised && s < count; s++) {
         const float *const x = from + s * a.nq * width + a.d16;
 
-        sum += softmax ? x[1] * __expf(x[0] - top) : x[1];
+        sum += softmax ? x[1] * pk_exp2(x[0] - top) : x[1];
     }
     by = att_factor(a, h);
     if (normalised) {
         if (lane == 0)
-            a.sums[row] = !softmax ? sum : sum == 0 ? -INFINITY : top + logf(sum);
+            a.sums[row] = !softmax ? sum : sum == 0 ? -INFINITY : top * LN_2 + logf(sum);
         by = sum == 0 ? 0 : by / sum;
     }
     if (a.row_power != 0)
@@ -247,7 +252,7 @@ template <typename T> static __global__ void parts_kernel(const struct att a, in
         for (int s = 0; s < count; s++) {
             const float *const x = from + s * a.nq * width;
 
-            total += softmax ? x[c] * __expf(x[a.d16] - top) : x[c];
+            total += softmax ? x[c] * pk_exp2(x[a.d16] - top) : x[c];
         }
         ((T *)a.y.p)[b * a.y.sb + h * a.y.sh + i * a.y.sn + c] = pk_narrow<T>(total * by);
     }

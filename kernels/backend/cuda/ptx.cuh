@@ -40,6 +40,7 @@ template <int pending> __device__ __forceinline__ void pk_copy_wait(void);
 __device__ __forceinline__ uint32_t pk_tf32(float x);               /* rounded to nearest, ties away from 0 */
 __device__ __forceinline__ uint32_t pk_pack(float low, float high); /* two bf16 */
 __device__ __forceinline__ float pk_reciprocal(float x);            /* within an ulp or so */
+__device__ __forceinline__ float pk_exp2(float x);                  /* within two ulp; 0 for -inf */
 __device__ __forceinline__ uint32_t pk_mul_bf16(uint32_t a, uint32_t b); /* two products, rounded once each */
 
 #ifndef PK_CUDA_EMULATED
@@ -117,6 +118,14 @@ __device__ __forceinline__ float pk_reciprocal(float x)
     float r;
 
     asm("rcp.approx.ftz.f32 %0, %1;\n" : "=f"(r) : "f"(x));
+    return r;
+}
+
+__device__ __forceinline__ float pk_exp2(float x)
+{
+    float r;
+
+    asm("ex2.approx.ftz.f32 %0, %1;\n" : "=f"(r) : "f"(x));
     return r;
 }
 
@@ -285,6 +294,11 @@ __device__ __forceinline__ uint32_t pk_pack(float low, float high)
 __device__ __forceinline__ float pk_reciprocal(float x)
 {
     return 1.0f / x;
+}
+
+__device__ __forceinline__ float pk_exp2(float x)
+{
+    return exp2f(x);
 }
 
 __device__ __forceinline__ uint32_t pk_mul_bf16(uint32_t a, uint32_t b)

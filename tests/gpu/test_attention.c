@@ -365,11 +365,6 @@ static void test_linear_order_in_bf16(void **state)
                 attention_check(&c);
                 attention_reset(NULL);
             }
-    if (full()) { /* chunks of 1024 tokens, blocks of 512 */
-        check("linear order, long", 0, (struct attention_shape){1, 1, 4200, 4200, 8},
-              (struct pk_attention_attr){
-                  .phi = PK_PHI_POLY, .degree = 2, .scale = 0.5, .form = PK_FORM_LINEAR, .causal = true});
-    }
 }
 
 static void test_stats(void **state)

@@ -10,8 +10,8 @@
  *
  * The executor simplifies calls before a back end sees them: every input of EXPR arrives with the
  * output's shape (a repeated axis has stride 0), and the leading axes of MATMUL are equal in rank to the
- * output's, likewise with stride 0 - or, where all of them fold into the rows, a, residual or pre, what is kept
- * and the output arrive as matrices.
+ * output's, likewise with stride 0 - or, where all of them fold into the rows, a, residual or pre, what is
+ * kept and the output arrive as matrices.
  *
  * Mixed precision: a pass after differentiation may narrow activations and the weights' working copies to
  * bf16. Back ends that run bf16 then see calls in which each float view is f32 or bf16 by itself; arithmetic,
@@ -20,8 +20,8 @@
  * count, correct, and every output of SUMSQ, SUM, MAX, SCATTER_ADD and ATTENTION_STATS. a and b of MATMUL
  * have one type, and so have its residual, what it keeps, pre and its output (f32 or bf16; a bias that is a
  * parameter is f32, and so are sums); so have q, k, v, y, dy, dq, dk and dv of one attention, and logits and
- * dlogits. The state of ATTENTION_STATE is f32 beside q, k, v of bf16. The CPU back end computes all of this by
- * widening: slow, and the definition.
+ * dlogits. The state of ATTENTION_STATE is f32 beside q, k, v of bf16. The CPU back end computes all of this
+ * by widening: slow, and the definition.
  *
  * Notation and formulas: spec attention.md (sections 1, 2, 6, 7), dnt.md 1. */
 #pragma once
@@ -64,11 +64,11 @@ enum pk_op {
                      attr.matmul: has_bias, has_residual, act. Output may share residual's memory.
                      keeps, with an activation and no residual: a second output of the first one's type, what
                      the activation is applied to: a b + bias.
-                     slope, without bias and residual: (a, b, pre (.., M, N) of the output's type) -> a b times
-                     the derivative of act at pre.
-                     sums: one more output, last: OUT (N), the sum of the first output over all axes but its
-                     last; of two matrices also A (M), of a over K, or B (N), of b over K: what flows into a
-                     bias beside the product. None of the three has a derivative: the passes make them */
+                     slope, without bias and residual: (a, b, pre (.., M, N) of the output's type) -> a b
+                     times the derivative of act at pre. sums: one more output, last: OUT (N), the sum of the
+                     first output over all axes but its last; of two matrices also A (M), of a over K, or B
+                     (N), of b over K: what flows into a bias beside the product. None of the three has a
+                     derivative: the passes make them */
     PK_OP_DROPOUT, /* (x (.., C), rng I32 (3): seed low, seed high, step; or (4): and share s, here and in
                       ATTENTION: x is the s-th of equal parts of a whole along its first axis, and its rows
                       are counted in the whole: r below stands for r + s rows) -> x m / (1 - rate), m of 0
@@ -93,7 +93,7 @@ enum pk_op {
                             count = number of those targets; correct = how many have the first largest logit
                             at y. attr.cross_entropy: smoothing s, ignore. Other targets outside 0..C-1: error
                           */
-    PK_OP_CROSS_ENTROPY_BWD, /* (logits, target, lse, dloss_sum (1)) -> dlogits; may share logits' memory */
+    PK_OP_CROSS_ENTROPY_BWD,  /* (logits, target, lse, dloss_sum (1)) -> dlogits; may share logits' memory */
     PK_OP_CROSS_ENTROPY_GRAD, /* (logits, target, dloss_sum (1)) -> dlogits (M, C), loss_sum, count, correct:
                                  both of the above, where dloss_sum is known beforehand.
                                  attr.cross_entropy.mean: dloss_sum is divided by count first. width > C:

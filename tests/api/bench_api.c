@@ -191,12 +191,13 @@ int main(int argc, char **argv)
             int status;
 
             if (got == 0 || (got < 0 && errno != EAGAIN)) {
-                fprintf(stderr,
-                        "bench_api: the server closed connection %d after %.1f s and %lld answers (%s): %zu of "
-                        "%zu bytes of a request sent, %.3f s ago; %zu bytes of its answer had come\n",
-                        (int)(c - clients), 1e-6 * (double)(pd_clock_mono_us() - begun), (long long)done,
-                        got ? strerror(errno) : "end of stream", c->sent, c->out.len,
-                        1e-6 * (double)(pd_clock_mono_us() - c->begun_us), c->in.len);
+                fprintf(
+                    stderr,
+                    "bench_api: the server closed connection %d after %.1f s and %lld answers (%s): %zu of "
+                    "%zu bytes of a request sent, %.3f s ago; %zu bytes of its answer had come\n",
+                    (int)(c - clients), 1e-6 * (double)(pd_clock_mono_us() - begun), (long long)done,
+                    got ? strerror(errno) : "end of stream", c->sent, c->out.len,
+                    1e-6 * (double)(pd_clock_mono_us() - c->begun_us), c->in.len);
                 return 1;
             }
             if (got > 0)

@@ -31,7 +31,7 @@ struct cpu_matmul {
     const struct pk_view *bias, *residual;
     const struct pk_view *pre; /* the slope of act there is the factor; NULL: act is applied */
     real *kept;                /* what act is applied to goes here as well; or NULL */
-    bool residual_in_place; /* the residual lies where the output goes */
+    bool residual_in_place;    /* the residual lies where the output goes */
     real *out;
     char *own_scratch;        /* of each thread */
     int64_t few_bn, few_cols; /* columns of one task; tasks side by side */

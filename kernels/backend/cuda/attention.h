@@ -2,8 +2,9 @@
  *
  * The entries of the table are those of attention.cu, attention_bwd.cu, attention_stats.cu and
  * attention_state.cu (cuda.h declares them). ATTENTION and ATTENTION_BWD are handed to attention_hopper*.cu
- * where cuda_attention_hopper_supports says so and no length is given; everything else runs here, on any device from sm 80 on: tiles
- * of mma.sync for bf16, and for f32 where b->math is TF32; sums of products in f32 for the rest.
+ * where cuda_attention_hopper_supports says so and no length is given; everything else runs here, on any
+ * device from sm 80 on: tiles of mma.sync for bf16, and for f32 where b->math is TF32; sums of products in
+ * f32 for the rest.
  *
  * What both sides promise: the answers depend on b and on the shapes, dtypes and attributes of the call alone
  * (b may be NULL, data pointers are not looked at), so that a plan made without a device holds on it. */

@@ -45,7 +45,7 @@ struct pk_backend {
      * PD_ERR_INVALID. */
     uint32_t *fault, *fault_host; /* fault_host: pinned, for reading it */
     struct cuda_pinned *pinned;   /* of alloc_host */
-    bool forgetful;               /* the host did not keep what it was told: attention_order.cu asks no more */
+    bool forgetful; /* the host did not keep what it was told: attention_order.cu asks no more */
     struct cuda_passage *passage; /* slot.c: what small uploads pass through */
 };
 

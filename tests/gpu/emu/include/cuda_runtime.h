@@ -417,9 +417,9 @@ static inline long long clock64()
 /* ---- launching ---- */
 
 /* `args` is copied; run(copy) is one thread. cluster: blocks of one along x. */
-void pk_emu_enqueue_kernel(const char *name, const void *kernel, unsigned cluster, dim3 grid, dim3 block, size_t shared,
-                           cudaStream_t stream, void (*run)(const void *args), const void *args,
-                           size_t bytes);
+void pk_emu_enqueue_kernel(const char *name, const void *kernel, unsigned cluster, dim3 grid, dim3 block,
+                           size_t shared, cudaStream_t stream, void (*run)(const void *args),
+                           const void *args, size_t bytes);
 void *pk_emu_dynamic_shared();
 
 /* Not by std::tuple: sources have types of the same name (struct job), which only what has no linkage keeps
@@ -445,8 +445,8 @@ struct pk_emu_call<std::index_sequence<I...>, P...> : pk_emu_argument<I, std::re
 
 /* Arguments are converted and copied now, as a real launch does; the threads run when the stream does. */
 template <typename... P, typename... A>
-static inline void pk_emu_launch(const char *name, void (*kernel)(P...), unsigned cluster, dim3 grid, dim3 block, size_t shared,
-                                 cudaStream_t stream, A &&...args)
+static inline void pk_emu_launch(const char *name, void (*kernel)(P...), unsigned cluster, dim3 grid,
+                                 dim3 block, size_t shared, cudaStream_t stream, A &&...args)
 {
     typedef pk_emu_call<std::make_index_sequence<sizeof...(P)>, P...> call;
     call c = {{static_cast<P>(args)}..., kernel};
@@ -458,7 +458,7 @@ static inline void pk_emu_launch(const char *name, void (*kernel)(P...), unsigne
 }
 #define PK_LAUNCH(kernel, grid, block, shared, stream, ...)                                                  \
     pk_emu_launch(#kernel, (kernel), 1, (grid), (block), (shared), (stream), ##__VA_ARGS__)
-#define PK_LAUNCH_CLUSTER(kernel, cluster, grid, block, shared, stream, ...)                                  \
+#define PK_LAUNCH_CLUSTER(kernel, cluster, grid, block, shared, stream, ...)                                 \
     pk_emu_launch(#kernel, (kernel), (cluster), (grid), (block), (shared), (stream), ##__VA_ARGS__)
 #define PK_SHARED(type, name) type *const name = static_cast<type *>(pk_emu_dynamic_shared())
 

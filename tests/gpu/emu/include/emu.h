@@ -13,8 +13,8 @@
  * on or leave undefined: misaligned addresses, wrong descriptors, out of bounds. */
 [[noreturn]] void pk_emu_fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* Number of this thread, and how many there are: in the block, or in a cluster of several (each block's begin at
- * a multiple of 128). */
+/* Number of this thread, and how many there are: in the block, or in a cluster of several (each block's begin
+ * at a multiple of 128). */
 unsigned pk_emu_thread(void);
 unsigned pk_emu_threads(void);
 /* Of this thread's block in its cluster, and how many blocks that has (1: none was asked for). */

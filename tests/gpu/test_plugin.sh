@@ -33,8 +33,11 @@ logs=$(find "$build/kernels/backend/cuda" -name '*.cu.o.ptxas' 2>/dev/null)
 if [ -z "$logs" ]; then
     echo "skipped: no reports of ptxas in $build"
 else
+    known=$(grep -o 'V[0-9.]*[0-9]' "$here/spills.txt" | head -n 1)
+    this=$("$nvcc" --version | grep -o 'V[0-9.]*[0-9]' | head -n 1)
+    [ "$known" = "$this" ] || echo "skipped: registers that kernels spill are known of nvcc $known, this is $this"
     # shellcheck disable=SC2086
-    awk -v budgets="$here/spills.txt" '
+    awk -v budgets="$here/spills.txt" -v held="$([ "$known" = "$this" ] && echo 1 || echo 0)" '
         BEGIN {
             while ((getline line < budgets) > 0)
                 if (line !~ /^#/ && split(line, f) == 3) { n++; file[n] = f[1]; part[n] = f[2]; most[n] = f[3] }
@@ -43,7 +46,7 @@ else
             split($0, q, "\x27"); name = q[2]; sm = q[4]
             kernels++
         }
-        /bytes stack frame/ && sm == "sm_90a" {
+        /bytes stack frame/ && sm == "sm_90a" && held {
             bytes = $5
             source = FILENAME; sub(/.*\//, "", source); sub(/\.o\.ptxas$/, "", source)
             allowed = 0; at = 0

@@ -304,8 +304,9 @@ size_t att_linear_workspace(const struct pk_backend *b, const struct pk_call *c)
 enum pd_err att_linear(struct pk_backend *b, const struct pk_call *c, struct pd_why *why);
 enum pd_err att_linear_bwd(struct pk_backend *b, const struct pk_call *c, struct pd_why *why);
 
-/* attention_linear_bf16.cu: the same for short heads in bf16. chunk: tokens whose square is the caller's, in
- * causal order. The workspace serves either direction. Of the gradients dY is read in 16-byte pieces as well.
+/* attention_linear_bf16.cu: the same for short heads in bf16, of x^2 for many tokens. chunk: tokens whose
+ * square is the caller's, in causal order. The workspace serves either direction. Of the gradients dY is read
+ * in 16-byte pieces as well.
  */
 bool att_linear_bf16_takes(const struct pk_call *c, const struct att *a);
 int att_linear_bf16_chunk(const struct pk_backend *b, const struct att *a);

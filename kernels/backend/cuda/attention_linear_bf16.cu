@@ -16,6 +16,10 @@
  * more than that. Those of x are exact, so that its state is kept as two bf16, upper and lower half of 16
  * bits, which costs a second product where bytes are what takes the time. All sums are f32.
  *
+ * What a rounded feature errs by is a part of |q|^2 |k|^2, which for a key nearly orthogonal to its query is
+ * many times (q k)^2: over many tokens that disappears in their sum, for few of them attention_linear.cu has
+ * TF32.
+ *
  * Counted at d = 64, per token and pair. x: gather reads 256 bytes for 8 kFLOP; apply reads 128 and writes
  * 128 for 16: bytes count. Backward two gathers, an apply and two turns: 1280 bytes, of which 896 are the
  * floor (performance.md 2.1); forward 512, all floor. A block has 18 KiB in flight in gather, 36 in the
@@ -39,6 +43,7 @@
 #define TURN_STRIPS 2
 #define DX_PITCH 66
 #define CHANNELS 64
+#define SQUARES_FROM 256 /* tokens from which x^2 is taken */
 
 typedef __nv_bfloat16 bf16;
 
@@ -568,7 +573,10 @@ template <int P> static __global__ void __launch_bounds__(256, 1) turn_kernel(co
 
 bool att_linear_bf16_takes(const struct pk_call *c, const struct att *a)
 {
-    return c->in[0].dtype == PK_BF16 && a->d % 8 == 0 && a->d <= CHANNELS && a->row_power == 0;
+    const int n = a->nq < a->nk ? a->nq : a->nk;
+
+    return c->in[0].dtype == PK_BF16 && a->d % 8 == 0 && a->d <= CHANNELS && a->row_power == 0 &&
+           (a->degree == 1 || n >= SQUARES_FROM);
 }
 
 /* Blocks of a chunk in gather, and warps of a block. */

@@ -69,7 +69,7 @@ export const metrics = [
         text: 'Damaged pictures met so far: they are left out of the loss, and too many end the run.' },
     { key: 'sys/flops', title: 'Operations per second', better: 'up', system: true, source: 'Multiplications and additions of the planned step (products and attention), by the clock of the worker.',
         text: 'What a step computes, divided by how long it takes. Nothing that is computed twice counts twice.' },
-    { key: 'sys/utilisation', title: 'Utilisation', better: 'up', system: true, source: 'sys/flops by the matmul peak that the worker measured on this GPU (bf16).',
+    { key: 'sys/utilisation', title: 'Utilisation', unit: 'share', better: 'up', system: true, source: 'sys/flops by the matmul peak that the worker measured on this GPU (bf16).',
         text: 'Share of the device\'s fastest products that training reaches, 0 to 1. In fp32 or TF32 it is a share of the bf16 peak all the same.' },
     { key: 'sys/peak_flops', title: 'Measured matmul peak', system: true, source: 'Large square products in bf16, timed when the worker starts, or recalled for the same GPU, driver and library.',
         text: 'What utilisation is a share of.' },

@@ -17,7 +17,6 @@ const MOST = 20;
 
 /** @param {Run} run */
 const averaged = run => run.outcome === 'succeeded' || run.state !== 'ended';
-const OMITTED = ['mem/arena', 'steps_per_epoch', 'mem/peak', 'step_ms', 'samples_per_s', 'tokens_per_s', 'data_wait', 'comm/wait', 'sys/cpu'];
 
 /**
  * @param {import('../types').ViewContext} context
@@ -138,11 +137,11 @@ export function compareView(context) {
     const curves = new Map();
 
     function wantedPanels() {
-        const keys = [...new Set([...series.values()].flatMap(list => list.map(s => s.key)))].filter(key => !OMITTED.includes(key));
+        const keys = [...new Set([...series.values()].flatMap(list => list.map(s => s.key)))];
         const flat = [];
         for (const panel of panels(keys)) {
-            if (panel.metric.gpu)
-                continue; // how busy a device was is a matter of one run
+            if (panel.metric.system)
+                continue; // what a run took of its machine is a matter of that run
             if (panel.layered)
                 flat.push(panel);
             else

@@ -10,25 +10,15 @@ struct spec_field;
 
 /* Defaults that depend on other values: a new reference, or NULL where there is none
  * (reported) or no memory is left (c->nomem). */
-#define SPEC_RULES(X)                                                                                        \
-    X(null)                                                                                                  \
-    X(required)                                                                                              \
-    X(arch)                                                                                                  \
-    X(dataset)                                                                                               \
-    X(width)                                                                                                 \
-    X(depth)                                                                                                 \
-    X(heads)                                                                                                 \
-    X(bias)                                                                                                  \
-    X(image_size)                                                                                            \
-    X(patch)                                                                                                 \
-    X(pool)                                                                                                  \
-    X(context)                                                                                               \
-    X(norm_kind)                                                                                             \
-    X(norm_eps)                                                                                              \
-    X(alpha) X(scale_share) X(scale_param) X(n_for_scale) X(n) X(c0) X(qk_norm) X(path) X(split)             \
-        X(split_train) X(split_val) X(data_context) X(length) X(lr) X(betas) X(weight_decay) X(warmup_steps) \
-            X(warmup_epochs) X(warmup_form) X(min_lr) X(clip) X(device) X(precision) X(init) X(eval_every)   \
-                X(keep_best) X(keep_latest) X(threads) X(tokenizer_path) X(loader_threads)
+/* clang-format off */
+#define SPEC_RULES(X) \
+    X(null) X(required) X(arch) X(dataset) X(width) X(depth) X(heads) X(bias) X(image_size) X(patch) \
+    X(pool) X(context) X(norm_kind) X(norm_eps) X(alpha) X(scale_share) X(scale_param) \
+    X(n_for_scale) X(n) X(c0) X(qk_norm) X(path) X(split) X(split_train) X(split_val) \
+    X(data_context) X(length) X(lr) X(betas) X(weight_decay) X(warmup_steps) X(warmup_epochs) \
+    X(warmup_form) X(min_lr) X(clip) X(device) X(precision) X(init) X(eval_every) X(keep_best) \
+    X(keep_latest) X(threads) X(tokenizer_path) X(loader_threads)
+/* clang-format on */
 #define SPEC_RULE_DECLARE(name) json_t *spec_rule_##name(struct spec_ctx *c);
 SPEC_RULES(SPEC_RULE_DECLARE)
 #undef SPEC_RULE_DECLARE

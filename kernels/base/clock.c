@@ -21,6 +21,11 @@ int64_t pd_clock_wall_us(void)
     return now_us(CLOCK_REALTIME);
 }
 
+int64_t pd_clock_boot_us(void)
+{
+    return now_us(CLOCK_BOOTTIME);
+}
+
 const char *pd_clock_format(char *out, size_t size, int64_t wall_us)
 {
     int64_t micros = wall_us % 1000000;

@@ -12,6 +12,48 @@ static struct pk_shape stats_shape(struct shape s)
     return PK_SHAPE(s.b, s.h, s.nq);
 }
 
+static void run_forward(const struct rig_case *f, const struct pk_view *in, struct pk_view *out)
+{
+    const struct pk_backend_api *api = pk_backend_cpu();
+    struct pk_backend *b = rig_backend(NULL, NULL, 1);
+    struct pk_call call = {
+        .op = f->op, .attr = &f->attr, .n_in = f->n_in, .n_out = f->n_out, .in = in, .out = out};
+    struct pd_why why;
+
+    for (int i = 0; i < f->n_out; i++)
+        out[i] = pk_view_dense(rig_alloc((size_t)pk_shape_count(&f->out[i]) * 8), f->out_dtype[i], f->out[i]);
+    call.workspace_bytes = api->workspace_bytes(b, &call);
+    call.workspace = rig_alloc(call.workspace_bytes);
+    assert_int_equal(api->run(b, &call, 1, &why), PD_OK);
+}
+
+/* What the gradient of a scale is held against, the largest of all heads. With y = c y1 it is the sum of dy
+ * y1 over all queries, channels and samples (and heads, of one scale for all). The terms have either sign and
+ * may cancel; their errors are independent, so that of the sum is six times the root of their squares at
+ * most. */
+static double scale_yard(const struct rig_case *f, const struct attention_case *t, int at,
+                         const struct pk_view *dy)
+{
+    struct pk_view in[RIG_MAX_IN], y1[2];
+    double square[64] = {0}, size[64] = {0}, most = 0;
+    const int64_t heads = pk_shape_count(&t->scale->shape);
+
+    assert_true(heads <= 64);
+    memcpy(in, f->in, sizeof in);
+    in[at] = rig_random(t->scale->dtype, t->scale->shape, 1, 1);
+    run_forward(f, in, y1);
+    for (int64_t i = 0; i < pk_shape_count(&f->out[0]); i++) {
+        const int64_t h = heads == 1 ? 0 : i / t->shape.d % heads;
+        const double term = rig_get(dy->data, dy->dtype, i) * rig_get(y1[0].data, y1[0].dtype, i);
+
+        square[h] += term * term;
+        size[h] += fabs(term);
+    }
+    for (int64_t h = 0; h < heads; h++)
+        most = fmax(most, fmin(size[h], 6 * sqrt(square[h])));
+    return most;
+}
+
 void attention_check(const struct attention_case *t)
 {
     const struct shape s = t->shape;
@@ -23,11 +65,8 @@ void attention_check(const struct attention_case *t)
     struct rig_case f = {.op = PK_OP_ATTENTION, .attr.attention = a, .name = t->name, .tolerance = tolerance},
                     g;
     const bool sums = pk_phi_normalised(a.phi);
-    const struct pk_backend_api *api = pk_backend_cpu();
-    struct pk_view fwd[2], work_in[RIG_MAX_IN];
-    struct pk_call call;
-    struct pd_why why;
-    int n = 0;
+    struct pk_view fwd[2], dy;
+    int n = 0, scale_at;
 
     f.attr.attention.tau = a.tau != 0 ? a.tau : 1 / sqrt(s.d);
     f.attr.attention.has_scale = t->scale != NULL;
@@ -44,6 +83,7 @@ void attention_check(const struct attention_case *t)
     }
     for (int i = 0; strided && i < n; i++)
         f.in[i] = rig_strided(&f.in[i]);
+    scale_at = n;
     for (size_t i = 0; i < sizeof extra / sizeof *extra; i++)
         if (extra[i])
             f.in[n++] = *extra[i];
@@ -56,22 +96,13 @@ void attention_check(const struct attention_case *t)
     f.f32_only = spread > 10;
     rig_check(&f);
 
-    fwd[0] = pk_view_dense(rig_alloc((size_t)pk_shape_count(&f.out[0]) * 8), dtype, f.out[0]);
-    fwd[1] = pk_view_dense(rig_alloc((size_t)pk_shape_count(&f.out[1]) * 8), dtype, f.out[1]);
-    memcpy(work_in, f.in, sizeof work_in);
-    call = (struct pk_call){
-        .op = f.op, .attr = &f.attr, .n_in = f.n_in, .n_out = f.n_out, .in = work_in, .out = fwd};
-    call.workspace_bytes = api->workspace_bytes(rig_backend(NULL, NULL, 1), &call);
-    call.workspace = rig_alloc(call.workspace_bytes);
-    assert_int_equal(api->run(rig_backend(NULL, NULL, 1), &call, 1, &why), PD_OK);
+    run_forward(&f, f.in, fwd);
 
     g = f;
     g.op = PK_OP_ATTENTION_BWD;
     g.in[n++] = fwd[0];
-    g.in[n] = rig_random(dtype, f.out[0], -1, 1);
-    if (strided)
-        g.in[n] = rig_strided(&g.in[n]);
-    n++;
+    dy = rig_random(dtype, f.out[0], -1, 1);
+    g.in[n++] = strided ? rig_strided(&dy) : dy;
     if (sums)
         g.in[n++] = fwd[1];
     g.n_in = n;
@@ -83,13 +114,12 @@ void attention_check(const struct attention_case *t)
         g.out[g.n_out++] = f.in[1].shape;
         g.out[g.n_out++] = f.in[2].shape;
     }
+    if (t->scale)
+        g.yard[g.n_out] = scale_yard(&f, t, scale_at, &dy);
     for (int i = 0; i < 2; i++)
         if (extra[i])
             g.out[g.n_out++] = extra[i]->shape;
     for (int i = 0; i < g.n_out; i++)
         g.out_dtype[i] = dtype;
-    /* Sums that cancel: the gradient of a scale is tested against its own yardstick in tests/golden. */
-    if (t->scale)
-        g.tolerance = (tolerance > 0 ? tolerance : 2e-6) * 50;
     rig_check(&g);
 }

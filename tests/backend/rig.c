@@ -165,7 +165,7 @@ void rig_compare(const struct rig_case *c, const char *label, const struct rig_g
                  const struct rig_guarded *want)
 {
     for (int o = 0; o < c->n_out; o++) {
-        double tolerance = c->tolerance, scale = c->floor > 0 ? c->floor : 1e-30, worst = 0;
+        double tolerance = c->tolerance, scale = fmax(c->floor > 0 ? c->floor : 1e-30, c->yard[o]), worst = 0;
         int64_t n = pk_shape_count(&c->out[o]), at = 0;
 
         if (tolerance == 0)

@@ -19,6 +19,8 @@ struct rig_case {
     int share[RIG_MAX_OUT]; /* 1 + the input whose (dense) memory the output shares; 0 = none */
     /* |got - want| <= tolerance * max(|want|, floor), the maximum being over the tensor. 0 = by dtype. */
     double tolerance, floor;
+    double yard[RIG_MAX_OUT]; /* a floor of one output's own: what was added up for it, where sums cancel; or
+                                 0 */
     bool f32_only; /* so large that rounding to bf16 on the way decides: not for tests of narrowed graphs */
     const char *name; /* for messages */
 };

@@ -81,12 +81,14 @@ static void test_functions_within_ulps(void **state)
 static void test_denormals_are_zero_inside_and_whole_outside(void **state)
 {
     struct pk_view x = rig_random(PK_F32, PK_SHAPE(40), 0, 1), y = rig_random(PK_F32, PK_SHAPE(40), 0, 1);
+    struct pk_backend *other = rig_backend("avx2", NULL, 2);
     volatile float tiny = 1e-40f;
 
     (void)state;
     for (int i = 0; i < 40; i++)
         ((float *)x.data)[i] = tiny;
-    apply(rig_backend("avx2", NULL, 2), PK_EX_NEG, &x, &y);
+    if (other) /* a level that this processor or this build may lack */
+        apply(other, PK_EX_NEG, &x, &y);
     apply(rig_backend(NULL, NULL, 2), PK_EX_SQRT, &x, &y);
 #if defined __x86_64__
     for (int i = 0; i < 40; i++)

@@ -7,13 +7,8 @@
 #include "tests/golden/attention.h"
 #include "tests/golden/bf16.h"
 
-/* Below this a result is compared as if it were this large. A softmax over one key has the gradient 0, which
- * the CPU's order of sums gives exactly and another order to the last place of its terms. */
-#ifdef GOLDEN_ON_CUDA
-#define FLOOR 0.1
-#else
+/* Below this a result is compared as if it were this large. */
 #define FLOOR 1e-6
-#endif
 
 bool gold_attention_attr(struct gold *g, struct pk_attr *ret)
 {
@@ -70,6 +65,26 @@ double gold_yardstick(struct gold *g, const char *tensor)
     return most;
 }
 
+/* One key's softmax is 1 whatever its logit: dq and dk are differences of two equal numbers, sums of dy v,
+ * and exactly 0 in one order of sums alone. What they are held against then: the largest such sum of
+ * magnitudes, times tau and the largest of q and k. Else 0. */
+static double one_key(struct gold *g, const struct pk_attention_attr *a)
+{
+    struct pk_shape s = {0};
+    double most = 0, row = 0;
+    const double *v, *go;
+
+    if (a->phi != PK_PHI_SOFTMAX || gold_number(g, "Nk", 0) != 1 || gold_number(g, "Nq", 0) != 1)
+        return 0;
+    v = gold_tensor(g, "v", &s);
+    go = gold_tensor(g, "go", &s);
+    for (int64_t i = 0; v && go && i < pk_shape_count(&s); i++) {
+        row = (i % s.dim[3] ? row : 0) + fabs(go[i] * v[i]);
+        most = fmax(most, row);
+    }
+    return a->tau * most * fmax(gold_yardstick(g, "q"), gold_yardstick(g, "k"));
+}
+
 /* A view of (B, H, N, d) as (B, N, H, d) and back. */
 struct pk_view gold_swap_heads(const struct pk_view *v)
 {
@@ -100,8 +115,7 @@ void gold_compare_best(struct gold *g, const char *label, const struct pk_view *
 
     snprintf(exact, sizeof exact, "%s.f64", want);
     if (gold_has(g, exact))
-        gold_compare(g, label, got, exact, got->dtype == PK_F64 ? 1e-10 : rtol,
-                     got->dtype == PK_F64 ? 1e-6 : FLOOR, yardstick);
+        gold_compare(g, label, got, exact, got->dtype == PK_F64 ? 1e-10 : rtol, FLOOR, yardstick);
     else /* an f64 result differs from the stored float by its rounding */
         gold_compare(g, label, got, want, got->dtype == PK_F64 ? 2e-7 : rtol, FLOOR, yardstick);
 }
@@ -139,8 +153,8 @@ static void separate(struct gold *g, const struct pk_attr *attr, enum pk_dtype d
     if (!gold_run(g, PK_OP_ATTENTION_BWD, attr, in, n + 2 + (a->phi == PK_PHI_SOFTMAX), out,
                   3 + a->has_scale))
         return;
-    gold_compare_best(g, "dq", &out[0], "dq", grad, 0);
-    gold_compare_best(g, "dk", &out[1], "dk", grad, 0);
+    gold_compare_best(g, "dq", &out[0], "dq", grad, one_key(g, a));
+    gold_compare_best(g, "dk", &out[1], "dk", grad, one_key(g, a));
     gold_compare_best(g, "dv", &out[2], "dv", rtol, 0);
     if (a->has_scale)
         gold_compare_best(g, "dscale", &out[3], "dscale", grad, gold_yardstick(g, "dscale_abs.f64"));
@@ -203,7 +217,7 @@ static void packed(struct gold *g, const struct pk_attr *plain, enum pk_dtype dt
         v.stride[0] = t * 3 * h * d, v.stride[1] = d, v.stride[2] = 3 * h * d, v.stride[3] = 1;
         v = gold_dense(g, &v);
         snprintf(label, sizeof label, "packed %s", dname[i]);
-        gold_compare_best(g, label, &v, dname[i], i == 2 ? rtol : grad, 0);
+        gold_compare_best(g, label, &v, dname[i], i == 2 ? rtol : grad, i == 2 ? 0 : one_key(g, a));
     }
     if (a->has_scale)
         gold_compare_best(g, "packed dscale", &out[1], "dscale", grad, gold_yardstick(g, "dscale_abs.f64"));
@@ -252,6 +266,10 @@ void gold_attention(struct gold *g)
 
     if (!gold_attention_attr(g, &attr))
         return;
+    if (!strcmp(gold_math(), "tf32") && strstr(gold_text(g, "case"), "biglogits")) {
+        g->to_come = "TF32 drops more of logits of several hundred than an exponential can bear: a band";
+        return;
+    }
     if (gold_bf16()) {
         separate(g, &attr, PK_F64); /* what the numbers in bf16 are held against */
         gold_attention_bf16(g, &attr);

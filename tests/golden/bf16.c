@@ -9,51 +9,42 @@
 
 #define U 0x1p-8 /* bf16 rounds to this, relative */
 
-/* ---- the table ---- */
-
 /* An element of attention passes three roundings in a row at most (A, or dS and what it was made of; the
  * result), and the error of a sum of rounded terms is mostly smaller than that of each. */
 #define ATTENTION (3 * U)
 /* A sigmoid by the processor's tanh is right to this, of 1. */
 #define SIGMOID 0x1p-12
 
-/* Graphs: the error after a network is a few roundings times the root of its depth, gradients have twice the
- * way, and what cancels (a norm behind x^3, a learned scale) shows it more. An entry is the least that holds
- * for every case of its group with half to spare, seen on the CPU and on the emulated device. */
-static const struct {
-    const char *group, *label; /* how the tensor's name begins; "" is any */
-    double rtol;
-} graphs[] = {
-    {"models", "logits", 0.04},
-    {"models", "loss", 0.01},
-    {"models", "all gradients", 0.08},
-    {"models", "grad_norm", 0.05},
-    {"models", "", 0.15},
-    {"blocks", "y", 0.03},
-    {"blocks", "", 0.1},
-    /* Thirty steps magnify every rounding: the losses and what the parameters have become as a whole are
-     * held, the gradients' norm in the first steps. */
-    {"train", "lr", 0},
-    {"train", "loss", 0.15},
-    {"train", "grad_norm", 0.15},
-    {"train", "all parameters", 0.05},
-};
-
-bool gold_bf16(void)
+const char *gold_math(void)
 {
     const char *math = getenv("GOLDEN_MATH");
 
-    return math && strcmp(math, "bf16") == 0;
+    return math ? math : "";
 }
 
-double gold_bf16_rtol(const struct gold *g, const char *label)
+bool gold_bf16(void)
 {
-    const char *group = gold_text(g, "group");
+    return strcmp(gold_math(), "bf16") == 0;
+}
 
-    for (size_t i = 0; i < sizeof graphs / sizeof graphs[0]; i++)
-        if (!strcmp(graphs[i].group, group) && !strncmp(graphs[i].label, label, strlen(graphs[i].label)))
-            return graphs[i].rtol;
-    return 0;
+double gold_band(struct gold *g, const char *part, double rtol)
+{
+    const json_t *measured = json_object_get(g->config, "normalised_error_bf16_emulated");
+
+    if (!gold_bf16())
+        return rtol;
+    if (json_is_object(measured))
+        measured = json_object_get(measured, part);
+    if (!json_is_number(measured)) {
+        gold_fail(g, "the file does not say what bf16 costs '%s'", part);
+        return 0;
+    }
+    return GOLD_BF16_TIMES * json_number_value(measured);
+}
+
+double gold_scale_band(const struct gold *g)
+{
+    return gold_bf16() ? GOLD_BF16_TIMES * 3.5e-3 : gold_rtol(g, 2e-5); /* golden/README.md 10 */
 }
 
 /* ---- attention ---- */

@@ -120,12 +120,6 @@ double *golden_tensor(struct golden *c, size_t *ret_count, const char *fmt, ...)
     return to;
 }
 
-/* In bf16 that of the table; else the caller's, or GOLDEN_RTOL. */
-static double tolerance(struct golden *c, const char *label, double rtol)
-{
-    return gold_bf16() ? fmax(rtol, gold_bf16_rtol(c->g, label)) : gold_rtol(rtol);
-}
-
 void golden_close(struct golden *c, const char *tensor, const double *got, const double *want, size_t count,
                   double rtol, double floor)
 {
@@ -144,7 +138,7 @@ void golden_close(struct golden *c, const char *tensor, const double *got, const
             at = i;
         }
     }
-    limit = tolerance(c, tensor, rtol) * fmax(most, floor);
+    limit = gold_rtol(c->g, rtol) * fmax(most, floor);
     c->worst = fmax(c->worst, limit > 0 ? worst / limit : 0);
     if (!finite || worst > limit)
         golden_fail(c, "%s: off by %.3g, allowed %.3g (element %zu of %zu: %.9g, reference %.9g)%s", tensor,
@@ -154,9 +148,6 @@ void golden_close(struct golden *c, const char *tensor, const double *got, const
 void golden_near(struct golden *c, const char *what, double got, double want, double limit)
 {
     c->compared++;
-    if (gold_bf16())
-        limit *= GOLD_BF16_SUMS;
-    limit = fmax(limit, tolerance(c, what, 0) * fmax(fabs(want), 1)); /* a number, or an error of order 1 */
     c->worst = fmax(c->worst, limit > 0 ? fabs(got - want) / limit : 0);
     if (!(fabs(got - want) <= limit))
         golden_fail(c, "%s: %.9g, reference %.9g, allowed +-%.3g", what, got, want, limit);

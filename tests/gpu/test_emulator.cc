@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "kernels/backend/cuda/device.cuh"
+#include "tests/gpu/emu/note.h"
 
 extern "C" {
 #include <cmocka.h>
@@ -424,6 +425,43 @@ static void test_mistakes_are_found(void **)
     }
 }
 
+struct noted {
+    int launches;
+    uint64_t what[4];
+};
+
+static void note(void *user, const char *name, uint64_t what)
+{
+    noted *n = static_cast<noted *>(user);
+
+    assert_non_null(strstr(name, n->launches < 2 ? "reverse_kernel" : "warp_kernel"));
+    n->what[n->launches++] = what;
+}
+
+static void test_noted_launches_do_not_run(void **)
+{
+    noted n = {};
+    int got[COUNT];
+
+    assert_int_equal(cudaMemset(numbers, 0, sizeof got), cudaSuccess);
+    pk_emu_note(note, &n);
+    for (int i = 0; i < 2; i++)
+        PK_LAUNCH(reverse_kernel, 1, COUNT, COUNT * sizeof(int), stream, numbers);
+    PK_LAUNCH(warp_kernel, 1, COUNT, 0, stream, numbers);
+    assert_int_equal(cudaStreamSynchronize(stream), cudaSuccess);
+    pk_emu_note(nullptr, nullptr);
+    read_back(got);
+    for (int i : got)
+        assert_int_equal(i, 0);
+    assert_int_equal(n.launches, 3);
+    assert_true(n.what[0] == n.what[1] && n.what[0] != n.what[2]);
+    PK_LAUNCH(reverse_kernel, 1, COUNT, COUNT * sizeof(int), stream, numbers);
+    assert_int_equal(cudaStreamSynchronize(stream), cudaSuccess);
+    read_back(got);
+    assert_int_equal(got[0], COUNT - 1);
+    assert_int_equal(n.launches, 3);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -437,6 +475,7 @@ int main(void)
         cmocka_unit_test(test_a_fork_loses_the_device),
         cmocka_unit_test(test_launches_that_cannot_be), /* before somebody opts in */
         cmocka_unit_test(test_recorded_kernels_keep_their_room),
+        cmocka_unit_test(test_noted_launches_do_not_run),
         cmocka_unit_test(test_mistakes_are_found),
     };
 

@@ -10,6 +10,9 @@ export const root = process.env.POLYD_ROOT ?? path.resolve(path.dirname(fileURLT
 export const build = process.env.POLYD_BUILD ?? path.join(root, 'build');
 export const polyd = path.join(build, 'bin/polyd');
 
+/** POLYD_WEB_DIR: the dashboard of that folder in place of the embedded one, for work on the page without a build. */
+const page = process.env.POLYD_WEB_DIR ? [`--web-dir=${path.resolve(process.env.POLYD_WEB_DIR)}`] : [];
+
 let tried = process.pid * 7919;
 
 /**
@@ -65,18 +68,21 @@ export class Daemon {
         this.url = `http://127.0.0.1:${port}`;
     }
 
-    /** @param {{flags?: string[]}} [options] */
-    static async start({ flags = [] } = {}) {
+    /**
+     * `prepare` puts files into the state directory before the daemon starts, and may return flags.
+     * @param {{flags?: string[], prepare?: (stateDir: string) => string[]}} [options]
+     */
+    static async start({ flags = [], prepare = () => [] } = {}) {
         // Short: a Unix socket lies inside, and its path may have 107 bytes.
         const stateDir = mkdtempSync(path.join(os.tmpdir(), 'polyd-'));
-        const daemon = new Daemon(stateDir, await freePort(), flags);
+        const daemon = new Daemon(stateDir, await freePort(), [...flags, ...prepare(stateDir)]);
         await daemon.up();
         return daemon;
     }
 
     async up() {
         const log = openSync(path.join(this.stateDir, 'polyd.log'), 'a');
-        this.process = spawn(polyd, [`--port=${this.port}`, `--state-dir=${this.stateDir}`, '--devices.gpus=none', ...this.flags],
+        this.process = spawn(polyd, [`--port=${this.port}`, `--state-dir=${this.stateDir}`, '--devices.gpus=none', ...page, ...this.flags],
             { stdio: ['ignore', log, log] });
         closeSync(log);
         this.ended = new Promise(resolve => this.process.on('exit', (code, signal) => resolve({ code, signal })));
@@ -125,9 +131,8 @@ export class Daemon {
 
     /** Submits a job and returns its id with that of its first run. */
     async submit(document) {
-        const job = await this.post('/api/v1/jobs', document);
-        const { runs } = await this.get(`/api/v1/runs?job=${job.id}&limit=1`);
-        return { job: job.id, run: runs[0].id };
+        const { id, run_ids: runs } = await this.post('/api/v1/jobs', document);
+        return { job: id, run: runs[0] };
     }
 
     /** Waits for a state or an outcome of a run. */

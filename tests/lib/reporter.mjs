@@ -8,8 +8,11 @@ import path from 'node:path';
 
 const results = process.env.POLYD_TEST_RESULTS;
 
+/** Whether a test stands for a whole file; a name such as /data/path is a field's pointer. @param {string} name */
+const isFile = name => path.isAbsolute(name) && /\.[cm]?js$/.test(name);
+
 /** @param {string} name */
-const shorten = name => (path.isAbsolute(name) ? path.relative(process.cwd(), name) : name);
+const shorten = name => (isFile(name) ? path.relative(process.cwd(), name) : name);
 
 export default async function* report(source) {
     // For each depth: whether a child was seen, and whether one failed, since its parent last ended.
@@ -36,7 +39,7 @@ export default async function* report(source) {
             continue;
         const skipped = data.skip !== undefined && data.skip !== false;
         // A file in which every test was filtered out or that only holds hooks is no test.
-        if (event.type === 'test:pass' && depth === 0 && path.isAbsolute(data.name) && !skipped)
+        if (event.type === 'test:pass' && depth === 0 && isFile(data.name) && !skipped)
             continue;
         const status = skipped ? 'skipped' : event.type === 'test:pass' ? 'passed' : 'failed';
         const name = shorten(data.name);

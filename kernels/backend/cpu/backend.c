@@ -15,7 +15,7 @@ static const char *const level_name[CPU_LEVEL_COUNT] = {"portable", "avx2", "avx
 
 static enum cpu_level level_best(void)
 {
-#if defined __x86_64__
+#if defined CPU_X86_LEVELS
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
         __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
         __builtin_cpu_supports("fma"))
@@ -29,7 +29,7 @@ static enum cpu_level level_best(void)
 const struct cpu_ops *cpu_ops_of(enum cpu_level level, bool f64)
 {
     switch (level) {
-#if defined __x86_64__
+#if defined CPU_X86_LEVELS
     case CPU_LEVEL_AVX512:
         return f64 ? &cpu_ops_avx512_f64 : &cpu_ops_avx512_f32;
     case CPU_LEVEL_AVX2:
@@ -142,8 +142,9 @@ static enum pd_err cpu_open(const struct pk_host *host, int device, int threads,
             goto out;
         }
         if (l > (int)b->level) {
-            err = pd_fail(why, PD_ERR_UNSUPPORTED, "POLYD_CPU_LEVEL is '%s', and this processor has only %s",
-                          level, level_name[b->level]);
+            err = pd_fail(why, PD_ERR_UNSUPPORTED,
+                          "POLYD_CPU_LEVEL is '%s', and this processor or this build has only %s", level,
+                          level_name[b->level]);
             goto out;
         }
         b->level = (enum cpu_level)l;

@@ -44,7 +44,7 @@ struct cpu_ops {
 };
 
 extern const struct cpu_ops cpu_ops_portable_f32, cpu_ops_portable_f64;
-#if defined __x86_64__
+#if defined CPU_X86_LEVELS /* not where the build has one level alone (POLYD_CPU_LEVELS) */
 extern const struct cpu_ops cpu_ops_avx2_f32, cpu_ops_avx2_f64;
 extern const struct cpu_ops cpu_ops_avx512_f32, cpu_ops_avx512_f64;
 #endif

@@ -35,3 +35,5 @@ bool pk_emu_spoils_capture();
 void pk_emu_drain_all();
 cudaError_t pk_emu_enqueue(cudaStream_t stream, std::function<void()> work);
 bool pk_emu_capturing(cudaStream_t stream);
+/* Whether launches are noted instead of being run (note.h); then this one has been. */
+bool pk_emu_noted(const char *name, uint64_t what);

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "tests/gpu/emu/block.h"
+#include "tests/gpu/emu/note.h"
 
 std::recursive_mutex pk_emu_lock;
 
@@ -78,6 +79,8 @@ std::set<cudaStream_t> streams;
 std::vector<std::weak_ptr<capture_state>> captures;
 thread_local cudaError_t last_error = cudaSuccess;
 std::map<const void *, int> shared_limit;
+pk_emu_note_fn *noting;
+void *noting_user;
 
 pk_emu_stream *legacy()
 {
@@ -208,6 +211,21 @@ cudaError_t pk_emu_enqueue(cudaStream_t stream, std::function<void()> work)
     return cudaSuccess;
 }
 
+void pk_emu_note(pk_emu_note_fn *note, void *user)
+{
+    std::lock_guard<std::recursive_mutex> hold(pk_emu_lock);
+
+    noting = note;
+    noting_user = user;
+}
+
+bool pk_emu_noted(const char *name, uint64_t what)
+{
+    if (noting)
+        noting(noting_user, name, what);
+    return noting != nullptr;
+}
+
 void pk_emu_enqueue_kernel(const char *name, const void *kernel, unsigned cluster, dim3 grid, dim3 block,
                            size_t shared, cudaStream_t stream, void (*run)(const void *args),
                            const void *args, size_t bytes)
@@ -225,6 +243,8 @@ void pk_emu_enqueue_kernel(const char *name, const void *kernel, unsigned cluste
         pk_emu_error(cudaErrorInvalidValue);
         return;
     }
+    if (pk_emu_noted(name, (uint64_t)(uintptr_t)kernel))
+        return;
     if (stream_of(stream)->capture)
         stream_of(stream)->capture->body.rooms.emplace_back(kernel, shared);
     /* Tensor maps are arguments, aligned to 64 bytes. */

@@ -67,6 +67,7 @@ describe('the devices page', { skip, timeout: 240000 }, () => {
         const group = page.locator('details.group', { has: page.getByRole('heading', { name: 'GPUs', exact: true }) });
         await group.waitFor();
         assert.deepEqual(await group.locator('h3').allInnerTexts(), ['GPU busy', 'GPU memory', 'GPU power', 'GPU temperature']);
+        await group.locator('[data-panel="system/gpu.n/utilization"]', { hasText: 'GPU 0' }).waitFor();
         assert.match(await group.locator('[data-panel="system/gpu.n/utilization"]').innerText(), new RegExp(`GPU 0\\s*${Math.round(its.utilization_ratio * 100)}`));
         assert.match(await group.locator('[data-panel="system/gpu.n/power"]').innerText(), new RegExp(`${Math.round(its.power_watts)} W`));
         assert.match(await group.locator('[data-panel="system/gpu.n/temperature"]').innerText(), new RegExp(`${its.temperature_celsius} °C`));

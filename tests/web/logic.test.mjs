@@ -2,29 +2,166 @@
 import assert from 'node:assert/strict';
 import test from 'node:test';
 
-import { ago, bytes, duration, number, percent, toNumber } from '../../web/js/format.js';
+import { ago, bytes, duration, meanWithSd, number, percent, toNumber } from '../../web/js/format.js';
 import { at, meanOf } from '../../web/js/compare/mean.js';
 import { describe, metrics, panels, parseKey, present, seriesName } from '../../web/js/metrics.js';
 import { lineOf, locate, stretchOf } from '../../web/js/pointer.js';
-import { columnOf, comparator, formatColumns, parseColumns, wantedFields, wantedMetrics } from '../../web/js/table/columns.js';
-import { smooth } from '../../web/js/smooth.js';
+import { withMember } from '../../web/js/quick.js';
+import { columnOf, comparator, formatColumns, parseColumns, standardChoice, wantedFields, wantedMetrics } from '../../web/js/table/columns.js';
+import { clock, linearTicks, logTicks, reach, within } from '../../web/js/chart/ticks.js';
+import { paintFigure, sizeOf, toCsv } from '../../web/js/chart/figure.js';
+import { pdfPainter, svgPainter } from '../../web/js/chart/painters.js';
+import { formatStates, freshState, parseStates } from '../../web/js/chart/state.js';
+import { studentT, welch } from '../../web/js/compare/welch.js';
+import { distinct } from '../../web/js/compare/names.js';
+import { reachOf, smooth, spikes, unitOf } from '../../web/js/smooth.js';
 import { readEvents } from '../../web/js/sse.js';
+import { ordered } from '../../web/js/theme.js';
+
+/** Buckets of so many steps each, with the mean of what was logged at each step. */
+const bucketed = (values, size, first = 1) => Array.from({ length: values.length / size }, (_, i) => {
+    const part = values.slice(i * size, (i + 1) * size);
+    return { first: first + i * size, last: first + (i + 1) * size - 1, mean: part.reduce((a, b) => a + b, 0) / size, count: size, min: Math.min(...part), max: Math.max(...part) };
+});
+const noisy = Array.from({ length: 4000 }, (_, i) => Math.exp(-i / 900) + .2 * Math.sin(i * 12.9898) * Math.cos(i * 78.233));
 
 test('test_smooth_without_weight_is_the_series', () => {
-    assert.deepEqual(smooth([1, null, 3], 0), [1, null, 3]);
+    assert.deepEqual(smooth(bucketed([1, 2, 3], 1), 0, 1), [1, 2, 3]);
 });
 
 test('test_smooth_is_debiased_at_the_start_and_keeps_a_constant', () => {
-    const flat = smooth(new Array(50).fill(7), 0.95);
-    for (const value of flat)
-        assert.ok(Math.abs(value - 7) < 1e-9);
-    const [first, second] = smooth([4, 8], 0.5);
-    assert.equal(first, 4);
-    assert.ok(Math.abs(second - (0.5 * 0.5 * 4 + 0.5 * 8) / 0.75) < 1e-12);
+    for (const kind of ['ema', 'gauss'])
+        for (const value of smooth(bucketed(new Array(50).fill(7), 1), .95, 1, kind))
+            assert.ok(Math.abs(value - 7) < 1e-9);
+    assert.equal(smooth(bucketed([4, 8], 1), .5, 1)[0], 4);
 });
 
 test('test_smooth_passes_over_gaps_and_non_finite_values', () => {
-    assert.deepEqual(smooth([2, null, NaN, Infinity, 2], 0.9).map(v => v && Math.round(v * 1e9) / 1e9), [2, null, null, null, 2]);
+    const list = bucketed([2, 0, 0, 0, 2], 1);
+    [null, NaN, Infinity].forEach((value, i) => { list[i + 1].mean = value; });
+    for (const kind of ['ema', 'gauss'])
+        assert.deepEqual(smooth(list, .9, 1, kind).map(v => v && Math.round(v * 1e9) / 1e9), [2, null, null, null, 2]);
+});
+
+test('test_smooth_weighs_by_steps_not_by_buckets', () => {
+    for (const kind of ['ema', 'gauss'])
+        for (const weight of [.6, .9, .97]) {
+            const unit = unitOf(4000);
+            const wide = smooth(bucketed(noisy, 10), weight, unit, kind);
+            const narrow = smooth(bucketed(noisy, 1), weight, unit, kind);
+            /* In the middle of a wide bucket both say the same, but for how the bucket's own points lie. */
+            for (let i = 20; i < 380; i++)
+                assert.ok(Math.abs(wide[i] - (narrow[i * 10 + 4] + narrow[i * 10 + 5]) / 2) < .03, `${kind} ${weight} ${i}: ${wide[i]}, ${narrow[i * 10 + 5]}`);
+            /* A zoom that knows what went before draws the very line. */
+            const part = smooth(bucketed(noisy, 1).slice(2000 - reachOf(weight, unit), 2600 + reachOf(weight, unit)), weight, unit, kind).slice(reachOf(weight, unit)).slice(0, 600);
+            part.forEach((v, i) => assert.ok(Math.abs(v - narrow[2000 + i]) < .02, `${kind} ${weight} zoomed ${i}`));
+        }
+});
+
+test('test_spikes_are_those_that_stand_out', () => {
+    const values = noisy.slice();
+    values[1234] = 5;
+    values[3001] = -4;
+    const list = bucketed(values, 10);
+    assert.deepEqual(spikes(list, smooth(list, .6, 10)), [{ at: 123, value: 5 }, { at: 300, value: -4 }]);
+    assert.deepEqual(spikes(bucketed(noisy, 10), smooth(bucketed(noisy, 10), .6, 10)), []);
+    const zeros = bucketed([...new Array(99).fill(0), 1, ...new Array(200).fill(0)], 1);
+    assert.deepEqual(spikes(zeros, zeros.map(b => b.mean)).map(s => s.at), []); /* drawn as it is: nothing hides it */
+    assert.deepEqual(spikes(zeros, smooth(zeros, .9, 1)).map(s => s.at), [99]);
+});
+
+test('test_ticks_of_any_range_are_few_and_inside', () => {
+    for (const [low, high] of [[1.4, 2.9], [2e-63, 1], [1e-12, 1], [.7, .71], [1e-3, 5e4], [3, 3]])
+        for (const most of [4, 7, 10]) {
+            const ticks = logTicks(low, high, most);
+            assert.ok(ticks.length <= most + 1 && ticks.length >= (high > low * 1.0001 ? 2 : 1), `${low} ${high} ${most}: ${ticks}`);
+            assert.ok(ticks.every(v => v >= low * .999999 && v <= high * 1.000001));
+        }
+    assert.deepEqual(logTicks(.9, 110, 7), [1, 2, 5, 10, 20, 50, 100]);
+    assert.deepEqual(linearTicks(0, 10), [0, 2, 4, 6, 8, 10]);
+    assert.deepEqual(linearTicks(NaN, 1), []);
+    const [a, b] = reach(1.4, 2.9, true);
+    assert.ok(a > 1.3 && b < 3.1, 'a logarithmic axis is not rounded out to decades');
+    assert.ok(reach(2e-63, 1, true)[0] > 1e-13);
+    assert.deepEqual(reach(0, 10, false), [0, 10.6]);
+    assert.deepEqual(reach(NaN, NaN, true), [.1, 1]);
+    assert.deepEqual(within(Array.from({ length: 101 }, (_, i) => i), .01), [1, 99]);
+});
+
+test('test_clock_reads_as_a_clock', () => {
+    assert.deepEqual([0, 5, 65, 600, 3600, 11250, 180000].map(s => clock(s)), ['0:00', '0:05', '1:05', '10:00', '1:00:00', '3:07:30', '2 d 2:00']);
+    assert.equal(clock(1.5, .5), '0:01.5');
+});
+
+test('test_panel_states_survive_the_way_through_a_link', () => {
+    const states = new Map([['attn/fro', { log: true, fit: 'clip', hidden: new Set(['attn/fro/1', 'a~b,c']) }], ['lr', { log: false, fit: [-.5, 1e-3], hidden: new Set() }], ['usual', freshState()]]);
+    const text = formatStates(states);
+    states.delete('usual');
+    assert.deepEqual(parseStates(new URLSearchParams(new URLSearchParams({ p: text }).toString()).get('p')), states);
+    assert.deepEqual(parseStates('x~y2:1~nonsense,%zz'), new Map([['x', freshState()], ['%zz', freshState()]]));
+    assert.equal(parseStates(null).size, 0);
+});
+
+test('test_names_lose_what_all_of_them_share', () => {
+    assert.deepEqual(distinct(['scale sweep N=16 · k 0.001 · seed 1', 'scale sweep N=16 · k 0.1 · seed 1']), ['k 0.001', 'k 0.1']);
+    assert.deepEqual(distinct(['digits cubic long', 'digits softmax long']), ['cubic long', 'softmax long']);
+    assert.deepEqual(distinct(['made up 5', 'made up 6']), ['up 5', 'up 6']);
+    assert.deepEqual(distinct(['same', 'same']), ['same', 'same']);
+    assert.deepEqual(distinct(['a b', 'a']), ['a b', 'a']);
+});
+
+test('test_layers_have_colours_that_tell_them_apart', () => {
+    const far = (a, b) => Math.hypot(...a.match(/\d+/g).map((v, i) => v - b.match(/\d+/g)[i]));
+    for (const theme of ['light', 'dark'])
+        for (const n of [7, 12]) {
+            const inks = Array.from({ length: n }, (_, i) => ordered(i, n, theme));
+            for (let i = 1; i < n; i++)
+                assert.ok(far(inks[i], inks[i - 1]) > 30, `${theme} ${n}: ${inks[i - 1]} and ${inks[i]}`);
+        }
+});
+
+test('test_mean_and_deviation_have_equal_digits', () => {
+    assert.deepEqual(meanWithSd(.9001, .009516), ['0.9001', '0.0095']);
+    assert.deepEqual(meanWithSd(.284, .1312, 100), ['28', '13']);
+    assert.deepEqual(meanWithSd(.9421, .00231, 100), ['94.21', '0.23']);
+    assert.deepEqual(meanWithSd(1234.5, 96), ['1235', '96']);
+    assert.deepEqual(meanWithSd(-3.2, .999), ['−3.2', '1.0']);
+    assert.deepEqual(meanWithSd(2.5, 0), ['2.5', '0']);
+    assert.deepEqual(meanWithSd(2.5, null), ['2.5', '']);
+});
+
+test('test_welch_tells_means_apart_as_the_tables_do', () => {
+    /* Welch (1947) by hand: t(4 degrees) = 2.776. */
+    const [low, high] = welch({ n: 3, mean: 10, sd: 1 }, { n: 3, mean: 8, sd: 1 });
+    assert.ok(Math.abs(low - (2 - 2.776 * Math.sqrt(2 / 3))) < 1e-9 && Math.abs(high - (2 + 2.776 * Math.sqrt(2 / 3))) < 1e-9);
+    assert.equal(welch({ n: 1, mean: 1, sd: 0 }, { n: 3, mean: 1, sd: 1 }), null);
+    assert.deepEqual(welch({ n: 2, mean: 3, sd: 0 }, { n: 2, mean: 1, sd: 0 }), [2, 2]);
+    assert.ok(Math.abs(studentT(40) - 2.021) < 1e-3 && Math.abs(studentT(120) - 1.980) < 1e-3);
+    assert.ok(Math.abs(studentT(4.5) - (2.776 + 2.571) / 2) < 1e-9);
+});
+
+test('test_figures_are_painted_with_text_that_stays_text', () => {
+    const figure = { title: 'Loss ‖A‖ (√N)', width: 640, height: 360, x: { title: 'Step', low: 0, high: 10, ticks: [{ at: 0, word: '0' }, { at: 10, word: '10' }] },
+        y: { title: '', low: .1, high: 10, log: true, ticks: [{ at: 1, word: '1' }] }, rows: [['a', 'b'], ['x,"y"', '1']],
+        lines: [{ name: 'training <1>', ink: '#0072b2', dash: [6, 4], points: [[0, 1], [5, null], [6, 2], [10, 3]], band: [[0, .5, 2], [10, 1, 4]] }], marks: [{ x: 5, y: 2, ink: 'rgb(1 2 3)', shape: 'diamond', size: 5, sd: .5 }], rules: [{ at: 4, word: 'k' }] };
+    const ink = { text: '#000000', muted: '#666666', grid: '#eeeeee', surface: '#ffffff' };
+    const svg = svgPainter(...sizeOf(figure), 'Inter');
+    paintFigure(figure, svg, ink);
+    const text = svg.done();
+    assert.match(text, />training &lt;1&gt;<\/text>/);
+    assert.equal((text.match(/<g /g) ?? []).length, (text.match(/<\/g>/g) ?? []).length);
+    assert.doesNotMatch(text, /NaN|undefined|Infinity/);
+    const pdf = pdfPainter(...sizeOf(figure));
+    paintFigure(figure, pdf, ink);
+    const bytes = Buffer.from(pdf.done(figure.title)), page = bytes.toString('latin1');
+    assert.match(page, /^%PDF-1\.4\n/);
+    assert.match(page, /\(Loss \|\|A\|\| \\\(\) Tj\n\/S 14 Tf \(\\326\) Tj/); /* the root stands in the font Symbol */
+    assert.doesNotMatch(page, /NaN|undefined|Infinity/);
+    const table = Number(/startxref\n(\d+)/.exec(page)[1]);
+    assert.equal(page.slice(table, table + 4), 'xref');
+    for (const [, at] of page.slice(table).matchAll(/^(\d{10}) 00000 n/gm))
+        assert.match(page.slice(Number(at)), /^\d+ 0 obj/);
+    assert.equal(toCsv(figure.rows), 'a,b\n"x,""y""",1\n');
 });
 
 test('test_format_number_keeps_four_digits_and_names_the_non_finite', () => {
@@ -46,6 +183,8 @@ test('test_format_shares_sizes_and_times', () => {
     assert.equal(percent(1), '100 %');
     assert.equal(percent(0.0123), '1.23 %');
     assert.equal(bytes(1536), '1.5 KiB');
+    assert.equal(bytes(1048576), '1.0 MiB');
+    assert.equal(bytes(102400), '100 KiB');
     assert.equal(duration(0.25), '250 ms');
     assert.equal(duration(75), '1 min 15 s');
     assert.equal(duration(3 * 3600 + 60), '3 h 01 min');
@@ -117,20 +256,36 @@ const run = (id, over = {}) => ({ id, jobId: '1', name: `run ${id}`, experiment:
     started: null, ended: null, device: 'cpu', latest: {}, position: null, sweep: {}, tags: {}, fields: {}, priority: 0, index: 0, ...over });
 
 test('test_columns_survive_the_way_through_a_link', () => {
-    assert.equal(formatColumns(parseColumns(null)), '');
+    assert.equal(parseColumns(null), null); /* no choice of one's own */
     const text = 'state,name~400,m:acc/val,c:/train/optimizer/lr~90,m:a%2Cb';
     const chosen = parseColumns(text);
-    assert.deepEqual(chosen.map(({ column, width }) => [column.id, width]), [['state', 136], ['name', 400], ['m:acc/val', 128], ['c:/train/optimizer/lr', 90], ['m:a,b', 128]]);
+    assert.deepEqual(chosen.map(({ column, width }) => [column.id, width]), [['state', 130], ['name', 400], ['m:acc/val', 122], ['c:/train/optimizer/lr', 90], ['m:a,b', 122]]);
     assert.equal(formatColumns(chosen), text);
 });
 
 test('test_columns_unknown_and_too_many_are_left_out_and_the_run_stays', () => {
     assert.deepEqual(parseColumns('nonsense,loss').map(c => c.column.id), ['name', 'loss']);
-    assert.equal(parseColumns('gone,%zz').length, parseColumns('').length);
+    assert.equal(parseColumns('gone,%zz'), null);
     const many = parseColumns(`name,${Array.from({ length: 40 }, (_, i) => `m:k${i}`).join()}`);
     assert.equal(wantedMetrics(many).length, 16);
-    assert.equal(wantedMetrics(parseColumns('name,loss,m:acc/val')).length, 6); // one of them was asked for already
+    assert.equal(wantedMetrics(parseColumns('name,loss,m:loss/val')).length, 2); // one of them was asked for already
     assert.deepEqual(wantedFields(parseColumns('name,c:/a/b')), ['/a/b']);
+});
+
+test('test_columns_of_no_choice_are_results_and_what_differs', () => {
+    const ids = (runs, settings) => standardChoice(runs, settings).map(({ column }) => column.id);
+    assert.deepEqual(ids([]), ['state', 'name', 'loss', 'progress', 'created']);
+    const two = [run('1', { latest: { 'acc/val': .9 }, fields: { '/attention/degree': 3, '/model/depth': 2, '/train/optimizer/lr': .1 } }),
+        run('2', { latest: { 'ppl/val': 12 }, fields: { '/attention/degree': 5, '/model/depth': 2, '/train/optimizer/lr': .1 } })];
+    assert.deepEqual(ids(two), ['state', 'name', 'm:acc/val', 'm:ppl/val', 'c:/attention/degree', 'progress', 'created']);
+    assert.deepEqual(ids(two, ['/model/depth']), ['state', 'name', 'm:acc/val', 'm:ppl/val', 'c:/model/depth', 'progress', 'created']);
+});
+
+test('test_quick_settings_write_into_a_copy', () => {
+    const document = { train: { epochs: 2 }, model: 'x' };
+    assert.deepEqual(withMember(document, '/train/optimizer/lr', .1), { train: { epochs: 2, optimizer: { lr: .1 } }, model: 'x' });
+    assert.deepEqual(withMember(document, '/train/epochs', undefined), { train: {}, model: 'x' });
+    assert.deepEqual(document, { train: { epochs: 2 }, model: 'x' });
 });
 
 test('test_columns_sort_puts_runs_without_a_value_last_either_way', () => {
@@ -173,6 +328,9 @@ test('test_metric_values_carry_their_unit', () => {
     assert.equal(present(describe('acc/val'), 0.5), '50.0 %');
     assert.equal(present(describe('mem/peak'), 2048), '2.0 KiB');
     assert.equal(present(describe('step_ms'), null), '–');
+    assert.equal(present(describe('sys/flops'), 4.76e10), '47.6 GFLOP/s');
+    assert.equal(present(describe('samples_per_s'), 2412), '2.41 k img/s');
+    assert.equal(present(describe('samples_per_s'), 999.99), '1 k img/s');
     assert.equal(present(describe('loss/val'), NaN), 'NaN');
     for (const metric of metrics)
         assert.ok(metric.text.endsWith('.') && metric.source.length > 8, metric.key);

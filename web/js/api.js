@@ -1,6 +1,6 @@
 // The public API as the page sees it: one function a call, and the replies' names turned into ours in one place.
 
-import { toNumber } from './format.js';
+import { plainReason, toNumber } from './format.js';
 import { readEvents } from './sse.js';
 
 /** @typedef {import('./types').Run} Run */
@@ -110,7 +110,7 @@ export function toRun(raw) {
         experiment: raw.experiment,
         state: raw.state,
         outcome: raw.outcome,
-        reason: raw.queue?.reason || raw.reason,
+        reason: plainReason(raw.queue?.reason || raw.reason),
         step: raw.step,
         totalSteps: raw.total_steps,
         attempts: raw.attempts,
@@ -136,7 +136,7 @@ export function toRun(raw) {
  */
 export async function listRuns({ text, state, tag, experiment, job, cursor, limit, metrics = [], fields = [] }, signal) {
     const isOutcome = ['succeeded', 'diverged', 'failed', 'cancelled'].includes(state ?? '');
-    const search = new URLSearchParams(query({ text, tag, experiment, job, state: isOutcome ? null : state, outcome: isOutcome ? state : null, cursor, limit }));
+    const search = new URLSearchParams(query({ text, tag, experiment, job, state: isOutcome ? null : state, outcome: isOutcome ? state : null, cursor, limit, brief: 1 }));
     for (const key of metrics)
         search.append('metric', key);
     for (const pointer of fields)
@@ -166,11 +166,11 @@ export async function getRun(id, signal) {
 /**
  * @param {string} id
  * @param {AbortSignal} signal
- * @returns {Promise<{state: string, document: Record<string, any>, runs: number, register: string | null}>}
+ * @returns {Promise<{id: string, version: number, notes: string, state: string, document: Record<string, any>, runs: number, register: string | null}>}
  */
 export async function getJob(id, signal) {
     const raw = await json(`/api/v1/jobs/${encodeURIComponent(id)}`, { signal });
-    return { state: raw.state, document: raw.document, runs: raw.runs.total, register: raw.register };
+    return { id: raw.id, version: raw.version, notes: raw.notes ?? '', state: raw.state, document: raw.document, runs: raw.runs.total, register: raw.register };
 }
 
 /**
@@ -179,10 +179,17 @@ export async function getJob(id, signal) {
  * @returns {Promise<import('./types').Series[]>}
  */
 export async function listSeries(id, signal) {
-    const raw = await json(`/api/v1/runs/${encodeURIComponent(id)}/metrics`, { signal });
-    return raw.series.map((/** @type {any} */ s) => ({
+    const series = [];
+    for (let cursor = null; ;) {
+        const raw = await json(`/api/v1/runs/${encodeURIComponent(id)}/metrics${query({ cursor })}`, { signal });
+        series.push(...raw.series);
+        cursor = raw.next;
+        if (!cursor)
+            break;
+    }
+    return series.map((/** @type {any} */ s) => ({
         key: s.key, count: s.count, step: s.step, value: toNumber(s.value),
-    }));
+    })).sort((a, b) => a.key < b.key ? -1 : 1);
 }
 
 /**
@@ -251,12 +258,16 @@ export const cancelRun = id => json(`/api/v1/runs/${encodeURIComponent(id)}/canc
 export const steerJob = (jobId, action) =>
     json(`/api/v1/jobs/${encodeURIComponent(jobId)}/${action}`, { method: 'POST', body: {} });
 
+/** Runs of a job that wait after a failure start at once. @param {string} jobId */
+export const retryJob = jobId => json(`/api/v1/jobs/${encodeURIComponent(jobId)}/retry`, { method: 'POST', body: {} });
+
 /**
  * @param {string} name
  * @param {string} runId
+ * @param {string} [checkpoint] id; the best one if absent
  */
-export const registerModel = (name, runId) =>
-    json(`/api/v1/models/${encodeURIComponent(name)}/versions`, { method: 'POST', body: { run_id: runId } });
+export const registerModel = (name, runId, checkpoint) =>
+    json(`/api/v1/models/${encodeURIComponent(name)}/versions`, { method: 'POST', body: checkpoint ? { checkpoint_id: checkpoint } : { run_id: runId } });
 
 /**
  * @param {AbortSignal} signal

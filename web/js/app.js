@@ -1,5 +1,5 @@
 // The frame: routes behind '#', so that a link keeps its view and the server serves one page.
-import { bones, failedBox, fill, setText } from './dom.js';
+import { bones, failedBox, fill, icon, setText, toast } from './dom.js';
 import { startLive } from './live.js';
 import { startTheme } from './theme.js';
 import { compareView } from './views/compare.js';
@@ -120,6 +120,16 @@ document.querySelector('.skip')?.addEventListener('click', event => {
     event.preventDefault();
     main.focus();
 });
+const copyLink = /** @type {HTMLElement} */ (document.getElementById('copy-link'));
+fill(copyLink, icon('link', 16));
+copyLink.addEventListener('click', async () => {
+    try {
+        await navigator.clipboard.writeText(location.href);
+        toast('Link copied: it opens this very view.');
+    } catch {
+        toast('The browser forbids copying. The address above is the link.', 'bad');
+    }
+});
 startTheme(/** @type {HTMLElement} */ (document.getElementById('theme')));
 addEventListener('hashchange', navigate);
 addEventListener('keydown', event => {
@@ -134,10 +144,24 @@ addEventListener('keydown', event => {
         }
     } else if (event.key === '?') {
         location.hash = '#/help';
+    } else if (event.key === 'j' || event.key === 'k') {
+        // Into the table; inside of it the rows listen themselves.
+        const row = document.querySelector('.grid-row .name[tabindex="0"]') ?? document.querySelector('.grid-row .name');
+        if (row instanceof HTMLElement && !document.activeElement?.closest('.grid-row')) {
+            event.preventDefault();
+            row.focus();
+        }
+    } else if (event.key === 'c') {
+        /** @type {HTMLElement | null} */ (document.querySelector('.tray:not([hidden]) a.primary'))?.click();
     }
 });
 navigate();
+const away = /** @type {HTMLElement} */ (document.getElementById('away'));
 startLive((state, word) => {
     live.dataset.state = state;
     setText(/** @type {Element} */ (live.querySelector('.live-text')), word);
+}, since => {
+    document.documentElement.toggleAttribute('data-away', since !== null);
+    away.hidden = since === null;
+    setText(away, since ? `Not connected since ${since.toLocaleTimeString([], { hour: '2-digit', minute: '2-digit', second: '2-digit' })}: these figures are old. The page goes on by itself once polyd answers.` : '');
 });

@@ -103,6 +103,15 @@ const icons = {
     image: 'M2.5 3h11v10h-11ZM2.5 10.5l3-3l3 3l2-2l3 3M10.2 6.2v.1',
     copy: 'M5.5 5.5v-3h8v8h-3M2.5 5.5h8v8h-8Z',
     filter: 'M2.5 3.5h11L9.5 8.5v4.5l-3-1.5v-3Z',
+    more: 'M3.4 8h.2M7.9 8h.2M12.4 8h.2',
+    link: 'M6.8 9.2a2.6 2.6 0 0 0 3.7 0l2.2-2.2a2.6 2.6 0 0 0-3.7-3.7l-.9.9M9.2 6.8a2.6 2.6 0 0 0-3.7 0L3.3 9a2.6 2.6 0 0 0 3.7 3.7l.9-.9',
+    rows: 'M2.5 4h11M2.5 8h11M2.5 12h11',
+    expand: 'M9.5 2.5h4v4M6.5 13.5h-4v-4M13.5 2.5l-4.5 4.5M2.5 13.5l4.5-4.5',
+    shrink: 'M13.5 6.5h-4v-4M2.5 9.5h4v4M9.5 6.5l4-4M6.5 9.5l-4 4',
+    eye: 'M1.5 8C3.5 4.8 5.6 3.5 8 3.5S12.5 4.8 14.5 8C12.5 11.2 10.4 12.5 8 12.5S3.5 11.2 1.5 8ZM8 6a2 2 0 1 1 0 4a2 2 0 0 1 0-4Z',
+    hidden: 'M1.5 8C3.5 4.8 5.6 3.5 8 3.5S12.5 4.8 14.5 8C12.5 11.2 10.4 12.5 8 12.5S3.5 11.2 1.5 8ZM3 13.5L13 2.5',
+    again: 'M13 3.5v3.2h-3.2M12.8 6.5A5.3 5.3 0 1 0 13.2 9',
+    pin: 'M6 2.5h4l-.6 4l2.1 2.5h-7l2.1-2.5ZM8 9v4.5',
     reset: 'M3 3.5v3.2h3.2M3.2 6.5A5.3 5.3 0 1 1 2.8 9',
 };
 
@@ -203,7 +212,8 @@ export function snippet(text) {
         }
         setTimeout(() => setText(button, 'Copy'), 1600);
     });
-    return h('div', { class: 'snippet' }, h('pre', { tabindex: 0, 'aria-label': 'Command' }, text), button);
+    // The button stands above the box: it must not cover what is to be copied.
+    return h('div', { class: 'snippet' }, h('div', { class: 'row' }, h('span', { class: 'grow muted small' }, 'Command'), button), h('pre', { tabindex: 0, 'aria-label': 'Command' }, text));
 }
 
 /**
@@ -222,14 +232,14 @@ export function toast(text, tone = 'plain') {
  * @param {string} title
  * @param {Child[]} body
  * @param {string} action the button's word
- * @param {{danger?: boolean}} [options]
+ * @param {{danger?: boolean, keep?: string}} [options] `keep`: the word of the button that changes nothing
  * @returns {Promise<FormData | null>}
  */
 export function ask(title, body, action, options = {}) {
     return new Promise(resolve => {
         const heading = h('h2', { id: 'dialog-title' }, title);
         const form = h('form', { method: 'dialog' }, heading, ...body, h('div', { class: 'row' },
-            h('button', { type: 'button', on: { click: () => dialog.close('no') } }, 'Never mind'),
+            h('button', { type: 'button', on: { click: () => dialog.close('no') } }, options.keep ?? 'Close'),
             h('button', { class: options.danger ? 'danger' : 'primary', value: 'yes' }, action)));
         const dialog = h('dialog', { 'aria-labelledby': 'dialog-title' }, form);
         dialog.addEventListener('close', () => {

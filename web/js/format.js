@@ -51,6 +51,42 @@ export function percent(value) {
     return `${(x * 100).toFixed(x >= 0.9995 || x === 0 ? 0 : x >= 0.1 ? 1 : 2)} %`;
 }
 
+/**
+ * A mean and its deviation with equal digits: two of the deviation, and the mean to match.
+ * @param {number} mean
+ * @param {number | null} sd
+ * @param {number} [times] 100 for shares in per cent
+ * @returns {[string, string]} '' where there is no deviation
+ */
+export function meanWithSd(mean, sd, times = 1) {
+    const m = mean * times;
+    if (sd === null || !Number.isFinite(sd) || !Number.isFinite(m))
+        return [times === 1 ? number(m) : number(Number(m.toFixed(2))), ''];
+    const s = sd * times;
+    if (s === 0)
+        return [number(Number(m.toPrecision(4))), '0'];
+    const digits = 1 - Math.floor(Math.log10(Number(s.toPrecision(2))));
+    if (digits > 8 || digits < -6)
+        return [minus(m.toExponential(2)), s.toExponential(1)];
+    const fixed = (/** @type {number} */ v) => (digits > 0 ? v.toFixed(digits) : String(Math.round(v / 10 ** -digits) * 10 ** -digits));
+    return [minus(fixed(m)), fixed(s)];
+}
+
+/** @type {[number, string][]} */
+const prefixes = [[1e15, 'P'], [1e12, 'T'], [1e9, 'G'], [1e6, 'M'], [1e3, 'k']];
+
+/**
+ * A great number with its SI prefix: 47.6 G, 2.43 k. Below a thousand it stands as it is.
+ * @param {number} x
+ * @param {string} [unit] with a capital it takes the prefix itself (GFLOP/s), else it follows
+ */
+export function si(x, unit = '') {
+    const size = Math.abs(x);
+    const found = prefixes.find(([from]) => size >= from * .99995);
+    const text = found ? `${minus(trim((x / found[0]).toPrecision(3)))} ${found[1]}` : number(x);
+    return unit === '' ? text : found && /^[A-Z]/.test(unit) ? text + unit : `${text} ${unit}`;
+}
+
 /** @param {number | null | undefined} x */
 export function count(x) {
     return x === null || x === undefined ? '–' : x.toLocaleString('en-US');
@@ -105,6 +141,12 @@ export function ago(time, now = Date.now()) {
         return `${Math.floor(s / 3600)} h ago`;
     return s < 86400 * 14 ? `${Math.floor(s / 86400)} d ago` : new Date(time).toLocaleDateString();
 }
+
+/** What polyd notes of a command, as people say it. @type {Record<string, string>} */
+const reasons = { 'paused with its job': 'Paused by you', 'cancelled by a client': 'Cancelled', 'cancelled by request': 'Cancelled', 'not needed': 'Cancelled: not needed' };
+
+/** @param {string} reason of a run or a job */
+export const plainReason = reason => reasons[reason] ?? reason;
 
 /** @param {string | null | undefined} time */
 export function moment(time) {

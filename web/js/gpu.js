@@ -76,7 +76,7 @@ export function gpuCard(device, run, changed) {
     const gpu = /** @type {NonNullable<Device['gpu']>} */ (device.gpu);
     const used = gpu.memoryUsed !== null && gpu.memoryTotal ? gpu.memoryUsed / gpu.memoryTotal : null;
     return h('section', { class: 'card pad gpu', 'aria-label': device.name, data: { state: device.state, stale: gpu.stale } },
-        h('div', { class: 'row' }, h('h3', { class: 'grow' }, device.name), chip(device.state)),
+        h('div', { class: 'row' }, h('h2', { class: 'grow gpu-name' }, device.name), chip(device.state)),
         h('p', { class: 'sub' }, h('span', { title: device.id }, device.model), device.memory ? h('span', null, bytes(device.memory)) : null, gpu.instance === null ? null : h('span', null, 'MIG instance')),
         device.reason ? h('p', { class: 'gpu-reason small' }, device.reason, device.drained && device.drained.who !== 'polyd' ? ` (${device.drained.who}, ${ago(device.drained.since)})` : device.drained ? ` (${ago(device.drained.since)})` : '') : null,
         holder(device, run),

@@ -27,8 +27,29 @@ const pause = ms => new Promise(resolve => {
     addEventListener('online', () => { clearTimeout(timer); resolve(null); }, { once: true });
 });
 
-/** @param {(state: 'on' | 'lost' | 'off', word: string) => void} show */
-export async function startLive(show) {
+/** How long a connection may be gone before the page says so in large: ms. */
+const PATIENCE = 5000;
+/** When it broke. @type {Date | null} */
+let lostAt = null;
+
+/** @param {(since: Date | null) => void} tell once polyd has been away for a while, and again when it is back */
+function watch(tell) {
+    let told = false;
+    setInterval(() => {
+        const late = lostAt !== null && Date.now() - lostAt.getTime() >= PATIENCE;
+        if (late !== told) {
+            told = late;
+            tell(late ? lostAt : null);
+        }
+    }, 500);
+}
+
+/**
+ * @param {(state: 'on' | 'lost' | 'off', word: string) => void} show
+ * @param {(since: Date | null) => void} away
+ */
+export async function startLive(show, away) {
+    watch(away);
     for (;;) {
         try {
             /** @type {Record<string, string>} */
@@ -38,6 +59,7 @@ export async function startLive(show) {
             const response = await fetch('/api/v1/events', { headers, cache: 'no-store' });
             if (!response.ok || !response.body)
                 throw new Error(`status ${response.status}`);
+            lostAt = null;
             show('on', 'Live');
             const again = wait > 0;
             wait = 0;
@@ -56,6 +78,7 @@ export async function startLive(show) {
                     listener(event);
             }
         } catch { /* shown below */ }
+        lostAt ??= new Date();
         show('lost', 'Reconnecting');
         wait = Math.min(10000, wait === 0 ? 500 : wait * 2);
         await pause(wait);

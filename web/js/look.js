@@ -1,14 +1,26 @@
-// How a page of charts looks at its curves: smoothing, scale, axis, and the stretch of steps. One bar of controls for
-// the run page and the comparison; the address keeps what was chosen.
-import { h, icon, setText } from './dom.js';
+// How a page of charts looks at its curves: smoothing, scale, axis, the stretch of steps, which panels and how many beside each
+// other. One bar of controls for the run page and the comparison; the address keeps what was chosen.
+import { formatStates, freshState, parseStates } from './chart/state.js';
+import { h, icon } from './dom.js';
 
 /** @typedef {import('./chart.js').Look} Look */
 
 const words = { step: 'Step', time: 'Time', epoch: 'Epoch' };
 const axes = /** @type {const} */ (['step', 'time', 'epoch']);
+const STORED = 'polyd.smoothing';
+const USUAL = '0.6';
 
 /** @param {number} x */
-const clamp = x => (Number.isFinite(x) ? Math.min(.98, Math.max(0, x)) : .6);
+const clamp = x => (Number.isFinite(x) ? Math.min(.99, Math.max(0, x)) : .6);
+
+/** Smoothing as one chose it last: its weight, and "g" behind it for a Gaussian. */
+function stored() {
+    try {
+        return localStorage.getItem(STORED) ?? USUAL;
+    } catch {
+        return USUAL; // storage may be forbidden; the link still keeps it
+    }
+}
 
 export class LookBar {
     /**
@@ -16,15 +28,18 @@ export class LookBar {
      * @param {object} on
      * @param {(look: Look) => void} on.look
      * @param {(range: [number, number] | null) => void} on.range
+     * @param {() => void} [on.panels] other panels are wanted: there is a field to find them and a choice of columns
      */
     constructor(context, on) {
         const { query } = context;
         this.context = context;
         this.on = on;
         const x = query.get('x');
+        const smoothing = query.get('smooth') ?? stored();
         /** @type {Look} */
         this.look = {
-            smoothing: clamp(Number(query.get('smooth') ?? .6)),
+            smoothing: clamp(parseFloat(smoothing)),
+            kind: smoothing.endsWith('g') ? 'gauss' : 'ema',
             log: query.get('log') === '1',
             axis: x === 'time' || x === 'epoch' ? x : 'step',
         };
@@ -34,37 +49,119 @@ export class LookBar {
         const to = Number(query.get('to'));
         if (query.get('to') && to > from)
             this.range = [from, to];
+        /** What single panels were told. @type {Map<string, import('./chart/state.js').PanelState>} */
+        this.states = parseStates(query.get('p'));
+        this.big = query.get('big') ?? '';
 
-        const slider = h('input', { type: 'range', min: 0, max: 0.98, step: 0.02, value: this.look.smoothing, 'aria-label': 'Smoothing' });
-        const amount = h('output', null, this.look.smoothing.toFixed(2));
+        const slider = h('input', { type: 'range', min: 0, max: 0.99, step: 0.01, value: this.look.smoothing, 'aria-label': 'Smoothing' });
+        const amount = h('input', { type: 'number', min: 0, max: 0.99, step: 0.01, value: this.look.smoothing, class: 'amount', 'aria-label': 'Weight of the average' });
+        const kind = h('select', { 'aria-label': 'Kind of average', title: 'A moving average follows what went before; a Gaussian looks ahead too, and has no lag' },
+            h('option', { value: 'ema' }, 'Moving'), h('option', { value: 'gauss' }, 'Gaussian'));
+        kind.value = this.look.kind;
         slider.addEventListener('input', () => {
-            setText(amount, Number(slider.value).toFixed(2));
-            this.set({ smoothing: Number(slider.value) });
+            amount.value = slider.value;
+            this.set({ smoothing: clamp(Number(slider.value)) });
         });
+        amount.addEventListener('input', () => {
+            if (amount.value === '' || !amount.checkValidity())
+                return;
+            slider.value = amount.value;
+            this.set({ smoothing: clamp(Number(amount.value)) });
+        });
+        kind.addEventListener('change', () => this.set({ kind: kind.value === 'gauss' ? 'gauss' : 'ema' }));
         const log = h('input', { type: 'checkbox' });
         log.checked = this.look.log;
-        log.addEventListener('change', () => this.set({ log: log.checked }));
+        log.addEventListener('change', () => {
+            // The page's word goes for all panels: those with a word of their own forget it.
+            for (const state of this.states.values())
+                state.log = null;
+            this.keep();
+            this.set({ log: log.checked });
+        });
         this.axes = axes.map(axis => h('button', { type: 'button', 'aria-pressed': String(this.look.axis === axis), on: { click: () => this.set({ axis }) } }, words[axis]));
         this.out = h('div', { class: 'row', hidden: this.range === null },
             h('button', { type: 'button', class: 'icon-button', 'aria-label': 'Earlier steps', title: 'Earlier steps', on: { click: () => this.pan(-.5) } }, icon('left')),
             h('button', { type: 'button', class: 'icon-button', 'aria-label': 'Later steps', title: 'Later steps', on: { click: () => this.pan(.5) } }, icon('right')),
             h('button', { type: 'button', on: { click: () => this.zoom(null) } }, icon('reset'), 'Whole run'));
-        this.smoothing = h('label', { class: 'inline' }, 'Smoothing', slider, amount);
+        this.smoothing = h('div', { class: 'inline-row' }, h('label', { class: 'inline' }, 'Smoothing', slider), amount, kind);
         this.axisBox = h('div', { class: 'segments', role: 'group', 'aria-label': 'Horizontal axis' }, this.axes);
+        this.find = h('input', { type: 'search', placeholder: 'Panels: grad|loss', 'aria-label': 'Find panels', value: query.get('panels') ?? '', autocomplete: 'off', spellcheck: 'false' });
+        this.wide = h('select', { 'aria-label': 'Panels in a row' }, [['', 'Auto'], ['1', '1 column'], ['2', '2 columns'], ['3', '3 columns'], ['4', '4 columns']].map(([value, word]) => h('option', { value }, word)));
+        this.wide.value = /^[1-4]$/.test(query.get('wide') ?? '') ? /** @type {string} */ (query.get('wide')) : '';
+        this.find.addEventListener('input', () => {
+            context.setQuery({ panels: this.find.value.trim() });
+            on.panels?.();
+        });
+        this.wide.addEventListener('change', () => {
+            context.setQuery({ wide: this.wide.value });
+            on.panels?.();
+        });
         this.el = h('div', { class: 'toolbar' },
             this.smoothing,
             h('label', { class: 'inline' }, log, 'Log scale'),
             this.axisBox,
+            on.panels ? h('div', { class: 'inline-row' }, h('div', { class: 'search find-panels' }, icon('search'), this.find), this.wide) : null,
             this.out);
+        this.write();
     }
 
     /** @param {Partial<Look>} part */
     set(part) {
         Object.assign(this.look, part);
-        const { smoothing, log, axis } = this.look;
-        this.axes.forEach((button, i) => button.setAttribute('aria-pressed', String(axes[i] === axis)));
-        this.context.setQuery({ smooth: smoothing === .6 ? null : String(smoothing), log: log ? '1' : null, x: axis === 'step' ? null : axis });
+        this.axes.forEach((button, i) => button.setAttribute('aria-pressed', String(axes[i] === this.look.axis)));
+        this.write();
+        if (part.smoothing !== undefined || part.kind)
+            try {
+                localStorage.setItem(STORED, this.smoothText());
+            } catch { /* as above */ }
         this.on.look({ ...this.look });
+    }
+
+    smoothText() {
+        return `${this.look.smoothing}${this.look.kind === 'gauss' ? 'g' : ''}`;
+    }
+
+    write() {
+        const { log, axis } = this.look;
+        const smoothing = this.smoothText();
+        this.context.setQuery({ smooth: smoothing === USUAL ? null : smoothing, log: log ? '1' : null, x: axis === 'step' ? null : axis });
+    }
+
+    /**
+     * The state of a panel, which the address keeps once `keep` is called.
+     * @param {string} id
+     */
+    stateOf(id) {
+        const state = this.states.get(id) ?? freshState();
+        this.states.set(id, state);
+        return state;
+    }
+
+    keep() {
+        this.context.setQuery({ p: formatStates(this.states) || null });
+    }
+
+    /**
+     * @param {string} id
+     * @param {boolean} big
+     */
+    keepBig(id, big) {
+        this.big = big ? id : '';
+        this.context.setQuery({ big: this.big || null });
+    }
+
+    /**
+     * Is the panel one of those looked for? What is no regular expression is taken as it stands.
+     * @param {import('./metrics.js').Panel} panel
+     */
+    fits(panel) {
+        const text = this.find.value.trim();
+        const about = `${panel.title} ${panel.id} ${panel.keys.join(' ')}`.toLowerCase();
+        try {
+            return new RegExp(text, 'i').test(about);
+        } catch {
+            return about.includes(text.toLowerCase());
+        }
     }
 
     /**

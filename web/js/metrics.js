@@ -1,7 +1,7 @@
 // What each metric is: its name for people, one sentence, and where the definition comes from. The help page lists
 // this table; a chart takes its title and its tooltip from it.
 
-import { bytes, number, percent } from './format.js';
+import { bytes, number, percent, si } from './format.js';
 
 /**
  * @typedef {object} Metric
@@ -9,7 +9,7 @@ import { bytes, number, percent } from './format.js';
  * @property {string} title
  * @property {string} text one sentence
  * @property {string} source
- * @property {'share' | 'seconds' | 'ms' | 'bytes' | 'watts' | 'celsius'} [unit]
+ * @property {keyof typeof units} [unit]
  * @property {'up' | 'down'} [better]
  * @property {boolean} [exact] never smoothed: it has no noise
  * @property {boolean} [system] about the machine rather than the model
@@ -19,11 +19,11 @@ import { bytes, number, percent } from './format.js';
 
 /** @type {Metric[]} */
 export const metrics = [
-    { key: 'loss/train', title: 'Loss', panel: 'loss', better: 'down', source: 'Cross-entropy of one training step, in nats.',
+    { key: 'loss/train', title: 'Loss', panel: 'loss', unit: 'nats', better: 'down', source: 'Cross-entropy of one training step, in nats.',
         text: 'Mean cross-entropy over the samples (or tokens) of this step’s training batch: lower means that the right answer was given more probability.' },
-    { key: 'loss/val', title: 'Loss', panel: 'loss', better: 'down', source: 'Evaluation over the whole validation set, in nats.',
+    { key: 'loss/val', title: 'Loss', panel: 'loss', unit: 'nats', better: 'down', source: 'Evaluation over the whole validation set, in nats.',
         text: 'Mean cross-entropy over the whole validation set, without augmentation or dropout.' },
-    { key: 'loss/val_ema', title: 'Loss', panel: 'loss', better: 'down', source: 'The validation set seen by the averaged weights (train.ema), in nats.',
+    { key: 'loss/val_ema', title: 'Loss', panel: 'loss', unit: 'nats', better: 'down', source: 'The validation set seen by the averaged weights (train.ema), in nats.',
         text: 'Mean cross-entropy over the validation set of the running average of the weights, which is scored beside the weights themselves.' },
     { key: 'acc/train', title: 'Accuracy', panel: 'acc', unit: 'share', better: 'up', source: 'Top-1 of one training step.',
         text: 'Share of the training batch whose most probable class is the right one.' },
@@ -57,21 +57,21 @@ export const metrics = [
         text: 'The factor in front of the power: constant when fixed, trained per layer or head when learned.' },
     { key: 'step_ms', title: 'Step time', unit: 'ms', better: 'down', system: true, source: 'Clock of the worker, mean since its last report.',
         text: 'Wall time of one optimiser step, data loading included.' },
-    { key: 'samples_per_s', title: 'Images per second', better: 'up', system: true, source: 'Clock of the worker.',
+    { key: 'samples_per_s', title: 'Images per second', unit: 'images', better: 'up', system: true, source: 'Clock of the worker.',
         text: 'Images that training consumed per second.' },
-    { key: 'tokens_per_s', title: 'Tokens per second', better: 'up', system: true, source: 'Clock of the worker.',
+    { key: 'tokens_per_s', title: 'Tokens per second', unit: 'tokens', better: 'up', system: true, source: 'Clock of the worker.',
         text: 'Tokens that training consumed per second.' },
-    { key: 'data_wait', title: 'Waiting for data', better: 'down', system: true, source: 'Clock of the worker, share of the steps\' time.',
+    { key: 'data_wait', title: 'Waiting for data', unit: 'share', better: 'down', system: true, source: 'Clock of the worker, share of the steps\' time.',
         text: 'How much of a step was spent waiting for its batch: above a few hundredths the loader has too few threads.' },
-    { key: 'comm/wait', title: 'Waiting for other ranks', better: 'down', system: true, source: 'Clock of rank 0, share of the steps\' time.',
+    { key: 'comm/wait', title: 'Waiting for other ranks', unit: 'share', better: 'down', system: true, source: 'Clock of rank 0, share of the steps\' time.',
         text: 'How much of a step rank 0 spent waiting for the sums of all ranks: the others are slower, or share its processors.' },
-    { key: 'data_bad', title: 'Pictures left out', better: 'down', exact: true, system: true, source: 'Counted when a picture cannot be decoded; the log names each.',
+    { key: 'data_bad', title: 'Skipped images', better: 'down', exact: true, system: true, source: 'Counted when a picture cannot be decoded; the log names each.',
         text: 'Damaged pictures met so far: they are left out of the loss, and too many end the run.' },
-    { key: 'sys/flops', title: 'Operations per second', better: 'up', system: true, source: 'Multiplications and additions of the planned step (products and attention), by the clock of the worker.',
+    { key: 'sys/flops', title: 'Operations per second', unit: 'flops', better: 'up', system: true, source: 'Multiplications and additions of the planned step (products and attention), by the clock of the worker.',
         text: 'What a step computes, divided by how long it takes. Nothing that is computed twice counts twice.' },
     { key: 'sys/utilisation', title: 'Utilisation', unit: 'share', better: 'up', system: true, source: 'sys/flops by the matmul peak that the worker measured on this GPU (bf16).',
         text: 'Share of the device\'s fastest products that training reaches, 0 to 1. In fp32 or TF32 it is a share of the bf16 peak all the same.' },
-    { key: 'sys/peak_flops', title: 'Measured matmul peak', system: true, source: 'Large square products in bf16, timed when the worker starts, or recalled for the same GPU, driver and library.',
+    { key: 'sys/peak_flops', title: 'Measured matmul peak', unit: 'flops', system: true, source: 'Large square products in bf16, timed when the worker starts, or recalled for the same GPU, driver and library.',
         text: 'What utilisation is a share of.' },
     { key: 'sys/cpu', title: 'Processors busy', system: true, source: 'Processor time of the worker per second of the clock.',
         text: 'How many processors the worker kept busy: below its number of threads it waited for something.' },
@@ -184,20 +184,36 @@ export function seriesName(key) {
 }
 
 /**
+ * How each unit is written: beside the title of a panel, at a mark of its axis, and with a value.
+ * @satisfies {Record<string, {title: string, tick: (v: number) => string, value: (v: number) => string}>}
+ */
+const units = {
+    share: { title: '', tick: v => `${+(v * 100).toPrecision(4)} %`, value: percent },
+    bytes: { title: '', tick: bytes, value: bytes },
+    nats: { title: 'nats', tick: number, value: number },
+    ms: { title: 'ms', tick: number, value: v => `${number(v)} ms` },
+    watts: { title: 'W', tick: number, value: v => `${number(v)} W` },
+    celsius: { title: '°C', tick: number, value: v => `${number(v)} °C` },
+    flops: { title: 'FLOP/s', tick: v => si(v), value: v => si(v, 'FLOP/s') },
+    images: { title: 'img/s', tick: v => si(v), value: v => si(v, 'img/s') },
+    tokens: { title: 'tok/s', tick: v => si(v), value: v => si(v, 'tok/s') },
+};
+
+/** @param {Metric} metric */
+export const unitTitle = metric => (metric.unit ? units[metric.unit].title : '');
+
+/**
+ * A value at a mark of an axis, whose title has the unit.
+ * @param {Metric} metric
+ * @param {number} value
+ */
+export const tickText = (metric, value) => (metric.unit ? units[metric.unit].tick(value) : Math.abs(value) >= 1e4 ? si(value) : number(value));
+
+/**
  * A value in its metric's unit.
  * @param {Metric} metric
  * @param {number | null} value
  */
 export function present(metric, value) {
-    if (metric.unit === 'share')
-        return percent(value);
-    if (metric.unit === 'bytes')
-        return value === null || !Number.isFinite(value) ? number(value) : bytes(value);
-    if (metric.unit === 'watts')
-        return value === null ? '–' : `${number(value)} W`;
-    if (metric.unit === 'celsius')
-        return value === null ? '–' : `${number(value)} °C`;
-    if (metric.unit === 'ms')
-        return value === null ? '–' : `${number(value)} ms`;
-    return number(value);
+    return value === null ? '–' : metric.unit && Number.isFinite(value) ? units[metric.unit].value(value) : number(value);
 }

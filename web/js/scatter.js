@@ -1,6 +1,8 @@
 // A chart of results: one mark a combination, with its deviation, against a swept value. Drawn as SVG, so that it scales
 // and is found by the tabulator and by screen readers; the table below it holds the same numbers.
 import { inkOf } from './chart.js';
+import { outline } from './chart/figure.js';
+import { linearTicks as ticks } from './chart/ticks.js';
 import { fill, h } from './dom.js';
 import { number } from './format.js';
 
@@ -25,6 +27,7 @@ function s(tag, props, ...children) {
  * @property {unknown} x the swept value: a number, or a word
  * @property {number} y
  * @property {number | null} sd
+ * @property {number} [n] runs behind it
  * @property {string} text read aloud and shown on hover
  * @property {boolean} [best]
  * @property {string} [href]
@@ -33,37 +36,12 @@ function s(tag, props, ...children) {
 /** @typedef {{name: string, marks: Mark[]}} Group */
 
 /**
- * @param {number} low
- * @param {number} high
- * @param {number} [about]
- */
-export function ticks(low, high, about = 5) {
-    const raw = (high - low) / about || 1;
-    const size = 10 ** Math.floor(Math.log10(raw));
-    const step = [1, 2, 5, 10].map(k => k * size).find(k => k >= raw) ?? raw;
-    const out = [];
-    for (let i = Math.ceil(low / step - 1e-9); i * step <= high + step * 1e-9; i++)
-        out.push(Number((i * step).toPrecision(12)));
-    return out;
-}
-
-/**
- * The marks' shapes differ as their colours do.
  * @param {string} shape
  * @param {number} x
  * @param {number} y
  * @param {number} r
  */
-function markPath(shape, x, y, r) {
-    switch (shape) {
-    case 'square': return `M${x - r} ${y - r}h${2 * r}v${2 * r}h${-2 * r}Z`;
-    case 'triangle': return `M${x} ${y - r * 1.2}L${x + r * 1.15} ${y + r * .9}H${x - r * 1.15}Z`;
-    case 'diamond': return `M${x} ${y - r * 1.3}L${x + r * 1.3} ${y}L${x} ${y + r * 1.3}L${x - r * 1.3} ${y}Z`;
-    case 'cross': return `M${x - r} ${y - r}L${x + r} ${y + r}M${x + r} ${y - r}L${x - r} ${y + r}`;
-    case 'bar': return `M${x - r * 1.2} ${y - r * .5}h${r * 2.4}v${r}h${-r * 2.4}Z`;
-    default: return `M${x - r} ${y}a${r} ${r} 0 1 0 ${2 * r} 0a${r} ${r} 0 1 0 ${-2 * r} 0`;
-    }
-}
+const markPath = (shape, x, y, r) => outline(shape, x, y, r).map(({ points, closed }) => `M${points.map(([px, py]) => `${+px.toFixed(2)} ${+py.toFixed(2)}`).join('L')}${closed ? 'Z' : ''}`).join('');
 
 /**
  * @param {HTMLElement} place
@@ -73,6 +51,7 @@ function markPath(shape, x, y, r) {
  * @param {string} options.xTitle
  * @param {(y: number) => string} options.format
  * @param {{at: number, word: string} | null} [options.rule] a vertical line
+ * @returns {() => import('./chart/figure.js').Figure} the same for print and as numbers
  */
 export function scatter(place, { groups, title, xTitle, format, rule = null }) {
     const width = Math.max(280, place.clientWidth);
@@ -144,4 +123,22 @@ export function scatter(place, { groups, title, xTitle, format, rule = null }) {
                 s('path', { d: markPath(shapes[i % shapes.length], 11, 6, 4), fill: ink, stroke: ink }));
             return h('span', { class: 'row small' }, swatch, group.name);
         })));
+
+    return () => {
+        // Words stand at whole numbers, ratios as logarithms do.
+        const at = (/** @type {unknown} */ x) => (numeric ? Number(x) : xs.indexOf(/** @type {never} */ (String(x))));
+        const [from, to] = numeric ? [first, last] : [0, xs.length - 1];
+        const pad = log ? Math.exp(Math.log(last / first) * .04) : (to - from) * .04 || 1;
+        return {
+            title, width: 640, height: 360,
+            x: { title: log ? `${xTitle} (log)` : xTitle, log, low: log ? from / pad : from - pad, high: log ? to * pad : to + pad,
+                ticks: (numeric ? shown : xs).map(t => ({ at: at(t), word: typeof t === 'number' ? number(t) : String(t) })) },
+            y: { title: '', low, high, ticks: ticks(low, high).map(t => ({ at: t, word: format(t) })) },
+            lines: groups.map((group, i) => ({ name: groups.length > 1 ? group.name : '', ink: inkOf(i)[0], dash: inkOf(i)[1], width: 1.4, alpha: .75,
+                points: numeric ? group.marks.map(m => /** @type {[number, number]} */ ([at(m.x), m.y])).sort((a, b) => a[0] - b[0]) : [] })),
+            marks: groups.flatMap((group, i) => group.marks.map(m => ({ x: at(m.x), y: m.y, sd: m.sd, ink: inkOf(i)[0], shape: shapes[i % shapes.length], size: 4.5, hollow: shapes[i % shapes.length] === 'ring' }))),
+            rules: rule && numeric && rule.at >= first && rule.at <= last ? [rule] : [],
+            rows: [['group', xTitle, 'mean', 'sd', 'n'], ...groups.flatMap(group => group.marks.map(m => [group.name, String(m.x), String(m.y), m.sd === null ? '' : String(m.sd), m.n === undefined ? '' : String(m.n)]))],
+        };
+    };
 }

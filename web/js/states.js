@@ -13,6 +13,7 @@ const states = {
     stopping: { word: 'Stopping', icon: 'cancelling', tone: 'warn', busy: true },
     succeeded: { word: 'Succeeded', icon: 'succeeded', tone: 'good' },
     done: { word: 'Done', icon: 'succeeded', tone: 'good' },
+    done_some: { word: 'Done', icon: 'succeeded', tone: 'warn' },
     failed: { word: 'Failed', icon: 'failed', tone: 'bad' },
     lost: { word: 'Lost', icon: 'failed', tone: 'bad' },
     time_limit: { word: 'Time limit', icon: 'failed', tone: 'bad' },
@@ -53,12 +54,13 @@ export const isMoving = run => run.state === 'running' || run.state === 'startin
 /**
  * @param {string} state
  * @param {string} [title]
+ * @param {string} [word] in place of the state's own
  */
-export function chip(state, title) {
+export function chip(state, title, word) {
     const key = state.toLowerCase();
     const known = states[key] ?? { word: state, icon: /** @type {const} */ ('unloaded') };
     return h('span', { class: 'chip', title, data: { tone: known.tone, busy: known.busy, state: key } },
-        icon(known.icon, 13), known.word);
+        icon(known.icon, 13), word ?? known.word);
 }
 
 /** @param {string} state */
@@ -91,4 +93,28 @@ export function setMeter(el, share) {
         el.removeAttribute('aria-valuenow');
     else
         el.setAttribute('aria-valuenow', String(Math.round(clipped * 100)));
+}
+
+/**
+ * One bar for several shares of a whole, each in its tone. Screen readers get the counts.
+ * @param {string} label
+ */
+export function stackedMeter(label) {
+    const el = h('span', { class: 'meter stacked', role: 'img', 'aria-label': label });
+    return {
+        el,
+        /**
+         * @param {[number, string, string][]} parts count, tone and word
+         * @param {number} whole
+         */
+        set(parts, whole) {
+            const shown = parts.filter(([n]) => n > 0);
+            el.setAttribute('aria-label', `${label}: ${shown.map(([n, , word]) => `${n} ${word}`).join(', ') || 'none'} of ${whole}`);
+            el.replaceChildren(...shown.map(([n, tone, word]) => {
+                const part = h('span', { data: { tone }, title: `${n} ${word}` });
+                part.style.width = `${100 * n / Math.max(1, whole)}%`;
+                return part;
+            }));
+        },
+    };
 }

@@ -2,10 +2,9 @@
 // on a canvas, where CSS variables do not reach.
 import { fill, icon } from './dom.js';
 
-const order = /** @type {const} */ (['auto', 'light', 'dark']);
-/** @typedef {typeof order[number]} Theme */
+/** @typedef {'auto' | 'light' | 'dark'} Theme */
 
-const system = matchMedia('(prefers-color-scheme: dark)');
+const system = globalThis.matchMedia?.('(prefers-color-scheme: dark)');
 /** @type {Set<() => void>} */
 const listeners = new Set();
 
@@ -21,7 +20,7 @@ function chosen() {
 
 /** @param {Theme} theme */
 function apply(theme) {
-    document.documentElement.dataset.theme = theme === 'auto' ? (system.matches ? 'dark' : 'light') : theme;
+    document.documentElement.dataset.theme = theme === 'auto' ? (system?.matches ? 'dark' : 'light') : theme;
     for (const listener of listeners)
         listener();
 }
@@ -37,13 +36,16 @@ export function startTheme(button) {
         apply(theme);
     };
     button.addEventListener('click', () => {
-        theme = order[(order.indexOf(theme) + 1) % order.length];
+        // A press changes something: from the system's colours the next is the other one.
+        const other = system?.matches ? 'light' : 'dark';
+        const next = /** @type {Record<Theme, Theme>} */ ({ auto: other, [other]: other === 'dark' ? 'light' : 'dark', [other === 'dark' ? 'light' : 'dark']: 'auto' });
+        theme = next[theme];
         try {
             localStorage.setItem('polyd.theme', theme);
         } catch { /* as above */ }
         show();
     });
-    system.addEventListener('change', show);
+    system?.addEventListener('change', show);
     show();
 }
 
@@ -62,20 +64,61 @@ export function onTheme(listener, signal) {
  * @param {string} name without the dashes
  */
 export function colour(name) {
-    return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+    return known(name, style => style.getPropertyValue(`--${name}`).trim());
+}
+
+/** The page's font, for what is painted on a canvas. */
+export const fontFamily = () => known('(font)', style => style.getPropertyValue('--sans').trim());
+
+/** What was read of the style: asking for it makes the browser work out the style of the whole page. @type {Map<string, string>} */
+const read = new Map();
+
+/**
+ * @param {string} name
+ * @param {(style: CSSStyleDeclaration) => string} get
+ */
+function known(name, get) {
+    const root = document.documentElement;
+    const key = `${root.dataset.theme} ${name}`;
+    let value = read.get(key);
+    if (value === undefined || value === '') {
+        value = get(getComputedStyle(root));
+        read.set(key, value);
+    }
+    return value;
 }
 
 /**
- * `n` colours for things that have an order (layers): a part of the cividis map, which reads the same to the
- * colour-blind and in grey. Its dark end is left out on dark surfaces, its bright end on light ones.
+ * Runs something as if the light theme were on: for what goes on paper. Nothing is painted meanwhile.
+ * @template T
+ * @param {() => T} make
+ * @returns {T}
+ */
+export function inLight(make) {
+    const root = document.documentElement;
+    const was = root.dataset.theme;
+    root.dataset.theme = 'light';
+    try {
+        return make();
+    } finally {
+        root.dataset.theme = was;
+    }
+}
+
+/** From violet over blue, green and yellow to red, each at 3:1 on its surface. */
+const spectrum = {
+    light: [[74, 36, 160], [20, 92, 205], [0, 128, 158], [0, 132, 78], [112, 122, 0], [184, 98, 0], [204, 52, 20], [150, 10, 84]],
+    dark: [[160, 140, 255], [92, 170, 255], [48, 205, 218], [84, 222, 136], [196, 216, 74], [250, 184, 64], [255, 122, 88], [255, 130, 196]],
+};
+
+/**
+ * One of `n` colours for things that have an order (layers, heads) and are more than the inks of css/base.css.
  * @param {number} i
  * @param {number} n
+ * @param {'light' | 'dark'} [theme]
  */
-export function ordered(i, n) {
-    const dark = document.documentElement.dataset.theme === 'dark';
-    const stops = dark
-        ? [[104, 124, 191], [126, 144, 168], [152, 160, 140], [186, 176, 112], [222, 198, 84], [255, 226, 70]]
-        : [[0, 42, 104], [40, 72, 120], [74, 96, 116], [104, 116, 108], [134, 132, 84], [164, 142, 34]];
+export function ordered(i, n, theme = document.documentElement.dataset.theme === 'dark' ? 'dark' : 'light') {
+    const stops = spectrum[theme];
     const t = n <= 1 ? 0 : (i / (n - 1)) * (stops.length - 1);
     const k = Math.min(stops.length - 2, Math.floor(t));
     const mix = stops[k].map((c, j) => Math.round(c + (stops[k + 1][j] - c) * (t - k)));

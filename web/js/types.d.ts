@@ -48,6 +48,11 @@ export interface Curve {
     key: string;
     points: number;
     buckets: Bucket[];
+    /** Around a zoomed stretch: not drawn, but smoothing knows them. */
+    before?: Bucket[];
+    after?: Bucket[];
+    /** Steps of its whole run, where each curve has its own. */
+    span?: number;
     /** In the legend, in place of the key's. */
     name?: string;
     /** Number of its colour and dashes, where charts must agree on them. */

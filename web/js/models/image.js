@@ -58,7 +58,7 @@ function classBars(classes) {
             if (name)
                 names.set(probabilities.reduce((best, p, i) => (p > probabilities[best] ? i : best), 0), name);
             const best = draw(probabilities);
-            setText(verdict, `Looks like ${name ?? best}, with ${percent(probabilities[best])}.`);
+            setText(verdict, `${name ?? best} (${percent(probabilities[best])})`);
         },
         /** @param {string} words */
         blank(words) {
@@ -105,7 +105,7 @@ export function imageBox(model, version, signal, context) {
      */
     function answered(answer, began) {
         problem.hidden = true;
-        setText(took, `${number(performance.now() - began)} ms there and back`);
+        setText(took, `${number(performance.now() - began)} ms round trip`);
         const of = (/** @type {string} */ name) => answer.outputs.find((/** @type {any} */ o) => o.name === name)?.data;
         bars.show(of('probabilities'), of('label')?.[0]);
     }
@@ -122,7 +122,7 @@ export function imageBox(model, version, signal, context) {
             const pixels = pad.pixels(width, height);
             paint(seen, pixels, width, height);
             if (pad.empty) {
-                bars.blank('Draw a digit on the left.');
+                bars.blank('Draw a digit.');
                 setText(took, '');
                 continue;
             }
@@ -144,9 +144,9 @@ export function imageBox(model, version, signal, context) {
         running = false;
     }
 
-    const samples = h('div', { class: 'samples', role: 'group', 'aria-label': 'Draw a sample' }, Array.from({ length: 10 }, (_, digit) =>
+    const samples = h('div', { class: 'samples', role: 'group', 'aria-label': 'Insert a sample' }, Array.from({ length: 10 }, (_, digit) =>
         h('button', { type: 'button', 'aria-label': `Draw a ${digit}`, on: { click: () => pad.sample(digit) } }, digit)));
-    const drawing = h('div', { class: 'stack' }, pad.canvas, h('p', { class: 'muted small' }, 'Draw with mouse, pen or finger, or let a digit be drawn:'), samples,
+    const drawing = h('div', { class: 'stack' }, pad.canvas, h('p', { class: 'muted small' }, 'Draw with mouse, pen or finger, or insert a sample:'), samples,
         h('button', { type: 'button', on: { click: () => pad.clear() } }, icon('reset'), 'Clear'));
 
     // ---- pictures ----
@@ -215,7 +215,7 @@ export function imageBox(model, version, signal, context) {
             context.setQuery({ with: mode === 'picture' && drawable ? 'picture' : null });
             fill(source, drawable ? h('div', { class: 'segments', role: 'group', 'aria-label': 'Where the picture comes from' }, tabs) : null, mode === 'draw' ? drawing : picture);
             seen.hidden = mode !== 'draw';
-            bars.blank(mode === 'draw' ? 'Draw a digit on the left.' : 'Choose a picture on the left.');
+            bars.blank(mode === 'draw' ? 'Draw a digit.' : 'Choose a picture.');
             setText(took, '');
             problem.hidden = true;
             if (mode === 'draw') {
@@ -230,7 +230,7 @@ export function imageBox(model, version, signal, context) {
             h('p', { class: 'sub' }, h('span', null, `version ${version.version}`), h('span', null, `${channels} × ${height} × ${width} pixels`), version.signature?.memory_bytes
                 ? h('span', null, `${bytes(version.signature.memory_bytes)} in memory`) : null))),
         h('div', { class: 'try' }, source,
-            h('div', { class: 'stack' }, h('div', { class: 'row' }, seen, h('div', { class: 'stack' }, bars.verdict, took)), problem, bars.el)));
+            h('div', { class: 'stack try-result' }, h('div', { class: 'row verdict-row' }, seen, h('div', null, bars.verdict, took)), problem, bars.el)));
     for (const type of ['dragenter', 'dragover'])
         el.addEventListener(type, event => {
             if (/** @type {DragEvent} */ (event).dataTransfer?.types.includes('Files')) {

@@ -10,6 +10,28 @@ import { meter } from '../states.js';
 /** @typedef {import('../types').ModelVersion} ModelVersion */
 /** @typedef {{text: string, logprob: number | null, top: [string, number][]}} Token */
 
+/** Nats at which the colour is as strong as it gets: one in a thousand. */
+const MOST_NATS = 7;
+
+/**
+ * How surprising a token was, −log p, from likely (blue) over one in e (nothing) to unlikely (orange). A share of probability would
+ * paint nearly every byte alike.
+ * @param {number | null} logprob
+ */
+function shade(logprob) {
+    if (logprob === null)
+        return 'transparent';
+    const nats = Math.min(MOST_NATS, -logprob);
+    return nats < 1 ? `color-mix(in srgb, var(--s1) ${Math.round((1 - nats) * 26)}%, transparent)` : `color-mix(in srgb, var(--s2) ${Math.round((nats - 1) / (MOST_NATS - 1) * 70)}%, transparent)`;
+}
+
+/** What the colours mean. */
+const scale = () => h('p', { class: 'token-scale small', 'aria-label': 'Colours by probability' }, [1, .6, .37, .1, .03, .01, .001].map(p => {
+    const el = h('span', null, p === .001 ? '0.1 %' : `${Math.round(p * 100)} %`);
+    el.style.backgroundColor = shade(Math.log(p));
+    return el;
+}));
+
 /** @param {string} text a token, with its blanks made visible */
 const visible = text => JSON.stringify(text).slice(1, -1).replaceAll('\\"', '"').replaceAll(' ', '␣') || '∅';
 
@@ -106,7 +128,7 @@ export function textBox(model, version, signal, context) {
         const rows = token.top.map(([word, lp]) => [word, Math.exp(lp)]);
         if (own !== null && !rows.some(([word]) => word === token.text))
             rows.push([token.text, own]);
-        fill(inspector, h('p', { class: 'small' }, h('b', { class: 'mono' }, visible(token.text)), own === null ? ' has nothing before it.' : ` had ${percent(own)}.`),
+        fill(inspector, h('p', { class: 'small' }, h('b', { class: 'mono' }, visible(token.text)), own === null ? ': nothing before it' : `: ${percent(own)}`),
             h('ol', { class: 'bars alternatives' }, rows.map(([word, p]) => {
                 const li = h('li', { class: word === token.text ? 'best' : '' }, h('span', { class: 'label mono' }, visible(String(word))), meter(Number(p), visible(String(word))), h('span', { class: 'value' }, percent(Number(p))));
                 return li;
@@ -182,7 +204,7 @@ export function textBox(model, version, signal, context) {
             const total = (performance.now() - began) / 1000;
             setText(status, `${count(made)} tokens in ${number(total)} s, the first after ${number(first - began)} ms${finish === 'stop' ? ', ended by a stop' : ''}`);
             if (tokens.length > 0)
-                fill(inspector, h('p', { class: 'muted small' }, 'Darker tokens were less likely. Point at one, or use the arrows in the text, to see what else might have come.'));
+                fill(inspector, scale(), h('p', { class: 'muted small' }, 'A stronger colour is less likely. Point at a token, or use the arrows in the text, to see the alternatives.'));
         } catch (error) {
             if (!scoring)
                 show();
@@ -212,7 +234,7 @@ export function textBox(model, version, signal, context) {
         const known = all.map(t => t.logprob).filter(lp => lp !== null);
         const mean = known.length > 0 ? -known.reduce((a, b) => a + b, 0) / known.length : NaN;
         setText(status, known.length > 0 ? `Perplexity ${number(Math.exp(mean))} over ${count(known.length)} tokens (${number(mean)} nats each)` : 'One token has nothing before it: there is nothing to score.');
-        fill(inspector, h('p', { class: 'muted small' }, 'Darker tokens surprised the model. Point at one to see what it expected.'));
+        fill(inspector, scale(), h('p', { class: 'muted small' }, 'A stronger colour is less likely. Point at a token to see what the model expected.'));
     }
 
     /**
@@ -223,7 +245,7 @@ export function textBox(model, version, signal, context) {
         for (const token of more) {
             const p = token.logprob === null ? 1 : Math.exp(token.logprob);
             const el = h('span', { class: 'tok', title: `${visible(token.text)} ${percent(p)}` }, /^bytes:(\\x[0-9a-f]{2})+$/.test(token.text) ? '\ufffd' : token.text);
-            el.style.backgroundColor = `color-mix(in srgb, var(--s2) ${Math.round((1 - p) * 55)}%, transparent)`;
+            el.style.backgroundColor = shade(token.logprob);
             tokens.push({ token, el });
             place.append(el);
         }

@@ -1,7 +1,8 @@
 // The curves of a run: panels of single series, those of layers and heads, and what the run costs its machine; one look
 // and one stretch of steps for all.
-import { getCurves, isAbort, listSeries } from '../api.js';
+import { isAbort, listSeries } from '../api.js';
 import { Chart } from '../chart.js';
+import { loadCurves } from '../chart/load.js';
 import { failedBox, fill, h, icon, stateBox } from '../dom.js';
 import { LookBar, toSteps } from '../look.js';
 import { panels } from '../metrics.js';
@@ -12,12 +13,12 @@ import { isActive } from '../states.js';
 /** Shown as numbers of the run, not as curves: they never change. */
 const constants = ['mem/arena', 'steps_per_epoch'];
 
-/** Groups of panels: the first whose `holds` says so. */
+/** Groups of panels: the first whose `holds` says so. Those of a closed group are drawn once it is opened. */
 const groups = [
     { id: 'training', title: 'Training', text: '', holds: (/** @type {import('../metrics.js').Panel} */ p) => !p.layered && !p.metric.system },
     { id: 'layers', title: 'Layers', text: 'Measured on a fixed probe batch, means over heads; choose a layer to see its heads.', holds: (/** @type {import('../metrics.js').Panel} */ p) => p.layered },
-    { id: 'gpus', title: 'GPUs', text: 'The devices of the run, as the driver told: GPU 0 is that of rank 0.', holds: (/** @type {import('../metrics.js').Panel} */ p) => Boolean(p.metric.gpu) },
-    { id: 'system', title: 'System', text: 'What the run takes from its machine.', holds: () => true },
+    { id: 'gpus', title: 'GPUs', text: 'The devices of the run, as reported by the driver: GPU 0 is that of rank 0.', holds: (/** @type {import('../metrics.js').Panel} */ p) => Boolean(p.metric.gpu) },
+    { id: 'system', title: 'System', text: 'Resource use', closed: true, holds: () => true },
 ];
 
 /**
@@ -28,20 +29,36 @@ const groups = [
 export function chartsPart(page, gone) {
     /** @type {Map<string, Chart>} */
     const charts = new Map();
+    const { query } = page.context;
+    /** Groups that are not as they usually are. */
+    const turned = new Set((query.get('folds') ?? '').split('.').filter(Boolean));
     const homes = groups.map(group => {
         const grid = h('div', { class: 'charts' });
-        const fold = h('details', { class: 'group', open: true }, h('summary', null, h('h2', null, group.title), group.text ? h('span', { class: 'muted small' }, group.text) : null), grid);
+        const fold = h('details', { class: 'group', open: Boolean(group.closed) === turned.has(group.id) }, h('summary', null, h('h2', null, group.title), group.text ? h('span', { class: 'muted small' }, group.text) : null), grid);
         fold.hidden = true;
+        fold.addEventListener('toggle', () => {
+            if (fold.open === Boolean(group.closed))
+                turned.add(group.id);
+            else
+                turned.delete(group.id);
+            page.context.setQuery({ folds: [...turned].join('.') });
+            if (fold.open)
+                refresh();
+        });
         return { group, grid, fold };
     });
+    const none = h('p', { class: 'muted', hidden: true }, 'No panel has this name.');
     const bar = new LookBar(page.context, {
         look: look => charts.forEach(chart => chart.restyle({ ...look })),
         range: () => refresh(),
+        panels: () => refresh(),
     });
     bar.el.append(h('a', { class: 'button', href: `/api/v1/runs/${encodeURIComponent(page.id)}/export?format=csv`, download: `run-${page.id}.csv` }, icon('download'), 'CSV'));
 
     const start = () => (page.run?.started ? Date.parse(page.run.started) / 1000 : null);
     const epoch = () => stepsPerEpoch(page);
+    /* Clients may log beyond the last step of training. */
+    const span = () => Math.max(page.run?.totalSteps ?? 0, bar.last);
 
     /** @param {[number, number] | null} wanted in the axis' unit */
     const zoom = wanted => {
@@ -82,31 +99,57 @@ export function chartsPart(page, gone) {
             }
             bar.last = page.series.reduce((most, s) => Math.max(most, s.step ?? 0), 0);
             bar.epochs(epoch() !== null, 'The length of an epoch is not known yet');
-            const wanted = panels(page.series.map(s => s.key)).filter(p => !constants.includes(p.id));
+            const all = panels(page.series.map(s => s.key)).filter(p => !constants.includes(p.id));
+            const found = all.filter(panel => bar.fits(panel));
+            const homeOf = (/** @type {import('../metrics.js').Panel} */ panel) => homes.find(({ group }) => group.holds(panel)) ?? homes[0];
             if (!bar.el.isConnected)
-                fill(page.place, bar.el, homes.map(home => home.fold));
+                fill(page.place, bar.el, none, homes.map(home => home.fold));
+            none.hidden = found.length > 0;
+            for (const home of homes) {
+                home.fold.hidden = !found.some(panel => homeOf(panel) === home);
+                home.grid.dataset.wide = bar.wide.value;
+            }
+            for (const chart of charts.values())
+                chart.el.hidden = !found.some(panel => panel.id === chart.panel.id);
+            const wanted = found.filter(panel => homeOf(panel).fold.open);
             for (const panel of wanted) {
                 let chart = charts.get(panel.id);
                 if (!chart) {
-                    chart = new Chart(panel, { ...bar.look }, { signal: gone, zoom, pan: by => bar.pan(by), more: refresh, began: start, epoch, name: `run-${page.id}` });
+                    chart = new Chart(panel, { ...bar.look }, {
+                        signal: gone, zoom, pan: by => bar.pan(by), more: refresh, began: start, epoch, span, name: `run-${page.id}`,
+                        state: bar.stateOf(panel.id), changed: () => bar.keep(), expand: big => {
+                            if (big)
+                                for (const other of charts.values())
+                                    if (other.big && other.panel.id !== panel.id) {
+                                        other.expand(false, false);
+                                        other.resize();
+                                    }
+                            bar.keepBig(panel.id, big);
+                        },
+                    });
                     charts.set(panel.id, chart);
+                    // What one trains for comes first and is wide.
+                    chart.el.toggleAttribute('data-wide', panel === all[0] && !panel.layered);
+                    if (bar.big === panel.id)
+                        chart.expand(true, false);
                 }
                 chart.panel = panel;
-                const home = homes.find(({ group }) => group.holds(panel)) ?? homes[0];
+                const home = homeOf(panel);
                 if (chart.el.parentNode !== home.grid)
                     home.grid.append(chart.el);
-                home.fold.hidden = false;
             }
             // About one bucket a pixel for single curves; bundles of layers are coarser, and a hundred series of heads
             // are asked for only when somebody chooses their layer.
             const width = Math.min(1000, Math.max(100, charts.values().next().value?.place.clientWidth || 400));
-            const range = { from: bar.range?.[0], to: bar.range?.[1] };
+            const { range } = bar;
             const flat = wanted.filter(p => !p.layered).flatMap(p => p.keys);
             const bundled = wanted.filter(p => p.layered).flatMap(p => charts.get(p.id)?.wanted() ?? []);
             const curves = (await Promise.all([
-                getCurves(page.id, flat, { buckets: width, ...range }, gone),
-                getCurves(page.id, bundled, { buckets: Math.ceil(width / 2), ...range }, gone)])).flat();
+                loadCurves(page.id, flat, { buckets: width, range, span: span() }, gone),
+                loadCurves(page.id, bundled, { buckets: Math.ceil(width / 2), range, span: span() }, gone)])).flat();
             const byKey = new Map(curves.map(c => [c.key, c]));
+            for (const panel of wanted)
+                charts.get(panel.id)?.readWidth();
             for (const panel of wanted) {
                 const chart = charts.get(panel.id);
                 chart?.show(chart.wanted().map(key => byKey.get(key)).filter(c => c !== undefined));

@@ -1,6 +1,6 @@
 // What a run has saved.
 import { isAbort, listCheckpoints } from '../api.js';
-import { failedBox, fill, h, stateBox } from '../dom.js';
+import { failedBox, fill, h, message, stateBox, toast } from '../dom.js';
 import { ago, bytes, count, moment, number } from '../format.js';
 
 /** @typedef {import('./page.js').Page} Page */
@@ -19,14 +19,17 @@ export function checkpointsPart(page, gone) {
                     fill(page.place, h('div', { class: 'card' }, stateBox('empty', 'No checkpoints', 'A run saves its state now and then and when it ends.')));
                     return;
                 }
+                // What a checkpoint is ranked by has a name.
+                const ranks = page.series.some(s => s.key === 'acc/val') ? 'Validation accuracy' : page.series.some(s => s.key === 'loss/val') ? 'Validation loss' : 'Validation';
                 fill(page.place, h('div', { class: 'card scroll-x', tabindex: 0, role: 'region', 'aria-label': 'Checkpoints' }, h('table', { class: 'table' },
-                    h('thead', null, h('tr', null, [['Step', 'num'], ['Kind', ''], ['Validation', 'num'], ['Size', 'num'], ['Attempt', 'num'], ['Saved', ''], ['SHA-256', '']]
-                        .map(([name, cls]) => h('th', { class: cls, scope: 'col' }, name)))),
+                    h('thead', null, h('tr', null, [['Step', 'num'], ['Kind', ''], [ranks, 'num'], ['Size', 'num'], ['Attempt', 'num'], ['Saved', ''], ['SHA-256', ''], ['', 'num']]
+                        .map(([name, cls]) => h('th', { class: cls, scope: 'col' }, name || h('span', { class: 'hidden' }, 'Actions'))))),
                     h('tbody', null, list.map(c => h('tr', null,
                         h('td', { class: 'num' }, count(c.step)), h('td', null, c.kind),
                         h('td', { class: 'num' }, number(c.value)), h('td', { class: 'num' }, bytes(c.bytes)),
                         h('td', { class: 'num' }, c.attempt), h('td', { class: 'nowrap', title: moment(c.created) }, ago(c.created)),
-                        h('td', { class: 'mono', title: c.digest }, c.digest.slice(0, 12))))))));
+                        h('td', { class: 'mono', title: c.digest }, c.digest.slice(0, 12)),
+                        h('td', { class: 'num' }, h('button', { type: 'button', class: 'small-button', 'aria-label': `Register the checkpoint of step ${c.step} as a model`, on: { click: () => page.register(c.id).catch(error => toast(message(error), 'bad')) } }, 'Register'))))))));
             } catch (error) {
                 if (!isAbort(error))
                     fill(page.place, h('div', { class: 'card' }, failedBox(error, 'The checkpoints', () => page.again())));

@@ -26,7 +26,7 @@ export function eventsPart(page, gone) {
             return;
         shown = key;
         fill(attempts, page.attempts.length > 0 && [h('h2', null, 'Attempts'), h('div', { class: 'card scroll-x', tabindex: 0, role: 'region', 'aria-label': 'Attempts' }, h('table', { class: 'table' },
-            h('thead', null, h('tr', null, [['Attempt', 'num'], ['Ended as', ''], ['Steps', 'num'], ['Time', 'num'], ['Began', ''], ['Ranks on', ''], ['Said', '']].map(([name, cls]) => h('th', { class: cls, scope: 'col' }, name)))),
+            h('thead', null, h('tr', null, [['Attempt', 'num'], ['Outcome', ''], ['Steps', 'num'], ['Time', 'num'], ['Started', ''], ['Devices', ''], ['Message', '']].map(([name, cls]) => h('th', { class: cls, scope: 'col' }, name)))),
             h('tbody', null, page.attempts.map(a => h('tr', null,
                 h('td', { class: 'num' }, a.n), h('td', null, chip(a.cause ?? a.state)),
                 h('td', { class: 'num' }, `${count(a.startStep)} to ${count(a.step)}`), h('td', { class: 'num' }, duration(between(a.created, a.ended))),

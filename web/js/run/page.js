@@ -7,11 +7,12 @@
  * @property {AbortSignal} signal aborted when the page is left
  * @property {HTMLElement} place where the open part draws
  * @property {import('../types').Run | null} run
- * @property {{state: string, document: Record<string, any>, runs: number} | null} job
+ * @property {{id: string, version: number, notes: string, state: string, document: Record<string, any>, runs: number} | null} job
  * @property {Record<string, any>} resolved the run's complete document
  * @property {string} digest
  * @property {import('../types').Attempt[]} attempts
  * @property {import('../types').Series[]} series
+ * @property {(checkpoint?: string) => Promise<void>} register asks for a name and registers the model
  * @property {(tab: string) => void} openTab
  * @property {() => void} again draws the open part anew
  */

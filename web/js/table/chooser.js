@@ -1,15 +1,16 @@
 // The dialog that chooses columns: those shown, in their order, and those on offer; any metric by its key, any member
 // of the configuration by its pointer.
 import { fill, h, icon } from '../dom.js';
-import { catalogue, columnOf, fits, standardChoice } from './columns.js';
+import { catalogue, columnOf, fits } from './columns.js';
 
 /** @typedef {import('./columns.js').Chosen} Chosen */
 
 /**
  * @param {Chosen[]} chosen
- * @param {(chosen: Chosen[]) => void} changed after every change: the table follows at once
+ * @param {(chosen: Chosen[] | null) => void} changed after every change: the table follows at once; null: no choice of one's own
+ * @param {() => Chosen[]} standard
  */
-export function chooseColumns(chosen, changed) {
+export function chooseColumns(chosen, changed, standard) {
     let now = chosen.slice();
     const list = h('ol', { class: 'chosen', 'aria-label': 'Columns shown' });
     const offer = h('div', { class: 'offer' });
@@ -61,7 +62,11 @@ export function chooseColumns(chosen, changed) {
     const dialog = h('dialog', { class: 'wide', 'aria-labelledby': 'columns-title' },
         h('form', { method: 'dialog' },
             h('div', { class: 'head' }, h('div', null, h('h2', { id: 'columns-title' }, 'Columns'), words),
-                h('button', { type: 'button', on: { click: () => set(standardChoice()) } }, icon('reset'), 'Standard')),
+                h('button', { type: 'button', on: { click: () => {
+                    now = standard();
+                    draw();
+                    changed(null);
+                } } }, icon('reset'), 'Reset to default')),
             h('div', { class: 'choose' }, list, h('div', { class: 'stack' }, search, offer)),
             h('div', { class: 'row' }, h('button', { class: 'primary', value: 'done' }, 'Done'))));
     dialog.addEventListener('close', () => dialog.remove());

@@ -2,9 +2,9 @@
 // storage keep. A column is one of the table's own (`state`), a metric (`m:loss/val`) or a member of the
 // configuration (`c:/train/optimizer/lr`).
 import { fill, h, setText } from '../dom.js';
-import { ago, between, duration, moment, number, percent } from '../format.js';
+import { ago, between, duration, moment, number } from '../format.js';
 import { describe, metrics, present } from '../metrics.js';
-import { chip, meter, setMeter, standing, toneOf } from '../states.js';
+import { chip, isActive, meter, setMeter, standing } from '../states.js';
 
 /** @typedef {import('../types').Run} Run */
 /** @typedef {string | number | null | undefined} Sortable */
@@ -35,17 +35,11 @@ const share = run => (run.step !== null && run.totalSteps ? run.step / run.total
 /** @param {Run} run */
 const loss = run => run.latest['loss/val'] ?? run.latest['loss/train'] ?? null;
 
-/** @param {Run} run */
-function score(run) {
-    const accuracy = run.latest['acc/val'] ?? run.latest['acc/train'];
-    if (accuracy !== undefined)
-        return { label: 'Accuracy', text: percent(accuracy) };
-    const perplexity = run.latest['ppl/val'] ?? run.latest['ppl/train'];
-    return perplexity !== undefined ? { label: 'Perplexity', text: number(perplexity) } : { label: 'Score', text: '–' };
-}
+/** The latest values that the column named loss chooses from. */
+export const LOSS_KEYS = ['loss/train', 'loss/val'];
 
-/** The latest values that the columns named loss and score choose from. */
-export const SCORE_KEYS = ['loss/train', 'loss/val', 'acc/train', 'acc/val', 'ppl/train', 'ppl/val'];
+/** Metrics that say how good a run is, each sorted by its own direction: those that any run has are shown. */
+const RESULTS = ['acc/val', 'ppl/val', 'loss/val'];
 
 /**
  * @param {HTMLElement} cell
@@ -60,7 +54,7 @@ function put(cell, text, title = text) {
 
 /** @type {Column[]} */
 const own = [
-    { id: 'state', title: 'State', group: 'Run', width: 136, value: run => standings.indexOf(standing(run)),
+    { id: 'state', title: 'State', group: 'Run', width: 130, value: run => standings.indexOf(standing(run)),
         draw(cell, run) {
             const now = standing(run);
             if (cell.dataset.now !== now + run.reason) {
@@ -68,7 +62,7 @@ const own = [
                 fill(cell, chip(now, run.reason || undefined));
             }
         } },
-    { id: 'name', title: 'Run', group: 'Run', width: 320, value: run => run.name.toLowerCase(),
+    { id: 'name', title: 'Run', group: 'Run', width: 220, value: run => run.name.toLowerCase(),
         draw(cell, run) {
             if (!cell.firstChild)
                 fill(cell, h('a', { class: 'name' }), h('span', { class: 'under' }));
@@ -79,33 +73,34 @@ const own = [
             if (link.getAttribute('href') !== href)
                 link.setAttribute('href', href);
             const swept = Object.entries(run.sweep).map(([key, value]) => `${key.split('/').pop()} ${short(value)}`);
-            setText(under, [`#${run.id}`, run.experiment, ...swept, run.state === 'queued' ? run.reason : ''].filter(Boolean).join(' · '));
+            const failed = run.outcome === 'failed' && run.reason !== '';
+            under.toggleAttribute('data-bad', failed);
+            setText(under, failed ? `#${run.id} · ${run.reason.split('\n')[0]}` : [`#${run.id}`, ...swept, run.state === 'queued' ? run.reason : ''].filter(Boolean).join(' · '));
+            under.title = run.reason;
         } },
-    { id: 'progress', title: 'Progress', group: 'Run', width: 176, value: share, down: true,
+    { id: 'progress', title: 'Progress', group: 'Run', width: 112, value: share, down: true, text: 'How far a run is; of one that has ended, how long it took.',
         draw(cell, run) {
             if (!cell.firstChild)
                 fill(cell, h('span', { class: 'pair' }, h('span'), h('span')), meter(null, 'Progress'));
             const [pair, bar] = /** @type {[HTMLElement, HTMLElement]} */ (/** @type {unknown} */ ([...cell.children]));
             const done = share(run);
-            setMeter(bar, done);
-            bar.setAttribute('aria-label', `Progress of run ${run.id}`);
-            bar.dataset.tone = run.state === 'ended' ? toneOf(standing(run)) : run.state === 'running' ? 'run' : 'idle';
-            setText(pair.children[0], run.step === null || !run.started ? (run.totalSteps ? `0 / ${number(run.totalSteps)}` : '–')
+            const active = isActive(run);
+            bar.hidden = !active;
+            pair.toggleAttribute('data-ended', !active);
+            if (active) {
+                setMeter(bar, done);
+                bar.setAttribute('aria-label', `Progress of run ${run.id}`);
+                bar.dataset.tone = run.state === 'running' ? 'run' : 'idle';
+            }
+            setText(pair.children[0], !active ? (run.started ? duration(between(run.started, run.ended)) : '–') : run.step === null || !run.started ? (run.totalSteps ? `0 / ${number(run.totalSteps)}` : '–')
                 : `${number(run.step)}${run.totalSteps ? ` / ${number(run.totalSteps)}` : ''}`);
-            setText(pair.children[1], done === null ? '' : `${Math.floor(done * 100)} %`);
+            setText(pair.children[1], !active ? (done !== null && done < 1 ? `${Math.floor(done * 100)} %` : '') : done === null ? '' : `${Math.floor(done * 100)} %`);
         } },
     { id: 'loss', title: 'Loss', group: 'Run', width: 92, num: true, value: loss, text: 'The latest validation loss, else the training loss.',
         draw: (cell, run) => put(cell, number(loss(run))) },
-    { id: 'score', title: 'Score', group: 'Run', width: 92, num: true, down: true, text: 'The latest accuracy or perplexity, of the validation set if there is one.',
-        value: run => run.latest['acc/val'] ?? run.latest['acc/train'] ?? run.latest['ppl/val'] ?? run.latest['ppl/train'],
-        draw(cell, run) {
-            const { label, text } = score(run);
-            put(cell, text, label);
-            cell.dataset.label = label;
-        } },
     { id: 'time', title: 'Time', group: 'Run', width: 116, num: true, down: true, value: run => between(run.started, run.ended),
         draw: (cell, run) => put(cell, run.started ? duration(between(run.started, run.ended)) : '–') },
-    { id: 'created', title: 'Created', group: 'Run', width: 112, num: true, down: true, value: run => Date.parse(run.created),
+    { id: 'created', title: 'Created', group: 'Run', width: 100, num: true, down: true, value: run => Date.parse(run.created),
         draw: (cell, run) => put(cell, ago(run.created), moment(run.created)) },
     { id: 'ended', title: 'Ended', group: 'Run', width: 112, num: true, down: true, value: run => (run.ended ? Date.parse(run.ended) : null),
         draw: (cell, run) => put(cell, ago(run.ended), moment(run.ended)) },
@@ -129,7 +124,7 @@ const own = [
     { id: 'reason', title: 'Reason', group: 'Run', width: 240, value: run => run.reason || null, draw: (cell, run) => put(cell, run.reason || '–') },
 ];
 
-/** Members of the configuration that people ask for most. Any other is chosen by its pointer. */
+/** Members of the configuration that people ask for most: the table shows those that differ. Any other is chosen by its pointer. */
 const fields = [
     ['/attention/activation', 'Activation'], ['/attention/degree', 'Degree p'], ['/attention/scale', 'Scale'], ['/attention/k', 'Scale k'],
     ['/model/preset', 'Model'], ['/model/width', 'Width'], ['/model/depth', 'Depth'], ['/model/heads', 'Heads'], ['/norms/placement', 'Norms'],
@@ -152,7 +147,7 @@ function metricColumn(key) {
     // Several series share a panel, and its title; each is told by the end of its key.
     const side = metric.panel ? ` (${tail.replaceAll('_', ' ')})` : '';
     return {
-        id: `m:${key}`, title: metric.key === metric.title ? key : metric.title + side, group: 'Metrics', text: metric.text, width: 128, num: true,
+        id: `m:${key}`, title: metric.key === metric.title ? key : metric.title + side, group: 'Metrics', text: metric.text, width: 122, num: true,
         metric: key, down: metric.better === 'up', value: run => run.latest[key], draw: (cell, run) => put(cell, present(metric, run.latest[key] ?? null)),
     };
 }
@@ -164,7 +159,7 @@ function metricColumn(key) {
 function fieldColumn(pointer) {
     const known = fields.find(([path]) => path === pointer);
     return {
-        id: `c:${pointer}`, title: known?.[1] ?? pointer.slice(1).replaceAll('/', '.'), group: 'Configuration', text: pointer, width: 112, field: pointer,
+        id: `c:${pointer}`, title: known?.[1] ?? pointer.slice(1).replaceAll('/', '.'), group: 'Configuration', text: pointer, width: 88, field: pointer,
         value(run) {
             const value = run.fields[pointer];
             return typeof value === 'number' || typeof value === 'string' ? value : value === undefined || value === null ? null : JSON.stringify(value);
@@ -195,26 +190,44 @@ export function columnOf(id) {
 
 /** @typedef {{column: Column, width: number}} Chosen */
 
-const standard = ['state', 'name', 'progress', 'loss', 'score', 'time', 'created'];
+const MOST_DIFFERING = 4;
 
-/** @returns {Chosen[]} */
-export const standardChoice = () => standard.map(id => {
+/** @param {string[]} ids @returns {Chosen[]} */
+const choiceOf = ids => ids.map(id => {
     const column = /** @type {Column} */ (columnOf(id));
     return { column, width: column.width };
 });
 
+/** What a table without a choice of one's own asks the first page for. */
+export const candidates = { metrics: [...RESULTS, 'loss/train'], fields: fields.map(([pointer]) => pointer).filter(pointer => pointer !== '/train/seed') };
+
 /**
- * `state,name:280,m:loss%2Fval`: the columns in order, with widths that differ from their own. Unknown ones, and those
- * above what one request may ask for, are left out; the run itself is always there.
- * @param {string | null | undefined} text
+ * The columns of a table without a choice of one's own: what was reached comes first, then the settings that tell these runs
+ * apart, then when and how long.
+ * @param {Run[]} [runs]
+ * @param {string[]} [settings] pointers, where they are settled already
  * @returns {Chosen[]}
  */
+export function standardChoice(runs = [], settings) {
+    const results = RESULTS.filter(key => runs.some(run => (run.latest[key] ?? null) !== null));
+    const differing = settings ?? candidates.fields.filter(pointer => new Set(runs.map(run => JSON.stringify(run.fields[pointer] ?? null))).size > 1)
+        // What nearly every run has for itself (a rate drawn at random) tells less than what groups them; few values come first.
+        .map(pointer => ({ pointer, many: new Set(runs.map(run => JSON.stringify(run.fields[pointer] ?? null))).size }))
+        .sort((a, b) => a.many - b.many).slice(0, MOST_DIFFERING).map(({ pointer }) => pointer);
+    return choiceOf(['state', 'name', ...(results.length > 0 ? results.map(key => `m:${key}`) : ['loss']),
+        ...candidates.fields.filter(pointer => differing.includes(pointer)).map(pointer => `c:${pointer}`), 'progress', 'created']);
+}
+
+/**
+ * `state,name~280,m:loss/val`: the columns in order, with widths that differ from their own. Unknown ones, and those
+ * above what one request may ask for, are left out; the run itself is always there. Without a text there is no choice: null.
+ * @param {string | null | undefined} text
+ * @returns {Chosen[] | null}
+ */
 export function parseColumns(text) {
-    if (!text)
-        return standardChoice();
     /** @type {Chosen[]} */
     const chosen = [];
-    for (const part of text.split(',')) {
+    for (const part of (text ?? '').split(',')) {
         const [, id, width] = /^(.*?)(?:~(\d{2,4}))?$/.exec(part) ?? [];
         let name = id ?? '';
         try {
@@ -225,16 +238,15 @@ export function parseColumns(text) {
             chosen.push({ column, width: width ? Math.min(900, Math.max(56, Number(width))) : column.width });
     }
     if (chosen.length === 0)
-        return standardChoice();
+        return null;
     if (!chosen.some(({ column }) => column.id === 'name'))
-        chosen.unshift(standardChoice()[1]);
+        chosen.unshift(...choiceOf(['name']));
     return chosen;
 }
 
 /** @param {Chosen[]} chosen */
 export function formatColumns(chosen) {
-    const text = chosen.map(({ column, width }) => `${column.id.replaceAll(/[%,~]/g, encodeURIComponent)}${width === column.width ? '' : `~${Math.round(width)}`}`).join(',');
-    return text === standard.join(',') ? '' : text;
+    return chosen.map(({ column, width }) => `${column.id.replaceAll(/[%,~]/g, encodeURIComponent)}${width === column.width ? '' : `~${Math.round(width)}`}`).join(',');
 }
 
 /**
@@ -249,7 +261,7 @@ export function fits(chosen, column) {
 
 /** @param {Chosen[]} chosen */
 export function wantedMetrics(chosen) {
-    const keys = chosen.some(({ column }) => column.id === 'loss' || column.id === 'score') ? SCORE_KEYS.slice() : [];
+    const keys = chosen.some(({ column }) => column.id === 'loss') ? LOSS_KEYS.slice() : [];
     for (const { column } of chosen)
         if (column.metric && !keys.includes(column.metric))
             keys.push(column.metric);

@@ -35,7 +35,7 @@ export class RunGrid {
 
         this.head = h('div', { class: 'grid-head', role: 'row', 'aria-rowindex': 1 });
         this.body = h('div', { class: 'grid-body', role: 'rowgroup' });
-        this.table = h('div', { class: 'grid', role: 'table', 'aria-label': 'Runs' }, h('div', { role: 'rowgroup' }, this.head), this.body);
+        this.table = h('div', { class: 'grid', role: 'table', 'aria-label': 'Runs' }, h('div', { role: 'rowgroup', class: 'grid-top' }, this.head), this.body);
         this.el = h('div', { class: 'card grid-scroll', tabindex: -1 }, this.table);
         this.rows = new VirtualRows(this.body, this.el, { make: () => this.make(), draw: (row, run, index) => this.draw(row, /** @type {Run} */ (run), index) }, wishes.signal);
         this.body.addEventListener('click', event => this.clicked(event));
@@ -79,11 +79,11 @@ export class RunGrid {
      */
     header(entry, i) {
         const { column } = entry;
-        const button = h('button', { type: 'button', class: 'sort', title: column.text ?? `Sort by ${column.title.toLowerCase()}`, draggable: 'true' },
+        const button = h('button', { type: 'button', class: 'sort', title: column.text ?? `Sort by ${column.title.toLowerCase()}`, draggable: 'true', tabindex: i === 0 ? 0 : -1 },
             h('span', { class: 'sort-word' }, column.title), h('span', { class: 'sort-sign', 'aria-hidden': 'true' }));
         button.addEventListener('click', () => this.wishes.sort(column.id));
         const handle = h('div', {
-            class: 'grip', role: 'separator', tabindex: 0, 'aria-orientation': 'vertical', 'aria-label': `Width of the column ${column.title}`,
+            class: 'grip', role: 'separator', tabindex: -1, 'aria-orientation': 'vertical', 'aria-label': `Width of the column ${column.title}`,
             'aria-valuenow': Math.round(entry.width), 'aria-valuemin': 56, 'aria-valuemax': 900,
         });
         const cell = h('div', { class: `grid-cell head${column.num ? ' num' : ''}${column.id === 'name' ? ' k-name' : ''}`, role: 'columnheader', data: { column: column.id } }, button, handle);
@@ -105,14 +105,6 @@ export class RunGrid {
             handle.addEventListener('pointermove', move);
             handle.addEventListener('pointerup', stop, { once: true });
             handle.addEventListener('pointercancel', stop, { once: true });
-        });
-        handle.addEventListener('keydown', event => {
-            const by = { ArrowLeft: -16, ArrowRight: 16 }[event.key];
-            if (!by)
-                return;
-            event.preventDefault();
-            resize(entry.width + by);
-            this.wishes.changed(this.chosen);
         });
         handle.addEventListener('dblclick', () => {
             resize(column.width);
@@ -140,11 +132,23 @@ export class RunGrid {
         button.addEventListener('dragend', () => { this.dragged = undefined; });
         button.addEventListener('keydown', event => {
             const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-            if (!by || !event.altKey)
+            if (!by)
                 return;
             event.preventDefault();
-            this.move(i, i + by);
-            /** @type {HTMLElement | null} */ (this.head.querySelector(`[data-column="${CSS.escape(column.id)}"] .sort`))?.focus();
+            if (event.altKey) {
+                this.move(i, i + by);
+                /** @type {HTMLElement | null} */ (this.head.querySelector(`[data-column="${CSS.escape(column.id)}"] .sort`))?.focus();
+            } else if (event.shiftKey) {
+                resize(entry.width + by * 16);
+                this.wishes.changed(this.chosen);
+            } else {
+                // The header is one stop of the tabulator: arrows go from column to column.
+                /** @type {HTMLElement | null | undefined} */ (this.head.children[i + 1 + by]?.querySelector('.sort, input'))?.focus();
+            }
+        });
+        button.addEventListener('focus', () => {
+            for (const other of /** @type {NodeListOf<HTMLElement>} */ (this.head.querySelectorAll('.sort')))
+                other.tabIndex = other === button ? 0 : -1;
         });
         return cell;
     }
@@ -278,6 +282,12 @@ export class RunGrid {
         this.tell();
     }
 
+    /** @param {Iterable<string>} ids */
+    select(ids) {
+        this.selected = new Set(ids);
+        this.tell();
+    }
+
     clear() {
         this.selected.clear();
         this.anchor = -1;
@@ -302,7 +312,7 @@ export class RunGrid {
     key(event) {
         const page = Math.max(1, Math.floor(Math.min(innerHeight, this.el.clientHeight) / this.rows.height) - 2);
         const index = this.rows.indexOf(/** @type {Node} */ (event.target));
-        const to = { ArrowDown: index + 1, ArrowUp: index - 1, Home: 0, End: this.runs.length - 1, PageDown: index + page, PageUp: index - page }[event.key];
+        const to = { ArrowDown: index + 1, ArrowUp: index - 1, j: index + 1, k: index - 1, Home: 0, End: this.runs.length - 1, PageDown: index + page, PageUp: index - page }[event.key];
         if (index >= 0 && to !== undefined && !event.altKey && !event.ctrlKey && !event.metaKey) {
             event.preventDefault();
             const next = Math.min(this.runs.length - 1, Math.max(0, to));

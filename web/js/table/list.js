@@ -32,8 +32,9 @@ export class RunList {
     /**
      * @param {Question} question
      * @param {boolean} [keep] the rows stay until the answer comes: only other columns are asked for
+     * @param {(runs: Run[]) => Question} [narrow] what the pages after the first are asked for, once it is known
      */
-    async ask(question, keep = false) {
+    async ask(question, keep = false, narrow) {
         this.question = question;
         const mine = ++this.turn;
         if (!keep) {
@@ -56,6 +57,8 @@ export class RunList {
                     this.runs.set(run.id, run);
                 }
                 cursor = page.next;
+                if (first && narrow)
+                    question = this.question = narrow([...fresh.values()]);
                 this.ready = true;
                 if (cursor)
                     this.changed();

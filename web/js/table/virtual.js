@@ -23,7 +23,7 @@ export class VirtualRows {
         this.source = source;
         /** @type {T[]} */
         this.items = [];
-        this.height = 48;
+        this.height = 32;
         /** Rows by index. @type {Map<number, HTMLElement>} */
         this.rows = new Map();
         /** @type {HTMLElement[]} */
@@ -68,7 +68,7 @@ export class VirtualRows {
         this.frame = 0;
         if (!this.body.isConnected)
             return;
-        const height = parseFloat(getComputedStyle(this.body).getPropertyValue('--row')) || 48;
+        const height = parseFloat(getComputedStyle(this.body).getPropertyValue('--row')) || 32;
         all ||= height !== this.height;
         this.height = height;
         this.body.style.height = `${this.items.length * height}px`;

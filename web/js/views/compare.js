@@ -1,7 +1,9 @@
 // Runs side by side: their curves in one chart a metric, what their configurations do not share, and what they reached.
-import { getCurves, isAbort, listSeries } from '../api.js';
+import { isAbort, listSeries } from '../api.js';
 import { Chart, inkOf } from '../chart.js';
+import { loadCurves } from '../chart/load.js';
 import { meanOf } from '../compare/mean.js';
+import { distinct } from '../compare/names.js';
 import { bones, download, failedBox, fill, h, icon, line, setText, stateBox } from '../dom.js';
 import { onEvent, pacer } from '../live.js';
 import { LookBar, toSteps } from '../look.js';
@@ -29,6 +31,8 @@ export function compareView(context) {
     let mean = query.get('mean') ?? '';
     let layer = Number(query.get('layer')) || 0;
     let all = query.get('all') === '1';
+    /** Runs, or groups of them, that the panels leave out. */
+    const off = new Set((query.get('off') ?? '').split(',').filter(Boolean));
     /** @type {import('../types').Comparison | null} */
     let comparison = null;
     /** Series of each run. @type {Map<string, import('../types').Series[]>} */
@@ -54,9 +58,11 @@ export function compareView(context) {
             draw();
         },
         range: () => refresh(),
+        panels: () => refresh(),
     });
     bar.el.prepend(h('label', { class: 'inline' }, 'Lines', meanPick));
-    const content = h('div', { class: 'stack-l' }, members, bar.el, h('h2', { class: 'hidden' }, 'Curves'), grid, layerBox, reached, differences);
+    const side = h('aside', { class: 'card members-box', 'aria-label': 'Legend' }, members, adder);
+    const content = h('div', { class: 'stack-l' }, bar.el, h('div', { class: 'with-side' }, side, h('div', { class: 'stack-l' }, h('h2', { class: 'hidden' }, 'Curves'), grid, layerBox)), reached, differences);
     const place = h('div', null, h('div', { class: 'card' }, bones(8)));
     const el = h('div', null, h('p', { class: 'small' }, h('a', { href: '#/' }, '← Runs')),
         h('div', { class: 'head' }, h('div', null, h('h1', null, 'Compare'), summary), actions), place);
@@ -106,8 +112,10 @@ export function compareView(context) {
      */
     function lines() {
         const { runs, fields } = /** @type {import('../types').Comparison} */ (comparison);
-        if (!mean)
-            return runs.map(run => ({ name: label(run), runs: [run] }));
+        if (!mean) {
+            const names = distinct(runs.map(label));
+            return runs.map((run, i) => ({ name: names[i], runs: [run] }));
+        }
         const told = mean === 'trials' ? fields.filter(f => f.differs && !/^\/(train\/seed|name|tags|notes)/.test(f.pointer)) : fields.filter(f => f.pointer === mean);
         /** @type {Map<string, Run[]>} */
         const groups = new Map();
@@ -152,6 +160,43 @@ export function compareView(context) {
         return flat;
     }
 
+    /**
+     * What a line is called in the address: its run, or the number of its group.
+     * @param {{runs: Run[]}} group
+     * @param {number} ink
+     */
+    const lineId = (group, ink) => (mean ? `g${ink}` : group.runs[0].id);
+
+    /**
+     * The one legend of all panels: each line once, with its colour and whether it is shown, and its runs.
+     * @param {{name: string, runs: Run[]}[]} groups
+     */
+    function drawMembers(groups) {
+        const focus = members.contains(document.activeElement) ? document.activeElement?.getAttribute('aria-label') : null;
+        /** @param {Run} run @param {string} name */
+        const member = (run, name) => [h('a', { href: `#/runs/${run.id}`, class: 'clip', title: run.name }, name), h('span', { class: 'muted small' }, `#${run.id}`), chip(standing(run)),
+            h('button', { type: 'button', class: 'quiet icon-button small-button', 'aria-label': `Take run ${run.id} out`, title: 'Take it out of the comparison', on: { click: () => setRuns(ids.filter(id => id !== run.id)) } }, icon('close', 11))];
+        fill(members, groups.flatMap((group, ink) => {
+            const id = lineId(group, ink);
+            const shown = !off.has(id);
+            const eye = h('button', { type: 'button', class: 'quiet icon-button small-button', 'aria-pressed': String(shown), 'aria-label': `Show ${group.name}`, title: shown ? 'Hide its line' : 'Show its line', on: { click: () => {
+                if (!off.delete(id))
+                    off.add(id);
+                context.setQuery({ off: [...off].join(',') });
+                draw();
+            } } }, icon(shown ? 'eye' : 'hidden', 14));
+            const light = (/** @type {boolean} */ on) => () => charts.forEach(chart => chart.highlight(on ? (mean ? String(ink) : id) : null));
+            const on = { mouseenter: light(true), mouseleave: light(false), focusin: light(true), focusout: light(false) };
+            if (!mean)
+                return [h('li', { class: 'member', data: { off: !shown }, on }, eye, line(...inkOf(ink)), ...member(group.runs[0], group.name))];
+            return [h('li', { class: 'member group-line', data: { off: !shown }, on }, eye, line(...inkOf(ink)), h('b', { class: 'clip' }, group.name)),
+                ...group.runs.map(run => h('li', { class: 'member of-group', on }, ...member(run, label(run))))];
+        }));
+        adder.hidden = ids.length >= MOST;
+        if (focus)
+            /** @type {HTMLElement | null} */ (members.querySelector(`[aria-label="${CSS.escape(focus)}"]`))?.focus({ preventScroll: true });
+    }
+
     function draw() {
         if (!comparison)
             return;
@@ -160,11 +205,9 @@ export function compareView(context) {
         const grouped = Boolean(mean);
         const epochs = runs.map(perEpoch);
         bar.epochs(epochs.every(e => e !== null), 'The length of an epoch is not known of every run');
-        fill(members, runs.map((run, i) => {
-            const ink = grouped ? groups.findIndex(group => group.runs.includes(run)) : i;
-            return h('li', { class: 'member' }, line(...inkOf(ink)), h('a', { href: `#/runs/${run.id}`, title: run.name }, label(run)), h('span', { class: 'muted small' }, `#${run.id}`), chip(standing(run)),
-                h('button', { type: 'button', class: 'quiet icon-button small-button', 'aria-label': `Take run ${run.id} out`, on: { click: () => setRuns(ids.filter(id => id !== run.id)) } }, icon('close', 11)));
-        }), ids.length < MOST && h('li', null, adder));
+        drawMembers(groups);
+        for (const chart of charts.values())
+            chart.readWidth();
         for (const panel of wantedPanels()) {
             const key = panel.layered ? `${panel.id}/${layer}` : panel.id;
             const chart = charts.get(panel.id);
@@ -172,18 +215,18 @@ export function compareView(context) {
                 continue;
             const made = groups.map((group, ink) => {
                 const own = (grouped && group.runs.length > 1 ? group.runs.filter(averaged) : group.runs).map(run => ({ run, curve: curves.get(run.id)?.get(key) })).filter(({ curve }) => curve && curve.buckets.length > 0);
-                if (own.length === 0)
+                if (own.length === 0 || off.has(lineId(group, ink)))
                     return null;
                 if (!grouped) {
                     const { run, curve } = /** @type {{run: Run, curve: import('../types').Curve}} */ (own[0]);
-                    return { ...curve, key: `${run.id}:${key}`, name: group.name, ink, began: began(run), perEpoch: perEpoch(run) ?? 1 };
+                    return { ...curve, key: `${run.id}:${key}`, name: group.name, ink, began: began(run), perEpoch: perEpoch(run) ?? 1, span: run.totalSteps ?? undefined };
                 }
                 const points = own.map(({ run, curve }) => (curve?.buckets ?? []).map(b => ({
                     x: chart.x(/** @type {any} */ ({ began: began(run), perEpoch: perEpoch(run) ?? 1 }), b), y: b.mean })));
                 return { key: `${ink}:${key}`, name: group.name, ink, began: 0, perEpoch: 1, exact: own.length > 1, points: own.reduce((n, { curve }) => n + (curve?.points ?? 0), 0), buckets: meanOf(points) };
             });
             chart.show(made.filter(curve => curve !== null));
-            chart.el.hidden = made.every(curve => curve === null);
+            chart.el.hidden = made.every(curve => curve === null) || !bar.fits(panel);
         }
     }
 
@@ -194,7 +237,7 @@ export function compareView(context) {
         const fields = comparison.fields.filter(f => all || f.differs);
         const head = () => runs.map((run, i) => h('th', { class: 'num', scope: 'col' }, h('span', { class: 'col-run' }, line(...inkOf(i)), `#${run.id}`)));
         const kept = metrics.filter(m => m.runs.some(Boolean) && !describe(parseKey(m.key).base).gpu);
-        fill(reached, kept.length > 0 && [h('h2', null, 'Reached'), h('div', { class: 'card scroll-x', tabindex: 0, role: 'region', 'aria-label': 'Latest values' }, h('table', { class: 'table compare-table' },
+        fill(reached, kept.length > 0 && [h('h2', null, 'Results'), h('div', { class: 'card scroll-x', tabindex: 0, role: 'region', 'aria-label': 'Latest values' }, h('table', { class: 'table compare-table' },
             h('thead', null, h('tr', null, h('th', { scope: 'col' }, 'Metric, latest'), head())),
             h('tbody', null, kept.map(m => {
                 const metric = describe(m.key);
@@ -251,7 +294,7 @@ export function compareView(context) {
         if (ids.length === 0) {
             setText(summary, '');
             fill(actions);
-            fill(place, h('div', { class: 'card' }, stateBox('empty', 'Nothing to compare yet', 'Select runs in the table and choose “Compare”. Or begin with a run’s number:', adder, h('a', { class: 'button', href: '#/' }, 'To the runs'))));
+            fill(place, h('div', { class: 'card' }, stateBox('empty', 'Nothing to compare yet', 'Select runs in the table and choose “Compare”. Or start with a run’s number:', adder, h('a', { class: 'button', href: '#/' }, 'Back to runs'))));
             return;
         }
         try {
@@ -268,7 +311,8 @@ export function compareView(context) {
             setText(summary, `${ids.length} run${ids.length === 1 ? '' : 's'}, ${comparison.differing} setting${comparison.differing === 1 ? '' : 's'} differ`);
             drawTables();
             bar.last = lists.reduce((most, list) => Math.max(most, ...list.map(s => s.step ?? 0)), 0);
-            const wanted = wantedPanels();
+            const wanted = wantedPanels().filter(panel => bar.fits(panel));
+            grid.dataset.wide = layered.dataset.wide = bar.wide.value;
             for (const [id, chart] of charts)
                 if (!wanted.some(p => p.id === id))
                     chart.el.hidden = true;
@@ -276,7 +320,8 @@ export function compareView(context) {
                 if (charts.has(panel.id))
                     continue;
                 const chart = new Chart({ ...panel, layered: false }, { ...bar.look }, {
-                    signal, began: () => 0, epoch: () => 1, pan: by => bar.pan(by), more: refresh, name: 'compare',
+                    signal, began: () => 0, epoch: () => 1, span: () => bar.last, pan: by => bar.pan(by), more: refresh, name: 'compare', legend: false,
+                    state: bar.stateOf(panel.id), changed: () => bar.keep(), expand: big => bar.keepBig(panel.id, big),
                     zoom: range => {
                         const steps = range && zoomSteps(range);
                         if (!range || steps)
@@ -284,6 +329,8 @@ export function compareView(context) {
                     },
                 });
                 charts.set(panel.id, chart);
+                if (bar.big === panel.id)
+                    chart.expand(true, false);
                 (panel.layered ? layered : grid).append(chart.el);
             }
             draw();
@@ -291,7 +338,7 @@ export function compareView(context) {
             const buckets = Math.round(Math.min(600, Math.max(100, grid.clientWidth / 2)));
             await Promise.all(ids.map(async id => {
                 const have = new Set(series.get(id)?.map(s => s.key));
-                const got = await getCurves(id, keys.filter(key => have.has(key)), { buckets, from: bar.range?.[0], to: bar.range?.[1] }, signal);
+                const got = await loadCurves(id, keys.filter(key => have.has(key)), { buckets, range: bar.range, span: bar.last }, signal);
                 curves.set(id, new Map(got.map(curve => [curve.key, curve])));
             }));
             draw();

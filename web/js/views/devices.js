@@ -22,7 +22,7 @@ export function devicesView(context) {
     const devicesPlace = h('div', { class: 'cols' }, h('div', { class: 'card' }, bones(3)));
     const queuePlace = h('div', { class: 'card' }, bones(3));
     const queueTitle = h('h2', { id: 'queue-title' }, 'Queue');
-    const settings = h('details', { class: 'card pad settings', open: query.get('settings') === '1' }, h('summary', null, h('b', null, 'Settings of this polyd')), h('div', { class: 'stack' }));
+    const settings = h('details', { class: 'card pad settings', open: query.get('settings') === '1' }, h('summary', null, h('b', null, 'Server settings')), h('div', { class: 'stack' }));
     const about = h('p', { class: 'muted small' });
     const el = h('div', null,
         h('div', { class: 'head' }, h('div', null, h('h1', null, 'Devices and queue'), summary)),
@@ -80,7 +80,7 @@ export function devicesView(context) {
 
     /** @param {Run} run */
     async function cancel(run) {
-        const sure = await ask(`Cancel ${run.name}?`, [h('p', { class: 'muted' }, 'It leaves the queue. A cancelled run cannot be resumed.')], 'Cancel the run', { danger: true });
+        const sure = await ask(`Cancel ${run.name}?`, [h('p', { class: 'muted' }, 'It leaves the queue. A cancelled run cannot be resumed.')], 'Cancel the run', { danger: true, keep: 'Keep it' });
         if (!sure)
             return;
         try {
@@ -94,7 +94,7 @@ export function devicesView(context) {
     /** @param {Run[]} queue */
     function drawQueue(queue) {
         if (queue.length === 0) {
-            fill(queuePlace, h('div', { class: 'state small-state' }, h('p', null, 'Nobody waits.')));
+            fill(queuePlace, h('div', { class: 'state small-state' }, h('p', null, 'Queue is empty.')));
             return;
         }
         const shown = queue.slice(0, 200);

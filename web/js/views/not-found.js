@@ -10,6 +10,6 @@ export function notFoundView(context) {
     return {
         el: h('div', null, h('h1', null, 'Not found'), h('div', { class: 'card' },
             stateBox('failed', 'There is no such page', `Nothing answers to “${location.hash}”.`,
-                h('a', { class: 'button', href: '#/' }, 'To the runs')))),
+                h('a', { class: 'button', href: '#/' }, 'Back to runs')))),
     };
 }

@@ -1,15 +1,18 @@
 // One run: where it stands, its curves, and everything else there is to know of it.
-import { cancelRun, getJob, getRun, isAbort, listSeries, registerModel, steerJob } from '../api.js';
+import { cancelRun, getCurves, getJob, getRun, isAbort, listSeries, registerModel, retryJob, steerJob } from '../api.js';
 import { ask, bones, failedBox, fill, h, icon, message, setText, stateBox, toast } from '../dom.js';
 import { ago, between, count, duration, toNumber } from '../format.js';
+import { submitJob } from '../jobs.js';
 import { onEvent, pacer } from '../live.js';
 import { describe, present } from '../metrics.js';
+import { notesCard } from '../notes.js';
 import { chartsPart } from '../run/charts.js';
 import { checkpointsPart } from '../run/checkpoints.js';
 import { configPart } from '../run/config.js';
 import { eventsPart } from '../run/events.js';
+import { guide } from '../run/guide.js';
 import { logPart } from '../run/log.js';
-import { chip, isActive, isMoving, meter, setMeter, standing, toneOf } from '../states.js';
+import { chip, isActive, isMoving, meter, setMeter, standing } from '../states.js';
 
 /** @typedef {import('../types').Run} Run */
 
@@ -46,13 +49,24 @@ export function runView(context) {
     const progress = h('div', { class: 'stack', hidden: true }, h('div', { class: 'row small' }, stepText, remaining), bar);
     remaining.style.marginLeft = 'auto';
     const tablist = h('div', { class: 'tabs', role: 'tablist', 'aria-label': 'Parts of the run' });
+    const brief = h('p', { class: 'run-brief small', 'aria-hidden': 'true' });
+    const strip = h('div', { class: 'run-strip' }, tablist, brief);
+    // The brief repeats the head once that has scrolled away.
+    const seen = new IntersectionObserver(([entry]) => strip.toggleAttribute('data-stuck', !entry.isIntersecting && entry.boundingClientRect.top < 100));
+    signal.addEventListener('abort', () => seen.disconnect());
     const place = h('div', { role: 'tabpanel', id: 'run-panel', class: 'stack-l', tabindex: -1 });
-    const head = h('div', { class: 'head' }, h('div', null, h('div', { class: 'row' }, title, badge), sub), actions);
-    const all = h('div', { class: 'stack-l' }, progress, tiles, tablist, place);
-    const el = h('div', null, h('p', { class: 'small' }, h('a', { href: '#/' }, '← Runs')), head, why, all);
+    const head = h('div', { class: 'head' }, h('div', null, h('div', { class: 'row' }, h('a', { href: '#/', class: 'small', 'aria-label': 'Back to runs' }, '← Runs'), title, badge), sub), actions);
+    seen.observe(head);
+    const notes = notesCard(() => page.job, async () => {
+        if (page.run)
+            page.job = await getJob(page.run.jobId, signal);
+    });
+    const steps = guide(query.get('guide') === '1', () => context.setQuery({ guide: null }));
+    const all = h('div', { class: 'stack-l run-page' }, steps.el, progress, tiles, notes.el, strip, place);
+    const el = h('div', null, head, why, all);
     /** @type {import('../run/page.js').Page} */
     const page = {
-        id, context, signal, place, run: null, job: null, resolved: {}, digest: '', attempts: [], series: [], openTab,
+        id, context, signal, place, run: null, job: null, resolved: {}, digest: '', attempts: [], series: [], openTab, register,
         again: () => part?.refresh(),
     };
     all.hidden = true;
@@ -118,33 +132,36 @@ export function runView(context) {
             `experiment ${now.experiment}`,
             ...Object.entries(now.tags).map(([key, value]) => `tag ${key}${value === '' ? '' : `=${value}`}`),
             now.device,
-            `created ${ago(now.created)}`,
-            now.attempts > 1 ? `${now.attempts} attempts` : '',
+            now.state === 'ended' ? `ended ${ago(now.ended)}` : `created ${ago(now.created)}`,
+            now.state === 'ended' ? stepWord(now).toLowerCase() : '',
+            now.attempts > 1 && !attemptWord(now) ? `${now.attempts} attempts` : '',
             ...Object.entries(now.sweep).map(([key, value]) => `${key.replace(/^\//, '').replaceAll('/', '.')} = ${JSON.stringify(value)}`),
         ].filter(Boolean);
         if (sub.dataset.text !== facts.join()) {
             sub.dataset.text = facts.join();
-            fill(sub, facts.map(fact => h('span', null, factLink(now, fact))));
+            fill(sub, facts.map(fact => h('span', null, factLink(now, fact))), notes.add);
         }
+        notes.draw();
 
-        const cause = now.reason || (now.outcome === 'failed' ? page.attempts.findLast(a => a.message)?.message ?? '' : '');
+        const again = attemptWord(now);
+        const cause = again || now.reason || (now.outcome === 'failed' ? page.attempts.findLast(a => a.message)?.message ?? '' : '');
         why.hidden = !cause;
         why.dataset.tone = now.outcome === 'failed' ? 'bad' : now.outcome === 'diverged' ? 'odd' : 'warn';
         if (why.dataset.text !== cause) {
             why.dataset.text = cause;
             fill(why, h('p', null, cause), now.outcome === 'diverged'
                 ? h('p', null, 'This is a result, not a crash: the points up to there are kept. A lower rate, a longer warm-up, clipping or a fixed scale often carries a run over such a place.')
-                : now.outcome === 'failed' ? h('p', null, 'What the worker said last stands at the end of its ', h('button', { type: 'button', class: 'link', on: { click: () => openTab('log') } }, 'log'), '.') : null);
+                : now.outcome === 'failed' ? h('p', null, h('button', { type: 'button', class: 'link', on: { click: () => openTab('log') } }, 'See the end of the log'), '.') : null);
         }
 
-        progress.hidden = false;
+        // A bar at its end says nothing: it goes with the run, and what is left to say stands among the facts.
+        progress.hidden = now.state === 'ended';
         const share = now.step !== null && now.totalSteps ? now.step / now.totalSteps : null;
         setMeter(bar, share);
-        bar.dataset.tone = now.state === 'ended' ? toneOf(stands) : isMoving(now) ? 'run' : 'idle';
-        setText(stepText, now.step === null || !now.started ? 'Not started' : `Step ${count(now.step)}${now.totalSteps ? ` of ${count(now.totalSteps)}` : ''}`);
-        setText(remaining, now.state === 'running' ? left(now) : now.state === 'ended'
-            ? `${stands === 'succeeded' ? 'Finished' : 'Ended'} ${ago(now.ended)}`
-            : now.position ? `Position ${now.position} in the queue` : '');
+        bar.dataset.tone = isMoving(now) ? 'run' : 'idle';
+        setText(stepText, now.step === null || !now.started ? 'Not started' : stepWord(now));
+        setText(remaining, now.state === 'running' ? left(now) : now.position ? `Position ${now.position} in the queue` : '');
+        steps.draw(page);
 
         const stats = headline();
         const key = stats.map(s => s.title).join();
@@ -152,19 +169,82 @@ export function runView(context) {
             tiles.dataset.key = key;
             fill(tiles, stats.map(s => h('div', { class: 'tile', title: s.text }, h('dt', null, s.title), h('dd'))));
         }
-        stats.forEach((s, i) => setText(/** @type {Element} */ (tiles.children[i].lastElementChild), s.value));
+        stats.forEach((s, i) => {
+            const dd = /** @type {Element} */ (tiles.children[i].lastElementChild);
+            const text = `${s.value} ${s.note}`;
+            if (/** @type {HTMLElement} */ (dd).dataset.text !== text) {
+                /** @type {HTMLElement} */ (dd).dataset.text = text;
+                fill(dd, s.value, s.note ? h('small', { data: { tone: s.tone } }, ` ${s.note}`) : null);
+            }
+        });
+        tiles.hidden = stats.length === 0;
+        const leading = stats.find(s => s.value !== '–' && /loss|accuracy|perplexity/i.test(s.title));
+        const said = [now.name, stepWord(now), leading ? `${leading.title} ${leading.value}` : ''].filter(Boolean).join(' · ');
+        if (brief.dataset.text !== said + stands) {
+            brief.dataset.text = said + stands;
+            fill(brief, chip(stands), h('span', { class: 'clip' }, said));
+        }
         drawActions();
     }
 
-    /** The few numbers that one looks for first. */
+    /** @param {Run} now */
+    const stepWord = now => (now.step === null || !now.started ? '' : `Step ${count(now.step)}${now.totalSteps ? ` of ${count(now.totalSteps)}` : ''}`);
+
+    /** A run that failed and waits for another attempt says so, and why. @param {Run} now */
+    function attemptWord(now) {
+        const failed = page.attempts.findLast(a => a.ended !== null && a.message !== '' && a.cause !== null && !['done', 'paused', 'preempted', 'cancelled'].includes(a.cause));
+        if (!isActive(now) || !failed)
+            return '';
+        const next = now.state === 'queued' ? `waits for attempt ${failed.n + 1}` : `attempt ${page.attempts.length}`;
+        return `${next.charAt(0).toUpperCase()}${next.slice(1)}${now.state === 'queued' && now.reason ? ` (${now.reason})` : ''}; the last one failed: ${failed.message}`;
+    }
+
+    /** Best values with their steps, by key: read anew once the series has grown. @type {Map<string, {count: number, value: number, step: number, last: number}>} */
+    const bests = new Map();
+    let asking = false;
+
+    async function readBests() {
+        const keys = ['loss/val', 'acc/val', 'ppl/val'].filter(key => {
+            const s = page.series.find(found => found.key === key);
+            return s && bests.get(key)?.count !== s.count;
+        });
+        if (asking || keys.length === 0)
+            return;
+        asking = true;
+        try {
+            for (const curve of await getCurves(id, keys, { buckets: 10000 }, signal)) {
+                const up = describe(curve.key).better === 'up';
+                const known = curve.buckets.filter(b => b.mean !== null && Number.isFinite(b.mean));
+                const best = known.reduce((a, b) => (a === null || (up ? /** @type {number} */ (b.max) > /** @type {number} */ (a.max) : /** @type {number} */ (b.min) < /** @type {number} */ (a.min)) ? b : a), /** @type {import('../types').Bucket | null} */ (null));
+                const n = page.series.find(s => s.key === curve.key)?.count ?? 0;
+                if (best)
+                    bests.set(curve.key, { count: n, value: /** @type {number} */ (up ? best.max : best.min), step: best.last, last: known[known.length - 1].last });
+            }
+            drawHead();
+        } catch (error) {
+            if (!isAbort(error))
+                console.warn(error); // the tiles do without the best value
+        } finally {
+            asking = false;
+        }
+    }
+
+    /** The few numbers that one looks for first: the latest, and the best with its step. */
     function headline() {
         const of = (/** @type {string} */ key) => page.series.find(s => s.key === key);
-        /** @type {{title: string, value: string, text: string}[]} */
+        /** @type {{title: string, value: string, note: string, tone?: string, text: string}[]} */
         const stats = [];
         const add = (/** @type {string} */ key, /** @type {string} */ name) => {
             const found = of(key);
-            if (found)
-                stats.push({ title: name, value: present(describe(key), found.value), text: describe(key).text });
+            if (!found)
+                return;
+            const metric = describe(key);
+            const best = bests.get(key);
+            const differs = best && best.step < best.last && best.value !== found.value;
+            // Validation that has been worse for a third of the run since its best is told: it is what overfitting looks like.
+            const worse = differs && found.value !== null && best.step < best.last * 2 / 3 && Math.abs(found.value - best.value) > Math.abs(best.value) * .05;
+            stats.push({ title: name, value: present(metric, found.value), text: metric.text, tone: worse ? 'warn' : undefined,
+                note: differs ? `best ${present(metric, best.value)} at step ${count(best.step)}${worse ? `, ${metric.better === 'up' ? 'falling' : 'rising'} since` : ''}` : best && best.last > 0 ? 'the best' : '' });
         };
         add('loss/val', 'Validation loss');
         add('loss/train', 'Training loss');
@@ -174,8 +254,9 @@ export function runView(context) {
             add('acc/train', 'Training accuracy');
         add('samples_per_s', 'Images per second');
         add('tokens_per_s', 'Tokens per second');
-        if (page.run?.started)
-            stats.push({ title: 'Time', value: duration(between(page.run.started, page.run.ended)), text: 'Since the first start' });
+        if (page.attempts.length > 0)
+            // What it worked, without what it waited.
+            stats.push({ title: 'Time', value: duration(page.attempts.reduce((sum, a) => sum + (between(a.created, a.ended) ?? 0), 0)), note: page.attempts.length > 1 ? `in ${page.attempts.length} attempts` : '', text: 'Sum of its attempts, without waiting and pauses' });
         return stats;
     }
 
@@ -218,12 +299,18 @@ export function runView(context) {
             buttons.push(action('Cancel', 'stop', async () => {
                 const sure = await ask('Cancel this run?', [h('p', { class: 'muted' },
                     'It stops at the next step and keeps its checkpoints. A cancelled run cannot be resumed; pause it if you want to go on later.')],
-                'Cancel the run', { danger: true });
+                'Cancel the run', { danger: true, keep: 'Keep running' });
                 return sure ? cancelRun(now.id) : null;
             }));
         }
-        if (now.state === 'ended' && now.outcome !== 'failed')
-            buttons.push(action('Register model', 'download', register));
+        if (now.state === 'queued' && page.attempts.length > 0)
+            buttons.push(action('Start now', 'again', () => retryJob(now.jobId)));
+        if (now.state === 'ended') {
+            if (now.outcome !== 'failed')
+                buttons.push(action('Register model', 'download', () => register()));
+            buttons.push(action(now.outcome === 'failed' ? 'Retry' : 'Run again', 'again', runAgain, now.outcome === 'failed'),
+                h('a', { class: 'button', href: `#/submit?run=${encodeURIComponent(now.id)}` }, icon('copy'), 'Edit and run again'));
+        }
         fill(actions, buttons);
     }
 
@@ -249,17 +336,28 @@ export function runView(context) {
         return button;
     }
 
-    async function register() {
+    /** The same document as a new job: of a sweep, what this one run was. */
+    async function runAgain() {
+        if (!page.run || !page.job)
+            return;
+        const document = page.job.runs > 1 ? page.resolved : page.job.document;
+        const job = await submitJob(JSON.stringify(document), crypto.randomUUID?.() ?? `again-${Date.now()}-${Math.random()}`);
+        toast(`Job #${job.id} accepted: ${job.name}`);
+        location.hash = job.runs.total > 1 ? `#/jobs/${job.id}` : `#/?job=${job.id}`;
+    }
+
+    /** @param {string} [checkpoint] */
+    async function register(checkpoint) {
         if (!page.run)
             return;
         const name = h('input', { type: 'text', name: 'name', required: true, maxlength: 128, pattern: '[A-Za-z0-9._\\-]+', autocomplete: 'off',
             value: String(page.resolved.register ?? page.run.name.toLowerCase().replace(/[^a-z0-9._-]+/g, '-').replace(/^-+|-+$/g, '')) });
         const data = await ask('Register this model', [
-            h('p', { class: 'muted' }, 'The run’s best checkpoint becomes the next version of the model with this name.'),
+            h('p', { class: 'muted' }, checkpoint ? 'This checkpoint becomes the next version of the model with this name.' : 'The run’s best checkpoint becomes the next version of the model with this name.'),
             h('label', { class: 'field' }, h('span', null, 'Name of the model'), name)], 'Register');
         if (!data)
             return;
-        const version = await registerModel(String(data.get('name')), page.run.id);
+        const version = await registerModel(String(data.get('name')), page.run.id, checkpoint);
         toast(`Registered as ${version.model}, version ${version.version}.`);
         location.hash = `#/models/${encodeURIComponent(version.model)}`;
     }
@@ -280,13 +378,14 @@ export function runView(context) {
                 part?.refresh();
             }
             drawHead();
+            readBests();
         } catch (error) {
             if (isAbort(error))
                 return;
             if (all.hidden) {
                 const missing = /** @type {any} */ (error).status === 404 || /** @type {any} */ (error).status === 400;
                 fill(waiting, missing
-                    ? stateBox('failed', `There is no run ${id}`, 'It may belong to another polyd.', h('a', { class: 'button', href: '#/' }, 'To the runs'))
+                    ? stateBox('failed', `There is no run ${id}`, 'It may be on another server.', h('a', { class: 'button', href: '#/' }, 'Back to runs'))
                     : failedBox(error, 'The run', () => { fill(waiting, bones(8)); refresh(); }));
                 setText(title, `Run ${id}`);
             }

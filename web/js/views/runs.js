@@ -1,16 +1,20 @@
 // The run table: live, filtered by text, state and tag, sorted by any column, with columns of one's own choice. The
 // address keeps all of it; the browser keeps the columns.
-import { bones, failedBox, fill, h, icon, setText, snippet, stateBox } from '../dom.js';
+import { listRuns } from '../api.js';
+import { bones, failedBox, fill, h, icon, message, setText, snippet, stateBox, toast } from '../dom.js';
+import { curlOf, example } from '../example.js';
 import { count } from '../format.js';
+import { submitJob } from '../jobs.js';
 import { onEvent, pacer } from '../live.js';
 import { isActive } from '../states.js';
 import { chooseColumns } from '../table/chooser.js';
-import { columnOf, comparator, formatColumns, parseColumns, wantedFields, wantedMetrics } from '../table/columns.js';
+import { candidates, columnOf, comparator, formatColumns, parseColumns, standardChoice, wantedFields, wantedMetrics } from '../table/columns.js';
 import { RunGrid } from '../table/grid.js';
 import { MOST_RUNS, RunList } from '../table/list.js';
 
 const MOST_COMPARED = 20;
 const STORED = 'polyd.columns';
+const ROWS = 'polyd.rows';
 
 const filters = [
     { id: '', word: 'All' },
@@ -22,22 +26,45 @@ const filters = [
     { id: 'cancelled', word: 'Cancelled' },
 ];
 
-export const submitExample = () => `curl ${location.origin}/api/v1/jobs -H 'Content-Type: application/json' -d '{
-  "name": "digits cubic",
-  "model": {"preset": "vit_micro", "patch": 7},
-  "attention": {"activation": "poly", "degree": 3, "scale": "learned"},
-  "data": {"dataset": "digits_gen", "augment": {"crop": "pad_crop", "pad_crop": {"shift": 2}}},
-  "train": {"epochs": 24, "init": "trunc_xavier", "optimizer": {"lr": 0.003}},
-  "register": "digits-cubic"
-}'`;
-
-function stored() {
+/** @param {string} key */
+function stored(key) {
     try {
-        return localStorage.getItem(STORED);
+        return localStorage.getItem(key);
     } catch {
         return null; // storage may be forbidden; the link still keeps the columns
     }
 }
+
+/**
+ * @param {string} key
+ * @param {string | null} text
+ */
+function store(key, text) {
+    try {
+        if (text)
+            localStorage.setItem(key, text);
+        else
+            localStorage.removeItem(key);
+    } catch { /* as above */ }
+}
+
+/**
+ * Reads, or writes, what this window alone remembers.
+ * @param {string} key
+ * @param {string} [text]
+ */
+function session(key, text) {
+    try {
+        if (text !== undefined)
+            sessionStorage.setItem(key, text);
+        return sessionStorage.getItem(key);
+    } catch {
+        return null;
+    }
+}
+
+/** On a phone the window scrolls, not the table. */
+const narrowWindow = () => matchMedia('(max-width: 680px)').matches;
 
 /**
  * @param {import('../types').ViewContext} context
@@ -50,7 +77,10 @@ export function runsView(context) {
         text: query.get('q') ?? '', state: query.get('state') ?? '', tag: query.get('tag') ?? '',
         experiment: query.get('experiment') ?? '', job: query.get('job') ?? '',
     };
-    let chosen = parseColumns(query.get('cols') ?? stored());
+    /** Of one's own, or null: then the table shows what tells its runs apart. */
+    let own = parseColumns(query.get('cols') ?? stored(STORED));
+    let chosen = own ?? standardChoice();
+    let roomy = (query.get('rows') ?? stored(ROWS)) === '40';
     let sort = parseSort(query.get('sort'));
 
     const search = h('input', {
@@ -63,14 +93,15 @@ export function runsView(context) {
     }, filter.word));
     const summary = h('p', { class: 'sub', role: 'status' });
     const held = h('div', { class: 'row', hidden: true });
-    const columns = h('button', { type: 'button', on: { click: () => chooseColumns(chosen, setColumns) } }, icon('columns'), 'Columns');
+    const columns = h('button', { type: 'button', on: { click: () => chooseColumns(chosen, setColumns, () => standardChoice([...list.runs.values()])) } }, icon('columns'), 'Columns');
+    const density = h('button', { type: 'button', class: 'icon-button', 'aria-label': 'High rows', title: 'High or low rows', on: { click: () => setRows(!roomy) } }, icon('rows'));
     const place = h('div', null, h('div', { class: 'card' }, bones(9)));
     const compare = h('a', { class: 'button primary', href: '#/compare' }, icon('compare'), 'Compare');
     const picked = h('span');
     const tray = h('div', { class: 'tray', role: 'region', 'aria-label': 'Selected runs', hidden: true }, picked,
         h('button', { type: 'button', class: 'quiet', on: { click: () => grid.clear() } }, 'Clear'), compare);
     const el = h('div', { class: 'wide-view runs-view' },
-        h('div', { class: 'head' }, h('div', null, h('h1', null, 'Runs'), summary), h('div', { class: 'row' }, columns,
+        h('div', { class: 'head' }, h('div', null, h('h1', null, 'Runs'), summary), h('div', { class: 'row' }, density, columns,
             h('a', { class: 'button', href: '#/submit' }, icon('plus'), 'New job'))),
         h('div', { class: 'row filters' }, h('div', { class: 'search' }, icon('search'), search), tag, tags,
             h('div', { class: 'segments', role: 'group', 'aria-label': 'Filter by state' }, buttons)),
@@ -80,10 +111,13 @@ export function runsView(context) {
         signal,
         sort: order,
         changed(next) {
-            chosen = next;
+            own = chosen = next;
             keep();
         },
-        selected: showTray,
+        selected(ids) {
+            context.setQuery({ sel: [...ids].slice(0, 200).join(',') });
+            showTray(ids);
+        },
         tag(text) {
             tag.value = text;
             setTag();
@@ -114,34 +148,68 @@ export function runsView(context) {
     }
 
     function keep() {
-        const text = formatColumns(chosen);
+        const text = own ? formatColumns(own) : '';
         context.setQuery({ cols: text });
-        try {
-            if (text)
-                localStorage.setItem(STORED, text);
-            else
-                localStorage.removeItem(STORED);
-        } catch { /* as above */ }
+        store(STORED, text);
     }
 
-    /** @param {import('../table/columns.js').Chosen[]} next */
+    /** @param {boolean} high */
+    function setRows(high) {
+        roomy = high;
+        grid.el.toggleAttribute('data-roomy', roomy);
+        density.setAttribute('aria-pressed', String(roomy));
+        context.setQuery({ rows: roomy ? '40' : null });
+        store(ROWS, roomy ? '40' : null);
+        grid.rows.paint(true);
+    }
+
+    /** @param {import('../table/columns.js').Chosen[] | null} next */
     function setColumns(next) {
         const before = JSON.stringify([wantedMetrics(chosen), wantedFields(chosen)]);
-        chosen = next;
+        own = next;
+        chosen = own ?? standardChoice([...list.runs.values()]);
         keep();
         grid.setColumns(chosen);
         if (JSON.stringify([wantedMetrics(chosen), wantedFields(chosen)]) !== before)
-            list.ask(question(), true);
+            list.ask(question(), true, own ? undefined : narrow);
         draw();
     }
 
-    const question = () => ({ ...ask, metrics: wantedMetrics(chosen), fields: wantedFields(chosen) });
+    /**
+     * Without columns of one's own the first page tells which settings differ; only those are asked for from then on.
+     * @param {import('../types').Run[]} runs
+     */
+    function narrow(runs) {
+        chosen = standardChoice(runs);
+        settled = new Set(runs.map(run => run.id));
+        grid.setColumns(chosen);
+        return { ...ask, metrics: candidates.metrics, fields: wantedFields(chosen) };
+    }
+
+    /** Runs that the choice of settings was made by. */
+    let settled = new Set();
+    /** What comes later may have results of another kind; of a short table, settings that differ. @param {import('../types').Run[]} runs */
+    function followRuns(runs) {
+        if (own || !list.complete)
+            return;
+        const next = standardChoice(runs, wantedFields(chosen));
+        if (formatColumns(next) !== formatColumns(chosen)) {
+            chosen = next;
+            grid.setColumns(chosen);
+        }
+        if (runs.length <= 100 && runs.some(run => !settled.has(run.id))) {
+            settled = new Set(runs.map(run => run.id));
+            list.ask(question(), true, narrow);
+        }
+    }
+
+    const question = () => (own ? { ...ask, metrics: wantedMetrics(own), fields: wantedFields(own) } : { ...ask, ...candidates });
 
     function restart() {
         fill(place, h('div', { class: 'card' }, bones(9)));
         grid.clear();
         drawHeld();
-        list.ask(question());
+        list.ask(question(), false, own ? undefined : narrow);
     }
 
     /** @param {string} id */
@@ -229,17 +297,50 @@ export function runsView(context) {
             const filtered = Object.values(ask).some(Boolean);
             fill(place, h('div', { class: 'card' }, filtered
                 ? stateBox('empty', 'No run matches', 'Try another word, tag or state.', h('button', { type: 'button', on: { click: showAll } }, 'Show all runs'))
-                : stateBox('empty', 'No runs yet', 'Submit a job and its runs appear here, live. This one trains a small vision transformer with cubic attention on digits that polyd draws itself:',
-                    snippet(submitExample()), h('a', { class: 'button', href: '#/submit' }, icon('plus'), 'Write a job here'))));
+                : firstMinute()));
             return;
         }
         if (grid.el.parentNode !== place)
             fill(place, grid.el);
         runs.sort(sort ? comparator(sort.column, sort.down) : (a, b) => Number(b.id) - Number(a.id));
+        followRuns(runs);
         grid.setSort(sort?.column.id ?? '', sort?.down ?? true);
         grid.show(runs, list.complete);
         drawTags();
         showTray(grid.selected);
+        if (back !== null && (runs.length * grid.rows.height >= back + grid.el.clientHeight || list.complete)) {
+            const to = back;
+            back = null;
+            if (narrowWindow())
+                scrollTo(0, to);
+            else
+                grid.el.scrollTop = to;
+            grid.rows.paint();
+        }
+    }
+
+    /** What a stranger sees first: one click that does something, and what it does. */
+    function firstMinute() {
+        const go = h('button', { type: 'button', class: 'primary' }, icon('running'), 'Run this example');
+        go.addEventListener('click', async () => {
+            go.disabled = true;
+            try {
+                const job = await submitJob(JSON.stringify(example), `first-${Date.now()}`);
+                location.hash = `#/runs/${await firstRun(job.id)}?guide=1`;
+            } catch (error) {
+                toast(message(error), 'bad');
+                go.disabled = false;
+            }
+        });
+        return stateBox('empty', 'No runs yet', 'The example trains a small vision transformer with cubic attention, x³ in place of softmax, on digits that polyd draws itself. It takes about half a minute on one processor, and its model then reads digits that you draw.',
+            h('div', { class: 'row' }, go, h('a', { class: 'button', href: '#/submit' }, icon('plus'), 'Write a job')),
+            h('details', { class: 'small by-hand' }, h('summary', null, 'The same from a shell'), snippet(curlOf(example))));
+    }
+
+    /** @param {string} job */
+    async function firstRun(job) {
+        const { runs } = await listRuns({ job, limit: 1 }, signal);
+        return runs[0].id;
     }
 
     /** @param {Set<string>} ids */
@@ -259,6 +360,22 @@ export function runsView(context) {
             nudge();
     }, signal);
     drawHeld();
-    list.ask(question());
+    grid.el.toggleAttribute('data-roomy', roomy);
+    density.setAttribute('aria-pressed', String(roomy));
+    // Whoever comes back finds the table as it was left: what was selected, by the link; how far down, by this window.
+    const picks = (query.get('sel') ?? '').split(',').filter(id => /^\d+$/.test(id));
+    const place_ = () => `polyd.scroll ${location.hash.replace(/[?&]sel=[^&]*/, '')}`;
+    const placeKey = { now: place_() };
+    /** @type {number | null} */
+    let back = Number(session(placeKey.now)) || null;
+    const remember = () => {
+        if (!signal.aborted && grid.el.isConnected && back === null)
+            session((placeKey.now = place_()), String(Math.round(Math.max(grid.el.scrollTop, narrowWindow() ? scrollY : 0))));
+    };
+    grid.el.addEventListener('scroll', remember, { passive: true, signal });
+    addEventListener('scroll', remember, { passive: true, signal });
+    if (picks.length > 0)
+        grid.select(picks);
+    list.ask(question(), false, own ? undefined : narrow);
     return { el };
 }

@@ -1,16 +1,16 @@
 // Writing a job: the document as text, checked while one writes, with what each setting means beside it.
 import { getJob, getRun, isAbort, listFields } from '../api.js';
-import { fill, h, icon, message, setText, toast } from '../dom.js';
+import { fill, h, icon, message, toast } from '../dom.js';
+import { example, pretty } from '../example.js';
 import { bytes, count } from '../format.js';
 import { submitJob, tryJob } from '../jobs.js';
 import { lineOf, stretchOf } from '../pointer.js';
+import { quickForm } from '../quick.js';
 import { short } from '../table/columns.js';
 import { colour, onTheme } from '../theme.js';
 
 const starts = [
-    { name: 'Digits, cubic attention', document: {
-        name: 'digits cubic', model: { preset: 'vit_micro', patch: 7 }, attention: { activation: 'poly', degree: 3, scale: 'learned' },
-        data: { dataset: 'digits_gen', augment: { crop: 'pad_crop', pad_crop: { shift: 2 } } }, train: { epochs: 24, init: 'trunc_xavier', optimizer: { lr: 0.003 } }, register: 'digits-cubic' } },
+    { name: 'Digits, cubic attention', document: example },
     { name: 'Digits, softmax', document: {
         name: 'digits softmax', model: { preset: 'vit_micro', patch: 7 }, attention: { activation: 'softmax' }, data: { dataset: 'digits_gen' },
         train: { epochs: 24, optimizer: { lr: 0.003 } }, register: 'digits-softmax' } },
@@ -22,12 +22,13 @@ const starts = [
         data: { dataset: 'text', path: 'shared/tinyshakespeare.txt', tokenizer: 'bytes', split: { rule: 'fraction', train: 0.9, val: 0.1 } }, train: { steps: 1500, batch: 16 }, register: 'small-text' } },
 ];
 
+/** Settings in the order of how often they are set. */
+const often = ['/name', '/model/preset', '/data/dataset', '/attention/activation', '/attention/degree', '/attention/scale', '/attention/k', '/train/epochs', '/train/steps', '/train/batch',
+    '/train/optimizer/name', '/train/optimizer/lr', '/train/seed', '/model/depth', '/model/width', '/model/heads', '/experiment', '/tags', '/trials', '/register'];
+
 /** Of the memory plan, in the order of the bar. */
 const memory = [['weights', 'Weights'], ['master', 'Master weights'], ['gradients', 'Gradients'], ['moment1', 'First moment'], ['moment2', 'Second moment'], ['ema', 'Average of weights'],
     ['activations', 'Activations'], ['workspace', 'Workspace'], ['inputs', 'Inputs'], ['cache', 'Cache']];
-
-/** @param {unknown} value */
-const pretty = value => JSON.stringify(value, null, 2).replace(/\[\s+([^[\]{}]*?)\s+\]/g, (_, inner) => `[${inner.replace(/\s*\n\s*/g, ' ')}]`);
 
 /**
  * @param {import('../types').ViewContext} context
@@ -38,10 +39,13 @@ export function submitView(context) {
     context.setTitle('New job');
     const editor = h('textarea', { class: 'editor', spellcheck: 'false', autocomplete: 'off', autocapitalize: 'off', wrap: 'off', 'aria-label': 'Job document, JSON', rows: 26 });
     const lines = h('pre', { class: 'gutter', 'aria-hidden': 'true' });
+    const paint = h('pre', { class: 'editor paint', 'aria-hidden': 'true' });
+    /** Stretches that something is wrong with. @type {[number, number][]} */
+    let wrong = [];
     const verdict = h('div', { class: 'stack', role: 'status' });
     const submit = h('button', { class: 'primary', type: 'button' }, icon('running'), 'Submit');
-    const tidy = h('button', { type: 'button', title: 'Indent the document anew' }, 'Tidy');
-    const start = h('select', { class: 'auto', 'aria-label': 'Begin with' }, h('option', { value: '' }, 'Begin with …'), starts.map((s, i) => h('option', { value: i }, s.name)));
+    const tidy = h('button', { type: 'button', title: 'Indent the document' }, 'Format');
+    const start = h('select', { class: 'auto', 'aria-label': 'Start from an example' }, h('option', { value: '' }, 'Start from an example'), starts.map((s, i) => h('option', { value: i }, s.name)));
     const find = h('input', { type: 'search', placeholder: 'Find a setting', 'aria-label': 'Find a setting', autocomplete: 'off', spellcheck: 'false', value: query.get('find') ?? '' });
     const list = h('div', { class: 'fields', tabindex: 0, role: 'region', 'aria-label': 'Settings' });
     /** @type {import('../types').Field[]} */
@@ -50,16 +54,51 @@ export function submitView(context) {
     /** @type {any} */
     let plan = null;
 
+    const quick = quickForm(() => {
+        try {
+            return JSON.parse(editor.value);
+        } catch {
+            return undefined;
+        }
+    }, document => put(pretty(document)));
+
     const el = h('div', null, h('p', { class: 'small' }, h('a', { href: '#/' }, '← Runs')),
         h('div', { class: 'head' }, h('div', null, h('h1', null, 'New job'), h('p', { class: 'sub' }, 'A job is a JSON document. It is checked as you write; nothing starts before you submit it.')),
             h('div', { class: 'row' }, start, tidy, submit)),
-        h('div', { class: 'write' }, h('div', { class: 'stack' }, h('div', { class: 'card editor-box' }, lines, editor), verdict),
+        h('div', { class: 'write' }, h('div', { class: 'stack' }, quick.el, h('div', { class: 'card editor-box' }, lines, h('div', { class: 'editor-stack' }, paint, editor)), verdict),
             h('aside', { class: 'card stack fields-box', 'aria-label': 'What each setting means' }, h('div', { class: 'search' }, icon('search'), find), list)));
 
     function number() {
         const n = editor.value.split('\n').length;
-        setText(lines, Array.from({ length: n }, (_, i) => i + 1).join('\n'));
+        const bad = new Set(wrong.map(([from]) => lineOf(editor.value, from).line));
+        fill(lines, Array.from({ length: n }, (_, i) => h('span', { data: { bad: bad.has(i + 1) } }, `${i + 1}\n`)));
         editor.rows = Math.max(16, Math.min(60, n + 1));
+        colours();
+    }
+
+    /** The text in colours, drawn under the field that one writes in; what is wrong is underlined. */
+    function colours() {
+        const { value } = editor;
+        /** @type {(Node | string)[]} */
+        const parts = [];
+        let at = 0;
+        const put = (/** @type {string} */ text, /** @type {string} */ kind) => {
+            const from = at;
+            at += text.length;
+            const bad = wrong.some(([a, b]) => a < at && b > from);
+            parts.push(kind || bad ? h('span', { class: `${kind}${bad ? ' wrong' : ''}` }, text) : text);
+        };
+        for (const match of value.matchAll(/("(?:[^"\\\n]|\\.)*"?)(\s*:)?|-?\d[\d.eE+-]*|\b(?:true|false|null)\b|[^"\dtfn-]+|./gs)) {
+            const [whole, text, colon] = match;
+            if (text === undefined) {
+                put(whole, /^-?\d/.test(whole) ? 'n' : /^(true|false|null)$/.test(whole) ? 'w' : '');
+            } else {
+                put(text, colon ? 'k' : 's');
+                if (colon)
+                    put(colon, '');
+            }
+        }
+        fill(paint, parts, '\n');
     }
 
     /** @param {string} text */
@@ -73,7 +112,7 @@ export function submitView(context) {
     function show([from, to]) {
         editor.focus();
         editor.setSelectionRange(from, to);
-        // A line is 1.55 of the font's size high; the place comes to the middle.
+        // A line is 20 px high; the place comes to the middle.
         const { line } = lineOf(editor.value, from);
         editor.scrollTop = Math.max(0, (line - 8) * 20);
     }
@@ -130,6 +169,8 @@ export function submitView(context) {
     let timer = 0;
     async function check() {
         clearTimeout(timer);
+        wrong = [];
+        quick.show();
         const mine = ++turn;
         key = '';
         try {
@@ -137,24 +178,31 @@ export function submitView(context) {
         } catch (error) {
             submit.disabled = true;
             const at = /position (\d+)/.exec(message(error));
-            fill(verdict, h('div', { class: 'note', data: { tone: 'bad' } }, h('p', null, h('b', null, 'Not JSON yet: '), message(error),
-                at && h('button', { type: 'button', class: 'link', on: { click: () => show([Number(at[1]), Number(at[1]) + 1]) } }, ` show line ${lineOf(editor.value, Number(at[1])).line}`))));
+            if (at)
+                wrong = [[Number(at[1]), Number(at[1]) + 1]];
+            number();
+            fill(verdict, h('div', { class: 'note', data: { tone: 'bad' } }, h('p', null, h('b', null, 'Not JSON yet: '), message(error), ' ',
+                at && h('button', { type: 'button', class: 'link', on: { click: () => show([Number(at[1]), Number(at[1]) + 1]) } }, `Show line ${lineOf(editor.value, Number(at[1])).line}`))));
             return;
         }
         try {
             const answer = await tryJob(editor.value, signal);
             if (mine === turn) {
                 submit.disabled = false;
+                number();
                 good(answer);
             }
         } catch (error) {
             if (isAbort(error) || mine !== turn)
                 return;
             submit.disabled = true;
+            wrong = (/** @type {import('../api.js').ApiError} */ (error).errors ?? []).map(problem => stretchOf(editor.value, problem.pointer ?? '')).filter(([from, to]) => to > from);
+            number();
             bad(error);
         }
     }
     editor.addEventListener('input', () => {
+        wrong = [];
         number();
         clearTimeout(timer);
         timer = setTimeout(check, 500);
@@ -163,7 +211,10 @@ export function submitView(context) {
         if (event.key === 'Enter' && (event.ctrlKey || event.metaKey))
             submit.click();
     });
-    editor.addEventListener('scroll', () => { lines.scrollTop = editor.scrollTop; });
+    editor.addEventListener('scroll', () => {
+        lines.scrollTop = paint.scrollTop = editor.scrollTop;
+        paint.scrollLeft = editor.scrollLeft;
+    });
     signal.addEventListener('abort', () => clearTimeout(timer));
 
     start.addEventListener('change', () => {
@@ -202,7 +253,7 @@ export function submitView(context) {
             const range = f.minimum !== undefined || f.maximum !== undefined ? `${f.minimum ?? ''} to ${f.maximum ?? ''}` : '';
             return h('div', { class: 'setting' },
                 h('button', { type: 'button', class: 'link mono', title: 'Show where it stands in the document', on: { click: () => show(stretchOf(editor.value, f.pointer)) } }, f.pointer.slice(1).replaceAll('/', '.')),
-                h('span', { class: 'muted small' }, ` ${f.type}${range ? `, ${range}` : ''}${f.default !== undefined && f.default !== null && f.default !== '' ? ` · default ${short(f.default)}` : ''}`),
+                h('span', { class: 'muted small' }, ` ${f.type}${range ? `, ${range}` : ''}${f.default !== undefined && f.default !== null && f.default !== '' && f.default !== 'default' ? ` · default ${short(f.default)}` : ''}`),
                 h('p', { class: 'small' }, f.meaning), can && can.length > 0 && h('p', { class: 'small mono muted' }, can.join(' · ')));
         }), shown.length === 0 && h('p', { class: 'muted small pad' }, 'No setting matches.'));
     }
@@ -213,8 +264,11 @@ export function submitView(context) {
         const run = query.get('run');
         const job = query.get('job');
         try {
-            const id = job ?? (run ? (await getRun(run, signal)).run.jobId : null);
-            put(pretty(id ? (await getJob(id, signal)).document : starts[0].document));
+            const from = run ? await getRun(run, signal) : null;
+            const id = job ?? from?.run.jobId ?? null;
+            const whole = id ? await getJob(id, signal) : null;
+            // Of a sweep one edits what this one run was.
+            put(pretty(from && whole && whole.runs > 1 ? from.document : whole?.document ?? starts[0].document));
         } catch (error) {
             if (isAbort(error))
                 return;
@@ -225,7 +279,11 @@ export function submitView(context) {
     begin();
     listFields(signal).then(answer => {
         ({ fields } = answer);
+        // What people set most comes first, then the groups in the order of a document; the rest as the server lists it.
+        const rank = (/** @type {string} */ pointer) => (often.includes(pointer) ? often.indexOf(pointer) : 100 + Math.max(0, ['model', 'attention', 'norms', 'data', 'train', 'sweep', 'diagnostics', 'resources'].indexOf(pointer.split('/')[1]) * 1 + (pointer.split('/').length > 2 ? 0 : 50)));
+        fields = fields.map((f, i) => ({ f, i })).sort((a, b) => rank(a.f.pointer) - rank(b.f.pointer) || a.i - b.i).map(({ f }) => f);
         drawFields();
+        quick.know(fields);
     }).catch(error => {
         if (!isAbort(error))
             fill(list, h('p', { class: 'note', data: { tone: 'bad' } }, message(error)));

@@ -3,7 +3,9 @@
 import { isAbort, listRuns, steerJob } from '../api.js';
 import { Chart } from '../chart.js';
 import { ask, bones, failedBox, fill, h, icon, message, setText, stateBox, toast } from '../dom.js';
-import { ago, count } from '../format.js';
+import { panelSave } from '../chart/menu.js';
+import { welch } from '../compare/welch.js';
+import { ago, count, meanWithSd } from '../format.js';
 import { hint } from '../hint.js';
 import { cancelJob } from '../jobs.js';
 import { onEvent, pacer } from '../live.js';
@@ -11,7 +13,7 @@ import { LookBar } from '../look.js';
 import { describe, metrics as knownMetrics, present } from '../metrics.js';
 import { readJob, readSweep, readSweepCurves } from '../results.js';
 import { scatter } from '../scatter.js';
-import { chip, meter, setMeter } from '../states.js';
+import { chip, stackedMeter } from '../states.js';
 import { short } from '../table/columns.js';
 import { onTheme } from '../theme.js';
 
@@ -50,9 +52,9 @@ export function sweepView(context) {
     const sub = h('p', { class: 'sub' });
     const actions = h('div', { class: 'row' });
     const tiles = h('dl', { class: 'card tiles' });
-    const bar = meter(null, 'Runs that have ended');
-    bar.classList.add('tall');
-    const progress = h('div', { class: 'stack' }, h('div', { class: 'row small' }, h('span'), h('span', { class: 'muted push' })), bar);
+    const bar = stackedMeter('Runs that have ended');
+    bar.el.classList.add('tall');
+    const progress = h('div', { class: 'stack' }, h('div', { class: 'row small' }, h('span'), h('span', { class: 'muted push' })), bar.el);
     const metricPick = h('select', { 'aria-label': 'Metric' });
     const axisPick = h('select', { 'aria-label': 'Against' });
     const openBox = h('input', { type: 'checkbox' });
@@ -63,7 +65,7 @@ export function sweepView(context) {
     const curvesPlace = h('div', { class: 'stack' });
     const controls = h('div', { class: 'toolbar' }, h('label', { class: 'inline' }, 'Metric', metricPick), h('label', { class: 'inline' }, 'Against', axisPick),
         h('label', { class: 'inline' }, openBox, 'Count unfinished runs'));
-    const content = h('div', { class: 'stack-l' }, progress, tiles, controls, h('section', { class: 'card chart' }, plotHead, plot), h('h2', null, 'Combinations'), table, curvesPlace);
+    const content = h('div', { class: 'stack-l' }, progress, tiles, controls, h('h2', { class: 'hidden' }, 'Results'), h('section', { class: 'card chart' }, plotHead, plot), h('h2', null, 'Combinations'), table, curvesPlace);
     const place = h('div', null, h('div', { class: 'card' }, bones(8)));
     const el = h('div', null, h('p', { class: 'small' }, h('a', { href: '#/sweeps' }, '← Sweeps')),
         h('div', { class: 'head' }, h('div', null, h('div', { class: 'row' }, title, badge), sub), actions), place);
@@ -99,19 +101,21 @@ export function sweepView(context) {
         const { runs } = sweep;
         setText(title, job.name);
         context.setTitle(job.name);
-        if (badge.dataset.state !== job.state) {
-            badge.dataset.state = job.state;
-            fill(badge, chip(job.state));
+        const odd = ['failed', 'diverged', 'cancelled'].filter(key => runs[key] > 0).map(key => `${count(runs[key])} ${key}`).join(', ');
+        // A sweep whose runs have ended is done, whatever became of some of them: the chip says how many.
+        const over = !OPEN.has(job.state) && job.state !== 'cancelled' && runs.succeeded > 0;
+        const stands = `${job.state} ${odd}`;
+        if (badge.dataset.state !== stands) {
+            badge.dataset.state = stands;
+            fill(badge, over ? chip(runs.failed > 0 ? 'done_some' : 'done', undefined, odd ? `Done, ${odd}` : 'Done') : chip(job.state));
         }
         const facts = [`Job #${job.id}`, sweep.axes.length > 0 ? `${count(sweep.points)} combinations${sweep.trials > 1 ? ` × ${sweep.trials} trials` : ''}` : `${sweep.trials} trials`,
             `experiment ${job.experiment}`, `created ${ago(job.created)}`];
         if (sub.dataset.text !== facts.join()) {
             sub.dataset.text = facts.join();
-            fill(sub, facts.map(fact => h('span', null, fact)), job.notes ? h('span', null, job.notes) : null);
+            fill(sub, facts.map(fact => h('span', null, fact)));
         }
-        const done = runs.planned > 0 ? runs.ended / runs.planned : 0;
-        setMeter(bar, done);
-        bar.dataset.tone = job.state === 'done' ? 'good' : job.state === 'failed' ? 'bad' : job.state === 'running' ? 'run' : 'idle';
+        bar.set([[runs.succeeded, 'good', 'succeeded'], [runs.diverged, 'odd', 'diverged'], [runs.failed, 'bad', 'failed'], [runs.cancelled, 'idle', 'cancelled'], [runs.running, 'run', 'running']], runs.planned);
         setText(/** @type {Node} */ (progress.firstElementChild?.firstChild), `${count(runs.ended)} of ${count(runs.planned)} runs ended`);
         const rest = [['running', 'running'], ['queued', 'queued'], ['failed', 'failed'], ['diverged', 'diverged'], ['cancelled', 'cancelled']].filter(([key]) => runs[key] > 0).map(([key, word]) => `${count(runs[key])} ${word}`);
         setText(/** @type {Node} */ (progress.firstElementChild?.lastChild), rest.join(' · '));
@@ -138,7 +142,7 @@ export function sweepView(context) {
             fill(actions,
                 now.state === 'paused' ? steer('Resume', 'running', () => steerJob(now.id, 'resume')) : OPEN.has(now.state) && now.state !== 'cancelling' ? steer('Pause', 'paused', () => steerJob(now.id, 'pause')) : null,
                 OPEN.has(now.state) && now.state !== 'cancelling' ? steer('Cancel', 'stop', async () => {
-                    const sure = await ask('Cancel this job?', [h('p', { class: 'muted' }, 'All its runs that have not ended stop at their next step and keep their checkpoints.')], 'Cancel the job', { danger: true });
+                    const sure = await ask('Cancel this job?', [h('p', { class: 'muted' }, 'All its runs that have not ended stop at their next step and keep their checkpoints.')], 'Cancel the job', { danger: true, keep: 'Keep running' });
                     return sure ? cancelJob(now.id) : null;
                 }) : null,
                 h('a', { class: 'button', href: `#/compare?runs=${trials.slice(0, 20).join(',')}${trials.length > 1 ? '&mean=trials' : ''}` }, icon('compare'), trials.length > 20 ? 'Compare the first 20' : 'Compare runs'),
@@ -147,9 +151,10 @@ export function sweepView(context) {
         }
         const stats = [];
         const about = describe(sweep.metric);
-        if (sweep.best)
-            stats.push(['Best combination', say(sweep.best.values), ''], [`${about.title}, ${sweep.metric.endsWith('/val') ? 'validation' : 'latest'}`,
-                present(about, sweep.best.value.mean), sweep.best.value.sd !== null ? `± ${plain(about, sweep.best.value.sd)}` : '']);
+        if (sweep.best) {
+            const [mean, sd] = both(about, sweep.best.value.mean, sweep.best.value.sd);
+            stats.push(['Best combination', say(sweep.best.values), rivals()], [`${about.title}, ${sweep.metric.endsWith('/val') ? 'validation' : 'latest'}${sd ? `, mean ± sd of ${sweep.best.value.n}` : ''}`, mean, sd]);
+        }
         if (sweep.best_run)
             stats.push(['Best run', `#${sweep.best_run.run_id}`, present(about, sweep.best_run.value)]);
         tiles.hidden = stats.length === 0;
@@ -158,12 +163,37 @@ export function sweepView(context) {
     }
 
     /**
-     * A deviation in the metric's unit.
+     * A mean in the metric's unit, and its deviation with equal digits.
      * @param {import('../metrics.js').Metric} about
-     * @param {number} value
+     * @param {number | null} mean
+     * @param {number | null} sd
+     * @returns {[string, string]}
      */
-    function plain(about, value) {
-        return about.unit === 'share' ? `${(value * 100).toFixed(2)} %` : present(about, value);
+    function both(about, mean, sd) {
+        if (mean === null || sd === null || (about.unit && !['share', 'nats'].includes(about.unit)))
+            return [present(about, mean), sd === null ? '' : `± ${present(about, sd)}`];
+        const [m, s] = meanWithSd(mean, sd, about.unit === 'share' ? 100 : 1);
+        return [m, ` ± ${s}${about.unit === 'share' ? ' %' : ''}`];
+    }
+
+    /** Combinations whose mean the trials do not tell apart from the best one's. @param {string} [of] */
+    function rivalRows(of = sweep?.metric ?? '') {
+        const best = sweep?.table.find(row => row.point === sweep?.best?.point);
+        const top = best?.metrics[of];
+        if (!sweep || !best || !top || top.mean === null)
+            return [];
+        return sweep.table.filter(row => {
+            const at = row.metrics[of];
+            if (row === best || !at || at.mean === null)
+                return false;
+            const interval = welch({ n: top.n, mean: /** @type {number} */ (top.mean), sd: top.sd ?? 0 }, { n: at.n, mean: at.mean, sd: at.sd ?? 0 });
+            return interval !== null && interval[0] <= 0 && interval[1] >= 0;
+        });
+    }
+
+    function rivals() {
+        const n = rivalRows().length;
+        return n > 0 ? `not separable from ${n} other${n === 1 ? '' : 's'} (95 %)` : '';
     }
 
     function drawControls() {
@@ -188,7 +218,7 @@ export function sweepView(context) {
             return;
         const about = describe(metric);
         const rows = sweep.table.filter(row => row.metrics[metric]?.mean !== null && row.metrics[metric] !== undefined && Number.isFinite(row.metrics[metric].mean));
-        fill(plotHead, h('h3', null, axis ? `${metric} against ${nameOf(axis)}` : metric), hint(about));
+        fill(plotHead, h('h3', null, axis ? `${metric} against ${nameOf(axis)}` : metric), hint(about), h('span', { class: 'grow' }), saver);
         if (rows.length === 0) {
             fill(plot, h('div', { class: 'state small-state' }, h('p', null, open ? 'No run has reached this metric yet.' : 'No run that succeeded has this metric yet. Tick “Count unfinished runs” to see those under way.')));
             return;
@@ -202,15 +232,19 @@ export function sweepView(context) {
             const value = axis in row.values ? row.values[axis] : 'all runs';
             groups.set(name, [...(groups.get(name) ?? []), {
                 x: typeof value === 'number' ? value : short(value), y: /** @type {number} */ (at.mean), sd: at.sd, best: row.point === sweep.best?.point && metric === sweep.metric,
-                text: `${say(row.values)}: ${present(about, at.mean)}${at.sd !== null ? ` ± ${plain(about, at.sd)}` : ''}, ${at.n} run${at.n === 1 ? '' : 's'}`,
-                href: row.trials.length === 1 ? `#/runs/${row.trials[0].run_id}` : `#/compare?runs=${row.trials.slice(0, 20).map(t => t.run_id).join(',')}`,
+                text: `${say(row.values)}: ${both(about, at.mean, at.sd).join('')}, ${at.n} run${at.n === 1 ? '' : 's'}`,
+                n: at.n, href: row.trials.length === 1 ? `#/runs/${row.trials[0].run_id}` : `#/compare?runs=${row.trials.slice(0, 20).map(t => t.run_id).join(',')}`,
             }]);
         }
         const named = [...groups].map(([name, marks]) => ({ name, marks }));
-        scatter(plot, { groups: named.slice(0, 14), title: `${metric} against ${nameOf(axis)}`, xTitle: axis ? nameOf(axis) : '', format: v => (about.unit === 'share' ? `${+(v * 100).toFixed(2)} %` : present(about, v)), rule: rootOfN() });
+        figure = scatter(plot, { groups: named.slice(0, 14), title: `${metric} against ${nameOf(axis)}`, xTitle: axis ? nameOf(axis) : '', format: v => (about.unit === 'share' ? `${+(v * 100).toFixed(2)} %` : present(about, v)), rule: rootOfN() });
         if (named.length > 14)
             plot.append(h('p', { class: 'muted small' }, `${named.length - 14} more lines are in the table.`));
     }
+
+    /** What the plot shows, for print. @type {(() => import('../chart/figure.js').Figure) | null} */
+    let figure = null;
+    const saver = panelSave('Results', () => figure, `sweep-${id}`);
 
     /** Against k, the theory's choice √N is marked where N follows from the document. */
     function rootOfN() {
@@ -238,7 +272,7 @@ export function sweepView(context) {
                 return (down ? -1 : 1) * (/** @type {any} */ (x) < /** @type {any} */ (y) ? -1 : /** @type {any} */ (x) > /** @type {any} */ (y) ? 1 : 0);
             });
         }
-        const header = (/** @type {string} */ key, /** @type {string} */ word, /** @type {boolean} */ num) => {
+        const header = (/** @type {string} */ key, /** @type {string} */ word, /** @type {boolean} */ num, note = '') => {
             const on = by === key;
             const button = h('button', { type: 'button', class: 'sort-plain', on: { click: () => {
                 sort = !on ? key : down ? '' : `-${key}`;
@@ -246,26 +280,30 @@ export function sweepView(context) {
                 drawTable();
                 /** @type {HTMLElement | null} */ (table.querySelector(`[data-key="${CSS.escape(key)}"] button`))?.focus();
             } } }, word, on ? icon(down ? 'down' : 'up', 11) : null);
-            return h('th', { scope: 'col', class: num ? 'num' : '', data: { key }, 'aria-sort': on ? (down ? 'descending' : 'ascending') : null }, button);
+            return h('th', { scope: 'col', class: num ? 'num' : '', data: { key }, 'aria-sort': on ? (down ? 'descending' : 'ascending') : null }, button, note ? h('span', { class: 'muted small th-note' }, note) : null);
         };
+        const near = new Set(rivalRows().map(row => row.point));
         fill(table, h('table', { class: 'table sweep-table' },
-            h('thead', null, h('tr', null, axes.map(a => header(a.pointer, nameOf(a.pointer), true)), shown.map(key => header(key, key, true)), h('th', { scope: 'col', class: 'num' }, 'Runs'), h('th', { scope: 'col' }, h('span', { class: 'hidden' }, 'Trials')))),
+            h('thead', null, h('tr', null, axes.map(a => header(a.pointer, nameOf(a.pointer), true)), shown.map(key => header(key, key, true, sweep && sweep.trials > 1 ? 'mean ± sd' : '')), h('th', { scope: 'col', class: 'num' }, 'Runs'), h('th', { scope: 'col' }, h('span', { class: 'hidden' }, 'Trials')))),
             h('tbody', null, rows.slice(0, 500).flatMap(row => {
                 const best = row.point === sweep?.best?.point;
                 const many = row.trials.length > 1;
                 const isOpen = unfolded.has(row.point);
                 const odd = [row.runs.open ? `${row.runs.open} open` : '', row.runs.diverged ? `${row.runs.diverged} diverged` : '', row.runs.failed ? `${row.runs.failed} failed` : '', row.runs.cancelled ? `${row.runs.cancelled} cancelled` : ''].filter(Boolean).join(', ');
-                const toggle = h('button', { type: 'button', class: 'quiet small-button', 'aria-expanded': String(isOpen), on: { click: () => {
+                const toggle = h('button', { type: 'button', class: 'small-button', 'aria-expanded': String(isOpen), on: { click: () => {
                     if (!unfolded.delete(row.point))
                         unfolded.add(row.point);
                     drawTable();
-                } } }, isOpen ? 'Hide' : 'Trials');
+                } } }, isOpen ? 'Hide trials' : `${row.trials.length} trials`);
                 return [h('tr', { data: { best } },
-                    axes.map(a => h('td', { class: 'num mono' }, short(row.values[a.pointer]))),
+                    axes.map((a, i) => h('td', { class: 'num mono' }, i === 0 && near.has(row.point) ? h('span', { class: 'tag near', title: 'The 95 % interval of its difference from the best contains zero (Welch)' }, 'not separable') : null, short(row.values[a.pointer]))),
                     shown.map(key => {
                         const at = row.metrics[key];
                         const about = describe(key);
-                        return h('td', { class: 'num' }, !at || at.mean === null ? '–' : [present(about, at.mean), at.sd !== null ? h('span', { class: 'muted small' }, ` ± ${plain(about, at.sd)}`) : null]);
+                        if (!at || at.mean === null)
+                            return h('td', { class: 'num' }, '–');
+                        const [mean, sd] = both(about, at.mean, at.sd);
+                        return h('td', { class: 'num' }, mean, sd ? h('span', { class: 'muted small' }, sd) : null);
                     }),
                     h('td', { class: 'num' }, `${row.runs.succeeded}`, h('span', { class: 'muted small' }, ` of ${row.runs.total}${odd ? ` (${odd})` : ''}`)),
                     h('td', { class: 'num' }, many ? toggle : row.trials[0] ? h('a', { href: `#/runs/${row.trials[0].run_id}` }, `#${row.trials[0].run_id}`) : null)),
@@ -350,7 +388,7 @@ export function sweepView(context) {
                 return;
             if (!content.isConnected) {
                 const missing = [400, 404].includes(/** @type {any} */ (error).status);
-                fill(place, h('div', { class: 'card' }, missing ? stateBox('failed', `There is no job ${id}`, 'It may belong to another polyd.', h('a', { class: 'button', href: '#/' }, 'To the runs'))
+                fill(place, h('div', { class: 'card' }, missing ? stateBox('failed', `There is no job ${id}`, 'It may be on another server.', h('a', { class: 'button', href: '#/' }, 'Back to runs'))
                     : failedBox(error, 'The job', () => refresh())));
             }
         }

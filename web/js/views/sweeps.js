@@ -4,7 +4,7 @@ import { bones, failedBox, fill, h, setText, snippet, stateBox } from '../dom.js
 import { ago, count, moment } from '../format.js';
 import { onEvent, pacer } from '../live.js';
 import { listSweeps } from '../results.js';
-import { chip, meter } from '../states.js';
+import { chip, stackedMeter } from '../states.js';
 
 const example = () => `curl ${location.origin}/api/v1/jobs -H 'Content-Type: application/json' -d '{
   "name": "scale sweep", "trials": 3,
@@ -13,6 +13,22 @@ const example = () => `curl ${location.origin}/api/v1/jobs -H 'Content-Type: app
   "data": {"dataset": "digits_gen"}, "train": {"epochs": 4},
   "sweep": {"axes": [{"pointer": "/attention/k", "log": [0.01, 100, 5]}], "metric": "acc/val", "mode": "max"}
 }'`;
+
+/** @param {import('../types').Job} job */
+function bars(job) {
+    const bar = stackedMeter(`Runs of job ${job.id} that have ended`);
+    bar.set([[job.runs.ended - job.runs.failed, 'good', 'ended'], [job.runs.failed, 'bad', 'failed']], job.runs.total);
+    return bar.el;
+}
+
+/**
+ * A sweep of which a part failed is done, and says how many.
+ * @param {import('../types').Job} job
+ */
+function stateOf(job) {
+    const some = job.state === 'failed' && job.runs.ended > job.runs.failed;
+    return some ? chip('done_some', job.reason || undefined, `Done, ${job.runs.failed} failed`) : chip(job.state, job.reason || undefined);
+}
 
 /**
  * @param {import('../types').ViewContext} context
@@ -32,20 +48,20 @@ export function sweepsView(context) {
     let ready = false;
 
     function draw() {
-        setText(summary, jobs.length === 0 ? '' : `${count(jobs.length)}${next ? '+' : ''} job${jobs.length === 1 ? '' : 's'} of several runs`);
+        setText(summary, jobs.length === 0 ? '' : `${count(jobs.length)}${next ? '+' : ''} sweep${jobs.length === 1 && !next ? '' : 's'}`);
         more.hidden = !next;
         if (jobs.length === 0) {
             fill(place, stateBox('empty', 'No sweeps yet', 'A job with a sweep, or with trials, becomes several runs; here they are one line with one result. For example:', snippet(example())));
             return;
         }
         fill(place, h('div', { class: 'scroll-x', tabindex: 0, role: 'region', 'aria-label': 'Sweeps' }, h('table', { class: 'table' },
-            h('thead', null, h('tr', null, [['State', ''], ['Job', ''], ['Over', ''], ['Runs', ''], ['Ranked by', ''], ['Created', 'num']].map(([word, cls]) => h('th', { scope: 'col', class: cls }, word)))),
+            h('thead', null, h('tr', null, [['State', ''], ['Job', ''], ['Parameters', ''], ['Runs', ''], ['Ranked by', ''], ['Created', 'num']].map(([word, cls]) => h('th', { scope: 'col', class: cls }, word)))),
             h('tbody', null, jobs.map(job => h('tr', null,
-                h('td', null, chip(job.state, job.reason || undefined)),
+                h('td', null, stateOf(job)),
                 h('td', null, h('a', { href: `#/jobs/${job.id}`, class: 'strong' }, job.name), h('div', { class: 'muted small' }, `#${job.id} · ${job.experiment}`)),
                 h('td', null, (job.sweep?.axes ?? []).map(a => h('span', { class: 'tag' }, a.pointer.slice(1).replaceAll('/', '.'))), job.sweep && job.sweep.trials > 1 ? h('span', { class: 'tag' }, `${job.sweep.trials} trials`) : null),
                 h('td', null, h('div', { class: 'small muted nowrap' }, `${count(job.runs.ended)} / ${count(job.runs.total)}${job.runs.failed ? `, ${job.runs.failed} failed` : ''}`),
-                    meter(job.runs.total ? job.runs.ended / job.runs.total : 0, `Runs of job ${job.id} that have ended`, job.state === 'done' ? 'good' : job.state === 'failed' ? 'bad' : 'run')),
+                    bars(job)),
                 h('td', { class: 'mono nowrap' }, job.sweep ? `${job.sweep.metric} (${job.sweep.mode})` : '–'),
                 h('td', { class: 'num nowrap', title: moment(job.created) }, ago(job.created))))))));
     }

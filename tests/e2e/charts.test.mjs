@@ -1,0 +1,282 @@
+// Charts as instruments, in a real Chromium: what the pointer reads, scales and ranges, what is saved. The curves are the test's
+// own, so that each number on the page can be computed here.
+import assert from 'node:assert/strict';
+import { after, before, describe, test } from 'node:test';
+
+import { Daemon, until } from '../lib/daemon.mjs';
+import { Browser, findChromium } from './browser.mjs';
+
+const skip = findChromium() === null && 'no Chromium here';
+const STEPS = 3000;
+const noise = i => Math.sin(i * 12.9898) * Math.cos(i * 78.233);
+const loss = step => +(1.4 + 1.5 * Math.exp(-step / 700) + .05 * noise(step) + (step === 1801 ? 3 : 0)).toFixed(6);
+
+async function log(daemon, run, points) {
+    for (let i = 0; i < points.length; i += 5000)
+        await daemon.post(`/api/v1/runs/${run}/metrics`, { points: points.slice(i, i + 5000) });
+}
+
+/** A run that has ended, with nothing but what the test logs. */
+async function made(daemon, name, points, more = {}) {
+    const { run } = await daemon.submit({
+        name, model: { preset: 'vit_micro', depth: 1 }, data: { dataset: 'digits_gen', split: { rule: 'count', train: 64, val: 64 } },
+        train: { steps: 2, batch: 16, ...more }, diagnostics: { every: 0 },
+    });
+    await daemon.reach(run, 'succeeded');
+    await log(daemon, run, points);
+    return run;
+}
+
+/** Moves the pointer to where x stands in a panel of the axis [0, most], and reads the box of values. */
+async function point(page, panel, share, y = .5) {
+    await page.locator(`[data-panel="${panel}"] .u-over`).scrollIntoViewIfNeeded();
+    const box = await page.locator(`[data-panel="${panel}"] .u-over`).boundingBox();
+    await page.mouse.move(box.x + box.width * share, box.y + box.height * y);
+    await page.locator('.tip:not([hidden])').waitFor();
+    const rows = await page.locator('.tip tr').evaluateAll(all => all.map(row => [...row.cells].slice(1).map(cell => cell.textContent)));
+    return { title: await page.locator('.tip-title').innerText(), rows };
+}
+
+const saved = async (page, panel, format) => {
+    await page.locator(`[data-panel="${panel}"]`).getByRole('button', { name: /scale, range, save/ }).click();
+    const [file] = await Promise.all([page.waitForEvent('download'), page.locator(`[data-panel="${panel}"] .menu`).getByRole('button', { name: format, exact: true }).click()]);
+    return { name: file.suggestedFilename(), bytes: Buffer.from(await new Response(await file.createReadStream()).arrayBuffer()) };
+};
+
+describe('charts', { skip, timeout: 240000 }, () => {
+    /** @type {Daemon} */ let daemon;
+    /** @type {Browser} */ let browser;
+    let run;
+    before(async () => {
+        [daemon, browser] = await Promise.all([Daemon.start(), Browser.start()]);
+        const points = [];
+        for (let step = 3; step <= STEPS; step++) /* the run itself logged its two steps */
+            points.push({ key: 'loss/train', step, value: loss(step) });
+        for (let step = 500; step <= STEPS; step += 500)
+            points.push({ key: 'loss/val', step, value: 2 + step / 1e4 });
+        for (let step = 1; step <= 300; step++)
+            points.push({ key: 'burst', step, value: step === 1 ? 1 : 0 }, { key: 'sys/flops', step, value: 4.76e10 + step });
+        points.push({ key: 'once', step: 77, value: 12.5 });
+        for (const step of [1, 100, 200, 300])
+            for (let layer = 1; layer <= 4; layer++)
+                points.push({ key: `logit/max/${layer}`, step, value: layer === 1 ? 2400 : 40 + layer + step / 100 });
+        run = await made(daemon, 'instrument', points);
+    });
+    after(async () => {
+        await browser?.stop();
+        await daemon?.stop();
+    });
+
+    test('test_e2e_log_scale_of_a_burst_and_zeros_does_not_freeze_the_page', async () => {
+        const page = await browser.open(`${daemon.url}/#/runs/${run}?log=1`);
+        page.setDefaultTimeout(5000);
+        await page.locator('[data-panel="burst"] canvas').waitFor();
+        assert.equal(await Promise.race([page.evaluate(() => 'answers'), new Promise(resolve => setTimeout(resolve, 1000, 'frozen'))]), 'answers');
+        await page.getByLabel('Log scale').uncheck();
+        await page.getByLabel('Log scale').check();
+        assert.equal(await Promise.race([page.evaluate(() => 'answers'), new Promise(resolve => setTimeout(resolve, 1000, 'frozen'))]), 'answers');
+        await browser.close(page);
+    });
+
+    test('test_e2e_pointer_reads_step_value_raw_and_range_and_dot_legend_and_box_agree', async () => {
+        const page = await browser.open(`${daemon.url}/#/runs/${run}?smooth=0.9`);
+        await page.locator('[data-panel="loss"] canvas').waitFor();
+        for (const share of [.1, .31, .5, .84]) {
+            const { title, rows } = await point(page, 'loss', share);
+            /* Where the validation's point is the nearest, the title is its step, and the training's row has its own. */
+            const [, from, to] = /^step ([\d,]+)(?:–([\d,]+))?/i.exec(rows[0][3] || title).map(text => Number(text?.replace(',', '')));
+            assert.ok(from <= 1 + share * (STEPS - 1) + 12 && (to || from) >= 1 + share * (STEPS - 1) - 12, `${title} at ${share}`);
+            const part = Array.from({ length: (to || from) - from + 1 }, (_, i) => loss(from + i));
+            const [name, value, more] = rows[0];
+            assert.equal(name, 'training');
+            const [, raw, low, high] = /^raw ([\d.]+), ([\d.]+) to ([\d.]+)$/.exec(more).map(Number);
+            assert.ok(Math.abs(raw - part.reduce((a, b) => a + b) / part.length) < 6e-4, `${more}: ${part}`);
+            assert.ok(Math.abs(low - Math.min(...part)) < 6e-4 && Math.abs(high - Math.max(...part)) < 6e-4, `${more}: ${part}`);
+            assert.equal(await page.locator('[data-panel="loss"] .legend .value').first().innerText(), value);
+            /* The dot stands at that value and at that step. */
+            const dot = await page.evaluate(() => {
+                const panel = document.querySelector('[data-panel="loss"]'), over = panel.querySelector('.u-over').getBoundingClientRect();
+                const dots = [...panel.querySelectorAll('.u-cursor-pt')].map(d => d.getBoundingClientRect()).map(d => ({ x: (d.x + d.width / 2 - over.x) / over.width, y: (d.y + d.height / 2 - over.y) / over.height }));
+                return dots.find(d => d.x >= 0);
+            });
+            assert.ok(Math.abs(dot.x - ((from + (to || from)) / 2 - 1.5) / (STEPS - 2)) < .006, `${dot.x} for ${title}`);
+            /* Validation is read where it stands within reach, with its own step, and else not at all. */
+            const near = Math.round((1 + share * (STEPS - 1)) / 500) * 500;
+            const reads = Math.abs(near - (1 + share * (STEPS - 1))) / STEPS * (await page.locator('[data-panel="loss"] .u-over').boundingBox()).width < 31;
+            if (reads && near > 0)
+                assert.deepEqual([rows[1][0], rows[1][1], rows[1][3] || /^Step [\d,]+/.exec(title)[0].toLowerCase()], ['validation', String(2 + near / 1e4), `step ${near.toLocaleString('en-US')}`]);
+            else
+                assert.equal(await page.locator('[data-panel="loss"] .legend .value').nth(1).innerText(), '–');
+        }
+        /* Other panels show their dots and values at the same place, and no box. */
+        assert.equal(await page.locator('.tip:not([hidden])').count(), 1);
+        await page.mouse.move(5, 5);
+        await until('the box to go', async () => await page.locator('.tip:not([hidden])').count() === 0);
+        await browser.close(page);
+    });
+
+    test('test_e2e_smoothing_is_not_changed_by_a_zoom_and_is_remembered', async () => {
+        const page = await browser.open(`${daemon.url}/#/runs/${run}?smooth=0.95`);
+        await page.locator('[data-panel="loss"] canvas').waitFor();
+        const drawn = async () => {
+            const { bytes } = await saved(page, 'loss', 'CSV');
+            return bytes.toString().trim().split('\n').slice(1).map(row => row.split(',')).filter(row => row[0] === 'training').map(row => [Number(row[2]), Number(row[6]), Number(row[5])]);
+        };
+        const whole = await drawn();
+        await page.goto(`${daemon.url}/#/runs/${run}?smooth=0.95&from=1000&to=1500`);
+        await page.getByRole('button', { name: 'Whole run' }).waitFor();
+        await until('the part to be drawn', async () => (await page.locator('[data-panel="loss"] .chart-plot').getAttribute('aria-label')).includes('at step 1,500'));
+        const part = await drawn();
+        assert.ok(part.length > 300);
+        let compared = 0;
+        for (const [x, value] of whole.filter(([at]) => at >= 1000 && at <= 1500)) {
+            const near = part.reduce((best, p) => (Math.abs(p[0] - x) < Math.abs(best[0] - x) ? p : best));
+            assert.ok(Math.abs(near[1] - value) < .01, `at ${x}: ${value}, zoomed ${near[1]}`);
+            compared++;
+        }
+        assert.ok(compared > 20);
+        /* A number is typed; another page of this browser begins with it; a link says it anyway. */
+        await page.getByLabel('Weight of the average').fill('0.83');
+        await page.getByLabel('Kind of average').selectOption('Gaussian');
+        await until('the link to say so', async () => /smooth=0\.83g/.test(page.url()));
+        await page.getByRole('link', { name: 'Help', exact: true }).click();
+        await page.goto(`${daemon.url}/#/runs/${run}`);
+        await until('the smoothing of last time', async () => await page.getByLabel('Weight of the average').inputValue() === '0.83' && /smooth=0\.83g/.test(page.url()));
+        await browser.close(page);
+    });
+
+    test('test_e2e_panel_has_its_own_scale_range_and_size_and_the_link_keeps_them', async () => {
+        const page = await browser.open(`${daemon.url}/#/runs/${run}`);
+        const panel = page.locator('[data-panel="logit/max"]');
+        await panel.locator('canvas').waitFor();
+        const limits = async () => {
+            const svg = (await saved(page, 'logit/max', 'SVG')).bytes.toString();
+            return [...svg.matchAll(/text-anchor="end">([^<]+)</g)].map(m => Number(m[1].replace(',', '').replace(' k', '000')));
+        };
+        assert.ok(Math.max(...await limits()) >= 2000);
+        await panel.getByRole('button', { name: /scale, range, save/ }).click();
+        await panel.getByRole('button', { name: 'Log', exact: true }).click();
+        await page.keyboard.press('Escape');
+        assert.match(page.url(), /p=logit%2Fmax%7Elog|p=logit%2Fmax~log/);
+        const ticks = await limits();
+        assert.ok(Math.min(...ticks) <= 100 && Math.min(...ticks) >= 20 && Math.max(...ticks) <= 2500, ticks.join());
+        assert.equal(await page.getByLabel('Log scale').isChecked(), false);
+        /* Without the layer that flattens the others the axis fits what is left. */
+        await panel.locator('.legend button', { hasText: 'layer 1' }).click();
+        await panel.getByRole('button', { name: /scale, range, save/ }).click();
+        await panel.getByRole('button', { name: 'Linear', exact: true }).click();
+        await page.keyboard.press('Escape');
+        assert.ok(Math.max(...await limits()) < 60);
+        await panel.getByRole('button', { name: /scale, range, save/ }).click();
+        await panel.getByLabel('Vertical range').selectOption('set');
+        await panel.getByLabel('From', { exact: true }).fill('41');
+        await panel.getByLabel('To', { exact: true }).fill('44');
+        await panel.getByLabel('To', { exact: true }).press('Enter');
+        await page.keyboard.press('Escape');
+        assert.deepEqual((await limits()).filter(v => v < 41 || v > 44), []);
+        await panel.getByText(/beyond the range/).waitFor();
+        await panel.getByRole('button', { name: /make larger/ }).click();
+        await until('a large panel', async () => (await panel.locator('.chart-plot').boundingBox()).height > 400);
+        const again = await browser.open(page.url());
+        const same = again.locator('[data-panel="logit/max"]');
+        await same.getByText(/beyond the range/).waitFor();
+        assert.equal(await same.locator('.legend button', { hasText: 'layer 1' }).getAttribute('aria-pressed'), 'false');
+        assert.ok((await same.locator('.chart-plot').boundingBox()).height > 400);
+        await browser.close(again);
+        await browser.close(page);
+    });
+
+    test('test_e2e_range_without_outliers_is_that_of_the_others', async () => {
+        const page = await browser.open(`${daemon.url}/#/runs/${run}?p=loss~clip&smooth=0`);
+        await page.locator('[data-panel="loss"] canvas').waitFor();
+        const svg = (await saved(page, 'loss', 'SVG')).bytes.toString();
+        const ticks = [...svg.matchAll(/text-anchor="end">([^<]+)</g)].map(m => Number(m[1]));
+        assert.ok(Math.max(...ticks) < 3 && Math.max(...ticks) > 2, ticks.join());
+        await page.locator('[data-panel="loss"]').getByText(/\d spikes? marked · \d+ beyond the range/).waitFor();
+        await browser.close(page);
+    });
+
+    test('test_e2e_axes_have_titles_and_units_and_times_read_as_a_clock', async () => {
+        const page = await browser.open(`${daemon.url}/#/runs/${run}?folds=system`);
+        await page.locator('[data-panel="sys/flops"] canvas').waitFor();
+        assert.equal(await page.locator('[data-panel="loss"] .unit').innerText(), 'nats');
+        assert.equal(await page.locator('[data-panel="sys/flops"] .unit').innerText(), 'FLOP/s');
+        assert.match(await page.locator('[data-panel="sys/flops"] .legend').innerText(), /47\.6 GFLOP\/s/);
+        const svg = (await saved(page, 'sys/flops', 'SVG')).bytes.toString();
+        assert.ok(svg.includes('>Operations per second (FLOP/s)<') && svg.includes('>Step<'));
+        assert.match(svg, /text-anchor="end">[\d.]+ G</);
+        /* A series of one point is a number, not a dot on an empty axis. */
+        assert.match(await page.locator('[data-panel="once"] .one-figure').innerText(), /12\.5\s*at step 77/);
+        assert.equal(await page.locator('[data-panel="once"] canvas').count(), 0);
+        await browser.close(page);
+        const begun = Date.now() - 3600000;
+        const timed = await made(daemon, 'timed', Array.from({ length: 400 }, (_, i) => ({ key: 'loss/train', step: i + 1, value: 1, time: new Date(begun + i * 1000).toISOString() })));
+        const clock = await browser.open(`${daemon.url}/#/runs/${timed}?x=time`);
+        await clock.locator('[data-panel="loss"] canvas').waitFor();
+        const words = [...(await saved(clock, 'loss', 'SVG')).bytes.toString().matchAll(/text-anchor="middle">([^<]+)</g)].map(m => m[1]);
+        assert.equal(words.at(-1), 'Time');
+        assert.ok(words.length > 3 && words.slice(0, -1).every(word => /^−?(\d+:)?\d+:\d\d$/.test(word)), words.join());
+        await browser.close(clock);
+    });
+
+    test('test_e2e_panels_are_found_and_laid_out_and_groups_fold', async () => {
+        const page = await browser.open(`${daemon.url}/#/runs/${run}`);
+        await page.locator('[data-panel="loss"] canvas').waitFor();
+        assert.equal(await page.locator('[data-panel="sys/flops"]').count(), 0); /* resource use is folded away at first */
+        const wide = await page.locator('[data-panel="loss"]').boundingBox();
+        assert.ok(wide.width > 1.8 * (await page.locator('[data-panel="burst"]').boundingBox()).width);
+        await page.getByLabel('Find panels').fill('logit|burst');
+        await until('two panels', async () => (await page.locator('.chart:visible').count()) === 2);
+        await page.getByLabel('Panels in a row').selectOption('1 column');
+        await until('one column', async () => (await page.locator('[data-panel="burst"]').boundingBox()).width > 1000);
+        assert.match(page.url(), /panels=logit%7Cburst/);
+        assert.match(page.url(), /wide=1/);
+        await page.getByLabel('Find panels').fill('nothing has this name');
+        await page.getByText('No panel has this name.').waitFor();
+        await page.getByLabel('Find panels').fill('');
+        await page.getByText('Resource use').click();
+        await page.locator('[data-panel="sys/flops"] canvas').waitFor();
+        assert.match(page.url(), /folds=system/);
+        await browser.close(page);
+    });
+
+    test('test_e2e_chart_is_saved_as_svg_pdf_png_and_the_numbers_drawn', async () => {
+        const page = await browser.open(`${daemon.url}/#/runs/${run}?smooth=0`, { theme: 'dark' });
+        await page.locator('[data-panel="loss"] canvas').waitFor();
+        const svg = await saved(page, 'loss', 'SVG');
+        assert.match(svg.name, /^run-\d+-loss\.svg$/);
+        const text = svg.bytes.toString();
+        assert.ok(text.includes('>training</text>'));
+        assert.ok(text.includes('fill="#ffffff"')); /* for paper, whatever the theme */
+        assert.ok((text.match(/<path/g) ?? []).length > 8);
+        const pdf = await saved(page, 'loss', 'PDF');
+        assert.ok(/^%PDF[\s\S]*\(training\) Tj/.test(pdf.bytes.toString('latin1')));
+        const png = await saved(page, 'loss', 'PNG');
+        assert.deepEqual([...png.bytes.subarray(0, 4)], [137, 80, 78, 71]);
+        const csv = (await saved(page, 'loss', 'CSV')).bytes.toString().trim().split('\n').map(row => row.split(','));
+        assert.deepEqual(csv[0], ['series', 'key', 'step', 'first_step', 'last_step', 'value', 'drawn', 'min', 'max', 'points']);
+        const val = csv.filter(row => row[1] === 'loss/val' && Number(row[3]) > 2); /* the run itself evaluated too, at its end */
+        assert.deepEqual(val.map(row => [Number(row[3]), Number(row[5])]), [500, 1000, 1500, 2000, 2500, 3000].map(step => [step, 2 + step / 1e4]));
+        assert.equal(csv.filter(row => row[1] === 'loss/train').reduce((n, row) => n + Number(row[9]), 0), STEPS);
+        await page.locator('[data-panel="loss"] .legend button', { hasText: 'validation' }).click();
+        assert.ok(!(await saved(page, 'loss', 'CSV')).bytes.toString().includes('loss/val'));
+        await browser.close(page);
+    });
+
+    test('test_e2e_comparison_has_one_legend_with_names_told_apart', async () => {
+        const runs = [];
+        for (const lr of [.001, .002])
+            runs.push(await made(daemon, `a long name that all share, rate ${lr}`, [...[1, 2, 3].map(step => ({ key: 'mine', step, value: lr * step })), { key: 'only', step: 2, value: lr }], { optimizer: { name: 'adamw', lr } }));
+        const page = await browser.open(`${daemon.url}/#/compare?runs=${runs.join(',')}`);
+        await page.locator('[data-panel="mine"] canvas').waitFor();
+        assert.deepEqual(await page.locator('.member a').allInnerTexts(), ['rate 0.001', 'rate 0.002']);
+        assert.equal(await page.locator('.chart .legend:visible').count(), 0);
+        const { rows } = await point(page, 'mine', .5);
+        assert.deepEqual(rows.map(row => [row[0], row[1]]), [['rate 0.001', '0.002'], ['rate 0.002', '0.004']]);
+        assert.deepEqual(await page.locator('[data-panel="only"] .figure-bars li').allInnerTexts().then(all => all.map(text => text.split('\n').map(t => t.trim()).filter(Boolean))), [['rate 0.001', '0.001'], ['rate 0.002', '0.002']]);
+        await page.getByRole('button', { name: 'Show rate 0.001' }).click();
+        await until('one line', async () => (await page.locator('[data-panel="mine"] .chart-plot').getAttribute('aria-label')).includes('rate 0.002') && !(await page.locator('[data-panel="mine"] .chart-plot').getAttribute('aria-label')).includes('rate 0.001'));
+        assert.match(page.url(), new RegExp(`off=${runs[0]}`));
+        await browser.close(page);
+    });
+});

@@ -1,0 +1,285 @@
+// A stranger's first minutes, and what must not be lost on the way: the example by one click, the table's header, place and
+// selection, notes, retry, the log, a server that goes away. In a real Chromium.
+import assert from 'node:assert/strict';
+import { execFileSync } from 'node:child_process';
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import os from 'node:os';
+import path from 'node:path';
+import { after, before, describe, test } from 'node:test';
+
+import { build, Daemon, freePort, until } from '../lib/daemon.mjs';
+import { Browser, findChromium } from './browser.mjs';
+
+const RUNS = 400;
+const skip = findChromium() === null && 'no Chromium here';
+const tiny = {
+    name: 'tiny', model: { preset: 'vit_micro', depth: 1 }, data: { dataset: 'digits_gen', split: { rule: 'count', train: 64, val: 64 } }, train: { steps: 4, batch: 16, eval_every: 2 },
+};
+
+describe('first minutes', { skip, timeout: 400000 }, () => {
+    /** @type {Daemon} */ let full;
+    /** @type {Daemon} */ let empty;
+    /** @type {Browser} */ let browser;
+    let dataDir;
+    before(async () => {
+        const stateDir = mkdtempSync(path.join(os.tmpdir(), 'polyd-'));
+        execFileSync(path.join(build, 'bin/seed_store'), [stateDir, String(RUNS)], { stdio: 'ignore' });
+        dataDir = mkdtempSync(path.join(os.tmpdir(), 'polyd-data-'));
+        full = new Daemon(stateDir, await freePort(), [`--data.test=${dataDir}`]);
+        [, empty, browser] = await Promise.all([full.up(), Daemon.start(), Browser.start()]);
+    });
+    after(async () => {
+        await browser?.stop();
+        await Promise.all([full?.stop(), empty?.stop()]);
+        rmSync(dataDir, { recursive: true, force: true });
+    });
+
+    test('test_e2e_example_runs_by_one_click_and_is_explained', async () => {
+        const page = await browser.open(`${empty.url}/`, { width: 390, height: 844 });
+        await page.getByText('No runs yet').waitFor();
+        await page.getByText('The same from a shell').click();
+        /* The button beside the command covers none of it, and nothing of it is cut off. */
+        const covered = await page.evaluate(() => {
+            const pre = document.querySelector('.snippet pre'), a = pre.getBoundingClientRect(), b = document.querySelector('.snippet button').getBoundingClientRect();
+            return { over: !(b.right <= a.left || b.left >= a.right || b.bottom <= a.top || b.top >= a.bottom), cut: pre.scrollWidth > pre.clientWidth + 1 };
+        });
+        assert.deepEqual(covered, { over: false, cut: false });
+        await page.getByRole('button', { name: 'Run this example' }).click();
+        await page.getByRole('heading', { name: 'What happens' }).waitFor();
+        assert.match(page.url(), /guide=1/);
+        await page.locator('.guide-steps li[data-at="now"]', { hasText: 'Training' }).waitFor({ timeout: 60000 });
+        await page.getByText(/Step [\d,]+ of [\d,]+\. Loss falls/).waitFor();
+        await page.getByRole('link', { name: 'Load it and draw a digit' }).click({ timeout: 180000 });
+        await page.getByRole('button', { name: /Load version 1/ }).first().click();
+        await page.locator('.pad-canvas').waitFor({ timeout: 60000 });
+        await page.getByRole('button', { name: 'Draw a 0' }).click();
+        await page.getByText(/^0 \([\d.]+ %\)$/).waitFor();
+        await browser.close(page);
+    });
+
+    test('test_e2e_header_of_the_table_stays_while_rows_scroll', async () => {
+        for (const rows of ['32', '40']) {
+            const page = await browser.open(`${full.url}/#/?rows=${rows}`);
+            await page.getByText(`${RUNS} runs`).waitFor();
+            const box = await page.locator('.grid-scroll').boundingBox();
+            await page.mouse.move(box.x + 300, box.y + 200);
+            await page.mouse.wheel(0, 3000);
+            await until('the rows to have moved', async () => await page.locator('.grid-scroll').evaluate(el => el.scrollTop) > 2000);
+            const head = await page.locator('.grid-head').boundingBox();
+            assert.ok(Math.abs(head.y - box.y) < 3, `the header stands at ${head.y}, the table at ${box.y}`);
+            const heights = await page.locator('.grid-row').evaluateAll(all => [...new Set(all.map(row => row.getBoundingClientRect().height))]);
+            assert.deepEqual(heights, [Number(rows)]);
+            await page.locator('[data-column="m:acc/val"] .sort').click();
+            await page.locator('[data-column="m:acc/val"][aria-sort="descending"]').waitFor();
+            await browser.close(page);
+        }
+    });
+
+    test('test_e2e_each_metric_is_its_own_column_sorted_by_its_direction', async () => {
+        const runs = [];
+        for (const [name, points] of [['words', { 'ppl/val': 12.52 }], ['words, better', { 'ppl/val': 8.1 }], ['pictures', { 'acc/val': .9999 }]]) {
+            const { run } = await empty.submit({ ...tiny, name, experiment: 'own-columns', model: { preset: 'vit_micro', depth: name === 'pictures' ? 1 : 2 } });
+            await empty.reach(run, 'succeeded');
+            await empty.post(`/api/v1/runs/${run}/metrics`, { points: Object.entries(points).map(([key, value]) => ({ key, step: 100, value })) });
+            runs.push(run);
+        }
+        const page = await browser.open(`${empty.url}/#/?experiment=own-columns`);
+        await page.locator('[data-column="m:ppl/val"]').waitFor();
+        assert.equal(await page.getByRole('columnheader', { name: 'Score' }).count(), 0);
+        const first = () => page.locator('.grid-row[aria-rowindex="2"] .name').innerText();
+        await page.locator('[data-column="m:ppl/val"] .sort').click();
+        await page.locator('[data-column="m:ppl/val"][aria-sort="ascending"]').waitFor();
+        assert.equal(await first(), 'words, better');
+        await page.locator('[data-column="m:acc/val"] .sort').click();
+        await page.locator('[data-column="m:acc/val"][aria-sort="descending"]').waitFor();
+        assert.equal(await first(), 'pictures');
+        /* The setting that tells these runs apart is a column; those that all share are none. Metrics come before both. */
+        const heads = await page.locator('.grid-head [data-column]').evaluateAll(all => all.map(cell => cell.dataset.column));
+        assert.deepEqual(heads.slice(0, 5), ['state', 'name', 'm:acc/val', 'm:ppl/val', 'm:loss/val']);
+        assert.ok(heads.includes('c:/model/depth'), heads.join());
+        assert.ok(!heads.includes('c:/data/dataset'), heads.join());
+        /* A run that has ended has its duration and no bar. */
+        assert.equal(await page.locator('.grid-row .meter:visible').count(), 0);
+        assert.match(await page.locator('.grid-row .k-progress').first().innerText(), /\d+(\.\d+)? (ms|s)/);
+        await browser.close(page);
+    });
+
+    test('test_e2e_failed_run_says_why_in_the_table_and_is_retried_from_its_page', async () => {
+        const { run } = await full.submit({
+            name: 'no such file', model: { preset: 'gpt_micro', depth: 1, context: 32 }, data: { dataset: 'text', path: 'test/late.txt', tokenizer: 'bytes', split: { rule: 'fraction', train: .9, val: .1 } },
+            train: { steps: 2, batch: 2 }, resources: { max_restarts: 0 },
+        });
+        await full.reach(run, 'failed');
+        const page = await browser.open(`${full.url}/#/?q=no+such+file`);
+        assert.match(await page.locator('.grid-row .under[data-bad]').first().innerText(), /late\.txt/);
+        await page.locator('.grid-row .name').first().click();
+        await page.getByRole('button', { name: 'Retry' }).waitFor();
+        /* Nothing was measured: there is no empty row of figures. */
+        assert.equal(await page.locator('.tiles .tile').count() > 0 || await page.locator('.tiles').isHidden(), true);
+        assert.match(await page.getByRole('link', { name: 'Edit and run again' }).getAttribute('href'), new RegExp(`#/submit\\?run=${run}`));
+        writeFileSync(path.join(dataDir, 'late.txt'), 'It came late, and yet it came. '.repeat(200));
+        await page.getByRole('button', { name: 'Retry' }).click();
+        await page.getByText(/Job #\d+ accepted/).waitFor();
+        await page.locator('.grid-row [data-state="succeeded"]').waitFor({ timeout: 60000 });
+        await page.getByRole('link', { name: 'no such file' }).click();
+        await page.getByRole('button', { name: 'Run again' }).waitFor();
+        await browser.close(page);
+    });
+
+    test('test_e2e_run_that_never_started_shows_no_empty_figures', async () => {
+        const hold = await full.submit({ ...tiny, name: 'holds', train: { epochs: 5000, batch: 16 } });
+        await full.reach(hold.run, 'running');
+        const { run } = await full.submit({ ...tiny, name: 'waits' });
+        const page = await browser.open(`${full.url}/#/runs/${run}`);
+        await page.locator('h1 + span [data-state="queued"]').waitFor();
+        assert.equal(await page.locator('.tiles').isHidden(), true);
+        await browser.close(page);
+        await full.post(`/api/v1/runs/${hold.run}/cancel`);
+        await full.reach(run, 'succeeded');
+    });
+
+    test('test_e2e_notes_are_read_as_markdown_and_changed_in_place', async () => {
+        const { run, job } = await full.submit({ ...tiny, name: 'noted', notes: '# Why\n\nA **cubic** `phi`, see [runs](#/) and <img src=x onerror=alert(1)>\n\n- one\n- two' });
+        await full.reach(run, 'succeeded');
+        const page = await browser.open(`${full.url}/#/runs/${run}`);
+        const notes = page.locator('.notes');
+        await notes.locator('h4', { hasText: 'Why' }).waitFor();
+        assert.equal(await notes.locator('b', { hasText: 'cubic' }).count(), 1);
+        assert.equal(await notes.locator('li').count(), 2);
+        assert.equal(await notes.locator('img').count(), 0);
+        assert.ok((await notes.innerText()).includes('<img src=x onerror=alert(1)>'));
+        await notes.getByRole('button', { name: 'Edit' }).click();
+        await notes.getByLabel('Notes, Markdown').fill('It **worked**.');
+        await notes.getByRole('button', { name: 'Save' }).click();
+        await notes.locator('b', { hasText: 'worked' }).waitFor();
+        assert.equal((await full.get(`/api/v1/jobs/${job}`)).notes, 'It **worked**.');
+        /* Somebody else was faster: their words stay. */
+        await notes.getByRole('button', { name: 'Edit' }).click();
+        const { version } = await full.get(`/api/v1/jobs/${job}`);
+        await fetch(`${full.url}/api/v1/jobs/${job}`, { method: 'PATCH', headers: { 'Content-Type': 'application/json', 'If-Match': `"${version}"` }, body: JSON.stringify({ notes: 'Theirs.' }) });
+        await notes.getByLabel('Notes, Markdown').fill('Mine.');
+        await page.unroute('**').catch(() => {});
+        await notes.getByRole('button', { name: 'Save' }).click();
+        await page.getByText('Somebody else changed this job meanwhile').waitFor();
+        assert.equal((await full.get(`/api/v1/jobs/${job}`)).notes, 'Theirs.');
+        page.problems = page.problems.filter(text => !/412/.test(text));
+        await browser.close(page);
+    });
+
+    test('test_e2e_back_from_a_run_finds_place_and_selection', async () => {
+        const page = await browser.open(`${full.url}/#/`);
+        await page.getByText(/\d+ runs/).waitFor();
+        await page.locator('.grid-row .pick-box').nth(1).click();
+        await page.locator('.grid-row .pick-box').nth(2).click();
+        await page.getByText('2 selected').waitFor();
+        assert.match(page.url(), /sel=\d+%2C\d+/);
+        const link = page.url();
+        await page.locator('.grid-scroll').evaluate(el => { el.scrollTop = 4000; });
+        await until('far rows', async () => (await page.locator('.grid-row').first().getAttribute('aria-rowindex')) > 80);
+        await page.locator('.grid-row .name').nth(8).click();
+        await page.getByRole('tab', { name: 'Charts' }).waitFor();
+        await page.goBack();
+        await page.getByText('2 selected').waitFor();
+        await until('the place of before', async () => Math.abs(await page.locator('.grid-scroll').evaluate(el => el.scrollTop) - 4000) < 40);
+        await browser.close(page);
+        const fresh = await browser.open(link); /* the link has the selection too */
+        await fresh.getByText('2 selected').waitFor();
+        await browser.close(fresh);
+    });
+
+    test('test_e2e_head_of_a_run_has_its_best_value_with_its_step', async () => {
+        const { run } = await full.submit({ ...tiny, name: 'overfits' });
+        await full.reach(run, 'succeeded');
+        const points = [];
+        for (let step = 10; step <= 1000; step += 10)
+            points.push({ key: 'loss/val', step, value: step <= 300 ? 1 - step / 500 : .4 + (step - 300) / 2000 }, { key: 'acc/val', step, value: step === 640 ? .947 : .9 });
+        await full.post(`/api/v1/runs/${run}/metrics`, { points });
+        const page = await browser.open(`${full.url}/#/runs/${run}`);
+        await page.locator('.tile', { hasText: 'Validation loss' }).getByText('best 0.4 at step 300, rising since').waitFor();
+        await page.locator('.tile', { hasText: 'Validation accuracy' }).getByText('best 94.7 % at step 640').waitFor();
+        assert.equal(await page.getByRole('progressbar', { name: 'Progress' }).isVisible(), false);
+        await page.mouse.wheel(0, 700);
+        await until('the brief that stays', async () => page.locator('.run-brief').isVisible());
+        assert.match(await page.locator('.run-brief').innerText(), /Succeeded\s*overfits · Step 4( of 4)? · Validation loss 0\.75/);
+        await browser.close(page);
+    });
+
+    test('test_e2e_log_is_searched_filtered_and_linked_to_by_line', async () => {
+        const { runs: [{ id }] } = await full.get('/api/v1/runs?text=noted&limit=1');
+        const page = await browser.open(`${full.url}/#/runs/${id}?tab=log`);
+        await page.locator('.log div').nth(2).waitFor();
+        assert.equal(await page.getByText('Follow').isVisible(), false); /* it has ended */
+        const word = /[a-z]{5,}/.exec(await page.locator('.log div').nth(1).evaluate(el => el.dataset.text))[0];
+        await page.getByLabel('Find in the log').fill(word);
+        await page.locator('.log mark').first().waitFor();
+        const n = await page.locator('.log mark').count();
+        await page.getByText(`1 of ${n}`).waitFor();
+        await page.getByRole('button', { name: 'Next match' }).click();
+        await page.getByText(`${n > 1 ? 2 : 1} of ${n}`).waitFor();
+        await page.getByLabel('Severity').selectOption('Errors');
+        assert.equal(await page.locator('.log div:visible').count(), await page.locator('.log div.err').count());
+        await page.getByLabel('Severity').selectOption('All lines');
+        await page.locator('.log .at').nth(1).click();
+        assert.match(page.url(), /line=2/);
+        const link = page.url();
+        await browser.close(page);
+        const again = await browser.open(link);
+        await again.locator('.log div[data-here]').waitFor();
+        assert.equal(await again.locator('.log div[data-here] .at').innerText(), '2');
+        await browser.close(again);
+    });
+
+    test('test_e2e_checkpoint_becomes_a_model_from_its_row', async () => {
+        const { runs: [{ id }] } = await full.get('/api/v1/runs?text=noted&limit=1');
+        const page = await browser.open(`${full.url}/#/runs/${id}?tab=checkpoints`);
+        await page.getByRole('button', { name: /Register the checkpoint of step \d+ as a model/ }).last().click();
+        await page.getByLabel('Name of the model').fill('from-a-row');
+        await page.getByRole('button', { name: 'Register', exact: true }).last().click();
+        await page.getByText('Registered as from-a-row, version 1.').waitFor();
+        await browser.close(page);
+    });
+
+    test('test_e2e_keys_reach_the_rows_soon', async () => {
+        const page = await browser.open(`${full.url}/#/`);
+        await page.locator('.grid-row').nth(3).waitFor();
+        let presses = 0;
+        await until('a row', async () => {
+            presses++;
+            await page.keyboard.press('Tab');
+            return page.evaluate(() => document.activeElement.closest('.grid-row') !== null);
+        });
+        assert.ok(presses <= 26, `${presses} presses of Tab`);
+        await page.evaluate(() => document.activeElement.blur());
+        await page.keyboard.press('j');
+        assert.equal(await page.evaluate(() => document.activeElement.className), 'name');
+        await page.keyboard.press('j');
+        assert.equal(await page.evaluate(() => document.activeElement.closest('.grid-row').getAttribute('aria-rowindex')), '3');
+        await page.keyboard.press('x');
+        await page.keyboard.press('k');
+        await page.keyboard.press('x');
+        await page.getByText('2 selected').waitFor();
+        await page.keyboard.press('c');
+        await page.getByRole('heading', { name: 'Compare', exact: true }).waitFor();
+        await browser.close(page);
+    });
+
+    test('test_e2e_page_says_when_the_server_is_gone', async () => {
+        const page = await browser.open(`${empty.url}/#/devices`, { quiet: /ERR_|503/ });
+        await page.locator('#live[data-state="on"]').waitFor();
+        empty.process.kill('SIGTERM');
+        await empty.ended;
+        await page.getByText(/Not connected since \d+:\d+:\d+: these figures are old/).waitFor({ timeout: 12000 });
+        await empty.up();
+        await page.locator('#away').waitFor({ state: 'hidden', timeout: 30000 });
+        await browser.close(page);
+    });
+
+    test('test_e2e_font_is_our_own_and_small', async () => {
+        const page = await browser.open(`${full.url}/#/help`);
+        assert.equal(await page.evaluate(async () => { await document.fonts.ready; return document.fonts.check('400 13px Inter', 'φ') && document.fonts.check('650 13px Inter', 'run'); }), true);
+        const sizes = await page.evaluate(() => performance.getEntriesByType('resource').filter(e => /woff2/.test(e.name)).map(e => e.decodedBodySize));
+        assert.ok(sizes.length > 0 && sizes.reduce((a, b) => a + b, 0) <= 120 * 1024, sizes.join());
+        assert.match(await (await fetch(`${full.url}/vendor/inter-license.txt`)).text(), /SIL OPEN FONT LICENSE/);
+        await browser.close(page);
+    });
+});

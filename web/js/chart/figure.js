@@ -1,0 +1,147 @@
+// The one exporter of all charts: what a chart shows as a figure for print, and its layout. A painter puts it down as SVG, as
+// PDF or on a canvas; text stays text in the first two. The numbers of the same figure are its CSV.
+
+/** @typedef {[number, number][]} Points */
+
+/**
+ * @typedef {object} Axis
+ * @property {string} title
+ * @property {number} low
+ * @property {number} high
+ * @property {boolean} [log]
+ * @property {{at: number, word: string}[]} ticks
+ */
+
+/**
+ * @typedef {object} Line
+ * @property {string} name
+ * @property {string} ink
+ * @property {number[]} dash
+ * @property {number} [width]
+ * @property {boolean} [unnamed] not in the legend: it belongs to the line before
+ * @property {number} [alpha]
+ * @property {[number, number | null][]} points null: a gap
+ * @property {[number, number, number][]} [band] x, low, high
+ */
+
+/** @typedef {{x: number, y: number, ink: string, shape: string, size: number, sd?: number | null, hollow?: boolean}} Mark */
+
+/**
+ * @typedef {object} Figure
+ * @property {string} title
+ * @property {number} width
+ * @property {number} height
+ * @property {Axis} x
+ * @property {Axis} y
+ * @property {Line[]} lines
+ * @property {Mark[]} [marks]
+ * @property {{at: number, word: string}[]} [rules] vertical
+ * @property {string[][]} rows of the CSV, with its header
+ */
+
+/** @typedef {{stroke?: string, fill?: string, width?: number, dash?: number[], alpha?: number}} Paint */
+
+/**
+ * @typedef {object} Painter
+ * @property {(points: Points, paint: Paint, closed?: boolean) => void} path
+ * @property {(x: number, y: number, text: string, style: {size: number, ink: string, anchor?: 'start' | 'middle' | 'end', bold?: boolean}) => void} text
+ * @property {(box: [number, number, number, number] | null) => void} clip until it is called with null
+ */
+
+/**
+ * The outline of a mark; shapes differ as colours do.
+ * @param {string} shape
+ * @param {number} x
+ * @param {number} y
+ * @param {number} r
+ * @returns {{points: Points, closed: boolean}[]}
+ */
+export function outline(shape, x, y, r) {
+    const closed = (/** @type {Points} */ points) => [{ points, closed: true }];
+    switch (shape) {
+    case 'square': return closed([[x - r, y - r], [x + r, y - r], [x + r, y + r], [x - r, y + r]]);
+    case 'triangle': return closed([[x, y - r * 1.2], [x + r * 1.15, y + r * .9], [x - r * 1.15, y + r * .9]]);
+    case 'diamond': return closed([[x, y - r * 1.3], [x + r * 1.3, y], [x, y + r * 1.3], [x - r * 1.3, y]]);
+    case 'cross': return [{ points: [[x - r, y - r], [x + r, y + r]], closed: false }, { points: [[x + r, y - r], [x - r, y + r]], closed: false }];
+    case 'bar': return closed([[x - r * 1.2, y - r * .5], [x + r * 1.2, y - r * .5], [x + r * 1.2, y + r * .5], [x - r * 1.2, y + r * .5]]);
+    default: return closed(Array.from({ length: 20 }, (_, i) => [x + r * Math.cos(i * Math.PI / 10), y + r * Math.sin(i * Math.PI / 10)]));
+    }
+}
+
+/**
+ * Room above the plot for title and legend.
+ * @param {Figure} figure
+ */
+function headOf(figure) {
+    const named = figure.lines.filter(line => !line.unnamed && line.name);
+    const columns = Math.max(1, Math.floor((figure.width - 24) / 180));
+    return { named, columns, height: 30 + 16 * Math.ceil(named.length / columns) };
+}
+
+/** @param {Figure} figure @returns {[number, number]} */
+export const sizeOf = figure => [figure.width, figure.height + headOf(figure).height];
+
+/**
+ * @param {Figure} figure
+ * @param {Painter} painter
+ * @param {{text: string, muted: string, grid: string, surface: string}} ink
+ */
+export function paintFigure(figure, painter, ink) {
+    const { named, columns, height: head } = headOf(figure);
+    const { x, y, width, height } = figure;
+    const box = { left: 62, right: width - 20, top: head + 8, bottom: head + height - 42 };
+    const scale = (/** @type {Axis} */ axis, /** @type {number} */ v) => (axis.log ? Math.log(v / axis.low) / Math.log(axis.high / axis.low) : (v - axis.low) / (axis.high - axis.low || 1));
+    const px = (/** @type {number} */ v) => box.left + scale(x, v) * (box.right - box.left);
+    const py = (/** @type {number} */ v) => box.bottom - (y.log && v <= 0 ? -1 : scale(y, v)) * (box.bottom - box.top);
+    painter.path([[0, 0], [width, 0], [width, head + height], [0, head + height]], { fill: ink.surface }, true);
+    painter.text(12, 20, figure.title, { size: 14, ink: ink.text, bold: true });
+    named.forEach((line, n) => {
+        const at = 12 + (n % columns) * 180, base = 38 + 16 * Math.floor(n / columns);
+        painter.path([[at, base - 4], [at + 20, base - 4]], { stroke: line.ink, width: 2, dash: line.dash });
+        painter.text(at + 26, base, line.name.length > 26 ? `${line.name.slice(0, 25)}…` : line.name, { size: 11, ink: ink.text });
+    });
+    for (const { at, word } of y.ticks) {
+        painter.path([[box.left, py(at)], [box.right, py(at)]], { stroke: ink.grid, width: 1 });
+        painter.text(box.left - 8, py(at) + 4, word, { size: 11, ink: ink.muted, anchor: 'end' });
+    }
+    for (const { at, word } of x.ticks)
+        painter.text(px(at), box.bottom + 16, word, { size: 11, ink: ink.muted, anchor: 'middle' });
+    painter.text((box.left + box.right) / 2, box.bottom + 34, x.title, { size: 11, ink: ink.muted, anchor: 'middle' });
+    painter.clip([box.left, box.top, box.right - box.left, box.bottom - box.top]);
+    for (const { at } of figure.rules ?? [])
+        painter.path([[px(at), box.top], [px(at), box.bottom]], { stroke: ink.muted, width: 1, dash: [3, 4] });
+    for (const line of figure.lines) {
+        if (line.band && line.band.length > 1)
+            painter.path([...line.band.map(([at, , high]) => /** @type {[number, number]} */ ([px(at), py(high)])),
+                ...line.band.slice().reverse().map(([at, low]) => /** @type {[number, number]} */ ([px(at), py(low)]))], { fill: line.ink, alpha: .14 }, true);
+        /** @type {Points} */
+        let part = [];
+        for (const [at, v] of [...line.points, /** @type {[number, null]} */ ([0, null])]) {
+            if (v !== null && Number.isFinite(v) && !(y.log && v <= 0)) {
+                part.push([px(at), py(v)]);
+                continue;
+            }
+            if (part.length > 1)
+                painter.path(part, { stroke: line.ink, width: line.width ?? 1.6, dash: line.dash, alpha: line.alpha });
+            else if (part.length === 1)
+                painter.path(outline('circle', part[0][0], part[0][1], 2.5)[0].points, { fill: line.ink }, true);
+            part = [];
+        }
+    }
+    for (const mark of figure.marks ?? []) {
+        const [mx, my] = [px(mark.x), py(mark.y)];
+        if (mark.sd) {
+            const [top, bottom] = [py(mark.y + mark.sd), py(mark.y - mark.sd)];
+            for (const points of /** @type {Points[]} */ ([[[mx, top], [mx, bottom]], [[mx - 5, top], [mx + 5, top]], [[mx - 5, bottom], [mx + 5, bottom]]]))
+                painter.path(points, { stroke: mark.ink, width: 1.3 });
+        }
+        for (const { points, closed } of outline(mark.shape, mx, my, mark.size))
+            painter.path(points, closed && !mark.hollow ? { fill: mark.ink } : { stroke: mark.ink, width: 1.6 }, closed);
+    }
+    painter.clip(null);
+    for (const { at, word } of figure.rules ?? [])
+        painter.text(px(at) + 6, box.bottom - 8, word, { size: 11, ink: ink.muted });
+}
+
+/** @param {string[][]} rows */
+export const toCsv = rows => `${rows.map(row => row.map(cell => (/[",\n]/.test(cell) ? `"${cell.replaceAll('"', '""')}"` : cell)).join(',')).join('\n')}\n`;

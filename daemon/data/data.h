@@ -58,7 +58,7 @@ struct data_options {
      */
     double train_share, val_share;
     int64_t train_count, val_count;
-    uint64_t seed;
+    uint64_t seed; /* of the shuffle, and of the digits of digits_gen; the order of samples is the loader's */
 
     /* text */
     int32_t context; /* tokens of a sequence */
@@ -86,7 +86,9 @@ struct data_info {
     float mean[3], std[3];                    /* images: value = (byte / 255 - mean) / std of the channel */
     struct data_eval_fit fit;                 /* images: the evaluation transform */
     const char *const *class_names;           /* `classes` of them, or NULL */
-    const struct data_tokenizer *tokenizer;   /* tokens; NULL where only headers were read */
+    int64_t unread;          /* images: files of a kind of picture that is not read (.webp, .bmp, ...) */
+    const char *unread_name; /* one of them; NULL = there are none */
+    const struct data_tokenizer *tokenizer; /* tokens; NULL where only headers were read */
     bool estimated; /* headers only: counts of tokens are a guess, the text was too long to be read */
 };
 

@@ -40,6 +40,19 @@ static bool is_picture(const char *name)
     return false;
 }
 
+/* A picture that somebody may expect to be read, and that is not. */
+static bool is_unread_picture(const char *name)
+{
+    static const char *const ends[] = {".webp", ".bmp", ".gif", ".tif", ".tiff", ".avif", ".heic", ".jp2"};
+    const char *base = strrchr(name, '/'), *dot = strrchr(name, '.');
+
+    base = base ? base + 1 : name;
+    for (size_t i = 0; dot && base[0] != '.' && i < sizeof ends / sizeof *ends; i++)
+        if (!strcasecmp(dot, ends[i]))
+            return true;
+    return false;
+}
+
 static enum part part_named(const char *name, size_t len)
 {
     static const struct {
@@ -82,6 +95,8 @@ static enum pd_err add(struct data_pictures *p, const char *name, uint64_t at, u
 {
     struct picture *i;
 
+    if (is_unread_picture(name) && !p->unread++)
+        snprintf(p->unread_name, sizeof p->unread_name, "%.255s", name);
     if (!is_picture(name))
         return PD_OK;
     if (p->count >= DATA_PICTURES_MAX || p->names.len + strlen(name) + 1 > DATA_NAME_BYTES_MAX)

@@ -33,7 +33,9 @@ struct data_pictures {
     struct picture *items;
     size_t count, size;
     struct pd_buf names;
-    struct pd_buf notes; /* val_annotations.txt */
+    struct pd_buf notes;   /* val_annotations.txt */
+    int64_t unread;        /* pictures of a kind that is not read: .webp and the like */
+    char unread_name[256]; /* one of them */
     struct data_cache *cache;
     const uint8_t *cached; /* its body */
     const struct decoded *table;

@@ -10,6 +10,7 @@
 
 #include "daemon/data/cache.h"
 #include "daemon/data/philox.h"
+#include "daemon/data/pictures.h"
 
 /* ---- parts ---- */
 
@@ -242,6 +243,10 @@ static enum pd_err finish_images(struct data_set *set, const struct data_options
                                     .crop = o->eval_crop > 0 ? o->eval_crop : 1,
                                     .filter = o->filter};
     i->class_names = (const char *const *)set->names;
+    if (set->pictures && set->pictures->unread) {
+        i->unread = set->pictures->unread;
+        i->unread_name = set->pictures->unread_name;
+    }
     if (headers_only)
         return PD_OK;
     set->bad = bad_new(set->images);

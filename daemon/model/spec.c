@@ -55,7 +55,7 @@ enum pd_err model_spec_from_config(const struct spec_config *c, const struct dat
         return pd_fail(why, PD_ERR_INVALID, "/model/mlp_ratio: hidden width %lld", (long long)mlp);
     s.mlp_width = (int32_t)mlp;
     s.bias = c->model.bias;
-    s.gelu_tanh = s.arch == MODEL_GPT && s.bias; /* Hugging Face has biases and gelu_new, nanoGPT neither */
+    s.gelu_tanh = c->model.gelu == SPEC_GELU_TANH;
     s.mlp_relu = c->model.mlp_act == SPEC_MLP_ACT_RELU;
     s.final_norm = c->norm.final;
     s.norm_kind = c->norm.kind == SPEC_NORM_RMS ? PK_NORM_RMS : PK_NORM_LAYER;
@@ -119,7 +119,8 @@ enum pd_err model_spec_from_config(const struct spec_config *c, const struct dat
             s.logit_bias = -log(s.n_for_scale);
         break;
     }
-    if (c->attention.n_for_scale == SPEC_N_ROW) /* N is each row's own: the number N is 1 */
+    if (c->attention.n_for_scale == SPEC_N_ROW &&
+        !pk_phi_normalised(s.phi)) /* N is each row's own: the number N is 1 */
         s.row_power = s.phi != PK_PHI_POLY                                             ? c->attention.alpha
                       : s.scale == MODEL_SCALE_FIXED || s.scale == MODEL_SCALE_LEARNED ? 0.5
                                                                                        : 0;

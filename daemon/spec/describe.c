@@ -77,8 +77,8 @@ static json_t *names_of(const struct spec_field *f, bool available_only)
     for (unsigned i = 0; list && i < f->names->count; i++) {
         if (f->type == SPEC_T_ENUM_OR_NUM && i + 1 == f->names->count)
             continue; /* stands for a number */
-        if (available_only && !runs(f, i))
-            continue;
+        if (available_only && (!runs(f, i) || f->flags & (SPEC_F_ONLY | SPEC_F_LATER)))
+            continue; /* of a field that must stay at its default, none can be chosen */
         if (json_array_append_new(list, json_string(f->names->names[i])) != 0) {
             json_decref(list);
             return NULL;
@@ -98,11 +98,13 @@ static json_t *field_json(const struct spec_field *f)
 
     if (ok && f->rule)
         ok = put(o, "default_rule", json_string(f->rule_text));
+    if (ok && f->since)
+        ok = put(o, "since", json_integer(f->since)) && put(o, "default_before", json_string(f->before_text));
     if (ok && f->flags & SPEC_F_COMPUTED)
         ok = put(o, "computed", json_true());
     if (ok && f->names)
         ok = put(o, "values", names_of(f, false)) && put(o, "available", names_of(f, true));
-    if (ok && f->flags & SPEC_F_ONLY)
+    if (ok && f->flags & (SPEC_F_ONLY | SPEC_F_LATER))
         ok = put(o, "only_default", json_true());
     if (ok && f->useful)
         ok = put(o, "no_effect", json_string(f->useful_text));
@@ -192,7 +194,7 @@ static json_t *schema_json(void)
                                         (json_int_t)d->side[1], "channels", (json_int_t)d->channels));
     }
     if (ok) {
-        ok = put(top, "schema", json_integer(1)) && json_object_set(top, "fields", fields) == 0 &&
+        ok = put(top, "schema", json_integer(SPEC_SCHEMA)) && json_object_set(top, "fields", fields) == 0 &&
              json_object_set(top, "presets", presets) == 0 && json_object_set(top, "recipes", recipes) == 0 &&
              json_object_set(top, "datasets", datasets) == 0;
     }
@@ -263,12 +265,14 @@ static void field_text(struct pd_buf *b, const struct spec_field *f)
                           spec_json_number(f->max, number));
     }
     pd_buf_printf(&line, "; default: %s", f->def ? f->def : f->rule_text);
+    if (f->since)
+        pd_buf_printf(&line, " (documents before schema %d: %s)", f->since, f->before_text);
     if (f->names) {
         pd_buf_str(&line, "; one of:");
         for (unsigned i = 0; i < f->names->count; i++)
             pd_buf_printf(&line, " %s%s", f->names->names[i], runs(f, i) ? "" : " (not available)");
     }
-    if (f->flags & SPEC_F_ONLY)
+    if (f->flags & (SPEC_F_ONLY | SPEC_F_LATER))
         pd_buf_str(&line, "; nothing but the default is available");
     if (line.failed)
         b->failed = true;
@@ -306,6 +310,13 @@ enum pd_err spec_fields_text(struct pd_buf *ret_text, struct pd_why *why)
     }
     err = pd_buf_err(ret_text);
     return err == PD_OK ? PD_OK : pd_fail(why, err, "no memory for the table of fields");
+}
+
+bool spec_pointer_known(const char *pointer)
+{
+    const struct spec_field *f = spec_field_find(pointer);
+
+    return f && f->type != SPEC_T_OBJECT;
 }
 
 char *spec_default_json(const char *pointer)

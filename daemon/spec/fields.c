@@ -21,6 +21,7 @@
 
 SHARED_NAMES(spec_names_arch, "vit", "deit", "swin", "xcit", "nystrom", "gpt", "pinnsformer", "maskrcnn");
 NAMES(mlp_act, "gelu", "relu");
+NAMES(gelu, "exact", "tanh");
 NAMES(pool, "cls", "mean");
 NAMES(pos, "learned", "none", "fourier");
 NAMES(activation, "softmax", "poly", "sigmoid", "sigmoid_bias", "relu", "taylor", "sima", "periodic");
@@ -74,10 +75,12 @@ NAMES(variant, "small", "paper");
 #define RULE(fn, text) .rule = fn, .rule_text = text
 #define FLAGS(f) .flags = (f)
 #define WITH(fn) .useful = fn, .useful_text = fn##_text
+#define SINCE(n, fn, text) .since = (n), .before = fn, .before_text = text
 #define SAYS(text, ref) .meaning = text, .reference = ref
 
 #define NULLABLE SPEC_F_NULLABLE
 #define ONLY SPEC_F_ONLY
+#define LATER SPEC_F_LATER
 #define FIXED SPEC_F_FIXED
 #define NOPLAN SPEC_F_NOPLAN
 #define OPEN0 SPEC_F_MIN_OPEN
@@ -85,13 +88,16 @@ NAMES(variant, "small", "paper");
 
 const struct spec_field spec_fields[] = {
     /* Head */
-    {ROW("/schema", SPEC_T_INT, schema), RANGE(1, 1), DEF("1"), FLAGS(FIXED),
-     SAYS("version of this table", "")},
-    {ROW("/template", SPEC_T_STRING, template_name), RANGE(1, 32), DEF("null"), FLAGS(NULLABLE | FIXED),
-     .check = spec_check_template, SAYS("ready-made experiment: E01-E18, theory/T1-theory/T20", "M86")},
+    {ROW("/schema", SPEC_T_INT, schema), RANGE(1, SPEC_SCHEMA), DEF("2"), FLAGS(FIXED),
+     SAYS("version of this table; a document of an earlier one keeps the defaults it was computed with, and "
+          "resolves to the present one",
+          "")},
+    {ROW("/template", SPEC_T_STRING, template_name), RANGE(1, 32), DEF("null"),
+     FLAGS(NULLABLE | FIXED | LATER), .check = spec_check_template,
+     SAYS("ready-made experiment: E01-E18, theory/T1-theory/T20", "M86")},
     {ROW("/variant", SPEC_T_ENUM, variant), .names = &variant, DEF("\"small\""), FLAGS(FIXED),
      WITH(spec_use_template), SAYS("size of the template", "M86")},
-    {BARE("/params", SPEC_T_PARAMS), DEF("{}"), FLAGS(FIXED),
+    {BARE("/params", SPEC_T_PARAMS), DEF("{}"), FLAGS(FIXED | LATER),
      SAYS("parameters of the template's checks", "M81-M84")},
     {ROW("/recipe", SPEC_T_STRING, config.recipe), RANGE(1, 64), DEF("null"), FLAGS(NULLABLE),
      .check = spec_check_recipe,
@@ -108,11 +114,15 @@ const struct spec_field spec_fields[] = {
      SAYS("pointer to value; wins over everything, and removes a swept axis of that pointer", "")},
     {ROW("/trials", SPEC_T_INT, head.trials), RANGE(1, 64), DEF("1"), FLAGS(FIXED),
      SAYS("repeats; trial t trains with seed + t", "M80")},
-    {ROW("/depends_on", SPEC_T_DEPENDS, head.depends_on), RANGE(0, 100), DEF("[]"), FLAGS(FIXED | NOPLAN),
+    {ROW("/depends_on", SPEC_T_DEPENDS, head.depends_on), RANGE(0, 100), DEF("[]"),
+     FLAGS(FIXED | NOPLAN | LATER),
      SAYS("jobs to wait for: {\"job\":\"12\",\"when\":\"afterok\"}, or afterany, afternotok", "")},
     {ROW("/register", SPEC_T_STRING, head.register_name), RANGE(1, 128), DEF("null"),
      FLAGS(NULLABLE | FIXED | NOPLAN | SPEC_F_WORD),
-     SAYS("on success the best checkpoint of the best run becomes a new version of this model", "M91")},
+     SAYS("once all runs have ended and none failed, the best checkpoint of the best run (the one whose "
+          "sweep.metric "
+          "reached the best value) becomes a new version of this model",
+          "M91")},
 
     /* Model */
     {ROW("/model/preset", SPEC_T_STRING, config.model.preset), RANGE(1, 64), DEF("null"), FLAGS(NULLABLE),
@@ -145,6 +155,10 @@ const struct spec_field spec_fields[] = {
      SAYS("activation of the feed-forward layer", "M32")},
     {ROW("/model/bias", SPEC_T_BOOL, config.model.bias), RULE(spec_rule_bias, "the preset's, else true"),
      SAYS("biases of linear layers and norms", "M32")},
+    {ROW("/model/gelu", SPEC_T_ENUM, config.model.gelu), .names = &gelu,
+     RULE(spec_rule_gelu, "the preset's; a gpt without one: tanh; else exact"), WITH(spec_use_gelu),
+     SINCE(2, spec_rule_gelu_1, "tanh for a gpt with biases, else exact"),
+     SAYS("form of GELU: exact, or the approximation by tanh (Hugging Face's gelu_new)", "M32")},
     {ROW("/data/image_size", SPEC_T_INT_PAIR, config.data.image_size), RANGE(4, 2048),
      RULE(spec_rule_image_size, "the data set's"), FLAGS(NULLABLE), WITH(spec_use_image),
      SAYS("side in pixels, or [rows, columns], after crop or resize", "M59")},
@@ -159,7 +173,7 @@ const struct spec_field spec_fields[] = {
     {ROW("/model/pos", SPEC_T_ENUM, config.model.pos), .names = &pos,
      .available = BIT(SPEC_POS_LEARNED) | BIT(SPEC_POS_NONE), DEF("\"learned\""),
      SAYS("position embedding", "")},
-    {ROW("/model/pos_after", SPEC_T_BOOL, config.model.pos_after), DEF("false"), WITH(spec_use_input_norm),
+    {ROW("/model/pos_after", SPEC_T_BOOL, config.model.pos_after), DEF("false"), WITH(spec_use_pos_after),
      SAYS("position embedding after the input norm", "M34")},
     {ROW("/model/context", SPEC_T_INT, config.model.context), RANGE(1, 1048576),
      RULE(spec_rule_context, "the preset's, else 256"), FLAGS(NULLABLE), WITH(spec_use_sequence),
@@ -205,13 +219,13 @@ const struct spec_field spec_fields[] = {
      RULE(spec_rule_alpha, "0.5; relu 1; sigmoid_bias 0"), WITH(spec_use_alpha),
      SAYS("exponent of n^-alpha", "M7")},
     {ROW("/attention/scale_share", SPEC_T_ENUM, config.attention.scale_share), .names = &scale_share,
-     RULE(spec_rule_scale_share, "layer; S4, S5: head"), WITH(spec_use_learned),
+     RULE(spec_rule_scale_share, "layer; S4, S5: head"), WITH(spec_use_share),
      SAYS("who shares one learned scale", "M6")},
     {ROW("/attention/scale_param", SPEC_T_ENUM, config.attention.scale_param), .names = &scale_param,
      RULE(spec_rule_scale_param, "direct; msgdw: log"), WITH(spec_use_learned),
      SAYS("what is trained: c, log c, or the inverse of softplus", "M6")},
     {ROW("/attention/scale_decay", SPEC_T_BOOL, config.attention.scale_decay), DEF("false"),
-     WITH(spec_use_learned), SAYS("weight decay on the learned scale", "M6")},
+     WITH(spec_use_scale_decay), SAYS("weight decay on the learned scale", "M6")},
     {ROW("/attention/scale_lr_mult", SPEC_T_NUMBER, config.attention.scale_lr_mult), FROM(0), DEF("1"),
      FLAGS(NOPLAN), WITH(spec_use_learned), SAYS("learning rate of the scale, in rates", "M6")},
     {ROW("/attention/n_for_scale", SPEC_T_ENUM_OR_NUM, config.attention.n_for_scale), .names = &n_for_scale,
@@ -220,7 +234,7 @@ const struct spec_field spec_fields[] = {
      FROM(0), RULE(spec_rule_n_for_scale, "vit: patches; gpt: context"), FLAGS(OPEN0), WITH(spec_use_n),
      SAYS("which number is N", "M8")},
     {ROW("/attention/n", SPEC_T_NUMBER, config.attention.n), ANY, RULE(spec_rule_n, "computed"),
-     FLAGS(SPEC_F_COMPUTED | FIXED), SAYS("N as a number", "M8")},
+     FLAGS(SPEC_F_COMPUTED | FIXED), WITH(spec_use_n), SAYS("N as a number", "M8")},
     {ROW("/attention/c0", SPEC_T_NUMBER, config.attention.c0), ANY, RULE(spec_rule_c0, "computed"),
      FLAGS(SPEC_F_COMPUTED | FIXED), SAYS("c of c s^p, or its start if learned; 1 without a scale", "M8")},
     {ROW("/attention/n_valid", SPEC_T_BOOL, config.attention.n_valid), DEF("false"), FLAGS(ONLY),
@@ -229,9 +243,9 @@ const struct spec_field spec_fields[] = {
      RULE(spec_rule_qk_norm, "S2-S5: true, else false"),
      SAYS("RMSNorm on each head's queries and keys", "M30")},
     {ROW("/attention/qk_gain", SPEC_T_ENUM, config.attention.qk_gain), .names = &qk_gain, DEF("\"shared\""),
-     WITH(spec_use_qk_norm), SAYS("gains of that norm", "M30")},
+     WITH(spec_use_qk_gain), SAYS("gains of that norm", "M30")},
     {ROW("/attention/form", SPEC_T_ENUM, config.attention.form), .names = &form, DEF("\"auto\""),
-     SAYS("order of the products; linear needs degree 1 or 2", "M18, M103")},
+     WITH(spec_use_form), SAYS("order of the products; linear needs degree 1 or 2", "M18, M103")},
     {ROW("/attention/init_logit_std", SPEC_T_NUMBER, config.attention.init_logit_std), RANGE(0, 100),
      DEF("null"), FLAGS(NULLABLE), WITH(spec_use_logits),
      SAYS("rescale W_Q and W_K to this standard deviation of the logits", "M21")},
@@ -246,7 +260,7 @@ const struct spec_field spec_fields[] = {
     /* Data */
     {ROW("/data/path", SPEC_T_STRING, config.data.path), RANGE(1, 4096),
      RULE(spec_rule_path, "the data root with the data set's name; text: to be named"), FLAGS(NULLABLE),
-     .check = spec_check_path, /* what lies there decides sizes: it is part of a plan */
+     .check = spec_check_path, /* what lies there decides sizes: it is part of a plan */ WITH(spec_use_files),
      SAYS("<root>/<relative>: a place below a configured data root", "")},
     {ROW("/data/split/rule", SPEC_T_ENUM, config.data.split), .names = &split_rule,
      RULE(spec_rule_split, "given; text: fraction"),
@@ -259,6 +273,11 @@ const struct spec_field spec_fields[] = {
     {ROW("/data/split/val", SPEC_T_NUMBER, config.data.split_val), FROM(0),
      RULE(spec_rule_split_val, "text: 0.1, else null"), FLAGS(NULLABLE | OPEN0), WITH(spec_use_split),
      SAYS("fraction or count for validation", "")},
+    {ROW("/data/split_seed", SPEC_T_INT, config.data.split_seed), RANGE(0, SPEC_MAX_SEED), DEF("0"),
+     FLAGS(NULLABLE | NOPLAN), WITH(spec_use_split_seed), SINCE(2, spec_rule_null, "null"),
+     SAYS("of the shuffle that divides images, and of the digits that polyd draws: the same for all trials; "
+          "null: follows train.seed, another split in each trial",
+          "M93")},
     {ROW("/data/eval", SPEC_T_ENUMS, config.data.eval), .names = &spec_names_dataset, RANGE(0, 8), DEF("[]"),
      FLAGS(ONLY), SAYS("further data sets to score without training on them", "E11")},
     {ROW("/data/tokenizer", SPEC_T_ENUM, config.data.tokenizer), .names = &tokenizer, DEF("\"bytes\""),
@@ -298,7 +317,7 @@ const struct spec_field spec_fields[] = {
     {ROW("/data/augment/mix_prob", SPEC_T_NUMBER, config.data.augment.mix_prob), RANGE(0, 1), DEF("1"),
      WITH(spec_use_mix), SAYS("probability of mixing at all", "M59")},
     {ROW("/data/augment/switch_prob", SPEC_T_NUMBER, config.data.augment.switch_prob), RANGE(0, 1),
-     DEF("0.5"), WITH(spec_use_mix), SAYS("probability of cutmix where both are on", "M59")},
+     DEF("0.5"), WITH(spec_use_switch), SAYS("probability of cutmix where both are on", "M59")},
     {ROW("/data/augment/erasing", SPEC_T_NUMBER, config.data.augment.erasing), RANGE(0, 1), DEF("0"),
      FLAGS(ONLY), WITH(spec_use_image), SAYS("probability of random erasing", "M59")},
     {ROW("/data/augment/repeats", SPEC_T_INT, config.data.augment.repeats), RANGE(1, 8), DEF("1"),
@@ -306,7 +325,7 @@ const struct spec_field spec_fields[] = {
     {ROW("/data/augment/eval_crop", SPEC_T_NUMBER, config.data.augment.eval_crop), RANGE(0, 1), DEF("1"),
      FLAGS(OPEN0), WITH(spec_use_image), SAYS("side of the centre crop in evaluation, in images", "M59")},
     {ROW("/data/augment/interpolation", SPEC_T_ENUM, config.data.augment.interpolation),
-     .names = &interpolation, DEF("\"bicubic\""), WITH(spec_use_image),
+     .names = &interpolation, DEF("\"bicubic\""), WITH(spec_use_resized),
      SAYS("how pictures change their size, in training and evaluation", "M59")},
 
     /* Training */
@@ -319,7 +338,7 @@ const struct spec_field spec_fields[] = {
      SAYS("images or sequences per optimiser step, over all slots", "")},
     {ROW("/train/accumulation", SPEC_T_INT, config.train.accumulation), RANGE(1, 4096), DEF("1"),
      SAYS("micro-batches per optimiser step", "M54")},
-    {ROW("/train/zero", SPEC_T_INT, config.train.zero), RANGE(0, 1), DEF("0"),
+    {ROW("/train/zero", SPEC_T_INT, config.train.zero), RANGE(0, 1), DEF("0"), WITH(spec_use_slots),
      SAYS(
          "1: with several slots each keeps the optimiser's moments of its share of the tensors (ZeRO-1); the "
          "result is the same but for rounding",
@@ -335,9 +354,9 @@ const struct spec_field spec_fields[] = {
     {ROW("/train/optimizer/momentum", SPEC_T_NUMBER, config.train.optimizer.momentum), RANGE(0, 1),
      DEF("0.9"), FLAGS(BELOW), WITH(spec_use_momentum), SAYS("momentum", "M48")},
     {ROW("/train/optimizer/dampening", SPEC_T_NUMBER, config.train.optimizer.dampening), RANGE(0, 1),
-     DEF("0"), FLAGS(BELOW), WITH(spec_use_momentum), SAYS("dampening of the momentum", "M48")},
+     DEF("0"), FLAGS(BELOW), WITH(spec_use_dampening), SAYS("dampening of the momentum", "M48")},
     {ROW("/train/optimizer/nesterov", SPEC_T_BOOL, config.train.optimizer.nesterov), DEF("false"),
-     WITH(spec_use_momentum), SAYS("Nesterov's form", "M48")},
+     WITH(spec_use_nesterov), SAYS("Nesterov's form", "M48")},
     {ROW("/train/optimizer/weight_decay", SPEC_T_NUMBER, config.train.optimizer.weight_decay), FROM(0),
      RULE(spec_rule_weight_decay, "0.05; gpt 0.1; msgdw 1e-4"),
      SAYS("decay of tensors with two dimensions or more; decoupled but for msgd_l2", "M51")},
@@ -346,7 +365,7 @@ const struct spec_field spec_fields[] = {
     {ROW("/train/schedule/name", SPEC_T_ENUM, config.train.schedule.name), .names = &schedule,
      .available = BIT(SPEC_SCHEDULE_COSINE) | BIT(SPEC_SCHEDULE_LINEAR) | BIT(SPEC_SCHEDULE_STEP) |
                   BIT(SPEC_SCHEDULE_CONSTANT),
-     DEF("\"cosine\""), FLAGS(NOPLAN), SAYS("how the rate falls", "M52")},
+     DEF("\"cosine\""), FLAGS(NOPLAN), WITH(spec_use_falls), SAYS("how the rate falls", "M52")},
     {ROW("/train/schedule/warmup_steps", SPEC_T_INT, config.train.schedule.warmup_steps), RANGE(0, 1e9),
      RULE(spec_rule_warmup_steps, "5 % of train.steps"), FLAGS(NULLABLE | NOPLAN), .group = SPEC_GROUP_WARMUP,
      SAYS("steps of linear warm-up", "M52")},
@@ -354,30 +373,30 @@ const struct spec_field spec_fields[] = {
      RULE(spec_rule_warmup_epochs, "5 % of train.epochs"), FLAGS(NULLABLE | NOPLAN),
      .group = SPEC_GROUP_WARMUP, SAYS("the same in epochs; parts of one are allowed", "M52")},
     {ROW("/train/schedule/warmup_lr", SPEC_T_NUMBER, config.train.schedule.warmup_lr), FROM(0), DEF("0"),
-     FLAGS(NOPLAN), SAYS("rate at the start of the warm-up", "M52")},
+     FLAGS(NOPLAN), WITH(spec_use_warmup_lr), SAYS("rate at the start of the warm-up", "M52")},
     {ROW("/train/schedule/warmup_form", SPEC_T_ENUM, config.train.schedule.warmup_form),
      .names = &warmup_form, RULE(spec_rule_warmup_form, "timm where warmup_lr is given, else nanogpt"),
-     FLAGS(NOPLAN),
+     FLAGS(NOPLAN), WITH(spec_use_warmup),
      SAYS("how a warm-up of w counts: nanogpt lr (t+1)/(w+1), which wastes no step; timm from warmup_lr at "
           "t = 0 to lr at t = w",
           "M52")},
     {ROW("/train/schedule/min_lr", SPEC_T_NUMBER, config.train.schedule.min_lr), FROM(0),
      RULE(spec_rule_min_lr, "lr/100"), FLAGS(NOPLAN), WITH(spec_use_min_lr), SAYS("rate at the end", "M52")},
     {ROW("/train/schedule/shifted", SPEC_T_BOOL, config.train.schedule.shifted), DEF("true"), FLAGS(NOPLAN),
-     WITH(spec_use_min_lr), SAYS("the decay's clock starts after the warm-up", "M52")},
+     WITH(spec_use_shifted), SAYS("the decay's clock starts after the warm-up", "M52")},
     {ROW("/train/schedule/per", SPEC_T_ENUM, config.train.schedule.per), .names = &per, DEF("\"step\""),
-     FLAGS(NOPLAN), SAYS("the rate changes each step or each epoch", "M52")},
+     FLAGS(NOPLAN), WITH(spec_use_per), SAYS("the rate changes each step or each epoch", "M52")},
     {ROW("/train/schedule/milestones", SPEC_T_INTS, config.train.schedule.milestones), RANGE(1, 1e9),
      DEF("[]"), FLAGS(NOPLAN), WITH(spec_use_step), SAYS("steps at which the rate falls", "M52")},
     {ROW("/train/schedule/factor", SPEC_T_NUMBER, config.train.schedule.factor), RANGE(0, 1), DEF("0.1"),
-     FLAGS(OPEN0 | BELOW | NOPLAN), WITH(spec_use_step), SAYS("what it is multiplied with", "M52")},
+     FLAGS(OPEN0 | BELOW | NOPLAN), WITH(spec_use_factor), SAYS("what it is multiplied with", "M52")},
     {ROW("/train/clip_norm", SPEC_T_NUMBER, config.train.clip_norm), FROM(0),
      RULE(spec_rule_clip, "gpt 1, else null"), FLAGS(NULLABLE | OPEN0),
      SAYS("largest global norm of the gradient", "M53")},
     {ROW("/train/label_smoothing", SPEC_T_NUMBER, config.train.label_smoothing), RANGE(0, 1), DEF("0"),
      FLAGS(BELOW), SAYS("label smoothing", "M59")},
     {ROW("/train/drop_path", SPEC_T_NUMBER, config.train.drop_path), RANGE(0, 1), DEF("0"), FLAGS(BELOW),
-     SAYS("stochastic depth", "M33")},
+     WITH(spec_use_depth), SAYS("stochastic depth", "M33")},
     {ROW("/train/drop_path_rule", SPEC_T_ENUM, config.train.drop_path_rule), .names = &drop_path_rule,
      DEF("\"linear\""), WITH(spec_use_drop_path),
      SAYS("growing with the depth or the same everywhere", "M33")},
@@ -443,7 +462,7 @@ const struct spec_field spec_fields[] = {
     {ROW("/diagnostics/every", SPEC_T_INT, config.diagnostics.every), RANGE(0, 1e9), DEF("50"),
      SAYS("steps between norms and logits; 0 is off", "M12-M15")},
     {ROW("/diagnostics/probe_batch", SPEC_T_INT, config.diagnostics.probe_batch), RANGE(1, 1024), DEF("32"),
-     SAYS("samples of the fixed batch they are taken from", "M12")},
+     WITH(spec_use_probe), SAYS("samples of the fixed batch they are taken from", "M12")},
     {ROW("/diagnostics/probe_cls", SPEC_T_BOOL, config.diagnostics.probe_cls), DEF("true"), FLAGS(ONLY),
      SAYS("the class token counts", "M12")},
     {ROW("/diagnostics/heatmaps", SPEC_T_OBJECT, config.diagnostics.heatmaps.present), DEF("null"),
@@ -470,7 +489,8 @@ const struct spec_field spec_fields[] = {
           "slots n",
           "M88")},
     {ROW("/resources/threads", SPEC_T_INT, config.resources.threads), RANGE(1, 256),
-     RULE(spec_rule_threads, "the daemon's"), FLAGS(FIXED), SAYS("CPU threads of a slot", "")},
+     RULE(spec_rule_threads, "the daemon's"), FLAGS(FIXED), WITH(spec_use_cpu),
+     SAYS("CPU threads of a slot", "")},
     {ROW("/resources/loader_threads", SPEC_T_INT, config.resources.loader_threads), RANGE(1, 64),
      RULE(spec_rule_loader_threads, "2 where pictures are decoded, else 1"), FLAGS(FIXED | NOPLAN),
      SAYS("threads that prepare batches; their number changes no result", "")},
@@ -496,17 +516,17 @@ const struct spec_field spec_fields[] = {
           "loguniform [lo,hi]",
           "M57")},
     {ROW("/sweep/samples", SPEC_T_INT, samples), RANGE(1, SPEC_MAX_RUNS), DEF("16"), FLAGS(FIXED),
-     SAYS("combinations drawn (random, asha)", "M57")},
+     WITH(spec_use_drawn), SAYS("combinations drawn (random, asha)", "M57")},
     {ROW("/sweep/seed", SPEC_T_INT, sweep_seed), RANGE(0, SPEC_MAX_SEED), DEF("0"), FLAGS(FIXED),
-     SAYS("of the drawing", "M57")},
+     WITH(spec_use_drawn), SAYS("of the drawing", "M57")},
     {ROW("/sweep/metric", SPEC_T_STRING, head.metric), RANGE(1, 250), DEF("\"loss/val\""), FLAGS(FIXED),
      SAYS("ranks the runs", "M57")},
     {ROW("/sweep/mode", SPEC_T_ENUM, head.mode), .names = &mode, DEF("\"min\""), FLAGS(FIXED),
      SAYS("whether less or more is better", "M57")},
     {ROW("/sweep/min_steps", SPEC_T_INT, min_steps), COUNTS, DEF("null"), FLAGS(NULLABLE | FIXED),
-     SAYS("first rung (asha); null: steps/27", "M57")},
+     WITH(spec_use_asha), SAYS("first rung (asha); null: steps/27", "M57")},
     {ROW("/sweep/reduction", SPEC_T_INT, reduction), RANGE(2, 10), DEF("3"), FLAGS(FIXED),
-     SAYS("rungs grow by this (asha)", "M57")},
+     WITH(spec_use_asha), SAYS("rungs grow by this (asha)", "M57")},
     {ROW("/sweep/concurrency", SPEC_T_INT, head.concurrency), RANGE(0, 10000), DEF("0"), FLAGS(FIXED),
      SAYS("runs at once; 0 is no cap", "M57")},
 };

@@ -45,6 +45,7 @@ enum {
     SPEC_F_NOPLAN = 1 << 5,   /* does not change the plan */
     SPEC_F_COMPUTED = 1 << 6, /* written when resolving; a given value is replaced */
     SPEC_F_WORD = 1 << 7,     /* a string of A-Za-z0-9._- only */
+    SPEC_F_LATER = 1 << 8,    /* as SPEC_F_ONLY, but refused by a check of its own */
 };
 
 enum spec_layer {
@@ -71,6 +72,7 @@ struct spec_names {
 };
 
 struct spec_ctx;
+struct spec_run;
 
 struct spec_field {
     const char *pointer;
@@ -85,9 +87,14 @@ struct spec_field {
     json_t *(*rule)(struct spec_ctx *c); /* new reference; NULL: missing (already reported) or no memory */
     const char *rule_text;               /* what the rule does, for people */
     bool (*check)(struct spec_ctx *c, const struct spec_field *f,
-                  const char *text);             /* of a string; reports */
-    bool (*useful)(const struct spec_config *g); /* false: a given value has no effect */
-    const char *useful_text;                     /* "with attention.activation other than poly" */
+                  const char *text);          /* of a string; reports */
+    bool (*useful)(const struct spec_run *r); /* false: a given value has no effect */
+    const char *useful_text;                  /* "unless attention.activation is poly" */
+    /* A row that came with a later schema: in a document of an earlier one neither preset nor recipe sets it,
+     * and `before` gives the default that such a document was computed with. 0: there from the first. */
+    int since;
+    json_t *(*before)(struct spec_ctx *c);
+    const char *before_text;
     const char *meaning;
     const char *reference;
 };
@@ -173,14 +180,16 @@ struct spec_ctx {
     const struct spec_point *point;
     const struct spec_recipe *recipe; /* once known */
     const struct spec_preset *preset;
-    int64_t trial; /* added to the seed */
-    bool in_job;   /* read the sweep's own keys too */
-    bool lenient;  /* the sweep is broken: leave out the checks it may have satisfied */
+    int64_t schema; /* of the document */
+    int64_t trial;  /* added to the seed */
+    bool in_job;    /* read the sweep's own keys too */
+    bool lenient;   /* the sweep is broken: leave out the checks it may have satisfied */
     struct spec_run *run;
     struct spec_config *g;          /* &run->config */
     json_t *out;                    /* resolved document, or NULL if not wanted */
     uint8_t layer[192];             /* of each field; enum spec_layer */
     uint8_t bad[192];               /* the field had an error: rules about it keep quiet */
+    json_t *asked[192];             /* what the document asks for in rows that may have no effect; owned */
     int8_t group[SPEC_GROUP_COUNT]; /* the layer that decides for the group; -1: not looked up yet */
     bool failed;                    /* an error was reported */
     bool nomem;
@@ -239,6 +248,15 @@ struct spec_run *spec_run_free(struct spec_run *run);
 /* ---- rules.c ---- */
 /* The checks that concern several fields. */
 void spec_rules_check(struct spec_ctx *c);
+/* Whether the first evaluation (`evals`), else the first step of the schedule, lies beyond a run of so many
+ * steps; then the words for it. */
+bool spec_rules_beyond(const struct spec_config *g, int64_t steps, bool evals, char *out, size_t size);
+
+/* ---- metric.c ---- */
+/* Whether the run itself writes this metric key. */
+bool spec_metric_known(const struct spec_config *g, const char *key);
+/* Says of a sweep's metric that its runs do not write it. */
+void spec_metric_warn(struct spec_report *report, const struct spec_config *g, const char *key);
 
 /* ---- sweep.c ---- */
 /* Reads /sweep of the document into `s` (spec_sweep_done whatever happens), leaving out axes that an
@@ -247,6 +265,8 @@ void spec_sweep_parse(struct spec_ctx *c, struct spec_sweep *s);
 void spec_sweep_done(struct spec_sweep *s);
 /* Combinations; more than SPEC_MAX_RUNS are given as SPEC_MAX_RUNS + 1. */
 int64_t spec_sweep_points(const struct spec_sweep *s);
+/* In how many of the `points` combinations the axis of this index has this entry of its list. */
+int64_t spec_sweep_uses(const struct spec_sweep *s, int64_t points, size_t index, size_t entry);
 /* The values of combination `n`. False without memory. */
 bool spec_sweep_point(const struct spec_sweep *s, int64_t n, struct spec_point *ret);
 void spec_point_done(const struct spec_sweep *s, struct spec_point *p);

@@ -12,6 +12,7 @@ struct spec_job {
     json_t *overrides;    /* as a tree; or NULL */
     json_t *override_map; /* borrowed from the document; or NULL */
     struct spec_sweep sweep;
+    int64_t schema;         /* of the document */
     struct spec_env env;    /* without the roots: paths were checked when the job came */
     struct spec_run *first; /* run 0: the head lives in its arena */
     struct spec_head head;
@@ -121,6 +122,7 @@ static void ctx_init(struct spec_ctx *c, const struct spec_job *job, struct spec
     c->env = &job->env;
     c->report = report;
     c->document = job->document;
+    c->schema = job->schema;
     c->overrides = job->overrides;
     c->override_map = job->override_map;
 }
@@ -161,18 +163,38 @@ static void ctx_done(struct spec_ctx *c, struct spec_point *point)
 
 #define MOST_FAILING_RUNS 5
 
-/* Keeps of the warnings those that `other` has as well: in a sweep only what never has an effect is
- * worth a word. */
-static void warnings_meet(struct spec_report *r, const struct spec_report *other)
+#define OF_THE_JOB (-1) /* a warning about the sweep itself, which no run has */
+
+/* Adds what a combination warns of; seen[i] counts how often warning i was met. */
+static void warnings_add(struct spec_report *r, const struct spec_report *other, int64_t *seen)
+{
+    for (size_t k = 0; k < other->warning_count; k++) {
+        const struct spec_problem *w = &other->warnings[k];
+        size_t i = 0;
+        while (i < r->warning_count && (strcmp(r->warnings[i].pointer, w->pointer) != 0 ||
+                                        strcmp(r->warnings[i].detail, w->detail) != 0))
+            i++;
+        if (i == r->warning_count && i < SPEC_MAX_PROBLEMS) {
+            seen[i] = 0;
+            spec_report_warning(r, w->pointer, "%s", w->detail);
+        }
+        if (i < r->warning_count)
+            seen[i]++;
+    }
+}
+
+/* Keeps of the warnings those that hold in every combination, or in every one with the entry of an axis
+ * that they are about: in a sweep only what never has an effect is worth a word. */
+static void warnings_keep(const struct spec_job *job, struct spec_report *r, const int64_t *seen)
 {
     size_t kept = 0;
 
     for (size_t i = 0; i < r->warning_count; i++) {
-        bool found = false;
-        for (size_t k = 0; k < other->warning_count && !found; k++)
-            found = strcmp(r->warnings[i].pointer, other->warnings[k].pointer) == 0 &&
-                    strcmp(r->warnings[i].detail, other->warnings[k].detail) == 0;
-        if (found) {
+        size_t axis, entry;
+        int64_t of = job->head.points;
+        if (sscanf(r->warnings[i].pointer, "#/sweep/axes/%zu/values/%zu/", &axis, &entry) == 2)
+            of = spec_sweep_uses(&job->sweep, of, axis, entry);
+        if (seen[i] == of || seen[i] == OF_THE_JOB) {
             r->warnings[kept++] = r->warnings[i];
         } else {
             free(r->warnings[i].pointer);
@@ -182,21 +204,106 @@ static void warnings_meet(struct spec_report *r, const struct spec_report *other
     r->warning_count = kept;
 }
 
+/* What one run computes: the digest of all that has an effect but the seed, and the seed. */
+struct course {
+    char digest[SPEC_DIGEST_SIZE];
+    int64_t seed, run;
+};
+
+static int by_course(const void *a, const void *b)
+{
+    const struct course *x = a, *y = b;
+    int order = strcmp(x->digest, y->digest);
+
+    if (order == 0)
+        order = (x->seed > y->seed) - (x->seed < y->seed);
+    return order ? order : (x->run > y->run) - (x->run < y->run);
+}
+
+static void forget(json_t *root, const char *pointer);
+static enum pd_err tree_digest(const json_t *v, const char *facts, char out[SPEC_DIGEST_SIZE],
+                               struct pd_why *why);
+
+/* Puts what has no effect at its default in the resolved document. False without memory. */
+static bool level_idle(struct spec_ctx *c)
+{
+    for (size_t i = 0; i < spec_field_count; i++) {
+        const struct spec_field *f = &spec_fields[i];
+        if (!f->useful || f->useful(c->run) || !spec_json_at(c->out, f->pointer))
+            continue;
+        if (!f->def)
+            forget(c->out, f->pointer);
+        else if (!spec_json_put(c->out, f->pointer, spec_json_literal(f->def)))
+            return false;
+    }
+    return true;
+}
+
+/* Fills in the courses of the trials of one resolved combination; changes its document. */
+static enum pd_err courses_of(struct spec_ctx *c, int64_t first, int64_t trials, struct course *ret)
+{
+    enum pd_err err;
+
+    if (!level_idle(c))
+        return PD_ERR_NOMEM;
+    forget(c->out, "/train/seed");
+    err = tree_digest(c->out, NULL, ret->digest, NULL);
+    for (int64_t t = trials - 1; t >= 0; t--) {
+        ret[t] = *ret;
+        ret[t].seed = c->g->train.seed + t;
+        ret[t].run = first + t;
+    }
+    return err;
+}
+
+/* Says how many runs compute what an earlier one does. */
+static void warn_repeated(struct spec_report *report, struct course *courses, int64_t count)
+{
+    int64_t repeated = 0, one = 0, other = 0;
+
+    qsort(courses, (size_t)count, sizeof *courses, by_course);
+    for (int64_t i = 1; i < count; i++) {
+        if (strcmp(courses[i].digest, courses[i - 1].digest) != 0 || courses[i].seed != courses[i - 1].seed)
+            continue;
+        if (!repeated++ || courses[i].run < other) {
+            one = courses[i - 1].run;
+            other = courses[i].run;
+        }
+    }
+    if (repeated)
+        spec_report_warning(report, "#/sweep",
+                            "%lld of %lld runs repeat another one: run %lld computes the same as run %lld",
+                            (long long)repeated, (long long)count, (long long)other, (long long)one);
+}
+
 /* Checks the runs after the first; each combination once, since trials differ in the seed only. */
 static enum pd_err check_points(struct spec_job *job, struct spec_report *report)
 {
     size_t first_errors = report->error_count, failing = 0;
+    int64_t seen[SPEC_MAX_PROBLEMS] = {0}, trials = job->head.trials;
+    bool known = spec_metric_known(&job->first->config, job->head.metric);
+    struct course *courses;
+    enum pd_err err = PD_OK;
 
-    for (int64_t p = 1; p < job->head.points && failing < MOST_FAILING_RUNS; p++) {
+    if (job->head.points < 2)
+        goto done;
+    courses = calloc((size_t)job->head.run_count, sizeof *courses);
+    if (!courses)
+        return PD_ERR_NOMEM;
+    for (int64_t p = 0; p < job->head.points && failing < MOST_FAILING_RUNS && err != PD_ERR_NOMEM; p++) {
         struct spec_report one;
         struct spec_ctx c;
         struct spec_point point;
-        enum pd_err err;
 
         spec_report_init(&one);
-        err = run_resolve(job, p * job->head.trials, false, &one, &c, &point);
+        err = run_resolve(job, p * trials, true, &one, &c, &point);
+        if (err == PD_OK) {
+            known = known || spec_metric_known(&c.run->config, job->head.metric);
+            err = courses_of(&c, p * trials, trials, &courses[p * trials]);
+        }
         ctx_done(&c, &point);
-        for (size_t i = 0; i < one.error_count; i++) {
+        /* The first combination was checked with the job, in its environment. */
+        for (size_t i = 0; p > 0 && i < one.error_count; i++) {
             const struct spec_problem *e = &one.errors[i];
             bool told = false;
             for (size_t k = 0; k < first_errors && !told; k++)
@@ -206,16 +313,30 @@ static enum pd_err check_points(struct spec_job *job, struct spec_report *report
             if (strncmp(e->pointer, "#/sweep/axes/", 13) == 0)
                 spec_report_error(report, e->pointer, "%s", e->detail);
             else
-                spec_report_error(report, "#/sweep", "run %lld: %s: %s", (long long)(p * job->head.trials),
-                                  e->pointer, e->detail);
+                spec_report_error(report, "#/sweep", "run %lld: %s: %s", (long long)(p * trials), e->pointer,
+                                  e->detail);
         }
         failing += one.error_count > 0;
-        warnings_meet(report, &one);
+        warnings_add(report, &one, seen);
+        for (size_t i = 0; p == 0 && i < report->warning_count; i++)
+            seen[i] = seen[i] ? seen[i] : OF_THE_JOB;
         spec_report_done(&one);
-        if (err == PD_ERR_NOMEM || report->failed)
-            return PD_ERR_NOMEM;
+        if (report->failed)
+            err = PD_ERR_NOMEM;
     }
-    return PD_OK;
+    if (err != PD_ERR_NOMEM) {
+        warnings_keep(job, report, seen);
+        if (!report->error_count)
+            warn_repeated(report, courses, job->head.run_count);
+        err = report->failed ? PD_ERR_NOMEM : PD_OK;
+    }
+    free(courses);
+done:
+    if (job->head.sweep && !known && err != PD_ERR_NOMEM && !report->error_count) {
+        spec_metric_warn(report, &job->first->config, job->head.metric);
+        err = report->failed ? PD_ERR_NOMEM : err;
+    }
+    return err;
 }
 
 static void head_fill(struct spec_job *job, bool sweep)
@@ -330,6 +451,7 @@ enum pd_err spec_job_parse(const char *json, size_t len, const struct spec_env *
     struct spec_job *job = calloc(1, sizeof *job);
     struct spec_env now;
     struct pd_why why;
+    json_t *schema;
     enum pd_err err;
 
     if (!job)
@@ -341,6 +463,7 @@ enum pd_err spec_job_parse(const char *json, size_t len, const struct spec_env *
     job->env.root_count = 0;
     job->env.check_roots = false;
     job->env.no_cuda = NULL; /* decided now, once */
+    job->schema = env->schema ? env->schema : SPEC_SCHEMA;
     job->head.trials = 1;
     err = spec_json_load(json, len, &job->document, &why);
     if (err == PD_OK && !json_is_object(job->document))
@@ -353,6 +476,10 @@ enum pd_err spec_job_parse(const char *json, size_t len, const struct spec_env *
             err = PD_ERR_NOMEM;
         goto out;
     }
+    schema = json_object_get(job->document, "schema");
+    if (json_is_integer(schema) && json_integer_value(schema) >= 1 &&
+        json_integer_value(schema) <= SPEC_SCHEMA)
+        job->schema = json_integer_value(schema); /* another value is its row's affair */
     now = *env;
     if (!gpus_fold(job->document, &now, report)) {
         err = report->failed || !report->error_count ? PD_ERR_NOMEM : PD_ERR_INVALID;
@@ -366,6 +493,15 @@ enum pd_err spec_job_parse(const char *json, size_t len, const struct spec_env *
 out:
     spec_job_free(job);
     return err;
+}
+
+enum pd_err spec_job_parse_kept(const char *json, size_t len, struct spec_job **ret_job,
+                                struct spec_report *report)
+{
+    struct spec_env env = plain_env;
+
+    env.schema = 1; /* which was not written into kept documents */
+    return spec_job_parse(json, len, &env, ret_job, report);
 }
 
 struct spec_job *spec_job_free(struct spec_job *job)
@@ -527,7 +663,8 @@ static bool document_fold(const struct spec_job *job, json_t *doc)
     /* What came from the environment. A recipe's or preset's value is the same in any. */
     if (json_is_string(spec_json_at(doc, "/resources/device")))
         json_object_del(json_object_get(doc, "resources"), "device"); /* auto */
-    return put_missing(doc, "/resources/device",
+    return put_missing(doc, "/schema", json_integer(job->schema)) &&
+           put_missing(doc, "/resources/device",
                        json_string(g->resources.device == SPEC_DEVICE_CUDA ? "cuda" : "cpu")) &&
            put_missing(doc, "/resources/threads", json_integer(g->resources.threads)) &&
            put_missing(doc, "/train/keep/best", json_integer(g->train.keep_best)) &&
@@ -593,6 +730,11 @@ int64_t spec_config_head_dim(const struct spec_config *config)
     return config->model.width / config->model.heads;
 }
 
+int64_t spec_config_split_seed(const struct spec_config *config)
+{
+    return config->data.split_seed >= 0 ? config->data.split_seed : config->train.seed;
+}
+
 int64_t spec_config_patches(const struct spec_config *config)
 {
     const struct spec_model *m = &config->model;
@@ -641,6 +783,33 @@ enum pd_err spec_config_bind(struct spec_config *config, int64_t train_samples, 
     b.micro_batch = t->batch / (t->accumulation * config->resources.slots);
     config->bound = b;
     return PD_OK;
+}
+
+enum pd_err spec_run_judge(const char *json, size_t len, int64_t train_samples, struct spec_report *report,
+                           struct pd_why *why)
+{
+    struct spec_config *g = NULL;
+    struct pd_why bad = {""};
+    char said[128];
+    enum pd_err err = spec_config_load(json, len, &g, why);
+
+    if (err != PD_OK)
+        return err;
+    if (spec_config_bind(g, train_samples, &bad) != PD_OK) {
+        spec_report_error(report,
+                          train_samples < g->train.batch            ? "#/train/batch"
+                          : g->train.schedule.warmup_steps >= 0     ? "#/train/schedule/warmup_steps"
+                          : !isnan(g->train.schedule.warmup_epochs) ? "#/train/schedule/warmup_epochs"
+                                                                    : "#/train/epochs",
+                          "%s", bad.text);
+    } else {
+        if (spec_rules_beyond(g, g->bound.steps, true, said, sizeof said))
+            spec_report_warning(report, "#/train/eval_every", "%s", said);
+        if (spec_rules_beyond(g, g->bound.steps, false, said, sizeof said))
+            spec_report_warning(report, "#/train/schedule/milestones", "%s", said);
+    }
+    spec_config_free(g);
+    return report->failed ? pd_fail(why, PD_ERR_NOMEM, "no memory to judge the run") : PD_OK;
 }
 
 /* ---- Digests ---- */

@@ -20,6 +20,8 @@
 #define SHAPE(w, d, h) I("width", w), I("depth", d), I("heads", h)
 #define VIT_CLS(w, d, h) ITEMS(SHAPE(w, d, h), I("pool", "\"cls\""))
 #define GPT(w, d, h, ctx, b) ITEMS(SHAPE(w, d, h), I("context", ctx), I("bias", b))
+/* The published GPT-2: biases, and GELU by tanh. */
+#define GPT2(w, d, h) ITEMS(SHAPE(w, d, h), I("context", "1024"), I("bias", "true"), I("gelu", "\"tanh\""))
 #define DNT5                                                                                                 \
     {                                                                                                        \
         "/norm/placement", "\"S5\""                                                                          \
@@ -66,15 +68,14 @@ const struct spec_preset spec_presets[] = {
      "PINNsformer 32 x 1+1 x 2, grid 51 x 51"},
     {"maskrcnn_xcit_s12", SPEC_ARCH_MASKRCNN, 16, 16, ITEMS(SHAPE("384", "12", "8"), I("layerscale", "1")),
      "Mask R-CNN on XCiT-S12/16"},
-    {"gpt2", SPEC_ARCH_GPT, 0, 0, GPT("768", "12", "12", "1024", "true"),
-     "GPT-2 124M: 768 x 12 x 12, context 1024, biases"},
-    {"gpt2_medium", SPEC_ARCH_GPT, 0, 0, GPT("1024", "24", "16", "1024", "true"),
+    {"gpt2", SPEC_ARCH_GPT, 0, 0, GPT2("768", "12", "12"), "GPT-2 124M: 768 x 12 x 12, context 1024, biases"},
+    {"gpt2_medium", SPEC_ARCH_GPT, 0, 0, GPT2("1024", "24", "16"),
      "GPT-2 355M: 1024 x 24 x 16, context 1024, biases"},
-    {"gpt2_large", SPEC_ARCH_GPT, 0, 0, GPT("1280", "36", "20", "1024", "true"),
+    {"gpt2_large", SPEC_ARCH_GPT, 0, 0, GPT2("1280", "36", "20"),
      "GPT-2 774M: 1280 x 36 x 20, context 1024, biases"},
-    {"gpt2_1436m", SPEC_ARCH_GPT, 0, 0, GPT("1536", "48", "24", "1024", "true"),
+    {"gpt2_1436m", SPEC_ARCH_GPT, 0, 0, GPT2("1536", "48", "24"),
      "GPT-2 1436M, the XL of DNT: 1536 x 48 x 24, context 1024, biases"},
-    {"gpt2_xl", SPEC_ARCH_GPT, 0, 0, GPT("1600", "48", "25", "1024", "true"),
+    {"gpt2_xl", SPEC_ARCH_GPT, 0, 0, GPT2("1600", "48", "25"),
      "GPT-2 1558M, the XL of OpenAI: 1600 x 48 x 25, context 1024, biases"},
     {"ldnt_small", SPEC_ARCH_GPT, 0, 0,
      ITEMS(SHAPE("768", "12", "12"), I("context", "1024"), I("bias", "false"), DNT5),

@@ -43,8 +43,8 @@ bool spec_ctx_bad(const struct spec_ctx *c, const char *pointer)
 }
 
 /* The place in the document that set the field, in URI-fragment form; and, where that place does not
- * name the field, words that do. */
-static void place_of(const struct spec_ctx *c, const char *pointer, struct pd_buf *place,
+ * name the field, words that do. An error is about one value of an axis, a warning about all of them. */
+static void place_of(const struct spec_ctx *c, const char *pointer, bool error, struct pd_buf *place,
                      struct pd_buf *words)
 {
     const char *key, *rest;
@@ -58,7 +58,9 @@ static void place_of(const struct spec_ctx *c, const char *pointer, struct pd_bu
             if (!below(pointer, a->pointer, &rest))
                 continue;
             pd_buf_printf(place, "/sweep/axes/%zu", a->index);
-            if (a->from_values)
+            if (!error && !*rest)
+                pd_buf_printf(words, "%s ", pointer);
+            else if (a->from_values)
                 pd_buf_printf(place, "/values/%zu%s", c->point->entry[i], rest);
             return;
         }
@@ -95,7 +97,7 @@ static void problem(struct spec_ctx *c, bool error, const char *pointer, const c
 
     pd_buf_init(&place, 0);
     pd_buf_init(&said, 0);
-    place_of(c, pointer, &place, &said);
+    place_of(c, pointer, error, &place, &said);
     vsnprintf(text, sizeof text, fmt, args);
     pd_buf_str(&said, text);
     if (pd_buf_err(&place) != PD_OK || pd_buf_err(&said) != PD_OK)
@@ -210,6 +212,12 @@ static int group_layer(struct spec_ctx *c, enum spec_group group)
     return decides;
 }
 
+/* Whether the row came after the document's schema. */
+static bool later(const struct spec_ctx *c, const struct spec_field *f)
+{
+    return f->since > c->schema;
+}
+
 /* The field's value from the layers; NULL leaves it to the default. New reference. */
 static json_t *lookup(struct spec_ctx *c, const struct spec_field *f, uint8_t *ret_layer)
 {
@@ -226,6 +234,8 @@ static json_t *lookup(struct spec_ctx *c, const struct spec_field *f, uint8_t *r
         return v ? v : json_null();
     }
     for (layer = SPEC_LAYER_SWEEP; layer > SPEC_LAYER_DEFAULT; layer--) {
+        if (later(c, f) && layer < SPEC_LAYER_DOCUMENT)
+            break;
         v = layer_value(c, (enum spec_layer)layer, f->pointer);
         if (v) {
             *ret_layer = (uint8_t)layer;
@@ -688,7 +698,7 @@ static void take_null(struct spec_ctx *c, const struct spec_field *f)
 
 static json_t *default_of(struct spec_ctx *c, const struct spec_field *f)
 {
-    json_t *v = f->rule ? f->rule(c) : spec_json_literal(f->def);
+    json_t *v = later(c, f) ? f->before(c) : f->rule ? f->rule(c) : spec_json_literal(f->def);
 
     if (!v && !f->rule)
         c->nomem = true;
@@ -794,10 +804,9 @@ static bool resolve_field(struct spec_ctx *c, size_t i)
     }
     if (given)
         warn_computed(c, f, given, taken);
-    if (f->useful && !f->useful(c->g)) {
-        if (layer >= SPEC_LAYER_DOCUMENT && !is_default(c, f, taken))
-            spec_ctx_warning(c, f->pointer, "has no effect %s", f->useful_text);
-    } else if (layer != SPEC_LAYER_DEFAULT || !c->failed) {
+    if (f->useful && layer >= SPEC_LAYER_DOCUMENT)
+        c->asked[i] = json_incref(taken);
+    if ((!f->useful || f->useful(c->run)) && (layer != SPEC_LAYER_DEFAULT || !c->failed)) {
         /* A default follows from other values: if one of those is refused, that says enough. */
         check_available(c, f, taken);
     }
@@ -811,6 +820,27 @@ out:
     json_decref(taken);
     json_decref(given);
     return children;
+}
+
+/* Whether an axis is about this field alone: then every value is asked for, the default too. */
+static bool is_axis(const struct spec_ctx *c, const struct spec_field *f)
+{
+    for (size_t i = 0; c->sweep && i < c->sweep->count; i++) {
+        if (strcmp(c->sweep->axes[i].pointer, f->pointer) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* Warns of what was asked for and changes nothing: once every row is known. */
+static void warn_idle(struct spec_ctx *c)
+{
+    for (size_t i = 0; i < spec_field_count && !c->nomem; i++) {
+        const struct spec_field *f = &spec_fields[i];
+        if (c->asked[i] && !c->bad[i] && !f->useful(c->run) &&
+            (is_axis(c, f) || !is_default(c, f, c->asked[i])))
+            spec_ctx_warning(c, f->pointer, "has no effect %s", f->useful_text);
+    }
 }
 
 enum pd_err spec_resolve(struct spec_ctx *c)
@@ -847,10 +877,16 @@ enum pd_err spec_resolve(struct spec_ctx *c)
     }
     if (!c->nomem && !c->lenient)
         spec_rules_check(c);
+    warn_idle(c);
+    for (size_t i = 0; i < spec_field_count; i++) {
+        json_decref(c->asked[i]);
+        c->asked[i] = NULL;
+    }
     if (!c->nomem && !c->failed) {
         c->g->train.seed += c->trial;
         if (c->out && (!spec_json_put(c->out, "/train/seed", json_integer(c->g->train.seed)) ||
-                       !spec_json_put(c->out, "/trials", json_integer(1))))
+                       !spec_json_put(c->out, "/trials", json_integer(1)) ||
+                       !spec_json_put(c->out, "/schema", json_integer(SPEC_SCHEMA))))
             c->nomem = true;
     }
     if (c->nomem || c->report->failed)

@@ -7,11 +7,77 @@
 
 #include "daemon/spec/internal.h"
 
+/* ---- Whether a value can have an effect ---- */
+
+static bool poly(const struct spec_config *g)
+{
+    return g->attention.activation == SPEC_ACTIVATION_POLY;
+}
+
+static bool learned(const struct spec_config *g)
+{
+    return poly(g) && g->attention.scale == SPEC_SCALE_LEARNED;
+}
+
+/* Activations with a factor n^-alpha. */
+static bool counted(const struct spec_config *g)
+{
+    int a = g->attention.activation;
+
+    return a == SPEC_ACTIVATION_SIGMOID || a == SPEC_ACTIVATION_SIGMOID_BIAS || a == SPEC_ACTIVATION_RELU;
+}
+
+static bool uses_n(const struct spec_config *g)
+{
+    if (poly(g))
+        return g->attention.scale == SPEC_SCALE_FIXED || g->attention.scale == SPEC_SCALE_LEARNED;
+    return counted(g) && (g->attention.alpha > 0 || g->attention.activation == SPEC_ACTIVATION_SIGMOID_BIAS);
+}
+
+static bool has_linear_form(const struct spec_config *g)
+{
+    return ((poly(g) && g->attention.degree <= 2) || g->attention.activation == SPEC_ACTIVATION_SIMA) &&
+           !(g->attention.dropout > 0);
+}
+
+/* False where every image already has the size that the network reads. */
+static bool may_resize(const struct spec_config *g, const struct spec_dataset_info *info)
+{
+    const struct spec_data *d = &g->data;
+
+    /* Files of the others may hold other sizes than the usual one. */
+    if (!info->generated && d->dataset != SPEC_DATASET_CIFAR10)
+        return true;
+    return d->augment.crop == SPEC_CROP_RRC || d->augment.eval_crop < 1 ||
+           d->image_size[0] != info->side[0] || d->image_size[1] != info->side[1];
+}
+
+static bool with_momentum(const struct spec_config *g)
+{
+    return g->train.optimizer.name == SPEC_OPTIMIZER_MSGDW ||
+           g->train.optimizer.name == SPEC_OPTIMIZER_MSGD_L2;
+}
+
+static bool warmup(const struct spec_config *g)
+{
+    return g->train.schedule.warmup_steps > 0 || g->train.schedule.warmup_epochs > 0;
+}
+
+/* Schedules that change the rate at each step, or epoch. */
+static bool smooth(const struct spec_config *g)
+{
+    return g->train.schedule.name != SPEC_SCHEDULE_CONSTANT && g->train.schedule.name != SPEC_SCHEDULE_STEP;
+}
+
 #define SPEC_USE_DEFINE(name, words, test)                                                                   \
     const char spec_use_##name##_text[] = words;                                                             \
-    bool spec_use_##name(const struct spec_config *g)                                                        \
+    bool spec_use_##name(const struct spec_run *r)                                                           \
     {                                                                                                        \
+        const struct spec_config *g = &r->config;                                                            \
+        const struct spec_dataset_info *info = spec_dataset_info((enum spec_dataset)g->data.dataset);        \
+                                                                                                             \
         (void)g;                                                                                             \
+        (void)info;                                                                                          \
         return test;                                                                                         \
     }
 SPEC_USES(SPEC_USE_DEFINE)
@@ -105,6 +171,19 @@ json_t *spec_rule_bias(struct spec_ctx *c)
 {
     (void)c;
     return json_true();
+}
+
+/* What published code computes: GPT-2 approximates, the other presets do not. */
+json_t *spec_rule_gelu(struct spec_ctx *c)
+{
+    return word(c, is_gpt(c) && !c->preset ? "tanh" : "exact");
+}
+
+/* Before schema 2 the form followed the biases of a gpt: Hugging Face has biases and gelu_new, nanoGPT
+ * neither. */
+json_t *spec_rule_gelu_1(struct spec_ctx *c)
+{
+    return word(c, is_gpt(c) && c->g->model.bias ? "tanh" : "exact");
 }
 
 json_t *spec_rule_pool(struct spec_ctx *c)
@@ -579,9 +658,9 @@ static void check_attention(struct spec_ctx *c)
     const struct spec_attention *a = &c->g->attention;
     int arch = c->g->model.arch;
 
-    if (spec_use_k(c->g) && ok(c, "/attention/k", "/attention/scale") && isnan(a->k))
+    if (spec_use_k(c->run) && ok(c, "/attention/k", "/attention/scale") && isnan(a->k))
         spec_ctx_error(c, "/attention/k", "is needed with scale k");
-    if (spec_use_n(c->g) && ok(c, "/attention/n_for_scale", "/model/arch")) {
+    if (spec_use_n(c->run) && ok(c, "/attention/n_for_scale", "/model/arch")) {
         if (a->n_for_scale == SPEC_N_PATCHES && arch == SPEC_ARCH_GPT)
             spec_ctx_error(c, "/attention/n_for_scale",
                            "a gpt has no patches; use context, keys or a number");
@@ -603,12 +682,12 @@ static void check_attention(struct spec_ctx *c)
         if (c->g->train.precision == SPEC_PRECISION_TF32 && !cuda)
             spec_ctx_error(c, "/train/precision", "tf32 is for device cuda");
     }
-    if (c->g->train.precision == SPEC_PRECISION_FP16 && spec_use_poly(c->g) && a->degree > 3 && !a->qk_norm)
+    if (c->g->train.precision == SPEC_PRECISION_FP16 && poly(c->g) && a->degree > 3 && !a->qk_norm)
         spec_ctx_error(c, "/attention/degree", "must be at most 3 in fp16 without qk_norm");
     if (a->activation == SPEC_ACTIVATION_SIMA && arch == SPEC_ARCH_GPT)
         spec_ctx_error(c, "/attention/activation",
                        "sima divides by sums over all tokens, and a gpt sees only earlier ones");
-    if (a->form == SPEC_FORM_LINEAR && (!spec_use_poly(c->g) || a->degree > 2))
+    if (a->form == SPEC_FORM_LINEAR && (!poly(c->g) || a->degree > 2))
         spec_ctx_error(c, "/attention/form", "linear needs activation poly with a degree of 1 or 2");
     if (a->form == SPEC_FORM_LINEAR && a->dropout > 0)
         spec_ctx_error(c, "/attention/form", "linear allows no dropout on the attention matrix");
@@ -655,8 +734,6 @@ static void check_data(struct spec_ctx *c)
 
     if (!ok(c, "/data/dataset", "/data/path"))
         return;
-    if (info->generated && d->path)
-        spec_ctx_warning(c, "/data/path", "has no effect: \"%s\" is generated", info->name);
     if (!info->generated && !d->path)
         spec_ctx_error(c, "/data/path", "must not be null for \"%s\"", info->name);
     if (d->augment.crop == SPEC_CROP_PAD_CROP && ok(c, "/data/augment/pad_crop/shift", "/data/image_size") &&
@@ -672,6 +749,40 @@ static void check_data(struct spec_ctx *c)
         spec_ctx_error(c, "/data/augment/rrc/ratio", "the first must not be greater than the second");
 }
 
+bool spec_rules_beyond(const struct spec_config *g, int64_t steps, bool evals, char *out, size_t size)
+{
+    const struct spec_ints *m = &g->train.schedule.milestones;
+
+    if (evals && g->train.eval_every > steps)
+        snprintf(out, size, "is longer than the run of %lld steps: it is evaluated only at its end",
+                 (long long)steps);
+    else if (!evals && g->train.schedule.name == SPEC_SCHEDULE_STEP && m->count > 0 && m->items[0] >= steps)
+        snprintf(out, size, "are not before the end of the run of %lld steps: the rate does not fall",
+                 (long long)steps);
+    else
+        return false;
+    return true;
+}
+
+/* Warnings, not errors: jobs of earlier versions may hold these values. */
+static void warn_schedule(struct spec_ctx *c)
+{
+    const struct spec_train *t = &c->g->train;
+    char said[128];
+
+    if (ok(c, "/train/schedule/min_lr", "/train/optimizer/lr") && spec_use_min_lr(c->run) &&
+        t->schedule.min_lr > t->optimizer.lr)
+        spec_ctx_warning(c, "/train/schedule/min_lr",
+                         "is above train.optimizer.lr, %.6g: the rate rises to it", t->optimizer.lr);
+    if (t->steps < 1 || !ok(c, "/train/steps", NULL))
+        return;
+    if (ok(c, "/train/eval_every", NULL) && spec_rules_beyond(c->g, t->steps, true, said, sizeof said))
+        spec_ctx_warning(c, "/train/eval_every", "%s", said);
+    if (ok(c, "/train/schedule/milestones", NULL) &&
+        spec_rules_beyond(c->g, t->steps, false, said, sizeof said))
+        spec_ctx_warning(c, "/train/schedule/milestones", "%s", said);
+}
+
 static void check_train(struct spec_ctx *c)
 {
     const struct spec_train *t = &c->g->train;
@@ -682,8 +793,6 @@ static void check_train(struct spec_ctx *c)
         t->batch % parts != 0)
         spec_ctx_error(c, "/train/batch", "must be a multiple of slots x accumulation, %lld",
                        (long long)parts);
-    if (t->zero > 0 && c->g->resources.slots == 1 && ok(c, "/train/zero", "/resources/slots"))
-        spec_ctx_warning(c, "/train/zero", "has no effect with one slot");
     if (ok(c, "/train/schedule/warmup_steps", "/train/steps") && t->steps > 0 && s->warmup_steps > t->steps)
         spec_ctx_error(c, "/train/schedule/warmup_steps", "must be at most the length, %lld steps",
                        (long long)t->steps);
@@ -693,9 +802,6 @@ static void check_train(struct spec_ctx *c)
                        (long long)t->epochs);
     if (ok(c, "/train/seed", "/trials") && t->seed + (c->run->head.trials - 1) > (int64_t)SPEC_MAX_SEED)
         spec_ctx_error(c, "/train/seed", "seed + trials must stay below 2^53");
-    if (s->warmup_form == SPEC_WARMUP_NANOGPT && s->warmup_lr > 0 && ok(c, "/train/schedule/warmup_lr", NULL))
-        spec_ctx_warning(c, "/train/schedule/warmup_lr",
-                         "has no effect with warmup_form nanogpt, which starts at lr/(w+1)");
     for (size_t i = 1; i < s->milestones.count; i++) {
         if (s->milestones.items[i] <= s->milestones.items[i - 1]) {
             spec_ctx_error(c, "/train/schedule/milestones", "must grow");
@@ -711,4 +817,5 @@ void spec_rules_check(struct spec_ctx *c)
     check_split(c);
     check_data(c);
     check_train(c);
+    warn_schedule(c);
 }

@@ -18,6 +18,10 @@
 #include "kernels/base/buf.h"
 #include "kernels/base/err.h"
 
+/* Version of the table. A document that names none is of this one; documents of earlier ones are taken and
+ * mean what they meant. 2: model.gelu and data.split_seed, which had followed model.bias and train.seed. */
+#define SPEC_SCHEMA 2
+
 /* Limits with names: what a client can make us hold. */
 #define SPEC_MAX_BYTES ((size_t)256 * 1024)
 #define SPEC_MAX_DEPTH 16
@@ -40,6 +44,7 @@ enum spec_arch {
     SPEC_ARCH_MASKRCNN
 };
 enum spec_mlp_act { SPEC_MLP_ACT_GELU, SPEC_MLP_ACT_RELU };
+enum spec_gelu { SPEC_GELU_EXACT, SPEC_GELU_TANH };
 enum spec_pool { SPEC_POOL_CLS, SPEC_POOL_MEAN };
 enum spec_pos { SPEC_POS_LEARNED, SPEC_POS_NONE, SPEC_POS_FOURIER };
 enum spec_activation {
@@ -175,6 +180,7 @@ struct spec_model {
     double mlp_ratio; /* hidden width = mlp_ratio * width, see spec_config_mlp_width */
     int mlp_act;      /* enum spec_mlp_act */
     bool bias;        /* linear and norm biases */
+    int gelu;         /* enum spec_gelu; used with SPEC_MLP_ACT_GELU */
     int64_t patch[2]; /* rows, columns in pixels; {0, 0} for text */
     int pool;         /* enum spec_pool; the class token exists iff SPEC_POOL_CLS */
     int pos;          /* enum spec_pos */
@@ -248,6 +254,7 @@ struct spec_data {
     int split;        /* enum spec_split */
     double split_train; /* fraction in (0,1) or a count; NAN with SPEC_SPLIT_GIVEN */
     double split_val;
+    int64_t split_seed;         /* -1: train.seed; see spec_config_split_seed */
     struct spec_ints eval;      /* enum spec_dataset */
     int tokenizer;              /* enum spec_tokenizer */
     const char *tokenizer_path; /* as path: folder of the files of gpt2_bpe; else NULL */
@@ -392,10 +399,15 @@ struct spec_config *spec_config_free(struct spec_config *config);
 PD_NODISCARD enum pd_err spec_config_bind(struct spec_config *config, int64_t train_samples,
                                           struct pd_why *why);
 
+/* The metric key by which a run's evaluations and checkpoints are compared, and whether more is better.
+ * Static. */
+const char *spec_config_best_metric(const struct spec_config *config, bool *ret_maximise);
 /* round(mlp_ratio * width). */
 int64_t spec_config_mlp_width(const struct spec_config *config);
 /* Head dimension: width / heads. */
 int64_t spec_config_head_dim(const struct spec_config *config);
+/* Seed of the division into training and validation images, and of generated pictures. */
+int64_t spec_config_split_seed(const struct spec_config *config);
 /* Patches of an image, rows times columns; 0 for text. */
 int64_t spec_config_patches(const struct spec_config *config);
 /* Keys that a query sees: patches plus the class token, or data.context. */
@@ -429,6 +441,7 @@ struct spec_env {
     int64_t keep_latest; /* likewise */
     size_t root_count;   /* names of the configured data roots, in the configured order */
     const char *const *roots;
+    int64_t schema;   /* of a document that names none; 0 = SPEC_SCHEMA */
     bool check_roots; /* refuse a path outside these roots; false accepts any */
 };
 
@@ -463,6 +476,9 @@ struct spec_job;
  * The caller owns *ret_job. */
 PD_NODISCARD enum pd_err spec_job_parse(const char *json, size_t len, const struct spec_env *env,
                                         struct spec_job **ret_job, struct spec_report *report);
+/* The same for a text that spec_job_document has written, by this version or an earlier one. */
+PD_NODISCARD enum pd_err spec_job_parse_kept(const char *json, size_t len, struct spec_job **ret_job,
+                                             struct spec_report *report);
 struct spec_job *spec_job_free(struct spec_job *job);
 
 struct spec_tag {
@@ -516,6 +532,13 @@ int64_t spec_job_run_seed(const struct spec_job *job, int64_t n);
 PD_NODISCARD enum pd_err spec_job_run_config(const struct spec_job *job, int64_t n,
                                              struct spec_config **ret_config, struct pd_why *why);
 
+/* What the size of the training set, which a plan knows, says of a resolved document: errors where the run
+ * cannot be (as spec_config_bind; the worker would refuse it), warnings where its evaluations or the steps of
+ * its schedule lie beyond its end. PD_OK with or without them; PD_ERR_NOMEM, and those of spec_config_load.
+ */
+PD_NODISCARD enum pd_err spec_run_judge(const char *json, size_t len, int64_t train_samples,
+                                        struct spec_report *report, struct pd_why *why);
+
 /* The document to store with the job: overrides folded in and everything that came from `env`
  * written out, so that a later parse (with any env) makes the very same runs. RFC 8785, appended. */
 PD_NODISCARD enum pd_err spec_job_document(const struct spec_job *job, struct pd_buf *ret_json,
@@ -542,10 +565,12 @@ PD_NODISCARD enum pd_err spec_canonical(const char *json, size_t len, struct pd_
 
 /* ---- The table, documented by itself ---- */
 
-/* A JSON object appended: {"schema":1,"fields":[{"pointer","type","default","default_rule"?,"nullable",
+/* A JSON object appended: {"schema":2,"fields":[{"pointer","type","default","default_rule"?,"nullable",
  * "values"?,"available"?,"minimum"?,"maximum"?,"exclusive_minimum"?,..., "meaning","reference"}],
  * "presets":[{"name","available","values":{...}}],"recipes":[...],"datasets":[...]}. */
 PD_NODISCARD enum pd_err spec_fields_json(struct pd_buf *ret_json, struct pd_why *why);
+/* Whether the pointer names a field that holds a value, not an object of fields. */
+bool spec_pointer_known(const char *pointer);
 /* The fixed default of one field as JSON; NULL: no such field, or its default is computed. The caller frees.
  */
 char *spec_default_json(const char *pointer);

@@ -316,6 +316,28 @@ static double draw(int64_t seed, int64_t n, size_t axis)
     return (double)(x >> 11) * 0x1p-53;
 }
 
+/* The entry of an axis' list that combination n draws. */
+static size_t drawn_entry(const struct spec_sweep *s, int64_t n, const struct spec_axis *a)
+{
+    return (size_t)(draw(s->seed, n, a->index) * (double)json_array_size(a->values));
+}
+
+int64_t spec_sweep_uses(const struct spec_sweep *s, int64_t points, size_t index, size_t entry)
+{
+    int64_t uses = 0;
+
+    for (size_t k = 0; k < s->count; k++) {
+        const struct spec_axis *a = &s->axes[k];
+        if (a->index != index)
+            continue;
+        if (!s->random)
+            return points / (int64_t)json_array_size(a->values);
+        for (int64_t n = 0; n < points; n++)
+            uses += drawn_entry(s, n, a) == entry;
+    }
+    return uses;
+}
+
 bool spec_sweep_point(const struct spec_sweep *s, int64_t n, struct spec_point *ret)
 {
     int64_t left = n;
@@ -326,7 +348,7 @@ bool spec_sweep_point(const struct spec_sweep *s, int64_t n, struct spec_point *
         size_t count = json_array_size(a->values);
         if (a->values) {
             if (s->random) {
-                ret->entry[k] = (size_t)(draw(s->seed, n, a->index) * (double)count);
+                ret->entry[k] = drawn_entry(s, n, a);
             } else {
                 ret->entry[k] = (size_t)(left % (int64_t)count);
                 left /= (int64_t)count;

@@ -170,14 +170,30 @@ bool train_better(const struct run *r, double a, double b)
     return isnan(b) || (r->setup.classifier ? a > b : a < b);
 }
 
-/* Removes what retention does not keep: the newest `latest`, and of the scored ones the `best`. */
-void train_prune(struct run *r, int64_t latest)
+/* The newest checkpoint from which a later attempt could go on; kept_count = none. */
+static size_t newest_recorded(struct run *r, bool wait)
+{
+    for (size_t i = r->kept_count; i-- > 0; wait = false) {
+        struct kept *k = &r->kept[i];
+
+        k->recorded = k->recorded || !r->host->checkpoint_recorded ||
+                      r->host->checkpoint_recorded(r->host->user, k->step, wait);
+        if (k->recorded)
+            return i;
+    }
+    return r->kept_count;
+}
+
+/* Removes what retention does not keep: the newest `latest`, of the scored ones the `best`, and the newest
+ * that is recorded: a kill at this moment loses no more than what follows it. `last`: nothing is written
+ * after this. */
+void train_prune(struct run *r, int64_t latest, bool last)
 {
     bool keep[TRAIN_CHECKPOINTS_MAX] = {false}, chosen[TRAIN_CHECKPOINTS_MAX] = {false};
-    size_t left = 0;
+    size_t left = 0, recorded = newest_recorded(r, last);
 
     for (size_t i = 0; i < r->kept_count; i++)
-        keep[i] = (int64_t)(r->kept_count - i) <= latest;
+        keep[i] = (int64_t)(r->kept_count - i) <= latest || i == recorded;
     for (int64_t n = 0; n < r->config->train.keep_best && n < TRAIN_CHECKPOINTS_MAX; n++) {
         size_t best = r->kept_count;
 
@@ -228,7 +244,7 @@ static enum pd_err save(struct run *r, struct pd_why *why)
         memmove(r->kept, r->kept + 1, (TRAIN_CHECKPOINTS_MAX - 1) * sizeof *r->kept);
         r->kept_count--;
     }
-    r->kept[r->kept_count++] = (struct kept){r->state.step, r->state.score};
+    r->kept[r->kept_count++] = (struct kept){.step = r->state.step, .score = r->state.score};
     info.path = path;
     info.step = r->state.step;
     info.bytes = file.bytes;
@@ -239,7 +255,7 @@ static enum pd_err save(struct run *r, struct pd_why *why)
     if (r->host->checkpoint_written)
         r->host->checkpoint_written(r->host->user, &info);
     /* One more than asked for while training: should the newest be damaged, there is one to fall back to. */
-    train_prune(r, r->config->train.keep_latest + 1);
+    train_prune(r, r->config->train.keep_latest + 1, false);
     return PD_OK;
 }
 
@@ -366,7 +382,8 @@ static enum pd_err list_checkpoints(struct run *r, struct pd_why *why)
             snprintf(path, sizeof path, "%s/%s", r->dirs->checkpoints, e->d_name) < (int)sizeof path) {
             (void)unlink(path);
         } else if (train_checkpoint_step(e->d_name) >= 0 && r->kept_count < TRAIN_CHECKPOINTS_MAX) {
-            r->kept[r->kept_count++] = (struct kept){train_checkpoint_step(e->d_name), (double)NAN};
+            r->kept[r->kept_count++] =
+                (struct kept){.step = train_checkpoint_step(e->d_name), .score = (double)NAN};
         }
     }
     closedir(dir);
@@ -394,14 +411,12 @@ enum pd_err train_start_averages(struct run *r, struct pd_why *why)
     return err;
 }
 
-/* Loads the wanted or newest good checkpoint, or starts from the seed. */
+/* Loads the first good one of the checkpoints that the run is told to go on from, or starts from the seed. */
 enum pd_err train_load(struct run *r, struct pd_why *why)
 {
     char path[1024], fields[1200];
     struct pd_why reason;
-    bool asked = r->dirs->start != NULL;
     enum pd_err err = list_checkpoints(r, why);
-    int64_t bound = INT64_MAX;
 
     if (err != PD_OK)
         return err;
@@ -414,34 +429,24 @@ enum pd_err train_load(struct run *r, struct pd_why *why)
             r->kept[i].score = state.score;
         data_st_free(st);
     }
-    for (size_t left = r->kept_count;; asked = false) {
-        if (asked)
-            snprintf(path, sizeof path, "%s", r->dirs->start);
-        else if (left)
-            train_checkpoint_path(r, r->kept[--left].step, path, sizeof path);
-        else
-            break;
-        if (!asked && r->kept[left].step > bound)
-            continue; /* newer than the one that was asked for */
-        err = load_file(r, path, &reason);
+    for (size_t n = 0; n < r->dirs->start_count; n++) {
+        const char *start = r->dirs->starts[n];
+
+        err = load_file(r, start, &reason);
         if (err == PD_OK) {
-            snprintf(fields, sizeof fields, "step=%lld path=%s", (long long)r->state.step, path);
+            snprintf(fields, sizeof fields, "step=%lld path=%s", (long long)r->state.step, start);
             train_say(r, "resume", fields, "going on from a checkpoint");
-            train_note(r, "resume from %s at step %lld", path, (long long)r->state.step);
+            train_note(r, "resume from %s at step %lld", start, (long long)r->state.step);
             r->saved_step = r->state.step;
+            for (size_t i = 0; i < r->kept_count; i++)
+                r->kept[i].recorded = r->kept[i].step == r->state.step;
             return PD_OK;
         }
         if (err == PD_ERR_CONFLICT || err == PD_ERR_VERSION || err == PD_ERR_NOMEM)
             return pd_fail(why, err, "%s", reason.text);
-        snprintf(fields, sizeof fields, "path=%s", path);
+        snprintf(fields, sizeof fields, "path=%s", start);
         train_say(r, "checkpoint_fallback", fields, reason.text);
         train_note(r, "checkpoint unusable, trying an older one: %s", reason.text);
-        if (asked) {
-            const char *name = strrchr(path, '/');
-            int64_t step = train_checkpoint_step(name ? name + 1 : path);
-
-            bound = step >= 0 ? step - 1 : bound;
-        }
     }
     train_say(r, "start", "step=0", "starting from the seed");
     err = model_store_init(r->store, (uint64_t)r->config->train.seed, why);

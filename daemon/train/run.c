@@ -220,7 +220,7 @@ static enum pd_err loop(struct run *r, struct pd_why *why)
         err = train_save(r, why);
     if (err == PD_OK) {
         train_flush(r);
-        train_prune(r, r->config->train.keep_latest > 0 ? r->config->train.keep_latest : 1);
+        train_prune(r, r->config->train.keep_latest > 0 ? r->config->train.keep_latest : 1, true);
         r->out->result = TRAIN_DONE;
     }
     return err;
@@ -361,6 +361,7 @@ static enum pd_err open_run(struct run *r, struct pd_why *why)
         (long long)model_param_elements(r->setup.model), (long long)r->setup.steps, r->setup.batch,
         (long long)r->setup.info->count[DATA_TRAIN], (long long)r->setup.info->count[DATA_VAL],
         arena / 1048576, threads);
+    train_say_unread(r);
     train_push(r, "mem/arena", arena);
     count_step(r);
     if (r->peak.flops > 0) {

@@ -24,7 +24,8 @@ struct stage {
 
 struct kept {
     int64_t step;
-    double score; /* NaN: not measured at that step */
+    double score;  /* NaN: not measured at that step */
+    bool recorded; /* a later attempt may be told to go on from it */
 };
 
 /* Meetings of the ranks outside a step: a piece of memory that all get from one. */
@@ -98,6 +99,8 @@ void train_push(struct run *r, const char *key, double value);
 /* Hands all points to the host, with the means of the steps since the last time. */
 void train_flush(struct run *r);
 
+/* Names, once, what the data hold that is not read. */
+void train_say_unread(struct run *r);
 /* Tells of pictures that could not be decoded since the last time. */
 void train_say_bad(struct run *r);
 
@@ -174,7 +177,7 @@ PD_NODISCARD enum pd_err train_try_save(struct run *r, struct pd_why *why);
 /* The averages begin where the weights do. */
 PD_NODISCARD enum pd_err train_start_averages(struct run *r, struct pd_why *why);
 /* Removes what retention does not keep: the newest `latest`, and of the scored ones the `best`. */
-void train_prune(struct run *r, int64_t latest);
+void train_prune(struct run *r, int64_t latest, bool last);
 /* Whether score a is better than b; a NaN is never better. */
 bool train_better(const struct run *r, double a, double b);
 void train_checkpoint_path(struct run *r, int64_t step, char *out, size_t size);

@@ -99,7 +99,7 @@ static enum pd_err open_data(struct train_setup *s, const struct spec_config *c,
         .path = c->data.path,
         .roots = roots,
         .root_count = root_count,
-        .seed = (uint64_t)c->train.seed,
+        .seed = (uint64_t)spec_config_split_seed(c),
         .context = (int32_t)c->data.context,
         .tokenizer = (enum data_tokenizer_kind)c->data.tokenizer,
         .tokenizer_path = c->data.tokenizer_path,
@@ -212,6 +212,8 @@ static enum pd_err set_digest(struct train_setup *s, const struct spec_config *c
                   (int)r->warm_form, r->lr, r->warmup_lr, r->min_lr, r->warm, r->total, r->shifted,
                   (long long)r->steps_per_unit, r->factor);
     /* What came later is said only where it is used: older checkpoints stay good. */
+    if (spec_config_split_seed(c) != c->train.seed)
+        pd_buf_printf(&b, "split_seed=%lld\n", (long long)spec_config_split_seed(c));
     if (s->parts > 1)
         pd_buf_printf(&b, "parts=%lld\n", (long long)s->parts);
     if (model_spec(s->model)->mixed)
@@ -246,6 +248,7 @@ enum pd_err train_setup_init(struct train_setup *s, struct spec_config *c, const
                              struct pd_why *why)
 {
     struct model_spec spec;
+    bool maximise;
     enum pd_err err;
 
     memset(s, 0, sizeof *s);
@@ -287,10 +290,7 @@ enum pd_err train_setup_init(struct train_setup *s, struct spec_config *c, const
     s->steps_per_epoch = c->bound.steps_per_epoch;
     s->eval_every = c->bound.eval_every > 0 ? c->bound.eval_every : s->steps;
     s->judge_averages = c->train.ema > 0 && c->train.ema_serve;
-    if (s->judge_averages)
-        s->best_metric = s->classifier ? "acc/val_ema" : "loss/val_ema";
-    else
-        s->best_metric = s->classifier ? "acc/val" : "loss/val";
+    s->best_metric = spec_config_best_metric(c, &maximise);
     set_schedule(s, c);
     set_options(s, c);
     return set_digest(s, c, why);

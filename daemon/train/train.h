@@ -62,11 +62,14 @@ struct train_host {
     /* A batch of at most 1000 points, at least every half second while there are any. */
     void (*metrics)(void *user, const struct train_point *points, size_t count);
     /* kind: "start", "resume", "checkpoint_fallback", "checkpoint_removed", "checkpoint_failed",
-     * "nonfinite", "bad_picture". fields: "key=value" pairs, blank-separated. */
+     * "nonfinite", "bad_picture", "unread_pictures". fields: "key=value" pairs, blank-separated. */
     void (*event)(void *user, const char *kind, const char *text, const char *fields);
     void (*progress)(void *user, int64_t step, int64_t total);
     /* After fsync and rename: the file is whole. */
     void (*checkpoint_written)(void *user, const struct train_checkpoint_info *info);
+    /* Whether the checkpoint of this step, written by this call, is recorded where `starts` comes from: until
+     * a newer one is, it is not removed. `wait`: until it is, or a stop is asked for. NULL: all are. */
+    bool (*checkpoint_recorded)(void *user, int64_t step, bool wait);
     /* A line for the attempt's log. */
     void (*log)(void *user, const char *line);
     /* Asked at every step boundary and inside evaluation. */
@@ -91,9 +94,11 @@ struct train_dirs {
     const char *checkpoints; /* directory of this run; made if missing */
     const struct data_root *roots;
     size_t root_count;
-    /* A checkpoint to go on from, or NULL: then the newest good one in `checkpoints` is taken, or the run
-     * starts from its seed. A corrupt one is said (event checkpoint_fallback) and the next older tried. */
-    const char *start;
+    /* The checkpoints to go on from: the first, or where it is damaged, which is reported (event
+     * checkpoint_fallback), the next. None is left: from the seed. No other file is ever gone on from,
+     * whatever lies in `checkpoints`. */
+    const char *const *starts;
+    size_t start_count;
     int threads;       /* CPU threads; 0 = the document's /resources/threads */
     const char *cache; /* folder for tokens and decoded pictures, made if missing; NULL = none is kept */
     struct train_ranks ranks;

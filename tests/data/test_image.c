@@ -363,6 +363,27 @@ static void test_eval_is_one_transform_for_files_and_requests(void **state)
     free(b.data);
 }
 
+/* Twice as wide as the network reads, or twice as high: the middle half, untouched. */
+static void test_eval_takes_the_middle_of_a_long_picture(void **state)
+{
+    const struct data_eval_fit fit = {.channels = 1, .height = 8, .width = 8, .crop = 1};
+    uint8_t pixels[8 * 16], planes[8 * 8];
+    struct data_image image = {.pixels = pixels, .height = 8, .width = 16, .channels = 1};
+    struct pd_why why;
+
+    (void)state;
+    for (int i = 0; i < 8 * 16; i++)
+        pixels[i] = (uint8_t)(i * 7 + i * i % 31);
+    assert_int_equal(data_image_fit_eval(&image, &fit, planes, &why), PD_OK);
+    for (int i = 0; i < 64; i++)
+        assert_int_equal(planes[i], pixels[i / 8 * 16 + 4 + i % 8]);
+    image.height = 16;
+    image.width = 8;
+    assert_int_equal(data_image_fit_eval(&image, &fit, planes, &why), PD_OK);
+    for (int i = 0; i < 64; i++)
+        assert_int_equal(planes[i], pixels[(4 + i / 8) * 8 + i % 8]);
+}
+
 static void test_boxes_outside_are_refused(void **state)
 {
     uint8_t pixels[12] = {0}, to[12];
@@ -451,6 +472,7 @@ int main(void)
         cmocka_unit_test(test_limits_are_refused_before_memory_is_taken),
         cmocka_unit_test(test_scaled_decoding_keeps_the_shorter_side),
         cmocka_unit_test(test_eval_is_one_transform_for_files_and_requests),
+        cmocka_unit_test(test_eval_takes_the_middle_of_a_long_picture),
         cmocka_unit_test(test_boxes_outside_are_refused),
         cmocka_unit_test(test_draws_are_functions_of_their_place),
         cmocka_unit_test(test_real_photographs),

@@ -112,6 +112,30 @@ static void test_folders_are_classes_in_byte_order(void **state)
     want_refused(&o, PD_ERR_INVALID, "data.image_size");
 }
 
+static void test_pictures_of_other_kinds_are_counted_and_one_is_named(void **state)
+{
+    struct data_options o = options("box/set");
+    struct data_set *set = NULL;
+
+    (void)state;
+    put_folder();
+    want_open(&o, &set);
+    assert_int_equal(data_info(set)->unread, 0);
+    assert_null(data_info(set)->unread_name);
+    set = data_free(set);
+    put("set/train/ant/x.webp", "x", 1, false);
+    put("set/train/ant/.z.webp", "x", 1, false);
+    want_open(&o, &set);
+    assert_int_equal(data_info(set)->unread, 1);
+    assert_string_equal(data_info(set)->unread_name, "train/ant/x.webp");
+    set = data_free(set);
+    put("set/train/bee/y.BMP", "x", 1, false);
+    want_open(&o, &set);
+    assert_int_equal(data_info(set)->unread, 2);
+    assert_int_equal(data_info(set)->count[DATA_TRAIN], 12);
+    set = data_free(set);
+}
+
 static void test_set_without_parts_wants_a_rule(void **state)
 {
     struct data_options o = options("box/set/train");
@@ -598,6 +622,7 @@ int main(void)
         T(test_tiny_imagenet_notes_name_the_classes),
         T(test_threads_and_starts_change_no_batch),
         T(test_archive_is_as_its_folder),
+        T(test_pictures_of_other_kinds_are_counted_and_one_is_named),
         T(test_bad_picture_is_named_counted_and_left_out),
         T(test_too_many_bad_pictures_fail_the_run),
         T(test_vanished_file_fails_the_run),

@@ -123,6 +123,40 @@ static void test_folder_of_parts(void **state)
     data_free(set);
 }
 
+/* Of the files that a folder may hold, each part takes its own, by whatever name it has. */
+static void test_each_part_of_a_folder_is_its_own_file(void **state)
+{
+    static const char *const names[][2] = {{"train.txt", "valid.txt"},
+                                           {"ptb.train.txt", "ptb.valid.txt"},
+                                           {"wiki.train.tokens", "wiki.valid.tokens"},
+                                           {"train.txt", "val.txt"},
+                                           {"train.txt", "validation.txt"}};
+
+    (void)state;
+    for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
+        struct data_options o = options(DATA_TOKENIZER_BYTES);
+        struct data_set *set = NULL;
+        char path[64], at[64];
+
+        snprintf(path, sizeof path, "box/parts%zu", k);
+        o.dataset = DATA_SET_TEXTS;
+        o.path = path;
+        o.rule = DATA_SPLIT_GIVEN;
+        snprintf(at, sizeof at, "parts%zu/%s", k, names[k][0]);
+        put(at, "training", 8, false);
+        snprintf(at, sizeof at, "parts%zu/%s", k, names[k][1]);
+        put(at, "held out", 8, false);
+        snprintf(at, sizeof at, "parts%zu/%s", k, "test.txt");
+        put(at, "not read", 8, false);
+        want_open(&o, &set);
+        for (int part = 0; part < 2; part++) {
+            assert_int_equal(set->part[part].count, 8);
+            assert_memory_equal(set->part[part].ids, part ? "held out" : "training", 8);
+        }
+        data_free(set);
+    }
+}
+
 static void test_tokenizer_files_are_wanted_and_stay_inside(void **state)
 {
     struct data_options o = options(DATA_TOKENIZER_GPT2_BPE);
@@ -281,6 +315,7 @@ int main(void)
         T(test_each_tokenizer_cuts_once),
         T(test_no_character_is_torn),
         T(test_folder_of_parts),
+        T(test_each_part_of_a_folder_is_its_own_file),
         T(test_tokenizer_files_are_wanted_and_stay_inside),
         T(test_damaged_tokens_are_cut_anew),
         T(test_cache_appears_whole_and_proves_itself),

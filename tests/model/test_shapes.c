@@ -322,6 +322,9 @@ static void test_config_gives_the_network_it_describes(void **state)
     static const char gpt[] =
         "{\"model\":{\"preset\":\"gpt2\"},\"data\":{\"dataset\":\"text\",\"path\":\"a/b\"},"
         "\"train\":{\"steps\":1}}";
+    static const char row[] = "{\"model\":{\"preset\":\"gpt_micro\",\"bias\":true},\"attention\":{\"n_for_"
+                              "scale\":\"row\"},\"data\":{"
+                              "\"dataset\":\"text\",\"path\":\"a\"},\"train\":{\"steps\":1}}";
     struct data_info images = {.kind = DATA_IMAGES, .channels = 1, .height = 28, .width = 28, .classes = 10};
     struct data_info text = {.kind = DATA_TOKENS, .vocab = 256, .context = 1024};
     struct spec_config *c = NULL;
@@ -349,13 +352,48 @@ static void test_config_gives_the_network_it_describes(void **state)
     assert_int_equal(model_spec_from_config(c, &text, &s, &why), PD_OK);
     assert_int_equal(s.width, 768);
     assert_int_equal(s.context, 1024);
-    assert_true(s.gelu_tanh == s.bias && s.norm_eps == 1e-5 && s.init == MODEL_INIT_NORMAL);
+    assert_true(s.gelu_tanh && s.norm_eps == 1e-5 && s.init == MODEL_INIT_NORMAL);
     spec_config_free(c);
+    /* N of a row has no effect on rows that are normalised: they are trained, not refused. */
+    if (spec_config_load(row, strlen(row), &c, &why) != PD_OK)
+        fail_msg("%s", why.text);
+    if (model_spec_from_config(c, &text, &s, &why) != PD_OK)
+        fail_msg("%s", why.text);
+    assert_true(s.row_power == 0 && !s.gelu_tanh && s.bias);
+    spec_config_free(c);
+}
+
+/* What changes no number beyond rounding is seen nowhere else. */
+static void test_config_gives_the_order_of_the_products(void **state)
+{
+    static const char *const words[] = {"auto", "quadratic", "linear"};
+    static const enum pk_form forms[] = {PK_FORM_AUTO, PK_FORM_QUADRATIC, PK_FORM_LINEAR};
+    struct data_info images = {.kind = DATA_IMAGES, .channels = 1, .height = 28, .width = 28, .classes = 10};
+    struct pd_why why;
+
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        struct spec_config *c = NULL;
+        struct model_spec s;
+        char job[400];
+
+        snprintf(
+            job, sizeof job,
+            "{\"model\":{\"preset\":\"vit_micro\"},\"attention\":{\"activation\":\"poly\",\"degree\":2,"
+            "\"form\":\"%s\"},\"data\":{\"dataset\":\"mnist\",\"path\":\"a/b\"},\"train\":{\"steps\":1}}",
+            words[i]);
+        if (spec_config_load(job, strlen(job), &c, &why) != PD_OK)
+            fail_msg("%s", why.text);
+        assert_int_equal(model_spec_from_config(c, &images, &s, &why), PD_OK);
+        assert_int_equal(s.form, forms[i]);
+        spec_config_free(c);
+    }
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_config_gives_the_order_of_the_products),
         cmocka_unit_test(test_gpt2_presets_have_their_published_sizes),
         cmocka_unit_test(test_vit_presets_have_their_published_sizes),
         cmocka_unit_test(test_dnt_presets_have_their_published_sizes),

@@ -100,7 +100,7 @@ static void test_every_key_is_in_a_resolved_document_and_no_other(void **state)
         else
             leaves++;
     }
-    assert_int_equal(json_integer_value(spec_json_at(run, "/schema")), 1);
+    assert_int_equal(json_integer_value(spec_json_at(run, "/schema")), SPEC_SCHEMA);
     assert_true(leaves > 120);
     json_decref(run);
     done(&p);
@@ -146,6 +146,8 @@ static void test_defaults_by_rule(void **state)
         {GPT, NULL, NULL, "/train/clip_norm", "1"},
         {VIT, NULL, NULL, "/train/init", "\"trunc_normal\""},
         {GPT, NULL, NULL, "/train/init", "\"normal\""},
+        {VIT, NULL, NULL, "/model/gelu", "\"exact\""},
+        {VIT, NULL, NULL, "/data/split_seed", "0"},
         {VIT, NULL, NULL, "/norm/eps", "0.000001"},
         {GPT, NULL, NULL, "/norm/eps", "0.00001"},
         {VIT, NULL, NULL, "/model/patch", "4"},
@@ -175,6 +177,8 @@ static void test_defaults_by_rule(void **state)
         {VIT, "/attention", "{\"activation\":\"poly\",\"scale\":\"none\"}", "/attention/c0", "1"},
         {VIT, "/attention", "{\"activation\":\"poly\",\"scale\":\"k\",\"k\":4}", "/attention/c0", "0.25"},
         {VIT, "/attention", "{\"activation\":\"poly\",\"n_for_scale\":196}", "/attention/n", "196"},
+{VIT, "/data/image_size", "[28,40]", "/attention/n", "56"},
+        {GPT, "/data/context", "64", "/attention/n", "128"},
         {VIT, "/attention", "{\"activation\":\"poly\",\"n_for_scale\":196}", "/attention/n_for_scale", "196"},
         {VIT, "/attention", "{\"activation\":\"poly\",\"n_for_scale\":\"keys\"}", "/attention/n", "49"},
         {VIT, "/model/pool", "\"cls\"", "/attention/n", "49"},
@@ -204,6 +208,23 @@ static void test_defaults_by_rule(void **state)
         {VIT, "/model/patch", "[4,7]", "/model/patch", "[4,7]"},
         {VIT, "/model/patch", "[7,7]", "/model/patch", "7"},
         {VIT, "/model/patch", "[4,7]", "/attention/n", "28"},
+        {VIT, NULL, NULL, "/train/schedule/warmup_form", "\"nanogpt\""},
+        {VIT, "/train/schedule/warmup_lr", "0.000001", "/train/schedule/warmup_form", "\"timm\""},
+        {VIT, "/attention/activation", "\"sigmoid\"", "/attention/alpha", "0.5"},
+        {VIT, "/attention/activation", "\"sigmoid_bias\"", "/attention/alpha", "0"},
+        {VIT, "/attention/activation", "\"relu\"", "/attention/alpha", "1"},
+        {VIT, "/norm/placement", "\"S2\"", "/norm/kind", "\"rms\""},
+        {VIT, "/norm/placement", "\"S5\"", "/norm/kind", "\"rms\""},
+        {VIT, "/norm/placement", "\"post\"", "/norm/kind", "\"layer\""},
+        {VIT, "/norm/placement", "\"S5\"", "/attention/qk_norm", "true"},
+        {VIT, "/norm/placement", "\"S3\"", "/attention/scale_share", "\"layer\""},
+        {VIT, "/norm/placement", "\"S4\"", "/attention/scale_share", "\"head\""},
+        {VIT, "/resources/device", "\"cuda\"", "/train/precision", "\"bf16\""},
+        {GPT, "/data/split", "{}", "/data/split/val", "0.1"},
+        {VIT, "/model/pool", "\"cls\"", "/attention/n_for_scale", "\"patches\""},
+        {GPT, "/data/tokenizer", "\"gpt2_bpe\"", "/data/tokenizer_path", "\"corpora/gpt2-bpe\""},
+        {GPT, NULL, NULL, "/data/tokenizer_path", "null"},
+        {VIT, "/sweep", "{\"axes\":[{\"pointer\":\"/train/seed\",\"values\":[1]}]}", "/train/seed", "1"},
         {VIT, "/train/seed", "5.0", "/train/seed", "5"},
         {VIT, "/train/clip_norm", "null", "/train/clip_norm", "null"},
     };
@@ -354,6 +375,35 @@ static void test_every_name_is_taken_or_refused_by_name(void **state)
 
 /* Each row of which only the default runs refuses another value, naming the field, or says that it has no
  * effect: nothing is ignored in silence. */
+static void test_what_is_not_available_is_marked_so(void **state)
+{
+    static const char *const pointers[] = {"/template", "/params", "/depends_on", "/data/eval"};
+    struct pd_buf b;
+    json_t *all, *field;
+    size_t i, seen = 0;
+
+    (void)state;
+    pd_buf_init(&b, 0);
+    assert_int_equal(spec_fields_json(&b, NULL), PD_OK);
+    all = json_loadb(b.data, b.len, 0, NULL);
+    json_array_foreach(json_object_get(all, "fields"), i, field)
+    {
+        const char *pointer = json_string_value(json_object_get(field, "pointer"));
+
+        for (size_t k = 0; k < sizeof pointers / sizeof *pointers; k++) {
+            if (strcmp(pointers[k], pointer) != 0)
+                continue;
+            seen++;
+            if (!json_is_true(json_object_get(field, "only_default")) ||
+                json_array_size(json_object_get(field, "available")))
+                fail_msg("%s looks available", pointer);
+        }
+    }
+    assert_int_equal(seen, sizeof pointers / sizeof *pointers);
+    json_decref(all);
+    pd_buf_done(&b);
+}
+
 static void test_what_is_not_available_is_never_ignored(void **state)
 {
     static const struct {
@@ -536,6 +586,7 @@ int main(void)
         cmocka_unit_test(test_wrong_types_are_refused_everywhere),
         cmocka_unit_test(test_every_range_is_kept),
         cmocka_unit_test(test_every_name_is_taken_or_refused_by_name),
+        cmocka_unit_test(test_what_is_not_available_is_marked_so),
         cmocka_unit_test(test_what_is_not_available_is_never_ignored),
         cmocka_unit_test(test_strings_keep_their_lengths),
         cmocka_unit_test(test_every_preset_resolves_or_is_refused_by_name),

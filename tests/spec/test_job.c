@@ -501,7 +501,7 @@ static void test_what_has_no_effect_is_a_warning(void **state)
         {VIT, "/data/split/train", "0.5", "#/data/split/train", "with data.split.rule given"},
         {VIT, "/resources/warn_before_s", "9", "#/resources/warn_before_s", "without resources.time_limit_s"},
         {VIT, "/data", "{\"dataset\":\"digits_gen\",\"path\":\"x\"}", "#/data/path",
-         "\"digits_gen\" is generated"},
+         "because polyd generates these data"},
         {VIT, "/attention/n", "3", "#/attention/n", "is computed"},
         {VIT, "/variant", "\"paper\"", "#/variant", "without a template"},
     };
@@ -585,6 +585,8 @@ static void test_plan_digest_ignores_what_does_not_change_the_plan(void **state)
         {"/resources/time_limit_s", "5", true},
         {"/depends_on", "[{\"job\":\"1\"}]", true},
         {"/register", "\"m\"", true},
+        {"/data/split_seed", "9", true},
+        {"/model/gelu", "\"tanh\"", false},
         {"/model/width", "32", false},
         {"/train/batch", "32", false},
         {"/attention/activation", "\"poly\"", false},
@@ -620,7 +622,7 @@ static void test_plan_digest_ignores_what_does_not_change_the_plan(void **state)
 }
 
 /* The digest of one resolved document, pinned: if it changes, so do the stored digests of every job; then
- * this line changes with a word about why. */
+ * this line changes with a word about why. Last: schema 2, with model.gelu and data.split_seed. */
 static void test_config_digest_is_pinned(void **state)
 {
     struct parsed p = want_ok(example_1);
@@ -628,8 +630,95 @@ static void test_config_digest_is_pinned(void **state)
 
     (void)state;
     assert_int_equal(spec_config_digest(text, strlen(text), digest, NULL), PD_OK);
-    assert_string_equal(digest, "9b3e0c03067c7f9184c84305734023f7fbb4f2ea3ff46bd2e496e9550c7eeb90");
+    assert_string_equal(digest, "69b397ad54a7762f3bb867c4a39fe2503ac27159e41bb99a15f7aa49ac90c4ac");
     free(text);
+    done(&p);
+}
+
+/* ---- Schedules that do nothing sensible ---- */
+
+static void test_a_schedule_that_does_nothing_sensible_is_warned_of(void **state)
+{
+    static const struct {
+        const char *doc, *pointer, *value, *at, *what;
+    } odd[] = {
+        {VIT, "/train/schedule", "{\"name\":\"step\"}", "#/train/schedule/name",
+         "without train.schedule.milestones"},
+        {VIT, "/train/schedule/min_lr", "10", "#/train/schedule/min_lr",
+         "is above train.optimizer.lr, 0.001"},
+        {GPT, "/train/eval_every", "101", "#/train/eval_every", "longer than the run of 100 steps"},
+        {GPT, "/train/schedule", "{\"name\":\"step\",\"milestones\":[100,200]}",
+         "#/train/schedule/milestones", "not before the end of the run of 100 steps"},
+    };
+    static const struct {
+        const char *doc, *pointer, *value;
+    } fine[] = {
+        {VIT, "/train/schedule/min_lr", "0.001"},
+        {VIT, "/train/schedule", "{\"name\":\"constant\"}"},
+        {GPT, "/train/eval_every", "100"},
+        {VIT, "/train/eval_every", "1000"}, /* a length in epochs: who knows the data knows */
+        {GPT, "/train/schedule", "{\"name\":\"step\",\"milestones\":[99,200]}"},
+    };
+    struct parsed p;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof odd / sizeof *odd; i++) {
+        char *doc = with(odd[i].doc, odd[i].pointer, odd[i].value);
+
+        want_warning(doc, odd[i].at, odd[i].what);
+        free(doc);
+    }
+    for (size_t i = 0; i < sizeof fine / sizeof *fine; i++) {
+        char *doc = with(fine[i].doc, fine[i].pointer, fine[i].value);
+
+        p = want_ok(doc);
+        done(&p);
+        free(doc);
+    }
+}
+
+/* The document as a run, judged with a training set of so many images. */
+static struct parsed judged(const char *pointer, const char *value, int64_t samples)
+{
+    struct parsed out = {.job = NULL}, p;
+    char *doc = with(VIT, pointer, value), *text;
+
+    p = want_ok(doc);
+    text = run_text(p.job, 0);
+    spec_report_init(&out.report);
+    assert_int_equal(spec_run_judge(text, strlen(text), samples, &out.report, NULL), PD_OK);
+    free(text);
+    done(&p);
+    free(doc);
+    return out;
+}
+
+static void test_a_run_is_judged_by_the_size_of_its_data(void **state)
+{
+    /* 640 images are 10 steps of 64. */
+    struct parsed p = judged("/train", "{\"epochs\":3,\"schedule\":{\"warmup_steps\":500}}", 640);
+
+    (void)state;
+    assert_int_equal(p.report.error_count, 1);
+    assert_true(
+        told(p.report.errors, 1, "#/train/schedule/warmup_steps", "500 steps is longer than the run of 30"));
+    done(&p);
+    p = judged("/train", "{\"epochs\":3,\"schedule\":{\"warmup_steps\":30}}", 640);
+    assert_int_equal(p.report.error_count + p.report.warning_count, 0);
+    done(&p);
+    p = judged("/train", "{\"epochs\":null,\"steps\":3,\"schedule\":{\"warmup_epochs\":1}}", 640);
+    assert_int_equal(p.report.error_count, 1);
+    assert_true(
+        told(p.report.errors, 1, "#/train/schedule/warmup_epochs", "10 steps is longer than the run of 3"));
+    done(&p);
+    p = judged("/train/batch", "641", 640);
+    assert_int_equal(p.report.error_count, 1);
+    assert_true(told(p.report.errors, 1, "#/train/batch", "less than one batch of 641"));
+    done(&p);
+    p = judged("/train", "{\"epochs\":2,\"eval_every\":1000}", 640);
+    assert_int_equal(p.report.error_count, 0);
+    assert_int_equal(p.report.warning_count, 1);
+    assert_true(told(p.report.warnings, 1, "#/train/eval_every", "longer than the run of 20 steps"));
     done(&p);
 }
 
@@ -677,6 +766,8 @@ int main(void)
         cmocka_unit_test(test_bind_refuses_what_the_data_cannot_carry),
         cmocka_unit_test(test_plan_digest_ignores_what_does_not_change_the_plan),
         cmocka_unit_test(test_config_digest_is_pinned),
+        cmocka_unit_test(test_a_schedule_that_does_nothing_sensible_is_warned_of),
+        cmocka_unit_test(test_a_run_is_judged_by_the_size_of_its_data),
         cmocka_unit_test(test_fuzz_entry_keeps_its_invariants),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

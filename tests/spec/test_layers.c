@@ -67,6 +67,89 @@ static void test_later_layers_win(void **state)
     free(doc);
 }
 
+/* recipes.md: what each recipe says, to the letter; as much as fits no other recipe by accident. */
+static void test_recipes_say_what_their_projects_do(void **state)
+{
+    static const struct {
+        const char *recipe, *pointer, *want;
+    } cases[] = {
+        {"vit_b", "/train/epochs", "300"},
+        {"vit_b", "/train/batch", "1024"},
+        {"vit_b", "/train/optimizer/lr", "0.001"},
+        {"vit_b", "/train/optimizer/weight_decay", "0.05"},
+        {"vit_b", "/train/schedule/warmup_epochs", "5"},
+        {"vit_b", "/train/schedule/warmup_lr", "1e-6"},
+        {"vit_b", "/train/schedule/min_lr", "1e-5"},
+        {"vit_b", "/train/schedule/shifted", "false"},
+        {"vit_b", "/train/schedule/per", "\"epoch\""},
+        {"vit_b", "/train/label_smoothing", "0.1"},
+        {"vit_b", "/train/drop_path", "0.1"},
+        {"vit_b", "/train/ema", "0.99996"},
+        {"vit_b", "/data/augment/mixup", "0.8"},
+        {"vit_b", "/data/augment/cutmix", "1"},
+        {"vit_b", "/data/augment/erasing", "0.25"},
+        {"vit_b", "/data/augment/flip", "0.5"},
+        {"vit_b", "/data/augment/eval_crop", "0.875"},
+        {"vit_b", "/data/augment/repeats", "3"},
+        {"vit_b_augreg", "/train/batch", "4096"},
+        {"vit_b_augreg", "/train/optimizer/weight_decay", "0.1"},
+        {"vit_b_augreg", "/train/schedule/warmup_steps", "10000"},
+        {"vit_b_augreg", "/train/schedule/min_lr", "0"},
+        {"vit_b_augreg", "/train/clip_norm", "1"},
+        {"vit_b_augreg", "/data/augment/interpolation", "\"bilinear\""},
+        {"swin_b", "/train/schedule/warmup_epochs", "20"},
+        {"swin_b", "/train/schedule/warmup_lr", "1e-6"},
+        {"swin_b", "/train/schedule/min_lr", "1e-5"},
+        {"swin_b", "/train/clip_norm", "5"},
+        {"swin_b", "/train/drop_path", "0.5"},
+        {"xcit_m24", "/train/epochs", "400"},
+        {"xcit_m24", "/train/drop_path", "0.15"},
+        {"xcit_m24", "/train/drop_path_rule", "\"same\""},
+        {"xcit_m24", "/train/optimizer/decay_temperature", "true"},
+        {"vit_tiny_tin", "/train/epochs", "200"},
+        {"vit_tiny_tin", "/train/batch", "512"},
+        {"vit_tiny_tin", "/train/optimizer/lr", "0.0005"},
+        {"vit_tiny_tin", "/train/optimizer/weight_decay", "0.05"},
+        {"vit_tiny_tin", "/train/schedule/warmup_epochs", "10"},
+        {"vit_tiny_tin", "/train/schedule/min_lr", "1e-5"},
+        {"vit_tiny_tin", "/train/label_smoothing", "0.1"},
+        {"vit_tiny_tin", "/data/augment/rrc/scale", "[0.5,1]"},
+        {"vit_tiny_tin", "/data/augment/flip", "0.5"},
+        {"gpt2_owt", "/train/steps", "600000"},
+        {"gpt2_owt", "/train/batch", "480"},
+        {"gpt2_owt", "/train/optimizer/lr", "0.0006"},
+        {"gpt2_owt", "/train/optimizer/betas", "[0.9,0.95]"},
+        {"gpt2_owt", "/train/optimizer/weight_decay", "0.1"},
+        {"gpt2_owt", "/train/schedule/warmup_steps", "2000"},
+        {"gpt2_owt", "/train/schedule/min_lr", "6e-5"},
+        {"gpt2_owt", "/train/clip_norm", "1"},
+        {"gpt2_wt103", "/train/dropout", "0.1"},
+        {"gpt2_wt103", "/train/batch", "64"},
+        {"ldnt", "/train/steps", "200000"},
+        {"ldnt", "/train/init", "\"xavier\""},
+        {"vdnt", "/train/epochs", "150"},
+        {"vdnt", "/train/optimizer/betas", "[0.9,0.99]"},
+        {"vdnt", "/train/schedule/warmup_epochs", "60"},
+        {"vdnt", "/train/schedule/min_lr", "1e-8"},
+        {"vdnt", "/train/init", "\"trunc_xavier\""},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        json_t *want = json_loads(cases[i].want, JSON_DECODE_ANY, NULL), *got = NULL;
+
+        for (size_t r = 0; r < spec_recipe_count; r++)
+            for (const struct spec_item *item = spec_recipes[r].items; item && item->pointer; item++)
+                if (!strcmp(spec_recipes[r].name, cases[i].recipe) &&
+                    !strcmp(item->pointer, cases[i].pointer))
+                    got = json_loads(item->json, JSON_DECODE_ANY, NULL);
+        if (!want || !got || !json_equal(want, got))
+            fail_msg("%s: %s is not %s", cases[i].recipe, cases[i].pointer, cases[i].want);
+        json_decref(want);
+        json_decref(got);
+    }
+}
+
 static void test_errors_point_at_the_layer_that_set_the_value(void **state)
 {
     char *doc;
@@ -217,6 +300,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_later_layers_win),
+        cmocka_unit_test(test_recipes_say_what_their_projects_do),
         cmocka_unit_test(test_errors_point_at_the_layer_that_set_the_value),
         cmocka_unit_test(test_overrides_refuse_what_they_must_not_touch),
         cmocka_unit_test(test_tags_of_document_and_overrides_merge),

@@ -48,6 +48,56 @@ static void test_grid_runs_through_all_combinations_last_axis_fastest(void **sta
     done(&p);
 }
 
+/* Both ends included, the steps between even: in the number, or in its logarithm. */
+static void test_ranges_are_spread_evenly_from_end_to_end(void **state)
+{
+    static const struct {
+        const char *axis;
+        double want[7];
+        int count;
+    } cases[] = {
+        {"\"log\":[0.001,1000,7]", {0.001, 0.01, 0.1, 1, 10, 100, 1000}, 7},
+        {"\"log\":[2,32,5]", {2, 4, 8, 16, 32}, 5},
+        {"\"linear\":[0.5,3,6]", {0.5, 1, 1.5, 2, 2.5, 3}, 6},
+        {"\"linear\":[3,9,1]", {3}, 1},
+        {"\"log\":[3,9,1]", {3}, 1},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char sweep[160];
+        struct parsed p;
+
+        snprintf(sweep, sizeof sweep, "{\"axes\":[{\"pointer\":\"/train/optimizer/lr\",%s}]}", cases[i].axis);
+        p = sweep_of(GPT, sweep);
+        assert_int_equal(spec_job_run_count(p.job), cases[i].count);
+        for (int n = 0; n < cases[i].count; n++) {
+            json_t *run = run_json(p.job, n);
+            double got = json_number_value(spec_json_at(run, "/train/optimizer/lr"));
+
+            if (got != cases[i].want[n])
+                fail_msg("%s: value %d is %.17g, not %.17g", cases[i].axis, n, got, cases[i].want[n]);
+            json_decref(run);
+        }
+        done(&p);
+    }
+}
+
+/* What ranks the runs where the document does not say. */
+static void test_runs_are_ranked_by_least_validation_loss(void **state)
+{
+    struct parsed p = sweep_of(GPT, "{\"axes\":[{\"pointer\":\"/train/seed\",\"values\":[1,2]}]}");
+
+    (void)state;
+    assert_string_equal(spec_job_head(p.job)->metric, "loss/val");
+    assert_int_equal(spec_job_head(p.job)->mode, SPEC_MODE_MIN);
+    done(&p);
+    p = want_ok(GPT);
+    assert_string_equal(spec_job_head(p.job)->metric, "loss/val");
+    assert_int_equal(spec_job_head(p.job)->mode, SPEC_MODE_MIN);
+    done(&p);
+}
+
 static void test_random_draws_are_functions_of_the_seed(void **state)
 {
     static const char sweep[] = "{\"method\":\"random\",\"samples\":200,\"seed\":7,\"axes\":["
@@ -190,14 +240,65 @@ static void test_runs_outside_the_job_are_not_found(void **state)
     done(&p);
 }
 
+static void test_a_metric_that_no_run_writes_is_warned_of(void **state)
+{
+#define BY(doc_sweep)                                                                                        \
+    "{\"axes\":[{\"pointer\":\"/train/seed\",\"values\":[1,2]}],\"metric\":\"" doc_sweep "\"}"
+    static const struct {
+        const char *doc, *set, *value, *sweep, *what;
+    } cases[] = {
+        {VIT, "/name", "\"x\"", BY("accuracy"), "an evaluation writes loss/val and acc/val"},
+        {VIT, "/name", "\"x\"", BY("acc/vla"), "did you mean 'acc/val'?"},
+        {VIT, "/name", "\"x\"", BY("acc/val"), NULL},
+        {VIT, "/name", "\"x\"", BY("ppl/val"), "no run writes"},
+        {GPT, "/name", "\"x\"", BY("ppl/val"), NULL},
+        {GPT, "/name", "\"x\"", BY("acc/train"), "loss/val and ppl/val"},
+        {VIT, "/name", "\"x\"", BY("loss/val_ema"), "no run writes"},
+        {VIT, "/train/ema", "0.9", BY("loss/val_ema"), NULL},
+        {VIT, "/name", "\"x\"", BY("attn/fro/1/2"), NULL},
+        {VIT, "/name", "\"x\"", BY("attn/fro/99"), "no run writes"},
+        {VIT, "/name", "\"x\"", BY("attn/fro/1x"), "no run writes"},
+        {VIT, "/diagnostics/every", "0", BY("attn/fro/1"), "no run writes"},
+        {VIT, "/name", "\"x\"", BY("attn/jac_q_fro/1"), NULL},
+        {VIT, "/attention/qk_norm", "true", BY("attn/jac_q_fro/1"), "no run writes"},
+        {VIT, "/name", "\"x\"", BY("scale/c/1"), "no run writes"},
+        {VIT, "/attention", "{\"activation\":\"poly\",\"scale\":\"learned\"}", BY("scale/c/1"), NULL},
+        {VIT, "/attention", "{\"activation\":\"poly\",\"scale\":\"learned\"}", BY("scale/c/1/1"),
+         "no run writes"},
+        /* one combination that writes it is enough */
+        {VIT, "/attention", "{\"activation\":\"poly\"}",
+         "{\"axes\":[{\"pointer\":\"/attention/"
+         "scale\",\"values\":[\"fixed\",\"learned\"]}],\"metric\":\"scale/c/1\"}",
+         NULL},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *a = with(cases[i].doc, cases[i].set, cases[i].value), *b = with(a, "/sweep", cases[i].sweep);
+
+        if (cases[i].what) {
+            want_warning(b, "#/sweep/metric", cases[i].what);
+        } else {
+            struct parsed p = want_ok(b);
+
+            done(&p);
+        }
+        free(a);
+        free(b);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_grid_runs_through_all_combinations_last_axis_fastest),
+        cmocka_unit_test(test_ranges_are_spread_evenly_from_end_to_end),
+        cmocka_unit_test(test_runs_are_ranked_by_least_validation_loss),
         cmocka_unit_test(test_random_draws_are_functions_of_the_seed),
         cmocka_unit_test(test_sweeps_refuse_what_is_wrong),
         cmocka_unit_test(test_a_sweep_warns_only_of_what_never_has_an_effect),
         cmocka_unit_test(test_runs_outside_the_job_are_not_found),
+        cmocka_unit_test(test_a_metric_that_no_run_writes_is_warned_of),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

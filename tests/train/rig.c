@@ -105,6 +105,14 @@ static bool on_checkpoint_now(void *user)
     return b->want_checkpoint > 0 && b->want_checkpoint-- == 1;
 }
 
+static bool on_recorded(void *user, int64_t step, bool wait)
+{
+    struct book *b = user;
+
+    b->waits += wait;
+    return wait || !b->unrecorded || step < b->unrecorded;
+}
+
 static void on_log(void *user, const char *line)
 {
     (void)user;
@@ -112,6 +120,40 @@ static void on_log(void *user, const char *line)
 }
 
 const struct pk_backend_api *run_api;
+
+/* What polyd would name: `start` and the older files of the run's folder, or all of them, newest first. */
+#define STARTS_MAX 64
+struct starts {
+    char paths[STARTS_MAX][400];
+    const char *items[STARTS_MAX];
+};
+
+static int newest_first(const void *a, const void *b)
+{
+    return -strcmp(a, b); /* the names have the step in digits of equal number */
+}
+
+static size_t starts_from(const char *start, struct starts *s)
+{
+    DIR *d = opendir(checkpoints);
+    struct dirent *e;
+    size_t n = 0;
+
+    if (start && (!d || strncmp(start, checkpoints, strlen(checkpoints)) != 0))
+        snprintf(s->paths[n++], sizeof s->paths[0], "%s", start);
+    while (d && (e = readdir(d)) && n < STARTS_MAX)
+        if (train_checkpoint_step(e->d_name) >= 0) {
+            snprintf(s->paths[n], sizeof s->paths[0], "%s/%s", checkpoints, e->d_name);
+            if (!start || strcmp(s->paths[n], start) <= 0)
+                n++;
+        }
+    if (d)
+        closedir(d);
+    qsort(s->paths, n, sizeof s->paths[0], newest_first);
+    for (size_t i = 0; i < n; i++)
+        s->items[i] = s->paths[i];
+    return n;
+}
 
 static enum pd_err run_as(const struct train_ranks *ranks, const char *json, struct book *book,
                           const char *start, int threads, struct train_outcome *out, struct pd_why *why)
@@ -121,13 +163,16 @@ static enum pd_err run_as(const struct train_ranks *ranks, const char *json, str
                                     .event = on_event,
                                     .progress = on_progress,
                                     .checkpoint_written = on_checkpoint,
+                                    .checkpoint_recorded = on_recorded,
                                     .log = on_log,
                                     .stop = on_stop,
                                     .checkpoint_now = on_checkpoint_now};
+    struct starts starts;
     const struct train_dirs dirs = {.checkpoints = checkpoints,
                                     .roots = &root,
                                     .root_count = 1,
-                                    .start = start,
+                                    .starts = starts.items,
+                                    .start_count = book->from_seed ? 0 : starts_from(start, &starts),
                                     .threads = threads,
                                     .ranks = *ranks};
     struct spec_config *config = NULL;

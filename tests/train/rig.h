@@ -49,6 +49,10 @@ struct book {
     int64_t asked; /* calls of stop */
     int64_t stop_after_calls;
     int want_checkpoint;
+    bool from_seed;     /* no checkpoint is named, whatever lies in the folder */
+    int64_t unrecorded; /* checkpoints from this step on are not recorded, until they are waited for; 0 = all
+                           are */
+    int waits;
 };
 
 enum pd_err run(const char *json, struct book *book, const char *start, int threads,

@@ -346,6 +346,105 @@ static void test_forecast_of_a_checkpoint_is_the_same_in_any_precision(void **st
     }
 }
 
+/* What ZeRO-1 is for: of the moments a rank keeps a share. */
+static void test_forecast_of_a_share_of_the_moments(void **state)
+{
+#define TWO(more)                                                                                            \
+    "{\"model\":{\"preset\":\"vit_micro\",\"width\":8,\"depth\":2,\"heads\":2,\"patch\":7},\"data\":{"       \
+    "\"dataset\":"                                                                                           \
+    "\"digits_gen\"},\"resources\":{\"device\":\"cpu\",\"slots\":2},\"train\":{\"steps\":1,\"batch\":8" more \
+    "}}"
+    long long whole = planned(TWO(""), "\"moment1\":"), share = planned(TWO(",\"zero\":1"), "\"moment1\":");
+
+    (void)state;
+    assert_int_equal(whole, planned(TWO(""), "\"weights\":"));
+    assert_true(share > 0 && share < whole * 2 / 3);
+#undef TWO
+}
+
+/* ---- a step that is skipped ---- */
+
+enum { POISONED = 3 }; /* the batch that is not finite, from 1 */
+
+static struct {
+    const struct pk_backend_api *inner;
+    int batches, hypers;
+    float hyper[24][4];
+} spied;
+
+/* Writes down what the optimiser is told, and spoils one batch on its way. */
+static enum pd_err spy(struct pk_backend *b, void *to, const void *from, size_t bytes, struct pd_why *why)
+{
+    if (bytes == sizeof spied.hyper[0] && *(const float *)from > 0)
+        memcpy(spied.hyper[spied.hypers++], from, bytes);
+    if (bytes == (size_t)8 * 784 * 4 && *(const float *)from != 0 && ++spied.batches == POISONED) {
+        float *spoilt = malloc(bytes);
+        enum pd_err err;
+
+        assert_non_null(spoilt);
+        memcpy(spoilt, from, bytes);
+        spoilt[100] = (float)NAN;
+        err = spied.inner->upload(b, to, spoilt, bytes, why);
+        free(spoilt);
+        return err;
+    }
+    return spied.inner->upload(b, to, from, bytes, why);
+}
+
+/* The corrections of AdamW's moments count the updates, not the steps; the rate goes on with the steps. */
+static void test_a_skipped_step_does_not_count_for_the_moments(void **state)
+{
+    struct pk_backend_api api = *pk_backend_cpu();
+    struct book b = {0};
+    struct train_outcome out;
+    struct pd_why why = {""};
+
+    (void)state;
+    spied.inner = pk_backend_cpu();
+    api.upload = spy;
+    run_api = &api;
+    if (run("{\"model\":{\"preset\":\"vit_micro\",\"width\":8,\"depth\":1,\"heads\":2,\"patch\":7},\"data\":{"
+            "\"dataset\":\"digits_gen\",\"split\":{\"rule\":\"count\",\"train\":80,\"val\":8}},"
+            "\"diagnostics\":{"
+            "\"every\":0},\"resources\":{\"device\":\"cpu\",\"threads\":1},\"train\":{\"steps\":6,\"batch\":"
+            "8,"
+            "\"eval_every\":100,\"optimizer\":{\"lr\":0.01,\"betas\":[0.8,0.97]},\"schedule\":{\"name\":"
+            "\"linear\","
+            "\"warmup_steps\":0,\"min_lr\":0}}}",
+            &b, NULL, 1, &out, &why) != PD_OK)
+        fail_msg("%s", why.text);
+    run_api = NULL;
+    assert_int_equal(out.nonfinite, 1);
+    assert_int_equal(spied.hypers, 6);
+    for (int step = 0; step < 6; step++) {
+        int updates = step + 1 - (step >= POISONED);
+
+        assert_true(fabs(spied.hyper[step][0] - 0.01 * (6 - step) / 6) < 1e-8);
+        assert_true(fabs(spied.hyper[step][1] - (1 - pow(0.8, updates))) < 1e-6);
+        assert_true(fabs(spied.hyper[step][2] - (1 - pow(0.97, updates))) < 1e-6);
+        assert_true((find(&b, "nonfinite", step + 1) != NULL) == (step + 1 == POISONED));
+    }
+    close_book(&b);
+}
+
+/* Seconds between checkpoints are seconds: of a run that is over sooner there is the last one alone. */
+static void test_no_checkpoint_before_its_seconds_are_over(void **state)
+{
+    struct book b = {0};
+    struct train_outcome out;
+    struct pd_why why = {""};
+
+    (void)state;
+    if (run(DIGITS(
+                "\"steps\":600,\"batch\":8,\"eval_every\":100,\"checkpoint_every\":{\"seconds\":20},\"keep\":{"
+                "\"best\":0}"),
+            &b, NULL, 1, &out, &why) != PD_OK)
+        fail_msg("%s", why.text);
+    assert_true(out.seconds > 0.06 && out.seconds < 20); /* or it says nothing */
+    assert_int_equal(b.written, 1);
+    close_book(&b);
+}
+
 /* With the decay in the gradient the momentum carries it on; decoupled it does not. */
 static void test_l2_is_not_decoupled_decay(void **state)
 {
@@ -388,6 +487,9 @@ int main(void)
         T(test_averages_are_judged_and_served_where_asked_for),
         T(test_forecast_counts_averages_and_parts),
         T(test_forecast_of_a_checkpoint_is_the_same_in_any_precision),
+        T(test_forecast_of_a_share_of_the_moments),
+        T(test_a_skipped_step_does_not_count_for_the_moments),
+        T(test_no_checkpoint_before_its_seconds_are_over),
         T(test_l2_is_not_decoupled_decay),
     };
 

@@ -148,6 +148,72 @@ static void test_corrupt_checkpoint_falls_back_and_says_so(void **state)
     close_book(&whole);
 }
 
+static void test_run_goes_on_from_named_checkpoints_only(void **state)
+{
+    struct book whole = {0}, b = {.from_seed = true};
+    struct train_outcome out, want;
+    struct pd_why why;
+
+    (void)state;
+    assert_int_equal(run(DIGITS(PLAIN), &whole, NULL, 2, &want, &why), PD_OK);
+    /* The folder holds the end of the same document's run: nobody named it. */
+    assert_true(files() > 0);
+    assert_int_equal(run(DIGITS(PLAIN), &b, NULL, 2, &out, &why), PD_OK);
+    assert_non_null(strstr(b.events, "start;"));
+    assert_null(strstr(b.events, "resume;"));
+    assert_int_equal(b.count, whole.count); /* every point is computed anew */
+    assert_memory_equal(&out.loss_train, &want.loss_train, sizeof(double));
+    close_book(&b);
+    close_book(&whole);
+}
+
+/* Steps of the files in the run's folder, as "6 24 ". */
+static const char *steps_kept(void)
+{
+    static char text[200];
+    int64_t steps[32];
+    struct dirent *e;
+    size_t n = 0;
+    DIR *d = opendir(checkpoints);
+
+    assert_non_null(d);
+    while ((e = readdir(d)))
+        if (train_checkpoint_step(e->d_name) >= 0)
+            steps[n++] = train_checkpoint_step(e->d_name);
+    closedir(d);
+    text[0] = '\0';
+    for (int64_t s = 0; s < 1000; s++)
+        for (size_t i = 0; i < n; i++)
+            if (steps[i] == s)
+                snprintf(text + strlen(text), sizeof text - strlen(text), "%lld ", (long long)s);
+    return text;
+}
+
+#define KEEPS_ONE                                                                                            \
+    "\"steps\":24,\"batch\":8,\"eval_every\":100,\"checkpoint_every\":{\"steps\":3},\"keep\":{\"latest\":1," \
+    "\"best\":0}"
+
+static void test_newest_recorded_checkpoint_is_not_removed(void **state)
+{
+    struct book b = {.unrecorded = 7, .stop_after_calls = 14, .how = TRAIN_STOP_CANCEL};
+    struct train_outcome out;
+    struct pd_why why;
+
+    (void)state;
+    assert_int_equal(run(DIGITS(KEEPS_ONE), &b, NULL, 2, &out, &why), PD_OK);
+    assert_int_equal(out.result, TRAIN_CANCELLED);
+    assert_true(out.step > 12);                          /* more than two were written since */
+    assert_int_equal(strncmp(steps_kept(), "6 ", 2), 0); /* what the next attempt would be told */
+    assert_int_equal(b.waits, 0);
+    close_book(&b);
+    clear();
+    b = (struct book){.unrecorded = 7};
+    assert_int_equal(run(DIGITS(KEEPS_ONE), &b, NULL, 2, &out, &why), PD_OK);
+    assert_int_equal(b.waits, 1); /* at the end, before the others go */
+    assert_string_equal(steps_kept(), "24 ");
+    close_book(&b);
+}
+
 static void test_checkpoint_of_another_course_refused(void **state)
 {
     struct book b = {0};
@@ -401,6 +467,8 @@ int main(void)
         T(test_resume_is_bit_identical_at_random_stops),
         T(test_killed_run_goes_on_from_its_last_checkpoint),
         T(test_corrupt_checkpoint_falls_back_and_says_so),
+        T(test_run_goes_on_from_named_checkpoints_only),
+        T(test_newest_recorded_checkpoint_is_not_removed),
         T(test_checkpoint_of_another_course_refused),
         T(test_flipped_bits_of_a_checkpoint_are_found),
         T(test_full_disk_fails_checkpoints_not_steps),

@@ -1,0 +1,217 @@
+/* tests/train/test_schema1.c: what was trained before schema 2 goes on as it began; what came with schema 2
+ * decides the course of a run. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "daemon/data/safetensors.h"
+#include "daemon/model/model.h"
+#include "daemon/serve/serve.h"
+#include "kernels/base/file.h"
+#include "tests/train/rig.h"
+
+static char *text_of(const char *name)
+{
+    char path[512];
+    struct pd_buf b;
+    struct pd_why why;
+
+    snprintf(path, sizeof path, SCHEMA1 "/%s", name);
+    pd_buf_init(&b, 0);
+    if (pd_file_read(path, SPEC_MAX_BYTES, &b, &why) != PD_OK)
+        fail_msg("%s", why.text);
+    return pd_buf_take(&b);
+}
+
+/* The document with one piece of its text replaced; the caller frees it. */
+static char *replaced(const char *json, const char *old, const char *new)
+{
+    const char *at = strstr(json, old);
+    char *out = malloc(strlen(json) + strlen(new) + 1);
+
+    assert_non_null(at);
+    assert_non_null(out);
+    sprintf(out, "%.*s%s%s", (int)(at - json), json, new, at + strlen(old));
+    return out;
+}
+
+/* Lays the data and the checkpoint into the test's folder. */
+static void lay_out(const char *name)
+{
+    char command[1024];
+
+    clear();
+    snprintf(command, sizeof command,
+             "mkdir -p '%s' && cp " SCHEMA1 "/%s.safetensors '%s/step-000000000002.safetensors' && "
+             "cp " SCHEMA1 "/text.txt '%s'",
+             checkpoints, name, checkpoints, folder);
+    assert_int_equal(system(command), 0);
+}
+
+static void goes_on(const char *name, const char *json, double loss_train, double loss_val)
+{
+    struct book b = {0};
+    struct train_outcome out;
+    struct pd_why why;
+
+    lay_out(name);
+    if (run(json, &b, NULL, 1, &out, &why) != PD_OK)
+        fail_msg("%s: %s", name, why.text);
+    assert_string_equal(b.events, "resume;");
+    assert_int_equal(out.result, TRAIN_DONE);
+    assert_null(find(&b, "loss/train", 2));
+    /* another machine multiplies in another order */
+    if (fabs(out.loss_train - loss_train) > 2e-5 || fabs(out.loss_val - loss_val) > 2e-5)
+        fail_msg("%s: loss/train %.6f, loss/val %.6f", name, out.loss_train, out.loss_val);
+    close_book(&b);
+}
+
+static void refused(const char *name, const char *json)
+{
+    struct book b = {0};
+    struct train_outcome out;
+    struct pd_why why;
+
+    lay_out(name);
+    if (run(json, &b, NULL, 1, &out, &why) == PD_OK || !strstr(why.text, "another"))
+        fail_msg("%s goes on: %s", json, why.text);
+    close_book(&b);
+}
+
+static void test_runs_of_schema_1_go_on_as_they_began(void **state)
+{
+    char *digits = text_of("digits.json"), *text = text_of("text.json"), *other;
+
+    (void)state;
+    goes_on("digits", digits, 2.309945, 2.265920);
+    goes_on("text", text, 2.927921, 2.643473);
+    /* As documents of schema 2 they would be others: the split is that of seed 0, and a gpt with biases may
+     * have the exact form. */
+    other = replaced(digits, "\"schema\":1", "\"schema\":2");
+    refused("digits", other);
+    free(other);
+    other = replaced(digits, "\"split\":", "\"split_seed\":5,\"split\":");
+    goes_on("digits", other, 2.309945, 2.265920);
+    free(other);
+    other = replaced(text, "\"mlp_act\":", "\"gelu\":\"exact\",\"mlp_act\":");
+    refused("text", other);
+    free(other);
+    other = replaced(text, "\"mlp_act\":", "\"gelu\":\"tanh\",\"mlp_act\":");
+    goes_on("text", other, 2.927921, 2.643473);
+    free(other);
+    free(digits);
+    free(text);
+}
+
+static void test_checkpoints_of_schema_1_are_served(void **state)
+{
+    static const char *const names[] = {"digits", "text"};
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        char path[512];
+        struct serve_options o = {.checkpoint = path, .threads = 1, .batch_max = 2, .streams_max = 1};
+        struct serve *s = NULL;
+        struct data_st *st = NULL;
+        struct model_spec spec;
+        struct pd_why why;
+
+        snprintf(path, sizeof path, SCHEMA1 "/%s.safetensors", names[i]);
+        if (serve_open(&o, &s, &why) != PD_OK || data_st_open(path, &st, &why) != PD_OK ||
+            model_spec_from_meta(st, &spec, &why) != PD_OK)
+            fail_msg("%s: %s", names[i], why.text);
+        assert_int_equal(spec.gelu_tanh, i == 1);
+        data_st_free(st);
+        serve_close(s);
+    }
+}
+
+/* ---- data.split_seed ---- */
+
+#define DRAWN(trial, more)                                                                                   \
+    "{\"model\":{\"preset\":\"vit_micro\",\"width\":8,\"depth\":1,\"heads\":1,\"patch\":14},"                \
+    "\"data\":{\"dataset\":\"digits_gen\",\"split\":{\"rule\":\"count\",\"train\":40,\"val\":24}" more "},"  \
+    "\"resources\":{\"device\":\"cpu\"},\"train\":{\"steps\":2,\"batch\":8,\"seed\":" trial "}}"
+
+struct pictures {
+    char digest[TRAIN_DIGEST_SIZE];
+    float sum[2];   /* of the pixels of both parts, each picture weighed by its place */
+    float order[8]; /* of the first training batch */
+};
+
+static struct pictures pictures_of(const char *json)
+{
+    struct pictures p = {.digest = ""};
+    struct spec_config *config = NULL;
+    struct train_setup s;
+    struct pd_why why;
+
+    assert_int_equal(spec_config_load(json, strlen(json), &config, &why), PD_OK);
+    if (train_setup_init(&s, config, &root, 1, NULL, 0, false, &why) != PD_OK)
+        fail_msg("%s", why.text);
+    memcpy(p.digest, s.digest, sizeof p.digest);
+    for (int split = 0; split < 2; split++) {
+        const struct data_batch *batch;
+        struct data_loader *l = NULL;
+
+        /* of training pictures an epoch in the order of seed 0, whatever the run's own is */
+        assert_int_equal(data_loader_start(s.set, split, 8, 0, 0, 1, &l, &why), PD_OK);
+        for (int k = 0; k < (split ? 3 : 5); k++) {
+            assert_int_equal(data_loader_next(l, &batch, &why), PD_OK);
+            assert_int_equal(batch->used, 8);
+            for (int i = 0; i < 8 * 784; i++)
+                p.sum[split] += batch->images[i] * (float)(1 + k * 8 + i / 784);
+        }
+        data_loader_free(l);
+    }
+    {
+        const struct data_batch *batch;
+        struct data_loader *l = NULL;
+
+        assert_int_equal(
+            data_loader_start(s.set, DATA_TRAIN, 8, (uint64_t)config->train.seed, 0, 1, &l, &why), PD_OK);
+        assert_int_equal(data_loader_next(l, &batch, &why), PD_OK);
+        for (int i = 0; i < 8 * 784; i++)
+            p.order[i / 784] += batch->images[i];
+        data_loader_free(l);
+    }
+    train_setup_done(&s);
+    spec_config_free(config);
+    return p;
+}
+
+static bool same_data(const struct pictures *a, const struct pictures *b)
+{
+    return !memcmp(a->sum, b->sum, sizeof a->sum);
+}
+
+static void test_trials_share_their_data_unless_asked(void **state)
+{
+    struct pictures first = pictures_of(DRAWN("5", "")), second = pictures_of(DRAWN("6", "")),
+                    asked = pictures_of(DRAWN("6", ",\"split_seed\":null")),
+                    alike = pictures_of(DRAWN("6", ",\"split_seed\":6")),
+                    other = pictures_of(DRAWN("5", ",\"split_seed\":1"));
+
+    (void)state;
+    assert_true(same_data(&first, &second));
+    assert_memory_not_equal(first.order, second.order, sizeof first.order); /* which follows the trial */
+    assert_false(same_data(&second, &asked));
+    assert_true(same_data(&asked, &alike));
+    assert_false(same_data(&first, &other));
+    assert_string_not_equal(first.digest, second.digest);
+    assert_string_not_equal(second.digest, asked.digest);
+    assert_string_equal(asked.digest, alike.digest); /* two ways to say the same */
+    assert_string_not_equal(first.digest, other.digest);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_runs_of_schema_1_go_on_as_they_began, setup, teardown),
+        cmocka_unit_test(test_checkpoints_of_schema_1_are_served),
+        cmocka_unit_test_setup_teardown(test_trials_share_their_data_unless_asked, setup, teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -19,13 +19,16 @@
 #include "daemon/doctor.h"
 #include "daemon/notify.h"
 #include "daemon/spec/spec.h"
+#include "daemon/state_dir.h"
 #include "daemon/store/store.h"
 #include "daemon/store/verify.h"
 #include "daemon/supervise/supervise.h"
 #include "kernels/base/clock.h"
-#include "kernels/base/file.h"
 #include "kernels/base/log.h"
 
+#define EXIT_LOST                                                                                            \
+    78 /* the state folder's database is lost: EX_CONFIG; the unit file does not start it again */
+#define START_MORE_US (INT64_C(60) * 1000000)
 #define ALIVE_US 20000000                /* a thread silent for so long is taken for dead */
 #define AGE_US (INT64_C(3600) * 1000000) /* an hour of waiting raises a run's priority by one */
 
@@ -81,16 +84,36 @@ static void log_failure(const char *what, enum pd_err err, const struct pd_why *
            pd_log_quote(quoted, sizeof quoted, why->text));
 }
 
-static enum pd_err start(struct daemon *d)
+/* systemd gives up on a start that says nothing: each word of this gives it another minute. Said when what is
+ * done changes, else once a second. */
+static void busy(void *ctx, const char *what)
+{
+    static char last[128];
+    static int64_t told_us;
+    int64_t now_us = pd_clock_mono_us();
+
+    (void)ctx;
+    if (!strcmp(what, last) && now_us - told_us < 1000000)
+        return;
+    snprintf(last, sizeof last, "%s", what);
+    told_us = now_us;
+    notify_send("EXTEND_TIMEOUT_USEC=%lld\nSTATUS=%s", (long long)START_MORE_US, what);
+}
+
+/* *ret_status: what the program's exit status is to be if it failed. */
+static enum pd_err start(struct daemon *d, int *ret_status)
 {
     const struct config *c = d->config;
     struct store_writer_options store = {.state_dir = c->state.dir,
+                                         .init = c->action == CONFIG_ACTION_INIT,
+                                         .busy = busy,
                                          .external_checkpoint = c->store.checkpoint_external != 0,
                                          .limits = {[STORE_LANE_COMMAND] = (int)c->limits.submissions,
                                                     [STORE_LANE_WORKER] = (int)c->limits.updates,
                                                     [STORE_LANE_METRICS] = (int)c->limits.metrics}};
     struct sup_data_root *roots = calloc(c->data.count + 1, sizeof *roots);
     struct sup_options sup = {.state_dir = c->state.dir,
+                              .busy = busy,
                               .worker_path = c->worker.path,
                               .cpu_slots = (int)c->devices.cpu_slots,
                               .cpu_threads = (int)c->devices.threads_per_slot,
@@ -130,11 +153,14 @@ static enum pd_err start(struct daemon *d)
         pd_log(PD_LOG_WARNING, "polyd", "selftest=1 no run is really trained");
     }
     if (err == PD_OK)
-        err = pd_file_make_dirs(c->state.dir, &why);
+        err = state_dir_open(c->state.dir, &why);
     if (err != PD_OK)
         log_failure("state", err, &why);
-    if (err == PD_OK && (err = store_writer_start(&store, &d->writer, &why)) != PD_OK)
+    if (err == PD_OK && (err = store_writer_start(&store, &d->writer, &why)) != PD_OK) {
         log_failure("store", err, &why);
+        if (err == PD_ERR_CONFLICT)
+            *ret_status = EXIT_LOST;
+    }
     if (err == PD_OK && (err = sup_start(&sup, d->writer, &d->sup, &why)) != PD_OK)
         log_failure("supervise", err, &why);
     deps.writer = d->writer;
@@ -225,6 +251,7 @@ static int run(struct config *config, int argc, char **argv)
     struct daemon d = {.config = config};
     struct rlimit files;
     sigset_t signals;
+    int status = 1;
     enum pd_err err;
 
     pd_log_set_level((enum pd_log_level)config->log.level);
@@ -241,7 +268,7 @@ static int run(struct config *config, int argc, char **argv)
     sigprocmask(SIG_BLOCK, &signals, NULL); /* inherited by every thread: they come to us alone */
     pd_log(PD_LOG_INFO, "polyd", "version=%s pid=%d state=%s config=%s", POLYD_VERSION, (int)getpid(),
            config->state.dir, config->file ? config->file : "none");
-    err = start(&d);
+    err = start(&d, &status);
     if (err == PD_OK) {
         pd_log(PD_LOG_INFO, "polyd", "listening=%s port=%u", config->server.listen, api_port(d.api));
         notify_send("READY=1\nSTATUS=listening on %s port %u", config->server.listen, api_port(d.api));
@@ -250,7 +277,7 @@ static int run(struct config *config, int argc, char **argv)
     stop(&d);
     if (err == PD_OK)
         pd_log(PD_LOG_INFO, "polyd", "stopped=1");
-    return err == PD_OK ? 0 : 1;
+    return err == PD_OK ? 0 : status;
 }
 
 static int fields_print(void)
@@ -322,6 +349,13 @@ int main(int argc, char **argv)
         break;
     case CONFIG_ACTION_RUN:
         status = config->arg_count ? command(config) : run(config, argc, argv);
+        break;
+    case CONFIG_ACTION_INIT:
+        if (config->arg_count) {
+            fprintf(stderr, "polyd: --init runs the daemon; '%s' is a command of its own\n", config->args[0]);
+            status = 2;
+        } else
+            status = run(config, argc, argv);
         break;
     }
     config_free(config);

@@ -2,6 +2,7 @@
  * whatever its layer, and leaves its text and origin for GET /api/v1/config. */
 #include "daemon/config/load.h"
 
+#include <arpa/inet.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -112,6 +113,38 @@ static int64_t cores(void)
     return sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0 ? CPU_COUNT(&set) : 1;
 }
 
+static bool is_loopback(const char *address)
+{
+    struct in6_addr v6;
+    struct in_addr v4;
+
+    if (inet_pton(AF_INET, address, &v4) == 1)
+        return ntohl(v4.s_addr) >> 24 == 127;
+    return inet_pton(AF_INET6, address, &v6) == 1 &&
+           (IN6_IS_ADDR_LOOPBACK(&v6) || (IN6_IS_ADDR_V4MAPPED(&v6) && v6.s6_addr[12] == 127));
+}
+
+/* There are no names and passwords yet: beyond loopback everybody is admitted, which one must have asked for.
+ */
+static void check_listen(struct load *l)
+{
+    const struct config *c = l->c;
+    bool serves = c->action == CONFIG_ACTION_CHECK || !c->arg_count;
+
+    if (is_loopback(c->server.listen))
+        return;
+    snprintf(l->origin, sizeof l->origin, "%s", l->p->settings[load_row("server", "listen")].origin);
+    if (c->server.insecure_listen)
+        load_warning(l, "server.listen = %s is not a loopback address: whoever reaches it can submit jobs",
+                     c->server.listen);
+    else if (serves)
+        load_error(l,
+                   "server.listen = %s is not a loopback address, and polyd asks nobody for a name: whoever "
+                   "reaches it could submit jobs and read all results. Listen on 127.0.0.1 behind a proxy or "
+                   "a tunnel that does, or accept this with --insecure-listen (server.insecure_listen = yes)",
+                   c->server.listen);
+}
+
 /* What is computed once all layers have spoken. */
 static void finish(struct load *l, const char *const *env)
 {
@@ -131,10 +164,7 @@ static void finish(struct load *l, const char *const *env)
         snprintf(text, sizeof text, "%lld", (long long)c->devices.threads_per_slot);
         s->value = load_keep(l, text);
     }
-    if (strncmp(c->server.listen, "127.", 4) != 0 && strcmp(c->server.listen, "::1") != 0) {
-        snprintf(l->origin, sizeof l->origin, "%s", l->p->settings[load_row("server", "listen")].origin);
-        load_warning(l, "server.listen is not a loopback address: whoever reaches it can submit jobs");
-    }
+    check_listen(l);
     c->data.roots = l->p->roots;
     c->data.names = l->p->names;
 }
@@ -186,7 +216,8 @@ enum pd_err config_load(int argc, const char *const *argv, const char *const *en
     l->c->args = no_args;
     set_defaults(l);
     load_flags(l, argc, argv, false, &file);
-    if (l->c->action == CONFIG_ACTION_RUN || l->c->action == CONFIG_ACTION_CHECK) {
+    if (l->c->action == CONFIG_ACTION_RUN || l->c->action == CONFIG_ACTION_CHECK ||
+        l->c->action == CONFIG_ACTION_INIT) {
         file = choose_file(file, env, found);
         if (file)
             load_file(l, file);

@@ -19,7 +19,8 @@ enum config_action {
     CONFIG_ACTION_HELP,    /* --help: print config_help */
     CONFIG_ACTION_VERSION, /* --version */
     CONFIG_ACTION_CHECK,   /* --check-config: print config_report_text, exit 0 or 1 */
-    CONFIG_ACTION_SAMPLE   /* --sample-config: print config_sample */
+    CONFIG_ACTION_SAMPLE,  /* --sample-config: print config_sample */
+    CONFIG_ACTION_INIT     /* --init: run; a state folder without its database begins anew */
 };
 
 enum config_source { CONFIG_SOURCE_DEFAULT, CONFIG_SOURCE_FILE, CONFIG_SOURCE_ENV, CONFIG_SOURCE_FLAG };
@@ -45,12 +46,17 @@ struct config {
     const char *file; /* the file that was read, or NULL */
 
     struct {
-        const char *listen; /* address: IPv4 or IPv6 text */
-        int64_t port;       /* 0: the kernel chooses */
-        int64_t threads;    /* of the HTTP pool */
+        const char *listen; /* address: IPv4 or IPv6 text; beyond loopback only with insecure_listen */
+        int64_t insecure_listen;
+        int64_t port;    /* 0: the kernel chooses */
+        int64_t readers; /* threads that read the store for HTTP */
+        int64_t read_timeout_ms;
+        int64_t threads; /* of the HTTP pool */
         int64_t max_body_bytes;
         int64_t max_connections;
         int64_t max_connections_per_address; /* 0: no limit of its own */
+        int64_t reserved_connections;        /* beyond max_connections, for probes and /metrics */
+        int64_t min_body_rate;               /* bytes a second; 0: no limit */
         struct config_list allowed_hosts;    /* Host values beside loopback names and `listen` */
         struct config_list allowed_origins;  /* Origin values beside our own */
     } server;

@@ -15,10 +15,11 @@ void config_help(struct pd_buf *out)
 
     pd_buf_str(
         out,
-        "polyd: trains and serves transformers; see /api/v1 and the dashboard\n\n"
+        "polyd: trains and serves transformers; see /openapi.yaml and the dashboard\n\n"
         "  polyd [flags]                   run the daemon\n"
         "  polyd [flags] fields            print every field of a job document\n"
         "  polyd [flags] verify [quick]    check the state directory, also while the daemon runs\n"
+        "  polyd [flags] doctor            list the GPUs, and say of each that cannot be used why\n"
         "  polyd [flags] routes            print every route of the API\n\n"
         "A value comes from a flag, else from the environment, else from the file, else it is the default.\n"
         "The file is --config, else $POLYD_CONFIG, else /etc/polyd/polyd.conf (as a service\n"
@@ -37,7 +38,7 @@ void config_help(struct pd_buf *out)
         load_env_name(row, name, sizeof name);
         pd_buf_str(out, "  ");
         if (row->flag)
-            pd_buf_printf(out, "--%s %s, ", row->flag, row->arg);
+            pd_buf_printf(out, "--%s%s%s, ", row->flag, row->bare ? "" : " ", row->bare ? "" : row->arg);
         pd_buf_printf(out, "--%s.%s=%s, %s\n      %s", row->section, row->key, row->arg, name, row->meaning);
         if (row->type == CONFIG_T_INT)
             pd_buf_printf(out, " (%lld to %lld)", (long long)row->min, (long long)row->max);

@@ -11,6 +11,8 @@ const struct load_action load_actions[LOAD_ACTIONS] = {
     {"version", CONFIG_ACTION_VERSION, "print the version and leave"},
     {"check-config", CONFIG_ACTION_CHECK, "name everything that is wrong with the configuration and leave"},
     {"sample-config", CONFIG_ACTION_SAMPLE, "print a file with every setting at its default and leave"},
+    {"init", CONFIG_ACTION_INIT,
+     "run, and where runs have lost their database, move them aside (old-... in the state folder) first"},
 };
 
 static void flag_unknown(struct load *l, const char *name)
@@ -68,7 +70,17 @@ static void flag_set(struct load *l, const char *name, const char *value)
     }
 }
 
-/* Whether the flag takes a value. */
+/* What a flag that stands alone means; NULL: it needs a value. */
+static const char *flag_bare(const char *name)
+{
+    for (size_t i = 0; i < config_row_count; i++) {
+        if (config_rows[i].flag && strcmp(config_rows[i].flag, name) == 0)
+            return config_rows[i].bare;
+    }
+    return NULL;
+}
+
+/* Is there such a flag that can take a value? */
 static bool flag_known(const char *name)
 {
     const char *dot = strchr(name, '.');
@@ -121,7 +133,9 @@ void load_flags(struct load *l, int argc, const char *const *argv, bool apply, c
                 flag_unknown(l, word);
             continue;
         }
-        value = eq ? eq + 1 : i + 1 < argc ? argv[++i] : NULL;
+        value = eq ? eq + 1 : flag_bare(word);
+        if (!value && i + 1 < argc)
+            value = argv[++i];
         if (strcmp(word, "config") == 0) {
             if (value && *value)
                 *ret_file = value;

@@ -71,8 +71,8 @@ const char *load_env_get(const char *const *env, const char *name);
 /* POLYD_SECTION_KEY. */
 void load_env_name(const struct config_row *row, char *out, size_t size);
 
-/* Flags that ask for something other than running. */
-#define LOAD_ACTIONS 4
+/* Flags without a value: they ask for something other than running, or for another start. */
+#define LOAD_ACTIONS 5
 extern const struct load_action {
     const char *name;
     enum config_action action;

@@ -2,6 +2,8 @@
 
 #include "kernels/base/log.h"
 
+static const char *const yes_words[] = {"no", "yes", NULL};
+static const int64_t yes_values[] = {0, 1};
 static const char *const decode_words[] = {"auto", "cache", "state", NULL};
 static const int64_t decode_values[] = {0, 1, 2};
 static const char *const serve_device_words[] = {"cpu", "cuda", NULL};
@@ -20,19 +22,39 @@ static const int64_t checkpoint_values[] = {0, 1};
 const struct config_row config_rows[] = {
     {ROW("server", "listen", CONFIG_T_ADDRESS, server.listen), .def = "127.0.0.1", .flag = "listen",
      .arg = "ADDRESS",
-     .meaning = "address to listen on, in numbers; anything but loopback opens polyd to the network"},
+     .meaning = "address to listen on, in numbers; anything but loopback needs insecure_listen"},
+    {ROW("server", "insecure_listen", CONFIG_T_WORD, server.insecure_listen), .def = "no", .words = yes_words,
+     .values = yes_values, .flag = "insecure-listen", .bare = "yes", .arg = "yes",
+     .meaning = "listen beyond loopback although polyd asks nobody for a name: whoever reaches the address "
+                "can submit jobs and read all results"},
     {ROW("server", "port", CONFIG_T_INT, server.port), INT(0, 65535, "7070"), .flag = "port", .arg = "N",
      .meaning = "port; 0 lets the kernel choose"},
     {ROW("server", "threads", CONFIG_T_INT, server.threads), INT(1, 64, "2"), .arg = "N",
      .meaning = "threads that answer HTTP"},
+    {ROW("server", "readers", CONFIG_T_INT, server.readers), INT(2, 64, "4"), .arg = "N",
+     .meaning = "threads that read the store and take large bodies apart; half of them are kept for what is "
+                "short"},
+    {ROW("server", "read_timeout_ms", CONFIG_T_INT, server.read_timeout_ms), INT(100, 600000, "5000"),
+     .arg = "MS",
+     .meaning = "longest time that a request may wait for such a thread (503), and that its reads of the "
+                "store may take (504)"},
     {ROW("server", "max_body_bytes", CONFIG_T_INT, server.max_body_bytes), INT(65536, 4294967296, "67108864"),
      .arg = "BYTES",
      .meaning = "largest request body; a job document may have 262144 bytes whatever stands here"},
     {ROW("server", "max_connections", CONFIG_T_INT, server.max_connections), INT(8, 100000, "1024"),
-     .arg = "N", .meaning = "connections at once; streams count too"},
+     .arg = "N",
+     .meaning = "connections at once; streams count too. One more closes the one that has been idle longest"},
     {ROW("server", "max_connections_per_address", CONFIG_T_INT, server.max_connections_per_address),
      INT(0, 100000, "0"), .arg = "N",
      .meaning = "connections of one client address at once; 0: only the limit above"},
+    {ROW("server", "reserved_connections", CONFIG_T_INT, server.reserved_connections), INT(0, 1000, "16"),
+     .arg = "N",
+     .meaning = "connections beyond max_connections that serve probes and /metrics alone, when none of the "
+                "others can be closed"},
+    {ROW("server", "min_body_rate", CONFIG_T_INT, server.min_body_rate), INT(0, 1000000000, "1024"),
+     .arg = "BYTES",
+     .meaning = "bytes a second that a request body must bring after its first 5 s, or its connection is "
+                "closed; 0: no such limit"},
     {ROW("server", "allowed_hosts", CONFIG_T_LIST, server.allowed_hosts), .def = "", .arg = "NAMES",
      .meaning = "Host values to accept beside loopback names and the address above"},
     {ROW("server", "allowed_origins", CONFIG_T_LIST, server.allowed_origins), .def = "", .arg = "ORIGINS",

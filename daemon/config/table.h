@@ -22,6 +22,7 @@ struct config_row {
     const int64_t *values;
     unsigned known_only; /* words from this index on are known but not available; 0: all are */
     const char *flag;    /* short form without the dashes, or NULL */
+    const char *bare;    /* what the short form means without a value; NULL: it needs one */
     const char *arg;     /* what the help calls the value */
     const char *meaning;
 };

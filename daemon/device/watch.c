@@ -374,7 +374,8 @@ int device_watch_devices(struct device_watch *w, struct device *ret, int most)
         return 0;
     pthread_mutex_lock(&w->mutex);
     count = w->count;
-    memcpy(ret, w->devices, (size_t)(count < most ? count : most) * sizeof *ret);
+    for (int i = 0; i < count && i < most; i++) /* ret may be NULL where most is 0 */
+        ret[i] = w->devices[i];
     pthread_mutex_unlock(&w->mutex);
     return count;
 }

@@ -51,8 +51,27 @@ enum pd_err serve_classifier_open(struct serve *s, struct pd_why *why)
     return err;
 }
 
-/* Writes image `i` of the part, normalised, to `to`. False if a pixel is not finite. */
-static bool put_image(const struct serve *s, const struct serve_images *part, int64_t i, float *to)
+/* The pixel that is wrong: the first that is not finite, else the first off the scale. */
+static enum pd_err wrong_pixel(const float *pixels, size_t n, int64_t image, struct pd_why *why)
+{
+    for (size_t k = 0; k < n; k++)
+        if (!isfinite(pixels[k]))
+            return pd_fail(why, PD_ERR_INVALID, "image %lld has a pixel that is not finite",
+                           (long long)image);
+    for (size_t k = 0; k < n; k++)
+        if (pixels[k] < SERVE_PIXEL_LOW || pixels[k] > SERVE_PIXEL_HIGH)
+            return pd_fail(
+                why, PD_ERR_INVALID,
+                "image %lld has a pixel of %g: input 'image' of FP32 is on the scale 0..1, not 0..255 "
+                "and not normalised (the model subtracts mean and divides by deviation itself); send "
+                "0..255 as UINT8",
+                (long long)image, (double)pixels[k]);
+    return pd_fail(why, PD_ERR_INTERNAL, "image %lld was found wrong and is not", (long long)image);
+}
+
+/* Writes image `i` of the part, normalised, to `to`. */
+static enum pd_err put_image(const struct serve *s, const struct serve_images *part, int64_t i, float *to,
+                             struct pd_why *why)
 {
     size_t n = image_elements(s), plane = n / (size_t)s->info.channels;
 
@@ -64,17 +83,17 @@ static bool put_image(const struct serve *s, const struct serve_images *part, in
             to[k] = ((float)from[k] / 255.0f - s->mean[k / plane]) / s->std[k / plane];
     } else {
         const char *from = (const char *)part->data + (size_t)i * n * sizeof(float);
-        float sum = 0;
+        int wrong = 0;
 
         memcpy(to, from, n * sizeof(float)); /* a tensor of the wire may lie anywhere */
-        for (size_t k = 0; k < n; k++) {
-            sum += to[k] * 0.0f; /* NaN from then on if one is not finite */
+        for (size_t k = 0; k < n; k++)
+            wrong |= !(to[k] >= SERVE_PIXEL_LOW && to[k] <= SERVE_PIXEL_HIGH); /* NaN is neither */
+        if (wrong)
+            return wrong_pixel(to, n, part->first + i, why);
+        for (size_t k = 0; k < n; k++)
             to[k] = (to[k] - s->mean[k / plane]) / s->std[k / plane];
-        }
-        if (isnan(sum))
-            return false;
     }
-    return true;
+    return PD_OK;
 }
 
 static void put_scores(const float *logits, int64_t classes, int64_t row, const struct serve_scores *ret)
@@ -127,9 +146,9 @@ enum pd_err serve_classify(struct serve *s, const struct serve_images *parts, si
         return pd_fail(why, PD_ERR_UNSUPPORTED, "a language model does not classify images");
     for (size_t p = 0; p < count; p++) {
         for (int64_t i = 0; i < parts[p].count; i++) {
-            if (!put_image(s, &parts[p], i, s->staging + (size_t)used * image_elements(s)))
-                return pd_fail(why, PD_ERR_INVALID, "image %lld has a pixel that is not finite",
-                               (long long)i);
+            err = put_image(s, &parts[p], i, s->staging + (size_t)used * image_elements(s), why);
+            if (err != PD_OK)
+                return err;
             if (++used < (int64_t)s->info.batch_max)
                 continue;
             err = run_batch(s, used, first, ret, why);

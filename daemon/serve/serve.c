@@ -343,6 +343,37 @@ static void put_text(struct pd_buf *out, const char *text)
     pd_buf_str(out, "\"");
 }
 
+static void put_channels(struct pd_buf *out, const char *name, const float *values, int64_t count)
+{
+    pd_buf_printf(out, ",\"%s\":[", name);
+    for (int64_t c = 0; c < count; c++)
+        pd_buf_printf(out, "%s%.7g", c ? "," : "", (double)values[c]);
+    pd_buf_str(out, "]");
+}
+
+/* What the numbers of input 'image' mean, for those who make them. */
+static void put_pixels(const struct serve *s, struct pd_buf *out)
+{
+    const struct serve_info *i = &s->info;
+
+    pd_buf_printf(out,
+                  ",\"pixels\":{\"FP32\":[0,1],\"UINT8\":[0,255],\"order\":\"channel, row, column\","
+                  "\"channels\":\"%s\"",
+                  i->channels == 1   ? "grey"
+                  : i->channels == 3 ? "RGB"
+                                     : "the data set's");
+    put_channels(out, "mean", s->mean, i->channels);
+    put_channels(out, "std", s->std, i->channels);
+    pd_buf_printf(out, ",\"normalised_by\":\"the model\"");
+    if (serve_pictures(s))
+        pd_buf_printf(
+            out,
+            ",\"resize\":\"JPEG and PNG alone: scaled to cover %lld x %lld divided by %.4g, the middle "
+            "cut out, as in validation\"",
+            (long long)i->height, (long long)i->width, s->fit.crop);
+    pd_buf_str(out, "}");
+}
+
 enum pd_err serve_signature(const struct serve *s, struct pd_buf *out)
 {
     const struct serve_info *i = &s->info;
@@ -362,6 +393,7 @@ enum pd_err serve_signature(const struct serve *s, struct pd_buf *out)
                       (long long)i->outputs, (long long)i->outputs,
                       i->labels ? ",{\"name\":\"label\",\"datatype\":\"BYTES\",\"shape\":[-1]}" : "",
                       (long long)i->outputs, i->batch_max);
+        put_pixels(s, out);
         for (int64_t c = 0; i->labels && c < i->outputs; c++) {
             pd_buf_str(out, c ? "," : ",\"labels\":[");
             put_text(out, i->labels[c]);

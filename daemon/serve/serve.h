@@ -96,11 +96,16 @@ PD_NODISCARD enum pd_err serve_signature(const struct serve *s, struct pd_buf *o
 
 /* ---- classifier ---- */
 
+/* Room for noise that was added to an image; what a client normalised itself lies beyond. */
+#define SERVE_PIXEL_LOW (-0.5f)
+#define SERVE_PIXEL_HIGH 1.5f
+
 /* Images one after the other, each (C, H, W). */
 struct serve_images {
     const void *data;
     bool bytes; /* true: UINT8, 0..255. false: FP32 on the scale 0..1, what bytes / 255 gives */
     int64_t count;
+    int64_t first; /* number of the first in what the client sent, for errors */
 };
 
 /* Does this model take JPEG and PNG? */
@@ -119,7 +124,8 @@ struct serve_scores {
 };
 
 /* Classifies all images of all parts, in batches of the next larger bucket. The caller's arrays hold the sum
- * of the counts. Values outside 0..1 are computed with, not refused; a non-finite pixel is PD_ERR_INVALID. */
+ * of the counts. A float that is not finite or far off the scale 0..1 (below
+ * SERVE_PIXEL_LOW, above SERVE_PIXEL_HIGH) is PD_ERR_INVALID: it is 0..255, or normalised already. */
 PD_NODISCARD enum pd_err serve_classify(struct serve *s, const struct serve_images *parts, size_t count,
                                         const struct serve_scores *ret, struct pd_why *why);
 

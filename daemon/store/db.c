@@ -1,9 +1,11 @@
 #include "daemon/store/db.h"
 
 #include "daemon/store/tx.h"
+#include "kernels/base/clock.h"
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define WRITER_BUSY_MS 2000 /* longer than any write of ours */
@@ -41,8 +43,35 @@ static enum pd_err err_of_rc(int rc)
     }
 }
 
+#define LATE_OPS 4000 /* steps of SQLite's machine between two looks at the clock: some 50 us */
+
+static bool is_late(const struct db *d)
+{
+    return d->until_us && pd_clock_mono_us() > d->until_us;
+}
+
+static enum pd_err fail_late(struct pd_why *why)
+{
+    return pd_fail(why, PD_ERR_TIMEOUT,
+                   "reading this takes longer than it may (server.read_timeout_ms); ask for less at once");
+}
+
+static int on_progress(void *ctx)
+{
+    return is_late(ctx);
+}
+
+void db_until(struct db *d, int64_t until_us)
+{
+    if (!until_us != !d->until_us)
+        sqlite3_progress_handler(d->db, until_us ? LATE_OPS : 0, until_us ? on_progress : NULL, d);
+    d->until_us = until_us;
+}
+
 enum pd_err db_fail(struct db *d, int rc, struct pd_why *why)
 {
+    if ((rc & 0xff) == SQLITE_INTERRUPT && d->until_us)
+        return fail_late(why);
     return pd_fail(why, err_of_rc(rc), "sqlite: %s (%d)", d->db ? sqlite3_errmsg(d->db) : sqlite3_errstr(rc),
                    rc);
 }
@@ -52,6 +81,23 @@ enum pd_err db_exec(struct db *d, const char *sql, struct pd_why *why)
     int rc = sqlite3_exec(d->db, sql, NULL, NULL, NULL);
 
     return rc == SQLITE_OK ? PD_OK : db_fail(d, rc, why);
+}
+
+static void in_state(sqlite3_context *ctx, int argc, sqlite3_value **argv)
+{
+    const char *dir = sqlite3_user_data(ctx), *path = (const char *)sqlite3_value_text(argv[0]);
+    char *whole;
+
+    (void)argc;
+    if (!path || *path == '/' || !*path) {
+        sqlite3_result_value(ctx, argv[0]);
+        return;
+    }
+    whole = sqlite3_mprintf("%s/%s", dir, path);
+    if (whole)
+        sqlite3_result_text(ctx, whole, -1, sqlite3_free);
+    else
+        sqlite3_result_error_nomem(ctx);
 }
 
 enum pd_err db_open(struct db *d, const char *path, bool writer, struct pd_why *why)
@@ -70,6 +116,14 @@ enum pd_err db_open(struct db *d, const char *path, bool writer, struct pd_why *
         return err;
     }
     sqlite3_extended_result_codes(d->db, 1);
+    d->dir = strdup(path);
+    if (d->dir && strrchr(d->dir, '/'))
+        *strrchr(d->dir, '/') = '\0';
+    if (!d->dir || sqlite3_create_function_v2(d->db, "in_state", 1, SQLITE_UTF8 | SQLITE_DETERMINISTIC,
+                                              d->dir, in_state, NULL, NULL, NULL) != SQLITE_OK) {
+        db_close(d);
+        return pd_fail(why, PD_ERR_NOMEM, "no memory for the database");
+    }
     sqlite3_busy_timeout(d->db, writer ? WRITER_BUSY_MS : READER_BUSY_MS);
     if (writer)
         /* 4000 pages (16 MB) between checkpoints: a checkpoint rewrites pages, and fewer of them are
@@ -95,6 +149,7 @@ void db_close(struct db *d)
         if (d->slot[i].stmt)
             sqlite3_finalize(d->slot[i].stmt);
     sqlite3_close(d->db);
+    free(d->dir);
     memset(d, 0, sizeof *d);
 }
 
@@ -161,7 +216,7 @@ static enum pd_err bind_va(struct db *d, sqlite3_stmt **ret, struct pd_why *why,
                            const char *types, va_list ap)
 {
     sqlite3_stmt *st = NULL;
-    enum pd_err err = db_prepare(d, &st, why, sql);
+    enum pd_err err = is_late(d) ? fail_late(why) : db_prepare(d, &st, why, sql);
 
     if (err != PD_OK)
         return err;
@@ -356,6 +411,7 @@ void db_run_row(sqlite3_stmt *st, struct store_run *ret)
         .trial = sqlite3_column_int64(st, 31),
         .seed = sqlite3_column_int64(st, 32),
         .concurrency = sqlite3_column_int64(st, 33),
+        .clock_us = sqlite3_column_int64(st, 34),
     };
     spec_run_state_parse(db_text(st, 4), &ret->state);
     spec_outcome_parse(db_text(st, 5), &ret->outcome);
@@ -380,6 +436,7 @@ void db_attempt(sqlite3_stmt *st, struct store_attempt *ret)
         .started_us = sqlite3_column_int64(st, 13),
         .ended_us = sqlite3_column_int64(st, 14),
         .exit_status = sqlite3_column_int(st, 16),
+        .clock_us = sqlite3_column_int64(st, 17),
     };
     if (token && sqlite3_column_bytes(st, 15) == (int)sizeof ret->token_sha256)
         memcpy(ret->token_sha256, token, sizeof ret->token_sha256);

@@ -15,6 +15,8 @@
 
 struct db {
     sqlite3 *db;
+    char *dir;        /* the state folder: the file's own */
+    int64_t until_us; /* monotonic: queries fail once it is past; 0 = never */
     struct {
         const char *sql;
         sqlite3_stmt *stmt;
@@ -28,6 +30,8 @@ struct store {
 /* Opens with SQLITE_OPEN_NOMUTEX and the settings of the role; nothing is migrated. */
 enum pd_err db_open(struct db *d, const char *path, bool writer, struct pd_why *why);
 void db_close(struct db *d);
+/* See store_reader_until. */
+void db_until(struct db *d, int64_t until_us);
 
 /* What the last call on this connection failed with, as ours. Fills `why`. */
 enum pd_err db_fail(struct db *d, int rc, struct pd_why *why);
@@ -48,6 +52,12 @@ enum pd_err db_run(struct db *d, struct pd_why *why, const char *sql, const char
 /* One integer of one row; PD_ERR_NOT_FOUND without a row. */
 enum pd_err db_int(struct db *d, int64_t *ret, struct pd_why *why, const char *sql, const char *types, ...);
 
+/* Every connection has the SQL function in_state(path): a path relative to the state folder as an absolute
+ * one. */
+
+/* "/attention/k" as SQLite's path $."attention"."k"; false: it is no such pointer, or too long. */
+bool db_json_path(const char *pointer, char *out, size_t size);
+
 const char *db_text(sqlite3_stmt *st, int column); /* never NULL */
 double db_real(sqlite3_stmt *st, int column);      /* NULL = NaN */
 
@@ -66,17 +76,33 @@ void db_job(sqlite3_stmt *st, struct store_job *ret);
     "r.time_limit_us, "                                                                                      \
     "r.warn_before_us, r.not_before_us, r.used_us, r.created_us, r.started_us, r.ended_us, "                 \
     "r.config_digest, "                                                                                      \
-    "r.plan_digest, r.document, r.sweep, j.tags, r.point, r.trial, r.seed, j.concurrency"
+    "r.plan_digest, r.document, r.sweep, j.tags, r.point, r.trial, r.seed, j.concurrency, r.clock_us"
+/* Conditions of a list of runs r and their jobs j: ?2 experiment, ?3 name, ?5 outcome, ?8 text, ?9 and ?10
+ * tag, ?11 group; NULL = any. */
+#define DB_RUN_FILTER                                                                                        \
+    " AND (?2 IS NULL OR j.experiment = ?2) AND (?3 IS NULL OR instr(lower(j.name), lower(?3)))"             \
+    " AND (?5 IS NULL OR r.outcome = ?5)"                                                                    \
+    " AND (?8 IS NULL OR instr(lower(j.name || char(10) || j.experiment || char(10) || j.tags || char(10) "  \
+    "|| r.sweep || char(10) || '#' || r.id), lower(?8)))"                                                    \
+    " AND (?9 IS NULL OR EXISTS (SELECT 1 FROM json_each(j.tags) t WHERE t.key = ?9"                         \
+    " AND (?10 IS NULL OR t.value = ?10)))"                                                                  \
+    " AND (?11 IS NULL OR EXISTS (SELECT 1 FROM run_group_member m JOIN run_group g ON g.id = m.group_id"    \
+    " WHERE m.run_id = r.id AND g.name = ?11))"
 void db_run_row(sqlite3_stmt *st, struct store_run *ret);
 
 #define DB_ATTEMPT_COLUMNS                                                                                   \
     "run_id, n, state, cause, message, devices, pid, pid_start, acked_seq, start_step, step, log_bytes, "    \
-    "created_us, started_us, ended_us, token_sha256, exit_status"
+    "created_us, started_us, ended_us, token_sha256, exit_status, clock_us"
 void db_attempt(sqlite3_stmt *st, struct store_attempt *ret);
 
 /* migrate.c: brings the file to this build's version inside one transaction; PD_ERR_VERSION when it is newer
- * or another program's. `backup` (may be NULL) is where an older file is copied to first. */
-enum pd_err store_migrate(struct db *d, const char *backup, struct pd_why *why);
+ * or another program's. `backup` (may be NULL) is where an older file is copied to first. `busy` is called
+ * while it works. */
+struct store_busy {
+    void (*fn)(void *ctx, const char *what); /* NULL = nobody is told */
+    void *ctx;
+};
+enum pd_err store_migrate(struct db *d, const char *backup, struct store_busy busy, struct pd_why *why);
 /* The version a migrated file has. */
 int store_schema_version(void);
 /* Checks without writing that the file is ours and of this version. */

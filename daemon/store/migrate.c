@@ -7,6 +7,9 @@
 #include "daemon/store/migrations.h"
 #include "kernels/base/log.h"
 
+#define BUSY_WITH "bringing the database to this version's schema"
+#define BUSY_EVERY 20000 /* instructions of SQLite: about a millisecond */
+
 int store_schema_version(void)
 {
     return (int)(sizeof store_migrations / sizeof *store_migrations);
@@ -46,7 +49,15 @@ enum pd_err store_check_version(struct db *d, struct pd_why *why)
     return err;
 }
 
-enum pd_err store_migrate(struct db *d, const char *backup, struct pd_why *why)
+static int still_busy(void *ctx)
+{
+    const struct store_busy *busy = ctx;
+
+    busy->fn(busy->ctx, BUSY_WITH);
+    return 0;
+}
+
+static enum pd_err migrate(struct db *d, const char *backup, struct pd_why *why)
 {
     int64_t version, application;
     char pragmas[128];
@@ -84,5 +95,20 @@ enum pd_err store_migrate(struct db *d, const char *backup, struct pd_why *why)
         err = db_exec(d, "COMMIT", why);
     if (err != PD_OK && !sqlite3_get_autocommit(d->db))
         sqlite3_exec(d->db, "ROLLBACK", NULL, NULL, NULL);
+    return err;
+}
+
+enum pd_err store_migrate(struct db *d, const char *backup, struct store_busy busy, struct pd_why *why)
+{
+    int64_t version = 0;
+    enum pd_err err;
+
+    if (busy.fn && db_int(d, &version, why, "PRAGMA user_version", "") == PD_OK &&
+        version < store_schema_version()) {
+        busy.fn(busy.ctx, BUSY_WITH);
+        sqlite3_progress_handler(d->db, BUSY_EVERY, still_busy, &busy);
+    }
+    err = migrate(d, backup, why);
+    sqlite3_progress_handler(d->db, 0, NULL, NULL);
     return err;
 }

@@ -41,6 +41,11 @@ static void leave(struct store *s)
         sqlite3_exec(s->db.db, "ROLLBACK", NULL, NULL, NULL);
 }
 
+void store_reader_until(struct store *s, int64_t until_us)
+{
+    db_until(&s->db, until_us);
+}
+
 enum pd_err store_begin(struct store *s, struct pd_why *why)
 {
     leave(s);
@@ -142,15 +147,7 @@ enum pd_err store_job_expanding(struct store *s, bool (*row)(void *ctx, const st
 /* ---- runs ----------------------------------------------------------------------------------- */
 
 #define RUN_LIST "SELECT " DB_RUN_COLUMNS " FROM run r JOIN job j ON j.id = r.job_id WHERE "
-#define RUN_REST                                                                                             \
-    " AND (?2 IS NULL OR j.experiment = ?2) AND (?3 IS NULL OR instr(lower(j.name), lower(?3)))"             \
-    " AND (?5 IS NULL OR r.outcome = ?5)"                                                                    \
-    " AND (?8 IS NULL OR instr(lower(j.name || char(10) || j.experiment || char(10) || j.tags || char(10) "  \
-    "|| r.sweep || char(10) || '#' || r.id), lower(?8)))"                                                    \
-    " AND (?9 IS NULL OR EXISTS (SELECT 1 FROM json_each(j.tags) t WHERE t.key = ?9"                         \
-    " AND (?10 IS NULL OR t.value = ?10)))"                                                                  \
-    " AND (?11 IS NULL OR EXISTS (SELECT 1 FROM run_group_member m JOIN run_group g ON g.id = m.group_id"    \
-    " WHERE m.run_id = r.id AND g.name = ?11)) ORDER BY "
+#define RUN_REST DB_RUN_FILTER " ORDER BY "
 #define RUN_ACTIVE "r.state IN ('queued', 'starting', 'running', 'preempted', 'paused', 'cancelling')"
 #define RUN_DESC " AND r.id < ?1" RUN_REST "r.id DESC LIMIT ?4"
 #define RUN_ASC " AND r.id > ?1" RUN_REST "r.id ASC LIMIT ?4"
@@ -236,7 +233,8 @@ enum pd_err store_attempt_list(struct store *s, int64_t run_id,
 /* ---- checkpoints, events, blobs ------------------------------------------------------------- */
 
 #define CHECKPOINT_COLUMNS                                                                                   \
-    "id, run_id, attempt, step, kind, path, bytes, digest, value, created_us, deleted_us FROM checkpoint "
+    "id, run_id, attempt, step, kind, in_state(path), bytes, digest, value, created_us, deleted_us FROM "    \
+    "checkpoint "
 
 static void read_checkpoint(sqlite3_stmt *st, struct store_checkpoint *ret)
 {
@@ -413,7 +411,8 @@ enum pd_err store_model_get(struct store *s, const char *name,
 }
 
 #define VERSION_LIST                                                                                         \
-    "SELECT m.id, m.name, v.n, v.run_id, v.checkpoint_id, c.path, c.digest, c.bytes, c.step, r.document, "   \
+    "SELECT m.id, m.name, v.n, v.run_id, v.checkpoint_id, in_state(c.path), c.digest, c.bytes, c.step, "     \
+    "r.document, "                                                                                           \
     "v.loaded, "                                                                                             \
     "v.created_us FROM model m JOIN model_version v ON v.model_id = m.id JOIN checkpoint c ON c.id = "       \
     "v.checkpoint_id JOIN run r ON r.id = v.run_id "
@@ -558,8 +557,8 @@ enum pd_err store_idem_get(struct store *s, const char *scope, const char *key, 
     enum pd_err err =
         db_bind(&s->db, &st, why,
                 "SELECT body_sha256, status, response FROM idempotency WHERE scope = ?1 AND key = ?2 AND "
-                "created_us > ?3",
-                "tti", scope, key, pd_clock_wall_us() - STORE_IDEM_KEEP_US);
+                "created_us > ?3 + (SELECT clock_base_us FROM store)",
+                "tti", scope, key, pd_clock_boot_us() - STORE_IDEM_KEEP_US);
 
     if (err == PD_OK)
         err = db_step(&s->db, st, why);
@@ -600,8 +599,13 @@ enum pd_err store_count(struct store *s, struct store_counts *ret, struct pd_why
             counts.runs[state] = sqlite3_column_int64(st, 1);
     }
     if (err == PD_ERR_NOT_FOUND)
+        /* Its age by the store's clock, as a time of the wall clock: what is computed from it never is
+         * negative. */
         err = db_int(&s->db, &counts.oldest_queued_us, why,
-                     "SELECT coalesce(min(created_us), 0) FROM run WHERE state = 'queued'", "");
+                     "SELECT coalesce((SELECT ?1 - max(?2 + (SELECT clock_base_us FROM store) - "
+                     "min(clock_us), 0) FROM run "
+                     "WHERE state = 'queued'), 0)",
+                     "ii", pd_clock_wall_us(), pd_clock_boot_us());
     if (err == PD_OK)
         *ret = counts;
     return err;

@@ -453,7 +453,8 @@ enum pd_err store_bucket_list(struct store *s, const struct store_point_query *q
 /* ---- latest values -------------------------------------------------------------------------- */
 
 #define SERIES_LIST                                                                                          \
-    "SELECT k.name, l.count, l.attempt, l.step, l.ts_us, l.value, l.min, l.max FROM metric_latest l JOIN "   \
+    "SELECT k.name, l.count, l.attempt, l.step, l.ts_us, l.value, l.min, l.max, l.key_id FROM "              \
+    "metric_latest l JOIN "                                                                                  \
     "metric_key "                                                                                            \
     "k ON k.id = l.key_id WHERE l.run_id = ?1 "
 
@@ -468,16 +469,16 @@ static void read_series(sqlite3_stmt *st, struct store_series *ret)
         .value = db_real(st, 5),
         .min = db_real(st, 6),
         .max = db_real(st, 7),
+        .key_id = sqlite3_column_int64(st, 8),
     };
 }
 
-enum pd_err store_series_list(struct store *s, int64_t run_id,
-                              bool (*row)(void *ctx, const struct store_series *m), void *ctx,
-                              struct pd_why *why)
+/* Gives the rows of a bound statement; err: of its binding. */
+static enum pd_err give_series(struct store *s, enum pd_err err, sqlite3_stmt *st,
+                               bool (*row)(void *ctx, const struct store_series *m), void *ctx,
+                               struct pd_why *why)
 {
     struct store_series m;
-    sqlite3_stmt *st;
-    enum pd_err err = db_bind(&s->db, &st, why, SERIES_LIST "ORDER BY k.name", "i", run_id);
 
     while (err == PD_OK && (err = db_step(&s->db, st, why)) == PD_OK) {
         read_series(st, &m);
@@ -487,6 +488,27 @@ enum pd_err store_series_list(struct store *s, int64_t run_id,
         }
     }
     return err == PD_ERR_NOT_FOUND ? PD_OK : err;
+}
+
+enum pd_err store_series_list(struct store *s, int64_t run_id,
+                              bool (*row)(void *ctx, const struct store_series *m), void *ctx,
+                              struct pd_why *why)
+{
+    sqlite3_stmt *st = NULL;
+    enum pd_err err = db_bind(&s->db, &st, why, SERIES_LIST "ORDER BY k.name", "i", run_id);
+
+    return give_series(s, err, st, row, ctx, why);
+}
+
+enum pd_err store_series_page(struct store *s, int64_t run_id, int64_t after, int limit,
+                              bool (*row)(void *ctx, const struct store_series *m), void *ctx,
+                              struct pd_why *why)
+{
+    sqlite3_stmt *st = NULL;
+    enum pd_err err = db_bind(&s->db, &st, why, SERIES_LIST "AND l.key_id > ?2 ORDER BY l.key_id LIMIT ?3",
+                              "iii", run_id, after, (int64_t)limit);
+
+    return give_series(s, err, st, row, ctx, why);
 }
 
 enum pd_err store_series_get(struct store *s, int64_t run_id, const char *key,

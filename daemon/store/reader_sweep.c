@@ -49,8 +49,7 @@ static const char *const types[] = {
     [STORE_BY_JOB] = "ttii",      [STORE_BY_TAG] = "ttiit",   [STORE_BY_FIELD] = "ttiit",
 };
 
-/* "/attention/k" as SQLite's path $."attention"."k". */
-static bool path_of(const char *pointer, char *out, size_t size)
+bool db_json_path(const char *pointer, char *out, size_t size)
 {
     size_t len = (size_t)snprintf(out, size, "$");
 
@@ -97,7 +96,7 @@ enum pd_err store_sample_list(struct store *s, const struct store_sample_query *
     enum pd_err err;
 
     if (q->by == STORE_BY_FIELD) {
-        if (!path_of(q->name, path, sizeof path))
+        if (!db_json_path(q->name, path, sizeof path))
             return pd_fail(why, PD_ERR_INVALID, "'%.100s' is no pointer such as /attention/scale", q->name);
         name = path;
     }

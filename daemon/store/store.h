@@ -7,7 +7,8 @@
  * thread hands it a struct store_work; the work's `apply` runs there inside the group's transaction and calls
  *                        the store_..._insert/move/... functions of tx.h; `done` runs there after the commit.
  * Nothing in here locks except the writer's queue. Times are wall-clock microseconds since 1970; 0 = not yet.
- * Text pointers of rows are never NULL unless stated. */
+ * Those on the store's own clock (store_writer_clock_us) say so. Text pointers of rows are never NULL unless
+ * stated. */
 #pragma once
 
 #include <stdbool.h>
@@ -71,7 +72,8 @@ struct store_run {
     int restarts;                          /* without progress, in a row */
     int64_t step, total_steps;             /* -1 = unknown */
     int64_t time_limit_us, warn_before_us; /* 0 = none */
-    int64_t not_before_us;                 /* back-off: not started earlier; 0 = at once */
+    int64_t not_before_us;                 /* store's clock, back-off: not started earlier; 0 = at once */
+    int64_t clock_us;                      /* store's clock: when it was made */
     int64_t used_us;                       /* time held by ended attempts */
     int64_t created_us, started_us, ended_us;
     const char *config_digest, *plan_digest; /* hex */
@@ -92,6 +94,7 @@ struct store_attempt {
     int64_t start_step, step;
     int64_t log_bytes;
     int64_t created_us, started_us, ended_us;
+    int64_t clock_us; /* store's clock: when it was made */
     uint8_t token_sha256[32];
     int exit_status; /* as waitpid gives it; -1 = unknown */
 };
@@ -101,7 +104,7 @@ struct store_checkpoint {
     int attempt;
     int64_t step;
     const char *kind; /* latest, best, final */
-    const char *path; /* absolute */
+    const char *path; /* absolute; the row has it from the state folder on */
     int64_t bytes;
     const char *digest; /* hex */
     double value;       /* validation value that ranked it; NaN = none */
@@ -119,6 +122,7 @@ struct store_event {
 
 struct store_series {
     const char *key;
+    int64_t key_id;
     int64_t count; /* points stored, ghosts included */
     int attempt;   /* of the latest point */
     int64_t step, time_us;
@@ -190,6 +194,11 @@ PD_NODISCARD enum pd_err store_open_reader(const char *path, struct store **ret_
 /* NULL is fine. Returns NULL. */
 struct store *store_close(struct store *s);
 
+/* From now on the store's queries fail with PD_ERR_TIMEOUT once the monotonic clock has passed until_us; 0 =
+ * never.
+ */
+void store_reader_until(struct store *s, int64_t until_us);
+
 /* Several queries on one snapshot. Short: a pinned reader makes the log grow. */
 PD_NODISCARD enum pd_err store_begin(struct store *s, struct pd_why *why);
 void store_end(struct store *s);
@@ -239,9 +248,39 @@ struct store_run_query {
 PD_NODISCARD enum pd_err store_run_list(struct store *s, const struct store_run_query *q,
                                         bool (*row)(void *ctx, const struct store_run *run), void *ctx,
                                         struct pd_why *why);
+
+/* The place of a run in a sorted list: its value, the least text that tells it from others. */
+#define STORE_PLACE_SIZE 272
+struct store_run_sort {
+    const char *by; /* a field of a run (id, created, started, ended, step, name, ...), a pointer into its
+                       document, or a metric key: its latest value */
+    bool desc;
+    const char *after; /* with the query's after_id: the place of the last run seen; NULL = from the first */
+};
+/* As store_run_list, ordered by value, then by id in the same direction; `order` is not looked at. Runs
+ * without a value, or with NaN, come last either way. PD_ERR_INVALID: nothing is called so. */
+PD_NODISCARD enum pd_err
+store_run_sorted(struct store *s, const struct store_run_query *q, const struct store_run_sort *sort,
+                 bool (*row)(void *ctx, const struct store_run *run, const char *place), void *ctx,
+                 struct pd_why *why);
 PD_NODISCARD enum pd_err store_run_get(struct store *s, int64_t id,
                                        bool (*row)(void *ctx, const struct store_run *run), void *ctx,
                                        struct pd_why *why);
+
+struct store_pace {
+    int64_t start_step, started_us; /* of an attempt; started_us 0 = its worker has not come yet */
+};
+/* PD_ERR_NOT_FOUND: the run has no attempt of this number. */
+PD_NODISCARD enum pd_err store_run_pace(struct store *s, int64_t run_id, int n, struct store_pace *ret,
+                                        struct pd_why *why);
+struct store_best {
+    int64_t step;
+    double value;
+};
+/* The greatest or least finite value that the run itself wrote under the key, where first reached;
+ * PD_ERR_NOT_FOUND where it wrote none. */
+PD_NODISCARD enum pd_err store_run_best(struct store *s, int64_t run_id, const char *key, bool maximise,
+                                        struct store_best *ret, struct pd_why *why);
 
 /* All attempts of the run in order; run_id 0 = all attempts not ended, of any run. */
 PD_NODISCARD enum pd_err store_attempt_list(struct store *s, int64_t run_id,
@@ -268,8 +307,15 @@ PD_NODISCARD enum pd_err store_event_list(struct store *s, const struct store_ev
 /* Highest event id, 0 when there is none. */
 PD_NODISCARD enum pd_err store_event_last(struct store *s, int64_t *ret_id, struct pd_why *why);
 
+#define STORE_RUN_KEYS_MAX 10000 /* a client may not log a key of its own to a run that has so many */
+
 /* The series of a run by key, with their latest values. */
 PD_NODISCARD enum pd_err store_series_list(struct store *s, int64_t run_id,
+                                           bool (*row)(void *ctx, const struct store_series *m), void *ctx,
+                                           struct pd_why *why);
+/* At most `limit` of them after that of `after` (a key_id; 0 = from the first), in the order of key_id, which
+ * is that in which the store first saw the keys. */
+PD_NODISCARD enum pd_err store_series_page(struct store *s, int64_t run_id, int64_t after, int limit,
                                            bool (*row)(void *ctx, const struct store_series *m), void *ctx,
                                            struct pd_why *why);
 /* Latest value of one series; PD_ERR_NOT_FOUND when it has no point. */
@@ -497,14 +543,22 @@ struct store_commit {
 #define STORE_COMMIT_RUNS 64
 
 struct store_writer_options {
-    const char *state_dir;        /* the file is <state_dir>/polyd.db; its directory must exist */
-    bool external_checkpoint;     /* leave WAL checkpoints to another program (Litestream) */
+    const char *state_dir;    /* the file is <state_dir>/polyd.db; its directory must exist */
+    bool init;                /* a folder whose database is lost is emptied (moved aside), not refused */
+    bool external_checkpoint; /* leave WAL checkpoints to another program (Litestream) */
+    /* Called by store_writer_start, on its thread, when a migration begins and again and again while it
+     * works, so that whoever waits for the start may be told that it goes on. `what`: for people. NULL:
+     * nobody is. */
+    void (*busy)(void *ctx, const char *what);
+    void *busy_ctx;
     int lane_limit;               /* works waiting in each lane; 0 = 4096 */
     int limits[STORE_LANE_COUNT]; /* of single lanes; 0 = lane_limit */
 };
 
-/* Locks the state directory (PD_ERR_BUSY: another daemon has it), opens or creates the file, refuses a newer
- * one (PD_ERR_VERSION), migrates (after a copy of the old file with VACUUM INTO), and starts the thread. */
+/* Locks the state directory (PD_ERR_BUSY: another daemon has it), refuses one whose runs have lost their
+ * database (PD_ERR_CONFLICT; identity.h says what that is, nothing was changed), opens or creates the file,
+ * refuses a newer one (PD_ERR_VERSION), migrates (after a copy of the old file with VACUUM INTO), and starts
+ * the thread. */
 PD_NODISCARD enum pd_err store_writer_start(const struct store_writer_options *o, struct store_writer **ret,
                                             struct pd_why *why);
 /* Commits what is queued, stops, unlocks. Work handed in later is refused with PD_ERR_CLOSED. NULL is fine.
@@ -513,6 +567,11 @@ struct store_writer *store_writer_stop(struct store_writer *w);
 
 /* The file's path, for store_open_reader. Borrowed until the stop. */
 const char *store_writer_path(const struct store_writer *w);
+/* Now on the store's clock: it never goes back and never jumps, over restarts as well. For waits and limits;
+ * times to be shown are the wall clock's. Any thread. */
+int64_t store_writer_clock_us(const struct store_writer *w);
+/* The database's identity, 32 lower-case hex digits. Borrowed until the stop. */
+const char *store_writer_uuid(const struct store_writer *w);
 
 /* Hands the work in (copied; ctx stays the caller's). PD_ERR_BUSY: the lane is full. PD_ERR_FULL, PD_ERR_IO:
  * the last commit failed so and the store refuses writes until a probe succeeds. PD_ERR_CLOSED: stopping.

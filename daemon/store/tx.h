@@ -10,6 +10,8 @@
 
 /* The transaction's time stamp, wall clock. */
 int64_t store_tx_now_us(struct store_tx *tx);
+/* The same moment on the store's clock. */
+int64_t store_tx_clock_us(struct store_tx *tx);
 
 /* ---- jobs and runs -------------------------------------------------------------------------- */
 
@@ -158,9 +160,9 @@ PD_NODISCARD enum pd_err store_model_register(struct store_tx *tx, const char *m
 /* The best checkpoint of the run (else its newest), for `register`. PD_ERR_NOT_FOUND if it has none. */
 PD_NODISCARD enum pd_err store_checkpoint_choose(struct store_tx *tx, int64_t run_id, int64_t *ret_id,
                                                  struct pd_why *why);
-/* If the job is done and asked for it (`register`): registers the best checkpoint of the best of its runs, by
- * the job's metric (its least or greatest value, as the mode says). *ret_n = 0 when there is nothing to do.
- */
+/* If the job is done and asked for it (`register`): registers the best checkpoint of the best of its runs
+ * that succeeded and have one. The best run is the one whose metric reached the least or greatest value, as
+ * the job's mode says; of equals the first. *ret_n = 0 when there is nothing to do. */
 PD_NODISCARD enum pd_err store_job_register(struct store_tx *tx, int64_t run_id, int64_t *ret_n,
                                             struct pd_why *why);
 PD_NODISCARD enum pd_err store_model_set_loaded(struct store_tx *tx, const char *model, int64_t n,

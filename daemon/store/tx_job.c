@@ -10,6 +10,11 @@ int64_t store_tx_now_us(struct store_tx *tx)
     return tx->now_us;
 }
 
+int64_t store_tx_clock_us(struct store_tx *tx)
+{
+    return tx->clock_us;
+}
+
 /* ---- events --------------------------------------------------------------------------------- */
 
 enum pd_err store_event_add(struct store_tx *tx, const char *kind, int64_t job_id, int64_t run_id,
@@ -152,9 +157,9 @@ static enum pd_err job_move(struct store_tx *tx, int64_t id, enum spec_job_state
     err = db_run(tx->db, why,
                  "UPDATE job SET state = ?2, version = version + 1, reason = coalesce(?3, reason), "
                  "started_us = CASE WHEN "
-                 "?4 AND started_us = 0 THEN ?6 ELSE started_us END, ended_us = CASE WHEN ?5 THEN ?6 ELSE 0 "
-                 "END WHERE id "
-                 "= ?1",
+                 "?4 AND started_us = 0 THEN max(?6, created_us) ELSE started_us END, ended_us = CASE WHEN "
+                 "?5 THEN max(?6, "
+                 "created_us, started_us) ELSE 0 END WHERE id = ?1",
                  "ittiii", id, spec_job_state_name(to), reason, (int64_t)(to == SPEC_JOB_RUNNING),
                  (int64_t) final, tx->now_us);
     if (err != PD_OK)
@@ -172,11 +177,37 @@ static enum pd_err check_version_of(const char *what, int64_t id, int64_t have, 
     return PD_OK;
 }
 
+/* Why a job failed: in the words of the first of its runs that did. */
+static enum pd_err failed_reason(struct store_tx *tx, int64_t job_id, const struct job_state *j,
+                                 struct pd_buf *out, struct pd_why *why)
+{
+    sqlite3_stmt *st;
+    enum pd_err err =
+        db_bind(tx->db, &st, why,
+                "SELECT id, reason FROM run WHERE job_id = ?1 AND outcome = 'failed' ORDER BY ended_us, id "
+                "LIMIT 1",
+                "i", job_id);
+
+    if (err == PD_OK)
+        err = db_step(tx->db, st, why);
+    if (err == PD_ERR_NOT_FOUND)
+        return PD_OK;
+    if (err != PD_OK)
+        return err;
+    if (j->runs > 1)
+        pd_buf_printf(out, "%lld of %lld runs failed; run %lld: ", (long long)j->failed, (long long)j->runs,
+                      (long long)sqlite3_column_int64(st, 0));
+    pd_buf_str(out, db_text(st, 1));
+    db_done(st);
+    return pd_buf_err(out) == PD_OK ? PD_OK : pd_fail(why, PD_ERR_NOMEM, "no memory for the job's reason");
+}
+
 /* After a run ended: the counters, and the job's own end. */
 static enum pd_err job_follow_end(struct store_tx *tx, int64_t job_id, enum spec_outcome outcome,
                                   struct pd_why *why)
 {
     struct job_state j;
+    struct pd_buf reason;
     enum pd_err err;
     int64_t cancelled;
     enum spec_job_state to;
@@ -210,7 +241,13 @@ static enum pd_err job_follow_end(struct store_tx *tx, int64_t job_id, enum spec
     }
     if (err == PD_OK && j.state == SPEC_JOB_QUEUED)
         err = job_move(tx, job_id, SPEC_JOB_QUEUED, SPEC_JOB_RUNNING, NULL, why);
-    return err == PD_OK ? job_move(tx, job_id, SPEC_JOB_RUNNING, to, NULL, why) : err;
+    pd_buf_init(&reason, 0);
+    if (err == PD_OK && j.failed)
+        err = failed_reason(tx, job_id, &j, &reason, why);
+    if (err == PD_OK)
+        err = job_move(tx, job_id, SPEC_JOB_RUNNING, to, reason.data, why);
+    pd_buf_done(&reason);
+    return err;
 }
 
 /* ---- runs ----------------------------------------------------------------------------------- */
@@ -230,12 +267,13 @@ enum pd_err store_run_insert(struct store_tx *tx, int64_t job_id, const struct s
         tx->db, why,
         "INSERT INTO run (job_id, n, state, device, slots, threads, priority, max_restarts, total_steps, "
         "time_limit_us, warn_before_us, created_us, config_digest, plan_digest, sweep, document, point, "
-        "trial, seed) VALUES (?1, ?2, 'queued', ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, "
-        "?16, ?17, ?18)",
-        "iitiiiiiiiittttiii", job_id, n, run->device, (int64_t)run->slots, (int64_t)run->threads,
+        "trial, seed, clock_us) VALUES (?1, ?2, 'queued', ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, "
+        "?14, ?15, "
+        "?16, ?17, ?18, ?19)",
+        "iitiiiiiiiittttiiii", job_id, n, run->device, (int64_t)run->slots, (int64_t)run->threads,
         (int64_t)run->priority, (int64_t)run->max_restarts, run->total_steps, run->time_limit_us,
         run->warn_before_us, tx->now_us, or_empty(run->config_digest), or_empty(run->plan_digest),
-        run->sweep ? run->sweep : "{}", run->document, run->point, run->trial, run->seed);
+        run->sweep ? run->sweep : "{}", run->document, run->point, run->trial, run->seed, tx->clock_us);
     if (err != PD_OK)
         return err;
     id = sqlite3_last_insert_rowid(tx->db->db);
@@ -312,13 +350,17 @@ static enum pd_err run_move(struct store_tx *tx, int64_t id, const struct run_st
     if (!spec_run_move_allowed(r->state, to))
         return pd_fail(why, PD_ERR_CONFLICT, "run %lld is %s: it cannot become %s", (long long)id,
                        spec_run_state_name(r->state), spec_run_state_name(to));
-    err = db_run(tx->db, why,
-                 "UPDATE run SET state = ?2, outcome = ?3, version = version + 1, reason = ?4, started_us = "
-                 "CASE WHEN ?5 "
-                 "AND started_us = 0 THEN ?7 ELSE started_us END, ended_us = CASE WHEN ?6 THEN ?7 ELSE 0 END "
-                 "WHERE id = ?1",
-                 "itttiii", id, spec_run_state_name(to), outcome_name, or_empty(reason),
-                 (int64_t)(to == SPEC_RUN_RUNNING), (int64_t)(to == SPEC_RUN_ENDED), tx->now_us);
+    /* A run began when its attempt did, before its first point; however the clock jumps, no time lies before
+     * the one that must come first. */
+    err =
+        db_run(tx->db, why,
+               "UPDATE run SET state = ?2, outcome = ?3, version = version + 1, reason = CASE WHEN ?3 = "
+               "'cancelled' AND state = 'cancelling' AND reason <> '' THEN reason ELSE ?4 END, started_us = "
+               "CASE WHEN ?5 AND started_us = 0 THEN max(coalesce((SELECT nullif(a.started_us, 0) FROM "
+               "attempt a WHERE a.run_id = ?1 AND a.n = attempts), ?7), created_us) ELSE started_us END, "
+               "ended_us = CASE WHEN ?6 THEN max(?7, created_us, started_us) ELSE 0 END WHERE id = ?1",
+               "itttiii", id, spec_run_state_name(to), outcome_name, or_empty(reason),
+               (int64_t)(to == SPEC_RUN_RUNNING), (int64_t)(to == SPEC_RUN_ENDED), tx->now_us);
     if (err == PD_OK)
         err = move_event(tx, "run.state", r->job_id, id, r->attempts, spec_run_state_name(r->state),
                          spec_run_state_name(to), "outcome", outcome_name, reason, why);
@@ -566,7 +608,7 @@ static enum pd_err allocate(struct store_tx *tx, int64_t run_id, int n, const ch
         name[len] = '\0';
         err = db_run(tx->db, why,
                      "INSERT INTO allocation (device, from_us, run_id, attempt) VALUES (?1, ?2, ?3, ?4)",
-                     "tiii", name, tx->now_us, run_id, (int64_t)n);
+                     "tiii", name, tx->clock_us, run_id, (int64_t)n);
         at += len + (at[len] == ',');
     }
     return err;
@@ -585,10 +627,10 @@ enum pd_err store_attempt_insert(struct store_tx *tx, const struct store_attempt
     n = r.attempts + 1;
     err = db_run(tx->db, why,
                  "INSERT INTO attempt (run_id, n, state, devices, token_sha256, start_step, step, "
-                 "created_us) VALUES (?1, "
-                 "?2, 'starting', ?3, ?4, ?5, ?5, ?6)",
-                 "iitbii", a->run_id, (int64_t)n, a->devices, a->token_sha256,
-                 (int64_t)sizeof a->token_sha256, a->start_step, tx->now_us);
+                 "created_us, clock_us) VALUES (?1, "
+                 "?2, 'starting', ?3, ?4, ?5, ?5, ?6, ?7)",
+                 "iitbiii", a->run_id, (int64_t)n, a->devices, a->token_sha256,
+                 (int64_t)sizeof a->token_sha256, a->start_step, tx->now_us, tx->clock_us);
     if (err == PD_OK)
         err = db_run(tx->db, why, "UPDATE run SET attempts = ?2, step = ?3 WHERE id = ?1", "iii", a->run_id,
                      (int64_t)n, a->start_step);
@@ -619,11 +661,11 @@ enum pd_err store_attempt_move(struct store_tx *tx, int64_t run_id, int n, enum 
     const char *cause_name = to == SPEC_ATTEMPT_ENDED ? spec_cause_name(cause) : "";
     enum spec_attempt_state from;
     sqlite3_stmt *st;
-    int64_t job_id, created_us;
+    int64_t job_id, held_us;
     enum pd_err err;
 
     err = db_bind(tx->db, &st, why,
-                  "SELECT a.state, r.job_id, a.created_us FROM attempt a JOIN run r ON r.id = a.run_id WHERE "
+                  "SELECT a.state, r.job_id, a.clock_us FROM attempt a JOIN run r ON r.id = a.run_id WHERE "
                   "a.run_id = ?1 "
                   "AND a.n = ?2",
                   "ii", run_id, (int64_t)n);
@@ -634,7 +676,8 @@ enum pd_err store_attempt_move(struct store_tx *tx, int64_t run_id, int n, enum 
     if (err != PD_OK)
         return err;
     job_id = sqlite3_column_int64(st, 1);
-    created_us = sqlite3_column_int64(st, 2);
+    held_us = tx->clock_us - sqlite3_column_int64(st, 2);
+    held_us = held_us > 0 ? held_us : 0;
     if (!spec_attempt_state_parse(db_text(st, 0), &from))
         err = pd_fail(why, PD_ERR_CORRUPT, "attempt %lld/%d is in no known state", (long long)run_id, n);
     db_done(st);
@@ -646,19 +689,20 @@ enum pd_err store_attempt_move(struct store_tx *tx, int64_t run_id, int n, enum 
     err = db_run(tx->db, why,
                  "UPDATE attempt SET state = ?3, cause = ?4, message = coalesce(?5, message), exit_status = "
                  "CASE WHEN ?6 >= "
-                 "0 THEN ?6 ELSE exit_status END, started_us = CASE WHEN ?7 AND started_us = 0 THEN ?9 ELSE "
-                 "started_us "
-                 "END, ended_us = CASE WHEN ?8 THEN ?9 ELSE 0 END WHERE run_id = ?1 AND n = ?2",
-                 "iitttiiii", run_id, (int64_t)n, spec_attempt_state_name(to), cause_name, message,
+                 "0 THEN ?6 ELSE exit_status END, started_us = CASE WHEN ?7 AND started_us = 0 THEN max(?9, "
+                 "created_us) ELSE "
+                 "started_us END, ended_us = CASE WHEN ?8 THEN max(?9, created_us, started_us) ELSE 0 END, "
+                 "held_us = CASE WHEN ?8 THEN ?10 ELSE 0 END WHERE run_id = ?1 AND n = ?2",
+                 "iitttiiiii", run_id, (int64_t)n, spec_attempt_state_name(to), cause_name, message,
                  (int64_t)exit_status, (int64_t)(to == SPEC_ATTEMPT_RUNNING),
-                 (int64_t)(to == SPEC_ATTEMPT_ENDED), tx->now_us);
+                 (int64_t)(to == SPEC_ATTEMPT_ENDED), tx->now_us, held_us);
     if (err == PD_OK && to == SPEC_ATTEMPT_ENDED) {
         err = db_run(tx->db, why,
                      "UPDATE allocation SET to_us = max(from_us, ?3) WHERE run_id = ?1 AND attempt = ?2",
-                     "iii", run_id, (int64_t)n, tx->now_us);
+                     "iii", run_id, (int64_t)n, tx->clock_us);
         if (err == PD_OK)
             err = db_run(tx->db, why, "UPDATE run SET used_us = used_us + ?2 WHERE id = ?1", "ii", run_id,
-                         tx->now_us > created_us ? tx->now_us - created_us : (int64_t)0);
+                         held_us);
     }
     if (err == PD_OK)
         err = move_event(tx, "attempt.state", job_id, run_id, n, spec_attempt_state_name(from),

@@ -34,7 +34,7 @@ struct latest {
     int attempt;
     int64_t step, ts_us, count;
     double value, min, max; /* min > max: none */
-    bool dirty;
+    bool dirty, fresh;      /* fresh: its first row has not been written yet */
 };
 
 struct key {
@@ -214,6 +214,7 @@ static enum pd_err latest_find(struct store_tx *tx, int64_t run_id, int64_t key,
         return err;
     *l = (struct latest){
         .run_id = run_id, .key_id = key, .step = INT64_MIN, .min = INFINITY, .max = -INFINITY};
+    l->fresh = err != PD_OK;
     if (err == PD_OK) {
         l->attempt = sqlite3_column_int(st, 0);
         l->step = sqlite3_column_int64(st, 1);
@@ -258,7 +259,7 @@ static enum pd_err latest_write(struct store_tx *tx, struct latest *l, struct pd
 {
     bool none = l->min > l->max;
 
-    l->dirty = false;
+    l->dirty = l->fresh = false;
     return db_run(
         tx->db, why,
         "INSERT INTO metric_latest (run_id, key_id, attempt, step, ts_us, value, count, min, max) VALUES "
@@ -402,6 +403,21 @@ static void latest_add(struct store_tx *tx, struct latest *l, int attempt, const
     }
 }
 
+/* How many keys the run has, those of this transaction among them. */
+static enum pd_err run_keys(struct store_tx *tx, int64_t run_id, int64_t *ret, struct pd_why *why)
+{
+    const struct metric_cache *c = tx->metrics;
+    enum pd_err err =
+        db_int(tx->db, ret, why, "SELECT count(*) FROM metric_latest WHERE run_id = ?1", "i", run_id);
+
+    for (unsigned i = 0; err == PD_OK && i < c->dirty_latest_count; i++) {
+        const struct latest *l = &c->latest[c->dirty_latest[i]];
+
+        *ret += l->dirty && l->fresh && l->run_id == run_id;
+    }
+    return err;
+}
+
 static void note_run(struct store_tx *tx, int64_t run_id)
 {
     for (int i = tx->commit.run_count - 1; i >= 0; i--)
@@ -419,7 +435,7 @@ enum pd_err store_metric_append(struct store_tx *tx, int64_t run_id, int attempt
     const char *key_name = NULL;
     struct series *s = NULL;
     struct latest *l = NULL;
-    int64_t news = 0, key = 0, there;
+    int64_t news = 0, key = 0, there, keys = -1;
     enum pd_err err;
 
     err = db_int(tx->db, &there, why, "SELECT 1 FROM run WHERE id = ?1", "i", run_id);
@@ -450,6 +466,15 @@ enum pd_err store_metric_append(struct store_tx *tx, int64_t run_id, int attempt
                 err = series_find(tx, run_id, key, attempt, &s, why);
             if (err == PD_OK)
                 err = latest_find(tx, run_id, key, &l, why);
+            if (err == PD_OK && !attempt && l->fresh && !l->count) {
+                if (keys < 0)
+                    err = run_keys(tx, run_id, &keys, why);
+                if (err == PD_OK && keys++ >= STORE_RUN_KEYS_MAX)
+                    err = pd_fail(why, PD_ERR_LIMIT,
+                                  "run %lld has %d metric keys, the most that it may have: '%s' would be one "
+                                  "more. Put what varies into steps, not into keys",
+                                  (long long)run_id, STORE_RUN_KEYS_MAX, p->key);
+            }
             if (err != PD_OK)
                 break;
             key_name = p->key;

@@ -15,21 +15,39 @@ static enum pd_err job_of_run(struct store_tx *tx, int64_t run_id, int64_t *ret,
     return err == PD_ERR_NOT_FOUND ? pd_fail(why, err, "no run %lld", (long long)run_id) : err;
 }
 
+/* Of a file in the folder of its run, the path from the state folder on: the row is good wherever that lies.
+ */
+static const char *stored_path(int64_t run_id, const char *path, char *out, size_t size)
+{
+    const char *name = strrchr(path, '/');
+    char tail[64];
+    size_t len;
+
+    if (!name)
+        return path;
+    len = (size_t)snprintf(tail, sizeof tail, "/runs/%lld/checkpoints", (long long)run_id);
+    if ((size_t)(name - path) < len || strncmp(name - len, tail, len) != 0)
+        return path;
+    return snprintf(out, size, "%s%s", tail + 1, name) < (int)size ? out : path;
+}
+
 enum pd_err store_checkpoint_insert(struct store_tx *tx, const struct store_checkpoint *c, int64_t *ret_id,
                                     struct pd_why *why)
 {
     struct pd_buf b;
     int64_t job_id, id;
+    char path[512];
     enum pd_err err = job_of_run(tx, c->run_id, &job_id, why);
 
     if (err != PD_OK)
         return err;
-    err = db_run(tx->db, why,
-                 "INSERT INTO checkpoint (run_id, attempt, step, kind, path, bytes, digest, value, "
-                 "created_us) VALUES (?1, "
-                 "?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
-                 "iiittitdi", c->run_id, (int64_t)c->attempt, c->step, c->kind, c->path, c->bytes, c->digest,
-                 c->value, tx->now_us);
+    err =
+        db_run(tx->db, why,
+               "INSERT INTO checkpoint (run_id, attempt, step, kind, path, bytes, digest, value, "
+               "created_us) VALUES (?1, "
+               "?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
+               "iiittitdi", c->run_id, (int64_t)c->attempt, c->step, c->kind,
+               stored_path(c->run_id, c->path, path, sizeof path), c->bytes, c->digest, c->value, tx->now_us);
     if (err != PD_OK)
         return err;
     id = sqlite3_last_insert_rowid(tx->db->db);
@@ -66,9 +84,11 @@ enum pd_err store_checkpoint_delete(struct store_tx *tx, int64_t id, struct pd_w
 enum pd_err store_checkpoint_delete_path(struct store_tx *tx, int64_t run_id, const char *path,
                                          struct pd_why *why)
 {
+    char stored[512];
+
     return db_run(tx->db, why,
                   "UPDATE checkpoint SET deleted_us = ?3 WHERE run_id = ?1 AND path = ?2 AND deleted_us = 0",
-                  "iti", run_id, path, tx->now_us);
+                  "iti", run_id, stored_path(run_id, path, stored, sizeof stored), tx->now_us);
 }
 
 #define SWEEP_AT_ONCE 64
@@ -82,10 +102,11 @@ enum pd_err store_checkpoint_sweep(struct store_tx *tx, int64_t run_id, struct p
 
     do {
         seen = count = 0;
-        err = db_bind(tx->db, &st, why,
-                      "SELECT id, path FROM checkpoint WHERE run_id = ?1 AND id > ?2 AND deleted_us = 0 "
-                      "ORDER BY id LIMIT ?3",
-                      "iii", run_id, after, (int64_t)SWEEP_AT_ONCE);
+        err = db_bind(
+            tx->db, &st, why,
+            "SELECT id, in_state(path) FROM checkpoint WHERE run_id = ?1 AND id > ?2 AND deleted_us = 0 "
+            "ORDER BY id LIMIT ?3",
+            "iii", run_id, after, (int64_t)SWEEP_AT_ONCE);
         while (err == PD_OK && (err = db_step(tx->db, st, why)) == PD_OK) {
             after = sqlite3_column_int64(st, 0);
             seen++;
@@ -214,7 +235,7 @@ enum pd_err store_job_register(struct store_tx *tx, int64_t run_id, int64_t *ret
         "AND r.outcome = 'succeeded' JOIN checkpoint c ON c.run_id = r.id AND c.deleted_us = 0 LEFT JOIN "
         "metric_latest l ON l.run_id = r.id AND l.key_id = (SELECT id FROM metric_key WHERE name = j.metric) "
         "WHERE x.id = ?1 AND j.state = 'done' AND j.register_name <> '' ORDER BY CASE j.mode WHEN 'max' THEN "
-        "-l.max ELSE l.min END NULLS LAST, c.kind = 'best' DESC, c.step DESC, c.id DESC LIMIT 1",
+        "-l.max ELSE l.min END NULLS LAST, r.id, c.kind = 'best' DESC, c.step DESC, c.id DESC LIMIT 1",
         "i", run_id);
     if (err == PD_OK)
         err = db_step(tx->db, st, why);
@@ -310,7 +331,7 @@ enum pd_err store_idem_claim(struct store_tx *tx, const char *scope, const char 
     if (err == PD_OK)
         err = db_step(tx->db, st, why);
     if (err == PD_OK) {
-        bool old = sqlite3_column_int64(st, 3) <= tx->now_us - STORE_IDEM_KEEP_US;
+        bool old = sqlite3_column_int64(st, 3) <= tx->clock_us - STORE_IDEM_KEEP_US;
         bool same = !memcmp(sqlite3_column_blob(st, 0), body_sha256, 32);
 
         if (!old && same) {
@@ -332,7 +353,7 @@ enum pd_err store_idem_claim(struct store_tx *tx, const char *scope, const char 
                   "INSERT INTO idempotency (scope, key, body_sha256, status, response, created_us) VALUES "
                   "(?1, ?2, ?3, 0, "
                   "x'', ?4)",
-                  "ttbi", scope, key, body_sha256, (int64_t)32, tx->now_us);
+                  "ttbi", scope, key, body_sha256, (int64_t)32, tx->clock_us);
 }
 
 enum pd_err store_idem_finish(struct store_tx *tx, const char *scope, const char *key, int status,

@@ -6,9 +6,21 @@
 
 struct metric_cache;
 
+/* clock.c */
+struct store_clock {
+    int64_t base_us; /* const after the start */
+    int64_t seen_us; /* as it stands in the file */
+};
+/* After the migration. */
+enum pd_err store_clock_start(struct db *d, struct store_clock *ret, struct pd_why *why);
+/* Inside a transaction: writes the time down now and then. */
+enum pd_err store_clock_keep(struct db *d, struct store_clock *c, int64_t clock_us, struct pd_why *why);
+int64_t store_clock_us(const struct store_clock *c);
+
 struct store_tx {
     struct db *db;
-    int64_t now_us;
+    int64_t now_us;               /* wall clock, for display */
+    int64_t clock_us;             /* the store's own */
     struct metric_cache *metrics; /* the writer's; see tx_metric.c */
     struct store_commit commit;   /* what this group brings */
     int64_t commit_runs[STORE_COMMIT_RUNS];

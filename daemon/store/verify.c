@@ -7,6 +7,7 @@
 
 #include "daemon/digest/digest.h"
 #include "daemon/store/db.h"
+#include "daemon/store/identity.h"
 #include "daemon/store/verify.h"
 
 struct check {
@@ -45,6 +46,28 @@ static enum pd_err check_file(struct check *c, struct pd_why *why)
         complain(c, "foreign_key_check: table %s row %lld refers to a missing row of %s", db_text(st, 0),
                  (long long)sqlite3_column_int64(st, 1), db_text(st, 2));
     return err == PD_ERR_NOT_FOUND ? PD_OK : err;
+}
+
+/* The folder's marker names this database. */
+static enum pd_err check_identity(struct check *c, const char *state_dir, struct pd_why *why)
+{
+    char marker[STORE_UUID_SIZE];
+    struct pd_why reason;
+    sqlite3_stmt *st;
+    enum pd_err err = store_identity_marker(state_dir, marker, &reason);
+
+    if (err != PD_OK)
+        complain(c, "%s", reason.text);
+    else if (!marker[0])
+        complain(c, "'%s' has no marker store-id", state_dir);
+    err = db_bind(c->db, &st, why, "SELECT uuid FROM store", "");
+    if (err == PD_OK && (err = db_step(c->db, st, why)) == PD_OK) {
+        if (marker[0] && strcmp(marker, db_text(st, 0)) != 0)
+            complain(c, "the marker store-id names database %s, polyd.db is database %s", marker,
+                     db_text(st, 0));
+        db_done(st);
+    }
+    return err;
 }
 
 /* ---- 6, 7: states are the fold of their events, by allowed moves ---------------------------- */
@@ -163,12 +186,42 @@ static const char *const rules[] = {
     "a.attempt) AND (a.to_us = 0 OR b.from_us < a.to_us)",
     "SELECT 'run ' || r.id || ' used ' || r.used_us || ' us, its attempts ' || s.used FROM run r JOIN "
     "(SELECT run_id, "
-    "sum(max(ended_us - created_us, 0)) AS used FROM attempt WHERE state = 'ended' GROUP BY run_id) s ON "
+    "sum(held_us) AS used FROM attempt WHERE state = 'ended' GROUP BY run_id) s ON "
     "s.run_id = r.id "
     "WHERE r.used_us <> s.used",
     "SELECT 'attempt ' || a.run_id || '/' || a.n || ' has ended but holds ' || l.device FROM attempt a JOIN "
     "allocation l "
     "ON l.run_id = a.run_id AND l.attempt = a.n WHERE a.state = 'ended' AND l.to_us = 0",
+    /* intervals that cannot be */
+    "SELECT 'job ' || id || ' started before it was made' FROM job WHERE started_us <> 0 AND started_us < "
+    "created_us",
+    "SELECT 'job ' || id || ' ended ' || (max(created_us, started_us) - ended_us) || ' us before it ' || "
+    "CASE WHEN "
+    "started_us > 0 THEN 'started' ELSE 'was made' END FROM job WHERE ended_us <> 0 AND ended_us < "
+    "max(created_us, "
+    "started_us)",
+    "SELECT 'run ' || id || ' started before it was made' FROM run WHERE started_us <> 0 AND started_us < "
+    "created_us",
+    "SELECT 'run ' || id || ' ended ' || (max(created_us, started_us) - ended_us) || ' us before it ' || "
+    "CASE WHEN "
+    "started_us > 0 THEN 'started' ELSE 'was made' END FROM run WHERE ended_us <> 0 AND ended_us < "
+    "max(created_us, "
+    "started_us)",
+    "SELECT 'attempt ' || run_id || '/' || n || ' started before it was made' FROM attempt WHERE started_us "
+    "<> 0 AND "
+    "started_us < created_us",
+    "SELECT 'attempt ' || run_id || '/' || n || ' ended ' || (max(created_us, started_us) - ended_us) || ' "
+    "us before it ' "
+    "|| CASE WHEN started_us > 0 THEN 'started' ELSE 'was made' END FROM attempt WHERE ended_us <> 0 AND "
+    "ended_us < "
+    "max(created_us, started_us)",
+    "SELECT 'attempt ' || run_id || '/' || n || ' held its devices for ' || held_us || ' us' FROM attempt "
+    "WHERE held_us "
+    "< 0",
+    "SELECT 'run ' || id || ' used ' || used_us || ' us' FROM run WHERE used_us < 0",
+    "SELECT 'device ' || device || ' was given back by run ' || run_id || ' ' || (from_us - to_us) || ' us "
+    "before it was "
+    "taken' FROM allocation WHERE to_us <> 0 AND to_us < from_us",
     /* levels agree with each other */
     "SELECT 'run ' || r.id || ' has ended but attempt ' || a.n || ' has not' FROM run r JOIN attempt a ON "
     "a.run_id = r.id "
@@ -220,11 +273,11 @@ static enum pd_err check_artifacts(struct check *c, const char *state_dir, bool 
 {
     sqlite3_stmt *st;
     char what[64], path[4096];
-    enum pd_err err =
-        db_bind(c->db, &st, why,
-                "SELECT c.id, c.path, c.bytes, c.digest, r.state <> 'ended' FROM checkpoint c JOIN run r ON "
-                "r.id = c.run_id WHERE c.deleted_us = 0",
-                "");
+    enum pd_err err = db_bind(c->db, &st, why,
+                              "SELECT c.id, in_state(c.path), c.bytes, c.digest, r.state <> 'ended' FROM "
+                              "checkpoint c JOIN run r ON "
+                              "r.id = c.run_id WHERE c.deleted_us = 0",
+                              "");
 
     while (err == PD_OK && (err = db_step(c->db, st, why)) == PD_OK) {
         snprintf(what, sizeof what, "checkpoint %lld", (long long)sqlite3_column_int64(st, 0));
@@ -262,6 +315,8 @@ enum pd_err store_verify(const char *state_dir, bool read_all, void (*problem)(v
     }
     c.db = &s->db;
     err = check_file(&c, why);
+    if (err == PD_OK)
+        err = check_identity(&c, state_dir, why);
     if (err == PD_OK)
         err = check_states(&c, why);
     for (size_t i = 0; err == PD_OK && i < sizeof rules / sizeof *rules; i++)

@@ -18,6 +18,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "daemon/store/identity.h"
 #include "daemon/store/tx_private.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/file.h"
@@ -44,9 +45,11 @@ struct store_writer {
     bool thread_started;
     int lock_fd;
     char *path;
+    char uuid[STORE_UUID_SIZE];
     bool external_checkpoint;
     struct db db;
     struct metric_cache *metrics;
+    struct store_clock clock;
 
     pthread_mutex_t mutex; /* guards what follows */
     pthread_cond_t wake;
@@ -166,7 +169,10 @@ static void run_group(struct store_writer *w, int n, struct store_tx *tx)
     }
 again:
     why.text[0] = '\0';
-    *tx = (struct store_tx){.db = &w->db, .now_us = pd_clock_wall_us(), .metrics = w->metrics};
+    *tx = (struct store_tx){.db = &w->db,
+                            .now_us = pd_clock_wall_us(),
+                            .clock_us = store_clock_us(&w->clock),
+                            .metrics = w->metrics};
     tx->commit.runs = tx->commit_runs;
     err = db_run(&w->db, &why, "BEGIN IMMEDIATE", "");
     if (err == PD_OK && !n)
@@ -193,11 +199,13 @@ again:
     }
     if (err == PD_OK)
         err = store_metric_flush(tx, &why);
-    if (err == PD_OK && w->idem_swept_us + IDEM_SWEEP_US < tx->now_us) {
+    if (err == PD_OK && w->idem_swept_us + IDEM_SWEEP_US < tx->clock_us) {
         err = db_run(&w->db, &why, "DELETE FROM idempotency WHERE created_us < ?1", "i",
-                     tx->now_us - STORE_IDEM_KEEP_US);
-        w->idem_swept_us = tx->now_us;
+                     tx->clock_us - STORE_IDEM_KEEP_US);
+        w->idem_swept_us = tx->clock_us;
     }
+    if (err == PD_OK)
+        err = store_clock_keep(&w->db, &w->clock, tx->clock_us, &why);
     if (err == PD_OK)
         err = db_run(&w->db, &why, "COMMIT", "");
     if (err != PD_OK) {
@@ -409,7 +417,7 @@ static enum pd_err lock_dir(struct store_writer *w, const char *dir, struct pd_w
 
     if ((size_t)snprintf(path, sizeof path, "%s/lock", dir) >= sizeof path)
         return pd_fail(why, PD_ERR_LIMIT, "the state directory's name is too long");
-    w->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0640);
+    w->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     if (w->lock_fd < 0)
         return pd_fail_errno(why, errno, "cannot open '%s'", path);
     while (flock(w->lock_fd, LOCK_EX | LOCK_NB)) {
@@ -481,6 +489,8 @@ static enum pd_err writer_init(struct store_writer *w, const struct store_writer
     if (!w->metrics)
         return pd_fail(why, PD_ERR_NOMEM, "no memory for the metric cache");
     err = lock_dir(w, o->state_dir, why);
+    if (err == PD_OK)
+        err = store_identity_admit(o->state_dir, o->init, why);
     if (err != PD_OK)
         return err;
     err = db_open(&w->db, w->path, true, why);
@@ -488,7 +498,11 @@ static enum pd_err writer_init(struct store_writer *w, const struct store_writer
         return err;
     if ((size_t)snprintf(backup, sizeof backup, "%s.before-migration", w->path) >= sizeof backup)
         return pd_fail(why, PD_ERR_LIMIT, "the state directory's name is too long");
-    err = store_migrate(&w->db, backup, why);
+    err = store_migrate(&w->db, backup, (struct store_busy){o->busy, o->busy_ctx}, why);
+    if (err == PD_OK)
+        err = store_clock_start(&w->db, &w->clock, why);
+    if (err == PD_OK)
+        err = store_identity_settle(&w->db, o->state_dir, w->external_checkpoint, w->uuid, why);
     if (err != PD_OK)
         return err;
     if (w->external_checkpoint)
@@ -537,6 +551,16 @@ struct store_writer *store_writer_stop(struct store_writer *w)
 const char *store_writer_path(const struct store_writer *w)
 {
     return w->path;
+}
+
+int64_t store_writer_clock_us(const struct store_writer *w)
+{
+    return store_clock_us(&w->clock);
+}
+
+const char *store_writer_uuid(const struct store_writer *w)
+{
+    return w->uuid;
 }
 
 /* ---- handing work in ------------------------------------------------------------------------ */

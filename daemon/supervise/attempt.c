@@ -46,6 +46,8 @@ struct att *att_free(struct att *a)
 {
     if (a) {
         proc_close(&a->proc);
+        for (int i = 0; i < a->start_count; i++)
+            free(a->starts[i].path);
         free(a->document);
         free(a->message);
         free(a);
@@ -277,49 +279,60 @@ static void insert_done(struct sup *s, struct op *op)
     spawn(s, a);
 }
 
-struct choice {
-    char path[SUP_PATH_MAX];
-    int64_t step;
-};
-
-/* Newest first: the greatest step wins, and among equals the newer. */
+/* Rows come newest first. The greatest steps are kept, in falling order; of a step the newest row. */
 static bool choose_checkpoint(void *ctx, const struct store_checkpoint *c)
 {
-    struct choice *best = ctx;
+    struct att *a = ctx;
+    int at = 0;
 
-    if (c->step > best->step && strlen(c->path) < sizeof best->path && access(c->path, R_OK) == 0) {
-        best->step = c->step;
-        strcpy(best->path, c->path);
-    }
-    return true;
+    while (at < a->start_count && a->starts[at].step > c->step)
+        at++;
+    if (at == SUP_STARTS || c->step <= 0 || (at < a->start_count && a->starts[at].step == c->step) ||
+        access(c->path, R_OK))
+        return true;
+    if (a->start_count == SUP_STARTS)
+        free(a->starts[--a->start_count].path);
+    memmove(&a->starts[at + 1], &a->starts[at], (size_t)(a->start_count - at) * sizeof *a->starts);
+    a->starts[at] = (struct att_start){.path = strdup(c->path), .step = c->step};
+    a->start_count++;
+    return a->starts[at].path != NULL;
+}
+
+enum pd_err att_choose_starts(struct sup *s, struct att *a, struct pd_why *why)
+{
+    enum pd_err err = store_checkpoint_list(s->reader, a->run, false, choose_checkpoint, a, why);
+
+    for (int i = 0; err == PD_OK && i < a->start_count; i++)
+        if (!a->starts[i].path)
+            err = pd_fail(why, PD_ERR_NOMEM, "no memory for an attempt");
+    return err;
 }
 
 void att_start_run(struct sup *s, const struct store_run *run, const int *devices, int count)
 {
     struct insert_op *op = calloc(1, sizeof *op);
-    struct choice choice = {.step = 0};
     struct att *a = NULL;
     struct pd_why why = {""};
     enum pd_err err = op ? PD_OK : PD_ERR_NOMEM;
     size_t len = 0;
 
-    if (err == PD_OK)
-        err = store_checkpoint_list(s->reader, run->id, false, choose_checkpoint, &choice, &why);
     if (err == PD_OK && !(a = att_new(s)))
         err = pd_fail(&why, PD_ERR_NOMEM, "no memory for an attempt");
     if (err == PD_OK) {
         a->run = run->id;
+        err = att_choose_starts(s, a, &why);
+    }
+    if (err == PD_OK) {
         a->job = run->job_id;
         a->phase = ATT_INSERTING;
         a->document = strdup(run->document);
         a->restarts = run->restarts;
         a->max_restarts = run->max_restarts;
-        a->start_step = choice.step;
-        a->step = choice.step;
+        a->start_step = a->start_count ? a->starts[0].step : 0;
+        a->step = a->start_step;
         a->total = run->total_steps;
-        memcpy(a->checkpoint, choice.path, sizeof a->checkpoint);
         a->threads = run->threads > 0 ? run->threads : s->devices[0].threads;
-        att_set_limit(a, run, a->begun_us);
+        att_set_limit(a, run, pd_clock_boot_us());
         for (int i = 0; i < count; i++) {
             a->devices[a->device_count++] = devices[i];
             len += (size_t)snprintf(a->device_text + len, sizeof a->device_text - len, "%s%s", i ? "," : "",
@@ -470,10 +483,11 @@ static void put_assign(struct sup *s, struct att *a, struct conn *c)
     wire_put_u32(&c->out, WIRE_TAG_THREADS, (uint32_t)a->threads);
     snprintf(dir, sizeof dir, "%s/runs/%lld", s->state_dir, (long long)a->run);
     wire_put_text(&c->out, WIRE_TAG_RUN_DIR, dir);
-    if (a->checkpoint[0]) {
-        wire_put_text(&c->out, WIRE_TAG_CHECKPOINT, a->checkpoint);
+    wire_put_text(&c->out, WIRE_TAG_STORE, store_writer_uuid(s->writer));
+    for (int i = 0; i < a->start_count; i++) /* the first, or where it is damaged the next */
+        wire_put_text(&c->out, WIRE_TAG_CHECKPOINT, a->starts[i].path);
+    if (a->start_count)
         wire_put_u64(&c->out, WIRE_TAG_STEP, (uint64_t)a->start_step);
-    }
     wire_put_u32(&c->out, WIRE_TAG_RESTARTS, (uint32_t)(a->n - 1));
     for (int i = 0; i < s->o.root_count; i++) {
         char root[4096];

@@ -44,7 +44,7 @@ static enum pd_err requeue(struct store_tx *tx, struct end_op *e, enum spec_run_
 /* Failed or lost: again from the last checkpoint, as long as restarts are left. */
 static enum pd_err retry(struct store_tx *tx, struct end_op *e, enum spec_run_state state, struct pd_why *why)
 {
-    int64_t backoff_us = e->backoff_us, now_us = store_tx_now_us(tx);
+    int64_t backoff_us = e->backoff_us, now_us = store_tx_clock_us(tx);
     int restarts = e->restarts;
     bool progressed;
     char reason[256];

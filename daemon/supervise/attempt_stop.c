@@ -182,6 +182,8 @@ static void checkpoint_now(struct sup *s, struct att *a)
 
 void att_tick(struct sup *s, int64_t now_us)
 {
+    int64_t boot_us =
+        pd_clock_boot_us(); /* a time limit counts the time that the machine sleeps, a hang does not */
     struct att *next;
 
     for (struct att *a = s->atts; a; a = next) {
@@ -198,12 +200,12 @@ void att_tick(struct sup *s, int64_t now_us)
             continue;
         /* Without a connection the warning waits for one: nobody would hear it. */
         if (a->phase == ATT_WORKING && !a->stopping && a->conn && a->warn_us && !a->warned &&
-            now_us >= a->warn_us) {
+            boot_us >= a->warn_us) {
             a->warned = true;
             pd_log(PD_LOG_INFO, "supervise", "run=%lld attempt=%d time_limit=soon", (long long)a->run, a->n);
             checkpoint_now(s, a);
         }
-        if (a->phase == ATT_WORKING && !a->stopping && a->limit_us && now_us >= a->limit_us)
+        if (a->phase == ATT_WORKING && !a->stopping && a->limit_us && boot_us >= a->limit_us)
             ask_stop(s, a, SPEC_CAUSE_TIME_LIMIT);
         if (a->phase == ATT_WORKING && now_us - a->heard_us > s->o.hang_us && !a->killed)
             hangs(s, a, 0, now_us);

@@ -90,7 +90,8 @@ void conn_drop(struct sup *s, struct conn *c)
     c->model = NULL;
     if (a && *att_conn_of(a, c->rank) == c) {
         *att_conn_of(a, c->rank) = NULL;
-        att_heard(a, c->rank, pd_clock_mono_us());
+        if (!c->silent) /* a worker that hangs does not get the silence twice: to the close, and from it */
+            att_heard(a, c->rank, pd_clock_mono_us());
     }
     if (m && m->conn == c) {
         pthread_mutex_lock(&s->mutex);
@@ -312,10 +313,13 @@ void conn_tick(struct sup *s, int64_t now_us)
             c->heard_us = now_us;
             take_frames(s, c);
         }
-        if (c->stalled)
-            c->heard_us = now_us; /* it is we who do not listen */
-        if (now_us - c->heard_us > WIRE_SILENCE_US ||
-            (c->state == CONN_NEW && now_us - c->opened_us > GREETING_US) ||
+        if (c->stalled) { /* it is we who do not listen */
+            c->heard_us = now_us;
+            if (c->att)
+                att_heard(c->att, c->rank, now_us);
+        }
+        c->silent = now_us - c->heard_us > WIRE_SILENCE_US;
+        if (c->silent || (c->state == CONN_NEW && now_us - c->opened_us > GREETING_US) ||
             (c->state == CONN_CLOSING && now_us - c->heard_us > GREETING_US)) {
             conn_drop(s, c);
             continue;

@@ -53,7 +53,7 @@ void expand_run_done(struct expand_run *run)
 }
 
 enum pd_err expand_run_insert(struct store_tx *tx, const struct spec_head *head, int64_t job_id, int priority,
-                              const struct expand_run *run, struct pd_why *why)
+                              const struct expand_run *run, int64_t *ret_id, struct pd_why *why)
 {
     const struct spec_resources *res = &head->resources;
     struct store_run_new row = {
@@ -75,7 +75,7 @@ enum pd_err expand_run_insert(struct store_tx *tx, const struct spec_head *head,
     };
     int64_t id;
 
-    return store_run_insert(tx, job_id, &row, &id, why);
+    return store_run_insert(tx, job_id, &row, ret_id ? ret_id : &id, why);
 }
 
 /* ---- the thread -------------------------------------------------------------------------------- */
@@ -111,7 +111,7 @@ static enum pd_err chunk_apply(struct store_tx *tx, void *ctx, struct pd_why *wh
     if (err == PD_OK && next != c->first)
         err = pd_fail(why, PD_ERR_CONFLICT, "run %lld was made by another", (long long)c->first);
     for (int i = 0; err == PD_OK && i < c->count; i++)
-        err = expand_run_insert(tx, spec_job_head(c->job), c->job_id, priority, &c->runs[i], why);
+        err = expand_run_insert(tx, spec_job_head(c->job), c->job_id, priority, &c->runs[i], NULL, why);
     return err;
 }
 
@@ -212,7 +212,7 @@ static enum pd_err expand_one(struct expander *e, struct pd_why *why)
     if (err != PD_OK)
         return err;
     spec_report_init(&report);
-    err = spec_job_parse(p.document, strlen(p.document), NULL, &job, &report);
+    err = spec_job_parse_kept(p.document, strlen(p.document), &job, &report);
     if (err != PD_OK && err != PD_ERR_NOMEM)
         err = give_up(e, p.job_id, report.error_count ? report.errors[0].detail : pd_err_name(err), why);
     spec_report_done(&report);

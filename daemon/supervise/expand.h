@@ -20,9 +20,10 @@ struct expand_run {
 PD_NODISCARD enum pd_err expand_run_make(const struct spec_job *job, int64_t n, struct expand_run *ret,
                                          struct pd_why *why);
 void expand_run_done(struct expand_run *run);
-/* Adds it to the job. */
+/* Adds it to the job. ret_id (may be NULL): the run's number. */
 PD_NODISCARD enum pd_err expand_run_insert(struct store_tx *tx, const struct spec_head *head, int64_t job_id,
-                                           int priority, const struct expand_run *run, struct pd_why *why);
+                                           int priority, const struct expand_run *run, int64_t *ret_id,
+                                           struct pd_why *why);
 
 struct expander;
 /* Starts the thread. `made` is called on it after each commit that brought runs (NULL = nobody asks). */

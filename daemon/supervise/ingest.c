@@ -146,7 +146,7 @@ static enum pd_err write_blob(struct store_tx *tx, const struct ingest *i, struc
     if (access(path, R_OK)) {
         err = pd_file_make_dirs(dir, why);
         if (err == PD_OK)
-            err = pd_file_replace(path, bytes.bytes, bytes.len, 0640, why);
+            err = pd_file_replace(path, bytes.bytes, bytes.len, 0600, why);
     }
     return err == PD_OK ? store_blob_insert(tx, &b, why) : err;
 }

@@ -20,6 +20,7 @@
 #define SUP_SERVED_MAX 256 /* jobs whose last start is remembered */
 #define SUP_ATTEMPT_DEVICES 64
 #define SUP_PATH_MAX 1024
+#define SUP_STARTS 8 /* checkpoints named to a worker: the newest, and those for when it is damaged */
 #define SUP_PLAN_US (INT64_C(120) * 1000000)
 
 struct conn;
@@ -86,7 +87,11 @@ struct att {
     uint8_t token[WIRE_TOKEN_BYTES];
     uint8_t token_sha256[32];
     bool token_known; /* the plain one: only until the process has it */
-    char checkpoint[SUP_PATH_MAX];
+    struct att_start {
+        char *path;
+        int64_t step;
+    } starts[SUP_STARTS]; /* the checkpoints it may go on from, newest first */
+    int start_count;
     int64_t start_step;
     char *document; /* resolved, owned */
     int restarts, max_restarts;
@@ -108,7 +113,7 @@ struct att {
     bool killed;      /* hard kill sent once */
     int64_t heard_us; /* last frame, or since when we wait for the first */
     int64_t begun_us; /* monotonic */
-    int64_t limit_us; /* monotonic deadline of the run's time limit; 0 = none */
+    int64_t limit_us; /* boot time at which the run's time limit ends; 0 = none */
     int64_t warn_us;
     bool warned;
     char *message;    /* for the end */
@@ -147,6 +152,7 @@ struct conn {
     struct model *model;
     struct ingest *stalled; /* waits for room in the writer's lane */
     bool dead;
+    bool silent;   /* closed for that */
     int in_flight; /* ingests on the writer's thread that point here by id */
     uint64_t id;
 };
@@ -256,7 +262,7 @@ struct sup {
     int conn_count;
     struct plan *plans;
     struct {
-        int64_t job, us; /* wall clock */
+        int64_t job, us; /* store's clock */
     } served[SUP_SERVED_MAX];
     uint64_t next_conn, next_serial;
     _Atomic uint64_t next_call;
@@ -320,7 +326,7 @@ void att_hold(struct sup *s, struct att *a);
 void att_release(struct sup *s, struct att *a);
 /* For the end; "" or NULL = nothing to say. Copied. */
 void att_set_message(struct att *a, const char *text);
-/* Time limit and warning from the run's row, if it has a limit. `begun_us`: monotonic start of the attempt.
+/* Time limit and warning from the run's row, if it has a limit. `begun_us`: start of the attempt, boot time.
  */
 void att_set_limit(struct att *a, const struct store_run *run, int64_t begun_us);
 void att_write_process(struct sup *s, const struct att *a);
@@ -332,11 +338,13 @@ void att_write_move(struct sup *s, const struct att *a, struct att_move what);
 void att_dir(struct sup *s, int64_t run, int n, char *out, size_t size);
 void att_start_run(struct sup *s, const struct store_run *run, const int *devices, int count);
 struct att *att_find(struct sup *s, int64_t run, int n);
+/* Which checkpoints its worker is told to go on from. */
+enum pd_err att_choose_starts(struct sup *s, struct att *a, struct pd_why *why);
 void att_connected(struct sup *s, struct att *a, struct conn *c);
 void att_frame(struct sup *s, struct conn *c, const struct wire_header *h, const uint8_t *p);
 /* Where the connection of a rank stands; NULL for ranks that the attempt does not have. */
 struct conn **att_conn_of(struct att *a, int rank);
-/* Bytes came, or the connection went: the silence of this rank begins anew. */
+/* Bytes came, or the other end closed: the silence of this rank begins anew. */
 void att_heard(struct att *a, int rank, int64_t now_us);
 bool att_mark_live(struct sup *s, const char *mark);
 struct att *att_free(struct att *a);

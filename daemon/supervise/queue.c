@@ -59,7 +59,7 @@ static void note_served(struct sup *s, int64_t job)
             at = i;
     }
     s->served[at].job = job;
-    s->served[at].us = pd_clock_wall_us();
+    s->served[at].us = store_writer_clock_us(s->writer);
 }
 
 /* What the run's plan says it needs on its device; 0 = unknown. Only asked where it decides anything: of a
@@ -105,7 +105,7 @@ static bool note_run(void *ctx, const struct store_run *r)
                                                .cap = (int)r->concurrency,
                                                .served_us = served(w->s, r->job_id),
                                                .priority = r->priority,
-                                               .queued_us = r->created_us,
+                                               .queued_us = r->clock_us,
                                                .not_before_us = r->not_before_us,
                                                .limit_us = r->time_limit_us,
                                                .slots = r->slots,
@@ -146,7 +146,7 @@ static bool start_row(void *ctx, const struct store_run *r)
         att_start_run(st->s, r, devices, count);
         note_served(st->s, r->job_id);
         if (!r->attempts)
-            count_wait(st->s, pd_clock_wall_us() - r->created_us);
+            count_wait(st->s, store_writer_clock_us(st->s->writer) - r->clock_us);
     }
     return false;
 }
@@ -184,7 +184,7 @@ static void note(struct sup *s, const struct sched_item *item, struct queue_note
     *out = (struct queue_note){.run = item->id, .info.position = item->position};
     if (item->wake_us != SCHED_NEVER)
         snprintf(out->info.reason, sizeof out->info.reason, "waiting %lld s before the next attempt",
-                 (long long)((item->not_before_us - pd_clock_wall_us()) / 1000000 + 1));
+                 (long long)((item->not_before_us - store_writer_clock_us(s->writer)) / 1000000 + 1));
     else if (item->capped)
         snprintf(out->info.reason, sizeof out->info.reason,
                  "waiting for another run of its job to end: it runs at most %d at once", item->cap);
@@ -232,7 +232,7 @@ static void keep_notes(struct sup *s, const struct waiting *w)
 
 static int busy_list(struct sup *s, struct sched_busy *busy)
 {
-    int64_t now_us = pd_clock_mono_us(), wall_us = pd_clock_wall_us();
+    int64_t boot_us = pd_clock_boot_us(), clock_us = store_writer_clock_us(s->writer);
     int n = 0;
 
     for (struct att *a = s->atts; a && n < SUP_DEVICES_MAX; a = a->next) {
@@ -244,7 +244,7 @@ static int busy_list(struct sup *s, struct sched_busy *busy)
             busy[n++] = (struct sched_busy){
                 .kind = s->devices[a->devices[0]].kind,
                 .slots = back,
-                .until_us = a->limit_us ? wall_us + (a->limit_us - now_us) + s->o.grace_us : SCHED_NEVER};
+                .until_us = a->limit_us ? clock_us + (a->limit_us - boot_us) + s->o.grace_us : SCHED_NEVER};
     }
     return n;
 }
@@ -295,7 +295,8 @@ void queue_cycle(struct sup *s)
         kinds[i] = (struct sched_kind){.kind = kind_names[i], .total = c.total, .free = c.free, .out = c.out};
     }
     pthread_mutex_unlock(&s->mutex);
-    sched_cycle(w->items, w->count, kinds, 3, busy, busy_list(s, busy), pd_clock_wall_us(), s->o.age_us);
+    sched_cycle(w->items, w->count, kinds, 3, busy, busy_list(s, busy), store_writer_clock_us(s->writer),
+                s->o.age_us);
     s->wake_us = 0;
     for (int i = 0; i < w->count; i++) {
         struct sched_item *item = &w->items[i];

@@ -7,6 +7,13 @@
 #include "kernels/base/clock.h"
 #include "kernels/base/log.h"
 
+/* A start that takes long is told of. */
+static void busy(struct sup *s)
+{
+    if (s->o.busy)
+        s->o.busy(s->o.busy_ctx, "taking up what ran before");
+}
+
 struct reconcile {
     struct sup *s;
     enum pd_err err;
@@ -24,7 +31,7 @@ static bool run_details(void *ctx, const struct store_run *r)
     a->row_running = r->state == SPEC_RUN_RUNNING || r->state == SPEC_RUN_CANCELLING;
     a->step = r->step;
     a->total = r->total_steps;
-    att_set_limit(a, r, pd_clock_mono_us() - (pd_clock_wall_us() - a->begun_us));
+    att_set_limit(a, r, a->begun_us);
     return false;
 }
 
@@ -55,6 +62,7 @@ static bool reconcile_row(void *ctx, const struct store_attempt *row)
     struct att *a = att_new(s);
     char dir[SUP_PATH_MAX];
 
+    busy(s);
     if (!a) {
         r->err = PD_ERR_NOMEM;
         return false;
@@ -62,7 +70,8 @@ static bool reconcile_row(void *ctx, const struct store_attempt *row)
     a->run = row->run_id;
     a->n = row->n;
     a->phase = ATT_WORKING;
-    a->begun_us = row->created_us; /* wall clock, for run_details; monotonic below */
+    /* Boot time, for run_details; monotonic below. Negative, if the machine was started since. */
+    a->begun_us = pd_clock_boot_us() - (store_writer_clock_us(s->writer) - row->clock_us);
     a->acked = row->acked_seq;
     a->start_step = row->start_step;
     a->log_bytes = row->log_bytes;
@@ -85,15 +94,20 @@ static bool reconcile_row(void *ctx, const struct store_attempt *row)
 enum pd_err att_reconcile(struct sup *s, struct pd_why *why)
 {
     struct reconcile r = {.s = s};
-    enum pd_err err = store_attempt_list(s->reader, 0, reconcile_row, &r, why);
+    enum pd_err err;
 
+    busy(s);
+    err = store_attempt_list(s->reader, 0, reconcile_row, &r, why);
     if (err == PD_OK)
         err = r.err;
     for (struct att *a = s->atts; err == PD_OK && a; a = a->next) {
         char dir[SUP_PATH_MAX];
         int rank;
 
+        busy(s);
         err = store_run_get(s->reader, a->run, run_details, a, why);
+        if (err == PD_OK) /* its worker may not have been assigned anything yet */
+            err = att_choose_starts(s, a, why);
         if (err != PD_OK)
             break;
         a->begun_us = pd_clock_mono_us();

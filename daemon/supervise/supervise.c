@@ -202,7 +202,7 @@ static void tick(struct sup *s)
     plan_tick(s, now_us);
     gpu_tick(s, now_us);
     usage_tick(s, now_us);
-    if (s->wake_us && pd_clock_wall_us() >= s->wake_us)
+    if (s->wake_us && store_writer_clock_us(s->writer) >= s->wake_us)
         s->schedule = true;
 }
 

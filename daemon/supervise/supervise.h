@@ -26,13 +26,17 @@ struct sup_options {
     const char *train_role;  /* NULL = "train"; "selftest" = the diagnostic role for every run */
     int cpu_slots;           /* cpu devices offered; >= 1 */
     int cpu_threads;         /* threads of each */
-    const char *gpus;       /* which GPUs are offered, see device_watch_options; NULL = none are looked for */
-    const char *nvml;       /* the library; NULL = the driver's */
-    int64_t gpu_sample_us;  /* between two looks at the GPUs; 0 = 2 s */
-    int64_t gpu_start_us;   /* how long the start waits for the driver; 0 = 30 s */
-    int64_t grace_us;       /* between a cancel and the hard kill */
-    int64_t backoff_us;     /* before the first restart; doubled each time, at most 5 min */
-    int64_t age_us;         /* waiting so long raises a run's priority by one */
+    const char *gpus;      /* which GPUs are offered, see device_watch_options; NULL = none are looked for */
+    const char *nvml;      /* the library; NULL = the driver's */
+    int64_t gpu_sample_us; /* between two looks at the GPUs; 0 = 2 s */
+    int64_t gpu_start_us;  /* how long the start waits for the driver; 0 = 30 s */
+    int64_t grace_us;      /* between a cancel and the hard kill */
+    int64_t backoff_us;    /* before the first restart; doubled each time, at most 5 min */
+    int64_t age_us;        /* waiting so long raises a run's priority by one */
+    /* Called by sup_start, on its thread, when it begins to take up what ran before, and for each attempt of
+     * that. `what`: for people. NULL: nobody is told. */
+    void (*busy)(void *ctx, const char *what);
+    void *busy_ctx;
     int64_t hang_us;        /* silence of a live worker that counts as a hang; 0 = WIRE_HANG_US */
     int serve_threads;      /* CPU threads of a serving worker; 0 = cpu_threads */
     bool serve_cuda;        /* models are loaded on a GPU */

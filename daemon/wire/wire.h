@@ -115,7 +115,8 @@ enum wire_tag {
     WIRE_TAG_GPU = 47,      /* text: what the device is called, "NVIDIA H200"; tuned_ask, tuned */
     WIRE_TAG_DRIVER = 48,   /* text; likewise */
     WIRE_TAG_LIBRARY = 49,  /* text; likewise */
-    WIRE_TAG_RECORD = 50    /* bytes: the value of the KEY before it; tuned */
+    WIRE_TAG_RECORD = 50,   /* bytes: the value of the KEY before it; tuned */
+    WIRE_TAG_STORE = 51     /* text: identity of the database; assign (train) */
 };
 
 /* How a request fared in its worker: u64 each, in this order. Later fields may follow. */

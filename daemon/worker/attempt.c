@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "daemon/worker/args.h"
+#include "daemon/worker/run_folder.h"
 #include "daemon/worker/worker.h"
 #include "kernels/base/log.h"
 #include "kernels/comm/comm.h"
@@ -143,7 +144,9 @@ int worker_train_main(int argc, char **argv)
     pd_log(PD_LOG_INFO, "worker", "run=%lld attempt=%d rank=%d/%d role=%s threads=%d start=%s",
            (long long)a.run, a.number, a.rank, a.assign->ranks, a.assign->role, a.assign->threads,
            a.assign->checkpoint ? a.assign->checkpoint : "scratch");
-    if (!strcmp(a.assign->role, "selftest"))
+    if (a.rank == 0 && run_folder_claim(a.assign, a.run, a.number, &why) != PD_OK)
+        snprintf(result.text, sizeof result.text, "%s", why.text);
+    else if (!strcmp(a.assign->role, "selftest"))
         role_selftest(&a, &result);
     else if (!strcmp(a.assign->role, "train"))
         role_train(&a, &result);

@@ -40,6 +40,7 @@ PD_NODISCARD enum pd_err link_start(const struct link_options *o, struct link **
 struct link *link_stop(struct link *l);
 
 #define LINK_ROOTS_MAX 64
+#define LINK_STARTS_MAX 8
 
 /* What polyd wants done. Everything is borrowed until link_stop. */
 struct link_assign {
@@ -47,8 +48,12 @@ struct link_assign {
     const char *job; /* JSON */
     size_t job_len;
     const char *run_dir;
+    const char *store;      /* identity of polyd's database; "" = it did not say */
     const char *checkpoint; /* NULL = from scratch */
     int64_t checkpoint_step;
+    const char
+        *starts[LINK_STARTS_MAX]; /* `checkpoint`, then those to take where the ones before are damaged */
+    int start_count;
     const char *model;  /* "name/version", serving */
     const char *digest; /* of the checkpoint, hex; "" = unknown */
     int threads;
@@ -93,6 +98,9 @@ void link_metric(struct link *l, const char *key, int64_t step, int64_t time_us,
 void link_event(struct link *l, const char *kind, const char *text, const char *pairs);
 void link_checkpoint(struct link *l, const char *kind, const char *path, int64_t step, uint64_t bytes,
                      const char *digest_hex, double value);
+/* Whether polyd has committed the newest checkpoint of this step; with `wait`, it is waited for until a stop
+ * is asked for. */
+bool link_checkpoint_recorded(struct link *l, int64_t step, bool wait);
 /* Dropped, and counted, when everything is full. `meta` is JSON. */
 void link_blob(struct link *l, const char *kind, const char *key, int64_t step, const char *meta,
                const void *bytes, size_t len);

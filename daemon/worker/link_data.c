@@ -108,9 +108,32 @@ void link_checkpoint(struct link *l, const char *kind, const char *path, int64_t
     wire_put_text(&b, WIRE_TAG_DIGEST, digest_hex);
     if (value == value)
         wire_put_f64(&b, WIRE_TAG_VALUE, value);
+    l->checkpoints[l->checkpoint_count % LINK_CHECKPOINTS].step = step;
+    l->checkpoints[l->checkpoint_count % LINK_CHECKPOINTS].seq = l->next_seq;
+    l->checkpoint_count++;
     link_submit(l, &b, false);
     pthread_mutex_unlock(&l->mutex);
     pd_buf_done(&b);
+}
+
+bool link_checkpoint_recorded(struct link *l, int64_t step, bool wait)
+{
+    uint64_t seq = UINT64_MAX;
+    bool recorded;
+
+    pthread_mutex_lock(&l->mutex);
+    for (size_t i = 1; i <= l->checkpoint_count && i <= LINK_CHECKPOINTS && seq == UINT64_MAX; i++)
+        if (l->checkpoints[(l->checkpoint_count - i) % LINK_CHECKPOINTS].step == step)
+            seq = l->checkpoints[(l->checkpoint_count - i) % LINK_CHECKPOINTS].seq;
+    while (!(recorded = seq <= l->acked) && wait && seq != UINT64_MAX && !l->stop_thread && !l->refused &&
+           link_stop_asked(l) == LINK_GO_ON) {
+        struct timespec soon;
+
+        link_deadline_after(&soon, 200000); /* a signal's wish to stop wakes nobody */
+        pthread_cond_timedwait(&l->changed, &l->mutex, &soon);
+    }
+    pthread_mutex_unlock(&l->mutex);
+    return recorded;
 }
 
 void link_blob(struct link *l, const char *kind, const char *key, int64_t step, const char *meta,

@@ -30,7 +30,7 @@ static void take_assign(struct link *l, const uint8_t *p, size_t len)
     at = l->assign_store = malloc(2 * len + 64);
     if (!at)
         return; /* asked again at the next connection */
-    a->job = a->run_dir = a->model = a->digest = "";
+    a->job = a->run_dir = a->model = a->digest = a->store = "";
     while (wire_next(p, len, &pos, &f, NULL)) {
         const char *text;
 
@@ -43,7 +43,13 @@ static void take_assign(struct link *l, const uint8_t *p, size_t len)
             a->run_dir = store_text(&at, &f);
             break;
         case WIRE_TAG_CHECKPOINT:
-            a->checkpoint = store_text(&at, &f);
+            text = store_text(&at, &f);
+            if (a->start_count < LINK_STARTS_MAX)
+                a->starts[a->start_count++] = text;
+            a->checkpoint = a->starts[0];
+            break;
+        case WIRE_TAG_STORE:
+            a->store = store_text(&at, &f);
             break;
         case WIRE_TAG_MODEL:
             a->model = store_text(&at, &f);

@@ -13,6 +13,7 @@
 #include "daemon/worker/link.h"
 #include "kernels/base/buf.h"
 
+#define LINK_CHECKPOINTS 256 /* of the newest it is known whether polyd has them */
 #define LINK_KEYS_OPEN 1024 /* distinct keys of one metrics frame; a power of two */
 
 struct link_entry {
@@ -58,6 +59,12 @@ struct link {
     size_t key_count;
     uint16_t key_slot[2 * LINK_KEYS_OPEN]; /* hash: index + 1 */
     int64_t open_since_us;
+
+    struct {
+        int64_t step;
+        uint64_t seq;
+    } checkpoints[LINK_CHECKPOINTS]; /* a ring */
+    size_t checkpoint_count;         /* since the start */
 
     /* state */
     int64_t step, total, step_sent, log_sent;

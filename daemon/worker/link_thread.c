@@ -113,7 +113,8 @@ static void fill(struct link *l, struct pd_buf *out, int64_t now_us, int64_t *pr
         }
         l->sent++;
     }
-    if (l->progress_dirty && now_us - *progress_us >= PROGRESS_US) {
+    /* A run shorter than the interval still says how long it was to be. */
+    if (l->progress_dirty && (now_us - *progress_us >= PROGRESS_US || l->bye_wanted)) {
         size_t at = wire_begin(out, WIRE_PROGRESS, 0, 0);
 
         wire_put_u64(out, WIRE_TAG_STEP, (uint64_t)l->step);

@@ -1,6 +1,7 @@
 /* polyd-worker: the process that computes. polyd starts it; people rarely do. */
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "daemon/worker/worker.h"
 
@@ -30,6 +31,7 @@ static int usage(FILE *out)
 
 int main(int argc, char **argv)
 {
+    umask(0077); /* what it writes lies in the state folder */
     if (argc < 2)
         return usage(stderr);
     if (!strcmp(argv[1], "--help"))

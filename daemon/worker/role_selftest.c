@@ -95,7 +95,7 @@ static enum pd_err fit_save(struct attempt *at, const struct fit *f, const char 
     snprintf(path, sizeof path, "%s/a%d-%s-%lld.txt", dir, at->number, kind, (long long)f->step);
     err = pd_file_make_dirs(dir, why);
     if (err == PD_OK)
-        err = pd_file_replace(path, text, (size_t)len, 0640, why);
+        err = pd_file_replace(path, text, (size_t)len, 0600, why);
     if (err == PD_OK)
         link_checkpoint(at->link, kind, path, f->step, (uint64_t)len,
                         digest_sha256_hex(text, (size_t)len, digest), loss);
@@ -177,11 +177,14 @@ void role_selftest(struct attempt *at, struct role_result *ret)
         ret->cause = "done";
         goto out;
     }
-    if (at->assign->checkpoint) {
-        err = fit_load(&f, at->assign->checkpoint, &why);
-        if (err != PD_OK)
-            goto failed;
+    for (int i = 0; i < at->assign->start_count; i++) {
+        err = fit_load(&f, at->assign->starts[i], &why);
+        if (err == PD_OK)
+            break;
+        link_event(at->link, "checkpoint_fallback", why.text, "");
     }
+    if (err != PD_OK)
+        goto failed;
     snprintf(text, sizeof text, "step=%lld", (long long)f.step);
     link_event(at->link, f.step ? "resume" : "start", "selftest", text);
     link_progress(at->link, f.step, steps, false);

@@ -1,7 +1,7 @@
 /* One thread does everything: it takes what has come, and between two takings it runs one batch of the
- * classifier or one step of all open completions together. So a new request waits for at most one round,
- * several completions advance side by side, and no lock is needed. When nothing is open it sleeps in
- * host->next. */
+ * classifier (and one slice of a request larger than a batch) or one step of all open completions together.
+ * So a new request waits for at most one round, several completions advance side by side, and no lock is
+ * needed. When nothing is open it sleeps in host->next. */
 #include "daemon/worker/role_serve.h"
 
 #include <math.h>
@@ -21,6 +21,9 @@ struct item {
     struct serve_params params;
     int64_t images;       /* infer */
     struct pd_buf pixels; /* infer: pictures as the model reads them */
+    struct serve_scores
+        scores; /* infer, of a request that is computed in slices: of `scored` images so far */
+    int64_t scored;
     struct pd_buf prompt; /* complete: int32_t ids */
     struct serve_stream *stream;
     int64_t arrived_us, begun_us, first_us, last_us; /* first, last: tokens */
@@ -37,6 +40,9 @@ struct role {
     struct serve_queue *queue;
     struct item *running; /* completions with a stream, in order of arrival */
     uint32_t running_count;
+    struct item *large; /* infer: more images than a batch; each gets a slice in turn */
+    uint32_t large_count;
+    uint64_t large_images; /* of all of them */
     struct serve_images *batch_images;
     struct item **batch; /* both: ROLE_SERVE_QUEUE entries */
 };
@@ -50,6 +56,9 @@ static void item_free(struct role *r, struct item *it)
                              &it->top_text, &it->top_lengths};
 
     serve_stream_close(it->stream);
+    free(it->scores.logits);
+    free(it->scores.probabilities);
+    free(it->scores.classes);
     for (size_t i = 0; i < sizeof bufs / sizeof bufs[0]; i++)
         pd_buf_done(bufs[i]);
     r->host->done(r->host->ctx, it->req);
@@ -67,6 +76,16 @@ static void item_fail(struct role *r, struct item *it, enum pd_err err, const ch
 {
     reply_error(r, it->req, err, text);
     item_free(r, it);
+}
+
+/* Why an answer is not wanted any more: the client left, or the deadline passed. PD_OK: it is. */
+static enum pd_err unwanted(const struct role *r, const struct item *it, struct pd_why *why)
+{
+    if (r->host->cancelled(r->host->ctx, it->req))
+        return pd_fail(why, PD_ERR_CANCELLED, "the client left");
+    if (it->req->deadline_us && pd_clock_mono_us() >= it->req->deadline_us)
+        return pd_fail(why, PD_ERR_TIMEOUT, "the deadline passed while the answer was made");
+    return PD_OK;
 }
 
 /* The name is one of ours: it fits. */
@@ -200,31 +219,41 @@ static void reply_scores(struct role *r, struct item *it, const struct serve_sco
     pd_buf_done(&labels);
 }
 
+static enum pd_err scores_new(const struct role *r, int64_t images, struct serve_scores *ret,
+                              struct pd_why *why)
+{
+    size_t row = (size_t)r->info->outputs * sizeof(float);
+
+    ret->logits = malloc((size_t)images * row);
+    ret->probabilities = malloc((size_t)images * row);
+    ret->classes = malloc((size_t)images * sizeof(int64_t));
+    if (!ret->logits || !ret->probabilities || !ret->classes)
+        return pd_fail(why, PD_ERR_NOMEM, "no memory for the scores of %lld images", (long long)images);
+    return PD_OK;
+}
+
+static struct serve_images images_of(const struct item *it)
+{
+    const struct wire_tensor *t = &it->req->tensors[0];
+
+    return (struct serve_images){.data = it->pixels.len ? it->pixels.data : t->data,
+                                 .bytes = it->pixels.len || strcmp(t->dtype, "UINT8") == 0,
+                                 .count = it->images};
+}
+
 static void classify_items(struct role *r, size_t count, int64_t images)
 {
-    size_t classes = (size_t)r->info->outputs;
-    struct serve_scores scores = {
-        .logits = malloc((size_t)images * classes * sizeof(float)),
-        .probabilities = malloc((size_t)images * classes * sizeof(float)),
-        .classes = malloc((size_t)images * sizeof(int64_t)),
-    };
+    struct serve_scores scores = {.logits = NULL};
     struct pd_why why = {{0}};
     enum pd_err err;
     int64_t first = 0;
 
     for (size_t i = 0; i < count; i++) {
-        const struct wire_tensor *t = &r->batch[i]->req->tensors[0];
-
-        const struct pd_buf *pixels = &r->batch[i]->pixels;
-
         r->batch[i]->begun_us = pd_clock_mono_us();
-        r->batch_images[i] = (struct serve_images){.data = pixels->len ? pixels->data : t->data,
-                                                   .bytes = pixels->len || strcmp(t->dtype, "UINT8") == 0,
-                                                   .count = r->batch[i]->images};
+        r->batch_images[i] = images_of(r->batch[i]);
     }
-    if (!scores.logits || !scores.probabilities || !scores.classes)
-        err = pd_fail(&why, PD_ERR_NOMEM, "no memory for the scores of %lld images", (long long)images);
-    else
+    err = scores_new(r, images, &scores, &why);
+    if (err == PD_OK)
         err = serve_classify(r->model, r->batch_images, count, &scores, &why);
     if (err != PD_OK && count > 1) {
         /* One bad picture must not spoil its neighbours' answers: each again, alone. */
@@ -252,6 +281,59 @@ out:
     free(scores.classes);
 }
 
+/* The next images of a large request, at most a batch of them. */
+static enum pd_err score_more(struct role *r, struct item *it, struct pd_why *why)
+{
+    size_t row = (size_t)r->info->outputs, done = (size_t)it->scored;
+    size_t elements = (size_t)(r->info->channels * r->info->height * r->info->width);
+    struct serve_scores to = {.logits = it->scores.logits + done * row,
+                              .probabilities = it->scores.probabilities + done * row,
+                              .classes = it->scores.classes + done};
+    struct serve_images part = images_of(it);
+    enum pd_err err;
+
+    part.first = it->scored;
+    part.data = (const char *)part.data + done * elements * (part.bytes ? 1 : sizeof(float));
+    part.count -= it->scored;
+    if (part.count > (int64_t)r->info->batch_max)
+        part.count = r->info->batch_max;
+    err = serve_classify(r->model, &part, 1, &to, why);
+    it->scored += part.count;
+    return err;
+}
+
+/* One batch for the request at the head of the large ones, which goes to their end. So what came later waits
+ * for one batch, not for thousands of images, and several large ones advance side by side. */
+static void run_slice(struct role *r)
+{
+    struct item *it = r->large, **end = &r->large;
+    struct pd_why why = {{0}};
+    enum pd_err err = unwanted(r, it, &why);
+
+    r->large = it->next;
+    it->next = NULL;
+    if (err == PD_OK && !it->begun_us) {
+        it->begun_us = pd_clock_mono_us();
+        err = scores_new(r, it->images, &it->scores, &why);
+    }
+    if (err == PD_OK)
+        err = score_more(r, it, &why);
+    if (err == PD_OK && it->scored < it->images) {
+        while (*end)
+            end = &(*end)->next;
+        *end = it;
+        return;
+    }
+    r->large_count--;
+    r->large_images -= (uint64_t)it->images;
+    if (err != PD_OK) {
+        item_fail(r, it, err, why.text);
+    } else {
+        reply_scores(r, it, &it->scores, 0, r->info->batch_max);
+        item_free(r, it);
+    }
+}
+
 /* How long the oldest request still waits for company: 0 = a batch is to be run now. */
 static int64_t company_us(struct role *r)
 {
@@ -264,8 +346,8 @@ static int64_t company_us(struct role *r)
     return left > 0 ? left : 0;
 }
 
-/* Takes as many waiting requests as fit one batch (the first always) and answers them. */
-static void run_classifier(struct role *r)
+/* Takes as many waiting requests as fit one batch and answers them. */
+static void run_small(struct role *r)
 {
     size_t count = 0;
     int64_t images = 0;
@@ -278,8 +360,18 @@ static void run_classifier(struct role *r)
         images += it->images;
     }
     if (count) {
-        r->host->load(r->host->ctx, serve_queue_count(r->queue), (uint32_t)count);
+        r->host->load(r->host->ctx, serve_queue_count(r->queue) + r->large_count, (uint32_t)count);
         classify_items(r, count, images);
+    }
+}
+
+static void run_classifier(struct role *r)
+{
+    if (!company_us(r))
+        run_small(r);
+    if (r->large) {
+        r->host->load(r->host->ctx, serve_queue_count(r->queue) + r->large_count - 1, 1);
+        run_slice(r);
     }
 }
 
@@ -395,20 +487,6 @@ static void send_part(struct role *r, struct item *it, enum serve_finish finish)
         pd_buf_consume(bufs[i], bufs[i]->len);
 }
 
-/* Is there still somebody who wants it? False: it has been answered. */
-static bool wanted(struct role *r, struct item *it)
-{
-    if (r->host->cancelled(r->host->ctx, it->req)) {
-        item_fail(r, it, PD_ERR_CANCELLED, "the client left");
-        return false;
-    }
-    if (it->req->deadline_us && pd_clock_mono_us() >= it->req->deadline_us) {
-        item_fail(r, it, PD_ERR_TIMEOUT, "the deadline passed while the completion was made");
-        return false;
-    }
-    return true;
-}
-
 /* What one round gave a completion; true when it has been answered to the end. */
 static bool take_turn(struct role *r, struct item *it, struct serve_turn *turn)
 {
@@ -473,13 +551,16 @@ static void run_language(struct role *r)
     size_t count = 0, i = 0;
 
     for (link = &r->running; *link;) {
-        struct item *next = (*link)->next;
+        struct item *it = *link;
+        struct pd_why why = {{0}};
+        enum pd_err err = unwanted(r, it, &why);
 
-        if (wanted(r, *link)) {
-            link = &(*link)->next;
+        if (err == PD_OK) {
+            link = &it->next;
         } else {
-            *link = next;
+            *link = it->next;
             r->running_count--;
+            item_fail(r, it, err, why.text);
         }
     }
     open_waiting(r);
@@ -500,6 +581,22 @@ static void run_language(struct role *r)
 }
 
 /* ---- the loop ---- */
+
+/* The large ones have a bound of their own: they do not fill the queue for the others. */
+static enum pd_err push_large(struct role *r, struct item *it)
+{
+    struct item **end = &r->large;
+
+    if (r->large_count == ROLE_SERVE_QUEUE ||
+        (r->large_count && r->large_images + (uint64_t)it->images > ROLE_SERVE_COST))
+        return PD_ERR_BUSY;
+    while (*end)
+        end = &(*end)->next;
+    *end = it;
+    r->large_count++;
+    r->large_images += (uint64_t)it->images;
+    return PD_OK;
+}
 
 static void admit(struct role *r, struct serve_request *req)
 {
@@ -531,7 +628,10 @@ static void admit(struct role *r, struct serve_request *req)
         goto out;
     cost = infer ? (uint64_t)it->images
                  : it->prompt.len / sizeof(int32_t) + (uint64_t)it->params.sampling.max_tokens;
-    err = serve_queue_push(r->queue, it, cost, req->deadline_us);
+    if (infer && it->images > (int64_t)r->info->batch_max)
+        err = push_large(r, it);
+    else
+        err = serve_queue_push(r->queue, it, cost, req->deadline_us);
     if (err != PD_OK) {
         err = pd_fail(&why, err, "the queue of model %s is full", r->host->model);
         goto out;
@@ -566,8 +666,8 @@ static void drop_waiting(struct role *r)
 static void serve_requests(struct role *r)
 {
     for (;;) {
-        bool idle = !r->running && serve_queue_count(r->queue) == 0;
-        int64_t patience_us = company_us(r);
+        bool idle = !r->running && !r->large && serve_queue_count(r->queue) == 0;
+        int64_t patience_us = r->large ? 0 : company_us(r);
         struct serve_request *req = NULL;
         enum pd_err err = r->host->next(r->host->ctx, idle ? -1 : (int)((patience_us + 999) / 1000), &req);
 
@@ -578,16 +678,20 @@ static void serve_requests(struct role *r)
         if (err == PD_ERR_CLOSED)
             break;
         drop_waiting(r);
-        if (company_us(r))
+        if (!r->large && company_us(r))
             continue;
         if (r->info->kind == SERVE_CLASSIFIER)
             run_classifier(r);
         else
             run_language(r);
-        if (!r->running && serve_queue_count(r->queue) == 0)
+        if (!r->running && !r->large && serve_queue_count(r->queue) == 0)
             r->host->load(r->host->ctx, 0, 0);
     }
     for (struct item *it = r->running, *next; it; it = next) {
+        next = it->next;
+        item_fail(r, it, PD_ERR_CLOSED, "the model is being unloaded");
+    }
+    for (struct item *it = r->large, *next; it; it = next) {
         next = it->next;
         item_fail(r, it, PD_ERR_CLOSED, "the model is being unloaded");
     }

@@ -47,6 +47,11 @@ static void on_checkpoint(void *user, const struct train_checkpoint_info *info)
                     digest_hex(info->sha256, sizeof info->sha256, digest), info->value);
 }
 
+static bool on_recorded(void *user, int64_t step, bool wait)
+{
+    return link_checkpoint_recorded(((struct attempt *)user)->link, step, wait);
+}
+
 static void on_log(void *user, const char *line)
 {
     (void)user;
@@ -82,6 +87,7 @@ void role_train(struct attempt *a, struct role_result *ret)
                                     .event = on_event,
                                     .progress = on_progress,
                                     .checkpoint_written = on_checkpoint,
+                                    .checkpoint_recorded = on_recorded,
                                     .log = on_log,
                                     .stop = on_stop,
                                     .checkpoint_now = on_checkpoint_now,
@@ -89,7 +95,8 @@ void role_train(struct attempt *a, struct role_result *ret)
     struct data_root roots[LINK_ROOTS_MAX];
     struct train_dirs dirs = {.roots = roots,
                               .root_count = (size_t)a->assign->root_count,
-                              .start = a->assign->checkpoint,
+                              .starts = a->assign->starts,
+                              .start_count = (size_t)a->assign->start_count,
                               .threads = a->assign->threads};
     struct train_outcome outcome = {.result = TRAIN_FAILED};
     struct spec_config *config = NULL;

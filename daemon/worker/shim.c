@@ -39,7 +39,7 @@ static int open_in(const char *dir, const char *name, int flags)
 
     if ((size_t)snprintf(path, sizeof path, "%s/%s", dir, name) >= sizeof path)
         return -1;
-    return open(path, flags | O_CLOEXEC, 0640);
+    return open(path, flags | O_CLOEXEC, 0600);
 }
 
 /* Field 4 (parent) and 22 (start time) of /proc/PID/stat. */
@@ -125,7 +125,7 @@ static void write_exit(const char *dir, int status, int rank)
                        : snprintf(text, sizeof text, "status=%d rank=%d\n", status, rank);
 
     if ((size_t)snprintf(path, sizeof path, "%s/exit", dir) >= sizeof path ||
-        pd_file_replace(path, text, (size_t)len, 0640, &why) != PD_OK)
+        pd_file_replace(path, text, (size_t)len, 0600, &why) != PD_OK)
         pd_log(PD_LOG_ERROR, "shim", "exit=unwritten status=%d", status);
 }
 

@@ -409,18 +409,83 @@ static void test_several_layers_report_together(void **state)
 static void test_addresses_and_lists(void **state)
 {
     struct config *c =
-        load(FLAGS("--server.allowed_hosts=a.example, b.example  c.example", "--listen=0.0.0.0"), NULL);
+        load(FLAGS("--server.allowed_hosts=a.example, b.example  c.example", "--listen=127.0.0.2"), NULL);
 
     (void)state;
     assert_non_null(c);
     assert_int_equal(c->server.allowed_hosts.count, 3);
     assert_string_equal(c->server.allowed_hosts.items[2], "c.example");
     assert_int_equal(c->server.allowed_origins.count, 0);
-    assert_true(report.warning_count >= 1);
-    assert_non_null(strstr(report.warnings[report.warning_count - 1].what, "not a loopback address"));
     config_free(c);
     assert_null(load(FLAGS("--listen=localhost"), NULL));
     expect_error(0, "--listen", "must be an address");
+}
+
+static void test_listening_beyond_loopback_must_be_asked_for(void **state)
+{
+    static const char *const beyond[] = {"0.0.0.0",         "::",        "10.0.0.5",
+                                         "::ffff:10.0.0.5", "128.0.0.1", "2001:db8::1"};
+    static const char *const within[] = {"127.0.0.1", "127.255.0.3", "::1", "0:0:0:0:0:0:0:1",
+                                         "::ffff:127.0.0.1"};
+    char flag[80];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof beyond / sizeof *beyond; i++) {
+        snprintf(flag, sizeof flag, "--listen=%s", beyond[i]);
+        assert_null(load(FLAGS(flag), NULL));
+        expect_error(0, "--listen", "is not a loopback address");
+        expect_error(0, "--listen", "--insecure-listen");
+        assert_int_equal(report.error_count, 1);
+        assert_null(load(FLAGS(flag, "--check-config"), NULL));
+        assert_null(load(FLAGS(flag, "--insecure-listen=no"), NULL));
+    }
+    for (size_t i = 0; i < sizeof within / sizeof *within; i++) {
+        struct config *c;
+
+        snprintf(flag, sizeof flag, "--listen=%s", within[i]);
+        c = load(FLAGS(flag), NULL);
+        assert_non_null(c);
+        assert_int_equal(c->server.insecure_listen, 0);
+        config_free(c);
+    }
+}
+
+static void assert_listens(struct config *c)
+{
+    assert_non_null(c);
+    assert_string_equal(c->server.listen, "0.0.0.0");
+    assert_int_equal(c->server.insecure_listen, 1);
+    assert_true(report.warning_count >= 1);
+    assert_non_null(strstr(report.warnings[report.warning_count - 1].what, "whoever reaches it"));
+    config_free(c);
+}
+
+static void test_listening_beyond_loopback_is_asked_for_in_each_layer(void **state)
+{
+    struct config *c;
+
+    (void)state;
+    assert_listens(load(FLAGS("--insecure-listen", "--listen", "0.0.0.0"), NULL));
+    assert_listens(load(FLAGS("--listen=0.0.0.0", "--insecure-listen=yes"), NULL));
+    assert_listens(load(FLAGS("--server.listen=0.0.0.0", "--server.insecure_listen=yes"), NULL));
+    assert_listens(load(NULL, FLAGS("POLYD_SERVER_LISTEN=0.0.0.0", "POLYD_SERVER_INSECURE_LISTEN=yes")));
+    write_file("[server]\nlisten = 0.0.0.0\ninsecure_listen = yes\n");
+    assert_listens(load(FLAGS("--config", file), NULL));
+    /* One layer may take back what another one allowed, and allow what another one asks for. */
+    assert_null(load(FLAGS("--config", file, "--server.insecure_listen=no"), NULL));
+    write_file("[server]\nlisten = 0.0.0.0\n");
+    assert_null(load(FLAGS("--config", file), NULL));
+    expect_error(0, "polyd.conf:2", "is not a loopback address");
+    assert_listens(load(FLAGS("--config", file, "--insecure-listen"), NULL));
+    /* The flag takes no value from the next word. */
+    c = load(FLAGS("--insecure-listen", "verify"), NULL);
+    assert_non_null(c);
+    assert_string_equal(c->args[0], "verify");
+    config_free(c);
+    /* What does not listen is not held up. */
+    c = load(FLAGS("--config", file, "verify"), NULL);
+    assert_non_null(c);
+    config_free(c);
 }
 
 static void test_words_after_the_flags_are_arguments(void **state)
@@ -467,6 +532,7 @@ static void test_actions_need_no_sound_configuration(void **state)
 
 static void test_help_names_every_setting_and_variable(void **state)
 {
+    static const char *const commands[] = {"doctor", "fields", "verify", "routes"};
     struct pd_buf b;
     char text[96];
 
@@ -479,11 +545,15 @@ static void test_help_names_every_setting_and_variable(void **state)
         assert_non_null(strstr(b.data, text));
         assert_non_null(strstr(b.data, config_rows[i].meaning));
         if (config_rows[i].flag) {
-            snprintf(text, sizeof text, "--%s ", config_rows[i].flag);
+            snprintf(text, sizeof text, "--%s%s", config_rows[i].flag, config_rows[i].bare ? "," : " ");
             assert_non_null(strstr(b.data, text));
         }
     }
     assert_non_null(strstr(b.data, "POLYD_SERVER_PORT"));
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
+        snprintf(text, sizeof text, "polyd [flags] %s ", commands[i]);
+        assert_non_null(strstr(b.data, text));
+    }
     pd_buf_done(&b);
 }
 
@@ -528,7 +598,7 @@ static void test_report_text_has_a_line_each(void **state)
     struct pd_buf b;
 
     (void)state;
-    assert_null(load(FLAGS("--port=x", "--listen=0.0.0.0"), NULL));
+    assert_null(load(FLAGS("--port=x", "--listen=0.0.0.0", "--insecure-listen"), NULL));
     pd_buf_init(&b, 0);
     config_report_text(&report, &b);
     assert_non_null(strstr(b.data, "--port: server.port must be a whole number, not 'x'\n"));
@@ -579,6 +649,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_unknown_flags_and_variables_get_a_suggestion, setup, teardown),
         cmocka_unit_test_setup_teardown(test_several_layers_report_together, setup, teardown),
         cmocka_unit_test_setup_teardown(test_addresses_and_lists, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_listening_beyond_loopback_must_be_asked_for, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_listening_beyond_loopback_is_asked_for_in_each_layer, setup,
+                                        teardown),
         cmocka_unit_test_setup_teardown(test_words_after_the_flags_are_arguments, setup, teardown),
         cmocka_unit_test_setup_teardown(test_actions_need_no_sound_configuration, setup, teardown),
         cmocka_unit_test_setup_teardown(test_help_names_every_setting_and_variable, setup, teardown),

@@ -12,14 +12,17 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
+#include <sqlite3.h>
 
 #include "kernels/base/buf.h"
 #include "kernels/base/clock.h"
+#include "tests/lib/schema4.h"
 
 struct fixture {
     char dir[64], state_flag[96];
@@ -189,6 +192,101 @@ static void test_polyd_starts_again_after_being_killed(void **state)
     assert_int_equal(wait_status(f), 0);
 }
 
+static void shell(const char *fmt, const char *dir)
+{
+    char command[512];
+
+    snprintf(command, sizeof command, fmt, dir, dir, dir, dir, dir);
+    assert_int_equal(system(command), 0);
+}
+
+static void start_and_stop(struct fixture *f, const char *flag)
+{
+    f->pid = spawn(f, -1, flag, NULL);
+    expect(f, "READY=1");
+    kill(f->pid, SIGTERM);
+    assert_int_equal(wait_status(f), 0);
+}
+
+/* Nothing in the folder but 0700 for folders and 0600 for files and sockets. */
+static void expect_private(struct fixture *f)
+{
+    shell("test -z \"$(find %s/state ! -type l \\( -type d ! -perm 700 -o ! -type d ! -perm 600 \\) | tee "
+          "/dev/stderr)\"",
+          f->dir);
+}
+
+static void test_polyd_keeps_its_state_folder_private(void **state)
+{
+    struct fixture *f = *state;
+
+    umask(0);
+    start_and_stop(f, NULL);
+    expect_private(f); /* made by polyd */
+    shell("cd %s/state && chmod 755 . && mkdir -p runs/1/checkpoints && chmod -R a+rX . && touch "
+          "runs/1/run-id &&"
+          "ln -s /etc/hostname link",
+          f->dir);
+    start_and_stop(f, NULL);
+    expect_private(f); /* made by somebody else, files of an older polyd */
+    shell("test \"$(stat -L -c %%a %s/state/link)\" != 600", f->dir);
+    shell("chmod 644 %s/state/polyd.db %s/state/runs/1/run-id", f->dir);
+    start_and_stop(f, NULL);
+    expect_private(f);
+    umask(022);
+}
+
+static void test_polyd_asks_systemd_for_time_while_it_starts(void **state)
+{
+    struct fixture *f = *state;
+    char path[128], sql[1024];
+    sqlite3 *db;
+
+    start_and_stop(f, NULL);
+    snprintf(path, sizeof path, "%s/state/polyd.db", f->dir);
+    snprintf(sql, sizeof sql, SCHEMA4_SQL, f->dir);
+    assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
+    assert_int_equal(sqlite3_exec(db, sql, NULL, NULL, NULL), SQLITE_OK);
+    sqlite3_close(db);
+    shell("rm %s/state/store-id", f->dir);
+    f->pid = spawn(f, -1, NULL, NULL);
+    expect(f, "EXTEND_TIMEOUT_USEC=60000000\nSTATUS=bringing the database");
+    expect(f, "EXTEND_TIMEOUT_USEC=60000000\nSTATUS=taking up what ran before");
+    expect(f, "READY=1");
+    kill(f->pid, SIGTERM);
+    assert_int_equal(wait_status(f), 0);
+}
+
+static void test_polyd_refuses_a_folder_that_lost_its_database(void **state)
+{
+    struct fixture *f = *state;
+
+    start_and_stop(f, NULL);
+    shell("cd %s/state && mkdir -p runs/1/checkpoints && echo weights > "
+          "runs/1/checkpoints/step-1.safetensors &&"
+          "cp polyd.db ../kept.db && rm polyd.db",
+          f->dir);
+    expect_run(f, "--log.level=info", NULL, 78, "polyd.db is missing");
+    expect_run(f, "--log.level=info", NULL, 78, "start once with --init, which moves the old runs aside");
+    shell(": > %s/state/polyd.db", f->dir);
+    expect_run(f, "--log.level=info", NULL, 78, "polyd.db is empty");
+    shell("cp %s/kept.db %s/state/polyd.db", f->dir); /* put back: it starts as if nothing had been */
+    start_and_stop(f, NULL);
+    shell("mv %s/state %s/other", f->dir);
+    start_and_stop(f, NULL);
+    shell("cp %s/state/polyd.db %s/other/polyd.db && rm -r %s/state && mv %s/other %s/state", f->dir);
+    expect_run(f, "--log.level=info", NULL, 78, "polyd.db belongs to another folder");
+    expect_run(f, "--init", "verify", 2, "'verify' is a command of its own");
+    expect_run(f, "verify", NULL, 1, "the marker store-id names database ");
+    start_and_stop(f, "--init");
+    shell("grep -q weights %s/state/old-*/runs/1/checkpoints/step-1.safetensors && "
+          "cmp -s %s/kept.db %s/state/polyd.db; test $? = 1",
+          f->dir);
+    start_and_stop(f, "--init"); /* of no effect on a sound folder */
+    shell("test $(ls -d %s/state/old-* | wc -l) = 1", f->dir);
+    expect_run(f, "verify", NULL, 0, ": 0 problems");
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 int main(void)
@@ -197,6 +295,9 @@ int main(void)
         TEST(test_polyd_tells_systemd_of_its_life),
         TEST(test_polyd_commands),
         TEST(test_polyd_starts_again_after_being_killed),
+        TEST(test_polyd_keeps_its_state_folder_private),
+        TEST(test_polyd_asks_systemd_for_time_while_it_starts),
+        TEST(test_polyd_refuses_a_folder_that_lost_its_database),
     };
 
     return cmocka_run_group_tests_name("polyd", tests, NULL, NULL);

@@ -113,7 +113,7 @@ int main(int argc, char **argv)
             SQLITE_OK ||
         sqlite3_step(st) != SQLITE_ROW)
         return 1;
-    snprintf(checkpoint, sizeof checkpoint, "%s", (const char *)sqlite3_column_text(st, 0));
+    snprintf(checkpoint, sizeof checkpoint, "%s/%s", r.state, (const char *)sqlite3_column_text(st, 0));
     sqlite3_finalize(st);
     sqlite3_close(db);
     if (serve_open(&o, &s, &why) != PD_OK) {

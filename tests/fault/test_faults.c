@@ -23,6 +23,7 @@
 #include "tests/fault/failmalloc.h"
 #include "tests/fault/rig.h"
 #include "tests/fault/verify.h"
+#include "tests/lib/schema4.h"
 
 static struct rig rig;
 static bool clock_jumped; /* intervals and event times, which are wall time, then overlap: not checked */
@@ -54,6 +55,7 @@ static int teardown(void **state)
     rig_stop(&rig, SIGKILL);
     pd_buf_init(&out, 0);
     bad = access(rig.state, F_OK) == 0 && !clock_jumped ? verify_state(rig.state, false, &out) : 0;
+    bad += access(rig.state, F_OK) == 0 ? verify_modes(rig.state, &out) : 0;
     if (bad)
         print_message("%s", out.data);
     pd_buf_done(&out);
@@ -205,6 +207,76 @@ static void test_runs_outlive_a_restart(void **state)
     assert_int_equal(rig_check_points(&rig, 300), 0);
 }
 
+static void run_sql(const char *sql)
+{
+    char path[128], *error = NULL;
+    sqlite3 *db = NULL;
+
+    snprintf(path, sizeof path, "%s/polyd.db", rig.state);
+    assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
+    if (sqlite3_exec(db, sql, NULL, NULL, &error) != SQLITE_OK)
+        fail_msg("%s: %s", sql, error);
+    sqlite3_close(db);
+}
+
+/* A folder of schema 4 whose worker is at work while polyd is replaced by this one. */
+static void test_old_folder_with_a_running_attempt_is_upgraded(void **state)
+{
+    char sql[2048], path[160];
+    int64_t id;
+
+    (void)state;
+    setenv("POLYD_SELFTEST_STEPS", "600", 1);
+    setenv("POLYD_SELFTEST_STEP_US", "5000", 1);
+    up();
+    id = submit("upgraded", ",\"train\":{\"steps\":600}");
+    for (int i = 0; i < 1000 && ask("SELECT count(*) FROM checkpoint") < 2; i++)
+        rig_sleep_us(10000);
+    rig_stop(&rig, SIGKILL);
+    snprintf(sql, sizeof sql, SCHEMA4_SQL, rig.state);
+    run_sql(sql);
+    snprintf(path, sizeof path, "%s/store-id", rig.state);
+    assert_int_equal(unlink(path), 0);
+    snprintf(path, sizeof path, "%s/runs/1/run-id", rig.state);
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(ask("SELECT count(*) FROM checkpoint WHERE path NOT LIKE '/%'"), 0);
+    up();
+    assert_int_equal(ask("SELECT count(*) FROM checkpoint WHERE path LIKE '/%'"), 0);
+    assert_true(wait_state(id, "done", 60000));
+    assert_int_equal(ask("SELECT count(*) FROM attempt"), 1);
+    assert_int_equal(rig_check_points(&rig, 600), 0);
+    snprintf(path, sizeof path, "%s/store-id", rig.state);
+    assert_int_equal(access(path, F_OK), 0);
+}
+
+/* The state folder is moved while nothing runs: the run goes on from its checkpoint in the new place. */
+static void test_state_folder_may_be_moved(void **state)
+{
+    char old[sizeof rig.state];
+    int64_t id;
+    pid_t pid;
+
+    (void)state;
+    setenv("POLYD_SELFTEST_STEPS", "600", 1);
+    setenv("POLYD_SELFTEST_STEP_US", "5000", 1);
+    up();
+    id = submit("moved", ",\"train\":{\"steps\":600}");
+    for (int i = 0; i < 1000 && ask("SELECT count(*) FROM checkpoint") < 2; i++)
+        rig_sleep_us(10000);
+    assert_int_equal(rig_workers(&rig, "train", &pid, 1), 1);
+    rig_stop(&rig, SIGKILL);
+    kill(pid, SIGKILL);
+    assert_true(rig_wait_alone(&rig, 10000));
+    strcpy(old, rig.state);
+    snprintf(rig.state, sizeof rig.state, "%.60s/moved", rig.dir);
+    assert_int_equal(rename(old, rig.state), 0);
+    setenv("POLYD_SELFTEST_STEP_US", "100", 1);
+    up();
+    assert_true(wait_state(id, "done", 60000));
+    assert_true(ask("SELECT start_step FROM attempt WHERE n = 2") >= 40);
+    assert_int_equal(rig_check_points(&rig, 600), 0);
+}
+
 /* ---- workers ---- */
 
 static void test_worker_that_crashes_is_begun_again_from_its_checkpoint(void **state)
@@ -335,7 +407,7 @@ static void test_damaged_checkpoint_falls_back(void **state)
             &st, NULL),
         SQLITE_OK);
     assert_int_equal(sqlite3_step(st), SQLITE_ROW);
-    snprintf(path, sizeof path, "%s", (const char *)sqlite3_column_text(st, 0));
+    snprintf(path, sizeof path, "%s/%s", rig.state, (const char *)sqlite3_column_text(st, 0));
     sqlite3_finalize(st);
     sqlite3_close(db);
     fd = open(path, O_RDWR);
@@ -671,6 +743,8 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(test_second_daemon_on_the_directory_is_refused, setup, teardown),
         cmocka_unit_test_setup_teardown(test_newer_database_is_refused_and_left_alone, setup, teardown),
         cmocka_unit_test_setup_teardown(test_runs_outlive_a_restart, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_old_folder_with_a_running_attempt_is_upgraded, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_state_folder_may_be_moved, setup, teardown),
         cmocka_unit_test_setup_teardown(test_worker_that_crashes_is_begun_again_from_its_checkpoint, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(test_worker_that_hangs_is_killed_and_begun_again, setup, teardown),

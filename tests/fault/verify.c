@@ -2,6 +2,7 @@
 
 #include <ctype.h>
 #include <dirent.h>
+#include <ftw.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -232,21 +233,51 @@ static void check_checkpoints(struct check *c)
         query(c, "SELECT id, path, bytes, digest FROM checkpoint WHERE deleted_us = 0 ORDER BY id");
 
     while (st && sqlite3_step(st) == SQLITE_ROW) {
-        char hex[DIGEST_SHA256_HEX_SIZE];
+        char hex[DIGEST_SHA256_HEX_SIZE], path[1024];
         struct pd_why why = {{0}};
         struct stat info;
 
-        if (stat(text(st, 1), &info) != 0)
-            breach(c, "checkpoint %s: no file %s", text(st, 0), text(st, 1));
+        snprintf(path, sizeof path, "%s/%s", c->dir, text(st, 1));
+        if (*text(st, 1) == '/')
+            breach(c, "checkpoint %s: '%s' is not relative to the state folder", text(st, 0), text(st, 1));
+        else if (stat(path, &info) != 0)
+            breach(c, "checkpoint %s: no file %s", text(st, 0), path);
         else if (info.st_size != sqlite3_column_int64(st, 2))
             breach(c, "checkpoint %s: %s has %lld bytes, not %s", text(st, 0), text(st, 1),
                    (long long)info.st_size, text(st, 2));
-        else if (digest_file_hex(text(st, 1), hex, &why) != PD_OK)
+        else if (digest_file_hex(path, hex, &why) != PD_OK)
             breach(c, "checkpoint %s: %s", text(st, 0), why.text);
         else if (strcmp(hex, text(st, 3)) != 0)
             breach(c, "checkpoint %s: %s has another digest", text(st, 0), text(st, 1));
     }
     sqlite3_finalize(st);
+}
+
+static struct {
+    struct pd_buf *out;
+    int bad;
+} modes;
+
+static int check_mode(const char *path, const struct stat *st, int type, struct FTW *ftw)
+{
+    mode_t wanted = S_ISDIR(st->st_mode) ? 0700 : 0600;
+
+    (void)type;
+    (void)ftw;
+    if ((st->st_mode & 07777) != wanted) {
+        pd_buf_printf(modes.out, "%s has mode %o, not %o\n", path, (unsigned)st->st_mode & 07777,
+                      (unsigned)wanted);
+        modes.bad++;
+    }
+    return 0;
+}
+
+int verify_modes(const char *state_dir, struct pd_buf *out)
+{
+    modes.out = out;
+    modes.bad = 0;
+    nftw(state_dir, check_mode, 16, FTW_PHYS);
+    return modes.bad;
 }
 
 int verify_state(const char *state_dir, bool ended, struct pd_buf *out)

@@ -20,5 +20,9 @@
  *   every checkpoint that is not deleted exists and matches its size and digest */
 int verify_state(const char *state_dir, bool ended, struct pd_buf *out);
 
+/* Folders of the state folder that are not 0700, files and sockets that are not 0600; each appended as a
+ * line. */
+int verify_modes(const char *state_dir, struct pd_buf *out);
+
 /* Processes (not zombies) whose command line or environment names the directory; each appended as a line. */
 int verify_processes(const char *state_dir, struct pd_buf *out);

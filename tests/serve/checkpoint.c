@@ -97,7 +97,7 @@ void test_checkpoint_write_full(const char *path, const struct model_spec *spec,
 
         must(model_param_init(m, i, seed, values, &why), &why, "model_param_init");
         for (size_t k = 0; p->role != MODEL_ROLE_GAIN && p->role != MODEL_ROLE_SCALE && k < n; k++)
-            values[k] *= 12; /* from deviation 0.02 to one where attention and classes differ */
+            values[k] *= seed ? 12 : 0; /* from deviation 0.02 to one where attention and classes differ */
         tensors[i].st = (struct data_st_tensor){.name = p->name, .dtype = DATA_ST_F32, .rank = p->shape.rank};
         memcpy(tensors[i].st.dim, p->shape.dim, (size_t)p->shape.rank * sizeof p->shape.dim[0]);
         tensors[i].st.count = n;
@@ -105,8 +105,8 @@ void test_checkpoint_write_full(const char *path, const struct model_spec *spec,
         tensors[i].memory = values;
     }
     must(model_spec_to_meta(spec, meta, &metas, &text, &why), &why, "model_spec_to_meta");
-    meta[metas++] = (struct data_st_meta_item){"polyd.data.mean", "0.25"};
-    meta[metas++] = (struct data_st_meta_item){"polyd.data.std", "0.5"};
+    meta[metas++] = (struct data_st_meta_item){"polyd.data.mean", spec->channels == 2 ? "0.25,0.75" : "0.25"};
+    meta[metas++] = (struct data_st_meta_item){"polyd.data.std", spec->channels == 2 ? "0.5,0.125" : "0.5"};
     if (classes)
         meta[metas++] = (struct data_st_meta_item){"polyd.data.classes", classes};
     if (tokenizer)

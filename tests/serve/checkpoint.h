@@ -9,7 +9,9 @@
 struct model_spec test_vit_spec(enum pk_phi phi);
 struct model_spec test_gpt_spec(enum pk_phi phi);
 
-/* Writes a checkpoint with random weights large enough that its outputs differ. Aborts on failure. */
+/* Writes a checkpoint with random weights large enough that its outputs differ, or for seed 0 with zeros, so
+ * that all outputs are equal. Pixels of two channels have the means 0.25 and 0.75 and the deviations 0.5 and
+ * 0.125, those of any other count 0.25 and 0.5. Aborts on failure. */
 void test_checkpoint_write(const char *path, const struct model_spec *spec, uint64_t seed);
 
 /* The same with the serialised tokenizer and the lines of class names that training adds; NULL = none. */

@@ -241,7 +241,7 @@ static void test_role_answers_a_classifier(void **state)
     assert_int_equal(asks[3].rows, 0); /* only the class was asked for */
     assert_int_equal(asks[3].classes[0], asks[0].classes[0]);
     for (int i = 0; i < 4 * PIXELS; i++)
-        pixels[i] = (pixels[i] - 0.25f) / 0.5f;
+        pixels[i] = i / (PIXELS / 2) % 2 ? (pixels[i] - 0.75f) / 0.125f : (pixels[i] - 0.25f) / 0.5f;
     want = test_eval_logits(vit_path, pixels, 4, 0);
     for (int k = 0; k < 10; k++) {
         assert_true(fabsf(want[k] - asks[0].logits[k]) < 1e-4f * (1 + fabsf(want[k])));
@@ -266,6 +266,33 @@ static void test_role_one_bad_picture_does_not_spoil_its_neighbours(void **state
     assert_int_equal(asks[0].err, PD_OK);
     assert_int_equal(asks[1].err, PD_ERR_INVALID);
     assert_int_equal(asks[2].err, PD_OK);
+}
+
+static void test_role_refuses_floats_off_the_scale(void **state)
+{
+    static float pixels[6][PIXELS];
+    static const float odd[6] = {255, -1, 2.8f, 1.2f, -0.2f, INFINITY};
+    struct ask asks[6];
+    struct fake f = {.asks = asks, .count = 6};
+
+    (void)state;
+    for (int i = 0; i < 6; i++) {
+        pixels[i][9] = odd[i];
+        asks[i] = ask_images(pixels[i], "FP32", 1);
+    }
+    play(&f, vit_path);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(asks[i].err, PD_ERR_INVALID);
+        assert_non_null(strstr(asks[i].why, "on the scale 0..1"));
+        assert_non_null(strstr(asks[i].why, "UINT8"));
+    }
+    assert_int_equal(asks[3].err, PD_OK); /* noise on an image */
+    assert_int_equal(asks[4].err, PD_OK);
+    assert_int_equal(asks[5].err, PD_ERR_INVALID);
+    assert_non_null(strstr(asks[5].why, "not finite"));
+    /* And what the client needs to know stands in the signature. */
+    assert_non_null(strstr(f.signature, "\"pixels\":{\"FP32\":[0,1],\"UINT8\":[0,255]"));
+    assert_non_null(strstr(f.signature, "\"mean\":[0.25,0.75],\"std\":[0.5,0.125]"));
 }
 
 static void test_role_refuses_malformed_requests(void **state)
@@ -524,6 +551,82 @@ static void test_role_a_newcomer_does_not_wait_for_the_long_ones(void **state)
     assert_true(asks[2].last_turn <= 13);
 }
 
+/* Requests larger than a batch are computed in slices, in turn: what comes later waits for one of them. */
+static void test_role_one_image_does_not_wait_for_thousands(void **state)
+{
+    enum { MANY = 2000 };
+    static uint8_t pixels[MANY * PIXELS];
+    static struct ask asks[7];
+    struct fake f = {.asks = asks, .count = 7};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof pixels; i++)
+        pixels[i] = (uint8_t)(i * 7919 % 251);
+    for (int i = 0; i < 4; i++)
+        asks[i] = ask_images(pixels, "UINT8", MANY);
+    asks[4] = ask_images(pixels + 5 * PIXELS, "UINT8", 1);
+    asks[4].at_turn = 10;
+    asks[5] = ask_images(pixels, "UINT8", 1000); /* begun later, and shorter */
+    asks[5].at_turn = 12;
+    asks[6] = ask_images(pixels, "UINT8", MANY); /* its client leaves at once */
+    asks[6].at_turn = 20;
+    asks[6].cancel_after = 0;
+    play(&f, vit_path);
+    for (int i = 0; i < 6; i++)
+        assert_int_equal(asks[i].err, PD_OK);
+    assert_int_equal(asks[6].err, PD_ERR_CANCELLED);
+    assert_int_equal(f.order[0], 4);
+    assert_true(asks[4].last_turn <= 12);
+    assert_int_equal(f.order[1], 6);
+    assert_int_equal(f.order[2], 5); /* the large ones advance side by side */
+    /* Slices change nothing in the numbers. */
+    assert_int_equal(asks[0].rows, MANY);
+    for (int k = 0; k < 10; k++)
+        assert_true(fabsf(asks[0].logits[50 + k] - asks[4].logits[k]) <
+                    1e-4f * (1 + fabsf(asks[4].logits[k])));
+    assert_memory_equal(asks[0].logits, asks[3].logits, sizeof asks[0].logits);
+    assert_memory_equal(asks[0].logits, asks[5].logits, sizeof asks[0].logits);
+}
+
+static void test_role_names_a_bad_image_of_a_large_request_by_its_number(void **state)
+{
+    enum { MANY = 100 };
+    static float pixels[MANY * PIXELS];
+    static struct ask asks[2];
+    struct fake f = {.asks = asks, .count = 2};
+
+    (void)state;
+    pixels[77 * PIXELS + 3] = NAN;
+    asks[0] = ask_images(pixels, "FP32", MANY);
+    asks[1] = ask_images(pixels, "FP32", 70);
+    play(&f, vit_path);
+    assert_int_equal(asks[0].err, PD_ERR_INVALID);
+    assert_non_null(strstr(asks[0].why, "image 77 "));
+    assert_int_equal(asks[1].err, PD_OK);
+}
+
+static void test_role_bounds_large_requests_by_their_images(void **state)
+{
+    enum { MANY = 1 << 18 };
+    uint8_t *pixels = calloc(MANY, PIXELS);
+    static struct ask asks[7];
+    struct fake f = {.asks = asks, .count = 7, .close_at = 3};
+
+    (void)state;
+    assert_non_null(pixels);
+    for (int i = 0; i < 6; i++)
+        asks[i] = ask_images(pixels, "UINT8", MANY);
+    asks[6] = ask_images(pixels, "UINT8", 1);
+    play(&f, vit_path);
+    /* Four fill the bound of 2^20 images; one image is taken all the same. */
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(asks[i].err, PD_ERR_CLOSED);
+    assert_int_equal(asks[4].err, PD_ERR_BUSY);
+    assert_int_equal(asks[5].err, PD_ERR_BUSY);
+    assert_int_equal(asks[6].err, PD_OK);
+    free(pixels);
+}
+
 static void test_role_unload_answers_what_is_open(void **state)
 {
     static struct ask asks[12];
@@ -582,6 +685,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_role_answers_a_classifier),
         cmocka_unit_test(test_role_one_bad_picture_does_not_spoil_its_neighbours),
+        cmocka_unit_test(test_role_refuses_floats_off_the_scale),
         cmocka_unit_test(test_role_refuses_malformed_requests),
         cmocka_unit_test(test_role_answers_pictures),
         cmocka_unit_test(test_role_waits_for_company_as_long_as_it_may),
@@ -590,6 +694,9 @@ int main(void)
         cmocka_unit_test(test_role_keeps_deadlines),
         cmocka_unit_test(test_role_bounds_what_waits_and_serves_in_order),
         cmocka_unit_test(test_role_a_newcomer_does_not_wait_for_the_long_ones),
+        cmocka_unit_test(test_role_one_image_does_not_wait_for_thousands),
+        cmocka_unit_test(test_role_names_a_bad_image_of_a_large_request_by_its_number),
+        cmocka_unit_test(test_role_bounds_large_requests_by_their_images),
         cmocka_unit_test(test_role_unload_answers_what_is_open),
         cmocka_unit_test(test_role_a_model_that_does_not_open_is_the_reason),
     };

@@ -18,7 +18,7 @@
 
 #define PIXELS (2 * 12 * 12)
 
-static char dir[64], vit_path[96], gpt_path[96], poly_path[96];
+static char dir[64], vit_path[96], even_path[96], gpt_path[96], poly_path[96];
 static struct pd_why why;
 
 static struct serve *open_model(const char *path, uint32_t streams)
@@ -55,7 +55,8 @@ static void test_classify_equals_the_evaluation_graph(void **state)
     (void)state;
     fill_pixels(bytes, sizeof bytes);
     for (size_t i = 0; i < sizeof bytes; i++)
-        input[i] = ((float)bytes[i] / 255.0f - 0.25f) / 0.5f;
+        input[i] = i / (PIXELS / 2) % 2 ? ((float)bytes[i] / 255.0f - 0.75f) / 0.125f
+                                        : ((float)bytes[i] / 255.0f - 0.25f) / 0.5f;
     for (size_t c = 0; c < sizeof counts / sizeof counts[0]; c++) {
         int n = counts[c];
         struct serve_images part = {.data = bytes, .bytes = true, .count = n};
@@ -109,6 +110,24 @@ static void test_classify_parts_and_remainders(void **state)
     serve_close(s);
 }
 
+static void test_classify_takes_the_first_of_equal_classes(void **state)
+{
+    uint8_t bytes[PIXELS];
+    float logits[10], probabilities[10];
+    int64_t class = -1;
+    struct serve_images part = {.data = bytes, .bytes = true, .count = 1};
+    struct serve_scores scores = {logits, probabilities, &class};
+    struct serve *s = open_model(even_path, 1);
+
+    (void)state;
+    fill_pixels(bytes, sizeof bytes);
+    assert_int_equal(serve_classify(s, &part, 1, &scores, &why), PD_OK);
+    assert_int_equal(class, 0);
+    for (int k = 0; k < 10; k++)
+        assert_true(logits[k] == 0 && fabsf(probabilities[k] - 0.1f) < 1e-6f);
+    serve_close(s);
+}
+
 static void test_classify_refuses_a_pixel_that_is_no_number(void **state)
 {
     float input[PIXELS] = {0};
@@ -121,8 +140,10 @@ static void test_classify_refuses_a_pixel_that_is_no_number(void **state)
     assert_int_equal(serve_classify(s, &part, 1, &scores, &why), PD_ERR_INVALID);
     input[PIXELS - 1] = NAN;
     assert_int_equal(serve_classify(s, &part, 1, &scores, &why), PD_ERR_INVALID);
-    input[PIXELS - 1] = 2;
+    input[PIXELS - 1] = 1.4f;
     assert_int_equal(serve_classify(s, &part, 1, &scores, &why), PD_OK);
+    input[PIXELS - 1] = 2;
+    assert_int_equal(serve_classify(s, &part, 1, &scores, &why), PD_ERR_INVALID);
     serve_close(s);
 }
 
@@ -665,10 +686,12 @@ static int setup(void **state)
     if (!mkdtemp(dir))
         return -1;
     snprintf(vit_path, sizeof vit_path, "%s/vit.safetensors", dir);
+    snprintf(even_path, sizeof even_path, "%s/even.safetensors", dir);
     snprintf(gpt_path, sizeof gpt_path, "%s/gpt.safetensors", dir);
     snprintf(poly_path, sizeof poly_path, "%s/poly.safetensors", dir);
     spec = test_vit_spec(PK_PHI_POLY);
     test_checkpoint_write(vit_path, &spec, 1);
+    test_checkpoint_write(even_path, &spec, 0);
     spec = test_gpt_spec(PK_PHI_SOFTMAX);
     test_checkpoint_write(gpt_path, &spec, 2);
     spec = test_gpt_spec(PK_PHI_POLY);
@@ -680,6 +703,7 @@ static int teardown(void **state)
 {
     (void)state;
     unlink(vit_path);
+    unlink(even_path);
     unlink(gpt_path);
     unlink(poly_path);
     return rmdir(dir);
@@ -690,6 +714,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_classify_equals_the_evaluation_graph),
         cmocka_unit_test(test_classify_parts_and_remainders),
+        cmocka_unit_test(test_classify_takes_the_first_of_equal_classes),
         cmocka_unit_test(test_classify_refuses_a_pixel_that_is_no_number),
         cmocka_unit_test(test_kinds_do_not_mix),
         cmocka_unit_test(test_decode_with_cache_equals_the_full_forward_softmax),

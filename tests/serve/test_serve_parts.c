@@ -154,8 +154,10 @@ static void test_sample_is_a_function_of_seed_and_index(void **state)
 static void test_sample_top_p_keeps_the_fewest_that_reach_it(void **state)
 {
     const float logits[] = {logf(0.1f), logf(0.4f), logf(0.2f), logf(0.3f)};
+    const int n = 40000;
     struct serve_sampler s;
     bool seen[4] = {false};
+    int first = 0;
 
     (void)state;
     assert_int_equal(serve_sampler_init(&s, 4), PD_OK);
@@ -163,6 +165,9 @@ static void test_sample_top_p_keeps_the_fewest_that_reach_it(void **state)
         seen[draw(&s, logits, 1, 0.65, 3, i)] = true; /* 0.4 + 0.3 >= 0.65 */
     assert_true(seen[1] && seen[3]);
     assert_false(seen[0] || seen[2]);
+    for (int i = 0; i < n; i++)
+        first += draw(&s, logits, 1, 0.65, 4, (uint64_t)i) == 1;
+    assert_true(fabs((double)first / n - 4.0 / 7) < 0.0125); /* what is left shares all of the probability */
     for (uint64_t i = 0; i < 100; i++) {
         assert_int_equal(draw(&s, logits, 1, 0.0, 3, i), 1); /* the likeliest always counts */
         assert_int_equal(draw(&s, logits, 2, 1e-9, 3, i), 1);

@@ -1,6 +1,7 @@
 /* Points, series, roll-ups, ghosts; what a worker sends twice. */
 #include <math.h>
 
+#include "kernels/base/clock.h"
 #include "tests/store/help.h"
 
 struct points {
@@ -52,6 +53,79 @@ static void test_store_metrics_repeat_is_ignored_other_value_is_kept(void **stat
     assert_int_equal(store_series_get(f->s, ids.run, "nothing", keep_series, &m, &why), PD_ERR_NOT_FOUND);
 }
 
+static bool slow_point(void *ctx, const struct store_point *p)
+{
+    int *count = ctx;
+
+    (void)p;
+    if (++*count == 1)
+        usleep(30000);
+    return true;
+}
+
+static void test_store_reader_stops_when_its_time_is_over(void **state)
+{
+    enum { POINTS = 20000 };
+    struct fixture *f = *state;
+    struct ids ids = submitted(f);
+    struct store_metric *points = calloc(POINTS, sizeof *points);
+    struct store_point_query q = {
+        .run_id = ids.run, .key = "k", .from_step = INT64_MIN, .to_step = INT64_MAX, .attempt = -1};
+    struct store_series m;
+    struct pd_why why;
+    int count = 0;
+
+    assert_non_null(points);
+    for (int i = 0; i < POINTS; i++)
+        points[i] = (struct store_metric){.key = "k", .step = i, .time_us = i, .value = i};
+    assert_int_equal(append_points(f, ids.run, 0, points, POINTS), POINTS);
+    free(points);
+    /* Over before it begins: nothing is read. */
+    store_reader_until(f->s, 1);
+    assert_int_equal(store_series_get(f->s, ids.run, "k", keep_series, &m, &why), PD_ERR_TIMEOUT);
+    assert_non_null(strstr(why.text, "server.read_timeout_ms"));
+    /* Over in the middle of a query. */
+    store_reader_until(f->s, pd_clock_mono_us() + 20000);
+    assert_int_equal(store_point_list(f->s, &q, slow_point, &count, &why), PD_ERR_TIMEOUT);
+    assert_in_range(count, 1, POINTS - 1);
+    /* And without an end again. */
+    store_reader_until(f->s, 0);
+    count = 0;
+    assert_int_equal(store_point_list(f->s, &q, slow_point, &count, &why), PD_OK);
+    assert_int_equal(count, POINTS);
+}
+
+struct seen {
+    int64_t ids[8];
+    int count;
+};
+
+static bool see_series(void *ctx, const struct store_series *m)
+{
+    struct seen *s = ctx;
+
+    if (s->count < 8)
+        s->ids[s->count++] = m->key_id;
+    return true;
+}
+
+static void test_store_series_come_in_pages(void **state)
+{
+    struct fixture *f = *state;
+    struct ids ids = submitted(f);
+    struct store_metric points[] = {
+        {.key = "b", .step = 1}, {.key = "a", .step = 1}, {.key = "c", .step = 1}};
+    struct seen first = {.count = 0}, rest = {.count = 0};
+    struct pd_why why;
+
+    assert_int_equal(append_points(f, ids.run, 0, points, 3), 3);
+    assert_int_equal(store_series_page(f->s, ids.run, 0, 2, see_series, &first, &why), PD_OK);
+    assert_int_equal(first.count, 2);
+    assert_int_equal(store_series_page(f->s, ids.run, first.ids[1], 2, see_series, &rest, &why), PD_OK);
+    assert_int_equal(rest.count, 1);
+    assert_true(first.ids[0] < first.ids[1] && first.ids[1] < rest.ids[0]);
+}
+
 static void test_store_metrics_refuse_unknown_run_and_bad_key(void **state)
 {
     struct fixture *f = *state;
@@ -93,9 +167,10 @@ static void test_store_points_beyond_the_checkpoint_become_ghosts(void **state)
     append_points(f, ids.run, 1, points, 15); /* steps 1..15, checkpoint at 10 */
     assert_int_equal(call(f, attempt_from, &ids, &why), PD_OK);
     assert_int_equal(ids.attempt, 2);
-    for (int i = 10; i < 20; i++)
+    for (int i = 9; i < 20; i++)
         points[i].value = 2;
-    append_points(f, ids.run, 2, points + 10, 10); /* steps 11..20 */
+    append_points(f, ids.run, 2, points + 9,
+                  11); /* steps 10..20: that of the checkpoint is the first attempt's */
     assert_int_equal(store_point_list(f->s, &q, keep_point, &got, &why), PD_OK);
     assert_int_equal(got.count, 20);
     for (int i = 0; i < 20; i++)
@@ -232,6 +307,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(test_store_metrics_repeat_is_ignored_other_value_is_kept),
+        TEST(test_store_reader_stops_when_its_time_is_over),
+        TEST(test_store_series_come_in_pages),
         TEST(test_store_metrics_refuse_unknown_run_and_bad_key),
         TEST(test_store_points_beyond_the_checkpoint_become_ghosts),
         TEST(test_store_buckets_hold_every_point_and_the_extremes),

@@ -65,12 +65,15 @@ static void test_store_start_refuses_newer_schema(void **state)
     struct fixture *f = *state;
     struct store_writer_options o = {.state_dir = f->dir};
     struct pd_why why;
+    char marker[128];
 
     writer_down(f);
     poke(f, "PRAGMA user_version = 9999");
     assert_int_equal(store_writer_start(&o, &f->w, &why), PD_ERR_VERSION);
     assert_non_null(strstr(why.text, "9999"));
     poke(f, "PRAGMA user_version = 1; PRAGMA application_id = 7");
+    snprintf(marker, sizeof marker, "%s/store-id", f->dir);
+    assert_int_equal(unlink(marker), 0); /* beside a marker it counts as lost: test_identity.c */
     assert_int_equal(store_writer_start(&o, &f->w, &why), PD_ERR_VERSION);
 }
 
@@ -378,6 +381,124 @@ static void test_store_checkpoints_without_their_file_are_marked(void **state)
     assert_int_equal(count, 0);
 }
 
+struct choice {
+    struct ids ids;
+    int64_t id[3], chosen;
+};
+
+static enum pd_err add_three(struct store_tx *tx, void *ctx, struct pd_why *why)
+{
+    static const char *const kinds[] = {"latest", "best", "latest"};
+    struct choice *k = ctx;
+    enum pd_err err = PD_OK;
+
+    for (int i = 0; err == PD_OK && i < 3; i++) {
+        struct store_checkpoint c = {.run_id = k->ids.run,
+                                     .attempt = 1,
+                                     .step = 10 * (i + 1),
+                                     .kind = kinds[i],
+                                     .path = kinds[i],
+                                     .digest = "00"};
+
+        err = store_checkpoint_insert(tx, &c, &k->id[i], why);
+    }
+    return err;
+}
+
+static enum pd_err choose(struct store_tx *tx, void *ctx, struct pd_why *why)
+{
+    struct choice *k = ctx;
+
+    return store_checkpoint_choose(tx, k->ids.run, &k->chosen, why);
+}
+
+static enum pd_err drop_best(struct store_tx *tx, void *ctx, struct pd_why *why)
+{
+    return store_checkpoint_delete(tx, ((struct choice *)ctx)->id[1], why);
+}
+
+/* A run's model is its best checkpoint, though a later one is there; without one the latest. */
+static void test_store_chooses_the_best_checkpoint_then_the_latest(void **state)
+{
+    struct fixture *f = *state;
+    struct choice k = {.ids = submitted(f)};
+    struct pd_why why;
+
+    assert_int_equal(call(f, start_attempt, &k.ids, &why), PD_OK);
+    assert_int_equal(call(f, choose, &k, &why), PD_ERR_NOT_FOUND);
+    assert_int_equal(call(f, add_three, &k, &why), PD_OK);
+    assert_int_equal(call(f, choose, &k, &why), PD_OK);
+    assert_int_equal(k.chosen, k.id[1]);
+    assert_int_equal(call(f, drop_best, &k, &why), PD_OK);
+    assert_int_equal(call(f, choose, &k, &why), PD_OK);
+    assert_int_equal(k.chosen, k.id[2]);
+}
+
+struct kept_path {
+    struct ids ids;
+    char path[256], found[256];
+    int count;
+};
+
+static enum pd_err add_path(struct store_tx *tx, void *ctx, struct pd_why *why)
+{
+    struct kept_path *k = ctx;
+    struct store_checkpoint c = {
+        .run_id = k->ids.run, .attempt = 1, .step = 1, .kind = "latest", .path = k->path, .digest = "00"};
+
+    return store_checkpoint_insert(tx, &c, NULL, why);
+}
+
+static enum pd_err drop_path(struct store_tx *tx, void *ctx, struct pd_why *why)
+{
+    struct kept_path *k = ctx;
+
+    return store_checkpoint_delete_path(tx, k->ids.run, k->path, why);
+}
+
+static bool keep_path(void *ctx, const struct store_checkpoint *c)
+{
+    struct kept_path *k = ctx;
+
+    snprintf(k->found, sizeof k->found, "%s", c->path);
+    k->count++;
+    return true;
+}
+
+static const char *path_now(struct fixture *f, struct kept_path *k)
+{
+    struct pd_why why;
+
+    k->count = 0;
+    assert_int_equal(store_checkpoint_list(f->s, k->ids.run, false, keep_path, k, &why), PD_OK);
+    return k->count ? k->found : "none";
+}
+
+static void test_store_checkpoint_paths_follow_the_folder(void **state)
+{
+    struct fixture *f = *state;
+    struct kept_path k = {.ids = submitted(f)};
+    char old[64], wanted[256];
+    struct pd_why why;
+
+    assert_int_equal(call(f, start_attempt, &k.ids, &why), PD_OK);
+    snprintf(k.path, sizeof k.path, "%s/runs/1/checkpoints/step-1", f->dir);
+    assert_int_equal(call(f, add_path, &k, &why), PD_OK);
+    assert_string_equal(path_now(f, &k), k.path);
+    writer_down(f);
+    strcpy(old, f->dir);
+    strcat(f->dir, "-moved");
+    assert_int_equal(rename(old, f->dir), 0);
+    writer_up(f);
+    snprintf(wanted, sizeof wanted, "%s/runs/1/checkpoints/step-1", f->dir);
+    assert_string_equal(path_now(f, &k), wanted);
+    assert_int_equal(call(f, drop_path, &k, &why), PD_OK); /* by the name it had in the old place */
+    assert_string_equal(path_now(f, &k), "none");
+    strcpy(k.path, "/elsewhere/runs/2/checkpoints/step-1"); /* not this run's folder: kept as it is */
+    assert_int_equal(call(f, add_path, &k, &why), PD_OK);
+    assert_string_equal(path_now(f, &k), k.path);
+}
+
 static enum pd_err drop_checkpoint(struct store_tx *tx, void *ctx, struct pd_why *why)
 {
     return store_checkpoint_delete(tx, ((struct model *)ctx)->checkpoint, why);
@@ -546,6 +667,8 @@ int main(void)
         TEST(test_store_job_list_pages_both_ways),
         TEST(test_store_idempotency_same_key_same_answer),
         TEST(test_store_checkpoints_without_their_file_are_marked),
+        TEST(test_store_chooses_the_best_checkpoint_then_the_latest),
+        TEST(test_store_checkpoint_paths_follow_the_folder),
         TEST(test_store_model_versions_and_aliases),
         TEST(test_store_stop_commits_what_was_accepted),
         TEST(test_store_listener_hears_commits),

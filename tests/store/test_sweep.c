@@ -403,6 +403,10 @@ static enum pd_err make_ranked(struct store_tx *tx, void *ctx, struct pd_why *wh
         c.run_id = r->made.run;
         if (err == PD_OK)
             err = store_checkpoint_insert(tx, &c, NULL, why);
+        c.kind = "latest"; /* of a later step, and yet not the run's model */
+        c.step = 20 + i;
+        if (err == PD_OK)
+            err = store_checkpoint_insert(tx, &c, NULL, why);
     }
     return err;
 }
@@ -436,6 +440,9 @@ static void test_store_registers_the_best_run_by_the_metric_of_the_job(void **st
         /* 0.9 is the first run's, 0.1 the second's. */
         assert_int_equal(ask(db, "SELECT run_id FROM model_version ORDER BY model_id DESC LIMIT 1"),
                          maximise ? last - 1 : last);
+        assert_int_equal(ask(db, "SELECT c.step FROM model_version v JOIN checkpoint c ON c.id = "
+                                 "v.checkpoint_id ORDER BY v.model_id DESC LIMIT 1"),
+                         maximise ? 10 : 11);
     }
     sqlite3_close(db);
 }

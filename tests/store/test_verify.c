@@ -213,6 +213,20 @@ static void test_verify_sees_wrong_accounts(void **state)
     sees(state, "UPDATE run SET used_us = used_us + 5", "its attempts");
 }
 
+static void test_verify_sees_intervals_that_cannot_be(void **state)
+{
+    sees(state, "UPDATE job SET ended_us = started_us - 5", "job 1 ended 5 us before it started");
+    sees(state, "UPDATE job SET ended_us = started_us, created_us = started_us + 1",
+         "job 1 started before it was made");
+    sees(state, "UPDATE run SET ended_us = created_us - 7, started_us = 0",
+         "run 1 ended 7 us before it was made");
+    sees(state, "UPDATE attempt SET ended_us = created_us - 9, started_us = created_us",
+         "attempt 1/1 ended 9 us before it started");
+    sees(state, "UPDATE attempt SET held_us = -3", "attempt 1/1 held its devices for -3 us");
+    sees(state, "UPDATE allocation SET to_us = from_us - 2 WHERE device = 'cpu:1'",
+         "device cpu:1 was given back by run 1 2 us before it was taken");
+}
+
 static void test_verify_sees_wrong_counts(void **state)
 {
     sees(state, "UPDATE job SET runs_failed = 1", "job 1 counts 1 runs, 1 ended, 1 failed");
@@ -256,6 +270,7 @@ int main(void)
         TEST(test_verify_sees_a_run_out_of_place),
         TEST(test_verify_sees_a_broken_reference),
         TEST(test_verify_sees_wrong_accounts),
+        TEST(test_verify_sees_intervals_that_cannot_be),
         TEST(test_verify_sees_wrong_counts),
         TEST(test_verify_sees_a_device_that_is_still_held),
         TEST(test_verify_sees_missing_short_and_changed_files),

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -121,6 +122,131 @@ static void test_supervise_killed_worker_resumes_from_checkpoint(void **state)
     await_no_process(f);
 }
 
+static void put(const struct fixture *f, const char *name, const char *fmt, ...) PD_PRINTF(3, 4);
+static void put(const struct fixture *f, const char *name, const char *fmt, ...)
+{
+    char path[256], text[256];
+    struct pd_why why;
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    snprintf(path, sizeof path, "%s/%s", f->dir, name);
+    *strrchr(path, '/') = '\0';
+    assert_int_equal(pd_file_make_dirs(path, &why), PD_OK);
+    path[strlen(path)] = '/';
+    assert_int_equal(pd_file_replace(path, text, strlen(text), 0600, &why), PD_OK);
+}
+
+static bool holds(const struct fixture *f, const char *name, const char *what)
+{
+    char path[256];
+    struct pd_buf text;
+    bool found;
+
+    snprintf(path, sizeof path, "%s/%s", f->dir, name);
+    pd_buf_init(&text, 0);
+    found = pd_file_read(path, 65536, &text, NULL) == PD_OK && text.data && strstr(text.data, what);
+    pd_buf_done(&text);
+    return found;
+}
+
+static void refused_folder(struct fixture *f, const char *says)
+{
+    struct store_run r = await(f, submit(f, (struct ids){0}).run, SPEC_RUN_ENDED, 20);
+
+    assert_int_equal(r.outcome, SPEC_OUTCOME_FAILED);
+    if (!strstr(run_reason, says))
+        fail_msg("%s", run_reason);
+}
+
+static void test_supervise_worker_refuses_the_folder_of_another_run(void **state)
+{
+    static const char zeros[] = "0000000000000000000000000000000000000000000000000000000000000000";
+    struct fixture *f = *state;
+    const char *store = store_writer_uuid(f->w);
+
+    put(f, "runs/1/run-id", "polyd run 1 of store %.32s document %s\n", zeros, zeros);
+    refused_folder(f, "belongs to run 1 of another database (00000000");
+    put(f, "runs/2/run-id", "polyd run 77 of store %s document %s\n", store, zeros);
+    refused_folder(f, "belongs to run 77, not 2");
+    put(f, "runs/3/run-id", "polyd run 3 of store %s document %s\n", store, zeros);
+    refused_folder(f, "belongs to a run 3 of another document (00000000");
+    put(f, "runs/4/run-id", "something else");
+    refused_folder(f, "does not say whose folder this is");
+    put(f, "runs/5/checkpoints/step-000000000040.safetensors", "weights of long ago");
+    refused_folder(f, "holds checkpoints, but this is the first attempt of run 5");
+    assert_true(holds(f, "runs/5/checkpoints/step-000000000040.safetensors", "weights of long ago"));
+    assert_true(holds(f, "runs/2/run-id", "polyd run 77"));
+}
+
+/* A folder from before there were markers. */
+static void test_supervise_unmarked_folder_of_a_run_at_work_gets_its_marker(void **state)
+{
+    struct fixture *f = *state;
+    struct ids ids;
+    char path[256];
+
+    set("POLYD_SELFTEST_STEPS", 1500);
+    ids = submit(f, (struct ids){.max_restarts = 3});
+    await_step(f, ids.run, 50);
+    assert_true(holds(f, "runs/1/run-id", store_writer_uuid(f->w)));
+    snprintf(path, sizeof path, "%s/runs/1/run-id", f->dir);
+    assert_int_equal(unlink(path), 0);
+    kill(worker_pid(f, false), SIGKILL);
+    assert_int_equal(await(f, ids.run, SPEC_RUN_ENDED, 20).outcome, SPEC_OUTCOME_SUCCEEDED);
+    assert_true(holds(f, "runs/1/run-id", "polyd run 1 of store "));
+    check_series(f, ids.run, 1500);
+}
+
+struct began {
+    int64_t attempt, step;
+};
+
+static bool keep_began(void *ctx, const struct store_attempt *a)
+{
+    struct began *b = ctx;
+
+    if (a->n == b->attempt)
+        b->step = a->start_step;
+    return true;
+}
+
+/* The daemon goes between the start of a worker and its first word: the next one must name the checkpoint. */
+static void test_supervise_worker_adopted_before_its_assignment_resumes(void **state)
+{
+    struct fixture *f = *state;
+    struct began began = {.attempt = 2, .step = -1};
+    struct ids ids;
+    struct pd_why why;
+    char path[128];
+    pid_t pids[8];
+
+    set("POLYD_SELFTEST_STEPS", 1500);
+    ids = submit(f, (struct ids){.max_restarts = 3});
+    await_step(f, ids.run, 50);
+    all_down(f);
+    kill(worker_pid(f, false), SIGKILL);
+    await_no_process(f);
+    store_up(f);
+    sup_up(f);
+    snprintf(path, sizeof path, "%s/worker.sock", f->dir);
+    assert_int_equal(unlink(path), 0); /* the next worker finds nobody to speak to */
+    for (int i = 0; i < 1000 && marked(f, pids, 8) < 2; i++)
+        pause_ms(10);
+    pause_ms(100);
+    all_down(f);
+    store_up(f);
+    sup_up(f);
+    assert_int_equal(await(f, ids.run, SPEC_RUN_ENDED, 20).outcome, SPEC_OUTCOME_SUCCEEDED);
+    look_at_attempts(f, ids.run);
+    assert_int_equal(count_attempts, 2);
+    assert_int_equal(store_attempt_list(f->s, ids.run, keep_began, &began, &why), PD_OK);
+    assert_true(began.step >= 40);
+    check_series(f, ids.run, 1500);
+}
+
 static void test_supervise_killed_shim_takes_its_worker_along(void **state)
 {
     struct fixture *f = *state;
@@ -159,6 +285,65 @@ static void test_supervise_stopped_worker_counts_as_hang(void **state)
     sup_stats(f->sup, &stats);
     assert_int_equal(stats.hangs, 1);
     check_series(f, ids.run, 1500);
+}
+
+/* The silence that closes a connection (10 s) is part of the silence that is a hang (60 s; here 12 s), not
+ * added. */
+static void test_supervise_hang_counts_from_the_last_word(void **state)
+{
+    struct fixture *f = *state;
+    struct sup_stats stats = {0};
+    struct ids ids;
+    int64_t from_us;
+
+    all_down(f);
+    f->o.hang_us = 12000000;
+    store_up(f);
+    sup_up(f);
+    set("POLYD_SELFTEST_STEPS", 1500);
+    ids = submit(f, (struct ids){.max_restarts = 3});
+    await_step(f, ids.run, 50);
+    kill(worker_pid(f, false), SIGSTOP);
+    from_us = pd_clock_mono_us();
+    while (!stats.hangs && pd_clock_mono_us() - from_us < 30000000) {
+        pause_ms(50);
+        sup_stats(f->sup, &stats);
+    }
+    assert_in_range(pd_clock_mono_us() - from_us, 9000000, 19000000);
+    assert_int_equal(await(f, ids.run, SPEC_RUN_ENDED, 20).outcome, SPEC_OUTCOME_SUCCEEDED);
+    check_series(f, ids.run, 1500);
+}
+
+/* A disk that refuses makes the daemon stop listening; the worker, which waits, does not hang. */
+static void test_supervise_worker_that_waits_for_the_disk_does_not_hang(void **state)
+{
+    struct fixture *f = *state;
+    struct store_writer_options o = {.state_dir = f->dir, .limits = {[STORE_LANE_METRICS] = 1}};
+    struct rlimit was, limit;
+    struct sup_stats stats;
+    struct ids ids;
+    struct pd_why why;
+
+    all_down(f);
+    f->o.hang_us = 1500000;
+    assert_int_equal(store_writer_start(&o, &f->w, &why), PD_OK);
+    assert_int_equal(store_open_reader(store_writer_path(f->w), &f->s, &why), PD_OK);
+    sup_up(f);
+    set("POLYD_SELFTEST_STEPS", 2500);
+    ids = submit(f, (struct ids){.max_restarts = 3});
+    await_step(f, ids.run, 50);
+    signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &was), 0);
+    limit = (struct rlimit){.rlim_cur = 4096, .rlim_max = was.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    pause_ms(5000);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &was), 0);
+    sup_stats(f->sup, &stats);
+    assert_int_equal(stats.hangs, 0);
+    assert_int_equal(await(f, ids.run, SPEC_RUN_ENDED, 60).outcome, SPEC_OUTCOME_SUCCEEDED);
+    look_at_attempts(f, ids.run);
+    assert_int_equal(count_attempts, 1);
+    check_series(f, ids.run, 2500);
 }
 
 static void test_supervise_failing_run_uses_up_its_restarts(void **state)
@@ -579,8 +764,13 @@ int main(int argc, char **argv)
         TEST(test_supervise_cancel_kills_who_does_not_listen),
         TEST(test_supervise_stray_children_die_with_their_attempt),
         TEST(test_supervise_killed_worker_resumes_from_checkpoint),
+        TEST(test_supervise_worker_refuses_the_folder_of_another_run),
+        TEST(test_supervise_unmarked_folder_of_a_run_at_work_gets_its_marker),
+        TEST(test_supervise_worker_adopted_before_its_assignment_resumes),
         TEST(test_supervise_killed_shim_takes_its_worker_along),
         TEST(test_supervise_stopped_worker_counts_as_hang),
+        TEST(test_supervise_hang_counts_from_the_last_word),
+        TEST(test_supervise_worker_that_waits_for_the_disk_does_not_hang),
         TEST(test_supervise_failing_run_uses_up_its_restarts),
         TEST(test_supervise_progress_renews_the_restarts),
         TEST(test_supervise_diverged_is_a_result),

@@ -217,6 +217,35 @@ static void test_link_metrics_go_before_the_checkpoint_that_follows_them(void **
     assert_int_equal(h.seq, 3);
 }
 
+static void *acknowledge(void *arg)
+{
+    struct fixture *f = arg;
+
+    expect(f, WIRE_CHECKPOINT_WRITTEN, NULL, 0);
+    send_simple(f, WIRE_ACK, WIRE_TAG_ACKED, 1);
+    return NULL;
+}
+
+static void test_link_knows_which_checkpoints_are_recorded(void **state)
+{
+    struct fixture *f = *state;
+    pthread_t thread;
+
+    link_up(f, (struct link_options){.spool_path = f->spool});
+    link_checkpoint(f->link, "latest", "/x", 10, 10, "00", 0.5);
+    welcome(f, 0);
+    assert_false(link_checkpoint_recorded(f->link, 10, false));
+    assert_int_equal(pthread_create(&thread, NULL, acknowledge, f), 0);
+    assert_true(link_checkpoint_recorded(f->link, 10, true));
+    pthread_join(thread, NULL);
+    link_checkpoint(f->link, "latest", "/x", 20, 10, "00", 0.5);
+    assert_true(link_checkpoint_recorded(f->link, 10, false));
+    assert_false(link_checkpoint_recorded(f->link, 20, false));
+    assert_false(link_checkpoint_recorded(f->link, 30, true)); /* never written: nothing to wait for */
+    link_signal_stop(f->link);
+    assert_false(link_checkpoint_recorded(f->link, 20, true)); /* who is asked to leave does not wait */
+}
+
 static void test_link_flushes_a_lone_point_within_a_second(void **state)
 {
     struct fixture *f = *state;
@@ -304,6 +333,38 @@ static void test_link_bye_waits_for_acknowledgements_and_an_answer(void **state)
     link_up(f, (struct link_options){.spool_path = f->spool});
     link_metric(f->link, "a", 1, 1, 1);
     assert_int_equal(link_bye(f->link, "done", 1, "", 15000000, &why), PD_OK);
+}
+
+static void *say_bye(void *arg)
+{
+    struct fixture *f = arg;
+    struct pd_why why;
+
+    return link_bye(f->link, "done", 8, "", 0, &why) == PD_OK ? f : NULL;
+}
+
+static void test_link_progress_goes_before_the_bye(void **state)
+{
+    struct fixture *f = *state;
+    uint8_t payload[4096];
+    struct wire_header h;
+    pthread_t thread;
+    void *result;
+
+    link_up(f, (struct link_options){.spool_path = f->spool});
+    link_progress(f->link, 0, 8, false);
+    welcome(f, 0);
+    h = expect(f, WIRE_PROGRESS, payload, sizeof payload);
+    assert_int_equal(wire_get_u64(payload, h.len, WIRE_TAG_STEP, 99), 0);
+    link_progress(f->link, 8, 8, false); /* a moment later: within the interval */
+    assert_int_equal(pthread_create(&thread, NULL, say_bye, f), 0);
+    h = expect(f, WIRE_PROGRESS, payload, sizeof payload);
+    assert_int_equal(wire_get_u64(payload, h.len, WIRE_TAG_STEP, 99), 8);
+    assert_int_equal(wire_get_u64(payload, h.len, WIRE_TAG_TOTAL, 99), 8);
+    expect(f, WIRE_BYE, NULL, 0);
+    send_text(f, WIRE_BYE, WIRE_TAG_CAUSE, "recorded");
+    pthread_join(thread, &result);
+    assert_ptr_equal(result, f);
 }
 
 static void test_link_refused_worker_leaves_without_writing(void **state)
@@ -540,10 +601,12 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(test_link_resends_what_was_not_committed),
         TEST(test_link_metrics_go_before_the_checkpoint_that_follows_them),
+        TEST(test_link_knows_which_checkpoints_are_recorded),
         TEST(test_link_flushes_a_lone_point_within_a_second),
         TEST(test_link_spools_beyond_its_memory),
         TEST(test_link_drops_blobs_when_everything_is_full),
         TEST(test_link_bye_waits_for_acknowledgements_and_an_answer),
+        TEST(test_link_progress_goes_before_the_bye),
         TEST(test_link_refused_worker_leaves_without_writing),
         TEST(test_link_takes_its_assignment_once),
         TEST(test_link_recalls_records_over_a_broken_connection),

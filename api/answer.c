@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "api/gzip.h"
 #include "api/internal.h"
 #include "kernels/base/log.h"
 
@@ -150,7 +151,7 @@ enum MHD_Result api_answer_send(struct api_req *r)
 {
     struct MHD_Response *response;
     enum MHD_Result result;
-    bool cached = false;
+    bool cached = false, varies = false, gzip = false;
 
     if (r->stream) {
         response = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 16 * 1024, api_stream_read, r->stream,
@@ -159,8 +160,18 @@ enum MHD_Result api_answer_send(struct api_req *r)
             return MHD_NO;
         r->stream = NULL; /* moved */
     } else if (r->out.len) {
-        size_t len = r->out.len;
-        char *bytes = pd_buf_take(&r->out);
+        size_t len = r->out.len, less = 0;
+        char *bytes = pd_buf_take(&r->out), *small = NULL;
+
+        varies = len >= API_GZIP_LEAST && r->type && strncmp(r->type, "application/json", 16) == 0;
+        if (varies && api_gzip_accepted(api_header(r, "Accept-Encoding")))
+            small = api_gzip(bytes, len, &less);
+        if (small) {
+            free(bytes);
+            bytes = small;
+            len = less;
+            gzip = true;
+        }
 
         response = MHD_create_response_from_buffer(len, bytes, MHD_RESPMEM_MUST_FREE);
         if (!response) {
@@ -178,6 +189,10 @@ enum MHD_Result api_answer_send(struct api_req *r)
     if (r->type)
         MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, r->type);
     MHD_add_response_header(response, "X-Content-Type-Options", "nosniff");
+    if (varies)
+        MHD_add_response_header(response, MHD_HTTP_HEADER_VARY, "Accept-Encoding");
+    if (gzip)
+        MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_ENCODING, "gzip");
     for (int i = 0; i < r->headers; i++) {
         MHD_add_response_header(response, r->header[i].name, r->header[i].value);
         cached = cached || strcmp(r->header[i].name, "Cache-Control") == 0;

@@ -1,9 +1,9 @@
 /* api/api.h: polyd's HTTP door (libmicrohttpd inside, seen nowhere else).
  *
- * Two pool threads run the handlers. They never wait for a commit or for a worker:
- * a handler hands the work over, suspends its connection and is called again when the
- * answer is there. One more thread watches suspended clients for their departure and
- * sends the streams' keep-alive comments.
+ * Two loops and a few threads that read the store run the handlers. They never wait for a commit or for a
+ * worker: a handler hands the work over, suspends its connection and is called again when the answer is
+ * there. One more thread watches suspended clients for their departure and sends the streams' keep-alive
+ * comments.
  *
  * Order of life: open the store and its writer, start the supervisor, api_start; to
  * stop, api_stop first (it answers or breaks every open request), then the others, and

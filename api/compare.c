@@ -52,7 +52,7 @@ static bool take_run(void *ctx, const struct store_run *run)
     if (!s->document || !s->swept)
         c->failed = true;
     if (c->rows)
-        api_row_run(c->rows, run, c->sup, 0);
+        api_row_run(c->rows, run, NULL, c->sup, 0);
     c->count++;
     return false;
 }
@@ -288,8 +288,8 @@ static bool value_json(void *ctx, const struct store_series *m)
 
     api_json_open(b, '{');
     api_json_kv_num(b, "last", m->value);
-    api_json_kv_num(b, "min", m->min);
-    api_json_kv_num(b, "max", m->max);
+    api_json_kv_num_or_null(b, "min", m->min);
+    api_json_kv_num_or_null(b, "max", m->max);
     api_json_kv_int(b, "step", m->step);
     api_json_kv_int(b, "count", m->count);
     api_json_close(b, '}');

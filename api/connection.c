@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "api/framing.h"
 #include "api/internal.h"
 #include "api/json.h"
 #include "kernels/base/clock.h"
@@ -11,6 +12,7 @@
 #define SWALLOW_MAX                                                                                          \
     (8u * 1024u * 1024u) /* a refused body up to this size is read to its end, so that the client sees why   \
                           */
+#define FIELDS_MAX 128u  /* lines of a request's head */
 #define BODIES_MAX (256u * 1024u * 1024u) /* bytes of request bodies held at once, all clients together */
 
 void *api_request_new(void *cls, const char *uri, struct MHD_Connection *connection)
@@ -28,6 +30,8 @@ void *api_request_new(void *cls, const char *uri, struct MHD_Connection *connect
     info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
     r->conn = info ? info->socket_context : NULL;
     memcpy(r->uri, uri, len + 1);
+    r->target = uri;
+    r->target_len = len;
     query = strchr(r->uri, '?');
     if (query)
         *query++ = '\0';
@@ -53,14 +57,20 @@ void api_request_done(void *cls, struct MHD_Connection *connection, void **req_c
     *req_cls = NULL;
     if (r->status)
         api_count_request(&api->counters, r->route, r->status, pd_clock_mono_us() - r->start_us);
-    if (r->conn)
-        atomic_store(&r->conn->deadline_us, pd_clock_mono_us() + (int64_t)api->set.idle_timeout_s * 1000000);
+    if (r->conn) {
+        int64_t now_us = pd_clock_mono_us();
+
+        atomic_store(&r->conn->deadline_us, now_us + (int64_t)api->set.idle_timeout_s * 1000000);
+        api_conn_enter(r->conn, CONN_IDLE, now_us);
+    }
     if (r->handled)
         atomic_fetch_sub(&api->active, 1);
     if (r->stream) /* never given to libmicrohttpd */
         api_stream_done(r->stream);
     if (r->wait) /* resumed, and the client left before the handler was called again */
         api_wait_drop(r);
+    if (r->waited)
+        api_wait_unref(r->waited);
     if (r->state && r->state_done)
         r->state_done(r->state);
     free(r->state);
@@ -95,6 +105,60 @@ static size_t body_limit(const struct api_req *r)
     return r->route->body_limit < most ? r->route->body_limit : most;
 }
 
+struct field_list {
+    size_t count;
+    struct api_field field[FIELDS_MAX];
+};
+
+static enum MHD_Result add_field(void *cls, enum MHD_ValueKind kind, const char *name, size_t name_len,
+                                 const char *value, size_t value_len)
+{
+    struct field_list *list = cls;
+
+    (void)kind;
+    if (list->count < FIELDS_MAX)
+        list->field[list->count] = (struct api_field){name, value ? value : "", name_len, value_len};
+    list->count++;
+    return MHD_YES;
+}
+
+/* Refuses a head that can be read in two ways. */
+static void framing_check(struct api_req *r, const char *method, const char *version)
+{
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(r->connection, MHD_CONNECTION_INFO_REQUEST_HEADER_SIZE);
+    const struct api_request_line line = {
+        .method = method, .path = r->path, .query = r->query, .version = version};
+    struct field_list list = {.count = 0};
+    const char *fault = NULL;
+
+    MHD_get_connection_values_n(r->connection, MHD_HEADER_KIND, add_field, &list);
+    if (list.count > FIELDS_MAX) {
+        api_fail(r, API_FAULT_MALFORMED, "the request has more than %u headers", FIELDS_MAX);
+        return;
+    }
+#if MHD_VERSION < 0x00097701 /* later ones refuse such lines themselves (loops.c) */
+    {
+        struct api_head_layout head = {.method = method,
+                                       .target = r->target,
+                                       .version = version,
+                                       .target_len = r->target_len,
+                                       .head_bytes = info ? info->header_size : 0};
+
+        if (!api_framing_adjacent(&head, list.field, list.count))
+            fault =
+                "each line of the request's head must end in CRLF, none may be continued on the next, and "
+                "one blank separates the parts of the first";
+    }
+#else
+    (void)info;
+#endif
+    if (!fault)
+        fault = api_framing_fault(&line, list.field, list.count);
+    if (fault)
+        api_fail(r, API_FAULT_MALFORMED, "%s", fault);
+}
+
 /* Everything that can be said before the body has come. Sets an answer if the request is refused. */
 static void request_check(struct api_req *r, const char *method_name, size_t *ret_declared)
 {
@@ -105,17 +169,9 @@ static void request_check(struct api_req *r, const char *method_name, size_t *re
     unsigned allowed = 0;
     int64_t length = 0;
 
-    if (declared && !api_parse_int(declared, 0, INT64_MAX - 1, &length)) {
-        api_fail(r, API_FAULT_MALFORMED, "Content-Length is not a number");
-        length = INT64_MAX;
-    }
+    if (declared && !api_parse_int(declared, 0, INT64_MAX - 1, &length))
+        length = INT64_MAX; /* digits, says framing_check; too many of them */
     *ret_declared = (size_t)length;
-    if (r->failed)
-        return;
-    if (!host) {
-        api_fail(r, API_FAULT_MALFORMED, "the request has no Host header");
-        return;
-    }
     if (!api_host_ok(allow, host)) {
         api_fail(r, API_FAULT_HOST,
                  "Host '%.100s' is not one of this server's names; see server.allowed_hosts", host);
@@ -139,6 +195,12 @@ static void request_check(struct api_req *r, const char *method_name, size_t *re
         return;
     }
     r->surface = r->route->surface;
+    if (r->conn->spare && !r->route->probe) {
+        api_fail(r, PD_ERR_BUSY,
+                 "all %d connections are busy (server.max_connections); this one is kept for probes",
+                 r->api->set.connections);
+        return;
+    }
     if (method != API_GET && !api_content_type_ok(r->route->body, api_header(r, "Content-Type"))) {
         api_fail(r, API_FAULT_MEDIA_TYPE, "Content-Type must be application/json%s",
                  r->route->body == API_BODY_TENSORS ? ", application/octet-stream, image/jpeg or image/png"
@@ -190,20 +252,27 @@ enum MHD_Result api_request_handle(void *cls, struct MHD_Connection *connection,
 
     (void)connection;
     (void)url;
-    (void)version;
     if (!r || !r->conn)
         return MHD_NO;
     if (!r->begun) {
         size_t declared = 0;
+        int64_t now_us;
 
         r->begun = true;
-        request_check(r, method, &declared);
-        if (r->answered && declared > SWALLOW_MAX)
+        framing_check(r, method, version);
+        if (r->failed) /* answered before the body, libmicrohttpd closes the connection */
             return api_answer_send(r);
-        atomic_store(&r->conn->deadline_us, pd_clock_mono_us() + (int64_t)api->set.body_timeout_s * 1000000);
+        request_check(r, method, &declared);
+        if (r->answered && (declared > SWALLOW_MAX || r->conn->spare))
+            return api_answer_send(r); /* and the connection is closed */
+        now_us = pd_clock_mono_us();
+        atomic_store(&r->conn->deadline_us, now_us + (int64_t)api->set.body_timeout_s * 1000000);
+        atomic_store(&r->conn->body_bytes, 0);
+        api_conn_enter(r->conn, CONN_BODY, now_us);
         return MHD_YES;
     }
     if (*upload_size) {
+        atomic_fetch_add(&r->conn->body_bytes, *upload_size);
         body_append(r, upload_data, *upload_size);
         *upload_size = 0;
         return r->swallowed > SWALLOW_MAX ? MHD_NO : MHD_YES;
@@ -216,17 +285,30 @@ enum MHD_Result api_request_handle(void *cls, struct MHD_Connection *connection,
                      "the server is stopping; whether the change was made is not known here");
         else
             r->next(r);
-        api_wait_unref(r->waited);
-        r->waited = NULL;
-    } else if (!r->answered) {
+    } else if (!r->answered && !r->handled) {
+        bool is_long = r->route->lane == API_LANE_LONG || r->body.len > API_LOOP_BODY;
+
         atomic_store(&r->conn->deadline_us, 0);
+        api_conn_enter(r->conn, CONN_BUSY, pd_clock_mono_us());
         atomic_fetch_add(&api->active, 1);
         r->handled = true;
         /* A parameter that nobody looks at is a mistake of the client's that would go unnoticed. */
         if (r->route->surface != API_SURFACE_OWN || r->route->query ||
-            !api_query_refuse_others(r, (const char *const[]){NULL}))
-            r->route->handler(r);
+            !api_query_refuse_others(r, (const char *const[]){NULL})) {
+            if (is_long || r->route->lane == API_LANE_SHORT) {
+                (void)api_pool_give(r, is_long, r->route->handler);
+            } else {
+                r->route->handler(r);
+            }
+        }
     }
+    if (r->given) { /* it may be a thread of the pool's by now */
+        r->given = false;
+        return MHD_YES;
+    }
+    if (r->waited)
+        api_wait_unref(r->waited);
+    r->waited = NULL;
     if (r->wait)
         return MHD_YES;
     if (!r->answered)
@@ -258,23 +340,12 @@ void api_connection_notify(void *cls, struct MHD_Connection *connection, void **
                    info->client_addr->sa_family == AF_INET6 ? sizeof(struct sockaddr_in6)
                                                             : sizeof(struct sockaddr_in));
         atomic_init(&c->deadline_us, pd_clock_mono_us() + (int64_t)api->set.header_timeout_s * 1000000);
-        pthread_mutex_lock(&api->lock);
-        c->next = api->conns;
-        if (c->next)
-            c->next->prev = c;
-        api->conns = c;
-        pthread_mutex_unlock(&api->lock);
+        atomic_init(&c->body_bytes, 0);
+        api_conn_enter(c, CONN_IDLE, pd_clock_mono_us());
+        api_conn_add(api, c);
         *socket_context = c;
     } else if (c) {
-        pthread_mutex_lock(&api->lock);
-        if (c->prev)
-            c->prev->next = c->next;
-        else
-            api->conns = c->next;
-        if (c->next)
-            c->next->prev = c->prev;
-        api_unwatch_fd(api, c->fd);
-        pthread_mutex_unlock(&api->lock);
+        api_conn_remove(api, c);
         free(c);
         *socket_context = NULL;
     }

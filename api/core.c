@@ -82,8 +82,10 @@ struct store *api_reader_of(struct api *api, struct pd_why *why)
 
     pthread_once(&reader_once, reader_key_make);
     reader = pthread_getspecific(reader_key);
-    if (reader)
+    if (reader) {
+        store_reader_until(reader, api_pool_read_until_us());
         return reader;
+    }
     if (store_open_reader(api_core_of(api)->path, &reader, why) != PD_OK)
         return NULL;
     if (pthread_setspecific(reader_key, reader) != 0) {
@@ -91,6 +93,7 @@ struct store *api_reader_of(struct api *api, struct pd_why *why)
         pd_fail(why, PD_ERR_NOMEM, "no memory for a reader");
         return NULL;
     }
+    store_reader_until(reader, api_pool_read_until_us());
     return reader;
 }
 

@@ -1,5 +1,6 @@
 #include "api/cursor.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "daemon/digest/digest.h"
@@ -46,4 +47,43 @@ bool api_cursor_read(const uint8_t key[32], const char *kind, const char *text, 
         id |= (uint64_t)bytes[i] << (8 * i);
     *ret_id = (int64_t)id;
     return true;
+}
+
+/* The kind that a place in a sorted list has. */
+static void kind_at(const char *kind, const char *place, char out[DIGEST_SHA256_HEX_SIZE])
+{
+    char text[1024];
+    int n = snprintf(text, sizeof text, "%s\n%s", kind, place);
+
+    digest_sha256_hex(text, n < (int)sizeof text ? (size_t)n : sizeof text - 1, out);
+}
+
+void api_cursor_write_at(const uint8_t key[32], const char *kind, int64_t id, const char *place,
+                         char out[API_CURSOR_AT_TEXT])
+{
+    char sum[DIGEST_SHA256_HEX_SIZE];
+    size_t n;
+
+    kind_at(kind, place, sum);
+    api_cursor_write(key, sum, id, out);
+    n = strlen(out);
+    out[n++] = '.';
+    digest_base64url(place, strlen(place), out + n);
+}
+
+bool api_cursor_read_at(const uint8_t key[32], const char *kind, const char *text, int64_t *ret_id,
+                        char *place, size_t size)
+{
+    const char *dot = strchr(text, '.');
+    char head[API_CURSOR_TEXT], sum[DIGEST_SHA256_HEX_SIZE];
+    size_t len;
+
+    if (!dot || (size_t)(dot - text) >= sizeof head ||
+        digest_base64url_decode(dot + 1, strlen(dot + 1), place, size - 1, &len) != PD_OK)
+        return false;
+    memcpy(head, text, (size_t)(dot - text));
+    head[dot - text] = '\0';
+    place[len] = '\0';
+    kind_at(kind, place, sum);
+    return api_cursor_read(key, sum, head, ret_id);
 }

@@ -12,3 +12,11 @@
 const char *api_cursor_write(const uint8_t key[32], const char *kind, int64_t id, char out[API_CURSOR_TEXT]);
 /* False if it was not written by api_cursor_write with the same key and kind. */
 bool api_cursor_read(const uint8_t key[32], const char *kind, const char *text, int64_t *ret_id);
+
+#define API_CURSOR_AT_TEXT 512
+/* The same for a list that is ordered by a value: with the place, a text of at most 300 bytes, behind the id.
+ */
+void api_cursor_write_at(const uint8_t key[32], const char *kind, int64_t id, const char *place,
+                         char out[API_CURSOR_AT_TEXT]);
+bool api_cursor_read_at(const uint8_t key[32], const char *kind, const char *text, int64_t *ret_id,
+                        char *place, size_t size);

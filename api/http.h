@@ -3,10 +3,10 @@
  * A handler is called once the whole body is there. It ends in one of three ways:
  *   - it sets the answer (api_reply*, api_fail*);
  *   - it sets a stream (api_reply_stream), read until its end;
- *   - it waits (api_wait_begin), hands the work to another thread, and `next` is called on a
- *     pool thread after api_wait_end; `next` ends in one of the three ways again.
- * A request belongs to one pool thread; only api_wait_end, api_wait_gone and api_stream_wake may be called
- * from elsewhere. */
+ *   - it waits (api_wait_begin), hands the work to another thread, and `next` is called on the
+ *     loop after api_wait_end; `next` ends in one of the three ways again.
+ * A request belongs to one thread at a time: a loop, or a thread of pool.c; only api_wait_end, api_wait_gone
+ * and api_stream_wake may be called from elsewhere. */
 #pragma once
 
 #include <stdarg.h>
@@ -133,6 +133,13 @@ void *api_waited(struct api_req *r);
 void api_wait_end(struct api_wait *w);
 /* Calls `gone(arg)` once, on the watcher thread, if the client leaves before api_wait_end. */
 void api_wait_watch(struct api_wait *w, void (*gone)(void *data));
+
+/* ---- the pool ---------------------------------------------------------------------------------- */
+
+/* Called on a loop, as the last thing that a handler or `next` does: `run` is called on a thread that may
+ * take long over it (pool.c), and ends in one of the three ways; what api_waited gave stays until then.
+ * False: the server is stopping, the answer is set. */
+bool api_pool_give(struct api_req *r, bool is_long, void (*run)(struct api_req *));
 
 /* ---- streams ----------------------------------------------------------------------------------- */
 

@@ -329,7 +329,14 @@ struct infer {
     int64_t version;
     size_t header_len;
     struct pd_buf answer;
+    /* A large answer, copied, to be written by a thread that may take long. */
+    struct pd_buf copy;
+    struct wire_tensor tensors[WIRE_TENSORS_MAX];
+    uint32_t count;
+    char answered_by[API_MODEL_MAX + 1];
 };
+
+#define LARGE_ANSWER ((size_t)64 * 1024) /* bytes of tensors */
 
 static void infer_done(void *data)
 {
@@ -339,9 +346,39 @@ static void infer_done(void *data)
         api_core_infer_leave(api_core_of(in->api));
     api_oip_request_done(&in->q);
     pd_buf_done(&in->answer);
+    pd_buf_done(&in->copy);
 }
 
-/* Supervisor's thread: the tensors are borrowed, so the reply is written here. */
+static bool is_large(const struct sup_result *part)
+{
+    size_t bytes = 0;
+
+    for (uint32_t i = 0; i < part->count; i++)
+        bytes += part->tensors[i].bytes;
+    return bytes > LARGE_ANSWER && part->count <= WIRE_TENSORS_MAX;
+}
+
+static enum pd_err copy_tensors(struct infer *in, const struct sup_result *part)
+{
+    size_t at = 0;
+
+    for (uint32_t i = 0; i < part->count; i++) {
+        in->tensors[i] = part->tensors[i];
+        pd_buf_append(&in->copy, part->tensors[i].data, part->tensors[i].bytes);
+    }
+    if (pd_buf_err(&in->copy) != PD_OK)
+        return pd_fail(&in->why, PD_ERR_NOMEM, "no memory for the answer");
+    for (uint32_t i = 0; i < part->count; i++) {
+        in->tensors[i].data = in->copy.data + at;
+        at += in->tensors[i].bytes;
+    }
+    in->count = part->count;
+    snprintf(in->answered_by, sizeof in->answered_by, "%s", part->model);
+    return PD_OK;
+}
+
+/* Supervisor's thread: the tensors are borrowed, so a short reply is written here, and a long one is copied.
+ */
 static void infer_part(void *ctx, const struct sup_result *part)
 {
     struct infer *in = ctx;
@@ -349,11 +386,14 @@ static void infer_part(void *ctx, const struct sup_result *part)
     if (part->err != PD_OK) {
         in->err = part->err;
         pd_fail(&in->why, part->err, "%s", part->text ? part->text : pd_err_name(part->err));
+    } else if (part->count && is_large(part)) {
+        in->version = part->version;
+        in->err = copy_tensors(in, part);
     } else if (part->count) {
         in->version = part->version;
         in->err = api_oip_reply(&in->q, part->model, part->version, part->tensors, part->count, &in->answer,
                                 &in->header_len, &in->why);
-    } else if (!in->answer.len) {
+    } else if (!in->answer.len && !in->count) {
         in->err = pd_fail(&in->why, PD_ERR_INTERNAL, "the worker gave no outputs");
     }
     if (part->last || part->err != PD_OK)
@@ -383,10 +423,16 @@ void api_fail_infer(struct api_req *r, enum pd_err err, const struct pd_why *why
     }
 }
 
+static void infer_write(struct api_req *r);
+
 static void infer_answer(struct api_req *r)
 {
     struct infer *in = api_waited(r);
 
+    if (in->err == PD_OK && in->count) {
+        (void)api_pool_give(r, true, infer_write);
+        return;
+    }
     if (in->err != PD_OK) {
         api_fail_infer(r, in->err, &in->why);
         return;
@@ -398,6 +444,17 @@ static void infer_answer(struct api_req *r)
         api_reply_header(r, "Inference-Header-Content-Length", text);
     }
     api_reply(r, 200, in->header_len ? "application/octet-stream" : "application/json", &in->answer);
+}
+
+/* A thread of the pool: writes the copied answer. */
+static void infer_write(struct api_req *r)
+{
+    struct infer *in = api_waited(r);
+
+    in->err = api_oip_reply(&in->q, in->answered_by, in->version, in->tensors, in->count, &in->answer,
+                            &in->header_len, &in->why);
+    in->count = 0;
+    infer_answer(r);
 }
 
 bool api_infer_allowed(struct api_req *r, int places)
@@ -471,6 +528,7 @@ static void infer(struct api_req *r, bool named)
     in->q = q; /* moved */
     in->entered = true;
     pd_buf_init(&in->answer, 0);
+    pd_buf_init(&in->copy, 0);
     pd_buf_init(&params, 0);
     api_oip_params(&in->q, &params);
     if (pd_buf_err(&params) != PD_OK) {

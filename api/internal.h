@@ -25,11 +25,18 @@ struct header {
     char value[256];
 };
 
+enum conn_phase { CONN_IDLE, CONN_BODY, CONN_BUSY };
+
 struct conn {
     struct api_loop *loop;
     int fd;
     struct sockaddr_storage address; /* the client's */
     _Atomic int64_t deadline_us;     /* monotonic; 0 = the request is being answered */
+    _Atomic int64_t since_us;        /* monotonic: when `phase` began */
+    atomic_size_t body_bytes;        /* of the request's body, so far */
+    atomic_int phase;                /* enum conn_phase */
+    bool spare;                      /* one of the reserved: probes alone. Set once */
+    bool leaving;                    /* has been cut off and does not count any more. Under the lock */
     struct conn *prev, *next;
 };
 
@@ -64,12 +71,23 @@ struct api_req {
     const struct api_route *route;
     enum api_surface surface;
     const char *path, *query; /* inside uri */
+    const char *target;       /* an address in libmicrohttpd's buffer, see framing.h */
+    size_t target_len;
     struct api_params params;
     struct pd_buf body;
     size_t swallowed;
     int64_t start_us;
     bool begun, handled, answered, failed, gave_up;
     struct api_wait *wait, *waited;
+    /* pool.c: `held` while a thread of the pool has the request or is to get it; `due` if what its handler
+     * waits for came meanwhile. Both under the api's lock. */
+    bool held, due;
+    bool given; /* the loop's own note that it has just handed the request over */
+    void (*pool_run)(struct api_req *);
+    atomic_bool pool_left; /* the client, while the request was in the queue */
+    int64_t pool_us;
+    uint64_t pool_id;
+    struct api_req *pool_next;
     void (*next)(struct api_req *);
     void *state;
     void (*state_done)(void *);
@@ -96,6 +114,7 @@ struct api {
     pthread_mutex_t lock;
     pthread_cond_t quiet; /* a wait ended */
     struct conn *conns;
+    int conn_count; /* but for those that are leaving */
     struct api_wait *waits;
     struct api_stream *streams;
     uint64_t next_id;
@@ -104,6 +123,7 @@ struct api {
     atomic_int active; /* requests whose handler was called and that have not ended */
     struct api_counters counters;
     struct api_core *core;
+    struct api_pool *pool;
     char *settings_text; /* behind set */
 };
 
@@ -147,6 +167,28 @@ enum MHD_Result api_request_handle(void *cls, struct MHD_Connection *connection,
 /* `cls` is the loop. */
 void api_connection_notify(void *cls, struct MHD_Connection *connection, void **socket_context,
                            enum MHD_ConnectionNotificationCode code);
+
+/* ---- places.c --------------------------------------------------------------------------------- */
+
+/* May a client of this address connect? At the bound it makes a place by cutting off whoever has been idle
+ * longest. Takes the lock. */
+bool api_place_find(struct api *api, const struct sockaddr *address);
+void api_conn_enter(struct conn *c, enum conn_phase phase, int64_t now_us);
+/* Adds to and takes from the list of connections. Take the lock. */
+void api_conn_add(struct api *api, struct conn *c);
+void api_conn_remove(struct api *api, struct conn *c);
+/* Cuts off those past their deadline and bodies that come too slowly. Under the lock. */
+void api_conns_tick_locked(struct api *api, int64_t now_us);
+
+/* ---- pool.c ----------------------------------------------------------------------------------- */
+
+/* On failure, too, api_pool_stop and api_pool_free are due. */
+PD_NODISCARD enum pd_err api_pool_start(struct api *api, int threads, struct pd_why *why);
+/* The client of a request in the queue has left. */
+void api_pool_gone(struct api *api, uint64_t id);
+/* Answers what is in the queue, ends the threads. */
+void api_pool_stop(struct api *api);
+struct api_pool *api_pool_free(struct api_pool *p);
 
 /* ---- loops.c ---------------------------------------------------------------------------------- */
 

@@ -113,12 +113,12 @@ static enum pd_err submit_apply(struct store_tx *tx, struct api_write *w, struct
         .maximise = head->mode == SPEC_MODE_MAX,
         .sweep = s->sweep.data ? s->sweep.data : "",
     };
-    int64_t made = head->run_count < READY_RUNS ? head->run_count : READY_RUNS;
+    int64_t made = head->run_count < READY_RUNS ? head->run_count : READY_RUNS, run[READY_RUNS];
     struct store_job row = {.version = 1 + made}; /* each run that joins counts the version up */
     enum pd_err err = store_job_insert(tx, &job, &s->id, why);
 
     for (int64_t n = 0; n < made && err == PD_OK; n++)
-        err = expand_run_insert(tx, head, s->id, (int)head->resources.priority, &s->ready[n], why);
+        err = expand_run_insert(tx, head, s->id, (int)head->resources.priority, &s->ready[n], &run[n], why);
     if (err != PD_OK)
         return err;
     /* The answer belongs to the same commit, so that a repeated request gets this very one. */
@@ -143,6 +143,11 @@ static enum pd_err submit_apply(struct store_tx *tx, struct api_write *w, struct
     row.created_us = store_tx_now_us(tx);
     row.document = s->document.data;
     api_row_job(&w->answer, &row, API_ROW_FULL | API_ROW_OPEN);
+    api_json_key(&w->answer, "run_ids");
+    api_json_open(&w->answer, '[');
+    for (int64_t n = 0; n < made; n++)
+        api_json_id(&w->answer, run[n]);
+    api_json_close(&w->answer, ']');
     api_json_kv_raw(&w->answer, "warnings", s->warnings.data);
     api_json_close(&w->answer, '}');
     w->status = 201;
@@ -170,12 +175,25 @@ static void submit_answer(struct api_req *r)
     api_reply_json(r, w->status, &w->answer);
 }
 
+/* What the plan's number of training samples says of the run: more errors and warnings. */
+static enum pd_err judge(const struct expand_run *run, const char *plan, struct spec_report *report,
+                         struct pd_why *why)
+{
+    json_t *facts = json_loads(plan, 0, NULL), *samples = json_object_get(facts, "train_samples");
+    enum pd_err err = PD_OK;
+
+    if (json_is_integer(samples))
+        err = spec_run_judge(run->document.data, run->document.len, json_integer_value(samples), report, why);
+    json_decref(facts);
+    return err;
+}
+
 /* ---- dry run ---------------------------------------------------------------------------------- */
 
 struct dry {
     struct api_wait *wait;
     struct spec_job *job;
-    struct pd_buf warnings;
+    struct spec_report report;
     struct expand_run run;
     struct pd_buf plan;
     char plan_error[sizeof((struct pd_why *)0)->text];
@@ -188,7 +206,7 @@ static void dry_done(void *data)
     struct dry *d = data;
 
     spec_job_free(d->job);
-    pd_buf_done(&d->warnings);
+    spec_report_done(&d->report);
     pd_buf_done(&d->plan);
     expand_run_done(&d->run);
 }
@@ -248,8 +266,19 @@ static void names_json(struct pd_buf *b, const char *names)
 static void dry_answer(struct api_req *r)
 {
     struct dry *d = api_waited(r);
+    struct pd_why why = {.text = ""};
     struct pd_buf b;
 
+    /* Plans are kept without the schedule, so this one may be of a run that differs there. */
+    if (d->plan.len && judge(&d->run, d->plan.data, &d->report, &why) != PD_OK) {
+        api_fail_why(r, PD_ERR_NOMEM, &why);
+        return;
+    }
+    if (d->report.error_count) {
+        snprintf(d->plan_error, sizeof d->plan_error, "%s: %s", d->report.errors[0].pointer,
+                 d->report.errors[0].detail);
+        pd_buf_done(&d->plan);
+    }
     pd_buf_init(&b, 0);
     api_json_open(&b, '{');
     api_json_kv_bool(&b, "dry_run", true);
@@ -258,7 +287,8 @@ static void dry_answer(struct api_req *r)
     api_json_kv_int(&b, "trials", spec_job_head(d->job)->trials);
     expansion_json(&b, d->job);
     api_json_kv_raw(&b, "document", d->run.document.data);
-    api_json_kv_raw(&b, "warnings", d->warnings.data);
+    api_json_key(&b, "warnings");
+    problems(&b, d->report.warnings, d->report.warning_count);
     api_json_key(&b, "queue");
     api_json_open(&b, '{');
     api_json_kv_int(&b, "position", d->place.position);
@@ -288,10 +318,10 @@ static void dry_run(struct api_req *r, struct spec_job *job, struct spec_report 
     }
     d = api_wait_data(wait);
     d->wait = wait;
-    d->job = job; /* moved */
-    pd_buf_init(&d->warnings, 0);
+    d->job = job;        /* moved */
+    d->report = *report; /* moved */
+    spec_report_init(report);
     pd_buf_init(&d->plan, 0);
-    problems(&d->warnings, report->warnings, report->warning_count);
     snprintf(d->device, sizeof d->device, "%s", head->resources.device == SPEC_DEVICE_CUDA ? "cuda" : "cpu");
     err = sup_fit(sup, d->device, (int)head->resources.slots, (int)head->resources.priority, &d->place,
                   d->devices, sizeof d->devices, &why);
@@ -303,6 +333,36 @@ static void dry_run(struct api_req *r, struct spec_job *job, struct spec_report 
                        &why);
     if (err != PD_OK)
         dry_planned(d, err, &why, NULL);
+}
+
+/* Judges the job by the plan of its first run, where one is kept: answers, and returns false, if it cannot
+ * run. */
+static bool judged(struct api_req *r, struct spec_job *job, struct spec_report *report)
+{
+    struct store *store = api_reader(r);
+    struct expand_run run;
+    struct pd_buf plan;
+    struct pd_why why = {.text = ""};
+    enum pd_err err;
+
+    if (!store)
+        return false;
+    err = expand_run_make(job, 0, &run, &why);
+    if (err == PD_OK) {
+        pd_buf_init(&plan, 1 << 20);
+        err = store_plan_get(store, run.plan_digest, &plan, &why);
+        if (err == PD_OK)
+            err = judge(&run, plan.data, report, &why);
+        else if (err == PD_ERR_NOT_FOUND)
+            err = PD_OK;
+        pd_buf_done(&plan);
+        expand_run_done(&run);
+    }
+    if (err != PD_OK)
+        api_fail_why(r, err, &why);
+    else if (report->error_count)
+        fail_report(r, PD_ERR_INVALID, report);
+    return !api_failed(r);
 }
 
 static bool room_for_job(struct api_req *r)
@@ -376,7 +436,7 @@ void api_job_submit(struct api_req *r)
         spec_job_free(job);
     } else if (dry) {
         dry_run(r, job, &report);
-    } else if (!room_for_job(r)) {
+    } else if (!api_write_repeated(r) && (!room_for_job(r) || !judged(r, job, &report))) {
         spec_job_free(job);
     } else {
         w = api_write_begin(r, sizeof *s, true, submit_done, submit_answer);
@@ -457,17 +517,14 @@ static bool list_row(void *ctx, const struct store_job *job)
     return true;
 }
 
-void api_page_end(struct api_req *r, struct pd_buf *b, const char *kind, int64_t last_id, bool more)
+void api_page_close(struct api_req *r, struct pd_buf *b, const char *cursor)
 {
-    char cursor[API_CURSOR_TEXT];
-
     api_json_close(b, ']');
-    if (more) {
-        char link[256];
+    if (cursor) {
+        char link[1024];
         const char *query = api_query_raw(r);
         size_t used;
 
-        api_cursor_write(api_core_cursor_key(api_core_of(api_of(r))), kind, last_id, cursor);
         api_json_kv_str(b, "next", cursor);
         used = (size_t)snprintf(link, sizeof link, "<%s?cursor=%s", api_path(r), cursor);
         /* The other parameters stay: copied raw, for they are percent-encoded already. */
@@ -487,16 +544,36 @@ void api_page_end(struct api_req *r, struct pd_buf *b, const char *kind, int64_t
     api_json_close(b, '}');
 }
 
-bool api_page_begin(struct api_req *r, const char *kind, int64_t *ret_after, int *ret_limit)
+void api_page_end(struct api_req *r, struct pd_buf *b, const char *kind, int64_t last_id, bool more)
+{
+    char cursor[API_CURSOR_TEXT];
+
+    if (more)
+        api_cursor_write(api_core_cursor_key(api_core_of(api_of(r))), kind, last_id, cursor);
+    api_page_close(r, b, more ? cursor : NULL);
+}
+
+static bool page_begin(struct api_req *r, const char *kind, int most, int missing, int64_t *ret_after,
+                       int *ret_limit)
 {
     char cursor[API_CURSOR_TEXT];
 
     *ret_after = 0;
-    *ret_limit = (int)api_query_int(r, "limit", 1, STORE_PAGE_MAX, 100);
+    *ret_limit = (int)api_query_int(r, "limit", 1, most, missing);
     if (api_query(r, "cursor", cursor, sizeof cursor) &&
         !api_cursor_read(api_core_cursor_key(api_core_of(api_of(r))), kind, cursor, ret_after))
         api_fail(r, API_FAULT_MALFORMED, "this cursor is not one of this list; begin at the first page");
     return !api_failed(r);
+}
+
+bool api_page_begin(struct api_req *r, const char *kind, int64_t *ret_after, int *ret_limit)
+{
+    return page_begin(r, kind, STORE_PAGE_MAX, 100, ret_after, ret_limit);
+}
+
+bool api_page_begin_most(struct api_req *r, const char *kind, int most, int64_t *ret_after, int *ret_limit)
+{
+    return page_begin(r, kind, most, most, ret_after, ret_limit);
 }
 
 bool api_query_order(struct api_req *r, enum store_order *ret_order)

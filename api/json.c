@@ -261,6 +261,14 @@ void api_json_kv_num(struct pd_buf *b, const char *key, double value)
     api_json_num(b, value);
 }
 
+void api_json_kv_num_or_null(struct pd_buf *b, const char *key, double value)
+{
+    if (isnan(value))
+        api_json_kv_null(b, key);
+    else
+        api_json_kv_num(b, key, value);
+}
+
 void api_json_kv_bool(struct pd_buf *b, const char *key, bool value)
 {
     api_json_key(b, key);
@@ -285,12 +293,18 @@ void api_json_kv_raw(struct pd_buf *b, const char *key, const char *json)
     api_json_raw(b, json);
 }
 
-void api_json_kv_id(struct pd_buf *b, const char *key, int64_t id)
+void api_json_id(struct pd_buf *b, int64_t id)
 {
     char text[24];
 
     snprintf(text, sizeof text, "%lld", (long long)id);
-    api_json_kv_str(b, key, text);
+    api_json_str(b, text);
+}
+
+void api_json_kv_id(struct pd_buf *b, const char *key, int64_t id)
+{
+    api_json_key(b, key);
+    api_json_id(b, id);
 }
 
 bool api_parse_int(const char *text, int64_t low, int64_t high, int64_t *ret_value)

@@ -37,11 +37,14 @@ void api_json_raw(struct pd_buf *b, const char *json);
 void api_json_kv_str(struct pd_buf *b, const char *key, const char *text);
 void api_json_kv_int(struct pd_buf *b, const char *key, int64_t value);
 void api_json_kv_num(struct pd_buf *b, const char *key, double value);
+/* null where there is no number: NaN. */
+void api_json_kv_num_or_null(struct pd_buf *b, const char *key, double value);
 void api_json_kv_bool(struct pd_buf *b, const char *key, bool value);
 void api_json_kv_null(struct pd_buf *b, const char *key);
 void api_json_kv_time(struct pd_buf *b, const char *key, int64_t wall_us);
 void api_json_kv_raw(struct pd_buf *b, const char *key, const char *json);
 /* Ids are strings in JSON (wire.md 1). */
+void api_json_id(struct pd_buf *b, int64_t id);
 void api_json_kv_id(struct pd_buf *b, const char *key, int64_t id);
 
 /* How many bytes of text[0..len) form complete UTF-8: a sequence cut off at the end (at most 3

@@ -13,7 +13,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,7 +22,18 @@
 #include "api/internal.h"
 #include "kernels/base/log.h"
 
+#define LEAVING_MAX 1024                /* connections cut off that libmicrohttpd has not closed yet */
 #define CONNECTION_MEMORY (64u * 1024u) /* header and buffers of one connection; also the longest header */
+
+/* Later libraries refuse bare line feeds and folded lines at this level. With 0.9.75 api/framing.h sees to
+ * that and to what the strict level of that library checks, whose own refusals write their head twice. */
+#if MHD_VERSION >= 0x00097701
+#define STRICT_OPTION MHD_OPTION_CLIENT_DISCIPLINE_LVL
+#define STRICT_LEVEL 1
+#else
+#define STRICT_OPTION MHD_OPTION_STRICT_FOR_CLIENT
+#define STRICT_LEVEL 0
+#endif
 
 enum phase { ACCEPTING, ANSWERING, ENDED };
 
@@ -47,32 +57,10 @@ static void mhd_log(void *cls, const char *fmt, va_list ap)
     pd_log(PD_LOG_DEBUG, "api", "library=%s", pd_log_quote(quoted, sizeof quoted, text));
 }
 
-static bool same_host(const struct sockaddr *a, const struct sockaddr *b)
-{
-    if (a->sa_family != b->sa_family)
-        return false;
-    if (a->sa_family == AF_INET6)
-        return memcmp(&((const struct sockaddr_in6 *)a)->sin6_addr,
-                      &((const struct sockaddr_in6 *)b)->sin6_addr, sizeof(struct in6_addr)) == 0;
-    return ((const struct sockaddr_in *)a)->sin_addr.s_addr ==
-           ((const struct sockaddr_in *)b)->sin_addr.s_addr;
-}
-
-/* The limit of connections per address holds for all instances together. Two that are accepted at the same
- * instant may both pass. */
 static enum MHD_Result may_connect(void *cls, const struct sockaddr *address, socklen_t len)
 {
-    struct api *api = cls;
-    int found = 0;
-
     (void)len;
-    if (!api->set.connections_per_ip)
-        return MHD_YES;
-    pthread_mutex_lock(&api->lock);
-    for (const struct conn *c = api->conns; c; c = c->next)
-        found += same_host((const struct sockaddr *)&c->address, address);
-    pthread_mutex_unlock(&api->lock);
-    return found < api->set.connections_per_ip ? MHD_YES : MHD_NO;
+    return api_place_find(cls, address) ? MHD_YES : MHD_NO;
 }
 
 static void wake(struct api_loop *l)
@@ -160,7 +148,7 @@ static enum pd_err loop_start(struct api *api, struct api_loop *l, int listen_fd
         api, MHD_OPTION_EXTERNAL_LOGGER, mhd_log, NULL, MHD_OPTION_LISTEN_SOCKET, listen_fd,
         MHD_OPTION_CONNECTION_LIMIT, (unsigned)connections, MHD_OPTION_CONNECTION_TIMEOUT,
         (unsigned)api->set.idle_timeout_s, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_MEMORY,
-        MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_URI_LOG_CALLBACK, api_request_new, api,
+        STRICT_OPTION, STRICT_LEVEL, MHD_OPTION_URI_LOG_CALLBACK, api_request_new, api,
         MHD_OPTION_NOTIFY_COMPLETED, api_request_done, api, MHD_OPTION_NOTIFY_CONNECTION,
         api_connection_notify, l, MHD_OPTION_END);
     if (!l->mhd) {
@@ -176,6 +164,8 @@ static enum pd_err loop_start(struct api *api, struct api_loop *l, int listen_fd
 enum pd_err api_loops_start(struct api *api, int listen_fd, struct pd_why *why)
 {
     int count = api->set.threads < api->set.connections ? api->set.threads : api->set.connections;
+    /* Never met: places.c keeps the bound, for all instances together. */
+    int most = api->set.connections + api->set.connections_reserved + LEAVING_MAX;
     enum pd_err err = PD_OK;
 
     api->loops = calloc((size_t)count, sizeof *api->loops);
@@ -186,9 +176,7 @@ enum pd_err api_loops_start(struct api *api, int listen_fd, struct pd_why *why)
     for (int i = 0; i < count && err == PD_OK; i++) {
         int fd = i + 1 < count ? fcntl(listen_fd, F_DUPFD_CLOEXEC, 0) : listen_fd;
 
-        /* Shares of the limit that add up to it. */
-        err = loop_start(api, &api->loops[i], fd,
-                         api->set.connections * (i + 1) / count - api->set.connections * i / count, why);
+        err = loop_start(api, &api->loops[i], fd, most, why);
         api->loop_count++;
         if (err != PD_OK && i + 1 < count)
             close(listen_fd);

@@ -71,11 +71,10 @@ static void process_metrics(struct pd_buf *b, struct api_core *core)
           1e-6 * (double)api_core_started_us(core));
 }
 
-static void http_metrics(struct pd_buf *b, struct api_counters *c, struct api_core *core)
+static void http_metrics(struct pd_buf *b, struct api_counters *c, int connections, int waiting)
 {
     unsigned long long sum = 0;
 
-    (void)core;
     family(b, "polyd_http_requests_total", "counter", "Requests answered.");
     for (size_t i = 0; i <= API_ROUTES_MAX; i++) {
         if (i >= api_routes_count && i < API_ROUTES_MAX)
@@ -104,6 +103,17 @@ static void http_metrics(struct pd_buf *b, struct api_counters *c, struct api_co
         "polyd_http_request_duration_seconds_sum %.6f\npolyd_http_request_duration_seconds_count %llu\n",
         sum, 1e-6 * (double)atomic_load(&c->duration_us), sum);
     gauge(b, "polyd_sse_clients", "Open event streams.", atomic_load(&c->sse_clients));
+    gauge(b, "polyd_http_connections", "Open connections.", connections);
+    gauge(b, "polyd_http_waiting", "Requests that wait for a thread that reads the store.", waiting);
+    counter(b, "polyd_http_departed_total", "Requests dropped because the client left while they waited.",
+            (double)atomic_load(&c->departed));
+    counter(b, "polyd_http_connections_replaced_total",
+            "Connections closed to make a place for another: idle ones, or bodies that came slowly.",
+            (double)atomic_load(&c->conns_replaced));
+    counter(b, "polyd_http_slow_bodies_total", "Connections closed because a body came too slowly.",
+            (double)atomic_load(&c->conns_slow));
+    counter(b, "polyd_http_connections_refused_total", "Connections refused: all others were busy.",
+            (double)atomic_load(&c->conns_refused));
 }
 
 static void store_metrics(struct pd_buf *b, const struct store_stats *s)
@@ -362,7 +372,7 @@ void api_metrics(struct api_req *r)
     gauge(&b, "polyd_devices", "Devices offered.", devices[0]);
     gauge(&b, "polyd_devices_allocated", "Devices held by runs.", devices[1]);
     api_gpu_metrics(&b, deps->sup);
-    http_metrics(&b, c, core);
+    http_metrics(&b, c, api_connection_count(api_of(r)), api_pool_waiting(api_of(r)));
     model_metrics(&b, deps->sup);
     counter(&b, "polyd_infer_overloads_total", "Inference requests turned away by the server's own bound.",
             (double)atomic_load(&c->rejected));

@@ -20,6 +20,14 @@ enum api_surface { API_SURFACE_OWN, API_SURFACE_OIP, API_SURFACE_OPENAI, API_SUR
  * plain HTML forms of foreign pages out. */
 enum api_body { API_BODY_NONE, API_BODY_JSON, API_BODY_JSON_OR_EMPTY, API_BODY_TENSORS };
 
+/* Where a handler runs. Whatever its route says, a body above API_LOOP_BODY makes it a long one. */
+enum api_lane {
+    API_LANE_LOOP,  /* on the loop: it reads nothing but memory, or one row */
+    API_LANE_SHORT, /* on a thread that reads the store */
+    API_LANE_LONG   /* likewise, on one of the half that are for what may take long */
+};
+#define API_LOOP_BODY ((size_t)64 * 1024)
+
 #define API_PARAMS_MAX 4
 #define API_PARAM_BYTES 256 /* a decoded path parameter, NUL included */
 
@@ -31,7 +39,9 @@ struct api_route {
     enum api_surface surface;
     enum api_body body;
     size_t body_limit; /* bytes; 0 = no body is read */
-    bool query;        /* the handler takes query parameters, and refuses those that it does not know */
+    enum api_lane lane;
+    bool probe; /* answered on the reserved connections too */
+    bool query; /* the handler takes query parameters, and refuses those that it does not know */
 };
 
 /* The values of a template's parameters, in order, decoded. */

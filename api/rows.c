@@ -6,6 +6,8 @@
 #include <string.h>
 
 #include "api/json.h"
+#include "daemon/spec/spec.h"
+#include "kernels/base/clock.h"
 
 static void text_or_null(struct pd_buf *b, const char *key, const char *text)
 {
@@ -72,12 +74,28 @@ void api_row_job(struct pd_buf *b, const struct store_job *job, unsigned flags)
         api_json_close(b, '}');
 }
 
-void api_row_run(struct pd_buf *b, const struct store_run *run, struct sup *sup, unsigned flags)
+/* Seconds to the end at the mean pace of the present attempt; NaN where that is not known yet. */
+static double eta_s(struct store *store, const struct store_run *run, const struct sup_progress *live)
+{
+    struct store_pace pace;
+    double left, taken, since = (double)(pd_clock_wall_us() - live->updated_us);
+
+    if (!store || live->total < 1 || store_run_pace(store, run->id, run->attempts, &pace, NULL) != PD_OK ||
+        !pace.started_us || live->step <= pace.start_step || live->updated_us <= pace.started_us)
+        return (double)NAN;
+    taken = (double)(live->updated_us - pace.started_us) / (double)(live->step - pace.start_step);
+    left = taken * (double)(live->total - live->step) - (since > 0 ? since : 0);
+    return left > 0 ? 1e-6 * left : 0;
+}
+
+void api_row_run(struct pd_buf *b, const struct store_run *run, struct store *store, struct sup *sup,
+                 unsigned flags)
 {
     bool waits = run->state == SPEC_RUN_QUEUED || run->state == SPEC_RUN_PREEMPTED;
     struct sup_queue_info place = {.position = 0};
     struct sup_progress live;
     int64_t step = run->step, total = run->total_steps;
+    double eta = (double)NAN;
     const char *reason = run->reason;
 
     if (run->state != SPEC_RUN_ENDED && !waits && sup_progress_get(sup, run->id, &live)) {
@@ -85,6 +103,8 @@ void api_row_run(struct pd_buf *b, const struct store_run *run, struct sup *sup,
             step = live.step;
         if (live.total > 0)
             total = live.total;
+        if (run->state == SPEC_RUN_RUNNING)
+            eta = eta_s(store, run, &live);
     }
     api_json_open(b, '{');
     api_json_kv_id(b, "id", run->id);
@@ -113,6 +133,7 @@ void api_row_run(struct pd_buf *b, const struct store_run *run, struct sup *sup,
         api_json_kv_int(b, "total_steps", total);
     else
         api_json_kv_null(b, "total_steps");
+    api_json_kv_num_or_null(b, "eta_s", eta);
     if (run->time_limit_us > 0)
         api_json_kv_num(b, "time_limit_s", 1e-6 * (double)run->time_limit_us);
     else
@@ -128,8 +149,10 @@ void api_row_run(struct pd_buf *b, const struct store_run *run, struct sup *sup,
     } else {
         api_json_kv_null(b, "queue");
     }
-    api_json_kv_str(b, "config_digest", run->config_digest);
-    api_json_kv_str(b, "plan_digest", run->plan_digest);
+    if (!(flags & API_ROW_NO_DIGESTS)) {
+        api_json_kv_str(b, "config_digest", run->config_digest);
+        api_json_kv_str(b, "plan_digest", run->plan_digest);
+    }
     api_json_kv_time(b, "created", run->created_us);
     api_json_kv_time(b, "started", run->started_us);
     api_json_kv_time(b, "ended", run->ended_us);
@@ -268,8 +291,14 @@ void api_answer(struct api_req *r, enum pd_err err, const struct pd_why *why, st
 
 /* ---- one row as the answer -------------------------------------------------------------------- */
 
+struct best_key {
+    const char *key; /* NULL = the document is none of ours */
+    bool maximise;
+};
+
 struct answer {
     struct api_req *r;
+    struct best_key best; /* of a run */
     struct store *store;
     struct pd_buf *b;
     struct sup *sup;
@@ -314,6 +343,7 @@ void api_answer_job(struct api_req *r, int64_t id, int status, bool conditional)
 static bool run_row(void *ctx, const struct store_run *run)
 {
     struct answer *a = ctx;
+    struct spec_config *config = NULL;
     char tag[32];
 
     if (a->conditional && api_not_modified(a->r, run->version)) {
@@ -321,8 +351,32 @@ static bool run_row(void *ctx, const struct store_run *run)
         return false;
     }
     api_reply_header(a->r, "ETag", api_etag(run->version, tag));
-    api_row_run(a->b, run, a->sup, API_ROW_FULL | API_ROW_OPEN);
+    api_row_run(a->b, run, a->store, a->sup, API_ROW_FULL | API_ROW_OPEN);
+    if (spec_config_load(run->document, strlen(run->document), &config, NULL) == PD_OK)
+        a->best.key = spec_config_best_metric(config, &a->best.maximise);
+    spec_config_free(config);
     return false;
+}
+
+/* The best value so far of the metric by which the run's checkpoints are compared. */
+static enum pd_err best_json(struct store *store, int64_t id, const struct best_key *key, struct pd_buf *b,
+                             struct pd_why *why)
+{
+    struct store_best best;
+    enum pd_err err =
+        key->key ? store_run_best(store, id, key->key, key->maximise, &best, why) : PD_ERR_NOT_FOUND;
+
+    api_json_key(b, "best");
+    if (err == PD_OK) {
+        api_json_open(b, '{');
+        api_json_kv_str(b, "key", key->key);
+        api_json_kv_num(b, "value", best.value);
+        api_json_kv_int(b, "step", best.step);
+        api_json_close(b, '}');
+    } else {
+        api_json_null(b);
+    }
+    return err == PD_ERR_NOT_FOUND ? PD_OK : err;
 }
 
 static bool attempt_row(void *ctx, const struct store_attempt *attempt)
@@ -335,7 +389,8 @@ void api_answer_run(struct api_req *r, int64_t id, bool conditional)
 {
     struct store *store = api_reader(r);
     struct pd_buf b;
-    struct answer a = {.r = r, .b = &b, .conditional = conditional, .sup = api_deps_of(api_of(r))->sup};
+    struct answer a = {
+        .r = r, .b = &b, .store = store, .conditional = conditional, .sup = api_deps_of(api_of(r))->sup};
     struct pd_why why = {.text = ""};
     enum pd_err err;
 
@@ -345,6 +400,8 @@ void api_answer_run(struct api_req *r, int64_t id, bool conditional)
     err = store_begin(store, &why);
     if (err == PD_OK) {
         err = store_run_get(store, id, run_row, &a, &why);
+        if (err == PD_OK && !a.unchanged)
+            err = best_json(store, id, &a.best, &b, &why);
         if (err == PD_OK && !a.unchanged) {
             api_json_key(&b, "attempt_list");
             api_json_open(&b, '[');

@@ -8,9 +8,14 @@
 /* Left open: true leaves the object open, so that the caller adds members and closes it. */
 #define API_ROW_OPEN 2u
 
+/* Without the digests, which no compression shortens. */
+#define API_ROW_NO_DIGESTS 4u
+
 void api_row_job(struct pd_buf *b, const struct store_job *job, unsigned flags);
-/* `sup` tells the place in the queue and the live step. */
-void api_row_run(struct pd_buf *b, const struct store_run *run, struct sup *sup, unsigned flags);
+/* `sup` tells the place in the queue and the live step; `store` (may be NULL: no estimate of the end) the
+ * pace. */
+void api_row_run(struct pd_buf *b, const struct store_run *run, struct store *store, struct sup *sup,
+                 unsigned flags);
 void api_row_attempt(struct pd_buf *b, const struct store_attempt *a);
 void api_row_checkpoint(struct pd_buf *b, const struct store_checkpoint *c);
 void api_row_event(struct pd_buf *b, const struct store_event *e);

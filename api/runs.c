@@ -2,10 +2,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "api/cursor.h"
 #include "api/handlers.h"
 #include "api/json.h"
 #include "api/rows.h"
 #include "api/server.h"
+#include "daemon/spec/spec.h"
 #include "daemon/store/tx.h"
 #include "kernels/base/clock.h"
 
@@ -25,9 +27,12 @@ struct run_page {
     int key_count;
     char fields[FIELDS_MAX][POINTER_MAX + 1];
     int field_count;
+    unsigned row; /* flags of api_row_run */
     int count, limit;
     int64_t last_id;
     bool more;
+    char place[STORE_PLACE_SIZE],
+        after[STORE_PLACE_SIZE]; /* of a sorted list: of the last row, of the page before */
     int64_t ids[STORE_PAGE_MAX];
     size_t ends[STORE_PAGE_MAX]; /* where each run's object ends in b, its brace left open */
 };
@@ -64,6 +69,19 @@ static void add_fields(struct run_page *p, const struct store_run *run)
     json_decref(document);
 }
 
+static bool list_row(void *ctx, const struct store_run *run);
+
+/* Of a sorted list: the place of the last row shown begins the next page. */
+static bool sorted_row(void *ctx, const struct store_run *run, const char *place)
+{
+    struct run_page *p = ctx;
+    bool on = list_row(ctx, run);
+
+    if (on)
+        snprintf(p->place, sizeof p->place, "%s", place);
+    return on;
+}
+
 static bool list_row(void *ctx, const struct store_run *run)
 {
     struct run_page *p = ctx;
@@ -72,7 +90,7 @@ static bool list_row(void *ctx, const struct store_run *run)
         p->more = true;
         return false;
     }
-    api_row_run(&p->b, run, p->sup, API_ROW_OPEN);
+    api_row_run(&p->b, run, p->store, p->sup, p->row);
     if (p->field_count)
         add_fields(p, run);
     p->last_id = run->id;
@@ -114,12 +132,38 @@ static enum pd_err add_latest(struct run_page *p, struct pd_buf *out, struct pd_
     return err;
 }
 
+/* The page of a sorted list that a request begins at. False: the request has been failed. */
+static bool sorted_begin(struct api_req *r, struct run_page *p, const char *kind, struct store_run_query *q,
+                         struct store_run_sort *sort)
+{
+    char cursor[API_CURSOR_AT_TEXT], order[16];
+
+    p->limit = (int)api_query_int(r, "limit", 1, STORE_PAGE_MAX, 100);
+    if (api_query(r, "order", order, sizeof order))
+        api_fail(r, API_FAULT_MALFORMED,
+                 "order is for lists without sort; sort=id, with desc=1, is the same");
+    else if (sort->by[0] == '/' && !spec_pointer_known(sort->by))
+        api_fail(r, API_FAULT_MALFORMED, "sort: the job document has no field '%.100s'", sort->by);
+    else if (!sort->by[0])
+        api_fail(r, API_FAULT_MALFORMED, "sort must name a metric, a field or a pointer");
+    if (!api_failed(r) && api_query(r, "cursor", cursor, sizeof cursor)) {
+        if (!api_cursor_read_at(api_core_cursor_key(api_core_of(api_of(r))), kind, cursor, &q->after_id,
+                                p->after, sizeof p->after))
+            api_fail(r, API_FAULT_MALFORMED, "this cursor is not one of this list; begin at the first page");
+        sort->after = p->after;
+    }
+    return !api_failed(r);
+}
+
 void api_run_list(struct api_req *r)
 {
-    static const char *const names[] = {"limit",  "cursor", "job",  "experiment", "state", "name",  "outcome",
-                                        "metric", "order",  "text", "tag",        "field", "group", NULL};
+    static const char *const names[] = {"limit",   "cursor", "job",   "experiment", "state", "name",
+                                        "outcome", "metric", "order", "text",       "tag",   "field",
+                                        "group",   "sort",   "desc",  "brief",      NULL};
     struct store_run_query q = {.state = -1, .outcome = -1};
+    struct store_run_sort sort = {.by = NULL};
     struct run_page *p;
+    char by[STORE_KEY_MAX + 1], sorted[STORE_KEY_MAX + 32];
     char text[32], experiment[160], name[256], words[256], tag[512], group[160], kind[32];
     struct pd_why why = {.text = ""};
     struct pd_buf b;
@@ -131,8 +175,22 @@ void api_run_list(struct api_req *r)
     if (!p)
         return;
     snprintf(kind, sizeof kind, "runs %d", (int)q.order);
-    if (!api_page_begin(r, kind, &q.after_id, &p->limit))
+    if (api_query(r, "sort", by, sizeof by))
+        sort.by = by;
+    sort.desc = api_query_flag(r, "desc");
+    if (api_failed(r))
         return;
+    p->row = API_ROW_OPEN | (api_query_flag(r, "brief") ? API_ROW_NO_DIGESTS : 0);
+    if (sort.by) {
+        snprintf(sorted, sizeof sorted, "runs by %s %d", by, sort.desc);
+        if (!sorted_begin(r, p, sorted, &q, &sort))
+            return;
+    } else if (sort.desc) {
+        api_fail(r, API_FAULT_MALFORMED, "desc needs sort: ?sort=acc/val&desc=1");
+        return;
+    } else if (!api_page_begin(r, kind, &q.after_id, &p->limit)) {
+        return;
+    }
     if (api_query(r, "state", text, sizeof text)) {
         enum spec_run_state state;
 
@@ -204,7 +262,8 @@ void api_run_list(struct api_req *r)
     /* One more than asked for tells whether another page follows; at the largest page the next one may be
      * empty. */
     q.limit = p->limit < STORE_PAGE_MAX ? p->limit + 1 : STORE_PAGE_MAX;
-    err = store_run_list(p->store, &q, list_row, p, &why);
+    err = sort.by ? store_run_sorted(p->store, &q, &sort, sorted_row, p, &why)
+                  : store_run_list(p->store, &q, list_row, p, &why);
     if (p->limit == STORE_PAGE_MAX && p->count == p->limit)
         p->more = true;
     api_json_open(&b, '{');
@@ -217,10 +276,21 @@ void api_run_list(struct api_req *r)
     pd_buf_done(&p->b);
     if (err != PD_OK) {
         pd_buf_done(&b);
-        api_fail_why(r, err, &why);
+        if (sort.by && err == PD_ERR_INVALID)
+            api_fail(r, API_FAULT_MALFORMED, "sort: %s", why.text);
+        else
+            api_fail_why(r, err, &why);
         return;
     }
-    api_page_end(r, &b, kind, p->last_id, p->more);
+    if (sort.by && p->more) {
+        char cursor[API_CURSOR_AT_TEXT];
+
+        api_cursor_write_at(api_core_cursor_key(api_core_of(api_of(r))), sorted, p->last_id, p->place,
+                            cursor);
+        api_page_close(r, &b, cursor);
+    } else {
+        api_page_end(r, &b, kind, p->last_id, p->more);
+    }
     api_reply_json(r, 200, &b);
 }
 
@@ -303,10 +373,23 @@ bool api_run_exists(struct api_req *r, struct store *store, int64_t id, int *ret
     return err == PD_OK;
 }
 
+struct series_page {
+    struct pd_buf b;
+    int count, limit;
+    int64_t last_id;
+    bool more;
+};
+
 static bool series_row(void *ctx, const struct store_series *m)
 {
-    struct pd_buf *b = ctx;
+    struct series_page *p = ctx;
+    struct pd_buf *b = &p->b;
 
+    if (p->count++ == p->limit) {
+        p->more = true;
+        return false;
+    }
+    p->last_id = m->key_id;
     api_json_open(b, '{');
     api_json_kv_str(b, "key", m->key);
     api_json_kv_int(b, "count", m->count);
@@ -314,31 +397,33 @@ static bool series_row(void *ctx, const struct store_series *m)
     api_json_kv_int(b, "step", m->step);
     api_json_kv_time(b, "time", m->time_us);
     api_json_kv_num(b, "value", m->value);
-    api_json_kv_num(b, "min", m->min);
-    api_json_kv_num(b, "max", m->max);
+    api_json_kv_num_or_null(b, "min", m->min); /* of the finite values */
+    api_json_kv_num_or_null(b, "max", m->max);
     api_json_close(b, '}');
     return true;
 }
 
 void api_run_metrics(struct api_req *r)
 {
-    int64_t id = api_param_id(r, 0);
+    static const char *const names[] = {"limit", "cursor", NULL};
+    int64_t id = api_param_id(r, 0), after;
+    struct series_page p = {.count = 0};
     struct store *store;
     struct pd_why why = {.text = ""};
-    struct pd_buf b;
     enum pd_err err;
 
-    if (!id || !(store = api_reader(r)) || !api_run_exists(r, store, id, NULL))
+    if (!id || api_query_refuse_others(r, names) ||
+        !api_page_begin_most(r, "series", STORE_RUN_KEYS_MAX, &after, &p.limit) || !(store = api_reader(r)) ||
+        !api_run_exists(r, store, id, NULL))
         return;
-    pd_buf_init(&b, 0);
-    api_json_open(&b, '{');
-    api_json_kv_id(&b, "run_id", id);
-    api_json_key(&b, "series");
-    api_json_open(&b, '[');
-    err = store_series_list(store, id, series_row, &b, &why);
-    api_json_close(&b, ']');
-    api_json_close(&b, '}');
-    api_answer(r, err, &why, &b);
+    pd_buf_init(&p.b, 0);
+    api_json_open(&p.b, '{');
+    api_json_kv_id(&p.b, "run_id", id);
+    api_json_key(&p.b, "series");
+    api_json_open(&p.b, '[');
+    err = store_series_page(store, id, after, p.limit + 1, series_row, &p, &why);
+    api_page_end(r, &p.b, "series", p.last_id, p.more);
+    api_answer(r, err, &why, &p.b);
 }
 
 /* All values of `key`, NULL after failing. The caller frees *ret_keys. */

@@ -37,7 +37,7 @@ static enum pd_err listen_on(const char *bind_text, uint16_t port, int *ret_fd, 
         goto out;
     }
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
-    if (bind(fd, found->ai_addr, found->ai_addrlen) < 0 || listen(fd, 1024) < 0) {
+    if (bind(fd, found->ai_addr, found->ai_addrlen) < 0 || listen(fd, SOMAXCONN) < 0) {
         int e = errno;
 
         pd_fail_errno(why, e, "cannot listen on %s port %u", bind_text, port);
@@ -91,6 +91,9 @@ enum pd_err api_start(const struct api_deps *deps, struct api **ret_api, struct 
     err = listen_on(api->set.bind, api->set.port, &fd, &api->port, why);
     if (err != PD_OK)
         goto out;
+    err = api_pool_start(api, api->set.readers, why);
+    if (err != PD_OK)
+        goto out;
     if (pthread_create(&api->watcher, NULL, api_watcher_main, api) != 0) {
         err = pd_fail(why, PD_ERR_NOMEM, "cannot start the watcher's thread");
         goto out;
@@ -139,12 +142,14 @@ void api_stop(struct api *api)
     }
     if (api->loops) {
         api_loops_refuse(api);
+        api_pool_stop(api);
         api_waits_end(api);
         /* What was resumed still has to be written; stopping cuts connections off where they stand. */
         for (int i = 0; i < ANSWER_GRACE_MS / 5 && atomic_load(&api->active) > 0; i++)
             usleep(5000);
         api_loops_end(api);
     }
+    api_pool_stop(api); /* where no loop was started */
 }
 
 struct api *api_free(struct api *api)
@@ -152,6 +157,7 @@ struct api *api_free(struct api *api)
     if (!api)
         return NULL;
     api_core_free(api->core);
+    api_pool_free(api->pool);
     free(api->settings_text);
     if (api->epoll_fd >= 0)
         close(api->epoll_fd);

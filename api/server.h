@@ -21,6 +21,8 @@ struct api_counters {
     atomic_ullong duration_us;
     atomic_ullong ingest_points;
     atomic_ullong rejected; /* inference requests turned away */
+    atomic_ullong departed; /* clients that left before their request was begun */
+    atomic_ullong conns_replaced, conns_slow, conns_refused;
 };
 
 /* Upper bounds of the duration buckets in microseconds. */
@@ -32,6 +34,7 @@ void api_count_request(struct api_counters *c, const struct api_route *route, in
 const struct api_deps *api_deps_of(struct api *api);
 struct api_counters *api_counters_of(struct api *api);
 bool api_draining(struct api *api);
+int api_connection_count(struct api *api);
 
 /* The settings, from the configuration; `owned` is the memory behind its texts (freed by the caller). */
 PD_NODISCARD enum pd_err api_settings_read(const struct config *config, struct api_settings *ret,
@@ -40,6 +43,11 @@ PD_NODISCARD enum pd_err api_settings_read(const struct config *config, struct a
 /* ---- shared by the handlers: one per server --------------------------------------------------- */
 
 #define API_CURSOR_KEY_BYTES 32
+
+/* When the reads of this thread's request must be done, monotonic; 0 = there is no such time. */
+int64_t api_pool_read_until_us(void);
+/* Requests that wait for a thread of the pool. */
+int api_pool_waiting(struct api *api);
 
 struct api_core;
 struct api_core *api_core_of(struct api *api);
@@ -68,9 +76,9 @@ bool api_core_infer_enter(struct api_core *core, int most);
 void api_core_infer_leave(struct api_core *core);
 int api_core_infer_count(struct api_core *core);
 
-/* This pool thread's read-only store; NULL after failing the request. Closed when the thread ends. */
+/* This thread's read-only store; NULL after failing the request. Closed when the thread ends. */
 struct store *api_reader(struct api_req *r);
-/* The same for a stream, on its pool thread. */
+/* The same for a stream, on its loop. */
 struct store *api_reader_of(struct api *api, struct pd_why *why);
 /* The newest event that a commit brought; -1 = none since the start. */
 int64_t api_core_last_event(struct api_core *core);
@@ -95,6 +103,10 @@ struct api_write {
     struct pd_buf answer; /* body of the answer: made by apply, or replayed */
 };
 
+/* Whether the request repeats one whose answer is kept under its Idempotency-Key: the writer replays that
+ * answer, so nothing that has changed since may refuse it. */
+bool api_write_repeated(struct api_req *r);
+
 /* Suspends the request and makes its data: `size` bytes that begin with a struct api_write. `done` frees what
  * follows it. Reads Idempotency-Key if `keyed`. NULL: the request has been failed. */
 struct api_write *api_write_begin(struct api_req *r, size_t size, bool keyed,
@@ -110,8 +122,12 @@ void api_write_fail(struct api_write *w, enum pd_err err, const struct pd_why *w
 
 /* limit and cursor. `kind` names list and order. False: the request has been failed. */
 bool api_page_begin(struct api_req *r, const char *kind, int64_t *ret_after, int *ret_limit);
+/* The same with a greatest limit, which is also the default. */
+bool api_page_begin_most(struct api_req *r, const char *kind, int most, int64_t *ret_after, int *ret_limit);
 /* Closes the array, writes next and the Link header, closes the object. */
 void api_page_end(struct api_req *r, struct pd_buf *b, const char *kind, int64_t last_id, bool more);
+/* The same with a cursor of the caller's; NULL = no page follows. */
+void api_page_close(struct api_req *r, struct pd_buf *b, const char *cursor);
 bool api_query_order(struct api_req *r, enum store_order *ret_order);
 /* The body {"reason"?: text} of a cancel. */
 bool api_reason(struct api_req *r, char *out, size_t size);

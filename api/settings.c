@@ -40,7 +40,12 @@ enum pd_err api_settings_read(const struct config *config, struct api_settings *
         .idle_timeout_s = 60,
         .header_timeout_s = 10,
         .body_timeout_s = 120,
+        .connections_reserved = (int)config->server.reserved_connections,
+        .body_grace_s = 5,
+        .body_rate = config->server.min_body_rate,
         .body_max = (size_t)config->server.max_body_bytes,
+        .readers = (int)config->server.readers,
+        .read_timeout_us = config->server.read_timeout_ms * 1000,
         .sse_clients = (int)config->limits.sse_clients,
         .jobs = config->limits.jobs,
         .infer_queue = (int)config->serve.queue * 4, /* over all models; each model's own queue is shorter */

@@ -18,7 +18,12 @@ struct api_settings {
     int idle_timeout_s;       /* of a connection without traffic */
     int header_timeout_s;     /* from the connection's first moment to the end of a request's header */
     int body_timeout_s;       /* from the header to the end of the body */
+    int connections_reserved; /* beyond `connections`, for probes and /metrics */
+    int body_grace_s;         /* of a body, before body_rate counts */
+    int64_t body_rate;        /* bytes a second that a body must bring; 0 = any */
     size_t body_max;          /* bytes: no route takes more, whatever its own limit */
+    int readers;              /* threads for handlers that read the store or a large body */
+    int64_t read_timeout_us;  /* of a request that waits for such a thread, and again of its reads */
     int sse_clients;          /* event streams at once */
     int64_t jobs;             /* jobs that have not ended; more are refused */
     int infer_queue;          /* inference requests waiting or running at once */

@@ -200,9 +200,10 @@ static bool align_bucket(void *ctx, const struct store_bucket *b)
     struct align *a = ctx;
     struct api_curve_point *p = &a->at[b->index];
     double step = 0.5 * ((double)b->first_step + (double)b->last_step);
+    double seconds = 0.5e-6 * (double)(b->first_us - a->origin_us + b->last_us - a->origin_us);
 
-    p->x += a->q->x == API_AXIS_TIME
-                ? 0.5e-6 * (double)(b->first_us - a->origin_us + b->last_us - a->origin_us)
+    /* What a client noted before the run began stands at its beginning. */
+    p->x += a->q->x == API_AXIS_TIME    ? (seconds > 0 ? seconds : 0)
             : a->q->x == API_AXIS_EPOCH ? step / a->steps
                                         : step;
     if (b->count > b->nonfinite) {

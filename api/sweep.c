@@ -251,18 +251,21 @@ static void best_close(struct best *b)
 static bool best_sample(void *ctx, const struct store_sample *m)
 {
     struct best *b = ctx;
-    double value = api_choice_value(&b->choice, m);
+    double reached;
 
     if (m->point != b->point) {
         best_close(b);
         b->point = m->point;
     }
     api_choice_add(&b->choice, &b->at, m);
-    if (api_choice_counts(&b->choice, m) && isfinite(value) &&
-        (!b->best_run || better(b, value, b->run_value))) {
+    /* The definition of store_job_register: the best value that the series reached; of equals the first run.
+     */
+    reached = !m->has ? (double)NAN : b->maximise ? m->max : m->min;
+    if (api_choice_counts(&b->choice, m) && isfinite(reached) &&
+        (!b->best_run || better(b, reached, b->run_value))) {
         b->best_run = m->run_id;
         b->run_point = m->point;
-        b->run_value = value;
+        b->run_value = reached;
     }
     return true;
 }
@@ -319,7 +322,9 @@ static enum pd_err best_json(struct store *store, struct pd_buf *b, int64_t job,
 
 static void facts_json(struct pd_buf *b, int64_t id, const struct job_facts *f)
 {
-    char *text = f->sweep ? json_dumps(json_object_get(f->sweep, "axes"), JSON_COMPACT) : NULL;
+    char *text = f->sweep
+                     ? json_dumps(json_object_get(f->sweep, "axes"), JSON_COMPACT | JSON_REAL_PRECISION(15))
+                     : NULL;
     const char *method = json_string_value(json_object_get(f->sweep, "method"));
 
     api_json_kv_id(b, "job_id", id);
@@ -598,7 +603,7 @@ static void csv_values(struct pd_buf *b, const json_t *axes, const char *values)
             api_csv_str(b, json_string_value(v));
         else if (json_is_number(v))
             api_csv_num(b, json_number_value(v), false);
-        else if (v && (text = json_dumps(v, JSON_COMPACT | JSON_ENCODE_ANY)))
+        else if (v && (text = json_dumps(v, JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(15))))
             api_csv_str(b, text);
         else
             api_csv_str(b, "");

@@ -7,6 +7,7 @@
 
 #include <microhttpd.h>
 
+#include "api/gzip.h"
 #include "api/handlers.h"
 #include "api/json.h"
 #include "api/openapi.h"
@@ -193,7 +194,7 @@ static bool queue_row(void *ctx, const struct store_run *run)
         q->size = size;
     }
     pd_buf_init(&b, 0);
-    api_row_run(&b, run, q->sup, 0);
+    api_row_run(&b, run, NULL, q->sup, 0);
     q->rows[q->count].position = info.position;
     q->rows[q->count].json = pd_buf_take(&b);
     q->failed = q->failed || !q->rows[q->count].json;
@@ -326,7 +327,7 @@ void api_asset(struct api_req *r)
         api_fail(r, API_FAULT_NO_ROUTE, "there is nothing at %.200s", api_path(r));
         return;
     }
-    gzip = asset->gzip && encoding && strstr(encoding, "gzip") && !strstr(encoding, "gzip;q=0");
+    gzip = asset->gzip && api_gzip_accepted(encoding);
     snprintf(tag, sizeof tag, "%s", asset->etag);
     if (gzip && strlen(tag) > 1 && strlen(tag) + 4 < sizeof tag)
         memcpy(tag + strlen(tag) - 1, "-gz\"", 5);

@@ -72,7 +72,8 @@ struct api_wait *api_wait_begin(struct api_req *r, size_t size, void (*done)(voi
     api->waits = w;
     r->wait = w;
     r->next = next;
-    MHD_suspend_connection(r->connection);
+    if (!r->held)
+        MHD_suspend_connection(r->connection);
     pthread_mutex_unlock(&api->lock);
     return w;
 }
@@ -96,7 +97,10 @@ void api_wait_end(struct api_wait *w)
         struct api_req *r = w->r;
 
         wait_unlink(api, w);
-        api_resume(r->conn, r->connection);
+        if (r->held)
+            r->due = true; /* pool.c resumes it once the handler has returned */
+        else
+            api_resume(r->conn, r->connection);
     }
     pthread_mutex_unlock(&api->lock);
     api_wait_unref(w);

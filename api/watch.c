@@ -1,7 +1,6 @@
 /* The watcher: sees clients that leave while their connection is suspended, ends slow requests, asks for
  * keep-alive comments. */
 #include <sys/epoll.h>
-#include <sys/socket.h>
 
 #include "api/internal.h"
 #include "kernels/base/clock.h"
@@ -34,6 +33,8 @@ static void client_gone(struct api *api, uint64_t id)
     if (wait) {
         wait->gone(wait->data);
         api_wait_unref(wait);
+    } else {
+        api_pool_gone(api, id);
     }
 }
 
@@ -43,14 +44,7 @@ static void watcher_tick(struct api *api)
 
     pthread_mutex_lock(&api->lock);
     api_streams_tick_locked(api, now);
-    for (struct conn *c = api->conns; c; c = c->next) {
-        int64_t deadline = atomic_load(&c->deadline_us);
-
-        if (deadline && now > deadline) {
-            shutdown(c->fd, SHUT_RDWR); /* libmicrohttpd closes it */
-            atomic_store(&c->deadline_us, 0);
-        }
-    }
+    api_conns_tick_locked(api, now);
     pthread_mutex_unlock(&api->lock);
 }
 

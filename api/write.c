@@ -21,6 +21,35 @@ static void holder_done(void *data)
     pd_buf_done(&h->w.answer);
 }
 
+static void scope_of(struct api_req *r, char *out, size_t size, uint8_t body_sha256[32])
+{
+    size_t len;
+    const char *body = api_body(r, &len);
+
+    snprintf(out, size, "POST %s", api_path(r));
+    digest_sha256(body ? body : "", len, body_sha256);
+}
+
+bool api_write_repeated(struct api_req *r)
+{
+    const char *header = api_header(r, "Idempotency-Key");
+    struct store *store = header ? api_reader(r) : NULL;
+    char key[256], scope[sizeof((struct api_write *)0)->scope];
+    uint8_t body_sha256[32];
+    struct pd_buf answer;
+    struct pd_why why;
+    int status;
+    enum pd_err err;
+
+    if (!store || !api_idempotency_key(header, key, sizeof key))
+        return false;
+    scope_of(r, scope, sizeof scope, body_sha256);
+    pd_buf_init(&answer, 0);
+    err = store_idem_get(store, scope, key, body_sha256, &status, &answer, &why);
+    pd_buf_done(&answer);
+    return err == PD_OK || err == PD_ERR_CONFLICT;
+}
+
 struct api_write *api_write_begin(struct api_req *r, size_t size, bool keyed,
                                   void (*done)(struct api_write *), void (*next)(struct api_req *))
 {
@@ -28,8 +57,6 @@ struct api_write *api_write_begin(struct api_req *r, size_t size, bool keyed,
     char key[256] = "";
     struct api_wait *wait;
     struct holder *h;
-    size_t len;
-    const char *body = api_body(r, &len);
 
     if (header && !api_idempotency_key(header, key, sizeof key)) {
         api_fail(r, API_FAULT_KEY_MISSING, "Idempotency-Key must be 1 to 255 printable characters");
@@ -46,8 +73,7 @@ struct api_write *api_write_begin(struct api_req *r, size_t size, bool keyed,
     if (header) {
         h->w.keyed = true;
         memcpy(h->w.key, key, sizeof key);
-        snprintf(h->w.scope, sizeof h->w.scope, "POST %s", api_path(r));
-        digest_sha256(body ? body : "", len, h->w.body_sha256);
+        scope_of(r, h->w.scope, sizeof h->w.scope, h->w.body_sha256);
     }
     return &h->w;
 }

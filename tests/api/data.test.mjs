@@ -99,6 +99,7 @@ const small = { resources: { device: 'cpu', threads: 1 }, diagnostics: { every: 
 
 test('folders of pictures from their files to the class of a new one', { skip, timeout: 300000 }, async () => {
     putPictures();
+    writeFileSync(path.join(host.dir, 'text/pictures/train/red/new.webp'), 'RIFF');
     const document = {
         name: 'colours', model: { preset: 'vit_micro', width: 32, depth: 2, patch: 4 },
         data: { dataset: 'image_folder', path: 'text/pictures', image_size: 16, augment: { crop: 'rrc', flip: 0.5, eval_crop: 0.875, rrc: { scale: [0.5, 1] } } },
@@ -112,6 +113,7 @@ test('folders of pictures from their files to the class of a new one', { skip, t
     assert.ok(series.find(s => s.key === 'data_wait'));
     assert.equal(series.find(s => s.key === 'data_bad').value, 1);
     assert.match((await host.get(`/api/v1/runs/${run.id}/logs?tail=100`)).text, /picture left out: train\/red\/torn\.png/);
+    assert.match((await host.get(`/api/v1/runs/${run.id}/logs?tail=100`)).text, /1 files are of a kind that is not read, only JPEG and PNG are: train\/red\/new\.webp/);
     const version = await loaded('colours');
     assert.deepEqual(version.signature.inputs[0].shape, [-1, 3, 16, 16]);
     let right = 0;

@@ -4,7 +4,8 @@
  *
  * Prints "port N" when it listens. Then one command a line on standard input, answered by "ok" or "error
  * ...": start RUN            an attempt begins and runs end RUN              it ends, succeeded log RUN N
- * TEXT       appends TEXT and a newline to the log of attempt N checkpoint RUN STEP  a checkpoint row stall
+ * TEXT       appends TEXT and a newline to the log of attempt N checkpoint RUN STEP  a checkpoint row keys
+ * RUN N             N metric keys of attempt 1, as its worker logs them stall
  * MS             the writer sleeps drain, stop          api_drain; api_stop and exit (so does the end of the
  * input) */
 #include <errno.h>
@@ -67,6 +68,8 @@ static enum pd_err apply(struct store_tx *tx, void *ctx, struct pd_why *why)
         err = store_attempt_move(tx, c->a, 1, SPEC_ATTEMPT_ENDED, SPEC_CAUSE_DONE, "done", 0, why);
         if (err == PD_OK)
             err = store_run_move(tx, c->a, SPEC_RUN_ENDED, (enum spec_outcome)c->b, "", why);
+    } else if (strcmp(c->verb, "length") == 0) {
+        err = store_attempt_progress(tx, c->a, 1, -1, c->b, -1, why);
     } else if (strcmp(c->verb, "checkpoint") == 0) {
         struct store_checkpoint row = {.run_id = c->a,
                                        .attempt = 1,
@@ -80,6 +83,15 @@ static enum pd_err apply(struct store_tx *tx, void *ctx, struct pd_why *why)
         int64_t id;
 
         err = store_checkpoint_insert(tx, &row, &id, why);
+    } else if (strcmp(c->verb, "keys") == 0) {
+        struct store_metric p = {.step = 1, .time_us = 1, .value = 0.5};
+        char key[64];
+
+        p.key = key;
+        for (long long i = 0; i < c->b && err == PD_OK; i++) {
+            snprintf(key, sizeof key, "w/%06lld", i);
+            err = store_metric_append(tx, c->a, 1, &p, 1, NULL, why);
+        }
     } else {
         err = pd_fail(why, PD_ERR_INVALID, "unknown command");
     }

@@ -141,6 +141,27 @@ test('the page carries its policy, tags and a compressed form', async () => {
     }
 });
 
+test('long answers in JSON are compressed for those who ask', async () => {
+    const ask = '/api/v1/config';
+    const plain = await host.get(ask);
+    assert.ok(plain.bytes.length > 5000);
+    assert.equal(plain.headers['content-encoding'], undefined);
+    assert.equal(plain.headers.vary, 'Accept-Encoding');
+    for (const wanted of ['gzip', 'deflate, gzip;q=0.5, br', 'br, *', 'GZIP; q=1']) {
+        const small = await host.get(ask, { headers: { 'accept-encoding': wanted } });
+        assert.equal(small.headers['content-encoding'], 'gzip', wanted);
+        assert.equal(Number(small.headers['content-length']), small.wire.length);
+        assert.ok(small.wire.length < plain.bytes.length / 2, `${wanted}: ${small.wire.length} of ${plain.bytes.length}`);
+        assert.deepEqual(small.json, plain.json, wanted);
+    }
+    for (const not of ['identity', 'gzip;q=0', 'gzip; q=0.0, *', 'br', 'xgzip', '*;q=0'])
+        assert.equal((await host.get(ask, { headers: { 'accept-encoding': not } })).headers['content-encoding'], undefined, not);
+    /* Short ones are not worth it, and say nothing of it. */
+    const short = await host.get('/api/v1/version', { headers: { 'accept-encoding': 'gzip' } });
+    assert.equal(short.headers['content-encoding'], undefined);
+    assert.equal(short.headers.vary, undefined);
+});
+
 test('--web.dir serves files of that directory and nothing outside it', async () => {
     const dir = mkdtempSync(path.join(os.tmpdir(), 'polyd-web-'));
     mkdirSync(path.join(dir, 'www/js'), { recursive: true });

@@ -19,11 +19,12 @@ test('a submitted job is there, with its runs, under its tag', async () => {
     assert.deepEqual(reply.json.tags, { team: 'a', colour: 'blue "x"' });
     const shown = await host.get(reply.headers.location);
     assert.equal(shown.headers.etag, reply.headers.etag);
-    const { warnings, ...job } = reply.json;
+    const { warnings, run_ids: ids, ...job } = reply.json;
     assert.deepEqual(shown.json, job);
     assert.deepEqual(warnings, []);
     const runs = (await host.get(`/api/v1/runs?job=${job.id}&order=oldest`)).json.runs;
     assert.deepEqual(runs.map(run => run.index), [0, 1, 2]);
+    assert.deepEqual(ids, runs.map(run => run.id));
     const run = (await host.get(`/api/v1/runs/${runs[1].id}`)).json;
     assert.equal(run.document.train.seed, 1);
     assert.deepEqual(run.attempt_list, []);

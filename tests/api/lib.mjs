@@ -9,6 +9,7 @@ import os from 'node:os';
 import path from 'node:path';
 import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
+import { gunzipSync } from 'node:zlib';
 import Ajv from 'ajv/dist/2020.js';
 import YAML from 'yaml';
 
@@ -163,11 +164,14 @@ export class Host {
                 response.on('data', piece => pieces.push(piece));
                 response.on('error', reject);
                 response.on('end', () => {
-                    const got = Buffer.concat(pieces);
+                    const wire = Buffer.concat(pieces);
                     try {
+                        // JSON is read as what it is; `wire` is what came.
+                        const zipped = response.headers['content-encoding'] === 'gzip' && /json/.test(response.headers['content-type'] ?? '');
+                        const got = zipped ? gunzipSync(wire) : wire;
                         if (check)
                             checkReply(method, target.split('?')[0], response.statusCode, response.headers, got);
-                        const reply = { status: response.statusCode, headers: response.headers, bytes: got, text: got.toString('utf8') };
+                        const reply = { status: response.statusCode, headers: response.headers, bytes: got, wire, text: got.toString('utf8') };
                         if (/json/.test(response.headers['content-type'] ?? '') && got.length)
                             reply.json = JSON.parse(reply.text);
                         resolve(reply);
@@ -284,7 +288,17 @@ export class Daemon extends Host {
         return host;
     }
 
+    /** Workers outlive their daemon: unless the state is kept, what still runs is cancelled first. */
     async stop({ keep = false } = {}) {
+        for (let i = 0; !keep && this.child.exitCode === null && i < 200; i++) {
+            const { runs } = (await this.get('/api/v1/runs?state=active&limit=1000', { check: false })).json;
+            if (!runs.length)
+                break;
+            if (i === 0)
+                for (const run of runs)
+                    await this.post(`/api/v1/runs/${run.id}/cancel`, {}, { check: false });
+            await sleep(50);
+        }
         this.child.kill('SIGTERM');
         assert.equal(await this.exit, 0, this.stderr);
         if (!keep)

@@ -21,7 +21,7 @@ function contractRoutes() {
 test('every route stands in openapi.yaml and the other way round', () => {
     const polyd = path.join(build, 'bin/polyd');
     const source = readFileSync(path.join(root, 'api/routes.c'), 'utf8');
-    const table = [...source.matchAll(/^\s*ROUTE(?:_QUERY)?\((\w+), "([^"]+)",\s+(\w+),/gm)].map(([, method, template, operation]) => `${method} ${template} ${operation}`);
+    const table = [...source.matchAll(/^\s*ROUTE(?:_QUERY|_PROBE)?\((\w+), "([^"]+)",\s+(\w+),/gm)].map(([, method, template, operation]) => `${method} ${template} ${operation}`);
     assert.ok(table.length > 50);
     assert.deepEqual([...table].sort(), contractRoutes().sort());
     if (existsSync(polyd)) {

@@ -231,3 +231,62 @@ test('aggregation by experiment, tag, field and job', async () => {
     for (const query of ['', 'by=colour', 'by=tag:', 'by=field:x', 'by=job&job=x', 'by=job&limit=3'])
         assert.equal((await host.get(`/api/v1/aggregate?${query}`)).status, 400, query);
 });
+
+test('numbers come back as they were sent, and a series without a finite value has no range', async () => {
+    const job = await submit(host, { sweep: { axes: [{ pointer: '/train/label_smoothing', values: [0.1, 0.3] }] } });
+    for (const where of ['sweep', 'sweep/curves?key=a']) {
+        const reply = await host.get(`/api/v1/jobs/${job.id}/${where}`);
+        assert.ok(reply.text.includes('"values":[0.1,0.3]'), reply.text);
+    }
+    await ingest(job.run_ids[0], 'mine/x', ['Infinity']);
+    const { series } = (await host.get(`/api/v1/runs/${job.run_ids[0]}/metrics`)).json;
+    assert.deepEqual(series.map(s => [s.value, s.min, s.max]), [['Infinity', null, null]]);
+});
+
+/** All runs of a sorted list, page by page: by its cursors, or by the Link header. */
+async function sorted(query, limit) {
+    const seen = [];
+    for (let next = `/api/v1/runs?${query}&limit=${limit}`; next;) {
+        const reply = await host.get(next);
+        assert.equal(reply.status, 200, reply.text);
+        assert.ok(reply.json.runs.length <= limit);
+        seen.push(...reply.json.runs.map(r => Number(r.id)));
+        next = /<([^>]*)>/.exec(reply.headers.link ?? '')?.[1];
+        assert.equal(next === undefined, reply.json.next === null);
+    }
+    return seen;
+}
+
+test('runs are sorted by a metric, a field or a pointer, the same in pages of any size', async () => {
+    const last = { 1: 0.5, 2: 0.7, 3: 0.99, 4: 0.8, 5: 0.9, 6: 0.85, 7: 0.4 };
+    const order = desc => Object.keys(last).map(Number).sort((a, b) => (desc ? last[b] - last[a] : last[a] - last[b]));
+    await ingest(8, 'acc/val', ['NaN']); /* as one without a value: 9 */
+    for (const limit of [1, 2, 3, 100]) {
+        assert.deepEqual(await sorted('job=1&sort=acc/val&desc=1', limit), [...order(true), 9, 8]);
+        assert.deepEqual(await sorted('job=1&sort=acc/val', limit), [...order(false), 8, 9]);
+        assert.deepEqual(await sorted('job=1&sort=/attention/k&desc=1', limit), [9, 8, 7, 6, 5, 4, 3, 2, 1]);
+        assert.deepEqual(await sorted('job=1&sort=trial', limit), [1, 4, 7, 2, 5, 8, 3, 6, 9]);
+        assert.deepEqual(await sorted('experiment=E01&outcome=succeeded&sort=acc/val', limit), order(false).filter(id => id !== 3));
+        const all = await sorted('sort=name', limit), names = new Map((await host.get('/api/v1/runs?limit=1000')).json.runs.map(r => [Number(r.id), r.name]));
+        assert.deepEqual(all, [...names.keys()].sort((a, b) => (names.get(a) < names.get(b) ? -1 : names.get(a) > names.get(b) ? 1 : a - b)));
+        assert.equal((await sorted('sort=ended&state=ended', limit)).length, 8);
+        assert.deepEqual(await sorted('job=1&state=active&sort=started', limit), [9]);
+    }
+    /* a run whose value moves while pages are read changes its own place, nobody else's */
+    const first = (await host.get('/api/v1/runs?job=1&sort=acc/val&limit=3')).json;
+    await ingest(first.runs[2].id, 'acc/val', [0.95], 100);
+    const rest = (await host.get(`/api/v1/runs?job=1&sort=acc/val&limit=100&cursor=${first.next}`)).json;
+    assert.deepEqual(rest.runs.map(r => Number(r.id)), [4, 6, 5, Number(first.runs[2].id), 3, 8, 9]);
+});
+
+test('what cannot be sorted by is refused by name', async () => {
+    for (const [query, words] of [['sort=acc/vla', /acc\/vla/], ['sort=/attention/kk', /\/attention\/kk/], ['sort=/attention', /\/attention/],
+        ['sort=', /sort/], ['desc=1', /sort/], ['sort=id&order=oldest', /order/], ['sort=id&desc=maybe', /desc/]]) {
+        const reply = await host.get(`/api/v1/runs?${query}`);
+        assert.equal(reply.status, 400, query);
+        assert.match(reply.json.detail, words);
+    }
+    const { next } = (await host.get('/api/v1/runs?sort=id&limit=1')).json;
+    for (const other of [`sort=id&desc=1&cursor=${next}`, `sort=seed&cursor=${next}`, `cursor=${next}`, `sort=id&cursor=${next}x`, 'sort=id&cursor=.bjE'])
+        assert.equal((await host.get(`/api/v1/runs?${other}`)).status, 400, other);
+});

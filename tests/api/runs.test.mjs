@@ -25,7 +25,7 @@ test('points are committed before the answer and shown as they are', async () =>
     assert.deepEqual((await ingest([{ key: 'loss/train', step: 0, value: 2.5, time }])).json, { received: 1, stored: 0 });
     const series = (await host.get(`/api/v1/runs/${run}/metrics`)).json.series;
     assert.deepEqual(series.map(s => [s.key, s.count, s.step, s.value, s.min, s.max]), [
-        ['loss/train', 3, 2, 1e-300, 1e-300, 2.5], ['weird key,"x"', 1, 0, '-Infinity', 'NaN', 'NaN']]);
+        ['loss/train', 3, 2, 1e-300, 1e-300, 2.5], ['weird key,"x"', 1, 0, '-Infinity', null, null]]);
     assert.deepEqual((await ingest([])).json, { received: 0, stored: 0 });
 });
 
@@ -66,6 +66,14 @@ test('the run table shows latest values asked for', async () => {
     const two = (await host.get('/api/v1/runs?metric=wave')).json.runs;
     assert.deepEqual(two.map(r => Object.keys(r.latest).length), [0, 1]);
     assert.equal((await host.get(`/api/v1/runs?${[...Array(17)].map(() => 'metric=a').join('&')}`)).status, 400);
+});
+
+test('brief rows of the run table are the others without their digests', async () => {
+    const long = (await host.get('/api/v1/runs?limit=3')).json.runs;
+    const brief = (await host.get('/api/v1/runs?limit=3&brief=1')).json.runs;
+    assert.ok(long.length > 0 && long.every(run => run.config_digest.length === 64));
+    assert.deepEqual(brief, long.map(({ config_digest: _, plan_digest: __, ...rest }) => rest));
+    assert.equal((await host.get('/api/v1/runs?brief=perhaps')).status, 400);
 });
 
 test('an export holds every point once, also of one step with thousands', async () => {

@@ -80,6 +80,41 @@ const workers = () => readdirSync('/proc').filter(pid => /^\d+$/.test(pid)).filt
     }
 }).map(Number);
 
+test('a request of thousands of images is answered whole, and one image beside it is not kept waiting', real, async () => {
+    const many = 3000, one = 28 * 28;
+    const pixels = Buffer.alloc(many * one);
+    for (let i = 0; i < many; i++)
+        pixels.set(digit(i % 10), i * one);
+    const ask = (count, bytes, outputs) => {
+        const head = Buffer.from(JSON.stringify({ inputs: [{ name: 'image', shape: [count, 1, 28, 28], datatype: 'UINT8', parameters: { binary_data_size: bytes.length } }], outputs }));
+        return host.call('POST', '/v2/models/digits/infer', { body: Buffer.concat([head, bytes]), headers: { 'content-type': 'application/octet-stream', 'inference-header-content-length': head.length } });
+    };
+    const all = [{ name: 'class' }, { name: 'logits' }, { name: 'probabilities' }];
+    let over = false;
+    const large = ask(many, pixels, all).finally(() => { over = true; });
+    const quick = [];
+    while (!over && quick.length < 20) {
+        quick.push(await ask(1, pixels.subarray(0, one), all));
+        assert.equal(quick.at(-1).status, 200, quick.at(-1).text);
+    }
+    const reply = await large;
+    assert.equal(reply.status, 200, reply.text.slice(0, 300));
+    const [classes, logits, probabilities] = reply.json.outputs;
+    assert.deepEqual([classes.shape, logits.shape, probabilities.shape], [[many], [many, 10], [many, 10]]);
+    assert.ok(reply.bytes.length > 65536);
+    for (let i = 0; i < many; i++) {
+        assert.equal(classes.data[i], classes.data[i % 10], `image ${i}`);
+        assert.ok(Math.abs(logits.data[i * 10] - logits.data[i % 10 * 10]) < 1e-3, `image ${i}`);
+    }
+    for (const answer of quick)
+        assert.equal(answer.json.outputs[0].data[0], classes.data[0]);
+    // The same in binary form.
+    const binary = await ask(many, pixels, all.map(output => ({ ...output, parameters: { binary_data: true } })));
+    assert.equal(binary.status, 200);
+    const head = Number(binary.headers['inference-header-content-length']);
+    assert.equal(binary.bytes.length - head, many * (8 + 40 + 40));
+});
+
 test('a picture is answered like its pixels', real, async () => {
     const pixels = digit(3);
     const tensor = await host.post('/v2/models/digits/infer', { inputs: [{ name: 'image', shape: [1, 1, 28, 28], datatype: 'UINT8', data: [...pixels] }] });

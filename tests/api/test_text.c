@@ -11,6 +11,7 @@
 
 #include "api/check.h"
 #include "api/cursor.h"
+#include "api/framing.h"
 #include "api/http.h"
 #include "api/json.h"
 #include "api/route.h"
@@ -384,9 +385,62 @@ static void test_yaml_forms(void **state)
     }
 }
 
+/* ---- framing ---------------------------------------------------------------------------------- */
+
+#define FIELD(n, v)                                                                                          \
+    {                                                                                                        \
+        n, v, sizeof(n) - 1, sizeof(v) - 1                                                                   \
+    }
+
+static void test_framing_says_what_is_twice(void **state)
+{
+    const struct api_request_line line = {.method = "POST", .path = "/a", .version = "HTTP/1.1"};
+    const struct api_field good[] = {FIELD("Host", "a"), FIELD("Content-Length", "2"), FIELD("Accept", "x"),
+                                     FIELD("accept", "y")};
+    const struct api_field lengths[] = {FIELD("Host", "a"), FIELD("Content-Length", "2"),
+                                        FIELD("content-length", "2")};
+    const struct api_field both[] = {FIELD("Host", "a"), FIELD("Content-Length", "2"),
+                                     FIELD("Transfer-Encoding", "chunked")};
+    const struct api_field hosts[] = {FIELD("Host", "a"), FIELD("HOST", "a")};
+
+    (void)state;
+    assert_null(api_framing_fault(&line, good, 4));
+    assert_string_equal(api_framing_fault(&line, lengths, 3), "the request has two Content-Length headers");
+    assert_string_equal(api_framing_fault(&line, both, 3),
+                        "the request has both a Content-Length and a Transfer-Encoding");
+    assert_string_equal(api_framing_fault(&line, hosts, 2), "the request has two Host headers");
+    assert_string_equal(api_framing_fault(&line, hosts, 0), "the request has no Host header");
+}
+
+static void test_framing_sees_lines_that_were_joined(void **state)
+{
+    /* As the library leaves it: CRLF are zeros. */
+    char text[] = "GET\0/a\0HTTP/1.1\0\0Host\0 a\0\0B\0c\0\0\0\0";
+    struct api_head_layout head = {.method = text,
+                                   .target = text + 4,
+                                   .version = text + 7,
+                                   .target_len = 2,
+                                   .head_bytes = sizeof text - 1};
+    struct api_field f[] = {{text + 17, text + 23, 4, 1}, {text + 26, text + 28, 1, 1}};
+
+    (void)state;
+    assert_true(api_framing_adjacent(&head, f, 2));
+    assert_false(api_framing_adjacent(&head, f, 1));
+    head.head_bytes--; /* the last line ended in a bare LF */
+    assert_false(api_framing_adjacent(&head, f, 2));
+    head.head_bytes++;
+    f[0].value_len = 2; /* a line that ended one byte too early for CRLF */
+    assert_false(api_framing_adjacent(&head, f, 2));
+    f[0].value_len = 1;
+    f[0].name = "Host"; /* moved elsewhere, as folding does */
+    assert_false(api_framing_adjacent(&head, f, 2));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_framing_says_what_is_twice),
+        cmocka_unit_test(test_framing_sees_lines_that_were_joined),
         cmocka_unit_test(test_path_match_takes_and_decodes_parameters),
         cmocka_unit_test(test_path_match_refuses_what_does_not_fit),
         cmocka_unit_test(test_query_get_decodes_and_repeats),

@@ -1,11 +1,14 @@
 /* The parts of a request line and of headers that api reads by itself: path, query, percent-encoding, Host,
  * Origin, Content-Type, entity tags, idempotency keys, cursors, ids and times. The bytes are one text, cut at
- * newlines into up to three pieces, since most functions compare two. */
+ * newlines into up to three pieces, since most functions compare two. And the head of a request, cut in place
+ * the lenient way that libmicrohttpd has: what api accepts of it must be strict. */
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "api/check.h"
 #include "api/cursor.h"
+#include "api/framing.h"
 #include "api/ingest.h"
 #include "api/json.h"
 #include "api/route.h"
@@ -94,6 +97,96 @@ static void values(const char *text, size_t len)
         abort();
 }
 
+/* Ends the next line with zeros at CRLF or LF. NULL: there is none. */
+static char *cut_line(char **at, const char *end)
+{
+    char *line = *at, *lf = line < end ? memchr(line, '\n', (size_t)(end - line)) : NULL;
+
+    if (!lf)
+        return NULL;
+    *lf = 0;
+    if (lf > line && lf[-1] == '\r')
+        lf[-1] = 0;
+    *at = lf + 1;
+    return line;
+}
+
+/* Did the accepted bytes have CRLF after every line, nothing else below a blank but tabs, and one host? */
+static void strict(const uint8_t *bytes, size_t len)
+{
+    int hosts = 0, lengths = 0, encodings = 0;
+
+    for (size_t i = 0; i < len; i++) {
+        if (bytes[i] == '\n' ? i == 0 || bytes[i - 1] != '\r'
+                             : bytes[i] < ' ' && bytes[i] != '\t' &&
+                                   !(bytes[i] == '\r' && i + 1 < len && bytes[i + 1] == '\n'))
+            abort();
+        if (bytes[i] == '\n' && i + 1 < len) {
+            const char *next = (const char *)bytes + i + 1;
+            size_t left = len - i - 1;
+
+            if (*next == ' ' || *next == '\t')
+                abort();
+            hosts += left > 5 && strncasecmp(next, "host:", 5) == 0;
+            lengths += left > 15 && strncasecmp(next, "content-length:", 15) == 0;
+            encodings += left > 18 && strncasecmp(next, "transfer-encoding:", 18) == 0;
+        }
+    }
+    if (hosts != 1 || lengths + encodings > 1)
+        abort();
+}
+
+static void head(const uint8_t *bytes, size_t len)
+{
+    struct api_field fields[16];
+    struct api_request_line line = {.method = NULL};
+    struct api_head_layout layout = {.method = NULL};
+    char *text = malloc(len + 1), *at = text, *one, *blank;
+    size_t count = 0;
+    bool ended = false;
+
+    if (!text)
+        return;
+    if (len)
+        memcpy(text, bytes, len);
+    text[len] = 0;
+    one = cut_line(&at, text + len);
+    if (!one || !(blank = strchr(one, ' ')))
+        goto out;
+    *blank++ = 0;
+    line.method = layout.method = one;
+    blank += strspn(blank, " ");
+    line.path = layout.target = blank;
+    blank = strrchr(blank, ' ');
+    if (!blank)
+        goto out;
+    *blank++ = 0;
+    line.version = layout.version = blank;
+    layout.target_len = strlen(layout.target);
+    while (count < 16 && (one = cut_line(&at, text + len))) {
+        char *colon = strchr(one, ':');
+
+        if (!*one) {
+            ended = true;
+            break;
+        }
+        if (*one == ' ' || *one == '\t') /* folded: joined to what stands before it, without a trace */
+            continue;
+        if (!colon)
+            goto out;
+        *colon++ = 0;
+        colon += strspn(colon, " \t");
+        fields[count++] = (struct api_field){one, colon, strlen(one), strlen(colon)};
+    }
+    layout.head_bytes = (size_t)(at - text);
+    /* A zero byte at the end of a line cannot always be told from a CR that was overwritten. */
+    if (ended && !memchr(bytes, 0, len) && api_framing_adjacent(&layout, fields, count) &&
+        !api_framing_fault(&line, fields, count))
+        strict(bytes, layout.head_bytes);
+out:
+    free(text);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 {
     char *piece[3], *text = malloc(len + 1), *line;
@@ -105,6 +198,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
         memcpy(text, bytes, len);
     text[len] = 0;
     values(text, len);
+    head(bytes, len);
     piece[0] = piece[1] = piece[2] = text;
     for (line = text; count < 3 && (line = strchr(line, '\n')); count++) {
         *line++ = 0;

@@ -1,0 +1,374 @@
+// Every field of the job that decides what a run is fed, and which runs a job becomes: real jobs through the daemon in
+// fp64, recomputed from the files by tests/wiring/reference. A case is called by the field's pointer.
+import assert from 'node:assert/strict';
+import { mkdirSync, writeFileSync } from 'node:fs';
+import path from 'node:path';
+import { after, before, test } from 'node:test';
+import { until } from '../lib/daemon.mjs';
+import { resolved } from './reference/data/document.mjs';
+import { cifar, png, writeMnist } from './reference/data/files.mjs';
+import { philox } from './reference/philox.mjs';
+import { runsOf } from './reference/data/sweep.mjs';
+import { smallVocabulary } from './reference/data/tokens.mjs';
+import { Rig, agree, imageJob, merge, textJob } from './rig.mjs';
+
+/** @type {Rig} */
+let rig;
+
+/* ---- files ---- */
+
+/** A picture of noise, always the same for the same numbers. */
+function picture(height, width, channels, salt) {
+    const count = height * width * channels, words = new Uint32Array(Math.ceil(count / 16) * 4);
+    for (let i = 0; i < words.length; i += 4)
+        words.set(philox(salt, [i, 0, 0, 77]), i);
+    return { height, width, channels, data: new Uint8Array(words.buffer, 0, count) };
+}
+
+/** `count` pictures with labels that do not repeat in order. */
+const part = (count, salt, make) => ({
+    pictures: Array.from({ length: count }, (_, i) => make(salt * 1000 + i)),
+    labels: Array.from({ length: count }, (_, i) => philox(salt, [i, 0, 0, 78])[0] % 10),
+});
+
+/** Words of an own language, with rare ones and ends of lines, some beyond ASCII. */
+function prose(count, salt) {
+    const list = ['the', 'thé', 'she', 'sea', 'he', 'sells', 'shells', 'at', 'a', 'zoo', 'naïve', '<unk>'];
+    return Array.from({ length: count }, (_, i) => {
+        const [a, b] = philox(salt, [i, 0, 0, 79]);
+        return list[Math.min(a % list.length, b % list.length)] + (i % 7 === 6 ? '\n' : ' ');
+    }).join('');
+}
+
+function writeFiles(dir) {
+    const put = (name, bytes) => {
+        mkdirSync(path.dirname(path.join(dir, name)), { recursive: true });
+        writeFileSync(path.join(dir, name), bytes);
+    };
+    const grey = (count, salt) => part(count, salt, n => picture(12, 12, 1, n));
+    const colour = (count, salt) => part(count, salt, n => picture(32, 32, 3, n));
+    writeMnist(path.join(dir, 'grey'), [grey(23, 1), grey(7, 2)]);
+    writeMnist(path.join(dir, 'zipped'), [grey(9, 3), grey(5, 4)], true);
+    put('colour/data_batch_1.bin', cifar(colour(6, 5)));
+    put('colour/data_batch_2.bin', cifar(colour(5, 6)));
+    put('colour/test_batch.bin', cifar(colour(4, 7)));
+    put('single.bin', cifar(colour(12, 8)));
+    // Sides of 7 to 17 pixels, upright and lying, some grey.
+    let n = 0;
+    const photo = () => {
+        const [a, b, c] = philox(9, [n++, 0, 0, 80]);
+        return png(picture(7 + a % 11, 7 + b % 11, c % 4 ? 3 : 1, 9000 + n));
+    };
+    for (const [name, count] of [['train/wolf', 5], ['train/ant', 4], ['train/owl', 4], ['val/owl', 3], ['val/ant', 2], ['other/owl', 1]])
+        for (let i = 0; i < count; i++)
+            put(`parts/${name}/${i}.png`, photo());
+    for (const [name, count] of [['b', 7], ['a', 6]])
+        for (let i = 0; i < count; i++)
+            put(`whole/${name}/${i}.png`, photo());
+    for (const [name, count] of [['n2/images', 6], ['n1/images', 5]])
+        for (let i = 0; i < count; i++)
+            put(`tiny/train/${name}/${i}.png`, photo());
+    for (let i = 0; i < 4; i++)
+        put(`tiny/val/images/val_${i}.png`, photo());
+    put('tiny/val/val_annotations.txt', [1, 2, 2, 1].map((label, i) => `val_${i}.png\tn${label}\t0\t0\t9\t9\n`).join(''));
+    put('plain.txt', `${prose(60, 1)}quirk\n`); // letters and a word that only validation has
+    put('other.txt', prose(60, 2));
+    put('ptb/ptb.train.txt', prose(50, 3));
+    put('ptb/ptb.valid.txt', prose(20, 4));
+    put('named/train.txt', prose(50, 3));
+    put('named/valid.txt', prose(20, 7));
+    put('wiki/wiki.train.tokens', prose(50, 5));
+    put('wiki/wiki.valid.tokens', prose(20, 6));
+    const tokens = (name, pairs) => Object.entries(smallVocabulary(pairs)).forEach(([file, text]) => put(`${name}/${file}`, text));
+    tokens('gpt2-bpe', [['h', 'e'], ['s', 'he'], [' ', 't'], [' t', 'he'], ['l', 'l'], ['he', 'll']]);
+    tokens('pairs', [['t', 'h'], ['th', 'e'], [' ', 's'], ['o', 'o']]);
+}
+
+/* ---- jobs ---- */
+
+// Under softmax a key's bias has no gradient: AdamW would divide rounding errors by themselves (golden README 8, fact 6).
+const brief = {
+    model: { depth: 1 }, attention: { activation: 'poly', degree: 2 },
+    train: { steps: 4, eval_every: 2, checkpoint_every: { steps: 4 } }, diagnostics: { every: 0 },
+};
+const pictures = (data = {}, more = {}) => imageJob(merge(merge(brief, { data: { path: 'tests/grey', image_size: 12, ...data } }), more));
+const text = (data = {}, more = {}) =>
+    textJob(merge(merge(brief, { data: { path: 'tests/plain.txt', split: { rule: 'fraction', train: 0.7, val: 0.3 }, ...data } }), more));
+const augmented = (augment, data = {}) => pictures({ augment, ...data }, { train: { steps: 6 } }); // 5 steps are an epoch
+
+/** Whatever `want` holds is in `got`. */
+function covers(got, want, where = '') {
+    if (want && typeof want === 'object' && !Array.isArray(want))
+        for (const [key, value] of Object.entries(want))
+            covers(got?.[key], value, `${where}/${key}`);
+    else
+        assert.deepEqual(got, want, where);
+}
+
+/** Holds a run that has ended against the job it came of. */
+async function held(id, job) {
+    const got = await rig.collect(id), want = rig.expect(job), { data, train: length } = resolved(job);
+    // An image has no context, a text no pictures: those members say nothing then.
+    const { augment, ...rest } = data;
+    covers(got.run.document, { data: data.image_size === null ? rest : data, train: length });
+    agree(got, want);
+    assert.equal(got.series.get('steps_per_epoch').values().next().value, want.feed.stepsPerEpoch);
+    return { got, want };
+}
+
+/**
+ * Runs jobs and recomputes each. Every two of them train on something else, as the recomputation itself must show: a
+ * field that moves nothing there would not be tested by it.
+ * @param {any[]} jobs
+ */
+async function recomputed(...jobs) {
+    const ids = await Promise.all(jobs.map(async job => (await rig.daemon.submit(job)).run));
+    const all = [];
+    for (const [i, id] of ids.entries())
+        all.push(await held(id, jobs[i]));
+    const traces = all.map(({ want }) => JSON.stringify(['loss/train', 'loss/val'].map(key => [...want.series.get(key).values()])));
+    assert.equal(new Set(traces).size, jobs.length, 'the jobs differ');
+    return all;
+}
+
+before(async () => {
+    rig = await Rig.start();
+    writeFiles(rig.folder);
+});
+after(() => rig?.stop());
+
+/* ---- data ---- */
+
+test('/data/dataset', () => recomputed(
+    pictures(),
+    pictures({ dataset: 'digits_gen', path: undefined, image_size: undefined, split: { rule: 'count', train: 12, val: 11 } },
+        { model: { patch: 14 } }),
+    pictures({ dataset: 'cifar10', path: 'tests/colour', image_size: undefined }, { model: { patch: 16 } }),
+    pictures({ dataset: 'image_folder', path: 'tests/parts', image_size: 8 }),
+    pictures({ dataset: 'imagenet1k', path: 'tests/whole', image_size: 8, split: { rule: 'fraction', train: 0.6, val: 0.4 } }),
+    pictures({ dataset: 'tiny_imagenet', path: 'tests/tiny', image_size: 8 }),
+    text({ split: undefined, tokenizer: 'chars' }),
+    text({ dataset: 'ptb', path: 'tests/ptb', tokenizer: 'words', split: undefined }),
+    text({ dataset: 'wikitext2', path: 'tests/wiki', tokenizer: 'words', split: undefined }),
+    text({ dataset: 'wikitext103', path: 'tests/wiki', split: undefined }),
+));
+
+test('/data/path', () => recomputed(
+    pictures({ path: 'tests/zipped' }), pictures({ path: 'tests/grey' }),
+    pictures({ dataset: 'cifar10', path: 'tests/single.bin', image_size: 8, split: { rule: 'fraction', train: 0.7, val: 0.3 } }),
+    text({ path: 'tests/plain.txt' }), text({ path: 'tests/other.txt' }),
+    ...['tests/ptb', 'tests/named'].map(path => text({ dataset: 'ptb', path, split: undefined })),
+));
+
+test('/data/split/rule', () => recomputed(
+    pictures(),
+    pictures({ split: { rule: 'fraction', train: 0.5, val: 0.2 } }),
+    pictures({ split: { rule: 'count', train: 15, val: 6 } }),
+    pictures({ dataset: 'image_folder', path: 'tests/whole', image_size: 8, split: { rule: 'count', train: 9, val: 4 } }),
+    text({ split: { rule: 'count', train: 130, val: 60 } }), text({ split: { rule: 'fraction', train: 0.5, val: 0.4 } }),
+    text({ dataset: 'ptb', path: 'tests/ptb', split: { rule: 'fraction', train: 0.6, val: 0.4 } }),
+));
+
+test('/data/split/train', () => recomputed(
+    ...[0.45, 0.55].map(train => pictures({ split: { rule: 'fraction', train, val: 0.3 } })),
+    ...[11, 17].map(train => pictures({ split: { rule: 'count', train, val: 5 } })),
+    ...[100, 101].map(train => text({ tokenizer: 'chars', split: { rule: 'count', train, val: 90 } })),
+    text({ split: undefined }),
+));
+
+test('/data/split/val', () => recomputed(
+    ...[0.2, 0.3].map(val => pictures({ split: { rule: 'fraction', train: 0.5, val } })),
+    ...[4, 6].map(val => pictures({ split: { rule: 'count', train: 15, val } })),
+    ...[30, 60].map(val => text({ split: { rule: 'count', train: 150, val } })),
+    text({ split: undefined }), text({ split: { train: 0.6 } }), text({ split: { train: 0.6, val: 0.3 } }),
+));
+
+test('/data/split_seed', () => recomputed(
+    ...[0, 1, null].map(split_seed => pictures({ split_seed, split: { rule: 'fraction', train: 0.5, val: 0.3 } }, { train: { seed: 5 } })),
+    pictures({ dataset: 'digits_gen', path: undefined, image_size: 12, split_seed: 3, split: { rule: 'count', train: 9, val: 3 } }),
+));
+
+test('/data/image_size', () => recomputed(
+    pictures(), pictures({ image_size: 8 }), pictures({ image_size: [8, 12] }), pictures({ image_size: [20, 16] }),
+    pictures({ image_size: undefined }, { model: { patch: 14 } }),
+));
+
+// Of the last one's 60 bytes an epoch is two steps: the windows move between the steps.
+test('/data/context', () => recomputed(
+    text(), text({ context: 4 }), text({ context: 6, split: undefined }, { model: { context: 9 } }),
+    text({ split: { rule: 'count', train: 60, val: 40 } }),
+));
+
+test('/data/tokenizer', async () => {
+    const jobs = ['bytes', 'chars', 'words', 'gpt2_bpe'].map(tokenizer => text({ tokenizer }));
+    for (const { got, want } of (await recomputed(...jobs)).slice(1)) { // of bytes nothing needs to be carried
+        const saved = Buffer.from(got.checkpoints.get(4).tensors.get('polyd.tokenizer').data), { vocabulary } = want.feed;
+        assert.equal(saved.readUInt32LE(12), vocabulary.length, 'tokens that the checkpoint carries');
+        assert.ok(saved.subarray(20 + 4 * vocabulary.length).subarray(0, Buffer.concat(vocabulary).length).equals(Buffer.concat(vocabulary)));
+    }
+});
+
+test('/data/tokenizer_path', () =>
+    recomputed(text({ tokenizer: 'gpt2_bpe' }), text({ tokenizer: 'gpt2_bpe', tokenizer_path: 'tests/pairs' })));
+
+test('/data/augment/crop', () => recomputed(...['none', 'pad_crop', 'rrc'].map(crop => augmented({ crop })),
+    augmented({ crop: 'rrc', flip: 0.5 }, { dataset: 'image_folder', path: 'tests/parts', image_size: [8, 12] }),
+    augmented({ crop: 'pad_crop', flip: 0.5, eval_crop: 0.7 }, { dataset: 'image_folder', path: 'tests/parts', image_size: 8 })));
+
+test('/data/augment/pad_crop/shift', () =>
+    recomputed(...[0, 1, 11].map(shift => augmented({ crop: 'pad_crop', pad_crop: { shift } }))));
+
+test('/data/augment/rrc/scale', () =>
+    recomputed(...[[0.5, 0.6], [0.1, 0.9], [1, 1]].map(scale => augmented({ crop: 'rrc', rrc: { scale } }))));
+
+// The last two let no try succeed: the middle is cut at the nearest ratio.
+test('/data/augment/rrc/ratio', () =>
+    recomputed(...[[0.5, 2], [0.9, 1], [3, 4], [0.2, 0.25]].map(ratio => augmented({ crop: 'rrc', rrc: { scale: [0.9, 1], ratio } }))));
+
+test('/data/augment/flip', () => recomputed(...[0, 0.3, 0.8, 1].map(flip => augmented({ flip }))));
+
+test('/data/augment/eval_crop', () => recomputed(
+    ...[1, 0.75, 0.6].map(eval_crop => augmented({ eval_crop })),
+    augmented({ eval_crop: 0.75, crop: 'rrc' }, { dataset: 'image_folder', path: 'tests/parts', image_size: [12, 8] }),
+));
+
+test('/data/augment/interpolation', () => recomputed(...['bicubic', 'bilinear'].flatMap(interpolation =>
+    [pictures({ image_size: 8, augment: { interpolation } }), augmented({ crop: 'rrc', interpolation })])));
+
+/* ---- length and order ---- */
+
+test('/train/seed', () => recomputed(...[0, 1, 2 ** 40 + 1].flatMap(seed => [
+    pictures({ augment: { crop: 'rrc', flip: 0.5 } }, { train: { seed, steps: 6 } }),
+    text({}, { train: { seed, steps: 12 } }),
+])));
+
+test('/train/batch', () => recomputed(...[1, 3, 5].map(batch => pictures({}, { train: { batch, steps: 5 } }))));
+
+test('/train/steps', () => recomputed(...[1, 7].map(steps => pictures({}, { train: { steps } }))));
+
+// 23 pictures are five batches of four: three are left over in each epoch.
+test('/train/epochs', () => recomputed(
+    ...[1, 2].map(epochs => pictures({}, { train: { steps: undefined, epochs } })),
+    text({ split: { rule: 'count', train: 60, val: 40 } }, { train: { steps: undefined, epochs: 3 } }),
+));
+
+/* ---- one job, many runs ---- */
+
+/** The runs of a job in their order, when all have ended. */
+async function runs(job) {
+    const { id } = await rig.daemon.post('/api/v1/jobs', job);
+    const list = await until(`job ${id} to end`, async () => {
+        const { state } = await rig.daemon.get(`/api/v1/jobs/${id}`);
+        if (state === 'failed')
+            throw Object.assign(new Error(`job ${id} failed`), { final: true });
+        return state === 'done' && (await rig.daemon.get(`/api/v1/runs?job=${id}&limit=100`)).runs;
+    }, { limit: 120000, every: 50 });
+    return { id, list: list.sort((a, b) => a.index - b.index) };
+}
+
+/** The document of one run: values at their pointers, the trial's seed. */
+function documentOf({ sweep, trials, register, ...job }, { values, trial }) {
+    const put = (pointer, value) => pointer.split('/').slice(1).reduceRight((inner, key) => ({ [key]: inner }), value);
+    return Object.entries(values).reduce((document, [pointer, value]) => merge(document, put(pointer, value)),
+        merge(job, { train: { seed: (job.train.seed ?? 0) + trial } }));
+}
+
+/** Every run of the job is the one that its place calls for, and computed what its own document says. */
+async function expanded(job, integer) {
+    const { id, list } = await runs(job), wanted = runsOf(job, integer), { trials = 1 } = job;
+    assert.deepEqual(list.map(run => [run.point, run.trial, run.sweep]),
+        wanted.map(({ values, trial }, i) => [Math.floor(i / trials), trial, values]));
+    const all = [];
+    for (const [i, run] of list.entries()) {
+        const document = documentOf(job, wanted[i]);
+        assert.equal(run.seed, document.train.seed);
+        all.push(await held(run.id, document));
+    }
+    assert.equal(new Set(all.map(({ want }) => JSON.stringify([...want.series.get('loss/train')]))).size, list.length, 'the runs differ');
+    return { id, list, all };
+}
+
+const short = { train: { steps: 3, eval_every: 1, checkpoint_every: { steps: 1 } } };
+const divided = (data = {}, more = {}) => pictures({ split: { rule: 'fraction', train: 0.5, val: 0.3 }, ...data }, merge(short, more));
+
+test('/sweep', async () => {
+    assert.equal((await expanded(divided())).list.length, 1);
+    assert.equal((await expanded({ ...divided(), sweep: { axes: [{ pointer: '/train/batch', values: [3, 5] }] } })).list.length, 2);
+});
+
+/** A sweep that draws the rate, and what else is asked for. */
+const random = (more, axes = []) =>
+    ({ ...divided(), sweep: { method: 'random', ...more, axes: [{ pointer: '/train/optimizer/lr', loguniform: [0.001, 0.1] }, ...axes] } });
+
+test('/sweep/method', async () => {
+    const axes = [{ pointer: '/data/augment/flip', values: [0, 1] }];
+    await expanded({ ...divided(), sweep: { method: 'grid', axes: [...axes, { pointer: '/train/optimizer/lr', linear: [0.01, 0.03, 2] }] } });
+    await expanded(random({ samples: 3 }, axes));
+});
+
+test('/sweep/axes', async () => {
+    const shift = '/data/augment/pad_crop/shift', augment = { crop: 'pad_crop' };
+    const swept = (axes, method = 'grid') =>
+        expanded({ ...divided({ augment }), sweep: { method, ...method === 'random' ? { samples: 3 } : {}, axes } }, pointer => pointer === shift);
+    await swept([{ pointer: shift, linear: [1, 4, 3] }, { pointer: '/train/optimizer', values: [{ lr: 0.02 }, { name: 'msgdw', lr: 0.1 }] }]);
+    await swept([{ pointer: '/train/optimizer/lr', log: [0.001, 0.1, 3] }]);
+    await swept([{ pointer: '/train/optimizer/lr', loguniform: [0.001, 0.1] }, { pointer: '/data/augment/flip', uniform: [0, 1] },
+        { pointer: shift, uniform: [1, 9] }], 'random');
+});
+
+test('/sweep/samples', async () => {
+    for (const samples of [1, 4])
+        await expanded(random({ samples }));
+});
+
+test('/sweep/seed', async () => {
+    const [one, two] = [await expanded(random({ samples: 2, seed: 1 })), await expanded(random({ samples: 2, seed: 2 }))];
+    assert.notDeepEqual(one.list.map(run => run.sweep), two.list.map(run => run.sweep));
+});
+
+test('/trials', async () => {
+    const axes = [{ pointer: '/train/optimizer/lr', values: [0.01, 0.03] }];
+    const { all } = await expanded({ ...divided({}, { train: { seed: 7 } }), trials: 2, sweep: { axes } });
+    // The split is one, the order and the weights are each trial's own.
+    const pixels = all.map(({ want }) => JSON.stringify(want.feed.val.map(({ input }) => [...input])));
+    assert.equal(new Set(pixels).size, 1);
+    const own = await expanded({ ...divided({ split_seed: null }, { train: { seed: 7 } }), trials: 2 });
+    assert.equal(new Set(own.all.map(({ want }) => JSON.stringify(want.feed.val.map(({ target }) => target)))).size, 2);
+});
+
+/** The recomputed value that stands for a run: its best by the mode, or its last. */
+const best = (values, mode) => values.reduce((a, b) => (mode === 'max' ? Math.max : Math.min)(a, b));
+
+const contest = (metric, mode, more = {}) => ({
+    ...divided({}, more), sweep: { metric, mode, axes: [{ pointer: '/train/optimizer/lr', values: [0.5, 0.003, 0.03] }] },
+});
+
+/** The combination that the recomputation holds for the best by the last value of a metric. */
+function winner(all, metric, mode) {
+    const last = all.map(({ want }) => [...want.series.get(metric).values()].at(-1));
+    return last.indexOf(best(last, mode));
+}
+
+/** Holds the sweep's own account of which run was best; what is not said is loss/val and min. */
+async function won(metric, mode) {
+    const { id, list, all } = await expanded(contest(metric, mode)), by = [metric ?? 'loss/val', mode ?? 'min'], at = winner(all, ...by);
+    const page = await rig.daemon.get(`/api/v1/jobs/${id}/sweep`);
+    assert.deepEqual([page.metric, page.mode, page.best.point, page.best_run.run_id], [...by, at, list[at].id]);
+    return at;
+}
+
+test('/sweep/metric', async () => assert.notEqual(await won(), await won('grad/norm')));
+
+test('/sweep/mode', async () => assert.notEqual(await won('loss/val', 'min'), await won('loss/val', 'max')));
+
+test('/register', async () => {
+    for (const [metric, mode] of [['loss/val', 'min'], ['loss/val', 'max']]) {
+        const name = `best-${mode}`, job = { ...contest(metric, mode, { data: { augment: { flip: 0.5 } } }), register: name };
+        const { list, all } = await expanded(job);
+        const { versions } = await until(`${name} to be registered`, () => rig.daemon.get(`/api/v1/models/${name}`));
+        const reached = all.map(({ want }) => best([...want.series.get(metric).values()], mode)), at = reached.indexOf(best(reached, mode));
+        // The best checkpoint of a classifier is the first with its greatest accuracy.
+        const scores = [...all[at].want.series.get('acc/val')], step = scores.reduce((a, b) => b[1] > a[1] ? b : a)[0];
+        assert.deepEqual(versions.map(v => [v.run_id, v.step]), [[list[at].id, step]]);
+    }
+});

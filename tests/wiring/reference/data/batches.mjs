@@ -1,0 +1,121 @@
+// What a run feeds its network, from its resolved document and the files below the data roots.
+import { existsSync, readFileSync } from 'node:fs';
+import path from 'node:path';
+import { digitSet } from './digits.mjs';
+import { readCifar, readFolder, readMnist } from './files.mjs';
+import { Draws, bounded, shuffled } from './draws.mjs';
+import { stream, words } from '../philox.mjs';
+import { evaluationPicture, normalised, trainingPicture } from './pixels.mjs';
+import { splitImages, splitText } from './split.mjs';
+import { tokenizer } from './tokens.mjs';
+
+/**
+ * A picture as (channels, rows, columns) of 32-bit numbers with its class, or tokens with the token that follows each.
+ * @typedef {{input: Float64Array | number[], target: number | number[]}} Sample
+ */
+/**
+ * @typedef {object} Feed
+ * @property {(step: number) => Sample[]} train the whole batch of global step 0, 1, ...
+ * @property {Sample[]} val the validation part, in order
+ * @property {{samples: number, channels?: number, height?: number, width?: number, classes?: number, vocab?: number}} facts
+ *     of the training part, as a network needs to know them
+ * @property {number} stepsPerEpoch
+ * @property {number} steps length of the run
+ * @property {string[] | null} [names] of the classes
+ * @property {Buffer[]} [vocabulary] bytes of each token
+ */
+
+/** The order of an epoch cut to whole batches, and what is drawn for it. */
+function schedule(document, count) {
+    const { batch, seed, steps, epochs } = document.train;
+    const perEpoch = Math.floor(count / batch);
+    const places = step => {
+        const epoch = Math.floor(step / perEpoch), order = shuffled(count, seed, stream.shuffle, epoch);
+        return Array.from({ length: batch }, (_, i) => {
+            const position = step % perEpoch * batch + i;
+            return { epoch, position, sample: order[position] };
+        });
+    };
+    return { places, stepsPerEpoch: perEpoch, steps: steps ?? epochs * perEpoch };
+}
+
+/* ---- pictures ---- */
+
+const readers = { mnist: readMnist, cifar10: readCifar, image_folder: readFolder, imagenet1k: readFolder, tiny_imagenet: readFolder };
+
+/** @returns {Feed} */
+function pictures(document, folder, splitSeed) {
+    const { data, train } = document, { augment, split } = data;
+    const size = typeof data.image_size === 'number' ? [data.image_size, data.image_size] : data.image_size;
+    // Generated digits are no pool to choose from: each part is drawn as long as it is asked for.
+    const generated = data.dataset === 'digits_gen';
+    const set = generated
+        ? digitSet(split.rule === 'count' ? [split.train, split.val] : split.rule === 'fraction'
+            ? [split.train, split.val].map(share => Math.floor(5000 * share + 1e-6)) : [4000, 1000], splitSeed)
+        : readers[data.dataset](folder);
+    const [training, validation] = splitImages(generated ? { rule: 'given', train: null, val: null } : split, set.given, splitSeed);
+    const { places, ...length } = schedule(document, training.length);
+    const sample = (index, prepare) =>
+        ({ input: normalised(prepare(set.picture(index)), set.mean, set.std), target: set.labels[index] });
+    const [height, width] = size;
+    let made;
+    return {
+        ...length, facts: { samples: training.length, channels: set.mean.length, height, width, classes: set.classes }, names: set.names,
+        train: step => places(step).map(({ epoch, position, sample: chosen }) =>
+            sample(training[chosen], picture => trainingPicture(picture, augment, size, new Draws(train.seed, epoch, position)))),
+        get val() {
+            return made ??= validation.map(index => sample(index, picture => evaluationPicture(picture, augment, size)));
+        },
+    };
+}
+
+/* ---- texts ---- */
+
+const partFiles = [
+    ['train.txt', 'ptb.train.txt', 'wiki.train.tokens', 'wiki.train.raw', 'train.tokens'],
+    ['valid.txt', 'ptb.valid.txt', 'wiki.valid.tokens', 'wiki.valid.raw', 'valid.tokens', 'val.txt', 'validation.txt'],
+];
+
+/** @returns {Feed} */
+function texts(document, place, tokenizerFolder) {
+    const { data, train } = document, context = data.context;
+    const files = data.dataset === 'text' ? [readFileSync(place)] : partFiles.map(names => {
+        const name = names.find(file => existsSync(path.join(place, file)));
+        return name ? readFileSync(path.join(place, name)) : Buffer.alloc(0);
+    });
+    const text = Buffer.concat(files), nine = Math.floor(text.length * 0.9);
+    const given = data.dataset === 'text' ? [nine, text.length - nine] : files.map(file => file.length);
+    const parts = splitText(data.split, text, given, data.tokenizer !== 'bytes');
+    const { vocabulary, encode } = tokenizer(data.tokenizer, text, parts[0], tokenizerFolder);
+    const ids = parts.map(encode), counts = ids.map(part => Math.floor((part.length - 1) / context));
+    const { places, ...length } = schedule(document, counts[0]);
+    // A window is the context and one token more; the last one is moved back inside.
+    const window = (part, number, offset) => {
+        const at = Math.min(number * context + offset, ids[part].length - context - 1);
+        return ids[part].slice(at, at + context + 1);
+    };
+    const sample = window => ({ input: window.slice(0, -1), target: window.slice(1) });
+    return {
+        ...length, facts: { samples: counts[0], vocab: vocabulary.length }, vocabulary,
+        train: step => places(step).map(({ epoch, sample: number }) =>
+            sample(window(0, number, bounded(words(train.seed, stream.window, epoch, 0)[0], context)))),
+        val: Array.from({ length: counts[1] }, (_, i) => sample(window(1, i, 0))),
+    };
+}
+
+/**
+ * @param {any} document the resolved document of a run
+ * @param {Record<string, string>} roots folder of each data root that it names
+ * @returns {Feed}
+ */
+export function batches(document, roots) {
+    const { data } = document;
+    const below = at => {
+        const [root, ...rest] = at.split('/');
+        return path.join(roots[root], ...rest);
+    };
+    const place = data.path && below(data.path);
+    if (data.image_size === null)
+        return texts(document, place, data.tokenizer_path && below(data.tokenizer_path));
+    return pictures(document, place, data.split_seed ?? document.train.seed);
+}

@@ -1,0 +1,35 @@
+// The part of a resolved document that data follow from, with the defaults written once more from the documented table
+// (spec/job.md 3, GET /api/v1/fields): one that goes astray in the daemon is noticed.
+
+const texts = ['text', 'ptb', 'wikitext2', 'wikitext103'];
+const sides = { mnist: 28, digits_gen: 28, cifar10: 32, tiny_imagenet: 64, imagenet1k: 224, image_folder: 224 };
+
+/**
+ * @param {any} job a job document without sweep, in which data.dataset, and data.path if it has one, are named
+ * @returns {{data: any, train: {batch: number, seed: number, steps: number | null, epochs: number | null}}}
+ */
+export function resolved({ data, model = {}, train = {} }) {
+    const isText = texts.includes(data.dataset), { augment = {} } = data;
+    const rule = data.split?.rule ?? (data.dataset === 'text' ? 'fraction' : 'given');
+    // A text whose rule is not named is divided in nine tenths and one; of another training part the rest is left.
+    const whole = data.dataset === 'text' && data.split?.rule === undefined;
+    const training = data.split?.train ?? (whole ? 0.9 : null);
+    const validation = data.split?.val ?? (whole ? Number((1 - training).toFixed(12)) : null);
+    const tokenizer = data.tokenizer ?? 'bytes';
+    return {
+        data: {
+            dataset: data.dataset, path: data.path ?? null,
+            split: { rule, train: training, val: validation },
+            split_seed: data.split_seed === undefined ? 0 : data.split_seed,
+            image_size: isText ? null : data.image_size ?? sides[data.dataset],
+            context: isText ? data.context ?? model.context ?? 256 : null,
+            tokenizer, tokenizer_path: data.tokenizer_path ?? (tokenizer === 'gpt2_bpe' ? `${data.path.split('/')[0]}/gpt2-bpe` : null),
+            augment: {
+                crop: augment.crop ?? 'none', pad_crop: { shift: augment.pad_crop?.shift ?? 4 },
+                rrc: { scale: augment.rrc?.scale ?? [0.08, 1], ratio: augment.rrc?.ratio ?? [0.75, 1.3333] },
+                flip: augment.flip ?? 0, eval_crop: augment.eval_crop ?? 1, interpolation: augment.interpolation ?? 'bicubic',
+            },
+        },
+        train: { batch: train.batch ?? 64, seed: train.seed ?? 0, steps: train.steps ?? null, epochs: train.epochs ?? null },
+    };
+}

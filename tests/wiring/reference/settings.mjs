@@ -1,0 +1,106 @@
+// What a job document means, as numbers: the defaults are written here once more, from the documented table (README,
+// GET /api/v1/fields) and not read from the daemon, so that a default or a rule that goes astray there is noticed.
+
+/** Shapes by name: width, depth, heads and what else a preset says (job document, presets). */
+export const presets = {
+    vit_micro: { arch: 'vit', width: 64, depth: 4, heads: 2, pool: 'mean' },
+    vit_tiny: { arch: 'vit', width: 192, depth: 12, heads: 3, pool: 'cls', patch: [16, 16] },
+    vit_small: { arch: 'vit', width: 384, depth: 12, heads: 6, pool: 'cls', patch: [16, 16] },
+    vit_b: { arch: 'vit', width: 768, depth: 12, heads: 12, pool: 'cls', patch: [16, 16] },
+    vit_l: { arch: 'vit', width: 1024, depth: 24, heads: 16, pool: 'cls', patch: [16, 16] },
+    vit_h: { arch: 'vit', width: 1280, depth: 32, heads: 16, pool: 'cls', patch: [14, 14] },
+    deit_b: { arch: 'vit', width: 768, depth: 12, heads: 12, pool: 'cls', patch: [16, 16] },
+    vdnt_large: { arch: 'vit', width: 1024, depth: 24, heads: 16, pool: 'cls', patch: [16, 16], placement: 'S5' },
+    vdnt_huge: { arch: 'vit', width: 1280, depth: 32, heads: 16, pool: 'cls', patch: [14, 14], placement: 'S5' },
+    gpt_micro: { arch: 'gpt', width: 128, depth: 4, heads: 4, context: 128, bias: false },
+    gpt_nano: { arch: 'gpt', width: 384, depth: 6, heads: 6, context: 256, bias: false },
+    gpt2: { arch: 'gpt', width: 768, depth: 12, heads: 12, context: 1024, bias: true },
+    gpt2_medium: { arch: 'gpt', width: 1024, depth: 24, heads: 16, context: 1024, bias: true },
+    gpt2_large: { arch: 'gpt', width: 1280, depth: 36, heads: 20, context: 1024, bias: true },
+    gpt2_1436m: { arch: 'gpt', width: 1536, depth: 48, heads: 24, context: 1024, bias: true },
+    gpt2_xl: { arch: 'gpt', width: 1600, depth: 48, heads: 25, context: 1024, bias: true },
+    ldnt_small: { arch: 'gpt', width: 768, depth: 12, heads: 12, context: 1024, bias: false, placement: 'S5' },
+    ldnt_large: { arch: 'gpt', width: 1280, depth: 36, heads: 20, context: 1024, bias: false, placement: 'S5' },
+    ldnt_xl: { arch: 'gpt', width: 1536, depth: 48, heads: 24, context: 1024, bias: false, placement: 'S5' },
+};
+
+/** Presets of vit whose patch follows the side (job.md 5): the largest divisor that is at most side / 7. */
+const largestDivisor = side => {
+    for (let k = Math.floor(side / 7); k > 1; k--)
+        if (side % k === 0)
+            return k;
+    return 1;
+};
+
+const pair = value => Array.isArray(value) ? value : [value, value];
+
+/**
+ * @param {any} job a job document without sweep
+ * @param {{channels?: number, height?: number, width?: number, classes?: number, vocab?: number,
+ *     samples: number}} data what the data set is; `samples` of an epoch
+ */
+export function settings(job, data) {
+    const { model = {}, attention = {}, norm = {}, train = {}, diagnostics = {}, resources = {} } = job;
+    const optimizer = train.optimizer ?? {}, schedule = train.schedule ?? {};
+    const preset = model.preset ? presets[model.preset] : {};
+    if (model.preset && !preset)
+        throw new Error(`no preset ${model.preset}`);
+    const arch = model.arch ?? preset.arch, gpt = arch === 'gpt';
+    const placement = norm.placement ?? preset.placement ?? 'S1', deep = /^S[2-5]$/.test(placement);
+    const activation = attention.activation ?? 'softmax', scale = attention.scale ?? 'fixed';
+    const pool = model.pool ?? preset.pool ?? 'mean', bias = model.bias ?? preset.bias ?? true;
+    const context = model.context ?? preset.context ?? 256;
+    const patch = gpt ? [0, 0] : pair(model.patch ?? preset.patch ?? [largestDivisor(data.height), largestDivisor(data.width)]);
+    const patches = gpt ? 0 : data.height / patch[0] * (data.width / patch[1]);
+    const length = job.data?.context ?? context;
+    const nWord = attention.n_for_scale ?? (gpt ? 'context' : 'patches');
+    const n = typeof nWord === 'number' ? nWord
+        : { patches, keys: gpt ? length : patches + (pool === 'cls' ? 1 : 0), context, row: 1 }[nWord];
+    const alpha = attention.alpha ?? { relu: 1, sigmoid_bias: 0 }[activation] ?? 0.5;
+    const momentum = /^msgd/.test(optimizer.name ?? 'adamw');
+    const lr = optimizer.lr ?? (momentum ? 0.3 : 1e-3), batch = train.batch ?? 64;
+    const stepsPerEpoch = Math.floor(data.samples / batch);
+    const steps = train.steps ?? train.epochs * stepsPerEpoch;
+    let warmup = schedule.warmup_steps;
+    if (warmup === undefined && schedule.warmup_epochs !== undefined)
+        warmup = Math.round(schedule.warmup_epochs * stepsPerEpoch);
+    warmup ??= train.steps !== undefined ? Math.round(0.05 * steps) : Math.round(train.epochs * 0.05 * stepsPerEpoch);
+    return {
+        arch, pool, bias, patch, activation, placement, context: length, n,
+        positions: context,
+        width: model.width ?? preset.width, depth: model.depth ?? preset.depth, heads: model.heads ?? preset.heads,
+        hidden: Math.round((model.mlp_ratio ?? 4) * (model.width ?? preset.width)),
+        mlpAct: model.mlp_act ?? 'gelu',
+        gelu: model.gelu ?? (gpt && (!model.preset || /^gpt2/.test(model.preset)) ? 'tanh' : 'exact'),
+        pos: model.pos ?? 'learned', posAfter: model.pos_after ?? false,
+        channels: data.channels, height: data.height, imageWidth: data.width, classes: data.classes, vocab: data.vocab, patches,
+        degree: activation === 'poly' ? attention.degree ?? 3 : 1,
+        scale, c: { none: 1, fixed: 1 / Math.sqrt(n), k: 1 / attention.k, learned: 1 / Math.sqrt(n) }[scale],
+        alpha, nRow: nWord === 'row', rowPower: activation !== 'poly' ? alpha : scale === 'fixed' || scale === 'learned' ? 0.5 : 0,
+        scaleShare: attention.scale_share ?? (placement === 'S4' || placement === 'S5' ? 'head' : 'layer'),
+        scaleParam: attention.scale_param ?? (momentum ? 'log' : 'direct'),
+        scaleDecay: attention.scale_decay ?? false, scaleLrMult: attention.scale_lr_mult ?? 1,
+        qkNorm: attention.qk_norm ?? deep, qkGain: attention.qk_gain ?? 'shared',
+        logitStd: attention.init_logit_std ?? null, attnDropout: attention.dropout ?? 0,
+        normKind: norm.kind ?? (deep ? 'rms' : 'layer'), eps: norm.eps ?? (gpt ? 1e-5 : 1e-6),
+        epsMode: norm.eps_mode ?? 'mean', finalNorm: norm.final ?? true,
+        optimizer: optimizer.name ?? 'adamw', lr, betas: optimizer.betas ?? [0.9, gpt ? 0.95 : 0.999],
+        optimEps: optimizer.eps ?? 1e-8, momentum: optimizer.momentum ?? 0.9, dampening: optimizer.dampening ?? 0,
+        nesterov: optimizer.nesterov ?? false, decay: optimizer.weight_decay ?? (momentum ? 1e-4 : gpt ? 0.1 : 0.05),
+        schedule: schedule.name ?? 'cosine', warmup, warmupLr: schedule.warmup_lr ?? 0,
+        warmupForm: schedule.warmup_form ?? (schedule.warmup_lr > 0 ? 'timm' : 'nanogpt'),
+        minLr: schedule.min_lr ?? lr / 100, shifted: schedule.shifted ?? true, perEpoch: schedule.per === 'epoch',
+        milestones: schedule.milestones ?? [], factor: schedule.factor ?? 0.1,
+        clip: train.clip_norm === undefined ? gpt ? 1 : null : train.clip_norm,
+        smoothing: train.label_smoothing ?? 0, dropPath: train.drop_path ?? 0, dropPathRule: train.drop_path_rule ?? 'linear',
+        dropout: train.dropout ?? 0, seed: train.seed ?? 0, init: train.init ?? (gpt ? 'normal' : 'trunc_normal'),
+        fusedFan: train.init_fan === 'fused', ema: train.ema ?? null, emaServe: train.ema_serve ?? false,
+        batch, parts: train.accumulation ?? 1, ranks: resources.slots ?? 1, steps, stepsPerEpoch,
+        evalEvery: train.eval_every ?? Math.max(1, Math.floor(steps / 20)),
+        probeEvery: diagnostics.every ?? 50, probeBatch: diagnostics.probe_batch ?? 32,
+        nonfiniteLimit: train.nonfinite_limit ?? 10,
+        precision: train.precision ?? 'fp32',
+        saveSteps: train.checkpoint_every?.steps ?? null, saveSeconds: train.checkpoint_every?.seconds ?? 600,
+        keepBest: train.keep?.best ?? 1, keepLatest: train.keep?.latest ?? 1,
+    };
+}

@@ -1,0 +1,269 @@
+// A whole run in double: losses, gradients by the tape, clipping, the optimisers (golden README 7), schedule, averages,
+// validation and probes. What it returns is what the daemon must have reported.
+import { decays, initial, shapes } from './init.mjs';
+import { Network } from './network.mjs';
+import { Tape } from './tape.mjs';
+
+/** The learning rate of a step, counted from 0. */
+export function rate(s, step) {
+    const unit = s.perEpoch ? Math.max(1, s.stepsPerEpoch) : 1;
+    const t = Math.floor(step / unit), warm = s.warmup / unit, total = s.steps / unit;
+    if (t < warm)
+        return s.warmupForm === 'timm' ? s.warmupLr + t * (s.lr - s.warmupLr) / warm : s.lr * (t + 1) / (warm + 1);
+    if (s.schedule === 'constant')
+        return s.lr;
+    if (s.schedule === 'step')
+        return Math.max(s.minLr, s.milestones.filter(m => step >= m).reduce(lr => lr * s.factor, s.lr));
+    const at = s.shifted ? t - warm : t, span = s.shifted ? total - warm : total;
+    if (at >= span)
+        return s.minLr;
+    const share = at / span;
+    return s.schedule === 'linear' ? s.lr + (s.minLr - s.lr) * share
+        : s.minLr + (s.lr - s.minLr) / 2 * (1 + Math.cos(Math.PI * share));
+}
+
+/** Cross-entropy of one row of logits with label smoothing: sum form, and whether the first largest is right. */
+function lossOf(t, logits, target, smoothing) {
+    const top = Math.max(...logits.map(a => t.at(a)));
+    const shifted = logits.map(a => t.shift(a, -top));
+    const lse = t.log(t.sum(shifted.map(a => t.exp(a))));
+    let loss = t.sub(lse, shifted[target]);
+    if (smoothing > 0) {
+        const mean = t.scale(t.sum(shifted.map(a => t.sub(lse, a))), 1 / logits.length);
+        loss = t.add(t.scale(loss, 1 - smoothing), t.scale(mean, smoothing));
+    }
+    const values = logits.map(a => t.at(a));
+    return { loss, right: values.indexOf(Math.max(...values)) === target };
+}
+
+/** Losses of samples: nodes to be summed, how many targets, how many right. */
+function lossesOf(net, samples, smoothing) {
+    const losses = [];
+    let right = 0;
+    samples.forEach(({ input, target }, i) => {
+        const rows = net.vit ? [net.classify(input, i)] : net.predict(input, i);
+        const targets = net.vit ? [target] : target;
+        rows.forEach((logits, r) => {
+            const one = lossOf(net.t, logits, targets[r], smoothing);
+            losses.push(one.loss);
+            right += one.right;
+        });
+    });
+    return { losses, right };
+}
+
+/** loss and share of right answers over a set, without noise or smoothing. */
+export function evaluate(s, params, samples) {
+    let loss = 0, right = 0, count = 0;
+    for (const sample of samples) {
+        const t = new Tape(), one = lossesOf(new Network(t, s, params), [sample], 0);
+        for (const node of one.losses)
+            loss += t.at(node);
+        right += one.right;
+        count += one.losses.length;
+    }
+    return { loss: loss / count, right: right / count };
+}
+
+/** Statistics of attention over the probe batch: the series of a step by key. */
+export function probe(s, params, samples) {
+    const net = new Network(new Tape(), s, params), out = new Map();
+    net.keepStats = true;
+    samples.slice(0, s.probeBatch).forEach((sample, i) => net.vit ? net.classify(sample.input, i) : net.predict(sample.input, i));
+    net.stats.forEach((layer, l) => {
+        for (const key of Object.keys(layer[0][0])) {
+            if (key === 'attn/jac_q_fro' && s.qkNorm)
+                continue;
+            const heads = layer[0].map((_, h) => layer.map(sample => sample[h][key]));
+            const fold = key === 'logit/max' ? list => Math.max(...list) : list => list.reduce((a, b) => a + b) / list.length;
+            heads.forEach((list, h) => out.set(`${key}/${l + 1}/${h + 1}`, fold(list)));
+            out.set(`${key}/${l + 1}`, fold(heads.flat()));
+        }
+        if (s.activation !== 'softmax')
+            scales(s, net, l).forEach((c, h, all) => {
+                if (all.length > 1)
+                    out.set(`scale/c/${l + 1}/${h + 1}`, c);
+                out.set(`scale/c/${l + 1}`, all.reduce((a, b) => a + b) / all.length);
+            });
+    });
+    return out;
+}
+
+function scales(s, net, layer) {
+    if (s.activation === 'poly')
+        return s.scale === 'learned'
+            ? Array.from({ length: s.scaleShare === 'head' ? s.heads : 1 }, (_, h) => net.t.at(net.learned(layer, h))) : [s.c];
+    return [['sigmoid', 'sigmoid_bias', 'relu'].includes(s.activation) ? s.n ** -s.alpha : 1];
+}
+
+/** The gradient of the mean loss over a batch, which may come in parts with noise of their own. */
+export function gradient(s, params, samples, step, smoothing = s.smoothing) {
+    const size = samples.length / s.parts, grads = new Map();
+    let loss = 0, right = 0, count = 0;
+    for (const [name, { data }] of params)
+        grads.set(name, new Float64Array(data.length));
+    for (let part = 0; part < s.parts; part++) {
+        const t = new Tape(), net = new Network(t, s, params, { seed: s.seed, step: step * s.parts + part });
+        const one = lossesOf(net, samples.slice(part * size, (part + 1) * size), smoothing);
+        const total = t.sum(one.losses), g = t.gradient(total);
+        loss += t.at(total);
+        right += one.right;
+        count += one.losses.length;
+        for (const [name, nodes] of net.param)
+            nodes.forEach((node, i) => { grads.get(name)[i] += g[node]; });
+    }
+    for (const list of grads.values())
+        list.forEach((x, i) => { list[i] = x / count; });
+    return { loss: loss / count, right: right / count, grads };
+}
+
+/** Of all gradients together, before clipping. */
+function normOf(grads) {
+    let squares = 0;
+    for (const list of grads.values())
+        for (const x of list)
+            squares += x * x;
+    return Math.sqrt(squares);
+}
+
+/** A step of the optimiser, in place. `applied` counts the steps that changed the parameters before this one. */
+export function update(s, state, grads, lr) {
+    const factor = s.clip ? Math.min(1, s.clip / (normOf(grads) + 1e-6)) : 1, t = state.applied + 1;
+    for (const p of shapes(s)) {
+        const { data } = state.params.get(p.name), g = grads.get(p.name), wd = decays(s, p) ? s.decay : 0;
+        const eta = p.role === 'scale' ? lr * s.scaleLrMult : lr;
+        const m = state.m.get(p.name), v = state.v.get(p.name), average = state.ema?.get(p.name);
+        for (let i = 0; i < data.length; i++) {
+            let x = g[i] * factor;
+            if (s.optimizer === 'adamw') {
+                data[i] *= 1 - eta * wd;
+                m[i] = s.betas[0] * m[i] + (1 - s.betas[0]) * x;
+                v[i] = s.betas[1] * v[i] + (1 - s.betas[1]) * x * x;
+                data[i] -= eta / (1 - s.betas[0] ** t) * m[i] / (Math.sqrt(v[i]) / Math.sqrt(1 - s.betas[1] ** t) + s.optimEps);
+            } else {
+                if (s.optimizer === 'msgd_l2')
+                    x += wd * data[i];
+                else
+                    data[i] *= 1 - eta * wd;
+                m[i] = state.applied === 0 ? x : s.momentum * m[i] + (1 - s.dampening) * x;
+                data[i] -= eta * (s.nesterov ? x + s.momentum * m[i] : m[i]);
+            }
+            if (average)
+                average[i] = s.ema * average[i] + (1 - s.ema) * data[i];
+        }
+    }
+    state.applied++;
+}
+
+/**
+ * A run from its seed. `batches` gives the samples of a step, {input, target} each, and those of validation; without
+ * these nothing of it is computed.
+ * @param {{train: (step: number) => {input: any, target: any}[], val?: {input: any, target: any}[]}} batches
+ * @returns {{series: Map<string, Map<number, number>>, checkpoints: Map<number, Map<string, ArrayLike<number>>>,
+ *     files: number[], best: {step: number, score: number}, steps: number, finished: boolean}} `checkpoints` holds the
+ *     state at every step, `files` says which steps have a file in the end
+ */
+export function train(s, batches) {
+    const zeros = params => new Map(Array.from(params, ([name, p]) => [name, new Float64Array(p.data.length)]));
+    const params = initial(s), series = new Map(), checkpoints = new Map();
+    const state = { params, m: zeros(params), v: zeros(params), applied: 0,
+        ema: s.ema === null ? null : new Map(Array.from(params, ([name, p]) => [name, p.data.slice()])) };
+    const push = (key, step, value) => {
+        if (!series.has(key))
+            series.set(key, new Map());
+        series.get(key).set(step, value);
+    };
+    const metric = s.arch === 'vit' ? 'acc' : 'ppl', shown = ({ loss, right }) => s.arch === 'vit' ? right : Math.exp(loss);
+    const kept = retention(s);
+    const boundary = step => {
+        let score = NaN;
+        if (batches.val && step > 0 && (step % s.evalEvery === 0 || step === s.steps)) {
+            const one = evaluate(s, params, batches.val);
+            push('loss/val', step, one.loss);
+            push(`${metric}/val`, step, shown(one));
+            score = s.arch === 'vit' ? one.right : one.loss;
+            if (state.ema) {
+                const averaged = new Map(Array.from(params, ([name, p]) => [name, { shape: p.shape, data: state.ema.get(name) }]));
+                const other = evaluate(s, averaged, batches.val);
+                push('loss/val_ema', step, other.loss);
+                push(`${metric}/val_ema`, step, shown(other));
+                if (s.emaServe)
+                    score = s.arch === 'vit' ? other.right : other.loss;
+            }
+        }
+        if (s.probeEvery > 0 && step % s.probeEvery === 0)
+            for (const [key, value] of probe(s, params, batches.val))
+                push(key, step, value);
+        const saved = new Map();
+        for (const [name, p] of params) {
+            saved.set(name, p.data.slice());
+            saved.set(`optim.m.${name}`, state.m.get(name).slice());
+            if (s.optimizer === 'adamw')
+                saved.set(`optim.v.${name}`, state.v.get(name).slice());
+            if (state.ema)
+                saved.set(`ema.${name}`, state.ema.get(name).slice());
+        }
+        checkpoints.set(step, saved);
+        kept.boundary(step, score);
+    };
+    let skipped = 0, inRow = 0, step = 0;
+    boundary(0);
+    while (step < s.steps && inRow < s.nonfiniteLimit) {
+        const { loss, right, grads } = gradient(s, params, batches.train(step), step);
+        const lr = rate(s, step), norm = normOf(grads);
+        push('loss/train', ++step, loss);
+        if (s.arch === 'vit')
+            push('acc/train', step, right);
+        push('lr', step, lr);
+        push('grad/norm', step, norm);
+        if (Number.isFinite(loss) && Number.isFinite(norm)) { // else the step changes nothing and is counted
+            update(s, state, grads, lr);
+            inRow = 0;
+        } else {
+            inRow++;
+            push('nonfinite', step, ++skipped);
+        }
+        boundary(step);
+    }
+    const finished = inRow < s.nonfiniteLimit;
+    return { series, checkpoints, files: kept.end(finished ? step : null), best: kept.best(), steps: step, finished };
+}
+
+/**
+ * Which checkpoints are written and kept: one every so many steps or seconds, one at each new best, one at the end; of
+ * them the newest and the best remain (train.checkpoint_every, train.keep).
+ */
+function retention(s) {
+    let files = [];
+    const better = (a, b) => !Number.isNaN(a) && (Number.isNaN(b) || (s.arch === 'vit' ? a > b : a < b));
+    let best = { step: -1, score: NaN };
+    const prune = latest => {
+        const good = files.filter(f => !Number.isNaN(f.score))
+            .sort((a, b) => better(a.score, b.score) ? -1 : better(b.score, a.score) ? 1 : a.step - b.step).slice(0, s.keepBest);
+        files = files.filter((f, i) => i >= files.length - latest || good.includes(f));
+    };
+    const save = (step, score) => {
+        files = [...files.filter(f => f.step !== step), { step, score }];
+        prune(s.keepLatest + 1); // one more while the run goes on, to fall back to
+    };
+    let last = { step: -1, score: NaN };
+    return {
+        boundary(step, score) {
+            const newBest = better(score, best.score);
+            if (newBest)
+                best = { step, score };
+            last = { step, score };
+            if ((s.saveSteps ? step > 0 && step % s.saveSteps === 0 : s.saveSeconds < 1e-6) || (newBest && s.keepBest > 0))
+                save(step, score);
+        },
+        end(step) {
+            if (step !== null) {
+                if (!files.some(f => f.step === step))
+                    save(step, last.score);
+                prune(Math.max(s.keepLatest, 1));
+            }
+            return files.map(f => f.step);
+        },
+        best: () => best,
+    };
+}

@@ -1,0 +1,65 @@
+// A run that was stopped and went on computes what one computes that never stopped: held against the reference, which
+// knows of no stop.
+import assert from 'node:assert/strict';
+import { readFileSync, readdirSync } from 'node:fs';
+import { after, before, test } from 'node:test';
+import { until } from '../lib/daemon.mjs';
+import { Rig, agree, imageJob } from './rig.mjs';
+import { train } from './reference/train.mjs';
+
+let rig;
+before(async () => { rig = await Rig.start(); });
+after(() => rig?.stop());
+
+/** Each evaluation of the large validation part gives the test time to come in between. */
+const long = more => imageJob({
+    data: { path: 'tests/long' }, model: { depth: 1 }, diagnostics: { every: 0 }, ...more,
+    train: { steps: 40, eval_every: 1, dropout: 0.2, ema: 0.9, checkpoint_every: { steps: 3 }, keep: { best: 0, latest: 50 }, ...more?.train },
+});
+
+const now = id => rig.daemon.get(`/api/v1/runs/${id}`);
+const reach = (id, step) => until(`step ${step}`, async () => {
+    const run = await now(id);
+    assert.notEqual(run.state, 'ended', `the run was over before the test came in between: ${run.reason}`);
+    return run.step >= step && run;
+}, { every: 5 });
+
+/** Everything but validation, which the reference leaves out. */
+async function holds(id, job) {
+    const got = await rig.collect(id), s = rig.settings(job), want = { settings: s, ...train(s, { train: rig.feed(job).train }) };
+    for (const key of [...got.series.keys()].filter(key => /val/.test(key)))
+        got.series.delete(key);
+    want.files = [...got.checkpoints.keys()].sort((a, b) => a - b);
+    assert.ok(want.files.includes(40));
+    agree(got, want);
+    return got.run;
+}
+
+test('a run that was paused and resumed', { timeout: 120000 }, async () => {
+    const job = long(), { run: id } = await rig.daemon.submit(job);
+    const { job_id: jobId } = await reach(id, 7);
+    await rig.daemon.post(`/api/v1/jobs/${jobId}/pause`);
+    await until('the pause', async () => (await now(id)).state === 'paused', { every: 10 });
+    const { step } = await now(id);
+    assert.ok(step >= 7 && step < 40, `paused at step ${step}`);
+    await rig.daemon.post(`/api/v1/jobs/${jobId}/resume`);
+    const run = await holds(id, job);
+    assert.equal(run.attempts, 2);
+});
+
+test('a run whose worker was killed goes on from its last checkpoint', { timeout: 120000 }, async () => {
+    const job = long({ train: { optimizer: { name: 'msgdw', lr: 0.05 }, accumulation: 2, seed: 4 } }), { run: id } = await rig.daemon.submit(job);
+    await reach(id, 10);
+    const mine = readdirSync('/proc').filter(name => /^\d+$/.test(name)).filter(pid => {
+        try {
+            const words = readFileSync(`/proc/${pid}/cmdline`, 'latin1').split('\0');
+            return words[1] === 'train' && readFileSync(`/proc/${pid}/environ`, 'latin1').includes(rig.daemon.stateDir);
+        } catch {
+            return false;
+        }
+    });
+    assert.equal(mine.length, 1, 'one worker trains');
+    process.kill(Number(mine[0]), 'SIGKILL');
+    const run = await holds(id, job);
+    assert.equal(run.attempts, 2);
+});

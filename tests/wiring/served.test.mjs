@@ -1,0 +1,119 @@
+// What a served model answers, recomputed: a job trains, the checkpoint that is best by its own validation becomes a model,
+// and classes, probabilities, log-probabilities and sampled texts must be those of the formulas for that file's weights
+// (fields.test.mjs holds the weights themselves). Models are served in f32, so these jobs train in it.
+import assert from 'node:assert/strict';
+import { after, before, test } from 'node:test';
+import { png } from './reference/data/files.mjs';
+import { Network } from './reference/network.mjs';
+import { logSoftmax, pick } from './reference/sampling.mjs';
+import { Tape } from './reference/tape.mjs';
+import { Rig, SIDE, TRAIN, VAL, imageJob, merge, textJob } from './rig.mjs';
+import { until } from '../lib/daemon.mjs';
+
+let rig;
+before(async () => { rig = await Rig.start(); });
+after(() => rig?.stop());
+
+/** Trains, registers the best checkpoint, loads it; gives the weights that must answer. */
+async function served(name, job, averaged = false) {
+    const got = await rig.run(merge(job, { register: name, train: { precision: 'fp32' } }));
+    const key = averaged ? 'acc/val_ema' : got.series.has('acc/val') ? 'acc/val' : 'loss/val', points = [...got.series.get(key)];
+    const better = key === 'loss/val' ? (a, b) => a < b : (a, b) => a > b;
+    const [step] = points.reduce((best, point) => better(point[1], best[1]) ? point : best);
+    if (points.length > 1)
+        assert.notEqual(step, points.at(-1)[0], 'the best checkpoint is to be another than the last');
+    await until('the version', () => rig.daemon.get(`/api/v1/models/${name}/versions/1`));
+    await rig.daemon.post(`/api/v1/models/${name}/versions/1/load`);
+    const { tensors } = got.checkpoints.get(step), params = new Map();
+    for (const tensor of tensors.keys())
+        if (!/^(optim|ema|polyd)\./.test(tensor))
+            params.set(tensor, { data: tensors.get(averaged ? `ema.${tensor}` : tensor).data });
+    return { params, s: rig.settings(job) };
+}
+
+function classify({ s, params }, image) {
+    const t = new Tape();
+    return new Network(t, s, params).classify(image, 0).map(id => t.at(id));
+}
+
+function predict({ s, params }, tokens) {
+    const t = new Tape(), rows = new Network(t, s, params).predict(tokens.slice(-s.positions), 0);
+    return rows.map(row => row.map(id => t.at(id)));
+}
+
+const near = (a, b, tolerance = 2e-5) => Math.abs(a - b) <= tolerance * Math.max(1, Math.abs(b));
+function allNear(got, want, what) {
+    assert.equal(got.length, want.length, what);
+    got.forEach((x, i) => assert.ok(near(x, want[i]), `${what}[${i}]: ${x}, expected ${want[i]}`));
+}
+
+const pixels = i => rig.data.pixels.subarray(i * SIDE * SIDE, (i + 1) * SIDE * SIDE);
+const infer = (name, input) => rig.daemon.post(`/v2/models/${name}/infer`, { inputs: [input] });
+const output = (reply, name) => reply.outputs.find(o => o.name === name).data;
+const normal = (x, scale) => (x / scale - 0.1307) / 0.3081;
+
+const classifiers = {
+    'softmax with biases': imageJob({ train: { steps: 8, eval_every: 2, optimizer: { lr: 0.03 } } }),
+    'a learned scale, deep norms and a class token': imageJob({ model: { pool: 'cls', mlp_act: 'relu' }, norm: { placement: 'S4' }, attention: { activation: 'poly', scale: 'learned' }, train: { steps: 6, optimizer: { lr: 0.05 } } }),
+    'noise of training, which an answer must not have': imageJob({ train: { steps: 9, eval_every: 1, dropout: 0.5, drop_path: 0.5, optimizer: { lr: 0.1 } }, attention: { dropout: 0.5 } }),
+};
+Object.entries(classifiers).forEach(([what, job], i) => test(`a classifier answers with its formulas: ${what}`, async () => {
+    const model = await served(`pictures${i}`, job), shape = [VAL, 1, SIDE, SIDE];
+    const all = Array.from({ length: VAL }, (_, k) => pixels(TRAIN + k));
+    const expected = all.map(image => classify(model, Array.from(image, x => normal(x, 255))));
+    const bytes = await infer(`pictures${i}`, { name: 'image', datatype: 'UINT8', shape, data: all.flatMap(image => [...image]) });
+    allNear(output(bytes, 'logits'), expected.flat(), 'logits of bytes');
+    allNear(output(bytes, 'probabilities'), expected.flatMap(row => logSoftmax(row).map(Math.exp)), 'probabilities');
+    assert.deepEqual(output(bytes, 'class'), expected.map(row => row.indexOf(Math.max(...row))));
+    const share = await infer(`pictures${i}`, { name: 'image', datatype: 'FP32', shape, data: all.flatMap(image => [...image].map(x => x / 255)) });
+    allNear(output(share, 'logits'), expected.flat(), 'logits of shares');
+    const reply = await fetch(`${rig.daemon.url}/v2/models/pictures${i}/infer`, { method: 'POST', headers: { 'Content-Type': 'image/png' }, body: png({ height: SIDE, width: SIDE, channels: 1, data: all[2] }) });
+    allNear(output(await reply.json(), 'logits'), expected[2], 'logits of a PNG');
+}));
+
+test('averaged weights answer where the job says so, and the weights themselves where it does not', async () => {
+    const job = serve => imageJob({ train: { ema: 0.9, ...serve ? { ema_serve: true } : {}, steps: 6, eval_every: 3, optimizer: { lr: 0.1 } } });
+    const image = Array.from(pixels(TRAIN), x => normal(x, 255));
+    for (const averaged of [true, false]) {
+        const name = averaged ? 'averaged' : 'plain', model = await served(name, job(averaged), averaged);
+        const reply = await infer(name, { name: 'image', datatype: 'UINT8', shape: [1, 1, SIDE, SIDE], data: [...pixels(TRAIN)] });
+        allNear(output(reply, 'logits'), classify(model, image), name);
+    }
+});
+
+const ids = text => [...Buffer.from(text)];
+/** Keeps answers to letters that the text has, so that every token is one character. */
+const letters = Object.fromEntries(Array.from({ length: 256 }, (_, id) => [id, -100]).filter(([id]) => id < 97 || id > 103));
+
+const writers = {
+    'softmax, keys and values kept': textJob({ model: { context: 14 }, train: { steps: 25, batch: 6, eval_every: 1, optimizer: { lr: 0.3 }, schedule: { name: 'constant' } }, diagnostics: { every: 0 } }),
+    'x squared, a state of constant size': textJob({ model: { context: 14 }, attention: { activation: 'poly', degree: 2, scale: 'learned' }, norm: { placement: 'S5' }, train: { steps: 25, batch: 6, eval_every: 1, optimizer: { lr: 0.3 }, schedule: { name: 'constant' } }, diagnostics: { every: 0 } }),
+    'x cubed by rows': textJob({ attention: { activation: 'poly', n_for_scale: 'row' }, model: { bias: false, context: 14 }, train: { steps: 25, batch: 6, eval_every: 1, optimizer: { lr: 1 }, schedule: { name: 'constant' } }, diagnostics: { every: 0 } }),
+};
+Object.entries(writers).forEach(([what, job], i) => test(`a language model answers with its formulas: ${what}`, { timeout: 120000 }, async () => {
+    const model = await served(`text${i}`, job), prompt = 'abcd';
+    const scored = await rig.daemon.post('/v1/completions', { model: `text${i}`, prompt, max_tokens: 0, echo: true, logprobs: 3 });
+    const rows = predict(model, ids(prompt)).map(logSoftmax), { token_logprobs, top_logprobs } = scored.choices[0].logprobs;
+    assert.equal(token_logprobs[0], null);
+    allNear(token_logprobs.slice(1), ids(prompt).slice(1).map((id, k) => rows[k][id]), 'log-probabilities of the prompt');
+    top_logprobs.slice(1).forEach((top, k) => allNear(Object.values(top).sort((a, b) => b - a), [...rows[k]].sort((a, b) => b - a).slice(0, 3), `alternatives at ${k}`));
+
+    const settings = [{ temperature: 0 }, { temperature: 0, frequency_penalty: 1.5 }, { temperature: 0, presence_penalty: 2 }, { temperature: 0, logit_bias: { ...letters, 98: 5 } },
+        { temperature: 1, seed: 1 }, { temperature: 1.7, seed: 2 }, { temperature: 0.6, seed: 3 }, { temperature: 1.2, top_p: 0.5, seed: 4 }, { temperature: 2, top_p: 0.8, seed: 2 ** 40 + 1 },
+        { temperature: 1.1, presence_penalty: 1, frequency_penalty: 0.7, seed: 5 }];
+    const texts = new Set();
+    for (const setting of settings) {
+        const request = { logit_bias: letters, ...setting }, max = Math.min(12, model.s.positions - prompt.length);
+        const reply = await rig.daemon.post('/v1/completions', { model: `text${i}`, prompt, max_tokens: max, logprobs: 1, ...request });
+        const generated = [], logprobs = [];
+        while (generated.length < max) {
+            const logits = predict(model, [...ids(prompt), ...generated]).at(-1), id = pick(logits, generated, request);
+            logprobs.push(logSoftmax(logits)[id]);
+            generated.push(id);
+        }
+        assert.equal(reply.choices[0].text, Buffer.from(generated).toString(), JSON.stringify(setting));
+        allNear(reply.choices[0].logprobs.token_logprobs, logprobs, JSON.stringify(setting));
+        texts.add(reply.choices[0].text);
+    }
+    assert.ok(texts.size > 3, 'the settings make no difference');
+}));

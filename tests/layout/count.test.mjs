@@ -1,6 +1,11 @@
 // The last line of tests/run is only worth what its parser is.
 import assert from 'node:assert/strict';
+import { spawnSync } from 'node:child_process';
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import os from 'node:os';
+import path from 'node:path';
 import test from 'node:test';
+import { fileURLToPath } from 'node:url';
 
 import { parseJunit } from '../lib/count.mjs';
 
@@ -28,4 +33,18 @@ test('test_count_takes_the_word_of_a_runner_that_counts', () => {
     const named = parseJunit(junit('golden', 'fail', 'ok a/1: fine\nFAIL a/2: 3 tensors\nskip b/1: to come\ngolden: 1 passed, 1 failed, 1 skipped\n', '<failure message="Failed"/>'));
     assert.deepEqual(named.map(({ name, why }) => [name, why]), [['golden: a/1', ''], ['golden: a/2', '3 tensors'], ['golden: b/1', 'to come']]);
     assert.deepEqual(tally(junit('plain', 'run', 'fine\n')), [1, 0, 0]);
+});
+
+test('test_count_a_test_called_by_a_pointer_is_no_file', () => {
+    const dir = mkdtempSync(path.join(os.tmpdir(), 'polyd-count-')), results = path.join(dir, 'results');
+    const reporter = fileURLToPath(new URL('../lib/reporter.mjs', import.meta.url)), file = path.join(dir, 'a.test.mjs');
+    try {
+        writeFileSync(file, "import test from 'node:test';\ntest('/data/path', () => {});\ntest('/data/split/val', () => { throw new Error('no'); });\n");
+        const { NODE_TEST_CONTEXT, ...env } = process.env; // it would make the child report to this run
+        spawnSync(process.execPath, ['--test', `--test-reporter=${reporter}`, '--test-reporter-destination=stdout', file], { env: { ...env, POLYD_TEST_RESULTS: results } });
+        assert.deepEqual(readFileSync(results, 'utf8').trim().split('\n').map(line => JSON.parse(line)).map(({ name, status }) => [name, status]),
+            [['/data/path', 'passed'], ['/data/split/val', 'failed']]);
+    } finally {
+        rmSync(dir, { recursive: true });
+    }
 });

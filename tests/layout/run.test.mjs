@@ -1,0 +1,62 @@
+// tests/run and the documents say the same of its suites and commands; `quick` leaves no module out.
+import assert from 'node:assert/strict';
+import { execFileSync } from 'node:child_process';
+import { existsSync, readFileSync, readdirSync } from 'node:fs';
+import path from 'node:path';
+import { fileURLToPath } from 'node:url';
+import test from 'node:test';
+
+const root = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '../..');
+const read = file => readFileSync(path.join(root, file), 'utf8');
+
+/** The names that `tests/run --help` lists under a heading. */
+function helped(heading) {
+    const help = execFileSync(path.join(root, 'tests/run'), ['--help'], { encoding: 'utf8' });
+    const block = new RegExp(`^${heading}:\\n((?: .*\\n)+)`, 'm').exec(help);
+    assert.ok(block, `${heading} in the help of tests/run`);
+    return [...block[1].matchAll(/^ {2}([a-z0-9]+)/gm)].map(match => match[1]);
+}
+
+/** The names in the first column of the table under a heading of tests/README.md. */
+function documented(heading) {
+    const table = read('tests/README.md').split(`| ${heading} |`)[1]?.split('\n\n')[0] ?? '';
+    return [...table.matchAll(/^\| `([a-z0-9]+)/gm)].map(match => match[1]);
+}
+
+test('test_run_help_and_document_name_the_same_suites_and_commands', () => {
+    const script = read('tests/run');
+    assert.deepEqual(helped('Suites'), /^suites=\(([a-z0-9 ]+)\)$/m.exec(script)[1].split(' '));
+    assert.deepEqual(documented('suite'), helped('Suites'));
+    assert.ok(helped('Commands').length >= 5);
+    assert.deepEqual(documented('command'), helped('Commands'));
+    for (const command of helped('Commands'))
+        assert.match(script, new RegExp(`^(?:[a-z]+ \\| )*${command}(?: \\| [a-z]+)*\\)`, 'm'), `${command}: a case of tests/run`);
+});
+
+// Folders that `quick` leaves out as a whole, and says so.
+const leftOut = ['gpu', 'fault'];
+
+/** What tests/CMakeLists.txt sets a list to. */
+const list = (text, name) => new RegExp(`^set\\(${name}\\s([^)]*)\\)`, 'm').exec(text)[1].replace(/#.*$/gm, '').trim().split(/\s+/);
+
+export function uncovered(cmake, folders) {
+    const whole = list(cmake, 'quick_folders'), programs = list(cmake, 'quick_programs');
+    const names = ([, text]) => [...text.matchAll(/\bpolyd_(test|fuzz)\((\w+)/g)].map(match => (match[1] === 'fuzz' ? `fuzz_replay_${match[2]}` : match[2]));
+    return Object.entries(folders).filter(([folder, text]) => /\bpolyd_(test|fuzz)\(/.test(text) && !leftOut.includes(folder) &&
+        !whole.includes(folder) && !names([folder, text]).some(name => programs.includes(name))).map(([folder]) => folder);
+}
+
+test('test_run_quick_has_a_program_of_every_module', () => {
+    const cmake = read('tests/CMakeLists.txt'), folders = {};
+    for (const folder of readdirSync(path.join(root, 'tests')))
+        if (existsSync(path.join(root, 'tests', folder, 'CMakeLists.txt')))
+            folders[folder] = read(`tests/${folder}/CMakeLists.txt`);
+    assert.ok(Object.keys(folders).length > 20);
+    assert.deepEqual(uncovered(cmake, folders), []);
+    assert.deepEqual(uncovered(cmake, { x: 'polyd_test(test_x SOURCES x.c)' }), ['x']);
+    for (const folder of list(cmake, 'quick_folders'))
+        assert.ok(folders[folder], `tests/${folder}, all of which belongs to quick`);
+    const all = Object.values(folders).join('\n');
+    for (const name of list(cmake, 'quick_programs'))
+        assert.ok(all.includes(`(${name.replace(/^fuzz_replay_/, '')} `), `${name}, named for quick, is no program`);
+});

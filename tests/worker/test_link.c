@@ -480,6 +480,9 @@ static void test_link_recalls_records_over_a_broken_connection(void **state)
     assert_int_equal(r.err, PD_OK);
     assert_string_equal(recalled, "a=1;b=22;");
     answer_records(f, "late", "unasked", true); /* nobody listens */
+    send_simple(f, WIRE_CHECKPOINT_NOW, WIRE_TAG_STEP, 0);
+    for (int i = 0; !link_checkpoint_asked(f->link) && i < 10000; i++)
+        usleep(1000); /* until it was read: messages are taken in their order */
     r.timeout_ms = 100;
     recall_thread(&r);
     assert_int_equal(r.err, PD_ERR_TIMEOUT);

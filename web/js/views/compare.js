@@ -39,6 +39,8 @@ export function compareView(context) {
     const series = new Map();
     /** @type {Map<string, Chart>} */
     const charts = new Map();
+    /** What the legend was last drawn of. */
+    let membersDrawn = '';
 
     const summary = h('p', { class: 'sub' });
     const members = h('ul', { class: 'members', 'aria-label': 'Runs compared' });
@@ -167,12 +169,20 @@ export function compareView(context) {
      */
     const lineId = (group, ink) => (mean ? `g${ink}` : group.runs[0].id);
 
+    /** What tells a control of the legend from the others. @param {Element | null} el */
+    const nameOf = el => el?.getAttribute('aria-label') ?? el?.getAttribute('href') ?? null;
+
     /**
      * The one legend of all panels: each line once, with its colour and whether it is shown, and its runs.
      * @param {{name: string, runs: Run[]}[]} groups
      */
     function drawMembers(groups) {
-        const focus = members.contains(document.activeElement) ? document.activeElement?.getAttribute('aria-label') : null;
+        // Curves come again and again: what did not change stays in place, under the pointer and with the focus.
+        const drawn = JSON.stringify([document.documentElement.dataset.theme, ids, Boolean(mean), groups.map((group, ink) => [group.name, off.has(lineId(group, ink)), group.runs.map(run => [run.id, run.name, label(run), standing(run)])])]);
+        if (drawn === membersDrawn)
+            return;
+        membersDrawn = drawn;
+        const focus = members.contains(document.activeElement) ? nameOf(document.activeElement) : null;
         /** @param {Run} run @param {string} name */
         const member = (run, name) => [h('a', { href: `#/runs/${run.id}`, class: 'clip', title: run.name }, name), h('span', { class: 'muted small' }, `#${run.id}`), chip(standing(run)),
             h('button', { type: 'button', class: 'quiet icon-button small-button', 'aria-label': `Take run ${run.id} out`, title: 'Take it out of the comparison', on: { click: () => setRuns(ids.filter(id => id !== run.id)) } }, icon('close', 11))];
@@ -194,7 +204,7 @@ export function compareView(context) {
         }));
         adder.hidden = ids.length >= MOST;
         if (focus)
-            /** @type {HTMLElement | null} */ (members.querySelector(`[aria-label="${CSS.escape(focus)}"]`))?.focus({ preventScroll: true });
+            /** @type {HTMLElement | undefined} */ ([...members.querySelectorAll('a, button')].find(el => nameOf(el) === focus))?.focus({ preventScroll: true });
     }
 
     function draw() {

@@ -171,13 +171,13 @@ static void test_a_failed_recording_forgets_its_sums(void **state)
 static void test_upload_refuses_what_is_not_there(void **state)
 {
     const struct pk_backend_api *api = gpu_api();
-    char text[64] = "";
+    char text[65] = "";
     void *p = api->alloc(gpu_device(), 64);
     struct pd_why why = {""};
 
     (void)state;
     need_emulation(); /* a real device would be lost */
-    assert_int_equal(api->upload(gpu_device(), p, text, 65, &why), PD_ERR_IO);
+    assert_int_equal(api->upload(gpu_device(), p, text, sizeof text, &why), PD_ERR_IO);
     assert_non_null(strstr(why.text, "invalid argument"));
     assert_int_equal(api->sync(gpu_device(), &why), PD_OK); /* the error does not come up again */
     api->free(gpu_device(), p);

@@ -67,8 +67,12 @@ int main(int argc, char **argv)
         return 1;
     if (!strcmp(mode, "slow"))
         usleep(500000);
-    if (!strcmp(mode, "refuse"))
-        return link_bye(l, "failed", 0, "the file is broken", 2000000, &why) == PD_OK ? 1 : 2;
+    if (!strcmp(mode, "refuse")) {
+        int status = link_bye(l, "failed", 0, "the file is broken", 2000000, &why) == PD_OK ? 1 : 2;
+
+        link_stop(l);
+        return status;
+    }
     link_send_ready(l, "{\"platform\":\"fake\"}", 0);
     while (link_request_next(l, -1, &r) == PD_OK)
         answer(l, r);

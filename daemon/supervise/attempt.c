@@ -55,12 +55,13 @@ struct att *att_free(struct att *a)
     return NULL;
 }
 
-struct att *att_new(struct sup *s)
+struct att *att_new(struct sup *s, int64_t run)
 {
     struct att *a = calloc(1, sizeof *a);
 
     if (!a)
         return NULL;
+    a->run = run;
     a->source = (struct source){.kind = SOURCE_ATT, .self = a};
     a->proc = (struct proc){.fd = -1, .gone = true, .status = -1};
     a->heard_us = a->begun_us = pd_clock_mono_us();
@@ -316,12 +317,10 @@ void att_start_run(struct sup *s, const struct store_run *run, const int *device
     enum pd_err err = op ? PD_OK : PD_ERR_NOMEM;
     size_t len = 0;
 
-    if (err == PD_OK && !(a = att_new(s)))
+    if (err == PD_OK && !(a = att_new(s, run->id)))
         err = pd_fail(&why, PD_ERR_NOMEM, "no memory for an attempt");
-    if (err == PD_OK) {
-        a->run = run->id;
+    if (err == PD_OK)
         err = att_choose_starts(s, a, &why);
-    }
     if (err == PD_OK) {
         a->job = run->job_id;
         a->phase = ATT_INSERTING;

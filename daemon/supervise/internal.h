@@ -318,8 +318,8 @@ int shim_exit_status(const char *dir, int *ret_rank);
 void strays_kill(struct sup *s, bool (*keep)(struct sup *s, const char *mark));
 
 /* attempt.c */
-/* In the list, without a process; NULL without memory. */
-struct att *att_new(struct sup *s);
+/* An attempt at the run, in the list, without a process; NULL without memory. */
+struct att *att_new(struct sup *s, int64_t run);
 /* Marks its devices as held by it. */
 void att_hold(struct sup *s, struct att *a);
 /* The end in memory: devices are free, the run may be looked at again. Frees it. */

@@ -59,7 +59,7 @@ static bool reconcile_row(void *ctx, const struct store_attempt *row)
 {
     struct reconcile *r = ctx;
     struct sup *s = r->s;
-    struct att *a = att_new(s);
+    struct att *a = att_new(s, row->run_id);
     char dir[SUP_PATH_MAX];
 
     busy(s);
@@ -67,7 +67,6 @@ static bool reconcile_row(void *ctx, const struct store_attempt *row)
         r->err = PD_ERR_NOMEM;
         return false;
     }
-    a->run = row->run_id;
     a->n = row->n;
     a->phase = ATT_WORKING;
     /* Boot time, for run_details; monotonic below. Negative, if the machine was started since. */

@@ -33,16 +33,13 @@ static void wake(struct sup *s)
 
 void sup_post(struct sup *s, struct post *p)
 {
-    bool first;
-
     p->next = NULL;
     pthread_mutex_lock(&s->mutex);
-    first = !s->posts;
+    if (!s->posts)
+        wake(s); /* under the lock: once the post is taken, sup_stop may free the supervisor */
     *s->posts_tail = p;
     s->posts_tail = &p->next;
     pthread_mutex_unlock(&s->mutex);
-    if (first)
-        wake(s);
 }
 
 static void run_posts(struct sup *s)

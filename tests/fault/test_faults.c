@@ -660,7 +660,7 @@ static void test_kills_while_a_sweep_expands_lose_and_double_no_run(void **state
                  ",\"trials\":2,\"train\":{\"steps\":10,\"seed\":7},\"sweep\":{\"concurrency\":1,\"axes\":["
                  "{\"pointer\":\"/train/optimizer/lr\",\"log\":[0.0001,0.1,750]}]}");
     snprintf(path, sizeof path, "/api/v1/jobs/%" PRId64, job);
-    for (int i = 0; i < 600 && made < SWEEP_POINTS; i++) {
+    for (int i = 0; i < 3000 && made < SWEEP_POINTS; i++) { /* two minutes: a sanitizer is slow */
         rig_sleep_us(40000);
         rig_http(&rig, "GET", path, NULL, NULL, &p);
         if (p.status == 200)

@@ -11,9 +11,6 @@
 #else
 #define STACK ((size_t)256 << 10)
 #endif
-#if defined __SANITIZE_THREAD__
-#include <sanitizer/tsan_interface.h>
-#endif
 #if !defined __x86_64__
 #include <ucontext.h>
 #endif
@@ -23,9 +20,6 @@ struct pk_fiber {
     void (*main)(void *);
     const void *bottom;
     size_t size;
-#if defined __SANITIZE_THREAD__
-    void *known; /* to ThreadSanitizer: each has a history of calls of its own */
-#endif
 #if !defined __x86_64__
     ucontext_t context;
 #endif
@@ -88,9 +82,6 @@ pk_fiber *pk_fiber_new(void (*main)(void *))
     }
     mprotect(stack, 4096, PROT_NONE);
     f->main = main;
-#if defined __SANITIZE_THREAD__
-    f->known = __tsan_create_fiber(0);
-#endif
     f->bottom = stack + 4096;
     f->size = STACK;
 #if defined __x86_64__
@@ -113,11 +104,6 @@ pk_fiber *pk_fiber_new(void (*main)(void *))
 void pk_fiber_switch(pk_fiber *from, pk_fiber *to)
 {
     starting = to;
-#if defined __SANITIZE_THREAD__
-    if (!from->bottom) /* home: whichever thread runs this kernel */
-        from->known = __tsan_get_current_fiber();
-    __tsan_switch_to_fiber(to->known, 0);
-#endif
 #if defined __SANITIZE_ADDRESS__
     void *fake = nullptr;
 

@@ -6,6 +6,10 @@ import net from 'node:net';
 import os from 'node:os';
 import path from 'node:path';
 import { after, before, test } from 'node:test';
+import { common } from '../../web/js/quick.js';
+import { groupOrder as configOrder } from '../../web/js/run/config.js';
+import { fields as columnFields } from '../../web/js/table/columns.js';
+import { groupOrder, often } from '../../web/js/views/submit.js';
 import { Host, contract, sleep, submit, tinyJob } from './lib.mjs';
 
 let host;
@@ -195,6 +199,17 @@ test('probes, versions and settings', async () => {
     const fields = (await host.get('/api/v1/fields')).json;
     assert.ok(fields.fields.some(field => field.pointer === '/attention/degree'));
     assert.equal((await host.get('/api/v1/devices')).json.devices[1].run_id, '3');
+});
+
+test('every setting that the page offers by name is one of the document', async () => {
+    const known = new Set((await host.get('/api/v1/fields')).json.fields.map(field => field.pointer));
+    const offered = { columns: columnFields.map(([pointer]) => pointer), form: common.map(([pointer]) => pointer), list: often };
+    for (const [place, pointers] of Object.entries(offered)) {
+        assert.ok(pointers.length > 8, place);
+        assert.deepEqual(pointers.filter(pointer => !known.has(pointer)), [], place);
+    }
+    const groups = new Set([...known].map(pointer => pointer.split('/')[1]));
+    assert.deepEqual([...groupOrder, ...configOrder].filter(name => name !== 'job' && !groups.has(name)), []);
 });
 
 test('Prometheus text passes promtool', async t => {

@@ -5,7 +5,7 @@ import { fill, h } from './dom.js';
 /** @typedef {import('./types').Field} Field */
 
 /** Pointer, word, and for numbers that one thinks of in ratios true. @type {[string, string, boolean?][]} */
-const common = [['/attention/activation', 'Activation'], ['/attention/degree', 'Degree p'], ['/attention/scale', 'Scale'], ['/attention/k', 'Scale k'], ['/train/optimizer/lr', 'Peak rate', true],
+export const common = [['/attention/activation', 'Activation'], ['/attention/degree', 'Degree p'], ['/attention/scale', 'Scale'], ['/attention/k', 'Scale k'], ['/train/optimizer/lr', 'Peak rate', true],
     ['/train/epochs', 'Epochs', true], ['/train/batch', 'Batch', true], ['/train/seed', 'Seed'], ['/model/depth', 'Depth'], ['/model/width', 'Width'], ['/model/heads', 'Heads'], ['/trials', 'Trials']];
 
 /**

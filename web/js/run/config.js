@@ -88,6 +88,9 @@ export function flatten(value, path = '', out = new Map()) {
     return out;
 }
 
+/** Groups of settings in the order shown; `job` are those that stand in none. */
+export const groupOrder = ['job', 'model', 'attention', 'norm', 'data', 'train', 'diagnostics', 'resources', 'sweep'];
+
 /** @param {Map<string, any>} leaves */
 function group(leaves) {
     /** @type {Map<string, [string, any][]>} */
@@ -97,8 +100,7 @@ function group(leaves) {
         const name = parts.length > 2 ? parts[1] : 'job';
         groups.set(name, [...(groups.get(name) ?? []), [path, value]]);
     }
-    const order = ['job', 'model', 'attention', 'norm', 'data', 'train', 'diagnostics', 'resources', 'sweep'];
-    const rank = (/** @type {string} */ name) => (order.includes(name) ? order.indexOf(name) : order.length);
+    const rank = (/** @type {string} */ name) => (groupOrder.includes(name) ? groupOrder.indexOf(name) : groupOrder.length);
     return [...groups].sort(([a], [b]) => rank(a) - rank(b));
 }
 

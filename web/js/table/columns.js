@@ -125,9 +125,9 @@ const own = [
 ];
 
 /** Members of the configuration that people ask for most: the table shows those that differ. Any other is chosen by its pointer. */
-const fields = [
+export const fields = [
     ['/attention/activation', 'Activation'], ['/attention/degree', 'Degree p'], ['/attention/scale', 'Scale'], ['/attention/k', 'Scale k'],
-    ['/model/preset', 'Model'], ['/model/width', 'Width'], ['/model/depth', 'Depth'], ['/model/heads', 'Heads'], ['/norms/placement', 'Norms'],
+    ['/model/preset', 'Model'], ['/model/width', 'Width'], ['/model/depth', 'Depth'], ['/model/heads', 'Heads'], ['/norm/placement', 'Norms'],
     ['/data/dataset', 'Data'], ['/train/optimizer/name', 'Optimiser'], ['/train/optimizer/lr', 'Peak rate'], ['/train/batch', 'Batch'],
     ['/train/epochs', 'Epochs'], ['/train/seed', 'Seed'],
 ];

@@ -23,8 +23,11 @@ const starts = [
 ];
 
 /** Settings in the order of how often they are set. */
-const often = ['/name', '/model/preset', '/data/dataset', '/attention/activation', '/attention/degree', '/attention/scale', '/attention/k', '/train/epochs', '/train/steps', '/train/batch',
+export const often = ['/name', '/model/preset', '/data/dataset', '/attention/activation', '/attention/degree', '/attention/scale', '/attention/k', '/train/epochs', '/train/steps', '/train/batch',
     '/train/optimizer/name', '/train/optimizer/lr', '/train/seed', '/model/depth', '/model/width', '/model/heads', '/experiment', '/tags', '/trials', '/register'];
+
+/** Groups of the others, as a document has them. */
+export const groupOrder = ['model', 'attention', 'norm', 'data', 'train', 'sweep', 'diagnostics', 'resources'];
 
 /** Of the memory plan, in the order of the bar. */
 const memory = [['weights', 'Weights'], ['master', 'Master weights'], ['gradients', 'Gradients'], ['moment1', 'First moment'], ['moment2', 'Second moment'], ['ema', 'Average of weights'],
@@ -280,7 +283,7 @@ export function submitView(context) {
     listFields(signal).then(answer => {
         ({ fields } = answer);
         // What people set most comes first, then the groups in the order of a document; the rest as the server lists it.
-        const rank = (/** @type {string} */ pointer) => (often.includes(pointer) ? often.indexOf(pointer) : 100 + Math.max(0, ['model', 'attention', 'norms', 'data', 'train', 'sweep', 'diagnostics', 'resources'].indexOf(pointer.split('/')[1]) * 1 + (pointer.split('/').length > 2 ? 0 : 50)));
+        const rank = (/** @type {string} */ pointer) => (often.includes(pointer) ? often.indexOf(pointer) : 100 + Math.max(0, groupOrder.indexOf(pointer.split('/')[1]) + (pointer.split('/').length > 2 ? 0 : 50)));
         fields = fields.map((f, i) => ({ f, i })).sort((a, b) => rank(a.f.pointer) - rank(b.f.pointer) || a.i - b.i).map(({ f }) => f);
         drawFields();
         quick.know(fields);

@@ -125,6 +125,7 @@ void api_row_run(struct pd_buf *b, const struct store_run *run, struct store *st
     api_json_kv_int(b, "priority", run->priority);
     api_json_kv_int(b, "attempts", run->attempts);
     api_json_kv_int(b, "restarts", run->restarts);
+    api_json_kv_int(b, "max_restarts", run->max_restarts);
     if (step >= 0)
         api_json_kv_int(b, "step", step);
     else

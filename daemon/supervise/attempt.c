@@ -569,10 +569,13 @@ static void take_bye(struct sup *s, struct conn *c, struct att *a, const uint8_t
         if (a->stopping && a->cause == SPEC_CAUSE_TIME_LIMIT)
             att_set_message(a, "time limit");
         att_end(s, a, a->stopping ? a->cause : SPEC_CAUSE_PREEMPTED, false);
-    } else
+    } else {
+        /* A run that has trained already may find its data again: a file system that is away for a while. */
+        a->refused = !strcmp(cause, "refused") && a->start_step == 0;
         att_end(s, a,
                 a->stopping && a->cause == SPEC_CAUSE_CANCELLED ? SPEC_CAUSE_CANCELLED : SPEC_CAUSE_FAILED,
                 true);
+    }
 }
 
 static void take_rendezvous(struct sup *s, struct att *a, const uint8_t *p, size_t len)

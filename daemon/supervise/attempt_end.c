@@ -18,7 +18,8 @@ struct end_op {
     int64_t run;
     int n;
     enum spec_cause cause;
-    bool counts; /* against max_restarts, if it made no progress */
+    bool counts;  /* against max_restarts, if it made no progress */
+    bool refused; /* no restart helps */
     int restarts, max_restarts, exit_status;
     int64_t backoff_us;
     char *message;
@@ -47,12 +48,17 @@ static enum pd_err retry(struct store_tx *tx, struct end_op *e, enum spec_run_st
     int64_t backoff_us = e->backoff_us, now_us = store_tx_clock_us(tx);
     int restarts = e->restarts;
     bool progressed;
-    char reason[256];
+    char reason[640];
     enum pd_err err;
 
     err = store_attempt_progressed(tx, e->run, e->n, &progressed, why);
     if (err != PD_OK)
         return err;
+    if (e->refused) {
+        snprintf(reason, sizeof reason, "%s (not tried again: it would end alike)",
+                 e->message ? e->message : "refused");
+        return store_run_move(tx, e->run, SPEC_RUN_ENDED, SPEC_OUTCOME_FAILED, reason, why);
+    }
     if (progressed)
         restarts = 0;
     if (e->counts)
@@ -195,6 +201,7 @@ void att_end(struct sup *s, struct att *a, enum spec_cause cause, bool counts)
     e->n = a->n;
     e->cause = cause;
     e->counts = counts;
+    e->refused = a->refused && cause == SPEC_CAUSE_FAILED;
     e->restarts = a->restarts;
     e->max_restarts = a->max_restarts;
     e->exit_status = a->proc.status;

@@ -121,6 +121,7 @@ struct att {
     char xid[200];    /* its GPU reported an error of a program, its own most likely; "" = none */
     int64_t xid_us;   /* monotonic */
     int64_t xid_step; /* where it stood then: a later step clears it of the error */
+    bool refused;     /* by its worker, before a first step: another attempt would end alike */
     bool bye;         /* came over this connection: answer when recorded */
     bool never_started;
     int64_t exit_us; /* when a lingering process is killed after its bye */

@@ -292,6 +292,8 @@ static enum pd_err open_run(struct run *r, struct pd_why *why)
     enum pd_err err = train_setup_init(&r->setup, r->config, r->dirs->roots, r->dirs->root_count,
                                        r->dirs->cache, r->dirs->ranks.rank, false, why);
 
+    r->out->refused = err == PD_ERR_INVALID || err == PD_ERR_NOT_FOUND || err == PD_ERR_CORRUPT ||
+                      err == PD_ERR_UNSUPPORTED;
     r->parts = r->setup.parts;
     if (err == PD_OK)
         err = model_tuned_new(r->dirs->cache, r->host->tuned, say_line, r, &r->tuned, why);

@@ -126,6 +126,7 @@ struct train_outcome {
     char best_path[1024];   /* the best checkpoint still kept, "" = none */
     char latest_path[1024]; /* the newest checkpoint, "" = none */
     double seconds;         /* wall time of this call */
+    bool refused;           /* failed since document and data cannot be used: so would every other attempt */
 };
 
 /* Runs to an outcome; binds the config to the size of its data (spec_config_bind). PD_OK for every result but

@@ -8,6 +8,7 @@
  *   POLYD_SELFTEST_EVERY      steps between checkpoints (default 20)
  *   POLYD_SELFTEST_KEYS       further scalars a step, "x/0".. (default 0), of value step + key / 1000
  *   POLYD_SELFTEST_FAIL_AT    fail at this step, in every attempt
+ *   POLYD_SELFTEST_REFUSE_AT  likewise, as a document that cannot be carried out
  *   POLYD_SELFTEST_CRASH_AT   abort() at this step, in the first attempt only
  *   POLYD_SELFTEST_DIVERGE_AT end as diverged at this step
  *   POLYD_SELFTEST_FORK       1: leave a child behind that forked twice and sleeps
@@ -155,7 +156,8 @@ void role_selftest(struct attempt *at, struct role_result *ret)
     int64_t steps = env_int("POLYD_SELFTEST_STEPS", 200), pause_us = env_int("POLYD_SELFTEST_STEP_US", 1000);
     int64_t every = env_int("POLYD_SELFTEST_EVERY", 20), keys = env_int("POLYD_SELFTEST_KEYS", 0);
     int64_t fail_at = env_int("POLYD_SELFTEST_FAIL_AT", -1),
-            crash_at = env_int("POLYD_SELFTEST_CRASH_AT", -1);
+            crash_at = env_int("POLYD_SELFTEST_CRASH_AT", -1),
+            refuse_at = env_int("POLYD_SELFTEST_REFUSE_AT", -1);
     int64_t diverge_at = env_int("POLYD_SELFTEST_DIVERGE_AT", -1);
     bool ignore = env_int("POLYD_SELFTEST_IGNORE", 0) != 0;
     struct fit f = {0};
@@ -214,6 +216,13 @@ void role_selftest(struct attempt *at, struct role_result *ret)
         if (f.step == fail_at) {
             err = pd_fail(&why, PD_ERR_INTERNAL, "asked to fail at step %lld", (long long)fail_at);
             goto failed;
+        }
+        if (f.step == refuse_at) {
+            ret->cause = "refused";
+            ret->step = f.step;
+            snprintf(ret->text, sizeof ret->text, "asked to refuse at step %lld", (long long)refuse_at);
+            err = tell(comm, false, &why);
+            goto out;
         }
         if (f.step == crash_at && at->number == 1)
             abort();

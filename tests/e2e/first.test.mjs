@@ -2,7 +2,7 @@
 // selection, notes, retry, the log, a server that goes away. In a real Chromium.
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import os from 'node:os';
 import path from 'node:path';
 import { after, before, describe, test } from 'node:test';
@@ -15,6 +15,18 @@ const skip = findChromium() === null && 'no Chromium here';
 const tiny = {
     name: 'tiny', model: { preset: 'vit_micro', depth: 1 }, data: { dataset: 'digits_gen', split: { rule: 'count', train: 64, val: 64 } }, train: { steps: 4, batch: 16, eval_every: 2 },
 };
+
+/** The process that trains a run. */
+function workerOf(daemon, run) {
+    for (const pid of readdirSync('/proc').filter(name => /^\d+$/.test(name))) {
+        try {
+            const words = readFileSync(`/proc/${pid}/cmdline`, 'utf8').split('\0');
+            if (words[1] === 'train' && words[words.indexOf('--run') + 1] === run && words.some(word => word.startsWith(daemon.stateDir)))
+                return Number(pid);
+        } catch { /* it has left */ }
+    }
+    throw new Error(`run ${run} has no worker`);
+}
 
 describe('first minutes', { skip, timeout: 400000 }, () => {
     /** @type {Daemon} */ let full;
@@ -124,6 +136,35 @@ describe('first minutes', { skip, timeout: 400000 }, () => {
         await page.getByRole('link', { name: 'no such file' }).click();
         await page.getByRole('button', { name: 'Run again' }).waitFor();
         await browser.close(page);
+    });
+
+    test('test_e2e_run_that_waits_after_a_failure_says_so_and_one_that_cannot_be_is_not_tried_again', async () => {
+        const { run: gone } = await full.submit({
+            name: 'never there', model: { preset: 'gpt_micro', depth: 1, context: 32 }, data: { dataset: 'text', path: 'test/never.txt', tokenizer: 'bytes', split: { rule: 'fraction', train: .9, val: .1 } },
+            train: { steps: 2, batch: 2 },
+        });
+        await full.reach(gone, 'failed');
+        const ended = await full.get(`/api/v1/runs/${gone}`);
+        assert.deepEqual([ended.attempts, ended.max_restarts], [1, 3]);
+        assert.match(ended.reason, /never\.txt.*\(not tried again: it would end alike\)$/);
+
+        const { run } = await full.submit({ ...tiny, name: 'loses its worker', train: { epochs: 5000, batch: 16 } });
+        await full.reach(run, 'running');
+        const next = await full.submit({ ...tiny, name: 'takes its place', train: { epochs: 5000, batch: 16 }, resources: { priority: 50 } });
+        process.kill(workerOf(full, run), 'SIGKILL');
+        await until('the run to wait again', async () => (await full.get(`/api/v1/runs/${run}`)).state === 'queued', { every: 20 });
+        const page = await browser.open(`${full.url}/#/?q=loses+its+worker`);
+        const under = page.locator('.grid-row .under[data-bad]');
+        await under.waitFor();
+        assert.match(await under.innerText(), /^#\d+ · attempt 2 of 4, last: the worker was killed by signal 9/);
+        await page.locator('.grid-row .name').first().click();
+        await page.getByText(/^Waits for attempt 2 of 4 \(.*\); the last one failed: the worker was killed by signal 9/).waitFor();
+        await page.getByRole('button', { name: 'Start now' }).waitFor();
+        await full.post(`/api/v1/runs/${next.run}/cancel`);
+        await page.getByText(/^Attempt 2; the last one failed/).waitFor();
+        await browser.close(page);
+        await full.post(`/api/v1/runs/${run}/cancel`);
+        await full.reach(run, 'cancelled');
     });
 
     test('test_e2e_run_that_never_started_shows_no_empty_figures', async () => {

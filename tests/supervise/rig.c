@@ -54,8 +54,8 @@ void set(const char *name, int value)
 
 int setup(void **state)
 {
-    static const char *const names[] = {"STEPS",    "STEP_US",    "EVERY", "KEYS",  "FAIL_AT",
-                                        "CRASH_AT", "DIVERGE_AT", "FORK",  "IGNORE"};
+    static const char *const names[] = {"STEPS",    "STEP_US",   "EVERY",      "KEYS", "FAIL_AT",
+                                        "CRASH_AT", "REFUSE_AT", "DIVERGE_AT", "FORK", "IGNORE"};
     struct fixture *f = calloc(1, sizeof *f);
 
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {

@@ -360,6 +360,34 @@ static void test_supervise_failing_run_uses_up_its_restarts(void **state)
     assert_int_equal(last_cause, SPEC_CAUSE_FAILED);
 }
 
+static void test_supervise_refused_run_is_not_tried_again(void **state)
+{
+    struct fixture *f = *state;
+    struct ids ids;
+
+    set("POLYD_SELFTEST_REFUSE_AT", 1);
+    ids = submit(f, (struct ids){.max_restarts = 3});
+    assert_int_equal(await(f, ids.run, SPEC_RUN_ENDED, 20).outcome, SPEC_OUTCOME_FAILED);
+    assert_string_equal(run_reason, "asked to refuse at step 1 (not tried again: it would end alike)");
+    look_at_attempts(f, ids.run);
+    assert_int_equal(count_attempts, 1);
+    assert_int_equal(last_cause, SPEC_CAUSE_FAILED);
+}
+
+static void test_supervise_run_refused_after_progress_is_tried_again(void **state)
+{
+    struct fixture *f = *state;
+    struct ids ids;
+
+    set("POLYD_SELFTEST_CRASH_AT", 50); /* after two checkpoints */
+    set("POLYD_SELFTEST_REFUSE_AT", 60);
+    ids = submit(f, (struct ids){.max_restarts = 2});
+    assert_int_equal(await(f, ids.run, SPEC_RUN_ENDED, 20).outcome, SPEC_OUTCOME_FAILED);
+    assert_non_null(strstr(run_reason, "no restarts left"));
+    look_at_attempts(f, ids.run);
+    assert_true(count_attempts > 2);
+}
+
 static void test_supervise_progress_renews_the_restarts(void **state)
 {
     struct fixture *f = *state;
@@ -772,6 +800,8 @@ int main(int argc, char **argv)
         TEST(test_supervise_hang_counts_from_the_last_word),
         TEST(test_supervise_worker_that_waits_for_the_disk_does_not_hang),
         TEST(test_supervise_failing_run_uses_up_its_restarts),
+        TEST(test_supervise_refused_run_is_not_tried_again),
+        TEST(test_supervise_run_refused_after_progress_is_tried_again),
         TEST(test_supervise_progress_renews_the_restarts),
         TEST(test_supervise_diverged_is_a_result),
         TEST(test_supervise_time_limit_ends_the_run),

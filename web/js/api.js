@@ -114,6 +114,9 @@ export function toRun(raw) {
         step: raw.step,
         totalSteps: raw.total_steps,
         attempts: raw.attempts,
+        // Of a run that waits the queue's reason is shown; that of the last attempt must not be lost behind it.
+        failure: raw.state === 'queued' && raw.restarts > 0 ? plainReason(raw.reason) : '',
+        mostAttempts: raw.attempts + Math.max(0, raw.max_restarts - raw.restarts) + (raw.state === 'queued' ? 1 : 0),
         created: raw.created,
         started: raw.started,
         ended: raw.ended,

@@ -45,6 +45,9 @@ export function standing(run) {
     return run.state === 'ended' ? run.outcome || 'ended' : run.state;
 }
 
+/** Of a run that waits after a failure. @param {{attempts: number, mostAttempts: number}} run */
+export const nextAttempt = run => `attempt ${run.attempts + 1} of ${run.mostAttempts}`;
+
 /** @param {{state: string}} run */
 export const isActive = run => run.state !== 'ended';
 

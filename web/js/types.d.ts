@@ -12,6 +12,10 @@ export interface Run {
     step: number | null;
     totalSteps: number | null;
     attempts: number;
+    /** Why the last attempt failed, of a run that waits for another. */
+    failure: string;
+    /** Attempts that there will be if each fails without progress. */
+    mostAttempts: number;
     created: string;
     started: string | null;
     ended: string | null;

@@ -4,7 +4,7 @@
 import { fill, h, setText } from '../dom.js';
 import { ago, between, duration, moment, number } from '../format.js';
 import { describe, metrics, present } from '../metrics.js';
-import { chip, isActive, meter, setMeter, standing } from '../states.js';
+import { chip, isActive, meter, nextAttempt, setMeter, standing } from '../states.js';
 
 /** @typedef {import('../types').Run} Run */
 /** @typedef {string | number | null | undefined} Sortable */
@@ -74,9 +74,10 @@ const own = [
                 link.setAttribute('href', href);
             const swept = Object.entries(run.sweep).map(([key, value]) => `${key.split('/').pop()} ${short(value)}`);
             const failed = run.outcome === 'failed' && run.reason !== '';
-            under.toggleAttribute('data-bad', failed);
-            setText(under, failed ? `#${run.id} · ${run.reason.split('\n')[0]}` : [`#${run.id}`, ...swept, run.state === 'queued' ? run.reason : ''].filter(Boolean).join(' · '));
-            under.title = run.reason;
+            under.toggleAttribute('data-bad', failed || run.failure !== '');
+            setText(under, failed ? `#${run.id} · ${run.reason.split('\n')[0]}` : run.failure ? `#${run.id} · ${nextAttempt(run)}, last: ${run.failure.split('\n')[0]}`
+                : [`#${run.id}`, ...swept, run.state === 'queued' ? run.reason : ''].filter(Boolean).join(' · '));
+            under.title = [run.failure, run.reason].filter(Boolean).join('; ');
         } },
     { id: 'progress', title: 'Progress', group: 'Run', width: 112, value: share, down: true, text: 'How far a run is; of one that has ended, how long it took.',
         draw(cell, run) {

@@ -12,7 +12,7 @@ import { configPart } from '../run/config.js';
 import { eventsPart } from '../run/events.js';
 import { guide } from '../run/guide.js';
 import { logPart } from '../run/log.js';
-import { chip, isActive, isMoving, meter, setMeter, standing } from '../states.js';
+import { chip, isActive, isMoving, meter, nextAttempt, setMeter, standing } from '../states.js';
 
 /** @typedef {import('../types').Run} Run */
 
@@ -195,7 +195,7 @@ export function runView(context) {
         const failed = page.attempts.findLast(a => a.ended !== null && a.message !== '' && a.cause !== null && !['done', 'paused', 'preempted', 'cancelled'].includes(a.cause));
         if (!isActive(now) || !failed)
             return '';
-        const next = now.state === 'queued' ? `waits for attempt ${failed.n + 1}` : `attempt ${page.attempts.length}`;
+        const next = now.state === 'queued' ? `waits for ${now.failure ? nextAttempt(now) : `attempt ${failed.n + 1}`}` : `attempt ${page.attempts.length}`;
         return `${next.charAt(0).toUpperCase()}${next.slice(1)}${now.state === 'queued' && now.reason ? ` (${now.reason})` : ''}; the last one failed: ${failed.message}`;
     }
 

@@ -26,6 +26,7 @@ struct compare {
     struct side side[RUNS_MAX];
     int count;
     struct pd_buf *rows; /* NULL = not wanted */
+    bool documents;      /* wanted */
     bool failed;
 };
 
@@ -39,18 +40,32 @@ static void compare_free(struct compare *c)
     free(c);
 }
 
+/* A run that is older than a field differs from a younger one only if the value in force then does. */
+static json_t *whole_document(const char *text)
+{
+    struct pd_buf b;
+    json_t *document = NULL;
+    enum pd_err err;
+
+    pd_buf_init(&b, 0);
+    err = spec_config_complete(text, strlen(text), &b, NULL);
+    if (err != PD_ERR_NOMEM) /* what this version would refuse is compared as it was kept */
+        document = json_loads(err == PD_OK ? b.data : text, 0, NULL);
+    pd_buf_done(&b);
+    return document;
+}
+
 static bool take_run(void *ctx, const struct store_run *run)
 {
     struct compare *c = ctx;
     struct side *s = &c->side[c->count];
 
-    *s = (struct side){.id = run->id,
-                       .job_id = run->job_id,
-                       .started_us = run->started_us,
-                       .document = json_loads(run->document, 0, NULL),
-                       .swept = json_loads(run->sweep, 0, NULL)};
-    if (!s->document || !s->swept)
-        c->failed = true;
+    *s = (struct side){.id = run->id, .job_id = run->job_id, .started_us = run->started_us};
+    if (c->documents) {
+        s->document = whole_document(run->document);
+        s->swept = json_loads(run->sweep, 0, NULL);
+        c->failed = c->failed || !s->document || !s->swept;
+    }
     if (c->rows)
         api_row_run(c->rows, run, NULL, c->sup, 0);
     c->count++;
@@ -65,8 +80,9 @@ static bool take_job(void *ctx, const struct store_job *job)
     return false;
 }
 
-/* The runs of ?run=, in the order asked for. NULL: the request has been failed. */
-static struct compare *compare_read(struct api_req *r, struct pd_buf *rows)
+/* The runs of ?run=, in the order asked for; their documents only if wanted, since these take most of the
+ * time. NULL: the request has been failed. */
+static struct compare *compare_read(struct api_req *r, struct pd_buf *rows, bool documents)
 {
     struct compare *c = calloc(1, sizeof *c);
     struct pd_why why = {.text = ""};
@@ -77,6 +93,7 @@ static struct compare *compare_read(struct api_req *r, struct pd_buf *rows)
         return NULL;
     }
     c->rows = rows;
+    c->documents = documents;
     c->sup = api_deps_of(api_of(r))->sup;
     c->store = api_reader(r);
     while (c->store && err == PD_OK) {
@@ -93,11 +110,12 @@ static struct compare *compare_read(struct api_req *r, struct pd_buf *rows)
         err = store_run_get(c->store, id, take_run, c, &why);
         if (err == PD_ERR_NOT_FOUND)
             api_fail(r, err, "there is no run %lld", (long long)id);
-        if (err == PD_OK)
-            err =
-                store_job_get(c->store, c->side[c->count - 1].job_id, take_job, &c->side[c->count - 1], &why);
-        if (err == PD_OK && !c->side[c->count - 1].submitted)
-            c->failed = true;
+        if (err == PD_OK && documents) {
+            struct side *s = &c->side[c->count - 1];
+
+            err = store_job_get(c->store, s->job_id, take_job, s, &why);
+            c->failed = c->failed || !s->submitted;
+        }
     }
     if (err == PD_OK && c->failed)
         err = pd_fail(&why, PD_ERR_NOMEM, "no memory for the comparison");
@@ -371,7 +389,7 @@ void api_compare(struct api_req *r)
     if (api_query_refuse_others(r, names) || !api_choice_read(r, &choice))
         return;
     f.all = api_query_flag(r, "all");
-    if (api_failed(r) || !(c = compare_read(r, &rows)))
+    if (api_failed(r) || !(c = compare_read(r, &rows, true)))
         goto out;
     pd_buf_init(&b, 0);
     f.c = c;
@@ -528,7 +546,7 @@ void api_compare_series(struct api_req *r)
         api_fail(r, PD_ERR_NOMEM, "no memory for the keys");
     else if (!api_query_refuse_others(r, names) && api_curve_read(r, &q))
         count = keys_read(r, keys);
-    if (!count || api_failed(r) || !(c = compare_read(r, NULL)) || !curves_fit(r, c, count))
+    if (!count || api_failed(r) || !(c = compare_read(r, NULL, false)) || !curves_fit(r, c, count))
         goto out;
     pd_buf_init(&b, 0);
     api_json_open(&b, '{');
@@ -614,7 +632,7 @@ void api_compare_export(struct api_req *r)
         !api_choice_read(r, &choice))
         return;
     f.all = api_query_flag(r, "all");
-    if (api_failed(r) || !(c = compare_read(r, NULL)))
+    if (api_failed(r) || !(c = compare_read(r, NULL, !strcmp(what, "fields"))))
         return;
     if (series) {
         err = export_series(r, c, &b, &why);

@@ -688,8 +688,8 @@ enum pd_err spec_job_document(const struct spec_job *job, struct pd_buf *ret_jso
 
 /* ---- Configurations ---- */
 
-enum pd_err spec_config_load(const char *json, size_t len, struct spec_config **ret_config,
-                             struct pd_why *why)
+/* A document of exactly one run. */
+static enum pd_err one_run(const char *json, size_t len, struct spec_job **ret_job, struct pd_why *why)
 {
     struct spec_report report;
     struct spec_job *job = NULL;
@@ -705,11 +705,37 @@ enum pd_err spec_config_load(const char *json, size_t len, struct spec_config **
         err = pd_fail(why, PD_ERR_INVALID, "the document describes %lld runs, and one is wanted",
                       (long long)job->head.run_count);
     } else {
-        *ret_config = &job->first->config;
-        job->first = NULL; /* moved to the caller */
+        *ret_job = job;
+        job = NULL; /* moved to the caller */
     }
     spec_job_free(job);
     spec_report_done(&report);
+    return err;
+}
+
+enum pd_err spec_config_load(const char *json, size_t len, struct spec_config **ret_config,
+                             struct pd_why *why)
+{
+    struct spec_job *job;
+    enum pd_err err = one_run(json, len, &job, why);
+
+    if (err != PD_OK)
+        return err;
+    *ret_config = &job->first->config;
+    job->first = NULL; /* moved to the caller */
+    spec_job_free(job);
+    return PD_OK;
+}
+
+enum pd_err spec_config_complete(const char *json, size_t len, struct pd_buf *ret_json, struct pd_why *why)
+{
+    struct spec_job *job;
+    enum pd_err err = one_run(json, len, &job, why);
+
+    if (err != PD_OK)
+        return err;
+    err = spec_job_run_resolve(job, 0, ret_json, why);
+    spec_job_free(job);
     return err;
 }
 

@@ -391,6 +391,10 @@ struct spec_config {
  * PD_ERR_INVALID, PD_ERR_NOMEM. The caller owns *ret_config. */
 PD_NODISCARD enum pd_err spec_config_load(const char *json, size_t len, struct spec_config **ret_config,
                                           struct pd_why *why);
+/* A resolved document in the present schema, RFC 8785, appended: fields that came after it was written have
+ * the values that were in force without them. Fails as spec_config_load does. */
+PD_NODISCARD enum pd_err spec_config_complete(const char *json, size_t len, struct pd_buf *ret_json,
+                                              struct pd_why *why);
 struct spec_config *spec_config_free(struct spec_config *config);
 
 /* Fills config->bound from the number of training samples (>= 1) in an epoch. PD_ERR_INVALID if an

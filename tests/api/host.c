@@ -6,8 +6,8 @@
  * ...": start RUN            an attempt begins and runs end RUN              it ends, succeeded log RUN N
  * TEXT       appends TEXT and a newline to the log of attempt N checkpoint RUN STEP  a checkpoint row keys
  * RUN N             N metric keys of attempt 1, as its worker logs them stall
- * MS             the writer sleeps drain, stop          api_drain; api_stop and exit (so does the end of the
- * input) */
+ * MS             the writer sleeps kept PATH a run with the resolved document of that file drain, stop
+ * api_drain; api_stop and exit (so does the end of the input) */
 #include <errno.h>
 #include <semaphore.h>
 #include <signal.h>
@@ -20,9 +20,11 @@
 
 #include "api/api.h"
 #include "daemon/config/config.h"
+#include "daemon/spec/spec.h"
 #include "daemon/store/store.h"
 #include "daemon/store/tx.h"
 #include "daemon/supervise/supervise.h"
+#include "kernels/base/file.h"
 #include "kernels/base/log.h"
 #include "tests/api/fake_sup.h"
 
@@ -31,7 +33,31 @@ static sem_t go;
 struct command {
     char verb[16];
     long long a, b;
+    const char *document;
 };
+
+/* A run with the resolved document that an earlier version of polyd kept, of a job of its own. */
+static enum pd_err insert_kept(struct store_tx *tx, const char *document, struct pd_why *why)
+{
+    struct store_job_new job = {.name = "kept",
+                                .experiment = "default",
+                                .document = document,
+                                .planned = 1,
+                                .points = 1,
+                                .trials = 1,
+                                .metric = "loss/val"};
+    struct store_run_new run = {.document = document,
+                                .config_digest = "",
+                                .plan_digest = "",
+                                .device = "cpu",
+                                .slots = 1,
+                                .threads = 1,
+                                .total_steps = -1};
+    int64_t id;
+    enum pd_err err = store_job_insert(tx, &job, &id, why);
+
+    return err == PD_OK ? store_run_insert(tx, id, &run, &id, why) : err;
+}
 
 static enum pd_err apply(struct store_tx *tx, void *ctx, struct pd_why *why)
 {
@@ -39,6 +65,8 @@ static enum pd_err apply(struct store_tx *tx, void *ctx, struct pd_why *why)
     enum pd_err err = PD_OK;
     int n = 0;
 
+    if (c->document)
+        return insert_kept(tx, c->document, why);
     if (strcmp(c->verb, "stall") == 0) {
         usleep((useconds_t)c->a * 1000);
         return PD_OK;
@@ -170,6 +198,15 @@ int main(int argc, char **argv)
                 fprintf(log, "%s\n", line + at);
                 fclose(log);
             }
+        } else if (strncmp(line, "kept ", 5) == 0) {
+            struct pd_buf text;
+
+            pd_buf_init(&text, 0);
+            err = pd_file_read(line + 5, SPEC_MAX_BYTES, &text, &why);
+            c.document = text.data;
+            if (err == PD_OK)
+                err = store_writer_call(writer, &work, &why);
+            pd_buf_done(&text);
         } else if (sscanf(line, "%15s %lld %lld", c.verb, &c.a, &c.b) < 1) {
             err = PD_ERR_INVALID;
         } else if (strcmp(c.verb, "go") == 0) {

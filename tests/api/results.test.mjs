@@ -1,7 +1,9 @@
 // Results over several runs: sweeps, trials, groups, comparison, aggregation.
 import assert from 'node:assert/strict';
+import { readFileSync } from 'node:fs';
+import path from 'node:path';
 import { after, before, test } from 'node:test';
-import { Host, submit, tinyJob } from './lib.mjs';
+import { Host, root, submit, tinyJob } from './lib.mjs';
 
 const DIVERGED = 1;
 const FAILED = 2;
@@ -167,6 +169,24 @@ test('comparison: fields that differ, defaults, what was reached', async () => {
     for (const query of ['', 'run=x', 'run=1&colour=2', [...Array(129)].map(() => 'run=1').join('&')])
         assert.equal((await host.get(`/api/v1/compare?${query}`)).status, 400, query);
     assert.equal((await host.get('/api/v1/compare?run=1&run=99')).status, 404);
+});
+
+test('comparison: a run from before a field has the value that was in force then', async () => {
+    const kept = path.join(root, 'tests/train/schema1/digits.json');
+    const document = JSON.parse(readFileSync(kept, 'utf8'));
+    assert.ok(!('gelu' in document.model) && !('split_seed' in document.data)); /* what schema 2 brought */
+    const own = await Host.start();
+    await own.tell(`kept ${kept}`);
+    const sent = (more = {}) => submit(own, { ...document, schema: 2, model: { ...document.model, gelu: 'exact' }, data: { ...document.data, split_seed: null }, ...more });
+    await sent();
+    await sent({ model: { ...document.model, gelu: 'tanh' } });
+    const compare = async (...runs) => (await own.get(`/api/v1/compare?${runs.map(id => `run=${id}`).join('&')}&all=1`)).json;
+    const same = await compare(1, 2);
+    assert.deepEqual(same.fields.filter(f => f.differs).map(f => f.pointer), []);
+    assert.deepEqual(same.fields.find(f => f.pointer === '/model/gelu').values, ['exact', 'exact']);
+    assert.deepEqual((await compare(1, 3)).fields.filter(f => f.differs).map(f => [f.pointer, ...f.values]), [['/model/gelu', 'exact', 'tanh']]);
+    assert.match((await own.get('/api/v1/compare/export?run=1&run=3')).text, /^field,default,run 1,run 3\n\/model\/gelu,[a-z]*,exact,tanh\n$/);
+    await own.stop();
 });
 
 test('comparison: series of several runs on one axis, and downloads', async () => {

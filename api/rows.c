@@ -75,15 +75,14 @@ void api_row_job(struct pd_buf *b, const struct store_job *job, unsigned flags)
 }
 
 /* Seconds to the end at the mean pace of the present attempt; NaN where that is not known yet. */
-static double eta_s(struct store *store, const struct store_run *run, const struct sup_progress *live)
+static double eta_s(const struct store_pace *pace, const struct sup_progress *live)
 {
-    struct store_pace pace;
     double left, taken, since = (double)(pd_clock_wall_us() - live->updated_us);
 
-    if (!store || live->total < 1 || store_run_pace(store, run->id, run->attempts, &pace, NULL) != PD_OK ||
-        !pace.started_us || live->step <= pace.start_step || live->updated_us <= pace.started_us)
+    if (live->total < 1 || !pace->started_us || live->step <= pace->start_step ||
+        live->updated_us <= pace->started_us)
         return (double)NAN;
-    taken = (double)(live->updated_us - pace.started_us) / (double)(live->step - pace.start_step);
+    taken = (double)(live->updated_us - pace->started_us) / (double)(live->step - pace->start_step);
     left = taken * (double)(live->total - live->step) - (since > 0 ? since : 0);
     return left > 0 ? 1e-6 * left : 0;
 }
@@ -94,7 +93,8 @@ void api_row_run(struct pd_buf *b, const struct store_run *run, struct store *st
     bool waits = run->state == SPEC_RUN_QUEUED || run->state == SPEC_RUN_PREEMPTED;
     struct sup_queue_info place = {.position = 0};
     struct sup_progress live;
-    int64_t step = run->step, total = run->total_steps;
+    int64_t step = run->step, total = run->total_steps, used_us = run->used_us;
+    struct store_pace pace;
     double eta = (double)NAN;
     const char *reason = run->reason;
 
@@ -103,8 +103,13 @@ void api_row_run(struct pd_buf *b, const struct store_run *run, struct store *st
             step = live.step;
         if (live.total > 0)
             total = live.total;
-        if (run->state == SPEC_RUN_RUNNING)
-            eta = eta_s(store, run, &live);
+        if (store && store_run_pace(store, run->id, run->attempts, &pace, NULL) == PD_OK) {
+            int64_t held_us = pd_clock_wall_us() - pace.created_us;
+
+            used_us += held_us > 0 ? held_us : 0;
+            if (run->state == SPEC_RUN_RUNNING)
+                eta = eta_s(&pace, &live);
+        }
     }
     api_json_open(b, '{');
     api_json_kv_id(b, "id", run->id);
@@ -135,6 +140,7 @@ void api_row_run(struct pd_buf *b, const struct store_run *run, struct store *st
     else
         api_json_kv_null(b, "total_steps");
     api_json_kv_num_or_null(b, "eta_s", eta);
+    api_json_kv_num(b, "used_s", 1e-6 * (double)used_us);
     if (run->time_limit_us > 0)
         api_json_kv_num(b, "time_limit_s", 1e-6 * (double)run->time_limit_us);
     else

@@ -5,15 +5,17 @@ enum pd_err store_run_pace(struct store *s, int64_t run_id, int n, struct store_
 {
     sqlite3_stmt *st;
     enum pd_err err =
-        db_bind(&s->db, &st, why, "SELECT start_step, started_us FROM attempt WHERE run_id = ?1 AND n = ?2",
-                "ii", run_id, (int64_t)n);
+        db_bind(&s->db, &st, why,
+                "SELECT start_step, started_us, created_us FROM attempt WHERE run_id = ?1 AND n = ?2", "ii",
+                run_id, (int64_t)n);
 
     if (err == PD_OK)
         err = db_step(&s->db, st, why);
     if (err != PD_OK)
         return err;
     *ret = (struct store_pace){.start_step = sqlite3_column_int64(st, 0),
-                               .started_us = sqlite3_column_int64(st, 1)};
+                               .started_us = sqlite3_column_int64(st, 1),
+                               .created_us = sqlite3_column_int64(st, 2)};
     db_done(st);
     return PD_OK;
 }

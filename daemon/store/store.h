@@ -269,6 +269,7 @@ PD_NODISCARD enum pd_err store_run_get(struct store *s, int64_t id,
 
 struct store_pace {
     int64_t start_step, started_us; /* of an attempt; started_us 0 = its worker has not come yet */
+    int64_t created_us;             /* since when it holds its devices */
 };
 /* PD_ERR_NOT_FOUND: the run has no attempt of this number. */
 PD_NODISCARD enum pd_err store_run_pace(struct store *s, int64_t run_id, int n, struct store_pace *ret,

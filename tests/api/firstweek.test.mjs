@@ -146,6 +146,35 @@ test('a run has started when its first attempt did, before its first point', { s
     assert.ok(xs.length > 4 && xs.every(x => x >= 0), text);
 });
 
+test('a run tells how long it worked, without waiting and pauses', { skip, timeout: 120000 }, async () => {
+    const sent = (await host.post('/api/v1/jobs', small({}, { epochs: 100000 }))).json;
+    const read = async () => (await host.get(`/api/v1/runs/${sent.run_ids[0]}`)).json;
+    const until = async right => {
+        for (let i = 0; ; i++) {
+            const run = await read();
+            if (right(run))
+                return run;
+            assert.ok(i < 1200, `${run.state}, used ${run.used_s} s`);
+            await sleep(25);
+        }
+    };
+    const worked = run => run.attempt_list.reduce((sum, a) => sum + (Date.parse(a.ended ?? new Date().toISOString()) - Date.parse(a.created)) / 1000, 0);
+    const first = await until(run => run.state === 'running' && run.used_s > .3); /* it grows while the run works */
+    assert.ok(Math.abs(first.used_s - worked(first)) < .2, `${first.used_s} s of ${worked(first)} s`);
+    await host.post(`/api/v1/jobs/${sent.id}/pause`, {});
+    const paused = await until(run => run.state === 'paused' && run.attempt_list[0].ended);
+    await sleep(700); /* what must not count */
+    assert.equal((await read()).used_s, paused.used_s);
+    await host.post(`/api/v1/jobs/${sent.id}/resume`, {});
+    await until(run => run.used_s > paused.used_s + .2);
+    await host.post(`/api/v1/jobs/${sent.id}/cancel`, {});
+    await jobOver(sent.id);
+    const run = await read();
+    assert.ok(Math.abs(run.used_s - worked(run)) < .1, `${run.used_s} s of ${worked(run)} s`);
+    assert.ok(run.used_s < (Date.parse(run.ended) - Date.parse(run.started)) / 1000 - .5);
+    assert.equal((await host.get(`/api/v1/runs?job=${sent.id}`)).json.runs[0].used_s, run.used_s);
+});
+
 test('a run tells when it will end, and its best value with key and step', { skip, timeout: 120000 }, async () => {
     const sent = (await host.post('/api/v1/jobs', small({}, { epochs: 100000, eval_every: 4 }))).json;
     const id = sent.run_ids[0];

@@ -253,7 +253,7 @@ test('test_sse_reads_events_cut_anywhere', async () => {
 });
 
 const run = (id, over = {}) => ({ id, jobId: '1', name: `run ${id}`, experiment: 'e', state: 'ended', outcome: 'succeeded', reason: '', step: 5, totalSteps: 10, attempts: 1, created: '2026-01-01T00:00:00.000Z',
-    started: null, ended: null, device: 'cpu', latest: {}, position: null, sweep: {}, tags: {}, fields: {}, priority: 0, index: 0, ...over });
+    started: null, ended: null, used: null, device: 'cpu', latest: {}, position: null, sweep: {}, tags: {}, fields: {}, priority: 0, index: 0, ...over });
 
 test('test_columns_survive_the_way_through_a_link', () => {
     assert.equal(parseColumns(null), null); /* no choice of one's own */

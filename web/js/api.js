@@ -120,6 +120,7 @@ export function toRun(raw) {
         created: raw.created,
         started: raw.started,
         ended: raw.ended,
+        used: raw.attempts > 0 ? raw.used_s : null,
         device: `${raw.device}, ${raw.slots > 1 ? `${raw.slots} ranks of ` : ''}${raw.threads} thread${raw.threads === 1 ? '' : 's'}`,
         latest,
         position: raw.queue?.position ?? null,

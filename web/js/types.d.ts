@@ -19,6 +19,8 @@ export interface Run {
     created: string;
     started: string | null;
     ended: string | null;
+    /** Seconds that it worked, without waiting and pauses; null before its first attempt. */
+    used: number | null;
     device: string;
     latest: Record<string, number | null>;
     position: number | null;

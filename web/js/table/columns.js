@@ -2,7 +2,7 @@
 // storage keep. A column is one of the table's own (`state`), a metric (`m:loss/val`) or a member of the
 // configuration (`c:/train/optimizer/lr`).
 import { fill, h, setText } from '../dom.js';
-import { ago, between, duration, moment, number } from '../format.js';
+import { ago, duration, moment, number } from '../format.js';
 import { describe, metrics, present } from '../metrics.js';
 import { chip, isActive, meter, nextAttempt, setMeter, standing } from '../states.js';
 
@@ -93,14 +93,14 @@ const own = [
                 bar.setAttribute('aria-label', `Progress of run ${run.id}`);
                 bar.dataset.tone = run.state === 'running' ? 'run' : 'idle';
             }
-            setText(pair.children[0], !active ? (run.started ? duration(between(run.started, run.ended)) : '–') : run.step === null || !run.started ? (run.totalSteps ? `0 / ${number(run.totalSteps)}` : '–')
+            setText(pair.children[0], !active ? duration(run.used) : run.step === null || !run.started ? (run.totalSteps ? `0 / ${number(run.totalSteps)}` : '–')
                 : `${number(run.step)}${run.totalSteps ? ` / ${number(run.totalSteps)}` : ''}`);
             setText(pair.children[1], !active ? (done !== null && done < 1 ? `${Math.floor(done * 100)} %` : '') : done === null ? '' : `${Math.floor(done * 100)} %`);
         } },
     { id: 'loss', title: 'Loss', group: 'Run', width: 92, num: true, value: loss, text: 'The latest validation loss, else the training loss.',
         draw: (cell, run) => put(cell, number(loss(run))) },
-    { id: 'time', title: 'Time', group: 'Run', width: 116, num: true, down: true, value: run => between(run.started, run.ended),
-        draw: (cell, run) => put(cell, run.started ? duration(between(run.started, run.ended)) : '–') },
+    { id: 'time', title: 'Time', group: 'Run', width: 116, num: true, down: true, text: 'How long it worked, without waiting and pauses.', value: run => run.used,
+        draw: (cell, run) => put(cell, duration(run.used)) },
     { id: 'created', title: 'Created', group: 'Run', width: 100, num: true, down: true, value: run => Date.parse(run.created),
         draw: (cell, run) => put(cell, ago(run.created), moment(run.created)) },
     { id: 'ended', title: 'Ended', group: 'Run', width: 112, num: true, down: true, value: run => (run.ended ? Date.parse(run.ended) : null),

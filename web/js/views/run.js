@@ -1,7 +1,7 @@
 // One run: where it stands, its curves, and everything else there is to know of it.
 import { cancelRun, getCurves, getJob, getRun, isAbort, listSeries, registerModel, retryJob, steerJob } from '../api.js';
 import { ask, bones, failedBox, fill, h, icon, message, setText, stateBox, toast } from '../dom.js';
-import { ago, between, count, duration, toNumber } from '../format.js';
+import { ago, count, duration, toNumber } from '../format.js';
 import { submitJob } from '../jobs.js';
 import { onEvent, pacer } from '../live.js';
 import { describe, present } from '../metrics.js';
@@ -256,7 +256,7 @@ export function runView(context) {
         add('tokens_per_s', 'Tokens per second');
         if (page.attempts.length > 0)
             // What it worked, without what it waited.
-            stats.push({ title: 'Time', value: duration(page.attempts.reduce((sum, a) => sum + (between(a.created, a.ended) ?? 0), 0)), note: page.attempts.length > 1 ? `in ${page.attempts.length} attempts` : '', text: 'Sum of its attempts, without waiting and pauses' });
+            stats.push({ title: 'Time', value: duration(page.run?.used), note: page.attempts.length > 1 ? `in ${page.attempts.length} attempts` : '', text: 'Sum of its attempts, without waiting and pauses' });
         return stats;
     }
 

@@ -30,10 +30,11 @@ export const looks = [
 ];
 
 export class Browser {
-    static async start() {
+    /** @param {{scrollbars?: boolean}} [options] `scrollbars`: they take their room, as on most desktops */
+    static async start({ scrollbars = false } = {}) {
         const self = new Browser();
         self.browser = await chromium.launch({
-            executablePath: findChromium(),
+            executablePath: findChromium(), ignoreDefaultArgs: scrollbars ? ['--hide-scrollbars'] : [],
             args: ['--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run', '--disable-background-networking',
                 '--disable-component-update', '--disable-sync'],
         });

@@ -115,6 +115,32 @@ describe('charts', { skip, timeout: 240000 }, () => {
         await browser.close(page);
     });
 
+    test('test_e2e_legend_cuts_no_name_and_keeps_its_place_while_values_change', async () => {
+        const page = await browser.open(`${daemon.url}/#/runs/${run}?folds=system`);
+        for (const panel of ['loss', 'logit/max', 'sys/flops']) {
+            await page.locator(`[data-panel="${panel}"] canvas`).waitFor();
+            await page.locator(`[data-panel="${panel}"] .u-over`).scrollIntoViewIfNeeded();
+            const names = () => page.locator(`[data-panel="${panel}"] .legend button`).evaluateAll(all => all.map(el => {
+                const name = el.querySelector('.legend-name'), box = name.getBoundingClientRect(), value = el.querySelector('.value').getBoundingClientRect();
+                return { at: [box.left, box.top, box.width], cut: name.scrollWidth > name.clientWidth || value.right > el.getBoundingClientRect().right + 1, value: el.querySelector('.value').textContent };
+            }));
+            const before = await names();
+            assert.deepEqual(before.map(name => name.cut), before.map(() => false), `${panel} ${JSON.stringify(before)}`);
+            const seen = new Set();
+            for (const share of [.02, .31, .5, .62, .98]) {
+                const box = await page.locator(`[data-panel="${panel}"] .u-over`).boundingBox();
+                await page.mouse.move(box.x + box.width * share, box.y + 40);
+                await page.evaluate(() => new Promise(requestAnimationFrame));
+                const now = await names();
+                assert.deepEqual(now.map(name => name.at), before.map(name => name.at), `${panel} at ${share}`);
+                seen.add(now.map(name => name.value).join());
+            }
+            assert.ok(seen.size > 1, `${panel}: its values do not change`);
+            await page.mouse.move(5, 5);
+        }
+        await browser.close(page);
+    });
+
     test('test_e2e_smoothing_is_not_changed_by_a_zoom_and_is_remembered', async () => {
         const page = await browser.open(`${daemon.url}/#/runs/${run}?smooth=0.95`);
         await page.locator('[data-panel="loss"] canvas').waitFor();

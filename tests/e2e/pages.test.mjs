@@ -250,6 +250,85 @@ describe('pages', { skip }, () => {
         await browser.close(page);
     });
 
+    test('test_e2e_tokens_are_coloured_by_surprise_and_a_scale_says_how', async () => {
+        const { run: text } = await full.submit({
+            name: 'shades', model: { preset: 'gpt_micro', depth: 1, context: 64 }, attention: { activation: 'softmax' },
+            data: { dataset: 'text', path: 'test/verse.txt', tokenizer: 'bytes', split: { rule: 'fraction', train: 0.9, val: 0.1 } },
+            train: { steps: 60, batch: 8 }, register: 'shades',
+        });
+        await full.reach(text, 'succeeded');
+        await full.post('/api/v1/models/shades/versions/1/load');
+        const prompt = 'The rose is red, QZ#';
+        let logprobs;
+        await until('the model to answer', async () => {
+            [{ logprobs: { token_logprobs: logprobs } }] = (await full.post('/v1/completions', { model: 'shades:1', prompt, echo: true, max_tokens: 0, logprobs: 1 })).choices;
+            return true;
+        });
+        const nats = logprobs.map(lp => (lp === null ? null : -lp));
+        assert.ok(Math.max(...nats) > 5 && Math.min(...nats.slice(1)) < 1, `too much alike: ${nats}`);
+        for (const theme of ['light', 'dark']) {
+            const page = await browser.open(`${full.url}/#/models/shades`, { theme });
+            await page.getByLabel('Prompt').fill(prompt);
+            await page.getByRole('button', { name: 'Score the text' }).click();
+            await page.getByText(/^Perplexity/).waitFor();
+            /* Painted alone, a colour has its alpha: read back what the browser made of it. */
+            const colours = await page.evaluate(() => {
+                const c = Object.assign(document.createElement('canvas'), { width: 1, height: 1 }).getContext('2d');
+                const read = el => {
+                    c.clearRect(0, 0, 1, 1);
+                    c.fillStyle = getComputedStyle(el).backgroundColor;
+                    c.fillRect(0, 0, 1, 1);
+                    const [r, , b, a] = c.getImageData(0, 0, 1, 1).data;
+                    return { warm: a > 12 ? r > b : null, alpha: a / 255 };
+                };
+                return { tokens: [...document.querySelectorAll('.answer .tok')].map(read), scale: [...document.querySelectorAll('.token-scale span')].map(el => ({ ...read(el), word: el.textContent })) };
+            });
+            assert.equal(colours.tokens.length, nats.length);
+            colours.tokens.forEach(({ warm, alpha }, i) => {
+                if (nats[i] === null)
+                    return;
+                const strength = nats[i] < 1 ? (1 - nats[i]) * .26 : (Math.min(7, nats[i]) - 1) / 6 * .7;
+                assert.ok(Math.abs(alpha - strength) < .02, `${theme}: ${nats[i]} nats at ${alpha}, not ${strength}`);
+                if (warm !== null)
+                    assert.equal(warm, nats[i] > 1, `${theme}: ${nats[i]} nats`);
+            });
+            assert.deepEqual(colours.scale.map(({ word }) => word), ['100 %', '60 %', '37 %', '10 %', '3 %', '1 %', '0.1 %']);
+            const unlikely = colours.scale.slice(2).map(({ alpha }) => alpha);
+            assert.deepEqual(unlikely, unlikely.slice().sort((a, b) => a - b));
+            assert.ok(colours.scale[0].warm === false && colours.scale[6].warm === true);
+            await page.getByText('orange was not, and the stronger the less likely').waitFor();
+            await browser.close(page);
+        }
+    });
+
+    test('test_e2e_frame_has_no_strip_beside_the_scrollbar_and_lines_up_with_the_page', async () => {
+        const classic = await Browser.start({ scrollbars: true });
+        try {
+            for (const width of [1280, 1920]) {
+                const page = await classic.open(`${full.url}/#/help`, { width, height: 700 });
+                await page.locator('.terms').first().waitFor();
+                const at = await page.evaluate(() => {
+                    const box = selector => document.querySelector(selector).getBoundingClientRect();
+                    const main = document.querySelector('main'), style = getComputedStyle(main);
+                    return { bar: box('.bar').right, left: box('.bar').left, window: innerWidth, room: document.documentElement.clientWidth, brand: box('.brand').left,
+                        end: box('.bar-end').right, content: box('main').left + parseFloat(style.paddingLeft), contentEnd: box('main').right - parseFloat(style.paddingRight) };
+                });
+                assert.ok(at.window - at.room > 5, 'this window has no scrollbar');
+                /* The header reaches from the left edge to the scrollbar, and no empty gutter stands on either side. */
+                assert.deepEqual([at.left, at.bar], [0, at.room]);
+                assert.ok(Math.abs(at.brand - at.content) < 1 && Math.abs(at.end - at.contentEnd) < 1, `${width}: ${JSON.stringify(at)}`);
+                await classic.close(page);
+                /* A page that does not scroll has its content at the same place. */
+                const short = await classic.open(`${empty.url}/#/models`, { width, height: 700 });
+                await short.getByText('No models yet').waitFor();
+                assert.equal(await short.evaluate(() => document.querySelector('.brand').getBoundingClientRect().left), at.brand);
+                await classic.close(short);
+            }
+        } finally {
+            await classic.stop();
+        }
+    });
+
     for (const look of looks) {
         test(`test_e2e_every_view_holds_in_${look.name.replace('-', '_')}`, async () => {
             await full.reach(run, 'succeeded');

@@ -204,7 +204,7 @@ export function textBox(model, version, signal, context) {
             const total = (performance.now() - began) / 1000;
             setText(status, `${count(made)} tokens in ${number(total)} s, the first after ${number(first - began)} ms${finish === 'stop' ? ', ended by a stop' : ''}`);
             if (tokens.length > 0)
-                fill(inspector, scale(), h('p', { class: 'muted small' }, 'A stronger colour is less likely. Point at a token, or use the arrows in the text, to see the alternatives.'));
+                fill(inspector, scale(), h('p', { class: 'muted small' }, 'Blue was expected; orange was not, and the stronger the less likely. Point at a token, or use the arrows in the text, to see the alternatives.'));
         } catch (error) {
             if (!scoring)
                 show();
@@ -234,7 +234,7 @@ export function textBox(model, version, signal, context) {
         const known = all.map(t => t.logprob).filter(lp => lp !== null);
         const mean = known.length > 0 ? -known.reduce((a, b) => a + b, 0) / known.length : NaN;
         setText(status, known.length > 0 ? `Perplexity ${number(Math.exp(mean))} over ${count(known.length)} tokens (${number(mean)} nats each)` : 'One token has nothing before it: there is nothing to score.');
-        fill(inspector, scale(), h('p', { class: 'muted small' }, 'A stronger colour is less likely. Point at a token to see what the model expected.'));
+        fill(inspector, scale(), h('p', { class: 'muted small' }, 'Blue was expected; orange was not, and the stronger the less likely. Point at a token to see what the model expected.'));
     }
 
     /**

@@ -92,6 +92,38 @@ describe('results', { skip }, () => {
         await browser.close(again);
     });
 
+    test('test_e2e_rows_one_sees_have_their_course_and_ask_for_it_together', async () => {
+        const page = await browser.open('about:blank', { origin: full.url });
+        const asked = [];
+        page.on('request', request => {
+            const { pathname, searchParams } = new URL(request.url());
+            if (pathname === '/api/v1/compare/series')
+                asked.push(searchParams.getAll('run'));
+        });
+        await page.goto(`${full.url}/#/?state=succeeded`);
+        await page.locator('.spark path[d^="M"]').first().waitFor();
+        assert.equal(asked.length, 1, JSON.stringify(asked));
+        assert.ok(asked[0].length >= 10 && asked[0].length <= 64, String(asked[0].length));
+        const drawn = await page.locator('.grid-row:has(.spark path[d^="M"])').evaluateAll(rows => rows.map(row => ({ id: row.dataset.id, d: row.querySelector('.spark path').getAttribute('d'), label: row.querySelector('.spark').getAttribute('aria-label') })));
+        for (const { id, d, label } of drawn) {
+            const { series: [{ data }] } = await full.get(`/api/v1/runs/${id}/series?key=loss/val&buckets=10000`);
+            const numbers = [...d.matchAll(/[ML]([\d.]+) ([\d.]+)/g)].map(m => [Number(m[1]), Number(m[2])]);
+            const low = Math.min(...data.map(b => b.mean)), high = Math.max(...data.map(b => b.mean)), last = data.at(-1);
+            if (data.length <= 32) /* each point has a bucket of its own */
+                assert.deepEqual(numbers.map(([x]) => Math.round(x)), data.map(b => Math.round(2 + 72 * (b.last_step - data[0].last_step) / (last.last_step - data[0].last_step))));
+            assert.ok(Math.abs(numbers.at(-1)[1] - (2 + 14 * (high - last.mean) / (high - low))) < 1.5, `run ${id}: ${d}`);
+            assert.match(label, /^Loss from [\d.]+ to [\d.]+$/);
+        }
+        /* Rows far below ask when one gets there, and those that were asked for do not again. */
+        await page.locator('.grid-scroll').evaluate(el => { el.scrollTop = 6000; });
+        await until('the lines further down to be asked for', async () => asked.length === 2);
+        assert.deepEqual(asked[1].filter(id => asked[0].includes(id)), []);
+        await page.locator('.grid-scroll').evaluate(el => { el.scrollTop = 0; });
+        await page.locator('.spark path[d^="M"]').first().waitFor();
+        assert.equal(asked.length, 2);
+        await browser.close(page);
+    });
+
     test('test_e2e_runs_are_selected_and_compared', async () => {
         const page = await browser.open(`${full.url}/#/?state=succeeded`);
         await page.locator('.grid-row').nth(3).waitFor();

@@ -7,6 +7,7 @@ import { at, meanOf } from '../../web/js/compare/mean.js';
 import { describe, metrics, panels, parseKey, present, seriesName } from '../../web/js/metrics.js';
 import { lineOf, locate, stretchOf } from '../../web/js/pointer.js';
 import { withMember } from '../../web/js/quick.js';
+import { courseLine } from '../../web/js/table/spark.js';
 import { columnOf, comparator, formatColumns, parseColumns, standardChoice, wantedFields, wantedMetrics } from '../../web/js/table/columns.js';
 import { clock, linearTicks, logTicks, reach, within } from '../../web/js/chart/ticks.js';
 import { paintFigure, sizeOf, toCsv } from '../../web/js/chart/figure.js';
@@ -279,6 +280,13 @@ test('test_columns_of_no_choice_are_results_and_what_differs', () => {
         run('2', { latest: { 'ppl/val': 12 }, fields: { '/attention/degree': 5, '/model/depth': 2, '/train/optimizer/lr': .1 } })];
     assert.deepEqual(ids(two), ['state', 'name', 'm:acc/val', 'm:ppl/val', 'c:/attention/degree', 'progress', 'created']);
     assert.deepEqual(ids(two, ['/model/depth']), ['state', 'name', 'm:acc/val', 'm:ppl/val', 'c:/model/depth', 'progress', 'created']);
+});
+
+test('test_course_of_a_run_is_a_line_within_its_box', () => {
+    assert.equal(courseLine([]), '');
+    assert.equal(courseLine([[5, 1]]), '');
+    assert.equal(courseLine([[0, 4], [50, 1], [100, 2]]), 'M2.0 2.0L38.0 16.0L74.0 11.3'); /* high is up, x by step and not by place */
+    assert.equal(courseLine([[1, 3], [2, 3]]), 'M2.0 9.0L74.0 9.0');
 });
 
 test('test_quick_settings_write_into_a_copy', () => {

@@ -98,6 +98,20 @@ export async function compareRuns(runs, { all, metrics }, signal) {
 }
 
 /**
+ * One metric of several runs in few points each.
+ * @param {string[]} runs
+ * @param {string} key
+ * @param {number} buckets
+ * @param {AbortSignal} signal
+ * @returns {Promise<{id: string, points: [number, number][]}[]>}
+ */
+export async function readCourses(runs, key, buckets, signal) {
+    const raw = await json(`/api/v1/compare/series?${each('run', runs).slice(1)}${each('key', [key])}&buckets=${buckets}`, { signal });
+    return raw.series[0].runs.map((/** @type {any} */ run) => ({ id: run.run_id, points: run.data.map((/** @type {any} */ p) => [p.x, toNumber(p.mean)])
+        .filter((/** @type {[number, number | null]} */ [, y]) => y !== null && Number.isFinite(y)) }));
+}
+
+/**
  * The address of a comparison as CSV.
  * @param {string[]} runs
  * @param {'fields' | 'metrics' | 'series'} what

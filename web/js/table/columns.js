@@ -4,6 +4,7 @@
 import { fill, h, setText } from '../dom.js';
 import { ago, duration, moment, number } from '../format.js';
 import { describe, metrics, present } from '../metrics.js';
+import { COURSE_KEY, drawSpark } from './spark.js';
 import { chip, isActive, meter, nextAttempt, setMeter, standing } from '../states.js';
 
 /** @typedef {import('../types').Run} Run */
@@ -97,6 +98,7 @@ const own = [
                 : `${number(run.step)}${run.totalSteps ? ` / ${number(run.totalSteps)}` : ''}`);
             setText(pair.children[1], !active ? (done !== null && done < 1 ? `${Math.floor(done * 100)} %` : '') : done === null ? '' : `${Math.floor(done * 100)} %`);
         } },
+    { id: 'course', title: 'Course', group: 'Run', width: 100, text: 'Validation loss over the run.', metric: COURSE_KEY, value: run => run.latest[COURSE_KEY], draw: drawSpark },
     { id: 'loss', title: 'Loss', group: 'Run', width: 92, num: true, value: loss, text: 'The latest validation loss, else the training loss.',
         draw: (cell, run) => put(cell, number(loss(run))) },
     { id: 'time', title: 'Time', group: 'Run', width: 116, num: true, down: true, text: 'How long it worked, without waiting and pauses.', value: run => run.used,
@@ -215,7 +217,7 @@ export function standardChoice(runs = [], settings) {
         // What nearly every run has for itself (a rate drawn at random) tells less than what groups them; few values come first.
         .map(pointer => ({ pointer, many: new Set(runs.map(run => JSON.stringify(run.fields[pointer] ?? null))).size }))
         .sort((a, b) => a.many - b.many).slice(0, MOST_DIFFERING).map(({ pointer }) => pointer);
-    return choiceOf(['state', 'name', ...(results.length > 0 ? results.map(key => `m:${key}`) : ['loss']),
+    return choiceOf(['state', 'name', ...(results.length > 0 ? results.map(key => `m:${key}`) : ['loss']), ...(results.includes(COURSE_KEY) ? ['course'] : []),
         ...candidates.fields.filter(pointer => differing.includes(pointer)).map(pointer => `c:${pointer}`), 'progress', 'created']);
 }
 

@@ -11,6 +11,7 @@ import { chooseColumns } from '../table/chooser.js';
 import { candidates, columnOf, comparator, formatColumns, parseColumns, standardChoice, wantedFields, wantedMetrics } from '../table/columns.js';
 import { RunGrid } from '../table/grid.js';
 import { MOST_RUNS, RunList } from '../table/list.js';
+import { startSparks } from '../table/spark.js';
 
 const MOST_COMPARED = 20;
 const STORED = 'polyd.columns';
@@ -124,6 +125,7 @@ export function runsView(context) {
         },
     });
     const list = new RunList(draw, signal);
+    startSparks(signal, () => grid.rows.paint(true));
 
     /** @param {string | null} text */
     function parseSort(text) {

@@ -34,11 +34,33 @@ const assets = files.map(argument => {
     const bytes = readFileSync(file);
     return { url, type, bytes, zipped: zip(bytes) };
 });
-// The page's modules are fetched all at once: else each import would be known only after the module that has it.
+// Requests cost more than bytes. The style sheets become one; the modules of the frame are named at the head of the page, so that
+// no import is known only after the module that has it; those of each view are listed for js/first.js, which takes one list.
 const page = assets.find(asset => asset.url === '/index.html');
-const modules = assets.filter(asset => asset.type.startsWith('text/javascript')).map(asset => `<link rel="modulepreload" href="${asset.url}">\n`).join('');
 if (page) {
-    page.bytes = Buffer.from(page.bytes.toString().replace('</head>', `${modules}</head>`));
+    const textOf = url => assets.find(asset => asset.url === url)?.bytes.toString();
+    /** All modules that one imports, itself first; not those that it imports only when it needs them. */
+    const closure = (url, found = new Set()) => {
+        const text = found.has(url) ? undefined : textOf(url);
+        if (text === undefined)
+            return found;
+        found.add(url);
+        for (const [, target] of text.matchAll(/^(?:import|export)\b[^'"]*?from\s+'([^']+)'|^import\s+'([^']+)'/gm))
+            closure(target.startsWith('/') ? target : path.posix.resolve(path.posix.dirname(url), target), found);
+        return found;
+    };
+    let text = page.bytes.toString();
+    const sheets = [...text.matchAll(/<link rel="stylesheet" href="([^"]+)">\n/g)];
+    const css = Buffer.from(sheets.map(([, url]) => textOf(url)).join('\n'));
+    assets.push({ url: '/css/all.css', type: types['.css'], bytes: css, zipped: zip(css) });
+    const frame = closure('/js/app.js');
+    const views = [...textOf('/js/app.js').matchAll(/^ {4}'?([\w/]*)'?: .*import\('\.([^']+)'\)/gm)];
+    if (sheets.length === 0 || frame.size === 0 || views.length === 0)
+        throw new Error('index.html or app.js is not as embed.mjs reads it');
+    const lists = views.map(([, name, file]) => `<meta name="modules" data-view="${name}" content="${[...closure(`/js${file}`)].filter(url => !frame.has(url)).join(' ')}">\n`);
+    sheets.forEach(([link], i) => { text = text.replace(link, i ? '' : '<link rel="stylesheet" href="/css/all.css">\n'); });
+    text = text.replace('<script src=', `${lists.join('')}<script src=`).replace('</head>', `${[...frame].map(url => `<link rel="modulepreload" href="${url}">\n`).join('')}</head>`);
+    page.bytes = Buffer.from(text);
     page.zipped = zip(page.bytes);
 }
 const index = assets.find(asset => asset.url === '/index.html');

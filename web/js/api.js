@@ -22,6 +22,19 @@ export class ApiError extends Error {
 }
 
 /**
+ * The answer to a request that js/first.js made before the modules were there. It is taken once.
+ * @param {string} path
+ * @param {string} [method]
+ */
+function taken(path, method = 'GET') {
+    /** @type {Map<string, Promise<Response>> | undefined} */
+    const early = /** @type {any} */ (globalThis).early;
+    const answer = method === 'GET' ? early?.get(path) : undefined;
+    early?.delete(path);
+    return answer;
+}
+
+/**
  * @param {string} path
  * @param {{method?: string, body?: unknown, signal?: AbortSignal, headers?: Record<string, string>, raw?: BodyInit}} [options]
  * @returns {Promise<Response>}
@@ -36,7 +49,7 @@ export async function request(path, options = {}) {
     }
     let response;
     try {
-        response = await fetch(path, { method: options.method ?? 'GET', headers, body, signal: options.signal ?? null });
+        response = await (taken(path, options.method) ?? fetch(path, { method: options.method ?? 'GET', headers, body, signal: options.signal ?? null }));
     } catch (error) {
         if (error instanceof DOMException && error.name === 'AbortError')
             throw error;

@@ -2,31 +2,39 @@
 import { bones, failedBox, fill, icon, setText, toast } from './dom.js';
 import { startLive } from './live.js';
 import { startTheme } from './theme.js';
-import { compareView } from './views/compare.js';
-import { devicesView } from './views/devices.js';
-import { helpView } from './views/help.js';
-import { modelsView } from './views/models.js';
 import { notFoundView } from './views/not-found.js';
-import { runView } from './views/run.js';
-import { runsView } from './views/runs.js';
-import { submitView } from './views/submit.js';
-import { sweepView } from './views/sweep.js';
-import { sweepsView } from './views/sweeps.js';
 
 /** @typedef {import('./types').ViewContext} ViewContext */
 /** @typedef {import('./types').View} View */
 
-/** @type {Record<string, {nav: string, open: (context: ViewContext) => View}>} */
+/** @typedef {(context: ViewContext) => View} Open */
+
+/** Each view comes when it is first opened, the others once the page is idle. By name; with "/": of one thing. @type {Record<string, () => Promise<Open>>} */
+const views = {
+    runs: () => import('./views/runs.js').then(m => m.runsView),
+    'runs/': () => import('./views/run.js').then(m => m.runView),
+    compare: () => import('./views/compare.js').then(m => m.compareView),
+    sweeps: () => import('./views/sweeps.js').then(m => m.sweepsView),
+    'jobs/': () => import('./views/sweep.js').then(m => m.sweepView),
+    models: () => import('./views/models.js').then(m => m.modelsView),
+    devices: () => import('./views/devices.js').then(m => m.devicesView),
+    submit: () => import('./views/submit.js').then(m => m.submitView),
+    help: () => import('./views/help.js').then(m => m.helpView),
+};
+/** Those that have come. @type {Map<string, Open>} */
+const ready = new Map([['', notFoundView]]);
+
+/** What an address opens: the part of the menu, and the view. @type {Record<string, {nav: string, view: string, one?: string}>} */
 const routes = {
-    '': { nav: 'runs', open: runsView },
-    runs: { nav: 'runs', open: context => (context.params.length > 0 ? runView(context) : runsView(context)) },
-    submit: { nav: 'runs', open: submitView },
-    jobs: { nav: 'sweeps', open: context => (context.params.length > 0 ? sweepView(context) : sweepsView(context)) },
-    sweeps: { nav: 'sweeps', open: sweepsView },
-    compare: { nav: 'runs', open: compareView },
-    models: { nav: 'models', open: modelsView },
-    devices: { nav: 'devices', open: devicesView },
-    help: { nav: 'help', open: helpView },
+    '': { nav: 'runs', view: 'runs' },
+    runs: { nav: 'runs', view: 'runs', one: 'runs/' },
+    submit: { nav: 'runs', view: 'submit' },
+    jobs: { nav: 'sweeps', view: 'sweeps', one: 'jobs/' },
+    sweeps: { nav: 'sweeps', view: 'sweeps' },
+    compare: { nav: 'runs', view: 'compare' },
+    models: { nav: 'models', view: 'models' },
+    devices: { nav: 'devices', view: 'devices' },
+    help: { nav: 'help', view: 'help' },
 };
 
 const main = /** @type {HTMLElement} */ (document.getElementById('main'));
@@ -68,7 +76,8 @@ function navigate() {
     leaving.abort();
     leaving = new AbortController();
     const { signal } = leaving;
-    const route = routes[parts[0] ?? ''] ?? { nav: '', open: notFoundView };
+    const route = routes[parts[0] ?? ''] ?? { nav: '', view: '' };
+    const name = parts.length > 1 && route.one ? route.one : route.view;
     for (const link of document.querySelectorAll('[data-nav]')) {
         if (/** @type {HTMLElement} */ (link).dataset.nav === route.nav)
             link.setAttribute('aria-current', 'page');
@@ -90,6 +99,9 @@ function navigate() {
                     query.set(key, value);
             }
             const text = query.toString();
+            // Each change of the address is a word to another process: what is as it was is not said again.
+            if (shown === `${path}?${query}`)
+                return;
             shown = `${path}?${query}`;
             history.replaceState(null, '', `#/${path}${text ? `?${text}` : ''}`);
         },
@@ -100,19 +112,43 @@ function navigate() {
     };
     context.setTitle('');
     fill(main, bones());
+    const open = ready.get(name);
+    if (open)
+        show(open, context);
+    else
+        fetchView(name).then(come => !signal.aborted && show(come, context), () => {
+            if (signal.aborted)
+                return;
+            fill(main, failedBox(new Error('polyd does not answer. Is it still running?'), 'This view', () => location.reload()));
+            addEventListener('polyd:back', () => {
+                shown = '';
+                navigate();
+            }, { once: true, signal });
+        });
+    scrollTo(0, 0);
+    // Who came by keyboard goes on from the top of the new view; the first view leaves the focus alone.
+    if (!first)
+        main.focus({ preventScroll: true });
+    first = false;
+}
+
+/** @param {string} name */
+async function fetchView(name) {
+    const open = await views[name]();
+    ready.set(name, open);
+    return open;
+}
+
+/** @param {Open} open @param {ViewContext} context */
+function show(open, context) {
     try {
-        const view = route.open(context);
+        const view = open(context);
         view.el.classList.add('view');
         fill(main, view.el);
     } catch (error) {
         console.error(error);
         fill(main, failedBox(error, 'This view', () => location.reload()));
     }
-    scrollTo(0, 0);
-    // Who came by keyboard goes on from the top of the new view; the first view leaves the focus alone.
-    if (!first)
-        main.focus({ preventScroll: true });
-    first = false;
 }
 
 // The part behind '#' belongs to the views: the way past the frame must not change it.
@@ -165,3 +201,10 @@ startLive((state, word) => {
     away.hidden = since === null;
     setText(away, since ? `Not connected since ${since.toLocaleTimeString([], { hour: '2-digit', minute: '2-digit', second: '2-digit' })}: these figures are old. The page goes on by itself once polyd answers.` : '');
 });
+// The other views, one after the other: then a click waits for nothing, also while polyd is away.
+setTimeout(async () => {
+    /** @type {any} */ (globalThis).early?.clear(); // what nobody took is old
+    for (const name of Object.keys(views))
+        if (!ready.has(name))
+            await fetchView(name).catch(() => {});
+}, 1500);

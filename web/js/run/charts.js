@@ -42,7 +42,8 @@ export function chartsPart(page, gone) {
             else
                 turned.delete(group.id);
             page.context.setQuery({ folds: [...turned].join('.') });
-            if (fold.open)
+            // A group that is open from the start tells so too: its panels are on their way.
+            if (fold.open && !grid.firstChild)
                 refresh();
         });
         return { group, grid, fold };
@@ -138,18 +139,21 @@ export function chartsPart(page, gone) {
                 if (chart.el.parentNode !== home.grid)
                     home.grid.append(chart.el);
             }
-            // About one bucket a pixel for single curves; bundles of layers are coarser, and a hundred series of heads
-            // are asked for only when somebody chooses their layer.
-            const width = Math.min(1000, Math.max(100, charts.values().next().value?.place.clientWidth || 400));
-            const { range } = bar;
-            const flat = wanted.filter(p => !p.layered).flatMap(p => p.keys);
-            const bundled = wanted.filter(p => p.layered).flatMap(p => charts.get(p.id)?.wanted() ?? []);
-            const curves = (await Promise.all([
-                loadCurves(page.id, flat, { buckets: width, range, span: span() }, gone),
-                loadCurves(page.id, bundled, { buckets: Math.ceil(width / 2), range, span: span() }, gone)])).flat();
-            const byKey = new Map(curves.map(c => [c.key, c]));
             for (const panel of wanted)
                 charts.get(panel.id)?.readWidth();
+            // About one bucket a pixel for single curves; bundles of layers are coarser, and a hundred series of heads
+            // are asked for only when somebody chooses their layer.
+            /** By number of buckets. @type {Map<number, string[]>} */
+            const asked = new Map();
+            for (const panel of wanted) {
+                const chart = charts.get(panel.id);
+                const width = Math.min(1000, Math.max(100, chart?.width || 400));
+                const buckets = panel.layered ? Math.ceil(width / 2) : width;
+                asked.set(buckets, [...asked.get(buckets) ?? [], ...(panel.layered ? chart?.wanted() ?? [] : panel.keys)]);
+            }
+            const { range } = bar;
+            const curves = (await Promise.all([...asked].map(([buckets, keys]) => loadCurves(page.id, keys, { buckets, range, span: span() }, gone)))).flat();
+            const byKey = new Map(curves.map(c => [c.key, c]));
             for (const panel of wanted) {
                 const chart = charts.get(panel.id);
                 chart?.show(chart.wanted().map(key => byKey.get(key)).filter(c => c !== undefined));

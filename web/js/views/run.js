@@ -109,7 +109,7 @@ export function runView(context) {
         /** @type {Record<string, (page: import('../run/page.js').Page, gone: AbortSignal) => import('../run/page.js').Part>} */
         const parts = { charts: chartsPart, log: logPart, checkpoints: checkpointsPart, config: configPart, events: eventsPart };
         part = parts[tab](page, leavingTab.signal);
-        part.refresh();
+        return part.refresh();
     }
 
     // ---- head ----
@@ -368,16 +368,20 @@ export function runView(context) {
             const wasActive = page.run && isActive(page.run);
             const [answer, list] = await Promise.all([getRun(id, signal), listSeries(id, signal)]);
             Object.assign(page, { run: answer.run, resolved: answer.document, attempts: answer.attempts, digest: answer.digest, series: list });
-            if (!page.job || isActive(answer.run) || wasActive)
-                page.job = await getJob(answer.run.jobId, signal);
+            const job = !page.job || isActive(answer.run) || wasActive ? getJob(answer.run.jobId, signal) : null;
             waiting.remove();
-            if (all.hidden) {
+            const first = all.hidden;
+            if (first && job && tab === 'config')
+                page.job = await job; // it tells what was submitted
+            if (first) {
                 all.hidden = false;
-                openTab(tab);
-            } else {
-                part?.refresh();
+                drawHead();
             }
+            const drawn = first ? openTab(tab) : part?.refresh();
+            if (job)
+                page.job = await job;
             drawHead();
+            await drawn;
             readBests();
         } catch (error) {
             if (isAbort(error))

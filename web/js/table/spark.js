@@ -101,13 +101,13 @@ export function drawSpark(cell, run) {
     let svg = cell.firstElementChild;
     if (!svg) {
         svg = document.createElementNS('http://www.w3.org/2000/svg', 'svg');
-        for (const [name, value] of Object.entries({ class: 'spark', viewBox: `0 0 ${WIDTH} ${HEIGHT}`, width: WIDTH, height: HEIGHT, role: 'img' }))
+        for (const [name, value] of Object.entries({ class: 'spark', viewBox: `0 0 ${WIDTH} ${HEIGHT}`, width: WIDTH, height: HEIGHT }))
             svg.setAttribute(name, String(value));
         svg.append(document.createElementNS('http://www.w3.org/2000/svg', 'path'));
         cell.append(svg);
     }
     svg.firstElementChild?.setAttribute('d', d);
-    svg.toggleAttribute('aria-hidden', d === '');
-    svg.setAttribute('aria-label', have?.text ?? '');
+    for (const [name, value] of Object.entries(d ? { role: 'img', 'aria-label': have?.text ?? '', 'aria-hidden': 'false' } : { role: 'presentation', 'aria-label': '', 'aria-hidden': 'true' }))
+        svg.setAttribute(name, value);
     cell.title = have?.text ?? '';
 }

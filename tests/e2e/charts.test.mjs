@@ -284,6 +284,16 @@ describe('charts', { skip, timeout: 240000 }, () => {
         const val = csv.filter(row => row[1] === 'loss/val' && Number(row[3]) > 2); /* the run itself evaluated too, at its end */
         assert.deepEqual(val.map(row => [Number(row[3]), Number(row[5])]), [500, 1000, 1500, 2000, 2500, 3000].map(step => [step, 2 + step / 1e4]));
         assert.equal(csv.filter(row => row[1] === 'loss/train').reduce((n, row) => n + Number(row[9]), 0), STEPS);
+        /* The code that draws it again, for a paper: the validation's points are among it. */
+        await page.context().grantPermissions(['clipboard-read', 'clipboard-write']);
+        for (const [word, part] of [['pgfplots', /coordinates \{.*\(500,2\.05\) \(1000,2\.1\).*\};\n\\addlegendentry\{validation\}/], ['matplotlib', /ax\.plot\(\[.*500, 1000, 1500, 2000, 2500, 3000\], \[.*2\.05, 2\.1, 2\.15, 2\.2, 2\.25, 2\.3\], .*label="validation"\)/]]) {
+            await page.locator('[data-panel="loss"]').getByRole('button', { name: /scale, range, save/ }).click();
+            await page.locator('[data-panel="loss"] .menu').getByRole('button', { name: word, exact: true }).click();
+            await page.getByText(`The ${word} code of this chart is in the clipboard.`).waitFor();
+            const code = await page.evaluate(() => navigator.clipboard.readText());
+            assert.match(code, part);
+            assert.ok(/0072B2/.test(code), 'the colours are those for paper');
+        }
         await page.locator('[data-panel="loss"] .legend button', { hasText: 'validation' }).click();
         assert.ok(!(await saved(page, 'loss', 'CSV')).bytes.toString().includes('loss/val'));
         await browser.close(page);

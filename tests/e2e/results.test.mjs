@@ -196,6 +196,11 @@ describe('results', { skip }, () => {
         assert.match(await page.locator('h1 + span').innerText(), /^Done, 2 failed$/);
         assert.match(await page.locator('.meter.stacked').getAttribute('aria-label'), /: 19 succeeded, 2 failed of 21$/);
         assert.match(await page.locator('.tiles').innerText(), /mean ± sd of 3\s+\d\d\.\d\d\s+± 0\.\d\d %/);
+        for (const [format, begins] of [['SVG', /^<svg[\s\S]*>√N = 4</], ['PDF', /^%PDF[\s\S]*\(attention\.k \\\(log\\\)\) Tj/]]) {
+            await page.getByRole('button', { name: 'Results: save' }).click();
+            const [picture] = await Promise.all([page.waitForEvent('download'), page.getByRole('button', { name: format, exact: true }).last().click()]);
+            assert.match(Buffer.from(await new Response(await picture.createReadStream()).arrayBuffer()).toString(format === 'PDF' ? 'latin1' : 'utf8'), begins);
+        }
         await page.getByRole('button', { name: 'Results: save' }).click();
         const [file] = await Promise.all([page.waitForEvent('download'), page.getByRole('button', { name: 'CSV', exact: true }).last().click()]);
         const lines = (await new Response(await file.createReadStream()).text()).trim().split('\n').map(line => line.split(','));

@@ -1,5 +1,6 @@
 // The page's pure parts, run outside a browser.
 import assert from 'node:assert/strict';
+import { execFileSync, spawnSync } from 'node:child_process';
 import test from 'node:test';
 
 import { ago, bytes, duration, meanWithSd, number, percent, toNumber } from '../../web/js/format.js';
@@ -7,6 +8,7 @@ import { at, meanOf } from '../../web/js/compare/mean.js';
 import { describe, metrics, panels, parseKey, present, seriesName } from '../../web/js/metrics.js';
 import { lineOf, locate, stretchOf } from '../../web/js/pointer.js';
 import { withMember } from '../../web/js/quick.js';
+import { toMatplotlib, toPgfplots } from '../../web/js/chart/code.js';
 import { courseLine } from '../../web/js/table/spark.js';
 import { columnOf, comparator, formatColumns, parseColumns, standardChoice, wantedFields, wantedMetrics } from '../../web/js/table/columns.js';
 import { clock, linearTicks, logTicks, reach, within } from '../../web/js/chart/ticks.js';
@@ -163,6 +165,42 @@ test('test_figures_are_painted_with_text_that_stays_text', () => {
     for (const [, at] of page.slice(table).matchAll(/^(\d{10}) 00000 n/gm))
         assert.match(page.slice(Number(at)), /^\d+ 0 obj/);
     assert.equal(toCsv(figure.rows), 'a,b\n"x,""y""",1\n');
+});
+
+const printed = { title: 'Loss 50 % of ‖A‖', width: 640, height: 360, x: { title: 'k_1 (log)', log: true, low: .01, high: 100, ticks: [{ at: .01, word: '0.01' }, { at: 100, word: '100' }] },
+    y: { title: 'nats', low: 0, high: 5, ticks: [{ at: 0, word: '0' }, { at: 5, word: '5' }] }, rows: [],
+    lines: [{ name: 'training & "more"', ink: '#0072b2', dash: [6, 4], points: [[.01, 1.25], [1, null], [100, 3]], band: [[.01, .5, 2], [100, 1, 4]] }, { name: '', unnamed: true, ink: 'rgb(213 94 0)', dash: [], alpha: .35, points: [[.01, 2], [100, 2]] }],
+    marks: [{ x: 1, y: 2, ink: 'rgb(213 94 0)', shape: 'diamond', size: 5, sd: .5 }, { x: 10, y: 1, ink: '#0072b2', shape: 'circle', size: 3, hollow: true }], rules: [{ at: 4, word: '√N' }] };
+
+test('test_figure_as_matplotlib_runs_and_draws_the_same_numbers', { skip: spawnSync('python3', ['--version']).error && 'no python3 here' }, () => {
+    /* A stand-in that notes what is drawn: matplotlib itself need not be there. */
+    const stub = 'import sys, types, json\nnotes = []\nclass Any:\n    def __init__(self, name): self.name = name\n    def __getattr__(self, name): return Any(name)\n    def __call__(self, *a, **k):\n        notes.append([self.name, repr(a), repr(k)])\n        return (Any("fig"), Any("ax")) if self.name == "subplots" else None\n'
+        + 'plt = Any("plt")\nm = types.ModuleType("matplotlib"); m.pyplot = plt; sys.modules["matplotlib"] = m; sys.modules["matplotlib.pyplot"] = plt\nexec(compile(sys.stdin.read(), "chart.py", "exec"))\nprint(json.dumps(notes))';
+    const notes = JSON.parse(execFileSync('python3', ['-c', stub], { input: toMatplotlib(printed), encoding: 'utf8' }));
+    const of = name => notes.filter(note => note[0] === name);
+    assert.deepEqual(of('plot').map(note => note[1]), ['([0.01, 1, 100], [1.25, nan, 3])', '([0.01, 100], [2, 2])']);
+    assert.match(of('plot')[0][2], /'color': '#0072B2'.*'linestyle': \(0, \(6, 4\)\), 'label': 'training & "more"'/);
+    assert.deepEqual(of('fill_between').map(note => note[1]), ['([0.01, 100], [0.5, 1], [2, 4])']);
+    assert.deepEqual(of('errorbar').map(note => note[1]), ['([1], [2])', '([10], [1])']);
+    assert.match(of('errorbar')[0][2], /'yerr': \[0\.5\], 'fmt': 'D', 'color': '#D55E00'/);
+    assert.deepEqual([of('set_xscale').length, of('set_yscale').length], [1, 0]);
+    assert.deepEqual([of('set_xlim')[0][1], of('set_yticks')[0][1], of('set_title')[0][1]], ['(0.01, 100)', "([0, 5], ['0', '5'])", "('Loss 50 % of ‖A‖',)"]);
+});
+
+test('test_figure_as_pgfplots_has_its_numbers_and_text_that_tex_takes', () => {
+    const code = toPgfplots(printed);
+    assert.match(code, /\\definecolor\{polydA\}\{HTML\}\{0072B2\}\n\\definecolor\{polydB\}\{HTML\}\{D55E00\}/);
+    assert.match(code, /title=\{Loss 50 \\% of \$\\\|\$A\$\\\|\$\}/);
+    assert.match(code, /xlabel=\{k\\_1 \(log\)\}/);
+    assert.match(code, /xmode=log/);
+    assert.doesNotMatch(code, /ymode/);
+    assert.match(code, /\\addplot \[polydA, .*dash pattern=on 6pt off 4pt\] coordinates \{\(0\.01,1\.25\) \(1,nan\) \(100,3\)\};\n\\addlegendentry\{training \\& "more"\}/);
+    assert.match(code, /fill=polydA.* coordinates \{\(0\.01,2\) \(100,4\) \(100,1\) \(0\.01,0\.5\)\};/);
+    assert.match(code, /mark=diamond\*.*y explicit\] coordinates \{\(1,2\) \+- \(0,0\.5\)\};/);
+    assert.match(code, /mark=o, .*forget plot\] coordinates \{\(10,1\)\};/);
+    const bare = code.replaceAll(/\\[{}]/g, '');
+    assert.equal(bare.split('{').length, bare.split('}').length);
+    assert.doesNotMatch(code, /NaN|undefined|Infinity|[^\x00-\x7f]/);
 });
 
 test('test_format_number_keeps_four_digits_and_names_the_non_finite', () => {

@@ -3,7 +3,6 @@
 import uPlot from '/vendor/uplot.js';
 
 import { panelMenu } from './chart/menu.js';
-import { saveFigure } from './chart/save.js';
 import { freshState } from './chart/state.js';
 import { clock, linearTicks, logTicks, reach, timeSteps, within } from './chart/ticks.js';
 import { hideTip, showTip } from './chart/tip.js';
@@ -97,7 +96,7 @@ export class Chart {
             h('div', { class: 'chart-head' }, h('h3', null, panel.title), unit ? h('span', { class: 'muted small unit' }, unit) : null,
                 hint(panel.metric), h('span', { class: 'grow' }), this.picker,
                 panelMenu(panel.title, { state: () => this.state, log: () => this.log, range: () => this.range, set: part => this.set(part),
-                    save: format => saveFigure(() => this.figure(), format, `${this.options.name ?? 'chart'}-${this.panel.id}`) }), this.grow),
+                    figure: () => this.figure(), file: () => `${this.options.name ?? 'chart'}-${this.panel.id}` }), this.grow),
             this.legend, this.place, h('div', { class: 'chart-foot' }, this.foot, details));
         this.expand(false, false);
 

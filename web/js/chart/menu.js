@@ -1,6 +1,25 @@
 // The menu of a panel: its own scale and range, and what it is saved as.
 import { fill, h, icon, toast } from '../dom.js';
-import { formats, saveFigure } from './save.js';
+import { codes, copyFigure, formats, saveFigure } from './save.js';
+
+/** @typedef {() => import('./figure.js').Figure} Make */
+
+/**
+ * What a figure is saved and copied as.
+ * @param {() => Make | null} figure
+ * @param {string} name of the file
+ * @param {() => void} done
+ */
+function saveRows(figure, name, done) {
+    const button = (/** @type {string} */ word, /** @type {(make: Make) => void} */ act) => h('button', { type: 'button', class: 'small-button', on: { click: () => {
+        const make = figure();
+        if (make)
+            act(make);
+        done();
+    } } }, word);
+    return [h('div', { class: 'row', role: 'group', 'aria-label': 'Save what is drawn' }, h('span', { class: 'muted' }, 'Save'), formats.map(({ id, word }) => button(word, make => saveFigure(make, id, name)))),
+        h('div', { class: 'row', role: 'group', 'aria-label': 'Copy the code that draws it' }, h('span', { class: 'muted' }, 'Copy'), codes.map(({ id }) => button(id, make => copyFigure(make, id))))];
+}
 
 /**
  * A button with a box of its own that opens below it. The box is filled each time.
@@ -38,7 +57,8 @@ export function popover(label, sign, content) {
  * @param {() => boolean} panel.log is its scale logarithmic now?
  * @param {() => [number, number]} panel.range of its vertical axis now
  * @param {(part: Partial<import('./state.js').PanelState>) => void} panel.set
- * @param {(format: 'svg' | 'pdf' | 'png' | 'csv') => void} panel.save
+ * @param {Make} panel.figure
+ * @param {() => string} panel.file name of what it is saved as
  */
 export function panelMenu(title, panel) {
     const menu = popover(`${title}: scale, range, save`, 'more', () => {
@@ -70,10 +90,7 @@ export function panelMenu(title, panel) {
         from.addEventListener('change', byHand);
         to.addEventListener('change', byHand);
         return [scale, h('label', { class: 'stack-s' }, h('span', { class: 'muted' }, 'Vertical range'), reach), own,
-            h('div', { class: 'row', role: 'group', 'aria-label': 'Save what is drawn' }, h('span', { class: 'muted' }, 'Save'), formats.map(({ id, word }) => h('button', { type: 'button', class: 'small-button', on: { click: () => {
-                panel.save(id);
-                menu.close();
-            } } }, word)))];
+            ...saveRows(() => panel.figure, panel.file(), () => menu.close())];
     });
     return menu.button;
 }
@@ -85,11 +102,6 @@ export function panelMenu(title, panel) {
  * @param {string} name of the file
  */
 export function panelSave(title, figure, name) {
-    const menu = popover(`${title}: save`, 'download', () => [h('div', { class: 'row', role: 'group', 'aria-label': 'Save what is drawn' }, h('span', { class: 'muted' }, 'Save'), formats.map(({ id, word }) => h('button', { type: 'button', class: 'small-button', on: { click: () => {
-        const make = figure();
-        if (make)
-            saveFigure(make, id, name);
-        menu.close();
-    } } }, word)))]);
+    const menu = popover(`${title}: save`, 'download', () => saveRows(figure, name, () => menu.close()));
     return menu.button;
 }

@@ -1,19 +1,39 @@
 // Saves a figure as a file. For print, SVG and PDF take the light colours; a picture is as the page looks.
-import { download, h } from '../dom.js';
+import { download, h, toast } from '../dom.js';
 import { colour, fontFamily, inLight } from '../theme.js';
+import { toMatplotlib, toPgfplots } from './code.js';
 import { paintFigure, sizeOf, toCsv } from './figure.js';
 import { canvasPainter, pdfPainter, svgPainter } from './painters.js';
 
 /** @typedef {import('./figure.js').Figure} Figure */
 
-/** @type {{id: 'svg' | 'pdf' | 'png' | 'csv', word: string}[]} */
+/** @typedef {'svg' | 'pdf' | 'png' | 'csv'} Format */
+
+/** @type {{id: Format, word: string}[]} */
 export const formats = [{ id: 'svg', word: 'SVG' }, { id: 'pdf', word: 'PDF' }, { id: 'png', word: 'PNG' }, { id: 'csv', word: 'CSV' }];
+
+/** The code that draws it again, for the clipboard. @type {{id: 'pgfplots' | 'matplotlib', make: (figure: Figure) => string}[]} */
+export const codes = [{ id: 'pgfplots', make: toPgfplots }, { id: 'matplotlib', make: toMatplotlib }];
+
+/**
+ * @param {() => Figure} make
+ * @param {'pgfplots' | 'matplotlib'} id
+ */
+export async function copyFigure(make, id) {
+    const text = inLight(() => codes.find(code => code.id === id)?.make(make()) ?? '');
+    try {
+        await navigator.clipboard.writeText(text);
+        toast(`The ${id} code of this chart is in the clipboard.`);
+    } catch {
+        download(new Blob([text], { type: 'text/plain' }), id === 'pgfplots' ? 'chart.tex' : 'chart.py'); // where copying is forbidden
+    }
+}
 
 const inks = () => ({ text: colour('text'), muted: colour('muted'), grid: colour('grid'), surface: colour('surface') });
 
 /**
  * @param {() => Figure} make is asked anew, as its colours depend on the theme
- * @param {'svg' | 'pdf' | 'png' | 'csv'} format
+ * @param {Format} format
  * @param {string} name without its extension
  */
 export function saveFigure(make, format, name) {

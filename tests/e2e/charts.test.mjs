@@ -310,6 +310,23 @@ describe('charts', { skip, timeout: 240000 }, () => {
         const { rows } = await point(page, 'mine', .5);
         assert.deepEqual(rows.map(row => [row[0], row[1]]), [['rate 0.001', '0.002'], ['rate 0.002', '0.004']]);
         assert.deepEqual(await page.locator('[data-panel="only"] .figure-bars li').allInnerTexts().then(all => all.map(text => text.split('\n').map(t => t.trim()).filter(Boolean))), [['rate 0.001', '0.001'], ['rate 0.002', '0.002']]);
+        /* What is pinned comes first in both lists and tables, and its line is the strong one; the link keeps it. */
+        assert.match(await page.locator('[aria-label="Latest values"] th').nth(1).innerText(), new RegExp(`#${runs[0]}$`));
+        await page.getByRole('button', { name: 'Pin rate 0.002' }).click();
+        for (const one of [page, await browser.open(page.url())]) {
+            await one.locator('[data-panel="mine"] canvas').waitFor();
+            assert.deepEqual(await one.locator('.member a').allInnerTexts(), ['rate 0.002', 'rate 0.001']);
+            for (const table of ['Latest values', 'Configuration of each run'])
+                assert.deepEqual((await one.locator(`[aria-label="${table}"] thead th`).allInnerTexts()).slice(1).map(text => text.trim()), [`#${runs[1]}`, `#${runs[0]}`]);
+            assert.deepEqual((await one.locator('[aria-label="Configuration of each run"] tr', { hasText: 'train.optimizer.lr' }).locator('td').allInnerTexts()).map(Number), [.002, .001]);
+            const svg = (await saved(one, 'mine', 'SVG')).bytes.toString();
+            const widths = [...svg.matchAll(/<path d="M[^"]*L[^"]*L[^"]*" fill="none" stroke="(#\w+)" stroke-width="([\d.]+)"/g)].map(m => [m[1], Number(m[2])]);
+            assert.deepEqual(widths, [['#0072b2', 1.6], ['#d55e00', 2.8]]);
+            if (one !== page)
+                await browser.close(one);
+        }
+        await page.getByRole('button', { name: 'Pin rate 0.002' }).click();
+        assert.deepEqual(await page.locator('.member a').allInnerTexts(), ['rate 0.001', 'rate 0.002']);
         await page.getByRole('button', { name: 'Show rate 0.001' }).click();
         await until('one line', async () => (await page.locator('[data-panel="mine"] .chart-plot').getAttribute('aria-label')).includes('rate 0.002') && !(await page.locator('[data-panel="mine"] .chart-plot').getAttribute('aria-label')).includes('rate 0.001'));
         assert.match(page.url(), new RegExp(`off=${runs[0]}`));

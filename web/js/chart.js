@@ -212,7 +212,7 @@ export class Chart {
         const data = this.columns_(curves, this.log);
         this.measure();
         const single = curves.length > 0 && curves.every(c => c.buckets.length < 2 && !c.before?.length && !c.after?.length);
-        const keys = curves.map(c => `${c.key} ${c.name ?? ''}`).join('\n') + (this.log ? '\nlog' : '');
+        const keys = curves.map(c => `${c.key} ${c.name ?? ''}${c.strong ? ' strong' : ''}`).join('\n') + (this.log ? '\nlog' : '');
         if (single) {
             this.plot?.destroy();
             this.plot = null;
@@ -382,7 +382,7 @@ export class Chart {
             series.push({ show, stroke: edge, width: .75, points: { show: false } },
                 { show, stroke: edge, width: .75, points: { show: false } },
                 { show: show && raw && few, stroke: fade(ink, .28), width: 1, points: { show: false }, spanGaps: false },
-                { show, label: this.nameOf(curve), stroke: ink, width: curves.length > 6 ? 1.4 : 1.8, dash, points });
+                { show, label: this.nameOf(curve), stroke: ink, width: curve.strong ? 3.2 : curves.length > 6 ? 1.4 : 1.8, dash, points });
             if (few || curve.exact)
                 bands.push({ series: [base + 1, base], fill: fade(ink, .14) });
         });
@@ -717,7 +717,7 @@ export class Chart {
                 const x = this.places[i].x;
                 const fit = (/** @type {number | null} */ v) => (v === null || !Number.isFinite(v) || (this.log && v <= 0) ? null : v);
                 /** @type {import('./chart/figure.js').Line[]} */
-                const lines = [{ name: this.nameOf(curve), ink, dash, points: this.lines[i].map((v, k) => [x[k], v]),
+                const lines = [{ name: this.nameOf(curve), ink, dash, width: curve.strong ? 2.8 : undefined, points: this.lines[i].map((v, k) => [x[k], v]),
                     band: few || curve.exact ? curve.buckets.map((b, k) => /** @type {[number, number, number]} */ ([x[k], fit(b.min) ?? this.range[0], fit(b.max) ?? this.range[0]])).filter((_, k) => fit(curve.buckets[k].max) !== null) : undefined }];
                 if (few && this.smoothingOf(curve) > 0)
                     lines.unshift({ name: '', unnamed: true, ink, dash: [], width: .8, alpha: .35, points: curve.buckets.map((b, k) => [x[k], fit(b.mean)]) });

@@ -67,6 +67,8 @@ export interface Curve {
     began?: number;
     /** Steps of its own epoch. */
     perEpoch?: number;
+    /** Drawn strong. */
+    strong?: boolean;
     /** Its band is a deviation: never smoothed, always shown. */
     exact?: boolean;
 }

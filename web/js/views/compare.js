@@ -33,6 +33,8 @@ export function compareView(context) {
     let all = query.get('all') === '1';
     /** Runs, or groups of them, that the panels leave out. */
     const off = new Set((query.get('off') ?? '').split(',').filter(Boolean));
+    /** Those that come first and are drawn strong, over the others. */
+    const pins = new Set((query.get('pins') ?? '').split(',').filter(Boolean));
     /** @type {import('../types').Comparison | null} */
     let comparison = null;
     /** Series of each run. @type {Map<string, import('../types').Series[]>} */
@@ -178,7 +180,7 @@ export function compareView(context) {
      */
     function drawMembers(groups) {
         // Curves come again and again: what did not change stays in place, under the pointer and with the focus.
-        const drawn = JSON.stringify([document.documentElement.dataset.theme, ids, Boolean(mean), groups.map((group, ink) => [group.name, off.has(lineId(group, ink)), group.runs.map(run => [run.id, run.name, label(run), standing(run)])])]);
+        const drawn = JSON.stringify([document.documentElement.dataset.theme, ids, Boolean(mean), groups.map((group, ink) => [group.name, off.has(lineId(group, ink)), pins.has(lineId(group, ink)), group.runs.map(run => [run.id, run.name, label(run), standing(run)])])]);
         if (drawn === membersDrawn)
             return;
         membersDrawn = drawn;
@@ -186,9 +188,17 @@ export function compareView(context) {
         /** @param {Run} run @param {string} name */
         const member = (run, name) => [h('a', { href: `#/runs/${run.id}`, class: 'clip', title: run.name }, name), h('span', { class: 'muted small' }, `#${run.id}`), chip(standing(run)),
             h('button', { type: 'button', class: 'quiet icon-button small-button', 'aria-label': `Take run ${run.id} out`, title: 'Take it out of the comparison', on: { click: () => setRuns(ids.filter(id => id !== run.id)) } }, icon('close', 11))];
-        fill(members, groups.flatMap((group, ink) => {
-            const id = lineId(group, ink);
+        const order = groups.map((group, ink) => ({ group, ink, id: lineId(group, ink) })).sort((a, b) => Number(pins.has(b.id)) - Number(pins.has(a.id)));
+        fill(members, order.flatMap(({ group, ink, id }) => {
             const shown = !off.has(id);
+            const pinned = pins.has(id);
+            const pin = h('button', { type: 'button', class: 'quiet icon-button small-button', 'aria-pressed': String(pinned), 'aria-label': `Pin ${group.name}`, title: pinned ? 'No longer first and strong' : 'First in the lists, and drawn strong', on: { click: () => {
+                if (!pins.delete(id))
+                    pins.add(id);
+                context.setQuery({ pins: [...pins].join(',') });
+                draw();
+                drawTables();
+            } } }, icon('pin', 13));
             const eye = h('button', { type: 'button', class: 'quiet icon-button small-button', 'aria-pressed': String(shown), 'aria-label': `Show ${group.name}`, title: shown ? 'Hide its line' : 'Show its line', on: { click: () => {
                 if (!off.delete(id))
                     off.add(id);
@@ -197,9 +207,10 @@ export function compareView(context) {
             } } }, icon(shown ? 'eye' : 'hidden', 14));
             const light = (/** @type {boolean} */ on) => () => charts.forEach(chart => chart.highlight(on ? (mean ? String(ink) : id) : null));
             const on = { mouseenter: light(true), mouseleave: light(false), focusin: light(true), focusout: light(false) };
+            const data = { off: !shown, pinned };
             if (!mean)
-                return [h('li', { class: 'member', data: { off: !shown }, on }, eye, line(...inkOf(ink)), ...member(group.runs[0], group.name))];
-            return [h('li', { class: 'member group-line', data: { off: !shown }, on }, eye, line(...inkOf(ink)), h('b', { class: 'clip' }, group.name)),
+                return [h('li', { class: 'member', data, on }, eye, pin, line(...inkOf(ink)), ...member(group.runs[0], group.name))];
+            return [h('li', { class: 'member group-line', data, on }, eye, pin, line(...inkOf(ink)), h('b', { class: 'clip' }, group.name)),
                 ...group.runs.map(run => h('li', { class: 'member of-group', on }, ...member(run, label(run))))];
         }));
         adder.hidden = ids.length >= MOST;
@@ -235,7 +246,9 @@ export function compareView(context) {
                     x: chart.x(/** @type {any} */ ({ began: began(run), perEpoch: perEpoch(run) ?? 1 }), b), y: b.mean })));
                 return { key: `${ink}:${key}`, name: group.name, ink, began: 0, perEpoch: 1, exact: own.length > 1, points: own.reduce((n, { curve }) => n + (curve?.points ?? 0), 0), buckets: meanOf(points) };
             });
-            chart.show(made.filter(curve => curve !== null));
+            // What is drawn last stands over the others.
+            const strong = groups.map((group, ink) => pins.has(lineId(group, ink)));
+            chart.show(made.map((curve, i) => curve && { ...curve, strong: strong[i] }).filter(curve => curve !== null).sort((a, b) => Number(a.strong) - Number(b.strong)));
             chart.el.hidden = made.every(curve => curve === null) || !bar.fits(panel);
         }
     }
@@ -245,7 +258,9 @@ export function compareView(context) {
             return;
         const { runs, differing, same, metrics } = comparison;
         const fields = comparison.fields.filter(f => all || f.differs);
-        const head = () => runs.map((run, i) => h('th', { class: 'num', scope: 'col' }, h('span', { class: 'col-run' }, line(...inkOf(i)), `#${run.id}`)));
+        /** Places of the runs, those that are pinned first. */
+        const order = runs.map((_, i) => i).sort((a, b) => mean ? 0 : Number(pins.has(runs[b].id)) - Number(pins.has(runs[a].id)));
+        const head = () => order.map(i => h('th', { class: 'num', scope: 'col' }, h('span', { class: 'col-run' }, line(...inkOf(i)), `#${runs[i].id}`)));
         const kept = metrics.filter(m => m.runs.some(Boolean) && !describe(parseKey(m.key).base).gpu);
         fill(reached, kept.length > 0 && [h('h2', null, 'Results'), h('div', { class: 'card scroll-x', tabindex: 0, role: 'region', 'aria-label': 'Latest values' }, h('table', { class: 'table compare-table' },
             h('thead', null, h('tr', null, h('th', { scope: 'col' }, 'Metric, latest'), head())),
@@ -254,7 +269,7 @@ export function compareView(context) {
                 const values = m.runs.map(r => r?.last ?? null);
                 const finite = values.filter(v => v !== null && Number.isFinite(v));
                 const best = metric.better && finite.length > 1 ? Math[metric.better === 'up' ? 'max' : 'min'](.../** @type {number[]} */ (finite)) : null;
-                return h('tr', null, h('th', { scope: 'row' }, m.key), values.map(v => h('td', { class: 'num', data: { best: v !== null && v === best } }, present(metric, v))));
+                return h('tr', null, h('th', { scope: 'row' }, m.key), order.map(i => values[i]).map(v => h('td', { class: 'num', data: { best: v !== null && v === best } }, present(metric, v))));
             }))))]);
         const toggle = h('input', { type: 'checkbox' });
         toggle.checked = !all;
@@ -270,7 +285,7 @@ export function compareView(context) {
             : h('table', { class: 'table compare-table' },
                 h('thead', null, h('tr', null, h('th', { scope: 'col' }, 'Setting'), head())),
                 h('tbody', null, fields.map(f => h('tr', { data: { same: !f.differs } }, h('th', { scope: 'row' }, f.pointer.slice(1).replaceAll('/', '.')),
-                    f.values.map((value, i) => h('td', { class: 'num mono', data: { default: !f.named[i] }, title: f.named[i] ? 'As submitted' : 'A default, or computed' }, value === null ? '–' : short(value)))))))));
+                    order.map(i => h('td', { class: 'num mono', data: { default: !f.named[i] }, title: f.named[i] ? 'As submitted' : 'A default, or computed' }, f.values[i] === null ? '–' : short(f.values[i])))))))));
     }
 
     function drawControls() {

@@ -124,6 +124,34 @@ describe('results', { skip }, () => {
         await browser.close(page);
     });
 
+    test('test_e2e_filters_of_a_phone_wait_in_a_sheet', async () => {
+        const page = await browser.open(`${full.url}/`, { width: 390, height: 844 });
+        const first = page.locator('.grid-row').first();
+        await first.waitFor();
+        assert.ok((await first.boundingBox()).y < 210, `the first run stands at ${(await first.boundingBox()).y}`);
+        assert.equal(await page.getByLabel('Filter by tag').isVisible(), false);
+        await page.getByRole('button', { name: 'Filters' }).click();
+        const sheet = page.getByRole('dialog', { name: 'Filters' });
+        const box = await sheet.boundingBox();
+        assert.ok(Math.abs(box.y + box.height - 844) < 2 && box.x === 0 && box.width === 390, JSON.stringify(box)); /* at the lower edge, as wide as the phone */
+        for (const button of await sheet.getByRole('button').all()) {
+            const { x, width } = await button.boundingBox();
+            assert.ok(x >= 0 && x + width <= 390, await button.innerText()); /* no state is out of sight */
+        }
+        await sheet.getByRole('button', { name: 'Failed' }).click();
+        await sheet.getByLabel('Filter by tag').fill('owner=ada');
+        await until('the filters to reach the address', async () => /state=failed/.test(page.url()) && /tag=owner/.test(page.url()));
+        await sheet.getByRole('button', { name: 'Show runs' }).click();
+        await page.getByRole('button', { name: 'Failed, owner=ada' }).waitFor();
+        await until('failed runs alone', async () => (await page.locator('.grid-row .chip').evaluateAll(all => [...new Set(all.map(el => el.dataset.state))])).join() === 'failed');
+        /* A phone that is turned, or a wide window, has them in the row again. */
+        await page.setViewportSize({ width: 1000, height: 700 });
+        await page.getByLabel('Filter by tag').waitFor();
+        assert.equal(await page.getByLabel('Filter by tag').inputValue(), 'owner=ada');
+        assert.equal(await page.getByRole('button', { name: 'Failed', exact: true }).getAttribute('aria-pressed'), 'true');
+        await browser.close(page);
+    });
+
     test('test_e2e_runs_are_selected_and_compared', async () => {
         const page = await browser.open(`${full.url}/#/?state=succeeded`);
         await page.locator('.grid-row').nth(3).waitFor();

@@ -101,12 +101,33 @@ export function runsView(context) {
     const picked = h('span');
     const tray = h('div', { class: 'tray', role: 'region', 'aria-label': 'Selected runs', hidden: true }, picked,
         h('button', { type: 'button', class: 'quiet', on: { click: () => grid.clear() } }, 'Clear'), compare);
+    const states = h('div', { class: 'segments', role: 'group', 'aria-label': 'Filter by state' }, buttons);
+    const filtersOn = h('span');
+    const openFilters = h('button', { type: 'button', class: 'open-filters', 'aria-haspopup': 'dialog', on: { click: () => sheet.showModal() } }, icon('filter'), filtersOn);
+    const filterRow = h('div', { class: 'row filters' }, h('div', { class: 'search' }, icon('search'), search), openFilters, tags);
+    const inSheet = h('div', { class: 'stack' });
+    // On a phone the filters wait in a sheet at the lower edge, and the first run stands right below the search.
+    const sheet = h('dialog', { class: 'sheet', 'aria-labelledby': 'sheet-title' }, h('form', { method: 'dialog', class: 'stack' }, h('div', { class: 'row' }, h('h2', { id: 'sheet-title', class: 'grow' }, 'Filters'),
+        h('button', { class: 'primary' }, 'Show runs')), inSheet));
+    sheet.addEventListener('click', event => {
+        if (event.target === sheet)
+            sheet.close();
+    });
     const el = h('div', { class: 'wide-view runs-view' },
         h('div', { class: 'head' }, h('div', null, h('h1', null, 'Runs'), summary), h('div', { class: 'row' }, density, columns,
             h('a', { class: 'button', href: '#/submit' }, icon('plus'), 'New job'))),
-        h('div', { class: 'row filters' }, h('div', { class: 'search' }, icon('search'), search), tag, tags,
-            h('div', { class: 'segments', role: 'group', 'aria-label': 'Filter by state' }, buttons)),
-        held, place, tray);
+        filterRow, held, place, tray, sheet);
+    const phone = matchMedia('(max-width: 680px)');
+    const lay = () => {
+        if (phone.matches) {
+            fill(inSheet, h('label', { class: 'field' }, h('span', null, 'Tag'), tag), h('div', { class: 'field' }, h('span', null, 'State'), states));
+        } else {
+            sheet.close();
+            filterRow.append(tag, states);
+        }
+    };
+    phone.addEventListener('change', lay, { signal });
+    lay();
 
     const grid = new RunGrid(chosen, {
         signal,
@@ -211,6 +232,7 @@ export function runsView(context) {
         fill(place, h('div', { class: 'card' }, bones(9)));
         grid.clear();
         drawHeld();
+        tellFilters();
         list.ask(question(), false, own ? undefined : narrow);
     }
 
@@ -245,6 +267,13 @@ export function runsView(context) {
     tag.addEventListener('input', later(setTag));
     tag.addEventListener('change', setTag);
     signal.addEventListener('abort', () => clearTimeout(typing));
+
+    /** The button of the sheet says what is hidden in it. */
+    function tellFilters() {
+        const on = [filters.find(filter => filter.id === ask.state && ask.state)?.word, ask.tag].filter(Boolean);
+        setText(filtersOn, on.length > 0 ? on.join(', ') : 'Filters');
+        openFilters.toggleAttribute('data-on', on.length > 0);
+    }
 
     /** Filters that came by a link have no field of their own: they are shown, and taken away, here. */
     function drawHeld() {
@@ -362,6 +391,7 @@ export function runsView(context) {
             nudge();
     }, signal);
     drawHeld();
+    tellFilters();
     grid.el.toggleAttribute('data-roomy', roomy);
     density.setAttribute('aria-pressed', String(roomy));
     // Whoever comes back finds the table as it was left: what was selected, by the link; how far down, by this window.

@@ -175,7 +175,21 @@ static void submit_answer(struct api_req *r)
     api_reply_json(r, w->status, &w->answer);
 }
 
-/* What the plan's number of training samples says of the run: more errors and warnings. */
+/* What the planner found odd about the data. */
+static void plan_warnings(const json_t *facts, struct spec_report *report)
+{
+    const json_t *list = json_object_get(facts, "warnings");
+
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const char *pointer = json_string_value(json_object_get(json_array_get(list, i), "pointer"));
+        const char *detail = json_string_value(json_object_get(json_array_get(list, i), "detail"));
+
+        if (pointer && detail)
+            spec_report_warning(report, pointer, "%s", detail);
+    }
+}
+
+/* What the plan says of the run, its number of training samples above all: more errors and warnings. */
 static enum pd_err judge(const struct expand_run *run, const char *plan, struct spec_report *report,
                          struct pd_why *why)
 {
@@ -184,6 +198,7 @@ static enum pd_err judge(const struct expand_run *run, const char *plan, struct 
 
     if (json_is_integer(samples))
         err = spec_run_judge(run->document.data, run->document.len, json_integer_value(samples), report, why);
+    plan_warnings(facts, report);
     json_decref(facts);
     return err;
 }

@@ -46,8 +46,9 @@ struct data_options {
      *             one such file; names of the classes from batches.meta.txt beside them
      *   pictures  a folder, or a tar (plain or .gz), with train/CLASS/... and val/CLASS/..., or CLASS/...
      *             alone; val/images with val_annotations.txt (Tiny-ImageNet) is understood
-     *   text      one file
-     *   texts     a folder with a file for each part: {ptb.,wiki.,}train.{txt,tokens}, ...valid or val */
+     *   text      one file, plain or gzip'd
+     *   texts     a folder with a file for each part: {ptb.,wiki.,}train.{txt,tokens}[.gz], ...valid or val
+     */
     const char *path;
     const struct data_root *roots;
     size_t root_count;
@@ -100,6 +101,17 @@ PD_NODISCARD enum pd_err data_open(const struct data_options *options, bool head
 struct data_set *data_free(struct data_set *set);
 /* Borrowed until data_free. */
 const struct data_info *data_info(const struct data_set *set);
+
+/* What is odd about the set, though it can be read: for dry runs and the events of a run. */
+#define DATA_WARNINGS_MAX 4
+#define DATA_FOREIGN_SHARE 0.01 /* of a text's bytes may be no UTF-8 without a word */
+struct data_warning {
+    const char *kind;    /* of the event: "unread_pictures", "not_utf8", "packed_text"; static */
+    const char *pointer; /* the field that decides it, "#/data/path"; static */
+    char fields[64];     /* of the event: "files=3" */
+    char text[400];
+};
+size_t data_warnings(const struct data_set *set, struct data_warning ret[DATA_WARNINGS_MAX]);
 
 /* What the opening did: how a second start shows that it did less. */
 struct data_work {

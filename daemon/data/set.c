@@ -11,6 +11,7 @@
 #include "daemon/data/cache.h"
 #include "daemon/data/philox.h"
 #include "daemon/data/pictures.h"
+#include "daemon/data/tokens.h"
 
 /* ---- parts ---- */
 
@@ -208,6 +209,62 @@ enum pd_err data_bad_check(const struct data_set *set, struct pd_why *why)
     return pd_fail(why, PD_ERR_CORRUPT,
                    "%lld of %lld pictures so far cannot be decoded, the first '%.200s': %.200s", (long long)n,
                    (long long)whole, set->bad->named[0].name, set->bad->named[0].reason);
+}
+
+/* ---- what is odd ---- */
+
+/* Names of files may hold any bytes; what leaves here is UTF-8. */
+static void clean(char *text)
+{
+    size_t len = strlen(text);
+
+    for (size_t i = 0, n; i < len; i += n) {
+        n = data_utf8_sequence((const uint8_t *)text + i, len - i);
+        if (!n) {
+            text[i] = '?';
+            n = 1;
+        }
+    }
+}
+
+size_t data_warnings(const struct data_set *set, struct data_warning ret[DATA_WARNINGS_MAX])
+{
+    const struct data_info *i = &set->info;
+    size_t n = 0;
+
+    if (i->unread_name) {
+        struct data_warning *w = &ret[n++];
+
+        *w = (struct data_warning){.kind = "unread_pictures", .pointer = "#/data/path"};
+        snprintf(w->fields, sizeof w->fields, "files=%lld", (long long)i->unread);
+        snprintf(w->text, sizeof w->text,
+                 "%lld files are of a kind that is not read, only JPEG and PNG are: %s", (long long)i->unread,
+                 i->unread_name);
+    }
+    if (set->text_packing) {
+        struct data_warning *w = &ret[n++];
+
+        *w = (struct data_warning){.kind = "packed_text", .pointer = "#/data/path"};
+        snprintf(w->fields, sizeof w->fields, "packing=%s", set->text_packing);
+        snprintf(w->text, sizeof w->text,
+                 "the file begins as one packed by %s: its packed bytes are what is trained on; unpack it, "
+                 "or pack "
+                 "it by gzip, which is read",
+                 set->text_packing);
+    }
+    if ((double)set->foreign_bytes > DATA_FOREIGN_SHARE * (double)set->text_bytes) {
+        struct data_warning *w = &ret[n++];
+
+        *w = (struct data_warning){.kind = "not_utf8", .pointer = "#/data/path"};
+        snprintf(w->fields, sizeof w->fields, "bytes=%lld", (long long)set->foreign_bytes);
+        snprintf(
+            w->text, sizeof w->text,
+            "%.1f %% of the text's bytes are not UTF-8: is it text? Convert it, or take data.tokenizer bytes",
+            100 * (double)set->foreign_bytes / (double)set->text_bytes);
+    }
+    for (size_t k = 0; k < n; k++)
+        clean(ret[k].text);
+    return n;
 }
 
 /* ---- opening ---- */

@@ -34,6 +34,8 @@ struct data_set {
     struct data_ids made[2];   /* ids that this set owns, behind part */
     struct data_cache *map[2]; /* or a mapped cache */
     struct data_tokenizer *tokenizer;
+    int64_t text_bytes, foreign_bytes; /* of the text; those that are not UTF-8 (0 where bytes are tokens) */
+    const char *text_packing;          /* how its bytes are packed, if they are and are read so; static */
     struct data_work work;
 };
 
@@ -92,6 +94,15 @@ struct data_pictures *data_pictures_free(struct data_pictures *p);
 PD_NODISCARD enum pd_err data_picture_get(const struct data_set *set, int64_t index, struct data_image *ret,
                                           bool *ret_owned, struct pd_why *why);
 const char *data_picture_name(const struct data_set *set, int64_t index);
+
+/* ---- textfile.c ---- */
+
+/* Appends the file, unpacked if it is gzip'd, to set->text, whose first *at bytes are used; size_only: only
+ * adds to *at. Takes the descriptor over. PD_ERR_LIMIT beyond DATA_FILE_LIMIT, also when unpacked. */
+PD_NODISCARD enum pd_err data_text_append(struct data_set *set, int fd, const char *name, bool size_only,
+                                          int64_t *at, struct pd_why *why);
+/* Bytes that belong to no UTF-8 sequence. */
+int64_t data_text_foreign(const uint8_t *text, size_t len);
 
 /* ---- sample.c: one sample, a function of its arguments ---- */
 

@@ -6,9 +6,9 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "daemon/data/cache.h"
@@ -28,53 +28,20 @@ static const char *const part_files[2][8] = {
      "validation.txt", NULL},
 };
 
-/* Appends the whole file, or only adds its size; takes the descriptor over. */
-static enum pd_err read_file(struct data_set *set, int fd, const char *name, bool size_only, int64_t *at,
-                             struct pd_why *why)
+/* Opens the file, or for want of it its gzip'd form: *ret_fd stays -1 if there is neither. */
+static enum pd_err open_file(int dir, const char *name, int *ret_fd, struct pd_why *why)
 {
-    enum pd_err err = PD_OK;
-    struct stat s;
-    uint8_t *more;
+    for (int zipped = 0; zipped < 2 && *ret_fd < 0; zipped++) {
+        char file[64];
 
-    if (fstat(fd, &s) != 0) {
-        err = pd_fail_errno(why, errno, "cannot stat '%s'", name);
-        goto out;
+        snprintf(file, sizeof file, "%s%s", name, zipped ? ".gz" : "");
+        *ret_fd = data_open_beneath(dir, file, O_RDONLY | O_NONBLOCK);
+        if (*ret_fd < 0 && (errno == EXDEV || errno == ELOOP))
+            return pd_fail(why, PD_ERR_DENIED, "'%s' leads out of its folder", file);
+        if (*ret_fd < 0 && errno != ENOENT)
+            return pd_fail_errno(why, errno, "cannot open '%s'", file);
     }
-    if (!S_ISREG(s.st_mode)) {
-        err = pd_fail(why, PD_ERR_INVALID, "'%s' is not a plain file", name);
-        goto out;
-    }
-    if ((uint64_t)s.st_size + (uint64_t)*at > DATA_FILE_LIMIT) {
-        err = pd_fail(why, PD_ERR_LIMIT, "'%s' holds %lld bytes, the limit is %zu", name,
-                      (long long)s.st_size, DATA_FILE_LIMIT);
-        goto out;
-    }
-    if (size_only) {
-        *at += s.st_size;
-        goto out;
-    }
-    more = realloc(set->text, (size_t)(*at + s.st_size) + 1);
-    if (!more) {
-        err = pd_fail(why, PD_ERR_NOMEM, "no memory for '%s'", name);
-        goto out;
-    }
-    set->text = more;
-    for (int64_t got = 0; got < s.st_size;) {
-        ssize_t n = read(fd, set->text + *at + got, (size_t)(s.st_size - got));
-
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n <= 0) {
-            err = n < 0 ? pd_fail_errno(why, errno, "cannot read '%s'", name)
-                        : pd_fail(why, PD_ERR_IO, "'%s' became shorter while it was read", name);
-            goto out;
-        }
-        got += n;
-    }
-    *at += s.st_size;
-out:
-    close(fd);
-    return err;
+    return PD_OK;
 }
 
 /* Reads everything; given[] are the bytes of the parts that the data set itself has (0: none). */
@@ -88,7 +55,7 @@ static enum pd_err read_all(struct data_set *set, const struct data_options *o, 
     if (o->dataset == DATA_SET_TEXT) {
         err = data_path_open(o->roots, o->root_count, o->path, false, &fd, why);
         if (err == PD_OK)
-            err = read_file(set, fd, o->path, size_only, &at, why);
+            err = data_text_append(set, fd, o->path, size_only, &at, why);
         given[0] = (int64_t)floor((double)at * 0.9);
         given[1] = at - given[0];
         *ret_whole = at;
@@ -99,17 +66,10 @@ static enum pd_err read_all(struct data_set *set, const struct data_options *o, 
         int64_t before = at;
         const char *const *name = part_files[part];
 
-        for (fd = -1; *name && fd < 0; name += fd < 0) {
-            fd = data_open_beneath(dir, *name, O_RDONLY | O_NONBLOCK);
-            if (fd < 0 && (errno == EXDEV || errno == ELOOP))
-                err = pd_fail(why, PD_ERR_DENIED, "'%s' leads out of its folder", *name);
-            else if (fd < 0 && errno != ENOENT)
-                err = pd_fail_errno(why, errno, "cannot open '%s'", *name);
-            if (err != PD_OK)
-                break;
-        }
+        for (fd = -1; *name && fd < 0 && err == PD_OK; name += fd < 0)
+            err = open_file(dir, *name, &fd, why);
         if (fd >= 0)
-            err = read_file(set, fd, *name, size_only, &at, why);
+            err = data_text_append(set, fd, *name, size_only, &at, why);
         given[part] = at - before;
     }
     if (err == PD_OK && !at)
@@ -288,6 +248,9 @@ enum pd_err data_open_text(struct data_set *set, const struct data_options *o, b
                       (long long)whole, o->path);
     if (err != PD_OK)
         return err;
+    set->text_bytes = whole;
+    if (o->tokenizer != DATA_TOKENIZER_BYTES)
+        set->foreign_bytes = data_text_foreign(set->text, (size_t)whole);
     start[1] = bytes[0];
     /* A character is not torn in two: it goes to validation, or at the end to nobody. */
     while (o->tokenizer != DATA_TOKENIZER_BYTES && start[1] > 0 && start[1] < whole &&

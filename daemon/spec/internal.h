@@ -196,8 +196,6 @@ struct spec_ctx {
 };
 
 /* ---- report.c ---- */
-void spec_report_error(struct spec_report *r, const char *pointer, const char *fmt, ...) PD_PRINTF(3, 4);
-void spec_report_warning(struct spec_report *r, const char *pointer, const char *fmt, ...) PD_PRINTF(3, 4);
 /* Appends "/" and the key to a pointer in URI-fragment form (escaped and percent-encoded). */
 void spec_pointer_add(struct pd_buf *b, const char *key);
 

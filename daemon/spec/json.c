@@ -176,7 +176,7 @@ const char *spec_json_number(double v, char *out)
     return out;
 }
 
-static void write_string(const char *s, size_t len, struct pd_buf *b)
+void spec_json_string(const char *s, size_t len, struct pd_buf *b)
 {
     static const char short_for[] = "\b\t\n\f\r\"\\", letter[] = "btnfr\"\\";
     size_t from = 0;
@@ -216,7 +216,7 @@ static void write_object(const json_t *v, struct pd_buf *b)
     for (size_t i = 0; i < n; i++) {
         if (i)
             pd_buf_str(b, ",");
-        write_string(keys[i], strlen(keys[i]), b);
+        spec_json_string(keys[i], strlen(keys[i]), b);
         pd_buf_str(b, ":");
         spec_json_write(json_object_get(v, keys[i]), b);
     }
@@ -243,7 +243,7 @@ void spec_json_write(const json_t *v, struct pd_buf *b)
         pd_buf_str(b, "]");
         break;
     case JSON_STRING:
-        write_string(json_string_value(v), json_string_length(v), b);
+        spec_json_string(json_string_value(v), json_string_length(v), b);
         break;
     case JSON_INTEGER:
         /* As ECMAScript would print it: a double. */

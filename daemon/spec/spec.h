@@ -467,6 +467,9 @@ struct spec_report {
 
 void spec_report_init(struct spec_report *report);
 void spec_report_done(struct spec_report *report);
+/* Adds what another room found out about the document; the same twice is reported once. */
+void spec_report_error(struct spec_report *r, const char *pointer, const char *fmt, ...) PD_PRINTF(3, 4);
+void spec_report_warning(struct spec_report *r, const char *pointer, const char *fmt, ...) PD_PRINTF(3, 4);
 
 struct spec_job;
 
@@ -566,6 +569,9 @@ PD_NODISCARD enum pd_err spec_plan_digest(const char *json, size_t len, const ch
  * be outermost. */
 PD_NODISCARD enum pd_err spec_canonical(const char *json, size_t len, struct pd_buf *ret_json,
                                         struct pd_why *why);
+
+/* Appends the UTF-8 text as a JSON string with its quotes. */
+void spec_json_string(const char *s, size_t len, struct pd_buf *b);
 
 /* ---- The table, documented by itself ---- */
 

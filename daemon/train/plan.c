@@ -1,6 +1,8 @@
 /* daemon/train/plan.c: how many bytes a run will need, found by planning its graphs without memory. */
 #include <stdlib.h>
+#include <string.h>
 
+#include "daemon/spec/spec.h"
 #include "daemon/train/setup.h"
 #include "kernels/graph/roofline.h"
 
@@ -15,6 +17,18 @@ static enum pd_err plan_graph(struct pk_graph *g, const struct pk_backend_api *a
     pk_exec_free(e);
     pk_graph_free(g);
     return err;
+}
+
+static void put_warnings(const struct data_set *set, struct pd_buf *b)
+{
+    struct data_warning w[DATA_WARNINGS_MAX];
+    size_t n = data_warnings(set, w);
+
+    for (size_t i = 0; i < n; i++) {
+        pd_buf_printf(b, "%s{\"pointer\":\"%s\",\"detail\":", i ? "," : "", w[i].pointer);
+        spec_json_string(w[i].text, strlen(w[i].text), b);
+        pd_buf_str(b, "}");
+    }
 }
 
 enum pd_err train_plan(struct spec_config *config, const struct data_root *roots, size_t root_count,
@@ -81,10 +95,12 @@ enum pd_err train_plan(struct spec_config *config, const struct data_root *roots
     pd_buf_printf(ret_json,
                   "},\"arena_bytes\":%zu,\"arenas_bytes\":%zu,\"total_bytes\":%zu,\"checkpoint_bytes\":%zu,"
                   "\"parameters\":%lld,\"steps\":%lld,\"steps_per_epoch\":%lld,\"train_samples\":%lld,"
-                  "\"val_samples\":%lld,\"n_for_scale\":%.17g,\"scale\":%.17g}",
+                  "\"val_samples\":%lld,\"n_for_scale\":%.17g,\"scale\":%.17g,\"warnings\":[",
                   report[STEP].arena_bytes, arenas, total, saved, (long long)model_param_elements(s.model),
                   (long long)s.steps, (long long)s.steps_per_epoch, (long long)s.info->count[DATA_TRAIN],
                   (long long)s.info->count[DATA_VAL], spec->n_for_scale, spec->scale_value);
+    put_warnings(s.set, ret_json);
+    pd_buf_str(ret_json, "]}");
     err = pd_buf_err(ret_json);
 out:
     train_setup_done(&s);

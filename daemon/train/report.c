@@ -56,18 +56,15 @@ static void push_use(struct run *r, int64_t now)
     r->used_at_us = now;
 }
 
-void train_say_unread(struct run *r)
+void train_say_warnings(struct run *r)
 {
-    const struct data_info *info = r->setup.info;
-    char text[512], fields[320];
+    struct data_warning w[DATA_WARNINGS_MAX];
+    size_t n = data_warnings(r->setup.set, w);
 
-    if (!info->unread_name)
-        return;
-    snprintf(fields, sizeof fields, "files=%lld", (long long)info->unread);
-    snprintf(text, sizeof text, "%lld files are of a kind that is not read, only JPEG and PNG are: %s",
-             (long long)info->unread, info->unread_name);
-    train_say(r, "unread_pictures", fields, text);
-    train_note(r, "%s", text);
+    for (size_t i = 0; i < n; i++) {
+        train_say(r, w[i].kind, w[i].fields, w[i].text);
+        train_note(r, "%s", w[i].text);
+    }
 }
 
 void train_say_bad(struct run *r)

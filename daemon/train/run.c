@@ -363,7 +363,7 @@ static enum pd_err open_run(struct run *r, struct pd_why *why)
         (long long)model_param_elements(r->setup.model), (long long)r->setup.steps, r->setup.batch,
         (long long)r->setup.info->count[DATA_TRAIN], (long long)r->setup.info->count[DATA_VAL],
         arena / 1048576, threads);
-    train_say_unread(r);
+    train_say_warnings(r);
     train_push(r, "mem/arena", arena);
     count_step(r);
     if (r->peak.flops > 0) {

@@ -100,7 +100,7 @@ void train_push(struct run *r, const char *key, double value);
 void train_flush(struct run *r);
 
 /* Names, once, what the data hold that is not read. */
-void train_say_unread(struct run *r);
+void train_say_warnings(struct run *r);
 /* Tells of pictures that could not be decoded since the last time. */
 void train_say_bad(struct run *r);
 

@@ -209,6 +209,157 @@ static void test_damaged_tokens_are_cut_anew(void **state)
     data_free(set);
 }
 
+/* ---- gzip'd, and what is no text ---- */
+
+static void test_gzipped_text_gives_the_tokens_of_the_plain_one(void **state)
+{
+    char *text = malloc(400000);
+    size_t len = 0;
+
+    (void)state;
+    assert_non_null(text);
+    put_bpe();
+    /* long enough for several pieces of memory, packed in two members, as gzip -c a; gzip -c b >> makes it */
+    for (int i = 0; len < 390000; i++)
+        len += (size_t)sprintf(text + len, "the %d caf\xc3\xa9 by the sea\n", i * 7919);
+    put("t.txt", text, len, false);
+    put("z.txt", text, len, true);
+    put("half.gz", text, len / 2, true);
+    put("rest.gz", text + len / 2, len - len / 2, true);
+    {
+        char command[512];
+
+        snprintf(command, sizeof command, "cd '%s' && cat half.gz rest.gz > two.txt.gz", folder);
+        assert_int_equal(system(command), 0);
+    }
+    for (int k = 0; k < 4; k++)
+        for (int form = 0; form < 2; form++) {
+            struct data_options o = options((enum data_tokenizer_kind)k), zipped = o;
+            struct data_set *plain = NULL, *packed = NULL, *headers = NULL;
+            struct data_warning said[DATA_WARNINGS_MAX];
+            struct pd_why why;
+
+            zipped.path = form ? "box/two.txt.gz" : "box/z.txt"; /* the bytes tell, not the name */
+            want_open(&o, &plain);
+            want_open(&zipped, &packed);
+            for (int part = 0; part < 2; part++) {
+                assert_int_equal(plain->part[part].count, packed->part[part].count);
+                assert_memory_equal(plain->part[part].ids, packed->part[part].ids,
+                                    (size_t)plain->part[part].count * (size_t)plain->part[part].width);
+            }
+            assert_int_equal(data_open(&zipped, true, &headers, &why), PD_OK);
+            assert_int_equal(data_info(headers)->tokens[0], data_info(plain)->tokens[0]);
+            assert_int_equal(data_info(headers)->tokens[1], data_info(plain)->tokens[1]);
+            assert_int_equal(data_warnings(packed, said), 0);
+            data_free(headers);
+            data_free(plain);
+            data_free(packed);
+        }
+    free(text);
+}
+
+static void test_gzipped_parts_stand_in_for_plain_ones(void **state)
+{
+    struct data_options o = options(DATA_TOKENIZER_BYTES);
+    struct data_set *set = NULL;
+
+    (void)state;
+    o.dataset = DATA_SET_TEXTS;
+    o.path = "box/parts";
+    o.rule = DATA_SPLIT_GIVEN;
+    put("parts/wiki.train.tokens.gz", "training", 8, true);
+    put("parts/wiki.valid.tokens", "held out", 8, false);
+    want_open(&o, &set);
+    assert_memory_equal(set->part[0].ids, "training", 8);
+    assert_memory_equal(set->part[1].ids, "held out", 8);
+    data_free(set);
+}
+
+static void test_damaged_gzip_is_refused_and_a_bomb_bounded(void **state)
+{
+    struct data_options o = options(DATA_TOKENIZER_BYTES);
+    struct pd_why why = {""};
+    struct data_set *set = NULL;
+    char path[128], command[256];
+    struct stat s;
+
+    (void)state;
+    o.path = "box/t.gz";
+    put("t.gz", poem, sizeof poem - 1, true);
+    snprintf(path, sizeof path, "%s/t.gz", folder);
+    assert_int_equal(stat(path, &s), 0);
+    assert_int_equal(truncate(path, s.st_size - 6), 0);
+    want_refused(&o, PD_ERR_CORRUPT, "cut short");
+    {
+        FILE *f;
+
+        put("t.gz", poem, sizeof poem - 1, true);
+        f = fopen(path, "r+b");
+        assert_non_null(f);
+        assert_int_equal(fseek(f, 30, SEEK_SET), 0);
+        assert_int_equal(fwrite("\xff\xff\xff\xff", 1, 4, f), 4);
+        assert_int_equal(fclose(f), 0);
+    }
+    want_refused(&o, PD_ERR_CORRUPT, "cannot be unpacked");
+    /* 4.2 GiB of zeros in as many members of a file of 4 MB: counted in a small buffer, then refused */
+    snprintf(command, sizeof command,
+             "cd '%s' && head -c 67108864 /dev/zero | gzip > one && for i in $(seq 68); do cat one; done > "
+             "bomb.gz",
+             folder);
+    assert_int_equal(system(command), 0);
+    o.path = "box/bomb.gz";
+    assert_int_equal(data_open(&o, true, &set, &why), PD_ERR_LIMIT);
+    assert_non_null(strstr(why.text, "when it is unpacked"));
+}
+
+static void test_what_is_no_text_is_said(void **state)
+{
+    static const struct {
+        const char *head, *want;
+        int kind;
+    } odd[] = {{"\x28\xb5\x2f\xfd", "zstd", DATA_TOKENIZER_BYTES}, {"PK\3\4", "zip", DATA_TOKENIZER_BYTES}};
+    struct data_warning said[DATA_WARNINGS_MAX];
+    uint8_t noise[1000];
+    struct data_set *set = NULL;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof odd / sizeof *odd; i++) {
+        struct data_options o = options((enum data_tokenizer_kind)odd[i].kind);
+        char file[64];
+
+        o.cache_dir = NULL;
+        snprintf(file, sizeof file, "%s and so on, long enough for two parts", odd[i].head);
+        put("t.txt", file, strlen(file), false);
+        want_open(&o, &set);
+        assert_int_equal(data_warnings(set, said), 1);
+        assert_string_equal(said[0].kind, "packed_text");
+        assert_string_equal(said[0].pointer, "#/data/path");
+        assert_non_null(strstr(said[0].text, odd[i].want));
+        set = data_free(set);
+    }
+    /* of 1000 bytes 10 are one in a hundred, which may be; 11 are more */
+    for (int foreign = 10; foreign < 12; foreign++)
+        for (int k = 0; k < 3; k++) {
+            struct data_options o = options((enum data_tokenizer_kind)k);
+            size_t want = foreign > 10 && k != DATA_TOKENIZER_BYTES;
+
+            for (size_t i = 0; i < sizeof noise; i++)
+                noise[i] = i % 10 == 9 ? ' ' : 'a';
+            for (int i = 0; i < foreign; i++)
+                noise[i * 89] = i % 2 ? 0xff : 0xc3; /* no byte of any sequence, or the head of none */
+            memcpy(noise + 990, "\xe2\x82\xac caf\xc3\xa9", 9); /* these are text */
+            put("t.txt", noise, sizeof noise, false);
+            want_open(&o, &set);
+            assert_int_equal(data_warnings(set, said), want);
+            if (want) {
+                assert_string_equal(said[0].kind, "not_utf8");
+                assert_string_equal(said[0].fields, "bytes=11");
+                assert_non_null(strstr(said[0].text, "1.1 %"));
+            }
+            set = data_free(set);
+        }
+}
+
 /* ---- the cache itself ---- */
 
 static const uint8_t key[32] = {1, 2, 3};
@@ -318,6 +469,10 @@ int main(void)
         T(test_each_part_of_a_folder_is_its_own_file),
         T(test_tokenizer_files_are_wanted_and_stay_inside),
         T(test_damaged_tokens_are_cut_anew),
+        T(test_gzipped_text_gives_the_tokens_of_the_plain_one),
+        T(test_gzipped_parts_stand_in_for_plain_ones),
+        T(test_damaged_gzip_is_refused_and_a_bomb_bounded),
+        T(test_what_is_no_text_is_said),
         T(test_cache_appears_whole_and_proves_itself),
         T(test_two_writers_do_the_work_once),
         T(test_what_dead_writers_left_is_removed),

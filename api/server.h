@@ -115,6 +115,8 @@ struct api_write *api_write_begin(struct api_req *r, size_t size, bool keyed,
 void api_write_submit(struct api_write *w, enum store_lane lane, int rows);
 /* In `next`: did it commit? Otherwise the request has been failed. */
 struct api_write *api_write_result(struct api_req *r);
+/* In `next`, whatever became of it. */
+struct api_write *api_write_of(struct api_req *r);
 /* Ends the write without the writer: something failed before it could be handed over. */
 void api_write_fail(struct api_write *w, enum pd_err err, const struct pd_why *why);
 

@@ -135,10 +135,16 @@ void api_write_fail(struct api_write *w, enum pd_err err, const struct pd_why *w
     write_done(w, err, why);
 }
 
-struct api_write *api_write_result(struct api_req *r)
+struct api_write *api_write_of(struct api_req *r)
 {
     struct holder *h = api_waited(r);
-    struct api_write *w = &h->w;
+
+    return &h->w;
+}
+
+struct api_write *api_write_result(struct api_req *r)
+{
+    struct api_write *w = api_write_of(r);
 
     if (w->err == PD_OK)
         return w;

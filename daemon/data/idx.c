@@ -50,9 +50,8 @@ static enum pd_err open_idx(int dir, const char *const *stems, const char *what,
             }
             return PD_OK;
         }
-    return pd_fail(why, PD_ERR_NOT_FOUND,
-                   "data.path holds no %s file in IDX form (train-%s-idx%d-ubyte[.gz] or alike)", what, what,
-                   axes);
+    return pd_fail(why, PD_ERR_NOT_FOUND, "holds no %s file in IDX form (train-%s-idx%d-ubyte[.gz] or alike)",
+                   what, what, axes);
 }
 
 static enum pd_err pull(gzFile f, const char *name, void *to, size_t len, struct pd_why *why)

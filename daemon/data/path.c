@@ -98,7 +98,7 @@ enum pd_err data_path_open(const struct data_root *roots, size_t count, const ch
     int dir, fd, saved;
 
     if (!path)
-        return pd_fail(why, PD_ERR_INVALID, "data.path is missing");
+        return pd_fail(why, PD_ERR_INVALID, "#/data/path: is missing");
     n = strcspn(path, "/");
     for (size_t i = 0; i < count && !root; i++)
         if (strlen(roots[i].name) == n && !memcmp(roots[i].name, path, n))
@@ -112,7 +112,9 @@ enum pd_err data_path_open(const struct data_root *roots, size_t count, const ch
             return pd_fail(why, PD_ERR_DENIED, "'%s' holds '..'", path);
     dir = open(root->path, O_PATH | O_DIRECTORY | O_CLOEXEC);
     if (dir < 0)
-        return pd_fail_errno(why, errno, "data root '%s' (%s)", root->name, root->path);
+        /* Not the caller's mistake: what is to be mounted there may come yet. */
+        return pd_fail(why, PD_ERR_IO, "the data root '%s' (%s) cannot be opened: %s", root->name, root->path,
+                       strerror(errno));
     /* O_NONBLOCK: a pipe somebody left there must not hold us; it is refused below. */
     fd = data_open_beneath(dir, rest, directory ? O_RDONLY | O_DIRECTORY : O_RDONLY | O_NONBLOCK);
     saved = errno;
@@ -120,11 +122,16 @@ enum pd_err data_path_open(const struct data_root *roots, size_t count, const ch
     if (fd < 0) {
         if (saved == EXDEV || saved == ELOOP)
             return pd_fail(why, PD_ERR_DENIED, "'%s' leads out of its data root", path);
+        if (saved == ENOTDIR && directory)
+            return pd_fail(why, PD_ERR_INVALID, "'%s' is a file: name the folder that it lies in", path);
         return pd_fail_errno(why, saved, "cannot open '%s'", path);
     }
     if (fstat(fd, &s) != 0 || (directory ? !S_ISDIR(s.st_mode) : !S_ISREG(s.st_mode))) {
         close(fd);
-        return pd_fail(why, PD_ERR_INVALID, "'%s' is not a %s", path, directory ? "folder" : "plain file");
+        return pd_fail(why, PD_ERR_INVALID, "'%s' is %s", path,
+                       directory            ? "no folder"
+                       : S_ISDIR(s.st_mode) ? "a folder: name the file in it"
+                                            : "no plain file");
     }
     *ret_fd = fd;
     return PD_OK;

@@ -350,7 +350,7 @@ enum pd_err data_open_pictures(struct data_set *set, const struct data_options *
         set->info.std[c] = deviation[c];
     }
     if (!o->height)
-        return pd_fail(why, PD_ERR_INVALID, "data.image_size is needed: these pictures vary in size");
+        return pd_fail(why, PD_ERR_INVALID, "#/data/image_size: is needed: these pictures vary in size");
     p->least = data_eval_least(&fit);
     err = data_path_open(o->roots, o->root_count, o->path, !archive, archive ? &p->tar : &p->dir, why);
     if (err == PD_OK)

@@ -21,15 +21,16 @@ enum pd_err data_divide(const struct data_options *o, int64_t whole, const int64
     switch (o->rule) {
     case DATA_SPLIT_GIVEN:
         if (!given[0] || !given[1])
-            return pd_fail(why, PD_ERR_INVALID,
-                           "data.split: '%s' has no %s part of its own; use the rule fraction or count",
-                           o->path ? o->path : "", given[0] ? "validation" : "training");
+            return pd_fail(
+                why, PD_ERR_INVALID,
+                "#/data/split/rule: '%s' has no %s part of its own; use the rule fraction or count",
+                o->path ? o->path : "", given[0] ? "validation" : "training");
         ret[0] = given[0];
         ret[1] = given[1];
         break;
     case DATA_SPLIT_FRACTION:
         if (!(o->train_share > 0 && o->val_share > 0 && o->train_share + o->val_share <= 1 + 1e-9))
-            return pd_fail(why, PD_ERR_INVALID, "data.split: shares must be positive and sum to at most 1");
+            return pd_fail(why, PD_ERR_INVALID, "#/data/split: shares must be positive and sum to at most 1");
         ret[0] = (int64_t)floor((double)whole * o->train_share + 1e-6);
         ret[1] = (int64_t)floor((double)whole * o->val_share + 1e-6);
         if (ret[0] + ret[1] > whole)
@@ -41,7 +42,7 @@ enum pd_err data_divide(const struct data_options *o, int64_t whole, const int64
         break;
     }
     if (ret[0] < 1 || ret[1] < 1)
-        return pd_fail(why, PD_ERR_INVALID, "data.split leaves a part empty");
+        return pd_fail(why, PD_ERR_INVALID, "#/data/split: leaves a part empty");
     return PD_OK;
 }
 
@@ -96,7 +97,7 @@ enum pd_err data_divide_images(struct data_set *set, const struct data_options *
         int64_t there = pooled ? whole - (i ? count[0] : 0) : given[i];
 
         if (count[i] > there)
-            return pd_fail(why, PD_ERR_INVALID, "data.split.%s asks for %lld images, there are %lld",
+            return pd_fail(why, PD_ERR_INVALID, "#/data/split/%s: asks for %lld images, there are %lld",
                            i ? "val" : "train", (long long)count[i], (long long)(there < 0 ? 0 : there));
     }
     for (int i = 0; i < 2 && !headers_only; i++) {
@@ -272,15 +273,15 @@ size_t data_warnings(const struct data_set *set, struct data_warning ret[DATA_WA
 static enum pd_err check_images(const struct data_options *o, struct pd_why *why)
 {
     if (o->shift < 0 || o->shift > 64)
-        return pd_fail(why, PD_ERR_INVALID, "data.augment.pad_crop.shift must be 0 to 64");
+        return pd_fail(why, PD_ERR_INVALID, "#/data/augment/pad_crop/shift: must be 0 to 64");
     if (o->height < 0 || o->height > 4096 || o->width < 0 || o->width > 4096 || !o->height != !o->width)
-        return pd_fail(why, PD_ERR_INVALID, "data.image_size must be at most 4096 a side");
+        return pd_fail(why, PD_ERR_INVALID, "#/data/image_size: must be at most 4096 a side");
     if (!(o->flip >= 0 && o->flip <= 1) || !(o->eval_crop >= 0 && o->eval_crop <= 1))
-        return pd_fail(why, PD_ERR_INVALID, "data.augment: flip and eval_crop lie in 0 to 1");
+        return pd_fail(why, PD_ERR_INVALID, "#/data/augment: flip and eval_crop lie in 0 to 1");
     if (o->crop == DATA_CROP_RRC &&
         !(o->rrc_scale[0] > 0 && o->rrc_scale[0] <= o->rrc_scale[1] && o->rrc_scale[1] <= 1 &&
           o->rrc_ratio[0] > 0 && o->rrc_ratio[0] <= o->rrc_ratio[1] && isfinite(o->rrc_ratio[1])))
-        return pd_fail(why, PD_ERR_INVALID, "data.augment.rrc: scale or ratio is out of range");
+        return pd_fail(why, PD_ERR_INVALID, "#/data/augment/rrc: scale or ratio is out of range");
     return PD_OK;
 }
 
@@ -293,7 +294,7 @@ static enum pd_err finish_images(struct data_set *set, const struct data_options
     i->height = o->height ? o->height : set->stored_height;
     i->width = o->width ? o->width : set->stored_width;
     if (i->height < 1 || i->width < 1)
-        return pd_fail(why, PD_ERR_INVALID, "data.image_size is needed: these pictures vary in size");
+        return pd_fail(why, PD_ERR_INVALID, "#/data/image_size: is needed: these pictures vary in size");
     i->fit = (struct data_eval_fit){.channels = i->channels,
                                     .height = i->height,
                                     .width = i->width,
@@ -327,7 +328,7 @@ enum pd_err data_open(const struct data_options *o, bool headers_only, struct da
     if (images)
         err = check_images(o, why);
     else if (o->context < 1)
-        err = pd_fail(why, PD_ERR_INVALID, "data.context must be at least 1");
+        err = pd_fail(why, PD_ERR_INVALID, "#/data/context: must be at least 1");
     if (err != PD_OK)
         goto out;
     switch (o->dataset) {
@@ -352,6 +353,8 @@ enum pd_err data_open(const struct data_options *o, bool headers_only, struct da
         err = finish_images(set, o, headers_only, why);
 out:
     if (err != PD_OK) {
+        if (err != PD_ERR_NOMEM)
+            pd_why_at(why, "#/data/path");
         data_free(set);
         return err;
     }

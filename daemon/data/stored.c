@@ -94,7 +94,7 @@ enum pd_err data_open_digits(struct data_set *set, const struct data_options *o,
     if (err != PD_OK)
         return err;
     if (set->info.count[0] > DIGITS_LIMIT || set->info.count[1] > DIGITS_LIMIT)
-        return pd_fail(why, PD_ERR_LIMIT, "data.split: at most %d generated digits a part", DIGITS_LIMIT);
+        return pd_fail(why, PD_ERR_LIMIT, "#/data/split: at most %d generated digits a part", DIGITS_LIMIT);
     set->stored_height = set->stored_width = 28;
     if (headers_only)
         return PD_OK;
@@ -345,7 +345,7 @@ enum pd_err data_open_cifar(struct data_set *set, const struct data_options *o, 
 
             err = list(dir, stems[part], names, &count, why);
             if (err == PD_OK && !part && !count)
-                err = pd_fail(why, PD_ERR_NOT_FOUND, "data.path holds no data_batch*.bin[.gz]");
+                err = pd_fail(why, PD_ERR_NOT_FOUND, "holds no data_batch*.bin[.gz]");
             for (int i = 0; err == PD_OK && i < count; i++) {
                 err = open_plain(dir, names[i], &fd, why);
                 if (err == PD_OK)

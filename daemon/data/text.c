@@ -102,6 +102,12 @@ static enum pd_err open_tokenizer(struct data_set *set, const struct data_option
     err = data_path_open(o->roots, o->root_count, o->tokenizer_path, true, &dir, why);
     if (err == PD_OK)
         err = data_tokenizer_bpe_open(dir, &set->tokenizer, why);
+    else if (why && err == PD_ERR_NOT_FOUND)
+        snprintf(
+            why->text + strlen(why->text), sizeof why->text - strlen(why->text),
+            "; gpt2_bpe needs encoder.json and vocab.bpe, or vocab.json and merges.txt: name their folder");
+    if (err != PD_OK && err != PD_ERR_NOMEM)
+        pd_why_at(why, "#/data/tokenizer_path");
     if (dir >= 0)
         close(dir);
     return err;
@@ -244,7 +250,7 @@ enum pd_err data_open_text(struct data_set *set, const struct data_options *o, b
     if (err == PD_OK)
         err = data_divide(o, whole, given, bytes, why);
     if (err == PD_OK && bytes[0] + bytes[1] > whole)
-        err = pd_fail(why, PD_ERR_INVALID, "data.split asks for more bytes than the %lld of '%s'",
+        err = pd_fail(why, PD_ERR_INVALID, "#/data/split: asks for more bytes than the %lld of '%s'",
                       (long long)whole, o->path);
     if (err != PD_OK)
         return err;
@@ -282,7 +288,7 @@ enum pd_err data_open_text(struct data_set *set, const struct data_options *o, b
         set->info.count[i] = (set->info.tokens[i] - 1) / o->context;
         if (set->info.count[i] < 1)
             return pd_fail(why, PD_ERR_INVALID,
-                           "data.split: the %s part of '%s' is shorter than data.context + 1",
+                           "#/data/split: the %s part of '%s' is shorter than data.context + 1",
                            i ? "validation" : "training", o->path);
         if (set->info.count[i] > UINT32_MAX)
             return pd_fail(why, PD_ERR_LIMIT, "more than 2^32 sequences");

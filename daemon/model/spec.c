@@ -14,7 +14,7 @@
 
 static enum pd_err refuse(struct pd_why *why, const char *pointer, const char *what)
 {
-    return pd_fail(why, PD_ERR_UNSUPPORTED, "%s: %s is not available in this build", pointer, what);
+    return pd_fail(why, PD_ERR_UNSUPPORTED, "#%s: %s is not available in this build", pointer, what);
 }
 
 /* What the document can say but these graphs cannot yet do. */
@@ -42,17 +42,17 @@ enum pd_err model_spec_from_config(const struct spec_config *c, const struct dat
         return err;
     if (c->model.width > INT32_MAX || c->model.depth > INT32_MAX || c->model.heads > INT32_MAX ||
         c->model.context > INT32_MAX)
-        return pd_fail(why, PD_ERR_LIMIT, "/model: an extent beyond 2^31");
+        return pd_fail(why, PD_ERR_LIMIT, "#/model: an extent beyond 2^31");
     s.arch = c->model.arch == SPEC_ARCH_GPT ? MODEL_GPT : MODEL_VIT;
     if ((s.arch == MODEL_GPT) != (data->kind == DATA_TOKENS))
-        return pd_fail(why, PD_ERR_INVALID, "/data/dataset: a %s cannot read %s",
+        return pd_fail(why, PD_ERR_INVALID, "#/data/dataset: a %s cannot read %s",
                        s.arch == MODEL_GPT ? "gpt" : "vit", data->kind == DATA_TOKENS ? "text" : "images");
     s.width = (int32_t)c->model.width;
     s.depth = (int32_t)c->model.depth;
     s.heads = (int32_t)c->model.heads;
     mlp = spec_config_mlp_width(c);
     if (mlp < 1 || mlp > INT32_MAX)
-        return pd_fail(why, PD_ERR_INVALID, "/model/mlp_ratio: hidden width %lld", (long long)mlp);
+        return pd_fail(why, PD_ERR_INVALID, "#/model/mlp_ratio: hidden width %lld", (long long)mlp);
     s.mlp_width = (int32_t)mlp;
     s.bias = c->model.bias;
     s.gelu_tanh = c->model.gelu == SPEC_GELU_TANH;
@@ -75,7 +75,7 @@ enum pd_err model_spec_from_config(const struct spec_config *c, const struct dat
             (c->data.image_size[0] != s.image_h || c->data.image_size[1] != s.image_w))
             return pd_fail(
                 why, PD_ERR_UNSUPPORTED,
-                "/data/image_size: the images are %d x %d; resizing is not available in this build",
+                "#/data/image_size: the images are %d x %d; resizing is not available in this build",
                 s.image_h, s.image_w);
         s.patch_h = (int32_t)c->model.patch[0];
         s.patch_w = (int32_t)c->model.patch[1];
@@ -157,51 +157,54 @@ enum pd_err model_spec_check(const struct model_spec *s, struct pd_why *why)
 {
     if (s->width < 1 || s->width > 65536 || s->depth < 1 || s->depth > 1024 || s->mlp_width < 1 ||
         s->mlp_width > 1048576)
-        return pd_fail(why, PD_ERR_INVALID, "/model: width %d, depth %d or hidden width %d out of range",
+        return pd_fail(why, PD_ERR_INVALID, "#/model: width %d, depth %d or hidden width %d out of range",
                        s->width, s->depth, s->mlp_width);
     if (s->heads < 1 || s->width % s->heads)
-        return pd_fail(why, PD_ERR_INVALID, "/model/heads: %d does not divide the width %d", s->heads,
+        return pd_fail(why, PD_ERR_INVALID, "#/model/heads: %d does not divide the width %d", s->heads,
                        s->width);
     if (!(s->norm_eps > 0))
-        return pd_fail(why, PD_ERR_INVALID, "/norm/eps must be positive");
+        return pd_fail(why, PD_ERR_INVALID, "#/norm/eps: must be positive");
     if (!(s->dropout >= 0 && s->dropout < 1) || !(s->drop_path >= 0 && s->drop_path < 1))
-        return pd_fail(why, PD_ERR_INVALID, "/train/dropout, /train/drop_path: %g, %g are not in [0, 1)",
-                       s->dropout, s->drop_path);
+        return pd_fail(why, PD_ERR_INVALID,
+                       "#/train/dropout: this and /train/drop_path, %g and %g, are not in [0, 1)", s->dropout,
+                       s->drop_path);
     if (!(s->attn_dropout >= 0 && s->attn_dropout < 1))
-        return pd_fail(why, PD_ERR_INVALID, "/attention/dropout: %g is not in [0, 1)", s->attn_dropout);
+        return pd_fail(why, PD_ERR_INVALID, "#/attention/dropout: %g is not in [0, 1)", s->attn_dropout);
     if (!(s->row_power >= 0) || !isfinite(s->row_power) ||
         (s->row_power > 0 && (s->arch != MODEL_GPT || pk_phi_normalised(s->phi))))
         return pd_fail(why, PD_ERR_INVALID,
-                       "/attention/n_for_scale: row needs a causal model without softmax");
+                       "#/attention/n_for_scale: row needs a causal model without softmax");
     if (s->l1_tokens && (s->arch == MODEL_GPT || s->phi != PK_PHI_POLY || s->degree != 1))
-        return pd_fail(why, PD_ERR_INVALID, "/attention/activation: sima is linear and not causal");
+        return pd_fail(why, PD_ERR_INVALID, "#/attention/activation: sima is linear and not causal");
     if (s->form == PK_FORM_LINEAR &&
         (s->phi != PK_PHI_POLY || s->degree > 2 || s->logit_bias != 0 || s->attn_dropout > 0))
-        return pd_fail(why, PD_ERR_INVALID, "/attention/form: linear needs x^1 or x^2 without dropout");
+        return pd_fail(why, PD_ERR_INVALID, "#/attention/form: linear needs x^1 or x^2 without dropout");
     if (s->arch == MODEL_VIT) {
         if (s->channels < 1 || s->image_h < 1 || s->image_w < 1 || s->channels > 64 || s->image_h > 4096 ||
             s->image_w > 4096 || s->classes < 1 || s->classes > 1000000)
-            return pd_fail(why, PD_ERR_INVALID, "/model: images of %d x %d x %d in %d classes", s->channels,
+            return pd_fail(why, PD_ERR_INVALID, "#/model: images of %d x %d x %d in %d classes", s->channels,
                            s->image_h, s->image_w, s->classes);
         if (s->patch_h < 1 || s->patch_w < 1 || s->image_h % s->patch_h || s->image_w % s->patch_w)
-            return pd_fail(why, PD_ERR_INVALID, "/model/patch: %d x %d does not divide %d x %d", s->patch_h,
+            return pd_fail(why, PD_ERR_INVALID, "#/model/patch: %d x %d does not divide %d x %d", s->patch_h,
                            s->patch_w, s->image_h, s->image_w);
     } else if (s->vocab < 1 || s->vocab > 10000000 || s->context < 1 || s->context > 1048576) {
-        return pd_fail(why, PD_ERR_INVALID, "/model/context: %d positions, %d symbols", s->context, s->vocab);
+        return pd_fail(why, PD_ERR_INVALID, "#/model/context: %d positions, %d symbols", s->context,
+                       s->vocab);
     }
     if (s->phi == PK_PHI_POLY && (s->degree < 1 || s->degree > 8))
-        return pd_fail(why, PD_ERR_INVALID, "/attention/degree must be 1 to 8");
+        return pd_fail(why, PD_ERR_INVALID, "#/attention/degree: must be 1 to 8");
     if (!isfinite(s->scale_value) ||
         (s->scale == MODEL_SCALE_LEARNED && s->scale_param != MODEL_PARAM_DIRECT && s->scale_value <= 0))
-        return pd_fail(why, PD_ERR_INVALID, "/attention/scale: %g is no start for it", s->scale_value);
+        return pd_fail(why, PD_ERR_INVALID, "#/attention/scale: %g is no start for it", s->scale_value);
     if (s->dtype != PK_F32 && s->dtype != PK_F64)
-        return pd_fail(why, PD_ERR_UNSUPPORTED, "/train/precision: parameters are f32 or f64");
+        return pd_fail(why, PD_ERR_UNSUPPORTED, "#/train/precision: parameters are f32 or f64");
     if (s->weights != PK_F32 &&
         (s->weights != PK_BF16 || s->dtype != PK_F32 || (s->arch != MODEL_GPT && !s->mixed)))
         return pd_fail(why, PD_ERR_UNSUPPORTED,
                        "weights of bf16 are for language models of f32, or for mixed precision");
     if (s->mixed && s->dtype != PK_F32)
-        return pd_fail(why, PD_ERR_UNSUPPORTED, "/train/precision: mixed precision is for parameters of f32");
+        return pd_fail(why, PD_ERR_UNSUPPORTED,
+                       "#/train/precision: mixed precision is for parameters of f32");
     return PD_OK;
 }
 

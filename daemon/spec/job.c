@@ -785,15 +785,15 @@ enum pd_err spec_config_bind(struct spec_config *config, int64_t train_samples, 
     struct spec_bound b = {.train_samples = train_samples};
 
     if (train_samples < t->batch)
-        return pd_fail(
-            why, PD_ERR_INVALID,
-            "the training set has %lld samples, less than one batch of %lld: make train.batch smaller",
-            (long long)train_samples, (long long)t->batch);
+        return pd_fail(why, PD_ERR_INVALID,
+                       "#/train/batch: the training set has %lld samples, less than one batch of %lld: make "
+                       "train.batch smaller",
+                       (long long)train_samples, (long long)t->batch);
     b.steps_per_epoch = train_samples / t->batch;
     b.steps = t->steps;
     if (!b.steps) {
         if (t->epochs > (int64_t)1e12 / b.steps_per_epoch)
-            return pd_fail(why, PD_ERR_INVALID, "%lld epochs of %lld steps are too many",
+            return pd_fail(why, PD_ERR_INVALID, "#/train/epochs: %lld epochs of %lld steps are too many",
                            (long long)t->epochs, (long long)b.steps_per_epoch);
         b.steps = t->epochs * b.steps_per_epoch;
     }
@@ -803,8 +803,10 @@ enum pd_err spec_config_bind(struct spec_config *config, int64_t train_samples, 
         b.warmup_steps = steps > 9e15 ? INT64_MAX : llround(steps);
     }
     if (b.warmup_steps > b.steps)
-        return pd_fail(why, PD_ERR_INVALID, "the warm-up of %lld steps is longer than the run of %lld",
-                       (long long)b.warmup_steps, (long long)b.steps);
+        return pd_fail(why, PD_ERR_INVALID,
+                       "#/train/schedule/warmup_%s: the warm-up of %lld steps is longer than the run of %lld",
+                       t->schedule.warmup_steps >= 0 ? "steps" : "epochs", (long long)b.warmup_steps,
+                       (long long)b.steps);
     b.eval_every = t->eval_every ? t->eval_every : b.steps / 20 > 1 ? b.steps / 20 : 1;
     b.micro_batch = t->batch / (t->accumulation * config->resources.slots);
     config->bound = b;
@@ -816,18 +818,15 @@ enum pd_err spec_run_judge(const char *json, size_t len, int64_t train_samples, 
 {
     struct spec_config *g = NULL;
     struct pd_why bad = {""};
-    char said[128];
+    char said[128], place[64];
     enum pd_err err = spec_config_load(json, len, &g, why);
 
     if (err != PD_OK)
         return err;
     if (spec_config_bind(g, train_samples, &bad) != PD_OK) {
-        spec_report_error(report,
-                          train_samples < g->train.batch            ? "#/train/batch"
-                          : g->train.schedule.warmup_steps >= 0     ? "#/train/schedule/warmup_steps"
-                          : !isnan(g->train.schedule.warmup_epochs) ? "#/train/schedule/warmup_epochs"
-                                                                    : "#/train/epochs",
-                          "%s", bad.text);
+        const char *detail = pd_why_place(bad.text, place, sizeof place);
+
+        spec_report_error(report, place, "%s", detail);
     } else {
         if (spec_rules_beyond(g, g->bound.steps, true, said, sizeof said))
             spec_report_warning(report, "#/train/eval_every", "%s", said);

@@ -570,8 +570,8 @@ static void take_bye(struct sup *s, struct conn *c, struct att *a, const uint8_t
             att_set_message(a, "time limit");
         att_end(s, a, a->stopping ? a->cause : SPEC_CAUSE_PREEMPTED, false);
     } else {
-        /* A run that has trained already may find its data again: a file system that is away for a while. */
-        a->refused = !strcmp(cause, "refused") && a->start_step == 0;
+        /* What an attempt before this one could read may be there again. */
+        a->lasting = !strcmp(cause, "invalid") && a->start_step <= 0;
         att_end(s, a,
                 a->stopping && a->cause == SPEC_CAUSE_CANCELLED ? SPEC_CAUSE_CANCELLED : SPEC_CAUSE_FAILED,
                 true);
@@ -603,7 +603,7 @@ static void take_rank_bye(struct sup *s, struct conn *c, struct att *a, const ui
     wire_get_text(p, len, WIRE_TAG_CAUSE, cause, sizeof cause);
     wire_get_text(p, len, WIRE_TAG_TEXT, text, sizeof text);
     a->ranks[c->rank].bye = true;
-    if (!strcmp(cause, "failed") && !a->rank_failed_us) {
+    if ((!strcmp(cause, "failed") || !strcmp(cause, "invalid")) && !a->rank_failed_us) {
         a->rank_failed_us = pd_clock_mono_us();
         if (strncmp(text, "rank ", 5) != 0)
             snprintf(message, sizeof message, "rank %d: %s", c->rank, text);

@@ -18,8 +18,8 @@ struct end_op {
     int64_t run;
     int n;
     enum spec_cause cause;
-    bool counts;  /* against max_restarts, if it made no progress */
-    bool refused; /* no restart helps */
+    bool counts; /* against max_restarts, if it made no progress */
+    bool lasting;
     int restarts, max_restarts, exit_status;
     int64_t backoff_us;
     char *message;
@@ -42,23 +42,31 @@ static enum pd_err requeue(struct store_tx *tx, struct end_op *e, enum spec_run_
     return err;
 }
 
+static enum pd_err run_end(struct store_tx *tx, struct end_op *e, enum spec_outcome outcome,
+                           struct pd_why *why)
+{
+    int64_t version;
+    enum pd_err err = store_run_move(tx, e->run, SPEC_RUN_ENDED, outcome, e->message ? e->message : "", why);
+
+    if (err == PD_OK && outcome == SPEC_OUTCOME_SUCCEEDED)
+        err = store_job_register(tx, e->run, &version, why);
+    return err;
+}
+
 /* Failed or lost: again from the last checkpoint, as long as restarts are left. */
 static enum pd_err retry(struct store_tx *tx, struct end_op *e, enum spec_run_state state, struct pd_why *why)
 {
     int64_t backoff_us = e->backoff_us, now_us = store_tx_clock_us(tx);
     int restarts = e->restarts;
     bool progressed;
-    char reason[640];
+    char reason[600];
     enum pd_err err;
 
+    if (e->lasting && e->cause == SPEC_CAUSE_FAILED)
+        return run_end(tx, e, SPEC_OUTCOME_FAILED, why);
     err = store_attempt_progressed(tx, e->run, e->n, &progressed, why);
     if (err != PD_OK)
         return err;
-    if (e->refused) {
-        snprintf(reason, sizeof reason, "%s (not tried again: it would end alike)",
-                 e->message ? e->message : "refused");
-        return store_run_move(tx, e->run, SPEC_RUN_ENDED, SPEC_OUTCOME_FAILED, reason, why);
-    }
     if (progressed)
         restarts = 0;
     if (e->counts)
@@ -74,17 +82,6 @@ static enum pd_err retry(struct store_tx *tx, struct end_op *e, enum spec_run_st
         backoff_us = BACKOFF_MAX_US;
     err = store_run_set_backoff(tx, e->run, restarts, e->counts ? now_us + backoff_us : 0, why);
     return err == PD_OK ? requeue(tx, e, state, why) : err;
-}
-
-static enum pd_err run_end(struct store_tx *tx, struct end_op *e, enum spec_outcome outcome,
-                           struct pd_why *why)
-{
-    int64_t version;
-    enum pd_err err = store_run_move(tx, e->run, SPEC_RUN_ENDED, outcome, e->message ? e->message : "", why);
-
-    if (err == PD_OK && outcome == SPEC_OUTCOME_SUCCEEDED)
-        err = store_job_register(tx, e->run, &version, why);
-    return err;
 }
 
 static enum pd_err end_apply(struct store_tx *tx, struct op *op, struct pd_why *why)
@@ -201,7 +198,7 @@ void att_end(struct sup *s, struct att *a, enum spec_cause cause, bool counts)
     e->n = a->n;
     e->cause = cause;
     e->counts = counts;
-    e->refused = a->refused && cause == SPEC_CAUSE_FAILED;
+    e->lasting = a->lasting;
     e->restarts = a->restarts;
     e->max_restarts = a->max_restarts;
     e->exit_status = a->proc.status;

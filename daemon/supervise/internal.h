@@ -16,8 +16,9 @@
 
 #define SUP_DEVICES_MAX DEVICE_MAX
 #define SUP_CONNECTIONS_MAX 512
-#define SUP_PLANS_MAX 4
-#define SUP_SERVED_MAX 256 /* jobs whose last start is remembered */
+#define SUP_PLANS_MAX 256   /* asked for and not answered */
+#define SUP_PLANS_AT_ONCE 4 /* being made */
+#define SUP_SERVED_MAX 256  /* jobs whose last start is remembered */
 #define SUP_ATTEMPT_DEVICES 64
 #define SUP_PATH_MAX 1024
 #define SUP_STARTS 8 /* checkpoints named to a worker: the newest, and those for when it is damaged */
@@ -121,8 +122,8 @@ struct att {
     char xid[200];    /* its GPU reported an error of a program, its own most likely; "" = none */
     int64_t xid_us;   /* monotonic */
     int64_t xid_step; /* where it stood then: a later step clears it of the error */
-    bool refused;     /* by its worker, before a first step: another attempt would end alike */
     bool bye;         /* came over this connection: answer when recorded */
+    bool lasting;     /* it failed by its document or its data: no other attempt is made */
     bool never_started;
     int64_t exit_us; /* when a lingering process is killed after its bye */
     struct att_usage usage[SUP_ATTEMPT_DEVICES];
@@ -206,10 +207,13 @@ struct plan {
     struct source source;
     struct plan *next;
     struct proc proc;
+    bool started; /* it has a process */
     int out_fd, err_fd;
     char digest[80];
-    int64_t deadline_us;
-    void (*done)(void *ctx, enum pd_err err, const struct pd_why *why, const char *plan);
+    int64_t deadline_us;               /* of the process */
+    int64_t patience_us, impatient_us; /* of the caller, and when it ends; 0 = none */
+    void (*done)(void *ctx, enum pd_err err, const struct pd_why *why,
+                 const char *plan); /* NULL: it was told */
     void *ctx;
     char *document;
     size_t len;

@@ -1,5 +1,5 @@
 /* Byte forecasts: `polyd-worker plan` beside us, its input and output in memory files, so that only its end
- * is awaited. Answers are kept by plan_digest. */
+ * is awaited. A few are made at once, the others wait in order. Answers are kept by plan_digest. */
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -49,6 +49,23 @@ void plan_free_all(struct sup *s)
     }
 }
 
+static void plan_start(struct sup *s, struct plan *p);
+
+/* The oldest that waits, if there is room for one. */
+static void start_next(struct sup *s)
+{
+    struct plan *oldest = NULL;
+    int running = 0;
+
+    for (struct plan *p = s->plans; p; p = p->next) {
+        running += p->started;
+        if (!p->started)
+            oldest = p; /* the newest is the first */
+    }
+    if (oldest && running < SUP_PLANS_AT_ONCE)
+        plan_start(s, oldest);
+}
+
 static void plan_over(struct sup *s, struct plan *p, enum pd_err err, const struct pd_why *why,
                       const char *json)
 {
@@ -60,8 +77,10 @@ static void plan_over(struct sup *s, struct plan *p, enum pd_err err, const stru
     pthread_mutex_lock(&s->mutex);
     s->plans_running--;
     pthread_mutex_unlock(&s->mutex);
-    p->done(p->ctx, err, why, json);
+    if (p->done)
+        p->done(p->ctx, err, why, json);
     plan_free(p);
+    start_next(s);
 }
 
 static void read_back(int fd, struct pd_buf *out)
@@ -126,7 +145,7 @@ void plan_gone(struct sup *s, struct plan *p)
         else if (p->digest[0])
             keep(s, p->digest, out.data);
     } else {
-        /* Its last line says what is wrong with the job; a signal says what is wrong with us. */
+        /* Its last line says what is wrong; a signal says what is wrong with us. */
         read_back(p->err_fd, &out);
         while (out.len && (out.data[out.len - 1] == '\n' || out.data[out.len - 1] == ' '))
             out.data[--out.len] = '\0';
@@ -136,10 +155,11 @@ void plan_gone(struct sup *s, struct plan *p)
         else {
             const char *line = out.data ? strrchr(out.data, '\n') : NULL;
 
-            err = pd_fail(&why, PD_ERR_INVALID, "%.400s",
-                          line       ? line + 1
-                          : out.data ? out.data
-                                     : "no plan can be made");
+            err =
+                pd_fail(&why, p->proc.status >> 8 == WIRE_PLAN_INVALID ? PD_ERR_INVALID : PD_ERR_IO, "%.400s",
+                        line       ? line + 1
+                        : out.data ? out.data
+                                   : "no plan can be made");
         }
     }
     plan_over(s, p, err, &why, err == PD_OK ? out.data : NULL);
@@ -148,15 +168,23 @@ void plan_gone(struct sup *s, struct plan *p)
 
 void plan_tick(struct sup *s, int64_t now_us)
 {
-    for (struct plan *p = s->plans; p; p = p->next)
-        if (s->quit || now_us > p->deadline_us)
+    for (struct plan *p = s->plans; p; p = p->next) {
+        if (p->done && p->impatient_us && now_us > p->impatient_us) {
+            struct pd_why why;
+            enum pd_err err = pd_fail(&why, PD_ERR_TIMEOUT, "a plan takes longer than %lld s",
+                                      (long long)(p->patience_us / 1000000));
+            void (*done)(void *, enum pd_err, const struct pd_why *, const char *) = p->done;
+
+            p->done = NULL;
+            done(p->ctx, err, &why, NULL);
+        }
+        if (p->started && (s->quit || now_us > p->deadline_us))
             proc_signal(&p->proc, SIGKILL);
+    }
 }
 
-static void plan_begin(struct sup *s, struct post *post)
+static void plan_start(struct sup *s, struct plan *p)
 {
-    struct plan_post *pp = (struct plan_post *)post;
-    struct plan *p = pp->plan;
     char *argv[2 * 64 + 5], *roots[64], *cache = NULL;
     struct pd_buf kept;
     struct pd_why why = {""};
@@ -164,14 +192,12 @@ static void plan_begin(struct sup *s, struct post *post)
     int in_fd = -1, argc = 0, root_count = 0;
     enum pd_err err = PD_OK;
 
-    free(pp);
-    p->next = s->plans;
-    s->plans = p;
     if (s->quit) {
         err = pd_fail(&why, PD_ERR_CLOSED, "polyd is stopping");
         plan_over(s, p, err, &why, NULL);
         return;
     }
+    p->started = true;
     pd_buf_init(&kept, PLAN_BYTES);
     if (p->digest[0] && store_plan_get(s->reader, p->digest, &kept, &why) == PD_OK) {
         plan_over(s, p, PD_OK, &why, kept.data);
@@ -221,9 +247,18 @@ static void plan_begin(struct sup *s, struct post *post)
     sup_watch(s, &p->source, p->proc.fd, EPOLLIN);
 }
 
-enum pd_err sup_plan(struct sup *s, const char *document, size_t len, const char *plan_digest,
-                     void (*done)(void *ctx, enum pd_err err, const struct pd_why *why, const char *plan),
-                     void *ctx, struct pd_why *why)
+static void plan_begin(struct sup *s, struct post *post)
+{
+    struct plan *p = ((struct plan_post *)post)->plan;
+
+    free(post);
+    p->impatient_us = p->patience_us ? pd_clock_mono_us() + p->patience_us : 0;
+    p->next = s->plans;
+    s->plans = p;
+    start_next(s);
+}
+
+enum pd_err sup_plan(struct sup *s, const struct sup_planning *asked, struct pd_why *why)
 {
     struct plan_post *pp = calloc(1, sizeof *pp);
     struct plan *p = calloc(1, sizeof *p);
@@ -233,19 +268,20 @@ enum pd_err sup_plan(struct sup *s, const char *document, size_t len, const char
         p->source = (struct source){.kind = SOURCE_PLAN, .self = p};
         p->proc = (struct proc){.fd = -1, .gone = true, .status = -1};
         p->out_fd = p->err_fd = -1;
-        p->document = malloc(len + 1);
-        p->len = len;
-        p->done = done;
-        p->ctx = ctx;
-        snprintf(p->digest, sizeof p->digest, "%s", plan_digest ? plan_digest : "");
+        p->document = malloc(asked->len + 1);
+        p->len = asked->len;
+        p->patience_us = asked->patience_us;
+        p->done = asked->done;
+        p->ctx = asked->ctx;
+        snprintf(p->digest, sizeof p->digest, "%s", asked->plan_digest ? asked->plan_digest : "");
     }
     if (!p || !pp || !p->document) {
         plan_free(p);
         free(pp);
         return pd_fail(why, PD_ERR_NOMEM, "no memory for a plan");
     }
-    memcpy(p->document, document, len);
-    p->document[len] = '\0';
+    memcpy(p->document, asked->document, asked->len);
+    p->document[asked->len] = '\0';
     pthread_mutex_lock(&s->mutex);
     stopping = s->stopping;
     busy = s->plans_running >= SUP_PLANS_MAX;
@@ -256,7 +292,7 @@ enum pd_err sup_plan(struct sup *s, const char *document, size_t len, const char
         plan_free(p);
         free(pp);
         return stopping ? pd_fail(why, PD_ERR_CLOSED, "polyd is stopping")
-                        : pd_fail(why, PD_ERR_BUSY, "%d plans are being made already", SUP_PLANS_MAX);
+                        : pd_fail(why, PD_ERR_BUSY, "%d plans are waited for already", SUP_PLANS_MAX);
     }
     pp->post.fn = plan_begin;
     pp->plan = p;

@@ -142,13 +142,20 @@ void sup_stats(struct sup *s, struct sup_stats *ret);
 
 /* ---- plans ---------------------------------------------------------------------------------- */
 
-/* Bytes needed by a resolved job, as JSON, from `polyd-worker plan` or the kept answer of an equal
- * plan_digest (hex; NULL = do not keep). `done` gets err and the JSON (borrowed). The document is copied.
+struct sup_planning {
+    const char *document; /* resolved; copied */
+    size_t len;
+    const char *plan_digest; /* hex; NULL = the answer is not kept */
+    int64_t patience_us;     /* then `done` gets PD_ERR_TIMEOUT, and the plan is only kept; 0 = two minutes */
+    /* PD_ERR_INVALID: the document or its data are to blame, and the sentence names the field; other errors
+     * say nothing of the document. `plan`: JSON, borrowed. */
+    void (*done)(void *ctx, enum pd_err err, const struct pd_why *why, const char *plan);
+    void *ctx;
+};
+
+/* Bytes needed by a resolved job, from `polyd-worker plan` or the kept answer of an equal plan_digest.
  * PD_ERR_BUSY: too many at once. */
-PD_NODISCARD enum pd_err sup_plan(struct sup *s, const char *document, size_t len, const char *plan_digest,
-                                  void (*done)(void *ctx, enum pd_err err, const struct pd_why *why,
-                                               const char *plan),
-                                  void *ctx, struct pd_why *why);
+PD_NODISCARD enum pd_err sup_plan(struct sup *s, const struct sup_planning *asked, struct pd_why *why);
 
 /* ---- serving -------------------------------------------------------------------------------- */
 

@@ -292,9 +292,8 @@ static enum pd_err open_run(struct run *r, struct pd_why *why)
     enum pd_err err = train_setup_init(&r->setup, r->config, r->dirs->roots, r->dirs->root_count,
                                        r->dirs->cache, r->dirs->ranks.rank, false, why);
 
-    r->out->refused = err == PD_ERR_INVALID || err == PD_ERR_NOT_FOUND || err == PD_ERR_CORRUPT ||
-                      err == PD_ERR_UNSUPPORTED;
     r->parts = r->setup.parts;
+    r->out->lasting = pd_err_lasting(err);
     if (err == PD_OK)
         err = model_tuned_new(r->dirs->cache, r->host->tuned, say_line, r, &r->tuned, why);
     if (err == PD_OK) {
@@ -495,6 +494,7 @@ enum pd_err train_run_on(struct spec_config *config, const struct train_dirs *di
     err = open_run(r, why);
     if (err == PD_OK) {
         err = loop(r, why);
+        r->out->lasting = err == PD_ERR_CORRUPT && data_bad_count(r->setup.set) > DATA_BAD_MIN;
         train_flush(r);
         summarise(r);
     }

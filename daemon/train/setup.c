@@ -14,7 +14,7 @@
 
 static enum pd_err refuse(struct pd_why *why, const char *pointer)
 {
-    return pd_fail(why, PD_ERR_UNSUPPORTED, "%s: this value is not available in this build", pointer);
+    return pd_fail(why, PD_ERR_UNSUPPORTED, "#%s: this value is not available in this build", pointer);
 }
 
 /* The data sets of this build, and how each is read. */
@@ -268,16 +268,16 @@ enum pd_err train_setup_init(struct train_setup *s, struct spec_config *c, const
     s->batch = (int32_t)c->train.batch;
     s->parts = c->train.accumulation;
     if (s->parts < 1 || s->batch % s->parts)
-        return pd_fail(why, PD_ERR_INVALID, "/train/accumulation: %lld does not divide the batch of %d",
+        return pd_fail(why, PD_ERR_INVALID, "#/train/accumulation: %lld does not divide the batch of %d",
                        (long long)s->parts, s->batch);
     s->rank = rank;
     s->ranks = c->resources.slots > 1 ? (int)c->resources.slots : 1;
     if (c->resources.slots > PK_COMM_RANKS_MAX)
-        return pd_fail(why, PD_ERR_UNSUPPORTED, "/resources/slots: at most %d ranks in this build",
+        return pd_fail(why, PD_ERR_UNSUPPORTED, "#/resources/slots: at most %d ranks in this build",
                        PK_COMM_RANKS_MAX);
     if (s->batch % (s->parts * s->ranks))
         return pd_fail(why, PD_ERR_INVALID,
-                       "/resources/slots: %d ranks do not divide the batch of %d in %lld parts", s->ranks,
+                       "#/resources/slots: %d ranks do not divide the batch of %d in %lld parts", s->ranks,
                        s->batch, (long long)s->parts);
     s->eval_batch = (int32_t)(s->batch / (s->parts * s->ranks));
     if (s->eval_batch > EVAL_BATCH_MOST)

@@ -62,7 +62,8 @@ struct train_host {
     /* A batch of at most 1000 points, at least every half second while there are any. */
     void (*metrics)(void *user, const struct train_point *points, size_t count);
     /* kind: "start", "resume", "checkpoint_fallback", "checkpoint_removed", "checkpoint_failed",
-     * "nonfinite", "bad_picture", or a kind of data_warnings (data.h). fields: "key=value" pairs, blank-separated. */
+     * "nonfinite", "bad_picture", or a kind of data_warnings (data.h). fields: "key=value" pairs,
+     * blank-separated. */
     void (*event)(void *user, const char *kind, const char *text, const char *fields);
     void (*progress)(void *user, int64_t step, int64_t total);
     /* After fsync and rename: the file is whole. */
@@ -126,7 +127,7 @@ struct train_outcome {
     char best_path[1024];   /* the best checkpoint still kept, "" = none */
     char latest_path[1024]; /* the newest checkpoint, "" = none */
     double seconds;         /* wall time of this call */
-    bool refused;           /* failed since document and data cannot be used: so would every other attempt */
+    bool lasting;           /* it failed by its document or its data: another attempt would end alike */
 };
 
 /* Runs to an outcome; binds the config to the size of its data (spec_config_bind). PD_OK for every result but
@@ -139,11 +140,11 @@ PD_NODISCARD enum pd_err train_run(struct spec_config *config, const struct trai
 /* The byte forecast of the run, without training: one JSON object
  * {"bytes":{"weights":..,"gradients":..,...},"arena_bytes":..,"total_bytes":..,"parameters":..,
  *  "steps":..,"steps_per_epoch":..,"train_samples":..,"val_samples":..,"checkpoint_bytes":..,"n_for_scale":..,
- *  "scale":..,"warnings":[{"pointer":"#/data/path","detail":".."}]}, warnings as data_warnings has them. gradients, activations and workspace share the arena (arena_bytes); in mixed precision so do
- * the weights, which then are the bf16 copies of the parameters, and the parameters themselves are "master";
- * total_bytes = weights + moments + inputs + arenas of the training, evaluation and probe graphs. Reads only
- * the headers of the data, and of a text what its number of tokens needs; `cache` as in train_dirs. Appends
- * to *ret_json. */
+ *  "scale":..,"warnings":[{"pointer":"#/data/path","detail":".."}]}, warnings as data_warnings has them.
+ * gradients, activations and workspace share the arena (arena_bytes); in mixed precision so do the weights,
+ * which then are the bf16 copies of the parameters, and the parameters themselves are "master"; total_bytes =
+ * weights + moments + inputs + arenas of the training, evaluation and probe graphs. Reads only the headers of
+ * the data, and of a text what its number of tokens needs; `cache` as in train_dirs. Appends to *ret_json. */
 PD_NODISCARD enum pd_err train_plan(struct spec_config *config, const struct data_root *roots,
                                     size_t root_count, const char *cache, struct pd_buf *ret_json,
                                     struct pd_why *why);

@@ -28,6 +28,8 @@
 #define WIRE_SILENCE_US 10000000  /* so much silence closes the connection */
 #define WIRE_HANG_US 60000000     /* so much silence of a live process is a hang */
 
+#define WIRE_PLAN_INVALID 3 /* exit status of `polyd-worker plan`: the document or its data are to blame */
+
 #define WIRE_FLAG_FD 1u /* a descriptor comes along (SCM_RIGHTS) */
 
 enum wire_type {
@@ -100,8 +102,8 @@ enum wire_tag {
     WIRE_TAG_TENSOR = 33,      /* one tensor, see wire_put_tensor; repeated; infer, infer_result, blob */
     WIRE_TAG_LAST = 34,        /* u32 1: the stream of results ends here; infer_result */
     WIRE_TAG_ERROR = 35,       /* u32 enum pd_err; infer_result */
-    WIRE_TAG_CAUSE = 36,       /* text: done, diverged, failed, checkpointed, refused, version; bye */
-    WIRE_TAG_MODEL = 37,       /* text "name/version"; assign (serve), unload */
+    WIRE_TAG_CAUSE = 36, /* text: done, diverged, failed, invalid, checkpointed, refused, version; bye */
+    WIRE_TAG_MODEL = 37, /* text "name/version"; assign (serve), unload */
     WIRE_TAG_KIND = 38,  /* text; infer: infer, complete; blob: histogram, matrix, image; checkpoint_written:
                             latest, best, final */
     WIRE_TAG_VALUE = 39, /* f64; checkpoint_written: the validation value that ranked it, absent = none */

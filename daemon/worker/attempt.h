@@ -20,7 +20,7 @@ PD_NODISCARD enum pd_err attempt_begin(int argc, char **argv, bool serving, stru
 void attempt_end(struct attempt *a);
 
 struct role_result {
-    const char *cause; /* done, diverged, failed, checkpointed; static */
+    const char *cause; /* done, diverged, failed, invalid, checkpointed; static */
     int64_t step;
     char text[512];
     bool silent; /* refused: say nothing, leave */

@@ -1,5 +1,8 @@
 /* polyd-worker plan [--root NAME=PATH]... [--cache DIR]: bytes by category of a resolved job.
  *
+ * Exit status: 0; 1 for want of memory and the like; 2 for wrong arguments; 3 where the document or its data
+ * are to blame, so that another try would end alike. The last line of standard error says why.
+ *
  * With --roofline [--tflops N] [--tbs N]: instead, what a step moves and multiplies, node by node, and its
  * time at these speeds (790 and 4.3: an H200), as tables. Counted; no device is needed. */
 #include <stdbool.h>
@@ -9,6 +12,7 @@
 
 #include "daemon/spec/spec.h"
 #include "daemon/train/train.h"
+#include "daemon/wire/wire.h"
 #include "daemon/worker/args.h"
 #include "daemon/worker/link.h"
 #include "daemon/worker/worker.h"
@@ -85,5 +89,5 @@ int worker_plan_main(int argc, char **argv)
     spec_config_free(config);
     pd_buf_done(&in);
     pd_buf_done(&out);
-    return err == PD_OK ? 0 : 1;
+    return err == PD_OK ? 0 : pd_err_lasting(err) ? WIRE_PLAN_INVALID : 1;
 }

@@ -218,7 +218,7 @@ void role_selftest(struct attempt *at, struct role_result *ret)
             goto failed;
         }
         if (f.step == refuse_at) {
-            ret->cause = "refused";
+            ret->cause = "invalid";
             ret->step = f.step;
             snprintf(ret->text, sizeof ret->text, "asked to refuse at step %lld", (long long)refuse_at);
             err = tell(comm, false, &why);

@@ -127,7 +127,7 @@ void role_train(struct attempt *a, struct role_result *ret)
         err = train_run(config, &dirs, &host, &outcome, &why);
     ret->step = outcome.step;
     if (err != PD_OK) {
-        ret->cause = outcome.refused ? "refused" : "failed";
+        ret->cause = outcome.lasting || !config ? "invalid" : "failed";
         snprintf(ret->text, sizeof ret->text, "%s", why.text);
     } else
         switch (outcome.result) {

@@ -54,6 +54,43 @@ enum pd_err pd_fail_errno(struct pd_why *why, int errnum, const char *fmt, ...)
     return err_of_errno(errnum);
 }
 
+bool pd_err_lasting(enum pd_err err)
+{
+    switch (err) {
+    case PD_ERR_INVALID:
+    case PD_ERR_NOT_FOUND:
+    case PD_ERR_EXISTS:
+    case PD_ERR_CORRUPT:
+    case PD_ERR_VERSION:
+    case PD_ERR_LIMIT:
+    case PD_ERR_DENIED:
+    case PD_ERR_UNSUPPORTED:
+        return true;
+    default:
+        return false;
+    }
+}
+
+void pd_why_at(struct pd_why *why, const char *place)
+{
+    size_t len = strlen(place);
+
+    if (!why || !strncmp(why->text, "#/", 2) || len + 3 > sizeof why->text)
+        return;
+    memmove(why->text + len + 2, why->text, sizeof why->text - len - 2);
+    memcpy(why->text, place, len);
+    memcpy(why->text + len, ": ", 2);
+    why->text[sizeof why->text - 1] = '\0';
+}
+
+const char *pd_why_place(const char *text, char *ret_place, size_t size)
+{
+    const char *colon = !strncmp(text, "#/", 2) ? strstr(text, ": ") : NULL;
+
+    snprintf(ret_place, size, "%.*s", colon ? (int)(colon - text) : 1, colon ? text : "#");
+    return colon ? colon + 2 : text;
+}
+
 const char *pd_err_name(enum pd_err err)
 {
     static const char *const names[PD_ERR_COUNT] = {

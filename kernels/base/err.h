@@ -6,6 +6,7 @@
 #pragma once
 
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 
 #define PD_NODISCARD __attribute__((warn_unused_result))
@@ -47,6 +48,15 @@ enum pd_err pd_fail(struct pd_why *why, enum pd_err err, const char *fmt, ...) P
  * PD_ERR_FULL, ENOENT PD_ERR_NOT_FOUND, ENOMEM PD_ERR_NOMEM, EACCES and EPERM
  * PD_ERR_DENIED, EEXIST PD_ERR_EXISTS, the rest PD_ERR_IO) and appends strerror. */
 enum pd_err pd_fail_errno(struct pd_why *why, int errnum, const char *fmt, ...) PD_PRINTF(3, 4);
+
+/* Whether the same input ends alike however often it is tried: it is invalid, absent, damaged, refused or not
+ * supported. Not: want of memory or space, a failing disk, a deadline, a stop, a mistake of ours. */
+bool pd_err_lasting(enum pd_err err);
+
+/* Puts the place before the sentence, "#/data/path: cannot open 'x'", unless it names one. NULL is fine. */
+void pd_why_at(struct pd_why *why, const char *place);
+/* Splits such a sentence: copies the place ("#" if it names none) and returns what is behind it. */
+const char *pd_why_place(const char *text, char *ret_place, size_t size);
 
 /* A stable lower-case name such as "not_found"; "unknown" outside the enum. Static. */
 const char *pd_err_name(enum pd_err err);

@@ -133,11 +133,15 @@ test('folders of pictures from their files to the class of a new one', { skip, t
     assert.equal(await last(again), await last(run));
 });
 
-test('a wrong folder fails its run with a sentence', { skip, timeout: 60000 }, async () => {
-    const reply = await host.post('/api/v1/jobs', {
+test('a wrong folder is refused with a sentence, and fails the run that was accepted all the same', { skip, timeout: 60000 }, async () => {
+    const document = {
         name: 'nothing', model: { preset: 'vit_micro' }, data: { dataset: 'image_folder', path: 'text/nowhere', image_size: 28 },
         train: { steps: 2, batch: 2 }, ...small, resources: { ...small.resources, max_restarts: 0 },
-    });
+    };
+    const refused = await host.post('/api/v1/jobs', document);
+    assert.equal(refused.status, 422);
+    assert.deepEqual(refused.json.errors.map(e => e.pointer), ['#/data/path']);
+    const reply = await host.post('/api/v1/jobs?accept_unplanned=1', document);
     assert.equal(reply.status, 201, reply.text);
     for (let i = 0; i < 300; i++) {
         const run = (await host.get(`/api/v1/runs?job=${reply.json.id}`)).json.runs[0];

@@ -394,20 +394,20 @@ void sup_stats(struct sup *s, struct sup_stats *ret)
     memset(ret, 0, sizeof *ret);
 }
 
-enum pd_err sup_plan(struct sup *s, const char *document, size_t len, const char *plan_digest,
-                     void (*done)(void *ctx, enum pd_err err, const struct pd_why *why, const char *plan),
-                     void *ctx, struct pd_why *why)
+enum pd_err sup_plan(struct sup *s, const struct sup_planning *asked, struct pd_why *why)
 {
-    struct pd_why refused = {.text = "the planner refused"};
+    struct pd_why refused = {.text = "#/data/path: the planner refused"},
+                  late = {.text = "a plan takes long"};
 
     (void)s;
-    (void)plan_digest;
     (void)why;
     /* At once, on the caller's thread: the hardest order for the caller. */
-    if (memmem(document, len, "unplannable", 11))
-        done(ctx, PD_ERR_INVALID, &refused, NULL);
+    if (memmem(asked->document, asked->len, "unplannable", 11))
+        asked->done(asked->ctx, PD_ERR_INVALID, &refused, NULL);
+    else if (memmem(asked->document, asked->len, "planned late", 12))
+        asked->done(asked->ctx, PD_ERR_TIMEOUT, &late, NULL);
     else
-        done(ctx, PD_OK, NULL, "{\"device_bytes\":1234}");
+        asked->done(asked->ctx, PD_OK, NULL, "{\"device_bytes\":1234}");
     return PD_OK;
 }
 

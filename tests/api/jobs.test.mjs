@@ -57,9 +57,21 @@ test('a dry run plans and places without keeping anything', async () => {
     const refused = await host.post('/api/v1/jobs?dry_run=1', tinyJob({ name: 'unplannable' }));
     assert.equal(refused.json.plan, null);
     assert.match(refused.json.plan_error, /refused/);
+    assert.equal(refused.json.plan_error, '#/data/path: the planner refused');
     assert.equal((await host.post('/api/v1/jobs?dry_run=1', { nonsense: 1 })).status, 422);
     assert.equal((await host.post('/api/v1/jobs?dry_run=2', tinyJob())).status, 400);
     assert.equal((await host.get('/api/v1/jobs?limit=1')).json.jobs[0]?.id, before);
+});
+
+test('a submission is judged by its plan, unless the client does without or none comes in time', async () => {
+    const refused = await host.post('/api/v1/jobs', tinyJob({ name: 'x', tags: { as: 'unplannable' } }));
+    assert.equal(refused.status, 422);
+    assert.deepEqual(refused.json.errors, [{ pointer: '#/data/path', detail: 'the planner refused' }]);
+    const taken = await host.post('/api/v1/jobs?accept_unplanned=1', tinyJob({ name: 'x', tags: { as: 'unplannable' } }));
+    assert.deepEqual([taken.status, taken.json.warnings], [201, []]);
+    const late = await host.post('/api/v1/jobs', tinyJob({ name: 'planned late' }));
+    assert.deepEqual([late.status, late.json.warnings], [201, [{ pointer: '#', detail: 'accepted without a plan: a plan takes long' }]]);
+    assert.equal((await host.post('/api/v1/jobs?accept_unplanned=2', tinyJob())).status, 400);
 });
 
 test('what this build cannot do is refused by name', async () => {

@@ -67,3 +67,72 @@ test('what is no text is said before and while it is trained', { skip, timeout: 
     assert.match(log, /event=not_utf8 .*% of the text's bytes are not UTF-8.* bytes=\d+/);
     assert.deepEqual((await dry(text('noise.bin'))).warnings, []); /* bytes are bytes */
 });
+
+test('a document that cannot run is refused with the field', { skip, timeout: 120000 }, async () => {
+    const jobs = async () => (await host.get('/api/v1/jobs?limit=1')).json.jobs[0]?.id;
+    put('some.txt', 'to be or not to be, that is the question. '.repeat(20));
+    mkdirSync(path.join(host.dir, 'text/folder'), { recursive: true });
+    const digits = (train, more = {}) => ({ name: 'digits', model: { preset: 'vit_micro', patch: 7, depth: 1 }, data: { dataset: 'digits_gen', split: { rule: 'count', train: 256, val: 64 } },
+        train: { epochs: 2, ...train }, diagnostics: { every: 0 }, resources: { device: 'cpu', threads: 1, ...more } });
+    const before = await jobs();
+    for (const [document, pointer, says] of [
+        [text('nowhere.txt'), '#/data/path', /cannot open 'text\/nowhere.txt': No such file/],
+        [text('folder'), '#/data/path', /'text\/folder' is a folder: name the file in it/],
+        [text('some.txt', { tokenizer: 'gpt2_bpe' }), '#/data/tokenizer_path', /cannot open 'text\/gpt2-bpe': No such file.*encoder.json and vocab.bpe.*name their folder/],
+        [text('some.txt', { split: { rule: 'count', train: 800, val: 800 } }), '#/data/split', /asks for more bytes than the 840/],
+        [digits({ batch: 100000 }), '#/train/batch', /the training set has 256 samples, less than one batch of 100000: make train.batch smaller/],
+        [digits({ schedule: { warmup_steps: 500 } }), '#/train/schedule/warmup_steps', /the warm-up of 500 steps is longer than the run of 8/],
+        [digits({}, { slots: 2 }), '#/resources/slots', /2 cpu slots are asked for, this machine has 1/],
+    ]) {
+        const reply = await host.post('/api/v1/jobs', document);
+        assert.equal(reply.status, 422, reply.text);
+        assert.deepEqual(reply.json.errors.map(e => e.pointer), [pointer]);
+        assert.match(reply.json.errors[0].detail, says);
+    }
+    assert.equal(await jobs(), before, 'none was kept');
+});
+
+test('what was accepted without a plan fails after one attempt if the document or the data are to blame', { skip, timeout: 120000 }, async () => {
+    const sent = await host.post('/api/v1/jobs?accept_unplanned=1', text('never.txt'), { headers: { 'idempotency-key': 'never-1' } });
+    assert.equal(sent.status, 201, sent.text);
+    assert.equal((await over(sent.json.id)).state, 'failed');
+    const run = (await host.get(`/api/v1/runs/${sent.json.run_ids[0]}`)).json;
+    assert.deepEqual([run.attempts, run.reason], [1, "#/data/path: cannot open 'text/never.txt': No such file or directory"]);
+    /* acknowledged is acknowledged */
+    const again = await host.post('/api/v1/jobs', text('never.txt'), { headers: { 'idempotency-key': 'never-1' } });
+    assert.deepEqual([again.status, again.text], [201, sent.text]);
+    assert.equal((await host.post('/api/v1/jobs', text('never.txt'))).status, 422);
+});
+
+test('a repeat that comes while the first is planned is answered as the first', { skip, timeout: 120000 }, async () => {
+    put('brief.txt', 'brief is beautiful. '.repeat(400));
+    const document = text('brief.txt', {}, { batch: 3 }), headers = { 'idempotency-key': 'twins' };
+    const replies = await Promise.all(Array.from({ length: 6 }, () => host.post('/api/v1/jobs', document, { headers })));
+    assert.deepEqual(new Set(replies.map(r => r.status)), new Set([201]));
+    assert.equal(new Set(replies.map(r => r.text)).size, 1);
+});
+
+test('a data root that is not there yet is no mistake of the document', { skip, timeout: 120000 }, async () => {
+    const later = await Daemon.start(['--data.later=/nonexistent-data']);
+    try {
+        const document = text('x');
+        document.data.path = 'later/x.txt';
+        const sent = await later.post('/api/v1/jobs', document);
+        assert.equal(sent.status, 201, sent.text);
+        assert.deepEqual(sent.json.warnings.map(w => w.pointer), ['#/data/path']);
+        assert.match(sent.json.warnings[0].detail, /^accepted without a plan: the data root 'later' \(\/nonexistent-data\) cannot be opened: No such file/);
+    } finally {
+        await later.stop();
+    }
+});
+
+test('many submissions at once are all planned', { skip, timeout: 120000 }, async () => {
+    put('many.txt', 'many hands make light work. '.repeat(400));
+    const replies = await Promise.all(Array.from({ length: 24 }, (_, i) => host.post('/api/v1/jobs', text('many.txt', {}, { steps: 1, batch: 4 + i, eval_every: 1 }))));
+    for (const reply of replies)
+        assert.deepEqual([reply.status, reply.json.warnings], [201, []], reply.text);
+    const bad = await Promise.all(Array.from({ length: 24 }, (_, i) => host.post('/api/v1/jobs', text(`gone${i}.txt`))));
+    assert.deepEqual(new Set(bad.map(r => r.status)), new Set([422]));
+    for (const { json } of replies)
+        await host.post(`/api/v1/jobs/${json.id}/cancel`, {});
+});

@@ -215,7 +215,7 @@ static void test_path_nothing_outside_the_root(void **state)
     assert_int_equal(data_path_open(two, 2, "box/pipe", false, &fd, &why), PD_ERR_INVALID);
     assert_int_equal(data_path_open(two, 2, "box/sub", false, &fd, &why), PD_ERR_INVALID);
     assert_int_equal(data_path_open(two, 2, "box/none", false, &fd, &why), PD_ERR_NOT_FOUND);
-    assert_int_equal(data_path_open(two, 2, "other/x", false, &fd, &why), PD_ERR_NOT_FOUND);
+    assert_int_equal(data_path_open(two, 2, "other/x", false, &fd, &why), PD_ERR_IO);
     assert_int_equal(data_path_open(two, 2, "bo/x", false, &fd, &why), PD_ERR_NOT_FOUND);
     assert_int_equal(data_path_open(two, 2, "/etc/passwd", false, &fd, &why), PD_ERR_NOT_FOUND);
     assert_int_equal(data_path_open(two, 2, NULL, false, &fd, &why), PD_ERR_INVALID);

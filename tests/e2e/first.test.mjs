@@ -120,7 +120,7 @@ describe('first minutes', { skip, timeout: 400000 }, () => {
         const { run } = await full.submit({
             name: 'no such file', model: { preset: 'gpt_micro', depth: 1, context: 32 }, data: { dataset: 'text', path: 'test/late.txt', tokenizer: 'bytes', split: { rule: 'fraction', train: .9, val: .1 } },
             train: { steps: 2, batch: 2 }, resources: { max_restarts: 0 },
-        });
+        }, '?accept_unplanned=1');
         await full.reach(run, 'failed');
         const page = await browser.open(`${full.url}/#/?q=no+such+file`);
         assert.match(await page.locator('.grid-row .under[data-bad]').first().innerText(), /late\.txt/);

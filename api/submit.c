@@ -1,0 +1,580 @@
+/* Jobs come in: submit and dry run.
+ *
+ *   document --parse--> errors: 422
+ *            --place--> never fits: 422
+ *            --plan---> kept, or made by the planner while the client waits (PATIENCE_US): what it finds
+ * wrong with the document or its data is 422 too; want of a plan is a warning
+ *            --write--> 201
+ *
+ * The commit judges last: a repeated request is answered as the first time, whatever a plan has shown since.
+ * accept_unplanned=1 leaves out place and plan. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "api/handlers.h"
+#include "api/json.h"
+#include "api/rows.h"
+#include "api/server.h"
+#include "daemon/spec/spec.h"
+#include "daemon/store/tx.h"
+#include "daemon/supervise/expand.h"
+
+#define READY_RUNS 32        /* runs made with the job; the rest come after it (supervise/expand.h) */
+#define PATIENCE_US 10000000 /* for the plan of a submission */
+
+/* ---- submit ----------------------------------------------------------------------------------- */
+
+struct submit {
+    struct api_write w; /* first */
+    struct spec_job *job;
+    struct spec_report report;
+    struct pd_buf document, tags, warnings, sweep;
+    struct expand_run ready[READY_RUNS];
+    int64_t id;
+};
+
+static void submit_done(struct api_write *w)
+{
+    struct submit *s = (struct submit *)(void *)w;
+
+    spec_job_free(s->job);
+    spec_report_done(&s->report);
+    pd_buf_done(&s->document);
+    pd_buf_done(&s->tags);
+    pd_buf_done(&s->warnings);
+    pd_buf_done(&s->sweep);
+    for (int i = 0; i < READY_RUNS; i++)
+        expand_run_done(&s->ready[i]);
+}
+
+static void problems(struct pd_buf *b, const struct spec_problem *list, size_t count)
+{
+    api_json_open(b, '[');
+    for (size_t i = 0; i < count; i++) {
+        api_json_open(b, '{');
+        api_json_kv_str(b, "pointer", list[i].pointer);
+        api_json_kv_str(b, "detail", list[i].detail);
+        api_json_close(b, '}');
+    }
+    api_json_close(b, ']');
+}
+
+static void fail_report(struct api_req *r, enum pd_err err, const struct spec_report *report)
+{
+    struct pd_buf b;
+    int fault = err == PD_ERR_LIMIT     ? API_FAULT_BODY_TOO_LARGE
+                : err == PD_ERR_CORRUPT ? API_FAULT_MALFORMED
+                                        : (int)err;
+
+    if (err == PD_ERR_NOMEM || report->error_count == 0) {
+        api_fail(r, err == PD_OK ? PD_ERR_INTERNAL : (int)err, "the job document could not be read");
+        return;
+    }
+    pd_buf_init(&b, 0);
+    problems(&b, report->errors, report->error_count);
+    if (pd_buf_err(&b) != PD_OK)
+        api_fail(r, PD_ERR_NOMEM, "no memory for the answer");
+    else if (report->error_count == 1)
+        api_fail_details(r, fault, b.data, "%s: %s", report->errors[0].pointer, report->errors[0].detail);
+    else
+        api_fail_details(r, fault, b.data, "%zu errors in the job document%s", report->error_count,
+                         report->truncated ? " (there are more)" : "");
+    pd_buf_done(&b);
+}
+
+static void tags_json(struct pd_buf *b, const struct spec_head *head)
+{
+    api_json_open(b, '{');
+    for (size_t i = 0; i < head->tag_count; i++)
+        api_json_kv_str(b, head->tags[i].key, head->tags[i].value);
+    api_json_close(b, '}');
+}
+
+/* Method and axes of the document to store: what an override removed is gone there. */
+static void sweep_json(struct pd_buf *b, const char *document)
+{
+    json_t *all = json_loads(document, 0, NULL), *sweep = json_object_get(all, "sweep");
+    char *text = json_is_object(sweep) ? json_dumps(sweep, JSON_COMPACT | JSON_REAL_PRECISION(15)) : NULL;
+
+    if (text)
+        pd_buf_str(b, text);
+    else if (!all || json_is_object(sweep))
+        b->failed = true; /* no memory: the document is ours */
+    free(text);
+    json_decref(all);
+}
+
+static enum pd_err submit_apply(struct store_tx *tx, struct api_write *w, struct pd_why *why)
+{
+    struct submit *s = (struct submit *)(void *)w;
+    const struct spec_head *head = spec_job_head(s->job);
+    struct store_job_new job = {
+        .name = head->name,
+        .experiment = head->experiment,
+        .tags = s->tags.data,
+        .notes = head->notes,
+        .register_name = head->register_name,
+        .document = s->document.data,
+        .priority = (int)head->resources.priority,
+        .planned = head->run_count,
+        .points = head->points,
+        .trials = head->trials,
+        .concurrency = head->concurrency,
+        .metric = head->metric,
+        .maximise = head->mode == SPEC_MODE_MAX,
+        .sweep = s->sweep.data ? s->sweep.data : "",
+    };
+    int64_t made = head->run_count < READY_RUNS ? head->run_count : READY_RUNS, run[READY_RUNS];
+    struct store_job row = {.version = 1 + made}; /* each run that joins counts the version up */
+    enum pd_err err = s->report.error_count ? pd_fail(why, PD_ERR_INVALID, "the job cannot run")
+                                            : store_job_insert(tx, &job, &s->id, why);
+
+    for (int64_t n = 0; n < made && err == PD_OK; n++)
+        err = expand_run_insert(tx, head, s->id, (int)head->resources.priority, &s->ready[n], &run[n], why);
+    if (err != PD_OK)
+        return err;
+    /* The answer belongs to the same commit, so that a repeated request gets this very one. */
+    row.id = s->id;
+    row.state = SPEC_JOB_QUEUED;
+    row.name = head->name;
+    row.experiment = head->experiment;
+    row.template_name = "";
+    row.tags = s->tags.data;
+    row.notes = head->notes ? head->notes : "";
+    row.reason = "";
+    row.register_name = head->register_name ? head->register_name : "";
+    row.priority = job.priority;
+    row.runs = made;
+    row.planned = head->run_count;
+    row.points = head->points;
+    row.trials = head->trials;
+    row.concurrency = head->concurrency;
+    row.metric = head->metric;
+    row.maximise = job.maximise;
+    row.sweep = job.sweep;
+    row.created_us = store_tx_now_us(tx);
+    row.document = s->document.data;
+    api_row_job(&w->answer, &row, API_ROW_FULL | API_ROW_OPEN);
+    api_json_key(&w->answer, "run_ids");
+    api_json_open(&w->answer, '[');
+    for (int64_t n = 0; n < made; n++)
+        api_json_id(&w->answer, run[n]);
+    api_json_close(&w->answer, ']');
+    api_json_kv_raw(&w->answer, "warnings", s->warnings.data);
+    api_json_close(&w->answer, '}');
+    w->status = 201;
+    return PD_OK;
+}
+
+static void submit_answer(struct api_req *r)
+{
+    struct api_write *w = api_write_result(r);
+    char text[64], tag[32];
+    long long id = 0, version = 0;
+
+    if (!w) {
+        const struct submit *s = (const struct submit *)(const void *)api_write_of(r);
+
+        if (s->w.err == PD_ERR_INVALID && s->report.error_count)
+            fail_report(r, PD_ERR_INVALID, &s->report);
+        return;
+    }
+    /* New or repeated, the stored answer begins so. */
+    if (!w->answer.data || sscanf(w->answer.data, "{\"id\":\"%lld\",\"version\":%lld", &id, &version) != 2) {
+        api_fail(r, PD_ERR_INTERNAL, "the stored answer cannot be read");
+        return;
+    }
+    if (w->replayed)
+        api_reply_header(r, "Idempotency-Replayed", "true");
+    snprintf(text, sizeof text, "/api/v1/jobs/%lld", id);
+    api_reply_header(r, "Location", text);
+    api_reply_header(r, "ETag", api_etag(version, tag));
+    api_reply_json(r, w->status, &w->answer);
+}
+
+/* What the planner found odd about the data. */
+static void plan_warnings(const json_t *facts, struct spec_report *report)
+{
+    const json_t *list = json_object_get(facts, "warnings");
+
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const char *pointer = json_string_value(json_object_get(json_array_get(list, i), "pointer"));
+        const char *detail = json_string_value(json_object_get(json_array_get(list, i), "detail"));
+
+        if (pointer && detail)
+            spec_report_warning(report, pointer, "%s", detail);
+    }
+}
+
+/* What the plan says of the run, its number of training samples above all: more errors and warnings. */
+static enum pd_err judge(const struct expand_run *run, const char *plan, struct spec_report *report,
+                         struct pd_why *why)
+{
+    json_t *facts = json_loads(plan, 0, NULL), *samples = json_object_get(facts, "train_samples");
+    enum pd_err err = PD_OK;
+
+    if (json_is_integer(samples))
+        err = spec_run_judge(run->document.data, run->document.len, json_integer_value(samples), report, why);
+    plan_warnings(facts, report);
+    json_decref(facts);
+    return err;
+}
+
+/* ---- dry run ---------------------------------------------------------------------------------- */
+
+struct dry {
+    struct api_wait *wait;
+    struct spec_job *job;
+    struct spec_report report;
+    struct expand_run run;
+    struct pd_buf plan;
+    char plan_error[sizeof((struct pd_why *)0)->text];
+    struct sup_queue_info place;
+    char device[8], devices[2048];
+};
+
+static void dry_done(void *data)
+{
+    struct dry *d = data;
+
+    spec_job_free(d->job);
+    spec_report_done(&d->report);
+    pd_buf_done(&d->plan);
+    expand_run_done(&d->run);
+}
+
+static void dry_planned(void *ctx, enum pd_err err, const struct pd_why *why, const char *plan)
+{
+    struct dry *d = ctx;
+
+    if (err == PD_OK)
+        pd_buf_str(&d->plan, plan);
+    else
+        snprintf(d->plan_error, sizeof d->plan_error, "%s",
+                 why && why->text[0] ? why->text : pd_err_name(err));
+    api_wait_end(d->wait);
+}
+
+#define EXPANSION_SHOWN 100
+
+static void expansion_json(struct pd_buf *b, const struct spec_job *job)
+{
+    int64_t trials = spec_job_head(job)->trials;
+
+    api_json_key(b, "expansion");
+    api_json_open(b, '[');
+    for (int64_t n = 0; n < spec_job_run_count(job) && n < EXPANSION_SHOWN; n++) {
+        struct pd_why why;
+        struct pd_buf values;
+
+        pd_buf_init(&values, 0);
+        if (spec_job_run_params(job, n, &values, &why) != PD_OK)
+            b->failed = true; /* only for memory */
+        api_json_open(b, '{');
+        api_json_kv_int(b, "index", n);
+        api_json_kv_int(b, "point", n / trials);
+        api_json_kv_int(b, "trial", n % trials);
+        api_json_kv_int(b, "seed", spec_job_run_seed(job, n));
+        api_json_kv_raw(b, "values", values.data);
+        api_json_close(b, '}');
+        pd_buf_done(&values);
+    }
+    api_json_close(b, ']');
+}
+
+/* "cuda:0,cuda:1" */
+static void names_json(struct pd_buf *b, const char *names)
+{
+    api_json_open(b, '[');
+    while (*names) {
+        size_t n = strcspn(names, ",");
+
+        api_json_strn(b, names, n);
+        names += n + (names[n] == ',');
+    }
+    api_json_close(b, ']');
+}
+
+static void dry_answer(struct api_req *r)
+{
+    struct dry *d = api_waited(r);
+    struct pd_why why = {.text = ""};
+    struct pd_buf b;
+
+    /* Plans are kept without the schedule, so this one may be of a run that differs there. */
+    if (d->plan.len && judge(&d->run, d->plan.data, &d->report, &why) != PD_OK) {
+        api_fail_why(r, PD_ERR_NOMEM, &why);
+        return;
+    }
+    if (d->report.error_count) {
+        snprintf(d->plan_error, sizeof d->plan_error, "%s: %s", d->report.errors[0].pointer,
+                 d->report.errors[0].detail);
+        pd_buf_done(&d->plan);
+    }
+    pd_buf_init(&b, 0);
+    api_json_open(&b, '{');
+    api_json_kv_bool(&b, "dry_run", true);
+    api_json_kv_int(&b, "runs", spec_job_run_count(d->job));
+    api_json_kv_int(&b, "points", spec_job_head(d->job)->points);
+    api_json_kv_int(&b, "trials", spec_job_head(d->job)->trials);
+    expansion_json(&b, d->job);
+    api_json_kv_raw(&b, "document", d->run.document.data);
+    api_json_key(&b, "warnings");
+    problems(&b, d->report.warnings, d->report.warning_count);
+    api_json_key(&b, "queue");
+    api_json_open(&b, '{');
+    api_json_kv_int(&b, "position", d->place.position);
+    api_json_kv_str(&b, "reason", d->place.reason);
+    api_json_key(&b, "devices");
+    names_json(&b, d->devices);
+    api_json_close(&b, '}');
+    api_json_kv_raw(&b, "plan", d->plan.data);
+    api_json_kv_str(&b, "plan_error", d->plan_error[0] ? d->plan_error : NULL);
+    api_json_close(&b, '}');
+    api_reply_json(r, 200, &b);
+}
+
+static void dry_run(struct api_req *r, struct spec_job *job, struct spec_report *report)
+{
+    struct sup *sup = api_deps_of(api_of(r))->sup;
+    const struct spec_head *head = spec_job_head(job);
+    struct pd_why why = {.text = ""};
+    struct api_wait *wait;
+    struct dry *d;
+    enum pd_err err;
+
+    wait = api_wait_begin(r, sizeof *d, dry_done, dry_answer);
+    if (!wait) {
+        spec_job_free(job);
+        return;
+    }
+    d = api_wait_data(wait);
+    d->wait = wait;
+    d->job = job;        /* moved */
+    d->report = *report; /* moved */
+    spec_report_init(report);
+    pd_buf_init(&d->plan, 0);
+    snprintf(d->device, sizeof d->device, "%s", head->resources.device == SPEC_DEVICE_CUDA ? "cuda" : "cpu");
+    err = sup_fit(sup, d->device, (int)head->resources.slots, (int)head->resources.priority, &d->place,
+                  d->devices, sizeof d->devices, &why);
+    if (err != PD_OK)
+        snprintf(d->place.reason, sizeof d->place.reason, "never fits: %.140s", why.text);
+    err = expand_run_make(d->job, 0, &d->run, &why);
+    if (err == PD_OK) {
+        struct sup_planning asked = {.document = d->run.document.data,
+                                     .len = d->run.document.len,
+                                     .plan_digest = d->run.plan_digest,
+                                     .done = dry_planned,
+                                     .ctx = d};
+
+        err = sup_plan(sup, &asked, &why);
+    }
+    if (err != PD_OK)
+        dry_planned(d, err, &why, NULL);
+}
+
+static bool room_for_job(struct api_req *r)
+{
+    struct store *store = api_reader(r);
+    struct pd_why why = {.text = ""};
+    bool room = false;
+    enum pd_err err;
+
+    if (!store)
+        return false;
+    err = api_core_job_room(api_core_of(api_of(r)), store, api_settings_of(r)->jobs, &room, &why);
+    if (err != PD_OK)
+        api_fail_why(r, err, &why);
+    else if (!room)
+        api_fail(r, API_FAULT_OVERLOADED, "%lld jobs have not ended, which is the limit (limits.jobs)",
+                 (long long)api_settings_of(r)->jobs);
+    return err == PD_OK && room;
+}
+
+/* ---- a submission -------------------------------------------------------------------------------- */
+
+/* Whether this machine can ever hold it; else an error of the report. */
+static void check_place(struct sup *sup, const struct spec_head *head, struct spec_report *report)
+{
+    bool cuda = head->resources.device == SPEC_DEVICE_CUDA;
+    struct sup_queue_info place;
+    struct pd_why why = {.text = ""};
+    char devices[2048];
+
+    if (sup_fit(sup, cuda ? "cuda" : "cpu", (int)head->resources.slots, (int)head->resources.priority, &place,
+                devices, sizeof devices, &why) != PD_OK)
+        spec_report_error(report, "#/resources/slots", "%s", why.text);
+}
+
+static void commit(struct submit *s)
+{
+    problems(&s->warnings, s->report.warnings, s->report.warning_count);
+    if (pd_buf_err(&s->warnings) == PD_OK && !s->report.failed) {
+        api_write_submit(&s->w, STORE_LANE_COMMAND, READY_RUNS + 2);
+    } else {
+        struct pd_why why = {.text = "no memory for the job"};
+
+        api_write_fail(&s->w, PD_ERR_NOMEM, &why);
+    }
+}
+
+/* Any thread. */
+static void submit_planned(void *ctx, enum pd_err err, const struct pd_why *why, const char *plan)
+{
+    struct submit *s = ctx;
+    struct pd_why bad = {.text = ""};
+    char place[128];
+
+    if (err == PD_OK) {
+        err = judge(&s->ready[0], plan, &s->report, &bad);
+        why = &bad;
+    } else if (err == PD_ERR_INVALID) {
+        const char *detail = pd_why_place(why->text, place, sizeof place);
+
+        spec_report_error(&s->report, place, "%s", detail);
+        err = PD_OK;
+    } else if (err != PD_ERR_NOMEM && err != PD_ERR_CLOSED) {
+        const char *detail = pd_why_place(why->text, place, sizeof place);
+
+        spec_report_warning(&s->report, place, "accepted without a plan: %s", detail);
+        err = PD_OK;
+    }
+    if (err == PD_OK)
+        commit(s);
+    else
+        api_write_fail(&s->w, err, why);
+}
+
+/* From the kept plan of an equal run, or by a new one. */
+static void submit_plan(struct api_req *r, struct submit *s)
+{
+    struct sup *sup = api_deps_of(api_of(r))->sup;
+    const struct expand_run *run = &s->ready[0];
+    struct sup_planning asked = {.document = run->document.data,
+                                 .len = run->document.len,
+                                 .plan_digest = run->plan_digest,
+                                 .patience_us = PATIENCE_US,
+                                 .done = submit_planned,
+                                 .ctx = s};
+    struct pd_why why = {.text = ""};
+    struct store *store = api_reader_of(api_of(r), &why);
+    struct pd_buf kept;
+    enum pd_err err;
+
+    pd_buf_init(&kept, 1 << 20);
+    err = store ? store_plan_get(store, run->plan_digest, &kept, &why) : PD_ERR_IO;
+    if (err == PD_OK) {
+        submit_planned(s, PD_OK, NULL, kept.data);
+    } else {
+        err = sup_plan(sup, &asked, &why);
+        if (err != PD_OK)
+            submit_planned(s, err, &why, NULL);
+    }
+    pd_buf_done(&kept);
+}
+
+/* Takes the job over. `judged`: by its place and its plan. */
+static void submit(struct api_req *r, struct spec_job *job, struct spec_report *report, bool judged)
+{
+    struct pd_why why = {.text = ""};
+    struct api_write *w = api_write_begin(r, sizeof(struct submit), true, submit_done, submit_answer);
+    struct submit *s;
+    enum pd_err err;
+
+    if (!w) {
+        spec_job_free(job);
+        return;
+    }
+    s = (struct submit *)(void *)w;
+    s->job = job;        /* moved */
+    s->report = *report; /* moved */
+    spec_report_init(report);
+    w->apply = submit_apply;
+    w->notify = true;
+    pd_buf_init(&s->document, 0);
+    pd_buf_init(&s->tags, 0);
+    pd_buf_init(&s->warnings, 0);
+    pd_buf_init(&s->sweep, 0);
+    tags_json(&s->tags, spec_job_head(job));
+    err = spec_job_document(job, &s->document, &why);
+    if (err == PD_OK)
+        sweep_json(&s->sweep, s->document.data);
+    for (int64_t n = 0; n < spec_job_run_count(job) && n < READY_RUNS && err == PD_OK; n++)
+        err = expand_run_make(job, n, &s->ready[n], &why);
+    if (err == PD_OK && (pd_buf_err(&s->tags) != PD_OK || pd_buf_err(&s->sweep) != PD_OK))
+        err = pd_fail(&why, PD_ERR_NOMEM, "no memory for the job");
+    if (err != PD_OK)
+        api_write_fail(w, err, &why);
+    else if (judged)
+        submit_plan(r, s);
+    else
+        commit(s);
+}
+
+/* ---- the handler ------------------------------------------------------------------------------ */
+
+void api_job_submit(struct api_req *r)
+{
+    static const char *const names[] = {"dry_run", "accept_unplanned", NULL};
+    const struct config *config = api_deps_of(api_of(r))->config;
+    struct spec_env env = {
+        .threads = config->devices.threads_per_slot,
+        .cuda = false,
+        .no_cuda = NULL,
+        .keep_best = config->keep.best,
+        .keep_latest = config->keep.latest,
+        .root_count = config->data.count,
+        .roots = config->data.names,
+        .check_roots = true,
+    };
+    struct spec_report report;
+    struct spec_job *job = NULL;
+    char no_cuda[SUP_WHY_BYTES];
+    const char *body;
+    size_t len;
+    bool dry, unplanned;
+    enum pd_err err;
+
+    if (api_query_refuse_others(r, names))
+        return;
+    dry = api_query_flag(r, "dry_run");
+    unplanned = api_query_flag(r, "accept_unplanned");
+    if (api_failed(r))
+        return;
+    if (!dry && api_draining(api_of(r))) {
+        api_fail(r, API_FAULT_DRAINING, "the server is draining and takes no new jobs");
+        return;
+    }
+    body = api_body(r, &len);
+    env.cuda = sup_cuda(api_deps_of(api_of(r))->sup, no_cuda);
+    env.no_cuda = env.cuda ? NULL : no_cuda;
+    spec_report_init(&report);
+    err = spec_job_parse(body ? body : "", len, &env, &job, &report);
+    if (err != PD_OK) {
+        fail_report(r, err, &report);
+        spec_report_done(&report);
+        return;
+    }
+    if (spec_job_head(job)->depends_on_count) {
+        /* Accepting it without waiting for the other job would be a lie. */
+        api_fail_param(r, PD_ERR_UNSUPPORTED, "depends_on",
+                       "dependencies between jobs are not available yet");
+        spec_job_free(job);
+    } else if (dry) {
+        dry_run(r, job, &report);
+    } else if (api_write_repeated(r)) {
+        submit(r, job, &report, false);
+    } else if (!room_for_job(r)) {
+        spec_job_free(job);
+    } else {
+        if (!unplanned)
+            check_place(api_deps_of(api_of(r))->sup, spec_job_head(job), &report);
+        if (report.error_count) {
+            fail_report(r, PD_ERR_INVALID, &report);
+            spec_job_free(job);
+        } else {
+            submit(r, job, &report, !unplanned);
+        }
+    }
+    spec_report_done(&report);
+}

@@ -206,8 +206,45 @@ static void plan_warnings(const json_t *facts, struct spec_report *report)
     }
 }
 
+struct verdict {
+    int64_t need_bytes; /* of each slot; 0 = unknown */
+    bool too_large;     /* for this machine: `text` says how much */
+    char text[200];
+};
+
+static const char *device_of(const struct spec_head *head)
+{
+    return head->resources.device == SPEC_DEVICE_CUDA ? "cuda" : "cpu";
+}
+
+/* Whether the plan is larger than what each slot can have of this machine; then the words for it. */
+static bool too_large(struct sup *sup, const struct spec_head *head, const json_t *facts, char *out,
+                      size_t size)
+{
+    int64_t need = json_integer_value(json_object_get(facts, "total_bytes"));
+    const json_t *less = json_object_get(facts, "accumulated");
+    int64_t parts = json_integer_value(json_object_get(less, "accumulation"));
+    int slots = (int)head->resources.slots;
+    bool cpu = head->resources.device != SPEC_DEVICE_CUDA;
+    int64_t have = sup_memory(sup, device_of(head), slots);
+    int times = cpu ? slots : 1;
+    int n;
+
+    if (!have || need <= have)
+        return false;
+    n = snprintf(out, size, "needs %.1f GB%s, %s has %.1f GB", 1e-9 * (double)need * times,
+                 cpu && slots > 1 ? " in all slots" : "", cpu ? "this machine" : "the largest GPU",
+                 1e-9 * (double)have * times);
+    if (parts)
+        snprintf(out + n, size - (size_t)n, "; with train.accumulation %lld it needs %.1f GB",
+                 (long long)parts,
+                 1e-9 * (double)json_integer_value(json_object_get(less, "total_bytes")) * times);
+    return true;
+}
+
 /* What the plan says of the run, its number of training samples above all: more errors and warnings. */
-static enum pd_err judge(const struct expand_run *run, const char *plan, struct spec_report *report,
+static enum pd_err judge(struct sup *sup, const struct spec_head *head, const struct expand_run *run,
+                         const char *plan, struct verdict *ret, struct spec_report *report,
                          struct pd_why *why)
 {
     json_t *facts = json_loads(plan, 0, NULL), *samples = json_object_get(facts, "train_samples");
@@ -216,6 +253,8 @@ static enum pd_err judge(const struct expand_run *run, const char *plan, struct 
     if (json_is_integer(samples))
         err = spec_run_judge(run->document.data, run->document.len, json_integer_value(samples), report, why);
     plan_warnings(facts, report);
+    ret->need_bytes = json_integer_value(json_object_get(facts, "total_bytes"));
+    ret->too_large = too_large(sup, head, facts, ret->text, sizeof ret->text);
     json_decref(facts);
     return err;
 }
@@ -229,8 +268,6 @@ struct dry {
     struct expand_run run;
     struct pd_buf plan;
     char plan_error[sizeof((struct pd_why *)0)->text];
-    struct sup_queue_info place;
-    char device[8], devices[2048];
 };
 
 static void dry_done(void *data)
@@ -298,13 +335,27 @@ static void names_json(struct pd_buf *b, const char *names)
 static void dry_answer(struct api_req *r)
 {
     struct dry *d = api_waited(r);
+    const struct spec_head *head = spec_job_head(d->job);
+    struct sup *sup = api_deps_of(api_of(r))->sup;
+    struct verdict verdict = {.need_bytes = 0};
+    struct sup_queue_info place = {.position = 0};
+    char devices[2048] = "";
     struct pd_why why = {.text = ""};
     struct pd_buf b;
 
     /* Plans are kept without the schedule, so this one may be of a run that differs there. */
-    if (d->plan.len && judge(&d->run, d->plan.data, &d->report, &why) != PD_OK) {
+    if (d->plan.len && judge(sup, head, &d->run, d->plan.data, &verdict, &d->report, &why) != PD_OK) {
         api_fail_why(r, PD_ERR_NOMEM, &why);
         return;
+    }
+    if (sup_fit(sup, device_of(head), (int)head->resources.slots, verdict.need_bytes, &place, devices,
+                sizeof devices, &why) != PD_OK)
+        snprintf(place.reason, sizeof place.reason, "never fits: %.140s", why.text);
+    if (verdict.too_large) {
+        spec_report_warning(&d->report, "#/train/batch", "%s", verdict.text);
+        place.position = 0;
+        devices[0] = '\0';
+        snprintf(place.reason, sizeof place.reason, "never fits: %s", verdict.text);
     }
     if (d->report.error_count) {
         snprintf(d->plan_error, sizeof d->plan_error, "%s: %s", d->report.errors[0].pointer,
@@ -323,10 +374,10 @@ static void dry_answer(struct api_req *r)
     problems(&b, d->report.warnings, d->report.warning_count);
     api_json_key(&b, "queue");
     api_json_open(&b, '{');
-    api_json_kv_int(&b, "position", d->place.position);
-    api_json_kv_str(&b, "reason", d->place.reason);
+    api_json_kv_int(&b, "position", place.position);
+    api_json_kv_str(&b, "reason", place.reason);
     api_json_key(&b, "devices");
-    names_json(&b, d->devices);
+    names_json(&b, devices);
     api_json_close(&b, '}');
     api_json_kv_raw(&b, "plan", d->plan.data);
     api_json_kv_str(&b, "plan_error", d->plan_error[0] ? d->plan_error : NULL);
@@ -354,16 +405,13 @@ static void dry_run(struct api_req *r, struct spec_job *job, struct spec_report 
     d->report = *report; /* moved */
     spec_report_init(report);
     pd_buf_init(&d->plan, 0);
-    snprintf(d->device, sizeof d->device, "%s", head->resources.device == SPEC_DEVICE_CUDA ? "cuda" : "cpu");
-    err = sup_fit(sup, d->device, (int)head->resources.slots, (int)head->resources.priority, &d->place,
-                  d->devices, sizeof d->devices, &why);
-    if (err != PD_OK)
-        snprintf(d->place.reason, sizeof d->place.reason, "never fits: %.140s", why.text);
     err = expand_run_make(d->job, 0, &d->run, &why);
     if (err == PD_OK) {
         struct sup_planning asked = {.document = d->run.document.data,
                                      .len = d->run.document.len,
                                      .plan_digest = d->run.plan_digest,
+                                     .device = device_of(head),
+                                     .slots = (int)head->resources.slots,
                                      .done = dry_planned,
                                      .ctx = d};
 
@@ -396,13 +444,12 @@ static bool room_for_job(struct api_req *r)
 /* Whether this machine can ever hold it; else an error of the report. */
 static void check_place(struct sup *sup, const struct spec_head *head, struct spec_report *report)
 {
-    bool cuda = head->resources.device == SPEC_DEVICE_CUDA;
     struct sup_queue_info place;
     struct pd_why why = {.text = ""};
     char devices[2048];
 
-    if (sup_fit(sup, cuda ? "cuda" : "cpu", (int)head->resources.slots, (int)head->resources.priority, &place,
-                devices, sizeof devices, &why) != PD_OK)
+    if (sup_fit(sup, device_of(head), (int)head->resources.slots, 0, &place, devices, sizeof devices, &why) !=
+        PD_OK)
         spec_report_error(report, "#/resources/slots", "%s", why.text);
 }
 
@@ -426,7 +473,12 @@ static void submit_planned(void *ctx, enum pd_err err, const struct pd_why *why,
     char place[128];
 
     if (err == PD_OK) {
-        err = judge(&s->ready[0], plan, &s->report, &bad);
+        struct verdict verdict;
+
+        err = judge(api_deps_of(s->w.api)->sup, spec_job_head(s->job), &s->ready[0], plan, &verdict,
+                    &s->report, &bad);
+        if (err == PD_OK && verdict.too_large)
+            spec_report_error(&s->report, "#/train/batch", "%s", verdict.text);
         why = &bad;
     } else if (err == PD_ERR_INVALID) {
         const char *detail = pd_why_place(why->text, place, sizeof place);
@@ -450,9 +502,12 @@ static void submit_plan(struct api_req *r, struct submit *s)
 {
     struct sup *sup = api_deps_of(api_of(r))->sup;
     const struct expand_run *run = &s->ready[0];
+    const struct spec_head *head = spec_job_head(s->job);
     struct sup_planning asked = {.document = run->document.data,
                                  .len = run->document.len,
                                  .plan_digest = run->plan_digest,
+                                 .device = device_of(head),
+                                 .slots = (int)head->resources.slots,
                                  .patience_us = PATIENCE_US,
                                  .done = submit_planned,
                                  .ctx = s};

@@ -92,10 +92,17 @@ static struct sched_kind *kind_of(struct sched_kind *kinds, int count, const cha
 
 /* The first run that must wait holds this for its kind. */
 struct reservation {
-    int64_t at_us; /* when enough slots are surely free; SCHED_NEVER = unknown */
-    int spare;     /* slots free at that moment beyond what it needs */
+    int64_t at_us;       /* when enough slots are surely free; SCHED_NEVER = unknown */
+    int spare;           /* slots free at that moment beyond what it needs */
+    int64_t spare_bytes; /* likewise memory */
     bool made;
 };
+
+/* What it takes of the memory that the slots share. */
+static int64_t bytes_of(const struct sched_item *item, const struct sched_kind *k)
+{
+    return !k->memory ? 0 : item->bytes < k->memory ? item->bytes : k->memory;
+}
 
 static int compare_until(const void *left, const void *right)
 {
@@ -104,24 +111,28 @@ static int compare_until(const void *left, const void *right)
     return a->until_us < b->until_us ? -1 : a->until_us > b->until_us;
 }
 
-static struct reservation reserve(const struct sched_item *item, int free_slots,
+static struct reservation reserve(const struct sched_item *item, const struct sched_kind *k,
                                   const struct sched_busy *sorted, int count)
 {
     struct reservation r = {.at_us = SCHED_NEVER, .made = true};
-    int have = free_slots;
+    int64_t need = bytes_of(item, k), room = k->memory_free;
+    int have = k->free;
 
-    for (int i = 0; i < count && have < item->slots; i++) {
+    for (int i = 0; i < count && (have < item->slots || room < need); i++) {
         if (strcmp(sorted[i].kind, item->kind) != 0)
             continue;
         if (sorted[i].until_us == SCHED_NEVER)
             break;
         have += sorted[i].slots;
+        room += sorted[i].bytes;
         r.at_us = sorted[i].until_us;
     }
-    if (have < item->slots)
+    if (have < item->slots || room < need) {
         r.at_us = SCHED_NEVER;
-    else
+    } else {
         r.spare = have - item->slots;
+        r.spare_bytes = room - need;
+    }
     return r;
 }
 
@@ -152,8 +163,10 @@ void sched_cycle(struct sched_item *items, int count, struct sched_kind *kinds, 
         struct sched_item *item = &items[i];
         struct sched_kind *k = kind_of(kinds, kind_count, item->kind);
         struct reservation *r;
+        int64_t need;
 
         item->start = item->impossible = item->blocked = item->behind = item->capped = false;
+        item->short_of_memory = false;
         item->position = i + 1;
         item->wake_us = SCHED_NEVER;
         if (!k || item->slots > k->total) {
@@ -169,32 +182,38 @@ void sched_cycle(struct sched_item *items, int count, struct sched_kind *kinds, 
             continue;
         }
         r = &reserved[k - kinds];
-        if (item->slots > k->total - k->out) {
+        if (item->slots > k->total - k->out || item->unfit) {
             item->blocked = true; /* and it holds nobody up: it may be days */
             continue;
         }
-        if (item->slots > k->free) {
+        need = bytes_of(item, k);
+        if (item->slots > k->free || need > k->memory_free) {
+            item->short_of_memory = item->slots <= k->free;
             if (!r->made)
-                *r = reserve(item, k->free, sorted, sorted_count);
+                *r = reserve(item, k, sorted, sorted_count);
             continue;
         }
         if (r->made) {
             bool ends_before =
                 item->limit_us > 0 && r->at_us != SCHED_NEVER && now_us + item->limit_us <= r->at_us;
-            bool spares = r->at_us != SCHED_NEVER && item->slots <= r->spare;
+            bool spares = r->at_us != SCHED_NEVER && item->slots <= r->spare && need <= r->spare_bytes;
 
             if (!ends_before && !spares) {
                 item->behind = true;
                 continue;
             }
-            if (!ends_before)
+            if (!ends_before) {
                 r->spare -= item->slots;
+                r->spare_bytes -= need;
+            }
         }
         item->start = true;
         k->free -= item->slots;
+        k->memory_free -= need;
         sorted[sorted_count++] =
             (struct sched_busy){.kind = item->kind,
                                 .slots = item->slots,
+                                .bytes = need,
                                 .until_us = item->limit_us > 0 ? now_us + item->limit_us : SCHED_NEVER};
         qsort(sorted, (size_t)sorted_count, sizeof *sorted, compare_until);
     }

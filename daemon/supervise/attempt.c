@@ -82,6 +82,7 @@ void att_hold(struct sup *s, struct att *a)
     for (int i = 0; i < a->device_count; i++) {
         s->held[a->devices[i]].run = a->run;
         s->held[a->devices[i]].attempt = a->n;
+        s->held[a->devices[i]].need_bytes = a->need_bytes;
     }
     pthread_mutex_unlock(&s->mutex);
 }
@@ -118,6 +119,7 @@ void att_release(struct sup *s, struct att *a)
     pthread_mutex_lock(&s->mutex);
     for (int i = 0; i < a->device_count; i++) {
         s->held[a->devices[i]].run = s->held[a->devices[i]].attempt = 0;
+        s->held[a->devices[i]].need_bytes = 0;
         s->held[a->devices[i]].freed_us = pd_clock_mono_us();
         look = look || s->devices[a->devices[i]].gpu >= 0;
     }
@@ -331,6 +333,7 @@ void att_start_run(struct sup *s, const struct store_run *run, const int *device
         a->step = a->start_step;
         a->total = run->total_steps;
         a->threads = run->threads > 0 ? run->threads : s->devices[0].threads;
+        a->need_bytes = queue_plan_bytes(s, run->plan_digest);
         att_set_limit(a, run, pd_clock_boot_us());
         for (int i = 0; i < count; i++) {
             a->devices[a->device_count++] = devices[i];

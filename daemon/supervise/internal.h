@@ -94,7 +94,9 @@ struct att {
     } starts[SUP_STARTS]; /* the checkpoints it may go on from, newest first */
     int start_count;
     int64_t start_step;
-    char *document; /* resolved, owned */
+    char plan_digest[80];
+    int64_t need_bytes; /* by its plan, of each device; 0 = unknown */
+    char *document;     /* resolved, owned */
     int restarts, max_restarts;
 
     struct proc proc;
@@ -208,6 +210,8 @@ struct plan {
     struct plan *next;
     struct proc proc;
     bool started; /* it has a process */
+    char device[8];
+    int slots;
     int out_fd, err_fd;
     char digest[80];
     int64_t deadline_us;               /* of the process */
@@ -217,6 +221,13 @@ struct plan {
     void *ctx;
     char *document;
     size_t len;
+};
+
+/* What a plan says, remembered for the next cycle. */
+#define SUP_PLAN_MEMOS 64
+struct plan_memo {
+    char digest[80];
+    int64_t bytes;
 };
 
 struct queue_note {
@@ -241,8 +252,9 @@ struct sup {
     struct {
         int64_t run;
         int attempt;
-        int models;       /* served there */
-        int64_t freed_us; /* monotonic: given back then; a GPU is used again after a look at it */
+        int64_t need_bytes; /* of the run, by its plan; 0 = unknown */
+        int models;         /* served there */
+        int64_t freed_us;   /* monotonic: given back then; a GPU is used again after a look at it */
         bool drained;
         char drain_reason[160], drained_by[64];
         int64_t drained_us; /* wall clock */
@@ -269,6 +281,7 @@ struct sup {
     struct {
         int64_t job, us; /* store's clock */
     } served[SUP_SERVED_MAX];
+    struct plan_memo plan_memo[SUP_PLAN_MEMOS];
     uint64_t next_conn, next_serial;
     _Atomic uint64_t next_call;
     _Atomic int64_t alive_us;
@@ -380,6 +393,8 @@ enum pd_err att_reconcile(struct sup *s, struct pd_why *why);
 
 /* queue.c */
 void queue_cycle(struct sup *s);
+/* What the plan of this digest says that a run needs on each device; 0 = unknown. */
+int64_t queue_plan_bytes(struct sup *s, const char *digest);
 
 /* slot.c: which devices may be used, and why the others may not. Mutex held, all of it. */
 enum slot_state {
@@ -408,6 +423,14 @@ struct slot_count {
 struct slot_count slots_count(const struct sup *s, const char *kind);
 /* The kind of devices that a run on "cpu" or "cuda" takes. A run of one slot takes a MIG instance ("mig")
  * where no GPU is whole, or where one is free in which its plan fits. */
+/* Bytes that the slots of a kind share ("cpu"), or that the largest device has. 0 = unknown. */
+int64_t slots_memory(const struct sup *s, const char *kind);
+/* Bytes of what its slots share that plans of runs at work need. */
+int64_t slots_memory_held(const struct sup *s, const char *kind);
+/* Why runs wait for it. */
+void slots_memory_reason(const struct sup *s, const char *kind, int64_t need_bytes, char *out, size_t size);
+/* Whether too few of the GPUs that are free now have so much memory, though there are enough of them. */
+bool slots_unfit(const struct sup *s, const char *kind, int slots, int64_t need_bytes);
 const char *slots_kind(const struct sup *s, const char *device, int slots, int64_t need_bytes);
 /* The devices that a run of this kind would get now, at most SUP_ATTEMPT_DEVICES; 0 = it must wait.
  * `need_bytes`: of an instance's memory; 0 = unknown. */

@@ -185,7 +185,7 @@ void plan_tick(struct sup *s, int64_t now_us)
 
 static void plan_start(struct sup *s, struct plan *p)
 {
-    char *argv[2 * 64 + 5], *roots[64], *cache = NULL;
+    char *argv[2 * 64 + 7], *roots[64], *cache = NULL, memory[32];
     struct pd_buf kept;
     struct pd_why why = {""};
     char mark[SUP_PATH_MAX + 64];
@@ -230,6 +230,9 @@ static void plan_start(struct sup *s, struct plan *p)
     }
     argv[argc++] = (char *)"--cache";
     argv[argc++] = cache;
+    snprintf(memory, sizeof memory, "%lld", (long long)sup_memory(s, p->device, p->slots));
+    argv[argc++] = (char *)"--memory";
+    argv[argc++] = memory;
     argv[argc] = NULL;
     snprintf(mark, sizeof mark, "%s:plan", s->state_dir);
     if (err == PD_OK)
@@ -270,6 +273,8 @@ enum pd_err sup_plan(struct sup *s, const struct sup_planning *asked, struct pd_
         p->out_fd = p->err_fd = -1;
         p->document = malloc(asked->len + 1);
         p->len = asked->len;
+        p->slots = asked->slots;
+        snprintf(p->device, sizeof p->device, "%s", asked->device);
         p->patience_us = asked->patience_us;
         p->done = asked->done;
         p->ctx = asked->ctx;

@@ -62,26 +62,28 @@ static void note_served(struct sup *s, int64_t job)
     s->served[at].us = store_writer_clock_us(s->writer);
 }
 
-/* What the run's plan says it needs on its device; 0 = unknown. Only asked where it decides anything: of a
- * single slot on a machine with MIG instances. */
-static int64_t plan_bytes(struct sup *s, const struct store_run *r)
+/* What the run's plan says that it needs on each device; 0 = unknown. Runs of a sweep mostly share a plan. */
+int64_t queue_plan_bytes(struct sup *s, const char *digest)
 {
+    struct plan_memo *memo =
+        &s->plan_memo[(digest[0] ? (unsigned)digest[0] * 31 + (unsigned)digest[1] : 0) % SUP_PLAN_MEMOS];
     struct pd_buf plan;
     struct pd_why why;
     long long bytes = 0;
     const char *at;
-    bool matters = false;
 
-    for (int i = s->gpu_first; i < s->gpu_first + s->gpu_count; i++)
-        matters = matters || s->devices[i].instance >= 0;
-    if (!matters || r->slots != 1 || !strcmp(r->device, "cpu"))
-        return 0;
+    if (digest[0] && !strcmp(memo->digest, digest))
+        return memo->bytes;
     pd_buf_init(&plan, 1 << 20);
-    if (store_plan_get(s->reader, r->plan_digest, &plan, &why) == PD_OK && plan.data &&
+    if (store_plan_get(s->reader, digest, &plan, &why) == PD_OK && plan.data &&
         (at = strstr(plan.data, "\"total_bytes\":")) && sscanf(at + 14, " %lld", &bytes) != 1)
         bytes = 0;
     pd_buf_done(&plan);
-    return bytes;
+    if (bytes > 0) { /* one that is not there yet may come */
+        snprintf(memo->digest, sizeof memo->digest, "%s", digest);
+        memo->bytes = bytes;
+    }
+    return bytes > 0 ? bytes : 0;
 }
 
 static bool note_run(void *ctx, const struct store_run *r)
@@ -89,15 +91,17 @@ static bool note_run(void *ctx, const struct store_run *r)
     struct waiting *w = ctx;
     int64_t need_bytes;
     const char *kind;
+    bool unfit;
 
     if (in_hand(w->s, r->id)) /* its row says queued still, or its last process has not left yet */
         return true;
     for (int i = 0; w->room > QUEUE_LOOK && i < w->count; i++)
         if (w->items[i].id == r->id) /* the second look meets runs of the first */
             return true;
-    need_bytes = plan_bytes(w->s, r);
+    need_bytes = queue_plan_bytes(w->s, r->plan_digest);
     pthread_mutex_lock(&w->s->mutex);
     kind = slots_kind(w->s, r->device, r->slots, need_bytes);
+    unfit = slots_unfit(w->s, kind, r->slots, need_bytes);
     pthread_mutex_unlock(&w->s->mutex);
     w->items[w->count++] = (struct sched_item){.id = r->id,
                                                .job = r->job_id,
@@ -109,6 +113,8 @@ static bool note_run(void *ctx, const struct store_run *r)
                                                .not_before_us = r->not_before_us,
                                                .limit_us = r->time_limit_us,
                                                .slots = r->slots,
+                                               .bytes = need_bytes * r->slots,
+                                               .unfit = unfit,
                                                .kind = kind};
     return w->count < w->room;
 }
@@ -136,7 +142,7 @@ static bool start_row(void *ctx, const struct store_run *r)
     int devices[SUP_ATTEMPT_DEVICES], count = 0;
 
     if (r->state == SPEC_RUN_QUEUED) {
-        int64_t need_bytes = plan_bytes(st->s, r);
+        int64_t need_bytes = queue_plan_bytes(st->s, r->plan_digest);
 
         pthread_mutex_lock(&st->s->mutex);
         count = slots_pick(st->s, st->item->kind, st->item->slots, need_bytes, devices);
@@ -190,7 +196,13 @@ static void note(struct sup *s, const struct sched_item *item, struct queue_note
                  "waiting for another run of its job to end: it runs at most %d at once", item->cap);
     else if (item->behind)
         snprintf(out->info.reason, sizeof out->info.reason,
-                 "waiting behind an earlier run that needs more slots");
+                 "waiting behind an earlier run that needs more slots or memory");
+    else if (item->short_of_memory)
+        slots_memory_reason(s, item->kind, item->bytes, out->info.reason, sizeof out->info.reason);
+    else if (item->unfit)
+        snprintf(out->info.reason, sizeof out->info.reason,
+                 "waiting for %d GPU%s with %.1f GB of memory: those that are free have less", item->slots,
+                 item->slots == 1 ? "" : "s", 1e-9 * (double)item->bytes / item->slots);
     else
         slots_reason(s, item->kind, item->slots, out->info.reason, sizeof out->info.reason);
 }
@@ -244,6 +256,7 @@ static int busy_list(struct sup *s, struct sched_busy *busy)
             busy[n++] = (struct sched_busy){
                 .kind = s->devices[a->devices[0]].kind,
                 .slots = back,
+                .bytes = a->need_bytes * a->device_count,
                 .until_us = a->limit_us ? clock_us + (a->limit_us - boot_us) + s->o.grace_us : SCHED_NEVER};
     }
     return n;
@@ -294,6 +307,8 @@ void queue_cycle(struct sup *s)
 
         kinds[i] = (struct sched_kind){.kind = kind_names[i], .total = c.total, .free = c.free, .out = c.out};
     }
+    kinds[0].memory = slots_memory(s, "cpu");
+    kinds[0].memory_free = kinds[0].memory - slots_memory_held(s, "cpu");
     pthread_mutex_unlock(&s->mutex);
     sched_cycle(w->items, w->count, kinds, 3, busy, busy_list(s, busy), store_writer_clock_us(s->writer),
                 s->o.age_us);

@@ -31,6 +31,7 @@ static bool run_details(void *ctx, const struct store_run *r)
     a->row_running = r->state == SPEC_RUN_RUNNING || r->state == SPEC_RUN_CANCELLING;
     a->step = r->step;
     a->total = r->total_steps;
+    snprintf(a->plan_digest, sizeof a->plan_digest, "%s", r->plan_digest);
     att_set_limit(a, r, a->begun_us);
     return false;
 }
@@ -48,6 +49,7 @@ static void take_devices(struct sup *s, struct att *a)
     for (const char *c = a->device_text; *c; c++)
         if (*c == ',' && a->rank_count < SUP_ATTEMPT_DEVICES)
             a->ranks[a->rank_count++].heard_us = pd_clock_mono_us();
+    a->need_bytes = queue_plan_bytes(s, a->plan_digest);
     if (a->device_count && !a->threads)
         a->threads = s->devices[0].threads;
     if (!a->threads)

@@ -154,6 +154,33 @@ static int link_of(void *ctx, int a, int b)
     return device_watch_link(s->watch, a - s->gpu_first, b - s->gpu_first);
 }
 
+int64_t slots_memory(const struct sup *s, const char *kind)
+{
+    int64_t most = 0;
+
+    for (int i = 0; i < s->device_count; i++)
+        if (!strcmp(s->devices[i].kind, kind) && !s->devices[i].gone && s->devices[i].memory_bytes > most)
+            most = s->devices[i].memory_bytes;
+    return most;
+}
+
+int64_t slots_memory_held(const struct sup *s, const char *kind)
+{
+    int64_t held = 0;
+
+    for (int i = 0; i < s->device_count; i++)
+        if (!strcmp(s->devices[i].kind, kind) && s->held[i].run)
+            held += s->held[i].need_bytes;
+    return held;
+}
+
+void slots_memory_reason(const struct sup *s, const char *kind, int64_t need_bytes, char *out, size_t size)
+{
+    snprintf(out, size, "waiting for memory: its plan needs %.2f GB, what runs now holds %.2f GB of %.2f GB",
+             1e-9 * (double)need_bytes, 1e-9 * (double)slots_memory_held(s, kind),
+             1e-9 * (double)slots_memory(s, kind));
+}
+
 /* An instance: the smallest that the plan fits in; without a plan the largest. */
 static int pick_instance(const struct sup *s, const bool *usable, int64_t need_bytes)
 {
@@ -183,6 +210,29 @@ static int usable_of(const struct sup *s, const char *kind, enum slot_state most
     return count;
 }
 
+/* Drops GPUs on which a plan of so many bytes has no room; returns how many are left. */
+static int drop_small(const struct sup *s, int64_t need_bytes, bool *usable)
+{
+    int left = 0;
+
+    for (int i = 0; i < s->device_count; i++) {
+        int64_t bytes = s->devices[i].memory_bytes;
+
+        usable[i] = usable[i] && (!bytes || need_bytes <= bytes / 100 * FIT_PERCENT);
+        left += usable[i];
+    }
+    return left;
+}
+
+bool slots_unfit(const struct sup *s, const char *kind, int slots, int64_t need_bytes)
+{
+    bool usable[SUP_DEVICES_MAX] = {false};
+
+    return need_bytes && !strcmp(kind, "cuda") && usable_of(s, kind, SLOT_SERVING, usable) >= slots &&
+           drop_small(s, need_bytes, usable) < slots &&
+           need_bytes <= slots_memory(s, kind) / 100 * FIT_PERCENT;
+}
+
 int slots_pick(const struct sup *s, const char *kind, int slots, int64_t need_bytes, int *ret)
 {
     bool usable[SUP_DEVICES_MAX] = {false};
@@ -190,8 +240,13 @@ int slots_pick(const struct sup *s, const char *kind, int slots, int64_t need_by
 
     if (slots > SUP_ATTEMPT_DEVICES)
         return 0;
-    if (usable_of(s, kind, SLOT_FREE, usable) < slots)
+    if (usable_of(s, kind, SLOT_FREE, usable) < slots ||
+        (gpu && need_bytes && need_bytes <= slots_memory(s, kind) / 100 * FIT_PERCENT &&
+         drop_small(s, need_bytes, usable) < slots)) {
         usable_of(s, kind, SLOT_SERVING, usable);
+        if (gpu && need_bytes <= slots_memory(s, kind) / 100 * FIT_PERCENT)
+            drop_small(s, need_bytes, usable);
+    }
     if (!strcmp(kind, "mig")) {
         if (slots == 1)
             ret[0] = pick_instance(s, usable, need_bytes);

@@ -548,24 +548,40 @@ bool sup_queue_get(struct sup *s, int64_t run_id, struct sup_queue_info *ret)
     return found;
 }
 
-enum pd_err sup_fit(struct sup *s, const char *device, int slots, int priority, struct sup_queue_info *ret,
-                    char *devices, size_t size, struct pd_why *why)
+int64_t sup_memory(struct sup *s, const char *device, int slots)
+{
+    bool cpu = !strcmp(device, "cpu");
+    int64_t bytes, instance;
+
+    pthread_mutex_lock(&s->mutex);
+    bytes = slots_memory(s, device);
+    instance = cpu || slots > 1 ? 0 : slots_memory(s, "mig");
+    pthread_mutex_unlock(&s->mutex);
+    bytes = instance > bytes ? instance : bytes;
+    return cpu && slots > 1 ? bytes / slots : bytes;
+}
+
+enum pd_err sup_fit(struct sup *s, const char *device, int slots, int64_t need_bytes,
+                    struct sup_queue_info *ret, char *devices, size_t size, struct pd_why *why)
 {
     int chosen[SUP_ATTEMPT_DEVICES], count = 0, ahead;
     const char *kind = device;
     struct slot_count c;
     enum pd_err err = PD_OK;
     size_t len = 0;
+    bool full;
 
-    (void)priority; /* the queue's order by priority is seen at the next cycle; here only its length counts */
+    /* the queue's order by priority is seen at the next cycle; here only its length counts */
     devices[0] = '\0';
     pthread_mutex_lock(&s->mutex);
     slots_look(s);
-    kind = slots_kind(s, device, slots, 0);
+    kind = slots_kind(s, device, slots, need_bytes);
     c = slots_count(s, kind);
     ahead = s->note_count;
-    if (!ahead)
-        count = slots_pick(s, kind, slots, 0, chosen);
+    full = !strcmp(kind, "cpu") && slots_memory_held(s, kind) &&
+           need_bytes * slots > slots_memory(s, kind) - slots_memory_held(s, kind);
+    if (!ahead && !full)
+        count = slots_pick(s, kind, slots, need_bytes, chosen);
     if (!c.total)
         err = pd_fail(why, PD_ERR_LIMIT, "this machine has no %s device", device);
     else if (slots > c.total)
@@ -575,6 +591,8 @@ enum pd_err sup_fit(struct sup *s, const char *device, int slots, int priority, 
         ret->position = ahead + 1;
         if (count)
             snprintf(ret->reason, sizeof ret->reason, "would start at once");
+        else if (full && slots <= c.free)
+            slots_memory_reason(s, kind, need_bytes * slots, ret->reason, sizeof ret->reason);
         else
             slots_reason(s, kind, slots, ret->reason, sizeof ret->reason);
         for (int i = 0; i < count && len < size; i++)

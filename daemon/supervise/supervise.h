@@ -112,9 +112,14 @@ struct sup_queue_info {
 bool sup_queue_get(struct sup *s, int64_t run_id, struct sup_queue_info *ret);
 
 /* What a submission would meet: reason as for a queued run, or how it can never fit (PD_ERR_LIMIT).
- * `devices`: the names of those it would get now, "cuda:0,cuda:1", "" while it would wait. */
-PD_NODISCARD enum pd_err sup_fit(struct sup *s, const char *device, int slots, int priority,
+ * need_bytes: of its plan, for each slot; 0 = unknown. `devices`: the names of those it would get now,
+ * "cuda:0,cuda:1", "" while it would wait. */
+PD_NODISCARD enum pd_err sup_fit(struct sup *s, const char *device, int slots, int64_t need_bytes,
                                  struct sup_queue_info *ret, char *devices, size_t size, struct pd_why *why);
+
+/* The most memory that each of so many slots can have: of cpu slots a part of the machine's, which they
+ * share, else the largest device's. 0 = unknown. */
+int64_t sup_memory(struct sup *s, const char *device, int slots);
 
 /* Live state of a run between two writes of the rows; false if no worker of it is connected. */
 struct sup_progress {
@@ -146,7 +151,9 @@ struct sup_planning {
     const char *document; /* resolved; copied */
     size_t len;
     const char *plan_digest; /* hex; NULL = the answer is not kept */
-    int64_t patience_us;     /* then `done` gets PD_ERR_TIMEOUT, and the plan is only kept; 0 = two minutes */
+    const char *device;      /* "cpu" or "cuda", and how many: whose memory it should do with */
+    int slots;
+    int64_t patience_us; /* then `done` gets PD_ERR_TIMEOUT, and the plan is only kept; 0 = two minutes */
     /* PD_ERR_INVALID: the document or its data are to blame, and the sentence names the field; other errors
      * say nothing of the document. `plan`: JSON, borrowed. */
     void (*done)(void *ctx, enum pd_err err, const struct pd_why *why, const char *plan);

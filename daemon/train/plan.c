@@ -31,48 +31,56 @@ static void put_warnings(const struct data_set *set, struct pd_buf *b)
     }
 }
 
-enum pd_err train_plan(struct spec_config *config, const struct data_root *roots, size_t root_count,
-                       const char *cache, struct pd_buf *ret_json, struct pd_why *why)
+/* What one division of the batch needs. */
+struct forecast {
+    struct pk_plan_report step; /* the graph that runs most, with the optimiser's states */
+    size_t inputs, arenas, saved, total;
+};
+
+enum { STEP, EVAL, PROBE, PART, GRAPHS };
+
+static enum pd_err plan_graphs(const struct train_setup *s, const struct spec_config *config,
+                               const struct pk_backend_api *api, struct pk_plan_report report[GRAPHS],
+                               struct pd_why *why)
 {
-    enum { STEP, EVAL, PROBE, PART, GRAPHS };
-    struct pk_plan_report report[GRAPHS] = {{{0}, 0, 0, 0, 0}};
-    struct train_setup s;
     struct pk_graph *g = NULL;
-    const struct pk_backend_api *api = NULL;
-    const struct model_spec *spec;
-    size_t total, inputs = 0, saved, masters, arenas = 0, sums = 0;
-    enum pd_err err = train_setup_init(&s, config, roots, root_count, cache, 0, true, why);
+    enum pd_err err = s->parts > 1 ? model_graph_apply(s->model, &s->options, &g, why)
+                                   : model_graph_train(s->model, &s->options, false, &g, why);
 
     if (err == PD_OK)
-        err = train_backend(config, true, &api, why);
-    if (err != PD_OK)
-        goto out;
-    spec = model_spec(s.model);
-    err = s.parts > 1 ? model_graph_apply(s.model, &s.options, &g, why)
-                      : model_graph_train(s.model, &s.options, false, &g, why);
-    if (err == PD_OK)
         err = plan_graph(g, api, &report[STEP], why);
-    if (err == PD_OK && s.parts > 1) {
-        err = model_graph_part(s.model, &s.options, &g, why);
+    if (err == PD_OK && s->parts > 1) {
+        err = model_graph_part(s->model, &s->options, &g, why);
         if (err == PD_OK)
             err = plan_graph(g, api, &report[PART], why);
     }
     if (err == PD_OK)
-        err = model_graph_eval(s.model, s.eval_batch, s.context, &g, why);
+        err = model_graph_eval(s->model, s->eval_batch, s->context, &g, why);
     if (err == PD_OK)
         err = plan_graph(g, api, &report[EVAL], why);
     if (err == PD_OK && config->diagnostics.every > 0) {
-        err = model_graph_probe(s.model, s.probe_batch, s.context, &g, why);
+        err = model_graph_probe(s->model, s->probe_batch, s->context, &g, why);
         if (err == PD_OK)
             err = plan_graph(g, api, &report[PROBE], why);
     }
+    return err;
+}
+
+static enum pd_err forecast(const struct train_setup *s, const struct spec_config *config,
+                            const struct pk_backend_api *api, struct forecast *ret, struct pd_why *why)
+{
+    struct pk_plan_report report[GRAPHS] = {{{0}, 0, 0, 0, 0}};
+    size_t masters, sums = 0;
+    enum pd_err err = plan_graphs(s, config, api, report, why);
+
     if (err != PD_OK)
-        goto out;
+        return err;
+    memset(ret, 0, sizeof *ret);
     for (int i = 0; i < GRAPHS; i++) {
-        inputs += report[i].bytes[PK_CAT_INPUTS];
-        arenas += report[i].arena_bytes;
+        ret->inputs += report[i].bytes[PK_CAT_INPUTS];
+        ret->arenas += report[i].arena_bytes;
     }
-    if (s.parts > 1) { /* the part that is run most is what is shown; the optimiser's states are not its */
+    if (s->parts > 1) { /* the part that is run most is what is shown; the optimiser's states are not its */
         static const enum pk_category step[] = {PK_CAT_MOMENT1, PK_CAT_MOMENT2, PK_CAT_EMA};
 
         sums = report[STEP].bytes[PK_CAT_GRADIENTS];
@@ -82,26 +90,74 @@ enum pd_err train_plan(struct spec_config *config, const struct data_root *roots
     }
     /* in mixed precision the parameters are the masters, and the weights their working copies: states that
      * the updates write, or buffers of the arena */
-    masters = report[STEP].bytes[spec->mixed ? PK_CAT_MASTER : PK_CAT_WEIGHTS];
-    saved = masters + report[STEP].bytes[PK_CAT_MOMENT1] + report[STEP].bytes[PK_CAT_MOMENT2] +
-            report[STEP].bytes[PK_CAT_EMA];
-    total = saved + report[STEP].copy_bytes + sums + inputs + arenas;
-    if (s.options.zero) /* a file holds the moments of all ranks */
-        saved = report[STEP].bytes[PK_CAT_EMA] + masters * (s.options.optimizer == MODEL_ADAMW ? 3 : 2);
+    masters = report[STEP].bytes[model_spec(s->model)->mixed ? PK_CAT_MASTER : PK_CAT_WEIGHTS];
+    ret->saved = masters + report[STEP].bytes[PK_CAT_MOMENT1] + report[STEP].bytes[PK_CAT_MOMENT2] +
+                 report[STEP].bytes[PK_CAT_EMA];
+    ret->total = ret->saved + report[STEP].copy_bytes + sums + ret->inputs + ret->arenas;
+    if (s->options.zero) /* a file holds the moments of all ranks */
+        ret->saved = report[STEP].bytes[PK_CAT_EMA] + masters * (s->options.optimizer == MODEL_ADAMW ? 3 : 2);
+    ret->step = report[STEP];
+    return PD_OK;
+}
+
+/* The plan with more accumulation: the first of some that fits, else the last. */
+static enum pd_err put_accumulated(struct train_setup *s, const struct spec_config *config,
+                                   const struct pk_backend_api *api, int64_t memory_bytes, struct pd_buf *b,
+                                   struct pd_why *why)
+{
+    int64_t each = s->batch / s->ranks, before = s->parts, found = 0;
+    struct forecast f = {.total = 0};
+    enum pd_err err = PD_OK;
+
+    for (int64_t n = before + 1; n <= each && n <= 4096 && err == PD_OK; n++) {
+        if (each % n || (n < 2 * before && n < each))
+            continue;
+        train_setup_divide(s, n);
+        err = forecast(s, config, api, &f, why);
+        before = found = n;
+        if ((int64_t)f.total <= memory_bytes)
+            break;
+    }
+    if (err == PD_OK && found)
+        pd_buf_printf(b, ",\"accumulated\":{\"accumulation\":%lld,\"total_bytes\":%zu}", (long long)found,
+                      f.total);
+    return err;
+}
+
+enum pd_err train_plan(struct spec_config *config, const struct data_root *roots, size_t root_count,
+                       const char *cache, int64_t memory_bytes, struct pd_buf *ret_json, struct pd_why *why)
+{
+    struct train_setup s;
+    struct forecast f;
+    const struct pk_backend_api *api = NULL;
+    const struct model_spec *spec;
+    enum pd_err err = train_setup_init(&s, config, roots, root_count, cache, 0, true, why);
+
+    if (err == PD_OK)
+        err = train_backend(config, true, &api, why);
+    if (err == PD_OK)
+        err = forecast(&s, config, api, &f, why);
+    if (err != PD_OK)
+        goto out;
+    spec = model_spec(s.model);
     pd_buf_str(ret_json, "{\"bytes\":{");
     for (int c = 0; c < PK_CAT_COUNT; c++)
         pd_buf_printf(ret_json, "%s\"%s\":%zu", c ? "," : "", pk_category_name((enum pk_category)c),
-                      c == PK_CAT_INPUTS ? inputs : report[STEP].bytes[c]);
+                      c == PK_CAT_INPUTS ? f.inputs : f.step.bytes[c]);
     pd_buf_printf(ret_json,
                   "},\"arena_bytes\":%zu,\"arenas_bytes\":%zu,\"total_bytes\":%zu,\"checkpoint_bytes\":%zu,"
                   "\"parameters\":%lld,\"steps\":%lld,\"steps_per_epoch\":%lld,\"train_samples\":%lld,"
                   "\"val_samples\":%lld,\"n_for_scale\":%.17g,\"scale\":%.17g,\"warnings\":[",
-                  report[STEP].arena_bytes, arenas, total, saved, (long long)model_param_elements(s.model),
+                  f.step.arena_bytes, f.arenas, f.total, f.saved, (long long)model_param_elements(s.model),
                   (long long)s.steps, (long long)s.steps_per_epoch, (long long)s.info->count[DATA_TRAIN],
                   (long long)s.info->count[DATA_VAL], spec->n_for_scale, spec->scale_value);
     put_warnings(s.set, ret_json);
-    pd_buf_str(ret_json, "]}");
-    err = pd_buf_err(ret_json);
+    pd_buf_str(ret_json, "]");
+    if (memory_bytes && (int64_t)f.total > memory_bytes)
+        err = put_accumulated(&s, config, api, memory_bytes, ret_json, why);
+    pd_buf_str(ret_json, "}");
+    if (err == PD_OK)
+        err = pd_buf_err(ret_json);
 out:
     train_setup_done(&s);
     return err;

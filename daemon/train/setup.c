@@ -165,7 +165,6 @@ static void set_options(struct train_setup *s, const struct spec_config *c)
     const struct spec_optim *o = &c->train.optimizer;
 
     s->options = (struct model_train_options){
-        .batch = (int32_t)(s->batch / (s->parts * s->ranks)),
         .context = s->context,
         .label_smoothing = c->train.label_smoothing,
         .clip_norm = isnan(c->train.clip_norm) ? 0 : c->train.clip_norm,
@@ -279,9 +278,6 @@ enum pd_err train_setup_init(struct train_setup *s, struct spec_config *c, const
         return pd_fail(why, PD_ERR_INVALID,
                        "#/resources/slots: %d ranks do not divide the batch of %d in %lld parts", s->ranks,
                        s->batch, (long long)s->parts);
-    s->eval_batch = (int32_t)(s->batch / (s->parts * s->ranks));
-    if (s->eval_batch > EVAL_BATCH_MOST)
-        s->eval_batch = EVAL_BATCH_MOST;
     s->context = s->classifier ? 0 : (int32_t)c->data.context;
     s->probe_batch = (int32_t)c->diagnostics.probe_batch;
     if (s->probe_batch > s->info->count[DATA_VAL])
@@ -293,7 +289,15 @@ enum pd_err train_setup_init(struct train_setup *s, struct spec_config *c, const
     s->best_metric = spec_config_best_metric(c, &maximise);
     set_schedule(s, c);
     set_options(s, c);
+    train_setup_divide(s, s->parts);
     return set_digest(s, c, why);
+}
+
+void train_setup_divide(struct train_setup *s, int64_t parts)
+{
+    s->parts = parts;
+    s->options.batch = (int32_t)(s->batch / (parts * s->ranks));
+    s->eval_batch = s->options.batch < EVAL_BATCH_MOST ? s->options.batch : EVAL_BATCH_MOST;
 }
 
 void train_setup_done(struct train_setup *s)

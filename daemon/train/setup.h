@@ -34,6 +34,8 @@ struct train_setup {
 PD_NODISCARD enum pd_err train_setup_init(struct train_setup *s, struct spec_config *config,
                                           const struct data_root *roots, size_t root_count, const char *cache,
                                           int rank, bool headers_only, struct pd_why *why);
+/* The same batch in so many parts, which divide each rank's share; the digest is not made anew. */
+void train_setup_divide(struct train_setup *s, int64_t parts);
 void train_setup_done(struct train_setup *s);
 
 /* The back end that the document names. PD_ERR_UNSUPPORTED and the like with a sentence where it cannot be

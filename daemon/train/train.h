@@ -143,11 +143,14 @@ PD_NODISCARD enum pd_err train_run(struct spec_config *config, const struct trai
  *  "scale":..,"warnings":[{"pointer":"#/data/path","detail":".."}]}, warnings as data_warnings has them.
  * gradients, activations and workspace share the arena (arena_bytes); in mixed precision so do the weights,
  * which then are the bf16 copies of the parameters, and the parameters themselves are "master"; total_bytes =
- * weights + moments + inputs + arenas of the training, evaluation and probe graphs. Reads only the headers of
+ * weights + moments + inputs + arenas of the training, evaluation and probe graphs. Where that is more than
+ * memory_bytes (0: any number will do), "accumulated":{"accumulation":..,"total_bytes":..} is the first
+ * greater /train/accumulation, of some twice as large as the one before, with which it fits, or the greatest.
+ * Reads only the headers of
  * the data, and of a text what its number of tokens needs; `cache` as in train_dirs. Appends to *ret_json. */
 PD_NODISCARD enum pd_err train_plan(struct spec_config *config, const struct data_root *roots,
-                                    size_t root_count, const char *cache, struct pd_buf *ret_json,
-                                    struct pd_why *why);
+                                    size_t root_count, const char *cache, int64_t memory_bytes,
+                                    struct pd_buf *ret_json, struct pd_why *why);
 
 /* What one step of the run moves through memory and multiplies, counted node by node at the given speeds
  * (kernels/graph/roofline.h), as tables for people: no measurement, and no device is needed. Appends to

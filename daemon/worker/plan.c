@@ -1,4 +1,5 @@
-/* polyd-worker plan [--root NAME=PATH]... [--cache DIR]: bytes by category of a resolved job.
+/* polyd-worker plan [--root NAME=PATH]... [--cache DIR] [--memory BYTES]: bytes by category of a resolved
+ * job; where they are more than those given, also with how much accumulation they would fit.
  *
  * Exit status: 0; 1 for want of memory and the like; 2 for wrong arguments; 3 where the document or its data
  * are to blame, so that another try would end alike. The last line of standard error says why.
@@ -47,11 +48,14 @@ int worker_plan_main(int argc, char **argv)
     size_t root_count = 0, n;
     char piece[65536];
     struct pk_peaks peaks = PK_PEAKS_H200;
+    double memory = 0;
     bool roofline = false;
     enum pd_err err;
 
     for (int i = 0; i < argc; i++)
         roofline = roofline || strcmp(argv[i], "--roofline") == 0;
+    if (args_get(argc, argv, "--memory"))
+        memory = strtod(args_get(argc, argv, "--memory"), NULL);
     if (!peak(argc, argv, "--tflops", 1e12, &peaks.flops) || !peak(argc, argv, "--tbs", 1e12, &peaks.bytes))
         return 2;
 
@@ -81,7 +85,8 @@ int worker_plan_main(int argc, char **argv)
     if (err == PD_OK)
         err = roofline ? train_count(config, roots, root_count, args_get(argc, argv, "--cache"), &peaks, &out,
                                      &why)
-                       : train_plan(config, roots, root_count, args_get(argc, argv, "--cache"), &out, &why);
+                       : train_plan(config, roots, root_count, args_get(argc, argv, "--cache"),
+                                    memory > 0 && memory < 9e18 ? (int64_t)memory : 0, &out, &why);
     if (err == PD_OK && (fwrite(out.data, 1, out.len, stdout) != out.len || fflush(stdout)))
         err = pd_fail(&why, PD_ERR_IO, "cannot write the plan");
     if (err != PD_OK)

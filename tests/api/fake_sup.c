@@ -361,18 +361,26 @@ bool sup_queue_get(struct sup *s, int64_t run_id, struct sup_queue_info *ret)
     return true;
 }
 
-enum pd_err sup_fit(struct sup *s, const char *device, int slots, int priority, struct sup_queue_info *ret,
-                    char *devices, size_t size, struct pd_why *why)
+enum pd_err sup_fit(struct sup *s, const char *device, int slots, int64_t need_bytes,
+                    struct sup_queue_info *ret, char *devices, size_t size, struct pd_why *why)
 {
     (void)s;
     (void)device;
     snprintf(devices, size, "cpu:0");
-    (void)priority;
+    (void)need_bytes;
     if (slots > 2)
         return pd_fail(why, PD_ERR_LIMIT, "there are 2 cpu slots");
     ret->position = 1;
     snprintf(ret->reason, sizeof ret->reason, "waiting for %d cpu slots", slots);
     return PD_OK;
+}
+
+int64_t sup_memory(struct sup *s, const char *device, int slots)
+{
+    (void)s;
+    (void)device;
+    (void)slots;
+    return 0;
 }
 
 bool sup_progress_get(struct sup *s, int64_t run_id, struct sup_progress *ret)

@@ -1,6 +1,7 @@
 // What a plan knows of a document before anything runs: the real daemon, its planner and its workers.
 import assert from 'node:assert/strict';
 import { existsSync, mkdirSync, writeFileSync } from 'node:fs';
+import { totalmem } from 'node:os';
 import path from 'node:path';
 import { after, before, test } from 'node:test';
 import zlib from 'node:zlib';
@@ -135,4 +136,23 @@ test('many submissions at once are all planned', { skip, timeout: 120000 }, asyn
     assert.deepEqual(new Set(bad.map(r => r.status)), new Set([422]));
     for (const { json } of replies)
         await host.post(`/api/v1/jobs/${json.id}/cancel`, {});
+});
+
+test('a plan larger than the machine is said, refused, and planned smaller', { skip, timeout: 120000 }, async () => {
+    put('long.txt', 'so much to say, so little time. '.repeat(20000));
+    const document = { ...text('long.txt'), model: { preset: 'gpt2_xl' }, train: { steps: 2, batch: 256 } };
+    const gb = bytes => (bytes / 1e9).toFixed(1), memory = totalmem();
+    const planned = await dry(document);
+    assert.equal(planned.plan_error, null);
+    assert.ok(planned.plan.total_bytes > memory, 'no machine of this size yet');
+    const { accumulation, total_bytes: less } = planned.plan.accumulated;
+    const says = `needs ${gb(planned.plan.total_bytes)} GB, this machine has ${gb(memory)} GB; with train.accumulation ${accumulation} it needs ${gb(less)} GB`;
+    assert.deepEqual(planned.warnings.filter(w => w.pointer === '#/train/batch').map(w => w.detail), [says]);
+    assert.deepEqual(planned.queue, { position: 0, reason: `never fits: ${says}`, devices: [] });
+    const refused = await host.post('/api/v1/jobs', document);
+    assert.equal(refused.status, 422, refused.text);
+    assert.deepEqual(refused.json.errors, [{ pointer: '#/train/batch', detail: says }]);
+    const divided = await dry({ ...document, train: { ...document.train, accumulation } });
+    assert.equal(divided.plan.total_bytes, less);
+    assert.equal((await dry(text('long.txt'))).queue.reason, 'would start at once');
 });

@@ -228,6 +228,65 @@ static void test_sched_no_overcommit_and_no_starvation(void **state)
     }
 }
 
+/* Slots of one kind share 100 bytes. */
+static void test_sched_memory_is_shared_by_the_slots(void **state)
+{
+    struct sched_item items[] = {{.id = 1, .slots = 1, .kind = "cpu", .priority = 9, .bytes = 60},
+                                 {.id = 2, .slots = 1, .kind = "cpu", .priority = 8, .bytes = 60},
+                                 {.id = 3, .slots = 1, .kind = "cpu", .priority = 7, .bytes = 10},
+                                 {.id = 4, .slots = 1, .kind = "cpu", .priority = 6}};
+    struct sched_kind kinds[] = {{.kind = "cpu", .total = 4, .free = 4, .memory = 100, .memory_free = 100}};
+
+    (void)state;
+    sched_cycle(items, 4, kinds, 1, NULL, 0, 0, 0);
+    assert_true(find(items, 4, 1)->start);
+    assert_true(!find(items, 4, 2)->start && find(items, 4, 2)->short_of_memory);
+    /* when the first ends is not known: nobody overtakes the second, whose turn may come any moment */
+    assert_true(!find(items, 4, 3)->start && find(items, 4, 3)->behind);
+    assert_true(find(items, 4, 4)->behind);
+    assert_int_equal(kinds[0].memory_free, 40);
+}
+
+static void test_sched_memory_backfills_what_ends_before_or_leaves_room(void **state)
+{
+    struct sched_item items[] = {
+        {.id = 1, .slots = 1, .kind = "cpu", .priority = 9, .bytes = 70},
+        {.id = 2, .slots = 1, .kind = "cpu", .priority = 8, .bytes = 40, .limit_us = 90},
+        {.id = 3, .slots = 1, .kind = "cpu", .priority = 7, .bytes = 40, .limit_us = 900},
+        {.id = 4, .slots = 1, .kind = "cpu", .priority = 6, .bytes = 10},
+        {.id = 5, .slots = 1, .kind = "cpu", .priority = 5, .bytes = 25}};
+    struct sched_busy busy[] = {{.kind = "cpu", .slots = 1, .until_us = 1000, .bytes = 50}};
+    struct sched_kind kinds[] = {{.kind = "cpu", .total = 8, .free = 7, .memory = 100, .memory_free = 50}};
+
+    (void)state;
+    sched_cycle(items, 5, kinds, 1, busy, 1, 900, 0);
+    assert_true(find(items, 5, 1)->short_of_memory); /* at 1000 it gets 70, and 30 are left */
+    assert_true(find(items, 5, 2)->start);           /* it ends at 990 */
+    assert_true(find(items, 5, 3)->short_of_memory); /* 10 are free now */
+    assert_true(find(items, 5, 4)->start);           /* 20 of the 30 are left */
+    assert_false(find(items, 5, 5)->start);
+    assert_int_equal(kinds[0].memory_free, 0);
+}
+
+static void test_sched_what_needs_all_memory_runs_alone_and_what_is_not_shared_is_not_counted(void **state)
+{
+    struct sched_item items[] = {{.id = 1, .slots = 1, .kind = "cpu", .priority = 9, .bytes = 500},
+                                 {.id = 2, .slots = 1, .kind = "cuda", .priority = 8, .bytes = 500},
+                                 {.id = 3, .slots = 1, .kind = "cuda", .priority = 7, .bytes = 500},
+                                 {.id = 4, .slots = 1, .kind = "cuda", .priority = 6, .unfit = true},
+                                 {.id = 5, .slots = 1, .kind = "cuda", .priority = 5}};
+    struct sched_kind kinds[] = {{.kind = "cpu", .total = 2, .free = 2, .memory = 100, .memory_free = 100},
+                                 {.kind = "cuda", .total = 4, .free = 4}};
+
+    (void)state;
+    sched_cycle(items, 5, kinds, 2, NULL, 0, 0, 0);
+    assert_true(find(items, 5, 1)->start);
+    assert_int_equal(kinds[0].memory_free, 0);
+    assert_true(find(items, 5, 2)->start && find(items, 5, 3)->start);
+    assert_true(find(items, 5, 4)->blocked && !find(items, 5, 4)->start);
+    assert_true(find(items, 5, 5)->start); /* it holds nobody up */
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -241,6 +300,9 @@ int main(void)
         cmocka_unit_test(test_sched_one_slot_is_shared_in_time),
         cmocka_unit_test(test_sched_cap_of_a_job_holds_and_reserves_nothing),
         cmocka_unit_test(test_sched_no_overcommit_and_no_starvation),
+        cmocka_unit_test(test_sched_memory_is_shared_by_the_slots),
+        cmocka_unit_test(test_sched_memory_backfills_what_ends_before_or_leaves_room),
+        cmocka_unit_test(test_sched_what_needs_all_memory_runs_alone_and_what_is_not_shared_is_not_counted),
     };
 
     return cmocka_run_group_tests_name("sched", tests, NULL, NULL);

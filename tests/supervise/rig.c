@@ -145,15 +145,23 @@ static enum pd_err submit_apply(struct store_tx *tx, void *ctx, struct pd_why *w
     struct ids *ids = ctx;
     struct store_job_new job = {
         .name = "fit", .experiment = "e", .document = "{}", .register_name = ids->register_name};
+    char digest[32] = "", plan[64];
     struct store_run_new run = {.document = "{}",
                                 .device = "cpu",
                                 .slots = ids->slots,
+                                .plan_digest = digest,
                                 .max_restarts = ids->max_restarts,
                                 .total_steps = -1,
                                 .time_limit_us = ids->limit_us,
                                 .warn_before_us = ids->warn_us};
     enum pd_err err = store_job_insert(tx, &job, &ids->job, why);
 
+    if (ids->plan_bytes) {
+        snprintf(digest, sizeof digest, "%llx", (long long)ids->plan_bytes);
+        snprintf(plan, sizeof plan, "{\"total_bytes\":%lld}", (long long)ids->plan_bytes);
+        if (err == PD_OK)
+            err = store_plan_put(tx, digest, plan, why);
+    }
     return err == PD_OK ? store_run_insert(tx, ids->job, &run, &ids->run, why) : err;
 }
 

@@ -27,6 +27,7 @@ struct ids {
     int slots, max_restarts;
     int64_t limit_us, warn_us;
     const char *register_name;
+    int64_t plan_bytes; /* what its plan says; 0 = it has none */
 };
 
 void store_up(struct fixture *f);

@@ -534,6 +534,49 @@ static void test_supervise_queue_says_why(void **state)
     await(f, a.run, SPEC_RUN_ENDED, 5);
 }
 
+/* Two slots share one memory: what does not fit beside the one that runs waits until it has ended, also over
+ * a restart of the daemon; and a small one that would fit does not overtake it for ever. */
+static void test_supervise_memory_of_plans_is_not_promised_twice(void **state)
+{
+    struct fixture *f = *state;
+    int64_t machine = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
+    struct sup_queue_info info = {0};
+    struct ids a, b, c;
+    struct pd_why why;
+    char devices[64];
+
+    set("POLYD_SELFTEST_STEPS", 1000000);
+    a = submit(f, (struct ids){.plan_bytes = machine / 10 * 6});
+    await_step(f, a.run, 5);
+    b = submit(f, (struct ids){.plan_bytes = machine / 10 * 5});
+    for (int i = 0; i < 400 && !sup_queue_get(f->sup, b.run, &info); i++)
+        pause_ms(5);
+    if (!strstr(info.reason, "waiting for memory: its plan needs"))
+        fail_msg("%s", info.reason);
+    c = submit(f, (struct ids){.plan_bytes = machine / 10});
+    for (int i = 0; i < 400 && !sup_queue_get(f->sup, c.run, &info); i++)
+        pause_ms(5);
+    assert_string_equal(info.reason, "waiting behind an earlier run that needs more slots or memory");
+    f->sup = sup_stop(f->sup);
+    sup_up(f);
+    await_step(f, a.run, 50);
+    for (int i = 0; i < 400 && !sup_queue_get(f->sup, b.run, &info); i++)
+        pause_ms(5);
+    assert_non_null(strstr(info.reason, "waiting for memory"));
+    /* what a submission would meet */
+    assert_int_equal(sup_fit(f->sup, "cpu", 1, machine / 2, &info, devices, sizeof devices, &why), PD_OK);
+    assert_string_equal(devices, "");
+    assert_int_equal(sup_memory(f->sup, "cpu", 2), machine / 2);
+    call(f, cancel_apply, &a);
+    await(f, a.run, SPEC_RUN_ENDED, 10);
+    await_step(f, b.run, 5);
+    await_step(f, c.run, 5);
+    call(f, cancel_apply, &b);
+    call(f, cancel_apply, &c);
+    await(f, b.run, SPEC_RUN_ENDED, 10);
+    await(f, c.run, SPEC_RUN_ENDED, 10);
+}
+
 /* ---- sweeps ---- */
 
 /* More runs than are made with a job (none here), as the API would leave them. */
@@ -810,6 +853,7 @@ int main(int argc, char **argv)
         TEST(test_supervise_resume_overtakes_the_pause),
         TEST(test_supervise_gang_that_never_fits_fails_with_a_reason),
         TEST(test_supervise_queue_says_why),
+        TEST(test_supervise_memory_of_plans_is_not_promised_twice),
         TEST(test_supervise_sweep_is_expanded_and_capped),
         TEST(test_supervise_job_that_cannot_be_expanded_is_cancelled_with_a_reason),
         TEST(test_supervise_worker_outlives_the_daemon),

@@ -298,7 +298,7 @@ static long long planned(const char *json, const char *key)
 
     pd_buf_init(&b, 0);
     assert_int_equal(spec_config_load(json, strlen(json), &config, &why), PD_OK);
-    if (train_plan(config, NULL, 0, NULL, &b, &why) != PD_OK)
+    if (train_plan(config, NULL, 0, NULL, 0, &b, &why) != PD_OK)
         fail_msg("%s", why.text);
     pd_buf_str(&b, "");
     at = strstr(b.data, key);
@@ -435,9 +435,9 @@ static void test_no_checkpoint_before_its_seconds_are_over(void **state)
     struct pd_why why = {""};
 
     (void)state;
-    if (run(DIGITS(
-                "\"steps\":600,\"batch\":8,\"eval_every\":100,\"checkpoint_every\":{\"seconds\":20},\"keep\":{"
-                "\"best\":0}"),
+    if (run(DIGITS("\"steps\":600,\"batch\":8,\"eval_every\":100,\"checkpoint_every\":{\"seconds\":20},"
+                   "\"keep\":{"
+                   "\"best\":0}"),
             &b, NULL, 1, &out, &why) != PD_OK)
         fail_msg("%s", why.text);
     assert_true(out.seconds > 0.06 && out.seconds < 20); /* or it says nothing */

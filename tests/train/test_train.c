@@ -376,7 +376,7 @@ static void test_plan_forecasts_bytes_and_steps(void **state)
     (void)state;
     assert_int_equal(spec_config_load(DIGITS(PLAIN), strlen(DIGITS(PLAIN)), &config, &why), PD_OK);
     pd_buf_init(&json, 0);
-    assert_int_equal(train_plan(config, &root, 1, NULL, &json, &why), PD_OK);
+    assert_int_equal(train_plan(config, &root, 1, NULL, 0, &json, &why), PD_OK);
     assert_non_null(
         strstr(json.data, "\"steps\":24,\"steps_per_epoch\":5,\"train_samples\":40,\"val_samples\":11"));
     assert_non_null(strstr(json.data, "\"n_for_scale\":16"));
@@ -392,6 +392,52 @@ static void test_plan_forecasts_bytes_and_steps(void **state)
 }
 
 /* The optimiser reads g, m, v and p and writes the last three: 28 bytes a parameter, and 4 for the norm. */
+static int64_t number(const struct pd_buf *b, const char *name)
+{
+    const char *at = strstr(b->data, name);
+
+    return at ? strtoll(at + strlen(name), NULL, 10) : -1;
+}
+
+/* The plan that does not fit names an accumulation with which the plan says what it is said to say. */
+static void test_a_plan_too_large_names_an_accumulation(void **state)
+{
+    static const char form[] = "{\"model\":{\"preset\":\"vit_micro\"},\"data\":{\"dataset\":\"digits_gen\"},"
+                               "\"train\":{\"steps\":2,\"batch\":96,\"accumulation\":%d},\"resources\":{"
+                               "\"device\":\"cpu\"}}";
+    int64_t total[97] = {0}, said, parts;
+
+    (void)state;
+    for (int round = 0; round < 2; round++)
+        for (int n = 1; n <= 96; n++) {
+            struct spec_config *config = NULL;
+            struct pd_buf plan;
+            struct pd_why why = {""};
+            char job[300];
+
+            if (96 % n || (round && n > 1))
+                continue;
+            snprintf(job, sizeof job, form, n);
+            assert_int_equal(spec_config_load(job, strlen(job), &config, &why), PD_OK);
+            pd_buf_init(&plan, 0);
+            /* of 2, 4, 8, ... the first that needs no more than 12 does */
+            if (train_plan(config, NULL, 0, NULL, round ? total[12] : 0, &plan, &why) != PD_OK)
+                fail_msg("%s", why.text);
+            if (!round) {
+                total[n] = number(&plan, "\"total_bytes\":");
+                assert_null(strstr(plan.data, "accumulated"));
+            } else {
+                parts = number(&plan, "\"accumulated\":{\"accumulation\":");
+                said = number(&plan, "\"accumulation\":16,\"total_bytes\":");
+                assert_int_equal(parts, 16);
+                assert_int_equal(said, total[16]);
+                assert_true(total[8] > total[12] && total[16] < total[12]);
+            }
+            spec_config_free(config);
+            pd_buf_done(&plan);
+        }
+}
+
 static void test_a_step_is_counted(void **state)
 {
     const struct pk_peaks peaks = {1e15, 1e12};
@@ -405,7 +451,7 @@ static void test_a_step_is_counted(void **state)
     assert_int_equal(spec_config_load(DIGITS(PLAIN), strlen(DIGITS(PLAIN)), &config, &why), PD_OK);
     pd_buf_init(&plan, 0);
     pd_buf_init(&text, 0);
-    assert_int_equal(train_plan(config, &root, 1, NULL, &plan, &why), PD_OK);
+    assert_int_equal(train_plan(config, &root, 1, NULL, 0, &plan, &why), PD_OK);
     assert_int_equal(train_count(config, &root, 1, NULL, &peaks, &text, &why), PD_OK);
     assert_non_null(strstr(text.data, "counted, not measured: at 1000 TFLOP/s and 1.00 TB/s"));
     line = strstr(plan.data, "\"parameters\":");
@@ -476,6 +522,7 @@ int main(void)
         T(test_checkpoint_on_request),
         T(test_text_learns_and_stops_bit_identically),
         T(test_plan_forecasts_bytes_and_steps),
+        T(test_a_plan_too_large_names_an_accumulation),
         T(test_a_step_is_counted),
         T(test_missing_data_fails_with_the_reason),
         T(test_examples_are_jobs_of_this_build),

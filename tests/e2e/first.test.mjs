@@ -179,6 +179,30 @@ describe('first minutes', { skip, timeout: 400000 }, () => {
         await full.reach(run, 'succeeded');
     });
 
+    test('test_e2e_selected_runs_are_cancelled_together_and_saved_as_csv', async () => {
+        const own = [];
+        for (const name of ['batch one', 'batch two', 'batch done'])
+            own.push((await full.submit({ ...tiny, name, experiment: 'batch', train: name === 'batch done' ? tiny.train : { epochs: 5000, batch: 16 }, resources: { priority: name === 'batch done' ? 90 : 0 } })).run);
+        await until('the third to be next', async () => (await full.get('/api/v1/queue')).queue[0]?.id === own[2]);
+        const page = await browser.open(`${full.url}/#/?experiment=batch`);
+        await page.getByText('3 runs').waitFor();
+        await page.getByLabel('Select all runs in the table').check();
+        await page.getByText('3 selected').waitFor();
+        await page.locator('.grid-row', { hasText: 'batch done' }).locator('.pick-box').click();
+        const [file] = await Promise.all([page.waitForEvent('download'), page.locator('.tray').getByRole('button', { name: 'CSV' }).click()]);
+        const csv = (await new Response(await file.createReadStream()).text()).trim().split('\n').map(line => line.split(','));
+        assert.deepEqual(csv[0].slice(0, 3), ['id', 'state', 'name']);
+        assert.deepEqual(csv.slice(1).map(line => [line[0], line[2]]), [[own[1], 'batch two'], [own[0], 'batch one']]);
+        await page.locator('.tray').getByRole('button', { name: 'Cancel' }).click();
+        await page.getByRole('dialog').getByText('Cancel 2 runs?').waitFor();
+        await page.getByRole('button', { name: 'Cancel the runs' }).click();
+        for (const run of own.slice(0, 2))
+            await full.reach(run, 'cancelled');
+        await full.reach(own[2], 'succeeded'); /* it was not selected */
+        await page.locator('.tray').getByRole('button', { name: 'Cancel' }).waitFor({ state: 'hidden' });
+        await browser.close(page);
+    });
+
     test('test_e2e_notes_are_read_as_markdown_and_changed_in_place', async () => {
         const { run, job } = await full.submit({ ...tiny, name: 'noted', notes: '# Why\n\nA **cubic** `phi`, see [runs](#/) and <img src=x onerror=alert(1)>\n\n- one\n- two' });
         await full.reach(run, 'succeeded');

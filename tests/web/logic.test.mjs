@@ -10,7 +10,7 @@ import { lineOf, locate, stretchOf } from '../../web/js/pointer.js';
 import { withMember } from '../../web/js/quick.js';
 import { toMatplotlib, toPgfplots } from '../../web/js/chart/code.js';
 import { courseLine } from '../../web/js/table/spark.js';
-import { columnOf, comparator, formatColumns, parseColumns, standardChoice, wantedFields, wantedMetrics } from '../../web/js/table/columns.js';
+import { columnOf, comparator, formatColumns, parseColumns, standardChoice, tableRows, wantedFields, wantedMetrics } from '../../web/js/table/columns.js';
 import { clock, linearTicks, logTicks, reach, within } from '../../web/js/chart/ticks.js';
 import { paintFigure, sizeOf, toCsv } from '../../web/js/chart/figure.js';
 import { pdfPainter, svgPainter } from '../../web/js/chart/painters.js';
@@ -332,6 +332,14 @@ test('test_quick_settings_write_into_a_copy', () => {
     assert.deepEqual(withMember(document, '/train/optimizer/lr', .1), { train: { epochs: 2, optimizer: { lr: .1 } }, model: 'x' });
     assert.deepEqual(withMember(document, '/train/epochs', undefined), { train: {}, model: 'x' });
     assert.deepEqual(document, { train: { epochs: 2 }, model: 'x' });
+});
+
+test('test_table_as_csv_has_keys_and_whole_numbers', () => {
+    const runs = [run('7', { name: 'A, "b"', latest: { 'acc/val': .912345678, 'loss/val': 1 / 3 }, fields: { '/attention/k': 8 }, used: 1.25 }), run('8', { state: 'queued', outcome: null })];
+    const rows = tableRows(runs, parseColumns('state,name,m:acc/val,course,c:/attention/k,progress,time,created,id'));
+    assert.deepEqual(rows, [['id', 'state', 'name', 'acc/val', '/attention/k', 'progress', 'time', 'created'],
+        ['7', 'succeeded', 'A, "b"', '0.912345678', '8', '0.5', '1.25', '2026-01-01T00:00:00.000Z'], ['8', 'queued', 'run 8', '', '', '0.5', '', '2026-01-01T00:00:00.000Z']]);
+    assert.ok(toCsv(rows).split('\n')[1].startsWith('7,succeeded,"A, ""b""",0.912345678,8'));
 });
 
 test('test_columns_sort_puts_runs_without_a_value_last_either_way', () => {

@@ -262,6 +262,22 @@ export function fits(chosen, column) {
         (!column.field || chosen.filter(other => other.column.field).length < MOST);
 }
 
+/** Columns whose order is not what one reads. @type {Record<string, (run: Run) => Sortable>} */
+const written = { state: standing, name: run => run.name, created: run => run.created, ended: run => run.ended };
+
+/**
+ * Rows of a CSV with the columns shown, by metric key, pointer or name; numbers in full.
+ * @param {Run[]} runs
+ * @param {Chosen[]} chosen
+ * @returns {string[][]}
+ */
+export function tableRows(runs, chosen) {
+    const columns = chosen.map(({ column }) => column).filter(column => !['id', 'course'].includes(column.id));
+    const cell = (/** @type {Sortable} */ value) => (value === null || value === undefined ? '' : String(value));
+    return [['id', ...columns.map(column => column.metric ?? column.field ?? column.id)],
+        ...runs.map(run => [run.id, ...columns.map(column => cell((written[column.id] ?? column.value)(run)))])];
+}
+
 /** @param {Chosen[]} chosen */
 export function wantedMetrics(chosen) {
     const keys = chosen.some(({ column }) => column.id === 'loss') ? LOSS_KEYS.slice() : [];

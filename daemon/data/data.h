@@ -104,9 +104,11 @@ const struct data_info *data_info(const struct data_set *set);
 
 /* What is odd about the set, though it can be read: for dry runs and the events of a run. */
 #define DATA_WARNINGS_MAX 4
+#define DATA_ENLARGED 1.5 /* so much larger than most pictures the network's input may be without a word */
 #define DATA_FOREIGN_SHARE 0.01 /* of a text's bytes may be no UTF-8 without a word */
 struct data_warning {
-    const char *kind;    /* of the event: "unread_pictures", "not_utf8", "packed_text"; static */
+    const char
+        *kind; /* of the event: "unread_pictures", "enlarged_pictures", "not_utf8", "packed_text"; static */
     const char *pointer; /* the field that decides it, "#/data/path"; static */
     char fields[64];     /* of the event: "files=3" */
     char text[400];

@@ -19,6 +19,7 @@
 
 #define CACHED_ENCODED_MAX ((uint64_t)1 << 30) /* sets with more bytes are decoded each time */
 #define CACHED_FILES_MAX 500000                /* likewise with more files */
+#define SAMPLED 100                            /* pictures looked at for what holds of all */
 #define CACHE_WAIT_MS (20 * 60 * 1000)
 
 /* The customary constants of ImageNet. */
@@ -260,7 +261,7 @@ static enum pd_err fill(struct data_set *set, struct data_cache_writer *w, struc
 /* About how many bytes the pixels will take, from the headers of a hundred pictures. */
 static uint64_t guess(const struct data_pictures *p)
 {
-    size_t step = p->count / 100 + 1, seen = 0;
+    size_t step = p->count / SAMPLED + 1, seen = 0;
     uint64_t sum = 0;
 
     for (size_t i = 0; i < p->count; i += step) {
@@ -282,6 +283,37 @@ static uint64_t guess(const struct data_pictures *p)
         free(owned);
     }
     return seen ? sum / seen * p->count : 0;
+}
+
+static int by_number(const void *a, const void *b)
+{
+    return *(const int32_t *)a - *(const int32_t *)b;
+}
+
+/* From the headers of some hundred pictures. */
+static void find_median(struct data_set *set)
+{
+    const struct data_pictures *p = set->pictures;
+    int32_t height[SAMPLED + 1], width[SAMPLED + 1];
+    size_t step = p->count / SAMPLED + 1, seen = 0;
+
+    for (size_t i = 0; i < p->count && seen <= SAMPLED; i += step) {
+        const uint8_t *bytes = NULL;
+        uint8_t *owned = NULL;
+        size_t len = 0;
+        struct pd_why why;
+
+        if (bytes_of(p, &p->items[i], &bytes, &len, &owned, &why) == PD_OK &&
+            data_image_size(bytes, len, &height[seen], &width[seen], &why) == PD_OK)
+            seen++;
+        free(owned);
+    }
+    if (!seen)
+        return;
+    qsort(height, seen, sizeof *height, by_number);
+    qsort(width, seen, sizeof *width, by_number);
+    set->median_height = height[seen / 2];
+    set->median_width = width[seen / 2];
 }
 
 /* A set of at most this many decoded bytes is kept: one set must not push out all others. */
@@ -359,6 +391,8 @@ enum pd_err data_open_pictures(struct data_set *set, const struct data_options *
         err = data_pictures_classes(set, given, why);
     if (err == PD_OK)
         err = data_divide_images(set, o, given, given[0] && given[1], headers_only, why);
+    if (err == PD_OK)
+        find_median(set);
     if (err != PD_OK || headers_only)
         return err;
     set->labels = malloc(p->count * sizeof *set->labels);

@@ -242,6 +242,19 @@ size_t data_warnings(const struct data_set *set, struct data_warning ret[DATA_WA
                  "%lld files are of a kind that is not read, only JPEG and PNG are: %s", (long long)i->unread,
                  i->unread_name);
     }
+    if (set->median_height && i->height > DATA_ENLARGED * set->median_height &&
+        i->width > DATA_ENLARGED * set->median_width) {
+        struct data_warning *w = &ret[n++];
+
+        *w = (struct data_warning){.kind = "enlarged_pictures", .pointer = "#/data/image_size"};
+        snprintf(w->fields, sizeof w->fields, "median=%dx%d", set->median_height, set->median_width);
+        snprintf(w->text, sizeof w->text,
+                 "the pictures are %d x %d (median), image_size is %d x %d: they are blown up, and cost %.0f "
+                 "times "
+                 "their pixels; name a smaller data.image_size",
+                 set->median_height, set->median_width, i->height, i->width,
+                 (double)i->height * i->width / ((double)set->median_height * set->median_width));
+    }
     if (set->text_packing) {
         struct data_warning *w = &ret[n++];
 

@@ -24,6 +24,8 @@ struct data_set {
     int32_t stored_height, stored_width;
     struct data_pictures *pictures; /* or these, to be decoded */
     int64_t images;                 /* all of them, also those that no part took */
+    int32_t median_height,
+        median_width; /* of pictures as their files have them, from a sample; 0 = unknown */
     int32_t *labels;
     uint32_t *pick[2]; /* images: index of each sample of a part */
     char **names;      /* of the classes; info.class_names points here */

@@ -133,6 +133,18 @@ test('folders of pictures from their files to the class of a new one', { skip, t
     assert.equal(await last(again), await last(run));
 });
 
+test('small pictures that would be blown up to the customary size are said', { skip, timeout: 60000 }, async () => {
+    putPictures();
+    const document = size => ({
+        name: 'blown up', model: { preset: 'vit_micro', depth: 1 }, data: { dataset: 'image_folder', path: 'text/pictures', ...size },
+        train: { steps: 2, batch: 2 }, ...small,
+    });
+    const about = async size => (await host.post('/api/v1/jobs?dry_run=1', document(size))).json.warnings.filter(w => w.pointer === '#/data/image_size');
+    assert.deepEqual((await about({})).map(w => w.detail), ['the pictures are 20 x 20 (median), image_size is 224 x 224: they are blown up, and cost 125 times their pixels; name a smaller data.image_size']);
+    assert.deepEqual(await about({ image_size: 28 }), []); /* 1.4 times the side */
+    assert.equal((await about({ image_size: 32 })).length, 1);
+});
+
 test('a wrong folder is refused with a sentence, and fails the run that was accepted all the same', { skip, timeout: 60000 }, async () => {
     const document = {
         name: 'nothing', model: { preset: 'vit_micro' }, data: { dataset: 'image_folder', path: 'text/nowhere', image_size: 28 },

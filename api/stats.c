@@ -170,7 +170,8 @@ bool api_curve_read(struct api_req *r, struct api_curve_query *q)
 }
 
 struct pace {
-    double steps; /* of an epoch; 0 = unknown */
+    double steps;  /* of an epoch; 0 = unknown */
+    double epochs; /* that the document asks for; 0 = its length is given in steps */
 };
 
 /* A run measured in epochs says how many; the worker has told how many steps they are. */
@@ -180,8 +181,9 @@ static bool pace_row(void *ctx, const struct store_run *run)
     json_t *document = json_loads(run->document, 0, NULL);
     json_t *epochs = json_object_get(json_object_get(document, "train"), "epochs");
 
-    if (json_is_number(epochs) && json_number_value(epochs) > 0 && run->total_steps > 0)
-        p->steps = (double)run->total_steps / json_number_value(epochs);
+    p->epochs = json_is_number(epochs) ? json_number_value(epochs) : 0;
+    if (p->epochs > 0 && run->total_steps > 0)
+        p->steps = (double)run->total_steps / p->epochs;
     json_decref(document);
     return false;
 }
@@ -263,7 +265,9 @@ enum pd_err api_curve(struct store *store, const struct api_curve_query *q, cons
 
             err = store_run_get(store, runs[i].run_id, pace_row, &pace, why);
             if (err == PD_OK && pace.steps <= 0)
-                err = pd_fail(why, PD_ERR_UNSUPPORTED, "run %lld has no epochs: its length is given in steps",
+                err = pd_fail(why, PD_ERR_UNSUPPORTED,
+                              pace.epochs > 0 ? "run %lld has not said yet how many steps its epochs are"
+                                              : "run %lld has no epochs: its length is given in steps",
                               (long long)runs[i].run_id);
             if (err != PD_OK)
                 break;

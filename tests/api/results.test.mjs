@@ -108,8 +108,10 @@ test('curves: trials aligned on step or epoch, mean and deviation in each bucket
     assert.deepEqual([one[0].min, one[0].max], [0.1, 0.7]);
     const time = (await host.get('/api/v1/jobs/1/sweep/curves?key=acc/val&point=1&x=time&buckets=50')).json.curves[0].data;
     assert.equal(time.reduce((n, p) => n + p.n, 0), 6);
-    /* No worker told how many steps an epoch has. */
-    assert.equal((await host.get('/api/v1/jobs/1/sweep/curves?key=acc/val&x=epoch')).status, 422);
+    /* No worker told how many steps an epoch has; the document names epochs. */
+    const unknown = await host.get('/api/v1/jobs/1/sweep/curves?key=acc/val&x=epoch');
+    assert.equal(unknown.status, 422);
+    assert.match(unknown.json.detail, /^run \d+ has not said yet how many steps its epochs are$/);
     for (const query of ['', 'key=', 'key=a&x=days', 'key=a&buckets=0', 'key=a&point=-1', 'key=a&color=1'])
         assert.equal((await host.get(`/api/v1/jobs/1/sweep/curves?${query}`)).status, 400, query);
     assert.equal((await host.get('/api/v1/jobs/77/sweep/curves?key=a')).status, 404);

@@ -94,5 +94,6 @@ int worker_plan_main(int argc, char **argv)
     spec_config_free(config);
     pd_buf_done(&in);
     pd_buf_done(&out);
-    return err == PD_OK ? 0 : pd_err_lasting(err) ? WIRE_PLAN_INVALID : 1;
+    /* A sentence that names no field is about this machine: a back end that is missing, say. */
+    return err == PD_OK ? 0 : pd_err_lasting(err) && !strncmp(why.text, "#/", 2) ? WIRE_PLAN_INVALID : 1;
 }

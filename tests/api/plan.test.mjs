@@ -32,9 +32,10 @@ test('what is no number and no job is said', { skip }, () => {
         assert.match(bad.stderr, new RegExp(`'${name} ${value}' is no positive number`));
     }
     const none = plan('', '--roofline');
-    assert.equal(none.status, 3);
+    assert.equal(none.status, 1);
     assert.match(none.stderr, /no document on standard input/);
     const wrong = plan('{"train":{}}', '--roofline');
     assert.equal(wrong.status, 3);
+    assert.match(wrong.stderr, /^#\//);
     assert.equal(wrong.stdout, '');
 });

@@ -37,6 +37,10 @@ PD_NODISCARD enum pd_err api_start(const struct api_deps *deps, struct api **ret
 /* The TCP port that is really bound (of use when port 0 was asked for). */
 uint16_t api_port(const struct api *api);
 
+/* What was read anew (config_renew): data roots and [keep] of it hold for submissions from now on. Lives as
+ * long as the first. One thread. */
+void api_reconfigure(struct api *api, const struct config *config);
+
 /* Refuses new requests with 503 from now on (streams and running requests go on). Any thread. */
 void api_drain(struct api *api);
 

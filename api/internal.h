@@ -104,6 +104,7 @@ struct api_req {
 
 struct api {
     struct api_deps deps;
+    const struct config *_Atomic config; /* the latest */
     struct api_settings set;
     struct api_loop *loops; /* set.threads of them at most */
     int loop_count;

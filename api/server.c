@@ -59,6 +59,16 @@ out:
     return err;
 }
 
+const struct config *api_config(struct api *api)
+{
+    return atomic_load(&api->config);
+}
+
+void api_reconfigure(struct api *api, const struct config *config)
+{
+    atomic_store(&api->config, config);
+}
+
 enum pd_err api_start(const struct api_deps *deps, struct api **ret_api, struct pd_why *why)
 {
     struct api *api = calloc(1, sizeof *api);
@@ -70,6 +80,7 @@ enum pd_err api_start(const struct api_deps *deps, struct api **ret_api, struct 
     if (!api)
         return pd_fail(why, PD_ERR_NOMEM, "no memory for the server");
     api->deps = *deps;
+    atomic_init(&api->config, deps->config);
     api->epoll_fd = api->wake_fd = -1;
     pthread_mutex_init(&api->lock, NULL);
     pthread_condattr_init(&attr);

@@ -32,6 +32,8 @@ extern const int api_codes[API_CODES]; /* status of each column; 0 = any other *
 void api_count_request(struct api_counters *c, const struct api_route *route, int status, int64_t us);
 
 const struct api_deps *api_deps_of(struct api *api);
+/* As it was read last; good as long as the api. */
+const struct config *api_config(struct api *api);
 struct api_counters *api_counters_of(struct api *api);
 bool api_draining(struct api *api);
 int api_connection_count(struct api *api);

@@ -571,7 +571,7 @@ static void submit(struct api_req *r, struct spec_job *job, struct spec_report *
 void api_job_submit(struct api_req *r)
 {
     static const char *const names[] = {"dry_run", "accept_unplanned", NULL};
-    const struct config *config = api_deps_of(api_of(r))->config;
+    const struct config *config = api_config(api_of(r));
     struct spec_env env = {
         .threads = config->devices.threads_per_slot,
         .cuda = false,

@@ -134,7 +134,7 @@ static bool secret(const char *key)
 
 void api_config_get(struct api_req *r)
 {
-    const struct config *config = api_deps_of(api_of(r))->config;
+    const struct config *config = api_config(api_of(r));
     struct pd_buf b;
 
     pd_buf_init(&b, 0);

@@ -3,7 +3,7 @@
  * The main thread starts store, supervisor and api, then waits for signals and feeds systemd's watchdog, but
  * only while the store's writer and the supervisor show signs of life.
  *   SIGTERM, SIGINT  stop in order: api, supervisor, store. Training workers stay and are found again
- *   SIGHUP           reads the log level anew
+ *   SIGHUP           reads data roots, [keep] and the log level anew, and says what else needs a restart
  */
 #include <errno.h>
 #include <signal.h>
@@ -39,6 +39,8 @@ struct daemon {
     struct store_writer *writer;
     struct sup *sup;
     struct api *api;
+    struct config **renewed; /* by SIGHUP; older ones may be in use */
+    size_t renewals;
 };
 
 static void print_buf(FILE *out, struct pd_buf *b)
@@ -101,6 +103,15 @@ static void busy(void *ctx, const char *what)
 }
 
 /* *ret_status: what the program's exit status is to be if it failed. */
+static struct sup_data_root *roots_of(const struct config *c)
+{
+    struct sup_data_root *roots = calloc(c->data.count + 1, sizeof *roots);
+
+    for (size_t i = 0; roots && i < c->data.count; i++)
+        roots[i] = (struct sup_data_root){.name = c->data.roots[i].name, .path = c->data.roots[i].path};
+    return roots;
+}
+
 static enum pd_err start(struct daemon *d, int *ret_status)
 {
     const struct config *c = d->config;
@@ -111,7 +122,7 @@ static enum pd_err start(struct daemon *d, int *ret_status)
                                          .limits = {[STORE_LANE_COMMAND] = (int)c->limits.submissions,
                                                     [STORE_LANE_WORKER] = (int)c->limits.updates,
                                                     [STORE_LANE_METRICS] = (int)c->limits.metrics}};
-    struct sup_data_root *roots = calloc(c->data.count + 1, sizeof *roots);
+    struct sup_data_root *roots = roots_of(c);
     struct sup_options sup = {.state_dir = c->state.dir,
                               .busy = busy,
                               .worker_path = c->worker.path,
@@ -141,8 +152,6 @@ static enum pd_err start(struct daemon *d, int *ret_status)
     sup.gpus = gpus.data ? gpus.data : "none"; /* an empty list names none */
     if (!roots || gpus.failed)
         err = pd_fail(&why, PD_ERR_NOMEM, "no memory to start");
-    for (size_t i = 0; roots && i < c->data.count; i++)
-        roots[i] = (struct sup_data_root){.name = c->data.roots[i].name, .path = c->data.roots[i].path};
     if (selftest && !strcmp(selftest, "1")) {
         /* For fault tests: every run gets the diagnostic role (daemon/worker/role_selftest.c). */
         sup.train_role = "selftest";
@@ -179,29 +188,65 @@ static void stop(struct daemon *d)
     d->sup = sup_stop(d->sup);
     d->writer = store_writer_stop(d->writer);
     d->api = api_free(d->api);
+    for (size_t i = 0; i < d->renewals; i++)
+        config_free(d->renewed[i]);
+    free(d->renewed);
 }
 
-/* Only what may change in a running daemon: the log level. */
+/* Takes over what may change in a running daemon, and keeps the configuration: threads read it. */
+static enum pd_err renew(struct daemon *d, struct config *fresh, struct pd_buf *left, struct pd_why *why)
+{
+    const struct config *now = d->renewals ? d->renewed[d->renewals - 1] : d->config;
+    struct config **more = realloc(d->renewed, (d->renewals + 1) * sizeof(struct config *));
+    struct sup_data_root *roots = roots_of(fresh);
+    enum pd_err err = more && roots ? PD_OK : pd_fail(why, PD_ERR_NOMEM, "no memory for a configuration");
+
+    if (more)
+        d->renewed = more;
+    if (err == PD_OK) {
+        config_renew(fresh, now, left);
+        err = sup_set_roots(d->sup, roots, (int)fresh->data.count, why);
+    }
+    if (err == PD_OK) {
+        d->renewed[d->renewals++] = fresh;
+        api_reconfigure(d->api, fresh);
+        pd_log_set_level((enum pd_log_level)fresh->log.level);
+    }
+    free(roots);
+    return err;
+}
+
 static void reload(struct daemon *d, int argc, char **argv)
 {
     struct config_report report;
     struct config *fresh = NULL;
-    struct pd_buf text;
+    struct pd_buf text, left;
+    struct pd_why why = {""};
 
-    (void)d;
     notify_send("RELOADING=1\nMONOTONIC_USEC=%lld", (long long)pd_clock_mono_us());
     config_report_init(&report);
     pd_buf_init(&text, 0);
+    pd_buf_init(&left, 0);
     if (config_load(argc, (const char *const *)argv, (const char *const *)environ, &fresh, &report) ==
         PD_OK) {
-        pd_log_set_level((enum pd_log_level)fresh->log.level);
-        pd_log(PD_LOG_INFO, "polyd", "reload=done log_level=%lld", (long long)fresh->log.level);
+        if (renew(d, fresh, &left, &why) == PD_OK) {
+            pd_log(PD_LOG_INFO, "polyd",
+                   "reload=done log_level=%lld data_roots=%zu keep_best=%lld keep_latest=%lld",
+                   (long long)fresh->log.level, fresh->data.count, (long long)fresh->keep.best,
+                   (long long)fresh->keep.latest);
+            if (left.len)
+                pd_log(PD_LOG_WARNING, "polyd", "reload=partial needs a restart: %s", left.data);
+            fresh = NULL; /* moved */
+        } else {
+            pd_log(PD_LOG_ERROR, "polyd", "reload=refused why=\"%s\"", why.text);
+        }
     } else {
         config_report_text(&report, &text);
         pd_log(PD_LOG_ERROR, "polyd", "reload=refused why=\"%.*s\"",
                (int)strcspn(text.data ? text.data : "", "\n"), text.data ? text.data : "");
     }
     pd_buf_done(&text);
+    pd_buf_done(&left);
     config_report_done(&report);
     config_free(fresh);
     notify_send("READY=1");

@@ -238,6 +238,33 @@ out:
     return err;
 }
 
+static bool renewable(const struct config_row *row)
+{
+    return !strcmp(row->section, "keep") || (!strcmp(row->section, "log") && !strcmp(row->key, "level"));
+}
+
+static size_t size_of(enum config_type type)
+{
+    return type == CONFIG_T_INT || type == CONFIG_T_WORD ? sizeof(int64_t)
+           : type == CONFIG_T_LIST                       ? sizeof(struct config_list)
+                                                         : sizeof(const char *);
+}
+
+void config_renew(struct config *fresh, const struct config *now, struct pd_buf *ret_left)
+{
+    for (size_t i = 0; i < config_row_count; i++) {
+        const struct config_row *row = &config_rows[i];
+        struct setting *s = &fresh->owner->settings[i];
+
+        if (renewable(row))
+            continue;
+        if (strcmp(s->value, now->owner->settings[i].value) != 0)
+            pd_buf_printf(ret_left, "%s%s.%s", ret_left->len ? ", " : "", row->section, row->key);
+        *s = now->owner->settings[i];
+        memcpy((char *)fresh + row->offset, (const char *)now + row->offset, size_of(row->type));
+    }
+}
+
 size_t config_setting_count(const struct config *c)
 {
     return config_row_count + c->data.count;

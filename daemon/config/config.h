@@ -140,6 +140,11 @@ PD_NODISCARD enum pd_err config_load(int argc, const char *const *argv, const ch
                                      struct config **ret_config, struct config_report *report);
 struct config *config_free(struct config *c);
 
+/* What a running daemon may take from a configuration that was read anew: data roots, [keep] and log.level.
+ * All else becomes as in `now`, which must live as long as `fresh`; *ret_left (appended) names what differed,
+ * "server.port, devices.cpu_slots". */
+void config_renew(struct config *fresh, const struct config *now, struct pd_buf *ret_left);
+
 /* One line of GET /api/v1/config. */
 struct config_setting {
     const char *section;

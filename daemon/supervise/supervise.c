@@ -286,6 +286,32 @@ static enum pd_err listen_here(struct sup *s, struct pd_why *why)
     return PD_OK;
 }
 
+static void roots_free(struct sup_data_root *roots, int count)
+{
+    for (int i = 0; i < count && roots; i++) {
+        free((char *)roots[i].name);
+        free((char *)roots[i].path);
+    }
+    free(roots);
+}
+
+static struct sup_data_root *roots_copy(const struct sup_data_root *from, int count)
+{
+    struct sup_data_root *roots = calloc((size_t)count + 1, sizeof *roots);
+    bool whole = roots != NULL;
+
+    for (int i = 0; i < count && whole; i++) {
+        roots[i].name = strdup(from[i].name);
+        roots[i].path = strdup(from[i].path);
+        whole = roots[i].name && roots[i].path;
+    }
+    if (!whole) {
+        roots_free(roots, count);
+        return NULL;
+    }
+    return roots;
+}
+
 static struct sup *sup_free(struct sup *s)
 {
     gpu_stop(s); /* it posts to us */
@@ -310,11 +336,7 @@ static struct sup *sup_free(struct sup *s)
     if (s->wake_fd >= 0)
         close(s->wake_fd);
     s->reader = store_close(s->reader);
-    for (int i = 0; i < s->o.root_count && s->roots; i++) {
-        free((char *)s->roots[i].name);
-        free((char *)s->roots[i].path);
-    }
-    free(s->roots);
+    roots_free(s->roots, s->o.root_count);
     free(s->notes);
     free(s->state_dir);
     free(s->worker_path);
@@ -347,15 +369,9 @@ static enum pd_err copy_options(struct sup *s, const struct sup_options *o, stru
     s->train_role = strdup(o->train_role ? o->train_role : "train");
     if (!s->state_dir || asprintf(&s->socket_path, "%s/worker.sock", s->state_dir) < 0)
         s->socket_path = NULL;
-    s->roots = calloc((size_t)o->root_count + 1, sizeof *s->roots);
+    s->roots = roots_copy(o->roots, o->root_count);
     if (!s->state_dir || !s->worker_path || !s->train_role || !s->socket_path || !s->roots)
         return pd_fail(why, PD_ERR_NOMEM, "no memory for the supervisor");
-    for (int i = 0; i < o->root_count; i++) {
-        s->roots[i].name = strdup(o->roots[i].name);
-        s->roots[i].path = strdup(o->roots[i].path);
-        if (!s->roots[i].name || !s->roots[i].path)
-            return pd_fail(why, PD_ERR_NOMEM, "no memory for the supervisor");
-    }
     if (access(s->worker_path, X_OK))
         return pd_fail_errno(why, errno, "the worker program '%s' cannot be run", s->worker_path);
     return device_list(o->cpu_slots, o->cpu_threads, s->devices, DEVICE_CPU_MAX, &s->device_count, why);
@@ -546,6 +562,38 @@ bool sup_queue_get(struct sup *s, int64_t run_id, struct sup_queue_info *ret)
         }
     pthread_mutex_unlock(&s->mutex);
     return found;
+}
+
+struct roots_post {
+    struct post post;
+    struct sup_data_root *roots;
+    int count;
+};
+
+static void take_roots(struct sup *s, struct post *post)
+{
+    struct roots_post *p = (struct roots_post *)post;
+
+    roots_free(s->roots, s->o.root_count);
+    s->roots = p->roots;
+    s->o.root_count = p->count;
+    free(p);
+}
+
+enum pd_err sup_set_roots(struct sup *s, const struct sup_data_root *roots, int count, struct pd_why *why)
+{
+    struct roots_post *p = calloc(1, sizeof *p);
+
+    if (p)
+        p->roots = roots_copy(roots, count);
+    if (!p || !p->roots) {
+        free(p);
+        return pd_fail(why, PD_ERR_NOMEM, "no memory for the data roots");
+    }
+    p->post.fn = take_roots;
+    p->count = count;
+    sup_post(s, &p->post);
+    return PD_OK;
 }
 
 int64_t sup_memory(struct sup *s, const char *device, int slots)

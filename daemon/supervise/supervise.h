@@ -58,6 +58,10 @@ PD_NODISCARD enum pd_err sup_start(const struct sup_options *o, struct store_wri
  * Calls still open get PD_ERR_CLOSED. NULL is fine. Returns NULL. */
 struct sup *sup_stop(struct sup *s);
 
+/* Other data roots for the attempts and plans that begin from now on. The names and paths are copied. */
+PD_NODISCARD enum pd_err sup_set_roots(struct sup *s, const struct sup_data_root *roots, int count,
+                                       struct pd_why *why);
+
 /* Something was committed that concerns the supervisor (a job, a cancel, a pause, a resume). */
 void sup_notify(struct sup *s);
 

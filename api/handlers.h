@@ -50,6 +50,7 @@ void api_tuned_drop(struct api_req *r);
 void api_queue_list(struct api_req *r);
 void api_config_get(struct api_req *r);
 void api_field_list(struct api_req *r);
+void api_index(struct api_req *r);
 void api_version_get(struct api_req *r);
 void api_oip_server(struct api_req *r);
 void api_oip_live(struct api_req *r);

@@ -92,13 +92,16 @@ static int64_t path_version(struct api_req *r, bool named)
 /* Looks the model up among the loaded ones and fails unless it is ready. */
 static bool ready_model(struct api_req *r, const char *model, int64_t version, struct model_copy *c)
 {
+    struct pd_why why = {.text = ""};
     enum pd_err err;
 
     memset(c, 0, sizeof *c);
     pd_buf_init(&c->signature, 0);
     pd_buf_init(&c->reason, 0);
-    err = sup_model_get(api_deps_of(api_of(r))->sup, model, version, copy_model, c, NULL);
-    if (err != PD_OK || !c->found || c->state == SUP_MODEL_UNAVAILABLE)
+    err = sup_model_get(api_deps_of(api_of(r))->sup, model, version, copy_model, c, &why);
+    if (err != PD_OK)
+        api_fail_why(r, PD_ERR_NOT_FOUND, &why);
+    else if (!c->found || c->state == SUP_MODEL_UNAVAILABLE)
         api_fail(r, PD_ERR_NOT_FOUND,
                  c->reason.len ? "model '%.128s' is not loaded: %.200s"
                                : "model '%.128s' is not loaded%.200s",

@@ -389,7 +389,19 @@ enum pd_err api_batch_parse(const char *json, size_t len, int64_t now_us, struct
         return pd_fail(why, PD_ERR_NOMEM, "no memory for the batch");
     in.text = b.text;
     if (!take(&in, '{')) {
-        err = broken(&in, "expected an object");
+        blanks(&in);
+        if (in.at < in.end && strchr("[\"-0123456789tfn", *in.at))
+            err = pd_fail(why, PD_ERR_INVALID,
+                          "must be an object, {\"points\":[{\"key\",\"step\",\"value\"}, ...]}, not %s",
+                          *in.at == '['   ? "an array"
+                          : *in.at == '"' ? "a string"
+                                          : "a number or a word");
+        else
+            err = broken(&in, "expected an object");
+        goto out;
+    }
+    if (take(&in, '}')) {
+        err = pd_fail(why, PD_ERR_INVALID, "lacks points; a batch is {\"points\":[...]}");
         goto out;
     }
     err = string(&in, &name, &n);

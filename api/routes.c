@@ -93,6 +93,7 @@ const struct api_route api_routes[] = {
     ROUTE(GET, "/api/v1/queue", api_queue_list, API_SURFACE_OWN, API_BODY_NONE, 0, SHORT),
     ROUTE(GET, "/api/v1/config", api_config_get, API_SURFACE_OWN, API_BODY_NONE, 0, LOOP),
     ROUTE(GET, "/api/v1/fields", api_field_list, API_SURFACE_OWN, API_BODY_NONE, 0, SHORT),
+    ROUTE(GET, "/api/v1", api_index, API_SURFACE_OWN, API_BODY_NONE, 0, LOOP),
     ROUTE(GET, "/api/v1/version", api_version_get, API_SURFACE_OWN, API_BODY_NONE, 0, LOOP),
     ROUTE(GET, "/v2", api_oip_server, API_SURFACE_OIP, API_BODY_NONE, 0, LOOP),
     ROUTE_PROBE(GET, "/v2/health/live", api_oip_live, API_SURFACE_OIP, LOOP),

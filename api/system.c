@@ -98,6 +98,32 @@ void api_openapi_json(struct api_req *r)
     api_reply_static(r, 200, "application/json", json, len);
 }
 
+/* Where to go on from here. */
+void api_index(struct api_req *r)
+{
+    struct pd_buf b;
+
+    pd_buf_init(&b, 0);
+    api_json_open(&b, '{');
+    api_json_kv_str(&b, "name", "polyd");
+    api_json_kv_str(&b, "version", POLYD_VERSION);
+    api_json_kv_str(&b, "contract", "/openapi.yaml");
+    api_json_kv_str(&b, "fields", "/api/v1/fields");
+    api_json_kv_str(&b, "page", "/");
+    api_json_key(&b, "routes");
+    api_json_open(&b, '[');
+    for (size_t i = 0; i < api_routes_count; i++) {
+        api_json_open(&b, '{');
+        api_json_kv_str(&b, "method", api_method_name(api_routes[i].method));
+        api_json_kv_str(&b, "path", api_routes[i].path);
+        api_json_kv_str(&b, "operation", api_routes[i].operation);
+        api_json_close(&b, '}');
+    }
+    api_json_close(&b, ']');
+    api_json_close(&b, '}');
+    api_reply_json(r, 200, &b);
+}
+
 void api_version_get(struct api_req *r)
 {
     struct pd_buf b;

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -291,6 +292,17 @@ static void watch(struct daemon *d, int argc, char **argv, const sigset_t *signa
     }
 }
 
+/* systemd names the device and inode of its pipe. */
+static bool journal_reads_stderr(void)
+{
+    const char *text = getenv("JOURNAL_STREAM");
+    unsigned long long device, inode;
+    struct stat s;
+
+    return text && sscanf(text, "%llu:%llu", &device, &inode) == 2 && fstat(STDERR_FILENO, &s) == 0 &&
+           s.st_dev == device && s.st_ino == inode;
+}
+
 static int run(struct config *config, int argc, char **argv)
 {
     struct daemon d = {.config = config};
@@ -300,6 +312,7 @@ static int run(struct config *config, int argc, char **argv)
     enum pd_err err;
 
     pd_log_set_level((enum pd_log_level)config->log.level);
+    pd_log_set_plain(!journal_reads_stderr());
     if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < files.rlim_max) {
         files.rlim_cur = files.rlim_max;
         setrlimit(RLIMIT_NOFILE, &files); /* best effort: the limits of the api fit the smaller one too */

@@ -133,7 +133,7 @@ enum pd_err data_text_append(struct data_set *set, int fd, const char *name, boo
         goto out;
     }
     if (!S_ISREG(s.st_mode)) {
-        err = pd_fail(why, PD_ERR_INVALID, "'%s' is not a plain file", name);
+        err = pd_fail(why, PD_ERR_INVALID, "'%s' is no plain file", name);
         goto out;
     }
     packing = packing_of(fd);

@@ -93,7 +93,7 @@ static json_t *field_json(const struct spec_field *f)
     bool ok = o && put(o, "pointer", json_string(f->pointer)) && put(o, "type", json_string(type_name(f))) &&
               put(o, "nullable", json_boolean(f->flags & SPEC_F_NULLABLE)) &&
               put(o, "default", f->def ? spec_json_literal(f->def) : json_null()) &&
-              put(o, "meaning", json_string(f->meaning)) && put(o, "reference", json_string(f->reference)) &&
+              put(o, "meaning", json_string(f->meaning)) &&
               put(o, "sweepable", json_boolean(!(f->flags & (SPEC_F_FIXED | SPEC_F_COMPUTED))));
 
     if (ok && f->rule)
@@ -279,8 +279,7 @@ static void field_text(struct pd_buf *b, const struct spec_field *f)
     else
         wrap(b, 4, line.data);
     line.len = 0;
-    pd_buf_printf(&line, "%s%s%s%s", f->meaning, *f->reference ? " (" : "", f->reference,
-                  *f->reference ? ")" : "");
+    pd_buf_str(&line, f->meaning);
     if (f->useful)
         pd_buf_printf(&line, "; no effect %s", f->useful_text);
     if (line.failed)

@@ -229,6 +229,8 @@ bool spec_field_below(const char *pointer);
 /* Reports every unknown key in `v`, which lies at `pointer` in the document (plain form) and at `place` in
  * the report (fragment form). */
 void spec_keys_check(struct spec_ctx *c, json_t *v, const char *pointer, const char *place);
+/* Hands out what other trainers call a field until `each` is false; returns how many. */
+size_t spec_keys_synonyms(bool (*each)(void *ctx, const char *word, const char *pointer), void *ctx);
 /* A sentence on an unknown pointer, with a suggestion, in `out`. Returns `out`. */
 const char *spec_keys_unknown(char *out, size_t size, const char *parent, const char *key);
 

@@ -1,4 +1,5 @@
 /* Which keys exist, and what somebody who misspelt one may have meant. */
+#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -51,11 +52,21 @@ static size_t siblings(const char *parent, char text[MOST_SIBLINGS][40], const c
 /* A field with this last key, elsewhere; NULL if none. */
 static const char *elsewhere(const char *key)
 {
+    const char *found = NULL;
+
+    /* One that this build can run before one that it only knows. */
     for (size_t i = 0; i < spec_field_count; i++) {
         const char *last = strrchr(spec_fields[i].pointer, '/') + 1;
-        if (strcmp(last, key) == 0)
-            return spec_fields[i].pointer;
+        bool runs = !(spec_fields[i].flags & (SPEC_F_ONLY | SPEC_F_LATER));
+
+        if (strcmp(last, key) == 0 && (runs || !found)) {
+            found = spec_fields[i].pointer;
+            if (runs)
+                break;
+        }
     }
+    if (found)
+        return found;
     /* Or a section of that name: "optimizer" at the top belongs at /train/optimizer. */
     for (size_t i = 0; i < spec_field_count; i++) {
         const char *p = spec_fields[i].pointer, *at = p;
@@ -71,6 +82,98 @@ static const char *elsewhere(const char *key)
     return NULL;
 }
 
+/* What other trainers call it, in small letters without "_" and "-". */
+static const struct {
+    const char *pointer;
+    const char *words; /* separated by blanks */
+} synonyms[] = {
+    {"/name", "runname jobname title"},
+    {"/experiment", "project projectname experimentname group"},
+    {"/notes", "description comment"},
+    {"/model/preset", "modelname architecture modeltype"},
+    {"/model/width",
+     "hiddensize dmodel nembd embeddim embeddingdim dim hiddendim hiddenwidth embeddingsize nhidden"},
+    {"/model/depth", "numhiddenlayers numlayers nlayer nlayers layers numblocks nblocks"},
+    {"/model/heads", "numattentionheads numheads nhead nheads attentionheads"},
+    {"/model/mlp_ratio", "intermediatesize dimfeedforward mlpdim ffndim ninner mlpwidth ffnratio"},
+    {"/model/mlp_act", "hiddenact activationfunction mlpactivation actlayer"},
+    {"/model/patch", "patchsize"},
+    {"/model/context", "blocksize npositions maxpositionembeddings seqlen seqlength sequencelength maxseqlen "
+                       "contextlength nctx maxlength"},
+    {"/attention/dropout", "attentiondropout attndropout attnpdrop attentionprobsdropoutprob"},
+    {"/train/dropout", "residpdrop embdpdrop hiddendropoutprob hiddendropout dropoutrate"},
+    {"/train/drop_path", "droppathrate stochasticdepth"},
+    {"/norm/eps", "layernormeps layernormepsilon rmsnormeps"},
+    {"/data/dataset", "datasetname"},
+    {"/data/path", "datadir datapath datasetpath dataroot traindata trainfile"},
+    {"/data/image_size", "imgsize resolution inputsize"},
+    {"/train/batch", "batchsize perdevicetrainbatchsize trainbatchsize globalbatchsize microbatchsize"},
+    {"/train/epochs", "numepochs numtrainepochs maxepochs nepochs trainepochs"},
+    {"/train/steps", "maxsteps numsteps totalsteps trainsteps maxiters iterations numiterations niters"},
+    {"/train/accumulation", "gradientaccumulationsteps gradaccum gradaccumsteps gradientaccumulation "
+                            "accumulategradbatches accumulationsteps"},
+    {"/train/optimizer/lr", "learningrate baselr maxlr peaklr initlr"},
+    {"/train/optimizer/name", "optim optimizertype optimizername"},
+    {"/train/optimizer/weight_decay", "wd decay l2"},
+    {"/train/optimizer/betas", "beta1 beta2 adambeta1 adambeta2"},
+    {"/train/optimizer/eps", "epsilon adamepsilon"},
+    {"/train/schedule/name", "scheduler lrscheduler lrschedulertype lrschedule lrdecay"},
+    {"/train/schedule/warmup_steps", "warmup warmupiters numwarmupsteps warmupratio lrwarmup"},
+    {"/train/schedule/min_lr", "lrmin etamin minlearningrate"},
+    {"/train/clip_norm",
+     "maxgradnorm gradclip gradientclipval clipgrad clipgradnorm gradientclipping gradclipnorm"},
+    {"/train/label_smoothing", "labelsmoothingfactor smoothing"},
+    {"/train/precision", "dtype fp16 bf16 mixedprecision amp torchdtype"},
+    {"/train/ema", "emadecay modelema"},
+    {"/train/seed", "randomseed randomstate rngseed manualseed"},
+    {"/train/init", "weightinit initializer initstd initializerrange"},
+    {"/train/eval_every", "evalsteps evalinterval evalfreq validationinterval evalevery valcheckinterval"},
+    {"/train/checkpoint_every/steps", "savesteps saveinterval saveevery checkpointinterval"},
+    {"/train/keep", "savetotallimit"},
+    {"/resources/device", "accelerator usecuda usegpu nocuda"},
+    {"/resources/slots", "ngpu ngpus numgpus worldsize nprocpernode devices numdevices"},
+    {"/resources/threads", "numthreads nthreads cpus ncpus"},
+    {"/resources/loader_threads", "numworkers dataloadernumworkers nworkers workers"},
+    {"/trials", "repeats numseeds nseeds numtrials ntrials"},
+    {"/sweep/method", "searchalgorithm"},
+};
+
+/* The field that others call so, or NULL. */
+static const char *synonym(const char *key)
+{
+    char plain[40];
+    size_t n = 0;
+
+    for (; *key; key++) {
+        if (*key == '_' || *key == '-')
+            continue;
+        if (n + 1 == sizeof plain)
+            return NULL;
+        plain[n++] = (char)tolower((unsigned char)*key);
+    }
+    plain[n] = '\0';
+    for (size_t i = 0; n && i < sizeof synonyms / sizeof *synonyms; i++)
+        for (const char *at = synonyms[i].words; *at; at += strcspn(at, " "), at += *at == ' ')
+            if (strcspn(at, " ") == n && !memcmp(at, plain, n))
+                return synonyms[i].pointer;
+    return NULL;
+}
+
+size_t spec_keys_synonyms(bool (*each)(void *ctx, const char *word, const char *pointer), void *ctx)
+{
+    size_t count = 0;
+    char word[64];
+
+    for (size_t i = 0; i < sizeof synonyms / sizeof *synonyms; i++)
+        for (const char *at = synonyms[i].words; *at; at += strcspn(at, " "), at += *at == ' ') {
+            snprintf(word, sizeof word, "%.*s", (int)strcspn(at, " "), at);
+            count++;
+            if (!each(ctx, word, synonyms[i].pointer))
+                return count;
+        }
+    return count;
+}
+
 const char *spec_keys_unknown(char *out, size_t size, const char *parent, const char *key)
 {
     char text[MOST_SIBLINGS][40];
@@ -78,9 +181,11 @@ const char *spec_keys_unknown(char *out, size_t size, const char *parent, const 
     size_t count = siblings(parent, text, names);
     unsigned distance = 3;
     const char *near = pd_nearest(key, names, count, &distance);
-    const char *other = elsewhere(key);
+    const char *other = elsewhere(key), *meant = synonym(key);
 
-    if (near && (distance == 1 || !other)) {
+    if (meant) {
+        snprintf(out, size, "unknown key; did you mean %s?", meant);
+    } else if (near && (distance == 1 || !other)) {
         snprintf(out, size, "unknown key; did you mean '%s'?", near);
     } else if (other) {
         /* Cut the pointer after the key, should the key be a section. */

@@ -374,8 +374,10 @@ static int enum_index(struct spec_ctx *c, const struct spec_field *f, json_t *v,
     }
     list[0] = '\0';
     for (unsigned i = 0; i < count && at < sizeof list - 64; i++)
-        at += (size_t)snprintf(list + at, sizeof list - at, "%s%s", i ? ", " : "", f->names->names[i]);
-    spec_ctx_error(c, f->pointer, "must be one of %s%s", list,
+        if (!f->available || f->available >> i & 1)
+            at += (size_t)snprintf(list + at, sizeof list - at, "%s%s", at ? ", " : "", f->names->names[i]);
+    spec_ctx_error(c, f->pointer, "must be one of %s%s%s", list,
+                   f->type == SPEC_T_ENUM_OR_NUM ? ", or a number" : "",
                    pd_did_you_mean(near, sizeof near, text, f->names->names, count));
     return -1;
 }

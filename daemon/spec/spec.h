@@ -576,7 +576,7 @@ void spec_json_string(const char *s, size_t len, struct pd_buf *b);
 /* ---- The table, documented by itself ---- */
 
 /* A JSON object appended: {"schema":2,"fields":[{"pointer","type","default","default_rule"?,"nullable",
- * "values"?,"available"?,"minimum"?,"maximum"?,"exclusive_minimum"?,..., "meaning","reference"}],
+ * "values"?,"available"?,"minimum"?,"maximum"?,"exclusive_minimum"?,..., "meaning"}],
  * "presets":[{"name","available","values":{...}}],"recipes":[...],"datasets":[...]}. */
 PD_NODISCARD enum pd_err spec_fields_json(struct pd_buf *ret_json, struct pd_why *why);
 /* Whether the pointer names a field that holds a value, not an object of fields. */

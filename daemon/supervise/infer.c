@@ -197,7 +197,7 @@ enum pd_err sup_infer(struct sup *s, const struct sup_infer *req, uint64_t *ret_
             if (!strcmp(other->name, req->model) && other->state == SUP_MODEL_LOADING)
                 m = other;
         err = m ? pd_fail(why, PD_ERR_CLOSED, "model '%s' is loading", req->model)
-                : pd_fail(why, PD_ERR_NOT_FOUND, "model '%s' is not loaded", req->model);
+                : model_unknown(s, req->model, why);
     } else if (m->state != SUP_MODEL_READY || !m->conn || s->stopping)
         err = m->state == SUP_MODEL_UNAVAILABLE
                   ? pd_fail(why, PD_ERR_NOT_FOUND, "model '%s' is not loaded: %s", req->model, m->reason)

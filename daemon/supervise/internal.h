@@ -470,6 +470,8 @@ struct pd_buf *conn_out(struct conn *c);
 enum pd_err model_start_all(struct sup *s, struct pd_why *why);
 void model_connected(struct sup *s, struct model *m, struct conn *c);
 struct model *model_by_token(struct sup *s, int serial, const uint8_t *token);
+/* The sentence on a model of which no version is loaded. s->mutex is held. */
+enum pd_err model_unknown(const struct sup *s, const char *name, struct pd_why *why);
 void model_frame(struct sup *s, struct conn *c, const struct wire_header *h, const uint8_t *p);
 void model_lost_conn(struct sup *s, struct model *m);
 void model_gone(struct sup *s, struct model *m);

@@ -12,6 +12,7 @@
 #include "kernels/base/clock.h"
 #include "kernels/base/file.h"
 #include "kernels/base/log.h"
+#include "kernels/base/nearest.h"
 
 #define RESTART_MIN_US 500000
 #define RESTART_MAX_US 60000000
@@ -691,6 +692,24 @@ void sup_model_list(struct sup *s, void (*row)(void *ctx, const struct sup_model
     pthread_mutex_unlock(&s->mutex);
 }
 
+enum pd_err model_unknown(const struct sup *s, const char *name, struct pd_why *why)
+{
+    const char *names[64] = {NULL}, *near = NULL;
+    size_t count = 0, n = strlen(name);
+
+    for (const struct model *m = s->models; m && count < 64; m = m->next)
+        if (m->state == SUP_MODEL_READY && strcmp(m->name, name) != 0)
+            names[count++] = m->name;
+    near = pd_nearest(name, names, count, NULL);
+    for (size_t i = 0; i < count && !near && n; i++)
+        if (!strncmp(names[i], name, n))
+            near = names[i];
+    return pd_fail(why, PD_ERR_NOT_FOUND,
+                   "model '%.128s' is not loaded%s%s%s; GET /api/v1/models lists what there is, and POST "
+                   "/api/v1/models/NAME/versions/N/load loads it",
+                   name, near ? "; did you mean '" : "", near ? near : "", near ? "', which is?" : "");
+}
+
 enum pd_err sup_model_get(struct sup *s, const char *model, int64_t version,
                           void (*row)(void *ctx, const struct sup_model_info *m), void *ctx,
                           struct pd_why *why)
@@ -706,7 +725,7 @@ enum pd_err sup_model_get(struct sup *s, const char *model, int64_t version,
         fill_info(m, &info);
         row(ctx, &info);
     } else
-        err = pd_fail(why, PD_ERR_NOT_FOUND, "model '%s' is not loaded", model);
+        err = model_unknown(s, model, why);
     pthread_mutex_unlock(&s->mutex);
     return err;
 }

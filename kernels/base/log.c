@@ -14,6 +14,13 @@ void pd_log_set_level(enum pd_log_level level)
     atomic_store(&log_level, (int)level);
 }
 
+static _Atomic bool log_plain;
+
+void pd_log_set_plain(bool plain)
+{
+    atomic_store(&log_plain, plain);
+}
+
 void pd_log(enum pd_log_level level, const char *room, const char *fmt, ...)
 {
     char line[2048];
@@ -24,8 +31,15 @@ void pd_log(enum pd_log_level level, const char *room, const char *fmt, ...)
 
     if ((int)level > atomic_load(&log_level))
         return;
-    n = snprintf(line, sizeof line, "<%d>%s %s: ", (int)level,
-                 pd_clock_format(when, sizeof when, pd_clock_wall_us()), room);
+    pd_clock_format(when, sizeof when, pd_clock_wall_us());
+    if (atomic_load(&log_plain))
+        n = snprintf(line, sizeof line, "%s %s%s: ", when,
+                     level <= PD_LOG_ERROR     ? "error "
+                     : level == PD_LOG_WARNING ? "warning "
+                                               : "",
+                     room);
+    else
+        n = snprintf(line, sizeof line, "<%d>%s %s: ", (int)level, when, room);
     used = n > 0 ? (size_t)n : 0;
     va_start(ap, fmt);
     n = vsnprintf(line + used, sizeof line - used, fmt, ap);

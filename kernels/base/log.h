@@ -1,10 +1,12 @@
 /* kernels/base/log.h: one structured line an event, on standard error.
  *
  * `<6>2026-11-20T23:50:07.123Z sched: job=42 state=running why="..."`: the number
- * is the syslog priority that systemd reads. Callers write the key=value pairs;
- * values with blanks go between quotes (pd_log_quote). Libraries return errors and
- * whoever decides logs, once. Thread-safe: a line is one write(2). */
+ * is the syslog priority that systemd reads, and the page in the logs of attempts. Callers write the
+ * key=value pairs; values with blanks go between quotes (pd_log_quote). Libraries return errors and whoever
+ * decides logs, once. Thread-safe: a line is one write(2). */
 #pragma once
+
+#include <stdbool.h>
 
 #include "kernels/base/err.h"
 
@@ -12,6 +14,9 @@ enum pd_log_level { PD_LOG_ERROR = 3, PD_LOG_WARNING = 4, PD_LOG_INFO = 6, PD_LO
 
 /* Lines above this level are dropped. Default PD_LOG_INFO. */
 void pd_log_set_level(enum pd_log_level level);
+
+/* Lines for people: no number at the front, but the words error and warning before the sender. */
+void pd_log_set_plain(bool plain);
 
 /* `room` is the sender, for example "store"; `fmt` the pairs, without a newline. */
 void pd_log(enum pd_log_level level, const char *room, const char *fmt, ...) PD_PRINTF(3, 4);

@@ -1,9 +1,9 @@
 // What somebody meets in a first week with curl: the real daemon, with real workers.
 import assert from 'node:assert/strict';
-import { existsSync } from 'node:fs';
+import { existsSync, readFileSync } from 'node:fs';
 import path from 'node:path';
 import { after, before, test } from 'node:test';
-import { build, Daemon, sleep } from './lib.mjs';
+import { build, Daemon, root, sleep } from './lib.mjs';
 
 const program = path.join(build, 'bin/polyd');
 const skip = existsSync(program) && existsSync(path.join(build, 'bin/polyd-worker')) ? false : 'polyd or polyd-worker is not built';
@@ -211,4 +211,30 @@ test('a run tells when it will end, and its best value with key and step', { ski
     const ended = (await host.get(`/api/v1/runs/${none.run_ids[0]}`)).json;
     assert.equal(ended.best.key, 'acc/val');
     assert.ok(ended.best.step >= 1 && ended.best.step <= 4);
+});
+
+test('messages name the field and the remedy', { skip, timeout: 60000 }, async () => {
+    const index = await host.get('/api/v1');
+    assert.equal(index.status, 200);
+    assert.deepEqual([index.json.contract, index.json.fields], ['/openapi.yaml', '/api/v1/fields']);
+    assert.ok(index.json.routes.some(r => r.method === 'POST' && r.path === '/api/v1/jobs' && r.operation === 'api_job_submit'));
+    const words = await host.post('/api/v1/jobs', { ...small(), num_train_epochs: 3, model: { preset: 'vit_micro', layers: 2 } });
+    assert.deepEqual(words.json.errors.filter(e => /unknown/.test(e.detail)).sort((a, b) => a.pointer < b.pointer ? -1 : 1), [
+        { pointer: '#/model/layers', detail: 'unknown key; did you mean /model/depth?' }, { pointer: '#/num_train_epochs', detail: 'unknown key; did you mean /train/epochs?' }]);
+    const none = await host.post('/api/v1/models/shakespeare/versions', { run_id: '9999' });
+    assert.equal(none.status, 404);
+    assert.equal(none.json.detail, 'there is no run 9999');
+    const model = await host.post('/v1/completions', { model: 'shak', prompt: 'x' });
+    assert.equal(model.status, 404);
+    assert.match(model.json.error.message, /^model 'shak' is not loaded; GET \/api\/v1\/models lists what there is, and POST \/api\/v1\/models\/NAME\/versions\/N\/load loads it$/);
+    const { runs: [run] } = await over(small({}, { epochs: 1 }));
+    const list = await host.post(`/api/v1/runs/${run.id}/metrics`, [{ key: 'a', step: 1, value: 1 }]);
+    assert.equal(list.status, 422, list.text);
+    assert.match(list.text, /must be an object, \{\\"points\\":\[\{.*\], not an array|must be an object, .* not an array/);
+    /* codes of a list that users do not have */
+    const { fields } = (await host.get('/api/v1/fields')).json;
+    assert.ok(fields.every(f => !('reference' in f) && !/\bM\d+\b/.test(f.meaning)));
+    assert.doesNotMatch(readFileSync(path.join(root, 'README.md'), 'utf8'), /\bM\d{1,3}\b/);
+    assert.doesNotMatch(host.stderr, /^<\d>/m);
+    assert.match(host.stderr, /^20\d\d-\S+ polyd: listening=/m);
 });

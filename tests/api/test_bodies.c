@@ -72,8 +72,8 @@ static void test_batch_names_what_is_wrong(void **state)
         const char *pointer;
     } cases[] = {
         {"", PD_ERR_CORRUPT, NULL},
-        {"[]", PD_ERR_CORRUPT, NULL},
-        {"{}", PD_ERR_CORRUPT, NULL},
+        {"[]", PD_ERR_INVALID, "#"},
+        {"{}", PD_ERR_INVALID, "#"},
         {"{\"points\":[]", PD_ERR_CORRUPT, NULL},
         {"{\"points\":[]}x", PD_ERR_CORRUPT, NULL},
         {"{\"points\":[],\"points\":[]}", PD_ERR_CORRUPT, NULL},

@@ -1,6 +1,7 @@
 /* tests/spec/test_job.c: documents as people write them, errors, idempotence, digests, binding. */
 #include <math.h>
 
+#include "daemon/spec/internal.h"
 #include "tests/spec/help.h"
 
 /* ---- The examples of the specification ---- */
@@ -319,6 +320,77 @@ static void test_all_errors_come_at_once_with_pointers(void **state)
     }
     assert_int_equal(p.report.error_count, sizeof want / sizeof *want);
     done(&p);
+}
+
+static bool look_at_synonym(void *ctx, const char *word, const char *pointer)
+{
+    char document[128], at[80], says[128];
+    int *count = ctx;
+
+    if (!spec_pointer_known(pointer) && strcmp(pointer, "/train/keep") != 0)
+        fail_msg("%s is meant by %s and is no field", pointer, word);
+    snprintf(document, sizeof document, "{\"model\":{\"%s\":1}}", word);
+    snprintf(at, sizeof at, "#/model/%s", word);
+    snprintf(says, sizeof says, "unknown key; did you mean %s?", pointer);
+    want_error(document, at, says);
+    ++*count;
+    return true;
+}
+
+/* What Keras, Hugging Face, nanoGPT and timm call it points at the field, however it is spelt. */
+static void test_words_of_other_trainers_point_at_the_field(void **state)
+{
+    static const char *const known[][2] = {
+        {"learning_rate", "/train/optimizer/lr"},
+        {"learningRate", "/train/optimizer/lr"},
+        {"batch_size", "/train/batch"},
+        {"num_epochs", "/train/epochs"},
+        {"num_train_epochs", "/train/epochs"},
+        {"hidden_size", "/model/width"},
+        {"num_hidden_layers", "/model/depth"},
+        {"num_attention_heads", "/model/heads"},
+        {"n_embd", "/model/width"},
+        {"n_layer", "/model/depth"},
+        {"n_head", "/model/heads"},
+        {"dim", "/model/width"},
+        {"layers", "/model/depth"},
+        {"warmup", "/train/schedule/warmup_steps"},
+        {"lr-scheduler", "/train/schedule/name"},
+        {"gradient_accumulation_steps", "/train/accumulation"},
+        {"max_grad_norm", "/train/clip_norm"},
+        {"block_size", "/model/context"},
+        {"num_workers", "/resources/loader_threads"},
+        {"img_size", "/data/image_size"},
+        {"seq_len", "/model/context"},
+        {"max_iters", "/train/steps"},
+    };
+    int count = 0;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        char document[96], at[80], says[96];
+
+        snprintf(document, sizeof document, "{\"%s\":1}", known[i][0]);
+        snprintf(at, sizeof at, "#/%s", known[i][0]);
+        snprintf(says, sizeof says, "did you mean %s?", known[i][1]);
+        want_error(document, at, says);
+    }
+    (void)spec_keys_synonyms(look_at_synonym, &count);
+    assert_true(count > 100);
+}
+
+/* A list of what is allowed names what can run, and numbers where those are. */
+static void test_lists_name_what_can_run(void **state)
+{
+    (void)state;
+    want_error("{\"attention\":{\"n_for_scale\":\"patchez\"}}", "#/attention/n_for_scale",
+               "must be one of patches, keys, context, row, or a number; did you mean 'patches'?");
+    want_error("{\"train\":{\"precision\":\"fp8\"}}", "#/train/precision",
+               "must be one of fp32, bf16, fp64, tf32");
+    want_error(
+        "{\"data\":{\"dataset\":\"mine\"}}", "#/data/dataset",
+        "must be one of mnist, digits_gen, cifar10, imagenet1k, tiny_imagenet, image_folder, text, ptb, "
+        "wikitext2, wikitext103");
 }
 
 static void test_unknown_keys_and_suggestions(void **state)
@@ -758,6 +830,8 @@ int main(void)
         cmocka_unit_test(test_an_override_on_a_swept_pointer_removes_the_axis),
         cmocka_unit_test(test_all_errors_come_at_once_with_pointers),
         cmocka_unit_test(test_unknown_keys_and_suggestions),
+        cmocka_unit_test(test_words_of_other_trainers_point_at_the_field),
+        cmocka_unit_test(test_lists_name_what_can_run),
         cmocka_unit_test(test_malformed_and_oversized_documents),
         cmocka_unit_test(test_checks_of_several_fields),
         cmocka_unit_test(test_a_custom_shape_needs_no_preset),

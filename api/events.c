@@ -209,7 +209,7 @@ struct follow {
 
 struct attempt_state {
     int n;
-    bool found, ended;
+    bool ended;
 };
 
 static bool attempt_row(void *ctx, const struct store_attempt *a)
@@ -217,11 +217,23 @@ static bool attempt_row(void *ctx, const struct store_attempt *a)
     struct attempt_state *s = ctx;
 
     if (a->n == s->n) {
-        s->found = true;
         s->ended = a->state == SPEC_ATTEMPT_ENDED;
         return false;
     }
     return true;
+}
+
+static bool run_row(void *ctx, const struct store_run *run)
+{
+    ((struct attempt_state *)ctx)->ended = run->state == SPEC_RUN_ENDED;
+    return false;
+}
+
+/* Attempt 0: the run itself. */
+static enum pd_err log_state(struct store *store, int64_t run, struct attempt_state *ret, struct pd_why *why)
+{
+    return ret->n ? store_attempt_list(store, run, attempt_row, ret, why)
+                  : store_run_get(store, run, run_row, ret, why);
 }
 
 static ssize_t follow_read(void *state, char *out, size_t size)
@@ -239,7 +251,7 @@ static ssize_t follow_read(void *state, char *out, size_t size)
         size_t whole;
 
         /* Asked before reading: what an ended attempt wrote is all there. */
-        if (!store || store_attempt_list(store, f->run, attempt_row, &a, &why) != PD_OK)
+        if (!store || log_state(store, f->run, &a, &why) != PD_OK)
             return API_STREAM_ABORT;
         n = pread(f->fd, piece, sizeof piece, f->offset);
         if (n < 0)
@@ -313,7 +325,8 @@ void api_run_logs(struct api_req *r)
     struct store *store;
     struct stat st;
     char path[4096];
-    int attempts = 0, attempt, fd;
+    struct api_run_facts run;
+    int attempt, fd;
     bool follow;
 
     if (!id || api_query_refuse_others(r, names))
@@ -323,14 +336,14 @@ void api_run_logs(struct api_req *r)
     limit = api_query_int(r, "limit", 1, 1048576, LOG_LIMIT);
     tail = api_query_int(r, "tail", 1, 10000, 0);
     follow = api_query_flag(r, "follow");
-    if (api_failed(r) || !(store = api_reader(r)) || !api_run_exists(r, store, id, &attempts))
+    if (api_failed(r) || !(store = api_reader(r)) || !api_run_exists(r, store, id, &run))
         return;
     if (attempt == 0)
-        attempt = attempts;
-    if (attempt < 1 || attempt > attempts) {
+        attempt = run.attempts;
+    if (spec_kind_info(run.kind)->worker ? attempt < 1 || attempt > run.attempts : attempt != 0) {
         api_fail(r, PD_ERR_NOT_FOUND,
-                 attempts ? "run %lld has %d attempts" : "run %lld has not started yet (%d attempts)",
-                 (long long)id, attempts);
+                 run.attempts ? "run %lld has %d attempts" : "run %lld has not started yet (%d attempts)",
+                 (long long)id, run.attempts);
         return;
     }
     if (follow && !stream_allowed(r))
@@ -340,7 +353,10 @@ void api_run_logs(struct api_req *r)
     if (fd < 0 || fstat(fd, &st) < 0) {
         if (fd >= 0)
             close(fd);
-        api_fail(r, PD_ERR_NOT_FOUND, "attempt %d of run %lld has no log yet", attempt, (long long)id);
+        if (attempt)
+            api_fail(r, PD_ERR_NOT_FOUND, "attempt %d of run %lld has no log yet", attempt, (long long)id);
+        else
+            api_fail(r, PD_ERR_NOT_FOUND, "run %lld has no log yet", (long long)id);
         return;
     }
     if (tail && !(follow && api_header(r, "Last-Event-ID")))

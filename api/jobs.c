@@ -279,6 +279,18 @@ bool api_reason(struct api_req *r, char *out, size_t size)
     return !api_failed(r);
 }
 
+bool api_empty_body(struct api_req *r)
+{
+    json_t *body = api_body_json(r, API_JSON_EMPTY_OK);
+
+    if (!body)
+        return false;
+    if (json_object_size(body))
+        api_fail(r, PD_ERR_INVALID, "this command takes an empty object");
+    json_decref(body);
+    return !api_failed(r);
+}
+
 static void job_command(struct api_req *r, enum job_verb verb)
 {
     int64_t id = api_param_id(r, 0), version;
@@ -291,16 +303,8 @@ static void job_command(struct api_req *r, enum job_verb verb)
     if (verb == JOB_CANCEL) {
         if (!api_reason(r, reason, sizeof reason))
             return;
-    } else {
-        json_t *body = api_body_json(r, API_JSON_EMPTY_OK);
-
-        if (!body)
-            return;
-        if (json_object_size(body))
-            api_fail(r, PD_ERR_INVALID, "this command takes an empty object");
-        json_decref(body);
-        if (api_failed(r))
-            return;
+    } else if (!api_empty_body(r)) {
+        return;
     }
     w = api_write_begin(r, sizeof *c, true, change_done, change_answer);
     if (!w)
@@ -336,7 +340,7 @@ void api_job_retry(struct api_req *r)
     job_command(r, JOB_RETRY);
 }
 
-static bool tags_check(struct api_req *r, json_t *tags)
+bool api_tags_ok(struct api_req *r, json_t *tags)
 {
     const char *key;
     json_t *value;
@@ -388,7 +392,7 @@ void api_job_update(struct api_req *r)
             else
                 parsed.notes = strdup(json_string_value(value));
         } else if (strcmp(key, "tags") == 0) {
-            if (tags_check(r, value))
+            if (api_tags_ok(r, value))
                 parsed.tags = json_dumps(value, JSON_COMPACT | JSON_SORT_KEYS);
         } else if (strcmp(key, "priority") == 0) {
             if (!json_is_integer(value) || json_integer_value(value) < -100 ||

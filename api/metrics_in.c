@@ -23,7 +23,15 @@ static enum pd_err ingest_apply(struct store_tx *tx, struct api_write *w, struct
 {
     struct ingest *in = (struct ingest *)(void *)w;
 
-    return store_metric_append(tx, in->run, 0, in->batch.points, in->batch.count, &in->stored, why);
+    int64_t step = -1;
+    bool external;
+    enum pd_err err =
+        store_metric_append(tx, in->run, 0, in->batch.points, in->batch.count, &in->stored, why);
+
+    for (size_t i = 0; i < in->batch.count; i++)
+        if (in->batch.points[i].step > step)
+            step = in->batch.points[i].step;
+    return err == PD_OK ? store_run_heard(tx, in->run, step, &external, why) : err;
 }
 
 static void ingest_answer(struct api_req *r)

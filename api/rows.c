@@ -48,6 +48,7 @@ void api_row_job(struct pd_buf *b, const struct store_job *job, unsigned flags)
     api_json_open(b, '{');
     api_json_kv_id(b, "id", job->id);
     api_json_kv_int(b, "version", job->version);
+    api_json_kv_str(b, "kind", spec_kind_info(job->kind)->name);
     api_json_kv_str(b, "state", spec_job_state_name(job->state));
     api_json_kv_str(b, "name", job->name);
     api_json_kv_str(b, "experiment", job->experiment);
@@ -119,12 +120,13 @@ void api_row_run(struct pd_buf *b, const struct store_run *run, struct store *st
     api_json_kv_int(b, "trial", run->trial);
     api_json_kv_int(b, "seed", run->seed);
     api_json_kv_int(b, "version", run->version);
+    api_json_kv_str(b, "kind", spec_kind_info(run->kind)->name);
     api_json_kv_str(b, "name", run->name);
     api_json_kv_str(b, "experiment", run->experiment);
     api_json_kv_str(b, "state", spec_run_state_name(run->state));
     api_json_kv_str(b, "outcome", run->state == SPEC_RUN_ENDED ? spec_outcome_name(run->outcome) : NULL);
     api_json_kv_str(b, "reason", reason);
-    api_json_kv_str(b, "device", run->device);
+    text_or_null(b, "device", run->device);
     api_json_kv_int(b, "slots", run->slots);
     api_json_kv_int(b, "threads", run->threads);
     api_json_kv_int(b, "priority", run->priority);
@@ -359,7 +361,8 @@ static bool run_row(void *ctx, const struct store_run *run)
     }
     api_reply_header(a->r, "ETag", api_etag(run->version, tag));
     api_row_run(a->b, run, a->store, a->sup, API_ROW_FULL | API_ROW_OPEN);
-    if (spec_config_load(run->document, strlen(run->document), &config, NULL) == PD_OK)
+    if (spec_kind_info(run->kind)->worker &&
+        spec_config_load(run->document, strlen(run->document), &config, NULL) == PD_OK)
         a->best.key = spec_config_best_metric(config, &a->best.maximise);
     spec_config_free(config);
     return false;

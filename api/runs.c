@@ -132,6 +132,21 @@ static enum pd_err add_latest(struct run_page *p, struct pd_buf *out, struct pd_
     return err;
 }
 
+/* A field of the job document, or one of the configuration of somebody's own run. */
+static bool field_known(struct api_req *r, const char *pointer)
+{
+    struct store *store;
+    struct pd_why why = {.text = ""};
+    bool has = spec_pointer_known(pointer);
+    enum pd_err err = PD_OK;
+
+    if (!has && (store = api_reader(r)))
+        err = store_config_has(store, pointer, &has, &why);
+    if (err != PD_OK)
+        api_fail_why(r, err, &why);
+    return has;
+}
+
 /* The page of a sorted list that a request begins at. False: the request has been failed. */
 static bool sorted_begin(struct api_req *r, struct run_page *p, const char *kind, struct store_run_query *q,
                          struct store_run_sort *sort)
@@ -142,8 +157,9 @@ static bool sorted_begin(struct api_req *r, struct run_page *p, const char *kind
     if (api_query(r, "order", order, sizeof order))
         api_fail(r, API_FAULT_MALFORMED,
                  "order is for lists without sort; sort=id, with desc=1, is the same");
-    else if (sort->by[0] == '/' && !spec_pointer_known(sort->by))
-        api_fail(r, API_FAULT_MALFORMED, "sort: the job document has no field '%.100s'", sort->by);
+    else if (sort->by[0] == '/' && !field_known(r, sort->by) && !api_failed(r))
+        api_fail(r, API_FAULT_MALFORMED,
+                 "sort: neither the job document nor a run's own config has a field '%.100s'", sort->by);
     else if (!sort->by[0])
         api_fail(r, API_FAULT_MALFORMED, "sort must name a metric, a field or a pointer");
     if (!api_failed(r) && api_query(r, "cursor", cursor, sizeof cursor)) {
@@ -351,25 +367,23 @@ void api_run_cancel(struct api_req *r)
 
 static bool exists_row(void *ctx, const struct store_run *run)
 {
-    int *attempts = ctx;
-
-    *attempts = run->attempts;
+    *(struct api_run_facts *)ctx = (struct api_run_facts){
+        .kind = run->kind, .state = run->state, .outcome = run->outcome, .attempts = run->attempts};
     return false;
 }
 
-/* Is there such a run? Otherwise fails with 404. *ret_attempts (may be NULL): how many it had. */
-bool api_run_exists(struct api_req *r, struct store *store, int64_t id, int *ret_attempts)
+bool api_run_exists(struct api_req *r, struct store *store, int64_t id, struct api_run_facts *ret)
 {
     struct pd_why why = {.text = ""};
-    int attempts = 0;
-    enum pd_err err = store_run_get(store, id, exists_row, &attempts, &why);
+    struct api_run_facts facts = {.attempts = 0};
+    enum pd_err err = store_run_get(store, id, exists_row, &facts, &why);
 
     if (err == PD_ERR_NOT_FOUND)
         api_fail(r, err, "there is no run %lld", (long long)id);
     else if (err != PD_OK)
         api_fail_why(r, err, &why);
-    if (ret_attempts)
-        *ret_attempts = attempts;
+    if (ret)
+        *ret = facts;
     return err == PD_OK;
 }
 

@@ -133,6 +133,12 @@ void api_page_end(struct api_req *r, struct pd_buf *b, const char *kind, int64_t
 /* The same with a cursor of the caller's; NULL = no page follows. */
 void api_page_close(struct api_req *r, struct pd_buf *b, const char *cursor);
 bool api_query_order(struct api_req *r, enum store_order *ret_order);
+/* Is there room for one more job? Otherwise fails with 429. */
+bool api_job_room(struct api_req *r);
+/* Tags of a job: an object of at most 100 texts. */
+bool api_tags_ok(struct api_req *r, json_t *tags);
+/* The empty object, or nothing. */
+bool api_empty_body(struct api_req *r);
 /* The body {"reason"?: text} of a cancel. */
 bool api_reason(struct api_req *r, char *out, size_t size);
 
@@ -142,8 +148,14 @@ void api_gpu_metrics(struct pd_buf *b, struct sup *sup);
 /* Everything that /readyz checks, one line each. */
 bool api_ready(struct api *api, struct pd_buf *b);
 
-/* Is there such a run? Otherwise fails with 404. *ret_attempts (may be NULL): how many it had. */
-bool api_run_exists(struct api_req *r, struct store *store, int64_t id, int *ret_attempts);
+/* Is there such a run? Otherwise fails with 404. *ret (may be NULL): how it stands. */
+struct api_run_facts {
+    enum spec_kind kind;
+    enum spec_run_state state;
+    enum spec_outcome outcome; /* meaningful when ended */
+    int attempts;
+};
+bool api_run_exists(struct api_req *r, struct store *store, int64_t id, struct api_run_facts *ret);
 
 /* ---- inference -------------------------------------------------------------------------------- */
 

@@ -63,8 +63,10 @@ void api_tally_add(struct api_tally *t, const struct store_sample *m)
         t->diverged++;
     else if (m->outcome == SPEC_OUTCOME_FAILED)
         t->failed++;
-    else
+    else if (m->outcome == SPEC_OUTCOME_CANCELLED)
         t->cancelled++;
+    else
+        t->lost++;
 }
 
 void api_tally_json(struct pd_buf *b, const struct api_tally *t)
@@ -76,6 +78,7 @@ void api_tally_json(struct pd_buf *b, const struct api_tally *t)
     api_json_kv_int(b, "diverged", t->diverged);
     api_json_kv_int(b, "failed", t->failed);
     api_json_kv_int(b, "cancelled", t->cancelled);
+    api_json_kv_int(b, "lost", t->lost);
     api_json_close(b, '}');
 }
 

@@ -23,7 +23,7 @@ void api_stat_json(struct pd_buf *b, const struct api_stat *s);
 
 /* How the runs of a row stand. */
 struct api_tally {
-    int64_t total, open, succeeded, diverged, failed, cancelled;
+    int64_t total, open, succeeded, diverged, failed, cancelled, lost;
 };
 void api_tally_add(struct api_tally *t, const struct store_sample *m);
 void api_tally_json(struct pd_buf *b, const struct api_tally *t);

@@ -421,7 +421,7 @@ static void dry_run(struct api_req *r, struct spec_job *job, struct spec_report 
         dry_planned(d, err, &why, NULL);
 }
 
-static bool room_for_job(struct api_req *r)
+bool api_job_room(struct api_req *r)
 {
     struct store *store = api_reader(r);
     struct pd_why why = {.text = ""};
@@ -619,7 +619,7 @@ void api_job_submit(struct api_req *r)
         dry_run(r, job, &report);
     } else if (api_write_repeated(r)) {
         submit(r, job, &report, false);
-    } else if (!room_for_job(r)) {
+    } else if (!api_job_room(r)) {
         spec_job_free(job);
     } else {
         if (!unplanned)

@@ -631,12 +631,13 @@ static void csv_head(struct pd_buf *b, const char *key, const char *what)
 static void table_csv(struct pd_buf *b, const struct table *t, const json_t *axes)
 {
     static const char *const stats[] = {"mean", "sd", "n", "min", "max"};
+    static const char *const counts[] = {"runs",   "open",      "succeeded", "diverged",
+                                         "failed", "cancelled", "lost"};
 
     api_csv_str(b, "point");
     csv_axes(b, axes);
-    for (int i = 0; i < 6; i++)
-        api_csv_str(b,
-                    (const char *const[]){"runs", "open", "succeeded", "diverged", "failed", "cancelled"}[i]);
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
+        api_csv_str(b, counts[i]);
     for (int k = 0; k < t->choice.key_count; k++)
         for (int i = 0; i < 5; i++)
             csv_head(b, t->choice.keys[k], stats[i]);
@@ -644,11 +645,12 @@ static void table_csv(struct pd_buf *b, const struct table *t, const json_t *axe
     for (size_t i = 0; i < t->row_count; i++) {
         const struct row *row = &t->rows[i];
         const int64_t runs[] = {row->runs.total,    row->runs.open,   row->runs.succeeded,
-                                row->runs.diverged, row->runs.failed, row->runs.cancelled};
+                                row->runs.diverged, row->runs.failed, row->runs.cancelled,
+                                row->runs.lost};
 
         api_csv_int(b, row->point);
         csv_values(b, axes, row->values);
-        for (int k = 0; k < 6; k++)
+        for (size_t k = 0; k < sizeof runs / sizeof *runs; k++)
             api_csv_int(b, runs[k]);
         for (int k = 0; k < t->choice.key_count; k++) {
             const struct api_stat *s = &row->stat[k];

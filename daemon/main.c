@@ -133,6 +133,7 @@ static enum pd_err start(struct daemon *d, int *ret_status)
                               .gpu_sample_us = c->devices.gpu_sample_ms * 1000,
                               .grace_us = c->worker.grace_s * 1000000,
                               .age_us = AGE_US,
+                              .silence_us = c->runs.silence_s * 1000000,
                               .infer_queue = (int)c->serve.queue,
                               .serve_cuda = c->serve.device == CONFIG_SERVE_CUDA,
                               .serve_bf16 = c->serve.weights == CONFIG_WEIGHTS_BF16,

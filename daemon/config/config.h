@@ -86,6 +86,9 @@ struct config {
         int64_t grace_s;  /* between a polite stop and a hard one */
     } worker;
     struct {
+        int64_t silence_s; /* of a run that its client carries out, until it is lost */
+    } runs;
+    struct {
         int64_t submissions; /* waiting writes of the first lane */
         int64_t updates;     /* of the second: worker state */
         int64_t metrics;     /* of the third: batches of metric points */

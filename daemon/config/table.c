@@ -83,6 +83,8 @@ const struct config_row config_rows[] = {
      .arg = "FILE", .meaning = "the polyd-worker program"},
     {ROW("worker", "grace_s", CONFIG_T_INT, worker.grace_s), INT(1, 3600, "30"), .arg = "SECONDS",
      .meaning = "time for a worker to checkpoint and leave before it is killed"},
+    {ROW("runs", "silence_s", CONFIG_T_INT, runs.silence_s), INT(1, 31536000, "600"), .arg = "SECONDS",
+     .meaning = "a run opened by POST /api/v1/runs is lost when nothing was heard of it for so long"},
     {ROW("limits", "submissions", CONFIG_T_INT, limits.submissions), INT(1, 100000, "256"), .arg = "N",
      .meaning = "submissions and commands waiting for the store; more are answered 503"},
     {ROW("limits", "updates", CONFIG_T_INT, limits.updates), INT(1, 100000, "1024"), .arg = "N",

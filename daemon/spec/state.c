@@ -30,6 +30,11 @@ static const char *const job_moves[SPEC_JOB_STATE_COUNT][SPEC_JOB_STATE_COUNT] =
             [SPEC_JOB_CANCELLING] = "cancel, or a dependency cannot be met",
         },
     [SPEC_JOB_CANCELLING] = {[SPEC_JOB_CANCELLED] = "all runs ended"},
+    [SPEC_JOB_FAILED] =
+        {
+            [SPEC_JOB_QUEUED] = "retry",
+            [SPEC_JOB_RUNNING] = "its run, thought lost, is heard of again",
+        },
 };
 
 static const char *const run_names[SPEC_RUN_STATE_COUNT] = {
@@ -76,6 +81,11 @@ static const char *const run_moves[SPEC_RUN_STATE_COUNT][SPEC_RUN_STATE_COUNT] =
             [SPEC_RUN_ENDED] = "succeeded: not promoted by asha",
         },
     [SPEC_RUN_CANCELLING] = {[SPEC_RUN_ENDED] = "cancelled, or its own outcome if that came first"},
+    [SPEC_RUN_ENDED] =
+        {
+            [SPEC_RUN_QUEUED] = "retry of one that failed",
+            [SPEC_RUN_RUNNING] = "thought lost, it is heard of again",
+        },
 };
 
 static const char *const attempt_names[SPEC_ATTEMPT_STATE_COUNT] = {
@@ -112,10 +122,9 @@ static const char *const attempt_moves[SPEC_ATTEMPT_STATE_COUNT][SPEC_ATTEMPT_ST
 };
 
 static const char *const outcome_names[SPEC_OUTCOME_COUNT] = {
-    [SPEC_OUTCOME_SUCCEEDED] = "succeeded",
-    [SPEC_OUTCOME_DIVERGED] = "diverged",
-    [SPEC_OUTCOME_FAILED] = "failed",
-    [SPEC_OUTCOME_CANCELLED] = "cancelled",
+    [SPEC_OUTCOME_SUCCEEDED] = "succeeded", [SPEC_OUTCOME_DIVERGED] = "diverged",
+    [SPEC_OUTCOME_FAILED] = "failed",       [SPEC_OUTCOME_CANCELLED] = "cancelled",
+    [SPEC_OUTCOME_LOST] = "lost",
 };
 
 static const char *const cause_names[SPEC_CAUSE_COUNT] = {
@@ -163,14 +172,6 @@ static int name_find(const char *const *names, unsigned count, const char *text)
     bool spec_##level##_move_allowed(type from, type to)                                                     \
     {                                                                                                        \
         return spec_##level##_move_meaning(from, to) != NULL;                                                \
-    }                                                                                                        \
-    bool spec_##level##_state_final(type s)                                                                  \
-    {                                                                                                        \
-        for (unsigned to = 0; to < count; to++) {                                                            \
-            if (spec_##level##_move_allowed(s, (type)to))                                                    \
-                return false;                                                                                \
-        }                                                                                                    \
-        return true;                                                                                         \
     }
 
 NAMES(spec_job_state, enum spec_job_state, job_names, SPEC_JOB_STATE_COUNT)
@@ -182,3 +183,18 @@ NAMES(spec_cause, enum spec_cause, cause_names, SPEC_CAUSE_COUNT)
 MOVES(job, enum spec_job_state, job_moves, SPEC_JOB_STATE_COUNT)
 MOVES(run, enum spec_run_state, run_moves, SPEC_RUN_STATE_COUNT)
 MOVES(attempt, enum spec_attempt_state, attempt_moves, SPEC_ATTEMPT_STATE_COUNT)
+
+bool spec_job_state_final(enum spec_job_state s)
+{
+    return s == SPEC_JOB_CANCELLED || s == SPEC_JOB_DONE || s == SPEC_JOB_FAILED;
+}
+
+bool spec_run_state_final(enum spec_run_state s)
+{
+    return s == SPEC_RUN_ENDED;
+}
+
+bool spec_attempt_state_final(enum spec_attempt_state s)
+{
+    return s == SPEC_ATTEMPT_ENDED;
+}

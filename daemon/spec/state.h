@@ -34,6 +34,7 @@ enum spec_outcome {
     SPEC_OUTCOME_DIVERGED,
     SPEC_OUTCOME_FAILED,
     SPEC_OUTCOME_CANCELLED,
+    SPEC_OUTCOME_LOST, /* of a run that its client carries out: nothing was heard of it for too long */
     SPEC_OUTCOME_COUNT
 };
 
@@ -77,7 +78,7 @@ bool spec_job_move_allowed(enum spec_job_state from, enum spec_job_state to);
 bool spec_run_move_allowed(enum spec_run_state from, enum spec_run_state to);
 bool spec_attempt_move_allowed(enum spec_attempt_state from, enum spec_attempt_state to);
 
-/* Whether no move leads out of the state. */
+/* Whether nothing leads out of the state but a retry, or the return of a run thought lost. */
 bool spec_job_state_final(enum spec_job_state s);
 bool spec_run_state_final(enum spec_run_state s);
 bool spec_attempt_state_final(enum spec_attempt_state s);

@@ -373,6 +373,7 @@ void db_job(sqlite3_stmt *st, struct store_job *ret)
         .maximise = !strcmp(db_text(st, 24), "max"),
         .sweep = db_text(st, 25),
     };
+    spec_kind_parse(db_text(st, 26), &ret->kind);
     spec_job_state_parse(db_text(st, 2), &ret->state);
 }
 
@@ -413,6 +414,7 @@ void db_run_row(sqlite3_stmt *st, struct store_run *ret)
         .concurrency = sqlite3_column_int64(st, 33),
         .clock_us = sqlite3_column_int64(st, 34),
     };
+    spec_kind_parse(db_text(st, 35), &ret->kind);
     spec_run_state_parse(db_text(st, 4), &ret->state);
     spec_outcome_parse(db_text(st, 5), &ret->outcome);
 }

@@ -66,7 +66,7 @@ double db_real(sqlite3_stmt *st, int column);      /* NULL = NaN */
     "id, version, state, name, experiment, template, tags, notes, reason, register_name, owner, priority, "  \
     "runs, "                                                                                                 \
     "runs_ended, runs_failed, created_us, started_us, ended_us, document, planned, points, trials, "         \
-    "concurrency, metric, mode, sweep"
+    "concurrency, metric, mode, sweep, kind"
 void db_job(sqlite3_stmt *st, struct store_job *ret);
 
 #define DB_RUN_COLUMNS                                                                                       \
@@ -76,7 +76,8 @@ void db_job(sqlite3_stmt *st, struct store_job *ret);
     "r.time_limit_us, "                                                                                      \
     "r.warn_before_us, r.not_before_us, r.used_us, r.created_us, r.started_us, r.ended_us, "                 \
     "r.config_digest, "                                                                                      \
-    "r.plan_digest, r.document, r.sweep, j.tags, r.point, r.trial, r.seed, j.concurrency, r.clock_us"
+    "r.plan_digest, r.document, r.sweep, j.tags, r.point, r.trial, r.seed, j.concurrency, r.clock_us, "      \
+    "j.kind"
 /* Conditions of a list of runs r and their jobs j: ?2 experiment, ?3 name, ?5 outcome, ?8 text, ?9 and ?10
  * tag, ?11 group; NULL = any. */
 #define DB_RUN_FILTER                                                                                        \

@@ -1,5 +1,22 @@
-/* How far a run has come: the pace of its present attempt, and the best value of a series. */
+/* How far a run has come: whether it lives, the pace of its present attempt, the best value of a series. */
 #include "daemon/store/db.h"
+
+enum pd_err store_run_silent(struct store *s, int64_t before_us, bool (*row)(void *ctx, int64_t run_id),
+                             void *ctx, struct pd_why *why)
+{
+    sqlite3_stmt *st;
+    enum pd_err err = db_bind(&s->db, &st, why,
+                              "SELECT id FROM run WHERE state = 'running' AND heard_us > 0 AND heard_us < ?1 "
+                              "ORDER BY heard_us LIMIT 1000",
+                              "i", before_us);
+
+    while (err == PD_OK && (err = db_step(&s->db, st, why)) == PD_OK)
+        if (!row(ctx, sqlite3_column_int64(st, 0))) {
+            db_done(st);
+            return PD_OK;
+        }
+    return err == PD_ERR_NOT_FOUND ? PD_OK : err;
+}
 
 enum pd_err store_run_pace(struct store *s, int64_t run_id, int n, struct store_pace *ret, struct pd_why *why)
 {

@@ -58,6 +58,20 @@ static void place_of(sqlite3_stmt *st, char out[STORE_PLACE_SIZE])
     }
 }
 
+enum pd_err store_config_has(struct store *s, const char *pointer, bool *ret, struct pd_why *why)
+{
+    char path[512];
+    int64_t one;
+    enum pd_err err = PD_ERR_NOT_FOUND;
+
+    if (db_json_path(pointer, path, sizeof path))
+        err = db_int(&s->db, &one, why,
+                     "SELECT 1 FROM run WHERE heard_us > 0 AND json_type(document, ?1) IS NOT NULL LIMIT 1",
+                     "t", path);
+    *ret = err == PD_OK;
+    return err == PD_ERR_NOT_FOUND ? PD_OK : err;
+}
+
 enum pd_err store_run_sorted(struct store *s, const struct store_run_query *q,
                              const struct store_run_sort *sort,
                              bool (*row)(void *ctx, const struct store_run *run, const char *place),

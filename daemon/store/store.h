@@ -14,6 +14,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "daemon/spec/kind.h"
 #include "daemon/spec/state.h"
 #include "kernels/base/buf.h"
 #include "kernels/base/err.h"
@@ -32,6 +33,7 @@
 struct store_job {
     int64_t id;      /* never reused */
     int64_t version; /* grows with every change: the ETag */
+    enum spec_kind kind;
     enum spec_job_state state;
     const char *name, *experiment;
     const char *template_name; /* "" = none */
@@ -61,12 +63,13 @@ struct store_run {
     int64_t seed;
     int64_t concurrency; /* the job's cap of runs at once; 0 = none */
     int64_t version;
+    enum spec_kind kind; /* the job's */
     enum spec_run_state state;
     enum spec_outcome outcome; /* meaningful when ended */
     const char *name;          /* the job's */
     const char *experiment;    /* the job's */
     const char *reason;        /* why queued, or why it ended so; "" = nothing */
-    const char *device;        /* "cpu" or "cuda" */
+    const char *device;        /* "cpu" or "cuda"; "" = polyd does not carry it out, and it has no slots */
     int slots, threads, priority, max_restarts;
     int attempts;                          /* started so far */
     int restarts;                          /* without progress, in a row */
@@ -263,9 +266,18 @@ PD_NODISCARD enum pd_err
 store_run_sorted(struct store *s, const struct store_run_query *q, const struct store_run_sort *sort,
                  bool (*row)(void *ctx, const struct store_run *run, const char *place), void *ctx,
                  struct pd_why *why);
+/* Does the configuration of any run that its client carries out have a value at this pointer? */
+PD_NODISCARD enum pd_err store_config_has(struct store *s, const char *pointer, bool *ret,
+                                          struct pd_why *why);
 PD_NODISCARD enum pd_err store_run_get(struct store *s, int64_t id,
                                        bool (*row)(void *ctx, const struct store_run *run), void *ctx,
                                        struct pd_why *why);
+
+/* Runs that their clients carry out, of which nothing was heard since `before_us` (store's clock), by the
+ * time of that. */
+PD_NODISCARD enum pd_err store_run_silent(struct store *s, int64_t before_us,
+                                          bool (*row)(void *ctx, int64_t run_id), void *ctx,
+                                          struct pd_why *why);
 
 struct store_pace {
     int64_t start_step, started_us; /* of an attempt; started_us 0 = its worker has not come yet */

@@ -16,6 +16,7 @@ int64_t store_tx_clock_us(struct store_tx *tx);
 /* ---- jobs and runs -------------------------------------------------------------------------- */
 
 struct store_job_new {
+    enum spec_kind kind;
     const char *name, *experiment, *template_name, *tags, *notes, *register_name,
         *owner;           /* NULL = "" ("{}" for tags) */
     const char *document; /* as submitted */
@@ -39,7 +40,7 @@ struct store_run_new {
     int64_t time_limit_us, warn_before_us; /* 0 = none */
     int64_t point, trial, seed;
 };
-/* Adds the next run of the job, queued. */
+/* Adds the next run of the job: queued, or running at once where polyd does not carry it out. */
 PD_NODISCARD enum pd_err store_run_insert(struct store_tx *tx, int64_t job_id,
                                           const struct store_run_new *run, int64_t *ret_id,
                                           struct pd_why *why);
@@ -83,6 +84,25 @@ PD_NODISCARD enum pd_err store_run_state(struct store_tx *tx, int64_t run_id, en
 /* The state of the run's job. */
 PD_NODISCARD enum pd_err store_run_job_state(struct store_tx *tx, int64_t run_id, enum spec_job_state *ret,
                                              struct pd_why *why);
+
+/* ---- runs that their client carries out ------------------------------------------------------ */
+
+/* Something came from the client of the run, at `step` (-1 = none is named): it lives. One thought lost goes
+ * on. Nothing happens to a run that has another outcome, nor to one that polyd carries out: *ret_external is
+ * false.
+ */
+PD_NODISCARD enum pd_err store_run_heard(struct store_tx *tx, int64_t run_id, int64_t step,
+                                         bool *ret_external, struct pd_why *why);
+/* Says that it lives; PD_ERR_CONFLICT for one that has ended or is being cancelled, and for one that polyd
+ * carries out. */
+PD_NODISCARD enum pd_err store_run_beat(struct store_tx *tx, int64_t run_id, struct pd_why *why);
+/* Its client's word on how it ended. The same outcome again is no error, another one is PD_ERR_CONFLICT,
+ * unless it was thought lost. */
+PD_NODISCARD enum pd_err store_run_finish(struct store_tx *tx, int64_t run_id, int64_t version,
+                                          enum spec_outcome outcome, const char *reason, struct pd_why *why);
+/* Ends a run as lost, unless something has been heard of it after `before_us` (store's clock). */
+PD_NODISCARD enum pd_err store_run_lost(struct store_tx *tx, int64_t run_id, int64_t before_us,
+                                        const char *reason, struct pd_why *why);
 
 /* ---- attempts (the supervisor's) ------------------------------------------------------------ */
 

@@ -29,6 +29,34 @@ struct store_tx {
     struct pd_why failed_why;
 };
 
+/* tx_job.c: jobs and runs as their moves see them; each move writes the row, its event and the tally. */
+struct tx_job {
+    enum spec_kind kind;
+    enum spec_job_state state;
+    int64_t version, runs, planned, ended, failed;
+};
+/* PD_ERR_NOT_FOUND: there is no such job. */
+enum pd_err tx_job_read(struct store_tx *tx, int64_t id, struct tx_job *ret, struct pd_why *why);
+/* `reason` NULL = as it is. */
+enum pd_err tx_job_move(struct store_tx *tx, int64_t id, enum spec_job_state from, enum spec_job_state to,
+                        const char *reason, struct pd_why *why);
+struct tx_run {
+    enum spec_kind kind; /* its job's */
+    enum spec_run_state state;
+    enum spec_outcome outcome; /* meaningful when ended */
+    int64_t job_id, version;
+    int attempts;
+};
+enum pd_err tx_run_read(struct store_tx *tx, int64_t id, struct tx_run *ret, struct pd_why *why);
+enum pd_err tx_run_move(struct store_tx *tx, int64_t id, const struct tx_run *r, enum spec_run_state to,
+                        enum spec_outcome outcome, const char *reason, struct pd_why *why);
+/* {"from":..,"to":..,"<extra>":..,"reason":..}; `from` NULL = it came to be. */
+enum pd_err tx_move_event(struct store_tx *tx, const char *kind, int64_t job_id, int64_t run_id,
+                          int64_t attempt, const char *from, const char *to, const char *extra_key,
+                          const char *extra, const char *reason, struct pd_why *why);
+/* PD_ERR_STALE unless the client saw this version; -1 = any. */
+enum pd_err tx_check_version(const char *what, int64_t id, int64_t have, int64_t wanted, struct pd_why *why);
+
 /* tx_metric.c: the cache of keys and open roll-ups lives with the writer. */
 struct metric_cache *store_metric_cache_new(void);
 struct metric_cache *store_metric_cache_free(struct metric_cache *c);

@@ -232,10 +232,11 @@ static const char *const rules[] = {
     "SELECT 'job ' || j.id || ' counts ' || j.runs || ' runs, ' || j.runs_ended || ' ended, ' || "
     "j.runs_failed || ' failed; "
     "there are ' || count(r.id) || ', ' || coalesce(sum(r.state = 'ended'), 0) || ', ' || "
-    "coalesce(sum(r.outcome = 'failed'), "
+    "coalesce(sum(r.outcome IN ('failed', 'lost')), "
     "0) FROM job j LEFT JOIN run r ON r.job_id = j.id GROUP BY j.id HAVING j.runs <> count(r.id) OR "
     "j.runs_ended <> "
-    "coalesce(sum(r.state = 'ended'), 0) OR j.runs_failed <> coalesce(sum(r.outcome = 'failed'), 0)",
+    "coalesce(sum(r.state = 'ended'), 0) OR j.runs_failed <> coalesce(sum(r.outcome IN ('failed', 'lost')), "
+    "0)",
     "SELECT 'job ' || j.id || ' is ' || j.state || ' though all its runs have ended' FROM job j WHERE j.runs "
     "> 0 AND "
     "j.runs_ended = j.planned AND j.state NOT IN ('done', 'failed', 'cancelled')",

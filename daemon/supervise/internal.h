@@ -289,7 +289,8 @@ struct sup {
     bool commands;   /* look at cancelling and pausing runs */
     int64_t wake_us; /* a back-off ends */
     int64_t waits_since_us;
-    _Atomic int ops; /* works on the writer's thread */
+    int64_t since_us; /* store's clock: when this daemon began to listen */
+    _Atomic int ops;  /* works on the writer's thread */
     bool quit;
 };
 
@@ -387,6 +388,10 @@ void att_data(struct sup *s, struct conn *c, struct att *a, const struct wire_he
 /* True when the stalled frame went through. */
 bool att_unstall(struct sup *s, struct conn *c);
 void ingest_free(struct ingest *i);
+
+/* silence.c */
+/* Runs that their clients carry out and that are not heard of any more are lost. */
+void silence_look(struct sup *s);
 
 /* reconcile.c */
 enum pd_err att_reconcile(struct sup *s, struct pd_why *why);

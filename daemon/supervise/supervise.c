@@ -252,6 +252,7 @@ static void *sup_thread(void *arg)
             looked_us = now_us;
             gpu_commands(s);
             att_commands(s);
+            silence_look(s);
         }
         if (s->schedule && !s->quit) {
             s->schedule = false;
@@ -358,6 +359,8 @@ static enum pd_err copy_options(struct sup *s, const struct sup_options *o, stru
         s->o.backoff_us = 1000000;
     if (s->o.hang_us <= 0)
         s->o.hang_us = WIRE_HANG_US;
+    if (s->o.silence_us <= 0)
+        s->o.silence_us = 600 * INT64_C(1000000);
     if (s->o.infer_queue <= 0)
         s->o.infer_queue = 256;
     if (!realpath(o->state_dir, real))
@@ -440,6 +443,7 @@ enum pd_err sup_start(const struct sup_options *o, struct store_writer *w, struc
     if (!s)
         return pd_fail(why, PD_ERR_NOMEM, "no memory for the supervisor");
     s->writer = w;
+    s->since_us = store_writer_clock_us(w);
     s->posts_tail = &s->posts;
     s->deferred_tail = &s->deferred;
     s->epoll_fd = s->wake_fd = s->listen_fd = -1;
@@ -672,7 +676,10 @@ void sup_log_path(struct sup *s, int64_t run_id, int attempt, char *out, size_t 
 {
     char dir[SUP_PATH_MAX];
 
-    att_dir(s, run_id, attempt, dir, sizeof dir);
+    if (attempt)
+        att_dir(s, run_id, attempt, dir, sizeof dir);
+    else
+        snprintf(dir, sizeof dir, "%s/runs/%lld", s->state_dir, (long long)run_id);
     snprintf(out, size, "%s/log", dir);
 }
 

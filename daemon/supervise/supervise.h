@@ -37,6 +37,7 @@ struct sup_options {
      * that. `what`: for people. NULL: nobody is told. */
     void (*busy)(void *ctx, const char *what);
     void *busy_ctx;
+    int64_t silence_us;     /* a run that its client carries out is lost after it; 0 = 10 min */
     int64_t hang_us;        /* silence of a live worker that counts as a hang; 0 = WIRE_HANG_US */
     int serve_threads;      /* CPU threads of a serving worker; 0 = cpu_threads */
     bool serve_cuda;        /* models are loaded on a GPU */
@@ -133,7 +134,8 @@ struct sup_progress {
 };
 bool sup_progress_get(struct sup *s, int64_t run_id, struct sup_progress *ret);
 
-/* The log of an attempt: writes its path. The file grows while the worker lives. */
+/* The log of an attempt: writes its path. The file grows while the worker lives. attempt 0: of a run that its
+ * client carries out. */
 void sup_log_path(struct sup *s, int64_t run_id, int attempt, char *out, size_t size);
 
 #define SUP_WAITS 9

@@ -63,9 +63,9 @@ test('the table has a row for each combination; only runs that succeeded are ave
     const page = (await host.get('/api/v1/jobs/1/sweep?metric=acc/val&metric=loss/val&runs=1')).json;
     assert.deepEqual(page.table.map(row => row.values['/attention/k']), k);
     assert.deepEqual(page.table.map(row => row.runs), [
-        { total: 3, open: 0, succeeded: 2, diverged: 1, failed: 0, cancelled: 0 },
-        { total: 3, open: 0, succeeded: 3, diverged: 0, failed: 0, cancelled: 0 },
-        { total: 3, open: 1, succeeded: 1, diverged: 0, failed: 1, cancelled: 0 }]);
+        { total: 3, open: 0, succeeded: 2, diverged: 1, failed: 0, cancelled: 0, lost: 0 },
+        { total: 3, open: 0, succeeded: 3, diverged: 0, failed: 0, cancelled: 0, lost: 0 },
+        { total: 3, open: 1, succeeded: 1, diverged: 0, failed: 1, cancelled: 0, lost: 0 }]);
     const [zero, one, two] = page.table.map(row => row.metrics['acc/val']);
     close(zero.mean, 0.6);
     close(zero.sd, sd([0.5, 0.7]));
@@ -121,10 +121,10 @@ test('the sweep as CSV: table, runs, curves', async () => {
     const table = await host.get('/api/v1/jobs/1/sweep/export');
     assert.match(table.headers['content-disposition'], /sweep-1-table\.csv/);
     const lines = table.text.trim().split('\n');
-    assert.equal(lines[0], 'point,/attention/k,runs,open,succeeded,diverged,failed,cancelled,acc/val mean,acc/val sd,acc/val n,acc/val min,acc/val max');
+    assert.equal(lines[0], 'point,/attention/k,runs,open,succeeded,diverged,failed,cancelled,lost,acc/val mean,acc/val sd,acc/val n,acc/val min,acc/val max');
     assert.equal(lines.length, 4);
-    assert.match(lines[1], /^0,0\.01,3,0,2,1,0,0,0\.6,/);
-    assert.equal(lines[3], '2,100,3,1,1,0,1,0,0.4,,1,0.4,0.4');
+    assert.match(lines[1], /^0,0\.01,3,0,2,1,0,0,0,0\.6,/);
+    assert.equal(lines[3], '2,100,3,1,1,0,1,0,0,0.4,,1,0.4,0.4');
     const runs = (await host.get('/api/v1/jobs/1/sweep/export?what=runs')).text.trim().split('\n');
     assert.equal(runs[0], 'point,/attention/k,trial,run,seed,state,outcome,acc/val');
     assert.deepEqual([runs[1], runs[9]], ['0,0.01,0,1,5,ended,succeeded,0.5', '2,100,2,9,7,queued,,']);

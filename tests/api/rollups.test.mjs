@@ -59,7 +59,7 @@ for (const value of ['last', 'min', 'max'])
                 }
                 assert.deepEqual(row.trials.map(t => [t.run_id, t.trial, t.seed]), own.map(run => [run.id, run.trial, 70 + run.trial]));
                 const runsOf = outcome => own.filter(run => run.outcome === outcome).length;
-                assert.deepEqual(row.runs, { total: 4, open: runsOf('open'), succeeded: runsOf('succeeded'), diverged: runsOf('diverged'), failed: runsOf('failed'), cancelled: 0 });
+                assert.deepEqual(row.runs, { total: 4, open: runsOf('open'), succeeded: runsOf('succeeded'), diverged: runsOf('diverged'), failed: runsOf('failed'), cancelled: 0, lost: 0 });
                 for (const what of ['total', 'open', 'succeeded', 'diverged', 'failed', 'cancelled'])
                     assert.equal(Number(line[what === 'total' ? 'runs' : what]), row.runs[what]);
             }

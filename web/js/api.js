@@ -118,6 +118,7 @@ export function toRun(raw) {
     return {
         id: raw.id,
         jobId: raw.job_id,
+        kind: raw.kind,
         index: raw.index,
         name: raw.name,
         experiment: raw.experiment,
@@ -133,8 +134,8 @@ export function toRun(raw) {
         created: raw.created,
         started: raw.started,
         ended: raw.ended,
-        used: raw.attempts > 0 ? raw.used_s : null,
-        device: `${raw.device}, ${raw.slots > 1 ? `${raw.slots} ranks of ` : ''}${raw.threads} thread${raw.threads === 1 ? '' : 's'}`,
+        used: raw.attempts > 0 || raw.device === null ? raw.used_s : null,
+        device: raw.device === null ? '' : `${raw.device}, ${raw.slots > 1 ? `${raw.slots} ranks of ` : ''}${raw.threads} thread${raw.threads === 1 ? '' : 's'}`,
         latest,
         position: raw.queue?.position ?? null,
         sweep: raw.sweep,
@@ -152,7 +153,7 @@ export function toRun(raw) {
  * @returns {Promise<{runs: Run[], next: string | null}>}
  */
 export async function listRuns({ text, state, tag, experiment, job, cursor, limit, metrics = [], fields = [] }, signal) {
-    const isOutcome = ['succeeded', 'diverged', 'failed', 'cancelled'].includes(state ?? '');
+    const isOutcome = ['succeeded', 'diverged', 'failed', 'cancelled', 'lost'].includes(state ?? '');
     const search = new URLSearchParams(query({ text, tag, experiment, job, state: isOutcome ? null : state, outcome: isOutcome ? state : null, cursor, limit, brief: 1 }));
     for (const key of metrics)
         search.append('metric', key);

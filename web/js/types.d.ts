@@ -3,6 +3,8 @@
 export interface Run {
     id: string;
     jobId: string;
+    /** Of its job: see kinds.js. */
+    kind: string;
     index: number;
     name: string;
     experiment: string;
@@ -179,6 +181,7 @@ export interface Tally {
     diverged: number;
     failed: number;
     cancelled: number;
+    lost: number;
 }
 
 export interface SweepRow {

@@ -1,6 +1,7 @@
 // The resolved document of a run: every setting with its value, and whether it was submitted, swept, or filled in.
 import { listFields } from '../api.js';
 import { fill, h, icon, setText } from '../dom.js';
+import { kindOf } from '../kinds.js';
 
 /** @typedef {import('./page.js').Page} Page */
 
@@ -49,8 +50,9 @@ export function configPart(page) {
             if (drawn || !page.job)
                 return;
             drawn = true;
-            given = flatten(page.job.document);
-            groups = group(flatten(page.resolved));
+            const trained = !page.run || kindOf(page.run).worker;
+            given = flatten(trained ? page.job.document : page.resolved);
+            groups = Object.keys(page.resolved).length > 0 ? group(flatten(page.resolved)) : [];
             search.addEventListener('input', draw);
             only.addEventListener('change', draw);
             draw();
@@ -59,9 +61,9 @@ export function configPart(page) {
             page.signal.addEventListener('abort', () => URL.revokeObjectURL(url));
             fill(page.place, h('div', { class: 'toolbar' }, h('div', { class: 'search' }, icon('search'), search), h('label', { class: 'inline' }, only, 'Only what was submitted'), found,
                 h('a', { class: 'button', href: url, download: `run-${page.id}.json` }, icon('download'), 'JSON'),
-                h('a', { class: 'button', href: `#/submit?run=${encodeURIComponent(page.id)}` }, icon('copy'), 'Use for a new job')),
-            h('div', { class: 'card pad' }, list),
-            h('p', { class: 'muted small' }, 'Strong values were submitted; grey ones are defaults or computed. Digest ', h('span', { class: 'mono' }, page.digest.slice(0, 16)),
+                trained && h('a', { class: 'button', href: `#/submit?run=${encodeURIComponent(page.id)}` }, icon('copy'), 'Use for a new job')),
+            h('div', { class: 'card pad' }, groups.length > 0 ? list : h('p', { class: 'muted' }, 'The run was opened without a configuration.')),
+            trained && h('p', { class: 'muted small' }, 'Strong values were submitted; grey ones are defaults or computed. Digest ', h('span', { class: 'mono' }, page.digest.slice(0, 16)),
                 ': the same document gives the same run on the same build.'));
             try {
                 const { fields } = await listFields(page.signal);

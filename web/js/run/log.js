@@ -2,6 +2,7 @@
 import { getLog, isAbort } from '../api.js';
 import { failedBox, fill, h, icon, setText, stateBox } from '../dom.js';
 import { count } from '../format.js';
+import { kindOf } from '../kinds.js';
 import { isActive } from '../states.js';
 
 /** @typedef {import('./page.js').Page} Page */
@@ -193,7 +194,7 @@ export function logPart(page, gone) {
                     return;
                 const none = /** @type {any} */ (error).status === 404;
                 fill(page.place, h('div', { class: 'card' }, none
-                    ? stateBox('empty', 'No log yet', 'The first attempt has not started.') : failedBox(error, 'The log', () => page.again())));
+                    ? stateBox('empty', 'No log yet', page.run && !kindOf(page.run).worker ? 'Its program has sent none: POST /api/v1/runs/' + page.id + '/logs takes it.' : 'The first attempt has not started.') : failedBox(error, 'The log', () => page.again())));
             }
         },
     };

@@ -3,6 +3,7 @@
 // configuration (`c:/train/optimizer/lr`).
 import { fill, h, setText } from '../dom.js';
 import { ago, duration, moment, number } from '../format.js';
+import { kindOf } from '../kinds.js';
 import { describe, metrics, present } from '../metrics.js';
 import { COURSE_KEY, drawSpark } from './spark.js';
 import { chip, isActive, meter, nextAttempt, setMeter, standing } from '../states.js';
@@ -28,7 +29,7 @@ import { chip, isActive, meter, nextAttempt, setMeter, standing } from '../state
 export const MOST = 16; // metrics, and members, that one request may ask for
 
 /** Sorts by what a run shows: its outcome once it has ended. */
-const standings = ['running', 'starting', 'cancelling', 'queued', 'preempted', 'paused', 'succeeded', 'diverged', 'failed', 'cancelled'];
+const standings = ['running', 'starting', 'cancelling', 'queued', 'preempted', 'paused', 'succeeded', 'diverged', 'failed', 'lost', 'cancelled'];
 
 /** @param {Run} run */
 const share = run => (run.step !== null && run.totalSteps ? run.step / run.totalSteps : null);
@@ -74,11 +75,12 @@ const own = [
             if (link.getAttribute('href') !== href)
                 link.setAttribute('href', href);
             const swept = Object.entries(run.sweep).map(([key, value]) => `${key.split('/').pop()} ${short(value)}`);
-            const failed = run.outcome === 'failed' && run.reason !== '';
+            const failed = (run.outcome === 'failed' || run.outcome === 'lost') && run.reason !== '';
+            const kind = kindOf(run);
             under.toggleAttribute('data-bad', failed || run.failure !== '');
             setText(under, failed ? `#${run.id} · ${run.reason.split('\n')[0]}` : run.failure ? `#${run.id} · ${nextAttempt(run)}, last: ${run.failure.split('\n')[0]}`
-                : [`#${run.id}`, ...swept, run.state === 'queued' ? run.reason : ''].filter(Boolean).join(' · '));
-            under.title = [run.failure, run.reason].filter(Boolean).join('; ');
+                : [`#${run.id}`, kind.tag, ...swept, run.state === 'queued' ? run.reason : ''].filter(Boolean).join(' · '));
+            under.title = [run.failure, run.reason].filter(Boolean).join('; ') || kind.text;
         } },
     { id: 'progress', title: 'Progress', group: 'Run', width: 112, value: share, down: true, text: 'How far a run is; of one that has ended, how long it took.',
         draw(cell, run) {
@@ -123,7 +125,7 @@ const own = [
     { id: 'steps', title: 'Step', group: 'Run', width: 92, num: true, down: true, value: run => run.step, draw: (cell, run) => put(cell, number(run.step)) },
     { id: 'attempts', title: 'Attempts', group: 'Run', width: 92, num: true, down: true, value: run => run.attempts, draw: (cell, run) => put(cell, String(run.attempts)) },
     { id: 'priority', title: 'Priority', group: 'Run', width: 84, num: true, down: true, value: run => run.priority, draw: (cell, run) => put(cell, String(run.priority)) },
-    { id: 'device', title: 'Device', group: 'Run', width: 132, value: run => run.device, draw: (cell, run) => put(cell, run.device) },
+    { id: 'device', title: 'Device', group: 'Run', width: 132, value: run => run.device, draw: (cell, run) => put(cell, run.device || '–') },
     { id: 'reason', title: 'Reason', group: 'Run', width: 240, value: run => run.reason || null, draw: (cell, run) => put(cell, run.reason || '–') },
 ];
 

@@ -14,6 +14,7 @@ const states = [
     ['diverged', 'Too many steps in a row had a loss or gradient that was not finite: a result, not a crash.'],
     ['failed', 'Ended by an error, a time limit, or more worker deaths than it may restart from.'],
     ['cancelled', 'Stopped on request.'],
+    ['lost', 'Carried out by a program of its own, of which nothing was heard for too long; it goes on as soon as something is.'],
 ];
 
 const keys = [

@@ -3,6 +3,7 @@ import { cancelRun, getCurves, getJob, getRun, isAbort, listSeries, registerMode
 import { ask, bones, failedBox, fill, h, icon, message, setText, stateBox, toast } from '../dom.js';
 import { ago, count, duration, toNumber } from '../format.js';
 import { submitJob } from '../jobs.js';
+import { kindOf } from '../kinds.js';
 import { onEvent, pacer } from '../live.js';
 import { describe, present } from '../metrics.js';
 import { notesCard } from '../notes.js';
@@ -16,10 +17,11 @@ import { chip, isActive, isMoving, meter, nextAttempt, setMeter, standing } from
 
 /** @typedef {import('../types').Run} Run */
 
+/** `worker`: only of runs that polyd carries out. */
 const tabs = [
     { id: 'charts', word: 'Charts' },
     { id: 'log', word: 'Log' },
-    { id: 'checkpoints', word: 'Checkpoints' },
+    { id: 'checkpoints', word: 'Checkpoints', worker: true },
     { id: 'config', word: 'Configuration' },
     { id: 'events', word: 'Events' },
 ];
@@ -88,10 +90,14 @@ export function runView(context) {
         if (!step)
             return;
         event.preventDefault();
-        const next = (tabs.findIndex(t => t.id === tab) + step + tabs.length) % tabs.length;
-        openTab(tabs[next].id);
-        buttons[next].focus();
+        const there = tabs.filter(fits);
+        const next = there[(there.findIndex(t => t.id === tab) + step + there.length) % there.length];
+        openTab(next.id);
+        buttons[tabs.indexOf(next)].focus();
     });
+
+    /** Does the tab make sense for this run? @param {typeof tabs[number]} which */
+    const fits = which => !which.worker || !page.run || kindOf(page.run).worker;
 
     /** @param {string} which */
     function openTab(which) {
@@ -131,7 +137,7 @@ export function runView(context) {
             page.job && page.job.runs > 1 ? `${now.index + 1} of ${page.job.runs} of job #${now.jobId}` : `job #${now.jobId}`,
             `experiment ${now.experiment}`,
             ...Object.entries(now.tags).map(([key, value]) => `tag ${key}${value === '' ? '' : `=${value}`}`),
-            now.device,
+            kindOf(now).tag || now.device,
             now.state === 'ended' ? `ended ${ago(now.ended)}` : `created ${ago(now.created)}`,
             now.state === 'ended' ? stepWord(now).toLowerCase() : '',
             now.attempts > 1 && !attemptWord(now) ? `${now.attempts} attempts` : '',
@@ -146,11 +152,12 @@ export function runView(context) {
         const again = attemptWord(now);
         const cause = again || now.reason || (now.outcome === 'failed' ? page.attempts.findLast(a => a.message)?.message ?? '' : '');
         why.hidden = !cause;
-        why.dataset.tone = now.outcome === 'failed' ? 'bad' : now.outcome === 'diverged' ? 'odd' : 'warn';
+        why.dataset.tone = now.outcome === 'failed' || now.outcome === 'lost' ? 'bad' : now.outcome === 'diverged' ? 'odd' : 'warn';
         if (why.dataset.text !== cause) {
             why.dataset.text = cause;
             fill(why, h('p', null, cause), now.outcome === 'diverged'
                 ? h('p', null, 'This is a result, not a crash: the points up to there are kept. A lower rate, a longer warm-up, clipping or a fixed scale often carries a run over such a place.')
+                : now.outcome === 'lost' ? h('p', null, 'Its program may have died, or cannot reach polyd. As soon as it sends something, the run goes on.')
                 : now.outcome === 'failed' ? h('p', null, h('button', { type: 'button', class: 'link', on: { click: () => openTab('log') } }, 'See the end of the log'), '.') : null);
         }
 
@@ -290,22 +297,24 @@ export function runView(context) {
             return;
         actions.dataset.key = key;
         const buttons = [];
+        const { worker } = kindOf(now);
         const many = page.job && page.job.runs > 1;
         if (isActive(now) && now.state !== 'cancelling') {
-            if (now.state === 'paused')
+            if (worker && now.state === 'paused')
                 buttons.push(action(many ? 'Resume job' : 'Resume', 'running', () => steerJob(now.jobId, 'resume'), true));
-            else
+            else if (worker)
                 buttons.push(action(many ? 'Pause job' : 'Pause', 'paused', () => steerJob(now.jobId, 'pause')));
             buttons.push(action('Cancel', 'stop', async () => {
-                const sure = await ask('Cancel this run?', [h('p', { class: 'muted' },
-                    'It stops at the next step and keeps its checkpoints. A cancelled run cannot be resumed; pause it if you want to go on later.')],
+                const sure = await ask('Cancel this run?', [h('p', { class: 'muted' }, worker
+                    ? 'It stops at the next step and keeps its checkpoints. A cancelled run cannot be resumed; pause it if you want to go on later.'
+                    : 'It counts as cancelled from now on. Its program hears of it with its next heartbeat; polyd cannot stop it.')],
                 'Cancel the run', { danger: true, keep: 'Keep running' });
                 return sure ? cancelRun(now.id) : null;
             }));
         }
         if (now.state === 'queued' && page.attempts.length > 0)
             buttons.push(action('Start now', 'again', () => retryJob(now.jobId)));
-        if (now.state === 'ended') {
+        if (now.state === 'ended' && worker) {
             if (now.outcome !== 'failed')
                 buttons.push(action('Register model', 'download', () => register()));
             buttons.push(action(now.outcome === 'failed' ? 'Retry' : 'Run again', 'again', runAgain, now.outcome === 'failed'),
@@ -375,9 +384,10 @@ export function runView(context) {
                 page.job = await job; // it tells what was submitted
             if (first) {
                 all.hidden = false;
+                buttons.forEach((button, i) => { button.hidden = !fits(tabs[i]); });
                 drawHead();
             }
-            const drawn = first ? openTab(tab) : part?.refresh();
+            const drawn = first ? openTab(tabs.some(t => t.id === tab && fits(t)) ? tab : 'charts') : part?.refresh();
             if (job)
                 page.job = await job;
             drawHead();

@@ -26,6 +26,7 @@ const filters = [
     { id: 'failed', word: 'Failed' },
     { id: 'diverged', word: 'Diverged' },
     { id: 'cancelled', word: 'Cancelled' },
+    { id: 'lost', word: 'Lost' },
 ];
 
 /** @param {string} key */

@@ -101,7 +101,7 @@ export function sweepView(context) {
         const { runs } = sweep;
         setText(title, job.name);
         context.setTitle(job.name);
-        const odd = ['failed', 'diverged', 'cancelled'].filter(key => runs[key] > 0).map(key => `${count(runs[key])} ${key}`).join(', ');
+        const odd = ['failed', 'diverged', 'cancelled', 'lost'].filter(key => runs[key] > 0).map(key => `${count(runs[key])} ${key}`).join(', ');
         // A sweep whose runs have ended is done, whatever became of some of them: the chip says how many.
         const over = !OPEN.has(job.state) && job.state !== 'cancelled' && runs.succeeded > 0;
         const stands = `${job.state} ${odd}`;
@@ -115,9 +115,9 @@ export function sweepView(context) {
             sub.dataset.text = facts.join();
             fill(sub, facts.map(fact => h('span', null, fact)));
         }
-        bar.set([[runs.succeeded, 'good', 'succeeded'], [runs.diverged, 'odd', 'diverged'], [runs.failed, 'bad', 'failed'], [runs.cancelled, 'idle', 'cancelled'], [runs.running, 'run', 'running']], runs.planned);
+        bar.set([[runs.succeeded, 'good', 'succeeded'], [runs.diverged, 'odd', 'diverged'], [runs.failed, 'bad', 'failed'], [runs.cancelled, 'idle', 'cancelled'], [runs.lost, 'bad', 'lost'], [runs.running, 'run', 'running']], runs.planned);
         setText(/** @type {Node} */ (progress.firstElementChild?.firstChild), `${count(runs.ended)} of ${count(runs.planned)} runs ended`);
-        const rest = [['running', 'running'], ['queued', 'queued'], ['failed', 'failed'], ['diverged', 'diverged'], ['cancelled', 'cancelled']].filter(([key]) => runs[key] > 0).map(([key, word]) => `${count(runs[key])} ${word}`);
+        const rest = [['running', 'running'], ['queued', 'queued'], ['failed', 'failed'], ['diverged', 'diverged'], ['cancelled', 'cancelled'], ['lost', 'lost']].filter(([key]) => runs[key] > 0).map(([key, word]) => `${count(runs[key])} ${word}`);
         setText(/** @type {Node} */ (progress.firstElementChild?.lastChild), rest.join(' · '));
         const key = `${job.state} ${sweep.table.length}`;
         if (actions.dataset.key !== key) {
@@ -289,7 +289,7 @@ export function sweepView(context) {
                 const best = row.point === sweep?.best?.point;
                 const many = row.trials.length > 1;
                 const isOpen = unfolded.has(row.point);
-                const odd = [row.runs.open ? `${row.runs.open} open` : '', row.runs.diverged ? `${row.runs.diverged} diverged` : '', row.runs.failed ? `${row.runs.failed} failed` : '', row.runs.cancelled ? `${row.runs.cancelled} cancelled` : ''].filter(Boolean).join(', ');
+                const odd = [row.runs.open ? `${row.runs.open} open` : '', row.runs.diverged ? `${row.runs.diverged} diverged` : '', row.runs.failed ? `${row.runs.failed} failed` : '', row.runs.cancelled ? `${row.runs.cancelled} cancelled` : '', row.runs.lost ? `${row.runs.lost} lost` : ''].filter(Boolean).join(', ');
                 const toggle = h('button', { type: 'button', class: 'small-button', 'aria-expanded': String(isOpen), on: { click: () => {
                     if (!unfolded.delete(row.point))
                         unfolded.add(row.point);

@@ -1,0 +1,388 @@
+/* Runs that a client carries out: opened, heard of, finished by it. Their points go in as those of any run.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "api/handlers.h"
+#include "api/json.h"
+#include "api/rows.h"
+#include "api/server.h"
+#include "daemon/digest/digest.h"
+#include "daemon/store/tx.h"
+#include "kernels/base/file.h"
+
+#define LOG_MAX (INT64_C(64) << 20) /* bytes of a run's log */
+
+/* ---- open ------------------------------------------------------------------------------------- */
+
+struct opening {
+    struct api_write w;                                     /* first */
+    char *name, *experiment, *tags, *notes, *config, *body; /* owned; NULL = the default */
+    int64_t total_steps;
+};
+
+static void opening_done(struct api_write *w)
+{
+    struct opening *o = (struct opening *)(void *)w;
+
+    free(o->name);
+    free(o->experiment);
+    free(o->tags);
+    free(o->notes);
+    free(o->config);
+    free(o->body);
+}
+
+static enum pd_err opening_apply(struct store_tx *tx, struct api_write *w, struct pd_why *why)
+{
+    struct opening *o = (struct opening *)(void *)w;
+    char digest[DIGEST_SHA256_HEX_SIZE];
+    struct store_job_new job = {.kind = SPEC_KIND_EXTERNAL,
+                                .name = o->name ? o->name : "run",
+                                .experiment = o->experiment ? o->experiment : "default",
+                                .tags = o->tags,
+                                .notes = o->notes,
+                                .document = o->body};
+    struct store_run_new run = {.document = o->config ? o->config : "{}",
+                                .config_digest = digest,
+                                .device = "",
+                                .total_steps = o->total_steps};
+    struct store_run row = {.version = 1,
+                            .kind = job.kind,
+                            .state = SPEC_RUN_RUNNING,
+                            .name = job.name,
+                            .experiment = job.experiment,
+                            .reason = "",
+                            .device = "",
+                            .total_steps = o->total_steps,
+                            .config_digest = digest,
+                            .plan_digest = "",
+                            .document = run.document,
+                            .sweep = "{}",
+                            .tags = o->tags ? o->tags : "{}"};
+    enum pd_err err = store_job_insert(tx, &job, &row.job_id, why);
+
+    digest_sha256_hex(run.document, strlen(run.document), digest);
+    if (err == PD_OK)
+        err = store_run_insert(tx, row.job_id, &run, &row.id, why);
+    if (err != PD_OK)
+        return err;
+    row.created_us = row.started_us = store_tx_now_us(tx);
+    api_row_run(&w->answer, &row, NULL, api_deps_of(w->api)->sup, API_ROW_FULL);
+    w->status = 201;
+    return PD_OK;
+}
+
+static void opening_answer(struct api_req *r)
+{
+    struct api_write *w = api_write_result(r);
+    char text[64], tag[32];
+    long long id = 0;
+
+    if (!w)
+        return;
+    if (!w->answer.data || sscanf(w->answer.data, "{\"id\":\"%lld\"", &id) != 1) {
+        api_fail(r, PD_ERR_INTERNAL, "the stored answer cannot be read");
+        return;
+    }
+    if (w->replayed)
+        api_reply_header(r, "Idempotency-Replayed", "true");
+    snprintf(text, sizeof text, "/api/v1/runs/%lld", id);
+    api_reply_header(r, "Location", text);
+    api_reply_header(r, "ETag", api_etag(1, tag));
+    api_reply_json(r, w->status, &w->answer);
+}
+
+/* A copy of a text of `least` to `most` bytes; fails the request otherwise. */
+static char *text_of(struct api_req *r, const char *key, const json_t *value, size_t least, size_t most)
+{
+    size_t len = json_is_string(value) ? json_string_length(value) : 0;
+    char *copy;
+
+    if (!json_is_string(value) || len < least || len > most || strlen(json_string_value(value)) != len) {
+        api_fail_param(r, PD_ERR_INVALID, key, "must be a text of %zu to %zu bytes", least, most);
+        return NULL;
+    }
+    copy = strdup(json_string_value(value));
+    if (!copy)
+        api_fail(r, PD_ERR_NOMEM, "no memory for the run");
+    return copy;
+}
+
+static char *json_of(struct api_req *r, const json_t *value)
+{
+    char *text = json_dumps(value, JSON_COMPACT | JSON_REAL_PRECISION(15));
+
+    if (!text)
+        api_fail(r, PD_ERR_NOMEM, "no memory for the run");
+    return text;
+}
+
+static void opening_member(struct api_req *r, struct opening *o, const char *key, json_t *value)
+{
+    if (!strcmp(key, "name"))
+        o->name = text_of(r, key, value, 1, 200);
+    else if (!strcmp(key, "experiment"))
+        o->experiment = text_of(r, key, value, 1, 128);
+    else if (!strcmp(key, "notes"))
+        o->notes = text_of(r, key, value, 0, 65536);
+    else if (!strcmp(key, "tags"))
+        o->tags = api_tags_ok(r, value) ? json_of(r, value) : NULL;
+    else if (!strcmp(key, "config") && !json_is_object(value))
+        api_fail_param(r, PD_ERR_INVALID, key, "must be an object: {\"lr\": 0.1}");
+    else if (!strcmp(key, "config"))
+        o->config = json_of(r, value);
+    else if (strcmp(key, "total_steps") != 0)
+        api_fail_param(
+            r, PD_ERR_INVALID, key,
+            "unknown member '%.100s'; a run has name, experiment, notes, tags, config and total_steps", key);
+    else if (!json_is_integer(value) || json_integer_value(value) < 1)
+        api_fail_param(r, PD_ERR_INVALID, key, "must be an integer of at least 1");
+    else
+        o->total_steps = json_integer_value(value);
+}
+
+void api_run_open(struct api_req *r)
+{
+    struct opening parsed = {.total_steps = -1}, *o;
+    struct api_write *w;
+    const char *key;
+    json_t *body, *value;
+
+    if (api_draining(api_of(r))) {
+        api_fail(r, API_FAULT_DRAINING, "the server is draining and opens no new runs");
+        return;
+    }
+    body = api_body_json(r, 0);
+    if (!body)
+        return;
+    json_object_foreach(body, key, value)
+    {
+        if (!api_failed(r))
+            opening_member(r, &parsed, key, value);
+    }
+    if (!api_failed(r))
+        parsed.body = json_of(r, body);
+    json_decref(body);
+    w = api_failed(r) || (!api_write_repeated(r) && !api_job_room(r))
+            ? NULL
+            : api_write_begin(r, sizeof *o, true, opening_done, opening_answer);
+    if (!w) {
+        opening_done(&parsed.w);
+        return;
+    }
+    o = (struct opening *)(void *)w;
+    o->name = parsed.name; /* moved, all of them */
+    o->experiment = parsed.experiment;
+    o->tags = parsed.tags;
+    o->notes = parsed.notes;
+    o->config = parsed.config;
+    o->body = parsed.body;
+    o->total_steps = parsed.total_steps;
+    w->apply = opening_apply;
+    api_write_submit(w, STORE_LANE_COMMAND, 4);
+}
+
+/* ---- heard of, finished ----------------------------------------------------------------------- */
+
+struct report {
+    struct api_write w; /* first */
+    int64_t id, version;
+    enum spec_outcome outcome;
+    char reason[512];
+};
+
+static void report_answer(struct api_req *r)
+{
+    struct api_write *w = api_write_result(r);
+
+    if (w)
+        api_answer_run(r, ((struct report *)(void *)w)->id, false);
+}
+
+static enum pd_err beat_apply(struct store_tx *tx, struct api_write *w, struct pd_why *why)
+{
+    w->status = 200;
+    return store_run_beat(tx, ((struct report *)(void *)w)->id, why);
+}
+
+void api_run_heartbeat(struct api_req *r)
+{
+    int64_t id = api_param_id(r, 0);
+    struct api_write *w;
+
+    if (!id || !api_empty_body(r))
+        return;
+    w = api_write_begin(r, sizeof(struct report), false, NULL, report_answer);
+    if (!w)
+        return;
+    ((struct report *)(void *)w)->id = id;
+    w->apply = beat_apply;
+    api_write_submit(w, STORE_LANE_COMMAND, 1);
+}
+
+static enum pd_err finish_apply(struct store_tx *tx, struct api_write *w, struct pd_why *why)
+{
+    struct report *p = (struct report *)(void *)w;
+
+    w->status = 200;
+    return store_run_finish(tx, p->id, p->version, p->outcome, p->reason, why);
+}
+
+static bool finish_read(struct api_req *r, struct report *p)
+{
+    static const enum spec_outcome allowed[] = {SPEC_OUTCOME_SUCCEEDED, SPEC_OUTCOME_FAILED,
+                                                SPEC_OUTCOME_CANCELLED};
+    json_t *body = api_body_json(r, 0), *outcome, *value;
+    const char *key;
+    bool known = false;
+
+    if (!body)
+        return false;
+    outcome = json_object_get(body, "outcome");
+    for (size_t i = 0; json_is_string(outcome) && i < sizeof allowed / sizeof *allowed; i++)
+        if (!strcmp(json_string_value(outcome), spec_outcome_name(allowed[i]))) {
+            p->outcome = allowed[i];
+            known = true;
+        }
+    if (!known)
+        api_fail_param(r, PD_ERR_INVALID, "outcome", "must be succeeded, failed or cancelled");
+    json_object_foreach(body, key, value)
+    {
+        if (api_failed(r) || !strcmp(key, "outcome"))
+            continue;
+        if (strcmp(key, "reason") != 0)
+            api_fail_param(r, PD_ERR_INVALID, key, "unknown member '%.100s'; outcome and reason are known",
+                           key);
+        else if (!json_is_string(value) || json_string_length(value) > 500)
+            api_fail_param(r, PD_ERR_INVALID, key, "must be a text of at most 500 bytes");
+        else
+            snprintf(p->reason, sizeof p->reason, "%s", json_string_value(value));
+    }
+    json_decref(body);
+    return !api_failed(r);
+}
+
+void api_run_finish(struct api_req *r)
+{
+    struct report parsed = {.id = api_param_id(r, 0)}, *p;
+    struct api_write *w;
+
+    if (!parsed.id || !api_if_match(r, false, &parsed.version) || !finish_read(r, &parsed))
+        return;
+    w = api_write_begin(r, sizeof *p, true, NULL, report_answer);
+    if (!w)
+        return;
+    p = (struct report *)(void *)w;
+    p->id = parsed.id;
+    p->version = parsed.version;
+    p->outcome = parsed.outcome;
+    memcpy(p->reason, parsed.reason, sizeof p->reason);
+    w->apply = finish_apply;
+    api_write_submit(w, STORE_LANE_COMMAND, 4);
+}
+
+/* ---- its log ---------------------------------------------------------------------------------- */
+
+struct log_write {
+    struct api_write w; /* first */
+    int64_t id, size;
+};
+
+static enum pd_err log_apply(struct store_tx *tx, struct api_write *w, struct pd_why *why)
+{
+    bool external;
+
+    return store_run_heard(tx, ((struct log_write *)(void *)w)->id, -1, &external, why);
+}
+
+static void log_answer(struct api_req *r)
+{
+    struct api_write *w = api_write_result(r);
+    struct pd_buf b;
+
+    if (!w)
+        return;
+    pd_buf_init(&b, 0);
+    api_json_open(&b, '{');
+    api_json_kv_int(&b, "size", ((struct log_write *)(void *)w)->size);
+    api_json_close(&b, '}');
+    api_reply_json(r, 200, &b);
+}
+
+/* Appends to the file, made if absent. One write: texts of two requests never mix. */
+static enum pd_err append(const char *path, const char *text, size_t len, int64_t *ret_size,
+                          struct pd_why *why)
+{
+    char dir[4096];
+    struct stat st;
+    enum pd_err err;
+    int fd;
+
+    snprintf(dir, sizeof dir, "%s", path);
+    *strrchr(dir, '/') = '\0';
+    err = pd_file_make_dirs(dir, why);
+    if (err != PD_OK)
+        return err;
+    fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (fd < 0 || fstat(fd, &st))
+        err = pd_fail_errno(why, errno, "cannot open the run's log");
+    else if (st.st_size + (int64_t)len > LOG_MAX)
+        err = pd_fail(why, PD_ERR_LIMIT, "the log of a run may have %lld bytes, this one has %lld",
+                      (long long)LOG_MAX, (long long)st.st_size);
+    else if (write(fd, text, len) != (ssize_t)len)
+        err = pd_fail_errno(why, errno, "cannot write the run's log");
+    else
+        *ret_size = st.st_size + (int64_t)len;
+    if (fd >= 0)
+        close(fd);
+    return err;
+}
+
+void api_run_log_append(struct api_req *r)
+{
+    struct log_write parsed = {.id = api_param_id(r, 0)}, *l;
+    struct api_run_facts run;
+    struct api_write *w;
+    struct store *store;
+    struct pd_why why = {.text = ""};
+    json_t *body, *text;
+    char path[4096];
+    enum pd_err err = PD_OK;
+
+    if (!parsed.id || !(store = api_reader(r)) || !api_run_exists(r, store, parsed.id, &run))
+        return;
+    if (spec_kind_info(run.kind)->worker) {
+        api_fail(r, PD_ERR_CONFLICT, "run %lld is carried out by polyd: its worker writes its log",
+                 (long long)parsed.id);
+        return;
+    }
+    body = api_body_json(r, 0);
+    if (!body)
+        return;
+    text = json_object_get(body, "text");
+    if (!json_is_string(text) || json_object_size(body) != 1)
+        api_fail_param(r, PD_ERR_INVALID, "text", "must be a text, and the only member: {\"text\": \"...\"}");
+    else if (run.state == SPEC_RUN_ENDED && run.outcome != SPEC_OUTCOME_LOST)
+        api_fail(r, PD_ERR_CONFLICT, "run %lld has ended: %s", (long long)parsed.id,
+                 spec_outcome_name(run.outcome));
+    else {
+        sup_log_path(api_deps_of(api_of(r))->sup, parsed.id, 0, path, sizeof path);
+        err = append(path, json_string_value(text), json_string_length(text), &parsed.size, &why);
+    }
+    json_decref(body);
+    if (err != PD_OK)
+        api_fail_why(r, err, &why);
+    w = api_failed(r) ? NULL : api_write_begin(r, sizeof *l, false, NULL, log_answer);
+    if (!w)
+        return;
+    l = (struct log_write *)(void *)w;
+    l->id = parsed.id;
+    l->size = parsed.size;
+    w->apply = log_apply;
+    api_write_submit(w, STORE_LANE_METRICS, 1);
+}

@@ -1,0 +1,56 @@
+/* Runs that their clients carry out: one of which nothing is heard for too long is lost. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "daemon/supervise/internal.h"
+#include "kernels/base/log.h"
+
+struct lost_op {
+    struct op op;
+    int64_t run, before_us;
+    char reason[96];
+};
+
+static enum pd_err lost_apply(struct store_tx *tx, struct op *op, struct pd_why *why)
+{
+    struct lost_op *l = (struct lost_op *)op;
+
+    return store_run_lost(tx, l->run, l->before_us, l->reason, why);
+}
+
+struct silent {
+    struct sup *s;
+    int64_t before_us;
+};
+
+static bool silent_run(void *ctx, int64_t run_id)
+{
+    struct silent *silent = ctx;
+    struct lost_op *l = calloc(1, sizeof *l);
+
+    if (!l)
+        return false; /* the next look finds it again */
+    l->op.lane = STORE_LANE_WORKER;
+    l->op.apply = lost_apply;
+    l->op.rows = 4;
+    l->run = run_id;
+    l->before_us = silent->before_us;
+    snprintf(l->reason, sizeof l->reason, "nothing was heard of it for %lld s",
+             (long long)(silent->s->o.silence_us / 1000000));
+    if (sup_write(silent->s, &l->op) != PD_OK)
+        pd_log(PD_LOG_ERROR, "supervise", "run=%lld lost=refused", (long long)run_id);
+    return true;
+}
+
+void silence_look(struct sup *s)
+{
+    int64_t now_us = store_writer_clock_us(s->writer);
+    struct silent silent = {.s = s, .before_us = now_us - s->o.silence_us};
+    struct pd_why why;
+
+    /* While polyd was away, nobody could be heard. */
+    if (silent.before_us < s->since_us)
+        return;
+    if (store_run_silent(s->reader, silent.before_us, silent_run, &silent, &why) != PD_OK)
+        pd_log(PD_LOG_ERROR, "supervise", "silence=unreadable why=\"%s\"", why.text);
+}

@@ -22,12 +22,15 @@ static void ingest_done(struct api_write *w)
 static enum pd_err ingest_apply(struct store_tx *tx, struct api_write *w, struct pd_why *why)
 {
     struct ingest *in = (struct ingest *)(void *)w;
-
     int64_t step = -1;
+    size_t bad = 0;
     bool external;
-    enum pd_err err =
-        store_metric_append(tx, in->run, 0, in->batch.points, in->batch.count, &in->stored, why);
+    enum pd_err err = store_metric_check_client(tx, in->run, in->batch.points, in->batch.count, &bad, why);
 
+    if (err == PD_ERR_CONFLICT)
+        snprintf(w->param, sizeof w->param, "points/%zu/key", bad);
+    if (err == PD_OK)
+        err = store_metric_append(tx, in->run, 0, in->batch.points, in->batch.count, &in->stored, why);
     for (size_t i = 0; i < in->batch.count; i++)
         if (in->batch.points[i].step > step)
             step = in->batch.points[i].step;

@@ -101,6 +101,8 @@ struct api_write {
     char key[256];
     uint8_t body_sha256[32];
     bool keyed, replayed;
+    /* Where in the request the fault lies that apply met: "points/3/key"; "" = nowhere. */
+    char param[40];
     int status;           /* of the answer: set by apply, or replayed */
     struct pd_buf answer; /* body of the answer: made by apply, or replayed */
 };

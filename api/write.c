@@ -86,6 +86,7 @@ static enum pd_err write_apply(struct store_tx *tx, void *ctx, struct pd_why *wh
     pd_buf_done(&w->answer); /* a rerun overwrites */
     pd_buf_init(&w->answer, 0);
     w->replayed = false;
+    w->param[0] = '\0';
     if (!w->keyed)
         return w->apply(tx, w, why);
     err = store_idem_claim(tx, w->scope, w->key, w->body_sha256, &w->status, &w->answer, why);
@@ -150,6 +151,8 @@ struct api_write *api_write_result(struct api_req *r)
         return w;
     if (w->err == PD_ERR_CONFLICT && w->status == API_FAULT_KEY_REUSED)
         api_fail(r, API_FAULT_KEY_REUSED, "this Idempotency-Key was used with another body");
+    else if (w->param[0])
+        api_fail_param(r, (int)w->err, w->param, "%s", w->why.text);
     else
         api_fail_why(r, w->err, &w->why);
     return NULL;

@@ -69,6 +69,11 @@ bool spec_metric_known(const struct spec_config *g, const char *key)
            has_place(g, key + 7, g->attention.scale_share == SPEC_SCALE_SHARE_HEAD);
 }
 
+bool spec_config_writes(const struct spec_config *g, const char *key)
+{
+    return spec_metric_known(g, key) || !strncmp(key, "system/", 7); /* of its devices */
+}
+
 const char *spec_config_best_metric(const struct spec_config *g, bool *ret_maximise)
 {
     bool averages = g->train.ema > 0 && g->train.ema_serve;

@@ -406,6 +406,8 @@ PD_NODISCARD enum pd_err spec_config_bind(struct spec_config *config, int64_t tr
 /* The metric key by which a run's evaluations and checkpoints are compared, and whether more is better.
  * Static. */
 const char *spec_config_best_metric(const struct spec_config *config, bool *ret_maximise);
+/* Does a run of this configuration, or polyd about it, write the metric key? Then it is no client's. */
+bool spec_config_writes(const struct spec_config *config, const char *key);
 /* round(mlp_ratio * width). */
 int64_t spec_config_mlp_width(const struct spec_config *config);
 /* Head dimension: width / heads. */

@@ -16,10 +16,24 @@ struct segments {
     size_t count;
 };
 
-/* Segments of the query, already cut to [from_step, to_step]; attempt 0 comes first if it can have points. */
-static enum pd_err segments_of(struct store *s, const struct store_point_query *q, struct segments *ret,
-                               struct pd_why *why)
+/* Is the series the worker's? Then points that a client logged to it, of before polyd refused them, are not
+ * shown. */
+static enum pd_err worker_writes(struct store *s, int64_t run_id, int64_t key, bool *ret, struct pd_why *why)
 {
+    int64_t attempt = 0;
+    enum pd_err err =
+        db_int(&s->db, &attempt, why, "SELECT attempt FROM metric_latest WHERE run_id = ?1 AND key_id = ?2",
+               "ii", run_id, key);
+
+    *ret = attempt > 0;
+    return err == PD_ERR_NOT_FOUND ? PD_OK : err;
+}
+
+/* Segments of the query, already cut to [from_step, to_step]; attempt 0 comes first if it can have points. */
+static enum pd_err segments_of(struct store *s, const struct store_point_query *q, int64_t key,
+                               struct segments *ret, struct pd_why *why)
+{
+    bool worker = false;
     struct segment *list = NULL;
     size_t count = 0, room = 0, kept = 0;
     int64_t bound = INT64_MAX;
@@ -35,8 +49,10 @@ static enum pd_err segments_of(struct store *s, const struct store_point_query *
         return PD_OK;
     }
     /* From the last attempt to the first: `bound` is the least start among the later ones. */
-    err = db_bind(&s->db, &st, why, "SELECT n, start_step FROM attempt WHERE run_id = ?1 ORDER BY n DESC",
-                  "i", q->run_id);
+    err = worker_writes(s, q->run_id, key, &worker, why);
+    if (err == PD_OK)
+        err = db_bind(&s->db, &st, why, "SELECT n, start_step FROM attempt WHERE run_id = ?1 ORDER BY n DESC",
+                      "i", q->run_id);
     while (err == PD_OK) {
         int64_t start = 0;
 
@@ -55,7 +71,8 @@ static enum pd_err segments_of(struct store *s, const struct store_point_query *
             list = more;
         }
         if (err == PD_ERR_NOT_FOUND) {
-            list[count++] = (struct segment){.attempt = 0, .lo = INT64_MIN, .hi = INT64_MAX};
+            if (!worker)
+                list[count++] = (struct segment){.attempt = 0, .lo = INT64_MIN, .hi = INT64_MAX};
             break;
         }
         start = sqlite3_column_int64(st, 1);
@@ -174,7 +191,7 @@ enum pd_err store_point_list(struct store *s, const struct store_point_query *q,
     err = key_of(s, q->key, &key, why);
     if (err != PD_OK || !key)
         return err;
-    err = segments_of(s, q, &segments, why);
+    err = segments_of(s, q, key, &segments, why);
     if (err != PD_OK)
         return err;
     a.segments = b.segments = &segments;
@@ -415,7 +432,7 @@ enum pd_err store_bucket_list(struct store *s, const struct store_point_query *q
     }
     err = key_of(s, q->key, &key, why);
     if (err == PD_OK && key)
-        err = segments_of(s, q, &segments, why);
+        err = segments_of(s, q, key, &segments, why);
     if (err == PD_OK && segments.count) {
         c.at = calloc((size_t)buckets, sizeof *c.at);
         lists = calloc(segments.count, sizeof *lists);

@@ -338,7 +338,8 @@ PD_NODISCARD enum pd_err store_series_get(struct store *s, int64_t run_id, const
 
 /* Points of a series. By default what a reader means by "the series": a step that several attempts
  * reached shows the latest attempt's points (job resumed from a checkpoint: the earlier
- * attempt's points beyond it are ghosts). Points logged over HTTP are attempt 0 and always shown. */
+ * attempt's points beyond it are ghosts). Points logged over HTTP are attempt 0, and always shown except in a
+ * series that the worker writes: those of a time before polyd refused them count for nothing. */
 struct store_point_query {
     int64_t run_id;
     const char *key;

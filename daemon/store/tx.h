@@ -153,6 +153,12 @@ PD_NODISCARD enum pd_err store_metric_append(struct store_tx *tx, int64_t run_id
                                              const struct store_metric *points, size_t count,
                                              int64_t *ret_new, struct pd_why *why);
 
+/* May a client log these points to the run? PD_ERR_CONFLICT if one has a key that the run's own worker writes
+ * or has written; *ret_index is the first such point. */
+PD_NODISCARD enum pd_err store_metric_check_client(struct store_tx *tx, int64_t run_id,
+                                                   const struct store_metric *points, size_t count,
+                                                   size_t *ret_index, struct pd_why *why);
+
 /* ---- events, checkpoints, blobs ------------------------------------------------------------- */
 
 /* `data` is a JSON object. *ret_id may be NULL. */

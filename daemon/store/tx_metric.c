@@ -367,13 +367,13 @@ static enum pd_err series_add(struct store_tx *tx, struct series *s, const struc
     return PD_OK;
 }
 
-/* Latest = of the latest attempt, then the greatest step, then time; points over HTTP (attempt 0)
- * compete by step with all. */
+/* Latest = of the latest attempt, then the greatest step, then time. Attempt 0 is a client: never later than
+ * a worker. */
 static bool later(const struct latest *l, int attempt, const struct store_metric *p)
 {
     if (!l->count)
         return true;
-    if (attempt && l->attempt && attempt != l->attempt)
+    if (attempt != l->attempt)
         return attempt > l->attempt;
     if (p->step != l->step)
         return p->step > l->step;
@@ -383,7 +383,13 @@ static bool later(const struct latest *l, int attempt, const struct store_metric
 static void latest_add(struct store_tx *tx, struct latest *l, int attempt, const struct store_metric *p)
 {
     struct metric_cache *c = tx->metrics;
+    bool counts = attempt || !l->attempt;
 
+    if (attempt &&
+        !l->attempt) { /* what a client logged under the worker's key counts for nothing beside it */
+        l->min = INFINITY;
+        l->max = -INFINITY;
+    }
     if (later(l, attempt, p)) {
         l->attempt = attempt;
         l->step = p->step;
@@ -391,7 +397,7 @@ static void latest_add(struct store_tx *tx, struct latest *l, int attempt, const
         l->value = p->value;
     }
     l->count++;
-    if (isfinite(p->value)) {
+    if (counts && isfinite(p->value)) {
         if (p->value < l->min)
             l->min = p->value;
         if (p->value > l->max)
@@ -401,6 +407,27 @@ static void latest_add(struct store_tx *tx, struct latest *l, int attempt, const
         l->dirty = true;
         c->dirty_latest[c->dirty_latest_count++] = (unsigned)(l - c->latest);
     }
+}
+
+enum pd_err tx_series_source(struct store_tx *tx, int64_t run_id, const char *key, bool *ret_there,
+                             int *ret_attempt, struct pd_why *why)
+{
+    struct metric_cache *c = tx->metrics;
+    struct latest *l = NULL;
+    int64_t id;
+    enum pd_err err = key_id(tx, key, &id, why);
+
+    if (err == PD_OK && c->latest_count >= SERIES_MAX) {
+        err = store_metric_flush(tx, why);
+        store_metric_forget(c);
+    }
+    if (err == PD_OK)
+        err = latest_find(tx, run_id, id, &l, why);
+    if (err != PD_OK)
+        return err;
+    *ret_there = l->count > 0;
+    *ret_attempt = l->attempt;
+    return PD_OK;
 }
 
 /* How many keys the run has, those of this transaction among them. */

@@ -60,6 +60,9 @@ enum pd_err tx_check_version(const char *what, int64_t id, int64_t have, int64_t
 /* tx_metric.c: the cache of keys and open roll-ups lives with the writer. */
 struct metric_cache *store_metric_cache_new(void);
 struct metric_cache *store_metric_cache_free(struct metric_cache *c);
+/* Who writes the series of the run: *ret_there = false: nobody yet; *ret_attempt 0: a client. */
+enum pd_err tx_series_source(struct store_tx *tx, int64_t run_id, const char *key, bool *ret_there,
+                             int *ret_attempt, struct pd_why *why);
 /* Writes the roll-ups and latest values that the group changed. Before the commit. */
 enum pd_err store_metric_flush(struct store_tx *tx, struct pd_why *why);
 /* Forgets everything: something was rolled back, memory may be ahead of the file. */

@@ -5,9 +5,9 @@
  * Prints "port N" when it listens. Then one command a line on standard input, answered by "ok" or "error
  * ...": start RUN            an attempt begins and runs end RUN              it ends, succeeded log RUN N
  * TEXT       appends TEXT and a newline to the log of attempt N checkpoint RUN STEP  a checkpoint row keys
- * RUN N             N metric keys of attempt 1, as its worker logs them stall
- * MS             the writer sleeps kept PATH a run with the resolved document of that file drain, stop
- * api_drain; api_stop and exit (so does the end of the input) */
+ * RUN N             N metric keys of attempt 1, as its worker logs them points RUN ATTEMPT JSON      points
+ * likewise stall MS             the writer sleeps kept PATH a run with the resolved document of that file
+ * drain, stop          api_drain; api_stop and exit (so does the end of the input) */
 #include <errno.h>
 #include <semaphore.h>
 #include <signal.h>
@@ -19,11 +19,13 @@
 #include <unistd.h>
 
 #include "api/api.h"
+#include "api/ingest.h"
 #include "daemon/config/config.h"
 #include "daemon/spec/spec.h"
 #include "daemon/store/store.h"
 #include "daemon/store/tx.h"
 #include "daemon/supervise/supervise.h"
+#include "kernels/base/clock.h"
 #include "kernels/base/file.h"
 #include "kernels/base/log.h"
 #include "tests/api/fake_sup.h"
@@ -34,6 +36,7 @@ struct command {
     char verb[16];
     long long a, b;
     const char *document;
+    struct api_batch batch; /* of "points" */
 };
 
 /* A run with the resolved document that an earlier version of polyd kept, of a job of its own. */
@@ -120,6 +123,8 @@ static enum pd_err apply(struct store_tx *tx, void *ctx, struct pd_why *why)
             snprintf(key, sizeof key, "w/%06lld", i);
             err = store_metric_append(tx, c->a, 1, &p, 1, NULL, why);
         }
+    } else if (strcmp(c->verb, "points") == 0) {
+        err = store_metric_append(tx, c->a, (int)c->b, c->batch.points, c->batch.count, NULL, why);
     } else {
         err = pd_fail(why, PD_ERR_INVALID, "unknown command");
     }
@@ -129,7 +134,8 @@ static enum pd_err apply(struct store_tx *tx, void *ctx, struct pd_why *why)
 int main(int argc, char **argv)
 {
     const char *flags[64] = {argv[0]};
-    char dir_flag[600], line[4096];
+    char dir_flag[600], *line = NULL;
+    size_t size = 0;
     struct config_report report;
     struct config *config = NULL;
     struct store_writer *writer = NULL;
@@ -174,7 +180,7 @@ int main(int argc, char **argv)
     }
     printf("port %u\n", api_port(api));
     fflush(stdout);
-    while (fgets(line, sizeof line, stdin)) {
+    while (getline(&line, &size, stdin) > 0) {
         struct command c = {.a = 0};
         struct store_work work = {.lane = STORE_LANE_COMMAND, .apply = apply, .ctx = &c};
         enum pd_err err = PD_OK;
@@ -207,6 +213,19 @@ int main(int argc, char **argv)
             if (err == PD_OK)
                 err = store_writer_call(writer, &work, &why);
             pd_buf_done(&text);
+        } else if (strncmp(line, "points ", 7) == 0) { /* RUN ATTEMPT JSON: as its worker would */
+            char pointer[128];
+            int at = 0;
+
+            if (sscanf(line, "%15s %lld %lld %n", c.verb, &c.a, &c.b, &at) < 3 || !at)
+                err = PD_ERR_INVALID;
+            else
+                err = api_batch_parse(line + at, strlen(line + at), pd_clock_wall_us(), &c.batch, pointer,
+                                      sizeof pointer, &why);
+            if (err == PD_OK) {
+                err = store_writer_call(writer, &work, &why);
+                api_batch_done(&c.batch);
+            }
         } else if (sscanf(line, "%15s %lld %lld", c.verb, &c.a, &c.b) < 1) {
             err = PD_ERR_INVALID;
         } else if (strcmp(c.verb, "go") == 0) {
@@ -228,6 +247,7 @@ int main(int argc, char **argv)
             printf("error %s %s\n", pd_err_name(err), why.text);
         fflush(stdout);
     }
+    free(line);
     rc = 0;
 out:
     if (rc)

@@ -125,7 +125,13 @@ export class Host {
     async tell(command) {
         this.child.stdin.write(`${command}\n`);
         const answer = await this.line();
-        assert.equal(answer, 'ok', command);
+        assert.equal(answer, 'ok', command.slice(0, 200));
+    }
+
+    /** Points as the worker of a run writes them. @param {string} run @param {{key: string, step: number, value: number}[]} points */
+    async worker(run, points, attempt = 1) {
+        for (let at = 0; at < points.length; at += 10000)
+            await this.tell(`points ${run} ${attempt} ${JSON.stringify({ points: points.slice(at, at + 10000) })}`);
     }
 
     /** Stops; the program must end by itself, without leaks or races reported. */

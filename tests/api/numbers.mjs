@@ -49,8 +49,7 @@ export async function sweepOf(host) {
                 points.push({ step, value: wild ? [NaN, Infinity, -Infinity][step % 3] : value, at: step * (0.5 + 0.25 * run.trial) });
             }
             series.set(key, points);
-            const reply = await host.post(`/api/v1/runs/${run.id}/metrics`, { points: points.map(p => ({ key, step: p.step, value: word(p.value), time: started + p.at })) });
-            assert.equal(reply.status, 200, reply.text);
+            await host.worker(run.id, points.map(p => ({ key, step: p.step, value: word(p.value), time: started + p.at })));
         }
         if (outcome !== 'open')
             await host.tell(`end ${run.id} ${OUTCOMES[outcome]}`);

@@ -11,11 +11,8 @@ const k = [0.01, 1, 100];
 let host;
 let sweep;
 
-const ingest = async (run, key, values, gap = 10) => {
-    const reply = await host.post(`/api/v1/runs/${run}/metrics`, {
-        points: values.map((value, i) => ({ key, step: (i + 1) * gap, value, time: Date.now() / 1000 + i })) });
-    assert.equal(reply.status, 200, reply.text);
-};
+const ingest = (run, key, values, gap = 10) =>
+    host.worker(run, values.map((value, i) => ({ key, step: (i + 1) * gap, value, time: Date.now() / 1000 + i })));
 const end = async (run, outcome = 0) => {
     await host.tell(`start ${run}`);
     await host.tell(`end ${run} ${outcome}`);

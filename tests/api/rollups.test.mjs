@@ -191,7 +191,7 @@ test('a run: its table, its latest values, its chart and its export are the poin
         near(told.max, pick.max(points), 'greatest');
         assert.ok(Math.abs(Date.parse(told.time) / 1000 - run.started - points.at(-1).at) < 2 * ROUNDED);
         assert.equal(listed.latest[key], word(points.at(-1).value));
-        assert.deepEqual(own.map(line => [Number(line.step), line.attempt]), points.map(p => [p.step, '0']));
+        assert.deepEqual(own.map(line => [Number(line.step), line.attempt]), points.map(p => [p.step, '1']));
         own.forEach((line, i) => {
             assert.ok(Object.is(Number(line.value.replace('inf', 'Infinity')), points[i].value), `${key}: ${line.value}, sent ${points[i].value}`);
             assert.ok(Math.abs(Date.parse(line.time) / 1000 - run.started - points[i].at) < 2 * ROUNDED);

@@ -18,14 +18,14 @@ const ingest = (points, id = run) => host.post(`/api/v1/runs/${id}/metrics`, { p
 test('points are committed before the answer and shown as they are', async () => {
     const time = '2026-11-20T10:00:00.000Z';
     const reply = await ingest([
-        { key: 'loss/train', step: 0, value: 2.5, time }, { key: 'loss/train', step: 1, value: 'NaN', time },
-        { key: 'loss/train', step: 2, value: 1e-300, time }, { key: 'weird key,"x"', step: 0, value: '-Infinity', time },
+        { key: 'mine/loss', step: 0, value: 2.5, time }, { key: 'mine/loss', step: 1, value: 'NaN', time },
+        { key: 'mine/loss', step: 2, value: 1e-300, time }, { key: 'weird key,"x"', step: 0, value: '-Infinity', time },
     ]);
     assert.deepEqual(reply.json, { received: 4, stored: 4 });
-    assert.deepEqual((await ingest([{ key: 'loss/train', step: 0, value: 2.5, time }])).json, { received: 1, stored: 0 });
+    assert.deepEqual((await ingest([{ key: 'mine/loss', step: 0, value: 2.5, time }])).json, { received: 1, stored: 0 });
     const series = (await host.get(`/api/v1/runs/${run}/metrics`)).json.series;
     assert.deepEqual(series.map(s => [s.key, s.count, s.step, s.value, s.min, s.max]), [
-        ['loss/train', 3, 2, 1e-300, 1e-300, 2.5], ['weird key,"x"', 1, 0, '-Infinity', null, null]]);
+        ['mine/loss', 3, 2, 1e-300, 1e-300, 2.5], ['weird key,"x"', 1, 0, '-Infinity', null, null]]);
     assert.deepEqual((await ingest([])).json, { received: 0, stored: 0 });
 });
 
@@ -84,7 +84,7 @@ test('an export holds every point once, also of one step with thousands', async 
     const lines = csv.text.trimEnd().split('\n');
     assert.equal(lines[0], 'key,step,time,attempt,value');
     assert.equal(lines.length - 1, 4 + 5000 + 2500);
-    assert.ok(lines.includes('loss/train,1,2026-11-20T10:00:00.000Z,0,NaN'));
+    assert.ok(lines.includes('mine/loss,1,2026-11-20T10:00:00.000Z,0,NaN'));
     assert.ok(lines.includes('"weird key,""x""",0,2026-11-20T10:00:00.000Z,0,-Infinity'));
     const json = await host.get(`/api/v1/runs/${run}/export?format=json&key=same&key=none`);
     assert.deepEqual(json.json.map(p => p.value).sort((a, b) => a - b), many.map(p => p.value));

@@ -90,9 +90,9 @@ describe('first minutes', { skip, timeout: 400000 }, () => {
     test('test_e2e_each_metric_is_its_own_column_sorted_by_its_direction', async () => {
         const runs = [];
         for (const [name, points] of [['words', { 'ppl/val': 12.52 }], ['words, better', { 'ppl/val': 8.1 }], ['pictures', { 'acc/val': .9999 }]]) {
-            const { run } = await empty.submit({ ...tiny, name, experiment: 'own-columns', model: { preset: 'vit_micro', depth: name === 'pictures' ? 1 : 2 } });
-            await empty.reach(run, 'succeeded');
-            await empty.post(`/api/v1/runs/${run}/metrics`, { points: Object.entries(points).map(([key, value]) => ({ key, step: 100, value })) });
+            const { id: run } = await empty.post('/api/v1/runs', { name, experiment: 'own-columns', config: { model: { depth: name === 'pictures' ? 1 : 2 }, data: { dataset: 'own' } } });
+            await empty.post(`/api/v1/runs/${run}/metrics`, { points: Object.entries({ 'loss/val': 1, ...points }).map(([key, value]) => ({ key, step: 100, value })) });
+            await empty.post(`/api/v1/runs/${run}/finish`, { outcome: 'succeeded' });
             runs.push(run);
         }
         const page = await browser.open(`${empty.url}/#/?experiment=own-columns`);
@@ -253,21 +253,23 @@ describe('first minutes', { skip, timeout: 400000 }, () => {
     });
 
     test('test_e2e_head_of_a_run_has_its_best_value_with_its_step', async () => {
-        const { run } = await full.submit({ ...tiny, name: 'overfits' });
-        await full.reach(run, 'succeeded');
+        const { id: run } = await full.post('/api/v1/runs', { name: 'overfits' });
         const points = [];
         for (let step = 10; step <= 1000; step += 10)
             points.push({ key: 'loss/val', step, value: step <= 300 ? 1 - step / 500 : .4 + (step - 300) / 2000 }, { key: 'acc/val', step, value: step === 640 ? .947 : .9 });
         await full.post(`/api/v1/runs/${run}/metrics`, { points });
+        await full.post(`/api/v1/runs/${run}/finish`, { outcome: 'succeeded' });
         const page = await browser.open(`${full.url}/#/runs/${run}`);
         await page.locator('.tile', { hasText: 'Validation loss' }).getByText('best 0.4 at step 300, rising since').waitFor();
         await page.locator('.tile', { hasText: 'Validation accuracy' }).getByText('best 94.7 % at step 640').waitFor();
         assert.equal(await page.getByRole('progressbar', { name: 'Progress' }).isVisible(), false);
         await page.mouse.wheel(0, 700);
         await until('the brief that stays', async () => page.locator('.run-brief').isVisible());
-        assert.match(await page.locator('.run-brief').innerText(), /Succeeded\s*overfits · Step 4( of 4)? · Validation loss 0\.75/);
+        assert.match(await page.locator('.run-brief').innerText(), /Succeeded\s*overfits · Step 1,000 · Validation loss 0\.75/);
+        const { runs: [noted] } = await full.get('/api/v1/runs?text=noted&limit=1');
+        await page.goto(`${full.url}/#/runs/${noted.id}`);
         await page.getByRole('link', { name: /^job #\d+$/ }).click();
-        await until('the document of its job', async () => /"name": "overfits"/.test(await page.getByLabel('Job document, JSON').inputValue()));
+        await until('the document of its job', async () => /"name": "noted"/.test(await page.getByLabel('Job document, JSON').inputValue()));
         await browser.close(page);
     });
 

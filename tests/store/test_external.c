@@ -54,7 +54,8 @@ static bool of_run(void *ctx, const struct store_run *r)
     s->step = r->step;
     s->ended_at = r->ended_us != 0;
     snprintf(s->reason, sizeof s->reason, "%s", r->reason);
-    assert_true((!r->started_us || r->started_us >= r->created_us) && (!r->ended_us || r->ended_us >= r->started_us));
+    assert_true((!r->started_us || r->started_us >= r->created_us) &&
+                (!r->ended_us || r->ended_us >= r->started_us));
     return true;
 }
 

@@ -99,6 +99,10 @@ void api_row_run(struct pd_buf *b, const struct store_run *run, struct store *st
     double eta = (double)NAN;
     const char *reason = run->reason;
 
+    if (!spec_kind_info(run->kind)->worker) /* no device is held: from its opening to its end */
+        used_us = (run->ended_us ? run->ended_us : pd_clock_wall_us()) - run->started_us;
+    if (used_us < 0)
+        used_us = 0;
     if (run->state != SPEC_RUN_ENDED && !waits && sup_progress_get(sup, run->id, &live)) {
         if (live.step > step)
             step = live.step;

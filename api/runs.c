@@ -1,4 +1,4 @@
-/* Runs: list, show, cancel, series, charts, export, checkpoints. */
+/* Runs: list, show, series, charts, export, checkpoints. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -316,51 +316,6 @@ void api_run_get(struct api_req *r)
 
     if (id)
         api_answer_run(r, id, true);
-}
-
-/* ---- cancel ----------------------------------------------------------------------------------- */
-
-struct run_cancel {
-    struct api_write w; /* first */
-    int64_t id, version;
-    char reason[512];
-};
-
-static enum pd_err cancel_apply(struct store_tx *tx, struct api_write *w, struct pd_why *why)
-{
-    struct run_cancel *c = (struct run_cancel *)(void *)w;
-
-    w->status = 200;
-    return store_run_cancel(tx, c->id, c->version, c->reason, why);
-}
-
-static void cancel_answer(struct api_req *r)
-{
-    struct api_write *w = api_write_result(r);
-
-    if (w)
-        api_answer_run(r, ((struct run_cancel *)(void *)w)->id, false);
-}
-
-void api_run_cancel(struct api_req *r)
-{
-    int64_t id = api_param_id(r, 0), version;
-    char reason[512];
-    struct api_write *w;
-    struct run_cancel *c;
-
-    if (!id || !api_if_match(r, false, &version) || !api_reason(r, reason, sizeof reason))
-        return;
-    w = api_write_begin(r, sizeof *c, true, NULL, cancel_answer);
-    if (!w)
-        return;
-    c = (struct run_cancel *)(void *)w;
-    c->id = id;
-    c->version = version;
-    memcpy(c->reason, reason, sizeof reason);
-    w->apply = cancel_apply;
-    w->notify = true;
-    api_write_submit(w, STORE_LANE_COMMAND, 4);
 }
 
 /* ---- series ----------------------------------------------------------------------------------- */

@@ -91,6 +91,10 @@ void db_job(sqlite3_stmt *st, struct store_job *ret);
     " WHERE m.run_id = r.id AND g.name = ?11))"
 void db_run_row(sqlite3_stmt *st, struct store_run *ret);
 
+/* Is run ?1 to leave its worker until it is resumed: by itself, or with its job? */
+#define DB_PAUSE_WANTED                                                                                      \
+    "SELECT r.held OR j.state = 'paused' FROM run r JOIN job j ON j.id = r.job_id WHERE r.id = ?1"
+
 #define DB_ATTEMPT_COLUMNS                                                                                   \
     "run_id, n, state, cause, message, devices, pid, pid_start, acked_seq, start_step, step, log_bytes, "    \
     "created_us, started_us, ended_us, token_sha256, exit_status, clock_us"

@@ -18,6 +18,15 @@ enum pd_err store_run_silent(struct store *s, int64_t before_us, bool (*row)(voi
     return err == PD_ERR_NOT_FOUND ? PD_OK : err;
 }
 
+enum pd_err store_run_to_pause(struct store *s, int64_t run_id, bool *ret, struct pd_why *why)
+{
+    int64_t wanted = 0;
+    enum pd_err err = db_int(&s->db, &wanted, why, DB_PAUSE_WANTED, "i", run_id);
+
+    *ret = wanted;
+    return err;
+}
+
 enum pd_err store_run_pace(struct store *s, int64_t run_id, int n, struct store_pace *ret, struct pd_why *why)
 {
     sqlite3_stmt *st;

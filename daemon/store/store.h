@@ -279,6 +279,9 @@ PD_NODISCARD enum pd_err store_run_silent(struct store *s, int64_t before_us,
                                           bool (*row)(void *ctx, int64_t run_id), void *ctx,
                                           struct pd_why *why);
 
+/* As store_run_pause_wanted. */
+PD_NODISCARD enum pd_err store_run_to_pause(struct store *s, int64_t run_id, bool *ret, struct pd_why *why);
+
 struct store_pace {
     int64_t start_step, started_us; /* of an attempt; started_us 0 = its worker has not come yet */
     int64_t created_us;             /* since when it holds its devices */

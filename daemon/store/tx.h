@@ -58,8 +58,9 @@ PD_NODISCARD enum pd_err store_job_pause(struct store_tx *tx, int64_t job_id, in
 PD_NODISCARD enum pd_err store_job_resume(struct store_tx *tx, int64_t job_id, int64_t version,
                                           struct pd_why *why);
 
-/* Runs that back off after a failure may start at once, and have all their restarts again. PD_ERR_CONFLICT:
- * the job is over. */
+/* Its failed runs are queued again under their numbers, and go on from their last checkpoints as new
+ * attempts; runs that back off after a failure may start at once. All have all their restarts again.
+ * PD_ERR_CONFLICT: the job is done or cancelled, or the time limits of all failed runs are used up. */
 PD_NODISCARD enum pd_err store_job_retry(struct store_tx *tx, int64_t job_id, int64_t version,
                                          struct pd_why *why);
 
@@ -76,14 +77,23 @@ PD_NODISCARD enum pd_err store_job_update(struct store_tx *tx, int64_t job_id, i
 PD_NODISCARD enum pd_err store_run_cancel(struct store_tx *tx, int64_t run_id, int64_t version,
                                           const char *reason, struct pd_why *why);
 
+/* One run: as the commands to jobs. The run of a job of one is its job: it is paused and resumed with it.
+ * PD_ERR_CONFLICT with a sentence in any other state. */
+PD_NODISCARD enum pd_err store_run_pause(struct store_tx *tx, int64_t run_id, int64_t version,
+                                         struct pd_why *why);
+PD_NODISCARD enum pd_err store_run_resume(struct store_tx *tx, int64_t run_id, int64_t version,
+                                          struct pd_why *why);
+PD_NODISCARD enum pd_err store_run_retry(struct store_tx *tx, int64_t run_id, int64_t version,
+                                         struct pd_why *why);
+/* Is the run paused, or to be as soon as its worker has left: by itself or with its job? */
+PD_NODISCARD enum pd_err store_run_pause_wanted(struct store_tx *tx, int64_t run_id, bool *ret,
+                                                struct pd_why *why);
+
 /* The moves of the tables in daemon/spec/state.h. `outcome` counts only towards ended. */
 PD_NODISCARD enum pd_err store_run_move(struct store_tx *tx, int64_t run_id, enum spec_run_state to,
                                         enum spec_outcome outcome, const char *reason, struct pd_why *why);
 PD_NODISCARD enum pd_err store_run_state(struct store_tx *tx, int64_t run_id, enum spec_run_state *ret,
                                          struct pd_why *why);
-/* The state of the run's job. */
-PD_NODISCARD enum pd_err store_run_job_state(struct store_tx *tx, int64_t run_id, enum spec_job_state *ret,
-                                             struct pd_why *why);
 
 /* ---- runs that their client carries out ------------------------------------------------------ */
 

@@ -45,15 +45,14 @@ static enum pd_err live_runs(struct store_tx *tx, int64_t job_id, int64_t after,
     return err == PD_ERR_NOT_FOUND ? PD_OK : err;
 }
 
-/* Only what polyd carries out can wait, be paused or be done again. */
-static enum pd_err check_carried_out(int64_t job_id, const struct tx_job *j, struct pd_why *why)
+enum pd_err tx_check_carried_out(const char *what, int64_t id, enum spec_kind kind, struct pd_why *why)
 {
-    return spec_kind_info(j->kind)->worker
+    return spec_kind_info(kind)->worker
                ? PD_OK
                : pd_fail(
                      why, PD_ERR_CONFLICT,
-                     "job %lld is %s: its client carries it out, and polyd can neither pause nor repeat it",
-                     (long long)job_id, spec_kind_info(j->kind)->name);
+                     "%s %lld is %s: its client carries it out, and polyd can neither pause nor repeat it",
+                     what, (long long)id, spec_kind_info(kind)->name);
 }
 
 enum job_command { COMMAND_CANCEL, COMMAND_PAUSE, COMMAND_RESUME };
@@ -98,11 +97,13 @@ static enum pd_err job_command(struct store_tx *tx, int64_t job_id, int64_t vers
     if (err == PD_OK)
         err = tx_check_version("job", job_id, j.version, version, why);
     if (err == PD_OK && command != COMMAND_CANCEL)
-        err = check_carried_out(job_id, &j, why);
+        err = tx_check_carried_out("job", job_id, j.kind, why);
     if (err == PD_OK && j.state == to && command != COMMAND_RESUME)
         return PD_OK; /* asking twice is no error */
     if (err == PD_OK)
         err = tx_job_move(tx, job_id, j.state, to, reason ? reason : "", why);
+    if (err == PD_OK && command == COMMAND_RESUME) /* and those that were paused by themselves */
+        err = db_run(tx->db, why, "UPDATE run SET held = 0 WHERE job_id = ?1", "i", job_id);
     if (err == PD_OK && command == COMMAND_CANCEL) /* those not made yet never will be */
         err = db_run(tx->db, why, "UPDATE job SET planned = runs WHERE id = ?1", "i", job_id);
     if (err != PD_OK)
@@ -143,26 +144,85 @@ enum pd_err store_job_resume(struct store_tx *tx, int64_t job_id, int64_t versio
     return job_command(tx, job_id, version, COMMAND_RESUME, SPEC_JOB_QUEUED, NULL, why);
 }
 
-enum pd_err store_job_retry(struct store_tx *tx, int64_t job_id, int64_t version, struct pd_why *why)
+/* ---- one run ---------------------------------------------------------------------------------- */
+
+/* A run with its job, for a command that only what polyd carries out knows. */
+static enum pd_err read_both(struct store_tx *tx, int64_t run_id, int64_t version, struct tx_run *r,
+                             struct tx_job *j, struct pd_why *why)
 {
-    struct tx_job j;
-    enum pd_err err = tx_job_read(tx, job_id, &j, why);
+    enum pd_err err = tx_run_read(tx, run_id, r, why);
 
     if (err == PD_OK)
-        err = tx_check_version("job", job_id, j.version, version, why);
+        err = tx_check_version("run", run_id, r->version, version, why);
     if (err == PD_OK)
-        err = check_carried_out(job_id, &j, why);
-    if (err == PD_OK && (spec_job_state_final(j.state) || j.state == SPEC_JOB_CANCELLING))
-        err = pd_fail(why, PD_ERR_CONFLICT, "job %lld is %s: send its document again to run it anew",
-                      (long long)job_id, spec_job_state_name(j.state));
-    if (err == PD_OK)
-        err = db_run(
-            tx->db, why,
-            "UPDATE run SET restarts = 0, not_before_us = 0, version = version + 1 WHERE job_id = ?1 AND "
-            "state <> 'ended' AND (restarts > 0 OR not_before_us > 0)",
-            "i", job_id);
-    return err == PD_OK ? store_event_add(tx, "job.retry", job_id, 0, 0, "{}", NULL, why) : err;
+        err = tx_check_carried_out("run", run_id, r->kind, why);
+    return err == PD_OK ? tx_job_read(tx, r->job_id, j, why) : err;
 }
+
+/* Asked for, or taken back, while a worker has the run: the supervisor looks at it. */
+static enum pd_err set_held(struct store_tx *tx, int64_t run_id, bool held, struct pd_why *why)
+{
+    return db_run(tx->db, why,
+                  "UPDATE run SET held = ?2, reason = ?3, version = version + 1 WHERE id = ?1 AND held <> ?2",
+                  "iit", run_id, (int64_t)held, held ? "pausing: its worker writes a checkpoint" : "");
+}
+
+enum pd_err store_run_pause(struct store_tx *tx, int64_t run_id, int64_t version, struct pd_why *why)
+{
+    struct tx_run r;
+    struct tx_job j;
+    enum pd_err err = read_both(tx, run_id, version, &r, &j, why);
+
+    if (err != PD_OK || r.state == SPEC_RUN_PAUSED)
+        return err; /* asking twice is no error */
+    if (r.state == SPEC_RUN_ENDED || r.state == SPEC_RUN_CANCELLING)
+        return pd_fail(why, PD_ERR_CONFLICT, "run %lld is %s: it cannot be paused", (long long)run_id,
+                       spec_run_state_name(r.state));
+    if (j.planned == 1) /* the run is the job */
+        return store_job_pause(tx, r.job_id, -1, why);
+    err = set_held(tx, run_id, true, why);
+    if (err == PD_OK && (r.state == SPEC_RUN_QUEUED || r.state == SPEC_RUN_PREEMPTED))
+        err = tx_run_move(tx, run_id, &r, SPEC_RUN_PAUSED, SPEC_OUTCOME_CANCELLED, "paused", why);
+    return err;
+}
+
+enum pd_err store_run_resume(struct store_tx *tx, int64_t run_id, int64_t version, struct pd_why *why)
+{
+    struct tx_run r;
+    struct tx_job j;
+    int64_t held;
+    enum pd_err err = read_both(tx, run_id, version, &r, &j, why);
+
+    if (err == PD_OK)
+        err = db_int(tx->db, &held, why, "SELECT held FROM run WHERE id = ?1", "i", run_id);
+    if (err != PD_OK)
+        return err;
+    if (j.state == SPEC_JOB_PAUSED && j.planned == 1)
+        return store_job_resume(tx, r.job_id, -1, why);
+    if (j.state == SPEC_JOB_PAUSED)
+        return pd_fail(why, PD_ERR_CONFLICT, "job %lld is paused as a whole: resume the job",
+                       (long long)r.job_id);
+    if (r.state != SPEC_RUN_PAUSED &&
+        !(held && (r.state == SPEC_RUN_STARTING || r.state == SPEC_RUN_RUNNING)))
+        return pd_fail(why, PD_ERR_CONFLICT, "run %lld is %s: only a paused run can be resumed",
+                       (long long)run_id, spec_run_state_name(r.state));
+    err = set_held(tx, run_id, false, why);
+    if (err == PD_OK && r.state == SPEC_RUN_PAUSED)
+        err = tx_run_move(tx, run_id, &r, SPEC_RUN_QUEUED, SPEC_OUTCOME_CANCELLED, "", why);
+    return err;
+}
+
+enum pd_err store_run_pause_wanted(struct store_tx *tx, int64_t run_id, bool *ret, struct pd_why *why)
+{
+    int64_t wanted = 0;
+    enum pd_err err = db_int(tx->db, &wanted, why, DB_PAUSE_WANTED, "i", run_id);
+
+    if (err == PD_OK)
+        *ret = wanted;
+    return err;
+}
+
+/* ---- changes ---------------------------------------------------------------------------------- */
 
 enum pd_err store_job_update(struct store_tx *tx, int64_t job_id, int64_t version,
                              const struct store_job_patch *patch, int64_t *ret_version, struct pd_why *why)
@@ -174,7 +234,7 @@ enum pd_err store_job_update(struct store_tx *tx, int64_t job_id, int64_t versio
     if (err == PD_OK)
         err = tx_check_version("job", job_id, j.version, version, why);
     if (err == PD_OK && patch->priority)
-        err = check_carried_out(job_id, &j, why);
+        err = tx_check_carried_out("job", job_id, j.kind, why);
     if (err == PD_OK)
         err = db_run(tx->db, why,
                      "UPDATE job SET name = coalesce(?2, name), tags = coalesce(?3, tags), notes = "

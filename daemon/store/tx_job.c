@@ -331,20 +331,6 @@ enum pd_err store_run_state(struct store_tx *tx, int64_t run_id, enum spec_run_s
     return err;
 }
 
-enum pd_err store_run_job_state(struct store_tx *tx, int64_t run_id, enum spec_job_state *ret,
-                                struct pd_why *why)
-{
-    struct tx_run r;
-    struct tx_job j;
-    enum pd_err err = tx_run_read(tx, run_id, &r, why);
-
-    if (err == PD_OK)
-        err = tx_job_read(tx, r.job_id, &j, why);
-    if (err == PD_OK)
-        *ret = j.state;
-    return err;
-}
-
 /* A run that had ended goes on: its job's counters, and the job too if it had failed. */
 static enum pd_err job_follow_reopened(struct store_tx *tx, int64_t job_id, enum spec_run_state to,
                                        struct pd_why *why)

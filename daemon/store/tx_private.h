@@ -57,6 +57,9 @@ enum pd_err tx_move_event(struct store_tx *tx, const char *kind, int64_t job_id,
 /* PD_ERR_STALE unless the client saw this version; -1 = any. */
 enum pd_err tx_check_version(const char *what, int64_t id, int64_t have, int64_t wanted, struct pd_why *why);
 
+/* tx_command.c: only what polyd carries out can wait, be paused or be done again: else PD_ERR_CONFLICT. */
+enum pd_err tx_check_carried_out(const char *what, int64_t id, enum spec_kind kind, struct pd_why *why);
+
 /* tx_metric.c: the cache of keys and open roll-ups lives with the writer. */
 struct metric_cache *store_metric_cache_new(void);
 struct metric_cache *store_metric_cache_free(struct metric_cache *c);

@@ -25,20 +25,19 @@ struct end_op {
     char *message;
 };
 
-/* Back to the queue; or to the paused runs if its job still is: it may have been resumed since the attempt
- * was told to pause. */
+/* Back to the queue; or to the paused runs if it or its job still is to pause: it may have been resumed since
+ * the attempt was told to. */
 static enum pd_err requeue(struct store_tx *tx, struct end_op *e, enum spec_run_state state,
                            struct pd_why *why)
 {
-    enum spec_job_state job = SPEC_JOB_RUNNING;
-    enum pd_err err = store_run_job_state(tx, e->run, &job, why);
-    bool pause = e->cause == SPEC_CAUSE_PAUSED && job == SPEC_JOB_PAUSED;
+    bool pause = false;
+    enum pd_err err = store_run_pause_wanted(tx, e->run, &pause, why);
 
     if (err == PD_OK && !(pause && state == SPEC_RUN_RUNNING))
         err = store_run_move(tx, e->run, SPEC_RUN_QUEUED, SPEC_OUTCOME_CANCELLED,
                              e->message ? e->message : "", why);
     if (err == PD_OK && pause)
-        err = store_run_move(tx, e->run, SPEC_RUN_PAUSED, SPEC_OUTCOME_CANCELLED, "paused with its job", why);
+        err = store_run_move(tx, e->run, SPEC_RUN_PAUSED, SPEC_OUTCOME_CANCELLED, "paused", why);
     return err;
 }
 

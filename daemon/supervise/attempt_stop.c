@@ -70,12 +70,6 @@ static bool cancel_row(void *ctx, const struct store_run *r)
     return true;
 }
 
-static bool job_state_of(void *ctx, const struct store_job *job)
-{
-    *(enum spec_job_state *)ctx = job->state;
-    return false;
-}
-
 struct lone_op {
     struct op op;
     int64_t run;
@@ -109,12 +103,12 @@ void att_commands(struct sup *s)
             break;
     }
     for (struct att *a = s->atts; err == PD_OK && a; a = a->next) {
-        enum spec_job_state state = SPEC_JOB_RUNNING;
+        bool pause = false;
 
         if (a->phase != ATT_WORKING || a->stopping)
             continue;
-        err = store_job_get(s->reader, a->job, job_state_of, &state, &why);
-        if (err == PD_OK && state == SPEC_JOB_PAUSED)
+        err = store_run_to_pause(s->reader, a->run, &pause, &why);
+        if (err == PD_OK && pause)
             ask_stop(s, a, SPEC_CAUSE_PAUSED);
     }
     if (err != PD_OK)

@@ -131,9 +131,10 @@ describe('first minutes', { skip, timeout: 400000 }, () => {
         assert.match(await page.getByRole('link', { name: 'Edit and run again' }).getAttribute('href'), new RegExp(`#/submit\\?run=${run}`));
         writeFileSync(path.join(dataDir, 'late.txt'), 'It came late, and yet it came. '.repeat(200));
         await page.getByRole('button', { name: 'Retry' }).click();
-        await page.getByText(/Job #\d+ accepted/).waitFor();
-        await page.locator('.grid-row [data-state="succeeded"]').waitFor({ timeout: 60000 });
-        await page.getByRole('link', { name: 'no such file' }).click();
+        /* The same run, by its number: a second attempt. */
+        await page.locator('h1 + span [data-state="succeeded"]').waitFor({ timeout: 60000 });
+        assert.match(page.url(), new RegExp(`#/runs/${run}`));
+        await page.getByText('2 attempts').first().waitFor();
         await page.getByRole('button', { name: 'Run again' }).waitFor();
         await browser.close(page);
     });

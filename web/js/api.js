@@ -270,14 +270,20 @@ export async function listCheckpoints(id, signal) {
 export const cancelRun = id => json(`/api/v1/runs/${encodeURIComponent(id)}/cancel`, { method: 'POST', body: {} });
 
 /**
+ * `retry`: a failed run is done again under its number; one that waits after a failure starts at once.
+ * @param {string} id
+ * @param {'pause' | 'resume' | 'retry'} action
+ */
+export const steerRun = (id, action) =>
+    json(`/api/v1/runs/${encodeURIComponent(id)}/${action}`, { method: 'POST', body: {} });
+
+/**
+ * `retry`: its failed runs are done again.
  * @param {string} jobId
- * @param {'pause' | 'resume'} action
+ * @param {'pause' | 'resume' | 'retry'} action
  */
 export const steerJob = (jobId, action) =>
     json(`/api/v1/jobs/${encodeURIComponent(jobId)}/${action}`, { method: 'POST', body: {} });
-
-/** Runs of a job that wait after a failure start at once. @param {string} jobId */
-export const retryJob = jobId => json(`/api/v1/jobs/${encodeURIComponent(jobId)}/retry`, { method: 'POST', body: {} });
 
 /**
  * @param {string} name

@@ -143,7 +143,7 @@ export function ago(time, now = Date.now()) {
 }
 
 /** What polyd notes of a command, as people say it. @type {Record<string, string>} */
-const reasons = { 'paused with its job': 'Paused by you', 'cancelled by a client': 'Cancelled', 'cancelled by request': 'Cancelled', 'not needed': 'Cancelled: not needed' };
+const reasons = { 'paused with its job': 'Paused by you', paused: 'Paused by you', 'cancelled by a client': 'Cancelled', 'cancelled by request': 'Cancelled', 'not needed': 'Cancelled: not needed' };
 
 /** @param {string} reason of a run or a job */
 export const plainReason = reason => reasons[reason] ?? reason;

@@ -1,5 +1,5 @@
 // One run: where it stands, its curves, and everything else there is to know of it.
-import { cancelRun, getCurves, getJob, getRun, isAbort, listSeries, registerModel, retryJob, steerJob } from '../api.js';
+import { cancelRun, getCurves, getJob, getRun, isAbort, listSeries, registerModel, steerJob, steerRun } from '../api.js';
 import { ask, bones, failedBox, fill, h, icon, message, setText, stateBox, toast } from '../dom.js';
 import { ago, count, duration, toNumber } from '../format.js';
 import { submitJob } from '../jobs.js';
@@ -292,7 +292,7 @@ export function runView(context) {
         if (!page.run)
             return;
         const now = page.run;
-        const key = `${now.state} ${page.job?.state} ${page.job?.runs}`;
+        const key = `${standing(now)} ${page.job?.state} ${page.job?.runs}`;
         if (actions.dataset.key === key)
             return;
         actions.dataset.key = key;
@@ -301,9 +301,10 @@ export function runView(context) {
         const many = page.job && page.job.runs > 1;
         if (isActive(now) && now.state !== 'cancelling') {
             if (worker && now.state === 'paused')
-                buttons.push(action(many ? 'Resume job' : 'Resume', 'running', () => steerJob(now.jobId, 'resume'), true));
+                buttons.push(many && page.job?.state === 'paused' ? action('Resume job', 'running', () => steerJob(now.jobId, 'resume'), true)
+                    : action('Resume', 'running', () => steerRun(now.id, 'resume'), true));
             else if (worker)
-                buttons.push(action(many ? 'Pause job' : 'Pause', 'paused', () => steerJob(now.jobId, 'pause')));
+                buttons.push(action('Pause', 'paused', () => steerRun(now.id, 'pause')));
             buttons.push(action('Cancel', 'stop', async () => {
                 const sure = await ask('Cancel this run?', [h('p', { class: 'muted' }, worker
                     ? 'It stops at the next step and keeps its checkpoints. A cancelled run cannot be resumed; pause it if you want to go on later.'
@@ -313,11 +314,12 @@ export function runView(context) {
             }));
         }
         if (now.state === 'queued' && page.attempts.length > 0)
-            buttons.push(action('Start now', 'again', () => retryJob(now.jobId)));
+            buttons.push(action('Start now', 'again', () => steerRun(now.id, 'retry')));
         if (now.state === 'ended' && worker) {
             if (now.outcome !== 'failed')
                 buttons.push(action('Register model', 'download', () => register()));
-            buttons.push(action(now.outcome === 'failed' ? 'Retry' : 'Run again', 'again', runAgain, now.outcome === 'failed'),
+            // A failed run goes on under its number, from its last checkpoint; any other is done anew as a job of its own.
+            buttons.push(now.outcome === 'failed' && page.job?.state !== 'cancelled' ? action('Retry', 'again', () => steerRun(now.id, 'retry'), true) : action('Run again', 'again', runAgain),
                 h('a', { class: 'button', href: `#/submit?run=${encodeURIComponent(now.id)}` }, icon('copy'), 'Edit and run again'));
         }
         fill(actions, buttons);
@@ -374,10 +376,10 @@ export function runView(context) {
     // ---- life ----
     async function refresh() {
         try {
-            const wasActive = page.run && isActive(page.run);
+            const before = page.run && `${standing(page.run)} ${page.run.attempts}`;
             const [answer, list] = await Promise.all([getRun(id, signal), listSeries(id, signal)]);
             Object.assign(page, { run: answer.run, resolved: answer.document, attempts: answer.attempts, digest: answer.digest, series: list });
-            const job = !page.job || isActive(answer.run) || wasActive ? getJob(answer.run.jobId, signal) : null;
+            const job = !page.job || isActive(answer.run) || before !== `${standing(answer.run)} ${answer.run.attempts}` ? getJob(answer.run.jobId, signal) : null;
             waiting.remove();
             const first = all.hidden;
             if (first && job && tab === 'config')

@@ -119,7 +119,8 @@ export function sweepView(context) {
         setText(/** @type {Node} */ (progress.firstElementChild?.firstChild), `${count(runs.ended)} of ${count(runs.planned)} runs ended`);
         const rest = [['running', 'running'], ['queued', 'queued'], ['failed', 'failed'], ['diverged', 'diverged'], ['cancelled', 'cancelled'], ['lost', 'lost']].filter(([key]) => runs[key] > 0).map(([key, word]) => `${count(runs[key])} ${word}`);
         setText(/** @type {Node} */ (progress.firstElementChild?.lastChild), rest.join(' · '));
-        const key = `${job.state} ${sweep.table.length}`;
+        const retries = runs.failed > 0 && !job.state.startsWith('cancel');
+        const key = `${job.state} ${sweep.table.length} ${retries ? runs.failed : ''}`;
         if (actions.dataset.key !== key) {
             actions.dataset.key = key;
             const now = job;
@@ -141,6 +142,7 @@ export function sweepView(context) {
             const trials = sweep.table.flatMap(row => row.trials.map(t => t.run_id));
             fill(actions,
                 now.state === 'paused' ? steer('Resume', 'running', () => steerJob(now.id, 'resume')) : OPEN.has(now.state) && now.state !== 'cancelling' ? steer('Pause', 'paused', () => steerJob(now.id, 'pause')) : null,
+                retries ? steer(runs.failed === 1 ? 'Retry the failed run' : `Retry ${count(runs.failed)} failed runs`, 'again', () => steerJob(now.id, 'retry')) : null,
                 OPEN.has(now.state) && now.state !== 'cancelling' ? steer('Cancel', 'stop', async () => {
                     const sure = await ask('Cancel this job?', [h('p', { class: 'muted' }, 'All its runs that have not ended stop at their next step and keep their checkpoints.')], 'Cancel the job', { danger: true, keep: 'Keep running' });
                     return sure ? cancelJob(now.id) : null;

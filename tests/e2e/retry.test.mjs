@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, test } from 'node:test';
 
-import { Daemon } from '../lib/daemon.mjs';
+import { Daemon, until } from '../lib/daemon.mjs';
 import { killWorker } from '../lib/worker.mjs';
 import { Browser, findChromium, looks } from './browser.mjs';
 
@@ -29,7 +29,7 @@ describe('doing it again', { skip: findChromium() === null && 'no Chromium here'
             await browser.inspect(daemon.url, look, [['sweep-retry', `#/jobs/${id}`, 'text=Retry the failed run'], ['run-retry', `#/runs/${one}`, 'text=Retry']]);
         const page = await browser.open(`${daemon.url}/#/jobs/${id}`);
         await page.getByRole('button', { name: 'Retry the failed run' }).click();
-        await daemon.reach(one, 'queued');
+        await until('the failed run to wait again', async () => (await daemon.get(`/api/v1/runs/${one}`)).state === 'queued');
         await page.getByRole('button', { name: 'Retry the failed run' }).waitFor({ state: 'detached' });
         await page.goto(`${daemon.url}/#/runs/${two}`);
         await page.getByRole('button', { name: 'Pause', exact: true }).click();

@@ -143,7 +143,7 @@ describe('first minutes', { skip, timeout: 400000 }, () => {
         const { run: gone } = await full.submit({
             name: 'never there', model: { preset: 'gpt_micro', depth: 1, context: 32 }, data: { dataset: 'text', path: 'test/never.txt', tokenizer: 'bytes', split: { rule: 'fraction', train: .9, val: .1 } },
             train: { steps: 2, batch: 2 },
-        });
+        }, '?accept_unplanned=1');
         await full.reach(gone, 'failed');
         const ended = await full.get(`/api/v1/runs/${gone}`);
         assert.deepEqual([ended.attempts, ended.max_restarts], [1, 3]);

@@ -129,8 +129,7 @@ export class Daemon {
         return this.call('POST', where, body);
     }
 
-    /** Submits a job and returns its id with that of its first run. */
-    /** `query`: '?accept_unplanned=1' keeps what is bound to fail. */
+    /** Submits a job and returns its id with that of its first run. `query`: '?accept_unplanned=1' keeps what is bound to fail. */
     async submit(document, query = '') {
         const { id, run_ids: runs } = await this.post(`/api/v1/jobs${query}`, document);
         return { job: id, run: runs[0] };

@@ -18,6 +18,9 @@ enum member {
     M_LOGPROBS,
     M_ECHO,
     M_STOP,
+    M_TOP_K,
+    M_MIN_P,
+    M_REPETITION,
     M_PRESENCE,
     M_FREQUENCY,
     M_BEST_OF,
@@ -40,6 +43,9 @@ static const char *const member_names[M_COUNT] = {
     "logprobs",
     "echo",
     "stop",
+    "top_k",
+    "min_p",
+    "repetition_penalty",
     "presence_penalty",
     "frequency_penalty",
     "best_of",
@@ -51,8 +57,9 @@ static const char *const member_names[M_COUNT] = {
 
 /* What of these /generate takes as parameters. */
 static const bool generate_takes[M_COUNT] = {
-    [M_MAX_TOKENS] = true, [M_TEMPERATURE] = true, [M_TOP_P] = true, [M_STOP] = true, [M_PRESENCE] = true,
-    [M_FREQUENCY] = true,  [M_LOGIT_BIAS] = true,  [M_SEED] = true,  [M_ECHO] = true,
+    [M_MAX_TOKENS] = true, [M_TEMPERATURE] = true, [M_TOP_P] = true, [M_STOP] = true,
+    [M_PRESENCE] = true,   [M_FREQUENCY] = true,   [M_TOP_K] = true, [M_MIN_P] = true,
+    [M_REPETITION] = true, [M_LOGIT_BIAS] = true,  [M_SEED] = true,  [M_ECHO] = true,
 };
 
 static enum pd_err number_in(struct api_completion *c, const char *name, json_t *value, double low,
@@ -208,6 +215,15 @@ static enum pd_err read_member(struct api_completion *c, enum member m, json_t *
         return number_in(c, name, value, 0, 2, false, why);
     case M_TOP_P:
         return number_in(c, name, value, 0, 1, true, why);
+    case M_TOP_K:
+        err = integer_in(name, value, 0, 1000000, &integer, why);
+        if (err == PD_OK)
+            api_json_kv_int(&c->params, name, integer);
+        return err;
+    case M_MIN_P:
+        return number_in(c, name, value, 0, 1, false, why);
+    case M_REPETITION:
+        return number_in(c, name, value, 0.1, 10, false, why);
     case M_PRESENCE:
     case M_FREQUENCY:
         return number_in(c, name, value, -2, 2, false, why);

@@ -383,6 +383,21 @@ static void read_top_p(struct reader *r, struct serve_params *p)
     p->sampling.top_p = read_range(r, 0, 1, "must be a number in 0..1");
 }
 
+static void read_top_k(struct reader *r, struct serve_params *p)
+{
+    p->sampling.top_k = read_int(r, 0, SERVE_TOP_K_MAX, "must be a whole number in 0..1000000");
+}
+
+static void read_min_p(struct reader *r, struct serve_params *p)
+{
+    p->sampling.min_p = read_range(r, 0, 1, "must be a number in 0..1");
+}
+
+static void read_repetition(struct reader *r, struct serve_params *p)
+{
+    p->sampling.repetition_penalty = read_range(r, 0.1, 10, "must be a number in 0.1..10");
+}
+
 static void read_presence(struct reader *r, struct serve_params *p)
 {
     p->sampling.presence_penalty = read_range(r, -2, 2, "must be a number in -2..2");
@@ -424,6 +439,9 @@ static const struct member complete_members[] = {
     {"max_tokens", read_max_tokens},
     {"temperature", read_temperature},
     {"top_p", read_top_p},
+    {"top_k", read_top_k},
+    {"min_p", read_min_p},
+    {"repetition_penalty", read_repetition},
     {"presence_penalty", read_presence},
     {"frequency_penalty", read_frequency},
     {"seed", read_seed_member},

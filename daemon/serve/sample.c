@@ -74,6 +74,23 @@ static void sift(const float *weight, int32_t *heap, int32_t count, int32_t at)
     }
 }
 
+/* Of the tokens taken off the heap, likeliest first from n - 1 down to `heap`, the fewest that reach the
+ * mass. */
+static int32_t cut(const struct serve_sampler *s, int32_t n, int32_t heap, double reach, double *ret_mass)
+{
+    double mass = 0;
+
+    for (int32_t i = n - 1; i >= heap; i--) {
+        mass += (double)s->weight[s->rank[i]];
+        if (mass >= reach) {
+            heap = i;
+            break;
+        }
+    }
+    *ret_mass = mass;
+    return heap;
+}
+
 int32_t serve_sample(struct serve_sampler *s, const float *logits, const struct serve_pick *pick)
 {
     int32_t best = argmax(logits, s->count);
@@ -85,13 +102,13 @@ int32_t serve_sample(struct serve_sampler *s, const float *logits, const struct 
     for (int32_t i = 0; i < s->count; i++) {
         double w = exp(((double)logits[i] - (double)logits[best]) / pick->temperature);
 
-        s->weight[i] = (float)w;
+        s->weight[i] = w >= pick->min_p ? (float)w : 0;
         if (s->weight[i] > 0) {
             s->rank[n++] = i;
             sum += (double)s->weight[i];
         }
     }
-    if (pick->top_p >= 1) {
+    if (pick->top_p >= 1 && (!pick->top_k || pick->top_k >= n)) {
         left = serve_uniform(pick->seed, pick->index) * sum;
         for (int32_t i = 0; i < n; i++) {
             last = s->rank[i];
@@ -114,9 +131,11 @@ int32_t serve_sample(struct serve_sampler *s, const float *logits, const struct 
         s->rank[heap] = top;
         sift(s->weight, s->rank, heap, 0);
         mass += (double)s->weight[top];
-        if (mass >= pick->top_p * sum)
+        if (pick->top_k ? n - heap == pick->top_k : mass >= pick->top_p * sum)
             break;
     }
+    if (pick->top_k && pick->top_p < 1)
+        heap = cut(s, n, heap, pick->top_p * mass, &mass);
     left = serve_uniform(pick->seed, pick->index) * mass;
     for (int32_t i = n - 1; i >= heap; i--) {
         last = s->rank[i];

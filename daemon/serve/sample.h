@@ -11,7 +11,9 @@
 
 struct serve_pick {
     double temperature; /* 0 = argmax */
-    double top_p;       /* 0..1 */
+    double top_p;       /* 0..1, of what the next two leave */
+    int32_t top_k;      /* so many likeliest tokens; 0 = all */
+    double min_p;       /* 0..1: tokens with at least this share of the likeliest one's probability */
     uint64_t seed;
     uint64_t index; /* of the token in its completion */
 };

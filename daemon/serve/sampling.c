@@ -11,7 +11,8 @@ const char *serve_finish_name(enum serve_finish finish)
 
 void serve_sampling_default(struct serve_sampling *ret)
 {
-    *ret = (struct serve_sampling){.max_tokens = 16, .temperature = 1, .top_p = 1, .logprobs = -1};
+    *ret = (struct serve_sampling){
+        .max_tokens = 16, .temperature = 1, .top_p = 1, .repetition_penalty = 1, .logprobs = -1};
 }
 
 enum pd_err serve_sampling_check(const struct serve_sampling *p, int64_t vocabulary, struct pd_why *why)
@@ -24,6 +25,12 @@ enum pd_err serve_sampling_check(const struct serve_sampling *p, int64_t vocabul
         return pd_fail(why, PD_ERR_INVALID, "temperature must be 0..2");
     if (!(p->top_p >= 0 && p->top_p <= 1))
         return pd_fail(why, PD_ERR_INVALID, "top_p must be 0..1");
+    if (p->top_k < 0 || p->top_k > SERVE_TOP_K_MAX)
+        return pd_fail(why, PD_ERR_INVALID, "top_k must be 0..%d", SERVE_TOP_K_MAX);
+    if (!(p->min_p >= 0 && p->min_p <= 1))
+        return pd_fail(why, PD_ERR_INVALID, "min_p must be 0..1");
+    if (!(p->repetition_penalty >= 0.1 && p->repetition_penalty <= 10))
+        return pd_fail(why, PD_ERR_INVALID, "repetition_penalty must be 0.1..10");
     if (!(fabs(p->presence_penalty) <= 2) || !(fabs(p->frequency_penalty) <= 2))
         return pd_fail(why, PD_ERR_INVALID, "presence_penalty and frequency_penalty must be -2..2");
     if (p->logprobs < -1 || p->logprobs > (int32_t)SERVE_TOP_MAX)

@@ -139,8 +139,13 @@ struct serve_bias {
 struct serve_sampling {
     int32_t max_tokens; /* 0..SERVE_TOKENS_MAX; 0 only with echo */
     double temperature; /* 0 = the most likely token, always; else 0 < t <= 2 */
-    double top_p; /* 0..1: the fewest tokens whose probabilities reach it; the likeliest always counts */
+    double top_p;  /* 0..1: the fewest tokens whose probabilities reach it; the likeliest always counts */
+    int32_t top_k; /* 1..SERVE_TOP_K_MAX: only so many likeliest tokens, ties to the smaller id; 0 = all */
+    double min_p;  /* 0..1: only tokens with at least this share of the likeliest one's probability */
     double presence_penalty, frequency_penalty; /* -2..2, by the tokens generated so far */
+    /* 0.1..10: the logit z of each token of prompt and text so far becomes z/r if z > 0, else z r; 1 = none
+     */
+    double repetition_penalty;
     uint64_t seed;
     int32_t logprobs; /* alternatives 0..SERVE_TOP_MAX; -1 = no log-probabilities at all */
     bool echo;        /* the prompt comes first */
@@ -153,7 +158,10 @@ struct serve_sampling {
     uint32_t biases;
 };
 
-/* max_tokens 16, temperature 1, top_p 1, no penalties, seed 0, logprobs -1, no echo, no stops. */
+#define SERVE_TOP_K_MAX 1000000
+
+/* max_tokens 16, temperature 1, top_p 1, no top_k, min_p and penalties, seed 0, logprobs -1, no echo, no
+ * stops. */
 void serve_sampling_default(struct serve_sampling *ret);
 /* PD_ERR_INVALID, with the member named, when a value is out of range for a model of so many tokens. */
 PD_NODISCARD enum pd_err serve_sampling_check(const struct serve_sampling *p, int64_t vocabulary,

@@ -25,6 +25,8 @@ struct serve_stream {
     struct serve_token *info; /* owned; parallel to tokens: scores */
     size_t prompt, total;
     size_t base, fed, released;
+    bool *met; /* owned; which tokens there were up to `marked`; NULL without a repetition penalty */
+    size_t marked;
     uint16_t *seen; /* owned; how often each token was made; NULL without penalties */
     struct serve_sampler sampler;
     float *logits; /* owned; what is sampled from: bias and penalties applied */
@@ -142,6 +144,11 @@ enum pd_err serve_stream_open(struct serve *s, const int32_t *prompt, size_t cou
         if (!t->seen)
             err = PD_ERR_NOMEM;
     }
+    if (p->repetition_penalty != 1) {
+        t->met = calloc((size_t)s->info.outputs, sizeof *t->met);
+        if (!t->met)
+            err = PD_ERR_NOMEM;
+    }
     if (err != PD_OK || !t->tokens || !t->info || !t->logits || !t->bias) {
         err = pd_fail(why, PD_ERR_NOMEM, "no memory for a stream of %zu tokens", room);
         goto out;
@@ -188,6 +195,7 @@ struct serve_stream *serve_stream_close(struct serve_stream *t)
     free(t->logits);
     free(t->bias);
     free(t->seen);
+    free(t->met);
     pd_buf_done(&t->text);
     free(t->piece);
     free(t);
@@ -248,6 +256,20 @@ static size_t to_read(struct serve_stream *t)
     return t->scoring && t->fed < t->prompt && left > t->prompt - t->fed ? t->prompt - t->fed : left;
 }
 
+/* The repetition penalty: of prompt and text so far, each token once. */
+static void repel(struct serve_stream *t)
+{
+    float r = (float)t->sampling.repetition_penalty;
+
+    if (!t->met)
+        return;
+    for (; t->marked < t->total; t->marked++)
+        t->met[t->tokens[t->marked]] = true;
+    for (int64_t i = 0; i < t->serve->info.outputs; i++)
+        if (t->met[i])
+            t->logits[i] = t->logits[i] > 0 ? t->logits[i] / r : t->logits[i] * r;
+}
+
 /* Appends the next token, chosen from the logits after the last one. */
 static enum pd_err choose(struct serve_stream *t, const float *logits, struct pd_why *why)
 {
@@ -255,6 +277,8 @@ static enum pd_err choose(struct serve_stream *t, const float *logits, struct pd
     const struct serve_sampling *p = &t->sampling;
     struct serve_pick pick = {.temperature = p->temperature,
                               .top_p = p->top_p,
+                              .top_k = p->top_k,
+                              .min_p = p->min_p,
                               .seed = p->seed,
                               .index = (uint64_t)(t->total - t->prompt)};
     int32_t id;
@@ -262,6 +286,7 @@ static enum pd_err choose(struct serve_stream *t, const float *logits, struct pd
     memcpy(t->logits, logits, (size_t)s->info.outputs * sizeof *t->logits);
     for (uint32_t i = 0; i < p->biases; i++)
         t->logits[t->bias[i].token] += t->bias[i].bias;
+    repel(t);
     for (int64_t i = 0; t->seen && i < s->info.outputs; i++) {
         if (t->seen[i])
             t->logits[i] -= (float)(p->presence_penalty + p->frequency_penalty * (double)t->seen[i]);

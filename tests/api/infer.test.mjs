@@ -322,7 +322,7 @@ test('generate, whole and in pieces', async () => {
     const pieces = stream.events.map(e => JSON.parse(e.data));
     assert.equal(pieces.map(p => p.text_output).join(''), 'Grüße');
     assert.deepEqual(pieces.map(p => p.done).filter(Boolean), [true]);
-    assert.equal((await host.post('/v2/models/lm/generate', { text_input: 'a', parameters: { top_k: 3 } })).status, 400);
+    assert.equal((await host.post('/v2/models/lm/generate', { text_input: 'a', parameters: { top_q: 3 } })).status, 400);
     assert.equal((await host.post('/v2/models/lm/generate', {})).status, 400);
     assert.equal((await host.post('/v2/models/none/generate_stream', { text_input: 'a' })).status, 404);
     assert.equal((await host.post('/v2/models/lm/versions/9/generate', { text_input: 'a' })).status, 404);

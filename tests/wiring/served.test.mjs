@@ -100,14 +100,17 @@ Object.entries(writers).forEach(([what, job], i) => test(`a language model answe
 
     const settings = [{ temperature: 0 }, { temperature: 0, frequency_penalty: 1.5 }, { temperature: 0, presence_penalty: 2 }, { temperature: 0, logit_bias: { ...letters, 98: 5 } },
         { temperature: 1, seed: 1 }, { temperature: 1.7, seed: 2 }, { temperature: 0.6, seed: 3 }, { temperature: 1.2, top_p: 0.5, seed: 4 }, { temperature: 2, top_p: 0.8, seed: 2 ** 40 + 1 },
-        { temperature: 1.1, presence_penalty: 1, frequency_penalty: 0.7, seed: 5 }];
+        { temperature: 1.1, presence_penalty: 1, frequency_penalty: 0.7, seed: 5 },
+        { temperature: 2, top_k: 3, seed: 6 }, { temperature: 2, top_k: 1, seed: 7 }, { temperature: 2, top_k: 4, top_p: 0.6, seed: 8 }, { temperature: 2, min_p: 0.4, seed: 9 },
+        { temperature: 2, min_p: 0.2, top_k: 5, top_p: 0.9, seed: 10 }, { temperature: 0, repetition_penalty: 3 }, { temperature: 1, repetition_penalty: 0.3, frequency_penalty: 0.5, seed: 11 },
+        { temperature: 0, repetition_penalty: 1.5, logit_bias: { ...letters, ...Object.fromEntries([97, 98, 99, 100, 101, 102, 103].map(id => [id, -20])) } }];
     const texts = new Set();
     for (const setting of settings) {
         const request = { logit_bias: letters, ...setting }, max = Math.min(12, model.s.positions - prompt.length);
         const reply = await rig.daemon.post('/v1/completions', { model: `text${i}`, prompt, max_tokens: max, logprobs: 1, ...request });
         const generated = [], logprobs = [];
         while (generated.length < max) {
-            const logits = predict(model, [...ids(prompt), ...generated]).at(-1), id = pick(logits, generated, request);
+            const logits = predict(model, [...ids(prompt), ...generated]).at(-1), id = pick(logits, generated, request, ids(prompt));
             logprobs.push(logSoftmax(logits)[id]);
             generated.push(id);
         }

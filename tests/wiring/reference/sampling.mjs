@@ -25,10 +25,12 @@ export function logSoftmax(logits) {
  * @param {number[]} logits of the model
  * @param {number[]} generated token ids so far, without the prompt
  */
-export function pick(logits, generated, { temperature = 1, top_p = 1, presence_penalty = 0, frequency_penalty = 0, logit_bias = {}, seed = 0 }) {
+export function pick(logits, generated, { temperature = 1, top_p = 1, top_k = 0, min_p = 0, repetition_penalty = 1, presence_penalty = 0, frequency_penalty = 0, logit_bias = {}, seed = 0 }, prompt = []) {
     const z = [...logits];
     for (const [id, bias] of Object.entries(logit_bias))
         z[id] += bias;
+    for (const id of new Set([...prompt, ...generated]))
+        z[id] = z[id] > 0 ? z[id] / repetition_penalty : z[id] * repetition_penalty;
     const counts = new Map();
     for (const id of generated)
         counts.set(id, (counts.get(id) ?? 0) + 1);
@@ -37,10 +39,12 @@ export function pick(logits, generated, { temperature = 1, top_p = 1, presence_p
     const best = z.indexOf(Math.max(...z));
     if (temperature === 0)
         return best;
-    let ids = z.map((_, id) => id);
     const weight = z.map(x => Math.exp((x - z[best]) / temperature));
+    let ids = z.map((_, id) => id).filter(id => weight[id] >= min_p);
+    if (top_k > 0 && top_k < ids.length)
+        ids = ids.sort((a, b) => weight[b] - weight[a] || a - b).slice(0, top_k);
     if (top_p < 1) {
-        const total = weight.reduce((a, b) => a + b), order = ids.sort((a, b) => weight[b] - weight[a] || a - b);
+        const total = ids.reduce((acc, id) => acc + weight[id], 0), order = ids.sort((a, b) => weight[b] - weight[a] || a - b);
         let mass = 0, n = 0;
         while (n < order.length && mass < top_p * total)
             mass += weight[order[n++]];

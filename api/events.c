@@ -20,6 +20,7 @@
 #define PENDING_MAX (256u * 1024u)
 #define CHANGED_US 500000 /* points of runs are announced at most so often */
 #define CHANGED_MAX 64
+#define VALUES_MAX 8 /* metrics whose values are sent */
 #define LOG_PIECE 4096u
 #define LOG_LIMIT 262144
 
@@ -28,6 +29,8 @@ struct events {
     int64_t last, job, run;
     uint64_t change_seq;
     int64_t change_us;
+    int key_count;
+    char keys[VALUES_MAX][STORE_KEY_MAX + 1]; /* of the values that metrics events carry */
     struct pd_buf out;
     size_t sent;
 };
@@ -43,27 +46,67 @@ static bool event_row(void *ctx, const struct store_event *e)
     return s->out.len < PENDING_MAX;
 }
 
-static void changed_runs(struct events *s)
+static bool value_row(void *ctx, const struct store_series *m)
 {
-    int64_t runs[CHANGED_MAX], now = pd_clock_mono_us();
+    struct pd_buf *b = ctx;
+
+    api_json_key(b, m->key);
+    api_json_open(b, '{');
+    api_json_kv_int(b, "step", m->step);
+    api_json_kv_time(b, "time", m->time_us);
+    api_json_kv_num(b, "value", m->value);
+    api_json_close(b, '}');
+    return false;
+}
+
+/* ,"values":{"12":{"loss/val":{...}}}: the latest points of the keys that were asked for. */
+static bool put_values(struct events *s, const int64_t *runs, int count)
+{
+    struct pd_why why;
+    struct store *store = api_reader_of(s->api, &why);
+    enum pd_err err = store ? PD_OK : PD_ERR_IO;
+
+    pd_buf_str(&s->out, ",\"values\":{");
+    for (int i = 0; i < count && err == PD_OK; i++) {
+        pd_buf_printf(&s->out, "%s\"%lld\":", i ? "," : "", (long long)runs[i]);
+        api_json_open(&s->out, '{');
+        for (int k = 0; k < s->key_count && err == PD_OK; k++) {
+            err = store_series_get(store, runs[i], s->keys[k], value_row, &s->out, &why);
+            err = err == PD_ERR_NOT_FOUND ? PD_OK : err; /* it has no point of this key */
+        }
+        api_json_close(&s->out, '}');
+    }
+    pd_buf_str(&s->out, "}");
+    return err == PD_OK;
+}
+
+/* False: the store cannot be read. */
+static bool changed_runs(struct events *s)
+{
+    int64_t runs[CHANGED_MAX], told[CHANGED_MAX], now = pd_clock_mono_us();
     int n, shown = 0;
+    bool fine = true;
 
     if (now - s->change_us < CHANGED_US)
-        return;
+        return true;
     n = api_core_changed_runs(api_core_of(s->api), &s->change_seq, runs, CHANGED_MAX);
     for (int i = 0; i < n; i++) {
         char id[24];
 
         if (s->run && runs[i] != s->run)
             continue;
-        pd_buf_str(&s->out, shown++ ? "," : "event: metrics\ndata: {\"runs\":[");
+        pd_buf_str(&s->out, shown ? "," : "event: metrics\ndata: {\"runs\":[");
+        told[shown++] = runs[i];
         snprintf(id, sizeof id, "\"%lld\"", (long long)runs[i]);
         pd_buf_str(&s->out, id);
     }
     if (shown) {
-        pd_buf_str(&s->out, "]}\n\n");
+        pd_buf_str(&s->out, "]");
+        fine = !s->key_count || put_values(s, told, shown);
+        pd_buf_str(&s->out, "}\n\n");
         s->change_us = now;
     }
+    return fine;
 }
 
 static ssize_t copy_out(struct pd_buf *from, size_t *sent, char *out, size_t size)
@@ -102,7 +145,8 @@ static ssize_t events_read(void *state, char *out, size_t size)
             if (s->out.len == 0 && newest > s->last)
                 s->last = newest; /* all new ones were of other jobs */
         }
-        changed_runs(s);
+        if (!changed_runs(s))
+            return API_STREAM_ABORT;
         if (s->out.len == 0)
             return 0;
         if (pd_buf_err(&s->out) != PD_OK)
@@ -153,9 +197,26 @@ static int64_t start_id(struct api_req *r, const char *parameter, int64_t missin
     return value;
 }
 
+static int read_keys(struct api_req *r, char keys[VALUES_MAX][STORE_KEY_MAX + 1])
+{
+    for (int count = 0;; count++) {
+        char key[STORE_KEY_MAX + 1];
+        enum pd_err got = api_query_get(api_query_raw(r), "metric", count, key, sizeof key);
+
+        if (got == PD_ERR_NOT_FOUND)
+            return count;
+        if (got != PD_OK || count == VALUES_MAX) {
+            api_fail(r, API_FAULT_MALFORMED, "at most %d metric keys of at most %d bytes", VALUES_MAX,
+                     STORE_KEY_MAX);
+            return 0;
+        }
+        memcpy(keys[count], key, sizeof key);
+    }
+}
+
 void api_event_stream(struct api_req *r)
 {
-    static const char *const names[] = {"since", "job", "run", NULL};
+    static const char *const names[] = {"since", "job", "run", "metric", NULL};
     struct pd_why why = {.text = ""};
     struct store *store;
     struct events *s;
@@ -181,6 +242,11 @@ void api_event_stream(struct api_req *r)
     s = calloc(1, sizeof *s);
     if (!s) {
         api_fail(r, PD_ERR_NOMEM, "no memory for a stream");
+        return;
+    }
+    s->key_count = read_keys(r, s->keys);
+    if (api_failed(r)) {
+        free(s);
         return;
     }
     s->api = api_of(r);

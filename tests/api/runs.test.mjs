@@ -175,6 +175,18 @@ test('streams hear which runs got points', async () => {
     stream.close();
 });
 
+test('streams deliver the values that were asked for', async () => {
+    const stream = await host.events(`/api/v1/events?run=${run}&metric=live/one&metric=live/two&metric=never`).opened;
+    await ingest([{ key: 'live/one', step: 7, value: 0.5 }, { key: 'live/two', step: 8, value: 'Infinity' }, { key: 'live/other', step: 9, value: 3 }]);
+    await stream.until(s => s.events.some(e => e.event === 'metrics'), 3000);
+    const { runs, values } = JSON.parse(stream.events.find(e => e.event === 'metrics').data);
+    assert.deepEqual([runs, Object.keys(values)], [[run], [run]]);
+    assert.deepEqual(Object.entries(values[run]).map(([key, p]) => [key, p.step, p.value]), [['live/one', 7, 0.5], ['live/two', 8, 'Infinity']]);
+    assert.ok(Math.abs(Date.parse(values[run]['live/one'].time) - Date.now()) < 60000);
+    stream.close();
+    assert.equal((await host.get(`/api/v1/events?${Array.from({ length: 9 }, (_, i) => `metric=m${i}`).join('&')}`)).status, 400);
+});
+
 test('a reader that never reads holds nobody up and costs no memory', { timeout: 60000 }, async () => {
     const lazy = net.connect(host.port, '127.0.0.1');
     lazy.on('error', () => {});

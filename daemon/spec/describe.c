@@ -188,10 +188,11 @@ static json_t *schema_json(void)
     }
     for (size_t i = 0; ok && i < spec_dataset_count; i++) {
         const struct spec_dataset_info *d = spec_dataset_info((enum spec_dataset)i);
-        ok = append(datasets, json_pack("{s:s,s:b,s:b,s:I,s:[I,I],s:I}", "name", d->name, "available",
-                                        d->available, "generated", d->generated, "classes",
-                                        (json_int_t)d->classes, "side", (json_int_t)d->side[0],
-                                        (json_int_t)d->side[1], "channels", (json_int_t)d->channels));
+        ok = append(datasets,
+                    json_pack("{s:s,s:b,s:b,s:I,s:[I,I],s:I,s:s?}", "name", d->name, "available",
+                              d->available, "generated", d->generated, "classes", (json_int_t)d->classes,
+                              "side", (json_int_t)d->side[0], (json_int_t)d->side[1], "channels",
+                              (json_int_t)d->channels, "layout", d->layout));
     }
     if (ok) {
         ok = put(top, "schema", json_integer(SPEC_SCHEMA)) && json_object_set(top, "fields", fields) == 0 &&

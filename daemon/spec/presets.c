@@ -196,12 +196,28 @@ const size_t spec_recipe_count = sizeof spec_recipes / sizeof *spec_recipes;
 
 /* ---- Data sets ---- */
 
+#define FOLDERS                                                                                              \
+    "a folder, .tar or .tar.gz: train/CLASS/*.jpg|.jpeg|.png and val/CLASS/... (valid, validation and, for " \
+    "want of "                                                                                               \
+    "those, test too), or CLASS/... alone with data.split fraction or count"
+#define PARTS                                                                                                \
+    "a folder with a training file (train.txt, ptb.train.txt, wiki.train.tokens, wiki.train.raw or "         \
+    "train.tokens) and a "                                                                                   \
+    "validation file (the same with valid, or val.txt, validation.txt), plain or with .gz behind"
 #define IMAGES .image = true
 #define TOKENS .text = true
 
 static const struct spec_dataset_info datasets[] = {
     [SPEC_DATASET_MNIST] =
-        {.name = "mnist", .available = true, IMAGES, .side = {28, 28}, .channels = 1, .classes = 10},
+        {.name = "mnist",
+         .available = true,
+         IMAGES,
+         .side = {28, 28},
+         .channels = 1,
+         .classes = 10,
+         .layout =
+             "a folder with train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte and "
+             "t10k-labels-idx1-ubyte, plain or with .gz behind"},
     [SPEC_DATASET_DIGITS_GEN] = {.name = "digits_gen",
                                  .available = true,
                                  IMAGES,
@@ -211,14 +227,35 @@ static const struct spec_dataset_info datasets[] = {
                                  .classes = 10,
                                  .train = 10000,
                                  .test = 2000},
-    [SPEC_DATASET_CIFAR10] =
-        {.name = "cifar10", .available = true, IMAGES, .side = {32, 32}, .channels = 3, .classes = 10},
-    [SPEC_DATASET_IMAGENET1K] =
-        {.name = "imagenet1k", .available = true, IMAGES, .side = {224, 224}, .channels = 3, .classes = 1000},
-    [SPEC_DATASET_TINY_IMAGENET] =
-        {.name = "tiny_imagenet", .available = true, IMAGES, .side = {64, 64}, .channels = 3, .classes = 200},
-    [SPEC_DATASET_IMAGE_FOLDER] =
-        {.name = "image_folder", .available = true, IMAGES, .side = {224, 224}, .channels = 3},
+    [SPEC_DATASET_CIFAR10] = {.name = "cifar10",
+                              .available = true,
+                              IMAGES,
+                              .side = {32, 32},
+                              .channels = 3,
+                              .classes = 10,
+                              .layout = "a folder with data_batch*.bin and test_batch*.bin (plain or .gz), "
+                                        "or one such file; names of the classes "
+                                        "from batches.meta.txt beside them"},
+    [SPEC_DATASET_IMAGENET1K] = {.name = "imagenet1k",
+                                 .available = true,
+                                 IMAGES,
+                                 .side = {224, 224},
+                                 .channels = 3,
+                                 .classes = 1000,
+                                 .layout = FOLDERS},
+    [SPEC_DATASET_TINY_IMAGENET] = {.name = "tiny_imagenet",
+                                    .available = true,
+                                    IMAGES,
+                                    .side = {64, 64},
+                                    .channels = 3,
+                                    .classes = 200,
+                                    .layout = FOLDERS "; val/images with val_annotations.txt is understood"},
+    [SPEC_DATASET_IMAGE_FOLDER] = {.name = "image_folder",
+                                   .available = true,
+                                   IMAGES,
+                                   .side = {224, 224},
+                                   .channels = 3,
+                                   .layout = FOLDERS},
     [SPEC_DATASET_COCO] = {.name = "coco", .channels = 3, .classes = 80},
     [SPEC_DATASET_DIGIT_CANVAS] =
         {.name = "digit_canvas", .generated = true, .side = {64, 64}, .channels = 1, .classes = 10},
@@ -228,10 +265,13 @@ static const struct spec_dataset_info datasets[] = {
     [SPEC_DATASET_AAN] = {.name = "aan", .classes = 2},
     [SPEC_DATASET_PATHFINDER_GEN] = {.name = "pathfinder_gen", .generated = true, .classes = 2},
     [SPEC_DATASET_LRA_IMAGE] = {.name = "lra_image", .classes = 10},
-    [SPEC_DATASET_TEXT] = {.name = "text", .available = true, TOKENS},
-    [SPEC_DATASET_PTB] = {.name = "ptb", .available = true, TOKENS},
-    [SPEC_DATASET_WIKITEXT2] = {.name = "wikitext2", .available = true, TOKENS},
-    [SPEC_DATASET_WIKITEXT103] = {.name = "wikitext103", .available = true, TOKENS},
+    [SPEC_DATASET_TEXT] = {.name = "text",
+                           .available = true,
+                           TOKENS,
+                           .layout = "one file of text, plain or gzip'd"},
+    [SPEC_DATASET_PTB] = {.name = "ptb", .available = true, TOKENS, .layout = PARTS},
+    [SPEC_DATASET_WIKITEXT2] = {.name = "wikitext2", .available = true, TOKENS, .layout = PARTS},
+    [SPEC_DATASET_WIKITEXT103] = {.name = "wikitext103", .available = true, TOKENS, .layout = PARTS},
     [SPEC_DATASET_PG19] = {.name = "pg19", TOKENS},
     [SPEC_DATASET_OPENWEBTEXT] = {.name = "openwebtext", TOKENS},
     [SPEC_DATASET_PDE_CONVECTION] = {.name = "pde_convection", .generated = true},

@@ -431,6 +431,7 @@ struct spec_dataset_info {
     int64_t channels;    /* 0 for text */
     int64_t classes;     /* 0 for text or where the files decide */
     int64_t train, test; /* samples under split "given" of generated data; 0 where the files decide */
+    const char *layout;  /* which files data.path is to hold, for people; NULL where none are read */
 };
 /* Static; NULL outside the enum. */
 const struct spec_dataset_info *spec_dataset_info(enum spec_dataset dataset);

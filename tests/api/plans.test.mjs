@@ -156,3 +156,22 @@ test('a plan larger than the machine is said, refused, and planned smaller', { s
     assert.equal(divided.plan.total_bytes, less);
     assert.equal((await dry(text('long.txt'))).queue.reason, 'would start at once');
 });
+
+test('the layout that the fields tell of a data set is one that polyd reads', { skip, timeout: 60000 }, async () => {
+    const { datasets } = (await host.get('/api/v1/fields')).json;
+    const layout = Object.fromEntries(datasets.map(d => [d.name, d.layout]));
+    for (const d of datasets)
+        assert.equal(d.layout !== null, d.available && !d.generated, d.name);
+    /* each name of a file for the parts of a text, as it is told */
+    const told = /training file \(([^)]*)\)/.exec(layout.ptb)[1].split(/, | or /), words = 'again and again and again. '.repeat(40);
+    assert.equal(told.length, 5);
+    for (const [i, name] of told.entries()) {
+        put(`parts${i}/${name}`, words);
+        put(`parts${i}/${name.replace('train', 'valid')}.gz`, zlib.gzipSync(words));
+        const { plan, plan_error } = await dry(text('', { dataset: 'ptb', path: `text/parts${i}` }));
+        assert.equal(plan_error, null, name);
+        assert.ok(plan.train_samples > 0 && plan.val_samples > 0);
+    }
+    for (const file of ['train-images-idx3-ubyte', 't10k-labels-idx1-ubyte'])
+        assert.ok(layout.mnist.includes(file));
+});

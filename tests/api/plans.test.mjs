@@ -136,6 +136,8 @@ test('many submissions at once are all planned', { skip, timeout: 120000 }, asyn
     assert.deepEqual(new Set(bad.map(r => r.status)), new Set([422]));
     for (const { json } of replies)
         await host.post(`/api/v1/jobs/${json.id}/cancel`, {});
+    for (const { json } of replies)
+        await over(json.id);
 });
 
 test('a plan larger than the machine is said, refused, and planned smaller', { skip, timeout: 120000 }, async () => {

@@ -36,6 +36,7 @@ describe('runs of one’s own', { skip: findChromium() === null && 'no Chromium 
         await page.getByRole('tab', { name: 'Configuration' }).click();
         await page.getByText('0.25').waitFor();
         assert.equal(await page.getByText('Use for a new job').count(), 0);
+        assert.equal(await page.getByRole('link', { name: /^job / }).count(), 0); // there is no document to send again
         await beat();
         // Another tab by the keyboard: the hidden one is passed over.
         await page.getByRole('tab', { name: 'Log' }).click();

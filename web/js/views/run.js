@@ -423,7 +423,7 @@ export function runView(context) {
  * @param {string} fact
  */
 function factLink(run, fact) {
-    const href = / of job #/.test(fact) ? `#/jobs/${run.jobId}` : fact.startsWith('job #') ? `#/submit?job=${run.jobId}` : fact.startsWith('experiment ') ? `#/?experiment=${encodeURIComponent(run.experiment)}`
+    const href = / of job #/.test(fact) ? `#/jobs/${run.jobId}` : fact.startsWith('job #') && kindOf(run).worker ? `#/submit?job=${run.jobId}` : fact.startsWith('experiment ') ? `#/?experiment=${encodeURIComponent(run.experiment)}`
         : fact.startsWith('tag ') ? `#/?tag=${encodeURIComponent(fact.slice(4))}` : '';
     return href ? h('a', { href, title: fact.startsWith('job #') ? 'The document of this job' : null }, fact) : fact;
 }

@@ -1,6 +1,6 @@
 -- 0006: jobs have a kind, and a run need not be carried out by polyd: a program of the client's may open one, report to
 -- it and end it. Such a run has no attempts, takes no slots, and is lost when nothing is heard of it for long.
--- And a single run can be paused, and what is no longer looked at can be archived.
+-- And a single run can be paused.
 -- And what a client once logged under a key that the run's worker writes no longer counts as the worker's.
 
 ALTER TABLE job ADD COLUMN kind TEXT NOT NULL DEFAULT 'train'; -- daemon/spec/kind.h
@@ -17,13 +17,6 @@ ALTER TABLE run ADD COLUMN heard_us INTEGER NOT NULL DEFAULT 0;
 CREATE INDEX run_heard ON run (heard_us) WHERE heard_us > 0 AND state = 'running';
 -- Paused by itself, not with its job.
 ALTER TABLE run ADD COLUMN held INTEGER NOT NULL DEFAULT 0 CHECK (held IN (0, 1));
-
--- When it was put aside: lists leave it out unless they are asked for it. 0 = it was not.
-ALTER TABLE job           ADD COLUMN archived_us INTEGER NOT NULL DEFAULT 0;
-ALTER TABLE run           ADD COLUMN archived_us INTEGER NOT NULL DEFAULT 0;
-ALTER TABLE model         ADD COLUMN archived_us INTEGER NOT NULL DEFAULT 0;
-ALTER TABLE model_version ADD COLUMN archived_us INTEGER NOT NULL DEFAULT 0;
-ALTER TABLE run_group     ADD COLUMN archived_us INTEGER NOT NULL DEFAULT 0;
 
 -- Latest, least and greatest value of a series that both wrote: the worker's alone. The count stays that of all points.
 UPDATE metric_latest AS l

@@ -6,12 +6,7 @@
     "DROP INDEX run_heard;"                                                                                  \
     "ALTER TABLE run DROP COLUMN heard_us;"                                                                  \
     "ALTER TABLE run DROP COLUMN held;"                                                                      \
-    "ALTER TABLE run DROP COLUMN archived_us;"                                                               \
     "ALTER TABLE job DROP COLUMN kind;"                                                                      \
-    "ALTER TABLE job DROP COLUMN archived_us;"                                                               \
-    "ALTER TABLE model DROP COLUMN archived_us;"                                                             \
-    "ALTER TABLE model_version DROP COLUMN archived_us;"                                                     \
-    "ALTER TABLE run_group DROP COLUMN archived_us;"                                                         \
     "DROP TABLE store;"                                                                                      \
     "ALTER TABLE run DROP COLUMN clock_us;"                                                                  \
     "ALTER TABLE attempt DROP COLUMN clock_us;"                                                              \

@@ -10,7 +10,7 @@ import { chromium } from 'playwright-core';
 
 import { build } from '../lib/daemon.mjs';
 
-const axeSource = readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
+export const axeSource = readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
 
 /** Where Debian or Ubuntu put a Chromium, or null. */
 export function findChromium() {

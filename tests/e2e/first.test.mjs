@@ -8,7 +8,7 @@ import path from 'node:path';
 import { after, before, describe, test } from 'node:test';
 
 import { build, Daemon, freePort, until } from '../lib/daemon.mjs';
-import { Browser, findChromium } from './browser.mjs';
+import { axeSource, Browser, findChromium } from './browser.mjs';
 
 const RUNS = 400;
 const skip = findChromium() === null && 'no Chromium here';
@@ -312,6 +312,8 @@ describe('first minutes', { skip, timeout: 400000 }, () => {
     test('test_e2e_keys_reach_the_rows_soon', async () => {
         const page = await browser.open(`${full.url}/#/`);
         await page.locator('.grid-row').nth(3).waitFor();
+        const stops = page.locator('.grid-head :is(button, input, [role="separator"]):not([tabindex="-1"])');
+        assert.equal(await stops.count(), 1, 'the header is one stop');
         let presses = 0;
         await until('a row', async () => {
             presses++;
@@ -319,6 +321,13 @@ describe('first minutes', { skip, timeout: 400000 }, () => {
             return page.evaluate(() => document.activeElement.closest('.grid-row') !== null);
         });
         assert.ok(presses <= 26, `${presses} presses of Tab`);
+        /* Arrows go from heading to heading, and the stop follows. */
+        const headings = await page.locator('.grid-head .sort').allInnerTexts();
+        await stops.focus();
+        for (const [key, words] of [['ArrowRight', headings.slice(1, 2)], ['ArrowLeft', headings.slice(0, 1)], ['ArrowLeft', ['']], ['ArrowRight', headings.slice(0, 1)]]) {
+            await page.keyboard.press(key);
+            assert.deepEqual([await page.evaluate(() => document.activeElement.innerText), ...await stops.allInnerTexts()], [...words, ...words], key);
+        }
         await page.evaluate(() => document.activeElement.blur());
         await page.keyboard.press('j');
         assert.equal(await page.evaluate(() => document.activeElement.className), 'name');
@@ -331,6 +340,71 @@ describe('first minutes', { skip, timeout: 400000 }, () => {
         await page.keyboard.press('c');
         await page.getByRole('heading', { name: 'Compare', exact: true }).waitFor();
         await browser.close(page);
+    });
+
+    test('test_e2e_palette_finds_pages_runs_and_actions_by_keys_and_by_touch', async () => {
+        const page = await browser.open(`${full.url}/#/devices`, { bypassCSP: true });
+        await page.getByRole('heading', { name: 'Devices' }).first().waitFor();
+        const fetched = () => page.evaluate(() => performance.getEntriesByType('resource').some(e => e.name.endsWith('/palette.js')));
+        assert.equal(await fetched(), false, 'it comes only when it is asked for');
+        await page.locator('#theme').focus();
+        await page.keyboard.press('Control+k');
+        const field = page.getByRole('combobox', { name: /^Find a page/ });
+        const chosen = page.locator('[role="option"][aria-selected="true"]');
+        await field.waitFor();
+        await page.getByRole('group', { name: 'Runs' }).waitFor();
+        await page.evaluate(axeSource);
+        const { violations } = await page.evaluate(() => globalThis.axe.run(document, { resultTypes: ['violations'], rules: { 'target-size': { enabled: true } } }));
+        assert.deepEqual(violations.map(v => `${v.id}: ${v.nodes.map(node => node.target.join(' ')).join(', ')}`), []);
+        /* Escape gives the focus back. */
+        await page.keyboard.press('Escape');
+        await field.waitFor({ state: 'detached' });
+        assert.equal(await page.evaluate(() => document.activeElement.id), 'theme');
+
+        /* A run by its number, though Enter comes before the answer; then one by a part of its name. */
+        await page.keyboard.press('Control+k');
+        await field.fill('#22');
+        await page.keyboard.press('Enter');
+        await until('run 22', async () => /#\/runs\/22$/.test(page.url()));
+        await page.getByRole('tab', { name: 'Charts' }).waitFor();
+        await page.keyboard.press('Control+k');
+        await field.fill('softmax');
+        const { runs } = await (await fetch(`${full.url}/api/v1/runs?text=softmax&limit=2`)).json();
+        await page.getByRole('option', { name: `#${runs[0].id} ${runs[0].name}` }).waitFor();
+        await until('the newest', async () => (await chosen.innerText()).startsWith(`#${runs[0].id} `));
+        await page.keyboard.press('ArrowDown');
+        assert.ok((await chosen.innerText()).startsWith(`#${runs[1].id} `));
+        assert.equal(await field.getAttribute('aria-activedescendant'), await chosen.getAttribute('id'));
+        await page.keyboard.press('Enter');
+        await until('the second', async () => page.url().endsWith(`#/runs/${runs[1].id}`));
+
+        /* What the page can do: a tab of the run. */
+        await page.getByRole('tab', { name: 'Log' }).waitFor();
+        await page.keyboard.press('Control+k');
+        await field.fill('configuration');
+        await until('the tab', async () => /Configuration/.test(await chosen.innerText()));
+        await page.keyboard.press('Enter');
+        await page.locator('#tab-config[aria-selected="true"]').waitFor();
+
+        /* A sweep, an experiment and nothing at all. */
+        await page.keyboard.press('Control+k');
+        const { jobs } = await (await fetch(`${full.url}/api/v1/jobs?sweep=1&limit=1`)).json();
+        await field.fill(jobs[0].name);
+        await page.getByRole('group', { name: 'Sweeps' }).getByRole('option').first().click();
+        await until('the sweep', async () => page.url().endsWith(`#/jobs/${jobs[0].id}`));
+        await page.keyboard.press('Control+k');
+        await field.fill('no such thing');
+        await page.getByText('Nothing has this name or number.').waitFor();
+        assert.equal(await field.getAttribute('aria-expanded'), 'false');
+        await page.keyboard.press('Control+k');
+        await field.waitFor({ state: 'detached' });
+        await browser.close(page);
+
+        const phone = await browser.open(`${full.url}/#/`, { width: 390, height: 844 });
+        await phone.getByRole('button', { name: /^Find a page/ }).tap();
+        await phone.getByRole('option', { name: 'Write a job' }).tap();
+        await phone.getByLabel('Job document, JSON').waitFor();
+        await browser.close(phone);
     });
 
     test('test_e2e_page_says_when_the_server_is_gone', async () => {

@@ -146,15 +146,15 @@ export function toRun(raw) {
 }
 
 /**
- * @param {{text?: string, state?: string, tag?: string, experiment?: string, job?: string, cursor?: string | null, limit?: number,
+ * @param {{text?: string, state?: string, tag?: string, experiment?: string, job?: string, cursor?: string | null, limit?: number, order?: 'newest' | 'oldest',
  *     metrics?: string[], fields?: string[]}} options `state`: a state, an outcome, or "active"; `metrics`: latest values
  *     wanted; `fields`: pointers into the configuration
  * @param {AbortSignal} signal
  * @returns {Promise<{runs: Run[], next: string | null}>}
  */
-export async function listRuns({ text, state, tag, experiment, job, cursor, limit, metrics = [], fields = [] }, signal) {
+export async function listRuns({ text, state, tag, experiment, job, cursor, limit, order, metrics = [], fields = [] }, signal) {
     const isOutcome = ['succeeded', 'diverged', 'failed', 'cancelled', 'lost'].includes(state ?? '');
-    const search = new URLSearchParams(query({ text, tag, experiment, job, state: isOutcome ? null : state, outcome: isOutcome ? state : null, cursor, limit, brief: 1 }));
+    const search = new URLSearchParams(query({ text, tag, experiment, job, state: isOutcome ? null : state, outcome: isOutcome ? state : null, cursor, limit, order, brief: 1 }));
     for (const key of metrics)
         search.append('metric', key);
     for (const pointer of fields)

@@ -167,8 +167,30 @@ copyLink.addEventListener('click', async () => {
     }
 });
 startTheme(/** @type {HTMLElement} */ (document.getElementById('theme')));
+const find = /** @type {HTMLElement} */ (document.getElementById('find'));
+find.prepend(icon('search', 16));
+find.addEventListener('click', openPalette);
+// On a Mac Ctrl-K belongs to text fields.
+const mac = /Mac|iP/.test(navigator.platform);
+setText(/** @type {Element} */ (find.querySelector('kbd')), mac ? '⌘K' : 'Ctrl K');
+
+async function openPalette() {
+    try {
+        const palette = await import('./palette.js');
+        // Asked for twice while it was on its way, or after a question was.
+        if (!document.querySelector('dialog[open]'))
+            palette.openPalette();
+    } catch {
+        toast('polyd does not answer. Is it still running?', 'bad');
+    }
+}
 addEventListener('hashchange', navigate);
 addEventListener('keydown', event => {
+    if ((mac ? event.metaKey : event.ctrlKey) && !event.altKey && !event.shiftKey && event.key.toLowerCase() === 'k' && !document.querySelector('dialog[open]')) {
+        event.preventDefault();
+        openPalette();
+        return;
+    }
     const typing = event.target instanceof HTMLElement && event.target.closest('input, textarea, select, dialog');
     if (typing || event.ctrlKey || event.metaKey || event.altKey)
         return;

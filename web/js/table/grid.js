@@ -56,11 +56,16 @@ export class RunGrid {
     setColumns(chosen) {
         this.chosen = chosen;
         this.measure();
-        const all = h('input', { type: 'checkbox', 'aria-label': 'Select all runs in the table' });
+        const all = h('input', { type: 'checkbox', class: 'all-box', tabindex: -1, 'aria-label': 'Select all runs in the table' });
         all.addEventListener('change', () => {
             this.selected = new Set(all.checked ? this.runs.map(run => run.id) : []);
             this.tell();
         });
+        all.addEventListener('keydown', event => {
+            if (event.key === 'ArrowRight')
+                this.toHeading(1);
+        });
+        all.addEventListener('focus', () => this.stopAt(all));
         this.all = all;
         fill(this.head, h('div', { class: 'grid-cell pick', role: 'columnheader' }, all), chosen.map((entry, i) => this.header(entry, i)));
         this.drawSort();
@@ -142,15 +147,22 @@ export class RunGrid {
                 resize(entry.width + by * 16);
                 this.wishes.changed(this.chosen);
             } else {
-                // The header is one stop of the tabulator: arrows go from column to column.
-                /** @type {HTMLElement | null | undefined} */ (this.head.children[i + 1 + by]?.querySelector('.sort, input'))?.focus();
+                this.toHeading(i + 1 + by);
             }
         });
-        button.addEventListener('focus', () => {
-            for (const other of /** @type {NodeListOf<HTMLElement>} */ (this.head.querySelectorAll('.sort')))
-                other.tabIndex = other === button ? 0 : -1;
-        });
+        button.addEventListener('focus', () => this.stopAt(button));
         return cell;
+    }
+
+    /** The header is one stop of the tabulator: arrows go from column to column. @param {number} i 0: the box that selects all */
+    toHeading(i) {
+        /** @type {HTMLElement | null | undefined} */ (this.head.children[i]?.querySelector('.sort, .all-box'))?.focus();
+    }
+
+    /** @param {HTMLElement} el of the header */
+    stopAt(el) {
+        for (const other of /** @type {NodeListOf<HTMLElement>} */ (this.head.querySelectorAll('.sort, .all-box')))
+            other.tabIndex = other === el ? 0 : -1;
     }
 
     /**

@@ -18,6 +18,7 @@ const states = [
 ];
 
 const keys = [
+    ['Ctrl K, ⌘K', 'Find a page, a run by its number or name, a sweep, an experiment, a model, or what the page can do; ↑ ↓ and Enter choose'],
     ['/', 'Go to the search field'],
     ['↑ ↓ j k Home End', 'From run to run in the table; j leads into it from anywhere'],
     ['Enter', 'Open the run'],

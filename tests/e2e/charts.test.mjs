@@ -242,6 +242,28 @@ describe('charts', { skip, timeout: 240000 }, () => {
         await browser.close(clock);
     });
 
+    test('test_e2e_curves_are_asked_for_once_before_the_panels_are_built_a_bucket_a_pixel', async () => {
+        const page = await browser.open('about:blank', { origin: daemon.url, width: 900 });
+        await page.addInitScript(() => {
+            const real = globalThis.fetch;
+            globalThis.asked = [];
+            globalThis.fetch = (url, options) => {
+                if (/\/series\?/.test(url))
+                    globalThis.asked.push({ url: String(url), panels: document.querySelectorAll('.chart').length });
+                return real(url, options);
+            };
+        });
+        await page.goto(`${daemon.url}/#/runs/${run}`);
+        await page.locator('[data-panel="burst"] canvas').waitFor();
+        await page.getByText(/best .* at step/).first().waitFor(); /* what is read last: 10,000 buckets, for the best values */
+        const curves = (await page.evaluate(() => globalThis.asked)).map(({ url, panels }) => ({ panels, keys: url, buckets: Number(/buckets=(\d+)/.exec(url)[1]) })).filter(c => c.buckets <= 1000);
+        const of = key => curves.filter(c => c.keys.includes(`key=${encodeURIComponent(key)}&`));
+        const width = panel => page.locator(`[data-panel="${panel}"] .chart-plot`).evaluate(el => el.clientWidth);
+        for (const [panel, key, share] of [['loss', 'loss/train', 1], ['burst', 'burst', 1], ['logit/max', 'logit/max/1', 2]])
+            assert.deepEqual(of(key).map(c => [c.panels, c.buckets]), [[0, Math.ceil(await width(panel) / share)]], key);
+        await browser.close(page);
+    });
+
     test('test_e2e_panels_are_found_and_laid_out_and_groups_fold', async () => {
         const page = await browser.open(`${daemon.url}/#/runs/${run}`);
         await page.locator('[data-panel="loss"] canvas').waitFor();

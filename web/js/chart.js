@@ -33,6 +33,28 @@ const axisWords = { step: 'Step', time: 'Time', epoch: 'Epoch' };
  */
 export const inkOf = i => [colour(palette[i % palette.length]), dashes[i % dashes.length]];
 
+/**
+ * The keys of a layered panel: of whole layers, and of heads.
+ * @param {import('./metrics.js').Panel} panel
+ */
+function depths({ id, keys, layered }) {
+    const of = (/** @type {number} */ depth) => (layered ? keys.filter(key => key.slice(id.length).split('/').length - 1 === depth) : []);
+    return { layers: of(1), heads: of(2) };
+}
+
+/**
+ * What a panel draws: of a layered one the layers, or the heads of one layer.
+ * @param {import('./metrics.js').Panel} panel
+ * @param {number} layer 0: all
+ */
+export function keysShown(panel, layer) {
+    if (!panel.layered)
+        return panel.keys;
+    const { layers, heads } = depths(panel);
+    const chosen = heads.filter(key => key.startsWith(`${panel.id}/${layer}/`));
+    return chosen.length > 0 ? chosen : layers.length > 0 ? layers : heads;
+}
+
 /** The chart under the pointer: it alone shows the box of values. @type {Chart | null} */
 let hovered = null;
 
@@ -166,20 +188,14 @@ export class Chart {
      * @returns {string[]}
      */
     wanted() {
-        const { keys, layered } = this.panel;
-        if (!layered)
-            return keys;
-        const depth = (/** @type {string} */ key) => key.slice(this.panel.id.length).split('/').length - 1;
-        const layers = keys.filter(key => depth(key) === 1);
-        const heads = keys.filter(key => depth(key) === 2);
+        const { layers, heads } = depths(this.panel);
         if (heads.length > 0 && layers.length > 0 && this.picker.childElementCount !== layers.length + 1) {
             const names = layers.map(key => key.split('/').pop());
             fill(this.picker, h('option', { value: 0 }, 'All layers'), names.map(name => h('option', { value: name }, `Layer ${name}: heads`)));
             this.picker.value = String(this.layer);
             this.picker.hidden = false;
         }
-        const chosen = heads.filter(key => key.startsWith(`${this.panel.id}/${this.layer}/`));
-        return chosen.length > 0 ? chosen : layers.length > 0 ? layers : heads;
+        return keysShown(this.panel, this.layer);
     }
 
     /**

@@ -1,7 +1,7 @@
 // The curves of a run: panels of single series, those of layers and heads, and what the run costs its machine; one look
 // and one stretch of steps for all.
 import { isAbort, listSeries } from '../api.js';
-import { Chart } from '../chart.js';
+import { Chart, keysShown } from '../chart.js';
 import { loadCurves } from '../chart/load.js';
 import { failedBox, fill, h, icon, stateBox } from '../dom.js';
 import { LookBar, toSteps } from '../look.js';
@@ -12,6 +12,8 @@ import { isActive } from '../states.js';
 
 /** Shown as numbers of the run, not as curves: they never change. */
 const constants = ['mem/arena', 'steps_per_epoch'];
+
+const PADDING = 30; // px beside a plot, in its panel
 
 /** Groups of panels: the first whose `holds` says so. Those of a closed group are drawn once it is opened. */
 const groups = [
@@ -43,7 +45,7 @@ export function chartsPart(page, gone) {
                 turned.delete(group.id);
             page.context.setQuery({ folds: [...turned].join('.') });
             // A group that is open from the start tells so too: its panels are on their way.
-            if (fold.open && !grid.firstChild)
+            if (fold.open && !fold.hidden && !grid.firstChild)
                 refresh();
         });
         return { group, grid, fold };
@@ -113,6 +115,25 @@ export function chartsPart(page, gone) {
             for (const chart of charts.values())
                 chart.el.hidden = !found.some(panel => panel.id === chart.panel.id);
             const wanted = found.filter(panel => homeOf(panel).fold.open);
+            // What one trains for comes first and is wide.
+            const wide = (/** @type {import('../metrics.js').Panel} */ panel) => panel === all[0] && !panel.layered;
+            for (const panel of wanted)
+                charts.get(panel.id)?.readWidth();
+            // About one bucket a pixel for single curves; bundles of layers are coarser, and a hundred series of heads
+            // are asked for only when somebody chooses their layer.
+            /** By number of buckets. @type {Map<number, import('../metrics.js').Panel[]>} */
+            const asked = new Map();
+            for (const panel of wanted) {
+                const width = Math.min(1000, Math.max(100, charts.get(panel.id)?.width || roomOf(homeOf(panel).grid, wide(panel)) || 400));
+                const buckets = panel.layered ? Math.ceil(width / 2) : width;
+                asked.set(buckets, [...asked.get(buckets) ?? [], panel]);
+            }
+            const { range } = bar;
+            const keysOf = (/** @type {import('../metrics.js').Panel} */ panel) => charts.get(panel.id)?.wanted() ?? keysShown(panel, 0);
+            const answers = [...asked].map(([buckets, some]) => ({ some, curves: loadCurves(page.id, some.flatMap(keysOf), { buckets, range, span: span() }, gone) }));
+            for (const { curves } of answers)
+                curves.catch(() => {}); // awaited below, once the panels stand
+            // The server works while the panels are built.
             for (const panel of wanted) {
                 let chart = charts.get(panel.id);
                 if (!chart) {
@@ -129,8 +150,7 @@ export function chartsPart(page, gone) {
                         },
                     });
                     charts.set(panel.id, chart);
-                    // What one trains for comes first and is wide.
-                    chart.el.toggleAttribute('data-wide', panel === all[0] && !panel.layered);
+                    chart.el.toggleAttribute('data-wide', wide(panel));
                     if (bar.big === panel.id)
                         chart.expand(true, false);
                 }
@@ -141,23 +161,13 @@ export function chartsPart(page, gone) {
             }
             for (const panel of wanted)
                 charts.get(panel.id)?.readWidth();
-            // About one bucket a pixel for single curves; bundles of layers are coarser, and a hundred series of heads
-            // are asked for only when somebody chooses their layer.
-            /** By number of buckets. @type {Map<number, string[]>} */
-            const asked = new Map();
-            for (const panel of wanted) {
-                const chart = charts.get(panel.id);
-                const width = Math.min(1000, Math.max(100, chart?.width || 400));
-                const buckets = panel.layered ? Math.ceil(width / 2) : width;
-                asked.set(buckets, [...asked.get(buckets) ?? [], ...(panel.layered ? chart?.wanted() ?? [] : panel.keys)]);
-            }
-            const { range } = bar;
-            const curves = (await Promise.all([...asked].map(([buckets, keys]) => loadCurves(page.id, keys, { buckets, range, span: span() }, gone)))).flat();
-            const byKey = new Map(curves.map(c => [c.key, c]));
-            for (const panel of wanted) {
-                const chart = charts.get(panel.id);
-                chart?.show(chart.wanted().map(key => byKey.get(key)).filter(c => c !== undefined));
-            }
+            await Promise.all(answers.map(async ({ some, curves }) => {
+                const byKey = new Map((await curves).map(c => [c.key, c]));
+                for (const panel of some) {
+                    const chart = charts.get(panel.id);
+                    chart?.show(chart.wanted().map(key => byKey.get(key)).filter(c => c !== undefined));
+                }
+            }));
         } catch (error) {
             if (isAbort(error))
                 return;
@@ -166,6 +176,18 @@ export function chartsPart(page, gone) {
         }
     }
     return { refresh };
+}
+
+/**
+ * How wide the plot of a panel becomes that is not built yet, in px.
+ * @param {HTMLElement} grid
+ * @param {boolean} wide
+ */
+function roomOf(grid, wide) {
+    const { gridTemplateColumns, columnGap } = getComputedStyle(grid);
+    const columns = gridTemplateColumns.split(' ').map(parseFloat);
+    const n = !wide ? 1 : grid.dataset.wide ? columns.length : Math.min(2, columns.length);
+    return Math.round(n * columns[0] + (n - 1) * parseFloat(columnGap) - PADDING) || 0;
 }
 
 /**

@@ -387,9 +387,11 @@ export function runView(context) {
             if (first) {
                 all.hidden = false;
                 buttons.forEach((button, i) => { button.hidden = !fits(tabs[i]); });
-                drawHead();
             }
+            // The tab asks for its curves before anything is drawn.
             const drawn = first ? openTab(tabs.some(t => t.id === tab && fits(t)) ? tab : 'charts') : part?.refresh();
+            if (first)
+                drawHead();
             if (job)
                 page.job = await job;
             drawHead();

@@ -285,6 +285,31 @@ describe('charts', { skip, timeout: 240000 }, () => {
         await browser.close(page);
     });
 
+    test('test_e2e_phone_folds_the_groups_after_the_first_and_the_link_opens_them_there_alone', async () => {
+        const page = await browser.open(`${daemon.url}/#/runs/${run}`, { width: 390, height: 844 });
+        await page.locator('[data-panel="burst"] canvas').waitFor();
+        const layers = page.locator('[data-panel="logit/max"] canvas');
+        assert.equal(await page.locator('[data-panel="logit/max"]').count(), 0);
+        const panels = await page.locator('.chart:visible').count();
+        const tall = await page.evaluate(() => document.documentElement.scrollHeight);
+        assert.ok(tall < 900 + 320 * panels, `${tall} px for ${panels} panels`);
+        await page.getByRole('heading', { name: 'Layers' }).click();
+        await layers.waitFor();
+        await until('the link to say so', async () => /folds=layers-open/.test(page.url()));
+        await page.reload();
+        await layers.waitFor();
+        const link = page.url();
+        await page.getByRole('heading', { name: 'Layers' }).click();
+        await until('the link to forget it', async () => !/folds/.test(page.url()));
+        await browser.close(page);
+        /* On a wide window they are open with this link and without. */
+        const wide = await browser.open(link);
+        await wide.locator('[data-panel="logit/max"] canvas').waitFor();
+        await wide.getByRole('heading', { name: 'Layers' }).click();
+        await until('the link to have it closed', async () => /folds=layers$/.test(wide.url()));
+        await browser.close(wide);
+    });
+
     test('test_e2e_chart_is_saved_as_svg_pdf_png_and_the_numbers_drawn', async () => {
         const page = await browser.open(`${daemon.url}/#/runs/${run}?smooth=0`, { theme: 'dark' });
         await page.locator('[data-panel="loss"] canvas').waitFor();

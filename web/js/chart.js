@@ -21,7 +21,9 @@ import { colour, fontFamily, onTheme, ordered } from './theme.js';
 const palette = ['s1', 's2', 's3', 's4', 's5', 's6', 's7'];
 /** A second mark beside colour, where lines share no order. */
 const dashes = [[], [6, 4], [2, 3], [10, 4, 2, 4]];
-const HEIGHT = 230, TALL = 280, BIG = 520;
+const HEIGHT = 230, TALL = 280, BIG = 520, LOW = 184; // px; LOW: on a phone
+/** A window in which panels stand below each other, as css/narrow.css has it. */
+export const NARROW = '(max-width: 680px)';
 const NEAR = 32; // px: the cursor reads the point that stands within
 const LABELLED = 6; // more lines of layers than this are told by a number at their end
 const axisWords = { step: 'Step', time: 'Time', epoch: 'Epoch' };
@@ -180,7 +182,7 @@ export class Chart {
     }
 
     height() {
-        return this.big ? Math.max(HEIGHT, Math.min(BIG, innerHeight - 260)) : this.el.hasAttribute('data-wide') ? TALL : HEIGHT;
+        return this.big ? Math.max(HEIGHT, Math.min(BIG, innerHeight - 260)) : matchMedia(NARROW).matches ? LOW : this.el.hasAttribute('data-wide') ? TALL : HEIGHT;
     }
 
     /**

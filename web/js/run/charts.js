@@ -1,7 +1,7 @@
 // The curves of a run: panels of single series, those of layers and heads, and what the run costs its machine; one look
 // and one stretch of steps for all.
 import { isAbort, listSeries } from '../api.js';
-import { Chart, keysShown } from '../chart.js';
+import { Chart, keysShown, NARROW } from '../chart.js';
 import { loadCurves } from '../chart/load.js';
 import { failedBox, fill, h, icon, stateBox } from '../dom.js';
 import { LookBar, toSteps } from '../look.js';
@@ -32,17 +32,27 @@ export function chartsPart(page, gone) {
     /** @type {Map<string, Chart>} */
     const charts = new Map();
     const { query } = page.context;
-    /** Groups that are not as they usually are. */
+    /** Groups that are not as they usually are; "layers-open": one that a phone folds is open there. */
     const turned = new Set((query.get('folds') ?? '').split('.').filter(Boolean));
+    // On a phone all but the first group wait folded: panels stand below each other, and a page of layers is long.
+    const phone = matchMedia(NARROW).matches;
+    const folded = (/** @type {typeof groups[number]} */ group) => phone && !group.closed && group !== groups[0];
+    const startsOpen = (/** @type {typeof groups[number]} */ group) => (folded(group) ? turned.has(`${group.id}-open`) : Boolean(group.closed) === turned.has(group.id));
     const homes = groups.map(group => {
         const grid = h('div', { class: 'charts' });
-        const fold = h('details', { class: 'group', open: Boolean(group.closed) === turned.has(group.id) }, h('summary', null, h('h2', null, group.title), group.text ? h('span', { class: 'muted small' }, group.text) : null), grid);
+        const fold = h('details', { class: 'group', open: startsOpen(group) }, h('summary', null, h('h2', null, group.title), group.text ? h('span', { class: 'muted small' }, group.text) : null), grid);
         fold.hidden = true;
         fold.addEventListener('toggle', () => {
-            if (fold.open === Boolean(group.closed))
+            const own = `${group.id}-open`;
+            if (!folded(group) && fold.open === Boolean(group.closed)) {
                 turned.add(group.id);
-            else
-                turned.delete(group.id);
+                turned.delete(own);
+            } else {
+                if (fold.open)
+                    turned.delete(group.id);
+                if (folded(group))
+                    turned[fold.open ? 'add' : 'delete'](own);
+            }
             page.context.setQuery({ folds: [...turned].join('.') });
             // A group that is open from the start tells so too: its panels are on their way.
             if (fold.open && !fold.hidden && !grid.firstChild)

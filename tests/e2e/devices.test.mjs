@@ -94,8 +94,8 @@ describe('the devices page', { skip, timeout: 240000 }, () => {
         for (let at = 0; at < points.length; at += 8000)
             await none.daemon.post(`/api/v1/runs/${own}/metrics`, { points: points.slice(at, at + 8000) });
         for (const look of looks)
-            await browser.inspect(none.daemon.url, look, [['run-gpus', `#/runs/${own}`, '[data-panel="system/gpu.n/temperature"] .legend button']]);
-        const shown = await browser.open(`${none.daemon.url}/#/runs/${own}`, looks[3]);
+            await browser.inspect(none.daemon.url, look, [['run-gpus', `#/runs/${own}?folds=gpus-open`, '[data-panel="system/gpu.n/temperature"] .legend button']]);
+        const shown = await browser.open(`${none.daemon.url}/#/runs/${own}?folds=gpus-open`, looks[3]);
         const busy = shown.locator('[data-panel="system/gpu.n/utilization"]');
         await busy.locator('.legend button').nth(7).waitFor();
         await busy.scrollIntoViewIfNeeded();

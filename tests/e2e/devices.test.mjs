@@ -136,11 +136,12 @@ describe('the devices page', { skip, timeout: 240000 }, () => {
         await page.getByRole('button', { name: 'Take out cuda:2' }).click();
         await page.getByPlaceholder('Its fan is loud').fill('a test');
         await page.getByRole('button', { name: 'Take out', exact: true }).last().click();
-        await page.locator('.gpu[aria-label="cuda:2"][data-state="drained"]').waitFor();
+        /* "draining" while a run is there still. */
+        await page.locator('.gpu[aria-label="cuda:2"][data-state^="drain"]').waitFor();
         assert.match(await card.innerText(), /a test \(a client, /);
         await page.getByRole('button', { name: 'Put back cuda:2' }).click();
         await page.getByRole('button', { name: 'Put back', exact: true }).last().click();
-        await page.locator('.gpu[aria-label="cuda:2"]:not([data-state="drained"])').waitFor();
+        await page.locator('.gpu[aria-label="cuda:2"]:not([data-state^="drain"])').waitFor();
         await browser.close(page);
     });
 });

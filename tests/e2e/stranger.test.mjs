@@ -28,7 +28,8 @@ describe('a stranger', { skip, timeout: 300000 }, () => {
     });
 
     const byMouse = page => async what => {
-        await what.first().scrollIntoViewIfNeeded();
+        /* A page that still comes may draw it anew: an eye finds it again. */
+        await until('it to stay', () => what.first().scrollIntoViewIfNeeded().then(() => true));
         const box = await what.first().boundingBox();
         await page.mouse.click(box.x + box.width / 2, box.y + box.height / 2);
     };

@@ -292,16 +292,19 @@ export function runView(context) {
         if (!page.run)
             return;
         const now = page.run;
-        const key = `${standing(now)} ${page.job?.state} ${page.job?.runs}`;
+        const buttons = [];
+        const { worker } = kindOf(now);
+        const withJob = worker && now.state === 'paused' && (page.job?.runs ?? 1) > 1 && page.job?.state === 'paused';
+        const goesOn = now.outcome === 'failed' && page.job?.state !== 'cancelled';
+        const waitsAgain = now.state === 'queued' && page.attempts.length > 0;
+        // Only what decides the buttons: they stay in place, under the pointer and with the focus, while the rest of the page comes.
+        const key = [standing(now), worker, withJob, goesOn, waitsAgain].join(' ');
         if (actions.dataset.key === key)
             return;
         actions.dataset.key = key;
-        const buttons = [];
-        const { worker } = kindOf(now);
-        const many = page.job && page.job.runs > 1;
         if (isActive(now) && now.state !== 'cancelling') {
             if (worker && now.state === 'paused')
-                buttons.push(many && page.job?.state === 'paused' ? action('Resume job', 'running', () => steerJob(now.jobId, 'resume'), true)
+                buttons.push(withJob ? action('Resume job', 'running', () => steerJob(now.jobId, 'resume'), true)
                     : action('Resume', 'running', () => steerRun(now.id, 'resume'), true));
             else if (worker)
                 buttons.push(action('Pause', 'paused', () => steerRun(now.id, 'pause')));
@@ -313,13 +316,13 @@ export function runView(context) {
                 return sure ? cancelRun(now.id) : null;
             }));
         }
-        if (now.state === 'queued' && page.attempts.length > 0)
+        if (waitsAgain)
             buttons.push(action('Start now', 'again', () => steerRun(now.id, 'retry')));
         if (now.state === 'ended' && worker) {
             if (now.outcome !== 'failed')
                 buttons.push(action('Register model', 'download', () => register()));
             // A failed run goes on under its number, from its last checkpoint; any other is done anew as a job of its own.
-            buttons.push(now.outcome === 'failed' && page.job?.state !== 'cancelled' ? action('Retry', 'again', () => steerRun(now.id, 'retry'), true) : action('Run again', 'again', runAgain),
+            buttons.push(goesOn ? action('Retry', 'again', () => steerRun(now.id, 'retry'), true) : action('Run again', 'again', runAgain),
                 h('a', { class: 'button', href: `#/submit?run=${encodeURIComponent(now.id)}` }, icon('copy'), 'Edit and run again'));
         }
         fill(actions, buttons);

@@ -420,7 +420,8 @@ describe('first minutes', { skip, timeout: 400000 }, () => {
 
     test('test_e2e_font_is_our_own_and_small', async () => {
         const page = await browser.open(`${full.url}/#/help`);
-        assert.equal(await page.evaluate(async () => { await document.fonts.ready; return document.fonts.check('400 13px Inter', 'φ') && document.fonts.check('650 13px Inter', 'run'); }), true);
+        await page.locator('.terms').first().waitFor();
+        await page.waitForFunction(() => document.fonts.check('400 13px Inter', 'φ') && document.fonts.check('650 13px Inter', 'run'));
         const sizes = await page.evaluate(() => performance.getEntriesByType('resource').filter(e => /woff2/.test(e.name)).map(e => e.decodedBodySize));
         assert.ok(sizes.length > 0 && sizes.reduce((a, b) => a + b, 0) <= 120 * 1024, sizes.join());
         assert.match(await (await fetch(`${full.url}/vendor/inter-license.txt`)).text(), /SIL OPEN FONT LICENSE/);

@@ -333,7 +333,7 @@ describe('pages', { skip }, () => {
         test(`test_e2e_every_view_holds_in_${look.name.replace('-', '_')}`, async () => {
             await full.reach(run, 'succeeded');
             await browser.inspect(full.url, look, [
-                ['runs', '#/', '.run'], ['run', `#/runs/${run}`, '[data-panel="scale/c"] canvas'], ['run-log', `#/runs/${run}?tab=log`, '.log div'],
+                ['runs', '#/', '.run'], ['run', `#/runs/${run}?folds=layers-open`, '[data-panel="scale/c"] canvas'], ['run-log', `#/runs/${run}?tab=log`, '.log div'],
                 ['run-config', `#/runs/${run}?tab=config`, '.config'], ['run-events', `#/runs/${run}?tab=events`, '.timeline li'],
                 ['run-checkpoints', `#/runs/${run}?tab=checkpoints`, '#run-panel table'], ['models', '#/models', '.model-list a'],
                 ['devices', '#/devices', '.cols h2'], ['help', '#/help', '.terms'],

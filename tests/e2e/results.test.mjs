@@ -331,7 +331,7 @@ describe('results', { skip }, () => {
             const four = [RUNS, RUNS - 1, RUNS - 2, RUNS - 3].join(',');
             await browser.inspect(full.url, look, [
                 ['full-runs', '#/?cols=state,name,m%3Aacc%2Fval,c%3A%2Ftrain%2Foptimizer%2Flr,tags,created', '.grid-row'],
-                ['full-run', `#/runs/${RUNS}`, '[data-panel="attn/fro"] canvas'], ['compare', `#/compare?runs=${four}`, '[data-panel="loss/val"] canvas'],
+                ['full-run', `#/runs/${RUNS}?folds=layers-open`, '[data-panel="attn/fro"] canvas'], ['compare', `#/compare?runs=${four}`, '[data-panel="loss/val"] canvas'],
                 ['compare-mean', `#/compare?runs=${four}&mean=trials&x=epoch`, '[data-panel="loss/val"] canvas'],
                 ['sweeps', '#/sweeps', '.table a'], ['sweep', '#/jobs/1', '.scatter a'], ['submit', '#/submit', 'text=Valid.'], ['help', '#/help?metric=attn/fro', '[data-wanted]'],
             ]);

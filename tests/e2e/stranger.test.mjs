@@ -34,11 +34,11 @@ describe('a stranger', { skip, timeout: 300000 }, () => {
         await page.mouse.click(box.x + box.width / 2, box.y + box.height / 2);
     };
     const byKeys = page => async what => {
-        const wanted = await what.first().elementHandle();
-        const back = await wanted.evaluate(el => Boolean(document.activeElement.compareDocumentPosition(el) & Node.DOCUMENT_POSITION_PRECEDING) && document.activeElement !== document.body && !document.activeElement.contains(el));
-        for (let i = 0; i < 60; i++) {
+        /* The page may still come and draw it anew, so it is looked up each time. */
+        const back = await what.first().evaluate(el => Boolean(document.activeElement.compareDocumentPosition(el) & Node.DOCUMENT_POSITION_PRECEDING) && document.activeElement !== document.body && !document.activeElement.contains(el));
+        for (let i = 0; i < 120; i++) {
             await page.keyboard.press(back ? 'Shift+Tab' : 'Tab');
-            if (await wanted.evaluate(el => el === document.activeElement)) {
+            if (await what.first().evaluate(el => el === document.activeElement)) {
                 await page.keyboard.press('Enter');
                 return;
             }

@@ -54,6 +54,7 @@ export function sweepsView(context) {
             fill(place, stateBox('empty', 'No sweeps yet', 'A job with a sweep, or with trials, becomes several runs; here they are one line with one result. For example:', snippet(example())));
             return;
         }
+        const focus = place.contains(document.activeElement) ? document.activeElement?.getAttribute('href') : null;
         fill(place, h('div', { class: 'scroll-x', tabindex: 0, role: 'region', 'aria-label': 'Sweeps' }, h('table', { class: 'table' },
             h('thead', null, h('tr', null, [['State', ''], ['Job', ''], ['Parameters', ''], ['Runs', ''], ['Ranked by', ''], ['Created', 'num']].map(([word, cls]) => h('th', { scope: 'col', class: cls }, word)))),
             h('tbody', null, jobs.map(job => h('tr', null,
@@ -64,6 +65,8 @@ export function sweepsView(context) {
                     bars(job)),
                 h('td', { class: 'mono nowrap' }, job.sweep ? `${job.sweep.metric} (${job.sweep.mode})` : '–'),
                 h('td', { class: 'num nowrap', title: moment(job.created) }, ago(job.created))))))));
+        if (focus) // rows are drawn anew while sweeps run
+            /** @type {HTMLElement | null} */ (place.querySelector(`a[href="${CSS.escape(focus)}"]`))?.focus({ preventScroll: true });
     }
 
     /** @param {boolean} [fresh] the first page again */

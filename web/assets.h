@@ -8,7 +8,8 @@
 /* The Content-Security-Policy that every page of ours keeps to: nothing from elsewhere,
  * no inline script or style, no frames. Send it with every text/html reply. */
 #define WEB_CONTENT_SECURITY_POLICY                                                                          \
-    "default-src 'self'; font-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; object-src 'none'"
+    "default-src 'self'; font-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "     \
+    "object-src 'none'"
 
 struct web_asset {
     const char *path;           /* URL path, such as "/", "/css/base.css" or "/js/app.js" */

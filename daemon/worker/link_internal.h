@@ -14,7 +14,7 @@
 #include "kernels/base/buf.h"
 
 #define LINK_CHECKPOINTS 256 /* of the newest it is known whether polyd has them */
-#define LINK_KEYS_OPEN 1024 /* distinct keys of one metrics frame; a power of two */
+#define LINK_KEYS_OPEN 1024  /* distinct keys of one metrics frame; a power of two */
 
 struct link_entry {
     uint64_t seq;

@@ -1,6 +1,7 @@
 /* A training of one's own as a run of polyd, with libcurl:
  *     cc own_run.c $(pkg-config --cflags --libs libcurl) -o own_run && ./own_run [http://127.0.0.1:7070]
- * It finds the root of 2 by Newton's method. The answers are read with sscanf; a larger program takes a JSON library. */
+ * It finds the root of 2 by Newton's method. The answers are read with sscanf; a larger program takes a JSON
+ * library. */
 #include <curl/curl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -47,14 +48,15 @@ int main(int argc, char **argv)
         return 1;
     curl_easy_setopt(curl, CURLOPT_HTTPHEADER, json);
     curl_easy_setopt(curl, CURLOPT_WRITEFUNCTION, keep);
-    post(curl, url, "", "{\"name\": \"root of 2\", \"experiment\": \"own runs\", \"config\": {\"start\": 100}}");
+    post(curl, url, "",
+         "{\"name\": \"root of 2\", \"experiment\": \"own runs\", \"config\": {\"start\": 100}}");
     if (sscanf(answer, "{\"id\":\"%lld\"", &run) != 1)
         return 1;
     snprintf(path, sizeof path, "/%lld/metrics", run);
     for (int step = 1; step <= 12; step++) {
         x = (x + 2 / x) / 2;
-        snprintf(body, sizeof body, "{\"points\": [{\"key\": \"error\", \"step\": %d, \"value\": %.17g}]}", step,
-                 x * x - 2);
+        snprintf(body, sizeof body, "{\"points\": [{\"key\": \"error\", \"step\": %d, \"value\": %.17g}]}",
+                 step, x * x - 2);
         post(curl, url, path, body); /* a sign of life, too */
     }
     snprintf(path, sizeof path, "/%lld/finish", run);

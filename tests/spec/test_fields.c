@@ -177,7 +177,7 @@ static void test_defaults_by_rule(void **state)
         {VIT, "/attention", "{\"activation\":\"poly\",\"scale\":\"none\"}", "/attention/c0", "1"},
         {VIT, "/attention", "{\"activation\":\"poly\",\"scale\":\"k\",\"k\":4}", "/attention/c0", "0.25"},
         {VIT, "/attention", "{\"activation\":\"poly\",\"n_for_scale\":196}", "/attention/n", "196"},
-{VIT, "/data/image_size", "[28,40]", "/attention/n", "56"},
+        {VIT, "/data/image_size", "[28,40]", "/attention/n", "56"},
         {GPT, "/data/context", "64", "/attention/n", "128"},
         {VIT, "/attention", "{\"activation\":\"poly\",\"n_for_scale\":196}", "/attention/n_for_scale", "196"},
         {VIT, "/attention", "{\"activation\":\"poly\",\"n_for_scale\":\"keys\"}", "/attention/n", "49"},

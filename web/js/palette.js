@@ -92,6 +92,9 @@ export function openPalette() {
     const dialog = h('dialog', { class: 'palette', 'aria-label': 'Find' }, h('div', { class: 'search' }, icon('search'), field,
         h('button', { type: 'button', class: 'quiet icon-button', 'aria-label': 'Close', on: { click: () => dialog.close() } }, icon('close', 13))), list, said);
 
+    // A list drawn under a pointer at rest is told of a move of nothing: that must not take the choice from the keys.
+    const moved = (/** @type {any} */ event) => event.movementX !== 0 || event.movementY !== 0;
+
     /** @param {Item[]} known */
     function draw(known) {
         const before = items[at];
@@ -101,7 +104,7 @@ export function openPalette() {
         at = Math.max(0, at === 0 ? 0 : items.findIndex(item => item.name === before?.name && item.group === before.group));
         fill(list, groups.filter(group => items.some(item => item.group === group)).map(group => h('div', { role: 'group', 'aria-label': group },
             h('div', { class: 'palette-group', 'aria-hidden': 'true' }, group),
-            items.map((item, i) => item.group === group && h('div', { role: 'option', id: `palette-${i}`, class: 'palette-item', on: { click: () => take(item), pointermove: () => i !== at && choose(i) } },
+            items.map((item, i) => item.group === group && h('div', { role: 'option', id: `palette-${i}`, class: 'palette-item', on: { click: () => take(item), pointermove: (/** @type {any} */ event) => moved(event) && i !== at && choose(i) } },
                 h('span', { class: 'clip' }, item.name), item.note ? h('span', { class: 'muted small' }, item.note) : null)))));
         list.hidden = items.length === 0;
         field.setAttribute('aria-expanded', String(items.length > 0));

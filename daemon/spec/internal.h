@@ -234,6 +234,15 @@ size_t spec_keys_synonyms(bool (*each)(void *ctx, const char *word, const char *
 /* A sentence on an unknown pointer, with a suggestion, in `out`. Returns `out`. */
 const char *spec_keys_unknown(char *out, size_t size, const char *parent, const char *key);
 
+/* ---- take.c ---- */
+/* Where the run keeps the field; NULL: nowhere. */
+void *spec_place(struct spec_ctx *c, const struct spec_field *f);
+/* Checks the value and stores it in the run. Returns it as the resolved document has it, a new reference;
+ * NULL after an error, which is reported. */
+json_t *spec_take(struct spec_ctx *c, const struct spec_field *f, json_t *v);
+/* What null leaves in the run. */
+void spec_take_null(struct spec_ctx *c, const struct spec_field *f);
+
 /* ---- resolve.c ---- */
 /* Resolves one run into c->run (allocated here) and c->out. Errors go to the report. */
 enum pd_err spec_resolve(struct spec_ctx *c);

@@ -80,21 +80,9 @@ static enum pd_err opening_apply(struct store_tx *tx, struct api_write *w, struc
 static void opening_answer(struct api_req *r)
 {
     struct api_write *w = api_write_result(r);
-    char text[64], tag[32];
-    long long id = 0;
 
-    if (!w)
-        return;
-    if (!w->answer.data || sscanf(w->answer.data, "{\"id\":\"%lld\"", &id) != 1) {
-        api_fail(r, PD_ERR_INTERNAL, "the stored answer cannot be read");
-        return;
-    }
-    if (w->replayed)
-        api_reply_header(r, "Idempotency-Replayed", "true");
-    snprintf(text, sizeof text, "/api/v1/runs/%lld", id);
-    api_reply_header(r, "Location", text);
-    api_reply_header(r, "ETag", api_etag(1, tag));
-    api_reply_json(r, w->status, &w->answer);
+    if (w)
+        api_write_created(r, w, "/api/v1/runs");
 }
 
 /* A copy of a text of `least` to `most` bytes; fails the request otherwise. */

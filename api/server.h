@@ -119,6 +119,9 @@ struct api_write *api_write_begin(struct api_req *r, size_t size, bool keyed,
 void api_write_submit(struct api_write *w, enum store_lane lane, int rows);
 /* In `next`: did it commit? Otherwise the request has been failed. */
 struct api_write *api_write_result(struct api_req *r);
+/* Answers with what was created below `path` ("/api/v1/jobs"), now or when the request came first: the stored
+ * answer, its id in Location and its version in ETag. */
+void api_write_created(struct api_req *r, struct api_write *w, const char *path);
 /* In `next`, whatever became of it. */
 struct api_write *api_write_of(struct api_req *r);
 /* Ends the write without the writer: something failed before it could be handed over. */

@@ -169,8 +169,6 @@ static enum pd_err submit_apply(struct store_tx *tx, struct api_write *w, struct
 static void submit_answer(struct api_req *r)
 {
     struct api_write *w = api_write_result(r);
-    char text[64], tag[32];
-    long long id = 0, version = 0;
 
     if (!w) {
         const struct submit *s = (const struct submit *)(const void *)api_write_of(r);
@@ -179,17 +177,7 @@ static void submit_answer(struct api_req *r)
             fail_report(r, PD_ERR_INVALID, &s->report);
         return;
     }
-    /* New or repeated, the stored answer begins so. */
-    if (!w->answer.data || sscanf(w->answer.data, "{\"id\":\"%lld\",\"version\":%lld", &id, &version) != 2) {
-        api_fail(r, PD_ERR_INTERNAL, "the stored answer cannot be read");
-        return;
-    }
-    if (w->replayed)
-        api_reply_header(r, "Idempotency-Replayed", "true");
-    snprintf(text, sizeof text, "/api/v1/jobs/%lld", id);
-    api_reply_header(r, "Location", text);
-    api_reply_header(r, "ETag", api_etag(version, tag));
-    api_reply_json(r, w->status, &w->answer);
+    api_write_created(r, w, "/api/v1/jobs");
 }
 
 /* What the planner found odd about the data. */

@@ -2,6 +2,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <jansson.h>
+
+#include "api/rows.h"
 #include "api/server.h"
 #include "daemon/digest/digest.h"
 #include "daemon/store/tx.h"
@@ -156,4 +159,24 @@ struct api_write *api_write_result(struct api_req *r)
     else
         api_fail_why(r, w->err, &w->why);
     return NULL;
+}
+
+void api_write_created(struct api_req *r, struct api_write *w, const char *path)
+{
+    json_t *answer = json_loadb(w->answer.data ? w->answer.data : "", w->answer.len, 0, NULL);
+    const char *id = json_string_value(json_object_get(answer, "id"));
+    json_t *version = json_object_get(answer, "version");
+    char location[128], tag[32];
+
+    if (id && json_is_integer(version)) {
+        if (w->replayed)
+            api_reply_header(r, "Idempotency-Replayed", "true");
+        snprintf(location, sizeof location, "%s/%s", path, id);
+        api_reply_header(r, "Location", location);
+        api_reply_header(r, "ETag", api_etag(json_integer_value(version), tag));
+        api_reply_json(r, w->status, &w->answer);
+    } else {
+        api_fail(r, PD_ERR_INTERNAL, "the stored answer cannot be read");
+    }
+    json_decref(answer);
 }

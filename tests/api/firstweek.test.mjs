@@ -59,20 +59,10 @@ test('a schedule that the length of the data cannot carry is refused once a plan
     assert.deepEqual(rare.json.warnings.map(w => w.pointer), ['#/train/eval_every']);
 });
 
-async function jobOver(id) {
-    for (let i = 0; i < 1200; i++) {
-        const job = (await host.get(`/api/v1/jobs/${id}`)).json;
-        if (['done', 'failed', 'cancelled'].includes(job.state))
-            return job;
-        await sleep(50);
-    }
-    assert.fail('the job did not end');
-}
-
 async function over(document) {
     const reply = await host.post('/api/v1/jobs', document);
     assert.equal(reply.status, 201, reply.text);
-    const job = await jobOver(reply.json.id);
+    const job = await host.over(reply.json.id);
     return { job, runs: (await host.get(`/api/v1/runs?job=${job.id}&order=oldest`)).json.runs };
 }
 
@@ -99,7 +89,7 @@ test('the best run of the table is the run that is registered', { skip, timeout:
         const points = scores[i].map((value, k) => ({ key: 'mine/score', step: k + 1, value }));
         assert.equal((await host.post(`/api/v1/runs/${id}/metrics`, { points })).status, 200);
     }
-    await jobOver(sent.json.id);
+    await host.over(sent.json.id);
     const table = (await host.get(`/api/v1/jobs/${sent.json.id}/sweep`)).json;
     const version = (await host.get('/api/v1/models/best/versions/1')).json;
     assert.deepEqual(table.best_run, { run_id: sent.json.run_ids[0], point: 0, value: 0.9 });
@@ -119,7 +109,7 @@ test('reasons stay: of a cancel while the run works, of a failure in its job', {
         await sleep(50);
     }
     assert.equal((await host.post(`/api/v1/jobs/${sent.id}/cancel`, { reason: 'wrong data' })).status, 200);
-    const cancelled = await jobOver(sent.id);
+    const cancelled = await host.over(sent.id);
     assert.deepEqual([cancelled.state, cancelled.reason], ['cancelled', 'wrong data']);
     const run = (await host.get(`/api/v1/runs/${sent.run_ids[0]}`)).json;
     assert.deepEqual([run.outcome, run.reason], ['cancelled', 'wrong data']);
@@ -168,7 +158,7 @@ test('a run tells how long it worked, without waiting and pauses', { skip, timeo
     await host.post(`/api/v1/jobs/${sent.id}/resume`, {});
     await until(run => run.used_s > paused.used_s + .2);
     await host.post(`/api/v1/jobs/${sent.id}/cancel`, {});
-    await jobOver(sent.id);
+    await host.over(sent.id);
     const run = await read();
     assert.ok(Math.abs(run.used_s - worked(run)) < .1, `${run.used_s} s of ${worked(run)} s`);
     assert.ok(run.used_s < (Date.parse(run.ended) - Date.parse(run.started)) / 1000 - .5);
@@ -200,14 +190,14 @@ test('a run tells when it will end, and its best value with key and step', { ski
     /* a client gives the run no value of its own keys */
     assert.equal((await host.post(`/api/v1/runs/${id}/metrics`, { points: [{ key: 'acc/val', step: 0, value: 99 }] })).status, 409);
     await host.post(`/api/v1/jobs/${sent.id}/cancel`, {});
-    await jobOver(sent.id);
+    await host.over(sent.id);
     run = (await host.get(`/api/v1/runs/${id}`)).json;
     assert.equal(run.eta_s, null);
     const points = (await host.get(`/api/v1/runs/${id}/export?format=json&key=acc/val`)).json;
     const best = points.filter(p => p.attempt > 0).reduce((a, b) => (b.value > a.value ? b : a));
     assert.deepEqual(run.best, { key: 'acc/val', value: best.value, step: best.step });
     const none = (await host.post('/api/v1/jobs', small({}, { epochs: 1, eval_every: 1 }))).json;
-    await jobOver(none.id);
+    await host.over(none.id);
     const ended = (await host.get(`/api/v1/runs/${none.run_ids[0]}`)).json;
     assert.equal(ended.best.key, 'acc/val');
     assert.ok(ended.best.step >= 1 && ended.best.step <= 4);

@@ -134,6 +134,17 @@ export class Host {
             await this.tell(`points ${run} ${attempt} ${JSON.stringify({ points: points.slice(at, at + 10000) })}`);
     }
 
+    /** Waits for the end of a job, however it ends. */
+    async over(id) {
+        for (let i = 0; i < 1200; i++) {
+            const job = (await this.get(`/api/v1/jobs/${id}`)).json;
+            if (['done', 'failed', 'cancelled'].includes(job.state))
+                return job;
+            await sleep(50);
+        }
+        assert.fail('the job did not end');
+    }
+
     /** Stops; the program must end by itself, without leaks or races reported. */
     async stop() {
         if (this.child.exitCode === null) {

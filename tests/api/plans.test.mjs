@@ -5,7 +5,7 @@ import { totalmem } from 'node:os';
 import path from 'node:path';
 import { after, before, test } from 'node:test';
 import zlib from 'node:zlib';
-import { build, Daemon, sleep } from './lib.mjs';
+import { build, Daemon } from './lib.mjs';
 
 const skip = existsSync(path.join(build, 'bin/polyd')) && existsSync(path.join(build, 'bin/polyd-worker')) ? false : 'polyd or polyd-worker is not built';
 let host;
@@ -26,16 +26,6 @@ const text = (file, data = {}, train = {}) => ({
 
 const dry = async document => (await host.post('/api/v1/jobs?dry_run=1', document)).json;
 
-async function over(id) {
-    for (let i = 0; i < 1200; i++) {
-        const job = (await host.get(`/api/v1/jobs/${id}`)).json;
-        if (['done', 'failed', 'cancelled'].includes(job.state))
-            return job;
-        await sleep(50);
-    }
-    assert.fail('the job did not end');
-}
-
 test('gzipped text is planned and trained as the plain one', { skip, timeout: 120000 }, async () => {
     const words = Array.from({ length: 4000 }, (_, i) => `word${i * i % 97} is followed by café ${i % 13}.\n`).join('');
     put('plain.txt', words);
@@ -46,7 +36,7 @@ test('gzipped text is planned and trained as the plain one', { skip, timeout: 12
             const planned = await dry(text(file, { tokenizer }));
             assert.deepEqual([planned.plan_error, planned.warnings], [null, []]);
             const sent = (await host.post('/api/v1/jobs', text(file, { tokenizer }))).json;
-            assert.equal((await over(sent.id)).state, 'done');
+            assert.equal((await host.over(sent.id)).state, 'done');
             const points = (await host.get(`/api/v1/runs/${sent.run_ids[0]}/export?format=json&key=loss/val&key=loss/train`)).json;
             series.push({ planned: planned.plan, values: points.map(p => [p.key, p.step, p.value]) });
         }
@@ -63,7 +53,7 @@ test('what is no text is said before and while it is trained', { skip, timeout: 
     assert.deepEqual(planned.warnings.map(w => w.pointer), ['#/data/path']);
     assert.match(planned.warnings[0].detail, /^\d+\.\d % of the text's bytes are not UTF-8: is it text\?/);
     const sent = (await host.post('/api/v1/jobs', document)).json;
-    await over(sent.id);
+    await host.over(sent.id);
     const log = (await host.get(`/api/v1/runs/${sent.run_ids[0]}/logs?tail=50`)).text;
     assert.match(log, /event=not_utf8 .*% of the text's bytes are not UTF-8.* bytes=\d+/);
     assert.deepEqual((await dry(text('noise.bin'))).warnings, []); /* bytes are bytes */
@@ -96,7 +86,7 @@ test('a document that cannot run is refused with the field', { skip, timeout: 12
 test('what was accepted without a plan fails after one attempt if the document or the data are to blame', { skip, timeout: 120000 }, async () => {
     const sent = await host.post('/api/v1/jobs?accept_unplanned=1', text('never.txt'), { headers: { 'idempotency-key': 'never-1' } });
     assert.equal(sent.status, 201, sent.text);
-    assert.equal((await over(sent.json.id)).state, 'failed');
+    assert.equal((await host.over(sent.json.id)).state, 'failed');
     const run = (await host.get(`/api/v1/runs/${sent.json.run_ids[0]}`)).json;
     assert.deepEqual([run.attempts, run.reason], [1, "#/data/path: cannot open 'text/never.txt': No such file or directory"]);
     /* acknowledged is acknowledged */
@@ -137,7 +127,7 @@ test('many submissions at once are all planned', { skip, timeout: 120000 }, asyn
     for (const { json } of replies)
         await host.post(`/api/v1/jobs/${json.id}/cancel`, {});
     for (const { json } of replies)
-        await over(json.id);
+        await host.over(json.id);
 });
 
 test('a plan larger than the machine is said, refused, and planned smaller', { skip, timeout: 120000 }, async () => {

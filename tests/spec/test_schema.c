@@ -1,19 +1,6 @@
 /* tests/spec/test_schema.c: documents of schema 1 mean what they meant; what came with schema 2. */
-#include "kernels/base/file.h"
+#include "tests/lib/text.h"
 #include "tests/spec/help.h"
-
-static char *text_of(const char *name)
-{
-    char path[512];
-    struct pd_buf b;
-    struct pd_why why;
-
-    snprintf(path, sizeof path, SCHEMA1 "/%s", name);
-    pd_buf_init(&b, 0);
-    if (pd_file_read(path, SPEC_MAX_BYTES, &b, &why) != PD_OK)
-        fail_msg("%s", why.text);
-    return pd_buf_take(&b);
-}
 
 /* What run n of the job says of the two fields of schema 2. */
 static void want_run(const struct spec_job *job, int64_t n, const char *gelu, int64_t split_seed)
@@ -48,7 +35,7 @@ static void test_resolved_documents_of_schema_1_keep_their_meaning(void **state)
 
     (void)state;
     for (int i = 0; i < 2; i++) {
-        char *old = text_of(cases[i].name), *new, *again, *other;
+        char *old = text_of(SCHEMA1, cases[i].name), *new, *again, *other;
         struct spec_config *g = NULL;
         struct parsed p, q;
         struct pd_why why;
@@ -87,7 +74,7 @@ static void test_resolved_documents_of_schema_1_keep_their_meaning(void **state)
 
 static void test_jobs_kept_before_schema_2_make_the_same_runs(void **state)
 {
-    char *old = text_of("kept.json");
+    char *old = text_of(SCHEMA1, "kept.json");
     struct spec_report report;
     struct spec_job *job = NULL;
     struct parsed p = parse(old);

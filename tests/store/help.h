@@ -11,8 +11,10 @@
 #include <unistd.h>
 
 #include <cmocka.h>
+#include <sqlite3.h>
 
 #include "daemon/store/tx.h"
+#include "daemon/store/verify.h"
 
 struct fixture {
     char dir[64];
@@ -143,3 +145,36 @@ static inline bool keep_series(void *ctx, const struct store_series *m)
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+/* SQL on the file itself, while no writer has it. */
+static inline void poke(struct fixture *f, const char *sql)
+{
+    char path[128];
+    sqlite3 *db;
+
+    snprintf(path, sizeof path, "%s/polyd.db", f->dir);
+    assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
+    assert_int_equal(sqlite3_exec(db, sql, NULL, NULL, NULL), SQLITE_OK);
+    sqlite3_close(db);
+}
+
+static inline void say(void *ctx, const char *text)
+{
+    (void)ctx;
+    print_message("verify: %s\n", text);
+}
+
+/* How many places of the folder contradict each other; each is printed. */
+static inline int64_t problems(struct fixture *f)
+{
+    struct pd_why why;
+    int64_t n = -1;
+
+    assert_int_equal(store_verify(f->dir, false, say, NULL, &n, &why), PD_OK);
+    return n;
+}
+
+static inline void expect_sound(struct fixture *f)
+{
+    assert_int_equal(problems(f), 0);
+}

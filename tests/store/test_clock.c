@@ -61,21 +61,6 @@ static enum pd_err finish(struct store_tx *tx, void *ctx, struct pd_why *why)
                         : err;
 }
 
-static void say(void *ctx, const char *text)
-{
-    (void)ctx;
-    print_message("verify: %s\n", text);
-}
-
-static int64_t problems(struct fixture *f)
-{
-    struct pd_why why;
-    int64_t n = -1;
-
-    assert_int_equal(store_verify(f->dir, false, say, NULL, &n, &why), PD_OK);
-    return n;
-}
-
 /* Runs on one device, one after the other; the wall clock is set by `jump_us` in the middle of the first. */
 static void run_over_a_jump(struct fixture *f, int64_t jump_us, int64_t sleep_us)
 {
@@ -170,17 +155,6 @@ static void test_idempotency_lasts_a_day_by_the_clock_that_nobody_sets(void **st
     jump_boot_us = 25 * JUMP_HOUR_US; /* a day has passed */
     assert_int_equal(get_now(f), PD_ERR_NOT_FOUND);
     assert_int_equal(claim_now(f), PD_OK);
-}
-
-static void poke(struct fixture *f, const char *sql)
-{
-    char path[128];
-    sqlite3 *db;
-
-    snprintf(path, sizeof path, "%s/polyd.db", f->dir);
-    assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
-    assert_int_equal(sqlite3_exec(db, sql, NULL, NULL, NULL), SQLITE_OK);
-    sqlite3_close(db);
 }
 
 static void test_store_clock_goes_on_over_restarts(void **state)

@@ -79,21 +79,6 @@ static struct stands look(struct fixture *f, struct ids ids)
     return s;
 }
 
-static void say(void *ctx, const char *text)
-{
-    (void)ctx;
-    print_message("verify: %s\n", text);
-}
-
-static void expect_sound(struct fixture *f)
-{
-    struct pd_why why;
-    int64_t n = -1;
-
-    assert_int_equal(store_verify(f->dir, false, say, NULL, &n, &why), PD_OK);
-    assert_int_equal(n, 0);
-}
-
 struct act {
     int64_t run, step, before_us;
     enum spec_outcome outcome;

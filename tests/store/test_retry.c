@@ -129,21 +129,6 @@ static struct job_stands look_job(struct fixture *f, int64_t job)
     return s;
 }
 
-static void say(void *ctx, const char *text)
-{
-    (void)ctx;
-    print_message("verify: %s\n", text);
-}
-
-static void expect_sound(struct fixture *f)
-{
-    struct pd_why why;
-    int64_t n = -1;
-
-    assert_int_equal(store_verify(f->dir, false, say, NULL, &n, &why), PD_OK);
-    assert_int_equal(n, 0);
-}
-
 static void expect_refused(struct fixture *f,
                            enum pd_err (*apply)(struct store_tx *, void *, struct pd_why *), int64_t id,
                            const char *says)

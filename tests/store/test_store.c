@@ -49,17 +49,6 @@ static void test_store_start_refuses_second_daemon(void **state)
     assert_null(second);
 }
 
-static void poke(struct fixture *f, const char *sql)
-{
-    char path[128];
-    sqlite3 *db;
-
-    snprintf(path, sizeof path, "%s/polyd.db", f->dir);
-    assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
-    assert_int_equal(sqlite3_exec(db, sql, NULL, NULL, NULL), SQLITE_OK);
-    sqlite3_close(db);
-}
-
 static void test_store_start_refuses_newer_schema(void **state)
 {
     struct fixture *f = *state;

@@ -9,21 +9,8 @@
 #include "daemon/data/safetensors.h"
 #include "daemon/model/model.h"
 #include "daemon/serve/serve.h"
-#include "kernels/base/file.h"
+#include "tests/lib/text.h"
 #include "tests/train/rig.h"
-
-static char *text_of(const char *name)
-{
-    char path[512];
-    struct pd_buf b;
-    struct pd_why why;
-
-    snprintf(path, sizeof path, SCHEMA1 "/%s", name);
-    pd_buf_init(&b, 0);
-    if (pd_file_read(path, SPEC_MAX_BYTES, &b, &why) != PD_OK)
-        fail_msg("%s", why.text);
-    return pd_buf_take(&b);
-}
 
 /* The document with one piece of its text replaced; the caller frees it. */
 static char *replaced(const char *json, const char *old, const char *new)
@@ -82,7 +69,7 @@ static void refused(const char *name, const char *json)
 
 static void test_runs_of_schema_1_go_on_as_they_began(void **state)
 {
-    char *digits = text_of("digits.json"), *text = text_of("text.json"), *other;
+    char *digits = text_of(SCHEMA1, "digits.json"), *text = text_of(SCHEMA1, "text.json"), *other;
 
     (void)state;
     goes_on("digits", digits, 2.309945, 2.265920);

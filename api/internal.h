@@ -171,8 +171,8 @@ void api_connection_notify(void *cls, struct MHD_Connection *connection, void **
 
 /* ---- places.c --------------------------------------------------------------------------------- */
 
-/* May a client of this address connect? At the bound it makes a place by cutting off whoever has been idle
- * longest. Takes the lock. */
+/* Whether a client of this address may connect. At the bound the connection that has been idle
+ * longest, or the slowest body, is cut off. Takes the lock. */
 bool api_place_find(struct api *api, const struct sockaddr *address);
 void api_conn_enter(struct conn *c, enum conn_phase phase, int64_t now_us);
 /* Adds to and takes from the list of connections. Take the lock. */

@@ -1,7 +1,7 @@
-/* Places for connections. The bound is for all together; when it is met, a new client gets the place of the
- * connection that has been idle longest, or, if none is idle, of the body that comes most slowly. A request
- * that is being answered keeps its place: when all are, a few more connections are taken that serve probes
- * alone, so that a server under load can still be looked at.
+/* Places for connections. The bound is for all together. When it is met, a new client replaces the connection
+ * that has been idle longest or, if none is idle, the one whose body arrives most slowly. A request that is
+ * being answered keeps its place. If all are being answered, a few more connections are accepted that serve
+ * probes only, so that a server under load can still be examined.
  *
  * A connection that is cut off is shut down here and closed by its own loop. It does not count from then on.
  */
@@ -13,7 +13,8 @@
 #include "api/internal.h"
 #include "kernels/base/clock.h"
 
-#define NEW_US 2000000 /* how long a connection counts as new, and a body as just begun */
+#define NEW_US 2000000  /* how long a connection counts as new, and a body as just begun */
+#define YOUNG_US 500000 /* in a crowd: so long the rest of a request may be on its way */
 
 static bool same_host(const struct sockaddr *a, const struct sockaddr *b)
 {
@@ -38,16 +39,18 @@ static void cut_off(struct api *api, struct conn *c)
 /* Bytes a second of a body that has come for a while. */
 static double body_rate(const struct conn *c, int64_t now_us)
 {
-    return (double)atomic_load(&c->body_bytes) / (1e-6 * (double)(now_us - atomic_load(&c->since_us)));
+    return (double)atomic_load(&c->body_bytes) / (1e-6 * (double)(now_us - atomic_load(&c->since_us) + 1));
 }
 
-/* Whose place a new client gets; NULL: everybody is being answered. Those that have come just now are spared
- * as long as there is anybody else: their request may be under way. */
+/* Whose place a new client gets; NULL: all are being answered. Of connections that may be closed the oldest
+ * kind goes first: idle for NEW_US, the slowest body of that age, then the same two from YOUNG_US on, and
+ * only then those whose request may just be arriving. */
 static struct conn *least_active(const struct api *api, int64_t now_us)
 {
-    struct conn *idle = NULL, *slow = NULL;
+    static const int64_t least_age_us[] = {NEW_US, YOUNG_US, 0};
+    struct conn *idle = NULL, *slow[3] = {NULL};
+    double slowest[3] = {0};
     int64_t idle_since = INT64_MAX;
-    double slowest = 0;
 
     for (struct conn *c = api->conns; c; c = c->next) {
         int phase = atomic_load(&c->phase);
@@ -59,17 +62,22 @@ static struct conn *least_active(const struct api *api, int64_t now_us)
             idle = c;
             idle_since = since;
         } else if (phase == CONN_BODY) {
-            double rate = now_us - since < NEW_US ? HUGE_VAL : body_rate(c, now_us);
+            double rate = body_rate(c, now_us);
 
-            if (!slow || rate < slowest) {
-                slow = c;
-                slowest = rate;
-            }
+            for (int i = 0; i < 3; i++)
+                if (now_us - since >= least_age_us[i] && (!slow[i] || rate < slowest[i])) {
+                    slow[i] = c;
+                    slowest[i] = rate;
+                }
         }
     }
-    if (idle && now_us - idle_since >= NEW_US)
-        return idle;
-    return slow && slowest < HUGE_VAL ? slow : idle ? idle : slow;
+    for (int i = 0; i < 3; i++) {
+        if (idle && now_us - idle_since >= least_age_us[i])
+            return idle;
+        if (slow[i])
+            return slow[i];
+    }
+    return NULL;
 }
 
 /* The place found by this loop for the connection that it will add next. */

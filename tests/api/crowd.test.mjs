@@ -81,6 +81,17 @@ test('bodies that come slowly make place for a request', { timeout: 60000 }, () 
     drop(slow);
 }));
 
+test('a client that has just come is not replaced by those that come after it', { timeout: 60000 }, () => crowd(['--server.max_connections=20'], async host => {
+    const bodies = await many(host, 19, slowBody);
+    await sleep(700); /* new as connections go, but no longer just begun */
+    const fresh = await idle(host);
+    const later = [await idle(host), await idle(host), await idle(host)];
+    fresh.socket.write('GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n');
+    await until('an answer', () => fresh.text.includes('ok\n') || fresh.closed);
+    assert.ok(!fresh.closed, 'it was cut off before its request came');
+    drop([...bodies, fresh, ...later]);
+}));
+
 test('a body below the least rate is cut off, one above it is not', { timeout: 60000 }, () => crowd(['--server.min_body_rate=2000'], async host => {
     const begun = Date.now();
     const slow = await idle(host, slowBody);

@@ -7,7 +7,7 @@
 #include "api/rows.h"
 #include "api/server.h"
 #include "api/stats.h"
-#include "daemon/spec/spec.h"
+#include "daemon/job/job.h"
 
 #define RUNS_MAX 128
 #define KEYS_MAX 32
@@ -48,7 +48,7 @@ static json_t *whole_document(const char *text)
     enum pd_err err;
 
     pd_buf_init(&b, 0);
-    err = spec_config_complete(text, strlen(text), &b, NULL);
+    err = job_config_complete(text, strlen(text), &b, NULL);
     if (err != PD_ERR_NOMEM) /* what this version would refuse is compared as it was kept */
         document = json_loads(err == PD_OK ? b.data : text, 0, NULL);
     pd_buf_done(&b);
@@ -205,7 +205,7 @@ static void leaf(struct fields *f, const char *pointer)
     f->same += !differs;
     if (!differs && !f->all)
         goto out;
-    standard = spec_default_json(pointer);
+    standard = job_default_json(pointer);
     if (f->csv) {
         api_csv_str(f->b, pointer);
         csv_value(f->b, standard);

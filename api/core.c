@@ -5,10 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "api/openapi.h"
-#include "api/yaml.h"
 #include "daemon/digest/digest.h"
-#include "daemon/store/tx.h"
+#include "daemon/polyd/store/tx.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/log.h"
 
@@ -26,7 +24,6 @@ struct api_core {
     char *path; /* of the store's file */
     int64_t started_us;
     uint8_t cursor_key[API_CURSOR_KEY_BYTES];
-    struct pd_buf openapi;
     atomic_int infer;
     _Atomic int64_t last_event; /* -1 = not known yet */
     pthread_mutex_t lock;       /* guards what follows */
@@ -201,8 +198,8 @@ enum pd_err api_core_job_room(struct api_core *core, struct store *store, int64_
         if (err != PD_OK)
             return err;
         fresh = 0;
-        for (int i = 0; i < SPEC_JOB_STATE_COUNT; i++)
-            if (!spec_job_state_final((enum spec_job_state)i))
+        for (int i = 0; i < JOB_STATE_COUNT; i++)
+            if (!job_state_final((enum job_state)i))
                 fresh += counts.jobs[i];
     }
     pthread_mutex_lock(&core->lock);
@@ -277,7 +274,6 @@ enum pd_err api_core_new(struct api *api, struct api_core **ret, struct pd_why *
     if (!core)
         return pd_fail(why, PD_ERR_NOMEM, "no memory for the server");
     pthread_mutex_init(&core->lock, NULL);
-    pd_buf_init(&core->openapi, 0);
     core->api = api;
     atomic_init(&core->last_event, -1);
     core->started_us = pd_clock_wall_us();
@@ -287,9 +283,6 @@ enum pd_err api_core_new(struct api *api, struct api_core **ret, struct pd_why *
         goto out;
     }
     err = cursor_key(core, deps->writer, why);
-    if (err != PD_OK)
-        goto out;
-    err = api_yaml_to_json((const char *)api_openapi_bytes, api_openapi_len, &core->openapi, why);
     if (err != PD_OK)
         goto out;
     store_writer_listen(deps->writer, committed, core);
@@ -311,7 +304,6 @@ void api_core_stop(struct api_core *core)
 struct api_core *api_core_free(struct api_core *core)
 {
     if (core) {
-        pd_buf_done(&core->openapi);
         pthread_mutex_destroy(&core->lock);
         free(core->path);
         free(core);
@@ -327,10 +319,4 @@ int64_t api_core_started_us(const struct api_core *core)
 const uint8_t *api_core_cursor_key(const struct api_core *core)
 {
     return core->cursor_key;
-}
-
-const char *api_core_openapi_json(const struct api_core *core, size_t *ret_len)
-{
-    *ret_len = core->openapi.len;
-    return core->openapi.data;
 }

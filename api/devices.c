@@ -8,8 +8,8 @@
 #include "api/handlers.h"
 #include "api/json.h"
 #include "api/server.h"
-#include "daemon/device/device.h"
-#include "daemon/store/tx.h"
+#include "daemon/polyd/devices/device.h"
+#include "daemon/polyd/store/tx.h"
 #include "kernels/base/clock.h"
 
 /* ---- the list --------------------------------------------------------------------------------- */
@@ -190,7 +190,7 @@ static bool read_reason(struct api_req *r, char *out, size_t size)
         if (strcmp(key, "reason") != 0)
             api_fail_param(r, PD_ERR_INVALID, key, "unknown member '%.100s'", key);
         else if (!json_is_string(value) || json_string_length(value) >= size)
-            api_fail_param(r, PD_ERR_INVALID, key, "must be a text of at most %zu bytes", size - 1);
+            api_fail_param(r, PD_ERR_INVALID, key, "%s must be a text of at most %zu bytes", key, size - 1);
         else
             snprintf(out, size, "%s", json_string_value(value));
     }

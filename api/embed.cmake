@@ -1,5 +1,5 @@
-# Writes the bytes of IN as a C array to OUT.
+# Writes the bytes of IN as the C array NAME to OUT.
 file(READ ${IN} hex HEX)
 string(REGEX REPLACE "([0-9a-f][0-9a-f])" "0x\\1," bytes "${hex}")
 string(REGEX REPLACE "(0x..,0x..,0x..,0x..,0x..,0x..,0x..,0x..,0x..,0x..,0x..,0x..,0x..,0x..,0x..,0x..,)" "\\1\n" bytes "${bytes}")
-file(WRITE ${OUT} "#include \"api/openapi.h\"\n\nconst unsigned char api_openapi_bytes[] = {\n${bytes}\n};\nconst size_t api_openapi_len = sizeof api_openapi_bytes;\n")
+file(WRITE ${OUT} "#include \"api/openapi.h\"\n\nconst unsigned char ${NAME}[] = {\n${bytes}\n};\nconst size_t ${NAME}_len = sizeof ${NAME};\n")

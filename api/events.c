@@ -59,16 +59,20 @@ static bool value_row(void *ctx, const struct store_series *m)
     return false;
 }
 
-/* ,"values":{"12":{"loss/val":{...}}}: the latest points of the keys that were asked for. */
+/* "values":{"12":{"loss/val":{...}}}: the latest points of the keys that were asked for. */
 static bool put_values(struct events *s, const int64_t *runs, int count)
 {
     struct pd_why why;
     struct store *store = api_reader_of(s->api, &why);
     enum pd_err err = store ? PD_OK : PD_ERR_IO;
 
-    pd_buf_str(&s->out, ",\"values\":{");
+    api_json_key(&s->out, "values");
+    api_json_open(&s->out, '{');
     for (int i = 0; i < count && err == PD_OK; i++) {
-        pd_buf_printf(&s->out, "%s\"%lld\":", i ? "," : "", (long long)runs[i]);
+        char id[24];
+
+        snprintf(id, sizeof id, "%lld", (long long)runs[i]);
+        api_json_key(&s->out, id);
         api_json_open(&s->out, '{');
         for (int k = 0; k < s->key_count && err == PD_OK; k++) {
             err = store_series_get(store, runs[i], s->keys[k], value_row, &s->out, &why);
@@ -76,7 +80,7 @@ static bool put_values(struct events *s, const int64_t *runs, int count)
         }
         api_json_close(&s->out, '}');
     }
-    pd_buf_str(&s->out, "}");
+    api_json_close(&s->out, '}');
     return err == PD_OK;
 }
 
@@ -91,19 +95,22 @@ static bool changed_runs(struct events *s)
         return true;
     n = api_core_changed_runs(api_core_of(s->api), &s->change_seq, runs, CHANGED_MAX);
     for (int i = 0; i < n; i++) {
-        char id[24];
-
         if (s->run && runs[i] != s->run)
             continue;
-        pd_buf_str(&s->out, shown ? "," : "event: metrics\ndata: {\"runs\":[");
+        if (!shown) {
+            pd_buf_str(&s->out, "event: metrics\ndata: ");
+            api_json_open(&s->out, '{');
+            api_json_key(&s->out, "runs");
+            api_json_open(&s->out, '[');
+        }
         told[shown++] = runs[i];
-        snprintf(id, sizeof id, "\"%lld\"", (long long)runs[i]);
-        pd_buf_str(&s->out, id);
+        api_json_id(&s->out, runs[i]);
     }
     if (shown) {
-        pd_buf_str(&s->out, "]");
+        api_json_close(&s->out, ']');
         fine = !s->key_count || put_values(s, told, shown);
-        pd_buf_str(&s->out, "}\n\n");
+        api_json_close(&s->out, '}');
+        pd_buf_str(&s->out, "\n\n");
         s->change_us = now;
     }
     return fine;
@@ -283,7 +290,7 @@ static bool attempt_row(void *ctx, const struct store_attempt *a)
     struct attempt_state *s = ctx;
 
     if (a->n == s->n) {
-        s->ended = a->state == SPEC_ATTEMPT_ENDED;
+        s->ended = a->state == JOB_ATTEMPT_ENDED;
         return false;
     }
     return true;
@@ -291,7 +298,7 @@ static bool attempt_row(void *ctx, const struct store_attempt *a)
 
 static bool run_row(void *ctx, const struct store_run *run)
 {
-    ((struct attempt_state *)ctx)->ended = run->state == SPEC_RUN_ENDED;
+    ((struct attempt_state *)ctx)->ended = run->state == JOB_RUN_ENDED;
     return false;
 }
 
@@ -406,7 +413,7 @@ void api_run_logs(struct api_req *r)
         return;
     if (attempt == 0)
         attempt = run.attempts;
-    if (spec_kind_info(run.kind)->worker ? attempt < 1 || attempt > run.attempts : attempt != 0) {
+    if (job_kind_info(run.kind)->worker ? attempt < 1 || attempt > run.attempts : attempt != 0) {
         api_fail(r, PD_ERR_NOT_FOUND,
                  run.attempts ? "run %lld has %d attempts" : "run %lld has not started yet (%d attempts)",
                  (long long)id, run.attempts);

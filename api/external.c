@@ -12,7 +12,7 @@
 #include "api/rows.h"
 #include "api/server.h"
 #include "daemon/digest/digest.h"
-#include "daemon/store/tx.h"
+#include "daemon/polyd/store/tx.h"
 #include "kernels/base/file.h"
 
 #define LOG_MAX (INT64_C(64) << 20) /* bytes of a run's log */
@@ -41,7 +41,7 @@ static enum pd_err opening_apply(struct store_tx *tx, struct api_write *w, struc
 {
     struct opening *o = (struct opening *)(void *)w;
     char digest[DIGEST_SHA256_HEX_SIZE];
-    struct store_job_new job = {.kind = SPEC_KIND_EXTERNAL,
+    struct store_job_new job = {.kind = JOB_KIND_EXTERNAL,
                                 .name = o->name ? o->name : "run",
                                 .experiment = o->experiment ? o->experiment : "default",
                                 .tags = o->tags,
@@ -53,7 +53,7 @@ static enum pd_err opening_apply(struct store_tx *tx, struct api_write *w, struc
                                 .total_steps = o->total_steps};
     struct store_run row = {.version = 1,
                             .kind = job.kind,
-                            .state = SPEC_RUN_RUNNING,
+                            .state = JOB_RUN_RUNNING,
                             .name = job.name,
                             .experiment = job.experiment,
                             .reason = "",
@@ -92,7 +92,7 @@ static char *text_of(struct api_req *r, const char *key, const json_t *value, si
     char *copy;
 
     if (!json_is_string(value) || len < least || len > most || strlen(json_string_value(value)) != len) {
-        api_fail_param(r, PD_ERR_INVALID, key, "must be a text of %zu to %zu bytes", least, most);
+        api_fail_param(r, PD_ERR_INVALID, key, "%s must be a text of %zu to %zu bytes", key, least, most);
         return NULL;
     }
     copy = strdup(json_string_value(value));
@@ -121,7 +121,7 @@ static void opening_member(struct api_req *r, struct opening *o, const char *key
     else if (!strcmp(key, "tags"))
         o->tags = api_tags_ok(r, value) ? json_of(r, value) : NULL;
     else if (!strcmp(key, "config") && !json_is_object(value))
-        api_fail_param(r, PD_ERR_INVALID, key, "must be an object: {\"lr\": 0.1}");
+        api_fail_param(r, PD_ERR_INVALID, key, "config must be an object: {\"lr\": 0.1}");
     else if (!strcmp(key, "config"))
         o->config = json_of(r, value);
     else if (strcmp(key, "total_steps") != 0)
@@ -129,7 +129,7 @@ static void opening_member(struct api_req *r, struct opening *o, const char *key
             r, PD_ERR_INVALID, key,
             "unknown member '%.100s'; a run has name, experiment, notes, tags, config and total_steps", key);
     else if (!json_is_integer(value) || json_integer_value(value) < 1)
-        api_fail_param(r, PD_ERR_INVALID, key, "must be an integer of at least 1");
+        api_fail_param(r, PD_ERR_INVALID, key, "total_steps must be an integer of at least 1");
     else
         o->total_steps = json_integer_value(value);
 }
@@ -180,7 +180,7 @@ void api_run_open(struct api_req *r)
 struct report {
     struct api_write w; /* first */
     int64_t id, version;
-    enum spec_outcome outcome;
+    enum job_outcome outcome;
     char reason[512];
 };
 
@@ -223,8 +223,8 @@ static enum pd_err finish_apply(struct store_tx *tx, struct api_write *w, struct
 
 static bool finish_read(struct api_req *r, struct report *p)
 {
-    static const enum spec_outcome allowed[] = {SPEC_OUTCOME_SUCCEEDED, SPEC_OUTCOME_FAILED,
-                                                SPEC_OUTCOME_CANCELLED};
+    static const enum job_outcome allowed[] = {JOB_OUTCOME_SUCCEEDED, JOB_OUTCOME_FAILED,
+                                               JOB_OUTCOME_CANCELLED};
     json_t *body = api_body_json(r, 0), *outcome, *value;
     const char *key;
     bool known = false;
@@ -233,12 +233,12 @@ static bool finish_read(struct api_req *r, struct report *p)
         return false;
     outcome = json_object_get(body, "outcome");
     for (size_t i = 0; json_is_string(outcome) && i < sizeof allowed / sizeof *allowed; i++)
-        if (!strcmp(json_string_value(outcome), spec_outcome_name(allowed[i]))) {
+        if (!strcmp(json_string_value(outcome), job_outcome_name(allowed[i]))) {
             p->outcome = allowed[i];
             known = true;
         }
     if (!known)
-        api_fail_param(r, PD_ERR_INVALID, "outcome", "must be succeeded, failed or cancelled");
+        api_fail_param(r, PD_ERR_INVALID, "outcome", "outcome must be succeeded, failed or cancelled");
     json_object_foreach(body, key, value)
     {
         if (api_failed(r) || !strcmp(key, "outcome"))
@@ -247,7 +247,7 @@ static bool finish_read(struct api_req *r, struct report *p)
             api_fail_param(r, PD_ERR_INVALID, key, "unknown member '%.100s'; outcome and reason are known",
                            key);
         else if (!json_is_string(value) || json_string_length(value) > 500)
-            api_fail_param(r, PD_ERR_INVALID, key, "must be a text of at most 500 bytes");
+            api_fail_param(r, PD_ERR_INVALID, key, "reason must be a text of at most 500 bytes");
         else
             snprintf(p->reason, sizeof p->reason, "%s", json_string_value(value));
     }
@@ -283,9 +283,11 @@ struct log_write {
 
 static enum pd_err log_apply(struct store_tx *tx, struct api_write *w, struct pd_why *why)
 {
+    const struct log_write *l = (const struct log_write *)(const void *)w;
     bool external;
+    enum pd_err err = store_run_heard(tx, l->id, -1, &external, why);
 
-    return store_run_heard(tx, ((struct log_write *)(void *)w)->id, -1, &external, why);
+    return err == PD_OK ? store_run_logged(tx, l->id, l->size, why) : err;
 }
 
 static void log_answer(struct api_req *r)
@@ -344,7 +346,7 @@ void api_run_log_append(struct api_req *r)
 
     if (!parsed.id || !(store = api_reader(r)) || !api_run_exists(r, store, parsed.id, &run))
         return;
-    if (spec_kind_info(run.kind)->worker) {
+    if (job_kind_info(run.kind)->worker) {
         api_fail(r, PD_ERR_CONFLICT, "run %lld is carried out by polyd: its worker writes its log",
                  (long long)parsed.id);
         return;
@@ -354,10 +356,11 @@ void api_run_log_append(struct api_req *r)
         return;
     text = json_object_get(body, "text");
     if (!json_is_string(text) || json_object_size(body) != 1)
-        api_fail_param(r, PD_ERR_INVALID, "text", "must be a text, and the only member: {\"text\": \"...\"}");
-    else if (run.state == SPEC_RUN_ENDED && run.outcome != SPEC_OUTCOME_LOST)
+        api_fail_param(r, PD_ERR_INVALID, "text",
+                       "text must be a text, and the only member: {\"text\": \"...\"}");
+    else if (run.state == JOB_RUN_ENDED && run.outcome != JOB_OUTCOME_LOST)
         api_fail(r, PD_ERR_CONFLICT, "run %lld has ended: %s", (long long)parsed.id,
-                 spec_outcome_name(run.outcome));
+                 job_outcome_name(run.outcome));
     else {
         sup_log_path(api_deps_of(api_of(r))->sup, parsed.id, 0, path, sizeof path);
         err = append(path, json_string_value(text), json_string_length(text), &parsed.size, &why);

@@ -211,7 +211,7 @@ static void gen_start(struct api_req *r, struct api_completion *c, const char *m
     api_wait_watch(wait, gen_gone);
 }
 
-static int64_t openai_model(struct api_req *r, const char *text, char name[API_MODEL_MAX + 1])
+int64_t api_model_of_text(struct api_req *r, const char *text, char name[API_MODEL_MAX + 1])
 {
     const char *colon = strrchr(text, ':');
     size_t len = colon ? (size_t)(colon - text) : strlen(text);
@@ -251,7 +251,7 @@ void api_openai_completions(struct api_req *r)
             api_fail_why(r, err, &why);
         return;
     }
-    version = openai_model(r, c.model, model);
+    version = api_model_of_text(r, c.model, model);
     if (version < 0)
         api_completion_done(&c);
     else

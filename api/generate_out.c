@@ -151,7 +151,9 @@ static ssize_t gen_read(void *state, char *out, size_t size)
                 if (g->openai && g->c.include_usage) {
                     pd_buf_str(&g->out, "data: ");
                     write_head(&g->out, g);
-                    pd_buf_str(&g->out, ",\"choices\":[]");
+                    api_json_key(&g->out, "choices");
+                    api_json_open(&g->out, '[');
+                    api_json_close(&g->out, ']');
                     write_usage(&g->out, g);
                     api_json_close(&g->out, '}');
                     pd_buf_str(&g->out, "\n\n");

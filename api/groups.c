@@ -7,7 +7,7 @@
 #include "api/rows.h"
 #include "api/server.h"
 #include "api/stats.h"
-#include "daemon/store/tx.h"
+#include "daemon/polyd/store/tx.h"
 
 #define GROUP_RUNS 10000 /* of one group, and of one change */
 #define SAMPLES 100000   /* runs of one aggregation */
@@ -23,6 +23,7 @@ static void group_json(struct pd_buf *b, const struct store_group *g)
     api_json_kv_str(b, "description", g->description);
     api_json_kv_int(b, "runs", g->runs);
     api_json_kv_time(b, "created", g->created_us);
+    api_json_kv_time(b, "archived", g->archived_us);
     api_json_close(b, '}');
 }
 
@@ -49,7 +50,8 @@ static bool list_row(void *ctx, const struct store_group *g)
 
 void api_group_list(struct api_req *r)
 {
-    static const char *const names[] = {"limit", "cursor", NULL};
+    static const char *const names[] = {"limit", "cursor", "archived", NULL};
+    enum store_archived archived;
     struct page p = {.count = 0};
     struct pd_why why = {.text = ""};
     struct store *store;
@@ -57,13 +59,13 @@ void api_group_list(struct api_req *r)
     enum pd_err err;
 
     if (api_query_refuse_others(r, names) || !api_page_begin(r, "groups", &after, &p.limit) ||
-        !(store = api_reader(r)))
+        !api_query_archived(r, &archived) || !(store = api_reader(r)))
         return;
     pd_buf_init(&p.b, 0);
     api_json_open(&p.b, '{');
     api_json_key(&p.b, "groups");
     api_json_open(&p.b, '[');
-    err = store_group_list(store, after, p.limit + 1, list_row, &p, &why);
+    err = store_group_list(store, archived, after, p.limit + 1, list_row, &p, &why);
     api_page_end(r, &p.b, "groups", p.last_id, p.more);
     api_answer(r, err, &why, &p.b);
 }
@@ -88,7 +90,7 @@ static bool show_row(void *ctx, const struct store_group *g)
     return false;
 }
 
-static void answer_group(struct api_req *r, const char *name, int status, bool conditional)
+void api_answer_group(struct api_req *r, const char *name, int status, bool conditional)
 {
     struct store *store = api_reader(r);
     struct pd_why why = {.text = ""};
@@ -111,12 +113,12 @@ static void answer_group(struct api_req *r, const char *name, int status, bool c
 
 void api_group_get(struct api_req *r)
 {
-    answer_group(r, api_param(r, 0), 200, true);
+    api_answer_group(r, api_param(r, 0), 200, true);
 }
 
 /* ---- changes ------------------------------------------------------------------------------------ */
 
-enum group_verb { GROUP_CREATE, GROUP_CHANGE, GROUP_DELETE };
+enum group_verb { GROUP_CREATE, GROUP_CHANGE };
 
 struct change {
     struct api_write w; /* first */
@@ -147,9 +149,7 @@ static enum pd_err change_apply(struct store_tx *tx, struct api_write *w, struct
                                       .drop_count = c->drop_count};
     enum pd_err err = PD_OK;
 
-    w->status = c->verb == GROUP_CREATE ? 201 : c->verb == GROUP_DELETE ? 204 : 200;
-    if (c->verb == GROUP_DELETE)
-        return store_group_delete(tx, c->name, c->version, why);
+    w->status = c->verb == GROUP_CREATE ? 201 : 200;
     if (c->verb == GROUP_CREATE)
         err = store_group_insert(tx, c->name, c->description, why);
     if (err == PD_OK && (c->verb == GROUP_CHANGE || c->add_count)) {
@@ -168,11 +168,7 @@ static void change_answer(struct api_req *r)
 
     if (!w)
         return;
-    if (c->verb == GROUP_DELETE) {
-        api_reply_empty(r, 204);
-        return;
-    }
-    answer_group(r, c->name, c->verb == GROUP_CREATE ? 201 : 200, false);
+    api_answer_group(r, c->name, c->verb == GROUP_CREATE ? 201 : 200, false);
     if (c->verb == GROUP_CREATE && !api_failed(r)) {
         snprintf(path, sizeof path, "/api/v1/groups/%s", c->name);
         api_reply_header(r, "Location", path);
@@ -194,7 +190,8 @@ static bool read_ids(struct api_req *r, const char *key, json_t *list, int64_t *
     size_t i;
 
     if (!json_is_array(list) || json_array_size(list) > GROUP_RUNS) {
-        api_fail_param(r, PD_ERR_INVALID, key, "must be an array of at most %d ids of runs", GROUP_RUNS);
+        api_fail_param(r, PD_ERR_INVALID, key, "%s must be an array of at most %d ids of runs", key,
+                       GROUP_RUNS);
         return false;
     }
     *ret = calloc(json_array_size(list) + 1, sizeof **ret);
@@ -205,7 +202,7 @@ static bool read_ids(struct api_req *r, const char *key, json_t *list, int64_t *
     json_array_foreach(list, i, value) if (!json_is_string(value) ||
                                            !api_parse_id(json_string_value(value), &(*ret)[i]))
     {
-        api_fail_param(r, PD_ERR_INVALID, key, "must be an array of ids of runs, such as \"12\"");
+        api_fail_param(r, PD_ERR_INVALID, key, "%s must be an array of ids of runs, such as \"12\"", key);
         return false;
     }
     *ret_count = json_array_size(list);
@@ -217,17 +214,17 @@ static void group_write(struct api_req *r, enum group_verb verb, int64_t version
     struct change parsed = {.verb = verb, .version = version};
     bool create = verb == GROUP_CREATE;
     struct api_write *w;
-    json_t *body = NULL, *value;
+    json_t *body, *value;
     const char *key;
 
-    if (verb != GROUP_DELETE && !(body = api_body_json(r, 0)))
+    if (!(body = api_body_json(r, 0)))
         return;
     if (!create && !name_ok(api_param(r, 0)))
         api_fail(r, PD_ERR_NOT_FOUND, "there is no group '%.200s'", api_param(r, 0));
     else if (!create)
         snprintf(parsed.name, sizeof parsed.name, "%s", api_param(r, 0));
     else if (!json_is_string(json_object_get(body, "name")))
-        api_fail_param(r, PD_ERR_INVALID, "name", "is needed: a text");
+        api_fail_param(r, PD_ERR_INVALID, "name", "name is needed: a text");
     json_object_foreach(body, key, value)
     {
         if (api_failed(r))
@@ -235,13 +232,13 @@ static void group_write(struct api_req *r, enum group_verb verb, int64_t version
         if (create && !strcmp(key, "name")) {
             if (json_string_length(value) != strlen(json_string_value(value)) ||
                 !name_ok(json_string_value(value)))
-                api_fail_param(r, PD_ERR_INVALID, key, "must be 1 to 128 of A-Z a-z 0-9 . _ -");
+                api_fail_param(r, PD_ERR_INVALID, key, "name must be 1 to 128 of A-Z a-z 0-9 . _ -");
             else
                 snprintf(parsed.name, sizeof parsed.name, "%s", json_string_value(value));
         } else if (!strcmp(key, "description")) {
             if (!json_is_string(value) || json_string_length(value) > 4000 ||
                 strlen(json_string_value(value)) != json_string_length(value))
-                api_fail_param(r, PD_ERR_INVALID, key, "must be a text of at most 4000 bytes");
+                api_fail_param(r, PD_ERR_INVALID, key, "description must be a text of at most 4000 bytes");
             else if (!(parsed.description = strdup(json_string_value(value))))
                 api_fail(r, PD_ERR_NOMEM, "no memory for the group");
         } else if (!strcmp(key, create ? "runs" : "add")) {
@@ -279,14 +276,6 @@ void api_group_update(struct api_req *r)
 
     if (api_if_match(r, true, &version))
         group_write(r, GROUP_CHANGE, version);
-}
-
-void api_group_delete(struct api_req *r)
-{
-    int64_t version;
-
-    if (api_if_match(r, true, &version))
-        group_write(r, GROUP_DELETE, version);
 }
 
 /* ---- aggregation -------------------------------------------------------------------------------- */

@@ -112,7 +112,8 @@ void api_fail_why(struct api_req *r, enum pd_err err, const struct pd_why *why);
 /* With the list of {pointer, detail} (JSON array text) that explains it. */
 void api_fail_details(struct api_req *r, int fault, const char *details, const char *fmt, ...)
     PD_PRINTF(4, 5);
-/* With the name of the offending member: OpenAI's `param`, and a pointer on our own surface. */
+/* With the name of the offending member: OpenAI's `param`, and a pointer on our own surface. The sentence
+ * names it too: it is often shown alone. */
 void api_fail_param(struct api_req *r, int fault, const char *param, const char *fmt, ...) PD_PRINTF(4, 5);
 void api_retry_after(struct api_req *r, int seconds);
 

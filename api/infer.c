@@ -218,6 +218,8 @@ static bool index_version(void *ctx, const struct store_model_version *v)
     struct index_list *l = ctx;
     struct model_copy c = {.state = SUP_MODEL_UNAVAILABLE};
 
+    if (v->archived_us)
+        return true;
     pd_buf_init(&c.signature, 0);
     pd_buf_init(&c.reason, 0);
     if (sup_model_get(l->sup, v->model, v->n, copy_model, &c, NULL) != PD_OK)
@@ -276,7 +278,7 @@ void api_oip_repository_index(struct api_req *r)
         return;
     pd_buf_init(&l.b, 0);
     api_json_open(&l.b, '[');
-    err = store_model_list(store, keep_name, &names, &why);
+    err = store_model_list(store, STORE_ARCHIVED_WITHOUT, keep_name, &names, &why);
     if (err == PD_OK && names.failed)
         err = pd_fail(&why, PD_ERR_NOMEM, "no memory for the index");
     for (size_t i = 0; i < names.count && err == PD_OK; i++)

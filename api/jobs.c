@@ -7,7 +7,7 @@
 #include "api/json.h"
 #include "api/rows.h"
 #include "api/server.h"
-#include "daemon/store/tx.h"
+#include "daemon/polyd/store/tx.h"
 
 /* ---- list and show ---------------------------------------------------------------------------- */
 
@@ -131,13 +131,13 @@ bool api_query_order(struct api_req *r, enum store_order *ret_order)
 void api_job_list(struct api_req *r)
 {
     static const char *const names[] = {"limit", "cursor", "state", "experiment", "tag",
-                                        "name",  "order",  "sweep", NULL};
+                                        "name",  "order",  "sweep", "archived",   NULL};
     struct store *store;
     struct store_job_query q = {.state = -1};
     struct page p = {.count = 0};
     char state[32], experiment[160], tag[512], name[256], kind[32];
     struct pd_why why = {.text = ""};
-    enum spec_job_state parsed;
+    enum job_state parsed;
     enum pd_err err = PD_OK;
 
     if (api_query_refuse_others(r, names) || !api_query_order(r, &q.order))
@@ -146,7 +146,7 @@ void api_job_list(struct api_req *r)
     if (!api_page_begin(r, kind, &q.after_id, &p.limit))
         return;
     if (api_query(r, "state", state, sizeof state)) {
-        if (!spec_job_state_parse(state, &parsed)) {
+        if (!job_state_parse(state, &parsed)) {
             api_fail(r, API_FAULT_MALFORMED, "'%s' is not a state of jobs", state);
             return;
         }
@@ -157,6 +157,8 @@ void api_job_list(struct api_req *r)
     if (api_query(r, "name", name, sizeof name))
         q.name_like = name;
     q.sweep = api_query_flag(r, "sweep");
+    if (!api_query_archived(r, &q.archived))
+        return;
     if (api_query(r, "tag", tag, sizeof tag)) {
         char *equals = strchr(tag, '=');
 
@@ -271,7 +273,7 @@ bool api_reason(struct api_req *r, char *out, size_t size)
         if (strcmp(key, "reason") != 0 || size == 0)
             api_fail_param(r, PD_ERR_INVALID, key, "unknown member '%.100s'", key);
         else if (!json_is_string(value) || json_string_length(value) > 500)
-            api_fail_param(r, PD_ERR_INVALID, key, "must be a text of at most 500 bytes");
+            api_fail_param(r, PD_ERR_INVALID, key, "reason must be a text of at most 500 bytes");
         else
             snprintf(out, size, "%s", json_string_value(value));
     }
@@ -346,14 +348,14 @@ bool api_tags_ok(struct api_req *r, json_t *tags)
     json_t *value;
 
     if (!json_is_object(tags) || json_object_size(tags) > 100) {
-        api_fail_param(r, PD_ERR_INVALID, "tags", "must be an object of at most 100 texts");
+        api_fail_param(r, PD_ERR_INVALID, "tags", "tags must be an object of at most 100 texts");
         return false;
     }
     json_object_foreach(tags, key, value) if (!*key || strlen(key) > 250 || !json_is_string(value) ||
                                               json_string_length(value) > 5000)
     {
         api_fail_param(r, PD_ERR_INVALID, "tags",
-                       "tag '%.60s': keys have 1 to 250 bytes, values are texts of at most 5000", key);
+                       "tags: tag '%.60s': keys have 1 to 250 bytes, values are texts of at most 5000", key);
         return false;
     }
     return true;
@@ -383,12 +385,12 @@ void api_job_update(struct api_req *r)
             break;
         if (strcmp(key, "name") == 0) {
             if (len < 1 || len > 200 || strlen(json_string_value(value)) != len)
-                api_fail_param(r, PD_ERR_INVALID, key, "must be a text of 1 to 200 bytes");
+                api_fail_param(r, PD_ERR_INVALID, key, "name must be a text of 1 to 200 bytes");
             else
                 parsed.name = strdup(json_string_value(value));
         } else if (strcmp(key, "notes") == 0) {
             if (!json_is_string(value) || len > 65536 || strlen(json_string_value(value)) != len)
-                api_fail_param(r, PD_ERR_INVALID, key, "must be a text of at most 65536 bytes");
+                api_fail_param(r, PD_ERR_INVALID, key, "notes must be a text of at most 65536 bytes");
             else
                 parsed.notes = strdup(json_string_value(value));
         } else if (strcmp(key, "tags") == 0) {
@@ -397,7 +399,7 @@ void api_job_update(struct api_req *r)
         } else if (strcmp(key, "priority") == 0) {
             if (!json_is_integer(value) || json_integer_value(value) < -100 ||
                 json_integer_value(value) > 100)
-                api_fail_param(r, PD_ERR_INVALID, key, "must be an integer from -100 to 100");
+                api_fail_param(r, PD_ERR_INVALID, key, "priority must be an integer from -100 to 100");
             parsed.priority = (int)json_integer_value(value);
             parsed.has_priority = true;
         } else {

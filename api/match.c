@@ -32,7 +32,7 @@ enum api_surface api_surface_of(const char *path)
 {
     if (under(path, "/v2"))
         return API_SURFACE_OIP;
-    if (under(path, "/v1"))
+    if (under(path, "/v1") || under(path, "/tokenize") || under(path, "/detokenize"))
         return API_SURFACE_OPENAI;
     if (under(path, "/api/v1"))
         return API_SURFACE_OWN;

@@ -9,7 +9,7 @@
 #include "api/json.h"
 #include "api/rows.h"
 #include "api/server.h"
-#include "daemon/spec/spec.h"
+#include "daemon/job/job.h"
 #include "kernels/base/clock.h"
 
 static void family(struct pd_buf *b, const char *name, const char *type, const char *help)
@@ -146,12 +146,12 @@ static void count_metrics(struct pd_buf *b, const struct store_counts *counts)
     double wait = 0;
 
     family(b, "polyd_jobs", "gauge", "Jobs by state.");
-    for (int i = 0; i < SPEC_JOB_STATE_COUNT; i++)
-        pd_buf_printf(b, "polyd_jobs{state=\"%s\"} %lld\n", spec_job_state_name((enum spec_job_state)i),
+    for (int i = 0; i < JOB_STATE_COUNT; i++)
+        pd_buf_printf(b, "polyd_jobs{state=\"%s\"} %lld\n", job_state_name((enum job_state)i),
                       (long long)counts->jobs[i]);
     family(b, "polyd_runs", "gauge", "Runs by state.");
-    for (int i = 0; i < SPEC_RUN_STATE_COUNT; i++)
-        pd_buf_printf(b, "polyd_runs{state=\"%s\"} %lld\n", spec_run_state_name((enum spec_run_state)i),
+    for (int i = 0; i < JOB_RUN_STATE_COUNT; i++)
+        pd_buf_printf(b, "polyd_runs{state=\"%s\"} %lld\n", job_run_state_name((enum job_run_state)i),
                       (long long)counts->runs[i]);
     if (counts->oldest_queued_us)
         wait = 1e-6 * (double)(pd_clock_wall_us() - counts->oldest_queued_us);

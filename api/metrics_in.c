@@ -75,7 +75,9 @@ void api_run_ingest(struct api_req *r)
         return;
     }
     if (err == PD_ERR_INVALID || err == PD_ERR_LIMIT) {
-        api_fail_param(r, (int)err, pointer + (pointer[1] == '/' ? 2 : 1), "%s", why.text);
+        const char *place = pointer + (pointer[1] == '/' ? 2 : 1);
+
+        api_fail_param(r, (int)err, place, "%s%s%s", place, *place ? ": " : "", why.text);
         return;
     }
     if (err != PD_OK) {

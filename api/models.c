@@ -8,7 +8,7 @@
 #include "api/models.h"
 #include "api/rows.h"
 #include "api/server.h"
-#include "daemon/store/tx.h"
+#include "daemon/polyd/store/tx.h"
 
 /* ---- rows ------------------------------------------------------------------------------------- */
 
@@ -49,6 +49,7 @@ static bool version_row(struct pd_buf *b, const struct store_model_version *v, s
     api_json_kv_bool(b, "wanted", v->loaded);
     api_json_kv_raw(b, "signature", live.state == SUP_MODEL_READY ? live.signature.data : NULL);
     api_json_kv_time(b, "created", v->created_us);
+    api_json_kv_time(b, "archived", v->archived_us);
     api_json_close(b, '}');
     pd_buf_done(&live.reason);
     pd_buf_done(&live.signature);
@@ -58,12 +59,14 @@ static bool version_row(struct pd_buf *b, const struct store_model_version *v, s
 struct version_list {
     struct pd_buf *b;
     struct sup *sup;
+    int64_t version; /* of the model's row */
 };
 
 static bool list_version(void *ctx, const struct store_model_version *v)
 {
     struct version_list *l = ctx;
 
+    l->version = v->model_version;
     return version_row(l->b, v, l->sup);
 }
 
@@ -76,7 +79,7 @@ static bool list_alias(void *ctx, const struct store_alias *a)
 struct model_name {
     char name[API_MODEL_MAX + 1];
     char *description;
-    int64_t created_us, versions, version;
+    int64_t created_us, versions, version, archived_us;
 };
 
 static enum pd_err model_json(struct pd_buf *b, struct store *store, struct sup *sup,
@@ -102,6 +105,7 @@ static enum pd_err model_json(struct pd_buf *b, struct store *store, struct sup 
         err = store_model_version_list(store, m->name, list_version, &l, why);
     api_json_close(b, ']');
     api_json_kv_time(b, "created", m->created_us);
+    api_json_kv_time(b, "archived", m->archived_us);
     api_json_close(b, '}');
     return err;
 }
@@ -134,6 +138,7 @@ static bool keep_name(void *ctx, const struct store_model *m)
     item->created_us = m->created_us;
     item->versions = m->versions;
     item->version = m->version;
+    item->archived_us = m->archived_us;
     return true;
 }
 
@@ -146,17 +151,19 @@ static void names_done(struct names *n)
 
 void api_model_list(struct api_req *r)
 {
-    struct store *store = api_reader(r);
+    static const char *const known[] = {"archived", NULL};
+    enum store_archived archived;
+    struct store *store;
     struct sup *sup = api_deps_of(api_of(r))->sup;
     struct names names = {.count = 0};
     struct pd_why why = {.text = ""};
     struct pd_buf b;
     enum pd_err err;
 
-    if (!store)
+    if (api_query_refuse_others(r, known) || !api_query_archived(r, &archived) || !(store = api_reader(r)))
         return;
     pd_buf_init(&b, 0);
-    err = store_model_list(store, keep_name, &names, &why);
+    err = store_model_list(store, archived, keep_name, &names, &why);
     if (err == PD_OK && names.failed)
         err = pd_fail(&why, PD_ERR_NOMEM, "no memory for the models");
     api_json_open(&b, '{');
@@ -170,7 +177,7 @@ void api_model_list(struct api_req *r)
     api_answer(r, err, &why, &b);
 }
 
-static void answer_model(struct api_req *r, const char *name)
+void api_answer_model(struct api_req *r, const char *name)
 {
     struct store *store = api_reader(r);
     struct names names = {.count = 0};
@@ -202,17 +209,18 @@ static void answer_model(struct api_req *r, const char *name)
 
 void api_model_get(struct api_req *r)
 {
-    answer_model(r, api_param(r, 0));
+    api_answer_model(r, api_param(r, 0));
 }
 
 /* ---- versions --------------------------------------------------------------------------------- */
 
-static void answer_version(struct api_req *r, const char *model, int64_t n, int status)
+void api_answer_version(struct api_req *r, const char *model, int64_t n, int status)
 {
     struct store *store = api_reader(r);
     struct pd_buf b;
     struct version_list l = {.b = &b, .sup = api_deps_of(api_of(r))->sup};
     struct pd_why why = {.text = ""};
+    char tag[32];
     enum pd_err err;
 
     if (!store)
@@ -223,8 +231,10 @@ static void answer_version(struct api_req *r, const char *model, int64_t n, int 
         api_fail(r, err, "model '%.128s' has no version %lld", model, (long long)n);
     else if (err != PD_OK)
         api_fail_why(r, err, &why);
-    else
+    else {
+        api_reply_header(r, "ETag", api_etag(l.version, tag));
         api_reply_json(r, status, &b);
+    }
     pd_buf_done(&b);
 }
 
@@ -262,7 +272,7 @@ void api_model_version_get(struct api_req *r)
     int64_t n = api_model_version(r, api_param(r, 0), api_param(r, 1));
 
     if (n)
-        answer_version(r, api_param(r, 0), n, 200);
+        api_answer_version(r, api_param(r, 0), n, 200);
 }
 
 /* ---- register --------------------------------------------------------------------------------- */
@@ -317,7 +327,7 @@ static void register_answer(struct api_req *r)
         api_reply_header(r, "Idempotency-Replayed", "true");
     snprintf(location, sizeof location, "/api/v1/models/%s/versions/%lld", g->model, (long long)n);
     api_reply_header(r, "Location", location);
-    answer_version(r, g->model, n, 201);
+    api_answer_version(r, g->model, n, 201);
 }
 
 static int64_t id_member(struct api_req *r, json_t *body, const char *key)
@@ -326,7 +336,7 @@ static int64_t id_member(struct api_req *r, json_t *body, const char *key)
     int64_t id = 0;
 
     if (value && (!json_is_string(value) || !api_parse_id(json_string_value(value), &id)))
-        api_fail_param(r, PD_ERR_INVALID, key, "must be an id as text, such as \"12\"");
+        api_fail_param(r, PD_ERR_INVALID, key, "%s must be an id as text, such as \"12\"", key);
     return id;
 }
 
@@ -388,7 +398,7 @@ static void alias_answer(struct api_req *r)
     struct api_write *w = api_write_result(r);
 
     if (w)
-        answer_model(r, ((struct alias_change *)(void *)w)->model);
+        api_answer_model(r, ((struct alias_change *)(void *)w)->model);
 }
 
 static void alias_change(struct api_req *r, int64_t n)
@@ -433,7 +443,7 @@ void api_alias_set(struct api_req *r)
         api_fail_param(r, PD_ERR_INVALID, key, "unknown member '%.100s'", key);
     n = id_member(r, body, "version");
     if (!api_failed(r) && !n)
-        api_fail_param(r, PD_ERR_INVALID, "version", "is required");
+        api_fail_param(r, PD_ERR_INVALID, "version", "version is required");
     json_decref(body);
     if (!api_failed(r))
         alias_change(r, n);
@@ -473,7 +483,7 @@ static void load_answer(struct api_req *r)
     else if (api_surface(r) == API_SURFACE_OIP)
         api_reply_empty(r, 200);
     else
-        answer_version(r, l->model, l->n, 200);
+        api_answer_version(r, l->model, l->n, 200);
 }
 
 void api_model_move(struct api_req *r, const char *model, int64_t n, bool load)

@@ -9,5 +9,11 @@
 bool api_model_name_ok(const char *name);
 /* A version's number from its text or from an alias; must be registered. 0: the request has been failed. */
 int64_t api_model_version(struct api_req *r, const char *model, const char *text);
+/* The model and the version of "name", "name:version" or "name:alias"; 0: the newest that is loaded. -1: the
+ * request has been failed. */
+int64_t api_model_of_text(struct api_req *r, const char *text, char name[API_MODEL_MAX + 1]);
+/* The model, or one version of it, as it is now. */
+void api_answer_model(struct api_req *r, const char *name);
+void api_answer_version(struct api_req *r, const char *model, int64_t n, int status);
 /* Loads or unloads and answers in the surface's form. n = 0: the highest, or all. */
 void api_model_move(struct api_req *r, const char *model, int64_t n, bool load);

@@ -7,12 +7,12 @@
 #include "api/handlers.h"
 #include "api/route.h"
 #include "api/server.h"
-#include "daemon/spec/spec.h"
+#include "daemon/job/job.h"
 #include "web/assets.h"
 
 #define SMALL (64u * 1024u)
-#define JOB (SPEC_MAX_BYTES + 64u * 1024u) /* notes of a PATCH, and white space */
-#define INGEST (4u * 1024u * 1024u)        /* 10 000 points */
+#define JOB (JOB_MAX_BYTES + 64u * 1024u) /* notes of a PATCH, and white space */
+#define INGEST (4u * 1024u * 1024u)       /* 10 000 points */
 #define TEXT (1024u * 1024u)
 #define INFER (16u * 1024u * 1024u) /* what one frame to a worker holds */
 
@@ -42,6 +42,11 @@ const struct api_route api_routes[] = {
           LOOP),
     ROUTE(POST, "/api/v1/jobs/{id}/retry", api_job_retry, API_SURFACE_OWN, API_BODY_JSON_OR_EMPTY, SMALL,
           LOOP),
+    ROUTE(DELETE, "/api/v1/jobs/{id}", api_job_delete, API_SURFACE_OWN, API_BODY_NONE, 0, LOOP),
+    ROUTE(POST, "/api/v1/jobs/{id}/archive", api_job_archive, API_SURFACE_OWN, API_BODY_JSON_OR_EMPTY, SMALL,
+          LOOP),
+    ROUTE(POST, "/api/v1/jobs/{id}/unarchive", api_job_unarchive, API_SURFACE_OWN, API_BODY_JSON_OR_EMPTY,
+          SMALL, LOOP),
     ROUTE_QUERY(GET, "/api/v1/runs", api_run_list, API_SURFACE_OWN, API_BODY_NONE, 0, SHORT),
     ROUTE(POST, "/api/v1/runs", api_run_open, API_SURFACE_OWN, API_BODY_JSON, JOB, SHORT),
     ROUTE(GET, "/api/v1/runs/{id}", api_run_get, API_SURFACE_OWN, API_BODY_NONE, 0, SHORT),
@@ -53,6 +58,11 @@ const struct api_route api_routes[] = {
           LOOP),
     ROUTE(POST, "/api/v1/runs/{id}/retry", api_run_retry, API_SURFACE_OWN, API_BODY_JSON_OR_EMPTY, SMALL,
           LOOP),
+    ROUTE(DELETE, "/api/v1/runs/{id}", api_run_delete, API_SURFACE_OWN, API_BODY_NONE, 0, LOOP),
+    ROUTE(POST, "/api/v1/runs/{id}/archive", api_run_archive, API_SURFACE_OWN, API_BODY_JSON_OR_EMPTY, SMALL,
+          LOOP),
+    ROUTE(POST, "/api/v1/runs/{id}/unarchive", api_run_unarchive, API_SURFACE_OWN, API_BODY_JSON_OR_EMPTY,
+          SMALL, LOOP),
     ROUTE_QUERY(GET, "/api/v1/runs/{id}/metrics", api_run_metrics, API_SURFACE_OWN, API_BODY_NONE, 0, LONG),
     ROUTE(POST, "/api/v1/runs/{id}/metrics", api_run_ingest, API_SURFACE_OWN, API_BODY_JSON, INGEST, LOOP),
     ROUTE_QUERY(GET, "/api/v1/runs/{id}/series", api_run_series, API_SURFACE_OWN, API_BODY_NONE, 0, LONG),
@@ -78,13 +88,28 @@ const struct api_route api_routes[] = {
     ROUTE(GET, "/api/v1/groups/{group}", api_group_get, API_SURFACE_OWN, API_BODY_NONE, 0, SHORT),
     ROUTE(PATCH, "/api/v1/groups/{group}", api_group_update, API_SURFACE_OWN, API_BODY_JSON, INGEST, SHORT),
     ROUTE(DELETE, "/api/v1/groups/{group}", api_group_delete, API_SURFACE_OWN, API_BODY_NONE, 0, LOOP),
+    ROUTE(POST, "/api/v1/groups/{group}/archive", api_group_archive, API_SURFACE_OWN, API_BODY_JSON_OR_EMPTY,
+          SMALL, LOOP),
+    ROUTE(POST, "/api/v1/groups/{group}/unarchive", api_group_unarchive, API_SURFACE_OWN,
+          API_BODY_JSON_OR_EMPTY, SMALL, LOOP),
     ROUTE_QUERY(GET, "/api/v1/events", api_event_stream, API_SURFACE_OWN, API_BODY_NONE, 0, SHORT),
-    ROUTE(GET, "/api/v1/models", api_model_list, API_SURFACE_OWN, API_BODY_NONE, 0, SHORT),
+    ROUTE_QUERY(GET, "/api/v1/models", api_model_list, API_SURFACE_OWN, API_BODY_NONE, 0, SHORT),
     ROUTE(GET, "/api/v1/models/{model}", api_model_get, API_SURFACE_OWN, API_BODY_NONE, 0, SHORT),
+    ROUTE(DELETE, "/api/v1/models/{model}", api_model_delete, API_SURFACE_OWN, API_BODY_NONE, 0, LOOP),
+    ROUTE(POST, "/api/v1/models/{model}/archive", api_model_archive, API_SURFACE_OWN, API_BODY_JSON_OR_EMPTY,
+          SMALL, LOOP),
+    ROUTE(POST, "/api/v1/models/{model}/unarchive", api_model_unarchive, API_SURFACE_OWN,
+          API_BODY_JSON_OR_EMPTY, SMALL, LOOP),
     ROUTE(POST, "/api/v1/models/{model}/versions", api_model_register, API_SURFACE_OWN, API_BODY_JSON, SMALL,
           SHORT),
     ROUTE(GET, "/api/v1/models/{model}/versions/{version}", api_model_version_get, API_SURFACE_OWN,
           API_BODY_NONE, 0, SHORT),
+    ROUTE(DELETE, "/api/v1/models/{model}/versions/{version}", api_model_version_delete, API_SURFACE_OWN,
+          API_BODY_NONE, 0, LOOP),
+    ROUTE(POST, "/api/v1/models/{model}/versions/{version}/archive", api_model_version_archive,
+          API_SURFACE_OWN, API_BODY_JSON_OR_EMPTY, SMALL, LOOP),
+    ROUTE(POST, "/api/v1/models/{model}/versions/{version}/unarchive", api_model_version_unarchive,
+          API_SURFACE_OWN, API_BODY_JSON_OR_EMPTY, SMALL, LOOP),
     ROUTE(POST, "/api/v1/models/{model}/versions/{version}/load", api_model_load, API_SURFACE_OWN,
           API_BODY_JSON_OR_EMPTY, SMALL, LOOP),
     ROUTE(POST, "/api/v1/models/{model}/versions/{version}/unload", api_model_unload, API_SURFACE_OWN,
@@ -93,6 +118,7 @@ const struct api_route api_routes[] = {
           LOOP),
     ROUTE(DELETE, "/api/v1/models/{model}/aliases/{alias}", api_alias_delete, API_SURFACE_OWN, API_BODY_NONE,
           0, LOOP),
+    ROUTE_QUERY(GET, "/api/v1/data", api_data_list, API_SURFACE_OWN, API_BODY_NONE, 0, LOOP),
     ROUTE(GET, "/api/v1/devices", api_device_list, API_SURFACE_OWN, API_BODY_NONE, 0, SHORT),
     ROUTE(POST, "/api/v1/devices/{device}/drain", api_device_drain, API_SURFACE_OWN, API_BODY_JSON_OR_EMPTY,
           SMALL, LOOP),
@@ -103,7 +129,9 @@ const struct api_route api_routes[] = {
     ROUTE(DELETE, "/api/v1/tuned/{device}", api_tuned_drop, API_SURFACE_OWN, API_BODY_NONE, 0, LOOP),
     ROUTE(GET, "/api/v1/queue", api_queue_list, API_SURFACE_OWN, API_BODY_NONE, 0, SHORT),
     ROUTE(GET, "/api/v1/config", api_config_get, API_SURFACE_OWN, API_BODY_NONE, 0, LOOP),
+    ROUTE_QUERY(GET, "/api/v1/storage", api_storage_get, API_SURFACE_OWN, API_BODY_NONE, 0, LONG),
     ROUTE(GET, "/api/v1/fields", api_field_list, API_SURFACE_OWN, API_BODY_NONE, 0, SHORT),
+    ROUTE(GET, "/api/v1/metrics/catalogue", api_metric_catalogue, API_SURFACE_OWN, API_BODY_NONE, 0, SHORT),
     ROUTE(GET, "/api/v1", api_index, API_SURFACE_OWN, API_BODY_NONE, 0, LOOP),
     ROUTE(GET, "/api/v1/version", api_version_get, API_SURFACE_OWN, API_BODY_NONE, 0, LOOP),
     ROUTE(GET, "/v2", api_oip_server, API_SURFACE_OIP, API_BODY_NONE, 0, LOOP),
@@ -135,6 +163,8 @@ const struct api_route api_routes[] = {
     ROUTE(GET, "/v1/models/{model}", api_openai_model, API_SURFACE_OPENAI, API_BODY_NONE, 0, SHORT),
     ROUTE(POST, "/v1/completions", api_openai_completions, API_SURFACE_OPENAI, API_BODY_JSON, TEXT, LOOP),
     ROUTE(POST, "/v1/chat/completions", api_openai_chat, API_SURFACE_OPENAI, API_BODY_JSON, TEXT, LOOP),
+    ROUTE(POST, "/tokenize", api_tokenize, API_SURFACE_OPENAI, API_BODY_JSON, TEXT, LOOP),
+    ROUTE(POST, "/detokenize", api_detokenize, API_SURFACE_OPENAI, API_BODY_JSON, INFER, LOOP),
     ROUTE_PROBE(GET, "/healthz", api_healthz, API_SURFACE_PAGE, LOOP),
     ROUTE_PROBE(GET, "/readyz", api_readyz, API_SURFACE_PAGE, LOOP),
     ROUTE_PROBE(GET, "/health", api_health, API_SURFACE_PAGE, LOOP),

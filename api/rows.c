@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "api/json.h"
-#include "daemon/spec/spec.h"
+#include "daemon/job/job.h"
 #include "kernels/base/clock.h"
 
 static void text_or_null(struct pd_buf *b, const char *key, const char *text)
@@ -48,8 +48,8 @@ void api_row_job(struct pd_buf *b, const struct store_job *job, unsigned flags)
     api_json_open(b, '{');
     api_json_kv_id(b, "id", job->id);
     api_json_kv_int(b, "version", job->version);
-    api_json_kv_str(b, "kind", spec_kind_info(job->kind)->name);
-    api_json_kv_str(b, "state", spec_job_state_name(job->state));
+    api_json_kv_str(b, "kind", job_kind_info(job->kind)->name);
+    api_json_kv_str(b, "state", job_state_name(job->state));
     api_json_kv_str(b, "name", job->name);
     api_json_kv_str(b, "experiment", job->experiment);
     text_or_null(b, "template", job->template_name);
@@ -64,11 +64,13 @@ void api_row_job(struct pd_buf *b, const struct store_job *job, unsigned flags)
     api_json_kv_int(b, "made", job->runs);
     api_json_kv_int(b, "ended", job->runs_ended);
     api_json_kv_int(b, "failed", job->runs_failed);
+    api_json_kv_int(b, "deleted", job->runs_deleted);
     api_json_close(b, '}');
     sweep_head(b, job);
     api_json_kv_time(b, "created", job->created_us);
     api_json_kv_time(b, "started", job->started_us);
     api_json_kv_time(b, "ended", job->ended_us);
+    api_json_kv_time(b, "archived", job->archived_us);
     if (flags & API_ROW_FULL)
         api_json_kv_raw(b, "document", job->document);
     if (!(flags & API_ROW_OPEN))
@@ -91,7 +93,7 @@ static double eta_s(const struct store_pace *pace, const struct sup_progress *li
 void api_row_run(struct pd_buf *b, const struct store_run *run, struct store *store, struct sup *sup,
                  unsigned flags)
 {
-    bool waits = run->state == SPEC_RUN_QUEUED || run->state == SPEC_RUN_PREEMPTED;
+    bool waits = run->state == JOB_RUN_QUEUED || run->state == JOB_RUN_PREEMPTED;
     struct sup_queue_info place = {.position = 0};
     struct sup_progress live;
     int64_t step = run->step, total = run->total_steps, used_us = run->used_us;
@@ -99,11 +101,11 @@ void api_row_run(struct pd_buf *b, const struct store_run *run, struct store *st
     double eta = (double)NAN;
     const char *reason = run->reason;
 
-    if (!spec_kind_info(run->kind)->worker) /* no device is held: from its opening to its end */
+    if (!job_kind_info(run->kind)->worker) /* no device is held: from its opening to its end */
         used_us = (run->ended_us ? run->ended_us : pd_clock_wall_us()) - run->started_us;
     if (used_us < 0)
         used_us = 0;
-    if (run->state != SPEC_RUN_ENDED && !waits && sup_progress_get(sup, run->id, &live)) {
+    if (run->state != JOB_RUN_ENDED && !waits && sup_progress_get(sup, run->id, &live)) {
         if (live.step > step)
             step = live.step;
         if (live.total > 0)
@@ -111,8 +113,9 @@ void api_row_run(struct pd_buf *b, const struct store_run *run, struct store *st
         if (store && store_run_pace(store, run->id, run->attempts, &pace, NULL) == PD_OK) {
             int64_t held_us = pd_clock_wall_us() - pace.created_us;
 
-            used_us += held_us > 0 ? held_us : 0;
-            if (run->state == SPEC_RUN_RUNNING)
+            used_us += !pace.ended_us && held_us > 0 ? held_us
+                                                     : 0; /* progress may outlive its attempt for a moment */
+            if (run->state == JOB_RUN_RUNNING)
                 eta = eta_s(&pace, &live);
         }
     }
@@ -124,11 +127,11 @@ void api_row_run(struct pd_buf *b, const struct store_run *run, struct store *st
     api_json_kv_int(b, "trial", run->trial);
     api_json_kv_int(b, "seed", run->seed);
     api_json_kv_int(b, "version", run->version);
-    api_json_kv_str(b, "kind", spec_kind_info(run->kind)->name);
+    api_json_kv_str(b, "kind", job_kind_info(run->kind)->name);
     api_json_kv_str(b, "name", run->name);
     api_json_kv_str(b, "experiment", run->experiment);
-    api_json_kv_str(b, "state", spec_run_state_name(run->state));
-    api_json_kv_str(b, "outcome", run->state == SPEC_RUN_ENDED ? spec_outcome_name(run->outcome) : NULL);
+    api_json_kv_str(b, "state", job_run_state_name(run->state));
+    api_json_kv_str(b, "outcome", run->state == JOB_RUN_ENDED ? job_outcome_name(run->outcome) : NULL);
     api_json_kv_str(b, "reason", reason);
     text_or_null(b, "device", run->device);
     api_json_kv_int(b, "slots", run->slots);
@@ -169,6 +172,7 @@ void api_row_run(struct pd_buf *b, const struct store_run *run, struct store *st
     api_json_kv_time(b, "created", run->created_us);
     api_json_kv_time(b, "started", run->started_us);
     api_json_kv_time(b, "ended", run->ended_us);
+    api_json_kv_time(b, "archived", run->archived_us);
     if (flags & API_ROW_FULL)
         api_json_kv_raw(b, "document", run->document);
     if (!(flags & API_ROW_OPEN))
@@ -181,8 +185,8 @@ void api_row_attempt(struct pd_buf *b, const struct store_attempt *a)
 
     api_json_open(b, '{');
     api_json_kv_int(b, "n", a->n);
-    api_json_kv_str(b, "state", spec_attempt_state_name(a->state));
-    api_json_kv_str(b, "cause", a->state == SPEC_ATTEMPT_ENDED ? spec_cause_name(a->cause) : NULL);
+    api_json_kv_str(b, "state", job_attempt_state_name(a->state));
+    api_json_kv_str(b, "cause", a->state == JOB_ATTEMPT_ENDED ? job_cause_name(a->cause) : NULL);
     api_json_kv_str(b, "message", a->message);
     api_json_key(b, "devices");
     api_json_open(b, '[');
@@ -279,6 +283,23 @@ bool api_if_match(struct api_req *r, bool required, int64_t *ret_version)
     return false;
 }
 
+bool api_query_archived(struct api_req *r, enum store_archived *ret)
+{
+    char text[16];
+
+    *ret = STORE_ARCHIVED_WITHOUT;
+    if (api_query(r, "archived", text, sizeof text)) {
+        if (strcmp(text, "true") == 0 || strcmp(text, "1") == 0)
+            *ret = STORE_ARCHIVED_ONLY;
+        else if (strcmp(text, "any") == 0)
+            *ret = STORE_ARCHIVED_ANY;
+        else if (strcmp(text, "false") != 0 && strcmp(text, "0") != 0)
+            api_fail(r, API_FAULT_MALFORMED,
+                     "archived must be false (without what is archived), true (nothing else) or any");
+    }
+    return !api_failed(r);
+}
+
 bool api_not_modified(struct api_req *r, int64_t version)
 {
     const char *seen = api_header(r, "If-None-Match");
@@ -323,12 +344,13 @@ static bool job_row(void *ctx, const struct store_job *job)
     struct answer *a = ctx;
     char tag[32];
 
-    if (a->conditional && api_not_modified(a->r, job->version)) {
+    /* Until it has ended, its files grow while its tag stays. */
+    if (a->conditional && job_state_final(job->state) && api_not_modified(a->r, job->version)) {
         a->unchanged = true;
         return false;
     }
     api_reply_header(a->r, "ETag", api_etag(job->version, tag));
-    api_row_job(a->b, job, API_ROW_FULL);
+    api_row_job(a->b, job, API_ROW_FULL | API_ROW_OPEN);
     return false;
 }
 
@@ -338,12 +360,23 @@ void api_answer_job(struct api_req *r, int64_t id, int status, bool conditional)
     struct pd_buf b;
     struct answer a = {.r = r, .b = &b, .conditional = conditional};
     struct pd_why why = {.text = ""};
+    struct store_space space;
     enum pd_err err;
 
     if (!store)
         return;
     pd_buf_init(&b, 0);
-    err = store_job_get(store, id, job_row, &a, &why);
+    err = store_begin(store, &why);
+    if (err == PD_OK)
+        err = store_job_get(store, id, job_row, &a, &why);
+    if (err == PD_OK && !a.unchanged)
+        err = store_job_space(store, id, &space, &why);
+    if (err == PD_OK && !a.unchanged) {
+        api_json_key(&b, "bytes");
+        api_space_json(&b, &space);
+        api_json_close(&b, '}');
+    }
+    store_end(store);
     if (err == PD_ERR_NOT_FOUND)
         api_fail(r, err, "there is no job %lld", (long long)id);
     else if (err != PD_OK)
@@ -356,19 +389,19 @@ void api_answer_job(struct api_req *r, int64_t id, int status, bool conditional)
 static bool run_row(void *ctx, const struct store_run *run)
 {
     struct answer *a = ctx;
-    struct spec_config *config = NULL;
+    struct job_config *config = NULL;
     char tag[32];
 
-    if (a->conditional && api_not_modified(a->r, run->version)) {
+    if (a->conditional && run->state == JOB_RUN_ENDED && api_not_modified(a->r, run->version)) {
         a->unchanged = true;
         return false;
     }
     api_reply_header(a->r, "ETag", api_etag(run->version, tag));
     api_row_run(a->b, run, a->store, a->sup, API_ROW_FULL | API_ROW_OPEN);
-    if (spec_kind_info(run->kind)->worker &&
-        spec_config_load(run->document, strlen(run->document), &config, NULL) == PD_OK)
-        a->best.key = spec_config_best_metric(config, &a->best.maximise);
-    spec_config_free(config);
+    if (job_kind_info(run->kind)->worker &&
+        job_config_load(run->document, strlen(run->document), &config, NULL) == PD_OK)
+        a->best.key = job_config_best_metric(config, &a->best.maximise);
+    job_config_free(config);
     return false;
 }
 
@@ -406,6 +439,7 @@ void api_answer_run(struct api_req *r, int64_t id, bool conditional)
     struct answer a = {
         .r = r, .b = &b, .store = store, .conditional = conditional, .sup = api_deps_of(api_of(r))->sup};
     struct pd_why why = {.text = ""};
+    struct store_space space;
     enum pd_err err;
 
     if (!store)
@@ -416,7 +450,11 @@ void api_answer_run(struct api_req *r, int64_t id, bool conditional)
         err = store_run_get(store, id, run_row, &a, &why);
         if (err == PD_OK && !a.unchanged)
             err = best_json(store, id, &a.best, &b, &why);
+        if (err == PD_OK && !a.unchanged)
+            err = store_run_space(store, id, &space, &why);
         if (err == PD_OK && !a.unchanged) {
+            api_json_key(&b, "bytes");
+            api_space_json(&b, &space);
             api_json_key(&b, "attempt_list");
             api_json_open(&b, '[');
             err = store_attempt_list(store, id, attempt_row, &b, &why);

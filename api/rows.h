@@ -28,8 +28,14 @@ bool api_if_match(struct api_req *r, bool required, int64_t *ret_version);
 /* Sets ETag; true if If-None-Match has it: then the answer is 304. */
 bool api_not_modified(struct api_req *r, int64_t version);
 
+/* {"checkpoints":..,"logs":..,"blobs":..,"total":..} */
+void api_space_json(struct pd_buf *b, const struct store_space *space);
+/* The query parameter archived. False: the request has been failed. */
+bool api_query_archived(struct api_req *r, enum store_archived *ret);
+
 /* The answer, or the failure met while it was written; `b` is done with either way. */
 void api_answer(struct api_req *r, enum pd_err err, const struct pd_why *why, struct pd_buf *b);
 /* Fails the request unless the job (or run) exists; adds ETag. Answers with the row. */
 void api_answer_job(struct api_req *r, int64_t id, int status, bool conditional);
 void api_answer_run(struct api_req *r, int64_t id, bool conditional);
+void api_answer_group(struct api_req *r, const char *name, int status, bool conditional);

@@ -4,7 +4,7 @@
 #include "api/handlers.h"
 #include "api/rows.h"
 #include "api/server.h"
-#include "daemon/store/tx.h"
+#include "daemon/polyd/store/tx.h"
 
 enum run_verb { RUN_CANCEL, RUN_PAUSE, RUN_RESUME, RUN_RETRY };
 

@@ -7,8 +7,8 @@
 #include "api/json.h"
 #include "api/rows.h"
 #include "api/server.h"
-#include "daemon/spec/spec.h"
-#include "daemon/store/tx.h"
+#include "daemon/job/job.h"
+#include "daemon/polyd/store/tx.h"
 #include "kernels/base/clock.h"
 
 #define LATEST_MAX 16    /* metrics added to each run of a list */
@@ -137,7 +137,7 @@ static bool field_known(struct api_req *r, const char *pointer)
 {
     struct store *store;
     struct pd_why why = {.text = ""};
-    bool has = spec_pointer_known(pointer);
+    bool has = job_pointer_known(pointer);
     enum pd_err err = PD_OK;
 
     if (!has && (store = api_reader(r)))
@@ -173,9 +173,9 @@ static bool sorted_begin(struct api_req *r, struct run_page *p, const char *kind
 
 void api_run_list(struct api_req *r)
 {
-    static const char *const names[] = {"limit",   "cursor", "job",   "experiment", "state", "name",
-                                        "outcome", "metric", "order", "text",       "tag",   "field",
-                                        "group",   "sort",   "desc",  "brief",      NULL};
+    static const char *const names[] = {
+        "limit", "cursor", "job",   "experiment", "state", "name",  "outcome",  "metric", "order", "text",
+        "tag",   "field",  "group", "sort",       "desc",  "brief", "archived", "kind",   NULL};
     struct store_run_query q = {.state = -1, .outcome = -1};
     struct store_run_sort sort = {.by = NULL};
     struct run_page *p;
@@ -208,25 +208,35 @@ void api_run_list(struct api_req *r)
         return;
     }
     if (api_query(r, "state", text, sizeof text)) {
-        enum spec_run_state state;
+        enum job_run_state state;
 
         if (strcmp(text, "active") == 0)
             q.state = STORE_RUN_ACTIVE;
-        else if (spec_run_state_parse(text, &state))
+        else if (job_run_state_parse(text, &state))
             q.state = (int)state;
         else
             api_fail(r, API_FAULT_MALFORMED, "'%s' is not a state of runs", text);
     }
     if (api_query(r, "outcome", text, sizeof text)) {
-        enum spec_outcome outcome;
+        enum job_outcome outcome;
 
-        if (spec_outcome_parse(text, &outcome))
+        if (job_outcome_parse(text, &outcome))
             q.outcome = (int)outcome;
         else
             api_fail(r, API_FAULT_MALFORMED, "'%s' is not an outcome", text);
     }
+    if (api_query(r, "kind", text, sizeof text)) {
+        enum job_kind kind_of_job;
+
+        if (job_kind_parse(text, &kind_of_job))
+            q.kind = job_kind_info(kind_of_job)->name;
+        else
+            api_fail(r, API_FAULT_MALFORMED, "'%s' is not a kind of job", text);
+    }
     if (api_query(r, "job", text, sizeof text) && !api_parse_id(text, &q.job_id))
         api_fail(r, API_FAULT_MALFORMED, "job must be an id");
+    if (!api_query_archived(r, &q.archived))
+        return;
     if (api_query(r, "experiment", experiment, sizeof experiment))
         q.experiment = experiment;
     if (api_query(r, "name", name, sizeof name))

@@ -6,11 +6,11 @@
 
 #include "api/api.h"
 #include "api/http.h"
-#include "daemon/config/config.h"
-#include "daemon/store/store.h"
-#include "daemon/supervise/supervise.h"
+#include "daemon/polyd/config/config.h"
+#include "daemon/polyd/store/store.h"
+#include "daemon/polyd/supervise/supervise.h"
 
-#define API_ROUTES_MAX 96
+#define API_ROUTES_MAX 128
 #define API_CODES 24
 #define API_DURATIONS 10
 
@@ -61,8 +61,6 @@ struct api_core *api_core_free(struct api_core *core);
 
 int64_t api_core_started_us(const struct api_core *core);
 const uint8_t *api_core_cursor_key(const struct api_core *core);
-/* The contract as JSON. */
-const char *api_core_openapi_json(const struct api_core *core, size_t *ret_len);
 
 /* Runs that got points in commits after *seq, at most `most`; moves *seq on. */
 int api_core_changed_runs(struct api_core *core, uint64_t *seq, int64_t *out, int most);
@@ -122,7 +120,7 @@ struct api_write *api_write_result(struct api_req *r);
 /* Answers with what was created below `path` ("/api/v1/jobs"), now or when the request came first: the stored
  * answer, its id in Location and its version in ETag. */
 void api_write_created(struct api_req *r, struct api_write *w, const char *path);
-/* In `next`, whatever became of it. */
+/* In `next`: the write, whether or not it committed. */
 struct api_write *api_write_of(struct api_req *r);
 /* Ends the write without the writer: something failed before it could be handed over. */
 void api_write_fail(struct api_write *w, enum pd_err err, const struct pd_why *why);
@@ -155,9 +153,9 @@ bool api_ready(struct api *api, struct pd_buf *b);
 
 /* Is there such a run? Otherwise fails with 404. *ret (may be NULL): how it stands. */
 struct api_run_facts {
-    enum spec_kind kind;
-    enum spec_run_state state;
-    enum spec_outcome outcome; /* meaningful when ended */
+    enum job_kind kind;
+    enum job_run_state state;
+    enum job_outcome outcome; /* meaningful when ended */
     int attempts;
 };
 bool api_run_exists(struct api_req *r, struct store *store, int64_t id, struct api_run_facts *ret);

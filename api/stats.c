@@ -55,15 +55,15 @@ void api_stat_json(struct pd_buf *b, const struct api_stat *s)
 void api_tally_add(struct api_tally *t, const struct store_sample *m)
 {
     t->total++;
-    if (m->state != SPEC_RUN_ENDED)
+    if (m->state != JOB_RUN_ENDED)
         t->open++;
-    else if (m->outcome == SPEC_OUTCOME_SUCCEEDED)
+    else if (m->outcome == JOB_OUTCOME_SUCCEEDED)
         t->succeeded++;
-    else if (m->outcome == SPEC_OUTCOME_DIVERGED)
+    else if (m->outcome == JOB_OUTCOME_DIVERGED)
         t->diverged++;
-    else if (m->outcome == SPEC_OUTCOME_FAILED)
+    else if (m->outcome == JOB_OUTCOME_FAILED)
         t->failed++;
-    else if (m->outcome == SPEC_OUTCOME_CANCELLED)
+    else if (m->outcome == JOB_OUTCOME_CANCELLED)
         t->cancelled++;
     else
         t->lost++;
@@ -124,7 +124,7 @@ bool api_choice_read(struct api_req *r, struct api_choice *c)
 
 bool api_choice_counts(const struct api_choice *c, const struct store_sample *m)
 {
-    return m->state == SPEC_RUN_ENDED ? m->outcome == SPEC_OUTCOME_SUCCEEDED : c->open;
+    return m->state == JOB_RUN_ENDED ? m->outcome == JOB_OUTCOME_SUCCEEDED : c->open;
 }
 
 double api_choice_value(const struct api_choice *c, const struct store_sample *m)

@@ -5,7 +5,7 @@
 #pragma once
 
 #include "api/http.h"
-#include "daemon/store/store.h"
+#include "daemon/polyd/store/store.h"
 
 #define API_SAMPLE_KEYS 16 /* metrics of one table */
 

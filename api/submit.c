@@ -1,6 +1,7 @@
 /* Jobs come in: submit and dry run.
  *
- *   document --parse--> errors: 422
+ *   document --fold--->  no such checkpoint: 422
+ *            --parse--> errors: 422
  *            --place--> never fits: 422
  *            --plan---> kept, or made by the planner while the client waits (PATIENCE_US): what it finds
  * wrong with the document or its data is 422 too; want of a plan is a warning
@@ -12,12 +13,13 @@
 #include <string.h>
 
 #include "api/handlers.h"
+#include "api/checkpoint.h"
 #include "api/json.h"
 #include "api/rows.h"
 #include "api/server.h"
-#include "daemon/spec/spec.h"
-#include "daemon/store/tx.h"
-#include "daemon/supervise/expand.h"
+#include "daemon/job/job.h"
+#include "daemon/polyd/store/tx.h"
+#include "daemon/polyd/supervise/expand.h"
 
 #define READY_RUNS 32        /* runs made with the job; the rest come after it (supervise/expand.h) */
 #define PATIENCE_US 10000000 /* for the plan of a submission */
@@ -26,8 +28,8 @@
 
 struct submit {
     struct api_write w; /* first */
-    struct spec_job *job;
-    struct spec_report report;
+    struct job_doc *job;
+    struct job_report report;
     struct pd_buf document, tags, warnings, sweep;
     struct expand_run ready[READY_RUNS];
     int64_t id;
@@ -37,8 +39,8 @@ static void submit_done(struct api_write *w)
 {
     struct submit *s = (struct submit *)(void *)w;
 
-    spec_job_free(s->job);
-    spec_report_done(&s->report);
+    job_free(s->job);
+    job_report_done(&s->report);
     pd_buf_done(&s->document);
     pd_buf_done(&s->tags);
     pd_buf_done(&s->warnings);
@@ -47,7 +49,7 @@ static void submit_done(struct api_write *w)
         expand_run_done(&s->ready[i]);
 }
 
-static void problems(struct pd_buf *b, const struct spec_problem *list, size_t count)
+static void problems(struct pd_buf *b, const struct job_problem *list, size_t count)
 {
     api_json_open(b, '[');
     for (size_t i = 0; i < count; i++) {
@@ -59,7 +61,7 @@ static void problems(struct pd_buf *b, const struct spec_problem *list, size_t c
     api_json_close(b, ']');
 }
 
-static void fail_report(struct api_req *r, enum pd_err err, const struct spec_report *report)
+static void fail_report(struct api_req *r, enum pd_err err, const struct job_report *report)
 {
     struct pd_buf b;
     int fault = err == PD_ERR_LIMIT     ? API_FAULT_BODY_TOO_LARGE
@@ -82,7 +84,7 @@ static void fail_report(struct api_req *r, enum pd_err err, const struct spec_re
     pd_buf_done(&b);
 }
 
-static void tags_json(struct pd_buf *b, const struct spec_head *head)
+static void tags_json(struct pd_buf *b, const struct job_head *head)
 {
     api_json_open(b, '{');
     for (size_t i = 0; i < head->tag_count; i++)
@@ -104,11 +106,12 @@ static void sweep_json(struct pd_buf *b, const char *document)
     json_decref(all);
 }
 
-static enum pd_err submit_apply(struct store_tx *tx, struct api_write *w, struct pd_why *why)
+static enum pd_err insert(struct store_tx *tx, struct submit *s, struct pd_why *why)
 {
-    struct submit *s = (struct submit *)(void *)w;
-    const struct spec_head *head = spec_job_head(s->job);
+    struct api_write *w = &s->w;
+    const struct job_head *head = job_doc_head(s->job);
     struct store_job_new job = {
+        .kind = head->kind,
         .name = head->name,
         .experiment = head->experiment,
         .tags = s->tags.data,
@@ -121,13 +124,12 @@ static enum pd_err submit_apply(struct store_tx *tx, struct api_write *w, struct
         .trials = head->trials,
         .concurrency = head->concurrency,
         .metric = head->metric,
-        .maximise = head->mode == SPEC_MODE_MAX,
+        .maximise = head->mode == JOB_MODE_MAX,
         .sweep = s->sweep.data ? s->sweep.data : "",
     };
     int64_t made = head->run_count < READY_RUNS ? head->run_count : READY_RUNS, run[READY_RUNS];
     struct store_job row = {.version = 1 + made}; /* each run that joins counts the version up */
-    enum pd_err err = s->report.error_count ? pd_fail(why, PD_ERR_INVALID, "the job cannot run")
-                                            : store_job_insert(tx, &job, &s->id, why);
+    enum pd_err err = store_job_insert(tx, &job, &s->id, why);
 
     for (int64_t n = 0; n < made && err == PD_OK; n++)
         err = expand_run_insert(tx, head, s->id, (int)head->resources.priority, &s->ready[n], &run[n], why);
@@ -135,7 +137,8 @@ static enum pd_err submit_apply(struct store_tx *tx, struct api_write *w, struct
         return err;
     /* The answer belongs to the same commit, so that a repeated request gets this very one. */
     row.id = s->id;
-    row.state = SPEC_JOB_QUEUED;
+    row.kind = head->kind;
+    row.state = JOB_QUEUED;
     row.name = head->name;
     row.experiment = head->experiment;
     row.template_name = "";
@@ -166,6 +169,14 @@ static enum pd_err submit_apply(struct store_tx *tx, struct api_write *w, struct
     return PD_OK;
 }
 
+/* What is wrong with the document matters only here: a repeated request has had its answer. */
+static enum pd_err submit_apply(struct store_tx *tx, struct api_write *w, struct pd_why *why)
+{
+    struct submit *s = (struct submit *)(void *)w;
+
+    return s->report.error_count ? pd_fail(why, PD_ERR_INVALID, "the job cannot run") : insert(tx, s, why);
+}
+
 static void submit_answer(struct api_req *r)
 {
     struct api_write *w = api_write_result(r);
@@ -181,7 +192,7 @@ static void submit_answer(struct api_req *r)
 }
 
 /* What the planner found odd about the data. */
-static void plan_warnings(const json_t *facts, struct spec_report *report)
+static void plan_warnings(const json_t *facts, struct job_report *report)
 {
     const json_t *list = json_object_get(facts, "warnings");
 
@@ -190,7 +201,7 @@ static void plan_warnings(const json_t *facts, struct spec_report *report)
         const char *detail = json_string_value(json_object_get(json_array_get(list, i), "detail"));
 
         if (pointer && detail)
-            spec_report_warning(report, pointer, "%s", detail);
+            job_report_warning(report, pointer, "%s", detail);
     }
 }
 
@@ -200,20 +211,20 @@ struct verdict {
     char text[200];
 };
 
-static const char *device_of(const struct spec_head *head)
+static const char *device_of(const struct job_head *head)
 {
-    return head->resources.device == SPEC_DEVICE_CUDA ? "cuda" : "cpu";
+    return head->resources.device == JOB_DEVICE_CUDA ? "cuda" : "cpu";
 }
 
 /* Whether the plan is larger than what each slot can have of this machine; then the words for it. */
-static bool too_large(struct sup *sup, const struct spec_head *head, const json_t *facts, char *out,
+static bool too_large(struct sup *sup, const struct job_head *head, const json_t *facts, char *out,
                       size_t size)
 {
     int64_t need = json_integer_value(json_object_get(facts, "total_bytes"));
     const json_t *less = json_object_get(facts, "accumulated");
     int64_t parts = json_integer_value(json_object_get(less, "accumulation"));
     int slots = (int)head->resources.slots;
-    bool cpu = head->resources.device != SPEC_DEVICE_CUDA;
+    bool cpu = head->resources.device != JOB_DEVICE_CUDA;
     int64_t have = sup_memory(sup, device_of(head), slots);
     int times = cpu ? slots : 1;
     int n;
@@ -231,15 +242,14 @@ static bool too_large(struct sup *sup, const struct spec_head *head, const json_
 }
 
 /* What the plan says of the run, its number of training samples above all: more errors and warnings. */
-static enum pd_err judge(struct sup *sup, const struct spec_head *head, const struct expand_run *run,
-                         const char *plan, struct verdict *ret, struct spec_report *report,
-                         struct pd_why *why)
+static enum pd_err judge(struct sup *sup, const struct job_head *head, const struct expand_run *run,
+                         const char *plan, struct verdict *ret, struct job_report *report, struct pd_why *why)
 {
     json_t *facts = json_loads(plan, 0, NULL), *samples = json_object_get(facts, "train_samples");
     enum pd_err err = PD_OK;
 
     if (json_is_integer(samples))
-        err = spec_run_judge(run->document.data, run->document.len, json_integer_value(samples), report, why);
+        err = job_run_judge(run->document.data, run->document.len, json_integer_value(samples), report, why);
     plan_warnings(facts, report);
     ret->need_bytes = json_integer_value(json_object_get(facts, "total_bytes"));
     ret->too_large = too_large(sup, head, facts, ret->text, sizeof ret->text);
@@ -251,8 +261,8 @@ static enum pd_err judge(struct sup *sup, const struct spec_head *head, const st
 
 struct dry {
     struct api_wait *wait;
-    struct spec_job *job;
-    struct spec_report report;
+    struct job_doc *job;
+    struct job_report report;
     struct expand_run run;
     struct pd_buf plan;
     char plan_error[sizeof((struct pd_why *)0)->text];
@@ -262,8 +272,8 @@ static void dry_done(void *data)
 {
     struct dry *d = data;
 
-    spec_job_free(d->job);
-    spec_report_done(&d->report);
+    job_free(d->job);
+    job_report_done(&d->report);
     pd_buf_done(&d->plan);
     expand_run_done(&d->run);
 }
@@ -282,24 +292,24 @@ static void dry_planned(void *ctx, enum pd_err err, const struct pd_why *why, co
 
 #define EXPANSION_SHOWN 100
 
-static void expansion_json(struct pd_buf *b, const struct spec_job *job)
+static void expansion_json(struct pd_buf *b, const struct job_doc *job)
 {
-    int64_t trials = spec_job_head(job)->trials;
+    int64_t trials = job_doc_head(job)->trials;
 
     api_json_key(b, "expansion");
     api_json_open(b, '[');
-    for (int64_t n = 0; n < spec_job_run_count(job) && n < EXPANSION_SHOWN; n++) {
+    for (int64_t n = 0; n < job_run_count(job) && n < EXPANSION_SHOWN; n++) {
         struct pd_why why;
         struct pd_buf values;
 
         pd_buf_init(&values, 0);
-        if (spec_job_run_params(job, n, &values, &why) != PD_OK)
+        if (job_run_params(job, n, &values, &why) != PD_OK)
             b->failed = true; /* only for memory */
         api_json_open(b, '{');
         api_json_kv_int(b, "index", n);
         api_json_kv_int(b, "point", n / trials);
         api_json_kv_int(b, "trial", n % trials);
-        api_json_kv_int(b, "seed", spec_job_run_seed(job, n));
+        api_json_kv_int(b, "seed", job_run_seed(job, n));
         api_json_kv_raw(b, "values", values.data);
         api_json_close(b, '}');
         pd_buf_done(&values);
@@ -323,7 +333,7 @@ static void names_json(struct pd_buf *b, const char *names)
 static void dry_answer(struct api_req *r)
 {
     struct dry *d = api_waited(r);
-    const struct spec_head *head = spec_job_head(d->job);
+    const struct job_head *head = job_doc_head(d->job);
     struct sup *sup = api_deps_of(api_of(r))->sup;
     struct verdict verdict = {.need_bytes = 0};
     struct sup_queue_info place = {.position = 0};
@@ -340,7 +350,7 @@ static void dry_answer(struct api_req *r)
                 sizeof devices, &why) != PD_OK)
         snprintf(place.reason, sizeof place.reason, "never fits: %.140s", why.text);
     if (verdict.too_large) {
-        spec_report_warning(&d->report, "#/train/batch", "%s", verdict.text);
+        job_report_warning(&d->report, "#/train/batch", "%s", verdict.text);
         place.position = 0;
         devices[0] = '\0';
         snprintf(place.reason, sizeof place.reason, "never fits: %s", verdict.text);
@@ -353,9 +363,9 @@ static void dry_answer(struct api_req *r)
     pd_buf_init(&b, 0);
     api_json_open(&b, '{');
     api_json_kv_bool(&b, "dry_run", true);
-    api_json_kv_int(&b, "runs", spec_job_run_count(d->job));
-    api_json_kv_int(&b, "points", spec_job_head(d->job)->points);
-    api_json_kv_int(&b, "trials", spec_job_head(d->job)->trials);
+    api_json_kv_int(&b, "runs", job_run_count(d->job));
+    api_json_kv_int(&b, "points", job_doc_head(d->job)->points);
+    api_json_kv_int(&b, "trials", job_doc_head(d->job)->trials);
     expansion_json(&b, d->job);
     api_json_kv_raw(&b, "document", d->run.document.data);
     api_json_key(&b, "warnings");
@@ -373,10 +383,10 @@ static void dry_answer(struct api_req *r)
     api_reply_json(r, 200, &b);
 }
 
-static void dry_run(struct api_req *r, struct spec_job *job, struct spec_report *report)
+static void dry_run(struct api_req *r, struct job_doc *job, struct job_report *report)
 {
     struct sup *sup = api_deps_of(api_of(r))->sup;
-    const struct spec_head *head = spec_job_head(job);
+    const struct job_head *head = job_doc_head(job);
     struct pd_why why = {.text = ""};
     struct api_wait *wait;
     struct dry *d;
@@ -384,14 +394,14 @@ static void dry_run(struct api_req *r, struct spec_job *job, struct spec_report 
 
     wait = api_wait_begin(r, sizeof *d, dry_done, dry_answer);
     if (!wait) {
-        spec_job_free(job);
+        job_free(job);
         return;
     }
     d = api_wait_data(wait);
     d->wait = wait;
     d->job = job;        /* moved */
     d->report = *report; /* moved */
-    spec_report_init(report);
+    job_report_init(report);
     pd_buf_init(&d->plan, 0);
     err = expand_run_make(d->job, 0, &d->run, &why);
     if (err == PD_OK) {
@@ -430,7 +440,7 @@ bool api_job_room(struct api_req *r)
 /* ---- a submission -------------------------------------------------------------------------------- */
 
 /* Whether this machine can ever hold it; else an error of the report. */
-static void check_place(struct sup *sup, const struct spec_head *head, struct spec_report *report)
+static void check_place(struct sup *sup, const struct job_head *head, struct job_report *report)
 {
     struct sup_queue_info place;
     struct pd_why why = {.text = ""};
@@ -438,7 +448,7 @@ static void check_place(struct sup *sup, const struct spec_head *head, struct sp
 
     if (sup_fit(sup, device_of(head), (int)head->resources.slots, 0, &place, devices, sizeof devices, &why) !=
         PD_OK)
-        spec_report_error(report, "#/resources/slots", "%s", why.text);
+        job_report_error(report, "#/resources/slots", "%s", why.text);
 }
 
 static void commit(struct submit *s)
@@ -463,20 +473,20 @@ static void submit_planned(void *ctx, enum pd_err err, const struct pd_why *why,
     if (err == PD_OK) {
         struct verdict verdict;
 
-        err = judge(api_deps_of(s->w.api)->sup, spec_job_head(s->job), &s->ready[0], plan, &verdict,
+        err = judge(api_deps_of(s->w.api)->sup, job_doc_head(s->job), &s->ready[0], plan, &verdict,
                     &s->report, &bad);
         if (err == PD_OK && verdict.too_large)
-            spec_report_error(&s->report, "#/train/batch", "%s", verdict.text);
+            job_report_error(&s->report, "#/train/batch", "%s", verdict.text);
         why = &bad;
     } else if (err == PD_ERR_INVALID) {
         const char *detail = pd_why_place(why->text, place, sizeof place);
 
-        spec_report_error(&s->report, place, "%s", detail);
+        job_report_error(&s->report, place, "%s", detail);
         err = PD_OK;
     } else if (err != PD_ERR_NOMEM && err != PD_ERR_CLOSED) {
         const char *detail = pd_why_place(why->text, place, sizeof place);
 
-        spec_report_warning(&s->report, place, "accepted without a plan: %s", detail);
+        job_report_warning(&s->report, place, "accepted without a plan: %s", detail);
         err = PD_OK;
     }
     if (err == PD_OK)
@@ -490,7 +500,7 @@ static void submit_plan(struct api_req *r, struct submit *s)
 {
     struct sup *sup = api_deps_of(api_of(r))->sup;
     const struct expand_run *run = &s->ready[0];
-    const struct spec_head *head = spec_job_head(s->job);
+    const struct job_head *head = job_doc_head(s->job);
     struct sup_planning asked = {.document = run->document.data,
                                  .len = run->document.len,
                                  .plan_digest = run->plan_digest,
@@ -517,7 +527,24 @@ static void submit_plan(struct api_req *r, struct submit *s)
 }
 
 /* Takes the job over. `judged`: by its place and its plan. */
-static void submit(struct api_req *r, struct spec_job *job, struct spec_report *report, bool judged)
+/* What is to be stored of the job. */
+static enum pd_err prepare(struct submit *s, struct pd_why *why)
+{
+    enum pd_err err;
+
+    tags_json(&s->tags, job_doc_head(s->job));
+    err = job_document(s->job, &s->document, why);
+    if (err == PD_OK)
+        sweep_json(&s->sweep, s->document.data);
+    for (int64_t n = 0; n < job_run_count(s->job) && n < READY_RUNS && err == PD_OK; n++)
+        err = expand_run_make(s->job, n, &s->ready[n], why);
+    if (err == PD_OK && (pd_buf_err(&s->tags) != PD_OK || pd_buf_err(&s->sweep) != PD_OK))
+        err = pd_fail(why, PD_ERR_NOMEM, "no memory for the job");
+    return err;
+}
+
+/* Takes the job; NULL: the report says what is wrong with its document. */
+static void submit(struct api_req *r, struct job_doc *job, struct job_report *report, bool judged)
 {
     struct pd_why why = {.text = ""};
     struct api_write *w = api_write_begin(r, sizeof(struct submit), true, submit_done, submit_answer);
@@ -525,27 +552,20 @@ static void submit(struct api_req *r, struct spec_job *job, struct spec_report *
     enum pd_err err;
 
     if (!w) {
-        spec_job_free(job);
+        job_free(job);
         return;
     }
     s = (struct submit *)(void *)w;
     s->job = job;        /* moved */
     s->report = *report; /* moved */
-    spec_report_init(report);
+    job_report_init(report);
     w->apply = submit_apply;
     w->notify = true;
     pd_buf_init(&s->document, 0);
     pd_buf_init(&s->tags, 0);
     pd_buf_init(&s->warnings, 0);
     pd_buf_init(&s->sweep, 0);
-    tags_json(&s->tags, spec_job_head(job));
-    err = spec_job_document(job, &s->document, &why);
-    if (err == PD_OK)
-        sweep_json(&s->sweep, s->document.data);
-    for (int64_t n = 0; n < spec_job_run_count(job) && n < READY_RUNS && err == PD_OK; n++)
-        err = expand_run_make(job, n, &s->ready[n], &why);
-    if (err == PD_OK && (pd_buf_err(&s->tags) != PD_OK || pd_buf_err(&s->sweep) != PD_OK))
-        err = pd_fail(&why, PD_ERR_NOMEM, "no memory for the job");
+    err = job ? prepare(s, &why) : PD_OK;
     if (err != PD_OK)
         api_write_fail(w, err, &why);
     else if (judged)
@@ -560,7 +580,7 @@ void api_job_submit(struct api_req *r)
 {
     static const char *const names[] = {"dry_run", "accept_unplanned", NULL};
     const struct config *config = api_config(api_of(r));
-    struct spec_env env = {
+    struct job_env env = {
         .threads = config->devices.threads_per_slot,
         .cuda = false,
         .no_cuda = NULL,
@@ -570,9 +590,10 @@ void api_job_submit(struct api_req *r)
         .roots = config->data.names,
         .check_roots = true,
     };
-    struct spec_report report;
-    struct spec_job *job = NULL;
+    struct job_report report;
+    struct job_doc *job = NULL;
     char no_cuda[SUP_WHY_BYTES];
+    struct pd_buf complete;
     const char *body;
     size_t len;
     bool dry, unplanned;
@@ -591,33 +612,43 @@ void api_job_submit(struct api_req *r)
     body = api_body(r, &len);
     env.cuda = sup_cuda(api_deps_of(api_of(r))->sup, no_cuda);
     env.no_cuda = env.cuda ? NULL : no_cuda;
-    spec_report_init(&report);
-    err = spec_job_parse(body ? body : "", len, &env, &job, &report);
+    job_report_init(&report);
+    pd_buf_init(&complete, JOB_MAX_BYTES);
+    err = api_checkpoint_fold(r, body ? body : "", len, &complete, &report);
+    if (err == PD_OK && complete.len)
+        err = job_parse(complete.data, complete.len, &env, &job, &report);
+    else if (err == PD_OK)
+        err = job_parse(body ? body : "", len, &env, &job, &report);
+    pd_buf_done(&complete);
     if (err != PD_OK) {
-        fail_report(r, err, &report);
-        spec_report_done(&report);
+        /* A checkpoint that it named may have gone since the same request came first. */
+        if (!api_failed(r) && !dry && report.error_count && api_write_repeated(r))
+            submit(r, NULL, &report, false);
+        else if (!api_failed(r))
+            fail_report(r, err, &report);
+        job_report_done(&report);
         return;
     }
-    if (spec_job_head(job)->depends_on_count) {
+    if (job_doc_head(job)->depends_on_count) {
         /* Accepting it without waiting for the other job would be a lie. */
         api_fail_param(r, PD_ERR_UNSUPPORTED, "depends_on",
-                       "dependencies between jobs are not available yet");
-        spec_job_free(job);
+                       "depends_on: dependencies between jobs are not available yet");
+        job_free(job);
     } else if (dry) {
         dry_run(r, job, &report);
     } else if (api_write_repeated(r)) {
         submit(r, job, &report, false);
     } else if (!api_job_room(r)) {
-        spec_job_free(job);
+        job_free(job);
     } else {
         if (!unplanned)
-            check_place(api_deps_of(api_of(r))->sup, spec_job_head(job), &report);
+            check_place(api_deps_of(api_of(r))->sup, job_doc_head(job), &report);
         if (report.error_count) {
             fail_report(r, PD_ERR_INVALID, &report);
-            spec_job_free(job);
+            job_free(job);
         } else {
             submit(r, job, &report, !unplanned);
         }
     }
-    spec_report_done(&report);
+    job_report_done(&report);
 }

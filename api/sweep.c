@@ -17,7 +17,7 @@
 
 struct job_facts {
     char name[201];
-    enum spec_job_state state;
+    enum job_state state;
     int64_t version, runs, planned, points, trials, concurrency;
     char metric[STORE_KEY_MAX + 1];
     bool maximise;
@@ -63,8 +63,8 @@ static bool job_read(struct api_req *r, struct store *store, int64_t id, struct 
 struct member {
     int64_t run_id, trial, seed;
     size_t row;
-    enum spec_run_state state;
-    enum spec_outcome outcome;
+    enum job_run_state state;
+    enum job_outcome outcome;
     double value[API_SAMPLE_KEYS];
     bool has[API_SAMPLE_KEYS];
 };
@@ -206,8 +206,8 @@ static void row_json(struct pd_buf *b, const struct table *t, size_t i, size_t *
         api_json_kv_id(b, "run_id", m->run_id);
         api_json_kv_int(b, "trial", m->trial);
         api_json_kv_int(b, "seed", m->seed);
-        api_json_kv_str(b, "state", spec_run_state_name(m->state));
-        api_json_kv_str(b, "outcome", m->state == SPEC_RUN_ENDED ? spec_outcome_name(m->outcome) : NULL);
+        api_json_kv_str(b, "state", job_run_state_name(m->state));
+        api_json_kv_str(b, "outcome", m->state == JOB_RUN_ENDED ? job_outcome_name(m->outcome) : NULL);
         api_json_key(b, "metrics");
         api_json_open(b, '{');
         for (int k = 0; k < t->choice.key_count; k++)
@@ -329,7 +329,7 @@ static void facts_json(struct pd_buf *b, int64_t id, const struct job_facts *f)
 
     api_json_kv_id(b, "job_id", id);
     api_json_kv_str(b, "name", f->name);
-    api_json_kv_str(b, "state", spec_job_state_name(f->state));
+    api_json_kv_str(b, "state", job_state_name(f->state));
     api_json_kv_str(b, "method", f->sweep ? method ? method : "grid" : NULL);
     if (f->sweep && !text)
         b->failed = true;
@@ -354,10 +354,10 @@ static enum pd_err counts_json(struct store *store, struct pd_buf *b, int64_t id
     api_json_open(b, '{');
     api_json_kv_int(b, "planned", f->planned);
     api_json_kv_int(b, "made", f->runs);
-    for (int i = 0; i < SPEC_RUN_STATE_COUNT; i++)
-        api_json_kv_int(b, spec_run_state_name((enum spec_run_state)i), counts.state[i]);
-    for (int i = 0; i < SPEC_OUTCOME_COUNT; i++)
-        api_json_kv_int(b, spec_outcome_name((enum spec_outcome)i), counts.outcome[i]);
+    for (int i = 0; i < JOB_RUN_STATE_COUNT; i++)
+        api_json_kv_int(b, job_run_state_name((enum job_run_state)i), counts.state[i]);
+    for (int i = 0; i < JOB_OUTCOME_COUNT; i++)
+        api_json_kv_int(b, job_outcome_name((enum job_outcome)i), counts.outcome[i]);
     api_json_close(b, '}');
     return PD_OK;
 }
@@ -682,8 +682,8 @@ static void runs_csv(struct pd_buf *b, const struct table *t, const json_t *axes
         api_csv_int(b, m->trial);
         api_csv_int(b, m->run_id);
         api_csv_int(b, m->seed);
-        api_csv_str(b, spec_run_state_name(m->state));
-        api_csv_str(b, m->state == SPEC_RUN_ENDED ? spec_outcome_name(m->outcome) : "");
+        api_csv_str(b, job_run_state_name(m->state));
+        api_csv_str(b, m->state == JOB_RUN_ENDED ? job_outcome_name(m->outcome) : "");
         for (int k = 0; k < t->choice.key_count; k++)
             api_csv_num(b, m->value[k], !m->has[k]);
         api_csv_line(b);

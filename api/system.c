@@ -13,8 +13,10 @@
 #include "api/openapi.h"
 #include "api/rows.h"
 #include "api/server.h"
-#include "daemon/spec/spec.h"
+#include "daemon/job/job.h"
+#include "daemon/job/metric.h"
 #include "kernels/base/clock.h"
+#include "kernels/base/crc32c.h"
 #include "kernels/base/file.h"
 #include "web/assets.h"
 
@@ -87,15 +89,12 @@ void api_readyz(struct api_req *r)
 
 void api_openapi_yaml(struct api_req *r)
 {
-    api_reply_static(r, 200, "application/yaml", api_openapi_bytes, api_openapi_len);
+    api_reply_static(r, 200, "application/yaml", api_openapi_yaml_text, api_openapi_yaml_text_len);
 }
 
 void api_openapi_json(struct api_req *r)
 {
-    size_t len;
-    const char *json = api_core_openapi_json(api_core_of(api_of(r)), &len);
-
-    api_reply_static(r, 200, "application/json", json, len);
+    api_reply_static(r, 200, "application/json", api_openapi_json_text, api_openapi_json_text_len);
 }
 
 /* Where to go on from here. */
@@ -142,15 +141,38 @@ void api_version_get(struct api_req *r)
     api_reply_json(r, 200, &b);
 }
 
-void api_field_list(struct api_req *r)
+/* A table that stays as it is while this polyd runs: the tag is that of its bytes. */
+static void answer_table(struct api_req *r, enum pd_err (*table)(struct pd_buf *ret_json, struct pd_why *why))
 {
+    const char *seen = api_header(r, "If-None-Match");
     struct pd_why why = {.text = ""};
     struct pd_buf b;
     enum pd_err err;
+    char tag[24];
 
     pd_buf_init(&b, 0);
-    err = spec_fields_json(&b, &why);
+    err = table(&b, &why);
+    if (err == PD_OK) {
+        snprintf(tag, sizeof tag, "\"%08x-%zx\"", pd_crc32c(0, b.data, b.len), b.len);
+        api_reply_header(r, "ETag", tag);
+        api_reply_header(r, "Cache-Control", "no-cache");
+        if (seen && api_etag_match(seen, tag, true)) {
+            pd_buf_done(&b);
+            api_reply_empty(r, 304);
+            return;
+        }
+    }
     api_answer(r, err, &why, &b);
+}
+
+void api_field_list(struct api_req *r)
+{
+    answer_table(r, job_fields_json);
+}
+
+void api_metric_catalogue(struct api_req *r)
+{
+    answer_table(r, job_metrics_json);
 }
 
 static bool secret(const char *key)
@@ -237,7 +259,7 @@ static int by_position(const void *a, const void *b)
 
 void api_queue_list(struct api_req *r)
 {
-    static const int states[] = {SPEC_RUN_QUEUED, SPEC_RUN_PREEMPTED};
+    static const int states[] = {JOB_RUN_QUEUED, JOB_RUN_PREEMPTED};
     struct store *store = api_reader(r);
     struct queue_list q = {.sup = api_deps_of(api_of(r))->sup};
     struct pd_why why = {.text = ""};

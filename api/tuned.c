@@ -6,7 +6,7 @@
 #include "api/json.h"
 #include "api/rows.h"
 #include "api/server.h"
-#include "daemon/store/tx.h"
+#include "daemon/polyd/store/tx.h"
 
 /* Sums come by device: one object each, with a part for every driver and library. */
 struct table {

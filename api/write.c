@@ -7,7 +7,7 @@
 #include "api/rows.h"
 #include "api/server.h"
 #include "daemon/digest/digest.h"
-#include "daemon/store/tx.h"
+#include "daemon/polyd/store/tx.h"
 
 /* The wait's data begins with one of these; `done` of the handler is kept beside it. */
 struct holder {
@@ -155,7 +155,7 @@ struct api_write *api_write_result(struct api_req *r)
     if (w->err == PD_ERR_CONFLICT && w->status == API_FAULT_KEY_REUSED)
         api_fail(r, API_FAULT_KEY_REUSED, "this Idempotency-Key was used with another body");
     else if (w->param[0])
-        api_fail_param(r, (int)w->err, w->param, "%s", w->why.text);
+        api_fail_param(r, (int)w->err, w->param, "%s: %s", w->param, w->why.text);
     else
         api_fail_why(r, w->err, &w->why);
     return NULL;

@@ -3,7 +3,7 @@
 -- And a single run can be paused.
 -- And what a client once logged under a key that the run's worker writes no longer counts as the worker's.
 
-ALTER TABLE job ADD COLUMN kind TEXT NOT NULL DEFAULT 'train'; -- daemon/spec/kind.h
+ALTER TABLE job ADD COLUMN kind TEXT NOT NULL DEFAULT 'train'; -- daemon/job/kind.h
 
 -- Two CHECKs of run give way: the outcome 'lost', and runs without slots. Their text alone changes, no row does.
 PRAGMA writable_schema = ON;

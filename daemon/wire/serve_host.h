@@ -12,14 +12,14 @@ struct model_tuned_keeper;
 struct serve_request {
     uint64_t id;
     int64_t deadline_us; /* pd_clock_mono_us value; 0 = none. Past it: answer PD_ERR_TIMEOUT */
-    char kind[16];       /* "infer" or "complete" */
+    char kind[16];       /* "infer", "complete", "tokenize" or "detokenize" */
     const char *json;    /* parameters, NUL-terminated; "{}" when absent */
     size_t json_len;
     uint32_t count;                               /* tensors */
     struct wire_tensor tensors[WIRE_TENSORS_MAX]; /* data borrowed from the request */
 };
 
-/* One part of an answer. For kind "infer" there is one, with `last`. A completion sends a
+/* One part of an answer. All kinds but "complete" send one, with `last`. A completion sends a
  * part for every token and a last one. */
 struct serve_result {
     enum pd_err err;  /* not PD_OK: `text` says why; last is implied */
@@ -40,7 +40,8 @@ struct serve_host {
     uint32_t threads;       /* CPU threads to use */
     bool bf16_weights;      /* hold a language model's matrices in bf16 */
     bool cuda;              /* on the GPU that the process sees */
-    const struct model_tuned_keeper *tuned; /* keeps measured choices (daemon/model/tuned.h), or NULL */
+    /* Keeps measured choices (daemon/worker/model/tuned.h), or NULL. */
+    const struct model_tuned_keeper *tuned;
     int memory_kind;       /* what a completion remembers: 0 = by size, 1 = a cache, 2 = a constant state */
     int64_t delay_us;      /* how long a request may wait for others to be computed with; 0 = not at all */
     uint64_t memory_bytes; /* most bytes that the model may take; 0 = no limit */

@@ -3,7 +3,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "daemon/worker/worker.h"
+#include "daemon/worker/process/worker.h"
 
 static const struct {
     const char *name;
@@ -15,6 +15,7 @@ static const struct {
     {"plan", worker_plan_main,
      "reads a resolved job on standard input, prints its bytes by category as JSON; --roofline: what its "
      "steps move"},
+    {"data", worker_data_main, "prints what the data roots hold and how it can be read, as JSON"},
     {"info", worker_info_main, "prints build and processors as JSON"},
     {"digit", worker_digit_main, "SEED DIGIT: draws one of the generated digits, as JSON"},
     {"shim", worker_shim_main, "parent of an attempt: own session, lock, clean-up"},

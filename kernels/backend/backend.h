@@ -10,12 +10,11 @@
 #include <stddef.h>
 
 #include "kernels/base/err.h"
-#include "kernels/ops/op.h"
+#include "kernels/graph/op/op.h"
 
-#define PK_BACKEND_ABI 3u
-/* Ops travel by number and attributes by place: an op more, or in another place, or other attributes, is
- * another version. */
-static_assert(PK_OP_COUNT == 39, "enum pk_op has changed: raise PK_BACKEND_ABI");
+/* Ops and activations travel by number and attributes by place: one more of the former is another version by
+ * itself; for one in another place, for other attributes and for other tables raise the first number. */
+#define PK_BACKEND_ABI (4u + 256u * (PK_OP_COUNT - 39u) + 65536u * PK_PHIS)
 static_assert(offsetof(struct pk_attr, matmul.sums) - offsetof(struct pk_attr, matmul) == 8 &&
                   offsetof(struct pk_attr, optim.copy) - offsetof(struct pk_attr, optim) == 66,
               "struct pk_attr has changed: raise PK_BACKEND_ABI");

@@ -13,7 +13,7 @@
 #pragma once
 
 #include "kernels/base/err.h"
-#include "kernels/tensor/tensor.h"
+#include "kernels/graph/tensor.h"
 
 #define PK_COMM_ABI 1u
 #define PK_COMM_ID_MAX 256   /* bytes of an id, at most */

@@ -47,8 +47,8 @@ static void visit(struct pass *p, uint32_t index)
     bool need_small[8], *need = need_small, any_need = false, any_dout = false;
     const char *scope = g->scope;
 
-    if (!rule)
-        return; /* a leaf */
+    if (rule->leaf)
+        return;
     for (int32_t i = 0; i < n.n_out; i++) {
         uint32_t id = n.out + (uint32_t)i;
 
@@ -153,7 +153,7 @@ void pk_grad_many(struct pk_graph *g, const struct pk_val *y, const struct pk_va
         const struct pk_rule *rule = pk_rule_of(n->op);
         bool any = false;
 
-        if (!rule || rule->vjp == pk_vjp_zero)
+        if (rule->leaf || rule->vjp == pk_vjp_zero)
             continue;
         for (int32_t k = 0; k < n->n_in; k++)
             any = any || (n->in[k] >= p.low && p.depends[n->in[k] - p.low]);

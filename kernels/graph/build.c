@@ -112,12 +112,8 @@ struct pk_graph *pk_graph_clone(const struct pk_graph *g)
         if (n->n_in)
             memcpy(n->in, from->in, (size_t)n->n_in * sizeof *n->in);
         memcpy(n->attr, from->attr, sizeof *n->attr);
-        if (n->op == PK_OP_EXPR) {
-            n->attr->expr = pd_arena_alloc(c->arena, sizeof *n->attr->expr);
-            if (!n->attr->expr)
-                return pk_graph_free(c);
-            memcpy(n->attr->expr, from->attr->expr, sizeof *n->attr->expr);
-        }
+        if (pk_rule_of(n->op)->attr_own && !pk_rule_of(n->op)->attr_own(n->attr, c->arena))
+            return pk_graph_free(c);
     }
     for (size_t i = 0; i < c->n_leaf; i++) {
         c->leaf[i].name = pd_arena_strdup(c->arena, g->leaf[i].name);
@@ -301,29 +297,10 @@ static bool add_value(struct pk_graph *g, const struct pk_type *type, uint32_t o
 
 bool pk_lay_view(enum pk_op op, const struct pk_attr *attr, const struct pk_value *x, struct pk_value *v)
 {
-    int32_t lead = v->shape.rank - x->shape.rank;
-
     v->root = x->root;
     v->offset = x->offset;
     memset(v->stride, 0, sizeof v->stride);
-    switch (op) {
-    case PK_OP_RESHAPE:
-        return pk_value_reshape(x, &v->shape, v->stride);
-    case PK_OP_PERMUTE:
-        for (int32_t i = 0; i < v->shape.rank; i++)
-            v->stride[i] = x->stride[attr->permute.axis[i]];
-        return true;
-    case PK_OP_SLICE:
-        memcpy(v->stride, x->stride, sizeof v->stride);
-        v->offset += attr->slice.start * x->stride[attr->slice.axis];
-        return true;
-    case PK_OP_BROADCAST:
-        for (int32_t i = 0; i < x->shape.rank; i++)
-            v->stride[lead + i] = x->shape.dim[i] == v->shape.dim[lead + i] ? x->stride[i] : 0;
-        return true;
-    default:
-        return false;
-    }
+    return pk_rule_of(op)->view(attr, x, v);
 }
 
 static void describe(const struct pk_graph *g, const struct pk_val *in, int32_t n_in, char *out, size_t size)
@@ -360,7 +337,7 @@ struct pk_val pk_emit(struct pk_graph *g, enum pk_op op, const struct pk_attr *a
         ret_out[i] = PK_NONE;
     if (!g || g->err != PD_OK)
         return PK_NONE;
-    assert(rule);
+    assert(rule && !rule->leaf);
     if (n_in < rule->min_in || (rule->max_in >= 0 && n_in > rule->max_in))
         return pk_graph_fail(g, PD_ERR_INVALID, "%s takes %d to %d inputs, not %d", rule->name, rule->min_in,
                              rule->max_in, n_in);
@@ -394,17 +371,8 @@ struct pk_val pk_emit(struct pk_graph *g, enum pk_op op, const struct pk_attr *a
     memcpy(n->attr, attr, sizeof *n->attr);
     for (int32_t i = 0; i < n_in; i++)
         n->in[i] = in[i].id;
-    if (op == PK_OP_EXPR) {
-        n->attr->expr = pd_arena_alloc(g->arena, sizeof *n->attr->expr);
-        if (!n->attr->expr)
-            return pk_graph_fail(g, PD_ERR_NOMEM, "no memory for a program");
-        n->attr->expr->count = attr->expr->count;
-        for (int32_t i = 0; i < attr->expr->count; i++) { /* by field: compared bytewise later */
-            n->attr->expr->code[i].op = attr->expr->code[i].op;
-            n->attr->expr->code[i].arg = attr->expr->code[i].arg;
-            n->attr->expr->code[i].imm = attr->expr->code[i].imm;
-        }
-    }
+    if (rule->attr_own && !rule->attr_own(n->attr, g->arena))
+        return pk_graph_fail(g, PD_ERR_NOMEM, "no memory for the attributes of %s", rule->name);
     first = g->n_value;
     n->out = n_out ? first : 0;
     for (int32_t i = 0; i < n_out; i++) {

@@ -5,7 +5,7 @@
 
 #include "kernels/base/arena.h"
 #include "kernels/graph/graph.h"
-#include "kernels/ops/rule.h"
+#include "kernels/graph/op/rule.h"
 
 /* One value. A view shares its root's memory. */
 struct pk_value {
@@ -46,8 +46,17 @@ struct pk_out_info {
     uint32_t value;
 };
 
+/* For tests and debugging; copies of a graph have them too. */
+struct pk_passes_options {
+    uint32_t off; /* bit i: pass i of pk_passes_name is not run */
+    /* After every pass that was run; nodes are those that are alive. */
+    void (*trace)(void *user, const char *pass, uint32_t nodes_before, uint32_t nodes_after);
+    void *user;
+};
+
 struct pk_graph {
     bool plain;
+    struct pk_passes_options passes;
     enum pk_precision precision;
     enum pd_err err; /* sticky */
     struct pd_why why;
@@ -107,6 +116,8 @@ struct pk_val pk_expr_emit(struct pk_graph *g, const struct pk_expr *program, co
 struct pk_val pk_norm_plain(struct pk_graph *g, struct pk_val x, struct pk_val gamma, struct pk_val beta,
                             struct pk_norm_spec spec);
 struct pk_val pk_softmax_plain(struct pk_graph *g, struct pk_val x);
+/* f of the activation's row, of logits s; degree: of powers. */
+struct pk_val pk_phi_plain(struct pk_graph *g, enum pk_phi phi, int32_t degree, struct pk_val s);
 struct pk_loss pk_cross_entropy_plain(struct pk_graph *g, struct pk_val logits, struct pk_val target,
                                       double smoothing, int32_t ignore);
 /* Part i of (B, N, 3, H, d) as (B, H, N, d). */

@@ -521,7 +521,7 @@ struct pk_val pk_attention_jvp(struct pk_graph *g, struct pk_val q, struct pk_va
     for (int32_t i = 0; i < wrt; i++)
         if (!t[i].id)
             t[i] = pk_fill(g, pk_dtype_of(g, like[i]), pk_shape_of(g, like[i]), 0.0);
-    if (!g->plain && spec.phi == PK_PHI_POLY && !drops) {
+    if (!g->plain && pk_phi_power(spec.phi) && !drops) {
         n = attention_inputs(g, q, k, v, false, &spec, &a, in);
         for (int32_t i = 0; i < wrt; i++)
             in[n++] = t[i];
@@ -574,16 +574,17 @@ struct pk_attention_stats pk_attention_stats(struct pk_graph *g, struct pk_val q
 /* What an op writes into must be a leaf of its own, not a view and not something computed. */
 static bool writable(struct pk_graph *g, struct pk_val v, const char *who)
 {
-    enum pk_op op;
-
     if (!g || g->err != PD_OK)
         return false;
     if (v.id && v.id < g->n_value) {
-        op = g->node[g->value[v.id].node].op;
-        if ((op == PK_OP_PARAM || op == PK_OP_STATE) && g->value[v.id].root == v.id)
+        const struct pk_value *x = &g->value[v.id];
+        const struct pk_node *n = &g->node[x->node];
+        const struct pk_rule *rule = pk_rule_of(n->op);
+
+        if (rule->leaf && !rule->fed)
             return true;
-        if (op == PK_OP_CACHE_APPEND || op == PK_OP_ATTENTION_STATE) /* the cache, again */
-            return g->value[v.id].root != v.id;
+        if (pk_op_writes_through(n->op, n->n_in, (int32_t)x->out) >= 0) /* the cache, again */
+            return true;
     }
     pk_graph_fail(g, PD_ERR_INVALID, "%s writes into a param or state, and this is neither", who);
     return false;
@@ -647,6 +648,7 @@ static struct pk_attr optim_attr(const struct pk_optim_spec *s)
 
 void pk_working_copy(struct pk_graph *g, struct pk_val param, struct pk_val copy)
 {
+    const struct pk_rule *of_p, *of_c;
     const struct pk_value *p, *c;
 
     if (!g || g->err != PD_OK)
@@ -657,7 +659,9 @@ void pk_working_copy(struct pk_graph *g, struct pk_val param, struct pk_val copy
     }
     p = &g->value[param.id];
     c = &g->value[copy.id];
-    if (g->node[p->node].op != PK_OP_PARAM || p->dtype != PK_F32 || g->node[c->node].op != PK_OP_STATE ||
+    of_p = pk_rule_of(g->node[p->node].op);
+    of_c = pk_rule_of(g->node[c->node].op);
+    if (!of_p->trained || p->dtype != PK_F32 || !of_c->leaf || of_c->fed || of_c->trained ||
         c->dtype != PK_BF16 || !pk_shape_equal(&p->shape, &c->shape)) {
         pk_graph_fail(g, PD_ERR_INVALID,
                       "working copy: needs a parameter of f32 and a state of bf16 of its shape");

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/graph/passes.h"
+#include "kernels/graph/passes/passes.h"
 #include "kernels/graph/plan.h"
 
 struct origin {    /* what a view's data pointer is computed from */
@@ -45,110 +45,19 @@ static struct pk_view view_of(const struct pk_value *v)
     return view;
 }
 
-/* Repeats axes so that the view has the shape `to`; leaves it alone if it cannot. */
-static void spread(struct pk_view *v, const struct pk_shape *to)
-{
-    struct pk_view out = {.data = v->data, .dtype = v->dtype, .shape = *to};
-    int32_t lead = to->rank - v->shape.rank;
-
-    for (int32_t i = 0; i < v->shape.rank; i++)
-        out.stride[lead + i] = v->shape.dim[i] == to->dim[lead + i] ? v->stride[i] : 0;
-    *v = out;
-}
-
-/* The one step of all axes but the last, if (.., R, C) can be seen as (.. R, C). Axes of extent 1 have no
- * step of their own. */
-static bool row_step(const struct pk_view *v, int64_t *ret)
-{
-    int64_t step = 0, rows = 1;
-
-    for (int32_t i = v->shape.rank - 1; i-- > 0;) {
-        if (v->shape.dim[i] == 1)
-            continue;
-        if (step == 0 && rows == 1)
-            step = v->stride[i];
-        else if (v->stride[i] != step * rows)
-            return false;
-        rows *= v->shape.dim[i];
-    }
-    *ret = step ? step : v->shape.dim[v->shape.rank - 1];
-    return rows <= 1 || step != 0;
-}
-
-static bool folds(const struct pk_view *v)
-{
-    int64_t step;
-
-    return row_step(v, &step);
-}
-
-static void fold(struct pk_view *v)
-{
-    int32_t r = v->shape.rank;
-    int64_t rows = 1, step = 0, col_step = v->stride[r - 1];
-
-    row_step(v, &step);
-    for (int32_t i = 0; i < r - 1; i++)
-        rows *= v->shape.dim[i];
-    v->shape = PK_SHAPE(rows, v->shape.dim[r - 1]);
-    memset(v->stride, 0, sizeof v->stride);
-    v->stride[0] = step;
-    v->stride[1] = col_step;
-}
-
-static void simplify_matmul(const struct pk_node *n, struct pk_view *in, struct pk_view *out)
-{
-    int32_t lead = out->shape.rank - 2;
-    /* of the output's shape: a residual, or where a slope is taken */
-    int32_t beside = n->attr->matmul.has_residual || n->attr->matmul.slope ? n->n_in - 1 : -1;
-    int64_t b_count = 1;
-
-    if (lead == 0)
-        return;
-    for (int32_t i = 0; i + 2 < in[1].shape.rank; i++)
-        b_count *= in[1].shape.dim[i];
-    if (b_count == 1 && in[0].shape.rank == out->shape.rank && folds(&in[0]) && folds(out) &&
-        (beside < 0 || folds(&in[beside]))) {
-        struct pk_view *b = &in[1];
-        int32_t r = b->shape.rank;
-
-        fold(&in[0]);
-        fold(out);
-        if (n->attr->matmul.keeps)
-            fold(&out[1]);
-        if (beside >= 0)
-            fold(&in[beside]);
-        b->shape = PK_SHAPE(b->shape.dim[r - 2], b->shape.dim[r - 1]);
-        b->stride[0] = b->stride[r - 2];
-        b->stride[1] = b->stride[r - 1];
-        for (int32_t i = 2; i < PK_MAX_RANK; i++)
-            b->stride[i] = 0;
-        return;
-    }
-    for (int k = 0; k < 2; k++) {
-        struct pk_shape to = out->shape;
-
-        to.dim[lead] = in[k].shape.dim[in[k].shape.rank - 2];
-        to.dim[lead + 1] = in[k].shape.dim[in[k].shape.rank - 1];
-        spread(&in[k], &to);
-    }
-}
-
 /* Views of one node's call, without data. Returns the number of outputs. */
 static int32_t describe(const struct pk_graph *g, const struct pk_node *n, struct pk_view *in,
                         struct pk_view *out)
 {
+    const struct pk_rule *rule = pk_rule_of(n->op);
     int32_t n_out = n->n_out;
 
     for (int32_t i = 0; i < n->n_in; i++)
         in[i] = view_of(&g->value[n->in[i]]);
     for (int32_t i = 0; i < n->n_out; i++)
         out[i] = view_of(&g->value[n->out + (uint32_t)i]);
-    if (n->op == PK_OP_EXPR)
-        for (int32_t i = 0; i < n->n_in; i++)
-            spread(&in[i], &out[0].shape);
-    if (n->op == PK_OP_MATMUL)
-        simplify_matmul(n, in, out);
+    if (rule->fit)
+        rule->fit(n->attr, n->n_in, in, out);
     if (n_out == 0) { /* what is written in place is the output */
         int32_t at[PK_MAX_WRITES], writes = pk_op_writes(n->op, n->attr, n->n_in, at);
 
@@ -455,7 +364,7 @@ void pk_exec_report(const struct pk_exec *e, struct pk_plan_report *ret)
     for (size_t i = 0; i < pk_graph_leaf_count(e->g); i++) {
         struct pk_leaf l = pk_graph_leaf(e->g, i);
 
-        if (l.kind == PK_OP_PARAM && e->g->precision == PK_PRECISION_MIXED && l.dtype == PK_F32)
+        if (pk_rule_of(l.kind)->trained && e->g->precision == PK_PRECISION_MIXED && l.dtype == PK_F32)
             l.category = PK_CAT_MASTER; /* what is computed with are the working copies */
         ret->bytes[l.category] += l.bytes;
         if (is_copy(e->g, e->g->leaf[i].value))

@@ -9,7 +9,7 @@
 
 #include "kernels/backend/backend.h"
 #include "kernels/base/err.h"
-#include "kernels/ops/op.h"
+#include "kernels/graph/op/op.h"
 
 struct pk_graph;
 

@@ -162,6 +162,35 @@ static struct pk_val visible(struct pk_graph *g, const struct pk_attention_spec 
     return see;
 }
 
+/* phi of logits, 0 where they are hidden (see: PK_NONE: none is), each row over its sum where that is phi's
+ * way. */
+static struct pk_val weights(struct pk_graph *g, const struct pk_attention_spec *spec, struct pk_val s,
+                             struct pk_val see)
+{
+    enum pk_dtype dtype = pk_dtype_of(g, s);
+    struct pk_val a, z, zero;
+
+    if (!pk_phi_normalised(spec->phi)) {
+        a = pk_phi_plain(g, spec->phi, spec->degree, s);
+        return see.id ? pk_mul(g, a, see) : a;
+    }
+    if (pk_phi_shifted(spec->phi) && !see.id)
+        return pk_softmax_plain(g, s);
+    zero = pk_fill(g, dtype, PK_SHAPE(1), 0.0);
+    if (pk_phi_shifted(spec->phi)) {
+        /* Hidden logits may be anything: take them out before exp, and again after it. */
+        struct pk_val low = pk_fill(g, dtype, PK_SHAPE(1), LOW);
+        struct pk_val top = pk_maximum(g, pk_select(g, see, s, low), 8, true);
+
+        s = pk_select(g, see, pk_sub(g, s, top), zero);
+    }
+    a = pk_phi_plain(g, spec->phi, spec->degree, s);
+    if (see.id)
+        a = pk_mul(g, a, see);
+    z = pk_sum(g, a, 8, true);
+    return pk_div(g, a, pk_add(g, z, equal(g, z, zero))); /* a row that sees nothing is 0 */
+}
+
 struct pk_val pk_attention_plain(struct pk_graph *g, struct pk_val q, struct pk_val k, struct pk_val v,
                                  struct pk_attention_spec spec, struct pk_val *ret_weights)
 {
@@ -177,7 +206,7 @@ struct pk_val pk_attention_plain(struct pk_graph *g, struct pk_val q, struct pk_
     if (sq.rank != 4 || sk.rank != 4 || sq.dim[0] != sk.dim[0] || sq.dim[1] != sk.dim[1] ||
         sq.dim[3] != sk.dim[3])
         return pk_graph_fail(g, PD_ERR_INVALID, "attention needs q (B, H, Nq, d) and k, v (B, H, Nk, d)");
-    if (spec.phi == PK_PHI_POLY && spec.degree < 1)
+    if (pk_phi_power(spec.phi) && spec.degree < 1)
         return pk_graph_fail(g, PD_ERR_INVALID, "attention of degree %d; at least 1", spec.degree);
     if (spec.scale_value.id && (pk_shape_of(g, spec.scale_value).rank != 1 ||
                                 (pk_shape_of(g, spec.scale_value).dim[0] != 1 &&
@@ -211,51 +240,7 @@ struct pk_val pk_attention_plain(struct pk_graph *g, struct pk_val q, struct pk_
     if (spec.bias_value.id)
         s = pk_add(g, s, spec.bias_value);
     see = visible(g, &spec, dtype, sq.dim[0], sq.dim[2], sk.dim[2]);
-    switch (spec.phi) {
-    case PK_PHI_SOFTMAX:
-        if (see.id) {
-            /* Hidden logits may be anything: take them out before exp, and again after it. */
-            struct pk_val low = pk_fill(g, dtype, PK_SHAPE(1), LOW),
-                          zero = pk_fill(g, dtype, PK_SHAPE(1), 0.0);
-            struct pk_val top = pk_maximum(g, pk_select(g, see, s, low), 8, true), z;
-
-            a = pk_mul(g, pk_unary(g, PK_EX_EXP, pk_select(g, see, pk_sub(g, s, top), zero)), see);
-            z = pk_sum(g, a, 8, true);
-            a = pk_div(g, a, pk_add(g, z, equal(g, z, zero))); /* a row that sees nothing is 0 */
-        } else {
-            a = pk_softmax_plain(g, s);
-        }
-        break;
-    case PK_PHI_POLY:
-        a = pk_power(g, s, spec.degree);
-        break;
-    case PK_PHI_SIGMOID:
-        a = pk_unary(g, PK_EX_SIGMOID, s);
-        break;
-    case PK_PHI_RELU:
-        a = pk_max2(g, s, pk_fill(g, dtype, PK_SHAPE(1), 0.0));
-        break;
-    case PK_PHI_TAYLOR:
-    case PK_PHI_PERIODIC: {
-        struct pk_val zero = pk_fill(g, dtype, PK_SHAPE(1), 0.0), z;
-
-        if (spec.phi == PK_PHI_TAYLOR) {
-            a = pk_offset(g, pk_add(g, s, pk_scale(g, pk_mul(g, s, s), 0.5)), 1.0);
-        } else {
-            a = pk_unary(g, PK_EX_SIN, pk_offset(g, s, M_PI / 4));
-            a = pk_mul(g, a, a);
-        }
-        if (see.id)
-            a = pk_mul(g, a, see);
-        z = pk_sum(g, a, 8, true);
-        a = pk_div(g, a, pk_add(g, z, equal(g, z, zero)));
-        break;
-    }
-    default:
-        return pk_graph_fail(g, PD_ERR_INVALID, "attention: unknown activation %d", (int)spec.phi);
-    }
-    if (see.id && !pk_phi_normalised(spec.phi))
-        a = pk_mul(g, a, see);
+    a = weights(g, &spec, s, see);
     if (spec.scale != 1.0)
         a = pk_scale(g, a, spec.scale);
     if (spec.scale_value.id)

@@ -13,7 +13,7 @@ bool pk_is_kernel(const struct pk_node *n)
 {
     const struct pk_rule *rule = pk_rule_of(n->op);
 
-    return !n->dead && rule && !rule->view;
+    return !n->dead && !rule->leaf && !rule->view;
 }
 
 /* Dense, the whole of its memory, and nothing but this input looks at that memory during the call
@@ -31,19 +31,20 @@ static bool sole(const struct pk_graph *g, const struct pk_node *n, int32_t k, c
 
         if (i == k || o->root != v->root)
             continue;
-        if (n->op != PK_OP_EXPR || !pk_shape_equal(&o->shape, &v->shape) || !pk_value_is_dense(o))
+        if (!pk_rule_of(n->op)->elementwise || !pk_shape_equal(&o->shape, &v->shape) || !pk_value_is_dense(o))
             return false;
     }
     return true;
 }
 
-/* Whether input 0 is the first columns of a dense matrix like y, which nothing else of the node sees. */
-static bool first_columns(const struct pk_graph *g, const struct pk_node *n, const struct pk_value *y)
+/* Whether input k is the first columns of a dense matrix like y, which nothing else of the node sees. */
+static bool first_columns(const struct pk_graph *g, const struct pk_node *n, int32_t k,
+                          const struct pk_value *y)
 {
-    const struct pk_value *v = &g->value[n->in[0]];
+    const struct pk_value *v = &g->value[n->in[k]];
 
-    for (int32_t i = 1; i < n->n_in; i++)
-        if (g->value[n->in[i]].root == v->root)
+    for (int32_t i = 0; i < n->n_in; i++)
+        if (i != k && g->value[n->in[i]].root == v->root)
             return false;
     return v->dtype == y->dtype && v->offset == 0 && v->shape.rank == 2 && y->shape.rank == 2 &&
            v->stride[1] == 1 && v->stride[0] == y->shape.dim[1] && v->shape.dim[0] == y->shape.dim[0] &&
@@ -52,43 +53,21 @@ static bool first_columns(const struct pk_graph *g, const struct pk_node *n, con
 
 int32_t pk_in_place(const struct pk_graph *g, const struct pk_node *n, int32_t out, int32_t *ret)
 {
+    const struct pk_rule *rule = pk_rule_of(n->op);
     const struct pk_value *y = &g->value[n->out + (uint32_t)out];
-    int32_t count = 0;
+    int32_t count = 0, k;
 
     if (n->n_out < 1 || out != 0)
         return 0;
-    switch (n->op) {
-    case PK_OP_EXPR:
-        for (int32_t k = 0; k < n->n_in; k++)
+    if (rule->elementwise) {
+        for (k = 0; k < n->n_in; k++)
             if (pk_shape_equal(&g->value[n->in[k]].shape, &y->shape) && sole(g, n, k, y))
                 ret[count++] = k;
-        break;
-    case PK_OP_MATMUL:
-        if (n->attr->matmul.has_residual && sole(g, n, n->n_in - 1, y))
-            ret[count++] = n->n_in - 1;
-        break;
-    case PK_OP_SCATTER_ADD:
-        if (n->n_in == 3 && sole(g, n, 2, y))
-            ret[count++] = 2;
-        break;
-    case PK_OP_NORM_BWD:
-        if (n->attr->norm.has_residual && sole(g, n, n->n_in - 1, y))
-            ret[count++] = n->n_in - 1;
-        break;
-    case PK_OP_CROSS_ENTROPY_GRAD:
-        if (first_columns(g, n, y)) {
-            ret[count++] = 0;
-            break;
-        } /* fall through */
-    case PK_OP_CROSS_ENTROPY_BWD:
-    case PK_OP_DROPOUT:
-    case PK_OP_ALL_REDUCE:
-        if (sole(g, n, 0, y))
-            ret[count++] = 0;
-        break;
-    default:
-        break;
+        return count;
     }
+    k = rule->shares ? rule->shares(n->attr, n->n_in) : -1;
+    if (k >= 0 && ((rule->shares_columns && first_columns(g, n, k, y)) || sole(g, n, k, y)))
+        ret[count++] = k;
     return count;
 }
 
@@ -215,9 +194,9 @@ static uint32_t def_of(const struct problem *p, uint32_t v)
     const struct pk_node *n = &p->g->node[p->g->value[v].node];
     const struct pk_rule *rule;
 
-    while ((rule = pk_rule_of(n->op)) && rule->view)
+    while ((rule = pk_rule_of(n->op))->view)
         n = &p->g->node[p->g->value[n->in[0]].node];
-    return rule ? (uint32_t)(n - p->g->node) : 0;
+    return rule->leaf ? 0 : (uint32_t)(n - p->g->node);
 }
 
 struct touch { /* of a leaf that is written: by whom, when it was built */
@@ -301,9 +280,7 @@ static void order_ranks(struct problem *p, struct pairs *edge)
     int32_t last = -1;
 
     for (uint32_t i = 1; i < p->g->n_node; i++) {
-        const struct pk_rule *rule = pk_rule_of(p->g->node[i].op);
-
-        if (p->kernel_of[i] < 0 || !rule || !rule->ranks)
+        if (p->kernel_of[i] < 0 || !pk_rule_of(p->g->node[i].op)->ranks)
             continue;
         if (last >= 0)
             pair_add(edge, (uint32_t)last, (uint32_t)p->kernel_of[i]);

@@ -12,143 +12,28 @@
 const char *pk_kind_name(enum pk_kind kind)
 {
     static const char *const name[PK_KIND_COUNT] = {
-        [PK_KIND_MATMUL] = "matmul",
-        [PK_KIND_ATTENTION] = "attention",
-        [PK_KIND_NORM] = "norm",
-        [PK_KIND_LOSS] = "cross-entropy",
-        [PK_KIND_ELEMENTWISE] = "elementwise",
-        [PK_KIND_MOVEMENT] = "movement",
-        [PK_KIND_SUM] = "sum",
-        [PK_KIND_EMBEDDING] = "embedding",
-        [PK_KIND_OPTIMISER] = "optimiser",
+        [PK_KIND_NONE] = "none",           [PK_KIND_MATMUL] = "matmul",
+        [PK_KIND_ATTENTION] = "attention", [PK_KIND_NORM] = "norm",
+        [PK_KIND_LOSS] = "cross-entropy",  [PK_KIND_ELEMENTWISE] = "elementwise",
+        [PK_KIND_MOVEMENT] = "movement",   [PK_KIND_SUM] = "sum",
+        [PK_KIND_EMBEDDING] = "embedding", [PK_KIND_OPTIMISER] = "optimiser",
         [PK_KIND_RANKS] = "ranks",
     };
 
     return (unsigned)kind < PK_KIND_COUNT ? name[kind] : "unknown";
 }
 
-static enum pk_kind kind_of(enum pk_op op)
-{
-    switch (op) {
-    case PK_OP_MATMUL:
-        return PK_KIND_MATMUL;
-    case PK_OP_ATTENTION:
-    case PK_OP_ATTENTION_BWD:
-    case PK_OP_ATTENTION_STATS:
-    case PK_OP_ATTENTION_STATE:
-    case PK_OP_ATTENTION_JVP:
-    case PK_OP_ATTENTION_BWD2:
-        return PK_KIND_ATTENTION;
-    case PK_OP_NORM:
-    case PK_OP_NORM_BWD:
-        return PK_KIND_NORM;
-    case PK_OP_SOFTMAX:
-    case PK_OP_SOFTMAX_BWD:
-    case PK_OP_CROSS_ENTROPY:
-    case PK_OP_CROSS_ENTROPY_BWD:
-    case PK_OP_CROSS_ENTROPY_GRAD:
-        return PK_KIND_LOSS;
-    case PK_OP_SUM:
-    case PK_OP_MAX:
-        return PK_KIND_SUM;
-    case PK_OP_GATHER:
-    case PK_OP_SCATTER_ADD:
-    case PK_OP_ONE_HOT:
-        return PK_KIND_EMBEDDING;
-    case PK_OP_SUMSQ:
-    case PK_OP_ADAMW:
-    case PK_OP_MSGDW:
-    case PK_OP_ACCUMULATE:
-        return PK_KIND_OPTIMISER;
-    case PK_OP_ALL_REDUCE:
-    case PK_OP_BROADCAST_RANKS:
-        return PK_KIND_RANKS;
-    case PK_OP_EXPR:
-    case PK_OP_DROPOUT:
-        return PK_KIND_ELEMENTWISE;
-    default:
-        return PK_KIND_MOVEMENT;
-    }
-}
-
-/* Bytes that a view shows; axes that are repeated count once. */
-static double bytes_of(const struct pk_view *v)
-{
-    double n = (double)pk_dtype_size(v->dtype);
-
-    for (int32_t i = 0; i < v->shape.rank; i++)
-        n *= v->stride[i] || v->shape.dim[i] == 0 ? (double)v->shape.dim[i] : 1;
-    return n;
-}
-
-static double count_of(const struct pk_view *v)
-{
-    return (double)pk_shape_count(&v->shape);
-}
-
-static double columns_of(const struct pk_view *v)
-{
-    return v->shape.rank ? (double)v->shape.dim[v->shape.rank - 1] : 1;
-}
-
-/* Multiply-adds of attention, as two, in units of one product of all queries by all keys. */
-static double attention_flop(const struct pk_call *c, double products)
-{
-    const struct pk_attention_attr *a = &c->attr->attention;
-    const struct pk_view *q = &c->in[0], *k = &c->in[a->packed ? 0 : 1];
-    const bool state = c->op == PK_OP_ATTENTION_STATE, packed = a->packed && !state;
-    double batch = (double)q->shape.dim[0], heads = (double)q->shape.dim[packed ? 3 : 1];
-    double nq = (double)q->shape.dim[packed ? 1 : 2], nk = (double)k->shape.dim[packed ? 1 : 2];
-    double d = columns_of(q), pairs = a->causal ? nk > nq ? nq * (nk - nq / 2) : nq * nk / 2 : nq * nk;
-
-    if (state || a->form == PK_FORM_LINEAR) /* keys into the state, queries out of it */
-        pairs = nq * (double)pk_attention_features(a->degree, (int64_t)d);
-    return 2 * products * batch * heads * pairs * d;
-}
-
 struct pk_cost pk_call_cost(const struct pk_call *c)
 {
-    struct pk_cost cost = {.kind = kind_of(c->op)};
-    int32_t at;
+    const struct pk_rule *rule = pk_rule_of(c->op);
+    struct pk_cost cost = {.kind = rule->kind};
 
     for (int32_t i = 0; i < c->n_in; i++)
-        cost.read += bytes_of(&c->in[i]);
+        cost.read += pk_view_bytes(&c->in[i]);
     for (int32_t i = 0; i < c->n_out; i++)
-        cost.written += bytes_of(&c->out[i]);
-    switch (c->op) {
-    case PK_OP_GATHER: /* of the table the rows that are wanted */
-        cost.read = bytes_of(&c->in[1]) + count_of(&c->out[0]) * (double)pk_dtype_size(c->in[0].dtype);
-        break;
-    case PK_OP_MATMUL:
-        cost.flop = 2 * count_of(&c->out[0]) * columns_of(&c->in[0]);
-        break;
-    case PK_OP_ATTENTION:
-    case PK_OP_ATTENTION_STATE:
-        cost.flop = attention_flop(c, 2);
-        break;
-    case PK_OP_ATTENTION_BWD:
-        cost.flop = attention_flop(c, 5);
-        /* y is there for rows that are divided by their sums, and for a learned scale */
-        at = c->n_in - 2 - pk_phi_normalised(c->attr->attention.phi);
-        if (!pk_phi_normalised(c->attr->attention.phi) && !c->attr->attention.has_scale)
-            cost.read -= bytes_of(&c->in[at]);
-        break;
-    case PK_OP_ATTENTION_STATS:
-        cost.flop = attention_flop(c, 1);
-        break;
-    case PK_OP_ATTENTION_JVP:
-        cost.flop = attention_flop(c, 5);
-        break;
-    case PK_OP_ATTENTION_BWD2:
-        cost.flop = attention_flop(c, 12);
-        break;
-    case PK_OP_CACHE_APPEND: /* the rest of the cache stays */
-        cost.read = bytes_of(&c->in[1]);
-        cost.written = count_of(&c->in[1]) * (double)pk_dtype_size(c->in[0].dtype);
-        break;
-    default:
-        break;
-    }
+        cost.written += pk_view_bytes(&c->out[i]);
+    if (rule->cost)
+        rule->cost(c, &cost);
     return cost;
 }
 

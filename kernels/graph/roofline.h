@@ -7,7 +7,7 @@
 #pragma once
 
 #include "kernels/base/buf.h"
-#include "kernels/graph/graph.h"
+#include "kernels/graph/op/rule.h"
 
 /* Per second: of multiply-adds counted as two, and of bytes read and written. */
 struct pk_peaks {
@@ -15,26 +15,8 @@ struct pk_peaks {
 };
 #define PK_PEAKS_H200 ((struct pk_peaks){790e12, 4.3e12}) /* bf16; performance.md 1 */
 
-enum pk_kind {
-    PK_KIND_MATMUL,
-    PK_KIND_ATTENTION,
-    PK_KIND_NORM,
-    PK_KIND_LOSS,        /* cross-entropy, softmax */
-    PK_KIND_ELEMENTWISE, /* expressions, dropout */
-    PK_KIND_MOVEMENT,    /* copies, casts, fills, joining, padding */
-    PK_KIND_SUM,
-    PK_KIND_EMBEDDING,
-    PK_KIND_OPTIMISER, /* and its norm of gradients, and what adds them up */
-    PK_KIND_RANKS,
-    PK_KIND_COUNT
-};
 const char *pk_kind_name(enum pk_kind kind); /* "matmul", ...; static */
 
-struct pk_cost {
-    enum pk_kind kind;
-    double read, written; /* bytes */
-    double flop;          /* of products alone: what is done to elements on the way is not counted */
-};
 /* Of one call; its data pointers are not looked at. */
 struct pk_cost pk_call_cost(const struct pk_call *call);
 /* Seconds. */

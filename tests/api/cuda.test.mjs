@@ -1,4 +1,4 @@
-// Jobs of device cuda through the real daemon, on a machine whose GPU is a text file (tests/device/fake_nvml.c) and whose
+// Jobs of device cuda through the real daemon, on a machine whose GPU is a text file (tests/devices/fake_nvml.c) and whose
 // plug-in is the emulated one (tests/gpu/emu): they train, in bf16 unless said otherwise, and end near the CPU.
 import assert from 'node:assert/strict';
 import { existsSync } from 'node:fs';

@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { existsSync, mkdirSync, readdirSync, writeFileSync } from 'node:fs';
 import path from 'node:path';
 import { after, before, test } from 'node:test';
-import zlib from 'node:zlib';
+import { png, putByteTokens } from './files.mjs';
 import { Daemon, build, sleep } from './lib.mjs';
 
 const here = existsSync(path.join(build, 'bin/polyd')) && existsSync(path.join(build, 'bin/polyd-worker'));
@@ -13,32 +13,6 @@ before(async () => { if (here) host = await Daemon.start(); });
 after(() => host?.stop());
 
 /* ---- files ---- */
-
-// zlib.crc32 is younger than the Node.js of Debian 12: the table is short.
-const table = [...Array(256)].map((_, n) => {
-    for (let k = 0; k < 8; k++)
-        n = n & 1 ? n >>> 1 ^ 0xedb88320 : n >>> 1;
-    return n >>> 0;
-});
-const sum = bytes => zlib.crc32 ? zlib.crc32(bytes) : (bytes.reduce((c, b) => table[(c ^ b) & 255] ^ c >>> 8, 0xffffffff) ^ 0xffffffff) >>> 0;
-
-function png(side, colour) {
-    const chunk = (type, data) => {
-        const body = Buffer.concat([Buffer.from(type), data]), out = Buffer.alloc(8);
-        out.writeUInt32BE(data.length, 0);
-        out.writeUInt32BE(sum(body), 4);
-        return Buffer.concat([out.subarray(0, 4), body, out.subarray(4)]);
-    };
-    const header = Buffer.alloc(13);
-    header.writeUInt32BE(side, 0);
-    header.writeUInt32BE(side, 4);
-    header.set([8, 2, 0, 0, 0], 8);
-    const rows = Buffer.alloc(side * (1 + 3 * side));
-    for (let y = 0; y < side; y++)
-        for (let x = 0; x < side; x++)
-            rows.set(colour(x, y), y * (1 + 3 * side) + 1 + 3 * x);
-    return Buffer.concat([Buffer.from('\x89PNG\r\n\x1a\n', 'latin1'), chunk('IHDR', header), chunk('IDAT', zlib.deflateSync(rows)), chunk('IEND', Buffer.alloc(0))]);
-}
 
 const colours = { blue: [20, 30, 200], green: [30, 200, 20], red: [200, 20, 30] };
 const picture = (name, i) => png(20, (x, y) => colours[name].map(v => Math.min(255, v + (x * 7 + y * 3 + i * 11) % 40)));
@@ -52,22 +26,6 @@ function putPictures() {
                 writeFileSync(path.join(folder, `${i}.png`), picture(name, i));
         }
     writeFileSync(path.join(host.dir, 'text/pictures/train/red/torn.png'), picture('red', 99).subarray(0, 200));
-}
-
-function putByteTokens() {
-    const plain = b => b >= 33 && b <= 126 || b >= 161 && b <= 172 || b >= 174;
-    let next = 256;
-    const letter = [...Array(256)].map((_, b) => String.fromCodePoint(plain(b) ? b : next++));
-    const vocab = Object.fromEntries(letter.map((c, b) => [c, b]));
-    const space = letter[32], pairs = [['t', 'h'], ['th', 'e'], [space, 'the'], ['q', 'u'], [space, 'qu']];
-    for (const [a, b] of pairs)
-        vocab[a + b] = Object.keys(vocab).length;
-    vocab['<|endoftext|>'] = Object.keys(vocab).length;
-    const folder = path.join(host.dir, 'text/gpt2-bpe');
-    mkdirSync(folder, { recursive: true });
-    writeFileSync(path.join(folder, 'vocab.json'), JSON.stringify(vocab));
-    writeFileSync(path.join(folder, 'merges.txt'), `#version: 0.2\n${pairs.map(p => p.join(' ')).join('\n')}\n`);
-    return Object.keys(vocab).length;
 }
 
 /* ---- runs ---- */
@@ -168,7 +126,7 @@ test('a wrong folder is refused with a sentence, and fails the run that was acce
 });
 
 test('byte pairs from their files to a completion', { skip, timeout: 300000 }, async () => {
-    const size = putByteTokens();
+    const size = putByteTokens(path.join(host.dir, 'text/gpt2-bpe'));
     await trained({
         name: 'pairs', model: { preset: 'gpt_micro', width: 32, depth: 2, heads: 2, context: 32 }, data: { dataset: 'text', path: 'text/corpus.txt', tokenizer: 'gpt2_bpe' },
         train: { steps: 30, batch: 8, eval_every: 30, optimizer: { lr: 0.01 } }, register: 'pairs', ...small,

@@ -1,4 +1,4 @@
-// Devices over HTTP: the real daemon on a machine whose GPUs are a text file (tests/device/fake_nvml.c), its workers in
+// Devices over HTTP: the real daemon on a machine whose GPUs are a text file (tests/devices/fake_nvml.c), its workers in
 // the diagnostic role.
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';

@@ -20,8 +20,8 @@
 
 #include <jansson.h>
 
-#include "daemon/device/device.h"
-#include "daemon/supervise/supervise.h"
+#include "daemon/polyd/devices/device.h"
+#include "daemon/polyd/supervise/supervise.h"
 #include "kernels/base/clock.h"
 
 #define JOBS_MAX 256
@@ -419,6 +419,13 @@ enum pd_err sup_plan(struct sup *s, const struct sup_planning *asked, struct pd_
     return PD_OK;
 }
 
+enum pd_err sup_data_list(struct sup *s, const struct sup_listing *asked, struct pd_why *why)
+{
+    (void)s;
+    (void)asked;
+    return pd_fail(why, PD_ERR_UNSUPPORTED, "the test has no worker to list data");
+}
+
 /* ---- models ----------------------------------------------------------------------------------- */
 
 const char *sup_model_state_name(enum sup_model_state state)
@@ -566,6 +573,8 @@ enum pd_err sup_infer(struct sup *s, const struct sup_infer *req, uint64_t *ret_
         m->stats.rejected++;
     } else if (has(req->model, "-loading"))
         err = pd_fail(why, PD_ERR_CLOSED, "model '%s' is loading", req->model);
+    else if (strcmp(req->kind, "infer") != 0 && strcmp(req->kind, "complete") != 0)
+        err = pd_fail(why, PD_ERR_UNSUPPORTED, "these models have no tokenizer");
     else if (strncmp(req->model, "pic", 3) == 0) {
         if (strcmp(req->tensors[0].dtype, "BYTES") != 0 || req->tensors[0].bytes < 7)
             err = pd_fail(why, PD_ERR_INVALID, "input 'image' must be BYTES [1]");

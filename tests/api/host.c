@@ -20,11 +20,11 @@
 
 #include "api/api.h"
 #include "api/ingest.h"
-#include "daemon/config/config.h"
-#include "daemon/spec/spec.h"
-#include "daemon/store/store.h"
-#include "daemon/store/tx.h"
-#include "daemon/supervise/supervise.h"
+#include "daemon/polyd/config/config.h"
+#include "daemon/job/job.h"
+#include "daemon/polyd/store/store.h"
+#include "daemon/polyd/store/tx.h"
+#include "daemon/polyd/supervise/supervise.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/file.h"
 #include "kernels/base/log.h"
@@ -90,15 +90,15 @@ static enum pd_err apply(struct store_tx *tx, void *ctx, struct pd_why *why)
         if (err == PD_OK)
             err = store_attempt_process(tx, c->a, n, 1, 1, why);
         if (err == PD_OK)
-            err = store_attempt_move(tx, c->a, n, SPEC_ATTEMPT_RUNNING, SPEC_CAUSE_DONE, "", -1, why);
+            err = store_attempt_move(tx, c->a, n, JOB_ATTEMPT_RUNNING, JOB_CAUSE_DONE, "", -1, why);
         if (err == PD_OK)
-            err = store_run_move(tx, c->a, SPEC_RUN_RUNNING, SPEC_OUTCOME_SUCCEEDED, "", why);
+            err = store_run_move(tx, c->a, JOB_RUN_RUNNING, JOB_OUTCOME_SUCCEEDED, "", why);
     } else if (strcmp(c->verb, "backoff") == 0) {
         err = store_run_set_backoff(tx, c->a, (int)c->b, store_tx_now_us(tx) + 3600000000, why);
     } else if (strcmp(c->verb, "end") == 0) {
-        err = store_attempt_move(tx, c->a, 1, SPEC_ATTEMPT_ENDED, SPEC_CAUSE_DONE, "done", 0, why);
+        err = store_attempt_move(tx, c->a, 1, JOB_ATTEMPT_ENDED, JOB_CAUSE_DONE, "done", 0, why);
         if (err == PD_OK)
-            err = store_run_move(tx, c->a, SPEC_RUN_ENDED, (enum spec_outcome)c->b, "", why);
+            err = store_run_move(tx, c->a, JOB_RUN_ENDED, (enum job_outcome)c->b, "", why);
     } else if (strcmp(c->verb, "length") == 0) {
         err = store_attempt_progress(tx, c->a, 1, -1, c->b, -1, why);
     } else if (strcmp(c->verb, "checkpoint") == 0) {
@@ -208,7 +208,7 @@ int main(int argc, char **argv)
             struct pd_buf text;
 
             pd_buf_init(&text, 0);
-            err = pd_file_read(line + 5, SPEC_MAX_BYTES, &text, &why);
+            err = pd_file_read(line + 5, JOB_MAX_BYTES, &text, &why);
             c.document = text.data;
             if (err == PD_OK)
                 err = store_writer_call(writer, &work, &why);

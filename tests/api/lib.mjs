@@ -44,11 +44,11 @@ export function routeOf(pathname) {
         if (names.length === parts.length && names.every((name, i) => /^\{.*\}$/.test(name) ? parts[i] !== '' : name === parts[i]))
             return template;
     }
-    return /^\/(api|v1|v2)(\/|$)/.test(pathname) ? null : wildcard;
+    return /^\/(api|v1|v2|tokenize|detokenize)(\/|$)/.test(pathname) ? null : wildcard;
 }
 
 const surfaceError = pathname => pathname === '/v2' || pathname.startsWith('/v2/') ? 'OipError'
-    : pathname === '/v1' || pathname.startsWith('/v1/') ? 'OpenaiError' : 'Problem';
+    : /^\/(v1|tokenize|detokenize)(\/|$)/.test(pathname) ? 'OpenaiError' : 'Problem';
 
 /** Throws unless the contract allows this reply. */
 export function checkReply(method, pathname, status, headers, bytes) {

@@ -93,6 +93,17 @@ test('errors come as the client\'s own classes', async () => {
     await assert.rejects(async () => collect(await client.completions.create({ model: 'lm-dies-slow', prompt: 'a', max_tokens: 50, stream: true })), /died/);
 });
 
+test('what keeps a completion from a model keeps a tokenizer\'s answer', async () => {
+    for (const [path, body] of [['/tokenize', { prompt: 'a' }], ['/detokenize', { tokens: [97] }]]) {
+        for (const [model, status, code] of [['none', 404, 'not_found'], ['lm-full', 429, 'overloaded'], ['lm-loading', 503, 'loading']]) {
+            const reply = await host.post(path, { model, ...body });
+            assert.deepEqual([reply.status, reply.json.error.code], [status, code], `${path} ${model}`);
+        }
+        const wrong = await host.get(path);
+        assert.deepEqual([wrong.status, wrong.json.error.code], [405, 'method_not_allowed']);
+    }
+});
+
 test('a full queue is tried again after the time that the server names', async () => {
     const patient = new OpenAI({ baseURL: client.baseURL, apiKey: 'none', maxRetries: 1 });
     const begun = Date.now();

@@ -45,7 +45,7 @@ after(() => host.stop());
 
 test('a job of several runs tells its sweep, its runs their place and seed', async () => {
     assert.deepEqual(sweep.sweep, { method: 'grid', axes: [{ pointer: '/attention/k', log: [0.01, 100, 3] }], points: 3, trials: 3, concurrency: 2, metric: 'acc/val', mode: 'max' });
-    assert.deepEqual(sweep.runs, { total: 9, made: 9, ended: 0, failed: 0 });
+    assert.deepEqual(sweep.runs, { total: 9, made: 9, ended: 0, failed: 0, deleted: 0 });
     const runs = (await host.get('/api/v1/runs?job=1&order=oldest')).json.runs;
     assert.deepEqual(runs.map(r => [r.index, r.point, r.trial, r.seed, r.sweep['/attention/k']]),
         [...Array(9)].map((_, n) => [n, Math.floor(n / 3), n % 3, 5 + n % 3, k[Math.floor(n / 3)]]));

@@ -59,7 +59,7 @@ test('runs of a sweep are paused, resumed and retried one by one and together', 
     assert.deepEqual([resumed.attempts, resumed.attempt_list[1].start_step > 0], [2, true]);
     const again = await command(`runs/${two}`, 'retry', { 'idempotency-key': 'again' });
     assert.deepEqual([again.status, again.json.state, again.json.outcome, again.json.ended, again.json.reason], [200, 'queued', null, null, '']);
-    assert.deepEqual((await host.get(`/api/v1/jobs/${job.id}`)).json.runs, { total: 2, made: 2, ended: 0, failed: 0 });
+    assert.deepEqual((await host.get(`/api/v1/jobs/${job.id}`)).json.runs, { total: 2, made: 2, ended: 0, failed: 0, deleted: 0 });
     assert.equal((await command(`runs/${two}`, 'retry', { 'idempotency-key': 'again' })).status, 200); // repeated, not done again
 
     kill(one);

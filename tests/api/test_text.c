@@ -15,7 +15,6 @@
 #include "api/http.h"
 #include "api/json.h"
 #include "api/route.h"
-#include "api/yaml.h"
 
 /* ---- paths ------------------------------------------------------------------------------------ */
 
@@ -348,43 +347,6 @@ static void test_cursor_refuses_other_lists_keys_and_changes(void **state)
     assert_false(api_cursor_read(key, "jobs 0", "....", &id));
 }
 
-/* ---- YAML ------------------------------------------------------------------------------------- */
-
-static void yaml_is(const char *yaml, const char *json)
-{
-    struct pd_buf b;
-    struct pd_why why = {.text = ""};
-
-    pd_buf_init(&b, 0);
-    assert_int_equal(api_yaml_to_json(yaml, strlen(yaml), &b, &why), PD_OK);
-    assert_string_equal(b.data, json);
-    pd_buf_done(&b);
-}
-
-static void test_yaml_forms(void **state)
-{
-    static const char *const bad[] = {"a: &x 1\n", "a: *x\n",       "a: |\n  x\n",        "a: {b\n",
-                                      "a: [1,\n",  "a: 'x\n",       "a:\n  - b\n c: 1\n", "x\n",
-                                      "",          "a: 1\n\tb: 2\n"};
-
-    (void)state;
-    yaml_is("a: 1\nb:\n  - x\n  - {c: true, d: [1, 'two', \"th:ree\"]}\n  - e: null\n    f: ~\n# note\ng: "
-            "'it''s' # end\n",
-            "{\"a\":1,\"b\":[\"x\",{\"c\":true,\"d\":[1,\"two\",\"th:ree\"]},{\"e\":null,\"f\":null}],\"g\":"
-            "\"it's\"}");
-    yaml_is("a: 3.1.0\nb: 0.1\nc: '200'\n'304': {d: e f}\n/x/{id}:\n  k: v\n",
-            "{\"a\":\"3.1.0\",\"b\":0.1,\"c\":\"200\",\"304\":{\"d\":\"e f\"},\"/x/{id}\":{\"k\":\"v\"}}");
-    yaml_is("- a\n-\n  b: 1\n- c: {}\n  d: []\n", "[\"a\",{\"b\":1},{\"c\":{},\"d\":[]}]");
-    yaml_is("a:\n- 1\n- 2\nb: http://x/y#z\n", "{\"a\":[1,2],\"b\":\"http://x/y#z\"}");
-    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
-        struct pd_buf b;
-
-        pd_buf_init(&b, 0);
-        assert_int_not_equal(api_yaml_to_json(bad[i], strlen(bad[i]), &b, NULL), PD_OK);
-        pd_buf_done(&b);
-    }
-}
-
 /* ---- framing ---------------------------------------------------------------------------------- */
 
 #define FIELD(n, v)                                                                                          \
@@ -456,7 +418,6 @@ int main(void)
         cmocka_unit_test(test_parse_id),
         cmocka_unit_test(test_fault_bodies_of_each_surface),
         cmocka_unit_test(test_cursor_refuses_other_lists_keys_and_changes),
-        cmocka_unit_test(test_yaml_forms),
     };
 
     return cmocka_run_group_tests_name("api_text", tests, NULL, NULL);

@@ -17,7 +17,6 @@
 #include "api/http.h"
 #include "api/ingest.h"
 #include "api/oip.h"
-#include "api/yaml.h"
 
 void *__libc_malloc(size_t size);
 void *__libc_calloc(size_t n, size_t size);
@@ -141,18 +140,6 @@ static enum pd_err completion_once(void)
     return err;
 }
 
-static enum pd_err yaml_once(void)
-{
-    static const char yaml[] = "a:\n  - 'b'\n  - {c: [1, \"d\"]}\n";
-    struct pd_buf b;
-    enum pd_err err;
-
-    pd_buf_init(&b, 0);
-    err = api_yaml_to_json(yaml, sizeof yaml - 1, &b, NULL);
-    pd_buf_done(&b);
-    return err;
-}
-
 static enum pd_err fault_once(void)
 {
     struct pd_buf b;
@@ -190,12 +177,6 @@ static void test_completion_survives_each_failure(void **state)
     json_decref(completion_json);
 }
 
-static void test_yaml_survives_each_failure(void **state)
-{
-    (void)state;
-    each_fails(yaml_once);
-}
-
 static void test_fault_survives_each_failure(void **state)
 {
     (void)state;
@@ -208,7 +189,6 @@ int main(void)
         cmocka_unit_test(test_batch_survives_each_failure),
         cmocka_unit_test(test_oip_survives_each_failure),
         cmocka_unit_test(test_completion_survives_each_failure),
-        cmocka_unit_test(test_yaml_survives_each_failure),
         cmocka_unit_test(test_fault_survives_each_failure),
     };
 

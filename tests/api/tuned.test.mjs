@@ -1,5 +1,5 @@
 // Measured choices through the real daemon: a job on the emulated plug-in measures, the store keeps what it found, and
-// the next one of its kind measures nothing. The machine is a text file (tests/device/fake_nvml.c).
+// the next one of its kind measures nothing. The machine is a text file (tests/devices/fake_nvml.c).
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
 import { existsSync, readdirSync } from 'node:fs';

@@ -80,7 +80,7 @@ static void test_few_queries(void **state)
 
     (void)state;
     for (int nq = 1; nq <= 5; nq++)
-        for (int phi = 0; phi < PK_PHI_COUNT; phi++) {
+        for (int phi = 0; phi < PK_PHIS; phi++) {
             struct pk_attention_attr a = {
                 .phi = (enum pk_phi)phi, .degree = 5, .scale = 0.5, .causal = nq > 1};
 
@@ -102,7 +102,7 @@ static void test_masks(void **state)
     memset(visible[1], 0, 65); /* nothing is visible */
     for (int i = 0; i < 65; i++)
         visible[2][i] = i % 3 == 1; /* the first key is masked: causal row 0 sees nothing */
-    for (int phi = 0; phi < PK_PHI_COUNT; phi++)
+    for (int phi = 0; phi < PK_PHIS; phi++)
         for (int causal = 0; causal < 2; causal++) {
             struct pk_attention_attr a = {
                 .phi = (enum pk_phi)phi, .degree = 1 + phi + causal, .scale = 1, .causal = causal};
@@ -125,7 +125,7 @@ static void test_nothing_beyond_the_length_is_read(void **state)
     struct pd_why why;
 
     (void)state;
-    for (int phi = 0; phi < PK_PHI_COUNT; phi++)
+    for (int phi = 0; phi < PK_PHIS; phi++)
         for (int nq = 1; nq < 40; nq += 38)
             for (int bad = 0; bad < 2; bad++) {
                 static float kept[2 * 2 * 40 * 16];
@@ -236,7 +236,7 @@ static void test_degrees_and_scales(void **state)
             check("c per head", (struct shape){2, 3, 33, 33, 16}, a, dtype, 1, NULL, NULL, &each, false,
                   2e-5);
         }
-        for (int phi = 0; phi < PK_PHI_COUNT; phi++) {
+        for (int phi = 0; phi < PK_PHIS; phi++) {
             struct pk_attention_attr a = {
                 .phi = (enum pk_phi)phi, .degree = 2, .scale = -1, .bias = phi ? -0.5 : 0};
 
@@ -272,7 +272,7 @@ static void test_stats(void **state)
     (void)state;
     memset(visible, 1, sizeof visible);
     visible[1][0] = visible[1][3] = 0;
-    for (int phi = 0; phi < PK_PHI_COUNT; phi++)
+    for (int phi = 0; phi < PK_PHIS; phi++)
         for (int v = 0; v < 4; v++) {
             struct rig_case c = {.op = PK_OP_ATTENTION_STATS, .name = "stats", .tolerance = 2e-5, .n_out = 5};
             int n = 0;

@@ -16,7 +16,7 @@ static void test_bias(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
-        for (int phi = 0; phi < PK_PHI_COUNT; phi++) {
+        for (int phi = 0; phi < PK_PHIS; phi++) {
             enum pk_dtype dtype = phi == PK_PHI_POLY && i == 0 ? PK_F64 : PK_F32;
             struct pk_view bias = rig_random(dtype, PK_SHAPE(shapes[i].h, shapes[i].nq, shapes[i].nk), -1, 1);
             const double heads[3] = {0.5, -2, 1};
@@ -41,7 +41,7 @@ static void test_windows(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
-        for (int phi = 0; phi < PK_PHI_COUNT; phi++) {
+        for (int phi = 0; phi < PK_PHIS; phi++) {
             struct shape s = shapes[i];
             struct pk_view mask = rig_random(PK_U8, PK_SHAPE(s.b / 2, s.nq, s.nk), 0, 2), bias;
 
@@ -69,7 +69,7 @@ static void test_dropout(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
-        for (int phi = 0; phi < PK_PHI_COUNT; phi++) {
+        for (int phi = 0; phi < PK_PHIS; phi++) {
             struct pk_view rng = rig_values(PK_I32, PK_SHAPE(3 + phi % 2), words);
 
             attention_check(&(struct attention_case){.name = "dropout",

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <sys/resource.h>
 
-#include "daemon/data/data.h"
+#include "daemon/worker/data/data.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/file.h"
 

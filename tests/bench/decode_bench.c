@@ -20,7 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/model/model.h"
+#include "daemon/worker/model/model.h"
 #include "kernels/backend/cpu/pool.h"
 #include "tests/bench/bench.h"
 
@@ -131,19 +131,22 @@ static void choose(struct bench *b)
     s->width = b->width, s->depth = b->layers, s->heads = b->heads, s->mlp_width = 4 * b->width;
     s->vocab = b->vocab;
     s->context = b->at > b->tokens ? b->at : b->tokens < 1024 ? 1024 : b->tokens;
-    s->n_for_scale = s->context;
+    s->attention.n_for_scale = s->context;
     if (gpu)
-        s->mixed = true; /* as daemon/serve does */
+        s->mixed = true; /* as daemon/worker/serve does */
     if (gpu || b->half)
         s->weights = PK_BF16;
     if (strcmp(b->phi, "softmax") == 0) {
-        s->phi = PK_PHI_SOFTMAX;
+        s->attention.phi = PK_PHI_SOFTMAX;
     } else {
-        s->phi = PK_PHI_POLY;
-        s->degree = !strcmp(b->phi, "poly") ? 3 : !strcmp(b->phi, "x1") ? 1 : !strcmp(b->phi, "x2") ? 2 : 0;
-        s->scale = MODEL_SCALE_FIXED;
-        s->scale_value = 1.0 / 32;
-        if (!s->degree)
+        s->attention.phi = PK_PHI_POLY;
+        s->attention.degree = !strcmp(b->phi, "poly") ? 3
+                              : !strcmp(b->phi, "x1") ? 1
+                              : !strcmp(b->phi, "x2") ? 2
+                                                      : 0;
+        s->attention.scale = MODEL_SCALE_FIXED;
+        s->attention.scale_value = 1.0 / 32;
+        if (!s->attention.degree)
             refuse("no phi", b->phi);
     }
     if (b->state && !model_has_state(s))
@@ -242,7 +245,7 @@ int main(int argc, char **argv)
                              .width = 768,
                              .heads = 12,
                              .vocab = 50257,
-                             .spec = {.arch = MODEL_GPT,
+                             .spec = {.arch = &model_gpt,
                                       .dtype = PK_F32,
                                       .bias = true,
                                       .final_norm = true,
@@ -250,9 +253,9 @@ int main(int argc, char **argv)
                                       .norm_eps = 1e-5,
                                       .pos = true,
                                       .init = MODEL_INIT_NORMAL,
-                                      .init_logit_std = -1,
-                                      .scale_value = 1,
-                                      .scale_lr_mult = 1}};
+                                      .attention.init_logit_std = -1,
+                                      .attention.scale_value = 1,
+                                      .attention.scale_lr_mult = 1}};
     static struct bench_profile prof;
     struct model *model = NULL;
     struct model_store *store = NULL;

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <sys/stat.h>
 
-#include "daemon/spec/state.h"
-#include "daemon/store/tx.h"
+#include "daemon/job/state.h"
+#include "daemon/polyd/store/tx.h"
 #include "kernels/base/clock.h"
 
 #define BATCH 1000
@@ -35,9 +35,9 @@ static enum pd_err apply(struct store_tx *tx, void *ctx, struct pd_why *why)
     if (err == PD_OK)
         err = store_attempt_insert(tx, &attempt, &number, why);
     if (err == PD_OK)
-        err = store_attempt_move(tx, run, number, SPEC_ATTEMPT_RUNNING, 0, NULL, -1, why);
+        err = store_attempt_move(tx, run, number, JOB_ATTEMPT_RUNNING, 0, NULL, -1, why);
     if (err == PD_OK)
-        err = store_run_move(tx, run, SPEC_RUN_RUNNING, 0, NULL, why);
+        err = store_run_move(tx, run, JOB_RUN_RUNNING, 0, NULL, why);
     for (long k = 0; k < f->keys && err == PD_OK; k++) {
         snprintf(key, sizeof key, "series/%ld", k);
         for (long p = 0; p < f->points && err == PD_OK;) {
@@ -51,9 +51,9 @@ static enum pd_err apply(struct store_tx *tx, void *ctx, struct pd_why *why)
         }
     }
     if (err == PD_OK)
-        err = store_attempt_move(tx, run, number, SPEC_ATTEMPT_ENDED, SPEC_CAUSE_DONE, "", false, why);
+        err = store_attempt_move(tx, run, number, JOB_ATTEMPT_ENDED, JOB_CAUSE_DONE, "", false, why);
     if (err == PD_OK)
-        err = store_run_move(tx, run, SPEC_RUN_ENDED, SPEC_OUTCOME_SUCCEEDED, "", why);
+        err = store_run_move(tx, run, JOB_RUN_ENDED, JOB_OUTCOME_SUCCEEDED, "", why);
     return err;
 }
 

@@ -27,7 +27,9 @@
 #include <string.h>
 #include <sys/resource.h>
 
-#include "daemon/model/model.h"
+#include "daemon/worker/train/optim/optim.h"
+#include "daemon/worker/model/model.h"
+#include "daemon/worker/task/task.h"
 #include "kernels/backend/load.h"
 #include "kernels/graph/roofline.h"
 #include "tests/bench/bench.h"
@@ -101,12 +103,12 @@ static void vision(struct bench *b, int width, int depth, int heads, int image, 
 {
     struct model_spec *s = &b->spec;
 
-    s->arch = MODEL_VIT;
+    s->arch = &model_vit;
     s->width = width, s->depth = depth, s->heads = heads, s->mlp_width = 4 * width, s->norm_eps = 1e-6;
     s->channels = 3, s->image_h = s->image_w = image, s->patch_h = s->patch_w = patch;
     s->classes = classes;
     s->pool = MODEL_POOL_CLS;
-    s->n_for_scale = (image / patch) * (image / patch);
+    s->attention.n_for_scale = (image / patch) * (image / patch);
     b->train.batch = b->batch ? b->batch : batch;
 }
 
@@ -114,12 +116,12 @@ static void language(struct bench *b, int width, int depth, int heads, int vocab
 {
     struct model_spec *s = &b->spec;
 
-    s->arch = MODEL_GPT;
+    s->arch = &model_gpt;
     s->width = width, s->depth = depth, s->heads = heads, s->mlp_width = 4 * width, s->norm_eps = 1e-5;
     s->vocab = vocab, s->context = context;
     s->pos = true;
     s->init = MODEL_INIT_NORMAL;
-    s->n_for_scale = context;
+    s->attention.n_for_scale = context;
     b->train.batch = b->batch ? b->batch : batch;
     b->train.context = context;
     b->train.clip_norm = 1;
@@ -147,12 +149,12 @@ static void choose(struct bench *b)
     } else
         refuse("no model", b->model);
     if (strcmp(b->phi, "softmax") == 0) {
-        b->spec.phi = PK_PHI_SOFTMAX;
+        b->spec.attention.phi = PK_PHI_SOFTMAX;
     } else if (strcmp(b->phi, "poly") == 0) {
-        b->spec.phi = PK_PHI_POLY;
-        b->spec.degree = 3;
-        b->spec.scale = MODEL_SCALE_FIXED;
-        b->spec.scale_value = 1.0 / sqrt((double)b->spec.n_for_scale);
+        b->spec.attention.phi = PK_PHI_POLY;
+        b->spec.attention.degree = 3;
+        b->spec.attention.scale = MODEL_SCALE_FIXED;
+        b->spec.attention.scale_value = 1.0 / sqrt((double)b->spec.attention.n_for_scale);
     } else {
         refuse("no phi", b->phi);
     }
@@ -163,10 +165,10 @@ static void fill(struct bench *b)
 {
     struct bench_leaves *l = &b->leaves;
     const float hyper[4] = {1e-4f, 0.1f, 0.05f, 0};
-    int values = b->spec.arch == MODEL_GPT ? b->spec.vocab : b->spec.classes;
+    int values = b->spec.arch == &model_gpt ? b->spec.vocab : b->spec.classes;
 
     bench_leaves_put(l, "hyper", hyper, sizeof hyper);
-    if (b->spec.arch == MODEL_VIT)
+    if (b->spec.arch == &model_vit)
         bench_leaves_noise(l, "input");
     for (int i = 0; i < l->count; i++) {
         bool ids = strcmp(l->leaf[i].name, "target") == 0 || strcmp(l->leaf[i].name, "input") == 0;
@@ -272,22 +274,26 @@ static void count(const struct model *model, const struct model_train_options *t
 
 int main(int argc, char **argv)
 {
-    static struct bench b = {
-        .model = "vit",
-        .phi = "softmax",
-        .device = "cpu",
-        .precision = "fp32",
-        .steps = 7,
-        .threads = 2,
-        .parts = 1,
-        .spec = {.dtype = PK_F32,
-                 .bias = true,
-                 .final_norm = true,
-                 .init = MODEL_INIT_TRUNC_NORMAL,
-                 .init_logit_std = -1,
-                 .scale_value = 1,
-                 .scale_lr_mult = 1},
-        .train = {.optimizer = MODEL_ADAMW, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1}};
+    static struct bench b = {.model = "vit",
+                             .phi = "softmax",
+                             .device = "cpu",
+                             .precision = "fp32",
+                             .steps = 7,
+                             .threads = 2,
+                             .parts = 1,
+                             .spec = {.dtype = PK_F32,
+                                      .bias = true,
+                                      .final_norm = true,
+                                      .init = MODEL_INIT_TRUNC_NORMAL,
+                                      .attention.init_logit_std = -1,
+                                      .attention.scale_value = 1,
+                                      .attention.scale_lr_mult = 1},
+                             .train = {.loss = &task_cross_entropy,
+                                       .optimizer = &optim_adamw.graph,
+                                       .beta1 = 0.9,
+                                       .beta2 = 0.95,
+                                       .eps = 1e-8,
+                                       .weight_decay = 0.1}};
     static struct bench_profile prof;
     struct pk_plan_report report[2] = {{{0}, 0, 0, 0, 0}};
     struct pk_graph *graph[2] = {NULL, NULL};
@@ -302,7 +308,7 @@ int main(int argc, char **argv)
     arguments(&b, argc, argv);
     graphs = b.parts > 1 ? 2 : 1;
     choose(&b);
-    b.spec.mixed = b.train.copies = strcmp(b.precision, "bf16") == 0; /* as daemon/train does */
+    b.spec.mixed = b.train.copies = strcmp(b.precision, "bf16") == 0; /* as daemon/worker/train does */
     bench_check(model_new(&b.spec, &model, &why), &why);
     if (b.roofline > 0) {
         b.api = pk_backend_cpu();

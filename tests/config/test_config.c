@@ -11,8 +11,8 @@
 
 #include <cmocka.h>
 
-#include "daemon/config/config.h"
-#include "daemon/config/table.h"
+#include "daemon/polyd/config/config.h"
+#include "daemon/polyd/config/table.h"
 #include "kernels/base/file.h"
 
 static char dir[64], file[96];
@@ -45,14 +45,17 @@ static struct config_report report;
  * always set, so that a state directory can be found. */
 static struct config *load(const char *const *flags, const char *const *vars)
 {
-    const char *argv[32] = {"polyd"}, *env[32] = {"HOME=/home/somebody"};
+    static const char *argv[32]; /* the configuration points into it */
+    const char *env[32] = {"HOME=/home/somebody"};
     struct config *c = NULL;
     int argc = 1;
     size_t n = 1;
     enum pd_err err;
 
+    argv[0] = "polyd";
     for (; flags && *flags; flags++)
         argv[argc++] = *flags;
+    argv[argc] = NULL;
     for (; vars && *vars; vars++)
         env[n++] = *vars;
     config_report_done(&report);

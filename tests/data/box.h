@@ -12,8 +12,9 @@
 
 #include <cmocka.h>
 
-#include "daemon/data/data.h"
-#include "daemon/data/set.h"
+#include "daemon/worker/data/data.h"
+#include "daemon/worker/data/set.h"
+#include "tests/lib/batch.h"
 
 static char folder[64], cache_folder[80];
 static const struct data_root box_root = {"box", folder};
@@ -102,9 +103,8 @@ static inline void *draw(const struct data_set *set, enum data_split split, int3
 
         if (data_loader_next(l, &got, &why) != PD_OK)
             fail_msg("%s", why.text);
-        memcpy(all + (size_t)b * each, got->images ? (const void *)got->images : got->tokens,
-               (size_t)batch * one * 4);
-        memcpy(all + (size_t)b * each + (size_t)batch * one * 4, got->targets, targets * 4);
+        memcpy(all + (size_t)b * each, data_batch_find(got, "input")->data, (size_t)batch * one * 4);
+        memcpy(all + (size_t)b * each + (size_t)batch * one * 4, targets_of(got), targets * 4);
     }
     data_loader_free(l);
     *ret_len = each * (size_t)batches;

@@ -12,9 +12,10 @@
 
 #include <cmocka.h>
 
-#include "daemon/data/data.h"
-#include "daemon/data/path.h"
-#include "daemon/data/philox.h"
+#include "daemon/worker/data/data.h"
+#include "daemon/worker/data/path.h"
+#include "daemon/worker/data/philox.h"
+#include "tests/lib/batch.h"
 
 static char folder[64];
 static struct data_root root = {"box", folder};
@@ -123,11 +124,12 @@ static void test_mnist_plain_and_gzip_read_alike(void **state)
     assert_int_equal(data_loader_next(l, &b, &why), PD_OK);
     assert_int_equal(b->used, 3);
     for (int i = 0; i < 36; i++)
-        assert_true(b->images[i] == ((float)i / 255.0f - data_info(set)->mean[0]) / data_info(set)->std[0]);
+        assert_true(images_of(b)[i] ==
+                    ((float)i / 255.0f - data_info(set)->mean[0]) / data_info(set)->std[0]);
     assert_int_equal(data_loader_next(l, &b, &why), PD_OK);
     assert_int_equal(b->used, 2);
-    assert_int_equal(b->targets[0], 3);
-    assert_int_equal(b->targets[2], DATA_IGNORE);
+    assert_int_equal(targets_of(b)[0], 3);
+    assert_int_equal(targets_of(b)[2], DATA_IGNORE);
     assert_int_equal(data_loader_next(l, &b, &why), PD_OK);
     assert_int_equal(b->used, 0);
     data_loader_free(l);
@@ -257,15 +259,15 @@ static void test_order_each_sample_once_an_epoch_and_resumable(void **state)
         assert_int_equal(b->used, 8);
         assert_int_equal(b->epoch, k / 5);
         for (int i = 0; i < 8; i++) {
-            order[k / 5][k % 5 * 8 + i] = b->targets[i];
-            seen[k / 5][b->targets[i]]++;
+            order[k / 5][k % 5 * 8 + i] = targets_of(b)[i];
+            seen[k / 5][targets_of(b)[i]]++;
         }
         if (k >= 6) { /* what a resumed run gets */
             if (k == 7)
                 usleep(20000); /* whatever the timing */
             assert_int_equal(data_loader_next(late, &c, &why), PD_OK);
-            assert_memory_equal(b->images, c->images, 8 * 784 * sizeof(float));
-            assert_memory_equal(b->targets, c->targets, 8 * sizeof(int32_t));
+            assert_memory_equal(images_of(b), images_of(c), 8 * 784 * sizeof(float));
+            assert_memory_equal(targets_of(b), targets_of(c), 8 * sizeof(int32_t));
         }
     }
     for (int d = 0; d < 10; d++) {
@@ -304,7 +306,7 @@ static void test_shift_moves_and_pads_with_black(void **state)
 
         assert_int_equal(data_loader_next(l, &b, &why), PD_OK);
         for (int i = 0; i < 12; i++)
-            if (b->images[i] != black) {
+            if (images_of(b)[i] != black) {
                 assert_int_equal(lit, -1);
                 lit = i;
             }
@@ -343,12 +345,12 @@ static void test_text_windows_and_split(void **state)
     assert_int_equal(data_loader_start(set, DATA_VAL, 4, 0, 0, 1, &l, &why), PD_OK);
     assert_int_equal(data_loader_next(l, &b, &why), PD_OK);
     for (int i = 0; i < 32; i++) {
-        assert_int_equal(b->tokens[i], 200 + i);
-        assert_int_equal(b->targets[i], 201 + i);
+        assert_int_equal(tokens_of(b)[i], 200 + i);
+        assert_int_equal(targets_of(b)[i], 201 + i);
     }
     assert_int_equal(data_loader_next(l, &b, &why), PD_OK);
     assert_int_equal(b->used, 2);
-    assert_int_equal(b->targets[16], DATA_IGNORE);
+    assert_int_equal(targets_of(b)[16], DATA_IGNORE);
     l = data_loader_free(l);
     assert_int_equal(data_loader_start(set, DATA_TRAIN, 24, 3, 0, 1, &l, &why), PD_OK);
     for (int epoch = 0; epoch < 20; epoch++) {
@@ -357,10 +359,10 @@ static void test_text_windows_and_split(void **state)
         assert_int_equal(data_loader_next(l, &b, &why), PD_OK);
         for (int w = 0; w < 24; w++)
             for (int i = 0; i < 8; i++) {
-                assert_true(b->tokens[8 * w + i] < 199);
-                assert_int_equal(b->targets[8 * w + i], b->tokens[8 * w + i] + 1);
-                if (i == 0 && b->tokens[8 * w] < low)
-                    low = b->tokens[8 * w];
+                assert_true(tokens_of(b)[8 * w + i] < 199);
+                assert_int_equal(targets_of(b)[8 * w + i], tokens_of(b)[8 * w + i] + 1);
+                if (i == 0 && tokens_of(b)[8 * w] < low)
+                    low = tokens_of(b)[8 * w];
             }
         moved |= first >= 0 && low != first;
         first = low;
@@ -423,7 +425,7 @@ static void test_mnist_real_set_first_labels(void **state)
     assert_int_equal(data_info(set)->count[1], 2000);
     assert_int_equal(data_loader_start(set, DATA_VAL, 10, 0, 0, 1, &l, &why), PD_OK);
     assert_int_equal(data_loader_next(l, &b, &why), PD_OK);
-    assert_memory_equal(b->targets, test, sizeof test);
+    assert_memory_equal(targets_of(b), test, sizeof test);
     l = data_loader_free(l);
     set = data_free(set);
     o.rule = DATA_SPLIT_FRACTION; /* pooled */

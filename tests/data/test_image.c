@@ -12,8 +12,8 @@
 #include <png.h>
 /* clang-format on */
 
-#include "daemon/data/augment.h"
-#include "daemon/data/image.h"
+#include "daemon/worker/data/augment.h"
+#include "daemon/worker/data/image.h"
 
 enum { H = 40, W = 56 };
 

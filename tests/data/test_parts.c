@@ -49,11 +49,11 @@ static void list_part(const struct data_options *o, enum data_split split, int64
     for (int i = 0; i < count; i++) {
         ret[i] = -1;
         for (int p = 0; p < PIXELS; p++)
-            if (b->images[i * PIXELS + p] != black)
+            if (images_of(b)[i * PIXELS + p] != black)
                 ret[i] = ret[i] < 0 ? p : -1;
         assert_in_range(ret[i], 0, PIXELS - 1);
         if (!o->flip)
-            assert_int_equal(b->targets[i], ret[i] % 10);
+            assert_int_equal(targets_of(b)[i], ret[i] % 10);
     }
     data_loader_free(l);
     data_free(set);
@@ -117,6 +117,38 @@ static void test_fractions_share_no_picture_and_follow_the_seed(void **state)
     o.seed = 6;
     list_part(&o, DATA_VAL, 0, again, 16);
     assert_true(shared(val, 16, again, 16) < 16);
+}
+
+/* Of a pool the test part is what the others leave; of a set that tells its parts, the second one whole. */
+static void test_scored_parts_are_test_training_or_validation(void **state)
+{
+    struct data_options o = options();
+    int train[32], val[16], rest[16], test[TESTING], again[32];
+
+    (void)state;
+    o.rule = DATA_SPLIT_FRACTION;
+    o.train_share = 0.5;
+    o.val_share = 0.25;
+    o.seed = 5;
+    list_part(&o, DATA_TRAIN, 0, train, 32);
+    list_part(&o, DATA_VAL, 0, val, 16);
+    o.scored = DATA_SCORED_TEST;
+    list_part(&o, DATA_VAL, 0, rest, 16);
+    assert_int_equal(shared(rest, 16, train, 32) + shared(rest, 16, val, 16), 0);
+    assert_int_equal(shared(rest, 16, rest, 16), 16);
+    o.scored = DATA_SCORED_TRAIN;
+    list_part(&o, DATA_VAL, 0, again, 32);
+    assert_int_equal(shared(again, 32, train, 32), 32);
+    o.rule = DATA_SPLIT_COUNT;
+    o.train_count = 10;
+    o.val_count = 20;
+    o.scored = DATA_SCORED_TEST;
+    list_part(&o, DATA_VAL, 0, test, TESTING);
+    for (int i = 0; i < TESTING; i++)
+        assert_int_equal(test[i], TRAINING + i);
+    o.rule = DATA_SPLIT_FRACTION;
+    o.val_share = 0.5;
+    want_refused(&o, PD_ERR_INVALID, "#/split");
 }
 
 static void test_counts_are_drawn_from_each_file_of_its_own(void **state)
@@ -203,10 +235,10 @@ static void test_flips_come_as_often_as_asked_for(void **state)
         for (int i = 0; i < TRAINING; i++) {
             int at = 0;
 
-            while (b->images[i * PIXELS + at] == black)
+            while (images_of(b)[i * PIXELS + at] == black)
                 at++;
             /* The label tells the picture up to tens, its row the rest: 8 rows of 8. */
-            pattern[epoch][i] = at % 10 != b->targets[i];
+            pattern[epoch][i] = at % 10 != targets_of(b)[i];
             flipped += pattern[epoch][i];
         }
         data_loader_free(l);
@@ -223,6 +255,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_given_parts_are_the_files_own, setup, teardown),
         cmocka_unit_test_setup_teardown(test_fractions_share_no_picture_and_follow_the_seed, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_scored_parts_are_test_training_or_validation, setup, teardown),
         cmocka_unit_test_setup_teardown(test_counts_are_drawn_from_each_file_of_its_own, setup, teardown),
         cmocka_unit_test_setup_teardown(test_generated_parts_share_no_digit, setup, teardown),
         cmocka_unit_test_setup_teardown(test_validation_is_not_augmented, setup, teardown),

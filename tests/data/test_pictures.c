@@ -5,7 +5,7 @@
 #include <fcntl.h>
 #include <png.h>
 
-#include "daemon/data/tar.h"
+#include "daemon/worker/data/tar.h"
 
 /* A PNG of one colour gradient that names itself: `n` is its first red byte. */
 static size_t picture(uint8_t n, int height, int width, uint8_t *to, size_t size)

@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "daemon/data/safetensors.h"
+#include "daemon/worker/data/safetensors.h"
 
 /* A file of this header and `data` bytes of 0, 1, 2, ... */
 static enum pd_err parse(const char *header, size_t data, struct data_st **ret)

@@ -6,7 +6,8 @@
 #include <sys/file.h>
 #include <sys/wait.h>
 
-#include "daemon/data/cache.h"
+#include "daemon/worker/data/cache.h"
+#include "kernels/base/file.h"
 
 static const char poem[] =
     "the caf\xc3\xa9 by the sea\nthe sea by the caf\xc3\xa9\nnobody there but the sea\n";
@@ -154,7 +155,38 @@ static void test_each_part_of_a_folder_is_its_own_file(void **state)
             assert_memory_equal(set->part[part].ids, part ? "held out" : "training", 8);
         }
         data_free(set);
+        o.scored = DATA_SCORED_TEST;
+        want_open(&o, &set);
+        assert_memory_equal(set->part[0].ids, "training", 8);
+        assert_int_equal(set->part[1].count, 8);
+        assert_memory_equal(set->part[1].ids, "not read", 8);
+        data_free(set);
+        o.scored = DATA_SCORED_TRAIN;
+        want_open(&o, &set);
+        assert_memory_equal(set->part[1].ids, "training", 8);
+        data_free(set);
     }
+}
+
+/* A text has no test part but what its split leaves. */
+static void test_a_text_that_is_left_is_the_test_part(void **state)
+{
+    struct data_options o = options(DATA_TOKENIZER_BYTES);
+    struct data_set *set = NULL;
+
+    (void)state;
+    put("left.txt", "0123456789abcdefghij", 20, false);
+    o.path = "box/left.txt";
+    o.rule = DATA_SPLIT_FRACTION;
+    o.train_share = 0.5;
+    o.val_share = 0.25;
+    o.scored = DATA_SCORED_TEST;
+    want_open(&o, &set);
+    assert_int_equal(set->part[1].count, 5);
+    assert_memory_equal(set->part[1].ids, "fghij", 5);
+    data_free(set);
+    o.val_share = 0.5;
+    want_refused(&o, PD_ERR_INVALID, "#/split");
 }
 
 static void test_tokenizer_files_are_wanted_and_stay_inside(void **state)
@@ -402,6 +434,62 @@ static void test_cache_appears_whole_and_proves_itself(void **state)
     assert_int_equal(data_cache_begin(cache_folder, key, DATA_CACHE_BYTES_MAX + 1, 0, &w, &why), PD_ERR_FULL);
 }
 
+/* A file of so many bytes under a key that begins with `first`. */
+static enum pd_err cache_file(uint8_t first, size_t bytes, struct pd_why *why)
+{
+    uint8_t own[32] = {first};
+    char *body = calloc(1, bytes);
+    struct data_cache_writer *w = NULL;
+    enum pd_err err = data_cache_begin(cache_folder, own, bytes, 0, &w, why);
+
+    if (err == PD_OK)
+        err = data_cache_write(w, body, bytes, why);
+    if (err == PD_OK)
+        err = data_cache_commit(w, bytes, why);
+    free(body);
+    return err;
+}
+
+static bool cached(uint8_t first, struct data_cache **ret)
+{
+    uint8_t own[32] = {first};
+    struct data_cache *c = NULL;
+    bool is = data_cache_open(cache_folder, own, &c, NULL) == PD_OK;
+
+    if (ret)
+        *ret = c;
+    else
+        data_cache_close(c);
+    return is;
+}
+
+static void test_the_cache_keeps_to_the_bound_that_its_folder_names(void **state)
+{
+    struct data_cache *held = NULL;
+    struct pd_why why;
+    char path[256];
+
+    (void)state;
+    snprintf(path, sizeof path, "%s/limit", cache_folder);
+    assert_int_equal(pd_file_make_dirs(cache_folder, &why), PD_OK);
+    assert_int_equal(pd_file_replace(path, "4000\n", 5, 0600, &why), PD_OK);
+    assert_int_equal(data_cache_limit(cache_folder), 4000);
+    assert_int_equal(cache_file(0x11, 4001, &why), PD_ERR_FULL);
+    assert_int_equal(cache_file(0x11, 1000, &why), PD_OK);
+    assert_true(cached(0x11, &held)); /* unused for longest from here on, but in use */
+    assert_int_equal(cache_file(0x12, 1000, &why), PD_OK);
+    assert_int_equal(cache_file(0x13, 1000, &why), PD_OK);
+    assert_int_equal(cache_file(0x14, 1000, &why), PD_OK);
+    assert_false(cached(0x12, NULL));
+    assert_true(cached(0x11, NULL) && cached(0x13, NULL) && cached(0x14, NULL));
+    assert_int_equal(cache_file(0x15, 3500, &why), PD_ERR_FULL); /* what is in use leaves no room */
+    data_cache_close(held);
+    assert_int_equal(cache_file(0x15, 3500, &why), PD_OK);
+    assert_false(cached(0x11, NULL));
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(data_cache_limit(cache_folder), DATA_CACHE_BYTES_MAX);
+}
+
 static void test_two_writers_do_the_work_once(void **state)
 {
     struct data_cache_writer *w = NULL, *late = NULL;
@@ -466,6 +554,7 @@ int main(void)
         T(test_each_tokenizer_cuts_once),
         T(test_no_character_is_torn),
         T(test_folder_of_parts),
+        T(test_a_text_that_is_left_is_the_test_part),
         T(test_each_part_of_a_folder_is_its_own_file),
         T(test_tokenizer_files_are_wanted_and_stay_inside),
         T(test_damaged_tokens_are_cut_anew),
@@ -474,6 +563,7 @@ int main(void)
         T(test_damaged_gzip_is_refused_and_a_bomb_bounded),
         T(test_what_is_no_text_is_said),
         T(test_cache_appears_whole_and_proves_itself),
+        T(test_the_cache_keeps_to_the_bound_that_its_folder_names),
         T(test_two_writers_do_the_work_once),
         T(test_what_dead_writers_left_is_removed),
     };

@@ -10,8 +10,8 @@
 
 #include <cmocka.h>
 
-#include "daemon/data/tokenizer.h"
-#include "daemon/data/tokens.h"
+#include "daemon/worker/data/tokenizer.h"
+#include "daemon/worker/data/tokens.h"
 #include "kernels/base/file.h"
 
 /* Six bytes, three merges: "low", "er", "lower" is two tokens. */

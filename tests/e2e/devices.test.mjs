@@ -1,4 +1,4 @@
-// The devices page in a real Chromium, on machines whose GPUs are a text file (tests/device/fake_nvml.c).
+// The devices page in a real Chromium, on machines whose GPUs are a text file (tests/devices/fake_nvml.c).
 import assert from 'node:assert/strict';
 import { existsSync } from 'node:fs';
 import path from 'node:path';

@@ -12,9 +12,9 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "daemon/spec/spec.h"
-#include "daemon/spec/state.h"
-#include "daemon/store/tx.h"
+#include "daemon/job/job.h"
+#include "daemon/job/state.h"
+#include "daemon/polyd/store/tx.h"
 #include "kernels/base/clock.h"
 
 #define POINTS_MAX 1000 /* of one call of the store */
@@ -28,8 +28,8 @@ static double uniform(void)
 }
 
 struct seed {
-    struct spec_job *job;
-    struct spec_report report;
+    struct job_doc *job;
+    struct job_report report;
     const char *tags;
     bool rich;
     int64_t first_run; /* of the job just written */
@@ -109,43 +109,43 @@ static enum pd_err live(struct store_tx *tx, struct seed *s, int64_t run, double
     struct store_attempt_new a = {.run_id = run, .devices = "cpu:0"};
     double fate = uniform();
     int64_t steps = s->rich ? 3000 : 600, done = steps;
-    enum spec_outcome outcome = SPEC_OUTCOME_SUCCEEDED;
-    enum spec_cause cause = SPEC_CAUSE_DONE;
+    enum job_outcome outcome = JOB_OUTCOME_SUCCEEDED;
+    enum job_cause cause = JOB_CAUSE_DONE;
     const char *message = "";
     int attempt;
     enum pd_err err;
 
     if (!s->rich && fate < .06) {
-        outcome = SPEC_OUTCOME_FAILED;
-        cause = SPEC_CAUSE_FAILED;
+        outcome = JOB_OUTCOME_FAILED;
+        cause = JOB_CAUSE_FAILED;
         message = "data: test/verse.txt: no such file";
         done = 0;
     } else if (!s->rich && fate < .11) {
-        outcome = SPEC_OUTCOME_DIVERGED;
-        cause = SPEC_CAUSE_DIVERGED;
+        outcome = JOB_OUTCOME_DIVERGED;
+        cause = JOB_CAUSE_DIVERGED;
         message = "100 steps in a row had a loss or a gradient that was not finite";
         done = steps / 3;
     } else if (!s->rich && fate < .15) {
-        outcome = SPEC_OUTCOME_CANCELLED;
-        cause = SPEC_CAUSE_CANCELLED;
+        outcome = JOB_OUTCOME_CANCELLED;
+        cause = JOB_CAUSE_CANCELLED;
         message = "cancelled by request";
         done = steps / 2;
     }
     err = store_attempt_insert(tx, &a, &attempt, why);
     if (err == PD_OK)
-        err = store_attempt_move(tx, run, attempt, SPEC_ATTEMPT_RUNNING, 0, NULL, -1, why);
+        err = store_attempt_move(tx, run, attempt, JOB_ATTEMPT_RUNNING, 0, NULL, -1, why);
     if (err == PD_OK)
-        err = store_run_move(tx, run, SPEC_RUN_RUNNING, 0, NULL, why);
+        err = store_run_move(tx, run, JOB_RUN_RUNNING, 0, NULL, why);
     if (err == PD_OK)
         err = store_attempt_progress(tx, run, attempt, done, steps, 0, why);
     if (err == PD_OK && done)
         err = s->rich ? many(tx, run, good, steps, why)
-                      : few(tx, run, outcome == SPEC_OUTCOME_DIVERGED ? 0.1 : good, done, why);
+                      : few(tx, run, outcome == JOB_OUTCOME_DIVERGED ? 0.1 : good, done, why);
     if (err == PD_OK)
-        err = store_attempt_move(tx, run, attempt, SPEC_ATTEMPT_ENDED, cause, message,
-                                 outcome == SPEC_OUTCOME_FAILED, why);
+        err = store_attempt_move(tx, run, attempt, JOB_ATTEMPT_ENDED, cause, message,
+                                 outcome == JOB_OUTCOME_FAILED, why);
     if (err == PD_OK)
-        err = store_run_move(tx, run, SPEC_RUN_ENDED, outcome, message, why);
+        err = store_run_move(tx, run, JOB_RUN_ENDED, outcome, message, why);
     return err;
 }
 
@@ -169,7 +169,7 @@ static char *sweep_of(const char *document)
 static enum pd_err apply(struct store_tx *tx, void *ctx, struct pd_why *why)
 {
     struct seed *s = ctx;
-    const struct spec_head *head = spec_job_head(s->job);
+    const struct job_head *head = job_doc_head(s->job);
     struct pd_buf document;
     struct store_job_new job = {.name = head->name,
                                 .experiment = head->experiment,
@@ -181,13 +181,13 @@ static enum pd_err apply(struct store_tx *tx, void *ctx, struct pd_why *why)
                                 .trials = head->trials,
                                 .concurrency = head->concurrency,
                                 .metric = head->metric,
-                                .maximise = head->mode == SPEC_MODE_MAX};
+                                .maximise = head->mode == JOB_MODE_MAX};
     char *axes = NULL;
     int64_t id = 0;
     enum pd_err err;
 
     pd_buf_init(&document, 0);
-    err = spec_job_document(s->job, &document, why);
+    err = job_document(s->job, &document, why);
     if (err == PD_OK)
         err = pd_buf_err(&document);
     job.document = document.data;
@@ -196,21 +196,21 @@ static enum pd_err apply(struct store_tx *tx, void *ctx, struct pd_why *why)
     job.sweep = axes;
     if (err == PD_OK)
         err = store_job_insert(tx, &job, &id, why);
-    for (int64_t n = 0; n < spec_job_run_count(s->job) && err == PD_OK; n++) {
-        char digest[SPEC_DIGEST_SIZE], plan[SPEC_DIGEST_SIZE];
+    for (int64_t n = 0; n < job_run_count(s->job) && err == PD_OK; n++) {
+        char digest[JOB_DIGEST_SIZE], plan[JOB_DIGEST_SIZE];
         struct pd_buf text, sweep;
         double k = 0;
         int64_t run;
 
         pd_buf_init(&text, 0);
         pd_buf_init(&sweep, 0);
-        err = spec_job_run_resolve(s->job, n, &text, why);
+        err = job_run_resolve(s->job, n, &text, why);
         if (err == PD_OK)
-            err = spec_job_run_params(s->job, n, &sweep, why);
+            err = job_run_params(s->job, n, &sweep, why);
         if (err == PD_OK)
-            err = spec_config_digest(text.data, text.len, digest, why);
+            err = job_config_digest(text.data, text.len, digest, why);
         if (err == PD_OK)
-            err = spec_plan_digest(text.data, text.len, "build=seed device=cpu", plan, why);
+            err = job_plan_digest(text.data, text.len, "build=seed device=cpu", plan, why);
         if (err == PD_OK) {
             struct store_run_new row = {.document = text.data,
                                         .config_digest = digest,
@@ -223,8 +223,8 @@ static enum pd_err apply(struct store_tx *tx, void *ctx, struct pd_why *why)
                                         .max_restarts = 3,
                                         .total_steps = -1,
                                         .point = n / head->trials,
-                                        .trial = spec_job_run_trial(s->job, n),
-                                        .seed = spec_job_run_seed(s->job, n)};
+                                        .trial = job_run_trial(s->job, n),
+                                        .seed = job_run_seed(s->job, n)};
 
             err = store_run_insert(tx, id, &row, &run, why);
         }
@@ -251,8 +251,8 @@ static int64_t add(struct store_writer *w, const char *text, const char *tags, b
     struct pd_why why = {.text = ""};
     int64_t runs;
 
-    spec_report_init(&s.report);
-    if (spec_job_parse(text, strlen(text), NULL, &s.job, &s.report) != PD_OK) {
+    job_report_init(&s.report);
+    if (job_parse(text, strlen(text), NULL, &s.job, &s.report) != PD_OK) {
         fprintf(stderr, "seed_store: %s %s\n%s\n", s.report.error_count ? s.report.errors[0].pointer : "",
                 s.report.error_count ? s.report.errors[0].detail : "", text);
         exit(1);
@@ -261,9 +261,9 @@ static int64_t add(struct store_writer *w, const char *text, const char *tags, b
         fprintf(stderr, "seed_store: %s\n", why.text);
         exit(1);
     }
-    runs = spec_job_run_count(s.job);
-    spec_job_free(s.job);
-    spec_report_done(&s.report);
+    runs = job_run_count(s.job);
+    job_free(s.job);
+    job_report_done(&s.report);
     return runs;
 }
 

@@ -10,7 +10,7 @@
 
 #include <sqlite3.h>
 
-#include "daemon/serve/serve.h"
+#include "daemon/worker/serve/serve.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/file.h"
 #include "kernels/base/log.h"

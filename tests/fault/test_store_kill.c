@@ -15,7 +15,7 @@
 
 #include <sqlite3.h>
 
-#include "daemon/store/tx.h"
+#include "daemon/polyd/store/tx.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/log.h"
 #include "tests/fault/verify.h"
@@ -71,7 +71,7 @@ static enum pd_err submit(struct store_tx *tx, void *ctx, struct pd_why *why)
         err = store_attempt_insert(tx, &(struct store_attempt_new){.run_id = d->run, .devices = name},
                                    &d->attempt, why);
     if (err == PD_OK)
-        err = store_attempt_move(tx, d->run, d->attempt, SPEC_ATTEMPT_RUNNING, 0, "", -1, why);
+        err = store_attempt_move(tx, d->run, d->attempt, JOB_ATTEMPT_RUNNING, 0, "", -1, why);
     snprintf(body, sizeof body, "{\"id\":\"%" PRId64 "\"}", d->job);
     if (err == PD_OK)
         err = store_idem_finish(tx, "POST /api/v1/jobs", key, 201, body, strlen(body), why);
@@ -98,12 +98,12 @@ static enum pd_err finish(struct store_tx *tx, void *ctx, struct pd_why *why)
 {
     struct deed *d = ctx;
     enum pd_err err =
-        store_attempt_move(tx, d->run, d->attempt, SPEC_ATTEMPT_ENDED, SPEC_CAUSE_DONE, "", 0, why);
+        store_attempt_move(tx, d->run, d->attempt, JOB_ATTEMPT_ENDED, JOB_CAUSE_DONE, "", 0, why);
 
     if (err == PD_OK)
-        err = store_run_move(tx, d->run, SPEC_RUN_RUNNING, 0, "", why);
+        err = store_run_move(tx, d->run, JOB_RUN_RUNNING, 0, "", why);
     if (err == PD_OK)
-        err = store_run_move(tx, d->run, SPEC_RUN_ENDED, SPEC_OUTCOME_SUCCEEDED, "", why);
+        err = store_run_move(tx, d->run, JOB_RUN_ENDED, JOB_OUTCOME_SUCCEEDED, "", why);
     snprintf(d->line, sizeof d->line, "end %" PRId64 "\n", d->run);
     return err;
 }

@@ -1,9 +1,12 @@
 /* The n-th allocation fails, for n = 1, 2, 3, ... until nothing fails any more: the store reports it, loses
  * nothing that it acknowledged, and does not crash, hang or leave a broken file.
  *
- * This program's own malloc stands in front of glibc's, so SQLite's allocations count too. Once the scenario
- * has run through untouched, the loop ends. `test_store_nomem [-k KEEP]`: with -k every later allocation
- * fails as well, which is what a full machine does. */
+ * This program's own malloc stands in front of glibc's, so SQLite's allocations count too. The store is first
+ * made anew, then used in a copy of a new one, until the scenario has run through untouched.
+ *
+ * `test_store_nomem [-k] [-s N]`: -k: every later allocation fails as well, which is what a full machine does;
+ * -s: every N-th allocation of the use is tried, and every 6 N-th of the making, which has ten times as many
+ * for nothing but SQLite's parsing of the schema. */
 #include <inttypes.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -12,7 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "daemon/store/tx.h"
+#include "daemon/polyd/store/tx.h"
 #include "kernels/base/buf.h"
 #include "kernels/base/log.h"
 #include "tests/fault/verify.h"
@@ -152,10 +155,17 @@ static enum pd_err play(const char *dir, struct shop *s, bool *ret_submitted, bo
     return first;
 }
 
-static int one(long n, bool *ret_untouched)
+/* In memory where possible: what is tested is not the disk. */
+static bool make_dir(char out[64])
 {
-    /* In memory where possible: what is tested is not the disk. */
-    char dir[64], command[96];
+    snprintf(out, 64, "%s/polyd-store-nomem-XXXXXX", access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp");
+    return mkdtemp(out) != NULL;
+}
+
+/* `from`: a folder to copy; NULL: it is made anew, and only the start meets the failure. */
+static int one(long n, const char *from, bool *ret_untouched)
+{
+    char dir[64], command[160];
     struct shop s = {0}, again = {0};
     bool submitted = false, logged = false, again_submitted = false, again_logged = false;
     struct pd_buf out;
@@ -163,9 +173,10 @@ static int one(long n, bool *ret_untouched)
     long hits;
     int bad = 0;
 
-    snprintf(dir, sizeof dir, "%s/polyd-store-nomem-XXXXXX",
-             access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp");
-    if (!mkdtemp(dir))
+    if (!make_dir(dir))
+        return 1;
+    snprintf(command, sizeof command, "cp -a '%s/.' '%s'", from ? from : "", dir);
+    if (from && system(command))
         return 1;
     atomic_store(&failed, 0);
     atomic_store(&left, n);
@@ -202,10 +213,30 @@ static int one(long n, bool *ret_untouched)
     return bad + (system(command) != 0);
 }
 
+/* A store without rows in a new folder; *ret_allocations: how many its making takes. */
+static bool make_template(char dir[64], long *ret_allocations)
+{
+    struct store_writer *w = NULL;
+    struct pd_why why = {{0}};
+    const long plenty = 1000000000;
+    enum pd_err err;
+
+    if (!make_dir(dir))
+        return false;
+    atomic_store(&left, plenty);
+    atomic_store(&armed, true);
+    err = store_writer_start(&(struct store_writer_options){.state_dir = dir}, &w, &why);
+    atomic_store(&armed, false);
+    *ret_allocations = plenty - atomic_load(&left);
+    store_writer_stop(w);
+    return err == PD_OK;
+}
+
 int main(int argc, char **argv)
 {
     bool untouched = false;
-    long n, stride = 1;
+    long n, tried = 0, making, stride = 1;
+    char template[64], command[96];
     int bad = 0, opt;
 
     while ((opt = getopt(argc, argv, "ks:")) != -1) {
@@ -217,10 +248,16 @@ int main(int argc, char **argv)
             return 2;
     }
     pd_log_set_level(PD_LOG_ERROR);
-    alarm(110); /* a hang is a failure too */
-    for (n = 1; !untouched && !bad; n += stride)
-        bad = one(n, &untouched);
-    printf("store nomem: %ld allocations failed in turn%s, %d breaches\n", n / stride,
+    alarm(300); /* a hang is a failure too */
+    if (!make_template(template, &making))
+        return 1;
+    for (n = 1; n <= making && !bad; n += 6 * stride, tried++)
+        bad = one(n, NULL, &untouched);
+    for (n = 1, untouched = false; !untouched && !bad; n += stride, tried++)
+        bad = one(n, template, &untouched);
+    snprintf(command, sizeof command, "rm -rf '%s'", template);
+    bad += system(command) != 0;
+    printf("store nomem: %ld allocations failed in turn%s, %d breaches\n", tried,
            atomic_load(&keep_failing) ? " and for good" : "", bad);
     return bad != 0;
 }

@@ -22,7 +22,7 @@
 
 #include <sqlite3.h>
 
-#include "daemon/store/tx.h"
+#include "daemon/polyd/store/tx.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/log.h"
 #include "tests/fault/verify.h"

@@ -13,7 +13,7 @@
 #include <sqlite3.h>
 
 #include "daemon/digest/digest.h"
-#include "daemon/spec/state.h"
+#include "daemon/job/state.h"
 #include "kernels/base/file.h"
 
 #define BREACHES_MAX 50
@@ -89,24 +89,24 @@ static void check_integrity(struct check *c)
 
 static bool job_allowed(const char *from, const char *to)
 {
-    enum spec_job_state a, b;
+    enum job_state a, b;
 
-    return spec_job_state_parse(from, &a) && spec_job_state_parse(to, &b) && spec_job_move_allowed(a, b);
+    return job_state_parse(from, &a) && job_state_parse(to, &b) && job_move_allowed(a, b);
 }
 
 static bool run_allowed(const char *from, const char *to)
 {
-    enum spec_run_state a, b;
+    enum job_run_state a, b;
 
-    return spec_run_state_parse(from, &a) && spec_run_state_parse(to, &b) && spec_run_move_allowed(a, b);
+    return job_run_state_parse(from, &a) && job_run_state_parse(to, &b) && job_run_move_allowed(a, b);
 }
 
 static bool attempt_allowed(const char *from, const char *to)
 {
-    enum spec_attempt_state a, b;
+    enum job_attempt_state a, b;
 
-    return spec_attempt_state_parse(from, &a) && spec_attempt_state_parse(to, &b) &&
-           spec_attempt_move_allowed(a, b);
+    return job_attempt_state_parse(from, &a) && job_attempt_state_parse(to, &b) &&
+           job_attempt_move_allowed(a, b);
 }
 
 /* Columns: a text that names the thing, its state, from, to; ordered by thing and event. */

@@ -1,7 +1,7 @@
 /* CIFAR-10 records: every accepted label is one of ten, every pixel is the record's. */
 #include <stdlib.h>
 
-#include "daemon/data/set.h"
+#include "daemon/worker/data/set.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);
 

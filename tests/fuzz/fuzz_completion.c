@@ -1,6 +1,6 @@
 /* Bodies of /v1/completions and /generate (api/completion.h). Whatever api takes it hands to a worker, and
- * the worker's own reader (daemon/serve/params.h) must then take it too: the two agree on every name and
- * range. */
+ * the worker's own reader (daemon/worker/serve/params.h) must then take it too: the two agree on every name
+ * and range. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +8,7 @@
 #include <jansson.h>
 
 #include "api/completion.h"
-#include "daemon/serve/params.h"
+#include "daemon/worker/serve/params.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);
 

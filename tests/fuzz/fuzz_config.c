@@ -1,5 +1,5 @@
-/* The configuration file (daemon/config). */
-#include "daemon/config/config.h"
+/* The configuration file (daemon/polyd/config). */
+#include "daemon/polyd/config/config.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);
 

@@ -1,8 +1,8 @@
-/* JPEG and PNG as clients send them and folders hold them (daemon/data/image.h): an accepted picture has the
- * size that its header says, and the evaluation transform takes it. */
+/* JPEG and PNG as clients send them and folders hold them (daemon/worker/data/image.h): an accepted picture
+ * has the size that its header says, and the evaluation transform takes it. */
 #include <stdlib.h>
 
-#include "daemon/data/image.h"
+#include "daemon/worker/data/image.h"
 
 #define PIXELS_MOST (1 << 18) /* a header may name 128 million: not in a fuzzer's time */
 

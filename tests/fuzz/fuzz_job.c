@@ -1,10 +1,10 @@
-/* The job document (daemon/spec): spec_fuzz checks its own invariants and aborts when one breaks. */
-#include "daemon/spec/spec.h"
+/* The job document (daemon/job): job_fuzz checks its own invariants and aborts when one breaks. */
+#include "daemon/job/job.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 {
-    spec_fuzz(bytes, len);
+    job_fuzz(bytes, len);
     return 0;
 }

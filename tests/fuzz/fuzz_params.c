@@ -1,9 +1,9 @@
-/* The parameters of an inference request (daemon/serve/params.h). */
+/* The parameters of an inference request (daemon/worker/serve/params.h). */
 #include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 
-#include "daemon/serve/params.h"
+#include "daemon/worker/serve/params.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);
 

@@ -1,8 +1,9 @@
-/* The safetensors reader (daemon/data/safetensors.h): whatever it accepts lies inside the bytes it was given.
+/* The safetensors reader (daemon/worker/data/safetensors.h): whatever it accepts lies inside the bytes it was
+ * given.
  */
 #include <stdlib.h>
 
-#include "daemon/data/safetensors.h"
+#include "daemon/worker/data/safetensors.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);
 

@@ -1,8 +1,9 @@
-/* The index of a tar archive (daemon/data/tar.h): whatever is told lies inside, and names are whole. */
+/* The index of a tar archive (daemon/worker/data/tar.h): whatever is told lies inside, and names are whole.
+ */
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/data/tar.h"
+#include "daemon/worker/data/tar.h"
 
 struct input {
     const uint8_t *bytes;

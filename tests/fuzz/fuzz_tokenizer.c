@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/data/tokenizer.h"
+#include "daemon/worker/data/tokenizer.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);
 

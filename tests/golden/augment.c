@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/data/augment.h"
-#include "daemon/data/image.h"
+#include "daemon/worker/data/augment.h"
+#include "daemon/worker/data/image.h"
 #include "tests/golden/golden.h"
 
 static const struct data_st_tensor *find(struct gold *g, const char *what, long n, const char *suffix)

@@ -10,7 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "daemon/data/safetensors.h"
+#include "daemon/worker/data/safetensors.h"
 #include "kernels/backend/backend.h"
 
 struct gold {

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/worker/task/task.h"
 #include "tests/golden/bf16.h"
 #include "tests/golden/models.h"
 
@@ -19,7 +20,7 @@ bool golden_model_spec(struct golden *c, struct model_spec *s)
     bool gpt = !strcmp(golden_text(c, "arch", ""), "gpt2");
 
     memset(s, 0, sizeof *s);
-    s->arch = gpt ? MODEL_GPT : MODEL_VIT;
+    s->arch = gpt ? &model_gpt : &model_vit;
     s->width = (int32_t)golden_num(c, "D", 0);
     s->heads = (int32_t)golden_num(c, "H", 0);
     s->depth = (int32_t)golden_num(c, "layers", 0);
@@ -30,7 +31,7 @@ bool golden_model_spec(struct golden *c, struct model_spec *s)
     s->norm_eps = golden_num(c, "norm_eps", 0);
     s->norm_kind = !strcmp(golden_text(c, "norm", ""), "rmsnorm") ? PK_NORM_RMS : PK_NORM_LAYER;
     s->placement = setting_of(golden_text(c, "setting", "standard"));
-    s->qk_norm = golden_flag(c, "qknorm", false);
+    s->attention.qk_norm = golden_flag(c, "qknorm", false);
     s->channels = (int32_t)golden_num(c, "chans", 0);
     s->image_h = s->image_w = (int32_t)golden_num(c, "image", 0);
     s->patch_h = s->patch_w = (int32_t)golden_num(c, "patch", 0);
@@ -44,36 +45,37 @@ bool golden_model_spec(struct golden *c, struct model_spec *s)
         s->vocab = wte ? (int32_t)wte->dim[0] : 0;
     }
     s->context = (int32_t)golden_num(c, "T", 0);
-    s->degree = (int32_t)golden_num(c, "p", 1);
-    s->n_for_scale = golden_num(c, "n_for_scale", 0);
-    s->scale_value = golden_num(c, "scale_value", 1);
-    s->logit_bias = golden_num(c, "logit_bias", 0);
-    s->scale_lr_mult = 1;
-    s->init_logit_std = -1;
+    s->attention.degree = (int32_t)golden_num(c, "p", 1);
+    s->attention.n_for_scale = golden_num(c, "n_for_scale", 0);
+    s->attention.scale_value = golden_num(c, "scale_value", 1);
+    s->attention.logit_bias = golden_num(c, "logit_bias", 0);
+    s->attention.scale_lr_mult = 1;
+    s->attention.init_logit_std = -1;
     s->dtype = PK_F32;
     if (!strcmp(activation, "softmax"))
-        s->phi = PK_PHI_SOFTMAX;
+        s->attention.phi = PK_PHI_SOFTMAX;
     else if (!strcmp(activation, "poly"))
-        s->phi = PK_PHI_POLY;
+        s->attention.phi = PK_PHI_POLY;
     else if (!strcmp(activation, "sigmoid"))
-        s->phi = PK_PHI_SIGMOID;
+        s->attention.phi = PK_PHI_SIGMOID;
     else if (!strcmp(activation, "relu"))
-        s->phi = PK_PHI_RELU;
+        s->attention.phi = PK_PHI_RELU;
     else
         return false;
-    if (s->phi == PK_PHI_SIGMOID || s->phi == PK_PHI_RELU) {
-        s->scale = MODEL_SCALE_FIXED;
-        s->scale_value = pow(s->n_for_scale, -golden_num(c, "alpha", s->phi == PK_PHI_RELU));
+    if (s->attention.phi == PK_PHI_SIGMOID || s->attention.phi == PK_PHI_RELU) {
+        s->attention.scale = MODEL_SCALE_FIXED;
+        s->attention.scale_value =
+            pow(s->attention.n_for_scale, -golden_num(c, "alpha", s->attention.phi == PK_PHI_RELU));
         return true;
     }
     if (!strncmp(kind, "learned", 7)) {
-        s->scale = MODEL_SCALE_LEARNED;
-        s->share = !strcmp(kind, "learnedhead") ? MODEL_SHARE_HEAD : MODEL_SHARE_LAYER;
-        s->scale_value = golden_num(c, "scale_init", 1);
+        s->attention.scale = MODEL_SCALE_LEARNED;
+        s->attention.share = !strcmp(kind, "learnedhead") ? MODEL_SHARE_HEAD : MODEL_SHARE_LAYER;
+        s->attention.scale_value = golden_num(c, "scale_init", 1);
     } else if (!strcmp(kind, "invsqrtn")) {
-        s->scale = MODEL_SCALE_FIXED;
+        s->attention.scale = MODEL_SCALE_FIXED;
     } else if (!strcmp(kind, "invk")) {
-        s->scale = MODEL_SCALE_K;
+        s->attention.scale = MODEL_SCALE_K;
     } else if (strcmp(kind, "none")) {
         return false;
     }
@@ -260,7 +262,8 @@ static bool run(struct golden *c)
     struct model *m = NULL;
     struct pk_graph *g = NULL;
     struct golden_rig *rig = NULL;
-    struct model_train_options o = {.label_smoothing = golden_num(c, "label_smoothing", 0)};
+    struct model_train_options o = {.loss = &task_cross_entropy,
+                                    .label_smoothing = golden_num(c, "label_smoothing", 0)};
     const struct data_st_tensor *in;
     double *want, *got, *targets, rtol;
     struct bands bands = {0};
@@ -271,7 +274,7 @@ static bool run(struct golden *c)
         return cross_entropy(c);
     if (!golden_model_spec(c, &spec))
         return false;
-    in = golden_find(c, spec.arch == MODEL_GPT ? "input_ids" : "images");
+    in = golden_find(c, spec.arch == &model_gpt ? "input_ids" : "images");
     targets = golden_tensor(c, &n, "targets");
     if (!in || !targets) {
         golden_fail(c, "no input or targets");

@@ -1,7 +1,7 @@
 /* tests/golden/models.h: what the modules for whole networks share. */
 #pragma once
 
-#include "daemon/model/model.h"
+#include "daemon/worker/model/model.h"
 #include "tests/golden/network.h"
 #include "tests/golden/rig.h"
 

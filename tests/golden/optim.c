@@ -5,8 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/model/net.h"
-#include "daemon/train/schedule.h"
+#include "daemon/worker/train/optim/optim.h"
+#include "daemon/worker/model/net.h"
+#include "daemon/worker/train/schedule.h"
 #include "tests/golden/rig.h"
 
 static bool listed(const struct golden *c, const char *key, const char *name)
@@ -86,7 +87,8 @@ static bool run(struct golden *c)
     static const char *const names[] = {"w", "b", "attn_scale"};
     struct model_train_options o = {
         .clip_norm = golden_num(c, "max_norm", 0),
-        .optimizer = !strcmp(golden_text(c, "optimizer", ""), "msgdw") ? MODEL_MSGDW : MODEL_ADAMW,
+        .optimizer =
+            !strcmp(golden_text(c, "optimizer", ""), "msgdw") ? &optim_msgdw.graph : &optim_adamw.graph,
         .beta1 = golden_num(c, "beta1", 0),
         .beta2 = golden_num(c, "beta2", 0),
         .eps = golden_num(c, "eps", 0),
@@ -95,7 +97,7 @@ static bool run(struct golden *c)
         .nesterov = golden_flag(c, "nesterov", false),
         .weight_decay = golden_num(c, "weight_decay", 0),
     };
-    bool adamw = o.optimizer == MODEL_ADAMW;
+    bool adamw = o.optimizer == &optim_adamw.graph;
     struct model_optim_item item[3];
     double *grads[3], *params[3], *first[3], *second[3], *lr, *norm, *coefficient, *course[3][3] = {{NULL}};
     size_t size[3], steps = (size_t)golden_num(c, "steps", 0);

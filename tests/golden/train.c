@@ -19,7 +19,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/train/schedule.h"
+#include "daemon/worker/task/task.h"
+#include "daemon/worker/train/optim/optim.h"
+#include "daemon/worker/train/schedule.h"
 #include "tests/golden/bf16.h"
 #include "tests/golden/models.h"
 #include "tests/golden/network.h"
@@ -234,7 +236,7 @@ static double rounding(double size, double count, bool f64)
 static void check_step(struct golden *c, const struct model *m, const struct model_train_options *o, size_t t,
                        double lr, double norm, const struct states *old, const struct states *new, bool f64)
 {
-    const bool adamw = o->optimizer == MODEL_ADAMW;
+    const bool adamw = o->optimizer == &optim_adamw.graph;
     const double keep = adamw ? o->beta1 : t ? o->momentum : 0;
     const double part = adamw ? 1 - o->beta1 : t ? 1 - o->dampening : 1;
     const double clipped = o->clip_norm > 0 ? norm * fmin(1, o->clip_norm / (norm + 1e-6)) : norm;
@@ -289,7 +291,7 @@ struct course {
 static void follow(struct golden *c, struct golden_rig *rig, const struct course *s)
 {
     const struct train_schedule schedule = schedule_of(c);
-    const bool adamw = s->o->optimizer == MODEL_ADAMW;
+    const bool adamw = s->o->optimizer == &optim_adamw.graph;
     const struct numbers *n = s->n;
     struct states old[MOST_PARAMS], new[MOST_PARAMS];
     double *got, loss_tol, norm_tol;
@@ -337,9 +339,11 @@ static void follow(struct golden *c, struct golden_rig *rig, const struct course
 static bool train(struct golden *c, bool f64)
 {
     struct model_train_options o = {
+        .loss = &task_cross_entropy,
         .label_smoothing = golden_num(c, "label_smoothing", 0),
         .clip_norm = golden_num(c, "max_norm", 0),
-        .optimizer = !strcmp(golden_text(c, "optimizer", ""), "msgdw") ? MODEL_MSGDW : MODEL_ADAMW,
+        .optimizer =
+            !strcmp(golden_text(c, "optimizer", ""), "msgdw") ? &optim_msgdw.graph : &optim_adamw.graph,
         .beta1 = golden_num(c, "beta1", 0),
         .beta2 = golden_num(c, "beta2", 0),
         .eps = golden_num(c, "eps", 0),
@@ -362,7 +366,7 @@ static bool train(struct golden *c, bool f64)
         return false;
     if (f64)
         spec.dtype = PK_F64;
-    name = spec.arch == MODEL_GPT ? "input_ids" : "images";
+    name = spec.arch == &model_gpt ? "input_ids" : "images";
     in = golden_find(c, "batch0.%s", name);
     read_numbers(c, name, gold_bf16() ? "loss_tol_bf16.f64" : "loss_tol_f32.f64", &numbers);
     if (c->failed)

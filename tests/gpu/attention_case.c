@@ -355,7 +355,28 @@ void attention_call_check(const struct attention_call *c)
 
 /* ---- a case ---- */
 
-/* Sum over j of |A_ij| |v_jc|, by the columns of A: y where v has a 1 for one key each channel. */
+/* How much larger than the score of query i and key j the rounding of its terms may be taken: those of q k
+ * are independent, so that twice the root of their squares counts where they cancel. 1: they do not. */
+static double cancelled(const struct pk_attention_attr *a, const struct pk_view *in, struct attention_shape s,
+                        int b, int h, int i, int j)
+{
+    double score = 0, squares = 0;
+
+    for (int c = 0; c < s.d; c++) {
+        const int64_t q = a->packed ? (((int64_t)(b * s.nq + i) * 3) * s.h + h) * s.d + c
+                                    : ((int64_t)(b * s.h + h) * s.nq + i) * s.d + c,
+                      k = a->packed ? (((int64_t)(b * s.nk + j) * 3 + 1) * s.h + h) * s.d + c
+                                    : ((int64_t)(b * s.h + h) * s.nk + j) * s.d + c;
+        const double term = ((double *)in[0].data)[q] * ((double *)in[a->packed ? 0 : 1].data)[k];
+
+        score += term;
+        squares += term * term;
+    }
+    return fmax(1, 2 * sqrt(squares) / fmax(fabs(score), 1e-30));
+}
+
+/* Sum over j of |A_ij| |v_jc|, by the columns of A: y where v has a 1 for one key each channel. A power of a
+ * score that cancels counts for what its terms are rounded by. */
 static double *yardstick(const char *name, const struct pk_attr *attr, int n_in, const struct pk_view *in,
                          struct attention_shape s, bool sums)
 {
@@ -389,7 +410,9 @@ static double *yardstick(const char *name, const struct pk_attr *attr, int n_in,
                 for (int i = 0; i < s.nq; i++)
                     for (int j = j0; j < s.nk && j < j0 + s.d; j++) {
                         const int64_t row = ((int64_t)(b * s.nq + i) * s.h + h) * s.d;
-                        const double weight = fabs(((double *)y[0].data)[row + j - j0]);
+                        const double part =
+                            a->phi == PK_PHI_POLY && !a->has_bias ? cancelled(a, in, s, b, h, i, j) : 1;
+                        const double weight = part * fabs(((double *)y[0].data)[row + j - j0]);
 
                         for (int c = 0; c < s.d; c++) {
                             const int64_t at = a->packed
@@ -565,6 +588,9 @@ void attention_check(const struct attention_case *t)
     if (t->mask == MASK_KEYS) {
         in[n] = attention_random(PK_U8, PK_SHAPE(s.b, s.nk), 0, 2);
         ((uint8_t *)in[n].data)[0] = 0; /* causal row 0 sees nothing */
+        for (int k = 2; k < 4 && k < s.nk;
+             k++) /* of one key alone the gradient is rounding: y - v of itself */
+            ((uint8_t *)in[n].data)[k] = 1;
         if (s.b > 1)
             memset((uint8_t *)in[n].data + s.nk, 0, (size_t)s.nk); /* nobody sees anything */
         n++;

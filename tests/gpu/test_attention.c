@@ -92,7 +92,7 @@ static void test_options(void **state)
     enum { CAUSAL, PACKED, BIAS, LENGTH, DROPOUT, STRIDED, LOGIT, ROW, MASK, WINDOW, SCALE, HEADS, OPTIONS };
 
     (void)state;
-    for (int phi = 0; phi < PK_PHI_COUNT; phi++)
+    for (int phi = 0; phi < PK_PHIS; phi++)
         for (int x = 0; x < OPTIONS; x++)
             for (int y = x; y < OPTIONS; y++) {
                 const unsigned on = 1u << x | 1u << y;
@@ -173,7 +173,7 @@ static void test_short_rows(void **state)
     (void)state;
     for (int i = 0; i < COUNT(sizes); i++)
         for (int v = 0; v < (full() ? 12 : 2); v++) {
-            const int phi = full() ? v / 2 : (i + v) % 2 ? PK_PHI_POLY : (i + 2 * v) % PK_PHI_COUNT;
+            const int phi = full() ? v / 2 : (i + v) % 2 ? PK_PHI_POLY : (i + 2 * v) % PK_PHIS;
             struct attention_case c = {
                 .name = "short rows",
                 .shape = sizes[i],
@@ -199,7 +199,7 @@ static void test_short_rows(void **state)
 static void test_decoding(void **state)
 {
     (void)state;
-    for (int phi = 0; phi < PK_PHI_COUNT; phi++)
+    for (int phi = 0; phi < PK_PHIS; phi++)
         for (int nq = 1; nq <= 16; nq += full() ? 5 : 15) {
             struct attention_case c = {
                 .name = "decoding",
@@ -365,7 +365,7 @@ static void test_linear_order_in_bf16(void **state)
 static void test_stats(void **state)
 {
     (void)state;
-    for (int phi = 0; phi < PK_PHI_COUNT; phi++)
+    for (int phi = 0; phi < PK_PHIS; phi++)
         for (int v = 0; v < 4; v++) {
             const enum pk_dtype dtype = v % 2 ? PK_F32 : PK_BF16;
             struct attention_call c = {.name = "stats",

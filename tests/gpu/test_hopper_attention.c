@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "kernels/backend/cuda/attention.h"
+#include "kernels/backend/cuda/attention/attention.h"
 #include "tests/gpu/attention_case.h"
 
 #define COUNT(x) (int)(sizeof(x) / sizeof *(x))

@@ -50,7 +50,7 @@ else
         }
         /bytes stack frame/ && sm == "sm_90a" && held {
             bytes = $5
-            source = FILENAME; sub(/.*\//, "", source); sub(/\.o\.ptxas$/, "", source)
+            source = FILENAME; sub(/.*backend_cuda\.dir\//, "", source); sub(/\.o\.ptxas$/, "", source)
             allowed = 0; at = 0
             for (i = 1; i <= n; i++)
                 if (file[i] == source && index(name, part[i])) { allowed = most[i]; at = i; seen[i] = 1 }
@@ -63,7 +63,7 @@ fi
 
 dump=$(command -v cuobjdump || true)
 [ -n "$dump" ] || [ ! -x "$(dirname "$nvcc")/cuobjdump" ] || dump=$(dirname "$nvcc")/cuobjdump
-hopper=$(find "$build/kernels/backend/cuda" -name 'attention_hopper_fwd.cu.o' 2>/dev/null | head -1)
+hopper=$(find "$build/kernels/backend/cuda" -path '*attention/hopper_fwd.cu.o' 2>/dev/null | head -1)
 if [ -z "$dump" ]; then
     echo "skipped: HGMMA and bulk tensor copies in Hopper kernels (no cuobjdump here)"
 elif [ -n "$hopper" ]; then

@@ -7,16 +7,19 @@
 #include <cmocka.h>
 
 #include "kernels/backend/cuda/cuda.h"
+#include "kernels/graph/op/rule.h"
 
 static bool is_kernel(enum pk_op op)
 {
-    return op >= PK_OP_COPY && op < PK_OP_COUNT;
+    const struct pk_rule *rule = pk_rule_of(op);
+
+    return !rule->leaf && !rule->view;
 }
 
 /* Of several ranks; a plan that needs them is refused where they are missing. */
 static bool is_collective(enum pk_op op)
 {
-    return op == PK_OP_ALL_REDUCE || op == PK_OP_BROADCAST_RANKS;
+    return pk_rule_of(op)->ranks;
 }
 
 static void test_every_op_has_a_kernel(void **state)

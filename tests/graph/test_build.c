@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/graph/op/rule.h"
+
 static void shape_is(struct pk_graph *g, struct pk_val v, const char *want)
 {
     char text[128];
@@ -111,6 +113,8 @@ WRONG(loss_smoothing, pk_cross_entropy(g, f(g, PK_SHAPE(2, 3)), ints(g, PK_SHAPE
 WRONG(packed, pk_attention_packed(g, f(g, PK_SHAPE(2, 3, 4, 1, 2)), (struct pk_attention_spec){.scale = 1.0}))
 WRONG(degree, pk_attention_packed(g, f(g, PK_SHAPE(2, 3, 3, 1, 2)),
                                   (struct pk_attention_spec){.phi = PK_PHI_POLY, .scale = 1.0}))
+WRONG(phi, pk_attention_packed(g, f(g, PK_SHAPE(2, 3, 3, 1, 2)),
+                               (struct pk_attention_spec){.phi = PK_PHIS, .scale = 1.0}))
 WRONG(scale, pk_attention_packed(g, f(g, PK_SHAPE(2, 3, 3, 4, 2)),
                                  (struct pk_attention_spec){.scale = 1.0, .scale_value = f(g, PK_SHAPE(3))}))
 WRONG(mask, pk_attention_packed(g, f(g, PK_SHAPE(2, 3, 3, 4, 2)),
@@ -124,6 +128,12 @@ WRONG(stats, pk_attention_stats_packed(g, f(g, PK_SHAPE(2, 3, 3, 4, 2)), f(g, PK
 WRONG(cache, pk_cache_append(g, f(g, PK_SHAPE(1, 1, 2, 2)), f(g, PK_SHAPE(1, 1, 3, 2)), ints(g, PK_SHAPE(1))))
 WRONG(cache_leaf, pk_cache_append(g, pk_scale(g, f(g, PK_SHAPE(1, 1, 2, 2)), 2.0), f(g, PK_SHAPE(1, 1, 1, 2)),
                                   ints(g, PK_SHAPE(1))))
+WRONG(state_result, struct pk_val x = f(g, PK_SHAPE(1, 1, 2, 2)), at = ints(g, PK_SHAPE(1));
+      struct pk_val y = pk_attention_state(g, x, x, x,
+                                           pk_state(g, "s", PK_F32, PK_SHAPE(1, 1, 2, 2), PK_CAT_CACHE), at,
+                                           (struct pk_attention_spec){
+                                               .phi = PK_PHI_POLY, .degree = 1, .scale = 1.0, .length = at});
+      pk_accumulate(g, y, y, f(g, PK_SHAPE(1))))
 WRONG(adamw, pk_adamw(g, f(g, PK_SHAPE(2)), f(g, PK_SHAPE(2)), f(g, PK_SHAPE(2)), f(g, PK_SHAPE(3)),
                       f(g, PK_SHAPE(4)), f(g, PK_SHAPE(2)), (struct pk_optim_spec){0}))
 WRONG(adamw_leaf, struct pk_val p = f(g, PK_SHAPE(2));
@@ -175,6 +185,7 @@ static const struct wrong wrongs[] = {
     {"smoothing", wrong_loss_smoothing},
     {"(B, N, 3, H, d)", wrong_packed},
     {"degree 0", wrong_degree},
+    {"unknown activation", wrong_phi},
     {"scale must be", wrong_scale},
     {"mask must be", wrong_mask},
     {"length must be", wrong_length},
@@ -182,6 +193,7 @@ static const struct wrong wrongs[] = {
     {"(B, Nq, D)", wrong_stats},
     {"n <= T", wrong_cache},
     {"neither", wrong_cache_leaf},
+    {"neither", wrong_state_result},
     {"parameter's shape", wrong_adamw},
     {"neither", wrong_adamw_leaf},
     {"hyper must be (4)", wrong_msgdw},
@@ -216,9 +228,9 @@ static void test_build_names_what_is_wrong(void **state)
 /* The plain forms check what their primitives would not. */
 static void test_build_plain_forms_refuse_the_same(void **state)
 {
-    static void (*const cases[])(struct pk_graph *) = {wrong_norm,   wrong_softmax, wrong_loss,
-                                                       wrong_packed, wrong_degree,  wrong_scale,
-                                                       wrong_mask,   wrong_length,  wrong_attention};
+    static void (*const cases[])(struct pk_graph *) = {
+        wrong_norm,  wrong_softmax, wrong_loss,   wrong_packed,    wrong_degree,
+        wrong_scale, wrong_mask,    wrong_length, wrong_attention, wrong_phi};
 
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -229,6 +241,33 @@ static void test_build_plain_forms_refuse_the_same(void **state)
         assert_int_equal(pk_graph_check(g, &why), PD_ERR_INVALID);
         pk_graph_free(g);
     }
+}
+
+static void test_build_plain_powers_have_an_end(void **state)
+{
+    struct pk_graph *g = pk_graph_new(true);
+    struct pd_why why;
+
+    (void)state;
+    pk_attention_packed(g, f(g, PK_SHAPE(2, 3, 3, 1, 2)),
+                        (struct pk_attention_spec){.phi = PK_PHI_POLY, .degree = 256, .scale = 1.0});
+    assert_int_equal(pk_graph_check(g, &why), PD_ERR_INVALID);
+    assert_non_null(strstr(why.text, "power 256: only 0 to 255"));
+    pk_graph_free(g);
+}
+
+static void test_build_activations_have_names(void **state)
+{
+    (void)state;
+    for (int phi = 0; phi < PK_PHIS; phi++)
+        assert_int_equal(pk_phi_find(pk_phi_name((enum pk_phi)phi)), phi);
+    assert_string_equal(pk_phi_name(PK_PHI_RELU), "relu");
+    assert_null(pk_phi_name(PK_PHIS));
+    assert_int_equal(pk_phi_find("rel"), PK_PHIS);
+    assert_true(pk_phi_normalised(PK_PHI_SOFTMAX) && pk_phi_normalised(PK_PHI_PERIODIC) &&
+                !pk_phi_normalised(PK_PHI_SIGMOID) && !pk_phi_normalised(PK_PHI_POLY));
+    assert_true(pk_phi_shifted(PK_PHI_SOFTMAX) && !pk_phi_shifted(PK_PHI_TAYLOR));
+    assert_true(pk_phi_power(PK_PHI_POLY) && !pk_phi_power(PK_PHI_RELU));
 }
 
 static void test_build_first_error_sticks(void **state)
@@ -307,15 +346,41 @@ static void test_build_tensor_names_and_shapes(void **state)
     assert_string_equal(pk_op_name(PK_OP_COUNT), "unknown");
 }
 
+/* What a rule leaves out is a decision: the defaults of passes, planner and roofline are not for every op. */
+static void test_build_rules_are_whole(void **state)
+{
+    (void)state;
+    for (int op = 0; op < PK_OP_COUNT; op++) {
+        const struct pk_rule *rule = pk_rule_of((enum pk_op)op);
+        const struct pk_attr attr = {.shape = {.rank = 0}};
+        int32_t at[PK_MAX_WRITES], writes = pk_op_writes((enum pk_op)op, &attr, rule->max_in, at);
+        bool kernel = !rule->leaf && !rule->view;
+
+        for (int other = 0; other < op; other++)
+            assert_string_not_equal(rule->name, pk_op_name((enum pk_op)other));
+        if ((rule->kind == PK_KIND_NONE) == kernel || (rule->infer == NULL) != rule->leaf ||
+            (rule->leaf && rule->view) || (rule->fed && rule->trained) || (writes > 0) != !!rule->writes)
+            fail_msg("the rule of %s contradicts itself", rule->name);
+        for (int32_t i = 0; i < writes; i++)
+            assert_in_range(at[i], 0, rule->max_in - 1);
+        if (rule->shares_columns && !rule->shares)
+            fail_msg("%s shares columns of no input", rule->name);
+    }
+    assert_null(pk_rule_of(PK_OP_COUNT));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_build_infers_shapes),
         cmocka_unit_test(test_build_names_what_is_wrong),
         cmocka_unit_test(test_build_plain_forms_refuse_the_same),
+        cmocka_unit_test(test_build_plain_powers_have_an_end),
+        cmocka_unit_test(test_build_activations_have_names),
         cmocka_unit_test(test_build_first_error_sticks),
         cmocka_unit_test(test_build_views_share_memory),
         cmocka_unit_test(test_build_tensor_names_and_shapes),
+        cmocka_unit_test(test_build_rules_are_whole),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -12,8 +12,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/model/model.h"
-#include "kernels/graph/passes.h"
+#include "daemon/worker/train/optim/optim.h"
+#include "daemon/worker/model/model.h"
+#include "daemon/worker/task/task.h"
+#include "kernels/graph/passes/passes.h"
 #include "kernels/graph/plan.h"
 #include "tests/graph/net.h"
 #include "tests/graph/rig.h"
@@ -185,18 +187,19 @@ static struct pk_plan_report plan(struct pk_graph *g, enum pk_precision precisio
 
 /* ---- the models' graphs ---- */
 
-static const struct model_train_options options = {.batch = 4,
+static const struct model_train_options options = {.loss = &task_cross_entropy,
+                                                   .batch = 4,
                                                    .context = 32,
                                                    .label_smoothing = 0.1,
                                                    .clip_norm = 1.0,
-                                                   .optimizer = MODEL_ADAMW,
+                                                   .optimizer = &optim_adamw.graph,
                                                    .beta1 = 0.9,
                                                    .beta2 = 0.95,
                                                    .eps = 1e-8,
                                                    .weight_decay = 0.1,
                                                    .ema = 0.99};
 
-static struct model_spec spec_of(enum model_arch arch, int variant)
+static struct model_spec spec_of(const struct model_arch *arch, int variant)
 {
     struct model_spec s = {.arch = arch,
                            .width = 64,
@@ -206,17 +209,17 @@ static struct model_spec spec_of(enum model_arch arch, int variant)
                            .bias = true,
                            .final_norm = true,
                            .norm_eps = 1e-6,
-                           .phi = PK_PHI_POLY,
-                           .degree = 3,
-                           .scale = MODEL_SCALE_FIXED,
-                           .n_for_scale = 16,
-                           .scale_value = 0.25,
-                           .scale_lr_mult = 1,
-                           .init_logit_std = -1,
+                           .attention.phi = PK_PHI_POLY,
+                           .attention.degree = 3,
+                           .attention.scale = MODEL_SCALE_FIXED,
+                           .attention.n_for_scale = 16,
+                           .attention.scale_value = 0.25,
+                           .attention.scale_lr_mult = 1,
+                           .attention.init_logit_std = -1,
                            .pos = true,
                            .mixed = true};
 
-    if (arch == MODEL_VIT) {
+    if (arch == &model_vit) {
         s.channels = 3;
         s.image_h = s.image_w = 16;
         s.patch_h = s.patch_w = 4;
@@ -230,23 +233,23 @@ static struct model_spec spec_of(enum model_arch arch, int variant)
     if (variant & 2) {
         s.placement = MODEL_S5;
         s.norm_kind = PK_NORM_RMS;
-        s.qk_norm = s.qk_per_head = true;
+        s.attention.qk_norm = s.attention.qk_per_head = true;
         s.pos_after = true;
-        s.dropout = s.drop_path = s.attn_dropout = 0.1;
+        s.dropout = s.drop_path = s.attention.dropout = 0.1;
     }
     if (variant & 4) {
-        s.scale = MODEL_SCALE_LEARNED;
-        s.share = variant & 2 ? MODEL_SHARE_HEAD : MODEL_SHARE_LAYER;
-        s.scale_param = variant & 1 ? MODEL_PARAM_LOG : MODEL_PARAM_SOFTPLUS;
+        s.attention.scale = MODEL_SCALE_LEARNED;
+        s.attention.share = variant & 2 ? MODEL_SHARE_HEAD : MODEL_SHARE_LAYER;
+        s.attention.scale_param = variant & 1 ? MODEL_PARAM_LOG : MODEL_PARAM_SOFTPLUS;
     }
     if (variant & 8)
-        s.phi = PK_PHI_SOFTMAX;
+        s.attention.phi = PK_PHI_SOFTMAX;
     if ((variant & 12) == 12) {
-        s.scale = MODEL_SCALE_NONE;
-        s.phi = PK_PHI_POLY;
-        s.degree = 1;
-        s.scale_value = 1;
-        s.l1_tokens = arch == MODEL_VIT;
+        s.attention.scale = MODEL_SCALE_NONE;
+        s.attention.phi = PK_PHI_POLY;
+        s.attention.degree = 1;
+        s.attention.scale_value = 1;
+        s.attention.l1_tokens = arch == &model_vit;
     }
     return s;
 }
@@ -256,7 +259,7 @@ enum { TRAIN, GRADS, PART, APPLY, EVAL, PROBE, SERVE, STATE, GRAPHS };
 static struct pk_graph *graph_of(const struct model *m, int which)
 {
     const struct model_spec *s = model_spec(m);
-    bool gpt = s->arch == MODEL_GPT;
+    bool gpt = s->arch == &model_gpt;
     struct pk_graph *g = NULL;
     struct pd_why why = {""};
     enum pd_err err = PD_OK;
@@ -273,7 +276,7 @@ static struct pk_graph *graph_of(const struct model *m, int which)
         err = model_graph_apply(m, &options, &g, &why);
         break;
     case EVAL:
-        err = model_graph_eval(m, 4, 32, &g, &why);
+        err = model_graph_eval(m, &task_cross_entropy, 4, 32, &g, &why);
         break;
     case PROBE:
         err = model_graph_probe(m, 4, 32, &g, &why);
@@ -295,9 +298,9 @@ static void test_mixed_every_graph_of_the_models_follows_the_contract(void **sta
     struct pd_why why = {""};
 
     (void)state;
-    for (int arch = MODEL_VIT; arch <= MODEL_GPT; arch++)
+    for (int arch = 0; arch < 2; arch++)
         for (int variant = 0; variant < 16; variant++) {
-            struct model_spec s = spec_of((enum model_arch)arch, variant);
+            struct model_spec s = spec_of(arch ? &model_gpt : &model_vit, variant);
             struct model *m = NULL;
 
             assert_int_equal(model_new(&s, &m, &why), PD_OK);
@@ -322,7 +325,7 @@ static void test_mixed_every_graph_of_the_models_follows_the_contract(void **sta
 
 static void test_mixed_a_weight_has_one_working_copy(void **state)
 {
-    struct model_spec s = spec_of(MODEL_GPT, 0);
+    struct model_spec s = spec_of(&model_gpt, 0);
     struct model *m = NULL;
     struct pd_why why = {""};
     struct pk_graph *g;
@@ -345,21 +348,23 @@ static void test_mixed_a_weight_has_one_working_copy(void **state)
 /* Where the graph has states for them there is no cast of a weight left: the updates write them. */
 static void test_mixed_updates_write_the_working_copies(void **state)
 {
+    const struct model_optimiser *const optimizers[] = {&optim_adamw.graph, &optim_msgdw.graph,
+                                                        &optim_msgd_l2.graph};
     struct model_train_options o = options;
     struct pd_why why = {""};
 
     (void)state;
     o.copies = true;
-    for (int arch = MODEL_VIT; arch <= MODEL_GPT; arch++)
-        for (int optimizer = MODEL_ADAMW; optimizer <= MODEL_MSGD_L2; optimizer++)
+    for (int arch = 0; arch < 2; arch++)
+        for (size_t optimizer = 0; optimizer < 3; optimizer++)
             for (int form = 0; form < 5; form++) {
-                struct model_spec s = spec_of((enum model_arch)arch, 0);
+                struct model_spec s = spec_of(arch ? &model_gpt : &model_vit, 0);
                 struct model *m = NULL;
                 struct pk_graph *g = NULL;
-                int casts = 0, copies = 0, updates = 0, matrices = 4 * s.depth + (arch == MODEL_VIT ? 2 : 1);
+                int casts = 0, copies = 0, updates = 0, matrices = 4 * s.depth + (!arch ? 2 : 1);
                 enum pd_err err;
 
-                o.optimizer = (enum model_optimizer)optimizer;
+                o.optimizer = optimizers[optimizer];
                 o.ema = form & 1 ? 0.99 : 0;
                 o.ranks = form == 4 ? 2 : 1;
                 o.zero = form == 4;
@@ -416,7 +421,7 @@ static void test_mixed_working_copies_are_checked(void **state)
 
 static void test_mixed_plans_fewer_bytes(void **state)
 {
-    struct model_spec s = spec_of(MODEL_GPT, 0);
+    struct model_spec s = spec_of(&model_gpt, 0);
     struct model_train_options o = options;
     struct pk_plan_report full, mixed;
     struct model *m = NULL;

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/graph/passes.h"
+#include "kernels/graph/passes/passes.h"
 #include "kernels/graph/plan.h"
 #include "tests/graph/net.h"
 

@@ -6,12 +6,15 @@
 
 #include <cmocka.h>
 
-#include "daemon/model/model.h"
+#include "daemon/worker/train/optim/optim.h"
+#include "daemon/worker/model/model.h"
+#include "daemon/worker/task/task.h"
 
-static const struct model_train_options options = {.batch = 8,
+static const struct model_train_options options = {.loss = &task_cross_entropy,
+                                                   .batch = 8,
                                                    .context = 256,
                                                    .clip_norm = 1.0,
-                                                   .optimizer = MODEL_ADAMW,
+                                                   .optimizer = &optim_adamw.graph,
                                                    .beta1 = 0.9,
                                                    .beta2 = 0.95,
                                                    .eps = 1e-8,
@@ -20,7 +23,7 @@ static const struct model_train_options options = {.batch = 8,
 static struct model_spec vit(int32_t image, int32_t patch, int32_t width, int32_t heads, enum pk_phi phi,
                              int32_t depth)
 {
-    return (struct model_spec){.arch = MODEL_VIT,
+    return (struct model_spec){.arch = &model_vit,
                                .width = width,
                                .depth = depth,
                                .heads = heads,
@@ -34,19 +37,19 @@ static struct model_spec vit(int32_t image, int32_t patch, int32_t width, int32_
                                .patch_h = patch,
                                .patch_w = patch,
                                .classes = 200,
-                               .phi = phi,
-                               .degree = 3,
-                               .scale = phi == PK_PHI_POLY ? MODEL_SCALE_LEARNED : MODEL_SCALE_NONE,
-                               .n_for_scale = 196,
-                               .scale_value = 1.0 / 14,
-                               .scale_lr_mult = 1.0,
-                               .init_logit_std = -1.0,
+                               .attention.phi = phi,
+                               .attention.degree = 3,
+                               .attention.scale = phi == PK_PHI_POLY ? MODEL_SCALE_LEARNED : MODEL_SCALE_NONE,
+                               .attention.n_for_scale = 196,
+                               .attention.scale_value = 1.0 / 14,
+                               .attention.scale_lr_mult = 1.0,
+                               .attention.init_logit_std = -1.0,
                                .dtype = PK_F32};
 }
 
 static struct model_spec gpt(int32_t width, int32_t depth, int32_t heads, int32_t context, enum pk_phi phi)
 {
-    return (struct model_spec){.arch = MODEL_GPT,
+    return (struct model_spec){.arch = &model_gpt,
                                .width = width,
                                .depth = depth,
                                .heads = heads,
@@ -58,14 +61,14 @@ static struct model_spec gpt(int32_t width, int32_t depth, int32_t heads, int32_
                                .vocab = 50257,
                                .context = context,
                                .pos = true,
-                               .phi = phi,
-                               .degree = 3,
-                               .scale = phi == PK_PHI_POLY ? MODEL_SCALE_FIXED : MODEL_SCALE_NONE,
-                               .n_for_scale = 1024,
-                               .scale_value = 1.0 / 32,
-                               .scale_lr_mult = 1.0,
+                               .attention.phi = phi,
+                               .attention.degree = 3,
+                               .attention.scale = phi == PK_PHI_POLY ? MODEL_SCALE_FIXED : MODEL_SCALE_NONE,
+                               .attention.n_for_scale = 1024,
+                               .attention.scale_value = 1.0 / 32,
+                               .attention.scale_lr_mult = 1.0,
                                .init = MODEL_INIT_NORMAL,
-                               .init_logit_std = -1.0,
+                               .attention.init_logit_std = -1.0,
                                .dtype = PK_F32};
 }
 
@@ -74,7 +77,7 @@ static struct model_spec s5(struct model_spec s)
 {
     s.placement = MODEL_S5;
     s.norm_kind = PK_NORM_RMS;
-    s.qk_norm = true;
+    s.attention.qk_norm = true;
     s.gelu_tanh = false;
     return s;
 }
@@ -113,13 +116,13 @@ static void check_model(const char *what, struct model_spec spec, int32_t batch,
             fail_msg("%s: %s", what, why.text);
         check(what, g);
     }
-    if (model_graph_eval(m, batch, context, &g, &why) != PD_OK)
+    if (model_graph_eval(m, &task_cross_entropy, batch, context, &g, &why) != PD_OK)
         fail_msg("%s: %s", what, why.text);
     check("  evaluation", g);
     if (model_graph_probe(m, batch, context, &g, &why) != PD_OK)
         fail_msg("%s: %s", what, why.text);
     check("  probe", g);
-    if (spec.arch == MODEL_GPT) {
+    if (spec.arch == &model_gpt) {
         if (model_graph_decode(m, 4, 1, context, &g, &why) != PD_OK)
             fail_msg("%s: %s", what, why.text);
         check("  decode", g);

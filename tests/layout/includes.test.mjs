@@ -6,57 +6,77 @@ import test from 'node:test';
 
 const root = path.resolve(import.meta.dirname ?? path.dirname(new URL(import.meta.url).pathname), '../..');
 
-const kernels = ['kernels/tensor', 'kernels/ops', 'kernels/graph', 'kernels/backend', 'kernels/comm'];
+const kernels = ['kernels/graph', 'kernels/backend', 'kernels/comm'];
 
-// A room may include itself and these. Each program's main file may include everything.
+// A module may include itself and these. Each program's main file may include everything.
 const arrows = {
     'kernels/base': [],
-    'kernels/tensor': ['kernels/base'],
-    'kernels/ops': ['kernels/base', 'kernels/tensor', 'kernels/graph'],
-    'kernels/graph': ['kernels/base', 'kernels/tensor', 'kernels/ops', 'kernels/backend'],
-    'kernels/backend': ['kernels/base', 'kernels/tensor', 'kernels/ops', 'kernels/graph', 'kernels/comm'],
-    'kernels/comm': ['kernels/base', 'kernels/tensor'],
+    'kernels/graph': ['kernels/base', 'kernels/backend'],
+    'kernels/backend': ['kernels/base', 'kernels/graph', 'kernels/comm'],
+    'kernels/comm': ['kernels/base', 'kernels/graph'],
     'daemon/digest': ['kernels/base'],
-    'daemon/spec': ['kernels/base', 'daemon/digest'],
-    'daemon/config': ['kernels/base', 'daemon/spec', 'daemon/digest'],
+    'daemon/job': ['kernels/base', 'daemon/digest'],
     'daemon/wire': ['kernels/base', 'daemon/digest'],
-    'daemon/store': ['kernels/base', 'daemon/spec', 'daemon/digest', 'migrations'],
-    'daemon/device': ['kernels/base', 'daemon/config'],
-    'daemon/sched': ['kernels/base', 'daemon/store', 'daemon/spec', 'daemon/config', 'daemon/device', 'daemon/digest'],
-    'daemon/supervise': ['kernels/base', 'daemon/store', 'daemon/spec', 'daemon/config', 'daemon/device', 'daemon/wire',
-        'daemon/sched', 'daemon/digest'],
+    'daemon/polyd/config': ['kernels/base', 'daemon/job', 'daemon/digest'],
+    'daemon/polyd/store': ['kernels/base', 'daemon/job', 'daemon/digest', 'migrations'],
+    'daemon/polyd/devices': ['kernels/base', 'daemon/polyd/config'],
+    'daemon/polyd/sched': ['kernels/base', 'daemon/polyd/store', 'daemon/job', 'daemon/polyd/config', 'daemon/polyd/devices',
+        'daemon/digest'],
+    'daemon/polyd/supervise/loop': ['kernels/base', 'daemon/polyd/store'],
+    // 'daemon/polyd/supervise': the types of its outward header
+    'daemon/polyd/supervise/workers': ['kernels/base', 'daemon/polyd/supervise/loop', 'daemon/polyd/supervise', 'daemon/polyd/store',
+        'daemon/polyd/devices', 'daemon/wire'],
+    'daemon/polyd/supervise/devices': ['kernels/base', 'daemon/polyd/supervise/loop', 'daemon/polyd/supervise/workers',
+        'daemon/polyd/supervise', 'daemon/polyd/store', 'daemon/polyd/devices', 'daemon/polyd/sched'],
+    'daemon/polyd/supervise/serving': ['kernels/base', 'daemon/polyd/supervise/loop', 'daemon/polyd/supervise/workers',
+        'daemon/polyd/supervise/devices', 'daemon/polyd/supervise', 'daemon/polyd/store', 'daemon/polyd/devices', 'daemon/wire',
+        'daemon/digest'],
+    'daemon/polyd/supervise/plans': ['kernels/base', 'daemon/polyd/supervise/loop', 'daemon/polyd/supervise/workers',
+        'daemon/polyd/supervise/devices', 'daemon/polyd/supervise', 'daemon/polyd/store', 'daemon/wire'],
+    'daemon/polyd/supervise/attempts': ['kernels/base', 'daemon/polyd/supervise/loop', 'daemon/polyd/supervise/workers',
+        'daemon/polyd/supervise/devices', 'daemon/polyd/supervise/plans', 'daemon/polyd/supervise', 'daemon/polyd/store', 'daemon/job',
+        'daemon/polyd/devices', 'daemon/polyd/sched', 'daemon/wire', 'daemon/digest'],
+    'daemon/polyd/supervise': ['kernels/base', 'daemon/polyd/supervise/loop', 'daemon/polyd/supervise/workers',
+        'daemon/polyd/supervise/devices', 'daemon/polyd/supervise/plans', 'daemon/polyd/supervise/attempts',
+        'daemon/polyd/supervise/serving', 'daemon/polyd/store', 'daemon/job', 'daemon/wire'],
     'web': [],
     // wire: tensors of a request travel to the supervisor in wire's own struct
-    'api': ['kernels/base', 'daemon/wire', 'daemon/store', 'daemon/spec', 'daemon/config', 'daemon/sched', 'daemon/supervise',
-        'daemon/device', 'daemon/digest', 'web'],
-    'daemon/data': ['kernels/base', ...kernels, 'daemon/spec', 'daemon/digest'],
-    'daemon/model': ['kernels/base', ...kernels, 'daemon/spec', 'daemon/digest', 'daemon/data'],
-    'daemon/train': ['kernels/base', ...kernels, 'daemon/spec', 'daemon/digest', 'daemon/model', 'daemon/data'],
-    'daemon/serve': ['kernels/base', ...kernels, 'daemon/spec', 'daemon/digest', 'daemon/model', 'daemon/data',
-        'daemon/train'],
-    'daemon/worker': ['kernels/base', ...kernels, 'daemon/spec', 'daemon/digest', 'daemon/wire', 'daemon/model',
-        'daemon/data', 'daemon/train', 'daemon/serve'],
+    'api': ['kernels/base', 'daemon/wire', 'daemon/polyd/store', 'daemon/job', 'daemon/polyd/config', 'daemon/polyd/sched',
+        'daemon/polyd/supervise', 'daemon/polyd/devices', 'daemon/digest', 'web'],
+    'daemon/worker/data': ['kernels/base', ...kernels, 'daemon/job', 'daemon/digest'],
+    'daemon/worker/model': ['kernels/base', ...kernels, 'daemon/job', 'daemon/digest', 'daemon/worker/data'],
+    'daemon/worker/task': ['kernels/base', ...kernels, 'daemon/worker/model', 'daemon/worker/data'],
+    'daemon/worker/train': ['kernels/base', ...kernels, 'daemon/job', 'daemon/digest', 'daemon/worker/task',
+        'daemon/worker/model', 'daemon/worker/data'],
+    'daemon/worker/serve': ['kernels/base', ...kernels, 'daemon/job', 'daemon/digest', 'daemon/worker/task',
+        'daemon/worker/model', 'daemon/worker/data', 'daemon/worker/train'],
+    'daemon/worker/process': ['kernels/base', ...kernels, 'daemon/job', 'daemon/digest', 'daemon/wire', 'daemon/worker/model',
+        'daemon/worker/data', 'daemon/worker/train', 'daemon/worker/serve'],
+    'daemon/worker/kinds': ['kernels/base', ...kernels, 'daemon/job', 'daemon/wire', 'daemon/digest', 'daemon/worker/model',
+        'daemon/worker/data', 'daemon/worker/train', 'daemon/worker/process'],
 };
 // The wiring of the programs: main.c and what only it calls.
-const mains = new Set(['daemon/main.c', 'daemon/doctor.c', 'daemon/doctor.h', 'daemon/notify.c', 'daemon/notify.h', 'daemon/state_dir.c', 'daemon/state_dir.h', 'daemon/worker/main.c']);
+const mains = new Set(['main.c', 'doctor.c', 'doctor.h', 'gc.c', 'gc.h', 'notify.c', 'notify.h', 'state_dir.c', 'state_dir.h']
+    .map(name => `daemon/polyd/${name}`).concat('daemon/worker/main.c'));
 
 // Each third-party library is included in these rooms and nowhere else.
 const libraries = {
-    'sqlite3.h': ['daemon/store'],
+    'sqlite3.h': ['daemon/polyd/store'],
     'microhttpd.h': ['api'],
-    'jansson.h': ['api', 'daemon/spec', 'daemon/data'],
-    'ini.h': ['daemon/config'],
+    // where JSON enters; in supervise: what a worker answers (answer.c)
+    'jansson.h': ['api', 'daemon/job', 'daemon/worker/data', 'daemon/polyd/supervise'],
+    'ini.h': ['daemon/polyd/config'],
     'dnnl.h': ['kernels/backend'],
     'cblas.h': ['kernels/backend'],
     'cuda.h': ['kernels/backend'],
     'cuda_runtime.h': ['kernels/backend'],
     'nccl.h': ['kernels/comm'],
-    'nvml.h': ['daemon/device'],
+    'nvml.h': ['daemon/polyd/devices'],
     'nettle': ['daemon/digest'],
-    'zlib.h': ['daemon/data', 'api'],
-    'jpeglib.h': ['daemon/data'],
-    'png.h': ['daemon/data'],
-    'pcre2.h': ['daemon/data'],
+    'zlib.h': ['daemon/worker/data', 'api'],
+    'jpeglib.h': ['daemon/worker/data'],
+    'png.h': ['daemon/worker/data'],
+    'pcre2.h': ['daemon/worker/data'],
 };
 
 function* sources(folder) {
@@ -108,11 +128,58 @@ test('test_layout_includes_follow_the_arrows', () => {
 });
 
 test('test_layout_checker_sees_a_wrong_arrow_and_a_stray_library', () => {
-    assert.equal(violations('kernels/graph/x.c', '#include "daemon/store/store.h"').length, 1);
+    assert.equal(violations('kernels/graph/x.c', '#include "daemon/polyd/store/store.h"').length, 1);
     assert.equal(violations('api/x.c', '#include <sqlite3.h>\n#  include <nettle/sha2.h>').length, 2);
-    assert.equal(violations('daemon/sched/x.c', '#include "daemon/wire/wire.h"').length, 1);
-    assert.equal(violations('daemon/sched/x.c', '#include "sched.h"').length, 1);
-    assert.deepEqual(violations('daemon/store/x.c', '#include <sqlite3.h>\n#include "kernels/base/err.h"'), []);
+    assert.equal(violations('daemon/polyd/sched/x.c', '#include "daemon/wire/wire.h"').length, 1);
+    assert.equal(violations('daemon/polyd/sched/x.c', '#include "sched.h"').length, 1);
+    assert.deepEqual(violations('daemon/polyd/store/x.c', '#include <sqlite3.h>\n#include "kernels/base/err.h"'), []);
+});
+
+// JSON is read by jansson and written by kernels/base/json.h. These lines are something else: constants, sentences for people
+// that show JSON, and rows of a table.
+const jsonByHand = {
+    'api/infer.c': /body\[\] =/, 'api/system.c': /body\[\] =/,
+    'api/ingest.c': /must be an object|a batch is/, 'api/external.c': /must be an object|must be a text/,
+    'daemon/job/fields.c': /SAYS\(/, 'daemon/job/presets.c': /\bD\(/,
+};
+/** Where a file reads JSON by searching its text, or writes it by printf. */
+export function handMade(file, text) {
+    const found = [];
+    const lines = text.replace(/\\\n\s*/g, '').split('\n');
+    for (const [i, line] of lines.entries()) {
+        // {"key":  ,"key":  and "key": inside a C string
+        if (line.includes('\\"') && (/[^\\]"(?:[^"\\]|\\.)*(?:[{,]\s*|^)\\"[\w%. -]+\\"\s*:/.test(line) || /"\{\s*\\"/.test(line) || /"\s*\\"[\w%]+\\"\s*:/.test(line)))
+            if (!jsonByHand[file]?.test(lines.slice(Math.max(0, i - 2), i + 1).join(' ')))
+                found.push(`${file}:${i + 1}: ${line.trim()}`);
+        if (/\b(?:strstr|sscanf)\s*\(/.test(line) && /json|plan|info\b|\\":/i.test(line))
+            found.push(`${file}:${i + 1}: ${line.trim()}`);
+    }
+    return found;
+}
+
+test('test_layout_json_is_written_by_one_writer_and_never_searched', () => {
+    const found = [];
+    for (const folder of ['kernels', 'daemon', 'api'])
+        for (const file of sources(folder))
+            found.push(...handMade(file, readFileSync(path.join(root, file), 'utf8')));
+    assert.deepEqual(found, []);
+    // A file that reads JSON has no use for either function.
+    for (const folder of ['kernels', 'daemon', 'api'])
+        for (const file of sources(folder)) {
+            const text = readFileSync(path.join(root, file), 'utf8');
+            if (/#include (<jansson.h>|"kernels\/base\/json.h")/.test(text))
+                assert.doesNotMatch(text, /\b(strstr|sscanf)\s*\(/, file);
+        }
+});
+
+test('test_layout_checker_sees_json_made_by_hand', () => {
+    assert.equal(handMade('x.c', 'pd_buf_printf(b, "{\\"id\\":%d}", id);').length, 1);
+    assert.equal(handMade('x.c', 'pd_buf_str(b, ",\\"reason\\":");').length, 1);
+    assert.equal(handMade('x.c', 'pd_buf_printf(b, "{ \\"id\\" : %d }", id);').length, 1);
+    assert.equal(handMade('x.c', 'pd_buf_printf(b, "{\\"a\\": 1, \\"id\\": %d }", id);').length, 1);
+    assert.equal(handMade('x.c', 'at = strstr(text, "\\"backend_cuda\\":\\"");').length, 2);
+    assert.equal(handMade('x.c', 'n = sscanf(json, "%d", &n);').length, 1);
+    assert.deepEqual(handMade('x.c', 'log("why=\\"%s\\"", why); sscanf(text, "%d", &n);'), []);
 });
 
 test('test_layout_every_room_has_a_page_of_its_own', () => {
@@ -134,7 +201,7 @@ test('test_layout_every_folder_in_the_picture_has_a_page', () => {
 });
 
 test('test_layout_nothing_names_a_registry_host', () => {
-    for (const lock of ['web/package-lock.json', 'tests/package-lock.json'])
+    for (const lock of ['web/package-lock.json', 'api/package-lock.json', 'tests/package-lock.json'])
         for (const [, , url] of readFileSync(path.join(root, lock), 'utf8').matchAll(/"(\w+)": "(https?:[^"]*)"/g))
             assert.doesNotMatch(url, /registry|\.tgz$/, lock);
 });

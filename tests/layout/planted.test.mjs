@@ -32,6 +32,6 @@ test('test_planted_a_list_that_cannot_be_read_says_where', () => {
 });
 
 test('test_planted_rows_of_the_job_table_are_seen', () => {
-    const table = 'struct spec_field spec_fields[] = {\n{ROW("/a", SPEC_T_INT, a), FLAGS(FIXED)},\n{BARE("/b/c", SPEC_T_AXES), FLAGS(NULLABLE | ONLY)},\n';
+    const table = 'struct job_field job_fields[] = {\n{ROW("/a", JOB_T_INT, a), FLAGS(FIXED)},\n{BARE("/b/c", JOB_T_AXES), FLAGS(NULLABLE | ONLY)},\n';
     assert.deepEqual(rows(table), [{ pointer: '/a', closed: false }, { pointer: '/b/c', closed: true }]);
 });

@@ -1,4 +1,4 @@
-// The machine that the fake NVML (tests/device/fake_nvml.c) shows: a text file, rewritten whole.
+// The machine that the fake NVML (tests/devices/fake_nvml.c) shows: a text file, rewritten whole.
 import { mkdtempSync, renameSync, rmSync, writeFileSync } from 'node:fs';
 import os from 'node:os';
 import path from 'node:path';

@@ -2,7 +2,24 @@
  * identities. %s: the state folder, without a quote in it. */
 #pragma once
 
+#define SCHEMA6_SQL                                                                                          \
+    "DROP TABLE remnant;"                                                                                    \
+    "DROP TABLE remnant_blob;"                                                                               \
+    "DROP INDEX job_deleted;"                                                                                \
+    "DROP INDEX model_version_run;"                                                                          \
+    "DROP INDEX run_blob_sha;"                                                                               \
+    "DROP INDEX allocation_run;"                                                                             \
+    "ALTER TABLE job DROP COLUMN archived_us;"                                                               \
+    "ALTER TABLE job DROP COLUMN deleted_us;"                                                                \
+    "ALTER TABLE job DROP COLUMN runs_deleted;"                                                              \
+    "ALTER TABLE run DROP COLUMN archived_us;"                                                               \
+    "ALTER TABLE run DROP COLUMN log_bytes;"                                                                 \
+    "ALTER TABLE model DROP COLUMN archived_us;"                                                             \
+    "ALTER TABLE model_version DROP COLUMN archived_us;"                                                     \
+    "ALTER TABLE run_group DROP COLUMN archived_us;"
+
 #define SCHEMA4_SQL                                                                                          \
+    SCHEMA6_SQL                                                                                              \
     "DROP INDEX run_heard;"                                                                                  \
     "ALTER TABLE run DROP COLUMN heard_us;"                                                                  \
     "ALTER TABLE run DROP COLUMN held;"                                                                      \

@@ -4,7 +4,7 @@
 
 struct model_spec gpt_spec(void)
 {
-    return (struct model_spec){.arch = MODEL_GPT,
+    return (struct model_spec){.arch = &model_gpt,
                                .width = 16,
                                .depth = 2,
                                .heads = 2,
@@ -16,14 +16,14 @@ struct model_spec gpt_spec(void)
                                .vocab = 31,
                                .context = 24,
                                .pos = true,
-                               .phi = PK_PHI_POLY,
-                               .degree = 3,
-                               .scale = MODEL_SCALE_FIXED,
-                               .n_for_scale = 24,
-                               .scale_value = 0.2,
-                               .scale_lr_mult = 1,
+                               .attention.phi = PK_PHI_POLY,
+                               .attention.degree = 3,
+                               .attention.scale = MODEL_SCALE_FIXED,
+                               .attention.n_for_scale = 24,
+                               .attention.scale_value = 0.2,
+                               .attention.scale_lr_mult = 1,
                                .init = MODEL_INIT_NORMAL,
-                               .init_logit_std = 1,
+                               .attention.init_logit_std = 1,
                                .dtype = PK_F32};
 }
 
@@ -31,7 +31,7 @@ struct model_spec vit_spec(void)
 {
     struct model_spec s = gpt_spec();
 
-    s.arch = MODEL_VIT;
+    s.arch = &model_vit;
     s.channels = 3;
     s.image_h = 8;
     s.image_w = 12;

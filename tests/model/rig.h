@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "daemon/model/model.h"
+#include "daemon/worker/model/model.h"
 
 struct model_spec gpt_spec(void);
 struct model_spec vit_spec(void);

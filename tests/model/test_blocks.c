@@ -10,7 +10,8 @@
 
 #include <cmocka.h>
 
-#include "daemon/model/model.h"
+#include "daemon/worker/model/model.h"
+#include "daemon/worker/task/task.h"
 
 #define LEAVES 96
 
@@ -162,7 +163,7 @@ static void check_gradients(struct rig *r, const char *what)
     }
 }
 
-static struct model_spec base(enum model_arch arch)
+static struct model_spec base(const struct model_arch *arch)
 {
     return (struct model_spec){.arch = arch,
                                .width = 8,
@@ -181,12 +182,12 @@ static struct model_spec base(enum model_arch arch)
                                .vocab = 7,
                                .context = 6,
                                .pos = true,
-                               .phi = PK_PHI_SOFTMAX,
-                               .degree = 3,
-                               .n_for_scale = 4,
-                               .scale_value = 0.5,
-                               .scale_lr_mult = 1,
-                               .init_logit_std = -1,
+                               .attention.phi = PK_PHI_SOFTMAX,
+                               .attention.degree = 3,
+                               .attention.n_for_scale = 4,
+                               .attention.scale_value = 0.5,
+                               .attention.scale_lr_mult = 1,
+                               .attention.init_logit_std = -1,
                                .dtype = PK_F64};
 }
 
@@ -205,7 +206,7 @@ static void test_gradients_of_every_placement(void **state)
     (void)state;
     for (int at = MODEL_S1; at <= MODEL_POST; at++)
         for (int kind = 0; kind < 4; kind++) {
-            struct model_spec s = base(kind % 2 ? MODEL_GPT : MODEL_VIT);
+            struct model_spec s = base(kind % 2 ? &model_gpt : &model_vit);
             struct pk_graph *g = NULL;
             struct model *m;
             struct rig *r;
@@ -213,17 +214,17 @@ static void test_gradients_of_every_placement(void **state)
             char what[64];
 
             s.placement = (enum model_placement)at;
-            s.qk_norm = kind > 0;
-            s.qk_per_head = kind == 2;
+            s.attention.qk_norm = kind > 0;
+            s.attention.qk_per_head = kind == 2;
             s.norm_kind = kind < 2 ? PK_NORM_LAYER : PK_NORM_RMS;
             s.norm_eps_mode = kind == 2 ? PK_EPS_SUM : PK_EPS_MEAN;
             s.mlp_relu = kind == 3;
             s.gelu_tanh = kind == 1;
             s.bias = kind != 3;
             if (kind > 1) {
-                s.phi = PK_PHI_POLY;
-                s.scale = MODEL_SCALE_LEARNED;
-                s.share = kind == 2 ? MODEL_SHARE_HEAD : MODEL_SHARE_LAYER;
+                s.attention.phi = PK_PHI_POLY;
+                s.attention.scale = MODEL_SCALE_LEARNED;
+                s.attention.share = kind == 2 ? MODEL_SHARE_HEAD : MODEL_SHARE_LAYER;
             }
             m = make(&s);
             assert_int_equal(model_graph_block(m, 2, 4, kind % 2, &g, &why), PD_OK);
@@ -240,8 +241,8 @@ static void test_gradients_of_whole_networks(void **state)
 {
     (void)state;
     for (int form = 0; form < 6; form++) {
-        struct model_spec s = base(form % 4 < 2 ? MODEL_VIT : MODEL_GPT);
-        struct model_train_options o = {.batch = 2, .context = 5};
+        struct model_spec s = base(form % 4 < 2 ? &model_vit : &model_gpt);
+        struct model_train_options o = {.loss = &task_cross_entropy, .batch = 2, .context = 5};
         struct pk_graph *g = NULL;
         struct model *m;
         struct rig *r;
@@ -250,7 +251,7 @@ static void test_gradients_of_whole_networks(void **state)
 
         s.placement = MODEL_S5;
         s.norm_kind = PK_NORM_RMS;
-        s.qk_norm = true;
+        s.attention.qk_norm = true;
         s.pos_after = form % 2;
         s.pool = form % 2 ? MODEL_POOL_CLS : MODEL_POOL_MEAN;
         s.final_norm = form % 2;
@@ -276,7 +277,7 @@ static void test_gradients_of_every_attention(void **state)
         const char *what;
         enum pk_phi phi;
         int degree;
-        enum model_arch arch;
+        const struct model_arch *arch;
         bool l1_tokens, qk_norm;
         double logit_bias, attn_dropout, row_power;
         enum pk_form form;
@@ -284,10 +285,10 @@ static void test_gradients_of_every_attention(void **state)
         enum model_scale_param param;
         enum model_share share;
     } forms[] = {
-        {.what = "sigmoid", .phi = PK_PHI_SIGMOID, .logit_bias = -1, .arch = MODEL_GPT},
-        {.what = "taylor", .phi = PK_PHI_TAYLOR, .arch = MODEL_GPT, .attn_dropout = 0.2},
-        {.what = "periodic", .phi = PK_PHI_PERIODIC, .arch = MODEL_VIT},
-        {.what = "sima", .phi = PK_PHI_POLY, .degree = 1, .l1_tokens = true, .arch = MODEL_VIT},
+        {.what = "sigmoid", .phi = PK_PHI_SIGMOID, .logit_bias = -1, .arch = &model_gpt},
+        {.what = "taylor", .phi = PK_PHI_TAYLOR, .arch = &model_gpt, .attn_dropout = 0.2},
+        {.what = "periodic", .phi = PK_PHI_PERIODIC, .arch = &model_vit},
+        {.what = "sima", .phi = PK_PHI_POLY, .degree = 1, .l1_tokens = true, .arch = &model_vit},
         {.what = "cube, dropout", .phi = PK_PHI_POLY, .degree = 3, .attn_dropout = 0.4, .qk_norm = true},
         {.what = "log",
          .phi = PK_PHI_POLY,
@@ -305,9 +306,9 @@ static void test_gradients_of_every_attention(void **state)
          .degree = 5,
          .scale = MODEL_SCALE_LEARNED,
          .share = MODEL_SHARE_GLOBAL,
-         .arch = MODEL_GPT},
-        {.what = "rows", .phi = PK_PHI_POLY, .degree = 3, .row_power = 0.5, .arch = MODEL_GPT},
-        {.what = "linear", .phi = PK_PHI_POLY, .degree = 1, .form = PK_FORM_LINEAR, .arch = MODEL_GPT},
+         .arch = &model_gpt},
+        {.what = "rows", .phi = PK_PHI_POLY, .degree = 3, .row_power = 0.5, .arch = &model_gpt},
+        {.what = "linear", .phi = PK_PHI_POLY, .degree = 1, .form = PK_FORM_LINEAR, .arch = &model_gpt},
         {.what = "linear square",
          .phi = PK_PHI_POLY,
          .degree = 2,
@@ -317,24 +318,24 @@ static void test_gradients_of_every_attention(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
-        struct model_spec s = base(forms[i].arch);
-        struct model_train_options o = {.batch = 2, .context = 5};
+        struct model_spec s = base(forms[i].arch ? forms[i].arch : &model_vit);
+        struct model_train_options o = {.loss = &task_cross_entropy, .batch = 2, .context = 5};
         struct pk_graph *g = NULL;
         struct model *m;
         struct rig *r;
         struct pd_why why;
 
-        s.phi = forms[i].phi;
-        s.degree = forms[i].degree;
-        s.l1_tokens = forms[i].l1_tokens;
-        s.qk_norm = forms[i].qk_norm;
-        s.logit_bias = forms[i].logit_bias;
-        s.attn_dropout = forms[i].attn_dropout;
-        s.row_power = forms[i].row_power;
-        s.form = forms[i].form;
-        s.scale = forms[i].scale;
-        s.scale_param = forms[i].param;
-        s.share = forms[i].share;
+        s.attention.phi = forms[i].phi;
+        s.attention.degree = forms[i].degree;
+        s.attention.l1_tokens = forms[i].l1_tokens;
+        s.attention.qk_norm = forms[i].qk_norm;
+        s.attention.logit_bias = forms[i].logit_bias;
+        s.attention.dropout = forms[i].attn_dropout;
+        s.attention.row_power = forms[i].row_power;
+        s.attention.form = forms[i].form;
+        s.attention.scale = forms[i].scale;
+        s.attention.scale_param = forms[i].param;
+        s.attention.share = forms[i].share;
         s.depth = forms[i].share == MODEL_SHARE_GLOBAL ? 2 : 1;
         m = make(&s);
         assert_int_equal(model_graph_train(m, &o, true, &g, &why), PD_OK);
@@ -397,7 +398,7 @@ static void test_s1_is_the_ordinary_block_bit_for_bit(void **state)
 
     (void)state;
     for (int gpt = 0; gpt < 2; gpt++) {
-        struct model_spec s = base(gpt ? MODEL_GPT : MODEL_VIT);
+        struct model_spec s = base(gpt ? &model_gpt : &model_vit);
         static float y[2][B * N * D], d[2][4 * D * D];
         struct pk_graph *g = NULL;
         struct model *m;
@@ -408,7 +409,7 @@ static void test_s1_is_the_ordinary_block_bit_for_bit(void **state)
         s.heads = 3;
         s.mlp_width = 4 * D;
         s.gelu_tanh = gpt;
-        s.scale_value = 1;
+        s.attention.scale_value = 1;
         s.dtype = PK_F32;
         m = make(&s);
         assert_int_equal(model_graph_block(m, B, N, gpt, &g, &why), PD_OK);
@@ -449,8 +450,8 @@ static void test_stochastic_depth_grows_with_the_depth(void **state)
 {
     (void)state;
     for (int same = 0; same < 2; same++) {
-        struct model_spec s = base(MODEL_VIT);
-        struct model_train_options o = {.batch = 2};
+        struct model_spec s = base(&model_vit);
+        struct model_train_options o = {.loss = &task_cross_entropy, .batch = 2};
         struct pk_graph *g = NULL;
         struct model *m;
         struct rig *r;
@@ -481,11 +482,11 @@ static void test_stochastic_depth_grows_with_the_depth(void **state)
 
 static void count_norms(enum model_placement at, bool qk, size_t *ret_gains, bool *ret_input)
 {
-    struct model_spec s = base(MODEL_GPT);
+    struct model_spec s = base(&model_gpt);
     struct model *m;
 
     s.placement = at;
-    s.qk_norm = qk;
+    s.attention.qk_norm = qk;
     s.norm_kind = PK_NORM_RMS;
     s.final_norm = false;
     m = make(&s);
@@ -532,23 +533,23 @@ static void test_mid_norm_cancels_a_common_scale(void **state)
 
     (void)state;
     for (int at = MODEL_S3; at <= MODEL_S5; at++) {
-        struct model_spec s = base(MODEL_VIT);
+        struct model_spec s = base(&model_vit);
         double y[2][N], off = 0, size = 0;
         struct pd_why why;
 
         s.placement = (enum model_placement)at;
         s.norm_kind = PK_NORM_RMS;
         s.norm_eps = 1e-12;
-        s.qk_norm = true;
+        s.attention.qk_norm = true;
         s.bias = false;
-        s.phi = PK_PHI_POLY;
-        s.scale = MODEL_SCALE_FIXED;
+        s.attention.phi = PK_PHI_POLY;
+        s.attention.scale = MODEL_SCALE_FIXED;
         for (int k = 0; k < 2; k++) {
             struct pk_graph *g = NULL;
             struct model *m;
             struct rig *r;
 
-            s.scale_value = k ? 50 : 0.5;
+            s.attention.scale_value = k ? 50 : 0.5;
             m = make(&s);
             assert_int_equal(model_graph_block(m, 2, 4, false, &g, &why), PD_OK);
             r = rig_of(g);

@@ -5,7 +5,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "daemon/data/safetensors.h"
+#include "daemon/worker/data/safetensors.h"
+#include "daemon/worker/task/task.h"
 #include "kernels/base/buf.h"
 #include "tests/model/rig.h"
 
@@ -97,7 +98,7 @@ static void test_files_of_other_programs_read(void **state)
         done_file(&f);
     }
     model_free(m);
-    s.scale = MODEL_SCALE_LEARNED;
+    s.attention.scale = MODEL_SCALE_LEARNED;
     m = make(&s);
     begin_file(&f, m, 0);
     for (size_t i = 0; i < f.count; i++)
@@ -251,9 +252,9 @@ static void test_published_tiny_gpt2_reads_and_computes(void **state)
     s.mlp_width = 8;
     s.vocab = V;
     s.context = 1024;
-    s.phi = PK_PHI_SOFTMAX;
-    s.scale = MODEL_SCALE_NONE;
-    s.scale_value = 1;
+    s.attention.phi = PK_PHI_SOFTMAX;
+    s.attention.scale = MODEL_SCALE_NONE;
+    s.attention.scale_value = 1;
     m = make(&s);
     assert_int_equal(pk_backend_cpu()->open(NULL, 0, 1, &b, &why), PD_OK);
     assert_int_equal(model_store_new(m, pk_backend_cpu(), b, &store, &why), PD_OK);
@@ -261,7 +262,7 @@ static void test_published_tiny_gpt2_reads_and_computes(void **state)
     if (model_store_read(store, st, &why) != PD_OK)
         fail_msg("%s", why.text);
     data_st_free(st);
-    assert_int_equal(model_graph_eval(m, 1, T, &r.g, &why), PD_OK);
+    assert_int_equal(model_graph_eval(m, &task_cross_entropy, 1, T, &r.g, &why), PD_OK);
     plan(&r, store, b, NULL);
     put(&r, "input", ids);
     put(&r, "target", target);

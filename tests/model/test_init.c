@@ -9,9 +9,9 @@
 
 #include <cmocka.h>
 
-#include "daemon/model/model.h"
+#include "daemon/worker/model/model.h"
 
-static struct model_spec base(enum model_arch arch, int32_t width)
+static struct model_spec base(const struct model_arch *arch, int32_t width)
 {
     return (struct model_spec){.arch = arch,
                                .width = width,
@@ -30,11 +30,11 @@ static struct model_spec base(enum model_arch arch, int32_t width)
                                .vocab = 500,
                                .context = 64,
                                .pos = true,
-                               .degree = 1,
-                               .n_for_scale = 16,
-                               .scale_value = 1,
-                               .scale_lr_mult = 1,
-                               .init_logit_std = -1,
+                               .attention.degree = 1,
+                               .attention.n_for_scale = 16,
+                               .attention.scale_value = 1,
+                               .attention.scale_lr_mult = 1,
+                               .attention.init_logit_std = -1,
                                .dtype = PK_F64};
 }
 
@@ -118,7 +118,7 @@ static void check_param(struct model_spec s, const char *name, enum shape shape,
 
 static void test_each_initialiser_draws_what_it_says(void **state)
 {
-    struct model_spec s = base(MODEL_VIT, 192);
+    struct model_spec s = base(&model_vit, 192);
 
     (void)state;
     s.init = MODEL_INIT_TRUNC_NORMAL; /* timm: 0.02, cut at +-2, which is nowhere */
@@ -142,7 +142,7 @@ static void test_each_initialiser_draws_what_it_says(void **state)
     s.init_fused = false;
     check_param(s, "blocks.0.attn.qkv.weight", CUT, sqrt(2.0 / (192 + 192)));
     check_param(s, "blocks.5.mlp.fc1.weight", CUT, sqrt(2.0 / (192 + 768)));
-    s = base(MODEL_GPT, 192);
+    s = base(&model_gpt, 192);
     s.init = MODEL_INIT_NORMAL; /* nanoGPT: projections into the residual stream by 1 / sqrt(2 L) */
     check_param(s, "transformer.wte.weight", NORMAL, 0.02);
     check_param(s, "transformer.h.0.attn.c_attn.weight", NORMAL, 0.02);
@@ -164,11 +164,11 @@ static void test_what_is_not_drawn_starts_as_it_must(void **state)
                  {"blocks.0.attn.qkv.bias", 0},
                  {"head.bias", 0},
                  {"patch_embed.proj.bias", 0}};
-    struct model_spec s = base(MODEL_VIT, 64);
+    struct model_spec s = base(&model_vit, 64);
 
     (void)state;
     s.placement = MODEL_S4;
-    s.qk_norm = true;
+    s.attention.qk_norm = true;
     for (int init = MODEL_INIT_TRUNC_NORMAL; init <= MODEL_INIT_TRUNC_XAVIER; init++)
         for (size_t i = 0; i < sizeof fixed / sizeof fixed[0]; i++) {
             size_t n;
@@ -185,7 +185,7 @@ static void test_what_is_not_drawn_starts_as_it_must(void **state)
 static void test_seeds_and_names_draw_apart(void **state)
 {
     static const char *const names[] = {"blocks.0.attn.proj.weight", "blocks.1.attn.proj.weight"};
-    struct model_spec s = base(MODEL_VIT, 64);
+    struct model_spec s = base(&model_vit, 64);
     double *x[3], dot[3] = {0};
     size_t n;
 
@@ -209,7 +209,7 @@ static double logit_deviation(const struct model_spec *s)
 {
     enum { ROWS = 40 };
     const int64_t d = s->width, head = d / s->heads;
-    const bool gpt = s->arch == MODEL_GPT;
+    const bool gpt = s->arch == &model_gpt;
     size_t n;
     double *w = drawn(s, gpt ? "transformer.h.0.attn.c_attn.weight" : "blocks.0.attn.qkv.weight", 5, &n);
     double *x = calloc((size_t)(ROWS * d), sizeof *x), *qk = calloc((size_t)(ROWS * 2 * d), sizeof *qk);
@@ -257,7 +257,7 @@ static void check_logits(struct model_spec s, double want)
 
 static void test_logits_start_with_the_spread_of_the_theory(void **state)
 {
-    struct model_spec s = base(MODEL_VIT, 192);
+    struct model_spec s = base(&model_vit, 192);
 
     (void)state;
     check_logits(s, 0.0768); /* sigma^2 D */
@@ -268,15 +268,15 @@ static void test_logits_start_with_the_spread_of_the_theory(void **state)
     s.init_fused = false;
     s.init = MODEL_INIT_TRUNC_XAVIER;
     check_logits(s, 0.7737); /* two deviations hold 0.8796^2 of the variance */
-    s.init_logit_std = 0.6;
+    s.attention.init_logit_std = 0.6;
     check_logits(s, 0.6);
     s.init = MODEL_INIT_TRUNC_NORMAL;
-    s.init_logit_std = 2;
+    s.attention.init_logit_std = 2;
     check_logits(s, 2);
-    s = base(MODEL_GPT, 384);
+    s = base(&model_gpt, 384);
     s.init = MODEL_INIT_NORMAL;
     check_logits(s, 0.1536);
-    s.init_logit_std = 0.637; /* where the scaled cube meets softmax's ceiling */
+    s.attention.init_logit_std = 0.637; /* where the scaled cube meets softmax's ceiling */
     check_logits(s, 0.637);
 }
 

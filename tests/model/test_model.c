@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/worker/task/task.h"
 #include "tests/model/rig.h"
 
 static void test_decoding_with_cache_equals_the_whole_pass(void **state)
@@ -23,25 +24,25 @@ static void test_decoding_with_cache_equals_the_whole_pass(void **state)
         float want[B * T * V], got[B * V];
         struct model *m;
 
-        s.phi = softmax ? PK_PHI_SOFTMAX : PK_PHI_POLY;
+        s.attention.phi = softmax ? PK_PHI_SOFTMAX : PK_PHI_POLY;
         if (form == 4) { /* trained in linear order */
-            s.degree = 2;
-            s.form = PK_FORM_LINEAR;
+            s.attention.degree = 2;
+            s.attention.form = PK_FORM_LINEAR;
         }
         if (constant) {
-            s.degree = form - 4;
-            s.row_power = 0.5;
+            s.attention.degree = form - 4;
+            s.attention.row_power = 0.5;
         }
         if (form == 2 || form == 3 || form == 6) { /* the keys in the cache are normalised ones */
             s.placement = MODEL_S5;
             s.norm_kind = PK_NORM_RMS;
-            s.qk_norm = true;
+            s.attention.qk_norm = true;
             s.pos_after = softmax;
         }
         m = make(&s);
         assert_int_equal(model_store_new(m, pk_backend_cpu(), b, &store, &why), PD_OK);
         assert_int_equal(model_store_init(store, 5, &why), PD_OK);
-        assert_int_equal(model_graph_eval(m, B, T, &whole.g, &why), PD_OK);
+        assert_int_equal(model_graph_eval(m, &task_cross_entropy, B, T, &whole.g, &why), PD_OK);
         if (constant) {
             assert_int_equal(model_graph_decode_state(m, B, BUCKET, &prefill.g, &why), PD_OK);
             assert_int_equal(model_graph_decode_state(m, B, 1, &decode.g, &why), PD_OK);
@@ -131,15 +132,15 @@ static void test_classify_equals_evaluation_and_scale_forms_agree(void **state)
 
         s.pool = MODEL_POOL_MEAN;
         if (form) {
-            s.scale = MODEL_SCALE_LEARNED;
-            s.scale_param = (enum model_scale_param)((form - 1) % 3);
-            s.share = (enum model_share)((form - 1) / 3);
+            s.attention.scale = MODEL_SCALE_LEARNED;
+            s.attention.scale_param = (enum model_scale_param)((form - 1) % 3);
+            s.attention.share = (enum model_share)((form - 1) / 3);
         }
         m = make(&s);
         assert_int_equal(model_store_new(m, pk_backend_cpu(), b, &store, &why), PD_OK);
         assert_int_equal(model_store_init(store, 5, &why), PD_OK);
         assert_int_equal(model_graph_classify(m, 2, &r.g, &why), PD_OK);
-        assert_int_equal(model_graph_eval(m, 2, 0, &e.g, &why), PD_OK);
+        assert_int_equal(model_graph_eval(m, &task_cross_entropy, 2, 0, &e.g, &why), PD_OK);
         plan(&r, store, b, NULL);
         plan(&e, store, b, NULL);
         put(&r, "input", images);
@@ -175,8 +176,8 @@ static void test_wrong_graphs_refused(void **state)
     assert_int_equal(model_graph_decode_state(vit, 1, 1, &g, &why), PD_ERR_UNSUPPORTED);
     assert_int_equal(model_graph_decode_state(gpt, 1, 1, &g, &why), PD_ERR_UNSUPPORTED); /* x^3 */
     assert_int_equal(model_graph_decode(gpt, 1, 9, 8, &g, &why), PD_ERR_INVALID);
-    assert_int_equal(model_graph_eval(gpt, 1, 25, &g, &why), PD_ERR_INVALID);
-    assert_int_equal(model_graph_eval(gpt, 0, 5, &g, &why), PD_ERR_INVALID);
+    assert_int_equal(model_graph_eval(gpt, &task_cross_entropy, 1, 25, &g, &why), PD_ERR_INVALID);
+    assert_int_equal(model_graph_eval(gpt, &task_cross_entropy, 0, 5, &g, &why), PD_ERR_INVALID);
     model_free(gpt);
     model_free(vit);
 }

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/model/peak.h"
+#include "daemon/worker/model/peak.h"
 
 static struct {
     int sm;

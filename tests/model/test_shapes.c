@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/data/data.h"
-#include "daemon/data/safetensors.h"
-#include "daemon/spec/spec.h"
+#include "daemon/worker/data/data.h"
+#include "daemon/worker/data/safetensors.h"
+#include "daemon/job/job.h"
 #include "kernels/base/buf.h"
 #include "tests/model/rig.h"
 
@@ -20,7 +20,7 @@ static struct model *preset(const char *name, const char *more, int32_t vocab)
                              .classes = 1000,
                              .vocab = vocab,
                              .context = 1024};
-    struct spec_config *c = NULL;
+    struct job_config *c = NULL;
     struct model_spec s;
     struct model *m;
     struct pd_why why;
@@ -30,7 +30,7 @@ static struct model *preset(const char *name, const char *more, int32_t vocab)
              "{\"model\":{\"preset\":\"%s\"%s},\"data\":{\"dataset\":\"%s\",\"path\":\"a/b\"},"
              "\"train\":{\"steps\":1}}",
              name, vocab ? more : ",\"patch\":14", vocab ? "text" : "mnist");
-    if (spec_config_load(job, strlen(job), &c, &why) != PD_OK)
+    if (job_config_load(job, strlen(job), &c, &why) != PD_OK)
         fail_msg("%s: %s", name, why.text);
     if (!vocab) { /* mnist stands in for pictures of the size that the shapes are published for */
         c->data.image_size[0] = c->data.image_size[1] = 224;
@@ -38,7 +38,7 @@ static struct model *preset(const char *name, const char *more, int32_t vocab)
     }
     if (model_spec_from_config(c, &data, &s, &why) != PD_OK)
         fail_msg("%s: %s", name, why.text);
-    spec_config_free(c);
+    job_config_free(c);
     m = make(&s);
     return m;
 }
@@ -102,7 +102,7 @@ static void test_dnt_presets_have_their_published_sizes(void **state)
 
         assert_int_equal(model_spec(m)->placement, MODEL_S5);
         assert_int_equal(model_spec(m)->norm_kind, PK_NORM_RMS);
-        assert_true(model_spec(m)->qk_norm && model_spec(m)->bias);
+        assert_true(model_spec(m)->attention.qk_norm && model_spec(m)->bias);
         if (fabs((double)model_param_elements(m) / 1e6 - vision[i].millions) > 0.1)
             fail_msg("%s has %lld parameters", vision[i].name, (long long)model_param_elements(m));
         model_free(m);
@@ -128,10 +128,10 @@ static void test_names_layouts_and_decay_groups(void **state)
     model_free(m);
     s.pool = MODEL_POOL_MEAN;
     s.bias = false;
-    s.scale = MODEL_SCALE_LEARNED;
-    s.share = MODEL_SHARE_HEAD;
-    s.scale_param = MODEL_PARAM_LOG;
-    s.scale_lr_mult = 3;
+    s.attention.scale = MODEL_SCALE_LEARNED;
+    s.attention.share = MODEL_SHARE_HEAD;
+    s.attention.scale_param = MODEL_PARAM_LOG;
+    s.attention.scale_lr_mult = 3;
     m = make(&s);
     assert_null(named(m, "cls_token"));
     assert_null(named(m, "head.bias"));
@@ -141,9 +141,9 @@ static void test_names_layouts_and_decay_groups(void **state)
     assert_true(named(m, "blocks.0.attn.attn_scale_rho")->lr_mult == 3);
     assert_false(named(m, "blocks.0.attn.attn_scale_rho")->decay);
     model_free(m);
-    s.share = MODEL_SHARE_GLOBAL;
-    s.scale_param = MODEL_PARAM_DIRECT;
-    s.scale_decay = true;
+    s.attention.share = MODEL_SHARE_GLOBAL;
+    s.attention.scale_param = MODEL_PARAM_DIRECT;
+    s.attention.scale_decay = true;
     m = make(&s);
     assert_true(named(m, "attn_scale")->decay);
     model_free(m);
@@ -172,18 +172,20 @@ static void test_impossible_shapes_refused(void **state)
     REFUSED(s.heads = 0);
     REFUSED(s.patch_h = 3);
     REFUSED(s.depth = 0);
-    REFUSED(s.degree = 9);
+    REFUSED(s.attention.degree = 9);
     REFUSED(s.norm_eps = 0);
     REFUSED(s.classes = 0);
-    REFUSED(s.scale_value = (double)NAN);
-    REFUSED((s.scale = MODEL_SCALE_LEARNED, s.scale_param = MODEL_PARAM_LOG, s.scale_value = -1));
-    REFUSED(s.attn_dropout = 1);
-    REFUSED(s.row_power = 0.5); /* not causal */
-    REFUSED((s.form = PK_FORM_LINEAR, s.phi = PK_PHI_SOFTMAX));
-    REFUSED((s.form = PK_FORM_LINEAR, s.phi = PK_PHI_POLY, s.degree = 3));
-    REFUSED((s.form = PK_FORM_LINEAR, s.phi = PK_PHI_POLY, s.degree = 2, s.attn_dropout = 0.1));
-    REFUSED((s.l1_tokens = true, s.phi = PK_PHI_SOFTMAX));
-    REFUSED((s.l1_tokens = true, s.phi = PK_PHI_POLY, s.degree = 3));
+    REFUSED(s.attention.scale_value = (double)NAN);
+    REFUSED((s.attention.scale = MODEL_SCALE_LEARNED, s.attention.scale_param = MODEL_PARAM_LOG,
+             s.attention.scale_value = -1));
+    REFUSED(s.attention.dropout = 1);
+    REFUSED(s.attention.row_power = 0.5); /* not causal */
+    REFUSED((s.attention.form = PK_FORM_LINEAR, s.attention.phi = PK_PHI_SOFTMAX));
+    REFUSED((s.attention.form = PK_FORM_LINEAR, s.attention.phi = PK_PHI_POLY, s.attention.degree = 3));
+    REFUSED((s.attention.form = PK_FORM_LINEAR, s.attention.phi = PK_PHI_POLY, s.attention.degree = 2,
+             s.attention.dropout = 0.1));
+    REFUSED((s.attention.l1_tokens = true, s.attention.phi = PK_PHI_SOFTMAX));
+    REFUSED((s.attention.l1_tokens = true, s.attention.phi = PK_PHI_POLY, s.attention.degree = 3));
 #undef REFUSED
 }
 
@@ -220,7 +222,7 @@ static void test_start_values_have_the_spread_asked_for(void **state)
     s.width = 256;
     s.heads = 4;
     s.mlp_width = 1024;
-    s.init_logit_std = 0.6;
+    s.attention.init_logit_std = 0.6;
     m = make(&s);
     x = start(m, "transformer.h.0.attn.c_attn.weight", 1); /* [in, 3 out]: q and k columns, then v */
     assert_true(fabs(spread(x, 0, 512, 768, 256) - sqrt(0.6 / 256)) < 0.001);
@@ -238,7 +240,7 @@ static void test_start_values_have_the_spread_asked_for(void **state)
     model_free(m);
     s = vit_spec();
     s.width = 256;
-    s.init_logit_std = 0.6;
+    s.attention.init_logit_std = 0.6;
     m = make(&s);
     x = start(m, "blocks.0.attn.qkv.weight", 1); /* [3 out, in] */
     assert_true(fabs(spread(x, 0, 512 * 256, 0, 1) - sqrt(0.6 / 256)) < 0.001);
@@ -246,7 +248,7 @@ static void test_start_values_have_the_spread_asked_for(void **state)
     free(x);
     model_free(m);
     s.init = MODEL_INIT_XAVIER;
-    s.init_logit_std = -1;
+    s.attention.init_logit_std = -1;
     m = make(&s);
     x = start(m, "blocks.0.attn.qkv.weight", 1);
     assert_true(fabs(spread(x, 0, 768 * 256, 0, 1) - sqrt(2.0 / 512)) < 0.001);
@@ -260,9 +262,9 @@ static void test_start_values_have_the_spread_asked_for(void **state)
         assert_true(fabs((double)x[i]) <= 2 * sqrt(2.0 / 1024) + 1e-9);
     free(x);
     model_free(m);
-    s.scale = MODEL_SCALE_LEARNED;
-    s.scale_param = MODEL_PARAM_SOFTPLUS;
-    s.scale_value = 0.25;
+    s.attention.scale = MODEL_SCALE_LEARNED;
+    s.attention.scale_param = MODEL_PARAM_SOFTPLUS;
+    s.attention.scale_value = 0.25;
     m = make(&s);
     x = start(m, "blocks.0.attn.attn_scale_rho", 1);
     assert_true(fabs(log1p(exp((double)x[0])) - 0.25) < 1e-6);
@@ -281,14 +283,15 @@ static void test_metadata_gives_the_spec_back(void **state)
     size_t count = 0;
 
     (void)state;
-    s.scale_value = 1.0 / 7;
+    s.attention.scale_value = 1.0 / 7;
     memset(&back, 0, sizeof back);
-    assert_int_equal(model_spec_to_meta(&s, items, &count, &text, &why), PD_OK);
+    assert_int_equal(model_spec_to_meta(&s, false, items, &count, &text, &why), PD_OK);
     pd_buf_init(&b, 0);
     assert_int_equal(data_st_header(NULL, 0, items, count, &b, &why), PD_OK);
     assert_int_equal(data_st_parse(b.data, b.len, &st, &why), PD_OK);
     assert_int_equal(model_spec_from_meta(st, &back, &why), PD_OK);
-    assert_true(back.scale_value == s.scale_value && back.patch_w == 3 && back.phi == s.phi && back.bias);
+    assert_true(back.attention.scale_value == s.attention.scale_value && back.patch_w == 3 &&
+                back.attention.phi == s.attention.phi && back.bias);
     data_st_free(st);
     pd_buf_done(&b);
     /* a missing and an absurd value */
@@ -327,40 +330,74 @@ static void test_config_gives_the_network_it_describes(void **state)
                               "\"dataset\":\"text\",\"path\":\"a\"},\"train\":{\"steps\":1}}";
     struct data_info images = {.kind = DATA_IMAGES, .channels = 1, .height = 28, .width = 28, .classes = 10};
     struct data_info text = {.kind = DATA_TOKENS, .vocab = 256, .context = 1024};
-    struct spec_config *c = NULL;
+    struct job_config *c = NULL;
     struct model_spec s;
     struct pd_why why;
 
     (void)state;
-    if (spec_config_load(vit, strlen(vit), &c, &why) != PD_OK)
+    if (job_config_load(vit, strlen(vit), &c, &why) != PD_OK)
         fail_msg("%s", why.text);
     assert_int_equal(model_spec_from_config(c, &images, &s, &why), PD_OK);
     assert_int_equal(s.width, 64);
     assert_int_equal(s.patch_h, 4);
     assert_int_equal(s.pool, MODEL_POOL_MEAN);
     assert_int_equal(s.mlp_width, 256);
-    assert_true(s.n_for_scale == 49 && fabs(s.scale_value - 1.0 / 7) < 1e-15);
-    assert_int_equal(s.degree, 3);
+    assert_true(s.attention.n_for_scale == 49 && fabs(s.attention.scale_value - 1.0 / 7) < 1e-15);
+    assert_int_equal(s.attention.degree, 3);
     assert_true(s.norm_eps == 1e-6 && !s.gelu_tanh && s.init == MODEL_INIT_TRUNC_NORMAL &&
-                s.init_logit_std < 0);
+                s.attention.init_logit_std < 0);
     assert_int_equal(model_spec_from_config(c, &text, &s, &why), PD_ERR_INVALID);
     images.height = 32;
     assert_int_equal(model_spec_from_config(c, &images, &s, &why), PD_ERR_UNSUPPORTED); /* 28 x 28 was said */
-    spec_config_free(c);
-    if (spec_config_load(gpt, strlen(gpt), &c, &why) != PD_OK)
+    job_config_free(c);
+    if (job_config_load(gpt, strlen(gpt), &c, &why) != PD_OK)
         fail_msg("%s", why.text);
     assert_int_equal(model_spec_from_config(c, &text, &s, &why), PD_OK);
     assert_int_equal(s.width, 768);
     assert_int_equal(s.context, 1024);
     assert_true(s.gelu_tanh && s.norm_eps == 1e-5 && s.init == MODEL_INIT_NORMAL);
-    spec_config_free(c);
+    job_config_free(c);
     /* N of a row has no effect on rows that are normalised: they are trained, not refused. */
-    if (spec_config_load(row, strlen(row), &c, &why) != PD_OK)
+    if (job_config_load(row, strlen(row), &c, &why) != PD_OK)
         fail_msg("%s", why.text);
     if (model_spec_from_config(c, &text, &s, &why) != PD_OK)
         fail_msg("%s", why.text);
-    assert_true(s.row_power == 0 && !s.gelu_tanh && s.bias);
-    spec_config_free(c);
+    assert_true(s.attention.row_power == 0 && !s.gelu_tanh && s.bias);
+    job_config_free(c);
+}
+
+/* Each word of the document is a row of phi.h: of its name, or one with something besides. */
+static void test_config_gives_the_activation(void **state)
+{
+    struct data_info images = {.kind = DATA_IMAGES, .channels = 1, .height = 28, .width = 28, .classes = 10};
+    struct job_config *c = NULL;
+    struct model_spec s;
+    struct pd_why why;
+
+    (void)state;
+    for (int word = 0; word < JOB_ACTIVATION_COUNT; word++) {
+        const char *name = job_activation_word(word), *row = name;
+        char job[400];
+
+        row = word == JOB_ACTIVATION_SIMA ? "poly" : word == JOB_ACTIVATION_SIGMOID_BIAS ? "sigmoid" : name;
+        snprintf(job, sizeof job,
+                 "{\"model\":{\"preset\":\"vit_micro\"},\"attention\":{\"activation\":\"%s\",\"degree\":3},"
+                 "\"data\":{\"dataset\":\"mnist\",\"path\":\"a/b\"},\"train\":{\"steps\":1}}",
+                 name);
+        if (job_config_load(job, strlen(job), &c, &why) != PD_OK)
+            fail_msg("%s", why.text);
+        assert_int_equal(c->attention.activation, word);
+        if (model_spec_from_config(c, &images, &s, &why) != PD_OK)
+            fail_msg("%s: %s", name, why.text);
+        assert_string_equal(pk_phi_name(s.attention.phi), row);
+        assert_int_equal(s.attention.degree, word == JOB_ACTIVATION_POLY ? 3 : 1);
+        assert_true(s.attention.l1_tokens == (word == JOB_ACTIVATION_SIMA));
+        assert_true((s.attention.logit_bias != 0) == (word == JOB_ACTIVATION_SIGMOID_BIAS));
+        c->attention.activation = JOB_ACTIVATION_COUNT;
+        assert_int_equal(model_spec_from_config(c, &images, &s, &why), PD_ERR_UNSUPPORTED);
+        assert_non_null(strstr(why.text, "#/attention/activation: this activation is not available"));
+        job_config_free(c);
+    }
 }
 
 /* What changes no number beyond rounding is seen nowhere else. */
@@ -373,7 +410,7 @@ static void test_config_gives_the_order_of_the_products(void **state)
 
     (void)state;
     for (int i = 0; i < 3; i++) {
-        struct spec_config *c = NULL;
+        struct job_config *c = NULL;
         struct model_spec s;
         char job[400];
 
@@ -382,17 +419,18 @@ static void test_config_gives_the_order_of_the_products(void **state)
             "{\"model\":{\"preset\":\"vit_micro\"},\"attention\":{\"activation\":\"poly\",\"degree\":2,"
             "\"form\":\"%s\"},\"data\":{\"dataset\":\"mnist\",\"path\":\"a/b\"},\"train\":{\"steps\":1}}",
             words[i]);
-        if (spec_config_load(job, strlen(job), &c, &why) != PD_OK)
+        if (job_config_load(job, strlen(job), &c, &why) != PD_OK)
             fail_msg("%s", why.text);
         assert_int_equal(model_spec_from_config(c, &images, &s, &why), PD_OK);
-        assert_int_equal(s.form, forms[i]);
-        spec_config_free(c);
+        assert_int_equal(s.attention.form, forms[i]);
+        job_config_free(c);
     }
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_config_gives_the_activation),
         cmocka_unit_test(test_config_gives_the_order_of_the_products),
         cmocka_unit_test(test_gpt2_presets_have_their_published_sizes),
         cmocka_unit_test(test_vit_presets_have_their_published_sizes),

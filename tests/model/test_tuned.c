@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "daemon/model/tuned.h"
+#include "daemon/worker/model/tuned.h"
 
 static char folder[64], file[96];
 

@@ -5,7 +5,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "kernels/ops/rule.h"
+#include "kernels/graph/op/rule.h"
 
 static struct pk_attention_spec spec_of(enum pk_phi phi, int p, bool causal)
 {

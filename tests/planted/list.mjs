@@ -3,7 +3,7 @@ import { existsSync, readFileSync, readdirSync } from 'node:fs';
 import path from 'node:path';
 
 /** Where the job table stands; its rows are read as text, so that nothing has to be built. */
-export const table = 'daemon/spec/fields.c';
+export const table = 'daemon/job/fields.c';
 
 /**
  * @typedef {object} Change
@@ -116,7 +116,7 @@ export function testOf(line) {
  * @param {string} text of fields.c
  */
 export function rows(text) {
-    const begin = text.indexOf('spec_fields[] = {');
+    const begin = text.indexOf('job_fields[] = {');
     return text.slice(begin).split(/\{(?=(?:ROW|BARE)\("\/)/).slice(1).map(row => ({
         pointer: /^(?:ROW|BARE)\("([^"]+)"/.exec(row)?.[1] ?? '',
         closed: /FLAGS\([^)]*\bONLY\b/.test(row),

@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "daemon/sched/sched.h"
+#include "daemon/polyd/sched/sched.h"
 
 /* Two processors with four units each; 0-1, 2-3, ... are pairs. */
 static int two_by_four(void *ctx, int a, int b)

@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "daemon/sched/sched.h"
+#include "daemon/polyd/sched/sched.h"
 
 static const struct sched_item *find(const struct sched_item *items, int n, int64_t id)
 {

@@ -1,11 +1,12 @@
+#include "daemon/worker/task/task.h"
 #include "tests/serve/checkpoint.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/data/tokenizer.h"
-#include "daemon/train/checkpoint.h"
+#include "daemon/worker/data/tokenizer.h"
+#include "daemon/worker/train/checkpoint.h"
 
 static void must(enum pd_err err, const struct pd_why *why, const char *what)
 {
@@ -25,14 +26,14 @@ static struct model_spec common(enum pk_phi phi)
         .bias = true,
         .final_norm = true,
         .norm_eps = 1e-5,
-        .phi = phi,
-        .degree = 3,
-        .scale = phi == PK_PHI_POLY ? MODEL_SCALE_FIXED : MODEL_SCALE_NONE,
-        .n_for_scale = 32,
-        .scale_value = phi == PK_PHI_POLY ? 0.17677669529663687 : 1,
-        .scale_lr_mult = 1,
+        .attention.phi = phi,
+        .attention.degree = 3,
+        .attention.scale = phi == PK_PHI_POLY ? MODEL_SCALE_FIXED : MODEL_SCALE_NONE,
+        .attention.n_for_scale = 32,
+        .attention.scale_value = phi == PK_PHI_POLY ? 0.17677669529663687 : 1,
+        .attention.scale_lr_mult = 1,
         .init = MODEL_INIT_NORMAL,
-        .init_logit_std = -1,
+        .attention.init_logit_std = -1,
         .dtype = PK_F32,
     };
 }
@@ -41,7 +42,7 @@ struct model_spec test_vit_spec(enum pk_phi phi)
 {
     struct model_spec s = common(phi);
 
-    s.arch = MODEL_VIT;
+    s.arch = &model_vit;
     s.channels = 2;
     s.image_h = s.image_w = 12;
     s.patch_h = s.patch_w = 4;
@@ -55,7 +56,7 @@ struct model_spec test_gpt_spec(enum pk_phi phi)
 {
     struct model_spec s = common(phi);
 
-    s.arch = MODEL_GPT;
+    s.arch = &model_gpt;
     s.vocab = 256;
     s.context = 32;
     s.pos = true;
@@ -104,7 +105,7 @@ void test_checkpoint_write_full(const char *path, const struct model_spec *spec,
         tensors[i].st.bytes = n * sizeof(float);
         tensors[i].memory = values;
     }
-    must(model_spec_to_meta(spec, meta, &metas, &text, &why), &why, "model_spec_to_meta");
+    must(model_spec_to_meta(spec, false, meta, &metas, &text, &why), &why, "model_spec_to_meta");
     meta[metas++] = (struct data_st_meta_item){"polyd.data.mean", spec->channels == 2 ? "0.25,0.75" : "0.25"};
     meta[metas++] = (struct data_st_meta_item){"polyd.data.std", spec->channels == 2 ? "0.5,0.125" : "0.5"};
     if (classes)
@@ -148,14 +149,14 @@ float *test_eval_logits(const char *path, const void *input, int32_t batch, int3
     must(model_new(&spec, &m, &why), &why, "model");
     must(model_store_new(m, api, backend, &store, &why), &why, "store");
     must(model_store_read(store, st, &why), &why, "read");
-    must(model_graph_eval(m, batch, context, &graph, &why), &why, "graph");
+    must(model_graph_eval(m, &task_cross_entropy, batch, context, &graph, &why), &why, "graph");
     must(pk_exec_new(graph, api, backend, &exec, &why), &why, "exec");
     must(model_store_bind(store, exec, graph, &why), &why, "bind");
-    rows = (size_t)batch * (spec.arch == MODEL_GPT ? (size_t)context : 1);
-    in_bytes = spec.arch == MODEL_GPT
+    rows = (size_t)batch * (spec.arch == &model_gpt ? (size_t)context : 1);
+    in_bytes = spec.arch == &model_gpt
                    ? rows * sizeof(int32_t)
                    : rows * (size_t)(spec.channels * spec.image_h * spec.image_w) * sizeof(float);
-    out_bytes = rows * (size_t)(spec.arch == MODEL_GPT ? spec.vocab : spec.classes) * sizeof(float);
+    out_bytes = rows * (size_t)(spec.arch == &model_gpt ? spec.vocab : spec.classes) * sizeof(float);
     in = api->alloc(backend, in_bytes);
     target = api->alloc(backend, rows * sizeof(int32_t));
     out = calloc(1, out_bytes);

@@ -2,7 +2,7 @@
  * answer. */
 #pragma once
 
-#include "daemon/model/model.h"
+#include "daemon/worker/model/model.h"
 #include "kernels/base/buf.h"
 
 /* A classifier of 12 x 12 images with 2 channels and 10 classes; a byte model of context 32. */

@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "daemon/serve/serve.h"
+#include "daemon/worker/serve/serve.h"
 #include "tests/serve/checkpoint.h"
 
 #define MANY 24
@@ -442,7 +442,7 @@ static int set_up(void **state)
     for (int i = 0; i < MODELS; i++) {
         struct model_spec spec = test_gpt_spec(i == SOFTMAX ? PK_PHI_SOFTMAX : PK_PHI_POLY);
 
-        spec.degree = i == LINEAR || i == ENDLESS ? 1 : i == SQUARE ? 2 : 3;
+        spec.attention.degree = i == LINEAR || i == ENDLESS ? 1 : i == SQUARE ? 2 : 3;
         spec.pos = i != ENDLESS;
         spec.context = 100; /* neither a multiple of a chunk nor of a cache line */
         snprintf(path[i], sizeof path[i], "%s/%d.safetensors", dir, i);

@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "daemon/serve/serve.h"
+#include "daemon/worker/serve/serve.h"
 #include "kernels/backend/load.h"
 #include "tests/serve/checkpoint.h"
 

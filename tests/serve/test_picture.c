@@ -9,8 +9,8 @@
 
 #include <cmocka.h>
 
-#include "daemon/data/image.h"
-#include "daemon/serve/serve.h"
+#include "daemon/worker/data/image.h"
+#include "daemon/worker/serve/serve.h"
 #include "tests/serve/checkpoint.h"
 #include "tests/serve/picture.h"
 

@@ -11,8 +11,8 @@
 
 #include <cmocka.h>
 
-#include "daemon/serve/serve.h"
-#include "daemon/worker/role_serve.h"
+#include "daemon/worker/serve/serve.h"
+#include "daemon/worker/process/role_serve.h"
 #include "kernels/base/clock.h"
 #include "tests/serve/checkpoint.h"
 #include "tests/serve/picture.h"
@@ -459,6 +459,58 @@ static void test_role_completes_text(void **state)
     assert_int_equal(asks[4].err, PD_ERR_LIMIT);
 }
 
+static struct ask ask_tokens(const char *kind, const char *name, const char *dtype, const void *data,
+                             size_t bytes, int64_t items)
+{
+    struct ask a = ask_text("", "{}");
+    struct wire_tensor *t = &a.req.tensors[0];
+
+    snprintf(a.req.kind, sizeof a.req.kind, "%s", kind);
+    snprintf(t->name, sizeof t->name, "%s", name);
+    snprintf(t->dtype, sizeof t->dtype, "%s", dtype);
+    t->shape[0] = items;
+    t->data = data;
+    t->bytes = bytes;
+    return a;
+}
+
+static void test_role_turns_text_to_tokens_and_back(void **state)
+{
+    static const int32_t ids[] = {'o', 'k', 256};
+    struct ask asks[9];
+    struct fake f = {.asks = asks, .count = 9};
+
+    (void)state;
+    asks[0] = ask_tokens("tokenize", "text", "UINT8", "a prompt of more than thirty-two bytes", 38, 38);
+    asks[1] = ask_tokens("detokenize", "tokens", "INT32", ids, 8, 2);
+    asks[2] = ask_tokens("detokenize", "tokens", "INT32", ids, 12, 3);
+    asks[3] = ask_tokens("tokenize", "text", "UINT8", "", 0, 0);
+    asks[4] = ask_tokens("tokenize", "prompt", "UINT8", "a", 1, 1);
+    asks[5] = ask_tokens("tokenize", "text", "INT32", ids, 4, 1);
+    asks[6] = ask_tokens("detokenize", "tokens", "INT32", ids, 7, 1);
+    asks[7] = ask_tokens("detokenize", "tokens", "INT32", ids, 8, 3);
+    asks[8] = ask_tokens("detokenize", "tokens", "INT32", ids, 8, 2);
+    asks[8].req.count = 0;
+    play(&f, gpt_path);
+    assert_int_equal(asks[0].tokens, 38);
+    assert_memory_equal(asks[0].text, "a prompt of more than thirty-two bytes", 38);
+    assert_non_null(strstr(asks[0].json, "\"positions\":"));
+    assert_int_equal(asks[1].len, 2);
+    assert_memory_equal(asks[1].text, "ok", 2);
+    assert_int_equal(asks[2].err, PD_ERR_INVALID);
+    assert_non_null(strstr(asks[2].why, "tokens[2] is 256"));
+    assert_int_equal(asks[3].err, PD_OK);
+    assert_int_equal(asks[3].tokens, 0);
+    for (int i = 4; i < 9; i++) {
+        assert_int_equal(asks[i].err, PD_ERR_INVALID);
+        assert_non_null(strstr(asks[i].why, "takes one tensor"));
+    }
+    f = (struct fake){.asks = asks, .count = 1};
+    asks[0] = ask_tokens("tokenize", "text", "UINT8", "a", 1, 1);
+    play(&f, vit_path);
+    assert_int_equal(asks[0].err, PD_ERR_UNSUPPORTED);
+}
+
 /* A client that leaves costs no further step, and the others' bytes stay the same. */
 static void test_role_stops_for_a_client_that_left(void **state)
 {
@@ -690,6 +742,7 @@ int main(void)
         cmocka_unit_test(test_role_answers_pictures),
         cmocka_unit_test(test_role_waits_for_company_as_long_as_it_may),
         cmocka_unit_test(test_role_completes_text),
+        cmocka_unit_test(test_role_turns_text_to_tokens_and_back),
         cmocka_unit_test(test_role_stops_for_a_client_that_left),
         cmocka_unit_test(test_role_keeps_deadlines),
         cmocka_unit_test(test_role_bounds_what_waits_and_serves_in_order),

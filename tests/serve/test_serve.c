@@ -12,7 +12,7 @@
 #include <cmocka.h>
 
 #include "daemon/digest/digest.h"
-#include "daemon/serve/serve.h"
+#include "daemon/worker/serve/serve.h"
 #include "kernels/base/file.h"
 #include "tests/serve/checkpoint.h"
 
@@ -162,8 +162,8 @@ static void test_kinds_do_not_mix(void **state)
     assert_int_equal(serve_classify(gpt, &part, 0, &scores, &why), PD_ERR_UNSUPPORTED);
     assert_int_equal(serve_stream_open(vit, NULL, 0, &p, &t, &why), PD_ERR_UNSUPPORTED);
     assert_int_equal(serve_tokenize(vit, "a", 1, &out, &why), PD_ERR_UNSUPPORTED);
-    assert_int_equal(serve_info(vit)->kind, SERVE_CLASSIFIER);
-    assert_int_equal(serve_info(gpt)->kind, SERVE_LANGUAGE);
+    assert_ptr_equal(serve_info(vit)->kind, &serve_kind_classify);
+    assert_ptr_equal(serve_info(gpt)->kind, &serve_kind_language);
     assert_int_equal(serve_info(gpt)->step, 7);
     serve_close(vit);
     serve_close(gpt);

@@ -1,4 +1,4 @@
-/* The parts of daemon/serve that need no model: queue, parameters, sampling, stop strings. */
+/* The parts of daemon/worker/serve that need no model: queue, parameters, sampling, stop strings. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -7,10 +7,10 @@
 
 #include <cmocka.h>
 
-#include "daemon/serve/params.h"
-#include "daemon/serve/queue.h"
-#include "daemon/serve/sample.h"
-#include "daemon/serve/stop.h"
+#include "daemon/worker/serve/params.h"
+#include "daemon/worker/serve/queue.h"
+#include "daemon/worker/serve/sample.h"
+#include "daemon/worker/serve/stop.h"
 
 /* ---- queue ---- */
 

@@ -11,8 +11,8 @@
 
 #include <cmocka.h>
 
-#include "daemon/data/tokenizer.h"
-#include "daemon/serve/serve.h"
+#include "daemon/worker/data/tokenizer.h"
+#include "daemon/worker/serve/serve.h"
 #include "tests/serve/checkpoint.h"
 
 static char path[64];

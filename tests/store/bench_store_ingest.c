@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "daemon/store/tx.h"
+#include "daemon/polyd/store/tx.h"
 #include "kernels/base/clock.h"
 
 static struct store_writer *writer;

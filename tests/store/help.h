@@ -13,8 +13,8 @@
 #include <cmocka.h>
 #include <sqlite3.h>
 
-#include "daemon/store/tx.h"
-#include "daemon/store/verify.h"
+#include "daemon/polyd/store/tx.h"
+#include "daemon/polyd/store/verify.h"
 
 struct fixture {
     char dir[64];

@@ -2,7 +2,7 @@
  * is negative or impossible. */
 #include <sqlite3.h>
 
-#include "daemon/store/verify.h"
+#include "daemon/polyd/store/verify.h"
 #include "kernels/base/clock.h"
 #include "tests/lib/jump.h"
 #include "tests/store/help.h"
@@ -44,10 +44,10 @@ static enum pd_err begin(struct store_tx *tx, void *ctx, struct pd_why *why)
     enum pd_err err = start_attempt(tx, ctx, why);
 
     if (err == PD_OK)
-        err = store_attempt_move(tx, ids->run, ids->attempt, SPEC_ATTEMPT_RUNNING, SPEC_CAUSE_LOST, NULL, -1,
+        err = store_attempt_move(tx, ids->run, ids->attempt, JOB_ATTEMPT_RUNNING, JOB_CAUSE_LOST, NULL, -1,
                                  why);
     if (err == PD_OK)
-        err = store_run_move(tx, ids->run, SPEC_RUN_RUNNING, SPEC_OUTCOME_CANCELLED, NULL, why);
+        err = store_run_move(tx, ids->run, JOB_RUN_RUNNING, JOB_OUTCOME_CANCELLED, NULL, why);
     return err;
 }
 
@@ -55,10 +55,9 @@ static enum pd_err finish(struct store_tx *tx, void *ctx, struct pd_why *why)
 {
     struct ids *ids = ctx;
     enum pd_err err =
-        store_attempt_move(tx, ids->run, ids->attempt, SPEC_ATTEMPT_ENDED, SPEC_CAUSE_DONE, NULL, 0, why);
+        store_attempt_move(tx, ids->run, ids->attempt, JOB_ATTEMPT_ENDED, JOB_CAUSE_DONE, NULL, 0, why);
 
-    return err == PD_OK ? store_run_move(tx, ids->run, SPEC_RUN_ENDED, SPEC_OUTCOME_SUCCEEDED, NULL, why)
-                        : err;
+    return err == PD_OK ? store_run_move(tx, ids->run, JOB_RUN_ENDED, JOB_OUTCOME_SUCCEEDED, NULL, why) : err;
 }
 
 /* Runs on one device, one after the other; the wall clock is set by `jump_us` in the middle of the first. */

@@ -3,7 +3,7 @@
 #include <math.h>
 #include <sqlite3.h>
 
-#include "daemon/store/verify.h"
+#include "daemon/polyd/store/verify.h"
 #include "kernels/base/file.h"
 #include "tests/lib/jump.h"
 #include "tests/store/help.h"
@@ -18,7 +18,7 @@ static enum pd_err open_run(struct store_tx *tx, void *ctx, struct pd_why *why)
 {
     struct ids *ids = ctx;
     struct store_job_new job = {
-        .kind = SPEC_KIND_EXTERNAL, .name = "mine", .experiment = "e", .document = "{}"};
+        .kind = JOB_KIND_EXTERNAL, .name = "mine", .experiment = "e", .document = "{}"};
     struct store_run_new run = {.document = "{\"lr\":0.5}", .device = "", .total_steps = -1};
     enum pd_err err = store_job_insert(tx, &job, &ids->job, why);
 
@@ -35,10 +35,10 @@ static struct ids opened(struct fixture *f)
 }
 
 struct stands {
-    enum spec_run_state state;
-    enum spec_outcome outcome;
-    enum spec_kind kind;
-    enum spec_job_state job;
+    enum job_run_state state;
+    enum job_outcome outcome;
+    enum job_kind kind;
+    enum job_state job;
     int64_t step, ended, failed;
     bool ended_at;
     char reason[64];
@@ -81,7 +81,7 @@ static struct stands look(struct fixture *f, struct ids ids)
 
 struct act {
     int64_t run, step, before_us;
-    enum spec_outcome outcome;
+    enum job_outcome outcome;
     bool external;
 };
 
@@ -142,11 +142,11 @@ static void test_external_run_begins_at_once_and_ends_by_its_word(void **state)
 {
     struct fixture *f = *state;
     struct ids ids = opened(f);
-    struct act a = {.run = ids.run, .step = 7, .outcome = SPEC_OUTCOME_SUCCEEDED};
+    struct act a = {.run = ids.run, .step = 7, .outcome = JOB_OUTCOME_SUCCEEDED};
     struct stands s = look(f, ids);
     struct pd_why why;
 
-    assert_true(s.kind == SPEC_KIND_EXTERNAL && s.state == SPEC_RUN_RUNNING && s.job == SPEC_JOB_RUNNING);
+    assert_true(s.kind == JOB_KIND_EXTERNAL && s.state == JOB_RUN_RUNNING && s.job == JOB_RUNNING);
     assert_int_equal(call(f, hear, &a, &why), PD_OK);
     assert_true(a.external && look(f, ids).step == 7);
     a.step = 3; /* an earlier step does not set it back */
@@ -154,10 +154,10 @@ static void test_external_run_begins_at_once_and_ends_by_its_word(void **state)
     assert_int_equal(look(f, ids).step, 7);
     assert_int_equal(call(f, finish, &a, &why), PD_OK);
     s = look(f, ids);
-    assert_true(s.state == SPEC_RUN_ENDED && s.outcome == SPEC_OUTCOME_SUCCEEDED && s.job == SPEC_JOB_DONE);
+    assert_true(s.state == JOB_RUN_ENDED && s.outcome == JOB_OUTCOME_SUCCEEDED && s.job == JOB_DONE);
     assert_string_equal(s.reason, "said so");
     assert_int_equal(call(f, finish, &a, &why), PD_OK); /* the same word again */
-    a.outcome = SPEC_OUTCOME_FAILED;
+    a.outcome = JOB_OUTCOME_FAILED;
     assert_int_equal(call(f, finish, &a, &why), PD_ERR_CONFLICT);
     assert_int_equal(call(f, beat, &a, &why), PD_ERR_CONFLICT);
     assert_non_null(strstr(why.text, "has ended: succeeded"));
@@ -178,25 +178,25 @@ static void test_external_run_is_lost_by_boot_time_and_comes_back(void **state)
     assert_int_equal(silent(f, JUMP_HOUR_US), 1);
     a.before_us = store_writer_clock_us(f->w) - 3 * JUMP_HOUR_US; /* it was heard of meanwhile */
     assert_int_equal(call(f, lose, &a, &why), PD_OK);
-    assert_int_equal(look(f, ids).state, SPEC_RUN_RUNNING);
+    assert_int_equal(look(f, ids).state, JOB_RUN_RUNNING);
     a.before_us = store_writer_clock_us(f->w) - JUMP_HOUR_US;
     assert_int_equal(call(f, lose, &a, &why), PD_OK);
     s = look(f, ids);
-    assert_true(s.state == SPEC_RUN_ENDED && s.outcome == SPEC_OUTCOME_LOST && s.job == SPEC_JOB_FAILED);
+    assert_true(s.state == JOB_RUN_ENDED && s.outcome == JOB_OUTCOME_LOST && s.job == JOB_FAILED);
     assert_true(s.ended == 1 && s.failed == 1 && silent(f, JUMP_HOUR_US) == 0);
     expect_sound(f);
     assert_int_equal(call(f, beat, &a, &why), PD_OK);
     s = look(f, ids);
-    assert_true(s.state == SPEC_RUN_RUNNING && s.job == SPEC_JOB_RUNNING && !s.ended_at);
+    assert_true(s.state == JOB_RUN_RUNNING && s.job == JOB_RUNNING && !s.ended_at);
     assert_true(s.ended == 0 && s.failed == 0);
     assert_string_equal(s.reason, "");
     jump_boot_us = 4 * JUMP_HOUR_US;
     a.before_us = store_writer_clock_us(f->w);
     assert_int_equal(call(f, lose, &a, &why), PD_OK);
-    a.outcome = SPEC_OUTCOME_FAILED; /* lost was a guess: its own word is better */
+    a.outcome = JOB_OUTCOME_FAILED; /* lost was a guess: its own word is better */
     assert_int_equal(call(f, finish, &a, &why), PD_OK);
     s = look(f, ids);
-    assert_true(s.outcome == SPEC_OUTCOME_FAILED && s.job == SPEC_JOB_FAILED && s.failed == 1);
+    assert_true(s.outcome == JOB_OUTCOME_FAILED && s.job == JOB_FAILED && s.failed == 1);
     expect_sound(f);
 }
 
@@ -204,15 +204,15 @@ static void test_external_run_outlives_a_restart(void **state)
 {
     struct fixture *f = *state;
     struct ids ids = opened(f);
-    struct act a = {.run = ids.run, .step = -1, .outcome = SPEC_OUTCOME_CANCELLED};
+    struct act a = {.run = ids.run, .step = -1, .outcome = JOB_OUTCOME_CANCELLED};
     struct pd_why why;
 
     writer_down(f);
     writer_up(f);
-    assert_int_equal(look(f, ids).state, SPEC_RUN_RUNNING);
+    assert_int_equal(look(f, ids).state, JOB_RUN_RUNNING);
     assert_int_equal(call(f, beat, &a, &why), PD_OK);
     assert_int_equal(call(f, finish, &a, &why), PD_OK);
-    assert_int_equal(look(f, ids).job, SPEC_JOB_CANCELLED);
+    assert_int_equal(look(f, ids).job, JOB_CANCELLED);
     expect_sound(f);
 }
 
@@ -225,9 +225,9 @@ static void test_external_run_is_cancelled_at_once_and_cannot_be_paused(void **s
 
     assert_int_equal(call(f, pause_job, &ids.job, &why), PD_ERR_CONFLICT);
     assert_int_equal(call(f, cancel, &ids.job, &why), PD_OK);
-    assert_true(look(f, ids).outcome == SPEC_OUTCOME_CANCELLED && look(f, ids).job == SPEC_JOB_CANCELLED);
+    assert_true(look(f, ids).outcome == JOB_OUTCOME_CANCELLED && look(f, ids).job == JOB_CANCELLED);
     assert_int_equal(call(f, hear, &a, &why), PD_OK); /* late points are welcome, and change nothing */
-    assert_int_equal(look(f, ids).state, SPEC_RUN_ENDED);
+    assert_int_equal(look(f, ids).state, JOB_RUN_ENDED);
     assert_int_equal(call(f, beat, &a, &why), PD_ERR_CONFLICT);
     expect_sound(f);
 }
@@ -236,7 +236,7 @@ static void test_run_with_a_worker_is_not_its_client_s(void **state)
 {
     struct fixture *f = *state;
     struct ids ids = submitted(f);
-    struct act a = {.run = ids.run, .step = 99, .external = true, .outcome = SPEC_OUTCOME_SUCCEEDED};
+    struct act a = {.run = ids.run, .step = 99, .external = true, .outcome = JOB_OUTCOME_SUCCEEDED};
     struct pd_why why;
 
     assert_int_equal(call(f, hear, &a, &why), PD_OK);
@@ -244,7 +244,7 @@ static void test_run_with_a_worker_is_not_its_client_s(void **state)
     assert_int_equal(call(f, beat, &a, &why), PD_ERR_CONFLICT);
     assert_int_equal(call(f, finish, &a, &why), PD_ERR_CONFLICT);
     assert_non_null(strstr(why.text, "carried out by polyd"));
-    assert_int_equal(look(f, ids).state, SPEC_RUN_QUEUED);
+    assert_int_equal(look(f, ids).state, JOB_RUN_QUEUED);
     a.run = 99;
     assert_int_equal(call(f, finish, &a, &why), PD_ERR_NOT_FOUND);
 }
@@ -343,7 +343,7 @@ static void test_store_migrates_a_file_of_schema_5(void **state)
     ids = opened(f); /* no slots */
     a.run = ids.run;
     assert_int_equal(call(f, lose, &a, &why), PD_OK);
-    assert_int_equal(look(f, ids).outcome, SPEC_OUTCOME_LOST);
+    assert_int_equal(look(f, ids).outcome, JOB_OUTCOME_LOST);
 }
 
 #define EXTERNAL(name) cmocka_unit_test_setup_teardown(name, external_setup, teardown)

@@ -2,8 +2,8 @@
  * did counts for nothing beside it. */
 #include <math.h>
 
-#include "daemon/spec/spec.h"
-#include "daemon/supervise/expand.h"
+#include "daemon/job/job.h"
+#include "daemon/polyd/supervise/expand.h"
 #include "tests/store/help.h"
 
 struct batch {
@@ -60,19 +60,19 @@ static int64_t trained(struct fixture *f)
     static const char text[] =
         "{\"model\": {\"preset\": \"vit_micro\"}, \"data\": {\"dataset\": \"digits_gen\"}, "
         "\"train\": {\"steps\": 10}}";
-    struct spec_env env = {.threads = 1};
-    struct spec_report report;
-    struct spec_job *job = NULL;
+    struct job_env env = {.threads = 1};
+    struct job_report report;
+    struct job_doc *job = NULL;
     struct trained t = {0};
     struct pd_why why = {""};
 
-    spec_report_init(&report);
-    assert_int_equal(spec_job_parse(text, strlen(text), &env, &job, &report), PD_OK);
+    job_report_init(&report);
+    assert_int_equal(job_parse(text, strlen(text), &env, &job, &report), PD_OK);
     assert_int_equal(expand_run_make(job, 0, &t.run, &why), PD_OK);
     assert_int_equal(call(f, submit_trained, &t, &why), PD_OK);
     expand_run_done(&t.run);
-    spec_job_free(job);
-    spec_report_done(&report);
+    job_free(job);
+    job_report_done(&report);
     return t.ids.run;
 }
 

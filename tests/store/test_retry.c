@@ -1,6 +1,6 @@
 /* Doing again what failed, and pausing single runs: which moves the rows make, and which are refused with a
  * sentence. */
-#include "daemon/store/verify.h"
+#include "daemon/polyd/store/verify.h"
 #include "tests/lib/jump.h"
 #include "tests/store/help.h"
 
@@ -35,7 +35,7 @@ static enum pd_err submit_sweep(struct store_tx *tx, void *ctx, struct pd_why *w
 
 struct end {
     int64_t run;
-    enum spec_outcome outcome;
+    enum job_outcome outcome;
     bool started; /* its attempt is there */
 };
 
@@ -48,8 +48,8 @@ static enum pd_err end_run(struct store_tx *tx, void *ctx, struct pd_why *why)
     enum pd_err err = e->started ? PD_OK : store_attempt_insert(tx, &a, &n, why);
 
     if (err == PD_OK)
-        err = store_attempt_move(tx, e->run, n, SPEC_ATTEMPT_ENDED, SPEC_CAUSE_FAILED, "broke", 1, why);
-    return err == PD_OK ? store_run_move(tx, e->run, SPEC_RUN_ENDED, e->outcome, "broke", why) : err;
+        err = store_attempt_move(tx, e->run, n, JOB_ATTEMPT_ENDED, JOB_CAUSE_FAILED, "broke", 1, why);
+    return err == PD_OK ? store_run_move(tx, e->run, JOB_RUN_ENDED, e->outcome, "broke", why) : err;
 }
 
 static enum pd_err start_run(struct store_tx *tx, void *ctx, struct pd_why *why)
@@ -78,8 +78,8 @@ COMMAND(resume_run, store_run_resume(tx, id, -1, why))
 COMMAND(backoff_run, store_run_set_backoff(tx, id, 2, store_tx_clock_us(tx) + 3600000000, why))
 
 struct stands {
-    enum spec_run_state state;
-    enum spec_outcome outcome;
+    enum job_run_state state;
+    enum job_outcome outcome;
     int attempts, restarts;
     int64_t not_before_us, ended_us;
 };
@@ -105,7 +105,7 @@ static struct stands look(struct fixture *f, int64_t run)
 }
 
 struct job_stands {
-    enum spec_job_state state;
+    enum job_state state;
     int64_t ended, failed, ended_us;
     bool reason;
 };
@@ -140,7 +140,7 @@ static void expect_refused(struct fixture *f,
         fail_msg("'%s' does not say '%s'", why.text, says);
 }
 
-static void end_as(struct fixture *f, int64_t run, enum spec_outcome outcome)
+static void end_as(struct fixture *f, int64_t run, enum job_outcome outcome)
 {
     struct end e = {.run = run, .outcome = outcome};
     struct pd_why why = {""};
@@ -161,7 +161,7 @@ static void ok(struct fixture *f, enum pd_err (*apply)(struct store_tx *, void *
 /* A failed attempt that took so long by the store's clock. */
 static void end_after(struct fixture *f, int64_t run, int64_t us)
 {
-    struct end e = {.run = run, .outcome = SPEC_OUTCOME_FAILED, .started = true};
+    struct end e = {.run = run, .outcome = JOB_OUTCOME_FAILED, .started = true};
     struct pd_why why = {""};
 
     ok(f, start_run, run);
@@ -183,23 +183,23 @@ static void test_retry_queues_the_failed_runs_of_a_sweep_alone(void **state)
 {
     struct fixture *f = *state;
     struct sweep s = made(f, 4);
-    static const enum spec_outcome outcomes[] = {SPEC_OUTCOME_FAILED, SPEC_OUTCOME_SUCCEEDED,
-                                                 SPEC_OUTCOME_DIVERGED, SPEC_OUTCOME_FAILED};
+    static const enum job_outcome outcomes[] = {JOB_OUTCOME_FAILED, JOB_OUTCOME_SUCCEEDED,
+                                                JOB_OUTCOME_DIVERGED, JOB_OUTCOME_FAILED};
 
     for (int i = 0; i < 4; i++)
         end_as(f, s.runs[i], outcomes[i]);
-    assert_true(look_job(f, s.job).state == SPEC_JOB_FAILED && look_job(f, s.job).failed == 2);
+    assert_true(look_job(f, s.job).state == JOB_FAILED && look_job(f, s.job).failed == 2);
     ok(f, retry_job, s.job);
-    assert_true(look(f, s.runs[0]).state == SPEC_RUN_QUEUED && look(f, s.runs[3]).state == SPEC_RUN_QUEUED);
+    assert_true(look(f, s.runs[0]).state == JOB_RUN_QUEUED && look(f, s.runs[3]).state == JOB_RUN_QUEUED);
     assert_true(look(f, s.runs[0]).attempts == 1 && look(f, s.runs[0]).ended_us == 0);
-    assert_true(look(f, s.runs[1]).state == SPEC_RUN_ENDED && look(f, s.runs[2]).state == SPEC_RUN_ENDED);
-    assert_true(look_job(f, s.job).state == SPEC_JOB_QUEUED && look_job(f, s.job).ended == 2);
+    assert_true(look(f, s.runs[1]).state == JOB_RUN_ENDED && look(f, s.runs[2]).state == JOB_RUN_ENDED);
+    assert_true(look_job(f, s.job).state == JOB_QUEUED && look_job(f, s.job).ended == 2);
     assert_true(look_job(f, s.job).failed == 0 && !look_job(f, s.job).ended_us && !look_job(f, s.job).reason);
     expect_sound(f);
-    end_as(f, s.runs[0], SPEC_OUTCOME_SUCCEEDED); /* a second attempt */
+    end_as(f, s.runs[0], JOB_OUTCOME_SUCCEEDED); /* a second attempt */
     assert_int_equal(look(f, s.runs[0]).attempts, 2);
-    end_as(f, s.runs[3], SPEC_OUTCOME_SUCCEEDED);
-    assert_int_equal(look_job(f, s.job).state, SPEC_JOB_DONE);
+    end_as(f, s.runs[3], JOB_OUTCOME_SUCCEEDED);
+    assert_int_equal(look_job(f, s.job).state, JOB_DONE);
     expect_refused(f, retry_job, s.job, "is done, none of its runs failed");
     expect_sound(f);
 }
@@ -210,15 +210,15 @@ static void test_retry_of_one_run_leaves_the_others(void **state)
     struct sweep s = made(f, 2);
     struct pd_why why;
 
-    end_as(f, s.runs[0], SPEC_OUTCOME_FAILED);
+    end_as(f, s.runs[0], JOB_OUTCOME_FAILED);
     expect_refused(f, retry_run, s.runs[1], "is queued: only one that failed");
     ok(f, retry_run, s.runs[0]); /* while its job still works */
-    assert_true(look(f, s.runs[0]).state == SPEC_RUN_QUEUED && look_job(f, s.job).state == SPEC_JOB_RUNNING);
-    end_as(f, s.runs[0], SPEC_OUTCOME_FAILED);
-    end_as(f, s.runs[1], SPEC_OUTCOME_FAILED);
+    assert_true(look(f, s.runs[0]).state == JOB_RUN_QUEUED && look_job(f, s.job).state == JOB_RUNNING);
+    end_as(f, s.runs[0], JOB_OUTCOME_FAILED);
+    end_as(f, s.runs[1], JOB_OUTCOME_FAILED);
     assert_int_equal(call(f, stale_run, &s.runs[1], &why), PD_ERR_STALE);
     ok(f, retry_run, s.runs[1]);
-    assert_true(look(f, s.runs[0]).outcome == SPEC_OUTCOME_FAILED && look_job(f, s.job).failed == 1);
+    assert_true(look(f, s.runs[0]).outcome == JOB_OUTCOME_FAILED && look_job(f, s.job).failed == 1);
     ok(f, backoff_run, s.runs[1]);
     ok(f, retry_run, s.runs[1]); /* it waits after a failure: at once */
     assert_true(look(f, s.runs[1]).not_before_us == 0 && look(f, s.runs[1]).restarts == 0);
@@ -234,9 +234,9 @@ static void test_retry_is_refused_where_it_would_change_nothing(void **state)
     struct pd_why why;
     int64_t none = 99;
 
-    end_as(f, d.runs[0], SPEC_OUTCOME_DIVERGED);
+    end_as(f, d.runs[0], JOB_OUTCOME_DIVERGED);
     expect_refused(f, retry_run, d.runs[0], "is diverged: only one that failed");
-    end_as(f, s.runs[0], SPEC_OUTCOME_FAILED);
+    end_as(f, s.runs[0], JOB_OUTCOME_FAILED);
     ok(f, retry_run, s.runs[0]);
     ok(f, cancel_job, s.job);
     expect_refused(f, retry_job, s.job, "was cancelled");
@@ -256,21 +256,21 @@ static void test_single_run_is_paused_and_resumed(void **state)
 
     ok(f, pause_run, s.runs[0]);
     ok(f, pause_run, s.runs[0]); /* asking twice is no error */
-    assert_true(look(f, s.runs[0]).state == SPEC_RUN_PAUSED && look(f, s.runs[1]).state == SPEC_RUN_QUEUED);
-    assert_int_equal(look_job(f, s.job).state, SPEC_JOB_QUEUED);
+    assert_true(look(f, s.runs[0]).state == JOB_RUN_PAUSED && look(f, s.runs[1]).state == JOB_RUN_QUEUED);
+    assert_int_equal(look_job(f, s.job).state, JOB_QUEUED);
     ok(f, resume_run, s.runs[0]);
-    assert_int_equal(look(f, s.runs[0]).state, SPEC_RUN_QUEUED);
+    assert_int_equal(look(f, s.runs[0]).state, JOB_RUN_QUEUED);
     expect_refused(f, resume_run, s.runs[0], "is queued: only a paused run");
     ok(f, pause_run, s.runs[0]);
     ok(f, pause_job, s.job);
     expect_refused(f, resume_run, s.runs[0], "paused as a whole");
     ok(f, resume_job, s.job); /* all of them */
-    assert_int_equal(look(f, s.runs[0]).state, SPEC_RUN_QUEUED);
-    end_as(f, s.runs[2], SPEC_OUTCOME_FAILED);
+    assert_int_equal(look(f, s.runs[0]).state, JOB_RUN_QUEUED);
+    end_as(f, s.runs[2], JOB_OUTCOME_FAILED);
     expect_refused(f, pause_run, s.runs[2], "is ended: it cannot be paused");
     ok(f, pause_job, s.job);
     ok(f, retry_run, s.runs[2]); /* it waits with the others */
-    assert_int_equal(look(f, s.runs[2]).state, SPEC_RUN_PAUSED);
+    assert_int_equal(look(f, s.runs[2]).state, JOB_RUN_PAUSED);
     expect_sound(f);
 }
 
@@ -296,7 +296,7 @@ static void test_pause_of_a_working_run_waits_for_its_worker(void **state)
 
     ok(f, start_run, s.runs[0]);
     ok(f, pause_run, s.runs[0]);
-    assert_int_equal(look(f, s.runs[0]).state, SPEC_RUN_STARTING);
+    assert_int_equal(look(f, s.runs[0]).state, JOB_RUN_STARTING);
     assert_int_equal(call(f, ask_pause, &w, &why), PD_OK);
     assert_int_equal(store_run_to_pause(f->s, s.runs[0], &read, &why), PD_OK);
     assert_true(w.pause && read);
@@ -313,12 +313,12 @@ static void test_run_of_a_job_of_one_is_its_job(void **state)
     struct sweep s = made(f, 1);
 
     ok(f, pause_run, s.runs[0]);
-    assert_true(look(f, s.runs[0]).state == SPEC_RUN_PAUSED && look_job(f, s.job).state == SPEC_JOB_PAUSED);
+    assert_true(look(f, s.runs[0]).state == JOB_RUN_PAUSED && look_job(f, s.job).state == JOB_PAUSED);
     ok(f, resume_run, s.runs[0]);
-    assert_true(look(f, s.runs[0]).state == SPEC_RUN_QUEUED && look_job(f, s.job).state == SPEC_JOB_QUEUED);
-    end_as(f, s.runs[0], SPEC_OUTCOME_FAILED);
+    assert_true(look(f, s.runs[0]).state == JOB_RUN_QUEUED && look_job(f, s.job).state == JOB_QUEUED);
+    end_as(f, s.runs[0], JOB_OUTCOME_FAILED);
     ok(f, retry_job, s.job);
-    assert_true(look(f, s.runs[0]).state == SPEC_RUN_QUEUED && look_job(f, s.job).state == SPEC_JOB_QUEUED);
+    assert_true(look(f, s.runs[0]).state == JOB_RUN_QUEUED && look_job(f, s.job).state == JOB_QUEUED);
     expect_sound(f);
 }
 

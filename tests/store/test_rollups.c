@@ -185,10 +185,10 @@ static enum pd_err next_attempt(struct store_tx *tx, void *ctx, struct pd_why *w
     struct ids *ids = ctx;
     struct store_attempt_new a = {.run_id = ids->run, .devices = "cpu:0", .start_step = 10};
     enum pd_err err =
-        store_attempt_move(tx, ids->run, ids->attempt, SPEC_ATTEMPT_ENDED, SPEC_CAUSE_LOST, "gone", 9, why);
+        store_attempt_move(tx, ids->run, ids->attempt, JOB_ATTEMPT_ENDED, JOB_CAUSE_LOST, "gone", 9, why);
 
     if (err == PD_OK)
-        err = store_run_move(tx, ids->run, SPEC_RUN_QUEUED, 0, "lost", why);
+        err = store_run_move(tx, ids->run, JOB_RUN_QUEUED, 0, "lost", why);
     return err == PD_OK ? store_attempt_insert(tx, &a, &ids->attempt, why) : err;
 }
 

@@ -98,7 +98,7 @@ static void test_store_job_survives_reopening_and_ids_grow(void **state)
     writer_down(f);
     writer_up(f);
     job = job_now(f, a.job);
-    assert_int_equal(job.state, SPEC_JOB_QUEUED);
+    assert_int_equal(job.state, JOB_QUEUED);
     assert_int_equal(job.runs, 1);
     b = submitted(f);
     assert_true(b.job > a.job && b.run > a.run);
@@ -133,9 +133,9 @@ static void test_store_cancel_of_queued_job_ends_it(void **state)
 
     assert_int_equal(call(f, cancel_stale, &ids, &why), PD_ERR_STALE);
     assert_int_equal(call(f, cancel, &ids, &why), PD_OK);
-    assert_int_equal(job_now(f, ids.job).state, SPEC_JOB_CANCELLED);
-    assert_int_equal(run_now(f, ids.run).state, SPEC_RUN_ENDED);
-    assert_int_equal(run_now(f, ids.run).outcome, SPEC_OUTCOME_CANCELLED);
+    assert_int_equal(job_now(f, ids.job).state, JOB_CANCELLED);
+    assert_int_equal(run_now(f, ids.run).state, JOB_RUN_ENDED);
+    assert_int_equal(run_now(f, ids.run).outcome, JOB_OUTCOME_CANCELLED);
     assert_int_equal(call(f, cancel, &ids, &why), PD_ERR_CONFLICT);
 }
 
@@ -157,10 +157,10 @@ static void test_store_pause_and_resume_of_queued_job(void **state)
 
     assert_int_equal(call(f, resume_job, &ids, &why), PD_ERR_CONFLICT);
     assert_int_equal(call(f, pause_job, &ids, &why), PD_OK);
-    assert_int_equal(run_now(f, ids.run).state, SPEC_RUN_PAUSED);
+    assert_int_equal(run_now(f, ids.run).state, JOB_RUN_PAUSED);
     assert_int_equal(call(f, resume_job, &ids, &why), PD_OK);
-    assert_int_equal(job_now(f, ids.job).state, SPEC_JOB_QUEUED);
-    assert_int_equal(run_now(f, ids.run).state, SPEC_RUN_QUEUED);
+    assert_int_equal(job_now(f, ids.job).state, JOB_QUEUED);
+    assert_int_equal(run_now(f, ids.run).state, JOB_RUN_QUEUED);
 }
 
 static enum pd_err finish(struct store_tx *tx, void *ctx, struct pd_why *why)
@@ -168,13 +168,13 @@ static enum pd_err finish(struct store_tx *tx, void *ctx, struct pd_why *why)
     struct ids *ids = ctx;
     enum pd_err err;
 
-    err = store_attempt_move(tx, ids->run, ids->attempt, SPEC_ATTEMPT_RUNNING, 0, NULL, -1, why);
+    err = store_attempt_move(tx, ids->run, ids->attempt, JOB_ATTEMPT_RUNNING, 0, NULL, -1, why);
     if (err == PD_OK)
-        err = store_run_move(tx, ids->run, SPEC_RUN_RUNNING, 0, NULL, why);
+        err = store_run_move(tx, ids->run, JOB_RUN_RUNNING, 0, NULL, why);
     if (err == PD_OK)
-        err = store_attempt_move(tx, ids->run, ids->attempt, SPEC_ATTEMPT_ENDED, SPEC_CAUSE_DONE, "", 0, why);
+        err = store_attempt_move(tx, ids->run, ids->attempt, JOB_ATTEMPT_ENDED, JOB_CAUSE_DONE, "", 0, why);
     if (err == PD_OK)
-        err = store_run_move(tx, ids->run, SPEC_RUN_ENDED, SPEC_OUTCOME_SUCCEEDED, NULL, why);
+        err = store_run_move(tx, ids->run, JOB_RUN_ENDED, JOB_OUTCOME_SUCCEEDED, NULL, why);
     return err;
 }
 
@@ -208,10 +208,10 @@ static void test_store_attempt_carries_run_and_job_to_the_end(void **state)
 
     assert_int_equal(call(f, start_attempt, &ids, &why), PD_OK);
     assert_int_equal(ids.attempt, 1);
-    assert_int_equal(job_now(f, ids.job).state, SPEC_JOB_RUNNING);
+    assert_int_equal(job_now(f, ids.job).state, JOB_RUNNING);
     assert_int_equal(call(f, start_attempt, &ids, &why), PD_ERR_CONFLICT); /* already starting */
     assert_int_equal(call(f, finish, &ids, &why), PD_OK);
-    assert_int_equal(job_now(f, ids.job).state, SPEC_JOB_DONE);
+    assert_int_equal(job_now(f, ids.job).state, JOB_DONE);
     assert_int_equal(store_event_list(f->s, &q, fold_event, &fold, &why), PD_OK);
     assert_string_equal(fold.job, "done");
     assert_string_equal(fold.run, "ended");
@@ -251,7 +251,7 @@ static void test_store_job_list_pages_both_ways(void **state)
     assert_int_equal(store_job_list(f->s, &q, keep_id, &p, &why), PD_OK);
     assert_int_equal(p.count, 1);
     assert_int_equal(p.ids[0], ids[0].job);
-    q = (struct store_job_query){.state = SPEC_JOB_QUEUED,
+    q = (struct store_job_query){.state = JOB_QUEUED,
                                  .order = STORE_ORDER_OLDEST,
                                  .limit = 8,
                                  .name_like = "QUOTED",

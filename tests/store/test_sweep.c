@@ -13,7 +13,7 @@
 #include <cmocka.h>
 #include <sqlite3.h>
 
-#include "daemon/store/tx.h"
+#include "daemon/polyd/store/tx.h"
 #include "kernels/base/file.h"
 
 struct fixture {
@@ -279,12 +279,12 @@ static enum pd_err end_run(struct store_tx *tx, void *ctx, struct pd_why *why)
     enum pd_err err = store_attempt_insert(tx, &a, &n, why);
 
     if (err == PD_OK)
-        err = store_run_move(tx, m->run, SPEC_RUN_RUNNING, SPEC_OUTCOME_SUCCEEDED, NULL, why);
+        err = store_run_move(tx, m->run, JOB_RUN_RUNNING, JOB_OUTCOME_SUCCEEDED, NULL, why);
     if (err == PD_OK)
-        err = store_attempt_move(tx, m->run, n, SPEC_ATTEMPT_RUNNING, SPEC_CAUSE_DONE, NULL, 0, why);
+        err = store_attempt_move(tx, m->run, n, JOB_ATTEMPT_RUNNING, JOB_CAUSE_DONE, NULL, 0, why);
     if (err == PD_OK)
-        err = store_attempt_move(tx, m->run, n, SPEC_ATTEMPT_ENDED, SPEC_CAUSE_DONE, NULL, 0, why);
-    return err == PD_OK ? store_run_move(tx, m->run, SPEC_RUN_ENDED, SPEC_OUTCOME_SUCCEEDED, NULL, why) : err;
+        err = store_attempt_move(tx, m->run, n, JOB_ATTEMPT_ENDED, JOB_CAUSE_DONE, NULL, 0, why);
+    return err == PD_OK ? store_run_move(tx, m->run, JOB_RUN_ENDED, JOB_OUTCOME_SUCCEEDED, NULL, why) : err;
 }
 
 static enum pd_err cancel_job(struct store_tx *tx, void *ctx, struct pd_why *why)
@@ -297,7 +297,7 @@ static enum pd_err pause_job(struct store_tx *tx, void *ctx, struct pd_why *why)
     return store_job_pause(tx, ((struct made *)ctx)->job, -1, why);
 }
 
-static enum spec_job_state state_of(struct fixture *f, int64_t id)
+static enum job_state state_of(struct fixture *f, int64_t id)
 {
     struct store_job job;
     struct pd_why why;
@@ -337,14 +337,14 @@ static void test_store_job_ends_only_when_all_planned_runs_have(void **state)
         m.run = first + i;
         assert_int_equal(call(f, end_run, &m, &why), PD_OK);
     }
-    assert_int_equal(state_of(f, m.job), SPEC_JOB_RUNNING); /* the fourth is to come */
+    assert_int_equal(state_of(f, m.job), JOB_RUNNING); /* the fourth is to come */
     m.count = 1;
     assert_int_equal(call(f, make_runs, &m, &why), PD_OK);
     assert_int_equal(m.next, 3);
     assert_int_equal(expanding(f), 0);
     assert_int_equal(call(f, make_runs, &m, &why), PD_ERR_CONFLICT);
     assert_int_equal(call(f, end_run, &m, &why), PD_OK);
-    assert_int_equal(state_of(f, m.job), SPEC_JOB_DONE);
+    assert_int_equal(state_of(f, m.job), JOB_DONE);
 }
 
 static void test_store_paused_job_is_not_expanded_and_a_cancelled_one_never_is(void **state)
@@ -359,7 +359,7 @@ static void test_store_paused_job_is_not_expanded_and_a_cancelled_one_never_is(v
     assert_int_equal(expanding(f), 0);
     assert_int_equal(call(f, make_runs, &m, &why), PD_ERR_CONFLICT);
     assert_int_equal(call(f, cancel_job, &m, &why), PD_OK);
-    assert_int_equal(state_of(f, m.job), SPEC_JOB_CANCELLED);
+    assert_int_equal(state_of(f, m.job), JOB_CANCELLED);
     assert_int_equal(expanding(f), 0);
     {
         sqlite3 *db = raw(f);

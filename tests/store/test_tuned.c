@@ -10,7 +10,7 @@
 #include <cmocka.h>
 #include <sqlite3.h>
 
-#include "daemon/store/tx.h"
+#include "daemon/polyd/store/tx.h"
 
 static char dir[64];
 static struct store_writer *writer;

@@ -12,8 +12,8 @@
 #include <sqlite3.h>
 
 #include "daemon/digest/digest.h"
-#include "daemon/store/tx.h"
-#include "daemon/store/verify.h"
+#include "daemon/polyd/store/tx.h"
+#include "daemon/polyd/store/verify.h"
 #include "kernels/base/file.h"
 
 struct fixture {
@@ -48,16 +48,16 @@ static enum pd_err fill(struct store_tx *tx, void *ctx, struct pd_why *why)
     if (err == PD_OK)
         err = store_attempt_insert(tx, &a, &n, why);
     if (err == PD_OK)
-        err = store_attempt_move(tx, f->run, n, SPEC_ATTEMPT_RUNNING, SPEC_CAUSE_DONE, NULL, -1, why);
+        err = store_attempt_move(tx, f->run, n, JOB_ATTEMPT_RUNNING, JOB_CAUSE_DONE, NULL, -1, why);
     if (err == PD_OK)
-        err = store_run_move(tx, f->run, SPEC_RUN_RUNNING, SPEC_OUTCOME_SUCCEEDED, NULL, why);
+        err = store_run_move(tx, f->run, JOB_RUN_RUNNING, JOB_OUTCOME_SUCCEEDED, NULL, why);
     if (err == PD_OK)
         err = store_metric_append(tx, f->run, n, points, 2, NULL, why);
     if (err == PD_OK)
         err = store_checkpoint_insert(tx, &c, NULL, why);
     if (err == PD_OK)
-        err = store_attempt_move(tx, f->run, n, SPEC_ATTEMPT_ENDED, SPEC_CAUSE_DONE, NULL, 0, why);
-    return err == PD_OK ? store_run_move(tx, f->run, SPEC_RUN_ENDED, SPEC_OUTCOME_SUCCEEDED, NULL, why) : err;
+        err = store_attempt_move(tx, f->run, n, JOB_ATTEMPT_ENDED, JOB_CAUSE_DONE, NULL, 0, why);
+    return err == PD_OK ? store_run_move(tx, f->run, JOB_RUN_ENDED, JOB_OUTCOME_SUCCEEDED, NULL, why) : err;
 }
 
 static int setup(void **state)

@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "daemon/wire/serve_host.h"
-#include "daemon/worker/link.h"
+#include "daemon/worker/process/link.h"
 #include "kernels/base/log.h"
 
 static const char *after(int argc, char **argv, const char *name, int nth)
@@ -62,9 +62,12 @@ int main(int argc, char **argv)
     snprintf(path, sizeof path, "%s/lock", after(argc, argv, "--dir", 0));
     fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     flock(fd, LOCK_EX);
-    if (read(3, o.token, sizeof o.token) != (ssize_t)sizeof o.token || link_start(&o, &l, &why) != PD_OK ||
-        link_assigned(l, 10000, &assign, &why) != PD_OK)
+    if (read(3, o.token, sizeof o.token) != (ssize_t)sizeof o.token || link_start(&o, &l, &why) != PD_OK)
         return 1;
+    if (link_assigned(l, 10000, &assign, &why) != PD_OK) {
+        link_stop(l);
+        return 1;
+    }
     if (!strcmp(mode, "slow"))
         usleep(500000);
     if (!strcmp(mode, "refuse")) {

@@ -5,7 +5,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "daemon/store/verify.h"
+#include "daemon/polyd/store/verify.h"
 #include "kernels/base/buf.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/file.h"
@@ -194,7 +194,7 @@ static bool keep_run(void *ctx, const struct store_run *r)
     return true;
 }
 
-struct store_run await(struct fixture *f, int64_t run, enum spec_run_state state)
+struct store_run await(struct fixture *f, int64_t run, enum job_run_state state)
 {
     int64_t end_us = pd_clock_mono_us() + 60000000;
     struct store_run r = {0};
@@ -206,20 +206,20 @@ struct store_run await(struct fixture *f, int64_t run, enum spec_run_state state
             return r;
         pause_ms(5);
     } while (pd_clock_mono_us() < end_us);
-    fail_msg("run %lld is %s, not %s (%s)", (long long)run, spec_run_state_name(r.state),
-             spec_run_state_name(state), run_reason);
+    fail_msg("run %lld is %s, not %s (%s)", (long long)run, job_run_state_name(r.state),
+             job_run_state_name(state), run_reason);
     return r;
 }
 
 void cancel(struct fixture *f, int64_t run)
 {
     call(f, cancel_apply, &run);
-    await(f, run, SPEC_RUN_ENDED);
+    await(f, run, JOB_RUN_ENDED);
 }
 
 char attempt_devices[4096], attempt_message[512];
 int attempt_n;
-enum spec_cause attempt_cause;
+enum job_cause attempt_cause;
 
 static bool keep_attempt(void *ctx, const struct store_attempt *a)
 {

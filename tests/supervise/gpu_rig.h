@@ -1,6 +1,6 @@
 /* tests/supervise/gpu_rig.h: what tests of the supervisor on a machine with GPUs share: a state directory
  * with store, supervisor and real workers in the diagnostic role, on GPUs that are a text file
- * (tests/device/fake_nvml.c). */
+ * (tests/devices/fake_nvml.c). */
 #pragma once
 
 #include <setjmp.h>
@@ -13,10 +13,10 @@
 
 #include <cmocka.h>
 
-#include "daemon/device/device.h"
-#include "daemon/store/tx.h"
-#include "daemon/supervise/supervise.h"
-#include "tests/device/machine.h"
+#include "daemon/polyd/devices/device.h"
+#include "daemon/polyd/store/tx.h"
+#include "daemon/polyd/supervise/supervise.h"
+#include "tests/devices/machine.h"
 
 struct fixture {
     char dir[64];
@@ -30,7 +30,7 @@ struct fixture {
 extern char run_reason[512];
 extern char attempt_devices[4096], attempt_message[512];
 extern int attempt_n;
-extern enum spec_cause attempt_cause;
+extern enum job_cause attempt_cause;
 
 void up(struct fixture *f);
 void down(struct fixture *f);
@@ -44,7 +44,7 @@ int64_t submit(struct fixture *f, const char *device, int slots);
 enum pd_err cancel_apply(struct store_tx *tx, void *ctx, struct pd_why *why);
 enum pd_err undrain_apply(struct store_tx *tx, void *ctx, struct pd_why *why);
 enum pd_err drain_apply(struct store_tx *tx, void *ctx, struct pd_why *why);
-struct store_run await(struct fixture *f, int64_t run, enum spec_run_state state);
+struct store_run await(struct fixture *f, int64_t run, enum job_run_state state);
 void cancel(struct fixture *f, int64_t run);
 const char *devices_of(struct fixture *f, int64_t run, int n);
 struct sup_device device(struct fixture *f, const char *name);

@@ -12,8 +12,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "daemon/store/tx.h"
-#include "daemon/supervise/supervise.h"
+#include "daemon/polyd/store/tx.h"
+#include "daemon/polyd/supervise/supervise.h"
 #include "kernels/base/buf.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/file.h"
@@ -217,7 +217,7 @@ struct store_run run_now(struct fixture *f, int64_t id)
     return r;
 }
 
-struct store_run await(struct fixture *f, int64_t run, enum spec_run_state state, int seconds)
+struct store_run await(struct fixture *f, int64_t run, enum job_run_state state, int seconds)
 {
     int64_t end_us = pd_clock_mono_us() + seconds * INT64_C(1000000);
     struct store_run r;
@@ -228,8 +228,8 @@ struct store_run await(struct fixture *f, int64_t run, enum spec_run_state state
             return r;
         pause_ms(5);
     } while (pd_clock_mono_us() < end_us);
-    fail_msg("run %lld is %s after %d s, not %s (%s)", (long long)run, spec_run_state_name(r.state), seconds,
-             spec_run_state_name(state), run_reason);
+    fail_msg("run %lld is %s after %d s, not %s (%s)", (long long)run, job_run_state_name(r.state), seconds,
+             job_run_state_name(state), run_reason);
     return r;
 }
 
@@ -301,8 +301,8 @@ void check_series(struct fixture *f, int64_t run, int64_t steps)
 }
 
 int count_attempts;
-enum spec_cause last_cause;
-enum spec_attempt_state last_state;
+enum job_cause last_cause;
+enum job_attempt_state last_state;
 char last_message[512];
 
 static bool note_attempt(void *ctx, const struct store_attempt *a)

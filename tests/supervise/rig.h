@@ -11,8 +11,8 @@
 
 #include <sys/types.h>
 
-#include "daemon/store/tx.h"
-#include "daemon/supervise/supervise.h"
+#include "daemon/polyd/store/tx.h"
+#include "daemon/polyd/supervise/supervise.h"
 
 struct fixture {
     char dir[64];
@@ -46,7 +46,7 @@ enum pd_err cancel_apply(struct store_tx *tx, void *ctx, struct pd_why *why);
 enum pd_err pause_apply(struct store_tx *tx, void *ctx, struct pd_why *why);
 enum pd_err resume_apply(struct store_tx *tx, void *ctx, struct pd_why *why);
 struct store_run run_now(struct fixture *f, int64_t id);
-struct store_run await(struct fixture *f, int64_t run, enum spec_run_state state, int seconds);
+struct store_run await(struct fixture *f, int64_t run, enum job_run_state state, int seconds);
 void await_step(struct fixture *f, int64_t run, int64_t step);
 void await_no_process(struct fixture *f);
 /* Every step once, in order, with the value that an undisturbed run has. */
@@ -57,6 +57,6 @@ pid_t worker_pid(struct fixture *f, bool shim);
 extern char run_reason[512]; /* of the run last looked at */
 /* Of the attempts last looked at: how many, and the last one's; the last message that there was. */
 extern int count_attempts;
-extern enum spec_cause last_cause;
-extern enum spec_attempt_state last_state;
+extern enum job_cause last_cause;
+extern enum job_attempt_state last_state;
 extern char last_message[512];

@@ -37,7 +37,7 @@ static void test_back_off_ends_though_the_clock_is_set_back(void **state)
     assert_int_equal(run_now(f, ids.run).restarts, 1);
     from_us = pd_clock_mono_us();
     jump_wall_us = -JUMP_HOUR_US;
-    assert_int_equal(await(f, ids.run, SPEC_RUN_ENDED, 20).outcome, SPEC_OUTCOME_SUCCEEDED);
+    assert_int_equal(await(f, ids.run, JOB_RUN_ENDED, 20).outcome, JOB_OUTCOME_SUCCEEDED);
     assert_true(pd_clock_mono_us() - from_us > 1000000); /* nor does it end at once */
 }
 
@@ -57,7 +57,7 @@ static void test_back_off_lasts_though_the_clock_is_set_ahead(void **state)
     jump_wall_us = JUMP_HOUR_US;
     pause_ms(1500);
     assert_int_equal(run_now(f, ids.run).attempts, 1);
-    assert_int_equal(await(f, ids.run, SPEC_RUN_ENDED, 20).outcome, SPEC_OUTCOME_SUCCEEDED);
+    assert_int_equal(await(f, ids.run, JOB_RUN_ENDED, 20).outcome, JOB_OUTCOME_SUCCEEDED);
 }
 
 /* Ahead while no daemon runs: the next one must not take the jump for time that the run has used. */
@@ -74,8 +74,8 @@ static void test_time_limit_does_not_see_a_jump_over_a_restart(void **state)
     jump_wall_us = JUMP_HOUR_US;
     store_up(f);
     sup_up(f);
-    r = await(f, ids.run, SPEC_RUN_ENDED, 20);
-    assert_int_equal(r.outcome, SPEC_OUTCOME_SUCCEEDED);
+    r = await(f, ids.run, JOB_RUN_ENDED, 20);
+    assert_int_equal(r.outcome, JOB_OUTCOME_SUCCEEDED);
     look_at_attempts(f, ids.run);
     assert_int_equal(count_attempts, 1);
     assert_true(run_now(f, ids.run).used_us < 60 * INT64_C(1000000));
@@ -92,8 +92,8 @@ static void test_time_limit_counts_the_time_asleep(void **state)
     ids = submit(f, (struct ids){.limit_us = 600 * INT64_C(1000000)});
     await_step(f, ids.run, 50);
     jump_boot_us = 700 * INT64_C(1000000);
-    r = await(f, ids.run, SPEC_RUN_ENDED, 20);
-    assert_int_equal(r.outcome, SPEC_OUTCOME_FAILED);
+    r = await(f, ids.run, JOB_RUN_ENDED, 20);
+    assert_int_equal(r.outcome, JOB_OUTCOME_FAILED);
     assert_string_equal(run_reason, "time limit");
 }
 

@@ -55,7 +55,7 @@ static void test_gang_runs_to_its_end(void **state)
     await_step(f, ids.run, 10);
     assert_true(rank_pid(f, 0) > 0 && rank_pid(f, 1) > 0);
     assert_int_equal(marked(f, NULL, 0), 3); /* and one shim */
-    assert_int_equal(await(f, ids.run, SPEC_RUN_ENDED, 20).outcome, SPEC_OUTCOME_SUCCEEDED);
+    assert_int_equal(await(f, ids.run, JOB_RUN_ENDED, 20).outcome, JOB_OUTCOME_SUCCEEDED);
     check_series(f, ids.run, 1000);
     await_no_process(f);
     sup_stats(f->sup, &stats);
@@ -77,9 +77,9 @@ static void test_gang_of_four_on_as_many_slots(void **state)
     for (int i = 0; i < 4; i++)
         assert_true(rank_pid(f, i) > 0);
     behind = submit(f, (struct ids){.slots = 2});
-    assert_int_equal(run_now(f, behind.run).state, SPEC_RUN_QUEUED); /* all slots or none */
-    assert_int_equal(await(f, ids.run, SPEC_RUN_ENDED, 30).outcome, SPEC_OUTCOME_SUCCEEDED);
-    assert_int_equal(await(f, behind.run, SPEC_RUN_ENDED, 30).outcome, SPEC_OUTCOME_SUCCEEDED);
+    assert_int_equal(run_now(f, behind.run).state, JOB_RUN_QUEUED); /* all slots or none */
+    assert_int_equal(await(f, ids.run, JOB_RUN_ENDED, 30).outcome, JOB_OUTCOME_SUCCEEDED);
+    assert_int_equal(await(f, behind.run, JOB_RUN_ENDED, 30).outcome, JOB_OUTCOME_SUCCEEDED);
     check_series(f, ids.run, 1000);
     check_series(f, behind.run, 1000);
     await_no_process(f);
@@ -100,13 +100,13 @@ static void lose(struct fixture *f, int rank, int sig, const char *says)
     kill(pid, sig);
     for (;; pause_ms(10)) { /* the first attempt ends within seconds */
         look_at_attempts(f, ids.run);
-        if (count_attempts > 1 || last_state == SPEC_ATTEMPT_ENDED)
+        if (count_attempts > 1 || last_state == JOB_ATTEMPT_ENDED)
             break;
         assert_true(pd_clock_mono_us() - began_us < 20000000);
     }
     if (!strstr(last_message, says))
         fail_msg("'%s' does not say '%s'", last_message, says);
-    assert_int_equal(await(f, ids.run, SPEC_RUN_ENDED, 30).outcome, SPEC_OUTCOME_SUCCEEDED);
+    assert_int_equal(await(f, ids.run, JOB_RUN_ENDED, 30).outcome, JOB_OUTCOME_SUCCEEDED);
     look_at_attempts(f, ids.run);
     assert_int_equal(count_attempts, 2);
     check_series(f, ids.run, 1500);
@@ -141,7 +141,7 @@ static void test_gang_tells_the_reason_of_the_rank_that_failed(void **state)
     set("POLYD_SELFTEST_STEPS", 300);
     set("POLYD_SELFTEST_FAIL_RANK", 1);
     ids = submit(f, (struct ids){.slots = 2, .max_restarts = 1});
-    assert_int_equal(await(f, ids.run, SPEC_RUN_ENDED, 30).outcome, SPEC_OUTCOME_SUCCEEDED);
+    assert_int_equal(await(f, ids.run, JOB_RUN_ENDED, 30).outcome, JOB_OUTCOME_SUCCEEDED);
     look_at_attempts(f, ids.run);
     assert_int_equal(count_attempts, 2);
     assert_non_null(strstr(last_message, "rank 1: asked to fail at step 30"));
@@ -159,7 +159,7 @@ static void test_gang_is_cancelled_to_the_last_process(void **state)
     ids = submit(f, (struct ids){.slots = 2});
     await_step(f, ids.run, 10);
     assert_int_equal(call(f, cancel_apply, &ids), PD_OK);
-    assert_int_equal(await(f, ids.run, SPEC_RUN_ENDED, 10).outcome, SPEC_OUTCOME_CANCELLED);
+    assert_int_equal(await(f, ids.run, JOB_RUN_ENDED, 10).outcome, JOB_OUTCOME_CANCELLED);
     await_no_process(f);
 }
 
@@ -176,7 +176,7 @@ static void test_gang_that_does_not_listen_is_killed_whole(void **state)
     ids = submit(f, (struct ids){.slots = 2});
     await_step(f, ids.run, 5);
     assert_int_equal(call(f, cancel_apply, &ids), PD_OK);
-    assert_int_equal(await(f, ids.run, SPEC_RUN_ENDED, 10).outcome, SPEC_OUTCOME_CANCELLED);
+    assert_int_equal(await(f, ids.run, JOB_RUN_ENDED, 10).outcome, JOB_OUTCOME_CANCELLED);
     await_no_process(f);
 }
 
@@ -189,10 +189,10 @@ static void test_gang_pauses_and_resumes(void **state)
     ids = submit(f, (struct ids){.slots = 2});
     await_step(f, ids.run, 30);
     assert_int_equal(call(f, pause_apply, &ids), PD_OK);
-    (void)await(f, ids.run, SPEC_RUN_PAUSED, 10);
+    (void)await(f, ids.run, JOB_RUN_PAUSED, 10);
     await_no_process(f);
     assert_int_equal(call(f, resume_apply, &ids), PD_OK);
-    assert_int_equal(await(f, ids.run, SPEC_RUN_ENDED, 20).outcome, SPEC_OUTCOME_SUCCEEDED);
+    assert_int_equal(await(f, ids.run, JOB_RUN_ENDED, 20).outcome, JOB_OUTCOME_SUCCEEDED);
     check_series(f, ids.run, 600);
 }
 
@@ -203,7 +203,7 @@ static void test_gang_ends_at_its_time_limit(void **state)
 
     set("POLYD_SELFTEST_STEPS", 1000000);
     ids = submit(f, (struct ids){.slots = 2, .limit_us = 1000000});
-    assert_int_equal(await(f, ids.run, SPEC_RUN_ENDED, 15).outcome, SPEC_OUTCOME_FAILED);
+    assert_int_equal(await(f, ids.run, JOB_RUN_ENDED, 15).outcome, JOB_OUTCOME_FAILED);
     assert_non_null(strstr(run_reason, "time limit"));
     await_no_process(f);
 }
@@ -222,7 +222,7 @@ static void test_gang_outlives_the_daemon(void **state)
     pause_ms(300);
     store_up(f);
     sup_up(f);
-    assert_int_equal(await(f, ids.run, SPEC_RUN_ENDED, 30).outcome, SPEC_OUTCOME_SUCCEEDED);
+    assert_int_equal(await(f, ids.run, JOB_RUN_ENDED, 30).outcome, JOB_OUTCOME_SUCCEEDED);
     sup_stats(f->sup, &stats);
     assert_int_equal(stats.adopted, 1);
     look_at_attempts(f, ids.run);
@@ -248,7 +248,7 @@ static void test_gang_lost_while_the_daemon_is_away(void **state)
     pause_ms(300);
     store_up(f);
     sup_up(f);
-    assert_int_equal(await(f, ids.run, SPEC_RUN_ENDED, 30).outcome, SPEC_OUTCOME_SUCCEEDED);
+    assert_int_equal(await(f, ids.run, JOB_RUN_ENDED, 30).outcome, JOB_OUTCOME_SUCCEEDED);
     look_at_attempts(f, ids.run);
     assert_int_equal(count_attempts, 2);
     assert_non_null(strstr(last_message, "rank 1"));
@@ -268,7 +268,7 @@ static void test_gang_that_has_not_met_when_the_daemon_goes(void **state)
         ids = submit(f, (struct ids){.slots = 2, .max_restarts = 3});
         pause_ms(5 * i);
         again(f);
-        assert_int_equal(await(f, ids.run, SPEC_RUN_ENDED, 30).outcome, SPEC_OUTCOME_SUCCEEDED);
+        assert_int_equal(await(f, ids.run, JOB_RUN_ENDED, 30).outcome, JOB_OUTCOME_SUCCEEDED);
         check_series(f, ids.run, 300);
     }
     await_no_process(f);

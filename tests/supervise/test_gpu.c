@@ -1,5 +1,6 @@
-/* The supervisor on a machine whose GPUs are a text file (tests/device/fake_nvml.c), with real workers in the
- * diagnostic role. Every test ends with the check of the whole store: no device in two runs, none still held.
+/* The supervisor on a machine whose GPUs are a text file (tests/devices/fake_nvml.c), with real workers in
+ * the diagnostic role. Every test ends with the check of the whole store: no device in two runs, none still
+ * held.
  */
 #include <unistd.h>
 
@@ -19,8 +20,8 @@ static void test_gpu_each_run_has_its_own(void **state)
     assert_string_equal(device(f, "cuda:1").state, "free");
     a = submit(f, "cuda", 1);
     b = submit(f, "cuda", 1);
-    await(f, a, SPEC_RUN_RUNNING);
-    await(f, b, SPEC_RUN_RUNNING);
+    await(f, a, JOB_RUN_RUNNING);
+    await(f, b, JOB_RUN_RUNNING);
     assert_string_equal(devices_of(f, a, 1), "GPU-00");
     assert_string_equal(devices_of(f, b, 1), "GPU-01");
     assert_int_equal(device(f, "cuda:0").run_id, a);
@@ -31,7 +32,7 @@ static void test_gpu_each_run_has_its_own(void **state)
     marked(f, "run-2-1", "CUDA_DEVICE_ORDER=", value, sizeof value);
     assert_string_equal(value, "PCI_BUS_ID");
     cpu = submit(f, "cpu", 1);
-    await(f, cpu, SPEC_RUN_RUNNING);
+    await(f, cpu, JOB_RUN_RUNNING);
     marked(f, "run-3-1", "CUDA_VISIBLE_DEVICES=", value, sizeof value);
     assert_string_equal(value, "");
     c = submit(f, "cuda", 2);
@@ -39,7 +40,7 @@ static void test_gpu_each_run_has_its_own(void **state)
     cancel(f, a);
     await_reason(f, c, "waiting for 2 GPUs, 1 free");
     cancel(f, b);
-    await(f, c, SPEC_RUN_RUNNING);
+    await(f, c, JOB_RUN_RUNNING);
     assert_string_equal(devices_of(f, c, 1), "GPU-00,GPU-01"); /* all or none */
     cancel(f, c);
     cancel(f, cpu);
@@ -76,7 +77,7 @@ static void test_gpu_a_foreign_process_makes_it_busy(void **state)
     await_reason(f, run, "1 busy with a foreign process");
     snprintf(text, sizeof text, machine, "");
     machine_write(text);
-    await(f, run, SPEC_RUN_RUNNING);
+    await(f, run, JOB_RUN_RUNNING);
     /* A process on a GPU that is ours is nobody's concern. */
     snprintf(text, sizeof text, machine, "proc=4711:5000");
     machine_write(text);
@@ -113,10 +114,10 @@ static void test_gpu_a_hardware_fault_drains_it_and_moves_its_run(void **state)
     for (int i = 0; i < 3000 && !*devices_of(f, run, 2); i++)
         pause_ms(5);
     assert_string_equal(devices_of(f, run, 2), "GPU-01");
-    r = await(f, run, SPEC_RUN_RUNNING);
+    r = await(f, run, JOB_RUN_RUNNING);
     assert_int_equal(r.restarts, 0);
     devices_of(f, run, 1);
-    assert_int_equal(attempt_cause, SPEC_CAUSE_LOST);
+    assert_int_equal(attempt_cause, JOB_CAUSE_LOST);
     assert_string_equal(attempt_message, "cuda:0: XID 79: GPU has fallen off the bus");
     cancel(f, run);
     /* The next daemon knows it, too, though no driver tells it again. */
@@ -128,7 +129,7 @@ static void test_gpu_a_hardware_fault_drains_it_and_moves_its_run(void **state)
     await_reason(f, run,
                  "waiting for 2 GPUs, 1 free, 1 drained (cuda:0: XID 79: GPU has fallen off the bus)");
     call(f, undrain_apply, (void *)"GPU-00");
-    await(f, run, SPEC_RUN_RUNNING);
+    await(f, run, JOB_RUN_RUNNING);
     cancel(f, run);
 }
 
@@ -149,7 +150,7 @@ static void test_gpu_a_lesser_fault_lets_the_run_end(void **state)
         pause_ms(5);
     assert_int_equal(device(f, "cuda:0").run_id, run);
     await_step(f, run, 200); /* the page fault was not its own: it goes on */
-    assert_int_equal(await(f, run, SPEC_RUN_RUNNING).attempts, 1);
+    assert_int_equal(await(f, run, JOB_RUN_RUNNING).attempts, 1);
     cancel(f, run);
     await_state(f, "cuda:0", "drained");
 }
@@ -169,8 +170,8 @@ static void test_gpu_a_programs_fault_fails_its_run(void **state)
     await_step(f, run, 1);
     snprintf(text, sizeof text, "%sxid 3001 0 31\n", machine_of(1, ""));
     machine_write(text);
-    r = await(f, run, SPEC_RUN_ENDED);
-    assert_int_equal(r.outcome, SPEC_OUTCOME_FAILED);
+    r = await(f, run, JOB_RUN_ENDED);
+    assert_int_equal(r.outcome, JOB_OUTCOME_FAILED);
     assert_non_null(strstr(run_reason, "cuda:0 reported XID 31: GPU memory page fault"));
     await_state(f, "cuda:0", "free"); /* the GPU is fine */
 }
@@ -189,7 +190,7 @@ static void test_gpu_off_the_bus_is_not_used(void **state)
     call(f, undrain_apply, (void *)"GPU-00"); /* nobody can talk it into working */
     await_reason(f, run, "1 broken (cuda:0: it has fallen off the bus)");
     machine_write(machine_of(1, ""));
-    await(f, run, SPEC_RUN_RUNNING);
+    await(f, run, JOB_RUN_RUNNING);
     cancel(f, run);
 }
 
@@ -205,7 +206,7 @@ static void test_gpu_of_a_silent_driver_is_not_used(void **state)
     run = submit(f, "cuda", 1);
     await_reason(f, run, "1 stale (cuda:0: the driver has not answered for");
     machine_write(machine_of(1, ""));
-    await(f, run, SPEC_RUN_RUNNING);
+    await(f, run, JOB_RUN_RUNNING);
     /* The driver falls silent under a run: that goes on, and the supervisor with it. */
     machine_write(machine_of(1, "hang=600000"));
     await_step(f, run, 100);
@@ -234,9 +235,9 @@ static void test_gpu_stays_held_over_a_restart(void **state)
     assert_int_equal(device(f, "cuda:0").run_id, b);
     a = submit(f, "cuda", 1);
     await_reason(f, a, "waiting for 1 GPU, 0 free");
-    assert_int_equal(await(f, b, SPEC_RUN_RUNNING).attempts, 1);
+    assert_int_equal(await(f, b, JOB_RUN_RUNNING).attempts, 1);
     cancel(f, b);
-    await(f, a, SPEC_RUN_RUNNING);
+    await(f, a, JOB_RUN_RUNNING);
     assert_string_equal(devices_of(f, a, 1), "GPU-b");
     cancel(f, a);
 }
@@ -253,7 +254,7 @@ static void test_gpu_without_a_driver_its_runs_wait_and_others_go(void **state)
     assert_non_null(strstr(why, "Driver Not Loaded"));
     run = submit(f, "cuda", 1); /* accepted when there was a GPU, say */
     cpu = submit(f, "cpu", 1);
-    await(f, cpu, SPEC_RUN_RUNNING);
+    await(f, cpu, JOB_RUN_RUNNING);
     await_reason(f, run, "waiting for 1 GPU, this machine has none: NVML does not start: Driver Not Loaded");
     cancel(f, cpu);
     cancel(f, run);
@@ -271,10 +272,10 @@ static void test_gpu_instances_are_for_runs_of_one_slot(void **state)
     assert_string_equal(device(f, "cuda:0").state, "split");
     assert_int_equal(sup_gpu_count(f->sup, NULL, NULL), 2);
     one = submit(f, "cuda", 1);
-    await(f, one, SPEC_RUN_RUNNING);
+    await(f, one, JOB_RUN_RUNNING);
     assert_string_equal(devices_of(f, one, 1), "MIG-a1"); /* without a plan, the largest */
     two = submit(f, "cuda", 2);
-    await(f, two, SPEC_RUN_ENDED);
+    await(f, two, JOB_RUN_ENDED);
     assert_non_null(strstr(run_reason, "2 cuda slots can never be free: this machine has 0"));
     /* An error of the whole GPU takes its instances with it. */
     machine_write("driver 580\ngpu 0 uuid=GPU-a name=x total=100000 used=0 mig=1\n"
@@ -282,7 +283,7 @@ static void test_gpu_instances_are_for_runs_of_one_slot(void **state)
                   "instance 0 1 uuid=MIG-a1 name=x total=40000 used=0 gi=2\nxid 4001 0 95\n");
     await_reason(f, one, "waiting for 1 MIG instance, 0 free, 2 drained (cuda:0.0: XID 95");
     call(f, undrain_apply, (void *)"GPU-a");
-    await(f, one, SPEC_RUN_RUNNING);
+    await(f, one, JOB_RUN_RUNNING);
     cancel(f, one);
 }
 
@@ -302,10 +303,10 @@ static void test_gpu_an_operator_takes_a_device_out(void **state)
     run = submit(f, "cuda", 1);
     await_reason(f, run, "1 drained (cuda:0: a fan is loud)");
     cpu = submit(f, "cpu", 1);
-    await(f, cpu, SPEC_RUN_RUNNING);
+    await(f, cpu, JOB_RUN_RUNNING);
     assert_string_equal(devices_of(f, cpu, 1), "cpu:0");
     call(f, undrain_apply, (void *)"GPU-00");
-    await(f, run, SPEC_RUN_RUNNING);
+    await(f, run, JOB_RUN_RUNNING);
     cancel(f, run);
     cancel(f, cpu);
 }

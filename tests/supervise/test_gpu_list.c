@@ -20,11 +20,11 @@ static void test_gpu_list_a_run_leaves_a_gpu_that_is_gone(void **state)
     await_step(f, a, 6);
     for (int i = 0; i < 2000 && strcmp(devices_of(f, a, 2), "GPU-b") != 0; i++)
         pause_ms(5);
-    r = await(f, a, SPEC_RUN_RUNNING);
+    r = await(f, a, JOB_RUN_RUNNING);
     assert_int_equal(r.attempts, 2);
     assert_int_equal(r.restarts, 0); /* not the run's own fault */
     assert_string_equal(devices_of(f, a, 1), "GPU-a");
-    assert_int_equal(attempt_cause, SPEC_CAUSE_LOST);
+    assert_int_equal(attempt_cause, JOB_CAUSE_LOST);
     assert_non_null(strstr(attempt_message, "cuda:0: the driver lists the GPU no longer"));
     assert_string_equal(device(f, "cuda:0").id, "GPU-b");
     /* Nothing is placed there, and nobody is told that it could never be: it may come back. */
@@ -34,13 +34,13 @@ static void test_gpu_list_a_run_leaves_a_gpu_that_is_gone(void **state)
     await_reason(f, c, "1 gone");
     assert_int_equal(sup_gpu_count(f->sup, NULL, NULL), 1);
     machine_write("driver 580\n" GPU(0, "GPU-a") GPU(1, "GPU-b"));
-    await(f, b, SPEC_RUN_RUNNING);
+    await(f, b, JOB_RUN_RUNNING);
     assert_string_equal(devices_of(f, b, 1), "GPU-a");
     assert_string_equal(device(f, "cuda:1").id, "GPU-b");
     assert_int_equal(device(f, "cuda:1").run_id, a); /* its place and its run stayed */
     cancel(f, a);
     cancel(f, b);
-    await(f, c, SPEC_RUN_RUNNING);
+    await(f, c, JOB_RUN_RUNNING);
     cancel(f, c);
 }
 
@@ -57,7 +57,7 @@ static void test_gpu_list_the_first_gpu_of_a_machine_is_used(void **state)
     run = submit(f, "cuda", 1);
     await_reason(f, run, "waiting for 1 GPU, this machine has none: the driver finds no GPU");
     machine_write("driver 580\n" GPU(0, "GPU-a"));
-    await(f, run, SPEC_RUN_RUNNING);
+    await(f, run, JOB_RUN_RUNNING);
     assert_string_equal(devices_of(f, run, 1), "GPU-a");
     assert_true(sup_cuda(f->sup, why));
     assert_string_equal(why, "");
@@ -90,8 +90,8 @@ static void test_gpu_list_instances_are_made_anew(void **state)
     machine_write("driver 580\ngpu 0 uuid=GPU-a name=x total=100000 used=0 mig=1\n"
                   "instance 0 0 uuid=MIG-1 name=x total=20000 used=0 gi=1\n"
                   "instance 0 1 uuid=MIG-2 name=x total=20000 used=0 gi=2\n");
-    await(f, one, SPEC_RUN_RUNNING);
-    await(f, two, SPEC_RUN_RUNNING);
+    await(f, one, JOB_RUN_RUNNING);
+    await(f, two, JOB_RUN_RUNNING);
     assert_string_equal(device(f, "cuda:0.0").id, "MIG-1"); /* the old one is not shown any more */
     cancel(f, one);
     cancel(f, two);
@@ -99,7 +99,7 @@ static void test_gpu_list_instances_are_made_anew(void **state)
     machine_write("driver 580\n" GPU(0, "GPU-a"));
     await_state(f, "cuda:0", "free");
     one = submit(f, "cuda", 1);
-    await(f, one, SPEC_RUN_RUNNING);
+    await(f, one, JOB_RUN_RUNNING);
     assert_string_equal(devices_of(f, one, 1), "GPU-a");
     cancel(f, one);
 }
@@ -120,7 +120,7 @@ static void test_gpu_list_what_is_drained_is_so_when_it_comes_back(void **state)
     run = submit(f, "cuda", 2);
     await_reason(f, run, "waiting for 2 GPUs, 1 free, 1 drained (cuda:1: a fan is loud)");
     call(f, undrain_apply, (void *)"GPU-b");
-    await(f, run, SPEC_RUN_RUNNING);
+    await(f, run, JOB_RUN_RUNNING);
     cancel(f, run);
 }
 

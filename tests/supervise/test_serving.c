@@ -1,5 +1,6 @@
 /* Serving through the supervisor, with a stand-in for the worker (fake_worker.c). */
 #include <setjmp.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stddef.h>
@@ -12,8 +13,8 @@
 
 #include <cmocka.h>
 
-#include "daemon/store/tx.h"
-#include "daemon/supervise/supervise.h"
+#include "daemon/polyd/store/tx.h"
+#include "daemon/polyd/supervise/supervise.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/log.h"
 
@@ -271,6 +272,165 @@ static void test_serving_queue_is_bounded(void **state)
         wait_over(&a[i]);
 }
 
+#define LARGE (WIRE_PAYLOAD_MAX / 2)
+
+static enum pd_err ask_large(struct fixture *f, const char *json, const void *data, struct answer *a,
+                             uint64_t *ret_id)
+{
+    struct wire_tensor t = {
+        .name = "x", .dtype = "UINT8", .rank = 1, .shape = {LARGE}, .data = data, .bytes = LARGE};
+    struct sup_infer req = {.model = "m",
+                            .kind = "infer",
+                            .json = json,
+                            .json_len = strlen(json),
+                            .tensors = &t,
+                            .count = 1,
+                            .part = take,
+                            .ctx = a};
+    struct pd_why why;
+
+    memset(a, 0, sizeof *a);
+    return sup_infer(f->sup, &req, ret_id, &why);
+}
+
+/* More than a socket takes at once: what has no room waits in the inbox, and is sent or cancelled there. */
+static void test_serving_large_requests_wait_for_room(void **state)
+{
+    struct fixture *f = *state;
+    uint8_t *data = calloc(1, LARGE);
+    struct answer a[4];
+    uint64_t id[4];
+
+    assert_non_null(data);
+    assert_int_equal(load(f, 1), PD_OK);
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(ask_large(f, "echo", data, &a[i], &id[i]), PD_OK);
+    for (int i = 0; i < 4; i++) {
+        wait_over(&a[i]);
+        assert_int_equal(a[i].err, PD_OK);
+    }
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(ask_large(f, "wait", data, &a[i], &id[i]), PD_OK);
+    for (int i = 3; i >= 0; i--)
+        sup_infer_cancel(f->sup, id[i]);
+    for (int i = 0; i < 4; i++) {
+        wait_over(&a[i]);
+        assert_int_equal(a[i].err, PD_ERR_CANCELLED);
+    }
+    free(data);
+}
+
+struct asker {
+    struct fixture *f;
+    pthread_t thread;
+    int wrong; /* answers that are neither one echo nor one end after a cancel */
+};
+
+static void *ask_often(void *ctx)
+{
+    struct asker *asker = ctx;
+
+    for (int i = 0; i < 200; i++) {
+        bool cancel = i % 5 == 0;
+        struct answer a;
+        uint64_t id;
+        enum pd_err err;
+
+        while ((err = ask(asker->f, "echo", i % 7 ? 0 : 20000000, 0, &a, &id)) == PD_ERR_BUSY)
+            pause_ms(1);
+        if (err != PD_OK) {
+            asker->wrong++;
+            break;
+        }
+        if (cancel)
+            sup_infer_cancel(asker->f->sup, id);
+        for (int k = 0; k < 20000 && !a.over; k++)
+            pause_ms(1);
+        if (a.over != 1 || a.parts != 1 || (a.err != PD_OK && !(cancel && a.err == PD_ERR_CANCELLED)))
+            asker->wrong++;
+    }
+    return NULL;
+}
+
+static void counts(void *ctx, const struct sup_model_info *m)
+{
+    int64_t *count = ctx;
+
+    count[0] = m->in_flight;
+    count[1] = m->requests;
+    count[2] = m->failures;
+}
+
+static void test_serving_requests_of_many_threads_are_answered_once(void **state)
+{
+    struct fixture *f = *state;
+    struct asker askers[6] = {0};
+    struct pd_why why;
+    int64_t count[3];
+
+    assert_int_equal(load(f, 1), PD_OK);
+    for (int i = 0; i < 6; i++) {
+        askers[i].f = f;
+        assert_int_equal(pthread_create(&askers[i].thread, NULL, ask_often, &askers[i]), 0);
+    }
+    for (int i = 0; i < 6; i++) {
+        pthread_join(askers[i].thread, NULL);
+        assert_int_equal(askers[i].wrong, 0);
+    }
+    assert_int_equal(sup_model_get(f->sup, "m", 1, counts, count, &why), PD_OK);
+    assert_int_equal(count[0], 0);
+    assert_int_equal(count[1], 6 * 200);
+    assert_int_equal(count[2], 0);
+}
+
+static enum pd_err queue_run(struct store_tx *tx, void *ctx, struct pd_why *why)
+{
+    struct store_job_new job = {.name = "k", .experiment = "e", .document = "{}"};
+    struct store_run_new run = {
+        .document = "{}", .device = "cpu", .slots = 1, .threads = 1, .total_steps = 2};
+    int64_t id;
+    enum pd_err err = store_job_insert(tx, &job, &id, why);
+
+    return err == PD_OK ? store_run_insert(tx, id, &run, ctx, why) : err;
+}
+
+static bool has_ended(void *ctx, const struct store_run *r)
+{
+    *(bool *)ctx = r->state == JOB_RUN_ENDED;
+    return false;
+}
+
+static void restarts(void *ctx, const struct sup_model_info *m)
+{
+    *(int64_t *)ctx = m->restarts;
+}
+
+/* The fake worker leaves no exit status where it cannot train, as if the shim had been killed: what it leaves
+ * behind is looked for, and the model's worker is not of it. */
+static void test_serving_models_outlive_a_killed_attempt(void **state)
+{
+    struct fixture *f = *state;
+    int64_t run, count = -1;
+    struct store_work work = {.lane = STORE_LANE_COMMAND, .apply = queue_run, .ctx = &run};
+    struct store *s;
+    struct pd_why why = {""};
+    bool ended = false;
+
+    assert_int_equal(load(f, 1), PD_OK);
+    assert_int_equal(store_writer_call(f->w, &work, &why), PD_OK);
+    assert_int_equal(store_open_reader(store_writer_path(f->w), &s, &why), PD_OK);
+    sup_notify(f->sup);
+    for (int i = 0; i < 4000 && !ended; i++) {
+        assert_int_equal(store_run_get(s, run, has_ended, &ended, &why), PD_OK);
+        pause_ms(5);
+    }
+    store_close(s);
+    assert_true(ended);
+    wait_ready(f);
+    assert_int_equal(sup_model_get(f->sup, "m", 1, restarts, &count, &why), PD_OK);
+    assert_int_equal(count, 0);
+}
+
 static void test_serving_crash_fails_the_request_and_restarts(void **state)
 {
     struct fixture *f = *state;
@@ -341,6 +501,9 @@ int main(void)
         TEST(test_serving_failed_load_says_why),
         TEST(test_serving_cancel_and_deadline),
         TEST(test_serving_queue_is_bounded),
+        TEST(test_serving_large_requests_wait_for_room),
+        TEST(test_serving_requests_of_many_threads_are_answered_once),
+        TEST(test_serving_models_outlive_a_killed_attempt),
         TEST(test_serving_crash_fails_the_request_and_restarts),
         TEST(test_serving_loading_says_try_again),
         TEST(test_serving_wanted_models_are_loaded_at_start),

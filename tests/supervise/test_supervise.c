@@ -42,8 +42,8 @@ static void test_supervise_job_runs_to_its_end(void **state)
     struct pd_buf text;
 
     ids = submit(f, (struct ids){.register_name = "line"});
-    r = await(f, ids.run, SPEC_RUN_ENDED, 20);
-    assert_int_equal(r.outcome, SPEC_OUTCOME_SUCCEEDED);
+    r = await(f, ids.run, JOB_RUN_ENDED, 20);
+    assert_int_equal(r.outcome, JOB_OUTCOME_SUCCEEDED);
     assert_int_equal(r.step, 200);
     check_series(f, ids.run, 200);
     assert_int_equal(store_model_version_get(f->s, "line", 0, keep_version, &version, &why), PD_OK);
@@ -65,9 +65,9 @@ static void test_supervise_cancel_is_graceful(void **state)
     ids = submit(f, (struct ids){0});
     await_step(f, ids.run, 10);
     assert_int_equal(call(f, cancel_apply, &ids), PD_OK);
-    assert_int_equal(await(f, ids.run, SPEC_RUN_ENDED, 5).outcome, SPEC_OUTCOME_CANCELLED);
+    assert_int_equal(await(f, ids.run, JOB_RUN_ENDED, 5).outcome, JOB_OUTCOME_CANCELLED);
     look_at_attempts(f, ids.run);
-    assert_int_equal(last_cause, SPEC_CAUSE_CANCELLED);
+    assert_int_equal(last_cause, JOB_CAUSE_CANCELLED);
     await_no_process(f);
 }
 
@@ -87,7 +87,7 @@ static void test_supervise_cancel_kills_who_does_not_listen(void **state)
     await_step(f, ids.run, 5);
     assert_true(marked(f, NULL, 0) >= 3); /* shim, worker, and what it left behind */
     assert_int_equal(call(f, cancel_apply, &ids), PD_OK);
-    assert_int_equal(await(f, ids.run, SPEC_RUN_ENDED, 5).outcome, SPEC_OUTCOME_CANCELLED);
+    assert_int_equal(await(f, ids.run, JOB_RUN_ENDED, 5).outcome, JOB_OUTCOME_CANCELLED);
     await_no_process(f);
 }
 
@@ -99,7 +99,7 @@ static void test_supervise_stray_children_die_with_their_attempt(void **state)
     set("POLYD_SELFTEST_FORK", 1);
     set("POLYD_SELFTEST_STEPS", 20);
     ids = submit(f, (struct ids){0});
-    assert_int_equal(await(f, ids.run, SPEC_RUN_ENDED, 10).outcome, SPEC_OUTCOME_SUCCEEDED);
+    assert_int_equal(await(f, ids.run, JOB_RUN_ENDED, 10).outcome, JOB_OUTCOME_SUCCEEDED);
     await_no_process(f);
 }
 
@@ -115,7 +115,7 @@ static void test_supervise_killed_worker_resumes_from_checkpoint(void **state)
     pid = worker_pid(f, false);
     assert_true(pid > 0);
     kill(pid, SIGKILL);
-    assert_int_equal(await(f, ids.run, SPEC_RUN_ENDED, 20).outcome, SPEC_OUTCOME_SUCCEEDED);
+    assert_int_equal(await(f, ids.run, JOB_RUN_ENDED, 20).outcome, JOB_OUTCOME_SUCCEEDED);
     look_at_attempts(f, ids.run);
     assert_int_equal(count_attempts, 2);
     check_series(f, ids.run, 1500);
@@ -154,9 +154,9 @@ static bool holds(const struct fixture *f, const char *name, const char *what)
 
 static void refused_folder(struct fixture *f, const char *says)
 {
-    struct store_run r = await(f, submit(f, (struct ids){0}).run, SPEC_RUN_ENDED, 20);
+    struct store_run r = await(f, submit(f, (struct ids){0}).run, JOB_RUN_ENDED, 20);
 
-    assert_int_equal(r.outcome, SPEC_OUTCOME_FAILED);
+    assert_int_equal(r.outcome, JOB_OUTCOME_FAILED);
     if (!strstr(run_reason, says))
         fail_msg("%s", run_reason);
 }
@@ -195,7 +195,7 @@ static void test_supervise_unmarked_folder_of_a_run_at_work_gets_its_marker(void
     snprintf(path, sizeof path, "%s/runs/1/run-id", f->dir);
     assert_int_equal(unlink(path), 0);
     kill(worker_pid(f, false), SIGKILL);
-    assert_int_equal(await(f, ids.run, SPEC_RUN_ENDED, 20).outcome, SPEC_OUTCOME_SUCCEEDED);
+    assert_int_equal(await(f, ids.run, JOB_RUN_ENDED, 20).outcome, JOB_OUTCOME_SUCCEEDED);
     assert_true(holds(f, "runs/1/run-id", "polyd run 1 of store "));
     check_series(f, ids.run, 1500);
 }
@@ -239,7 +239,7 @@ static void test_supervise_worker_adopted_before_its_assignment_resumes(void **s
     all_down(f);
     store_up(f);
     sup_up(f);
-    assert_int_equal(await(f, ids.run, SPEC_RUN_ENDED, 20).outcome, SPEC_OUTCOME_SUCCEEDED);
+    assert_int_equal(await(f, ids.run, JOB_RUN_ENDED, 20).outcome, JOB_OUTCOME_SUCCEEDED);
     look_at_attempts(f, ids.run);
     assert_int_equal(count_attempts, 2);
     assert_int_equal(store_attempt_list(f->s, ids.run, keep_began, &began, &why), PD_OK);
@@ -260,7 +260,7 @@ static void test_supervise_killed_shim_takes_its_worker_along(void **state)
     pid = worker_pid(f, true);
     assert_true(pid > 0);
     kill(pid, SIGKILL);
-    assert_int_equal(await(f, ids.run, SPEC_RUN_ENDED, 20).outcome, SPEC_OUTCOME_SUCCEEDED);
+    assert_int_equal(await(f, ids.run, JOB_RUN_ENDED, 20).outcome, JOB_OUTCOME_SUCCEEDED);
     check_series(f, ids.run, 1500);
     await_no_process(f);
 }
@@ -281,7 +281,7 @@ static void test_supervise_stopped_worker_counts_as_hang(void **state)
     await_step(f, ids.run, 50);
     pid = worker_pid(f, false);
     kill(pid, SIGSTOP);
-    assert_int_equal(await(f, ids.run, SPEC_RUN_ENDED, 20).outcome, SPEC_OUTCOME_SUCCEEDED);
+    assert_int_equal(await(f, ids.run, JOB_RUN_ENDED, 20).outcome, JOB_OUTCOME_SUCCEEDED);
     sup_stats(f->sup, &stats);
     assert_int_equal(stats.hangs, 1);
     check_series(f, ids.run, 1500);
@@ -310,7 +310,7 @@ static void test_supervise_hang_counts_from_the_last_word(void **state)
         sup_stats(f->sup, &stats);
     }
     assert_in_range(pd_clock_mono_us() - from_us, 9000000, 19000000);
-    assert_int_equal(await(f, ids.run, SPEC_RUN_ENDED, 20).outcome, SPEC_OUTCOME_SUCCEEDED);
+    assert_int_equal(await(f, ids.run, JOB_RUN_ENDED, 20).outcome, JOB_OUTCOME_SUCCEEDED);
     check_series(f, ids.run, 1500);
 }
 
@@ -340,7 +340,7 @@ static void test_supervise_worker_that_waits_for_the_disk_does_not_hang(void **s
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &was), 0);
     sup_stats(f->sup, &stats);
     assert_int_equal(stats.hangs, 0);
-    assert_int_equal(await(f, ids.run, SPEC_RUN_ENDED, 60).outcome, SPEC_OUTCOME_SUCCEEDED);
+    assert_int_equal(await(f, ids.run, JOB_RUN_ENDED, 60).outcome, JOB_OUTCOME_SUCCEEDED);
     look_at_attempts(f, ids.run);
     assert_int_equal(count_attempts, 1);
     check_series(f, ids.run, 2500);
@@ -353,11 +353,11 @@ static void test_supervise_failing_run_uses_up_its_restarts(void **state)
 
     set("POLYD_SELFTEST_FAIL_AT", 5);
     ids = submit(f, (struct ids){.max_restarts = 2});
-    assert_int_equal(await(f, ids.run, SPEC_RUN_ENDED, 20).outcome, SPEC_OUTCOME_FAILED);
+    assert_int_equal(await(f, ids.run, JOB_RUN_ENDED, 20).outcome, JOB_OUTCOME_FAILED);
     assert_non_null(strstr(run_reason, "asked to fail at step 5"));
     look_at_attempts(f, ids.run);
     assert_int_equal(count_attempts, 3);
-    assert_int_equal(last_cause, SPEC_CAUSE_FAILED);
+    assert_int_equal(last_cause, JOB_CAUSE_FAILED);
 }
 
 static void test_supervise_refused_run_is_not_tried_again(void **state)
@@ -367,11 +367,11 @@ static void test_supervise_refused_run_is_not_tried_again(void **state)
 
     set("POLYD_SELFTEST_REFUSE_AT", 1);
     ids = submit(f, (struct ids){.max_restarts = 3});
-    assert_int_equal(await(f, ids.run, SPEC_RUN_ENDED, 20).outcome, SPEC_OUTCOME_FAILED);
+    assert_int_equal(await(f, ids.run, JOB_RUN_ENDED, 20).outcome, JOB_OUTCOME_FAILED);
     assert_string_equal(run_reason, "asked to refuse at step 1");
     look_at_attempts(f, ids.run);
     assert_int_equal(count_attempts, 1);
-    assert_int_equal(last_cause, SPEC_CAUSE_FAILED);
+    assert_int_equal(last_cause, JOB_CAUSE_FAILED);
 }
 
 static void test_supervise_run_refused_after_progress_is_tried_again(void **state)
@@ -382,7 +382,7 @@ static void test_supervise_run_refused_after_progress_is_tried_again(void **stat
     set("POLYD_SELFTEST_CRASH_AT", 50); /* after two checkpoints */
     set("POLYD_SELFTEST_REFUSE_AT", 60);
     ids = submit(f, (struct ids){.max_restarts = 2});
-    assert_int_equal(await(f, ids.run, SPEC_RUN_ENDED, 20).outcome, SPEC_OUTCOME_FAILED);
+    assert_int_equal(await(f, ids.run, JOB_RUN_ENDED, 20).outcome, JOB_OUTCOME_FAILED);
     assert_non_null(strstr(run_reason, "no restarts left"));
     look_at_attempts(f, ids.run);
     assert_true(count_attempts > 2);
@@ -395,7 +395,7 @@ static void test_supervise_progress_renews_the_restarts(void **state)
 
     set("POLYD_SELFTEST_CRASH_AT", 50); /* after two checkpoints */
     ids = submit(f, (struct ids){.max_restarts = 1});
-    assert_int_equal(await(f, ids.run, SPEC_RUN_ENDED, 20).outcome, SPEC_OUTCOME_SUCCEEDED);
+    assert_int_equal(await(f, ids.run, JOB_RUN_ENDED, 20).outcome, JOB_OUTCOME_SUCCEEDED);
     look_at_attempts(f, ids.run);
     assert_int_equal(count_attempts, 2);
     check_series(f, ids.run, 200);
@@ -408,7 +408,7 @@ static void test_supervise_diverged_is_a_result(void **state)
 
     set("POLYD_SELFTEST_DIVERGE_AT", 30);
     ids = submit(f, (struct ids){.max_restarts = 3});
-    assert_int_equal(await(f, ids.run, SPEC_RUN_ENDED, 20).outcome, SPEC_OUTCOME_DIVERGED);
+    assert_int_equal(await(f, ids.run, JOB_RUN_ENDED, 20).outcome, JOB_OUTCOME_DIVERGED);
     look_at_attempts(f, ids.run);
     assert_int_equal(count_attempts, 1);
 }
@@ -420,10 +420,10 @@ static void test_supervise_time_limit_ends_the_run(void **state)
 
     set("POLYD_SELFTEST_STEPS", 1000000);
     ids = submit(f, (struct ids){.limit_us = 700000});
-    assert_int_equal(await(f, ids.run, SPEC_RUN_ENDED, 10).outcome, SPEC_OUTCOME_FAILED);
+    assert_int_equal(await(f, ids.run, JOB_RUN_ENDED, 10).outcome, JOB_OUTCOME_FAILED);
     assert_string_equal(run_reason, "time limit");
     look_at_attempts(f, ids.run);
-    assert_int_equal(last_cause, SPEC_CAUSE_TIME_LIMIT);
+    assert_int_equal(last_cause, JOB_CAUSE_TIME_LIMIT);
 }
 
 static bool earliest_checkpoint(void *ctx, const struct store_checkpoint *c)
@@ -453,7 +453,7 @@ static void test_supervise_time_limit_below_the_warning_does_not_warn_at_once(vo
     set("POLYD_SELFTEST_STEPS", 1000000);
     set("POLYD_SELFTEST_EVERY", 0);
     ids = submit(f, (struct ids){.limit_us = 2000000, .warn_us = 60000000});
-    assert_int_equal(await(f, ids.run, SPEC_RUN_ENDED, 20).outcome, SPEC_OUTCOME_FAILED);
+    assert_int_equal(await(f, ids.run, JOB_RUN_ENDED, 20).outcome, JOB_OUTCOME_FAILED);
     assert_string_equal(run_reason, "time limit");
     assert_int_equal(store_checkpoint_list(f->s, ids.run, true, earliest_checkpoint, &earliest_us, &why),
                      PD_OK);
@@ -471,10 +471,10 @@ static void test_supervise_pause_and_resume(void **state)
     ids = submit(f, (struct ids){0});
     await_step(f, ids.run, 30);
     assert_int_equal(call(f, pause_apply, &ids), PD_OK);
-    await(f, ids.run, SPEC_RUN_PAUSED, 5);
+    await(f, ids.run, JOB_RUN_PAUSED, 5);
     await_no_process(f);
     assert_int_equal(call(f, resume_apply, &ids), PD_OK);
-    assert_int_equal(await(f, ids.run, SPEC_RUN_ENDED, 20).outcome, SPEC_OUTCOME_SUCCEEDED);
+    assert_int_equal(await(f, ids.run, JOB_RUN_ENDED, 20).outcome, JOB_OUTCOME_SUCCEEDED);
     check_series(f, ids.run, 1500);
 }
 
@@ -492,14 +492,14 @@ static void test_supervise_resume_overtakes_the_pause(void **state)
     assert_true(pid > 0);
     kill(pid, SIGSTOP);
     assert_int_equal(call(f, pause_apply, &ids), PD_OK);
-    for (int i = 0; i < 2000 && last_state != SPEC_ATTEMPT_STOPPING; i++) {
+    for (int i = 0; i < 2000 && last_state != JOB_ATTEMPT_STOPPING; i++) {
         pause_ms(5);
         look_at_attempts(f, ids.run);
     }
-    assert_int_equal(last_state, SPEC_ATTEMPT_STOPPING);
+    assert_int_equal(last_state, JOB_ATTEMPT_STOPPING);
     assert_int_equal(call(f, resume_apply, &ids), PD_OK);
     kill(pid, SIGCONT);
-    assert_int_equal(await(f, ids.run, SPEC_RUN_ENDED, 20).outcome, SPEC_OUTCOME_SUCCEEDED);
+    assert_int_equal(await(f, ids.run, JOB_RUN_ENDED, 20).outcome, JOB_OUTCOME_SUCCEEDED);
     look_at_attempts(f, ids.run);
     assert_int_equal(count_attempts, 2);
     check_series(f, ids.run, 1500);
@@ -510,7 +510,7 @@ static void test_supervise_gang_that_never_fits_fails_with_a_reason(void **state
     struct fixture *f = *state;
     struct ids ids = submit(f, (struct ids){.slots = 3});
 
-    assert_int_equal(await(f, ids.run, SPEC_RUN_ENDED, 5).outcome, SPEC_OUTCOME_FAILED);
+    assert_int_equal(await(f, ids.run, JOB_RUN_ENDED, 5).outcome, JOB_OUTCOME_FAILED);
     assert_non_null(strstr(run_reason, "can never be free"));
 }
 
@@ -529,9 +529,9 @@ static void test_supervise_queue_says_why(void **state)
     assert_string_equal(info.reason, "waiting for 1 cpu slot, 0 free");
     assert_int_equal(info.position, 1);
     call(f, cancel_apply, &b);
-    await(f, b.run, SPEC_RUN_ENDED, 5);
+    await(f, b.run, JOB_RUN_ENDED, 5);
     call(f, cancel_apply, &a);
-    await(f, a.run, SPEC_RUN_ENDED, 5);
+    await(f, a.run, JOB_RUN_ENDED, 5);
 }
 
 /* Two slots share one memory: what does not fit beside the one that runs waits until it has ended, also over
@@ -568,13 +568,13 @@ static void test_supervise_memory_of_plans_is_not_promised_twice(void **state)
     assert_string_equal(devices, "");
     assert_int_equal(sup_memory(f->sup, "cpu", 2), machine / 2);
     call(f, cancel_apply, &a);
-    await(f, a.run, SPEC_RUN_ENDED, 10);
+    await(f, a.run, JOB_RUN_ENDED, 10);
     await_step(f, b.run, 5);
     await_step(f, c.run, 5);
     call(f, cancel_apply, &b);
     call(f, cancel_apply, &c);
-    await(f, b.run, SPEC_RUN_ENDED, 10);
-    await(f, c.run, SPEC_RUN_ENDED, 10);
+    await(f, b.run, JOB_RUN_ENDED, 10);
+    await(f, c.run, JOB_RUN_ENDED, 10);
 }
 
 /* ---- sweeps ---- */
@@ -613,8 +613,8 @@ static bool look_at_run(void *ctx, const struct store_run *r)
 
     l->right = l->right && r->point == r->n / 2 && r->trial == r->n % 2 && r->seed == 3 + r->trial;
     l->ids[l->made++ % 8] = r->id;
-    l->ended += r->state == SPEC_RUN_ENDED;
-    l->at_work += r->state == SPEC_RUN_STARTING || r->state == SPEC_RUN_RUNNING;
+    l->ended += r->state == JOB_RUN_ENDED;
+    l->at_work += r->state == JOB_RUN_STARTING || r->state == JOB_RUN_RUNNING;
     return true;
 }
 
@@ -677,7 +677,7 @@ static char job_reason[256];
 
 static bool keep_state(void *ctx, const struct store_job *job)
 {
-    *(enum spec_job_state *)ctx = job->state;
+    *(enum job_state *)ctx = job->state;
     snprintf(job_reason, sizeof job_reason, "%s", job->reason);
     return false;
 }
@@ -685,16 +685,16 @@ static bool keep_state(void *ctx, const struct store_job *job)
 static void test_supervise_job_that_cannot_be_expanded_is_cancelled_with_a_reason(void **state)
 {
     struct fixture *f = *state;
-    enum spec_job_state now = SPEC_JOB_QUEUED;
+    enum job_state now = JOB_QUEUED;
     struct ids ids = {0};
     struct pd_why why;
 
     assert_int_equal(call(f, broken_apply, &ids), PD_OK);
-    for (int i = 0; i < 2000 && now != SPEC_JOB_CANCELLED; i++) {
+    for (int i = 0; i < 2000 && now != JOB_CANCELLED; i++) {
         pause_ms(5);
         assert_int_equal(store_job_get(f->s, ids.job, keep_state, &now, &why), PD_OK);
     }
-    assert_int_equal(now, SPEC_JOB_CANCELLED);
+    assert_int_equal(now, JOB_CANCELLED);
     assert_non_null(strstr(job_reason, "cannot be made"));
 }
 
@@ -713,7 +713,7 @@ static void test_supervise_worker_outlives_the_daemon(void **state)
     pause_ms(300);
     store_up(f);
     sup_up(f);
-    assert_int_equal(await(f, ids.run, SPEC_RUN_ENDED, 20).outcome, SPEC_OUTCOME_SUCCEEDED);
+    assert_int_equal(await(f, ids.run, JOB_RUN_ENDED, 20).outcome, JOB_OUTCOME_SUCCEEDED);
     sup_stats(f->sup, &stats);
     assert_int_equal(stats.adopted, 1);
     look_at_attempts(f, ids.run);
@@ -735,7 +735,7 @@ static void test_supervise_worker_finishes_without_the_daemon(void **state)
     pause_ms(800);
     store_up(f);
     sup_up(f);
-    assert_int_equal(await(f, ids.run, SPEC_RUN_ENDED, 20).outcome, SPEC_OUTCOME_SUCCEEDED);
+    assert_int_equal(await(f, ids.run, JOB_RUN_ENDED, 20).outcome, JOB_OUTCOME_SUCCEEDED);
     look_at_attempts(f, ids.run);
     assert_int_equal(count_attempts, 1);
     check_series(f, ids.run, 1500);
@@ -758,7 +758,7 @@ static void test_supervise_worker_lost_while_the_daemon_is_away(void **state)
     await_no_process(f);
     store_up(f);
     sup_up(f);
-    assert_int_equal(await(f, ids.run, SPEC_RUN_ENDED, 20).outcome, SPEC_OUTCOME_SUCCEEDED);
+    assert_int_equal(await(f, ids.run, JOB_RUN_ENDED, 20).outcome, JOB_OUTCOME_SUCCEEDED);
     look_at_attempts(f, ids.run);
     assert_int_equal(count_attempts, 2);
     check_series(f, ids.run, 1500);
@@ -779,9 +779,9 @@ static void test_supervise_drain_on_stop_requeues(void **state)
     all_down(f);
     assert_int_equal(marked(f, NULL, 0), 0);
     store_up(f);
-    assert_int_equal(run_now(f, ids.run).state, SPEC_RUN_QUEUED);
+    assert_int_equal(run_now(f, ids.run).state, JOB_RUN_QUEUED);
     sup_up(f);
-    assert_int_equal(await(f, ids.run, SPEC_RUN_ENDED, 20).outcome, SPEC_OUTCOME_SUCCEEDED);
+    assert_int_equal(await(f, ids.run, JOB_RUN_ENDED, 20).outcome, JOB_OUTCOME_SUCCEEDED);
     check_series(f, ids.run, 1500);
 }
 

@@ -10,7 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "daemon/data/philox.h"
+#include "daemon/worker/data/philox.h"
 #include "kernels/comm/comm.h"
 
 char folder[64], checkpoints[128];
@@ -175,14 +175,14 @@ static enum pd_err run_as(const struct train_ranks *ranks, const char *json, str
                                     .start_count = book->from_seed ? 0 : starts_from(start, &starts),
                                     .threads = threads,
                                     .ranks = *ranks};
-    struct spec_config *config = NULL;
-    enum pd_err err = spec_config_load(json, strlen(json), &config, why);
+    struct job_config *config = NULL;
+    enum pd_err err = job_config_load(json, strlen(json), &config, why);
 
     if (err != PD_OK)
         fail_msg("the document is refused: %s", why->text);
     err = run_api ? train_run_on(config, &dirs, &host, run_api, out, why)
                   : train_run(config, &dirs, &host, out, why);
-    spec_config_free(config);
+    job_config_free(config);
     return err;
 }
 

@@ -9,8 +9,8 @@
 
 #include <cmocka.h>
 
-#include "daemon/train/checkpoint.h"
-#include "daemon/train/setup.h"
+#include "daemon/worker/train/checkpoint.h"
+#include "daemon/worker/train/setup.h"
 
 #define DIGITS(train)                                                                                        \
     "{\"model\":{\"preset\":\"vit_micro\",\"width\":8,\"depth\":2,\"heads\":2,\"patch\":7,\"mlp_ratio\":2}," \

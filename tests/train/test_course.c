@@ -122,6 +122,26 @@ static void test_averages_go_on_after_a_stop(void **state)
                        3);
 }
 
+static void test_an_early_end_is_the_same_after_a_stop(void **state)
+{
+    static const char job[] =
+        DIGITS("\"steps\":60,\"batch\":8,\"eval_every\":1,\"optimizer\":{\"lr\":0.1},"
+               "\"schedule\":{\"name\":\"constant\"},\"stop\":{\"metric\":\"loss/val\",\"patience\":6}");
+    struct book b = {0};
+    struct train_outcome out;
+    struct pd_why why;
+
+    (void)state;
+    if (run(job, &b, NULL, 1, &out, &why) != PD_OK)
+        fail_msg("%s", why.text);
+    assert_int_equal(out.result, TRAIN_DONE);
+    assert_true(out.step > 6 && out.step < 60);
+    assert_non_null(strstr(b.events, "early_stop;"));
+    close_book(&b);
+    clear();
+    check_random_stops(job, 4);
+}
+
 /* Activations of bf16 go on bit for bit as well, and end near where f32 does. */
 static void test_bf16_goes_on_after_a_stop_and_ends_near_f32(void **state)
 {
@@ -290,14 +310,14 @@ static void test_averages_are_judged_and_served_where_asked_for(void **state)
 
 static long long planned(const char *json, const char *key)
 {
-    struct spec_config *config = NULL;
+    struct job_config *config = NULL;
     struct pd_buf b;
     struct pd_why why;
     const char *at;
     long long n;
 
     pd_buf_init(&b, 0);
-    assert_int_equal(spec_config_load(json, strlen(json), &config, &why), PD_OK);
+    assert_int_equal(job_config_load(json, strlen(json), &config, &why), PD_OK);
     if (train_plan(config, NULL, 0, NULL, 0, &b, &why) != PD_OK)
         fail_msg("%s", why.text);
     pd_buf_str(&b, "");
@@ -305,7 +325,7 @@ static long long planned(const char *json, const char *key)
     assert_non_null(at);
     n = atoll(at + strlen(key));
     pd_buf_done(&b);
-    spec_config_free(config);
+    job_config_free(config);
     return n;
 }
 
@@ -481,6 +501,7 @@ int main(void)
         T(test_every_form_of_the_network_trains),
         T(test_steps_in_parts_go_on_after_a_stop),
         T(test_averages_go_on_after_a_stop),
+        T(test_an_early_end_is_the_same_after_a_stop),
         T(test_bf16_goes_on_after_a_stop_and_ends_near_f32),
         T(test_parts_make_the_step_of_the_whole_batch),
         T(test_averages_are_those_of_the_weights),

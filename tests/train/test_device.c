@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/spec/spec.h"
+#include "daemon/job/job.h"
 #include "tests/train/rig.h"
 
 #define VIT(device, precision, train)                                                                        \
@@ -96,14 +96,14 @@ static void test_a_plan_for_a_device_needs_none(void **state)
     (void)state;
     setenv("POLYD_EMU_DEVICES", "0", 1);
     for (int i = 0; i < 2; i++) {
-        struct spec_config *config = NULL;
+        struct job_config *config = NULL;
         struct train_outcome out;
         struct train_dirs dirs = {.checkpoints = checkpoints, .roots = &root, .root_count = 1};
         struct train_host host = {0};
         struct pd_why why = {""};
 
         pd_buf_init(&plan, 0);
-        assert_int_equal(spec_config_load(jobs[i], strlen(jobs[i]), &config, &why), PD_OK);
+        assert_int_equal(job_config_load(jobs[i], strlen(jobs[i]), &config, &why), PD_OK);
         if (train_plan(config, &root, 1, NULL, 0, &plan, &why) != PD_OK)
             fail_msg("%s", why.text);
         assert_true((strstr(plan.data, "\"master\":0,") == NULL) == (i == 0));
@@ -112,7 +112,7 @@ static void test_a_plan_for_a_device_needs_none(void **state)
         assert_int_equal(train_run(config, &dirs, &host, &out, &why), PD_ERR_NOT_FOUND);
         assert_non_null(strstr(why.text, "no NVIDIA GPU"));
         assert_int_equal(out.result, TRAIN_FAILED);
-        spec_config_free(config);
+        job_config_free(config);
     }
     unsetenv("POLYD_EMU_DEVICES");
 }

@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-#include "daemon/train/schedule.h"
+#include "daemon/worker/train/schedule.h"
 
 static bool near(double a, double b)
 {

@@ -6,9 +6,10 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "daemon/data/safetensors.h"
-#include "daemon/model/model.h"
-#include "daemon/serve/serve.h"
+#include "daemon/worker/data/safetensors.h"
+#include "daemon/worker/model/model.h"
+#include "daemon/worker/serve/serve.h"
+#include "tests/lib/batch.h"
 #include "tests/lib/text.h"
 #include "tests/train/rig.h"
 
@@ -131,14 +132,14 @@ struct pictures {
 static struct pictures pictures_of(const char *json)
 {
     struct pictures p = {.digest = ""};
-    struct spec_config *config = NULL;
+    struct job_config *config = NULL;
     struct train_setup s;
     struct pd_why why;
 
-    assert_int_equal(spec_config_load(json, strlen(json), &config, &why), PD_OK);
+    assert_int_equal(job_config_load(json, strlen(json), &config, &why), PD_OK);
     if (train_setup_init(&s, config, &root, 1, NULL, 0, false, &why) != PD_OK)
         fail_msg("%s", why.text);
-    memcpy(p.digest, s.digest, sizeof p.digest);
+    memcpy(p.digest, s.course, sizeof p.digest);
     for (int split = 0; split < 2; split++) {
         const struct data_batch *batch;
         struct data_loader *l = NULL;
@@ -149,7 +150,7 @@ static struct pictures pictures_of(const char *json)
             assert_int_equal(data_loader_next(l, &batch, &why), PD_OK);
             assert_int_equal(batch->used, 8);
             for (int i = 0; i < 8 * 784; i++)
-                p.sum[split] += batch->images[i] * (float)(1 + k * 8 + i / 784);
+                p.sum[split] += images_of(batch)[i] * (float)(1 + k * 8 + i / 784);
         }
         data_loader_free(l);
     }
@@ -161,11 +162,11 @@ static struct pictures pictures_of(const char *json)
             data_loader_start(s.set, DATA_TRAIN, 8, (uint64_t)config->train.seed, 0, 1, &l, &why), PD_OK);
         assert_int_equal(data_loader_next(l, &batch, &why), PD_OK);
         for (int i = 0; i < 8 * 784; i++)
-            p.order[i / 784] += batch->images[i];
+            p.order[i / 784] += images_of(batch)[i];
         data_loader_free(l);
     }
     train_setup_done(&s);
-    spec_config_free(config);
+    job_config_free(config);
     return p;
 }
 

@@ -151,6 +151,31 @@ static void test_words_stop_bit_identically_and_travel_with_the_checkpoint(void 
     close_book(&b);
 }
 
+static void test_checkpoint_of_other_data_is_refused(void **state)
+{
+    static const char job[] =
+        "{\"model\":{\"arch\":\"gpt\",\"width\":8,\"depth\":1,\"heads\":1,\"context\":6},\"data\":{"
+        "\"dataset\":\"text\","
+        "\"path\":\"box/same.txt\"},\"resources\":{\"device\":\"cpu\"},\"train\":{\"steps\":3,\"batch\":2,"
+        "\"optimizer\":{\"lr\":0.01},\"checkpoint_every\":{\"steps\":1}}}";
+    struct train_outcome out;
+    struct book b = {0};
+    struct pd_why why;
+    char text[600];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof text; i++)
+        text[i] = (char)('a' + i * i % 7);
+    put("same.txt", text, 400);
+    assert_int_equal(run(job, &b, NULL, 1, &out, &why), PD_OK);
+    close_book(&b);
+    b = (struct book){0};
+    put("same.txt", text, 600); /* more of it under the same name */
+    assert_int_equal(run(job, &b, NULL, 1, &out, &why), PD_ERR_CONFLICT);
+    assert_non_null(strstr(why.text, "another configuration or data set"));
+    close_book(&b);
+}
+
 static void test_missing_files_are_named(void **state)
 {
     struct book b = {0};
@@ -169,6 +194,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_cropped_images_learn_and_stop_bit_identically, setup, teardown),
         cmocka_unit_test_setup_teardown(test_words_stop_bit_identically_and_travel_with_the_checkpoint, setup,
                                         teardown),
+        cmocka_unit_test_setup_teardown(test_checkpoint_of_other_data_is_refused, setup, teardown),
         cmocka_unit_test_setup_teardown(test_missing_files_are_named, setup, teardown),
     };
 

@@ -67,8 +67,8 @@ static void test_run_says_everything_it_promises(void **state)
     assert_int_equal(saved.step, 24);
     assert_int_equal(model_spec_from_meta(st, &spec, &why), PD_OK);
     assert_int_equal(spec.width, 8);
-    assert_int_equal(spec.share, MODEL_SHARE_HEAD);
-    assert_true(spec.n_for_scale == 16);
+    assert_int_equal(spec.attention.share, MODEL_SHARE_HEAD);
+    assert_true(spec.attention.n_for_scale == 16);
     assert_string_equal(data_st_meta(st, "polyd.data.mean"), "0.130700007");
     assert_non_null(data_st_find(st, "blocks.1.attn.attn_scale"));
     assert_non_null(data_st_find(st, "optim.v.blocks.1.attn.attn_scale"));
@@ -364,7 +364,7 @@ static void test_text_learns_and_stops_bit_identically(void **state)
 
 static void test_plan_forecasts_bytes_and_steps(void **state)
 {
-    struct spec_config *config = NULL;
+    struct job_config *config = NULL;
     struct book b = {0};
     struct train_outcome out;
     struct pd_buf json;
@@ -374,7 +374,7 @@ static void test_plan_forecasts_bytes_and_steps(void **state)
     long long forecast;
 
     (void)state;
-    assert_int_equal(spec_config_load(DIGITS(PLAIN), strlen(DIGITS(PLAIN)), &config, &why), PD_OK);
+    assert_int_equal(job_config_load(DIGITS(PLAIN), strlen(DIGITS(PLAIN)), &config, &why), PD_OK);
     pd_buf_init(&json, 0);
     assert_int_equal(train_plan(config, &root, 1, NULL, 0, &json, &why), PD_OK);
     assert_non_null(
@@ -386,7 +386,7 @@ static void test_plan_forecasts_bytes_and_steps(void **state)
     assert_int_equal(run(DIGITS(PLAIN), &b, NULL, 2, &out, &why), PD_OK);
     assert_int_equal(stat(out.latest_path, &s), 0);
     assert_in_range(s.st_size, forecast, forecast + 65536); /* and its header */
-    spec_config_free(config);
+    job_config_free(config);
     pd_buf_done(&json);
     close_book(&b);
 }
@@ -410,7 +410,7 @@ static void test_a_plan_too_large_names_an_accumulation(void **state)
     (void)state;
     for (int round = 0; round < 2; round++)
         for (int n = 1; n <= 96; n++) {
-            struct spec_config *config = NULL;
+            struct job_config *config = NULL;
             struct pd_buf plan;
             struct pd_why why = {""};
             char job[300];
@@ -418,7 +418,7 @@ static void test_a_plan_too_large_names_an_accumulation(void **state)
             if (96 % n || (round && n > 1))
                 continue;
             snprintf(job, sizeof job, form, n);
-            assert_int_equal(spec_config_load(job, strlen(job), &config, &why), PD_OK);
+            assert_int_equal(job_config_load(job, strlen(job), &config, &why), PD_OK);
             pd_buf_init(&plan, 0);
             /* of 2, 4, 8, ... the first that needs no more than 12 does */
             if (train_plan(config, NULL, 0, NULL, round ? total[12] : 0, &plan, &why) != PD_OK)
@@ -433,7 +433,7 @@ static void test_a_plan_too_large_names_an_accumulation(void **state)
                 assert_int_equal(said, total[16]);
                 assert_true(total[8] > total[12] && total[16] < total[12]);
             }
-            spec_config_free(config);
+            job_config_free(config);
             pd_buf_done(&plan);
         }
 }
@@ -441,14 +441,14 @@ static void test_a_plan_too_large_names_an_accumulation(void **state)
 static void test_a_step_is_counted(void **state)
 {
     const struct pk_peaks peaks = {1e15, 1e12};
-    struct spec_config *config = NULL;
+    struct job_config *config = NULL;
     struct pd_buf plan, text;
     struct pd_why why;
     const char *line;
     double parameters, kernels, read, written;
 
     (void)state;
-    assert_int_equal(spec_config_load(DIGITS(PLAIN), strlen(DIGITS(PLAIN)), &config, &why), PD_OK);
+    assert_int_equal(job_config_load(DIGITS(PLAIN), strlen(DIGITS(PLAIN)), &config, &why), PD_OK);
     pd_buf_init(&plan, 0);
     pd_buf_init(&text, 0);
     assert_int_equal(train_plan(config, &root, 1, NULL, 0, &plan, &why), PD_OK);
@@ -462,7 +462,7 @@ static void test_a_step_is_counted(void **state)
     assert_int_equal(sscanf(line, " optimiser forward %lf %lf %lf", &kernels, &read, &written), 3);
     read = read * 1e9 - 24 * (kernels - 1); /* hyper and gate, of each but the norm */
     assert_true(fabs(read / parameters - 20) < 0.01 && fabs(written * 1e9 / parameters - 12) < 0.01);
-    spec_config_free(config);
+    job_config_free(config);
     pd_buf_done(&plan);
     pd_buf_done(&text);
 }
@@ -490,17 +490,17 @@ static void test_examples_are_jobs_of_this_build(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        struct spec_config *config = NULL;
+        struct job_config *config = NULL;
         struct pd_buf json;
         struct pd_why why;
         char path[512];
 
         snprintf(path, sizeof path, EXAMPLES "/%s.json", names[i]);
         pd_buf_init(&json, 0);
-        assert_int_equal(pd_file_read(path, SPEC_MAX_BYTES, &json, &why), PD_OK);
-        if (spec_config_load(json.data, json.len, &config, &why) != PD_OK)
+        assert_int_equal(pd_file_read(path, JOB_MAX_BYTES, &json, &why), PD_OK);
+        if (job_config_load(json.data, json.len, &config, &why) != PD_OK)
             fail_msg("%s: %s", names[i], why.text);
-        spec_config_free(config);
+        job_config_free(config);
         pd_buf_done(&json);
     }
 }

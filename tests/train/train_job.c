@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/spec/spec.h"
-#include "daemon/train/train.h"
+#include "daemon/job/job.h"
+#include "daemon/worker/train/train.h"
 #include "kernels/base/file.h"
 
 static bool wanted(const char *key)
@@ -57,7 +57,7 @@ int main(int argc, char **argv)
     const struct train_host host = {.metrics = metrics, .event = event, .log = log_line, .stop = stop};
     struct data_root root[16];
     struct train_dirs dirs = {.roots = root};
-    struct spec_config *config = NULL;
+    struct job_config *config = NULL;
     struct train_outcome out;
     struct pd_buf job;
     struct pd_why why;
@@ -80,12 +80,12 @@ int main(int argc, char **argv)
         root[dirs.root_count++] = (struct data_root){argv[i], equals + 1};
     }
     pd_buf_init(&job, 0);
-    err = pd_file_read(argv[1], SPEC_MAX_BYTES, &job, &why);
+    err = pd_file_read(argv[1], JOB_MAX_BYTES, &job, &why);
     if (err == PD_OK)
-        err = spec_config_load(job.data, job.len, &config, &why);
+        err = job_config_load(job.data, job.len, &config, &why);
     if (err == PD_OK)
         err = train_run(config, &dirs, &host, &out, &why);
-    spec_config_free(config);
+    job_config_free(config);
     pd_buf_done(&job);
     if (err != PD_OK) {
         fprintf(stderr, "train_job: %s\n", why.text);

@@ -1,11 +1,13 @@
 // The page's pure parts, run outside a browser.
 import assert from 'node:assert/strict';
 import { execFileSync, spawnSync } from 'node:child_process';
+import { existsSync, readFileSync, readdirSync } from 'node:fs';
+import path from 'node:path';
 import test from 'node:test';
 
 import { ago, bytes, duration, meanWithSd, number, percent, toNumber } from '../../web/js/format.js';
 import { at, meanOf } from '../../web/js/compare/mean.js';
-import { describe, metrics, panels, parseKey, present, seriesName } from '../../web/js/metrics.js';
+import { describe, fullTitle, metrics, panels, parseKey, present, seriesName, setMetrics, unitTitle } from '../../web/js/metrics.js';
 import { lineOf, locate, stretchOf } from '../../web/js/pointer.js';
 import { withMember } from '../../web/js/quick.js';
 import { toMatplotlib, toPgfplots } from '../../web/js/chart/code.js';
@@ -20,6 +22,13 @@ import { distinct } from '../../web/js/compare/names.js';
 import { reachOf, smooth, spikes, unitOf } from '../../web/js/smooth.js';
 import { readEvents } from '../../web/js/sse.js';
 import { ordered } from '../../web/js/theme.js';
+import { polyd, root } from '../lib/daemon.mjs';
+
+/** The catalogue of metrics as polyd serves it. */
+const catalogue = existsSync(polyd) && JSON.parse(execFileSync(polyd, ['metrics'], { encoding: 'utf8' })).metrics;
+const needsPolyd = { skip: !catalogue && 'polyd is not built' };
+if (catalogue)
+    setMetrics(catalogue);
 
 /** Buckets of so many steps each, with the mean of what was logged at each step. */
 const bucketed = (values, size, first = 1) => Array.from({ length: values.length / size }, (_, i) => {
@@ -44,6 +53,14 @@ test('test_smooth_passes_over_gaps_and_non_finite_values', () => {
     [null, NaN, Infinity].forEach((value, i) => { list[i + 1].mean = value; });
     for (const kind of ['ema', 'gauss'])
         assert.deepEqual(smooth(list, .9, 1, kind).map(v => v && Math.round(v * 1e9) / 1e9), [2, null, null, null, 2]);
+});
+
+test('test_smooth_bell_looks_back_as_far_as_ahead', () => {
+    const step = bucketed([0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1], 1);
+    const line = smooth(step, .5, 1, 'gauss').map(v => v ?? NaN);
+    assert.ok(line[5] > .05 && line[5] < .5 && line[6] > .5 && line[6] < .95, String(line));
+    for (let i = 0; i < line.length; i++)
+        assert.ok(Math.abs(line[i] + line[line.length - 1 - i] - 1) < 1e-12, `not symmetric at ${i}: ${line}`);
 });
 
 test('test_smooth_weighs_by_steps_not_by_buckets', () => {
@@ -230,7 +247,7 @@ test('test_format_shares_sizes_and_times', () => {
     assert.equal(ago('2026-01-01T00:00:00.000Z', Date.parse('2026-01-01T00:02:30Z')), '2 min ago');
 });
 
-test('test_metrics_keys_split_into_base_layer_and_head', () => {
+test('test_metrics_keys_split_into_base_layer_and_head', needsPolyd, () => {
     assert.deepEqual(parseKey('attn/fro/3/1'), { base: 'attn/fro', layer: 3, head: 1 });
     assert.deepEqual(parseKey('scale/c/2'), { base: 'scale/c', layer: 2, head: null });
     assert.deepEqual(parseKey('loss/train'), { base: 'loss/train', layer: null, head: null });
@@ -246,7 +263,7 @@ test('test_metrics_keys_split_into_base_layer_and_head', () => {
     assert.equal(seriesName('loss/val'), 'validation');
 });
 
-test('test_metrics_panels_overlay_what_belongs_together_in_a_fixed_order', () => {
+test('test_metrics_panels_overlay_what_belongs_together_in_a_fixed_order', needsPolyd, () => {
     const found = panels(['scale/c/2', 'my/own', 'loss/val', 'scale/c/10', 'lr', 'loss/train', 'scale/c/1']);
     assert.deepEqual(found.map(panel => panel.id), ['loss', 'lr', 'scale/c', 'my/own']);
     assert.deepEqual(found[0].keys, ['loss/train', 'loss/val']);
@@ -254,13 +271,47 @@ test('test_metrics_panels_overlay_what_belongs_together_in_a_fixed_order', () =>
     assert.ok(found[2].layered && !found[0].layered);
 });
 
-test('test_metrics_each_is_explained_in_a_sentence_with_its_source', () => {
+test('test_metrics_each_is_explained_in_a_sentence_with_its_source', needsPolyd, () => {
     assert.equal(new Set(metrics.map(metric => metric.key)).size, metrics.length);
     for (const metric of metrics) {
         assert.match(metric.text, /\.$/, metric.key);
         assert.ok(metric.source.length > 0 && metric.title.length > 0, metric.key);
     }
     assert.equal(describe('something/else').title, 'something/else');
+    assert.deepEqual(['loss/val', 'acc/train', 'samples_per_s', 'my/own'].map(fullTitle), ['Validation loss', 'Training accuracy', 'Images per second', 'my/own']);
+});
+
+test('test_metrics_have_their_keys_for_names_until_the_catalogue_has_come', needsPolyd, () => {
+    setMetrics([]);
+    try {
+        assert.equal(describe('loss/val').title, 'loss/val');
+        assert.equal(fullTitle('loss/val'), 'loss/val');
+        assert.equal(present(describe('acc/val'), .5), '0.5');
+        assert.deepEqual(panels(['loss/val', 'attn/fro/1', 'loss/train']).map(p => [p.title, p.layered]), [['attn/fro', true], ['loss/train', false], ['loss/val', false]]);
+        assert.equal(columnOf('m:loss/val').title, 'loss/val');
+    } finally {
+        setMetrics(catalogue);
+    }
+    assert.equal(columnOf('m:loss/val').title, 'Loss (val)');
+});
+
+test('test_metrics_every_unit_of_the_catalogue_is_written', needsPolyd, () => {
+    for (const metric of metrics.filter(m => m.unit !== null)) {
+        assert.ok(unitTitle(metric) !== '' || ['share', 'bytes'].includes(metric.unit), metric.unit);
+        assert.ok(metric.unit === 'nats' || present(metric, 1234567) !== number(1234567), `${metric.key} in ${metric.unit}`);
+    }
+});
+
+test('test_metrics_the_page_has_no_sentences_of_its_own', needsPolyd, () => {
+    const folder = path.join(root, 'web/js');
+    for (const file of readdirSync(folder, { recursive: true }).filter(name => name.endsWith('.js'))) {
+        const text = readFileSync(path.join(folder, file), 'utf8');
+        for (const metric of metrics) {
+            assert.ok(!text.includes(metric.text.slice(0, 40)), `${file}: ${metric.text}`);
+            for (const title of [metric.title, fullTitle(metric.key)].filter(name => name.includes(' ')))
+                assert.ok(!text.includes(`'${title}'`), `${file}: ${title}`);
+        }
+    }
 });
 
 async function events(chunks) {
@@ -378,7 +429,7 @@ test('test_pointer_finds_its_place_also_in_broken_text', () => {
     assert.deepEqual(stretchOf('', '#/x'), [0, 0]);
 });
 
-test('test_metric_values_carry_their_unit', () => {
+test('test_metric_values_carry_their_unit', needsPolyd, () => {
     assert.equal(present(describe('acc/val'), 0.5), '50.0 %');
     assert.equal(present(describe('mem/peak'), 2048), '2.0 KiB');
     assert.equal(present(describe('step_ms'), null), '–');

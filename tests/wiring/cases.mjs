@@ -22,6 +22,8 @@ const schedule = (more, rest = {}) => imageJob({ train: { steps: 6, ...rest, sch
 const epochs = (more, rest = {}) => imageJob({ train: { steps: undefined, epochs: 2, ...rest, schedule: more }, diagnostics: { every: 0 } });
 /** Without AdamW, which makes differences of rounding large. */
 const single = precision => ({ train: { precision, optimizer: { name: 'msgdw', lr: 0.05 } } });
+const stopping = (stop, train = {}) => imageJob({ model: { bias: false }, train: { steps: 12, eval_every: 1, optimizer: { lr: 0.3 }, schedule: { name: 'constant' }, stop, ...train }, diagnostics: { every: 0 } });
+const stoppingText = stop => textJob({ train: { steps: 12, eval_every: 1, batch: 2, optimizer: { lr: 0.3 }, schedule: { name: 'constant' }, stop }, diagnostics: { every: 0 } });
 const each = (field, list) => list.map(([job, rest = {}]) => ({ field, job, ...rest }));
 
 /** @type {Case[]} */
@@ -122,6 +124,10 @@ export const cases = [
     ...each('/train/init_fan', [[imageJob({ train: { init_fan: 'fused' } })], [textJob({ train: { init: 'xavier', init_fan: 'fused' } })]]),
     ...each('/train/ema', [[imageJob({ train: { ema: 0.7 } })], [textJob({ train: { ema: 0.7 } })], [optimizer({ name: 'msgdw' }, { ema: 0.4 })]]),
     ...each('/train/ema_serve', [[imageJob({ train: { ema: 0.95, ema_serve: true, eval_every: 1, steps: 6, optimizer: { lr: 0.1 } } })], [textJob({ train: { ema: 0.5, ema_serve: true, eval_every: 1, steps: 5, optimizer: { lr: 0.5 } } })]]),
+    /* Steep steps, so that the values go up and down; without biases, of which a gradient of rounding alone would move some. */
+    ...each('/train/stop/patience', [[stopping({ patience: 2 })], [stopping({ patience: 3 }), { instead: 2 }], [stoppingText({ patience: 1 })]]),
+    ...each('/train/stop/metric', [[stopping({ patience: 2, metric: 'loss/val' })], [stopping({ patience: 1, metric: 'loss/val_ema' }, { ema: 0.5 })], [stoppingText({ patience: 1, metric: 'ppl/val' }), { inert: true }]]),
+    ...each('/train/stop/min_change', [[stopping({ patience: 2, metric: 'loss/val', min_change: 0.3 })], [stoppingText({ patience: 1, min_change: 0.5 })]]),
     ...each('/train/nonfinite_limit', [[imageJob({ train: { nonfinite_limit: 3, steps: 9, optimizer: { name: 'msgdw', lr: 1e200 } }, diagnostics: { every: 0 } }),
         { outcome: 'diverged', only: ['lr', 'nonfinite'] }]]),
     ...each('/train/eval_every', [[imageJob({ train: { eval_every: 3, steps: 7 } }), { instead: 2 }], [imageJob({ train: { eval_every: undefined, steps: 4 } }), { instead: 2 }]]),
@@ -169,5 +175,7 @@ export const without = {
     '/params': 'parameters of templates',
     '/depends_on': 'not accepted yet; says when a job may start',
     '/resources/memory_bytes': 'only its default is accepted',
+    '/evaluate/model': 'what the document called the checkpoint, for people',
+    '/evaluate/run': 'whose checkpoint it is, for people; its path says which file',
     '/sweep/concurrency': 'how many runs work at once; no run can see it',
 };

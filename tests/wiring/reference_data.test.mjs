@@ -90,21 +90,22 @@ test('a shifted picture is a window into one with a border of zeros', () => {
 
 test('parts of an image set are disjoint, and chosen from its own parts by count', () => {
     const none = { train: null, val: null };
-    assert.deepEqual(splitImages({ rule: 'given', ...none }, [3, 2], 1), [[0, 1, 2], [3, 4]]);
-    for (const [split, given] of [[{ rule: 'fraction', train: 0.6, val: 0.4 }, [7, 3]], [{ rule: 'count', train: 6, val: 4 }, [10, 0]]]) {
-        const [train, val] = splitImages(split, given, 5);
-        assert.deepEqual([train.length, val.length, new Set([...train, ...val]).size], [6, 4, 10]);
-        assert.notDeepEqual(splitImages(split, given, 6), [train, val]);
+    assert.deepEqual(splitImages({ rule: 'given', ...none }, [3, 2], 1), [[0, 1, 2], [3, 4], [3, 4]]); // the test part is the set's second one, too
+    for (const [split, given] of [[{ rule: 'fraction', train: 0.6, val: 0.3 }, [7, 3]], [{ rule: 'count', train: 6, val: 3 }, [10, 0]]]) {
+        const [train, val, rest] = splitImages(split, given, 5);
+        assert.deepEqual([train.length, val.length, rest.length, new Set([...train, ...val, ...rest]).size], [6, 3, 1, 10]);
+        assert.notDeepEqual(splitImages(split, given, 6), [train, val, rest]);
     }
-    const [train, val] = splitImages({ rule: 'count', train: 5, val: 2 }, [8, 4], 5);
+    const [train, val, all] = splitImages({ rule: 'count', train: 5, val: 2 }, [8, 4], 5);
     assert.ok(train.every(i => i < 8) && val.every(i => i >= 8 && i < 12));
+    assert.deepEqual(all, [8, 9, 10, 11]);
     assert.deepEqual([new Set(train).size, new Set(val).size], [5, 2]);
 });
 
 test('a text is cut between characters', () => {
     const text = Buffer.from('aäb€c'), cut = (train, whole) => splitText({ rule: 'count', train, val: 3 }, text, [], whole).map(String);
-    assert.deepEqual(cut(3, true), ['aä', 'b']); // the end falls into the euro sign
-    assert.deepEqual(cut(2, true), ['a', 'äb']);
+    assert.deepEqual(cut(3, true), ['aä', 'b', '€c']); // the end falls into the euro sign
+    assert.deepEqual(cut(2, true), ['a', 'äb', '€c']);
     assert.equal(splitText({ rule: 'count', train: 2, val: 3 }, text, [], false)[0].length, 2);
 });
 

@@ -17,7 +17,7 @@
 #include <cmocka.h>
 
 #include "daemon/wire/serve_host.h"
-#include "daemon/worker/link.h"
+#include "daemon/worker/process/link.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/log.h"
 

@@ -142,19 +142,23 @@ export function toRun(raw) {
         tags: raw.tags ?? {},
         fields: raw.fields ?? {},
         priority: raw.priority,
+        version: raw.version,
+        archived: raw.archived ?? null,
+        bytes: raw.bytes ?? null,
     };
 }
 
 /**
  * @param {{text?: string, state?: string, tag?: string, experiment?: string, job?: string, cursor?: string | null, limit?: number, order?: 'newest' | 'oldest',
- *     metrics?: string[], fields?: string[]}} options `state`: a state, an outcome, or "active"; `metrics`: latest values
+ *     metrics?: string[], fields?: string[]}} options `state`: a state, an outcome, "active", or "archived" for what other lists leave out; `metrics`: latest values
  *     wanted; `fields`: pointers into the configuration
  * @param {AbortSignal} signal
  * @returns {Promise<{runs: Run[], next: string | null}>}
  */
 export async function listRuns({ text, state, tag, experiment, job, cursor, limit, order, metrics = [], fields = [] }, signal) {
+    const archived = state === 'archived' ? 'true' : null;
     const isOutcome = ['succeeded', 'diverged', 'failed', 'cancelled', 'lost'].includes(state ?? '');
-    const search = new URLSearchParams(query({ text, tag, experiment, job, state: isOutcome ? null : state, outcome: isOutcome ? state : null, cursor, limit, order, brief: 1 }));
+    const search = new URLSearchParams(query({ text, tag, experiment, job, state: isOutcome || archived ? null : state, outcome: isOutcome ? state : null, archived, cursor, limit, order, brief: 1 }));
     for (const key of metrics)
         search.append('metric', key);
     for (const pointer of fields)

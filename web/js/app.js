@@ -1,6 +1,7 @@
 // The frame: routes behind '#', so that a link keeps its view and the server serves one page.
 import { bones, failedBox, fill, icon, setText, toast } from './dom.js';
 import { startLive } from './live.js';
+import { loadMetrics, metrics } from './metrics.js';
 import { startTheme } from './theme.js';
 import { notFoundView } from './views/not-found.js';
 
@@ -21,6 +22,10 @@ const views = {
     submit: () => import('./views/submit.js').then(m => m.submitView),
     help: () => import('./views/help.js').then(m => m.helpView),
 };
+/** Views that say what metrics are. */
+const naming = new Set(['runs', 'runs/', 'compare', 'jobs/', 'help']);
+/** How long they wait for the catalogue that says so. */
+const PATIENCE_MS = 2000;
 /** Those that have come. @type {Map<string, Open>} */
 const ready = new Map([['', notFoundView]]);
 
@@ -113,23 +118,48 @@ function navigate() {
     context.setTitle('');
     fill(main, bones());
     const open = ready.get(name);
-    if (open)
+    if (open && (metrics.length > 0 || !naming.has(name)))
         show(open, context);
     else
-        fetchView(name).then(come => !signal.aborted && show(come, context), () => {
+        Promise.all([open ?? fetchView(name), metricsFor(name, signal)]).then(([come]) => !signal.aborted && show(come, context), () => {
             if (signal.aborted)
                 return;
             fill(main, failedBox(new Error('polyd does not answer. Is it still running?'), 'This view', () => location.reload()));
-            addEventListener('polyd:back', () => {
-                shown = '';
-                navigate();
-            }, { once: true, signal });
+            addEventListener('polyd:back', reopen, { once: true, signal });
         });
     scrollTo(0, 0);
     // Who came by keyboard goes on from the top of the new view; the first view leaves the focus alone.
     if (!first)
         main.focus({ preventScroll: true });
     first = false;
+}
+
+function reopen() {
+    shown = '';
+    navigate();
+}
+
+/**
+ * Waits for the catalogue of metrics, but not for long: the view does without, and is opened again once it has come, unless it
+ * is in use by then.
+ * @param {string} name
+ * @param {AbortSignal} signal
+ */
+async function metricsFor(name, signal) {
+    if (metrics.length > 0 || !naming.has(name))
+        return;
+    let late = false;
+    let used = false;
+    for (const kind of ['pointerdown', 'keydown', 'wheel', 'scroll'])
+        addEventListener(kind, () => {
+            used = late;
+        }, { signal, capture: true, passive: true });
+    const come = loadMetrics().then(() => {
+        if (late && !used && !signal.aborted)
+            reopen();
+    }, () => addEventListener('polyd:back', () => used || reopen(), { once: true, signal }));
+    await Promise.race([come, new Promise(done => setTimeout(done, PATIENCE_MS))]);
+    late = true;
 }
 
 /** @param {string} name */

@@ -60,6 +60,20 @@ export function fill(el, ...children) {
 }
 
 /**
+ * Draws a part of the page anew; the keyboard stays on what it was on, known by its label or by where it leads.
+ * @param {Element} el
+ * @param {() => void} draw
+ */
+export function redraw(el, draw) {
+    const at = el.contains(document.activeElement) ? document.activeElement : null;
+    const name = ['aria-label', 'href'].find(attribute => at?.hasAttribute(attribute));
+    const value = name && at?.getAttribute(name);
+    draw();
+    if (name && value)
+        /** @type {HTMLElement | null} */ (el.querySelector(`[${name}="${CSS.escape(value)}"]`))?.focus({ preventScroll: true });
+}
+
+/**
  * Sets the text only if it differs: a live region must not speak without news.
  * @param {Node} el
  * @param {string} text
@@ -112,6 +126,8 @@ const icons = {
     hidden: 'M1.5 8C3.5 4.8 5.6 3.5 8 3.5S12.5 4.8 14.5 8C12.5 11.2 10.4 12.5 8 12.5S3.5 11.2 1.5 8ZM3 13.5L13 2.5',
     again: 'M13 3.5v3.2h-3.2M12.8 6.5A5.3 5.3 0 1 0 13.2 9',
     pin: 'M6 2.5h4l-.6 4l2.1 2.5h-7l2.1-2.5ZM8 9v4.5',
+    archive: 'M2.5 3h11v3h-11ZM3.5 6v7h9V6M6.5 8.5h3',
+    trash: 'M3 4.5h10M6 4.5v-2h4v2M4.3 4.5l.6 9h6.2l.6-9M6.8 7v4M9.2 7v4',
     reset: 'M3 3.5v3.2h3.2M3.2 6.5A5.3 5.3 0 1 1 2.8 9',
 };
 
@@ -158,7 +174,10 @@ export function line(ink, dash = []) {
  */
 export function download(blob, name) {
     const url = URL.createObjectURL(blob);
-    h('a', { href: url, download: name }).click();
+    const link = h('a', { href: url, download: name, hidden: true });
+    document.body.append(link); // browsers may pass over a link that is nowhere in the page
+    link.click();
+    link.remove();
     setTimeout(() => URL.revokeObjectURL(url), 10000);
 }
 

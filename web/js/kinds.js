@@ -1,10 +1,24 @@
-// Kinds of jobs: whether polyd carries their runs out decides what the page offers.
+// Kinds of jobs: what the page offers for their runs. A kind without a row is shown as what it is called.
 
-/** @type {Record<string, {worker: boolean, tag: string, text: string}>} */
+/**
+ * @typedef {object} Kind
+ * @property {boolean} worker polyd carries its runs out
+ * @property {boolean} curves its numbers change over the steps; else they are the result of the run
+ * @property {boolean} saves its runs write checkpoints
+ * @property {boolean} settings the common settings (quick.js) are settings of its document
+ * @property {string} tag shown beside the number of a run
+ * @property {string} text
+ */
+
+/** @type {Record<string, Kind>} */
 const kinds = {
-    train: { worker: true, tag: '', text: '' },
-    external: { worker: false, tag: 'external', text: 'A program of its own carries this run out and reports over HTTP: it takes no device and does not wait.' },
+    train: { worker: true, curves: true, saves: true, settings: true, tag: '', text: '' },
+    evaluate: { worker: true, curves: false, saves: false, settings: false, tag: 'evaluate', text: 'Scores one checkpoint on a data set.' },
+    external: { worker: false, curves: true, saves: false, settings: false, tag: 'external', text: 'A program of its own carries this run out and reports over HTTP: it takes no device and does not wait.' },
 };
 
-/** @param {{kind: string}} run */
-export const kindOf = run => kinds[run.kind] ?? kinds.train;
+/**
+ * @param {{kind: string}} run
+ * @returns {Kind}
+ */
+export const kindOf = run => kinds[run.kind] ?? { worker: true, curves: true, saves: true, settings: false, tag: run.kind, text: '' };

@@ -1,6 +1,7 @@
 // A dozen settings as fields beside the document: what one changes most, without knowing where it stands. The document stays the
 // truth; a field only writes into it.
 import { fill, h } from './dom.js';
+import { kindOf } from './kinds.js';
 
 /** @typedef {import('./types').Field} Field */
 
@@ -101,6 +102,7 @@ export function quickForm(read, write) {
         /** Takes the values over from the document. */
         show() {
             const document = read();
+            el.hidden = typeof document?.kind === 'string' && !kindOf(document).settings;
             for (const [pointer, input] of inputs) {
                 input.disabled = document === undefined;
                 const value = at(document, pointer);

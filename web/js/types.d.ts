@@ -32,6 +32,27 @@ export interface Run {
     /** Members of the resolved document that the list was asked for, by pointer. */
     fields: Record<string, unknown>;
     priority: number;
+    version: number;
+    archived: string | null;
+    /** Absent in lists. */
+    bytes: Bytes | null;
+}
+
+export interface Bytes {
+    checkpoints: number;
+    logs: number;
+    blobs: number;
+    total: number;
+}
+
+export interface Storage {
+    path: string;
+    free: number | null;
+    database: number;
+    runs: Bytes;
+    cache: { path: string; bytes: number; files: number; max_bytes: number };
+    deleting: number;
+    jobs: { id: string; name: string; experiment: string; runs: number; bytes: number; archived: string | null }[];
 }
 
 export interface Series {
@@ -161,11 +182,14 @@ export interface Job {
     notes: string;
     reason: string;
     priority: number;
-    runs: { total: number; made: number; ended: number; failed: number };
+    runs: { total: number; made: number; ended: number; failed: number; deleted: number };
     sweep: { method: string | null; points: number; trials: number; metric: string; mode: string; axes: Axis[] } | null;
     created: string;
     started: string | null;
     ended: string | null;
+    archived: string | null;
+    /** Absent in lists. */
+    bytes?: Bytes;
     document?: Record<string, any>;
 }
 

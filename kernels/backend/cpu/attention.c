@@ -7,6 +7,7 @@
  * Factors that are one number per head (c, p, tau) are applied to results, not to scores.
  *
  * Tasks are (batch, head, group of queries). */
+#include "kernels/backend/cpu/attention_phi.h"
 #include "kernels/backend/cpu/attention_tile.h"
 
 size_t PK_FN(attention_workspace)(const struct pk_backend *b, const struct pk_call *c)
@@ -22,17 +23,6 @@ size_t PK_FN(attention_workspace)(const struct pk_backend *b, const struct pk_ca
 }
 
 /* ---- phi, forward ---- */
-
-INLINE vec taylor(vec x)
-{
-    return 1 + x + x * x * (real)0.5;
-}
-INLINE vec periodic(vec x)
-{
-    vec f = vsin(x + (real)(M_PI / 4));
-
-    return f * f;
-}
 
 #define ROWS_FORWARD(f)                                                                                      \
     do {                                                                                                     \
@@ -55,42 +45,53 @@ INLINE vec periodic(vec x)
         }                                                                                                    \
     } while (0)
 
+static void power_forward(const struct pk_attention_attr *a, const struct view *w, real *s)
+{
+    const int64_t nv = cpu_div_up(w->lanes, W);
+    const real bias = (real)a->bias;
+
+    if (bias != 0)
+        for (int64_t r = 0; r < w->n; r++)
+            for (int64_t v = 0; v < nv; v++)
+                vst(s + r * TILE + v * W, vld(s + r * TILE + v * W) + bias);
+    switch (a->degree) {
+    case 1:
+        ROWS_FORWARD(x);
+        break;
+    case 2:
+        ROWS_FORWARD(x * x);
+        break;
+    case 3:
+        ROWS_FORWARD(x * x * x);
+        break;
+    default:
+        ROWS_FORWARD(vpow(x, a->degree));
+    }
+}
+
+/* Of what needs no statistics first. */
 static void phi_forward(const struct pk_attention_attr *a, const struct view *w, real *s)
 {
     const int64_t nv = cpu_div_up(w->lanes, W);
     const real bias = (real)a->bias;
 
+    if (pk_phi_power(a->phi)) {
+        power_forward(a, w, s);
+        return;
+    }
     switch (a->phi) {
-    case PK_PHI_SIGMOID:
-        ROWS_FORWARD(vsigmoid(x + bias));
+#define ALONE(constant, name)                                                                                \
+    case constant:                                                                                           \
+        ROWS_FORWARD(phi_##name(x + bias));                                                                  \
         break;
-    case PK_PHI_RELU:
-        ROWS_FORWARD(vmax(x + bias, vzero()));
-        break;
-    case PK_PHI_TAYLOR:
-        ROWS_FORWARD(taylor(x + bias));
-        break;
-    case PK_PHI_PERIODIC:
-        ROWS_FORWARD(periodic(x + bias));
-        break;
+#define HOMOGENEOUS ALONE
+#define SUMMED ALONE
+#define POWER(constant, name)
+#define EXPONENTIAL POWER
+#define ROW(constant, name, kind, f, df) kind(constant, name)
+        PK_EACH_PHI(ROW)
     default:
-        if (bias != 0)
-            for (int64_t r = 0; r < w->n; r++)
-                for (int64_t v = 0; v < nv; v++)
-                    vst(s + r * TILE + v * W, vld(s + r * TILE + v * W) + bias);
-        switch (a->degree) {
-        case 1:
-            ROWS_FORWARD(x);
-            break;
-        case 2:
-            ROWS_FORWARD(x * x);
-            break;
-        case 3:
-            ROWS_FORWARD(x * x * x);
-            break;
-        default:
-            ROWS_FORWARD(vpow(x, a->degree));
-        }
+        break;
     }
 }
 
@@ -153,7 +154,7 @@ static void softmax_forward(const struct attention *j, const struct view *w, rea
 static void forward_task(void *arg, int64_t task, int thread)
 {
     const struct attention *j = arg;
-    const bool softmax = j->a->phi == PK_PHI_SOFTMAX, normalised = pk_phi_normalised(j->a->phi);
+    const bool softmax = pk_phi_shifted(j->a->phi), normalised = pk_phi_normalised(j->a->phi);
     struct cpu_scratch scratch = {j->scratch + (size_t)thread * j->scratch_bytes, 0};
     int64_t b = task / j->groups / j->heads, h = task / j->groups % j->heads;
     int64_t q0 = task % j->groups * j->group, q1 = cpu_min(j->nq, q0 + j->group), shift = shift_of(j, b);
@@ -220,27 +221,33 @@ static void forward_task(void *arg, int64_t task, int thread)
 
 /* ---- few queries: each key and value is read once ---- */
 
-INLINE real phi_one(const struct pk_attention_attr *a, real x)
+INLINE real phi_one(const struct pk_attention_attr *a, real s)
 {
+    const vec x = vset(s + (real)a->bias);
+
+    if (pk_phi_power(a->phi))
+        return vpow(x, a->degree)[0];
     switch (a->phi) {
-    case PK_PHI_SIGMOID:
-        return vsigmoid(vset(x + (real)a->bias))[0];
-    case PK_PHI_RELU:
-        x += (real)a->bias;
-        return x > 0 ? x : 0;
-    case PK_PHI_TAYLOR:
-        return taylor(vset(x + (real)a->bias))[0];
-    case PK_PHI_PERIODIC:
-        return periodic(vset(x + (real)a->bias))[0];
+#undef ALONE
+#define ALONE(constant, name)                                                                                \
+    case constant:                                                                                           \
+        return phi_##name(x)[0];
+        PK_EACH_PHI(ROW)
     default:
-        return vpow(vset(x + (real)a->bias), a->degree)[0];
+        return 0;
     }
 }
+#undef ALONE
+#undef HOMOGENEOUS
+#undef SUMMED
+#undef POWER
+#undef EXPONENTIAL
+#undef ROW
 
 static void few_task(void *arg, int64_t task, int thread)
 {
     const struct attention *j = arg;
-    const bool softmax = j->a->phi == PK_PHI_SOFTMAX;
+    const bool softmax = pk_phi_shifted(j->a->phi);
     struct cpu_scratch scratch = {j->scratch + (size_t)thread * j->scratch_bytes, 0};
     int64_t b = task / j->heads, h = task % j->heads, shift = shift_of(j, b);
     const real *k = j->k.p + b * j->k.sb + h * j->k.sh, *v = j->v.p + b * j->v.sb + h * j->v.sh;

@@ -4,6 +4,7 @@
  *
  * Tasks are (batch, head), so that dK and dV belong to one task. The gradient of a learned scale is a double
  * per task, added in order. */
+#include "kernels/backend/cpu/attention_phi.h"
 #include "kernels/backend/cpu/attention_tile.h"
 
 /* From x = S' and dp = dP' of a row: p goes to s, ds to g, and p dp to the gradient of the scale. */
@@ -70,6 +71,21 @@ static void softmax_backward(const struct view *w, real factor, const real *lse,
     }
 }
 
+/* By the kind of a row. sums: one over the sum of f; of exponentials the log of their sum. */
+#define ALONE(name) ROWS_BACKWARD(x += bias, phi_##name(x), phi_##name##_df(x, p, dp))
+#define HOMOGENEOUS ALONE
+#define SUMMED(name)                                                                                         \
+    ROWS_BACKWARD((x += bias, f = phi_##name(x)), vld(sums + v * W) * f,                                     \
+                  phi_##name##_df(x, f, vld(sums + v * W)) * (factor * dp - vld(delta + v * W)))
+#define EXPONENTIAL(name)                                                                                    \
+    ROWS_BACKWARD((void)0, phi_##name(x - vld(sums + v * W)),                                                \
+                  phi_##name##_df(x, p, (factor * dp - vld(delta + v * W))))
+#define POWER(name) (void)0
+#define ROW(constant, name, kind, f, df)                                                                     \
+    case constant:                                                                                           \
+        kind(name);                                                                                          \
+        break;
+
 /* delta (softmax): rowsum(dY Y) of each query; NULL when the tile holds all keys, and the sum is then taken
  * from the tile itself, so that it cancels exactly where one key is visible. */
 static double phi_backward(const struct attention *j, const struct view *w, real factor, const real *sums,
@@ -79,34 +95,14 @@ static double phi_backward(const struct attention *j, const struct view *w, real
     const bool scaled = j->scale != NULL;
     const struct pk_attention_attr *a = j->a;
     const real bias = (real)a->bias;
-    vec acc[TILE / W], power;
+    vec acc[TILE / W], f;
     double total = 0;
 
     for (int64_t v = 0; v < nv; v++)
         acc[v] = vzero();
-    switch (a->phi) {
-    case PK_PHI_SOFTMAX:
-        if (delta) {
-            ROWS_BACKWARD((void)0, vexp(x - vld(sums + v * W)), p * (factor * dp - vld(delta + v * W)));
-            break;
-        }
+    if (pk_phi_shifted(a->phi) && !delta) {
         softmax_backward(w, factor, sums, s, g, acc);
-        break;
-    case PK_PHI_TAYLOR: /* sums: one over them */
-        ROWS_BACKWARD(x += bias, (1 + x + x * x * (real)0.5) * vld(sums + v * W),
-                      (1 + x) * vld(sums + v * W) * (factor * dp - vld(delta + v * W)));
-        break;
-    case PK_PHI_PERIODIC:
-        ROWS_BACKWARD((x += bias, power = vsin(x + (real)(M_PI / 4))), power * power * vld(sums + v * W),
-                      vcos(2 * x) * vld(sums + v * W) * (factor * dp - vld(delta + v * W)));
-        break;
-    case PK_PHI_SIGMOID:
-        ROWS_BACKWARD((void)0, vsigmoid(x + bias), p * (1 - p) * dp);
-        break;
-    case PK_PHI_RELU:
-        ROWS_BACKWARD(x += bias, vmax(x, vzero()), vsel(x > 0, dp, vzero()));
-        break;
-    case PK_PHI_POLY:
+    } else if (pk_phi_power(a->phi)) {
         switch (a->degree) {
         case 1:
             ROWS_BACKWARD(x += bias, x, dp);
@@ -115,20 +111,30 @@ static double phi_backward(const struct attention *j, const struct view *w, real
             ROWS_BACKWARD(x += bias, x * x, x * dp);
             break;
         case 3:
-            ROWS_BACKWARD((x += bias, power = x * x), power * x, power * dp);
+            ROWS_BACKWARD((x += bias, f = x * x), f * x, f * dp);
             break;
         default:
-            ROWS_BACKWARD((x += bias, power = vpow(x, a->degree - 1)), power * x, power * dp);
+            ROWS_BACKWARD((x += bias, f = vpow(x, a->degree - 1)), f * x, f * dp);
         }
-        break;
-    case PK_PHI_COUNT:
-        break;
+    } else {
+        switch (a->phi) {
+            PK_EACH_PHI(ROW)
+        default:
+            break;
+        }
     }
     if (scaled)
         for (int64_t v = 0; v < nv; v++)
             total += vsum_double(acc[v]);
     return total;
 }
+
+#undef ALONE
+#undef HOMOGENEOUS
+#undef SUMMED
+#undef EXPONENTIAL
+#undef POWER
+#undef ROW
 
 static void add_rows(int64_t n, int64_t lanes, const real *from, real *to)
 {
@@ -144,14 +150,14 @@ static double inner_of(const struct attention *j, int64_t h)
 {
     if (pk_phi_normalised(j->a->phi))
         return 1;
-    return j->a->phi == PK_PHI_POLY ? factor_of(j, h) * j->a->degree : factor_of(j, h);
+    return pk_phi_power(j->a->phi) ? factor_of(j, h) * j->a->degree : factor_of(j, h);
 }
 
 /* dbias (NULL: none): (tiles, Nk, TILE) of this head, added to, still without the factors c and p. */
 static void backward_pair(const struct attention *j, int64_t b, int64_t h, int thread, real *dbias)
 {
     const struct pk_attention_attr *a = j->a;
-    const bool softmax = a->phi == PK_PHI_SOFTMAX, normalised = pk_phi_normalised(a->phi);
+    const bool softmax = pk_phi_shifted(a->phi), normalised = pk_phi_normalised(a->phi);
     struct cpu_scratch scratch = {j->scratch + (size_t)thread * j->scratch_bytes, 0};
     int64_t shift = shift_of(j, b), end = keys_of(j, b);
     const real *q = j->q.p + b * j->q.sb + h * j->q.sh, *y = j->y.p + b * j->y.sb + h * j->y.sh;

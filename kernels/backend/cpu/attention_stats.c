@@ -62,38 +62,65 @@ static void norm_task(void *arg, int64_t task, int thread)
     j->row_norm[task] = sum;
 }
 
-/* phi and phi' of one visible logit, without the factor; of softmax, 1. */
-static void phi_one(const struct pk_attention_attr *a, real s, double *f, double *slope)
-{
-    double p = 1;
+/* ---- the rows of phi.h in double ---- */
 
-    switch (a->phi) {
-    case PK_PHI_SOFTMAX:
-        *f = *slope = 1;
-        break;
-    case PK_PHI_SIGMOID:
-        *f = 1 / (1 + exp(-(double)s));
-        *slope = *f * (1 - *f);
-        break;
-    case PK_PHI_RELU:
-        *f = s > 0 ? (double)s : 0;
-        *slope = s > 0;
-        break;
-    case PK_PHI_TAYLOR:
-        *f = 1 + (double)s + (double)s * (double)s / 2;
-        *slope = 1 + (double)s;
-        break;
-    case PK_PHI_PERIODIC:
-        *f = (1 + sin(2 * (double)s)) / 2;
-        *slope = cos(2 * (double)s);
-        break;
-    default:
-        for (int i = 1; i < a->degree; i++)
-            p *= (double)s;
-        *f = p * (double)s;
-        *slope = a->degree * p;
-    }
+static double power(double x, int p)
+{
+    double r = 1;
+
+    for (int i = 0; i < p; i++)
+        r *= x;
+    return r;
 }
+
+/* clang-format off */
+#define S s
+#define V v
+#define D 1.0
+#define NUM(x) (double)(x)
+#define ADD(a, b) ((a) + (b))
+#define SUB(a, b) ((a) - (b))
+#define MUL(a, b) ((a) * (b))
+#define DIV(a, b) ((a) / (b))
+#define ABS(a) fabs(a)
+#define EXP(a) exp(a)
+#define TANH(a) tanh(a)
+#define SIN(a) sin(a)
+#define COS(a) cos(a)
+#define SIGMOID(a) (1 / (1 + exp(-(a))))
+#define DSIGMOID(v) ((v) * (1 - (v)))
+#define MAX0(a) ((a) > 0 ? (a) : 0)
+#define WHERE(a, b) ((a) > 0 ? (b) : 0)
+#define WAVE(a) ((1 + sin(2 * (a))) / 2)
+#define DWAVE(a) cos(2 * (a))
+#define POW(a) power(a, degree)
+#define DPOW(a) (degree * power(a, degree - 1))
+/* clang-format on */
+
+/* f and its slope at one visible logit, without the factor; of exponentials, whose place is known later: 1.
+ */
+static void phi_one(const struct pk_attention_attr *a, double s, double *ret_f, double *ret_slope)
+{
+    const int degree = a->degree;
+    double v = 1;
+
+    *ret_f = *ret_slope = 1;
+    if (pk_phi_shifted(a->phi))
+        return;
+    switch (a->phi) {
+#define ROW(constant, name, kind, f, df)                                                                     \
+    case constant:                                                                                           \
+        v = f;                                                                                               \
+        *ret_slope = df;                                                                                     \
+        break;
+        PK_EACH_PHI(ROW)
+    default:
+        break;
+    }
+    *ret_f = v;
+}
+#undef ROW
+#include "kernels/graph/phi_end.h"
 
 /* Rows divided by their sum: the Jacobian is diag g - a g', with a = f / sum and g = phi' / sum (softmax: g =
  * a). Its squared norm, and that of J K. Leaves a in r->f; returns the sum of its squares. */
@@ -103,7 +130,7 @@ static double normalised_row(const struct attention *t, const struct row *r, int
     double sum = 0, a2 = 0, g2 = 0, ag2 = 0, jacq = 0;
 
     for (int64_t m = 0; m < n; m++) {
-        if (t->a->phi == PK_PHI_SOFTMAX)
+        if (pk_phi_shifted(t->a->phi))
             r->f[m] = r->g[m] = r->f[m] != 0 ? (real)exp((double)r->s[m] - max) : 0;
         sum += (double)r->f[m];
     }
@@ -184,7 +211,7 @@ static void stats_task(void *arg, int64_t task, int thread)
             count++; /* Welford's running mean and spread */
             mean += ((double)r.s[m] - old) / count;
             spread += ((double)r.s[m] - old) * ((double)r.s[m] - mean);
-            phi_one(t->a, r.s[m], &f, &slope);
+            phi_one(t->a, (double)r.s[m], &f, &slope);
             r.f[m] = (real)f;
             r.g[m] = (real)slope;
             f2 += f * f;

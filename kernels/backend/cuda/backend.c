@@ -19,13 +19,15 @@ extern __attribute__((weak, visibility("hidden"))) void cuda_blas_close(struct p
 extern __attribute__((weak, visibility("hidden"))) void cuda_blas_version(const struct pk_backend *b,
                                                                           char *out, size_t size);
 
-#define NAME(OP, name) [PK_OP_##OP] = #name,
-static const char *const op_name[PK_OP_COUNT] = {CUDA_EACH_OP(NAME)};
-#undef NAME
+#define PK_OP(OP, name) [PK_OP_##OP] = #name,
+static const char *const op_name[PK_OP_COUNT] = {
+#include "kernels/graph/op/ops.def"
+};
+#undef PK_OP
 
 static const char *name_of(uint32_t op)
 {
-    return op < PK_OP_COUNT && op_name[op] ? op_name[op] : "an op";
+    return op < PK_OP_COUNT ? op_name[op] : "an op";
 }
 
 enum pd_err cuda_fail(struct pd_why *why, cudaError_t error, const char *what)

@@ -45,7 +45,7 @@ struct pk_backend {
      * PD_ERR_INVALID. */
     uint32_t *fault, *fault_host; /* fault_host: pinned, for reading it */
     struct cuda_pinned *pinned;   /* of alloc_host */
-    bool forgetful; /* the host did not keep what it was told: attention_order.cu asks no more */
+    bool forgetful; /* the host did not keep what it was told: attention/order.cu asks no more */
     struct cuda_passage *passage; /* slot.c: what small uploads pass through */
 };
 
@@ -63,46 +63,14 @@ struct cuda_op {
 extern const struct cuda_op cuda_ops[PK_OP_COUNT]; /* table.c */
 
 /* Every op by name. Op X is there as soon as some file defines cuda_X; cuda_X_workspace and cuda_X_supports
- * are found likewise, where an op needs them: no list to edit, a test names what is missing. */
-#define CUDA_EACH_OP(ONE)                                                                                    \
-    ONE(COPY, copy)                                                                                          \
-    ONE(FILL, fill)                                                                                          \
-    ONE(CONCAT, concat)                                                                                      \
-    ONE(PAD, pad)                                                                                            \
-    ONE(GATHER, gather)                                                                                      \
-    ONE(SCATTER_ADD, scatter_add)                                                                            \
-    ONE(ONE_HOT, one_hot)                                                                                    \
-    ONE(EXPR, expr)                                                                                          \
-    ONE(SUM, sum)                                                                                            \
-    ONE(MAX, max)                                                                                            \
-    ONE(SUMSQ, sumsq)                                                                                        \
-    ONE(MATMUL, matmul)                                                                                      \
-    ONE(DROPOUT, dropout)                                                                                    \
-    ONE(NORM, norm)                                                                                          \
-    ONE(NORM_BWD, norm_bwd)                                                                                  \
-    ONE(SOFTMAX, softmax)                                                                                    \
-    ONE(SOFTMAX_BWD, softmax_bwd)                                                                            \
-    ONE(CROSS_ENTROPY, cross_entropy)                                                                        \
-    ONE(CROSS_ENTROPY_BWD, cross_entropy_bwd)                                                                \
-    ONE(CROSS_ENTROPY_GRAD, cross_entropy_grad)                                                              \
-    ONE(ATTENTION, attention)                                                                                \
-    ONE(ATTENTION_BWD, attention_bwd)                                                                        \
-    ONE(ATTENTION_STATS, attention_stats)                                                                    \
-    ONE(ATTENTION_STATE, attention_state)                                                                    \
-    ONE(ATTENTION_JVP, attention_jvp)                                                                        \
-    ONE(ATTENTION_BWD2, attention_bwd2)                                                                      \
-    ONE(CACHE_APPEND, cache_append)                                                                          \
-    ONE(ADAMW, adamw)                                                                                        \
-    ONE(MSGDW, msgdw)                                                                                        \
-    ONE(ACCUMULATE, accumulate)                                                                              \
-    ONE(ALL_REDUCE, all_reduce)                                                                              \
-    ONE(BROADCAST_RANKS, broadcast_ranks)
-#define CUDA_DECLARE(OP, name)                                                                               \
+ * are found likewise, where an op needs them: no list to edit, a test names what is missing. Leaves and views
+ * never come here. */
+#define PK_OP(OP, name)                                                                                      \
     cuda_run_fn cuda_##name;                                                                                 \
     cuda_workspace_fn cuda_##name##_workspace;                                                               \
     cuda_supports_fn cuda_##name##_supports;
-CUDA_EACH_OP(CUDA_DECLARE)
-#undef CUDA_DECLARE
+#include "kernels/graph/op/ops.def"
+#undef PK_OP
 
 /* matmul.c, for backend.c: made with the device and gone before it. b->stream is there already. Absent like
  * an op as long as matmul is. */

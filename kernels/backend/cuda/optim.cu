@@ -10,7 +10,7 @@
  * of whose loads are under way (up to 160 bytes) before it waits for the hyper-parameters, which thread 0
  * works out of device memory in double, as the CPU does. A single tensor is a table of one: the numbers are
  * the same. A gradient that is no dense memory is copied to the workspace first, and goes alone. */
-#include "kernels/backend/cuda/move.h"
+#include "kernels/backend/cuda/move/move.h"
 #include "kernels/backend/cuda/optim.h"
 #include "kernels/backend/cuda/view.cuh"
 

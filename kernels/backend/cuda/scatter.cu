@@ -13,7 +13,7 @@
  *
  * Bytes: the output once (or its base copied), src once, and each row of the output that an index names once
  * more. */
-#include "kernels/backend/cuda/move.h"
+#include "kernels/backend/cuda/move/move.h"
 #include "kernels/backend/cuda/view.cuh"
 
 #define FEW_POSITIONS 4096

@@ -3,13 +3,15 @@
  */
 #include "kernels/backend/cuda/cuda.h"
 
-#define WEAK(OP, name)                                                                                       \
+#define PK_OP(OP, name)                                                                                      \
     extern __attribute__((weak, visibility("hidden"))) cuda_run_fn cuda_##name;                              \
     extern __attribute__((weak, visibility("hidden"))) cuda_workspace_fn cuda_##name##_workspace;            \
     extern __attribute__((weak, visibility("hidden"))) cuda_supports_fn cuda_##name##_supports;
-CUDA_EACH_OP(WEAK)
-#undef WEAK
+#include "kernels/graph/op/ops.def"
+#undef PK_OP
 
-#define ROW(OP, name) [PK_OP_##OP] = {cuda_##name, cuda_##name##_workspace, cuda_##name##_supports},
-const struct cuda_op cuda_ops[PK_OP_COUNT] = {CUDA_EACH_OP(ROW)};
-#undef ROW
+#define PK_OP(OP, name) [PK_OP_##OP] = {cuda_##name, cuda_##name##_workspace, cuda_##name##_supports},
+const struct cuda_op cuda_ops[PK_OP_COUNT] = {
+#include "kernels/graph/op/ops.def"
+};
+#undef PK_OP

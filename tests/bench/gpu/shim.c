@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "kernels/backend/load.h"
-#include "kernels/tensor/tensor.h"
+#include "kernels/graph/tensor.h"
 
 #define SHIM __attribute__((visibility("default")))
 #define TENSORS_MOST 400

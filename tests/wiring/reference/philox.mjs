@@ -24,7 +24,7 @@ export function philox(key, counter) {
     return [c0, c1, c2, c3];
 }
 
-/** What the fourth word of a counter says (daemon/data/philox.h): streams never share numbers. */
+/** What the fourth word of a counter says (daemon/worker/data/philox.h): streams never share numbers. */
 export const stream = { shuffle: 1, augment: 2, window: 3, split: 4, digit: 5, init: 6 };
 
 /** Words for place `index` of epoch `epoch` in a stream. */
@@ -33,7 +33,7 @@ export function words(seed, purpose, epoch, index) {
 }
 
 /**
- * Whether dropout keeps element (row, column): kernels/ops/op.h, DROPOUT.
+ * Whether dropout keeps element (row, column): kernels/graph/op/op.h, DROPOUT.
  * @param {{seed: number, step: number}} draw
  */
 export function keeps(draw, place, row, column, rate) {

@@ -1,4 +1,4 @@
-// From logits to a token as the completion request documents it (api/openapi.yaml; daemon/serve/serve.h): bias, penalties by
+// From logits to a token as the completion request documents it (api/openapi.yaml; daemon/worker/serve/serve.h): bias, penalties by
 // what was generated so far, temperature, the fewest tokens that reach top_p, and a uniform number from (seed, index).
 
 const word = 2n ** 64n - 1n;

@@ -206,9 +206,20 @@ export function train(s, batches) {
         checkpoints.set(step, saved);
         kept.boundary(step, score);
     };
+    /** The evaluations since the one that was better than all before it by more than the least change. */
+    const patient = () => {
+        if (!s.stop)
+            return true;
+        let best = NaN, waited = 0;
+        for (const value of series.get(s.stop.key)?.values() ?? []) {
+            const better = Number.isNaN(best) ? !Number.isNaN(value) : (s.stop.key.startsWith('acc') ? value - best : best - value) > s.stop.change;
+            [best, waited] = better ? [value, 0] : [best, waited + 1];
+        }
+        return waited < s.stop.patience;
+    };
     let skipped = 0, inRow = 0, step = 0;
     boundary(0);
-    while (step < s.steps && inRow < s.nonfiniteLimit) {
+    while (step < s.steps && inRow < s.nonfiniteLimit && patient()) {
         const { loss, right, grads } = gradient(s, params, batches.train(step), step);
         const lr = rate(s, step), norm = normOf(grads);
         push('loss/train', ++step, loss);

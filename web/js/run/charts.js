@@ -17,9 +17,9 @@ const PADDING = 30; // px beside a plot, in its panel
 
 /** Groups of panels: the first whose `holds` says so. Those of a closed group are drawn once it is opened. */
 const groups = [
-    { id: 'training', title: 'Training', text: '', holds: (/** @type {import('../metrics.js').Panel} */ p) => !p.layered && !p.metric.system },
+    { id: 'training', title: 'Training', text: '', holds: (/** @type {import('../metrics.js').Panel} */ p) => !p.layered && p.metric.group === 'training' },
     { id: 'layers', title: 'Layers', text: 'Measured on a fixed probe batch, means over heads; choose a layer to see its heads.', holds: (/** @type {import('../metrics.js').Panel} */ p) => p.layered },
-    { id: 'gpus', title: 'GPUs', text: 'The devices of the run, as reported by the driver: GPU 0 is that of rank 0.', holds: (/** @type {import('../metrics.js').Panel} */ p) => Boolean(p.metric.gpu) },
+    { id: 'gpus', title: 'GPUs', text: 'The devices of the run, as reported by the driver: GPU 0 is that of rank 0.', holds: (/** @type {import('../metrics.js').Panel} */ p) => p.metric.group === 'gpus' },
     { id: 'system', title: 'System', text: 'Resource use', closed: true, holds: () => true },
 ];
 

@@ -2,6 +2,7 @@
 import { isAbort, listCheckpoints } from '../api.js';
 import { failedBox, fill, h, message, stateBox, toast } from '../dom.js';
 import { ago, bytes, count, moment, number } from '../format.js';
+import { fullTitle } from '../metrics.js';
 
 /** @typedef {import('./page.js').Page} Page */
 
@@ -20,7 +21,8 @@ export function checkpointsPart(page, gone) {
                     return;
                 }
                 // What a checkpoint is ranked by has a name.
-                const ranks = page.series.some(s => s.key === 'acc/val') ? 'Validation accuracy' : page.series.some(s => s.key === 'loss/val') ? 'Validation loss' : 'Validation';
+                const ranked = ['acc/val', 'loss/val'].find(key => page.series.some(s => s.key === key));
+                const ranks = ranked ? fullTitle(ranked) : 'Validation';
                 fill(page.place, h('div', { class: 'card scroll-x', tabindex: 0, role: 'region', 'aria-label': 'Checkpoints' }, h('table', { class: 'table' },
                     h('thead', null, h('tr', null, [['Step', 'num'], ['Kind', ''], [ranks, 'num'], ['Size', 'num'], ['Attempt', 'num'], ['Saved', ''], ['SHA-256', ''], ['', 'num']]
                         .map(([name, cls]) => h('th', { class: cls, scope: 'col' }, name || h('span', { class: 'hidden' }, 'Actions'))))),
@@ -29,7 +31,7 @@ export function checkpointsPart(page, gone) {
                         h('td', { class: 'num' }, number(c.value)), h('td', { class: 'num' }, bytes(c.bytes)),
                         h('td', { class: 'num' }, c.attempt), h('td', { class: 'nowrap', title: moment(c.created) }, ago(c.created)),
                         h('td', { class: 'mono', title: c.digest }, c.digest.slice(0, 12)),
-                        h('td', { class: 'num' }, h('button', { type: 'button', class: 'small-button', 'aria-label': `Register the checkpoint of step ${c.step} as a model`, on: { click: () => page.register(c.id).catch(error => toast(message(error), 'bad')) } }, 'Register'))))))));
+                        h('td', { class: 'num' }, h('span', { class: 'row end' }, h('a', { class: 'button small-button', href: `#/submit?evaluate=${encodeURIComponent(page.id)}&checkpoint=${c.step}`, 'aria-label': `Evaluate the checkpoint of step ${c.step}` }, 'Evaluate'), h('button', { type: 'button', class: 'small-button', 'aria-label': `Register the checkpoint of step ${c.step} as a model`, on: { click: () => page.register(c.id).catch(error => toast(message(error), 'bad')) } }, 'Register')))))))));
             } catch (error) {
                 if (!isAbort(error))
                     fill(page.place, h('div', { class: 'card' }, failedBox(error, 'The checkpoints', () => page.again())));

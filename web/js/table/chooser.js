@@ -1,7 +1,7 @@
 // The dialog that chooses columns: those shown, in their order, and those on offer; any metric by its key, any member
 // of the configuration by its pointer.
 import { fill, h, icon } from '../dom.js';
-import { catalogue, columnOf, fits } from './columns.js';
+import { columnOf, fits, offered } from './columns.js';
 
 /** @typedef {import('./columns.js').Chosen} Chosen */
 
@@ -40,10 +40,10 @@ export function chooseColumns(chosen, changed, standard) {
             h('button', { type: 'button', class: 'quiet icon-button', data: { down: true }, disabled: i === now.length - 1, 'aria-label': `Move ${column.title} to the right`, on: { click: () => move(i, 1) } }, icon('down')),
             h('button', { type: 'button', class: 'quiet icon-button', disabled: column.id === 'name', 'aria-label': `Hide ${column.title}`, on: { click: () => set(now.filter((_, j) => j !== i)) } }, icon('close')))));
         const text = search.value.trim().toLowerCase();
-        const hidden = catalogue.filter(column => !now.some(other => other.column.id === column.id) &&
+        const hidden = offered().filter(column => !now.some(other => other.column.id === column.id) &&
             (!text || `${column.title} ${column.id} ${column.text ?? ''}`.toLowerCase().includes(text)));
         // What is no known name may be a key or a pointer.
-        const own = text && (hidden.length === 0 || text.includes('/')) && !catalogue.some(column => column.id.slice(2) === search.value.trim())
+        const own = text && (hidden.length === 0 || text.includes('/')) && !offered().some(column => column.id.slice(2) === search.value.trim())
             ? columnOf(search.value.trim().startsWith('/') ? `c:${search.value.trim()}` : `m:${search.value.trim()}`) : null;
         const groups = new Map();
         for (const column of own && !now.some(other => other.column.id === own.id) ? [...hidden, own] : hidden)

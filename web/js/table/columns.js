@@ -153,7 +153,7 @@ function metricColumn(key) {
     const side = metric.panel ? ` (${tail.replaceAll('_', ' ')})` : '';
     return {
         id: `m:${key}`, title: metric.key === metric.title ? key : metric.title + side, group: 'Metrics', text: metric.text, width: 122, num: true,
-        metric: key, down: metric.better === 'up', value: run => run.latest[key], draw: (cell, run) => put(cell, present(metric, run.latest[key] ?? null)),
+        metric: key, down: metric.better === 'more', value: run => run.latest[key], draw: (cell, run) => put(cell, present(metric, run.latest[key] ?? null)),
     };
 }
 
@@ -173,19 +173,24 @@ function fieldColumn(pointer) {
     };
 }
 
+const settings = fields.map(([pointer]) => fieldColumn(pointer));
+
+/** Those of the catalogue of metrics, and of which one they are. @type {{of: import('../metrics.js').Metric[], columns: Column[]}} */
+let measured = { of: [], columns: [] };
+
 /** Everything that the chooser offers by name. */
-export const catalogue = [
-    ...own,
-    ...metrics.filter(metric => !metric.gpu && !/^(attn|logit|scale)\//.test(metric.key)).map(metric => metricColumn(metric.key)),
-    ...fields.map(([pointer]) => fieldColumn(pointer)),
-];
+export function offered() {
+    if (measured.of !== metrics)
+        measured = { of: metrics, columns: metrics.filter(metric => metric.group === 'training' || metric.group === 'system').map(metric => metricColumn(metric.key)) };
+    return [...own, ...measured.columns, ...settings];
+}
 
 /**
  * @param {string} id
  * @returns {Column | null}
  */
 export function columnOf(id) {
-    const known = catalogue.find(column => column.id === id);
+    const known = offered().find(column => column.id === id);
     if (known)
         return known;
     if (/^m:.{1,255}$/.test(id))

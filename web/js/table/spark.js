@@ -30,14 +30,18 @@ export function startSparks(signal, repaint) {
     let timer = 0;
     let busy = false;
     async function load() {
+        if (busy || document.hidden)
+            return; // rows are drawn again when the answer is there, or the page is seen
         const ids = [...wanted].slice(-MOST);
         wanted.clear();
-        if (busy || ids.length === 0 || document.hidden)
+        if (ids.length === 0)
             return;
         busy = true;
         try {
             for (const { id, points } of await readCourses(ids, COURSE_KEY, POINTS, signal))
                 keep(id, points);
+            for (const id of ids)
+                wanted.delete(id); // rows that were drawn while the answer was under way
             repaint();
         } catch (error) {
             if (!isAbort(error))

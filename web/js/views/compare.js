@@ -152,7 +152,7 @@ export function compareView(context) {
         const keys = [...new Set([...series.values()].flatMap(list => list.map(s => s.key)))];
         const flat = [];
         for (const panel of panels(keys)) {
-            if (panel.metric.system)
+            if (['system', 'gpus'].includes(panel.metric.group))
                 continue; // what a run took of its machine is a matter of that run
             if (panel.layered)
                 flat.push(panel);
@@ -261,14 +261,14 @@ export function compareView(context) {
         /** Places of the runs, those that are pinned first. */
         const order = runs.map((_, i) => i).sort((a, b) => mean ? 0 : Number(pins.has(runs[b].id)) - Number(pins.has(runs[a].id)));
         const head = () => order.map(i => h('th', { class: 'num', scope: 'col' }, h('span', { class: 'col-run' }, line(...inkOf(i)), `#${runs[i].id}`)));
-        const kept = metrics.filter(m => m.runs.some(Boolean) && !describe(parseKey(m.key).base).gpu);
+        const kept = metrics.filter(m => m.runs.some(Boolean) && describe(parseKey(m.key).base).group !== 'gpus');
         fill(reached, kept.length > 0 && [h('h2', null, 'Results'), h('div', { class: 'card scroll-x', tabindex: 0, role: 'region', 'aria-label': 'Latest values' }, h('table', { class: 'table compare-table' },
             h('thead', null, h('tr', null, h('th', { scope: 'col' }, 'Metric, latest'), head())),
             h('tbody', null, kept.map(m => {
                 const metric = describe(m.key);
                 const values = m.runs.map(r => r?.last ?? null);
                 const finite = values.filter(v => v !== null && Number.isFinite(v));
-                const best = metric.better && finite.length > 1 ? Math[metric.better === 'up' ? 'max' : 'min'](.../** @type {number[]} */ (finite)) : null;
+                const best = metric.better !== 'neither' && finite.length > 1 ? Math[metric.better === 'more' ? 'max' : 'min'](.../** @type {number[]} */ (finite)) : null;
                 return h('tr', null, h('th', { scope: 'row' }, m.key), order.map(i => values[i]).map(v => h('td', { class: 'num', data: { best: v !== null && v === best } }, present(metric, v))));
             }))))]);
         const toggle = h('input', { type: 'checkbox' });

@@ -1,6 +1,7 @@
 // What the machine offers, who holds it, who waits for it and why; the queue is put in another order here.
 import { cancelRun, getVersion, isAbort, json, listDevices, listQueue, listRuns } from '../api.js';
-import { ask, bones, failedBox, fill, h, icon, message, setText, stateBox, toast } from '../dom.js';
+import { getStorage, isAway, storageCard } from '../away.js';
+import { ask, bones, failedBox, fill, h, icon, message, redraw, setText, stateBox, toast } from '../dom.js';
 import { ago, bytes, count, duration, moment } from '../format.js';
 import { changeJob } from '../jobs.js';
 import { gpuCard, noGpu } from '../gpu.js';
@@ -21,6 +22,7 @@ export function devicesView(context) {
     const gpuPlace = h('div', { class: 'gpus', hidden: true });
     const devicesPlace = h('div', { class: 'cols' }, h('div', { class: 'card' }, bones(3)));
     const queuePlace = h('div', { class: 'card' }, bones(3));
+    const storagePlace = h('div', { class: 'card pad stack' }, bones(2));
     const queueTitle = h('h2', { id: 'queue-title' }, 'Queue');
     const settings = h('details', { class: 'card pad settings', open: query.get('settings') === '1' }, h('summary', null, h('b', null, 'Server settings')), h('div', { class: 'stack' }));
     const about = h('p', { class: 'muted small' });
@@ -28,7 +30,8 @@ export function devicesView(context) {
         h('div', { class: 'head' }, h('div', null, h('h1', null, 'Devices and queue'), summary)),
         gpuPlace,
         devicesPlace,
-        h('section', { class: 'stack', 'aria-labelledby': 'queue-title' }, queueTitle, queuePlace), settings, about);
+        h('section', { class: 'stack', 'aria-labelledby': 'queue-title' }, queueTitle, queuePlace),
+        h('section', { class: 'stack', 'aria-labelledby': 'storage-title' }, h('h2', { id: 'storage-title' }, 'Storage'), storagePlace), settings, about);
     let ready = false;
     let watched = false; // there are GPUs
     let held = false; // a field of the table is being used: it must not be drawn anew
@@ -134,13 +137,10 @@ export function devicesView(context) {
      * @param {Map<string, Run>} runs
      */
     function drawGpus(gpus, driver, runs) {
-        const focus = gpuPlace.contains(document.activeElement) ? document.activeElement?.getAttribute('aria-label') : null;
         gpuPlace.hidden = false;
         watched = gpus.length > 0;
         gpuPlace.toggleAttribute('data-many', gpus.length > 8);
-        fill(gpuPlace, gpus.length > 0 ? gpus.map(device => gpuCard(device, device.runId ? runs.get(device.runId) : null, () => refresh())) : noGpu(driver));
-        if (focus)
-            /** @type {HTMLElement | null} */ (gpuPlace.querySelector(`[aria-label="${CSS.escape(focus)}"]`))?.focus({ preventScroll: true });
+        redraw(gpuPlace, () => fill(gpuPlace, gpus.length > 0 ? gpus.map(device => gpuCard(device, device.runId ? runs.get(device.runId) : null, () => refresh())) : noGpu(driver)));
     }
 
     async function refresh() {
@@ -158,12 +158,8 @@ export function devicesView(context) {
             else
                 fill(devicesPlace, slots.map(device => card(device, device.runId ? runs.get(device.runId) : null)));
             setText(queueTitle, queue.length > 0 ? `Queue (${count(queue.length)})` : 'Queue');
-            if (!held) {
-                const focus = queuePlace.contains(document.activeElement) ? document.activeElement?.getAttribute('aria-label') : null;
-                drawQueue(queue);
-                if (focus)
-                    /** @type {HTMLElement | null} */ (queuePlace.querySelector(`[aria-label="${CSS.escape(focus)}"]`))?.focus({ preventScroll: true });
-            }
+            if (!held)
+                redraw(queuePlace, () => drawQueue(queue));
         } catch (error) {
             if (isAbort(error))
                 return;
@@ -171,6 +167,16 @@ export function devicesView(context) {
                 fill(devicesPlace, h('div', { class: 'card' }, failedBox(error, 'The devices', () => refresh())));
                 fill(queuePlace);
             }
+        }
+    }
+
+    async function drawStorage() {
+        try {
+            const storage = await getStorage(signal);
+            redraw(storagePlace, () => fill(storagePlace, storageCard(storage)));
+        } catch (error) {
+            if (!isAbort(error))
+                fill(storagePlace, failedBox(error, 'What the folder takes', () => drawStorage()));
         }
     }
 
@@ -198,10 +204,16 @@ export function devicesView(context) {
 
     getVersion(signal).then(version => setText(about, `polyd ${version.version}, started ${ago(version.started)}`)).catch(() => {});
     const nudge = pacer(refresh, { least: 600, most: 3000, wanted: () => true, signal });
-    onEvent(() => nudge(), signal);
+    const nudgeStorage = pacer(drawStorage, { least: 3000, most: 30000, wanted: () => true, signal });
+    onEvent(event => {
+        nudge();
+        if (isAway(event.kind) || event.kind === 'checkpoint')
+            nudgeStorage();
+    }, signal);
     /* Temperature and memory change without an event. */
     const timer = setInterval(() => { if (watched && !document.hidden) nudge(); }, 3000);
     signal.addEventListener('abort', () => clearInterval(timer));
     refresh();
+    drawStorage();
     return { el };
 }

@@ -39,8 +39,7 @@ const sources = [
     ['Sigmoid note', 'The note on sigmoid attention: which power of the length n should scale attention that does not sum to one.'],
 ];
 
-/** @param {import('../metrics.js').Metric} metric */
-const groupOf = metric => (metric.system ? 'System' : /^(attn|logit|scale)\//.test(metric.key) ? 'Layers' : 'Training');
+const groups = [['training', 'Training'], ['layers', 'Layers'], ['system', 'System'], ['gpus', 'GPUs']];
 
 /**
  * @param {import('../types').ViewContext} context
@@ -55,12 +54,12 @@ export function helpView(context) {
     function draw() {
         const text = search.value.trim().toLowerCase();
         context.setQuery({ q: search.value.trim() });
-        const groups = ['Training', 'Layers', 'System'].map(name => {
-            const shown = metrics.filter(metric => groupOf(metric) === name && (!text || `${metric.key} ${metric.title} ${metric.text} ${metric.source}`.toLowerCase().includes(text)));
+        const found = groups.map(([group, name]) => {
+            const shown = metrics.filter(metric => metric.group === group && (!text || `${metric.key} ${metric.title} ${metric.text} ${metric.source}`.toLowerCase().includes(text)));
             return shown.length > 0 && h('section', { class: 'stack' }, h('h3', null, name), h('dl', { class: 'card terms' }, shown.map(metric => h('div', { data: { metric: metric.key, wanted: metric.key === wanted } },
                 h('dt', null, metric.key), h('dd', null, metric.text, h('p', { class: 'muted small' }, metric.source))))));
         });
-        fill(place, groups.some(Boolean) ? groups : h('p', { class: 'muted' }, 'No metric matches.'));
+        fill(place, found.some(Boolean) ? found : h('p', { class: 'muted' }, metrics.length > 0 ? 'No metric matches.' : 'The catalogue of metrics has not come.'));
     }
     search.addEventListener('input', draw);
     draw();

@@ -1,5 +1,6 @@
 // Registered models with their versions, and a box to try the one that is loaded: a pad for images, a prompt for text.
 import { isAbort, listModels, moveModel, setAlias } from '../api.js';
+import { deleteVersion } from '../away.js';
 import { ask, bones, failedBox, fill, h, icon, message, setText, snippet, stateBox, toast } from '../dom.js';
 import { ago, bytes, count, moment } from '../format.js';
 import { onEvent, pacer } from '../live.js';
@@ -62,7 +63,7 @@ export function modelsView(context) {
     function drawModel(model) {
         const ready_ = model.versions.filter(v => v.state === 'READY');
         const serving = ready_.find(v => v.version === context.query.get('v')) ?? ready_[0] ?? null;
-        const key = serving ? `${model.name}:${serving.version}` : `${model.name}:none`;
+        const key = serving ? `${model.name}:${serving.version}` : `${model.name}:none ${model.versions[0]?.version ?? ''}`;
         if (box?.key !== key) {
             leaving.abort();
             leaving = new AbortController();
@@ -81,7 +82,8 @@ export function modelsView(context) {
                 h('td', { class: 'num' }, count(v.step)),
                 h('td', { class: 'num' }, bytes(v.bytes)),
                 h('td', { class: 'nowrap', title: moment(v.created) }, ago(v.created)),
-                h('td', { class: 'num' }, h('span', { class: 'row end' }, v.state === 'READY' && v !== serving ? h('button', { type: 'button', on: { click: () => { context.setQuery({ v: v.version }); draw(); } } }, 'Try') : null, move(model, v))))))));
+                h('td', { class: 'num' }, h('span', { class: 'row end' }, h('a', { class: 'button', href: `#/submit?evaluate=${encodeURIComponent(`${model.name}:${v.version}`)}`, 'aria-label': `Evaluate version ${v.version}` }, 'Evaluate'), v.state === 'READY' && v !== serving ? h('button', { type: 'button', on: { click: () => { context.setQuery({ v: v.version }); draw(); } } }, 'Try') : null, move(model, v),
+                    h('button', { type: 'button', class: 'quiet icon-button', disabled: v.state !== 'UNAVAILABLE', 'aria-label': `Delete version ${v.version}`, title: v.state === 'UNAVAILABLE' ? 'Delete this version' : 'Unload it to delete it', on: { click: () => drop(model, v) } }, icon('trash')))))))));
         const reasons = model.versions.filter(v => v.reason && v.state !== 'READY').map(v => h('div', { class: 'note', data: { tone: 'bad' } }, `Version ${v.version}: ${v.reason}`));
         const focus = document.activeElement instanceof HTMLElement && side.contains(document.activeElement) ? document.activeElement : null;
         const children = [box.el, ...reasons, versions];
@@ -151,6 +153,18 @@ export function modelsView(context) {
             h('label', { class: 'field' }, h('span', null, 'Alias'), h('input', { type: 'text', name: 'alias', required: true, maxlength: 128, pattern: '[A-Za-z0-9._\\-]*[A-Za-z._\\-][A-Za-z0-9._\\-]*', title: 'Letters, digits, dot, dash and underscore; not a number', autocomplete: 'off' }))], 'Set the alias');
         if (data)
             await change(() => setAlias(model.name, String(data.get('alias')), version.version), `${data.get('alias')} is version ${version.version}`);
+    }
+
+    /**
+     * @param {Model} model
+     * @param {ModelVersion} version
+     */
+    async function drop(model, version) {
+        const sure = await ask(`Delete version ${version.version} of ${model.name}?`, [
+            h('p', null, 'The version goes from the registry; its checkpoint stays with run ', h('a', { href: `#/runs/${version.runId}` }, `#${version.runId}`), '.'),
+            h('p', { class: 'muted' }, 'Its number is not given again.')], 'Delete the version', { danger: true, keep: 'Keep it' });
+        if (sure)
+            await change(() => deleteVersion(model.name, version.version), `Version ${version.version} of ${model.name} is deleted`);
     }
 
     /** @param {Model} model */

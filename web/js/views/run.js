@@ -1,11 +1,12 @@
 // One run: where it stands, its curves, and everything else there is to know of it.
 import { cancelRun, getCurves, getJob, getRun, isAbort, listSeries, registerModel, steerJob, steerRun } from '../api.js';
+import { awayButtons } from '../away.js';
 import { ask, bones, failedBox, fill, h, icon, message, setText, stateBox, toast } from '../dom.js';
-import { ago, count, duration, toNumber } from '../format.js';
+import { ago, bytes, count, duration, toNumber } from '../format.js';
 import { submitJob } from '../jobs.js';
 import { kindOf } from '../kinds.js';
 import { onEvent, pacer } from '../live.js';
-import { describe, present } from '../metrics.js';
+import { describe, fullTitle, panels, present } from '../metrics.js';
 import { notesCard } from '../notes.js';
 import { chartsPart } from '../run/charts.js';
 import { checkpointsPart } from '../run/checkpoints.js';
@@ -13,15 +14,17 @@ import { configPart } from '../run/config.js';
 import { eventsPart } from '../run/events.js';
 import { guide } from '../run/guide.js';
 import { logPart } from '../run/log.js';
+import { resultsPart } from '../run/results.js';
 import { chip, isActive, isMoving, meter, nextAttempt, setMeter, standing } from '../states.js';
 
 /** @typedef {import('../types').Run} Run */
 
-/** `worker`: only of runs that polyd carries out. */
+/** Of runs without a kind all are shown; else those whose kind `fits`. */
 const tabs = [
-    { id: 'charts', word: 'Charts' },
+    { id: 'charts', word: 'Charts', fits: (/** @type {import('../kinds.js').Kind} */ kind) => kind.curves },
+    { id: 'results', word: 'Results', fits: (/** @type {import('../kinds.js').Kind} */ kind) => !kind.curves },
     { id: 'log', word: 'Log' },
-    { id: 'checkpoints', word: 'Checkpoints', worker: true },
+    { id: 'checkpoints', word: 'Checkpoints', fits: (/** @type {import('../kinds.js').Kind} */ kind) => kind.saves },
     { id: 'config', word: 'Configuration' },
     { id: 'events', word: 'Events' },
 ];
@@ -97,7 +100,8 @@ export function runView(context) {
     });
 
     /** Does the tab make sense for this run? @param {typeof tabs[number]} which */
-    const fits = which => !which.worker || !page.run || kindOf(page.run).worker;
+    const fits = which => !which.fits || !page.run || which.fits(kindOf(page.run));
+    const firstTab = () => /** @type {typeof tabs[number]} */ (tabs.find(fits)).id;
 
     /** @param {string} which */
     function openTab(which) {
@@ -110,10 +114,10 @@ export function runView(context) {
             button.tabIndex = on ? 0 : -1;
         });
         place.setAttribute('aria-labelledby', `tab-${tab}`);
-        context.setQuery({ tab: tab === 'charts' ? null : tab });
+        context.setQuery({ tab: tab === firstTab() ? null : tab });
         fill(place, h('div', { class: 'card' }, bones(6)));
         /** @type {Record<string, (page: import('../run/page.js').Page, gone: AbortSignal) => import('../run/page.js').Part>} */
-        const parts = { charts: chartsPart, log: logPart, checkpoints: checkpointsPart, config: configPart, events: eventsPart };
+        const parts = { charts: chartsPart, results: resultsPart, log: logPart, checkpoints: checkpointsPart, config: configPart, events: eventsPart };
         part = parts[tab](page, leavingTab.signal);
         return part.refresh();
     }
@@ -140,6 +144,8 @@ export function runView(context) {
             kindOf(now).tag || now.device,
             now.state === 'ended' ? `ended ${ago(now.ended)}` : `created ${ago(now.created)}`,
             now.state === 'ended' ? stepWord(now).toLowerCase() : '',
+            now.state === 'ended' && now.bytes && now.bytes.total > 0 ? `${bytes(now.bytes.total)} on disk` : '',
+            now.archived ? `archived ${ago(now.archived)}` : '',
             now.attempts > 1 && !attemptWord(now) ? `${now.attempts} attempts` : '',
             ...Object.entries(now.sweep).map(([key, value]) => `${key.replace(/^\//, '').replaceAll('/', '.')} = ${JSON.stringify(value)}`),
         ].filter(Boolean);
@@ -195,7 +201,7 @@ export function runView(context) {
     }
 
     /** @param {Run} now */
-    const stepWord = now => (now.step === null || !now.started ? '' : `Step ${count(now.step)}${now.totalSteps ? ` of ${count(now.totalSteps)}` : ''}`);
+    const stepWord = now => (now.step === null || !now.started ? '' : `${kindOf(now).curves ? 'Step' : 'Batch'} ${count(now.step)}${now.totalSteps ? ` of ${count(now.totalSteps)}` : ''}`);
 
     /** A run that failed and waits for another attempt says so, and why. @param {Run} now */
     function attemptWord(now) {
@@ -220,7 +226,7 @@ export function runView(context) {
         asking = true;
         try {
             for (const curve of await getCurves(id, keys, { buckets: 10000 }, signal)) {
-                const up = describe(curve.key).better === 'up';
+                const up = describe(curve.key).better === 'more';
                 const known = curve.buckets.filter(b => b.mean !== null && Number.isFinite(b.mean));
                 const best = known.reduce((a, b) => (a === null || (up ? /** @type {number} */ (b.max) > /** @type {number} */ (a.max) : /** @type {number} */ (b.min) < /** @type {number} */ (a.min)) ? b : a), /** @type {import('../types').Bucket | null} */ (null));
                 const n = page.series.find(s => s.key === curve.key)?.count ?? 0;
@@ -241,7 +247,7 @@ export function runView(context) {
         const of = (/** @type {string} */ key) => page.series.find(s => s.key === key);
         /** @type {{title: string, value: string, note: string, tone?: string, text: string}[]} */
         const stats = [];
-        const add = (/** @type {string} */ key, /** @type {string} */ name) => {
+        const add = (/** @type {string} */ key) => {
             const found = of(key);
             if (!found)
                 return;
@@ -250,17 +256,23 @@ export function runView(context) {
             const differs = best && best.step < best.last && best.value !== found.value;
             // Validation that has been worse for a third of the run since its best is told: it is what overfitting looks like.
             const worse = differs && found.value !== null && best.step < best.last * 2 / 3 && Math.abs(found.value - best.value) > Math.abs(best.value) * .05;
-            stats.push({ title: name, value: present(metric, found.value), text: metric.text, tone: worse ? 'warn' : undefined,
-                note: differs ? `best ${present(metric, best.value)} at step ${count(best.step)}${worse ? `, ${metric.better === 'up' ? 'falling' : 'rising'} since` : ''}` : best && best.last > 0 ? 'the best' : '' });
+            stats.push({ title: fullTitle(key), value: present(metric, found.value), text: metric.text, tone: worse ? 'warn' : undefined,
+                note: differs ? `best ${present(metric, best.value)} at step ${count(best.step)}${worse ? `, ${metric.better === 'more' ? 'falling' : 'rising'} since` : ''}` : best && best.last > 0 ? 'the best' : '' });
         };
-        add('loss/val', 'Validation loss');
-        add('loss/train', 'Training loss');
-        add('acc/val', 'Validation accuracy');
-        add('ppl/val', 'Validation perplexity');
-        if (stats.length < 3)
-            add('acc/train', 'Training accuracy');
-        add('samples_per_s', 'Images per second');
-        add('tokens_per_s', 'Tokens per second');
+        const addCourse = () => {
+            add('loss/val');
+            add('loss/train');
+            add('acc/val');
+            add('ppl/val');
+            if (stats.length < 3)
+                add('acc/train');
+            add('samples_per_s');
+            add('tokens_per_s');
+        };
+        if (page.run && !kindOf(page.run).curves)
+            panels(page.series.map(s => s.key)).flatMap(panel => panel.keys.slice(0, 1)).slice(0, 4).forEach(add);
+        else
+            addCourse();
         if (page.attempts.length > 0)
             // What it worked, without what it waited.
             stats.push({ title: 'Time', value: duration(page.run?.used), note: page.attempts.length > 1 ? `in ${page.attempts.length} attempts` : '', text: 'Sum of its attempts, without waiting and pauses' });
@@ -293,12 +305,12 @@ export function runView(context) {
             return;
         const now = page.run;
         const buttons = [];
-        const { worker } = kindOf(now);
+        const { worker, saves } = kindOf(now);
         const withJob = worker && now.state === 'paused' && (page.job?.runs ?? 1) > 1 && page.job?.state === 'paused';
         const goesOn = now.outcome === 'failed' && page.job?.state !== 'cancelled';
         const waitsAgain = now.state === 'queued' && page.attempts.length > 0;
         // Only what decides the buttons: they stay in place, under the pointer and with the focus, while the rest of the page comes.
-        const key = [standing(now), worker, withJob, goesOn, waitsAgain].join(' ');
+        const key = [standing(now), worker, withJob, goesOn, waitsAgain, now.archived !== null].join(' ');
         if (actions.dataset.key === key)
             return;
         actions.dataset.key = key;
@@ -319,12 +331,16 @@ export function runView(context) {
         if (waitsAgain)
             buttons.push(action('Start now', 'again', () => steerRun(now.id, 'retry')));
         if (now.state === 'ended' && worker) {
-            if (now.outcome !== 'failed')
+            if (now.outcome !== 'failed' && saves)
                 buttons.push(action('Register model', 'download', () => register()));
             // A failed run goes on under its number, from its last checkpoint; any other is done anew as a job of its own.
             buttons.push(goesOn ? action('Retry', 'again', () => steerRun(now.id, 'retry'), true) : action('Run again', 'again', runAgain),
                 h('a', { class: 'button', href: `#/submit?run=${encodeURIComponent(now.id)}` }, icon('copy'), 'Edit and run again'));
         }
+        if (now.state === 'ended')
+            buttons.push(...awayButtons('runs', () => page.run ?? now, {
+                word: 'run', said: 'Its curves, checkpoints, log and events', changed: nudge, gone: () => { location.hash = '#/'; },
+            }));
         fill(actions, buttons);
     }
 
@@ -392,7 +408,7 @@ export function runView(context) {
                 buttons.forEach((button, i) => { button.hidden = !fits(tabs[i]); });
             }
             // The tab asks for its curves before anything is drawn.
-            const drawn = first ? openTab(tabs.some(t => t.id === tab && fits(t)) ? tab : 'charts') : part?.refresh();
+            const drawn = first ? openTab(tabs.some(t => t.id === tab && fits(t)) ? tab : firstTab()) : part?.refresh();
             if (first)
                 drawHead();
             if (job)

@@ -1,6 +1,7 @@
 // The run table: live, filtered by text, state and tag, sorted by any column, with columns of one's own choice. The
 // address keeps all of it; the browser keeps the columns.
 import { cancelRun, listRuns } from '../api.js';
+import { isAway } from '../away.js';
 import { toCsv } from '../chart/figure.js';
 import { ask as askUser, bones, download, failedBox, fill, h, icon, message, setText, snippet, stateBox, toast } from '../dom.js';
 import { curlOf, example } from '../example.js';
@@ -27,6 +28,7 @@ const filters = [
     { id: 'diverged', word: 'Diverged' },
     { id: 'cancelled', word: 'Cancelled' },
     { id: 'lost', word: 'Lost' },
+    { id: 'archived', word: 'Archived' },
 ];
 
 /** @param {string} key */
@@ -405,8 +407,11 @@ export function runsView(context) {
     }
 
     const nudge = pacer(() => list.refresh(), { least: 700, most: 2500, wanted: () => Boolean(list.failure) || [...list.runs.values()].some(isActive), signal });
+    const reload = pacer(() => list.ask(list.question ?? question(), true), { least: 500, most: Infinity, wanted: () => false, signal });
     onEvent(event => {
-        if (event.runId || event.jobId)
+        if (isAway(event.kind)) // of any age: the newest page would not tell
+            reload();
+        else if (event.runId || event.jobId)
             nudge();
     }, signal);
     drawHeld();

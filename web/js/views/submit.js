@@ -34,6 +34,15 @@ const memory = [['weights', 'Weights'], ['master', 'Master weights'], ['gradient
     ['activations', 'Activations'], ['workspace', 'Workspace'], ['inputs', 'Inputs'], ['cache', 'Cache']];
 
 /**
+ * A job that scores a version of a model ("mnist:3"), or a checkpoint of a run.
+ * @param {string} subject
+ * @param {string | null} step
+ */
+const evaluation = (subject, step) => ({
+    kind: 'evaluate', ...subject.includes(':') ? { model: subject } : { run: subject, checkpoint: step ? Number(step) : 'best' }, split: 'test',
+});
+
+/**
  * @param {import('../types').ViewContext} context
  * @returns {import('../types').View}
  */
@@ -130,7 +139,7 @@ export function submitView(context) {
 
     /** The bytes that the run will take, by what they hold. */
     function memoryBar() {
-        if (!plan)
+        if (!plan?.bytes) // a kind that takes no memory worth a plan
             return null;
         const parts = memory.map(([id, word]) => ({ word, size: plan.bytes[id] ?? 0 })).filter(part => part.size > 0);
         const sum = parts.reduce((n, part) => n + part.size, 0);
@@ -146,7 +155,8 @@ export function submitView(context) {
             dot.style.background = colour(inks[i % inks.length]);
             legend.append(h('li', null, dot, part.word, h('span', { class: 'muted' }, bytes(part.size))));
         });
-        return h('div', { class: 'stack' }, h('p', { class: 'small' }, h('b', null, bytes(plan.total_bytes)), ` on its device: ${count(plan.parameters)} parameters, ${count(plan.steps)} steps${plan.steps_per_epoch ? ` of ${count(plan.steps_per_epoch)} an epoch` : ''}, a checkpoint of ${bytes(plan.checkpoint_bytes)}`), bar, legend);
+        return h('div', { class: 'stack' }, h('p', { class: 'small' }, h('b', null, bytes(plan.total_bytes)), ` on its device: ${count(plan.parameters)} parameters, ${plan.scored_samples ? `${count(plan.scored_samples)} samples to score`
+            : `${count(plan.steps)} steps${plan.steps_per_epoch ? ` of ${count(plan.steps_per_epoch)} an epoch` : ''}, a checkpoint of ${bytes(plan.checkpoint_bytes)}`}`), bar, legend);
     }
 
     /** @param {any} answer */
@@ -266,7 +276,12 @@ export function submitView(context) {
     async function begin() {
         const run = query.get('run');
         const job = query.get('job');
+        const subject = query.get('evaluate');
         try {
+            if (subject) {
+                put(pretty(evaluation(subject, query.get('checkpoint'))));
+                return;
+            }
             const from = run ? await getRun(run, signal) : null;
             const id = job ?? from?.run.jobId ?? null;
             const whole = id ? await getJob(id, signal) : null;

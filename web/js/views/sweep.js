@@ -1,11 +1,12 @@
 // A job of several runs: what each combination of its sweep reached, as a curve with deviations, as a table with its
 // trials, and over the course of training.
 import { isAbort, listRuns, steerJob } from '../api.js';
+import { awayButtons } from '../away.js';
 import { Chart } from '../chart.js';
 import { ask, bones, failedBox, fill, h, icon, message, setText, stateBox, toast } from '../dom.js';
 import { panelSave } from '../chart/menu.js';
 import { welch } from '../compare/welch.js';
-import { ago, count, meanWithSd } from '../format.js';
+import { ago, bytes, count, meanWithSd } from '../format.js';
 import { hint } from '../hint.js';
 import { cancelJob } from '../jobs.js';
 import { onEvent, pacer } from '../live.js';
@@ -110,7 +111,8 @@ export function sweepView(context) {
             fill(badge, over ? chip(runs.failed > 0 ? 'done_some' : 'done', undefined, odd ? `Done, ${odd}` : 'Done') : chip(job.state));
         }
         const facts = [`Job #${job.id}`, sweep.axes.length > 0 ? `${count(sweep.points)} combinations${sweep.trials > 1 ? ` × ${sweep.trials} trials` : ''}` : `${sweep.trials} trials`,
-            `experiment ${job.experiment}`, `created ${ago(job.created)}`];
+            `experiment ${job.experiment}`, `created ${ago(job.created)}`,
+            ...(job.runs.deleted > 0 ? [`${count(job.runs.deleted)} deleted`] : []), ...(job.bytes && job.bytes.total > 0 ? [`${bytes(job.bytes.total)} on disk`] : []), ...(job.archived ? [`archived ${ago(job.archived)}`] : [])];
         if (sub.dataset.text !== facts.join()) {
             sub.dataset.text = facts.join();
             fill(sub, facts.map(fact => h('span', null, fact)));
@@ -120,7 +122,7 @@ export function sweepView(context) {
         const rest = [['running', 'running'], ['queued', 'queued'], ['failed', 'failed'], ['diverged', 'diverged'], ['cancelled', 'cancelled'], ['lost', 'lost']].filter(([key]) => runs[key] > 0).map(([key, word]) => `${count(runs[key])} ${word}`);
         setText(/** @type {Node} */ (progress.firstElementChild?.lastChild), rest.join(' · '));
         const retries = runs.failed > 0 && !job.state.startsWith('cancel');
-        const key = `${job.state} ${sweep.table.length} ${retries ? runs.failed : ''}`;
+        const key = `${job.state} ${sweep.table.length} ${retries ? runs.failed : ''} ${job.archived !== null}`;
         if (actions.dataset.key !== key) {
             actions.dataset.key = key;
             const now = job;
@@ -149,7 +151,10 @@ export function sweepView(context) {
                 }) : null,
                 h('a', { class: 'button', href: `#/compare?runs=${trials.slice(0, 20).join(',')}${trials.length > 1 ? '&mean=trials' : ''}` }, icon('compare'), trials.length > 20 ? 'Compare the first 20' : 'Compare runs'),
                 h('a', { class: 'button', href: `#/?job=${encodeURIComponent(now.id)}` }, 'Runs'),
-                h('a', { class: 'button', href: `/api/v1/jobs/${encodeURIComponent(now.id)}/sweep/export?what=table${keys.slice(0, 16).map(k => `&metric=${encodeURIComponent(k)}`).join('')}`, download: `sweep-${now.id}.csv` }, icon('download'), 'CSV'));
+                h('a', { class: 'button', href: `/api/v1/jobs/${encodeURIComponent(now.id)}/sweep/export?what=table${keys.slice(0, 16).map(k => `&metric=${encodeURIComponent(k)}`).join('')}`, download: `sweep-${now.id}.csv` }, icon('download'), 'CSV'),
+                OPEN.has(now.state) ? null : awayButtons('jobs', () => job ?? now, {
+                    word: 'job', said: 'All its runs, with their curves, checkpoints, logs and events', changed: refresh, gone: () => { location.hash = '#/sweeps'; },
+                }));
         }
         const stats = [];
         const about = describe(sweep.metric);
@@ -373,7 +378,7 @@ export function sweepView(context) {
                 }
             }
             if (keys.length === 0) {
-                const { runs } = await listRuns({ job: id, limit: 1, metrics: knownMetrics.filter(m => !m.system).map(m => m.key).slice(0, 16), fields: ['/data/image_size', '/model/patch', '/data/context', '/model/context'] }, signal);
+                const { runs } = await listRuns({ job: id, limit: 1, metrics: knownMetrics.filter(m => m.group === 'training').map(m => m.key).slice(0, 16), fields: ['/data/image_size', '/model/patch', '/data/context', '/model/context'] }, signal);
                 keys = Object.keys(runs[0]?.latest ?? {});
                 const sizes = ['/data/image_size', '/model/patch'].map(path => runs[0]?.fields[path]).map(v => (Array.isArray(v) ? Number(v[0]) * Number(v[1]) : Number(v) ** 2));
                 tokens = sizes.every(v => v > 0) ? sizes[0] / sizes[1] : 0;

@@ -1,6 +1,6 @@
 // Jobs of more than one run: sweeps and repeated trials.
 import { isAbort } from '../api.js';
-import { bones, failedBox, fill, h, setText, snippet, stateBox } from '../dom.js';
+import { bones, failedBox, fill, h, redraw, setText, snippet, stateBox } from '../dom.js';
 import { ago, count, moment } from '../format.js';
 import { onEvent, pacer } from '../live.js';
 import { listSweeps } from '../results.js';
@@ -54,8 +54,8 @@ export function sweepsView(context) {
             fill(place, stateBox('empty', 'No sweeps yet', 'A job with a sweep, or with trials, becomes several runs; here they are one line with one result. For example:', snippet(example())));
             return;
         }
-        const focus = place.contains(document.activeElement) ? document.activeElement?.getAttribute('href') : null;
-        fill(place, h('div', { class: 'scroll-x', tabindex: 0, role: 'region', 'aria-label': 'Sweeps' }, h('table', { class: 'table' },
+        // rows are drawn anew while sweeps run
+        redraw(place, () => fill(place, h('div', { class: 'scroll-x', tabindex: 0, role: 'region', 'aria-label': 'Sweeps' }, h('table', { class: 'table' },
             h('thead', null, h('tr', null, [['State', ''], ['Job', ''], ['Parameters', ''], ['Runs', ''], ['Ranked by', ''], ['Created', 'num']].map(([word, cls]) => h('th', { scope: 'col', class: cls }, word)))),
             h('tbody', null, jobs.map(job => h('tr', null,
                 h('td', null, stateOf(job)),
@@ -64,9 +64,7 @@ export function sweepsView(context) {
                 h('td', null, h('div', { class: 'small muted nowrap' }, `${count(job.runs.ended)} / ${count(job.runs.total)}${job.runs.failed ? `, ${job.runs.failed} failed` : ''}`),
                     bars(job)),
                 h('td', { class: 'mono nowrap' }, job.sweep ? `${job.sweep.metric} (${job.sweep.mode})` : '–'),
-                h('td', { class: 'num nowrap', title: moment(job.created) }, ago(job.created))))))));
-        if (focus) // rows are drawn anew while sweeps run
-            /** @type {HTMLElement | null} */ (place.querySelector(`a[href="${CSS.escape(focus)}"]`))?.focus({ preventScroll: true });
+                h('td', { class: 'num nowrap', title: moment(job.created) }, ago(job.created)))))))));
     }
 
     /** @param {boolean} [fresh] the first page again */

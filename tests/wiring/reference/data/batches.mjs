@@ -17,6 +17,7 @@ import { tokenizer } from './tokens.mjs';
  * @typedef {object} Feed
  * @property {(step: number) => Sample[]} train the whole batch of global step 0, 1, ...
  * @property {Sample[]} val the validation part, in order
+ * @property {(split: 'train' | 'val' | 'test') => Sample[]} scored a part as an evaluation sees it, in order
  * @property {{samples: number, channels?: number, height?: number, width?: number, classes?: number, vocab?: number}} facts
  *     of the training part, as a network needs to know them
  * @property {number} stepsPerEpoch
@@ -53,19 +54,21 @@ function pictures(document, folder, splitSeed) {
         ? digitSet(split.rule === 'count' ? [split.train, split.val] : split.rule === 'fraction'
             ? [split.train, split.val].map(share => Math.floor(5000 * share + 1e-6)) : [4000, 1000], splitSeed)
         : readers[data.dataset](folder);
-    const [training, validation] = splitImages(generated ? { rule: 'given', train: null, val: null } : split, set.given, splitSeed);
+    const [training, validation, test] = splitImages(generated ? { rule: 'given', train: null, val: null } : split, set.given, splitSeed);
     const { places, ...length } = schedule(document, training.length);
     const sample = (index, prepare) =>
         ({ input: normalised(prepare(set.picture(index)), set.mean, set.std), target: set.labels[index] });
     const [height, width] = size;
+    const seen = indexes => indexes.map(index => sample(index, picture => evaluationPicture(picture, augment, size)));
     let made;
     return {
         ...length, facts: { samples: training.length, channels: set.mean.length, height, width, classes: set.classes }, names: set.names,
         train: step => places(step).map(({ epoch, position, sample: chosen }) =>
             sample(training[chosen], picture => trainingPicture(picture, augment, size, new Draws(train.seed, epoch, position)))),
         get val() {
-            return made ??= validation.map(index => sample(index, picture => evaluationPicture(picture, augment, size)));
+            return made ??= seen(validation);
         },
+        scored: split => seen({ train: training, val: validation, test }[split]),
     };
 }
 
@@ -94,12 +97,14 @@ function texts(document, place, tokenizerFolder) {
         const at = Math.min(number * context + offset, ids[part].length - context - 1);
         return ids[part].slice(at, at + context + 1);
     };
+    const whole = part => Array.from({ length: counts[part] }, (_, i) => sample(window(part, i, 0)));
     const sample = window => ({ input: window.slice(0, -1), target: window.slice(1) });
     return {
         ...length, facts: { samples: counts[0], vocab: vocabulary.length }, vocabulary,
         train: step => places(step).map(({ epoch, sample: number }) =>
             sample(window(0, number, bounded(words(train.seed, stream.window, epoch, 0)[0], context)))),
-        val: Array.from({ length: counts[1] }, (_, i) => sample(window(1, i, 0))),
+        val: whole(1),
+        scored: split => whole(['train', 'val', 'test'].indexOf(split)),
     };
 }
 

@@ -1,4 +1,4 @@
-// digits_gen: the digits that polyd draws itself. Nothing publishes them, so this restates daemon/data/digits.c's rule:
+// digits_gen: the digits that polyd draws itself. Nothing publishes them, so this restates daemon/worker/data/digits.c's rule:
 // a way of writing the digit, every control point moved a little, the whole bent by an affine map, joined by a
 // Catmull-Rom curve (or straight), covered by a round pen with a soft edge. All in 32-bit numbers.
 import { unit } from './draws.mjs';

@@ -1,4 +1,4 @@
-// What data draw, under the counters that daemon/data/README.md lists. A draw follows from what is asked alone, never
+// What data draw, under the counters that daemon/worker/data/README.md lists. A draw follows from what is asked alone, never
 // from the order of asking.
 import { stream, words } from '../philox.mjs';
 

@@ -1,4 +1,4 @@
-// How a data set becomes a training and a validation part: `data.split` of the job document, daemon/data/README.md.
+// How a data set becomes a training, a validation and a test part: `data.split` of the job document, daemon/worker/data/README.md.
 import { shuffled } from './draws.mjs';
 import { stream } from '../philox.mjs';
 
@@ -20,8 +20,9 @@ function sizes(split, whole, given) {
 }
 
 /**
- * Places of the training and the validation pictures among all, the set's own training part first. `fraction` pools
- * everything and shuffles it; `count` chooses from each part of the set's own, or disjointly where it has none.
+ * Places of the training, the validation and the test pictures among all, the set's own training part first. `fraction`
+ * pools everything and shuffles it; `count` chooses from each part of the set's own, or disjointly where it has none. The
+ * test part is the set's own second one as a whole, or what a pool has left.
  * @param {Split} split
  * @param {number[]} given pictures of the set's own parts; without any: [all, 0]
  * @param {number} seed
@@ -30,21 +31,23 @@ function sizes(split, whole, given) {
 export function splitImages(split, given, seed) {
     const whole = given[0] + given[1];
     const [train, val] = sizes(split, whole, given);
+    const second = Array.from({ length: given[1] }, (_, i) => given[0] + i);
     if (split.rule === 'given')
-        return [Array.from({ length: train }, (_, i) => i), Array.from({ length: val }, (_, i) => train + i)];
+        return [Array.from({ length: train }, (_, i) => i), second, second];
     if (split.rule === 'fraction' || !given[1]) {
         const all = shuffled(whole, seed, stream.split, 0);
-        return [all.slice(0, train), all.slice(train, train + val)];
+        return [all.slice(0, train), all.slice(train, train + val), all.slice(train + val)];
     }
     return [
         shuffled(given[0], seed, stream.split, 0).slice(0, train),
         shuffled(given[1], seed, stream.split, given[0]).slice(0, val).map(i => given[0] + i),
+        second,
     ];
 }
 
 /**
- * The two parts of a text, one behind the other; with `whole` characters none is torn: it goes to validation, and one at
- * the very end to nobody.
+ * The three parts of a text, one behind the other; with `whole` characters none is torn: it goes to validation, or to
+ * the test part, which is what is left.
  * @param {Split} split
  * @param {Buffer} text
  * @param {number[]} given bytes of each file, or of nine tenths and the rest
@@ -58,5 +61,5 @@ export function splitText(split, text, given, whole) {
         train--;
     while (inside(end))
         end--;
-    return [text.subarray(0, train), text.subarray(train, end)];
+    return [text.subarray(0, train), text.subarray(train, end), text.subarray(end)];
 }

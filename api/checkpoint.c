@@ -1,0 +1,190 @@
+#include "api/checkpoint.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "api/json.h"
+#include "api/models.h"
+
+/* What was found, with its texts. */
+struct found {
+    struct job_found at;
+    char model[API_MODEL_MAX + 24];
+    char *path, *document;
+    char sha256[STORE_DIGEST_HEX];
+    enum job_kind kind; /* of the run */
+    bool full;          /* for want of memory nothing more was copied */
+};
+
+/* Of a file in its run's folder, the path from the state folder on; NULL: it lies elsewhere. */
+static const char *in_state(const char *path, int64_t run)
+{
+    char tail[64];
+    const char *slash = strrchr(path, '/');
+    size_t len = (size_t)snprintf(tail, sizeof tail, "/runs/%lld/checkpoints", (long long)run);
+
+    if (!slash || (size_t)(slash - path) < len || strncmp(slash - len, tail, len) != 0)
+        return NULL;
+    return slash - len + 1;
+}
+
+static void take(struct found *f, int64_t run, int64_t step, const char *path, const char *digest)
+{
+    const char *tail = in_state(path, run);
+
+    free(f->path);
+    f->path = strdup(tail ? tail : "");
+    f->full = f->full || !f->path;
+    snprintf(f->sha256, sizeof f->sha256, "%s", digest);
+    f->at.run = run;
+    f->at.step = step;
+    f->at.path = f->path;
+    f->at.sha256 = f->sha256;
+}
+
+static void take_document(struct found *f, const char *document)
+{
+    f->document = strdup(document);
+    f->full = f->full || !f->document;
+    f->at.document = f->document;
+}
+
+/* ---- by a version of a model ---- */
+
+static bool version_row(void *ctx, const struct store_model_version *v)
+{
+    struct found *f = ctx;
+
+    snprintf(f->model, sizeof f->model, "%s:%lld", v->model, (long long)v->n);
+    f->at.model = f->model;
+    take(f, v->run_id, v->step, v->path, v->digest);
+    take_document(f, v->document);
+    return false;
+}
+
+/* "name" (the highest version), "name:3", "name:alias". */
+static enum pd_err find_version(struct store *store, const char *text, struct found *f,
+                                struct job_report *report, struct pd_why *why)
+{
+    char name[API_MODEL_MAX + 1] = "";
+    const char *colon = strchr(text, ':');
+    size_t len = colon ? (size_t)(colon - text) : strlen(text);
+    int64_t n = 0;
+    enum pd_err err = PD_OK;
+
+    if (len <= API_MODEL_MAX)
+        snprintf(name, sizeof name, "%.*s", (int)len, text);
+    if (colon && !api_parse_id(colon + 1, &n))
+        err = store_alias_get(store, name, colon + 1, &n, why);
+    if (err == PD_OK)
+        err = store_model_version_get(store, name, n, version_row, f, why);
+    if (err != PD_ERR_NOT_FOUND)
+        return err;
+    job_report_error(report, "#/model", "%s", why->text);
+    return PD_ERR_INVALID;
+}
+
+/* ---- by a run ---- */
+
+static bool run_row(void *ctx, const struct store_run *run)
+{
+    struct found *f = ctx;
+
+    f->kind = run->kind;
+    take_document(f, run->document);
+    return false;
+}
+
+struct wish {
+    struct found *found;
+    const char *which;
+};
+
+/* Rows come newest first. */
+static bool checkpoint_row(void *ctx, const struct store_checkpoint *c)
+{
+    struct wish *w = ctx;
+    struct found *f = w->found;
+    bool best = !strcmp(w->which, "best"), last = !strcmp(w->which, "last");
+
+    if (best   ? !strcmp(c->kind, "best") && !f->path
+        : last ? !f->path || c->step > f->at.step
+               : c->step == strtoll(w->which, NULL, 10) && !f->path)
+        take(f, c->run_id, c->step, c->path, c->digest);
+    return true;
+}
+
+static enum pd_err find_run(struct store *store, const struct job_wanted *wanted, struct found *f,
+                            struct job_report *report, struct pd_why *why)
+{
+    struct wish wish = {.found = f, .which = wanted->checkpoint};
+    enum pd_err err = store_run_get(store, wanted->run, run_row, f, why);
+
+    if (err == PD_ERR_NOT_FOUND) {
+        job_report_error(report, "#/run", "%s", why->text);
+        return PD_ERR_INVALID;
+    }
+    if (err == PD_OK && !job_kind_has(f->kind, "model", 5)) {
+        job_report_error(report, "#/run", "is of kind %s, which has no model", job_kind_info(f->kind)->name);
+        return PD_ERR_INVALID;
+    }
+    if (err == PD_OK)
+        err = store_checkpoint_list(store, wanted->run, false, checkpoint_row, &wish, why);
+    if (err != PD_OK || f->path || f->full)
+        return err;
+    if (wanted->checkpoint[0] == 'b' || wanted->checkpoint[0] == 'l')
+        job_report_error(report, "#/checkpoint", "run %lld has no %s checkpoint", (long long)wanted->run,
+                         wanted->checkpoint);
+    else
+        job_report_error(report, "#/checkpoint", "run %lld has no checkpoint at step %s",
+                         (long long)wanted->run, wanted->checkpoint);
+    return PD_ERR_INVALID;
+}
+
+/* ---- both ---- */
+
+static enum pd_err find(struct store *store, const struct job_wanted *wanted, struct found *f,
+                        struct job_report *report, struct pd_why *why)
+{
+    const char *place = wanted->model[0] ? "#/model" : "#/run";
+    enum pd_err err = wanted->model[0] ? find_version(store, wanted->model, f, report, why)
+                                       : find_run(store, wanted, f, report, why);
+
+    if (err != PD_OK)
+        return err;
+    if (f->full)
+        return pd_fail(why, PD_ERR_NOMEM, "no memory for the checkpoint's document");
+    if (!f->path[0])
+        job_report_error(report, place, "has its checkpoint outside the state folder");
+    else if (wanted->sha256[0] && strcmp(wanted->sha256, f->sha256) != 0)
+        job_report_error(report, "#/evaluate/sha256",
+                         "is not that of the checkpoint which is there now, %.12s", f->sha256);
+    else
+        return PD_OK;
+    return PD_ERR_INVALID;
+}
+
+enum pd_err api_checkpoint_fold(struct api_req *r, const char *json, size_t len, struct pd_buf *ret_json,
+                                struct job_report *report)
+{
+    struct job_wanted wanted;
+    struct found f = {.path = NULL};
+    struct pd_why why = {.text = ""};
+    struct store *store;
+    enum pd_err err = job_checkpoint_wanted(json, len, &wanted, report);
+
+    if (err != PD_OK || !wanted.present)
+        return err;
+    store = api_reader(r);
+    if (!store)
+        return PD_ERR_IO;
+    err = find(store, &wanted, &f, report, &why);
+    if (err == PD_OK)
+        err = job_checkpoint_fold(json, len, &f.at, ret_json, report);
+    else if (!report->error_count)
+        api_fail_why(r, err, &why);
+    free(f.path);
+    free(f.document);
+    return err;
+}

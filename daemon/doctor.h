@@ -1,8 +1,0 @@
-/* daemon/doctor.h: `polyd doctor`: what jobs would find here, in lines for people. */
-#pragma once
-
-struct config;
-
-/* Starts no daemon and touches no GPU beyond asking the driver; reads the store beside a running daemon.
- * Returns the exit status: 0 when jobs can run here at all. */
-int doctor(const struct config *config);

@@ -1,0 +1,471 @@
+/* The rows of the catalogue, in the order of a page. */
+#include "daemon/job/metric.h"
+
+#include <string.h>
+
+#include "daemon/job/internal.h"
+
+static const struct job_dataset_info *data_of(const struct job_config *g)
+{
+    return job_dataset_info((enum job_dataset)g->data.dataset);
+}
+
+static bool always(const struct job_config *g)
+{
+    (void)g;
+    return true;
+}
+
+static bool text(const struct job_config *g)
+{
+    return !strcmp(job_config_task(g)->name, "language");
+}
+
+static bool classes(const struct job_config *g)
+{
+    return !strcmp(job_config_task(g)->name, "classify");
+}
+
+static bool averaged(const struct job_config *g)
+{
+    return g->train.ema > 0;
+}
+
+static bool text_averaged(const struct job_config *g)
+{
+    return averaged(g) && text(g);
+}
+
+static bool classes_averaged(const struct job_config *g)
+{
+    return averaged(g) && classes(g);
+}
+
+/* Only pictures from files can be damaged. */
+static bool decoded(const struct job_config *g)
+{
+    return data_of(g)->image && !data_of(g)->generated;
+}
+
+static bool ranks(const struct job_config *g)
+{
+    return g->resources.slots > 1;
+}
+
+static bool gpu(const struct job_config *g)
+{
+    return g->resources.device == JOB_DEVICE_CUDA;
+}
+
+static bool probed(const struct job_config *g)
+{
+    return g->diagnostics.every >= 1;
+}
+
+/* Behind a norm of queries the closed form does not hold. */
+static bool probed_q(const struct job_config *g)
+{
+    return probed(g) && !g->attention.qk_norm;
+}
+
+static bool scaled(const struct job_config *g)
+{
+    return probed(g) && g->attention.activation != JOB_ACTIVATION_SOFTMAX;
+}
+
+static bool scaled_heads(const struct job_config *g)
+{
+    return g->attention.activation == JOB_ACTIVATION_POLY && g->attention.scale == JOB_SCALE_LEARNED &&
+           g->attention.scale_share == JOB_SCALE_SHARE_HEAD && g->model.heads > 1;
+}
+
+/* Whether an evaluation scores these samples. */
+static bool scores(const struct job_config *g, enum job_scored split)
+{
+    return g->evaluate.path && g->evaluate.split == (int)split;
+}
+
+static bool test(const struct job_config *g)
+{
+    return scores(g, JOB_SCORED_TEST);
+}
+
+static bool test_averaged(const struct job_config *g)
+{
+    return test(g) && averaged(g);
+}
+
+static bool test_text(const struct job_config *g)
+{
+    return test(g) && text(g);
+}
+
+static bool test_text_averaged(const struct job_config *g)
+{
+    return test(g) && text_averaged(g);
+}
+
+static bool test_classes(const struct job_config *g)
+{
+    return test(g) && classes(g);
+}
+
+static bool test_classes_averaged(const struct job_config *g)
+{
+    return test(g) && classes_averaged(g);
+}
+
+static bool train_averaged(const struct job_config *g)
+{
+    return scores(g, JOB_SCORED_TRAIN) && averaged(g);
+}
+
+static bool train_text(const struct job_config *g)
+{
+    return scores(g, JOB_SCORED_TRAIN) && text(g);
+}
+
+static bool train_text_averaged(const struct job_config *g)
+{
+    return train_text(g) && averaged(g);
+}
+
+static bool train_classes_averaged(const struct job_config *g)
+{
+    return train_averaged(g) && classes(g);
+}
+
+/* Numbers of a job of kind evaluate. */
+#define LOSS                                                                                                 \
+    .title = "Loss", .panel = "loss", .unit = "nats", .better = JOB_METRIC_LESS, .group = JOB_METRIC_TRAINING
+#define ACC                                                                                                  \
+    .title = "Accuracy", .panel = "acc", .unit = "share", .better = JOB_METRIC_MORE,                         \
+    .group = JOB_METRIC_TRAINING
+#define PPL .title = "Perplexity", .panel = "ppl", .better = JOB_METRIC_LESS, .group = JOB_METRIC_TRAINING
+#define OF(set, weights)                                                                                     \
+    .text = "Over the whole " set ", with " weights ".",                                                     \
+    .source = "One evaluation by itself: a job of kind evaluate."
+#define AVERAGES "the running average of the weights"
+#define TEST_SET "test part of the data"
+#define TRAIN_SET "training part of the data, without augmentation"
+
+const struct job_metric job_metrics[] = {
+    {.key = "loss/train",
+     .title = "Loss",
+     .panel = "loss",
+     .series = "training",
+     .unit = "nats",
+     .better = JOB_METRIC_LESS,
+     .group = JOB_METRIC_TRAINING,
+     .text = "Mean cross-entropy over the samples (or tokens) of this step’s training batch: lower means "
+             "that the right answer was given more probability.",
+     .source = "Cross-entropy of one training step, in nats."},
+    {.key = "loss/val",
+     .title = "Loss",
+     .panel = "loss",
+     .series = "validation",
+     .unit = "nats",
+     .better = JOB_METRIC_LESS,
+     .group = JOB_METRIC_TRAINING,
+     .text = "Mean cross-entropy over the whole validation set, without augmentation or dropout.",
+     .source = "Evaluation over the whole validation set, in nats."},
+    {.key = "loss/val_ema",
+     .title = "Loss",
+     .panel = "loss",
+     .series = "validation, averaged weights",
+     .unit = "nats",
+     .better = JOB_METRIC_LESS,
+     .group = JOB_METRIC_TRAINING,
+     .text = "Mean cross-entropy over the validation set of the running average of the weights, which is "
+             "scored beside the weights themselves.",
+     .source = "The validation set seen by the averaged weights (train.ema), in nats.",
+     .written = averaged},
+    {.key = "acc/train",
+     .title = "Accuracy",
+     .panel = "acc",
+     .series = "training",
+     .unit = "share",
+     .better = JOB_METRIC_MORE,
+     .group = JOB_METRIC_TRAINING,
+     .text = "Share of the training batch whose most probable class is the right one.",
+     .source = "Top-1 of one training step.",
+     .written = classes},
+    {.key = "acc/val",
+     .title = "Accuracy",
+     .panel = "acc",
+     .series = "validation",
+     .unit = "share",
+     .better = JOB_METRIC_MORE,
+     .group = JOB_METRIC_TRAINING,
+     .text = "Share of the validation set whose most probable class is the right one.",
+     .source = "Top-1 over the validation set: what the tables of the polynomial papers compare.",
+     .written = classes},
+    {.key = "acc/val_ema",
+     .title = "Accuracy",
+     .panel = "acc",
+     .series = "validation, averaged weights",
+     .unit = "share",
+     .better = JOB_METRIC_MORE,
+     .group = JOB_METRIC_TRAINING,
+     .text = "Share of the validation set that the running average of the weights classifies rightly.",
+     .source = "Top-1 of the averaged weights (train.ema) over the validation set.",
+     .written = classes_averaged},
+    {.key = "ppl/val",
+     .title = "Perplexity",
+     .panel = "ppl",
+     .series = "validation",
+     .better = JOB_METRIC_LESS,
+     .group = JOB_METRIC_TRAINING,
+     .text = "How many equally likely tokens the model wavers between on text it was not trained on.",
+     .source = "exp(loss) over the validation set; Polynomial alternatives (v2), tables 6 to 8.",
+     .written = text},
+    {.key = "ppl/val_ema",
+     .title = "Perplexity",
+     .panel = "ppl",
+     .series = "validation, averaged weights",
+     .better = JOB_METRIC_LESS,
+     .group = JOB_METRIC_TRAINING,
+     .text = "How many equally likely tokens the running average of the weights wavers between on text it "
+             "was not trained on.",
+     .source = "exp(loss) of the averaged weights (train.ema) over the validation set.",
+     .written = text_averaged},
+    {.key = "loss/test", .series = "test", LOSS, OF(TEST_SET, "the weights"), .written = test},
+    {.key = "loss/test_ema",
+     .series = "test, averaged weights",
+     LOSS,
+     OF(TEST_SET, AVERAGES),
+     .written = test_averaged},
+    {.key = "acc/test", .series = "test", ACC, OF(TEST_SET, "the weights"), .written = test_classes},
+    {.key = "acc/test_ema",
+     .series = "test, averaged weights",
+     ACC,
+     OF(TEST_SET, AVERAGES),
+     .written = test_classes_averaged},
+    {.key = "ppl/test", .series = "test", PPL, OF(TEST_SET, "the weights"), .written = test_text},
+    {.key = "ppl/test_ema",
+     .series = "test, averaged weights",
+     PPL,
+     OF(TEST_SET, AVERAGES),
+     .written = test_text_averaged},
+    {.key = "loss/train_ema",
+     .series = "training, averaged weights",
+     LOSS,
+     OF(TRAIN_SET, AVERAGES),
+     .written = train_averaged},
+    {.key = "acc/train_ema",
+     .series = "training, averaged weights",
+     ACC,
+     OF(TRAIN_SET, AVERAGES),
+     .written = train_classes_averaged},
+    {.key = "ppl/train", .series = "training", PPL, OF(TRAIN_SET, "the weights"), .written = train_text},
+    {.key = "ppl/train_ema",
+     .series = "training, averaged weights",
+     PPL,
+     OF(TRAIN_SET, AVERAGES),
+     .written = train_text_averaged},
+    {.key = "lr",
+     .title = "Learning rate",
+     .group = JOB_METRIC_TRAINING,
+     .exact = true,
+     .text = "The rate that the schedule gave the optimiser for this step.",
+     .source = "The schedule of the job: warm-up, then decay."},
+    {.key = "grad/norm",
+     .title = "Gradient norm",
+     .group = JOB_METRIC_TRAINING,
+     .text = "Euclidean norm of all gradients together: spikes warn of steps that clipping had to tame.",
+     .source = "√Σg² over all parameters, before clipping."},
+    {.key = "nonfinite",
+     .title = "Skipped steps",
+     .group = JOB_METRIC_TRAINING,
+     .exact = true,
+     .text = "Steps skipped so far because the loss or a gradient was not finite; past a limit the run "
+             "counts as diverged.",
+     .source = "Counter of the trainer; the job’s train.nonfinite_limit."},
+    {.key = "attn/fro/<layer>[/<head>]",
+     .title = "Attention norm ‖A‖",
+     .group = JOB_METRIC_LAYERS,
+     .text = "Frobenius norm of the attention matrix A of a layer, mean over heads and probe samples: the "
+             "papers argue that a polynomial works once this stays near softmax’s.",
+     .source = "Polynomial alternatives, theorems 4.1 and 4.2, figures 2 and 6: ‖softmax‖ ≤ √N, while a raw "
+               "xᵖ grows as N.",
+     .written = probed,
+     .heads = always},
+    {.key = "attn/jac_fro/<layer>[/<head>]",
+     .title = "Jacobian norm ‖∂A/∂S‖",
+     .group = JOB_METRIC_LAYERS,
+     .text = "Frobenius norm of the derivative of attention by its logits: how strongly A answers to a "
+             "change of S.",
+     .source = "Polynomial alternatives, theorem 4.1 (second part), figures 3 and 7; the tight bound for "
+               "softmax is √N/2.",
+     .written = probed,
+     .heads = always},
+    {.key = "attn/jac_q_fro/<layer>[/<head>]",
+     .title = "Jacobian norm ‖∂A/∂W_Q‖",
+     .group = JOB_METRIC_LAYERS,
+     .text = "Frobenius norm of the derivative of attention by the query weights: how strongly A answers to "
+             "a training step.",
+     .source = "Polynomial alternatives, theorem 4.3.",
+     .written = probed_q,
+     .heads = always},
+    {.key = "logit/std/<layer>[/<head>]",
+     .title = "Logit spread",
+     .group = JOB_METRIC_LAYERS,
+     .text = "How far the attention logits of a layer spread; at the usual start it is about 0.08, where a "
+             "cubic is nearly silent.",
+     .source = "Standard deviation of S = QKᵀ/√d, the argument of the activation.",
+     .written = probed,
+     .heads = always},
+    {.key = "logit/max/<layer>[/<head>]",
+     .title = "Largest logit",
+     .group = JOB_METRIC_LAYERS,
+     .text = "Largest absolute attention logit of a layer: xᵖ raises it to the power p, so its growth warns "
+             "of overflow.",
+     .source = "max |S| over the probe batch.",
+     .written = probed,
+     .heads = always},
+    {.key = "scale/c/<layer>[/<head>]",
+     .title = "Attention scale c",
+     .group = JOB_METRIC_LAYERS,
+     .text = "The factor in front of the power: constant when fixed, trained per layer or head when learned.",
+     .source = "Polynomial alternatives, corollaries 4.1 and 4.2: φ(x) = c·xᵖ with c = 1/√N, fixed or as the "
+               "start of a learned one.",
+     .written = scaled,
+     .heads = scaled_heads},
+    {.key = "step_ms",
+     .title = "Step time",
+     .unit = "ms",
+     .better = JOB_METRIC_LESS,
+     .group = JOB_METRIC_SYSTEM,
+     .text = "Wall time of one optimiser step, data loading included.",
+     .source = "Clock of the worker, mean since its last report."},
+    {.key = "samples_per_s",
+     .title = "Images per second",
+     .unit = "images/s",
+     .better = JOB_METRIC_MORE,
+     .group = JOB_METRIC_SYSTEM,
+     .text = "Images that training consumed per second.",
+     .source = "Clock of the worker.",
+     .written = classes},
+    {.key = "tokens_per_s",
+     .title = "Tokens per second",
+     .unit = "tokens/s",
+     .better = JOB_METRIC_MORE,
+     .group = JOB_METRIC_SYSTEM,
+     .text = "Tokens that training consumed per second.",
+     .source = "Clock of the worker.",
+     .written = text},
+    {.key = "data_wait",
+     .title = "Waiting for data",
+     .unit = "share",
+     .better = JOB_METRIC_LESS,
+     .group = JOB_METRIC_SYSTEM,
+     .text = "How much of a step was spent waiting for its batch: above a few hundredths the loader has too "
+             "few threads.",
+     .source = "Clock of the worker, share of the steps' time."},
+    {.key = "comm/wait",
+     .title = "Waiting for other ranks",
+     .unit = "share",
+     .better = JOB_METRIC_LESS,
+     .group = JOB_METRIC_SYSTEM,
+     .text = "How much of a step rank 0 spent waiting for the sums of all ranks: the others are slower, or "
+             "share its processors.",
+     .source = "Clock of rank 0, share of the steps' time.",
+     .written = ranks},
+    {.key = "data_bad",
+     .title = "Skipped images",
+     .better = JOB_METRIC_LESS,
+     .group = JOB_METRIC_SYSTEM,
+     .exact = true,
+     .text = "Damaged pictures met so far: they are left out of the loss, and too many end the run.",
+     .source = "Counted when a picture cannot be decoded; the log names each.",
+     .written = decoded},
+    {.key = "sys/flops",
+     .title = "Operations per second",
+     .unit = "flop/s",
+     .better = JOB_METRIC_MORE,
+     .group = JOB_METRIC_SYSTEM,
+     .text =
+         "What a step computes, divided by how long it takes. Nothing that is computed twice counts twice.",
+     .source = "Multiplications and additions of the planned step (products and attention), by the clock of "
+               "the worker."},
+    {.key = "sys/utilisation",
+     .title = "Utilisation",
+     .unit = "share",
+     .better = JOB_METRIC_MORE,
+     .group = JOB_METRIC_SYSTEM,
+     .text = "Share of the device's fastest products that training reaches, 0 to 1. In fp32 or TF32 it is a "
+             "share of the bf16 peak all the same.",
+     .source = "sys/flops by the matmul peak that the worker measured on this GPU (bf16).",
+     .written = gpu},
+    {.key = "sys/peak_flops",
+     .title = "Measured matmul peak",
+     .unit = "flop/s",
+     .group = JOB_METRIC_SYSTEM,
+     .text = "What utilisation is a share of.",
+     .source = "Large square products in bf16, timed when the worker starts, or recalled for the same GPU, "
+               "driver and library.",
+     .written = gpu},
+    {.key = "sys/cpu",
+     .title = "Processors busy",
+     .group = JOB_METRIC_SYSTEM,
+     .text = "How many processors the worker kept busy: below its number of threads it waited for something.",
+     .source = "Processor time of the worker per second of the clock."},
+    {.key = "mem/peak",
+     .title = "Memory",
+     .unit = "bytes",
+     .group = JOB_METRIC_SYSTEM,
+     .exact = true,
+     .text = "The most memory that the worker process has held so far.",
+     .source = "Largest resident set of the worker."},
+    {.key = "mem/arena",
+     .title = "Planned memory",
+     .unit = "bytes",
+     .group = JOB_METRIC_SYSTEM,
+     .exact = true,
+     .text = "Bytes of the one arena that holds gradients, activations and workspace.",
+     .source = "The memory plan, made before the first step."},
+    {.key = "system/gpu.<rank>/utilization",
+     .title = "GPU busy",
+     .unit = "share",
+     .better = JOB_METRIC_MORE,
+     .writer = JOB_METRIC_DAEMON,
+     .group = JOB_METRIC_GPUS,
+     .text = "How much of the time a kernel ran on the GPU: far below 100 % the GPU waits, for data, for "
+             "other ranks or for the host.",
+     .source = "The driver (NVML): share of its last sampling period in which a kernel ran; the mean between "
+               "two points.",
+     .written = gpu},
+    {.key = "system/gpu.<rank>/memory",
+     .title = "GPU memory",
+     .unit = "bytes",
+     .writer = JOB_METRIC_DAEMON,
+     .group = JOB_METRIC_GPUS,
+     .exact = true,
+     .text = "Memory in use on the GPU, what the driver keeps for itself included.",
+     .source = "The driver (NVML): the most in use between two points, by anyone.",
+     .written = gpu},
+    {.key = "system/gpu.<rank>/power",
+     .title = "GPU power",
+     .unit = "watts",
+     .writer = JOB_METRIC_DAEMON,
+     .group = JOB_METRIC_GPUS,
+     .text = "Power that the GPU drew: near its limit the clocks go down.",
+     .source = "The driver (NVML): the mean between two points.",
+     .written = gpu},
+    {.key = "system/gpu.<rank>/temperature",
+     .title = "GPU temperature",
+     .unit = "celsius",
+     .writer = JOB_METRIC_DAEMON,
+     .group = JOB_METRIC_GPUS,
+     .exact = true,
+     .text = "Temperature of the GPU: near its limit the clocks go down.",
+     .source = "The driver (NVML): the greatest between two points.",
+     .written = gpu},
+    {.key = "steps_per_epoch",
+     .title = "Steps of an epoch",
+     .group = JOB_METRIC_SYSTEM,
+     .exact = true,
+     .text = "How many optimiser steps see every training sample once.",
+     .source = "Training samples divided by the batch."},
+};
+const size_t job_metric_count = sizeof job_metrics / sizeof *job_metrics;

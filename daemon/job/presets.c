@@ -1,0 +1,201 @@
+/* Recipes and data sets: what a document may call by name. */
+#include <stddef.h>
+
+#include "daemon/job/internal.h"
+
+/* ---- Recipes (recipes.md): data, training and attention defaults of reference projects ----
+ *
+ * What a recipe asks for is checked like any value: what this build cannot do is refused with the
+ * name of the recipe, unless the document says otherwise. */
+
+#define T(p, v)                                                                                              \
+    {                                                                                                        \
+        "/train/" p, v                                                                                       \
+    }
+#define D(p, v)                                                                                              \
+    {                                                                                                        \
+        "/data/" p, v                                                                                        \
+    }
+
+/* The part that DeiT, Swin and XCiT share: the heavy augmentation. */
+#define HEAVY                                                                                                \
+    D("dataset", "\"imagenet1k\""), D("augment/crop", "\"rrc\""), D("augment/flip", "0.5"),                  \
+        D("augment/randaugment", "{\"n\":2,\"m\":9,\"std\":0.5,\"inc\":true}"), D("augment/mixup", "0.8"),   \
+        D("augment/cutmix", "1"), D("augment/erasing", "0.25"), D("augment/eval_crop", "0.875"),             \
+        T("label_smoothing", "0.1"), T("optimizer/weight_decay", "0.05"), T("batch", "1024"),                \
+        T("precision", "\"bf16\"")
+
+const struct job_recipe job_recipes[] = {
+    {"vit_b",
+     JOB_ITEMS(HEAVY, T("epochs", "300"), T("optimizer/lr", "0.001"), T("schedule/warmup_epochs", "5"),
+               T("schedule/warmup_lr", "1e-6"), T("schedule/min_lr", "1e-5"), T("schedule/shifted", "false"),
+               T("schedule/per", "\"epoch\""), T("drop_path", "0.1"), T("ema", "0.99996"),
+               D("augment/repeats", "3")),
+     "ViT-B/16 on ImageNet-1k, DeiT style"},
+    {"vit_b_augreg",
+     JOB_ITEMS(D("dataset", "\"imagenet1k\""), D("augment/crop", "\"rrc\""), D("augment/flip", "0.5"),
+               D("augment/eval_crop", "0.875"), T("epochs", "300"), T("batch", "4096"),
+               T("optimizer/lr", "0.001"), T("optimizer/weight_decay", "0.1"),
+               D("augment/interpolation", "\"bilinear\""), T("schedule/warmup_steps", "10000"),
+               T("schedule/min_lr", "0"), T("clip_norm", "1"), T("precision", "\"bf16\"")),
+     "ViT-B/16 on ImageNet-1k, AugReg style"},
+    {"deit_b",
+     JOB_ITEMS(HEAVY, T("epochs", "300"), T("optimizer/lr", "0.001"), T("schedule/warmup_epochs", "5"),
+               T("schedule/warmup_lr", "1e-6"), T("schedule/min_lr", "1e-5"), T("schedule/shifted", "false"),
+               T("schedule/per", "\"epoch\""), T("drop_path", "0.1"), T("ema", "0.99996"),
+               D("augment/repeats", "3")),
+     "DeiT-B/16 on ImageNet-1k"},
+    {"swin_b",
+     JOB_ITEMS(HEAVY, T("epochs", "300"), T("optimizer/lr", "0.001"), T("schedule/warmup_epochs", "20"),
+               T("schedule/warmup_lr", "1e-6"), T("schedule/min_lr", "1e-5"), T("clip_norm", "5"),
+               T("drop_path", "0.5")),
+     "Swin-B on ImageNet-1k"},
+    {"xcit_m24",
+     JOB_ITEMS(HEAVY, T("epochs", "400"), T("optimizer/lr", "0.001"), T("schedule/warmup_epochs", "5"),
+               T("schedule/warmup_lr", "1e-6"), T("schedule/min_lr", "1e-5"), T("schedule/shifted", "false"),
+               T("schedule/per", "\"epoch\""), T("drop_path", "0.15"), T("drop_path_rule", "\"same\""),
+               T("optimizer/decay_temperature", "true"), T("ema", "0.99996"), D("augment/repeats", "3")),
+     "XCiT-M24/16 on ImageNet-1k"},
+    {"vit_tiny_tin",
+     JOB_ITEMS(D("dataset", "\"tiny_imagenet\""), D("augment/crop", "\"rrc\""),
+               D("augment/rrc/scale", "[0.5,1]"), D("augment/flip", "0.5"), T("epochs", "200"),
+               T("batch", "512"), T("optimizer/lr", "0.0005"), T("optimizer/weight_decay", "0.05"),
+               T("schedule/warmup_epochs", "10"), T("schedule/min_lr", "1e-5"), T("label_smoothing", "0.1")),
+     "ViT-Tiny on Tiny-ImageNet"},
+    {"gpt2_owt",
+     JOB_ITEMS(D("dataset", "\"openwebtext\""), D("tokenizer", "\"gpt2_bpe\""), T("steps", "600000"),
+               T("batch", "480"), T("optimizer/lr", "0.0006"), T("optimizer/betas", "[0.9,0.95]"),
+               T("optimizer/weight_decay", "0.1"), T("schedule/warmup_steps", "2000"),
+               T("schedule/min_lr", "6e-5"), T("clip_norm", "1"), T("init", "\"normal\""),
+               T("precision", "\"bf16\"")),
+     "GPT-2 124M on OpenWebText, nanoGPT's settings"},
+    {"gpt2_wt103",
+     JOB_ITEMS(
+         D("dataset", "\"wikitext103\""), D("tokenizer", "\"gpt2_bpe\""), D("eval", "[\"ptb\",\"pg19\"]"),
+         T("epochs", "20"), T("batch", "64"), T("optimizer/lr", "0.0006"), T("optimizer/betas", "[0.9,0.95]"),
+         T("optimizer/weight_decay", "0.1"), T("schedule/warmup_steps", "2000"), T("schedule/min_lr", "6e-5"),
+         T("clip_norm", "1"), T("dropout", "0.1"), T("init", "\"normal\""), T("precision", "\"bf16\"")),
+     "GPT-2 on WikiText-103"},
+    {"deit_b_distilled", NULL, "DeiT-B/16 with a teacher"},
+    {"xcit_s12", NULL, "XCiT-S12/16 on ImageNet-1k"},
+    {"lra_listops", NULL, "Nystromformer on ListOps"},
+    {"lra_text", NULL, "Nystromformer on Text"},
+    {"lra_retrieval", NULL, "Nystromformer on Retrieval"},
+    {"lra_image", NULL, "Nystromformer on Image"},
+    {"lra_pathfinder", NULL, "Nystromformer on Pathfinder"},
+    {"pinn_convection", NULL, "PINNsformer on the convection equation"},
+    {"pinn_reaction", NULL, "PINNsformer on the reaction equation"},
+    {"coco_xcit_s12", NULL, "Mask R-CNN with XCiT-S12/16 on COCO"},
+    {"ldnt",
+     JOB_ITEMS(D("dataset", "\"openwebtext\""), D("tokenizer", "\"gpt2_bpe\""), T("steps", "200000"),
+               T("batch", "480"), T("optimizer/lr", "0.0006"), T("optimizer/betas", "[0.9,0.95]"),
+               T("optimizer/weight_decay", "0.1"), T("schedule/warmup_steps", "2000"),
+               T("schedule/min_lr", "6e-5"), T("clip_norm", "1"), T("init", "\"xavier\""),
+               T("precision", "\"bf16\"")),
+     "L-DNT on OpenWebText with AdamW"},
+    {"vdnt",
+     JOB_ITEMS(D("dataset", "\"imagenet1k\""), D("augment/crop", "\"rrc\""), D("augment/flip", "0.5"),
+               D("augment/randaugment", "{\"n\":2,\"m\":9,\"std\":0.5,\"inc\":true}"),
+               D("augment/mixup", "0.8"), D("augment/cutmix", "1"), D("augment/eval_crop", "0.875"),
+               T("epochs", "150"), T("batch", "1024"), T("optimizer/lr", "0.001"),
+               T("optimizer/betas", "[0.9,0.99]"), T("optimizer/weight_decay", "0.1"),
+               T("schedule/warmup_epochs", "60"), T("schedule/min_lr", "1e-8"), T("label_smoothing", "0.1"),
+               T("drop_path", "0.1"), T("init", "\"trunc_xavier\""), T("precision", "\"bf16\"")),
+     "V-DNT on ImageNet-1k with AdamW"},
+};
+const size_t job_recipe_count = sizeof job_recipes / sizeof *job_recipes;
+
+/* ---- Data sets ---- */
+
+#define FOLDERS                                                                                              \
+    "a folder, .tar or .tar.gz: train/CLASS/*.jpg|.jpeg|.png and val/CLASS/... (valid, validation and, for " \
+    "want of "                                                                                               \
+    "those, test too), or CLASS/... alone with data.split fraction or count"
+#define PARTS                                                                                                \
+    "a folder with a training file (train.txt, ptb.train.txt, wiki.train.tokens, wiki.train.raw or "         \
+    "train.tokens) and a "                                                                                   \
+    "validation file (the same with valid, or val.txt, validation.txt), plain or with .gz behind"
+#define IMAGES .image = true, .task = "classify"
+#define TOKENS .text = true, .task = "language"
+
+static const struct job_dataset_info datasets[] = {
+    [JOB_DATASET_MNIST] =
+        {.name = "mnist",
+         .available = true,
+         IMAGES,
+         .side = {28, 28},
+         .channels = 1,
+         .classes = 10,
+         .layout =
+             "a folder with train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte and "
+             "t10k-labels-idx1-ubyte, plain or with .gz behind"},
+    [JOB_DATASET_DIGITS_GEN] = {.name = "digits_gen",
+                                .available = true,
+                                IMAGES,
+                                .generated = true,
+                                .side = {28, 28},
+                                .channels = 1,
+                                .classes = 10,
+                                .train = 10000,
+                                .test = 2000},
+    [JOB_DATASET_CIFAR10] = {.name = "cifar10",
+                             .available = true,
+                             IMAGES,
+                             .side = {32, 32},
+                             .channels = 3,
+                             .classes = 10,
+                             .layout = "a folder with data_batch*.bin and test_batch*.bin (plain or .gz), "
+                                       "or one such file; names of the classes "
+                                       "from batches.meta.txt beside them"},
+    [JOB_DATASET_IMAGENET1K] = {.name = "imagenet1k",
+                                .available = true,
+                                IMAGES,
+                                .side = {224, 224},
+                                .channels = 3,
+                                .classes = 1000,
+                                .layout = FOLDERS},
+    [JOB_DATASET_TINY_IMAGENET] = {.name = "tiny_imagenet",
+                                   .available = true,
+                                   IMAGES,
+                                   .side = {64, 64},
+                                   .channels = 3,
+                                   .classes = 200,
+                                   .layout = FOLDERS "; val/images with val_annotations.txt is understood"},
+    [JOB_DATASET_IMAGE_FOLDER] = {.name = "image_folder",
+                                  .available = true,
+                                  IMAGES,
+                                  .side = {224, 224},
+                                  .channels = 3,
+                                  .layout = FOLDERS},
+    [JOB_DATASET_COCO] = {.name = "coco", .channels = 3, .classes = 80},
+    [JOB_DATASET_DIGIT_CANVAS] =
+        {.name = "digit_canvas", .generated = true, .side = {64, 64}, .channels = 1, .classes = 10},
+    [JOB_DATASET_LISTOPS] = {.name = "listops", .classes = 10},
+    [JOB_DATASET_LISTOPS_GEN] = {.name = "listops_gen", .generated = true, .classes = 10},
+    [JOB_DATASET_IMDB] = {.name = "imdb", .classes = 2},
+    [JOB_DATASET_AAN] = {.name = "aan", .classes = 2},
+    [JOB_DATASET_PATHFINDER_GEN] = {.name = "pathfinder_gen", .generated = true, .classes = 2},
+    [JOB_DATASET_LRA_IMAGE] = {.name = "lra_image", .classes = 10},
+    [JOB_DATASET_TEXT] = {.name = "text",
+                          .available = true,
+                          TOKENS,
+                          .layout = "one file of text, plain or gzip'd"},
+    [JOB_DATASET_PTB] = {.name = "ptb", .available = true, TOKENS, .layout = PARTS},
+    [JOB_DATASET_WIKITEXT2] = {.name = "wikitext2", .available = true, TOKENS, .layout = PARTS},
+    [JOB_DATASET_WIKITEXT103] = {.name = "wikitext103", .available = true, TOKENS, .layout = PARTS},
+    [JOB_DATASET_PG19] = {.name = "pg19", TOKENS},
+    [JOB_DATASET_OPENWEBTEXT] = {.name = "openwebtext", TOKENS},
+    [JOB_DATASET_PDE_CONVECTION] = {.name = "pde_convection", .generated = true},
+    [JOB_DATASET_PDE_REACTION] = {.name = "pde_reaction", .generated = true},
+};
+const size_t job_dataset_count = sizeof datasets / sizeof *datasets;
+
+const struct job_dataset_info *job_dataset_info(enum job_dataset dataset)
+{
+    return (size_t)dataset < job_dataset_count ? &datasets[dataset] : NULL;
+}
+
+bool job_dataset_runs(unsigned dataset)
+{
+    return dataset < job_dataset_count && datasets[dataset].available;
+}

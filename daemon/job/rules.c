@@ -1,0 +1,839 @@
+/* Defaults that depend on other values, and checks that concern several. */
+#include "daemon/job/rules.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "daemon/job/internal.h"
+
+/* ---- Whether a value can have an effect ---- */
+
+static bool poly(const struct job_config *g)
+{
+    return g->attention.activation == JOB_ACTIVATION_POLY;
+}
+
+static bool learned(const struct job_config *g)
+{
+    return poly(g) && g->attention.scale == JOB_SCALE_LEARNED;
+}
+
+/* Activations with a factor n^-alpha. */
+static bool counted(const struct job_config *g)
+{
+    return job_activation_counted(g->attention.activation);
+}
+
+static bool uses_n(const struct job_config *g)
+{
+    if (poly(g))
+        return g->attention.scale == JOB_SCALE_FIXED || g->attention.scale == JOB_SCALE_LEARNED;
+    return counted(g) && (g->attention.alpha > 0 || g->attention.activation == JOB_ACTIVATION_SIGMOID_BIAS);
+}
+
+static bool has_linear_form(const struct job_config *g)
+{
+    return ((poly(g) && g->attention.degree <= 2) || g->attention.activation == JOB_ACTIVATION_SIMA) &&
+           !(g->attention.dropout > 0);
+}
+
+/* False where every image already has the size that the network reads. */
+static bool may_resize(const struct job_config *g, const struct job_dataset_info *info)
+{
+    const struct job_data *d = &g->data;
+
+    /* Files of the others may hold other sizes than the usual one. */
+    if (!info->generated && d->dataset != JOB_DATASET_CIFAR10)
+        return true;
+    return d->augment.crop == JOB_CROP_RRC || d->augment.eval_crop < 1 || d->image_size[0] != info->side[0] ||
+           d->image_size[1] != info->side[1];
+}
+
+static bool with_momentum(const struct job_config *g)
+{
+    return job_optimiser(g->train.optimizer.name)->momentum;
+}
+
+static bool warmup(const struct job_config *g)
+{
+    return g->train.schedule.warmup_steps > 0 || g->train.schedule.warmup_epochs > 0;
+}
+
+/* Schedules that change the rate at each step, or epoch. */
+static bool smooth(const struct job_config *g)
+{
+    return g->train.schedule.name != JOB_SCHEDULE_CONSTANT && g->train.schedule.name != JOB_SCHEDULE_STEP;
+}
+
+#define JOB_USE_DEFINE(name, words, test)                                                                    \
+    const char job_use_##name##_text[] = words;                                                              \
+    bool job_use_##name(const struct job_run *r)                                                             \
+    {                                                                                                        \
+        const struct job_config *g = &r->config;                                                             \
+        const struct job_dataset_info *info = job_dataset_info((enum job_dataset)g->data.dataset);           \
+                                                                                                             \
+        (void)g;                                                                                             \
+        (void)info;                                                                                          \
+        return test;                                                                                         \
+    }
+JOB_USES(JOB_USE_DEFINE)
+
+static json_t *made(struct job_ctx *c, json_t *v)
+{
+    if (!v)
+        c->nomem = true;
+    return v;
+}
+
+static json_t *number(struct job_ctx *c, double v)
+{
+    return made(c, job_json_num(v));
+}
+
+static json_t *word(struct job_ctx *c, const char *text)
+{
+    return made(c, json_string(text));
+}
+
+static const struct job_dataset_info *dataset_of(const struct job_ctx *c)
+{
+    return job_dataset_info((enum job_dataset)c->g->data.dataset);
+}
+
+static const struct job_network *network_of(const struct job_ctx *c)
+{
+    return job_network(c->g->model.arch);
+}
+
+json_t *job_rule_null(struct job_ctx *c)
+{
+    (void)c;
+    return json_null();
+}
+
+static json_t *missing(struct job_ctx *c, const char *pointer, const char *what)
+{
+    job_ctx_error(c, pointer, "%s", what);
+    return NULL;
+}
+
+/* ---- Head and model ---- */
+
+json_t *job_rule_required(struct job_ctx *c)
+{
+    (void)c; /* resolve.c names the field */
+    return NULL;
+}
+
+json_t *job_rule_arch(struct job_ctx *c)
+{
+    if (job_ctx_bad(c, "/model/preset"))
+        return NULL;
+    return missing(c, "/model/arch",
+                   "is needed: name model.preset, or model.arch with width, depth and heads");
+}
+
+json_t *job_rule_dataset(struct job_ctx *c)
+{
+    return missing(c, "/data/dataset", "is needed: name the data set");
+}
+
+static json_t *shape(struct job_ctx *c, const char *pointer)
+{
+    /* Where the architecture is in doubt, or takes arrays instead, there is nothing to ask for. */
+    if (job_ctx_bad(c, "/model/arch") || job_ctx_bad(c, "/model/preset"))
+        return NULL;
+    if (network_of(c)->stages)
+        return json_integer(1);
+    return missing(c, pointer, "is needed where no preset is named");
+}
+
+json_t *job_rule_width(struct job_ctx *c)
+{
+    return shape(c, "/model/width");
+}
+
+json_t *job_rule_depth(struct job_ctx *c)
+{
+    return shape(c, "/model/depth");
+}
+
+json_t *job_rule_heads(struct job_ctx *c)
+{
+    return shape(c, "/model/heads");
+}
+
+json_t *job_rule_bias(struct job_ctx *c)
+{
+    (void)c;
+    return json_true();
+}
+
+/* What published code computes: GPT-2 approximates, the other presets do not. */
+json_t *job_rule_gelu(struct job_ctx *c)
+{
+    return word(c, network_of(c)->gelu_tanh && !c->preset ? "tanh" : "exact");
+}
+
+/* Before schema 2 the form followed the biases of a gpt: Hugging Face has biases and gelu_new, nanoGPT
+ * neither. */
+json_t *job_rule_gelu_1(struct job_ctx *c)
+{
+    return word(c, network_of(c)->gelu_tanh && c->g->model.bias ? "tanh" : "exact");
+}
+
+json_t *job_rule_pool(struct job_ctx *c)
+{
+    return word(c, "mean");
+}
+
+json_t *job_rule_context(struct job_ctx *c)
+{
+    if (dataset_of(c)->image)
+        return json_null();
+    return number(c, 256);
+}
+
+static json_t *pair(struct job_ctx *c, int64_t rows, int64_t columns)
+{
+    return rows == columns ? number(c, (double)rows) : made(c, json_pack("[I,I]", rows, columns));
+}
+
+json_t *job_rule_image_size(struct job_ctx *c)
+{
+    const struct job_dataset_info *d = dataset_of(c);
+
+    if (!d->image || !d->side[0])
+        return json_null();
+    return pair(c, d->side[0], d->side[1]);
+}
+
+/* The largest divisor of the side that is at most side/7; at least 1. */
+static int64_t micro_patch(int64_t side)
+{
+    int64_t p = side / 7;
+
+    while (p > 1 && side % p != 0)
+        p--;
+    return p > 1 ? p : 1;
+}
+
+json_t *job_rule_patch(struct job_ctx *c)
+{
+    const int64_t *side = c->g->data.image_size;
+
+    if (!dataset_of(c)->image || !side[0])
+        return json_null();
+    if (c->preset && c->preset->patch) {
+        int p = side[0] == 64 && side[1] == 64 ? c->preset->patch_at_64 : c->preset->patch;
+        return number(c, p);
+    }
+    return pair(c, micro_patch(side[0]), micro_patch(side[1]));
+}
+
+/* ---- Norm and attention ---- */
+
+static bool beyond_s1(const struct job_ctx *c)
+{
+    return c->g->norm.placement >= JOB_NORM_S2 && c->g->norm.placement <= JOB_NORM_S5;
+}
+
+json_t *job_rule_norm_kind(struct job_ctx *c)
+{
+    return word(c, beyond_s1(c) ? "rms" : "layer");
+}
+
+json_t *job_rule_norm_eps(struct job_ctx *c)
+{
+    return number(c, network_of(c)->norm_eps);
+}
+
+json_t *job_rule_qk_norm(struct job_ctx *c)
+{
+    return made(c, json_boolean(beyond_s1(c)));
+}
+
+json_t *job_rule_alpha(struct job_ctx *c)
+{
+    switch (c->g->attention.activation) {
+    case JOB_ACTIVATION_RELU:
+        return number(c, 1);
+    case JOB_ACTIVATION_SIGMOID_BIAS:
+        return number(c, 0);
+    default:
+        return number(c, 0.5);
+    }
+}
+
+json_t *job_rule_scale_share(struct job_ctx *c)
+{
+    /* MidNorm cancels what all heads share. */
+    return word(c, c->g->norm.placement == JOB_NORM_S4 || c->g->norm.placement == JOB_NORM_S5 ? "head"
+                                                                                              : "layer");
+}
+
+json_t *job_rule_scale_param(struct job_ctx *c)
+{
+    return word(c, job_optimiser(c->g->train.optimizer.name)->scale_param);
+}
+
+json_t *job_rule_n_for_scale(struct job_ctx *c)
+{
+    return word(c, network_of(c)->n_for_scale);
+}
+
+/* Called only once model and data are known to fit; what they could be is checked here already,
+ * because a rule may run before. */
+json_t *job_rule_n(struct job_ctx *c)
+{
+    double n = 0;
+
+    switch (c->g->attention.n_for_scale) {
+    case JOB_N_PATCHES:
+        n = (double)job_config_patches(c->g);
+        break;
+    case JOB_N_KEYS:
+        n = (double)job_config_keys(c->g);
+        break;
+    case JOB_N_CONTEXT:
+        n = (double)c->g->model.context;
+        break;
+    case JOB_N_NUMBER:
+        n = c->g->attention.n;
+        break;
+    default:
+        break;
+    }
+    return number(c, n >= 1 || c->g->attention.n_for_scale == JOB_N_NUMBER ? n : 1);
+}
+
+json_t *job_rule_c0(struct job_ctx *c)
+{
+    const struct job_attention *a = &c->g->attention;
+    double v = 1;
+
+    if (a->activation == JOB_ACTIVATION_POLY) {
+        if (a->scale == JOB_SCALE_FIXED || a->scale == JOB_SCALE_LEARNED)
+            v = 1 / sqrt(a->n);
+        else if (a->scale == JOB_SCALE_K && a->k > 0)
+            v = 1 / a->k;
+    }
+    return number(c, isfinite(v) ? v : 1);
+}
+
+/* ---- Data ---- */
+
+json_t *job_rule_path(struct job_ctx *c)
+{
+    const struct job_dataset_info *d = dataset_of(c);
+
+    if (d->generated || job_ctx_bad(c, "/data/dataset"))
+        return json_null();
+    if (c->g->data.dataset == JOB_DATASET_TEXT)
+        return missing(c, "/data/path", "is needed: a text file, as <root>/<relative>");
+    return word(c, d->name);
+}
+
+json_t *job_rule_split(struct job_ctx *c)
+{
+    return word(c, c->g->data.dataset == JOB_DATASET_TEXT ? "fraction" : "given");
+}
+
+static json_t *split_part(struct job_ctx *c, double v)
+{
+    if (c->g->data.split == JOB_SPLIT_FRACTION && c->g->data.dataset == JOB_DATASET_TEXT &&
+        job_ctx_layer(c, "/data/split/rule") == JOB_LAYER_DEFAULT)
+        return number(c, v);
+    return json_null();
+}
+
+json_t *job_rule_split_train(struct job_ctx *c)
+{
+    return split_part(c, 0.9);
+}
+
+json_t *job_rule_split_val(struct job_ctx *c)
+{
+    /* What a given training part leaves over, to 12 digits so that 1 - 0.9 is 0.1. */
+    if (c->g->data.split_train > 0 && c->g->data.split_train < 1)
+        return split_part(c, round((1 - c->g->data.split_train) * 1e12) / 1e12);
+    return split_part(c, 0.1);
+}
+
+/* Beside the data, under the name of the published folder. */
+json_t *job_rule_tokenizer_path(struct job_ctx *c)
+{
+    const struct job_data *d = &c->g->data;
+    char path[300];
+    int root;
+
+    if (!dataset_of(c)->text || d->tokenizer != JOB_TOKENIZER_GPT2_BPE || !d->path)
+        return json_null();
+    root = (int)strcspn(d->path, "/");
+    if (root > 255)
+        return missing(c, "/data/tokenizer_path", "is needed: the folder of the tokenizer's files");
+    snprintf(path, sizeof path, "%.*s/gpt2-bpe", root, d->path);
+    return word(c, path);
+}
+
+json_t *job_rule_loader_threads(struct job_ctx *c)
+{
+    switch (c->g->data.dataset) {
+    case JOB_DATASET_IMAGENET1K:
+    case JOB_DATASET_TINY_IMAGENET:
+    case JOB_DATASET_IMAGE_FOLDER:
+        return number(c, 2);
+    default:
+        return number(c, 1);
+    }
+}
+
+json_t *job_rule_data_context(struct job_ctx *c)
+{
+    return c->g->model.context > 0 ? number(c, (double)c->g->model.context) : json_null();
+}
+
+/* ---- Training ---- */
+
+json_t *job_rule_length(struct job_ctx *c)
+{
+    return missing(c, "/train", "needs a length: steps or epochs");
+}
+
+json_t *job_rule_lr(struct job_ctx *c)
+{
+    return number(c, job_optimiser(c->g->train.optimizer.name)->lr);
+}
+
+json_t *job_rule_betas(struct job_ctx *c)
+{
+    return made(c, json_pack("[f,f]", 0.9, network_of(c)->beta2));
+}
+
+json_t *job_rule_weight_decay(struct job_ctx *c)
+{
+    const double own = job_optimiser(c->g->train.optimizer.name)->weight_decay;
+
+    return number(c, own < 0 ? network_of(c)->weight_decay : own);
+}
+
+/* Of the two warm-up keys the default falls on the one that goes with the length. */
+json_t *job_rule_warmup_steps(struct job_ctx *c)
+{
+    return c->g->train.steps > 0 ? number(c, round(0.05 * (double)c->g->train.steps)) : json_null();
+}
+
+json_t *job_rule_warmup_epochs(struct job_ctx *c)
+{
+    return c->g->train.steps > 0 ? json_null() : number(c, (double)c->g->train.epochs * 5 / 100);
+}
+
+json_t *job_rule_warmup_form(struct job_ctx *c)
+{
+    return word(c, c->g->train.schedule.warmup_lr > 0 ? "timm" : "nanogpt");
+}
+
+json_t *job_rule_min_lr(struct job_ctx *c)
+{
+    return number(c, c->g->train.optimizer.lr / 100);
+}
+
+json_t *job_rule_clip(struct job_ctx *c)
+{
+    return network_of(c)->clip_norm > 0 ? number(c, network_of(c)->clip_norm) : json_null();
+}
+
+json_t *job_rule_init(struct job_ctx *c)
+{
+    return word(c, network_of(c)->init);
+}
+
+json_t *job_rule_eval_every(struct job_ctx *c)
+{
+    int64_t steps = c->g->train.steps;
+
+    return steps > 0 ? number(c, steps / 20 > 1 ? (double)(steps / 20) : 1) : json_null();
+}
+
+json_t *job_rule_keep_best(struct job_ctx *c)
+{
+    return number(c, c->env->keep_best >= 0 ? (double)c->env->keep_best : 1);
+}
+
+json_t *job_rule_keep_latest(struct job_ctx *c)
+{
+    return number(c, c->env->keep_latest >= 0 ? (double)c->env->keep_latest : 1);
+}
+
+/* ---- Resources ---- */
+
+json_t *job_rule_device(struct job_ctx *c)
+{
+    return word(c, c->env->cuda ? "cuda" : "cpu");
+}
+
+json_t *job_rule_precision(struct job_ctx *c)
+{
+    return word(c, c->g->resources.device == JOB_DEVICE_CUDA ? "bf16" : "fp32");
+}
+
+json_t *job_rule_threads(struct job_ctx *c)
+{
+    return number(c, c->env->threads >= 1 ? (double)c->env->threads : 1);
+}
+
+/* ---- Checks of strings ---- */
+
+bool job_check_run(struct job_ctx *c, const struct job_field *f, const char *text)
+{
+    if (strspn(text, "0123456789") == strlen(text))
+        return true;
+    job_ctx_error(c, f->pointer, "must be the id of a run: digits only");
+    return false;
+}
+
+bool job_check_in_state(struct job_ctx *c, const struct job_field *f, const char *text)
+{
+    if (text[0] != '/' && !strstr(text, ".."))
+        return true;
+    job_ctx_error(c, f->pointer, "must be a path below the state folder");
+    return false;
+}
+
+bool job_check_template(struct job_ctx *c, const struct job_field *f, const char *text)
+{
+    int n = 0, end = 0;
+    bool known = (sscanf(text, "E%2d%n", &n, &end) == 1 && end == 3 && n >= 1 && n <= 18) ||
+                 (sscanf(text, "theory/T%2d%n", &n, &end) == 1 && n >= 1 && n <= 20 && text[8] != '0');
+
+    if (known && !text[end])
+        job_ctx_error(c, f->pointer, "\"%s\" is known but not available in this version", text);
+    else
+        job_ctx_error(c, f->pointer, "unknown template; there are E01 to E18 and theory/T1 to theory/T20");
+    return false;
+}
+
+bool job_check_recipe(struct job_ctx *c, const struct job_field *f, const char *text)
+{
+    const char *names[64];
+    char near[64];
+    size_t count = 0;
+
+    for (size_t i = 0; i < job_recipe_count; i++) {
+        if (strcmp(job_recipes[i].name, text) == 0) {
+            if (job_recipes[i].items) {
+                c->recipe = &job_recipes[i];
+                return true;
+            }
+            job_ctx_error(c, f->pointer, "\"%s\" is known but not available in this version", text);
+            return false;
+        }
+        names[count++] = job_recipes[i].name;
+    }
+    job_ctx_error(c, f->pointer, "unknown recipe%s", pd_did_you_mean(near, sizeof near, text, names, count));
+    return false;
+}
+
+bool job_check_preset(struct job_ctx *c, const struct job_field *f, const char *text)
+{
+    const struct job_preset *p;
+    const char *names[64];
+    char near[64];
+    size_t count = 0;
+    int arch;
+
+    for (size_t i = 0; (p = job_preset_at(i, &arch)); i++) {
+        if (strcmp(p->name, text) == 0) {
+            c->preset = p;
+            c->preset_arch = arch;
+            return true;
+        }
+        if (count < sizeof names / sizeof *names)
+            names[count++] = p->name;
+    }
+    job_ctx_error(c, f->pointer, "unknown preset%s", pd_did_you_mean(near, sizeof near, text, names, count));
+    return false;
+}
+
+bool job_check_stop_metric(struct job_ctx *c, const struct job_field *f, const char *text)
+{
+    char scored[128];
+
+    if (job_metric_scored(c->g, text))
+        return true;
+    job_ctx_error(c, f->pointer, "must be a number of an evaluation of this job: %s",
+                  job_metrics_scored(c->g, scored, sizeof scored));
+    return false;
+}
+
+bool job_check_path(struct job_ctx *c, const struct job_field *f, const char *text)
+{
+    size_t root = strcspn(text, "/");
+
+    if (text[0] == '/') {
+        job_ctx_error(c, f->pointer,
+                      "must not be absolute: write <root>/<relative>, where root is a data root of "
+                      "the daemon's configuration");
+        return false;
+    }
+    for (const char *p = text; *p;) {
+        size_t n = strcspn(p, "/");
+        if ((n == 2 && p[0] == '.' && p[1] == '.') || (n == 1 && p[0] == '.') || n == 0) {
+            job_ctx_error(c, f->pointer, "must not hold empty parts, \".\" or \"..\"");
+            return false;
+        }
+        p += n;
+        if (*p == '/' && !*++p) {
+            job_ctx_error(c, f->pointer, "must not end with a slash");
+            return false;
+        }
+    }
+    for (const unsigned char *p = (const unsigned char *)text; *p; p++) {
+        if (*p < 0x20 || *p == 0x7f) {
+            job_ctx_error(c, f->pointer, "must not hold control characters");
+            return false;
+        }
+    }
+    if (!c->check_roots)
+        return true;
+    for (size_t i = 0; i < c->env->root_count; i++) {
+        if (strlen(c->env->roots[i]) == root && memcmp(c->env->roots[i], text, root) == 0)
+            return true;
+    }
+    job_ctx_error(c, f->pointer,
+                  "no data root named '%.*s' is configured; add it to [data], or set data.path", (int)root,
+                  text);
+    return false;
+}
+
+/* ---- Checks that concern several fields ---- */
+
+static bool ok(const struct job_ctx *c, const char *a, const char *b)
+{
+    return !job_ctx_bad(c, a) && (!b || !job_ctx_bad(c, b));
+}
+
+static void check_model(struct job_ctx *c)
+{
+    const struct job_model *m = &c->g->model;
+    const struct job_data *d = &c->g->data;
+    const struct job_dataset_info *info = dataset_of(c);
+    const struct job_network *net = network_of(c);
+
+    if (c->preset && ok(c, "/model/arch", NULL) && c->preset_arch != m->arch) {
+        job_ctx_error(c, "/model/arch", "the preset \"%s\" is a %s; leave arch out, or the preset",
+                      c->preset->name, job_arch_name(c->preset_arch));
+        return;
+    }
+    if (!ok(c, "/model/arch", "/data/dataset") || !ok(c, "/model/preset", NULL))
+        return;
+    if (ok(c, "/model/heads", "/model/width") && m->width % m->heads != 0)
+        job_ctx_error(c, "/model/heads", "must divide the width: %lld is no multiple of %lld",
+                      (long long)m->width, (long long)m->heads);
+    if (net->reads == JOB_READS_IMAGES && !info->image) {
+        job_ctx_error(c, "/data/dataset", "\"%s\" holds no images, which a %s needs", info->name, net->name);
+        return;
+    }
+    if (net->reads == JOB_READS_TEXT && !info->text) {
+        job_ctx_error(c, "/data/dataset", "\"%s\" is no text, which a %s needs", info->name, net->name);
+        return;
+    }
+    if (info->image && ok(c, "/data/image_size", "/model/patch")) {
+        if (!d->image_size[0]) {
+            job_ctx_error(c, "/data/image_size", "must not be null for images");
+        } else if (!m->patch[0]) {
+            job_ctx_error(c, "/model/patch", "must not be null for images");
+        } else if (d->image_size[0] % m->patch[0] != 0 || d->image_size[1] % m->patch[1] != 0) {
+            job_ctx_error(c, "/model/patch",
+                          "must divide the image: %lldx%lld pixels into patches of %lldx%lld",
+                          (long long)d->image_size[0], (long long)d->image_size[1], (long long)m->patch[0],
+                          (long long)m->patch[1]);
+        }
+    }
+    if (!info->image && ok(c, "/model/context", "/data/context")) {
+        if (m->context < 1)
+            job_ctx_error(c, "/model/context", "must not be null for sequences");
+        else if (d->context < 1)
+            job_ctx_error(c, "/data/context", "must not be null for sequences");
+        else if (d->context > m->context)
+            job_ctx_error(c, "/data/context", "must be at most model.context, which is %lld",
+                          (long long)m->context);
+    }
+}
+
+static void check_attention(struct job_ctx *c)
+{
+    const struct job_attention *a = &c->g->attention;
+    const struct job_network *net = network_of(c);
+
+    if (job_use_k(c->run) && ok(c, "/attention/k", "/attention/scale") && isnan(a->k))
+        job_ctx_error(c, "/attention/k", "is needed with scale k");
+    if (job_use_n(c->run) && ok(c, "/attention/n_for_scale", "/model/arch")) {
+        if (a->n_for_scale == JOB_N_PATCHES && net->reads == JOB_READS_TEXT)
+            job_ctx_error(c, "/attention/n_for_scale", "a %s has no patches; use context, keys or a number",
+                          net->name);
+        if (a->n_for_scale == JOB_N_ROW && !net->causal)
+            job_ctx_error(c, "/attention/n_for_scale",
+                          "row needs causal attention; use patches, keys or a number");
+        if (a->n_for_scale == JOB_N_ROW && a->activation == JOB_ACTIVATION_SIGMOID_BIAS)
+            job_ctx_error(c, "/attention/n_for_scale",
+                          "the bias of sigmoid_bias is one number: row does not fit");
+        if (a->n_for_scale == JOB_N_CONTEXT && net->reads == JOB_READS_IMAGES)
+            job_ctx_error(c, "/attention/n_for_scale", "a %s has no context; use patches, keys or a number",
+                          net->name);
+    }
+    if (ok(c, "/train/precision", "/resources/device")) {
+        bool cuda = c->g->resources.device == JOB_DEVICE_CUDA;
+
+        if (c->g->train.precision == JOB_PRECISION_FP64 && cuda)
+            job_ctx_error(c, "/train/precision", "fp64 is for device cpu");
+        if (c->g->train.precision == JOB_PRECISION_TF32 && !cuda)
+            job_ctx_error(c, "/train/precision", "tf32 is for device cuda");
+    }
+    if (c->g->train.precision == JOB_PRECISION_FP16 && poly(c->g) && a->degree > 3 && !a->qk_norm)
+        job_ctx_error(c, "/attention/degree", "must be at most 3 in fp16 without qk_norm");
+    if (a->activation == JOB_ACTIVATION_SIMA && net->causal)
+        job_ctx_error(c, "/attention/activation",
+                      "sima divides by sums over all tokens, and a %s sees only earlier ones", net->name);
+    if (a->form == JOB_FORM_LINEAR && (!poly(c->g) || a->degree > 2))
+        job_ctx_error(c, "/attention/form", "linear needs activation poly with a degree of 1 or 2");
+    if (a->form == JOB_FORM_LINEAR && a->dropout > 0)
+        job_ctx_error(c, "/attention/form", "linear allows no dropout on the attention matrix");
+}
+
+static void check_split(struct job_ctx *c)
+{
+    const struct job_data *d = &c->g->data;
+    double train = d->split_train, val = d->split_val;
+
+    if (!ok(c, "/data/split/rule", "/data/split/train") || !ok(c, "/data/split/val", "/data/dataset"))
+        return;
+    if (d->split == JOB_SPLIT_GIVEN) {
+        if (d->dataset == JOB_DATASET_TEXT)
+            job_ctx_error(c, "/data/split/rule", "a text file is not split already; use fraction or count");
+        return;
+    }
+    if (isnan(train) || isnan(val)) {
+        job_ctx_error(c, isnan(train) ? "/data/split/train" : "/data/split/val", "is needed with the rule %s",
+                      d->split == JOB_SPLIT_COUNT ? "count" : "fraction");
+    } else if (d->split == JOB_SPLIT_FRACTION) {
+        /* A sum such as 0.9 + 0.1 may exceed 1 by a rounding error. */
+        if (train >= 1)
+            job_ctx_error(c, "/data/split/train", "must be less than 1 as a fraction");
+        else if (val >= 1)
+            job_ctx_error(c, "/data/split/val", "must be less than 1 as a fraction");
+        else if (train + val > 1 + 1e-9)
+            job_ctx_error(c, "/data/split", "train and val together are more than 1");
+    } else {
+        const struct job_dataset_info *info = dataset_of(c);
+        if (train != floor(train) || train > 1e12)
+            job_ctx_error(c, "/data/split/train", "must be an integer as a count");
+        else if (val != floor(val) || val > 1e12)
+            job_ctx_error(c, "/data/split/val", "must be an integer as a count");
+        else if (info->generated && train + val > 1e6)
+            job_ctx_error(c, "/data/split", "at most 1000000 generated samples");
+    }
+}
+
+static void check_data(struct job_ctx *c)
+{
+    const struct job_data *d = &c->g->data;
+    const struct job_dataset_info *info = dataset_of(c);
+
+    if (!ok(c, "/data/dataset", "/data/path"))
+        return;
+    if (!info->generated && !d->path)
+        job_ctx_error(c, "/data/path", "must not be null for \"%s\"", info->name);
+    if (d->augment.crop == JOB_CROP_PAD_CROP && ok(c, "/data/augment/pad_crop/shift", "/data/image_size") &&
+        info->image &&
+        (d->augment.pad_crop_shift >= d->image_size[0] || d->augment.pad_crop_shift >= d->image_size[1]))
+        job_ctx_error(c, "/data/augment/pad_crop/shift", "must be smaller than the image");
+    if (info->text && d->tokenizer == JOB_TOKENIZER_GPT2_BPE && !d->tokenizer_path &&
+        ok(c, "/data/tokenizer", "/data/tokenizer_path"))
+        job_ctx_error(c, "/data/tokenizer_path", "must not be null with gpt2_bpe");
+    if (d->augment.rrc_scale[0] > d->augment.rrc_scale[1])
+        job_ctx_error(c, "/data/augment/rrc/scale", "the first must not be greater than the second");
+    if (d->augment.rrc_ratio[0] > d->augment.rrc_ratio[1])
+        job_ctx_error(c, "/data/augment/rrc/ratio", "the first must not be greater than the second");
+}
+
+bool job_rules_beyond(const struct job_config *g, int64_t steps, bool evals, char *out, size_t size)
+{
+    const struct job_ints *m = &g->train.schedule.milestones;
+
+    if (evals && g->train.eval_every > steps)
+        snprintf(out, size, "is longer than the run of %lld steps: it is evaluated only at its end",
+                 (long long)steps);
+    else if (!evals && g->train.schedule.name == JOB_SCHEDULE_STEP && m->count > 0 && m->items[0] >= steps)
+        snprintf(out, size, "are not before the end of the run of %lld steps: the rate does not fall",
+                 (long long)steps);
+    else
+        return false;
+    return true;
+}
+
+/* Warnings, not errors: jobs of earlier versions may hold these values. */
+static void warn_schedule(struct job_ctx *c)
+{
+    const struct job_train *t = &c->g->train;
+    char said[128];
+
+    if (ok(c, "/train/schedule/min_lr", "/train/optimizer/lr") && job_use_min_lr(c->run) &&
+        t->schedule.min_lr > t->optimizer.lr)
+        job_ctx_warning(c, "/train/schedule/min_lr",
+                        "is above train.optimizer.lr, %.6g: the rate rises to it", t->optimizer.lr);
+    if (t->steps < 1 || !ok(c, "/train/steps", NULL))
+        return;
+    if (ok(c, "/train/eval_every", NULL) && job_rules_beyond(c->g, t->steps, true, said, sizeof said))
+        job_ctx_warning(c, "/train/eval_every", "%s", said);
+    if (ok(c, "/train/schedule/milestones", NULL) &&
+        job_rules_beyond(c->g, t->steps, false, said, sizeof said))
+        job_ctx_warning(c, "/train/schedule/milestones", "%s", said);
+}
+
+static void check_train(struct job_ctx *c)
+{
+    const struct job_train *t = &c->g->train;
+    const struct job_sched *s = &t->schedule;
+    int64_t parts = c->g->resources.slots * t->accumulation;
+
+    if (ok(c, "/train/batch", "/train/accumulation") && ok(c, "/resources/slots", NULL) && parts > 0 &&
+        t->batch % parts != 0)
+        job_ctx_error(c, "/train/batch", "must be a multiple of slots x accumulation, %lld",
+                      (long long)parts);
+    if (ok(c, "/train/schedule/warmup_steps", "/train/steps") && t->steps > 0 && s->warmup_steps > t->steps)
+        job_ctx_error(c, "/train/schedule/warmup_steps", "must be at most the length, %lld steps",
+                      (long long)t->steps);
+    if (ok(c, "/train/schedule/warmup_epochs", "/train/epochs") && t->epochs > 0 &&
+        s->warmup_epochs > (double)t->epochs)
+        job_ctx_error(c, "/train/schedule/warmup_epochs", "must be at most the length, %lld epochs",
+                      (long long)t->epochs);
+    if (ok(c, "/train/seed", "/trials") && t->seed + (c->run->head.trials - 1) > (int64_t)JOB_MAX_SEED)
+        job_ctx_error(c, "/train/seed", "seed + trials must stay below 2^53");
+    for (size_t i = 1; i < s->milestones.count; i++) {
+        if (s->milestones.items[i] <= s->milestones.items[i - 1]) {
+            job_ctx_error(c, "/train/schedule/milestones", "must grow");
+            break;
+        }
+    }
+}
+
+void job_rules_check(struct job_ctx *c)
+{
+    const enum job_kind kind = (enum job_kind)c->g->kind;
+
+    if (!job_kind_info(kind)->ranks && c->g->resources.slots > 1)
+        job_ctx_error(c, "/resources/slots", "must be 1: a job of kind %s runs on one device",
+                      job_kind_info(kind)->name);
+    if (job_kind_has(kind, "model", 5)) {
+        check_model(c);
+        check_attention(c);
+        check_split(c);
+        check_data(c);
+    }
+    if (job_kind_listed(job_kind_info(kind)->takes, "train", 5)) {
+        check_train(c);
+        warn_schedule(c);
+    }
+}

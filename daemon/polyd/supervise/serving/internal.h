@@ -1,0 +1,112 @@
+/* daemon/polyd/supervise/serving/internal.h: private to the module. */
+#pragma once
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/types.h>
+
+#include "daemon/polyd/devices/device.h"
+#include "daemon/polyd/store/store.h"
+#include "daemon/polyd/supervise/devices/devices.h"
+#include "daemon/polyd/supervise/loop/loop.h"
+#include "daemon/polyd/supervise/serving/serving.h"
+#include "daemon/polyd/supervise/workers/conn.h"
+#include "daemon/polyd/supervise/workers/proc.h"
+#include "daemon/polyd/supervise/workers/workers.h"
+
+struct call {
+    struct call *next;
+    uint64_t id;
+    int64_t deadline_us; /* monotonic, 0 = none */
+    void (*part)(void *ctx, const struct sup_result *r);
+    void *ctx;
+    struct pd_buf frame; /* until it is sent */
+    bool cancelled;      /* by its client */
+    bool cancel_due;     /* the worker was not told yet */
+};
+
+struct load_wait {
+    struct load_wait *next;
+    void (*done)(void *ctx, enum pd_err err, const struct pd_why *why);
+    void *ctx;
+};
+
+/* The lock guards what other threads read or write: next, name, version, state, reason, signature, peer, the
+ * calls, the counts, stats, restarts and need_bytes. The rest is the loop's thread's. */
+struct model {
+    struct loop_source source;
+    struct serving *serving;
+    struct model *next;
+    char *name;
+    int64_t version;
+    enum sup_model_state state;
+    char reason[256];
+    char *signature;
+    int serial; /* of the present worker: its "attempt" on the wire */
+    uint8_t token[WIRE_TOKEN_BYTES];
+    uint8_t token_sha256[32];
+    char *document, *checkpoint, *digest;
+    struct proc proc;
+    struct conn *conn;
+    int64_t heard_us;
+    pid_t peer;                       /* of conn; 0 = there is none */
+    struct call *calls;               /* sent, newest first */
+    struct call *inbox, **inbox_tail; /* accepted, not sent; oldest first */
+    int cancels_due;
+    int in_flight, waiting, running;
+    int64_t requests, failures, restarts;
+    struct sup_infer_stats stats;
+    int64_t need_bytes; /* what the budget counts it as; of the checkpoint's size until it is ready */
+    int64_t backoff_us, retry_us, kill_us, ready_us;
+    int device;         /* that its worker computes on; -1 = the CPU, or no worker */
+    bool loading_first; /* nobody was ever served by it: a failure ends the load */
+    struct load_wait *loads, *unloads;
+};
+
+struct serving {
+    struct loop *loop;
+    struct workers *workers;
+    struct devices *devices;
+    const struct sup_options *o;
+    struct loop_member member;
+    struct workers_member workers_member;
+    struct devices_listener listener;
+    uint64_t last_serial;
+    _Atomic uint64_t next_call;
+
+    pthread_mutex_t lock;
+    struct model *models; /* lock, and the loop's thread alone writes it */
+    struct inbox_post {
+        struct loop_post post;
+        struct serving *serving;
+        bool posted; /* lock: a look into the inboxes is on its way */
+    } inbox;
+};
+
+/* model.c */
+/* The sentence on a model of which no version is loaded. Lock held. */
+enum pd_err model_unknown(const struct serving *s, const char *name, struct pd_why *why);
+/* Lock held. version 0: the highest ready one. */
+struct model *model_find(struct serving *s, const char *name, int64_t version);
+/* On the table, not started; NULL without memory. */
+struct model *model_new(struct serving *s, const struct store_model_version *v);
+/* Takes it off the table and frees it. Nobody may hold it. */
+void model_forget(struct serving *s, struct model *m);
+void model_set_state(struct serving *s, struct model *m, enum sup_model_state state, const char *reason);
+void model_tell_loads(struct serving *s, struct model *m, enum pd_err err, const struct pd_why *why);
+void model_tell_unloads(struct serving *s, struct model *m, enum pd_err err, const struct pd_why *why);
+/* Whether the version is wanted in memory after a restart. */
+void model_write_loaded(struct serving *s, const struct model *m, bool loaded);
+/* Starts its worker, or fails the loads that wait. */
+void model_begin_load(struct serving *s, struct model *m);
+/* load.c. Its worker finishes what it has begun, and ends. */
+void model_unload(struct serving *s, struct model *m);
+
+/* infer.c */
+/* Every open request gets its end. */
+void model_fail_calls(struct serving *s, struct model *m, enum pd_err err, const char *text);
+void model_expire_calls(struct serving *s, struct model *m, int64_t now_us);
+/* Sends what its inbox holds, as far as the connection has room or `all` of it, and what was cancelled. */
+void model_send(struct serving *s, struct model *m, bool all);
+/* A part of an answer came from the worker. */
+void model_result(struct serving *s, struct model *m, uint64_t id, const uint8_t *p, size_t len);

@@ -1,0 +1,220 @@
+/* daemon/worker/data/sample.c: one sample as the network reads it. See set.h. */
+#include <string.h>
+
+#include "daemon/worker/data/augment.h"
+#include "daemon/worker/data/codec.h"
+#include "daemon/worker/data/philox.h"
+#include "daemon/worker/data/set.h"
+
+static size_t area(const struct data_info *i)
+{
+    return (size_t)i->channels * (size_t)i->height * (size_t)i->width;
+}
+
+size_t data_sample_scratch(const struct data_set *set)
+{
+    return 2 * area(&set->info);
+}
+
+/* Zero padding by `shift` and a crop at a random place, (height, width, channels). */
+static void pad_crop(const uint8_t *from, const struct data_info *i, int32_t dy, int32_t dx, uint8_t *to)
+{
+    size_t pixel = (size_t)i->channels;
+
+    for (int32_t y = 0; y < i->height; y++)
+        for (int32_t x = 0; x < i->width; x++, to += pixel) {
+            int32_t sy = y + dy, sx = x + dx;
+
+            if (sy < 0 || sy >= i->height || sx < 0 || sx >= i->width)
+                memset(to, 0, pixel);
+            else
+                memcpy(to, from + ((size_t)sy * (size_t)i->width + (size_t)sx) * pixel, pixel);
+        }
+}
+
+static enum pd_err get(const struct data_set *set, uint32_t index, struct data_image *ret, bool *ret_owned,
+                       struct pd_why *why)
+{
+    size_t size = (size_t)set->info.channels * (size_t)set->stored_height * (size_t)set->stored_width;
+
+    if (set->pictures)
+        return data_picture_get(set, index, ret, ret_owned, why);
+    *ret_owned = false;
+    *ret = (struct data_image){.pixels = set->pixels + (size_t)index * size,
+                               .height = set->stored_height,
+                               .width = set->stored_width,
+                               .channels = set->info.channels};
+    return PD_OK;
+}
+
+/* The picture's bytes (height, width, channels) in `work`. */
+static enum pd_err prepare(const struct data_set *set, const struct data_image *image, struct data_draw *draw,
+                           bool training, uint8_t *work, uint8_t *other, const uint8_t **ret,
+                           struct pd_why *why)
+{
+    const struct data_options *o = &set->options;
+    const struct data_info *i = &set->info;
+    enum data_crop crop = training ? o->crop : DATA_CROP_NONE;
+    enum pd_err err;
+
+    if (crop == DATA_CROP_RRC) {
+        struct data_box box = data_rrc_box(draw, image->height, image->width, o->rrc_scale, o->rrc_ratio);
+
+        err = data_image_resize(image, &box, o->filter, i->height, i->width, work, why);
+    } else {
+        struct data_eval_fit fit = i->fit;
+
+        if (crop == DATA_CROP_PAD)
+            fit.crop = 1; /* the shift is the crop */
+        err = data_image_fit_pixels(image, &fit, work, why);
+    }
+    if (err != PD_OK)
+        return err;
+    if (crop == DATA_CROP_PAD && o->shift) {
+        uint32_t range = (uint32_t)(2 * o->shift + 1);
+        int32_t dy = (int32_t)(data_draw_next(draw) * range) - o->shift;
+        int32_t dx = (int32_t)(data_draw_next(draw) * range) - o->shift;
+
+        pad_crop(work, i, dy, dx, other);
+        work = other;
+    }
+    if (training && o->flip > 0 && data_draw_next(draw) < o->flip)
+        data_flip(work, i->height, i->width, i->channels);
+    *ret = work;
+    return PD_OK;
+}
+
+/* ---- images: "input", "target" ---- */
+
+static int image_tensors(const struct data_info *i, int32_t batch, struct data_tensor ret[DATA_TENSORS_MAX])
+{
+    ret[0] = (struct data_tensor){
+        .name = "input", .dtype = PK_F32, .shape = PK_SHAPE(batch, i->channels, i->height, i->width)};
+    ret[1] = (struct data_tensor){.name = "target", .dtype = PK_I32, .shape = PK_SHAPE(batch)};
+    return 2;
+}
+
+static bool image_whole(const struct data_set *set, enum data_split split)
+{
+    (void)split;
+    return set->labels;
+}
+
+static void image_none(const struct data_set *set, void *const *to)
+{
+    int32_t *target = to[1];
+
+    memset(to[0], 0, area(&set->info) * sizeof(float));
+    *target = DATA_IGNORE;
+}
+
+/* What cannot be decoded becomes zeros with DATA_IGNORE and is noted. */
+static enum pd_err image_make(const struct data_set *set, enum data_split split, uint64_t seed, int64_t epoch,
+                              int64_t position, uint32_t sample, void *scratch, void *const *to,
+                              struct pd_why *why)
+{
+    const struct data_info *i = &set->info;
+    uint32_t index = set->pick[split][sample];
+    struct data_image image = {0};
+    const uint8_t *pixels = NULL;
+    struct data_draw draw;
+    struct pd_why reason = {""};
+    int32_t *target = to[1];
+    bool owned = false;
+    enum pd_err err;
+
+    data_draw_init(&draw, seed, DATA_STREAM_AUGMENT, epoch, position);
+    err = get(set, index, &image, &owned, &reason);
+    if (err == PD_OK)
+        err = prepare(set, &image, &draw, split == DATA_TRAIN, scratch, (uint8_t *)scratch + area(i), &pixels,
+                      &reason);
+    if (owned)
+        data_image_done(&image);
+    if (set->pictures && (err == PD_ERR_CORRUPT || err == PD_ERR_UNSUPPORTED || err == PD_ERR_LIMIT)) {
+        data_bad_note(set, index, data_picture_name(set, index), reason.text);
+        image_none(set, to);
+        return data_bad_check(set, why);
+    }
+    if (err != PD_OK)
+        return pd_fail(why, err, "%s", reason.text);
+    data_normalise(pixels, i->height, i->width, i->channels, i->mean, i->std, to[0]);
+    *target = set->labels[index];
+    return PD_OK;
+}
+
+const struct data_form data_form_images = {.kind = DATA_IMAGES,
+                                           .tensors = image_tensors,
+                                           .whole = image_whole,
+                                           .make = image_make,
+                                           .none = image_none};
+
+/* ---- tokens: "input", "target" ---- */
+
+static int token_tensors(const struct data_info *i, int32_t batch, struct data_tensor ret[DATA_TENSORS_MAX])
+{
+    ret[0] = (struct data_tensor){.name = "input", .dtype = PK_I32, .shape = PK_SHAPE(batch, i->context)};
+    ret[1] = ret[0];
+    ret[1].name = "target";
+    return 2;
+}
+
+static bool token_whole(const struct data_set *set, enum data_split split)
+{
+    return set->part[split].ids;
+}
+
+static void token_none(const struct data_set *set, void *const *to)
+{
+    int32_t *tokens = to[0], *targets = to[1];
+
+    for (int32_t i = 0; i < set->info.context; i++) {
+        tokens[i] = 0;
+        targets[i] = DATA_IGNORE;
+    }
+}
+
+static int32_t id_at(const struct data_ids_view *v, int64_t at)
+{
+    switch (v->width) {
+    case 1:
+        return ((const uint8_t *)v->ids)[at];
+    case 2:
+        return ((const uint16_t *)v->ids)[at];
+    default:
+        return ((const int32_t *)v->ids)[at];
+    }
+}
+
+static enum pd_err token_make(const struct data_set *set, enum data_split split, uint64_t seed, int64_t epoch,
+                              int64_t position, uint32_t window, void *scratch, void *const *to,
+                              struct pd_why *why)
+{
+    int32_t *tokens = to[0], *targets = to[1];
+    const struct data_ids_view *part = &set->part[split];
+    int64_t context = set->info.context, last = part->count - context - 1;
+    int64_t at = (int64_t)window * context;
+
+    (void)position;
+    (void)scratch;
+    (void)why;
+    if (split == DATA_TRAIN) {
+        uint32_t word[4];
+
+        /* The grid of windows begins elsewhere in each epoch, so that no border is learned. */
+        data_random(seed, DATA_STREAM_WINDOW, (uint64_t)epoch, 0, word);
+        at += data_bounded(word[0], (uint32_t)context);
+    }
+    if (at > last)
+        at = last;
+    for (int64_t i = 0; i < context; i++)
+        tokens[i] = id_at(part, at + i);
+    memcpy(targets, tokens + 1, (size_t)(context - 1) * sizeof *targets);
+    targets[context - 1] = id_at(part, at + context);
+    return PD_OK;
+}
+
+const struct data_form data_form_tokens = {.kind = DATA_TOKENS,
+                                           .tensors = token_tensors,
+                                           .whole = token_whole,
+                                           .make = token_make,
+                                           .none = token_none};

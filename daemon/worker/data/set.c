@@ -1,0 +1,460 @@
+/* daemon/worker/data/set.c: opening data sets, dividing them into a training and a validation part, and
+ * keeping count of what cannot be read. */
+#include "daemon/worker/data/set.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/worker/data/cache.h"
+#include "daemon/worker/data/philox.h"
+#include "daemon/worker/data/pictures.h"
+#include "daemon/worker/data/tokens.h"
+#include "kernels/base/clock.h"
+
+/* ---- parts ---- */
+
+enum pd_err data_divide(const struct data_options *o, int64_t whole, const int64_t given[2], int64_t ret[2],
+                        struct pd_why *why)
+{
+    switch (o->rule) {
+    case DATA_SPLIT_GIVEN:
+        if (!given[0] || !given[1])
+            return pd_fail(
+                why, PD_ERR_INVALID,
+                "#/data/split/rule: '%s' has no %s part of its own; use the rule fraction or count",
+                o->path ? o->path : "", given[0] ? "validation" : "training");
+        ret[0] = given[0];
+        ret[1] = given[1];
+        break;
+    case DATA_SPLIT_FRACTION:
+        if (!(o->train_share > 0 && o->val_share > 0 && o->train_share + o->val_share <= 1 + 1e-9))
+            return pd_fail(why, PD_ERR_INVALID, "#/data/split: shares must be positive and sum to at most 1");
+        ret[0] = (int64_t)floor((double)whole * o->train_share + 1e-6);
+        ret[1] = (int64_t)floor((double)whole * o->val_share + 1e-6);
+        if (ret[0] + ret[1] > whole)
+            ret[1] = whole - ret[0];
+        break;
+    case DATA_SPLIT_COUNT:
+        ret[0] = o->train_count;
+        ret[1] = o->val_count;
+        break;
+    }
+    if (ret[0] < 1 || ret[1] < 1)
+        return pd_fail(why, PD_ERR_INVALID, "#/data/split: leaves a part empty");
+    return PD_OK;
+}
+
+enum pd_err data_no_test(const struct data_options *o, struct pd_why *why)
+{
+    return pd_fail(why, PD_ERR_INVALID,
+                   "#/split: '%s' has no test part of its own, and data.split leaves none; name val or train",
+                   o->path ? o->path : "");
+}
+
+static void shuffle(uint32_t *item, int64_t count, uint64_t seed, enum data_stream stream, uint64_t epoch)
+{
+    uint32_t word[4];
+
+    for (int64_t i = count - 1; i > 0; i--) {
+        uint32_t j, t;
+
+        if ((count - 1 - i) % 4 == 0)
+            data_random(seed, stream, epoch, (uint64_t)(count - 1 - i) / 4, word);
+        j = data_bounded(word[(count - 1 - i) % 4], (uint32_t)i + 1);
+        t = item[i];
+        item[i] = item[j];
+        item[j] = t;
+    }
+}
+
+/* Of the images first .. first+count-1, in a seeded order if `mixed`, those behind the first `skip`. */
+struct choice {
+    int64_t first, count, skip, take;
+    bool mixed;
+};
+
+/* NULL without memory. */
+static uint32_t *choose(const struct choice *c, uint64_t seed)
+{
+    uint32_t *all = malloc((size_t)c->count * sizeof *all), *some;
+
+    if (!all)
+        return NULL;
+    for (int64_t i = 0; i < c->count; i++)
+        all[i] = (uint32_t)(c->first + i);
+    if (c->mixed)
+        shuffle(all, c->count, seed, DATA_STREAM_SPLIT, (uint64_t)c->first);
+    memmove(all, all + c->skip, (size_t)c->take * sizeof *all);
+    some = realloc(all, (size_t)c->take * sizeof *all);
+    return some ? some : all;
+}
+
+enum pd_err data_divide_images(struct data_set *set, const struct data_options *o, const int64_t given[2],
+                               bool apart, bool headers_only, struct pd_why *why)
+{
+    int64_t whole = given[0] + given[1];
+    int64_t *count = set->info.count;
+    /* Where the set tells no parts, both come from one shuffle and share no image. */
+    bool pooled = o->rule == DATA_SPLIT_FRACTION || !apart, mixed = o->rule != DATA_SPLIT_GIVEN;
+    struct choice taken[2];
+    enum pd_err err;
+
+    if (whole > UINT32_MAX)
+        return pd_fail(why, PD_ERR_LIMIT, "more than 2^32 images");
+    set->images = whole;
+    err = data_divide(o, whole, given, count, why);
+    if (err != PD_OK)
+        return err;
+    for (int i = 0; i < 2 && o->rule == DATA_SPLIT_COUNT; i++) {
+        int64_t there = pooled ? whole - (i ? count[0] : 0) : given[i];
+
+        if (count[i] > there)
+            return pd_fail(why, PD_ERR_INVALID, "#/data/split/%s: asks for %lld images, there are %lld",
+                           i ? "val" : "train", (long long)count[i], (long long)(there < 0 ? 0 : there));
+    }
+    taken[0] = (struct choice){0, pooled ? whole : given[0], 0, count[0], mixed};
+    taken[1] = pooled ? (struct choice){0, whole, count[0], count[1], mixed}
+                      : (struct choice){given[0], given[1], 0, count[1], mixed};
+    if (o->scored == DATA_SCORED_TRAIN)
+        taken[1] = taken[0];
+    else if (o->scored == DATA_SCORED_TEST)
+        taken[1] = pooled ? (struct choice){0, whole, count[0] + count[1], whole - count[0] - count[1], mixed}
+                          : (struct choice){given[0], given[1], 0, given[1], false};
+    if (taken[1].take < 1)
+        return data_no_test(o, why);
+    count[1] = taken[1].take;
+    for (int i = 0; i < 2 && !headers_only; i++) {
+        set->pick[i] = choose(&taken[i], o->seed);
+        if (!set->pick[i])
+            return pd_fail(why, PD_ERR_NOMEM, "no memory for the order of images");
+    }
+    return PD_OK;
+}
+
+void data_shuffle_epoch(uint32_t *item, int64_t count, uint64_t seed, int64_t epoch)
+{
+    for (int64_t i = 0; i < count; i++)
+        item[i] = (uint32_t)i;
+    shuffle(item, count, seed, DATA_STREAM_SHUFFLE, (uint64_t)epoch);
+}
+
+/* ---- what cannot be read ---- */
+
+struct data_bad {
+    pthread_mutex_t lock;
+    int64_t count, told;
+    uint8_t *seen; /* a bit for each image of the set */
+    struct {
+        char name[256], reason[256];
+    } * named;
+};
+
+static struct data_bad *bad_new(int64_t images)
+{
+    struct data_bad *b = calloc(1, sizeof *b);
+
+    if (!b)
+        return NULL;
+    b->seen = calloc((size_t)images / 8 + 1, 1);
+    b->named = calloc(DATA_BAD_NAMED, sizeof *b->named);
+    if (!b->seen || !b->named) {
+        free(b->seen);
+        free(b->named);
+        free(b);
+        return NULL;
+    }
+    pthread_mutex_init(&b->lock, NULL);
+    return b;
+}
+
+static void bad_free(struct data_bad *b)
+{
+    if (!b)
+        return;
+    pthread_mutex_destroy(&b->lock);
+    free(b->seen);
+    free(b->named);
+    free(b);
+}
+
+void data_bad_note(const struct data_set *set, int64_t index, const char *name, const char *reason)
+{
+    struct data_bad *b = set->bad;
+
+    pthread_mutex_lock(&b->lock);
+    if (!(b->seen[index / 8] >> index % 8 & 1)) {
+        b->seen[index / 8] |= (uint8_t)(1 << index % 8);
+        if (b->count < DATA_BAD_NAMED) {
+            snprintf(b->named[b->count].name, sizeof b->named->name, "%s", name);
+            snprintf(b->named[b->count].reason, sizeof b->named->reason, "%s", reason);
+        }
+        b->count++;
+    }
+    pthread_mutex_unlock(&b->lock);
+}
+
+int64_t data_bad_count(const struct data_set *set)
+{
+    int64_t n;
+
+    if (!set->bad)
+        return 0;
+    pthread_mutex_lock(&set->bad->lock);
+    n = set->bad->count;
+    pthread_mutex_unlock(&set->bad->lock);
+    return n;
+}
+
+bool data_bad_next(const struct data_set *set, char name[256], char reason[256])
+{
+    struct data_bad *b = set->bad;
+    bool more;
+
+    if (!b)
+        return false;
+    pthread_mutex_lock(&b->lock);
+    more = b->told < b->count && b->told < DATA_BAD_NAMED;
+    if (more) {
+        memcpy(name, b->named[b->told].name, 256);
+        memcpy(reason, b->named[b->told].reason, 256);
+        b->told++;
+    }
+    pthread_mutex_unlock(&b->lock);
+    return more;
+}
+
+enum pd_err data_bad_check(const struct data_set *set, struct pd_why *why)
+{
+    int64_t n = data_bad_count(set), whole = set->info.count[0] + set->info.count[1];
+
+    if (n <= DATA_BAD_MIN || (double)n <= DATA_BAD_SHARE * (double)whole)
+        return PD_OK;
+    return pd_fail(why, PD_ERR_CORRUPT,
+                   "%lld of %lld pictures so far cannot be decoded, the first '%.200s': %.200s", (long long)n,
+                   (long long)whole, set->bad->named[0].name, set->bad->named[0].reason);
+}
+
+/* ---- what is odd ---- */
+
+/* Names of files may hold any bytes; what leaves here is UTF-8. */
+static void clean(char *text)
+{
+    size_t len = strlen(text);
+
+    for (size_t i = 0, n; i < len; i += n) {
+        n = data_utf8_sequence((const uint8_t *)text + i, len - i);
+        if (!n) {
+            text[i] = '?';
+            n = 1;
+        }
+    }
+}
+
+size_t data_warnings(const struct data_set *set, struct data_warning ret[DATA_WARNINGS_MAX])
+{
+    const struct data_info *i = &set->info;
+    size_t n = 0;
+
+    if (i->unread_name) {
+        struct data_warning *w = &ret[n++];
+
+        *w = (struct data_warning){.kind = "unread_pictures", .pointer = "#/data/path"};
+        snprintf(w->fields, sizeof w->fields, "files=%lld", (long long)i->unread);
+        snprintf(w->text, sizeof w->text,
+                 "%lld files are of a kind that is not read, only JPEG and PNG are: %s", (long long)i->unread,
+                 i->unread_name);
+    }
+    if (set->median_height && i->height > DATA_ENLARGED * set->median_height &&
+        i->width > DATA_ENLARGED * set->median_width) {
+        struct data_warning *w = &ret[n++];
+
+        *w = (struct data_warning){.kind = "enlarged_pictures", .pointer = "#/data/image_size"};
+        snprintf(w->fields, sizeof w->fields, "median=%dx%d", set->median_height, set->median_width);
+        snprintf(w->text, sizeof w->text,
+                 "the pictures are %d x %d (median), image_size is %d x %d: they are blown up, and cost %.0f "
+                 "times "
+                 "their pixels; name a smaller data.image_size",
+                 set->median_height, set->median_width, i->height, i->width,
+                 (double)i->height * i->width / ((double)set->median_height * set->median_width));
+    }
+    if (set->text_packing) {
+        struct data_warning *w = &ret[n++];
+
+        *w = (struct data_warning){.kind = "packed_text", .pointer = "#/data/path"};
+        snprintf(w->fields, sizeof w->fields, "packing=%s", set->text_packing);
+        snprintf(w->text, sizeof w->text,
+                 "the file begins as one packed by %s: its packed bytes are what is trained on; unpack it, "
+                 "or pack "
+                 "it by gzip, which is read",
+                 set->text_packing);
+    }
+    if ((double)set->foreign_bytes > DATA_FOREIGN_SHARE * (double)set->text_bytes) {
+        struct data_warning *w = &ret[n++];
+
+        *w = (struct data_warning){.kind = "not_utf8", .pointer = "#/data/path"};
+        snprintf(w->fields, sizeof w->fields, "bytes=%lld", (long long)set->foreign_bytes);
+        snprintf(
+            w->text, sizeof w->text,
+            "%.1f %% of the text's bytes are not UTF-8: is it text? Convert it, or take data.tokenizer bytes",
+            100 * (double)set->foreign_bytes / (double)set->text_bytes);
+    }
+    for (size_t k = 0; k < n; k++)
+        clean(ret[k].text);
+    return n;
+}
+
+/* ---- opening ---- */
+
+enum pd_err data_in_time(int64_t until_us, struct pd_why *why)
+{
+    return until_us && pd_clock_mono_us() > until_us
+               ? pd_fail(why, PD_ERR_TIMEOUT, "its files could not be looked through in time")
+               : PD_OK;
+}
+
+static enum pd_err check_images(const struct data_options *o, struct pd_why *why)
+{
+    if (o->shift < 0 || o->shift > 64)
+        return pd_fail(why, PD_ERR_INVALID, "#/data/augment/pad_crop/shift: must be 0 to 64");
+    if (o->height < 0 || o->height > 4096 || o->width < 0 || o->width > 4096 || !o->height != !o->width)
+        return pd_fail(why, PD_ERR_INVALID, "#/data/image_size: must be at most 4096 a side");
+    if (!(o->flip >= 0 && o->flip <= 1) || !(o->eval_crop >= 0 && o->eval_crop <= 1))
+        return pd_fail(why, PD_ERR_INVALID, "#/data/augment: flip and eval_crop lie in 0 to 1");
+    if (o->crop == DATA_CROP_RRC &&
+        !(o->rrc_scale[0] > 0 && o->rrc_scale[0] <= o->rrc_scale[1] && o->rrc_scale[1] <= 1 &&
+          o->rrc_ratio[0] > 0 && o->rrc_ratio[0] <= o->rrc_ratio[1] && isfinite(o->rrc_ratio[1])))
+        return pd_fail(why, PD_ERR_INVALID, "#/data/augment/rrc: scale or ratio is out of range");
+    return PD_OK;
+}
+
+/* What follows from the stored size and the options. */
+static enum pd_err finish_images(struct data_set *set, const struct data_options *o, bool headers_only,
+                                 struct pd_why *why)
+{
+    struct data_info *i = &set->info;
+
+    i->height = o->height ? o->height : set->stored_height;
+    i->width = o->width ? o->width : set->stored_width;
+    if (i->height < 1 || i->width < 1)
+        return pd_fail(why, PD_ERR_INVALID, "#/data/image_size: is needed: these pictures vary in size");
+    i->fit = (struct data_eval_fit){.channels = i->channels,
+                                    .height = i->height,
+                                    .width = i->width,
+                                    .crop = o->eval_crop > 0 ? o->eval_crop : 1,
+                                    .filter = o->filter};
+    i->class_names = (const char *const *)set->names;
+    if (set->pictures && set->pictures->unread) {
+        i->unread = set->pictures->unread;
+        i->unread_name = set->pictures->unread_name;
+    }
+    if (headers_only)
+        return PD_OK;
+    set->bad = bad_new(set->images);
+    return set->bad ? PD_OK : pd_fail(why, PD_ERR_NOMEM, "no memory for a data set");
+}
+
+enum pd_err data_open(const struct data_options *o, bool headers_only, struct data_set **ret,
+                      struct pd_why *why)
+{
+    struct data_set *set = calloc(1, sizeof *set);
+    bool images = o->dataset != DATA_SET_TEXT && o->dataset != DATA_SET_TEXTS;
+    enum pd_err err = PD_OK;
+
+    if (!set)
+        return pd_fail(why, PD_ERR_NOMEM, "no memory for a data set");
+    set->options = *o;
+    set->options.path = set->options.tokenizer_path = set->options.cache_dir = NULL;
+    set->options.roots = NULL;
+    set->form = images ? &data_form_images : &data_form_tokens;
+    set->info.kind = set->form->kind;
+    set->info.context = images ? 0 : o->context;
+    if (images)
+        err = check_images(o, why);
+    else if (o->context < 1)
+        err = pd_fail(why, PD_ERR_INVALID, "#/data/context: must be at least 1");
+    if (err != PD_OK)
+        goto out;
+    switch (o->dataset) {
+    case DATA_SET_MNIST:
+        err = data_open_mnist(set, o, headers_only, why);
+        break;
+    case DATA_SET_DIGITS_GEN:
+        err = data_open_digits(set, o, headers_only, why);
+        break;
+    case DATA_SET_CIFAR10:
+        err = data_open_cifar(set, o, headers_only, why);
+        break;
+    case DATA_SET_PICTURES:
+        err = data_open_pictures(set, o, headers_only, why);
+        break;
+    case DATA_SET_TEXT:
+    case DATA_SET_TEXTS:
+        err = data_open_text(set, o, headers_only, why);
+        break;
+    }
+    if (err == PD_OK && images)
+        err = finish_images(set, o, headers_only, why);
+out:
+    if (err != PD_OK) {
+        if (err != PD_ERR_NOMEM)
+            pd_why_at(why, "#/data/path");
+        data_free(set);
+        return err;
+    }
+    *ret = set;
+    return PD_OK;
+}
+
+struct data_set *data_free(struct data_set *set)
+{
+    if (set) {
+        for (int i = 0; i < 2; i++) {
+            free(set->pick[i]);
+            free(set->made[i].items);
+            data_cache_close(set->map[i]);
+        }
+        for (int32_t c = 0; set->names && c < set->info.classes; c++)
+            free(set->names[c]);
+        free(set->names);
+        data_pictures_free(set->pictures);
+        data_tokenizer_free(set->tokenizer);
+        bad_free(set->bad);
+        free(set->pixels);
+        free(set->labels);
+        free(set->text);
+        free(set);
+    }
+    return NULL;
+}
+
+const struct data_info *data_info(const struct data_set *set)
+{
+    return &set->info;
+}
+
+void data_work(const struct data_set *set, struct data_work *ret)
+{
+    *ret = set->work;
+}
+
+void data_batch_form(const struct data_set *set, int32_t batch, struct data_batch *ret)
+{
+    *ret = (struct data_batch){.batch = batch};
+    ret->count = set->form->tensors(&set->info, batch, ret->tensor);
+}
+
+const struct data_tensor *data_batch_find(const struct data_batch *b, const char *name)
+{
+    for (int i = 0; i < b->count; i++)
+        if (!strcmp(b->tensor[i].name, name))
+            return &b->tensor[i];
+    return NULL;
+}
+
+int64_t data_steps_per_epoch(const struct data_set *set, int32_t batch)
+{
+    return set->info.count[DATA_TRAIN] / batch;
+}

@@ -1,0 +1,149 @@
+/* daemon/worker/data/set.h: private to this room: what a data set holds. */
+#pragma once
+
+#include <stddef.h>
+
+#include "daemon/worker/data/data.h"
+
+struct data_pictures;
+struct data_cache;
+struct data_bad;
+
+/* The ids of one part of a text: one after the other, `width` bytes each (1, 2 or 4, little-endian). */
+struct data_ids_view {
+    const void *ids; /* NULL when only headers were read */
+    int width;
+    int64_t count;
+};
+
+/* How the samples of one kind of data become tensors. All but `tensors` are functions of their arguments. */
+struct data_form {
+    enum data_kind kind;
+    /* Names, dtypes and shapes, each with `batch` as its first dimension; how many. */
+    int (*tensors)(const struct data_info *info, int32_t batch, struct data_tensor ret[DATA_TENSORS_MAX]);
+    /* Whether samples can be drawn, or only headers were read. */
+    bool (*whole)(const struct data_set *set, enum data_split split);
+    /* Sample number `sample` of a part, at place `position` of an epoch, written to to[i] for tensor i. */
+    enum pd_err (*make)(const struct data_set *set, enum data_split split, uint64_t seed, int64_t epoch,
+                        int64_t position, uint32_t sample, void *scratch, void *const *to,
+                        struct pd_why *why);
+    /* The padding of the last validation batch. */
+    void (*none)(const struct data_set *set, void *const *to);
+};
+extern const struct data_form data_form_images, data_form_tokens;
+
+struct data_set {
+    struct data_info info;
+    const struct data_form *form;
+    struct data_options options; /* its pointers are not kept */
+    /* images of all parts, one after the other; each (height, width, channels) as stored */
+    uint8_t *pixels;
+    int32_t stored_height, stored_width;
+    struct data_pictures *pictures; /* or these, to be decoded */
+    int64_t images;                 /* all of them, also those that no part took */
+    int32_t median_height,
+        median_width; /* of pictures as their files have them, from a sample; 0 = unknown */
+    int32_t *labels;
+    uint32_t *pick[2]; /* images: index of each sample of a part */
+    char **names;      /* of the classes; info.class_names points here */
+    struct data_bad *bad;
+    /* text */
+    uint8_t *text;
+    struct data_ids_view part[2];
+    struct data_ids made[2];   /* ids that this set owns, behind part */
+    struct data_cache *map[2]; /* or a mapped cache */
+    struct data_tokenizer *tokenizer;
+    int64_t text_bytes, foreign_bytes; /* of the text; those that are not UTF-8 (0 where bytes are tokens) */
+    const char *text_packing;          /* how its bytes are packed, if they are and are read so; static */
+    struct data_work work;
+};
+
+/* ---- set.c ---- */
+
+/* Sizes of the two parts, from the options' rule over `whole` samples; `given` says what the data set itself
+ * divides (0 and 0: nothing, then the rule "given" is refused). */
+PD_NODISCARD enum pd_err data_divide(const struct data_options *o, int64_t whole, const int64_t given[2],
+                                     int64_t ret[2], struct pd_why *why);
+/* Divides `given[0] + given[1]` images, the training ones first, and fills info.count and, unless
+ * headers_only, pick. `apart`: the data set itself tells its parts. */
+PD_NODISCARD enum pd_err data_divide_images(struct data_set *set, const struct data_options *o,
+                                            const int64_t given[2], bool apart, bool headers_only,
+                                            struct pd_why *why);
+/* PD_ERR_INVALID: the set has no test part of its own, and its split leaves none. */
+PD_NODISCARD enum pd_err data_no_test(const struct data_options *o, struct pd_why *why);
+/* Fills item with 0 .. count-1 in the order of this epoch. */
+void data_shuffle_epoch(uint32_t *item, int64_t count, uint64_t seed, int64_t epoch);
+/* Notes that picture `index` (named `name`) cannot be decoded. */
+void data_bad_note(const struct data_set *set, int64_t index, const char *name, const char *reason);
+/* Whether there are too many of them to go on; `why` then names the first. */
+PD_NODISCARD enum pd_err data_bad_check(const struct data_set *set, struct pd_why *why);
+
+/* PD_ERR_TIMEOUT past the time of struct data_options, else PD_OK. */
+PD_NODISCARD enum pd_err data_in_time(int64_t until_us, struct pd_why *why);
+
+/* ---- the kinds; each fills the set, which data_free releases also half-filled ---- */
+
+PD_NODISCARD enum pd_err data_open_mnist(struct data_set *set, const struct data_options *o,
+                                         bool headers_only, struct pd_why *why);
+PD_NODISCARD enum pd_err data_open_digits(struct data_set *set, const struct data_options *o,
+                                          bool headers_only, struct pd_why *why);
+PD_NODISCARD enum pd_err data_open_cifar(struct data_set *set, const struct data_options *o,
+                                         bool headers_only, struct pd_why *why);
+PD_NODISCARD enum pd_err data_open_pictures(struct data_set *set, const struct data_options *o,
+                                            bool headers_only, struct pd_why *why);
+PD_NODISCARD enum pd_err data_open_text(struct data_set *set, const struct data_options *o, bool headers_only,
+                                        struct pd_why *why);
+
+/* ---- names that the kinds know ---- */
+
+/* Of a file of an IDX pair; of CIFAR-10's records; of one part of a text; a folder's of a part of pictures.
+ */
+bool data_idx_named(const char *name);
+bool data_cifar_named(const char *name);
+bool data_part_text_named(const char *name);
+bool data_part_folder_named(const char *name);
+/* A JPEG's or a PNG's; of an archive of them. */
+bool data_picture_named(const char *name);
+bool data_archive_named(const char *name);
+
+/* ---- idx.c, cifar.c ---- */
+
+/* Pictures and labels of one IDX pair. headers_only leaves both NULL. The caller owns them. */
+struct data_idx {
+    uint8_t *pixels, *labels;
+    int64_t count;
+    int32_t height, width;
+};
+PD_NODISCARD enum pd_err data_idx_read(int dir, bool training, bool headers_only, struct data_idx *ret,
+                                       struct pd_why *why);
+
+#define DATA_CIFAR_RECORD 3073 /* a label, then 1024 bytes of red, green and blue each */
+/* Splits records into (32, 32, 3) pixels and labels; both hold `count` of them. PD_ERR_CORRUPT: a label
+ * beyond 9. */
+PD_NODISCARD enum pd_err data_cifar_unpack(const uint8_t *records, int64_t count, uint8_t *pixels,
+                                           int32_t *labels, struct pd_why *why);
+
+/* ---- pictures.c ---- */
+
+struct data_pictures *data_pictures_free(struct data_pictures *p);
+/* Picture `index`, decoded or from the cache; *ret_owned tells whether ret->pixels is the caller's. */
+PD_NODISCARD enum pd_err data_picture_get(const struct data_set *set, int64_t index, struct data_image *ret,
+                                          bool *ret_owned, struct pd_why *why);
+const char *data_picture_name(const struct data_set *set, int64_t index);
+
+/* ---- textfile.c ---- */
+
+/* Appends the file, unpacked if it is gzip'd, to set->text, whose first *at bytes are used; size_only: only
+ * adds to *at. Takes the descriptor over. PD_ERR_LIMIT beyond DATA_FILE_LIMIT, also when unpacked. */
+PD_NODISCARD enum pd_err data_text_append(struct data_set *set, int fd, const char *name, bool size_only,
+                                          int64_t *at, struct pd_why *why);
+/* Whether the file begins as text does, also when it is unpacked; *ret_packing: how it is packed where that
+ * is not read, else NULL (static). The descriptor stays the caller's, at any place. */
+bool data_text_begins(int fd, const char **ret_packing);
+/* Bytes that belong to no UTF-8 sequence. */
+int64_t data_text_foreign(const uint8_t *text, size_t len);
+
+/* ---- sample.c: one sample, a function of its arguments ---- */
+
+/* Bytes of `scratch` that `make` of a form works in. */
+size_t data_sample_scratch(const struct data_set *set);

@@ -1,0 +1,351 @@
+/* daemon/worker/data/text.c: texts as tokens.
+ *
+ * A text is divided by bytes first, then each part is cut into tokens on its own, as the published splits
+ * were made. What a tokenizer other than `bytes` makes of a part is kept in a cache (cache.h) under a digest
+ * of tokenizer and text. */
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "daemon/worker/data/cache.h"
+#include "daemon/worker/data/path.h"
+#include "daemon/worker/data/set.h"
+#include "daemon/digest/digest.h"
+
+#define CACHE_WAIT_MS (20 * 60 * 1000)
+/* For its size alone a longer text is not cut into tokens: their number is then a guess. */
+#define COUNTED_BYTES_MAX ((size_t)64 << 20)
+#define GUESSED_BYTES_PER_TOKEN 4
+
+/* The files of a folder that is divided: the first of each row that is there. */
+#define PARTS 3 /* training, validation, test */
+static const char *const part_files[PARTS][8] = {
+    {"train.txt", "ptb.train.txt", "wiki.train.tokens", "wiki.train.raw", "train.tokens", NULL},
+    {"valid.txt", "ptb.valid.txt", "wiki.valid.tokens", "wiki.valid.raw", "valid.tokens", "val.txt",
+     "validation.txt", NULL},
+    {"test.txt", "ptb.test.txt", "wiki.test.tokens", "wiki.test.raw", "test.tokens", NULL},
+};
+
+bool data_part_text_named(const char *name)
+{
+    for (int part = 0; part < 2; part++)
+        for (const char *const *known = part_files[part]; *known; known++) {
+            size_t n = strlen(*known);
+
+            if (!strncmp(name, *known, n) && (!name[n] || !strcmp(name + n, ".gz")))
+                return true;
+        }
+    return false;
+}
+
+/* Opens the file, or for want of it its gzip'd form: *ret_fd stays -1 if there is neither. */
+static enum pd_err open_file(int dir, const char *name, int *ret_fd, struct pd_why *why)
+{
+    for (int zipped = 0; zipped < 2 && *ret_fd < 0; zipped++) {
+        char file[64];
+
+        snprintf(file, sizeof file, "%s%s", name, zipped ? ".gz" : "");
+        *ret_fd = data_open_beneath(dir, file, O_RDONLY | O_NONBLOCK);
+        if (*ret_fd < 0 && (errno == EXDEV || errno == ELOOP))
+            return pd_fail(why, PD_ERR_DENIED, "'%s' leads out of its folder", file);
+        if (*ret_fd < 0 && errno != ENOENT)
+            return pd_fail_errno(why, errno, "cannot open '%s'", file);
+    }
+    return PD_OK;
+}
+
+/* Whether the text that is scored is a file of its own, which nothing else is made of. */
+static bool wants_test_file(const struct data_options *o)
+{
+    return o->scored == DATA_SCORED_TEST && o->dataset == DATA_SET_TEXTS && o->rule == DATA_SPLIT_GIVEN;
+}
+
+/* Reads everything; given[] are the bytes of the parts that the data set itself has (0: none). The test part
+ * is read only where it is wanted, behind *ret_whole. */
+static enum pd_err read_all(struct data_set *set, const struct data_options *o, bool size_only,
+                            int64_t *ret_whole, int64_t given[PARTS], struct pd_why *why)
+{
+    int fd = -1, dir = -1;
+    int64_t at = 0;
+    enum pd_err err;
+
+    if (o->dataset == DATA_SET_TEXT) {
+        err = data_path_open(o->roots, o->root_count, o->path, false, &fd, why);
+        if (err == PD_OK)
+            err = data_text_append(set, fd, o->path, size_only, &at, why);
+        given[0] = (int64_t)floor((double)at * 0.9);
+        given[1] = at - given[0];
+        *ret_whole = at;
+        return err;
+    }
+    err = data_path_open(o->roots, o->root_count, o->path, true, &dir, why);
+    for (int part = 0; err == PD_OK && part < (wants_test_file(o) ? PARTS : 2); part++) {
+        int64_t before = at;
+        const char *const *name = part_files[part];
+
+        for (fd = -1; *name && fd < 0 && err == PD_OK; name += fd < 0)
+            err = open_file(dir, *name, &fd, why);
+        if (fd >= 0)
+            err = data_text_append(set, fd, *name, size_only, &at, why);
+        given[part] = at - before;
+    }
+    if (err == PD_OK && !at)
+        err = pd_fail(why, PD_ERR_NOT_FOUND, "'%s' holds no train.txt, ptb.train.txt or wiki.train.tokens",
+                      o->path);
+    if (dir >= 0)
+        close(dir);
+    *ret_whole = at - given[2];
+    return err;
+}
+
+/* ---- tokenizers ---- */
+
+static enum pd_err open_tokenizer(struct data_set *set, const struct data_options *o, int64_t whole,
+                                  int64_t train, struct pd_why *why)
+{
+    int dir = -1;
+    enum pd_err err;
+
+    switch (o->tokenizer) {
+    case DATA_TOKENIZER_BYTES:
+        return data_tokenizer_bytes_new(&set->tokenizer, why);
+    case DATA_TOKENIZER_CHARS: /* of the whole text: a character met in validation alone has its id too */
+        return data_tokenizer_chars_new(set->text, (size_t)whole, &set->tokenizer, why);
+    case DATA_TOKENIZER_WORDS:
+        return data_tokenizer_words_new(set->text, (size_t)train, 0, &set->tokenizer, why);
+    case DATA_TOKENIZER_GPT2_BPE:
+        break;
+    }
+    err = data_path_open(o->roots, o->root_count, o->tokenizer_path, true, &dir, why);
+    if (err == PD_OK)
+        err = data_tokenizer_bpe_open(dir, &set->tokenizer, why);
+    else if (why && err == PD_ERR_NOT_FOUND)
+        snprintf(
+            why->text + strlen(why->text), sizeof why->text - strlen(why->text),
+            "; gpt2_bpe needs encoder.json and vocab.bpe, or vocab.json and merges.txt: name their folder");
+    if (err != PD_OK && err != PD_ERR_NOMEM)
+        pd_why_at(why, "#/data/tokenizer_path");
+    if (dir >= 0)
+        close(dir);
+    return err;
+}
+
+static enum pd_err key_of(const struct data_tokenizer *t, const uint8_t *text, size_t len, uint8_t key[32],
+                          struct pd_why *why)
+{
+    static const char version[] = "tokens 1\n";
+    struct digest_sha256 hash;
+    struct pd_buf saved;
+    uint64_t size;
+    enum pd_err err;
+
+    pd_buf_init(&saved, 0);
+    err = data_tokenizer_save(t, &saved, why);
+    size = saved.len;
+    digest_sha256_init(&hash);
+    digest_sha256_update(&hash, version, sizeof version - 1);
+    digest_sha256_update(&hash, &size, sizeof size);
+    digest_sha256_update(&hash, saved.data, saved.len);
+    digest_sha256_update(&hash, text, len);
+    digest_sha256_final(&hash, key);
+    pd_buf_done(&saved);
+    return err;
+}
+
+/* ---- tokens ---- */
+
+static bool use_map(struct data_set *set, int part, struct data_cache *c)
+{
+    int width = data_tokenizer_vocab(set->tokenizer) <= 65536 ? 2 : 4;
+    int32_t vocab = data_tokenizer_vocab(set->tokenizer);
+    size_t len;
+    const void *ids = data_cache_bytes(c, &len);
+
+    if (len % (size_t)width)
+        return false;
+    for (size_t i = 0; i < len / (size_t)width; i++)
+        if (width == 2 ? ((const uint16_t *)ids)[i] >= vocab : ((const uint32_t *)ids)[i] >= (uint32_t)vocab)
+            return false;
+    set->map[part] = c;
+    set->part[part] =
+        (struct data_ids_view){.ids = ids, .width = width, .count = (int64_t)(len / (size_t)width)};
+    return true;
+}
+
+static enum pd_err tokenise(struct data_set *set, int part, const uint8_t *text, size_t len,
+                            struct pd_why *why)
+{
+    struct data_ids *ids = &set->made[part];
+    enum pd_err err = data_tokenizer_encode(set->tokenizer, text, len, false, ids, why);
+
+    if (err != PD_OK)
+        return err;
+    set->work.tokenised_bytes += (int64_t)len;
+    set->part[part] = (struct data_ids_view){.ids = ids->items, .width = 4, .count = (int64_t)ids->count};
+    return PD_OK;
+}
+
+static enum pd_err write_ids(struct data_cache_writer *w, const struct data_ids *ids, int width,
+                             struct pd_why *why)
+{
+    enum pd_err err = PD_OK;
+
+    for (size_t i = 0; i < ids->count && err == PD_OK; i += 8192) {
+        uint16_t narrow[8192];
+        size_t n = ids->count - i < 8192 ? ids->count - i : 8192;
+
+        for (size_t k = 0; width == 2 && k < n; k++)
+            narrow[k] = (uint16_t)ids->items[i + k];
+        err = width == 2 ? data_cache_write(w, narrow, n * 2, why)
+                         : data_cache_write(w, ids->items + i, n * 4, why);
+    }
+    return err;
+}
+
+/* The tokens of one part: from the cache, or made and, if that goes, kept. */
+static enum pd_err open_part(struct data_set *set, const struct data_options *o, int part,
+                             const uint8_t *text, size_t len, struct pd_why *why)
+{
+    int width = data_tokenizer_vocab(set->tokenizer) <= 65536 ? 2 : 4;
+    struct data_cache_writer *w = NULL;
+    struct data_cache *c = NULL;
+    struct pd_why ignored;
+    uint8_t key[32];
+    enum pd_err err;
+
+    if (o->tokenizer == DATA_TOKENIZER_BYTES) {
+        set->part[part] = (struct data_ids_view){.ids = text, .width = 1, .count = (int64_t)len};
+        return PD_OK;
+    }
+    if (!o->cache_dir)
+        return tokenise(set, part, text, len, why);
+    err = key_of(set->tokenizer, text, len, key, why);
+    if (err != PD_OK)
+        return err;
+    err = data_cache_open(o->cache_dir, key, &c, &ignored);
+    if (err != PD_OK) {
+        err = data_cache_begin(o->cache_dir, key, len, CACHE_WAIT_MS, &w, &ignored);
+        if (err == PD_ERR_EXISTS)
+            err = data_cache_open(o->cache_dir, key, &c, &ignored);
+    }
+    if (c && use_map(set, part, c)) {
+        set->work.cache_hits++;
+        return PD_OK;
+    }
+    data_cache_close(c);
+    set->work.cache_misses++;
+    err = tokenise(set, part, text, len, why);
+    if (w && err == PD_OK && write_ids(w, &set->made[part], width, &ignored) == PD_OK) {
+        err = data_cache_commit(w, set->made[part].count * (size_t)width, &ignored);
+        /* From here on the file serves, and the memory is given back. */
+        if (err == PD_OK && data_cache_open(o->cache_dir, key, &c, &ignored) == PD_OK) {
+            if (use_map(set, part, c)) {
+                free(set->made[part].items);
+                set->made[part] = (struct data_ids){0};
+            } else {
+                data_cache_close(c);
+            }
+        }
+        return PD_OK;
+    }
+    data_cache_abandon(w);
+    return err;
+}
+
+/* Where the text that is scored lies. `start` and `bytes` are those of training and validation. */
+static enum pd_err find_scored(const struct data_options *o, int64_t whole, const int64_t given[PARTS],
+                               int64_t start[2], int64_t bytes[2], struct pd_why *why)
+{
+    switch (o->scored) {
+    case DATA_SCORED_VAL:
+        break;
+    case DATA_SCORED_TRAIN:
+        start[1] = start[0];
+        bytes[1] = bytes[0];
+        break;
+    case DATA_SCORED_TEST:
+        start[1] = wants_test_file(o) ? whole : start[1] + bytes[1];
+        bytes[1] = wants_test_file(o) ? given[2] : whole - start[1];
+        if (bytes[1] < 1)
+            return data_no_test(o, why);
+        break;
+    }
+    return PD_OK;
+}
+
+static bool inside_character(uint8_t c)
+{
+    return (c & 0xc0) == 0x80;
+}
+
+enum pd_err data_open_text(struct data_set *set, const struct data_options *o, bool headers_only,
+                           struct pd_why *why)
+{
+    static const char *const scored[] = {
+        [DATA_SCORED_VAL] = "validation", [DATA_SCORED_TEST] = "test", [DATA_SCORED_TRAIN] = "training"};
+    int64_t given[PARTS] = {0}, whole = 0, bytes[2], start[2] = {0};
+    enum pd_err err;
+
+    err = read_all(set, o, headers_only && o->tokenizer == DATA_TOKENIZER_BYTES, &whole, given, why);
+    if (err == PD_OK)
+        err = data_divide(o, whole, given, bytes, why);
+    if (err == PD_OK && bytes[0] + bytes[1] > whole)
+        err = pd_fail(why, PD_ERR_INVALID, "#/data/split: asks for more bytes than the %lld of '%s'",
+                      (long long)whole, o->path);
+    if (err != PD_OK)
+        return err;
+    set->text_bytes = whole;
+    if (o->tokenizer != DATA_TOKENIZER_BYTES)
+        set->foreign_bytes = data_text_foreign(set->text, (size_t)whole);
+    start[1] = bytes[0];
+    /* A character is not torn in two: it goes to validation, or at the end to nobody. */
+    while (o->tokenizer != DATA_TOKENIZER_BYTES && start[1] > 0 && start[1] < whole &&
+           inside_character(set->text[start[1]])) {
+        start[1]--;
+        bytes[0]--;
+        bytes[1]++;
+    }
+    while (o->tokenizer != DATA_TOKENIZER_BYTES && start[1] + bytes[1] < whole && bytes[1] > 0 &&
+           inside_character(set->text[start[1] + bytes[1]]))
+        bytes[1]--;
+    err = open_tokenizer(set, o, whole, bytes[0], why);
+    if (err != PD_OK)
+        return err;
+    err = find_scored(o, whole, given, start, bytes, why);
+    if (err != PD_OK)
+        return err;
+    set->info.tokenizer = set->tokenizer;
+    set->info.vocab = data_tokenizer_vocab(set->tokenizer);
+    for (int i = 0; i < 2 && err == PD_OK; i++) {
+        if (headers_only && o->tokenizer != DATA_TOKENIZER_BYTES && (size_t)whole > COUNTED_BYTES_MAX) {
+            set->info.tokens[i] = bytes[i] / GUESSED_BYTES_PER_TOKEN;
+            set->info.estimated = true;
+        } else if (!set->text) {
+            set->info.tokens[i] = bytes[i]; /* of bytes the size tells all */
+        } else {
+            err = open_part(set, o, i, set->text + start[i], (size_t)bytes[i], why);
+            if (err != PD_OK)
+                return err;
+            set->info.tokens[i] = set->part[i].count;
+        }
+        set->info.count[i] = (set->info.tokens[i] - 1) / o->context;
+        if (set->info.count[i] < 1)
+            return pd_fail(why, PD_ERR_INVALID,
+                           "#/data/split: the %s part of '%s' is shorter than data.context + 1",
+                           i ? scored[o->scored] : "training", o->path);
+        if (set->info.count[i] > UINT32_MAX)
+            return pd_fail(why, PD_ERR_LIMIT, "more than 2^32 sequences");
+    }
+    if (headers_only || o->tokenizer != DATA_TOKENIZER_BYTES) {
+        /* With `bytes` the text itself is the tokens. */
+        free(set->text);
+        set->text = NULL;
+        if (headers_only)
+            set->part[0].ids = set->part[1].ids = NULL;
+    }
+    return err;
+}

@@ -1,0 +1,42 @@
+/* daemon/worker/model/arch/arch.h: how a network is described: one file in this folder and one line in
+ * networks.h per network.
+ *
+ * `forward` is the only description of its parameters (see struct net). */
+#pragma once
+
+#include "daemon/worker/model/net.h"
+
+struct job_config;
+struct data_info;
+
+enum model_reads { MODEL_READS_IMAGES, MODEL_READS_TOKENS };
+
+struct model_arch {
+    const char *name; /* as in /model/arch and in checkpoints */
+    int number;       /* in checkpoints of before 2026-11, which held numbers; -1: in none */
+    enum model_reads reads;
+    bool causal;
+    bool transposed; /* matrices lie as [out, in] */
+
+    /* Its own part of the shape, from the document and the data. */
+    enum pd_err (*from_config)(const struct job_config *c, const struct data_info *data,
+                               struct model_spec *ret, struct pd_why *why);
+    enum pd_err (*check)(const struct model_spec *s, struct pd_why *why);
+
+    /* images (B, C, H, W) or tokens (B, T) -> logits, rows as cross-entropy wants them: (B, classes) or
+     * (B T, vocab). */
+    struct pk_val (*forward)(struct net *n, struct pk_val input);
+    /* Tokens (B, T) at positions (B, T) -> logits (picks, vocab) of the rows `pick`. NULL: it does not
+     * decode. */
+    struct pk_val (*decode)(struct net *n, struct pk_val tokens, struct pk_val positions, struct pk_val pick);
+    /* InputNorm and block 0 alone, of x (B, N, D). */
+    struct pk_val (*first_block)(struct net *n, struct pk_val x);
+
+    const char *prefix;                      /* of names, which public files may leave out; NULL: none */
+    bool (*not_parameter)(const char *name); /* tensors of public files to pass over; NULL: none */
+};
+
+/* NULL: there is none of that name. */
+const struct model_arch *model_arch_find(const char *name);
+/* By the number that old checkpoints hold. */
+const struct model_arch *model_arch_numbered(int number);

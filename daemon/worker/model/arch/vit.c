@@ -1,0 +1,143 @@
+/* ViT (arXiv:2010.11929) with the names and layouts of timm. With mean pooling there is no cls_token and the
+ * norm behind the mean is fc_norm. */
+#include "daemon/job/job.h"
+#include "daemon/worker/data/data.h"
+#include "daemon/worker/model/arch/arch.h"
+
+static const struct net_block block = {
+    .prefix = "blocks",
+    .norm1 = "norm1",
+    .attention = "attn",
+    .qkv = "attn.qkv",
+    .proj = "attn.proj",
+    .mid1 = "mid1",
+    .norm2 = "norm2",
+    .mlp = "mlp",
+    .fc1 = "mlp.fc1",
+    .fc2 = "mlp.fc2",
+    .mid2 = "mid2",
+    .hidden_dropout = true,
+};
+
+static const char input_norm[] = "norm_pre";
+
+static struct pk_val classes(struct net *n)
+{
+    const struct net_how how = {.role = MODEL_ROLE_EMBED,
+                                .start = {.rest = {.kind = MODEL_DRAW_NORMAL, .a = 1e-6}}};
+
+    return net_param(n, "cls_token", PK_SHAPE(1, 1, n->m->spec.width), &how);
+}
+
+static struct pk_val positions(struct net *n, int64_t count)
+{
+    const struct net_how how = {
+        .role = MODEL_ROLE_EMBED, .narrow = true, .start = net_start_normal(&n->m->spec, NET_STD)};
+
+    return net_param(n, "pos_embed", PK_SHAPE(1, count, n->m->spec.width), &how);
+}
+
+/* images (B, C, H, W) -> (B, patches, D): a convolution whose stride is its size. */
+static struct pk_val embed(struct net *n, struct pk_val images)
+{
+    static const int32_t order[] = {0, 2, 4, 1, 3, 5};
+    const struct model_spec *s = &n->m->spec;
+    int64_t rows = s->image_h / s->patch_h, columns = s->image_w / s->patch_w;
+    int64_t d = s->width, size = (int64_t)s->channels * s->patch_h * s->patch_w;
+    const struct net_how weight = {.role = MODEL_ROLE_CONV,
+                                   .factor = true,
+                                   .decay = true,
+                                   .start = net_start(s, (double)size, (double)d, NET_STD)},
+                         zero = {.role = MODEL_ROLE_CONV};
+    struct pk_val x, w, b = PK_NONE;
+
+    w = net_param(n, "patch_embed.proj.weight", PK_SHAPE(d, s->channels, s->patch_h, s->patch_w), &weight);
+    if (s->bias)
+        b = net_param(n, "patch_embed.proj.bias", PK_SHAPE(d), &zero);
+    pk_graph_scope(n->g, "patch_embed");
+    /* patches row by row, each flattened as (channel, row, column) */
+    x = pk_reshape(n->g, images, PK_SHAPE(n->batch, s->channels, rows, s->patch_h, columns, s->patch_w));
+    x = pk_reshape(n->g, pk_permute(n->g, x, order), PK_SHAPE(n->batch, rows * columns, size));
+    return pk_linear(n->g, x, pk_reshape(n->g, w, PK_SHAPE(d, size)), true, b);
+}
+
+static struct pk_val forward(struct net *n, struct pk_val images)
+{
+    const struct model_spec *s = &n->m->spec;
+    int64_t patches = (int64_t)(s->image_h / s->patch_h) * (s->image_w / s->patch_w), d = s->width;
+    const bool cls = s->pool == MODEL_POOL_CLS;
+    struct pk_val x, both[2] = {PK_NONE, PK_NONE}, where = PK_NONE;
+
+    if (cls)
+        both[0] = classes(n);
+    if (s->pos)
+        where = positions(n, patches + cls);
+    x = embed(n, images);
+    net_shared_scale(n, &s->attention);
+    n->tokens = patches + cls;
+    if (cls) {
+        both[0] = pk_broadcast(n->g, both[0], PK_SHAPE(n->batch, 1, d));
+        both[1] = x;
+        x = pk_concat(n->g, 1, both, 2);
+    }
+    if (where.id && !s->pos_after)
+        x = pk_add(n->g, x, pk_cast(n->g, where, s->dtype));
+    x = net_input_norm(n, net_embedding_dropout(n, x), input_norm);
+    if (where.id && s->pos_after)
+        x = pk_add(n->g, x, pk_cast(n->g, where, s->dtype));
+    for (int i = 0; i < s->depth; i++)
+        x = net_block(n, x, &block, i);
+    pk_graph_scope(n->g, "head");
+    if (cls)
+        x = pk_reshape(n->g, pk_slice(n->g, x, 1, 0, 1), PK_SHAPE(n->batch, d));
+    else
+        x = pk_mean(n->g, x, 1u << 1, false);
+    if (s->final_norm)
+        x = net_norm(n, x, cls ? "norm" : "fc_norm");
+    return net_linear(n, x, "head", s->classes, net_start(s, (double)d, s->classes, NET_STD));
+}
+
+static struct pk_val first_block(struct net *n, struct pk_val x)
+{
+    return net_block(n, net_input_norm(n, x, input_norm), &block, 0);
+}
+
+static enum pd_err from_config(const struct job_config *c, const struct data_info *data, struct model_spec *s,
+                               struct pd_why *why)
+{
+    s->channels = data->channels;
+    s->image_h = data->height;
+    s->image_w = data->width;
+    s->classes = data->classes;
+    if (c->data.image_size[0] && (c->data.image_size[0] != s->image_h || c->data.image_size[1] != s->image_w))
+        return pd_fail(why, PD_ERR_UNSUPPORTED,
+                       "#/data/image_size: the images are %d x %d; resizing is not available in this build",
+                       s->image_h, s->image_w);
+    s->patch_h = (int32_t)c->model.patch[0];
+    s->patch_w = (int32_t)c->model.patch[1];
+    s->pool = c->model.pool == JOB_POOL_CLS ? MODEL_POOL_CLS : MODEL_POOL_MEAN;
+    return PD_OK;
+}
+
+static enum pd_err check(const struct model_spec *s, struct pd_why *why)
+{
+    if (s->channels < 1 || s->image_h < 1 || s->image_w < 1 || s->channels > 64 || s->image_h > 4096 ||
+        s->image_w > 4096 || s->classes < 1 || s->classes > 1000000)
+        return pd_fail(why, PD_ERR_INVALID, "#/model: images of %d x %d x %d in %d classes", s->channels,
+                       s->image_h, s->image_w, s->classes);
+    if (s->patch_h < 1 || s->patch_w < 1 || s->image_h % s->patch_h || s->image_w % s->patch_w)
+        return pd_fail(why, PD_ERR_INVALID, "#/model/patch: %d x %d does not divide %d x %d", s->patch_h,
+                       s->patch_w, s->image_h, s->image_w);
+    return PD_OK;
+}
+
+const struct model_arch model_vit = {
+    .name = "vit",
+    .number = 0,
+    .reads = MODEL_READS_IMAGES,
+    .transposed = true,
+    .from_config = from_config,
+    .check = check,
+    .forward = forward,
+    .first_block = first_block,
+};

@@ -1,0 +1,366 @@
+/* daemon/worker/model/block.c: what networks are made of: linear layers, norms, attention, the block in its
+ * placements (dnt.md 3). */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/worker/model/arch/arch.h"
+
+bool model_has_input_norm(const struct model_spec *s)
+{
+    return s->placement >= MODEL_S3 && s->placement <= MODEL_S5;
+}
+
+bool model_has_mid_norm(const struct model_spec *s)
+{
+    return s->placement == MODEL_S4 || s->placement == MODEL_S5;
+}
+
+/* Places of noise; each draws from a stream of its own. The numbers are kept for good: a run goes on from its
+ * checkpoint with the same draws. */
+enum { AT_WEIGHTS, AT_PROJECTION, AT_PATH1, AT_HIDDEN, AT_OUTPUT, AT_PATH2, PLACES = 8 };
+#define EMBEDDING 0u
+
+static uint32_t stream(int layer, int place)
+{
+    return 1 + (uint32_t)layer * PLACES + (uint32_t)place;
+}
+
+/* A gain or bias, named by what it belongs to and a suffix. */
+static struct pk_val vector(struct net *n, const char *name, const char *suffix, enum model_role role,
+                            struct pk_shape shape)
+{
+    const struct net_how how = {.role = role,
+                                .start = {.rest = {MODEL_DRAW_VALUE, role == MODEL_ROLE_GAIN ? 1 : 0, 0}}};
+    char full[112];
+
+    snprintf(full, sizeof full, "%s.%s", name, suffix);
+    return net_param(n, full, shape, &how);
+}
+
+static struct pk_val norm_gain(struct net *n, const char *name, int64_t width)
+{
+    return vector(n, name, "weight", MODEL_ROLE_GAIN, PK_SHAPE(width));
+}
+
+static struct pk_val norm_bias(struct net *n, const char *name, int64_t width)
+{
+    const struct model_spec *s = &n->m->spec;
+
+    return s->bias && s->norm_kind == PK_NORM_LAYER
+               ? vector(n, name, "bias", MODEL_ROLE_BIAS, PK_SHAPE(width))
+               : PK_NONE;
+}
+
+void net_norm_declare(struct net *n, const char *name, int64_t width)
+{
+    if (!n->declares)
+        return;
+    (void)norm_gain(n, name, width);
+    (void)norm_bias(n, name, width);
+}
+
+static int64_t last_extent(struct net *n, struct pk_val x)
+{
+    struct pk_shape shape = pk_shape_of(n->g, x);
+
+    return shape.rank ? shape.dim[shape.rank - 1] : 0;
+}
+
+struct pk_val net_norm(struct net *n, struct pk_val x, const char *name)
+{
+    const struct model_spec *s = &n->m->spec;
+    struct pk_norm_spec spec = {.kind = s->norm_kind, .eps_mode = s->norm_eps_mode, .eps = s->norm_eps};
+    int64_t width = last_extent(n, x);
+    struct pk_val gain = norm_gain(n, name, width);
+
+    return pk_norm(n->g, x, gain, norm_bias(n, name, width), spec);
+}
+
+struct pk_val net_linear(struct net *n, struct pk_val x, const char *name, int64_t out,
+                         struct model_start start)
+{
+    const struct net_how how = {
+        .role = MODEL_ROLE_MATRIX, .factor = true, .narrow = true, .decay = true, .start = start};
+    const bool transposed = n->m->spec.arch->transposed;
+    int64_t in = last_extent(n, x);
+    char full[112];
+    struct pk_val w, b = PK_NONE;
+
+    snprintf(full, sizeof full, "%s.weight", name);
+    w = net_param(n, full, transposed ? PK_SHAPE(out, in) : PK_SHAPE(in, out), &how);
+    if (n->m->spec.bias)
+        b = vector(n, name, "bias", MODEL_ROLE_BIAS, PK_SHAPE(out));
+    return pk_linear(n->g, x, w, transposed, b);
+}
+
+/* QKNorm of x (B, n, H, d): always RMSNorm over d, whatever the other norms are (dnt.md 2). */
+static struct pk_val qk_norm(struct net *n, struct pk_val x, bool per_head, struct pk_val gain)
+{
+    const struct model_spec *s = &n->m->spec;
+    struct pk_norm_spec spec = {.kind = PK_NORM_RMS, .eps_mode = s->norm_eps_mode, .eps = s->norm_eps};
+
+    if (!per_head)
+        return pk_norm(n->g, x, gain, PK_NONE, spec);
+    x = pk_norm(n->g, x, pk_fill(n->g, s->dtype, PK_SHAPE(last_extent(n, x)), 1), PK_NONE, spec);
+    return pk_mul(n->g, x, gain); /* (H, d) */
+}
+
+enum { Q, K, V };
+
+/* What a module computes with, beside its input. */
+struct module {
+    const struct model_attention *a;
+    int64_t heads, d;
+    struct pk_val gain[2]; /* of queries and keys; PK_NONE: not normalised */
+};
+
+/* (B, n, 3, H, d) -> part Q, K or V of it as (B, H, n, d), normalised where the module wants that. */
+static struct pk_val head_part(struct net *n, const struct module *u, struct pk_val qkv, int64_t which)
+{
+    static const int32_t order[] = {0, 2, 1, 3};
+    struct pk_val x = pk_slice(n->g, qkv, 2, which, 1);
+
+    x = pk_reshape(n->g, x, PK_SHAPE(n->batch, n->tokens, u->heads, u->d));
+    if (u->a->qk_norm && which != V)
+        x = qk_norm(n, x, u->a->qk_per_head, u->gain[which]);
+    x = pk_permute(n->g, x, order);
+    return u->a->l1_tokens && which != V ? pk_l1_norm_tokens(n->g, x) : x;
+}
+
+/* The stored number of a learned scale; `path` "": of the whole model. */
+static struct pk_val scale_number(struct net *n, const struct model_attention *a, const char *path,
+                                  int64_t count, size_t *ret_index)
+{
+    const bool direct = a->scale_param == MODEL_PARAM_DIRECT;
+    const struct net_how how = {
+        .role = MODEL_ROLE_SCALE,
+        .decay = a->scale_decay,
+        .start = {.rest = {MODEL_DRAW_VALUE,
+                           direct                              ? a->scale_value
+                           : a->scale_param == MODEL_PARAM_LOG ? log(a->scale_value)
+                                                               : log(expm1(a->scale_value)),
+                           0}}};
+    const bool young = n->declares != NULL;
+    char full[112];
+    struct pk_val rho;
+
+    snprintf(full, sizeof full, "%s%sattn_scale%s", path, *path ? "." : "", direct ? "" : "_rho");
+    rho = net_param(n, full, PK_SHAPE(count), &how);
+    *ret_index = net_param_index(n->m, full);
+    if (young && *ret_index < n->m->count)
+        n->declares->param[*ret_index].lr_mult = a->scale_lr_mult;
+    return rho;
+}
+
+void net_shared_scale(struct net *n, const struct model_attention *a)
+{
+    size_t index;
+
+    if (a->scale == MODEL_SCALE_LEARNED && a->share == MODEL_SHARE_GLOBAL)
+        (void)scale_number(n, a, "", 1, &index);
+}
+
+static struct pk_val learned_scale(struct net *n, const struct module *u, const char *path, size_t *ret_index)
+{
+    const struct model_attention *a = u->a;
+    struct pk_val rho =
+        a->share == MODEL_SHARE_GLOBAL
+            ? scale_number(n, a, "", 1, ret_index)
+            : scale_number(n, a, path, a->share == MODEL_SHARE_HEAD ? u->heads : 1, ret_index);
+
+    if (a->scale_param == MODEL_PARAM_LOG)
+        return pk_unary(n->g, PK_EX_EXP, rho);
+    if (a->scale_param == MODEL_PARAM_SOFTPLUS)
+        return pk_unary(n->g, PK_EX_LOG, pk_offset(n->g, pk_unary(n->g, PK_EX_EXP, rho), 1));
+    return rho;
+}
+
+/* W_Q | W_K | W_V: the start of W_Q and W_K may be that which gives the logits a deviation. */
+static struct model_start start_qkv(const struct model_spec *s, const struct model_attention *a, int64_t d)
+{
+    struct model_start start = net_start(s, (double)d, (double)(s->init_fused ? 3 * d : d), NET_STD);
+
+    if (a->init_logit_std >= 0) {
+        start.outputs = 2 * d;
+        /* unit inputs give logits of variance (std^2 D)^2 */
+        start.first = net_start_normal(s, sqrt(a->init_logit_std / (double)d)).rest;
+    }
+    return start;
+}
+
+/* Against a cache of keys and values, or with a state of constant size. */
+static struct pk_val decode(struct net *n, const struct module *u, struct pk_val q, struct pk_val k,
+                            struct pk_val v, struct pk_attention_spec spec, int layer)
+{
+    const struct model_spec *s = &n->m->spec;
+    const enum pk_dtype dtype = s->mixed ? PK_BF16 : s->dtype;
+    char text[32];
+
+    spec.length = n->length;
+    if (!n->cache) {
+        struct pk_shape shape = PK_SHAPE(n->batch, u->heads, pk_attention_features(u->a->degree, u->d), u->d);
+
+        snprintf(text, sizeof text, "state/%d", layer);
+        return pk_attention_state(n->g, q, k, v, pk_state(n->g, text, s->dtype, shape, PK_CAT_CACHE),
+                                  n->position, spec);
+    }
+    for (int i = 0; i < 2; i++) {
+        struct pk_shape shape = PK_SHAPE(n->batch, u->heads, n->cache, u->d);
+        struct pk_val *part = i ? &v : &k, cache;
+
+        snprintf(text, sizeof text, "cache_%c/%d", i ? 'v' : 'k', layer);
+        cache = pk_state(n->g, text, dtype, shape, PK_CAT_CACHE);
+        *part = pk_cache_append(n->g, cache, *part, n->position);
+    }
+    spec.form = PK_FORM_AUTO; /* against a cache there is no other order than the square */
+    return pk_attention(n->g, q, k, v, spec);
+}
+
+struct pk_val net_attention(struct net *n, struct pk_val x, const struct model_attention *a, int32_t heads,
+                            const char *name, const char *qkv_name, int layer)
+{
+    const struct model_spec *s = &n->m->spec;
+    const int64_t width = last_extent(n, x);
+    struct module u = {.a = a, .heads = heads, .d = width / heads};
+    struct pk_val qkv = net_linear(n, x, qkv_name, 3 * width, start_qkv(s, a, width)), q, k, v, y;
+    size_t scale = 0, at = n->module++;
+    struct pk_attention_spec spec = {
+        .phi = a->phi,
+        .degree = a->degree,
+        .scale = a->scale == MODEL_SCALE_LEARNED ? 1 : a->scale_value,
+        .bias = a->logit_bias,
+        .causal = n->causal,
+        .tau = a->l1_tokens ? 1 : 0,
+        .row_power = a->row_power,
+        .form = a->form,
+        .dropout = a->dropout,
+        .stream = stream(layer, AT_WEIGHTS),
+        .rng = n->rng,
+    };
+
+    for (int i = 0; a->qk_norm && i < 2; i++) {
+        char full[80];
+
+        snprintf(full, sizeof full, "%s.%c_norm", name, i ? 'k' : 'q');
+        u.gain[i] =
+            vector(n, full, "weight", MODEL_ROLE_GAIN, a->qk_per_head ? PK_SHAPE(heads, u.d) : PK_SHAPE(u.d));
+    }
+    qkv = pk_reshape(n->g, qkv, PK_SHAPE(n->batch, n->tokens, 3, heads, u.d));
+    if (a->scale == MODEL_SCALE_LEARNED)
+        spec.scale_value = learned_scale(n, &u, name, &scale);
+    net_module_declare(n, name, a, heads, scale);
+    if (!a->qk_norm && !a->l1_tokens && !n->decode) {
+        if (n->stats)
+            n->stats[at] = pk_attention_stats_packed(n->g, qkv, x, spec);
+        y = pk_attention_packed(n->g, qkv, spec);
+    } else {
+        q = head_part(n, &u, qkv, Q);
+        k = head_part(n, &u, qkv, K);
+        v = head_part(n, &u, qkv, V);
+        if (n->stats)
+            n->stats[at] = pk_attention_stats(n->g, q, k, x, spec);
+        y = n->decode ? decode(n, &u, q, k, v, spec, layer) : pk_attention(n->g, q, k, v, spec);
+    }
+    return pk_reshape(n->g, y, PK_SHAPE(n->batch, n->tokens, width));
+}
+
+bool model_has_noise(const struct model_spec *s)
+{
+    return s->dropout > 0 || s->drop_path > 0 || s->attention.dropout > 0;
+}
+
+static struct pk_val drop(struct net *n, struct pk_val x, int layer, int place)
+{
+    return pk_dropout(n->g, x, n->rng, n->m->spec.dropout, stream(layer, place));
+}
+
+static struct pk_val drop_path(struct net *n, struct pk_val x, int layer, int place)
+{
+    const struct model_spec *s = &n->m->spec;
+    double share = s->drop_path_same ? 1 : s->depth > 1 ? (double)layer / (s->depth - 1) : 0;
+
+    return pk_drop_path(n->g, x, n->rng, s->drop_path * share, stream(layer, place));
+}
+
+struct pk_val net_embedding_dropout(struct net *n, struct pk_val x)
+{
+    return pk_dropout(n->g, x, n->rng, n->m->spec.dropout, EMBEDDING);
+}
+
+/* The name of a part of block `layer`. */
+struct named {
+    char text[80];
+};
+
+static const char *name_of(struct named *to, const struct net_block *b, int layer, const char *part)
+{
+    snprintf(to->text, sizeof to->text, "%s.%d.%s", b->prefix, layer, part);
+    return to->text;
+}
+
+/* A projection into the residual stream. */
+static struct model_start start_residual(const struct model_spec *s, const struct net_block *b, int64_t in)
+{
+    return net_start(s, (double)in, s->width, b->residual_std ? NET_STD / sqrt(2.0 * s->depth) : NET_STD);
+}
+
+static struct pk_val self_attention(struct net *n, struct pk_val x, const struct net_block *b, int layer)
+{
+    const struct model_spec *s = &n->m->spec;
+    struct named qkv, name;
+
+    x = net_attention(n, x, &s->attention, s->heads, name_of(&name, b, layer, b->attention),
+                      name_of(&qkv, b, layer, b->qkv), layer);
+    x = net_linear(n, x, name_of(&name, b, layer, b->proj), s->width, start_residual(s, b, s->width));
+    return drop(n, x, layer, AT_PROJECTION);
+}
+
+static struct pk_val feed_forward(struct net *n, struct pk_val x, const struct net_block *b, int layer)
+{
+    const struct model_spec *s = &n->m->spec;
+    struct named name;
+
+    x = net_linear(n, x, name_of(&name, b, layer, b->fc1), s->mlp_width,
+                   net_start(s, s->width, s->mlp_width, NET_STD));
+    x = s->mlp_relu ? pk_relu(n->g, x) : pk_gelu(n->g, x, s->gelu_tanh);
+    if (b->hidden_dropout)
+        x = drop(n, x, layer, AT_HIDDEN);
+    x = net_linear(n, x, name_of(&name, b, layer, b->fc2), s->width, start_residual(s, b, s->mlp_width));
+    return drop(n, x, layer, AT_OUTPUT);
+}
+
+struct pk_val net_block(struct net *n, struct pk_val x, const struct net_block *b, int layer)
+{
+    const enum model_placement at = n->m->spec.placement;
+    const int64_t width = n->m->spec.width;
+    struct named a;
+    struct pk_val h = x;
+
+    pk_graph_scope(n->g, name_of(&a, b, layer, b->attention));
+    net_norm_declare(n, name_of(&a, b, layer, b->norm1), width);
+    if (at != MODEL_POST)
+        h = net_norm(n, x, name_of(&a, b, layer, b->norm1));
+    h = self_attention(n, h, b, layer);
+    if (model_has_mid_norm(&n->m->spec))
+        h = net_norm(n, h, name_of(&a, b, layer, b->mid1));
+    x = pk_add(n->g, x, drop_path(n, h, layer, AT_PATH1));
+    if (at == MODEL_POST)
+        x = net_norm(n, x, name_of(&a, b, layer, b->norm1));
+    pk_graph_scope(n->g, name_of(&a, b, layer, b->mlp));
+    if (at != MODEL_S5)
+        net_norm_declare(n, name_of(&a, b, layer, b->norm2), width);
+    h = at == MODEL_POST || at == MODEL_S5 ? x : net_norm(n, x, name_of(&a, b, layer, b->norm2));
+    h = feed_forward(n, h, b, layer);
+    if (model_has_mid_norm(&n->m->spec))
+        h = net_norm(n, h, name_of(&a, b, layer, b->mid2));
+    x = pk_add(n->g, x, drop_path(n, h, layer, AT_PATH2));
+    return at == MODEL_POST ? net_norm(n, x, name_of(&a, b, layer, b->norm2)) : x;
+}
+
+struct pk_val net_input_norm(struct net *n, struct pk_val x, const char *name)
+{
+    pk_graph_scope(n->g, "input_norm");
+    return model_has_input_norm(&n->m->spec) ? net_norm(n, x, name) : x;
+}

@@ -1,0 +1,122 @@
+/* daemon/worker/model/declare.c: parameters and attention modules, as the forward pass of a network declares
+ * them or looks them up; initial values. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/worker/model/arch/arch.h"
+
+/* Adds a parameter to the table of the model that is being declared. */
+static const struct model_param *declare(struct net *n, const char *name, struct pk_shape shape,
+                                         const struct net_how *how)
+{
+    struct model *m = n->declares;
+    struct model_param *p;
+
+    if (m->count == m->size) {
+        size_t size = 2 * m->size + 32;
+        struct model_param *param = realloc(m->param, size * sizeof *param);
+        struct pk_val *val = param ? realloc(n->param, size * sizeof *val) : NULL;
+
+        if (param)
+            m->param = param;
+        if (val) {
+            memset(val + m->size, 0, (size - m->size) * sizeof *val);
+            n->param = val;
+        }
+        if (!param || !val) {
+            n->failed = true;
+            return NULL;
+        }
+        m->size = size;
+    }
+    p = &m->param[m->count++];
+    assert(strlen(name) < sizeof p->name);
+    *p = (struct model_param){.shape = shape,
+                              .role = how->role,
+                              .transposed = m->spec.arch->transposed,
+                              .factor = how->factor,
+                              .narrow = how->narrow,
+                              .decay = how->decay,
+                              .lr_mult = 1,
+                              .start = how->start};
+    snprintf(p->name, sizeof p->name, "%s", name);
+    return p;
+}
+
+size_t net_param_index(const struct model *m, const char *name)
+{
+    size_t i = 0;
+
+    while (i < m->count && strcmp(m->param[i].name, name) != 0)
+        i++;
+    return i;
+}
+
+static void add_param(struct net *n, size_t i)
+{
+    const struct model_param *p = &n->m->param[i];
+    char half[80];
+
+    n->param[i] = pk_param(n->g, p->name, model_param_dtype(n->m, i), p->shape);
+    if (!n->copies || !p->factor)
+        return;
+    model_copy_name(n->m, i, half, sizeof half);
+    pk_working_copy(n->g, n->param[i], pk_state(n->g, half, PK_BF16, p->shape, PK_CAT_WEIGHTS));
+}
+
+struct pk_val net_param(struct net *n, const char *name, struct pk_shape shape, const struct net_how *how)
+{
+    size_t i = net_param_index(n->m, name);
+
+    if (i == n->m->count && (!n->declares || !declare(n, name, shape, how)))
+        return PK_NONE;
+    assert(pk_shape_equal(&n->m->param[i].shape, &shape));
+    if (!n->param[i].id)
+        add_param(n, i);
+    return n->param[i];
+}
+
+static double limit_of(const struct model_spec *s)
+{
+    return s->init == MODEL_INIT_TRUNC_NORMAL ? 100 : 0; /* timm cuts at +-2 absolute: a hundred deviations */
+}
+
+struct model_start net_start_normal(const struct model_spec *s, double std)
+{
+    return (struct model_start){.rest = {MODEL_DRAW_NORMAL, std, limit_of(s)}};
+}
+
+struct model_start net_start(const struct model_spec *s, double fan_in, double fan_out, double std)
+{
+    if (s->init == MODEL_INIT_XAVIER)
+        return (struct model_start){.rest = {MODEL_DRAW_UNIFORM, sqrt(6 / (fan_in + fan_out)), 0}};
+    if (s->init == MODEL_INIT_TRUNC_XAVIER)
+        return (struct model_start){.rest = {MODEL_DRAW_NORMAL, sqrt(2 / (fan_in + fan_out)), 2}};
+    return net_start_normal(s, std);
+}
+
+void net_module_declare(struct net *n, const char *name, const struct model_attention *a, int32_t heads,
+                        size_t scale)
+{
+    struct model *m = n->declares;
+    struct model_module *to;
+
+    if (!m)
+        return;
+    if (m->modules == m->module_size) {
+        size_t size = 2 * m->module_size + 16;
+        struct model_module *module = realloc(m->module, size * sizeof *module);
+
+        n->failed |= !module;
+        if (!module)
+            return;
+        m->module = module;
+        m->module_size = size;
+    }
+    to = &m->module[m->modules++];
+    *to = (struct model_module){
+        .attention = a, .heads = heads, .scale = a->scale == MODEL_SCALE_LEARNED ? (ptrdiff_t)scale : -1};
+    snprintf(to->name, sizeof to->name, "%s", name);
+}

@@ -1,0 +1,325 @@
+/* daemon/worker/model/model.h: the networks, written on the graph builder.
+ *
+ * A model_spec is the shape of a network; a model adds the table of its parameters. From one model come
+ * several graphs over the same parameters (bound by name, see pk_exec_bind): training (loss, gradients and
+ * optimiser in one), evaluation, probe (norms of attention), inference for classifiers, prefill and decode
+ * for language models. Names and layouts of parameters are those of timm (ViT) and Hugging Face GPT-2 (GPT):
+ * golden README 6. Extensions: `<attention>.attn_scale` [1] or [heads], a learned scale; with scale_param log
+ * or softplus the stored number is rho (`attn_scale_rho`), c = exp(rho) or log(1 + exp(rho)); scale_share
+ * global has one `attn_scale` for the whole model; `<attention>.q_norm.weight`, `k_norm`; InputNorm
+ * `norm_pre` or `transformer.ln_in`; MidNorm `mid1`, `mid2` or `mid_1`, `mid_2`. Mean pooling follows timm:
+ * no cls_token, pos_embed [1,n,D], the norm after the mean is `fc_norm`. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "daemon/worker/model/arch/networks.h"
+#include "kernels/backend/backend.h"
+#include "kernels/base/err.h"
+#include "kernels/graph/graph.h"
+
+struct job_config;
+struct data_info;
+struct data_st;
+struct data_st_meta_item;
+
+/* A network: daemon/worker/model/arch. */
+struct model_arch;
+#define MODEL_EXTERN(name) extern const struct model_arch model_##name;
+MODEL_NETWORKS(MODEL_EXTERN) /* model_vit, model_gpt, ... */
+#undef MODEL_EXTERN
+
+enum model_pool { MODEL_POOL_CLS, MODEL_POOL_MEAN };
+enum model_scale { MODEL_SCALE_NONE, MODEL_SCALE_FIXED, MODEL_SCALE_K, MODEL_SCALE_LEARNED };
+enum model_share { MODEL_SHARE_LAYER, MODEL_SHARE_HEAD, MODEL_SHARE_GLOBAL };
+enum model_scale_param { MODEL_PARAM_DIRECT, MODEL_PARAM_LOG, MODEL_PARAM_SOFTPLUS };
+/* dnt.md 3: where the norms of a block stand; POST is x = P(x + f(x)), for comparison. */
+enum model_placement { MODEL_S1, MODEL_S2, MODEL_S3, MODEL_S4, MODEL_S5, MODEL_POST };
+enum model_init { MODEL_INIT_TRUNC_NORMAL, MODEL_INIT_NORMAL, MODEL_INIT_XAVIER, MODEL_INIT_TRUNC_XAVIER };
+
+/* One attention module: phi, the constant before it, what it does to queries and keys. */
+struct model_attention {
+    enum pk_phi phi;
+    int32_t degree;
+    enum model_scale scale;
+    double n_for_scale; /* resolved N */
+    double scale_value; /* constant c, or c0 of a learned scale */
+    bool l1_tokens;     /* SimA: q and k divided by their l1 norms over tokens; phi is poly of degree 1 */
+    enum pk_form form;  /* order of attention's products */
+    double row_power;   /* rows of causal attention are divided by their length to this power */
+    double dropout;     /* of the weights */
+    double logit_bias;  /* added to the logits before phi (sigmoid_bias: -ln n) */
+    enum model_share share;
+    enum model_scale_param scale_param;
+    double scale_lr_mult;
+    bool scale_decay;
+    bool qk_norm;          /* RMSNorm on each head's queries and keys */
+    bool qk_per_head;      /* its gains are [heads, d], not [d] */
+    double init_logit_std; /* of initial logits, by the start of W_Q and W_K; < 0: not asked for */
+};
+
+struct model_spec {
+    const struct model_arch *arch;
+    int32_t width, depth, heads, mlp_width;
+    bool mlp_relu;  /* relu instead of gelu */
+    bool gelu_tanh; /* gelu_new of Hugging Face; else exact */
+    bool bias;      /* of linears and LayerNorms; RMSNorm has none */
+    bool final_norm;
+    enum pk_norm_kind norm_kind;
+    enum pk_eps_mode norm_eps_mode;
+    double norm_eps;
+    enum model_placement placement;
+    bool pos_after; /* with an InputNorm: the position is added behind it */
+    /* ViT */
+    int32_t channels, image_h, image_w, patch_h, patch_w, classes;
+    enum model_pool pool;
+    /* GPT */
+    int32_t vocab, context;
+    bool pos;                         /* learned position embedding */
+    struct model_attention attention; /* of every module */
+    /* noise of training: rates in [0, 1) */
+    double dropout;      /* behind embeddings and projections */
+    double drop_path;    /* stochastic depth of the last block */
+    bool drop_path_same; /* of every block; else growing linearly from 0 in the first */
+    /* start */
+    enum model_init init;
+    bool init_fused;     /* Xavier: the fan of W_qkv counts its 3D outputs */
+    enum pk_dtype dtype; /* PK_F32; PK_F64 is the oracle */
+    /* How a model that only serves holds its matrices and embeddings: PK_BF16 halves what decoding reads;
+     * arithmetic stays f32. Classifiers so only if mixed. PK_F32 (0): as dtype says. Not part of a
+     * checkpoint. */
+    enum pk_dtype weights;
+    /* Graphs are planned in mixed precision (pk_graph_precision): activations and caches bf16, parameters and
+     * results f32. Not part of a checkpoint: whoever computes decides. */
+    bool mixed;
+};
+
+/* Derives the spec from a resolved document and the sizes of the data. What this build cannot do is refused
+ * with PD_ERR_UNSUPPORTED and the JSON pointer of the field. */
+PD_NODISCARD enum pd_err model_spec_from_config(const struct job_config *config, const struct data_info *data,
+                                                struct model_spec *ret, struct pd_why *why);
+/* Checks ranges and divisibility. */
+PD_NODISCARD enum pd_err model_spec_check(const struct model_spec *spec, struct pd_why *why);
+
+/* The spec as metadata of a checkpoint ("polyd.model.phi" = "poly", ...), and back. numbers: words as the
+ * numbers that checkpoints held before 2026-11; back, both are read. Values live in *ret_text, which the
+ * caller owns (free). */
+#define MODEL_META_ITEMS 56
+PD_NODISCARD enum pd_err model_spec_to_meta(const struct model_spec *spec, bool numbers,
+                                            struct data_st_meta_item *items, size_t *ret_count,
+                                            char **ret_text, struct pd_why *why);
+PD_NODISCARD enum pd_err model_spec_from_meta(const struct data_st *st, struct model_spec *ret,
+                                              struct pd_why *why);
+
+enum model_role {
+    MODEL_ROLE_MATRIX,
+    MODEL_ROLE_EMBED, /* embeddings of tokens and positions, class token */
+    MODEL_ROLE_CONV,  /* patch embedding: weight and bias */
+    MODEL_ROLE_BIAS,
+    MODEL_ROLE_GAIN,
+    MODEL_ROLE_SCALE /* learned scale of attention, or the number that it is made of */
+};
+
+/* A distribution: the value a; normal with deviation a, redrawn beyond `limit` deviations (0: never); uniform
+ * in
+ * [-a, a]. */
+struct model_draw {
+    enum { MODEL_DRAW_VALUE, MODEL_DRAW_NORMAL, MODEL_DRAW_UNIFORM } kind;
+    double a, limit;
+};
+
+/* Initial values: those of the first `outputs` outputs of a matrix (0: none) by `first`, the others by
+ * `rest`. */
+struct model_start {
+    int64_t outputs;
+    struct model_draw first, rest;
+};
+
+struct model_param {
+    char name[64];
+    struct pk_shape shape;
+    enum model_role role;
+    bool transposed; /* stored [out, in] (timm); else [in, out] */
+    bool factor;     /* products read it: a mixed plan computes with a bf16 copy */
+    bool narrow;     /* held in bf16 where the spec's `weights` says so */
+    bool decay;      /* belongs to the decayed group */
+    double lr_mult;
+    struct model_start start;
+};
+
+struct model;
+
+PD_NODISCARD enum pd_err model_new(const struct model_spec *spec, struct model **ret, struct pd_why *why);
+struct model *model_free(struct model *m);
+/* Borrowed until model_free. */
+const struct model_spec *model_spec(const struct model *m);
+size_t model_param_count(const struct model *m);
+const struct model_param *model_param(const struct model *m, size_t i);
+int64_t model_param_elements(const struct model *m); /* of all parameters */
+/* How parameter i lies in back-end memory: the model's dtype, or its spec's `weights`. */
+enum pk_dtype model_param_dtype(const struct model *m, size_t i);
+size_t model_param_bytes(const struct model *m); /* of all parameters, as they lie there */
+
+/* Attention modules in the order of the forward pass: what a probe's outputs are numbered by, from 1. */
+size_t model_attention_count(const struct model *m);
+/* Borrowed until model_free. *ret_scale: the parameter of its learned scale; model_param_count: it has none.
+ */
+const struct model_attention *model_attention_at(const struct model *m, size_t i, int32_t *ret_heads,
+                                                 size_t *ret_scale);
+/* Whether the network reads tokens (else images), and whether it decodes them one after the other. */
+bool model_reads_tokens(const struct model_spec *s);
+bool model_decodes(const struct model_spec *s);
+
+/* Initial values of parameter i, dense, in host memory of the model's dtype: a pure function of seed and
+ * name.
+ */
+PD_NODISCARD enum pd_err model_param_init(const struct model *m, size_t i, uint64_t seed, void *to,
+                                          struct pd_why *why);
+/* Reads every parameter from a file: exact names, or Hugging Face names without `transformer.`; mask buffers,
+ * a tied lm_head.weight, `optim.` and `ema.` tensors are ignored, `phi_scale` is taken for `attn_scale`;
+ * anything else unknown or missing is an error. averaged: of the `ema.` tensors and no others. fn receives
+ * host memory of the model's dtype. */
+PD_NODISCARD enum pd_err model_params_read(const struct model *m, const struct data_st *st, bool averaged,
+                                           enum pd_err (*fn)(void *user, size_t i, const void *data,
+                                                             size_t bytes, struct pd_why *why),
+                                           void *user, struct pd_why *why);
+
+/* ---- graphs; each returns a checked graph that the caller owns ---- */
+
+/* The update of one parameter, in place: its states in the order of the optimiser's table. */
+#define MODEL_STATES_MAX 2
+struct model_update {
+    struct pk_val param, grad, state[MODEL_STATES_MAX];
+    struct pk_val hyper, gate;
+    struct pk_optim_spec spec;
+};
+
+/* What a training graph needs of an optimiser; daemon/worker/train/optim has them. */
+struct model_optimiser {
+    const char *name; /* as in the document and in checkpoints */
+    int states;       /* for each parameter */
+    struct {
+        const char *prefix; /* of the state's name: "m/" */
+        enum pk_category category;
+    } state[MODEL_STATES_MAX];
+    void (*update)(struct pk_graph *g, const struct model_update *u);
+};
+
+/* What a task puts behind the network (daemon/worker/task): sums over rows of logits (arch.h says which),
+ * with the inputs that it declares. */
+struct model_loss {
+    struct pk_loss (*emit)(struct pk_graph *g, struct pk_val logits, double smoothing);
+};
+
+struct model_train_options {
+    const struct model_loss *loss;
+    int32_t batch;
+    int32_t context; /* GPT: sequence length of training, <= spec.context */
+    double label_smoothing;
+    double clip_norm; /* 0 = none */
+    const struct model_optimiser *optimizer;
+    double beta1, beta2, eps;
+    double momentum, dampening;
+    bool nesterov;
+    double weight_decay;
+    double ema; /* decay of the averaged weights; 0 = none are kept */
+    /* One of several ranks that train together; ranks 0 or 1: alone. `batch` is this rank's share. Gradients,
+     * counts and losses are then those of all ranks, and "rng" is I32 (4), the last the rank: masks are those
+     * of the whole batch. */
+    int32_t rank, ranks;
+    bool zero; /* moments of a parameter are kept by its owner alone, who sends the others its new value */
+    /* In mixed precision, without zero: matrices have working copies in bf16, states "half/<param>"
+     * (model_copy_name), which the updates write and the next step reads (pk_working_copy). Whoever sets the
+     * parameters fills them (model_store_round). Part and apply share them. */
+    bool copies;
+};
+
+/* Which rank keeps the moments of parameter i with `zero`: whole tensors, the largest first, to whoever has
+ * least. Pure. */
+int32_t model_param_owner(const struct model *m, size_t i, int32_t ranks);
+
+/* Inputs: "input" (images f32 (B,C,H,W) or tokens I32 (B,T)), those of the loss, "hyper" (4) as in op.h; with
+ * noise "rng" I32 (3), see pk_dropout. States: those of the optimiser ("m/<param>"), with ema "ema/<param>"
+ * (to be set to the initial values). Outputs: "loss" (1) mean over counted targets, "count", "correct",
+ * "grad_norm", "applied" (1: step taken; 0: loss or gradient not finite, nothing changed); "report" (5): all
+ * of them in this order, to be read at once. Outputs are f32, or f64 if the spec says so. grads = true: no
+ * optimiser, outputs "grad/<param>" and "logits" instead. */
+PD_NODISCARD enum pd_err model_graph_train(const struct model *m, const struct model_train_options *o,
+                                           bool grads, struct pk_graph **ret, struct pd_why *why);
+/* The same step in parts, where a batch is larger than what fits: o->batch is that of one part. `part` adds
+ * its gradient to the states "sum/<param>" and its {loss_sum, count, correct} to "sum/loss" (3); input
+ * "first" (1), not 0 for the first part of a step, starts them anew. `apply` steps with what has come
+ * together; its outputs and other states are those of model_graph_train. The result is the step of the whole
+ * batch, but for the order of sums and for noise, which every part draws of its own. */
+PD_NODISCARD enum pd_err model_graph_part(const struct model *m, const struct model_train_options *o,
+                                          struct pk_graph **ret, struct pd_why *why);
+PD_NODISCARD enum pd_err model_graph_apply(const struct model *m, const struct model_train_options *o,
+                                           struct pk_graph **ret, struct pd_why *why);
+/* Block 0 with the InputNorm before it, alone: "h" (B, N, D), "gy" -> "y", "dh", "grad/<param>".
+ */
+PD_NODISCARD enum pd_err model_graph_block(const struct model *m, int32_t batch, int32_t tokens, bool causal,
+                                           struct pk_graph **ret, struct pd_why *why);
+/* Inputs "input" and those of the loss; outputs "loss_sum", "count", "correct" (1 each), "logits". */
+PD_NODISCARD enum pd_err model_graph_eval(const struct model *m, const struct model_loss *loss, int32_t batch,
+                                          int32_t context, struct pk_graph **ret, struct pd_why *why);
+/* Input "input"; outputs "fro/<l>", "jac_fro/<l>", "jac_q_fro/<l>", "logit_std/<l>", "logit_max/<l>" (B, H),
+ * l from 1. With qk_norm jac_q_fro is that by the rows of W_Q's output behind the norm, as if x were theirs;
+ * it is no Jacobian by W_Q and is not to be shown. */
+PD_NODISCARD enum pd_err model_graph_probe(const struct model *m, int32_t batch, int32_t context,
+                                           struct pk_graph **ret, struct pd_why *why);
+/* Classifier. Input "input" (B,C,H,W); output "logits" (B, classes). Normalise as data_info says. */
+PD_NODISCARD enum pd_err model_graph_classify(const struct model *m, int32_t batch, struct pk_graph **ret,
+                                              struct pd_why *why);
+/* Language model with key/value cache: `count` new tokens per sequence (prefill: a bucket; decode: 1).
+ * Inputs: "input" I32 (B, count); "pos" I32 (B, count): position of each token, 0..context-1; "position" I32
+ * (B): of the first; "length" I32 (B): position + count; "pick" I32 (B): flat row b * count + i whose logits
+ * are wanted. States "cache_k/<l>", "cache_v/<l>" (B, heads, cache, d; bf16 if mixed), l from 0, shared by
+ * all buckets of the same B and cache. Output "logits" (B, vocab). A prompt shorter than its bucket is padded
+ * on the right with any valid id and position: what the padding writes into the cache lies beyond the prompt,
+ * is seen by no real row, and is overwritten as decoding goes on. position + count <= cache is the caller's
+ * duty (else the run fails with PD_ERR_INVALID). */
+PD_NODISCARD enum pd_err model_graph_decode(const struct model *m, int32_t batch, int32_t count,
+                                            int32_t cache, struct pk_graph **ret, struct pd_why *why);
+
+/* Whether a language model can decode with a state of constant size: x or x^2, no bias on logits. */
+bool model_has_state(const struct model_spec *s);
+/* One sequence of `count` tokens as model_graph_decode (cache 0: as model_graph_decode_state) reads it, with
+ * as many rows picked: "pick" I32 (count), "logits" (count, vocab). What a given text is scored with. */
+PD_NODISCARD enum pd_err model_graph_score(const struct model *m, int32_t count, int32_t cache,
+                                           struct pk_graph **ret, struct pd_why *why);
+
+/* The same as model_graph_decode with such a state instead of a cache (pk_attention_state): of the count new
+ * tokens, length - position count, the others change nothing; position 0 begins anew. States "state/<l>" (B,
+ * heads, pk_attention_features(degree, d), d), l from 0, shared by all buckets of the same B. There is no end
+ * of the cache, but positions of a model with position embeddings stay below its context. */
+PD_NODISCARD enum pd_err model_graph_decode_state(const struct model *m, int32_t batch, int32_t count,
+                                                  struct pk_graph **ret, struct pd_why *why);
+
+/* ---- parameters in back-end memory ---- */
+
+/* Memory for every parameter, allocated from the back end and zeroed; bound to execs by name. */
+struct model_store;
+PD_NODISCARD enum pd_err model_store_new(const struct model *m, const struct pk_backend_api *api,
+                                         struct pk_backend *backend, struct model_store **ret,
+                                         struct pd_why *why);
+struct model_store *model_store_free(struct model_store *s);
+PD_NODISCARD enum pd_err model_store_init(struct model_store *s, uint64_t seed, struct pd_why *why);
+PD_NODISCARD enum pd_err model_store_read(struct model_store *s, const struct data_st *st,
+                                          struct pd_why *why);
+/* The same of the averaged weights, which a run with train.ema keeps. */
+PD_NODISCARD enum pd_err model_store_read_averages(struct model_store *s, const struct data_st *st,
+                                                   struct pd_why *why);
+/* The same of what a checkpoint is to serve: its averaged weights if its metadata `polyd.serve` is "ema". */
+PD_NODISCARD enum pd_err model_store_read_served(struct model_store *s, const struct data_st *st,
+                                                 struct pd_why *why);
+/* Binds the parameters that this exec's graph has. */
+PD_NODISCARD enum pd_err model_store_bind(const struct model_store *s, struct pk_exec *exec,
+                                          const struct pk_graph *graph, struct pd_why *why);
+void *model_store_data(const struct model_store *s, size_t i); /* back-end memory */
+/* The state of the working copy of parameter i, whether a graph has it or not. */
+void model_copy_name(const struct model *m, size_t i, char *out, size_t size);
+/* Fills back-end memory with parameter i, of f32, rounded to bf16: to nearest, ties to even. Waits for what
+ * runs. */
+PD_NODISCARD enum pd_err model_store_round(const struct model_store *s, size_t i, void *copy,
+                                           struct pd_why *why);

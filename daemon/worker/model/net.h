@@ -1,0 +1,129 @@
+/* daemon/worker/model/net.h: private to this room: what a model is made of. */
+#pragma once
+
+#include <assert.h>
+#include <stddef.h>
+
+#include "daemon/worker/model/model.h"
+
+/* An attention module as the network declares it. */
+struct model_module {
+    char name[64]; /* path, as in the names of its parameters */
+    const struct model_attention *attention;
+    int32_t heads;
+    ptrdiff_t scale; /* parameter of its learned scale; -1: it has none */
+};
+
+struct model {
+    struct model_spec spec;
+    struct model_param *param;
+    size_t count, size;
+    struct model_module *module; /* in the order of the forward pass */
+    size_t modules, module_size;
+};
+
+/* Runs the forward function once over a new model, which fills the tables of parameters and modules. */
+PD_NODISCARD enum pd_err model_declare(struct model *m, struct pd_why *why);
+
+/* InputNorm (S3 to S5) and MidNorm (S4, S5). */
+bool model_has_input_norm(const struct model_spec *s);
+bool model_has_mid_norm(const struct model_spec *s);
+
+/* ---- writing a graph ---- */
+
+/* A graph being written: the graph, its model, and the handle of each parameter already used.
+ *
+ * A network is one forward function. It runs once to declare: every parameter that it asks for is added to
+ * the model's table, with its shape and initial values, in the order of asking; that order is part of a model
+ * (sums over parameters, owners under ZeRO). From then on the same function writes graphs over those
+ * parameters. */
+struct net {
+    struct pk_graph *g;
+    const struct model *m;
+    struct model *declares; /* the same model while it is declared; else NULL */
+    struct pk_val *param;
+    bool failed; /* memory ran out while writing */
+    bool copies; /* matrices have working copies */
+    bool causal;
+    int64_t batch, tokens;            /* B; N of attention's queries */
+    struct pk_attention_stats *stats; /* per attention module if asked for */
+    size_t module;                    /* attention modules written so far */
+    struct pk_val rng;                /* PK_NONE: no noise */
+    /* decoding */
+    bool decode;
+    int64_t cache; /* 0: a state of constant size instead */
+    struct pk_val position, length;
+};
+
+/* What is said of a parameter when it is declared. */
+struct net_how {
+    enum model_role role;
+    bool factor; /* products read it: a mixed plan computes with a bf16 copy */
+    bool narrow; /* a model that only serves may hold it in bf16 */
+    bool decay;
+    struct model_start start;
+};
+
+/* The parameter of that name; declared first, where the model is. */
+struct pk_val net_param(struct net *n, const char *name, struct pk_shape shape, const struct net_how *how);
+/* Its place in the table; model_param_count: there is none of that name. */
+size_t net_param_index(const struct model *m, const char *name);
+/* Lists an attention module while the network is declared. scale: the parameter of its learned scale, if it
+ * has one. */
+void net_module_declare(struct net *n, const char *name, const struct model_attention *a, int32_t heads,
+                        size_t scale);
+/* Initial values of a matrix by the model's `init`. std: of the normal forms. */
+struct model_start net_start(const struct model_spec *s, double fan_in, double fan_out, double std);
+/* Bounded normal of the normal forms, whatever `init` says: embeddings. */
+struct model_start net_start_normal(const struct model_spec *s, double std);
+#define NET_STD 0.02 /* of the normal forms of `init` */
+
+/* Norm over the last extent of x. */
+struct pk_val net_norm(struct net *n, struct pk_val x, const char *name);
+/* The parameters of that norm take their place in the table here, before it is used. */
+void net_norm_declare(struct net *n, const char *name, int64_t width);
+/* x (.., in) -> (.., out), with a bias where the model has them. */
+struct pk_val net_linear(struct net *n, struct pk_val x, const char *name, int64_t out,
+                         struct model_start start);
+/* The one learned scale of a whole model (scale_share global) takes its place in the table. */
+void net_shared_scale(struct net *n, const struct model_attention *a);
+
+/* Attention of x (B, N, D) with `heads` heads: W_qkv (`qkv`), normalised queries and keys where `a` wants
+ * them, phi, all of it but the projection behind. `name`: the module's path; `layer`: its stream of noise. */
+struct pk_val net_attention(struct net *n, struct pk_val x, const struct model_attention *a, int32_t heads,
+                            const char *name, const char *qkv, int layer);
+
+/* A transformer block in its placements (dnt.md 3), with a network's public names. */
+struct net_block {
+    const char *prefix; /* "blocks": block 3 is "blocks.3" */
+    const char *norm1, *attention, *qkv, *proj, *mid1, *norm2, *mlp, *fc1, *fc2, *mid2;
+    bool hidden_dropout; /* dropout behind the activation as well */
+    bool residual_std;   /* normal forms of `init`: projections into the residual stream begin at
+                            0.02 / sqrt(2 depth) */
+};
+/* x (B, N, D) -> (B, N, D) through block `layer`. */
+struct pk_val net_block(struct net *n, struct pk_val x, const struct net_block *b, int layer);
+/* InputNorm, or x itself where the placement has none. */
+struct pk_val net_input_norm(struct net *n, struct pk_val x, const char *name);
+/* Dropout behind the embedding. */
+struct pk_val net_embedding_dropout(struct net *n, struct pk_val x);
+/* Whether training draws noise. */
+bool model_has_noise(const struct model_spec *s);
+
+/* ---- the optimiser part of a training graph ---- */
+
+struct model_optim_item {
+    const char *name;
+    struct pk_val param, grad;
+    bool decay;
+    double lr_mult;
+    int32_t owner; /* rank that keeps its moments; -1: all do */
+};
+
+/* Emits clipping and one update per item, with the inputs, states and outputs that model_graph_train names.
+ * told (may be NULL): loss, count and correct, for the output "report". loss PK_NONE: the gate looks at the
+ * gradient alone. divisor (1): the gradients of the items are so many times too large; PK_NONE: they are not.
+ */
+void model_emit_optimiser(struct pk_graph *g, const struct model_train_options *o, struct pk_val loss,
+                          struct pk_val divisor, const struct model_optim_item *item, size_t count,
+                          const struct pk_val *told);

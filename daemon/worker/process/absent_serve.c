@@ -1,0 +1,12 @@
+/* A build without the serving room: the role says so instead of pretending. */
+#include <stdio.h>
+
+#include "daemon/worker/process/worker.h"
+
+int worker_serve_main(int argc, char **argv)
+{
+    (void)argc;
+    (void)argv;
+    fprintf(stderr, "this build of polyd-worker cannot serve\n");
+    return 1;
+}

@@ -1,0 +1,40 @@
+/* daemon/worker/process/attempt.h: what the roles of an attempt share: arguments, token, link, signals. */
+#pragma once
+
+#include "daemon/worker/process/link.h"
+
+struct attempt {
+    int64_t run;
+    int number;
+    int rank;
+    const char *dir; /* of the attempt */
+    const char *socket_path;
+    struct link *link;
+    const struct link_assign *assign;
+};
+
+/* Reads the arguments and the token, starts the link, routes SIGTERM to it and waits for the assignment.
+ * Says on standard error what failed. */
+PD_NODISCARD enum pd_err attempt_begin(int argc, char **argv, bool serving, struct attempt *ret);
+/* Stops the link. */
+void attempt_end(struct attempt *a);
+
+struct role_result {
+    const char *cause; /* done, diverged, failed, invalid, checkpointed; static */
+    int64_t step;
+    char text[512];
+    bool silent; /* refused: say nothing, leave */
+};
+
+struct pk_comm_api;
+/* The id by which the ranks of this attempt meet through `comm`: rank 0 makes it, the others wait for it.
+ * `out` holds LINK_RENDEZVOUS_MAX. */
+PD_NODISCARD enum pd_err attempt_rendezvous(struct attempt *a, const struct pk_comm_api *comm, void *out,
+                                            struct pd_why *why);
+
+struct model_tuned_keeper;
+/* Measured choices of this attempt's back end are kept by polyd. `a` is borrowed. */
+struct model_tuned_keeper attempt_tuned(struct attempt *a);
+
+/* role_serve.c */
+int role_serve(struct attempt *a);

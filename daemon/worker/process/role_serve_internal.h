@@ -1,0 +1,71 @@
+/* What the files of the serve role share: a request, the role, and what differs between forms of serving. */
+#pragma once
+
+#include "daemon/worker/process/role_serve.h"
+#include "daemon/worker/serve/params.h"
+#include "daemon/worker/serve/queue.h"
+#include "daemon/worker/serve/serve.h"
+
+/* One request from its arrival to its last part. */
+struct item {
+    struct item *next; /* among the running */
+    struct serve_request *req;
+    struct serve_params params;
+    int64_t images;       /* infer */
+    struct pd_buf pixels; /* infer: pictures as the model reads them */
+    struct serve_scores
+        scores; /* infer, of a request that is computed in slices: of `scored` images so far */
+    int64_t scored;
+    struct pd_buf prompt; /* complete: int32_t ids */
+    struct serve_stream *stream;
+    int64_t arrived_us, begun_us, first_us, last_us; /* first, last: tokens */
+    size_t made;                                     /* tokens so far */
+    uint64_t rounds, rows;                           /* steps of the model, and sequences in them */
+    /* Parts of the answer not sent yet: all of them without `stream`. */
+    struct pd_buf text, tokens, lengths, logprobs, top_tokens, top_logprobs, top_text, top_lengths;
+    struct pd_buf end; /* what is said with the last part, as JSON */
+};
+
+struct role;
+
+/* How the requests for one form of serving are read and answered. */
+struct role_kind {
+    const struct serve_kind *form;
+    const char *request; /* their kind on the wire */
+    const char *refusal; /* of other requests, for people: "model NAME is a ..." */
+    enum pd_err (*read)(struct role *r, struct item *it, struct pd_why *why);
+    /* To those that wait; PD_ERR_BUSY: there are too many. */
+    enum pd_err (*push)(struct role *r, struct item *it);
+    /* How long the oldest request still waits for company: 0 = there is something to run now. NULL: none
+     * does. */
+    int64_t (*company_us)(struct role *r);
+    /* One round. */
+    void (*run)(struct role *r);
+};
+extern const struct role_kind role_kind_classify, role_kind_language;
+
+struct role {
+    const struct role_kind *kind;
+    const struct serve_host *host;
+    struct serve *model;
+    const struct serve_info *info;
+    struct serve_queue *queue;
+    struct item *running; /* completions with a stream, in order of arrival */
+    uint32_t running_count;
+    struct item *large; /* infer: more images than a batch; each gets a slice in turn */
+    uint32_t large_count;
+    uint64_t large_images; /* of all of them */
+    struct serve_images *batch_images;
+    struct item **batch; /* both: ROLE_SERVE_QUEUE entries */
+};
+
+/* Answers the request with an error, and frees the item and the request. */
+void role_item_fail(struct role *r, struct item *it, enum pd_err err, const char *text);
+/* Frees the item, and the request, which has been answered. */
+void role_item_free(struct role *r, struct item *it);
+/* Why an answer is not wanted any more: the client left, or the deadline passed. PD_OK: it is. */
+PD_NODISCARD enum pd_err role_unwanted(const struct role *r, const struct item *it, struct pd_why *why);
+/* A tensor of an answer; data is borrowed. columns < 0: it has one dimension. */
+struct wire_tensor role_tensor(const char *name, const char *dtype, const void *data, size_t bytes,
+                               int64_t rows, int64_t columns);
+struct wire_timing role_timing(const struct item *it, uint64_t batch, uint64_t tokens);

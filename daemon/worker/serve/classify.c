@@ -1,0 +1,316 @@
+/* The classifier: images of one or many requests go through the graph in batches. A batch takes the smallest
+ * planned size that holds it; rows beyond the images are zeros and their results are not looked at. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/worker/data/safetensors.h"
+#include "daemon/worker/serve/internal.h"
+#include "kernels/base/json.h"
+
+static size_t image_elements(const struct serve *s)
+{
+    return (size_t)(s->info.channels * s->info.height * s->info.width);
+}
+
+/* ---- opening ---- */
+
+/* One number for all channels, or one for each with commas between. False: not that. */
+static bool meta_channels(const struct data_st *st, const char *key, float missing, int32_t channels,
+                          float *ret)
+{
+    const char *text = data_st_meta(st, key);
+    char *end;
+    int32_t n = 0;
+
+    for (int32_t c = 0; c < channels; c++)
+        ret[c] = missing;
+    if (!text)
+        return true;
+    do {
+        if (n == channels)
+            return false;
+        ret[n] = strtof(text, &end);
+        if (end == text || !isfinite(ret[n]))
+            return false;
+        n++;
+        text = end + 1;
+    } while (*end == ',');
+    for (int32_t c = 1; n == 1 && c < channels; c++)
+        ret[c] = ret[0];
+    return *end == '\0' && (n == 1 || n == channels);
+}
+
+/* One name a line, as training wrote them. */
+static enum pd_err read_labels(struct serve *s, int32_t classes, const struct data_st *st, const char *path,
+                               struct pd_why *why)
+{
+    const char *text = data_st_meta(st, "polyd.data.classes");
+    char *at;
+    int32_t n = 0;
+
+    if (!text)
+        return PD_OK;
+    s->label_text = strdup(text);
+    s->labels = calloc((size_t)classes, sizeof *s->labels);
+    if (!s->label_text || !s->labels)
+        return pd_fail(why, PD_ERR_NOMEM, "no memory for the names of %d classes", classes);
+    for (at = s->label_text; at && n < classes; n++) {
+        s->labels[n] = at;
+        at = strchr(at, '\n');
+        if (at)
+            *at++ = '\0';
+    }
+    if (at || n < classes)
+        return pd_fail(why, PD_ERR_CORRUPT, "checkpoint '%s' names %s than %d classes", path,
+                       at ? "more" : "fewer", classes);
+    s->info.labels = s->labels;
+    return PD_OK;
+}
+
+static enum pd_err read_pictures(struct serve *s, const struct data_st *st, const char *path,
+                                 struct pd_why *why)
+{
+    const struct model_spec *spec = model_spec(s->model);
+    bool good = spec->channels <= SERVE_CHANNELS_MAX;
+
+    if (!good)
+        return pd_fail(why, PD_ERR_UNSUPPORTED, "images of %d channels are not served", spec->channels);
+    good = meta_channels(st, "polyd.data.mean", 0, spec->channels, s->mean) &&
+           meta_channels(st, "polyd.data.std", 1, spec->channels, s->std);
+    for (int32_t c = 0; c < spec->channels; c++)
+        good = good && s->std[c] > 0;
+    if (!good)
+        return pd_fail(why, PD_ERR_CORRUPT, "checkpoint '%s' names a mean or deviation that is none", path);
+    s->fit.channels = spec->channels;
+    s->fit.height = spec->image_h;
+    s->fit.width = spec->image_w;
+    return read_labels(s, spec->classes, st, path, why);
+}
+
+static enum pd_err open_graphs(struct serve *s, struct pd_why *why)
+{
+    const struct model_spec *spec = model_spec(s->model);
+    size_t largest = s->info.batch_max;
+    size_t input_bytes;
+    enum pd_err err;
+
+    if (spec->dtype != PK_F32)
+        return pd_fail(why, PD_ERR_UNSUPPORTED, "only models of element type f32 are served");
+    s->info.channels = spec->channels;
+    s->info.height = spec->image_h;
+    s->info.width = spec->image_w;
+    s->info.outputs = spec->classes;
+    input_bytes = largest * image_elements(s) * sizeof(float);
+    s->staging = calloc(largest * image_elements(s), sizeof *s->staging);
+    s->results = calloc(largest * (size_t)spec->classes, sizeof *s->results);
+    if (!s->staging || !s->results)
+        return pd_fail(why, PD_ERR_NOMEM, "no memory for a batch of %zu images", largest);
+    err = serve_alloc(s, input_bytes, &s->memory.inputs_bytes, &s->input, why);
+    if (err == PD_OK)
+        err = s->api->upload(s->backend, s->input, s->staging, input_bytes, why);
+    for (size_t size = 1; err == PD_OK;) {
+        struct pk_graph *graph = NULL;
+
+        err = model_graph_classify(s->model, (int32_t)size, &graph, why);
+        if (err == PD_OK)
+            err = serve_bucket_add(s, graph, (int32_t)size, why);
+        if (err == PD_OK)
+            err = serve_fits(s, 0, why);
+        if (err == PD_OK)
+            err = pk_exec_bind(s->bucket[s->buckets - 1].exec, "input", s->input, why);
+        if (err == PD_OK)
+            err = pk_exec_run(s->bucket[s->buckets - 1].exec, why); /* warm-up */
+        if (size == largest)
+            break;
+        size = size * 2 < largest ? size * 2 : largest;
+    }
+    return err;
+}
+
+/* The pixel that is wrong: the first that is not finite, else the first off the scale. */
+static enum pd_err wrong_pixel(const float *pixels, size_t n, int64_t image, struct pd_why *why)
+{
+    for (size_t k = 0; k < n; k++)
+        if (!isfinite(pixels[k]))
+            return pd_fail(why, PD_ERR_INVALID, "image %lld has a pixel that is not finite",
+                           (long long)image);
+    for (size_t k = 0; k < n; k++)
+        if (pixels[k] < SERVE_PIXEL_LOW || pixels[k] > SERVE_PIXEL_HIGH)
+            return pd_fail(
+                why, PD_ERR_INVALID,
+                "image %lld has a pixel of %g: input 'image' of FP32 is on the scale 0..1, not 0..255 "
+                "and not normalised (the model subtracts mean and divides by deviation itself); send "
+                "0..255 as UINT8",
+                (long long)image, (double)pixels[k]);
+    return pd_fail(why, PD_ERR_INTERNAL, "image %lld was found wrong and is not", (long long)image);
+}
+
+/* Writes image `i` of the part, normalised, to `to`. */
+static enum pd_err put_image(const struct serve *s, const struct serve_images *part, int64_t i, float *to,
+                             struct pd_why *why)
+{
+    size_t n = image_elements(s), plane = n / (size_t)s->info.channels;
+
+    if (part->bytes) {
+        const uint8_t *from = (const uint8_t *)part->data + (size_t)i * n;
+
+        /* The very expression of training (data_info), so that a byte gives the same float there and here. */
+        for (size_t k = 0; k < n; k++)
+            to[k] = ((float)from[k] / 255.0f - s->mean[k / plane]) / s->std[k / plane];
+    } else {
+        const char *from = (const char *)part->data + (size_t)i * n * sizeof(float);
+        int wrong = 0;
+
+        memcpy(to, from, n * sizeof(float)); /* a tensor of the wire may lie anywhere */
+        for (size_t k = 0; k < n; k++)
+            wrong |= !(to[k] >= SERVE_PIXEL_LOW && to[k] <= SERVE_PIXEL_HIGH); /* NaN is neither */
+        if (wrong)
+            return wrong_pixel(to, n, part->first + i, why);
+        for (size_t k = 0; k < n; k++)
+            to[k] = (to[k] - s->mean[k / plane]) / s->std[k / plane];
+    }
+    return PD_OK;
+}
+
+static void put_scores(const float *logits, int64_t classes, int64_t row, const struct serve_scores *ret)
+{
+    double sum = serve_logsumexp(logits, (int32_t)classes);
+    int64_t best = 0;
+
+    for (int64_t c = 1; c < classes; c++) {
+        if (logits[c] > logits[best])
+            best = c;
+    }
+    if (ret->logits)
+        memcpy(ret->logits + row * classes, logits, (size_t)classes * sizeof(float));
+    if (ret->probabilities) {
+        for (int64_t c = 0; c < classes; c++)
+            ret->probabilities[row * classes + c] = (float)exp((double)logits[c] - sum);
+    }
+    if (ret->classes)
+        ret->classes[row] = isnan(sum) ? -1 : best;
+}
+
+static enum pd_err run_batch(struct serve *s, int64_t used, int64_t first, const struct serve_scores *ret,
+                             struct pd_why *why)
+{
+    size_t n = image_elements(s), classes = (size_t)s->info.outputs, i = 0;
+    struct serve_bucket *b;
+    enum pd_err err;
+
+    while (s->bucket[i].size < used)
+        i++;
+    b = &s->bucket[i];
+    memset(s->staging + (size_t)used * n, 0, (size_t)(b->size - used) * n * sizeof(float));
+    err = s->api->upload(s->backend, s->input, s->staging, (size_t)b->size * n * sizeof(float), why);
+    if (err == PD_OK)
+        err = pk_exec_run(b->exec, why);
+    if (err == PD_OK)
+        err = pk_exec_read(b->exec, "logits", s->results, (size_t)b->size * classes * sizeof(float), why);
+    for (int64_t r = 0; err == PD_OK && r < used; r++)
+        put_scores(s->results + (size_t)r * classes, (int64_t)classes, first + r, ret);
+    return err;
+}
+
+enum pd_err serve_classify(struct serve *s, const struct serve_images *parts, size_t count,
+                           const struct serve_scores *ret, struct pd_why *why)
+{
+    int64_t used = 0, first = 0;
+    enum pd_err err = PD_OK;
+
+    if (s->info.kind != &serve_kind_classify)
+        return pd_fail(why, PD_ERR_UNSUPPORTED, "a language model does not classify images");
+    for (size_t p = 0; p < count; p++) {
+        for (int64_t i = 0; i < parts[p].count; i++) {
+            err = put_image(s, &parts[p], i, s->staging + (size_t)used * image_elements(s), why);
+            if (err != PD_OK)
+                return err;
+            if (++used < (int64_t)s->info.batch_max)
+                continue;
+            err = run_batch(s, used, first, ret, why);
+            if (err != PD_OK)
+                return err;
+            first += used;
+            used = 0;
+        }
+    }
+    return used ? run_batch(s, used, first, ret, why) : PD_OK;
+}
+
+/* ---- signature ---- */
+
+static void put_channels(struct pd_buf *out, const char *name, const float *values, int64_t count)
+{
+    pd_json_key(out, name);
+    pd_json_open(out, '[');
+    for (int64_t c = 0; c < count; c++)
+        pd_json_num32(out, values[c]);
+    pd_json_close(out, ']');
+}
+
+/* What the numbers of input 'image' mean, for those who make them. */
+static void put_pixels(const struct serve *s, struct pd_buf *out)
+{
+    const struct serve_info *i = &s->info;
+
+    pd_json_key(out, "pixels");
+    pd_json_open(out, '{');
+    pd_json_key(out, "FP32");
+    pd_json_raw(out, "[0,1]");
+    pd_json_key(out, "UINT8");
+    pd_json_raw(out, "[0,255]");
+    pd_json_kv_str(out, "order", "channel, row, column");
+    pd_json_kv_str(out, "channels", i->channels == 1 ? "grey" : i->channels == 3 ? "RGB" : "the data set's");
+    put_channels(out, "mean", s->mean, i->channels);
+    put_channels(out, "std", s->std, i->channels);
+    pd_json_kv_str(out, "normalised_by", "the model");
+    if (serve_pictures(s)) {
+        pd_json_key(out, "resize");
+        pd_json_strf(
+            out,
+            "JPEG and PNG alone: scaled to cover %lld x %lld divided by %.4g, the middle cut out, as "
+            "in validation",
+            (long long)i->height, (long long)i->width, s->fit.crop);
+    }
+    pd_json_close(out, '}');
+}
+
+static void put_signature(const struct serve *s, struct pd_buf *out)
+{
+    const struct serve_info *i = &s->info;
+    const int64_t image[] = {i->channels, i->height, i->width}, classes[] = {i->outputs};
+
+    if (serve_pictures(s)) {
+        pd_json_key(out, "pictures");
+        pd_json_open(out, '[');
+        pd_json_str(out, "image/jpeg");
+        pd_json_str(out, "image/png");
+        pd_json_close(out, ']');
+    }
+    pd_json_key(out, "inputs");
+    pd_json_open(out, '[');
+    serve_put_tensor(out, "image", "FP32", image, 3);
+    pd_json_close(out, ']');
+    pd_json_key(out, "outputs");
+    pd_json_open(out, '[');
+    serve_put_tensor(out, "logits", "FP32", classes, 1);
+    serve_put_tensor(out, "probabilities", "FP32", classes, 1);
+    serve_put_tensor(out, "class", "INT64", NULL, 0);
+    if (i->labels)
+        serve_put_tensor(out, "label", "BYTES", NULL, 0);
+    pd_json_close(out, ']');
+    pd_json_kv_int(out, "classes", i->outputs);
+    pd_json_kv_uint(out, "batch_max", i->batch_max);
+    put_pixels(s, out);
+    if (!i->labels)
+        return;
+    pd_json_key(out, "labels");
+    pd_json_open(out, '[');
+    for (int64_t c = 0; c < i->outputs; c++)
+        pd_json_str(out, i->labels[c]);
+    pd_json_close(out, ']');
+}
+
+const struct serve_kind serve_kind_classify = {
+    .name = "classifier", .read = read_pictures, .open = open_graphs, .signature = put_signature};

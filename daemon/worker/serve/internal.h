@@ -1,0 +1,138 @@
+/* daemon/worker/serve/internal.h: what the files of this room share. */
+#pragma once
+
+#include "daemon/worker/data/image.h"
+#include "daemon/worker/data/tokenizer.h"
+#include "daemon/worker/model/model.h"
+#include "daemon/worker/serve/sample.h"
+#include "daemon/worker/serve/serve.h"
+#include "kernels/backend/backend.h"
+#include "kernels/graph/graph.h"
+
+#define SERVE_BUCKETS_MAX 12
+#define SERVE_CHANNELS_MAX 4
+#define SERVE_SCORE 64        /* tokens of a given text that are scored by one run: so many rows of logits */
+#define SERVE_DECODE_BATCH 16 /* most sequences in one decoding graph: what the products of few rows take */
+
+/* One planned graph: a classifier's batch size, or how many tokens one call reads. */
+struct serve_bucket {
+    int32_t size;
+    int32_t batch; /* language: sequences side by side */
+    bool every;    /* language: gives the logits of every token, to score a text */
+    int32_t picks; /* language: rows of logits */
+    struct pk_graph *graph;
+    struct pk_exec *exec;
+    int32_t bound_slot; /* language: the first slot whose cache its states are bound to; -1 = none */
+};
+
+/* One stream's place in the caches. */
+struct serve_slot {
+    bool open;
+    struct serve_stream *owner; /* NULL: warm-up */
+    size_t used;                /* positions that have been written */
+};
+
+/* Inputs of one run, in host memory. */
+struct serve_rows {
+    int32_t token[SERVE_CHUNK], pos[SERVE_CHUNK];
+    int32_t position[SERVE_DECODE_BATCH], length[SERVE_DECODE_BATCH], pick[SERVE_CHUNK];
+};
+
+/* A row of a decoding step: the token that the slot's sequence reads next. */
+struct serve_next {
+    bool there;
+    int32_t token, position;
+};
+
+struct data_st;
+
+struct serve {
+    struct serve_info info;
+    struct serve_memory memory;
+    uint64_t memory_max; /* 0 = no limit */
+    struct pk_host host;
+    struct model_tuned *tuned;
+    const struct pk_backend_api *api;
+    struct pk_backend *backend;
+    struct model *model;
+    struct model_store *store;
+    struct serve_bucket bucket[SERVE_BUCKETS_MAX]; /* growing sizes */
+    size_t buckets;
+    float *staging; /* host memory: images of one batch, or the logits of one step */
+    float *results; /* host memory: logits of one batch */
+    /* Inputs in back-end memory, large enough for the largest bucket and bound to all. */
+    void *input, *pos, *position, *length, *pick;
+    /* classifier: value = (byte / 255 - mean) / std of the channel */
+    float mean[SERVE_CHANNELS_MAX], std[SERVE_CHANNELS_MAX];
+    char *label_text; /* owned: the names of the classes, each ended by NUL */
+    const char **labels;
+    struct data_eval_fit fit; /* how a picture becomes what the network reads */
+    /* language */
+    int32_t heads, cache_length;
+    enum serve_memory_kind memory_kind;
+    bool state;        /* a state of constant size instead of keys and values */
+    int32_t slabs;     /* two a layer, or one */
+    size_t slot_bytes; /* keys (or values, or the state) of one layer of one stream */
+    void *slab;        /* back-end memory: the caches of `slots` streams */
+    int32_t slots;
+    struct serve_slot slot[SERVE_STREAMS_MAX + SERVE_DECODE_BATCH];
+    struct serve_rows rows;
+    char *copy; /* host memory: caches on the move */
+    struct data_tokenizer *tokenizer;
+    int64_t columns;              /* of the logits: the vocabulary, padding included */
+    struct serve_stream *streams; /* open ones, linked */
+    uint32_t stream_count;
+};
+
+/* Allocates back-end memory and counts it in *total. */
+PD_NODISCARD enum pd_err serve_alloc(struct serve *s, size_t bytes, size_t *total, void **ret,
+                                     struct pd_why *why);
+
+/* Does what is known so far fit memory_max? `caches`: of all streams open at once. */
+PD_NODISCARD enum pd_err serve_fits(struct serve *s, size_t caches, struct pd_why *why);
+
+/* Plans one bucket of `graph` (taken over, also on failure) and binds parameters. */
+PD_NODISCARD enum pd_err serve_bucket_add(struct serve *s, struct pk_graph *graph, int32_t size,
+                                          struct pd_why *why);
+
+/* What differs between forms of serving; each stands in the file of its name. */
+struct serve_kind {
+    const char *name; /* in the signature, and where a task names it */
+    bool narrow;      /* its matrices may be held in bf16 (serve_options.bf16_weights) */
+    /* What it needs of the checkpoint at `path` besides weights; the model is there, its memory is not. */
+    enum pd_err (*read)(struct serve *s, const struct data_st *st, const char *path, struct pd_why *why);
+    /* Plans its graphs, allocates their inputs, and runs each once. */
+    enum pd_err (*open)(struct serve *s, struct pd_why *why);
+    /* Its members of the signature: comma-separated, the first without one. */
+    void (*signature)(const struct serve *s, struct pd_buf *out);
+};
+
+/* ---- language.c ---- */
+
+PD_NODISCARD enum pd_err serve_slot_take(struct serve *s, struct serve_stream *owner, int32_t *ret,
+                                         struct pd_why *why);
+void serve_slot_give(struct serve *s, int32_t slot);
+/* Reads up to `left` tokens of one sequence, *ret_read of them; the logits of the last one, or of `every` one
+ * in rows, go to s->staging. */
+PD_NODISCARD enum pd_err serve_chunk_read(struct serve *s, int32_t slot, const int32_t *tokens, int32_t left,
+                                          int32_t position, bool every, int32_t *ret_read,
+                                          struct pd_why *why);
+/* Before a step: may move streams to other slots (serve_stream_moved). */
+PD_NODISCARD enum pd_err serve_decode_begin(struct serve *s, struct pd_why *why);
+/* Reads one token each of the slots from `first` (a multiple of SERVE_DECODE_BATCH) on; the logits of row i
+ * go to row i of s->staging. */
+PD_NODISCARD enum pd_err serve_decode_group(struct serve *s, int32_t first, const struct serve_next *next,
+                                            int32_t count, struct pd_why *why);
+
+/* ---- stream.c ---- */
+
+void serve_stream_moved(struct serve_stream *t, int32_t slot);
+/* Where the stream's next token will stand in its cache. */
+int32_t serve_stream_position(const struct serve_stream *t);
+
+/* Does this token end a text? */
+bool serve_token_ends(const struct serve *s, int32_t id);
+
+/* A tensor of a signature. `sizes`: of the dimensions after the first, which is any. */
+void serve_put_tensor(struct pd_buf *out, const char *name, const char *datatype, const int64_t *sizes,
+                      size_t count);

@@ -1,0 +1,259 @@
+/* daemon/worker/serve/serve.h: a trained model, opened for inference.
+ *
+ * The graphs are those of training in inference form (daemon/worker/model); this room binds the weights of
+ * one checkpoint to them, keeps the key-value caches, and turns logits into classes or tokens. Everything a
+ * model needs is allocated when it is opened or when a stream is, and owned by it: closing returns all of it.
+ * One thread drives a model; only serve_info may be asked by others. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kernels/base/buf.h"
+#include "kernels/base/err.h"
+
+#define SERVE_BATCH_MAX 256u          /* images in one call of the classifier's graph */
+#define SERVE_STREAMS_MAX 64u         /* completions decoded side by side */
+#define SERVE_TOKENS_MAX 65536        /* most tokens of one completion */
+#define SERVE_STOPS_MAX 4u            /* stop strings of one completion */
+#define SERVE_STOP_BYTES_MAX 256u     /* length of one */
+#define SERVE_TOP_MAX 5u              /* alternatives reported beside each token */
+#define SERVE_BIAS_MAX 300u           /* entries of logit_bias */
+#define SERVE_POSITIONS_MAX (1 << 24) /* tokens of a stream that has no end of its context */
+#define SERVE_PIXELS_MAX 64000000     /* rows times columns of one picture as it comes */
+#define SERVE_CHUNK 256               /* prompt tokens read by one step */
+
+/* A form of serving, which a task names (daemon/worker/task): images to classes, or a text and its
+ * continuation. */
+struct serve_kind;
+extern const struct serve_kind serve_kind_classify, serve_kind_language;
+
+/* What a stream remembers. */
+enum serve_memory_kind {
+    SERVE_MEMORY_AUTO,  /* what is smaller */
+    SERVE_MEMORY_CACHE, /* keys and values of every position */
+    SERVE_MEMORY_STATE, /* a state of constant size: attention of x and x^2 only */
+};
+
+struct model_tuned_keeper;
+
+struct serve_options {
+    const char *job; /* resolved job document of the run that trained it, JSON */
+    size_t job_len;
+    const char *checkpoint; /* safetensors file */
+    const char *digest;     /* its SHA-256 in hex; NULL = only the file's own checks */
+    int threads;            /* >= 1 */
+    enum serve_memory_kind memory;
+    uint64_t memory_max; /* PD_ERR_LIMIT when the model may come to take more; 0 = no limit */
+    bool bf16_weights;   /* hold a language model's matrices in bf16: half the memory, faster tokens */
+    bool cuda;           /* on the GPU that the process sees: matrices, activations and caches in bf16 */
+    const char *tuned;   /* folder of a back end's measured choices (model_tuned_new); NULL = none */
+    const struct model_tuned_keeper *keeper; /* keeps them instead of the folder; NULL = nobody */
+    uint32_t batch_max;                      /* largest batch bucket of a classifier; 0 = 32 */
+    uint32_t streams_max;                    /* 0 = 16 */
+};
+
+struct serve_info {
+    const struct serve_kind *kind;
+    const char *platform;            /* "polyd_cpu", "polyd_cuda"; static */
+    int64_t channels, height, width; /* classifier: one image */
+    int64_t outputs;                 /* classes, or the vocabulary */
+    const char *const *labels;       /* classifier: names of the classes; NULL = it has none */
+    int64_t context;                 /* language: positions of the model */
+    int64_t positions;               /* language: tokens that a stream remembers, and most of a prompt */
+    bool state;                      /* language: a stream is a state of constant size */
+    size_t stream_bytes;             /* language: memory of one stream */
+    uint32_t batch_max, streams_max;
+    uint64_t step; /* optimiser step of the checkpoint */
+};
+
+struct serve_memory {
+    size_t weights_bytes;
+    size_t cache_bytes; /* of the streams open now */
+    size_t arena_bytes; /* activations and workspace of every planned bucket */
+    size_t inputs_bytes;
+    size_t most_bytes; /* all of it when every stream is open */
+};
+
+struct serve;
+struct serve_stream;
+
+/* Reads the checkpoint, checks its digest, plans and binds the graphs and runs each once (warm-up). On PD_OK
+ * the caller owns *ret. PD_ERR_CORRUPT: digest or format; PD_ERR_INVALID: a tensor is missing or has
+ * another shape than the job document says; PD_ERR_UNSUPPORTED: an architecture that cannot be served;
+ * PD_ERR_LIMIT: memory_max does not hold it. On failure nothing is kept. */
+PD_NODISCARD enum pd_err serve_open(const struct serve_options *options, struct serve **ret,
+                                    struct pd_why *why);
+
+/* Closes its streams too. NULL is fine. Always returns NULL. */
+struct serve *serve_close(struct serve *s);
+
+const struct serve_info *serve_info(const struct serve *s);
+/* "classifier", "language": as in the signature; static. */
+const char *serve_kind_name(const struct serve_kind *kind);
+void serve_memory(const struct serve *s, struct serve_memory *ret);
+
+/* The model's metadata as one JSON object: {"platform", "kind": "classifier" | "language",
+ * "inputs": [{"name","datatype","shape"}], "outputs": [...], "classes" | "vocabulary", "context", "weights",
+ * "batch_max", "streams_max", "memory_bytes"}. -1 in a shape is the batch. */
+PD_NODISCARD enum pd_err serve_signature(const struct serve *s, struct pd_buf *out);
+
+/* ---- classifier ---- */
+
+/* Room for noise that was added to an image; what a client normalised itself lies beyond. */
+#define SERVE_PIXEL_LOW (-0.5f)
+#define SERVE_PIXEL_HIGH 1.5f
+
+/* Images one after the other, each (C, H, W). */
+struct serve_images {
+    const void *data;
+    bool bytes; /* true: UINT8, 0..255. false: FP32 on the scale 0..1, what bytes / 255 gives */
+    int64_t count;
+    int64_t first; /* number of the first in what the client sent, for errors */
+};
+
+/* Does this model take JPEG and PNG? */
+bool serve_pictures(const struct serve *s);
+/* A JPEG or PNG, or its base64 text, as one image of bytes: decoded, fitted as validation fits pictures, (C,
+ * H, W) in `to`. PD_ERR_INVALID: damaged, or no picture; PD_ERR_LIMIT: more than SERVE_PIXELS_MAX pixels. Any
+ * thread may call. */
+PD_NODISCARD enum pd_err serve_picture_read(const struct serve *s, const void *bytes, size_t len, uint8_t *to,
+                                            struct pd_why *why);
+
+/* Answers in the order of the images; each may be NULL. */
+struct serve_scores {
+    float *logits;        /* (count, classes) */
+    float *probabilities; /* (count, classes): softmax of the logits */
+    int64_t *classes;     /* (count): the first largest */
+};
+
+/* Classifies all images of all parts, in batches of the next larger bucket. The caller's arrays hold the sum
+ * of the counts. A float that is not finite or far off the scale 0..1 (below
+ * SERVE_PIXEL_LOW, above SERVE_PIXEL_HIGH) is PD_ERR_INVALID: it is 0..255, or normalised already. */
+PD_NODISCARD enum pd_err serve_classify(struct serve *s, const struct serve_images *parts, size_t count,
+                                        const struct serve_scores *ret, struct pd_why *why);
+
+/* ---- language model ---- */
+
+struct serve_bias {
+    int32_t token;
+    float bias; /* added to its logit; -100..100 */
+};
+
+struct serve_sampling {
+    int32_t max_tokens; /* 0..SERVE_TOKENS_MAX; 0 only with echo */
+    double temperature; /* 0 = the most likely token, always; else 0 < t <= 2 */
+    double top_p;  /* 0..1: the fewest tokens whose probabilities reach it; the likeliest always counts */
+    int32_t top_k; /* 1..SERVE_TOP_K_MAX: only so many likeliest tokens, ties to the smaller id; 0 = all */
+    double min_p;  /* 0..1: only tokens with at least this share of the likeliest one's probability */
+    double presence_penalty, frequency_penalty; /* -2..2, by the tokens generated so far */
+    /* 0.1..10: the logit z of each token of prompt and text so far becomes z/r if z > 0, else z r; 1 = none
+     */
+    double repetition_penalty;
+    uint64_t seed;
+    int32_t logprobs; /* alternatives 0..SERVE_TOP_MAX; -1 = no log-probabilities at all */
+    bool echo;        /* the prompt comes first */
+    uint32_t stops;
+    struct {
+        const void *bytes; /* borrowed during serve_stream_open */
+        size_t len;        /* 1..SERVE_STOP_BYTES_MAX */
+    } stop[SERVE_STOPS_MAX];
+    const struct serve_bias *bias; /* borrowed during serve_stream_open */
+    uint32_t biases;
+};
+
+#define SERVE_TOP_K_MAX 1000000
+
+/* max_tokens 16, temperature 1, top_p 1, no top_k, min_p and penalties, seed 0, logprobs -1, no echo, no
+ * stops. */
+void serve_sampling_default(struct serve_sampling *ret);
+/* PD_ERR_INVALID, with the member named, when a value is out of range for a model of so many tokens. */
+PD_NODISCARD enum pd_err serve_sampling_check(const struct serve_sampling *p, int64_t vocabulary,
+                                              struct pd_why *why);
+
+enum serve_finish {
+    SERVE_FINISH_NONE,   /* goes on */
+    SERVE_FINISH_STOP,   /* a stop string came, or the token that ends a text; neither is part of the text */
+    SERVE_FINISH_LENGTH, /* max_tokens */
+};
+
+/* One released token. Its bytes stand in the piece's text from `offset` on. */
+struct serve_token {
+    int32_t id;
+    uint32_t offset, len;
+    bool prompt;   /* an echoed one */
+    bool scored;   /* logprob and top are set (not for the first token of a prompt) */
+    float logprob; /* natural logarithm under the model: before temperature, penalties and bias */
+    uint32_t tops; /* entries of top, likeliest first */
+    struct {
+        int32_t id;
+        float logprob;
+    } top[SERVE_TOP_MAX];
+};
+
+/* What one step released. May hold nothing: a prompt is read in chunks, and bytes that may be the beginning
+ * of a stop string are held back until it is known that they are not. */
+struct serve_piece {
+    const struct serve_token *tokens;
+    size_t count;
+    const char *text; /* not terminated; not necessarily whole UTF-8 sequences */
+    size_t len;
+    enum serve_finish finish;
+};
+
+/* Takes a stream slot for one completion. Token ids as the model's tokenizer makes them (serve_tokenize). An
+ * empty prompt is taken as the token that begins a text (end of text, else a newline). PD_ERR_LIMIT: the
+ * prompt is longer than the context; PD_ERR_INVALID: a sampling value or a token out of range, named in
+ * `why`; PD_ERR_BUSY: all slots taken. On PD_OK the caller owns *ret. */
+PD_NODISCARD enum pd_err serve_stream_open(struct serve *s, const int32_t *prompt, size_t count,
+                                           const struct serve_sampling *sampling, struct serve_stream **ret,
+                                           struct pd_why *why);
+
+/* One stream's part in a round. */
+struct serve_turn {
+    struct serve_stream *stream;
+    struct serve_piece piece; /* set by serve_turns; borrowed until the stream's next turn or close */
+    uint32_t batch;           /* rows computed together with it; 0 = none, or a chunk of a prompt */
+    enum pd_err err;          /* of this stream alone */
+    struct pd_why why;
+};
+
+/* One round of the streams (each at most once): those that need one more token read for their next take one
+ * step of the model together; of the others, the first reads up to SERVE_CHUNK tokens of its prompt, and the
+ * rest wait for another round (their pieces are empty). So a long prompt delays everybody by one chunk at
+ * most. */
+void serve_turns(struct serve *s, struct serve_turn *turns, size_t count);
+
+/* A round of one. Reads up to SERVE_CHUNK prompt tokens, or makes one token. The piece is borrowed until the
+ * next step or close. After a finish the stream only waits to be closed (a further step is PD_ERR_CONFLICT).
+ *
+ * A stream's tokens depend on its prompt, sampling and seed alone, never on which others run beside it: a
+ * batch gives each of its rows the bits that the row alone would have had. When the context is full, the last
+ * half of it is read again as a new prompt and the stream goes on. PD_ERR_INTERNAL: the model gave no finite
+ * logits. */
+PD_NODISCARD enum pd_err serve_stream_step(struct serve_stream *t, struct serve_piece *ret,
+                                           struct pd_why *why);
+
+/* Gives the slot and its cache back. NULL is fine. Always returns NULL. */
+struct serve_stream *serve_stream_close(struct serve_stream *t);
+
+/* Tokens of the prompt; tokens made so far, released or not. */
+size_t serve_stream_prompt_tokens(const struct serve_stream *t);
+size_t serve_stream_completion_tokens(const struct serve_stream *t);
+
+/* The bytes of a token, perhaps a part of a UTF-8 sequence; "" beyond the vocabulary. Borrowed from the
+ * model. */
+const char *serve_token_text(const struct serve *s, int32_t id, size_t *ret_len);
+/* Whether the model reads text. */
+bool serve_has_tokens(const struct serve *s);
+/* Appends the ids of the text to `out` as int32_t. PD_ERR_UNSUPPORTED for a classifier. */
+PD_NODISCARD enum pd_err serve_tokenize(const struct serve *s, const void *text, size_t len,
+                                        struct pd_buf *out, struct pd_why *why);
+/* Appends the text of the ids to `out`. PD_ERR_INVALID names the position of an id beyond the vocabulary;
+ * PD_ERR_LIMIT: more than out->limit; PD_ERR_UNSUPPORTED for a classifier. */
+PD_NODISCARD enum pd_err serve_detokenize(const struct serve *s, const int32_t *ids, size_t count,
+                                          struct pd_buf *out, struct pd_why *why);
+
+/* "stop" or "length"; NULL for SERVE_FINISH_NONE. Static. */
+const char *serve_finish_name(enum serve_finish finish);

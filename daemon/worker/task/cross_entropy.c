@@ -1,0 +1,31 @@
+#include "daemon/worker/task/task.h"
+
+static struct pk_loss emit(struct pk_graph *g, struct pk_val logits, double smoothing)
+{
+    struct pk_shape rows = PK_SHAPE(pk_shape_of(g, logits).dim[0]);
+
+    return pk_cross_entropy(g, logits, pk_input(g, "target", PK_I32, rows), smoothing, DATA_IGNORE);
+}
+
+const struct model_loss task_cross_entropy = {.emit = emit};
+
+void task_cross_entropy_begin(struct task_score *score)
+{
+    *score = (struct task_score){.count = TASK_CROSS_ENTROPY_SUMS};
+}
+
+enum pd_err task_cross_entropy_add(struct task_score *score, const struct task_outputs *from,
+                                   struct pd_why *why)
+{
+    static const char *const names[] = {
+        [TASK_LOSS] = "loss_sum", [TASK_COUNT] = "count", [TASK_CORRECT] = "correct"};
+    enum pd_err err = PD_OK;
+
+    for (int i = 0; i < TASK_CROSS_ENTROPY_SUMS && err == PD_OK; i++) {
+        double x = 0;
+
+        err = from->read(from->user, names[i], &x, 1, why);
+        score->sum[i] += x;
+    }
+    return err;
+}

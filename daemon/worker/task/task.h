@@ -1,0 +1,99 @@
+/* daemon/worker/task/task.h: what a network is trained for: which inputs it reads, the loss behind it, what
+ * an evaluation measures, and how it is served. One file of this folder and one word of tasks.h each.
+ *
+ * Constant tables of functions: nothing here has state or threads. By which number checkpoints rank, and in
+ * which direction, stands in the task's row of daemon/job/tasks.c: polyd needs it as well. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "daemon/worker/data/data.h"
+#include "daemon/worker/model/model.h"
+#include "daemon/worker/task/tasks.h"
+
+#define TASK_SUMS_MAX 8
+#define TASK_NUMBERS_MAX 4
+#define TASK_STEPS_MAX 4
+
+/* Reads numbers of the evaluation graph's last run, as double. */
+struct task_outputs {
+    void *user;
+    enum pd_err (*read)(void *user, const char *name, double *to, size_t count, struct pd_why *why);
+};
+
+/* An evaluation under way. Sums of ranks are added up before `end`. */
+struct task_score {
+    size_t count;
+    double sum[TASK_SUMS_MAX];
+};
+
+/* A number of an evaluation: its keys for the samples that were scored (enum data_scored), of the weights and
+ * of their averages; all static. */
+struct task_number {
+    const char *key[3], *averaged[3];
+};
+#define TASK_NUMBER(name)                                                                                    \
+    {                                                                                                        \
+        .key = {[DATA_SCORED_VAL] = name "/val",                                                             \
+                [DATA_SCORED_TEST] = name "/test",                                                           \
+                [DATA_SCORED_TRAIN] = name "/train"},                                                        \
+        .averaged = {[DATA_SCORED_VAL] = name "/val_ema",                                                    \
+                     [DATA_SCORED_TEST] = name "/test_ema",                                                  \
+                     [DATA_SCORED_TRAIN] = name "/train_ema"},                                               \
+    }
+
+/* A number that follows from the report of a step (the first three of the output "report"). */
+struct task_step {
+    const char *key; /* static */
+    double (*of)(const double *report);
+};
+
+struct task {
+    const char *name;       /* of its row in daemon/job/tasks.c */
+    const char *serves;     /* name of the serving form (daemon/worker/serve) */
+    const char *data_kind;  /* "polyd.data.kind" of checkpoints */
+    const char *throughput; /* metric key of units per second */
+    /* Of the graphs, fed from the batch's tensors of that name and dtype; the last has no name. */
+    struct {
+        const char *name;
+        enum pk_dtype dtype;
+    } inputs[DATA_TENSORS_MAX + 1];
+    /* Whether a checkpoint of this network was trained for it. */
+    bool (*fits)(const struct model_spec *spec);
+    const struct model_loss *loss;
+    struct task_step steps[TASK_STEPS_MAX + 1];     /* beside loss/train; the last has no key */
+    int64_t (*units)(const struct data_info *info); /* of throughput, in one sample */
+
+    /* The evaluator: once per batch `add`; `end` gives a value for each of `numbers`, of which the first is
+     * the loss and the second what people read. */
+    void (*begin)(struct task_score *score);
+    enum pd_err (*add)(struct task_score *score, const struct task_outputs *from, struct pd_why *why);
+    void (*end)(const struct task_score *score, double ret[TASK_NUMBERS_MAX]);
+    struct task_number numbers[TASK_NUMBERS_MAX + 1]; /* the last has no key */
+};
+
+#define TASK_EXTERN(name) extern const struct task task_##name;
+TASKS(TASK_EXTERN) /* task_classify, task_language, ... */
+#undef TASK_EXTERN
+
+/* NULL: there is none of that name. */
+const struct task *task_find(const char *name);
+/* The task that a network of this shape was trained for; NULL: none of this build. */
+const struct task *task_of(const struct model_spec *spec);
+/* Which of `numbers` has this key of the validation samples; PD_ERR_INTERNAL where none has. */
+PD_NODISCARD enum pd_err task_number(const struct task *t, const char *key, size_t *ret, struct pd_why *why);
+/* Whether the set's batches have every input of the task; PD_ERR_UNSUPPORTED names the first that is missing.
+ */
+PD_NODISCARD enum pd_err task_check(const struct task *t, const struct data_set *set, struct pd_why *why);
+
+/* ---- cross_entropy.c: for tasks whose targets are classes or tokens ---- */
+
+/* Cross-entropy of the logits' rows against the input "target" I32 (rows); DATA_IGNORE does not count. */
+extern const struct model_loss task_cross_entropy;
+/* Its evaluator: sums of loss, counted targets and correct ones. */
+enum { TASK_LOSS, TASK_COUNT, TASK_CORRECT, TASK_CROSS_ENTROPY_SUMS };
+void task_cross_entropy_begin(struct task_score *score);
+PD_NODISCARD enum pd_err task_cross_entropy_add(struct task_score *score, const struct task_outputs *from,
+                                                struct pd_why *why);

@@ -1,0 +1,101 @@
+/* daemon/worker/train/digest.c: what a checkpoint must have in common with the run that goes on from it. */
+#include "daemon/digest/digest.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/worker/data/safetensors.h"
+#include "daemon/worker/train/setup.h"
+
+/* The digest that checkpoints of before 2026-11 carry as polyd.course, over fields listed by hand. It is
+ * still computed so that runs stopped before then go on; nothing is to be added to it. */
+static enum pd_err set_course(struct train_setup *s, const struct job_config *c, struct pd_why *why)
+{
+    struct data_st_meta_item items[MODEL_META_ITEMS];
+    const struct model_train_options *o = &s->options;
+    const struct train_schedule *r = &s->schedule;
+    const struct data_info *d = s->info;
+    struct pd_buf b;
+    char *text = NULL;
+    size_t count = 0;
+    enum pd_err err = model_spec_to_meta(model_spec(s->model), true, items, &count, &text, why);
+
+    if (err != PD_OK)
+        return err;
+    pd_buf_init(&b, 0);
+    for (size_t i = 0; i < count; i++)
+        pd_buf_printf(&b, "%s=%s\n", items[i].key, items[i].value);
+    pd_buf_printf(&b, "seed=%lld batch=%d context=%d smoothing=%a clip=%a opt=%d %a %a %a %a %a %d wd=%a\n",
+                  (long long)c->train.seed, s->batch, s->context, o->label_smoothing, o->clip_norm,
+                  s->optim->number, o->beta1, o->beta2, o->eps, o->momentum, o->dampening, o->nesterov,
+                  o->weight_decay);
+    pd_buf_printf(&b, "curve=%d warm=%d lr=%a %a %a %a %a shifted=%d unit=%lld factor=%a\n", (int)r->curve,
+                  (int)r->warm_form, r->lr, r->warmup_lr, r->min_lr, r->warm, r->total, r->shifted,
+                  (long long)r->steps_per_unit, r->factor);
+    /* What came later is said only where it is used: older checkpoints stay good. */
+    if (job_config_split_seed(c) != c->train.seed)
+        pd_buf_printf(&b, "split_seed=%lld\n", (long long)job_config_split_seed(c));
+    if (s->parts > 1)
+        pd_buf_printf(&b, "parts=%lld\n", (long long)s->parts);
+    if (model_spec(s->model)->mixed)
+        pd_buf_str(&b, "precision=bf16\n");
+    if (c->train.precision == JOB_PRECISION_TF32)
+        pd_buf_str(&b, "precision=tf32\n");
+    if (o->ema > 0)
+        pd_buf_printf(&b, "ema=%a judge=%d\n", o->ema, s->judge_averages);
+    for (size_t i = 0; i < r->milestone_count; i++)
+        pd_buf_printf(&b, "at=%lld\n", (long long)r->milestones[i]);
+    pd_buf_printf(&b,
+                  "data=%d path=%s split=%d %lld %lld %lld %lld crop=%d %lld %a %a %a %a flip=%a filter=%d "
+                  "image=%dx%dx%d classes=%d vocab=%d %d\n",
+                  c->data.dataset, c->data.path ? c->data.path : "", c->data.split, (long long)d->count[0],
+                  (long long)d->count[1], (long long)d->tokens[0], (long long)d->tokens[1],
+                  c->data.augment.crop, (long long)c->data.augment.pad_crop_shift,
+                  c->data.augment.rrc_scale[0], c->data.augment.rrc_scale[1], c->data.augment.rrc_ratio[0],
+                  c->data.augment.rrc_ratio[1], c->data.augment.flip, c->data.augment.interpolation,
+                  d->channels, d->height, d->width, d->classes, d->vocab, c->data.tokenizer);
+    err = pd_buf_err(&b);
+    if (err == PD_OK)
+        (void)digest_sha256_hex(b.data, b.len, s->course);
+    else
+        (void)pd_fail(why, err, "no memory for the digest of the document");
+    pd_buf_done(&b);
+    free(text);
+    return err;
+}
+
+/* What the document decides, and what the data hold. */
+static enum pd_err set_trajectory(struct train_setup *s, const struct job_config *c, struct pd_why *why)
+{
+    const struct data_info *d = s->info;
+    struct pd_buf b;
+    enum pd_err err;
+
+    pd_buf_init(&b, 0);
+    pd_buf_printf(&b, "%s\nsamples=%lld,%lld tokens=%lld,%lld image=%dx%dx%d classes=%d vocab=%d\n",
+                  c->trajectory, (long long)d->count[0], (long long)d->count[1], (long long)d->tokens[0],
+                  (long long)d->tokens[1], d->channels, d->height, d->width, d->classes, d->vocab);
+    err = pd_buf_err(&b);
+    if (err == PD_OK)
+        (void)digest_sha256_hex(b.data, b.len, s->trajectory);
+    else
+        (void)pd_fail(why, err, "no memory for the digest of the trajectory");
+    pd_buf_done(&b);
+    return err;
+}
+
+enum pd_err train_digest_set(struct train_setup *s, const struct job_config *c, struct pd_why *why)
+{
+    enum pd_err err = set_trajectory(s, c, why);
+
+    return err == PD_OK ? set_course(s, c, why) : err;
+}
+
+bool train_digest_fits(const struct train_setup *s, const struct data_st *st)
+{
+    const char *trajectory = data_st_meta(st, "polyd.trajectory"), *course = data_st_meta(st, "polyd.course");
+
+    if (trajectory)
+        return !strcmp(trajectory, s->trajectory);
+    return course && !strcmp(course, s->course);
+}

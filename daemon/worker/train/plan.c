@@ -1,0 +1,281 @@
+/* daemon/worker/train/plan.c: how many bytes a run will need, found by planning its graphs without memory. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/job/job.h"
+#include "daemon/worker/data/safetensors.h"
+#include "daemon/worker/train/setup.h"
+#include "kernels/base/json.h"
+#include "kernels/graph/roofline.h"
+
+static enum pd_err plan_graph(struct pk_graph *g, const struct pk_backend_api *api,
+                              struct pk_plan_report *ret, struct pd_why *why)
+{
+    struct pk_exec *e = NULL;
+    enum pd_err err = pk_exec_new(g, api, NULL, &e, why);
+
+    if (err == PD_OK)
+        pk_exec_report(e, ret);
+    pk_exec_free(e);
+    pk_graph_free(g);
+    return err;
+}
+
+static void put_warnings(const struct data_set *set, struct pd_buf *b)
+{
+    struct data_warning w[DATA_WARNINGS_MAX];
+    size_t n = data_warnings(set, w);
+
+    for (size_t i = 0; i < n; i++) {
+        pd_json_open(b, '{');
+        pd_json_kv_str(b, "pointer", w[i].pointer);
+        pd_json_kv_str(b, "detail", w[i].text);
+        pd_json_close(b, '}');
+    }
+}
+
+/* What one division of the batch needs. */
+struct forecast {
+    struct pk_plan_report step; /* the graph that runs most, with the optimiser's states */
+    size_t inputs, arenas, saved, total;
+};
+
+enum { STEP, EVAL, PROBE, PART, GRAPHS };
+
+static enum pd_err plan_graphs(const struct train_setup *s, const struct job_config *config,
+                               const struct pk_backend_api *api, struct pk_plan_report report[GRAPHS],
+                               struct pd_why *why)
+{
+    struct pk_graph *g = NULL;
+    enum pd_err err = s->parts > 1 ? model_graph_apply(s->model, &s->options, &g, why)
+                                   : model_graph_train(s->model, &s->options, false, &g, why);
+
+    if (err == PD_OK)
+        err = plan_graph(g, api, &report[STEP], why);
+    if (err == PD_OK && s->parts > 1) {
+        err = model_graph_part(s->model, &s->options, &g, why);
+        if (err == PD_OK)
+            err = plan_graph(g, api, &report[PART], why);
+    }
+    if (err == PD_OK)
+        err = model_graph_eval(s->model, s->task->loss, s->eval_batch, s->context, &g, why);
+    if (err == PD_OK)
+        err = plan_graph(g, api, &report[EVAL], why);
+    if (err == PD_OK && config->diagnostics.every > 0) {
+        err = model_graph_probe(s->model, s->probe_batch, s->context, &g, why);
+        if (err == PD_OK)
+            err = plan_graph(g, api, &report[PROBE], why);
+    }
+    return err;
+}
+
+static enum pd_err forecast(const struct train_setup *s, const struct job_config *config,
+                            const struct pk_backend_api *api, struct forecast *ret, struct pd_why *why)
+{
+    struct pk_plan_report report[GRAPHS] = {{{0}, 0, 0, 0, 0}};
+    size_t masters, sums = 0;
+    enum pd_err err = plan_graphs(s, config, api, report, why);
+
+    if (err != PD_OK)
+        return err;
+    memset(ret, 0, sizeof *ret);
+    for (int i = 0; i < GRAPHS; i++) {
+        ret->inputs += report[i].bytes[PK_CAT_INPUTS];
+        ret->arenas += report[i].arena_bytes;
+    }
+    if (s->parts > 1) { /* the part that is run most is what is shown; the optimiser's states are not its */
+        static const enum pk_category step[] = {PK_CAT_MOMENT1, PK_CAT_MOMENT2, PK_CAT_EMA};
+
+        sums = report[STEP].bytes[PK_CAT_GRADIENTS];
+        for (size_t i = 0; i < sizeof step / sizeof step[0]; i++)
+            report[PART].bytes[step[i]] = report[STEP].bytes[step[i]];
+        report[STEP] = report[PART];
+    }
+    /* in mixed precision the parameters are the masters, and the weights their working copies: states that
+     * the updates write, or buffers of the arena */
+    masters = report[STEP].bytes[model_spec(s->model)->mixed ? PK_CAT_MASTER : PK_CAT_WEIGHTS];
+    ret->saved = masters + report[STEP].bytes[PK_CAT_MOMENT1] + report[STEP].bytes[PK_CAT_MOMENT2] +
+                 report[STEP].bytes[PK_CAT_EMA];
+    ret->total = ret->saved + report[STEP].copy_bytes + sums + ret->inputs + ret->arenas;
+    if (s->options.zero) /* a file holds the moments of all ranks */
+        ret->saved = report[STEP].bytes[PK_CAT_EMA] + masters + optim_state_bytes(s->optim, masters);
+    ret->step = report[STEP];
+    return PD_OK;
+}
+
+/* The plan with more accumulation: the first of some that fits, else the last. */
+static enum pd_err put_accumulated(struct train_setup *s, const struct job_config *config,
+                                   const struct pk_backend_api *api, int64_t memory_bytes, struct pd_buf *b,
+                                   struct pd_why *why)
+{
+    int64_t each = s->batch / s->ranks, before = s->parts, found = 0;
+    struct forecast f = {.total = 0};
+    enum pd_err err = PD_OK;
+
+    for (int64_t n = before + 1; n <= each && n <= 4096 && err == PD_OK; n++) {
+        if (each % n || (n < 2 * before && n < each))
+            continue;
+        train_setup_divide(s, n);
+        err = forecast(s, config, api, &f, why);
+        before = found = n;
+        if ((int64_t)f.total <= memory_bytes)
+            break;
+    }
+    if (err == PD_OK && found) {
+        pd_json_key(b, "accumulated");
+        pd_json_open(b, '{');
+        pd_json_kv_int(b, "accumulation", found);
+        pd_json_kv_uint(b, "total_bytes", f.total);
+        pd_json_close(b, '}');
+    }
+    return err;
+}
+
+static void put_bytes(const struct train_setup *s, const struct forecast *f, struct pd_buf *b)
+{
+    pd_json_key(b, "bytes");
+    pd_json_open(b, '{');
+    for (int c = 0; c < PK_CAT_COUNT; c++)
+        pd_json_kv_uint(b, pk_category_name((enum pk_category)c),
+                        c == PK_CAT_INPUTS ? f->inputs : f->step.bytes[c]);
+    pd_json_close(b, '}');
+    pd_json_kv_uint(b, "arena_bytes", f->step.arena_bytes);
+    pd_json_kv_uint(b, "arenas_bytes", f->arenas);
+    pd_json_kv_uint(b, "total_bytes", f->total);
+    pd_json_kv_int(b, "parameters", model_param_elements(s->model));
+    pd_json_key(b, "warnings");
+    pd_json_open(b, '[');
+    put_warnings(s->set, b);
+    pd_json_close(b, ']');
+}
+
+static void put_forecast(const struct train_setup *s, const struct forecast *f, struct pd_buf *b)
+{
+    const struct model_spec *spec = model_spec(s->model);
+
+    put_bytes(s, f, b);
+    pd_json_kv_uint(b, "checkpoint_bytes", f->saved);
+    pd_json_kv_int(b, "steps", s->steps);
+    pd_json_kv_int(b, "steps_per_epoch", s->steps_per_epoch);
+    pd_json_kv_int(b, "train_samples", s->info->count[DATA_TRAIN]);
+    pd_json_kv_int(b, "val_samples", s->info->count[DATA_VAL]);
+    pd_json_kv_num(b, "n_for_scale", spec->attention.n_for_scale);
+    pd_json_kv_num(b, "scale", spec->attention.scale_value);
+}
+
+enum pd_err train_plan(struct job_config *config, const struct data_root *roots, size_t root_count,
+                       const char *cache, int64_t memory_bytes, struct pd_buf *ret_json, struct pd_why *why)
+{
+    struct train_setup s;
+    struct forecast f;
+    const struct pk_backend_api *api = NULL;
+    enum pd_err err = train_setup_init(&s, config, roots, root_count, cache, 0, true, why);
+
+    if (err == PD_OK)
+        err = train_backend(config, true, &api, why);
+    if (err == PD_OK)
+        err = forecast(&s, config, api, &f, why);
+    if (err != PD_OK)
+        goto out;
+    pd_json_open(ret_json, '{');
+    put_forecast(&s, &f, ret_json);
+    if (memory_bytes && (int64_t)f.total > memory_bytes)
+        err = put_accumulated(&s, config, api, memory_bytes, ret_json, why);
+    pd_json_close(ret_json, '}');
+    if (err == PD_OK)
+        err = pd_buf_err(ret_json);
+out:
+    train_setup_done(&s);
+    return err;
+}
+
+enum pd_err train_score_plan(struct job_config *config, const char *state_dir, const struct data_root *roots,
+                             size_t root_count, const char *cache, struct pd_buf *ret_json,
+                             struct pd_why *why)
+{
+    const struct pk_backend_api *api = NULL;
+    struct train_setup s = {.set = NULL};
+    struct data_st *st = NULL;
+    struct pk_graph *g = NULL;
+    struct pk_plan_report report;
+    struct forecast f = {.total = 0};
+    enum pd_err err = train_score_open(config, state_dir, &st, why);
+
+    if (pd_err_lasting(err))
+        pd_why_at(why, config->evaluate.model ? "#/model" : "#/checkpoint");
+    if (err == PD_OK)
+        err = train_setup_score(&s, config, st, roots, root_count, cache, true, why);
+    if (err == PD_OK)
+        err = train_backend(config, true, &api, why);
+    if (err == PD_OK)
+        err = model_graph_eval(s.model, s.task->loss, s.eval_batch, s.context, &g, why);
+    if (err == PD_OK)
+        err = plan_graph(g, api, &report, why);
+    if (err == PD_OK) {
+        f.step = report;
+        f.inputs = report.bytes[PK_CAT_INPUTS];
+        f.arenas = report.arena_bytes;
+        f.total =
+            report.bytes[model_spec(s.model)->mixed ? PK_CAT_MASTER : PK_CAT_WEIGHTS] + f.inputs + f.arenas;
+        pd_json_open(ret_json, '{');
+        put_bytes(&s, &f, ret_json);
+        pd_json_kv_int(ret_json, "scored_samples", s.info->count[DATA_VAL]);
+        pd_json_close(ret_json, '}');
+        err = pd_buf_err(ret_json);
+    }
+    train_setup_done(&s);
+    data_st_free(st);
+    return err;
+}
+
+#define LINES 40 /* of a graph: the longest nodes */
+
+static enum pd_err count_graph(struct pk_graph *g, const struct pk_backend_api *api,
+                               const struct pk_peaks *peaks, double times, const char *name,
+                               struct pk_roofline *sum, struct pd_buf *to, struct pd_why *why)
+{
+    struct pk_exec *e = NULL;
+    enum pd_err err = pk_exec_new(g, api, NULL, &e, why);
+
+    if (err == PD_OK) {
+        pd_buf_printf(to, "%s, %.0f times a step\n", name, times);
+        err = pk_roofline_nodes(e, peaks, times, LINES, to, why);
+        pk_roofline_add(sum, e, peaks, times);
+    }
+    pk_exec_free(e);
+    pk_graph_free(g);
+    return err;
+}
+
+enum pd_err train_count(struct job_config *config, const struct data_root *roots, size_t root_count,
+                        const char *cache, const struct pk_peaks *peaks, struct pd_buf *ret_text,
+                        struct pd_why *why)
+{
+    struct pk_roofline sum = {0};
+    struct train_setup s;
+    struct pk_graph *g = NULL;
+    const struct pk_backend_api *api = NULL;
+    enum pd_err err = train_setup_init(&s, config, roots, root_count, cache, 0, true, why);
+
+    if (err == PD_OK)
+        err = train_backend(config, true, &api, why);
+    if (err == PD_OK && s.parts > 1) {
+        err = model_graph_part(s.model, &s.options, &g, why);
+        if (err == PD_OK)
+            err = count_graph(g, api, peaks, (double)s.parts, "a part of the batch", &sum, ret_text, why);
+        if (err == PD_OK)
+            err = model_graph_apply(s.model, &s.options, &g, why);
+        if (err == PD_OK)
+            err = count_graph(g, api, peaks, 1, "the optimiser's step", &sum, ret_text, why);
+    } else if (err == PD_OK) {
+        err = model_graph_train(s.model, &s.options, false, &g, why);
+        if (err == PD_OK)
+            err = count_graph(g, api, peaks, 1, "the whole step", &sum, ret_text, why);
+    }
+    if (err == PD_OK) {
+        pk_roofline_text(&sum, peaks, ret_text);
+        err = pd_buf_err(ret_text);
+    }
+    train_setup_done(&s);
+    return err;
+}

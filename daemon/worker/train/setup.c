@@ -1,0 +1,335 @@
+/* daemon/worker/train/setup.c: from the document to data, network, optimiser and schedule. */
+#include "daemon/worker/train/setup.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/worker/data/safetensors.h"
+#include "daemon/digest/digest.h"
+#include "daemon/job/metric.h"
+#include "kernels/backend/load.h"
+#include "kernels/base/text.h"
+#include "kernels/comm/comm.h"
+
+#define EVAL_BATCH_MOST 128
+
+static enum pd_err refuse(struct pd_why *why, const char *pointer)
+{
+    return pd_fail(why, PD_ERR_UNSUPPORTED, "#%s: this value is not available in this build", pointer);
+}
+
+enum pd_err train_backend(const struct job_config *c, bool plan, const struct pk_backend_api **ret,
+                          struct pd_why *why)
+{
+    if (c->resources.device == JOB_DEVICE_CUDA)
+        return pk_backend_load("cuda", plan ? PK_LOAD_PLAN : PK_LOAD_RUN, ret, why);
+    *ret = pk_backend_cpu();
+    return PD_OK;
+}
+
+static enum pd_err check_supported(const struct job_config *c, struct pd_why *why)
+{
+    const struct job_augment *a = &c->data.augment;
+    enum data_dataset form;
+
+    if (!data_form(c->data.dataset, &form))
+        return refuse(why, "/data/dataset");
+    if (c->data.eval.count)
+        return refuse(why, "/data/eval");
+    if (a->randaugment.present)
+        return refuse(why, "/data/augment/randaugment");
+    if (a->mixup > 0)
+        return refuse(why, "/data/augment/mixup");
+    if (a->cutmix > 0)
+        return refuse(why, "/data/augment/cutmix");
+    if (a->erasing > 0)
+        return refuse(why, "/data/augment/erasing");
+    if (a->repeats > 1)
+        return refuse(why, "/data/augment/repeats");
+    if (!optim_find(job_optimiser_name(c->train.optimizer.name)))
+        return refuse(why, "/train/optimizer/name");
+    if (c->train.schedule.name == JOB_SCHEDULE_ONE_CYCLE)
+        return refuse(why, "/train/schedule/name");
+    if (c->train.teacher.present)
+        return refuse(why, "/train/teacher");
+    if (!c->diagnostics.probe_cls)
+        return refuse(why, "/diagnostics/probe_cls");
+    if (c->diagnostics.heatmaps.present)
+        return refuse(why, "/diagnostics/heatmaps");
+    if (c->diagnostics.histograms.present)
+        return refuse(why, "/diagnostics/histograms");
+    return PD_OK;
+}
+
+_Static_assert((int)JOB_TOKENIZER_GPT2_BPE == (int)DATA_TOKENIZER_GPT2_BPE &&
+                   (int)JOB_CROP_RRC == (int)DATA_CROP_RRC &&
+                   (int)JOB_INTERPOLATION_BILINEAR == (int)DATA_FILTER_BILINEAR &&
+                   (int)JOB_SCORED_TRAIN == (int)DATA_SCORED_TRAIN,
+               "the enumerations of the document and of the data room agree");
+
+static enum pd_err open_data(struct train_setup *s, const struct job_config *c, const struct data_root *roots,
+                             size_t root_count, const char *cache, bool headers_only, struct pd_why *why)
+{
+    const struct job_augment *a = &c->data.augment;
+    struct data_options o = {
+        .path = c->data.path,
+        .roots = roots,
+        .root_count = root_count,
+        .seed = (uint64_t)job_config_split_seed(c),
+        .context = (int32_t)c->data.context,
+        .tokenizer = (enum data_tokenizer_kind)c->data.tokenizer,
+        .tokenizer_path = c->data.tokenizer_path,
+        .height = (int32_t)c->data.image_size[0],
+        .width = (int32_t)c->data.image_size[1],
+        .crop = (enum data_crop)a->crop,
+        .shift = a->crop == JOB_CROP_PAD_CROP ? (int32_t)a->pad_crop_shift : 0,
+        .rrc_scale = {a->rrc_scale[0], a->rrc_scale[1]},
+        .rrc_ratio = {a->rrc_ratio[0], a->rrc_ratio[1]},
+        .flip = a->flip,
+        .eval_crop = a->eval_crop,
+        .filter = (enum data_filter)a->interpolation,
+        .cache_dir = cache,
+        .scored = (enum data_scored)c->evaluate.split,
+    };
+    enum pd_err err;
+
+    if (!data_form(c->data.dataset, &o.dataset))
+        return refuse(why, "/data/dataset");
+    if (c->data.split == JOB_SPLIT_FRACTION) {
+        o.rule = DATA_SPLIT_FRACTION;
+        o.train_share = c->data.split_train;
+        o.val_share = c->data.split_val;
+    } else if (c->data.split == JOB_SPLIT_COUNT) {
+        o.rule = DATA_SPLIT_COUNT;
+        o.train_count = (int64_t)c->data.split_train;
+        o.val_count = (int64_t)c->data.split_val;
+    }
+    s->scored = o.scored;
+    err = data_open(&o, headers_only, &s->set, why);
+    if (err == PD_OK)
+        s->info = data_info(s->set);
+    return err;
+}
+
+/* What the run is to learn follows from its data set. */
+static enum pd_err set_task(struct train_setup *s, const struct job_config *c, struct pd_why *why)
+{
+    const char *name = job_config_task(c)->name;
+    enum pd_err err;
+
+    s->task = task_find(name);
+    if (!s->task)
+        return pd_fail(why, PD_ERR_UNSUPPORTED, "#/data/dataset: task %s is not available in this build",
+                       name);
+    s->best_metric = job_config_best_metric(c, &s->maximise);
+    err = task_number(s->task, s->best_metric, &s->best_number, why);
+    s->stop.metric = c->train.stop.metric ? c->train.stop.metric : s->best_metric;
+    s->stop.averaged = pd_text_ends(s->stop.metric, "_ema");
+    s->stop.maximise = job_metric_find(s->stop.metric)->better == JOB_METRIC_MORE;
+    if (err == PD_OK)
+        err = task_number(s->task, s->stop.metric, &s->stop.number, why);
+    return err == PD_OK ? task_check(s->task, s->set, why) : err;
+}
+
+static void set_schedule(struct train_setup *s, const struct job_config *c)
+{
+    const struct job_sched *from = &c->train.schedule;
+    struct train_schedule *to = &s->schedule;
+
+    *to = (struct train_schedule){
+        .curve = from->name == JOB_SCHEDULE_LINEAR     ? TRAIN_CURVE_LINEAR
+                 : from->name == JOB_SCHEDULE_STEP     ? TRAIN_CURVE_STEP
+                 : from->name == JOB_SCHEDULE_CONSTANT ? TRAIN_CURVE_CONSTANT
+                                                       : TRAIN_CURVE_COSINE,
+        .warm_form = from->warmup_form == JOB_WARMUP_TIMM ? TRAIN_WARM_TIMM : TRAIN_WARM_NANOGPT,
+        .lr = c->train.optimizer.lr,
+        .warmup_lr = from->warmup_lr,
+        .min_lr = from->min_lr,
+        .warm = (double)c->bound.warmup_steps,
+        .total = (double)c->bound.steps,
+        .shifted = from->shifted,
+        .steps_per_unit = 1,
+        .milestones = from->milestones.items,
+        .milestone_count = from->milestones.count,
+        .factor = from->factor,
+    };
+    if (from->per == JOB_PER_EPOCH && c->bound.steps_per_epoch > 1) {
+        to->steps_per_unit = c->bound.steps_per_epoch;
+        to->warm /= (double)to->steps_per_unit;
+        to->total /= (double)to->steps_per_unit;
+    }
+}
+
+static void set_options(struct train_setup *s, const struct job_config *c)
+{
+    const struct job_optim *o = &c->train.optimizer;
+
+    s->optim = optim_find(job_optimiser_name(o->name));
+    s->options = (struct model_train_options){
+        .context = s->context,
+        .label_smoothing = c->train.label_smoothing,
+        .clip_norm = isnan(c->train.clip_norm) ? 0 : c->train.clip_norm,
+        .optimizer = &s->optim->graph,
+        .beta1 = o->betas[0],
+        .beta2 = o->betas[1],
+        .eps = o->eps,
+        .momentum = o->momentum,
+        .dampening = o->dampening,
+        .nesterov = o->nesterov,
+        .weight_decay = o->weight_decay,
+        .ema = isnan(c->train.ema) ? 0 : c->train.ema,
+        .rank = s->rank,
+        .ranks = s->ranks,
+        .zero = c->train.zero > 0 && s->ranks > 1,
+        .copies = true,
+    };
+}
+
+static enum pd_err make_model(struct train_setup *s, const struct job_config *c, struct pd_why *why)
+{
+    struct model_spec spec;
+    enum pd_err err = model_spec_from_config(c, s->info, &spec, why);
+
+    if (err == PD_OK)
+        err = model_new(&spec, &s->model, why);
+    return err == PD_OK ? set_task(s, c, why) : err;
+}
+
+enum pd_err train_setup_init(struct train_setup *s, struct job_config *c, const struct data_root *roots,
+                             size_t root_count, const char *cache, int rank, bool headers_only,
+                             struct pd_why *why)
+{
+    enum pd_err err;
+
+    memset(s, 0, sizeof *s);
+    err = check_supported(c, why);
+    if (err == PD_OK)
+        err = open_data(s, c, roots, root_count, cache, headers_only, why);
+    if (err == PD_OK)
+        err = job_config_bind(c, s->info->count[DATA_TRAIN], why);
+    if (err == PD_OK)
+        err = make_model(s, c, why);
+    if (err != PD_OK)
+        return err;
+    s->loader_threads = (int)c->resources.loader_threads;
+    s->batch = (int32_t)c->train.batch;
+    s->parts = c->train.accumulation;
+    if (s->parts < 1 || s->batch % s->parts)
+        return pd_fail(why, PD_ERR_INVALID, "#/train/accumulation: %lld does not divide the batch of %d",
+                       (long long)s->parts, s->batch);
+    s->rank = rank;
+    s->ranks = c->resources.slots > 1 ? (int)c->resources.slots : 1;
+    if (c->resources.slots > PK_COMM_RANKS_MAX)
+        return pd_fail(why, PD_ERR_UNSUPPORTED, "#/resources/slots: at most %d ranks in this build",
+                       PK_COMM_RANKS_MAX);
+    if (s->batch % (s->parts * s->ranks))
+        return pd_fail(why, PD_ERR_INVALID,
+                       "#/resources/slots: %d ranks do not divide the batch of %d in %lld parts", s->ranks,
+                       s->batch, (long long)s->parts);
+    s->context = s->info->context;
+    s->probe_batch = (int32_t)c->diagnostics.probe_batch;
+    if (s->probe_batch > s->info->count[DATA_VAL])
+        s->probe_batch = (int32_t)s->info->count[DATA_VAL];
+    s->steps = c->bound.steps;
+    s->steps_per_epoch = c->bound.steps_per_epoch;
+    s->eval_every = c->bound.eval_every > 0 ? c->bound.eval_every : s->steps;
+    s->judge_averages = c->train.ema > 0 && c->train.ema_serve;
+    set_schedule(s, c);
+    set_options(s, c);
+    s->options.loss = s->task->loss;
+    train_setup_divide(s, s->parts);
+    return train_digest_set(s, c, why);
+}
+
+/* ---- an evaluation ---- */
+
+/* Names of the classes, where both have some. */
+static enum pd_err check_classes(const struct data_info *d, const struct data_st *st, struct pd_why *why)
+{
+    const char *at = data_st_meta(st, "polyd.data.classes");
+
+    for (int32_t i = 0; at && d->class_names && i < d->classes; i++) {
+        size_t len = strcspn(at, "\n");
+
+        if (strlen(d->class_names[i]) != len || memcmp(d->class_names[i], at, len) != 0)
+            return pd_fail(why, PD_ERR_INVALID,
+                           "#/data/path: its class %d is '%.80s', that of the checkpoint '%.*s'", i,
+                           d->class_names[i], (int)(len < 80 ? len : 80), at);
+        at += len + (at[len] == '\n');
+    }
+    return PD_OK;
+}
+
+static enum pd_err check_tokenizer(const struct data_tokenizer *t, const struct data_st *st,
+                                   struct pd_why *why)
+{
+    const struct data_st_tensor *has = data_st_find(st, DATA_TOKENIZER_TENSOR);
+    struct pd_buf own;
+    enum pd_err err = PD_OK;
+
+    pd_buf_init(&own, 0);
+    if (t && data_tokenizer_kind(t) != DATA_TOKENIZER_BYTES)
+        err = data_tokenizer_save(t, &own, why);
+    if (err == PD_OK &&
+        (own.len != (has ? has->bytes : 0) || (has && memcmp(has->data, own.data, own.len) != 0)))
+        err =
+            pd_fail(why, PD_ERR_INVALID,
+                    "#/data/tokenizer: of this text it is another than the checkpoint's: other words or ids");
+    pd_buf_done(&own);
+    return err;
+}
+
+/* Whether the data are of the kind that the checkpoint was trained on. */
+static enum pd_err check_fits(const struct data_info *d, const struct data_st *st, struct pd_why *why)
+{
+    struct model_spec spec;
+    enum pd_err err = model_spec_from_meta(st, &spec, why);
+
+    if (err != PD_OK)
+        return err;
+    if (d->channels != spec.channels)
+        return pd_fail(why, PD_ERR_INVALID,
+                       "#/data/dataset: its pictures have %d channels, the checkpoint reads %d", d->channels,
+                       spec.channels);
+    if (d->classes != spec.classes)
+        return pd_fail(why, PD_ERR_INVALID, "#/data/dataset: it has %d classes, the checkpoint %d",
+                       d->classes, spec.classes);
+    err = check_classes(d, st, why);
+    return err == PD_OK ? check_tokenizer(d->tokenizer, st, why) : err;
+}
+
+enum pd_err train_setup_score(struct train_setup *s, const struct job_config *c, const struct data_st *st,
+                              const struct data_root *roots, size_t root_count, const char *cache,
+                              bool headers_only, struct pd_why *why)
+{
+    enum pd_err err;
+
+    memset(s, 0, sizeof *s);
+    err = open_data(s, c, roots, root_count, cache, headers_only, why);
+    if (err == PD_OK)
+        err = check_fits(s->info, st, why);
+    if (err == PD_OK)
+        err = make_model(s, c, why);
+    if (err != PD_OK)
+        return err;
+    s->loader_threads = (int)c->resources.loader_threads;
+    s->context = s->info->context;
+    s->batch = (int32_t)c->train.batch;
+    s->ranks = 1;
+    train_setup_divide(s, c->train.accumulation);
+    return PD_OK;
+}
+
+void train_setup_divide(struct train_setup *s, int64_t parts)
+{
+    s->parts = parts;
+    s->options.batch = (int32_t)(s->batch / (parts * s->ranks));
+    s->eval_batch = s->options.batch < EVAL_BATCH_MOST ? s->options.batch : EVAL_BATCH_MOST;
+}
+
+void train_setup_done(struct train_setup *s)
+{
+    s->model = model_free(s->model);
+    s->set = data_free(s->set);
+}

@@ -1,0 +1,78 @@
+/* daemon/worker/train/setup.h: private to this room: what both the plan and the run derive from the document.
+ */
+#pragma once
+
+#include "daemon/worker/data/data.h"
+#include "daemon/worker/model/model.h"
+#include "daemon/job/job.h"
+#include "daemon/worker/task/task.h"
+#include "daemon/worker/train/optim/optim.h"
+#include "daemon/worker/train/schedule.h"
+#include "daemon/worker/train/train.h"
+
+struct data_st;
+
+#define TRAIN_DIGEST_SIZE 65
+
+struct train_setup {
+    struct data_set *set;
+    const struct data_info *info;
+    struct model *model;
+    const struct optim *optim;
+    struct model_train_options options;
+    struct train_schedule schedule;
+    int64_t steps, eval_every, steps_per_epoch;
+    int64_t parts;                /* of a step; options.batch is one part, batch all of them */
+    int32_t batch;                /* of a step, of all ranks */
+    int32_t eval_batch;           /* of one rank */
+    int32_t probe_batch, context; /* context 0 for images */
+    int rank, ranks;
+    int loader_threads;
+    const struct task *task;
+    enum data_scored scored;
+    bool judge_averages;     /* they tell which checkpoint is best */
+    const char *best_metric; /* static: "acc/val", "loss/val", or the same of the averages */
+    size_t best_number;      /* which of the task's numbers that is */
+    struct {
+        const char *metric; /* what tells of the end (train.stop); static or of the document */
+        size_t number;      /* which of the task's numbers it is */
+        bool averaged, maximise;
+    } stop;
+    bool maximise;
+    char trajectory[TRAIN_DIGEST_SIZE]; /* of all that decides the numbers of the run */
+    char course[TRAIN_DIGEST_SIZE];     /* the same as checkpoints of before 2026-11 have it */
+};
+
+/* Opens the data and makes the model; refuses what this build cannot do. `rank`: of
+ * /resources/slots. The caller owns the storage and
+ * calls train_setup_done whatever the result. */
+PD_NODISCARD enum pd_err train_setup_init(struct train_setup *s, struct job_config *config,
+                                          const struct data_root *roots, size_t root_count, const char *cache,
+                                          int rank, bool headers_only, struct pd_why *why);
+/* Likewise for an evaluation: data, network, task and the batch of evaluations alone. `st`: the checkpoint,
+ * whose classes, channels and tokenizer the data must have; PD_ERR_INVALID names the field. */
+PD_NODISCARD enum pd_err train_setup_score(struct train_setup *s, const struct job_config *config,
+                                           const struct data_st *st, const struct data_root *roots,
+                                           size_t root_count, const char *cache, bool headers_only,
+                                           struct pd_why *why);
+/* score.c: the file that an evaluation's document names, and no other. The caller owns *ret. */
+PD_NODISCARD enum pd_err train_score_open(const struct job_config *config, const char *state_dir,
+                                          struct data_st **ret, struct pd_why *why);
+/* The same batch in so many parts, which divide each rank's share; the digest is not made anew. */
+void train_setup_divide(struct train_setup *s, int64_t parts);
+void train_setup_done(struct train_setup *s);
+
+/* digest.c: both digests; and whether a checkpoint belongs to a run of the same trajectory. */
+PD_NODISCARD enum pd_err train_digest_set(struct train_setup *s, const struct job_config *c,
+                                          struct pd_why *why);
+bool train_digest_fits(const struct train_setup *s, const struct data_st *st);
+
+/* The back end that the document names. PD_ERR_UNSUPPORTED and the like with a sentence where it cannot be
+ * had on this machine. `plan`: for a forecast, which needs no driver. */
+PD_NODISCARD enum pd_err train_backend(const struct job_config *config, bool plan,
+                                       const struct pk_backend_api **ret, struct pd_why *why);
+
+/* train_run with a given back end: what tests use. */
+PD_NODISCARD enum pd_err train_run_on(struct job_config *config, const struct train_dirs *dirs,
+                                      const struct train_host *host, const struct pk_backend_api *api,
+                                      struct train_outcome *ret_outcome, struct pd_why *why);

@@ -1,0 +1,34 @@
+/* kernels/backend/cuda/attention/attention.h: who runs attention.
+ *
+ * The entries of the table are those of attention.cu, bwd.cu, stats.cu and
+ * state.cu (cuda.h declares them). ATTENTION and ATTENTION_BWD are handed to hopper*.cu
+ * where cuda_attention_hopper_supports says so and no length is given; everything else runs here, on any
+ * device from sm 80 on: tiles of mma.sync for bf16, and for f32 where b->math is TF32; sums of products in
+ * f32 for the rest.
+ *
+ * What both sides promise: the answers depend on b and on the shapes, dtypes and attributes of the call alone
+ * (b may be NULL, data pointers are not looked at), so that a plan made without a device holds on it. */
+#pragma once
+
+#include "kernels/backend/cuda/cuda.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Longest head that any attention here takes. */
+#define CUDA_ATTENTION_HEAD_MOST 256
+
+/* ---- hopper*.cu: WGMMA and bulk copies, sm 90 alone ---- */
+
+/* Whether the kernels for sm 90 take this ATTENTION or ATTENTION_BWD (c->op). False where they were not
+ * compiled. */
+bool cuda_attention_hopper_supports(const struct pk_backend *b, const struct pk_call *c);
+/* Of either op, where supports says yes. */
+size_t cuda_attention_hopper_workspace(const struct pk_backend *b, const struct pk_call *c);
+enum pd_err cuda_attention_hopper(struct pk_backend *b, const struct pk_call *c, struct pd_why *why);
+enum pd_err cuda_attention_hopper_bwd(struct pk_backend *b, const struct pk_call *c, struct pd_why *why);
+
+#ifdef __cplusplus
+}
+#endif

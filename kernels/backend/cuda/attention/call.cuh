@@ -1,0 +1,319 @@
+/* kernels/backend/cuda/attention/call.cuh: a call of attention as the kernels see it, how its rows are dealt
+ * to blocks, and what the files of attention lend each other. Host code and plain structs. */
+#pragma once
+
+#include "kernels/backend/cuda/attention/attention.h"
+#include "kernels/backend/cuda/device.cuh"
+
+#define STRIP 16 /* rows that a warp owns */
+#define TILE 32  /* rows of the other side that stream past at a time */
+
+/* One (b, h) slice of a tensor of rows: element (i, c) at p + b sb + h sh + i sn + c sd. */
+struct att_rows {
+    void *p;
+    int64_t sb, sh, sn, sd;
+    bool wide; /* rows can be copied in 16-byte pieces */
+};
+
+struct att {
+    int32_t batch, heads, nq, nk, d, d16; /* d16: d up to a multiple of 16 */
+    int32_t phi, degree;
+    bool causal, normalised, has_bias;
+    bool power, shifted;               /* the kind of phi: x^p; exponentials */
+    float tau, add, factor, row_power; /* factor: the constant part of c */
+    struct att_rows q, k, v, y, dy, dq, dk, dv;
+    const float *scale;
+    int64_t scale_step;
+    const float *bias;
+    int64_t bias_h, bias_i, bias_j;
+    const uint8_t *mask; /* of keys: windows 0, mask_i 0 */
+    int64_t mask_b, mask_i, mask_j;
+    int32_t windows;
+    const int32_t *length;
+    int64_t length_step;
+    const int32_t *rng;
+    int64_t rng_step;
+    uint32_t share_rows; /* rows of A in one share of a batch, if rng names the share; else 0 */
+    uint32_t threshold, stream;
+    float kept; /* factor on what dropout leaves */
+    const float *sums_in;
+    int64_t sums_b, sums_h, sums_i;
+    float *sums;
+    const float *delta; /* rowsum(dY Y), (B, H, Nq); where rows are normalised */
+    int32_t local;      /* > 0: a query sees nothing before its run of so many; a multiple of 64; causal */
+    int32_t after;      /* first input that ATTENTION does not have */
+};
+
+/* How the strips of a launch are dealt out. */
+struct att_deal {
+    int64_t pairs;     /* (b, h, part of the keys) */
+    int32_t per_block; /* pairs of a block, ... */
+    int32_t warps;     /* ... warps of each, ... */
+    int32_t rounds;    /* ... and strips that a warp takes one after the other; > 1 only when resident */
+    int32_t chunks;    /* blocks of a pair */
+    int32_t tiles;     /* of a pair at most; buffers when resident */
+    int32_t stages;    /* buffers of tiles */
+    bool resident;     /* each tile has its buffer */
+    int32_t parts, part_rows; /* the streamed side in parts: part_rows is a multiple of the tile */
+    int32_t lanes_log;        /* lanes that copy one row, as a power of two */
+    size_t shared;
+};
+
+/* ---- host: reading a call ---- */
+
+/* Rows of a view, and whether they can be copied in 16-byte pieces. */
+static inline struct att_rows att_rows_at(void *data, enum pk_dtype dtype, int64_t d, int64_t sb, int64_t sh,
+                                          int64_t sn, int64_t sd)
+{
+    struct att_rows r = {data, sb, sh, sn, sd, false};
+    const int64_t wide = dtype == PK_BF16 ? 8 : 4;
+
+    r.wide = sd == 1 && d % wide == 0 && sb % wide == 0 && sh % wide == 0 && sn % wide == 0 &&
+             (uintptr_t)data % 16 == 0;
+    return r;
+}
+static inline struct att_rows att_rows_of(const struct pk_view *v, int b, int h, int n, int d)
+{
+    return att_rows_at(v->data, v->dtype, v->shape.dim[d], v->stride[b], v->stride[h], v->stride[n],
+                       v->stride[d]);
+}
+/* (B, H, N, d) dense. */
+static inline struct att_rows att_rows_dense(const struct pk_view *v, int64_t heads, int64_t n, int64_t d)
+{
+    return att_rows_at(v->data, v->dtype, d, heads * n * d, n * d, d, 1);
+}
+/* (B, N, H, d) dense. */
+static inline struct att_rows att_rows_inside(const struct pk_view *v, int64_t heads, int64_t n, int64_t d)
+{
+    return att_rows_at(v->data, v->dtype, d, n * heads * d, d, heads * d, 1);
+}
+/* Part `which` of qkv. */
+static inline struct att_rows att_rows_part(const struct pk_view *v, int which)
+{
+    char *at = (char *)v->data;
+
+    if (at)
+        at += which * v->stride[2] * (v->dtype == PK_BF16 ? 2 : 4);
+    return att_rows_at(at, v->dtype, v->shape.dim[4], v->stride[0], v->stride[3], v->stride[1], v->stride[4]);
+}
+
+/* Inputs up to rng; data may be NULL. */
+static inline void att_read(struct att *a, const struct pk_call *c)
+{
+    const struct pk_attention_attr *x = &c->attr->attention;
+    int next = 3;
+
+    *a = {};
+    if (x->packed) {
+        const struct pk_view *v = &c->in[0];
+
+        a->batch = (int32_t)v->shape.dim[0];
+        a->nq = a->nk = (int32_t)v->shape.dim[1];
+        a->heads = (int32_t)v->shape.dim[3];
+        a->d = (int32_t)v->shape.dim[4];
+        a->q = att_rows_part(v, 0);
+        a->k = att_rows_part(v, 1);
+        a->v = att_rows_part(v, 2);
+        next = 1;
+    } else {
+        a->batch = (int32_t)c->in[0].shape.dim[0];
+        a->heads = (int32_t)c->in[0].shape.dim[1];
+        a->nq = (int32_t)c->in[0].shape.dim[2];
+        a->nk = (int32_t)c->in[1].shape.dim[2];
+        a->d = (int32_t)c->in[0].shape.dim[3];
+        a->q = att_rows_of(&c->in[0], 0, 1, 2, 3);
+        a->k = att_rows_of(&c->in[1], 0, 1, 2, 3);
+        a->v = att_rows_of(&c->in[2], 0, 1, 2, 3);
+    }
+    a->d16 = (a->d + 15) / 16 * 16;
+    a->phi = x->phi;
+    a->degree = x->degree;
+    a->causal = x->causal;
+    a->normalised = pk_phi_normalised(x->phi);
+    a->power = pk_phi_power(x->phi);
+    a->shifted = pk_phi_shifted(x->phi);
+    a->tau = (float)x->tau;
+    a->add = (float)x->bias;
+    a->factor = (float)x->scale;
+    a->row_power = (float)x->row_power;
+    if (x->has_scale) {
+        const struct pk_view *v = &c->in[next++];
+
+        a->scale = (const float *)v->data;
+        a->scale_step = v->shape.dim[0] == 1 ? 0 : v->stride[0];
+    }
+    a->has_bias = x->has_bias;
+    if (x->has_bias) {
+        const struct pk_view *v = &c->in[next++];
+
+        a->bias = (const float *)v->data;
+        a->bias_h = v->stride[0];
+        a->bias_i = v->stride[1];
+        a->bias_j = v->stride[2];
+    }
+    if (x->has_mask) {
+        const struct pk_view *v = &c->in[next++];
+        const bool windows = v->shape.rank == 3;
+
+        a->mask = (const uint8_t *)v->data;
+        a->windows = windows ? (int32_t)v->shape.dim[0] : 0;
+        a->mask_b = v->stride[0];
+        a->mask_i = windows ? v->stride[1] : 0;
+        a->mask_j = v->stride[windows ? 2 : 1];
+    }
+    if (x->has_length) {
+        const struct pk_view *v = &c->in[next++];
+
+        a->length = (const int32_t *)v->data;
+        a->length_step = v->shape.dim[0] == 1 ? 0 : v->stride[0];
+    }
+    if (x->has_rng) {
+        const struct pk_view *v = &c->in[next++];
+
+        a->rng = x->dropout > 0 ? (const int32_t *)v->data : NULL;
+        a->rng_step = v->stride[0];
+        a->share_rows = v->shape.dim[0] > 3 ? (uint32_t)((int64_t)a->batch * a->heads * a->nq) : 0;
+        a->threshold = (uint32_t)(x->dropout * 0x1p32);
+        a->stream = 0x80000000u + x->stream;
+        a->kept = (float)(1 / (1 - x->dropout));
+    }
+    a->after = next;
+}
+
+/* Which arithmetic: that of the elements, and for f32 that of b (NULL: TF32). */
+enum att_math { ATT_BF16, ATT_TF32, ATT_F32 };
+static inline enum att_math att_math_of(const struct pk_backend *b, const struct pk_call *c)
+{
+    if (c->in[0].dtype == PK_BF16)
+        return ATT_BF16;
+    return b && b->math == PK_MATH_F32 ? ATT_F32 : ATT_TF32;
+}
+static inline size_t att_shared_most(const struct pk_backend *b)
+{
+    return b ? b->shared_most : 227u * 1024;
+}
+static inline int att_multiprocessors(const struct pk_backend *b)
+{
+    return b ? b->multiprocessors : 132;
+}
+
+/* Deals `own` rows of each of `pairs`, past `streamed` rows in tiles, to blocks of at most warps_most warps.
+ * own_sides: tensors of the own side in shared memory (16 rows a warp); tile_sides: those that stream. */
+static inline struct att_deal att_deal_of(const struct pk_backend *b, int64_t pairs, int own, int streamed,
+                                          int d16, size_t element, int own_sides, int tile_sides,
+                                          int warps_most, int parts)
+{
+    const size_t row = (size_t)d16 * element + 16, most = att_shared_most(b);
+    const int strips = own > 0 ? (own + STRIP - 1) / STRIP : 1;
+    struct att_deal g = {};
+    int warps = warps_most;
+    size_t one;
+
+    g.parts = parts;
+    g.pairs = pairs * parts;
+    g.part_rows = (int)cuda_div_up(cuda_div_up(streamed > 0 ? streamed : 1, parts), TILE) * TILE;
+    g.tiles = g.part_rows / TILE;
+    for (g.lanes_log = 0; (16 << g.lanes_log) < d16 * (int)element && g.lanes_log < 5; g.lanes_log++)
+        ;
+    for (;; warps /= 2) {
+        size_t strips_bytes;
+
+        g.warps = warps;
+        while (g.warps / 2 >= strips)
+            g.warps /= 2;
+        g.per_block = warps / g.warps;
+        /* Every multiprocessor has a block before a block has two pairs. */
+        while (g.per_block > 1 && cuda_div_up(g.pairs, g.per_block) < att_multiprocessors(b))
+            g.per_block /= 2;
+        strips_bytes = (size_t)(g.warps * g.per_block * STRIP * own_sides) * row;
+        one = (size_t)(g.per_block * TILE * tile_sides) * row; /* a buffer of all pairs of the block */
+        /* A side that fits in a third of what there is stays: three blocks share a multiprocessor. */
+        g.resident = strips_bytes + one * (size_t)g.tiles <= most / 3 || g.tiles == 1;
+        g.stages = g.resident ? g.tiles : 2;
+        g.shared = strips_bytes + one * (size_t)g.stages;
+        if (g.shared > most && !g.resident) {
+            g.stages = 1;
+            g.shared = strips_bytes + one;
+        }
+        if (g.shared <= most || warps == 1)
+            break;
+    }
+    g.rounds = 1;
+    g.chunks = (int)cuda_div_up(strips, g.warps);
+    if (g.resident) {
+        /* Whole pairs to a block as long as every multiprocessor has two. */
+        while (g.chunks > 1 &&
+               cuda_div_up(g.pairs, g.per_block) * (g.chunks / 2) >= 2 * (int64_t)att_multiprocessors(b)) {
+            g.rounds *= 2;
+            g.chunks = (int)cuda_div_up(strips, g.warps * g.rounds);
+        }
+    }
+    return g;
+}
+static inline unsigned att_blocks(const struct att_deal *g)
+{
+    return (unsigned)(cuda_div_up(g->pairs, g->per_block) * g->chunks);
+}
+
+/* Lets a kernel have all the shared memory that a block may have: the limit is the kernel's, not the call's,
+ * and a call that was recorded with more than this one needs is still to be started. */
+static inline cudaError_t att_room(const struct pk_backend *b, const void *kernel)
+{
+    return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)b->shared_most);
+}
+/* Starts a kernel of `b` that may need more shared memory than it gets without asking. */
+#define ATT_LAUNCH(kernel, grid, g, stream, ...)                                                             \
+    do {                                                                                                     \
+        PK_CUDA_TRY(att_room(b, (const void *)(kernel)));                                                    \
+        PK_LAUNCH((kernel), grid, dim3((unsigned)((g).warps * (g).per_block * PK_WARP)), (g).shared, stream, \
+                  __VA_ARGS__);                                                                              \
+        PK_CUDA_TRY(cudaGetLastError());                                                                     \
+    } while (0)
+
+/* ---- host: what the files of attention lend each other ---- */
+
+/* attention.cu: whether hopper*.cu run this square. */
+bool att_is_hopper(const struct pk_backend *b, const struct pk_call *c);
+/* attention.cu, bwd.cu: the square order. a is whole, outputs too; parts: workspace for g.parts >
+ * 1, else NULL. dscale: for each (b, h) and strip of queries a double, at `strips` numbers a pair; NULL:
+ * none. */
+enum pd_err att_square(struct pk_backend *b, const struct att *a, enum att_math math, int parts, float *work,
+                       struct pd_why *why);
+enum pd_err att_square_bwd(struct pk_backend *b, const struct att *a, enum att_math math, double *dscale,
+                           int strips, struct pd_why *why);
+/* dscale[i] = the constant factor times the sum of the doubles of all pairs that share it, in a fixed order.
+ */
+enum pd_err att_add_dscale(struct pk_backend *b, const struct att *a, const double *from, int strips,
+                           const struct pk_view *to, struct pd_why *why);
+/* Where outputs of ATTENTION_BWD go; also y and dy. Returns the first output behind them. */
+int att_read_bwd(struct att *a, const struct pk_call *c);
+
+/* once.cu: the gradients of short rows in one pass. dscale: for each (b, h) att_once_warps doubles,
+ * or NULL; runs: att_once_runs sums of dS over the batch, (H, Nq, Nk) each and without factors, NULL: none;
+ * att_once_runs 0: too many scores, not here. */
+bool att_once_takes(const struct pk_backend *b, const struct att *a, enum att_math math);
+int att_once_warps(const struct att *a);
+int att_once_runs(const struct pk_backend *b, const struct att *a);
+enum pd_err att_once(struct pk_backend *b, const struct att *a, double *dscale, float *runs,
+                     struct pd_why *why);
+
+/* order.cu: whether a call takes the linear order, and the workspace of a call that needs `square`
+ * in the other one. On a device whose host keeps records this is where the two are timed. */
+bool att_is_linear(const struct pk_backend *b, const struct pk_call *c);
+size_t att_order_workspace(const struct pk_backend *b, const struct pk_call *c, size_t square);
+
+/* linear.cu */
+size_t att_linear_workspace(const struct pk_backend *b, const struct pk_call *c);
+enum pd_err att_linear(struct pk_backend *b, const struct pk_call *c, struct pd_why *why);
+enum pd_err att_linear_bwd(struct pk_backend *b, const struct pk_call *c, struct pd_why *why);
+
+/* linear_bf16.cu: the same for short heads in bf16, of x^2 for many tokens. chunk: tokens whose
+ * square is the caller's, in causal order. The workspace serves either direction. Of the gradients dY is read
+ * in 16-byte pieces as well.
+ */
+bool att_linear_bf16_takes(const struct pk_call *c, const struct att *a);
+int att_linear_bf16_chunk(const struct pk_backend *b, const struct att *a);
+size_t att_linear_bf16_workspace(const struct pk_backend *b, const struct att *a);
+enum pd_err att_linear_bf16(struct pk_backend *b, const struct att *a, void *work, struct pd_why *why);
+enum pd_err att_linear_bf16_bwd(struct pk_backend *b, const struct att *a, void *work, double *dscale,
+                                int strips, struct pd_why *why);

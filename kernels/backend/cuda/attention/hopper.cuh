@@ -1,0 +1,189 @@
+/* kernels/backend/cuda/attention/hopper.cuh: what both directions of sm 90's attention share: the call as the
+ * kernels see it, who sees whom.
+ *
+ * X = q k^T is left unscaled where that is the same: where phi is homogeneous (x^p, relu), so tau goes with c
+ * into one factor of the result (engine.md 6). Where something is added to the logits ("affine") they are tau
+ * X + bias first. Masks choose 0 after phi. */
+#pragma once
+
+#include <cuda.h>
+
+#include "kernels/backend/cuda/attention/attention.h"
+#include "kernels/backend/cuda/attention/hopper_phi.cuh"
+#include "kernels/backend/cuda/ptx_hopper.cuh"
+
+/* Longest side of a bias whose gradient is made here: its sums, one for each block, take a MiB at 512. */
+#define HOPPER_BIASED 512
+
+/* Rows of one tensor: element (b, h, i, c) at p + b sb + h sh + i sn + c. */
+struct hopper_rows {
+    __nv_bfloat16 *p;
+    int64_t sb, sh, sn;
+};
+
+struct hopper_job {
+    int batch, heads, nq, nk, d;
+    int phi;          /* as hopper_phi switches on it */
+    bool homogeneous; /* phi(t x) is a power of t times phi(x), t > 0 */
+    bool causal, affine;
+    float tau, add;       /* logit = tau X + add + bias where affine, or not homogeneous */
+    float row_power;      /* row i of A is divided by n^row_power */
+    float scale;          /* c but for the learned factor */
+    float of_y;           /* y = of_y c P v, P unscaled */
+    float of_d;           /* dS = of_d c G (times tau in dq, dk): p tau^(p - 1), tau's power as above */
+    const float *learned; /* NULL, or one for each head at learned_step */
+    int64_t learned_step;
+    const float *bias; /* NULL, or (H, Nq, Nk) */
+    int64_t bias_h, bias_q, bias_k;
+    const uint8_t
+        *mask; /* NULL, or key j of batch b at b mask_b + j mask_k; windows: row b % windows, query */
+    int64_t mask_b, mask_q, mask_k;
+    int windows;           /* 0: a mask of keys */
+    const int32_t *length; /* NULL, or at b length_step */
+    int64_t length_step;
+};
+
+/* Host: fills in the job but for pointers that are NULL in the views. False: not for these kernels. */
+bool hopper_job_of(const struct pk_call *c, struct hopper_job *ret);
+/* q, k, v (0, 1, 2), dy (3) of the call's inputs; dq, dk, dv (4, 5, 6) of its outputs; y (7). */
+struct hopper_rows hopper_rows_of(const struct pk_call *c, const struct hopper_job *j, int which);
+/* Columns of a tile: 32, 64, 128. */
+static inline int hopper_columns(int d)
+{
+    return d <= 32 ? 32 : d <= 64 ? 64 : 128;
+}
+/* A map of rows for boxes of `rows` rows and min(columns, 64) columns. */
+enum pd_err hopper_map(const struct hopper_job *j, const struct hopper_rows *r, int n, int columns, int rows,
+                       CUtensorMap *ret, struct pd_why *why);
+size_t hopper_bwd_workspace(const struct pk_backend *b, const struct pk_call *c, const struct hopper_job *j);
+/* Lets a kernel have its shared memory. */
+enum pd_err hopper_allow(const void *kernel, size_t shared, struct pd_why *why);
+
+static inline int hopper_multiprocessors(const struct pk_backend *b)
+{
+    return b && b->multiprocessors > 0 ? b->multiprocessors : 132;
+}
+
+/* ---- who sees whom ---- */
+
+/* Causal: query i sees keys j <= i + shift. */
+__device__ __forceinline__ int hopper_shift(const struct hopper_job &j, int b)
+{
+    return (j.length ? j.length[b * j.length_step] : j.nk) - j.nq;
+}
+/* Keys before the first that `length` masks. */
+__device__ __forceinline__ int hopper_keys(const struct hopper_job &j, int b)
+{
+    return j.length ? max(0, min(j.nk, (int)j.length[b * j.length_step])) : j.nk;
+}
+/* The keys that rows before `row_end` see. */
+__device__ __forceinline__ int hopper_end(const struct hopper_job &j, int keys, int shift, int row_end)
+{
+    return j.causal ? max(0, min(keys, min(row_end, j.nq) + shift)) : keys;
+}
+__device__ __forceinline__ const uint8_t *hopper_mask(const struct hopper_job &j, int b)
+{
+    return j.mask + (j.windows ? b % j.windows : b) * j.mask_b;
+}
+
+/* Batch number i of those a block takes in turn: the same window of all images, then the next window. */
+__device__ __forceinline__ int hopper_batch_at(const struct hopper_job &j, int i)
+{
+    const int images = j.windows && j.batch % j.windows == 0 ? j.batch / j.windows : 0;
+
+    return images ? i % images * j.windows + i / images : i;
+}
+
+/* Bits 0 .. last, none below 0, all from 31 on. */
+__device__ __forceinline__ uint32_t hopper_bits_to(int last)
+{
+    return last < 0 ? 0u : last >= 31 ? ~0u : (2u << last) - 1u;
+}
+
+/* Keeps the elements of a product's registers whose bit is set: bits[r][i] are columns 32 i .. of row half r.
+ */
+template <int n, int words>
+__device__ __forceinline__ void hopper_keep(float (&s)[n], const uint32_t (&bits)[2][words])
+{
+    const int t2 = 2 * (threadIdx.x % 4);
+
+#pragma unroll
+    for (int r = 0; r < 2; r++)
+#pragma unroll
+        for (int i = 0; i < words; i++) {
+            const uint32_t mine = bits[r][i] >> t2;
+
+#pragma unroll
+            for (int j = 0; j < 4 && 4 * i + j < n / 4; j++)
+#pragma unroll
+                for (int e = 0; e < 2; e++)
+                    if (!(mine & (1u << (8 * j + e))))
+                        s[4 * (4 * i + j) + 2 * r + e] = 0.0f;
+        }
+}
+
+/* What hopper_keep does, to pairs. */
+template <int n, int words>
+__device__ __forceinline__ void hopper_keep_pairs(uint32_t (&p)[n], const uint32_t (&bits)[2][words])
+{
+    const int t2 = 2 * (threadIdx.x % 4);
+
+#pragma unroll
+    for (int r = 0; r < 2; r++)
+#pragma unroll
+        for (int i = 0; i < words; i++) {
+            const uint32_t mine = bits[r][i] >> t2;
+
+#pragma unroll
+            for (int j = 0; j < 4 && 4 * i + j < n / 2; j++)
+                p[2 * (4 * i + j) + r] &=
+                    (mine & (1u << 8 * j) ? 0xffffu : 0u) | (mine & (2u << 8 * j) ? 0xffff0000u : 0u);
+        }
+}
+
+/* n^-row_power, n the keys that row sees without masks. */
+__device__ __forceinline__ float hopper_row_factor(const struct hopper_job &j, int row, int shift)
+{
+    return exp2f(-j.row_power * log2f((float)max(1, row + 1 + shift)));
+}
+__device__ __forceinline__ float hopper_scale(const struct hopper_job &j, int h)
+{
+    return j.scale * (j.learned ? j.learned[h * j.learned_step] : 1.0f);
+}
+
+/* ---- results ---- */
+
+/* Rows of a product (64, columns), times f[r] of row half r, to rows row .. of `to` (at its batch and head),
+ * columns column .. below d; rows below `rows`. A quad exchanges its pieces so that each lane writes 16
+ * bytes. */
+template <int columns>
+__device__ __forceinline__ void hopper_store(const float (&o)[columns / 2], float f0, float f1,
+                                             __nv_bfloat16 *to, int64_t sn, int row, int rows, int column,
+                                             int d)
+{
+    const int lane = threadIdx.x % PK_WARP, t = lane % 4;
+
+    row += threadIdx.x % 128 / PK_WARP * 16 + lane / 4;
+#pragma unroll
+    for (int r = 0; r < 2; r++)
+#pragma unroll
+        for (int j = 0; j < columns / 8; j += 4) {
+            const float f = r ? f1 : f0;
+            uint32_t u[4], got;
+
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                u[i] = pk_pack(f * o[4 * (j + i) + 2 * r], f * o[4 * (j + i) + 2 * r + 1]);
+            got = __shfl_xor_sync(PK_WARP_ALL, t & 1 ? u[0] : u[1], 1);
+            (t & 1 ? u[0] : u[1]) = got;
+            got = __shfl_xor_sync(PK_WARP_ALL, t & 1 ? u[2] : u[3], 1);
+            (t & 1 ? u[2] : u[3]) = got;
+            got = __shfl_xor_sync(PK_WARP_ALL, t & 2 ? u[0] : u[2], 2);
+            (t & 2 ? u[0] : u[2]) = got;
+            got = __shfl_xor_sync(PK_WARP_ALL, t & 2 ? u[1] : u[3], 2);
+            (t & 2 ? u[1] : u[3]) = got;
+            if (row + 8 * r < rows && column + 8 * (j + t) < d)
+                *reinterpret_cast<uint4 *>(to + (row + 8 * r) * sn + column + 8 * (j + t)) =
+                    make_uint4(u[0], u[1], u[2], u[3]);
+        }
+}

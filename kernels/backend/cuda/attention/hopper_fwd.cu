@@ -1,0 +1,592 @@
+/* ATTENTION on sm 90: y = c phi(tau q k^T) v, bf16 in and out, sums in f32. No maximum, no sum of rows, no
+ * rescaling, nothing kept for the way back. Compiled and emulated; NO GPU HAS RUN IT YET: what follows is
+ * counted, not measured.
+ *
+ * Division. A unit is 64 queries for each of `groups` warpgroups of one (batch, head); where all keys of a
+ * head fit into the ring ("together", up to 448 or 512 keys) a unit is the whole head and its keys are loaded
+ * once. Blocks are as many as the device holds and take units in turn; loads run ahead across units. One
+ * thread of a further warp(group) loads: Q into two buffers, K and V tiles into a ring of `stages`, by bulk
+ * tensor copies from wherever the tensors lie (packed or not), each counted by an mbarrier; every computing
+ * warp gives a stage back. What lies beyond the last key or query is loaded as zeros: v is 0 there, so phi(0)
+ * does not matter.
+ *
+ * Windows with a bias or masks (one tile of queries and keys) are taken in runs of one head by each block,
+ * the same window of all images in turn: the bias of the head and the visible pairs of the window stay in
+ * shared memory, each thread its part in the order of its registers, read without a conflict and without a
+ * barrier. Blocks of all heads go through the same batches at the same time: rows of neighbouring heads share
+ * their 128 bytes in L2.
+ *
+ * A warpgroup: S(t+1) = Q K' and O += P(t) V are begun together; phi of S(t+1) is worked out while P(t) V
+ * runs, and P, narrowed in registers, is the left operand of the next. Scales go into the last step. The
+ * degree is switched on once a tile. Masks cost only where a tile needs them.
+ *
+ *  columns keys groups stages   registers of a tile         shared     chosen for
+ *       64  112      3      4   56 S + 28 P + 32 O of 160   160 KiB    more than 512 keys
+ *       64   96      3      4   48 + 24 + 32 of 160         144 KiB    the same where it pads 2 % less (1024:
+ * 3 % instead of 9) 64  128      2      4   64 + 32 + 32 of 240         160 KiB    fewer: of these two 64 112
+ * 2      4   56 + 28 + 32 of 240         144 KiB    that which pads less 64   64      1      2   three blocks
+ * an SM           48 KiB    up to 64 queries (+ 18 for runs) 32   64      1      2   the same 24 KiB windows
+ * of Swin (+ 18) 32  128      2      4   64 + 32 + 16 of 240          80 KiB 128  128      2      2   64 + 32
+ * + 64 of 240         192 KiB    heads of 72 .. 128
+ *
+ * Tried and left: 128 keys with three warpgroups (no padding at 1024) spills 128 bytes of 160 registers.
+ *
+ * Limits of a tile of 64 x 112 at d = 64, 4096 FLOP a clock and SM: tensor 224 + 224 clocks, 16 scores a
+ * clock; shared memory reads 176 + 112 clocks of those 448; x^3 takes 2 products and half a conversion
+ * (counted as 1) of the 8 FP32 slots there are for a score; a sigmoid's tanh fills the MUFU (16 a clock)
+ * exactly. From L2: 28 KiB each 1344 clocks and SM with three warpgroups = 21 bytes a clock (32 with two:
+ * hence the choice above; about 24 is assumed of the device). Slots: of the 1344 clocks of three warpgroups'
+ * tiles one has 896 for what the tensor cores do not do of its own: phi about 200, waits and conversions
+ * about 100. So a product is always queued, as far as counting shows.
+ *
+ * Windows, N = 49, d = 32: 12.3 KiB of q, k, v and y a window and head are 675 clocks of memory; three blocks
+ * an SM have 2000 for a chain of about 1100. Bias and mask (9.6 and 2.4 KiB, by single words and bytes) were
+ * as many bytes again from L2 and 4000 loads of bytes a window before blocks kept them.
+ *
+ * Predicted for x^3, d = 64, from the larger of the limits and 80 % of it reached (TFLOP/s, H200): N = 197:
+ * memory 288 us against 229 us of padded tensor time at 790: 340; N = 256: 375 us of memory: 440; N = 1024:
+ * keys padded to 1056; of 6 passes the last has one warpgroup's queries and takes about half of a full one's
+ * time: 750 of 790: 590; N = 8192: 630. To be measured first: N = 8192 (schedule), then 197 (overlap of loads
+ * across units). */
+#include "kernels/backend/cuda/attention/hopper.cuh"
+
+template <int columns, int keys, int groups, int stages> struct forward_shape {
+    static constexpr int threads = groups > 1 ? (groups + 1) * 128 : 160;
+    static constexpr int resident = groups > 1 ? 1 : 3; /* blocks of a multiprocessor */
+    static constexpr int q_bytes = 64 * columns * 2;    /* of one warpgroup */
+    static constexpr int k_bytes = keys * columns * 2;
+    static constexpr int k_at = 2 * groups * q_bytes;
+    static constexpr int v_at = k_at + stages * k_bytes;
+    static constexpr int barriers_at = v_at + stages * k_bytes;
+    static constexpr int shared = barriers_at + (4 + 4 * stages) * 8;
+    /* Blocks of one warpgroup that see a whole head at once keep its bias and who sees whom, each thread its
+     * own. */
+    static constexpr int bias_at = (shared + 15) / 16 * 16, bits_at = bias_at + keys / 2 * 4 * 128;
+    static constexpr int shared_whole = bits_at + 16 * 128;
+};
+
+struct forward_barriers {
+    uint64_t *q_full, *q_empty, *k_full, *k_empty, *v_full, *v_empty;
+};
+
+struct forward_args {
+    struct hopper_job job;
+    struct hopper_rows y;
+    int units;     /* (batch, head, passes of this unit) */
+    int passes;    /* of 64 * groups queries each */
+    bool together; /* one unit holds all passes of its head: keys stay in shared memory */
+    /* Where > 0: block i takes head i % heads of a run of batches, run i / heads; runs before `longer` have
+     * run + 1. */
+    int run, longer;
+};
+
+/* The units of a block: from, to, and how far apart. */
+__device__ __forceinline__ int forward_run(const struct forward_args &a, int n)
+{
+    return (n * a.run + min(n, a.longer)) * a.job.heads;
+}
+__device__ __forceinline__ int forward_begin(const struct forward_args &a)
+{
+    const int block = (int)blockIdx.x, heads = a.job.heads;
+
+    return a.run ? forward_run(a, block / heads) + block % heads : block;
+}
+__device__ __forceinline__ int forward_end(const struct forward_args &a)
+{
+    return a.run ? forward_run(a, (int)blockIdx.x / a.job.heads + 1) : a.units;
+}
+__device__ __forceinline__ int forward_step(const struct forward_args &a)
+{
+    return a.run ? a.job.heads : (int)gridDim.x;
+}
+
+/* Whether a block keeps the bias of its head, and the visible pairs of a window. */
+template <int groups> __device__ __forceinline__ bool forward_owns_bias(const struct forward_args &a)
+{
+    return groups == 1 && a.run && a.job.bias;
+}
+template <int groups> __device__ __forceinline__ bool forward_owns_bits(const struct forward_args &a)
+{
+    return groups == 1 && a.run && a.job.windows && !a.job.length;
+}
+
+/* One unit: where it begins. */
+struct forward_unit {
+    int b, h, pass, pass_end, keys, shift, tiles;
+};
+
+template <int keys, int rows>
+__device__ __forceinline__ struct forward_unit forward_unit_of(const struct forward_args &a, int u)
+{
+    struct forward_unit x;
+
+    if (a.together) {
+        x.pass = 0;
+        x.pass_end = a.passes;
+    } else {
+        x.pass = a.passes - 1 - u % a.passes; /* the longest of causal ones first */
+        x.pass_end = x.pass + 1;
+        u /= a.passes;
+    }
+    x.h = u % a.job.heads;
+    x.b = hopper_batch_at(a.job, u / a.job.heads);
+    x.shift = hopper_shift(a.job, x.b);
+    x.keys = hopper_keys(a.job, x.b);
+    x.tiles = (hopper_end(a.job, x.keys, x.shift, x.pass_end * rows) + keys - 1) / keys;
+    return x;
+}
+
+/* ---- the one thread that loads ---- */
+
+template <int columns, int keys, int groups, int stages>
+__device__ __forceinline__ void forward_load(const CUtensorMap &mq, const CUtensorMap &mk,
+                                             const CUtensorMap &mv, const struct forward_args &a,
+                                             unsigned char *shared, const struct forward_barriers &bar)
+{
+    using shape = forward_shape<columns, keys, groups, stages>;
+    constexpr int width = pk_tile<columns>::width;
+    int n = 0, qn = 0;
+
+    for (int u = forward_begin(a); u < forward_end(a); u += forward_step(a)) {
+        const struct forward_unit x = forward_unit_of<keys, 64 * groups>(a, u);
+
+        for (int pass = x.pass; pass < x.pass_end; pass++, qn++) {
+            const int buffer = qn % 2;
+
+            pk_barrier_wait(&bar.q_empty[buffer], (qn / 2 & 1) ^ 1);
+            pk_barrier_expect(&bar.q_full[buffer], groups * shape::q_bytes);
+            for (int w = 0; w < groups; w++)
+                for (int c = 0; c < columns; c += width)
+                    pk_bulk_load(shared + (buffer * groups + w) * shape::q_bytes + c * 128, &mq,
+                                 &bar.q_full[buffer], c, (pass * groups + w) * 64, x.h, x.b);
+            for (int t = 0; pass == x.pass && t < x.tiles; t++, n++) {
+                const int stage = n % stages;
+                const uint32_t parity = (n / stages & 1) ^ 1;
+
+                pk_barrier_wait(&bar.k_empty[stage], parity);
+                pk_barrier_expect(&bar.k_full[stage], shape::k_bytes);
+                for (int c = 0; c < columns; c += width)
+                    pk_bulk_load(shared + shape::k_at + stage * shape::k_bytes + c * keys * 2, &mk,
+                                 &bar.k_full[stage], c, t * keys, x.h, x.b);
+                pk_barrier_wait(&bar.v_empty[stage], parity);
+                pk_barrier_expect(&bar.v_full[stage], shape::k_bytes);
+                for (int c = 0; c < columns; c += width)
+                    pk_bulk_load(shared + shape::v_at + stage * shape::k_bytes + c * keys * 2, &mv,
+                                 &bar.v_full[stage], c, t * keys, x.h, x.b);
+            }
+        }
+    }
+}
+
+/* ---- a warpgroup that computes: 64 queries ---- */
+
+template <int rows> __device__ __forceinline__ int forward_row(int pass, int w)
+{
+    return pass * rows + w * 64 + threadIdx.x % 128 / PK_WARP * 16 + threadIdx.x % PK_WARP / 4;
+}
+
+/* What is added to the logit in register i of a thread that begins at (query, key). */
+__device__ __forceinline__ float forward_bias(const struct hopper_job &j, int h, int query, int key, int i)
+{
+    key += i / 4 * 8 + i % 2;
+    query += i / 2 % 2 * 8;
+    return j.bias && query < j.nq && key < j.nk
+               ? j.add + __ldg(j.bias + h * j.bias_h + query * j.bias_q + key * j.bias_k)
+               : j.add;
+}
+
+/* The visible keys k0 .. of this thread's two queries, row and 8 more. */
+template <int keys>
+__device__ __forceinline__ void forward_bits(const struct hopper_job &j, const struct forward_unit &x,
+                                             int row, int k0, uint32_t (&bits)[2][(keys + 31) / 32])
+{
+    const int lane = threadIdx.x % PK_WARP, t = lane % 4;
+    const uint8_t *mask = j.mask ? hopper_mask(j, x.b) : NULL;
+
+#pragma unroll
+    for (int i = 0; i < (keys + 31) / 32; i++) {
+        const int key = k0 + 32 * i + lane;
+        const bool shown = key < x.keys && (!mask || j.windows || mask[key * j.mask_k]);
+        const uint32_t common = __ballot_sync(PK_WARP_ALL, shown);
+
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            const int query = row + 8 * r;
+            uint32_t mine = common;
+
+            if (j.causal)
+                mine &= hopper_bits_to(query + x.shift - k0 - 32 * i);
+            if (j.windows) { /* each lane of the quad looks at 8 keys */
+                uint32_t part = 0;
+
+                for (int e = 0; e < 8; e++) {
+                    const int k = k0 + 32 * i + 8 * t + e;
+
+                    if (k < j.nk && query < j.nq && mask[query * j.mask_q + k * j.mask_k])
+                        part |= 1u << (8 * t + e);
+                }
+                part |= __shfl_xor_sync(PK_WARP_ALL, part, 1);
+                part |= __shfl_xor_sync(PK_WARP_ALL, part, 2);
+                mine &= part;
+            }
+            bits[r][i] = mine;
+        }
+    }
+}
+
+/* P of one tile from its scores. What only masks and biases need is found anew here, so that no register
+ * keeps it through the loop. */
+template <int columns, int keys, int groups, int stages>
+__device__ __forceinline__ void forward_phi(const struct forward_args &a, int u, int pass, int w, int k0,
+                                            bool masked, const unsigned char *shared, float (&s)[keys / 2])
+{
+    using shape = forward_shape<columns, keys, groups, stages>;
+    constexpr int rows = 64 * groups;
+    const struct hopper_job &j = a.job;
+    float tau = j.tau, add = j.add;
+
+    if (j.affine) {
+        if (forward_owns_bias<groups>(a)) {
+            const float4 *own = reinterpret_cast<const float4 *>(shared + shape::bias_at) + threadIdx.x;
+
+#pragma unroll
+            for (int i = 0; i < keys / 2; i += 4) {
+                const float4 e = own[i / 4 * 128];
+
+                s[i] = fmaf(s[i], tau, e.x);
+                s[i + 1] = fmaf(s[i + 1], tau, e.y);
+                s[i + 2] = fmaf(s[i + 2], tau, e.z);
+                s[i + 3] = fmaf(s[i + 3], tau, e.w);
+            }
+        } else {
+            const int h = forward_unit_of<keys, rows>(a, pk_opaque(u)).h;
+            const int row = forward_row<rows>(pass, w), key = k0 + 2 * (threadIdx.x % 4);
+
+#pragma unroll
+            for (int i = 0; i < keys / 2; i++)
+                s[i] = fmaf(s[i], tau, forward_bias(j, h, row, key, i));
+        }
+        tau = 1.0f;
+        add = 0.0f;
+    }
+    hopper_phi(j.phi, s, tau, add);
+    if (masked) {
+        uint32_t bits[2][(keys + 31) / 32];
+
+        if (forward_owns_bits<groups>(a)) {
+            const uint4 v = reinterpret_cast<const uint4 *>(shared + shape::bits_at)[threadIdx.x];
+
+            bits[0][0] = v.x;
+            bits[0][1] = v.y;
+            bits[1][0] = v.z;
+            bits[1][1] = v.w;
+        } else {
+            forward_bits<keys>(j, forward_unit_of<keys, rows>(a, pk_opaque(u)), forward_row<rows>(pass, w),
+                               k0, bits);
+        }
+        hopper_keep(s, bits);
+    }
+}
+
+/* Before the first unit of a run: the bias of its head. */
+template <int columns, int keys, int stages>
+__device__ __forceinline__ void forward_own_bias(const struct forward_args &a, unsigned char *shared)
+{
+    using shape = forward_shape<columns, keys, 1, stages>;
+    const int h = (int)blockIdx.x % a.job.heads, row = forward_row<64>(0, 0), key = 2 * (threadIdx.x % 4);
+    float4 *own = reinterpret_cast<float4 *>(shared + shape::bias_at) + threadIdx.x;
+
+    for (int i = 0; i < keys / 8; i++)
+        own[i * 128] = make_float4(
+            forward_bias(a.job, h, row, key, 4 * i), forward_bias(a.job, h, row, key, 4 * i + 1),
+            forward_bias(a.job, h, row, key, 4 * i + 2), forward_bias(a.job, h, row, key, 4 * i + 3));
+}
+/* Before a unit whose window is not that of the one before. */
+template <int columns, int keys, int stages>
+__device__ __forceinline__ void forward_own_bits(const struct forward_args &a, const struct forward_unit &x,
+                                                 int u, unsigned char *shared)
+{
+    using shape = forward_shape<columns, keys, 1, stages>;
+    const struct hopper_job &j = a.job;
+    uint32_t bits[2][(keys + 31) / 32];
+
+    if (u != forward_begin(a) && hopper_mask(j, x.b) == hopper_mask(j, hopper_batch_at(j, u / j.heads - 1)))
+        return;
+    forward_bits<keys>(j, x, forward_row<64>(0, 0), 0, bits);
+    reinterpret_cast<uint4 *>(shared + shape::bits_at)[threadIdx.x] =
+        make_uint4(bits[0][0], bits[0][1], bits[1][0], bits[1][1]);
+}
+
+template <int columns, int keys>
+__device__ __forceinline__ void forward_scores(float (&s)[keys / 2], uint32_t q, uint32_t k)
+{
+#pragma unroll
+    for (int c = 0; c < columns; c += 16)
+        pk_wgmma<keys, false, false>(s, pk_tile<columns>::by_rows(q, 64, 0, c),
+                                     pk_tile<columns>::by_rows(k, keys, 0, c), c > 0);
+    pk_wgmma_commit();
+}
+
+template <int columns, int keys>
+__device__ __forceinline__ void forward_values(float (&o)[columns / 2], uint32_t (&p)[keys / 4], uint32_t v)
+{
+#pragma unroll
+    for (int k = 0; k < keys / 16; k++)
+        pk_wgmma<columns, true>(o, p[4 * k], p[4 * k + 1], p[4 * k + 2], p[4 * k + 3],
+                                pk_tile<columns>::by_columns(v, keys, 16 * k, 0), true);
+    pk_wgmma_commit();
+}
+
+template <int keys>
+__device__ __forceinline__ void forward_pack(const float (&s)[keys / 2], uint32_t (&p)[keys / 4])
+{
+#pragma unroll
+    for (int i = 0; i < keys / 4; i++)
+        p[i] = pk_pack(s[2 * i], s[2 * i + 1]);
+}
+
+template <int columns, int keys, int groups, int stages>
+__device__ __forceinline__ void forward_compute(const struct forward_args &a, int w, unsigned char *shared,
+                                                const struct forward_barriers &bar)
+{
+    using shape = forward_shape<columns, keys, groups, stages>;
+    const struct hopper_job &j = a.job;
+    const int lane = threadIdx.x % PK_WARP;
+    const uint32_t base = pk_shared_address(shared);
+    constexpr int rows = 64 * groups;
+    int n = 0, qn = 0;
+    float s[keys / 2], o[columns / 2];
+    uint32_t p[keys / 4];
+
+    if constexpr (groups == 1)
+        if (forward_owns_bias<groups>(a))
+            forward_own_bias<columns, keys, stages>(a, shared);
+    for (int u = forward_begin(a); u < forward_end(a); u += forward_step(a)) {
+        const struct forward_unit x = forward_unit_of<keys, 64 * groups>(a, u);
+
+        if constexpr (groups == 1)
+            if (forward_owns_bits<groups>(a))
+                forward_own_bits<columns, keys, stages>(a, x, u, shared);
+        for (int pass = x.pass; pass < x.pass_end; pass++, qn++) {
+            const int q0 = (pass * groups + w) * 64, buffer = qn % 2;
+            const bool last = pass + 1 == x.pass_end;
+            const int end = q0 < j.nq ? hopper_end(j, x.keys, x.shift, q0 + 64) : 0;
+            const int tiles = (end + keys - 1) / keys;
+            /* Tiles from here on need a mask; rows of zeros beyond the last key need none. */
+            const int whole =
+                j.mask ? 0
+                       : min(j.causal ? max(0, q0 + x.shift + 1) : j.nk, x.keys < j.nk ? x.keys : INT32_MAX);
+            const uint32_t q = base + (buffer * groups + w) * shape::q_bytes;
+
+#pragma unroll
+            for (int i = 0; i < columns / 2; i++)
+                o[i] = 0.0f;
+            pk_barrier_wait(&bar.q_full[buffer], qn / 2 & 1);
+            if (tiles > 0) {
+                int stage = n % stages;
+
+                pk_barrier_wait(&bar.k_full[stage], n / stages & 1);
+                pk_wgmma_fence();
+                forward_scores<columns, keys>(s, q, base + shape::k_at + stage * shape::k_bytes);
+                pk_wgmma_wait<0>();
+                pk_wgmma_hold(s);
+                if (last && lane == 0)
+                    pk_barrier_arrive(&bar.k_empty[stage]);
+                forward_phi<columns, keys, groups, stages>(a, u, pass, w, 0, keys > whole, shared, s);
+                forward_pack<keys>(s, p);
+                for (int t = 1; t < tiles; t++) {
+                    const int next = (n + t) % stages;
+
+                    pk_barrier_wait(&bar.k_full[next], (n + t) / stages & 1);
+                    pk_wgmma_hold(p);
+                    pk_wgmma_fence();
+                    forward_scores<columns, keys>(s, q, base + shape::k_at + next * shape::k_bytes);
+                    pk_barrier_wait(&bar.v_full[stage], (n + t - 1) / stages & 1);
+                    pk_wgmma_fence();
+                    forward_values<columns, keys>(o, p, base + shape::v_at + stage * shape::k_bytes);
+                    pk_wgmma_wait<1>();
+                    pk_wgmma_hold(s);
+                    if (last && lane == 0)
+                        pk_barrier_arrive(&bar.k_empty[next]);
+                    forward_phi<columns, keys, groups, stages>(a, u, pass, w, t * keys,
+                                                               (t + 1) * keys > whole, shared, s);
+                    pk_wgmma_wait<0>();
+                    pk_wgmma_hold(o);
+                    pk_wgmma_hold(s); /* what is packed goes where P was being read until here */
+                    if (last && lane == 0)
+                        pk_barrier_arrive(&bar.v_empty[stage]);
+                    forward_pack<keys>(s, p);
+                    stage = next;
+                }
+                if (lane == 0)
+                    pk_barrier_arrive(&bar.q_empty[buffer]);
+                pk_barrier_wait(&bar.v_full[stage], (n + tiles - 1) / stages & 1);
+                pk_wgmma_hold(p);
+                pk_wgmma_fence();
+                forward_values<columns, keys>(o, p, base + shape::v_at + stage * shape::k_bytes);
+                pk_wgmma_wait<0>();
+                pk_wgmma_hold(o);
+                if (last && lane == 0)
+                    pk_barrier_arrive(&bar.v_empty[stage]);
+            } else {
+                __syncwarp();
+                if (lane == 0)
+                    pk_barrier_arrive(&bar.q_empty[buffer]);
+            }
+            /* Tiles that only others need. An arrival counts for the phase that runs: so not before it does.
+             */
+            for (int t = tiles; last && t < x.tiles; t++) {
+                const int stage = (n + t) % stages;
+
+                pk_barrier_wait(&bar.k_full[stage], (n + t) / stages & 1);
+                pk_barrier_wait(&bar.v_full[stage], (n + t) / stages & 1);
+                if (lane == 0) {
+                    pk_barrier_arrive(&bar.k_empty[stage]);
+                    pk_barrier_arrive(&bar.v_empty[stage]);
+                }
+            }
+            if (q0 < j.nq) {
+                const struct forward_unit z = forward_unit_of<keys, rows>(a, pk_opaque(u));
+                const float f = j.of_y * hopper_scale(j, z.h);
+                float f0 = f, f1 = f;
+
+                if (j.row_power != 0.0f) {
+                    f0 *= hopper_row_factor(j, forward_row<rows>(pass, w), z.shift);
+                    f1 *= hopper_row_factor(j, forward_row<rows>(pass, w) + 8, z.shift);
+                }
+                hopper_store<columns>(o, f0, f1, a.y.p + z.b * a.y.sb + z.h * a.y.sh, a.y.sn, q0, j.nq, 0,
+                                      j.d);
+            }
+        }
+        n += x.tiles;
+    }
+}
+
+template <int columns, int keys, int groups, int stages>
+static __global__ void __launch_bounds__(forward_shape<columns, keys, groups, stages>::threads,
+                                         forward_shape<columns, keys, groups, stages>::resident)
+    forward(const __grid_constant__ CUtensorMap mq, const __grid_constant__ CUtensorMap mk,
+            const __grid_constant__ CUtensorMap mv, const __grid_constant__ struct forward_args a)
+{
+#ifdef PK_HOPPER
+    using shape = forward_shape<columns, keys, groups, stages>;
+    PK_SHARED(unsigned char, shared);
+    uint64_t *bars = reinterpret_cast<uint64_t *>(shared + shape::barriers_at);
+    const struct forward_barriers bar = {
+        bars, bars + 2, bars + 4, bars + 4 + stages, bars + 4 + 2 * stages, bars + 4 + 3 * stages};
+    const int w = pk_warp_number() / 4;
+
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < 2; i++) {
+            pk_barrier_init(&bar.q_full[i], 1);
+            pk_barrier_init(&bar.q_empty[i], 4 * groups);
+        }
+        for (int i = 0; i < stages; i++) {
+            pk_barrier_init(&bar.k_full[i], 1);
+            pk_barrier_init(&bar.k_empty[i], 4 * groups);
+            pk_barrier_init(&bar.v_full[i], 1);
+            pk_barrier_init(&bar.v_empty[i], 4 * groups);
+        }
+        pk_barrier_publish();
+    }
+    __syncthreads();
+    if (w == groups) {
+        if constexpr (groups > 1)
+            pk_registers_fewer<24>();
+        if (threadIdx.x == groups * 128) {
+            pk_map_prefetch(&mq);
+            pk_map_prefetch(&mk);
+            pk_map_prefetch(&mv);
+            forward_load<columns, keys, groups, stages>(mq, mk, mv, a, shared, bar);
+        }
+    } else {
+        if constexpr (groups == 3)
+            pk_registers_more<160>();
+        else if constexpr (groups == 2)
+            pk_registers_more<240>();
+        forward_compute<columns, keys, groups, stages>(a, w, shared, bar);
+    }
+#endif
+}
+
+template <int columns, int keys, int groups, int stages>
+static enum pd_err forward_launch(struct pk_backend *b, const struct pk_call *c, const struct hopper_job *j,
+                                  struct pd_why *why)
+{
+    using shape = forward_shape<columns, keys, groups, stages>;
+    CUtensorMap maps[3];
+    struct forward_args a = {};
+    const int tiles = (j->nk + keys - 1) / keys;
+    size_t shared;
+    int grid;
+
+    for (int i = 0; i < 3; i++) {
+        const struct hopper_rows r = hopper_rows_of(c, j, i);
+        enum pd_err err =
+            hopper_map(j, &r, i == 0 ? j->nq : j->nk, columns, i == 0 ? 64 : keys, &maps[i], why);
+
+        if (err != PD_OK)
+            return err;
+    }
+    a.job = *j;
+    a.y = hopper_rows_of(c, j, 7);
+    a.passes = (j->nq + 64 * groups - 1) / (64 * groups);
+    a.together = tiles <= stages;
+    a.units = j->batch * j->heads * (a.together ? 1 : a.passes);
+    grid = hopper_multiprocessors(b) * shape::resident;
+    if (groups == 1 && tiles == 1 && a.passes == 1 &&
+        (j->bias || j->windows)) { /* a block for each run of one head */
+        int runs = grid / j->heads > 1 ? grid / j->heads : 1;
+
+        runs = runs < j->batch ? runs : j->batch;
+        a.run = j->batch / runs;
+        a.longer = j->batch % runs;
+        grid = runs * j->heads;
+    }
+    if (grid > a.units)
+        grid = a.units;
+    shared = a.run ? shape::shared_whole : shape::shared;
+    {
+        enum pd_err err = hopper_allow((const void *)forward<columns, keys, groups, stages>, shared, why);
+
+        if (err != PD_OK)
+            return err;
+    }
+    PK_LAUNCH((forward<columns, keys, groups, stages>), dim3((unsigned)grid), dim3(shape::threads), shared,
+              b->stream, maps[0], maps[1], maps[2], a);
+    PK_CUDA_TRY(cudaGetLastError());
+    return PD_OK;
+}
+
+static int padded(int n, int to)
+{
+    return (n + to - 1) / to * to;
+}
+
+extern "C" enum pd_err cuda_attention_hopper(struct pk_backend *b, const struct pk_call *c,
+                                             struct pd_why *why)
+{
+    struct hopper_job j;
+
+    if (!hopper_job_of(c, &j))
+        return pd_fail(why, PD_ERR_UNSUPPORTED, "attention: not a call for the kernels of sm 90");
+    switch (hopper_columns(j.d)) {
+    case 32:
+        return j.nq <= 64 ? forward_launch<32, 64, 1, 2>(b, c, &j, why)
+                          : forward_launch<32, 128, 2, 4>(b, c, &j, why);
+    case 64: {
+        const bool narrow = padded(j.nk, 112) < padded(j.nk, 128);
+
+        if (j.nq <= 64)
+            return forward_launch<64, 64, 1, 2>(b, c, &j, why);
+        if (j.nk > 512) /* tiles that pad less, by more than what larger ones save */
+            return padded(j.nk, 96) + j.nk / 50 < padded(j.nk, 112)
+                       ? forward_launch<64, 96, 3, 4>(b, c, &j, why)
+                       : forward_launch<64, 112, 3, 4>(b, c, &j, why);
+        return narrow ? forward_launch<64, 112, 2, 4>(b, c, &j, why)
+                      : forward_launch<64, 128, 2, 4>(b, c, &j, why);
+    }
+    default:
+        return forward_launch<128, 128, 2, 2>(b, c, &j, why);
+    }
+}

@@ -1,0 +1,26 @@
+/* The sum over ranks. What is differentiated is one rank's share of the loss, and its gradients are summed
+ * afterwards: nothing is differentiated through the sum itself. */
+#include "kernels/graph/build.h"
+#include "kernels/graph/op/registry.h"
+
+static enum pd_err infer(const struct pk_attr *attr, const struct pk_type *in, int32_t n_in,
+                         struct pk_type *ret_out, int32_t *ret_n_out, struct pd_why *why)
+{
+    (void)n_in;
+    if (in[0].dtype == PK_U8)
+        return pd_fail(why, PD_ERR_INVALID, "bytes cannot be summed over ranks");
+    if (attr->ranks.root < -1)
+        return pd_fail(why, PD_ERR_INVALID, "root %d is no rank", attr->ranks.root);
+    ret_out[0] = in[0];
+    *ret_n_out = 1;
+    return PD_OK;
+}
+
+const struct pk_rule pk_rule_all_reduce = {.name = "all_reduce",
+                                           .min_in = 1,
+                                           .max_in = 1,
+                                           .kind = PK_KIND_RANKS,
+                                           .ranks = true,
+                                           .infer = infer,
+                                           .shares = pk_shares_first,
+                                           .want = PK_WANT_OUTPUT};

@@ -1,0 +1,214 @@
+/* kernels/graph/op/op.h: the operations, their inputs, outputs and attributes. What each computes stands in
+ * ops.def, the list from which the numbers are made.
+ *
+ * Both are the contract between the graph (which builds and differentiates nodes), the
+ * back ends (which run them) and the models. Views (RESHAPE .. BROADCAST) never reach a back
+ * end: they only change shape and strides. Every float op works in f32 and in f64; sums are
+ * taken in a fixed order, so results are bitwise equal from run to run and for any number of
+ * threads. Indices and masks are I32 and U8. Shapes below: B batch, H heads, N tokens, d head
+ * dimension, D width. "dense" means row-major without gaps; where it is not said, inputs may be
+ * strided views. Outputs are always dense.
+ *
+ * The executor simplifies calls before a back end sees them: every input of EXPR arrives with the
+ * output's shape (a repeated axis has stride 0), and the leading axes of MATMUL are equal in rank to the
+ * output's, likewise with stride 0 - or, where all of them fold into the rows, a, residual or pre, what is
+ * kept and the output arrive as matrices.
+ *
+ * Mixed precision: a pass after differentiation may narrow activations and the weights' working copies to
+ * bf16. Back ends that run bf16 then see calls in which each float view is f32 or bf16 by itself; arithmetic,
+ * statistics and sums stay f32. Never narrowed: leaves, what optimisers read and write but for the gradient,
+ * rstd, mean, lse, the sums of attention, scale, bias, dscale, dbias, dgamma, dbeta, loss_sum, dloss_sum,
+ * count, correct, and every output of SUMSQ, SUM, MAX, SCATTER_ADD and ATTENTION_STATS. a and b of MATMUL
+ * have one type, and so have its residual, what it keeps, pre and its output (f32 or bf16; a bias that is a
+ * parameter is f32, and so are sums); so have q, k, v, y, dy, dq, dk and dv of one attention, and logits and
+ * dlogits. The state of ATTENTION_STATE is f32 beside q, k, v of bf16. The CPU back end computes all of this
+ * by widening: slow, and the definition.
+ *
+ * Notation and formulas: spec attention.md (sections 1, 2, 6, 7), dnt.md 1. */
+#pragma once
+
+#include "kernels/graph/phi.h"
+#include "kernels/graph/tensor.h"
+
+/* clang-format off: tables */
+#define PK_OP(OP, name) PK_OP_##OP,
+enum pk_op {
+#include "kernels/graph/op/ops.def"
+    PK_OP_COUNT
+};
+#undef PK_OP
+
+enum pk_act { PK_ACT_NONE, PK_ACT_GELU /* x Phi(x) */, PK_ACT_GELU_TANH /* gelu_new */, PK_ACT_RELU };
+enum pk_sums { PK_SUMS_NONE, PK_SUMS_OUT, PK_SUMS_A, PK_SUMS_B };
+enum pk_norm_kind { PK_NORM_LAYER, PK_NORM_RMS };
+enum pk_eps_mode { PK_EPS_MEAN, PK_EPS_SUM };
+
+/* Order of the products of attention. LINEAR never forms q k^T: with features F(x) of degree p, <F(q), F(k)>
+ * = (q k)^p, it is F(q) (F(k)' v), by chunks when causal (engine.md 8): exact but for rounding. It exists for
+ * poly of degree 1 and 2 without logit bias, bias tensor, windows and dropout; causal needs Nq = Nk and no
+ * length. AUTO: the back end takes what it has measured to be faster. */
+enum pk_form { PK_FORM_AUTO, PK_FORM_QUADRATIC, PK_FORM_LINEAR };
+
+/* Instructions of EXPR, on a stack of values per element. */
+enum pk_ex {
+    PK_EX_IN,    /* push input arg */
+    PK_EX_CONST, /* push imm */
+    PK_EX_DUP,   /* push the value `arg` below the top again (0 = top) */
+    PK_EX_ADD,
+    PK_EX_SUB,
+    PK_EX_MUL,
+    PK_EX_DIV,
+    PK_EX_MAX,
+    PK_EX_MIN,
+    PK_EX_GT,     /* a > b ? 1 : 0; derivative 0 */
+    PK_EX_EQ,     /* a == b ? 1 : 0; derivative 0 */
+    PK_EX_SELECT, /* pops c, b, a (c on top): c != 0 ? a : b */
+    PK_EX_NEG,
+    PK_EX_ABS,
+    PK_EX_EXP,
+    PK_EX_LOG,
+    PK_EX_SQRT,
+    PK_EX_RSQRT,
+    PK_EX_RECIP,
+    PK_EX_TANH,
+    PK_EX_ERF,
+    PK_EX_SIGMOID,
+    PK_EX_SIN,
+    PK_EX_COS,
+    PK_EX_POW,       /* integer power arg >= 0 by repeated multiplication; x^0 = 1 also at 0 */
+    PK_EX_GELU,      /* x Phi(x) */
+    PK_EX_DGELU,     /* its derivative Phi(x) + x phi(x) */
+    PK_EX_GELU_TANH, /* 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) */
+    PK_EX_DGELU_TANH,
+    PK_EX_FINITE, /* 1 if finite, else 0 */
+    PK_EX_COUNT
+};
+
+#define PK_EXPR_MAX 48   /* instructions of one program: longer chains are split */
+#define PK_EXPR_STACK 16 /* deepest stack */
+#define PK_EXPR_INPUTS 12
+
+struct pk_expr {
+    int32_t count;
+    struct {
+        uint8_t op; /* enum pk_ex */
+        uint8_t arg;
+        double imm;
+    } code[PK_EXPR_MAX];
+};
+
+struct pk_attention_attr {
+    enum pk_phi phi;
+    int32_t degree;   /* p >= 1, of powers (pk_phi_power) */
+    double tau;       /* factor on q k^T, usually 1/sqrt(d) */
+    double scale;     /* constant c; multiplies phi. With a scale input: A = (scale * c_h) phi */
+    double bias;      /* added to tau q k^T before phi (sigmoid_bias: -ln n); 0 otherwise */
+    double row_power; /* r: row i of A is divided by n^r, n = the keys that a causal row sees without masks, i
+                         + 1 + Nk - Nq (Nk: or length), at least 1. Only causal, and not where rows are
+                         normalised */
+    double dropout;   /* rate on A, with has_rng */
+    uint32_t stream;
+    enum pk_form form;
+    bool causal, packed;
+    bool has_scale, has_bias, has_mask, has_length, has_rng;
+};
+
+/* F of ATTENTION_STATE. */
+static inline int64_t pk_attention_features(int32_t degree, int64_t d)
+{
+    return degree == 1 ? d : d * (d + 1) / 2;
+}
+
+/* NULL if this attention has a linear order, else why not ("needs ..."). mask_rank 0: no mask. Here, because
+ * back ends take no symbols from the program. */
+static inline const char *pk_attention_not_linear(const struct pk_attention_attr *a, int64_t nq, int64_t nk,
+                                                  int32_t mask_rank)
+{
+    if (!pk_phi_power(a->phi) || a->degree < 1 || a->degree > 2)
+        return "needs x^1 or x^2";
+    if (a->bias != 0.0 || a->has_bias)
+        return "allows no bias on the logits";
+    if (a->has_rng && a->dropout > 0.0)
+        return "allows no dropout on A";
+    if (mask_rank == 3)
+        return "allows no mask of windows";
+    if (a->causal && (a->has_length || nq != nk))
+        return "is causal only for as many queries as keys, all in use";
+    return NULL;
+}
+
+struct pk_attr {
+    struct pk_shape shape; /* of RESHAPE, BROADCAST, FILL; rank 0 otherwise */
+    union {
+        struct {
+            int32_t axis[PK_MAX_RANK];
+        } permute;
+        struct {
+            int32_t axis;
+            int64_t start, extent;
+        } slice;
+        struct {
+            enum pk_dtype dtype;
+        } copy;
+        struct {
+            enum pk_dtype dtype;
+            double value;
+        } fill;
+        struct {
+            int32_t axis;
+        } concat;
+        struct {
+            int32_t axis;
+            int64_t start, extent;
+        } pad;
+        struct {
+            int64_t classes;
+            enum pk_dtype dtype;
+        } one_hot;
+        struct {
+            int64_t rows;
+        } scatter_add;
+        struct pk_expr *expr; /* owned by the graph */
+        struct {
+            uint32_t axes;
+            bool keep;
+        } reduce;
+        struct {
+            bool has_bias, has_residual;
+            bool keeps, slope;
+            enum pk_act act;
+            enum pk_sums sums;
+        } matmul;
+        struct {
+            double rate;     /* 0 <= rate < 1 */
+            uint32_t stream; /* below 2^31; one of its own for each place in a network */
+            bool samples;
+        } dropout;
+        struct {
+            enum pk_norm_kind kind;
+            enum pk_eps_mode eps_mode;
+            double eps;
+            bool has_beta;
+            bool has_residual, again; /* of NORM_BWD */
+        } norm;
+        struct {
+            double smoothing;
+            int32_t ignore;
+            bool mean; /* of CROSS_ENTROPY_GRAD, as is width; 0: C */
+            int64_t width;
+        } cross_entropy;
+        struct pk_attention_attr attention;
+        struct {
+            double beta1, beta2, eps, weight_decay, lr_mult, momentum, dampening, ema;
+            bool nesterov, l2, copy;
+        } optim;
+        struct {
+            int32_t root;
+        } ranks;
+    };
+};
+
+/* clang-format on */
+
+/* "matmul", "attention_bwd", ...; static. */
+const char *pk_op_name(enum pk_op op);

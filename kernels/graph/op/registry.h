@@ -1,0 +1,8 @@
+/* kernels/graph/op/registry.h: one rule an op, each in its own file. */
+#pragma once
+
+#include "kernels/graph/op/rule.h"
+
+#define PK_OP(OP, name) extern const struct pk_rule pk_rule_##name;
+#include "kernels/graph/op/ops.def"
+#undef PK_OP

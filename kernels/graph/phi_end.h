@@ -1,0 +1,22 @@
+/* kernels/graph/phi_end.h: undefines the macros of phi.h. Include it after the last row. */
+#undef S
+#undef V
+#undef D
+#undef NUM
+#undef ADD
+#undef SUB
+#undef MUL
+#undef DIV
+#undef ABS
+#undef EXP
+#undef TANH
+#undef SIN
+#undef COS
+#undef SIGMOID
+#undef DSIGMOID
+#undef MAX0
+#undef WHERE
+#undef WAVE
+#undef DWAVE
+#undef POW
+#undef DPOW

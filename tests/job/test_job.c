@@ -1,0 +1,862 @@
+/* tests/job/test_job.c: documents as people write them, errors, idempotence, digests, binding. */
+#include <math.h>
+
+#include "daemon/job/internal.h"
+#include "tests/job/help.h"
+
+/* ---- The examples of the specification ---- */
+
+static const char example_1[] =
+    "{\"name\":\"mnist "
+    "cubic\",\"model\":{\"preset\":\"vit_micro\"},\"attention\":{\"activation\":\"poly\",\"degree\":3,"
+    "\"scale\":"
+    "\"learned\"},\"data\":{\"dataset\":\"mnist\",\"split\":{\"rule\":\"count\",\"train\":4000,\"val\":1000},"
+    "\"augment\":{\"crop\":"
+    "\"pad_crop\",\"pad_crop\":{\"shift\":2}}},\"train\":{\"epochs\":4,\"batch\":64,\"optimizer\":{\"name\":"
+    "\"adamw\",\"lr\":0.001}},"
+    "\"resources\":{\"device\":\"cpu\",\"threads\":2,\"time_limit_s\":600},\"register\":\"mnist-cubic\"}";
+static const char example_2[] = "{\"name\":\"k "
+                                "sweep\",\"experiment\":\"E01\",\"model\":{\"preset\":\"vit_micro\","
+                                "\"patch\":4},\"attention\":{\"activation\":"
+                                "\"poly\",\"scale\":\"k\",\"init_logit_std\":0.6},\"data\":{\"dataset\":"
+                                "\"mnist\"},\"train\":{\"epochs\":2},\"trials\":3,\"sweep\":"
+                                "{\"method\":\"grid\",\"axes\":[{\"pointer\":\"/attention/"
+                                "k\",\"log\":[0.001,1000,7]}],\"metric\":\"acc/val\",\"mode\":\"max\","
+                                "\"concurrency\":2}}";
+static const char example_3[] = "{\"name\":\"bytes\",\"model\":{\"preset\":\"gpt_micro\"},\"attention\":{"
+                                "\"activation\":\"poly\",\"scale\":\"fixed\","
+                                "\"n_for_scale\":\"context\"},\"data\":{\"dataset\":\"text\",\"path\":"
+                                "\"corpora/tinyshakespeare/input.txt\",\"tokenizer\":\"bytes\","
+                                "\"split\":{\"rule\":\"fraction\",\"train\":0.9,\"val\":0.1}},\"train\":{"
+                                "\"steps\":1500,\"batch\":16,\"clip_norm\":1.0,\"optimizer\":"
+                                "{\"lr\":0.001},\"schedule\":{\"warmup_steps\":100}},\"diagnostics\":{"
+                                "\"every\":50,\"heatmaps\":{\"layers\":[2,4],\"heads\":[1],"
+                                "\"every\":500}}}";
+static const char example_3_runs[] =
+    "{\"name\":\"bytes\",\"model\":{\"preset\":\"gpt_micro\"},\"attention\":{\"activation\":\"poly\","
+    "\"scale\":\"fixed\","
+    "\"n_for_scale\":\"context\"},\"data\":{\"dataset\":\"text\",\"path\":\"corpora/tinyshakespeare/"
+    "input.txt\",\"tokenizer\":\"bytes\","
+    "\"split\":{\"rule\":\"fraction\",\"train\":0.9,\"val\":0.1}},\"train\":{\"steps\":1500,\"batch\":16,"
+    "\"clip_norm\":1.0,\"optimizer\":"
+    "{\"lr\":0.001},\"schedule\":{\"warmup_steps\":100}},\"diagnostics\":{\"every\":50}}";
+
+/* As the worker reads the first run of a job. */
+static enum pd_err config_of(const struct job_doc *job, struct job_config **ret, struct pd_why *why)
+{
+    struct pd_buf json;
+    enum pd_err err;
+
+    pd_buf_init(&json, 0);
+    err = job_run_resolve(job, 0, &json, why);
+    if (err == PD_OK)
+        err = job_config_load(json.data, json.len, ret, why);
+    pd_buf_done(&json);
+    return err;
+}
+
+static void test_example_1_as_a_configuration(void **state)
+{
+    struct parsed p = want_ok(example_1);
+    const struct job_head *h = job_doc_head(p.job);
+    struct job_config *g = NULL;
+    struct pd_why why;
+
+    (void)state;
+    assert_string_equal(h->name, "mnist cubic");
+    assert_string_equal(h->experiment, "default");
+    assert_string_equal(h->register_name, "mnist-cubic");
+    assert_int_equal(h->run_count, 1);
+    assert_int_equal(h->trials, 1);
+    assert_false(h->sweep);
+    assert_string_equal(h->metric, "loss/val");
+    assert_int_equal(h->mode, JOB_MODE_MIN);
+    assert_int_equal(h->resources.time_limit_s, 600);
+    assert_int_equal(h->resources.threads, 2);
+    assert_int_equal(config_of(p.job, &g, &why), PD_OK);
+    assert_string_equal(job_arch_name(g->model.arch), "vit");
+    assert_int_equal(g->model.width, 64);
+    assert_int_equal(g->model.depth, 4);
+    assert_int_equal(g->model.heads, 2);
+    assert_int_equal(g->model.patch[0], 4);
+    assert_int_equal(g->model.pool, JOB_POOL_MEAN);
+    assert_true(g->model.bias);
+    assert_int_equal(g->attention.activation, JOB_ACTIVATION_POLY);
+    assert_int_equal(g->attention.scale, JOB_SCALE_LEARNED);
+    assert_int_equal(g->attention.degree, 3);
+    assert_true(g->attention.n == 49 && g->attention.c0 == 1.0 / 7);
+    assert_true(isnan(g->attention.k) && isnan(g->attention.init_logit_std) && isnan(g->train.clip_norm));
+    assert_int_equal(g->data.split, JOB_SPLIT_COUNT);
+    assert_true(g->data.split_train == 4000 && g->data.split_val == 1000);
+    assert_int_equal(g->data.augment.crop, JOB_CROP_PAD_CROP);
+    assert_int_equal(g->data.augment.pad_crop_shift, 2);
+    assert_string_equal(g->data.path, "mnist");
+    assert_int_equal(g->train.epochs, 4);
+    assert_int_equal(g->train.steps, 0);
+    assert_int_equal(g->train.schedule.warmup_steps, -1);
+    assert_true(g->train.schedule.warmup_epochs == 0.2);
+    assert_int_equal(g->train.eval_every, 0);
+    assert_int_equal(g->train.checkpoint_every_steps, 0);
+    assert_true(g->train.checkpoint_every_s == 600);
+    assert_false(g->diagnostics.heatmaps.present);
+    assert_int_equal(g->resources.device, JOB_DEVICE_CPU);
+    assert_int_equal(job_config_mlp_width(g), 256);
+    assert_int_equal(job_config_head_dim(g), 32);
+    assert_int_equal(job_config_patches(g), 49);
+    assert_int_equal(job_config_keys(g), 49);
+    assert_int_equal(job_config_bind(g, 4000, &why), PD_OK);
+    assert_int_equal(g->bound.steps_per_epoch, 62);
+    assert_int_equal(g->bound.steps, 248);
+    assert_int_equal(g->bound.warmup_steps, 12);
+    assert_int_equal(g->bound.eval_every, 12);
+    assert_int_equal(g->bound.micro_batch, 64);
+    job_config_free(g);
+    done(&p);
+}
+
+static void test_example_2_makes_21_runs(void **state)
+{
+    struct parsed p;
+    const struct job_head *h;
+    struct pd_buf b;
+    static const char *const ks[] = {"0.001", "0.01", "0.1", "1", "10", "100", "1000"};
+
+    (void)state;
+    p = want_ok(example_2);
+    h = job_doc_head(p.job);
+    assert_int_equal(h->points, 7);
+    assert_int_equal(h->run_count, 21);
+    assert_true(h->sweep);
+    assert_int_equal(h->method, JOB_METHOD_GRID);
+    assert_string_equal(h->metric, "acc/val");
+    assert_int_equal(h->mode, JOB_MODE_MAX);
+    assert_int_equal(h->concurrency, 2);
+    pd_buf_init(&b, 0);
+    for (int64_t n = 0; n < 21; n++) {
+        json_t *run = run_json(p.job, n);
+        char want[64];
+        b.len = 0;
+        assert_int_equal(job_run_params(p.job, n, &b, NULL), PD_OK);
+        snprintf(want, sizeof want, "{\"/attention/k\":%s}", ks[n / 3]);
+        assert_string_equal(b.data, want);
+        assert_int_equal(job_run_trial(p.job, n), n % 3);
+        assert_int_equal(job_run_seed(p.job, n), n % 3);
+        assert_int_equal(json_integer_value(job_json_at(run, "/train/seed")), n % 3);
+        assert_int_equal(json_integer_value(job_json_at(run, "/trials")), 1);
+        assert_true(json_is_null(job_json_at(run, "/sweep")));
+        json_decref(run);
+    }
+    pd_buf_done(&b);
+    done(&p);
+}
+
+static void test_example_3_names_what_it_lacks_and_runs_without(void **state)
+{
+    struct parsed p;
+    struct job_config *g = NULL;
+
+    (void)state;
+    want_only(example_3, "#/diagnostics/heatmaps", "known but not available");
+    p = want_ok(example_3_runs);
+    assert_int_equal(config_of(p.job, &g, NULL), PD_OK);
+    assert_string_equal(job_arch_name(g->model.arch), "gpt");
+    assert_false(g->model.bias);
+    assert_true(g->attention.n == 128);
+    assert_int_equal(g->data.context, 128);
+    assert_int_equal(g->model.patch[0], 0);
+    assert_int_equal(job_config_patches(g), 0);
+    assert_int_equal(job_config_keys(g), 128);
+    assert_true(g->train.clip_norm == 1);
+    assert_int_equal(job_config_bind(g, 7842, NULL), PD_OK);
+    assert_int_equal(g->bound.steps, 1500);
+    assert_int_equal(g->bound.warmup_steps, 100);
+    assert_int_equal(g->bound.eval_every, 75);
+    job_config_free(g);
+    done(&p);
+}
+
+/* ---- What comes out goes in again ---- */
+
+static void same_again(const char *text)
+{
+    struct parsed p = parse(text), q;
+
+    if (p.err != PD_OK) {
+        dump(&p);
+        fail_msg("%s", text);
+    }
+    for (int64_t n = 0; n<job_run_count(p.job); n += job_run_count(p.job)> 40 ? 7 : 1) {
+        char *once = run_text(p.job, n), *twice;
+        char a[JOB_DIGEST_SIZE], b[JOB_DIGEST_SIZE];
+        q = parse(once);
+        if (q.err != PD_OK) {
+            dump(&q);
+            fail_msg("the resolved document is no valid job: %s", once);
+        }
+        twice = run_text(q.job, 0);
+        assert_string_equal(once, twice);
+        assert_int_equal(job_config_digest(once, strlen(once), a, NULL), PD_OK);
+        assert_int_equal(job_config_digest(twice, strlen(twice), b, NULL), PD_OK);
+        assert_string_equal(a, b);
+        free(once);
+        free(twice);
+        done(&q);
+    }
+    done(&p);
+}
+
+static void test_a_resolved_document_resolves_to_itself(void **state)
+{
+    static const char *const more[][3] = {
+        {VIT, "/train/optimizer", "{\"name\":\"msgdw\",\"lr\":0.3333333333333333,\"nesterov\":true}"},
+        {VIT, "/attention", "{\"activation\":\"poly\",\"n_for_scale\":123.456}"},
+        {VIT, "/model/patch", "[7,14]"},
+        {VIT, "/tags", "{\"a\":\"b\",\"\\u00e4\":\"\\u0001\"}"},
+        {VIT, "/depends_on", "[{\"job\":\"12\"},{\"job\":\"13\",\"when\":\"afternotok\"}]"},
+        {VIT, "/train/schedule", "{\"warmup_epochs\":0.3,\"shifted\":false,\"name\":\"constant\"}"},
+        {VIT, "/train/checkpoint_every", "{\"steps\":7}"},
+        {VIT, "/data/dataset", "\"digits_gen\""},
+        {VIT, "/attention", "{\"activation\":\"softmax\",\"k\":3,\"degree\":2}"},
+        {GPT, "/notes", "\"\\\"quotes\\\" and \\\\ and \\u20ac\""},
+        {GPT, "/data/context", "64"},
+        {GPT, "/overrides", "{\"/train/batch\":32,\"/train/schedule\":{\"warmup_steps\":3}}"},
+        {GPT, "/trials", "5"},
+    };
+
+    (void)state;
+    same_again(example_1);
+    same_again(example_2);
+    same_again(example_3_runs);
+    same_again(VIT);
+    same_again(GPT);
+    for (size_t i = 0; i < sizeof more / sizeof *more; i++) {
+        char *doc = with(more[i][0], more[i][1], more[i][2]);
+        same_again(doc);
+        free(doc);
+    }
+}
+
+/* The text kept with a job makes the same runs in another environment. */
+static void test_the_kept_document_makes_the_same_runs_anywhere(void **state)
+{
+    static const struct job_env here = {.threads = 3, .keep_best = 2, .keep_latest = 5},
+                                there = {.threads = 9, .keep_best = 7, .keep_latest = 8};
+    char *doc = with(example_2, "/overrides", "{\"/train/batch\":32}");
+    char *more;
+    struct parsed p, q;
+    struct pd_buf b;
+
+    (void)state;
+    more = with(doc, "/resources", "{\"device\":\"auto\"}");
+    p = parse_env(more, &here);
+    assert_int_equal(p.err, PD_OK);
+    pd_buf_init(&b, 0);
+    assert_int_equal(job_document(p.job, &b, NULL), PD_OK);
+    assert_null(strstr(b.data, "overrides"));
+    q = parse_env(b.data, &there);
+    assert_int_equal(q.err, PD_OK);
+    assert_int_equal(job_run_count(q.job), 21);
+    for (int64_t n = 0; n < 21; n++) {
+        char *x = run_text(p.job, n), *y = run_text(q.job, n);
+        assert_string_equal(x, y);
+        assert_non_null(strstr(x, "\"threads\":3"));
+        assert_non_null(strstr(x, "\"best\":2"));
+        assert_non_null(strstr(x, "\"latest\":5"));
+        free(x);
+        free(y);
+    }
+    /* And it is its own kept document. */
+    {
+        struct pd_buf c;
+        pd_buf_init(&c, 0);
+        assert_int_equal(job_document(q.job, &c, NULL), PD_OK);
+        assert_string_equal(b.data, c.data);
+        pd_buf_done(&c);
+    }
+    pd_buf_done(&b);
+    done(&p);
+    done(&q);
+    free(doc);
+    free(more);
+}
+
+static void test_an_override_on_a_swept_pointer_removes_the_axis(void **state)
+{
+    char *doc = with(example_2, "/overrides", "{\"/attention/k\":5}");
+    struct parsed p = want_ok(doc);
+    json_t *run = run_json(p.job, 2);
+    struct pd_buf b;
+
+    (void)state;
+    assert_int_equal(job_run_count(p.job), 3); /* the trials */
+    assert_int_equal(json_integer_value(job_json_at(run, "/attention/k")), 5);
+    assert_int_equal(json_integer_value(job_json_at(run, "/train/seed")), 2);
+    want_params(p.job, 2, "{}");
+    pd_buf_init(&b, 0);
+    assert_int_equal(job_document(p.job, &b, NULL), PD_OK);
+    same_again(b.data);
+    assert_non_null(strstr(b.data, "\"sweep\":null"));
+    pd_buf_done(&b);
+    json_decref(run);
+    done(&p);
+    free(doc);
+}
+
+/* ---- Errors ---- */
+
+static void test_all_errors_come_at_once_with_pointers(void **state)
+{
+    struct parsed p = parse(
+        "{\"modl\":{},\"attention\":{\"degree\":2.5,\"degre\":3,\"k\":\"x\",\"lr\":3},\"train\":{"
+        "\"optimizer\":{"
+        "\"names\":\"adamw\"},\"batch\":\"64\"},\"optimizer\":{},\"overrides\":{\"/train/bach\":3},\"data\":{"
+        "\"dataset\":\"mnits\"}}");
+    static const char *const want[][2] = {
+        {"#/modl", "unknown key; did you mean 'model'?"},
+        {"#/attention/degre", "did you mean 'degree'?"},
+        {"#/attention/lr", "it belongs at /train/optimizer/lr"},
+        {"#/train/optimizer/names", "did you mean 'name'?"},
+        {"#/optimizer", "it belongs at /train/optimizer"},
+        {"#/overrides/~1train~1bach", "did you mean 'batch'?"},
+        {"#/model/arch", "is needed"},
+        {"#/data/dataset", "did you mean 'mnist'?"},
+        {"#/attention/degree", "must be an integer"},
+        {"#/attention/k", "must be a number, not a string"},
+        {"#/train", "needs a length"},
+        {"#/train/batch", "must be an integer, not a string"},
+    };
+
+    (void)state;
+    assert_int_equal(p.err, PD_ERR_INVALID);
+    for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
+        if (!told(p.report.errors, p.report.error_count, want[i][0], want[i][1]))
+            fail_msg("lacks %s: %s", want[i][0], want[i][1]);
+    }
+    assert_int_equal(p.report.error_count, sizeof want / sizeof *want);
+    done(&p);
+}
+
+static bool look_at_synonym(void *ctx, const char *word, const char *pointer)
+{
+    char document[128], at[80], says[128];
+    int *count = ctx;
+
+    if (!job_pointer_known(pointer) && strcmp(pointer, "/train/keep") != 0)
+        fail_msg("%s is meant by %s and is no field", pointer, word);
+    snprintf(document, sizeof document, "{\"model\":{\"%s\":1}}", word);
+    snprintf(at, sizeof at, "#/model/%s", word);
+    snprintf(says, sizeof says, "unknown key; did you mean %s?", pointer);
+    want_error(document, at, says);
+    ++*count;
+    return true;
+}
+
+/* What Keras, Hugging Face, nanoGPT and timm call it points at the field, however it is spelt. */
+static void test_words_of_other_trainers_point_at_the_field(void **state)
+{
+    static const char *const known[][2] = {
+        {"learning_rate", "/train/optimizer/lr"},
+        {"learningRate", "/train/optimizer/lr"},
+        {"batch_size", "/train/batch"},
+        {"num_epochs", "/train/epochs"},
+        {"num_train_epochs", "/train/epochs"},
+        {"hidden_size", "/model/width"},
+        {"num_hidden_layers", "/model/depth"},
+        {"num_attention_heads", "/model/heads"},
+        {"n_embd", "/model/width"},
+        {"n_layer", "/model/depth"},
+        {"n_head", "/model/heads"},
+        {"dim", "/model/width"},
+        {"layers", "/model/depth"},
+        {"warmup", "/train/schedule/warmup_steps"},
+        {"lr-scheduler", "/train/schedule/name"},
+        {"gradient_accumulation_steps", "/train/accumulation"},
+        {"max_grad_norm", "/train/clip_norm"},
+        {"block_size", "/model/context"},
+        {"num_workers", "/resources/loader_threads"},
+        {"img_size", "/data/image_size"},
+        {"seq_len", "/model/context"},
+        {"max_iters", "/train/steps"},
+    };
+    int count = 0;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        char document[96], at[80], says[96];
+
+        snprintf(document, sizeof document, "{\"%s\":1}", known[i][0]);
+        snprintf(at, sizeof at, "#/%s", known[i][0]);
+        snprintf(says, sizeof says, "did you mean %s?", known[i][1]);
+        want_error(document, at, says);
+    }
+    (void)job_keys_synonyms(look_at_synonym, &count);
+    assert_true(count > 100);
+}
+
+/* A list of what is allowed names what can run, and numbers where those are. */
+static void test_lists_name_what_can_run(void **state)
+{
+    (void)state;
+    want_error("{\"attention\":{\"n_for_scale\":\"patchez\"}}", "#/attention/n_for_scale",
+               "must be one of patches, keys, context, row, or a number; did you mean 'patches'?");
+    want_error("{\"train\":{\"precision\":\"fp8\"}}", "#/train/precision",
+               "must be one of fp32, bf16, fp64, tf32");
+    want_error(
+        "{\"data\":{\"dataset\":\"mine\"}}", "#/data/dataset",
+        "must be one of mnist, digits_gen, cifar10, imagenet1k, tiny_imagenet, image_folder, text, ptb, "
+        "wikitext2, wikitext103");
+}
+
+static void test_unknown_keys_and_suggestions(void **state)
+{
+    (void)state;
+    want_error("{\"attenion\":{}}", "#/attenion", "did you mean 'attention'?");
+    want_error("{\"sweep\":{\"axis\":[]}}", "#/sweep/axis", "did you mean 'axes'?");
+    want_error("{\"train\":{\"sede\":1}}", "#/train/sede", "did you mean 'seed'?"); /* a swap */
+    want_error("{\"x\":1}", "#/x", "unknown key");
+    want_error("{\"train\":{\"zzzzzz\":1}}", "#/train/zzzzzz", "unknown key");
+    want_error("{\"batch\":1}", "#/batch", "it belongs at /train/batch");
+    want_error("{\"model\":{\"activation\":\"poly\"}}", "#/model/activation",
+               "it belongs at /attention/activation");
+    want_error("{\"a/b~c d\\u00e9\":1}", "#/a~1b~0c%20d%C3%A9", "unknown key");
+    want_error("{\"train/batch\":1}", "#/train~1batch", "unknown key");
+    want_error("{\"train\":5}", "#/train", "must be an object, not a number");
+    want_error("{\"train\":null}", "#/train", "must be an object, not null");
+    want_error("{\"model\":[]}", "#/model", "must be an object, not an array");
+    want_error("{\"train\":{\"optimizer\":\"adamw\"}}", "#/train/optimizer",
+               "must be an object, not a string");
+}
+
+static void test_malformed_and_oversized_documents(void **state)
+{
+    struct parsed p;
+    char *big = malloc(JOB_MAX_BYTES + 2);
+    static const struct {
+        const char *text, *what;
+    } cases[] = {{"", "not valid JSON"},
+                 {"[]", "must be an object, not an array"},
+                 {"null", "must be an object, not null"},
+                 {"{\"name\":\"a\",\"name\":\"b\"}", "duplicate"},
+                 {"{\"train\":{\"batch\":1,\"batch\":1}}", "duplicate"},
+                 {"{\"tags\":[[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]}", "deeper than 16"},
+                 {"{", "not valid JSON"}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        p = parse(cases[i].text);
+        assert_int_equal(p.err, PD_ERR_CORRUPT);
+        assert_int_equal(p.report.error_count, 1);
+        assert_true(told(p.report.errors, 1, "#", cases[i].what));
+        done(&p);
+    }
+    assert_non_null(big);
+    memset(big, ' ', JOB_MAX_BYTES + 1);
+    big[JOB_MAX_BYTES + 1] = '\0';
+    p = parse(big);
+    assert_int_equal(p.err, PD_ERR_LIMIT);
+    done(&p);
+    free(big);
+}
+
+static void test_checks_of_several_fields(void **state)
+{
+    static const struct {
+        const char *doc, *set, *value, *pointer, *what;
+    } cases[] = {
+        {VIT, "/model/heads", "5", "#/model/heads", "must divide the width: 64"},
+        {VIT, "/model/patch", "5", "#/model/patch",
+         "must divide the image: 28x28 pixels into patches of 5x5"},
+        {VIT, "/model/preset", "\"vit_tiny\"", "#/model/patch", "must divide the image"},
+        {VIT, "/model/preset", "\"gpt_micro\"", "#/data/dataset", "\"mnist\" is no text"},
+        {GPT, "/model/preset", "\"vit_micro\"", "#/data/dataset", "\"text\" holds no images"},
+        {VIT, "/model/arch", "\"gpt\"", "#/model/arch", "the preset \"vit_micro\" is a vit"},
+        {VIT, "/model", "{\"preset\":null}", "#/model/arch", "is needed"},
+        {GPT, "/data/context", "129", "#/data/context", "at most model.context, which is 128"},
+        {VIT, "/attention", "{\"activation\":\"poly\",\"scale\":\"k\"}", "#/attention/k",
+         "is needed with scale k"},
+        {VIT, "/attention", "{\"activation\":\"poly\",\"n_for_scale\":\"context\"}",
+         "#/attention/n_for_scale", "no context"},
+        {GPT, "/attention/form", "\"linear\"", "#/attention/form", "poly with a degree of 1 or 2"},
+        {GPT, "/attention", "{\"activation\":\"poly\",\"degree\":3,\"form\":\"linear\"}", "#/attention/form",
+         "poly with a degree of 1 or 2"},
+        {GPT, "/attention", "{\"activation\":\"poly\",\"degree\":2,\"form\":\"linear\",\"dropout\":0.1}",
+         "#/attention/form", "no dropout"},
+        {VIT, "/attention", "{\"activation\":\"poly\",\"n_for_scale\":\"row\"}", "#/attention/n_for_scale",
+         "needs causal attention"},
+        {GPT, "/attention", "{\"activation\":\"sigmoid_bias\",\"n_for_scale\":\"row\"}",
+         "#/attention/n_for_scale", "row does not fit"},
+        {GPT, "/attention/activation", "\"sima\"", "#/attention/activation", "a gpt sees only earlier ones"},
+        {GPT, "/attention", "{\"activation\":\"poly\",\"n_for_scale\":\"patches\"}",
+         "#/attention/n_for_scale", "no patches"},
+        {VIT, "/train/steps", "5", "#/train/epochs", "not both"},
+        {VIT, "/train/schedule", "{\"warmup_steps\":5,\"warmup_epochs\":1}", "#/train/schedule/warmup_epochs",
+         "not both"},
+        {VIT, "/train/schedule/warmup_epochs", "2", "#/train/schedule/warmup_epochs",
+         "at most the length, 1 epochs"},
+        {GPT, "/train/schedule/warmup_steps", "101", "#/train/schedule/warmup_steps",
+         "at most the length, 100 steps"},
+        {GPT, "/data/split/rule", "\"given\"", "#/data/split/rule", "not split already"},
+        {GPT, "/data/split", "{\"rule\":\"fraction\",\"train\":0.9}", "#/data/split/val",
+         "is needed with the rule fraction"},
+        {GPT, "/data/split", "{\"rule\":\"fraction\",\"train\":0.9,\"val\":0.2}", "#/data/split",
+         "more than 1"},
+        {GPT, "/data/split", "{\"rule\":\"fraction\",\"train\":9,\"val\":0.2}", "#/data/split/train",
+         "less than 1"},
+        {GPT, "/data/split", "{\"rule\":\"count\",\"train\":9.5,\"val\":1}", "#/data/split/train",
+         "must be an integer"},
+        {VIT, "/data",
+         "{\"dataset\":\"digits_gen\",\"split\":{\"rule\":\"count\",\"train\":1000000,\"val\":1}}",
+         "#/data/split", "at most 1000000"},
+        {VIT, "/data/path", "null", "#/data/path", "must not be null for \"mnist\""},
+        {VIT, "/data/path", "\"/etc/passwd\"", "#/data/path", "must not be absolute"},
+        {VIT, "/data/path", "\"mnist/../x\"", "#/data/path", "\"..\""},
+        {VIT, "/data/path", "\"..\"", "#/data/path", "\"..\""},
+        {VIT, "/data/path", "\"a//b\"", "#/data/path", "empty parts"},
+        {VIT, "/data/path", "\"a/\"", "#/data/path", "end with a slash"},
+        {VIT, "/data/path", "\"a\\u0007\"", "#/data/path", "control characters"},
+        {GPT, "/data", "{\"dataset\":\"text\",\"path\":null}", "#/data/path", "must not be null"},
+        {VIT, "/data/augment", "{\"crop\":\"pad_crop\",\"pad_crop\":{\"shift\":28}}",
+         "#/data/augment/pad_crop/shift", "smaller than the image"},
+        {VIT, "/depends_on", "[{\"job\":\"x\"}]", "#/depends_on", "string of digits"},
+        {VIT, "/depends_on", "[{\"job\":12}]", "#/depends_on", "string of digits"},
+        {VIT, "/depends_on", "[{\"job\":\"1\",\"when\":\"later\"}]", "#/depends_on",
+         "afterok, afterany, afternotok"},
+        {VIT, "/depends_on", "[{\"job\":\"1\",\"wen\":\"afterok\"}]", "#/depends_on", "unknown key \"wen\""},
+        {VIT, "/depends_on", "[1]", "#/depends_on", "must be an object"},
+        {VIT, "/tags", "{\"a\":1}", "#/tags", "must be a string"},
+        {VIT, "/tags", "{\"\":\"x\"}", "#/tags", "1 to 250 bytes"},
+        {VIT, "/train/optimizer/betas", "[0.9,1]", "#/train/optimizer/betas", "less than 1"},
+        {VIT, "/train/optimizer/betas", "[0.9]", "#/train/optimizer/betas", "array of two numbers"},
+        {VIT, "/model/patch", "[4]", "#/model/patch", "[rows, columns]"},
+        {VIT, "/model/patch", "4.5", "#/model/patch", "[rows, columns]"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *doc = with(cases[i].doc, cases[i].set, cases[i].value);
+        want_only(doc, cases[i].pointer, cases[i].what);
+        free(doc);
+    }
+    want_only(
+        "{\"model\":{\"preset\":\"gpt_micro\"},\"data\":{\"dataset\":\"text\"},\"train\":{\"steps\":1}}",
+        "#/data/path", "is needed: a text file");
+    want_only("{\"model\":{\"preset\":\"vit_micro\"},\"data\":{\"dataset\":\"mnist\"}}", "#/train",
+              "needs a length");
+    want_only("{\"model\":{\"preset\":\"vit_micro\"},\"train\":{\"epochs\":1}}", "#/data/dataset",
+              "is needed");
+    want_only("{\"model\":{\"arch\":\"vit\",\"width\":64,\"depth\":2},\"data\":{\"dataset\":\"mnist\"},"
+              "\"train\":{\"epochs\":1}}",
+              "#/model/heads", "is needed where no preset is named");
+    want_only("{\"trials\":64,\"model\":{\"preset\":\"vit_micro\"},\"data\":{\"dataset\":\"mnist\"},"
+              "\"train\":{\"epochs\":1,\"seed\":"
+              "9007199254740930}}",
+              "#/train/seed", "below 2^53");
+}
+
+static void test_a_custom_shape_needs_no_preset(void **state)
+{
+    struct parsed p = want_ok(
+        "{\"model\":{\"arch\":\"vit\",\"width\":48,\"depth\":2,\"heads\":3},\"data\":{\"dataset\":\"mnist\"},"
+        "\"train\":{\"epochs\":1}}");
+
+    (void)state;
+    done(&p);
+    p = want_ok("{\"model\":{\"arch\":\"gpt\",\"width\":48,\"depth\":2,\"heads\":3,\"context\":32},\"data\":{"
+                "\"dataset\":\"text\","
+                "\"path\":\"a/b\"},\"train\":{\"steps\":1}}");
+    done(&p);
+}
+
+static void test_what_has_no_effect_is_a_warning(void **state)
+{
+    static const struct {
+        const char *doc, *set, *value, *pointer, *what;
+    } cases[] = {
+        {VIT, "/attention/k", "3", "#/attention/k",
+         "has no effect unless attention.activation is poly with scale k"},
+        {VIT, "/attention/degree", "2", "#/attention/degree",
+         "has no effect unless attention.activation is poly"},
+        {VIT, "/attention/alpha", "1", "#/attention/alpha", "sigmoid"},
+        {VIT, "/model/window", "8", "#/model/window", "unless model.arch is swin"},
+        {VIT, "/model/context", "8", "#/model/context", "unless the data are sequences"},
+        {GPT, "/model/pool", "\"cls\"", "#/model/pool", "unless the data are images"},
+        {GPT, "/data/augment/crop", "\"pad_crop\"", "#/data/augment/crop", "unless the data are images"},
+        {VIT, "/data/tokenizer", "\"gpt2_bpe\"", "#/data/tokenizer", "unless the data are text"},
+        {VIT, "/train/optimizer/momentum", "0.8", "#/train/optimizer/momentum",
+         "unless the optimizer is msgdw"},
+        {VIT, "/data/split/train", "0.5", "#/data/split/train", "with data.split.rule given"},
+        {VIT, "/resources/warn_before_s", "9", "#/resources/warn_before_s", "without resources.time_limit_s"},
+        {VIT, "/data", "{\"dataset\":\"digits_gen\",\"path\":\"x\"}", "#/data/path",
+         "because polyd generates these data"},
+        {VIT, "/attention/n", "3", "#/attention/n", "is computed"},
+        {VIT, "/variant", "\"paper\"", "#/variant", "without a template"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *doc = with(cases[i].doc, cases[i].set, cases[i].value);
+        want_warning(doc, cases[i].pointer, cases[i].what);
+        free(doc);
+    }
+}
+
+/* ---- Workers ---- */
+
+static void test_config_load_takes_one_run(void **state)
+{
+    struct job_config *g = NULL;
+    struct pd_why why;
+    struct parsed p = want_ok(example_1);
+    char *text = run_text(p.job, 0);
+
+    (void)state;
+    assert_int_equal(job_config_load(text, strlen(text), &g, &why), PD_OK);
+    assert_string_equal(g->name, "mnist cubic");
+    assert_int_equal(g->resources.threads, 2);
+    g = job_config_free(g);
+    assert_null(g);
+    assert_int_equal(job_config_load(example_2, strlen(example_2), &g, &why), PD_ERR_INVALID);
+    assert_non_null(strstr(why.text, "21 runs"));
+    assert_int_equal(job_config_load("{", 1, &g, &why), PD_ERR_CORRUPT);
+    assert_int_equal(job_config_load("{\"x\":1}", 7, &g, &why), PD_ERR_INVALID);
+    assert_non_null(strstr(why.text, "#/x: unknown key"));
+    assert_null(g);
+    assert_null(job_config_free(NULL));
+    assert_null(job_free(NULL));
+    free(text);
+    done(&p);
+}
+
+static void test_bind_refuses_what_the_data_cannot_carry(void **state)
+{
+    struct parsed p = want_ok(example_1);
+    struct job_config *g = NULL;
+    struct pd_why why;
+
+    (void)state;
+    assert_int_equal(config_of(p.job, &g, &why), PD_OK);
+    assert_int_equal(job_config_bind(g, 63, &why), PD_ERR_INVALID);
+    assert_non_null(strstr(why.text, "less than one batch of 64"));
+    assert_int_equal(g->bound.steps, 0);
+    assert_int_equal(job_config_bind(g, 64, &why), PD_OK);
+    assert_int_equal(g->bound.steps, 4);
+    assert_int_equal(g->bound.eval_every, 1);
+    g->train.schedule.warmup_steps = 5;
+    assert_int_equal(job_config_bind(g, 64, &why), PD_ERR_INVALID);
+    assert_non_null(strstr(why.text, "warm-up of 5 steps"));
+    g->train.epochs = 1000000000;
+    g->train.schedule.warmup_steps = 0;
+    assert_int_equal(job_config_bind(g, 64 * 100000, &why), PD_ERR_INVALID);
+    assert_non_null(strstr(why.text, "too many"));
+    job_config_free(g);
+    done(&p);
+}
+
+static void test_plan_digest_ignores_what_does_not_change_the_plan(void **state)
+{
+    static const struct {
+        const char *pointer, *value;
+        bool same;
+    } cases[] = {
+        {"/name", "\"other\"", true},
+        {"/experiment", "\"other\"", true},
+        {"/tags", "{\"a\":\"b\"}", true},
+        {"/notes", "\"n\"", true},
+        {"/train/seed", "9", true},
+        {"/train/optimizer/lr", "0.5", true},
+        {"/train/schedule/warmup_epochs", "0.5", true},
+        {"/train/schedule/name", "\"constant\"", true},
+        {"/data/path", "\"elsewhere\"", false}, /* what lies there tells sizes that the document does not */
+        {"/resources/priority", "-3", true},
+        {"/resources/time_limit_s", "5", true},
+        {"/depends_on", "[{\"job\":\"1\"}]", true},
+        {"/register", "\"m\"", true},
+        {"/data/split_seed", "9", true},
+        {"/model/gelu", "\"tanh\"", false},
+        {"/model/width", "32", false},
+        {"/train/batch", "32", false},
+        {"/attention/activation", "\"poly\"", false},
+        {"/resources/threads", "2", false},
+        {"/train/optimizer/name", "\"msgdw\"", false},
+    };
+    struct parsed p = want_ok(VIT);
+    char *base = run_text(p.job, 0), want[JOB_DIGEST_SIZE], got[JOB_DIGEST_SIZE], config[JOB_DIGEST_SIZE],
+         other[JOB_DIGEST_SIZE];
+
+    (void)state;
+    assert_int_equal(job_plan_digest(base, strlen(base), "f", want, NULL), PD_OK);
+    assert_int_equal(job_config_digest(base, strlen(base), config, NULL), PD_OK);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *doc = with(VIT, cases[i].pointer, cases[i].value), *text;
+        struct parsed q = parse(doc);
+        if (q.err != PD_OK)
+            dump(&q);
+        assert_int_equal(q.err, PD_OK);
+        text = run_text(q.job, 0);
+        assert_int_equal(job_plan_digest(text, strlen(text), "f", got, NULL), PD_OK);
+        if ((strcmp(want, got) == 0) != cases[i].same)
+            fail_msg("%s: the plan's digest should be %s", cases[i].pointer,
+                     cases[i].same ? "the same" : "another");
+        assert_int_equal(job_config_digest(text, strlen(text), other, NULL), PD_OK);
+        assert_string_not_equal(config, other);
+        free(text);
+        free(doc);
+        done(&q);
+    }
+    free(base);
+    done(&p);
+}
+
+/* The digest of one resolved document, pinned: if it changes, so do the stored digests of every job; then
+ * this line changes with a word about why. Last: train.stop. */
+static void test_config_digest_is_pinned(void **state)
+{
+    struct parsed p = want_ok(example_1);
+    char *text = run_text(p.job, 0), digest[JOB_DIGEST_SIZE];
+
+    (void)state;
+    assert_int_equal(job_config_digest(text, strlen(text), digest, NULL), PD_OK);
+    assert_string_equal(digest, "02d9bd61a3a19d6126adad0abc2969db6d46b95163b6724ed9f7199ffb67da69");
+    free(text);
+    done(&p);
+}
+
+/* ---- Schedules that do nothing sensible ---- */
+
+static void test_a_schedule_that_does_nothing_sensible_is_warned_of(void **state)
+{
+    static const struct {
+        const char *doc, *pointer, *value, *at, *what;
+    } odd[] = {
+        {VIT, "/train/schedule", "{\"name\":\"step\"}", "#/train/schedule/name",
+         "without train.schedule.milestones"},
+        {VIT, "/train/schedule/min_lr", "10", "#/train/schedule/min_lr",
+         "is above train.optimizer.lr, 0.001"},
+        {GPT, "/train/eval_every", "101", "#/train/eval_every", "longer than the run of 100 steps"},
+        {GPT, "/train/schedule", "{\"name\":\"step\",\"milestones\":[100,200]}",
+         "#/train/schedule/milestones", "not before the end of the run of 100 steps"},
+    };
+    static const struct {
+        const char *doc, *pointer, *value;
+    } fine[] = {
+        {VIT, "/train/schedule/min_lr", "0.001"},
+        {VIT, "/train/schedule", "{\"name\":\"constant\"}"},
+        {GPT, "/train/eval_every", "100"},
+        {VIT, "/train/eval_every", "1000"}, /* a length in epochs: who knows the data knows */
+        {GPT, "/train/schedule", "{\"name\":\"step\",\"milestones\":[99,200]}"},
+    };
+    struct parsed p;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof odd / sizeof *odd; i++) {
+        char *doc = with(odd[i].doc, odd[i].pointer, odd[i].value);
+
+        want_warning(doc, odd[i].at, odd[i].what);
+        free(doc);
+    }
+    for (size_t i = 0; i < sizeof fine / sizeof *fine; i++) {
+        char *doc = with(fine[i].doc, fine[i].pointer, fine[i].value);
+
+        p = want_ok(doc);
+        done(&p);
+        free(doc);
+    }
+}
+
+/* The document as a run, judged with a training set of so many images. */
+static struct parsed judged(const char *pointer, const char *value, int64_t samples)
+{
+    struct parsed out = {.job = NULL}, p;
+    char *doc = with(VIT, pointer, value), *text;
+
+    p = want_ok(doc);
+    text = run_text(p.job, 0);
+    job_report_init(&out.report);
+    assert_int_equal(job_run_judge(text, strlen(text), samples, &out.report, NULL), PD_OK);
+    free(text);
+    done(&p);
+    free(doc);
+    return out;
+}
+
+static void test_a_run_is_judged_by_the_size_of_its_data(void **state)
+{
+    /* 640 images are 10 steps of 64. */
+    struct parsed p = judged("/train", "{\"epochs\":3,\"schedule\":{\"warmup_steps\":500}}", 640);
+
+    (void)state;
+    assert_int_equal(p.report.error_count, 1);
+    assert_true(
+        told(p.report.errors, 1, "#/train/schedule/warmup_steps", "500 steps is longer than the run of 30"));
+    done(&p);
+    p = judged("/train", "{\"epochs\":3,\"schedule\":{\"warmup_steps\":30}}", 640);
+    assert_int_equal(p.report.error_count + p.report.warning_count, 0);
+    done(&p);
+    p = judged("/train", "{\"epochs\":null,\"steps\":3,\"schedule\":{\"warmup_epochs\":1}}", 640);
+    assert_int_equal(p.report.error_count, 1);
+    assert_true(
+        told(p.report.errors, 1, "#/train/schedule/warmup_epochs", "10 steps is longer than the run of 3"));
+    done(&p);
+    p = judged("/train/batch", "641", 640);
+    assert_int_equal(p.report.error_count, 1);
+    assert_true(told(p.report.errors, 1, "#/train/batch", "less than one batch of 641"));
+    done(&p);
+    p = judged("/train", "{\"epochs\":2,\"eval_every\":1000}", 640);
+    assert_int_equal(p.report.error_count, 0);
+    assert_int_equal(p.report.warning_count, 1);
+    assert_true(told(p.report.warnings, 1, "#/train/eval_every", "longer than the run of 20 steps"));
+    done(&p);
+}
+
+/* ---- Fuzzing's entry, fed with mutated examples ---- */
+
+static void test_fuzz_entry_keeps_its_invariants(void **state)
+{
+    static const char *const seeds[] = {example_1, example_2, example_3, example_3_runs, VIT, GPT};
+    uint64_t x = 20261121;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof seeds / sizeof *seeds; i++)
+        job_fuzz((const uint8_t *)seeds[i], strlen(seeds[i]));
+    for (int round = 0; round < 3000; round++) {
+        const char *seed = seeds[round % (sizeof seeds / sizeof *seeds)];
+        size_t n = strlen(seed);
+        char *text = malloc(n);
+        assert_non_null(text);
+        memcpy(text, seed, n);
+        for (int k = 0; k < 1 + round % 3; k++) {
+            x = x * 6364136223846793005u + 1442695040888963407u;
+            text[(x >> 33) % n] = "0123456789\"{}[]:,-.eEntf/~ aklmp"[x >> 20 & 31];
+        }
+        job_fuzz((const uint8_t *)text, n);
+        free(text);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_example_1_as_a_configuration),
+        cmocka_unit_test(test_example_2_makes_21_runs),
+        cmocka_unit_test(test_example_3_names_what_it_lacks_and_runs_without),
+        cmocka_unit_test(test_a_resolved_document_resolves_to_itself),
+        cmocka_unit_test(test_the_kept_document_makes_the_same_runs_anywhere),
+        cmocka_unit_test(test_an_override_on_a_swept_pointer_removes_the_axis),
+        cmocka_unit_test(test_all_errors_come_at_once_with_pointers),
+        cmocka_unit_test(test_unknown_keys_and_suggestions),
+        cmocka_unit_test(test_words_of_other_trainers_point_at_the_field),
+        cmocka_unit_test(test_lists_name_what_can_run),
+        cmocka_unit_test(test_malformed_and_oversized_documents),
+        cmocka_unit_test(test_checks_of_several_fields),
+        cmocka_unit_test(test_a_custom_shape_needs_no_preset),
+        cmocka_unit_test(test_what_has_no_effect_is_a_warning),
+        cmocka_unit_test(test_config_load_takes_one_run),
+        cmocka_unit_test(test_bind_refuses_what_the_data_cannot_carry),
+        cmocka_unit_test(test_plan_digest_ignores_what_does_not_change_the_plan),
+        cmocka_unit_test(test_config_digest_is_pinned),
+        cmocka_unit_test(test_a_schedule_that_does_nothing_sensible_is_warned_of),
+        cmocka_unit_test(test_a_run_is_judged_by_the_size_of_its_data),
+        cmocka_unit_test(test_fuzz_entry_keeps_its_invariants),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

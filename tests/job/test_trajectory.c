@@ -1,0 +1,163 @@
+/* tests/job/test_trajectory.c: which fields are part of the digest under which a checkpoint is continued. */
+#include "tests/job/help.h"
+
+/* False: the document is refused. *ret_idle: the field has no effect in it. */
+static bool trajectory_of(const char *doc, const struct job_field *f, char out[JOB_DIGEST_SIZE],
+                          bool *ret_idle)
+{
+    struct job_config *g = NULL;
+    struct pd_why why;
+
+    if (job_config_load(doc, strlen(doc), &g, &why) != PD_OK)
+        return false;
+    memcpy(out, g->trajectory, JOB_DIGEST_SIZE);
+    *ret_idle = f && f->useful && !f->useful(g->owner);
+    job_config_free(g);
+    return true;
+}
+
+/* Documents in which most fields have an effect, between them. */
+static const char *const bases[] = {
+    VIT,
+    GPT,
+    "{\"model\":{\"preset\":\"vit_micro\",\"heads\":2,\"patch\":4},\"norm\":{\"placement\":\"S5\"},\"data\":{"
+    "\"dataset\":"
+    "\"mnist\",\"augment\":{\"crop\":\"pad_crop\"},\"split\":{\"rule\":\"count\",\"train\":1000,\"val\":100}}"
+    ","
+    "\"attention\":{\"activation\":\"poly\",\"scale\":\"learned\",\"qk_norm\":true},\"train\":{\"steps\":100,"
+    "\"ema\":0.9,"
+    "\"drop_path\":0.1,\"init\":\"xavier\",\"optimizer\":{\"name\":\"msgdw\"},\"schedule\":{\"name\":"
+    "\"step\","
+    "\"milestones\":[50],\"warmup_steps\":5,\"warmup_lr\":1e-6}}}",
+    "{\"model\":{\"preset\":\"vit_micro\",\"patch\":4},\"data\":{\"dataset\":\"mnist\",\"augment\":{\"crop\":"
+    "\"rrc\"}},"
+    "\"attention\":{\"activation\":\"sigmoid\"},\"train\":{\"steps\":100,\"schedule\":{\"warmup_steps\":5}},"
+    "\"resources\":{\"slots\":2,\"device\":\"cpu\",\"time_limit_s\":100}}",
+    "{\"model\":{\"preset\":\"gpt_micro\",\"mlp_act\":\"gelu\"},\"data\":{\"dataset\":\"text\",\"path\":"
+    "\"corpora/a.txt\","
+    "\"tokenizer\":\"gpt2_bpe\"},\"attention\":{\"activation\":\"poly\",\"scale\":\"k\",\"k\":2,\"degree\":2}"
+    ","
+    "\"train\":{\"steps\":100}}",
+};
+
+static bool same_value(const char *a, const char *b, const char *pointer)
+{
+    json_t *resolved[2];
+    bool same;
+
+    for (int i = 0; i < 2; i++) {
+        struct pd_buf text;
+
+        pd_buf_init(&text, 0);
+        assert_int_equal(job_config_complete(i ? b : a, strlen(i ? b : a), &text, NULL), PD_OK);
+        assert_int_equal(job_json_load(text.data, text.len, &resolved[i], NULL), PD_OK);
+        pd_buf_done(&text);
+    }
+    same = json_equal(job_json_at(resolved[0], pointer), job_json_at(resolved[1], pointer));
+    json_decref(resolved[0]);
+    json_decref(resolved[1]);
+    return same;
+}
+
+/* Puts one value after the other into the base until one is taken and tells another run from the base's: 1
+ * the digest changes, 0 it stays, -1 no value could be tried. */
+static int changes(const struct job_field *f, const char *base)
+{
+    static const char *const values[] = {
+        "true", "false",      "1",     "2",     "3",         "0.5",           "0.25",
+        "7",    "[0.5,0.75]", "[2,2]", "[7,9]", "\"other\"", "\"corpora/b\"", "{\"a\":\"b\"}"};
+    char before[JOB_DIGEST_SIZE], after[JOB_DIGEST_SIZE];
+    size_t enums = f->names ? f->names->count : 0;
+    bool idle;
+    int found = -1;
+
+    assert_true(trajectory_of(base, NULL, before, &idle));
+    for (size_t i = 0; i < enums + sizeof values / sizeof *values && found < 1; i++) {
+        char word[128], *doc;
+
+        snprintf(word, sizeof word, "\"%s\"", i < enums ? f->names->names[i] : "");
+        doc = with(base, f->pointer, i < enums ? word : values[i - enums]);
+        if (trajectory_of(doc, f, after, &idle) && !idle && !same_value(base, doc, f->pointer))
+            found = strcmp(before, after) != 0;
+        free(doc);
+    }
+    return found;
+}
+
+/* Rows by which others are read, or from which others take their defaults. */
+static bool others(const char *pointer)
+{
+    static const char *const names[] = {"/schema", "/model/preset", "/recipe", "/overrides",
+                                        "/resources/device"};
+
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (!strcmp(names[i], pointer))
+            return true;
+    return false;
+}
+
+static void test_every_row_is_in_the_digest_unless_its_flag_says_otherwise(void **state)
+{
+    int in = 0, off = 0;
+
+    (void)state;
+    for (size_t i = 0; i < job_field_count; i++) {
+        const struct job_field *f = &job_fields[i];
+        int found = -1;
+
+        if (f->type == JOB_T_OBJECT || f->type == JOB_T_AXES || f->flags & (JOB_F_COMPUTED | JOB_F_ONLY))
+            continue;
+        for (size_t b = 0; b < sizeof bases / sizeof *bases && found < 1; b++) {
+            int here = changes(f, bases[b]);
+
+            found = here > found ? here : found;
+        }
+        if (f->flags & JOB_F_OFF_TRAJECTORY && found == 1 && !others(f->pointer))
+            fail_msg("%s changes the digest", f->pointer);
+        if (!(f->flags & JOB_F_OFF_TRAJECTORY) && found == 0)
+            fail_msg("%s does not change the digest", f->pointer);
+        in += found == 1;
+        off += found == 0;
+    }
+    /* Few rows can be tried in none of these documents. */
+    assert_true(in >= 60);
+    assert_true(off >= 15);
+}
+
+static void test_a_value_written_out_that_is_the_default_changes_nothing(void **state)
+{
+    char a[JOB_DIGEST_SIZE], b[JOB_DIGEST_SIZE];
+    char *doc = with(VIT, "/train/label_smoothing", "0"), *more = with(doc, "/data/augment/flip", "0");
+    bool idle;
+
+    (void)state;
+    assert_true(trajectory_of(VIT, NULL, a, &idle));
+    assert_true(trajectory_of(more, NULL, b, &idle));
+    assert_string_equal(a, b);
+    free(doc);
+    free(more);
+}
+
+static void test_a_value_without_effect_changes_nothing(void **state)
+{
+    char a[JOB_DIGEST_SIZE], b[JOB_DIGEST_SIZE];
+    char *doc = with(VIT, "/attention/degree", "5"); /* of softmax */
+    bool idle;
+
+    (void)state;
+    assert_true(trajectory_of(VIT, NULL, a, &idle));
+    assert_true(trajectory_of(doc, NULL, b, &idle));
+    assert_string_equal(a, b);
+    free(doc);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_every_row_is_in_the_digest_unless_its_flag_says_otherwise),
+        cmocka_unit_test(test_a_value_written_out_that_is_the_default_changes_nothing),
+        cmocka_unit_test(test_a_value_without_effect_changes_nothing),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

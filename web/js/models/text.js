@@ -161,15 +161,29 @@ export function textBox(model, version, signal, context) {
         let first = 0;
         let made = 0;
         let finish = '';
-        /** A small model is faster than a page: what came is shown once a frame. @type {any[]} */
+        /** A small model is faster than a page: what came and is not shown yet. @type {any[]} */
         const come = [];
-        let frame = 0;
+        let due = false;
         const show = () => {
-            cancelAnimationFrame(frame);
-            frame = 0;
             add(text, come.splice(0));
             const seconds = (performance.now() - first) / 1000;
             setText(status, `${count(made)} tokens${seconds > .3 ? `, ${number(Math.round(made / seconds))} a second` : ''}`);
+        };
+        /** Shows what has come in the next frame, then lets the page rest three times as long as that took: Stop works at any length. */
+        const showSoon = () => {
+            if (due)
+                return;
+            due = true;
+            requestAnimationFrame(() => {
+                const start = performance.now();
+                if (come.length > 0)
+                    show();
+                setTimeout(() => setTimeout(() => {
+                    due = false;
+                    if (come.length > 0 && running === mine)
+                        showSoon();
+                }, 3 * (performance.now() - start)));
+            });
         };
         try {
             const response = await complete({
@@ -198,7 +212,7 @@ export function textBox(model, version, signal, context) {
                 come.push(choice);
                 if (!part.usage)
                     made += choice.logprobs?.tokens?.length ?? (choice.text ? 1 : 0);
-                frame ||= requestAnimationFrame(show);
+                showSoon();
             }
             show();
             const total = (performance.now() - began) / 1000;

@@ -214,10 +214,11 @@ export function runView(context) {
 
     /** Best values with their steps, by key: read anew once the series has grown. @type {Map<string, {count: number, value: number, step: number, last: number}>} */
     const bests = new Map();
+    const withBest = ['loss/val', 'acc/val', 'ppl/val'];
     let asking = false;
 
     async function readBests() {
-        const keys = ['loss/val', 'acc/val', 'ppl/val'].filter(key => {
+        const keys = withBest.filter(key => {
             const s = page.series.find(found => found.key === key);
             return s && bests.get(key)?.count !== s.count;
         });
@@ -257,7 +258,7 @@ export function runView(context) {
             // Validation that has been worse for a third of the run since its best is told: it is what overfitting looks like.
             const worse = differs && found.value !== null && best.step < best.last * 2 / 3 && Math.abs(found.value - best.value) > Math.abs(best.value) * .05;
             stats.push({ title: fullTitle(key), value: present(metric, found.value), text: metric.text, tone: worse ? 'warn' : undefined,
-                note: differs ? `best ${present(metric, best.value)} at step ${count(best.step)}${worse ? `, ${metric.better === 'more' ? 'falling' : 'rising'} since` : ''}` : best && best.last > 0 ? 'the best' : '' });
+                note: differs ? `best ${present(metric, best.value)} at step ${count(best.step)}${worse ? `, ${metric.better === 'more' ? 'falling' : 'rising'} since` : ''}` : best && best.last > 0 ? 'the best' : withBest.includes(key) ? '\u00a0' : '' });
         };
         const addCourse = () => {
             add('loss/val');
@@ -398,9 +399,11 @@ export function runView(context) {
             const before = page.run && `${standing(page.run)} ${page.run.attempts}`;
             const [answer, list] = await Promise.all([getRun(id, signal), listSeries(id, signal)]);
             Object.assign(page, { run: answer.run, resolved: answer.document, attempts: answer.attempts, digest: answer.digest, series: list });
+            const first = all.hidden;
+            if (first)
+                await readBests(); // with the first tiles: a note that came later would push the charts down, under the pointer
             const job = !page.job || isActive(answer.run) || before !== `${standing(answer.run)} ${answer.run.attempts}` ? getJob(answer.run.jobId, signal) : null;
             waiting.remove();
-            const first = all.hidden;
             if (first && job && tab === 'config')
                 page.job = await job; // it tells what was submitted
             if (first) {

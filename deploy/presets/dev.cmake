@@ -1,4 +1,7 @@
-# Everyday work: optimised enough to train, symbols kept, warnings are errors.
+# Everyday work: optimised enough to train, warnings are errors. Symbols for backtraces with lines; whoever wants variables
+# in a debugger sets CMAKE_C_FLAGS_RELWITHDEBINFO to "-O2 -g -DNDEBUG", which makes the build a fifth slower.
 set(CMAKE_BUILD_TYPE RelWithDebInfo CACHE STRING "")
+set(CMAKE_C_FLAGS_RELWITHDEBINFO "-O2 -g1 -DNDEBUG" CACHE STRING "")
+set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O2 -g1 -DNDEBUG" CACHE STRING "")
 set(POLYD_WERROR ON CACHE BOOL "")
 set(POLYD_TESTS ON CACHE BOOL "")

@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -29,6 +30,7 @@
 
 static long countdown; /* changing calls until the kill; 0 = never */
 static size_t torn;    /* bytes that reach the file of a write that is the last */
+static bool *in_write; /* shared: the last call was a write */
 
 static void die(void)
 {
@@ -81,6 +83,7 @@ ssize_t write(int fd, const void *bytes, size_t len)
 {
     if (fd > 2 && last()) {
         syscall(SYS_write, fd, bytes, len < torn ? len : torn);
+        *in_write = true;
         die();
     }
     return syscall(SYS_write, fd, bytes, len);
@@ -90,6 +93,7 @@ ssize_t pwrite(int fd, const void *bytes, size_t len, off_t at)
 {
     if (last()) {
         syscall(SYS_pwrite64, fd, bytes, len < torn ? len : torn, at);
+        *in_write = true;
         die();
     }
     return syscall(SYS_pwrite64, fd, bytes, len, at);
@@ -343,25 +347,36 @@ static const struct {
     {"--init", true, make_lost, after_init},
 };
 
+/* In memory where possible: what is tested is the order of changes, not the disk. */
+static void new_folder(char dir[64])
+{
+    snprintf(dir, 64, "%s/polyd-marker-XXXXXX", access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp");
+    if (!mkdtemp(dir))
+        exit(2);
+}
+
 int main(void)
 {
     pd_log_set_level(PD_LOG_ERROR);
+    in_write = mmap(NULL, sizeof *in_write, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (in_write == MAP_FAILED)
+        return 2;
     for (size_t k = 0; k < sizeof scenarios / sizeof *scenarios; k++) {
         bool over = false;
+        char begin[64];
         long n;
 
+        new_folder(begin);
+        scenarios[k].make(begin);
+        torn = 20;
         for (n = 1; !over && bad < 20; n += torn ? 1 : 0) {
             char dir[64], when[96];
             int status;
             pid_t pid;
 
-            /* In memory where possible: what is tested is the order of changes, not the disk. */
-            snprintf(dir, sizeof dir, "%s/polyd-marker-XXXXXX",
-                     access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp");
-            if (!mkdtemp(dir))
-                return 2;
-            torn = torn ? 0 : 20;
-            scenarios[k].make(dir);
+            new_folder(dir);
+            shell("cp -a '%s/.' '%s'", begin, dir);
+            *in_write = false;
             fflush(stdout);
             pid = fork();
             if (pid == 0) {
@@ -380,7 +395,10 @@ int main(void)
                 printf("kept %s\n", dir);
             else
                 shell("rm -rf '%s'", dir);
+            /* A write is tried once more with nothing of it written. */
+            torn = torn && *in_write ? 0 : 20;
         }
+        shell("rm -rf '%s'", begin);
         printf("%s: killed at each of %ld changes\n", scenarios[k].name, n - 1);
         CHECK(n > 20, "%s: only %ld changes were seen", scenarios[k].name, n - 1);
     }

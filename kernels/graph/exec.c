@@ -13,6 +13,16 @@ struct origin {    /* what a view's data pointer is computed from */
     size_t offset; /* bytes into the leaf or the arena */
 };
 
+struct pk_arena {
+    size_t plans; /* that use it, and its maker */
+    size_t bytes;
+    unsigned char *memory; /* NULL: of no bytes, or of a forecast */
+    const struct pk_backend_api *api;
+    struct pk_backend *backend;
+    uint64_t moved;              /* how often `memory` was replaced */
+    const struct pk_exec *holds; /* whose values; NULL: nobody's */
+};
+
 struct pk_exec {
     struct pk_graph *g; /* our own, after the passes */
     struct pk_plan plan;
@@ -31,7 +41,8 @@ struct pk_exec {
     struct pk_captured *captured;
     bool unrecordable;
     struct pk_exec_runs runs;
-    unsigned char *arena;
+    struct pk_arena *arena;
+    uint64_t arena_moved; /* when pointers were resolved */
     void (*trace)(void *user, const char *node, const struct pk_view *out, int n);
     void *trace_user;
     bool poison;
@@ -271,8 +282,77 @@ out:
     return err;
 }
 
+struct pk_arena *pk_arena_new(void)
+{
+    struct pk_arena *a = calloc(1, sizeof *a);
+
+    if (a)
+        a->plans = 1;
+    return a;
+}
+
+struct pk_arena *pk_arena_free(struct pk_arena *a)
+{
+    if (a && --a->plans == 0) {
+        if (a->memory)
+            a->api->free(a->backend, a->memory);
+        free(a);
+    }
+    return NULL;
+}
+
+size_t pk_arena_bytes(const struct pk_arena *a)
+{
+    return a->bytes;
+}
+
+/* Grows the arena to what the plan wants. Its values are given up first: only one of the two has to fit. */
+static enum pd_err join_arena(struct pk_exec *e, struct pk_arena *a, struct pd_why *why)
+{
+    size_t bytes = e->plan.arena_bytes;
+
+    if ((a->plans > 1 || a->memory) && a->backend != e->backend)
+        return pd_fail(why, PD_ERR_INVALID, "plans of several back ends cannot share an arena");
+    a->plans++;
+    e->arena = a;
+    a->api = e->api;
+    a->backend = e->backend;
+    if (bytes <= a->bytes)
+        return PD_OK;
+    if (e->backend) {
+        if (a->memory) {
+            enum pd_err err = a->api->sync(a->backend, why);
+
+            if (err != PD_OK)
+                return err;
+            a->api->free(a->backend, a->memory);
+        }
+        a->holds = NULL;
+        a->bytes = 0;
+        a->moved++;
+        a->memory = a->api->alloc(a->backend, bytes);
+        if (!a->memory)
+            return pd_fail(why, PD_ERR_NOMEM, "no memory for an arena of %zu bytes", bytes);
+    }
+    a->bytes = bytes;
+    return PD_OK;
+}
+
 enum pd_err pk_exec_new(struct pk_graph *g, const struct pk_backend_api *api, struct pk_backend *backend,
                         struct pk_exec **ret, struct pd_why *why)
+{
+    struct pk_arena *own = pk_arena_new();
+    enum pd_err err;
+
+    if (!own)
+        return pd_fail(why, PD_ERR_NOMEM, "no memory for a plan");
+    err = pk_exec_new_in(g, api, backend, own, ret, why);
+    pk_arena_free(own); /* the plan keeps it */
+    return err;
+}
+
+enum pd_err pk_exec_new_in(struct pk_graph *g, const struct pk_backend_api *api, struct pk_backend *backend,
+                           struct pk_arena *arena, struct pk_exec **ret, struct pd_why *why)
 {
     struct pk_exec *e = NULL;
     size_t *workspace = NULL;
@@ -305,13 +385,9 @@ enum pd_err pk_exec_new(struct pk_graph *g, const struct pk_backend_api *api, st
         err = pd_fail(why, PD_ERR_NOMEM, "no memory for the calls of a plan");
         goto out;
     }
-    if (backend && e->plan.arena_bytes) {
-        e->arena = api->alloc(backend, e->plan.arena_bytes);
-        if (!e->arena) {
-            err = pd_fail(why, PD_ERR_NOMEM, "no memory for an arena of %zu bytes", e->plan.arena_bytes);
-            goto out;
-        }
-    }
+    err = join_arena(e, arena, why);
+    if (err != PD_OK)
+        goto out;
     *ret = e;
     e = NULL; /* moved to the caller */
 out:
@@ -334,8 +410,9 @@ struct pk_exec *pk_exec_free(struct pk_exec *e)
 {
     if (e) {
         drop_captured(e);
-        if (e->arena)
-            e->api->free(e->backend, e->arena);
+        if (e->arena && e->arena->holds == e)
+            e->arena->holds = NULL;
+        pk_arena_free(e->arena);
         pk_plan_done(&e->plan);
         pk_graph_free(e->g);
         free(e->call);
@@ -395,20 +472,23 @@ enum pd_err pk_exec_bind(struct pk_exec *e, const char *name, void *memory, stru
 
 static enum pd_err resolve(struct pk_exec *e, struct pd_why *why)
 {
+    if (e->arena->bytes < e->plan.arena_bytes) /* another plan wanted more, and there was none */
+        return pd_fail(why, PD_ERR_NOMEM, "no memory for an arena of %zu bytes", e->plan.arena_bytes);
     for (size_t i = 0; i < e->g->n_leaf; i++)
         if (e->used[i] && !e->bound[i] && pk_graph_leaf(e->g, i).bytes)
             return pd_fail(why, PD_ERR_INVALID, "leaf '%s' is not bound", e->g->leaf[i].name);
     for (size_t i = 0; i < e->n_view; i++) {
-        unsigned char *base = e->origin[i].leaf >= 0 ? e->bound[e->origin[i].leaf] : e->arena;
+        unsigned char *base = e->origin[i].leaf >= 0 ? e->bound[e->origin[i].leaf] : e->arena->memory;
 
         e->view[i].data = base ? base + e->origin[i].offset : NULL;
     }
     for (size_t i = 0; i < e->n_call; i++) {
         int32_t ws = e->plan.of_workspace[e->call_step[i]];
 
-        e->call[i].workspace = ws >= 0 ? e->arena + e->plan.buffer[ws].offset : NULL;
+        e->call[i].workspace = ws >= 0 ? e->arena->memory + e->plan.buffer[ws].offset : NULL;
     }
     e->stale = false;
+    e->arena_moved = e->arena->moved;
     return PD_OK;
 }
 
@@ -421,7 +501,7 @@ static enum pd_err spoil(struct pk_exec *e, size_t offset, size_t bytes, struct 
     while (bytes && err == PD_OK) {
         size_t n = bytes < sizeof junk ? bytes : sizeof junk;
 
-        err = e->api->upload(e->backend, e->arena + offset, junk, n, why);
+        err = e->api->upload(e->backend, e->arena->memory + offset, junk, n, why);
         offset += n;
         bytes -= n;
     }
@@ -500,10 +580,11 @@ enum pd_err pk_exec_run(struct pk_exec *e, struct pd_why *why)
 
     if (!e->backend)
         return pd_fail(why, PD_ERR_CONFLICT, "this plan has no back end to run on");
-    if (e->stale) {
+    if (e->stale || e->arena_moved != e->arena->moved) {
         drop_captured(e);
         err = resolve(e, why);
     }
+    e->arena->holds = e;
     if (err == PD_OK && (e->trace || e->poison)) {
         e->runs.eager++;
         return run_slowly(e, why);
@@ -539,11 +620,11 @@ const void *pk_exec_output(struct pk_exec *e, const char *output, struct pk_shap
         if (strcmp(e->g->output[i].name, output) == 0) {
             const struct pk_value *v = &e->g->value[e->g->output[i].value];
             int32_t leaf = leaf_index(e->g, v->root);
-            const unsigned char *base = leaf >= 0 ? e->bound[leaf] : e->arena;
+            const unsigned char *base = leaf >= 0 ? e->bound[leaf] : e->arena->memory;
 
             if (ret_shape)
                 *ret_shape = v->shape;
-            if (!base)
+            if (!base || (leaf < 0 && e->arena->holds != e))
                 return NULL;
             base += (size_t)v->offset * pk_dtype_size(v->dtype);
             return leaf >= 0 ? base : base + e->plan.buffer[e->plan.of_value[v->root]].offset;
@@ -566,7 +647,8 @@ enum pd_err pk_exec_read(struct pk_exec *e, const char *output, void *to, size_t
             if (!have)
                 return PD_OK;
             if (!from || !e->backend)
-                return pd_fail(why, PD_ERR_CONFLICT, "output '%s' has not been computed", output);
+                return pd_fail(why, PD_ERR_CONFLICT,
+                               "output '%s' has not been computed, or another plan has run since", output);
             err = e->api->sync(e->backend, why);
             return err == PD_OK ? e->api->download(e->backend, to, from, bytes, why) : err;
         }

@@ -267,6 +267,21 @@ struct pk_exec; /* a planned graph bound to a back end */
 PD_NODISCARD enum pd_err pk_exec_new(struct pk_graph *g, const struct pk_backend_api *api,
                                      struct pk_backend *backend, struct pk_exec **ret, struct pd_why *why);
 struct pk_exec *pk_exec_free(struct pk_exec *e);
+
+/* Memory for gradients, activations and workspace of several plans of one back end that never run at once: as
+ * large as the largest of them wants, also in forecasts. A run overwrites what the others have computed, and
+ * so does a further plan that makes it grow: their outputs can be read until then. It belongs to one thread at
+ * a time, as do its plans, and lives until its maker and all of them have freed it. pk_arena_new: NULL without
+ * memory. */
+struct pk_arena;
+struct pk_arena *pk_arena_new(void);
+struct pk_arena *pk_arena_free(struct pk_arena *a);
+size_t pk_arena_bytes(const struct pk_arena *a);
+/* pk_exec_new with `arena` instead of one of its own. */
+PD_NODISCARD enum pd_err pk_exec_new_in(struct pk_graph *g, const struct pk_backend_api *api,
+                                        struct pk_backend *backend, struct pk_arena *arena,
+                                        struct pk_exec **ret, struct pd_why *why);
+
 void pk_exec_report(const struct pk_exec *e, struct pk_plan_report *ret);
 
 /* A leaf of the planned graph by its name: its bytes and view, for binding and for checkpoints. */
@@ -297,10 +312,12 @@ struct pk_exec_runs {
 };
 struct pk_exec_runs pk_exec_runs(const struct pk_exec *e);
 
-/* Copies an output to host memory after a run. */
+/* Copies an output to host memory after a run. PD_ERR_CONFLICT: there was none, or another plan has run in the
+ * arena since. */
 PD_NODISCARD enum pd_err pk_exec_read(struct pk_exec *e, const char *output, void *to, size_t bytes,
                                       struct pd_why *why);
-/* Its place in back-end memory; borrowed until the next run. An output is a dense tensor. NULL if unknown. */
+/* Its place in back-end memory; borrowed until the next run. An output is a dense tensor. NULL if unknown,
+ * and where pk_exec_read fails. */
 const void *pk_exec_output(struct pk_exec *e, const char *output, struct pk_shape *ret_shape);
 
 /* Shows every kernel of the plan in its order; pointers to data are not to be looked at. backward: belongs to

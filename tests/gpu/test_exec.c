@@ -1,6 +1,6 @@
 /* Whole steps on the CUDA back end: a small transformer trains as on the CPU; the recorded step gives the
  * bits of the one that goes call by call, sees a new learning rate, and nothing falls back; binding other
- * memory begins anew; poisoned memory, tracing, feeding by slots. */
+ * memory begins anew, and so does an arena that grows; poisoned memory, tracing, feeding by slots. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -80,7 +80,8 @@ static void fill_leaf(struct step *s, size_t i, const struct net *n)
     free(x);
 }
 
-static struct step step_new(const struct pk_backend_api *api, struct pk_backend *b, const struct net *n)
+static struct step step_new_in(struct pk_arena *arena, const struct pk_backend_api *api, struct pk_backend *b,
+                               const struct net *n)
 {
     const float hyper[4] = {0.02f, 0.1f, 0.01f, 1}, gate[2] = {1, 1};
     struct step s = {.api = api, .b = b, .g = pk_graph_new(false)};
@@ -89,7 +90,7 @@ static struct step step_new(const struct pk_backend_api *api, struct pk_backend 
     assert_non_null(s.g);
     net_build(s.g, n);
     pk_graph_precision(s.g, mixed ? PK_PRECISION_MIXED : PK_PRECISION_FULL);
-    if (pk_exec_new(s.g, api, b, &s.exec, &why) != PD_OK)
+    if (pk_exec_new_in(s.g, api, b, arena, &s.exec, &why) != PD_OK)
         fail_msg("%s", why.text);
     s.leaves = pk_graph_leaf_count(s.g);
     assert_true(s.leaves <= LEAVES);
@@ -105,6 +106,17 @@ static struct step step_new(const struct pk_backend_api *api, struct pk_backend 
         set_leaf(&s, "hyper", hyper);
         set_leaf(&s, "gate", gate);
     }
+    return s;
+}
+
+static struct step step_new(const struct pk_backend_api *api, struct pk_backend *b, const struct net *n)
+{
+    struct pk_arena *arena = pk_arena_new();
+    struct step s;
+
+    assert_non_null(arena);
+    s = step_new_in(arena, api, b, n);
+    pk_arena_free(arena);
     return s;
 }
 
@@ -295,6 +307,38 @@ static void test_exec_binds_anew(void **state)
     step_free(&s);
 }
 
+/* A recording holds addresses: it must not outlive the memory that a larger plan has replaced. */
+static void test_exec_shares_an_arena_with_a_larger_plan(void **state)
+{
+    struct pk_arena *arena = pk_arena_new();
+    struct net large = small;
+    struct step s = step_new_in(arena, gpu_api(), gpu_device(), &small), twin, other;
+
+    (void)state;
+    large.batch = 4;
+    twin = step_new(gpu_api(), gpu_device(), &small);
+    for (int i = 0; i < 3; i++) {
+        run(&s);
+        run(&twin);
+    }
+    other = step_new_in(arena, gpu_api(), gpu_device(), &large);
+    for (int i = 0; i < 4; i++) {
+        run(&other);
+        assert_true(isfinite(read_loss(&other)));
+        run(&s);
+        run(&twin);
+        assert_true(read_loss(&s) == read_loss(&twin));
+        expect_same_leaves(&s, &twin);
+    }
+    assert_int_equal(pk_exec_runs(s.exec).captures, 2);
+    assert_int_equal(pk_exec_runs(twin.exec).captures, 1);
+    assert_int_equal(pk_exec_runs(other.exec).captures, 1);
+    step_free(&other);
+    step_free(&s);
+    step_free(&twin);
+    pk_arena_free(arena);
+}
+
 static struct traced {
     int calls, numbers;
     bool nan;
@@ -467,6 +511,7 @@ int main(void)
         cmocka_unit_test(test_exec_replays_the_bits_of_eager_runs),
         cmocka_unit_test(test_exec_mixed_follows_the_cpu),
         cmocka_unit_test(test_exec_binds_anew),
+        cmocka_unit_test(test_exec_shares_an_arena_with_a_larger_plan),
         cmocka_unit_test(test_exec_poisoned_and_traced),
         cmocka_unit_test(test_exec_is_fed_by_slots),
         cmocka_unit_test(test_exec_updates_write_working_copies),

@@ -57,6 +57,7 @@ struct serve {
     struct model *model;
     struct model_store *store;
     struct serve_bucket bucket[SERVE_BUCKETS_MAX]; /* growing sizes */
+    struct pk_arena *arena;                        /* of all buckets: one runs at a time */
     size_t buckets;
     float *staging; /* host memory: images of one batch, or the logits of one step */
     float *results; /* host memory: logits of one batch */

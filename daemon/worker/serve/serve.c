@@ -48,17 +48,15 @@ enum pd_err serve_fits(struct serve *s, size_t caches, struct pd_why *why)
 enum pd_err serve_bucket_add(struct serve *s, struct pk_graph *graph, int32_t size, struct pd_why *why)
 {
     struct serve_bucket *b = &s->bucket[s->buckets];
-    struct pk_plan_report report;
     enum pd_err err;
 
     assert(s->buckets < SERVE_BUCKETS_MAX);
     *b = (struct serve_bucket){.size = size, .graph = graph};
     s->buckets++; /* serve_close frees it from here on */
-    err = pk_exec_new(graph, s->api, s->backend, &b->exec, why);
+    err = pk_exec_new_in(graph, s->api, s->backend, s->arena, &b->exec, why);
     if (err != PD_OK)
         return err;
-    pk_exec_report(b->exec, &report);
-    s->memory.arena_bytes += report.arena_bytes;
+    s->memory.arena_bytes = pk_arena_bytes(s->arena);
     return model_store_bind(s->store, b->exec, graph, why);
 }
 
@@ -211,7 +209,8 @@ enum pd_err serve_open(const struct serve_options *options, struct serve **ret, 
         err = read_checkpoint(s, options, why);
     if (err != PD_OK)
         goto out;
-    err = s->info.kind->open(s, why);
+    s->arena = pk_arena_new();
+    err = s->arena ? s->info.kind->open(s, why) : pd_fail(why, PD_ERR_NOMEM, "no memory for a model");
     if (err != PD_OK)
         goto out;
     *ret = s;
@@ -231,6 +230,7 @@ struct serve *serve_close(struct serve *s)
         pk_exec_free(s->bucket[i].exec);
         pk_graph_free(s->bucket[i].graph);
     }
+    pk_arena_free(s->arena);
     model_store_free(s->store);
     if (s->backend) {
         void *inputs[] = {s->input, s->pos, s->position, s->length, s->pick};

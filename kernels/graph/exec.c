@@ -246,7 +246,7 @@ static enum pd_err choose(struct pk_exec *e, size_t **workspace, struct pd_why *
                 err = pd_fail(why, PD_ERR_NOMEM, "no memory for a copy of the graph");
                 goto out;
             }
-            err = pk_passes_recompute(other, &any, why);
+            err = pk_passes_again(other, &any, why);
             if (err != PD_OK || !any) {
                 pk_graph_free(other);
                 break;

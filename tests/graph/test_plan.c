@@ -158,7 +158,7 @@ static void test_plan_never_overlaps_live_buffers(void **state)
         c = pk_graph_clone(g);
         assert_int_equal(pk_passes_run(c, &why), PD_OK);
         if (seed % 2)
-            assert_int_equal(pk_passes_recompute(c, &any, &why), PD_OK);
+            assert_int_equal(pk_passes_again(c, &any, &why), PD_OK);
         assert_int_equal(pk_plan_make(c, NULL, &p, &why), PD_OK);
         for (uint32_t i = 0; i < p.n_buffer; i++)
             for (uint32_t j = 0; j < i; j++) {
@@ -354,7 +354,7 @@ static void test_plan_keeps_the_updates_of_a_clipped_step_together(void **state)
         net_build(g, &n);
         assert_int_equal(pk_passes_run(g, &why), PD_OK);
         if (again)
-            assert_int_equal(pk_passes_recompute(g, &any, &why), PD_OK);
+            assert_int_equal(pk_passes_again(g, &any, &why), PD_OK);
         assert_int_equal(pk_plan_make(g, NULL, &p, &why), PD_OK);
         for (uint32_t s = 0; s < p.n_step; s++)
             if (g->node[p.order[s]].op == PK_OP_ADAMW) {

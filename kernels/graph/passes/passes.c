@@ -584,16 +584,19 @@ static enum pd_err run_residual(struct pk_graph *g, struct pd_why *why)
     return err;
 }
 
+enum when { ALWAYS, MIXED /* in mixed plans alone */, AGAIN /* in the second round */ };
+
 static const struct {
     const char *name;
     enum pd_err (*run)(struct pk_graph *g, struct pd_why *why);
-    bool mixed; /* of mixed plans alone */
+    enum when when;
 } table[] = {
-    {"simplify", run_simplify, false},   {"slices", run_slices, false},
-    {"epilogues", run_epilogues, false}, {"extra_outputs", run_beside, false},
-    {"chains", run_chains, false},       {"loss", pk_passes_loss, false},
-    {"narrow", run_narrow, true},        {"columns", pk_passes_columns, true},
-    {"residual", run_residual, false},
+    {"simplify", run_simplify, ALWAYS},     {"slices", run_slices, ALWAYS},
+    {"epilogues", run_epilogues, ALWAYS},   {"extra_outputs", run_beside, ALWAYS},
+    {"chains", run_chains, ALWAYS},         {"loss", pk_passes_loss, ALWAYS},
+    {"narrow", run_narrow, MIXED},          {"columns", pk_passes_columns, MIXED},
+    {"residual", run_residual, ALWAYS},     {"recompute", pk_passes_recompute, AGAIN},
+    {"norms", pk_passes_norm_again, AGAIN},
 };
 
 const char *pk_passes_name(size_t i)
@@ -610,14 +613,15 @@ static uint32_t living(const struct pk_graph *g)
     return n;
 }
 
-enum pd_err pk_passes_run(struct pk_graph *g, struct pd_why *why)
+static enum pd_err run_round(struct pk_graph *g, bool again, struct pd_why *why)
 {
-    enum pd_err err = sweep(g) ? PD_OK : pd_fail(why, PD_ERR_NOMEM, "no memory for the passes");
+    enum pd_err err = PD_OK;
 
     for (size_t i = 0; i < sizeof table / sizeof *table && err == PD_OK; i++) {
         uint32_t before;
 
-        if ((table[i].mixed && g->precision != PK_PRECISION_MIXED) || (g->passes.off & (1u << i)))
+        if ((table[i].when == AGAIN) != again ||
+            (table[i].when == MIXED && g->precision != PK_PRECISION_MIXED) || (g->passes.off & (1u << i)))
             continue;
         before = g->passes.trace ? living(g) : 0;
         err = table[i].run(g, why);
@@ -627,7 +631,19 @@ enum pd_err pk_passes_run(struct pk_graph *g, struct pd_why *why)
     return err;
 }
 
-/* ---- recomputing ---- */
+enum pd_err pk_passes_run(struct pk_graph *g, struct pd_why *why)
+{
+    return sweep(g) ? run_round(g, false, why) : pd_fail(why, PD_ERR_NOMEM, "no memory for the passes");
+}
+
+enum pd_err pk_passes_again(struct pk_graph *g, bool *ret_any, struct pd_why *why)
+{
+    const uint32_t before = g->n_node;
+    enum pd_err err = run_round(g, true, why);
+
+    *ret_any = g->n_node != before;
+    return err;
+}
 
 static size_t bytes_of(const struct pk_graph *g, uint32_t value)
 {
@@ -722,8 +738,8 @@ static bool is_cheap(const struct pk_graph *g, const struct readers *r, const bo
     return extra * 2 <= bytes_of(g, n->out);
 }
 
-/* Lets all backward readers of what node `i` makes read a copy of it. 0: nobody did; -1: no memory. */
-static int split(struct pk_graph *g, struct readers *r, uint32_t i)
+/* Lets all backward readers of what node `i` makes read a copy of it. False without memory. */
+static bool split(struct pk_graph *g, struct readers *r, uint32_t i)
 {
     uint32_t made = g->node[i].out, twin = 0;
 
@@ -738,31 +754,28 @@ static int split(struct pk_graph *g, struct readers *r, uint32_t i)
             if (!twin) {
                 twin = twin_of(g, i);
                 if (!twin)
-                    return -1;
+                    return false;
                 g->node[twin].backward = true;
                 g->node[twin].key = UINT64_MAX;
             }
             value = onto(g, value, made, twin);
             if (!value)
-                return -1;
+                return false;
             g->node[c].in[k] = value;
             if (g->node[c].key - 1 < g->node[twin].key)
                 g->node[twin].key = g->node[c].key - 1; /* as late as can be */
         }
     }
-    if (twin && !reads(r, g, twin))
-        return -1;
-    return twin != 0;
+    return !twin || reads(r, g, twin);
 }
 
-enum pd_err pk_passes_recompute(struct pk_graph *g, bool *ret_any, struct pd_why *why)
+enum pd_err pk_passes_recompute(struct pk_graph *g, struct pd_why *why)
 {
     uint32_t n_node = g->n_node;
     bool *output = calloc(g->n_value, sizeof *output);
     struct readers r = {.n_head = g->n_value, .head = calloc(g->n_value, sizeof *r.head)};
     enum pd_err err = PD_ERR_NOMEM;
 
-    *ret_any = false;
     if (!output || !r.head)
         goto out;
     for (size_t i = 0; i < g->n_output; i++)
@@ -777,16 +790,13 @@ enum pd_err pk_passes_recompute(struct pk_graph *g, bool *ret_any, struct pd_why
     /* From the last to the first: a copy's own inputs may be copied in turn. */
     for (uint32_t i = n_node; i-- > 1;) {
         const struct pk_node *n = &g->node[i];
-        int did;
 
         if (n->dead || n->backward || output[n->out] || !r.head[n->out] || !is_cheap(g, &r, output, i))
             continue;
-        did = split(g, &r, i);
-        if (did < 0)
+        if (!split(g, &r, i))
             goto out;
-        *ret_any = *ret_any || did;
     }
-    if (sweep(g) && pk_passes_norm_again(g, NULL) == PD_OK)
+    if (sweep(g))
         err = PD_OK;
 out:
     free(output);

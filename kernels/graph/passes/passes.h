@@ -6,6 +6,9 @@
 /* Runs the table of passes in order: dead code, common subexpressions, constants, epilogues, fusion of
  * elementwise chains, mixed precision. */
 PD_NODISCARD enum pd_err pk_passes_run(struct pk_graph *g, struct pd_why *why);
+/* The second round of the table, of a copy: values are computed again instead of kept. *ret_any: whether
+ * anything changed. Which of the two graphs is run is decided by their plans. */
+PD_NODISCARD enum pd_err pk_passes_again(struct pk_graph *g, bool *ret_any, struct pd_why *why);
 
 /* The name of pass i of that table, in the order in which they run; NULL behind the last. Static. */
 const char *pk_passes_name(size_t i);
@@ -16,8 +19,8 @@ const char *pk_passes_name(size_t i);
 PD_NODISCARD enum pd_err pk_passes_narrow(struct pk_graph *g, struct pd_why *why);
 
 /* Gives the backward nodes copies of cheap forward nodes (elementwise, norms), so that the originals'
- * outputs need not be kept. *ret_any: whether anything changed. */
-PD_NODISCARD enum pd_err pk_passes_recompute(struct pk_graph *g, bool *ret_any, struct pd_why *why);
+ * outputs need not be kept. */
+PD_NODISCARD enum pd_err pk_passes_recompute(struct pk_graph *g, struct pd_why *why);
 
 /* ---- fuse.c: what moves the same tensors becomes one node ---- */
 

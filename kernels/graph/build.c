@@ -485,32 +485,29 @@ struct pk_val pk_alias(struct pk_graph *g, struct pk_val x)
     return pk_emit(g, PK_OP_SLICE, &a, &x, 1, NULL);
 }
 
-static struct pk_val leaf(struct pk_graph *g, enum pk_op kind, const char *name, enum pk_dtype dtype,
-                          struct pk_shape shape, enum pk_category category)
+/* What any leaf must be. `name` is for messages. */
+static bool leaf_type_ok(struct pk_graph *g, const char *name, enum pk_dtype dtype, struct pk_shape shape)
 {
-    struct pk_type type = {dtype, shape};
+    if (!g || g->err != PD_OK)
+        return false;
+    if ((unsigned)dtype >= PK_DTYPE_COUNT)
+        (void)pk_graph_fail(g, PD_ERR_INVALID, "'%s' has an unknown dtype", name);
+    else if (shape.rank < 0 || shape.rank > PK_MAX_RANK)
+        (void)pk_graph_fail(g, PD_ERR_INVALID, "'%s' has rank %d; at most %d is possible", name, shape.rank,
+                            PK_MAX_RANK);
+    for (int32_t i = 0; i < shape.rank && g->err == PD_OK; i++)
+        if (shape.dim[i] < 0)
+            (void)pk_graph_fail(g, PD_ERR_INVALID, "'%s' has a negative extent", name);
+    return g->err == PD_OK;
+}
+
+/* The node and value of a leaf; attr is copied, and NULL: zeroed. */
+static struct pk_val leaf_node(struct pk_graph *g, enum pk_op kind, const char *name, struct pk_type type,
+                               const struct pk_attr *attr)
+{
     struct pk_value *v;
     struct pk_node *n;
-    const char *copy;
 
-    if (!g || g->err != PD_OK)
-        return PK_NONE;
-    if (!name || !name[0])
-        return pk_graph_fail(g, PD_ERR_INVALID, "a leaf needs a name");
-    if ((unsigned)dtype >= PK_DTYPE_COUNT || (unsigned)category >= PK_CAT_COUNT)
-        return pk_graph_fail(g, PD_ERR_INVALID, "'%s' has an unknown dtype or category", name);
-    if (shape.rank < 0 || shape.rank > PK_MAX_RANK)
-        return pk_graph_fail(g, PD_ERR_INVALID, "'%s' has rank %d; at most %d is possible", name, shape.rank,
-                             PK_MAX_RANK);
-    for (int32_t i = 0; i < shape.rank; i++)
-        if (shape.dim[i] < 0)
-            return pk_graph_fail(g, PD_ERR_INVALID, "'%s' has a negative extent", name);
-    for (size_t i = 0; i < g->n_leaf; i++)
-        if (strcmp(g->leaf[i].name, name) == 0)
-            return pk_graph_fail(g, PD_ERR_EXISTS, "there is a leaf '%s' already", name);
-    copy = pd_arena_strdup(g->arena, name);
-    if (!copy || !pk_grow((void **)&g->leaf, sizeof *g->leaf, g->n_leaf, &g->cap_leaf))
-        return pk_graph_fail(g, PD_ERR_NOMEM, "no memory for '%s'", name);
     if (!add_node(g, &n))
         return PK_NONE;
     n->op = kind;
@@ -518,13 +515,40 @@ static struct pk_val leaf(struct pk_graph *g, enum pk_op kind, const char *name,
     n->backward = false;
     n->out = g->n_value;
     n->attr = pd_arena_alloc(g->arena, sizeof *n->attr);
-    if (!n->attr)
+    if (n->attr && attr)
+        memcpy(n->attr, attr, sizeof *attr);
+    if (!n->attr || (pk_rule_of(kind)->attr_own && !pk_rule_of(kind)->attr_own(n->attr, g->arena)))
         return pk_graph_fail(g, PD_ERR_NOMEM, "no memory for '%s'", name);
     if (!add_value(g, &type, 0, &v))
         return PK_NONE;
-    g->leaf[g->n_leaf++] = (struct pk_leaf_info){copy, kind, category, v->root, 0};
     g->n_node++;
     return (struct pk_val){v->root};
+}
+
+static struct pk_val leaf(struct pk_graph *g, enum pk_op kind, const char *name, enum pk_dtype dtype,
+                          struct pk_shape shape, enum pk_category category)
+{
+    struct pk_val v;
+    const char *copy;
+
+    if (!g || g->err != PD_OK)
+        return PK_NONE;
+    if (!name || !name[0])
+        return pk_graph_fail(g, PD_ERR_INVALID, "a leaf needs a name");
+    if (!leaf_type_ok(g, name, dtype, shape))
+        return PK_NONE;
+    if ((unsigned)category >= PK_CAT_COUNT)
+        return pk_graph_fail(g, PD_ERR_INVALID, "'%s' has an unknown category", name);
+    for (size_t i = 0; i < g->n_leaf; i++)
+        if (strcmp(g->leaf[i].name, name) == 0)
+            return pk_graph_fail(g, PD_ERR_EXISTS, "there is a leaf '%s' already", name);
+    copy = pd_arena_strdup(g->arena, name);
+    if (!copy || !pk_grow((void **)&g->leaf, sizeof *g->leaf, g->n_leaf, &g->cap_leaf))
+        return pk_graph_fail(g, PD_ERR_NOMEM, "no memory for '%s'", name);
+    v = leaf_node(g, kind, name, (struct pk_type){dtype, shape}, NULL);
+    if (v.id)
+        g->leaf[g->n_leaf++] = (struct pk_leaf_info){copy, kind, category, v.id, 0};
+    return v;
 }
 
 struct pk_val pk_input(struct pk_graph *g, const char *name, enum pk_dtype dtype, struct pk_shape shape)
@@ -541,6 +565,24 @@ struct pk_val pk_state(struct pk_graph *g, const char *name, enum pk_dtype dtype
                        enum pk_category category)
 {
     return leaf(g, PK_OP_STATE, name, dtype, shape, category);
+}
+
+struct pk_val pk_const(struct pk_graph *g, enum pk_dtype dtype, struct pk_shape shape, const void *bytes)
+{
+    struct pk_attr a = pk_attr_zero();
+
+    if (!leaf_type_ok(g, "a constant", dtype, shape))
+        return PK_NONE;
+    a.shape = shape;
+    a.constant.dtype = dtype;
+    a.constant.bytes = bytes;
+    for (uint32_t i = 1; i < g->n_node; i++) {
+        const struct pk_rule *rule = pk_rule_of(g->node[i].op);
+
+        if (rule->fixed && rule->attr_same(g->node[i].attr, &a))
+            return (struct pk_val){g->node[i].out};
+    }
+    return leaf_node(g, PK_OP_CONST, "a constant", (struct pk_type){dtype, shape}, &a);
 }
 
 size_t pk_graph_leaf_count(const struct pk_graph *g)

@@ -122,7 +122,7 @@ struct pk_loss pk_cross_entropy_plain(struct pk_graph *g, struct pk_val logits, 
                                       double smoothing, int32_t ignore);
 /* Part i of (B, N, 3, H, d) as (B, H, N, d). */
 struct pk_val pk_unpack_qkv(struct pk_graph *g, struct pk_val qkv, int64_t i);
-/* (n) of 0, 1, .. n-1 */
+/* (n) of 0, 1, .. n-1; exact to 2^24, in f64 to 2^53 */
 struct pk_val pk_iota(struct pk_graph *g, enum pk_dtype dtype, int64_t n);
 
 /* A deep copy that shares nothing with `g`; NULL without memory. */

@@ -581,7 +581,7 @@ static bool writable(struct pk_graph *g, struct pk_val v, const char *who)
         const struct pk_node *n = &g->node[x->node];
         const struct pk_rule *rule = pk_rule_of(n->op);
 
-        if (rule->leaf && !rule->fed)
+        if (rule->leaf && !rule->fed && !rule->fixed)
             return true;
         if (pk_op_writes_through(n->op, n->n_in, (int32_t)x->out) >= 0) /* the cache, again */
             return true;
@@ -661,7 +661,7 @@ void pk_working_copy(struct pk_graph *g, struct pk_val param, struct pk_val copy
     c = &g->value[copy.id];
     of_p = pk_rule_of(g->node[p->node].op);
     of_c = pk_rule_of(g->node[c->node].op);
-    if (!of_p->trained || p->dtype != PK_F32 || !of_c->leaf || of_c->fed || of_c->trained ||
+    if (!of_p->trained || p->dtype != PK_F32 || !of_c->leaf || of_c->fed || of_c->trained || of_c->fixed ||
         c->dtype != PK_BF16 || !pk_shape_equal(&p->shape, &c->shape)) {
         pk_graph_fail(g, PD_ERR_INVALID,
                       "working copy: needs a parameter of f32 and a state of bf16 of its shape");

@@ -8,9 +8,17 @@
 #include "kernels/graph/passes/passes.h"
 #include "kernels/graph/plan.h"
 
-struct origin {    /* what a view's data pointer is computed from */
-    int32_t leaf;  /* index, or -1 */
-    size_t offset; /* bytes into the leaf or the arena */
+/* Where memory lies: the number of a leaf that is bound, or one of these. */
+enum { IN_ARENA = -1, IN_CONSTANTS = -2 };
+
+struct origin { /* what a view's data pointer is computed from */
+    int32_t where;
+    size_t offset; /* bytes from there */
+};
+
+struct constant {
+    uint32_t value;
+    size_t offset;
 };
 
 struct pk_arena {
@@ -30,8 +38,9 @@ struct pk_exec {
     struct pk_backend *backend; /* NULL: a forecast */
     struct pk_call *call;
     size_t n_call;
-    struct pk_view *view; /* of all calls */
-    struct origin *origin;
+    struct pk_view *view;  /* of all calls */
+    struct origin *origin; /* of all views */
+    struct origin *start;  /* by root value */
     size_t n_view;
     uint32_t *call_node, *call_step;
     void **bound; /* by leaf */
@@ -42,7 +51,10 @@ struct pk_exec {
     bool unrecordable;
     struct pk_exec_runs runs;
     struct pk_arena *arena;
-    uint64_t arena_moved; /* when pointers were resolved */
+    uint64_t arena_moved;      /* when pointers were resolved */
+    struct constant *constant; /* those that the plan reads, and their places */
+    size_t n_constant, constant_bytes;
+    unsigned char *constants;
     void (*trace)(void *user, const char *node, const struct pk_view *out, int n);
     void *trace_user;
     bool poison;
@@ -134,20 +146,76 @@ static enum pd_err ask_backend(struct pk_exec *e, size_t *workspace, struct pd_w
     return err;
 }
 
-static int32_t leaf_index(const struct pk_graph *g, uint32_t value)
+/* Gives every constant that the plan reads its place. */
+static bool lay_constants(struct pk_exec *e)
 {
+    size_t cap = 0;
+
+    for (uint32_t i = 1; i < e->g->n_node; i++) {
+        const struct pk_node *n = &e->g->node[i];
+        const struct pk_value *v = &e->g->value[n->out];
+        const size_t bytes = (size_t)pk_shape_count(&v->shape) * pk_dtype_size(v->dtype);
+
+        if (n->dead || !pk_rule_of(n->op)->fixed)
+            continue;
+        if (!pk_grow((void **)&e->constant, sizeof *e->constant, e->n_constant, &cap))
+            return false;
+        e->constant[e->n_constant++] = (struct constant){n->out, e->constant_bytes};
+        e->constant_bytes += (bytes + PK_ALIGN - 1) / PK_ALIGN * PK_ALIGN;
+    }
+    return true;
+}
+
+static enum pd_err upload_constants(struct pk_exec *e, struct pd_why *why)
+{
+    enum pd_err err = PD_OK;
+
+    if (!e->constant_bytes)
+        return PD_OK;
+    e->constants = e->api->alloc(e->backend, e->constant_bytes);
+    if (!e->constants)
+        return pd_fail(why, PD_ERR_NOMEM, "no memory for constants of %zu bytes", e->constant_bytes);
+    for (size_t i = 0; i < e->n_constant && err == PD_OK; i++) {
+        const struct pk_value *v = &e->g->value[e->constant[i].value];
+        const size_t bytes = (size_t)pk_shape_count(&v->shape) * pk_dtype_size(v->dtype);
+
+        if (bytes)
+            err = e->api->upload(e->backend, e->constants + e->constant[i].offset,
+                                 e->g->node[v->node].attr->constant.bytes, bytes, why);
+    }
+    return err;
+}
+
+/* NULL as long as there is no memory. */
+static unsigned char *base_of(const struct pk_exec *e, int32_t where)
+{
+    return where >= 0 ? e->bound[where] : where == IN_CONSTANTS ? e->constants : e->arena->memory;
+}
+
+/* Where every root value begins. */
+static bool find_starts(struct pk_exec *e)
+{
+    const struct pk_graph *g = e->g;
+
+    e->start = calloc(g->n_value, sizeof *e->start);
+    if (!e->start)
+        return false;
+    for (uint32_t i = 1; i < g->n_value; i++) {
+        const int32_t buffer = e->plan.of_value[i];
+
+        e->start[i] = (struct origin){IN_ARENA, buffer >= 0 ? e->plan.buffer[buffer].offset : 0};
+    }
     for (size_t i = 0; i < g->n_leaf; i++)
-        if (g->leaf[i].value == value)
-            return (int32_t)i;
-    return -1;
+        e->start[g->leaf[i].value] = (struct origin){(int32_t)i, 0};
+    for (size_t i = 0; i < e->n_constant; i++)
+        e->start[e->constant[i].value] = (struct origin){IN_CONSTANTS, e->constant[i].offset};
+    return true;
 }
 
 static bool prepare(struct pk_exec *e, const size_t *workspace)
 {
     const struct pk_graph *g = e->g;
-    int32_t *leaf_of = malloc(g->n_value * sizeof *leaf_of);
     size_t views = 0, at = 0;
-    bool ok = false;
 
     for (uint32_t s = 0; s < e->plan.n_step; s++) {
         const struct pk_node *n = &g->node[e->plan.order[s]];
@@ -161,18 +229,14 @@ static bool prepare(struct pk_exec *e, const size_t *workspace)
     e->origin = calloc(views + 1, sizeof *e->origin);
     e->bound = calloc(g->n_leaf + 1, sizeof *e->bound);
     e->used = calloc(g->n_leaf + 1, sizeof *e->used);
-    if (!leaf_of || !e->call || !e->call_node || !e->call_step || !e->view || !e->origin || !e->bound ||
-        !e->used)
-        goto out;
-    for (uint32_t i = 0; i < g->n_value; i++)
-        leaf_of[i] = -1;
-    for (size_t i = 0; i < g->n_leaf; i++)
-        leaf_of[g->leaf[i].value] = (int32_t)i;
+    if (!e->call || !e->call_node || !e->call_step || !e->view || !e->origin || !e->bound || !e->used ||
+        !lay_constants(e) || !find_starts(e))
+        return false;
     for (size_t i = 0; i < g->n_output; i++) {
-        int32_t leaf = leaf_of[g->value[g->output[i].value].root];
+        int32_t where = e->start[g->value[g->output[i].value].root].where;
 
-        if (leaf >= 0)
-            e->used[leaf] = true;
+        if (where >= 0)
+            e->used[where] = true;
     }
     for (uint32_t s = 0; s < e->plan.n_step; s++) {
         const struct pk_node *n = &g->node[e->plan.order[s]];
@@ -189,12 +253,10 @@ static bool prepare(struct pk_exec *e, const size_t *workspace)
             const struct pk_value *v = &g->value[id];
             struct origin *o = &e->origin[at + (size_t)i];
 
-            o->leaf = leaf_of[v->root];
-            o->offset = (size_t)v->offset * pk_dtype_size(v->dtype);
-            if (o->leaf >= 0)
-                e->used[o->leaf] = true;
-            else
-                o->offset += e->plan.buffer[e->plan.of_value[v->root]].offset;
+            *o = e->start[v->root];
+            o->offset += (size_t)v->offset * pk_dtype_size(v->dtype);
+            if (o->where >= 0)
+                e->used[o->where] = true;
         }
         e->call[e->n_call] = (struct pk_call){.op = n->op,
                                               .attr = n->attr,
@@ -209,10 +271,7 @@ static bool prepare(struct pk_exec *e, const size_t *workspace)
     }
     e->n_view = at;
     e->stale = true;
-    ok = true;
-out:
-    free(leaf_of);
-    return ok;
+    return true;
 }
 
 /* Two ways: keep every activation, or make cheap ones again. The one with the smaller arena stays. */
@@ -386,6 +445,8 @@ enum pd_err pk_exec_new_in(struct pk_graph *g, const struct pk_backend_api *api,
         goto out;
     }
     err = join_arena(e, arena, why);
+    if (err == PD_OK && backend)
+        err = upload_constants(e, why);
     if (err != PD_OK)
         goto out;
     *ret = e;
@@ -413,11 +474,15 @@ struct pk_exec *pk_exec_free(struct pk_exec *e)
         if (e->arena && e->arena->holds == e)
             e->arena->holds = NULL;
         pk_arena_free(e->arena);
+        if (e->constants)
+            e->api->free(e->backend, e->constants);
         pk_plan_done(&e->plan);
         pk_graph_free(e->g);
         free(e->call);
         free(e->view);
         free(e->origin);
+        free(e->start);
+        free(e->constant);
         free(e->call_node);
         free(e->call_step);
         free(e->bound);
@@ -447,6 +512,8 @@ void pk_exec_report(const struct pk_exec *e, struct pk_plan_report *ret)
         if (is_copy(e->g, e->g->leaf[i].value))
             ret->copy_bytes += l.bytes;
     }
+    ret->bytes[PK_CAT_INPUTS] += e->constant_bytes;
+    ret->const_bytes = e->constant_bytes;
     ret->bytes[PK_CAT_WEIGHTS] += e->plan.working_bytes;
     ret->bytes[PK_CAT_GRADIENTS] += e->plan.gradient_bytes;
     ret->bytes[PK_CAT_WORKSPACE] += e->plan.workspace_bytes;
@@ -478,7 +545,7 @@ static enum pd_err resolve(struct pk_exec *e, struct pd_why *why)
         if (e->used[i] && !e->bound[i] && pk_graph_leaf(e->g, i).bytes)
             return pd_fail(why, PD_ERR_INVALID, "leaf '%s' is not bound", e->g->leaf[i].name);
     for (size_t i = 0; i < e->n_view; i++) {
-        unsigned char *base = e->origin[i].leaf >= 0 ? e->bound[e->origin[i].leaf] : e->arena->memory;
+        unsigned char *base = base_of(e, e->origin[i].where);
 
         e->view[i].data = base ? base + e->origin[i].offset : NULL;
     }
@@ -619,15 +686,14 @@ const void *pk_exec_output(struct pk_exec *e, const char *output, struct pk_shap
     for (size_t i = 0; i < e->g->n_output; i++)
         if (strcmp(e->g->output[i].name, output) == 0) {
             const struct pk_value *v = &e->g->value[e->g->output[i].value];
-            int32_t leaf = leaf_index(e->g, v->root);
-            const unsigned char *base = leaf >= 0 ? e->bound[leaf] : e->arena->memory;
+            const struct origin o = e->start[v->root];
+            const unsigned char *base = base_of(e, o.where);
 
             if (ret_shape)
                 *ret_shape = v->shape;
-            if (!base || (leaf < 0 && e->arena->holds != e))
+            if (!base || (o.where == IN_ARENA && e->arena->holds != e))
                 return NULL;
-            base += (size_t)v->offset * pk_dtype_size(v->dtype);
-            return leaf >= 0 ? base : base + e->plan.buffer[e->plan.of_value[v->root]].offset;
+            return base + o.offset + (size_t)v->offset * pk_dtype_size(v->dtype);
         }
     return NULL;
 }

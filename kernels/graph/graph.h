@@ -58,6 +58,12 @@ struct pk_val pk_param(struct pk_graph *g, const char *name, enum pk_dtype dtype
 struct pk_val pk_state(struct pk_graph *g, const char *name, enum pk_dtype dtype, struct pk_shape shape,
                        enum pk_category category);
 
+/* A table that never changes: an index, a mask, frequencies. `bytes` (dense, in row-major order) are copied;
+ * an equal one (dtype, shape and bytes) is the same value. No caller binds it and nothing may write it: it is
+ * no leaf for pk_graph_leaf, pk_exec_bind and checkpoints. Each exec uploads the constants it uses when it is
+ * made, counts them in PK_CAT_INPUTS, and frees them with itself. In mixed precision it is no batch. */
+struct pk_val pk_const(struct pk_graph *g, enum pk_dtype dtype, struct pk_shape shape, const void *bytes);
+
 /* `copy`, a STATE of bf16 beside a parameter of f32 of its shape, is where a plan of mixed precision keeps
  * the parameter rounded: products read it instead of rounding anew in every run, and whoever updates the
  * parameter in the graph (pk_adamw, pk_msgdw) updates it as well. Whoever writes the parameter from outside
@@ -256,6 +262,7 @@ struct pk_plan_report {
     size_t live_bound;  /* most bytes live at once: arena_bytes / live_bound is the planner's quality */
     size_t nodes;       /* kernels per run */
     size_t copy_bytes;  /* of bytes[PK_CAT_WEIGHTS]: working copies that are states, not in the arena */
+    size_t const_bytes; /* of bytes[PK_CAT_INPUTS]: constants, in one allocation beside the arena */
 };
 
 struct pk_exec; /* a planned graph bound to a back end */
@@ -284,7 +291,8 @@ PD_NODISCARD enum pd_err pk_exec_new_in(struct pk_graph *g, const struct pk_back
 
 void pk_exec_report(const struct pk_exec *e, struct pk_plan_report *ret);
 
-/* A leaf of the planned graph by its name: its bytes and view, for binding and for checkpoints. */
+/* A leaf of the graph that its caller binds (inputs, parameters, states; not constants), by its name: its bytes
+ * and view, for binding and for checkpoints. */
 struct pk_leaf {
     const char *name; /* borrowed from the graph */
     enum pk_op kind;  /* INPUT, PARAM or STATE */

@@ -2,6 +2,7 @@
 #include "kernels/graph/build.h"
 
 #include <math.h>
+#include <stdlib.h>
 
 #define LOW (-1e30) /* below every logit, in both precisions; never multiplied or raised to a power */
 
@@ -55,15 +56,22 @@ struct pk_val pk_softmax_plain(struct pk_graph *g, struct pk_val x)
 
 struct pk_val pk_iota(struct pk_graph *g, enum pk_dtype dtype, int64_t n)
 {
-    struct pk_val x = pk_fill(g, dtype, PK_SHAPE(1), 0.0);
+    const bool wide = dtype == PK_F64;
+    const size_t size = pk_dtype_size(wide ? PK_F64 : PK_F32);
+    void *all = calloc((size_t)n + 1, size);
+    struct pk_val x;
 
-    /* Doubling: 0..m-1 and the same plus m. */
-    for (int64_t m = 1; m < n; m *= 2) {
-        struct pk_val both[2] = {x, pk_offset(g, x, (double)m)};
-
-        x = pk_concat(g, 0, both, 2);
+    if (!all)
+        return pk_graph_fail(g, PD_ERR_NOMEM, "no memory for %lld numbers", (long long)n);
+    for (int64_t i = 0; i < n; i++) {
+        if (wide)
+            ((double *)all)[i] = (double)i;
+        else
+            ((float *)all)[i] = (float)i;
     }
-    return pk_slice(g, x, 0, 0, n);
+    x = pk_const(g, wide ? PK_F64 : PK_F32, PK_SHAPE(n), all);
+    free(all);
+    return pk_cast(g, x, dtype);
 }
 
 static struct pk_val equal(struct pk_graph *g, struct pk_val a, struct pk_val b)

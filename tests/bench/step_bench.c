@@ -295,7 +295,7 @@ int main(int argc, char **argv)
                                        .eps = 1e-8,
                                        .weight_decay = 0.1}};
     static struct bench_profile prof;
-    struct pk_plan_report report[2] = {{{0}, 0, 0, 0, 0}};
+    struct pk_plan_report report[2] = {{{0}, 0, 0, 0, 0, 0}};
     struct pk_graph *graph[2] = {NULL, NULL};
     struct model *model = NULL;
     struct model_store *store = NULL;

@@ -61,6 +61,7 @@ static enum pd_err attempt(struct pk_backend *b, struct pd_why *why)
     if (!g)
         return PD_ERR_NOMEM;
     net_build(g, &n);
+    pk_output(g, "table", pk_const(g, PK_F64, PK_SHAPE(3), (const double[3]){1, 2, 3}));
     err = pk_exec_new(g, reference_backend(), b, &e, why);
     if (err == PD_OK)
         assert_non_null(e);

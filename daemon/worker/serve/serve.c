@@ -48,6 +48,7 @@ enum pd_err serve_fits(struct serve *s, size_t caches, struct pd_why *why)
 enum pd_err serve_bucket_add(struct serve *s, struct pk_graph *graph, int32_t size, struct pd_why *why)
 {
     struct serve_bucket *b = &s->bucket[s->buckets];
+    struct pk_plan_report report;
     enum pd_err err;
 
     assert(s->buckets < SERVE_BUCKETS_MAX);
@@ -56,7 +57,9 @@ enum pd_err serve_bucket_add(struct serve *s, struct pk_graph *graph, int32_t si
     err = pk_exec_new_in(graph, s->api, s->backend, s->arena, &b->exec, why);
     if (err != PD_OK)
         return err;
+    pk_exec_report(b->exec, &report);
     s->memory.arena_bytes = pk_arena_bytes(s->arena);
+    s->memory.inputs_bytes += report.const_bytes;
     return model_store_bind(s->store, b->exec, graph, why);
 }
 

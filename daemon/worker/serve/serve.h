@@ -70,10 +70,10 @@ struct serve_info {
 
 struct serve_memory {
     size_t weights_bytes;
-    size_t cache_bytes; /* of the streams open now */
-    size_t arena_bytes; /* activations and workspace of the largest bucket: they share them */
-    size_t inputs_bytes;
-    size_t most_bytes; /* all of it when every stream is open */
+    size_t cache_bytes;  /* of the streams open now */
+    size_t arena_bytes;  /* activations and workspace of the largest bucket: they share them */
+    size_t inputs_bytes; /* constants included */
+    size_t most_bytes;   /* all of it when every stream is open */
 };
 
 struct serve;

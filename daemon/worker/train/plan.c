@@ -72,7 +72,7 @@ static enum pd_err plan_graphs(const struct train_setup *s, const struct job_con
 static enum pd_err forecast(const struct train_setup *s, const struct job_config *config,
                             const struct pk_backend_api *api, struct forecast *ret, struct pd_why *why)
 {
-    struct pk_plan_report report[GRAPHS] = {{{0}, 0, 0, 0, 0}};
+    struct pk_plan_report report[GRAPHS] = {{{0}, 0, 0, 0, 0, 0}};
     size_t masters, sums = 0;
     enum pd_err err = plan_graphs(s, config, api, report, why);
 

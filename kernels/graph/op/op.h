@@ -138,7 +138,7 @@ static inline const char *pk_attention_not_linear(const struct pk_attention_attr
 }
 
 struct pk_attr {
-    struct pk_shape shape; /* of RESHAPE, BROADCAST, FILL; rank 0 otherwise */
+    struct pk_shape shape; /* of RESHAPE, BROADCAST, FILL, CONST; rank 0 otherwise */
     union {
         struct {
             int32_t axis[PK_MAX_RANK];
@@ -154,6 +154,10 @@ struct pk_attr {
             enum pk_dtype dtype;
             double value;
         } fill;
+        struct {
+            enum pk_dtype dtype;
+            const void *bytes; /* owned by the graph */
+        } constant;
         struct {
             int32_t axis;
         } concat;

@@ -84,9 +84,10 @@ struct pk_rule {
     const char *name;
     int32_t min_in, max_in; /* max -1: any number */
     enum pk_kind kind;
-    bool leaf;        /* memory bound from outside: no inputs, no shape rule */
+    bool leaf;        /* memory that no node makes: no inputs, no shape rule */
     bool fed;         /* a leaf that every run may bind anew; of more than one element it is a batch */
     bool trained;     /* a leaf that is a parameter */
+    bool fixed;       /* a leaf that the graph holds: nothing is bound to it and nothing writes it */
     bool elementwise; /* inputs broadcast; an element of the output is one of each input, read before it is
                          written */
     bool cheap;       /* sooner made again in the backward part than kept */

@@ -60,7 +60,7 @@ static bool stays(const struct pk_graph *g, uint32_t value)
 {
     const struct pk_rule *rule = pk_rule_of(g->node[g->value[g->value[value].root].node].op);
 
-    return !rule->leaf || rule->fed;
+    return !rule->leaf || rule->fed || rule->fixed;
 }
 
 /* ---- cross-entropy ---- */

@@ -21,8 +21,14 @@ struct pass {
     struct pk_val *grad; /* what has flowed in so far */
 };
 
+static bool is_exact(const struct pk_graph *g, struct pk_val v)
+{
+    return g->node[g->value[v.id].node].exact;
+}
+
 static void flow(struct pass *p, struct pk_val to, struct pk_val d)
 {
+    const bool exact = p->g->exact;
     struct pk_val *at;
     struct pk_shape want = pk_shape_of(p->g, to), have = pk_shape_of(p->g, d);
 
@@ -34,7 +40,11 @@ static void flow(struct pass *p, struct pk_val to, struct pk_val d)
         return;
     }
     at = &p->grad[to.id - p->low];
+    /* A sum is exact if the node that made `to` is, or those of both summands are. */
+    if (at->id && (is_exact(p->g, to) || (is_exact(p->g, *at) && is_exact(p->g, d))))
+        p->g->exact = true;
     *at = at->id ? pk_add(p->g, *at, d) : d;
+    p->g->exact = exact;
 }
 
 static void visit(struct pass *p, uint32_t index)
@@ -46,6 +56,7 @@ static void visit(struct pass *p, uint32_t index)
     struct pk_val out[PK_MAX_OUT], dout[PK_MAX_OUT];
     bool need_small[8], *need = need_small, any_need = false, any_dout = false;
     const char *scope = g->scope;
+    const bool exact = g->exact;
 
     if (rule->leaf)
         return;
@@ -81,7 +92,9 @@ static void visit(struct pass *p, uint32_t index)
     } else {
         struct pk_vjp v = {g, n.attr, n.n_in, n.n_out, in, out, dout, need, din};
 
+        g->exact = exact || n.exact;
         rule->vjp(&v);
+        g->exact = exact;
         for (int32_t i = 0; i < n.n_in && g->err == PD_OK; i++)
             if (need[i])
                 flow(p, in[i], din[i]);

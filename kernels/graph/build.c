@@ -157,6 +157,12 @@ void pk_graph_precision(struct pk_graph *g, enum pk_precision precision)
         g->precision = precision;
 }
 
+void pk_graph_exact(struct pk_graph *g, bool exact)
+{
+    if (g)
+        g->exact = exact;
+}
+
 void pk_graph_scope(struct pk_graph *g, const char *name)
 {
     const char *copy;
@@ -270,6 +276,7 @@ static bool add_node(struct pk_graph *g, struct pk_node **ret)
     (*ret)->key = (*ret)->born = (uint64_t)g->n_node * PK_KEY_STEP;
     (*ret)->scope = g->scope;
     (*ret)->backward = g->backward;
+    (*ret)->exact = g->exact;
     return true;
 }
 
@@ -399,6 +406,14 @@ struct pk_val pk_emit(struct pk_graph *g, enum pk_op op, const struct pk_attr *a
     }
     g->n_node++;
     return n_out ? (struct pk_val){first} : PK_NONE;
+}
+
+void pk_node_belongs(struct pk_graph *g, uint32_t node, uint32_t like)
+{
+    g->node[node].born = g->node[like].born;
+    g->node[node].scope = g->node[like].scope;
+    g->node[node].backward = g->node[like].backward;
+    g->node[node].exact = g->node[like].exact;
 }
 
 uint32_t pk_node_copy(struct pk_graph *g, uint32_t like, const uint32_t *in)

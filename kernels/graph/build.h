@@ -28,6 +28,7 @@ struct pk_node {
     struct pk_attr *attr;
     const char *scope;
     bool backward; /* emitted while differentiating */
+    bool exact;    /* never narrowed */
     bool dead;
     uint64_t key;  /* place in the order of building; passes insert between */
     uint64_t born; /* the same when it was built: decides which version of a leaf it reads */
@@ -63,6 +64,7 @@ struct pk_graph {
     struct pd_arena *arena; /* names, attributes, input lists */
     const char *scope;
     bool backward; /* nodes now emitted belong to a derivative */
+    bool exact;    /* nodes now emitted are never narrowed */
     /* Index 0 of both is unused: id 0 is "no value". */
     struct pk_value *value;
     struct pk_node *node;
@@ -96,6 +98,9 @@ bool pk_value_reshape(const struct pk_value *v, const struct pk_shape *shape, in
 /* Root, strides and offset of a view `v` over `x`; its shape is known already. False: a RESHAPE of
  * something whose elements are not in order. */
 bool pk_lay_view(enum pk_op op, const struct pk_attr *attr, const struct pk_value *x, struct pk_value *v);
+/* Node `node`, new from a pass, belongs where node `like` does: its version of leaves, scope, part of the graph
+ * and precision. */
+void pk_node_belongs(struct pk_graph *g, uint32_t node, uint32_t like);
 /* A node like `like` with other inputs and outputs of its own, for passes. 0 after an error. */
 uint32_t pk_node_copy(struct pk_graph *g, uint32_t like, const uint32_t *in);
 

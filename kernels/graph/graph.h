@@ -50,6 +50,12 @@ PD_NODISCARD enum pd_err pk_graph_check(const struct pk_graph *g, struct pd_why 
 enum pk_precision { PK_PRECISION_FULL, PK_PRECISION_MIXED };
 void pk_graph_precision(struct pk_graph *g, enum pk_precision precision);
 
+/* Nodes emitted while it is on are never narrowed: in a plan of mixed precision they read and write what they
+ * would in full precision, and so do the derivatives emitted of them, now or later. For coordinates (bf16
+ * loses whole pixels beyond 256), residuals of equations, pseudo-inverses. A leaf that they read comes whole,
+ * whoever else reads it; what a node outside has made may have been rounded by it to bf16. Off at first. */
+void pk_graph_exact(struct pk_graph *g, bool exact);
+
 /* Prefix for error messages, such as "blocks.3.attn"; the text is copied. */
 void pk_graph_scope(struct pk_graph *g, const char *name);
 

@@ -18,7 +18,8 @@
  * bf16. Back ends that run bf16 then see calls in which each float view is f32 or bf16 by itself; arithmetic,
  * statistics and sums stay f32. Never narrowed: leaves, what optimisers read and write but for the gradient,
  * rstd, mean, lse, the sums of attention, scale, bias, dscale, dbias, dgamma, dbeta, loss_sum, dloss_sum,
- * count, correct, and every output of SUMSQ, SUM, MAX, SCATTER_ADD and ATTENTION_STATS. a and b of MATMUL
+ * count, correct, every output of SUMSQ, SUM, MAX, SCATTER_ADD and ATTENTION_STATS, and all that a node of an
+ * exact region reads and writes (pk_graph_exact). a and b of MATMUL
  * have one type, and so have its residual, what it keeps, pre and its output (f32 or bf16; a bias that is a
  * parameter is f32, and so are sums); so have q, k, v, y, dy, dq, dk and dv of one attention, and logits and
  * dlogits. The state of ATTENTION_STATE is f32 beside q, k, v of bf16. The CPU back end computes all of this

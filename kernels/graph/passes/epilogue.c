@@ -60,7 +60,8 @@ static struct pk_node *sole_maker(const struct pk_pass *p, const struct pk_node 
     struct pk_graph *g = p->g;
     struct pk_node *m = &g->node[g->value[value].node];
 
-    if (m->op != op || m->dead || g->value[value].root != value || p->uses[value] != 1 || p->output[value] ||
+    if (m->op != op || m->dead || m->exact != n->exact || g->value[value].root != value ||
+        p->uses[value] != 1 || p->output[value] ||
         !pk_shape_equal(&g->value[value].shape, &g->value[n->out].shape) ||
         !pk_pass_inputs_keep(p, m, n->born))
         return NULL;
@@ -277,18 +278,14 @@ static void rename_to(struct pk_graph *g, uint32_t node, uint32_t value)
 static uint32_t product_anew(struct pk_graph *g, uint32_t m, const struct pk_attr *attr)
 {
     struct pk_val in[4], y;
-    struct pk_node *n;
 
     for (int32_t i = 0; i < g->node[m].n_in; i++)
         in[i] = (struct pk_val){g->node[m].in[i]};
     y = pk_emit(g, PK_OP_MATMUL, attr, in, g->node[m].n_in, NULL);
     if (!y.id)
         return 0;
-    n = &g->node[g->value[y.id].node];
-    n->key = g->node[m].key - 1;
-    n->born = g->node[m].born;
-    n->scope = g->node[m].scope;
-    n->backward = g->node[m].backward;
+    pk_node_belongs(g, g->value[y.id].node, m);
+    g->node[g->value[y.id].node].key = g->node[m].key - 1;
     rename_to(g, m, y.id);
     return y.id;
 }
@@ -300,8 +297,8 @@ static bool keep(struct pk_pass *p, uint32_t n, bool *changed)
     uint32_t x = g->node[n].in[0], m = g->value[x].node, y;
     struct pk_attr attr;
 
-    if (g->node[m].op != PK_OP_MATMUL || g->value[x].root != x || g->value[x].out != 0 ||
-        g->node[m].n_out != 1 || g->node[m].attr->matmul.act != PK_ACT_NONE ||
+    if (g->node[m].op != PK_OP_MATMUL || g->node[m].exact != g->node[n].exact || g->value[x].root != x ||
+        g->value[x].out != 0 || g->node[m].n_out != 1 || g->node[m].attr->matmul.act != PK_ACT_NONE ||
         g->node[m].attr->matmul.has_residual)
         return true;
     attr = *g->node[m].attr;
@@ -369,7 +366,7 @@ static uint32_t sums_home(const struct pk_graph *g, const struct pk_node *s, enu
     for (uint32_t i = 1; i < g->n_node; i++) {
         const struct pk_node *m = &g->node[i];
 
-        if (m->dead || m->op != PK_OP_MATMUL || m->n_out != 1 || m->n_in != 2 ||
+        if (m->dead || m->op != PK_OP_MATMUL || m->exact != s->exact || m->n_out != 1 || m->n_in != 2 ||
             m->attr->matmul.act != PK_ACT_NONE || g->value[m->out].shape.rank != 2)
             continue;
         for (int32_t k = 0; k < 2; k++)

@@ -103,6 +103,7 @@ static bool join_loss(struct pk_graph *g, uint32_t n, uint32_t b)
     const uint64_t key = f->key, born = d->born;
     const uint32_t old[3] = {f->out, f->out + 1, f->out + 2}, dlogits = d->out;
     const char *scope = d->scope;
+    const bool exact = d->exact;
     double value;
 
     if (!is_fill(g, d->in[3], &value)) {
@@ -123,6 +124,7 @@ static bool join_loss(struct pk_graph *g, uint32_t n, uint32_t b)
         made->born = born;
         made->scope = scope;
         made->backward = true;
+        made->exact = exact;
     }
     g->node[n].dead = g->node[b].dead = true;
     for (int i = 0; i < 3; i++)
@@ -219,10 +221,10 @@ static bool residuals(struct pk_graph *g)
             const uint32_t maker = maker_of(g, other), b = x->node;
             struct pk_node *n = &g->node[b];
 
-            if (n->op != PK_OP_NORM_BWD || n->dead || x->root != dx || dx != n->out || u.count[dx] != 1 ||
-                u.output[dx] || n->attr->norm.has_residual || !pk_shape_equal(&x->shape, &y->shape) ||
-                !pk_shape_equal(&o->shape, &y->shape) || !stays(g, other) ||
-                (maker && g->node[maker].key > n->key) || o->root == n->out + 1)
+            if (n->op != PK_OP_NORM_BWD || n->dead || n->exact != sum->exact || x->root != dx ||
+                dx != n->out || u.count[dx] != 1 || u.output[dx] || n->attr->norm.has_residual ||
+                !pk_shape_equal(&x->shape, &y->shape) || !pk_shape_equal(&o->shape, &y->shape) ||
+                !stays(g, other) || (maker && g->node[maker].key > n->key) || o->root == n->out + 1)
                 continue;
             if (!give(g, n, other)) {
                 ok = false;
@@ -352,18 +354,14 @@ static uint32_t emit_at(struct pk_graph *g, uint32_t like, uint64_t key, enum pk
                         const struct pk_attr *attr, const uint32_t *in, int32_t n_in)
 {
     struct pk_val v[4] = {PK_NONE}, y;
-    struct pk_node *n;
 
     for (int32_t i = 0; i < n_in; i++)
         v[i].id = in[i];
     y = pk_emit(g, op, attr, v, n_in, NULL);
     if (!y.id)
         return 0;
-    n = &g->node[g->value[y.id].node];
-    n->key = key;
-    n->born = g->node[like].born;
-    n->scope = g->node[like].scope;
-    n->backward = g->node[like].backward;
+    pk_node_belongs(g, g->value[y.id].node, like);
+    g->node[g->value[y.id].node].key = key;
     return y.id;
 }
 

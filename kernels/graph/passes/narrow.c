@@ -8,6 +8,9 @@
  * whatever they are for. Forwards again: types are set, and casts are put where an op wants another type than
  * it is given.
  *
+ * A node that is exact (pk_graph_exact) makes and reads what it would in full precision; a value that this pass
+ * has narrowed for another reader is widened for it.
+ *
  * A cast of a leaf is a cast of all of it, seen through the same views: a weight has one working copy for
  * forward and backward. Where the graph has a state for it (pk_working_copy) there is no cast: the copy is
  * read as it is, and the optimiser's update writes it too. */
@@ -203,12 +206,16 @@ static bool may_narrow(const struct narrow *w, const struct pk_node *n, int32_t 
     enum pk_makes makes = makes_of(n, k);
 
     *ret_must = makes == PK_MAKES_GROUP && group_half(w, n);
+    if (n->exact)
+        return *ret_must = false;
     return *ret_must || makes == PK_MAKES_BATCH || makes == PK_MAKES_ROWS || makes == PK_MAKES_TIED;
 }
 
 /* Whether input k would rather be f32; half: the node's first output becomes bf16. */
 static bool would_keep(const struct pk_node *n, int32_t k, bool half)
 {
+    if (n->exact)
+        return true;
     switch (want_of(n, k)) {
     case PK_WANT_F32:
     case PK_WANT_BITS:
@@ -226,6 +233,8 @@ static enum pk_dtype need_of(const struct narrow *w, const struct pk_node *n, in
 {
     enum pk_dtype have = w->g->value[n->in[k]].dtype;
 
+    if (n->exact)
+        return w->half[w->g->value[n->in[k]].root] ? PK_F32 : have;
     switch (want_of(n, k)) {
     case PK_WANT_F32:
         return PK_F32;
@@ -295,10 +304,8 @@ static bool same_version(const struct narrow *w, uint32_t value, uint64_t a, uin
 /* Puts a new node right before its reader. */
 static void place_before(struct pk_graph *g, uint32_t node, uint32_t reader)
 {
+    pk_node_belongs(g, node, reader);
     g->node[node].key = g->node[reader].key - 1;
-    g->node[node].born = g->node[reader].born;
-    g->node[node].scope = g->node[reader].scope;
-    g->node[node].backward = g->node[reader].backward;
 }
 
 /* A dense copy of `value` in the other type, for `reader` (0: for the caller, at the end). 0 after an error.
@@ -370,7 +377,7 @@ static void set_outputs(struct narrow *w, const struct pk_node *n)
     for (int32_t k = 0; k < n->n_out; k++) {
         uint32_t v = n->out + (uint32_t)k;
 
-        if (makes_of(n, k) == PK_MAKES_AS_IN)
+        if (makes_of(n, k) == PK_MAKES_AS_IN && !n->exact)
             w->half[v] = g->value[n->in[0]].dtype == PK_BF16;
         if (g->value[v].root != v)
             g->value[v].dtype = g->value[g->value[v].root].dtype; /* a cache */

@@ -275,6 +275,9 @@ static bool node_same(const struct pk_pass *p, const struct pk_node *a, const st
 {
     const struct pk_rule *rule = pk_rule_of(a->op);
 
+    for (int32_t i = 0; i < a->n_out && i < b->n_out; i++) /* one of them may be narrow by now */
+        if (p->g->value[a->out + (uint32_t)i].dtype != p->g->value[b->out + (uint32_t)i].dtype)
+            return false;
     if (a->op != b->op || a->n_in != b->n_in ||
         (a->n_in && memcmp(a->in, b->in, (size_t)a->n_in * sizeof *a->in) != 0) ||
         !pk_pass_inputs_keep(p, a, b->born))
@@ -377,6 +380,7 @@ static bool simplify(struct pk_pass *p)
                 g->value[o->out + (uint32_t)k].gradient |= g->value[n->out + (uint32_t)k].gradient;
                 p->output[o->out + (uint32_t)k] |= p->output[n->out + (uint32_t)k];
             }
+            g->node[t.slot[at]].exact |= n->exact;
             n->dead = true;
             break;
         }
@@ -456,8 +460,8 @@ static bool join(struct pk_pass *p, struct pk_node *n, int32_t k)
     uint8_t used[PK_EXPR_INPUTS];
     int n_used;
 
-    if (m->op != PK_OP_EXPR || m->dead || g->value[value].root != value || p->output[value] ||
-        !pk_shape_equal(&g->value[value].shape, &g->value[n->out].shape) ||
+    if (m->op != PK_OP_EXPR || m->dead || m->exact != n->exact || g->value[value].root != value ||
+        p->output[value] || !pk_shape_equal(&g->value[value].shape, &g->value[n->out].shape) ||
         !pk_pass_inputs_keep(p, m, n->born))
         return false;
     for (int32_t i = 0; i < n->n_in; i++)
@@ -711,10 +715,8 @@ static uint32_t twin_of(struct pk_graph *g, uint32_t i)
     act.code[1].op = (uint8_t)does[g->node[i].attr->matmul.act];
     x = (struct pk_val){g->node[i].out + 1};
     twin = g->value[pk_expr_emit(g, &act, &x, 1).id].node;
-    if (twin) {
-        g->node[twin].born = g->node[i].born;
-        g->node[twin].scope = g->node[i].scope;
-    }
+    if (twin)
+        pk_node_belongs(g, twin, i);
     return twin;
 }
 

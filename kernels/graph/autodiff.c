@@ -166,7 +166,7 @@ void pk_grad_many(struct pk_graph *g, const struct pk_val *y, const struct pk_va
         const struct pk_rule *rule = pk_rule_of(n->op);
         bool any = false;
 
-        if (rule->leaf || rule->vjp == pk_vjp_zero)
+        if (rule->leaf || rule->vjp == pk_vjp_zero || (rule->stops && rule->stops(n->attr)))
             continue;
         for (int32_t k = 0; k < n->n_in; k++)
             any = any || (n->in[k] >= p.low && p.depends[n->in[k] - p.low]);

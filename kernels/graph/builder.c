@@ -187,6 +187,11 @@ struct pk_val pk_gt(struct pk_graph *g, struct pk_val a, struct pk_val b)
     return binary(g, PK_EX_GT, a, b);
 }
 
+struct pk_val pk_eq(struct pk_graph *g, struct pk_val a, struct pk_val b)
+{
+    return binary(g, PK_EX_EQ, a, b);
+}
+
 struct pk_val pk_select(struct pk_graph *g, struct pk_val c, struct pk_val a, struct pk_val b)
 {
     struct pk_val in[3] = {a, b, c}; /* c on top of the stack */
@@ -261,13 +266,24 @@ struct pk_val pk_mean(struct pk_graph *g, struct pk_val x, uint32_t axes, bool k
     return pk_scale(g, pk_sum(g, x, axes, keep), n ? 1.0 / (double)n : NAN);
 }
 
-struct pk_val pk_maximum(struct pk_graph *g, struct pk_val x, uint32_t axes, bool keep)
+static struct pk_val maximum(struct pk_graph *g, struct pk_val x, uint32_t axes, bool keep, bool flow)
 {
     struct pk_attr a = pk_attr_zero();
 
     a.reduce.axes = axes;
     a.reduce.keep = keep;
+    a.reduce.flow = flow;
     return pk_emit(g, PK_OP_MAX, &a, &x, 1, NULL);
+}
+
+struct pk_val pk_maximum(struct pk_graph *g, struct pk_val x, uint32_t axes, bool keep)
+{
+    return maximum(g, x, axes, keep, false);
+}
+
+struct pk_val pk_maximum_flow(struct pk_graph *g, struct pk_val x, uint32_t axes, bool keep)
+{
+    return maximum(g, x, axes, keep, true);
 }
 
 struct pk_val pk_sumsq(struct pk_graph *g, const struct pk_val *x, size_t count)

@@ -100,6 +100,7 @@ struct pk_val pk_mul(struct pk_graph *g, struct pk_val a, struct pk_val b);
 struct pk_val pk_div(struct pk_graph *g, struct pk_val a, struct pk_val b);
 struct pk_val pk_max2(struct pk_graph *g, struct pk_val a, struct pk_val b);
 struct pk_val pk_gt(struct pk_graph *g, struct pk_val a, struct pk_val b);
+struct pk_val pk_eq(struct pk_graph *g, struct pk_val a, struct pk_val b);
 struct pk_val pk_select(struct pk_graph *g, struct pk_val c, struct pk_val a, struct pk_val b);
 struct pk_val pk_scale(struct pk_graph *g, struct pk_val x, double factor);
 struct pk_val pk_offset(struct pk_graph *g, struct pk_val x, double addend);
@@ -110,7 +111,11 @@ struct pk_val pk_relu(struct pk_graph *g, struct pk_val x);
 
 struct pk_val pk_sum(struct pk_graph *g, struct pk_val x, uint32_t axes, bool keep); /* axes: bit mask */
 struct pk_val pk_mean(struct pk_graph *g, struct pk_val x, uint32_t axes, bool keep);
-struct pk_val pk_maximum(struct pk_graph *g, struct pk_val x, uint32_t axes, bool keep); /* no gradient */
+/* No gradient flows through it: for uses in which it cancels, as in softmax. */
+struct pk_val pk_maximum(struct pk_graph *g, struct pk_val x, uint32_t axes, bool keep);
+/* The same with a gradient: to the first of the largest in row-major order of the reduced axes. At most 2^24
+ * elements each, when differentiated. */
+struct pk_val pk_maximum_flow(struct pk_graph *g, struct pk_val x, uint32_t axes, bool keep);
 struct pk_val pk_sumsq(struct pk_graph *g, const struct pk_val *x, size_t count);
 struct pk_val pk_matmul(struct pk_graph *g, struct pk_val a, struct pk_val b);
 
@@ -244,7 +249,13 @@ void pk_grad(struct pk_graph *g, struct pk_val y, struct pk_val seed, const stru
 
 /* ---- ranks ---- */
 
-/* The sum of x over the ranks of the run: on all of them (root -1), or on one. */
+/* The sum of x over the ranks of the run: on all of them (root -1), or on one.
+ *
+ * Gradient, of root -1 alone: the sum over ranks of what flows in. That is right where each rank
+ * differentiates its own share of the loss, and the shares of all add up to it: then a statistic of the whole
+ * batch may stand inside the network, and gradients of parameters, which are summed over ranks afterwards
+ * (pk_all_reduce_buckets), are those of the loss. Who differentiates the summed loss itself gets every
+ * gradient once for each rank: losses are summed for the report, and the share is differentiated. */
 struct pk_val pk_all_reduce(struct pk_graph *g, struct pk_val x, int32_t root);
 /* A PARAM or STATE takes the value that it has on rank `root`. */
 void pk_broadcast_ranks(struct pk_graph *g, struct pk_val leaf, int32_t root);

@@ -74,18 +74,6 @@ struct pk_val pk_iota(struct pk_graph *g, enum pk_dtype dtype, int64_t n)
     return pk_cast(g, x, dtype);
 }
 
-static struct pk_val equal(struct pk_graph *g, struct pk_val a, struct pk_val b)
-{
-    struct pk_expr p = {.count = 3};
-    struct pk_val in[2] = {a, b};
-
-    p.code[0].op = PK_EX_IN;
-    p.code[1].op = PK_EX_IN;
-    p.code[1].arg = 1;
-    p.code[2].op = PK_EX_EQ;
-    return pk_expr_emit(g, &p, in, 2);
-}
-
 /* 1 - x, for x of 0 and 1 */
 static struct pk_val not(struct pk_graph * g, struct pk_val x)
 {
@@ -110,7 +98,7 @@ struct pk_loss pk_cross_entropy_plain(struct pk_graph *g, struct pk_val logits, 
     }
     classes = s.dim[1];
     t = pk_reshape(g, pk_cast(g, target, dtype), PK_SHAPE(s.dim[0], 1));
-    valid = not(g, equal(g, t, pk_fill(g, dtype, PK_SHAPE(1), ignore)));
+    valid = not(g, pk_eq(g, t, pk_fill(g, dtype, PK_SHAPE(1), ignore)));
     top = pk_maximum(g, logits, 2, true);
     lse = pk_add(
         g, pk_unary(g, PK_EX_LOG, pk_sum(g, pk_unary(g, PK_EX_EXP, pk_sub(g, logits, top)), 2, true)), top);
@@ -120,9 +108,9 @@ struct pk_loss pk_cross_entropy_plain(struct pk_graph *g, struct pk_val logits, 
     if (smoothing != 0.0)
         loss = pk_add(g, loss, pk_scale(g, pk_sub(g, lse, pk_mean(g, logits, 2, true)), smoothing));
     /* The first of the largest: the smallest place where the largest stands. */
-    first = pk_select(g, equal(g, logits, top), pk_scale(g, pk_iota(g, dtype, classes), -1.0),
+    first = pk_select(g, pk_eq(g, logits, top), pk_scale(g, pk_iota(g, dtype, classes), -1.0),
                       pk_fill(g, dtype, PK_SHAPE(1), -(double)classes));
-    right = equal(g, pk_scale(g, pk_maximum(g, first, 2, true), -1.0), t);
+    right = pk_eq(g, pk_scale(g, pk_maximum(g, first, 2, true), -1.0), t);
     return (struct pk_loss){
         pk_reshape(g, pk_sum(g, pk_mul(g, loss, valid), 3, true), PK_SHAPE(1)),
         pk_reshape(g, pk_sum(g, valid, 3, true), PK_SHAPE(1)),
@@ -196,7 +184,7 @@ static struct pk_val weights(struct pk_graph *g, const struct pk_attention_spec 
     if (see.id)
         a = pk_mul(g, a, see);
     z = pk_sum(g, a, 8, true);
-    return pk_div(g, a, pk_add(g, z, equal(g, z, zero))); /* a row that sees nothing is 0 */
+    return pk_div(g, a, pk_add(g, z, pk_eq(g, z, zero))); /* a row that sees nothing is 0 */
 }
 
 struct pk_val pk_attention_plain(struct pk_graph *g, struct pk_val q, struct pk_val k, struct pk_val v,

@@ -434,6 +434,74 @@ static void test_exact_no_node_of_the_region_sees_bf16(void **state)
     }
 }
 
+/* The derivative of the largest looks for its place among more than bf16 can count, .. */
+static void test_exact_is_the_place_of_the_largest(void **state)
+{
+    struct rig *r = rig_new_on(pk_backend_cpu(), 1, false);
+    struct pk_val x = pk_input(r->g, "x", PK_F32, PK_SHAPE(2, 600)), top, d;
+    double *got;
+    int64_t n;
+
+    (void)state;
+    top = pk_maximum_flow(r->g, pk_concat(r->g, 0, (struct pk_val[2]){x, x}, 2), 2, true);
+    pk_grad(r->g, top, PK_NONE, &x, 1, &d);
+    pk_output(r->g, "d", pk_sum(r->g, pk_copy(r->g, pk_transpose(r->g, d)), 2, true));
+    pk_graph_precision(r->g, PK_PRECISION_MIXED);
+    rig_plan(r);
+    for (int64_t i = 0; i < 1200; i++)
+        rig_put(r, "x", i, i == 301 || i == 400 || i == 600 + 511 ? 2 : (double)(i % 5) / 4);
+    rig_run(r);
+    got = rig_read(r, "d", &n);
+    assert_int_equal(n, 600);
+    for (int64_t i = 0; i < n; i++)
+        assert_true(got[i] == (i == 301 || i == 511 ? 2 : 0));
+    free(got);
+    rig_free(r);
+}
+
+/* Whether anything that `value` is made of belongs to the backward part. */
+static bool from_backward(const struct pk_graph *g, uint32_t value)
+{
+    const struct pk_node *n = &g->node[g->value[value].node];
+    bool any = n->backward;
+
+    for (int32_t i = 0; i < n->n_in && !any; i++)
+        any = from_backward(g, n->in[i]);
+    return any;
+}
+
+/* .. and among the numbers that the largest was taken of, not among those that the backward part makes again. */
+static void test_exact_places_are_those_of_the_forward_part(void **state)
+{
+    struct pk_graph *g = pk_graph_new(false);
+    struct pk_val x = pk_input(g, "x", PK_F32, PK_SHAPE(64, 256)),
+                  w = pk_param(g, "w", PK_F32, PK_SHAPE(256, 256));
+    struct pk_val gain = pk_param(g, "gain", PK_F32, PK_SHAPE(256)), y, d[2];
+    struct pd_why why = {""};
+    int found = 0, again = 0;
+    bool any;
+
+    (void)state;
+    y = pk_norm(g, pk_matmul(g, x, w), gain, PK_NONE, (struct pk_norm_spec){PK_NORM_RMS, PK_EPS_MEAN, 1e-5});
+    y = pk_mul(g, pk_matmul(g, y, w), pk_maximum_flow(g, y, 2, true));
+    pk_grad(g, pk_sum(g, y, 3, false), PK_NONE, (struct pk_val[2]){w, gain}, 2, d);
+    pk_output(g, "dw", d[0]);
+    pk_output(g, "dgain", d[1]);
+    assert_int_equal(pk_passes_run(g, &why), PD_OK);
+    assert_int_equal(pk_passes_again(g, &any, &why), PD_OK);
+    for (uint32_t i = 1; i < g->n_node; i++) {
+        if (!pk_is_kernel(&g->node[i]))
+            continue;
+        again += g->node[i].op == PK_OP_NORM_BWD && g->node[i].attr->norm.again;
+        found += g->node[i].op == PK_OP_MAX;
+        if (g->node[i].op == PK_OP_MAX)
+            assert_false(from_backward(g, g->node[i].out));
+    }
+    assert_int_equal(found, 2);
+    assert_int_equal(again, 1); /* it was made again, for others */
+    pk_graph_free(g);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -441,6 +509,8 @@ int main(void)
         cmocka_unit_test(test_exact_holds_for_derivatives_emitted_outside),
         cmocka_unit_test(test_exact_nodes_are_not_joined_with_others),
         cmocka_unit_test(test_exact_no_node_of_the_region_sees_bf16),
+        cmocka_unit_test(test_exact_is_the_place_of_the_largest),
+        cmocka_unit_test(test_exact_places_are_those_of_the_forward_part),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/graph/op/rule.h"
+#include "kernels/graph/build.h"
 
 MAKE(make_add)
 {
@@ -65,6 +65,25 @@ MAKE(make_sum)
     struct pk_val a = P("a", 2, 3, 2);
 
     return pk_mul(g, pk_sum(g, a, 5, true), pk_add(g, pk_mean(g, pk_mul(g, a, a), 2, true), a));
+}
+MAKE(make_largest)
+{
+    struct pk_val a = P("a", 2, 3, 4), b = P("b", 3, 1);
+    struct pk_val top = pk_maximum_flow(g, pk_mul(g, a, b), 5, true); /* of two axes that are no neighbours */
+
+    return pk_mul(g, pk_mul(g, a, top), pk_maximum_flow(g, a, 7, false));
+}
+MAKE(make_largest_gone)
+{
+    struct pk_val a = P("a", 3, 4);
+
+    return pk_add(g, pk_maximum_flow(g, pk_mul(g, a, a), 2, false), pk_maximum_flow(g, P("b", 3), 0, false));
+}
+MAKE(make_all_reduce)
+{
+    struct pk_val a = P("a", 3, 4), sum = pk_all_reduce(g, pk_transpose(g, pk_mul(g, a, a)), -1);
+
+    return pk_mul(g, pk_transpose(g, sum), a); /* of one rank; test_ranks_grad has two */
 }
 MAKE(make_sumsq)
 {
@@ -183,6 +202,9 @@ static const struct build builds[] = {
     {"views", make_views, NULL, true},
     {"concat", make_concat, NULL, true},
     {"sum", make_sum, NULL, true},
+    {"largest", make_largest, NULL, true},
+    {"largest, its axis gone", make_largest_gone, NULL, true},
+    {"all_reduce", make_all_reduce, NULL, true},
     {"sumsq", make_sumsq, NULL, true},
     {"matmul", make_matmul, NULL, true},
     {"matmul batched", make_matmul_batched, NULL, true},
@@ -244,7 +266,7 @@ static void test_grad_exists_for_every_op(void **state)
         const struct pk_rule *rule = pk_rule_of((enum pk_op)op);
         bool none = rule->leaf || op == PK_OP_ATTENTION_STATS || op == PK_OP_ATTENTION_STATE ||
                     op == PK_OP_CACHE_APPEND || op == PK_OP_ACCUMULATE || op == PK_OP_ADAMW ||
-                    op == PK_OP_MSGDW || op == PK_OP_ALL_REDUCE || op == PK_OP_BROADCAST_RANKS;
+                    op == PK_OP_MSGDW || op == PK_OP_BROADCAST_RANKS;
 
         assert_non_null(rule);
         if ((rule->vjp != NULL) == none)
@@ -333,6 +355,62 @@ static void test_grad_visits_only_paths_to_what_is_asked(void **state)
     rig_free(r);
 }
 
+/* Of equals the first gets all, in row-major order of the reduced axes; elsewhere it cancels. */
+static void test_grad_of_the_largest_goes_to_the_first(void **state)
+{
+    /* (2, 3, 2), reduced over the first and the last axis; the largest of the middle row's stands thrice */
+    static const double x[12] = {1, 4, 0, 7, -3, -3, 4, 2, 7, 7, -5, -3}, weight[3] = {2, 3, 5};
+    static const int first[3] = {1, 3, 4};
+
+    (void)state;
+    for (int flow = 0; flow < 2; flow++) {
+        struct rig *r = rig_new(false);
+        struct pk_val a = pk_param(r->g, "a", PK_F64, PK_SHAPE(2, 3, 2)), d;
+        struct pk_val top = flow ? pk_maximum_flow(r->g, a, 5, false) : pk_maximum(r->g, a, 5, false);
+        struct pk_val seed = pk_const(r->g, PK_F64, PK_SHAPE(3), weight);
+        double *got;
+        int64_t n;
+
+        pk_grad(r->g, top, seed, &a, 1, &d);
+        pk_output(r->g, "d", d);
+        rig_plan(r);
+        rig_set(r, "a", x);
+        rig_run(r);
+        got = rig_read(r, "d", &n);
+        assert_int_equal(n, 12);
+        for (int i = 0; i < 12; i++) {
+            double want = 0;
+
+            for (int k = 0; k < 3 && flow; k++)
+                want += first[k] == i ? weight[k] : 0;
+            if (got[i] != want)
+                fail_msg("place %d gets %g, not %g", i, got[i], want);
+        }
+        free(got);
+        rig_free(r);
+    }
+}
+
+/* A maximum that cancels is as foreign to a derivative as an input: not one node more is emitted for it. */
+static void test_grad_emits_nothing_for_a_maximum_that_cancels(void **state)
+{
+    uint32_t emitted[2];
+
+    (void)state;
+    for (int fed = 0; fed < 2; fed++) {
+        struct pk_graph *g = pk_graph_new(true);
+        struct pk_val x = pk_param(g, "x", PK_F64, PK_SHAPE(3, 4)), d, y;
+
+        y = fed ? pk_input(g, "top", PK_F64, PK_SHAPE(3, 1)) : pk_maximum(g, x, 2, true);
+        y = pk_unary(g, PK_EX_EXP, pk_sub(g, x, y));
+        emitted[fed] = g->n_node;
+        pk_grad(g, y, PK_NONE, &x, 1, &d);
+        emitted[fed] = g->n_node - emitted[fed];
+        pk_graph_free(g);
+    }
+    assert_int_equal(emitted[0], emitted[1]);
+}
+
 static void test_grad_of_an_unreached_input_is_zero(void **state)
 {
     struct rig *r = rig_new(false);
@@ -370,6 +448,18 @@ static void test_grad_refuses_what_has_none(void **state)
     pk_graph_free(g);
 
     g = pk_graph_new(false);
+    x = pk_param(g, "x", PK_F64, PK_SHAPE(2));
+    pk_grad(g, pk_all_reduce(g, x, 0), PK_NONE, &x, 1, &d);
+    assert_int_equal(pk_graph_check(g, &why), PD_ERR_UNSUPPORTED);
+    pk_graph_free(g);
+
+    g = pk_graph_new(false);
+    x = pk_param(g, "x", PK_F32, PK_SHAPE(2, (1 << 24) + 1));
+    pk_grad(g, pk_maximum_flow(g, x, 2, false), PK_NONE, &x, 1, &d);
+    assert_int_equal(pk_graph_check(g, &why), PD_ERR_LIMIT);
+    pk_graph_free(g);
+
+    g = pk_graph_new(false);
     x = pk_input(g, "i", PK_I32, PK_SHAPE(2));
     pk_grad(g, pk_cast(g, x, PK_F64), PK_NONE, &x, 1, &d);
     assert_int_equal(pk_graph_check(g, &why), PD_ERR_INVALID);
@@ -394,6 +484,8 @@ int main(void)
         cmocka_unit_test(test_grad_third_order_of_a_chain),
         cmocka_unit_test(test_grad_of_every_instruction),
         cmocka_unit_test(test_grad_visits_only_paths_to_what_is_asked),
+        cmocka_unit_test(test_grad_of_the_largest_goes_to_the_first),
+        cmocka_unit_test(test_grad_emits_nothing_for_a_maximum_that_cancels),
         cmocka_unit_test(test_grad_of_an_unreached_input_is_zero),
         cmocka_unit_test(test_grad_refuses_what_has_none),
     };

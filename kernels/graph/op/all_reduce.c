@@ -1,5 +1,4 @@
-/* The sum over ranks. What is differentiated is one rank's share of the loss, and its gradients are summed
- * afterwards: nothing is differentiated through the sum itself. */
+/* The sum over ranks. */
 #include "kernels/graph/build.h"
 #include "kernels/graph/op/registry.h"
 
@@ -16,11 +15,21 @@ static enum pd_err infer(const struct pk_attr *attr, const struct pk_type *in, i
     return PD_OK;
 }
 
+/* Every rank's result depends on every rank's x, and the loss is the sum of their shares. */
+static void vjp(struct pk_vjp *v)
+{
+    if (v->attr->ranks.root >= 0)
+        pk_graph_fail(v->g, PD_ERR_UNSUPPORTED, "a sum for one rank alone has no derivative");
+    else
+        v->din[0] = pk_all_reduce(v->g, v->dout[0], -1);
+}
+
 const struct pk_rule pk_rule_all_reduce = {.name = "all_reduce",
                                            .min_in = 1,
                                            .max_in = 1,
                                            .kind = PK_KIND_RANKS,
                                            .ranks = true,
                                            .infer = infer,
+                                           .vjp = vjp,
                                            .shares = pk_shares_first,
                                            .want = PK_WANT_OUTPUT};

@@ -1,4 +1,4 @@
-/* The largest over axes. No derivative: it is used where it cancels. */
+/* The largest over axes. It has a derivative where that is asked for: mostly it is used where it cancels. */
 #include "kernels/graph/build.h"
 #include "kernels/graph/op/registry.h"
 
@@ -12,10 +12,51 @@ static enum pd_err infer(const struct pk_attr *attr, const struct pk_type *in, i
     return pk_rule_sum.infer(attr, in, n_in, ret_out, ret_n_out, why);
 }
 
+static bool stops(const struct pk_attr *attr)
+{
+    return !attr->reduce.flow;
+}
+
+#define PLACES_MOST 16777216 /* whole numbers that f32 tells apart */
+
+/* To the first of the largest: the smallest place along the reduced axes, counted in row-major order, at which
+ * x is the result. Places are numbers that must not be rounded. Finding them belongs to the forward part:
+ * what the backward part makes again may differ from what the result was taken of in the last bit. */
+static void vjp(struct pk_vjp *v)
+{
+    struct pk_graph *g = v->g;
+    const bool exact = g->exact, backward = g->backward;
+    const enum pk_dtype dtype = pk_dtype_of(g, v->in[0]);
+    struct pk_shape whole = pk_shape_of(g, v->in[0]), kept = whole, reduced = whole;
+    struct pk_val top, place, least, at, first;
+
+    if (!v->attr->reduce.flow)
+        return;
+    for (int32_t i = 0; i < whole.rank; i++)
+        (v->attr->reduce.axes & (1u << i) ? &kept : &reduced)->dim[i] = 1;
+    if (pk_shape_count(&reduced) > PLACES_MOST) {
+        pk_graph_fail(g, PD_ERR_LIMIT, "the derivative of the largest of more than %d", PLACES_MOST);
+        return;
+    }
+    g->exact = true;
+    g->backward = false;
+    top = pk_reshape(g, v->out[0], kept);
+    place = pk_reshape(g, pk_iota(g, dtype, pk_shape_count(&reduced)), reduced);
+    place = pk_scale(g, place, -1.0);
+    least = pk_fill(g, dtype, PK_SHAPE(1), -(double)pk_shape_count(&reduced));
+    at = pk_select(g, pk_eq(g, v->in[0], top), place, least);
+    first = pk_maximum(g, at, v->attr->reduce.axes, true);
+    g->exact = exact;
+    g->backward = backward;
+    v->din[0] = pk_select(g, pk_eq(g, place, first), pk_reshape(g, v->dout[0], kept),
+                          pk_fill(g, dtype, PK_SHAPE(1), 0.0));
+}
+
 const struct pk_rule pk_rule_max = {.name = "max",
                                     .min_in = 1,
                                     .max_in = 1,
                                     .kind = PK_KIND_SUM,
                                     .infer = infer,
-                                    .vjp = pk_vjp_zero,
+                                    .vjp = vjp,
+                                    .stops = stops,
                                     .makes = PK_MAKES_SUMS};

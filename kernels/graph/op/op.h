@@ -177,6 +177,7 @@ struct pk_attr {
         struct {
             uint32_t axes;
             bool keep;
+            bool flow; /* of MAX, for its derivative alone */
         } reduce;
         struct {
             bool has_bias, has_residual;

@@ -101,6 +101,9 @@ struct pk_rule {
 
     /* What follows may be left out: then the op has nothing of the kind. */
 
+    /* Whether nothing flows through a node with these attributes: vjp is then as pk_vjp_zero. */
+    bool (*stops)(const struct pk_attr *attr);
+
     /* An op that changes shape and strides only: strides and offset of `v` over `x`; v has its shape, x's
      * root and offset, and strides of 0. False: `x` cannot be seen so. */
     bool (*view)(const struct pk_attr *attr, const struct pk_value *x, struct pk_value *v);

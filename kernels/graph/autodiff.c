@@ -221,3 +221,52 @@ void pk_grad(struct pk_graph *g, struct pk_val y, struct pk_val seed, const stru
     for (size_t i = 0; i < count && g->err != PD_OK; i++)
         ret_grads[i] = PK_NONE;
 }
+
+/* Whether the tangent of every x is like it. */
+static bool tangents_fit(struct pk_graph *g, const struct pk_val *x, const struct pk_val *dx, size_t n_x)
+{
+    for (size_t i = 0; i < n_x; i++) {
+        struct pk_shape a = pk_shape_of(g, x[i]), b = pk_shape_of(g, dx[i]);
+
+        if (dx[i].id && (!pk_shape_equal(&a, &b) || pk_dtype_of(g, x[i]) != pk_dtype_of(g, dx[i]))) {
+            pk_graph_fail(g, PD_ERR_INVALID, "jvp: tangent %zu must have its input's shape and dtype", i);
+            return false;
+        }
+    }
+    return true;
+}
+
+void pk_jvp(struct pk_graph *g, const struct pk_val *y, size_t n_y, const struct pk_val *x,
+            const struct pk_val *dx, size_t n_x, struct pk_val *ret_dy)
+{
+    struct pk_val *u = calloc(n_y + 1, sizeof *u), *back = calloc(n_x + 1, sizeof *back);
+
+    for (size_t i = 0; i < n_y; i++)
+        ret_dy[i] = PK_NONE;
+    if (!g || g->err != PD_OK)
+        goto out;
+    if (!u || !back) {
+        pk_graph_fail(g, PD_ERR_NOMEM, "no memory to differentiate");
+        goto out;
+    }
+    if (!tangents_fit(g, x, dx, n_x))
+        goto out;
+    for (size_t i = 0; i < n_y; i++) {
+        if (!y[i].id || y[i].id >= g->n_value) {
+            pk_graph_fail(g, PD_ERR_INVALID, "jvp of no value");
+            goto out;
+        }
+        u[i] = pk_fill(g, pk_dtype_of(g, y[i]), pk_shape_of(g, y[i]), 1.0); /* of any value nothing is left */
+    }
+    pk_grad_many(g, y, u, n_y, x, n_x, back);
+    for (size_t k = 0; k < n_x; k++)
+        if (!dx[k].id)
+            back[k] = PK_NONE;
+    pk_grad_many(g, back, dx, n_x, u, n_y, ret_dy);
+    for (size_t i = 0; i < n_y && g->err == PD_OK; i++)
+        if (!ret_dy[i].id)
+            ret_dy[i] = pk_fill(g, pk_dtype_of(g, y[i]), pk_shape_of(g, y[i]), 0.0);
+out:
+    free(u);
+    free(back);
+}

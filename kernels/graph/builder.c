@@ -518,8 +518,7 @@ struct pk_val pk_attention(struct pk_graph *g, struct pk_val q, struct pk_val k,
 struct pk_val pk_attention_jvp(struct pk_graph *g, struct pk_val q, struct pk_val k, struct pk_val v,
                                struct pk_attention_spec spec, struct pk_attention_tangent tangent)
 {
-    struct pk_val in[ATTENTION_IN + 5], like[5] = {q, k, v}, t[5] = {tangent.q, tangent.k, tangent.v}, y, u,
-                                        first[5];
+    struct pk_val in[ATTENTION_IN + 5], like[5] = {q, k, v}, t[5] = {tangent.q, tangent.k, tangent.v}, y, dy;
     const bool drops = spec.rng.id && spec.dropout != 0.0;
     struct pk_attr a;
     int32_t n, wrt = 3;
@@ -543,7 +542,6 @@ struct pk_val pk_attention_jvp(struct pk_graph *g, struct pk_val q, struct pk_va
             in[n++] = t[i];
         return pk_emit(g, PK_OP_ATTENTION_JVP, &a, in, n, NULL);
     }
-    /* The gradient is linear in what flows into y: its transpose is the tangent. */
     for (int32_t i = 0; i < wrt; i++)
         like[i] = pk_alias(g, like[i]);
     if (spec.scale_value.id)
@@ -551,10 +549,8 @@ struct pk_val pk_attention_jvp(struct pk_graph *g, struct pk_val q, struct pk_va
     if (spec.bias_value.id)
         spec.bias_value = like[wrt - 1];
     y = pk_attention_plain(g, like[0], like[1], like[2], spec, NULL);
-    u = pk_fill(g, pk_dtype_of(g, y), pk_shape_of(g, y), 1.0);
-    pk_grad_many(g, &y, &u, 1, like, (size_t)wrt, first);
-    pk_grad_many(g, first, t, (size_t)wrt, &u, 1, &y);
-    return y;
+    pk_jvp(g, &y, 1, like, t, (size_t)wrt, &dy);
+    return dy;
 }
 
 static struct pk_attention_stats stats(struct pk_graph *g, struct pk_attr *a, struct pk_val *in, int32_t n,

@@ -77,6 +77,73 @@ void grad_check(const struct build *b, bool plain, bool second)
     rig_free(r);
 }
 
+/* All leaves by `step` along their tangents, "t.<name>". */
+static void shift(struct rig *r, const char *const *name, size_t n, double *const *at, double step)
+{
+    char t[64];
+
+    for (size_t k = 0; k < n; k++) {
+        snprintf(t, sizeof t, "t.%s", name[k]);
+        for (int64_t i = 0; i < rig_count(r, name[k]); i++)
+            rig_put(r, name[k], i, at[k][i] + step * rig_get(r, t, i));
+    }
+}
+
+void grad_check_jvp(const struct build *b, bool plain)
+{
+    const double h = 1e-6;
+    struct rig *r = rig_new(plain);
+    struct pk_val leaf[8], t[8], y, dy;
+    const char *name[8];
+    double *at[8], *got, *side[2];
+    size_t n = 0, leaves;
+    int64_t count = 0;
+
+    y = b->make(r->g, leaf, name, &n);
+    for (size_t k = 0; k < n; k++) {
+        char text[64];
+
+        snprintf(text, sizeof text, "t.%s", name[k]);
+        t[k] = pk_input(r->g, text, PK_F64, pk_shape_of(r->g, leaf[k]));
+    }
+    leaves = pk_graph_leaf_count(r->g);
+    pk_jvp(r->g, &y, 1, leaf, t, n, &dy);
+    pk_output(r->g, "y", y);
+    pk_output(r->g, "dy", dy);
+    if (pk_graph_check(r->g, &r->why) != PD_OK)
+        fail_msg("%s: %s", b->label, r->why.text);
+    assert_int_equal(pk_graph_leaf_count(r->g), leaves); /* nothing more to bind */
+    rig_plan(r);
+    if (b->fill)
+        b->fill(r);
+    for (size_t k = 0; k < n; k++) {
+        at[k] = calloc((size_t)rig_count(r, name[k]) + 1, sizeof *at[k]);
+        assert_non_null(at[k]);
+        for (int64_t i = 0; i < rig_count(r, name[k]); i++)
+            at[k][i] = rig_get(r, name[k], i);
+    }
+    rig_run(r);
+    got = rig_read(r, "dy", &count);
+    for (int s = 0; s < 2; s++) {
+        shift(r, name, n, at, s ? h : -h);
+        rig_run(r);
+        side[s] = rig_read(r, "y", &count);
+    }
+    for (int64_t i = 0; i < count; i++) {
+        double want = (side[1][i] - side[0][i]) / (2 * h);
+
+        if (!(fabs(got[i] - want) <= GRAD_TOL * (1 + fabs(want))))
+            fail_msg("%s, %s: tangent %lld is %.12g, differences give %.12g", b->label,
+                     plain ? "plain" : "fused", (long long)i, got[i], want);
+    }
+    for (size_t k = 0; k < n; k++)
+        free(at[k]);
+    free(got);
+    free(side[0]);
+    free(side[1]);
+    rig_free(r);
+}
+
 void grad_check_fused_is_plain(const struct build *b)
 {
     struct rig *r[2];

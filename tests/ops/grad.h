@@ -16,6 +16,8 @@ struct build {
 
 /* First or second derivatives of a scalar made of y. */
 void grad_check(const struct build *b, bool plain, bool second);
+/* The tangent of y along tangents of all leaves (pk_jvp), against differences of y. */
+void grad_check_jvp(const struct build *b, bool plain);
 /* Values and gradients of the fused nodes against those of their definitions. */
 void grad_check_fused_is_plain(const struct build *b);
 

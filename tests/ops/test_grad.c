@@ -251,6 +251,14 @@ static void test_grad_of_grad_goes_through_fused_derivatives(void **state)
         grad_check(&builds[i], false, true);
 }
 
+static void test_jvp_agrees_with_differences(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof builds / sizeof *builds; i++)
+        for (int plain = 0; plain < 2; plain++)
+            grad_check_jvp(&builds[i], plain);
+}
+
 static void test_fused_forms_equal_plain_forms(void **state)
 {
     (void)state;
@@ -411,6 +419,133 @@ static void test_grad_emits_nothing_for_a_maximum_that_cancels(void **state)
     assert_int_equal(emitted[0], emitted[1]);
 }
 
+/* y0 = 3 a, y1 = a b, y2 = b: with da and without db; y2 does not change. */
+static void test_jvp_of_several_values(void **state)
+{
+    struct rig *r = rig_new(false);
+    struct pk_val x[2], dx[2] = {PK_NONE, PK_NONE}, y[4], dy[5];
+
+    (void)state;
+    x[0] = pk_param(r->g, "a", PK_F64, PK_SHAPE(3));
+    x[1] = pk_param(r->g, "b", PK_F64, PK_SHAPE(3));
+    dx[0] = pk_input(r->g, "da", PK_F64, PK_SHAPE(3));
+    y[0] = pk_scale(r->g, x[0], 3);
+    y[1] = pk_mul(r->g, x[0], x[1]);
+    y[2] = x[1];
+    y[3] = x[0];
+    pk_jvp(r->g, y, 4, x, dx, 2, dy);
+    pk_jvp(r->g, y, 1, x, dx + 1, 1, dy + 4); /* nothing changes */
+    for (int i = 0; i < 5; i++)
+        pk_output(r->g, (const char *[]){"d0", "d1", "d2", "d3", "d4"}[i], dy[i]);
+    rig_plan(r);
+    rig_run(r);
+    for (int i = 0; i < 5; i++) {
+        double *got = rig_read(r, (const char *[]){"d0", "d1", "d2", "d3", "d4"}[i], NULL);
+
+        for (int k = 0; k < 3; k++) {
+            double da = rig_get(r, "da", k);
+            const double want[5] = {3 * da, da * rig_get(r, "b", k), 0, da, 0};
+
+            assert_true(fabs(got[k] - want[i]) < 1e-15);
+        }
+        free(got);
+    }
+    rig_free(r);
+}
+
+/* A tangent is a value like others: an equation's residual is made of it, and trained on. */
+static void test_jvp_may_be_differentiated(void **state)
+{
+    (void)state;
+    for (int plain = 0; plain < 2; plain++) {
+        struct rig *r = rig_new(plain);
+        struct pk_val leaf[8], y, t, dy;
+        const char *name[8];
+        size_t n = 0;
+
+        y = make_norm(r->g, leaf, name, &n);
+        y = pk_unary(r->g, PK_EX_SIN, pk_mul(r->g, y, y));
+        t = pk_input(r->g, "t", PK_F64, pk_shape_of(r->g, leaf[0]));
+        pk_jvp(r->g, &y, 1, leaf, &t, 1, &dy);
+        grad_check_first(r, grad_weigh(r->g, dy, "w"), leaf, name, n);
+        rig_free(r);
+    }
+}
+
+struct counts {
+    int matmul, fill, all;
+};
+
+static void count_nodes(void *user, const char *scope, bool backward, const struct pk_call *call)
+{
+    struct counts *c = user;
+
+    (void)scope;
+    (void)backward;
+    c->all++;
+    c->matmul += call->op == PK_OP_MATMUL;
+    c->fill += call->op == PK_OP_FILL;
+}
+
+/* Along three layers three products more: what flows back, and what it began with, is gone. */
+static void test_jvp_leaves_no_backward_part(void **state)
+{
+    struct rig *r = rig_new(false);
+    struct pk_val x = pk_input(r->g, "x", PK_F64, PK_SHAPE(4, 5)), t, y = x, dy;
+    struct counts c = {0};
+
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        char name[8];
+
+        snprintf(name, sizeof name, "w%d", i);
+        y = pk_unary(r->g, PK_EX_TANH, pk_matmul(r->g, y, pk_param(r->g, name, PK_F64, PK_SHAPE(5, 5))));
+    }
+    t = pk_input(r->g, "t", PK_F64, PK_SHAPE(4, 5));
+    pk_jvp(r->g, &y, 1, &x, &t, 1, &dy);
+    pk_output(r->g, "dy", dy);
+    rig_plan(r);
+    pk_exec_each(r->exec, count_nodes, &c);
+    assert_int_equal(c.matmul, 6);
+    assert_int_equal(c.fill, 0);
+    if (c.all > 6 + 6) /* a function and a slope for each layer */
+        fail_msg("%d nodes", c.all);
+    rig_free(r);
+}
+
+static void test_jvp_refuses_what_has_none(void **state)
+{
+    struct pd_why why;
+    struct pk_graph *g = pk_graph_new(false);
+    struct pk_val qkv = pk_param(g, "qkv", PK_F64, PK_SHAPE(1, 2, 3, 1, 2)), d;
+    struct pk_val rows = pk_input(g, "x", PK_F64, PK_SHAPE(1, 2, 4)), t;
+    struct pk_attention_stats s = pk_attention_stats_packed(
+        g, qkv, rows, (struct pk_attention_spec){.phi = PK_PHI_POLY, .degree = 2, .scale = 1});
+
+    (void)state;
+    t = pk_input(g, "t", PK_F64, PK_SHAPE(1, 2, 3, 1, 2));
+    pk_jvp(g, &s.fro, 1, &qkv, &t, 1, &d);
+    assert_int_equal(pk_graph_check(g, &why), PD_ERR_UNSUPPORTED);
+    assert_string_equal(why.text, "attention_stats has no derivative");
+    assert_int_equal(d.id, 0);
+    pk_graph_free(g);
+
+    g = pk_graph_new(false);
+    qkv = pk_param(g, "x", PK_F64, PK_SHAPE(2));
+    t = pk_input(g, "t", PK_F64, PK_SHAPE(3));
+    pk_jvp(g, &qkv, 1, &qkv, &t, 1, &d);
+    assert_int_equal(pk_graph_check(g, &why), PD_ERR_INVALID);
+    assert_string_equal(why.text, "jvp: tangent 0 must have its input's shape and dtype");
+    pk_graph_free(g);
+
+    g = pk_graph_new(false);
+    qkv = pk_param(g, "x", PK_F64, PK_SHAPE(2));
+    pk_jvp(g, &(struct pk_val){0}, 1, &qkv, &qkv, 1, &d);
+    assert_int_equal(pk_graph_check(g, &why), PD_ERR_INVALID);
+    assert_string_equal(why.text, "jvp of no value");
+    pk_graph_free(g);
+}
+
 static void test_grad_of_an_unreached_input_is_zero(void **state)
 {
     struct rig *r = rig_new(false);
@@ -479,6 +614,11 @@ int main(void)
         cmocka_unit_test(test_grad_of_plain_forms_agrees_with_differences),
         cmocka_unit_test(test_grad_of_grad_agrees_with_differences),
         cmocka_unit_test(test_grad_of_grad_goes_through_fused_derivatives),
+        cmocka_unit_test(test_jvp_agrees_with_differences),
+        cmocka_unit_test(test_jvp_of_several_values),
+        cmocka_unit_test(test_jvp_may_be_differentiated),
+        cmocka_unit_test(test_jvp_leaves_no_backward_part),
+        cmocka_unit_test(test_jvp_refuses_what_has_none),
         cmocka_unit_test(test_fused_forms_equal_plain_forms),
         cmocka_unit_test(test_grad_exists_for_every_op),
         cmocka_unit_test(test_grad_third_order_of_a_chain),

@@ -3,6 +3,7 @@
 #include "tests/ops/grad.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "kernels/graph/op/rule.h"
@@ -351,6 +352,77 @@ static void test_attention_second_grad_agrees_with_differences(void **state)
     }
 }
 
+static void test_attention_jvp_agrees_with_differences(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof builds / sizeof *builds; i++)
+        for (int plain = 0; plain < 2; plain++)
+            grad_check_jvp(&builds[i], plain);
+}
+
+static void count_kernels(void *user, const char *scope, bool backward, const struct pk_call *call)
+{
+    int *kernels = user;
+
+    (void)scope;
+    (void)backward;
+    kernels[call->op]++;
+}
+
+/* The general forward mode is what attention has of its own, and for x^p it comes to the same kernel. */
+static void test_attention_has_the_tangent_of_the_general_mode(void **state)
+{
+    static const enum pk_phi phi[] = {PK_PHI_POLY, PK_PHI_SOFTMAX, PK_PHI_SIGMOID, PK_PHI_RELU};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof phi / sizeof *phi; i++)
+        for (int masked = 0; masked < 2; masked++) {
+            struct pk_attention_spec s = spec_of(phi[i], 3, true);
+            struct rig *r = rig_new(false);
+            const char *const name[5] = {"q", "k", "v", "c", "b"};
+            const struct pk_shape shape[5] = {PK_SHAPE(2, 2, 3, 2), PK_SHAPE(2, 2, 4, 2),
+                                              PK_SHAPE(2, 2, 4, 2), PK_SHAPE(2), PK_SHAPE(2, 3, 4)};
+            struct pk_val x[5], t[5], y, own, general;
+            int kernels[PK_OP_COUNT] = {0};
+            double *a, *b;
+            int64_t n;
+
+            for (int k = 0; k < 5; k++) {
+                char text[4];
+
+                snprintf(text, sizeof text, "t%s", name[k]);
+                x[k] = pk_param(r->g, name[k], PK_F64, shape[k]);
+                t[k] = pk_input(r->g, text, PK_F64, shape[k]);
+            }
+            s.scale_value = x[3];
+            s.bias_value = x[4];
+            if (masked)
+                s.mask = pk_const(r->g, PK_U8, PK_SHAPE(2, 4), (const uint8_t[8]){1, 0, 1, 1, 0, 1, 1, 1});
+            own = pk_attention_jvp(r->g, x[0], x[1], x[2], s,
+                                   (struct pk_attention_tangent){t[0], t[1], t[2], t[3], t[4]});
+            y = pk_attention(r->g, x[0], x[1], x[2], s);
+            pk_jvp(r->g, &y, 1, x, t, 5, &general);
+            pk_output(r->g, "own", own);
+            pk_output(r->g, "general", general);
+            rig_plan(r);
+            pk_exec_each(r->exec, count_kernels, kernels);
+            if (phi[i] == PK_PHI_POLY) { /* equal nodes are one, and the gradient is gone */
+                assert_int_equal(kernels[PK_OP_ATTENTION_JVP], 1);
+                assert_int_equal(kernels[PK_OP_ATTENTION_BWD] + kernels[PK_OP_ATTENTION_BWD2], 0);
+            }
+            rig_run(r);
+            a = rig_read(r, "own", &n);
+            b = rig_read(r, "general", &n);
+            assert_int_equal(n, 2 * 3 * 2 * 2);
+            for (int64_t k = 0; k < n; k++)
+                if (!(fabs(a[k] - b[k]) <= 1e-12 * (1 + fabs(a[k]))))
+                    fail_msg("%s: %.15g of its own, %.15g in general", pk_phi_name(phi[i]), a[k], b[k]);
+            free(a);
+            free(b);
+            rig_free(r);
+        }
+}
+
 static void test_fused_attention_equals_plain_attention(void **state)
 {
     (void)state;
@@ -427,6 +499,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_attention_grad_agrees_with_differences),
         cmocka_unit_test(test_attention_second_grad_agrees_with_differences),
+        cmocka_unit_test(test_attention_jvp_agrees_with_differences),
+        cmocka_unit_test(test_attention_has_the_tangent_of_the_general_mode),
         cmocka_unit_test(test_fused_attention_equals_plain_attention),
         cmocka_unit_test(test_tangent_is_the_slope_of_y),
         cmocka_unit_test(test_tangents_of_other_activations_have_no_node),

@@ -233,7 +233,16 @@ static struct pk_val or_zero(struct pk_graph *g, struct pk_val x, struct pk_val 
     return x.id ? x : pk_fill(g, pk_dtype_of(g, like), pk_shape_of(g, like), 0.0);
 }
 
-/* x^p has a kernel for it. Of the others, by the definition: the plain form differentiated once is what this
+/* Whether of the inputs of ATTENTION_BWD only dy wants a derivative, as in pk_jvp. */
+static bool only_dy(const struct pk_vjp *v, int32_t dy_at)
+{
+    for (int32_t i = 0; i < v->n_in; i++)
+        if (v->need[i] != (i == dy_at))
+            return false;
+    return true;
+}
+
+/* x^p has a kernel for it, and a smaller one for the derivative by dy alone. Of the others, by the definition: the plain form differentiated once is what this
  * node computes; y and the sums are functions of the other inputs. */
 static void vjp_bwd(struct pk_vjp *v)
 {
@@ -244,11 +253,18 @@ static void vjp_bwd(struct pk_vjp *v)
     int32_t n = 0;
 
     if (pk_phi_power(a->phi) && !a->has_rng) {
+        const bool tangent = only_dy(v, dy_at);
+
         for (int32_t i = 0; i < n_in; i++)
             in[n++] = v->in[i];
-        in[n++] = v->in[dy_at];
+        if (!tangent)
+            in[n++] = v->in[dy_at];
         for (int32_t i = 0; i < n_wrt; i++)
             in[n++] = or_zero(g, v->dout[i], v->in[i]);
+        if (tangent) {
+            v->din[dy_at] = pk_emit(g, PK_OP_ATTENTION_JVP, v->attr, in, n, NULL);
+            return;
+        }
         pk_emit(g, PK_OP_ATTENTION_BWD2, v->attr, in, n, second);
     } else {
         dy = pk_alias(g, v->in[dy_at]);

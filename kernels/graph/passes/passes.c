@@ -706,7 +706,7 @@ static uint32_t twin_of(struct pk_graph *g, uint32_t i)
 {
     static const enum pk_ex does[] = {[PK_ACT_GELU] = PK_EX_GELU, [PK_ACT_GELU_TANH] = PK_EX_GELU_TANH};
     struct pk_expr act = {.count = 2};
-    struct pk_val x;
+    struct pk_val x, y;
     uint32_t twin;
 
     if (g->node[i].op != PK_OP_MATMUL)
@@ -714,7 +714,8 @@ static uint32_t twin_of(struct pk_graph *g, uint32_t i)
     act.code[0].op = PK_EX_IN;
     act.code[1].op = (uint8_t)does[g->node[i].attr->matmul.act];
     x = (struct pk_val){g->node[i].out + 1};
-    twin = g->value[pk_expr_emit(g, &act, &x, 1).id].node;
+    y = pk_expr_emit(g, &act, &x, 1); /* moves the arrays */
+    twin = g->value[y.id].node;
     if (twin)
         pk_node_belongs(g, twin, i);
     return twin;

@@ -65,8 +65,8 @@ test('every key that a run writes has one row, and the run refuses it from a cli
 test('the sources write no key without a row, and every row is written', () => {
     const files = folder => readdirSync(path.join(root, folder)).filter(name => name.endsWith('.c')).map(name => readFileSync(path.join(root, folder, name), 'utf8')).join('\n');
     const train = files('daemon/worker/train'), task = files('daemon/worker/task'), attempts = files('daemon/polyd/supervise/attempts');
-    /* The first argument after the run: a literal, a choice of two, or the keys of the probe. */
-    const written = [...train.matchAll(/train_push\(\s*r\s*,\s*([^;]*?);/gs)].flatMap(([, rest]) => [...rest.matchAll(/"([^"]+)"/g)].map(([, key]) => key));
+    /* The argument after the reporter: a literal, or the keys of the probe. */
+    const written = [...train.matchAll(/reporter_push\(\s*[\w>-]+\s*,\s*([^;]*?);/gs)].flatMap(([, rest]) => [...rest.matchAll(/"([^"]+)"/g)].map(([, key]) => key));
     /* What a task measures, by the samples that are scored, and the unit of its throughput. */
     for (const [, list] of task.matchAll(/\.steps = \{(.*?)\},\n/gs))
         written.push(...[...list.matchAll(/"([^"]+)"/g)].map(([, key]) => key));
@@ -75,7 +75,7 @@ test('the sources write no key without a row, and every row is written', () => {
             written.push(`${name}/${split}`, `${name}/${split}_ema`);
     written.push(...[...task.matchAll(/\.throughput = "(\w+)"/g)].map(([, key]) => key));
     assert.ok(written.length > 20, `${written}`);
-    const probed = /stat_keys\[TRAIN_STATS\] = \{([^}]*)\}/.exec(train)[1].match(/"[^"]+"/g).map(key => key.slice(1, -1));
+    const probed = /stat_keys\[STATS\] = \{([^}]*)\}/.exec(train)[1].match(/"[^"]+"/g).map(key => key.slice(1, -1));
     assert.equal(probed.length, 5);
     assert.match(train, /\? "scale\/c" : stat_keys\[k\]/);
     for (const base of [...probed, 'scale/c'])

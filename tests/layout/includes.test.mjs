@@ -135,6 +135,61 @@ test('test_layout_checker_sees_a_wrong_arrow_and_a_stray_library', () => {
     assert.deepEqual(violations('daemon/polyd/store/x.c', '#include <sqlite3.h>\n#include "kernels/base/err.h"'), []);
 });
 
+// The parts of a run, and whose functions each may call. What all borrow of a session and the types of train.h are not listed.
+const train = 'daemon/worker/train';
+const borrowed = ['checkpoint', 'executable', 'graphs', 'ranks', 'reporter', 'session', 'setup'];
+const parts = {
+    reporter: [],
+    executable: [],
+    checkpoint: [],
+    schedule: [],
+    setup: ['schedule'],
+    digest: ['setup'],
+    graphs: ['setup'],
+    plan: ['graphs', 'setup'],
+    ranks: ['executable'],
+    session: ['executable', 'graphs', 'ranks', 'reporter', 'setup'],
+    batches: borrowed,
+    trainer: [...borrowed, 'batches'],
+    evaluator: borrowed,
+    probe: borrowed,
+    exchange: borrowed,
+    contents: [...borrowed, 'trainer', 'exchange'],
+    retention: borrowed,
+    checkpoints: [...borrowed, 'trainer', 'contents', 'retention'],
+    score: [...borrowed, 'evaluator'],
+    run: [...borrowed, 'trainer', 'evaluator', 'probe', 'checkpoints'],
+};
+// Their members are seen by their own file alone.
+const opaque = ['reporter', 'ranks', 'batches', 'trainer', 'evaluator', 'probe', 'contents', 'retention', 'checkpoints'];
+
+export function partViolations(file, text) {
+    const part = path.basename(file).replace(/\.[ch]$/, '');
+    if (!Object.hasOwn(parts, part))
+        return [`${file}: no part of a run`];
+    const found = [...text.matchAll(/^#include "daemon\/worker\/train\/(\w+)\.h"/gm)].map(([, to]) => to)
+        .filter(to => to !== part && to !== 'train' && !parts[part].includes(to))
+        .map(to => `${file}: ${part} may not include ${to}`);
+    for (const name of opaque)
+        if (file !== `${train}/${name}.c` && new RegExp(`^struct ${name} \\{`, 'm').test(text))
+            found.push(`${file}: shows the members of struct ${name}`);
+    return found;
+}
+
+test('test_layout_parts_of_a_run_follow_their_arrows', () => {
+    const files = readdirSync(path.join(root, train)).filter(name => /\.[ch]$/.test(name) && name !== 'train.h');
+    assert.ok(files.length > 30);
+    assert.deepEqual(files.flatMap(name => partViolations(`${train}/${name}`, readFileSync(path.join(root, train, name), 'utf8'))), []);
+});
+
+test('test_layout_part_checker_sees_a_wrong_arrow_and_shown_members', () => {
+    assert.equal(partViolations(`${train}/reporter.c`, '#include "daemon/worker/train/trainer.h"\n').length, 1);
+    assert.equal(partViolations(`${train}/trainer.c`, '#include "daemon/worker/train/checkpoints.h"\n').length, 1);
+    assert.equal(partViolations(`${train}/trainer.h`, 'struct trainer {\n').length, 1);
+    assert.deepEqual(partViolations(`${train}/trainer.c`, '#include "daemon/worker/train/batches.h"\nstruct trainer {\n'), []);
+    assert.equal(partViolations(`${train}/more.c`, '').length, 1);
+});
+
 // JSON is read by jansson and written by kernels/base/json.h. These lines are something else: constants, sentences for people
 // that show JSON, and rows of a table.
 const jsonByHand = {

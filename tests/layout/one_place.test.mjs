@@ -59,13 +59,13 @@ test('test_layout_checker_sees_what_strays', () => {
     assert.deepEqual(strays('kernels/backend/cpu/widen.c', 'switch (c->op) { case PK_OP_FILL: }'), []);
     assert.equal(strays('daemon/worker/train/x.c', 'if (spec->arch == NULL)').length, 1);
     assert.equal(strays('daemon/job/rules.c', 'switch (a) { case JOB_ARCH_VIT: }').length, 1);
-    assert.equal(strays('daemon/worker/train/measure.c', 'snprintf(b, n, "transformer.h.%d", i)').length, 1);
+    assert.equal(strays('daemon/worker/train/probe.c', 'snprintf(b, n, "transformer.h.%d", i)').length, 1);
     assert.equal(strays('daemon/worker/train/setup.c', 'o = &optim_adamw.graph;').length, 1);
     assert.deepEqual(strays('daemon/worker/train/x.c', '/* arch == vit */ int x;'), []);
     assert.equal(strays('daemon/worker/train/setup.h', 'bool classifier;').length, 1);
-    assert.equal(strays('daemon/worker/train/stage.c', 's->classifier ? b->images : b->tokens').length, 1);
+    assert.equal(strays('daemon/worker/train/executable.c', 's->classifier ? b->images : b->tokens').length, 1);
     assert.equal(strays('daemon/worker/train/setup.c', 'if (info->kind == DATA_IMAGES)').length, 1);
     assert.equal(strays('daemon/worker/process/x.c', 'if (info->kind == &serve_kind_classify)').length, 1);
-    assert.equal(strays('daemon/worker/train/measure.c', 'train_push(r, "acc/val", x)').length, 1);
+    assert.equal(strays('daemon/worker/train/evaluator.c', 'reporter_push(r, "acc/val", x)').length, 1);
     assert.deepEqual(strays('daemon/worker/process/x.c', 'x = "classifier: it does not complete text";'), []);
 });

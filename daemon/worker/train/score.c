@@ -5,7 +5,8 @@
 #include <string.h>
 
 #include "daemon/digest/digest.h"
-#include "daemon/worker/train/run.h"
+#include "daemon/worker/train/evaluator.h"
+#include "daemon/worker/train/session.h"
 
 enum pd_err train_score_open(const struct job_config *c, const char *state_dir, struct data_st **ret,
                              struct pd_why *why)
@@ -35,111 +36,106 @@ enum pd_err train_score_open(const struct job_config *c, const char *state_dir, 
     return PD_OK;
 }
 
-static void tell(struct run *r)
+struct score {
+    struct session session;
+    struct model_store *store;
+    struct evaluator *evaluator;
+    int64_t batches, total; /* scored so far, and of all passes */
+};
+
+static void count_batch(void *user)
 {
-    r->scored_batches++;
-    if (r->host->progress)
-        r->host->progress(r->host->user, r->scored_batches, r->setup.steps);
+    struct score *s = user;
+
+    reporter_progress(s->session.reporter, ++s->batches, s->total);
 }
 
-/* Batches of all passes. */
-static int64_t batches_of(const struct run *r)
+static int64_t batches_of(const struct session *s)
 {
-    int64_t once = (r->setup.info->count[DATA_VAL] + r->setup.eval_batch - 1) / r->setup.eval_batch;
+    int64_t once = (s->setup.info->count[DATA_VAL] + s->setup.eval_batch - 1) / s->setup.eval_batch;
 
-    return once * (r->config->train.ema > 0 ? 2 : 1);
+    return once * (s->config->train.ema > 0 ? 2 : 1);
 }
 
-static enum pd_err open_score(struct run *r, const struct data_st *st, struct pd_why *why)
+static enum pd_err open_score(struct score *s, const struct data_st *st, bool *ret_lasting,
+                              struct pd_why *why)
 {
-    struct pk_backend_info device;
-    enum pd_err err = train_setup_score(&r->setup, r->config, st, r->dirs->roots, r->dirs->root_count,
-                                        r->dirs->cache, false, why);
+    struct session *session = &s->session;
+    enum pd_err err = session_open_score(session, st, ret_lasting, why);
 
-    r->out->lasting = pd_err_lasting(err);
     if (err == PD_OK)
-        err = train_open_backend(r, &device, why);
+        err = model_store_new(session->setup.model, session->api, session->backend, &s->store, why);
     if (err == PD_OK)
-        err = train_set_math(r, why);
-    if (err == PD_OK)
-        err = model_store_new(r->setup.model, r->api, r->backend, &r->store, why);
-    if (err == PD_OK)
-        err = model_graph_eval(r->setup.model, r->setup.task->loss, r->setup.eval_batch, r->setup.context,
-                               &r->eval.graph, why);
-    if (err == PD_OK)
-        err = train_stage_init(r, &r->eval, NULL, why);
+        err = evaluator_open(session, s->store, NULL, &s->evaluator, why);
     if (err != PD_OK)
         return err;
-    r->setup.steps = r->out->total = batches_of(r);
-    train_say_warnings(r);
+    s->total = batches_of(session);
+    evaluator_watch(s->evaluator, count_batch, s);
+    reporter_set_step(session->reporter, session->config->evaluate.step);
+    reporter_warnings(session->reporter, session->setup.set);
     return PD_OK;
 }
 
-/* The weights, then their averages where the checkpoint holds some. */
-static enum pd_err score(struct run *r, const struct data_st *st, bool *ret_abandoned, struct pd_why *why)
+static void close_score(struct score *s)
 {
-    enum pd_err err = PD_OK;
-
-    *ret_abandoned = false;
-    for (int averaged = 0; averaged <= (r->config->train.ema > 0) && err == PD_OK && !*ret_abandoned;
-         averaged++) {
-        double number[TASK_NUMBERS_MAX];
-
-        err = averaged ? model_store_read_averages(r->store, st, why) : model_store_read(r->store, st, why);
-        if (err == PD_OK)
-            err = train_score_set(r, number, ret_abandoned, why);
-        if (err == PD_OK && !*ret_abandoned)
-            train_push_numbers(r, number, averaged);
-    }
-    return err;
+    evaluator_close(s->evaluator);
+    model_store_free(s->store);
+    session_close(&s->session);
 }
 
-/* Hands the points over when all are there: an evaluation that was stopped leaves none. */
-static void finish(struct run *r)
+/* The weights, then their averages where the checkpoint holds some. Hands the points over when all are there:
+ * an evaluation that was stopped leaves none. */
+static enum pd_err score(struct score *s, const struct data_st *st, enum train_stop *ret_stop,
+                         struct pd_why *why)
 {
-    for (size_t i = 0; i < r->point_count; i++)
-        train_note(r, "%s %.6g", r->points[i].key, r->points[i].value);
-    if (r->host->metrics)
-        r->host->metrics(r->host->user, r->points, r->point_count);
-    r->out->result = TRAIN_DONE;
+    const struct job_config *config = s->session.config;
+    enum pd_err err = PD_OK;
+
+    reporter_log(s->session.reporter, "scoring %lld samples with the checkpoint of run %s at step %lld",
+                 (long long)s->session.setup.info->count[DATA_VAL], config->evaluate.run,
+                 (long long)config->evaluate.step);
+    *ret_stop = TRAIN_STOP_NONE;
+    for (int averaged = 0; averaged <= (config->train.ema > 0); averaged++) {
+        double number[TASK_NUMBERS_MAX];
+
+        err = averaged ? model_store_read_averages(s->store, st, why) : model_store_read(s->store, st, why);
+        if (err == PD_OK)
+            err = evaluator_score(s->evaluator, number, ret_stop, why);
+        if (err != PD_OK || *ret_stop != TRAIN_STOP_NONE)
+            return err;
+        evaluator_push(s->evaluator, number, averaged);
+    }
+    reporter_log_points(s->session.reporter);
+    reporter_send(s->session.reporter);
+    return PD_OK;
 }
 
 enum pd_err train_score(struct job_config *config, const struct train_dirs *dirs, const char *state_dir,
                         const struct train_host *host, struct train_outcome *ret, struct pd_why *why)
 {
-    struct run *r = calloc(1, sizeof *r);
+    struct score s = {.session = {.config = config, .dirs = dirs, .host = host}};
     struct data_st *st = NULL;
-    bool abandoned = false;
+    enum train_stop stop;
     enum pd_err err;
 
     train_outcome_init(ret);
-    if (!r)
-        return pd_fail(why, PD_ERR_NOMEM, "no memory for an evaluation");
-    r->config = config;
-    r->dirs = dirs;
-    r->host = host;
-    r->out = ret;
-    r->scored = tell;
-    r->state.step = config->evaluate.step; /* of the points */
     err = train_score_open(config, state_dir, &st, why);
     ret->lasting = pd_err_lasting(err);
     if (err == PD_OK)
-        err = train_backend(config, false, &r->api, why);
+        err = train_backend(config, false, &s.session.api, why);
     if (err == PD_OK)
-        err = open_score(r, st, why);
+        err = open_score(&s, st, &ret->lasting, why);
     if (err == PD_OK) {
-        train_note(r, "scoring %lld samples with the checkpoint of run %s at step %lld",
-                   (long long)r->setup.info->count[DATA_VAL], config->evaluate.run, (long long)r->state.step);
-        err = score(r, st, &abandoned, why);
-        ret->lasting = err == PD_ERR_CORRUPT && data_bad_count(r->setup.set) > DATA_BAD_MIN;
+        ret->total = s.total;
+        err = score(&s, st, &stop, why);
+        ret->lasting = session_data_bad(&s.session, err);
     }
-    ret->step = r->scored_batches;
-    if (err == PD_OK && abandoned)
-        ret->result = r->cancelled ? TRAIN_CANCELLED : TRAIN_STOPPED;
-    else if (err == PD_OK)
-        finish(r);
-    train_close(r, err == PD_OK ? NULL : why ? why->text : pd_err_name(err));
+    ret->step = s.batches;
+    if (err == PD_OK)
+        ret->result = stop == TRAIN_STOP_NONE     ? TRAIN_DONE
+                      : stop == TRAIN_STOP_CANCEL ? TRAIN_CANCELLED
+                                                  : TRAIN_STOPPED;
+    close_score(&s);
     data_st_free(st);
-    free(r);
     return err;
 }

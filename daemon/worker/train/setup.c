@@ -231,6 +231,7 @@ enum pd_err train_setup_init(struct train_setup *s, struct job_config *c, const 
     s->probe_batch = (int32_t)c->diagnostics.probe_batch;
     if (s->probe_batch > s->info->count[DATA_VAL])
         s->probe_batch = (int32_t)s->info->count[DATA_VAL];
+    s->probe_every = c->diagnostics.every;
     s->steps = c->bound.steps;
     s->steps_per_epoch = c->bound.steps_per_epoch;
     s->eval_every = c->bound.eval_every > 0 ? c->bound.eval_every : s->steps;
@@ -319,6 +320,13 @@ enum pd_err train_setup_score(struct train_setup *s, const struct job_config *c,
     s->ranks = 1;
     train_setup_divide(s, c->train.accumulation);
     return PD_OK;
+}
+
+bool train_better(const struct train_setup *s, double a, double b)
+{
+    if (isnan(a))
+        return false;
+    return isnan(b) || (s->maximise ? a > b : a < b);
 }
 
 void train_setup_divide(struct train_setup *s, int64_t parts)

@@ -26,6 +26,7 @@ struct train_setup {
     int32_t batch;                /* of a step, of all ranks */
     int32_t eval_batch;           /* of one rank */
     int32_t probe_batch, context; /* context 0 for images */
+    int64_t probe_every;          /* steps from one probe to the next; 0: none is taken */
     int rank, ranks;
     int loader_threads;
     const struct task *task;
@@ -58,6 +59,8 @@ PD_NODISCARD enum pd_err train_setup_score(struct train_setup *s, const struct j
 /* score.c: the file that an evaluation's document names, and no other. The caller owns *ret. */
 PD_NODISCARD enum pd_err train_score_open(const struct job_config *config, const char *state_dir,
                                           struct data_st **ret, struct pd_why *why);
+/* Whether value a of the metric by which checkpoints rank is better than b; a NaN is never better. */
+bool train_better(const struct train_setup *s, double a, double b);
 /* The same batch in so many parts, which divide each rank's share; the digest is not made anew. */
 void train_setup_divide(struct train_setup *s, int64_t parts);
 void train_setup_done(struct train_setup *s);
@@ -66,6 +69,9 @@ void train_setup_done(struct train_setup *s);
 PD_NODISCARD enum pd_err train_digest_set(struct train_setup *s, const struct job_config *c,
                                           struct pd_why *why);
 bool train_digest_fits(const struct train_setup *s, const struct data_st *st);
+
+/* Before a run or an evaluation: it failed, at no step, and nothing is known. */
+void train_outcome_init(struct train_outcome *ret);
 
 /* The back end that the document names. PD_ERR_UNSUPPORTED and the like with a sentence where it cannot be
  * had on this machine. `plan`: for a forecast, which needs no driver. */

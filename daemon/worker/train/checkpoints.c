@@ -1,0 +1,244 @@
+/* daemon/worker/train/checkpoints.c: see checkpoints.h. */
+#include "daemon/worker/train/checkpoints.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/worker/train/contents.h"
+#include "daemon/worker/train/retention.h"
+#include "kernels/base/clock.h"
+
+struct checkpoints {
+    const struct session *session;
+    struct trainer *trainer;
+    struct contents *contents;
+    struct retention *retention; /* NULL except on rank 0 */
+    int64_t saved_step;          /* -1: nothing saved or loaded */
+    int64_t saved_us;
+};
+
+enum pd_err checkpoints_open(const struct session *s, struct trainer *t, struct checkpoints **ret,
+                             struct pd_why *why)
+{
+    struct checkpoints *c = calloc(1, sizeof *c);
+    enum pd_err err;
+
+    if (!c)
+        return pd_fail(why, PD_ERR_NOMEM, "no memory for checkpoints");
+    c->session = s;
+    c->trainer = t;
+    c->saved_step = -1;
+    c->saved_us = s->began_us;
+    err = contents_open(s, t, &c->contents, why);
+    if (err == PD_OK && s->setup.rank == 0)
+        err = retention_open(s, &c->retention, why);
+    if (err == PD_OK)
+        *ret = c;
+    else
+        checkpoints_close(c);
+    return err;
+}
+
+struct checkpoints *checkpoints_close(struct checkpoints *c)
+{
+    if (!c)
+        return NULL;
+    contents_close(c->contents);
+    retention_close(c->retention);
+    free(c);
+    return NULL;
+}
+
+/* ---- the start ---- */
+
+/* Rank 0: loads the first good one of the checkpoints that the run is told to go on from, or starts from the
+ * seed. */
+static enum pd_err load(struct checkpoints *c, struct train_state *state, struct pd_why *why)
+{
+    const struct session *s = c->session;
+    struct reporter *reporter = s->reporter;
+    char fields[1200];
+    struct pd_why reason;
+
+    for (size_t n = 0; n < s->dirs->start_count; n++) {
+        const char *start = s->dirs->starts[n];
+        enum pd_err err = contents_read(c->contents, start, state, &reason);
+
+        if (err == PD_OK) {
+            snprintf(fields, sizeof fields, "step=%lld path=%s", (long long)state->step, start);
+            reporter_event(reporter, "resume", fields, "going on from a checkpoint");
+            reporter_log(reporter, "resume from %s at step %lld", start, (long long)state->step);
+            c->saved_step = state->step;
+            retention_resumed(c->retention, state->step);
+            return PD_OK;
+        }
+        if (err == PD_ERR_CONFLICT || err == PD_ERR_VERSION || err == PD_ERR_NOMEM)
+            return pd_fail(why, err, "%s", reason.text);
+        snprintf(fields, sizeof fields, "path=%s", start);
+        reporter_event(reporter, "checkpoint_fallback", fields, reason.text);
+        reporter_log(reporter, "checkpoint unusable, trying an older one: %s", reason.text);
+    }
+    reporter_event(reporter, "start", "step=0", "starting from the seed");
+    return trainer_begin(c->trainer, why);
+}
+
+/* Rank 0's state and tensors to all. */
+static enum pd_err share(struct checkpoints *c, struct train_state *state, struct pd_why *why)
+{
+    const struct session *s = c->session;
+    enum pd_err err = ranks_share(s->ranks, state, sizeof *state, 0, why);
+
+    if (err == PD_OK)
+        err = ranks_share(s->ranks, &c->saved_step, sizeof c->saved_step, 0, why);
+    /* at the very start moments are zero everywhere; averages are not */
+    if (err == PD_OK)
+        err = contents_share(c->contents, c->saved_step >= 0, why);
+    if (err == PD_OK && c->saved_step < 0 && s->setup.rank > 0)
+        err = trainer_begin_averages(c->trainer, why);
+    return err == PD_OK ? contents_compare(c->contents, why) : err;
+}
+
+enum pd_err checkpoints_begin(struct checkpoints *c, struct train_state *state, struct pd_why *why)
+{
+    enum pd_err err = c->session->setup.rank == 0 ? load(c, state, why) : PD_OK;
+
+    return err == PD_OK ? share(c, state, why) : err;
+}
+
+void checkpoints_forget_later(struct checkpoints *c, int64_t step)
+{
+    if (c->retention)
+        retention_forget_later(c->retention, step);
+}
+
+/* ---- saving ---- */
+
+static bool wanted(const struct checkpoints *c, int64_t step)
+{
+    const struct job_train *t = &c->session->config->train;
+    const struct train_host *host = c->session->host;
+
+    if (c->saved_step == step)
+        return false;
+    if (host->checkpoint_now && host->checkpoint_now(host->user))
+        return true;
+    if (t->checkpoint_every_steps > 0)
+        return step > 0 && step % t->checkpoint_every_steps == 0;
+    return t->checkpoint_every_s > 0 &&
+           (double)(pd_clock_mono_us() - c->saved_us) >= t->checkpoint_every_s * 1e6;
+}
+
+enum pd_err checkpoints_due(struct checkpoints *c, int64_t step, bool *ret, struct pd_why *why)
+{
+    int64_t due = c->session->setup.rank == 0 && wanted(c, step);
+    enum pd_err err = ranks_agree(c->session->ranks, &due, why);
+
+    *ret = due != 0;
+    return err;
+}
+
+int64_t checkpoints_saved(const struct checkpoints *c)
+{
+    return c->saved_step;
+}
+
+void checkpoints_outdate(struct checkpoints *c)
+{
+    c->saved_step = -1;
+}
+
+/* Rank 0. */
+static enum pd_err write_file(struct checkpoints *c, const struct train_state *state, struct pd_why *why)
+{
+    const struct session *s = c->session;
+    struct train_checkpoint_info info = {0};
+    struct train_file_info file;
+    char path[1024];
+    enum pd_err err;
+
+    reporter_flush(s->reporter);
+    retention_path(c->retention, state->step, path, sizeof path);
+    err = contents_write(c->contents, path, state, &file, why);
+    if (err != PD_OK)
+        return err;
+    retention_add(c->retention, state->step, state->score);
+    info.path = path;
+    info.step = state->step;
+    info.bytes = file.bytes;
+    memcpy(info.sha256, file.sha256, sizeof info.sha256);
+    info.best = state->best_step == state->step;
+    info.metric = s->setup.best_metric;
+    info.value = state->score;
+    if (s->host->checkpoint_written)
+        s->host->checkpoint_written(s->host->user, &info);
+    /* One more than asked for while training: should the newest be damaged, there is one to fall back to. */
+    retention_prune(c->retention, s->config->train.keep_latest + 1, false);
+    return PD_OK;
+}
+
+/* A failure to write is rank 0's, and its sentence *reason; the error *why is the ranks'. */
+static enum pd_err save_together(struct checkpoints *c, const struct train_state *state,
+                                 struct pd_why *reason, struct pd_why *why)
+{
+    const struct session *s = c->session;
+    int64_t result = PD_OK;
+    enum pd_err err = contents_compare(c->contents, why);
+
+    if (err == PD_OK)
+        err = contents_gather(c->contents, why);
+    if (err == PD_OK && s->setup.rank == 0)
+        result = write_file(c, state, reason);
+    contents_ungather(c->contents);
+    if (err == PD_OK)
+        err = ranks_agree(s->ranks, &result, why);
+    if (err != PD_OK)
+        return err;
+    if (result != PD_OK && s->setup.rank > 0)
+        snprintf(reason->text, sizeof reason->text, "rank 0 could not write a checkpoint");
+    if (result == PD_OK)
+        c->saved_step = state->step;
+    c->saved_us = pd_clock_mono_us();
+    return (enum pd_err)result;
+}
+
+enum pd_err checkpoints_save(struct checkpoints *c, const struct train_state *state, struct pd_why *why)
+{
+    struct pd_why reason = {""}, broken = {""};
+    enum pd_err err = save_together(c, state, &reason, &broken);
+
+    return err == PD_OK ? PD_OK : pd_fail(why, err, "%s", broken.text[0] ? broken.text : reason.text);
+}
+
+enum pd_err checkpoints_try_save(struct checkpoints *c, const struct train_state *state, struct pd_why *why)
+{
+    struct pd_why reason = {""}, broken = {""};
+    char fields[64];
+    enum pd_err err = save_together(c, state, &reason, &broken);
+
+    if (err == PD_OK)
+        return PD_OK;
+    if (broken.text[0])
+        return pd_fail(why, err, "%s", broken.text);
+    snprintf(fields, sizeof fields, "step=%lld", (long long)state->step);
+    reporter_event(c->session->reporter, "checkpoint_failed", fields, reason.text);
+    reporter_log(c->session->reporter, "checkpoint failed: %s", reason.text);
+    return PD_OK;
+}
+
+/* ---- the end ---- */
+
+void checkpoints_finish(struct checkpoints *c)
+{
+    int64_t latest = c->session->config->train.keep_latest;
+
+    if (c->retention)
+        retention_prune(c->retention, latest > 0 ? latest : 1, true);
+}
+
+void checkpoints_summarise(const struct checkpoints *c, struct train_outcome *to)
+{
+    if (c->retention)
+        retention_paths(c->retention, to->best_path, sizeof to->best_path, to->latest_path,
+                        sizeof to->latest_path);
+}

@@ -1,0 +1,42 @@
+/* daemon/worker/train/checkpoints.h: private to this module: the checkpoints of a run: when one is due, what
+ * it goes on from, and that ranks agree on them.
+ *
+ * contents.h is what a checkpoint holds, retention.h which files are kept. Knows the trainer, whose tensors
+ * it saves and sets. Belongs to the training thread. */
+#pragma once
+
+#include "daemon/worker/train/trainer.h"
+
+struct checkpoints;
+
+/* Borrows `s` and `t`. On PD_OK the caller owns *ret. */
+PD_NODISCARD enum pd_err checkpoints_open(const struct session *s, struct trainer *t,
+                                          struct checkpoints **ret, struct pd_why *why);
+/* NULL is fine; returns NULL. */
+struct checkpoints *checkpoints_close(struct checkpoints *c);
+
+/* Sets parameters, averages and optimiser's states: those of rank 0 from the first good one of the
+ * checkpoints that the run is to go on from, or else to their initial values; those of other ranks, and
+ * *state, to rank 0's. *state holds a fresh state before. */
+PD_NODISCARD enum pd_err checkpoints_begin(struct checkpoints *c, struct train_state *state,
+                                           struct pd_why *why);
+/* Removes checkpoints of steps after this one: the run writes them anew. */
+void checkpoints_forget_later(struct checkpoints *c, int64_t step);
+
+/* Whether it is time for one, after step `step`: rank 0's answer, on all. */
+PD_NODISCARD enum pd_err checkpoints_due(struct checkpoints *c, int64_t step, bool *ret, struct pd_why *why);
+/* The step of the newest that was written or gone on from; -1: none that holds all of its step. */
+int64_t checkpoints_saved(const struct checkpoints *c);
+/* The newest one lacks what its step has come to since. */
+void checkpoints_outdate(struct checkpoints *c);
+/* Sends the reports, writes a checkpoint and removes those beyond train.keep, except one more. */
+PD_NODISCARD enum pd_err checkpoints_save(struct checkpoints *c, const struct train_state *state,
+                                          struct pd_why *why);
+/* The same, but a file that cannot be written is reported and does not end the run: it is tried again when
+ * the next is due. Fails where the ranks cannot agree. */
+PD_NODISCARD enum pd_err checkpoints_try_save(struct checkpoints *c, const struct train_state *state,
+                                              struct pd_why *why);
+/* The run is done: removes those beyond train.keep. */
+void checkpoints_finish(struct checkpoints *c);
+/* Sets the paths of the best and the newest one, if there are any. */
+void checkpoints_summarise(const struct checkpoints *c, struct train_outcome *to);

@@ -1,0 +1,260 @@
+/* daemon/worker/train/evaluator.c: see evaluator.h. */
+#include "daemon/worker/train/evaluator.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+struct evaluator {
+    const struct session *session;
+    struct model_store *store;
+    void *const *averages;
+    struct executable executable;
+    void (*scored)(void *user); /* after each batch; may be NULL */
+    void *user;
+    /* of a run's state (struct train_state) */
+    bool due;
+    double loss, shown, score, best_value, stop_best;
+    int64_t best_step, stop_waited;
+};
+
+enum pd_err evaluator_open(const struct session *s, struct model_store *store, void *const *averages,
+                           struct evaluator **ret, struct pd_why *why)
+{
+    struct evaluator *e = calloc(1, sizeof *e);
+    struct train_graph graph;
+    enum pd_err err;
+
+    if (!e)
+        return pd_fail(why, PD_ERR_NOMEM, "no memory for an evaluator");
+    e->session = s;
+    e->store = store;
+    e->averages = averages;
+    e->loss = e->shown = e->score = e->best_value = e->stop_best = (double)NAN;
+    e->best_step = -1;
+    if (train_graph_find(&s->setup, TRAIN_GRAPH_EVAL, &graph))
+        err = session_executable(s, &graph, store, NULL, &e->executable, why);
+    else
+        err = pd_fail(why, PD_ERR_INTERNAL, "the run has no evaluation");
+    if (err == PD_OK)
+        *ret = e;
+    else
+        evaluator_close(e);
+    return err;
+}
+
+struct evaluator *evaluator_close(struct evaluator *e)
+{
+    if (e)
+        executable_done(&e->executable);
+    free(e);
+    return NULL;
+}
+
+void evaluator_watch(struct evaluator *e, void (*scored)(void *user), void *user)
+{
+    e->scored = scored;
+    e->user = user;
+}
+
+/* ---- one pass over the samples ---- */
+
+static enum pd_err read_output(void *user, const char *name, double *to, size_t count, struct pd_why *why)
+{
+    struct evaluator *e = user;
+
+    return executable_read(&e->executable, name, to, count, why);
+}
+
+enum pd_err evaluator_score(struct evaluator *e, double number[TASK_NUMBERS_MAX], enum train_stop *ret_stop,
+                            struct pd_why *why)
+{
+    const struct session *s = e->session;
+    const struct train_setup *setup = &s->setup;
+    const struct task *task = setup->task;
+    const struct task_outputs outputs = {.user = e, .read = read_output};
+    struct task_score sums;
+    const struct data_share share = {
+        .whole = setup->eval_batch * setup->ranks, .parts = 1, .rank = setup->rank, .ranks = setup->ranks};
+    int64_t left = (setup->info->count[DATA_VAL] + share.whole - 1) / share.whole;
+    struct data_loader *l = NULL;
+    const struct data_batch *b;
+    enum train_stop stop = TRAIN_STOP_NONE;
+    enum pd_err err =
+        data_loader_start_share(setup->set, DATA_VAL, &share, 0, 0, setup->loader_threads, &l, why);
+
+    task->begin(&sums);
+    for (; err == PD_OK; left--) {
+        err = session_stop_asked(s, &stop, why);
+        if (err != PD_OK || stop != TRAIN_STOP_NONE || left <= 0)
+            break;
+        err = data_loader_next(l, &b, why);
+        if (err == PD_OK)
+            err = executable_feed_batch(&e->executable, b, 0, why);
+        if (err == PD_OK)
+            err = pk_exec_run(e->executable.exec, why);
+        if (err == PD_OK)
+            err = task->add(&sums, &outputs, why);
+        if (err == PD_OK && e->scored)
+            e->scored(e->user);
+    }
+    data_loader_free(l);
+    reporter_bad(s->reporter, setup->set);
+    if (err == PD_OK && stop == TRAIN_STOP_NONE)
+        err = ranks_sum(s->ranks, sums.sum, sums.count, why);
+    if (err != PD_OK)
+        return err;
+    if (stop == TRAIN_STOP_NONE)
+        task->end(&sums, number);
+    *ret_stop = stop;
+    return PD_OK;
+}
+
+void evaluator_push(const struct evaluator *e, const double *number, bool averaged)
+{
+    const struct train_setup *setup = &e->session->setup;
+    const struct task_number *named = setup->task->numbers;
+
+    for (size_t i = 0; named[i].key[0]; i++)
+        reporter_push(e->session->reporter, (averaged ? named[i].averaged : named[i].key)[setup->scored],
+                      number[i]);
+}
+
+/* ---- the evaluations of a run ---- */
+
+void evaluator_set_state(struct evaluator *e, const struct train_state *from)
+{
+    e->due = from->eval_due;
+    e->loss = from->loss_val;
+    e->shown = from->metric_val;
+    e->score = from->score;
+    e->best_value = from->best_value;
+    e->best_step = from->best_step;
+    e->stop_best = from->stop_best;
+    e->stop_waited = from->stop_waited;
+}
+
+void evaluator_get_state(const struct evaluator *e, struct train_state *to)
+{
+    to->eval_due = e->due;
+    to->loss_val = e->loss;
+    to->metric_val = e->shown;
+    to->score = e->score;
+    to->best_value = e->best_value;
+    to->best_step = e->best_step;
+    to->stop_best = e->stop_best;
+    to->stop_waited = e->stop_waited;
+}
+
+void evaluator_forget(struct evaluator *e)
+{
+    e->score = (double)NAN;
+}
+
+/* Lets the evaluation read the averaged weights, or the weights themselves again. */
+static enum pd_err look_at(struct evaluator *e, bool averaged, struct pd_why *why)
+{
+    const struct model *model = e->session->setup.model;
+    enum pd_err err = PD_OK;
+
+    for (size_t i = 0; i < model_param_count(model) && err == PD_OK; i++)
+        err = pk_exec_bind(e->executable.exec, model_param(model, i)->name,
+                           averaged ? e->averages[i] : model_store_data(e->store, i), why);
+    return err;
+}
+
+/* Counts evaluations in a row without a better value (train.stop). A value that is no number is none. */
+static void count_patience(struct evaluator *e, double value)
+{
+    double best = e->stop_best, gain = e->session->setup.stop.maximise ? value - best : best - value;
+
+    if (isnan(best) ? !isnan(value) : gain > e->session->config->train.stop.min_change) {
+        e->stop_best = value;
+        e->stop_waited = 0;
+    } else {
+        e->stop_waited++;
+    }
+}
+
+/* What an evaluation of step `step` found: `average` is read where averages are kept. */
+static void record(struct evaluator *e, int64_t step, const double *number, const double *average)
+{
+    const struct train_setup *setup = &e->session->setup;
+    const struct task_number *named = setup->task->numbers;
+    char text[200] = "";
+    size_t len = 0;
+    bool was_best;
+
+    e->loss = number[EVALUATOR_LOSS];
+    e->shown = number[EVALUATOR_SHOWN];
+    e->score = (setup->judge_averages ? average : number)[setup->best_number];
+    was_best = train_better(setup, e->score, e->best_value);
+    if (was_best) {
+        e->best_value = e->score;
+        e->best_step = step;
+    }
+    count_patience(e, (setup->stop.averaged ? average : number)[setup->stop.number]);
+    evaluator_push(e, number, false);
+    if (e->averages)
+        evaluator_push(e, average, true);
+    for (size_t i = 0; named[i].key[0] && len < sizeof text; i++)
+        len += (size_t)snprintf(text + len, sizeof text - len, " %s %.4f", named[i].key[setup->scored],
+                                number[i]);
+    reporter_log(e->session->reporter, "step %lld%s%s", (long long)step, text, was_best ? " best" : "");
+}
+
+enum pd_err evaluator_run(struct evaluator *e, int64_t step, enum train_stop *ret_stop, struct pd_why *why)
+{
+    double number[TASK_NUMBERS_MAX], average[TASK_NUMBERS_MAX] = {0};
+    enum train_stop stop = TRAIN_STOP_NONE;
+    enum pd_err err;
+
+    e->due = true;
+    err = evaluator_score(e, number, &stop, why);
+    if (err == PD_OK && stop == TRAIN_STOP_NONE && e->averages) {
+        enum pd_err back;
+
+        err = look_at(e, true, why);
+        if (err == PD_OK)
+            err = evaluator_score(e, average, &stop, why);
+        back = look_at(e, false, why);
+        err = err == PD_OK ? back : err;
+    }
+    if (err != PD_OK)
+        return err;
+    *ret_stop = stop;
+    if (stop != TRAIN_STOP_NONE)
+        return PD_OK;
+    record(e, step, number, average);
+    e->due = false;
+    return PD_OK;
+}
+
+bool evaluator_due(const struct evaluator *e)
+{
+    return e->due;
+}
+
+int64_t evaluator_best_step(const struct evaluator *e)
+{
+    return e->best_step;
+}
+
+bool evaluator_ends_early(struct evaluator *e, int64_t step)
+{
+    const struct session *s = e->session;
+    const struct job_stop *stop = &s->config->train.stop;
+    char text[200], fields[300];
+
+    if (!stop->patience || e->stop_waited < stop->patience)
+        return false;
+    snprintf(text, sizeof text,
+             "%s was not better than %.6g in %lld evaluations: training ended at step %lld of %lld",
+             s->setup.stop.metric, e->stop_best, (long long)e->stop_waited, (long long)step,
+             (long long)s->setup.steps);
+    snprintf(fields, sizeof fields, "step=%lld metric=%s best=%.9g", (long long)step, s->setup.stop.metric,
+             e->stop_best);
+    reporter_event(s->reporter, "early_stop", fields, text);
+    reporter_log(s->reporter, "%s", text);
+    return true;
+}

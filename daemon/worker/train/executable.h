@@ -1,0 +1,60 @@
+/* daemon/worker/train/executable.h: private to this module: a planned graph with the memory of its inputs and
+ * states, and the numbers that go in and come out.
+ *
+ * Every part of a run owns the executables that it runs; others may borrow one to look up its leaves. Belongs
+ * to the training thread. */
+#pragma once
+
+#include "daemon/worker/data/data.h"
+#include "daemon/worker/model/model.h"
+
+/* Written by executable.c alone. The owner runs `exec`; leaves are looked up with the functions below. */
+struct executable {
+    const struct pk_backend_api *api;
+    struct pk_backend *backend;
+    struct pk_graph *graph;
+    struct pk_exec *exec;
+    void **memory; /* per leaf; NULL where another owns it: parameters, shared states */
+    size_t leaves;
+    bool wide; /* outputs are f64 instead of f32 */
+};
+
+/* Where an executable is planned; all of it is borrowed and outlives the executable. */
+struct executable_place {
+    const struct pk_backend_api *api;
+    struct pk_backend *backend;
+    const struct model_store *store; /* of its parameters; NULL: it has none */
+    const struct executable *with; /* a state that this one has under the same name is shared; may be NULL */
+    bool wide;
+};
+
+/* Plans `graph`, allocates its inputs and states (zeroed) and binds everything. Owns `graph` from here on,
+ * whatever the result; the caller calls executable_done in every case. */
+PD_NODISCARD enum pd_err executable_init(struct executable *e, struct pk_graph *graph,
+                                         const struct executable_place *place, struct pd_why *why);
+/* Zeroed storage is fine. */
+void executable_done(struct executable *e);
+
+/* Leaf i and its memory (NULL where another owns it); false past the last. */
+bool executable_leaf(const struct executable *e, size_t i, struct pk_leaf *ret, void **ret_memory);
+/* The same by name; false if there is none. */
+bool executable_find(const struct executable *e, const char *name, struct pk_leaf *ret, void **ret_memory);
+/* The memory of an input or state; NULL if there is none of that name. */
+void *executable_memory(const struct executable *e, const char *name);
+
+/* ---- inputs: one that the graph does not have is no error ---- */
+
+/* Part `part` of a batch, as large as the inputs are; f32 is widened where the graph computes in f64. */
+PD_NODISCARD enum pd_err executable_feed_batch(struct executable *e, const struct data_batch *b, int64_t part,
+                                               struct pd_why *why);
+#define EXECUTABLE_NUMBERS_MAX 4
+/* `count` numbers, all that the input holds, in its dtype: f32 or f64. */
+PD_NODISCARD enum pd_err executable_feed_numbers(struct executable *e, const char *name, const double *x,
+                                                 size_t count, struct pd_why *why);
+/* The generator of this draw's noise; the rank is read where ranks draw for a whole batch. */
+PD_NODISCARD enum pd_err executable_feed_rng(struct executable *e, uint64_t seed, uint32_t draw, int rank,
+                                             struct pd_why *why);
+
+/* Reads `count` numbers of an output as double. */
+PD_NODISCARD enum pd_err executable_read(struct executable *e, const char *name, double *to, size_t count,
+                                         struct pd_why *why);

@@ -1,0 +1,56 @@
+/* daemon/worker/train/graphs.c: see graphs.h. */
+#include "daemon/worker/train/graphs.h"
+
+static enum pd_err part(const struct train_setup *s, struct pk_graph **ret, struct pd_why *why)
+{
+    return model_graph_part(s->model, &s->options, ret, why);
+}
+
+static enum pd_err apply(const struct train_setup *s, struct pk_graph **ret, struct pd_why *why)
+{
+    return model_graph_apply(s->model, &s->options, ret, why);
+}
+
+static enum pd_err whole(const struct train_setup *s, struct pk_graph **ret, struct pd_why *why)
+{
+    return model_graph_train(s->model, &s->options, false, ret, why);
+}
+
+static enum pd_err eval(const struct train_setup *s, struct pk_graph **ret, struct pd_why *why)
+{
+    return model_graph_eval(s->model, s->task->loss, s->eval_batch, s->context, ret, why);
+}
+
+static enum pd_err probe(const struct train_setup *s, struct pk_graph **ret, struct pd_why *why)
+{
+    return model_graph_probe(s->model, s->probe_batch, s->context, ret, why);
+}
+
+size_t train_graphs(const struct train_setup *s, struct train_graph list[TRAIN_GRAPHS])
+{
+    size_t n = 0;
+
+    if (s->parts > 1) {
+        list[n++] = (struct train_graph){TRAIN_GRAPH_PART, "a part of the batch", s->parts, part};
+        list[n++] = (struct train_graph){TRAIN_GRAPH_UPDATE, "the optimiser's step", 1, apply};
+    } else {
+        list[n++] = (struct train_graph){TRAIN_GRAPH_UPDATE, "the whole step", 1, whole};
+    }
+    list[n++] = (struct train_graph){TRAIN_GRAPH_EVAL, "the evaluation", 0, eval};
+    if (s->probe_every > 0 && s->rank == 0)
+        list[n++] = (struct train_graph){TRAIN_GRAPH_PROBE, "the probe", 0, probe};
+    return n;
+}
+
+bool train_graph_find(const struct train_setup *s, enum train_graph_use use, struct train_graph *ret)
+{
+    struct train_graph list[TRAIN_GRAPHS];
+    const size_t n = train_graphs(s, list);
+
+    for (size_t i = 0; i < n; i++)
+        if (list[i].use == use) {
+            *ret = list[i];
+            return true;
+        }
+    return false;
+}

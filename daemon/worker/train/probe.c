@@ -1,0 +1,227 @@
+/* daemon/worker/train/probe.c: see probe.h. */
+#include "daemon/worker/train/probe.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define STATS 5 /* numbers of a layer and head, read from the graph */
+static const char *const stat_keys[STATS] = {"attn/fro", "attn/jac_fro", "attn/jac_q_fro", "logit/std",
+                                             "logit/max"};
+static const char *const stat_outputs[STATS] = {"fro", "jac_fro", "jac_q_fro", "logit_std", "logit_max"};
+enum { STAT_JAC_Q = 2, STAT_LOGIT_MAX = 4 };
+
+struct key {
+    char text[64];
+};
+
+struct probe {
+    const struct session *session;
+    struct model_store *store;
+    struct executable executable;
+    size_t heads;     /* of all attention modules, the most */
+    struct key *keys; /* per layer: STATS + 1 names, each for the mean and for every head */
+    double *numbers;  /* scratch for outputs and learned scales */
+};
+
+static size_t most_heads(const struct model *model)
+{
+    int32_t most = 1, heads;
+    size_t scale;
+
+    for (size_t i = 0; i < model_attention_count(model); i++) {
+        (void)model_attention_at(model, i, &heads, &scale);
+        most = heads > most ? heads : most;
+    }
+    return (size_t)most;
+}
+
+/* Names of statistic k of a layer (STATS: its scale): the mean, then every head. */
+static struct key *keys_of(const struct probe *p, size_t layer, size_t k)
+{
+    return p->keys + (layer * (STATS + 1) + k) * (p->heads + 1);
+}
+
+static enum pd_err make_keys(struct probe *p, struct pd_why *why)
+{
+    const size_t modules = model_attention_count(p->session->setup.model);
+
+    /* a network may have no attention */
+    p->keys = calloc(modules * (STATS + 1) * (p->heads + 1) + 1, sizeof *p->keys);
+    p->numbers = calloc((size_t)p->session->setup.probe_batch * p->heads + p->heads, sizeof *p->numbers);
+    if (!p->keys || !p->numbers)
+        return pd_fail(why, PD_ERR_NOMEM, "no memory for the probe");
+    for (size_t layer = 0; layer < modules; layer++)
+        for (size_t k = 0; k <= STATS; k++)
+            for (size_t h = 0; h <= p->heads; h++) {
+                struct key *key = keys_of(p, layer, k) + h;
+                const char *base = k == STATS ? "scale/c" : stat_keys[k];
+
+                if (h)
+                    snprintf(key->text, sizeof key->text, "%s/%zu/%zu", base, layer + 1, h);
+                else
+                    snprintf(key->text, sizeof key->text, "%s/%zu", base, layer + 1);
+            }
+    return PD_OK;
+}
+
+/* The first validation samples, always the same. */
+static enum pd_err feed(struct probe *p, struct pd_why *why)
+{
+    const struct train_setup *setup = &p->session->setup;
+    struct data_loader *l = NULL;
+    const struct data_batch *b;
+    enum pd_err err = data_loader_start(setup->set, DATA_VAL, setup->probe_batch, 0, 0, 1, &l, why);
+
+    if (err == PD_OK)
+        err = data_loader_next(l, &b, why);
+    if (err == PD_OK)
+        err = executable_feed_batch(&p->executable, b, 0, why);
+    data_loader_free(l);
+    return err;
+}
+
+enum pd_err probe_open(const struct session *s, struct model_store *store, struct probe **ret,
+                       struct pd_why *why)
+{
+    struct train_graph graph;
+    struct probe *p;
+    enum pd_err err;
+
+    *ret = NULL;
+    if (!train_graph_find(&s->setup, TRAIN_GRAPH_PROBE, &graph))
+        return PD_OK;
+    p = calloc(1, sizeof *p);
+    if (!p)
+        return pd_fail(why, PD_ERR_NOMEM, "no memory for the probe");
+    p->session = s;
+    p->store = store;
+    p->heads = most_heads(s->setup.model);
+    err = session_executable(s, &graph, store, NULL, &p->executable, why);
+    if (err == PD_OK)
+        err = make_keys(p, why);
+    if (err == PD_OK)
+        err = feed(p, why);
+    if (err == PD_OK)
+        *ret = p;
+    else
+        probe_close(p);
+    return err;
+}
+
+struct probe *probe_close(struct probe *p)
+{
+    if (!p)
+        return NULL;
+    executable_done(&p->executable);
+    free(p->keys);
+    free(p->numbers);
+    free(p);
+    return NULL;
+}
+
+/* The scale(s) in force in attention module `layer`: count numbers into p->numbers. */
+static enum pd_err read_scale(struct probe *p, size_t layer, size_t *ret_count, struct pd_why *why)
+{
+    const struct session *s = p->session;
+    const struct model *model = s->setup.model;
+    const bool wide = model_spec(model)->dtype == PK_F64;
+    int32_t heads;
+    size_t i, count;
+    const struct model_attention *a = model_attention_at(model, layer, &heads, &i);
+    enum pd_err err;
+
+    *ret_count = 1;
+    p->numbers[0] = a->scale_value;
+    if (i == model_param_count(model))
+        return PD_OK;
+    count = (size_t)pk_shape_count(&model_param(model, i)->shape); /* 1 or heads: p->numbers has room */
+    err = s->api->download(s->backend, p->numbers, model_store_data(p->store, i),
+                           count * (wide ? sizeof(double) : sizeof(float)), why);
+    for (size_t k = count; !wide && k-- > 0;) { /* from the last: in place */
+        float narrow;
+
+        memcpy(&narrow, (const char *)p->numbers + k * sizeof narrow, sizeof narrow);
+        p->numbers[k] = narrow;
+    }
+    for (size_t k = 0; k < count; k++) {
+        if (a->scale_param == MODEL_PARAM_LOG)
+            p->numbers[k] = exp(p->numbers[k]);
+        else if (a->scale_param == MODEL_PARAM_SOFTPLUS)
+            p->numbers[k] = log1p(exp(p->numbers[k]));
+    }
+    *ret_count = count;
+    return err;
+}
+
+/* Statistic k of a layer with `heads` heads: means over the batch, of each head and of all, or the largest.
+ */
+static enum pd_err push_stat(struct probe *p, size_t layer, size_t k, size_t heads, struct pd_why *why)
+{
+    struct reporter *reporter = p->session->reporter;
+    const size_t batch = (size_t)p->session->setup.probe_batch;
+    const struct key *keys = keys_of(p, layer, k);
+    char name[40];
+    double total = 0, largest = -INFINITY;
+    enum pd_err err;
+
+    snprintf(name, sizeof name, "%s/%zu", stat_outputs[k], layer + 1);
+    err = executable_read(&p->executable, name, p->numbers, batch * heads, why); /* (B, H) */
+    if (err != PD_OK)
+        return err;
+    for (size_t h = 0; h < heads; h++) {
+        double sum = 0, most = -INFINITY, shown;
+
+        for (size_t b = 0; b < batch; b++) {
+            sum += p->numbers[b * heads + h];
+            most = p->numbers[b * heads + h] > most || isnan(p->numbers[b * heads + h])
+                       ? p->numbers[b * heads + h]
+                       : most;
+        }
+        total += sum;
+        largest = most > largest || isnan(most) ? most : largest;
+        shown = k == STAT_LOGIT_MAX ? most : sum / (double)batch;
+        reporter_push(reporter, keys[h + 1].text, shown);
+    }
+    reporter_push(reporter, keys[0].text, k == STAT_LOGIT_MAX ? largest : total / (double)(batch * heads));
+    return PD_OK;
+}
+
+static enum pd_err push_scale(struct probe *p, size_t layer, struct pd_why *why)
+{
+    struct reporter *reporter = p->session->reporter;
+    const struct key *keys = keys_of(p, layer, STATS);
+    size_t count;
+    double sum = 0;
+    enum pd_err err = read_scale(p, layer, &count, why);
+
+    if (err != PD_OK)
+        return err;
+    for (size_t h = 0; h < count; h++) {
+        sum += p->numbers[h];
+        if (count > 1)
+            reporter_push(reporter, keys[h + 1].text, p->numbers[h]);
+    }
+    reporter_push(reporter, keys[0].text, sum / (double)count);
+    return PD_OK;
+}
+
+enum pd_err probe_run(struct probe *p, struct pd_why *why)
+{
+    const struct model *model = p->session->setup.model;
+    enum pd_err err = pk_exec_run(p->executable.exec, why);
+
+    for (size_t layer = 0; layer < model_attention_count(model) && err == PD_OK; layer++) {
+        int32_t heads;
+        size_t scale;
+        const struct model_attention *a = model_attention_at(model, layer, &heads, &scale);
+
+        for (size_t k = 0; k < STATS && err == PD_OK; k++)
+            if (k != STAT_JAC_Q || !a->qk_norm) /* W_Q acts through a norm: the closed form does not hold */
+                err = push_stat(p, layer, k, (size_t)heads, why);
+        if (err == PD_OK && !pk_phi_shifted(a->phi))
+            err = push_scale(p, layer, why);
+    }
+    return err;
+}

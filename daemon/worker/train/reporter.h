@@ -1,0 +1,59 @@
+/* daemon/worker/train/reporter.h: private to this module: what a run reports while it runs: events, lines of
+ * the log, points, and means over the steps since the last report.
+ *
+ * Knows the host's callbacks and none of the other parts of a run. Belongs to the training thread. */
+#pragma once
+
+#include "daemon/worker/train/train.h"
+
+struct pk_comm;
+struct reporter;
+
+/* `host` is borrowed until reporter_free. On PD_OK the caller owns *ret. */
+PD_NODISCARD enum pd_err reporter_new(const struct train_host *host, struct reporter **ret,
+                                      struct pd_why *why);
+/* What has not been sent is lost. NULL is fine; returns NULL. */
+struct reporter *reporter_free(struct reporter *r);
+
+/* An event for the host; fields are "key=value" pairs. */
+void reporter_event(struct reporter *r, const char *kind, const char *fields, const char *text);
+/* A line for the attempt's log. */
+void reporter_log(struct reporter *r, const char *fmt, ...) PD_PRINTF(2, 3);
+void reporter_progress(struct reporter *r, int64_t done, int64_t total);
+
+/* The step of all points from now on; 0 at first. */
+void reporter_set_step(struct reporter *r, int64_t step);
+/* Adds a point; `key` is borrowed until it is sent. */
+void reporter_push(struct reporter *r, const char *key, double value);
+/* Hands all points to the host. */
+void reporter_send(struct reporter *r);
+/* A line of the log for each point that was not sent yet. */
+void reporter_log_points(struct reporter *r);
+
+/* Names, once, what the data hold that is not read. */
+void reporter_warnings(struct reporter *r, const struct data_set *set);
+/* Reports pictures that could not be decoded since the last time. */
+void reporter_bad(struct reporter *r, const struct data_set *set);
+
+/* ---- means over steps ---- */
+
+/* What they are taken of. Pointers are borrowed until the last flush. */
+struct reporter_meter {
+    int64_t steps;                    /* of the whole run */
+    int64_t units;                    /* of throughput, in a step of all ranks */
+    const char *throughput;           /* the key of units per second */
+    double step_flop;                 /* of this rank, in a step */
+    double peak_flops;                /* of the device, per second; 0: not known */
+    const struct data_loader *loader; /* what steps wait for */
+    const struct pk_comm_api *comm_api;
+    const struct pk_comm *comm; /* likewise; NULL: there is one rank */
+};
+/* Before the first flush. */
+void reporter_measure(struct reporter *r, const struct reporter_meter *meter);
+/* Time spent in a step that is not finished; and the last of one that is. `loss` is for the log. */
+void reporter_busy(struct reporter *r, int64_t us);
+void reporter_step(struct reporter *r, int64_t us, double loss);
+/* Hands the means, all points and the progress to the host. */
+void reporter_flush(struct reporter *r);
+/* The same if it is time to, or points are many. */
+void reporter_flush_due(struct reporter *r);

@@ -1,0 +1,143 @@
+/* daemon/worker/train/session.c: see session.h. */
+#include "daemon/worker/train/session.h"
+
+#include <string.h>
+
+static void log_line(void *user, int level, const char *line)
+{
+    (void)level;
+    reporter_log(user, "%s", line);
+}
+
+int session_threads(const struct session *s)
+{
+    int threads = s->dirs->threads > 0 ? s->dirs->threads : (int)s->config->resources.threads;
+
+    return threads > 0 ? threads : 1;
+}
+
+static enum pd_err open_backend(struct session *s, struct pd_why *why)
+{
+    enum pd_err err = model_tuned_new(s->dirs->cache, s->host->tuned, log_line, s->reporter, &s->tuned, why);
+
+    if (err != PD_OK)
+        return err;
+    model_tuned_lend(s->tuned, &s->lent);
+    err = s->api->open(&s->lent, 0, session_threads(s), &s->backend, why);
+    if (err == PD_OK)
+        err = s->api->info(s->backend, &s->device, why);
+    if (err == PD_OK)
+        model_tuned_meet(s->tuned, &s->device);
+    return err;
+}
+
+static enum pd_err measure_peak(struct session *s, struct pd_why *why)
+{
+    enum pd_err err = model_peak_measure(s->api, s->backend, &s->lent, &s->peak, why);
+
+    if (err != PD_ERR_NOMEM)
+        return err;
+    /* memory may be freed later; otherwise the run itself fails with a better sentence */
+    reporter_log(s->reporter, "the matmul peak was not measured: the device's memory is full");
+    return PD_OK;
+}
+
+static enum pd_err set_math(struct session *s, struct pd_why *why)
+{
+    return s->api->set_math(
+        s->backend, s->config->train.precision == JOB_PRECISION_TF32 ? PK_MATH_TF32 : PK_MATH_F32, why);
+}
+
+enum pd_err session_open(struct session *s, bool *ret_lasting, struct pd_why *why)
+{
+    enum pd_err err = reporter_new(s->host, &s->reporter, why);
+
+    if (err == PD_OK)
+        err = train_setup_init(&s->setup, s->config, s->dirs->roots, s->dirs->root_count, s->dirs->cache,
+                               s->dirs->ranks.rank, false, why);
+    *ret_lasting = pd_err_lasting(err);
+    if (err == PD_OK)
+        err = open_backend(s, why);
+    if (err == PD_OK)
+        err = measure_peak(s, why);
+    if (err == PD_OK)
+        err = set_math(s, why);
+    if (err == PD_OK)
+        err = ranks_open(&s->dirs->ranks, s->setup.ranks, s->api, s->backend, &s->ranks, why);
+    if (err == PD_OK)
+        ranks_lend(s->ranks, &s->lent);
+    return err;
+}
+
+enum pd_err session_open_score(struct session *s, const struct data_st *st, bool *ret_lasting,
+                               struct pd_why *why)
+{
+    enum pd_err err = reporter_new(s->host, &s->reporter, why);
+
+    if (err == PD_OK)
+        err = train_setup_score(&s->setup, s->config, st, s->dirs->roots, s->dirs->root_count, s->dirs->cache,
+                                false, why);
+    *ret_lasting = pd_err_lasting(err);
+    if (err == PD_OK)
+        err = open_backend(s, why);
+    if (err == PD_OK)
+        err = set_math(s, why);
+    return err;
+}
+
+void session_leave(const struct session *s, const char *reason)
+{
+    if (reason)
+        ranks_leave(s->ranks, reason);
+}
+
+/* A run that measures again what others have measured is slow to start for no reason: the log shows it. */
+static void log_choices(struct session *s)
+{
+    size_t known = 0, fresh = 0;
+
+    if (s->tuned)
+        model_tuned_count(s->tuned, &known, &fresh);
+    if (known || fresh)
+        reporter_log(s->reporter, "measured choices: %zu known before, %zu new", known, fresh);
+}
+
+void session_close(struct session *s)
+{
+    s->ranks = ranks_close(s->ranks);
+    if (s->backend)
+        s->backend = s->api->close(s->backend);
+    log_choices(s);
+    s->tuned = model_tuned_free(s->tuned);
+    train_setup_done(&s->setup);
+    s->reporter = reporter_free(s->reporter);
+}
+
+enum pd_err session_executable(const struct session *s, const struct train_graph *graph,
+                               const struct model_store *store, const struct executable *with,
+                               struct executable *e, struct pd_why *why)
+{
+    const struct executable_place place = {.api = s->api,
+                                           .backend = s->backend,
+                                           .store = store,
+                                           .with = with,
+                                           .wide = model_spec(s->setup.model)->dtype == PK_F64};
+    struct pk_graph *g = NULL;
+    enum pd_err err = graph->build(&s->setup, &g, why);
+
+    return err == PD_OK ? executable_init(e, g, &place, why) : err;
+}
+
+enum pd_err session_stop_asked(const struct session *s, enum train_stop *ret, struct pd_why *why)
+{
+    int64_t stop = s->setup.rank == 0 ? (int64_t)s->host->stop(s->host->user) : 0;
+    enum pd_err err = ranks_agree(s->ranks, &stop, why);
+
+    *ret = (enum train_stop)stop;
+    return err;
+}
+
+bool session_data_bad(const struct session *s, enum pd_err err)
+{
+    return err == PD_ERR_CORRUPT && data_bad_count(s->setup.set) > DATA_BAD_MIN;
+}

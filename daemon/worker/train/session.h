@@ -1,0 +1,58 @@
+/* daemon/worker/train/session.h: private to this module: what all parts of a run, or of an evaluation by
+ * itself, borrow and none of them changes: the document and what follows from it, the back end, the other
+ * ranks, the host.
+ *
+ * Belongs to the training thread. */
+#pragma once
+
+#include "daemon/worker/model/peak.h"
+#include "daemon/worker/model/tuned.h"
+#include "daemon/worker/train/executable.h"
+#include "daemon/worker/train/graphs.h"
+#include "daemon/worker/train/ranks.h"
+#include "daemon/worker/train/reporter.h"
+
+struct session {
+    /* The caller's; they outlive the session. */
+    struct job_config *config;
+    const struct train_dirs *dirs;
+    const struct train_host *host;
+    const struct pk_backend_api *api;
+    int64_t began_us; /* by the monotonic clock */
+
+    /* Written by session.c alone. */
+    struct reporter *reporter;
+    struct train_setup setup;
+    struct model_tuned *tuned;
+    struct pk_host lent; /* to the back end */
+    struct pk_backend *backend;
+    struct pk_backend_info device;
+    struct model_peak peak; /* of the device; flops 0 on a CPU */
+    struct ranks *ranks;    /* NULL: one */
+};
+
+/* Both open the data, make the model, open the back end with its measured choices and set its mathematics;
+ * the first also measures the device and waits for the other ranks. `st`: the checkpoint that is scored,
+ * borrowed during the call. The caller fills in its members, zeroes the others, and calls session_close in
+ * every case. *ret_lasting: another attempt would fail alike. */
+PD_NODISCARD enum pd_err session_open(struct session *s, bool *ret_lasting, struct pd_why *why);
+PD_NODISCARD enum pd_err session_open_score(struct session *s, const struct data_st *st, bool *ret_lasting,
+                                            struct pd_why *why);
+/* Unless all went well (`reason` NULL) tells the other ranks so. Before anything that waits for a device, on
+ * which a sum of ranks may be stuck. */
+void session_leave(const struct session *s, const char *reason);
+/* After all that borrows it is closed. */
+void session_close(struct session *s);
+
+/* CPU threads of the back end. */
+int session_threads(const struct session *s);
+/* Plans a graph of this session on its back end, as executable_init. *e is zeroed before; the caller calls
+ * executable_done in every case. `store` and `with` as in executable.h. */
+PD_NODISCARD enum pd_err session_executable(const struct session *s, const struct train_graph *graph,
+                                            const struct model_store *store, const struct executable *with,
+                                            struct executable *e, struct pd_why *why);
+/* Whether to stop: rank 0's answer, on all. */
+PD_NODISCARD enum pd_err session_stop_asked(const struct session *s, enum train_stop *ret,
+                                            struct pd_why *why);
+/* Whether `err` is that too many pictures cannot be decoded: another attempt would fail alike. */
+bool session_data_bad(const struct session *s, enum pd_err err);

@@ -1,0 +1,349 @@
+/* daemon/worker/train/trainer.c: see trainer.h. */
+#include "daemon/worker/train/trainer.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/worker/train/batches.h"
+#include "kernels/base/clock.h"
+#include "kernels/graph/roofline.h"
+
+struct trainer {
+    const struct session *session;
+    struct model_store *store;
+    struct executable update; /* ends a step */
+    struct executable part;   /* of a step, where there are several */
+    double step_flop;
+    void **averages; /* per parameter, or NULL where none are kept */
+    struct batches *batches;
+    bool begun;        /* a step is: its batch is at hand */
+    int64_t part_done; /* of the step in progress: parts added up */
+    /* of a run's state (struct train_state) */
+    int64_t step, applied, nonfinite, consecutive;
+    double loss;
+};
+
+/* ---- opening ---- */
+
+static enum pd_err open_executables(struct trainer *t, struct pd_why *why)
+{
+    const struct session *s = t->session;
+    const struct pk_peaks any = {1, 1};
+    struct pk_roofline line;
+    struct train_graph update, part;
+    enum pd_err err = PD_OK;
+    bool parts;
+
+    if (!train_graph_find(&s->setup, TRAIN_GRAPH_UPDATE, &update))
+        return pd_fail(why, PD_ERR_INTERNAL, "the run has no step");
+    parts = train_graph_find(&s->setup, TRAIN_GRAPH_PART, &part);
+    err = session_executable(s, &update, t->store, NULL, &t->update, why);
+    if (err == PD_OK && parts)
+        err = session_executable(s, &part, t->store, &t->update, &t->part, why);
+    if (err != PD_OK)
+        return err;
+    memset(&line, 0, sizeof line);
+    pk_roofline_add(&line, t->update.exec, &any, (double)update.times);
+    if (parts)
+        pk_roofline_add(&line, t->part.exec, &any, (double)part.times);
+    t->step_flop = line.total.flop;
+    return PD_OK;
+}
+
+static enum pd_err find_averages(struct trainer *t, struct pd_why *why)
+{
+    const struct train_setup *setup = &t->session->setup;
+    size_t count = model_param_count(setup->model);
+
+    if (!(setup->options.ema > 0))
+        return PD_OK;
+    t->averages = calloc(count, sizeof *t->averages);
+    if (!t->averages)
+        return pd_fail(why, PD_ERR_NOMEM, "no memory for averaged weights");
+    for (size_t i = 0; i < count; i++) {
+        char name[80];
+
+        snprintf(name, sizeof name, "ema/%s", model_param(setup->model, i)->name);
+        t->averages[i] = executable_memory(&t->update, name);
+        if (!t->averages[i])
+            return pd_fail(why, PD_ERR_INTERNAL, "no average of '%s'", name);
+    }
+    return PD_OK;
+}
+
+enum pd_err trainer_open(const struct session *s, struct trainer **ret, struct pd_why *why)
+{
+    struct trainer *t = calloc(1, sizeof *t);
+    enum pd_err err;
+
+    if (!t)
+        return pd_fail(why, PD_ERR_NOMEM, "no memory for a trainer");
+    t->session = s;
+    t->loss = (double)NAN;
+    err = model_store_new(s->setup.model, s->api, s->backend, &t->store, why);
+    if (err == PD_OK)
+        err = open_executables(t, why);
+    if (err == PD_OK)
+        err = find_averages(t, why);
+    if (err == PD_OK)
+        *ret = t;
+    else
+        trainer_close(t);
+    return err;
+}
+
+struct trainer *trainer_close(struct trainer *t)
+{
+    if (!t)
+        return NULL;
+    batches_close(t->batches);
+    executable_done(&t->part);
+    executable_done(&t->update);
+    model_store_free(t->store);
+    free(t->averages);
+    free(t);
+    return NULL;
+}
+
+enum pd_err trainer_begin_averages(struct trainer *t, struct pd_why *why)
+{
+    const struct session *s = t->session;
+    enum pk_dtype dtype = model_spec(s->setup.model)->dtype;
+    enum pd_err err = PD_OK;
+
+    for (size_t i = 0; t->averages && i < model_param_count(s->setup.model) && err == PD_OK; i++) {
+        size_t bytes = (size_t)pk_shape_count(&model_param(s->setup.model, i)->shape) * pk_dtype_size(dtype);
+        void *host = malloc(bytes);
+
+        if (!host)
+            return pd_fail(why, PD_ERR_NOMEM, "no memory for averaged weights");
+        err = s->api->download(s->backend, host, model_store_data(t->store, i), bytes, why);
+        if (err == PD_OK)
+            err = s->api->upload(s->backend, t->averages[i], host, bytes, why);
+        free(host);
+    }
+    return err;
+}
+
+enum pd_err trainer_begin(struct trainer *t, struct pd_why *why)
+{
+    enum pd_err err = model_store_init(t->store, (uint64_t)t->session->config->train.seed, why);
+
+    return err == PD_OK ? trainer_begin_averages(t, why) : err;
+}
+
+void trainer_set_state(struct trainer *t, const struct train_state *from)
+{
+    t->step = from->step;
+    t->applied = from->applied;
+    t->nonfinite = from->nonfinite;
+    t->consecutive = from->consecutive;
+    t->loss = from->loss_train;
+}
+
+void trainer_get_state(const struct trainer *t, struct train_state *to)
+{
+    to->step = t->step;
+    to->applied = t->applied;
+    to->nonfinite = t->nonfinite;
+    to->consecutive = t->consecutive;
+    to->loss_train = t->loss;
+}
+
+/* The working copies of a mixed plan begin as the parameters do; from then on the updates write both. */
+enum pd_err trainer_copy(struct trainer *t, struct pd_why *why)
+{
+    const struct model *model = t->session->setup.model;
+    enum pd_err err = PD_OK;
+
+    for (size_t i = 0; i < model_param_count(model) && err == PD_OK; i++) {
+        char name[80];
+        void *copy;
+
+        model_copy_name(model, i, name, sizeof name);
+        copy = executable_memory(&t->update, name);
+        if (copy)
+            err = model_store_round(t->store, i, copy, why);
+    }
+    return err;
+}
+
+enum pd_err trainer_start(struct trainer *t, struct pd_why *why)
+{
+    const struct session *s = t->session;
+    const struct train_setup *setup = &s->setup;
+    enum pd_err err = batches_open(s, setup->parts > 1 ? &t->part : &t->update, t->step, &t->batches, why);
+
+    if (err != PD_OK)
+        return err;
+    reporter_measure(s->reporter,
+                     &(struct reporter_meter){.steps = setup->steps,
+                                              .units = setup->batch * setup->task->units(setup->info),
+                                              .throughput = setup->task->throughput,
+                                              .step_flop = t->step_flop,
+                                              .peak_flops = s->peak.flops,
+                                              .loader = batches_loader(t->batches),
+                                              .comm_api = s->lent.comm_api,
+                                              .comm = s->lent.comm});
+    return PD_OK;
+}
+
+/* ---- a step ---- */
+
+/* Adds up the parts of a step that has several. A stop may be asked for between two: *ret_whole is false
+ * then, what was added up stays, and the step can be gone on with. */
+static enum pd_err add_parts(struct trainer *t, bool *ret_whole, struct pd_why *why)
+{
+    const struct session *s = t->session;
+    const int64_t parts = s->setup.parts;
+    enum pd_err err = PD_OK;
+
+    *ret_whole = false;
+    for (; t->part_done < parts && err == PD_OK; t->part_done++) {
+        const double first = t->part_done == 0;
+
+        if (t->part_done > 0 && s->setup.ranks == 1 && s->host->stop(s->host->user) != TRAIN_STOP_NONE)
+            return PD_OK;
+        err = batches_feed(t->batches, &t->part, t->part_done, why);
+        if (err == PD_OK)
+            err = executable_feed_numbers(&t->part, "first", &first, 1, why);
+        if (err == PD_OK)
+            err = executable_feed_rng(&t->part, (uint64_t)s->config->train.seed,
+                                      (uint32_t)(t->step * parts + t->part_done), s->setup.rank, why);
+        if (err == PD_OK)
+            err = pk_exec_run(t->part.exec, why);
+    }
+    *ret_whole = err == PD_OK;
+    return err;
+}
+
+/* Loss, gradient and update of the batch at hand. */
+static enum pd_err evaluate(void *user, const double hyper[4], struct pd_why *why)
+{
+    struct trainer *t = user;
+    enum pd_err err = executable_feed_numbers(&t->update, "hyper", hyper, 4, why);
+
+    return err == PD_OK ? pk_exec_run(t->update.exec, why) : err;
+}
+
+/* The batch of the step to the inputs that read it. */
+static enum pd_err feed(struct trainer *t, bool *ret_whole, struct pd_why *why)
+{
+    const struct session *s = t->session;
+    enum pd_err err = PD_OK;
+
+    *ret_whole = true;
+    if (!t->begun) {
+        err = batches_next(t->batches, why);
+        t->begun = err == PD_OK;
+        t->part_done = 0;
+    }
+    if (err == PD_OK && s->setup.parts > 1)
+        return add_parts(t, ret_whole, why);
+    if (err == PD_OK)
+        err = batches_feed(t->batches, &t->update, 0, why);
+    if (err == PD_OK)
+        err = executable_feed_rng(&t->update, (uint64_t)s->config->train.seed, (uint32_t)t->step,
+                                  s->setup.rank, why);
+    return err;
+}
+
+/* Counts a step and reports its numbers: loss, count, correct, norm of the gradient, applied. */
+static void finish(struct trainer *t, const double report[5], double lr)
+{
+    struct reporter *reporter = t->session->reporter;
+
+    t->step++;
+    t->loss = report[0];
+    reporter_set_step(reporter, t->step);
+    reporter_push(reporter, "loss/train", report[0]);
+    for (const struct task_step *s = t->session->setup.task->steps; s->key; s++)
+        reporter_push(reporter, s->key, s->of(report));
+    reporter_push(reporter, "lr", lr);
+    reporter_push(reporter, "grad/norm", report[3]);
+    if (report[4] != 0) {
+        t->applied++;
+        t->consecutive = 0;
+        return;
+    }
+    t->nonfinite++;
+    t->consecutive++;
+    reporter_push(reporter, "nonfinite", (double)t->nonfinite);
+    if (t->consecutive == 1) {
+        char fields[64];
+
+        snprintf(fields, sizeof fields, "step=%lld", (long long)t->step);
+        reporter_event(reporter, "nonfinite", fields, "loss or gradient is not finite: the step was skipped");
+    }
+}
+
+enum pd_err trainer_step(struct trainer *t, bool *ret_done, struct pd_why *why)
+{
+    const struct session *s = t->session;
+    const struct optim_closure closure = {.user = t, .evaluate = evaluate};
+    int64_t began = pd_clock_mono_us();
+    double lr = train_schedule_lr(&s->setup.schedule, t->step), report[5];
+    bool whole;
+    enum pd_err err = feed(t, &whole, why);
+
+    *ret_done = false;
+    reporter_busy(s->reporter, pd_clock_mono_us() - began);
+    if (err != PD_OK || !whole)
+        return err;
+    began = pd_clock_mono_us();
+    t->begun = false;
+    err = s->setup.optim->step(&closure, &s->setup.options, t->applied, lr, why);
+    if (t->step + 1 < s->setup.steps)
+        batches_send_next(t->batches);
+    if (err == PD_OK)
+        err = executable_read(&t->update, "report", report, 5, why);
+    if (err != PD_OK)
+        return err;
+    *ret_done = true;
+    finish(t, report, lr);
+    reporter_step(s->reporter, pd_clock_mono_us() - began, t->loss);
+    reporter_bad(s->reporter, s->setup.set);
+    return PD_OK;
+}
+
+/* ---- what others read ---- */
+
+int64_t trainer_at(const struct trainer *t)
+{
+    return t->step;
+}
+
+bool trainer_diverged(const struct trainer *t)
+{
+    return t->consecutive >= t->session->config->train.nonfinite_limit;
+}
+
+double trainer_step_flop(const struct trainer *t)
+{
+    return t->step_flop;
+}
+
+size_t trainer_arena_bytes(const struct trainer *t)
+{
+    struct pk_plan_report report;
+
+    pk_exec_report(t->session->setup.parts > 1 ? t->part.exec : t->update.exec, &report);
+    return report.arena_bytes;
+}
+
+struct model_store *trainer_store(const struct trainer *t)
+{
+    return t->store;
+}
+
+void *const *trainer_averages(const struct trainer *t)
+{
+    return t->averages;
+}
+
+const struct executable *trainer_states(const struct trainer *t)
+{
+    return &t->update;
+}

@@ -4,15 +4,27 @@
 
 #include "daemon/job/job.h"
 #include "daemon/worker/data/safetensors.h"
-#include "daemon/worker/train/setup.h"
+#include "daemon/worker/train/graphs.h"
 #include "kernels/base/json.h"
 #include "kernels/graph/roofline.h"
 
-static enum pd_err plan_graph(struct pk_graph *g, const struct pk_backend_api *api,
-                              struct pk_plan_report *ret, struct pd_why *why)
+/* Plans without memory or device. The caller frees both, whatever the result. */
+static enum pd_err plan(const struct train_setup *s, const struct train_graph *graph,
+                        const struct pk_backend_api *api, struct pk_graph **ret_graph, struct pk_exec **ret,
+                        struct pd_why *why)
 {
+    enum pd_err err = graph->build(s, ret_graph, why);
+
+    return err == PD_OK ? pk_exec_new(*ret_graph, api, NULL, ret, why) : err;
+}
+
+static enum pd_err plan_graph(const struct train_setup *s, const struct train_graph *graph,
+                              const struct pk_backend_api *api, struct pk_plan_report *ret,
+                              struct pd_why *why)
+{
+    struct pk_graph *g = NULL;
     struct pk_exec *e = NULL;
-    enum pd_err err = pk_exec_new(g, api, NULL, &e, why);
+    enum pd_err err = plan(s, graph, api, &g, &e, why);
 
     if (err == PD_OK)
         pk_exec_report(e, ret);
@@ -40,73 +52,48 @@ struct forecast {
     size_t inputs, arenas, saved, total;
 };
 
-enum { STEP, EVAL, PROBE, PART, GRAPHS };
-
-static enum pd_err plan_graphs(const struct train_setup *s, const struct job_config *config,
-                               const struct pk_backend_api *api, struct pk_plan_report report[GRAPHS],
-                               struct pd_why *why)
+static enum pd_err forecast(const struct train_setup *s, const struct pk_backend_api *api,
+                            struct forecast *ret, struct pd_why *why)
 {
-    struct pk_graph *g = NULL;
-    enum pd_err err = s->parts > 1 ? model_graph_apply(s->model, &s->options, &g, why)
-                                   : model_graph_train(s->model, &s->options, false, &g, why);
-
-    if (err == PD_OK)
-        err = plan_graph(g, api, &report[STEP], why);
-    if (err == PD_OK && s->parts > 1) {
-        err = model_graph_part(s->model, &s->options, &g, why);
-        if (err == PD_OK)
-            err = plan_graph(g, api, &report[PART], why);
-    }
-    if (err == PD_OK)
-        err = model_graph_eval(s->model, s->task->loss, s->eval_batch, s->context, &g, why);
-    if (err == PD_OK)
-        err = plan_graph(g, api, &report[EVAL], why);
-    if (err == PD_OK && config->diagnostics.every > 0) {
-        err = model_graph_probe(s->model, s->probe_batch, s->context, &g, why);
-        if (err == PD_OK)
-            err = plan_graph(g, api, &report[PROBE], why);
-    }
-    return err;
-}
-
-static enum pd_err forecast(const struct train_setup *s, const struct job_config *config,
-                            const struct pk_backend_api *api, struct forecast *ret, struct pd_why *why)
-{
-    struct pk_plan_report report[GRAPHS] = {{{0}, 0, 0, 0, 0, 0}};
+    struct train_graph list[TRAIN_GRAPHS];
+    const size_t count = train_graphs(s, list);
+    struct pk_plan_report report[TRAIN_GRAPHS] = {{{0}, 0, 0, 0, 0, 0}}; /* by use */
+    struct pk_plan_report *step = &report[TRAIN_GRAPH_UPDATE];
     size_t masters, sums = 0;
-    enum pd_err err = plan_graphs(s, config, api, report, why);
+    enum pd_err err = PD_OK;
 
+    for (size_t i = 0; i < count && err == PD_OK; i++)
+        err = plan_graph(s, &list[i], api, &report[list[i].use], why);
     if (err != PD_OK)
         return err;
     memset(ret, 0, sizeof *ret);
-    for (int i = 0; i < GRAPHS; i++) {
+    for (int i = 0; i < TRAIN_GRAPHS; i++) {
         ret->inputs += report[i].bytes[PK_CAT_INPUTS];
         ret->arenas += report[i].arena_bytes;
     }
     if (s->parts > 1) { /* the part that is run most is what is shown; the optimiser's states are not its */
-        static const enum pk_category step[] = {PK_CAT_MOMENT1, PK_CAT_MOMENT2, PK_CAT_EMA};
+        static const enum pk_category kept[] = {PK_CAT_MOMENT1, PK_CAT_MOMENT2, PK_CAT_EMA};
 
-        sums = report[STEP].bytes[PK_CAT_GRADIENTS];
-        for (size_t i = 0; i < sizeof step / sizeof step[0]; i++)
-            report[PART].bytes[step[i]] = report[STEP].bytes[step[i]];
-        report[STEP] = report[PART];
+        sums = step->bytes[PK_CAT_GRADIENTS];
+        for (size_t i = 0; i < sizeof kept / sizeof kept[0]; i++)
+            report[TRAIN_GRAPH_PART].bytes[kept[i]] = step->bytes[kept[i]];
+        *step = report[TRAIN_GRAPH_PART];
     }
     /* in mixed precision the parameters are the masters, and the weights their working copies: states that
      * the updates write, or buffers of the arena */
-    masters = report[STEP].bytes[model_spec(s->model)->mixed ? PK_CAT_MASTER : PK_CAT_WEIGHTS];
-    ret->saved = masters + report[STEP].bytes[PK_CAT_MOMENT1] + report[STEP].bytes[PK_CAT_MOMENT2] +
-                 report[STEP].bytes[PK_CAT_EMA];
-    ret->total = ret->saved + report[STEP].copy_bytes + sums + ret->inputs + ret->arenas;
+    masters = step->bytes[model_spec(s->model)->mixed ? PK_CAT_MASTER : PK_CAT_WEIGHTS];
+    ret->saved =
+        masters + step->bytes[PK_CAT_MOMENT1] + step->bytes[PK_CAT_MOMENT2] + step->bytes[PK_CAT_EMA];
+    ret->total = ret->saved + step->copy_bytes + sums + ret->inputs + ret->arenas;
     if (s->options.zero) /* a file holds the moments of all ranks */
-        ret->saved = report[STEP].bytes[PK_CAT_EMA] + masters + optim_state_bytes(s->optim, masters);
-    ret->step = report[STEP];
+        ret->saved = step->bytes[PK_CAT_EMA] + masters + optim_state_bytes(s->optim, masters);
+    ret->step = *step;
     return PD_OK;
 }
 
 /* The plan with more accumulation: the first of some that fits, else the last. */
-static enum pd_err put_accumulated(struct train_setup *s, const struct job_config *config,
-                                   const struct pk_backend_api *api, int64_t memory_bytes, struct pd_buf *b,
-                                   struct pd_why *why)
+static enum pd_err put_accumulated(struct train_setup *s, const struct pk_backend_api *api,
+                                   int64_t memory_bytes, struct pd_buf *b, struct pd_why *why)
 {
     int64_t each = s->batch / s->ranks, before = s->parts, found = 0;
     struct forecast f = {.total = 0};
@@ -116,7 +103,7 @@ static enum pd_err put_accumulated(struct train_setup *s, const struct job_confi
         if (each % n || (n < 2 * before && n < each))
             continue;
         train_setup_divide(s, n);
-        err = forecast(s, config, api, &f, why);
+        err = forecast(s, api, &f, why);
         before = found = n;
         if ((int64_t)f.total <= memory_bytes)
             break;
@@ -174,13 +161,13 @@ enum pd_err train_plan(struct job_config *config, const struct data_root *roots,
     if (err == PD_OK)
         err = train_backend(config, true, &api, why);
     if (err == PD_OK)
-        err = forecast(&s, config, api, &f, why);
+        err = forecast(&s, api, &f, why);
     if (err != PD_OK)
         goto out;
     pd_json_open(ret_json, '{');
     put_forecast(&s, &f, ret_json);
     if (memory_bytes && (int64_t)f.total > memory_bytes)
-        err = put_accumulated(&s, config, api, memory_bytes, ret_json, why);
+        err = put_accumulated(&s, api, memory_bytes, ret_json, why);
     pd_json_close(ret_json, '}');
     if (err == PD_OK)
         err = pd_buf_err(ret_json);
@@ -196,7 +183,7 @@ enum pd_err train_score_plan(struct job_config *config, const char *state_dir, c
     const struct pk_backend_api *api = NULL;
     struct train_setup s = {.set = NULL};
     struct data_st *st = NULL;
-    struct pk_graph *g = NULL;
+    struct train_graph graph;
     struct pk_plan_report report;
     struct forecast f = {.total = 0};
     enum pd_err err = train_score_open(config, state_dir, &st, why);
@@ -208,9 +195,9 @@ enum pd_err train_score_plan(struct job_config *config, const char *state_dir, c
     if (err == PD_OK)
         err = train_backend(config, true, &api, why);
     if (err == PD_OK)
-        err = model_graph_eval(s.model, s.task->loss, s.eval_batch, s.context, &g, why);
-    if (err == PD_OK)
-        err = plan_graph(g, api, &report, why);
+        err = train_graph_find(&s, TRAIN_GRAPH_EVAL, &graph)
+                  ? plan_graph(&s, &graph, api, &report, why)
+                  : pd_fail(why, PD_ERR_INTERNAL, "there is nothing to evaluate");
     if (err == PD_OK) {
         f.step = report;
         f.inputs = report.bytes[PK_CAT_INPUTS];
@@ -230,15 +217,17 @@ enum pd_err train_score_plan(struct job_config *config, const char *state_dir, c
 
 #define LINES 40 /* of a graph: the longest nodes */
 
-static enum pd_err count_graph(struct pk_graph *g, const struct pk_backend_api *api,
-                               const struct pk_peaks *peaks, double times, const char *name,
+static enum pd_err count_graph(const struct train_setup *s, const struct train_graph *graph,
+                               const struct pk_backend_api *api, const struct pk_peaks *peaks,
                                struct pk_roofline *sum, struct pd_buf *to, struct pd_why *why)
 {
+    const double times = (double)graph->times;
+    struct pk_graph *g = NULL;
     struct pk_exec *e = NULL;
-    enum pd_err err = pk_exec_new(g, api, NULL, &e, why);
+    enum pd_err err = plan(s, graph, api, &g, &e, why);
 
     if (err == PD_OK) {
-        pd_buf_printf(to, "%s, %.0f times a step\n", name, times);
+        pd_buf_printf(to, "%s, %.0f times a step\n", graph->name, times);
         err = pk_roofline_nodes(e, peaks, times, LINES, to, why);
         pk_roofline_add(sum, e, peaks, times);
     }
@@ -253,25 +242,18 @@ enum pd_err train_count(struct job_config *config, const struct data_root *roots
 {
     struct pk_roofline sum = {0};
     struct train_setup s;
-    struct pk_graph *g = NULL;
+    struct train_graph list[TRAIN_GRAPHS];
+    size_t count = 0;
     const struct pk_backend_api *api = NULL;
     enum pd_err err = train_setup_init(&s, config, roots, root_count, cache, 0, true, why);
 
     if (err == PD_OK)
         err = train_backend(config, true, &api, why);
-    if (err == PD_OK && s.parts > 1) {
-        err = model_graph_part(s.model, &s.options, &g, why);
-        if (err == PD_OK)
-            err = count_graph(g, api, peaks, (double)s.parts, "a part of the batch", &sum, ret_text, why);
-        if (err == PD_OK)
-            err = model_graph_apply(s.model, &s.options, &g, why);
-        if (err == PD_OK)
-            err = count_graph(g, api, peaks, 1, "the optimiser's step", &sum, ret_text, why);
-    } else if (err == PD_OK) {
-        err = model_graph_train(s.model, &s.options, false, &g, why);
-        if (err == PD_OK)
-            err = count_graph(g, api, peaks, 1, "the whole step", &sum, ret_text, why);
-    }
+    if (err == PD_OK)
+        count = train_graphs(&s, list);
+    for (size_t i = 0; i < count && err == PD_OK; i++)
+        if (list[i].times > 0)
+            err = count_graph(&s, &list[i], api, peaks, &sum, ret_text, why);
     if (err == PD_OK) {
         pk_roofline_text(&sum, peaks, ret_text);
         err = pd_buf_err(ret_text);

@@ -467,6 +467,35 @@ static void test_a_step_is_counted(void **state)
     pd_buf_done(&text);
 }
 
+/* 1e12 multiplications and additions of a step, of products and attention. */
+static double counted(const char *json)
+{
+    const struct pk_peaks peaks = {1e15, 1e12};
+    struct job_config *config = NULL;
+    struct pd_buf text;
+    struct pd_why why;
+    const char *line;
+    double kernels, read, written, tflop;
+
+    assert_int_equal(job_config_load(json, strlen(json), &config, &why), PD_OK);
+    pd_buf_init(&text, 0);
+    assert_int_equal(train_count(config, &root, 1, NULL, &peaks, &text, &why), PD_OK);
+    line = strstr(text.data, "\ntotal");
+    assert_non_null(line);
+    assert_int_equal(sscanf(line, " total %lf %lf %lf %lf", &kernels, &read, &written, &tflop), 4);
+    job_config_free(config);
+    pd_buf_done(&text);
+    return tflop;
+}
+
+static void test_the_parts_of_a_step_multiply_what_the_whole_does(void **state)
+{
+    const double whole = counted(DIGITS(PLAIN)), parts = counted(DIGITS(PLAIN ",\"accumulation\":4"));
+
+    (void)state;
+    assert_true(whole > 0 && fabs(parts - whole) < 1e-3 * whole);
+}
+
 static void test_missing_data_fails_with_the_reason(void **state)
 {
     static const char job[] =
@@ -524,6 +553,7 @@ int main(void)
         T(test_plan_forecasts_bytes_and_steps),
         T(test_a_plan_too_large_names_an_accumulation),
         T(test_a_step_is_counted),
+        T(test_the_parts_of_a_step_multiply_what_the_whole_does),
         T(test_missing_data_fails_with_the_reason),
         T(test_examples_are_jobs_of_this_build),
 #undef T

@@ -400,19 +400,13 @@ static enum pd_err join_arena(struct pk_exec *e, struct pk_arena *a, struct pd_w
 enum pd_err pk_exec_new(struct pk_graph *g, const struct pk_backend_api *api, struct pk_backend *backend,
                         struct pk_exec **ret, struct pd_why *why)
 {
-    struct pk_arena *own = pk_arena_new();
-    enum pd_err err;
-
-    if (!own)
-        return pd_fail(why, PD_ERR_NOMEM, "no memory for a plan");
-    err = pk_exec_new_in(g, api, backend, own, ret, why);
-    pk_arena_free(own); /* the plan keeps it */
-    return err;
+    return pk_exec_new_in(g, api, backend, NULL, ret, why);
 }
 
 enum pd_err pk_exec_new_in(struct pk_graph *g, const struct pk_backend_api *api, struct pk_backend *backend,
                            struct pk_arena *arena, struct pk_exec **ret, struct pd_why *why)
 {
+    struct pk_arena *own;
     struct pk_exec *e = NULL;
     size_t *workspace = NULL;
     enum pd_err err = pk_graph_check(g, why);
@@ -444,7 +438,10 @@ enum pd_err pk_exec_new_in(struct pk_graph *g, const struct pk_backend_api *api,
         err = pd_fail(why, PD_ERR_NOMEM, "no memory for the calls of a plan");
         goto out;
     }
-    err = join_arena(e, arena, why);
+    own = arena ? NULL : pk_arena_new();
+    err = arena || own ? join_arena(e, arena ? arena : own, why)
+                       : pd_fail(why, PD_ERR_NOMEM, "no memory for a plan");
+    pk_arena_free(own); /* the plan keeps it */
     if (err == PD_OK && backend)
         err = upload_constants(e, why);
     if (err != PD_OK)

@@ -310,7 +310,7 @@ struct pk_arena;
 struct pk_arena *pk_arena_new(void);
 struct pk_arena *pk_arena_free(struct pk_arena *a);
 size_t pk_arena_bytes(const struct pk_arena *a);
-/* pk_exec_new with `arena` instead of one of its own. */
+/* pk_exec_new with `arena` instead of one of its own; NULL: the same. */
 PD_NODISCARD enum pd_err pk_exec_new_in(struct pk_graph *g, const struct pk_backend_api *api,
                                         struct pk_backend *backend, struct pk_arena *arena,
                                         struct pk_exec **ret, struct pd_why *why);

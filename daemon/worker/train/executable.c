@@ -77,7 +77,7 @@ enum pd_err executable_init(struct executable *e, struct pk_graph *graph,
     e->backend = place->backend;
     e->wide = place->wide;
     e->graph = graph;
-    err = pk_exec_new(graph, e->api, e->backend, &e->exec, why);
+    err = pk_exec_new_in(graph, e->api, e->backend, place->arena, &e->exec, why);
     if (err != PD_OK)
         return err;
     e->leaves = pk_graph_leaf_count(graph);

@@ -10,21 +10,21 @@
 
 /* Plans without memory or device. The caller frees both, whatever the result. */
 static enum pd_err plan(const struct train_setup *s, const struct train_graph *graph,
-                        const struct pk_backend_api *api, struct pk_graph **ret_graph, struct pk_exec **ret,
-                        struct pd_why *why)
+                        const struct pk_backend_api *api, struct pk_arena *arena, struct pk_graph **ret_graph,
+                        struct pk_exec **ret, struct pd_why *why)
 {
     enum pd_err err = graph->build(s, ret_graph, why);
 
-    return err == PD_OK ? pk_exec_new(*ret_graph, api, NULL, ret, why) : err;
+    return err == PD_OK ? pk_exec_new_in(*ret_graph, api, NULL, arena, ret, why) : err;
 }
 
 static enum pd_err plan_graph(const struct train_setup *s, const struct train_graph *graph,
-                              const struct pk_backend_api *api, struct pk_plan_report *ret,
-                              struct pd_why *why)
+                              const struct pk_backend_api *api, struct pk_arena *arena,
+                              struct pk_plan_report *ret, struct pd_why *why)
 {
     struct pk_graph *g = NULL;
     struct pk_exec *e = NULL;
-    enum pd_err err = plan(s, graph, api, &g, &e, why);
+    enum pd_err err = plan(s, graph, api, arena, &g, &e, why);
 
     if (err == PD_OK)
         pk_exec_report(e, ret);
@@ -49,7 +49,7 @@ static void put_warnings(const struct data_set *set, struct pd_buf *b)
 /* What one division of the batch needs. */
 struct forecast {
     struct pk_plan_report step; /* the graph that runs most, with the optimiser's states */
-    size_t inputs, arenas, saved, total;
+    size_t inputs, arena, saved, total;
 };
 
 static enum pd_err forecast(const struct train_setup *s, const struct pk_backend_api *api,
@@ -59,18 +59,18 @@ static enum pd_err forecast(const struct train_setup *s, const struct pk_backend
     const size_t count = train_graphs(s, list);
     struct pk_plan_report report[TRAIN_GRAPHS] = {{{0}, 0, 0, 0, 0, 0}}; /* by use */
     struct pk_plan_report *step = &report[TRAIN_GRAPH_UPDATE];
+    struct pk_arena *arena = pk_arena_new();
     size_t masters, sums = 0;
-    enum pd_err err = PD_OK;
+    enum pd_err err = arena ? PD_OK : pd_fail(why, PD_ERR_NOMEM, "no memory for a plan");
 
     for (size_t i = 0; i < count && err == PD_OK; i++)
-        err = plan_graph(s, &list[i], api, &report[list[i].use], why);
+        err = plan_graph(s, &list[i], api, arena, &report[list[i].use], why);
     if (err != PD_OK)
-        return err;
+        goto out;
     memset(ret, 0, sizeof *ret);
-    for (int i = 0; i < TRAIN_GRAPHS; i++) {
+    ret->arena = pk_arena_bytes(arena);
+    for (int i = 0; i < TRAIN_GRAPHS; i++)
         ret->inputs += report[i].bytes[PK_CAT_INPUTS];
-        ret->arenas += report[i].arena_bytes;
-    }
     if (s->parts > 1) { /* the part that is run most is what is shown; the optimiser's states are not its */
         static const enum pk_category kept[] = {PK_CAT_MOMENT1, PK_CAT_MOMENT2, PK_CAT_EMA};
 
@@ -84,11 +84,13 @@ static enum pd_err forecast(const struct train_setup *s, const struct pk_backend
     masters = step->bytes[model_spec(s->model)->mixed ? PK_CAT_MASTER : PK_CAT_WEIGHTS];
     ret->saved =
         masters + step->bytes[PK_CAT_MOMENT1] + step->bytes[PK_CAT_MOMENT2] + step->bytes[PK_CAT_EMA];
-    ret->total = ret->saved + step->copy_bytes + sums + ret->inputs + ret->arenas;
+    ret->total = ret->saved + step->copy_bytes + sums + ret->inputs + ret->arena;
     if (s->options.zero) /* a file holds the moments of all ranks */
         ret->saved = step->bytes[PK_CAT_EMA] + masters + optim_state_bytes(s->optim, masters);
     ret->step = *step;
-    return PD_OK;
+out:
+    pk_arena_free(arena);
+    return err;
 }
 
 /* The plan with more accumulation: the first of some that fits, else the last. */
@@ -126,8 +128,7 @@ static void put_bytes(const struct train_setup *s, const struct forecast *f, str
         pd_json_kv_uint(b, pk_category_name((enum pk_category)c),
                         c == PK_CAT_INPUTS ? f->inputs : f->step.bytes[c]);
     pd_json_close(b, '}');
-    pd_json_kv_uint(b, "arena_bytes", f->step.arena_bytes);
-    pd_json_kv_uint(b, "arenas_bytes", f->arenas);
+    pd_json_kv_uint(b, "arena_bytes", f->arena);
     pd_json_kv_uint(b, "total_bytes", f->total);
     pd_json_kv_int(b, "parameters", model_param_elements(s->model));
     pd_json_key(b, "warnings");
@@ -196,14 +197,14 @@ enum pd_err train_score_plan(struct job_config *config, const char *state_dir, c
         err = train_backend(config, true, &api, why);
     if (err == PD_OK)
         err = train_graph_find(&s, TRAIN_GRAPH_EVAL, &graph)
-                  ? plan_graph(&s, &graph, api, &report, why)
+                  ? plan_graph(&s, &graph, api, NULL, &report, why)
                   : pd_fail(why, PD_ERR_INTERNAL, "there is nothing to evaluate");
     if (err == PD_OK) {
         f.step = report;
         f.inputs = report.bytes[PK_CAT_INPUTS];
-        f.arenas = report.arena_bytes;
+        f.arena = report.arena_bytes;
         f.total =
-            report.bytes[model_spec(s.model)->mixed ? PK_CAT_MASTER : PK_CAT_WEIGHTS] + f.inputs + f.arenas;
+            report.bytes[model_spec(s.model)->mixed ? PK_CAT_MASTER : PK_CAT_WEIGHTS] + f.inputs + f.arena;
         pd_json_open(ret_json, '{');
         put_bytes(&s, &f, ret_json);
         pd_json_kv_int(ret_json, "scored_samples", s.info->count[DATA_VAL]);
@@ -224,7 +225,7 @@ static enum pd_err count_graph(const struct train_setup *s, const struct train_g
     const double times = (double)graph->times;
     struct pk_graph *g = NULL;
     struct pk_exec *e = NULL;
-    enum pd_err err = plan(s, graph, api, &g, &e, why);
+    enum pd_err err = plan(s, graph, api, NULL, &g, &e, why);
 
     if (err == PD_OK) {
         pd_buf_printf(to, "%s, %.0f times a step\n", graph->name, times);

@@ -156,7 +156,7 @@ static void announce(struct run *r)
 {
     const struct session *s = &r->session;
     const struct train_setup *setup = &s->setup;
-    const double arena = (double)trainer_arena_bytes(r->trainer);
+    const double arena = (double)pk_arena_bytes(s->arena);
 
     reporter_log(
         s->reporter,

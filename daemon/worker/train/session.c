@@ -22,6 +22,9 @@ static enum pd_err open_backend(struct session *s, struct pd_why *why)
 
     if (err != PD_OK)
         return err;
+    s->arena = pk_arena_new();
+    if (!s->arena)
+        return pd_fail(why, PD_ERR_NOMEM, "no memory for a run");
     model_tuned_lend(s->tuned, &s->lent);
     err = s->api->open(&s->lent, 0, session_threads(s), &s->backend, why);
     if (err == PD_OK)
@@ -105,6 +108,7 @@ static void log_choices(struct session *s)
 void session_close(struct session *s)
 {
     s->ranks = ranks_close(s->ranks);
+    s->arena = pk_arena_free(s->arena);
     if (s->backend)
         s->backend = s->api->close(s->backend);
     log_choices(s);
@@ -120,6 +124,7 @@ enum pd_err session_executable(const struct session *s, const struct train_graph
     const struct executable_place place = {.api = s->api,
                                            .backend = s->backend,
                                            .store = store,
+                                           .arena = s->arena,
                                            .with = with,
                                            .wide = model_spec(s->setup.model)->dtype == PK_F64};
     struct pk_graph *g = NULL;

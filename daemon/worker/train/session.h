@@ -28,6 +28,7 @@ struct session {
     struct pk_backend *backend;
     struct pk_backend_info device;
     struct model_peak peak; /* of the device; flops 0 on a CPU */
+    struct pk_arena *arena; /* of all graphs: one runs at a time */
     struct ranks *ranks;    /* NULL: one */
 };
 

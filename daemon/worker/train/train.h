@@ -30,7 +30,7 @@ struct job_config;
  *                         loss/val_ema and acc/val_ema or ppl/val_ema;
  *                         (an evaluation by itself: the same once, named by the samples that it scored)
  *                         sys/cpu (processors kept busy)  mem/peak (bytes: the most the process held)
- *   once per start        mem/arena (bytes: the planned arena)  steps_per_epoch
+ *   once per start        mem/arena (bytes: the arena of all graphs)  steps_per_epoch
  *                         sys/peak_flops (per second, of the GPU: large products in bf16, measured)
  *   when it happens       nonfinite (skipped steps so far)
  *                         data_bad (pictures that could not be decoded so far)
@@ -159,7 +159,8 @@ PD_NODISCARD enum pd_err train_score_plan(struct job_config *config, const char 
  *  "scale":..,"warnings":[{"pointer":"#/data/path","detail":".."}]}, warnings as data_warnings has them.
  * gradients, activations and workspace share the arena (arena_bytes); in mixed precision so do the weights,
  * which then are the bf16 copies of the parameters, and the parameters themselves are "master"; total_bytes =
- * weights + moments + inputs + arenas of the training, evaluation and probe graphs. Where that is more than
+ * weights + moments + inputs of the training, evaluation and probe graphs + arena_bytes, which is what the largest
+ * of them wants: they run one at a time. "bytes" are the training graph's. Where the total is more than
  * memory_bytes (0: any number will do), "accumulated":{"accumulation":..,"total_bytes":..} is the first
  * greater /train/accumulation, of some twice as large as the one before, with which it fits, or the greatest.
  * Reads only the headers of

@@ -325,14 +325,6 @@ double trainer_step_flop(const struct trainer *t)
     return t->step_flop;
 }
 
-size_t trainer_arena_bytes(const struct trainer *t)
-{
-    struct pk_plan_report report;
-
-    pk_exec_report(t->session->setup.parts > 1 ? t->part.exec : t->update.exec, &report);
-    return report.arena_bytes;
-}
-
 struct model_store *trainer_store(const struct trainer *t)
 {
     return t->store;

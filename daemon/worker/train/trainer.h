@@ -37,9 +37,8 @@ PD_NODISCARD enum pd_err trainer_step(struct trainer *t, bool *ret_done, struct 
 int64_t trainer_at(const struct trainer *t);
 /* As many steps in a row were not finite as the document allows. */
 bool trainer_diverged(const struct trainer *t);
-/* Products and attention of this rank in a step; bytes of the arena in which most of it runs. */
+/* Products and attention of this rank in a step. */
 double trainer_step_flop(const struct trainer *t);
-size_t trainer_arena_bytes(const struct trainer *t);
 
 /* Borrowed until trainer_close. Averages: memory per parameter, NULL where none are kept. */
 struct model_store *trainer_store(const struct trainer *t);

@@ -92,18 +92,19 @@ static bool count_leaves(const json_t *data, int depth, size_t *count)
     return true;
 }
 
-/* Bytes that the leaves of a BYTES input need. */
-static bool bytes_needed(const json_t *data, size_t *total)
+/* Bytes that the leaves of a BYTES input need, and how many there are; false at the first that is no text. */
+static bool bytes_needed(const json_t *data, size_t *total, size_t *count)
 {
     size_t i;
     json_t *item;
 
     if (json_is_array(data)) {
-        json_array_foreach(data, i, item) if (!bytes_needed(item, total)) return false;
+        json_array_foreach(data, i, item) if (!bytes_needed(item, total, count)) return false;
         return true;
     }
     if (!json_is_string(data))
         return false;
+    (*count)++;
     *total += 4 + json_string_length(data);
     return true;
 }
@@ -235,8 +236,9 @@ static enum pd_err read_input(const json_t *input, uint32_t index, bool binary_b
         *ret_data = NULL;
         return PD_OK;
     }
-    if (!json_is_array(data))
-        return pd_fail(why, PD_ERR_INVALID, "input '%.100s' needs data, an array", name);
+    if (!json_is_array(data) && (d->size || !json_is_string(data)))
+        return pd_fail(why, PD_ERR_INVALID, "input '%.100s' needs data, an array%s", name,
+                       d->size ? "" : ", or one text");
     if (d->kind == KIND_HALF)
         return pd_fail(why, PD_ERR_INVALID, "input '%.100s': %s can only be sent as binary data", name,
                        d->name);
@@ -245,9 +247,10 @@ static enum pd_err read_input(const json_t *input, uint32_t index, bool binary_b
         return pd_fail(why, PD_ERR_INVALID, "input '%.100s': data has %zu elements, its shape needs %zu",
                        name, count, elements);
     if (!d->size) {
-        bytes = 0;
-        if (!bytes_needed(data, &bytes))
-            return pd_fail(why, PD_ERR_INVALID, "input '%.100s': elements of BYTES must be texts", name);
+        bytes = count = 0;
+        if (!bytes_needed(data, &bytes, &count))
+            return pd_fail(why, PD_ERR_INVALID, "input '%.100s': element %zu of BYTES is no text", name,
+                           count);
     }
     t->bytes = bytes;
     *ret_data = data;

@@ -40,7 +40,7 @@ NAMES(eps_mode, "mean", "sum");
 SHARED_NAMES(job_names_dataset, "mnist", "digits_gen", "cifar10", "imagenet1k", "tiny_imagenet",
              "image_folder", "coco", "digit_canvas", "listops", "listops_gen", "imdb", "aan",
              "pathfinder_gen", "lra_image", "text", "ptb", "wikitext2", "wikitext103", "pg19", "openwebtext",
-             "pde_convection", "pde_reaction");
+             "pde_convection", "pde_reaction", "text_labels");
 NAMES(split_rule, "given", "fraction", "count");
 NAMES(tokenizer, "bytes", "chars", "words", "gpt2_bpe");
 NAMES(lra_len, "reference", "paper");
@@ -277,30 +277,36 @@ const struct job_field job_fields[] = {
 
     /* Data */
     {ROW("/data/path", JOB_T_STRING, config.data.path), RANGE(1, 4096),
-     RULE(job_rule_path, "the data root with the data set's name; text: to be named"), FLAGS(NULLABLE),
-     .check = job_check_path, /* what lies there decides sizes: it is part of a plan */ WITH(job_use_files),
+     RULE(job_rule_path, "the data root with the data set's name; text, text_labels: to be named"),
+     FLAGS(NULLABLE), .check = job_check_path,
+     /* what lies there decides sizes: it is part of a plan */ WITH(job_use_files),
      SAYS("<root>/<relative>: a place below a configured data root", "")},
     {ROW("/data/split/rule", JOB_T_ENUM, config.data.split), .names = &split_rule,
-     RULE(job_rule_split, "given; text: fraction"),
+     RULE(job_rule_split, "given; text and one file of text_labels: fraction"),
      SAYS("how training and validation are told apart: the data set's own files, fractions or counts of "
           "the training set (text contiguously, the rest after a seeded shuffle)",
           "")},
     {ROW("/data/split/train", JOB_T_NUMBER, config.data.split_train), FROM(0),
-     RULE(job_rule_split_train, "text: 0.9, else null"), FLAGS(NULLABLE | OPEN0), WITH(job_use_split),
-     SAYS("fraction or count for training", "")},
+     RULE(job_rule_split_train, "where the rule is fraction by default: 0.9, else null"),
+     FLAGS(NULLABLE | OPEN0), WITH(job_use_split), SAYS("fraction or count for training", "")},
     {ROW("/data/split/val", JOB_T_NUMBER, config.data.split_val), FROM(0),
-     RULE(job_rule_split_val, "text: 0.1, else null"), FLAGS(NULLABLE | OPEN0), WITH(job_use_split),
-     SAYS("fraction or count for validation", "")},
+     RULE(job_rule_split_val, "where the rule is fraction by default: 0.1, else null"),
+     FLAGS(NULLABLE | OPEN0), WITH(job_use_split), SAYS("fraction or count for validation", "")},
     {ROW("/data/split_seed", JOB_T_INT, config.data.split_seed), RANGE(0, JOB_MAX_SEED), DEF("0"),
      FLAGS(NULLABLE | NOPLAN), WITH(job_use_split_seed), SINCE(2, job_rule_null, "null"),
-     SAYS("of the shuffle that divides images, and of the digits that polyd draws: the same for all trials; "
-          "null: follows train.seed, another split in each trial",
-          "M93")},
+     SAYS(
+         "of the shuffle that divides images or labelled texts, and of the digits that polyd draws: the same "
+         "for all trials; "
+         "null: follows train.seed, another split in each trial",
+         "M93")},
     {ROW("/data/eval", JOB_T_ENUMS, config.data.eval), .names = &job_names_dataset, RANGE(0, 8), DEF("[]"),
      FLAGS(ONLY), SAYS("further data sets to score without training on them", "E11")},
     {ROW("/data/tokenizer", JOB_T_ENUM, config.data.tokenizer), .names = &tokenizer, DEF("\"bytes\""),
      WITH(job_use_text),
-     SAYS("text to tokens: bytes; chars and words of the text itself; GPT-2's byte pairs", "M62")},
+     SAYS("text to tokens: bytes; chars and words of the text itself (of labelled texts: of those trained "
+          "on); "
+          "GPT-2's byte pairs",
+          "M62")},
     {ROW("/data/tokenizer_path", JOB_T_STRING, config.data.tokenizer_path), RANGE(1, 4096),
      RULE(job_rule_tokenizer_path, "gpt2_bpe: gpt2-bpe below the data root of data.path, else null"),
      FLAGS(NULLABLE), .check = job_check_path, WITH(job_use_bpe),

@@ -98,7 +98,8 @@ enum job_dataset {
     JOB_DATASET_PG19,
     JOB_DATASET_OPENWEBTEXT,
     JOB_DATASET_PDE_CONVECTION,
-    JOB_DATASET_PDE_REACTION
+    JOB_DATASET_PDE_REACTION,
+    JOB_DATASET_TEXT_LABELS /* texts with classes, from tables of one's own */
 };
 enum job_split { JOB_SPLIT_GIVEN, JOB_SPLIT_FRACTION, JOB_SPLIT_COUNT };
 enum job_tokenizer { JOB_TOKENIZER_BYTES, JOB_TOKENIZER_CHARS, JOB_TOKENIZER_WORDS, JOB_TOKENIZER_GPT2_BPE };
@@ -417,6 +418,7 @@ const char *job_config_best_metric(const struct job_config *config, bool *ret_ma
 struct job_task {
     const char *name;
     const char *best, *best_averaged; /* metric keys: of the weights, of their averages (/train/ema_serve) */
+    bool classes;                     /* its targets are classes: runs write accuracies */
 };
 /* Of the data set's row; static, never NULL. */
 const struct job_task *job_config_task(const struct job_config *config);
@@ -449,16 +451,21 @@ struct job_dataset_info {
     const char *task;    /* what a network learns from it: a row of tasks.c; NULL: nothing in this build */
     bool available;      /* this build can read it */
     bool image;          /* images with classes */
-    bool text;           /* a stream of tokens */
+    bool text;           /* tokens */
+    bool labels;         /* texts with classes: rows of tables, see job_table_of */
     bool generated;      /* needs no files, so data.path is null */
     int64_t side[2];     /* rows, columns of an image as stored; {0, 0} if they vary */
     int64_t channels;    /* 0 for text */
-    int64_t classes;     /* 0 for text or where the files decide */
+    int64_t classes;     /* 0 where there are none or the files decide */
     int64_t train, test; /* samples under split "given" of generated data; 0 where the files decide */
     const char *layout;  /* which files data.path is to hold, for people; NULL where none are read */
 };
 /* Static; NULL outside the enum. */
 const struct job_dataset_info *job_dataset_info(enum job_dataset dataset);
+
+/* Forms of a file of labelled texts, told by the ending of its name: .tsv, .csv, .jsonl, each also with .gz behind. */
+enum job_table { JOB_TABLE_NONE, JOB_TABLE_TSV, JOB_TABLE_CSV, JOB_TABLE_JSONL };
+enum job_table job_table_of(const char *name);
 
 /* ---- The daemon's side ---- */
 

@@ -23,7 +23,7 @@ static bool text(const struct job_config *g)
 
 static bool classes(const struct job_config *g)
 {
-    return !strcmp(job_config_task(g)->name, "classify");
+    return job_config_task(g)->classes;
 }
 
 static bool averaged(const struct job_config *g)

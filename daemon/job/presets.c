@@ -1,7 +1,9 @@
 /* Recipes and data sets: what a document may call by name. */
 #include <stddef.h>
+#include <string.h>
 
 #include "daemon/job/internal.h"
+#include "kernels/base/text.h"
 
 /* ---- Recipes (recipes.md): data, training and attention defaults of reference projects ----
  *
@@ -117,6 +119,12 @@ const size_t job_recipe_count = sizeof job_recipes / sizeof *job_recipes;
     "validation file (the same with valid, or val.txt, validation.txt), plain or with .gz behind"
 #define IMAGES .image = true, .task = "classify"
 #define TOKENS .text = true, .task = "language"
+#define TABLES                                                                                               \
+    "one file, or a folder with train, valid (or val, validation; for want of those, test too) and test: "   \
+    ".tsv, "                                                                                                 \
+    ".csv (RFC 4180) with a header row that names the columns label and text, or .jsonl with objects that "  \
+    "hold "                                                                                                  \
+    "\"label\" and \"text\"; plain or with .gz behind"
 
 static const struct job_dataset_info datasets[] = {
     [JOB_DATASET_MNIST] =
@@ -187,12 +195,33 @@ static const struct job_dataset_info datasets[] = {
     [JOB_DATASET_OPENWEBTEXT] = {.name = "openwebtext", TOKENS},
     [JOB_DATASET_PDE_CONVECTION] = {.name = "pde_convection", .generated = true},
     [JOB_DATASET_PDE_REACTION] = {.name = "pde_reaction", .generated = true},
+    [JOB_DATASET_TEXT_LABELS] = {.name = "text_labels",
+                                 .available = true,
+                                 .text = true,
+                                 .labels = true,
+                                 .task = "classify_text",
+                                 .layout = TABLES},
 };
 const size_t job_dataset_count = sizeof datasets / sizeof *datasets;
 
 const struct job_dataset_info *job_dataset_info(enum job_dataset dataset)
 {
     return (size_t)dataset < job_dataset_count ? &datasets[dataset] : NULL;
+}
+
+enum job_table job_table_of(const char *name)
+{
+    static const char *const endings[] = {
+        [JOB_TABLE_TSV] = ".tsv", [JOB_TABLE_CSV] = ".csv", [JOB_TABLE_JSONL] = ".jsonl"};
+    size_t len = strlen(name) - (pd_text_ends(name, ".gz") ? 3 : 0);
+
+    for (int i = JOB_TABLE_TSV; i <= JOB_TABLE_JSONL; i++) {
+        size_t n = strlen(endings[i]);
+
+        if (len > n && !memcmp(name + len - n, endings[i], n))
+            return (enum job_table)i;
+    }
+    return JOB_TABLE_NONE;
 }
 
 bool job_dataset_runs(unsigned dataset)

@@ -324,6 +324,15 @@ json_t *job_rule_c0(struct job_ctx *c)
 
 /* ---- Data ---- */
 
+/* Whether the data are one file, which a job divides. */
+static bool one_file(const struct job_ctx *c)
+{
+    const struct job_data *d = &c->g->data;
+
+    return d->dataset == JOB_DATASET_TEXT ||
+           (dataset_of(c)->labels && d->path && job_table_of(d->path) != JOB_TABLE_NONE);
+}
+
 json_t *job_rule_path(struct job_ctx *c)
 {
     const struct job_dataset_info *d = dataset_of(c);
@@ -332,17 +341,20 @@ json_t *job_rule_path(struct job_ctx *c)
         return json_null();
     if (c->g->data.dataset == JOB_DATASET_TEXT)
         return missing(c, "/data/path", "is needed: a text file, as <root>/<relative>");
+    if (d->labels)
+        return missing(c, "/data/path",
+                       "is needed: a file of labelled texts or a folder of such files, as <root>/<relative>");
     return word(c, d->name);
 }
 
 json_t *job_rule_split(struct job_ctx *c)
 {
-    return word(c, c->g->data.dataset == JOB_DATASET_TEXT ? "fraction" : "given");
+    return word(c, one_file(c) ? "fraction" : "given");
 }
 
 static json_t *split_part(struct job_ctx *c, double v)
 {
-    if (c->g->data.split == JOB_SPLIT_FRACTION && c->g->data.dataset == JOB_DATASET_TEXT &&
+    if (c->g->data.split == JOB_SPLIT_FRACTION && one_file(c) &&
         job_ctx_layer(c, "/data/split/rule") == JOB_LAYER_DEFAULT)
         return number(c, v);
     return json_null();
@@ -710,7 +722,7 @@ static void check_split(struct job_ctx *c)
     if (!ok(c, "/data/split/rule", "/data/split/train") || !ok(c, "/data/split/val", "/data/dataset"))
         return;
     if (d->split == JOB_SPLIT_GIVEN) {
-        if (d->dataset == JOB_DATASET_TEXT)
+        if (one_file(c))
             job_ctx_error(c, "/data/split/rule", "a text file is not split already; use fraction or count");
         return;
     }

@@ -4,7 +4,8 @@
 #include "daemon/job/job.h"
 
 static const struct job_task tasks[] = {
-    {.name = "classify", .best = "acc/val", .best_averaged = "acc/val_ema"},
+    {.name = "classify", .best = "acc/val", .best_averaged = "acc/val_ema", .classes = true},
+    {.name = "classify_text", .best = "acc/val", .best_averaged = "acc/val_ema", .classes = true},
     {.name = "language", .best = "loss/val", .best_averaged = "loss/val_ema"},
 };
 /* Of data sets that no task of this build is for. */

@@ -67,6 +67,11 @@ before(async () => {
     put('texts/packed.zip', Buffer.concat([Buffer.from('PK\x03\x04', 'latin1'), Buffer.alloc(4000, 7)]));
     put('texts/table.bin', Buffer.from(Array.from({ length: 4000 }, (_, i) => (i * 37) % 256)));
     put('texts/table.bin.gz', gzipSync(Buffer.from(Array.from({ length: 4000 }, (_, i) => (i * 37) % 256))));
+    const rows = Array.from({ length: 200 }, (_, i) => `${i % 2 ? 'a' : 'b'}\ttext ${i}\n`).join('');
+    put('labelled/parts/train.tsv', `label\ttext\n${rows}`);
+    put('labelled/parts/test.tsv.gz', gzipSync(`label\ttext\n${rows}`));
+    put('labelled/one.tsv', `label\ttext\n${rows}`);
+    put('labelled/table.tsv', `class\ttext\n${rows}`);
     put('one/two/three/four/five/deep.txt', prose);
     put('.hidden/plain.txt', prose);
     symlinkSync('/etc', path.join(mine, 'out'));
@@ -99,6 +104,7 @@ test('each data set is told by its files, and what almost is one says what is mi
         'mine/sets/cifar': ['cifar10 given'], 'mine/sets/undivided': ['cifar10 fraction'], 'mine/sets/torn': [],
         'mine/sets/colours': pair, 'mine/colours.tar': pair, 'mine/sets/classes': ['image_folder fraction'],
         'mine/ptb': ['ptb given', 'wikitext2 given', 'wikitext103 given'], 'mine/wiki': ['ptb fraction', 'wikitext2 fraction', 'wikitext103 fraction'],
+        'mine/labelled/parts': ['text_labels given'], 'mine/labelled/one.tsv': ['text fraction', 'text_labels fraction'], 'mine/labelled/table.tsv': ['text fraction'],
         'mine/texts/plain.txt': ['text fraction'], 'mine/texts/plain.txt.gz': ['text fraction'], 'mine/texts/short.txt': [],
         'mine/texts/cut.txt.gz': [], 'mine/texts/packed.txt.xz': [], 'mine/texts/packed.zip': [], 'mine/texts/?': [], 'mine/out': [], 'mine/inside': [], 'mine/sets/up': [],
     };
@@ -106,6 +112,7 @@ test('each data set is told by its files, and what almost is one says what is mi
     for (const [name, sentence] of [
         ['sets/halved', /^mnist: t10k-labels-idx1-ubyte is missing/], ['sets/torn', /^cifar10: .*no number of records/],
         ['texts/packed.txt.xz', /^text: .*packed by xz/], ['texts/packed.zip', /^text: .*packed by zip/],
+        ['labelled/table.tsv', /^text_labels: .*line 1: there is no column 'label'; the header names class, text/],
         ['texts/short.txt', /^text: .*too small/], ['texts/cut.txt.gz', /^text: .*cut short|unexpected end/]])
         assert.match(almost(found[`mine/${name}`]), sentence);
     assert.match(found['mine/out'].note, /leads out of its data root/);
@@ -137,7 +144,7 @@ test('a dry run accepts every listed path, and refuses what almost fits', real, 
             assert.equal(reply.json.plan_error, null, `${entry.path} ${dataset}: ${reply.text}`);
             accepted++;
         }
-    assert.equal(accepted, 15);
+    assert.equal(accepted, 19);
     for (const name of ['sets/halved', 'sets/torn', 'texts/cut.txt.gz']) {
         const entry = found[`mine/${name}`], { dataset } = entry.almost[0];
         const reply = await plan(dataset, entry.path, dataset === 'text' ? 'fraction' : 'given');

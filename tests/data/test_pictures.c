@@ -106,7 +106,7 @@ static void test_folders_are_classes_in_byte_order(void **state)
     want_open(&o, &set);
     set = data_free(set);
     o.val_count = 7;
-    want_refused(&o, PD_ERR_INVALID, "#/data/split/val: asks for 7 images, there are 6");
+    want_refused(&o, PD_ERR_INVALID, "#/data/split/val: asks for 7 samples, there are 6");
     o = options("box/set");
     o.height = o.width = 0;
     want_refused(&o, PD_ERR_INVALID, "#/data/image_size");

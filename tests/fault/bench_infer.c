@@ -78,7 +78,7 @@ int main(int argc, char **argv)
     char header[256], path[128];
     double *own = calloc((size_t)n, sizeof *own), *all = calloc((size_t)n, sizeof *all);
     struct serve_options o = {.checkpoint = checkpoint, .threads = 1};
-    struct serve_images part = {.data = image, .bytes = true, .count = 1};
+    struct serve_samples part = {.data = image, .bytes = true, .count = 1};
     float logits[16];
     struct serve_scores scores = {.logits = logits};
     struct serve *s = NULL;

@@ -295,6 +295,49 @@ static void test_paths_stay_below_configured_roots(void **state)
     done(&p);
 }
 
+/* A name that ends as a table's is one file, which the job divides; another one a folder, which is divided. */
+static void test_labelled_texts_are_divided_by_their_path(void **state)
+{
+    static const struct {
+        const char *path, *rule;
+        double train;
+    } cases[] = {{"a/x.tsv", "fraction", 0.9},   {"a/x.csv.gz", "fraction", 0.9},
+                 {"a/x.jsonl", "fraction", 0.9}, {"a/x.json", "given", 0},
+                 {"a/tables.tsv/x", "given", 0}, {"a/.tsv", "fraction", 0.9},
+                 {"a/x.txt.gz", "given", 0},     {"a", "given", 0}};
+    static const char base[] = "{\"model\":{\"preset\":\"gpt_micro\"},\"data\":{\"dataset\":\"text_labels\"},"
+                               "\"train\":{\"steps\":100}}";
+    struct parsed p;
+    char *doc;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char path[64];
+        json_t *run;
+
+        snprintf(path, sizeof path, "\"%s\"", cases[i].path);
+        doc = with(base, "/data/path", path);
+        p = parse(doc);
+        assert_int_equal(p.err, PD_OK);
+        run = run_json(p.job, 0);
+        assert_string_equal(json_string_value(job_json_at(run, "/data/split/rule")), cases[i].rule);
+        assert_true(json_number_value(job_json_at(run, "/data/split/train")) == cases[i].train);
+        json_decref(run);
+        done(&p);
+        free(doc);
+    }
+    p = parse(base);
+    assert_true(told(p.report.errors, p.report.error_count, "#/data/path",
+                     "is needed: a file of labelled texts or a folder of such files"));
+    done(&p);
+    doc = with(base, "/data",
+               "{\"dataset\":\"text_labels\",\"path\":\"a/x.tsv\",\"split\":{\"rule\":\"given\"}}");
+    p = parse(doc);
+    assert_true(told(p.report.errors, p.report.error_count, "#/data/split/rule", "is not split already"));
+    done(&p);
+    free(doc);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -305,6 +348,7 @@ int main(void)
         cmocka_unit_test(test_tags_of_document_and_overrides_merge),
         cmocka_unit_test(test_head_carries_dependencies_and_tags),
         cmocka_unit_test(test_paths_stay_below_configured_roots),
+        cmocka_unit_test(test_labelled_texts_are_divided_by_their_path),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

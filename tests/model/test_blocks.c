@@ -178,7 +178,7 @@ static struct model_spec base(const struct model_arch *arch)
                                .image_w = 6,
                                .patch_h = 2,
                                .patch_w = 3,
-                               .classes = 5,
+                               .classes = arch == &model_gpt ? 0 : 5,
                                .vocab = 7,
                                .context = 6,
                                .pos = true,

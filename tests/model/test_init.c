@@ -26,7 +26,7 @@ static struct model_spec base(const struct model_arch *arch, int32_t width)
                                .image_w = 64,
                                .patch_h = 16,
                                .patch_w = 16,
-                               .classes = 10,
+                               .classes = arch == &model_gpt ? 0 : 10,
                                .vocab = 500,
                                .context = 64,
                                .pos = true,

@@ -139,7 +139,7 @@ static void test_classify_equals_evaluation_and_scale_forms_agree(void **state)
         m = make(&s);
         assert_int_equal(model_store_new(m, pk_backend_cpu(), b, &store, &why), PD_OK);
         assert_int_equal(model_store_init(store, 5, &why), PD_OK);
-        assert_int_equal(model_graph_classify(m, 2, &r.g, &why), PD_OK);
+        assert_int_equal(model_graph_classify(m, 2, 1, &r.g, &why), PD_OK);
         assert_int_equal(model_graph_eval(m, &task_cross_entropy, 2, 0, &e.g, &why), PD_OK);
         plan(&r, store, b, NULL);
         plan(&e, store, b, NULL);
@@ -163,6 +163,76 @@ static void test_classify_equals_evaluation_and_scale_forms_agree(void **state)
     pk_backend_cpu()->close(b);
 }
 
+/* A GPT with classes: Hugging Face's name and layout of the head, logits of the row that is named, and nothing of what
+ * stands behind it. */
+static void test_texts_with_classes_are_read_at_their_last_token(void **state)
+{
+    enum { BATCH = 3, TOKENS = 7, CLASSES = 5 };
+    static const int32_t length[BATCH] = {7, 1, 4};
+    struct model_spec s = gpt_spec(), bare = s;
+    struct pk_backend *b = NULL;
+    struct model_store *store = NULL;
+    struct rig r = {0};
+    struct model *m, *plain;
+    const struct model_param *score;
+    float first[BATCH * CLASSES], again[BATCH * CLASSES], alone[CLASSES];
+    int32_t tokens[BATCH * TOKENS], last[BATCH];
+    struct pk_graph *g = NULL;
+    struct pd_why why;
+
+    (void)state;
+    s.classes = CLASSES;
+    m = make(&s);
+    plain = make(&bare);
+    score = named(m, "score.weight");
+    assert_non_null(score);
+    assert_int_equal(model_param_count(m), model_param_count(plain) + 1); /* no bias */
+    assert_ptr_equal(score, model_param(m, model_param_count(m) - 1));
+    assert_true(pk_shape_equal(&score->shape, &PK_SHAPE(CLASSES, s.width)));
+    assert_true(score->decay && score->start.rest.kind == MODEL_DRAW_NORMAL && score->start.rest.a == 0.02);
+    assert_true(!model_decodes(&s) && model_decodes(&bare));
+    assert_int_equal(model_graph_decode(m, 1, 1, 8, &g, &why), PD_ERR_UNSUPPORTED);
+    s.init = MODEL_INIT_XAVIER;
+    model_free(plain);
+    plain = make(&s);
+    assert_int_equal(named(plain, "score.weight")->start.rest.kind, MODEL_DRAW_UNIFORM);
+    assert_int_equal(pk_backend_cpu()->open(NULL, 0, 2, &b, &why), PD_OK);
+    assert_int_equal(model_store_new(m, pk_backend_cpu(), b, &store, &why), PD_OK);
+    assert_int_equal(model_store_init(store, 5, &why), PD_OK);
+    assert_int_equal(model_graph_classify(m, BATCH, TOKENS, &r.g, &why), PD_OK);
+    plan(&r, store, b, NULL);
+    for (int padding = 0; padding < 2; padding++) {
+        for (int i = 0; i < BATCH * TOKENS; i++)
+            tokens[i] = i % TOKENS < length[i / TOKENS] ? (i * 5 + 1) % s.vocab : padding * 3;
+        for (int i = 0; i < BATCH; i++)
+            last[i] = i * TOKENS + length[i] - 1;
+        put(&r, "input", tokens);
+        put(&r, "last", last);
+        assert_int_equal(pk_exec_run(r.e, &why), PD_OK);
+        assert_int_equal(pk_exec_read(r.e, "logits", padding ? again : first, sizeof first, &why), PD_OK);
+    }
+    assert_memory_equal(first, again, sizeof first);
+    close_rig(&r, b);
+    for (int i = 0; i < BATCH; i++) { /* each text alone, without padding */
+        struct rig one = {0};
+
+        last[0] = length[i] - 1;
+        assert_int_equal(model_graph_classify(m, 1, length[i], &one.g, &why), PD_OK);
+        plan(&one, store, b, NULL);
+        put(&one, "input", tokens + i * TOKENS);
+        put(&one, "last", last);
+        assert_int_equal(pk_exec_run(one.e, &why), PD_OK);
+        assert_int_equal(pk_exec_read(one.e, "logits", alone, sizeof alone, &why), PD_OK);
+        for (int c = 0; c < CLASSES; c++)
+            assert_true(fabsf(alone[c] - first[i * CLASSES + c]) < 1e-5f);
+        close_rig(&one, b);
+    }
+    model_store_free(store);
+    model_free(m);
+    model_free(plain);
+    pk_backend_cpu()->close(b);
+}
+
 static void test_wrong_graphs_refused(void **state)
 {
     struct model_spec s = gpt_spec(), v = vit_spec();
@@ -171,7 +241,7 @@ static void test_wrong_graphs_refused(void **state)
     struct pd_why why;
 
     (void)state;
-    assert_int_equal(model_graph_classify(gpt, 1, &g, &why), PD_ERR_UNSUPPORTED);
+    assert_int_equal(model_graph_classify(gpt, 1, 1, &g, &why), PD_ERR_UNSUPPORTED);
     assert_int_equal(model_graph_decode(vit, 1, 1, 8, &g, &why), PD_ERR_UNSUPPORTED);
     assert_int_equal(model_graph_decode_state(vit, 1, 1, &g, &why), PD_ERR_UNSUPPORTED);
     assert_int_equal(model_graph_decode_state(gpt, 1, 1, &g, &why), PD_ERR_UNSUPPORTED); /* x^3 */
@@ -187,6 +257,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_decoding_with_cache_equals_the_whole_pass),
         cmocka_unit_test(test_classify_equals_evaluation_and_scale_forms_agree),
+        cmocka_unit_test(test_texts_with_classes_are_read_at_their_last_token),
         cmocka_unit_test(test_wrong_graphs_refused),
     };
 

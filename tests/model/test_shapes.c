@@ -17,7 +17,7 @@ static struct model *preset(const char *name, const char *more, int32_t vocab)
                              .channels = 3,
                              .height = 224,
                              .width = 224,
-                             .classes = 1000,
+                             .classes = vocab ? 0 : 1000,
                              .vocab = vocab,
                              .context = 1024};
     struct job_config *c = NULL;

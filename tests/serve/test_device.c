@@ -50,7 +50,7 @@ static void test_a_device_classifies_as_the_cpu_does(void **state)
     uint8_t bytes[3 * PIXELS];
     float logits[2][3 * 10], p[3 * 10], most = 0;
     int64_t classes[3];
-    struct serve_images part = {.data = bytes, .bytes = true, .count = 3};
+    struct serve_samples part = {.data = bytes, .bytes = true, .count = 3};
     size_t before, after;
 
     (void)state;

@@ -59,7 +59,7 @@ static void test_classify_equals_the_evaluation_graph(void **state)
                                         : ((float)bytes[i] / 255.0f - 0.25f) / 0.5f;
     for (size_t c = 0; c < sizeof counts / sizeof counts[0]; c++) {
         int n = counts[c];
-        struct serve_images part = {.data = bytes, .bytes = true, .count = n};
+        struct serve_samples part = {.data = bytes, .bytes = true, .count = n};
         struct serve_scores scores = {logits, probabilities, classes};
         float *want = test_eval_logits(vit_path, input, n, 0);
 
@@ -86,9 +86,9 @@ static void test_classify_parts_and_remainders(void **state)
 {
     uint8_t bytes[19 * PIXELS];
     float floats[19 * PIXELS], once[19 * 10], parts_logits[19 * 10];
-    struct serve_images parts[3] = {{.data = bytes, .bytes = true, .count = 1},
-                                    {.data = floats + PIXELS, .count = 17},
-                                    {.data = bytes + 18 * PIXELS, .bytes = true, .count = 1}};
+    struct serve_samples parts[3] = {{.data = bytes, .bytes = true, .count = 1},
+                                     {.data = floats + PIXELS, .count = 17},
+                                     {.data = bytes + 18 * PIXELS, .bytes = true, .count = 1}};
     struct serve_scores scores = {.logits = parts_logits};
     struct serve *s = open_model(vit_path, 1);
 
@@ -97,7 +97,7 @@ static void test_classify_parts_and_remainders(void **state)
     for (size_t i = 0; i < sizeof bytes; i++)
         floats[i] = (float)bytes[i] / 255.0f;
     for (int i = 0; i < 19; i++) {
-        struct serve_images one = {.data = bytes + i * PIXELS, .bytes = true, .count = 1};
+        struct serve_samples one = {.data = bytes + i * PIXELS, .bytes = true, .count = 1};
         struct serve_scores row = {.logits = once + i * 10};
 
         assert_int_equal(serve_classify(s, &one, 1, &row, &why), PD_OK);
@@ -115,7 +115,7 @@ static void test_classify_takes_the_first_of_equal_classes(void **state)
     uint8_t bytes[PIXELS];
     float logits[10], probabilities[10];
     int64_t class = -1;
-    struct serve_images part = {.data = bytes, .bytes = true, .count = 1};
+    struct serve_samples part = {.data = bytes, .bytes = true, .count = 1};
     struct serve_scores scores = {logits, probabilities, &class};
     struct serve *s = open_model(even_path, 1);
 
@@ -131,7 +131,7 @@ static void test_classify_takes_the_first_of_equal_classes(void **state)
 static void test_classify_refuses_a_pixel_that_is_no_number(void **state)
 {
     float input[PIXELS] = {0};
-    struct serve_images part = {.data = input, .count = 1};
+    struct serve_samples part = {.data = input, .count = 1};
     struct serve_scores scores = {0};
     struct serve *s = open_model(vit_path, 1);
 
@@ -150,7 +150,7 @@ static void test_classify_refuses_a_pixel_that_is_no_number(void **state)
 static void test_kinds_do_not_mix(void **state)
 {
     struct serve *vit = open_model(vit_path, 1), *gpt = open_model(gpt_path, 1);
-    struct serve_images part = {0};
+    struct serve_samples part = {0};
     struct serve_scores scores = {0};
     struct serve_sampling p;
     struct serve_stream *t = NULL;
@@ -605,7 +605,7 @@ static void one_life(int i)
     struct serve *s = open_model(i % 2 ? gpt_path : vit_path, 4), *none = NULL;
     struct serve_sampling p = greedy(3);
     uint8_t bytes[3 * PIXELS] = {0};
-    struct serve_images part = {.data = bytes, .bytes = true, .count = 3};
+    struct serve_samples part = {.data = bytes, .bytes = true, .count = 3};
     struct serve_scores scores = {0};
     struct serve_memory m;
 

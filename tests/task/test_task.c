@@ -81,6 +81,7 @@ static void test_task_steps_of_images_have_an_accuracy(void **state)
     assert_string_equal(task_classify.steps[0].key, "acc/train");
     assert_true(task_classify.steps[0].of(report) == 0.75);
     assert_null(task_classify.steps[1].key);
+    assert_string_equal(task_classify_text.steps[0].key, "acc/train");
     assert_null(task_language.steps[0].key);
 }
 
@@ -117,11 +118,13 @@ static void test_task_every_data_set_of_the_build_has_a_task_that_measures_its_b
 
 static void test_task_of_a_network_follows_from_what_it_reads(void **state)
 {
-    const struct model_spec vit = {.arch = &model_vit}, gpt = {.arch = &model_gpt};
+    const struct model_spec vit = {.arch = &model_vit, .classes = 2}, gpt = {.arch = &model_gpt},
+                            labels = {.arch = &model_gpt, .classes = 2};
 
     (void)state;
     assert_ptr_equal(task_of(&vit), &task_classify);
     assert_ptr_equal(task_of(&gpt), &task_language);
+    assert_ptr_equal(task_of(&labels), &task_classify_text);
 }
 
 static void test_task_refuses_a_data_set_without_its_inputs(void **state)

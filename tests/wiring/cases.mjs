@@ -1,6 +1,6 @@
 // One job at least for every field of the job document that the reference network can recompute. Fields of data, sweeps
 // and models of one's own have theirs in data.test.mjs; what no job can show is listed at the end, with the reason.
-import { imageJob, textJob } from './rig.mjs';
+import { imageJob, labelJob, textJob } from './rig.mjs';
 
 /**
  * @typedef {object} Case
@@ -35,7 +35,7 @@ export const cases = [
         [textJob({ model: { arch: undefined, preset: 'gpt2', width: 24, depth: 1, context: undefined }, data: { context: 5 }, train: { steps: 1, batch: 2 } }), { instead: 'gpt_micro' }],
         [imageJob({ model: { arch: undefined, preset: 'vdnt_large', width: 16, heads: undefined, depth: 1, patch: 4 }, train: { steps: 1 } }), { instead: 'vit_l' }],
     ]),
-    ...each('/model/arch', [[imageJob(), { instead: null }], [textJob(), { instead: null }]]),
+    ...each('/model/arch', [[imageJob(), { instead: null }], [textJob(), { instead: null }], [labelJob(), { instead: null }]]),
     ...each('/model/width', [[imageJob({ model: { width: 12 } }), { instead: 8 }]]),
     ...each('/model/depth', [[imageJob({ model: { depth: 3 } }), { instead: 2 }]]),
     ...each('/model/heads', [[imageJob({ model: { heads: 4 } }), { instead: 2 }], [textJob({ model: { heads: 4 } }), { instead: 2 }]]),
@@ -87,8 +87,9 @@ export const cases = [
     /* ---- training ---- */
     ...each('/train/steps', [[imageJob({ train: { steps: 5 } }), { instead: 3 }]]),
     ...each('/train/epochs', [[epochs({}), { instead: 3 }]]),
-    ...each('/train/batch', [[imageJob({ train: { batch: 6 } })], [textJob({ train: { batch: 3 } })]].map(([job]) => [job, { instead: 4 }])),
+    ...each('/train/batch', [[imageJob({ train: { batch: 6 } })], [textJob({ train: { batch: 3 } })], [labelJob({ train: { batch: 3 } })]].map(([job]) => [job, { instead: 4 }])),
     ...each('/train/accumulation', [[imageJob({ train: { accumulation: 2, dropout: 0.2 } })], [textJob({ train: { accumulation: 4, drop_path: 0.3 } })]]),
+    ...each('/train/accumulation', [[labelJob({ train: { accumulation: 2 } }), { inert: true }]]),
     ...each('/train/accumulation', [[imageJob({ train: { accumulation: 2, clip_norm: 0.5, label_smoothing: 0.1 } }), { inert: true }]]),
     ...each('/train/zero', [[imageJob({ train: { zero: 1, ema: 0.8, clip_norm: 0.5 }, resources: { slots: 2 } }), { inert: true }]]),
     ...each('/train/optimizer/name', [[optimizer({ name: 'msgdw' })], [optimizer({ name: 'msgd_l2', weight_decay: 0.1 })], [textJob({ train: { optimizer: { name: 'msgdw' } } })]]),
@@ -112,18 +113,21 @@ export const cases = [
     ...each('/train/schedule/factor', [[schedule({ name: 'step', milestones: [2, 3], factor: 0.5 })]]),
     ...each('/train/clip_norm', [[imageJob({ train: { clip_norm: 0.2 } })], [textJob({ train: { clip_norm: 0.2 } })], [textJob({ train: { clip_norm: null, label_smoothing: 0.5 } }), { instead: 0.01 }],
         [optimizer({ name: 'msgdw' }, { clip_norm: 0.2 })]]),
-    ...each('/train/label_smoothing', [[imageJob({ train: { label_smoothing: 0.2 } })], [textJob({ train: { label_smoothing: 0.2 } })]]),
+    ...each('/train/label_smoothing', [[imageJob({ train: { label_smoothing: 0.2 } })], [textJob({ train: { label_smoothing: 0.2 } })], [labelJob({ train: { label_smoothing: 0.2 } })]]),
     ...each('/train/drop_path', [[imageJob({ train: { drop_path: 0.5 } })], [textJob({ train: { drop_path: 0.5 } })], [imageJob({ train: { drop_path: 0.5 }, norm: { placement: 'S4' } })]]),
     ...each('/train/drop_path_rule', [[imageJob({ train: { drop_path: 0.5, drop_path_rule: 'same' } })]]),
     ...each('/train/dropout', [[imageJob({ train: { dropout: 0.25, steps: 4 } })], [textJob({ train: { dropout: 0.25, steps: 4 } })], [imageJob({ train: { dropout: 0.25 }, norm: { placement: 'S5' } })]]),
     ...each('/train/precision', [[imageJob(single('fp32')), { tolerance: 1e-5, differs: 1e-11 }], [textJob(single('fp32')), { tolerance: 1e-5, differs: 1e-11 }],
-        [imageJob(single('bf16')), { tolerance: 0.03, differs: 1e-4, only: ['loss/train', 'loss/val', 'grad/norm'] }]]),
+        [imageJob(single('bf16')), { tolerance: 0.03, differs: 1e-4, only: ['loss/train', 'loss/val', 'grad/norm'] }],
+        [labelJob(single('bf16')), { tolerance: 0.03, differs: 1e-5, only: ['loss/train', 'loss/val', 'grad/norm'] }]]),
     ...each('/train/seed', [[imageJob({ train: { seed: 3, dropout: 0.2 } })], [textJob({ train: { seed: 2 ** 40 + 5, dropout: 0.2, batch: 3 } })]]),
     ...each('/train/init', ['trunc_normal', 'normal', 'xavier'].flatMap(init => [[imageJob({ train: { init } })], [textJob({ train: { init } })]])
         .map(([job]) => [job, { instead: 'trunc_xavier' }])),
+    ...each('/train/init', ['trunc_normal', 'normal', 'xavier'].map(init => [labelJob({ train: { init } }), { instead: 'trunc_xavier' }])),
     ...each('/train/init_fan', [[imageJob({ train: { init_fan: 'fused' } })], [textJob({ train: { init: 'xavier', init_fan: 'fused' } })]]),
     ...each('/train/ema', [[imageJob({ train: { ema: 0.7 } })], [textJob({ train: { ema: 0.7 } })], [optimizer({ name: 'msgdw' }, { ema: 0.4 })]]),
-    ...each('/train/ema_serve', [[imageJob({ train: { ema: 0.95, ema_serve: true, eval_every: 1, steps: 6, optimizer: { lr: 0.1 } } })], [textJob({ train: { ema: 0.5, ema_serve: true, eval_every: 1, steps: 5, optimizer: { lr: 0.5 } } })]]),
+    ...each('/train/ema_serve', [[imageJob({ train: { ema: 0.95, ema_serve: true, eval_every: 1, steps: 6, optimizer: { lr: 0.1 } } })], [textJob({ train: { ema: 0.5, ema_serve: true, eval_every: 1, steps: 5, optimizer: { lr: 0.5 } } })],
+        [labelJob({ train: { ema: 0.95, ema_serve: true, eval_every: 1, steps: 6, optimizer: { lr: 0.1 } } })]]),
     /* Steep steps, so that the values go up and down; without biases, of which a gradient of rounding alone would move some. */
     ...each('/train/stop/patience', [[stopping({ patience: 2 })], [stopping({ patience: 3 }), { instead: 2 }], [stoppingText({ patience: 1 })]]),
     ...each('/train/stop/metric', [[stopping({ patience: 2, metric: 'loss/val' })], [stopping({ patience: 1, metric: 'loss/val_ema' }, { ema: 0.5 })], [stoppingText({ patience: 1, metric: 'ppl/val' }), { inert: true }]]),
@@ -142,7 +146,8 @@ export const cases = [
 
     /* ---- resources: nothing here may change a number ---- */
     ...each('/resources/slots', [[imageJob({ resources: { slots: 2 }, train: { dropout: 0.2, drop_path: 0.3, clip_norm: 0.5 }, attention: { dropout: 0.2 } }), { inert: true }],
-        [textJob({ resources: { slots: 2 }, train: { dropout: 0.2, accumulation: 2, ema: 0.9 } }), { inert: true }]]),
+        [textJob({ resources: { slots: 2 }, train: { dropout: 0.2, accumulation: 2, ema: 0.9 } }), { inert: true }],
+        [labelJob({ resources: { slots: 2 }, train: { dropout: 0.2, accumulation: 2 } }), { inert: true }]]),
     ...each('/resources/device', [[imageJob({ resources: { device: 'auto' } }), { inert: true }]]),
     ...each('/resources/threads', [[imageJob({ resources: { threads: 2 } }), { inert: true }]]),
     ...each('/resources/loader_threads', [[imageJob({ resources: { loader_threads: 3 } }), { inert: true }]]),

@@ -3,6 +3,7 @@
 import assert from 'node:assert/strict';
 import { mkdirSync, writeFileSync } from 'node:fs';
 import path from 'node:path';
+import zlib from 'node:zlib';
 import { after, before, test } from 'node:test';
 import { until } from '../lib/daemon.mjs';
 import { resolved } from './reference/data/document.mjs';
@@ -10,7 +11,7 @@ import { cifar, png, writeMnist } from './reference/data/files.mjs';
 import { philox } from './reference/philox.mjs';
 import { runsOf } from './reference/data/sweep.mjs';
 import { smallVocabulary } from './reference/data/tokens.mjs';
-import { Rig, agree, imageJob, merge, textJob } from './rig.mjs';
+import { Rig, agree, imageJob, labelJob, merge, textJob } from './rig.mjs';
 
 /** @type {Rig} */
 let rig;
@@ -39,6 +40,13 @@ function prose(count, salt) {
         return list[Math.min(a % list.length, b % list.length)] + (i % 7 === 6 ? '\n' : ' ');
     }).join('');
 }
+
+/** Texts with labels that do not come in their order; some hold what CSV must quote. */
+const labelled = (count, salt, labels) => Array.from({ length: count }, (_, i) => ({
+    label: labels[philox(salt, [i, 0, 0, 81])[0] % labels.length], text: prose(i % 6, salt + i).trim() + (i % 5 ? '' : i % 2 ? ', "a"' : '\n"') }));
+const csv = rows => ['text,"number",label', ...rows.map(({ label, text }, i) => `"${text.replaceAll('"', '""')}",${i},${label}`)].join('\r\n');
+const jsonl = rows => rows.map(({ label, text }) => `${JSON.stringify({ text, label: /^-?\d+$/.test(label) ? Number(label) : label })}\n`).join('');
+const tsv = rows => `label\ttext\n${rows.map(({ label, text }) => `${label}\t${text.replaceAll('\n', ' ')}\n`).join('')}`;
 
 function writeFiles(dir) {
     const put = (name, bytes) => {
@@ -79,6 +87,11 @@ function writeFiles(dir) {
     put('named/valid.txt', prose(20, 7));
     put('wiki/wiki.train.tokens', prose(50, 5));
     put('wiki/wiki.valid.tokens', prose(20, 6));
+    put('labelled/one.csv', csv(labelled(40, 11, ['wolf', 'ant', 'Owl'])));
+    put('labelled/numbers.jsonl.gz', zlib.gzipSync(jsonl(labelled(40, 12, ['10', '9', '-1']))));
+    put('labelled/parts/train.tsv', tsv(labelled(20, 13, ['y', 'x', 'z'])));
+    put('labelled/parts/val.csv', csv(labelled(9, 14, ['x', 'z'])));
+    put('labelled/parts/test.jsonl', jsonl(labelled(9, 15, ['x', 'y'])));
     const tokens = (name, pairs) => Object.entries(smallVocabulary(pairs)).forEach(([file, text]) => put(`${name}/${file}`, text));
     tokens('gpt2-bpe', [['h', 'e'], ['s', 'he'], [' ', 't'], [' t', 'he'], ['l', 'l'], ['he', 'll']]);
     tokens('pairs', [['t', 'h'], ['th', 'e'], [' ', 's'], ['o', 'o']]);
@@ -94,6 +107,8 @@ const brief = {
 const pictures = (data = {}, more = {}) => imageJob(merge(merge(brief, { data: { path: 'tests/grey', image_size: 12, ...data } }), more));
 const text = (data = {}, more = {}) =>
     textJob(merge(merge(brief, { data: { path: 'tests/plain.txt', split: { rule: 'fraction', train: 0.7, val: 0.3 }, ...data } }), more));
+const labels = (data = {}, more = {}) =>
+    labelJob(merge(merge(brief, { data: { path: 'tests/labelled/one.csv', split: undefined, ...data } }), more));
 const augmented = (augment, data = {}) => pictures({ augment, ...data }, { train: { steps: 6 } }); // 5 steps are an epoch
 
 /** Whatever `want` holds is in `got`. */
@@ -151,6 +166,7 @@ test('/data/dataset', () => recomputed(
     text({ dataset: 'ptb', path: 'tests/ptb', tokenizer: 'words', split: undefined }),
     text({ dataset: 'wikitext2', path: 'tests/wiki', tokenizer: 'words', split: undefined }),
     text({ dataset: 'wikitext103', path: 'tests/wiki', split: undefined }),
+    labels(),
 ));
 
 test('/data/path', () => recomputed(
@@ -158,6 +174,7 @@ test('/data/path', () => recomputed(
     pictures({ dataset: 'cifar10', path: 'tests/single.bin', image_size: 8, split: { rule: 'fraction', train: 0.7, val: 0.3 } }),
     text({ path: 'tests/plain.txt' }), text({ path: 'tests/other.txt' }),
     ...['tests/ptb', 'tests/named'].map(path => text({ dataset: 'ptb', path, split: undefined })),
+    ...['one.csv', 'numbers.jsonl.gz', 'parts', 'parts/train.tsv'].map(name => labels({ path: `tests/labelled/${name}` })),
 ));
 
 test('/data/split/rule', () => recomputed(
@@ -167,6 +184,8 @@ test('/data/split/rule', () => recomputed(
     pictures({ dataset: 'image_folder', path: 'tests/whole', image_size: 8, split: { rule: 'count', train: 9, val: 4 } }),
     text({ split: { rule: 'count', train: 130, val: 60 } }), text({ split: { rule: 'fraction', train: 0.5, val: 0.4 } }),
     text({ dataset: 'ptb', path: 'tests/ptb', split: { rule: 'fraction', train: 0.6, val: 0.4 } }),
+    ...[{ rule: 'given' }, { rule: 'fraction', train: 0.6, val: 0.4 }, { rule: 'count', train: 15, val: 6 }].map(split => labels({ path: 'tests/labelled/parts', split })),
+    labels({ split: { rule: 'count', train: 20, val: 9 } }),
 ));
 
 test('/data/split/train', () => recomputed(
@@ -186,6 +205,7 @@ test('/data/split/val', () => recomputed(
 test('/data/split_seed', () => recomputed(
     ...[0, 1, null].map(split_seed => pictures({ split_seed, split: { rule: 'fraction', train: 0.5, val: 0.3 } }, { train: { seed: 5 } })),
     pictures({ dataset: 'digits_gen', path: undefined, image_size: 12, split_seed: 3, split: { rule: 'count', train: 9, val: 3 } }),
+    ...[0, 2, null].map(split_seed => labels({ split_seed }, { train: { seed: 5 } })),
 ));
 
 test('/data/image_size', () => recomputed(
@@ -197,11 +217,13 @@ test('/data/image_size', () => recomputed(
 test('/data/context', () => recomputed(
     text(), text({ context: 4 }), text({ context: 6, split: undefined }, { model: { context: 9 } }),
     text({ split: { rule: 'count', train: 60, val: 40 } }),
+    labels(), labels({ context: 3 }),
 ));
 
 test('/data/tokenizer', async () => {
-    const jobs = ['bytes', 'chars', 'words', 'gpt2_bpe'].map(tokenizer => text({ tokenizer }));
-    for (const { got, want } of (await recomputed(...jobs)).slice(1)) { // of bytes nothing needs to be carried
+    const kinds = ['bytes', 'chars', 'words', 'gpt2_bpe'];
+    const jobs = [...kinds.map(tokenizer => text({ tokenizer })), ...kinds.map(tokenizer => labels({ tokenizer }))];
+    for (const { got, want } of (await recomputed(...jobs)).filter((_, i) => i % kinds.length)) { // of bytes nothing needs to be carried
         const saved = Buffer.from(got.checkpoints.get(4).tensors.get('polyd.tokenizer').data), { vocabulary } = want.feed;
         assert.equal(saved.readUInt32LE(12), vocabulary.length, 'tokens that the checkpoint carries');
         assert.ok(saved.subarray(20 + 4 * vocabulary.length).subarray(0, Buffer.concat(vocabulary).length).equals(Buffer.concat(vocabulary)));

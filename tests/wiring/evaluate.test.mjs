@@ -6,7 +6,7 @@ import path from 'node:path';
 import { after, before, test } from 'node:test';
 import { until } from '../lib/daemon.mjs';
 import { killWorker } from '../lib/worker.mjs';
-import { Rig, SIDE, imageJob, merge, textJob } from './rig.mjs';
+import { Rig, SIDE, imageJob, labelJob, merge, textJob } from './rig.mjs';
 import { initial } from './reference/init.mjs';
 import { evaluate } from './reference/train.mjs';
 
@@ -23,7 +23,7 @@ function expected(job, step, split, data = {}) {
         const params = new Map(Array.from(shapes, ([name, p]) => [name, { shape: p.shape, data: checkpoints.get(step).get(prefix + name) }]));
         const { loss, right } = evaluate(settings, params, samples);
         numbers[`loss/${split}${suffix}`] = loss;
-        numbers[settings.arch === 'vit' ? `acc/${split}${suffix}` : `ppl/${split}${suffix}`] = settings.arch === 'vit' ? right : Math.exp(loss);
+        numbers[settings.classes ? `acc/${split}${suffix}` : `ppl/${split}${suffix}`] = settings.classes ? right : Math.exp(loss);
     }
     return numbers;
 }
@@ -96,6 +96,32 @@ test('/evaluate/path: best is the best, last the last, a version the checkpoint 
     const { kind, ...again } = document;
     const { document: same } = await scores(again, best, expected(job, best, 'test'));
     assert.deepEqual(same, { kind, ...again });
+});
+
+test('labelled texts are scored on each part, with the classes and the tokenizer of the checkpoint alone', { timeout: 120000 }, async () => {
+    const job = labelJob({ data: { split: { rule: 'count', train: 13, val: 6 } } });
+    const { run } = await rig.run(job);
+    for (const split of ['test', 'val', 'train'])
+        await scores({ run: run.id, checkpoint: 3, split }, 3, expected(job, 3, split));
+    const refused = (data, pointer, because) => assert.rejects(
+        rig.daemon.submit({ kind: 'evaluate', run: run.id, checkpoint: 3, split: 'val', resources: { device: 'cpu' }, data }), error => {
+            assert.match(error.message, /422/);
+            assert.ok(error.message.includes(`"pointer":"${pointer}"`), error.message);
+            assert.match(error.message, because);
+            return true;
+        });
+    const other = (file, labels) => writeFileSync(path.join(rig.folder, file), `label\ttext\n${labels.map(label => `${label}\tabc\n`.repeat(12)).join('')}`);
+    other('two.tsv', ['bad', 'glad']);
+    await refused({ path: 'tests/two.tsv' }, '#/data/dataset', /it has 2 classes, the checkpoint 3/);
+    other('named.tsv', ['bad', 'glad', 'mad']);
+    await refused({ path: 'tests/named.tsv' }, '#/data/path', /its class 2 is 'mad', that of the checkpoint 'sad'/);
+    await refused({ tokenizer: 'chars' }, '#/data/tokenizer', /cannot be another/);
+    await refused({ dataset: 'text', path: 'tests/tiny.txt' }, '#/data/dataset', /it has 0 classes/);
+    const chars = labelJob({ data: { tokenizer: 'chars', split: { rule: 'count', train: 13, val: 6 } } });
+    const { run: second } = await rig.run(chars);
+    await scores({ run: second.id, checkpoint: 3, split: 'val' }, 3, expected(chars, 3, 'val'));
+    writeFileSync(path.join(rig.folder, 'words.tsv'), `label\ttext\n${['bad', 'glad', 'sad'].map(label => `${label}\txyz\n`.repeat(12)).join('')}`);
+    await assert.rejects(rig.daemon.submit({ kind: 'evaluate', run: second.id, checkpoint: 3, resources: { device: 'cpu' }, data: { path: 'tests/words.tsv' } }), /422.*#\/data\/tokenizer.*another than the checkpoint/);
 });
 
 test('/kind: an evaluation whose worker was killed is made anew', { timeout: 120000 }, async () => {

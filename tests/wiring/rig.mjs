@@ -41,7 +41,10 @@ export function writeData(dir) {
     writeFileSync(path.join(dir, 'long/t10k-labels-idx1-ubyte'), idx([LONG], names));
     const text = Buffer.from(noise(160, 3).map(x => 97 + x % 7));
     writeFileSync(path.join(dir, 'tiny.txt'), text);
-    return { pixels, labels, text };
+    // Texts of 0 to 8 letters in three classes; the labels come in another order than they sort.
+    const rows = Array.from(noise(26, 6), (x, i) => ({ label: ['sad', 'glad', 'bad'][(x >>> 3) % 3], text: text.subarray(5 * i, 5 * i + x % 9).toString() }));
+    writeFileSync(path.join(dir, 'labelled.tsv'), ['text\tlabel', ...rows.map(row => `${row.text}\t${row.label}`)].join('\n'));
+    return { pixels, labels, text, rows };
 }
 
 /* ---- jobs ---- */
@@ -69,6 +72,9 @@ export const textJob = (more = {}) => merge(merge({
     name: 'wiring', model: { arch: 'gpt', width: 8, depth: 2, heads: 2, context: 6 },
     data: { dataset: 'text', path: 'tests/tiny.txt' },
 }, common), more);
+
+/** Texts with classes; some are longer than the context. */
+export const labelJob = (more = {}) => textJob(merge({ data: { dataset: 'text_labels', path: 'tests/labelled.tsv', split: { rule: 'fraction', train: 0.6, val: 0.3 } } }, more));
 
 export class Rig {
     /** A daemon with the data above as root `tests`. */

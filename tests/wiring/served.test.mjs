@@ -7,7 +7,7 @@ import { png } from './reference/data/files.mjs';
 import { Network } from './reference/network.mjs';
 import { logSoftmax, pick } from './reference/sampling.mjs';
 import { Tape } from './reference/tape.mjs';
-import { Rig, SIDE, TRAIN, VAL, imageJob, merge, textJob } from './rig.mjs';
+import { Rig, SIDE, TRAIN, VAL, imageJob, labelJob, merge, textJob } from './rig.mjs';
 import { until } from '../lib/daemon.mjs';
 
 let rig;
@@ -80,6 +80,28 @@ test('averaged weights answer where the job says so, and the weights themselves 
         allNear(output(reply, 'logits'), classify(model, image), name);
     }
 });
+
+const labellers = {
+    'softmax, bytes': labelJob({ train: { steps: 9, eval_every: 2, optimizer: { lr: 0.05 } } }),
+    'x cubed, deep norms, characters, fewer tokens than positions': labelJob({ model: { context: 9 }, data: { context: 5, tokenizer: 'chars' }, norm: { placement: 'S5' },
+        attention: { activation: 'poly', scale: 'learned' }, train: { steps: 6, optimizer: { lr: 0.05 } } }),
+};
+Object.entries(labellers).forEach(([what, job], i) => test(`a classifier of texts answers with its formulas: ${what}`, { timeout: 120000 }, async () => {
+    const name = `labels${i}`, model = await served(name, job), { names, vocabulary } = rig.feed(job), most = job.data.context ?? job.model.context;
+    const texts = ['abc', '', 'gfedcba', 'a', 'abcdef', 'fade', 'bed', 'cab', 'abcdefg'];
+    // Of a text alone: what stands behind its last token cannot matter.
+    const tokens = text => text ? [...text].map(c => vocabulary.findIndex(b => b.equals(Buffer.from(c)))).slice(0, most) : [0];
+    const expected = texts.map(text => classify(model, { tokens: tokens(text), last: tokens(text).length - 1 }));
+    const reply = await infer(name, { name: 'text', datatype: 'BYTES', shape: [texts.length], data: texts });
+    allNear(output(reply, 'logits'), expected.flat(), 'logits');
+    allNear(output(reply, 'probabilities'), expected.flatMap(row => logSoftmax(row).map(Math.exp)), 'probabilities');
+    const best = expected.map(row => row.indexOf(Math.max(...row)));
+    assert.deepEqual(output(reply, 'class'), best);
+    assert.deepEqual(output(reply, 'label'), best.map(c => names[c]));
+    assert.deepEqual(names, [...names].sort());
+    const { parameters, inputs } = await rig.daemon.get(`/v2/models/${name}`);
+    assert.deepEqual([parameters.kind, parameters.labels, parameters.context, inputs], ['text_classifier', names, most, [{ name: 'text', datatype: 'BYTES', shape: [-1] }]]);
+}));
 
 const ids = text => [...Buffer.from(text)];
 /** Keeps answers to letters that the text has, so that every token is one character. */

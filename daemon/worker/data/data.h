@@ -27,7 +27,8 @@ enum data_dataset {
     DATA_SET_CIFAR10,
     DATA_SET_PICTURES, /* folders of JPEG and PNG files, or a tar of them */
     DATA_SET_TEXT,     /* one file */
-    DATA_SET_TEXTS     /* a folder with a file for each part */
+    DATA_SET_TEXTS,    /* a folder with a file for each part */
+    DATA_SET_LABELLED  /* texts with classes: one table, or a folder with one for each part */
 };
 /* How this build reads a data set of the job document (enum job_dataset); false: it does not. */
 bool data_form(int dataset, enum data_dataset *ret);
@@ -53,12 +54,14 @@ struct data_options {
      *             alone; val/images with val_annotations.txt (Tiny-ImageNet) is understood
      *   text      one file, plain or gzip'd
      *   texts     a folder with a file for each part: {ptb.,wiki.,}train.{txt,tokens}[.gz], ...valid or val
+     *   labelled  one file *.{tsv,csv,jsonl}[.gz] with the columns label and text, or a folder with train.*,
+     *             {valid,val,validation}.* (for want of these test.*) and test.*
      */
     const char *path;
     const struct data_root *roots;
     size_t root_count;
     enum data_split_rule rule;
-    /* fraction: shares of the whole (text: contiguous; images: after a shuffle seeded with `seed`).
+    /* fraction: shares of the whole (text: contiguous; images, labelled texts: after a shuffle seeded with `seed`).
      * count: that many samples (text: bytes), from the parts that the data set itself has, else disjoint ones
      * of a seeded shuffle. given: as the data set comes; for digits_gen 4000 and 1000; for text 0.9 and 0.1.
      */
@@ -68,7 +71,7 @@ struct data_options {
     uint64_t seed; /* of the shuffle, and of the digits of digits_gen; the order of samples is the loader's */
 
     /* text */
-    int32_t context; /* tokens of a sequence */
+    int32_t context; /* tokens of a sequence; of a labelled text the most that are kept */
     enum data_tokenizer_kind tokenizer;
     const char *tokenizer_path; /* gpt2_bpe: folder of its files, "<root>/<relative>" */
 
@@ -88,13 +91,14 @@ struct data_options {
 
 struct data_info {
     enum data_kind kind;
-    int32_t channels, height, width, classes; /* images, as the network reads them */
-    int32_t vocab, context;                   /* tokens: ids 0..vocab-1 */
-    int64_t count[2];                         /* samples of DATA_TRAIN, DATA_VAL: images or sequences */
-    int64_t tokens[2];                        /* tokens of each part of a text; 0 for images */
-    float mean[3], std[3];                    /* images: value = (byte / 255 - mean) / std of the channel */
-    struct data_eval_fit fit;                 /* images: the evaluation transform */
-    const char *const *class_names;           /* `classes` of them, or NULL */
+    int32_t channels, height, width; /* images, as the network reads them */
+    int32_t classes;                 /* images, labelled texts; else 0 */
+    int32_t vocab, context;          /* tokens: ids 0..vocab-1 */
+    int64_t count[2];                /* samples of DATA_TRAIN, DATA_VAL: images or sequences */
+    int64_t tokens[2];               /* tokens of each part of a text; 0 for images */
+    float mean[3], std[3];           /* images: value = (byte / 255 - mean) / std of the channel */
+    struct data_eval_fit fit;        /* images: the evaluation transform */
+    const char *const *class_names;  /* `classes` of them, or NULL */
     int64_t unread;          /* images: files of a kind of picture that is not read (.webp, .bmp, ...) */
     const char *unread_name; /* one of them; NULL = there are none */
     const struct data_tokenizer *tokenizer; /* tokens; NULL where only headers were read */
@@ -134,6 +138,9 @@ void data_work(const struct data_set *set, struct data_work *ret);
 /* One batch in host memory: tensors under the names of the graphs' inputs, the first dimension `batch`.
  *   images  "input" F32 (batch, channels, height, width), "target" I32 (batch)
  *   tokens  "input" I32 (batch, context), "target" I32 (batch, context): the next token of each
+ *   labelled texts  "input" I32 (batch, context): tokens, then zeros; "last" I32 (batch): the row of its last
+ *           token among the rows of the graph's input (one token of padding where a text has none); "target" I32
+ *           (batch): its class
  * Samples beyond `used` are zeros with target DATA_IGNORE, and so is a picture that cannot be decoded. */
 #define DATA_IGNORE (-100)
 #define DATA_TENSORS_MAX 8

@@ -221,7 +221,7 @@ static int64_t folder_bytes(const struct have *h, const char *path, const struct
     for (size_t i = 0; dir >= 0 && sum >= 0 && i < n->count; i++)
         if (n->item[i].type == DT_REG &&
             (data_idx_named(n->item[i].text) || data_cifar_named(n->item[i].text) ||
-             data_part_text_named(n->item[i].text)) &&
+             data_part_text_named(n->item[i].text) || data_labelled_named(n->item[i].text)) &&
             fstatat(dir, n->item[i].text, &s, AT_SYMLINK_NOFOLLOW) == 0)
             sum += s.st_size;
     if (dir >= 0)
@@ -250,7 +250,9 @@ static void put_file(struct have *h, const char *path, const char *name)
     if (data_archive_named(name)) {
         count = data_fits(h->root, path, BIT(DATA_SET_PICTURES), h->until_us, fits);
     } else if (data_text_begins(fd, &packing)) {
-        count = data_fits(h->root, path, BIT(DATA_SET_TEXT), h->until_us, fits);
+        count =
+            data_fits(h->root, path, BIT(DATA_SET_TEXT) | (job_table_of(name) ? BIT(DATA_SET_LABELLED) : 0),
+                      h->until_us, fits);
     } else if (packing) {
         fits[count++] = (struct data_fit){.dataset = job_dataset_info(JOB_DATASET_TEXT)->name};
         snprintf(fits[0].missing, sizeof fits[0].missing,
@@ -297,6 +299,7 @@ static unsigned forms_of(const struct have *h, const char *path, const struct na
         forms |= data_idx_named(e->text) ? BIT(DATA_SET_MNIST) : 0;
         forms |= data_cifar_named(e->text) ? BIT(DATA_SET_CIFAR10) : 0;
         forms |= data_part_text_named(e->text) ? BIT(DATA_SET_TEXTS) : 0;
+        forms |= data_labelled_named(e->text) ? BIT(DATA_SET_LABELLED) : 0;
     }
     return forms;
 }
@@ -338,7 +341,8 @@ static void put_inner(struct have *h, const char *path, const struct name *e, un
         else
             walk(h, path, depth + 1);
     } else if (e->type == DT_REG && !data_picture_named(name) && !data_idx_named(name) &&
-               !data_cifar_named(name) && !(forms & BIT(DATA_SET_TEXTS) && data_part_text_named(name))) {
+               !data_cifar_named(name) && !(forms & BIT(DATA_SET_TEXTS) && data_part_text_named(name)) &&
+               !(forms & BIT(DATA_SET_LABELLED) && data_labelled_named(name))) {
         put_file(h, path, name);
     }
 }

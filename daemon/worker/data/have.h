@@ -14,7 +14,7 @@
 #define DATA_HAVE_NAMES 10000    /* read of one folder */
 #define DATA_HAVE_US 4000000     /* for everything */
 #define DATA_HAVE_SET_US 1500000 /* for opening one data set */
-#define DATA_HAVE_FITS 8         /* kinds of data set that one place is tried as */
+#define DATA_HAVE_FITS 12        /* kinds of data set that one place is tried as */
 
 /* One kind of data set that a place was tried as. */
 struct data_fit {

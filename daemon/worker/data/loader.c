@@ -92,15 +92,16 @@ static enum pd_err make(struct worker *w, struct buffer *b, int32_t from, int32_
     enum pd_err err = PD_OK;
 
     for (int32_t i = from; i < to && err == PD_OK; i++) {
+        const int32_t row = i % (l->batch / l->parts);
         void *at[DATA_TENSORS_MAX];
 
         for (int k = 0; k < b->batch.count; k++)
             at[k] = b->memory[k] + (size_t)i * l->bytes[k];
         if (i >= b->batch.used) /* padding of the last validation batch */
-            form->none(l->set, at);
+            form->none(l->set, row, at);
         else
             err = form->make(l->set, l->split, l->seed, b->batch.epoch, b->first + place(l, i), b->samples[i],
-                             w->scratch, at, why);
+                             row, w->scratch, at, why);
     }
     return err;
 }

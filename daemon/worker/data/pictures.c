@@ -392,7 +392,7 @@ enum pd_err data_open_pictures(struct data_set *set, const struct data_options *
     if (err == PD_OK)
         err = data_pictures_classes(set, given, why);
     if (err == PD_OK)
-        err = data_divide_images(set, o, given, given[0] && given[1], headers_only, why);
+        err = data_divide_samples(set, o, given, given[0] && given[1], headers_only, why);
     if (err == PD_OK)
         find_median(set);
     if (err != PD_OK || headers_only)

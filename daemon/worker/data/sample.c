@@ -100,9 +100,11 @@ static bool image_whole(const struct data_set *set, enum data_split split)
     return set->labels;
 }
 
-static void image_none(const struct data_set *set, void *const *to)
+static void image_none(const struct data_set *set, int32_t row, void *const *to)
 {
     int32_t *target = to[1];
+
+    (void)row;
 
     memset(to[0], 0, area(&set->info) * sizeof(float));
     *target = DATA_IGNORE;
@@ -110,7 +112,7 @@ static void image_none(const struct data_set *set, void *const *to)
 
 /* What cannot be decoded becomes zeros with DATA_IGNORE and is noted. */
 static enum pd_err image_make(const struct data_set *set, enum data_split split, uint64_t seed, int64_t epoch,
-                              int64_t position, uint32_t sample, void *scratch, void *const *to,
+                              int64_t position, uint32_t sample, int32_t row, void *scratch, void *const *to,
                               struct pd_why *why)
 {
     const struct data_info *i = &set->info;
@@ -132,7 +134,7 @@ static enum pd_err image_make(const struct data_set *set, enum data_split split,
         data_image_done(&image);
     if (set->pictures && (err == PD_ERR_CORRUPT || err == PD_ERR_UNSUPPORTED || err == PD_ERR_LIMIT)) {
         data_bad_note(set, index, data_picture_name(set, index), reason.text);
-        image_none(set, to);
+        image_none(set, row, to);
         return data_bad_check(set, why);
     }
     if (err != PD_OK)
@@ -163,9 +165,11 @@ static bool token_whole(const struct data_set *set, enum data_split split)
     return set->part[split].ids;
 }
 
-static void token_none(const struct data_set *set, void *const *to)
+static void token_none(const struct data_set *set, int32_t row, void *const *to)
 {
     int32_t *tokens = to[0], *targets = to[1];
+
+    (void)row;
 
     for (int32_t i = 0; i < set->info.context; i++) {
         tokens[i] = 0;
@@ -186,7 +190,7 @@ static int32_t id_at(const struct data_ids_view *v, int64_t at)
 }
 
 static enum pd_err token_make(const struct data_set *set, enum data_split split, uint64_t seed, int64_t epoch,
-                              int64_t position, uint32_t window, void *scratch, void *const *to,
+                              int64_t position, uint32_t window, int32_t row, void *scratch, void *const *to,
                               struct pd_why *why)
 {
     int32_t *tokens = to[0], *targets = to[1];
@@ -195,6 +199,7 @@ static enum pd_err token_make(const struct data_set *set, enum data_split split,
     int64_t at = (int64_t)window * context;
 
     (void)position;
+    (void)row;
     (void)scratch;
     (void)why;
     if (split == DATA_TRAIN) {
@@ -218,3 +223,62 @@ const struct data_form data_form_tokens = {.kind = DATA_TOKENS,
                                            .whole = token_whole,
                                            .make = token_make,
                                            .none = token_none};
+
+/* ---- labelled texts: "input", "last", "target" ---- */
+
+static int labelled_tensors(const struct data_info *i, int32_t batch,
+                            struct data_tensor ret[DATA_TENSORS_MAX])
+{
+    ret[0] = (struct data_tensor){.name = "input", .dtype = PK_I32, .shape = PK_SHAPE(batch, i->context)};
+    ret[1] = (struct data_tensor){.name = "last", .dtype = PK_I32, .shape = PK_SHAPE(batch)};
+    ret[2] = ret[1];
+    ret[2].name = "target";
+    return 3;
+}
+
+static bool labelled_whole(const struct data_set *set, enum data_split split)
+{
+    return set->labelled[split].start;
+}
+
+/* `count` tokens, then padding. Attention is causal: no token sees what stands behind it. */
+static void put_labelled(const struct data_set *set, const int32_t *ids, int64_t count, int32_t class,
+                         int32_t row, void *const *to)
+{
+    int32_t *tokens = to[0], *last = to[1], *target = to[2];
+    const int32_t context = set->info.context;
+
+    if (count)
+        memcpy(tokens, ids, (size_t)count * sizeof *tokens);
+    memset(tokens + count, 0, (size_t)(context - count) * sizeof *tokens);
+    *last = row * context + (count ? (int32_t)count - 1 : 0);
+    *target = class;
+}
+
+static void labelled_none(const struct data_set *set, int32_t row, void *const *to)
+{
+    put_labelled(set, NULL, 0, DATA_IGNORE, row, to);
+}
+
+static enum pd_err labelled_make(const struct data_set *set, enum data_split split, uint64_t seed,
+                                 int64_t epoch, int64_t position, uint32_t sample, int32_t row, void *scratch,
+                                 void *const *to, struct pd_why *why)
+{
+    const struct data_labelled *part = &set->labelled[split];
+    const int64_t from = part->start[sample];
+
+    (void)seed;
+    (void)epoch;
+    (void)position;
+    (void)scratch;
+    (void)why;
+    put_labelled(set, set->made[split].items ? set->made[split].items + from : NULL,
+                 part->start[sample + 1] - from, part->classes[sample], row, to);
+    return PD_OK;
+}
+
+const struct data_form data_form_labelled = {.kind = DATA_TOKENS,
+                                             .tensors = labelled_tensors,
+                                             .whole = labelled_whole,
+                                             .make = labelled_make,
+                                             .none = labelled_none};

@@ -70,7 +70,7 @@ static void shuffle(uint32_t *item, int64_t count, uint64_t seed, enum data_stre
     }
 }
 
-/* Of the images first .. first+count-1, in a seeded order if `mixed`, those behind the first `skip`. */
+/* Of the samples first .. first+count-1, in a seeded order if `mixed`, those behind the first `skip`. */
 struct choice {
     int64_t first, count, skip, take;
     bool mixed;
@@ -92,19 +92,19 @@ static uint32_t *choose(const struct choice *c, uint64_t seed)
     return some ? some : all;
 }
 
-enum pd_err data_divide_images(struct data_set *set, const struct data_options *o, const int64_t given[2],
-                               bool apart, bool headers_only, struct pd_why *why)
+enum pd_err data_divide_samples(struct data_set *set, const struct data_options *o, const int64_t given[2],
+                                bool apart, bool headers_only, struct pd_why *why)
 {
     int64_t whole = given[0] + given[1];
     int64_t *count = set->info.count;
-    /* Where the set tells no parts, both come from one shuffle and share no image. */
+    /* Where the set tells no parts, both come from one shuffle and share no sample. */
     bool pooled = o->rule == DATA_SPLIT_FRACTION || !apart, mixed = o->rule != DATA_SPLIT_GIVEN;
     struct choice taken[2];
     enum pd_err err;
 
     if (whole > UINT32_MAX)
-        return pd_fail(why, PD_ERR_LIMIT, "more than 2^32 images");
-    set->images = whole;
+        return pd_fail(why, PD_ERR_LIMIT, "more than 2^32 samples");
+    set->samples = whole;
     err = data_divide(o, whole, given, count, why);
     if (err != PD_OK)
         return err;
@@ -112,7 +112,7 @@ enum pd_err data_divide_images(struct data_set *set, const struct data_options *
         int64_t there = pooled ? whole - (i ? count[0] : 0) : given[i];
 
         if (count[i] > there)
-            return pd_fail(why, PD_ERR_INVALID, "#/data/split/%s: asks for %lld images, there are %lld",
+            return pd_fail(why, PD_ERR_INVALID, "#/data/split/%s: asks for %lld samples, there are %lld",
                            i ? "val" : "train", (long long)count[i], (long long)(there < 0 ? 0 : there));
     }
     taken[0] = (struct choice){0, pooled ? whole : given[0], 0, count[0], mixed};
@@ -129,7 +129,7 @@ enum pd_err data_divide_images(struct data_set *set, const struct data_options *
     for (int i = 0; i < 2 && !headers_only; i++) {
         set->pick[i] = choose(&taken[i], o->seed);
         if (!set->pick[i])
-            return pd_fail(why, PD_ERR_NOMEM, "no memory for the order of images");
+            return pd_fail(why, PD_ERR_NOMEM, "no memory for the order of samples");
     }
     return PD_OK;
 }
@@ -301,6 +301,16 @@ size_t data_warnings(const struct data_set *set, struct data_warning ret[DATA_WA
             "%.1f %% of the text's bytes are not UTF-8: is it text? Convert it, or take data.tokenizer bytes",
             100 * (double)set->foreign_bytes / (double)set->text_bytes);
     }
+    if (set->cut_texts) {
+        struct data_warning *w = &ret[n++];
+        int64_t texts = i->count[DATA_TRAIN] + i->count[DATA_VAL];
+
+        *w = (struct data_warning){.kind = "cut_texts", .pointer = "#/data/context"};
+        snprintf(w->fields, sizeof w->fields, "texts=%lld", (long long)set->cut_texts);
+        snprintf(w->text, sizeof w->text,
+                 "%lld of %lld texts have more than %d tokens: of these the first %d are read",
+                 (long long)set->cut_texts, (long long)texts, i->context, i->context);
+    }
     for (size_t k = 0; k < n; k++)
         clean(ret[k].text);
     return n;
@@ -352,15 +362,29 @@ static enum pd_err finish_images(struct data_set *set, const struct data_options
     }
     if (headers_only)
         return PD_OK;
-    set->bad = bad_new(set->images);
+    set->bad = bad_new(set->samples);
     return set->bad ? PD_OK : pd_fail(why, PD_ERR_NOMEM, "no memory for a data set");
+}
+
+static const struct data_form *form_of(enum data_dataset dataset)
+{
+    switch (dataset) {
+    case DATA_SET_TEXT:
+    case DATA_SET_TEXTS:
+        return &data_form_tokens;
+    case DATA_SET_LABELLED:
+        return &data_form_labelled;
+    default:
+        return &data_form_images;
+    }
 }
 
 enum pd_err data_open(const struct data_options *o, bool headers_only, struct data_set **ret,
                       struct pd_why *why)
 {
     struct data_set *set = calloc(1, sizeof *set);
-    bool images = o->dataset != DATA_SET_TEXT && o->dataset != DATA_SET_TEXTS;
+    const struct data_form *form = form_of(o->dataset);
+    const bool images = form == &data_form_images;
     enum pd_err err = PD_OK;
 
     if (!set)
@@ -368,8 +392,8 @@ enum pd_err data_open(const struct data_options *o, bool headers_only, struct da
     set->options = *o;
     set->options.path = set->options.tokenizer_path = set->options.cache_dir = NULL;
     set->options.roots = NULL;
-    set->form = images ? &data_form_images : &data_form_tokens;
-    set->info.kind = set->form->kind;
+    set->form = form;
+    set->info.kind = form->kind;
     set->info.context = images ? 0 : o->context;
     if (images)
         err = check_images(o, why);
@@ -393,6 +417,9 @@ enum pd_err data_open(const struct data_options *o, bool headers_only, struct da
     case DATA_SET_TEXT:
     case DATA_SET_TEXTS:
         err = data_open_text(set, o, headers_only, why);
+        break;
+    case DATA_SET_LABELLED:
+        err = data_open_labelled(set, o, headers_only, why);
         break;
     }
     if (err == PD_OK && images)
@@ -419,6 +446,7 @@ struct data_set *data_free(struct data_set *set)
         for (int32_t c = 0; set->names && c < set->info.classes; c++)
             free(set->names[c]);
         free(set->names);
+        data_labelled_done(set);
         data_pictures_free(set->pictures);
         data_tokenizer_free(set->tokenizer);
         bad_free(set->bad);

@@ -23,14 +23,22 @@ struct data_form {
     int (*tensors)(const struct data_info *info, int32_t batch, struct data_tensor ret[DATA_TENSORS_MAX]);
     /* Whether samples can be drawn, or only headers were read. */
     bool (*whole)(const struct data_set *set, enum data_split split);
-    /* Sample number `sample` of a part, at place `position` of an epoch, written to to[i] for tensor i. */
+    /* Sample number `sample` of a part, at place `position` of an epoch, written to to[i] for tensor i. `row`: its
+     * place in the graph's input, which is a part of the batch where a step has several. */
     enum pd_err (*make)(const struct data_set *set, enum data_split split, uint64_t seed, int64_t epoch,
-                        int64_t position, uint32_t sample, void *scratch, void *const *to,
+                        int64_t position, uint32_t sample, int32_t row, void *scratch, void *const *to,
                         struct pd_why *why);
     /* The padding of the last validation batch. */
-    void (*none)(const struct data_set *set, void *const *to);
+    void (*none)(const struct data_set *set, int32_t row, void *const *to);
 };
-extern const struct data_form data_form_images, data_form_tokens;
+extern const struct data_form data_form_images, data_form_tokens, data_form_labelled;
+
+/* The labelled texts of one part, whose tokens lie one after the other in `made`. */
+struct data_labelled {
+    int64_t
+        *start; /* where those of each text begin, and behind the last; NULL when only headers were read */
+    int32_t *classes; /* of each text */
+};
 
 struct data_set {
     struct data_info info;
@@ -40,11 +48,11 @@ struct data_set {
     uint8_t *pixels;
     int32_t stored_height, stored_width;
     struct data_pictures *pictures; /* or these, to be decoded */
-    int64_t images;                 /* all of them, also those that no part took */
+    int64_t samples;                /* all of them, also those that no part took; 0 for streams of text */
     int32_t median_height,
         median_width; /* of pictures as their files have them, from a sample; 0 = unknown */
     int32_t *labels;
-    uint32_t *pick[2]; /* images: index of each sample of a part */
+    uint32_t *pick[2]; /* images, labelled texts: index of each sample of a part */
     char **names;      /* of the classes; info.class_names points here */
     struct data_bad *bad;
     /* text */
@@ -52,6 +60,8 @@ struct data_set {
     struct data_ids_view part[2];
     struct data_ids made[2];   /* ids that this set owns, behind part */
     struct data_cache *map[2]; /* or a mapped cache */
+    struct data_labelled labelled[2];
+    int64_t cut_texts; /* labelled texts with more tokens than the context */
     struct data_tokenizer *tokenizer;
     int64_t text_bytes, foreign_bytes; /* of the text; those that are not UTF-8 (0 where bytes are tokens) */
     const char *text_packing;          /* how its bytes are packed, if they are and are read so; static */
@@ -64,11 +74,11 @@ struct data_set {
  * divides (0 and 0: nothing, then the rule "given" is refused). */
 PD_NODISCARD enum pd_err data_divide(const struct data_options *o, int64_t whole, const int64_t given[2],
                                      int64_t ret[2], struct pd_why *why);
-/* Divides `given[0] + given[1]` images, the training ones first, and fills info.count and, unless
- * headers_only, pick. `apart`: the data set itself tells its parts. */
-PD_NODISCARD enum pd_err data_divide_images(struct data_set *set, const struct data_options *o,
-                                            const int64_t given[2], bool apart, bool headers_only,
-                                            struct pd_why *why);
+/* Divides `given[0] + given[1]` images or labelled texts, the training ones first, and fills info.count and,
+ * unless headers_only, pick. `apart`: the data set itself tells its parts. */
+PD_NODISCARD enum pd_err data_divide_samples(struct data_set *set, const struct data_options *o,
+                                             const int64_t given[2], bool apart, bool headers_only,
+                                             struct pd_why *why);
 /* PD_ERR_INVALID: the set has no test part of its own, and its split leaves none. */
 PD_NODISCARD enum pd_err data_no_test(const struct data_options *o, struct pd_why *why);
 /* Fills item with 0 .. count-1 in the order of this epoch. */
@@ -93,14 +103,19 @@ PD_NODISCARD enum pd_err data_open_pictures(struct data_set *set, const struct d
                                             bool headers_only, struct pd_why *why);
 PD_NODISCARD enum pd_err data_open_text(struct data_set *set, const struct data_options *o, bool headers_only,
                                         struct pd_why *why);
+PD_NODISCARD enum pd_err data_open_labelled(struct data_set *set, const struct data_options *o,
+                                            bool headers_only, struct pd_why *why);
+/* Frees what data_open_labelled kept of the samples; the set stays good for its facts. */
+void data_labelled_done(struct data_set *set);
 
 /* ---- names that the kinds know ---- */
 
-/* Of a file of an IDX pair; of CIFAR-10's records; of one part of a text; a folder's of a part of pictures.
- */
+/* Of a file of an IDX pair; of CIFAR-10's records; of one part of a text, or of labelled texts; a folder's of a
+ * part of pictures. */
 bool data_idx_named(const char *name);
 bool data_cifar_named(const char *name);
 bool data_part_text_named(const char *name);
+bool data_labelled_named(const char *name);
 bool data_part_folder_named(const char *name);
 /* A JPEG's or a PNG's; of an archive of them. */
 bool data_picture_named(const char *name);
@@ -130,6 +145,17 @@ struct data_pictures *data_pictures_free(struct data_pictures *p);
 PD_NODISCARD enum pd_err data_picture_get(const struct data_set *set, int64_t index, struct data_image *ret,
                                           bool *ret_owned, struct pd_why *why);
 const char *data_picture_name(const struct data_set *set, int64_t index);
+
+/* ---- text.c ---- */
+
+/* For its size alone a longer text is not cut into tokens: their number is then a guess. */
+#define DATA_COUNTED_BYTES_MAX ((size_t)64 << 20)
+/* Opens a file of the folder, or for want of it its gzip'd form: *ret_fd stays -1 if there is neither. */
+PD_NODISCARD enum pd_err data_part_open(int dir, const char *name, int *ret_fd, struct pd_why *why);
+/* Makes or opens set->tokenizer; the characters are those of the first `whole` bytes, the words of `train`. */
+PD_NODISCARD enum pd_err data_open_tokenizer(struct data_set *set, const struct data_options *o,
+                                             const void *text, size_t whole, size_t train,
+                                             struct pd_why *why);
 
 /* ---- textfile.c ---- */
 

@@ -56,7 +56,7 @@ enum pd_err data_open_mnist(struct data_set *set, const struct data_options *o, 
     given[0] = part[0].count;
     given[1] = part[1].count;
     whole = given[0] + given[1];
-    err = data_divide_images(set, o, given, true, headers_only, why);
+    err = data_divide_samples(set, o, given, true, headers_only, why);
     if (err != PD_OK)
         goto out;
     set->stored_height = part[0].height;
@@ -379,7 +379,7 @@ enum pd_err data_open_cifar(struct data_set *set, const struct data_options *o, 
             err = read_names(dir, set, why);
     }
     if (err == PD_OK)
-        err = data_divide_images(set, o, given, given[1] > 0, headers_only, why);
+        err = data_divide_samples(set, o, given, given[1] > 0, headers_only, why);
     free(names);
     if (dir >= 0)
         close(dir);

@@ -17,8 +17,6 @@
 #include "daemon/digest/digest.h"
 
 #define CACHE_WAIT_MS (20 * 60 * 1000)
-/* For its size alone a longer text is not cut into tokens: their number is then a guess. */
-#define COUNTED_BYTES_MAX ((size_t)64 << 20)
 #define GUESSED_BYTES_PER_TOKEN 4
 
 /* The files of a folder that is divided: the first of each row that is there. */
@@ -42,8 +40,7 @@ bool data_part_text_named(const char *name)
     return false;
 }
 
-/* Opens the file, or for want of it its gzip'd form: *ret_fd stays -1 if there is neither. */
-static enum pd_err open_file(int dir, const char *name, int *ret_fd, struct pd_why *why)
+enum pd_err data_part_open(int dir, const char *name, int *ret_fd, struct pd_why *why)
 {
     for (int zipped = 0; zipped < 2 && *ret_fd < 0; zipped++) {
         char file[64];
@@ -88,7 +85,7 @@ static enum pd_err read_all(struct data_set *set, const struct data_options *o, 
         const char *const *name = part_files[part];
 
         for (fd = -1; *name && fd < 0 && err == PD_OK; name += fd < 0)
-            err = open_file(dir, *name, &fd, why);
+            err = data_part_open(dir, *name, &fd, why);
         if (fd >= 0)
             err = data_text_append(set, fd, *name, size_only, &at, why);
         given[part] = at - before;
@@ -104,8 +101,8 @@ static enum pd_err read_all(struct data_set *set, const struct data_options *o, 
 
 /* ---- tokenizers ---- */
 
-static enum pd_err open_tokenizer(struct data_set *set, const struct data_options *o, int64_t whole,
-                                  int64_t train, struct pd_why *why)
+enum pd_err data_open_tokenizer(struct data_set *set, const struct data_options *o, const void *text,
+                                size_t whole, size_t train, struct pd_why *why)
 {
     int dir = -1;
     enum pd_err err;
@@ -114,9 +111,9 @@ static enum pd_err open_tokenizer(struct data_set *set, const struct data_option
     case DATA_TOKENIZER_BYTES:
         return data_tokenizer_bytes_new(&set->tokenizer, why);
     case DATA_TOKENIZER_CHARS: /* of the whole text: a character met in validation alone has its id too */
-        return data_tokenizer_chars_new(set->text, (size_t)whole, &set->tokenizer, why);
+        return data_tokenizer_chars_new(text, whole, &set->tokenizer, why);
     case DATA_TOKENIZER_WORDS:
-        return data_tokenizer_words_new(set->text, (size_t)train, 0, &set->tokenizer, why);
+        return data_tokenizer_words_new(text, train, 0, &set->tokenizer, why);
     case DATA_TOKENIZER_GPT2_BPE:
         break;
     }
@@ -312,7 +309,7 @@ enum pd_err data_open_text(struct data_set *set, const struct data_options *o, b
     while (o->tokenizer != DATA_TOKENIZER_BYTES && start[1] + bytes[1] < whole && bytes[1] > 0 &&
            inside_character(set->text[start[1] + bytes[1]]))
         bytes[1]--;
-    err = open_tokenizer(set, o, whole, bytes[0], why);
+    err = data_open_tokenizer(set, o, set->text, (size_t)whole, (size_t)bytes[0], why);
     if (err != PD_OK)
         return err;
     err = find_scored(o, whole, given, start, bytes, why);
@@ -321,7 +318,7 @@ enum pd_err data_open_text(struct data_set *set, const struct data_options *o, b
     set->info.tokenizer = set->tokenizer;
     set->info.vocab = data_tokenizer_vocab(set->tokenizer);
     for (int i = 0; i < 2 && err == PD_OK; i++) {
-        if (headers_only && o->tokenizer != DATA_TOKENIZER_BYTES && (size_t)whole > COUNTED_BYTES_MAX) {
+        if (headers_only && o->tokenizer != DATA_TOKENIZER_BYTES && (size_t)whole > DATA_COUNTED_BYTES_MAX) {
             set->info.tokens[i] = bytes[i] / GUESSED_BYTES_PER_TOKEN;
             set->info.estimated = true;
         } else if (!set->text) {

@@ -357,15 +357,15 @@ enum pd_err model_graph_probe(const struct model *m, int32_t batch, int32_t cont
     return finish(&n, ret, why);
 }
 
-enum pd_err model_graph_classify(const struct model *m, int32_t batch, struct pk_graph **ret,
+enum pd_err model_graph_classify(const struct model *m, int32_t batch, int32_t context, struct pk_graph **ret,
                                  struct pd_why *why)
 {
     struct net n;
     enum pd_err err;
 
-    if (model_reads_tokens(&m->spec))
+    if (model_decodes(&m->spec))
         return pd_fail(why, PD_ERR_UNSUPPORTED, "a language model does not classify");
-    err = begin(&n, m, batch, 1, why);
+    err = begin(&n, m, batch, context, why);
     if (err != PD_OK)
         return err;
     pk_output(n.g, "logits", logits_of(&n));

@@ -66,13 +66,14 @@ struct model_spec {
     bool gelu_tanh; /* gelu_new of Hugging Face; else exact */
     bool bias;      /* of linears and LayerNorms; RMSNorm has none */
     bool final_norm;
+    int32_t classes; /* of images, or of whole texts; 0: the next token is predicted */
     enum pk_norm_kind norm_kind;
     enum pk_eps_mode norm_eps_mode;
     double norm_eps;
     enum model_placement placement;
     bool pos_after; /* with an InputNorm: the position is added behind it */
     /* ViT */
-    int32_t channels, image_h, image_w, patch_h, patch_w, classes;
+    int32_t channels, image_h, image_w, patch_h, patch_w;
     enum model_pool pool;
     /* GPT */
     int32_t vocab, context;
@@ -167,7 +168,8 @@ size_t model_attention_count(const struct model *m);
  */
 const struct model_attention *model_attention_at(const struct model *m, size_t i, int32_t *ret_heads,
                                                  size_t *ret_scale);
-/* Whether the network reads tokens (else images), and whether it decodes them one after the other. */
+/* Whether the network reads tokens (else images), and whether it decodes them one after the other (else it has
+ * classes). */
 bool model_reads_tokens(const struct model_spec *s);
 bool model_decodes(const struct model_spec *s);
 
@@ -239,7 +241,8 @@ struct model_train_options {
  * least. Pure. */
 int32_t model_param_owner(const struct model *m, size_t i, int32_t ranks);
 
-/* Inputs: "input" (images f32 (B,C,H,W) or tokens I32 (B,T)), those of the loss, "hyper" (4) as in op.h; with
+/* Inputs: "input" (images f32 (B,C,H,W) or tokens I32 (B,T)), of texts with classes "last" (arch.h), those of
+ * the loss, "hyper" (4) as in op.h; with
  * noise "rng" I32 (3), see pk_dropout. States: those of the optimiser ("m/<param>"), with ema "ema/<param>"
  * (to be set to the initial values). Outputs: "loss" (1) mean over counted targets, "count", "correct",
  * "grad_norm", "applied" (1: step taken; 0: loss or gradient not finite, nothing changed); "report" (5): all
@@ -260,7 +263,7 @@ PD_NODISCARD enum pd_err model_graph_apply(const struct model *m, const struct m
  */
 PD_NODISCARD enum pd_err model_graph_block(const struct model *m, int32_t batch, int32_t tokens, bool causal,
                                            struct pk_graph **ret, struct pd_why *why);
-/* Inputs "input" and those of the loss; outputs "loss_sum", "count", "correct" (1 each), "logits". */
+/* Inputs "input", of texts with classes "last", and those of the loss; outputs "loss_sum", "count", "correct" (1 each), "logits". */
 PD_NODISCARD enum pd_err model_graph_eval(const struct model *m, const struct model_loss *loss, int32_t batch,
                                           int32_t context, struct pk_graph **ret, struct pd_why *why);
 /* Input "input"; outputs "fro/<l>", "jac_fro/<l>", "jac_q_fro/<l>", "logit_std/<l>", "logit_max/<l>" (B, H),
@@ -268,9 +271,10 @@ PD_NODISCARD enum pd_err model_graph_eval(const struct model *m, const struct mo
  * it is no Jacobian by W_Q and is not to be shown. */
 PD_NODISCARD enum pd_err model_graph_probe(const struct model *m, int32_t batch, int32_t context,
                                            struct pk_graph **ret, struct pd_why *why);
-/* Classifier. Input "input" (B,C,H,W); output "logits" (B, classes). Normalise as data_info says. */
-PD_NODISCARD enum pd_err model_graph_classify(const struct model *m, int32_t batch, struct pk_graph **ret,
-                                              struct pd_why *why);
+/* Classifier. Input "input" (B,C,H,W), normalised as data_info says, or of texts (B, context) and "last"; output
+ * "logits" (B, classes). */
+PD_NODISCARD enum pd_err model_graph_classify(const struct model *m, int32_t batch, int32_t context,
+                                              struct pk_graph **ret, struct pd_why *why);
 /* Language model with key/value cache: `count` new tokens per sequence (prefill: a bucket; decode: 1).
  * Inputs: "input" I32 (B, count); "pos" I32 (B, count): position of each token, 0..context-1; "position" I32
  * (B): of the first; "length" I32 (B): position + count; "pick" I32 (B): flat row b * count + i whose logits

@@ -100,7 +100,7 @@ bool model_reads_tokens(const struct model_spec *s)
 
 bool model_decodes(const struct model_spec *s)
 {
-    return s->arch->decode != NULL;
+    return s->arch->decode != NULL && !s->classes;
 }
 
 /* ---- initial values ---- */

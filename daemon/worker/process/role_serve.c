@@ -14,7 +14,7 @@
 
 void role_item_free(struct role *r, struct item *it)
 {
-    struct pd_buf *bufs[] = {&it->pixels,   &it->prompt,      &it->text,       &it->tokens,
+    struct pd_buf *bufs[] = {&it->prepared, &it->prompt,      &it->text,       &it->tokens,
                              &it->lengths,  &it->logprobs,    &it->top_tokens, &it->top_logprobs,
                              &it->top_text, &it->top_lengths, &it->end};
 
@@ -77,7 +77,8 @@ struct wire_timing role_timing(const struct item *it, uint64_t batch, uint64_t t
 
 /* ---- the loop ---- */
 
-static const struct role_kind *const kinds[] = {&role_kind_classify, &role_kind_language};
+static const struct role_kind *const kinds[] = {&role_kind_classify, &role_kind_classify_text,
+                                                &role_kind_language};
 enum { KINDS = sizeof kinds / sizeof *kinds };
 
 static bool request_known(const char *request)
@@ -216,9 +217,9 @@ enum pd_err serve_run(const struct serve_host *host, struct pd_why *why)
 
     pd_buf_init(&signature, 0);
     r.batch = calloc(ROLE_SERVE_QUEUE, sizeof(struct item *));
-    r.batch_images = calloc(ROLE_SERVE_QUEUE, sizeof *r.batch_images);
+    r.batch_samples = calloc(ROLE_SERVE_QUEUE, sizeof *r.batch_samples);
     err = serve_queue_new(ROLE_SERVE_QUEUE, ROLE_SERVE_COST, &r.queue);
-    if (err != PD_OK || !r.batch || !r.batch_images) {
+    if (err != PD_OK || !r.batch || !r.batch_samples) {
         err = pd_fail(why, PD_ERR_NOMEM, "no memory for the queue");
         goto out;
     }
@@ -244,7 +245,7 @@ out:
     pd_buf_done(&signature);
     serve_close(r.model);
     serve_queue_free(r.queue);
-    free(r.batch_images);
+    free(r.batch_samples);
     free(r.batch);
     return err;
 }

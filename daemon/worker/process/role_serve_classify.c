@@ -1,21 +1,40 @@
-/* The serve role for images to classes: small requests share a batch, a large one takes turns by slices. */
+/* The serve role for images and texts to classes: small requests share a batch, a large one of images takes turns by
+ * slices. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "daemon/worker/process/role_serve_internal.h"
 #include "kernels/base/clock.h"
 
-/* A tensor of BYTES: each element a picture. */
-static enum pd_err read_pictures(struct role *r, struct item *it, struct pd_why *why)
+/* How an element of a tensor of BYTES becomes a sample; `to` has room for one. */
+struct element {
+    const char *what; /* for people */
+    size_t bytes;     /* of a sample */
+    enum pd_err (*read)(const struct serve *s, const void *bytes, size_t len, void *to, struct pd_why *why);
+};
+
+static enum pd_err read_picture(const struct serve *s, const void *bytes, size_t len, void *to,
+                                struct pd_why *why)
+{
+    return serve_picture_read(s, bytes, len, to, why);
+}
+
+static enum pd_err read_text(const struct serve *s, const void *bytes, size_t len, void *to,
+                             struct pd_why *why)
+{
+    return serve_text_read(s, bytes, len, to, why);
+}
+
+static enum pd_err read_elements(struct role *r, struct item *it, const struct element *e, struct pd_why *why)
 {
     const struct wire_tensor *t = &it->req->tensors[0];
-    size_t size = (size_t)(r->info->channels * r->info->height * r->info->width), left = t->bytes;
+    size_t left = t->bytes;
     const char *at = t->data;
     enum pd_err err = PD_OK;
 
     if (t->rank != 1 || t->shape[0] < 1 || t->shape[0] > (int64_t)r->info->batch_max)
-        return pd_fail(why, PD_ERR_INVALID, "input 'image' of BYTES must have the shape [n], 1 <= n <= %u",
-                       r->info->batch_max);
+        return pd_fail(why, PD_ERR_INVALID, "input '%s' of BYTES must have the shape [n], 1 <= n <= %u",
+                       t->name, r->info->batch_max);
     for (int64_t i = 0; i < t->shape[0] && err == PD_OK; i++) {
         struct pd_why inner = {""};
         uint32_t len = 0;
@@ -24,24 +43,40 @@ static enum pd_err read_pictures(struct role *r, struct item *it, struct pd_why 
         if (left >= sizeof len)
             memcpy(&len, at, sizeof len);
         if (left < sizeof len || len > left - sizeof len)
-            return pd_fail(why, PD_ERR_INVALID, "input 'image': element %lld runs past the end",
+            return pd_fail(why, PD_ERR_INVALID, "input '%s': element %lld runs past the end", t->name,
                            (long long)i);
-        to = pd_buf_reserve(&it->pixels, size);
+        to = pd_buf_reserve(&it->prepared, e->bytes);
         if (!to)
-            return pd_fail(why, PD_ERR_NOMEM, "no memory for %lld pictures", (long long)t->shape[0]);
-        err = serve_picture_read(r->model, at + sizeof len, len, to, &inner);
+            return pd_fail(why, PD_ERR_NOMEM, "no memory for %lld %ss", (long long)t->shape[0], e->what);
+        err = e->read(r->model, at + sizeof len, len, to, &inner);
         if (err != PD_OK)
-            return pd_fail(why, err, "input 'image', picture %lld: %s", (long long)i, inner.text);
+            return pd_fail(why, err, "input '%s', %s %lld: %s", t->name, e->what, (long long)i, inner.text);
         at += sizeof len + len;
         left -= sizeof len + len;
     }
     if (left)
-        return pd_fail(why, PD_ERR_INVALID, "input 'image' has %zu bytes behind its last element", left);
+        return pd_fail(why, PD_ERR_INVALID, "input '%s' has %zu bytes behind its last element", t->name,
+                       left);
     it->images = t->shape[0];
     return PD_OK;
 }
 
-static enum pd_err read_infer(struct role *r, struct item *it, struct pd_why *why)
+static enum pd_err read_texts(struct role *r, struct item *it, struct pd_why *why)
+{
+    const struct serve_request *req = it->req;
+    const struct element e = {"text", serve_text_ints(r->model) * sizeof(int32_t), read_text};
+    enum pd_err err = serve_params_infer(req->json, req->json_len, &it->params, why);
+
+    if (err != PD_OK)
+        return err;
+    if (req->count != 1 || strcmp(req->tensors[0].name, "text") != 0)
+        return pd_fail(why, PD_ERR_INVALID, "this model takes one input, 'text'");
+    if (strcmp(req->tensors[0].dtype, "BYTES") != 0)
+        return pd_fail(why, PD_ERR_INVALID, "input 'text' is BYTES, not %s", req->tensors[0].dtype);
+    return read_elements(r, it, &e, why);
+}
+
+static enum pd_err read_images(struct role *r, struct item *it, struct pd_why *why)
 {
     const struct serve_request *req = it->req;
     const struct serve_info *info = r->info;
@@ -56,7 +91,7 @@ static enum pd_err read_infer(struct role *r, struct item *it, struct pd_why *wh
     if (req->count != 1 || strcmp(t->name, "image") != 0)
         return pd_fail(why, PD_ERR_INVALID, "this model takes one input, 'image'");
     if (strcmp(t->dtype, "BYTES") == 0)
-        return read_pictures(r, it, why);
+        return read_elements(r, it, &(struct element){"picture", (size_t)elements, read_picture}, why);
     bytes = strcmp(t->dtype, "UINT8") == 0;
     if (!bytes && strcmp(t->dtype, "FP32") != 0)
         return pd_fail(why, PD_ERR_INVALID, "input 'image' is FP32, UINT8 or BYTES, not %s", t->dtype);
@@ -123,13 +158,13 @@ static enum pd_err scores_new(const struct role *r, int64_t images, struct serve
     return PD_OK;
 }
 
-static struct serve_images images_of(const struct item *it)
+static struct serve_samples samples_of(const struct item *it)
 {
     const struct wire_tensor *t = &it->req->tensors[0];
 
-    return (struct serve_images){.data = it->pixels.len ? it->pixels.data : t->data,
-                                 .bytes = it->pixels.len || strcmp(t->dtype, "UINT8") == 0,
-                                 .count = it->images};
+    return (struct serve_samples){.data = it->prepared.len ? it->prepared.data : t->data,
+                                  .bytes = it->prepared.len || strcmp(t->dtype, "UINT8") == 0,
+                                  .count = it->images};
 }
 
 static void classify_items(struct role *r, size_t count, int64_t images)
@@ -141,11 +176,11 @@ static void classify_items(struct role *r, size_t count, int64_t images)
 
     for (size_t i = 0; i < count; i++) {
         r->batch[i]->begun_us = pd_clock_mono_us();
-        r->batch_images[i] = images_of(r->batch[i]);
+        r->batch_samples[i] = samples_of(r->batch[i]);
     }
     err = scores_new(r, images, &scores, &why);
     if (err == PD_OK)
-        err = serve_classify(r->model, r->batch_images, count, &scores, &why);
+        err = serve_classify(r->model, r->batch_samples, count, &scores, &why);
     if (err != PD_OK && count > 1) {
         /* One bad picture must not spoil its neighbours' answers: each again, alone. */
         for (size_t i = 0; i < count; i++) {
@@ -180,7 +215,7 @@ static enum pd_err score_more(struct role *r, struct item *it, struct pd_why *wh
     struct serve_scores to = {.logits = it->scores.logits + done * row,
                               .probabilities = it->scores.probabilities + done * row,
                               .classes = it->scores.classes + done};
-    struct serve_images part = images_of(it);
+    struct serve_samples part = samples_of(it);
     enum pd_err err;
 
     part.first = it->scored;
@@ -293,7 +328,17 @@ const struct role_kind role_kind_classify = {
     .form = &serve_kind_classify,
     .request = "infer",
     .refusal = "classifier: it does not complete text",
-    .read = read_infer,
+    .read = read_images,
+    .push = push,
+    .company_us = company_us,
+    .run = run,
+};
+
+const struct role_kind role_kind_classify_text = {
+    .form = &serve_kind_classify_text,
+    .request = "infer",
+    .refusal = "classifier of texts: it does not complete them",
+    .read = read_texts,
     .push = push,
     .company_us = company_us,
     .run = run,

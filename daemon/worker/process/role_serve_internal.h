@@ -11,8 +11,8 @@ struct item {
     struct item *next; /* among the running */
     struct serve_request *req;
     struct serve_params params;
-    int64_t images;       /* infer */
-    struct pd_buf pixels; /* infer: pictures as the model reads them */
+    int64_t images;         /* infer: or texts */
+    struct pd_buf prepared; /* infer: pictures or texts as the model reads them */
     struct serve_scores
         scores; /* infer, of a request that is computed in slices: of `scored` images so far */
     int64_t scored;
@@ -42,7 +42,7 @@ struct role_kind {
     /* One round. */
     void (*run)(struct role *r);
 };
-extern const struct role_kind role_kind_classify, role_kind_language;
+extern const struct role_kind role_kind_classify, role_kind_classify_text, role_kind_language;
 
 struct role {
     const struct role_kind *kind;
@@ -55,7 +55,7 @@ struct role {
     struct item *large; /* infer: more images than a batch; each gets a slice in turn */
     uint32_t large_count;
     uint64_t large_images; /* of all of them */
-    struct serve_images *batch_images;
+    struct serve_samples *batch_samples;
     struct item **batch; /* both: ROLE_SERVE_QUEUE entries */
 };
 

@@ -1,5 +1,5 @@
-/* The classifier: images of one or many requests go through the graph in batches. A batch takes the smallest
- * planned size that holds it; rows beyond the images are zeros and their results are not looked at. */
+/* Images to classes, and what all classifiers share: samples of one or many requests go through the graph in
+ * batches. A batch takes the smallest planned size that holds it; results of the rows beyond are not looked at. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,12 +8,158 @@
 #include "daemon/worker/serve/internal.h"
 #include "kernels/base/json.h"
 
+/* ---- what classifiers share ---- */
+
+enum pd_err serve_labels_read(struct serve *s, const struct data_st *st, const char *path, struct pd_why *why)
+{
+    const int32_t classes = model_spec(s->model)->classes;
+    const char *text = data_st_meta(st, "polyd.data.classes");
+    char *at;
+    int32_t n = 0;
+
+    s->info.outputs = classes;
+    if (!text)
+        return PD_OK;
+    s->label_text = strdup(text);
+    s->labels = calloc((size_t)classes, sizeof *s->labels);
+    if (!s->label_text || !s->labels)
+        return pd_fail(why, PD_ERR_NOMEM, "no memory for the names of %d classes", classes);
+    for (at = s->label_text; at && n < classes; n++) {
+        s->labels[n] = at;
+        at = strchr(at, '\n');
+        if (at)
+            *at++ = '\0';
+    }
+    if (at || n < classes)
+        return pd_fail(why, PD_ERR_CORRUPT, "checkpoint '%s' names %s than %d classes", path,
+                       at ? "more" : "fewer", classes);
+    s->info.labels = s->labels;
+    return PD_OK;
+}
+
+enum pd_err serve_classes_open(struct serve *s, int32_t context, const struct serve_input *inputs,
+                               size_t count, struct pd_why *why)
+{
+    size_t largest = s->info.batch_max;
+    enum pd_err err = PD_OK;
+
+    s->results = calloc(largest * (size_t)s->info.outputs, sizeof *s->results);
+    if (!s->results)
+        return pd_fail(why, PD_ERR_NOMEM, "no memory for the scores of a batch");
+    for (size_t size = 1; err == PD_OK;) {
+        struct pk_graph *graph = NULL;
+
+        err = model_graph_classify(s->model, (int32_t)size, context, &graph, why);
+        if (err == PD_OK)
+            err = serve_bucket_add(s, graph, (int32_t)size, why);
+        if (err == PD_OK)
+            err = serve_fits(s, 0, why);
+        for (size_t i = 0; err == PD_OK && i < count; i++)
+            err = pk_exec_bind(s->bucket[s->buckets - 1].exec, inputs[i].name, inputs[i].memory, why);
+        if (err == PD_OK)
+            err = pk_exec_run(s->bucket[s->buckets - 1].exec, why); /* warm-up */
+        if (size == largest)
+            break;
+        size = size * 2 < largest ? size * 2 : largest;
+    }
+    return err;
+}
+
+static void put_scores(const float *logits, int64_t classes, int64_t row, const struct serve_scores *ret)
+{
+    double sum = serve_logsumexp(logits, (int32_t)classes);
+    int64_t best = 0;
+
+    for (int64_t c = 1; c < classes; c++) {
+        if (logits[c] > logits[best])
+            best = c;
+    }
+    if (ret->logits)
+        memcpy(ret->logits + row * classes, logits, (size_t)classes * sizeof(float));
+    if (ret->probabilities) {
+        for (int64_t c = 0; c < classes; c++)
+            ret->probabilities[row * classes + c] = (float)exp((double)logits[c] - sum);
+    }
+    if (ret->classes)
+        ret->classes[row] = isnan(sum) ? -1 : best;
+}
+
+static enum pd_err run_batch(struct serve *s, int64_t used, int64_t first, const struct serve_scores *ret,
+                             struct pd_why *why)
+{
+    size_t classes = (size_t)s->info.outputs, i = 0;
+    struct serve_bucket *b;
+    enum pd_err err;
+
+    while (s->bucket[i].size < used)
+        i++;
+    b = &s->bucket[i];
+    err = s->info.kind->send(s, used, b->size, why);
+    if (err == PD_OK)
+        err = pk_exec_run(b->exec, why);
+    if (err == PD_OK)
+        err = pk_exec_read(b->exec, "logits", s->results, (size_t)b->size * classes * sizeof(float), why);
+    for (int64_t r = 0; err == PD_OK && r < used; r++)
+        put_scores(s->results + (size_t)r * classes, (int64_t)classes, first + r, ret);
+    return err;
+}
+
+enum pd_err serve_classify(struct serve *s, const struct serve_samples *parts, size_t count,
+                           const struct serve_scores *ret, struct pd_why *why)
+{
+    const struct serve_kind *kind = s->info.kind;
+    int64_t used = 0, first = 0;
+    enum pd_err err = PD_OK;
+
+    if (!kind->put)
+        return pd_fail(why, PD_ERR_UNSUPPORTED, "a language model does not classify");
+    for (size_t p = 0; p < count; p++) {
+        for (int64_t i = 0; i < parts[p].count; i++) {
+            err = kind->put(s, &parts[p], i, used, why);
+            if (err != PD_OK)
+                return err;
+            if (++used < (int64_t)s->info.batch_max)
+                continue;
+            err = run_batch(s, used, first, ret, why);
+            if (err != PD_OK)
+                return err;
+            first += used;
+            used = 0;
+        }
+    }
+    return used ? run_batch(s, used, first, ret, why) : PD_OK;
+}
+
+void serve_put_classes(const struct serve *s, struct pd_buf *out)
+{
+    const struct serve_info *i = &s->info;
+    const int64_t classes[] = {i->outputs};
+
+    pd_json_key(out, "outputs");
+    pd_json_open(out, '[');
+    serve_put_tensor(out, "logits", "FP32", classes, 1);
+    serve_put_tensor(out, "probabilities", "FP32", classes, 1);
+    serve_put_tensor(out, "class", "INT64", NULL, 0);
+    if (i->labels)
+        serve_put_tensor(out, "label", "BYTES", NULL, 0);
+    pd_json_close(out, ']');
+    pd_json_kv_int(out, "classes", i->outputs);
+    pd_json_kv_uint(out, "batch_max", i->batch_max);
+    if (!i->labels)
+        return;
+    pd_json_key(out, "labels");
+    pd_json_open(out, '[');
+    for (int64_t c = 0; c < i->outputs; c++)
+        pd_json_str(out, i->labels[c]);
+    pd_json_close(out, ']');
+}
+
+/* ---- images ---- */
+
 static size_t image_elements(const struct serve *s)
 {
     return (size_t)(s->info.channels * s->info.height * s->info.width);
 }
-
-/* ---- opening ---- */
 
 /* One number for all channels, or one for each with commas between. False: not that. */
 static bool meta_channels(const struct data_st *st, const char *key, float missing, int32_t channels,
@@ -41,33 +187,6 @@ static bool meta_channels(const struct data_st *st, const char *key, float missi
     return *end == '\0' && (n == 1 || n == channels);
 }
 
-/* One name a line, as training wrote them. */
-static enum pd_err read_labels(struct serve *s, int32_t classes, const struct data_st *st, const char *path,
-                               struct pd_why *why)
-{
-    const char *text = data_st_meta(st, "polyd.data.classes");
-    char *at;
-    int32_t n = 0;
-
-    if (!text)
-        return PD_OK;
-    s->label_text = strdup(text);
-    s->labels = calloc((size_t)classes, sizeof *s->labels);
-    if (!s->label_text || !s->labels)
-        return pd_fail(why, PD_ERR_NOMEM, "no memory for the names of %d classes", classes);
-    for (at = s->label_text; at && n < classes; n++) {
-        s->labels[n] = at;
-        at = strchr(at, '\n');
-        if (at)
-            *at++ = '\0';
-    }
-    if (at || n < classes)
-        return pd_fail(why, PD_ERR_CORRUPT, "checkpoint '%s' names %s than %d classes", path,
-                       at ? "more" : "fewer", classes);
-    s->info.labels = s->labels;
-    return PD_OK;
-}
-
 static enum pd_err read_pictures(struct serve *s, const struct data_st *st, const char *path,
                                  struct pd_why *why)
 {
@@ -85,7 +204,7 @@ static enum pd_err read_pictures(struct serve *s, const struct data_st *st, cons
     s->fit.channels = spec->channels;
     s->fit.height = spec->image_h;
     s->fit.width = spec->image_w;
-    return read_labels(s, spec->classes, st, path, why);
+    return serve_labels_read(s, st, path, why);
 }
 
 static enum pd_err open_graphs(struct serve *s, struct pd_why *why)
@@ -100,32 +219,14 @@ static enum pd_err open_graphs(struct serve *s, struct pd_why *why)
     s->info.channels = spec->channels;
     s->info.height = spec->image_h;
     s->info.width = spec->image_w;
-    s->info.outputs = spec->classes;
     input_bytes = largest * image_elements(s) * sizeof(float);
     s->staging = calloc(largest * image_elements(s), sizeof *s->staging);
-    s->results = calloc(largest * (size_t)spec->classes, sizeof *s->results);
-    if (!s->staging || !s->results)
+    if (!s->staging)
         return pd_fail(why, PD_ERR_NOMEM, "no memory for a batch of %zu images", largest);
     err = serve_alloc(s, input_bytes, &s->memory.inputs_bytes, &s->input, why);
     if (err == PD_OK)
         err = s->api->upload(s->backend, s->input, s->staging, input_bytes, why);
-    for (size_t size = 1; err == PD_OK;) {
-        struct pk_graph *graph = NULL;
-
-        err = model_graph_classify(s->model, (int32_t)size, &graph, why);
-        if (err == PD_OK)
-            err = serve_bucket_add(s, graph, (int32_t)size, why);
-        if (err == PD_OK)
-            err = serve_fits(s, 0, why);
-        if (err == PD_OK)
-            err = pk_exec_bind(s->bucket[s->buckets - 1].exec, "input", s->input, why);
-        if (err == PD_OK)
-            err = pk_exec_run(s->bucket[s->buckets - 1].exec, why); /* warm-up */
-        if (size == largest)
-            break;
-        size = size * 2 < largest ? size * 2 : largest;
-    }
-    return err;
+    return err == PD_OK ? serve_classes_open(s, 1, &(struct serve_input){"input", s->input}, 1, why) : err;
 }
 
 /* The pixel that is wrong: the first that is not finite, else the first off the scale. */
@@ -146,11 +247,12 @@ static enum pd_err wrong_pixel(const float *pixels, size_t n, int64_t image, str
     return pd_fail(why, PD_ERR_INTERNAL, "image %lld was found wrong and is not", (long long)image);
 }
 
-/* Writes image `i` of the part, normalised, to `to`. */
-static enum pd_err put_image(const struct serve *s, const struct serve_images *part, int64_t i, float *to,
+/* Normalised. */
+static enum pd_err put_image(struct serve *s, const struct serve_samples *part, int64_t i, int64_t row,
                              struct pd_why *why)
 {
     size_t n = image_elements(s), plane = n / (size_t)s->info.channels;
+    float *to = s->staging + (size_t)row * n;
 
     if (part->bytes) {
         const uint8_t *from = (const uint8_t *)part->data + (size_t)i * n;
@@ -173,69 +275,12 @@ static enum pd_err put_image(const struct serve *s, const struct serve_images *p
     return PD_OK;
 }
 
-static void put_scores(const float *logits, int64_t classes, int64_t row, const struct serve_scores *ret)
+static enum pd_err send_images(struct serve *s, int64_t used, int32_t size, struct pd_why *why)
 {
-    double sum = serve_logsumexp(logits, (int32_t)classes);
-    int64_t best = 0;
+    size_t n = image_elements(s);
 
-    for (int64_t c = 1; c < classes; c++) {
-        if (logits[c] > logits[best])
-            best = c;
-    }
-    if (ret->logits)
-        memcpy(ret->logits + row * classes, logits, (size_t)classes * sizeof(float));
-    if (ret->probabilities) {
-        for (int64_t c = 0; c < classes; c++)
-            ret->probabilities[row * classes + c] = (float)exp((double)logits[c] - sum);
-    }
-    if (ret->classes)
-        ret->classes[row] = isnan(sum) ? -1 : best;
-}
-
-static enum pd_err run_batch(struct serve *s, int64_t used, int64_t first, const struct serve_scores *ret,
-                             struct pd_why *why)
-{
-    size_t n = image_elements(s), classes = (size_t)s->info.outputs, i = 0;
-    struct serve_bucket *b;
-    enum pd_err err;
-
-    while (s->bucket[i].size < used)
-        i++;
-    b = &s->bucket[i];
-    memset(s->staging + (size_t)used * n, 0, (size_t)(b->size - used) * n * sizeof(float));
-    err = s->api->upload(s->backend, s->input, s->staging, (size_t)b->size * n * sizeof(float), why);
-    if (err == PD_OK)
-        err = pk_exec_run(b->exec, why);
-    if (err == PD_OK)
-        err = pk_exec_read(b->exec, "logits", s->results, (size_t)b->size * classes * sizeof(float), why);
-    for (int64_t r = 0; err == PD_OK && r < used; r++)
-        put_scores(s->results + (size_t)r * classes, (int64_t)classes, first + r, ret);
-    return err;
-}
-
-enum pd_err serve_classify(struct serve *s, const struct serve_images *parts, size_t count,
-                           const struct serve_scores *ret, struct pd_why *why)
-{
-    int64_t used = 0, first = 0;
-    enum pd_err err = PD_OK;
-
-    if (s->info.kind != &serve_kind_classify)
-        return pd_fail(why, PD_ERR_UNSUPPORTED, "a language model does not classify images");
-    for (size_t p = 0; p < count; p++) {
-        for (int64_t i = 0; i < parts[p].count; i++) {
-            err = put_image(s, &parts[p], i, s->staging + (size_t)used * image_elements(s), why);
-            if (err != PD_OK)
-                return err;
-            if (++used < (int64_t)s->info.batch_max)
-                continue;
-            err = run_batch(s, used, first, ret, why);
-            if (err != PD_OK)
-                return err;
-            first += used;
-            used = 0;
-        }
-    }
-    return used ? run_batch(s, used, first, ret, why) : PD_OK;
+    memset(s->staging + (size_t)used * n, 0, (size_t)(size - used) * n * sizeof(float));
+    return s->api->upload(s->backend, s->input, s->staging, (size_t)size * n * sizeof(float), why);
 }
 
 /* ---- signature ---- */
@@ -279,7 +324,7 @@ static void put_pixels(const struct serve *s, struct pd_buf *out)
 static void put_signature(const struct serve *s, struct pd_buf *out)
 {
     const struct serve_info *i = &s->info;
-    const int64_t image[] = {i->channels, i->height, i->width}, classes[] = {i->outputs};
+    const int64_t image[] = {i->channels, i->height, i->width};
 
     if (serve_pictures(s)) {
         pd_json_key(out, "pictures");
@@ -292,25 +337,15 @@ static void put_signature(const struct serve *s, struct pd_buf *out)
     pd_json_open(out, '[');
     serve_put_tensor(out, "image", "FP32", image, 3);
     pd_json_close(out, ']');
-    pd_json_key(out, "outputs");
-    pd_json_open(out, '[');
-    serve_put_tensor(out, "logits", "FP32", classes, 1);
-    serve_put_tensor(out, "probabilities", "FP32", classes, 1);
-    serve_put_tensor(out, "class", "INT64", NULL, 0);
-    if (i->labels)
-        serve_put_tensor(out, "label", "BYTES", NULL, 0);
-    pd_json_close(out, ']');
-    pd_json_kv_int(out, "classes", i->outputs);
-    pd_json_kv_uint(out, "batch_max", i->batch_max);
+    serve_put_classes(s, out);
     put_pixels(s, out);
-    if (!i->labels)
-        return;
-    pd_json_key(out, "labels");
-    pd_json_open(out, '[');
-    for (int64_t c = 0; c < i->outputs; c++)
-        pd_json_str(out, i->labels[c]);
-    pd_json_close(out, ']');
 }
 
 const struct serve_kind serve_kind_classify = {
-    .name = "classifier", .read = read_pictures, .open = open_graphs, .signature = put_signature};
+    .name = "classifier",
+    .read = read_pictures,
+    .open = open_graphs,
+    .signature = put_signature,
+    .put = put_image,
+    .send = send_images,
+};

@@ -14,7 +14,7 @@
 #define SERVE_SCORE 64        /* tokens of a given text that are scored by one run: so many rows of logits */
 #define SERVE_DECODE_BATCH 16 /* most sequences in one decoding graph: what the products of few rows take */
 
-/* One planned graph: a classifier's batch size, or how many tokens one call reads. */
+/* One planned graph: a classifier's batch size, or how many tokens one call of a language model reads. */
 struct serve_bucket {
     int32_t size;
     int32_t batch; /* language: sequences side by side */
@@ -60,14 +60,17 @@ struct serve {
     struct pk_arena *arena;                        /* of all buckets: one runs at a time */
     size_t buckets;
     float *staging; /* host memory: images of one batch, or the logits of one step */
+    int32_t *ids;   /* host memory: tokens of the texts of one batch, then the row that is read of each */
     float *results; /* host memory: logits of one batch */
     /* Inputs in back-end memory, large enough for the largest bucket and bound to all. */
     void *input, *pos, *position, *length, *pick;
-    /* classifier: value = (byte / 255 - mean) / std of the channel */
-    float mean[SERVE_CHANNELS_MAX], std[SERVE_CHANNELS_MAX];
+    /* classifiers */
     char *label_text; /* owned: the names of the classes, each ended by NUL */
     const char **labels;
-    struct data_eval_fit fit; /* how a picture becomes what the network reads */
+    /* images: value = (byte / 255 - mean) / std of the channel */
+    float mean[SERVE_CHANNELS_MAX], std[SERVE_CHANNELS_MAX];
+    struct data_eval_fit fit;         /* how a picture becomes what the network reads */
+    struct data_tokenizer *tokenizer; /* of tokens */
     /* language */
     int32_t heads, cache_length;
     enum serve_memory_kind memory_kind;
@@ -78,8 +81,7 @@ struct serve {
     int32_t slots;
     struct serve_slot slot[SERVE_STREAMS_MAX + SERVE_DECODE_BATCH];
     struct serve_rows rows;
-    char *copy; /* host memory: caches on the move */
-    struct data_tokenizer *tokenizer;
+    char *copy;                   /* host memory: caches on the move */
     int64_t columns;              /* of the logits: the vocabulary, padding included */
     struct serve_stream *streams; /* open ones, linked */
     uint32_t stream_count;
@@ -106,7 +108,34 @@ struct serve_kind {
     enum pd_err (*open)(struct serve *s, struct pd_why *why);
     /* Its members of the signature: comma-separated, the first without one. */
     void (*signature)(const struct serve *s, struct pd_buf *out);
+    /* Of classifiers; NULL: it is none. Puts sample i of the part at row `row` of the batch in host memory; sends
+     * `size` rows to the back end, those beyond `used` as padding. */
+    enum pd_err (*put)(struct serve *s, const struct serve_samples *part, int64_t i, int64_t row,
+                       struct pd_why *why);
+    enum pd_err (*send)(struct serve *s, int64_t used, int32_t size, struct pd_why *why);
 };
+
+/* ---- classify.c: what classifiers share ---- */
+
+/* An input of a classifier's graphs, in back-end memory. */
+struct serve_input {
+    const char *name;
+    void *memory;
+};
+/* Plans a graph for every batch size, samples of `context` tokens (images: 1), binds the inputs, runs each once. */
+PD_NODISCARD enum pd_err serve_classes_open(struct serve *s, int32_t context,
+                                            const struct serve_input *inputs, size_t count,
+                                            struct pd_why *why);
+/* Reads the names of the classes, one a line, as training wrote them. */
+PD_NODISCARD enum pd_err serve_labels_read(struct serve *s, const struct data_st *st, const char *path,
+                                           struct pd_why *why);
+/* "outputs", "classes", "batch_max" and, where there are some, "labels" of the signature. */
+void serve_put_classes(const struct serve *s, struct pd_buf *out);
+
+/* ---- tokens.c ---- */
+
+/* The tokenizer that the checkpoint carries, bytes for want of one; the model must know its tokens. */
+PD_NODISCARD enum pd_err serve_tokenizer_read(struct serve *s, const struct data_st *st, struct pd_why *why);
 
 /* ---- language.c ---- */
 

@@ -347,18 +347,11 @@ enum pd_err serve_decode_group(struct serve *s, int32_t first, const struct serv
 
 /* ---- opening ---- */
 
-/* A checkpoint without one was trained on bytes. */
 static enum pd_err read_tokenizer(struct serve *s, const struct data_st *st, const char *path,
                                   struct pd_why *why)
 {
-    const struct data_st_tensor *t = data_st_find(st, DATA_TOKENIZER_TENSOR);
-
     (void)path;
-    if (!t)
-        return data_tokenizer_bytes_new(&s->tokenizer, why);
-    if (t->dtype != DATA_ST_U8)
-        return pd_fail(why, PD_ERR_CORRUPT, "the checkpoint's tokenizer is no sequence of bytes");
-    return data_tokenizer_load(t->data, (size_t)t->bytes, &s->tokenizer, why);
+    return serve_tokenizer_read(s, st, why);
 }
 
 static enum pd_err add_bucket(struct serve *s, int32_t batch, int32_t size, bool every, struct pd_why *why)
@@ -450,10 +443,6 @@ static enum pd_err open_graphs(struct serve *s, struct pd_why *why)
 
     if (spec->dtype != PK_F32)
         return pd_fail(why, PD_ERR_UNSUPPORTED, "only models of element type f32 are served");
-    if (spec->vocab < data_tokenizer_vocab(s->tokenizer))
-        return pd_fail(why, PD_ERR_INVALID, "the model knows %d tokens, its tokenizer (%s) has %d",
-                       spec->vocab, data_tokenizer_kind_name(data_tokenizer_kind(s->tokenizer)),
-                       data_tokenizer_vocab(s->tokenizer));
     s->info.outputs = data_tokenizer_vocab(s->tokenizer);
     s->columns = spec->vocab; /* those beyond are padding: never chosen, never scored */
     s->info.context = spec->context;

@@ -80,6 +80,9 @@ static enum pd_err check_job(struct serve *s, const struct serve_options *o, str
         data_tokenizer_kind(s->tokenizer) == DATA_TOKENIZER_BYTES)
         err = pd_fail(why, PD_ERR_CORRUPT, "#/data/tokenizer is not bytes, but checkpoint '%s' carries none",
                       o->checkpoint);
+    /* What training cut off is not read either. */
+    if (config->data.context > 0 && config->data.context < s->info.positions)
+        s->info.positions = config->data.context;
     if (config->data.augment.eval_crop > 0)
         s->fit.crop = config->data.augment.eval_crop;
     s->fit.filter = (enum data_filter)config->data.augment.interpolation;
@@ -112,7 +115,8 @@ static enum pd_err open_checked(const struct serve_options *o, struct data_st **
     return PD_OK;
 }
 
-static const struct serve_kind *const kinds[] = {&serve_kind_classify, &serve_kind_language};
+static const struct serve_kind *const kinds[] = {&serve_kind_classify, &serve_kind_classify_text,
+                                                 &serve_kind_language};
 
 static const struct serve_kind *kind_of(const struct model_spec *spec)
 {
@@ -250,6 +254,7 @@ struct serve *serve_close(struct serve *s)
     free(s->label_text);
     free(s->labels);
     free(s->staging);
+    free(s->ids);
     free(s->copy);
     free(s->results);
     free(s);

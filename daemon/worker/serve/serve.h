@@ -13,7 +13,7 @@
 #include "kernels/base/buf.h"
 #include "kernels/base/err.h"
 
-#define SERVE_BATCH_MAX 256u          /* images in one call of the classifier's graph */
+#define SERVE_BATCH_MAX 256u          /* samples in one call of a classifier's graph */
 #define SERVE_STREAMS_MAX 64u         /* completions decoded side by side */
 #define SERVE_TOKENS_MAX 65536        /* most tokens of one completion */
 #define SERVE_STOPS_MAX 4u            /* stop strings of one completion */
@@ -24,10 +24,10 @@
 #define SERVE_PIXELS_MAX 64000000     /* rows times columns of one picture as it comes */
 #define SERVE_CHUNK 256               /* prompt tokens read by one step */
 
-/* A form of serving, which a task names (daemon/worker/task): images to classes, or a text and its
- * continuation. */
+/* A form of serving, which a task names (daemon/worker/task): images to classes, texts to classes, or a text and
+ * its continuation. */
 struct serve_kind;
-extern const struct serve_kind serve_kind_classify, serve_kind_language;
+extern const struct serve_kind serve_kind_classify, serve_kind_classify_text, serve_kind_language;
 
 /* What a stream remembers. */
 enum serve_memory_kind {
@@ -50,20 +50,21 @@ struct serve_options {
     bool cuda;           /* on the GPU that the process sees: matrices, activations and caches in bf16 */
     const char *tuned;   /* folder of a back end's measured choices (model_tuned_new); NULL = none */
     const struct model_tuned_keeper *keeper; /* keeps them instead of the folder; NULL = nobody */
-    uint32_t batch_max;                      /* largest batch bucket of a classifier; 0 = 32 */
-    uint32_t streams_max;                    /* 0 = 16 */
+    uint32_t batch_max;   /* largest batch bucket of a classifier, of either kind; 0 = 32 */
+    uint32_t streams_max; /* 0 = 16 */
 };
 
 struct serve_info {
     const struct serve_kind *kind;
     const char *platform;            /* "polyd_cpu", "polyd_cuda"; static */
-    int64_t channels, height, width; /* classifier: one image */
+    int64_t channels, height, width; /* images to classes: one image */
     int64_t outputs;                 /* classes, or the vocabulary */
-    const char *const *labels;       /* classifier: names of the classes; NULL = it has none */
-    int64_t context;                 /* language: positions of the model */
-    int64_t positions;               /* language: tokens that a stream remembers, and most of a prompt */
-    bool state;                      /* language: a stream is a state of constant size */
-    size_t stream_bytes;             /* language: memory of one stream */
+    const char *const *labels;       /* classifiers: names of the classes; NULL = it has none */
+    int64_t context;                 /* of tokens: positions of the model */
+    int64_t positions;   /* language: tokens that a stream remembers, and most of a prompt; texts to
+                                        classes: tokens of a text that are read */
+    bool state;          /* language: a stream is a state of constant size */
+    size_t stream_bytes; /* language: memory of one stream */
     uint32_t batch_max, streams_max;
     uint64_t step; /* optimiser step of the checkpoint */
 };
@@ -90,25 +91,25 @@ PD_NODISCARD enum pd_err serve_open(const struct serve_options *options, struct 
 struct serve *serve_close(struct serve *s);
 
 const struct serve_info *serve_info(const struct serve *s);
-/* "classifier", "language": as in the signature; static. */
+/* "classifier", "text_classifier", "language": as in the signature; static. */
 const char *serve_kind_name(const struct serve_kind *kind);
 void serve_memory(const struct serve *s, struct serve_memory *ret);
 
-/* The model's metadata as one JSON object: {"platform", "kind": "classifier" | "language",
+/* The model's metadata as one JSON object: {"platform", "kind": "classifier" | "text_classifier" | "language",
  * "inputs": [{"name","datatype","shape"}], "outputs": [...], "classes" | "vocabulary", "context", "weights",
  * "batch_max", "streams_max", "memory_bytes"}. -1 in a shape is the batch. */
 PD_NODISCARD enum pd_err serve_signature(const struct serve *s, struct pd_buf *out);
 
-/* ---- classifier ---- */
+/* ---- classifiers ---- */
 
 /* Room for noise that was added to an image; what a client normalised itself lies beyond. */
 #define SERVE_PIXEL_LOW (-0.5f)
 #define SERVE_PIXEL_HIGH 1.5f
 
-/* Images one after the other, each (C, H, W). */
-struct serve_images {
+/* Images one after the other, each (C, H, W); or texts, each serve_text_ints int32_t as serve_text_read makes them. */
+struct serve_samples {
     const void *data;
-    bool bytes; /* true: UINT8, 0..255. false: FP32 on the scale 0..1, what bytes / 255 gives */
+    bool bytes; /* images: true: UINT8, 0..255. false: FP32 on the scale 0..1, what bytes / 255 gives */
     int64_t count;
     int64_t first; /* number of the first in what the client sent, for errors */
 };
@@ -121,17 +122,24 @@ bool serve_pictures(const struct serve *s);
 PD_NODISCARD enum pd_err serve_picture_read(const struct serve *s, const void *bytes, size_t len, uint8_t *to,
                                             struct pd_why *why);
 
-/* Answers in the order of the images; each may be NULL. */
+/* Numbers of one text, and the text as them: how many of its tokens are read (all, or the first `positions` of
+ * struct serve_info), then these, then zeros. PD_ERR_INVALID: a character that the tokenizer does not know. Any thread
+ * may call. */
+size_t serve_text_ints(const struct serve *s);
+PD_NODISCARD enum pd_err serve_text_read(const struct serve *s, const void *text, size_t len, int32_t *to,
+                                         struct pd_why *why);
+
+/* Answers in the order of the samples; each may be NULL. */
 struct serve_scores {
     float *logits;        /* (count, classes) */
     float *probabilities; /* (count, classes): softmax of the logits */
     int64_t *classes;     /* (count): the first largest */
 };
 
-/* Classifies all images of all parts, in batches of the next larger bucket. The caller's arrays hold the sum
- * of the counts. A float that is not finite or far off the scale 0..1 (below
+/* Classifies all samples of all parts, in batches of the next larger bucket. The caller's arrays hold the sum
+ * of the counts. Of images: a float that is not finite or far off the scale 0..1 (below
  * SERVE_PIXEL_LOW, above SERVE_PIXEL_HIGH) is PD_ERR_INVALID: it is 0..255, or normalised already. */
-PD_NODISCARD enum pd_err serve_classify(struct serve *s, const struct serve_images *parts, size_t count,
+PD_NODISCARD enum pd_err serve_classify(struct serve *s, const struct serve_samples *parts, size_t count,
                                         const struct serve_scores *ret, struct pd_why *why);
 
 /* ---- language model ---- */

@@ -1,7 +1,26 @@
 /* Text to the token ids of a served model and back. */
 #include <stdlib.h>
 
+#include "daemon/worker/data/safetensors.h"
 #include "daemon/worker/serve/internal.h"
+
+/* A checkpoint without one was trained on bytes. */
+enum pd_err serve_tokenizer_read(struct serve *s, const struct data_st *st, struct pd_why *why)
+{
+    const struct data_st_tensor *t = data_st_find(st, DATA_TOKENIZER_TENSOR);
+    const struct model_spec *spec = model_spec(s->model);
+    enum pd_err err;
+
+    if (t && t->dtype != DATA_ST_U8)
+        return pd_fail(why, PD_ERR_CORRUPT, "the checkpoint's tokenizer is no sequence of bytes");
+    err = t ? data_tokenizer_load(t->data, (size_t)t->bytes, &s->tokenizer, why)
+            : data_tokenizer_bytes_new(&s->tokenizer, why);
+    if (err == PD_OK && spec->vocab < data_tokenizer_vocab(s->tokenizer))
+        err = pd_fail(why, PD_ERR_INVALID, "the model knows %d tokens, its tokenizer (%s) has %d",
+                      spec->vocab, data_tokenizer_kind_name(data_tokenizer_kind(s->tokenizer)),
+                      data_tokenizer_vocab(s->tokenizer));
+    return err;
+}
 
 bool serve_has_tokens(const struct serve *s)
 {
@@ -46,7 +65,7 @@ enum pd_err serve_detokenize(const struct serve *s, const int32_t *ids, size_t c
 
         if (!text)
             return pd_fail(why, PD_ERR_INVALID, "tokens[%zu] is %d; ids are 0..%lld", i, ids[i],
-                           (long long)s->info.outputs - 1);
+                           (long long)data_tokenizer_vocab(s->tokenizer) - 1);
         pd_buf_append(out, text, len);
     }
     if (out->failed)

@@ -3,26 +3,7 @@
 
 static bool fits(const struct model_spec *spec)
 {
-    return !model_decodes(spec);
-}
-
-static double step_accuracy(const double *report)
-{
-    return report[TASK_CORRECT] / report[TASK_COUNT];
-}
-
-static int64_t units(const struct data_info *info)
-{
-    (void)info;
-    return 1;
-}
-
-static void end(const struct task_score *score, double ret[TASK_NUMBERS_MAX])
-{
-    const double *sum = score->sum;
-
-    ret[0] = sum[TASK_LOSS] / sum[TASK_COUNT];
-    ret[1] = sum[TASK_CORRECT] / sum[TASK_COUNT];
+    return !model_reads_tokens(spec);
 }
 
 const struct task task_classify = {
@@ -33,10 +14,10 @@ const struct task task_classify = {
     .inputs = {{"input", PK_F32}, {"target", PK_I32}},
     .fits = fits,
     .loss = &task_cross_entropy,
-    .steps = {{"acc/train", step_accuracy}},
-    .units = units,
+    .steps = {{"acc/train", task_accuracy_step}},
+    .units = task_samples,
     .begin = task_cross_entropy_begin,
     .add = task_cross_entropy_add,
-    .end = end,
+    .end = task_accuracy_end,
     .numbers = {TASK_NUMBER("loss"), TASK_NUMBER("acc")},
 };

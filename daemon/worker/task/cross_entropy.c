@@ -29,3 +29,22 @@ enum pd_err task_cross_entropy_add(struct task_score *score, const struct task_o
     }
     return err;
 }
+
+double task_accuracy_step(const double *report)
+{
+    return report[TASK_CORRECT] / report[TASK_COUNT];
+}
+
+void task_accuracy_end(const struct task_score *score, double ret[TASK_NUMBERS_MAX])
+{
+    const double *sum = score->sum;
+
+    ret[0] = sum[TASK_LOSS] / sum[TASK_COUNT];
+    ret[1] = sum[TASK_CORRECT] / sum[TASK_COUNT];
+}
+
+int64_t task_samples(const struct data_info *info)
+{
+    (void)info;
+    return 1;
+}

@@ -95,5 +95,10 @@ extern const struct model_loss task_cross_entropy;
 /* Its evaluator: sums of loss, counted targets and correct ones. */
 enum { TASK_LOSS, TASK_COUNT, TASK_CORRECT, TASK_CROSS_ENTROPY_SUMS };
 void task_cross_entropy_begin(struct task_score *score);
+/* Of classes: accuracy of a step, and {loss, accuracy} of an evaluation. */
+double task_accuracy_step(const double *report);
+void task_accuracy_end(const struct task_score *score, double ret[TASK_NUMBERS_MAX]);
+/* Throughput is counted in samples. */
+int64_t task_samples(const struct data_info *info);
 PD_NODISCARD enum pd_err task_cross_entropy_add(struct task_score *score, const struct task_outputs *from,
                                                 struct pd_why *why);

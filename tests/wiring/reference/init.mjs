@@ -67,6 +67,10 @@ export function shapes(s) {
         norm(vit ? s.pool === 'cls' ? 'norm' : 'fc_norm' : 'transformer.ln_f');
     if (vit)
         linear('matrix', 'head', D, s.classes);
+    else if (s.classes) {
+        add('matrix', 'score.weight', s.classes, D);
+        Object.assign(list.at(-1), { fanIn: D, fanOut: s.classes });
+    }
     return list;
 }
 

@@ -249,8 +249,13 @@ export class Network {
         return x;
     }
 
-    /** An image [channel][row][column], flat, to the logits of its classes. */
-    classify(image, sample) {
+    /** An image, or a text, to the logits of its classes. */
+    classify(input, sample) {
+        return this.vit ? this.classifyImage(input, sample) : this.classifyText(input, sample);
+    }
+
+    /** An image [channel][row][column], flat. */
+    classifyImage(image, sample) {
         const t = this.t, s = this.s, rows = s.height / s.patch[0], columns = s.imageWidth / s.patch[1];
         const w = this.param.get('patch_embed.proj.weight'), b = this.param.get('patch_embed.proj.bias');
         const size = s.channels * s.patch[0] * s.patch[1];
@@ -286,9 +291,21 @@ export class Network {
         return this.linear(read, 'head');
     }
 
+    /** The output at the last token of a text, as GPT2ForSequenceClassification has it: no bias. */
+    classifyText({ tokens, last }, sample) {
+        const t = this.t, s = this.s, x = this.read(tokens, sample)[last], w = this.param.get('score.weight');
+        return Array.from({ length: s.classes }, (_, c) => t.dot(x, w.slice(c * s.width, (c + 1) * s.width)));
+    }
+
     /** Tokens to the logits of what follows each; the head is the embedding. */
     predict(tokens, sample) {
-        const t = this.t, s = this.s;
+        const t = this.t, s = this.s, wte = this.param.get('transformer.wte.weight');
+        return this.read(tokens, sample).map(row => Array.from({ length: s.vocab }, (_, id) => t.dot(row, wte.slice(id * s.width, (id + 1) * s.width))));
+    }
+
+    /** Tokens to the rows behind the last norm. */
+    read(tokens, sample) {
+        const s = this.s;
         const table = name => {
             const all = this.param.get(name);
             return i => all.slice(i * s.width, (i + 1) * s.width);
@@ -298,7 +315,7 @@ export class Network {
         let x = this.body(Array.from(tokens, id => wte(id)), position, sample);
         if (s.finalNorm)
             x = x.map(row => this.norm(row, 'transformer.ln_f'));
-        return x.map(row => Array.from({ length: s.vocab }, (_, id) => t.dot(row, wte(id))));
+        return x;
     }
 
     /** Statistics of one head's matrix (attention.md 2; golden README 8), from values alone. */

@@ -96,7 +96,7 @@ export function settings(job, data) {
         dropout: train.dropout ?? 0, seed: train.seed ?? 0, init: train.init ?? (gpt ? 'normal' : 'trunc_normal'),
         fusedFan: train.init_fan === 'fused', ema: train.ema ?? null, emaServe: train.ema_serve ?? false,
         stop: train.stop?.patience ? { patience: train.stop.patience, change: train.stop.min_change ?? 0,
-            key: train.stop.metric ?? `${gpt ? 'loss' : 'acc'}/val${train.ema_serve ? '_ema' : ''}` } : null,
+            key: train.stop.metric ?? `${data.classes ? 'acc' : 'loss'}/val${train.ema_serve ? '_ema' : ''}` } : null,
         batch, parts: train.accumulation ?? 1, ranks: resources.slots ?? 1, steps, stepsPerEpoch,
         evalEvery: train.eval_every ?? Math.max(1, Math.floor(steps / 20)),
         probeEvery: diagnostics.every ?? 50, probeBatch: diagnostics.probe_batch ?? 32,

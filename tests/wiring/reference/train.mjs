@@ -41,8 +41,8 @@ function lossesOf(net, samples, smoothing) {
     const losses = [];
     let right = 0;
     samples.forEach(({ input, target }, i) => {
-        const rows = net.vit ? [net.classify(input, i)] : net.predict(input, i);
-        const targets = net.vit ? [target] : target;
+        const rows = net.s.classes ? [net.classify(input, i)] : net.predict(input, i);
+        const targets = net.s.classes ? [target] : target;
         rows.forEach((logits, r) => {
             const one = lossOf(net.t, logits, targets[r], smoothing);
             losses.push(one.loss);
@@ -69,7 +69,7 @@ export function evaluate(s, params, samples) {
 export function probe(s, params, samples) {
     const net = new Network(new Tape(), s, params), out = new Map();
     net.keepStats = true;
-    samples.slice(0, s.probeBatch).forEach((sample, i) => net.vit ? net.classify(sample.input, i) : net.predict(sample.input, i));
+    samples.slice(0, s.probeBatch).forEach((sample, i) => s.classes ? net.classify(sample.input, i) : net.predict(sample.input, i));
     net.stats.forEach((layer, l) => {
         for (const key of Object.keys(layer[0][0])) {
             if (key === 'attn/jac_q_fro' && s.qkNorm)
@@ -173,7 +173,7 @@ export function train(s, batches) {
             series.set(key, new Map());
         series.get(key).set(step, value);
     };
-    const metric = s.arch === 'vit' ? 'acc' : 'ppl', shown = ({ loss, right }) => s.arch === 'vit' ? right : Math.exp(loss);
+    const metric = s.classes ? 'acc' : 'ppl', shown = ({ loss, right }) => s.classes ? right : Math.exp(loss);
     const kept = retention(s);
     const boundary = step => {
         let score = NaN;
@@ -181,14 +181,14 @@ export function train(s, batches) {
             const one = evaluate(s, params, batches.val);
             push('loss/val', step, one.loss);
             push(`${metric}/val`, step, shown(one));
-            score = s.arch === 'vit' ? one.right : one.loss;
+            score = s.classes ? one.right : one.loss;
             if (state.ema) {
                 const averaged = new Map(Array.from(params, ([name, p]) => [name, { shape: p.shape, data: state.ema.get(name) }]));
                 const other = evaluate(s, averaged, batches.val);
                 push('loss/val_ema', step, other.loss);
                 push(`${metric}/val_ema`, step, shown(other));
                 if (s.emaServe)
-                    score = s.arch === 'vit' ? other.right : other.loss;
+                    score = s.classes ? other.right : other.loss;
             }
         }
         if (s.probeEvery > 0 && step % s.probeEvery === 0)
@@ -223,7 +223,7 @@ export function train(s, batches) {
         const { loss, right, grads } = gradient(s, params, batches.train(step), step);
         const lr = rate(s, step), norm = normOf(grads);
         push('loss/train', ++step, loss);
-        if (s.arch === 'vit')
+        if (s.classes)
             push('acc/train', step, right);
         push('lr', step, lr);
         push('grad/norm', step, norm);
@@ -246,7 +246,7 @@ export function train(s, batches) {
  */
 function retention(s) {
     let files = [];
-    const better = (a, b) => !Number.isNaN(a) && (Number.isNaN(b) || (s.arch === 'vit' ? a > b : a < b));
+    const better = (a, b) => !Number.isNaN(a) && (Number.isNaN(b) || (s.classes ? a > b : a < b));
     let best = { step: -1, score: NaN };
     const prune = latest => {
         const good = files.filter(f => !Number.isNaN(f.score))

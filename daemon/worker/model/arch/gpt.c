@@ -1,4 +1,5 @@
-/* GPT-2 with the names and layouts of Hugging Face: matrices as [in, out], the head tied to the embedding. */
+/* GPT-2 with the names and layouts of Hugging Face: matrices as [in, out], the head tied to the embedding. With
+ * classes it is their GPT2ForSequenceClassification: `score` reads the last token of each text, and nothing is tied. */
 #include <string.h>
 
 #include "daemon/job/job.h"
@@ -37,7 +38,19 @@ static struct pk_val table(struct net *n, const char *name, int64_t rows, bool t
 
 static struct pk_val symbols(struct net *n)
 {
-    return table(n, "transformer.wte.weight", n->m->spec.vocab, true);
+    return table(n, "transformer.wte.weight", n->m->spec.vocab, n->m->spec.classes == 0);
+}
+
+/* (classes, D), without a bias */
+static struct pk_val score(struct net *n)
+{
+    const struct model_spec *s = &n->m->spec;
+    const struct net_how how = {.role = MODEL_ROLE_MATRIX,
+                                .factor = true,
+                                .decay = true,
+                                .start = net_start(s, s->width, s->classes, NET_STD)};
+
+    return net_param(n, "score.weight", PK_SHAPE(s->classes, s->width), &how);
 }
 
 /* tokens (B, T) -> (B, T, D) behind the last block and norm. positions PK_NONE: 0 .. T - 1. */
@@ -70,7 +83,12 @@ static struct pk_val hidden(struct net *n, struct pk_val tokens, struct pk_val p
 
 static struct pk_val forward(struct net *n, struct pk_val tokens)
 {
-    return pk_linear(n->g, hidden(n, tokens, PK_NONE), symbols(n), true, PK_NONE);
+    struct pk_val x = hidden(n, tokens, PK_NONE);
+
+    if (!n->m->spec.classes)
+        return pk_linear(n->g, x, symbols(n), true, PK_NONE);
+    x = pk_gather(n->g, x, pk_input(n->g, "last", PK_I32, PK_SHAPE(n->batch)));
+    return pk_linear(n->g, x, score(n), true, PK_NONE);
 }
 
 static struct pk_val decode(struct net *n, struct pk_val tokens, struct pk_val positions, struct pk_val pick)
@@ -90,12 +108,15 @@ static enum pd_err from_config(const struct job_config *c, const struct data_inf
 {
     (void)why;
     s->vocab = data->vocab;
+    s->classes = data->classes;
     s->context = (int32_t)c->model.context;
     return PD_OK;
 }
 
 static enum pd_err check(const struct model_spec *s, struct pd_why *why)
 {
+    if (s->classes < 0 || s->classes > 1000000)
+        return pd_fail(why, PD_ERR_INVALID, "#/model: texts in %d classes", s->classes);
     if (s->vocab < 1 || s->vocab > 10000000 || s->context < 1 || s->context > 1048576)
         return pd_fail(why, PD_ERR_INVALID, "#/model/context: %d positions, %d symbols", s->context,
                        s->vocab);

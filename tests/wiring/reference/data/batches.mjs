@@ -4,14 +4,16 @@ import path from 'node:path';
 import { digitSet } from './digits.mjs';
 import { readCifar, readFolder, readMnist } from './files.mjs';
 import { Draws, bounded, shuffled } from './draws.mjs';
+import { classesOf, readLabelled } from './labelled.mjs';
 import { stream, words } from '../philox.mjs';
 import { evaluationPicture, normalised, trainingPicture } from './pixels.mjs';
 import { splitImages, splitText } from './split.mjs';
 import { tokenizer } from './tokens.mjs';
 
 /**
- * A picture as (channels, rows, columns) of 32-bit numbers with its class, or tokens with the token that follows each.
- * @typedef {{input: Float64Array | number[], target: number | number[]}} Sample
+ * A picture as (channels, rows, columns) of 32-bit numbers with its class, tokens with the token that follows each, or a text
+ * with its class: padded tokens, and the place of the last real one.
+ * @typedef {{input: Float64Array | number[] | {tokens: number[], last: number}, target: number | number[]}} Sample
  */
 /**
  * @typedef {object} Feed
@@ -108,6 +110,30 @@ function texts(document, place, tokenizerFolder) {
     };
 }
 
+/* ---- labelled texts ---- */
+
+/** @returns {Feed} */
+function labelled(document, place, tokenizerFolder, splitSeed) {
+    const { data } = document, { rows, given } = readLabelled(place), parts = splitImages(data.split, given, splitSeed);
+    const names = classesOf(parts[0].map(i => rows[i].label));
+    const training = Buffer.from(parts[0].map(i => rows[i].text).join(data.tokenizer === 'words' ? ' ' : ''));
+    const { vocabulary, encode } = tokenizer(data.tokenizer, training, training, tokenizerFolder);
+    const { places, ...length } = schedule(document, parts[0].length);
+    const sample = i => {
+        const ids = encode(Buffer.from(rows[i].text)).slice(0, data.context);
+        return {
+            input: { tokens: Array.from({ length: data.context }, (_, k) => ids[k] ?? 0), last: Math.max(ids.length, 1) - 1 },
+            target: names.indexOf(rows[i].label),
+        };
+    };
+    return {
+        ...length, facts: { samples: parts[0].length, vocab: vocabulary.length, classes: names.length }, vocabulary, names,
+        train: step => places(step).map(({ sample: chosen }) => sample(parts[0][chosen])),
+        val: parts[1].map(sample),
+        scored: split => parts[['train', 'val', 'test'].indexOf(split)].map(sample),
+    };
+}
+
 /**
  * @param {any} document the resolved document of a run
  * @param {Record<string, string>} roots folder of each data root that it names
@@ -120,6 +146,8 @@ export function batches(document, roots) {
         return path.join(roots[root], ...rest);
     };
     const place = data.path && below(data.path);
+    if (data.dataset === 'text_labels')
+        return labelled(document, place, data.tokenizer_path && below(data.tokenizer_path), data.split_seed ?? document.train.seed);
     if (data.image_size === null)
         return texts(document, place, data.tokenizer_path && below(data.tokenizer_path));
     return pictures(document, place, data.split_seed ?? document.train.seed);

@@ -1,7 +1,9 @@
 // The part of a resolved document that data follow from, with the defaults written once more from the documented table
 // (spec/job.md 3, GET /api/v1/fields): one that goes astray in the daemon is noticed.
 
-const texts = ['text', 'ptb', 'wikitext2', 'wikitext103'];
+const texts = ['text', 'ptb', 'wikitext2', 'wikitext103', 'text_labels'];
+/** One file, which the job divides. */
+const isFile = ({ dataset, path }) => dataset === 'text' || (dataset === 'text_labels' && /\.(tsv|csv|jsonl)(\.gz)?$/.test(path));
 const sides = { mnist: 28, digits_gen: 28, cifar10: 32, tiny_imagenet: 64, imagenet1k: 224, image_folder: 224 };
 
 /**
@@ -10,9 +12,9 @@ const sides = { mnist: 28, digits_gen: 28, cifar10: 32, tiny_imagenet: 64, image
  */
 export function resolved({ data, model = {}, train = {} }) {
     const isText = texts.includes(data.dataset), { augment = {} } = data;
-    const rule = data.split?.rule ?? (data.dataset === 'text' ? 'fraction' : 'given');
+    const rule = data.split?.rule ?? (isFile(data) ? 'fraction' : 'given');
     // A text whose rule is not named is divided in nine tenths and one; of another training part the rest is left.
-    const whole = data.dataset === 'text' && data.split?.rule === undefined;
+    const whole = isFile(data) && data.split?.rule === undefined;
     const training = data.split?.train ?? (whole ? 0.9 : null);
     const validation = data.split?.val ?? (whole ? Number((1 - training).toFixed(12)) : null);
     const tokenizer = data.tokenizer ?? 'bytes';

@@ -1,0 +1,490 @@
+/* daemon/worker/data/labelled.c: texts with classes, from tables of one's own (table.c).
+ *
+ * All rows are read, then divided as pictures are, then the classes are found: the labels of the texts that are
+ * trained on. Of each text that a part took, at most `context` tokens are kept; the texts themselves are given
+ * back. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "daemon/worker/data/path.h"
+#include "daemon/worker/data/set.h"
+#include "daemon/worker/data/table.h"
+#include "daemon/worker/data/tokens.h"
+#include "daemon/job/job.h"
+
+#define LABEL_BYTES_MAX 200
+#define FORMS 3
+#define ENDINGS "train.tsv, train.csv or train.jsonl (plain or with .gz behind)"
+
+/* Names of a part's file before the ending, the first that is there. */
+enum { TRAIN, VAL, TEST, PARTS };
+static const char *const stems[PARTS][4] = {
+    {"train", NULL}, {"valid", "val", "validation", NULL}, {"test", NULL}};
+static const char *const endings[FORMS] = {".tsv", ".csv", ".jsonl"};
+
+bool data_labelled_named(const char *name)
+{
+    for (int part = 0; part < PARTS; part++)
+        for (const char *const *stem = stems[part]; *stem; stem++)
+            for (int form = 0; form < FORMS; form++) {
+                char file[32];
+                size_t n = (size_t)snprintf(file, sizeof file, "%s%s", *stem, endings[form]);
+
+                if (!strncmp(name, file, n) && (!name[n] || !strcmp(name + n, ".gz")))
+                    return true;
+            }
+    return false;
+}
+
+/* ---- rows ---- */
+
+struct text {
+    size_t at, len; /* in `bytes` */
+    int64_t line;
+    uint32_t label;
+    uint8_t file; /* 0: the training file, or the only one; 1: the other */
+};
+
+struct label {
+    size_t at; /* in `names` */
+    uint32_t len;
+    int32_t class; /* -1: no text that is trained on has it */
+};
+
+struct reading {
+    struct text *texts;
+    size_t count, size;
+    struct pd_buf bytes, names;
+    struct label *labels;
+    size_t label_count, label_size;
+    uint32_t *slot; /* hash of a label's bytes to its number and one; 0 = free */
+    size_t mask;
+    char file[2][256]; /* names, for errors */
+    uint8_t reads;     /* which of them is read now */
+};
+
+static void reading_done(struct reading *r)
+{
+    pd_buf_done(&r->bytes);
+    pd_buf_done(&r->names);
+    free(r->texts);
+    free(r->labels);
+    free(r->slot);
+}
+
+static const char *text_bytes(const struct reading *r, const struct text *t)
+{
+    return r->bytes.data ? r->bytes.data + t->at : ""; /* all may be empty */
+}
+
+static const char *label_bytes(const struct reading *r, const struct label *l)
+{
+    return r->names.data + l->at;
+}
+
+/* Makes room for one more label; false without memory. */
+static bool grow_labels(struct reading *r)
+{
+    size_t size = r->label_size ? 2 * r->label_size : 64;
+    struct label *more;
+    uint32_t *slot;
+
+    if (r->label_count < r->label_size)
+        return true;
+    more = realloc(r->labels, size * sizeof *more);
+    slot = calloc(2 * size, sizeof *slot);
+    if (more)
+        r->labels = more;
+    if (!more || !slot) {
+        free(slot);
+        return false;
+    }
+    free(r->slot);
+    r->slot = slot;
+    r->label_size = size;
+    r->mask = 2 * size - 1;
+    for (size_t k = 0; k < r->label_count; k++) {
+        size_t i = data_hash(label_bytes(r, &more[k]), more[k].len) & r->mask;
+
+        while (slot[i])
+            i = (i + 1) & r->mask;
+        slot[i] = (uint32_t)k + 1;
+    }
+    return true;
+}
+
+/* The number of the label, which is added if it is new. */
+static enum pd_err find_label(struct reading *r, const struct data_row *row, uint32_t *ret,
+                              struct pd_why *why)
+{
+    size_t i;
+
+    if (!grow_labels(r))
+        return pd_fail(why, PD_ERR_NOMEM, "no memory for the labels");
+    for (i = data_hash(row->label, row->label_len) & r->mask; r->slot[i]; i = (i + 1) & r->mask) {
+        const struct label *l = &r->labels[r->slot[i] - 1];
+
+        if (l->len == row->label_len && !memcmp(label_bytes(r, l), row->label, l->len)) {
+            *ret = r->slot[i] - 1;
+            return PD_OK;
+        }
+    }
+    if (r->label_count == DATA_CLASSES_MAX)
+        return pd_fail(why, PD_ERR_LIMIT, "'%s': line %lld: more than %d different labels", r->file[r->reads],
+                       (long long)row->line, DATA_CLASSES_MAX);
+    *ret = (uint32_t)r->label_count;
+    r->labels[r->label_count++] = (struct label){r->names.len, (uint32_t)row->label_len, -1};
+    r->slot[i] = *ret + 1;
+    pd_buf_append(&r->names, row->label, row->label_len);
+    return pd_buf_err(&r->names);
+}
+
+static bool has_control(const char *text, size_t len)
+{
+    for (size_t i = 0; i < len; i++)
+        if ((unsigned char)text[i] < 0x20 || text[i] == 0x7f)
+            return true;
+    return false;
+}
+
+static enum pd_err add_row(void *user, const struct data_row *row, struct pd_why *why)
+{
+    struct reading *r = user;
+    const char *odd = !row->label_len                           ? "is empty"
+                      : row->label_len > LABEL_BYTES_MAX        ? "has more than 200 bytes"
+                      : has_control(row->label, row->label_len) ? "holds a control character"
+                      : data_text_foreign((const uint8_t *)row->label, row->label_len) ? "is not UTF-8"
+                                                                                       : NULL;
+    uint32_t label = 0;
+    enum pd_err err;
+
+    if (odd)
+        return pd_fail(why, PD_ERR_INVALID, "'%s': line %lld: the label %s", r->file[r->reads],
+                       (long long)row->line, odd);
+    err = find_label(r, row, &label, why);
+    if (err != PD_OK)
+        return err;
+    if (r->count == r->size) {
+        size_t size = r->size ? 2 * r->size : 1024;
+        struct text *more = realloc(r->texts, size * sizeof *more);
+
+        if (!more)
+            return pd_fail(why, PD_ERR_NOMEM, "no memory for %zu texts", size);
+        r->texts = more;
+        r->size = size;
+    }
+    r->texts[r->count++] = (struct text){r->bytes.len, row->text_len, row->line, label, r->reads};
+    pd_buf_append(&r->bytes, row->text, row->text_len);
+    err = pd_buf_err(&r->bytes);
+    return err == PD_OK ? PD_OK : pd_fail(why, err, "no memory for '%s'", r->file[r->reads]);
+}
+
+/* ---- files ---- */
+
+/* Reads the file's rows behind those that are there. Takes the descriptor over. */
+static enum pd_err read_file(struct data_set *set, struct reading *r, int fd, const char *name,
+                             struct pd_why *why)
+{
+    const struct data_table table = {.name = r->file[r->reads],
+                                     .form = job_table_of(name),
+                                     .until_us = set->options.until_us,
+                                     .row = add_row,
+                                     .user = r};
+    int64_t bytes = 0;
+    enum pd_err err;
+
+    snprintf(r->file[r->reads], sizeof r->file[0], "%s", name);
+    err = data_text_append(set, fd, name, false, &bytes, why);
+    if (err == PD_OK && set->text_packing)
+        err = pd_fail(why, PD_ERR_INVALID,
+                      "'%s' begins as a file packed by %s: unpack it, or pack it by gzip, which is read",
+                      name, set->text_packing);
+    if (err == PD_OK && set->options.tokenizer != DATA_TOKENIZER_BYTES) {
+        set->text_bytes += bytes;
+        set->foreign_bytes += data_text_foreign(set->text, (size_t)bytes);
+    }
+    if (err == PD_OK)
+        err = data_table_read(&table, set->text, (size_t)bytes, why);
+    free(set->text);
+    set->text = NULL;
+    return err;
+}
+
+/* Opens the part's file; *ret_fd stays -1 if there is none. */
+static enum pd_err open_part(int dir, int part, int *ret_fd, char name[32], struct pd_why *why)
+{
+    enum pd_err err = PD_OK;
+
+    *ret_fd = -1;
+    for (const char *const *stem = stems[part]; *stem && *ret_fd < 0 && err == PD_OK; stem++)
+        for (int form = 0; form < FORMS && *ret_fd < 0 && err == PD_OK; form++) {
+            snprintf(name, 32, "%s%s", *stem, endings[form]);
+            err = data_part_open(dir, name, ret_fd, why);
+        }
+    return err;
+}
+
+/* The folder's second file: that of the part to be scored; test stands in where there is no validation. */
+static enum pd_err read_second(struct data_set *set, const struct data_options *o, int dir, struct reading *r,
+                               struct pd_why *why)
+{
+    const bool test = o->scored == DATA_SCORED_TEST && o->rule != DATA_SPLIT_FRACTION;
+    char name[32];
+    int fd = -1;
+    enum pd_err err = open_part(dir, test ? TEST : VAL, &fd, name, why);
+
+    if (err == PD_OK && fd < 0 && test)
+        return pd_fail(why, PD_ERR_INVALID, "#/split: '%s' has no file test; name val or train", o->path);
+    if (err == PD_OK && fd < 0)
+        err = open_part(dir, TEST, &fd, name, why);
+    r->reads = 1;
+    return err == PD_OK && fd >= 0 ? read_file(set, r, fd, name, why) : err;
+}
+
+static enum pd_err read_folder(struct data_set *set, const struct data_options *o, struct reading *r,
+                               int64_t given[2], struct pd_why *why)
+{
+    char name[32];
+    int dir = -1, fd = -1;
+    enum pd_err err = data_path_open(o->roots, o->root_count, o->path, true, &dir, why);
+
+    if (err == PD_ERR_INVALID)
+        return pd_fail(why, err, "'%s' is no folder, and a file of labelled texts is a .tsv, .csv or .jsonl",
+                       o->path);
+    if (err == PD_OK)
+        err = open_part(dir, TRAIN, &fd, name, why);
+    if (err == PD_OK && fd < 0)
+        err = pd_fail(why, PD_ERR_NOT_FOUND, "'%s' holds no " ENDINGS, o->path);
+    if (err == PD_OK)
+        err = read_file(set, r, fd, name, why);
+    given[0] = (int64_t)r->count;
+    if (err == PD_OK)
+        err = read_second(set, o, dir, r, why);
+    given[1] = (int64_t)r->count - given[0];
+    if (dir >= 0)
+        close(dir);
+    return err;
+}
+
+static enum pd_err read_all(struct data_set *set, const struct data_options *o, struct reading *r,
+                            int64_t given[2], struct pd_why *why)
+{
+    int fd = -1;
+    enum pd_err err;
+
+    if (!o->path || job_table_of(o->path) == JOB_TABLE_NONE)
+        return read_folder(set, o, r, given, why);
+    err = data_path_open(o->roots, o->root_count, o->path, false, &fd, why);
+    if (err == PD_OK)
+        err = read_file(set, r, fd, o->path, why);
+    given[0] = (int64_t)r->count;
+    return err;
+}
+
+/* ---- classes ---- */
+
+/* A whole number with at most 18 digits, so that it fits int64_t. */
+static bool whole_number(const char *text, size_t len)
+{
+    size_t sign = len && *text == '-', digits = 0;
+
+    while (sign + digits < len && text[sign + digits] >= '0' && text[sign + digits] <= '9')
+        digits++;
+    return digits && digits <= 18 && sign + digits == len;
+}
+
+static int64_t number_of(const char *text, size_t len)
+{
+    char digits[24];
+
+    snprintf(digits, sizeof digits, "%.*s", (int)len, text);
+    return strtoll(digits, NULL, 10);
+}
+
+static int by_bytes(const void *a, const void *b, void *user)
+{
+    const struct reading *r = user;
+    const struct label *x = &r->labels[*(const uint32_t *)a], *y = &r->labels[*(const uint32_t *)b];
+    int c = memcmp(label_bytes(r, x), label_bytes(r, y), x->len < y->len ? x->len : y->len);
+
+    return c ? c : (x->len > y->len) - (x->len < y->len);
+}
+
+static int by_number(const void *a, const void *b, void *user)
+{
+    const struct reading *r = user;
+    const struct label *x = &r->labels[*(const uint32_t *)a], *y = &r->labels[*(const uint32_t *)b];
+    int64_t m = number_of(label_bytes(r, x), x->len), n = number_of(label_bytes(r, y), y->len);
+
+    return m != n ? (m > n) - (m < n) : by_bytes(a, b, user);
+}
+
+/* The labels of the texts that are trained on, sorted; *ret_order is the caller's. */
+static enum pd_err sort_labels(const struct data_set *set, struct reading *r, uint32_t **ret_order,
+                               int32_t *ret_count, struct pd_why *why)
+{
+    uint32_t *order = malloc(r->label_count * sizeof *order);
+    bool numbers = true;
+    int32_t n = 0;
+
+    if (!order)
+        return pd_fail(why, PD_ERR_NOMEM, "no memory for the classes");
+    for (int64_t i = 0; i < set->info.count[DATA_TRAIN]; i++) {
+        uint32_t k = r->texts[set->pick[DATA_TRAIN][i]].label;
+        struct label *l = &r->labels[k];
+
+        if (l->class >= 0)
+            continue;
+        l->class = 0;
+        order[n++] = k;
+        numbers = numbers && whole_number(label_bytes(r, l), l->len);
+    }
+    qsort_r(order, (size_t)n, sizeof *order, numbers ? by_number : by_bytes, r);
+    *ret_order = order;
+    *ret_count = n;
+    return PD_OK;
+}
+
+/* Fills names and the labels' classes; checks that the scored texts have no others. */
+static enum pd_err find_classes(struct data_set *set, struct reading *r, struct pd_why *why)
+{
+    uint32_t *order = NULL;
+    int32_t count = 0;
+    enum pd_err err = sort_labels(set, r, &order, &count, why);
+
+    if (err == PD_OK)
+        set->names = calloc((size_t)count, sizeof *set->names);
+    if (err == PD_OK && !set->names)
+        err = pd_fail(why, PD_ERR_NOMEM, "no memory for the classes");
+    for (int32_t c = 0; err == PD_OK && c < count; c++) {
+        struct label *l = &r->labels[order[c]];
+
+        l->class = c;
+        set->names[c] = strndup(label_bytes(r, l), l->len);
+        set->info.classes++;
+        if (!set->names[c])
+            err = pd_fail(why, PD_ERR_NOMEM, "no memory for the classes");
+    }
+    free(order);
+    if (err == PD_OK && count < 2)
+        err = pd_fail(
+            why, PD_ERR_INVALID,
+            "all %lld texts of the training part have the label '%s'; two classes are needed at least",
+            (long long)set->info.count[DATA_TRAIN], set->names[0]);
+    for (int64_t i = 0; err == PD_OK && i < set->info.count[DATA_VAL]; i++) {
+        const struct text *t = &r->texts[set->pick[DATA_VAL][i]];
+        const struct label *l = &r->labels[t->label];
+
+        if (l->class < 0)
+            err = pd_fail(why, PD_ERR_INVALID,
+                          "'%s': line %lld: no text of the training part has the label '%.*s'",
+                          r->file[t->file], (long long)t->line, (int)l->len, label_bytes(r, l));
+    }
+    set->info.class_names = (const char *const *)set->names;
+    return err;
+}
+
+/* ---- tokens ---- */
+
+/* The texts that are trained on, as one: what a tokenizer is made of. */
+static enum pd_err open_tokenizer(struct data_set *set, const struct data_options *o, const struct reading *r,
+                                  struct pd_why *why)
+{
+    struct pd_buf all;
+    enum pd_err err;
+
+    pd_buf_init(&all, 0);
+    if (o->tokenizer == DATA_TOKENIZER_CHARS || o->tokenizer == DATA_TOKENIZER_WORDS)
+        for (int64_t i = 0; i < set->info.count[DATA_TRAIN]; i++) {
+            const struct text *t = &r->texts[set->pick[DATA_TRAIN][i]];
+
+            if (i && o->tokenizer == DATA_TOKENIZER_WORDS)
+                pd_buf_str(&all, " "); /* the last word of one and the first of the next are two */
+            pd_buf_append(&all, text_bytes(r, t), t->len);
+        }
+    err = pd_buf_err(&all) == PD_OK ? data_open_tokenizer(set, o, all.data, all.len, all.len, why)
+                                    : pd_fail(why, PD_ERR_NOMEM, "no memory for a tokenizer");
+    pd_buf_done(&all);
+    return err;
+}
+
+/* The texts of one part as tokens, at most `context` of each. */
+static enum pd_err keep_part(struct data_set *set, const struct reading *r, int part, struct pd_why *why)
+{
+    const size_t count = (size_t)set->info.count[part], most = (size_t)set->info.context;
+    struct data_labelled *to = &set->labelled[part];
+    struct data_ids *ids = &set->made[part];
+    enum pd_err err = PD_OK;
+
+    to->start = calloc(count + 1, sizeof *to->start);
+    to->classes = malloc(count * sizeof *to->classes);
+    if (!to->start || !to->classes)
+        return pd_fail(why, PD_ERR_NOMEM, "no memory for %zu texts", count);
+    for (size_t i = 0; i < count && err == PD_OK; i++) {
+        const struct text *t = &r->texts[set->pick[part][i]];
+        struct pd_why reason = {""};
+        size_t before = ids->count;
+
+        err = i % 1024 ? PD_OK : data_in_time(set->options.until_us, why);
+        if (err != PD_OK)
+            break;
+        err = data_tokenizer_encode(set->tokenizer, text_bytes(r, t), t->len, false, ids, &reason);
+        if (err == PD_ERR_INVALID)
+            err =
+                pd_fail(why, err, "#/data/tokenizer: '%s': line %lld: %s; the tokenizer bytes takes any text",
+                        r->file[t->file], (long long)t->line, reason.text);
+        else if (err != PD_OK)
+            (void)pd_fail(why, err, "%s", reason.text);
+        if (ids->count - before > most) {
+            ids->count = before + most;
+            set->cut_texts++;
+        }
+        to->start[i + 1] = (int64_t)ids->count;
+        to->classes[i] = r->labels[t->label].class;
+    }
+    set->work.tokenised_bytes += (int64_t)r->bytes.len;
+    set->info.tokens[part] = (int64_t)ids->count;
+    return err;
+}
+
+void data_labelled_done(struct data_set *set)
+{
+    for (int i = 0; i < 2; i++) {
+        free(set->labelled[i].start);
+        free(set->labelled[i].classes);
+        set->labelled[i] = (struct data_labelled){NULL, NULL};
+    }
+}
+
+enum pd_err data_open_labelled(struct data_set *set, const struct data_options *o, bool headers_only,
+                               struct pd_why *why)
+{
+    struct reading r = {.texts = NULL};
+    int64_t given[2] = {0};
+    enum pd_err err;
+
+    pd_buf_init(&r.bytes, 0);
+    pd_buf_init(&r.names, 0);
+    err = read_all(set, o, &r, given, why);
+    if (err ==
+        PD_OK) /* which texts are trained on decides the classes: also where headers alone are asked for */
+        err = data_divide_samples(set, o, given, given[1] > 0, false, why);
+    if (err == PD_OK)
+        err = find_classes(set, &r, why);
+    if (err == PD_OK)
+        err = open_tokenizer(set, o, &r, why);
+    if (err == PD_OK) {
+        set->info.tokenizer = set->tokenizer;
+        set->info.vocab = data_tokenizer_vocab(set->tokenizer);
+        set->info.estimated = headers_only && r.bytes.len > DATA_COUNTED_BYTES_MAX;
+    }
+    for (int part = 0; part < 2 && err == PD_OK && !set->info.estimated; part++)
+        err = keep_part(set, &r, part, why);
+    if (headers_only)
+        data_labelled_done(set);
+    reading_done(&r);
+    return err;
+}

@@ -1,0 +1,109 @@
+/* Texts to classes: the tokens of a batch of texts, padded on the right, and of each the row of its last token. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/worker/data/safetensors.h"
+#include "daemon/worker/serve/internal.h"
+#include "kernels/base/json.h"
+
+static enum pd_err read_text_model(struct serve *s, const struct data_st *st, const char *path,
+                                   struct pd_why *why)
+{
+    enum pd_err err = serve_tokenizer_read(s, st, why);
+
+    s->info.context = s->info.positions = model_spec(s->model)->context;
+    return err == PD_OK ? serve_labels_read(s, st, path, why) : err;
+}
+
+static enum pd_err open_graphs(struct serve *s, struct pd_why *why)
+{
+    const size_t largest = s->info.batch_max, tokens = largest * (size_t)s->info.positions;
+    size_t *total = &s->memory.inputs_bytes;
+    enum pd_err err;
+
+    if (model_spec(s->model)->dtype != PK_F32)
+        return pd_fail(why, PD_ERR_UNSUPPORTED, "only models of element type f32 are served");
+    s->ids = calloc(tokens + largest, sizeof *s->ids);
+    if (!s->ids)
+        return pd_fail(why, PD_ERR_NOMEM, "no memory for a batch of %zu texts", largest);
+    err = serve_alloc(s, tokens * sizeof *s->ids, total, &s->input, why);
+    if (err == PD_OK)
+        err = serve_alloc(s, largest * sizeof *s->ids, total, &s->pick, why);
+    if (err == PD_OK)
+        err = s->api->upload(s->backend, s->input, s->ids, tokens * sizeof *s->ids, why);
+    if (err == PD_OK)
+        err = s->api->upload(s->backend, s->pick, s->ids + tokens, largest * sizeof *s->ids, why);
+    if (err != PD_OK)
+        return err;
+    return serve_classes_open(s, (int32_t)s->info.positions,
+                              (struct serve_input[]){{"input", s->input}, {"last", s->pick}}, 2, why);
+}
+
+size_t serve_text_ints(const struct serve *s)
+{
+    return 1 + (size_t)s->info.positions;
+}
+
+enum pd_err serve_text_read(const struct serve *s, const void *text, size_t len, int32_t *to,
+                            struct pd_why *why)
+{
+    const size_t most = (size_t)s->info.positions;
+    struct data_ids ids = {0};
+    enum pd_err err = data_tokenizer_encode(s->tokenizer, text, len, false, &ids, why);
+
+    if (err == PD_OK) {
+        to[0] = (int32_t)(ids.count < most ? ids.count : most);
+        memset(to + 1, 0, most * sizeof *to);
+        if (ids.count)
+            memcpy(to + 1, ids.items, (size_t)to[0] * sizeof *to);
+    }
+    free(ids.items);
+    return err;
+}
+
+/* As training does: padding on the right, and one token of it where a text has none. */
+static enum pd_err put_text(struct serve *s, const struct serve_samples *part, int64_t i, int64_t row,
+                            struct pd_why *why)
+{
+    const int64_t tokens = s->info.positions;
+    const int32_t *from = (const int32_t *)part->data + (size_t)i * serve_text_ints(s);
+
+    (void)why;
+    memcpy(s->ids + row * tokens, from + 1, (size_t)tokens * sizeof *s->ids);
+    s->ids[s->info.batch_max * tokens + row] = (int32_t)(row * tokens) + (from[0] ? from[0] - 1 : 0);
+    return PD_OK;
+}
+
+static enum pd_err send_texts(struct serve *s, int64_t used, int32_t size, struct pd_why *why)
+{
+    const size_t tokens = (size_t)s->info.positions;
+    int32_t *last = s->ids + s->info.batch_max * tokens;
+    enum pd_err err;
+
+    memset(s->ids + (size_t)used * tokens, 0, (size_t)(size - used) * tokens * sizeof *s->ids);
+    for (int64_t row = used; row < size; row++)
+        last[row] = (int32_t)(row * (int64_t)tokens);
+    err = s->api->upload(s->backend, s->input, s->ids, (size_t)size * tokens * sizeof *s->ids, why);
+    return err == PD_OK ? s->api->upload(s->backend, s->pick, last, (size_t)size * sizeof *last, why) : err;
+}
+
+static void put_signature(const struct serve *s, struct pd_buf *out)
+{
+    pd_json_kv_str(out, "tokenizer", data_tokenizer_kind_name(data_tokenizer_kind(s->tokenizer)));
+    pd_json_key(out, "inputs");
+    pd_json_open(out, '[');
+    serve_put_tensor(out, "text", "BYTES", NULL, 0);
+    pd_json_close(out, ']');
+    serve_put_classes(s, out);
+    pd_json_kv_int(out, "vocabulary", data_tokenizer_vocab(s->tokenizer));
+    pd_json_kv_int(out, "context", s->info.positions);
+}
+
+const struct serve_kind serve_kind_classify_text = {
+    .name = "text_classifier",
+    .read = read_text_model,
+    .open = open_graphs,
+    .signature = put_signature,
+    .put = put_text,
+    .send = send_texts,
+};

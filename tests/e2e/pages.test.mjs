@@ -31,6 +31,7 @@ describe('pages', { skip }, () => {
         dataDir = mkdtempSync(path.join(os.tmpdir(), 'polyd-data-'));
         writeFileSync(path.join(dataDir, 'verse.txt'),
             'The rose is red, the violet blue, and so the day is come anew. '.repeat(400));
+        writeFileSync(path.join(dataDir, 'moods.tsv'), `label\ttext\n${'good\tin a good mood\nbad\tin a bad mood\n'.repeat(40)}`);
         [full, empty, browser] = await Promise.all([Daemon.start({ flags: [`--data.test=${dataDir}`] }), Daemon.start(), Browser.start()]);
         ({ run } = await full.submit(quick));
     });
@@ -215,6 +216,32 @@ describe('pages', { skip }, () => {
         await page.getByRole('button', { name: 'Remove the alias best' }).click();
         await until('the alias to go', async () => (await page.locator('.alias').count()) === 0);
         await browser.close(page);
+    });
+
+    test('test_e2e_text_is_classified_and_its_probabilities_are_those_of_the_api', async () => {
+        const { run: moods } = await full.submit({
+            name: 'moods', model: { preset: 'gpt_micro', width: 32, depth: 1, heads: 2, context: 32 }, data: { dataset: 'text_labels', path: 'test/moods.tsv', tokenizer: 'words' },
+            train: { steps: 60, batch: 16, init: 'trunc_xavier', optimizer: { lr: 0.01 } }, diagnostics: { every: 0 }, register: 'moods',
+        });
+        await full.reach(moods, 'succeeded');
+        await full.post('/api/v1/models/moods/versions/1/load');
+        const page = await browser.open(`${full.url}/#/models/moods`);
+        await page.getByText('Write or paste a text.').waitFor();
+        for (const word of ['good', 'bad']) {
+            const text = `in a ${word} mood`;
+            await page.getByLabel('Text', { exact: true }).fill(text);
+            await page.getByRole('button', { name: 'Classify the text' }).click();
+            await page.locator('.verdict', { hasText: new RegExp(`^${word} \\(`) }).waitFor();
+            const { outputs: [{ data }] } = await full.post('/v2/models/moods/infer', { inputs: [{ name: 'text', datatype: 'BYTES', shape: [1], data: [text] }], outputs: [{ name: 'probabilities' }] });
+            const shown = await page.locator('.bars li').evaluateAll(rows => rows.map(row => [row.querySelector('.label').textContent, parseFloat(row.querySelector('.value').textContent)]));
+            assert.deepEqual(shown.map(([name]) => name), ['bad', 'good']);
+            shown.forEach(([, share], c) => assert.ok(Math.abs(share - 100 * data[c]) < .06, `${shown} is not ${data}`));
+            assert.equal(await page.locator('.bars li.best .label').innerText(), word);
+        }
+        assert.match(page.url(), /text=in\+a\+bad\+mood/);
+        await browser.close(page);
+        for (const look of [looks[0], looks[3]])
+            await browser.inspect(full.url, look, [['classes-of-text', '#/models/moods?text=in+a+bad+mood', '.bars.named li.best']]);
     });
 
     test('test_e2e_language_model_continues_a_prompt_token_by_token', async () => {

@@ -144,11 +144,12 @@ export interface ModelVersion {
 }
 
 export interface Signature {
-    kind: 'classifier' | 'language';
+    kind: 'classifier' | 'text_classifier' | 'language';
     platform: string;
     inputs: TensorMeta[];
     outputs: TensorMeta[];
     classes?: number;
+    labels?: string[];
     vocabulary?: number;
     context?: number;
     memory_bytes?: number;

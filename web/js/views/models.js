@@ -5,6 +5,7 @@ import { ask, bones, failedBox, fill, h, icon, message, setText, snippet, stateB
 import { ago, bytes, count, moment } from '../format.js';
 import { onEvent, pacer } from '../live.js';
 import { imageBox } from '../models/image.js';
+import { labelBox } from '../models/label.js';
 import { textBox } from '../models/text.js';
 import { chip } from '../states.js';
 
@@ -212,7 +213,9 @@ function tryBox(model, version, signal, context) {
     const { signature } = version;
     if (signature?.kind === 'classifier')
         return imageBox(model, version, signal, context);
+    if (signature?.kind === 'text_classifier')
+        return labelBox(model, version, signal, context);
     if (signature?.kind === 'language')
         return textBox(model, version, signal, context);
-    return h('section', { class: 'card' }, stateBox('empty', 'No box for this model', 'It is neither a classifier of images nor a language model; use the API.'));
+    return h('section', { class: 'card' }, stateBox('empty', 'No box for this model', 'It is neither a classifier of images or texts nor a language model; use the API.'));
 }

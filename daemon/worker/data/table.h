@@ -7,7 +7,7 @@
 #include "daemon/job/job.h"
 #include "kernels/base/err.h"
 
-/* One row; its bytes are borrowed during the call. */
+/* One row; its bytes, behind which a NUL stands, are borrowed during the call. */
 struct data_row {
     int64_t line; /* where it begins, from 1 */
     const char *label, *text;

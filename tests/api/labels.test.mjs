@@ -66,6 +66,11 @@ test('a folder trains a classifier that is asked over HTTP', { skip, timeout: 12
     const one = await ask('a lovely, fine film');
     assert.equal(one.status, 200, one.text);
     of(one, 'probabilities').forEach((p, c) => assert.ok(Math.abs(p - of(many, 'probabilities')[c]) < 1e-6));
+    // More than a batch: each as it is alone.
+    const list = Array.from({ length: 150 }, (_, i) => rows(150)[i].text), all = await ask(list), alone = new Map();
+    for (const text of new Set(list))
+        alone.set(text, of(await ask([text]), 'probabilities'));
+    list.forEach((text, i) => alone.get(text).forEach((p, c) => assert.ok(Math.abs(of(all, 'probabilities')[2 * i + c] - p) < 1e-6)));
     // The tokenizer answers as a language model's does.
     assert.equal((await host.post('/tokenize', { model: 'reviews', prompt: 'a good film' })).json.count, 3);
     assert.match((await host.post('/v1/completions', { model: 'reviews', prompt: 'a' })).text, /classifier of texts: it does not complete them/);
@@ -82,8 +87,8 @@ test('a request that is wrong is told what is', { skip }, async () => {
     await refused({ shape: [2], data: ['a', 3] }, /input 'text': element 1 of BYTES is no text/);
     await refused({ shape: [2] }, /input 'text': data has 1 elements, its shape needs 2/);
     await refused({ data: 3 }, /input 'text' needs data, an array, or one text/);
-    await refused({ shape: [0], data: [] }, /input 'text' of BYTES must have the shape \[n\], 1 <= n <= 32/);
-    await refused({ shape: [33], data: Array(33).fill('a') }, /1 <= n <= 32/);
+    await refused({ shape: [0], data: [] }, /input 'text' of BYTES must have the shape \[n\], 1 <= n <= 256/);
+    await refused({ shape: [257], data: Array(257).fill('a') }, /1 <= n <= 256/);
     await refused({ shape: [1, 1] }, /must have the shape \[n\]/);
 });
 

@@ -1,5 +1,5 @@
-/* The serve role for images and texts to classes: small requests share a batch, a large one of images takes turns by
- * slices. */
+/* The serve role for images and texts to classes: small requests share a batch, a large one takes turns by slices.
+ */
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,6 +10,7 @@
 struct element {
     const char *what; /* for people */
     size_t bytes;     /* of a sample */
+    int64_t most;     /* in one request */
     enum pd_err (*read)(const struct serve *s, const void *bytes, size_t len, void *to, struct pd_why *why);
 };
 
@@ -32,9 +33,9 @@ static enum pd_err read_elements(struct role *r, struct item *it, const struct e
     const char *at = t->data;
     enum pd_err err = PD_OK;
 
-    if (t->rank != 1 || t->shape[0] < 1 || t->shape[0] > (int64_t)r->info->batch_max)
-        return pd_fail(why, PD_ERR_INVALID, "input '%s' of BYTES must have the shape [n], 1 <= n <= %u",
-                       t->name, r->info->batch_max);
+    if (t->rank != 1 || t->shape[0] < 1 || t->shape[0] > e->most)
+        return pd_fail(why, PD_ERR_INVALID, "input '%s' of BYTES must have the shape [n], 1 <= n <= %lld",
+                       t->name, (long long)e->most);
     for (int64_t i = 0; i < t->shape[0] && err == PD_OK; i++) {
         struct pd_why inner = {""};
         uint32_t len = 0;
@@ -58,13 +59,17 @@ static enum pd_err read_elements(struct role *r, struct item *it, const struct e
         return pd_fail(why, PD_ERR_INVALID, "input '%s' has %zu bytes behind its last element", t->name,
                        left);
     it->images = t->shape[0];
+    it->sample_bytes = e->bytes;
     return PD_OK;
 }
 
 static enum pd_err read_texts(struct role *r, struct item *it, struct pd_why *why)
 {
     const struct serve_request *req = it->req;
-    const struct element e = {"text", serve_text_ints(r->model) * sizeof(int32_t), read_text};
+    const struct element e = {.what = "text",
+                              .bytes = serve_text_ints(r->model) * sizeof(int32_t),
+                              .most = serve_texts_max(r->model),
+                              .read = read_text};
     enum pd_err err = serve_params_infer(req->json, req->json_len, &it->params, why);
 
     if (err != PD_OK)
@@ -91,7 +96,12 @@ static enum pd_err read_images(struct role *r, struct item *it, struct pd_why *w
     if (req->count != 1 || strcmp(t->name, "image") != 0)
         return pd_fail(why, PD_ERR_INVALID, "this model takes one input, 'image'");
     if (strcmp(t->dtype, "BYTES") == 0)
-        return read_elements(r, it, &(struct element){"picture", (size_t)elements, read_picture}, why);
+        return read_elements(r, it,
+                             &(struct element){.what = "picture",
+                                               .bytes = (size_t)elements,
+                                               .most = r->info->batch_max,
+                                               .read = read_picture},
+                             why);
     bytes = strcmp(t->dtype, "UINT8") == 0;
     if (!bytes && strcmp(t->dtype, "FP32") != 0)
         return pd_fail(why, PD_ERR_INVALID, "input 'image' is FP32, UINT8 or BYTES, not %s", t->dtype);
@@ -106,6 +116,7 @@ static enum pd_err read_images(struct role *r, struct item *it, struct pd_why *w
         return pd_fail(why, PD_ERR_INVALID, "input 'image' holds %zu bytes, its shape says otherwise",
                        t->bytes);
     it->images = t->shape[0];
+    it->sample_bytes = (size_t)elements * (bytes ? 1 : sizeof(float));
     return PD_OK;
 }
 
@@ -211,7 +222,6 @@ out:
 static enum pd_err score_more(struct role *r, struct item *it, struct pd_why *why)
 {
     size_t row = (size_t)r->info->outputs, done = (size_t)it->scored;
-    size_t elements = (size_t)(r->info->channels * r->info->height * r->info->width);
     struct serve_scores to = {.logits = it->scores.logits + done * row,
                               .probabilities = it->scores.probabilities + done * row,
                               .classes = it->scores.classes + done};
@@ -219,7 +229,7 @@ static enum pd_err score_more(struct role *r, struct item *it, struct pd_why *wh
     enum pd_err err;
 
     part.first = it->scored;
-    part.data = (const char *)part.data + done * elements * (part.bytes ? 1 : sizeof(float));
+    part.data = (const char *)part.data + done * it->sample_bytes;
     part.count -= it->scored;
     if (part.count > (int64_t)r->info->batch_max)
         part.count = r->info->batch_max;

@@ -13,6 +13,7 @@ struct item {
     struct serve_params params;
     int64_t images;         /* infer: or texts */
     struct pd_buf prepared; /* infer: pictures or texts as the model reads them */
+    size_t sample_bytes;    /* infer: of one image or text, in `prepared` or as it came */
     struct serve_scores
         scores; /* infer, of a request that is computed in slices: of `scored` images so far */
     int64_t scored;

@@ -15,9 +15,19 @@ static enum pd_err read_text_model(struct serve *s, const struct data_st *st, co
     return err == PD_OK ? serve_labels_read(s, st, path, why) : err;
 }
 
+/* Long texts make smaller batches. */
+static uint32_t largest_batch(const struct serve *s)
+{
+    uint32_t size = s->info.batch_max;
+
+    while (size > 1 && size * s->info.positions > SERVE_TEXT_TOKENS_MAX)
+        size = (size + 1) / 2;
+    return size;
+}
+
 static enum pd_err open_graphs(struct serve *s, struct pd_why *why)
 {
-    const size_t largest = s->info.batch_max, tokens = largest * (size_t)s->info.positions;
+    const size_t largest = s->info.batch_max = largest_batch(s), tokens = largest * (size_t)s->info.positions;
     size_t *total = &s->memory.inputs_bytes;
     enum pd_err err;
 
@@ -42,6 +52,15 @@ static enum pd_err open_graphs(struct serve *s, struct pd_why *why)
 size_t serve_text_ints(const struct serve *s)
 {
     return 1 + (size_t)s->info.positions;
+}
+
+#define REQUEST_INTS ((int64_t)1 << 24) /* of all texts of one request */
+
+int64_t serve_texts_max(const struct serve *s)
+{
+    int64_t fit = REQUEST_INTS / (int64_t)serve_text_ints(s);
+
+    return fit < 1 ? 1 : fit < SERVE_TEXTS_MAX ? fit : SERVE_TEXTS_MAX;
 }
 
 enum pd_err serve_text_read(const struct serve *s, const void *text, size_t len, int32_t *to,

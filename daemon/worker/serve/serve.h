@@ -14,6 +14,8 @@
 #include "kernels/base/err.h"
 
 #define SERVE_BATCH_MAX 256u          /* samples in one call of a classifier's graph */
+#define SERVE_TEXTS_MAX 256           /* texts of one request */
+#define SERVE_TEXT_TOKENS_MAX 8192    /* tokens in one call of a graph of texts, unless one text has more */
 #define SERVE_STREAMS_MAX 64u         /* completions decoded side by side */
 #define SERVE_TOKENS_MAX 65536        /* most tokens of one completion */
 #define SERVE_STOPS_MAX 4u            /* stop strings of one completion */
@@ -126,6 +128,8 @@ PD_NODISCARD enum pd_err serve_picture_read(const struct serve *s, const void *b
  * struct serve_info), then these, then zeros. PD_ERR_INVALID: a character that the tokenizer does not know. Any thread
  * may call. */
 size_t serve_text_ints(const struct serve *s);
+/* Most texts of one request: SERVE_TEXTS_MAX, fewer where a text has very many tokens. */
+int64_t serve_texts_max(const struct serve *s);
 PD_NODISCARD enum pd_err serve_text_read(const struct serve *s, const void *text, size_t len, int32_t *to,
                                          struct pd_why *why);
 

@@ -468,6 +468,25 @@ static void test_labelled_more_classes_than_the_limit_are_refused(void **state)
     free(text);
 }
 
+/* A list of what there is does not read a table of gigabytes. */
+static void test_labelled_long_files_are_not_read_for_a_list(void **state)
+{
+    struct data_options o = options("box/huge.tsv");
+    struct data_set *set = NULL;
+    struct pd_why why = {""};
+    char path[128];
+
+    (void)state;
+    put_text("huge.tsv", "label\ttext\nx\ta\ny\tb\n");
+    snprintf(path, sizeof path, "%s/huge.tsv", folder);
+    assert_int_equal(truncate(path, (off_t)DATA_COUNTED_BYTES_MAX + 1), 0);
+    o.until_us = INT64_MAX;
+    assert_int_equal(data_open(&o, true, &set, &why), PD_ERR_TIMEOUT);
+    o.until_us = 0;
+    assert_int_equal(data_open(&o, true, &set, &why), PD_ERR_INVALID); /* read: its last row is zeros */
+    assert_int_equal(unlink(path), 0);
+}
+
 /* Good files cut at every byte and with every byte changed: read or refused, never more. */
 static void test_labelled_damaged_files_are_read_or_refused(void **state)
 {
@@ -521,6 +540,7 @@ int main(void)
         cmocka_unit_test(test_labelled_vocabularies_are_of_the_training_texts),
         cmocka_unit_test(test_labelled_files_that_are_wrong_are_named_with_the_line),
         cmocka_unit_test(test_labelled_more_classes_than_the_limit_are_refused),
+        cmocka_unit_test(test_labelled_long_files_are_not_read_for_a_list),
         cmocka_unit_test(test_labelled_damaged_files_are_read_or_refused),
     };
 

@@ -3,10 +3,10 @@
  * All rows are read, then divided as pictures are, then the classes are found: the labels of the texts that are
  * trained on. Of each text that a part took, at most `context` tokens are kept; the texts themselves are given
  * back. */
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "daemon/worker/data/path.h"
@@ -139,7 +139,7 @@ static enum pd_err find_label(struct reading *r, const struct data_row *row, uin
     r->labels[r->label_count++] = (struct label){r->names.len, (uint32_t)row->label_len, -1};
     r->slot[i] = *ret + 1;
     pd_buf_append(&r->names, row->label, row->label_len);
-    return pd_buf_err(&r->names);
+    return pd_buf_err(&r->names) == PD_OK ? PD_OK : pd_fail(why, PD_ERR_NOMEM, "no memory for the labels");
 }
 
 static bool has_control(const char *text, size_t len)
@@ -184,6 +184,14 @@ static enum pd_err add_row(void *user, const struct data_row *row, struct pd_why
 
 /* ---- files ---- */
 
+/* Whether the set is only looked at, for a list of what there is, and the file too long to be read for that. */
+static bool too_long_to_look(const struct data_set *set, int fd)
+{
+    struct stat s;
+
+    return set->options.until_us && fstat(fd, &s) == 0 && (uint64_t)s.st_size > DATA_COUNTED_BYTES_MAX;
+}
+
 /* Reads the file's rows behind those that are there. Takes the descriptor over. */
 static enum pd_err read_file(struct data_set *set, struct reading *r, int fd, const char *name,
                              struct pd_why *why)
@@ -197,6 +205,10 @@ static enum pd_err read_file(struct data_set *set, struct reading *r, int fd, co
     enum pd_err err;
 
     snprintf(r->file[r->reads], sizeof r->file[0], "%s", name);
+    if (too_long_to_look(set, fd)) {
+        close(fd);
+        return pd_fail(why, PD_ERR_TIMEOUT, "'%s' is too long to be looked through", name);
+    }
     err = data_text_append(set, fd, name, false, &bytes, why);
     if (err == PD_OK && set->text_packing)
         err = pd_fail(why, PD_ERR_INVALID,

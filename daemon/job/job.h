@@ -463,7 +463,8 @@ struct job_dataset_info {
 /* Static; NULL outside the enum. */
 const struct job_dataset_info *job_dataset_info(enum job_dataset dataset);
 
-/* Forms of a file of labelled texts, told by the ending of its name: .tsv, .csv, .jsonl, each also with .gz behind. */
+/* Forms of a file of labelled texts, told by the ending of its name: .tsv, .csv, .jsonl, each also with .gz
+ * behind. */
 enum job_table { JOB_TABLE_NONE, JOB_TABLE_TSV, JOB_TABLE_CSV, JOB_TABLE_JSONL };
 enum job_table job_table_of(const char *name);
 

@@ -1,5 +1,5 @@
-/* Texts with classes: what is read of each form of file, which texts and classes a part has, what a batch holds, and
- * what is said of a file that is wrong. */
+/* Texts with classes: what is read of each form of file, which texts and classes a part has, what a batch
+ * holds, and what is said of a file that is wrong. */
 #include "tests/data/box.h"
 
 #define CONTEXT 6
@@ -29,8 +29,8 @@ static void put_text(const char *name, const char *text)
     put(name, text, strlen(text), false);
 }
 
-/* A part as one line: each text and its class's name, in the order of the part: "ab=x cd=y". Of training, which the
- * loader shuffles, one batch sorted by text. */
+/* A part as one line: each text and its class's name, in the order of the part: "ab=x cd=y". Of training,
+ * which the loader shuffles, one batch sorted by text. */
 struct listed {
     char item[64][32];
     int count;

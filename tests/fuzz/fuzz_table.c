@@ -1,5 +1,5 @@
-/* Files of labelled texts (daemon/worker/data/table.h): rows come in the order of their lines, and hold no more bytes
- * than the file. The first byte chooses the form. */
+/* Files of labelled texts (daemon/worker/data/table.h): rows come in the order of their lines, and hold no
+ * more bytes than the file. The first byte chooses the form. */
 #include <stdlib.h>
 #include <string.h>
 

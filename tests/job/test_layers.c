@@ -295,7 +295,8 @@ static void test_paths_stay_below_configured_roots(void **state)
     done(&p);
 }
 
-/* A name that ends as a table's is one file, which the job divides; another one a folder, which is divided. */
+/* A name that ends as a table's is one file, which the job divides; another one a folder, which is divided.
+ */
 static void test_labelled_texts_are_divided_by_their_path(void **state)
 {
     static const struct {

@@ -163,8 +163,8 @@ static void test_classify_equals_evaluation_and_scale_forms_agree(void **state)
     pk_backend_cpu()->close(b);
 }
 
-/* A GPT with classes: Hugging Face's name and layout of the head, logits of the row that is named, and nothing of what
- * stands behind it. */
+/* A GPT with classes: Hugging Face's name and layout of the head, logits of the row that is named, and
+ * nothing of what stands behind it. */
 static void test_texts_with_classes_are_read_at_their_last_token(void **state)
 {
     enum { BATCH = 3, TOKENS = 7, CLASSES = 5 };

@@ -61,10 +61,10 @@ struct data_options {
     const struct data_root *roots;
     size_t root_count;
     enum data_split_rule rule;
-    /* fraction: shares of the whole (text: contiguous; images, labelled texts: after a shuffle seeded with `seed`).
-     * count: that many samples (text: bytes), from the parts that the data set itself has, else disjoint ones
-     * of a seeded shuffle. given: as the data set comes; for digits_gen 4000 and 1000; for text 0.9 and 0.1.
-     */
+    /* fraction: shares of the whole (text: contiguous; images, labelled texts: after a shuffle seeded with
+     * `seed`). count: that many samples (text: bytes), from the parts that the data set itself has, else
+     * disjoint ones of a seeded shuffle. given: as the data set comes; for digits_gen 4000 and 1000; for
+     * text 0.9 and 0.1. */
     enum data_scored scored;
     double train_share, val_share;
     int64_t train_count, val_count;
@@ -139,8 +139,8 @@ void data_work(const struct data_set *set, struct data_work *ret);
  *   images  "input" F32 (batch, channels, height, width), "target" I32 (batch)
  *   tokens  "input" I32 (batch, context), "target" I32 (batch, context): the next token of each
  *   labelled texts  "input" I32 (batch, context): tokens, then zeros; "last" I32 (batch): the row of its last
- *           token among the rows of the graph's input (one token of padding where a text has none); "target" I32
- *           (batch): its class
+ *           token among the rows of the graph's input (one token of padding where a text has none);
+ *           "target" I32 (batch): its class
  * Samples beyond `used` are zeros with target DATA_IGNORE, and so is a picture that cannot be decoded. */
 #define DATA_IGNORE (-100)
 #define DATA_TENSORS_MAX 8

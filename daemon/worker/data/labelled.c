@@ -1,8 +1,8 @@
 /* daemon/worker/data/labelled.c: texts with classes, from tables of one's own (table.c).
  *
- * All rows are read, then divided as pictures are, then the classes are found: the labels of the texts that are
- * trained on. Of each text that a part took, at most `context` tokens are kept; the texts themselves are given
- * back. */
+ * All rows are read, then divided as pictures are, then the classes are found: the labels of the texts that
+ * are trained on. Of each text that a part took, at most `context` tokens are kept; the texts themselves
+ * are given back. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -184,7 +184,8 @@ static enum pd_err add_row(void *user, const struct data_row *row, struct pd_why
 
 /* ---- files ---- */
 
-/* Whether the set is only looked at, for a list of what there is, and the file too long to be read for that. */
+/* Whether the set is only looked at, for a list of what there is, and the file too long to be read for
+ * that. */
 static bool too_long_to_look(const struct data_set *set, int fd)
 {
     struct stat s;

@@ -23,8 +23,8 @@ struct data_form {
     int (*tensors)(const struct data_info *info, int32_t batch, struct data_tensor ret[DATA_TENSORS_MAX]);
     /* Whether samples can be drawn, or only headers were read. */
     bool (*whole)(const struct data_set *set, enum data_split split);
-    /* Sample number `sample` of a part, at place `position` of an epoch, written to to[i] for tensor i. `row`: its
-     * place in the graph's input, which is a part of the batch where a step has several. */
+    /* Sample number `sample` of a part, at place `position` of an epoch, written to to[i] for tensor i.
+     * `row`: its place in the graph's input, which is a part of the batch where a step has several. */
     enum pd_err (*make)(const struct data_set *set, enum data_split split, uint64_t seed, int64_t epoch,
                         int64_t position, uint32_t sample, int32_t row, void *scratch, void *const *to,
                         struct pd_why *why);
@@ -110,8 +110,8 @@ void data_labelled_done(struct data_set *set);
 
 /* ---- names that the kinds know ---- */
 
-/* Of a file of an IDX pair; of CIFAR-10's records; of one part of a text, or of labelled texts; a folder's of a
- * part of pictures. */
+/* Of a file of an IDX pair; of CIFAR-10's records; of one part of a text, or of labelled texts; a folder's
+ * of a part of pictures. */
 bool data_idx_named(const char *name);
 bool data_cifar_named(const char *name);
 bool data_part_text_named(const char *name);
@@ -152,7 +152,8 @@ const char *data_picture_name(const struct data_set *set, int64_t index);
 #define DATA_COUNTED_BYTES_MAX ((size_t)64 << 20)
 /* Opens a file of the folder, or for want of it its gzip'd form: *ret_fd stays -1 if there is neither. */
 PD_NODISCARD enum pd_err data_part_open(int dir, const char *name, int *ret_fd, struct pd_why *why);
-/* Makes or opens set->tokenizer; the characters are those of the first `whole` bytes, the words of `train`. */
+/* Makes or opens set->tokenizer; the characters are those of the first `whole` bytes, the words of `train`.
+ */
 PD_NODISCARD enum pd_err data_open_tokenizer(struct data_set *set, const struct data_options *o,
                                              const void *text, size_t whole, size_t train,
                                              struct pd_why *why);

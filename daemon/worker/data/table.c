@@ -1,8 +1,8 @@
 /* daemon/worker/data/table.c: rows of a TSV, CSV or JSONL file with the columns `label` and `text`.
  *
- * TSV: a tab ends a column, a line end the row; nothing is quoted. CSV: RFC 4180, so a quoted field may hold commas,
- * doubled quotes and line ends. Both begin with a header row that names the columns, in any order; others than the
- * two are passed over. JSONL: an object on each line. */
+ * TSV: a tab ends a column, a line end the row; nothing is quoted. CSV: RFC 4180, so a quoted field may
+ * hold commas, doubled quotes and line ends. Both begin with a header row that names the columns, in any
+ * order; others than the two are passed over. JSONL: an object on each line. */
 #include "daemon/worker/data/table.h"
 
 #include <stdarg.h>

@@ -22,7 +22,8 @@ struct data_table {
     void *user;
 };
 
-/* Hands out the rows of a file's bytes in their order. A byte order mark and blank lines are passed over, CRLF is
- * taken for LF. PD_ERR_INVALID names the file, the line and what is expected; PD_ERR_TIMEOUT; what `row` returns. */
+/* Hands out the rows of a file's bytes in their order. A byte order mark and blank lines are passed over,
+ * CRLF is taken for LF. PD_ERR_INVALID names the file, the line and what is expected; PD_ERR_TIMEOUT; what
+ * `row` returns. */
 PD_NODISCARD enum pd_err data_table_read(const struct data_table *table, const void *bytes, size_t len,
                                          struct pd_why *why);

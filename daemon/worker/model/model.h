@@ -168,8 +168,8 @@ size_t model_attention_count(const struct model *m);
  */
 const struct model_attention *model_attention_at(const struct model *m, size_t i, int32_t *ret_heads,
                                                  size_t *ret_scale);
-/* Whether the network reads tokens (else images), and whether it decodes them one after the other (else it has
- * classes). */
+/* Whether the network reads tokens (else images), and whether it decodes them one after the other (else it
+ * has classes). */
 bool model_reads_tokens(const struct model_spec *s);
 bool model_decodes(const struct model_spec *s);
 
@@ -263,7 +263,8 @@ PD_NODISCARD enum pd_err model_graph_apply(const struct model *m, const struct m
  */
 PD_NODISCARD enum pd_err model_graph_block(const struct model *m, int32_t batch, int32_t tokens, bool causal,
                                            struct pk_graph **ret, struct pd_why *why);
-/* Inputs "input", of texts with classes "last", and those of the loss; outputs "loss_sum", "count", "correct" (1 each), "logits". */
+/* Inputs "input", of texts with classes "last", and those of the loss; outputs "loss_sum", "count",
+ * "correct" (1 each), "logits". */
 PD_NODISCARD enum pd_err model_graph_eval(const struct model *m, const struct model_loss *loss, int32_t batch,
                                           int32_t context, struct pk_graph **ret, struct pd_why *why);
 /* Input "input"; outputs "fro/<l>", "jac_fro/<l>", "jac_q_fro/<l>", "logit_std/<l>", "logit_max/<l>" (B, H),
@@ -271,8 +272,8 @@ PD_NODISCARD enum pd_err model_graph_eval(const struct model *m, const struct mo
  * it is no Jacobian by W_Q and is not to be shown. */
 PD_NODISCARD enum pd_err model_graph_probe(const struct model *m, int32_t batch, int32_t context,
                                            struct pk_graph **ret, struct pd_why *why);
-/* Classifier. Input "input" (B,C,H,W), normalised as data_info says, or of texts (B, context) and "last"; output
- * "logits" (B, classes). */
+/* Classifier. Input "input" (B,C,H,W), normalised as data_info says, or of texts (B, context) and "last";
+ * output "logits" (B, classes). */
 PD_NODISCARD enum pd_err model_graph_classify(const struct model *m, int32_t batch, int32_t context,
                                               struct pk_graph **ret, struct pd_why *why);
 /* Language model with key/value cache: `count` new tokens per sequence (prefill: a bucket; decode: 1).

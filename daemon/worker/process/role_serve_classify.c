@@ -1,5 +1,5 @@
-/* The serve role for images and texts to classes: small requests share a batch, a large one takes turns by slices.
- */
+/* The serve role for images and texts to classes: small requests share a batch, a large one takes turns by
+ * slices. */
 #include <stdlib.h>
 #include <string.h>
 

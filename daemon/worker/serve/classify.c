@@ -1,5 +1,6 @@
-/* Images to classes, and what all classifiers share: samples of one or many requests go through the graph in
- * batches. A batch takes the smallest planned size that holds it; results of the rows beyond are not looked at. */
+/* Images to classes, and what all classifiers share: samples of one or many requests go through the graph
+ * in batches. A batch takes the smallest planned size that holds it; results of the rows beyond are not
+ * looked at. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

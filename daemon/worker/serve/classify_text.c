@@ -1,4 +1,5 @@
-/* Texts to classes: the tokens of a batch of texts, padded on the right, and of each the row of its last token. */
+/* Texts to classes: the tokens of a batch of texts, padded on the right, and of each the row of its last
+ * token. */
 #include <stdlib.h>
 #include <string.h>
 

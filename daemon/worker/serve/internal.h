@@ -108,8 +108,8 @@ struct serve_kind {
     enum pd_err (*open)(struct serve *s, struct pd_why *why);
     /* Its members of the signature: comma-separated, the first without one. */
     void (*signature)(const struct serve *s, struct pd_buf *out);
-    /* Of classifiers; NULL: it is none. Puts sample i of the part at row `row` of the batch in host memory; sends
-     * `size` rows to the back end, those beyond `used` as padding. */
+    /* Of classifiers; NULL: it is none. Puts sample i of the part at row `row` of the batch in host memory;
+     * sends `size` rows to the back end, those beyond `used` as padding. */
     enum pd_err (*put)(struct serve *s, const struct serve_samples *part, int64_t i, int64_t row,
                        struct pd_why *why);
     enum pd_err (*send)(struct serve *s, int64_t used, int32_t size, struct pd_why *why);
@@ -122,7 +122,8 @@ struct serve_input {
     const char *name;
     void *memory;
 };
-/* Plans a graph for every batch size, samples of `context` tokens (images: 1), binds the inputs, runs each once. */
+/* Plans a graph for every batch size, samples of `context` tokens (images: 1), binds the inputs, runs each
+ * once. */
 PD_NODISCARD enum pd_err serve_classes_open(struct serve *s, int32_t context,
                                             const struct serve_input *inputs, size_t count,
                                             struct pd_why *why);

@@ -26,8 +26,8 @@
 #define SERVE_PIXELS_MAX 64000000     /* rows times columns of one picture as it comes */
 #define SERVE_CHUNK 256               /* prompt tokens read by one step */
 
-/* A form of serving, which a task names (daemon/worker/task): images to classes, texts to classes, or a text and
- * its continuation. */
+/* A form of serving, which a task names (daemon/worker/task): images to classes, texts to classes, or a
+ * text and its continuation. */
 struct serve_kind;
 extern const struct serve_kind serve_kind_classify, serve_kind_classify_text, serve_kind_language;
 
@@ -97,9 +97,9 @@ const struct serve_info *serve_info(const struct serve *s);
 const char *serve_kind_name(const struct serve_kind *kind);
 void serve_memory(const struct serve *s, struct serve_memory *ret);
 
-/* The model's metadata as one JSON object: {"platform", "kind": "classifier" | "text_classifier" | "language",
- * "inputs": [{"name","datatype","shape"}], "outputs": [...], "classes" | "vocabulary", "context", "weights",
- * "batch_max", "streams_max", "memory_bytes"}. -1 in a shape is the batch. */
+/* The model's metadata as one JSON object: {"platform", "kind": "classifier" | "text_classifier" |
+ * "language", "inputs": [{"name","datatype","shape"}], "outputs": [...], "classes" | "vocabulary",
+ * "context", "weights", "batch_max", "streams_max", "memory_bytes"}. -1 in a shape is the batch. */
 PD_NODISCARD enum pd_err serve_signature(const struct serve *s, struct pd_buf *out);
 
 /* ---- classifiers ---- */
@@ -108,7 +108,8 @@ PD_NODISCARD enum pd_err serve_signature(const struct serve *s, struct pd_buf *o
 #define SERVE_PIXEL_LOW (-0.5f)
 #define SERVE_PIXEL_HIGH 1.5f
 
-/* Images one after the other, each (C, H, W); or texts, each serve_text_ints int32_t as serve_text_read makes them. */
+/* Images one after the other, each (C, H, W); or texts, each serve_text_ints int32_t as serve_text_read
+ * makes them. */
 struct serve_samples {
     const void *data;
     bool bytes; /* images: true: UINT8, 0..255. false: FP32 on the scale 0..1, what bytes / 255 gives */
@@ -124,9 +125,9 @@ bool serve_pictures(const struct serve *s);
 PD_NODISCARD enum pd_err serve_picture_read(const struct serve *s, const void *bytes, size_t len, uint8_t *to,
                                             struct pd_why *why);
 
-/* Numbers of one text, and the text as them: how many of its tokens are read (all, or the first `positions` of
- * struct serve_info), then these, then zeros. PD_ERR_INVALID: a character that the tokenizer does not know. Any thread
- * may call. */
+/* Numbers of one text, and the text as them: how many of its tokens are read (all, or the first `positions`
+ * of struct serve_info), then these, then zeros. PD_ERR_INVALID: a character that the tokenizer does not
+ * know. Any thread may call. */
 size_t serve_text_ints(const struct serve *s);
 /* Most texts of one request: SERVE_TEXTS_MAX, fewer where a text has very many tokens. */
 int64_t serve_texts_max(const struct serve *s);

@@ -23,9 +23,9 @@ struct model_arch {
                                struct model_spec *ret, struct pd_why *why);
     enum pd_err (*check)(const struct model_spec *s, struct pd_why *why);
 
-    /* images (B, C, H, W) or tokens (B, T) -> logits, rows as cross-entropy wants them: (B, classes) where the
-     * spec has classes, else (B T, vocab). Tokens with classes: also input "last" I32 (B), the row of the B T that
-     * is read for each text. */
+    /* images (B, C, H, W) or tokens (B, T) -> logits, rows as cross-entropy wants them: (B, classes) where
+     * the spec has classes, else (B T, vocab). Tokens with classes: also input "last" I32 (B), the row of
+     * the B T that is read for each text. */
     struct pk_val (*forward)(struct net *n, struct pk_val input);
     /* Tokens (B, T) at positions (B, T) -> logits (picks, vocab) of the rows `pick`. NULL: it does not
      * decode; nor does one with classes. */

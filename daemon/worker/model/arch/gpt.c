@@ -1,5 +1,6 @@
-/* GPT-2 with the names and layouts of Hugging Face: matrices as [in, out], the head tied to the embedding. With
- * classes it is their GPT2ForSequenceClassification: `score` reads the last token of each text, and nothing is tied. */
+/* GPT-2 with the names and layouts of Hugging Face: matrices as [in, out], the head tied to the embedding.
+ * With classes it is their GPT2ForSequenceClassification: `score` reads the last token of each text, and
+ * nothing is tied. */
 #include <string.h>
 
 #include "daemon/job/job.h"

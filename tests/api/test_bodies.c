@@ -268,6 +268,15 @@ static void test_oip_every_datatype(void **state)
     assert_memory_equal(q.tensors[0].data, "\2\0\0\0ab\0\0\0\0", 10);
     api_oip_request_done(&q);
     free(body);
+    /* One text for an array of one. */
+    assert_int_equal(
+        oip("{\"inputs\":[{\"name\":\"x\",\"shape\":[1],\"datatype\":\"BYTES\",\"data\":\"ab\"}]}", NULL, 0,
+            &q, &why, &body),
+        PD_OK);
+    assert_int_equal(q.tensors[0].bytes, 6);
+    assert_memory_equal(q.tensors[0].data, "\2\0\0\0ab", 6);
+    api_oip_request_done(&q);
+    free(body);
 }
 
 static void test_oip_refuses_before_it_allocates(void **state)
@@ -302,7 +311,12 @@ static void test_oip_refuses_before_it_allocates(void **state)
         {IN("\"shape\":[1],\"datatype\":\"BOOL\",\"data\":[2]"), 0, "not a BOOL"},
         {IN("\"shape\":[1],\"datatype\":\"FP16\",\"data\":[1]"), 0, "only be sent as binary"},
         {IN("\"shape\":[1],\"datatype\":\"BF16\",\"data\":[1]"), 0, "only be sent as binary"},
-        {IN("\"shape\":[1],\"datatype\":\"BYTES\",\"data\":[1]"), 0, "must be texts"},
+        {IN("\"shape\":[1],\"datatype\":\"BYTES\",\"data\":[1]"), 0, "element 0 of BYTES is no text"},
+        {IN("\"shape\":[2,2],\"datatype\":\"BYTES\",\"data\":[[\"a\",\"b\"],[\"c\",null]]"), 0,
+         "element 3 of BYTES is no text"},
+        {IN("\"shape\":[1],\"datatype\":\"BYTES\",\"data\":{}"), 0, "needs data, an array, or one text"},
+        {IN("\"shape\":[2],\"datatype\":\"BYTES\",\"data\":\"a\""), 0, "has 1 elements"},
+        {IN("\"shape\":[1],\"datatype\":\"UINT8\",\"data\":\"a\""), 0, "needs data, an array"},
         {IN("\"shape\":[1],\"datatype\":\"FP32\""), 0, "needs data"},
         {IN("\"shape\":[1],\"datatype\":\"FP32\",\"parameters\":{\"binary_data_size\":4}"), 0,
          "without Inference-Header"},

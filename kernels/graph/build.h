@@ -98,8 +98,8 @@ bool pk_value_reshape(const struct pk_value *v, const struct pk_shape *shape, in
 /* Root, strides and offset of a view `v` over `x`; its shape is known already. False: a RESHAPE of
  * something whose elements are not in order. */
 bool pk_lay_view(enum pk_op op, const struct pk_attr *attr, const struct pk_value *x, struct pk_value *v);
-/* Node `node`, new from a pass, belongs where node `like` does: its version of leaves, scope, part of the graph
- * and precision. */
+/* Node `node`, new from a pass, belongs where node `like` does: its version of leaves, scope, part of the
+ * graph and precision. */
 void pk_node_belongs(struct pk_graph *g, uint32_t node, uint32_t like);
 /* A node like `like` with other inputs and outputs of its own, for passes. 0 after an error. */
 uint32_t pk_node_copy(struct pk_graph *g, uint32_t like, const uint32_t *in);

@@ -247,12 +247,12 @@ void pk_accumulate(struct pk_graph *g, struct pk_val sum, struct pk_val x, struc
 void pk_grad(struct pk_graph *g, struct pk_val y, struct pk_val seed, const struct pk_val *wrt, size_t count,
              struct pk_val *ret_grads);
 
-/* Forward mode: ret_dy[i] is how y[i] changes, to first order, where every x[k] changes by dx[k] (of its shape
- * and dtype; PK_NONE: not at all); zeros where nothing reaches it. Made of the reverse mode: the gradient is
- * linear in what flows into y, so its derivative by that, along dx, is the tangent. Every op between x and y
- * needs a derivative of its derivative; an error names one that has none, and whether a plain graph has it.
- * No leaf is added, and dead-code elimination takes what the tangent does not need - except the sums over
- * ranks of the backward part, for collectives are never eliminated. */
+/* Forward mode: ret_dy[i] is how y[i] changes, to first order, where every x[k] changes by dx[k] (of its
+ * shape and dtype; PK_NONE: not at all); zeros where nothing reaches it. Made of the reverse mode: the
+ * gradient is linear in what flows into y, so its derivative by that, along dx, is the tangent. Every op
+ * between x and y needs a derivative of its derivative; an error names one that has none, and whether a plain
+ * graph has it. No leaf is added, and dead-code elimination takes what the tangent does not need - except the
+ * sums over ranks of the backward part, for collectives are never eliminated. */
 void pk_jvp(struct pk_graph *g, const struct pk_val *y, size_t n_y, const struct pk_val *x,
             const struct pk_val *dx, size_t n_x, struct pk_val *ret_dy);
 
@@ -317,8 +317,8 @@ PD_NODISCARD enum pd_err pk_exec_new_in(struct pk_graph *g, const struct pk_back
 
 void pk_exec_report(const struct pk_exec *e, struct pk_plan_report *ret);
 
-/* A leaf of the graph that its caller binds (inputs, parameters, states; not constants), by its name: its bytes
- * and view, for binding and for checkpoints. */
+/* A leaf of the graph that its caller binds (inputs, parameters, states; not constants), by its name: its
+ * bytes and view, for binding and for checkpoints. */
 struct pk_leaf {
     const char *name; /* borrowed from the graph */
     enum pk_op kind;  /* INPUT, PARAM or STATE */

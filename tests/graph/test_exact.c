@@ -470,7 +470,7 @@ static bool from_backward(const struct pk_graph *g, uint32_t value)
     return any;
 }
 
-/* .. and among the numbers that the largest was taken of, not among those that the backward part makes again. */
+/* .. and among the numbers that the largest was taken of, not those that the backward part makes again. */
 static void test_exact_places_are_those_of_the_forward_part(void **state)
 {
     struct pk_graph *g = pk_graph_new(false);

@@ -1,6 +1,6 @@
 /* Fails the n-th allocation of building and planning until all succeed: an error each time, never a crash
- * and never a leak (the latter under the asan preset). And lets every array that grows move, its old place spoilt:
- * nobody looks there again. */
+ * and never a leak (the latter under the asan preset). And lets every array that grows move, its old place
+ * overwritten: nothing reads there again. */
 #include "tests/graph/rig.h"
 
 #include <malloc.h>
@@ -115,7 +115,7 @@ static void test_nomem_is_an_error_at_every_allocation(void **state)
     reference_backend()->close(b);
 }
 
-/* The second round adds nodes and values; at some number of values before it, an array grows at each of them. */
+/* The second round adds values: for each there is a number of earlier ones at which the array grows. */
 static void test_passes_let_arrays_move(void **state)
 {
     (void)state;

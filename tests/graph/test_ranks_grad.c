@@ -1,5 +1,5 @@
-/* Gradients through a sum over ranks: two processes, each with a share of the loss; what each gets for its own
- * x is how the sum of all shares changes with it, by differences in f64. */
+/* Gradients through a sum over ranks: a few processes, each with a share of the loss; what each gets for its
+ * own x is how the sum of all shares changes with it, by differences in f64. */
 #include <math.h>
 
 #include "kernels/graph/graph.h"

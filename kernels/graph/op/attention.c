@@ -242,8 +242,9 @@ static bool only_dy(const struct pk_vjp *v, int32_t dy_at)
     return true;
 }
 
-/* x^p has a kernel for it, and a smaller one for the derivative by dy alone. Of the others, by the definition: the plain form differentiated once is what this
- * node computes; y and the sums are functions of the other inputs. */
+/* x^p has a kernel for it, and a smaller one for the derivative by dy alone. Of the others, by the
+ * definition: the plain form differentiated once is what this node computes; y and the sums are functions of
+ * the other inputs. */
 static void vjp_bwd(struct pk_vjp *v)
 {
     struct pk_graph *g = v->g;

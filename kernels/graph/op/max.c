@@ -19,9 +19,9 @@ static bool stops(const struct pk_attr *attr)
 
 #define PLACES_MOST 16777216 /* whole numbers that f32 tells apart */
 
-/* To the first of the largest: the smallest place along the reduced axes, counted in row-major order, at which
- * x is the result. Places are numbers that must not be rounded. Finding them belongs to the forward part:
- * what the backward part makes again may differ from what the result was taken of in the last bit. */
+/* To the first of the largest: the smallest place along the reduced axes, counted in row-major order, at
+ * which x is the result. Places are numbers that must not be rounded. Finding them belongs to the forward
+ * part: what the backward part makes again may differ in the last bit from what the result was taken of. */
 static void vjp(struct pk_vjp *v)
 {
     struct pk_graph *g = v->g;

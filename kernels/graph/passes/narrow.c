@@ -8,8 +8,8 @@
  * whatever they are for. Forwards again: types are set, and casts are put where an op wants another type than
  * it is given.
  *
- * A node that is exact (pk_graph_exact) makes and reads what it would in full precision; a value that this pass
- * has narrowed for another reader is widened for it.
+ * A node that is exact (pk_graph_exact) makes and reads what it would in full precision; a value that this
+ * pass has narrowed for another reader is widened for it.
  *
  * A cast of a leaf is a cast of all of it, seen through the same views: a weight has one working copy for
  * forward and backward. Where the graph has a state for it (pk_working_copy) there is no cast: the copy is

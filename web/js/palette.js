@@ -92,8 +92,14 @@ export function openPalette() {
     const dialog = h('dialog', { class: 'palette', 'aria-label': 'Find' }, h('div', { class: 'search' }, icon('search'), field,
         h('button', { type: 'button', class: 'quiet icon-button', 'aria-label': 'Close', on: { click: () => dialog.close() } }, icon('close', 13))), list, said);
 
-    // A list drawn under a pointer at rest is told of a move of nothing: that must not take the choice from the keys.
-    const moved = (/** @type {any} */ event) => event.movementX !== 0 || event.movementY !== 0;
+    // A list drawn under a pointer at rest is told of a move: that must not take the choice from the keys.
+    /** Where the pointer was last seen. @type {string | null} */
+    let seen = null;
+    const moved = (/** @type {any} */ event) => {
+        const before = seen;
+        seen = `${event.clientX} ${event.clientY}`;
+        return before !== null && before !== seen;
+    };
 
     /** @param {Item[]} known */
     function draw(known) {
@@ -107,6 +113,7 @@ export function openPalette() {
             items.map((item, i) => item.group === group && h('div', { role: 'option', id: `palette-${i}`, class: 'palette-item', on: { click: () => take(item), pointermove: (/** @type {any} */ event) => moved(event) && i !== at && choose(i) } },
                 h('span', { class: 'clip' }, item.name), item.note ? h('span', { class: 'muted small' }, item.note) : null)))));
         list.hidden = items.length === 0;
+        list.setAttribute('aria-busy', String(busy));
         field.setAttribute('aria-expanded', String(items.length > 0));
         choose(at);
         setText(said, items.length > 0 ? '' : busy ? 'Looking …' : 'Nothing has this name or number.');

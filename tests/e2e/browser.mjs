@@ -12,9 +12,9 @@ import { build } from '../lib/daemon.mjs';
 
 export const axeSource = readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
 
-/** Where Debian or Ubuntu put a Chromium, or null. */
+/** Where Debian or Ubuntu put a Chromium, or null. Debian's shell of it draws no window around the page: half the work. */
 export function findChromium() {
-    for (const name of ['chromium', 'chromium-browser', 'google-chrome']) {
+    for (const name of ['chromium-headless-shell', 'chromium', 'chromium-browser', 'google-chrome']) {
         try {
             return execFileSync('/bin/sh', ['-c', `command -v ${name}`], { encoding: 'utf8' }).trim();
         } catch { /* the next */ }

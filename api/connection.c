@@ -9,11 +9,12 @@
 #include "api/json.h"
 #include "kernels/base/clock.h"
 
-#define SWALLOW_MAX                                                                                          \
-    (8u * 1024u * 1024u) /* a refused body up to this size is read to its end, so that the client sees why   \
-                          */
-#define FIELDS_MAX 128u  /* lines of a request's head */
-#define BODIES_MAX (256u * 1024u * 1024u) /* bytes of request bodies held at once, all clients together */
+/* A refused body up to this size is read to its end, so that the client sees why. */
+#define SWALLOW_MAX (8u * 1024u * 1024u)
+/* Lines of a request's head. */
+#define FIELDS_MAX 128u
+/* Bytes of request bodies held at once, of all clients together. */
+#define BODIES_MAX (256u * 1024u * 1024u)
 
 void *api_request_new(void *cls, const char *uri, struct MHD_Connection *connection)
 {

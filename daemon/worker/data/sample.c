@@ -105,7 +105,6 @@ static void image_none(const struct data_set *set, int32_t row, void *const *to)
     int32_t *target = to[1];
 
     (void)row;
-
     memset(to[0], 0, area(&set->info) * sizeof(float));
     *target = DATA_IGNORE;
 }
@@ -170,7 +169,6 @@ static void token_none(const struct data_set *set, int32_t row, void *const *to)
     int32_t *tokens = to[0], *targets = to[1];
 
     (void)row;
-
     for (int32_t i = 0; i < set->info.context; i++) {
         tokens[i] = 0;
         targets[i] = DATA_IGNORE;

@@ -384,7 +384,7 @@ static void take_list(struct devices *ds)
     loop_schedule(ds->loop);
 }
 
-/* Places of instances that are gone and that nobody holds may be given to others. */
+/* Frees the places of MIG instances that no longer exist, unless a run or a model still holds the device. */
 static void forget_gone(struct devices *ds)
 {
     for (int i = ds->gpu_first; i < ds->gpu_first + ds->gpu_count; i++)

@@ -44,7 +44,7 @@ enum slot_state {
     SLOT_SERVING, /* models are loaded there; a run may join them, where no device is free */
     SLOT_BUSY,
     SLOT_CHECKING, /* given back; its GPU was not looked at since */
-    /* Out of service: nobody knows until when. */
+    /* Out of service, for a time that is not known. */
     SLOT_DRAINING, /* a run holds it, and no other will */
     SLOT_FOREIGN,
     SLOT_DRAINED,

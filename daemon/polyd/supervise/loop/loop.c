@@ -14,7 +14,7 @@
 #include "kernels/base/log.h"
 
 #define TICK_MS 100     /* deadlines are kept this exactly */
-#define LOOK_US 1000000 /* between two looks at the rows that nobody asked for */
+#define LOOK_US 1000000 /* so often commands and queue are read from the store unasked */
 
 struct loop {
     struct store_writer *writer;

@@ -15,7 +15,7 @@ struct workers;
 
 PD_NODISCARD enum pd_err plans_new(struct loop *l, struct workers *w, struct devices *devices,
                                    struct plans **ret, struct pd_why *why);
-/* After loop_stop; who still waits is told so. NULL is fine. Returns NULL. */
+/* After loop_stop. Ends plans under way: their callers get PD_ERR_CLOSED. NULL is fine; returns NULL. */
 struct plans *plans_free(struct plans *s);
 
 /* Any thread: sup_plan and sup_data_list of supervise.h. */

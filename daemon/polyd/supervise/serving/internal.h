@@ -90,7 +90,7 @@ enum pd_err model_unknown(const struct serving *s, const char *name, struct pd_w
 struct model *model_find(struct serving *s, const char *name, int64_t version);
 /* On the table, not started; NULL without memory. */
 struct model *model_new(struct serving *s, const struct store_model_version *v);
-/* Takes it off the table and frees it. Nobody may hold it. */
+/* Takes it off the table and frees it: no other reference to it may be left. */
 void model_forget(struct serving *s, struct model *m);
 void model_set_state(struct serving *s, struct model *m, enum sup_model_state state, const char *reason);
 void model_tell_loads(struct serving *s, struct model *m, enum pd_err err, const struct pd_why *why);

@@ -140,7 +140,6 @@ void model_set_state(struct serving *s, struct model *m, enum sup_model_state st
            state_names[state], *reason ? "why=\"" : "", reason, *reason ? "\"" : "");
 }
 
-/* Takes it off the table. Nobody may hold it. */
 void model_forget(struct serving *s, struct model *m)
 {
     pthread_mutex_lock(&s->lock);

@@ -29,7 +29,7 @@ struct conn_owner {
     void (*closed)(void *self, struct conn *c, bool silent);
     /* After conn_stall, ten times a second: may it be read again? NULL: it never stalls. */
     bool (*resume)(void *self, struct conn *c);
-    /* Everything queued is sent. NULL: nobody asks. */
+    /* All queued frames have been sent. May be NULL. */
     void (*drained)(void *self, struct conn *c);
 };
 

@@ -715,6 +715,16 @@ void pk_accumulate(struct pk_graph *g, struct pk_val sum, struct pk_val x, struc
         pk_emit(g, PK_OP_ACCUMULATE, &a, in, 3, NULL);
 }
 
+void pk_blend(struct pk_graph *g, struct pk_val s, struct pk_val x, struct pk_val gate, double keep)
+{
+    struct pk_attr a = pk_attr_zero();
+    struct pk_val in[3] = {s, x, gate};
+
+    a.optim.ema = keep;
+    if (writable(g, s, "blend"))
+        pk_emit(g, PK_OP_BLEND, &a, in, 3, NULL);
+}
+
 struct pk_val pk_all_reduce(struct pk_graph *g, struct pk_val x, int32_t root)
 {
     struct pk_attr a = pk_attr_zero();

@@ -238,6 +238,8 @@ void pk_msgdw(struct pk_graph *g, struct pk_val p, struct pk_val grad, struct pk
               struct pk_val gate, struct pk_optim_spec spec);
 /* sum (a state) <- x if first (1) is not 0, else sum + x. */
 void pk_accumulate(struct pk_graph *g, struct pk_val sum, struct pk_val x, struct pk_val first);
+/* s, a parameter or state, becomes keep s + (1 - keep) x where gate (1) is not 0; with keep 0 it becomes x. */
+void pk_blend(struct pk_graph *g, struct pk_val s, struct pk_val x, struct pk_val gate, double keep);
 
 /* ---- differentiating ---- */
 

@@ -664,6 +664,10 @@ static void test_optimisers(void **state)
             c.n_out = 1;
             c.in[2] = rig_values(floats[t], PK_SHAPE(1), (double[]){form & 2});
             rig_check(&c);
+            c.op = PK_OP_BLEND;
+            c.name = "blend";
+            c.attr.optim.ema = form & 8 ? 0.9 : 0;
+            rig_check(&c);
             rig_reset(NULL);
         }
 }

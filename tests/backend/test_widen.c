@@ -322,6 +322,8 @@ static void test_widen_refuses_f64_and_narrow_states(void **state)
     c = (struct pk_call){
         .op = PK_OP_ACCUMULATE, .attr = &attr, .n_in = 3, .n_out = 1, .in = first, .out = first};
     assert_false(api->supports(NULL, &c));
+    c.op = PK_OP_BLEND;
+    assert_false(api->supports(NULL, &c));
 }
 
 int main(void)

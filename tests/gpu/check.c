@@ -139,6 +139,7 @@ static struct narrowing narrowing_of(const struct rig_case *c)
     case PK_OP_ADAMW:
     case PK_OP_MSGDW:
     case PK_OP_ACCUMULATE:
+    case PK_OP_BLEND:
         n.in[1] = ALONE;
         break;
     default:

@@ -144,6 +144,7 @@ static void options(struct noting *n, const struct pk_call *c)
     case PK_OP_ADAMW:
     case PK_OP_MSGDW:
     case PK_OP_ACCUMULATE:
+    case PK_OP_BLEND:
         option(n, 0, a->optim.weight_decay > 0);
         option(n, 1, a->optim.momentum > 0);
         option(n, 2, a->optim.dampening > 0);

@@ -85,6 +85,12 @@ static void let_go(void)
     memset(update, 0, sizeof update);
 }
 
+/* With moments, hyper-parameters and a gate. */
+static bool is_step(enum pk_op op)
+{
+    return op == PK_OP_ADAMW || op == PK_OP_MSGDW;
+}
+
 /* A call on tensors of n elements, with the hyper-parameters of a group. */
 static void make(enum pk_op op, int i, int64_t n, int group, bool average)
 {
@@ -101,10 +107,10 @@ static void make(enum pk_op op, int i, int64_t n, int group, bool average)
     u->attr.optim.weight_decay = group % 2 ? 0.1 : 0;
     u->attr.optim.nesterov = group == 3;
     u->attr.optim.l2 = group == 2;
-    u->attr.optim.ema = average ? 0.9 : 0;
+    u->attr.optim.ema = average || (op == PK_OP_BLEND && group > 0) ? 0.9 : 0;
     for (int t = 0; t < 2 + states; t++, k++)
         u->host[k] = pk_view_dense(NULL, PK_F32, PK_SHAPE(n));
-    if (op == PK_OP_ACCUMULATE) {
+    if (!is_step(op)) {
         u->host[k++] = pk_view_dense(NULL, PK_F32, PK_SHAPE(1));
     } else {
         u->host[k++] = pk_view_dense(NULL, PK_F32, PK_SHAPE(4));
@@ -144,7 +150,7 @@ static void reset(float apply, float first)
 
         if (!u->call.attr)
             continue;
-        if (u->call.op == PK_OP_ACCUMULATE) {
+        if (!is_step(u->call.op)) {
             begin[i][at][0] = first;
         } else {
             memcpy(begin[i][at], hyper, sizeof hyper);
@@ -170,7 +176,7 @@ static void share_hyper(void)
 
         if (!u->call.attr)
             continue;
-        for (int t = at; t < at + (u->call.op == PK_OP_ACCUMULATE ? 1 : 2); t++) {
+        for (int t = at; t < at + (!is_step(u->call.op) ? 1 : 2); t++) {
             api->free(device, u->in[t].data);
             u->in[t].data = update[0].in[t].data;
         }
@@ -183,7 +189,7 @@ static void unshare(void)
         struct update *u = &update[i];
         const int at = u->call.op == PK_OP_ADAMW ? 4 : u->call.op == PK_OP_MSGDW ? 3 : 2;
 
-        for (int t = at; u->call.attr && t < at + (u->call.op == PK_OP_ACCUMULATE ? 1 : 2); t++)
+        for (int t = at; u->call.attr && t < at + (!is_step(u->call.op) ? 1 : 2); t++)
             u->in[t].data = NULL;
     }
 }
@@ -338,6 +344,7 @@ static void test_together_is_one_by_one(void **state)
         check_one_kind(PK_OP_ADAMW, 1, (float)first);
         check_one_kind(PK_OP_MSGDW, 1, (float)first);
         check_one_kind(PK_OP_ACCUMULATE, 1, (float)first);
+        check_one_kind(PK_OP_BLEND, 1, (float)first);
     }
 }
 

@@ -141,6 +141,11 @@ WRONG(adamw_leaf, struct pk_val p = f(g, PK_SHAPE(2));
                f(g, PK_SHAPE(2)), (struct pk_optim_spec){0}))
 WRONG(msgdw, pk_msgdw(g, f(g, PK_SHAPE(2)), f(g, PK_SHAPE(2)), f(g, PK_SHAPE(2)), f(g, PK_SHAPE(3)),
                       f(g, PK_SHAPE(2)), (struct pk_optim_spec){0}))
+WRONG(blend, pk_blend(g, pk_param(g, "s", PK_F32, PK_SHAPE(2)), f(g, PK_SHAPE(3)), f(g, PK_SHAPE(1)), 0.5))
+WRONG(blend_gate,
+      pk_blend(g, pk_param(g, "s", PK_F32, PK_SHAPE(2)), f(g, PK_SHAPE(2)), f(g, PK_SHAPE(2)), 0.5))
+WRONG(blend_keep, pk_blend(g, pk_param(g, "s", PK_F32, PK_SHAPE(2)), f(g, PK_SHAPE(2)), f(g, PK_SHAPE(1)), 1))
+WRONG(blend_leaf, pk_blend(g, pk_scale(g, f(g, PK_SHAPE(2)), 2.0), f(g, PK_SHAPE(2)), f(g, PK_SHAPE(1)), 0.5))
 WRONG(nothing, pk_add(g, f(g, PK_SHAPE(2)), PK_NONE))
 WRONG(foreign, pk_copy(g, (struct pk_val){77}))
 WRONG(output, pk_output(g, "y", PK_NONE))
@@ -197,6 +202,10 @@ static const struct wrong wrongs[] = {
     {"parameter's shape", wrong_adamw},
     {"neither", wrong_adamw_leaf},
     {"hyper must be (4)", wrong_msgdw},
+    {"the shape of what it changes", wrong_blend},
+    {"gate must be (1)", wrong_blend_gate},
+    {"is not in [0, 1)", wrong_blend_keep},
+    {"neither", wrong_blend_leaf},
     {"no value of this graph", wrong_nothing},
     {"no value of this graph", wrong_foreign},
     {"no value of this graph", wrong_output},

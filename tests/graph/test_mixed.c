@@ -132,9 +132,9 @@ static bool judge(struct pk_backend *b, const struct pk_call *c)
     case PK_OP_ADAMW:
     case PK_OP_MSGDW:
     case PK_OP_ACCUMULATE: /* gradients of parameters keep their bits; the last may be a working copy */
+    case PK_OP_BLEND:
         for (int i = 0; i < c->n_in; i++)
-            MUST(is_half(&c->in[i]) ==
-                 (c->op != PK_OP_ACCUMULATE && c->attr->optim.copy && i == c->n_in - 1));
+            MUST(is_half(&c->in[i]) == (c->attr->optim.copy && i == c->n_in - 1));
         break;
     case PK_OP_CACHE_APPEND:
         MUST(c->in[0].dtype == c->in[1].dtype);

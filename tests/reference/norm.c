@@ -286,3 +286,11 @@ void ref_accumulate(const struct pk_call *c)
     for (int64_t i = 0; i < count(&c->in[0]); i++)
         put(&c->in[0], i, get(&c->in[1], i) + (get(&c->in[2], 0) != 0.0 ? 0.0 : get(&c->in[0], i)));
 }
+
+void ref_blend(const struct pk_call *c)
+{
+    const double keep = c->attr->optim.ema;
+
+    for (int64_t i = 0; i < count(&c->in[0]) && get(&c->in[2], 0) != 0.0; i++)
+        put(&c->in[0], i, get(&c->in[1], i) * (1.0 - keep) + (keep > 0.0 ? keep * get(&c->in[0], i) : 0.0));
+}

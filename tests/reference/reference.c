@@ -88,6 +88,9 @@ static enum pd_err run_one(const struct pk_call *c, struct pd_why *why)
     case PK_OP_ACCUMULATE:
         ref_accumulate(c);
         return PD_OK;
+    case PK_OP_BLEND:
+        ref_blend(c);
+        return PD_OK;
     case PK_OP_ALL_REDUCE: /* of one rank: whoever has more uses another back end */
         memmove(c->out[0].data, c->in[0].data,
                 (size_t)pk_shape_count(&c->in[0].shape) * pk_dtype_size(c->in[0].dtype));

@@ -1,4 +1,4 @@
-/* ADAMW, MSGDW and ACCUMULATE, in place and elementwise. Numbers that change from step to step are read from
+/* ADAMW, MSGDW, ACCUMULATE and BLEND, in place and elementwise. Numbers that change from step to step are read from
  * tensors. */
 #include "kernels/backend/cpu/ops.h"
 
@@ -221,5 +221,36 @@ enum pd_err PK_FN(accumulate)(struct pk_backend *b, const struct pk_call *c, str
     j.g = gradient_of(b, c);
     j.first = at(&c->in[2], 0) != 0;
     cpu_pool_run(b->pool, cpu_div_up(j.count, TASK), accumulate_task, &j);
+    return PD_OK;
+}
+
+static void blend_task(void *arg, int64_t task, int thread)
+{
+    const struct job *j = arg;
+    int64_t end = cpu_min(j->count, (task + 1) * TASK), i = task * TASK;
+
+    (void)thread;
+    if (j->ema == 0) {
+        memcpy(j->p + i, j->g + i, (size_t)(end - i) * sizeof(real));
+        return;
+    }
+    for (; i + W <= end; i += W)
+        vst(j->p + i, vld(j->p + i) * j->ema + vld(j->g + i) * j->renewed);
+    if (i < end)
+        vstn(j->p + i, vldn(j->p + i, end - i) * j->ema + vldn(j->g + i, end - i) * j->renewed, end - i);
+}
+
+enum pd_err PK_FN(blend)(struct pk_backend *b, const struct pk_call *c, struct pd_why *why)
+{
+    struct job j = {.p = c->in[0].data,
+                    .count = view_count(&c->in[0]),
+                    .ema = (real)c->attr->optim.ema,
+                    .renewed = (real)(1 - c->attr->optim.ema)};
+
+    (void)why;
+    if (at(&c->in[2], 0) == 0)
+        return PD_OK;
+    j.g = gradient_of(b, c);
+    cpu_pool_run(b->pool, cpu_div_up(j.count, TASK), blend_task, &j);
     return PD_OK;
 }

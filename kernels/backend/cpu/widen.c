@@ -74,6 +74,7 @@ bool cpu_widen_supports(const struct pk_call *c)
                 return false;
         return true;
     case PK_OP_ACCUMULATE:
+    case PK_OP_BLEND:
         return !is_half(&c->in[0]);
     case PK_OP_ATTENTION_STATE:
         return !is_half(&c->in[c->n_in - 1]);

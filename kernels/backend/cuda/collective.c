@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "kernels/backend/cuda/backend.h"
+#include "kernels/backend/cuda/optim.h"
 #include "kernels/comm/comm.h"
 
 #define TRAVELLING_MAX 16
@@ -69,7 +70,7 @@ enum pd_err cuda_ranks_before(struct pk_backend *b, const struct pk_call *c, str
     if (!r || !r->count || is_collective(c)) /* they wait for each other on their own stream */
         return PD_OK;
     /* optimiser calls in a row are one launch: what the later ones touch counts as well */
-    wait = c->op == PK_OP_ADAMW || c->op == PK_OP_MSGDW || c->op == PK_OP_ACCUMULATE ||
+    wait = cuda_optim_is(c->op) ||
            (c->workspace_bytes && touches(r, (struct range){scratch, scratch + c->workspace_bytes}));
     for (int32_t i = 0; i < c->n_in && !wait; i++)
         wait = touches(r, range_of(&c->in[i]));

@@ -1,7 +1,7 @@
-/* ADAMW, MSGDW and ACCUMULATE, in place: many tensors in one launch.
+/* ADAMW, MSGDW, ACCUMULATE and BLEND, in place: many tensors in one launch.
  *
  * Bytes of a parameter: AdamW 26 with a bf16 gradient and 28 with f32 (read g p m v, write p m v), mSGDW 18
- * or 20, ACCUMULATE 10 or 12 (6 or 8 the first time, when the sum is not read); 8 more with an average, 2
+ * or 20, ACCUMULATE and BLEND 10 or 12 (6 or 8 where what was there is not read); 8 more with an average, 2
  * with a working copy in bf16, which would be 6 by a kernel of its own.
  *
  * Calls of one kind that follow each other are gathered (cuda_optim_together), up to what fits into the
@@ -24,7 +24,7 @@ namespace
 {
 /* One set of hyper-parameters. */
 struct group {
-    const float *hyper, *gate; /* ACCUMULATE: hyper is `first`, no gate */
+    const float *hyper, *gate; /* ACCUMULATE: hyper is `first`, no gate; BLEND: it is the gate */
     int64_t hyper_step, gate_step;
     double lr_mult, weight_decay;
     float beta1, beta2, eps, momentum, fresh, ema, renewed;
@@ -32,7 +32,7 @@ struct group {
 };
 
 struct tensor {
-    float *p, *m, *v, *average; /* ACCUMULATE: p is the sum */
+    float *p, *m, *v, *average; /* ACCUMULATE, BLEND: p is what changes */
     const void *g;
     __nv_bfloat16 *copy; /* of p, rounded; or NULL */
     int64_t count;
@@ -57,6 +57,12 @@ struct factors {
     bool apply, first;
 };
 } // namespace
+
+/* Whether it is an optimiser's step: with moments, hyper-parameters and a gate. */
+static __host__ __device__ constexpr bool steps(int op)
+{
+    return op == PK_OP_ADAMW || op == PK_OP_MSGDW;
+}
 
 template <int op> __device__ __forceinline__ void factors_of(const struct group &g, struct factors *f)
 {
@@ -103,7 +109,10 @@ template <int op> static __global__ void __launch_bounds__(THREADS) optim_kernel
     const struct tensor x = t.tensor[from];
     const struct group &s = t.group[x.group];
     const int64_t first = (int64_t)(blockIdx.x - x.first) * TILE + 4 * threadIdx.x;
-    const bool fresh = op == PK_OP_ACCUMULATE && s.hyper[0] != 0;
+    const bool fresh = op == PK_OP_ACCUMULATE ? s.hyper[0] != 0 : op == PK_OP_BLEND && s.ema == 0;
+
+    if (op == PK_OP_BLEND && s.hyper[0] == 0)
+        return;
 
 #pragma unroll
     for (int k = 0; k < PACKS; k++) {
@@ -111,16 +120,16 @@ template <int op> static __global__ void __launch_bounds__(THREADS) optim_kernel
         const int n = at < x.count ? (int)(x.count - at < 4 ? x.count - at : 4) : 0;
 
         part_load(x.g, x.bf16, x.packs, at, n, g[k]);
-        if (op != PK_OP_ACCUMULATE || !fresh)
+        if (!fresh)
             part_load(x.p, false, x.packs, at, n, p[k]);
-        if (op != PK_OP_ACCUMULATE)
+        if (steps(op))
             part_load(x.m, false, x.packs, at, n, m[k]);
         if (op == PK_OP_ADAMW)
             part_load(x.v, false, x.packs, at, n, v[k]);
-        if (op != PK_OP_ACCUMULATE && x.average)
+        if (steps(op) && x.average)
             part_load(x.average, false, x.packs, at, n, average[k]);
     }
-    if (op != PK_OP_ACCUMULATE) {
+    if (steps(op)) {
         if (threadIdx.x == 0)
             factors_of<op>(s, &f);
         __syncthreads();
@@ -140,6 +149,10 @@ template <int op> static __global__ void __launch_bounds__(THREADS) optim_kernel
                 p[k][i] = fresh ? g[k][i] : p[k][i] + g[k][i];
                 continue;
             }
+            if (op == PK_OP_BLEND) {
+                p[k][i] = fresh ? g[k][i] : p[k][i] * s.ema + g[k][i] * s.renewed;
+                continue;
+            }
             g[k][i] = g[k][i] * f.clip + p[k][i] * f.l2;
             p[k][i] = p[k][i] * f.decay;
             if (op == PK_OP_ADAMW) {
@@ -153,22 +166,22 @@ template <int op> static __global__ void __launch_bounds__(THREADS) optim_kernel
             average[k][i] = average[k][i] * s.ema + p[k][i] * s.renewed;
         }
         pk_row_store(x.p, false, x.packs, at, 0, n, p[k]);
-        if (op != PK_OP_ACCUMULATE && x.copy)
+        if (steps(op) && x.copy)
             pk_row_store(x.copy, true, x.packs, at, 0, n, p[k]);
-        if (op != PK_OP_ACCUMULATE)
+        if (steps(op))
             pk_row_store(x.m, false, x.packs, at, 0, n, m[k]);
         if (op == PK_OP_ADAMW)
             pk_row_store(x.v, false, x.packs, at, 0, n, v[k]);
-        if (op != PK_OP_ACCUMULATE && x.average)
+        if (steps(op) && x.average)
             pk_row_store(x.average, false, x.packs, at, 0, n, average[k]);
     }
 }
 
 /* ---- gathering ---- */
 
-static bool is_optim(enum pk_op op)
+bool cuda_optim_is(enum pk_op op)
 {
-    return op == PK_OP_ADAMW || op == PK_OP_MSGDW || op == PK_OP_ACCUMULATE;
+    return steps(op) || op == PK_OP_ACCUMULATE || op == PK_OP_BLEND;
 }
 
 static int64_t tiles_of(const struct pk_call *c)
@@ -179,8 +192,10 @@ static int64_t tiles_of(const struct pk_call *c)
 static void group_of(const struct pk_call *c, struct group *g)
 {
     memset(g, 0, sizeof *g); /* also what lies between the members: groups are compared as bytes */
-    if (c->op == PK_OP_ACCUMULATE) {
+    if (!steps(c->op)) {
         g->hyper = (const float *)c->in[2].data;
+        g->ema = (float)c->attr->optim.ema;
+        g->renewed = (float)(1 - c->attr->optim.ema);
         return;
     }
     const struct pk_view *hyper = &c->in[c->op == PK_OP_ADAMW ? 4 : 3], *gate = hyper + 1;
@@ -221,7 +236,7 @@ static void tensor_of(const struct pk_call *c, struct tensor *t)
     t->g = c->in[1].data;
     t->count = cuda_count(&c->in[0].shape);
     t->bf16 = c->in[1].dtype == PK_BF16;
-    if (c->op != PK_OP_ACCUMULATE) {
+    if (steps(c->op)) {
         t->m = (float *)c->in[2].data;
         if (c->op == PK_OP_ADAMW)
             t->v = (float *)c->in[3].data;
@@ -261,7 +276,7 @@ size_t cuda_optim_together(const struct pk_call *calls, size_t count)
     int64_t tiles = 0;
     size_t n;
 
-    if (count == 0 || !is_optim(calls[0].op))
+    if (count == 0 || !cuda_optim_is(calls[0].op))
         return 0;
     for (n = 0; n < count && n < TENSORS_MOST; n++) {
         const struct pk_call *c = &calls[n];
@@ -330,8 +345,10 @@ enum pd_err cuda_optim_run(struct pk_backend *b, const struct pk_call *calls, si
         PK_LAUNCH(optim_kernel<PK_OP_ADAMW>, tiles, THREADS, 0, b->stream, t);
     else if (calls[0].op == PK_OP_MSGDW)
         PK_LAUNCH(optim_kernel<PK_OP_MSGDW>, tiles, THREADS, 0, b->stream, t);
-    else
+    else if (calls[0].op == PK_OP_ACCUMULATE)
         PK_LAUNCH(optim_kernel<PK_OP_ACCUMULATE>, tiles, THREADS, 0, b->stream, t);
+    else
+        PK_LAUNCH(optim_kernel<PK_OP_BLEND>, tiles, THREADS, 0, b->stream, t);
     PK_CUDA_TRY(cudaGetLastError());
     return PD_OK;
 }
@@ -346,7 +363,7 @@ static size_t optim_workspace(const struct pk_call *c)
 /* All but the gradient and a working copy are f32; and dense: leaves are. */
 static bool optim_supports(const struct pk_call *c)
 {
-    const int n = c->n_in - (c->op != PK_OP_ACCUMULATE && c->attr->optim.copy);
+    const int n = c->n_in - (steps(c->op) && c->attr->optim.copy);
 
     for (int i = 0; i < n; i++)
         if (i != 1 && c->in[i].dtype != PK_F32)
@@ -373,3 +390,4 @@ static bool optim_supports(const struct pk_call *c)
 ENTRIES(adamw)
 ENTRIES(msgdw)
 ENTRIES(accumulate)
+ENTRIES(blend)

@@ -7,9 +7,11 @@
 extern "C" {
 #endif
 
-/* How many of the first `count` calls one launch can do: calls of one kind of optimiser (ADAMW, MSGDW or
- * ACCUMULATE) in a row, on tensors that have nothing to do with each other. 0 if the first is none of them.
- */
+/* ADAMW, MSGDW, ACCUMULATE and BLEND: what one launch does together. */
+bool cuda_optim_is(enum pk_op op);
+
+/* How many of the first `count` calls one launch can do: calls of one such op in a row, on tensors that have
+ * nothing to do with each other. 0 if the first is none of them. */
 size_t cuda_optim_together(const struct pk_call *calls, size_t count);
 
 /* Enqueues `count` calls, at most what cuda_optim_together said, as one launch. The numbers are those of the

@@ -89,8 +89,9 @@ static inline void *draw(const struct data_set *set, enum data_split split, int3
     const struct data_info *i = data_info(set);
     size_t one = i->kind == DATA_IMAGES ? (size_t)i->channels * (size_t)i->height * (size_t)i->width
                                         : (size_t)i->context;
+    size_t input = (size_t)batch * one * (i->kind == DATA_IMAGES ? 1 : 4);
     size_t targets = (size_t)batch * (i->kind == DATA_IMAGES ? 1 : (size_t)i->context);
-    size_t each = (size_t)batch * one * 4 + targets * 4;
+    size_t each = input + targets * 4;
     char *all = malloc(each * (size_t)batches);
     struct data_loader *l = NULL;
     struct pd_why why = {""};
@@ -103,8 +104,8 @@ static inline void *draw(const struct data_set *set, enum data_split split, int3
 
         if (data_loader_next(l, &got, &why) != PD_OK)
             fail_msg("%s", why.text);
-        memcpy(all + (size_t)b * each, data_batch_find(got, "input")->data, (size_t)batch * one * 4);
-        memcpy(all + (size_t)b * each + (size_t)batch * one * 4, targets_of(got), targets * 4);
+        memcpy(all + (size_t)b * each, data_batch_find(got, "input")->data, input);
+        memcpy(all + (size_t)b * each + input, targets_of(got), targets * 4);
     }
     data_loader_free(l);
     *ret_len = each * (size_t)batches;

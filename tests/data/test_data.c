@@ -124,8 +124,7 @@ static void test_mnist_plain_and_gzip_read_alike(void **state)
     assert_int_equal(data_loader_next(l, &b, &why), PD_OK);
     assert_int_equal(b->used, 3);
     for (int i = 0; i < 36; i++)
-        assert_true(images_of(b)[i] ==
-                    ((float)i / 255.0f - data_info(set)->mean[0]) / data_info(set)->std[0]);
+        assert_int_equal(images_of(b)[i], i);
     assert_int_equal(data_loader_next(l, &b, &why), PD_OK);
     assert_int_equal(b->used, 2);
     assert_int_equal(targets_of(b)[0], 3);
@@ -266,7 +265,7 @@ static void test_order_each_sample_once_an_epoch_and_resumable(void **state)
             if (k == 7)
                 usleep(20000); /* whatever the timing */
             assert_int_equal(data_loader_next(late, &c, &why), PD_OK);
-            assert_memory_equal(images_of(b), images_of(c), 8 * 784 * sizeof(float));
+            assert_memory_equal(images_of(b), images_of(c), 8 * 784);
             assert_memory_equal(targets_of(b), targets_of(c), 8 * sizeof(int32_t));
         }
     }
@@ -302,11 +301,10 @@ static void test_shift_moves_and_pads_with_black(void **state)
     assert_int_equal(data_loader_start(set, DATA_TRAIN, 1, 1, 0, 1, &l, &why), PD_OK);
     for (int k = 0; k < 200; k++) {
         int lit = -1;
-        float black = -data_info(set)->mean[0] / data_info(set)->std[0];
 
         assert_int_equal(data_loader_next(l, &b, &why), PD_OK);
         for (int i = 0; i < 12; i++)
-            if (images_of(b)[i] != black) {
+            if (images_of(b)[i]) {
                 assert_int_equal(lit, -1);
                 lit = i;
             }

@@ -365,7 +365,7 @@ static void test_bad_picture_is_named_counted_and_left_out(void **state)
         assert_int_equal(((int32_t *)(void *)(all + n - 24))[1], 0);
         assert_int_equal(((int32_t *)(void *)(all + n - 24))[3], DATA_IGNORE);
         for (int i = 0; i < 3 * 64; i++)
-            assert_true(((float *)(void *)all)[i] == 0);
+            assert_int_equal(all[i], 0);
         free(all);
         assert_int_equal(data_bad_count(set), 2);
     }
@@ -548,7 +548,7 @@ static void test_cifar_files_plain_and_gzip(void **state)
     const struct data_info *i;
     size_t n, area = 1024;
     char *all;
-    float *x;
+    const uint8_t *x;
 
     (void)state;
     o.dataset = DATA_SET_CIFAR10;
@@ -565,11 +565,11 @@ static void test_cifar_files_plain_and_gzip(void **state)
     assert_int_equal(i->count[1], 2);
     assert_string_equal(i->class_names[9], "j");
     all = draw(set, DATA_VAL, 2, 0, 1, 1, &n);
-    x = (float *)(void *)all;
-    assert_true(x[0] == ((float)8 / 255.0f - i->mean[0]) / i->std[0]);
-    assert_true(x[1] == ((float)7 / 255.0f - i->mean[0]) / i->std[0]);
-    assert_true(x[area] == ((float)100 / 255.0f - i->mean[1]) / i->std[1]);
-    assert_true(x[2 * area + 5] == ((float)200 / 255.0f - i->mean[2]) / i->std[2]);
+    x = (const uint8_t *)all;
+    assert_int_equal(x[0], 8);
+    assert_int_equal(x[1], 7);
+    assert_int_equal(x[area], 100);
+    assert_int_equal(x[2 * area + 5], 200);
     assert_int_equal(((int32_t *)(void *)(all + n - 8))[0], 8);
     free(all);
     set = data_free(set);

@@ -134,7 +134,7 @@ static bool run(struct golden *c)
         first[i] = golden_tensor(c, NULL, adamw ? "exp_avg.%s" : "momentum.%s", names[i]);
         second[i] = adamw ? golden_tensor(c, NULL, "exp_avg_sq.%s", names[i]) : NULL;
     }
-    model_emit_optimiser(g, &o, PK_NONE, PK_NONE, item, 3, NULL);
+    model_emit_optimiser(g, &o, PK_NONE, PK_NONE, item, 3, NULL, 0);
     lr = golden_tensor(c, NULL, "lr.f64");
     norm = golden_tensor(c, NULL, "grad_norm.f64");
     coefficient = golden_tensor(c, NULL, "clip_coef.f64");

@@ -12,9 +12,9 @@ static inline const void *batch_of(const struct data_batch *b, const char *name,
     return t && t->dtype == dtype ? t->data : NULL;
 }
 
-static inline const float *images_of(const struct data_batch *b)
+static inline const uint8_t *images_of(const struct data_batch *b)
 {
-    return batch_of(b, "input", PK_F32);
+    return batch_of(b, "input", PK_U8);
 }
 
 static inline const int32_t *tokens_of(const struct data_batch *b)

@@ -69,7 +69,7 @@ void plan(struct rig *r, struct model_store *store, struct pk_backend *b, const 
     if (pk_exec_new(r->g, api, b, &r->e, &why) != PD_OK || model_store_bind(store, r->e, r->g, &why) != PD_OK)
         fail_msg("%s", why.text);
     r->count = pk_graph_leaf_count(r->g);
-    assert_true(r->count <= 64);
+    assert_true(r->count <= 256);
     for (size_t i = 0; i < r->count; i++) {
         struct pk_leaf leaf = pk_graph_leaf(r->g, i);
         void *memory = NULL;

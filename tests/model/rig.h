@@ -21,7 +21,7 @@ const struct model_param *named(const struct model *m, const char *name);
 struct rig {
     struct pk_graph *g;
     struct pk_exec *e;
-    void *memory[64];
+    void *memory[256];
     size_t count;
 };
 

@@ -43,7 +43,7 @@ static void evaluate(const struct task *t, double number[TASK_NUMBERS_MAX])
 
         assert_int_equal(t->add(&score, &from, &why), PD_OK);
     }
-    assert_true(score.count <= TASK_SUMS_MAX);
+    assert_true(score.count <= MODEL_SUMS_MAX);
     t->end(&score, number);
 }
 
@@ -138,7 +138,7 @@ static void test_task_refuses_a_data_set_without_its_inputs(void **state)
     assert_int_equal(data_open(&o, true, &set, &why), PD_OK);
     assert_int_equal(task_check(&task_classify, set, &why), PD_OK);
     assert_int_equal(task_check(&task_language, set, &why), PD_ERR_UNSUPPORTED);
-    assert_string_equal(why.text, "task language reads 'input' of i32, the data set has f32");
+    assert_string_equal(why.text, "task language reads 'input' of i32, the data set has u8");
     other.inputs[2].name = "mask";
     other.inputs[2].dtype = PK_U8;
     assert_int_equal(task_check(&other, set, &why), PD_ERR_UNSUPPORTED);

@@ -74,18 +74,11 @@ void data_flip(uint8_t *pixels, int32_t height, int32_t width, int32_t channels)
     }
 }
 
-void data_normalise(const uint8_t *pixels, int32_t height, int32_t width, int32_t channels, const float *mean,
-                    const float *std, float *to)
+void data_planes(const uint8_t *pixels, int32_t height, int32_t width, int32_t channels, uint8_t *to)
 {
-    size_t count = (size_t)height * (size_t)width;
+    const size_t count = (size_t)height * (size_t)width;
 
-    for (int32_t c = 0; c < channels; c++) {
-        float value[256];
-
-        /* The very expression of serving, so that a byte gives the same float there. */
-        for (int i = 0; i < 256; i++)
-            value[i] = ((float)i / 255.0f - mean[c]) / std[c];
+    for (int32_t c = 0; c < channels; c++, to += count)
         for (size_t i = 0; i < count; i++)
-            to[(size_t)c * count + i] = value[pixels[i * (size_t)channels + (size_t)c]];
-    }
+            to[i] = pixels[i * (size_t)channels + (size_t)c];
 }

@@ -28,7 +28,5 @@ struct data_box data_rrc_box(struct data_draw *d, int32_t height, int32_t width,
 /* Mirrors each row of (height, width, channels). */
 void data_flip(uint8_t *pixels, int32_t height, int32_t width, int32_t channels);
 
-/* Writes (channels, height, width) floats (byte / 255 - mean) / std from (height, width, channels) bytes.
- * `mean` and `std` hold `channels` numbers. */
-void data_normalise(const uint8_t *pixels, int32_t height, int32_t width, int32_t channels, const float *mean,
-                    const float *std, float *to);
+/* From (height, width, channels) to (channels, height, width). */
+void data_planes(const uint8_t *pixels, int32_t height, int32_t width, int32_t channels, uint8_t *to);

@@ -96,7 +96,7 @@ struct data_info {
     int32_t vocab, context;          /* tokens: ids 0..vocab-1 */
     int64_t count[2];                /* samples of DATA_TRAIN, DATA_VAL: images or sequences */
     int64_t tokens[2];               /* tokens of each part of a text; 0 for images */
-    float mean[3], std[3];           /* images: value = (byte / 255 - mean) / std of the channel */
+    float mean[3], std[3];           /* images: the network reads (byte / 255 - mean) / std of the channel */
     struct data_eval_fit fit;        /* images: the evaluation transform */
     const char *const *class_names;  /* `classes` of them, or NULL */
     int64_t unread;          /* images: files of a kind of picture that is not read (.webp, .bmp, ...) */
@@ -136,7 +136,7 @@ struct data_work {
 void data_work(const struct data_set *set, struct data_work *ret);
 
 /* One batch in host memory: tensors under the names of the graphs' inputs, the first dimension `batch`.
- *   images  "input" F32 (batch, channels, height, width), "target" I32 (batch)
+ *   images  "input" U8 (batch, channels, height, width), "target" I32 (batch)
  *   tokens  "input" I32 (batch, context), "target" I32 (batch, context): the next token of each
  *   labelled texts  "input" I32 (batch, context): tokens, then zeros; "last" I32 (batch): the row of its last
  *           token among the rows of the graph's input (one token of padding where a text has none);

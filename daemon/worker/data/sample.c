@@ -89,7 +89,7 @@ static enum pd_err prepare(const struct data_set *set, const struct data_image *
 static int image_tensors(const struct data_info *i, int32_t batch, struct data_tensor ret[DATA_TENSORS_MAX])
 {
     ret[0] = (struct data_tensor){
-        .name = "input", .dtype = PK_F32, .shape = PK_SHAPE(batch, i->channels, i->height, i->width)};
+        .name = "input", .dtype = PK_U8, .shape = PK_SHAPE(batch, i->channels, i->height, i->width)};
     ret[1] = (struct data_tensor){.name = "target", .dtype = PK_I32, .shape = PK_SHAPE(batch)};
     return 2;
 }
@@ -105,11 +105,11 @@ static void image_none(const struct data_set *set, int32_t row, void *const *to)
     int32_t *target = to[1];
 
     (void)row;
-    memset(to[0], 0, area(&set->info) * sizeof(float));
+    memset(to[0], 0, area(&set->info));
     *target = DATA_IGNORE;
 }
 
-/* What cannot be decoded becomes zeros with DATA_IGNORE and is noted. */
+/* What cannot be decoded becomes black with DATA_IGNORE and is noted. */
 static enum pd_err image_make(const struct data_set *set, enum data_split split, uint64_t seed, int64_t epoch,
                               int64_t position, uint32_t sample, int32_t row, void *scratch, void *const *to,
                               struct pd_why *why)
@@ -138,7 +138,7 @@ static enum pd_err image_make(const struct data_set *set, enum data_split split,
     }
     if (err != PD_OK)
         return pd_fail(why, err, "%s", reason.text);
-    data_normalise(pixels, i->height, i->width, i->channels, i->mean, i->std, to[0]);
+    data_planes(pixels, i->height, i->width, i->channels, to[0]);
     *target = set->labels[index];
     return PD_OK;
 }

@@ -31,6 +31,7 @@ static const struct model_param *declare(struct net *n, const char *name, struct
         }
         m->size = size;
     }
+    m->trained += how->role != MODEL_ROLE_BUFFER;
     p = &m->param[m->count++];
     assert(strlen(name) < sizeof p->name);
     *p = (struct model_param){.shape = shape,
@@ -76,6 +77,64 @@ struct pk_val net_param(struct net *n, const char *name, struct pk_shape shape, 
     if (!n->param[i].id)
         add_param(n, i);
     return n->param[i];
+}
+
+struct pk_val net_buffer(struct net *n, const char *name, struct pk_shape shape, double value)
+{
+    const struct net_how how = {.role = MODEL_ROLE_BUFFER,
+                                .start = {.rest = {.kind = MODEL_DRAW_VALUE, .a = value}}};
+
+    return net_param(n, name, shape, &how);
+}
+
+void net_buffer_update(struct net *n, const char *name, struct pk_val x, double keep)
+{
+    const size_t i = net_param_index(n->m, name);
+
+    assert(i < n->m->count && n->m->param[i].role == MODEL_ROLE_BUFFER);
+    if (n->change)
+        n->change[i] = (struct net_change){x, keep};
+}
+
+struct pk_val net_rank_mean(struct net *n, struct pk_val x)
+{
+    return n->ranks > 1 ? pk_scale(n->g, pk_all_reduce(n->g, x, -1), 1.0 / n->ranks) : x;
+}
+
+/* Each kind in the order of asking. */
+static enum pd_err buffers_last(struct model *m, struct pd_why *why)
+{
+    struct model_param *param = calloc(m->count + 1, sizeof *param);
+    size_t *place = calloc(m->count + 1, sizeof *place), at = 0;
+
+    if (!param || !place) {
+        free(param);
+        free(place);
+        return pd_fail(why, PD_ERR_NOMEM, "no memory for the table of parameters");
+    }
+    for (int buffers = 0; buffers < 2; buffers++) {
+        for (size_t i = 0; i < m->count; i++)
+            if ((m->param[i].role == MODEL_ROLE_BUFFER) == buffers) {
+                place[i] = at;
+                param[at++] = m->param[i];
+            }
+        m->trained = buffers ? m->trained : at;
+    }
+    for (size_t i = 0; i < m->modules; i++)
+        if (m->module[i].scale >= 0)
+            m->module[i].scale = (ptrdiff_t)place[m->module[i].scale];
+    free(m->param);
+    free(place);
+    m->param = param;
+    m->size = m->count + 1;
+    return PD_OK;
+}
+
+enum pd_err model_declare(struct model *m, struct pd_why *why)
+{
+    enum pd_err err = model_write_once(m, why);
+
+    return err == PD_OK ? buffers_last(m, why) : err;
 }
 
 static double limit_of(const struct model_spec *s)

@@ -35,6 +35,7 @@ static enum pd_err finish(struct net *n, struct pk_graph **ret, struct pd_why *w
         n->failed ? pd_fail(why, PD_ERR_NOMEM, "no memory for a graph") : pk_graph_check(n->g, why);
 
     free(n->param);
+    free(n->change);
     free(n->stats);
     if (err == PD_OK)
         *ret = n->g;
@@ -43,13 +44,28 @@ static enum pd_err finish(struct net *n, struct pk_graph **ret, struct pd_why *w
     return err;
 }
 
+struct pk_val net_normalise(struct pk_graph *g, const struct model_spec *s, struct pk_val x)
+{
+    const struct pk_shape channel = PK_SHAPE(s->channels, 1, 1);
+
+    pk_graph_scope(g, "normalise");
+    if (s->pixels == MODEL_PIXELS_BYTES)
+        x = pk_div(g, pk_cast(g, x, PK_F32), pk_fill(g, PK_F32, PK_SHAPE(1), 255));
+    x = pk_div(g, pk_sub(g, x, pk_const(g, PK_F32, channel, s->mean)), pk_const(g, PK_F32, channel, s->std));
+    return pk_cast(g, x, s->dtype);
+}
+
 static struct pk_val input(struct net *n)
 {
     const struct model_spec *s = &n->m->spec;
+    const enum pk_dtype fed[] = {
+        [MODEL_PIXELS_READY] = s->dtype, [MODEL_PIXELS_BYTES] = PK_U8, [MODEL_PIXELS_UNIT] = PK_F32};
+    struct pk_val x;
 
     if (model_reads_tokens(s))
         return pk_input(n->g, "input", PK_I32, PK_SHAPE(n->batch, n->tokens));
-    return pk_input(n->g, "input", s->dtype, PK_SHAPE(n->batch, s->channels, s->image_h, s->image_w));
+    x = pk_input(n->g, "input", fed[s->pixels], PK_SHAPE(n->batch, s->channels, s->image_h, s->image_w));
+    return s->pixels == MODEL_PIXELS_READY ? x : net_normalise(n->g, s, x);
 }
 
 static struct pk_val logits_of(struct net *n)
@@ -57,7 +73,7 @@ static struct pk_val logits_of(struct net *n)
     return n->m->spec.arch->forward(n, input(n));
 }
 
-enum pd_err model_declare(struct model *m, struct pd_why *why)
+enum pd_err model_write_once(struct model *m, struct pd_why *why)
 {
     struct net n;
     struct pk_graph *g;
@@ -73,24 +89,56 @@ enum pd_err model_declare(struct model *m, struct pd_why *why)
     return err;
 }
 
-static struct pk_loss loss_of(struct net *n, const struct model_loss *l, struct pk_val logits,
-                              double smoothing)
+/* ---- the loss ---- */
+
+/* What a task sums up, each (1). */
+struct sums {
+    size_t count;
+    struct pk_val val[MODEL_SUMS_MAX];
+};
+
+size_t model_loss_sums(const struct model_loss *l)
 {
+    size_t n = 0;
+
+    while (l->sum[n])
+        n++;
+    return n;
+}
+
+static struct sums loss_of(struct net *n, const struct model_loss *l, struct pk_val logits, double smoothing)
+{
+    struct sums s = {.count = model_loss_sums(l)};
+
     pk_graph_scope(n->g, "loss");
-    return l->emit(n->g, logits, smoothing);
+    l->emit(n->g, logits, smoothing, s.val);
+    return s;
 }
 
-/* The sums of all ranks: one meeting, as early as the loss is known. */
-static void sum_loss(struct net *n, struct pk_loss *loss)
+static struct pk_val join(struct net *n, const struct sums *s)
 {
-    struct pk_val all[3] = {loss->loss_sum, loss->count, loss->correct}, sum;
-
-    pk_graph_scope(n->g, "ranks");
-    sum = pk_all_reduce(n->g, pk_concat(n->g, 0, all, 3), -1);
-    loss->loss_sum = pk_slice(n->g, sum, 0, 0, 1);
-    loss->count = pk_slice(n->g, sum, 0, 1, 1);
-    loss->correct = pk_slice(n->g, sum, 0, 2, 1);
+    return pk_concat(n->g, 0, s->val, s->count);
 }
+
+static struct sums apart(struct net *n, struct pk_val all, size_t count)
+{
+    struct sums s = {.count = count};
+
+    for (size_t i = 0; i < count; i++)
+        s.val[i] = pk_slice(n->g, all, 0, (int64_t)i, 1);
+    return s;
+}
+
+/* Makes the first sum the mean, and all of them outputs of a step. */
+static void tell(struct net *n, const struct model_loss *l, struct sums *s)
+{
+    s->val[0] = pk_div(n->g, s->val[0], s->val[1]);
+    pk_output(n->g, "loss", s->val[0]);
+    for (size_t i = 1; i < s->count; i++)
+        pk_output(n->g, l->sum[i], s->val[i]);
+}
+
+/* ---- a step ---- */
 
 static void sum_gradients(struct net *n, const struct model_train_options *o, struct pk_val *grad)
 {
@@ -98,22 +146,67 @@ static void sum_gradients(struct net *n, const struct model_train_options *o, st
 
     pk_graph_scope(n->g, "ranks");
     if (o->zero) {
-        owner = calloc(n->m->count, sizeof *owner);
+        owner = calloc(n->m->trained + 1, sizeof *owner);
         n->failed |= !owner;
-        for (size_t i = 0; owner && i < n->m->count; i++)
+        for (size_t i = 0; owner && i < n->m->trained; i++)
             owner[i] = model_param_owner(n->m, i, o->ranks);
     }
-    pk_all_reduce_buckets(n->g, grad, owner, n->m->count, PK_BUCKET_BYTES, grad);
+    pk_all_reduce_buckets(n->g, grad, owner, n->m->trained, PK_BUCKET_BYTES, grad);
     free(owner);
 }
 
-static void optimise(struct net *n, const struct model_train_options *o, struct pk_val loss,
-                     struct pk_val divisor, const struct pk_val *grad, const struct pk_val *told)
+static struct pk_val next_state(struct net *n, size_t i)
 {
-    struct model_optim_item *item = calloc(n->m->count, sizeof *item);
+    char name[80];
+
+    snprintf(name, sizeof name, "next/%s", n->m->param[i].name);
+    return pk_state(n->g, name, n->m->spec.dtype, n->m->param[i].shape, PK_CAT_GRADIENTS);
+}
+
+/* Buffers, and their averages, where `gate` is not 0. parts: of what the parts of the step have left. */
+static void write_buffers(struct net *n, const struct model_train_options *o, bool parts, struct pk_val gate)
+{
+    const struct model *m = n->m;
+
+    pk_graph_scope(n->g, "buffers");
+    for (size_t i = m->trained; i < m->count; i++) {
+        const struct net_change c = parts ? (struct net_change){.x = next_state(n, i)} : n->change[i];
+        char name[80];
+
+        if (c.x.id)
+            pk_blend(n->g, n->param[i], c.x, gate, c.keep);
+        if (!(o->ema > 0))
+            continue;
+        snprintf(name, sizeof name, "ema/%s", m->param[i].name);
+        pk_blend(n->g, pk_state(n->g, name, m->spec.dtype, m->param[i].shape, PK_CAT_EMA), n->param[i], gate,
+                 o->ema);
+    }
+}
+
+/* The same of one part of a step: the first begins with what the buffers are. */
+static void write_next(struct net *n, struct pk_val first)
+{
+    const struct model *m = n->m;
+
+    for (size_t i = m->trained; i < m->count; i++) {
+        const struct pk_val next = next_state(n, i);
+
+        pk_blend(n->g, next, n->param[i], first, 0);
+        if (n->change[i].x.id)
+            pk_blend(n->g, next, n->change[i].x, pk_fill(n->g, m->spec.dtype, PK_SHAPE(1), 1),
+                     n->change[i].keep);
+    }
+}
+
+/* `told`: the loss's sums, the first already its mean. `divisor`: the gradients are so many times too large. */
+static void optimise(struct net *n, const struct model_train_options *o, const struct sums *told,
+                     struct pk_val divisor, const struct pk_val *grad, bool parts)
+{
+    struct model_optim_item *item = calloc(n->m->trained + 1, sizeof *item);
+    struct pk_val gate = PK_NONE;
 
     n->failed |= !item;
-    for (size_t i = 0; item && i < n->m->count; i++)
+    for (size_t i = 0; item && i < n->m->trained; i++)
         item[i] = (struct model_optim_item){
             .name = n->m->param[i].name,
             .param = n->param[i],
@@ -122,7 +215,9 @@ static void optimise(struct net *n, const struct model_train_options *o, struct 
             .lr_mult = n->m->param[i].lr_mult,
             .owner = o->ranks > 1 && o->zero ? model_param_owner(n->m, i, o->ranks) : -1};
     if (item)
-        model_emit_optimiser(n->g, o, loss, divisor, item, n->m->count, told);
+        gate =
+            model_emit_optimiser(n->g, o, told->val[0], divisor, item, n->m->trained, told->val, told->count);
+    write_buffers(n, o, parts, gate);
     free(item);
 }
 
@@ -138,34 +233,34 @@ enum pd_err model_graph_train(const struct model *m, const struct model_train_op
 {
     const bool ranks = o->ranks > 1 && !grads;
     struct net n;
-    struct pk_val logits, mean, local, *grad;
-    struct pk_loss loss;
+    struct pk_val logits, local, *grad;
+    struct sums loss;
     enum pd_err err = begin(&n, m, o->batch, o->context, why);
 
     if (err != PD_OK)
         return err;
     n.copies = keeps_copies(m, o) && !grads;
-    grad = calloc(m->count, sizeof *grad);
-    if (!grad) {
-        free(n.param);
-        pk_graph_free(n.g);
-        return pd_fail(why, PD_ERR_NOMEM, "no memory for a graph");
+    grad = calloc(m->trained + 1, sizeof *grad);
+    n.ranks = o->ranks;
+    n.change = calloc(m->count + 1, sizeof *n.change);
+    if (!grad || !n.change) {
+        n.failed = true;
+        goto out;
     }
     if (model_has_noise(&m->spec))
         n.rng = pk_input(n.g, "rng", PK_I32, PK_SHAPE(o->ranks > 1 ? 4 : 3));
     logits = logits_of(&n);
     loss = loss_of(&n, o->loss, logits, o->label_smoothing);
-    local = loss.loss_sum;
-    if (ranks)
-        sum_loss(&n, &loss);
-    mean = pk_div(n.g, loss.loss_sum, loss.count);
-    pk_output(n.g, "loss", mean);
-    pk_output(n.g, "count", loss.count);
-    pk_output(n.g, "correct", loss.correct);
-    pk_grad(n.g, ranks ? local : mean, PK_NONE, n.param, m->count, grad);
+    local = loss.val[0];
+    if (ranks) { /* the sums of all ranks: one meeting, as early as the loss is known */
+        pk_graph_scope(n.g, "ranks");
+        loss = apart(&n, pk_all_reduce(n.g, join(&n, &loss), -1), loss.count);
+    }
+    tell(&n, o->loss, &loss);
+    pk_grad(n.g, ranks ? local : loss.val[0], PK_NONE, n.param, m->trained, grad);
     if (grads) {
         pk_output(n.g, "logits", logits);
-        for (size_t i = 0; i < m->count; i++) {
+        for (size_t i = 0; i < m->trained; i++) {
             char name[72];
 
             snprintf(name, sizeof name, "grad/%s", m->param[i].name);
@@ -174,55 +269,56 @@ enum pd_err model_graph_train(const struct model *m, const struct model_train_op
     } else {
         if (ranks)
             sum_gradients(&n, o, grad);
-        optimise(&n, o, mean, ranks ? loss.count : PK_NONE, grad,
-                 (struct pk_val[3]){mean, loss.count, loss.correct});
+        optimise(&n, o, &loss, ranks ? loss.val[1] : PK_NONE, grad, false);
     }
+out:
     free(grad);
     return finish(&n, ret, why);
 }
 
-/* The states in which the parts of a step come together; sum[m->count] is that of the loss. */
-static void sums(struct net *n, struct pk_val *sum)
+/* The states in which the parts of a step come together; sum[m->trained] is that of the loss's sums. */
+static void sum_states(struct net *n, const struct model_loss *l, struct pk_val *sum)
 {
-    for (size_t i = 0; i < n->m->count; i++) {
+    for (size_t i = 0; i < n->m->trained; i++) {
         char name[80];
 
         snprintf(name, sizeof name, "sum/%s", n->m->param[i].name);
         sum[i] = pk_state(n->g, name, n->m->spec.dtype, n->m->param[i].shape, PK_CAT_GRADIENTS);
     }
-    sum[n->m->count] = pk_state(n->g, "sum/loss", n->m->spec.dtype, PK_SHAPE(3), PK_CAT_GRADIENTS);
+    sum[n->m->trained] =
+        pk_state(n->g, "sum/loss", n->m->spec.dtype, PK_SHAPE((int64_t)model_loss_sums(l)), PK_CAT_GRADIENTS);
 }
 
 enum pd_err model_graph_part(const struct model *m, const struct model_train_options *o,
                              struct pk_graph **ret, struct pd_why *why)
 {
     struct net n;
-    struct pk_val *grad, *sum, first, all[3];
-    struct pk_loss loss;
+    struct pk_val *grad, *sum, first;
+    struct sums loss;
     enum pd_err err = begin(&n, m, o->batch, o->context, why);
 
     if (err != PD_OK)
         return err;
     n.copies = keeps_copies(m, o);
-    grad = calloc(m->count, sizeof *grad);
-    sum = calloc(m->count + 1, sizeof *sum);
-    if (!grad || !sum) {
+    grad = calloc(m->trained + 1, sizeof *grad);
+    sum = calloc(m->trained + 1, sizeof *sum);
+    n.ranks = o->ranks;
+    n.change = calloc(m->count + 1, sizeof *n.change);
+    if (!grad || !sum || !n.change) {
         n.failed = true;
         goto out;
     }
     if (model_has_noise(&m->spec))
         n.rng = pk_input(n.g, "rng", PK_I32, PK_SHAPE(o->ranks > 1 ? 4 : 3));
     loss = loss_of(&n, o->loss, logits_of(&n), o->label_smoothing);
-    pk_grad(n.g, loss.loss_sum, PK_NONE, n.param, m->count, grad);
+    pk_grad(n.g, loss.val[0], PK_NONE, n.param, m->trained, grad);
     pk_graph_scope(n.g, "sum");
     first = pk_input(n.g, "first", m->spec.dtype, PK_SHAPE(1));
-    sums(&n, sum);
-    for (size_t i = 0; i < m->count; i++)
+    sum_states(&n, o->loss, sum);
+    for (size_t i = 0; i < m->trained; i++)
         pk_accumulate(n.g, sum[i], grad[i], first);
-    all[0] = loss.loss_sum;
-    all[1] = loss.count;
-    all[2] = loss.correct;
-    pk_accumulate(n.g, sum[m->count], pk_concat(n.g, 0, all, 3), first);
+    pk_accumulate(n.g, sum[m->trained], join(&n, &loss), first);
+    write_next(&n, first);
 out:
     free(grad);
     free(sum);
@@ -233,31 +329,29 @@ enum pd_err model_graph_apply(const struct model *m, const struct model_train_op
                               struct pk_graph **ret, struct pd_why *why)
 {
     struct net n;
-    struct pk_val *sum, count, correct, mean;
+    struct pk_val *sum, count;
+    struct sums loss;
     enum pd_err err = begin(&n, m, 1, 1, why);
 
     if (err != PD_OK)
         return err;
     n.copies = keeps_copies(m, o);
-    sum = calloc(m->count + 1, sizeof *sum);
+    sum = calloc(m->trained + 1, sizeof *sum);
     if (!sum) {
         n.failed = true;
         return finish(&n, ret, why);
     }
     for (size_t i = 0; i < m->count; i++)
         (void)net_param(&n, m->param[i].name, m->param[i].shape, NULL);
-    sums(&n, sum);
+    sum_states(&n, o->loss, sum);
     if (o->ranks > 1) {
-        sum[m->count] = pk_all_reduce(n.g, sum[m->count], -1);
+        sum[m->trained] = pk_all_reduce(n.g, sum[m->trained], -1);
         sum_gradients(&n, o, sum);
     }
-    count = pk_slice(n.g, sum[m->count], 0, 1, 1);
-    mean = pk_div(n.g, pk_slice(n.g, sum[m->count], 0, 0, 1), count);
-    pk_output(n.g, "loss", mean);
-    pk_output(n.g, "count", count);
-    correct = pk_slice(n.g, sum[m->count], 0, 2, 1);
-    pk_output(n.g, "correct", correct);
-    optimise(&n, o, mean, count, sum, (struct pk_val[3]){mean, count, correct});
+    loss = apart(&n, sum[m->trained], model_loss_sums(o->loss));
+    count = loss.val[1];
+    tell(&n, o->loss, &loss);
+    optimise(&n, o, &loss, count, sum, true);
     free(sum);
     return finish(&n, ret, why);
 }
@@ -274,8 +368,8 @@ enum pd_err model_graph_block(const struct model *m, int32_t batch, int32_t toke
         return err;
     n.tokens = tokens;
     n.causal = causal;
-    grad = calloc(m->count + 1, sizeof *grad);
-    wrt = calloc(m->count + 1, sizeof *wrt);
+    grad = calloc(m->trained + 1, sizeof *grad);
+    wrt = calloc(m->trained + 1, sizeof *wrt);
     if (!grad || !wrt) {
         n.failed = true;
         goto out;
@@ -283,14 +377,14 @@ enum pd_err model_graph_block(const struct model *m, int32_t batch, int32_t toke
     h = pk_input(n.g, "h", m->spec.dtype, shape); /* a batch: mixed precision narrows it */
     y = m->spec.arch->first_block(&n, h);
     wrt[0] = h;
-    memcpy(wrt + 1, n.param, m->count * sizeof *wrt);
-    for (size_t i = 0; i <= m->count; i++) /* a block uses some of the model's parameters */
+    memcpy(wrt + 1, n.param, m->trained * sizeof *wrt);
+    for (size_t i = 0; i <= m->trained; i++) /* a block uses some of the model's parameters */
         if (!wrt[i].id)
             wrt[i] = h;
     pk_output(n.g, "y", y);
-    pk_grad(n.g, y, pk_input(n.g, "gy", m->spec.dtype, shape), wrt, m->count + 1, grad);
+    pk_grad(n.g, y, pk_input(n.g, "gy", m->spec.dtype, shape), wrt, m->trained + 1, grad);
     pk_output(n.g, "dh", grad[0]);
-    for (size_t i = 0; i < m->count; i++) {
+    for (size_t i = 0; i < m->trained; i++) {
         char name[80];
 
         snprintf(name, sizeof name, "grad/%s", m->param[i].name);
@@ -308,7 +402,7 @@ enum pd_err model_graph_eval(const struct model *m, const struct model_loss *l, 
 {
     struct net n;
     struct pk_val logits;
-    struct pk_loss loss;
+    struct sums loss;
     enum pd_err err = begin(&n, m, batch, context, why);
 
     if (err != PD_OK)
@@ -316,9 +410,8 @@ enum pd_err model_graph_eval(const struct model *m, const struct model_loss *l, 
     logits = logits_of(&n);
     loss = loss_of(&n, l, logits, 0);
     pk_output(n.g, "logits", logits);
-    pk_output(n.g, "loss_sum", loss.loss_sum);
-    pk_output(n.g, "count", loss.count);
-    pk_output(n.g, "correct", loss.correct);
+    for (size_t i = 0; i < loss.count; i++)
+        pk_output(n.g, l->sum[i], loss.val[i]);
     return finish(&n, ret, why);
 }
 

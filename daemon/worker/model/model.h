@@ -36,6 +36,9 @@ enum model_share { MODEL_SHARE_LAYER, MODEL_SHARE_HEAD, MODEL_SHARE_GLOBAL };
 enum model_scale_param { MODEL_PARAM_DIRECT, MODEL_PARAM_LOG, MODEL_PARAM_SOFTPLUS };
 /* dnt.md 3: where the norms of a block stand; POST is x = P(x + f(x)), for comparison. */
 enum model_placement { MODEL_S1, MODEL_S2, MODEL_S3, MODEL_S4, MODEL_S5, MODEL_POST };
+/* How images reach the graph: normalised, as bytes, or as numbers 0..1. Of the last two it makes
+ * (byte / 255 - mean) / std of the channel. */
+enum model_pixels { MODEL_PIXELS_READY, MODEL_PIXELS_BYTES, MODEL_PIXELS_UNIT };
 enum model_init { MODEL_INIT_TRUNC_NORMAL, MODEL_INIT_NORMAL, MODEL_INIT_XAVIER, MODEL_INIT_TRUNC_XAVIER };
 
 /* One attention module: phi, the constant before it, what it does to queries and keys. */
@@ -59,6 +62,8 @@ struct model_attention {
     double init_logit_std; /* of initial logits, by the start of W_Q and W_K; < 0: not asked for */
 };
 
+#define MODEL_PIXEL_CHANNELS 4 /* most that a graph normalises */
+
 struct model_spec {
     const struct model_arch *arch;
     int32_t width, depth, heads, mlp_width;
@@ -74,6 +79,8 @@ struct model_spec {
     bool pos_after; /* with an InputNorm: the position is added behind it */
     /* ViT */
     int32_t channels, image_h, image_w, patch_h, patch_w;
+    enum model_pixels pixels; /* not part of a checkpoint, as little as mean and std: whoever feeds decides */
+    float mean[MODEL_PIXEL_CHANNELS], std[MODEL_PIXEL_CHANNELS];
     enum model_pool pool;
     /* GPT */
     int32_t vocab, context;
@@ -119,7 +126,8 @@ enum model_role {
     MODEL_ROLE_CONV,  /* patch embedding: weight and bias */
     MODEL_ROLE_BIAS,
     MODEL_ROLE_GAIN,
-    MODEL_ROLE_SCALE /* learned scale of attention, or the number that it is made of */
+    MODEL_ROLE_BUFFER, /* written by training, by no optimiser: a running mean */
+    MODEL_ROLE_SCALE   /* learned scale of attention, or the number that it is made of */
 };
 
 /* A distribution: the value a; normal with deviation a, redrawn beyond `limit` deviations (0: never); uniform
@@ -155,12 +163,14 @@ PD_NODISCARD enum pd_err model_new(const struct model_spec *spec, struct model *
 struct model *model_free(struct model *m);
 /* Borrowed until model_free. */
 const struct model_spec *model_spec(const struct model *m);
+/* The table: first what optimisers change, in the order of the network, then its buffers. */
 size_t model_param_count(const struct model *m);
+size_t model_trained_count(const struct model *m); /* without the buffers */
 const struct model_param *model_param(const struct model *m, size_t i);
-int64_t model_param_elements(const struct model *m); /* of all parameters */
+int64_t model_param_elements(const struct model *m); /* of all but buffers */
 /* How parameter i lies in back-end memory: the model's dtype, or its spec's `weights`. */
 enum pk_dtype model_param_dtype(const struct model *m, size_t i);
-size_t model_param_bytes(const struct model *m); /* of all parameters, as they lie there */
+size_t model_param_bytes(const struct model *m); /* of all, as they lie there */
 
 /* Attention modules in the order of the forward pass: what a probe's outputs are numbered by, from 1. */
 size_t model_attention_count(const struct model *m);
@@ -209,10 +219,17 @@ struct model_optimiser {
 };
 
 /* What a task puts behind the network (daemon/worker/task): sums over rows of logits (arch.h says which),
- * with the inputs that it declares. */
+ * with the inputs that it declares. The first is that of the loss, the second what divides it to a mean. */
+#define MODEL_SUMS_MAX 8
 struct model_loss {
-    struct pk_loss (*emit)(struct pk_graph *g, struct pk_val logits, double smoothing);
+    const char *sum[MODEL_SUMS_MAX + 1]; /* their names, static; NULL behind the last */
+    /* Each (1), in the order of the names. */
+    void (*emit)(struct pk_graph *g, struct pk_val logits, double smoothing,
+                 struct pk_val ret[MODEL_SUMS_MAX]);
 };
+size_t model_loss_sums(const struct model_loss *l);
+/* Numbers of the output "report" of a step. */
+#define MODEL_REPORT_MAX (MODEL_SUMS_MAX + 2)
 
 struct model_train_options {
     const struct model_loss *loss;
@@ -241,20 +258,21 @@ struct model_train_options {
  * least. Pure. */
 int32_t model_param_owner(const struct model *m, size_t i, int32_t ranks);
 
-/* Inputs: "input" (images f32 (B,C,H,W) or tokens I32 (B,T)), of texts with classes "last" (arch.h), those of
- * the loss, "hyper" (4) as in op.h; with
- * noise "rng" I32 (3), see pk_dropout. States: those of the optimiser ("m/<param>"), with ema "ema/<param>"
- * (to be set to the initial values). Outputs: "loss" (1) mean over counted targets, "count", "correct",
- * "grad_norm", "applied" (1: step taken; 0: loss or gradient not finite, nothing changed); "report" (5): all
- * of them in this order, to be read at once. Outputs are f32, or f64 if the spec says so. grads = true: no
- * optimiser, outputs "grad/<param>" and "logits" instead. */
+/* Inputs: "input" (images (B,C,H,W) as the spec's `pixels` says, or tokens I32 (B,T)), of texts with classes
+ * "last" (arch.h), those of the loss, "hyper" (4) as in op.h; with noise "rng" I32 (3), see pk_dropout. States:
+ * those of the optimiser ("m/<param>"), with ema "ema/<param>", of buffers as well (to be set to the initial
+ * values). Outputs: "loss" (1), the loss's first sum divided by its second; its other sums by name; "grad_norm";
+ * "applied" (1: step taken; 0: loss or gradient not finite, nothing changed, buffers neither); "report" (sums +
+ * 2): all of them in this order, to be read at once. Outputs are f32, or f64 if the spec says so. grads = true:
+ * no optimiser, outputs "grad/<param>" and "logits" instead. */
 PD_NODISCARD enum pd_err model_graph_train(const struct model *m, const struct model_train_options *o,
                                            bool grads, struct pk_graph **ret, struct pd_why *why);
 /* The same step in parts, where a batch is larger than what fits: o->batch is that of one part. `part` adds
- * its gradient to the states "sum/<param>" and its {loss_sum, count, correct} to "sum/loss" (3); input
- * "first" (1), not 0 for the first part of a step, starts them anew. `apply` steps with what has come
- * together; its outputs and other states are those of model_graph_train. The result is the step of the whole
- * batch, but for the order of sums and for noise, which every part draws of its own. */
+ * its gradient to the states "sum/<param>" and the loss's sums to "sum/loss"; input "first" (1), not 0 for the
+ * first part of a step, starts them anew. Buffers change part by part in the states "next/<buffer>" and take
+ * over what is there with the step. `apply` steps with what has come together; its outputs and other states are
+ * those of model_graph_train. The result is the step of the whole batch, but for the order of sums and for
+ * noise, which every part draws of its own. */
 PD_NODISCARD enum pd_err model_graph_part(const struct model *m, const struct model_train_options *o,
                                           struct pk_graph **ret, struct pd_why *why);
 PD_NODISCARD enum pd_err model_graph_apply(const struct model *m, const struct model_train_options *o,
@@ -263,8 +281,8 @@ PD_NODISCARD enum pd_err model_graph_apply(const struct model *m, const struct m
  */
 PD_NODISCARD enum pd_err model_graph_block(const struct model *m, int32_t batch, int32_t tokens, bool causal,
                                            struct pk_graph **ret, struct pd_why *why);
-/* Inputs "input", of texts with classes "last", and those of the loss; outputs "loss_sum", "count",
- * "correct" (1 each), "logits". */
+/* Inputs "input", of texts with classes "last", and those of the loss; outputs "logits" and the loss's sums
+ * (1 each) by name. */
 PD_NODISCARD enum pd_err model_graph_eval(const struct model *m, const struct model_loss *loss, int32_t batch,
                                           int32_t context, struct pk_graph **ret, struct pd_why *why);
 /* Input "input"; outputs "fro/<l>", "jac_fro/<l>", "jac_q_fro/<l>", "logit_std/<l>", "logit_max/<l>" (B, H),
@@ -272,7 +290,7 @@ PD_NODISCARD enum pd_err model_graph_eval(const struct model *m, const struct mo
  * it is no Jacobian by W_Q and is not to be shown. */
 PD_NODISCARD enum pd_err model_graph_probe(const struct model *m, int32_t batch, int32_t context,
                                            struct pk_graph **ret, struct pd_why *why);
-/* Classifier. Input "input" (B,C,H,W), normalised as data_info says, or of texts (B, context) and "last";
+/* Classifier. Input "input" (B,C,H,W) as the spec's `pixels` says, or of texts (B, context) and "last";
  * output "logits" (B, classes). */
 PD_NODISCARD enum pd_err model_graph_classify(const struct model *m, int32_t batch, int32_t context,
                                               struct pk_graph **ret, struct pd_why *why);

@@ -16,20 +16,28 @@ struct model_module {
 
 struct model {
     struct model_spec spec;
-    struct model_param *param;
-    size_t count, size;
+    struct model_param *param; /* buffers last, once the model is declared */
+    size_t count, trained, size;
     struct model_module *module; /* in the order of the forward pass */
     size_t modules, module_size;
 };
 
-/* Runs the forward function once over a new model, which fills the tables of parameters and modules. */
+/* Fills the tables of parameters and modules of a new model. */
 PD_NODISCARD enum pd_err model_declare(struct model *m, struct pd_why *why);
+/* Of that: runs the forward function once. */
+PD_NODISCARD enum pd_err model_write_once(struct model *m, struct pd_why *why);
 
 /* InputNorm (S3 to S5) and MidNorm (S4, S5). */
 bool model_has_input_norm(const struct model_spec *s);
 bool model_has_mid_norm(const struct model_spec *s);
 
 /* ---- writing a graph ---- */
+
+/* What training makes of a buffer b: keep b + (1 - keep) x. x PK_NONE: b. */
+struct net_change {
+    struct pk_val x;
+    double keep;
+};
 
 /* A graph being written: the graph, its model, and the handle of each parameter already used.
  *
@@ -42,8 +50,10 @@ struct net {
     const struct model *m;
     struct model *declares; /* the same model while it is declared; else NULL */
     struct pk_val *param;
-    bool failed; /* memory ran out while writing */
-    bool copies; /* matrices have working copies */
+    int32_t ranks;             /* that train together; 0: this graph does not train */
+    struct net_change *change; /* of each parameter that is a buffer; NULL: this graph does not train */
+    bool failed;               /* memory ran out while writing */
+    bool copies;               /* matrices have working copies */
     bool causal;
     int64_t batch, tokens;            /* B; N of attention's queries */
     struct pk_attention_stats *stats; /* per attention module if asked for */
@@ -66,6 +76,14 @@ struct net_how {
 
 /* The parameter of that name; declared first, where the model is. */
 struct pk_val net_param(struct net *n, const char *name, struct pk_shape shape, const struct net_how *how);
+/* A buffer: it begins as `value`, nothing is differentiated by it and no optimiser changes it. Checkpoints,
+ * ranks, averages and evaluation take it for a parameter. */
+struct pk_val net_buffer(struct net *n, const char *name, struct pk_shape shape, double value);
+/* Training makes keep b + (1 - keep) x of that buffer, at the end of a step that is applied; elsewhere this is
+ * nothing. x has its shape, flows no gradient, and is the same on all ranks (net_rank_mean). */
+void net_buffer_update(struct net *n, const char *name, struct pk_val x, double keep);
+/* The mean over ranks of x, of which each has its own; x itself in a graph that does not train. */
+struct pk_val net_rank_mean(struct net *n, struct pk_val x);
 /* Its place in the table; model_param_count: there is none of that name. */
 size_t net_param_index(const struct model *m, const char *name);
 /* Lists an attention module while the network is declared. scale: the parameter of its learned scale, if it
@@ -110,6 +128,12 @@ struct pk_val net_embedding_dropout(struct net *n, struct pk_val x);
 /* Whether training draws noise. */
 bool model_has_noise(const struct model_spec *s);
 
+/* ---- pixels ---- */
+
+/* Images (.., C, H, W), bytes or numbers 0..1 as `pixels` says, to (value - mean) / std of the channel, in f32
+ * and then of the spec's dtype: one place for training, validation and serving. */
+struct pk_val net_normalise(struct pk_graph *g, const struct model_spec *s, struct pk_val x);
+
 /* ---- the optimiser part of a training graph ---- */
 
 struct model_optim_item {
@@ -121,9 +145,10 @@ struct model_optim_item {
 };
 
 /* Emits clipping and one update per item, with the inputs, states and outputs that model_graph_train names.
- * told (may be NULL): loss, count and correct, for the output "report". loss PK_NONE: the gate looks at the
- * gradient alone. divisor (1): the gradients of the items are so many times too large; PK_NONE: they are not.
- */
-void model_emit_optimiser(struct pk_graph *g, const struct model_train_options *o, struct pk_val loss,
-                          struct pk_val divisor, const struct model_optim_item *item, size_t count,
-                          const struct pk_val *told);
+ * told (`told_count` of them, each (1)): what the output "report" begins with; none: there is no report. loss
+ * PK_NONE: the gate looks at the gradient alone. divisor (1): the gradients of the items are so many times too
+ * large; PK_NONE: they are not. Returns the gate (1): 0 where the step is not applied. */
+struct pk_val model_emit_optimiser(struct pk_graph *g, const struct model_train_options *o,
+                                   struct pk_val loss, struct pk_val divisor,
+                                   const struct model_optim_item *item, size_t count,
+                                   const struct pk_val *told, size_t told_count);

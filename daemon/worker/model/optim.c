@@ -1,6 +1,7 @@
 /* daemon/worker/model/optim.c: clipping by the global norm, and the updates, as part of the graph. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "daemon/worker/model/net.h"
 
@@ -17,7 +18,7 @@ int32_t model_param_owner(const struct model *m, size_t i, int32_t ranks)
     for (int64_t size = INT64_MAX;;) {
         int64_t next = -1;
 
-        for (size_t k = 0; k < m->count; k++) {
+        for (size_t k = 0; k < m->trained; k++) {
             int64_t n = pk_shape_count(&m->param[k].shape);
 
             if (n < size && n > next)
@@ -25,7 +26,7 @@ int32_t model_param_owner(const struct model *m, size_t i, int32_t ranks)
         }
         assert(next >= 0);
         size = next;
-        for (size_t k = 0; k < m->count; k++) {
+        for (size_t k = 0; k < m->trained; k++) {
             if (pk_shape_count(&m->param[k].shape) != size)
                 continue;
             owner = 0;
@@ -42,7 +43,7 @@ int32_t model_param_owner(const struct model *m, size_t i, int32_t ranks)
 /* clip factor and whether to apply: (2) */
 static struct pk_val gate_of(struct pk_graph *g, const struct model_train_options *o, struct pk_val loss,
                              struct pk_val divisor, struct pk_val length, enum pk_dtype dtype,
-                             const struct pk_val *told)
+                             const struct pk_val *told, size_t told_count)
 {
     struct pk_val one = pk_fill(g, dtype, PK_SHAPE(1), 1), gate[2] = {one, PK_NONE};
 
@@ -59,17 +60,22 @@ static struct pk_val gate_of(struct pk_graph *g, const struct model_train_option
     if (loss.id)
         gate[1] = pk_mul(g, pk_unary(g, PK_EX_FINITE, loss), gate[1]);
     pk_output(g, "applied", gate[1]);
-    if (told) { /* all that is said of a step, to be read at once */
-        struct pk_val all[5] = {told[0], told[1], told[2], length, gate[1]};
+    if (told_count) { /* all that is said of a step, to be read at once */
+        struct pk_val all[MODEL_REPORT_MAX];
 
-        pk_output(g, "report", pk_concat(g, 0, all, 5));
+        assert(told_count <= MODEL_SUMS_MAX);
+        memcpy(all, told, told_count * sizeof *all);
+        all[told_count] = length;
+        all[told_count + 1] = gate[1];
+        pk_output(g, "report", pk_concat(g, 0, all, told_count + 2));
     }
     return pk_concat(g, 0, gate, 2);
 }
 
-void model_emit_optimiser(struct pk_graph *g, const struct model_train_options *o, struct pk_val loss,
-                          struct pk_val divisor, const struct model_optim_item *item, size_t count,
-                          const struct pk_val *told)
+struct pk_val model_emit_optimiser(struct pk_graph *g, const struct model_train_options *o,
+                                   struct pk_val loss, struct pk_val divisor,
+                                   const struct model_optim_item *item, size_t count,
+                                   const struct pk_val *told, size_t told_count)
 {
     enum pk_dtype dtype = pk_dtype_of(g, item[0].param);
     struct pk_val hyper = pk_input(g, "hyper", dtype, PK_SHAPE(4)), length, gate;
@@ -79,8 +85,7 @@ void model_emit_optimiser(struct pk_graph *g, const struct model_train_options *
     if (!grad || !average) {
         free(grad);
         free(average);
-        (void)pk_sumsq(g, NULL, 0); /* an error that sticks to the graph */
-        return;
+        return pk_sumsq(g, NULL, 0); /* an error that sticks to the graph */
     }
     for (size_t i = 0; i < count; i++)
         if (item[i].owner < 0 || item[i].owner == o->rank)
@@ -94,7 +99,7 @@ void model_emit_optimiser(struct pk_graph *g, const struct model_train_options *
     if (divisor.id)
         length = pk_div(g, length, divisor);
     pk_output(g, "grad_norm", length);
-    gate = gate_of(g, o, loss, divisor, length, dtype, told);
+    gate = gate_of(g, o, loss, divisor, length, dtype, told, told_count);
     for (size_t i = 0; i < count; i++) {
         struct pk_shape shape = pk_shape_of(g, item[i].param);
         struct pk_optim_spec spec = {.beta1 = o->beta1,
@@ -130,4 +135,5 @@ void model_emit_optimiser(struct pk_graph *g, const struct model_train_options *
                 pk_broadcast_ranks(g, average[i], item[i].owner);
         }
     free(average);
+    return pk_slice(g, gate, 0, 1, 1);
 }

@@ -55,11 +55,16 @@ const struct model_param *model_param(const struct model *m, size_t i)
     return &m->param[i];
 }
 
+size_t model_trained_count(const struct model *m)
+{
+    return m->trained;
+}
+
 int64_t model_param_elements(const struct model *m)
 {
     int64_t n = 0;
 
-    for (size_t i = 0; i < m->count; i++)
+    for (size_t i = 0; i < m->trained; i++)
         n += pk_shape_count(&m->param[i].shape);
     return n;
 }

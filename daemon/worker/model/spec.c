@@ -127,6 +127,23 @@ static enum pd_err common_from_config(const struct job_config *c, struct model_s
     return attention_from_config(c, &s->attention, why);
 }
 
+/* What the network reads, and how many classes there are. Images come as bytes, the graph normalises them. */
+static void take_data(const struct data_info *data, struct model_spec *s)
+{
+    s->classes = data->classes;
+    s->vocab = data->vocab;
+    if (data->kind == DATA_TOKENS)
+        return;
+    s->channels = data->channels;
+    s->image_h = data->height;
+    s->image_w = data->width;
+    s->pixels = MODEL_PIXELS_BYTES;
+    for (int32_t k = 0; k < data->channels && k < MODEL_PIXEL_CHANNELS; k++) {
+        s->mean[k] = data->mean[k];
+        s->std[k] = data->std[k];
+    }
+}
+
 enum pd_err model_spec_from_config(const struct job_config *c, const struct data_info *data,
                                    struct model_spec *ret, struct pd_why *why)
 {
@@ -139,9 +156,10 @@ enum pd_err model_spec_from_config(const struct job_config *c, const struct data
     if (model_reads_tokens(&s) != (data->kind == DATA_TOKENS))
         return pd_fail(why, PD_ERR_INVALID, "#/data/dataset: a %s cannot read %s", s.arch->name,
                        data->kind == DATA_TOKENS ? "text" : "images");
+    take_data(data, &s);
     err = common_from_config(c, &s, why);
-    if (err == PD_OK)
-        err = s.arch->from_config(c, data, &s, why);
+    if (err == PD_OK && s.arch->from_config)
+        err = s.arch->from_config(c, &s, why);
     if (err == PD_OK)
         err = model_spec_check(&s, why);
     if (err == PD_OK)
@@ -214,6 +232,10 @@ enum pd_err model_spec_check(const struct model_spec *s, struct pd_why *why)
     if (s->heads < 1 || s->width % s->heads)
         return pd_fail(why, PD_ERR_INVALID, "#/model/heads: %d does not divide the width %d", s->heads,
                        s->width);
+    if (s->pixels != MODEL_PIXELS_READY && s->channels > MODEL_PIXEL_CHANNELS)
+        return pd_fail(why, PD_ERR_UNSUPPORTED,
+                       "#/data: images of %d channels are not normalised, at most %d", s->channels,
+                       MODEL_PIXEL_CHANNELS);
     if (!(s->norm_eps > 0))
         return pd_fail(why, PD_ERR_INVALID, "#/norm/eps: must be positive");
     if (!(s->dropout >= 0 && s->dropout < 1) || !(s->drop_path >= 0 && s->drop_path < 1))

@@ -188,20 +188,29 @@ static bool meta_channels(const struct data_st *st, const char *key, float missi
     return *end == '\0' && (n == 1 || n == channels);
 }
 
+/* Requests come as numbers 0..1 or as bytes, which become such numbers; the graph does the rest. */
+static enum pd_err shape_pictures(const struct data_st *st, const char *path, struct model_spec *spec,
+                                  struct pd_why *why)
+{
+    bool good;
+
+    if (spec->channels > MODEL_PIXEL_CHANNELS)
+        return pd_fail(why, PD_ERR_UNSUPPORTED, "images of %d channels are not served", spec->channels);
+    spec->pixels = MODEL_PIXELS_UNIT;
+    good = meta_channels(st, "polyd.data.mean", 0, spec->channels, spec->mean) &&
+           meta_channels(st, "polyd.data.std", 1, spec->channels, spec->std);
+    for (int32_t c = 0; c < spec->channels; c++)
+        good = good && spec->std[c] > 0;
+    return good
+               ? PD_OK
+               : pd_fail(why, PD_ERR_CORRUPT, "checkpoint '%s' names a mean or deviation that is none", path);
+}
+
 static enum pd_err read_pictures(struct serve *s, const struct data_st *st, const char *path,
                                  struct pd_why *why)
 {
     const struct model_spec *spec = model_spec(s->model);
-    bool good = spec->channels <= SERVE_CHANNELS_MAX;
 
-    if (!good)
-        return pd_fail(why, PD_ERR_UNSUPPORTED, "images of %d channels are not served", spec->channels);
-    good = meta_channels(st, "polyd.data.mean", 0, spec->channels, s->mean) &&
-           meta_channels(st, "polyd.data.std", 1, spec->channels, s->std);
-    for (int32_t c = 0; c < spec->channels; c++)
-        good = good && s->std[c] > 0;
-    if (!good)
-        return pd_fail(why, PD_ERR_CORRUPT, "checkpoint '%s' names a mean or deviation that is none", path);
     s->fit.channels = spec->channels;
     s->fit.height = spec->image_h;
     s->fit.width = spec->image_w;
@@ -248,19 +257,18 @@ static enum pd_err wrong_pixel(const float *pixels, size_t n, int64_t image, str
     return pd_fail(why, PD_ERR_INTERNAL, "image %lld was found wrong and is not", (long long)image);
 }
 
-/* Normalised. */
+/* On the scale 0..1. */
 static enum pd_err put_image(struct serve *s, const struct serve_samples *part, int64_t i, int64_t row,
                              struct pd_why *why)
 {
-    size_t n = image_elements(s), plane = n / (size_t)s->info.channels;
+    size_t n = image_elements(s);
     float *to = s->staging + (size_t)row * n;
 
     if (part->bytes) {
         const uint8_t *from = (const uint8_t *)part->data + (size_t)i * n;
 
-        /* The very expression of training (data_info), so that a byte gives the same float there and here. */
         for (size_t k = 0; k < n; k++)
-            to[k] = ((float)from[k] / 255.0f - s->mean[k / plane]) / s->std[k / plane];
+            to[k] = (float)from[k] / 255.0f;
     } else {
         const char *from = (const char *)part->data + (size_t)i * n * sizeof(float);
         int wrong = 0;
@@ -270,8 +278,6 @@ static enum pd_err put_image(struct serve *s, const struct serve_samples *part, 
             wrong |= !(to[k] >= SERVE_PIXEL_LOW && to[k] <= SERVE_PIXEL_HIGH); /* NaN is neither */
         if (wrong)
             return wrong_pixel(to, n, part->first + i, why);
-        for (size_t k = 0; k < n; k++)
-            to[k] = (to[k] - s->mean[k / plane]) / s->std[k / plane];
     }
     return PD_OK;
 }
@@ -308,8 +314,8 @@ static void put_pixels(const struct serve *s, struct pd_buf *out)
     pd_json_raw(out, "[0,255]");
     pd_json_kv_str(out, "order", "channel, row, column");
     pd_json_kv_str(out, "channels", i->channels == 1 ? "grey" : i->channels == 3 ? "RGB" : "the data set's");
-    put_channels(out, "mean", s->mean, i->channels);
-    put_channels(out, "std", s->std, i->channels);
+    put_channels(out, "mean", model_spec(s->model)->mean, i->channels);
+    put_channels(out, "std", model_spec(s->model)->std, i->channels);
     pd_json_kv_str(out, "normalised_by", "the model");
     if (serve_pictures(s)) {
         pd_json_key(out, "resize");
@@ -344,6 +350,7 @@ static void put_signature(const struct serve *s, struct pd_buf *out)
 
 const struct serve_kind serve_kind_classify = {
     .name = "classifier",
+    .shape = shape_pictures,
     .read = read_pictures,
     .open = open_graphs,
     .signature = put_signature,

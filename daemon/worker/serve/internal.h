@@ -10,7 +10,6 @@
 #include "kernels/graph/graph.h"
 
 #define SERVE_BUCKETS_MAX 12
-#define SERVE_CHANNELS_MAX 4
 #define SERVE_SCORE 64        /* tokens of a given text that are scored by one run: so many rows of logits */
 #define SERVE_DECODE_BATCH 16 /* most sequences in one decoding graph: what the products of few rows take */
 
@@ -67,9 +66,7 @@ struct serve {
     /* classifiers */
     char *label_text; /* owned: the names of the classes, each ended by NUL */
     const char **labels;
-    /* images: value = (byte / 255 - mean) / std of the channel */
-    float mean[SERVE_CHANNELS_MAX], std[SERVE_CHANNELS_MAX];
-    struct data_eval_fit fit;         /* how a picture becomes what the network reads */
+    struct data_eval_fit fit;         /* images: how a picture becomes what the network reads */
     struct data_tokenizer *tokenizer; /* of tokens */
     /* language */
     int32_t heads, cache_length;
@@ -102,7 +99,10 @@ PD_NODISCARD enum pd_err serve_bucket_add(struct serve *s, struct pk_graph *grap
 struct serve_kind {
     const char *name; /* in the signature, and where a task names it */
     bool narrow;      /* its matrices may be held in bf16 (serve_options.bf16_weights) */
-    /* What it needs of the checkpoint at `path` besides weights; the model is there, its memory is not. */
+    /* Adds what the checkpoint at `path` says of the data to the network's shape. NULL: it needs nothing. */
+    enum pd_err (*shape)(const struct data_st *st, const char *path, struct model_spec *spec,
+                         struct pd_why *why);
+    /* What it needs of the checkpoint besides weights; the model is there, its memory is not. */
     enum pd_err (*read)(struct serve *s, const struct data_st *st, const char *path, struct pd_why *why);
     /* Plans its graphs, allocates their inputs, and runs each once. */
     enum pd_err (*open)(struct serve *s, struct pd_why *why);

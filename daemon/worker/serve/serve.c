@@ -155,6 +155,8 @@ static enum pd_err read_checkpoint(struct serve *s, const struct serve_options *
         spec.mixed = true;
         spec.weights = PK_BF16; /* what products read, resident */
     }
+    if (err == PD_OK && s->info.kind->shape)
+        err = s->info.kind->shape(st, o->checkpoint, &spec, why);
     if (err == PD_OK)
         err = model_new(&spec, &s->model, why);
     if (err != PD_OK)

@@ -1,13 +1,19 @@
 #include "daemon/worker/task/task.h"
 
-static struct pk_loss emit(struct pk_graph *g, struct pk_val logits, double smoothing)
+static void emit(struct pk_graph *g, struct pk_val logits, double smoothing,
+                 struct pk_val ret[MODEL_SUMS_MAX])
 {
     struct pk_shape rows = PK_SHAPE(pk_shape_of(g, logits).dim[0]);
+    struct pk_loss loss =
+        pk_cross_entropy(g, logits, pk_input(g, "target", PK_I32, rows), smoothing, DATA_IGNORE);
 
-    return pk_cross_entropy(g, logits, pk_input(g, "target", PK_I32, rows), smoothing, DATA_IGNORE);
+    ret[TASK_LOSS] = loss.loss_sum;
+    ret[TASK_COUNT] = loss.count;
+    ret[TASK_CORRECT] = loss.correct;
 }
 
-const struct model_loss task_cross_entropy = {.emit = emit};
+const struct model_loss task_cross_entropy = {
+    .sum = {[TASK_LOSS] = "loss_sum", [TASK_COUNT] = "count", [TASK_CORRECT] = "correct"}, .emit = emit};
 
 void task_cross_entropy_begin(struct task_score *score)
 {
@@ -17,14 +23,12 @@ void task_cross_entropy_begin(struct task_score *score)
 enum pd_err task_cross_entropy_add(struct task_score *score, const struct task_outputs *from,
                                    struct pd_why *why)
 {
-    static const char *const names[] = {
-        [TASK_LOSS] = "loss_sum", [TASK_COUNT] = "count", [TASK_CORRECT] = "correct"};
     enum pd_err err = PD_OK;
 
     for (int i = 0; i < TASK_CROSS_ENTROPY_SUMS && err == PD_OK; i++) {
         double x = 0;
 
-        err = from->read(from->user, names[i], &x, 1, why);
+        err = from->read(from->user, task_cross_entropy.sum[i], &x, 1, why);
         score->sum[i] += x;
     }
     return err;

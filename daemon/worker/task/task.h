@@ -13,7 +13,6 @@
 #include "daemon/worker/model/model.h"
 #include "daemon/worker/task/tasks.h"
 
-#define TASK_SUMS_MAX 8
 #define TASK_NUMBERS_MAX 4
 #define TASK_STEPS_MAX 4
 
@@ -26,7 +25,7 @@ struct task_outputs {
 /* An evaluation under way. Sums of ranks are added up before `end`. */
 struct task_score {
     size_t count;
-    double sum[TASK_SUMS_MAX];
+    double sum[MODEL_SUMS_MAX];
 };
 
 /* A number of an evaluation: its keys for the samples that were scored (enum data_scored), of the weights and
@@ -44,7 +43,7 @@ struct task_number {
                      [DATA_SCORED_TRAIN] = name "/train_ema"},                                               \
     }
 
-/* A number that follows from the report of a step (the first three of the output "report"). */
+/* A number that follows from the report of a step: the mean loss, then the other sums of `loss`. */
 struct task_step {
     const char *key; /* static */
     double (*of)(const double *report);
@@ -92,7 +91,7 @@ PD_NODISCARD enum pd_err task_check(const struct task *t, const struct data_set 
 
 /* Cross-entropy of the logits' rows against the input "target" I32 (rows); DATA_IGNORE does not count. */
 extern const struct model_loss task_cross_entropy;
-/* Its evaluator: sums of loss, counted targets and correct ones. */
+/* Its sums, and those of its evaluator: of loss, of counted targets and of correct ones. */
 enum { TASK_LOSS, TASK_COUNT, TASK_CORRECT, TASK_CROSS_ENTROPY_SUMS };
 void task_cross_entropy_begin(struct task_score *score);
 /* Of classes: accuracy of a step, and {loss, accuracy} of an evaluation. */

@@ -51,6 +51,7 @@ static void add_tensor(struct contents *c, const char *prefix, const char *name,
 /* What is saved of the states; sums of gradients live within a step. */
 struct saved {
     const char *state, *prefix; /* of names in the graph, and in a file */
+    size_t count;               /* of the model's parameters: moments are of those that are trained */
 };
 
 static size_t saved_states(const struct train_setup *setup, struct saved list[MODEL_STATES_MAX + 1])
@@ -59,9 +60,9 @@ static size_t saved_states(const struct train_setup *setup, struct saved list[MO
     size_t n = 0;
 
     for (; n < (size_t)o->graph.states; n++)
-        list[n] = (struct saved){o->graph.state[n].prefix, o->saved[n]};
+        list[n] = (struct saved){o->graph.state[n].prefix, o->saved[n], model_trained_count(setup->model)};
     if (setup->options.ema > 0)
-        list[n++] = (struct saved){"ema/", "ema."};
+        list[n++] = (struct saved){"ema/", "ema.", model_param_count(setup->model)};
     return n;
 }
 
@@ -71,7 +72,7 @@ static void add_states_of_ranks(struct contents *c, const struct saved *saved, s
     const struct model *model = c->session->setup.model;
 
     for (size_t k = 0; k < count; k++)
-        for (size_t i = 0; i < model_param_count(model); i++) {
+        for (size_t i = 0; i < saved[k].count; i++) {
             const struct model_param *p = model_param(model, i);
             char name[80];
 

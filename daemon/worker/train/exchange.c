@@ -83,7 +83,7 @@ static bool is_moment(const struct train_tensor *t)
 enum pd_err exchange_gather(const struct session *s, struct train_tensor *tensors, size_t count,
                             struct pd_why *why)
 {
-    size_t params = model_param_count(s->setup.model);
+    const size_t params = model_param_count(s->setup.model), trained = model_trained_count(s->setup.model);
     enum pd_err err = PD_OK;
 
     if (!s->setup.options.zero)
@@ -96,7 +96,7 @@ enum pd_err exchange_gather(const struct session *s, struct train_tensor *tensor
 
         if (t->st.data || !is_moment(t))
             continue;
-        owner = model_param_owner(s->setup.model, (i - params) % params, s->setup.ranks);
+        owner = model_param_owner(s->setup.model, (i - params) % trained, s->setup.ranks);
         if (owner == 0)
             continue;
         host = malloc(bytes + 1);

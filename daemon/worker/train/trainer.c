@@ -250,8 +250,8 @@ static enum pd_err feed(struct trainer *t, bool *ret_whole, struct pd_why *why)
     return err;
 }
 
-/* Counts a step and reports its numbers: loss, count, correct, norm of the gradient, applied. */
-static void finish(struct trainer *t, const double report[5], double lr)
+/* Counts a step and reports its numbers: the loss's `sums`, norm of the gradient, applied. */
+static void finish(struct trainer *t, const double *report, size_t sums, double lr)
 {
     struct reporter *reporter = t->session->reporter;
 
@@ -262,8 +262,8 @@ static void finish(struct trainer *t, const double report[5], double lr)
     for (const struct task_step *s = t->session->setup.task->steps; s->key; s++)
         reporter_push(reporter, s->key, s->of(report));
     reporter_push(reporter, "lr", lr);
-    reporter_push(reporter, "grad/norm", report[3]);
-    if (report[4] != 0) {
+    reporter_push(reporter, "grad/norm", report[sums]);
+    if (report[sums + 1] != 0) {
         t->applied++;
         t->consecutive = 0;
         return;
@@ -284,7 +284,8 @@ enum pd_err trainer_step(struct trainer *t, bool *ret_done, struct pd_why *why)
     const struct session *s = t->session;
     const struct optim_closure closure = {.user = t, .evaluate = evaluate};
     int64_t began = pd_clock_mono_us();
-    double lr = train_schedule_lr(&s->setup.schedule, t->step), report[5];
+    const size_t sums = model_loss_sums(s->setup.task->loss);
+    double lr = train_schedule_lr(&s->setup.schedule, t->step), report[MODEL_REPORT_MAX];
     bool whole;
     enum pd_err err = feed(t, &whole, why);
 
@@ -298,11 +299,11 @@ enum pd_err trainer_step(struct trainer *t, bool *ret_done, struct pd_why *why)
     if (t->step + 1 < s->setup.steps)
         batches_send_next(t->batches);
     if (err == PD_OK)
-        err = executable_read(&t->update, "report", report, 5, why);
+        err = executable_read(&t->update, "report", report, sums + 2, why);
     if (err != PD_OK)
         return err;
     *ret_done = true;
-    finish(t, report, lr);
+    finish(t, report, sums, lr);
     reporter_step(s->reporter, pd_clock_mono_us() - began, t->loss);
     reporter_bad(s->reporter, s->setup.set);
     return PD_OK;

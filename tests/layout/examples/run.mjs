@@ -27,7 +27,7 @@ for (const file of sh('git', ['ls-files', '-z', '--cached', '--others', '--exclu
 }
 process.env.POLYD_BUILD = build;
 process.env.POLYD_ROOT = tree;
-const { Daemon } = await import('../../lib/daemon.mjs');
+const { Daemon } = await import('../../lib/daemon.mjs'), { checkBuffers } = await import('./buffers.mjs');
 
 /** The copy lies in a folder that git ignores: git must not take it for a part of this repository. */
 function patch(name, ...how) {
@@ -60,6 +60,8 @@ for (const name of readdirSync(here).filter(file => file.endsWith('.patch')).map
             } finally {
                 await daemon.stop();
             }
+            if (name === 'network')
+                await checkBuffers(job.model);
         } finally {
             patch(name, '-R');
         }

@@ -7,7 +7,6 @@
 #include "daemon/worker/model/net.h"
 
 struct job_config;
-struct data_info;
 
 enum model_reads { MODEL_READS_IMAGES, MODEL_READS_TOKENS };
 
@@ -18,9 +17,9 @@ struct model_arch {
     bool causal;
     bool transposed; /* matrices lie as [out, in] */
 
-    /* Its own part of the shape, from the document and the data. */
-    enum pd_err (*from_config)(const struct job_config *c, const struct data_info *data,
-                               struct model_spec *ret, struct pd_why *why);
+    /* Its own part of the shape, from the document: *ret holds what data and document say to all networks.
+     * NULL: it has none. */
+    enum pd_err (*from_config)(const struct job_config *c, struct model_spec *ret, struct pd_why *why);
     enum pd_err (*check)(const struct model_spec *s, struct pd_why *why);
 
     /* images (B, C, H, W) or tokens (B, T) -> logits, rows as cross-entropy wants them: (B, classes) where

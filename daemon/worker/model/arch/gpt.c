@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "daemon/job/job.h"
-#include "daemon/worker/data/data.h"
 #include "daemon/worker/model/arch/arch.h"
 #include "kernels/base/text.h"
 
@@ -104,12 +103,9 @@ static struct pk_val first_block(struct net *n, struct pk_val x)
     return net_block(n, net_input_norm(n, x, input_norm), &block, 0);
 }
 
-static enum pd_err from_config(const struct job_config *c, const struct data_info *data, struct model_spec *s,
-                               struct pd_why *why)
+static enum pd_err from_config(const struct job_config *c, struct model_spec *s, struct pd_why *why)
 {
     (void)why;
-    s->vocab = data->vocab;
-    s->classes = data->classes;
     s->context = (int32_t)c->model.context;
     return PD_OK;
 }

@@ -1,7 +1,6 @@
 /* ViT (arXiv:2010.11929) with the names and layouts of timm. With mean pooling there is no cls_token and the
  * norm behind the mean is fc_norm. */
 #include "daemon/job/job.h"
-#include "daemon/worker/data/data.h"
 #include "daemon/worker/model/arch/arch.h"
 
 static const struct net_block block = {
@@ -102,13 +101,8 @@ static struct pk_val first_block(struct net *n, struct pk_val x)
     return net_block(n, net_input_norm(n, x, input_norm), &block, 0);
 }
 
-static enum pd_err from_config(const struct job_config *c, const struct data_info *data, struct model_spec *s,
-                               struct pd_why *why)
+static enum pd_err from_config(const struct job_config *c, struct model_spec *s, struct pd_why *why)
 {
-    s->channels = data->channels;
-    s->image_h = data->height;
-    s->image_w = data->width;
-    s->classes = data->classes;
     if (c->data.image_size[0] && (c->data.image_size[0] != s->image_h || c->data.image_size[1] != s->image_w))
         return pd_fail(why, PD_ERR_UNSUPPORTED,
                        "#/data/image_size: the images are %d x %d; resizing is not available in this build",

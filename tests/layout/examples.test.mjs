@@ -1,10 +1,11 @@
-// Six small examples of what is added most often, as patches: each applies, and touches only what its row of "One thing, one
-// place" allows.
+// Six small examples of what is added most often, as patches: each applies, touches only what its row of "One thing, one
+// place" allows, and is C that a compiler takes.
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
-import { existsSync, readFileSync, readdirSync } from 'node:fs';
+import { copyFileSync, existsSync, mkdirSync, mkdtempSync, readFileSync, readdirSync, rmSync } from 'node:fs';
+import os from 'node:os';
 import path from 'node:path';
-import test from 'node:test';
+import test, { after } from 'node:test';
 
 const root = path.resolve(import.meta.dirname ?? path.dirname(new URL(import.meta.url).pathname), '../..');
 const folder = path.join(root, 'tests/layout/examples');
@@ -33,6 +34,20 @@ test('test_layout_examples_are_those_of_the_table', () => {
     assert.deepEqual(names.sort(), Object.keys(may).sort());
 });
 
+/** The sources alone, to be patched. */
+const copy = mkdtempSync(path.join(os.tmpdir(), 'polyd-examples-'));
+after(() => rmSync(copy, { recursive: true, force: true }));
+for (const file of execFileSync('git', ['ls-files', '-z', '--cached', '--others', '--exclude-standard', 'daemon', 'kernels'], { cwd: root, encoding: 'utf8' }).split('\0')) {
+    if (!/\.(h|c|def)$/.test(file) || !existsSync(path.join(root, file)))
+        continue;
+    mkdirSync(path.dirname(path.join(copy, file)), { recursive: true });
+    copyFileSync(path.join(root, file), path.join(copy, file));
+}
+
+/** Compiles without writing. Of an example that changes headers alone nothing is compiled. */
+const compile = files => files.forEach(file =>
+    execFileSync('cc', ['-std=gnu17', '-fsyntax-only', '-Wall', '-Werror', '-D_GNU_SOURCE', '-I', copy, file], { cwd: copy, stdio: 'pipe' }));
+
 for (const name of names) {
     const file = `${name}.patch`, patch = readFileSync(path.join(folder, file), 'utf8');
     test(`test_layout_example_${name}_applies_and_touches_its_places_alone`, () => {
@@ -41,8 +56,17 @@ for (const name of names) {
         assert.ok(existsSync(path.join(folder, `${name}.json`)), `${name}.json: the job that is run with it`);
         execFileSync('git', ['apply', '--check', path.join(folder, file)], { cwd: root, stdio: 'pipe' });
         assert.deepEqual(crowded(execFileSync('git', ['apply', '--numstat', path.join(folder, file)], { cwd: root, encoding: 'utf8' })), []);
+        execFileSync('git', ['apply', path.join(folder, file)], { cwd: copy, stdio: 'pipe' });
+        compile(touched(patch).filter(one => one.endsWith('.c')));
+        execFileSync('git', ['apply', '-R', path.join(folder, file)], { cwd: copy, stdio: 'pipe' });
     });
 }
+
+test('test_layout_examples_checker_compiles', () => {
+    mkdirSync(path.join(copy, 'daemon/none'), { recursive: true });
+    execFileSync('sh', ['-c', 'echo "int f(void) { return g(); }" > daemon/none/wrong.c'], { cwd: copy });
+    assert.throws(() => compile(['daemon/none/wrong.c']), /implicit declaration/);
+});
 
 test('test_layout_examples_checker_sees_what_strays', () => {
     assert.deepEqual(strays('network', '+++ b/daemon/worker/train/setup.c\n'), ['daemon/worker/train/setup.c']);

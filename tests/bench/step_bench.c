@@ -107,6 +107,9 @@ static void vision(struct bench *b, int width, int depth, int heads, int image, 
     s->width = width, s->depth = depth, s->heads = heads, s->mlp_width = 4 * width, s->norm_eps = 1e-6;
     s->channels = 3, s->image_h = s->image_w = image, s->patch_h = s->patch_w = patch;
     s->classes = classes;
+    s->pixels = MODEL_PIXELS_BYTES; /* as jobs feed them */
+    for (int c = 0; c < 3; c++)
+        s->mean[c] = 0.5f, s->std[c] = 0.25f;
     s->pool = MODEL_POOL_CLS;
     s->attention.n_for_scale = (image / patch) * (image / patch);
     b->train.batch = b->batch ? b->batch : batch;
@@ -168,16 +171,17 @@ static void fill(struct bench *b)
     int values = b->spec.arch == &model_gpt ? b->spec.vocab : b->spec.classes;
 
     bench_leaves_put(l, "hyper", hyper, sizeof hyper);
-    if (b->spec.arch == &model_vit)
-        bench_leaves_noise(l, "input");
     for (int i = 0; i < l->count; i++) {
         bool ids = strcmp(l->leaf[i].name, "target") == 0 || strcmp(l->leaf[i].name, "input") == 0;
+        const bool pixels = l->leaf[i].dtype == PK_U8;
         int32_t *host;
 
-        if (!ids || l->leaf[i].dtype != PK_I32)
+        if (!ids)
             continue;
         host = bench_memory(l->leaf[i].bytes);
-        for (size_t k = 0; k < l->leaf[i].bytes / sizeof *host; k++)
+        for (size_t k = 0; pixels && k < l->leaf[i].bytes; k++)
+            ((uint8_t *)host)[k] = (uint8_t)(k * k * 37 + k / 251);
+        for (size_t k = 0; !pixels && k < l->leaf[i].bytes / sizeof *host; k++)
             host[k] = (int32_t)((uint64_t)k * 7919 % (uint64_t)values);
         bench_leaves_put(l, l->leaf[i].name, host, l->leaf[i].bytes);
         free(host);

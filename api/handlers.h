@@ -74,6 +74,8 @@ void api_queue_list(struct api_req *r);
 void api_config_get(struct api_req *r);
 void api_field_list(struct api_req *r);
 void api_metric_catalogue(struct api_req *r);
+void api_template_list(struct api_req *r);
+void api_template_get(struct api_req *r);
 void api_index(struct api_req *r);
 void api_version_get(struct api_req *r);
 void api_oip_server(struct api_req *r);

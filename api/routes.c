@@ -132,6 +132,8 @@ const struct api_route api_routes[] = {
     ROUTE_QUERY(GET, "/api/v1/storage", api_storage_get, API_SURFACE_OWN, API_BODY_NONE, 0, LONG),
     ROUTE(GET, "/api/v1/fields", api_field_list, API_SURFACE_OWN, API_BODY_NONE, 0, SHORT),
     ROUTE(GET, "/api/v1/metrics/catalogue", api_metric_catalogue, API_SURFACE_OWN, API_BODY_NONE, 0, SHORT),
+    ROUTE(GET, "/api/v1/templates", api_template_list, API_SURFACE_OWN, API_BODY_NONE, 0, SHORT),
+    ROUTE(GET, "/api/v1/templates/{template}", api_template_get, API_SURFACE_OWN, API_BODY_NONE, 0, SHORT),
     ROUTE(GET, "/api/v1", api_index, API_SURFACE_OWN, API_BODY_NONE, 0, LOOP),
     ROUTE(GET, "/api/v1/version", api_version_get, API_SURFACE_OWN, API_BODY_NONE, 0, LOOP),
     ROUTE(GET, "/v2", api_oip_server, API_SURFACE_OIP, API_BODY_NONE, 0, LOOP),

@@ -1,5 +1,6 @@
 /* Jobs come in: submit and dry run.
  *
+ *   request  --template-> the documents that it stands for: one, or several that are accepted together
  *   document --fold--->  no such checkpoint: 422
  *            --parse--> errors: 422
  *            --place--> never fits: 422
@@ -18,6 +19,7 @@
 #include "api/rows.h"
 #include "api/server.h"
 #include "daemon/job/job.h"
+#include "daemon/job/template.h"
 #include "daemon/polyd/store/tx.h"
 #include "daemon/polyd/supervise/expand.h"
 
@@ -26,27 +28,70 @@
 
 /* ---- submit ----------------------------------------------------------------------------------- */
 
-struct submit {
-    struct api_write w; /* first */
+/* A job that was read, or what is wrong with its document (job NULL). */
+struct parsed {
     struct job_doc *job;
     struct job_report report;
-    struct pd_buf document, tags, warnings, sweep;
+};
+
+/* All jobs of a request: one, or those of a template. */
+struct request {
+    size_t count;
+    struct parsed part[JOB_TEMPLATE_JOBS];
+    char template_name[sizeof((struct job_template_docs *)0)->name]; /* "": none */
+    char experiment[sizeof((struct job_template_docs *)0)->experiment];
+};
+
+static void request_done(struct request *q)
+{
+    for (size_t i = 0; i < q->count; i++) {
+        job_free(q->part[i].job);
+        job_report_done(&q->part[i].report);
+    }
+    q->count = 0;
+}
+
+/* The first job that has errors; NULL: none. */
+static struct job_report *wrong(struct request *q)
+{
+    for (size_t i = 0; i < q->count; i++)
+        if (q->part[i].report.error_count)
+            return &q->part[i].report;
+    return NULL;
+}
+
+/* What is to be stored of one job. */
+struct part {
+    struct job_doc *job;       /* of the request */
+    struct job_report *report; /* of the request */
+    struct pd_buf document, tags, warnings, sweep, kept;
     struct expand_run ready[READY_RUNS];
     int64_t id;
+};
+
+struct submit {
+    struct api_write w; /* first */
+    struct request request;
+    struct part part[JOB_TEMPLATE_JOBS];
+    size_t planned; /* parts whose plan has been looked at */
 };
 
 static void submit_done(struct api_write *w)
 {
     struct submit *s = (struct submit *)(void *)w;
 
-    job_free(s->job);
-    job_report_done(&s->report);
-    pd_buf_done(&s->document);
-    pd_buf_done(&s->tags);
-    pd_buf_done(&s->warnings);
-    pd_buf_done(&s->sweep);
-    for (int i = 0; i < READY_RUNS; i++)
-        expand_run_done(&s->ready[i]);
+    for (size_t k = 0; k < s->request.count; k++) {
+        struct part *p = &s->part[k];
+
+        pd_buf_done(&p->document);
+        pd_buf_done(&p->tags);
+        pd_buf_done(&p->warnings);
+        pd_buf_done(&p->sweep);
+        pd_buf_done(&p->kept);
+        for (int i = 0; i < READY_RUNS; i++)
+            expand_run_done(&p->ready[i]);
+    }
+    request_done(&s->request);
 }
 
 static void problems(struct pd_buf *b, const struct job_problem *list, size_t count)
@@ -106,18 +151,21 @@ static void sweep_json(struct pd_buf *b, const char *document)
     json_decref(all);
 }
 
-static enum pd_err insert(struct store_tx *tx, struct submit *s, struct pd_why *why)
+/* Stores one job and appends its part of the answer, which is kept with it, so that a repeated request gets this
+ * very one. */
+static enum pd_err insert(struct store_tx *tx, struct submit *s, struct part *p, struct pd_why *why)
 {
-    struct api_write *w = &s->w;
-    const struct job_head *head = job_doc_head(s->job);
+    struct pd_buf *answer = &s->w.answer;
+    const struct job_head *head = job_doc_head(p->job);
     struct store_job_new job = {
         .kind = head->kind,
         .name = head->name,
         .experiment = head->experiment,
-        .tags = s->tags.data,
+        .template_name = s->request.template_name,
+        .tags = p->tags.data,
         .notes = head->notes,
         .register_name = head->register_name,
-        .document = s->document.data,
+        .document = p->document.data,
         .priority = (int)head->resources.priority,
         .planned = head->run_count,
         .points = head->points,
@@ -125,24 +173,23 @@ static enum pd_err insert(struct store_tx *tx, struct submit *s, struct pd_why *
         .concurrency = head->concurrency,
         .metric = head->metric,
         .maximise = head->mode == JOB_MODE_MAX,
-        .sweep = s->sweep.data ? s->sweep.data : "",
+        .sweep = p->sweep.data ? p->sweep.data : "",
     };
     int64_t made = head->run_count < READY_RUNS ? head->run_count : READY_RUNS, run[READY_RUNS];
     struct store_job row = {.version = 1 + made}; /* each run that joins counts the version up */
-    enum pd_err err = store_job_insert(tx, &job, &s->id, why);
+    enum pd_err err = store_job_insert(tx, &job, &p->id, why);
 
     for (int64_t n = 0; n < made && err == PD_OK; n++)
-        err = expand_run_insert(tx, head, s->id, (int)head->resources.priority, &s->ready[n], &run[n], why);
+        err = expand_run_insert(tx, head, p->id, (int)head->resources.priority, &p->ready[n], &run[n], why);
     if (err != PD_OK)
         return err;
-    /* The answer belongs to the same commit, so that a repeated request gets this very one. */
-    row.id = s->id;
+    row.id = p->id;
     row.kind = head->kind;
     row.state = JOB_QUEUED;
     row.name = head->name;
     row.experiment = head->experiment;
-    row.template_name = "";
-    row.tags = s->tags.data;
+    row.template_name = s->request.template_name;
+    row.tags = p->tags.data;
     row.notes = head->notes ? head->notes : "";
     row.reason = "";
     row.register_name = head->register_name ? head->register_name : "";
@@ -156,17 +203,39 @@ static enum pd_err insert(struct store_tx *tx, struct submit *s, struct pd_why *
     row.maximise = job.maximise;
     row.sweep = job.sweep;
     row.created_us = store_tx_now_us(tx);
-    row.document = s->document.data;
-    api_row_job(&w->answer, &row, API_ROW_FULL | API_ROW_OPEN);
-    api_json_key(&w->answer, "run_ids");
-    api_json_open(&w->answer, '[');
+    row.document = p->document.data;
+    api_row_job(answer, &row, API_ROW_FULL | API_ROW_OPEN);
+    api_json_key(answer, "run_ids");
+    api_json_open(answer, '[');
     for (int64_t n = 0; n < made; n++)
-        api_json_id(&w->answer, run[n]);
-    api_json_close(&w->answer, ']');
-    api_json_kv_raw(&w->answer, "warnings", s->warnings.data);
-    api_json_close(&w->answer, '}');
-    w->status = 201;
+        api_json_id(answer, run[n]);
+    api_json_close(answer, ']');
+    api_json_kv_raw(answer, "warnings", p->warnings.data);
+    api_json_close(answer, '}');
     return PD_OK;
+}
+
+static enum pd_err insert_all(struct store_tx *tx, struct submit *s, struct pd_why *why)
+{
+    const bool several = s->request.count > 1;
+    struct pd_buf *answer = &s->w.answer;
+    enum pd_err err = PD_OK;
+
+    if (several) {
+        api_json_open(answer, '{');
+        api_json_kv_str(answer, "template", s->request.template_name);
+        api_json_kv_str(answer, "experiment", s->request.experiment);
+        api_json_key(answer, "jobs");
+        api_json_open(answer, '[');
+    }
+    for (size_t i = 0; i < s->request.count && err == PD_OK; i++)
+        err = insert(tx, s, &s->part[i], why);
+    if (several) {
+        api_json_close(answer, ']');
+        api_json_close(answer, '}');
+    }
+    s->w.status = 201;
+    return err;
 }
 
 /* What is wrong with the document matters only here: a repeated request has had its answer. */
@@ -174,7 +243,7 @@ static enum pd_err submit_apply(struct store_tx *tx, struct api_write *w, struct
 {
     struct submit *s = (struct submit *)(void *)w;
 
-    return s->report.error_count ? pd_fail(why, PD_ERR_INVALID, "the job cannot run") : insert(tx, s, why);
+    return wrong(&s->request) ? pd_fail(why, PD_ERR_INVALID, "the job cannot run") : insert_all(tx, s, why);
 }
 
 static void submit_answer(struct api_req *r)
@@ -182,10 +251,10 @@ static void submit_answer(struct api_req *r)
     struct api_write *w = api_write_result(r);
 
     if (!w) {
-        const struct submit *s = (const struct submit *)(const void *)api_write_of(r);
+        struct submit *s = (struct submit *)(void *)api_write_of(r);
 
-        if (s->w.err == PD_ERR_INVALID && s->report.error_count)
-            fail_report(r, PD_ERR_INVALID, &s->report);
+        if (s->w.err == PD_ERR_INVALID && wrong(&s->request))
+            fail_report(r, PD_ERR_INVALID, wrong(&s->request));
         return;
     }
     api_write_created(r, w, "/api/v1/jobs");
@@ -259,35 +328,77 @@ static enum pd_err judge(struct sup *sup, const struct job_head *head, const str
 
 /* ---- dry run ---------------------------------------------------------------------------------- */
 
-struct dry {
-    struct api_wait *wait;
-    struct job_doc *job;
-    struct job_report report;
+/* One job of it. */
+struct dry_part {
     struct expand_run run;
     struct pd_buf plan;
     char plan_error[sizeof((struct pd_why *)0)->text];
+};
+
+struct dry {
+    struct api_wait *wait;
+    struct sup *sup;
+    struct request request;
+    struct dry_part part[JOB_TEMPLATE_JOBS];
+    size_t planned;
 };
 
 static void dry_done(void *data)
 {
     struct dry *d = data;
 
-    job_free(d->job);
-    job_report_done(&d->report);
-    pd_buf_done(&d->plan);
-    expand_run_done(&d->run);
+    for (size_t i = 0; i < d->request.count; i++) {
+        pd_buf_done(&d->part[i].plan);
+        expand_run_done(&d->part[i].run);
+    }
+    request_done(&d->request);
 }
 
+static void dry_plan(struct dry *d);
+
+/* Any thread. */
 static void dry_planned(void *ctx, enum pd_err err, const struct pd_why *why, const char *plan)
 {
     struct dry *d = ctx;
+    struct dry_part *p = &d->part[d->planned++];
 
     if (err == PD_OK)
-        pd_buf_str(&d->plan, plan);
+        pd_buf_str(&p->plan, plan);
     else
-        snprintf(d->plan_error, sizeof d->plan_error, "%s",
+        snprintf(p->plan_error, sizeof p->plan_error, "%s",
                  why && why->text[0] ? why->text : pd_err_name(err));
-    api_wait_end(d->wait);
+    dry_plan(d);
+}
+
+/* Plans the next job, or ends the wait behind the last. */
+static void dry_plan(struct dry *d)
+{
+    struct pd_why why = {.text = ""};
+    struct dry_part *p;
+    struct job_doc *job;
+    enum pd_err err;
+
+    if (d->planned == d->request.count) {
+        api_wait_end(d->wait);
+        return;
+    }
+    p = &d->part[d->planned];
+    job = d->request.part[d->planned].job;
+    err = expand_run_make(job, 0, &p->run, &why);
+    if (err == PD_OK) {
+        const struct job_head *head = job_doc_head(job);
+        struct sup_planning asked = {.document = p->run.document.data,
+                                     .len = p->run.document.len,
+                                     .plan_digest = p->run.plan_digest,
+                                     .device = device_of(head),
+                                     .slots = (int)head->resources.slots,
+                                     .done = dry_planned,
+                                     .ctx = d};
+
+        err = sup_plan(d->sup, &asked, &why);
+    }
+    if (err != PD_OK)
+        dry_planned(d, err, &why, NULL);
 }
 
 #define EXPANSION_SHOWN 100
@@ -330,93 +441,114 @@ static void names_json(struct pd_buf *b, const char *names)
     api_json_close(b, ']');
 }
 
-static void dry_answer(struct api_req *r)
+/* The members of one job's answer; PD_ERR_NOMEM. */
+static enum pd_err dry_json(struct pd_buf *b, const struct dry *d, size_t i, struct pd_why *why)
 {
-    struct dry *d = api_waited(r);
-    const struct job_head *head = job_doc_head(d->job);
-    struct sup *sup = api_deps_of(api_of(r))->sup;
+    struct dry_part *p = (struct dry_part *)&d->part[i];
+    struct job_doc *job = d->request.part[i].job;
+    struct job_report *report = (struct job_report *)&d->request.part[i].report;
+    const struct job_head *head = job_doc_head(job);
     struct verdict verdict = {.need_bytes = 0};
     struct sup_queue_info place = {.position = 0};
+    struct pd_why never = {.text = ""};
     char devices[2048] = "";
-    struct pd_why why = {.text = ""};
-    struct pd_buf b;
+    enum pd_err err = PD_OK;
 
     /* Plans are kept without the schedule, so this one may be of a run that differs there. */
-    if (d->plan.len && judge(sup, head, &d->run, d->plan.data, &verdict, &d->report, &why) != PD_OK) {
-        api_fail_why(r, PD_ERR_NOMEM, &why);
-        return;
-    }
-    if (sup_fit(sup, device_of(head), (int)head->resources.slots, verdict.need_bytes, &place, devices,
-                sizeof devices, &why) != PD_OK)
-        snprintf(place.reason, sizeof place.reason, "never fits: %.140s", why.text);
+    if (p->plan.len)
+        err = judge(d->sup, head, &p->run, p->plan.data, &verdict, report, why);
+    if (err != PD_OK)
+        return err;
+    if (sup_fit(d->sup, device_of(head), (int)head->resources.slots, verdict.need_bytes, &place, devices,
+                sizeof devices, &never) != PD_OK)
+        snprintf(place.reason, sizeof place.reason, "never fits: %.140s", never.text);
     if (verdict.too_large) {
-        job_report_warning(&d->report, "#/train/batch", "%s", verdict.text);
+        job_report_warning(report, "#/train/batch", "%s", verdict.text);
         place.position = 0;
         devices[0] = '\0';
         snprintf(place.reason, sizeof place.reason, "never fits: %s", verdict.text);
     }
-    if (d->report.error_count) {
-        snprintf(d->plan_error, sizeof d->plan_error, "%s: %s", d->report.errors[0].pointer,
-                 d->report.errors[0].detail);
-        pd_buf_done(&d->plan);
+    if (report->error_count) {
+        snprintf(p->plan_error, sizeof p->plan_error, "%s: %s", report->errors[0].pointer,
+                 report->errors[0].detail);
+        pd_buf_done(&p->plan);
     }
+    api_json_kv_int(b, "runs", job_run_count(job));
+    api_json_kv_int(b, "points", head->points);
+    api_json_kv_int(b, "trials", head->trials);
+    expansion_json(b, job);
+    api_json_kv_raw(b, "document", p->run.document.data);
+    api_json_key(b, "warnings");
+    problems(b, report->warnings, report->warning_count);
+    api_json_key(b, "queue");
+    api_json_open(b, '{');
+    api_json_kv_int(b, "position", place.position);
+    api_json_kv_str(b, "reason", place.reason);
+    api_json_key(b, "devices");
+    names_json(b, devices);
+    api_json_close(b, '}');
+    api_json_kv_raw(b, "plan", p->plan.data);
+    api_json_kv_str(b, "plan_error", p->plan_error[0] ? p->plan_error : NULL);
+    return PD_OK;
+}
+
+static void dry_answer(struct api_req *r)
+{
+    struct dry *d = api_waited(r);
+    const bool several = d->request.count > 1;
+    struct pd_why why = {.text = ""};
+    enum pd_err err = PD_OK;
+    struct pd_buf b;
+
     pd_buf_init(&b, 0);
     api_json_open(&b, '{');
     api_json_kv_bool(&b, "dry_run", true);
-    api_json_kv_int(&b, "runs", job_run_count(d->job));
-    api_json_kv_int(&b, "points", job_doc_head(d->job)->points);
-    api_json_kv_int(&b, "trials", job_doc_head(d->job)->trials);
-    expansion_json(&b, d->job);
-    api_json_kv_raw(&b, "document", d->run.document.data);
-    api_json_key(&b, "warnings");
-    problems(&b, d->report.warnings, d->report.warning_count);
-    api_json_key(&b, "queue");
-    api_json_open(&b, '{');
-    api_json_kv_int(&b, "position", place.position);
-    api_json_kv_str(&b, "reason", place.reason);
-    api_json_key(&b, "devices");
-    names_json(&b, devices);
+    if (d->request.template_name[0])
+        api_json_kv_str(&b, "template", d->request.template_name);
+    if (several) {
+        int64_t runs = 0;
+
+        for (size_t i = 0; i < d->request.count; i++)
+            runs += job_run_count(d->request.part[i].job);
+        api_json_kv_str(&b, "experiment", d->request.experiment);
+        api_json_kv_int(&b, "runs", runs);
+        api_json_key(&b, "jobs");
+        api_json_open(&b, '[');
+    }
+    for (size_t i = 0; i < d->request.count && err == PD_OK; i++) {
+        if (several)
+            api_json_open(&b, '{');
+        err = dry_json(&b, d, i, &why);
+        if (several)
+            api_json_close(&b, '}');
+    }
+    if (several)
+        api_json_close(&b, ']');
     api_json_close(&b, '}');
-    api_json_kv_raw(&b, "plan", d->plan.data);
-    api_json_kv_str(&b, "plan_error", d->plan_error[0] ? d->plan_error : NULL);
-    api_json_close(&b, '}');
-    api_reply_json(r, 200, &b);
+    if (err == PD_OK) {
+        api_reply_json(r, 200, &b);
+    } else {
+        pd_buf_done(&b);
+        api_fail_why(r, PD_ERR_NOMEM, &why);
+    }
 }
 
-static void dry_run(struct api_req *r, struct job_doc *job, struct job_report *report)
+/* Takes the request over. */
+static void dry_run(struct api_req *r, struct request *q)
 {
-    struct sup *sup = api_deps_of(api_of(r))->sup;
-    const struct job_head *head = job_doc_head(job);
-    struct pd_why why = {.text = ""};
-    struct api_wait *wait;
+    struct api_wait *wait = api_wait_begin(r, sizeof(struct dry), dry_done, dry_answer);
     struct dry *d;
-    enum pd_err err;
 
-    wait = api_wait_begin(r, sizeof *d, dry_done, dry_answer);
-    if (!wait) {
-        job_free(job);
+    if (!wait)
         return;
-    }
     d = api_wait_data(wait);
     d->wait = wait;
-    d->job = job;        /* moved */
-    d->report = *report; /* moved */
-    job_report_init(report);
-    pd_buf_init(&d->plan, 0);
-    err = expand_run_make(d->job, 0, &d->run, &why);
-    if (err == PD_OK) {
-        struct sup_planning asked = {.document = d->run.document.data,
-                                     .len = d->run.document.len,
-                                     .plan_digest = d->run.plan_digest,
-                                     .device = device_of(head),
-                                     .slots = (int)head->resources.slots,
-                                     .done = dry_planned,
-                                     .ctx = d};
-
-        err = sup_plan(sup, &asked, &why);
-    }
-    if (err != PD_OK)
-        dry_planned(d, err, &why, NULL);
+    d->sup = api_deps_of(api_of(r))->sup;
+    d->request = *q; /* moved */
+    q->count = 0;
+    for (size_t i = 0; i < d->request.count; i++)
+        pd_buf_init(&d->part[i].plan, 0);
+    dry_plan(d);
 }
 
 bool api_job_room(struct api_req *r)
@@ -453,9 +585,16 @@ static void check_place(struct sup *sup, const struct job_head *head, struct job
 
 static void commit(struct submit *s)
 {
-    problems(&s->warnings, s->report.warnings, s->report.warning_count);
-    if (pd_buf_err(&s->warnings) == PD_OK && !s->report.failed) {
-        api_write_submit(&s->w, STORE_LANE_COMMAND, READY_RUNS + 2);
+    bool good = true;
+
+    for (size_t i = 0; i < s->request.count; i++) {
+        struct part *p = &s->part[i];
+
+        problems(&p->warnings, p->report->warnings, p->report->warning_count);
+        good = good && pd_buf_err(&p->warnings) == PD_OK && !p->report->failed;
+    }
+    if (good) {
+        api_write_submit(&s->w, STORE_LANE_COMMAND, (int)s->request.count * (READY_RUNS + 2));
     } else {
         struct pd_why why = {.text = "no memory for the job"};
 
@@ -463,118 +602,205 @@ static void commit(struct submit *s)
     }
 }
 
-/* Any thread. */
-static void submit_planned(void *ctx, enum pd_err err, const struct pd_why *why, const char *plan)
+/* What the plan of a part, or its failure, says of it. */
+static enum pd_err weigh(struct submit *s, struct part *p, enum pd_err err, const char *text,
+                         const char *plan, struct pd_why *why)
 {
-    struct submit *s = ctx;
-    struct pd_why bad = {.text = ""};
     char place[128];
 
     if (err == PD_OK) {
         struct verdict verdict;
 
-        err = judge(api_deps_of(s->w.api)->sup, job_doc_head(s->job), &s->ready[0], plan, &verdict,
-                    &s->report, &bad);
+        err = judge(api_deps_of(s->w.api)->sup, job_doc_head(p->job), &p->ready[0], plan, &verdict, p->report,
+                    why);
         if (err == PD_OK && verdict.too_large)
-            job_report_error(&s->report, "#/train/batch", "%s", verdict.text);
-        why = &bad;
+            job_report_error(p->report, "#/train/batch", "%s", verdict.text);
     } else if (err == PD_ERR_INVALID) {
-        const char *detail = pd_why_place(why->text, place, sizeof place);
+        const char *detail = pd_why_place(text, place, sizeof place);
 
-        job_report_error(&s->report, place, "%s", detail);
+        job_report_error(p->report, place, "%s", detail);
         err = PD_OK;
     } else if (err != PD_ERR_NOMEM && err != PD_ERR_CLOSED) {
-        const char *detail = pd_why_place(why->text, place, sizeof place);
+        const char *detail = pd_why_place(text, place, sizeof place);
 
-        job_report_warning(&s->report, place, "accepted without a plan: %s", detail);
+        job_report_warning(p->report, place, "accepted without a plan: %s", detail);
         err = PD_OK;
+    } else {
+        pd_fail(why, err, "%s", text);
+    }
+    return err;
+}
+
+static void submit_plan(struct submit *s);
+
+/* Any thread. */
+static void submit_planned(void *ctx, enum pd_err err, const struct pd_why *why, const char *plan)
+{
+    struct submit *s = ctx;
+    struct pd_why bad = {.text = ""};
+
+    err = weigh(s, &s->part[s->planned++], err, why ? why->text : "", plan, &bad);
+    if (err == PD_OK)
+        submit_plan(s);
+    else
+        api_write_fail(&s->w, err, &bad);
+}
+
+/* Looks at the plans of the parts in turn, kept ones or new ones, and commits behind the last. */
+static void submit_plan(struct submit *s)
+{
+    struct pd_why why = {.text = ""};
+    enum pd_err err = PD_OK;
+
+    while (s->planned < s->request.count && err == PD_OK) {
+        struct part *p = &s->part[s->planned];
+        const struct expand_run *run = &p->ready[0];
+        const struct job_head *head = job_doc_head(p->job);
+        struct sup_planning asked = {.document = run->document.data,
+                                     .len = run->document.len,
+                                     .plan_digest = run->plan_digest,
+                                     .device = device_of(head),
+                                     .slots = (int)head->resources.slots,
+                                     .patience_us = PATIENCE_US,
+                                     .done = submit_planned,
+                                     .ctx = s};
+
+        if (p->kept.len) {
+            s->planned++;
+            err = weigh(s, p, PD_OK, "", p->kept.data, &why);
+            continue;
+        }
+        err = sup_plan(api_deps_of(s->w.api)->sup, &asked, &why);
+        if (err == PD_OK)
+            return; /* submit_planned goes on */
+        s->planned++;
+        err = weigh(s, p, err, why.text, NULL, &why);
     }
     if (err == PD_OK)
         commit(s);
     else
-        api_write_fail(&s->w, err, why);
+        api_write_fail(&s->w, err, &why);
 }
 
-/* From the kept plan of an equal run, or by a new one. */
-static void submit_plan(struct api_req *r, struct submit *s)
+/* Plans of equal runs that are kept. */
+static void find_plans(struct api_req *r, struct submit *s)
 {
-    struct sup *sup = api_deps_of(api_of(r))->sup;
-    const struct expand_run *run = &s->ready[0];
-    const struct job_head *head = job_doc_head(s->job);
-    struct sup_planning asked = {.document = run->document.data,
-                                 .len = run->document.len,
-                                 .plan_digest = run->plan_digest,
-                                 .device = device_of(head),
-                                 .slots = (int)head->resources.slots,
-                                 .patience_us = PATIENCE_US,
-                                 .done = submit_planned,
-                                 .ctx = s};
     struct pd_why why = {.text = ""};
     struct store *store = api_reader_of(api_of(r), &why);
-    struct pd_buf kept;
-    enum pd_err err;
 
-    pd_buf_init(&kept, 1 << 20);
-    err = store ? store_plan_get(store, run->plan_digest, &kept, &why) : PD_ERR_IO;
-    if (err == PD_OK) {
-        submit_planned(s, PD_OK, NULL, kept.data);
-    } else {
-        err = sup_plan(sup, &asked, &why);
-        if (err != PD_OK)
-            submit_planned(s, err, &why, NULL);
-    }
-    pd_buf_done(&kept);
+    for (size_t i = 0; store && i < s->request.count; i++)
+        if (store_plan_get(store, s->part[i].ready[0].plan_digest, &s->part[i].kept, &why) != PD_OK)
+            pd_buf_done(&s->part[i].kept);
 }
 
-/* Takes the job over. `judged`: by its place and its plan. */
-/* What is to be stored of the job. */
-static enum pd_err prepare(struct submit *s, struct pd_why *why)
+/* What is to be stored of a job. */
+static enum pd_err prepare(struct part *p, struct pd_why *why)
 {
     enum pd_err err;
 
-    tags_json(&s->tags, job_doc_head(s->job));
-    err = job_document(s->job, &s->document, why);
+    tags_json(&p->tags, job_doc_head(p->job));
+    err = job_document(p->job, &p->document, why);
     if (err == PD_OK)
-        sweep_json(&s->sweep, s->document.data);
-    for (int64_t n = 0; n < job_run_count(s->job) && n < READY_RUNS && err == PD_OK; n++)
-        err = expand_run_make(s->job, n, &s->ready[n], why);
-    if (err == PD_OK && (pd_buf_err(&s->tags) != PD_OK || pd_buf_err(&s->sweep) != PD_OK))
+        sweep_json(&p->sweep, p->document.data);
+    for (int64_t n = 0; n < job_run_count(p->job) && n < READY_RUNS && err == PD_OK; n++)
+        err = expand_run_make(p->job, n, &p->ready[n], why);
+    if (err == PD_OK && (pd_buf_err(&p->tags) != PD_OK || pd_buf_err(&p->sweep) != PD_OK))
         err = pd_fail(why, PD_ERR_NOMEM, "no memory for the job");
     return err;
 }
 
-/* Takes the job; NULL: the report says what is wrong with its document. */
-static void submit(struct api_req *r, struct job_doc *job, struct job_report *report, bool judged)
+/* Takes the request over; a job of NULL: its report says what is wrong with its document. `judged`: by place and
+ * plan. */
+static void submit(struct api_req *r, struct request *q, bool judged)
 {
     struct pd_why why = {.text = ""};
     struct api_write *w = api_write_begin(r, sizeof(struct submit), true, submit_done, submit_answer);
     struct submit *s;
-    enum pd_err err;
+    enum pd_err err = PD_OK;
 
-    if (!w) {
-        job_free(job);
+    if (!w)
         return;
-    }
     s = (struct submit *)(void *)w;
-    s->job = job;        /* moved */
-    s->report = *report; /* moved */
-    job_report_init(report);
+    s->request = *q; /* moved */
+    q->count = 0;
     w->apply = submit_apply;
     w->notify = true;
-    pd_buf_init(&s->document, 0);
-    pd_buf_init(&s->tags, 0);
-    pd_buf_init(&s->warnings, 0);
-    pd_buf_init(&s->sweep, 0);
-    err = job ? prepare(s, &why) : PD_OK;
-    if (err != PD_OK)
+    for (size_t i = 0; i < s->request.count; i++) {
+        struct part *p = &s->part[i];
+
+        p->job = s->request.part[i].job;
+        p->report = &s->request.part[i].report;
+        pd_buf_init(&p->document, 0);
+        pd_buf_init(&p->tags, 0);
+        pd_buf_init(&p->warnings, 0);
+        pd_buf_init(&p->sweep, 0);
+        pd_buf_init(&p->kept, 1 << 20);
+        if (p->job && err == PD_OK)
+            err = prepare(p, &why);
+    }
+    if (err != PD_OK) {
         api_write_fail(w, err, &why);
-    else if (judged)
-        submit_plan(r, s);
-    else
+    } else if (judged) {
+        find_plans(r, s);
+        submit_plan(s);
+    } else {
         commit(s);
+    }
+}
+
+/* ---- reading a request ---------------------------------------------------------------------------- */
+
+/* Reads one document; what is wrong with it goes to its report. */
+static enum pd_err parse(struct api_req *r, const struct job_env *env, const char *json, size_t len,
+                         struct parsed *ret)
+{
+    struct pd_buf complete;
+    enum pd_err err;
+
+    pd_buf_init(&complete, JOB_MAX_BYTES);
+    err = api_checkpoint_fold(r, json, len, &complete, &ret->report);
+    if (err == PD_OK && complete.len)
+        err = job_parse(complete.data, complete.len, env, &ret->job, &ret->report);
+    else if (err == PD_OK)
+        err = job_parse(json, len, env, &ret->job, &ret->report);
+    pd_buf_done(&complete);
+    return err;
+}
+
+/* All documents of a request; it ends at the first that is wrong. */
+static enum pd_err read_request(struct api_req *r, const struct job_env *env, const char *json, size_t len,
+                                struct request *ret)
+{
+    struct job_template_docs docs;
+    enum pd_err err;
+
+    job_report_init(&ret->part[0].report);
+    ret->count = 1;
+    err = job_template_fold(json, len, &docs, &ret->part[0].report);
+    if (err == PD_OK && !docs.count) {
+        err = parse(r, env, json, len, &ret->part[0]);
+    } else if (err == PD_OK) {
+        snprintf(ret->template_name, sizeof ret->template_name, "%s", docs.name);
+        snprintf(ret->experiment, sizeof ret->experiment, "%s", docs.experiment);
+        for (size_t i = 0; i < docs.count && err == PD_OK; i++) {
+            if (i)
+                job_report_init(&ret->part[ret->count++].report);
+            err = parse(r, env, docs.json[i].data, docs.json[i].len, &ret->part[i]);
+        }
+    }
+    job_template_docs_done(&docs);
+    return err;
 }
 
 /* ---- the handler ------------------------------------------------------------------------------ */
+
+static bool depends(const struct request *q)
+{
+    for (size_t i = 0; i < q->count; i++)
+        if (job_doc_head(q->part[i].job)->depends_on_count)
+            return true;
+    return false;
+}
 
 void api_job_submit(struct api_req *r)
 {
@@ -590,10 +816,8 @@ void api_job_submit(struct api_req *r)
         .roots = config->data.names,
         .check_roots = true,
     };
-    struct job_report report;
-    struct job_doc *job = NULL;
+    struct request q = {.count = 0};
     char no_cuda[SUP_WHY_BYTES];
-    struct pd_buf complete;
     const char *body;
     size_t len;
     bool dry, unplanned;
@@ -612,43 +836,28 @@ void api_job_submit(struct api_req *r)
     body = api_body(r, &len);
     env.cuda = sup_cuda(api_deps_of(api_of(r))->sup, no_cuda);
     env.no_cuda = env.cuda ? NULL : no_cuda;
-    job_report_init(&report);
-    pd_buf_init(&complete, JOB_MAX_BYTES);
-    err = api_checkpoint_fold(r, body ? body : "", len, &complete, &report);
-    if (err == PD_OK && complete.len)
-        err = job_parse(complete.data, complete.len, &env, &job, &report);
-    else if (err == PD_OK)
-        err = job_parse(body ? body : "", len, &env, &job, &report);
-    pd_buf_done(&complete);
+    err = read_request(r, &env, body ? body : "", len, &q);
     if (err != PD_OK) {
         /* A checkpoint that it named may have gone since the same request came first. */
-        if (!api_failed(r) && !dry && report.error_count && api_write_repeated(r))
-            submit(r, NULL, &report, false);
+        if (!api_failed(r) && !dry && wrong(&q) && api_write_repeated(r))
+            submit(r, &q, false);
         else if (!api_failed(r))
-            fail_report(r, err, &report);
-        job_report_done(&report);
-        return;
-    }
-    if (job_doc_head(job)->depends_on_count) {
+            fail_report(r, err, wrong(&q) ? wrong(&q) : &q.part[0].report);
+    } else if (depends(&q)) {
         /* Accepting it without waiting for the other job would be a lie. */
         api_fail_param(r, PD_ERR_UNSUPPORTED, "depends_on",
                        "depends_on: dependencies between jobs are not available yet");
-        job_free(job);
     } else if (dry) {
-        dry_run(r, job, &report);
+        dry_run(r, &q);
     } else if (api_write_repeated(r)) {
-        submit(r, job, &report, false);
-    } else if (!api_job_room(r)) {
-        job_free(job);
-    } else {
-        if (!unplanned)
-            check_place(api_deps_of(api_of(r))->sup, job_doc_head(job), &report);
-        if (report.error_count) {
-            fail_report(r, PD_ERR_INVALID, &report);
-            job_free(job);
-        } else {
-            submit(r, job, &report, !unplanned);
-        }
+        submit(r, &q, false);
+    } else if (api_job_room(r)) {
+        for (size_t i = 0; i < q.count && !unplanned; i++)
+            check_place(api_deps_of(api_of(r))->sup, job_doc_head(q.part[i].job), &q.part[i].report);
+        if (wrong(&q))
+            fail_report(r, PD_ERR_INVALID, wrong(&q));
+        else
+            submit(r, &q, !unplanned);
     }
-    job_report_done(&report);
+    request_done(&q);
 }

@@ -15,6 +15,7 @@
 #include "api/server.h"
 #include "daemon/job/job.h"
 #include "daemon/job/metric.h"
+#include "daemon/job/template.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/crc32c.h"
 #include "kernels/base/file.h"
@@ -173,6 +174,28 @@ void api_field_list(struct api_req *r)
 void api_metric_catalogue(struct api_req *r)
 {
     answer_table(r, job_metrics_json);
+}
+
+void api_template_list(struct api_req *r)
+{
+    answer_table(r, job_templates_json);
+}
+
+void api_template_get(struct api_req *r)
+{
+    const char *name = api_param(r, 0), *text;
+    const size_t i = job_template_find(name);
+    struct pd_buf b;
+    size_t len;
+
+    if (i == job_template_count()) {
+        api_fail(r, PD_ERR_NOT_FOUND, "there is no template '%s'; there are E01 to E18 and T1 to T20", name);
+        return;
+    }
+    text = job_template_text(i, &len);
+    pd_buf_init(&b, 0);
+    pd_buf_append(&b, text, len);
+    api_reply_json(r, 200, &b);
 }
 
 static bool secret(const char *key)

@@ -168,9 +168,11 @@ void api_write_created(struct api_req *r, struct api_write *w, const char *path)
     json_t *version = json_object_get(answer, "version");
     char location[128], tag[32];
 
-    if (id && json_is_integer(version)) {
-        if (w->replayed)
-            api_reply_header(r, "Idempotency-Replayed", "true");
+    if (w->replayed)
+        api_reply_header(r, "Idempotency-Replayed", "true");
+    if (json_is_array(json_object_get(answer, "jobs"))) {
+        api_reply_json(r, w->status, &w->answer);
+    } else if (id && json_is_integer(version)) {
         snprintf(location, sizeof location, "%s/%s", path, id);
         api_reply_header(r, "Location", location);
         api_reply_header(r, "ETag", api_etag(json_integer_value(version), tag));

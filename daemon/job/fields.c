@@ -100,8 +100,11 @@ const struct job_field job_fields[] = {
     {ROW("/kind", JOB_T_ENUM, config.kind), .names = &kind, DEF("\"train\""), FLAGS(ASIDE | FIXED),
      SAYS("what the job does; each kind takes members of its own", "")},
     {ROW("/template", JOB_T_STRING, template_name), RANGE(1, 32), DEF("null"),
-     FLAGS(ASIDE | NULLABLE | FIXED | LATER), .check = job_check_template,
-     SAYS("ready-made experiment: E01-E18, theory/T1-theory/T20", "M86")},
+     FLAGS(ASIDE | NULLABLE | FIXED), .check = job_check_template,
+     SAYS("ready-made experiment, E01-E18 and T1-T20 (GET /api/v1/templates): what stands beside it changes "
+          "it; "
+          "read by POST /api/v1/jobs alone",
+          "M86")},
     {ROW("/variant", JOB_T_ENUM, variant), .names = &variant, DEF("\"small\""), FLAGS(FIXED),
      WITH(job_use_template), SAYS("size of the template", "M86")},
     {BARE("/params", JOB_T_PARAMS), DEF("{}"), FLAGS(ASIDE | FIXED | LATER),

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "daemon/job/internal.h"
+#include "daemon/job/template.h"
 
 /* ---- Whether a value can have an effect ---- */
 
@@ -513,16 +514,13 @@ bool job_check_in_state(struct job_ctx *c, const struct job_field *f, const char
     return false;
 }
 
+/* Where jobs are submitted the template has become its documents before they are read. */
 bool job_check_template(struct job_ctx *c, const struct job_field *f, const char *text)
 {
-    int n = 0, end = 0;
-    bool known = (sscanf(text, "E%2d%n", &n, &end) == 1 && end == 3 && n >= 1 && n <= 18) ||
-                 (sscanf(text, "theory/T%2d%n", &n, &end) == 1 && n >= 1 && n <= 20 && text[8] != '0');
-
-    if (known && !text[end])
-        job_ctx_error(c, f->pointer, "\"%s\" is known but not available in this version", text);
+    if (job_template_find(text) < job_template_count())
+        job_ctx_error(c, f->pointer, "\"%s\" stands for whole jobs, and this is the document of one", text);
     else
-        job_ctx_error(c, f->pointer, "unknown template; there are E01 to E18 and theory/T1 to theory/T20");
+        job_ctx_error(c, f->pointer, "unknown template; there are E01 to E18 and T1 to T20");
     return false;
 }
 

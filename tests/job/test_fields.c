@@ -381,7 +381,7 @@ static void test_every_name_is_taken_or_refused_by_name(void **state)
  * effect: nothing is ignored in silence. */
 static void test_what_is_not_available_is_marked_so(void **state)
 {
-    static const char *const pointers[] = {"/template", "/params", "/depends_on", "/data/eval"};
+    static const char *const pointers[] = {"/params", "/depends_on", "/data/eval"};
     struct pd_buf b;
     json_t *all, *field;
     size_t i, seen = 0;
@@ -529,8 +529,8 @@ static void test_every_preset_resolves_or_is_refused_by_name(void **state)
                "\"xcit_micro\" sets /model/arch: \"xcit\" is known but not available in this version");
     want_error("{\"model\":{\"preset\":\"vit_mikro\"}}", "#/model/preset", "did you mean 'vit_micro'?");
     want_error("{\"recipe\":\"deit_c\"}", "#/recipe", "did you mean 'deit_b'?");
-    want_error("{\"template\":\"E01\"}", "#/template", "\"E01\" is known but not available");
-    want_error("{\"template\":\"theory/T20\"}", "#/template", "is known but not available");
+    want_error("{\"template\":\"E01\"}", "#/template", "\"E01\" stands for whole jobs");
+    want_error("{\"template\":\"theory/T20\"}", "#/template", "stands for whole jobs");
     want_error("{\"template\":\"E19\"}", "#/template", "unknown template");
     want_error("{\"template\":\"theory/T0\"}", "#/template", "unknown template");
     want_error("{\"template\":\"E1\"}", "#/template", "unknown template");

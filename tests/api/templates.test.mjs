@@ -1,0 +1,108 @@
+// Experiments by name: listed, shown, tried and submitted, one job or several together, through the real daemon.
+import assert from 'node:assert/strict';
+import { existsSync } from 'node:fs';
+import path from 'node:path';
+import { after, before, test } from 'node:test';
+import { build, Daemon } from './lib.mjs';
+
+const skip = existsSync(path.join(build, 'bin/polyd')) && existsSync(path.join(build, 'bin/polyd-worker')) ? false : 'polyd or polyd-worker is not built';
+let host;
+before(async () => { host = skip ? null : await Daemon.start(); });
+after(() => host?.stop());
+
+/** So small that a run takes no time; steps stand for the template's epochs. */
+const tiny = { train: { steps: 2, batch: 4 }, trials: 1, data: { split: { train: 16, val: 8 } }, model: { width: 16, depth: 1 }, resources: { threads: 1 } };
+const submit = (body, query = '', headers = {}) => host.post(`/api/v1/jobs${query}`, body, { headers });
+const jobs = async () => (await host.get('/api/v1/jobs?limit=200')).json.jobs;
+
+test('the list says of each what it asks and what cannot run yet', { skip }, async () => {
+    const list = await host.get('/api/v1/templates'), { templates } = list.json;
+    assert.deepEqual(templates.map(t => t.name), [...Array.from({ length: 18 }, (_, i) => `E${String(i + 1).padStart(2, '0')}`),
+        ...Array.from({ length: 20 }, (_, i) => `T${i + 1}`)]);
+    for (const { name, version, title, question, source, variants } of templates) {
+        assert.ok(version >= 1 && title && source, name);
+        assert.match(question, /^[^.?]+.*[.?]$/s, name);
+        for (const variant of ['small', 'paper'])
+            assert.ok(variants[variant].refused ? !variants[variant].jobs : variants[variant].jobs >= 1 && variants[variant].shows, `${name} ${variant}`);
+    }
+    assert.match(templates.find(t => t.name === 'E07').variants.small.refused, /detection/);
+    assert.equal((await host.get('/api/v1/templates', { headers: { 'If-None-Match': list.headers.etag } })).status, 304);
+});
+
+test('one is shown with its documents, by either name of a check', { skip }, async () => {
+    const { json } = await host.get('/api/v1/templates/E01');
+    assert.equal(json.variants.small.jobs[0].sweep.axes.length, 2);
+    assert.equal((await host.get('/api/v1/templates/T4')).json.name, 'T4');
+    const missing = await host.get('/api/v1/templates/E99');
+    assert.equal(missing.status, 404);
+    assert.match(missing.json.detail, /no template 'E99'/);
+});
+
+test('a dry run plans every job of it, and keeps none', { skip, timeout: 60000 }, async () => {
+    const before = (await jobs()).length;
+    const one = (await submit({ template: 'E04', ...tiny }, '?dry_run=1')).json;
+    assert.deepEqual([one.dry_run, one.template, one.runs, one.plan_error], [true, 'E04 small 1', 4, null]);
+    assert.equal(one.document.experiment, 'E04');
+    assert.deepEqual([one.document.train.steps, one.document.train.epochs, one.document.train.optimizer.lr], [2, null, 0.003]);
+    const two = (await submit({ template: 'E09', ...tiny }, '?dry_run=1')).json;
+    assert.deepEqual([two.experiment, two.runs, two.jobs.map(job => job.runs), two.jobs.map(job => job.plan_error)], ['E09', 19, [1, 18], [null, null]]);
+    assert.equal(two.jobs[0].document.attention.activation, 'softmax');
+    assert.ok(two.jobs.every(job => job.plan.total_bytes > 0));
+    assert.equal((await jobs()).length, before);
+});
+
+test('one of a single job is answered as that job', { skip, timeout: 60000 }, async () => {
+    const sent = await submit({ template: 'E04', ...tiny, name: 'mine', tags: { who: 'me' } });
+    assert.equal(sent.status, 201);
+    assert.equal(sent.headers.location, `/api/v1/jobs/${sent.json.id}`);
+    assert.deepEqual([sent.json.template, sent.json.name, sent.json.experiment, sent.json.tags], ['E04 small 1', 'mine', 'E04', { template: 'E04', variant: 'small', who: 'me' }]);
+    const job = await host.over(sent.json.id);
+    assert.deepEqual([job.state, job.template], ['done', 'E04 small 1']);
+    // What is kept is that job alone: sent again, it is no template any more.
+    const again = await submit((await host.get(`/api/v1/jobs/${sent.json.id}`)).json.document);
+    assert.deepEqual([again.status, again.json.template, again.json.run_ids.length], [201, null, 4]);
+    await host.over(again.json.id);
+});
+
+test('one of several jobs is accepted as a whole, once for each key', { skip, timeout: 120000 }, async () => {
+    const before = (await jobs()).length, headers = { 'Idempotency-Key': 'nine' };
+    const sent = await submit({ template: 'E09', ...tiny }, '', headers);
+    assert.equal(sent.status, 201);
+    assert.deepEqual([sent.json.template, sent.json.experiment, sent.json.jobs.map(job => job.run_ids.length)], ['E09 small 1', 'E09', [1, 18]]);
+    assert.ok(sent.json.jobs.every(job => job.experiment === 'E09' && job.template === 'E09 small 1'));
+    const again = await submit({ template: 'E09', ...tiny }, '', headers);
+    assert.deepEqual([again.status, again.headers['idempotency-replayed'], again.json], [201, 'true', sent.json]);
+    assert.equal((await jobs()).length, before + 2);
+    for (const { id } of sent.json.jobs)
+        assert.equal((await host.over(id)).state, 'done');
+    const runs = (await host.get('/api/v1/runs?experiment=E09&limit=100')).json.runs;
+    assert.deepEqual([runs.length, new Set(runs.map(run => run.outcome)).size], [19, 1]);
+});
+
+test('what is wrong is named, and nothing of it is kept', { skip, timeout: 60000 }, async () => {
+    const before = (await jobs()).length;
+    for (const [body, pointer, detail] of [
+        [{ template: 'E19' }, '#/template', /unknown template; there are E01 to E18 and T1 to T20/],
+        [{ template: 'E10' }, '#/template', /E10 in its variant "small" cannot run yet: PINNsformer/],
+        [{ template: 'E01', variant: 'huge' }, '#/variant', /"small" or "paper"/],
+        [{ template: 'E09', overrides: { '/train/nonsense': 1 } }, '#/overrides/~1train~1nonsense', /unknown/],
+        [{ template: 'E09', attention: { degre: 2 } }, '#/attention/degre', /did you mean/],
+        [{ template: 'E04', params: { n: 1 } }, '#/params', /./],
+        [{ template: 'E04', ...tiny, train: { steps: 2, batch: 64 } }, '#/train/batch', /./],
+    ]) {
+        for (const query of ['', '?dry_run=1']) {
+            const { status, json } = await submit(body, query);
+            if (query && pointer === '#/train/batch') { // what only the plan knows is told beside it
+                assert.match(json.plan_error, /train\/batch/);
+                continue;
+            }
+            assert.equal(status, 422, JSON.stringify(json));
+            assert.equal(json.errors[0].pointer, pointer);
+            assert.match(json.errors[0].detail, detail);
+        }
+    }
+    // The first job of the two could run; the second is what is wrong.
+    const half = await submit({ template: 'E09', ...tiny, sweep: { axes: [{ pointer: '/attention/degree', values: [2, 99] }] } });
+    assert.equal(half.status, 422);
+    assert.equal((await jobs()).length, before);
+});

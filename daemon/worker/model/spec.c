@@ -138,7 +138,7 @@ static void take_data(const struct data_info *data, struct model_spec *s)
     s->image_h = data->height;
     s->image_w = data->width;
     s->pixels = MODEL_PIXELS_BYTES;
-    for (int32_t k = 0; k < data->channels && k < MODEL_PIXEL_CHANNELS; k++) {
+    for (size_t k = 0; k < sizeof data->mean / sizeof *data->mean; k++) { /* more channels have no data set */
         s->mean[k] = data->mean[k];
         s->std[k] = data->std[k];
     }

@@ -342,16 +342,16 @@ describe('results', { skip }, () => {
                 ['full-runs', '#/?cols=state,name,m%3Aacc%2Fval,c%3A%2Ftrain%2Foptimizer%2Flr,tags,created', '.grid-row'],
                 ['full-run', `#/runs/${RUNS}?folds=layers-open`, '[data-panel="attn/fro"] canvas'], ['compare', `#/compare?runs=${four}`, '[data-panel="loss/val"] canvas'],
                 ['compare-mean', `#/compare?runs=${four}&mean=trials&x=epoch`, '[data-panel="loss/val"] canvas'],
-                ['sweeps', '#/sweeps', '.table a'], ['sweep', '#/jobs/1', '.scatter a'], ['submit', '#/submit', 'text=Valid.'], ['help', '#/help?metric=attn/fro', '[data-wanted]'],
+                ['sweeps', '#/sweeps', '.table a'], ['sweep', '#/jobs/1', '.scatter a'], ['experiments', '#/experiments', '#x-E18'], ['submit', '#/submit', 'text=Valid.'], ['help', '#/help?metric=attn/fro', '[data-wanted]'],
             ]);
-            await browser.inspect(empty.url, look, [['empty-compare', '#/compare', 'text=Nothing to compare yet'], ['empty-sweeps', '#/sweeps', 'text=No sweeps yet'],
+            await browser.inspect(empty.url, look, [['empty-compare', '#/compare', 'text=Nothing to compare yet'], ['empty-sweeps', '#/sweeps', 'text=No sweeps yet'], ['empty-experiments', '#/experiments', '#x-E18'],
                 ['missing-job', '#/jobs/999999', 'text=There is no job 999999'], ['missing-compare', '#/compare?runs=999999', 'text=could not be loaded']], { quiet: /404/ });
-            const refuse = page => page.route('**/api/v1/{jobs,compare,runs}**', route => route.fulfill({
+            const refuse = page => page.route('**/api/v1/{jobs,compare,runs,templates}**', route => route.fulfill({
                 status: 503, contentType: 'application/problem+json', headers: { 'Retry-After': '5' },
                 body: JSON.stringify({ type: 'about:blank', title: 'Service Unavailable', status: 503, detail: 'the store is full',
                     error: { code: 'full', message: 'the store is full' } }) }));
             const words = 'text=the store is full (try again in 5 s)';
-            await browser.inspect(empty.url, look, [['failed-sweeps', '#/sweeps', words], ['failed-sweep', '#/jobs/1', words], ['failed-compare', '#/compare?runs=1', words],
+            await browser.inspect(empty.url, look, [['failed-sweeps', '#/sweeps', words], ['failed-experiments', '#/experiments', words], ['failed-sweep', '#/jobs/1', words], ['failed-compare', '#/compare?runs=1', words],
                 ['failed-submit', '#/submit', words]], { quiet: /503/, prepare: refuse });
         });
     }

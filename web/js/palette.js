@@ -25,6 +25,7 @@ const pages = [
     { name: 'Runs', words: 'table home', href: '#/' },
     { name: 'Write a job', words: 'submit new run', href: '#/submit' },
     { name: 'Sweeps', words: 'trials jobs', href: '#/sweeps' },
+    { name: 'Experiments by name', words: 'templates papers E01', href: '#/experiments' },
     { name: 'Models', words: 'try load', href: '#/models' },
     { name: 'Devices', words: 'queue gpu cpu', href: '#/devices' },
     { name: 'Help', words: 'metrics states keys', href: '#/help' },

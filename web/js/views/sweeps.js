@@ -40,7 +40,7 @@ export function sweepsView(context) {
     const summary = h('p', { class: 'sub' });
     const place = h('div', { class: 'card' }, bones(5));
     const more = h('button', { type: 'button', hidden: true, on: { click: () => load() } }, 'Show older ones');
-    const el = h('div', null, h('div', { class: 'head' }, h('div', null, h('h1', null, 'Sweeps'), summary)), place, h('div', { class: 'row' }, more));
+    const el = h('div', null, h('div', { class: 'head' }, h('div', null, h('h1', null, 'Sweeps'), summary), h('div', { class: 'row' }, h('a', { class: 'button', href: '#/experiments' }, 'Experiments by name'))), place, h('div', { class: 'row' }, more));
     /** @type {import('../types').Job[]} */
     let jobs = [];
     /** @type {string | null} */

@@ -31,7 +31,6 @@ static const struct model_param *declare(struct net *n, const char *name, struct
         }
         m->size = size;
     }
-    m->trained += how->role != MODEL_ROLE_BUFFER;
     p = &m->param[m->count++];
     assert(strlen(name) < sizeof p->name);
     *p = (struct model_param){.shape = shape,

@@ -5,18 +5,9 @@
 static enum pd_err infer(const struct pk_attr *attr, const struct pk_type *in, int32_t n_in,
                          struct pk_type *ret_out, int32_t *ret_n_out, struct pd_why *why)
 {
-    (void)ret_out;
-    for (int32_t i = 0; i < n_in; i++)
-        if (!pk_dtype_is_float(in[i].dtype) || in[i].dtype != in[0].dtype)
-            return pd_fail(why, PD_ERR_INVALID, "all inputs must be of one float dtype");
-    if (!pk_shape_equal(&in[0].shape, &in[1].shape))
-        return pd_fail(why, PD_ERR_INVALID, "what is blended in must have the shape of what it changes");
-    if (pk_shape_count(&in[2].shape) != 1)
-        return pd_fail(why, PD_ERR_INVALID, "gate must be (1)");
     if (!(attr->optim.ema >= 0 && attr->optim.ema < 1))
         return pd_fail(why, PD_ERR_INVALID, "the share that is kept, %g, is not in [0, 1)", attr->optim.ema);
-    *ret_n_out = 0;
-    return PD_OK;
+    return pk_rule_accumulate.infer(attr, in, n_in, ret_out, ret_n_out, why);
 }
 
 const struct pk_rule pk_rule_blend = {.name = "blend",

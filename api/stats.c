@@ -52,6 +52,34 @@ void api_stat_json(struct pd_buf *b, const struct api_stat *s)
     api_json_close(b, '}');
 }
 
+double api_student(int64_t df)
+{
+    static const double few[] = {
+        12.706205, 4.302653, 3.182446, 2.776445, 2.570582, 2.446912, 2.364624, 2.306004, 2.262157, 2.228139,
+        2.200985,  2.178813, 2.160369, 2.144787, 2.131450, 2.119905, 2.109816, 2.100922, 2.093024, 2.085963,
+        2.079614,  2.073873, 2.068658, 2.063899, 2.059539, 2.055529, 2.051831, 2.048407, 2.045230, 2.042272};
+    const double z = 1.959963985, z2 = z * z, n = (double)df; /* of the normal distribution */
+
+    if (df <= (int64_t)(sizeof few / sizeof *few))
+        return few[df < 1 ? 0 : df - 1];
+    /* Cornish and Fisher's expansion in 1 / n */
+    return z * (1 + (z2 + 1) / (4 * n) + ((5 * z2 + 16) * z2 + 3) / (96 * n * n) +
+                (((3 * z2 + 19) * z2 + 17) * z2 - 15) / (384 * n * n * n));
+}
+
+void api_interval_json(struct pd_buf *b, const struct api_stat *s)
+{
+    const double half = s->n > 1 ? api_student(s->n - 1) * api_stat_sd(s) / sqrt((double)s->n) : 0;
+
+    api_json_open(b, '{');
+    api_json_kv_int(b, "n", s->n);
+    num_or_null(b, "mean", s->mean, s->n > 0);
+    num_or_null(b, "sd", api_stat_sd(s), s->n > 1);
+    num_or_null(b, "low", s->mean - half, s->n > 1);
+    num_or_null(b, "high", s->mean + half, s->n > 1);
+    api_json_close(b, '}');
+}
+
 void api_tally_add(struct api_tally *t, const struct store_sample *m)
 {
     t->total++;

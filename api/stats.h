@@ -20,6 +20,11 @@ void api_stat_add(struct api_stat *s, double value);
 double api_stat_sd(const struct api_stat *s);
 /* {"n","missing","mean","sd","min","max"}; null where there are too few values. */
 void api_stat_json(struct pd_buf *b, const struct api_stat *s);
+/* The 97.5 % quantile of Student's t distribution with df >= 1 degrees of freedom, to 1e-5. */
+double api_student(int64_t df);
+/* {"n","mean","sd","low","high"}: the mean and its 95 % interval for normal values, mean -+ t sd / sqrt(n); null
+ * where there are too few. */
+void api_interval_json(struct pd_buf *b, const struct api_stat *s);
 
 /* How the runs of a row stand. */
 struct api_tally {

@@ -65,6 +65,7 @@ struct member {
     size_t row;
     enum job_run_state state;
     enum job_outcome outcome;
+    bool counts;
     double value[API_SAMPLE_KEYS];
     bool has[API_SAMPLE_KEYS];
 };
@@ -88,12 +89,15 @@ struct table {
     bool failed; /* no memory */
 };
 
-static void table_done(struct table *t)
+static void table_free(struct table *t)
 {
-    for (size_t i = 0; i < t->row_count; i++)
+    for (size_t i = 0; t && i < t->row_count; i++)
         free(t->rows[i].values);
-    free(t->rows);
-    free(t->members);
+    if (t) {
+        free(t->rows);
+        free(t->members);
+    }
+    free(t);
 }
 
 /* Room for one more of `size` bytes. */
@@ -137,7 +141,8 @@ static struct member *new_member(struct table *t, const struct store_sample *m)
                            .seed = m->seed,
                            .row = t->row_count - 1,
                            .state = m->state,
-                           .outcome = m->outcome};
+                           .outcome = m->outcome,
+                           .counts = api_choice_counts(&t->choice, m)};
     api_tally_add(&t->rows[t->row_count - 1].runs, m);
     return out;
 }
@@ -177,7 +182,31 @@ static enum pd_err table_read(struct store *store, struct table *t, int64_t job,
     return err == PD_OK && t->failed ? pd_fail(why, PD_ERR_NOMEM, "no memory for the table") : err;
 }
 
-static void row_json(struct pd_buf *b, const struct table *t, size_t i, size_t *member, bool with_runs)
+/* Of every metric the differences to the runs of the baseline with the same seeds, row less baseline. */
+static void paired_json(struct pd_buf *b, const struct table *t, size_t first, size_t row,
+                        const struct table *baseline)
+{
+    api_json_key(b, "paired");
+    api_json_open(b, '{');
+    for (int k = 0; k < t->choice.key_count; k++) {
+        struct api_stat difference = {0};
+
+        for (size_t i = first; i < t->member_count && t->members[i].row == row; i++)
+            for (size_t j = 0; j < baseline->member_count; j++) {
+                const struct member *one = &t->members[i], *other = &baseline->members[j];
+
+                if (one->seed == other->seed && one->counts && other->counts)
+                    api_stat_add(&difference, one->value[k] - other->value[k]);
+            }
+        api_json_key(b, t->choice.keys[k]);
+        api_interval_json(b, &difference);
+    }
+    api_json_close(b, '}');
+}
+
+/* baseline: of one row; NULL: the differences are not asked for. */
+static void row_json(struct pd_buf *b, const struct table *t, size_t i, size_t *member, bool with_runs,
+                     const struct table *baseline)
 {
     const struct row *row = &t->rows[i];
 
@@ -193,6 +222,8 @@ static void row_json(struct pd_buf *b, const struct table *t, size_t i, size_t *
         api_stat_json(b, &row->stat[k]);
     }
     api_json_close(b, '}');
+    if (baseline && baseline->rows[0].point != row->point)
+        paired_json(b, t, *member, i, baseline);
     if (with_runs) {
         api_json_key(b, "trials");
         api_json_open(b, '[');
@@ -371,12 +402,13 @@ static void default_key(struct api_choice *c, const struct job_facts *f)
 
 void api_sweep_get(struct api_req *r)
 {
-    static const char *const names[] = {"limit", "cursor", "metric", "value", "open", "runs", NULL};
-    int64_t id = api_param_id(r, 0), after = 0;
+    static const char *const names[] = {"limit", "cursor", "metric",   "value",
+                                        "open",  "runs",   "baseline", NULL};
+    int64_t id = api_param_id(r, 0), after = 0, wanted;
     struct job_facts f = {.name = ""};
     struct pd_why why = {.text = ""};
     struct store *store;
-    struct table *t;
+    struct table *t, *baseline;
     struct pd_buf b;
     char kind[48];
     int limit;
@@ -388,10 +420,12 @@ void api_sweep_get(struct api_req *r)
         return;
     snprintf(kind, sizeof kind, "sweep %lld", (long long)id);
     t = calloc(1, sizeof *t);
-    if (!t) {
+    baseline = calloc(1, sizeof *baseline);
+    if (!t || !baseline) {
         api_fail(r, PD_ERR_NOMEM, "no memory for the table");
-        return;
+        goto out;
     }
+    wanted = api_query_int(r, "baseline", 0, INT64_MAX, -1);
     with_runs = api_query_flag(r, "runs");
     if (!api_page_begin(r, kind, &after, &limit) || !api_choice_read(r, &t->choice) ||
         !(store = api_reader(r)))
@@ -406,6 +440,19 @@ void api_sweep_get(struct api_req *r)
         goto out;
     }
     default_key(&t->choice, &f);
+    if (wanted >= 0) {
+        baseline->choice = t->choice;
+        err = table_read(store, baseline, id, wanted, wanted, &why);
+        if (err != PD_OK || !baseline->row_count) {
+            store_end(store);
+            if (err != PD_OK)
+                api_fail_why(r, err, &why);
+            else
+                api_fail_param(r, PD_ERR_INVALID, "baseline", "combination %lld has no runs",
+                               (long long)wanted);
+            goto out;
+        }
+    }
     pd_buf_init(&b, 0);
     api_json_open(&b, '{');
     facts_json(&b, id, &f);
@@ -420,14 +467,14 @@ void api_sweep_get(struct api_req *r)
     api_json_key(&b, "table");
     api_json_open(&b, '[');
     for (size_t i = 0; i < t->row_count; i++)
-        row_json(&b, t, i, &member, with_runs);
+        row_json(&b, t, i, &member, with_runs, baseline->row_count ? baseline : NULL);
     more = t->row_count == (size_t)limit && after + limit < f.points;
     api_page_end(r, &b, kind, after + limit, more);
     api_answer(r, err, &why, &b);
 out:
     json_decref(f.sweep);
-    table_done(t);
-    free(t);
+    table_free(t);
+    table_free(baseline);
 }
 
 /* ---- curves ------------------------------------------------------------------------------------ */
@@ -797,8 +844,7 @@ static void export_table(struct api_req *r, int64_t id, bool runs)
     pd_buf_done(&b);
 out:
     json_decref(f.sweep);
-    table_done(t);
-    free(t);
+    table_free(t);
 }
 
 void api_sweep_export(struct api_req *r)

@@ -56,6 +56,52 @@ test('a job of several runs tells its sweep, its runs their place and seed', asy
     assert.equal(full.document.trials, 1);
 });
 
+/** The 97.5 % quantile of Student's t by integration of its density, with x = tan(angle), and bisection. */
+function student(df) {
+    const density = angle => (1 + Math.tan(angle) ** 2 / df) ** (-(df + 1) / 2) / Math.cos(angle) ** 2;
+    const area = (from, to, n = 20000) => {
+        let sum = 0;
+        for (let i = 0; i < n; i++)
+            sum += density(from + (to - from) * (i + 0.5) / n);
+        return sum * (to - from) / n;
+    };
+    const half = area(0, Math.PI / 2);
+    let low = 0, high = Math.PI / 2;
+    for (let i = 0; i < 40; i++) {
+        const middle = (low + high) / 2;
+        if (area(0, middle) / half < 0.95)
+            low = middle;
+        else
+            high = middle;
+    }
+    return Math.tan(low);
+}
+
+function wantInterval(got, differences) {
+    const n = differences.length, mean = differences.reduce((a, b) => a + b, 0) / n, half = n > 1 ? student(n - 1) * sd(differences) / Math.sqrt(n) : 0;
+    assert.equal(got.n, n);
+    close(got.mean, mean);
+    if (n < 2)
+        return assert.deepEqual([got.sd, got.low, got.high], [null, null, null]);
+    close(got.sd, sd(differences));
+    assert.ok(Math.abs(got.low - (mean - half)) < 2e-5 * half && Math.abs(got.high - (mean + half)) < 2e-5 * half, `${got.low}..${got.high}, expected ${mean - half}..${mean + half}`);
+}
+
+test('the differences to another combination are those of equal seeds, with an interval', async () => {
+    const { table } = (await host.get('/api/v1/jobs/1/sweep?baseline=1')).json;
+    wantInterval(table[0].paired['acc/val'], [0.5 - 0.8, 0.7 - 0.9]); // seed 7 diverged
+    assert.equal(table[1].paired, undefined);
+    wantInterval(table[2].paired['acc/val'], [0.4 - 0.8]);
+    assert.equal((await host.get('/api/v1/jobs/1/sweep')).json.table[0].paired, undefined);
+    // The baseline need not stand on the page.
+    const page = (await host.get('/api/v1/jobs/1/sweep?baseline=2&limit=1&metric=acc/val&metric=loss/val')).json.table;
+    wantInterval(page[0].paired['acc/val'], [0.5 - 0.4]);
+    assert.deepEqual(page[0].paired['loss/val'], { n: 0, mean: null, sd: null, low: null, high: null });
+    const wrong = await host.get('/api/v1/jobs/1/sweep?baseline=3');
+    assert.deepEqual([wrong.status, wrong.json.detail], [422, 'combination 3 has no runs']);
+    assert.equal((await host.get('/api/v1/jobs/1/sweep?baseline=x')).status, 400);
+});
+
 test('the table has a row for each combination; only runs that succeeded are averaged', async () => {
     const page = (await host.get('/api/v1/jobs/1/sweep?metric=acc/val&metric=loss/val&runs=1')).json;
     assert.deepEqual(page.table.map(row => row.values['/attention/k']), k);
@@ -308,4 +354,21 @@ test('what cannot be sorted by is refused by name', async () => {
     const { next } = (await host.get('/api/v1/runs?sort=id&limit=1')).json;
     for (const other of [`sort=id&desc=1&cursor=${next}`, `sort=seed&cursor=${next}`, `cursor=${next}`, `sort=id&cursor=${next}x`, 'sort=id&cursor=.bjE'])
         assert.equal((await host.get(`/api/v1/runs?${other}`)).status, 400, other);
+});
+
+test('the interval holds for few pairs and for many', async () => {
+    const job = await submit(host, { name: 'pairs', trials: 16, train: { epochs: 1, seed: 1 }, sweep: { axes: [{ pointer: '/train/batch', values: [4, 8] }] } });
+    const { runs } = (await host.get(`/api/v1/runs?job=${job.id}&order=oldest&limit=100`)).json;
+    assert.equal(runs.length, 32);
+    const value = run => Math.sin(run.seed * 12.9 + run.point) + run.point / 10;
+    for (const run of runs) {
+        await ingest(run.id, 'loss/val', [value(run)]);
+        if (run.trial < 5)
+            await ingest(run.id, 'acc/val', [value(run)]);
+        await end(run.id);
+    }
+    const [, row] = (await host.get(`/api/v1/jobs/${job.id}/sweep?baseline=0&metric=loss/val&metric=acc/val`)).json.table;
+    const differences = Array.from({ length: 16 }, (_, t) => value({ seed: 1 + t, point: 1 }) - value({ seed: 1 + t, point: 0 }));
+    wantInterval(row.paired['loss/val'], differences);
+    wantInterval(row.paired['acc/val'], differences.slice(0, 5));
 });

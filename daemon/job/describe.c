@@ -210,10 +210,11 @@ static json_t *schema_json(void)
     for (size_t i = 0; ok && i < job_dataset_count; i++) {
         const struct job_dataset_info *d = job_dataset_info((enum job_dataset)i);
         ok = append(datasets,
-                    json_pack("{s:s,s:b,s:b,s:I,s:[I,I],s:I,s:s?}", "name", d->name, "available",
+                    json_pack("{s:s,s:b,s:b,s:I,s:[I,I],s:I,s:s?,s:o}", "name", d->name, "available",
                               d->available, "generated", d->generated, "classes", (json_int_t)d->classes,
                               "side", (json_int_t)d->side[0], (json_int_t)d->side[1], "channels",
-                              (json_int_t)d->channels, "layout", d->layout));
+                              (json_int_t)d->channels, "layout", d->layout, "entropy",
+                              d->entropy > 0 ? json_real(d->entropy) : json_null()));
     }
     if (ok) {
         ok = put(top, "schema", json_integer(JOB_SCHEMA)) && json_object_set(top, "fields", fields) == 0 &&

@@ -40,7 +40,7 @@ NAMES(eps_mode, "mean", "sum");
 SHARED_NAMES(job_names_dataset, "mnist", "digits_gen", "cifar10", "imagenet1k", "tiny_imagenet",
              "image_folder", "coco", "digit_canvas", "listops", "listops_gen", "imdb", "aan",
              "pathfinder_gen", "lra_image", "text", "ptb", "wikitext2", "wikitext103", "pg19", "openwebtext",
-             "pde_convection", "pde_reaction", "text_labels");
+             "pde_convection", "pde_reaction", "text_labels", "text_gen");
 NAMES(split_rule, "given", "fraction", "count");
 NAMES(tokenizer, "bytes", "chars", "words", "gpt2_bpe");
 NAMES(lra_len, "reference", "paper");
@@ -158,7 +158,10 @@ const struct job_field job_fields[] = {
      RULE(job_rule_arch, "the preset's"), SAYS("architecture", "M35-M44")},
     {ROW("/data/dataset", JOB_T_ENUM, config.data.dataset), .names = &job_names_dataset,
      .runs = job_dataset_runs, RULE(job_rule_dataset, "the recipe's; otherwise to be named"),
-     SAYS("what to train on; digits_gen are digits drawn by polyd itself and needs no files", "M58-M65")},
+     SAYS(
+         "what to train on; digits_gen (digits) and text_gen (text of 0.39105 nats a byte) are made by polyd "
+         "itself and need no files",
+         "M58-M65")},
     {ROW("/model/width", JOB_T_INT, config.model.width), RANGE(1, 16384),
      RULE(job_rule_width, "the preset's; otherwise to be named"), SAYS("model width D", "M35")},
     {ROW("/model/depth", JOB_T_INT, config.model.depth), RANGE(1, 256),
@@ -297,11 +300,9 @@ const struct job_field job_fields[] = {
      FLAGS(NULLABLE | OPEN0), WITH(job_use_split), SAYS("fraction or count for validation", "")},
     {ROW("/data/split_seed", JOB_T_INT, config.data.split_seed), RANGE(0, JOB_MAX_SEED), DEF("0"),
      FLAGS(NULLABLE | NOPLAN), WITH(job_use_split_seed), SINCE(2, job_rule_null, "null"),
-     SAYS(
-         "of the shuffle that divides images or labelled texts, and of the digits that polyd draws: the same "
-         "for all trials; "
-         "null: follows train.seed, another split in each trial",
-         "M93")},
+     SAYS("of the shuffle that divides images or labelled texts, and of the digits and the text that polyd "
+          "makes: the same for all trials; null: follows train.seed, another split in each trial",
+          "M93")},
     {ROW("/data/eval", JOB_T_ENUMS, config.data.eval), .names = &job_names_dataset, RANGE(0, 8), DEF("[]"),
      FLAGS(ONLY), SAYS("further data sets to score without training on them", "E11")},
     {ROW("/data/tokenizer", JOB_T_ENUM, config.data.tokenizer), .names = &tokenizer, DEF("\"bytes\""),

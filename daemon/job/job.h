@@ -99,7 +99,8 @@ enum job_dataset {
     JOB_DATASET_OPENWEBTEXT,
     JOB_DATASET_PDE_CONVECTION,
     JOB_DATASET_PDE_REACTION,
-    JOB_DATASET_TEXT_LABELS /* texts with classes, from tables of one's own */
+    JOB_DATASET_TEXT_LABELS, /* texts with classes, from tables of one's own */
+    JOB_DATASET_TEXT_GEN     /* ours: sentences made by polyd from (seed, number); needs no files */
 };
 enum job_split { JOB_SPLIT_GIVEN, JOB_SPLIT_FRACTION, JOB_SPLIT_COUNT };
 enum job_tokenizer { JOB_TOKENIZER_BYTES, JOB_TOKENIZER_CHARS, JOB_TOKENIZER_WORDS, JOB_TOKENIZER_GPT2_BPE };
@@ -428,7 +429,7 @@ bool job_config_writes(const struct job_config *config, const char *key);
 int64_t job_config_mlp_width(const struct job_config *config);
 /* Head dimension: width / heads. */
 int64_t job_config_head_dim(const struct job_config *config);
-/* Seed of the division into training and validation images, and of generated pictures. */
+/* Seed of the division into training and validation images, and of generated data. */
 int64_t job_config_split_seed(const struct job_config *config);
 /* Patches of an image, rows times columns; 0 for text. */
 int64_t job_config_patches(const struct job_config *config);
@@ -458,6 +459,8 @@ struct job_dataset_info {
     int64_t channels;    /* 0 for text */
     int64_t classes;     /* 0 where there are none or the files decide */
     int64_t train, test; /* samples under split "given" of generated data; 0 where the files decide */
+    int64_t most;        /* generated data: samples, of text bytes, of both parts together */
+    double entropy;      /* generated text: nats a byte, the least mean loss of any model; else 0 */
     const char *layout;  /* which files data.path is to hold, for people; NULL where none are read */
 };
 /* Static; NULL outside the enum. */

@@ -117,6 +117,7 @@ const size_t job_recipe_count = sizeof job_recipes / sizeof *job_recipes;
     "a folder with a training file (train.txt, ptb.train.txt, wiki.train.tokens, wiki.train.raw or "         \
     "train.tokens) and a "                                                                                   \
     "validation file (the same with valid, or val.txt, validation.txt), plain or with .gz behind"
+#define GENERATED .generated = true, .most = 1000000
 #define IMAGES .image = true, .task = "classify"
 #define TOKENS .text = true, .task = "language"
 #define TABLES                                                                                               \
@@ -140,7 +141,7 @@ static const struct job_dataset_info datasets[] = {
     [JOB_DATASET_DIGITS_GEN] = {.name = "digits_gen",
                                 .available = true,
                                 IMAGES,
-                                .generated = true,
+                                GENERATED,
                                 .side = {28, 28},
                                 .channels = 1,
                                 .classes = 10,
@@ -177,12 +178,12 @@ static const struct job_dataset_info datasets[] = {
                                   .layout = FOLDERS},
     [JOB_DATASET_COCO] = {.name = "coco", .channels = 3, .classes = 80},
     [JOB_DATASET_DIGIT_CANVAS] =
-        {.name = "digit_canvas", .generated = true, .side = {64, 64}, .channels = 1, .classes = 10},
+        {.name = "digit_canvas", GENERATED, .side = {64, 64}, .channels = 1, .classes = 10},
     [JOB_DATASET_LISTOPS] = {.name = "listops", .classes = 10},
-    [JOB_DATASET_LISTOPS_GEN] = {.name = "listops_gen", .generated = true, .classes = 10},
+    [JOB_DATASET_LISTOPS_GEN] = {.name = "listops_gen", GENERATED, .classes = 10},
     [JOB_DATASET_IMDB] = {.name = "imdb", .classes = 2},
     [JOB_DATASET_AAN] = {.name = "aan", .classes = 2},
-    [JOB_DATASET_PATHFINDER_GEN] = {.name = "pathfinder_gen", .generated = true, .classes = 2},
+    [JOB_DATASET_PATHFINDER_GEN] = {.name = "pathfinder_gen", GENERATED, .classes = 2},
     [JOB_DATASET_LRA_IMAGE] = {.name = "lra_image", .classes = 10},
     [JOB_DATASET_TEXT] = {.name = "text",
                           .available = true,
@@ -193,14 +194,22 @@ static const struct job_dataset_info datasets[] = {
     [JOB_DATASET_WIKITEXT103] = {.name = "wikitext103", .available = true, TOKENS, .layout = PARTS},
     [JOB_DATASET_PG19] = {.name = "pg19", TOKENS},
     [JOB_DATASET_OPENWEBTEXT] = {.name = "openwebtext", TOKENS},
-    [JOB_DATASET_PDE_CONVECTION] = {.name = "pde_convection", .generated = true},
-    [JOB_DATASET_PDE_REACTION] = {.name = "pde_reaction", .generated = true},
+    [JOB_DATASET_PDE_CONVECTION] = {.name = "pde_convection", GENERATED},
+    [JOB_DATASET_PDE_REACTION] = {.name = "pde_reaction", GENERATED},
     [JOB_DATASET_TEXT_LABELS] = {.name = "text_labels",
                                  .available = true,
                                  .text = true,
                                  .labels = true,
                                  .task = "classify_text",
                                  .layout = TABLES},
+    [JOB_DATASET_TEXT_GEN] = {.name = "text_gen",
+                              .available = true,
+                              TOKENS,
+                              .generated = true,
+                              .train = 1000000,
+                              .test = 100000,
+                              .most = (int64_t)64 << 20,
+                              .entropy = 0.391051258},
 };
 const size_t job_dataset_count = sizeof datasets / sizeof *datasets;
 

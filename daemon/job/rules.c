@@ -741,8 +741,9 @@ static void check_split(struct job_ctx *c)
             job_ctx_error(c, "/data/split/train", "must be an integer as a count");
         else if (val != floor(val) || val > 1e12)
             job_ctx_error(c, "/data/split/val", "must be an integer as a count");
-        else if (info->generated && train + val > 1e6)
-            job_ctx_error(c, "/data/split", "at most 1000000 generated samples");
+        else if (info->generated && train + val > (double)info->most)
+            job_ctx_error(c, "/data/split", "at most %lld generated %s", (long long)info->most,
+                          info->text ? "bytes" : "samples");
     }
 }
 

@@ -45,6 +45,12 @@ test('gzipped text is planned and trained as the plain one', { skip, timeout: 12
     }
 });
 
+test('a text that polyd generates is planned without files', { skip }, async () => {
+    const { document, plan, plan_error, warnings } = await dry(text('', { dataset: 'text_gen', path: undefined }));
+    assert.deepEqual([plan_error, warnings, document.data.path, document.data.split.rule], [null, [], null, 'given']);
+    assert.deepEqual([plan.train_samples, plan.val_samples], [62499, 6249]); // windows of 16 bytes
+});
+
 test('what is no text is said before and while it is trained', { skip, timeout: 120000 }, async () => {
     put('noise.bin', Buffer.from(Array.from({ length: 20000 }, (_, i) => i * 7919 % 251 ^ i >> 3 & 255)));
     const document = text('noise.bin', { tokenizer: 'chars' });
@@ -71,6 +77,7 @@ test('a document that cannot run is refused with the field', { skip, timeout: 12
         [text('folder'), '#/data/path', /'text\/folder' is a folder: name the file in it/],
         [text('some.txt', { tokenizer: 'gpt2_bpe' }), '#/data/tokenizer_path', /cannot open 'text\/gpt2-bpe': No such file.*encoder.json and vocab.bpe.*name their folder/],
         [text('some.txt', { split: { rule: 'count', train: 800, val: 800 } }), '#/data/split', /asks for more bytes than the 840/],
+        [text('', { dataset: 'text_gen', path: undefined, split: { rule: 'count', train: 16, val: 100 } }), '#/data/split', /the training part of 'text_gen' is shorter than data.context \+ 1/],
         [digits({ batch: 100000 }), '#/train/batch', /the training set has 256 samples, less than one batch of 100000: make train.batch smaller/],
         [digits({ schedule: { warmup_steps: 500 } }), '#/train/schedule/warmup_steps', /the warm-up of 500 steps is longer than the run of 8/],
         [digits({}, { slots: 2 }), '#/resources/slots', /2 cpu slots are asked for, this machine has 1/],
@@ -154,6 +161,7 @@ test('the layout that the fields tell of a data set is one that polyd reads', { 
     const layout = Object.fromEntries(datasets.map(d => [d.name, d.layout]));
     for (const d of datasets)
         assert.equal(d.layout !== null, d.available && !d.generated, d.name);
+    assert.deepEqual(datasets.filter(d => d.entropy !== null).map(d => [d.name, d.entropy]), [['text_gen', 0.391051258]]);
     /* each name of a file for the parts of a text, as it is told */
     const told = /training file \(([^)]*)\)/.exec(layout.ptb)[1].split(/, | or /), words = 'again and again and again. '.repeat(40);
     assert.equal(told.length, 5);

@@ -23,6 +23,8 @@
 #define GPT                                                                                                  \
     "{\"model\":{\"preset\":\"gpt_micro\"},\"data\":{\"dataset\":\"text\",\"path\":\"corpora/"               \
     "a.txt\"},\"train\":{\"steps\":100}}"
+#define TEXT_GEN                                                                                             \
+    "{\"model\":{\"preset\":\"gpt_micro\"},\"data\":{\"dataset\":\"text_gen\"},\"train\":{\"steps\":100}}"
 
 struct parsed {
     struct job_report report;

@@ -109,6 +109,7 @@ const text = (data = {}, more = {}) =>
     textJob(merge(merge(brief, { data: { path: 'tests/plain.txt', split: { rule: 'fraction', train: 0.7, val: 0.3 }, ...data } }), more));
 const labels = (data = {}, more = {}) =>
     labelJob(merge(merge(brief, { data: { path: 'tests/labelled/one.csv', split: undefined, ...data } }), more));
+const generated = (data = {}, more = {}) => text({ dataset: 'text_gen', path: undefined, split: { rule: 'count', train: 300, val: 150 }, ...data }, more);
 const augmented = (augment, data = {}) => pictures({ augment, ...data }, { train: { steps: 6 } }); // 5 steps are an epoch
 
 /** Whatever `want` holds is in `got`. */
@@ -166,6 +167,7 @@ test('/data/dataset', () => recomputed(
     text({ dataset: 'ptb', path: 'tests/ptb', tokenizer: 'words', split: undefined }),
     text({ dataset: 'wikitext2', path: 'tests/wiki', tokenizer: 'words', split: undefined }),
     text({ dataset: 'wikitext103', path: 'tests/wiki', split: undefined }),
+    generated(), generated({ tokenizer: 'words' }), generated({ tokenizer: 'chars' }),
     labels(),
 ));
 
@@ -184,6 +186,7 @@ test('/data/split/rule', () => recomputed(
     pictures({ dataset: 'image_folder', path: 'tests/whole', image_size: 8, split: { rule: 'count', train: 9, val: 4 } }),
     text({ split: { rule: 'count', train: 130, val: 60 } }), text({ split: { rule: 'fraction', train: 0.5, val: 0.4 } }),
     text({ dataset: 'ptb', path: 'tests/ptb', split: { rule: 'fraction', train: 0.6, val: 0.4 } }),
+    generated({ split: { rule: 'fraction', train: 0.0003, val: 0.0001 } }), generated(),
     ...[{ rule: 'given' }, { rule: 'fraction', train: 0.6, val: 0.4 }, { rule: 'count', train: 15, val: 6 }].map(split => labels({ path: 'tests/labelled/parts', split })),
     labels({ split: { rule: 'count', train: 20, val: 9 } }),
 ));
@@ -206,6 +209,7 @@ test('/data/split_seed', () => recomputed(
     ...[0, 1, null].map(split_seed => pictures({ split_seed, split: { rule: 'fraction', train: 0.5, val: 0.3 } }, { train: { seed: 5 } })),
     pictures({ dataset: 'digits_gen', path: undefined, image_size: 12, split_seed: 3, split: { rule: 'count', train: 9, val: 3 } }),
     ...[0, 2, null].map(split_seed => labels({ split_seed }, { train: { seed: 5 } })),
+    ...[0, 2, null].map(split_seed => generated({ split_seed }, { train: { seed: 5 } })),
 ));
 
 test('/data/image_size', () => recomputed(

@@ -81,6 +81,14 @@ test('a text that is left over is scored; other samples are those that the docum
     await scores({ run: run.id, checkpoint: 'last', data: other }, 3, expected(job, 3, 'test', other));
 });
 
+test('of a generated text each split is a stream of its own', { timeout: 120000 }, async () => {
+    const job = textJob({ data: { dataset: 'text_gen', path: undefined, split: { rule: 'count', train: 300, val: 150 } } });
+    const { run } = await rig.run(job), found = [];
+    for (const split of ['test', 'val', 'train'])
+        found.push((await scores({ run: run.id, checkpoint: 'last', split }, 3, expected(job, 3, split))).got[`loss/${split}`]);
+    assert.equal(new Set(found).size, 3, 'the splits differ');
+});
+
 test('/evaluate/path: best is the best, last the last, a version the checkpoint that it was made of', { timeout: 120000 }, async () => {
     const job = imageJob({ data: counted, register: 'wired', train: { steps: 6, eval_every: 1 } });
     const { run } = await rig.run(job), best = rig.expect(job).best.step;

@@ -10,6 +10,7 @@ import { cifar, png, readCifar, readFolder, readMnist, readPng, writeMnist } fro
 import { Draws, bounded, shuffled } from './reference/data/draws.mjs';
 import { philox, stream } from './reference/philox.mjs';
 import { crop, fit, mirrored, normalised, resize, resizedCropBox, shifted } from './reference/data/pixels.mjs';
+import { means, nearNats, sentence, sentences } from './reference/data/sentences.mjs';
 import { splitImages, splitText } from './reference/data/split.mjs';
 import { runsOf } from './reference/data/sweep.mjs';
 import { bytePairs, smallVocabulary, tokenizer } from './reference/data/tokens.mjs';
@@ -184,6 +185,27 @@ test('a generated digit is ink on black, its own for every number', () => {
     for (const { data } of pictures) {
         const ink = data.reduce((a, b) => a + b, 0) / 255;
         assert.ok(ink > 20 && ink < 250 && data[0] === 0, `${ink} pixels of ink`);
+    }
+});
+
+test('a generated text has the entropy that is published, and verbs of the number of their subject', () => {
+    const { nats, bytes } = means(), readme = readFileSync(path.join(import.meta.dirname, '../../daemon/worker/data/README.md'), 'utf8');
+    const published = /\| a sentence \| ([\d.]+) \| ([\d.]+) \|[^]*\| a byte \| ([\d.]+) \|[^]* ([\d.]+) nats a byte\b/.exec(readme)?.slice(1).map(Number) ?? [];
+    [nats, bytes, nats / bytes, nearNats() / bytes].forEach((value, i) => assert.ok(Math.abs(published[i] - value) < 5.1e-7, `${published[i]}, ${value}`));
+    const many = Array.from({ length: 20000 }, (_, i) => sentence(1, i));
+    const length = many.reduce((sum, list) => sum + list.join(' ').length + 1, 0) / many.length;
+    assert.ok(Math.abs(length - bytes) < 1, `${length} bytes a sentence`); // a standard deviation of 0.2
+    const one = /^(a|the) (.* )?(sees|finds|likes|follows|hears|leaves) /, plural = /^(some|the) (.* )?(see|find|like|follow|hear|leave) /;
+    assert.ok(many.every(list => one.test(list.join(' ')) !== plural.test(list.join(' '))));
+    assert.ok(many.some(list => list.length > 25));
+});
+
+test('a generated text is cut between words', () => {
+    const whole = String(sentences(2, 0, 500));
+    for (const length of [1, 40, 41, 42, 43, 44, 45, 46, 47, 48, 49, 50]) {
+        const text = String(sentences(2, 0, length)), kept = text.replace(/\n+$/, '');
+        assert.equal(text.length, length);
+        assert.ok(whole.startsWith(kept) && (!kept || kept.endsWith(' ') || whole[kept.length] === '\n'), text);
     }
 });
 

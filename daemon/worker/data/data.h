@@ -28,7 +28,8 @@ enum data_dataset {
     DATA_SET_PICTURES, /* folders of JPEG and PNG files, or a tar of them */
     DATA_SET_TEXT,     /* one file */
     DATA_SET_TEXTS,    /* a folder with a file for each part */
-    DATA_SET_LABELLED  /* texts with classes: one table, or a folder with one for each part */
+    DATA_SET_LABELLED, /* texts with classes: one table, or a folder with one for each part */
+    DATA_SET_TEXT_GEN  /* sentences that polyd makes */
 };
 /* How this build reads a data set of the job document (enum job_dataset); false: it does not. */
 bool data_form(int dataset, enum data_dataset *ret);
@@ -41,11 +42,12 @@ enum data_crop { DATA_CROP_NONE, DATA_CROP_PAD, DATA_CROP_RRC };
 /* Most bytes read from one file of a data set, after decompression (a plain tar is not read whole). */
 #define DATA_FILE_LIMIT ((size_t)4 << 30)
 #define DATA_PICTURES_MAX 50000000
+#define DATA_GENERATED_BYTES_MAX ((int64_t)64 << 20) /* of the training and validation text of text_gen */
 #define DATA_CLASSES_MAX 100000
 
 struct data_options {
     enum data_dataset dataset;
-    /* "<root>/<relative>"; NULL for digits_gen.
+    /* "<root>/<relative>"; NULL for digits_gen and text_gen.
      *   mnist     a folder with the four IDX files (plain or .gz): {train,train10k}-images-idx3-ubyte,
      *             {train,..}-labels-idx1-ubyte, {t10k,t2k}-...
      *   cifar10   a folder with data_batch*.bin and, where there are any, test_batch*.bin (plain or .gz), or
@@ -64,11 +66,11 @@ struct data_options {
     /* fraction: shares of the whole (text: contiguous; images, labelled texts: after a shuffle seeded with
      * `seed`). count: that many samples (text: bytes), from the parts that the data set itself has, else
      * disjoint ones of a seeded shuffle. given: as the data set comes; for digits_gen 4000 and 1000; for
-     * text 0.9 and 0.1. */
+     * text_gen 1,000,000 and 100,000 bytes; for text 0.9 and 0.1. */
     enum data_scored scored;
     double train_share, val_share;
     int64_t train_count, val_count;
-    uint64_t seed; /* of the shuffle, and of the digits of digits_gen; the order of samples is the loader's */
+    uint64_t seed; /* of the shuffle, and of what is generated; the order of samples is the loader's */
 
     /* text */
     int32_t context; /* tokens of a sequence; of a labelled text the most that are kept */

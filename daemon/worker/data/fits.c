@@ -25,6 +25,7 @@ static const struct form {
     {JOB_DATASET_WIKITEXT2, DATA_SET_TEXTS},
     {JOB_DATASET_WIKITEXT103, DATA_SET_TEXTS},
     {JOB_DATASET_TEXT_LABELS, DATA_SET_LABELLED},
+    {JOB_DATASET_TEXT_GEN, DATA_SET_TEXT_GEN},
 };
 #define KNOWN (sizeof known / sizeof *known)
 

@@ -14,7 +14,8 @@ enum data_stream {
     DATA_STREAM_WINDOW,
     DATA_STREAM_SPLIT,
     DATA_STREAM_DIGIT,
-    DATA_STREAM_INIT
+    DATA_STREAM_INIT,
+    DATA_STREAM_SENTENCE
 };
 
 /* Words for position `index` of epoch `epoch` (below 2^32) in a stream. */

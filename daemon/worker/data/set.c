@@ -371,6 +371,7 @@ static const struct data_form *form_of(enum data_dataset dataset)
     switch (dataset) {
     case DATA_SET_TEXT:
     case DATA_SET_TEXTS:
+    case DATA_SET_TEXT_GEN:
         return &data_form_tokens;
     case DATA_SET_LABELLED:
         return &data_form_labelled;
@@ -416,6 +417,7 @@ enum pd_err data_open(const struct data_options *o, bool headers_only, struct da
         break;
     case DATA_SET_TEXT:
     case DATA_SET_TEXTS:
+    case DATA_SET_TEXT_GEN:
         err = data_open_text(set, o, headers_only, why);
         break;
     case DATA_SET_LABELLED:

@@ -13,11 +13,17 @@
 
 #include "daemon/worker/data/cache.h"
 #include "daemon/worker/data/path.h"
+#include "daemon/worker/data/sentences.h"
 #include "daemon/worker/data/set.h"
 #include "daemon/digest/digest.h"
 
 #define CACHE_WAIT_MS (20 * 60 * 1000)
 #define GUESSED_BYTES_PER_TOKEN 4
+
+/* text_gen. The sentences of each part begin at a number of their own: no draw belongs to two parts. */
+#define GENERATED_TRAIN 1000000
+#define GENERATED_VAL 100000
+#define GENERATED_FIRST(part) ((uint64_t)(part) << 32)
 
 /* The files of a folder that is divided: the first of each row that is there. */
 #define PARTS 3 /* training, validation, test */
@@ -55,10 +61,11 @@ enum pd_err data_part_open(int dir, const char *name, int *ret_fd, struct pd_why
     return PD_OK;
 }
 
-/* Whether the text that is scored is a file of its own, which nothing else is made of. */
-static bool wants_test_file(const struct data_options *o)
+/* Whether the text that is scored is a part of its own, which nothing else is made of. */
+static bool wants_test_part(const struct data_options *o)
 {
-    return o->scored == DATA_SCORED_TEST && o->dataset == DATA_SET_TEXTS && o->rule == DATA_SPLIT_GIVEN;
+    return o->scored == DATA_SCORED_TEST &&
+           (o->dataset == DATA_SET_TEXT_GEN || (o->dataset == DATA_SET_TEXTS && o->rule == DATA_SPLIT_GIVEN));
 }
 
 /* Reads everything; given[] are the bytes of the parts that the data set itself has (0: none). The test part
@@ -80,7 +87,7 @@ static enum pd_err read_all(struct data_set *set, const struct data_options *o, 
         return err;
     }
     err = data_path_open(o->roots, o->root_count, o->path, true, &dir, why);
-    for (int part = 0; err == PD_OK && part < (wants_test_file(o) ? PARTS : 2); part++) {
+    for (int part = 0; err == PD_OK && part < (wants_test_part(o) ? PARTS : 2); part++) {
         int64_t before = at;
         const char *const *name = part_files[part];
 
@@ -97,6 +104,31 @@ static enum pd_err read_all(struct data_set *set, const struct data_options *o, 
         close(dir);
     *ret_whole = at - given[2];
     return err;
+}
+
+/* As read_all, of text_gen: the parts are as long as the options say. */
+static enum pd_err make_all(struct data_set *set, const struct data_options *o, bool size_only,
+                            int64_t *ret_whole, int64_t given[PARTS], struct pd_why *why)
+{
+    const int64_t usual[2] = {GENERATED_TRAIN, GENERATED_VAL};
+    int64_t at = 0;
+    enum pd_err err = data_divide(o, GENERATED_TRAIN + GENERATED_VAL, usual, given, why);
+
+    if (err == PD_OK && given[0] + given[1] > DATA_GENERATED_BYTES_MAX)
+        err = pd_fail(why, PD_ERR_LIMIT, "#/data/split: at most %lld bytes are generated",
+                      (long long)DATA_GENERATED_BYTES_MAX);
+    if (err != PD_OK)
+        return err;
+    given[2] = wants_test_part(o) ? given[1] : 0;
+    *ret_whole = given[0] + given[1];
+    if (size_only)
+        return PD_OK;
+    set->text = malloc((size_t)(*ret_whole + given[2]));
+    if (!set->text)
+        return pd_fail(why, PD_ERR_NOMEM, "no memory for a generated text");
+    for (int part = 0; part < PARTS; at += given[part++])
+        data_sentences_write(o->seed, GENERATED_FIRST(part), set->text + at, (size_t)given[part]);
+    return PD_OK;
 }
 
 /* ---- tokenizers ---- */
@@ -265,8 +297,8 @@ static enum pd_err find_scored(const struct data_options *o, int64_t whole, cons
         bytes[1] = bytes[0];
         break;
     case DATA_SCORED_TEST:
-        start[1] = wants_test_file(o) ? whole : start[1] + bytes[1];
-        bytes[1] = wants_test_file(o) ? given[2] : whole - start[1];
+        start[1] = wants_test_part(o) ? whole : start[1] + bytes[1];
+        bytes[1] = wants_test_part(o) ? given[2] : whole - start[1];
         if (bytes[1] < 1)
             return data_no_test(o, why);
         break;
@@ -284,15 +316,21 @@ enum pd_err data_open_text(struct data_set *set, const struct data_options *o, b
 {
     static const char *const scored[] = {
         [DATA_SCORED_VAL] = "validation", [DATA_SCORED_TEST] = "test", [DATA_SCORED_TRAIN] = "training"};
+    const bool generated = o->dataset == DATA_SET_TEXT_GEN,
+               size_only = headers_only && o->tokenizer == DATA_TOKENIZER_BYTES;
+    const char *name = generated ? "text_gen" : o->path;
     int64_t given[PARTS] = {0}, whole = 0, bytes[2], start[2] = {0};
     enum pd_err err;
 
-    err = read_all(set, o, headers_only && o->tokenizer == DATA_TOKENIZER_BYTES, &whole, given, why);
-    if (err == PD_OK)
+    err = generated ? make_all(set, o, size_only, &whole, given, why)
+                    : read_all(set, o, size_only, &whole, given, why);
+    if (generated)
+        memcpy(bytes, given, sizeof bytes);
+    else if (err == PD_OK)
         err = data_divide(o, whole, given, bytes, why);
     if (err == PD_OK && bytes[0] + bytes[1] > whole)
         err = pd_fail(why, PD_ERR_INVALID, "#/data/split: asks for more bytes than the %lld of '%s'",
-                      (long long)whole, o->path);
+                      (long long)whole, name);
     if (err != PD_OK)
         return err;
     set->text_bytes = whole;
@@ -333,7 +371,7 @@ enum pd_err data_open_text(struct data_set *set, const struct data_options *o, b
         if (set->info.count[i] < 1)
             return pd_fail(why, PD_ERR_INVALID,
                            "#/data/split: the %s part of '%s' is shorter than data.context + 1",
-                           i ? scored[o->scored] : "training", o->path);
+                           i ? scored[o->scored] : "training", name);
         if (set->info.count[i] > UINT32_MAX)
             return pd_fail(why, PD_ERR_LIMIT, "more than 2^32 sequences");
     }

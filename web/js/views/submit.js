@@ -17,6 +17,9 @@ const starts = [
     { name: 'Scale sweep with trials', document: {
         name: 'scale sweep', experiment: 'E01', trials: 3, model: { preset: 'vit_micro', patch: 7 }, attention: { activation: 'poly', degree: 3, scale: 'k', k: 4 },
         data: { dataset: 'digits_gen' }, train: { epochs: 4 }, sweep: { method: 'grid', axes: [{ pointer: '/attention/k', log: [0.01, 100, 5] }], metric: 'acc/val', mode: 'max' } } },
+    { name: 'Generated text, language model', document: {
+        name: 'generated text', model: { preset: 'gpt_micro', context: 64 }, attention: { activation: 'poly', degree: 3, scale: 'learned' },
+        data: { dataset: 'text_gen', tokenizer: 'words' }, train: { steps: 1000, batch: 16, optimizer: { lr: 0.004 } }, register: 'generated-text' } },
     { name: 'Characters, language model', document: {
         name: 'small text', model: { preset: 'gpt_micro', context: 128 }, attention: { activation: 'poly', degree: 3, scale: 'fixed' },
         data: { dataset: 'text', path: 'shared/tinyshakespeare.txt', tokenizer: 'bytes', split: { rule: 'fraction', train: 0.9, val: 0.1 } }, train: { steps: 1500, batch: 16 }, register: 'small-text' } },

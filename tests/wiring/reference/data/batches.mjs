@@ -7,6 +7,7 @@ import { Draws, bounded, shuffled } from './draws.mjs';
 import { classesOf, readLabelled } from './labelled.mjs';
 import { stream, words } from '../philox.mjs';
 import { evaluationPicture, normalised, trainingPicture } from './pixels.mjs';
+import { generatedParts } from './sentences.mjs';
 import { splitImages, splitText } from './split.mjs';
 import { tokenizer } from './tokens.mjs';
 
@@ -81,16 +82,24 @@ const partFiles = [
     ['valid.txt', 'ptb.valid.txt', 'wiki.valid.tokens', 'wiki.valid.raw', 'valid.tokens', 'val.txt', 'validation.txt'],
 ];
 
-/** @returns {Feed} */
-function texts(document, place, tokenizerFolder) {
-    const { data, train } = document, context = data.context;
+/** The three parts of a text, and all that its characters are taken from. */
+function textParts({ data }, place, splitSeed) {
+    if (data.dataset === 'text_gen') {
+        const parts = generatedParts(data.split, splitSeed);
+        return { parts, text: Buffer.concat(parts.slice(0, 2)) };
+    }
     const files = data.dataset === 'text' ? [readFileSync(place)] : partFiles.map(names => {
         const name = names.find(file => existsSync(path.join(place, file)));
         return name ? readFileSync(path.join(place, name)) : Buffer.alloc(0);
     });
     const text = Buffer.concat(files), nine = Math.floor(text.length * 0.9);
     const given = data.dataset === 'text' ? [nine, text.length - nine] : files.map(file => file.length);
-    const parts = splitText(data.split, text, given, data.tokenizer !== 'bytes');
+    return { parts: splitText(data.split, text, given, data.tokenizer !== 'bytes'), text };
+}
+
+/** @returns {Feed} */
+function texts(document, place, tokenizerFolder, splitSeed) {
+    const { data, train } = document, context = data.context, { parts, text } = textParts(document, place, splitSeed);
     const { vocabulary, encode } = tokenizer(data.tokenizer, text, parts[0], tokenizerFolder);
     const ids = parts.map(encode), counts = ids.map(part => Math.floor((part.length - 1) / context));
     const { places, ...length } = schedule(document, counts[0]);
@@ -149,6 +158,6 @@ export function batches(document, roots) {
     if (data.dataset === 'text_labels')
         return labelled(document, place, data.tokenizer_path && below(data.tokenizer_path), data.split_seed ?? document.train.seed);
     if (data.image_size === null)
-        return texts(document, place, data.tokenizer_path && below(data.tokenizer_path));
+        return texts(document, place, data.tokenizer_path && below(data.tokenizer_path), data.split_seed ?? document.train.seed);
     return pictures(document, place, data.split_seed ?? document.train.seed);
 }

@@ -1,7 +1,7 @@
 // The part of a resolved document that data follow from, with the defaults written once more from the documented table
 // (spec/job.md 3, GET /api/v1/fields): one that goes astray in the daemon is noticed.
 
-const texts = ['text', 'ptb', 'wikitext2', 'wikitext103', 'text_labels'];
+const texts = ['text', 'ptb', 'wikitext2', 'wikitext103', 'text_labels', 'text_gen'];
 /** One file, which the job divides. */
 const isFile = ({ dataset, path }) => dataset === 'text' || (dataset === 'text_labels' && /\.(tsv|csv|jsonl)(\.gz)?$/.test(path));
 const sides = { mnist: 28, digits_gen: 28, cifar10: 32, tiny_imagenet: 64, imagenet1k: 224, image_folder: 224 };

@@ -1,0 +1,26 @@
+/* daemon/worker/data/sentences.h: private to this room: the text of text_gen.
+ *
+ * The source is a Markov chain of states. From a state one choice is drawn: it writes a word and leads to the next
+ * state, or ends the sentence. The choices of a state differ in their words, so the words of a sentence tell its
+ * states, and the entropy (struct job_dataset_info) follows from the table alone. */
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct data_choice {
+    const char *word; /* NULL: the sentence ends */
+    uint16_t weight;  /* of 256 */
+    uint8_t next;     /* state */
+};
+
+#define DATA_CHOICE_WHOLE 256   /* the weights of a state sum to this */
+#define DATA_SENTENCE_STATES 19 /* a sentence begins in state 0 */
+
+/* The choices of a state, in the order in which they share 0 .. 255. Static. */
+const struct data_choice *data_sentence_choices(int state, int *ret_count);
+
+/* Writes sentence number `first` and those after it, `len` bytes in all: words apart by blanks, a line end behind
+ * each sentence. The first word that does not fit and all after it give way to line ends. A pure function of its
+ * arguments. */
+void data_sentences_write(uint64_t seed, uint64_t first, uint8_t *to, size_t len);

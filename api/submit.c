@@ -442,11 +442,11 @@ static void names_json(struct pd_buf *b, const char *names)
 }
 
 /* The members of one job's answer; PD_ERR_NOMEM. */
-static enum pd_err dry_json(struct pd_buf *b, const struct dry *d, size_t i, struct pd_why *why)
+static enum pd_err dry_json(struct pd_buf *b, struct dry *d, size_t i, struct pd_why *why)
 {
-    struct dry_part *p = (struct dry_part *)&d->part[i];
+    struct dry_part *p = &d->part[i];
     struct job_doc *job = d->request.part[i].job;
-    struct job_report *report = (struct job_report *)&d->request.part[i].report;
+    struct job_report *report = &d->request.part[i].report;
     const struct job_head *head = job_doc_head(job);
     struct verdict verdict = {.need_bytes = 0};
     struct sup_queue_info place = {.position = 0};

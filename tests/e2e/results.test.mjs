@@ -245,6 +245,18 @@ describe('results', { skip }, () => {
         assert.deepEqual(lines.slice(1).map(line => [Number(line[1]), Number(line[2]), Number(line[4])]), table.map(row => [row.values['/attention/k'], row.metrics['acc/val'].mean, row.metrics['acc/val'].n]));
         const rows = page.locator('.sweep-table tbody tr');
         assert.equal(await rows.count(), 7);
+        // Differences from a combination, seed by seed, are those of the API; the first has none of its own.
+        await page.getByLabel('Differences from').selectOption('2');
+        const { table: paired } = await full.get('/api/v1/jobs/1/sweep?metric=acc/val&baseline=2');
+        const percent = x => `${x > 0 ? '+' : ''}${(100 * x).toFixed(2)}`;
+        const { mean, low, high } = paired[0].paired['acc/val'];
+        const cell = rows.first().locator('td', { has: page.locator('div') }).first().locator('div');
+        await until('the differences', async () => await cell.count() === 1 && (await cell.innerText()).includes(percent(mean)));
+        assert.ok((await cell.innerText()).includes(percent(low)) && (await cell.innerText()).includes(percent(high)), await cell.innerText());
+        assert.match(page.url(), /from=2/);
+        assert.equal(await rows.nth(2).locator('td div').count(), 0);
+        await page.getByLabel('Differences from').selectOption('');
+        await until('no differences', async () => await rows.locator('td div').count() === 0);
         await page.getByRole('button', { name: '3 trials' }).first().click();
         assert.equal(await rows.count(), 10);
         await page.getByRole('button', { name: 'acc/val', exact: true }).click();

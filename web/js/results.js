@@ -43,17 +43,17 @@ export const readJob = (id, signal) => json(`/api/v1/jobs/${encodeURIComponent(i
 /**
  * All combinations of a sweep with their trials.
  * @param {string} id
- * @param {{metrics: string[], value: string, open: boolean}} options
+ * @param {{metrics: string[], value: string, open: boolean, baseline: string}} options `baseline`: the combination from which differences are taken; "": none
  * @param {AbortSignal} signal
  * @returns {Promise<import('./types').Sweep>}
  */
-export async function readSweep(id, { metrics, value, open }, signal) {
+export async function readSweep(id, { metrics, value, open, baseline }, signal) {
     let cursor = null;
     /** @type {any} */
     let first = null;
     const table = [];
     do {
-        const page = /** @type {any} */ (await json(`/api/v1/jobs/${encodeURIComponent(id)}/sweep${query({ limit: 1000, runs: 1, value, open: open ? 1 : null, cursor })}${each('metric', metrics)}`, { signal }));
+        const page = /** @type {any} */ (await json(`/api/v1/jobs/${encodeURIComponent(id)}/sweep${query({ limit: 1000, runs: 1, value, open: open ? 1 : null, baseline: baseline || null, cursor })}${each('metric', metrics)}`, { signal }));
         first ??= page;
         table.push(...page.table);
         cursor = page.next;
@@ -64,6 +64,7 @@ export async function readSweep(id, { metrics, value, open }, signal) {
         best_run: first.best_run && { ...first.best_run, value: toNumber(first.best_run.value) },
         table: table.map(row => ({
             ...row, metrics: toStatistics(row.metrics),
+            paired: row.paired && Object.fromEntries(Object.entries(row.paired).map(([key, d]) => [key, { n: d.n, mean: toNumber(d.mean), low: toNumber(d.low), high: toNumber(d.high) }])),
             trials: (row.trials ?? []).map((/** @type {any} */ t) => ({ ...t, metrics: Object.fromEntries(Object.entries(t.metrics).map(([key, v]) => [key, toNumber(/** @type {any} */ (v))])) })),
         })),
     };

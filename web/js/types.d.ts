@@ -214,6 +214,8 @@ export interface SweepRow {
     values: Record<string, unknown>;
     runs: Tally;
     metrics: Record<string, Statistic>;
+    /** Differences from the baseline, seed by seed, with a 95 % interval of their mean. */
+    paired?: Record<string, { n: number; mean: number | null; low: number | null; high: number | null }>;
     trials: { run_id: string; trial: number; seed: number; state: string; outcome: string | null; metrics: Record<string, number | null> }[];
 }
 

@@ -39,6 +39,7 @@ export function sweepView(context) {
     let metric = query.get('metric') ?? '';
     let axis = query.get('axis') ?? '';
     let open = query.get('open') === '1';
+    let baseline = query.get('from') ?? '';
     let sort = query.get('sort') ?? '';
     /** @type {import('../types').Job | null} */
     let job = null;
@@ -58,6 +59,7 @@ export function sweepView(context) {
     const progress = h('div', { class: 'stack' }, h('div', { class: 'row small' }, h('span'), h('span', { class: 'muted push' })), bar.el);
     const metricPick = h('select', { 'aria-label': 'Metric' });
     const axisPick = h('select', { 'aria-label': 'Against' });
+    const basePick = h('select', { 'aria-label': 'Differences from' });
     const openBox = h('input', { type: 'checkbox' });
     openBox.checked = open;
     const plot = h('div', { class: 'scatter-place' });
@@ -65,6 +67,7 @@ export function sweepView(context) {
     const table = h('div', { class: 'card scroll-x', tabindex: 0, role: 'region', 'aria-label': 'Results' });
     const curvesPlace = h('div', { class: 'stack' });
     const controls = h('div', { class: 'toolbar' }, h('label', { class: 'inline' }, 'Metric', metricPick), h('label', { class: 'inline' }, 'Against', axisPick),
+        h('label', { class: 'inline' }, 'Differences from', basePick),
         h('label', { class: 'inline' }, openBox, 'Count unfinished runs'));
     const content = h('div', { class: 'stack-l' }, progress, tiles, controls, h('h2', { class: 'hidden' }, 'Results'), h('section', { class: 'card chart' }, plotHead, plot), h('h2', null, 'Combinations'), table, curvesPlace);
     const place = h('div', null, h('div', { class: 'card' }, bones(8)));
@@ -86,6 +89,11 @@ export function sweepView(context) {
         axis = axisPick.value;
         context.setQuery({ axis });
         drawPlot();
+    });
+    basePick.addEventListener('change', () => {
+        baseline = basePick.value;
+        context.setQuery({ from: baseline });
+        refresh();
     });
     openBox.addEventListener('change', () => {
         open = openBox.checked;
@@ -253,6 +261,31 @@ export function sweepView(context) {
     let figure = null;
     const saver = panelSave('Results', () => figure, `sweep-${id}`);
 
+    /**
+     * The difference from the combination that was chosen, with its interval; strong where that is on one side of zero.
+     * @param {import('../metrics.js').Metric} about
+     * @param {NonNullable<SweepRow['paired']>[string] | undefined} d
+     */
+    function difference(about, d) {
+        if (!d || d.mean === null)
+            return null;
+        const { mean, low, high } = d, apart = low !== null && high !== null && low * high > 0;
+        const share = about.unit === 'share'; // a difference of shares is in points, not in percent
+        const signed = (/** @type {number} */ x) => `${x > 0 ? '+' : ''}${share ? (100 * x).toFixed(2) : present(about, x)}`;
+        return h('div', { class: apart ? 'small strong' : 'small muted', title: `Mean of ${d.n} difference${d.n === 1 ? '' : 's'} of runs with equal seeds, and its 95 % interval` },
+            low === null || high === null ? signed(mean) : `${signed(mean)} [${signed(low)}, ${signed(high)}]`, share ? ' points' : '');
+    }
+
+    /** The combinations to choose from, as they become known. */
+    function drawBaselines() {
+        const rows = sweep?.table.slice(0, 500) ?? [], key = rows.map(row => row.point).join();
+        if (basePick.dataset.key === key)
+            return;
+        basePick.dataset.key = key;
+        fill(basePick, h('option', { value: '' }, 'none'), rows.map(row => h('option', { value: row.point }, say(row.values))));
+        basePick.value = baseline;
+    }
+
     /** Against k, the theory's choice √N is marked where N follows from the document. */
     function rootOfN() {
         if (axis !== '/attention/k' || !tokens)
@@ -310,7 +343,7 @@ export function sweepView(context) {
                         if (!at || at.mean === null)
                             return h('td', { class: 'num' }, '–');
                         const [mean, sd] = both(about, at.mean, at.sd);
-                        return h('td', { class: 'num' }, mean, sd ? h('span', { class: 'muted small' }, sd) : null);
+                        return h('td', { class: 'num' }, mean, sd ? h('span', { class: 'muted small' }, sd) : null, difference(about, row.paired?.[key]));
                     }),
                     h('td', { class: 'num' }, `${row.runs.succeeded}`, h('span', { class: 'muted small' }, ` of ${row.runs.total}${odd ? ` (${odd})` : ''}`)),
                     h('td', { class: 'num' }, many ? toggle : row.trials[0] ? h('a', { href: `#/runs/${row.trials[0].run_id}` }, `#${row.trials[0].run_id}`) : null)),
@@ -361,6 +394,7 @@ export function sweepView(context) {
 
     function draw() {
         drawControls();
+        drawBaselines();
         drawHead();
         drawPlot();
         drawTable();
@@ -385,7 +419,7 @@ export function sweepView(context) {
                 if (job.sweep && !keys.includes(job.sweep.metric))
                     keys.push(job.sweep.metric);
             }
-            sweep = await readSweep(id, { metrics: keys.slice(0, 16), value: 'last', open }, signal);
+            sweep = await readSweep(id, { metrics: keys.slice(0, 16), value: 'last', open, baseline }, signal);
             if (!content.isConnected)
                 fill(place, content);
             draw();
@@ -393,6 +427,11 @@ export function sweepView(context) {
         } catch (error) {
             if (isAbort(error))
                 return;
+            if (baseline && /** @type {any} */ (error).status === 422) { // an old link: there is no such combination
+                baseline = '';
+                context.setQuery({ from: null });
+                return refresh();
+            }
             if (!content.isConnected) {
                 const missing = [400, 404].includes(/** @type {any} */ (error).status);
                 fill(place, h('div', { class: 'card' }, missing ? stateBox('failed', `There is no job ${id}`, 'It may be on another server.', h('a', { class: 'button', href: '#/' }, 'Back to runs'))

@@ -12,7 +12,7 @@ import { lineOf, locate, stretchOf } from '../../web/js/pointer.js';
 import { withMember } from '../../web/js/quick.js';
 import { toMatplotlib, toPgfplots } from '../../web/js/chart/code.js';
 import { courseLine } from '../../web/js/table/spark.js';
-import { columnOf, comparator, formatColumns, parseColumns, standardChoice, tableRows, wantedFields, wantedMetrics } from '../../web/js/table/columns.js';
+import { columnOf, comparator, formatColumns, parseColumns, short, standardChoice, tableRows, wantedFields, wantedMetrics } from '../../web/js/table/columns.js';
 import { clock, linearTicks, logTicks, reach, within } from '../../web/js/chart/ticks.js';
 import { paintFigure, sizeOf, toCsv } from '../../web/js/chart/figure.js';
 import { pdfPainter, svgPainter } from '../../web/js/chart/painters.js';
@@ -344,6 +344,11 @@ test('test_sse_reads_events_cut_anywhere', async () => {
 
 const run = (id, over = {}) => ({ id, jobId: '1', name: `run ${id}`, experiment: 'e', state: 'ended', outcome: 'succeeded', reason: '', step: 5, totalSteps: 10, attempts: 1, created: '2026-01-01T00:00:00.000Z',
     started: null, ended: null, used: null, device: 'cpu', latest: {}, position: null, sweep: {}, tags: {}, fields: {}, priority: 0, index: 0, ...over });
+
+test('test_settings_are_said_in_a_few_words', () => {
+    assert.deepEqual([3, 0.25, 'S5', true, null, undefined, [16, 32], { activation: 'poly', degree: 3, scale: 'fixed' }, {}].map(short),
+        ['3', '0.25', 'S5', 'true', 'null', '–', '[16,32]', 'activation poly, degree 3, scale fixed', '']);
+});
 
 test('test_columns_survive_the_way_through_a_link', () => {
     assert.equal(parseColumns(null), null); /* no choice of one's own */

@@ -137,9 +137,17 @@ export const fields = [
     ['/train/epochs', 'Epochs'], ['/train/seed', 'Seed'],
 ];
 
-/** @param {unknown} value */
+/**
+ * A setting in a few words; an arm of a sweep is an object of several.
+ * @param {unknown} value
+ * @returns {string}
+ */
 export function short(value) {
-    return typeof value === 'number' ? Number.isInteger(value) ? String(value) : number(value) : typeof value === 'string' ? value : value === undefined ? '–' : JSON.stringify(value);
+    if (typeof value === 'number')
+        return Number.isInteger(value) ? String(value) : number(value);
+    if (value && typeof value === 'object' && !Array.isArray(value))
+        return Object.entries(value).map(([key, part]) => `${key} ${short(part)}`).join(', ');
+    return typeof value === 'string' ? value : value === undefined ? '–' : JSON.stringify(value);
 }
 
 /**

@@ -15,7 +15,7 @@ if (builds.length !== 2) {
 const pairs = Number(option('pairs', 15));
 const shapes = option('shapes', 'vit:softmax,vit:poly,gpt:softmax,gpt:poly').split(',').map(word => word.split(':'));
 const program = build => path.resolve(build, 'bin/step_bench');
-const median = list => list.toSorted((a, b) => a - b)[list.length >> 1];
+const median = list => [...list].sort((a, b) => a - b)[list.length >> 1];
 
 /** A step_bench that waits for its turn. */
 class Turns {

@@ -485,10 +485,19 @@ describe('first minutes', { skip, timeout: 400000 }, () => {
         await page.keyboard.press('Enter');
         await until('the second', async () => page.url().endsWith(`#/runs/${runs[1].id}`));
 
-        /* What the page can do: a tab of the run. */
+        /* What the page can do: a tab of the run, also where the palette is open before the page has come. */
         await page.getByRole('tab', { name: 'Log' }).waitFor();
+        const held = [];
+        await page.route(`**/api/v1/runs/${runs[0].id}`, route => held.push(route));
+        await page.evaluate(id => { location.hash = `#/runs/${id}`; }, runs[0].id);
+        await page.getByRole('tab').first().waitFor({ state: 'detached' });
+        await until('the request of the page', async () => held.length > 0);
         await page.keyboard.press('Control+k');
         await field.fill('configuration');
+        await page.locator('#palette-list[aria-busy="false"]').waitFor({ state: 'attached' });
+        assert.equal(await chosen.count(), 0, 'the page that is to come has no tab yet');
+        for (const route of held)
+            await route.continue();
         await until('the tab', async () => /Configuration/.test(await chosen.innerText()));
         await page.keyboard.press('Enter');
         await page.locator('#tab-config[aria-selected="true"]').waitFor();

@@ -79,12 +79,14 @@ export function openPalette() {
     let items = [];
     /** @type {Item[]} */
     let answers = [];
+    /** Models, once they have come. @type {Item[]} */
+    let known = [];
     /** @type {Promise<Item[]> | null} */
     let models = null;
     let at = 0;
     let busy = false;
     let go = false; // Enter came before the answer
-    const mine = actions();
+    let mine = actions();
 
     const field = h('input', { type: 'text', role: 'combobox', placeholder: 'Page, run, sweep, model, action', 'aria-label': 'Find a page, run, sweep, model or action',
         'aria-autocomplete': 'list', 'aria-controls': 'palette-list', 'aria-expanded': 'false', autocomplete: 'off', autocapitalize: 'off', spellcheck: 'false', enterkeyhint: 'go' });
@@ -102,8 +104,7 @@ export function openPalette() {
         return before !== null && before !== seen;
     };
 
-    /** @param {Item[]} known */
-    function draw(known) {
+    function draw() {
         const before = items[at];
         const all = [...matching([...pages, ...mine, ...known], field.value.trim()), ...answers];
         items = groups.flatMap(group => all.filter(item => item.group === group).slice(0, MOST));
@@ -121,6 +122,15 @@ export function openPalette() {
         if (go && !busy && items.length > 0)
             take(items[at]);
     }
+
+    // The view may come, or change what it offers, while the palette is open.
+    const watch = new MutationObserver(() => {
+        const now = actions(), names = (/** @type {Item[]} */ list) => list.map(item => item.name).join('\n');
+        if (names(now) === names(mine))
+            return;
+        mine = now;
+        draw();
+    });
 
     /** @param {number} which */
     function choose(which) {
@@ -152,10 +162,9 @@ export function openPalette() {
         go = false;
         at = 0;
         answers = matching(answers, text);
-        /** @type {Item[]} */
-        let known = [];
+        known = [];
         let trouble = '';
-        const show = () => !signal.aborted && draw(known);
+        const show = () => !signal.aborted && draw();
         models?.then(list => { known = list; show(); }, () => {});
         show();
         await new Promise(done => setTimeout(done, PAUSE));
@@ -202,8 +211,10 @@ export function openPalette() {
     dialog.addEventListener('close', () => {
         asking.abort();
         gone.abort();
+        watch.disconnect();
         dialog.remove();
     });
+    watch.observe(/** @type {HTMLElement} */ (document.getElementById('main')), { childList: true, subtree: true });
     document.body.append(dialog);
     dialog.showModal(); // gives the focus back when it closes
     field.focus();

@@ -602,7 +602,7 @@ static void commit(struct submit *s)
     }
 }
 
-/* What the plan of a part, or its failure, says of it. */
+/* What the plan of a part says of it, or where there is none `text`, the reason; not that of `why` itself. */
 static enum pd_err weigh(struct submit *s, struct part *p, enum pd_err err, const char *text,
                          const char *plan, struct pd_why *why)
 {
@@ -649,7 +649,7 @@ static void submit_planned(void *ctx, enum pd_err err, const struct pd_why *why,
 /* Looks at the plans of the parts in turn, kept ones or new ones, and commits behind the last. */
 static void submit_plan(struct submit *s)
 {
-    struct pd_why why = {.text = ""};
+    struct pd_why why = {.text = ""}, no_plan = {.text = ""};
     enum pd_err err = PD_OK;
 
     while (s->planned < s->request.count && err == PD_OK) {
@@ -670,11 +670,11 @@ static void submit_plan(struct submit *s)
             err = weigh(s, p, PD_OK, "", p->kept.data, &why);
             continue;
         }
-        err = sup_plan(api_deps_of(s->w.api)->sup, &asked, &why);
+        err = sup_plan(api_deps_of(s->w.api)->sup, &asked, &no_plan);
         if (err == PD_OK)
             return; /* submit_planned goes on */
         s->planned++;
-        err = weigh(s, p, err, why.text, NULL, &why);
+        err = weigh(s, p, err, no_plan.text, NULL, &why);
     }
     if (err == PD_OK)
         commit(s);

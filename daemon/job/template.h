@@ -16,11 +16,13 @@
 
 struct job_report;
 
-#define JOB_TEMPLATES(X)                                                                                     \
-    X(E01)                                                                                                   \
-    X(E02) X(E03) X(E04) X(E05) X(E06) X(E07) X(E08) X(E09) X(E10) X(E11) X(E12) X(E13) X(E14) X(E15) X(E16) \
-        X(E17) X(E18) X(T1) X(T2) X(T3) X(T4) X(T5) X(T6) X(T7) X(T8) X(T9) X(T10) X(T11) X(T12) X(T13)      \
-            X(T14) X(T15) X(T16) X(T17) X(T18) X(T19) X(T20)
+/* clang-format off */
+#define JOB_TEMPLATES(X) \
+    X(E01) X(E02) X(E03) X(E04) X(E05) X(E06) X(E07) X(E08) X(E09) \
+    X(E10) X(E11) X(E12) X(E13) X(E14) X(E15) X(E16) X(E17) X(E18) \
+    X(T1) X(T2) X(T3) X(T4) X(T5) X(T6) X(T7) X(T8) X(T9) X(T10) \
+    X(T11) X(T12) X(T13) X(T14) X(T15) X(T16) X(T17) X(T18) X(T19) X(T20)
+/* clang-format on */
 #define JOB_TEMPLATE_EXTERN(name)                                                                            \
     extern const unsigned char job_template_##name[];                                                        \
     extern const size_t job_template_##name##_len;
@@ -51,9 +53,9 @@ struct job_template_docs {
 
 /* Makes them: what else stands in the request wins over the template's documents, member by member. A model's
  * preset replaces the template's whole model, a recipe its way of training, steps its epochs and epochs its
- * steps. The experiment is the template's name unless the request gives one. PD_ERR_INVALID: the report says
- * why, PD_ERR_NOMEM; of a request that is no JSON object nothing is said here (count 0). The caller ends
- * `ret` with job_template_docs_done, also after a failure. */
+ * steps. The experiment is the template's name unless the request gives one. A request that is not a JSON object is
+ * left to job_parse: PD_OK with count 0. PD_ERR_INVALID: the report says why; PD_ERR_NOMEM. The caller frees `ret`
+ * with job_template_docs_done, also after a failure. */
 PD_NODISCARD enum pd_err job_template_fold(const char *json, size_t len, struct job_template_docs *ret,
                                            struct job_report *report);
 void job_template_docs_done(struct job_template_docs *docs);

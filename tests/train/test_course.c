@@ -401,7 +401,7 @@ static bool lit(const uint8_t *images)
     return false; /* the zeros before the first batch */
 }
 
-/* Writes down what the optimiser is told, and has one batch meet a parameter that is no number. */
+/* Records the numbers that the optimiser gets, and sets a parameter to NaN while one batch is computed. */
 static enum pd_err spy(struct pk_backend *b, void *to, const void *from, size_t bytes, struct pd_why *why)
 {
     if (bytes == sizeof spied.hyper[0] && *(const float *)from > 0)

@@ -1,8 +1,8 @@
 /* daemon/worker/data/sentences.h: private to this room: the text of text_gen.
  *
  * The source is a Markov chain of states. From a state one choice is drawn: it writes a word and leads to the next
- * state, or ends the sentence. The choices of a state differ in their words, so the words of a sentence tell its
- * states, and the entropy (struct job_dataset_info) follows from the table alone. */
+ * state, or it ends the sentence. No two choices of a state write the same word, so the words of a sentence
+ * determine its states, and the entropy (struct job_dataset_info) can be computed from the table. */
 #pragma once
 
 #include <stddef.h>

@@ -91,12 +91,12 @@ struct table {
 
 static void table_free(struct table *t)
 {
-    for (size_t i = 0; t && i < t->row_count; i++)
+    if (!t)
+        return;
+    for (size_t i = 0; i < t->row_count; i++)
         free(t->rows[i].values);
-    if (t) {
-        free(t->rows);
-        free(t->members);
-    }
+    free(t->rows);
+    free(t->members);
     free(t);
 }
 

@@ -10,8 +10,10 @@
  *
  * The commit judges last: a repeated request is answered as the first time, whatever a plan has shown since.
  * accept_unplanned=1 leaves out place and plan. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "api/handlers.h"
 #include "api/checkpoint.h"
@@ -767,16 +769,33 @@ static enum pd_err parse(struct api_req *r, const struct job_env *env, const cha
     return err;
 }
 
+/* The first data root below which the place lies. */
+static bool find_data(void *user, const char *place, char *ret_path, size_t size)
+{
+    const struct config *config = user;
+
+    for (size_t i = 0; i < config->data.count; i++) {
+        const struct config_root *root = &config->data.roots[i];
+        char path[4096];
+
+        if (snprintf(path, sizeof path, "%s/%s", root->path, place) < (int)sizeof path &&
+            access(path, R_OK) == 0)
+            return snprintf(ret_path, size, "%s/%s", root->name, place) < (int)size;
+    }
+    return false;
+}
+
 /* All documents of a request; it ends at the first that is wrong. */
 static enum pd_err read_request(struct api_req *r, const struct job_env *env, const char *json, size_t len,
                                 struct request *ret)
 {
+    const struct job_template_places places = {(void *)api_config(api_of(r)), find_data};
     struct job_template_docs docs;
     enum pd_err err;
 
     job_report_init(&ret->part[0].report);
     ret->count = 1;
-    err = job_template_fold(json, len, &docs, &ret->part[0].report);
+    err = job_template_fold(json, len, &places, &docs, &ret->part[0].report);
     if (err == PD_OK && !docs.count) {
         err = parse(r, env, json, len, &ret->part[0]);
     } else if (err == PD_OK) {

@@ -41,7 +41,7 @@ SHARED_NAMES(job_names_dataset, "mnist", "digits_gen", "cifar10", "imagenet1k", 
              "image_folder", "coco", "digit_canvas", "listops", "listops_gen", "imdb", "aan",
              "pathfinder_gen", "lra_image", "text", "ptb", "wikitext2", "wikitext103", "pg19", "openwebtext",
              "pde_convection", "pde_reaction", "text_labels", "text_gen");
-NAMES(split_rule, "given", "fraction", "count");
+NAMES(split_rule, "given", "fraction", "count", "standard");
 NAMES(tokenizer, "bytes", "chars", "words", "gpt2_bpe");
 NAMES(lra_len, "reference", "paper");
 NAMES(crop, "none", "pad_crop", "rrc");
@@ -93,7 +93,7 @@ NAMES(kind, JOB_WORKER_KINDS(KIND));
 
 const struct job_field job_fields[] = {
     /* Head */
-    {ROW("/schema", JOB_T_INT, schema), RANGE(1, JOB_SCHEMA), DEF("2"), FLAGS(ASIDE | FIXED),
+    {ROW("/schema", JOB_T_INT, schema), RANGE(1, JOB_SCHEMA), DEF("3"), FLAGS(ASIDE | FIXED),
      SAYS("version of this table; a document of an earlier one keeps the defaults it was computed with, and "
           "resolves to the present one",
           "")},
@@ -287,17 +287,33 @@ const struct job_field job_fields[] = {
      FLAGS(NULLABLE), .check = job_check_path,
      /* what lies there decides sizes: it is part of a plan */ WITH(job_use_files),
      SAYS("<root>/<relative>: a place below a configured data root", "")},
-    {ROW("/data/split/rule", JOB_T_ENUM, config.data.split), .names = &split_rule,
-     RULE(job_rule_split, "given; text and one file of text_labels: fraction"),
-     SAYS("how training and validation are told apart: the data set's own files, fractions or counts of "
-          "the training set (text contiguously, the rest after a seeded shuffle)",
-          "")},
+    {ROW("/data/split/rule", JOB_T_ENUM, config.data.split), .names = &split_rule, DEF("\"standard\""),
+     SINCE(3, job_rule_split, "given; text and one file of text_labels: fraction"),
+     SAYS(
+         "standard: training, validation and test are three parts; validation and test are files of their "
+         "own "
+         "where the data set has some (of imagenet1k and tiny_imagenet the folder val is the test part), "
+         "else "
+         "they are taken from the training files (text from their end, the rest after a seeded shuffle). The "
+         "others make two parts, of which the second may be the data set's test files: given, as the files "
+         "are; fraction and count, what train and val say",
+         "")},
     {ROW("/data/split/train", JOB_T_NUMBER, config.data.split_train), FROM(0),
      RULE(job_rule_split_train, "where the rule is fraction by default: 0.9, else null"),
-     FLAGS(NULLABLE | OPEN0), WITH(job_use_split), SAYS("fraction or count for training", "")},
+     FLAGS(NULLABLE | OPEN0), WITH(job_use_split),
+     SAYS("fraction or count for training; standard: by default all that is left", "")},
     {ROW("/data/split/val", JOB_T_NUMBER, config.data.split_val), FROM(0),
      RULE(job_rule_split_val, "where the rule is fraction by default: 0.1, else null"),
-     FLAGS(NULLABLE | OPEN0), WITH(job_use_split), SAYS("fraction or count for validation", "")},
+     FLAGS(NULLABLE | OPEN0), WITH(job_use_split),
+     SAYS("fraction or count for validation; standard: by default all files of its own, else a tenth of the "
+          "training files",
+          "")},
+    {ROW("/data/split/test", JOB_T_NUMBER, config.data.split_test), FROM(0), DEF("null"),
+     FLAGS(NULLABLE | OPEN0), WITH(job_use_split_test),
+     SAYS(
+         "fraction or count for the test, which is scored once, at the end, with the selected checkpoint; by "
+         "default all test files, without such files none",
+         "")},
     {ROW("/data/split_seed", JOB_T_INT, config.data.split_seed), RANGE(0, JOB_MAX_SEED), DEF("0"),
      FLAGS(NULLABLE | NOPLAN), WITH(job_use_split_seed), SINCE(2, job_rule_null, "null"),
      SAYS("of the shuffle that divides images or labelled texts, and of the digits and the text that polyd "

@@ -309,6 +309,8 @@ bool job_rules_beyond(const struct job_config *g, int64_t steps, bool evals, cha
 /* ---- metric.c ---- */
 /* Whether the run itself writes this metric key. */
 bool job_metric_known(const struct job_config *g, const char *key);
+/* Whether it is measured on the test part: never a criterion of selection. */
+bool job_metric_tested(const char *key);
 /* Whether it is a number of the run's evaluations; and the list of these: "loss/val, acc/val". */
 bool job_metric_scored(const struct job_config *g, const char *key);
 const char *job_metrics_scored(const struct job_config *g, char *out, size_t size);

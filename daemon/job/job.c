@@ -326,6 +326,13 @@ static enum pd_err check_points(struct job_doc *job, struct job_report *report)
     }
     free(all);
 done:
+    if (job->head.sweep && err != PD_ERR_NOMEM && job_metric_tested(job->head.metric)) {
+        job_report_error(
+            report, "#/sweep/metric",
+            "\"%.100s\" is measured once, at the end: runs are ranked by validation, such as \"%s\"",
+            job->head.metric, job_config_best_metric(&job->first->config, &(bool){false}));
+        err = report->failed ? PD_ERR_NOMEM : PD_ERR_INVALID;
+    }
     if (job->head.sweep && !known && err != PD_ERR_NOMEM && !report->error_count) {
         job_metric_warn(report, &job->first->config, job->head.metric);
         err = report->failed ? PD_ERR_NOMEM : err;

@@ -20,8 +20,9 @@
 #include "kernels/base/err.h"
 
 /* Version of the table. A document that names none is of this one; documents of earlier ones are taken and
- * mean what they meant. 2: model.gelu and data.split_seed, which had followed model.bias and train.seed. */
-#define JOB_SCHEMA 2
+ * mean what they meant. 2: model.gelu and data.split_seed, which had followed model.bias and train.seed. 3: data are
+ * divided by the rule standard, where it had been given or, of one file, fraction. */
+#define JOB_SCHEMA 3
 
 /* Limits with names: what a client can make us hold. */
 #define JOB_MAX_BYTES ((size_t)256 * 1024)
@@ -102,7 +103,7 @@ enum job_dataset {
     JOB_DATASET_TEXT_LABELS, /* texts with classes, from tables of one's own */
     JOB_DATASET_TEXT_GEN     /* ours: sentences made by polyd from (seed, number); needs no files */
 };
-enum job_split { JOB_SPLIT_GIVEN, JOB_SPLIT_FRACTION, JOB_SPLIT_COUNT };
+enum job_split { JOB_SPLIT_GIVEN, JOB_SPLIT_FRACTION, JOB_SPLIT_COUNT, JOB_SPLIT_STANDARD };
 enum job_tokenizer { JOB_TOKENIZER_BYTES, JOB_TOKENIZER_CHARS, JOB_TOKENIZER_WORDS, JOB_TOKENIZER_GPT2_BPE };
 enum job_lra_len { JOB_LRA_LEN_REFERENCE, JOB_LRA_LEN_PAPER };
 enum job_crop { JOB_CROP_NONE, JOB_CROP_PAD_CROP, JOB_CROP_RRC };
@@ -237,8 +238,9 @@ struct job_data {
     int dataset;      /* enum job_dataset */
     const char *path; /* "<root>/<relative>" or "<root>"; checked to hold no ".."; NULL for generated data */
     int split;        /* enum job_split */
-    double split_train; /* fraction in (0,1) or a count; NAN with JOB_SPLIT_GIVEN */
-    double split_val;
+    /* each a fraction in (0,1) or a count; NAN: by default, with JOB_SPLIT_GIVEN always */
+    double split_train, split_val;
+    double split_test;          /* with JOB_SPLIT_STANDARD */
     int64_t split_seed;         /* -1: train.seed; see job_config_split_seed */
     struct job_ints eval;       /* enum job_dataset */
     int tokenizer;              /* enum job_tokenizer */
@@ -455,6 +457,7 @@ struct job_dataset_info {
     bool text;           /* tokens */
     bool labels;         /* texts with classes: rows of tables, see job_table_of */
     bool generated;      /* needs no files, so data.path is null */
+    bool val_is_test;    /* images whose published results are those of the folder val */
     int64_t side[2];     /* rows, columns of an image as stored; {0, 0} if they vary */
     int64_t channels;    /* 0 for text */
     int64_t classes;     /* 0 where there are none or the files decide */

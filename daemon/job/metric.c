@@ -96,6 +96,11 @@ const char *job_config_best_metric(const struct job_config *g, bool *ret_maximis
     return key;
 }
 
+bool job_metric_tested(const char *key)
+{
+    return pd_text_ends(key, "/test") || pd_text_ends(key, "/test_ema");
+}
+
 bool job_metric_scored(const struct job_config *g, const char *key)
 {
     return (pd_text_ends(key, "/val") || pd_text_ends(key, "/val_ema")) && job_metric_known(g, key);

@@ -85,9 +85,10 @@ static bool scores(const struct job_config *g, enum job_scored split)
     return g->evaluate.path && g->evaluate.split == (int)split;
 }
 
+/* A run that trains scores its test part at the end, if its data have one. */
 static bool test(const struct job_config *g)
 {
-    return scores(g, JOB_SCORED_TEST);
+    return g->evaluate.path ? scores(g, JOB_SCORED_TEST) : g->data.split == JOB_SPLIT_STANDARD;
 }
 
 static bool test_averaged(const struct job_config *g)

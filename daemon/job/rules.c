@@ -712,6 +712,44 @@ static void check_attention(struct job_ctx *c)
         job_ctx_error(c, "/attention/form", "linear allows no dropout on the attention matrix");
 }
 
+/* Shares of one whole, or counts, as each says itself. */
+static void check_standard(struct job_ctx *c)
+{
+    static const char *const pointers[] = {"/data/split/train", "/data/split/val", "/data/split/test"};
+    const double amounts[] = {c->g->data.split_train, c->g->data.split_val, c->g->data.split_test};
+    const struct job_dataset_info *info = dataset_of(c);
+    double shares = 0, counts = 0;
+
+    for (int i = 0; i < 3; i++) {
+        if (isnan(amounts[i]) || !ok(c, pointers[i], NULL))
+            continue;
+        if (amounts[i] < 1 && info->generated)
+            job_ctx_error(c, pointers[i], "must be a count: there is no whole of data that polyd makes");
+        else if (amounts[i] >= 1 && (amounts[i] != floor(amounts[i]) || amounts[i] > 1e12))
+            job_ctx_error(c, pointers[i], "must be a share below 1, or an integer as a count");
+        *(amounts[i] < 1 ? &shares : &counts) += amounts[i];
+    }
+    if (one_file(c) && shares > 1 + 1e-9)
+        job_ctx_error(c, "/data/split", "train, val and test together are more than 1");
+    else if (info->generated && counts > (double)info->most)
+        job_ctx_error(c, "/data/split", "at most %lld generated %s", (long long)info->most,
+                      info->text ? "bytes" : "samples");
+}
+
+/* A warning: jobs of earlier versions may say so. */
+static void warn_split(struct job_ctx *c)
+{
+    if (!ok(c, "/data/split/rule", "/data/dataset") || c->g->data.split != JOB_SPLIT_GIVEN)
+        return;
+    if (dataset_of(c)->generated)
+        job_ctx_warning(c, "/data/split/rule",
+                        "given has no test part: standard has one, scored once with the selected checkpoint");
+    else
+        job_ctx_warning(c, "/data/split/rule",
+                        "under given the data set's test files may be what validates, and so decide which "
+                        "checkpoint is best; standard keeps training, validation and test apart");
+}
+
 static void check_split(struct job_ctx *c)
 {
     const struct job_data *d = &c->g->data;
@@ -721,7 +759,12 @@ static void check_split(struct job_ctx *c)
         return;
     if (d->split == JOB_SPLIT_GIVEN) {
         if (one_file(c))
-            job_ctx_error(c, "/data/split/rule", "a text file is not split already; use fraction or count");
+            job_ctx_error(c, "/data/split/rule",
+                          "a text file is not split already; use standard, fraction or count");
+        return;
+    }
+    if (d->split == JOB_SPLIT_STANDARD) {
+        check_standard(c);
         return;
     }
     if (isnan(train) || isnan(val)) {
@@ -846,5 +889,6 @@ void job_rules_check(struct job_ctx *c)
     if (job_kind_listed(job_kind_info(kind)->takes, "train", 5)) {
         check_train(c);
         warn_schedule(c);
+        warn_split(c);
     }
 }

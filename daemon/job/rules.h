@@ -58,8 +58,8 @@ JOB_RULES(JOB_RULE_DECLARE)
     X(pos_after, "unless norm.placement is S3, S4 or S5 and model.pos is not none",                          \
       g->norm.placement >= JOB_NORM_S3 && g->norm.placement <= JOB_NORM_S5 && g->model.pos != JOB_POS_NONE)  \
     X(split, "with data.split.rule given", g->data.split != JOB_SPLIT_GIVEN)                                 \
-    X(split_seed,                                                                                            \
-      "unless images or labelled texts are divided by fraction or count, or polyd generates the data",       \
+    X(split_test, "unless data.split.rule is standard", g->data.split == JOB_SPLIT_STANDARD)                 \
+    X(split_seed, "unless images or labelled texts are divided, or polyd generates the data",                \
       info->generated || ((info->image || info->labels) && g->data.split != JOB_SPLIT_GIVEN))                \
     X(lra, "unless the data set is one of the Long Range Arena",                                             \
       g->data.dataset == JOB_DATASET_LISTOPS || g->data.dataset == JOB_DATASET_IMDB ||                       \

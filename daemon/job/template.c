@@ -112,8 +112,42 @@ static void make_room(json_t *doc, const json_t *request)
         json_object_del(here, "steps");
 }
 
+/* Replaces the alternatives of the document's data by the first that is there. False: no memory. */
+static bool choose_data(json_t *doc, const json_t *request, const struct job_template_places *places)
+{
+    json_t *data = json_object_get(doc, "data"), *any = json_incref(json_object_get(data, "any")), *one;
+    bool named = json_object_get(json_object_get(request, "data"), "dataset") != NULL, good = true;
+    size_t i;
+
+    if (any)
+        json_object_del(data, "any");
+    json_array_foreach(any, i, one)
+    {
+        const char *place = json_string_value(json_object_get(one, "path"));
+        char path[256];
+
+        if (named || (place && !(places && places->find(places->user, place, path, sizeof path))))
+            continue;
+        good = job_json_merge(data, one) &&
+               (!place || json_object_set_new(data, "path", json_string(path)) == 0);
+        break;
+    }
+    json_decref(any);
+    return good;
+}
+
+/* Says in a tag which data the document uses. */
+static bool tag_data(json_t *doc)
+{
+    const json_t *dataset = json_object_get(json_object_get(doc, "data"), "dataset");
+
+    return !json_is_string(dataset) ||
+           job_json_put(doc, "/tags/data", json_string(json_string_value(dataset)));
+}
+
 /* One document of the template with the request's members on top; a new reference. */
-static json_t *document_of(json_t *job, json_t *request, const char *name, const char *variant)
+static json_t *document_of(json_t *job, json_t *request, const struct job_template_places *places,
+                           const char *name, const char *variant)
 {
     json_t *doc = job_json_copy(job), *own = job_json_copy(request);
     bool good = doc && own;
@@ -122,9 +156,10 @@ static json_t *document_of(json_t *job, json_t *request, const char *name, const
         make_room(doc, own);
         json_object_del(own, "template");
         json_object_del(own, "variant");
-        good = job_json_put(doc, "/experiment", json_string(name)) &&
+        good = choose_data(doc, own, places) && job_json_put(doc, "/experiment", json_string(name)) &&
                job_json_put(doc, "/tags/template", json_string(name)) &&
-               job_json_put(doc, "/tags/variant", json_string(variant)) && job_json_merge(doc, own);
+               job_json_put(doc, "/tags/variant", json_string(variant)) && job_json_merge(doc, own) &&
+               tag_data(doc);
     }
     json_decref(own);
     if (good)
@@ -133,8 +168,8 @@ static json_t *document_of(json_t *job, json_t *request, const char *name, const
     return NULL;
 }
 
-static enum pd_err expand(json_t *request, size_t at, struct job_template_docs *ret,
-                          struct job_report *report)
+static enum pd_err expand(json_t *request, size_t at, const struct job_template_places *places,
+                          struct job_template_docs *ret, struct job_report *report)
 {
     const char *name = templates[at].name, *word = NULL;
     json_t *file = load(at), *v, *jobs;
@@ -147,7 +182,7 @@ static enum pd_err expand(json_t *request, size_t at, struct job_template_docs *
     if (!v)
         err = PD_ERR_INVALID;
     for (size_t i = 0; err == PD_OK && i < json_array_size(jobs) && i < JOB_TEMPLATE_JOBS; i++) {
-        json_t *doc = document_of(json_array_get(jobs, i), request, name, word);
+        json_t *doc = document_of(json_array_get(jobs, i), request, places, name, word);
         const char *experiment = json_string_value(json_object_get(doc, "experiment"));
 
         if (!doc) {
@@ -166,8 +201,8 @@ static enum pd_err expand(json_t *request, size_t at, struct job_template_docs *
     return err;
 }
 
-enum pd_err job_template_fold(const char *json, size_t len, struct job_template_docs *ret,
-                              struct job_report *report)
+enum pd_err job_template_fold(const char *json, size_t len, const struct job_template_places *places,
+                              struct job_template_docs *ret, struct job_report *report)
 {
     json_t *request = NULL, *named;
     const char *name;
@@ -188,7 +223,7 @@ enum pd_err job_template_fold(const char *json, size_t len, struct job_template_
                          "unknown template; there are E01 to E18 and T1 to T20 (GET /api/v1/templates)");
         err = PD_ERR_INVALID;
     } else {
-        err = expand(request, job_template_find(name), ret, report);
+        err = expand(request, job_template_find(name), places, ret, report);
     }
     json_decref(request);
     if (err != PD_OK)

@@ -6,9 +6,12 @@
  *    "variants": {"small": V, "paper": V}}
  *   V: {"shows": what it should still show, "jobs": [documents]}, or {"refused": what is missing}
  *
+ * "data" of a document may hold "any": alternatives {"dataset", "path"} in the order in which they are looked for.
+ *
  * `version` goes up with every change of what the documents compute. Any thread may call. */
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "kernels/base/buf.h"
@@ -51,11 +54,21 @@ struct job_template_docs {
     struct pd_buf json[JOB_TEMPLATE_JOBS]; /* each a document without a template */
 };
 
+/* Where data of a name lie: for a place such as "mnist" the first data root that has it, written as "<root>/mnist";
+ * false: none has. */
+struct job_template_places {
+    void *user;
+    bool (*find)(void *user, const char *place, char *ret_path, size_t size);
+};
+
 /* Makes them: what else stands in the request wins over the template's documents, member by member. A model's
  * preset replaces the template's whole model, a recipe its way of training, steps its epochs and epochs its
  * steps. The experiment is the template's name unless the request gives one. A request that is not a JSON object is
- * left to job_parse: PD_OK with count 0. PD_ERR_INVALID: the report says why; PD_ERR_NOMEM. The caller frees `ret`
+ * left to job_parse: PD_OK with count 0. `places` (may be NULL: no data root has anything) decides between the
+ * alternatives of "data": {"any": [..]}, of which the first that is there is taken unless the request names a data
+ * set; the tag "data" names it. PD_ERR_INVALID: the report says why; PD_ERR_NOMEM. The caller frees `ret`
  * with job_template_docs_done, also after a failure. */
-PD_NODISCARD enum pd_err job_template_fold(const char *json, size_t len, struct job_template_docs *ret,
-                                           struct job_report *report);
+PD_NODISCARD enum pd_err job_template_fold(const char *json, size_t len,
+                                           const struct job_template_places *places,
+                                           struct job_template_docs *ret, struct job_report *report);
 void job_template_docs_done(struct job_template_docs *docs);

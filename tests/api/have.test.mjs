@@ -98,14 +98,14 @@ const almost = entry => (entry?.almost ?? []).map(item => `${item.dataset}: ${it
 test('each data set is told by its files, and what almost is one says what is missing', real, async () => {
     const all = await list(), found = await entries('?root=mine');
     assert.deepEqual(all.roots.map(root => root.name), ['text', 'mine', 'absent']);
-    const pair = ['image_folder given'];
+    const pair = ['image_folder standard'];
     const expected = {
-        'mine/sets/mnist': ['mnist given'], 'mine/sets/zipped': ['mnist given'], 'mine/sets/halved': [],
-        'mine/sets/cifar': ['cifar10 given'], 'mine/sets/undivided': ['cifar10 fraction'], 'mine/sets/torn': [],
-        'mine/sets/colours': pair, 'mine/colours.tar': pair, 'mine/sets/classes': ['image_folder fraction'],
-        'mine/ptb': ['ptb given', 'wikitext2 given', 'wikitext103 given'], 'mine/wiki': ['ptb fraction', 'wikitext2 fraction', 'wikitext103 fraction'],
-        'mine/labelled/parts': ['text_labels given'], 'mine/labelled/one.tsv': ['text fraction', 'text_labels fraction'], 'mine/labelled/table.tsv': ['text fraction'],
-        'mine/texts/plain.txt': ['text fraction'], 'mine/texts/plain.txt.gz': ['text fraction'], 'mine/texts/short.txt': [],
+        'mine/sets/mnist': ['mnist standard'], 'mine/sets/zipped': ['mnist standard'], 'mine/sets/halved': [],
+        'mine/sets/cifar': ['cifar10 standard'], 'mine/sets/undivided': ['cifar10 standard'], 'mine/sets/torn': [],
+        'mine/sets/colours': pair, 'mine/colours.tar': pair, 'mine/sets/classes': ['image_folder standard'],
+        'mine/ptb': ['ptb standard', 'wikitext2 standard', 'wikitext103 standard'], 'mine/wiki': ['ptb standard', 'wikitext2 standard', 'wikitext103 standard'],
+        'mine/labelled/parts': ['text_labels standard'], 'mine/labelled/one.tsv': ['text standard', 'text_labels standard'], 'mine/labelled/table.tsv': ['text standard'],
+        'mine/texts/plain.txt': ['text standard'], 'mine/texts/plain.txt.gz': ['text standard'], 'mine/texts/short.txt': [],
         'mine/texts/cut.txt.gz': [], 'mine/texts/packed.txt.xz': [], 'mine/texts/packed.zip': [], 'mine/texts/?': [], 'mine/out': [], 'mine/inside': [], 'mine/sets/up': [],
     };
     assert.deepEqual(Object.fromEntries(Object.keys(found).sort().map(name => [name, fits(found[name])])), Object.fromEntries(Object.keys(expected).sort().map(name => [name, expected[name]])));
@@ -124,22 +124,22 @@ test('each data set is told by its files, and what almost is one says what is mi
     for (const entry of Object.values(found))
         assert.ok(entry.fits.every(fit => fit.checked), entry.path);
     const text = all.roots[0].entries.find(entry => entry.path === 'text/corpus.txt');
-    assert.deepEqual(fits(text), ['text fraction']);
+    assert.deepEqual(fits(text), ['text standard']);
 });
 
 test('a dry run accepts every listed path, and refuses what almost fits', real, async () => {
     const found = await entries('?root=mine');
     const models = { text: { preset: 'gpt_micro' }, image: { preset: 'vit_micro', depth: 1 } };
-    const plan = async (dataset, at, split) => {
+    const plan = async (dataset, at) => {
         const images = /mnist|cifar|image/.test(dataset);
-        const data = { dataset, path: at, ...(split === 'fraction' ? { split: { rule: 'fraction', train: 0.9, val: 0.1 } } : {}), ...(images ? {} : { tokenizer: 'bytes' }), ...(dataset === 'image_folder' ? { image_size: 16 } : {}) };
+        const data = { dataset, path: at, ...(images ? {} : { tokenizer: 'bytes' }), ...(dataset === 'image_folder' ? { image_size: 16 } : {}) };
         const model = images ? { ...models.image, ...(dataset === 'mnist' ? {} : { patch: 4 }) } : models.text;
         return host.post('/api/v1/jobs?dry_run=1', { name: 'have', model, data, train: { steps: 2, batch: 2 }, resources: { device: 'cpu', threads: 1 }, diagnostics: { every: 0 } });
     };
     let accepted = 0;
     for (const entry of Object.values(found))
-        for (const { dataset, split } of entry.fits) {
-            const reply = await plan(dataset, entry.path, split);
+        for (const { dataset } of entry.fits) {
+            const reply = await plan(dataset, entry.path);
             assert.equal(reply.status, 200, `${entry.path} ${dataset}: ${reply.text}`);
             assert.equal(reply.json.plan_error, null, `${entry.path} ${dataset}: ${reply.text}`);
             accepted++;
@@ -147,7 +147,7 @@ test('a dry run accepts every listed path, and refuses what almost fits', real, 
     assert.equal(accepted, 19);
     for (const name of ['sets/halved', 'sets/torn', 'texts/cut.txt.gz']) {
         const entry = found[`mine/${name}`], { dataset } = entry.almost[0];
-        const reply = await plan(dataset, entry.path, dataset === 'text' ? 'fraction' : 'given');
+        const reply = await plan(dataset, entry.path);
         assert.notEqual(reply.json.plan_error ?? reply.json.detail ?? null, null, `${name}: ${reply.text}`);
     }
 });

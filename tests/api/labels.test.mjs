@@ -115,13 +115,13 @@ test('a file that is wrong is 422 with the file, the line and what is expected',
 test('a dry run forecasts, and names what does not fit together', { skip, timeout: 60000 }, async () => {
     const good = await dry({ path: 'text/reviews/one.jsonl' });
     assert.equal(good.status, 200, good.text);
-    // 41 texts: nine tenths and one, and the head of two classes instead of a tied one.
-    assert.deepEqual([good.json.plan.train_samples, good.json.plan.val_samples, good.json.plan.steps_per_epoch], [36, 4, 1]);
+    // 41 texts: a tenth validates, and the head of two classes instead of a tied one.
+    assert.deepEqual([good.json.plan.train_samples, good.json.plan.val_samples, good.json.plan.steps_per_epoch], [37, 4, 1]);
     const tokens = await host.post('/api/v1/jobs?dry_run=1', job({ dataset: 'text', path: 'text/corpus.txt' }));
     assert.equal(good.json.plan.parameters, tokens.json.plan.parameters + 2 * 16);
     assert.deepEqual(good.json.warnings.filter(w => /tokens/.test(w.detail)).map(w => w.pointer), ['#/data/context']);
-    assert.equal(good.json.document.data.split.rule, 'fraction');
-    assert.equal((await dry({ path: 'text/reviews/parts' })).json.document.data.split.rule, 'given');
+    assert.equal(good.json.document.data.split.rule, 'standard');
+    assert.equal((await dry({ path: 'text/reviews/parts' })).json.document.data.split.rule, 'standard');
     const refused = async (data, pointer, says, more) => {
         const reply = await host.post('/api/v1/jobs', job(data, more));
         assert.equal(reply.status, 422, reply.text);
@@ -129,7 +129,7 @@ test('a dry run forecasts, and names what does not fit together', { skip, timeou
         assert.match(reply.json.errors[0].detail, says);
     };
     await refused({}, '#/data/path', /is needed: a file of labelled texts or a folder of such files/);
-    await refused({ path: 'text/reviews/one.jsonl', split: { rule: 'given' } }, '#/data/split/rule', /is not split already; use fraction or count/);
+    await refused({ path: 'text/reviews/one.jsonl', split: { rule: 'given' } }, '#/data/split/rule', /is not split already; use standard, fraction or count/);
     await refused({ path: 'text/reviews/one.jsonl' }, '#/data/dataset', /holds no images, which a vit needs/, { model: { preset: 'vit_micro' } });
     await refused({ path: 'text/reviews/one.jsonl', split: { rule: 'count', train: 40, val: 9 } }, '#/data/split/val', /asks for 9 samples, there are 1/);
     await refused({ path: 'text/reviews' }, '#/data/path', /holds no train.tsv, train.csv or train.jsonl/);
@@ -141,7 +141,7 @@ test('a dry run forecasts, and names what does not fit together', { skip, timeou
 test('texts that were cut are counted in the log of the run', { skip, timeout: 60000 }, async () => {
     const reply = await host.post('/api/v1/jobs', job({ path: 'text/reviews/one.jsonl' }, { train: { steps: 2, batch: 8 } }));
     assert.equal((await host.over(reply.json.id)).state, 'done');
-    assert.match((await host.get(`/api/v1/runs/${reply.json.run_ids[0]}/logs?tail=100`)).text, /1 of 40 texts have more than 32 tokens: of these the first 32 are read/);
+    assert.match((await host.get(`/api/v1/runs/${reply.json.run_ids[0]}/logs?tail=100`)).text, /1 of 41 texts have more than 32 tokens: of these the first 32 are read/);
 });
 
 test('an evaluation is of the same classes and the same tokenizer', { skip, timeout: 60000 }, async () => {

@@ -47,7 +47,7 @@ test('gzipped text is planned and trained as the plain one', { skip, timeout: 12
 
 test('a text that polyd generates is planned without files', { skip }, async () => {
     const { document, plan, plan_error, warnings } = await dry(text('', { dataset: 'text_gen', path: undefined }));
-    assert.deepEqual([plan_error, warnings, document.data.path, document.data.split.rule], [null, [], null, 'given']);
+    assert.deepEqual([plan_error, warnings, document.data.path, document.data.split.rule], [null, [], null, 'standard']);
     assert.deepEqual([plan.train_samples, plan.val_samples], [62499, 6249]); // windows of 16 bytes
 });
 

@@ -1,14 +1,23 @@
 // Experiments by name: listed, shown, tried and submitted, one job or several together, through the real daemon.
 import assert from 'node:assert/strict';
-import { existsSync } from 'node:fs';
+import { existsSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import os from 'node:os';
 import path from 'node:path';
 import { after, before, test } from 'node:test';
 import { build, Daemon } from './lib.mjs';
 
 const skip = existsSync(path.join(build, 'bin/polyd')) && existsSync(path.join(build, 'bin/polyd-worker')) ? false : 'polyd or polyd-worker is not built';
 let host;
-before(async () => { host = skip ? null : await Daemon.start(); });
-after(() => host?.stop());
+const books = mkdtempSync(path.join(os.tmpdir(), 'polyd-books-'));
+before(async () => {
+    mkdirSync(path.join(books, 'tinyshakespeare'));
+    writeFileSync(path.join(books, 'tinyshakespeare/input.txt'), 'To be, or not to be: that is the question.\n'.repeat(5000));
+    host = skip ? null : await Daemon.start([`--data.books=${books}`]);
+});
+after(async () => {
+    await host?.stop();
+    rmSync(books, { recursive: true, force: true });
+});
 
 /** So small that a run takes no time; steps stand for the template's epochs. */
 const tiny = { train: { steps: 2, batch: 4 }, trials: 1, data: { split: { train: 16, val: 8 } }, model: { width: 16, depth: 1 }, resources: { threads: 1 } };
@@ -29,6 +38,15 @@ test('the list says of each what it asks and what cannot run yet', { skip }, asy
     assert.equal((await host.get('/api/v1/templates', { headers: { 'If-None-Match': list.headers.etag } })).status, 304);
 });
 
+test('real data below any data root are found by name, and what polyd makes stands in', { skip }, async () => {
+    const tried = async body => (await submit(body, '?dry_run=1')).json, text = await tried({ template: 'E11' }), pictures = await tried({ template: 'E04' });
+    assert.deepEqual([text.document.data.dataset, text.document.data.path, text.document.tags.data, text.plan_error], ['text', 'books/tinyshakespeare/input.txt', 'text', null]);
+    assert.ok(text.plan.test_samples > 100 && text.plan.val_samples > 100);
+    assert.deepEqual([pictures.document.data.dataset, pictures.document.data.path, pictures.document.tags.data, pictures.plan_error], ['digits_gen', null, 'digits_gen', null]);
+    const named = await tried({ template: 'E11', data: { dataset: 'text_gen' } });
+    assert.deepEqual([named.document.data.dataset, named.document.data.path], ['text_gen', null]);
+});
+
 test('one is shown with its documents, by either name of a check', { skip }, async () => {
     const { json } = await host.get('/api/v1/templates/E01');
     assert.equal(json.variants.small.jobs[0].sweep.axes.length, 2);
@@ -41,7 +59,7 @@ test('one is shown with its documents, by either name of a check', { skip }, asy
 test('a dry run plans every job of it, and keeps none', { skip, timeout: 60000 }, async () => {
     const before = (await jobs()).length;
     const one = (await submit({ template: 'E04', ...tiny }, '?dry_run=1')).json;
-    assert.deepEqual([one.dry_run, one.template, one.runs, one.plan_error], [true, 'E04 small 1', 4, null]);
+    assert.deepEqual([one.dry_run, one.template, one.runs, one.plan_error], [true, 'E04 small 2', 4, null]);
     assert.equal(one.document.experiment, 'E04');
     assert.deepEqual([one.document.train.steps, one.document.train.epochs, one.document.train.optimizer.lr], [2, null, 0.003]);
     const two = (await submit({ template: 'E09', ...tiny }, '?dry_run=1')).json;
@@ -55,9 +73,9 @@ test('one of a single job is answered as that job', { skip, timeout: 60000 }, as
     const sent = await submit({ template: 'E04', ...tiny, name: 'mine', tags: { who: 'me' } });
     assert.equal(sent.status, 201);
     assert.equal(sent.headers.location, `/api/v1/jobs/${sent.json.id}`);
-    assert.deepEqual([sent.json.template, sent.json.name, sent.json.experiment, sent.json.tags], ['E04 small 1', 'mine', 'E04', { template: 'E04', variant: 'small', who: 'me' }]);
+    assert.deepEqual([sent.json.template, sent.json.name, sent.json.experiment, sent.json.tags], ['E04 small 2', 'mine', 'E04', { template: 'E04', variant: 'small', who: 'me', data: 'digits_gen' }]);
     const job = await host.over(sent.json.id);
-    assert.deepEqual([job.state, job.template], ['done', 'E04 small 1']);
+    assert.deepEqual([job.state, job.template], ['done', 'E04 small 2']);
     // What is kept is that job alone: sent again, it is no template any more.
     const again = await submit((await host.get(`/api/v1/jobs/${sent.json.id}`)).json.document);
     assert.deepEqual([again.status, again.json.template, again.json.run_ids.length], [201, null, 4]);
@@ -68,8 +86,8 @@ test('one of several jobs is accepted as a whole, once for each key', { skip, ti
     const before = (await jobs()).length, headers = { 'Idempotency-Key': 'nine' };
     const sent = await submit({ template: 'E09', ...tiny }, '', headers);
     assert.equal(sent.status, 201);
-    assert.deepEqual([sent.json.template, sent.json.experiment, sent.json.jobs.map(job => job.run_ids.length)], ['E09 small 1', 'E09', [1, 18]]);
-    assert.ok(sent.json.jobs.every(job => job.experiment === 'E09' && job.template === 'E09 small 1'));
+    assert.deepEqual([sent.json.template, sent.json.experiment, sent.json.jobs.map(job => job.run_ids.length)], ['E09 small 2', 'E09', [1, 18]]);
+    assert.ok(sent.json.jobs.every(job => job.experiment === 'E09' && job.template === 'E09 small 2'));
     const again = await submit({ template: 'E09', ...tiny }, '', headers);
     assert.deepEqual([again.status, again.headers['idempotency-replayed'], again.json], [201, 'true', sent.json]);
     assert.equal((await jobs()).length, before + 2);

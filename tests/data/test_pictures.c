@@ -144,7 +144,7 @@ static void test_set_without_parts_wants_a_rule(void **state)
 
     (void)state;
     put_folder();
-    want_refused(&o, PD_ERR_INVALID, "use the rule fraction or count");
+    want_refused(&o, PD_ERR_INVALID, "use the rule standard, fraction or count");
     o.rule = DATA_SPLIT_COUNT;
     o.train_count = 8;
     o.val_count = 4;

@@ -11,6 +11,7 @@
 #define SCHED(x) "{\"train\":{\"schedule\":{" x "}}}"
 #define AUG(x) "{\"data\":{\"augment\":{" x "}}}"
 #define NONE "{}"
+#define GIVEN "{\"data\":{\"split\":{\"rule\":\"given\"}}}"
 
 /* In `doc` with `idle` merged, `value` at the pointer has no effect; with `busy` instead it has one (NULL: in
  * nothing that this build runs). */
@@ -84,17 +85,18 @@ static const struct {
     {"/attention/nystrom_apply", "\"F1F3\"", VIT, NONE, "unless model.arch is nystrom", NULL},
     {"/data/path", "\"x\"", GEN, NONE, "because polyd generates these data", NULL},
     {"/data/path", "\"x\"", TEXT_GEN, NONE, "because polyd generates these data", NULL},
-    {"/data/split/train", "0.5", VIT, NONE, "with data.split.rule given",
+    {"/data/split/train", "0.5", VIT, GIVEN, "with data.split.rule given",
      "{\"data\":{\"split\":{\"rule\":\"fraction\",\"val\":0.1}}}"},
-    {"/data/split/val", "0.5", VIT, NONE, "with data.split.rule given",
-     "{\"data\":{\"split\":{\"rule\":\"fraction\",\"train\":0.1}}}"},
-    {"/data/split_seed", "3", VIT, NONE, "unless images or labelled texts are divided by fraction or count",
+    {"/data/split/val", "0.5", VIT, GIVEN, "with data.split.rule given", NONE},
+    {"/data/split/test", "0.5", VIT, GIVEN, "unless data.split.rule is standard", NONE},
+    {"/data/split/test", "0.5", VIT,
+     "{\"data\":{\"split\":{\"rule\":\"fraction\",\"train\":0.5,\"val\":0.1}}}",
+     "unless data.split.rule is standard", NONE},
+    {"/data/split_seed", "3", VIT, GIVEN, "unless images or labelled texts are divided",
      "{\"data\":{\"split\":{\"rule\":\"count\",\"train\":64,\"val\":8}}}"},
-    {"/data/split_seed", "null", VIT, NONE,
-     "unless images or labelled texts are divided by fraction or count",
-     "{\"data\":{\"split\":{\"rule\":\"fraction\",\"train\":0.5,\"val\":0.1}}}"},
+    {"/data/split_seed", "null", VIT, GIVEN, "unless images or labelled texts are divided", NONE},
     {"/data/split_seed", "3", GPT, NONE, "unless images",
-     "{\"data\":{\"dataset\":\"text_gen\",\"path\":null,\"split\":{\"rule\":\"given\"}}}"},
+     "{\"data\":{\"dataset\":\"text_gen\",\"path\":null}}"},
     {"/data/tokenizer", "\"chars\"", VIT, NONE, "unless the data are text", NULL},
     {"/data/tokenizer_path", "\"a/b\"", GPT, NONE, "unless data.tokenizer is gpt2_bpe",
      "{\"data\":{\"tokenizer\":\"gpt2_bpe\"}}"},

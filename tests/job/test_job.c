@@ -588,7 +588,8 @@ static void test_what_has_no_effect_is_a_warning(void **state)
         {VIT, "/data/tokenizer", "\"gpt2_bpe\"", "#/data/tokenizer", "unless the data are text"},
         {VIT, "/train/optimizer/momentum", "0.8", "#/train/optimizer/momentum",
          "unless the optimizer is msgdw"},
-        {VIT, "/data/split/train", "0.5", "#/data/split/train", "with data.split.rule given"},
+        {VIT, "/data/split", "{\"rule\":\"given\",\"train\":0.5}", "#/data/split/train",
+         "with data.split.rule given"},
         {VIT, "/resources/warn_before_s", "9", "#/resources/warn_before_s", "without resources.time_limit_s"},
         {VIT, "/data", "{\"dataset\":\"digits_gen\",\"path\":\"x\"}", "#/data/path",
          "because polyd generates these data"},
@@ -720,7 +721,7 @@ static void test_config_digest_is_pinned(void **state)
 
     (void)state;
     assert_int_equal(job_config_digest(text, strlen(text), digest, NULL), PD_OK);
-    assert_string_equal(digest, "02d9bd61a3a19d6126adad0abc2969db6d46b95163b6724ed9f7199ffb67da69");
+    assert_string_equal(digest, "fe56e1cec886359e988630b8ef3eafb896e7d22e82961350178a78417543a188");
     free(text);
     done(&p);
 }

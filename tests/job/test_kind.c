@@ -223,7 +223,7 @@ static void test_the_complete_document_computes_what_the_run_did(void **state)
     v = folded(
         "{\"kind\":\"evaluate\",\"run\":\"12\",\"split\":\"val\",\"data\":{\"dataset\":\"digits_gen\"}}",
         run);
-    assert_string_equal(text_at(v, "/data/split/rule"), "given");
+    assert_string_equal(text_at(v, "/data/split/rule"), "standard");
     assert_string_equal(text_at(v, "/evaluate/split"), "val");
     assert_int_equal(json_integer_value(job_json_at(v, "/data/image_size")), 20);
     assert_true(json_is_null(job_json_at(v, "/data/path")));

@@ -295,8 +295,8 @@ static void test_paths_stay_below_configured_roots(void **state)
     done(&p);
 }
 
-/* A name that ends as a table's is one file, which the job divides; another one a folder, which is divided.
- */
+/* A name that ends as a table's is one file, which the job divides; another one a folder, which is divided: so before
+ * schema 3. */
 static void test_labelled_texts_are_divided_by_their_path(void **state)
 {
     static const struct {
@@ -313,11 +313,13 @@ static void test_labelled_texts_are_divided_by_their_path(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        char path[64];
+        char path[64], *old;
         json_t *run;
 
         snprintf(path, sizeof path, "\"%s\"", cases[i].path);
-        doc = with(base, "/data/path", path);
+        old = with(base, "/data/path", path);
+        doc = with(old, "/schema", "2");
+        free(old);
         p = parse(doc);
         assert_int_equal(p.err, PD_OK);
         run = run_json(p.job, 0);

@@ -7,7 +7,7 @@ static void want_run(const struct job_doc *job, int64_t n, const char *gelu, int
 {
     json_t *run = run_json(job, n), *seed = job_json_at(run, "/data/split_seed");
 
-    assert_int_equal(json_integer_value(job_json_at(run, "/schema")), 2);
+    assert_int_equal(json_integer_value(job_json_at(run, "/schema")), JOB_SCHEMA);
     assert_string_equal(json_string_value(job_json_at(run, "/model/gelu")), gelu);
     assert_int_equal(json_is_null(seed) ? -1 : json_integer_value(seed), split_seed);
     json_decref(run);
@@ -152,15 +152,55 @@ static void test_gelu_is_the_presets_whatever_the_biases(void **state)
              "exact", 0);
 }
 
+/* How the data of a document that does not say are divided. */
+static void want_rule(const char *base, const char *schema, const char *rule)
+{
+    char *doc = with(base, "/schema", schema);
+    struct parsed p = parse(doc);
+    json_t *run;
+
+    assert_int_equal(p.err, PD_OK);
+    run = run_json(p.job, 0);
+    assert_string_equal(json_string_value(job_json_at(run, "/data/split/rule")), rule);
+    json_decref(run);
+    done(&p);
+    free(doc);
+}
+
+static void test_documents_before_schema_3_keep_their_split(void **state)
+{
+    (void)state;
+    for (int schema = 1; schema <= 2; schema++) {
+        want_rule(VIT, schema == 1 ? "1" : "2", "given");
+        want_rule(GPT, schema == 1 ? "1" : "2", "fraction");
+    }
+    want_rule(VIT, "3", "standard");
+    want_rule(GPT, "3", "standard");
+    /* What one says holds under every schema. */
+    for (int i = 0; i < 3; i++) {
+        static const char *const rules[] = {"given", "fraction", "standard"};
+        char split[80], *doc;
+
+        snprintf(split, sizeof split,
+                 i == 1 ? "{\"rule\":\"%s\",\"train\":0.5,\"val\":0.1}" : "{\"rule\":\"%s\"}", rules[i]);
+        doc = with(VIT, "/data/split", split);
+        want_rule(doc, "1", rules[i]);
+        want_rule(doc, "3", rules[i]);
+        if (!i)
+            want_warning(doc, "#/data/split/rule", "test files may be what validates");
+        free(doc);
+    }
+}
+
 static void test_other_schemas_are_refused(void **state)
 {
-    char *doc = with(VIT, "/schema", "3");
+    char *doc = with(VIT, "/schema", "4");
 
     (void)state;
-    want_only(doc, "#/schema", "at least 1 and at most 2");
+    want_only(doc, "#/schema", "at least 1 and at most 3");
     free(doc);
     doc = with(VIT, "/schema", "0");
-    want_only(doc, "#/schema", "at least 1 and at most 2");
+    want_only(doc, "#/schema", "at least 1 and at most 3");
     free(doc);
 }
 
@@ -170,6 +210,7 @@ int main(void)
         cmocka_unit_test(test_resolved_documents_of_schema_1_keep_their_meaning),
         cmocka_unit_test(test_jobs_kept_before_schema_2_make_the_same_runs),
         cmocka_unit_test(test_gelu_is_the_presets_whatever_the_biases),
+        cmocka_unit_test(test_documents_before_schema_3_keep_their_split),
         cmocka_unit_test(test_other_schemas_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

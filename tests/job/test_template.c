@@ -3,6 +3,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -31,7 +32,20 @@ static int teardown(void **state)
 
 static enum pd_err fold(const char *json)
 {
-    return job_template_fold(json, strlen(json), &docs, &report);
+    return job_template_fold(json, strlen(json), NULL, &docs, &report);
+}
+
+/* As if the data roots held this one place. */
+static bool find_one(void *user, const char *place, char *ret_path, size_t size)
+{
+    return !strcmp(place, user) && snprintf(ret_path, size, "r/%s", place) < (int)size;
+}
+
+static enum pd_err fold_with(const char *json, const char *place)
+{
+    const struct job_template_places places = {(void *)(uintptr_t)place, find_one};
+
+    return job_template_fold(json, strlen(json), &places, &docs, &report);
 }
 
 static json_t *document(size_t i)
@@ -51,6 +65,39 @@ static void want(json_t *doc, const char *expected, const char *first, const cha
         fail_msg("%s %s is %s, expected %s", first, second ? second : "",
                  json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT), expected);
     json_decref(like);
+}
+
+/* Real data where a root has them, what polyd makes where none has, and what the request names in any case. */
+static void test_template_takes_the_data_that_are_there(void **state)
+{
+    static const struct {
+        const char *request, *place, *dataset, *path;
+    } cases[] = {
+        {"{\"template\":\"E04\"}", "mnist", "\"mnist\"", "\"r/mnist\""},
+        {"{\"template\":\"E04\"}", "tinyshakespeare/input.txt", "\"digits_gen\"", NULL},
+        {"{\"template\":\"E11\"}", "tinyshakespeare/input.txt", "\"text\"",
+         "\"r/tinyshakespeare/input.txt\""},
+        {"{\"template\":\"E11\"}", "mnist", "\"text_gen\"", NULL},
+        {"{\"template\":\"E04\",\"data\":{\"dataset\":\"digits_gen\"}}", "mnist", "\"digits_gen\"", NULL},
+        {"{\"template\":\"E04\",\"data\":{\"path\":\"own/m\"}}", "mnist", "\"mnist\"", "\"own/m\""},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        json_t *doc;
+
+        assert_int_equal(fold_with(cases[i].request, cases[i].place), PD_OK);
+        doc = document(0);
+        want(doc, cases[i].dataset, "data", "dataset");
+        want(doc, cases[i].dataset, "tags", "data");
+        assert_null(json_object_get(json_object_get(doc, "data"), "any"));
+        if (cases[i].path)
+            want(doc, cases[i].path, "data", "path");
+        else
+            assert_null(json_object_get(json_object_get(doc, "data"), "path"));
+        json_decref(doc);
+        job_template_docs_done(&docs);
+    }
 }
 
 /* Every variant is a set of documents that the job table takes, or names what is missing. */
@@ -114,12 +161,12 @@ static void test_template_is_changed_member_by_member(void **state)
                           "\"train\":{\"steps\":7,\"optimizer\":{\"lr\":0.01}},\"model\":{\"width\":32}}"),
                      PD_OK);
     assert_int_equal(docs.count, 1);
-    assert_string_equal(docs.name, "E04 small 1");
+    assert_string_equal(docs.name, "E04 small 2");
     assert_string_equal(docs.experiment, "E04");
     doc = document(0);
     want(doc, "\"mine\"", "name", NULL);
     want(doc, "1", "trials", NULL);
-    want(doc, "{\"who\":\"me\",\"template\":\"E04\",\"variant\":\"small\"}", "tags", NULL);
+    want(doc, "{\"who\":\"me\",\"template\":\"E04\",\"variant\":\"small\",\"data\":\"digits_gen\"}", "tags", NULL);
     want(doc, "7", "train", "steps");
     assert_null(json_object_get(json_object_get(doc, "train"), "epochs")); /* which steps replace */
     want(doc, "64", "train", "batch");
@@ -191,6 +238,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_template_each_resolves_or_says_what_is_missing),
+        cmocka_unit_test(test_template_takes_the_data_that_are_there),
         cmocka_unit_test_setup_teardown(test_template_is_changed_member_by_member, setup, teardown),
         cmocka_unit_test_setup_teardown(test_template_a_preset_replaces_the_model_and_a_recipe_the_training,
                                         setup, teardown),

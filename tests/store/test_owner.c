@@ -83,11 +83,12 @@ static void test_keys_of_the_worker_are_refused_before_it_wrote_any(void **state
     struct store_metric points[] = {{.key = "mine/a", .step = 1, .time_us = 1, .value = 1},
                                     {.key = "mine/a", .step = 2, .time_us = 1, .value = 1},
                                     {.key = "acc/val", .step = 1, .time_us = 1, .value = 1}};
-    static const char *const own[] = {"loss/val",  "loss/train",         "acc/val",      "lr",
-                                      "grad/norm", "attn/fro/1",         "attn/fro/1/2", "step_ms",
-                                      "sys/cpu",   "system/gpu.0/power", "data_wait",    "samples_per_s"};
-    static const char *const free_keys[] = {"mine/loss",   "loss/test", "ppl/val",
-                                            "attn/fro/99", "my lr",     "system"};
+    static const char *const own[] = {
+        "loss/val",   "loss/train",    "acc/val",   "lr",      "grad/norm",
+        "attn/fro/1", "attn/fro/1/2",  "step_ms",   "sys/cpu", "system/gpu.0/power",
+        "data_wait",  "samples_per_s", "loss/test", "acc/test"};
+    static const char *const free_keys[] = {"mine/loss",   "ppl/test", "ppl/val",
+                                            "attn/fro/99", "my lr",    "system"};
     struct pd_why why;
 
     for (size_t i = 0; i < sizeof own / sizeof *own; i++)

@@ -1,7 +1,7 @@
 // Every field of the job that decides what a run is fed, and which runs a job becomes: real jobs through the daemon in
 // fp64, recomputed from the files by tests/wiring/reference. A case is called by the field's pointer.
 import assert from 'node:assert/strict';
-import { mkdirSync, writeFileSync } from 'node:fs';
+import { mkdirSync, rmSync, writeFileSync } from 'node:fs';
 import path from 'node:path';
 import zlib from 'node:zlib';
 import { after, before, test } from 'node:test';
@@ -57,6 +57,9 @@ function writeFiles(dir) {
     const colour = (count, salt) => part(count, salt, n => picture(32, 32, 3, n));
     writeMnist(path.join(dir, 'grey'), [grey(23, 1), grey(7, 2)]);
     writeMnist(path.join(dir, 'zipped'), [grey(9, 3), grey(5, 4)], true);
+    writeMnist(path.join(dir, 'untested'), [grey(24, 16), grey(1, 17)]);
+    for (const what of ['images-idx3', 'labels-idx1'])
+        rmSync(path.join(dir, `untested/t10k-${what}-ubyte`));
     put('colour/data_batch_1.bin', cifar(colour(6, 5)));
     put('colour/data_batch_2.bin', cifar(colour(5, 6)));
     put('colour/test_batch.bin', cifar(colour(4, 7)));
@@ -70,6 +73,9 @@ function writeFiles(dir) {
     for (const [name, count] of [['train/wolf', 5], ['train/ant', 4], ['train/owl', 4], ['val/owl', 3], ['val/ant', 2], ['other/owl', 1]])
         for (let i = 0; i < count; i++)
             put(`parts/${name}/${i}.png`, photo());
+    for (const [name, count] of [['train/wolf', 5], ['train/ant', 6], ['val/ant', 3], ['val/wolf', 2], ['test/wolf', 4]])
+        for (let i = 0; i < count; i++)
+            put(`three/${name}/${i}.png`, photo());
     for (const [name, count] of [['b', 7], ['a', 6]])
         for (let i = 0; i < count; i++)
             put(`whole/${name}/${i}.png`, photo());
@@ -85,6 +91,11 @@ function writeFiles(dir) {
     put('ptb/ptb.valid.txt', prose(20, 4));
     put('named/train.txt', prose(50, 3));
     put('named/valid.txt', prose(20, 7));
+    put('tested/ptb.train.txt', prose(50, 3));
+    put('tested/ptb.valid.txt', prose(20, 4));
+    put('tested/ptb.test.txt', prose(30, 8));
+    put('trained/wiki.train.tokens', prose(70, 5));
+    put('trained/wiki.test.tokens', prose(30, 9));
     put('wiki/wiki.train.tokens', prose(50, 5));
     put('wiki/wiki.valid.tokens', prose(20, 6));
     put('labelled/one.csv', csv(labelled(40, 11, ['wolf', 'ant', 'Owl'])));
@@ -107,6 +118,8 @@ const brief = {
 const pictures = (data = {}, more = {}) => imageJob(merge(merge(brief, { data: { path: 'tests/grey', image_size: 12, ...data } }), more));
 const text = (data = {}, more = {}) =>
     textJob(merge(merge(brief, { data: { path: 'tests/plain.txt', split: { rule: 'fraction', train: 0.7, val: 0.3 }, ...data } }), more));
+/** The base's shares are taken back. */
+const standard = (more = {}) => ({ rule: 'standard', train: null, val: null, ...more });
 const labels = (data = {}, more = {}) =>
     labelJob(merge(merge(brief, { data: { path: 'tests/labelled/one.csv', split: undefined, ...data } }), more));
 const generated = (data = {}, more = {}) => text({ dataset: 'text_gen', path: undefined, split: { rule: 'count', train: 300, val: 150 }, ...data }, more);
@@ -142,7 +155,7 @@ async function recomputed(...jobs) {
     const all = [];
     for (const [i, id] of ids.entries())
         all.push(await held(id, jobs[i]));
-    const traces = all.map(({ want }) => JSON.stringify(['loss/train', 'loss/val'].map(key => [...want.series.get(key).values()])));
+    const traces = all.map(({ want }) => JSON.stringify(['loss/train', 'loss/val', 'loss/test'].map(key => [...want.series.get(key)?.values() ?? []])));
     assert.equal(new Set(traces).size, jobs.length, 'the jobs differ');
     return all;
 }
@@ -190,6 +203,45 @@ test('/data/split/rule', () => recomputed(
     ...[{ rule: 'given' }, { rule: 'fraction', train: 0.6, val: 0.4 }, { rule: 'count', train: 15, val: 6 }].map(split => labels({ path: 'tests/labelled/parts', split })),
     labels({ split: { rule: 'count', train: 20, val: 9 } }),
 ));
+
+test('/data/split/test: training, validation and test are three parts; the test is scored once, with the checkpoint that validation selected', { timeout: 240000 }, async () => {
+    const all = await recomputed(
+        pictures({ split: standard() }, { train: { steps: 6, eval_every: 1, ema: 0.5 } }),
+        pictures({ split: standard({ train: 11, val: 5, test: 4 }), split_seed: 2 }),
+        pictures({ split: standard({ val: 0.3 }) }, { train: { keep: { best: 0 } } }),
+        pictures({ dataset: 'image_folder', path: 'tests/three', image_size: 8, split: undefined }),
+        pictures({ dataset: 'imagenet1k', path: 'tests/three', image_size: 8, split: undefined }),
+        pictures({ dataset: 'image_folder', path: 'tests/whole', image_size: 8, split: standard({ test: 3 }) }),
+        pictures({ dataset: 'digits_gen', path: undefined, image_size: 12, split: standard({ train: 12, val: 5, test: 7 }) }),
+        text({ split: standard({ test: 0.2 }), tokenizer: 'chars' }),
+        text({ split: standard({ train: 0.5, val: 40, test: 50 }) }),
+        text({ dataset: 'ptb', path: 'tests/tested', split: standard(), tokenizer: 'words' }),
+        text({ dataset: 'wikitext2', path: 'tests/trained', split: standard({ val: 0.2 }) }),
+        generated({ split: standard({ train: 300, val: 150, test: 100 }) }),
+        labels({ path: 'tests/labelled/parts', split: standard() }),
+        labels({ split: standard({ test: 8 }) }),
+        pictures({ split: standard({ train: 0.5 }), path: 'tests/untested' }));
+    assert.deepEqual(all.map(({ want }) => want.feed.test.length), [7, 4, 7, 4, 5, 3, 7, ...all.slice(7, 12).map(({ want }) => want.feed.test.length), 9, 8, 0]);
+    assert.ok(all.slice(7, 12).every(({ want }) => want.feed.test.length), 'a text has a test part');
+    // The best is not the last everywhere, or it would not show which one is tested.
+    assert.ok(all.some(({ want }) => ![...want.series.get('loss/test')?.keys() ?? []].includes(want.steps)), 'each best was the last');
+});
+
+test('/data/split/test: as large as asked for; what is more than there is, or no share of a whole, is refused', { timeout: 120000 }, async () => {
+    await recomputed(...[2, 5].map(n => pictures({ split: standard({ val: 4, test: n }) })), text({ split: standard({ test: 0.1 }) }), text({ split: standard({ test: 0.3 }) }));
+    const refused = (job, pointer, because) => assert.rejects(rig.daemon.submit(job), error => {
+        assert.match(error.message, /422/);
+        assert.ok(error.message.includes(`"pointer":"#${pointer}"`), error.message);
+        assert.match(error.message, because);
+        return true;
+    });
+    await refused(pictures({ split: standard({ test: 8 }) }), '/data/split/test', /asks for 8 samples, there are 7/);
+    await refused(pictures({ split: standard({ val: 24 }) }), '/data/split/val', /asks for 24 samples, there are 23/);
+    await refused(pictures({ split: standard({ train: 20, val: 4 }) }), '/data/split/train', /asks for 20 samples, there are 19/);
+    await refused(pictures({ split: standard({ train: 1.5 }) }), '/data/split/train', /share below 1, or an integer/);
+    await refused(generated({ split: standard({ train: 300, val: 0.5 }) }), '/data/split/val', /must be a count/);
+    await refused(text({ split: standard({ train: 0.6, val: 0.3, test: 0.2 }) }), '/data/split', /more than 1/);
+});
 
 test('/data/split/train', () => recomputed(
     ...[0.45, 0.55].map(train => pictures({ split: { rule: 'fraction', train, val: 0.3 } })),

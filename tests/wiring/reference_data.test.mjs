@@ -176,7 +176,7 @@ test('what is written is what is read', () => {
         writeFileSync(path.join(dir, 'tree', `${name}.png`), png(made(2, 2, 3, Number(name.slice(-1)))));
     }
     const tree = readFolder(path.join(dir, 'tree'));
-    assert.deepEqual([tree.names, tree.given, tree.labels, tree.picture(2).data[0]], [['a', 'b'], [2, 1], [0, 1, 1], 62]);
+    assert.deepEqual([tree.names, tree.given, tree.labels, tree.picture(2).data[0]], [['a', 'b'], [2, 1, 0], [0, 1, 1], 62]);
 });
 
 test('a generated digit is ink on black, its own for every number', () => {

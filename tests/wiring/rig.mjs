@@ -65,12 +65,12 @@ const common = {
 
 export const imageJob = (more = {}) => merge(merge({
     name: 'wiring', model: { arch: 'vit', width: 8, depth: 2, heads: 2, patch: 4 },
-    data: { dataset: 'mnist', path: 'tests/tiny', image_size: SIDE },
+    data: { dataset: 'mnist', path: 'tests/tiny', image_size: SIDE, split: { rule: 'given' } },
 }, common), more);
 
 export const textJob = (more = {}) => merge(merge({
     name: 'wiring', model: { arch: 'gpt', width: 8, depth: 2, heads: 2, context: 6 },
-    data: { dataset: 'text', path: 'tests/tiny.txt' },
+    data: { dataset: 'text', path: 'tests/tiny.txt', split: { rule: 'fraction', train: 0.9, val: 0.1 } },
 }, common), more);
 
 /** Texts with classes; some are longer than the context. */

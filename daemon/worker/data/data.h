@@ -33,10 +33,11 @@ enum data_dataset {
 };
 /* How this build reads a data set of the job document (enum job_dataset); false: it does not. */
 bool data_form(int dataset, enum data_dataset *ret);
-enum data_split { DATA_TRAIN, DATA_VAL };
+enum data_split { DATA_TRAIN, DATA_VAL, DATA_TEST };
+#define DATA_SPLITS 3
 /* The samples that DATA_VAL stands for: an evaluation may ask for others than training does. */
 enum data_scored { DATA_SCORED_VAL, DATA_SCORED_TEST, DATA_SCORED_TRAIN };
-enum data_split_rule { DATA_SPLIT_GIVEN, DATA_SPLIT_FRACTION, DATA_SPLIT_COUNT };
+enum data_split_rule { DATA_SPLIT_GIVEN, DATA_SPLIT_FRACTION, DATA_SPLIT_COUNT, DATA_SPLIT_STANDARD };
 enum data_crop { DATA_CROP_NONE, DATA_CROP_PAD, DATA_CROP_RRC };
 
 /* Most bytes read from one file of a data set, after decompression (a plain tar is not read whole). */
@@ -66,10 +67,20 @@ struct data_options {
     /* fraction: shares of the whole (text: contiguous; images, labelled texts: after a shuffle seeded with
      * `seed`). count: that many samples (text: bytes), from the parts that the data set itself has, else
      * disjoint ones of a seeded shuffle. given: as the data set comes; for digits_gen 4000 and 1000; for
-     * text_gen 1,000,000 and 100,000 bytes; for text 0.9 and 0.1. */
+     * text_gen 1,000,000 and 100,000 bytes; for text 0.9 and 0.1. These three make two parts, of which the
+     * second may be the set's own test part.
+     * standard: three parts. Validation and test come from files of their own where the set has some, else from the
+     * training files; `amount` says how much. */
     enum data_scored scored;
     double train_share, val_share;
     int64_t train_count, val_count;
+    /* standard, by enum data_split: below 1 a share, of the part's own files or else of the training files; from 1 on
+     * that many samples (text: bytes); 0 = of own files all. For want of own files a tenth validates and nothing
+     * is tested; training takes what is left. Generated data: no shares; 0 = 4000, 1000 and 1000 digits or
+     * 1,000,000, 100,000 and 100,000 bytes. */
+    double amount[DATA_SPLITS];
+    bool
+        val_is_test; /* standard, pictures: the folder val is the test part, as ImageNet's results are published */
     uint64_t seed; /* of the shuffle, and of what is generated; the order of samples is the loader's */
 
     /* text */
@@ -96,8 +107,8 @@ struct data_info {
     int32_t channels, height, width; /* images, as the network reads them */
     int32_t classes;                 /* images, labelled texts; else 0 */
     int32_t vocab, context;          /* tokens: ids 0..vocab-1 */
-    int64_t count[2];                /* samples of DATA_TRAIN, DATA_VAL: images or sequences */
-    int64_t tokens[2];               /* tokens of each part of a text; 0 for images */
+    int64_t count[DATA_SPLITS];      /* samples by enum data_split: images or sequences; no test part: 0 */
+    int64_t tokens[DATA_SPLITS];     /* tokens of each part of a text; 0 for images */
     float mean[3], std[3];           /* images: the network reads (byte / 255 - mean) / std of the channel */
     struct data_eval_fit fit;        /* images: the evaluation transform */
     const char *const *class_names;  /* `classes` of them, or NULL */
@@ -169,7 +180,7 @@ int64_t data_steps_per_epoch(const struct data_set *set, int32_t batch);
 
 /* A loader prepares batches in order on `threads` threads of its own (1 .. DATA_LOADER_THREADS_MAX), ahead of
  * the reader. The set must outlive it. Training: batch k is global step k, for ever, shuffled anew each epoch
- * and augmented. Validation: the whole part once, in file order, not augmented, the last batch padded.
+ * and augmented. Validation and test: the whole part once, in file order, not augmented, the last batch padded.
  * `first` is the first batch. */
 #define DATA_LOADER_THREADS_MAX 64
 struct data_loader;

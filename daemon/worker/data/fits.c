@@ -41,17 +41,15 @@ bool data_form(int dataset, enum data_dataset *ret)
 
 /* Opens the place as this form; *ret_classes: of pictures. */
 static enum pd_err open_as(const struct data_root *root, const char *path, enum data_dataset form,
-                           const struct job_dataset_info *info, enum data_split_rule rule, int64_t until_us,
-                           int32_t *ret_classes, struct pd_why *why)
+                           const struct job_dataset_info *info, int64_t until_us, int32_t *ret_classes,
+                           struct pd_why *why)
 {
     struct data_options o = {
         .dataset = form,
         .path = path,
         .roots = root,
         .root_count = 1,
-        .rule = rule,
-        .train_share = 0.9,
-        .val_share = 0.1,
+        .rule = DATA_SPLIT_STANDARD,
         .context = TEXT_CONTEXT,
         .tokenizer = DATA_TOKENIZER_BYTES,
         .height = (int32_t)info->side[0],
@@ -74,17 +72,9 @@ static void try_form(const struct data_root *root, const char *path, enum data_d
 {
     struct pd_why why = {""};
     char place[64];
-    enum pd_err err = PD_ERR_INVALID;
+    enum pd_err err = open_as(root, path, form, info, until_us, ret_classes, &why);
 
-    *ret = (struct data_fit){.split = "given"};
-    if (form != DATA_SET_TEXT)
-        err = open_as(root, path, form, info, DATA_SPLIT_GIVEN, until_us, ret_classes, &why);
-    (void)pd_why_place(why.text, place, sizeof place);
-    /* What is not divided already can be divided by a job. */
-    if (form == DATA_SET_TEXT || (err == PD_ERR_INVALID && !strcmp(place, "#/data/split/rule"))) {
-        ret->split = "fraction";
-        err = open_as(root, path, form, info, DATA_SPLIT_FRACTION, until_us, ret_classes, &why);
-    }
+    *ret = (struct data_fit){.split = "standard"};
     ret->fits = err == PD_OK || err == PD_ERR_TIMEOUT;
     ret->checked = err == PD_OK;
     if (!ret->fits) {

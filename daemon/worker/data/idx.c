@@ -179,8 +179,11 @@ enum pd_err data_idx_read(int dir, bool training, bool headers_only, struct data
     enum pd_err err;
 
     err = read_one(dir, training, 3, headers_only, &x.pixels, extent, why);
-    if (err == PD_OK)
+    if (err == PD_OK) {
         err = read_one(dir, training, 1, headers_only, &x.labels, labels, why);
+        err = err == PD_ERR_NOT_FOUND ? PD_ERR_CORRUPT
+                                      : err; /* images without labels are half a part, not none */
+    }
     if (err == PD_OK && labels[0] != extent[0])
         err = pd_fail(why, PD_ERR_CORRUPT, "%u images but %u labels", extent[0], labels[0]);
     for (uint32_t i = 0; err == PD_OK && !headers_only && i < extent[0]; i++)

@@ -45,7 +45,7 @@ struct text {
     size_t at, len; /* in `bytes` */
     int64_t line;
     uint32_t label;
-    uint8_t file; /* 0: the training file, or the only one; 1: the other */
+    uint8_t file; /* place of its name in struct reading; 0: the training file, or the only one */
 };
 
 struct label {
@@ -62,8 +62,8 @@ struct reading {
     size_t label_count, label_size;
     uint32_t *slot; /* hash of a label's bytes to its number and one; 0 = free */
     size_t mask;
-    char file[2][256]; /* names, for errors */
-    uint8_t reads;     /* which of them is read now */
+    char file[PARTS][256]; /* names, for errors */
+    uint8_t reads;         /* which of them is read now */
 };
 
 static void reading_done(struct reading *r)
@@ -257,8 +257,29 @@ static enum pd_err read_second(struct data_set *set, const struct data_options *
     return err == PD_OK && fd >= 0 ? read_file(set, r, fd, name, why) : err;
 }
 
+/* The files of validation and test, where they are. */
+static enum pd_err read_others(struct data_set *set, int dir, struct reading *r, int64_t given[DATA_SPLITS],
+                               struct pd_why *why)
+{
+    enum pd_err err = PD_OK;
+
+    for (int part = VAL; part <= TEST && err == PD_OK; part++) {
+        size_t before = r->count;
+        char name[32];
+        int fd = -1;
+
+        err = open_part(dir, part, &fd, name, why);
+        if (err != PD_OK || fd < 0)
+            continue;
+        r->reads++;
+        err = read_file(set, r, fd, name, why);
+        given[part] = (int64_t)(r->count - before);
+    }
+    return err;
+}
+
 static enum pd_err read_folder(struct data_set *set, const struct data_options *o, struct reading *r,
-                               int64_t given[2], struct pd_why *why)
+                               int64_t given[DATA_SPLITS], struct pd_why *why)
 {
     char name[32];
     int dir = -1, fd = -1;
@@ -273,17 +294,20 @@ static enum pd_err read_folder(struct data_set *set, const struct data_options *
         err = pd_fail(why, PD_ERR_NOT_FOUND, "'%s' holds no " ENDINGS, o->path);
     if (err == PD_OK)
         err = read_file(set, r, fd, name, why);
-    given[0] = (int64_t)r->count;
-    if (err == PD_OK)
+    given[DATA_TRAIN] = (int64_t)r->count;
+    if (err == PD_OK && o->rule == DATA_SPLIT_STANDARD)
+        err = read_others(set, dir, r, given, why);
+    else if (err == PD_OK) {
         err = read_second(set, o, dir, r, why);
-    given[1] = (int64_t)r->count - given[0];
+        given[DATA_VAL] = (int64_t)r->count - given[DATA_TRAIN];
+    }
     if (dir >= 0)
         close(dir);
     return err;
 }
 
 static enum pd_err read_all(struct data_set *set, const struct data_options *o, struct reading *r,
-                            int64_t given[2], struct pd_why *why)
+                            int64_t given[DATA_SPLITS], struct pd_why *why)
 {
     int fd = -1;
     enum pd_err err;
@@ -387,15 +411,16 @@ static enum pd_err find_classes(struct data_set *set, struct reading *r, struct 
             why, PD_ERR_INVALID,
             "all %lld texts of the training part have the label '%s'; two classes are needed at least",
             (long long)set->info.count[DATA_TRAIN], set->names[0]);
-    for (int64_t i = 0; err == PD_OK && i < set->info.count[DATA_VAL]; i++) {
-        const struct text *t = &r->texts[set->pick[DATA_VAL][i]];
-        const struct label *l = &r->labels[t->label];
+    for (int part = DATA_VAL; part <= DATA_TEST; part++)
+        for (int64_t i = 0; err == PD_OK && i < set->info.count[part]; i++) {
+            const struct text *t = &r->texts[set->pick[part][i]];
+            const struct label *l = &r->labels[t->label];
 
-        if (l->class < 0)
-            err = pd_fail(why, PD_ERR_INVALID,
-                          "'%s': line %lld: no text of the training part has the label '%.*s'",
-                          r->file[t->file], (long long)t->line, (int)l->len, label_bytes(r, l));
-    }
+            if (l->class < 0)
+                err = pd_fail(why, PD_ERR_INVALID,
+                              "'%s': line %lld: no text of the training part has the label '%.*s'",
+                              r->file[t->file], (long long)t->line, (int)l->len, label_bytes(r, l));
+        }
     set->info.class_names = (const char *const *)set->names;
     return err;
 }
@@ -465,7 +490,7 @@ static enum pd_err keep_part(struct data_set *set, const struct reading *r, int 
 
 void data_labelled_done(struct data_set *set)
 {
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < DATA_SPLITS; i++) {
         free(set->labelled[i].start);
         free(set->labelled[i].classes);
         set->labelled[i] = (struct data_labelled){NULL, NULL};
@@ -476,7 +501,7 @@ enum pd_err data_open_labelled(struct data_set *set, const struct data_options *
                                struct pd_why *why)
 {
     struct reading r = {.texts = NULL};
-    int64_t given[2] = {0};
+    int64_t given[DATA_SPLITS] = {0};
     enum pd_err err;
 
     pd_buf_init(&r.bytes, 0);
@@ -484,7 +509,7 @@ enum pd_err data_open_labelled(struct data_set *set, const struct data_options *
     err = read_all(set, o, &r, given, why);
     if (err ==
         PD_OK) /* which texts are trained on decides the classes: also where headers alone are asked for */
-        err = data_divide_samples(set, o, given, given[1] > 0, false, why);
+        err = data_divide_samples(set, o, given, false, why);
     if (err == PD_OK)
         err = find_classes(set, &r, why);
     if (err == PD_OK)
@@ -494,8 +519,9 @@ enum pd_err data_open_labelled(struct data_set *set, const struct data_options *
         set->info.vocab = data_tokenizer_vocab(set->tokenizer);
         set->info.estimated = headers_only && r.bytes.len > DATA_COUNTED_BYTES_MAX;
     }
-    for (int part = 0; part < 2 && err == PD_OK && !set->info.estimated; part++)
-        err = keep_part(set, &r, part, why);
+    for (int part = 0; part < DATA_SPLITS && err == PD_OK && !set->info.estimated; part++)
+        if (set->info.count[part])
+            err = keep_part(set, &r, part, why);
     if (headers_only)
         data_labelled_done(set);
     reading_done(&r);

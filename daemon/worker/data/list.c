@@ -341,6 +341,13 @@ static enum pd_err keep_parts(struct data_pictures *p, const char *path, struct 
     for (size_t i = 0; i < p->count; i++) {
         struct picture item = p->items[i];
 
+        if (p->standard) {
+            if (count[TRAIN] ? item.part == WHOLE || (item.part == TEST && p->val_is_test)
+                             : item.part == TEST)
+                continue;
+            p->items[kept++] = item;
+            continue;
+        }
         if (p->test && count[TRAIN] && (item.part == TEST || item.part == VAL))
             item.part = item.part == TEST ? VAL : TEST;
         else if (item.part == TEST && !count[VAL])
@@ -422,8 +429,15 @@ static enum pd_err apply_notes(struct data_pictures *p, struct pd_why *why)
     return err;
 }
 
+static enum data_split part_of(const struct data_pictures *p, const struct picture *item)
+{
+    if (item->part == VAL)
+        return p->standard && p->val_is_test ? DATA_TEST : DATA_VAL;
+    return item->part == TEST ? DATA_TEST : DATA_TRAIN;
+}
+
 /* Classes are those of the training part (of all pictures, where nothing is divided), in byte order. */
-enum pd_err data_pictures_classes(struct data_set *set, int64_t given[2], struct pd_why *why)
+enum pd_err data_pictures_classes(struct data_set *set, int64_t given[DATA_SPLITS], struct pd_why *why)
 {
     struct data_pictures *p = set->pictures;
     size_t size = 0;
@@ -436,9 +450,10 @@ enum pd_err data_pictures_classes(struct data_set *set, int64_t given[2], struct
         if (!item->class_len)
             return pd_fail(why, PD_ERR_INVALID, "'%.200s' lies in no folder that names its class",
                            data_picture_text(p, item));
-        given[item->part == VAL]++;
-        if (item->part != VAL && (!high || compare_class(set->names[high - 1], strlen(set->names[high - 1]),
-                                                         class, item->class_len) != 0)) {
+        given[part_of(p, item)]++;
+        if (part_of(p, item) == DATA_TRAIN &&
+            (!high || compare_class(set->names[high - 1], strlen(set->names[high - 1]), class,
+                                    item->class_len) != 0)) {
             if (high == DATA_CLASSES_MAX)
                 return pd_fail(why, PD_ERR_LIMIT, "more than %d classes", DATA_CLASSES_MAX);
             if ((size_t)high == size) {

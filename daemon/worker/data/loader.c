@@ -220,7 +220,7 @@ enum pd_err data_loader_start_share(const struct data_set *set, enum data_split 
         return pd_fail(why, PD_ERR_INVALID, "a batch holds at least one sample, a loader has 1 to %d threads",
                        DATA_LOADER_THREADS_MAX);
     if (share->parts < 1 || share->rank < 0 || share->rank >= share->ranks ||
-        share->whole % (share->parts * share->ranks) || (split == DATA_VAL && share->parts > 1))
+        share->whole % (share->parts * share->ranks) || (split != DATA_TRAIN && share->parts > 1))
         return pd_fail(why, PD_ERR_INVALID, "a batch of %d does not divide into %d parts of %d ranks",
                        share->whole, share->parts, share->ranks);
     if (split == DATA_TRAIN && info->count[DATA_TRAIN] < share->whole)

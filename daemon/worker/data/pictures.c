@@ -366,7 +366,7 @@ enum pd_err data_open_pictures(struct data_set *set, const struct data_options *
     struct data_pictures *p = calloc(1, sizeof *p);
     struct data_eval_fit fit = {
         .height = o->height, .width = o->width, .crop = o->eval_crop > 0 ? o->eval_crop : 1};
-    int64_t given[2] = {0};
+    int64_t given[DATA_SPLITS] = {0};
     bool archive = o->path && data_archive_named(o->path);
     enum pd_err err;
 
@@ -374,7 +374,9 @@ enum pd_err data_open_pictures(struct data_set *set, const struct data_options *
         return pd_fail(why, PD_ERR_NOMEM, "no memory for a data set");
     set->pictures = p;
     p->until_us = o->until_us;
-    p->test = o->scored == DATA_SCORED_TEST && o->rule != DATA_SPLIT_FRACTION;
+    p->standard = o->rule == DATA_SPLIT_STANDARD;
+    p->val_is_test = o->val_is_test;
+    p->test = !p->standard && o->scored == DATA_SCORED_TEST && o->rule != DATA_SPLIT_FRACTION;
     p->dir = p->tar = -1;
     pd_buf_init(&p->names, DATA_NAME_BYTES_MAX);
     pd_buf_init(&p->notes, DATA_NOTES_MAX);
@@ -392,7 +394,7 @@ enum pd_err data_open_pictures(struct data_set *set, const struct data_options *
     if (err == PD_OK)
         err = data_pictures_classes(set, given, why);
     if (err == PD_OK)
-        err = data_divide_samples(set, o, given, given[0] && given[1], headers_only, why);
+        err = data_divide_samples(set, o, given, headers_only, why);
     if (err == PD_OK)
         find_median(set);
     if (err != PD_OK || headers_only)

@@ -36,6 +36,8 @@ struct data_pictures {
     struct pd_buf notes;   /* val_annotations.txt */
     int64_t until_us;      /* of struct data_options */
     bool test;             /* the folder test stands for the validation part */
+    bool standard;         /* validation and test are two parts, each of its folder */
+    bool val_is_test;      /* and the folder val is the test part; a folder test is not read */
     int64_t unread;        /* pictures of a kind that is not read: .webp and the like */
     char unread_name[256]; /* one of them */
     struct data_cache *cache;
@@ -56,7 +58,8 @@ static inline const char *data_picture_text(const struct data_pictures *p, const
 PD_NODISCARD enum pd_err data_pictures_list(struct data_pictures *p, const char *path, struct pd_why *why);
 /* Numbers the classes of the training part (of all pictures, where nothing is divided), in byte order, into
  * set->names; given[] are the sizes of the parts. */
-PD_NODISCARD enum pd_err data_pictures_classes(struct data_set *set, int64_t given[2], struct pd_why *why);
+PD_NODISCARD enum pd_err data_pictures_classes(struct data_set *set, int64_t given[DATA_SPLITS],
+                                               struct pd_why *why);
 /* Bytes of the archive. */
 PD_NODISCARD enum pd_err data_pictures_pread(const struct data_pictures *p, uint64_t at, void *to, size_t len,
                                              struct pd_why *why);

@@ -1,5 +1,4 @@
-/* daemon/worker/data/set.c: opening data sets, dividing them into a training and a validation part, and
- * keeping count of what cannot be read. */
+/* daemon/worker/data/set.c: opening data sets, and keeping count of what cannot be read. */
 #include "daemon/worker/data/set.h"
 
 #include <math.h>
@@ -9,137 +8,9 @@
 #include <string.h>
 
 #include "daemon/worker/data/cache.h"
-#include "daemon/worker/data/philox.h"
 #include "daemon/worker/data/pictures.h"
 #include "daemon/worker/data/tokens.h"
 #include "kernels/base/clock.h"
-
-/* ---- parts ---- */
-
-enum pd_err data_divide(const struct data_options *o, int64_t whole, const int64_t given[2], int64_t ret[2],
-                        struct pd_why *why)
-{
-    switch (o->rule) {
-    case DATA_SPLIT_GIVEN:
-        if (!given[0] || !given[1])
-            return pd_fail(
-                why, PD_ERR_INVALID,
-                "#/data/split/rule: '%s' has no %s part of its own; use the rule fraction or count",
-                o->path ? o->path : "", given[0] ? "validation" : "training");
-        ret[0] = given[0];
-        ret[1] = given[1];
-        break;
-    case DATA_SPLIT_FRACTION:
-        if (!(o->train_share > 0 && o->val_share > 0 && o->train_share + o->val_share <= 1 + 1e-9))
-            return pd_fail(why, PD_ERR_INVALID, "#/data/split: shares must be positive and sum to at most 1");
-        ret[0] = (int64_t)floor((double)whole * o->train_share + 1e-6);
-        ret[1] = (int64_t)floor((double)whole * o->val_share + 1e-6);
-        if (ret[0] + ret[1] > whole)
-            ret[1] = whole - ret[0];
-        break;
-    case DATA_SPLIT_COUNT:
-        ret[0] = o->train_count;
-        ret[1] = o->val_count;
-        break;
-    }
-    if (ret[0] < 1 || ret[1] < 1)
-        return pd_fail(why, PD_ERR_INVALID, "#/data/split: leaves a part empty");
-    return PD_OK;
-}
-
-enum pd_err data_no_test(const struct data_options *o, struct pd_why *why)
-{
-    return pd_fail(why, PD_ERR_INVALID,
-                   "#/split: '%s' has no test part of its own, and data.split leaves none; name val or train",
-                   o->path ? o->path : "");
-}
-
-static void shuffle(uint32_t *item, int64_t count, uint64_t seed, enum data_stream stream, uint64_t epoch)
-{
-    uint32_t word[4];
-
-    for (int64_t i = count - 1; i > 0; i--) {
-        uint32_t j, t;
-
-        if ((count - 1 - i) % 4 == 0)
-            data_random(seed, stream, epoch, (uint64_t)(count - 1 - i) / 4, word);
-        j = data_bounded(word[(count - 1 - i) % 4], (uint32_t)i + 1);
-        t = item[i];
-        item[i] = item[j];
-        item[j] = t;
-    }
-}
-
-/* Of the samples first .. first+count-1, in a seeded order if `mixed`, those behind the first `skip`. */
-struct choice {
-    int64_t first, count, skip, take;
-    bool mixed;
-};
-
-/* NULL without memory. */
-static uint32_t *choose(const struct choice *c, uint64_t seed)
-{
-    uint32_t *all = malloc((size_t)c->count * sizeof *all), *some;
-
-    if (!all)
-        return NULL;
-    for (int64_t i = 0; i < c->count; i++)
-        all[i] = (uint32_t)(c->first + i);
-    if (c->mixed)
-        shuffle(all, c->count, seed, DATA_STREAM_SPLIT, (uint64_t)c->first);
-    memmove(all, all + c->skip, (size_t)c->take * sizeof *all);
-    some = realloc(all, (size_t)c->take * sizeof *all);
-    return some ? some : all;
-}
-
-enum pd_err data_divide_samples(struct data_set *set, const struct data_options *o, const int64_t given[2],
-                                bool apart, bool headers_only, struct pd_why *why)
-{
-    int64_t whole = given[0] + given[1];
-    int64_t *count = set->info.count;
-    /* Where the set tells no parts, both come from one shuffle and share no sample. */
-    bool pooled = o->rule == DATA_SPLIT_FRACTION || !apart, mixed = o->rule != DATA_SPLIT_GIVEN;
-    struct choice taken[2];
-    enum pd_err err;
-
-    if (whole > UINT32_MAX)
-        return pd_fail(why, PD_ERR_LIMIT, "more than 2^32 samples");
-    set->samples = whole;
-    err = data_divide(o, whole, given, count, why);
-    if (err != PD_OK)
-        return err;
-    for (int i = 0; i < 2 && o->rule == DATA_SPLIT_COUNT; i++) {
-        int64_t there = pooled ? whole - (i ? count[0] : 0) : given[i];
-
-        if (count[i] > there)
-            return pd_fail(why, PD_ERR_INVALID, "#/data/split/%s: asks for %lld samples, there are %lld",
-                           i ? "val" : "train", (long long)count[i], (long long)(there < 0 ? 0 : there));
-    }
-    taken[0] = (struct choice){0, pooled ? whole : given[0], 0, count[0], mixed};
-    taken[1] = pooled ? (struct choice){0, whole, count[0], count[1], mixed}
-                      : (struct choice){given[0], given[1], 0, count[1], mixed};
-    if (o->scored == DATA_SCORED_TRAIN)
-        taken[1] = taken[0];
-    else if (o->scored == DATA_SCORED_TEST)
-        taken[1] = pooled ? (struct choice){0, whole, count[0] + count[1], whole - count[0] - count[1], mixed}
-                          : (struct choice){given[0], given[1], 0, given[1], false};
-    if (taken[1].take < 1)
-        return data_no_test(o, why);
-    count[1] = taken[1].take;
-    for (int i = 0; i < 2 && !headers_only; i++) {
-        set->pick[i] = choose(&taken[i], o->seed);
-        if (!set->pick[i])
-            return pd_fail(why, PD_ERR_NOMEM, "no memory for the order of samples");
-    }
-    return PD_OK;
-}
-
-void data_shuffle_epoch(uint32_t *item, int64_t count, uint64_t seed, int64_t epoch)
-{
-    for (int64_t i = 0; i < count; i++)
-        item[i] = (uint32_t)i;
-    shuffle(item, count, seed, DATA_STREAM_SHUFFLE, (uint64_t)epoch);
-}
 
 /* ---- what cannot be read ---- */
 
@@ -228,8 +99,10 @@ bool data_bad_next(const struct data_set *set, char name[256], char reason[256])
 
 enum pd_err data_bad_check(const struct data_set *set, struct pd_why *why)
 {
-    int64_t n = data_bad_count(set), whole = set->info.count[0] + set->info.count[1];
+    int64_t n = data_bad_count(set), whole = 0;
 
+    for (int i = 0; i < DATA_SPLITS; i++)
+        whole += set->info.count[i];
     if (n <= DATA_BAD_MIN || (double)n <= DATA_BAD_SHARE * (double)whole)
         return PD_OK;
     return pd_fail(why, PD_ERR_CORRUPT,
@@ -303,7 +176,7 @@ size_t data_warnings(const struct data_set *set, struct data_warning ret[DATA_WA
     }
     if (set->cut_texts) {
         struct data_warning *w = &ret[n++];
-        int64_t texts = i->count[DATA_TRAIN] + i->count[DATA_VAL];
+        int64_t texts = i->count[DATA_TRAIN] + i->count[DATA_VAL] + i->count[DATA_TEST];
 
         *w = (struct data_warning){.kind = "cut_texts", .pointer = "#/data/context"};
         snprintf(w->fields, sizeof w->fields, "texts=%lld", (long long)set->cut_texts);
@@ -440,7 +313,7 @@ out:
 struct data_set *data_free(struct data_set *set)
 {
     if (set) {
-        for (int i = 0; i < 2; i++) {
+        for (int i = 0; i < DATA_SPLITS; i++) {
             free(set->pick[i]);
             free(set->made[i].items);
             data_cache_close(set->map[i]);

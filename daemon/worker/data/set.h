@@ -52,15 +52,15 @@ struct data_set {
     int32_t median_height,
         median_width; /* of pictures as their files have them, from a sample; 0 = unknown */
     int32_t *labels;
-    uint32_t *pick[2]; /* images, labelled texts: index of each sample of a part */
-    char **names;      /* of the classes; info.class_names points here */
+    uint32_t *pick[DATA_SPLITS]; /* images, labelled texts: index of each sample of a part */
+    char **names;                /* of the classes; info.class_names points here */
     struct data_bad *bad;
     /* text */
     uint8_t *text;
-    struct data_ids_view part[2];
-    struct data_ids made[2];   /* ids that this set owns, behind part */
-    struct data_cache *map[2]; /* or a mapped cache */
-    struct data_labelled labelled[2];
+    struct data_ids_view part[DATA_SPLITS];
+    struct data_ids made[DATA_SPLITS];   /* ids that this set owns, behind part */
+    struct data_cache *map[DATA_SPLITS]; /* or a mapped cache */
+    struct data_labelled labelled[DATA_SPLITS];
     int64_t cut_texts; /* labelled texts with more tokens than the context */
     struct data_tokenizer *tokenizer;
     int64_t text_bytes, foreign_bytes; /* of the text; those that are not UTF-8 (0 where bytes are tokens) */
@@ -68,21 +68,32 @@ struct data_set {
     struct data_work work;
 };
 
-/* ---- set.c ---- */
+/* ---- divide.c ---- */
 
-/* Sizes of the two parts, from the options' rule over `whole` samples; `given` says what the data set itself
- * divides (0 and 0: nothing, then the rule "given" is refused). */
-PD_NODISCARD enum pd_err data_divide(const struct data_options *o, int64_t whole, const int64_t given[2],
-                                     int64_t ret[2], struct pd_why *why);
-/* Divides `given[0] + given[1]` images or labelled texts, the training ones first, and fills info.count and,
- * unless headers_only, pick. `apart`: the data set itself tells its parts. */
+/* Sizes of the parts, from the options' rule over `whole` samples. `given`: samples in files of each part's own; under
+ * the rules other than standard test files are not counted, and what is tested is not decided here: ret[DATA_TEST] is 0.
+ * The rule "given" is refused where a part has none. */
+PD_NODISCARD enum pd_err data_divide(const struct data_options *o, int64_t whole,
+                                     const int64_t given[DATA_SPLITS], int64_t ret[DATA_SPLITS],
+                                     struct pd_why *why);
+/* Likewise of data that are made: `usual` by default. Under the rules other than standard what is tested is as long as
+ * what validates, if an evaluation asks for it. */
+PD_NODISCARD enum pd_err data_divide_made(const struct data_options *o, const int64_t usual[DATA_SPLITS],
+                                          int64_t ret[DATA_SPLITS], struct pd_why *why);
+/* Divides images or labelled texts, those of the training files first, then those of validation, then of test files,
+ * and fills info.count and, unless headers_only, pick. */
 PD_NODISCARD enum pd_err data_divide_samples(struct data_set *set, const struct data_options *o,
-                                             const int64_t given[2], bool apart, bool headers_only,
+                                             const int64_t given[DATA_SPLITS], bool headers_only,
                                              struct pd_why *why);
+/* The part whose samples stand for the validation part. */
+enum data_split data_scored_part(enum data_scored scored);
 /* PD_ERR_INVALID: the set has no test part of its own, and its split leaves none. */
 PD_NODISCARD enum pd_err data_no_test(const struct data_options *o, struct pd_why *why);
 /* Fills item with 0 .. count-1 in the order of this epoch. */
 void data_shuffle_epoch(uint32_t *item, int64_t count, uint64_t seed, int64_t epoch);
+
+/* ---- set.c ---- */
+
 /* Notes that picture `index` (named `name`) cannot be decoded. */
 void data_bad_note(const struct data_set *set, int64_t index, const char *name, const char *reason);
 /* Whether there are too many of them to go on; `why` then names the first. */

@@ -16,6 +16,7 @@
 
 #define DIGITS_TRAIN 4000
 #define DIGITS_VAL 1000
+#define DIGITS_TEST 1000
 #define DIGITS_LIMIT 1000000
 /* Generated validation digits start here, so that no training digit is among them; test digits likewise. */
 #define DIGITS_VAL_FIRST ((int64_t)1 << 32)
@@ -38,25 +39,29 @@ static void digit_info(struct data_set *set)
 enum pd_err data_open_mnist(struct data_set *set, const struct data_options *o, bool headers_only,
                             struct pd_why *why)
 {
+    const bool standard = o->rule == DATA_SPLIT_STANDARD;
     struct data_idx part[2] = {{0}};
-    int64_t given[2], whole, size;
+    int64_t given[DATA_SPLITS] = {0}, whole, size;
     int dir = -1;
     enum pd_err err;
 
     digit_info(set);
     err = data_path_open(o->roots, o->root_count, o->path, true, &dir, why);
-    for (int i = 0; err == PD_OK && i < 2; i++)
+    for (int i = 0; err == PD_OK && i < 2; i++) {
         err = data_idx_read(dir, i == 0, headers_only, &part[i], why);
+        if (i && err == PD_ERR_NOT_FOUND && standard)
+            err = PD_OK; /* there is no test part */
+    }
     if (err != PD_OK)
         goto out;
-    if (part[0].height != part[1].height || part[0].width != part[1].width) {
+    if (part[1].count && (part[0].height != part[1].height || part[0].width != part[1].width)) {
         err = pd_fail(why, PD_ERR_CORRUPT, "training and test images differ in size");
         goto out;
     }
-    given[0] = part[0].count;
-    given[1] = part[1].count;
-    whole = given[0] + given[1];
-    err = data_divide_samples(set, o, given, true, headers_only, why);
+    given[DATA_TRAIN] = part[0].count;
+    given[standard ? DATA_TEST : DATA_VAL] = part[1].count;
+    whole = part[0].count + part[1].count;
+    err = data_divide_samples(set, o, given, headers_only, why);
     if (err != PD_OK)
         goto out;
     set->stored_height = part[0].height;
@@ -72,9 +77,10 @@ enum pd_err data_open_mnist(struct data_set *set, const struct data_options *o, 
         err = pd_fail(why, PD_ERR_NOMEM, "no memory for %lld images", (long long)whole);
         goto out;
     }
-    memcpy(set->pixels + given[0] * size, part[1].pixels, (size_t)(given[1] * size));
+    if (part[1].count)
+        memcpy(set->pixels + part[0].count * size, part[1].pixels, (size_t)(part[1].count * size));
     for (int64_t i = 0; i < whole; i++)
-        set->labels[i] = i < given[0] ? part[0].labels[i] : part[1].labels[i - given[0]];
+        set->labels[i] = i < part[0].count ? part[0].labels[i] : part[1].labels[i - part[0].count];
 out:
     for (int i = 0; i < 2; i++) {
         free(part[i].pixels);
@@ -88,39 +94,41 @@ out:
 enum pd_err data_open_digits(struct data_set *set, const struct data_options *o, bool headers_only,
                              struct pd_why *why)
 {
-    static const int64_t scored_first[] = {[DATA_SCORED_VAL] = DIGITS_VAL_FIRST,
-                                           [DATA_SCORED_TEST] = DIGITS_TEST_FIRST,
-                                           [DATA_SCORED_TRAIN] = 0};
-    const int64_t given[2] = {DIGITS_TRAIN, DIGITS_VAL};
-    int64_t whole;
-    enum pd_err err = data_divide(o, DIGITS_TRAIN + DIGITS_VAL, given, set->info.count, why);
+    static const int64_t first[DATA_SPLITS] = {0, DIGITS_VAL_FIRST, DIGITS_TEST_FIRST},
+                         usual[DATA_SPLITS] = {DIGITS_TRAIN, DIGITS_VAL, DIGITS_TEST};
+    const int64_t *count = set->info.count;
+    int64_t at = 0;
+    enum pd_err err = data_divide_made(o, usual, set->info.count, why);
 
     digit_info(set);
+    for (int part = 0; err == PD_OK && part < DATA_SPLITS; part++)
+        if (count[part] > DIGITS_LIMIT)
+            err =
+                pd_fail(why, PD_ERR_LIMIT, "#/data/split: at most %d generated digits a part", DIGITS_LIMIT);
     if (err != PD_OK)
         return err;
-    if (set->info.count[0] > DIGITS_LIMIT || set->info.count[1] > DIGITS_LIMIT)
-        return pd_fail(why, PD_ERR_LIMIT, "#/data/split: at most %d generated digits a part", DIGITS_LIMIT);
-    if (o->scored == DATA_SCORED_TRAIN)
-        set->info.count[1] = set->info.count[0];
+    if (o->scored != DATA_SCORED_VAL) {
+        set->info.count[DATA_VAL] = count[data_scored_part(o->scored)];
+        set->info.count[DATA_TEST] = 0;
+    }
     set->stored_height = set->stored_width = 28;
+    set->samples = count[DATA_TRAIN] + count[DATA_VAL] + count[DATA_TEST];
     if (headers_only)
         return PD_OK;
-    whole = set->info.count[0] + set->info.count[1];
-    set->pixels = malloc((size_t)whole * 784);
-    set->labels = malloc((size_t)whole * sizeof *set->labels);
+    set->pixels = malloc((size_t)set->samples * 784);
+    set->labels = malloc((size_t)set->samples * sizeof *set->labels);
     if (!set->pixels || !set->labels)
-        return pd_fail(why, PD_ERR_NOMEM, "no memory for %lld digits", (long long)whole);
-    for (int part = 0; part < 2; part++) {
-        int64_t first = part ? set->info.count[0] : 0;
+        return pd_fail(why, PD_ERR_NOMEM, "no memory for %lld digits", (long long)set->samples);
+    for (int part = 0; part < DATA_SPLITS; part++) {
+        const int64_t from = first[part == DATA_VAL ? (int)data_scored_part(o->scored) : part];
 
-        set->pick[part] = malloc((size_t)set->info.count[part] * sizeof *set->pick[part]);
-        if (!set->pick[part])
+        set->pick[part] = count[part] ? malloc((size_t)count[part] * sizeof *set->pick[part]) : NULL;
+        if (count[part] && !set->pick[part])
             return pd_fail(why, PD_ERR_NOMEM, "no memory for the order of digits");
-        for (int64_t i = 0; i < set->info.count[part]; i++) {
-            set->labels[first + i] = (int32_t)(i % 10);
-            data_digit_draw(o->seed, part ? scored_first[o->scored] + i : i, (int)(i % 10),
-                            set->pixels + (first + i) * 784);
-            set->pick[part][i] = (uint32_t)(first + i);
+        for (int64_t i = 0; i < count[part]; i++, at++) {
+            set->labels[at] = (int32_t)(i % 10);
+            data_digit_draw(o->seed, from + i, (int)(i % 10), set->pixels + at * 784);
+            set->pick[part][i] = (uint32_t)at;
         }
     }
     return PD_OK;
@@ -343,7 +351,7 @@ enum pd_err data_open_cifar(struct data_set *set, const struct data_options *o, 
                             struct pd_why *why)
 {
     char(*names)[NAME_MAX + 1] = NULL;
-    int64_t given[2] = {0}, at = 0;
+    int64_t given[DATA_SPLITS] = {0}, at = 0;
     bool file = o->path && (pd_text_ends(o->path, ".bin") || pd_text_ends(o->path, ".bin.gz"));
     int dir = -1, fd = -1, count = 0;
     enum pd_err err;
@@ -373,13 +381,13 @@ enum pd_err data_open_cifar(struct data_set *set, const struct data_options *o, 
                 if (err == PD_OK)
                     err = read_records(fd, names[i], set, &at, headers_only, why);
             }
-            given[part] = at - before;
+            given[!part ? DATA_TRAIN : o->rule == DATA_SPLIT_STANDARD ? DATA_TEST : DATA_VAL] = at - before;
         }
         if (err == PD_OK)
             err = read_names(dir, set, why);
     }
     if (err == PD_OK)
-        err = data_divide_samples(set, o, given, given[1] > 0, headers_only, why);
+        err = data_divide_samples(set, o, given, headers_only, why);
     free(names);
     if (dir >= 0)
         close(dir);

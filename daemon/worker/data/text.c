@@ -23,11 +23,11 @@
 /* text_gen. The sentences of each part begin at a number of their own: no draw belongs to two parts. */
 #define GENERATED_TRAIN 1000000
 #define GENERATED_VAL 100000
+#define GENERATED_TEST 100000
 #define GENERATED_FIRST(part) ((uint64_t)(part) << 32)
 
 /* The files of a folder that is divided: the first of each row that is there. */
-#define PARTS 3 /* training, validation, test */
-static const char *const part_files[PARTS][8] = {
+static const char *const part_files[DATA_SPLITS][8] = {
     {"train.txt", "ptb.train.txt", "wiki.train.tokens", "wiki.train.raw", "train.tokens", NULL},
     {"valid.txt", "ptb.valid.txt", "wiki.valid.tokens", "wiki.valid.raw", "valid.tokens", "val.txt",
      "validation.txt", NULL},
@@ -64,15 +64,15 @@ enum pd_err data_part_open(int dir, const char *name, int *ret_fd, struct pd_why
 /* Whether the text that is scored is a part of its own, which nothing else is made of. */
 static bool wants_test_part(const struct data_options *o)
 {
-    return o->scored == DATA_SCORED_TEST &&
-           (o->dataset == DATA_SET_TEXT_GEN || (o->dataset == DATA_SET_TEXTS && o->rule == DATA_SPLIT_GIVEN));
+    return o->scored == DATA_SCORED_TEST && o->dataset == DATA_SET_TEXTS && o->rule == DATA_SPLIT_GIVEN;
 }
 
-/* Reads everything; given[] are the bytes of the parts that the data set itself has (0: none). The test part
- * is read only where it is wanted, behind *ret_whole. */
+/* Reads everything; given[] are the bytes of the parts that the data set itself has (0: none). Under the rules other
+ * than standard the test part is read only where it is wanted, and is no part of *ret_whole. */
 static enum pd_err read_all(struct data_set *set, const struct data_options *o, bool size_only,
-                            int64_t *ret_whole, int64_t given[PARTS], struct pd_why *why)
+                            int64_t *ret_whole, int64_t given[DATA_SPLITS], struct pd_why *why)
 {
+    const bool standard = o->rule == DATA_SPLIT_STANDARD;
     int fd = -1, dir = -1;
     int64_t at = 0;
     enum pd_err err;
@@ -81,13 +81,13 @@ static enum pd_err read_all(struct data_set *set, const struct data_options *o, 
         err = data_path_open(o->roots, o->root_count, o->path, false, &fd, why);
         if (err == PD_OK)
             err = data_text_append(set, fd, o->path, size_only, &at, why);
-        given[0] = (int64_t)floor((double)at * 0.9);
+        given[0] = o->rule == DATA_SPLIT_STANDARD ? at : (int64_t)floor((double)at * 0.9);
         given[1] = at - given[0];
         *ret_whole = at;
         return err;
     }
     err = data_path_open(o->roots, o->root_count, o->path, true, &dir, why);
-    for (int part = 0; err == PD_OK && part < (wants_test_part(o) ? PARTS : 2); part++) {
+    for (int part = 0; err == PD_OK && part < (standard || wants_test_part(o) ? DATA_SPLITS : 2); part++) {
         int64_t before = at;
         const char *const *name = part_files[part];
 
@@ -102,32 +102,31 @@ static enum pd_err read_all(struct data_set *set, const struct data_options *o, 
                       o->path);
     if (dir >= 0)
         close(dir);
-    *ret_whole = at - given[2];
+    *ret_whole = at - (standard ? 0 : given[DATA_TEST]);
     return err;
 }
 
-/* As read_all, of text_gen: the parts are as long as the options say. */
+/* Makes the text of text_gen: each part from sentences of its own. */
 static enum pd_err make_all(struct data_set *set, const struct data_options *o, bool size_only,
-                            int64_t *ret_whole, int64_t given[PARTS], struct pd_why *why)
+                            int64_t bytes[DATA_SPLITS], struct pd_why *why)
 {
-    const int64_t usual[2] = {GENERATED_TRAIN, GENERATED_VAL};
-    int64_t at = 0;
-    enum pd_err err = data_divide(o, GENERATED_TRAIN + GENERATED_VAL, usual, given, why);
+    static const int64_t usual[DATA_SPLITS] = {GENERATED_TRAIN, GENERATED_VAL, GENERATED_TEST};
+    int64_t at = 0, whole;
+    enum pd_err err = data_divide_made(o, usual, bytes, why);
 
-    if (err == PD_OK && given[0] + given[1] > DATA_GENERATED_BYTES_MAX)
-        err = pd_fail(why, PD_ERR_LIMIT, "#/data/split: at most %lld bytes are generated",
-                      (long long)DATA_GENERATED_BYTES_MAX);
     if (err != PD_OK)
         return err;
-    given[2] = wants_test_part(o) ? given[1] : 0;
-    *ret_whole = given[0] + given[1];
+    whole = bytes[DATA_TRAIN] + bytes[DATA_VAL] + bytes[DATA_TEST];
+    if (whole > DATA_GENERATED_BYTES_MAX)
+        return pd_fail(why, PD_ERR_LIMIT, "#/data/split: at most %lld bytes are generated",
+                       (long long)DATA_GENERATED_BYTES_MAX);
     if (size_only)
         return PD_OK;
-    set->text = malloc((size_t)(*ret_whole + given[2]));
+    set->text = malloc((size_t)whole);
     if (!set->text)
         return pd_fail(why, PD_ERR_NOMEM, "no memory for a generated text");
-    for (int part = 0; part < PARTS; at += given[part++])
-        data_sentences_write(o->seed, GENERATED_FIRST(part), set->text + at, (size_t)given[part]);
+    for (int part = 0; part < DATA_SPLITS; at += bytes[part++])
+        data_sentences_write(o->seed, GENERATED_FIRST(part), set->text + at, (size_t)bytes[part]);
     return PD_OK;
 }
 
@@ -285,84 +284,134 @@ static enum pd_err open_part(struct data_set *set, const struct data_options *o,
     return err;
 }
 
-/* Where the text that is scored lies. `start` and `bytes` are those of training and validation. */
-static enum pd_err find_scored(const struct data_options *o, int64_t whole, const int64_t given[PARTS],
-                               int64_t start[2], int64_t bytes[2], struct pd_why *why)
-{
-    switch (o->scored) {
-    case DATA_SCORED_VAL:
-        break;
-    case DATA_SCORED_TRAIN:
-        start[1] = start[0];
-        bytes[1] = bytes[0];
-        break;
-    case DATA_SCORED_TEST:
-        start[1] = wants_test_part(o) ? whole : start[1] + bytes[1];
-        bytes[1] = wants_test_part(o) ? given[2] : whole - start[1];
-        if (bytes[1] < 1)
-            return data_no_test(o, why);
-        break;
-    }
-    return PD_OK;
-}
+/* Where the parts lie in set->text. */
+struct places {
+    int64_t start[DATA_SPLITS], bytes[DATA_SPLITS];
+    int64_t
+        whole; /* bytes that tokenizers are made of: all, but for a test part that is read for an evaluation alone */
+};
 
 static bool inside_character(uint8_t c)
 {
     return (c & 0xc0) == 0x80;
 }
 
+/* Lays parts of a text one behind the other. A character is not torn in two: it goes to the next part, or at the end to
+ * none. */
+static void lay_out(const struct data_set *set, const struct data_options *o,
+                    const int64_t given[DATA_SPLITS], struct places *p)
+{
+    const bool standard = o->rule == DATA_SPLIT_STANDARD;
+    int64_t at = 0, end = standard ? given[DATA_TRAIN] : p->whole, own = given[DATA_TRAIN];
+
+    for (int part = 0; part < DATA_SPLITS; part++) {
+        int64_t stop;
+
+        if (standard && part != DATA_TRAIN && given[part]) { /* a file of its own */
+            p->start[part] = own;
+            own += given[part];
+            continue;
+        }
+        stop = at + p->bytes[part];
+        while (o->tokenizer != DATA_TOKENIZER_BYTES && p->bytes[part] && stop > at && stop < end &&
+               inside_character(set->text[stop]))
+            stop--;
+        p->start[part] = at;
+        if (part + 1 < DATA_SPLITS && p->bytes[part + 1] && !(standard && given[part + 1]))
+            p->bytes[part + 1] += at + p->bytes[part] - stop;
+        p->bytes[part] = stop - at;
+        at = stop;
+    }
+}
+
+/* Under the rules other than standard: what is tested is the set's own test part, or what the two others leave. */
+static void find_test(const struct data_options *o, const int64_t given[DATA_SPLITS], struct places *p)
+{
+    int64_t left = p->start[DATA_VAL] + p->bytes[DATA_VAL];
+
+    p->start[DATA_TEST] = wants_test_part(o) ? p->whole : left;
+    p->bytes[DATA_TEST] = wants_test_part(o) ? given[DATA_TEST] : p->whole - left;
+}
+
+static enum pd_err find_parts(struct data_set *set, const struct data_options *o, bool size_only,
+                              struct places *p, struct pd_why *why)
+{
+    const char *name = o->path;
+    int64_t given[DATA_SPLITS] = {0}, sum;
+    enum pd_err err = read_all(set, o, size_only, &p->whole, given, why);
+
+    if (err == PD_OK)
+        err = data_divide(o, p->whole, given, p->bytes, why);
+    if (err != PD_OK)
+        return err;
+    sum = p->bytes[DATA_TRAIN] + p->bytes[DATA_VAL];
+    if (o->rule != DATA_SPLIT_STANDARD && sum > p->whole)
+        return pd_fail(why, PD_ERR_INVALID, "#/data/split: asks for more bytes than the %lld of '%s'",
+                       (long long)p->whole, name);
+    lay_out(set, o, given, p);
+    if (o->rule != DATA_SPLIT_STANDARD && o->scored == DATA_SCORED_TEST)
+        find_test(o, given, p);
+    return PD_OK;
+}
+
+static enum pd_err make_parts(struct data_set *set, const struct data_options *o, bool size_only,
+                              struct places *p, struct pd_why *why)
+{
+    enum pd_err err = make_all(set, o, size_only, p->bytes, why);
+
+    p->start[DATA_VAL] = p->bytes[DATA_TRAIN];
+    p->start[DATA_TEST] = p->start[DATA_VAL] + p->bytes[DATA_VAL];
+    p->whole = p->start[DATA_TEST] + (o->rule == DATA_SPLIT_STANDARD ? p->bytes[DATA_TEST] : 0);
+    return err;
+}
+
+/* Lets the part that is scored stand for the validation part. */
+static enum pd_err take_scored(const struct data_options *o, struct places *p, struct pd_why *why)
+{
+    const enum data_split part = data_scored_part(o->scored);
+
+    if (part == DATA_VAL)
+        return PD_OK;
+    p->start[DATA_VAL] = p->start[part];
+    p->bytes[DATA_VAL] = p->bytes[part];
+    p->bytes[DATA_TEST] = 0;
+    return p->bytes[DATA_VAL] < 1 ? data_no_test(o, why) : PD_OK;
+}
+
 enum pd_err data_open_text(struct data_set *set, const struct data_options *o, bool headers_only,
                            struct pd_why *why)
 {
-    static const char *const scored[] = {
-        [DATA_SCORED_VAL] = "validation", [DATA_SCORED_TEST] = "test", [DATA_SCORED_TRAIN] = "training"};
+    static const char *const part_name[] = {"training", "validation", "test"};
     const bool generated = o->dataset == DATA_SET_TEXT_GEN,
                size_only = headers_only && o->tokenizer == DATA_TOKENIZER_BYTES;
     const char *name = generated ? "text_gen" : o->path;
-    int64_t given[PARTS] = {0}, whole = 0, bytes[2], start[2] = {0};
-    enum pd_err err;
+    struct places p = {.whole = 0};
+    enum pd_err err =
+        generated ? make_parts(set, o, size_only, &p, why) : find_parts(set, o, size_only, &p, why);
 
-    err = generated ? make_all(set, o, size_only, &whole, given, why)
-                    : read_all(set, o, size_only, &whole, given, why);
-    if (generated)
-        memcpy(bytes, given, sizeof bytes);
-    else if (err == PD_OK)
-        err = data_divide(o, whole, given, bytes, why);
-    if (err == PD_OK && bytes[0] + bytes[1] > whole)
-        err = pd_fail(why, PD_ERR_INVALID, "#/data/split: asks for more bytes than the %lld of '%s'",
-                      (long long)whole, name);
+    if (err == PD_OK)
+        err = take_scored(o, &p, why);
     if (err != PD_OK)
         return err;
-    set->text_bytes = whole;
+    set->text_bytes = p.whole;
     if (o->tokenizer != DATA_TOKENIZER_BYTES)
-        set->foreign_bytes = data_text_foreign(set->text, (size_t)whole);
-    start[1] = bytes[0];
-    /* A character is not torn in two: it goes to validation, or at the end to nobody. */
-    while (o->tokenizer != DATA_TOKENIZER_BYTES && start[1] > 0 && start[1] < whole &&
-           inside_character(set->text[start[1]])) {
-        start[1]--;
-        bytes[0]--;
-        bytes[1]++;
-    }
-    while (o->tokenizer != DATA_TOKENIZER_BYTES && start[1] + bytes[1] < whole && bytes[1] > 0 &&
-           inside_character(set->text[start[1] + bytes[1]]))
-        bytes[1]--;
-    err = data_open_tokenizer(set, o, set->text, (size_t)whole, (size_t)bytes[0], why);
-    if (err != PD_OK)
-        return err;
-    err = find_scored(o, whole, given, start, bytes, why);
+        set->foreign_bytes = data_text_foreign(set->text, (size_t)p.whole);
+    err = data_open_tokenizer(set, o, set->text, (size_t)p.whole, (size_t)p.bytes[DATA_TRAIN], why);
     if (err != PD_OK)
         return err;
     set->info.tokenizer = set->tokenizer;
     set->info.vocab = data_tokenizer_vocab(set->tokenizer);
-    for (int i = 0; i < 2 && err == PD_OK; i++) {
-        if (headers_only && o->tokenizer != DATA_TOKENIZER_BYTES && (size_t)whole > DATA_COUNTED_BYTES_MAX) {
-            set->info.tokens[i] = bytes[i] / GUESSED_BYTES_PER_TOKEN;
+    for (int i = 0; i < DATA_SPLITS && err == PD_OK; i++) {
+        if (i == DATA_TEST && !p.bytes[i])
+            continue;
+        if (headers_only && o->tokenizer != DATA_TOKENIZER_BYTES &&
+            (size_t)p.whole > DATA_COUNTED_BYTES_MAX) {
+            set->info.tokens[i] = p.bytes[i] / GUESSED_BYTES_PER_TOKEN;
             set->info.estimated = true;
         } else if (!set->text) {
-            set->info.tokens[i] = bytes[i]; /* of bytes the size tells all */
+            set->info.tokens[i] = p.bytes[i]; /* of bytes the size tells all */
         } else {
-            err = open_part(set, o, i, set->text + start[i], (size_t)bytes[i], why);
+            err = open_part(set, o, i, set->text + p.start[i], (size_t)p.bytes[i], why);
             if (err != PD_OK)
                 return err;
             set->info.tokens[i] = set->part[i].count;
@@ -371,7 +420,7 @@ enum pd_err data_open_text(struct data_set *set, const struct data_options *o, b
         if (set->info.count[i] < 1)
             return pd_fail(why, PD_ERR_INVALID,
                            "#/data/split: the %s part of '%s' is shorter than data.context + 1",
-                           i ? scored[o->scored] : "training", name);
+                           part_name[i == DATA_VAL ? (int)data_scored_part(o->scored) : i], name);
         if (set->info.count[i] > UINT32_MAX)
             return pd_fail(why, PD_ERR_LIMIT, "more than 2^32 sequences");
     }
@@ -379,8 +428,8 @@ enum pd_err data_open_text(struct data_set *set, const struct data_options *o, b
         /* With `bytes` the text itself is the tokens. */
         free(set->text);
         set->text = NULL;
-        if (headers_only)
-            set->part[0].ids = set->part[1].ids = NULL;
+        for (int i = 0; i < DATA_SPLITS && headers_only; i++)
+            set->part[i].ids = NULL;
     }
     return err;
 }

@@ -228,6 +228,50 @@ enum pd_err checkpoints_try_save(struct checkpoints *c, const struct train_state
 
 /* ---- the end ---- */
 
+/* Rank 0: reads the best file, or for want of it the newest again, whose tensors a damaged file may have changed. */
+static enum pd_err read_best(struct checkpoints *c, int64_t *ret_step, struct pd_why *why)
+{
+    struct reporter *reporter = c->session->reporter;
+    char best[1024] = "", latest[1024] = "", fields[1100];
+    struct train_state state;
+    struct pd_why reason = {""};
+    enum pd_err err;
+
+    retention_paths(c->retention, best, sizeof best, latest, sizeof latest);
+    err = best[0] ? contents_read(c->contents, best, &state, &reason) : PD_OK;
+    if (err != PD_OK) {
+        snprintf(fields, sizeof fields, "path=%s", best);
+        reporter_event(reporter, "checkpoint_fallback", fields, reason.text);
+        err = contents_read(c->contents, latest, &state, why);
+    }
+    if (err == PD_OK && best[0])
+        *ret_step = state.step;
+    return err;
+}
+
+enum pd_err checkpoints_select(struct checkpoints *c, int64_t best_step, int64_t *ret_step,
+                               struct pd_why *why)
+{
+    const struct session *s = c->session;
+    struct pd_why reason = {""};
+    int64_t step = c->saved_step, result = PD_OK;
+    enum pd_err err;
+
+    if (s->setup.rank == 0 && s->config->train.keep_best > 0 && best_step >= 0 && best_step != step)
+        result = read_best(c, &step, &reason);
+    err = ranks_agree(s->ranks, &result, why);
+    if (err == PD_OK && result != PD_OK)
+        err = pd_fail(why, (enum pd_err)result, "the best checkpoint cannot be read: %.300s",
+                      s->setup.rank == 0 ? reason.text : "rank 0 failed");
+    if (err == PD_OK)
+        err = ranks_agree(s->ranks, &step, why);
+    if (err == PD_OK && step != c->saved_step)
+        err = contents_share(c->contents, true, why);
+    if (err == PD_OK)
+        *ret_step = step;
+    return err;
+}
+
 void checkpoints_finish(struct checkpoints *c)
 {
     int64_t latest = c->session->config->train.keep_latest;

@@ -36,6 +36,10 @@ PD_NODISCARD enum pd_err checkpoints_save(struct checkpoints *c, const struct tr
  * the next is due. Fails where the ranks cannot agree. */
 PD_NODISCARD enum pd_err checkpoints_try_save(struct checkpoints *c, const struct train_state *state,
                                               struct pd_why *why);
+/* Sets parameters and averages, on all ranks, to those of the best checkpoint that is kept, whose step is *ret_step; without
+ * one, or if it is that of the newest step, they stay as they are. Nothing is to be trained after this. */
+PD_NODISCARD enum pd_err checkpoints_select(struct checkpoints *c, int64_t best_step, int64_t *ret_step,
+                                            struct pd_why *why);
 /* The run is done: removes those beyond train.keep. */
 void checkpoints_finish(struct checkpoints *c);
 /* Sets the paths of the best and the newest one, if there are any. */

@@ -66,8 +66,8 @@ static enum pd_err read_output(void *user, const char *name, double *to, size_t 
     return executable_read(&e->executable, name, to, count, why);
 }
 
-enum pd_err evaluator_score(struct evaluator *e, double number[TASK_NUMBERS_MAX], enum train_stop *ret_stop,
-                            struct pd_why *why)
+enum pd_err evaluator_score(struct evaluator *e, enum data_split part, double number[TASK_NUMBERS_MAX],
+                            enum train_stop *ret_stop, struct pd_why *why)
 {
     const struct session *s = e->session;
     const struct train_setup *setup = &s->setup;
@@ -76,12 +76,11 @@ enum pd_err evaluator_score(struct evaluator *e, double number[TASK_NUMBERS_MAX]
     struct task_score sums;
     const struct data_share share = {
         .whole = setup->eval_batch * setup->ranks, .parts = 1, .rank = setup->rank, .ranks = setup->ranks};
-    int64_t left = (setup->info->count[DATA_VAL] + share.whole - 1) / share.whole;
+    int64_t left = (setup->info->count[part] + share.whole - 1) / share.whole;
     struct data_loader *l = NULL;
     const struct data_batch *b;
     enum train_stop stop = TRAIN_STOP_NONE;
-    enum pd_err err =
-        data_loader_start_share(setup->set, DATA_VAL, &share, 0, 0, setup->loader_threads, &l, why);
+    enum pd_err err = data_loader_start_share(setup->set, part, &share, 0, 0, setup->loader_threads, &l, why);
 
     task->begin(&sums);
     for (; err == PD_OK; left--) {
@@ -110,14 +109,13 @@ enum pd_err evaluator_score(struct evaluator *e, double number[TASK_NUMBERS_MAX]
     return PD_OK;
 }
 
-void evaluator_push(const struct evaluator *e, const double *number, bool averaged)
+void evaluator_push(const struct evaluator *e, enum data_scored scored, const double *number, bool averaged)
 {
     const struct train_setup *setup = &e->session->setup;
     const struct task_number *named = setup->task->numbers;
 
     for (size_t i = 0; named[i].key[0]; i++)
-        reporter_push(e->session->reporter, (averaged ? named[i].averaged : named[i].key)[setup->scored],
-                      number[i]);
+        reporter_push(e->session->reporter, (averaged ? named[i].averaged : named[i].key)[scored], number[i]);
 }
 
 /* ---- the evaluations of a run ---- */
@@ -176,13 +174,26 @@ static void count_patience(struct evaluator *e, double value)
     }
 }
 
+/* Adds the points, and writes the numbers of the weights as words. */
+static void push(const struct evaluator *e, enum data_scored scored, const double *number,
+                 const double *average, char text[200])
+{
+    const struct task_number *named = e->session->setup.task->numbers;
+    size_t len = 0;
+
+    evaluator_push(e, scored, number, false);
+    if (e->averages)
+        evaluator_push(e, scored, average, true);
+    text[0] = 0;
+    for (size_t i = 0; named[i].key[0] && len < 200; i++)
+        len += (size_t)snprintf(text + len, 200 - len, " %s %.4f", named[i].key[scored], number[i]);
+}
+
 /* What an evaluation of step `step` found: `average` is read where averages are kept. */
 static void record(struct evaluator *e, int64_t step, const double *number, const double *average)
 {
     const struct train_setup *setup = &e->session->setup;
-    const struct task_number *named = setup->task->numbers;
-    char text[200] = "";
-    size_t len = 0;
+    char text[200];
     bool was_best;
 
     e->loss = number[EVALUATOR_LOSS];
@@ -194,13 +205,23 @@ static void record(struct evaluator *e, int64_t step, const double *number, cons
         e->best_step = step;
     }
     count_patience(e, (setup->stop.averaged ? average : number)[setup->stop.number]);
-    evaluator_push(e, number, false);
-    if (e->averages)
-        evaluator_push(e, average, true);
-    for (size_t i = 0; named[i].key[0] && len < sizeof text; i++)
-        len += (size_t)snprintf(text + len, sizeof text - len, " %s %.4f", named[i].key[setup->scored],
-                                number[i]);
+    push(e, setup->scored, number, average, text);
     reporter_log(e->session->reporter, "step %lld%s%s", (long long)step, text, was_best ? " best" : "");
+}
+
+/* A pass with the weights, and where averages are kept one with them. */
+static enum pd_err score(struct evaluator *e, enum data_split part, double *number, double *average,
+                         enum train_stop *ret_stop, struct pd_why *why)
+{
+    enum pd_err err = evaluator_score(e, part, number, ret_stop, why), back;
+
+    if (err != PD_OK || *ret_stop != TRAIN_STOP_NONE || !e->averages)
+        return err;
+    err = look_at(e, true, why);
+    if (err == PD_OK)
+        err = evaluator_score(e, part, average, ret_stop, why);
+    back = look_at(e, false, why);
+    return err == PD_OK ? back : err;
 }
 
 enum pd_err evaluator_run(struct evaluator *e, int64_t step, enum train_stop *ret_stop, struct pd_why *why)
@@ -210,16 +231,7 @@ enum pd_err evaluator_run(struct evaluator *e, int64_t step, enum train_stop *re
     enum pd_err err;
 
     e->due = true;
-    err = evaluator_score(e, number, &stop, why);
-    if (err == PD_OK && stop == TRAIN_STOP_NONE && e->averages) {
-        enum pd_err back;
-
-        err = look_at(e, true, why);
-        if (err == PD_OK)
-            err = evaluator_score(e, average, &stop, why);
-        back = look_at(e, false, why);
-        err = err == PD_OK ? back : err;
-    }
+    err = score(e, DATA_VAL, number, average, &stop, why);
     if (err != PD_OK)
         return err;
     *ret_stop = stop;
@@ -227,6 +239,26 @@ enum pd_err evaluator_run(struct evaluator *e, int64_t step, enum train_stop *re
         return PD_OK;
     record(e, step, number, average);
     e->due = false;
+    return PD_OK;
+}
+
+enum pd_err evaluator_test(struct evaluator *e, int64_t step, enum train_stop *ret_stop, struct pd_why *why)
+{
+    struct reporter *reporter = e->session->reporter;
+    double number[TASK_NUMBERS_MAX], average[TASK_NUMBERS_MAX] = {0};
+    char text[200], line[300], fields[64];
+    enum pd_err err = score(e, DATA_TEST, number, average, ret_stop, why);
+
+    if (err != PD_OK || *ret_stop != TRAIN_STOP_NONE)
+        return err;
+    reporter_set_step(reporter, step);
+    push(e, DATA_SCORED_TEST, number, average, text);
+    snprintf(line, sizeof line, "the test part, scored once with the checkpoint of step %lld:%s",
+             (long long)step, text);
+    snprintf(fields, sizeof fields, "step=%lld samples=%lld", (long long)step,
+             (long long)e->session->setup.info->count[DATA_TEST]);
+    reporter_event(reporter, "tested", fields, line);
+    reporter_log(reporter, "%s", line);
     return PD_OK;
 }
 

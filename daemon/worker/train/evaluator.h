@@ -20,12 +20,13 @@ struct evaluator *evaluator_close(struct evaluator *e);
 /* `scored` is called after each batch. */
 void evaluator_watch(struct evaluator *e, void (*scored)(void *user), void *user);
 
-/* The task's numbers over the samples that are scored, with the parameters as they are. *ret_stop: what was
+/* The task's numbers over the samples of a part, with the parameters as they are. *ret_stop: what was
  * asked for meanwhile; not NONE: `number` is not written. */
-PD_NODISCARD enum pd_err evaluator_score(struct evaluator *e, double number[TASK_NUMBERS_MAX],
-                                         enum train_stop *ret_stop, struct pd_why *why);
-/* Adds them as points. */
-void evaluator_push(const struct evaluator *e, const double *number, bool averaged);
+PD_NODISCARD enum pd_err evaluator_score(struct evaluator *e, enum data_split part,
+                                         double number[TASK_NUMBERS_MAX], enum train_stop *ret_stop,
+                                         struct pd_why *why);
+/* Adds them as points, under the keys of these samples. */
+void evaluator_push(const struct evaluator *e, enum data_scored scored, const double *number, bool averaged);
 
 /* Sets and reads the evaluator's share of a run's state: all that is not the trainer's. */
 void evaluator_set_state(struct evaluator *e, const struct train_state *from);
@@ -36,6 +37,10 @@ void evaluator_forget(struct evaluator *e);
  * *ret_stop not NONE: nothing was recorded, and the evaluation is still due. */
 PD_NODISCARD enum pd_err evaluator_run(struct evaluator *e, int64_t step, enum train_stop *ret_stop,
                                        struct pd_why *why);
+/* Scores the test part with the parameters and averages as they are, and reports it as of `step`; recorded as
+ * evaluator_run. The best step does not follow from it. */
+PD_NODISCARD enum pd_err evaluator_test(struct evaluator *e, int64_t step, enum train_stop *ret_stop,
+                                        struct pd_why *why);
 /* One has begun and was not finished. */
 bool evaluator_due(const struct evaluator *e);
 int64_t evaluator_best_step(const struct evaluator *e); /* -1: none */

@@ -147,6 +147,7 @@ static void put_forecast(const struct train_setup *s, const struct forecast *f, 
     pd_json_kv_int(b, "steps_per_epoch", s->steps_per_epoch);
     pd_json_kv_int(b, "train_samples", s->info->count[DATA_TRAIN]);
     pd_json_kv_int(b, "val_samples", s->info->count[DATA_VAL]);
+    pd_json_kv_int(b, "test_samples", s->info->count[DATA_TEST]);
     pd_json_kv_num(b, "n_for_scale", spec->attention.n_for_scale);
     pd_json_kv_num(b, "scale", spec->attention.scale_value);
 }

@@ -100,6 +100,27 @@ static enum pd_err boundary(struct run *r, bool resumed, struct pd_why *why)
     return err;
 }
 
+/* Scores the test part, if there is one, with the checkpoint that validation selected. The last step is saved: if this is
+ * stopped, the next attempt begins here again. */
+static enum pd_err test(struct run *r, enum train_result *ret_result, struct pd_why *why)
+{
+    enum train_stop stop = TRAIN_STOP_NONE;
+    int64_t step;
+    enum pd_err err = PD_OK;
+
+    if (r->session.setup.info->count[DATA_TEST]) {
+        err = checkpoints_select(r->checkpoints, evaluator_best_step(r->evaluator), &step, why);
+        if (err == PD_OK)
+            err = trainer_copy(r->trainer, why);
+        if (err == PD_OK)
+            err = evaluator_test(r->evaluator, step, &stop, why);
+    }
+    *ret_result = stop == TRAIN_STOP_CANCEL       ? TRAIN_CANCELLED
+                  : stop == TRAIN_STOP_CHECKPOINT ? TRAIN_STOPPED
+                                                  : TRAIN_DONE;
+    return err;
+}
+
 /* Steps until the run ends; *ret_result is not written on failure. */
 static enum pd_err loop(struct run *r, enum train_result *ret_result, struct pd_why *why)
 {
@@ -141,11 +162,12 @@ static enum pd_err loop(struct run *r, enum train_result *ret_result, struct pd_
     }
     if (err == PD_OK)
         err = save(r, why);
-    if (err != PD_OK)
+    if (err == PD_OK)
+        err = test(r, ret_result, why);
+    if (err != PD_OK || *ret_result != TRAIN_DONE)
         return err;
     reporter_flush(r->session.reporter);
     checkpoints_finish(r->checkpoints);
-    *ret_result = TRAIN_DONE;
     return PD_OK;
 }
 
@@ -160,11 +182,11 @@ static void announce(struct run *r)
 
     reporter_log(
         s->reporter,
-        "%lld parameters, %lld steps of %d, %lld training and %lld validation samples, arena %.1f MiB, %d "
-        "threads",
+        "%lld parameters, %lld steps of %d, %lld training, %lld validation and %lld test samples, arena %.1f "
+        "MiB, %d threads",
         (long long)model_param_elements(setup->model), (long long)setup->steps, setup->batch,
-        (long long)setup->info->count[DATA_TRAIN], (long long)setup->info->count[DATA_VAL], arena / 1048576,
-        session_threads(s));
+        (long long)setup->info->count[DATA_TRAIN], (long long)setup->info->count[DATA_VAL],
+        (long long)setup->info->count[DATA_TEST], arena / 1048576, session_threads(s));
     reporter_warnings(s->reporter, setup->set);
     reporter_push(s->reporter, "mem/arena", arena);
     if (s->peak.flops > 0) {

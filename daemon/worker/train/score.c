@@ -100,10 +100,10 @@ static enum pd_err score(struct score *s, const struct data_st *st, enum train_s
 
         err = averaged ? model_store_read_averages(s->store, st, why) : model_store_read(s->store, st, why);
         if (err == PD_OK)
-            err = evaluator_score(s->evaluator, number, ret_stop, why);
+            err = evaluator_score(s->evaluator, DATA_VAL, number, ret_stop, why);
         if (err != PD_OK || *ret_stop != TRAIN_STOP_NONE)
             return err;
-        evaluator_push(s->evaluator, number, averaged);
+        evaluator_push(s->evaluator, s->session.setup.scored, number, averaged);
     }
     reporter_log_points(s->session.reporter);
     reporter_send(s->session.reporter);

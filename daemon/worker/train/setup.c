@@ -105,6 +105,13 @@ static enum pd_err open_data(struct train_setup *s, const struct job_config *c, 
         o.train_count = (int64_t)c->data.split_train;
         o.val_count = (int64_t)c->data.split_val;
     }
+    if (c->data.split == JOB_SPLIT_STANDARD) {
+        o.rule = DATA_SPLIT_STANDARD;
+        o.amount[DATA_TRAIN] = isnan(c->data.split_train) ? 0 : c->data.split_train;
+        o.amount[DATA_VAL] = isnan(c->data.split_val) ? 0 : c->data.split_val;
+        o.amount[DATA_TEST] = isnan(c->data.split_test) ? 0 : c->data.split_test;
+        o.val_is_test = job_dataset_info((enum job_dataset)c->data.dataset)->val_is_test;
+    }
     s->scored = o.scored;
     err = data_open(&o, headers_only, &s->set, why);
     if (err == PD_OK)

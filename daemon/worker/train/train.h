@@ -66,7 +66,7 @@ struct train_host {
     /* A batch of at most 1000 points, at least every half second while there are any. */
     void (*metrics)(void *user, const struct train_point *points, size_t count);
     /* kind: "start", "resume", "checkpoint_fallback", "checkpoint_removed", "checkpoint_failed",
-     * "nonfinite", "bad_picture", or a kind of data_warnings (data.h). fields: "key=value" pairs,
+     * "nonfinite", "bad_picture", "early_stop", "tested", or a kind of data_warnings (data.h). fields: "key=value" pairs,
      * blank-separated. */
     void (*event)(void *user, const char *kind, const char *text, const char *fields);
     void (*progress)(void *user, int64_t step, int64_t total);
@@ -155,7 +155,7 @@ PD_NODISCARD enum pd_err train_score_plan(struct job_config *config, const char 
 
 /* The byte forecast of the run, without training: one JSON object
  * {"bytes":{"weights":..,"gradients":..,...},"arena_bytes":..,"total_bytes":..,"parameters":..,
- *  "steps":..,"steps_per_epoch":..,"train_samples":..,"val_samples":..,"checkpoint_bytes":..,"n_for_scale":..,
+ *  "steps":..,"steps_per_epoch":..,"train_samples":..,"val_samples":..,"test_samples":..,"checkpoint_bytes":..,"n_for_scale":..,
  *  "scale":..,"warnings":[{"pointer":"#/data/path","detail":".."}]}, warnings as data_warnings has them.
  * gradients, activations and workspace share the arena (arena_bytes); in mixed precision so do the weights,
  * which then are the bf16 copies of the parameters, and the parameters themselves are "master"; total_bytes =

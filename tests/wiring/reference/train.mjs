@@ -158,7 +158,7 @@ export function update(s, state, grads, lr) {
 /**
  * A run from its seed. `batches` gives the samples of a step, {input, target} each, and those of validation; without
  * these nothing of it is computed.
- * @param {{train: (step: number) => {input: any, target: any}[], val?: {input: any, target: any}[]}} batches
+ * @param {{train: (step: number) => {input: any, target: any}[], val?: {input: any, target: any}[], test?: {input: any, target: any}[]}} batches
  * @returns {{series: Map<string, Map<number, number>>, checkpoints: Map<number, Map<string, ArrayLike<number>>>,
  *     files: number[], best: {step: number, score: number}, steps: number, finished: boolean}} `checkpoints` holds the
  *     state at every step, `files` says which steps have a file in the end
@@ -237,6 +237,15 @@ export function train(s, batches) {
         boundary(step);
     }
     const finished = inRow < s.nonfiniteLimit;
+    if (finished && batches.test?.length) { // once, with the best that is kept, or else the last
+        const at = s.keepBest > 0 && kept.best().step >= 0 ? kept.best().step : step;
+        for (const [prefix, suffix] of state.ema ? [['', ''], ['ema.', '_ema']] : [['', '']]) {
+            const chosen = new Map(Array.from(params, ([name, p]) => [name, { shape: p.shape, data: checkpoints.get(at).get(prefix + name) }]));
+            const one = evaluate(s, chosen, batches.test);
+            push(`loss/test${suffix}`, at, one.loss);
+            push(`${metric}/test${suffix}`, at, shown(one));
+        }
+    }
     return { series, checkpoints, files: kept.end(finished ? step : null), best: kept.best(), steps: step, finished };
 }
 

@@ -20,6 +20,7 @@ import { tokenizer } from './tokens.mjs';
  * @typedef {object} Feed
  * @property {(step: number) => Sample[]} train the whole batch of global step 0, 1, ...
  * @property {Sample[]} val the validation part, in order
+ * @property {Sample[]} test what is scored once, at the end, in order
  * @property {(split: 'train' | 'val' | 'test') => Sample[]} scored a part as an evaluation sees it, in order
  * @property {{samples: number, channels?: number, height?: number, width?: number, classes?: number, vocab?: number}} facts
  *     of the training part, as a network needs to know them
@@ -47,17 +48,29 @@ function schedule(document, count) {
 
 const readers = { mnist: readMnist, cifar10: readCifar, image_folder: readFolder, imagenet1k: readFolder, tiny_imagenet: readFolder };
 
+/** The set with the sizes of its training, validation and test files: what the rule standard divides. */
+function readParts(dataset, folder) {
+    if (dataset === 'image_folder')
+        return readFolder(folder, ['val', 'valid', 'validation'], ['test']);
+    if (dataset === 'imagenet1k' || dataset === 'tiny_imagenet')
+        return readFolder(folder, [], ['val', 'valid', 'validation']);
+    const set = readers[dataset](folder);
+    return { ...set, given: [set.given[0], 0, set.given[1]] };
+}
+
+/** Digits of each part. */
+const digitCounts = ({ rule, train, val, test }) => rule === 'standard' ? [train ?? 4000, val ?? 1000, test ?? 1000]
+    : rule === 'count' ? [train, val] : rule === 'fraction' ? [train, val].map(share => Math.floor(5000 * share + 1e-6)) : [4000, 1000];
+
 /** @returns {Feed} */
 function pictures(document, folder, splitSeed) {
     const { data, train } = document, { augment, split } = data;
     const size = typeof data.image_size === 'number' ? [data.image_size, data.image_size] : data.image_size;
     // Generated digits are no pool to choose from: each part is drawn as long as it is asked for.
     const generated = data.dataset === 'digits_gen';
-    const set = generated
-        ? digitSet(split.rule === 'count' ? [split.train, split.val] : split.rule === 'fraction'
-            ? [split.train, split.val].map(share => Math.floor(5000 * share + 1e-6)) : [4000, 1000], splitSeed)
-        : readers[data.dataset](folder);
-    const [training, validation, test] = splitImages(generated ? { rule: 'given', train: null, val: null } : split, set.given, splitSeed);
+    const standard = split.rule === 'standard';
+    const set = generated ? digitSet(digitCounts(split), splitSeed) : standard ? readParts(data.dataset, folder) : readers[data.dataset](folder);
+    const [training, validation, test] = splitImages(generated ? { ...split, rule: standard ? 'standard' : 'given' } : split, set.given, splitSeed);
     const { places, ...length } = schedule(document, training.length);
     const sample = (index, prepare) =>
         ({ input: normalised(prepare(set.picture(index)), set.mean, set.std), target: set.labels[index] });
@@ -71,6 +84,7 @@ function pictures(document, folder, splitSeed) {
         get val() {
             return made ??= seen(validation);
         },
+        test: standard ? seen(test) : [],
         scored: split => seen({ train: training, val: validation, test }[split]),
     };
 }
@@ -80,20 +94,22 @@ function pictures(document, folder, splitSeed) {
 const partFiles = [
     ['train.txt', 'ptb.train.txt', 'wiki.train.tokens', 'wiki.train.raw', 'train.tokens'],
     ['valid.txt', 'ptb.valid.txt', 'wiki.valid.tokens', 'wiki.valid.raw', 'valid.tokens', 'val.txt', 'validation.txt'],
+    ['test.txt', 'ptb.test.txt', 'wiki.test.tokens', 'wiki.test.raw', 'test.tokens'],
 ];
 
 /** The three parts of a text, and all that its characters are taken from. */
 function textParts({ data }, place, splitSeed) {
+    const standard = data.split.rule === 'standard';
     if (data.dataset === 'text_gen') {
         const parts = generatedParts(data.split, splitSeed);
-        return { parts, text: Buffer.concat(parts.slice(0, 2)) };
+        return { parts, text: Buffer.concat(parts.slice(0, standard ? 3 : 2)) };
     }
-    const files = data.dataset === 'text' ? [readFileSync(place)] : partFiles.map(names => {
+    const files = data.dataset === 'text' ? [readFileSync(place)] : partFiles.slice(0, standard ? 3 : 2).map(names => {
         const name = names.find(file => existsSync(path.join(place, file)));
         return name ? readFileSync(path.join(place, name)) : Buffer.alloc(0);
     });
     const text = Buffer.concat(files), nine = Math.floor(text.length * 0.9);
-    const given = data.dataset === 'text' ? [nine, text.length - nine] : files.map(file => file.length);
+    const given = data.dataset === 'text' ? standard ? [text.length, 0, 0] : [nine, text.length - nine] : files.map(file => file.length);
     return { parts: splitText(data.split, text, given, data.tokenizer !== 'bytes'), text };
 }
 
@@ -114,7 +130,7 @@ function texts(document, place, tokenizerFolder, splitSeed) {
         ...length, facts: { samples: counts[0], vocab: vocabulary.length }, vocabulary,
         train: step => places(step).map(({ epoch, sample: number }) =>
             sample(window(0, number, bounded(words(train.seed, stream.window, epoch, 0)[0], context)))),
-        val: whole(1),
+        val: whole(1), test: data.split.rule === 'standard' && parts[2].length ? whole(2) : [],
         scored: split => whole(['train', 'val', 'test'].indexOf(split)),
     };
 }
@@ -123,7 +139,7 @@ function texts(document, place, tokenizerFolder, splitSeed) {
 
 /** @returns {Feed} */
 function labelled(document, place, tokenizerFolder, splitSeed) {
-    const { data } = document, { rows, given } = readLabelled(place), parts = splitImages(data.split, given, splitSeed);
+    const { data } = document, { rows, given } = readLabelled(place, data.split.rule === 'standard'), parts = splitImages(data.split, given, splitSeed);
     const names = classesOf(parts[0].map(i => rows[i].label));
     const training = Buffer.from(parts[0].map(i => rows[i].text).join(data.tokenizer === 'words' ? ' ' : ''));
     const { vocabulary, encode } = tokenizer(data.tokenizer, training, training, tokenizerFolder);
@@ -138,7 +154,7 @@ function labelled(document, place, tokenizerFolder, splitSeed) {
     return {
         ...length, facts: { samples: parts[0].length, vocab: vocabulary.length, classes: names.length }, vocabulary, names,
         train: step => places(step).map(({ sample: chosen }) => sample(parts[0][chosen])),
-        val: parts[1].map(sample),
+        val: parts[1].map(sample), test: data.split.rule === 'standard' ? parts[2].map(sample) : [],
         scored: split => parts[['train', 'val', 'test'].indexOf(split)].map(sample),
     };
 }

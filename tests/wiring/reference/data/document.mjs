@@ -2,8 +2,6 @@
 // (spec/job.md 3, GET /api/v1/fields): one that goes astray in the daemon is noticed.
 
 const texts = ['text', 'ptb', 'wikitext2', 'wikitext103', 'text_labels', 'text_gen'];
-/** One file, which the job divides. */
-const isFile = ({ dataset, path }) => dataset === 'text' || (dataset === 'text_labels' && /\.(tsv|csv|jsonl)(\.gz)?$/.test(path));
 const sides = { mnist: 28, digits_gen: 28, cifar10: 32, tiny_imagenet: 64, imagenet1k: 224, image_folder: 224 };
 
 /**
@@ -12,16 +10,11 @@ const sides = { mnist: 28, digits_gen: 28, cifar10: 32, tiny_imagenet: 64, image
  */
 export function resolved({ data, model = {}, train = {} }) {
     const isText = texts.includes(data.dataset), { augment = {} } = data;
-    const rule = data.split?.rule ?? (isFile(data) ? 'fraction' : 'given');
-    // A text whose rule is not named is divided in nine tenths and one; of another training part the rest is left.
-    const whole = isFile(data) && data.split?.rule === undefined;
-    const training = data.split?.train ?? (whole ? 0.9 : null);
-    const validation = data.split?.val ?? (whole ? Number((1 - training).toFixed(12)) : null);
     const tokenizer = data.tokenizer ?? 'bytes';
     return {
         data: {
             dataset: data.dataset, path: data.path ?? null,
-            split: { rule, train: training, val: validation },
+            split: { rule: data.split?.rule ?? 'standard', train: data.split?.train ?? null, val: data.split?.val ?? null, test: data.split?.test ?? null },
             split_seed: data.split_seed === undefined ? 0 : data.split_seed,
             image_size: isText ? null : data.image_size ?? sides[data.dataset],
             context: isText ? data.context ?? model.context ?? 256 : null,

@@ -61,7 +61,7 @@ export function writeMnist(folder, parts, zip = false) {
 export function readMnist(folder) {
     const find = (stems, what) => {
         const names = readdirSync(folder).sort().filter(name => stems.some(stem => name.startsWith(`${stem}-${what}`)));
-        return readIdx(path.join(folder, names[0]));
+        return names[0] ? readIdx(path.join(folder, names[0])) : { extents: [0, 0, 0], data: Buffer.alloc(0) };
     };
     const parts = [['train', 'train10k'], ['t10k', 't2k', 'test']].map(stems => {
         const { extents: [count, height, width], data } = find(stems, 'images');
@@ -166,21 +166,23 @@ export function readPng(bytes) {
  * Folders of PNG files: train/CLASS and val/CLASS (or valid, validation, test), or CLASS alone; val/images with
  * val_annotations.txt. Classes are those of the training part; both stand in byte order.
  * @param {string} folder
+ * @param {string[]} parts names of the second part's folder
+ * @param {string[]} third names of the third part's, which the rule standard alone reads
  * @returns {ImageSet}
  */
-export function readFolder(folder) {
+export function readFolder(folder, parts = ['val', 'valid', 'validation', 'test'], third = []) {
     const isFolder = name => existsSync(path.join(folder, name)) && statSync(path.join(folder, name)).isDirectory();
     const under = name => readdirSync(path.join(folder, name), { recursive: true }).map(String)
         .filter(file => /\.png$/i.test(file)).map(file => `${name}/${file}`);
     const own = isFolder('train');
-    const second = ['val', 'valid', 'validation', 'test'].find(isFolder);
-    const notes = second && path.join(folder, second, 'val_annotations.txt');
+    const second = parts.find(isFolder), last = third.find(isFolder), noting = [second, last].find(name => name === 'val');
+    const notes = noting && path.join(folder, noting, 'val_annotations.txt');
     const noted = notes && existsSync(notes)
         ? new Map(readFileSync(notes, 'utf8').trim().split('\n').map(line => /** @type {[string, string]} */ (line.split('\t').slice(0, 2)))) : null;
-    const listed = (own ? [['train'], [second]] : [readdirSync(folder).filter(isFolder), []]).map(tops => tops.flatMap(top =>
+    const listed = (own ? [['train'], [second], [last]].map(tops => tops.filter(Boolean)) : [readdirSync(folder).filter(isFolder), [], []]).map(tops => tops.flatMap(top =>
         under(String(top)).map(file => {
             const at = file.split('/');
-            const name = noted && at[0] === second ? String(noted.get(at[at.length - 1])) : at[own ? 1 : 0];
+            const name = noted && at[0] === noting ? String(noted.get(at[at.length - 1])) : at[own ? 1 : 0];
             return { file, name };
         })).sort((a, b) => byBytes(a.name, b.name) || byBytes(a.file, b.file)));
     const names = [...new Set(listed[0].map(item => item.name))];

@@ -34,13 +34,14 @@ export function readTable(file) {
 
 const isFile = place => /\.(tsv|csv|jsonl)(\.gz)?$/.test(place);
 
-/** The rows of a file, or of a folder's training file and of the one that validates. */
-export function readLabelled(place) {
+/** The rows of a file, or of a folder's training file and of the one that validates; by the rule standard of a test file as well. */
+export function readLabelled(place, standard) {
     if (isFile(place))
-        return { rows: readTable(place), given: [readTable(place).length, 0] };
+        return { rows: readTable(place), given: [readTable(place).length, 0, 0] };
     const part = stems => stems.flatMap(stem => ['tsv', 'csv', 'jsonl'].flatMap(form => [`${stem}.${form}`, `${stem}.${form}.gz`]))
         .map(name => path.join(place, name)).find(name => existsSync(name));
-    const parts = [part(['train']), part(['valid', 'val', 'validation', 'test'])].map(file => file ? readTable(file) : []);
+    const valid = ['valid', 'val', 'validation'];
+    const parts = (standard ? [part(['train']), part(valid), part(['test'])] : [part(['train']), part([...valid, 'test'])]).map(file => file ? readTable(file) : []);
     return { rows: parts.flat(), given: parts.map(rows => rows.length) };
 }
 

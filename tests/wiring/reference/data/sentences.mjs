@@ -84,7 +84,9 @@ const VALIDATION = 2 ** 32, TEST = 2 ** 33;
  * @param {import('./split.mjs').Split} split
  * @param {number} seed
  */
-export function generatedParts({ rule, train, val }, seed) {
+export function generatedParts({ rule, train, val, test }, seed) {
+    if (rule === 'standard')
+        return [sentences(seed, 0, train ?? 1000000), sentences(seed, VALIDATION, val ?? 100000), sentences(seed, TEST, test ?? 100000)];
     const [training, validation] = rule === 'count' ? [Number(train), Number(val)]
         : rule === 'fraction' ? [train, val].map(share => Math.floor(1100000 * Number(share) + 1e-6)) : [1000000, 100000];
     return [sentences(seed, 0, training), sentences(seed, VALIDATION, validation), sentences(seed, TEST, validation)];

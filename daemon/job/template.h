@@ -4,7 +4,8 @@
  *
  *   {"name": "E01", "version": 1, "title", "question" (two sentences), "source" (the paper's figure or table),
  *    "variants": {"small": V, "paper": V}}
- *   V: {"shows": what it should still show, "jobs": [documents]}, or {"refused": what is missing}
+ *   V: {"shows": what it should still show, "claims": [statements that its runs decide, see claim.h],
+ *       "jobs": [documents]}, or {"refused": what is missing}
  *
  * "data" of a document may hold "any": alternatives {"dataset", "path"} in the order in which they are looked for.
  *
@@ -40,7 +41,7 @@ size_t job_template_find(const char *name);
 /* The file, *ret_len bytes of JSON; static, not ended by NUL. */
 const char *job_template_text(size_t i, size_t *ret_len);
 
-/* A JSON object appended: {"templates":[the files, of their variants {"shows" or "refused", "jobs": how many}]}.
+/* A JSON object appended: {"templates":[the files, of their variants {"shows" or "refused", "claims", "jobs": how many}]}.
  */
 PD_NODISCARD enum pd_err job_templates_json(struct pd_buf *ret_json, struct pd_why *why);
 

@@ -9,7 +9,9 @@
 #include <cmocka.h>
 #include <jansson.h>
 
+#include "daemon/job/claim.h"
 #include "daemon/job/job.h"
+#include "daemon/job/metric.h"
 #include "daemon/job/template.h"
 
 static struct job_template_docs docs;
@@ -152,6 +154,136 @@ static void test_template_each_resolves_or_says_what_is_missing(void **state)
     assert_true(refused > 40 && refused + run > 64);
 }
 
+/* How many combinations of the job have the values of the point. */
+static size_t fitting(const struct job_doc *job, const json_t *point)
+{
+    size_t found = 0;
+
+    for (int64_t n = 0; n < job_run_count(job); n++) {
+        struct pd_buf b;
+        json_t *values;
+
+        if (job_run_trial(job, n))
+            continue;
+        pd_buf_init(&b, 0);
+        assert_int_equal(job_run_params(job, n, &b, NULL), PD_OK);
+        values = json_loadb(b.data, b.len, 0, NULL);
+        found += job_claim_fits(point, values);
+        json_decref(values);
+        pd_buf_done(&b);
+    }
+    return found;
+}
+
+/* A resolved document of the first run that a term names writes the metric. */
+static void wants_metric(const struct job_doc *job, const char *key)
+{
+    const struct job_metric *metric = job_metric_find(key);
+    struct job_config *config = NULL;
+    struct pd_buf b;
+
+    if (!metric)
+        fail_msg("no metric '%s'", key);
+    pd_buf_init(&b, 0);
+    assert_int_equal(job_run_resolve(job, 0, &b, NULL), PD_OK);
+    assert_int_equal(job_config_load(b.data, b.len, &config, NULL), PD_OK);
+    if (metric->written && !metric->written(config))
+        fail_msg("its runs do not write '%s'", key);
+    job_config_free(config);
+    pd_buf_done(&b);
+}
+
+static size_t check_side(const struct job_claim *c, const struct job_claim_side *side, struct job_doc **jobs,
+                         size_t job_count)
+{
+    for (size_t t = 0; t < side->count; t++) {
+        const struct job_claim_term *term = &side->term[t];
+
+        assert_true(term->job < job_count);
+        wants_metric(jobs[term->job], c->metric);
+        for (size_t p = 0; p < term->count; p++)
+            if (fitting(jobs[term->job], term->point[p]) != 1)
+                fail_msg("'%s': a point fits %zu combinations", c->says,
+                         fitting(jobs[term->job], term->point[p]));
+    }
+    return side->count;
+}
+
+static void test_template_each_claim_names_what_its_jobs_have(void **state)
+{
+    size_t judged = 0;
+
+    (void)state;
+    for (size_t i = 0; i < job_template_count(); i++) {
+        struct job_doc *jobs[JOB_TEMPLATE_JOBS] = {0};
+        char request[64];
+        size_t len;
+        const char *text = job_template_text(i, &len);
+        json_t *file = json_loadb(text, len, 0, NULL), *claim, *small;
+        json_t *claims;
+        size_t k;
+
+        small = json_object_get(json_object_get(file, "variants"), "small");
+        claims = json_object_get(small, "claims");
+        assert_null(json_object_get(json_object_get(json_object_get(file, "variants"), "paper"), "claims"));
+        assert_true(json_is_array(claims) == !json_object_get(small, "refused"));
+        setup(NULL);
+        snprintf(request, sizeof request, "{\"template\":\"%s\"}", job_template_name(i));
+        if (claims)
+            assert_int_equal(fold(request), PD_OK);
+        for (k = 0; claims && k < docs.count; k++)
+            assert_int_equal(job_parse(docs.json[k].data, docs.json[k].len, NULL, &jobs[k], &report), PD_OK);
+        json_array_foreach(claims, k, claim)
+        {
+            struct job_claim c;
+            struct pd_why why = {.text = ""};
+
+            if (job_claim_read(claim, &c, &why) != PD_OK)
+                fail_msg("%s, claim %zu: %s", job_template_name(i), k, why.text);
+            judged += check_side(&c, &c.arm, jobs, docs.count) > 0;
+            check_side(&c, &c.against, jobs, docs.count);
+        }
+        for (k = 0; k < JOB_TEMPLATE_JOBS; k++)
+            job_free(jobs[k]);
+        json_decref(file);
+        teardown(NULL);
+    }
+    assert_true(judged >= 60);
+}
+
+static void test_template_claim_refuses_what_is_not_its_vocabulary(void **state)
+{
+    static const char arm[] = "\"arm\":{\"point\":{}},\"against\":0";
+    static const struct {
+        const char *more, *says;
+    } wrong[] = {
+        {"\"is\":\"equal\",\"metric\":\"a\"", "is"},
+        {"\"is\":\"less\"", "metric"},
+        {"\"is\":\"less\",\"metric\":\"a\",\"margin\":-1", "margin"},
+        {"\"is\":\"less\",\"metric\":\"a\",\"value\":\"mean\"", "value"},
+        {"\"is\":\"less\",\"metric\":\"a\",\"relative\":1", "relative"},
+        {"\"is\":\"less\",\"metric\":\"a\",\"distance\":true", "arm"},
+        {"\"is\":\"less\",\"metric\":\"a\",\"seed\":1", "no member 'seed'"},
+    };
+    char text[256];
+
+    (void)state;
+    for (size_t i = 0; i <= sizeof wrong / sizeof *wrong; i++) {
+        bool good = i == sizeof wrong / sizeof *wrong;
+        struct pd_why why = {.text = ""};
+        struct job_claim c;
+        json_t *json;
+
+        snprintf(text, sizeof text, "{\"says\":\"x\",%s,%s}",
+                 good ? "\"is\":\"less\",\"metric\":\"a\"" : wrong[i].more, arm);
+        json = json_loads(text, 0, NULL);
+        assert_int_equal(job_claim_read(json, &c, &why), good ? PD_OK : PD_ERR_INVALID);
+        if (!good && !strstr(why.text, wrong[i].says))
+            fail_msg("%s", why.text);
+        json_decref(json);
+    }
+}
+
 static void test_template_is_changed_member_by_member(void **state)
 {
     json_t *doc;
@@ -239,6 +371,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_template_each_resolves_or_says_what_is_missing),
         cmocka_unit_test(test_template_takes_the_data_that_are_there),
+        cmocka_unit_test(test_template_each_claim_names_what_its_jobs_have),
+        cmocka_unit_test(test_template_claim_refuses_what_is_not_its_vocabulary),
         cmocka_unit_test_setup_teardown(test_template_is_changed_member_by_member, setup, teardown),
         cmocka_unit_test_setup_teardown(test_template_a_preset_replaces_the_model_and_a_recipe_the_training,
                                         setup, teardown),

@@ -117,15 +117,14 @@ enum pd_err store_sample_list(struct store *s, const struct store_sample_query *
     return err == PD_ERR_NOT_FOUND ? PD_OK : err;
 }
 
-enum pd_err store_run_count(struct store *s, int64_t job_id, struct store_run_counts *ret, struct pd_why *why)
+/* The rows (state, outcome, count) of a statement that is bound. */
+static enum pd_err read_counts(struct store *s, sqlite3_stmt *st, struct store_run_counts *ret,
+                               struct pd_why *why)
 {
     struct store_run_counts counts = {0};
-    sqlite3_stmt *st;
-    enum pd_err err = db_bind(
-        &s->db, &st, why,
-        "SELECT state, outcome, count(*) FROM run WHERE job_id = ?1 GROUP BY state, outcome", "i", job_id);
+    enum pd_err err;
 
-    while (err == PD_OK && (err = db_step(&s->db, st, why)) == PD_OK) {
+    while ((err = db_step(&s->db, st, why)) == PD_OK) {
         enum job_run_state state;
         enum job_outcome outcome;
         int64_t n = sqlite3_column_int64(st, 2);
@@ -139,6 +138,86 @@ enum pd_err store_run_count(struct store *s, int64_t job_id, struct store_run_co
         return err;
     *ret = counts;
     return PD_OK;
+}
+
+enum pd_err store_run_count(struct store *s, int64_t job_id, struct store_run_counts *ret, struct pd_why *why)
+{
+    sqlite3_stmt *st;
+    enum pd_err err = db_bind(
+        &s->db, &st, why,
+        "SELECT state, outcome, count(*) FROM run WHERE job_id = ?1 GROUP BY state, outcome", "i", job_id);
+
+    return err == PD_OK ? read_counts(s, st, ret, why) : err;
+}
+
+/* ---- experiments ---------------------------------------------------------------------------- */
+
+#define EXPERIMENT_LIST                                                                                      \
+    "SELECT experiment, (SELECT t.template FROM job t WHERE t.experiment = j.experiment AND t.deleted_us = " \
+    "0 ORDER BY t.id DESC LIMIT 1), count(*), min(created_us), CASE WHEN min(ended_us) > 0 THEN "            \
+    "max(ended_us) ELSE 0 END FROM job j WHERE deleted_us = 0 AND "
+
+static enum pd_err experiment_counts(struct store *s, struct store_experiment *e, struct pd_why *why)
+{
+    sqlite3_stmt *st;
+    enum pd_err err = db_bind(&s->db, &st, why,
+                              "SELECT r.state, r.outcome, count(*) FROM job j JOIN run r ON r.job_id = j.id "
+                              "WHERE j.experiment = ?1 AND j.deleted_us = 0 GROUP BY 1, 2",
+                              "t", e->name);
+
+    return err == PD_OK ? read_counts(s, st, &e->runs, why) : err;
+}
+
+static enum pd_err experiment_rows(struct store *s, sqlite3_stmt *st,
+                                   bool (*row)(void *ctx, const struct store_experiment *e), void *ctx,
+                                   bool *ret_any, struct pd_why *why)
+{
+    enum pd_err err = PD_OK;
+
+    while (err == PD_OK && (err = db_step(&s->db, st, why)) == PD_OK) {
+        struct store_experiment e = {.name = db_text(st, 0),
+                                     .template_name = db_text(st, 1),
+                                     .jobs = sqlite3_column_int64(st, 2),
+                                     .created_us = sqlite3_column_int64(st, 3),
+                                     .ended_us = sqlite3_column_int64(st, 4)};
+
+        *ret_any = true;
+        err = experiment_counts(s, &e, why);
+        if (err != PD_OK || !row(ctx, &e)) {
+            db_done(st);
+            return err;
+        }
+    }
+    return err == PD_ERR_NOT_FOUND ? PD_OK : err;
+}
+
+enum pd_err store_experiment_list(struct store *s, const char *after, int limit,
+                                  bool (*row)(void *ctx, const struct store_experiment *e), void *ctx,
+                                  struct pd_why *why)
+{
+    bool any = false;
+    sqlite3_stmt *st;
+    enum pd_err err =
+        db_bind(&s->db, &st, why,
+                EXPERIMENT_LIST "(?1 IS NULL OR experiment > ?1) GROUP BY experiment ORDER BY experiment "
+                                "LIMIT ?2",
+                "ti", after, (int64_t)limit);
+
+    return err == PD_OK ? experiment_rows(s, st, row, ctx, &any, why) : err;
+}
+
+enum pd_err store_experiment_get(struct store *s, const char *name,
+                                 bool (*row)(void *ctx, const struct store_experiment *e), void *ctx,
+                                 struct pd_why *why)
+{
+    bool any = false;
+    sqlite3_stmt *st;
+    enum pd_err err =
+        db_bind(&s->db, &st, why, EXPERIMENT_LIST "experiment = ?1 GROUP BY experiment", "t", name);
+
+    if (err == PD_OK)
+        err = experiment_rows(s, st, row, ctx, &any, why);
+    return err == PD_OK && !any ? pd_fail(why, PD_ERR_NOT_FOUND, "no experiment '%.200s'", name) : err;
 }
 
 /* ---- groups --------------------------------------------------------------------------------- */

@@ -452,6 +452,24 @@ struct store_run_counts {
 PD_NODISCARD enum pd_err store_run_count(struct store *s, int64_t job_id, struct store_run_counts *ret,
                                          struct pd_why *why);
 
+/* The jobs that carry one label, and how their runs stand. */
+struct store_experiment {
+    const char *name;          /* the label */
+    const char *template_name; /* of its newest job; "" = none */
+    int64_t jobs;
+    int64_t created_us; /* of the first job */
+    int64_t ended_us;   /* of the last job to end; 0 = not all have ended */
+    struct store_run_counts runs;
+};
+/* By name; `after` NULL = the first page. Jobs that are archived count. */
+PD_NODISCARD enum pd_err store_experiment_list(struct store *s, const char *after, int limit,
+                                               bool (*row)(void *ctx, const struct store_experiment *e),
+                                               void *ctx, struct pd_why *why);
+/* PD_ERR_NOT_FOUND: no job carries the label. */
+PD_NODISCARD enum pd_err store_experiment_get(struct store *s, const char *name,
+                                              bool (*row)(void *ctx, const struct store_experiment *e),
+                                              void *ctx, struct pd_why *why);
+
 struct store_group {
     int64_t id, version; /* the ETag */
     const char *name, *description;

@@ -1,0 +1,28 @@
+/* api/report.h: an experiment's report as one HTML page without scripts, drawn from the JSON of experiment_json.c
+ * alone, so that it has the same numbers. What it needs is in it: it opens without polyd and prints. */
+#pragma once
+
+#include <jansson.h>
+
+#include "kernels/base/buf.h"
+
+/* The Content-Security-Policy of a report: nothing is loaded, nothing runs, styles are in the page. */
+#define REPORT_SECURITY_POLICY                                                                               \
+    "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+
+/* report_html.c: the page of a whole experiment_json (`full`); appended. Memory alone can fail. */
+void report_html(struct pd_buf *b, const json_t *experiment);
+
+/* Text with & < > " ' as entities. */
+void report_text(struct pd_buf *b, const char *text);
+/* Six significant digits; nothing where there is no number. */
+void report_num(struct pd_buf *b, const json_t *value);
+/* Swept values in words: "patch 4, scale fixed". */
+void report_values(struct pd_buf *b, const json_t *values);
+
+#define REPORT_CHART_ROWS 60 /* combinations of one picture of means */
+
+/* report_chart.c: SVG. Means with a deviation to either side, a line for each combination of the table. */
+void report_chart_means(struct pd_buf *b, const json_t *job);
+/* The metric over training, a line for each combination that has curves. False: there is none, nothing is written. */
+bool report_chart_curves(struct pd_buf *b, const json_t *job);

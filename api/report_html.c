@@ -7,6 +7,8 @@
 #include <string.h>
 
 #define TEXT(tree, key) json_string_value(json_object_get(tree, key))
+/* Scrolls by the keyboard, too. */
+#define WIDE "<div class=\"wide\" tabindex=\"0\" role=\"group\" aria-label=\"Table\"><table>"
 #define COUNT(tree, key) (long long)json_integer_value(json_object_get(tree, key))
 
 static const char style[] =
@@ -32,7 +34,7 @@ static const char style[] =
     "dl{display:grid;grid-template-columns:max-content "
     "1fr;gap:.15rem 1rem;margin:.5rem "
     "0}dt{color:var(--mut)}dd{margin:0;overflow-wrap:anywhere}pre{font-size:.75rem;"
-    "white-space:pre-wrap;overflow-wrap:anywhere;border:1px solid var(--line);padding:.6rem}"
+    "white-space:pre-wrap;overflow-wrap:anywhere;border:1px solid var(--line);padding:.6rem;columns:15rem}"
     "svg{width:100%;height:auto;font-size:11px;margin:.4rem 0}svg "
     "text{fill:var(--ink)}.grid{stroke:var(--line)}"
     ".sd{stroke:var(--c0);stroke-width:2}.mean{fill:var(--c0)}.line{fill:none;stroke-width:1.8}"
@@ -41,7 +43,7 @@ static const char style[] =
     "print{@page{size:A4;margin:14mm}body{max-width:none;padding:0;font-size:10pt}.wide{overflow:visible}"
     "table{font-size:7.5pt}th,td{padding:.1rem "
     ".25rem}thead{display:table-header-group}tr,svg,figure{break-inside:avoid}"
-    "h2,h3{break-after:avoid}pre{font-size:6.5pt}}";
+    "h2,h3{break-after:avoid}pre{font-size:6.5pt;columns:3}}";
 
 /* ---- texts and numbers ------------------------------------------------------------------------- */
 
@@ -194,7 +196,7 @@ static void side_rows(struct pd_buf *b, const json_t *claim, const char *key)
 
 static void claim_html(struct pd_buf *b, const json_t *claim)
 {
-    static const char *const columns[] = {"", "combination", "#n", "#mean", "#sd", "#min", "#max", NULL};
+    static const char *const columns[] = {"side", "combination", "#n", "#mean", "#sd", "#min", "#max", NULL};
     static const char *const keys[] = {"n", "mean", "sd", "low", "high"};
     static const char *const names[] = {"n ", ", mean ", ", sd ", ", 95 % interval ", " to "};
     const json_t *d = json_object_get(claim, "difference"), *seed, *bound = json_object_get(claim, "bound");
@@ -242,7 +244,7 @@ static void claim_html(struct pd_buf *b, const json_t *claim)
         report_text(b, TEXT(claim, "why"));
         pd_buf_str(b, ".</b>");
     }
-    pd_buf_str(b, "</p><div class=\"wide\"><table>");
+    pd_buf_str(b, "</p>" WIDE);
     heads(b, columns);
     pd_buf_str(b, "<tbody>");
     side_rows(b, claim, "arm");
@@ -291,37 +293,66 @@ static void submission_html(struct pd_buf *b, const json_t *set)
 
 /* ---- jobs -------------------------------------------------------------------------------------- */
 
+static void row_head(struct pd_buf *b, const json_t *row)
+{
+    pd_buf_str(b, "<tr>");
+    cell(b, json_object_get(row, "point"));
+    pd_buf_str(b, "<td>");
+    report_values(b, json_object_get(row, "values"));
+    pd_buf_str(b, "</td>");
+}
+
 static void table_html(struct pd_buf *b, const json_t *job)
 {
-    static const char *const columns[] = {
-        "#no.",     "combination", "runs", "#n",          "#mean", "#sd",  "#min",  "#max",
-        "#missing", "#against",    "#n",   "#difference", "#sd",   "#low", "#high", NULL};
-    static const char *const paired[] = {"n", "mean", "sd", "low", "high"};
+    static const char *const columns[] = {"#no.", "combination", "runs", "#n",       "#mean",
+                                          "#sd",  "#min",        "#max", "#missing", NULL};
     const json_t *row;
     size_t i;
 
-    pd_buf_str(b, "<div class=\"wide\"><table>");
+    pd_buf_str(b, WIDE);
     heads(b, columns);
     pd_buf_str(b, "<tbody>");
     json_array_foreach(json_object_get(job, "table"), i, row)
     {
-        const json_t *p = json_object_get(row, "paired"), *d = json_object_get(p, "difference");
-
-        pd_buf_str(b, "<tr>");
-        cell(b, json_object_get(row, "point"));
+        row_head(b, row);
         pd_buf_str(b, "<td>");
-        report_values(b, json_object_get(row, "values"));
-        pd_buf_str(b, "</td><td>");
         tally(b, json_object_get(row, "runs"));
         pd_buf_str(b, "</td>");
         statistic_cells(b, json_object_get(row, "statistic"));
         cell(b, json_object_get(json_object_get(row, "statistic"), "missing"));
-        cell(b, json_object_get(p, "against"));
-        for (size_t k = 0; k < sizeof paired / sizeof *paired; k++)
-            cell(b, json_object_get(d, paired[k]));
         pd_buf_str(b, "</tr>");
     }
     pd_buf_str(b, "</tbody></table></div>");
+}
+
+/* A table of its own: both together are wider than paper. */
+static void paired_html(struct pd_buf *b, const json_t *job)
+{
+    static const char *const columns[] = {"#no.", "combination", "#less no.", "#n", "#mean",
+                                          "#sd",  "#low",        "#high",     NULL};
+    static const char *const keys[] = {"n", "mean", "sd", "low", "high"};
+    const json_t *row;
+    size_t i, shown = 0;
+
+    json_array_foreach(json_object_get(job, "table"), i, row)
+    {
+        const json_t *p = json_object_get(row, "paired"), *d = json_object_get(p, "difference");
+
+        if (!d)
+            continue;
+        if (!shown++) {
+            pd_buf_str(b, "<h3>Differences seed by seed, with the 95 % interval of their mean</h3>" WIDE);
+            heads(b, columns);
+            pd_buf_str(b, "<tbody>");
+        }
+        row_head(b, row);
+        cell(b, json_object_get(p, "against"));
+        for (size_t k = 0; k < sizeof keys / sizeof *keys; k++)
+            cell(b, json_object_get(d, keys[k]));
+        pd_buf_str(b, "</tr>");
+    }
+    if (shown)
+        pd_buf_str(b, "</tbody></table></div>");
 }
 
 static void runs_html(struct pd_buf *b, const json_t *job)
@@ -330,7 +361,7 @@ static void runs_html(struct pd_buf *b, const json_t *job)
     const json_t *run;
     size_t i;
 
-    pd_buf_str(b, "<h3>Runs</h3><div class=\"wide\"><table>");
+    pd_buf_str(b, "<h3>Runs</h3>" WIDE);
     heads(b, columns);
     pd_buf_str(b, "<tbody>");
     json_array_foreach(json_object_get(job, "run_list"), i, run)
@@ -416,6 +447,7 @@ static void job_html(struct pd_buf *b, const json_t *job)
     pd_buf_str(b, ", the last value of each run that succeeded</h3>");
     report_chart_means(b, job);
     table_html(b, job);
+    paired_html(b, job);
     curves_html(b, job);
     runs_html(b, job);
     configuration_html(b, job);

@@ -1,9 +1,13 @@
 // Experiments by name, from the page to the queue: what a card says is what the API says, and its button submits that template.
 import assert from 'node:assert/strict';
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import os from 'node:os';
+import path from 'node:path';
 import { after, before, describe, test } from 'node:test';
 
+import { Host } from '../api/lib.mjs';
 import { Daemon, until } from '../lib/daemon.mjs';
-import { Browser, findChromium } from './browser.mjs';
+import { axeSource, Browser, findChromium, looks } from './browser.mjs';
 
 describe('experiments', { skip: findChromium() === null && 'no Chromium here', timeout: 240000 }, () => {
     let daemon, browser;
@@ -48,6 +52,120 @@ describe('experiments', { skip: findChromium() === null && 'no Chromium here', t
         assert.match(page.url(), /experiment=E09/);
         for (const { id } of jobs)
             await daemon.post(`/api/v1/jobs/${id}/cancel`);
+        await browser.close(page);
+    });
+});
+
+/** The real server and store, and runs whose numbers are known. */
+describe('what experiments have shown', { skip: findChromium() === null && 'no Chromium here', timeout: 240000 }, () => {
+    const values = [[0.90, 0.92, 0.91], [0.905, 0.921, 0.914], [0.80, 0.85, 0.70], [0.85, null, 0.875]]; // softmax, fixed, learned, raw; null diverges
+    let host, browser, url, report, folder;
+    before(async () => {
+        [host, browser] = await Promise.all([Host.start(process.env.POLYD_WEB_DIR ? [`--web-dir=${path.resolve(process.env.POLYD_WEB_DIR)}`] : []), Browser.start()]);
+        url = `http://127.0.0.1:${host.port}`;
+        folder = mkdtempSync(path.join(os.tmpdir(), 'polyd-report-'));
+        const { run_ids: ids } = (await host.post('/api/v1/jobs', { template: 'E04', notes: '<script>alert(1)</script>' })).json;
+        for (const [i, run] of ids.entries()) {
+            const value = values[Math.floor(i / 3)][i % 3];
+            await host.worker(run, [0.5, 0.8, 1].map((part, k) => ({ key: 'acc/val', step: 10 * (k + 1), value: part * (value ?? 0.1) })));
+            await host.tell(`start ${run}`);
+            await host.tell(`end ${run} ${value === null ? 1 : 0}`);
+        }
+        await host.post('/api/v1/jobs', { template: 'E11' });
+        await host.post('/api/v1/runs', { name: 'own', experiment: 'by hand' });
+        report = (await host.get('/api/v1/experiments/E04/report')).text;
+    });
+    after(async () => {
+        await browser?.stop();
+        await host?.stop();
+        if (folder)
+            rmSync(folder, { recursive: true, force: true });
+    });
+
+    test('a card says what was asked, what was seen with its seeds, and where more is', async () => {
+        const page = await browser.open(`${url}/#/experiments`), card = page.getByRole('region', { name: /^E04/ });
+        await card.getByText('12 of 12 runs ended, 1 diverged.').waitFor();
+        const { submissions: [s], job_list: [job] } = (await host.get('/api/v1/experiments/E04')).json;
+        const lines = card.locator('.claim');
+        assert.equal(await lines.count(), s.claims.length);
+        const verdicts = await lines.locator('.chip').allInnerTexts();
+        assert.deepEqual(verdicts.map(word => word.toLowerCase()), s.claims.map(c => c.verdict));
+        assert.deepEqual(s.claims.map(c => c.verdict), ['undecided', 'undecided', 'holds', 'undecided']);
+        const texts = await lines.allInnerTexts();
+        assert.match(texts[0], /diverged counts as worse than any finite value: 1 of the seeds/);
+        assert.match(texts[2], /difference 0\.003333, 95 % interval −0\.001838 to 0\.008504; seeds 0, 1, 2\./);
+        const cells = await card.locator('.means .num').allInnerTexts();
+        assert.deepEqual(cells.map(text => text.split(' ')[0]), ['0.910', '0.9133', '0.783', '0.863']);
+        assert.match(cells[3], /\(2; 1 diverged\)/);
+        // Dots stand in the order of the means.
+        const dots = await card.locator('.whisker-dot').evaluateAll(list => list.map(dot => dot.getBoundingClientRect().x));
+        const means = job.table.map(row => row.statistic.mean);
+        means.forEach((mean, i) => means.forEach((other, k) => assert.ok((mean < other) === (dots[i] < dots[k]))));
+        assert.equal(await card.getByRole('link', { name: 'Report' }).getAttribute('href'), '/api/v1/experiments/E04/report');
+        assert.equal(await card.getByRole('link', { name: 'Job 1' }).getAttribute('href'), '#/jobs/1');
+        // Running, and nothing yet.
+        await page.getByRole('region', { name: /^E11/ }).getByText('0 of 12 runs ended.').waitFor();
+        assert.deepEqual([...new Set(await page.getByRole('region', { name: /^E11/ }).locator('.chip').allInnerTexts())], ['Open']);
+        await page.getByRole('region', { name: /^E01/ }).getByText('nothing yet.').waitFor();
+        assert.equal(await page.getByRole('region', { name: /^E07/ }).getByText('nothing yet.').count(), 0);
+        await page.getByText('Other labels (1)').click();
+        await page.getByRole('link', { name: 'Report of by hand' }).waitFor();
+        await browser.close(page);
+    });
+
+    test('a fold that the reader opened stays open when news come', async () => {
+        const page = await browser.open(`${url}/#/experiments`);
+        await page.getByText('Other labels (1)').click();
+        await host.post('/api/v1/runs', { name: 'own', experiment: 'another' });
+        await page.getByText('Other labels (2)').waitFor();
+        await page.getByRole('link', { name: 'Report of another' }).waitFor();
+        await browser.close(page);
+    });
+
+    for (const look of looks)
+        test(`the page in ${look.name}`, async () => {
+            await browser.inspect(url, look, [['experiments', '#/experiments', '.claim']]);
+        });
+
+    for (const look of looks)
+        test(`the report opens from a file in ${look.name}, with all its numbers and nothing else`, async () => {
+            const file = path.join(folder, `E04-${look.name}.html`);
+            writeFileSync(file, report);
+            const page = await browser.open(`file://${file}`, { ...look, origin: 'null' });
+            const text = await page.innerText('body');
+            for (const number of ['0.913333', '0.00802081', '-0.00183781', '0.00850448', '0.862500'.replace(/0+$/, ''), '0.783333'])
+                assert.ok(text.includes(number), number);
+            assert.ok(text.includes('<script>alert(1)</script>'));
+            assert.equal(await page.locator('circle.mean').count(), 4);
+            assert.equal(await page.locator('polyline.line').count(), 4);
+            const dark = await page.evaluate(() => getComputedStyle(document.body).backgroundColor);
+            assert.equal(dark, look.theme === 'dark' ? 'rgb(13, 17, 23)' : 'rgb(255, 255, 255)');
+            const excess = await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
+            assert.ok(excess <= 0, `${excess} px wider than the window`);
+            if (process.env.POLYD_TEST_PICTURES)
+                await page.screenshot({ path: path.join(browser.pictures, `report-${look.name}.png`), fullPage: true });
+            page.problems = page.problems.filter(problem => !problem.startsWith(`foreign request: file://${file}`));
+            await browser.close(page);
+        });
+
+    test('the report is accessible, and prints on paper of A4 with no table cut', async () => {
+        const page = await browser.open('about:blank', { origin: 'null' });
+        // axe is a script: the page's own policy forbids it, so that it is tried without.
+        await page.setContent(report.replace(/<meta http-equiv[^>]*>/, ''));
+        await page.evaluate(axeSource);
+        const { violations } = await page.evaluate(() => globalThis.axe.run(document, { resultTypes: ['violations'] }));
+        assert.deepEqual(violations.map(v => `${v.id}: ${v.nodes.map(node => node.target.join(' ')).join(', ')}`), []);
+        const pdf = await page.pdf({ preferCSSPageSize: true });
+        assert.equal(pdf.subarray(0, 5).toString(), '%PDF-');
+        const pages = pdf.toString('latin1').match(/\/Type\s*\/Page\b/g).length;
+        assert.ok(pages >= 2 && pages < 20, `${pages} pages`);
+        // Each table fits between the margins.
+        await page.emulateMedia({ media: 'print' });
+        await page.setViewportSize({ width: Math.floor((210 - 28) / 25.4 * 96), height: 900 });
+        const wide = await page.evaluate(() => [...document.querySelectorAll('table')].filter(t => t.getBoundingClientRect().right > innerWidth + 1).length);
+        assert.equal(wide, 0, 'tables wider than the paper');
+        if (process.env.POLYD_TEST_PICTURES)
+            writeFileSync(path.join(browser.pictures, 'report.pdf'), pdf);
         await browser.close(page);
     });
 });

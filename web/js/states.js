@@ -35,6 +35,11 @@ const states = {
     stale: { word: 'No answer', icon: 'broken', tone: 'warn' },
     gone: { word: 'Gone', icon: 'broken', tone: 'warn' },
     split: { word: 'Split', icon: 'columns' },
+    // verdicts of an experiment's claims
+    holds: { word: 'Holds', icon: 'succeeded', tone: 'good' },
+    open: { word: 'Open', icon: 'queued', tone: 'run' },
+    undecided: { word: 'Undecided', icon: 'busy', tone: 'warn' },
+    fails: { word: 'Fails', icon: 'failed', tone: 'bad' },
 };
 
 /**

@@ -1,11 +1,16 @@
 // Experiments by name: what the papers ask, as jobs that polyd knows, each a button away.
 import { isAbort, json } from '../api.js';
-import { ask, bones, failedBox, fill, h, icon, message, toast } from '../dom.js';
+import { ask, bones, failedBox, fill, h, icon, message, redraw, toast } from '../dom.js';
 import { count } from '../format.js';
 import { submitJob, tryJob } from '../jobs.js';
+import { onEvent, pacer } from '../live.js';
+import { chip } from '../states.js';
+import { means, submission } from '../verdict.js';
 
 /** @typedef {{shows?: string, jobs?: number, refused?: string}} Variant */
 /** @typedef {{name: string, version: number, title: string, question: string, source: string, variants: Record<string, Variant>}} Template */
+
+const JOBS_MOST = 6; // links to jobs on one card
 
 /** @param {number} n */
 const runs = n => `${count(n)} run${n === 1 ? '' : 's'}`;
@@ -45,10 +50,33 @@ export function experimentsView(context) {
         h('div', { class: 'head' }, h('div', null, h('h1', null, 'Experiments'),
             h('p', { class: 'sub' }, 'The questions of the papers as jobs that polyd knows by name. Small ones run on two cores; each can be changed field by field before it is sent.'))),
         place);
-    /** Runs of each experiment so far. @type {Map<string, number>} */
-    let seen = new Map();
+    /** Every label that jobs carry. @type {Map<string, {name: string, template: string | null, jobs: number, runs: import('../verdict.js').Tally}>} */
+    let labels = new Map();
+    /** What those of the templates have shown. @type {Map<string, import('../verdict.js').Experiment>} */
+    let shown = new Map();
     /** @type {Template[]} */
     let templates = [];
+    /** Which of the page's folds the reader has opened or closed. @type {Map<string, boolean>} */
+    const folds = new Map();
+
+    /** What has been seen of it. @param {Template} template */
+    function seen(template) {
+        const x = shown.get(template.name), label = labels.get(template.name);
+        if (!label)
+            return template.variants.small.refused ? null : h('p', { class: 'small' }, h('b', null, 'Seen: '), 'nothing yet.');
+        const { runs: tally } = label, odd = ['diverged', 'failed', 'cancelled', 'lost'].filter(key => tally[/** @type {'lost'} */ (key)] > 0).map(key => `, ${count(tally[/** @type {'lost'} */ (key)])} ${key}`).join('');
+        const stands = `${count(tally.total - tally.open)} of ${runs(tally.total)} ended${odd}`;
+        if (!x)
+            return h('p', { class: 'small' }, h('b', null, 'Seen: '), stands, '.');
+        const [last, ...earlier] = [...x.submissions].reverse();
+        return h('div', { class: 'stack' },
+            h('p', { class: 'small row' }, h('b', null, 'Seen:'), x.verdict ? chip(x.verdict) : null, h('span', null, x.verdict ? `${stands}.` : `${stands}; no verdict.`)),
+            last ? submission(last) : null,
+            earlier.length ? h('details', { data: { key: `earlier-${x.name}` } }, h('summary', null, `Earlier submissions (${earlier.length})`),
+                h('div', { class: 'stack' }, earlier.map(s => [h('p', { class: 'small row' }, h('b', null, `Job ${s.jobs.join(', ')}`), s.verdict ? chip(s.verdict) : null), submission(s)]).flat())) : null,
+            x.job_list.filter(job => !last || last.jobs.includes(job.id)).map(means),
+            x.cut.length ? h('p', { class: 'small muted' }, `Shown: ${x.cut.join('; ')}.`) : null);
+    }
 
     /** @param {Template} template */
     function card(template) {
@@ -67,31 +95,49 @@ export function experimentsView(context) {
             }
             button.disabled = false;
         });
-        const n = seen.get(template.name) ?? 0;
+        const label = labels.get(template.name), x = shown.get(template.name);
+        const n = label?.runs.total ?? 0;
         return h('section', { class: 'card pad stack', 'aria-labelledby': `x-${template.name}` },
             h('h2', { id: `x-${template.name}` }, `${template.name} · ${template.title}`),
             h('p', null, template.question, ' ', h('span', { class: 'muted small' }, `(${template.source})`)),
             small.refused ? null : h('p', { class: 'small' }, h('b', null, 'To be seen: '), `${small.shows}.`),
+            seen(template),
             h('p', { class: 'small muted' }, small.refused && small.refused === paper.refused ? `Cannot run yet: ${small.refused}.`
                 : [small.refused ? `Small: cannot run yet: ${small.refused}. ` : '', paper.refused ? `At the paper's size: cannot run yet: ${paper.refused}.` : `At the paper's size: ${paper.shows}.`].join('')),
             h('div', { class: 'row' }, small.refused ? null : button,
                 n ? h('a', { class: 'button', href: `#/?experiment=${template.name}` }, `${runs(n)} so far`) : null,
+                label ? h('a', { class: 'button', href: `/api/v1/experiments/${template.name}/report`, target: '_blank', rel: 'noopener' }, 'Report') : null,
+                (x?.job_list ?? []).slice(-JOBS_MOST).map(job => h('a', { href: `#/jobs/${job.id}` }, `Job ${job.id}`)),
                 h('a', { href: `/api/v1/templates/${template.name}`, target: '_blank', rel: 'noopener' }, 'Documents')));
+    }
+
+    /** Jobs of other labels: no question is known of them, but they have a report. */
+    function others() {
+        const rest = [...labels.values()].filter(label => !templates.some(t => t.name === label.name));
+        return rest.length === 0 ? null : h('details', { class: 'card pad', data: { key: 'others' } }, h('summary', null, h('b', null, `Other labels (${count(rest.length)})`)),
+            h('ul', null, rest.map(({ name, runs: tally }) => h('li', null, h('a', { href: `#/?experiment=${encodeURIComponent(name)}` }, name), ` ${runs(tally.total)} `,
+                h('a', { href: `/api/v1/experiments/${encodeURIComponent(name)}/report`, target: '_blank', rel: 'noopener', 'aria-label': `Report of ${name}` }, 'Report')))));
     }
 
     function draw() {
         const checks = templates.filter(t => t.name.startsWith('T'));
-        fill(place, templates.filter(t => t.name.startsWith('E')).map(card),
-            h('details', { class: 'card pad' }, h('summary', null, h('b', null, `Checks of the theory (${checks.length})`)),
+        redraw(place, () => fill(place, templates.filter(t => t.name.startsWith('E')).map(card), others(),
+            h('details', { class: 'card pad', data: { key: 'checks' } }, h('summary', null, h('b', null, `Checks of the theory (${checks.length})`)),
                 h('p', { class: 'muted' }, `Cannot run yet: ${checks[0]?.variants.small.refused}.`),
-                h('ul', null, checks.map(t => h('li', null, `${t.name} · ${t.title} `, h('span', { class: 'muted small' }, `(${t.source})`))))));
+                h('ul', null, checks.map(t => h('li', null, `${t.name} · ${t.title} `, h('span', { class: 'muted small' }, `(${t.source})`)))))));
+        for (const fold of place.querySelectorAll('details')) {
+            const key = fold.dataset.key ?? '';
+            fold.open = folds.get(key) ?? fold.open;
+            fold.addEventListener('toggle', () => folds.set(key, fold.open));
+        }
     }
 
     async function load() {
         try {
-            const [list, so] = await Promise.all([json('/api/v1/templates', { signal }), json('/api/v1/aggregate?by=experiment&metric=loss/val', { signal })]);
+            const [list, all] = await Promise.all([json('/api/v1/templates', { signal }), json('/api/v1/experiments?limit=1000', { signal })]);
             templates = list.templates;
-            seen = new Map(so.rows.map((/** @type {any} */ row) => [row.label, row.runs.total]));
+            labels = new Map(all.experiments.map((/** @type {{name: string}} */ e) => [e.name, e]));
+            shown = new Map(await Promise.all(templates.filter(t => labels.has(t.name)).map(async t => /** @type {const} */ ([t.name, await json(`/api/v1/experiments/${t.name}`, { signal })]))));
             draw();
         } catch (error) {
             if (!isAbort(error))
@@ -99,6 +145,11 @@ export function experimentsView(context) {
         }
     }
 
+    const nudge = pacer(load, { least: 2000, most: 10000, wanted: () => [...shown.values()].some(x => x.runs.open > 0), signal });
+    onEvent(event => {
+        if (event.jobId)
+            nudge();
+    }, signal);
     load();
     return { el };
 }

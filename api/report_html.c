@@ -8,7 +8,8 @@
 
 #define TEXT(tree, key) json_string_value(json_object_get(tree, key))
 /* Scrolls by the keyboard, too. */
-#define WIDE "<div class=\"wide\" tabindex=\"0\" role=\"group\" aria-label=\"Table\"><table>"
+#define SCROLLS(what) "<div class=\"wide\" tabindex=\"0\" role=\"group\" aria-label=\"" what "\">"
+#define WIDE SCROLLS("Table") "<table>"
 #define COUNT(tree, key) (long long)json_integer_value(json_object_get(tree, key))
 
 static const char style[] =
@@ -35,7 +36,7 @@ static const char style[] =
     "1fr;gap:.15rem 1rem;margin:.5rem "
     "0}dt{color:var(--mut)}dd{margin:0;overflow-wrap:anywhere}pre{font-size:.75rem;"
     "white-space:pre-wrap;overflow-wrap:anywhere;border:1px solid var(--line);padding:.6rem;columns:15rem}"
-    "svg{width:100%;height:auto;font-size:11px;margin:.4rem 0}svg "
+    "svg{width:100%;min-width:34rem;height:auto;font-size:11px;margin:.4rem 0}svg "
     "text{fill:var(--ink)}.grid{stroke:var(--line)}"
     ".sd{stroke:var(--c0);stroke-width:2}.mean{fill:var(--c0)}.line{fill:none;stroke-width:1.8}"
     ".key{display:inline-block;width:1.1em;height:.25em;vertical-align:middle;margin-right:.4em}"
@@ -43,7 +44,7 @@ static const char style[] =
     "print{@page{size:A4;margin:14mm}body{max-width:none;padding:0;font-size:10pt}.wide{overflow:visible}"
     "table{font-size:7.5pt}th,td{padding:.1rem "
     ".25rem}thead{display:table-header-group}tr,svg,figure{break-inside:avoid}"
-    "h2,h3{break-after:avoid}pre{font-size:6.5pt;columns:3}}";
+    "h2,h3{break-after:avoid}pre{font-size:6.5pt;columns:3}svg{min-width:0}}";
 
 /* ---- texts and numbers ------------------------------------------------------------------------- */
 
@@ -227,6 +228,8 @@ static void claim_html(struct pd_buf *b, const json_t *claim)
             pd_buf_str(b, names[i]);
             report_num(b, json_object_get(d, keys[i]));
         }
+    if (COUNT(d, "n") < (long long)json_array_size(json_object_get(claim, "seeds")))
+        pd_buf_str(b, " (of the finite ones alone)");
     pd_buf_str(b, "; seeds ");
     json_array_foreach(json_object_get(claim, "seeds"), i, seed)
     {
@@ -383,8 +386,12 @@ static void curves_html(struct pd_buf *b, const json_t *job)
 {
     const json_t *curve;
     size_t i;
+    bool drawn;
 
-    if (!report_chart_curves(b, job))
+    pd_buf_str(b, SCROLLS("Curves"));
+    drawn = report_chart_curves(b, job);
+    pd_buf_str(b, "</div>");
+    if (!drawn)
         return;
     pd_buf_str(b, "<p class=\"mut\">Means over the seeds that succeeded, by combination: ");
     json_array_foreach(json_object_get(job, "curves"), i, curve)
@@ -445,7 +452,9 @@ static void job_html(struct pd_buf *b, const json_t *job)
     pd_buf_str(b, "</dl><h3>");
     report_text(b, TEXT(job, "metric"));
     pd_buf_str(b, ", the last value of each run that succeeded</h3>");
+    pd_buf_str(b, SCROLLS("Means"));
     report_chart_means(b, job);
+    pd_buf_str(b, "</div>");
     table_html(b, job);
     paired_html(b, job);
     curves_html(b, job);

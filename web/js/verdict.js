@@ -24,7 +24,8 @@ function numbers({ difference: d, seeds, relative }) {
     const of = `seed${seeds.length === 1 ? '' : 's'} ${seeds.join(', ')}`;
     if (d.mean === null)
         return of;
-    return `difference ${say(d.mean)}${unit}${d.low === null || d.high === null ? '' : `, 95 % interval ${say(d.low)} to ${say(d.high)}${unit}`}; ${of}`;
+    const finite = d.n < seeds.length ? ` of the ${d.n} that ${d.n === 1 ? 'is' : 'are'} finite` : '';
+    return `difference${finite} ${say(d.mean)}${unit}${d.low === null || d.high === null ? '' : `, 95 % interval ${say(d.low)} to ${say(d.high)}${unit}`}; ${of}`;
 }
 
 /** @param {Claim} claim */

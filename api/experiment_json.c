@@ -115,6 +115,33 @@ static void differences(struct changes *c, const json_t *mine, const json_t *ask
     }
 }
 
+/* The template's document with the data that a job of it took among the alternatives; a new reference. */
+static json_t *asked_of(const json_t *job, const json_t *mine)
+{
+    json_t *asked = json_deep_copy(job), *data = json_object_get(asked, "data"), *one;
+    json_t *any = json_incref(json_object_get(data, "any"));
+    const json_t *own = json_object_get(mine, "data");
+    const char *path = json_string_value(json_object_get(own, "path")),
+               *slash = path ? strchr(path, '/') : NULL;
+    size_t i;
+
+    if (any)
+        json_object_del(data, "any");
+    json_array_foreach(any, i, one)
+    {
+        const char *place = json_string_value(json_object_get(one, "path"));
+
+        if (!json_equal(json_object_get(one, "dataset"), json_object_get(own, "dataset")))
+            continue;
+        json_object_update(data, one);
+        if (place && slash && !strcmp(slash + 1, place)) /* below whichever root */
+            json_object_set_new(data, "path", json_string(path));
+        break;
+    }
+    json_decref(any);
+    return asked;
+}
+
 /* In which fields the jobs differ from the template's documents. */
 static void changes_json(struct pd_buf *b, const struct experiment *x, const struct experiment_set *set)
 {
@@ -126,8 +153,10 @@ static void changes_json(struct pd_buf *b, const struct experiment *x, const str
     api_json_open(b, '[');
     for (size_t i = 0; i < set->count && i < json_array_size(jobs); i++) {
         json_t *mine = json_loads(x->jobs[set->first + i].document, 0, NULL);
+        json_t *asked = asked_of(json_array_get(jobs, i), mine);
 
-        differences(&c, mine, json_array_get(jobs, i), "");
+        differences(&c, mine, asked, "");
+        json_decref(asked);
         json_decref(mine);
     }
     api_json_close(b, ']');

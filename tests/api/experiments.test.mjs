@@ -66,7 +66,7 @@ test('claims are judged by the paired differences, each verdict as computed here
         assert.deepEqual([s.claims[i].seeds, s.claims[i].why], [[0, 1, 2], null]);
     });
     assert.deepEqual(s.claims.map(c => c.verdict), ['holds', 'undecided', 'holds', 'undecided']);
-    assert.deepEqual([s.verdict, x.verdict, s.changed, s.jobs, s.template], ['undecided', 'undecided', [], [job.id], 'E04 small 1']);
+    assert.deepEqual([s.verdict, x.verdict, s.changed, s.jobs, s.template], ['undecided', 'undecided', [], [job.id], 'E04 small 2']);
     assert.deepEqual(s.claims[0].arm.map(p => [p.job_id, p.point, p.chosen, p.values['/attention'].scale]), [[job.id, 1, false, 'fixed']]);
     closeAll(s.claims[0].arm[0].statistic, { n: 3, mean: mean(values[1]), sd: sd(values[1]), min: 0.905, max: 0.921 });
     // The table: each row less softmax's.
@@ -188,7 +188,7 @@ test('the list: every label once, by name, paged', async () => {
     const { experiments } = (await host.get('/api/v1/experiments')).json, names = experiments.map(e => e.name);
     assert.deepEqual(names, [...names].sort());
     const worst = experiments.find(e => e.name === 'worst');
-    assert.deepEqual([worst.jobs, worst.template, worst.runs.total, worst.runs.succeeded, worst.runs.open], [3, 'E04 small 1', 32, 20, 0]);
+    assert.deepEqual([worst.jobs, worst.template, worst.runs.total, worst.runs.succeeded, worst.runs.open], [3, 'E04 small 2', 32, 20, 0]);
     let path = '/api/v1/experiments?limit=2', seen = [];
     while (path) {
         const page = await host.get(path);

@@ -65,6 +65,8 @@ export class Daemon {
         this.stateDir = stateDir;
         this.port = port;
         this.flags = flags;
+        /** In a process group of its own: a Ctrl-C for the caller does not reach it. */
+        this.detached = false;
         this.url = `http://127.0.0.1:${port}`;
     }
 
@@ -83,7 +85,7 @@ export class Daemon {
     async up() {
         const log = openSync(path.join(this.stateDir, 'polyd.log'), 'a');
         this.process = spawn(polyd, [`--port=${this.port}`, `--state-dir=${this.stateDir}`, '--devices.gpus=none', ...page, ...this.flags],
-            { stdio: ['ignore', log, log] });
+            { stdio: ['ignore', log, log], detached: this.detached });
         closeSync(log);
         this.ended = new Promise(resolve => this.process.on('exit', (code, signal) => resolve({ code, signal })));
         let gone = false;

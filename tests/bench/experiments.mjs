@@ -1,0 +1,189 @@
+// Runs the small variants of the papers' experiments through a daemon of their own and writes what they showed to
+// tests/bench/SMALL.md. Called by `tests/run experiments [GROUP...]`; `--list` names the groups and starts nothing.
+//
+// The daemon's state stays in build/experiments: after a kill of this command or of the daemon the next call goes on where
+// the last one was, and an experiment that has run is not run again (`--again` removes the folder first).
+import { existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import os from 'node:os';
+import path from 'node:path';
+import { Daemon } from '../lib/daemon.mjs';
+
+const root = process.env.POLYD_ROOT ?? '.', folder = path.join(root, 'build/experiments');
+const shared = process.env.POLYD_SHARED ? path.join(process.env.POLYD_SHARED, 'data') : '';
+const page = path.join(root, 'tests/bench/SMALL.md');
+
+/** Minutes are of two cores, as SMALL.md measured them. @type {Record<string, {minutes: number, names: string[]}>} */
+const groups = {
+    memory: { minutes: 1, names: ['E16'] },
+    accuracy: { minutes: 5, names: ['E04', 'E05', 'E09'] },
+    norms: { minutes: 9, names: ['E15', 'E18'] },
+    optimisers: { minutes: 11, names: ['E13'] },
+    language: { minutes: 9, names: ['E11'] },
+    scale: { minutes: 12, names: ['E01'] },
+    attention: { minutes: 11, names: ['E02', 'E03'] },
+    sigmoid: { minutes: 9, names: ['E17'] },
+    deep: { minutes: 17, names: ['E14'] },
+};
+
+const pidFile = path.join(folder, 'daemon.pid');
+const pause = ms => new Promise(resolve => { setTimeout(resolve, ms); });
+const say = text => process.stdout.write(`${text}\n`);
+const args = process.argv.slice(2), names = args.filter(arg => !arg.startsWith('--'));
+const known = ['--list', '--again'];
+const wrong = [...names.filter(name => !groups[name]), ...args.filter(arg => arg.startsWith('--') && !known.includes(arg))];
+if (wrong.length) {
+    say(`experiments: no group or option '${wrong[0]}'; groups are ${Object.keys(groups).join(', ')}, options ${known.join(', ')}`);
+    process.exit(2);
+}
+const chosen = names.length ? names : Object.keys(groups);
+for (const name of chosen)
+    say(`${name.padEnd(12)}about ${String(groups[name].minutes).padStart(3)} min   ${groups[name].names.join(', ')}`);
+say(`${'together'.padEnd(12)}about ${String(chosen.reduce((sum, name) => sum + groups[name].minutes, 0)).padStart(3)} min on two cores; what has run already is not run again`);
+if (args.includes('--list'))
+    process.exit(0);
+
+/* ---- the daemon ---- */
+
+if (args.includes('--again'))
+    rmSync(folder, { recursive: true, force: true });
+mkdirSync(folder, { recursive: true });
+const slots = Math.max(1, os.cpus().length);
+const daemon = new Daemon(folder, await freePort(), [`--devices.cpu_slots=${slots}`, '--devices.threads_per_slot=1',
+    ...existsSync(shared) ? [`--data.shared=${shared}`] : []]);
+daemon.detached = true;
+await left();
+await daemon.up();
+writeFileSync(pidFile, String(daemon.process.pid));
+for (const { id } of await jobs('paused'))
+    await daemon.post(`/api/v1/jobs/${id}/resume`);
+let stopping = false;
+for (const signal of ['SIGINT', 'SIGTERM'])
+    process.on(signal, () => { stopping = true; });
+
+/** Ends the daemon of a call that was killed: one state folder has one daemon. Its runs go on meanwhile. */
+async function left() {
+    const pid = existsSync(pidFile) ? Number(readFileSync(pidFile, 'utf8')) : 0, proc = `/proc/${pid}`;
+    if (!pid || !existsSync(proc) || !readFileSync(`${proc}/cmdline`, 'utf8').includes(`--state-dir=${folder}`))
+        return;
+    process.kill(pid, 'SIGTERM');
+    while (existsSync(proc))
+        await pause(100);
+}
+
+async function jobs(state) {
+    return (await daemon.get('/api/v1/jobs?limit=200')).jobs.filter(job => job.state === state);
+}
+
+/** Training outlives its daemon on purpose; whoever stops this command wants none of it to go on. */
+async function rest() {
+    for (const { id } of await jobs('running'))
+        await daemon.post(`/api/v1/jobs/${id}/pause`).catch(() => {});
+    for (let n = 0; n < 200 && (await daemon.get('/api/v1/runs?state=active&limit=200')).runs.some(run => run.state === 'running' || run.state === 'starting'); n++)
+        await pause(200);
+}
+
+async function freePort() {
+    const { createServer } = await import('node:net');
+    return new Promise(resolve => {
+        const server = createServer().listen(0, '127.0.0.1', () => {
+            const { port } = /** @type {import('node:net').AddressInfo} */ (server.address());
+            server.close(() => resolve(port));
+        });
+    });
+}
+
+const find = async name => (await daemon.get('/api/v1/experiments?limit=200')).experiments.find(one => one.name === name);
+
+/** Submits what was never submitted, and waits until all of it has ended. False: stopped. */
+async function through(name) {
+    if (!await find(name))
+        await daemon.post('/api/v1/jobs', { template: name });
+    for (let told = -1; !stopping; await pause(1000)) {
+        const { runs, ended: over } = await find(name), done = runs.total - runs.open;
+        if (done !== told && (done % 10 === 0 || over))
+            say(`  ${name}: ${done} runs`);
+        told = done;
+        if (over)
+            return true;
+    }
+    return false;
+}
+
+/* ---- what they showed ---- */
+
+/** @param {number | null | undefined} x */
+const digits = x => x === null || x === undefined ? '–' : x === 0 ? '0' : Math.abs(x) >= 1e4 || Math.abs(x) < 1e-3 ? x.toExponential(2) : x.toPrecision(4);
+const label = values => Object.entries(values).map(([pointer, value]) =>
+    `${pointer.split('/').pop()} ${value && typeof value === 'object' ? Object.values(value).map(v => typeof v === 'number' ? digits(v) : v).join(' ') : typeof value === 'number' ? Number(value.toPrecision(4)) : value}`).join(', ') || 'one combination';
+const share = statistic => statistic?.n ? `${digits(statistic.mean)} ± ${digits(statistic.sd)}` : '–';
+
+/** Minutes that the runs took, all together: several ran at a time. */
+async function spent(name) {
+    let seconds = 0;
+    for (let cursor = ''; cursor !== null;) {
+        const { runs, next } = await daemon.get(`/api/v1/runs?experiment=${name}&limit=200${cursor && `&cursor=${cursor}`}`);
+        seconds += runs.reduce((sum, run) => sum + (run.used_s ?? 0), 0);
+        cursor = next ?? null;
+    }
+    return (seconds / 60).toFixed(1);
+}
+
+/** Every combination with the metric that ranks it, and the same of the test part. */
+async function table(job) {
+    const key = job.metric, tested = key.replace(/\/val$/, '/test');
+    const { table: rows } = await daemon.get(`/api/v1/jobs/${job.id}/sweep?limit=200&metric=${key}&metric=${tested}`);
+    return ['', `| ${job.name} | ${key} | ${tested} | runs, diverged |`, '|---|---|---|---|',
+        ...rows.map(row => `| ${label(row.values)} | ${share(row.metrics[key])} | ${share(row.metrics[tested])} | ${row.runs.total}, ${row.runs.diverged} |`)];
+}
+
+async function section(name) {
+    const x = await daemon.get(`/api/v1/experiments/${name}`), claims = x.submissions.flatMap(set => set.claims);
+    const { tags } = await daemon.get(`/api/v1/jobs/${x.job_list[0].id}`), seeds = [...new Set(claims.flatMap(claim => claim.seeds))].sort((a, b) => a - b);
+    const lines = [`## ${name}: ${x.question.title}`, '', x.question.question, '',
+        `Verdict: **${x.verdict ?? 'not judged'}**. Data: ${tags.data}. ${x.runs.total} runs (${x.runs.diverged} diverged), seeds ${seeds.join(', ') || '–'}, ${await spent(name)} min of run time, template ${x.template}.`];
+    if (claims.length)
+        lines.push('', '| claim | verdict | difference, 95 % interval, pairs |', '|---|---|---|', ...claims.map(({ says, verdict, difference: d, why }) =>
+            `| ${says} | ${verdict} | ${d?.n ? `${digits(d.mean)}, ${digits(d.low)} to ${digits(d.high)}, ${d.n}` : why ?? '–'} |`));
+    for (const job of [...x.job_list].sort((a, b) => Number(a.id) - Number(b.id)))
+        lines.push(...await table(job));
+    return lines.join('\n');
+}
+
+async function write() {
+    const parts = [];
+    for (const name of Object.values(groups).flatMap(group => group.names).sort()) {
+        const head = await find(name);
+        if (head && head.runs.open === 0)
+            parts.push(await section(name));
+    }
+    const mark = '<!-- What follows is written by tests/run experiments. -->';
+    const before = existsSync(page) ? readFileSync(page, 'utf8').split(mark)[0].trimEnd() : '# Small variants of the experiments';
+    writeFileSync(page, `${before}\n\n${mark}\n\n${parts.join('\n\n')}\n`);
+    say(`written: ${path.relative(root, page)}`);
+}
+
+let ended = 0, failed = 0;
+try {
+    for (const group of chosen) {
+        const began = Date.now();
+        for (const name of groups[group].names) {
+            if (!await through(name))
+                break;
+            const { runs } = await find(name);
+            ended++;
+            failed += runs.failed > 0 || runs.lost > 0 ? 1 : 0;
+        }
+        if (stopping)
+            break;
+        say(`${group}: ${((Date.now() - began) / 60000).toFixed(1)} min`);
+    }
+    if (!stopping)
+        await write();
+} finally {
+    await rest();
+    daemon.process.kill('SIGTERM');
+    await daemon.ended;
+    rmSync(pidFile, { force: true });
+}
+say(stopping ? 'stopped; the next call goes on here' : `${ended - failed} passed, ${failed} failed, 0 skipped`);
+process.exit(stopping ? 130 : failed ? 1 : 0);

@@ -52,24 +52,61 @@ void api_stat_json(struct pd_buf *b, const struct api_stat *s)
     api_json_close(b, '}');
 }
 
-double api_student(int64_t df)
+/* The continued fraction of the incomplete beta function I_x(a, 1/2), by Lentz's method. */
+static double beta_fraction(double a, double x)
 {
-    static const double few[] = {
-        12.706205, 4.302653, 3.182446, 2.776445, 2.570582, 2.446912, 2.364624, 2.306004, 2.262157, 2.228139,
-        2.200985,  2.178813, 2.160369, 2.144787, 2.131450, 2.119905, 2.109816, 2.100922, 2.093024, 2.085963,
-        2.079614,  2.073873, 2.068658, 2.063899, 2.059539, 2.055529, 2.051831, 2.048407, 2.045230, 2.042272};
-    const double z = 1.959963985, z2 = z * z, n = (double)df; /* of the normal distribution */
+    const double b = 0.5, tiny = 1e-300;
+    double c = 1, d = 1 - (a + b) * x / (a + 1), h;
 
-    if (df <= (int64_t)(sizeof few / sizeof *few))
-        return few[df < 1 ? 0 : df - 1];
+    d = 1 / (fabs(d) < tiny ? tiny : d);
+    h = d;
+    for (int m = 1; m < 300; m++) {
+        const double terms[] = {m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m)),
+                                -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))};
+        double step = 1;
+
+        for (int i = 0; i < 2; i++) {
+            d = 1 + terms[i] * d;
+            d = 1 / (fabs(d) < tiny ? tiny : d);
+            c = 1 + terms[i] / c;
+            c = fabs(c) < tiny ? tiny : c;
+            step = c * d;
+            h *= step;
+        }
+        if (fabs(step - 1) < 1e-14)
+            break;
+    }
+    return h;
+}
+
+double api_student(double df)
+{
+    const double z = 1.959963985, z2 = z * z, n = df < 1 ? 1 : df; /* z: of the normal distribution */
     /* Cornish and Fisher's expansion in 1 / n */
-    return z * (1 + (z2 + 1) / (4 * n) + ((5 * z2 + 16) * z2 + 3) / (96 * n * n) +
-                (((3 * z2 + 19) * z2 + 17) * z2 - 15) / (384 * n * n * n));
+    double t = z * (1 + (z2 + 1) / (4 * n) + ((5 * z2 + 16) * z2 + 3) / (96 * n * n) +
+                    (((3 * z2 + 19) * z2 + 17) * z2 - 15) / (384 * n * n * n));
+    double scale;
+
+    if (n > 30)
+        return t;
+    /* 1 / B(n / 2, 1 / 2) */
+    scale = tgamma((n + 1) / 2) / (tgamma(n / 2) * sqrt(acos(-1)));
+    /* Newton's method on the share beyond t, which is convex: it comes from the left. */
+    for (int i = 0; i < 30; i++) {
+        const double x = n / (n + t * t), power = pow(x, n / 2);
+        const double beyond = scale * power * sqrt(1 - x) / n * beta_fraction(n / 2, x);
+        const double density = scale / sqrt(n) * power * sqrt(x), step = (beyond - 0.025) / density;
+
+        t += step;
+        if (fabs(step) < 1e-10 * t)
+            break;
+    }
+    return t;
 }
 
 void api_interval_json(struct pd_buf *b, const struct api_stat *s)
 {
-    const double half = s->n > 1 ? api_student(s->n - 1) * api_stat_sd(s) / sqrt((double)s->n) : 0;
+    const double half = s->n > 1 ? api_student((double)(s->n - 1)) * api_stat_sd(s) / sqrt((double)s->n) : 0;
 
     api_json_open(b, '{');
     api_json_kv_int(b, "n", s->n);
@@ -77,6 +114,34 @@ void api_interval_json(struct pd_buf *b, const struct api_stat *s)
     num_or_null(b, "sd", api_stat_sd(s), s->n > 1);
     num_or_null(b, "low", s->mean - half, s->n > 1);
     num_or_null(b, "high", s->mean + half, s->n > 1);
+    api_json_close(b, '}');
+}
+
+void api_welch_json(struct pd_buf *b, const struct api_stat *a, const struct api_stat *other)
+{
+    const double difference = a->mean - other->mean;
+    const bool both = a->n > 1 && other->n > 1;
+    double half = 0;
+
+    if (both) {
+        const double va = a->m2 / ((double)a->n - 1) / (double)a->n;
+        const double vo = other->m2 / ((double)other->n - 1) / (double)other->n;
+        const double share = va + vo > 0 ? va / (va + vo) : 0.5;
+        /* Welch and Satterthwaite's, by shares of the variance: squares of small ones would vanish. */
+        const double df =
+            1 / (share * share / ((double)a->n - 1) + (1 - share) * (1 - share) / ((double)other->n - 1));
+
+        half = api_student(df) * sqrt(va + vo);
+    }
+    api_json_open(b, '{');
+    num_or_null(b, "difference", difference, a->n > 0 && other->n > 0);
+    num_or_null(b, "low", difference - half, both);
+    num_or_null(b, "high", difference + half, both);
+    api_json_key(b, "separable");
+    if (both)
+        api_json_bool(b, fabs(difference) > half);
+    else
+        api_json_null(b);
     api_json_close(b, '}');
 }
 

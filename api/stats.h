@@ -20,11 +20,15 @@ void api_stat_add(struct api_stat *s, double value);
 double api_stat_sd(const struct api_stat *s);
 /* {"n","missing","mean","sd","min","max"}; null where there are too few values. */
 void api_stat_json(struct pd_buf *b, const struct api_stat *s);
-/* The 97.5 % quantile of Student's t distribution with df >= 1 degrees of freedom, to 1e-5. */
-double api_student(int64_t df);
+/* The 97.5 % quantile of Student's t distribution with df >= 1 degrees of freedom, which need not be whole, to
+ * 1e-5. */
+double api_student(double df);
 /* {"n","mean","sd","low","high"}: the mean and its 95 % interval for normal values, mean -+ t sd / sqrt(n); null
  * where there are too few. */
 void api_interval_json(struct pd_buf *b, const struct api_stat *s);
+/* {"difference","low","high","separable"}: mean of a less mean of b, and its 95 % interval for normal values of
+ * unequal spread (Welch). separable: the interval leaves out 0. null where there are too few values. */
+void api_welch_json(struct pd_buf *b, const struct api_stat *a, const struct api_stat *other);
 
 /* How the runs of a row stand. */
 struct api_tally {

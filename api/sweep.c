@@ -204,9 +204,23 @@ static void paired_json(struct pd_buf *b, const struct table *t, size_t first, s
     api_json_close(b, '}');
 }
 
-/* baseline: of one row; NULL: the differences are not asked for. */
+/* Of every metric the difference of the means, row less the best row. */
+static void versus_json(struct pd_buf *b, const struct table *t, const struct row *row,
+                        const struct row *best)
+{
+    api_json_key(b, "versus_best");
+    api_json_open(b, '{');
+    for (int k = 0; k < t->choice.key_count; k++) {
+        api_json_key(b, t->choice.keys[k]);
+        api_welch_json(b, &row->stat[k], &best->stat[k]);
+    }
+    api_json_close(b, '}');
+}
+
+/* baseline: of one row; without rows: the differences are not asked for. best: of one row; without rows: there
+ * is none yet. */
 static void row_json(struct pd_buf *b, const struct table *t, size_t i, size_t *member, bool with_runs,
-                     const struct table *baseline)
+                     const struct table *baseline, const struct table *best)
 {
     const struct row *row = &t->rows[i];
 
@@ -222,8 +236,10 @@ static void row_json(struct pd_buf *b, const struct table *t, size_t i, size_t *
         api_stat_json(b, &row->stat[k]);
     }
     api_json_close(b, '}');
-    if (baseline && baseline->rows[0].point != row->point)
+    if (baseline->row_count && baseline->rows[0].point != row->point)
         paired_json(b, t, *member, i, baseline);
+    if (best->row_count && best->rows[0].point != row->point)
+        versus_json(b, t, row, &best->rows[0]);
     if (with_runs) {
         api_json_key(b, "trials");
         api_json_open(b, '[');
@@ -309,8 +325,9 @@ static bool values_row(void *ctx, const struct store_sample *m)
     return false;
 }
 
+/* *ret_point: of the best combination; -1 = none. */
 static enum pd_err best_json(struct store *store, struct pd_buf *b, int64_t job, const struct job_facts *f,
-                             const struct api_choice *choice, struct pd_why *why)
+                             const struct api_choice *choice, int64_t *ret_point, struct pd_why *why)
 {
     struct best best = {.choice = *choice, .maximise = f->maximise, .point = -1, .best_point = -1};
     struct store_sample_query q = {
@@ -346,6 +363,7 @@ static enum pd_err best_json(struct store *store, struct pd_buf *b, int64_t job,
         api_json_kv_num(b, "value", best.run_value);
         api_json_close(b, '}');
     }
+    *ret_point = best.best_point;
     return err;
 }
 
@@ -404,11 +422,11 @@ void api_sweep_get(struct api_req *r)
 {
     static const char *const names[] = {"limit", "cursor", "metric",   "value",
                                         "open",  "runs",   "baseline", NULL};
-    int64_t id = api_param_id(r, 0), after = 0, wanted;
+    int64_t id = api_param_id(r, 0), after = 0, wanted, best_point = -1;
     struct job_facts f = {.name = ""};
     struct pd_why why = {.text = ""};
     struct store *store;
-    struct table *t, *baseline;
+    struct table *t, *baseline, *best;
     struct pd_buf b;
     char kind[48];
     int limit;
@@ -421,7 +439,8 @@ void api_sweep_get(struct api_req *r)
     snprintf(kind, sizeof kind, "sweep %lld", (long long)id);
     t = calloc(1, sizeof *t);
     baseline = calloc(1, sizeof *baseline);
-    if (!t || !baseline) {
+    best = calloc(1, sizeof *best);
+    if (!t || !baseline || !best) {
         api_fail(r, PD_ERR_NOMEM, "no memory for the table");
         goto out;
     }
@@ -459,7 +478,10 @@ void api_sweep_get(struct api_req *r)
     api_json_kv_str(&b, "value", api_pick_name(t->choice.pick));
     err = counts_json(store, &b, id, &f, &why);
     if (err == PD_OK)
-        err = best_json(store, &b, id, &f, &t->choice, &why);
+        err = best_json(store, &b, id, &f, &t->choice, &best_point, &why);
+    best->choice = t->choice;
+    if (err == PD_OK && best_point >= 0)
+        err = table_read(store, best, id, best_point, best_point, &why);
     /* The cursor holds the number of combinations before, so that the first page's 0 is no special case. */
     if (err == PD_OK)
         err = table_read(store, t, id, after, after + limit - 1, &why);
@@ -467,7 +489,7 @@ void api_sweep_get(struct api_req *r)
     api_json_key(&b, "table");
     api_json_open(&b, '[');
     for (size_t i = 0; i < t->row_count; i++)
-        row_json(&b, t, i, &member, with_runs, baseline->row_count ? baseline : NULL);
+        row_json(&b, t, i, &member, with_runs, baseline, best);
     more = t->row_count == (size_t)limit && after + limit < f.points;
     api_page_end(r, &b, kind, after + limit, more);
     api_answer(r, err, &why, &b);
@@ -475,6 +497,7 @@ out:
     json_decref(f.sweep);
     table_free(t);
     table_free(baseline);
+    table_free(best);
 }
 
 /* ---- curves ------------------------------------------------------------------------------------ */

@@ -62,6 +62,38 @@ export const finite = list => list.filter(Number.isFinite);
 export const mean = list => list.length > 0 ? list.reduce((a, b) => a + b, 0) / list.length : null;
 export const deviation = list => list.length > 1 ? Math.sqrt(list.reduce((sum, x) => sum + (x - mean(list)) ** 2, 0) / (list.length - 1)) : null;
 
+/** The 97.5 % quantile of Student's t by integration of its density, with x = tan(angle), and bisection. */
+export function student(df) {
+    const density = angle => (1 + Math.tan(angle) ** 2 / df) ** (-(df + 1) / 2) / Math.cos(angle) ** 2;
+    const area = (from, to, n = 20000) => {
+        let sum = 0;
+        for (let i = 0; i < n; i++)
+            sum += density(from + (to - from) * (i + 0.5) / n);
+        return sum * (to - from) / n;
+    };
+    const half = area(0, Math.PI / 2);
+    let low = 0, high = Math.PI / 2;
+    for (let i = 0; i < 40; i++) {
+        const middle = (low + high) / 2;
+        if (area(0, middle) / half < 0.95)
+            low = middle;
+        else
+            high = middle;
+    }
+    return Math.tan(low);
+}
+
+/** Welch's 95 % interval of the difference of two means, a less b; null where a list has fewer than two values. */
+export function welch(a, b) {
+    if (a.length < 2 || b.length < 2)
+        return null;
+    const [va, vb] = [a, b].map(list => deviation(list) ** 2 / list.length), difference = mean(a) - mean(b);
+    if (va + vb === 0)
+        return [difference, difference];
+    const half = student((va + vb) ** 2 / (va ** 2 / (a.length - 1) + vb ** 2 / (b.length - 1))) * Math.sqrt(va + vb);
+    return [difference - half, difference + half];
+}
+
 /** How probable a difference of the two means at least this great is if there is none: Welch's t, its density summed up. */
 export function chance(a, b) {
     const [va, vb] = [a, b].map(list => deviation(list) ** 2 / list.length);

@@ -4,6 +4,7 @@ import { readFileSync } from 'node:fs';
 import path from 'node:path';
 import { after, before, test } from 'node:test';
 import { Host, root, submit, tinyJob } from './lib.mjs';
+import { student } from './numbers.mjs';
 
 const DIVERGED = 1;
 const FAILED = 2;
@@ -55,27 +56,6 @@ test('a job of several runs tells its sweep, its runs their place and seed', asy
     assert.equal(full.document.train.seed, 6);
     assert.equal(full.document.trials, 1);
 });
-
-/** The 97.5 % quantile of Student's t by integration of its density, with x = tan(angle), and bisection. */
-function student(df) {
-    const density = angle => (1 + Math.tan(angle) ** 2 / df) ** (-(df + 1) / 2) / Math.cos(angle) ** 2;
-    const area = (from, to, n = 20000) => {
-        let sum = 0;
-        for (let i = 0; i < n; i++)
-            sum += density(from + (to - from) * (i + 0.5) / n);
-        return sum * (to - from) / n;
-    };
-    const half = area(0, Math.PI / 2);
-    let low = 0, high = Math.PI / 2;
-    for (let i = 0; i < 40; i++) {
-        const middle = (low + high) / 2;
-        if (area(0, middle) / half < 0.95)
-            low = middle;
-        else
-            high = middle;
-    }
-    return Math.tan(low);
-}
 
 function wantInterval(got, differences) {
     const n = differences.length, mean = differences.reduce((a, b) => a + b, 0) / n, half = n > 1 ? student(n - 1) * sd(differences) / Math.sqrt(n) : 0;

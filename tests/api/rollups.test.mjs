@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
 import { Host } from './lib.mjs';
-import { METRICS, buckets, counted, curve, finite, greatest, least, mean, pick, statistic, sweepOf, word } from './numbers.mjs';
+import { METRICS, buckets, chance, counted, curve, finite, greatest, least, mean, pick, statistic, student, sweepOf, welch, word } from './numbers.mjs';
 
 const ROUNDED = 1.5e-3; // seconds: the API tells when a run began in milliseconds
 let host;
@@ -81,6 +81,36 @@ test('sweep: the best combination is that of the best mean, the best run that wh
         assert.deepEqual([got.metric, got.mode], ['loss/val', 'min']);
     }
 });
+
+test('the reference: quantiles of t are those of printed tables, and Welch’s interval ends where chance is one in twenty', () => {
+    for (const [df, t] of [[1, 12.706], [2, 4.303], [3, 3.182], [5, 2.571], [10, 2.228], [30, 2.042], [60, 2], [120, 1.98]]) // Fisher and Yates, table III
+        assert.ok(Math.abs(student(df) - t) < 6e-4, `${df}: ${student(df)}`);
+    const [a, b] = [[3, 4, 5.5], [1, 9, 2, 7, 5, 11, 3]];
+    for (const end of welch(a, b))
+        assert.ok(Math.abs(chance(a.map(x => x - end), b) - 0.05) < 1e-4, `${chance(a.map(x => x - end), b)}`);
+});
+
+for (const open of [false, true])
+    test(`sweep: the difference of each row from the best combination, with Welch’s interval${open ? ', unfinished runs too' : ''}`, async () => {
+        const { best, table } = (await host.get(`/api/v1/jobs/${job.id}/sweep?metric=acc/val&metric=loss/val${open ? '&open=1' : ''}`)).json;
+        const values = (point, key) => finite(counted(runs, open).filter(run => run.point === point).map(run => pick.last(run.series.get(key))));
+        const verdicts = [];
+        for (const row of table) {
+            assert.equal(row.versus_best === undefined, row.point === best.point);
+            for (const key of row.point === best.point ? [] : METRICS) {
+                const got = row.versus_best[key], [low, high] = welch(values(row.point, key), values(best.point, key));
+                near(got.difference, mean(values(row.point, key)) - mean(values(best.point, key)), 'difference');
+                for (const [end, want] of [[got.low, low], [got.high, high]])
+                    assert.ok(Math.abs(end - want) < 2e-5 * (high - low), `${key} of combination ${row.point}: ${end}, expected ${want}`);
+                assert.equal(got.separable, low > 0 || high < 0);
+                verdicts.push(got.separable);
+            }
+        }
+        assert.deepEqual([...new Set(verdicts)].sort(), [false, true], 'the case is to have both');
+        /* The best need not stand on the page, nor its metric among those asked for. */
+        const page = (await host.get(`/api/v1/jobs/${job.id}/sweep?limit=1&metric=acc/val${open ? '&open=1' : ''}`)).json.table;
+        assert.deepEqual(page[0].versus_best, { 'acc/val': table[0].versus_best['acc/val'] });
+    });
 
 for (const axis of ['step', 'epoch', 'time'])
     for (const count of [1, 7, 33]) // no moment lies on the border of two buckets

@@ -17,7 +17,6 @@ import { clock, linearTicks, logTicks, reach, within } from '../../web/js/chart/
 import { paintFigure, sizeOf, toCsv } from '../../web/js/chart/figure.js';
 import { pdfPainter, svgPainter } from '../../web/js/chart/painters.js';
 import { formatStates, freshState, parseStates } from '../../web/js/chart/state.js';
-import { studentT, welch } from '../../web/js/compare/welch.js';
 import { distinct } from '../../web/js/compare/names.js';
 import { reachOf, smooth, spikes, unitOf } from '../../web/js/smooth.js';
 import { readEvents } from '../../web/js/sse.js';
@@ -148,16 +147,6 @@ test('test_mean_and_deviation_have_equal_digits', () => {
     assert.deepEqual(meanWithSd(-3.2, .999), ['−3.2', '1.0']);
     assert.deepEqual(meanWithSd(2.5, 0), ['2.5', '0']);
     assert.deepEqual(meanWithSd(2.5, null), ['2.5', '']);
-});
-
-test('test_welch_tells_means_apart_as_the_tables_do', () => {
-    /* Welch (1947) by hand: t(4 degrees) = 2.776. */
-    const [low, high] = welch({ n: 3, mean: 10, sd: 1 }, { n: 3, mean: 8, sd: 1 });
-    assert.ok(Math.abs(low - (2 - 2.776 * Math.sqrt(2 / 3))) < 1e-9 && Math.abs(high - (2 + 2.776 * Math.sqrt(2 / 3))) < 1e-9);
-    assert.equal(welch({ n: 1, mean: 1, sd: 0 }, { n: 3, mean: 1, sd: 1 }), null);
-    assert.deepEqual(welch({ n: 2, mean: 3, sd: 0 }, { n: 2, mean: 1, sd: 0 }), [2, 2]);
-    assert.ok(Math.abs(studentT(40) - 2.021) < 1e-3 && Math.abs(studentT(120) - 1.980) < 1e-3);
-    assert.ok(Math.abs(studentT(4.5) - (2.776 + 2.571) / 2) < 1e-9);
 });
 
 test('test_figures_are_painted_with_text_that_stays_text', () => {

@@ -65,6 +65,7 @@ export async function readSweep(id, { metrics, value, open, baseline }, signal) 
         table: table.map(row => ({
             ...row, metrics: toStatistics(row.metrics),
             paired: row.paired && Object.fromEntries(Object.entries(row.paired).map(([key, d]) => [key, { n: d.n, mean: toNumber(d.mean), low: toNumber(d.low), high: toNumber(d.high) }])),
+            versus_best: row.versus_best && Object.fromEntries(Object.entries(row.versus_best).map(([key, d]) => [key, { ...d, difference: toNumber(d.difference), low: toNumber(d.low), high: toNumber(d.high) }])),
             trials: (row.trials ?? []).map((/** @type {any} */ t) => ({ ...t, metrics: Object.fromEntries(Object.entries(t.metrics).map(([key, v]) => [key, toNumber(/** @type {any} */ (v))])) })),
         })),
     };

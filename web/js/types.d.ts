@@ -216,6 +216,8 @@ export interface SweepRow {
     metrics: Record<string, Statistic>;
     /** Differences from the baseline, seed by seed, with a 95 % interval of their mean. */
     paired?: Record<string, { n: number; mean: number | null; low: number | null; high: number | null }>;
+    /** Differences of the means from the best combination's, with Welch's 95 % interval; separable: it leaves out zero. */
+    versus_best?: Record<string, { difference: number | null; low: number | null; high: number | null; separable: boolean | null }>;
     trials: { run_id: string; trial: number; seed: number; state: string; outcome: string | null; metrics: Record<string, number | null> }[];
 }
 

@@ -5,7 +5,6 @@ import { awayButtons } from '../away.js';
 import { Chart } from '../chart.js';
 import { ask, bones, failedBox, fill, h, icon, message, setText, stateBox, toast } from '../dom.js';
 import { panelSave } from '../chart/menu.js';
-import { welch } from '../compare/welch.js';
 import { ago, bytes, count, meanWithSd } from '../format.js';
 import { hint } from '../hint.js';
 import { cancelJob } from '../jobs.js';
@@ -191,20 +190,8 @@ export function sweepView(context) {
         return [m, ` ± ${s}${about.unit === 'share' ? ' %' : ''}`];
     }
 
-    /** Combinations whose mean the trials do not tell apart from the best one's. @param {string} [of] */
-    function rivalRows(of = sweep?.metric ?? '') {
-        const best = sweep?.table.find(row => row.point === sweep?.best?.point);
-        const top = best?.metrics[of];
-        if (!sweep || !best || !top || top.mean === null)
-            return [];
-        return sweep.table.filter(row => {
-            const at = row.metrics[of];
-            if (row === best || !at || at.mean === null)
-                return false;
-            const interval = welch({ n: top.n, mean: /** @type {number} */ (top.mean), sd: top.sd ?? 0 }, { n: at.n, mean: at.mean, sd: at.sd ?? 0 });
-            return interval !== null && interval[0] <= 0 && interval[1] >= 0;
-        });
-    }
+    /** Combinations whose mean the trials do not tell apart from the best one's. */
+    const rivalRows = () => (sweep?.table ?? []).filter(row => row.versus_best?.[sweep?.metric ?? '']?.separable === false);
 
     function rivals() {
         const n = rivalRows().length;

@@ -37,6 +37,16 @@ int64_t job_config_keys(const struct job_config *config)
     return config->data.context;
 }
 
+int64_t job_config_tokens(const struct job_config *config)
+{
+    const int64_t patches = job_config_patches(config);
+    const int64_t window = config->model.window * config->model.window;
+
+    if (patches && job_network(config->model.arch)->windows && window < patches)
+        return window;
+    return patches ? patches : config->data.context;
+}
+
 enum pd_err job_config_bind(struct job_config *config, int64_t train_samples, struct pd_why *why)
 {
     const struct job_train *t = &config->train;

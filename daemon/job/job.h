@@ -437,6 +437,10 @@ int64_t job_config_split_seed(const struct job_config *config);
 int64_t job_config_patches(const struct job_config *config);
 /* Keys that a query sees: patches plus the class token, or data.context. */
 int64_t job_config_keys(const struct job_config *config);
+/* The number of tokens N of the scaling laws: patches of an image without the class token, those of a window
+ * where attention stays within one, or data.context; 0 where there is none. Whatever attention.n_for_scale
+ * says. */
+int64_t job_config_tokens(const struct job_config *config);
 /* Of /attention/activation: as in the document (static; NULL where there is none); whether A is divided by
  * N^alpha. */
 const char *job_activation_word(int activation);

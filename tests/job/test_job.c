@@ -114,6 +114,45 @@ static void test_example_1_as_a_configuration(void **state)
     done(&p);
 }
 
+static void test_tokens_are_those_that_the_scale_grows_with(void **state)
+{
+    static const struct {
+        const char *model, *data, *length;
+        int tokens;
+    } cases[] = {
+        {"\"preset\":\"vit_micro\",\"patch\":2", "\"dataset\":\"mnist\"", "\"epochs\":1", 196},
+        {"\"preset\":\"vit_micro\",\"patch\":4", "\"dataset\":\"mnist\"", "\"epochs\":1", 49},
+        {"\"preset\":\"vit_micro\",\"patch\":4,\"pool\":\"cls\"", "\"dataset\":\"mnist\"", "\"epochs\":1",
+         49},
+        {"\"preset\":\"vit_micro\",\"patch\":[7,14]", "\"dataset\":\"mnist\"", "\"epochs\":1", 8},
+        {"\"preset\":\"gpt_micro\",\"context\":64", "\"dataset\":\"text_gen\"", "\"steps\":9", 64},
+        {"\"preset\":\"gpt_micro\",\"context\":64", "\"dataset\":\"text_gen\",\"context\":16", "\"steps\":9",
+         16},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[512];
+        struct job_config *g = NULL;
+        struct pd_why why;
+        struct parsed p;
+
+        snprintf(text, sizeof text, "{\"model\":{%s},\"data\":{%s},\"train\":{%s}}", cases[i].model,
+                 cases[i].data, cases[i].length);
+        p = want_ok(text);
+        assert_int_equal(config_of(p.job, &g, &why), PD_OK);
+        assert_int_equal(job_config_tokens(g), cases[i].tokens);
+        /* A network whose attention stays within windows: 7 x 7 patches, or all of them if they are fewer. */
+        for (g->model.arch = 0; strcmp(job_arch_name(g->model.arch), "swin") != 0;)
+            g->model.arch++;
+        g->model.window = 7;
+        assert_int_equal(job_config_tokens(g),
+                         cases[i].tokens > 49 && job_config_patches(g) ? 49 : cases[i].tokens);
+        job_config_free(g);
+        done(&p);
+    }
+}
+
 static void test_example_2_makes_21_runs(void **state)
 {
     struct parsed p;
@@ -842,6 +881,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_example_1_as_a_configuration),
+        cmocka_unit_test(test_tokens_are_those_that_the_scale_grows_with),
         cmocka_unit_test(test_example_2_makes_21_runs),
         cmocka_unit_test(test_example_3_names_what_it_lacks_and_runs_without),
         cmocka_unit_test(test_a_resolved_document_resolves_to_itself),

@@ -43,6 +43,7 @@ void api_run_export(struct api_req *r);
 void api_run_logs(struct api_req *r);
 void api_run_checkpoints(struct api_req *r);
 void api_sweep_get(struct api_req *r);
+void api_sweep_analysis(struct api_req *r);
 void api_sweep_curves(struct api_req *r);
 void api_sweep_export(struct api_req *r);
 void api_compare(struct api_req *r);

@@ -75,6 +75,8 @@ const struct api_route api_routes[] = {
     ROUTE(GET, "/api/v1/runs/{id}/checkpoints", api_run_checkpoints, API_SURFACE_OWN, API_BODY_NONE, 0,
           SHORT),
     ROUTE_QUERY(GET, "/api/v1/jobs/{id}/sweep", api_sweep_get, API_SURFACE_OWN, API_BODY_NONE, 0, LONG),
+    ROUTE_QUERY(GET, "/api/v1/jobs/{id}/sweep/analysis", api_sweep_analysis, API_SURFACE_OWN, API_BODY_NONE,
+                0, LONG),
     ROUTE_QUERY(GET, "/api/v1/jobs/{id}/sweep/curves", api_sweep_curves, API_SURFACE_OWN, API_BODY_NONE, 0,
                 LONG),
     ROUTE_QUERY(GET, "/api/v1/jobs/{id}/sweep/export", api_sweep_export, API_SURFACE_OWN, API_BODY_NONE, 0,

@@ -6,7 +6,7 @@
  * ...": start RUN            an attempt begins and runs end RUN              it ends, succeeded log RUN N
  * TEXT       appends TEXT and a newline to the log of attempt N checkpoint RUN STEP  a checkpoint row keys
  * RUN N             N metric keys of attempt 1, as its worker logs them points RUN ATTEMPT JSON      points
- * likewise stall MS             the writer sleeps kept PATH a run with the resolved document of that file
+ * likewise expand               makes the runs that jobs still lack stall MS             the writer sleeps kept PATH a run with the resolved document of that file
  * drain, stop          api_drain; api_stop and exit (so does the end of the input) */
 #include <errno.h>
 #include <semaphore.h>
@@ -24,6 +24,7 @@
 #include "daemon/job/job.h"
 #include "daemon/polyd/store/store.h"
 #include "daemon/polyd/store/tx.h"
+#include "daemon/polyd/supervise/expand.h"
 #include "daemon/polyd/supervise/supervise.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/file.h"
@@ -141,6 +142,7 @@ int main(int argc, char **argv)
     struct store_writer *writer = NULL;
     struct api *api = NULL;
     struct sup *sup = NULL;
+    struct expander *expander = NULL;
     struct pd_why why = {.text = ""};
     int n = 1, rc = 1;
 
@@ -190,6 +192,10 @@ int main(int argc, char **argv)
             break;
         if (strcmp(line, "drain") == 0) {
             api_drain(api);
+        } else if (strcmp(line, "expand") == 0) {
+            if (!expander)
+                err = expander_start(writer, NULL, NULL, &expander, &why);
+            expander_wake(expander);
         } else if (strncmp(line, "log ", 4) == 0) {
             int attempt, at = 0;
             long long run;
@@ -254,6 +260,7 @@ out:
         fprintf(stderr, "api_host: %s\n", why.text);
     api_stop(api);
     sup_stop(sup);
+    expander_stop(expander);
     store_writer_stop(writer);
     api_free(api);
     config_free(config);

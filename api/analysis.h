@@ -1,0 +1,32 @@
+/* api/analysis.h: a sweep's analysis against one of its axes, for GET /jobs/{id}/sweep/analysis and whoever
+ * shows it beside other things. What is computed: api/panel.h. */
+#pragma once
+
+#include "api/stats.h"
+#include "daemon/job/job.h"
+
+/* Limits with names: what a client can grow. A job has JOB_MAX_RUNS runs at most, and each counts in one point;
+ * resamples are API_PANEL_RESAMPLES. */
+#define API_ANALYSIS_LEAVES 32 /* swept fields, those within swept objects counted one by one */
+#define API_ANALYSIS_PANELS 256
+#define API_ANALYSIS_POINTER 256 /* bytes of a field's pointer */
+
+enum api_analysis_mode { API_ANALYSIS_MODE_OWN, API_ANALYSIS_MODE_MIN, API_ANALYSIS_MODE_MAX };
+
+/* {0}: the job's own metric, its latest values, against the last axis of numbers, a panel for each combination of
+ * the other axes. */
+struct api_analysis_query {
+    struct api_choice choice;        /* of one key at most */
+    enum api_analysis_mode mode;     /* OWN: that of the metric */
+    char axis[API_ANALYSIS_POINTER]; /* "" = the last one of numbers */
+    bool by_named;                   /* panels are made by `by` alone */
+    char by[API_ANALYSIS_LEAVES][API_ANALYSIS_POINTER];
+    int by_count;
+};
+
+/* Appends the answer as one JSON object. PD_ERR_NOT_FOUND: there is no such job. PD_ERR_INVALID or
+ * PD_ERR_LIMIT: the query does not fit the sweep; *ret_field (may be NULL) then names the field at fault. Reads
+ * the job and its runs in two queries: within a snapshot of the caller's they are of one moment. */
+PD_NODISCARD enum pd_err api_analysis_json(struct store *store, int64_t job,
+                                           const struct api_analysis_query *query, struct pd_buf *b,
+                                           const char **ret_field, struct pd_why *why);

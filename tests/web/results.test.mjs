@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { afterEach, test } from 'node:test';
 
 import { getCurves, listRuns, listSeries } from '../../web/js/api.js';
-import { compareRuns, readSweep, readSweepCurves } from '../../web/js/results.js';
+import { compareRuns, readAnalysis, readSweep, readSweepCurves } from '../../web/js/results.js';
 
 const { signal } = new AbortController();
 const real = globalThis.fetch;
@@ -62,6 +62,18 @@ test('test_results_curves_of_a_sweep_have_mean_and_deviation_at_their_place', as
     const [curve] = await readSweepCurves('3', { key: 'acc/val', x: 'epoch', points: [4], buckets: 10, open: true }, signal);
     assert.equal(asked[0], '/api/v1/jobs/3/sweep/curves?key=acc%2Fval&x=epoch&buckets=10&open=1&point=4');
     assert.deepEqual(curve, { point: 4, values: { '/train/seed': 1 }, data: [{ x: 12.5, n: 3, mean: 0.5, sd: 0.25 }, { x: 20, n: 1, mean: 0.375, sd: null }] });
+});
+
+test('test_results_an_analysis_keeps_the_ends_of_intervals_and_ranges_apart', async () => {
+    const point = { x: 10, point: 3, combinations: 1, runs: { total: 3 }, value: { n: 2, missing: 1, mean: 'Infinity', sd: null, min: 0.5, max: 'Infinity' }, usable: false, why: 'nonfinite' };
+    const panel = { values: {}, tokens: 49, points: [point], best: { x: 10, point: 3, mean: 0.75, at_end: true, low: 1, high: 100, share: 0.5, why: null }, best_why: null, usable: { from: 2, to: 20, decades: 1, limit: '-Infinity', from_end: true, to_end: false }, usable_why: null };
+    const asked = answers({ axis: '/attention/k', panels: [panel, { ...panel, best: null, usable: null }], slopes: [{ values: {}, panels: [0], n: 1, a: null, b: 0.5, why: null, low: 0.25, high: 0.75, interval_why: null, resampled: 1 }] });
+    const got = await readAnalysis('3', { metric: 'acc/val', axis: '/attention/k', open: true }, signal);
+    assert.equal(asked[0], '/api/v1/jobs/3/sweep/analysis?metric=acc%2Fval&axis=%2Fattention%2Fk&open=1');
+    assert.deepEqual(got.panels[0].points[0].value, { n: 2, missing: 1, mean: Infinity, sd: null, min: 0.5, max: Infinity });
+    assert.deepEqual([got.panels[0].best, got.panels[0].usable], [panel.best, { ...panel.usable, limit: -Infinity }]);
+    assert.deepEqual([got.panels[1].best, got.panels[1].usable], [null, null]);
+    assert.deepEqual([got.slopes[0].a, got.slopes[0].b, got.slopes[0].low, got.slopes[0].high], [null, 0.5, 0.25, 0.75]);
 });
 
 test('test_results_a_comparison_keeps_last_least_and_greatest_apart', async () => {

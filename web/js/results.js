@@ -86,6 +86,26 @@ export async function readSweepCurves(id, { key, x, points, buckets, open }, sig
 }
 
 /**
+ * A sweep against one of its axes. `axis`: "" for the last one of numbers.
+ * @param {string} id
+ * @param {{metric: string, axis: string, open: boolean}} options
+ * @param {AbortSignal} signal
+ * @returns {Promise<import('./types').SweepAnalysis>}
+ */
+export async function readAnalysis(id, { metric, axis, open }, signal) {
+    const raw = /** @type {any} */ (await json(`/api/v1/jobs/${encodeURIComponent(id)}/sweep/analysis${query({ metric: metric || null, axis: axis || null, open: open ? 1 : null })}`, { signal }));
+    return {
+        ...raw,
+        panels: raw.panels.map((/** @type {any} */ p) => ({
+            ...p, points: p.points.map((/** @type {any} */ at) => ({ ...at, value: toStatistic(at.value) })),
+            best: p.best && { ...p.best, mean: toNumber(p.best.mean), low: toNumber(p.best.low), high: toNumber(p.best.high), share: toNumber(p.best.share) },
+            usable: p.usable && { ...p.usable, decades: toNumber(p.usable.decades), limit: toNumber(p.usable.limit) },
+        })),
+        slopes: raw.slopes.map((/** @type {any} */ s) => ({ ...s, a: toNumber(s.a), b: toNumber(s.b), low: toNumber(s.low), high: toNumber(s.high) })),
+    };
+}
+
+/**
  * @param {string[]} runs
  * @param {{all: boolean, metrics: string[]}} options
  * @param {AbortSignal} signal

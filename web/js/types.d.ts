@@ -237,6 +237,31 @@ export interface Sweep {
     table: SweepRow[];
 }
 
+/** A sweep against one of its axes, as the API computes it. */
+export interface SweepAnalysis {
+    metric: string;
+    mode: 'min' | 'max';
+    axes: { pointer: string; numeric: boolean }[];
+    axis: string;
+    log: boolean;
+    by: string[];
+    left_out: number;
+    usable_rule: string;
+    panels: SweepPanel[];
+    slopes: { values: Record<string, unknown>; panels: number[]; n: number; a: number | null; b: number | null; why: string | null; low: number | null; high: number | null; interval_why: string | null }[];
+    slopes_why: string | null;
+}
+
+export interface SweepPanel {
+    values: Record<string, unknown>;
+    tokens: number | null;
+    points: { x: number; point: number; combinations: number; runs: Tally; value: Statistic; usable: boolean; why: string | null }[];
+    best: { x: number; point: number; mean: number; at_end: boolean; low: number | null; high: number | null; share: number | null; why: string | null } | null;
+    best_why: string | null;
+    usable: { from: number; to: number; decades: number | null; limit: number; from_end: boolean; to_end: boolean } | null;
+    usable_why: string | null;
+}
+
 export interface Comparison {
     runs: Run[];
     fields: { pointer: string; differs: boolean; default: unknown; has_default: boolean; values: unknown[]; named: boolean[] }[];

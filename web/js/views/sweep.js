@@ -13,6 +13,7 @@ import { LookBar } from '../look.js';
 import { describe, metrics as knownMetrics, present } from '../metrics.js';
 import { readJob, readSweep, readSweepCurves } from '../results.js';
 import { scatter } from '../scatter.js';
+import { analysisSection } from '../sweep/analysis.js';
 import { chip, stackedMeter } from '../states.js';
 import { short } from '../table/columns.js';
 import { onTheme } from '../theme.js';
@@ -26,6 +27,8 @@ const OPEN = new Set(['queued', 'running', 'paused', 'cancelling']);
 const nameOf = pointer => pointer.slice(1).replaceAll('/', '.');
 /** @param {string} pointer */
 const shortName = pointer => pointer.split('/').pop() ?? pointer;
+/** Is there a number in these values, or in the objects and lists among them? Without any there is no axis to analyse. @param {unknown} value @returns {boolean} */
+const holdsNumber = value => typeof value === 'number' || (typeof value === 'object' && value !== null && Object.values(value).some(holdsNumber));
 
 /**
  * @param {import('../types').ViewContext} context
@@ -68,7 +71,8 @@ export function sweepView(context) {
     const controls = h('div', { class: 'toolbar' }, h('label', { class: 'inline' }, 'Metric', metricPick), h('label', { class: 'inline' }, 'Against', axisPick),
         h('label', { class: 'inline' }, 'Differences from', basePick),
         h('label', { class: 'inline' }, openBox, 'Count unfinished runs'));
-    const content = h('div', { class: 'stack-l' }, progress, tiles, controls, h('h2', { class: 'hidden' }, 'Results'), h('section', { class: 'card chart' }, plotHead, plot), h('h2', null, 'Combinations'), table, curvesPlace);
+    const analysis = analysisSection({ id, context, say: values => say(values), both: (about, mean, sd) => both(about, mean, sd) });
+    const content = h('div', { class: 'stack-l' }, progress, tiles, controls, h('h2', { class: 'hidden' }, 'Results'), h('section', { class: 'card chart' }, plotHead, plot), analysis.el, h('h2', null, 'Combinations'), table, curvesPlace);
     const place = h('div', null, h('div', { class: 'card' }, bones(8)));
     const el = h('div', null, h('p', { class: 'small' }, h('a', { href: '#/sweeps' }, '← Sweeps')),
         h('div', { class: 'head' }, h('div', null, h('div', { class: 'row' }, title, badge), sub), actions), place);
@@ -82,12 +86,14 @@ export function sweepView(context) {
         metric = metricPick.value;
         context.setQuery({ metric });
         draw();
+        analyse();
         drawCurves();
     });
     axisPick.addEventListener('change', () => {
         axis = axisPick.value;
         context.setQuery({ axis });
         drawPlot();
+        analyse();
     });
     basePick.addEventListener('change', () => {
         baseline = basePick.value;
@@ -239,7 +245,7 @@ export function sweepView(context) {
             }]);
         }
         const named = [...groups].map(([name, marks]) => ({ name, marks }));
-        figure = scatter(plot, { groups: named.slice(0, 14), title: `${metric} against ${nameOf(axis)}`, xTitle: axis ? nameOf(axis) : '', format: v => (about.unit === 'share' ? `${+(v * 100).toFixed(2)} %` : present(about, v)), rule: rootOfN() });
+        figure = scatter(plot, { groups: named.slice(0, 14), title: `${metric} against ${nameOf(axis)}`, xTitle: axis ? nameOf(axis) : '', format: v => (about.unit === 'share' ? `${+(v * 100).toFixed(2)} %` : present(about, v)), rule: rootOfN(), ...analysis.extra(axis) });
         if (named.length > 14)
             plot.append(h('p', { class: 'muted small' }, `${named.length - 14} more lines are in the table.`));
     }
@@ -387,6 +393,14 @@ export function sweepView(context) {
         drawTable();
     }
 
+    /** What the API makes of the sweep; the chart above shows its ranges where one panel is all there is. */
+    async function analyse() {
+        if (!sweep || !sweep.axes.some(swept => holdsNumber(swept.values ?? 0)))
+            return;
+        await analysis.refresh(metric, open, axis);
+        drawPlot();
+    }
+
     async function refresh() {
         try {
             job = await readJob(id, signal);
@@ -410,6 +424,7 @@ export function sweepView(context) {
             if (!content.isConnected)
                 fill(place, content);
             draw();
+            await analyse();
             await drawCurves();
         } catch (error) {
             if (isAbort(error))
@@ -436,7 +451,10 @@ export function sweepView(context) {
     });
     observer.observe(plot);
     signal.addEventListener('abort', () => observer.disconnect());
-    onTheme(() => drawPlot(), signal);
+    onTheme(() => {
+        drawPlot();
+        analysis.redraw();
+    }, signal);
     const nudge = pacer(refresh, { least: 1500, most: 4000, wanted: () => job !== null && OPEN.has(job.state), signal });
     onEvent(event => {
         if (event.jobId === id)

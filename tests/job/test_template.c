@@ -298,7 +298,8 @@ static void test_template_is_changed_member_by_member(void **state)
     doc = document(0);
     want(doc, "\"mine\"", "name", NULL);
     want(doc, "1", "trials", NULL);
-    want(doc, "{\"who\":\"me\",\"template\":\"E04\",\"variant\":\"small\",\"data\":\"digits_gen\"}", "tags", NULL);
+    want(doc, "{\"who\":\"me\",\"template\":\"E04\",\"variant\":\"small\",\"data\":\"digits_gen\"}", "tags",
+         NULL);
     want(doc, "7", "train", "steps");
     assert_null(json_object_get(json_object_get(doc, "train"), "epochs")); /* which steps replace */
     want(doc, "64", "train", "batch");

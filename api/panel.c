@@ -35,15 +35,6 @@ static bool is_better(double one, double other, bool maximise)
     return maximise ? one > other : one < other;
 }
 
-/* Of the sorted list of `count` values that `at` stands for, with its neighbours weighted. */
-static double quantile(double share, size_t count, double (*at)(const void *list, size_t i), const void *list)
-{
-    const double place = share * (double)(count - 1), low = floor(place);
-    const double one = at(list, (size_t)low), next = at(list, (size_t)low + ((size_t)low + 1 < count));
-
-    return one + (place - low) * (next - one);
-}
-
 /* ---- the best ---------------------------------------------------------------------------------- */
 
 static double resampled_mean(const struct api_panel_point *p, uint32_t resample)
@@ -64,30 +55,43 @@ static double resampled_mean(const struct api_panel_point *p, uint32_t resample)
     return sum / (double)p->count;
 }
 
-/* How often each point was picked: a sorted list of resamples, as x ascends with the points. */
-struct histogram {
-    const struct api_panel *panel;
-    size_t *counts;
-};
-
-static double histogram_at(const void *list, size_t i)
+/* Of a sorted list of resamples: the place of the quantile `share`, and how far it lies towards the next. */
+static size_t place_of(double share, double *ret_part)
 {
-    const struct histogram *h = list;
-    size_t k = 0;
+    const double place = share * (API_PANEL_RESAMPLES - 1), low = floor(place);
 
-    while (k + 1 < h->panel->count && i >= h->counts[k])
-        i -= h->counts[k++];
-    return h->panel->positive ? log(h->panel->points[k].x) : h->panel->points[k].x;
+    *ret_part = place - low;
+    return (size_t)low;
+}
+
+/* The quantile of x, from how often each point was picked: x ascends with the points. */
+static double x_quantile(const struct api_panel *p, const size_t *counts, double share)
+{
+    double part, one, next;
+    size_t at = place_of(share, &part), k = 0, after;
+
+    while (at >= counts[k])
+        at -= counts[k++];
+    after = k;
+    if (at + 1 == counts[k])
+        do
+            after++;
+        while (after < p->count && !counts[after]);
+    if (after == k || after == p->count) /* x itself: a logarithm and back would round it */
+        return p->points[k].x;
+    one = p->points[k].x;
+    next = p->points[after].x;
+    return p->positive ? exp(log(one) + part * (log(next) - log(one))) : one + part * (next - one);
 }
 
 static enum pd_err resample(struct api_panel *p, bool maximise, struct pd_why *why)
 {
-    struct histogram h = {.panel = p, .counts = calloc(p->count, sizeof *h.counts)};
+    size_t *counts = calloc(p->count, sizeof *counts);
     const double tail = (1 - API_PANEL_LEVEL) / 2;
 
     p->picks = calloc(API_PANEL_RESAMPLES, sizeof *p->picks);
-    if (!h.counts || !p->picks) {
-        free(h.counts);
+    if (!counts || !p->picks) {
+        free(counts);
         return pd_fail(why, PD_ERR_NOMEM, "no memory for the resamples");
     }
     for (uint32_t r = 0; r < API_PANEL_RESAMPLES; r++) {
@@ -106,17 +110,13 @@ static enum pd_err resample(struct api_panel *p, bool maximise, struct pd_why *w
             }
             first = false;
         }
-        h.counts[p->picks[r]]++;
+        counts[p->picks[r]]++;
     }
-    p->share = (double)h.counts[p->best] / API_PANEL_RESAMPLES;
-    p->low = quantile(tail, API_PANEL_RESAMPLES, histogram_at, &h);
-    p->high = quantile(1 - tail, API_PANEL_RESAMPLES, histogram_at, &h);
-    if (p->positive) {
-        p->low = exp(p->low);
-        p->high = exp(p->high);
-    }
+    p->share = (double)counts[p->best] / API_PANEL_RESAMPLES;
+    p->low = x_quantile(p, counts, tail);
+    p->high = x_quantile(p, counts, 1 - tail);
     p->resampled = true;
-    free(h.counts);
+    free(counts);
     return PD_OK;
 }
 
@@ -217,9 +217,12 @@ static int ascending(const void *a, const void *b)
     return (one > other) - (one < other);
 }
 
-static double list_at(const void *list, size_t i)
+static double quantile(const double *sorted, double share)
 {
-    return ((const double *)list)[i];
+    double part;
+    const size_t at = place_of(share, &part), next = at + (at + 1 < API_PANEL_RESAMPLES);
+
+    return sorted[at] + part * (sorted[next] - sorted[at]);
 }
 
 enum pd_err api_slope_fit(struct api_panel *const *panels, size_t count, struct api_slope *ret,
@@ -254,8 +257,8 @@ enum pd_err api_slope_fit(struct api_panel *const *panels, size_t count, struct 
         (void)fit(used, s.panels, r, &unused, &slopes[r]);
     if (s.interval) {
         qsort(slopes, API_PANEL_RESAMPLES, sizeof *slopes, ascending);
-        s.low = quantile(tail, API_PANEL_RESAMPLES, list_at, slopes);
-        s.high = quantile(1 - tail, API_PANEL_RESAMPLES, list_at, slopes);
+        s.low = quantile(slopes, tail);
+        s.high = quantile(slopes, 1 - tail);
     }
     *ret = s;
 out:

@@ -75,6 +75,8 @@ test('a scale sweep: panels by N with the best k, its interval, the usable range
     assert.ok(got.panels[0].points[0].value.mean > got.panels[0].best.mean);
     assert.equal(got.panels[3].points.at(-1).why, 'failed');
     assert.ok(panels.some(({ panel }) => panel.low < panel.high && panel.share < 1));
+    for (const { best } of got.panels) // no logarithm rounds an end that is a point
+        assert.ok([best.low, best.high].every(end => got.panels[0].points.some(p => p.x === end)), `${best.low}, ${best.high}`);
     assert.ok(got.panels.some(p => p.usable && !p.usable.from_end && !p.usable.to_end));
     assert.equal(got.slopes.length, 1);
     const [slope] = got.slopes, want = slopeOf(panels);

@@ -76,6 +76,11 @@ function writeFiles(dir) {
     for (const [name, count] of [['train/wolf', 5], ['train/ant', 6], ['val/ant', 3], ['val/wolf', 2], ['test/wolf', 4]])
         for (let i = 0; i < count; i++)
             put(`three/${name}/${i}.png`, photo());
+    for (const [name, count] of [['train/wolf', 5], ['train/ant', 6], ['val/ant', 3], ['val/wolf', 2]])
+        for (let i = 0; i < count; i++)
+            put(`broken/${name}/${i}.png`, photo());
+    for (let i = 0; i < 12; i++)
+        put(`broken/test/ant/${i}.png`, 'no picture');
     for (const [name, count] of [['b', 7], ['a', 6]])
         for (let i = 0; i < count; i++)
             put(`whole/${name}/${i}.png`, photo());
@@ -225,6 +230,14 @@ test('/data/split/test: training, validation and test are three parts; the test 
     assert.ok(all.slice(7, 12).every(({ want }) => want.feed.test.length), 'a text has a test part');
     // The best is not the last everywhere, or it would not show which one is tested.
     assert.ok(all.some(({ want }) => ![...want.series.get('loss/test')?.keys() ?? []].includes(want.steps)), 'each best was the last');
+});
+
+test('/data/split/test: a run whose test part cannot be read fails, and says so', { timeout: 120000 }, async () => {
+    const { run } = await rig.daemon.submit(pictures({ dataset: 'image_folder', path: 'tests/broken', image_size: 8, split: standard() }));
+    const row = await rig.daemon.reach(run, 'failed');
+    assert.match(row.reason, /1[12] of 28 pictures so far cannot be decoded, the first 'test\/ant\//);
+    const { series } = await rig.daemon.get(`/api/v1/runs/${run}/metrics`);
+    assert.ok(series.some(({ key }) => key === 'loss/val') && !series.some(({ key }) => key === 'loss/test'));
 });
 
 test('/data/split/test: as large as asked for; what is more than there is, or no share of a whole, is refused', { timeout: 120000 }, async () => {

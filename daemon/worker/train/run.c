@@ -115,9 +115,10 @@ static enum pd_err test(struct run *r, enum train_result *ret_result, struct pd_
         if (err == PD_OK)
             err = evaluator_test(r->evaluator, step, &stop, why);
     }
-    *ret_result = stop == TRAIN_STOP_CANCEL       ? TRAIN_CANCELLED
-                  : stop == TRAIN_STOP_CHECKPOINT ? TRAIN_STOPPED
-                                                  : TRAIN_DONE;
+    if (err == PD_OK)
+        *ret_result = stop == TRAIN_STOP_CANCEL       ? TRAIN_CANCELLED
+                      : stop == TRAIN_STOP_CHECKPOINT ? TRAIN_STOPPED
+                                                      : TRAIN_DONE;
     return err;
 }
 

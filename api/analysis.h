@@ -1,5 +1,5 @@
-/* api/analysis.h: a sweep's analysis against one of its axes, for GET /jobs/{id}/sweep/analysis and whoever
- * shows it beside other things. What is computed: api/panel.h. */
+/* api/analysis.h: analysis of a sweep against one of its axes, as JSON. GET /jobs/{id}/sweep/analysis answers with
+ * it. api/panel.h defines the statistics. */
 #pragma once
 
 #include "api/stats.h"

@@ -1,8 +1,8 @@
 /* daemon/worker/data/sentences.h: private to this room: the text of text_gen.
  *
- * The source is a Markov chain of states. From a state one choice is drawn: it writes a word and leads to the next
- * state, or it ends the sentence. No two choices of a state write the same word, so the words of a sentence
- * determine its states, and the entropy (struct job_dataset_info) can be computed from the table. */
+ * The source is a Markov chain of states. Each state draws one choice, which writes a word and leads to the next state
+ * or ends the sentence. Within a state every choice writes a different word. The words of a sentence therefore
+ * determine its states, and the entropy (struct job_dataset_info) follows from the table. */
 #pragma once
 
 #include <stddef.h>

@@ -11,6 +11,8 @@
 void api_answer_reset(struct api_req *r)
 {
     pd_buf_done(&r->out);
+    api_sending_free(r->sending);
+    r->sending = NULL;
     r->out_static = NULL;
     r->out_static_len = 0;
     r->answered = true;
@@ -159,6 +161,11 @@ enum MHD_Result api_answer_send(struct api_req *r)
         if (!response)
             return MHD_NO;
         r->stream = NULL; /* moved */
+    } else if (r->sending) {
+        response = api_sending_response(r->sending);
+        r->sending = NULL; /* moved */
+        if (!response)
+            return MHD_NO;
     } else if (r->out.len) {
         size_t len = r->out.len, less = 0;
         char *bytes = pd_buf_take(&r->out), *small = NULL;

@@ -68,7 +68,8 @@ void api_request_done(void *cls, struct MHD_Connection *connection, void **req_c
         atomic_fetch_sub(&api->active, 1);
     if (r->stream) /* never given to libmicrohttpd */
         api_stream_done(r->stream);
-    if (r->wait) /* resumed, and the client left before the handler was called again */
+    api_sending_free(r->sending); /* likewise */
+    if (r->wait)                  /* resumed, and the client left before the handler was called again */
         api_wait_drop(r);
     if (r->waited)
         api_wait_unref(r->waited);

@@ -81,6 +81,7 @@ enum api_fault {
     API_FAULT_METHOD,                   /* 405 */
     API_FAULT_MEDIA_TYPE,               /* 415 */
     API_FAULT_BODY_TOO_LARGE,           /* 413 */
+    API_FAULT_RANGE,                    /* 416 */
     API_FAULT_NEEDS_MATCH,              /* 428 */
     API_FAULT_KEY_REUSED,               /* 422: Idempotency-Key with another body */
     API_FAULT_KEY_MISSING,              /* 400 */

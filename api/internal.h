@@ -97,6 +97,7 @@ struct api_req {
     const void *out_static;
     size_t out_static_len;
     struct api_stream *stream;
+    struct api_sending *sending; /* file.c: the answer is a file */
     int headers;
     struct header header[HEADERS_MAX];
     char uri[];
@@ -133,6 +134,13 @@ struct api {
 /* Drops what was set so far; an answer is set from now on. */
 void api_answer_reset(struct api_req *r);
 enum MHD_Result api_answer_send(struct api_req *r);
+
+/* ---- file.c ----------------------------------------------------------------------------------- */
+
+/* Takes `s`; NULL without memory. */
+struct MHD_Response *api_sending_response(struct api_sending *s);
+/* NULL is fine. */
+void api_sending_free(struct api_sending *s);
 
 /* ---- wait.c ----------------------------------------------------------------------------------- */
 

@@ -184,6 +184,39 @@ enum pd_err digest_base64url_decode(const char *text, size_t text_len, void *out
     return PD_OK;
 }
 
+const char *digest_base64(const void *bytes, size_t len, char *out)
+{
+    size_t n;
+
+    digest_base64url(bytes, len, out);
+    n = strlen(out);
+    for (size_t i = 0; i < n; i++)
+        out[i] = out[i] == '-' ? '+' : out[i] == '_' ? '/' : out[i];
+    while (n % 4)
+        out[n++] = '=';
+    out[n] = '\0';
+    return out;
+}
+
+bool digest_unbase64(const char *text, size_t text_len, void *out, size_t size)
+{
+    char url[128];
+    uint8_t bytes[96];
+    size_t len = DIGEST_BASE64URL_SIZE(size) - 1, got;
+
+    if (size > sizeof bytes || text_len != DIGEST_BASE64_SIZE(size) - 1)
+        return false;
+    for (size_t i = 0; i < text_len; i++) {
+        if ((text[i] == '=') != (i >= len) || text[i] == '-' || text[i] == '_')
+            return false;
+        url[i] = text[i] == '+' ? '-' : text[i] == '/' ? '_' : text[i];
+    }
+    if (digest_base64url_decode(url, len, bytes, sizeof bytes, &got) != PD_OK || got != size)
+        return false;
+    memcpy(out, bytes, size);
+    return true;
+}
+
 enum pd_err digest_random(void *out, size_t len, struct pd_why *why)
 {
     unsigned char *b = out;

@@ -51,6 +51,12 @@ const char *digest_base64url(const void *bytes, size_t len, char *out);
 PD_NODISCARD enum pd_err digest_base64url_decode(const char *text, size_t text_len, void *out, size_t size,
                                                  size_t *ret_len);
 
+/* RFC 4648 section 4 with padding; `out` holds DIGEST_BASE64_SIZE(len) bytes. Returns `out`. */
+#define DIGEST_BASE64_SIZE(len) (((len) + 2) / 3 * 4 + 1)
+const char *digest_base64(const void *bytes, size_t len, char *out);
+/* The inverse: exactly `size` bytes, at most 96; false for anything else. */
+bool digest_unbase64(const char *text, size_t text_len, void *out, size_t size);
+
 /* Random bytes of the kernel, waiting for its pool if need be. */
 PD_NODISCARD enum pd_err digest_random(void *out, size_t len, struct pd_why *why);
 /* A fresh 256-bit token as base64 url text. */

@@ -542,6 +542,12 @@ PD_NODISCARD enum pd_err job_checkpoint_wanted(const char *json, size_t len, str
 PD_NODISCARD enum pd_err job_checkpoint_fold(const char *json, size_t len, const struct job_found *found,
                                              struct pd_buf *ret_json, struct job_report *report);
 
+/* Appends the members of a resolved document that describe its network and how data reach it, without paths and
+ * without what belongs to a run: what a file of weights says about itself (polyd.document). PD_ERR_LIMIT,
+ * PD_ERR_CORRUPT (not JSON), PD_ERR_NOMEM. */
+PD_NODISCARD enum pd_err job_weights_document(const char *json, size_t len, struct pd_buf *ret_json,
+                                              struct pd_why *why);
+
 struct job_doc;
 
 /* Parses, layers, fills in and checks a document and every one of its runs.

@@ -16,6 +16,7 @@ static const struct {
      "reads a resolved job on standard input, prints its bytes by category as JSON; --roofline: what its "
      "steps move"},
     {"data", worker_data_main, "prints what the data roots hold and how it can be read, as JSON"},
+    {"weights", worker_weights_main, "reads files of weights for the daemon"},
     {"info", worker_info_main, "prints build and processors as JSON"},
     {"digit", worker_digit_main, "SEED DIGIT: draws one of the generated digits, as JSON"},
     {"shim", worker_shim_main, "parent of an attempt: own session, lock, clean-up"},
@@ -25,7 +26,7 @@ static int usage(FILE *out)
 {
     fprintf(out, "polyd-worker " POLYD_VERSION ": started by polyd, one process for each task\n\n");
     for (size_t i = 0; i < sizeof roles / sizeof *roles; i++)
-        fprintf(out, "  polyd-worker %-6s %s\n", roles[i].name, roles[i].what);
+        fprintf(out, "  polyd-worker %-7s %s\n", roles[i].name, roles[i].what);
     fprintf(out, "  polyd-worker --version\n");
     return out == stdout ? 0 : 2;
 }

@@ -426,6 +426,13 @@ enum pd_err sup_data_list(struct sup *s, const struct sup_listing *asked, struct
     return pd_fail(why, PD_ERR_UNSUPPORTED, "the test has no worker to list data");
 }
 
+enum pd_err sup_weights_ask(struct sup *s, const struct sup_weights *asked, struct pd_why *why)
+{
+    (void)s;
+    (void)asked;
+    return pd_fail(why, PD_ERR_UNSUPPORTED, "the test has no worker to read weights");
+}
+
 /* ---- models ----------------------------------------------------------------------------------- */
 
 const char *sup_model_state_name(enum sup_model_state state)

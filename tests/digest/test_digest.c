@@ -172,10 +172,34 @@ static void test_file_digest_and_its_failures(void **state)
     assert_string_equal(hex, "untouched");
 }
 
+static void test_base64_pads_and_refuses_other_forms(void **state)
+{
+    /* RFC 4648 section 10, and one value with both characters in which the alphabets differ */
+    static const struct {
+        const char *bytes, *text;
+    } cases[] = {{"f", "Zg=="}, {"fo", "Zm8="}, {"foo", "Zm9v"}, {"foob", "Zm9vYg=="}, {"\xfb\xff", "+/8="}};
+    char text[16], back[8];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        size_t len = strlen(cases[i].bytes);
+
+        assert_string_equal(digest_base64(cases[i].bytes, len, text), cases[i].text);
+        assert_true(digest_unbase64(text, strlen(text), back, len));
+        assert_memory_equal(back, cases[i].bytes, len);
+    }
+    assert_false(digest_unbase64("Zg", 2, back, 1));
+    assert_false(digest_unbase64("Zh==", 4, back, 1)); /* unused bits */
+    assert_false(digest_unbase64("-_8=", 4, back, 2)); /* the other alphabet */
+    assert_false(digest_unbase64("Zg==", 4, back, 2));
+    assert_false(digest_unbase64("Z===", 4, back, 1));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sha256_published_vectors_match),
+        cmocka_unit_test(test_base64_pads_and_refuses_other_forms),
         cmocka_unit_test(test_sha256_in_pieces_equals_whole),
         cmocka_unit_test(test_hmac_rfc4231_vectors_match),
         cmocka_unit_test(test_hex_round_trip_and_refusals),

@@ -11,6 +11,7 @@
 #include "api/framing.h"
 #include "api/ingest.h"
 #include "api/json.h"
+#include "api/range.h"
 #include "api/route.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);
@@ -67,6 +68,13 @@ static void headers(const char *a, const char *b)
     (void)api_media_type_is(a, "application/json");
     (void)api_etag_match(a, b, false);
     (void)api_etag_match(a, b, true);
+    for (uint64_t size = 0; size <= 1000; size += 500) {
+        uint64_t first, count;
+
+        if (api_range_parse(a, size, &first, &count) == API_RANGE_PART &&
+            (!count || first >= size || count > size - first))
+            abort();
+    }
     if (api_idempotency_key(a, key, sizeof key) && (strlen(key) >= sizeof key || !*key))
         abort();
 }

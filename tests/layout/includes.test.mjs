@@ -50,8 +50,10 @@ const arrows = {
         'daemon/worker/model', 'daemon/worker/data'],
     'daemon/worker/serve': ['kernels/base', ...kernels, 'daemon/job', 'daemon/digest', 'daemon/worker/task',
         'daemon/worker/model', 'daemon/worker/data', 'daemon/worker/train'],
+    'daemon/worker/weights': ['kernels/base', ...kernels, 'daemon/job', 'daemon/digest', 'daemon/worker/model',
+        'daemon/worker/data', 'daemon/worker/train'],
     'daemon/worker/process': ['kernels/base', ...kernels, 'daemon/job', 'daemon/digest', 'daemon/wire', 'daemon/worker/model',
-        'daemon/worker/data', 'daemon/worker/train', 'daemon/worker/serve'],
+        'daemon/worker/data', 'daemon/worker/train', 'daemon/worker/serve', 'daemon/worker/weights'],
     'daemon/worker/kinds': ['kernels/base', ...kernels, 'daemon/job', 'daemon/wire', 'daemon/digest', 'daemon/worker/model',
         'daemon/worker/data', 'daemon/worker/train', 'daemon/worker/process'],
 };

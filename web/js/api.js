@@ -270,6 +270,22 @@ export async function listCheckpoints(id, signal) {
     return raw.checkpoints.map((/** @type {any} */ c) => ({ ...c, value: toNumber(c.value) }));
 }
 
+/**
+ * Where a checkpoint is downloaded: its weights under public names, or the whole file.
+ * @param {string} run
+ * @param {number} step
+ * @param {'weights' | 'file'} what
+ */
+export const checkpointFile = (run, step, what) => `/api/v1/runs/${encodeURIComponent(run)}/checkpoints/${step}/${what}`;
+
+/**
+ * The same of a version of a model.
+ * @param {string} model
+ * @param {string} version
+ * @param {'weights' | 'file'} what
+ */
+export const versionFile = (model, version, what) => `/api/v1/models/${encodeURIComponent(model)}/versions/${encodeURIComponent(version)}/${what}`;
+
 /** @param {string} id */
 export const cancelRun = id => json(`/api/v1/runs/${encodeURIComponent(id)}/cancel`, { method: 'POST', body: {} });
 

@@ -244,6 +244,11 @@ enum pd_err sup_data_list(struct sup *s, const struct sup_listing *asked, struct
     return plans_list_data(s->plans, asked, why);
 }
 
+enum pd_err sup_weights_ask(struct sup *s, const struct sup_weights *asked, struct pd_why *why)
+{
+    return plans_weights(s->plans, asked, why);
+}
+
 /* ---- models ---------------------------------------------------------------------------------- */
 
 void sup_model_list(struct sup *s, void (*row)(void *ctx, const struct sup_model_info *m), void *ctx)

@@ -186,6 +186,21 @@ struct sup_listing {
  * at once. */
 PD_NODISCARD enum pd_err sup_data_list(struct sup *s, const struct sup_listing *asked, struct pd_why *why);
 
+/* ---- weights --------------------------------------------------------------------------------- */
+
+#define SUP_WEIGHTS_ARGS 16
+struct sup_weights {
+    const char *args[SUP_WEIGHTS_ARGS + 1]; /* of `polyd-worker weights`; NULL behind the last; copied */
+    const char *document;                   /* its standard input; copied; NULL = empty */
+    const char *digest; /* the answer is kept under it (at most 79 bytes); NULL = it is not */
+    /* PD_ERR_INVALID: the file is to blame. `answer`: JSON of the command (daemon/worker/weights), borrowed. */
+    void (*done)(void *ctx, enum pd_err err, const struct pd_why *why, const char *answer);
+    void *ctx;
+};
+
+/* Asks `polyd-worker weights` something about files of weights. PD_ERR_BUSY: too many at once. */
+PD_NODISCARD enum pd_err sup_weights_ask(struct sup *s, const struct sup_weights *asked, struct pd_why *why);
+
 /* ---- serving -------------------------------------------------------------------------------- */
 
 enum sup_model_state { SUP_MODEL_UNAVAILABLE, SUP_MODEL_LOADING, SUP_MODEL_READY, SUP_MODEL_UNLOADING };

@@ -5,6 +5,7 @@
  *   polyd-worker serve ...    one loaded model version
  *   polyd-worker plan         reads a resolved job on standard input, prints its bytes by category as JSON
  *   polyd-worker data         prints what the data roots hold, as JSON
+ *   polyd-worker weights ...  reads files of weights for the daemon, prints JSON
  *   polyd-worker info         prints build, back ends and thread count as JSON
  *   polyd-worker digit S D    draws the digit D by the seed S, as JSON
  *
@@ -26,6 +27,7 @@ int worker_train_main(int argc, char **argv);
 int worker_serve_main(int argc, char **argv);
 int worker_plan_main(int argc, char **argv);
 int worker_data_main(int argc, char **argv);
+int worker_weights_main(int argc, char **argv);
 int worker_info_main(int argc, char **argv);
 int worker_digit_main(int argc, char **argv);
 

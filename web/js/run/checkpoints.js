@@ -1,5 +1,5 @@
 // What a run has saved.
-import { isAbort, listCheckpoints } from '../api.js';
+import { checkpointFile, isAbort, listCheckpoints } from '../api.js';
 import { failedBox, fill, h, message, stateBox, toast } from '../dom.js';
 import { ago, bytes, count, moment, number } from '../format.js';
 import { fullTitle } from '../metrics.js';
@@ -31,7 +31,11 @@ export function checkpointsPart(page, gone) {
                         h('td', { class: 'num' }, number(c.value)), h('td', { class: 'num' }, bytes(c.bytes)),
                         h('td', { class: 'num' }, c.attempt), h('td', { class: 'nowrap', title: moment(c.created) }, ago(c.created)),
                         h('td', { class: 'mono', title: c.digest }, c.digest.slice(0, 12)),
-                        h('td', { class: 'num' }, h('span', { class: 'row end' }, h('a', { class: 'button small-button', href: `#/submit?evaluate=${encodeURIComponent(page.id)}&checkpoint=${c.step}`, 'aria-label': `Evaluate the checkpoint of step ${c.step}` }, 'Evaluate'), h('button', { type: 'button', class: 'small-button', 'aria-label': `Register the checkpoint of step ${c.step} as a model`, on: { click: () => page.register(c.id).catch(error => toast(message(error), 'bad')) } }, 'Register')))))))));
+                        h('td', { class: 'num' }, h('span', { class: 'row end' },
+                            h('a', { class: 'button small-button', href: checkpointFile(page.id, c.step, 'weights'), download: '', 'aria-label': `Download the weights of step ${c.step}`, title: 'The weights as safetensors, under the names of timm or Hugging Face' }, 'Weights'),
+                            h('a', { class: 'button small-button', href: checkpointFile(page.id, c.step, 'file'), download: '', 'aria-label': `Download the checkpoint of step ${c.step}`, title: 'The whole file, with the optimiser’s state and the tokenizer' }, 'File'),
+                            h('a', { class: 'button small-button', href: `#/submit?evaluate=${encodeURIComponent(page.id)}&checkpoint=${c.step}`, 'aria-label': `Evaluate the checkpoint of step ${c.step}` }, 'Evaluate'),
+                            h('button', { type: 'button', class: 'small-button', 'aria-label': `Register the checkpoint of step ${c.step} as a model`, on: { click: () => page.register(c.id).catch(error => toast(message(error), 'bad')) } }, 'Register')))))))));
             } catch (error) {
                 if (!isAbort(error))
                     fill(page.place, h('div', { class: 'card' }, failedBox(error, 'The checkpoints', () => page.again())));

@@ -1,5 +1,5 @@
 // Registered models with their versions, and a box to try the one that is loaded: a pad for images, a prompt for text.
-import { isAbort, listModels, moveModel, setAlias } from '../api.js';
+import { isAbort, listModels, moveModel, setAlias, versionFile } from '../api.js';
 import { deleteVersion } from '../away.js';
 import { ask, bones, failedBox, fill, h, icon, message, setText, snippet, stateBox, toast } from '../dom.js';
 import { ago, bytes, count, moment } from '../format.js';
@@ -83,7 +83,9 @@ export function modelsView(context) {
                 h('td', { class: 'num' }, count(v.step)),
                 h('td', { class: 'num' }, bytes(v.bytes)),
                 h('td', { class: 'nowrap', title: moment(v.created) }, ago(v.created)),
-                h('td', { class: 'num' }, h('span', { class: 'row end' }, h('a', { class: 'button', href: `#/submit?evaluate=${encodeURIComponent(`${model.name}:${v.version}`)}`, 'aria-label': `Evaluate version ${v.version}` }, 'Evaluate'), v.state === 'READY' && v !== serving ? h('button', { type: 'button', on: { click: () => { context.setQuery({ v: v.version }); draw(); } } }, 'Try') : null, move(model, v),
+                h('td', { class: 'num' }, h('span', { class: 'row end' },
+                    h('a', { class: 'button', href: versionFile(model.name, v.version, 'weights'), download: '', 'aria-label': `Download the weights of version ${v.version}`, title: 'The weights as safetensors, under the names of timm or Hugging Face' }, 'Weights'),
+                    h('a', { class: 'button', href: `#/submit?evaluate=${encodeURIComponent(`${model.name}:${v.version}`)}`, 'aria-label': `Evaluate version ${v.version}` }, 'Evaluate'), v.state === 'READY' && v !== serving ? h('button', { type: 'button', on: { click: () => { context.setQuery({ v: v.version }); draw(); } } }, 'Try') : null, move(model, v),
                     h('button', { type: 'button', class: 'quiet icon-button', disabled: v.state !== 'UNAVAILABLE', 'aria-label': `Delete version ${v.version}`, title: v.state === 'UNAVAILABLE' ? 'Delete this version' : 'Unload it to delete it', on: { click: () => drop(model, v) } }, icon('trash')))))))));
         const reasons = model.versions.filter(v => v.reason && v.state !== 'READY').map(v => h('div', { class: 'note', data: { tone: 'bad' } }, `Version ${v.version}: ${v.reason}`));
         const focus = document.activeElement instanceof HTMLElement && side.contains(document.activeElement) ? document.activeElement : null;

@@ -1,5 +1,6 @@
-/* Byte forecasts: `polyd-worker plan` beside us, its input and output in memory files, so that only its end
- * is awaited. A few are made at once, the others wait in order. Answers are kept by plan_digest. */
+/* Questions to short-lived workers: `polyd-worker plan`, `data` and `weights`, their input and output in memory
+ * files, so that only their end is awaited. A few of each kind are answered at once, the others wait in order.
+ * Answers are kept by digest. */
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -21,13 +22,23 @@
 #include "kernels/base/file.h"
 #include "kernels/base/log.h"
 
-#define PLAN_BYTES ((size_t)1 << 20)
-#define LIST_BYTES ((size_t)16 << 20)
-#define PLANS_MAX 256                   /* asked for and not answered */
-#define PLANS_AT_ONCE 4                 /* being made */
-#define LISTS_AT_ONCE 2                 /* lists of data roots, beside the plans */
-#define LIST_US (INT64_C(10) * 1000000) /* until a list is given up, and its process killed */
-#define PLAN_US (INT64_C(120) * 1000000)
+#define PLANS_MAX 256 /* asked for and not answered */
+#define SECOND_US INT64_C(1000000)
+
+enum ask { ASK_PLAN, ASK_LIST, ASK_WEIGHTS, ASK_COUNT };
+
+static const struct {
+    const char *role, *doing, *answer, *takes; /* words of sentences */
+    size_t bytes;                              /* most of an answer */
+    int at_once;                               /* kinds do not wait for each other */
+    int64_t limit_us;                          /* then its process is killed */
+} asks[ASK_COUNT] = {
+    [ASK_PLAN] = {"plan", "planning", "plan", "a plan", (size_t)1 << 20, 4, 120 * SECOND_US},
+    [ASK_LIST] = {"data", "listing", "list", "listing the data roots", (size_t)16 << 20, 2, 10 * SECOND_US},
+    /* as long as a disk needs to read and write the largest upload */
+    [ASK_WEIGHTS] = {"weights", "weights", "answer", "reading the weights", (size_t)16 << 20, 2,
+                     1800 * SECOND_US},
+};
 
 struct plan {
     struct loop_source source;
@@ -35,8 +46,10 @@ struct plan {
     struct plan *next;
     struct proc proc;
     bool started; /* it has a process */
-    bool lists;   /* data roots: no plan; `document` is the path or empty, `only` a root or empty */
+    enum ask ask; /* LIST: `document` is the path or empty, `only` a root or empty */
     char only[72];
+    char *args[SUP_WEIGHTS_ARGS]; /* WEIGHTS: what follows the role */
+    size_t arg_count;
     char device[8];
     int slots;
     int out_fd, err_fd;
@@ -83,6 +96,8 @@ static struct plan *plan_free(struct plan *p)
             close(p->out_fd);
         if (p->err_fd >= 0)
             close(p->err_fd);
+        for (size_t i = 0; i < p->arg_count; i++)
+            free(p->args[i]);
         free(p->document);
         free(p);
     }
@@ -91,27 +106,27 @@ static struct plan *plan_free(struct plan *p)
 
 static void plan_start(struct plans *s, struct plan *p);
 
-/* The oldest that waits, if there is room for one; plans and lists do not wait for each other. */
-static void start_next(struct plans *s, bool lists)
+/* The oldest of its kind that waits, if there is room for one. */
+static void start_next(struct plans *s, enum ask ask)
 {
     struct plan *oldest = NULL;
     int running = 0;
 
     for (struct plan *p = s->plans; p; p = p->next) {
-        if (p->lists != lists)
+        if (p->ask != ask)
             continue;
         running += p->started;
         if (!p->started)
             oldest = p; /* the newest is the first */
     }
-    if (oldest && running < (lists ? LISTS_AT_ONCE : PLANS_AT_ONCE))
+    if (oldest && running < asks[ask].at_once)
         plan_start(s, oldest);
 }
 
 static void plan_over(struct plans *s, struct plan *p, enum pd_err err, const struct pd_why *why,
                       const char *json)
 {
-    bool lists = p->lists;
+    const enum ask ask = p->ask;
 
     for (struct plan **at = &s->plans; *at; at = &(*at)->next)
         if (*at == p) {
@@ -124,7 +139,7 @@ static void plan_over(struct plans *s, struct plan *p, enum pd_err err, const st
     if (p->done)
         p->done(p->ctx, err, why, json);
     plan_free(p);
-    start_next(s, lists);
+    start_next(s, ask);
 }
 
 static void read_back(int fd, struct pd_buf *out)
@@ -183,11 +198,11 @@ static void plan_gone(void *self, unsigned events)
 
     (void)events;
     proc_reap(&p->proc);
-    pd_buf_init(&out, p->lists ? LIST_BYTES : PLAN_BYTES);
+    pd_buf_init(&out, asks[p->ask].bytes);
     if (p->proc.status == 0) {
         read_back(p->out_fd, &out);
         if (pd_buf_err(&out) != PD_OK || !out.len)
-            err = pd_fail(&why, PD_ERR_INTERNAL, "the worker printed no %s", p->lists ? "list" : "plan");
+            err = pd_fail(&why, PD_ERR_INTERNAL, "the worker printed no %s", asks[p->ask].answer);
         else if (p->digest[0])
             keep(s, p->digest, out.data);
     } else {
@@ -196,8 +211,8 @@ static void plan_gone(void *self, unsigned events)
         while (out.len && (out.data[out.len - 1] == '\n' || out.data[out.len - 1] == ' '))
             out.data[--out.len] = '\0';
         if (p->proc.status > 0 && p->proc.status < 256)
-            err = pd_fail(&why, PD_ERR_INTERNAL, "the %s worker was killed by signal %d",
-                          p->lists ? "listing" : "planning", p->proc.status);
+            err = pd_fail(&why, PD_ERR_INTERNAL, "the %s worker was killed by signal %d", asks[p->ask].doing,
+                          p->proc.status);
         else {
             const char *line = out.data ? strrchr(out.data, '\n') : NULL;
 
@@ -205,8 +220,7 @@ static void plan_gone(void *self, unsigned events)
                 pd_fail(&why, p->proc.status >> 8 == WIRE_PLAN_INVALID ? PD_ERR_INVALID : PD_ERR_IO, "%.400s",
                         line       ? line + 1
                         : out.data ? out.data
-                        : p->lists ? "no list can be made"
-                                   : "no plan can be made");
+                                   : "its worker gave no reason");
         }
     }
     plan_over(s, p, err, &why, err == PD_OK ? out.data : NULL);
@@ -220,9 +234,8 @@ static void tick(void *self, int64_t now_us)
     for (struct plan *p = s->plans; p; p = p->next) {
         if (p->done && p->impatient_us && now_us > p->impatient_us) {
             struct pd_why why;
-            enum pd_err err = pd_fail(&why, PD_ERR_TIMEOUT, "%s takes longer than %lld s",
-                                      p->lists ? "listing the data roots" : "a plan",
-                                      (long long)(p->patience_us / 1000000));
+            enum pd_err err = pd_fail(&why, PD_ERR_TIMEOUT, "%s takes longer than %lld s", asks[p->ask].takes,
+                                      (long long)(p->patience_us / SECOND_US));
             void (*done)(void *, enum pd_err, const struct pd_why *, const char *) = p->done;
 
             p->done = NULL;
@@ -235,7 +248,7 @@ static void tick(void *self, int64_t now_us)
 
 static void plan_start(struct plans *s, struct plan *p)
 {
-    char *argv[2 * 64 + 9], *roots[64], *cache = NULL, memory[32];
+    char *argv[2 * 64 + 9 + SUP_WEIGHTS_ARGS], *roots[64], *cache = NULL, memory[32];
     struct pd_buf kept;
     struct pd_why why = {""};
     char mark[WORKERS_PATH_MAX + 64];
@@ -249,7 +262,7 @@ static void plan_start(struct plans *s, struct plan *p)
         return;
     }
     p->started = true;
-    pd_buf_init(&kept, PLAN_BYTES);
+    pd_buf_init(&kept, asks[p->ask].bytes);
     if (p->digest[0] && store_plan_get(loop_reader(s->loop), p->digest, &kept, &why) == PD_OK) {
         plan_over(s, p, PD_OK, &why, kept.data);
         pd_buf_done(&kept);
@@ -266,7 +279,9 @@ static void plan_start(struct plans *s, struct plan *p)
     if (err == PD_OK && lseek(in_fd, 0, SEEK_SET) < 0)
         err = pd_fail_errno(&why, errno, "cannot rewind a memory file");
     argv[argc++] = (char *)"polyd-worker";
-    argv[argc++] = (char *)(p->lists ? "data" : "plan");
+    argv[argc++] = (char *)asks[p->ask].role;
+    for (size_t i = 0; i < p->arg_count; i++)
+        argv[argc++] = p->args[i];
     for (int i = 0; err == PD_OK && i < given_count && i < 64; i++) {
         if (p->only[0] && strcmp(p->only, given[i].name) != 0)
             continue;
@@ -281,10 +296,10 @@ static void plan_start(struct plans *s, struct plan *p)
         cache = NULL;
         err = pd_fail(&why, PD_ERR_NOMEM, "no memory for a plan");
     }
-    if (p->lists && p->len) {
+    if (p->ask == ASK_LIST && p->len) {
         argv[argc++] = (char *)"--path";
         argv[argc++] = p->document;
-    } else if (!p->lists) {
+    } else if (p->ask == ASK_PLAN) {
         argv[argc++] = (char *)"--cache";
         argv[argc++] = cache;
         argv[argc++] = (char *)"--state";
@@ -306,7 +321,7 @@ static void plan_start(struct plans *s, struct plan *p)
         plan_over(s, p, err, &why, NULL);
         return;
     }
-    p->deadline_us = pd_clock_mono_us() + (p->lists ? LIST_US : PLAN_US);
+    p->deadline_us = pd_clock_mono_us() + asks[p->ask].limit_us;
     loop_watch(s->loop, &p->source, p->proc.fd, EPOLLIN);
 }
 
@@ -319,7 +334,7 @@ static void plan_begin(struct loop_post *post)
     p->impatient_us = p->patience_us ? pd_clock_mono_us() + p->patience_us : 0;
     p->next = s->plans;
     s->plans = p;
-    start_next(s, p->lists);
+    start_next(s, p->ask);
 }
 
 /* A copy of `document`; NULL without memory. */
@@ -391,11 +406,32 @@ enum pd_err plans_list_data(struct plans *s, const struct sup_listing *asked, st
     struct plan *p = plan_new(s, asked->path ? asked->path : "", asked->path ? strlen(asked->path) : 0);
 
     if (p) {
-        p->lists = true;
+        p->ask = ASK_LIST;
         snprintf(p->only, sizeof p->only, "%s", asked->root ? asked->root : "");
-        p->patience_us = LIST_US;
+        p->patience_us = asks[ASK_LIST].limit_us;
         p->done = asked->done;
         p->ctx = asked->ctx;
+    }
+    return plan_post(s, p, why);
+}
+
+enum pd_err plans_weights(struct plans *s, const struct sup_weights *asked, struct pd_why *why)
+{
+    struct plan *p =
+        plan_new(s, asked->document ? asked->document : "", asked->document ? strlen(asked->document) : 0);
+
+    for (size_t i = 0; p && i < SUP_WEIGHTS_ARGS && asked->args[i]; i++) {
+        p->args[i] = strdup(asked->args[i]);
+        if (!p->args[i])
+            p = plan_free(p);
+        else
+            p->arg_count++;
+    }
+    if (p) {
+        p->ask = ASK_WEIGHTS;
+        p->done = asked->done;
+        p->ctx = asked->ctx;
+        snprintf(p->digest, sizeof p->digest, "%s", asked->digest ? asked->digest : "");
     }
     return plan_post(s, p, why);
 }

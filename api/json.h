@@ -26,7 +26,7 @@
 #define api_json_kv_id pd_json_kv_id
 #define api_utf8_step pd_utf8_step
 
-/* As pd_json_num, but NaN and the infinities are the strings of wire.md 1. */
+/* As pd_json_num, but NaN and the infinities are the strings "NaN", "Infinity" and "-Infinity". */
 void api_json_num(struct pd_buf *b, double value);
 void api_json_num32(struct pd_buf *b, float value);
 /* RFC 3339 with milliseconds; 0 or less is null. */

@@ -1,4 +1,4 @@
-/* GET /metrics: what Prometheus reads (wire.md 6). */
+/* GET /metrics: in the text format that Prometheus reads. */
 #include <dirent.h>
 #include <stdlib.h>
 #include <string.h>

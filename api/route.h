@@ -13,7 +13,7 @@ struct api_req;
 
 enum api_method { API_GET, API_POST, API_PUT, API_PATCH, API_DELETE, API_METHOD_COUNT, API_METHOD_UNKNOWN };
 
-/* Each surface has its own shape of errors (wire.md 0). */
+/* Each surface has its own shape of errors: problem+json, the Open Inference Protocol's, OpenAI's. */
 enum api_surface { API_SURFACE_OWN, API_SURFACE_OIP, API_SURFACE_OPENAI, API_SURFACE_PAGE };
 
 /* What a body may be. Writes without one of these types are refused, which also keeps

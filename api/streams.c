@@ -5,7 +5,7 @@
 #include "api/internal.h"
 #include "kernels/base/clock.h"
 
-#define COMMENT_US (15 * 1000000LL) /* silence before a comment line (wire.md 1) */
+#define COMMENT_US (15 * 1000000LL) /* silence before a comment line */
 
 void api_stream_wake_locked(struct api_stream *s)
 {

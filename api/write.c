@@ -1,4 +1,4 @@
-/* Writes: the commit rule of wire.md 9. A handler validates, suspends, submits; the writer resumes it. */
+/* Writes: the reply follows the commit. A handler validates, suspends, submits; the writer resumes it. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* The networks that a document may name, each with its presets (job.md 5, dnt.md 4): one block a network, and
+/* The networks that a document may name, each with its presets: one block a network, and
  * its word in NETWORKS. Sizes and names only: the network itself is the worker's (daemon/worker/model/arch).
  */
 #include <string.h>

@@ -5,7 +5,7 @@
 #include "daemon/job/internal.h"
 #include "kernels/base/text.h"
 
-/* ---- Recipes (recipes.md): data, training and attention defaults of reference projects ----
+/* ---- Recipes: data, training and attention defaults of reference projects ----
  *
  * What a recipe asks for is checked like any value: what this build cannot do is refused with the
  * name of the recipe, unless the document says otherwise. */

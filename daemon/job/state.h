@@ -83,7 +83,7 @@ bool job_state_final(enum job_state s);
 bool job_run_state_final(enum job_run_state s);
 bool job_attempt_state_final(enum job_attempt_state s);
 
-/* What the move means, as job.md says it ("devices granted, attempt n+1"), for logs and events;
+/* What the move means ("devices granted, attempt n+1"), for logs and events;
  * NULL for a move that is not allowed. Static. */
 const char *job_move_meaning(enum job_state from, enum job_state to);
 const char *job_run_move_meaning(enum job_run_state from, enum job_run_state to);

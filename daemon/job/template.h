@@ -1,4 +1,4 @@
-/* daemon/job/template.h: experiments by name (experiments.md E01-E18, theory.md T1-T20): the documents that one
+/* daemon/job/template.h: experiments by name (E01-E18, T1-T20): the documents that one
  * would write for them, to be submitted as they are or with changes. One JSON file each in templates/, compiled
  * in:
  *

@@ -51,12 +51,12 @@ enum wire_type {
     WIRE_UNLOAD = 16,
     WIRE_HEARTBEAT = 17,
     WIRE_BYE = 18,
-    WIRE_READY = 19, /* serve worker: warm, with its signature (an addition to wire.md 9) */
-    /* Gangs (an addition to wire.md 9): how the ranks of an attempt find each other. Rank 0 makes an id and
+    WIRE_READY = 19, /* serve worker: warm, with its signature */
+    /* Gangs: how the ranks of an attempt find each other. Rank 0 makes an id and
      * sends it, again after every welcome; polyd keeps it for the attempt's life and hands it to every other
      * rank that is there or comes. What is in it is between the ranks (kernels/comm/comm.h). */
     WIRE_RENDEZVOUS = 20,
-    /* Measured choices of a back end (an addition to wire.md 9): any worker asks for those of its device once
+    /* Measured choices of a back end: any worker asks for those of its device once
      * the back end is open, and is told all of them; what it measures it sends as it comes, and everything
      * again after a reconnection: a record that is there is kept. */
     WIRE_TUNED_ASK = 21, /* w */

@@ -13,7 +13,7 @@
 struct pk_peaks {
     double flops, bytes;
 };
-#define PK_PEAKS_H200 ((struct pk_peaks){790e12, 4.3e12}) /* bf16; performance.md 1 */
+#define PK_PEAKS_H200 ((struct pk_peaks){790e12, 4.3e12}) /* bf16; kernels/PERFORMANCE.md 1 */
 
 const char *pk_kind_name(enum pk_kind kind); /* "matmul", ...; static */
 

@@ -10,7 +10,8 @@
  * Every case is recorded once and replayed, in rounds of at least 3 ms; inputs are near N(0, 1), buffers
  * larger than the L2 cache. First the two peaks, a copy and a product of 8192; then one line a case: the
  * median of the rounds, the 10 % and 90 % points, bytes and operations as one has to count them
- * (performance.md 1 and 2), and the time over the floor: the larger of bytes / copy and operations / product.
+ * (kernels/PERFORMANCE.md 1 and 2), and the time over the floor: the larger of bytes / copy and operations /
+ * product.
  */
 #include <math.h>
 #include <stdio.h>

@@ -1,4 +1,5 @@
-/* tests/fault/verify.h: what must hold of any state directory, whatever was killed when (reliability.md 4).
+/* tests/fault/verify.h: what must hold of any state directory, whatever was killed when
+ * (daemon/RELIABILITY.md 4).
  *
  * Reads the database alone; the daemon may have died a moment ago. */
 #pragma once

@@ -1,5 +1,5 @@
 /* Group attention: forward and backward of the fused op in f32 and f64, separate and packed, and A itself by
- * an identity for V where the head dimension allows. golden/README.md 2 and 10. */
+ * an identity for V where the head dimension allows. tests/golden/README.md 2 and 10. */
 #include <stdio.h>
 #include <string.h>
 

@@ -1,5 +1,5 @@
 /* Group augment: resampling, the evaluation transform, random resized crops and flips, from recorded draws.
- * golden/README-architectures.md 8: bytes may differ by 1 in at most 0.1 % of places. */
+ * tests/golden/README.md 11: bytes may differ by 1 in at most 0.1 % of places. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -44,7 +44,7 @@ double gold_band(struct gold *g, const char *part, double rtol)
 
 double gold_scale_band(const struct gold *g)
 {
-    return gold_bf16() ? GOLD_BF16_TIMES * 3.5e-3 : gold_rtol(g, 2e-5); /* golden/README.md 10 */
+    return gold_bf16() ? GOLD_BF16_TIMES * 3.5e-3 : gold_rtol(g, 2e-5); /* tests/golden/README.md 10 */
 }
 
 /* ---- attention ---- */

@@ -1,4 +1,4 @@
-/* Group blocks: one block in each placement, with its InputNorm; and GELU alone. golden/README.md 4. */
+/* Group blocks: one block in each placement, with its InputNorm; and GELU alone. tests/golden/README.md 4. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -67,7 +67,7 @@ static bool block(struct golden *c)
     spec.depth = 1;
     spec.vocab = spec.context = 16;
     spec.channels = spec.classes = spec.image_h = spec.image_w = spec.patch_h = spec.patch_w = 1;
-    /* x^3 with MidNorm amplifies the error of tiny outputs: golden README 10 */
+    /* x^3 with MidNorm amplifies the error of tiny outputs: tests/golden/README.md 10 */
     rtol = gold_band(c->g, "", spec.attention.phi == PK_PHI_POLY && spec.placement >= MODEL_S4 ? 2e-5 : 1e-5);
     if (model_new(&spec, &m, &why) != PD_OK ||
         model_graph_block(m, (int32_t)h->dim[0], (int32_t)h->dim[1], golden_flag(c, "causal", false), &g,

@@ -1,7 +1,7 @@
-/* Group diagnostics: norms of A and of its Jacobians by the op that probes use. golden/README.md 8. Logits
- * that a case gives directly are q against unit vectors for k. The Monte-Carlo tables of the theorems and of
- * the note on sigmoid are expectations, not one case's values: they are to come with the experiments that
- * draw them. */
+/* Group diagnostics: norms of A and of its Jacobians by the op that probes use. tests/golden/README.md 8.
+ * Logits that a case gives directly are q against unit vectors for k. The Monte-Carlo tables of the theorems
+ * and of the note on sigmoid are expectations, not one case's values: they are to come with the experiments
+ * that draw them. */
 #include <math.h>
 #include <string.h>
 

@@ -97,7 +97,7 @@ double gold_rtol(const struct gold *g, double rtol)
 {
     if (strcmp(gold_math(), "tf32") != 0)
         return rtol;
-    /* Nobody measured zeros for queries: golden/README.md 10, x^4 to x^6. */
+    /* Nobody measured zeros for queries: tests/golden/README.md 10, x^4 to x^6. */
     return fmax(rtol, strstr(gold_text(g, "case"), "zeroq") ? 2.1e-2 : measured(g));
 }
 

@@ -47,7 +47,7 @@ void gold_fail(struct gold *g, const char *fmt, ...) PD_PRINTF(2, 3);
 
 /* The tolerance of a comparison in f32: `rtol`, or in TF32 (GOLDEN_MATH=tf32) what the file has measured of
  * bf16 if that is more. TF32 drops what is below 2^-10 of a factor, bf16 rounds to 2^-8: a quarter of the
- * error, times the 4 that golden/README.md 9 multiplies measurements by. */
+ * error, times the 4 that tests/golden/README.md 9 multiplies measurements by. */
 double gold_rtol(const struct gold *g, double rtol);
 /* max |got - want| <= rtol max(max |want|, floor), else a failure that names the tensor. `want` names a
  * tensor; got is a dense f32 or f64 view of as many elements. A positive `yardstick` replaces max |want|. */

@@ -206,8 +206,9 @@ static struct bands find_bands(struct golden *c, const struct model *m, const do
     return b;
 }
 
-/* `bands`: NULL in f32, for which README 10 has them. A ReLU's gradients jump where rounding moves a logit
- * over 0: in bf16 README 10 has a band for all of them together, and says not to test one by one. */
+/* `bands`: NULL in f32, for which tests/golden/README.md 10 has them. A ReLU's gradients jump where rounding
+ * moves a logit over 0: in bf16 tests/golden/README.md 10 has a band for all of them together, and says not
+ * to test one by one. */
 static void compare_gradients(struct golden *c, struct golden_rig *rig, const struct model *m,
                               const struct bands *bands)
 {
@@ -305,7 +306,7 @@ static bool run(struct golden *c)
                 golden_fail(c, "logits: %zu numbers, reference %zu", count, n);
             want = golden_tensor(c, NULL, "loss.f64");
             got = golden_rig_output(rig, "loss", NULL);
-            if (want && got) /* README 10 */
+            if (want && got) /* tests/golden/README.md 10 */
                 golden_near(c, "loss", *got, *want, gold_rtol(c->g, gold_bf16() ? 1e-2 : 5e-6) * fabs(*want));
             compare_gradients(c, rig, m, gold_bf16() ? &bands : NULL);
         }

@@ -126,8 +126,8 @@ static struct network_param *find(struct network *n, const char *name)
     return NULL;
 }
 
-/* The parameter called by its timm name, in a GPT-2 layout by the name that golden/README.md 6 has beside it.
- * layer < 0: not of a block. */
+/* The parameter called by its timm name, in a GPT-2 layout by the name that tests/golden/README.md 6 has
+ * beside it. layer < 0: not of a block. */
 static struct network_param *named(struct network *n, int layer, const char *part, const char *kind)
 {
     static const char *const gpt[][2] = {
@@ -660,7 +660,7 @@ const double *network_logits(const struct network *n)
     return n->logits;
 }
 
-/* ---- the optimiser: golden/README.md 7 ---- */
+/* ---- the optimiser: tests/golden/README.md 7 ---- */
 
 double network_update(struct network *n, double lr, size_t step)
 {

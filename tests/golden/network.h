@@ -1,11 +1,11 @@
-/* tests/golden/network.h: the networks of models/ and train/ from the formulas of golden/README.md 1, 4, 5
- * and 7: loss, gradients, optimiser steps, all in double. Shares no code with kernels/ or daemon/; reads the
- * config alone.
+/* tests/golden/network.h: the networks of models/ and train/ from the formulas of tests/golden/README.md 1,
+ * 4, 5 and 7: loss, gradients, optimiser steps, all in double. Shares no code with kernels/ or daemon/; reads
+ * the config alone.
  *
  * With bits 0 it must give the vectors' own losses, which proves the formulas. With bits 8 it is the
- * emulation of bf16 that golden/README.md 1 describes and that loss_tol_bf16 was made from: operands and
- * results of every product are rounded to eight significant bits; sums, norms and the residual stream are
- * not, nor are the logits of attention, which attention.md 7 wants wide ("rounding S before the power
+ * emulation of bf16 that tests/golden/README.md 1 describes and that loss_tol_bf16 was made from: operands
+ * and results of every product are rounded to eight significant bits; sums, norms and the residual stream are
+ * not, nor are the logits of attention, which kernels/ATTENTION.md 7 wants wide ("rounding S before the power
  * multiplies that error by p"). Bits 24 are f32. How far a rounded run is from the exact one is the error of
  * the format itself: the bands of models.c and train.c are made of it. */
 #pragma once

@@ -1,5 +1,5 @@
 /* Group norms: LayerNorm and RMSNorm with their gradients, and QKNorm composed of norm and attention.
- * golden/README.md 3 and 10. */
+ * tests/golden/README.md 3 and 10. */
 #include <string.h>
 
 #include "tests/golden/attention.h"

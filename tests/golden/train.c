@@ -7,13 +7,13 @@
  *   norm of the gradients  20 distances           4 distances          1e-10
  *   parameters at the end  20 final_param_dev_f32 4 distances          1e-10, or the rounding of the file
  *
- * 20 and 4 are what golden/README.md 9 multiplies its measurements by, 1e-10 is of its part 10. A distance is
- * the largest so far, in the 2-norm, between the exact run of network.h and its emulation of f32 or bf16: of
- * all gradients (norms cannot be further apart), or of one parameter.
+ * 20 and 4 are what tests/golden/README.md 9 multiplies its measurements by, 1e-10 is of its part 10. A
+ * distance is the largest so far, in the 2-norm, between the exact run of network.h and its emulation of f32
+ * or bf16: of all gradients (norms cannot be further apart), or of one parameter.
  *
  * An optimiser that does a part of its work (biases left out, no decay) may stay within all that. So every
- * step is also held to README 7: from the states before and after it, what it should have done is computed in
- * double, and the difference may be the rounding of the states' own type. */
+ * step is also held to tests/golden/README.md 7: from the states before and after it, what it should have
+ * done is computed in double, and the difference may be the rounding of the states' own type. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

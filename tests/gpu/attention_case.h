@@ -31,10 +31,10 @@ struct attention_case {
 void attention_open(const struct pk_backend_api *api);
 void attention_close(void);
 
-/* Fails the cmocka test at the first difference. y is held against sum_j |A_ij| |v_jc| (engine.md 10), every
- * gradient against its largest element, that of a scale, which is one sum of all, against the root of the
- * squares of its terms. Everything runs twice, in outputs filled with NaN, and must give the
- * same bits; the guards around outputs and workspace must be whole. */
+/* Fails the cmocka test at the first difference. y is held against sum_j |A_ij| |v_jc| (kernels/ENGINE.md
+ * 10), every gradient against its largest element, that of a scale, which is one sum of all, against the root
+ * of the squares of its terms. Everything runs twice, in outputs filled with NaN, and must give the same
+ * bits; the guards around outputs and workspace must be whole. */
 void attention_check(const struct attention_case *t);
 
 /* For calls of other ops: uploads the inputs (dense or not), runs on the back end under test and on the

@@ -334,8 +334,8 @@ static void same_bits(const struct rig_case *c, const char *label, const char *w
 }
 
 /* Relative to the largest value of a tensor: f32 sums in another order; the rounding of a bf16 result; and of
- * attention in bf16, where A is narrowed on its way into a second product, what golden/README.md 10 measured
- * of an emulation. */
+ * attention in bf16, where A is narrowed on its way into a second product, what tests/golden/README.md 10
+ * measured of an emulation. */
 static double tolerance_of(const struct rig_case *c, bool any_bf16, bool out_bf16)
 {
     const struct pk_attention_attr *a = &c->attr.attention;

@@ -238,7 +238,7 @@ static void test_degenerate(void **state)
             c.name = "huge logits";
             c.scale = SCALE_LAYER;
             c.spread = 15;
-            c.loose = p ? 0 : 5; /* golden/README.md 10: 1e-4 in f32, for "biglogits" */
+            c.loose = p ? 0 : 5; /* tests/golden/README.md 10: 1e-4 in f32, for "biglogits" */
             attention_check(&c);
             attention_reset(NULL);
         }

@@ -548,9 +548,9 @@ static double apart(const double *a, const double *b, size_t n)
     return sqrt(square);
 }
 
-/* golden/README.md 10: in bf16 a loss may be off by 1e-2, all gradients as one vector by 1e-1. A loss hardly
- * falls in four steps: that the optimiser works shows in how far the parameters have moved, which gradients
- * decide. */
+/* tests/golden/README.md 10: in bf16 a loss may be off by 1e-2, all gradients as one vector by 1e-1. A loss
+ * hardly falls in four steps: that the optimiser works shows in how far the parameters have moved, which
+ * gradients decide. */
 static void test_mixed_trains_as_f32_does_but_for_rounding(void **state)
 {
     (void)state;

@@ -67,7 +67,7 @@ static void test_later_layers_win(void **state)
     free(doc);
 }
 
-/* recipes.md: what each recipe says, to the letter; as much as fits no other recipe by accident. */
+/* What each recipe says, to the letter; as much as fits no other recipe by accident. */
 static void test_recipes_say_what_their_projects_do(void **state)
 {
     static const struct {

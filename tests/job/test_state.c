@@ -1,4 +1,4 @@
-/* tests/job/test_state.c: the tables of moves against job.md 8, written out a second time here. */
+/* tests/job/test_state.c: the tables of moves, written out a second time here. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -28,3 +28,44 @@ test('test_documents_links_lead_to_files', () => {
     assert.deepEqual(documents.flatMap(file => deadLinks(file, read(file))), []);
     assert.deepEqual(deadLinks('a/x.md', '[y](../b/y.md#part) [z](z.md) [w](https://w)', target => target === 'b/y.md'), ['a/x.md: z.md']);
 });
+
+/** What names the folder that a command writes, never a file of the tree. */
+const made = /(^|\/)table\.md$/;
+
+/**
+ * Documents that a text cites (`kernels/ENGINE.md 8`) and that the tree does not have, from its root or from the file's folder. A
+ * "README" with a number but without its path is one of them too.
+ */
+export function citesNothing(file, text, exists = target => existsSync(path.join(root, target))) {
+    const cited = [...text.matchAll(/[\w./-]*\w\.md\b(?!\]\()/g)].filter(match => !/(https?:|\]\()[^\s)]*$/.test(text.slice(0, match.index)))
+        .map(([name]) => name).filter(name => !made.test(name) && !exists(name) && !exists(path.join(path.dirname(file), name)));
+    return [...cited, ...[...text.matchAll(/\bREADME \d+/g)].map(([name]) => name)].map(name => `${file}: ${name}`);
+}
+
+test('test_documents_that_are_cited_are_in_the_tree', () => {
+    const texts = tracked.filter(file => !/package-lock\.json$|\.(png|jpg|woff2|bin|gz|safetensors)$|^tests\/(fuzz\/corpus|layout)\//.test(file));
+    assert.ok(texts.length > 1000);
+    assert.deepEqual(texts.flatMap(file => citesNothing(file, read(file))), []);
+    const tree = name => ['kernels/ENGINE.md', 'a/README.md'].includes(name);
+    assert.deepEqual(citesNothing('a/x.c', '/* kernels/ENGINE.md 8, README.md, out/table.md, https://host/y.md */', tree), []);
+    assert.deepEqual(citesNothing('a/x.c', '/* engine.md 8 */ // golden README 7, spec/job.md', tree),
+        ['a/x.c: engine.md', 'a/x.c: spec/job.md', 'a/x.c: README 7']);
+});
+
+/** String literals of C, without the column of daemon/job/fields.c that no reply shows. */
+const strings = text => [...text.replace(/"[M\d, -]*"\)/g, ')').matchAll(/"(?:\\.|[^"\\\n])*"/g)].map(([literal]) => literal).join('\n');
+
+/** Numbers of a planning list ("M85") in what a user reads. XCiT-M24 is a model's name, M5 16 and the like a path of SVG. */
+export function listNumbers(file, text) {
+    const seen = /\.[ch]$/.test(file) ? strings(text) : text;
+    return [...seen.matchAll(/(?<!\w|[A-Za-z]-)M\d{1,3}(?!\w|\.\d|[ ,-]?-?\d|[A-Z]-?\d)/g)].map(([number]) => `${file}: ${number}`);
+}
+
+test('test_documents_show_no_number_of_a_planning_list', () => {
+    const shown = tracked.filter(file => /^(api|web|deploy|daemon)\/.*\.(c|h|js|html|css|yaml|conf|json|md)$|^README\.md$/.test(file) && !/package-lock/.test(file));
+    assert.ok(shown.length > 400);
+    assert.deepEqual(shown.flatMap(file => listNumbers(file, read(file))), []);
+    assert.deepEqual(listNumbers('x.c', 'SAYS("the shape (M35)", "M36, M40-M46")'), ['x.c: M35']);
+    assert.deepEqual(listNumbers('x.yaml', 'a sweep (M57-M58), M80.'), ['x.yaml: M57', 'x.yaml: M58', 'x.yaml: M80']);
+    assert.deepEqual(listNumbers('x.js', "'M7 2.5a4.5', 'M5 16H27M16 5V27', 'XCiT-M24'"), []);
+});

@@ -505,7 +505,7 @@ static void count_norms(enum model_placement at, bool qk, size_t *ret_gains, boo
     model_free(m);
 }
 
-/* dnt.md 3: S1 2; S2 2+2; S3 the same and one InputNorm; S4 4+2; S5 3+2. */
+/* kernels/ATTENTION.md 10: S1 2; S2 2+2; S3 the same and one InputNorm; S4 4+2; S5 3+2. */
 static void test_norms_per_block_are_those_of_the_paper(void **state)
 {
     static const struct {

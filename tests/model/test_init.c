@@ -1,5 +1,5 @@
 /* Start values as samples of what they claim to be: moments, bounds and the whole distribution; and the
- * spread of the logits that come of them (attention.md 8). */
+ * spread of the logits that come of them (kernels/ATTENTION.md 8). */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

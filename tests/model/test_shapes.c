@@ -59,7 +59,7 @@ static void test_gpt2_presets_have_their_published_sizes(void **state)
     check_size("gpt2", "", 50257, 124439808);
     check_size("gpt2_medium", "", 50257, 354823168);
     check_size("gpt2_large", "", 50257, 774030080);
-    check_size("gpt2_1436m", "", 50257, 1438683648); /* dnt.md 4: 1438.7M */
+    check_size("gpt2_1436m", "", 50257, 1438683648); /* 1438.7M, as the DNT paper counts */
     check_size("gpt2_xl", "", 50257, 1557611200);
 }
 
@@ -74,7 +74,8 @@ static void test_vit_presets_have_their_published_sizes(void **state)
     check_size("vit_h", "14", 0, 632045800);
 }
 
-/* dnt.md 4 counts without positions; each matrix weight once, S5's gains on top: 3 D + 2 d a block and 2 D.
+/* The DNT paper counts without positions; each matrix weight once, S5's gains on top: 3 D + 2 d a block and 2
+ * D.
  */
 static void test_dnt_presets_have_their_published_sizes(void **state)
 {

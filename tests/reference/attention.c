@@ -306,7 +306,7 @@ void ref_attention_bwd(const struct pk_call *c)
     close_attention(&t);
 }
 
-/* attention.md 2; golden/README.md 8: the W_Q Jacobian's factor is tau^2. */
+/* kernels/ATTENTION.md 2: the W_Q Jacobian's factor is tau^2. */
 void ref_attention_stats(const struct pk_call *c)
 {
     struct attention t = open_attention(c);

@@ -228,7 +228,7 @@ enum pd_err ref_cross_entropy_grad(const struct pk_call *c, struct pd_why *why)
     return PD_OK;
 }
 
-/* ---- optimisers (golden/README.md 7) ---- */
+/* ---- optimisers (tests/golden/README.md 7) ---- */
 
 /* Of element i of the parameter, which is new by now. */
 static void average(const struct pk_call *c, int64_t i)

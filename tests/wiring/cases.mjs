@@ -167,7 +167,7 @@ export const cases = [
     ...each('/overrides', [[imageJob({ overrides: { '/train/optimizer/lr': 0.03, '/attention/activation': 'relu' } })]]),
 ];
 
-/** What a recipe says where the document says nothing (recipes.md; dnt.md 6), for the recipes of the cases. */
+/** What a recipe says where the document says nothing (GET /api/v1/fields lists the recipes), for the recipes of the cases. */
 export const recipes = {
     gpt2_owt: { train: { optimizer: { lr: 6e-4, betas: [0.9, 0.95], weight_decay: 0.1 }, schedule: { min_lr: 6e-5 }, clip_norm: 1, init: 'normal' } },
     ldnt: { train: { optimizer: { lr: 6e-4, betas: [0.9, 0.95], weight_decay: 0.1 }, schedule: { min_lr: 6e-5 }, clip_norm: 1, init: 'xavier' } },

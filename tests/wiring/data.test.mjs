@@ -115,7 +115,7 @@ function writeFiles(dir) {
 
 /* ---- jobs ---- */
 
-// Under softmax a key's bias has no gradient: AdamW would divide rounding errors by themselves (golden README 8, fact 6).
+// Under softmax a key's bias has no gradient: AdamW would divide rounding errors by themselves (tests/golden/README.md 8).
 const brief = {
     model: { depth: 1 }, attention: { activation: 'poly', degree: 2 },
     train: { steps: 4, eval_every: 2, checkpoint_every: { steps: 4 } }, diagnostics: { every: 0 },

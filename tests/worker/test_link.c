@@ -578,8 +578,8 @@ static void test_link_requests_answers_and_cancels(void **state)
     assert_int_equal(link_request_next(f->link, 5000, &r1), PD_ERR_CLOSED);
 }
 
-/* The promise of performance.md: a scalar costs the training loop less than 2 us (here with a generous
- * factor for a loaded machine; the figure is printed). */
+/* The promise of kernels/PERFORMANCE.md 6: a scalar costs the training loop less than 2 us (here with a
+ * generous factor for a loaded machine; the figure is printed). */
 static void test_link_scalar_is_cheap(void **state)
 {
     enum { COUNT = 200000 };

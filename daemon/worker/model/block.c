@@ -1,5 +1,5 @@
 /* daemon/worker/model/block.c: what networks are made of: linear layers, norms, attention, the block in its
- * placements (dnt.md 3). */
+ * placements (kernels/ATTENTION.md 10). */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -95,7 +95,7 @@ struct pk_val net_linear(struct net *n, struct pk_val x, const char *name, int64
     return pk_linear(n->g, x, w, transposed, b);
 }
 
-/* QKNorm of x (B, n, H, d): always RMSNorm over d, whatever the other norms are (dnt.md 2). */
+/* QKNorm of x (B, n, H, d): always RMSNorm over d, whatever the other norms are. */
 static struct pk_val qk_norm(struct net *n, struct pk_val x, bool per_head, struct pk_val gain)
 {
     const struct model_spec *s = &n->m->spec;

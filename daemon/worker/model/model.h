@@ -4,7 +4,7 @@
  * several graphs over the same parameters (bound by name, see pk_exec_bind): training (loss, gradients and
  * optimiser in one), evaluation, probe (norms of attention), inference for classifiers, prefill and decode
  * for language models. Names and layouts of parameters are those of timm (ViT) and Hugging Face GPT-2 (GPT):
- * golden README 6. Extensions: `<attention>.attn_scale` [1] or [heads], a learned scale; with scale_param log
+ * tests/golden/README.md 6. Extensions: `<attention>.attn_scale` [1] or [heads], a learned scale; with scale_param log
  * or softplus the stored number is rho (`attn_scale_rho`), c = exp(rho) or log(1 + exp(rho)); scale_share
  * global has one `attn_scale` for the whole model; `<attention>.q_norm.weight`, `k_norm`; InputNorm
  * `norm_pre` or `transformer.ln_in`; MidNorm `mid1`, `mid2` or `mid_1`, `mid_2`. Mean pooling follows timm:
@@ -34,7 +34,7 @@ enum model_pool { MODEL_POOL_CLS, MODEL_POOL_MEAN };
 enum model_scale { MODEL_SCALE_NONE, MODEL_SCALE_FIXED, MODEL_SCALE_K, MODEL_SCALE_LEARNED };
 enum model_share { MODEL_SHARE_LAYER, MODEL_SHARE_HEAD, MODEL_SHARE_GLOBAL };
 enum model_scale_param { MODEL_PARAM_DIRECT, MODEL_PARAM_LOG, MODEL_PARAM_SOFTPLUS };
-/* dnt.md 3: where the norms of a block stand; POST is x = P(x + f(x)), for comparison. */
+/* kernels/ATTENTION.md 10: where the norms of a block stand; POST is x = P(x + f(x)), for comparison. */
 enum model_placement { MODEL_S1, MODEL_S2, MODEL_S3, MODEL_S4, MODEL_S5, MODEL_POST };
 /* How images reach the graph: normalised, as bytes, or as numbers 0..1. Of the last two it makes
  * (byte / 255 - mean) / std of the channel. */

@@ -111,7 +111,7 @@ void net_shared_scale(struct net *n, const struct model_attention *a);
 struct pk_val net_attention(struct net *n, struct pk_val x, const struct model_attention *a, int32_t heads,
                             const char *name, const char *qkv, int layer);
 
-/* A transformer block in its placements (dnt.md 3), with a network's public names. */
+/* A transformer block in its placements (kernels/ATTENTION.md 10), with a network's public names. */
 struct net_block {
     const char *prefix; /* "blocks": block 3 is "blocks.3" */
     const char *norm1, *attention, *qkv, *proj, *mid1, *norm2, *mlp, *fc1, *fc2, *mid2;

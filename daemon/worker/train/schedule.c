@@ -2,7 +2,7 @@
 
 #include <math.h>
 
-/* golden README 7: nanoGPT's and timm's forms. */
+/* tests/golden/README.md 7: nanoGPT's and timm's forms. */
 double train_schedule_lr(const struct train_schedule *s, int64_t step)
 {
     double t = (double)(s->steps_per_unit > 1 ? step / s->steps_per_unit : step), at, span;

@@ -1,5 +1,6 @@
-/* ATTENTION_JVP and ATTENTION_BWD2 of x^p (engine.md 7). With S = tau q k' + bias, T its tangent, P = S^p
- * where visible, P1 and P2 the derivatives of S^p, D = dY v', E = dY tangent(v)' and c' the tangent of c:
+/* ATTENTION_JVP and ATTENTION_BWD2 of x^p (kernels/ATTENTION.md 5). With S = tau q k' + bias, T its tangent,
+ * P = S^p where visible, P1 and P2 the derivatives of S^p, D = dY v', E = dY tangent(v)' and c' the tangent
+ * of c:
  *
  *     tangent of A = c P1 T + c' P          tangent of y = (tangent of A) v + A tangent(v)
  *     L = sum dY (tangent of y)

@@ -1,4 +1,4 @@
-/* ATTENTION_STATE: St += F(k)' v, y = c F(tau q) St, own key included (engine.md 9).
+/* ATTENTION_STATE: St += F(k)' v, y = c F(tau q) St, own key included (kernels/ENGINE.md 9).
  *
  * Few tokens are taken one by one, in a single pass over the state: it is read and written once a token, and
  * that is what decoding costs. A prompt goes in chunks of TILE tokens as in attention_linear.c, with products

@@ -1,5 +1,5 @@
 /* ATTENTION_STATS: norms of A and of its Jacobians, and the spread of the logits, for a probe batch
- * (attention.md 2). One task per (batch, head), a query at a time, sums in double. */
+ * (kernels/ATTENTION.md 2). One task per (batch, head), a query at a time, sums in double. */
 #include "kernels/backend/cpu/attention.h"
 
 struct job {

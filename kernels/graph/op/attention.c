@@ -1,4 +1,4 @@
-/* Attention with any activation, its fused derivative and its diagnostics (attention.md). */
+/* Attention with any activation, its fused derivative and its diagnostics (kernels/ATTENTION.md). */
 #include "kernels/graph/build.h"
 #include "kernels/graph/op/attention.h"
 #include "kernels/graph/op/registry.h"

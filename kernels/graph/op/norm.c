@@ -1,4 +1,4 @@
-/* LayerNorm and RMSNorm over the last axis (dnt.md 1), and their fused derivative. */
+/* LayerNorm and RMSNorm over the last axis (kernels/ATTENTION.md 10), and their fused derivative. */
 #include "kernels/graph/build.h"
 #include "kernels/graph/op/registry.h"
 

@@ -25,7 +25,7 @@
  * dlogits. The state of ATTENTION_STATE is f32 beside q, k, v of bf16. The CPU back end computes all of this
  * by widening: slow, and the definition.
  *
- * Notation and formulas: spec attention.md (sections 1, 2, 6, 7), dnt.md 1. */
+ * Notation and formulas: kernels/ATTENTION.md (sections 1, 2, 6, 7, 10). */
 #pragma once
 
 #include "kernels/graph/phi.h"
@@ -45,9 +45,9 @@ enum pk_norm_kind { PK_NORM_LAYER, PK_NORM_RMS };
 enum pk_eps_mode { PK_EPS_MEAN, PK_EPS_SUM };
 
 /* Order of the products of attention. LINEAR never forms q k^T: with features F(x) of degree p, <F(q), F(k)>
- * = (q k)^p, it is F(q) (F(k)' v), by chunks when causal (engine.md 8): exact but for rounding. It exists for
- * poly of degree 1 and 2 without logit bias, bias tensor, windows and dropout; causal needs Nq = Nk and no
- * length. AUTO: the back end takes what it has measured to be faster. */
+ * = (q k)^p, it is F(q) (F(k)' v), by chunks when causal (kernels/ENGINE.md 8): exact but for rounding. It
+ * exists for poly of degree 1 and 2 without logit bias, bias tensor, windows and dropout; causal needs Nq =
+ * Nk and no length. AUTO: the back end takes what it has measured to be faster. */
 enum pk_form { PK_FORM_AUTO, PK_FORM_QUADRATIC, PK_FORM_LINEAR };
 
 /* Instructions of EXPR, on a stack of values per element. */

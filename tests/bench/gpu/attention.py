@@ -1,4 +1,4 @@
-"""Attention on a GPU against its peers (performance.md 3): every shape and direction, taking turns in one process.
+"""Attention on a GPU against its peers (kernels/PERFORMANCE.md 3): every shape and direction, taking turns in one process.
 
     python3 tests/bench/gpu/attention.py [--rows GROUP[,GROUP...]] [--out FILE] [--seconds N] [--per-row S] [--dry]
 
@@ -72,7 +72,7 @@ def plain(phi, p, c, causal, n):
 
 def flex(phi, p, n, causal):
     """phi(q k') v = exp(lse) softmax(log(phi + eps)) v - eps sum v: what FlexAttention can express of an unnormalised
-    phi (performance.md 1)."""
+    phi (kernels/PERFORMANCE.md 1)."""
     module = importlib.import_module("torch.nn.attention.flex_attention")
     compiled = torch.compile(module.flex_attention)
     how = {"return_aux": module.AuxRequest(lse=True)} if hasattr(module, "AuxRequest") else {"return_lse": True}

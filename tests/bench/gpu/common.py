@@ -22,7 +22,7 @@ PASS = {"fwd": 0, "bwd": 1, "jvp": 2, "bwd2": 3}
 DTYPE = {torch.float32: 0, torch.bfloat16: 2}
 BUILD = os.environ.get("POLYD_BUILD", "build/gpu")
 ERROR = 512
-ROUNDS = 50  # at least: performance.md 1
+ROUNDS = 50  # at least: kernels/PERFORMANCE.md 1
 
 dry = False
 device = "cuda"

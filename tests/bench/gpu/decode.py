@@ -1,5 +1,5 @@
 """Decoding GPT-2 124M on a GPU: a cache of keys and values, and the states of constant size of x and x^2
-(performance.md 2.3 and 4).
+(kernels/PERFORMANCE.md 2.3 and 4).
 
     python3 tests/bench/gpu/decode.py [--out FILE] [--seconds N] [--dry]
 

@@ -1,4 +1,4 @@
-"""The fused optimisers on a GPU against PyTorch's, over the tensors of GPT-2 124M and of ViT-B/16 (performance.md 4).
+"""The fused optimisers on a GPU against PyTorch's, over the tensors of GPT-2 124M and of ViT-B/16 (kernels/PERFORMANCE.md 4).
 
     python3 tests/bench/gpu/optim.py [--out FILE] [--seconds N] [--dry]
 

@@ -1,4 +1,4 @@
-"""Makes of bench.jsonl the table of bars (performance.md 3 and 4): what was measured, whether it is met, how far off.
+"""Makes of bench.jsonl the table of bars (kernels/PERFORMANCE.md 3 and 4): what was measured, whether it is met, how far off.
 
     python3 tests/bench/gpu/report.py [--markdown] [--dry] FILE...
 
@@ -263,7 +263,7 @@ def main():
     if o.markdown:
         for line in device_lines(rows):
             print(f"- {line}")
-        print("\n| bar (spec performance.md 3, 4) | bar | figure | |\n|---|---|---|---|")
+        print("\n| bar (kernels/PERFORMANCE.md 3, 4) | bar | figure | |\n|---|---|---|---|")
         for line in table:
             print("| " + " | ".join(line) + " |")
         for what, why in NOT_BY_US:

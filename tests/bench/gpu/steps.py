@@ -1,4 +1,4 @@
-"""Whole training steps against torch.compile (performance.md 4): ours and the peers' take turns on one GPU.
+"""Whole training steps against torch.compile (kernels/PERFORMANCE.md 4): ours and the peers' take turns on one GPU.
 
     python3 tests/bench/gpu/steps.py [--models NAME[,NAME...]] [--peers KIND[,KIND...]] [--out FILE] [--seconds N] [--dry]
 

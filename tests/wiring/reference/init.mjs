@@ -74,7 +74,7 @@ export function shapes(s) {
     return list;
 }
 
-/** attention.md 9: timm leaves out rank 1, the class token and positions; nanoGPT decays rank 2 and more. */
+/** kernels/ATTENTION.md 9: timm leaves out rank 1, the class token and positions; nanoGPT decays rank 2 and more. */
 export function decays(s, p) {
     if (p.role === 'scale')
         return s.scaleDecay;

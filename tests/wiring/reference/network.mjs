@@ -1,4 +1,4 @@
-// The two networks, forward, one scalar at a time: written from the papers' formulas (attention.md 1-3, dnt.md 1-3,
+// The two networks, forward, one scalar at a time: written from the papers' formulas (kernels/ATTENTION.md 1-3 and 10,
 // Dosovitskiy et al. 2021, Radford et al. 2019) and the documents of the job's fields. Nothing here is shared with the
 // engine, and nothing is fast.
 import { keeps } from './philox.mjs';
@@ -66,7 +66,7 @@ export class Network {
         return this.normalise(x, this.s.normKind, this.param.get(`${name}.weight`), this.param.get(`${name}.bias`));
     }
 
-    /** dnt.md 1: eps stands beside the mean of the squares, or beside their sum. */
+    /** kernels/ATTENTION.md 10: eps stands beside the mean of the squares, or beside their sum. */
     normalise(x, kind, gain, bias) {
         const t = this.t, width = x.length;
         if (kind === 'layer') {
@@ -117,7 +117,7 @@ export class Network {
         return rho;
     }
 
-    /** attention.md 1: a row of logits that query i sees becomes a row of A. */
+    /** kernels/ATTENTION.md 1: a row of logits that query i sees becomes a row of A. */
     weights(logits, scale, i) {
         const t = this.t, s = this.s;
         const perRow = s.nRow ? (i + 1) ** -s.rowPower : 1;
@@ -214,7 +214,7 @@ export class Network {
         });
     }
 
-    /** dnt.md 3. */
+    /** kernels/ATTENTION.md 10. */
     block(x, layer, sample) {
         const t = this.t, at = this.s.placement, mid = at === 'S4' || at === 'S5';
         const each = (rows, timm, gpt) => rows.map(row => this.norm(row, this.name(layer, timm, gpt)));
@@ -318,7 +318,7 @@ export class Network {
         return x;
     }
 
-    /** Statistics of one head's matrix (attention.md 2; golden README 8), from values alone. */
+    /** Statistics of one head's matrix (kernels/ATTENTION.md 2), from values alone. */
     note(layer, sample, head, { rows, logits, k, x, tau, scale }) {
         const t = this.t, s = this.s;
         const normalised = ['softmax', 'taylor', 'periodic'].includes(s.activation);

@@ -24,7 +24,7 @@ export const presets = {
     ldnt_xl: { arch: 'gpt', width: 1536, depth: 48, heads: 24, context: 1024, bias: false, placement: 'S5' },
 };
 
-/** Presets of vit whose patch follows the side (job.md 5): the largest divisor that is at most side / 7. */
+/** Presets of vit whose patch follows the side: the largest divisor that is at most side / 7. */
 const largestDivisor = side => {
     for (let k = Math.floor(side / 7); k > 1; k--)
         if (side % k === 0)

@@ -1,4 +1,4 @@
-// A whole run in double: losses, gradients by the tape, clipping, the optimisers (golden README 7), schedule, averages,
+// A whole run in double: losses, gradients by the tape, clipping, the optimisers (tests/golden/README.md 7), schedule, averages,
 // validation and probes. What it returns is what the daemon must have reported.
 import { decays, initial, shapes } from './init.mjs';
 import { Network } from './network.mjs';

@@ -1,6 +1,6 @@
-/* SGD with momentum. mSGDW: decay of the weights apart from the gradient (dnt.md 5); SGD with L2: the decay
- * is part of the gradient and goes through the momentum (PyTorch's SGD). The first step sets the momentum to
- * the gradient. */
+/* SGD with momentum. mSGDW: decay of the weights apart from the gradient (kernels/ATTENTION.md 10); SGD with
+ * L2: the decay is part of the gradient and goes through the momentum (PyTorch's SGD). The first step sets
+ * the momentum to the gradient. */
 #include "daemon/worker/train/optim/optim.h"
 
 static void update_decoupled(struct pk_graph *g, const struct model_update *u)

@@ -9,7 +9,7 @@
  * Polynomials, sigmoid and ReLU are additive over tiles: no running maximum, nothing saved. Factors that are
  * one number per head or row are applied to the sums at the end. Masks choose 0 after phi: a masked entry is
  * exactly 0 even where phi overflows. Scores, phi and sums are f32; A is rounded to bf16 (TF32) for the
- * second product without its factor c, which for these two is as good as after it (engine.md 10).
+ * second product without its factor c, which for these two is as good as after it (kernels/ENGINE.md 10).
  *
  * Decoding, counted at batch 256, 12 heads, d = 64: a block is 4 pairs with a warp each; 83 KiB of shared
  * memory let two blocks stay on a multiprocessor, and half of their tiles, 74 KiB, are on their way at any

@@ -2,7 +2,7 @@
  * kernels see it, who sees whom.
  *
  * X = q k^T is left unscaled where that is the same: where phi is homogeneous (x^p, relu), so tau goes with c
- * into one factor of the result (engine.md 6). Where something is added to the logits ("affine") they are tau
+ * into one factor of the result. Where something is added to the logits ("affine") they are tau
  * X + bias first. Masks choose 0 after phi. */
 #pragma once
 

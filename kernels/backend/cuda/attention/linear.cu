@@ -1,5 +1,5 @@
-/* ATTENTION and ATTENTION_BWD of x and x^2 in linear order (engine.md 8): with features F(x) such that <F(q),
- * F(k)> = (q k)^p,
+/* ATTENTION and ATTENTION_BWD of x and x^2 in linear order (kernels/ENGINE.md 8): with features F(x) such
+ * that <F(q), F(k)> = (q k)^p,
  *
  *     St = F(K)' V      Y = c F(tau Q) St      and causal, in chunks, with the square of a chunk done as such
  *                                              and St holding what lies before it.

@@ -22,8 +22,8 @@
  *
  * Counted at d = 64, per token and pair. x: gather reads 256 bytes for 8 kFLOP; apply reads 128 and writes
  * 128 for 16: bytes count. Backward two gathers, an apply and two turns: 1280 bytes, of which 896 are the
- * floor (performance.md 2.1); forward 512, all floor. A block has 18 KiB in flight in gather, 36 in the
- * others, two to six of them on a multiprocessor.
+ * floor (kernels/PERFORMANCE.md 2.1); forward 512, all floor. A block has 18 KiB in flight in gather, 36 in
+ * the others, two to six of them on a multiprocessor.
  *
  * x^2: 328 kFLOP (266 useful) for each of gather, apply, turn; two of them forward, five
  * backward. A gather's block of 512 features does 256 FLOP for a byte that it reads from L2, an apply's of

@@ -1,4 +1,4 @@
-/* ATTENTION_BWD in one pass, for up to 256 keys (engine.md 7): bf16, heads up to 64, any phi, mask, bias and
+/* ATTENTION_BWD in one pass, for up to 256 keys: bf16, heads up to 64, any phi, mask, bias and
  * dropout.
  *
  * A block owns one (b, h) pair, each of its warps 16 keys: k and v of the strip stay in shared memory, dk and
@@ -14,9 +14,9 @@
  * dS up in shared memory, each lane where it alone writes; the runs are added up behind, in their order.
  *
  * Counted per pair: 10 Nq Nk d FLOP, 14 bytes for each element of a side of N (q, k, v, dy read, dq, dk, dv
- * written once): engine.md's 14 N d. Shared memory, d = 64: 288 bytes a key of k and v, 160 of dS, and 18 KiB
- * of tiles: N = 197: 112 KiB and 13 warps; N = 256: 130 KiB, within the 163 KiB of sm 80. 128 registers a
- * thread. */
+ * written once): 14 N d a head (kernels/PERFORMANCE.md 2.1). Shared memory, d = 64: 288 bytes a key of k and
+ * v, 160 of dS, and 18 KiB of tiles: N = 197: 112 KiB and 13 warps; N = 256: 130 KiB, within the 163 KiB of
+ * sm 80. 128 registers a thread. */
 #include "kernels/backend/cuda/attention/bwd.cuh"
 
 #define KEYS_MOST 256

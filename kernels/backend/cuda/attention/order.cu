@@ -1,9 +1,9 @@
 /* Which order x and x^2 take: the square of tokens, or features (linear.cu).
  *
- * The model counts (engine.md 8): of x the orders meet at thrice the time ratio at the floors, of x^2 at
- * twice the ratio of FLOP, the square having the faster products. From a quarter of that length to four times
- * it, where the model may be wrong, a device is asked: when a plan asks for the workspace of such a call,
- * both orders run on made-up tokens, by turns, and the times are kept by the host under device, degree,
+ * The model counts (kernels/ENGINE.md 8): of x the orders meet at thrice the time ratio at the floors, of x^2
+ * at twice the ratio of FLOP, the square having the faster products. From a quarter of that length to four
+ * times it, where the model may be wrong, a device is asked: when a plan asks for the workspace of such a
+ * call, both orders run on made-up tokens, by turns, and the times are kept by the host under device, degree,
  * length, mask, type and direction; from then on the record decides. Without a host that keeps records, while
  * a graph is recorded, or where there is no memory for the trial, the model decides. A plan made without a
  * device holds either way: in that range the workspace is large enough for both. */

@@ -1,4 +1,4 @@
-/* ATTENTION_STATE: St += F(k)' v, y = c F(tau q) St, own key included (engine.md 9).
+/* ATTENTION_STATE: St += F(k)' v, y = c F(tau q) St, own key included (kernels/ENGINE.md 9).
  *
  * An element of the state, feature f of channel c, sees the tokens one after the other and no other element.
  * So a thread holds EACH features of one channel in registers, goes through all tokens with them, and the

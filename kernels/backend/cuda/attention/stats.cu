@@ -1,8 +1,8 @@
 /* ATTENTION_STATS: norms of A and of its Jacobians, and the spread of the logits, for a probe batch
- * (attention.md 2). Not part of a training step, so written for plainness: a warp takes one query, its lanes
- * the keys, 32 at a time, straight from memory; logits are computed again for every pass over the row. Sums
- * are double: seven numbers a row, which a second kernel adds up, one block for each (b, h), in a fixed
- * order.
+ * (kernels/ATTENTION.md 2). Not part of a training step, so written for plainness: a warp takes one query,
+ * its lanes the keys, 32 at a time, straight from memory; logits are computed again for every pass over the
+ * row. Sums are double: seven numbers a row, which a second kernel adds up, one block for each (b, h), in a
+ * fixed order.
  *
  * Counted per (b, h): 2 Nq Nk d FLOP for each pass: one, or four where rows are normalised. */
 #include "kernels/backend/cuda/attention/tile.cuh"

@@ -1,5 +1,5 @@
 // The part of a resolved document that data follow from, with the defaults written once more from the documented table
-// (spec/job.md 3, GET /api/v1/fields): one that goes astray in the daemon is noticed.
+// (GET /api/v1/fields): one that goes astray in the daemon is noticed.
 
 const texts = ['text', 'ptb', 'wikitext2', 'wikitext103', 'text_labels', 'text_gen'];
 const sides = { mnist: 28, digits_gen: 28, cifar10: 32, tiny_imagenet: 64, imagenet1k: 224, image_folder: 224 };

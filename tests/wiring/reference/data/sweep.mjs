@@ -1,4 +1,4 @@
-// Which runs a job becomes: sweep.axes and trials of the job document (spec/job.md 4), daemon/job/README.md.
+// Which runs a job becomes: sweep.axes and trials of the job document, daemon/job/README.md.
 
 /** Twelve digits, so that the third of log [0.001, 1000, 7] is 0.1 and not 0.10000000000000002. */
 const tidy = x => Number(x.toPrecision(12));

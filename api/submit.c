@@ -4,8 +4,8 @@
  *   document --fold--->  no such checkpoint: 422
  *            --parse--> errors: 422
  *            --place--> never fits: 422
- *            --plan---> kept, or made by the planner while the client waits (PATIENCE_US): what it finds
- * wrong with the document or its data is 422 too; want of a plan is a warning
+ *            --plan---> kept, or made by the planner while the client waits (PATIENCE_US): an error of the
+ *                       document or its data is 422 too; a missing plan is a warning
  *            --write--> 201
  *
  * The commit judges last: a repeated request is answered as the first time, whatever a plan has shown since.

@@ -3,8 +3,7 @@
  *
  *   {"kind", "model" or "run" and "checkpoint", "split", "data", ...}
  *      + the run's resolved document + where the file is
- *      = {"kind", "evaluate": {..}, "model": {..}, "attention": {..}, "norm": {..}, "train": {..}, "data",
- * ...}
+ *      = {"kind", "evaluate": {..}, "model": {..}, "attention": {..}, "norm": {..}, "train": {..}, "data", ..}
  *
  * The complete form is taken as well, so that what a run was resolved to can be sent again. */
 #include <stdio.h>

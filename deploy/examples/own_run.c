@@ -1,5 +1,6 @@
 /* A training of one's own as a run of polyd, with libcurl:
  *     cc own_run.c $(pkg-config --cflags --libs libcurl) -o own_run && ./own_run [http://127.0.0.1:7070]
+ *
  * It finds the root of 2 by Newton's method. The answers are read with sscanf; a larger program takes a JSON
  * library. */
 #include <curl/curl.h>

@@ -3,8 +3,8 @@
  *   get PATH         one GET after the other on each connection
  *   submit BODY      the job document BODY (the server's limit of open jobs must be high)
  *   ingest RUN:N     batches of N metric points to run RUN, each step new
- *   infer MODEL:DIMS binary inference of FP32 zeros, DIMS such as 1,1,28,28 (input "image") or 1,4 (input
- * "x")
+ *   infer MODEL:DIMS binary inference of FP32 zeros, DIMS such as 1,1,28,28 (input "image")
+ *                    or 1,4 (input "x")
  *
  * Prints requests per second, points per second where they apply, and latencies p50, p90, p99, max in
  * microseconds, then a count of answers that were not 2xx. Loopback only. */

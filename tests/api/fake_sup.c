@@ -1,14 +1,17 @@
 /* A supervisor without workers, for the tests of api: the functions of supervise.h with answers that the test
  * chooses by the names of models. One thread sends the answers, as the real one does.
  *
- *   language models: names that begin with "lm"; they say a fixed text with characters of 1 to 4 bytes, one
- * byte a token. Others are classifiers with input "x" FP32 [-1,4] and outputs "y" (the same numbers) and
- * "class".
- *   "pic...": takes "image" BYTES [1]; y is its length and first three bytes.
- *   "...-slow": 20 ms a token, or 300 ms an inference. "...-full": PD_ERR_BUSY. "...-loading": PD_ERR_CLOSED.
- *   "...-deaf": nothing is said, whoever cancels, until sup_stop; then the whole answer, as a worker's last
- * result that was already on its way.
- *   "...-broken": loading fails. "...-nan": y holds a NaN. "...-dies": PD_ERR_CLOSED in the middle. */
+ *   lm...         a language model: a fixed text with characters of 1 to 4 bytes, one byte per token
+ *   pic...        takes "image" BYTES [1]; y is its length and first three bytes
+ *   other names   a classifier with input "x" FP32 [-1,4] and outputs "y" (the same numbers) and "class"
+ *   ...-slow      20 ms per token, or 300 ms per inference
+ *   ...-full      PD_ERR_BUSY
+ *   ...-loading   PD_ERR_CLOSED
+ *   ...-deaf      no answer before sup_stop, even if the client cancels; then the whole answer, like the last
+ *                 result of a worker that was already on its way
+ *   ...-broken    loading fails
+ *   ...-nan       y holds a NaN
+ *   ...-dies      PD_ERR_CLOSED in the middle */
 #include "tests/api/fake_sup.h"
 
 #include <math.h>

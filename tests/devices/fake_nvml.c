@@ -1,6 +1,6 @@
 /* An NVML without a GPU, for tests: the library libnvidia-ml.so.1 whose machine is described by the file that
- * POLYD_FAKE_NVML names. It is read anew by every call, so a test changes the machine by writing the file
- * (whole, by rename). One thing a line; a word in quotes may hold spaces:
+ * POLYD_FAKE_NVML names. Every call reads it again, so a test changes the machine by writing the file (whole,
+ * by rename). One thing per line; a word in quotes may hold spaces:
  *
  *   driver 580.65.06                     version of the driver
  *   init 9                               nvmlInit answers this code
@@ -11,8 +11,10 @@
  *       code=15 (every sample answers it) hang=5000 (milliseconds, while the file says so)     -- on one line
  *   instance 0 1 uuid=MIG-01 name="..." gi=3 total=... used=... proc=...     MIG instance 1 of GPU 0
  *   link 0 1 nvlink | switch | bridge | node | far
- *   freeze               the GPUs stay those of nvmlInit, as a real session's do: one that is taken away is
- * lost xid 1 0 79 [3]      event number 1: GPU 0, XID 79 [instance gi]; each number is told once a process
+ *   freeze                               the GPUs stay those of nvmlInit, as in a real session: one that is
+ *                                        taken away is lost
+ *   xid 1 0 79 [3]                       event number 1: GPU 0, XID 79 [instance gi]; each number is reported
+ *                                        once per process
  */
 #include <pthread.h>
 #include <stdio.h>

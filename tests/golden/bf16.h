@@ -2,10 +2,9 @@
  * carry fifty. Two ways to compare; no tolerance is made of what an implementation gives:
  *
  * - attention op by op (bf16.c): q, k, v and dy are rounded to bf16, attention of the CPU in f64 of these
- * very numbers is the reference (the f64 run of the same program holds it against the vector), and an element
- * may be off by a share of what was added up for it: for y that is sum_j |A_ij| |v_j| (kernels/ENGINE.md 10),
- * for the
- *   gradients the sums of their own terms;
+ *   very numbers is the reference (the f64 run of the same program holds it against the vector), and an
+ *   element may be off by a share of what was added up for it: for y that is sum_j |A_ij| |v_j|
+ *   (kernels/ENGINE.md 10), for the gradients the sums of their own terms;
  * - whole graphs, planned in mixed precision: against the vector itself, within GOLD_BF16_TIMES what an
  *   emulation of bf16 is off. Who made the vectors measured one and wrote it into each file; what is not
  *   there network.h measures again. */

@@ -1,13 +1,16 @@
 /* daemon/polyd/store/store.h: the daemon's one SQLite file.
  *
- * Callers speak of jobs, runs, attempts, metrics and models; SQL stops here. Two kinds of handle:
- *   struct store         read-only, for the thread that opened it. Queries call back once a row; what a row
- *                        points at is borrowed until the callback returns. A query is one short read
- * transaction. struct store_writer  the writer thread: the only connection that writes and checkpoints. Any
- * thread hands it a struct store_work; the work's `apply` runs there inside the group's transaction and calls
- *                        the store_..._insert/move/... functions of tx.h; `done` runs there after the commit.
- * Nothing in here locks except the writer's queue. Times are wall-clock microseconds since 1970; 0 = not yet.
- * Those on the store's own clock (store_writer_clock_us) say so. Text pointers of rows are never NULL unless
+ * Callers speak of jobs, runs, attempts, metrics and models; SQL stops here. There are two kinds of handle:
+ *
+ *   struct store          read-only, for the thread that opened it. A query is one short read transaction and
+ *                         calls back once per row; what a row points to is borrowed until the callback returns.
+ *   struct store_writer   the writer thread, with the only connection that writes and checkpoints. Any thread
+ *                         hands it a struct store_work. Its `apply` runs on the writer thread, inside the
+ *                         transaction of the group, and calls the functions of tx.h (store_..._insert, _move);
+ *                         its `done` runs there after the commit.
+ *
+ * Only the queue of the writer has a lock. Times are wall-clock microseconds since 1970, 0 = not yet; times on
+ * the store's own clock (store_writer_clock_us) are marked. Text pointers of rows are never NULL unless
  * stated. */
 #pragma once
 

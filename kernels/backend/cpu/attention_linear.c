@@ -1,8 +1,10 @@
-/* ATTENTION and ATTENTION_BWD of x and x^2 in linear order: with features F(x) such that <F(q), F(k)> = (q
- * k)^p,
+/* ATTENTION and ATTENTION_BWD of x and x^2 in linear order: with features F(x) such that
+ * <F(q), F(k)> = (q k)^p,
  *
- *     St = F(K)' V      Y = c F(tau Q) St      and causal, in chunks of TILE tokens, with the square of a
- * chunk done as such and St holding what lies before it.
+ *     St = F(K)' V      Y = c F(tau Q) St
+ *
+ * Causal attention goes in chunks of TILE tokens: the square of a chunk is computed as such, and St holds what
+ * lies before the chunk.
  *
  * Features of x^2 are the products x_a x_b, a <= b; those of keys carry the 2 of a < b. They are made a block
  * at a time, x_a times up to TILE values of b from a on, for a tile of tokens, and fed to a small product at

@@ -3,7 +3,7 @@
  *
  * - Kernels are started by PK_LAUNCH, never by <<< >>>.
  * - Blocks that run together (a cluster of sm 90, along x) are started by PK_LAUNCH_CLUSTER; they have no
- * static shared memory.
+ *   static shared memory.
  * - Dynamic shared memory is taken by PK_SHARED(type, name); static by __shared__.
  * - Of the language: threadIdx .. gridDim, __syncthreads, __syncwarp, __shfl_*_sync, __ballot_sync and the
  *   like with full masks, integer atomics, __launch_bounds__, __restrict__, __ldg, the float functions of

@@ -7,8 +7,8 @@
  * - The destination of a bulk copy holds NaN from its start until it lands; it lands only when every thread
  *   waits, and counts on its barrier then.
  * - The accumulators of a product hold a pattern of NaN from its start until the wait that covers it;
- * touching them before is found at that wait. Operands in shared memory must be the same at the wait as at
- * the start.
+ *   touching them before is found at that wait. Operands in shared memory must be the same at the wait as
+ *   at the start.
  * - The first product after a wait needs wgmma.fence.
  * - Products read shared memory through a second copy of it, which bulk copies and fence.proxy.async bring up
  *   to date: bytes that ordinary stores wrote without that fence are found when a product reads them.
@@ -23,10 +23,10 @@
  * To be checked first on a GPU, because the documents leave a doubt:
  * 1. An operand's address is start + offsets, and the swizzle exchanges bits of that sum (so that a start in
  *    the middle of a row of a swizzled tile means the columns from there on). The ISA shows figures only;
- * public kernels step along K this way.
+ *    public kernels step along K this way.
  * 2. By columns (MN-major) with a swizzle: the leading offset goes from one block of columns to the next, the
  *    stride offset from 8 rows of K to the next 8. Tables of the ISA and the comments of public libraries
- * agree.
+ *    agree.
  * 3. Strides of a tensor map need not grow with the dimension (heads are closer together than tokens). The
  *    text on cuTensorMapEncodeTiled computes strides as if they grew; public kernels do otherwise.
  * 4. A box may be wider than the tensor (head dimensions 48, 80, 96 in blocks of 64): the rest is filled with

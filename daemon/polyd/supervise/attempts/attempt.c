@@ -1,8 +1,10 @@
 /* The life of an attempt: row, process, connection, frames, and its end. The rows are the truth: every step
  * here can be cut off by a kill of the daemon and is taken up again by attempts_start (reconcile.c).
  *
- *   queued run --row: attempt, starting--> process --hello--> assign --first step--> running --bye--> row:
- * ended --> exit
+ *   queued run
+ *       | row of the attempt: starting
+ *       v
+ *   process ---hello---> assign ---first step---> running ---bye---> row: ended ---> exit
  */
 #include <stdio.h>
 #include <stdlib.h>

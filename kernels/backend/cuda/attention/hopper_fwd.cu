@@ -22,12 +22,14 @@
  *
  *  columns keys groups stages   registers of a tile         shared     chosen for
  *       64  112      3      4   56 S + 28 P + 32 O of 160   160 KiB    more than 512 keys
- *       64   96      3      4   48 + 24 + 32 of 160         144 KiB    the same where it pads 2 % less (1024:
- * 3 % instead of 9) 64  128      2      4   64 + 32 + 32 of 240         160 KiB    fewer: of these two 64 112
- * 2      4   56 + 28 + 32 of 240         144 KiB    that which pads less 64   64      1      2   three blocks
- * an SM           48 KiB    up to 64 queries (+ 18 for runs) 32   64      1      2   the same 24 KiB windows
- * of Swin (+ 18) 32  128      2      4   64 + 32 + 16 of 240          80 KiB 128  128      2      2   64 + 32
- * + 64 of 240         192 KiB    heads of 72 .. 128
+ *       64   96      3      4   48 + 24 + 32 of 160         144 KiB    the same, if it pads at least 2 % less
+ *                                                                      (1024 keys: 3 % instead of 9)
+ *       64  128      2      4   64 + 32 + 32 of 240         160 KiB    up to 512 keys: of these two the one
+ *       64  112      2      4   56 + 28 + 32 of 240         144 KiB    that pads less
+ *       64   64      1      2   three blocks an SM           48 KiB    up to 64 queries (+ 18 for runs)
+ *       32   64      1      2   the same                     24 KiB    windows of Swin (+ 18)
+ *       32  128      2      4   64 + 32 + 16 of 240          80 KiB
+ *      128  128      2      2   64 + 32 + 64 of 240         192 KiB    heads of 72 .. 128
  *
  * Tried and left: 128 keys with three warpgroups (no padding at 1024) spills 128 bytes of 160 registers.
  *

@@ -219,7 +219,7 @@ static struct pk_val decode(struct net *n, const struct module *u, struct pk_val
 }
 
 struct pk_val net_attention(struct net *n, struct pk_val x, const struct model_attention *a, int32_t heads,
-                            const char *name, const char *qkv_name, int layer)
+                            const char *name, const char *qkv_name, int layer, const struct net_pairs *pairs)
 {
     const struct model_spec *s = &n->m->spec;
     const int64_t width = last_extent(n, x);
@@ -238,6 +238,8 @@ struct pk_val net_attention(struct net *n, struct pk_val x, const struct model_a
         .dropout = a->dropout,
         .stream = stream(layer, AT_WEIGHTS),
         .rng = n->rng,
+        .bias_value = pairs ? pairs->bias : PK_NONE,
+        .mask = pairs ? pairs->mask : PK_NONE,
     };
 
     for (int i = 0; a->qk_norm && i < 2; i++) {
@@ -301,62 +303,84 @@ static const char *name_of(struct named *to, const struct net_block *b, int laye
 }
 
 /* A projection into the residual stream. */
-static struct model_start start_residual(const struct model_spec *s, const struct net_block *b, int64_t in)
+static struct model_start start_residual(const struct model_spec *s, const struct net_block *b, int64_t in,
+                                         int64_t out)
 {
-    return net_start(s, (double)in, s->width, b->residual_std ? NET_STD / sqrt(2.0 * s->depth) : NET_STD);
+    return net_start(s, (double)in, (double)out, b->residual_std ? NET_STD / sqrt(2.0 * s->depth) : NET_STD);
 }
 
-static struct pk_val self_attention(struct net *n, struct pk_val x, const struct net_block *b, int layer)
+static struct pk_val self_attention(struct net *n, struct pk_val x, const struct net_block *b,
+                                    const struct net_place *p)
 {
     const struct model_spec *s = &n->m->spec;
     struct named qkv, name;
 
-    x = net_attention(n, x, &s->attention, s->heads, name_of(&name, b, layer, b->attention),
-                      name_of(&qkv, b, layer, b->qkv), layer);
-    x = net_linear(n, x, name_of(&name, b, layer, b->proj), s->width, start_residual(s, b, s->width));
-    return drop(n, x, layer, AT_PROJECTION);
+    (void)name_of(&name, b, p->number, b->attention);
+    (void)name_of(&qkv, b, p->number, b->qkv);
+    x = p->attend ? p->attend(n, x, p, name.text, qkv.text)
+                  : net_attention(n, x, p->attention, p->heads, name.text, qkv.text, p->layer, NULL);
+    x = net_linear(n, x, name_of(&name, b, p->number, b->proj), p->width,
+                   start_residual(s, b, p->width, p->width));
+    return drop(n, x, p->layer, AT_PROJECTION);
 }
 
-static struct pk_val feed_forward(struct net *n, struct pk_val x, const struct net_block *b, int layer)
+static struct pk_val feed_forward(struct net *n, struct pk_val x, const struct net_block *b,
+                                  const struct net_place *p)
 {
     const struct model_spec *s = &n->m->spec;
     struct named name;
 
-    x = net_linear(n, x, name_of(&name, b, layer, b->fc1), s->mlp_width,
-                   net_start(s, s->width, s->mlp_width, NET_STD));
+    x = net_linear(n, x, name_of(&name, b, p->number, b->fc1), p->mlp_width,
+                   net_start(s, p->width, p->mlp_width, NET_STD));
     x = s->mlp_relu ? pk_relu(n->g, x) : pk_gelu(n->g, x, s->gelu_tanh);
     if (b->hidden_dropout)
-        x = drop(n, x, layer, AT_HIDDEN);
-    x = net_linear(n, x, name_of(&name, b, layer, b->fc2), s->width, start_residual(s, b, s->mlp_width));
-    return drop(n, x, layer, AT_OUTPUT);
+        x = drop(n, x, p->layer, AT_HIDDEN);
+    x = net_linear(n, x, name_of(&name, b, p->number, b->fc2), p->width,
+                   start_residual(s, b, p->mlp_width, p->width));
+    return drop(n, x, p->layer, AT_OUTPUT);
 }
 
 struct pk_val net_block(struct net *n, struct pk_val x, const struct net_block *b, int layer)
 {
+    const struct model_spec *s = &n->m->spec;
+    const struct net_place p = {.number = layer,
+                                .layer = layer,
+                                .width = s->width,
+                                .heads = s->heads,
+                                .mlp_width = s->mlp_width,
+                                .attention = &s->attention};
+
+    return net_block_at(n, x, b, &p);
+}
+
+struct pk_val net_block_at(struct net *n, struct pk_val x, const struct net_block *b,
+                           const struct net_place *p)
+{
     const enum model_placement at = n->m->spec.placement;
-    const int64_t width = n->m->spec.width;
+    const int64_t width = p->width;
+    const int number = p->number, layer = p->layer;
     struct named a;
     struct pk_val h = x;
 
-    pk_graph_scope(n->g, name_of(&a, b, layer, b->attention));
-    net_norm_declare(n, name_of(&a, b, layer, b->norm1), width);
+    pk_graph_scope(n->g, name_of(&a, b, number, b->attention));
+    net_norm_declare(n, name_of(&a, b, number, b->norm1), width);
     if (at != MODEL_POST)
-        h = net_norm(n, x, name_of(&a, b, layer, b->norm1));
-    h = self_attention(n, h, b, layer);
+        h = net_norm(n, x, name_of(&a, b, number, b->norm1));
+    h = self_attention(n, h, b, p);
     if (model_has_mid_norm(&n->m->spec))
-        h = net_norm(n, h, name_of(&a, b, layer, b->mid1));
+        h = net_norm(n, h, name_of(&a, b, number, b->mid1));
     x = pk_add(n->g, x, drop_path(n, h, layer, AT_PATH1));
     if (at == MODEL_POST)
-        x = net_norm(n, x, name_of(&a, b, layer, b->norm1));
-    pk_graph_scope(n->g, name_of(&a, b, layer, b->mlp));
+        x = net_norm(n, x, name_of(&a, b, number, b->norm1));
+    pk_graph_scope(n->g, name_of(&a, b, number, b->mlp));
     if (at != MODEL_S5)
-        net_norm_declare(n, name_of(&a, b, layer, b->norm2), width);
-    h = at == MODEL_POST || at == MODEL_S5 ? x : net_norm(n, x, name_of(&a, b, layer, b->norm2));
-    h = feed_forward(n, h, b, layer);
+        net_norm_declare(n, name_of(&a, b, number, b->norm2), width);
+    h = at == MODEL_POST || at == MODEL_S5 ? x : net_norm(n, x, name_of(&a, b, number, b->norm2));
+    h = feed_forward(n, h, b, p);
     if (model_has_mid_norm(&n->m->spec))
-        h = net_norm(n, h, name_of(&a, b, layer, b->mid2));
+        h = net_norm(n, h, name_of(&a, b, number, b->mid2));
     x = pk_add(n->g, x, drop_path(n, h, layer, AT_PATH2));
-    return at == MODEL_POST ? net_norm(n, x, name_of(&a, b, layer, b->norm2)) : x;
+    return at == MODEL_POST ? net_norm(n, x, name_of(&a, b, number, b->norm2)) : x;
 }
 
 struct pk_val net_input_norm(struct net *n, struct pk_val x, const char *name)

@@ -174,7 +174,9 @@ void net_module_declare(struct net *n, const char *name, const struct model_atte
         m->module_size = size;
     }
     to = &m->module[m->modules++];
-    *to = (struct model_module){
-        .attention = a, .heads = heads, .scale = a->scale == MODEL_SCALE_LEARNED ? (ptrdiff_t)scale : -1};
+    *to = (struct model_module){.attention = *a,
+                                .heads = heads,
+                                .windows = n->batch,
+                                .scale = a->scale == MODEL_SCALE_LEARNED ? (ptrdiff_t)scale : -1};
     snprintf(to->name, sizeof to->name, "%s", name);
 }

@@ -62,7 +62,12 @@ struct model_attention {
     double init_logit_std; /* of initial logits, by the start of W_Q and W_K; < 0: not asked for */
 };
 
+/* Which number of its own N is for an attention module, where modules differ in their number of keys: that of
+ * the spec, the keys of a window, or the patches of the stage's grid. */
+enum model_count { MODEL_COUNT_SPEC, MODEL_COUNT_WINDOW, MODEL_COUNT_GRID };
+
 #define MODEL_PIXEL_CHANNELS 4 /* most that a graph normalises */
+#define MODEL_STAGES_MAX 8
 
 struct model_spec {
     const struct model_arch *arch;
@@ -82,6 +87,12 @@ struct model_spec {
     enum model_pixels pixels; /* not part of a checkpoint, as little as mean and std: whoever feeds decides */
     float mean[MODEL_PIXEL_CHANNELS], std[MODEL_PIXEL_CHANNELS];
     enum model_pool pool;
+    /* Swin: blocks and heads of each stage, 0 behind the last; each stage is twice as wide as the one before.
+     * width, heads, mlp_width and attention are then those of the first stage, depth counts all blocks. */
+    int32_t stage_depth[MODEL_STAGES_MAX], stage_heads[MODEL_STAGES_MAX];
+    int32_t window; /* side in patches */
+    enum model_count count;
+    double count_power; /* a module's factor is N^-count_power of its own N; 0: the same for all */
     /* GPT */
     int32_t vocab, context;
     bool pos;                         /* learned position embedding */
@@ -174,6 +185,10 @@ size_t model_param_bytes(const struct model *m); /* of all, as they lie there */
 
 /* Attention modules in the order of the forward pass: what a probe's outputs are numbered by, from 1. */
 size_t model_attention_count(const struct model *m);
+/* Its path, as in the names of its parameters: "blocks.3.attn". Borrowed until model_free. */
+const char *model_attention_path(const struct model *m, size_t i);
+/* Attention matrices that it makes of one sample and head: its windows; 1 where it sees all tokens at once. */
+int64_t model_attention_windows(const struct model *m, size_t i);
 /* Borrowed until model_free. *ret_scale: the parameter of its learned scale; model_param_count: it has none.
  */
 const struct model_attention *model_attention_at(const struct model *m, size_t i, int32_t *ret_heads,

@@ -9,8 +9,9 @@
 /* An attention module as the network declares it. */
 struct model_module {
     char name[64]; /* path, as in the names of its parameters */
-    const struct model_attention *attention;
+    struct model_attention attention;
     int32_t heads;
+    int64_t windows; /* attention matrices of one sample and head */
     ptrdiff_t scale; /* parameter of its learned scale; -1: it has none */
 };
 
@@ -86,8 +87,8 @@ void net_buffer_update(struct net *n, const char *name, struct pk_val x, double 
 struct pk_val net_rank_mean(struct net *n, struct pk_val x);
 /* Its place in the table; model_param_count: there is none of that name. */
 size_t net_param_index(const struct model *m, const char *name);
-/* Lists an attention module while the network is declared. scale: the parameter of its learned scale, if it
- * has one. */
+/* Lists an attention module while the network is declared, when n->batch is 1. scale: the parameter of its
+ * learned scale, if it has one. */
 void net_module_declare(struct net *n, const char *name, const struct model_attention *a, int32_t heads,
                         size_t scale);
 /* Initial values of a matrix by the model's `init`. std: of the normal forms. */
@@ -106,10 +107,16 @@ struct pk_val net_linear(struct net *n, struct pk_val x, const char *name, int64
 /* The one learned scale of a whole model (scale_share global) takes its place in the table. */
 void net_shared_scale(struct net *n, const struct model_attention *a);
 
+/* What an attention module is told of pairs of tokens; PK_NONE: nothing. */
+struct net_pairs {
+    struct pk_val bias; /* (H, N, N), added to the logits before phi */
+    struct pk_val mask; /* U8 (W, N, N), W divides B: sample b has mask b % W; 0: the pair's weight is 0 */
+};
 /* Attention of x (B, N, D) with `heads` heads: W_qkv (`qkv`), normalised queries and keys where `a` wants
- * them, phi, all of it but the projection behind. `name`: the module's path; `layer`: its stream of noise. */
+ * them, phi, all of it but the projection behind. `name`: the module's path; `layer`: its stream of noise.
+ * pairs NULL: no bias, no mask. */
 struct pk_val net_attention(struct net *n, struct pk_val x, const struct model_attention *a, int32_t heads,
-                            const char *name, const char *qkv, int layer);
+                            const char *name, const char *qkv, int layer, const struct net_pairs *pairs);
 
 /* A transformer block in its placements (kernels/ATTENTION.md 10), with a network's public names. */
 struct net_block {
@@ -121,6 +128,20 @@ struct net_block {
 };
 /* x (B, N, D) -> (B, N, D) through block `layer`. */
 struct pk_val net_block(struct net *n, struct pk_val x, const struct net_block *b, int layer);
+
+/* One block of a network whose blocks differ. */
+struct net_place {
+    int number; /* in names: "blocks.3" */
+    int layer;  /* of all blocks: its streams of noise, its share of stochastic depth */
+    int32_t width, heads, mlp_width;
+    const struct model_attention *attention;
+    /* Instead of net_attention over all tokens; `path`, `qkv`: the module's path and that of W_qkv. */
+    struct pk_val (*attend)(struct net *n, struct pk_val x, const struct net_place *p, const char *path,
+                            const char *qkv);
+    const void *user; /* of attend */
+};
+struct pk_val net_block_at(struct net *n, struct pk_val x, const struct net_block *b,
+                           const struct net_place *p);
 /* InputNorm, or x itself where the placement has none. */
 struct pk_val net_input_norm(struct net *n, struct pk_val x, const char *name);
 /* Dropout behind the embedding. */
@@ -128,7 +149,16 @@ struct pk_val net_embedding_dropout(struct net *n, struct pk_val x);
 /* Whether training draws noise. */
 bool model_has_noise(const struct model_spec *s);
 
-/* ---- pixels ---- */
+/* ---- images ---- */
+
+/* images (B, C, H, W) -> (B, patches, D), row by row: a convolution whose stride is its size
+ * (`patch_embed.proj`). */
+struct pk_val net_patches(struct net *n, struct pk_val images);
+/* What every network of images asks of its data: extents, classes, and that patches divide the image. */
+PD_NODISCARD enum pd_err net_check_images(const struct model_spec *s, struct pd_why *why);
+/* From the document: the size of a patch; images of another size than the data's are refused. */
+PD_NODISCARD enum pd_err net_images_from_config(const struct job_config *c, struct model_spec *s,
+                                                struct pd_why *why);
 
 /* Images (.., C, H, W), bytes or numbers 0..1 as `pixels` says, to (value - mean) / std of the channel, in f32
  * and then of the spec's dtype: one place for training, validation and serving. */

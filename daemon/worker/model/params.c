@@ -95,7 +95,17 @@ const struct model_attention *model_attention_at(const struct model *m, size_t i
 
     *ret_heads = u->heads;
     *ret_scale = u->scale < 0 ? m->count : (size_t)u->scale;
-    return u->attention;
+    return &u->attention;
+}
+
+const char *model_attention_path(const struct model *m, size_t i)
+{
+    return m->module[i].name;
+}
+
+int64_t model_attention_windows(const struct model *m, size_t i)
+{
+    return m->module[i].windows;
 }
 
 bool model_reads_tokens(const struct model_spec *s)

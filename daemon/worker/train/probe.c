@@ -21,6 +21,7 @@ struct probe {
     struct model_store *store;
     struct executable executable;
     size_t heads;     /* of all attention modules, the most */
+    size_t windows;   /* attention matrices of one sample and head, the most */
     struct key *keys; /* per layer: STATS + 1 names, each for the mean and for every head */
     double *numbers;  /* scratch for outputs and learned scales */
 };
@@ -37,6 +38,15 @@ static size_t most_heads(const struct model *model)
     return (size_t)most;
 }
 
+static size_t most_windows(const struct model *model)
+{
+    int64_t most = 1;
+
+    for (size_t i = 0; i < model_attention_count(model); i++)
+        most = model_attention_windows(model, i) > most ? model_attention_windows(model, i) : most;
+    return (size_t)most;
+}
+
 /* Names of statistic k of a layer (STATS: its scale): the mean, then every head. */
 static struct key *keys_of(const struct probe *p, size_t layer, size_t k)
 {
@@ -49,7 +59,8 @@ static enum pd_err make_keys(struct probe *p, struct pd_why *why)
 
     /* a network may have no attention */
     p->keys = calloc(modules * (STATS + 1) * (p->heads + 1) + 1, sizeof *p->keys);
-    p->numbers = calloc((size_t)p->session->setup.probe_batch * p->heads + p->heads, sizeof *p->numbers);
+    p->numbers =
+        calloc((size_t)p->session->setup.probe_batch * p->windows * p->heads + p->heads, sizeof *p->numbers);
     if (!p->keys || !p->numbers)
         return pd_fail(why, PD_ERR_NOMEM, "no memory for the probe");
     for (size_t layer = 0; layer < modules; layer++)
@@ -98,6 +109,7 @@ enum pd_err probe_open(const struct session *s, struct model_store *store, struc
     p->session = s;
     p->store = store;
     p->heads = most_heads(s->setup.model);
+    p->windows = most_windows(s->setup.model);
     err = session_executable(s, &graph, store, NULL, &p->executable, why);
     if (err == PD_OK)
         err = make_keys(p, why);
@@ -155,12 +167,13 @@ static enum pd_err read_scale(struct probe *p, size_t layer, size_t *ret_count, 
     return err;
 }
 
-/* Statistic k of a layer with `heads` heads: means over the batch, of each head and of all, or the largest.
- */
+/* Statistic k of a layer with `heads` heads: means over the batch and the windows of each sample, of each head
+ * and of all, or the largest. */
 static enum pd_err push_stat(struct probe *p, size_t layer, size_t k, size_t heads, struct pd_why *why)
 {
     struct reporter *reporter = p->session->reporter;
-    const size_t batch = (size_t)p->session->setup.probe_batch;
+    const size_t batch = (size_t)p->session->setup.probe_batch *
+                         (size_t)model_attention_windows(p->session->setup.model, layer);
     const struct key *keys = keys_of(p, layer, k);
     char name[40];
     double total = 0, largest = -INFINITY;

@@ -30,8 +30,10 @@ int64_t job_config_patches(const struct job_config *config)
 
 int64_t job_config_keys(const struct job_config *config)
 {
-    int64_t patches = job_config_patches(config);
+    int64_t patches = job_config_patches(config), window = job_config_window(config);
 
+    if (window)
+        return window;
     if (patches)
         return patches + (config->model.pool == JOB_POOL_CLS);
     return config->data.context;
@@ -39,12 +41,9 @@ int64_t job_config_keys(const struct job_config *config)
 
 int64_t job_config_tokens(const struct job_config *config)
 {
-    const int64_t patches = job_config_patches(config);
-    const int64_t window = config->model.window * config->model.window;
+    const int64_t patches = job_config_patches(config), window = job_config_window(config);
 
-    if (patches && job_network(config->model.arch)->windows && window < patches)
-        return window;
-    return patches ? patches : config->data.context;
+    return window ? window : patches ? patches : config->data.context;
 }
 
 enum pd_err job_config_bind(struct job_config *config, int64_t train_samples, struct pd_why *why)

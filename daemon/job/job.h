@@ -162,7 +162,7 @@ struct job_model {
     int64_t width;                               /* D */
     int64_t depth;                               /* L: blocks */
     int64_t heads;                               /* divides width */
-    struct job_ints widths, depths, head_counts; /* Swin only, else empty */
+    struct job_ints widths, depths, head_counts; /* of each stage of a Swin; else empty */
     double mlp_ratio; /* hidden width = mlp_ratio * width, see job_config_mlp_width */
     int mlp_act;      /* enum job_mlp_act */
     bool bias;        /* linear and norm biases */
@@ -435,7 +435,9 @@ int64_t job_config_head_dim(const struct job_config *config);
 int64_t job_config_split_seed(const struct job_config *config);
 /* Patches of an image, rows times columns; 0 for text. */
 int64_t job_config_patches(const struct job_config *config);
-/* Keys that a query sees: patches plus the class token, or data.context. */
+/* Patches of one window of a network's first stage; 0 where attention sees all patches, and for text. */
+int64_t job_config_window(const struct job_config *config);
+/* Keys that a query sees: those of a window, patches plus the class token, or data.context. */
 int64_t job_config_keys(const struct job_config *config);
 /* The number of tokens N of the scaling laws: patches of an image without the class token, those of a window
  * where attention stays within one, or data.context; 0 where there is none. Whatever attention.n_for_scale

@@ -22,7 +22,8 @@
         "/norm/placement", "\"S5\""                                                                          \
     }
 /* Defaults of timm. */
-#define TIMM .norm_eps = 1e-6, .beta2 = 0.999, .weight_decay = 0.05, .init = "trunc_normal"
+#define TIMM_TRAINING .beta2 = 0.999, .weight_decay = 0.05, .init = "trunc_normal"
+#define TIMM .norm_eps = 1e-6, TIMM_TRAINING
 #define END                                                                                                  \
     {                                                                                                        \
         .name = NULL                                                                                         \
@@ -68,17 +69,25 @@ static const struct job_network deit = {
 static const struct job_preset swin_presets[] = {
     {"swin_micro", 2, 2, JOB_ITEMS(I("widths", "[32,64]"), I("depths", "[2,2]"), I("head_counts", "[2,4]")),
      "Swin 32-64 x 2-2 x 2-4, patch 2, window 7"},
+    {"swin_t", 4, 4,
+     JOB_ITEMS(I("widths", "[96,192,384,768]"), I("depths", "[2,2,6,2]"), I("head_counts", "[3,6,12,24]")),
+     "Swin-T"},
+    {"swin_s", 4, 4,
+     JOB_ITEMS(I("widths", "[96,192,384,768]"), I("depths", "[2,2,18,2]"), I("head_counts", "[3,6,12,24]")),
+     "Swin-S"},
     {"swin_b", 4, 4,
      JOB_ITEMS(I("widths", "[128,256,512,1024]"), I("depths", "[2,2,18,2]"), I("head_counts", "[4,8,16,32]")),
      "Swin-B"},
     END,
 };
 static const struct job_network swin = {.name = "swin",
+                                        .available = true,
                                         .reads = JOB_READS_IMAGES,
                                         .n_for_scale = "window",
                                         .stages = true,
                                         .windows = true,
-                                        TIMM,
+                                        .norm_eps = 1e-5,
+                                        TIMM_TRAINING,
                                         .presets = swin_presets};
 
 /* ---- XCiT ---- */

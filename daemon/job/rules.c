@@ -145,24 +145,35 @@ static json_t *shape(struct job_ctx *c, const char *pointer)
     /* Where the architecture is in doubt, or takes arrays instead, there is nothing to ask for. */
     if (job_ctx_bad(c, "/model/arch") || job_ctx_bad(c, "/model/preset"))
         return NULL;
-    if (network_of(c)->stages)
-        return json_integer(1);
     return missing(c, pointer, "is needed where no preset is named");
+}
+
+/* Of a network of stages: from its list; 1 where that is missing, which job_check_stages reports. */
+static json_t *first(struct job_ctx *c, const struct job_ints *list)
+{
+    return made(c, json_integer(list->count ? list->items[0] : 1));
 }
 
 json_t *job_rule_width(struct job_ctx *c)
 {
-    return shape(c, "/model/width");
+    return network_of(c)->stages ? first(c, &c->g->model.widths) : shape(c, "/model/width");
 }
 
 json_t *job_rule_depth(struct job_ctx *c)
 {
-    return shape(c, "/model/depth");
+    const struct job_ints *depths = &c->g->model.depths;
+    int64_t sum = 0;
+
+    if (!network_of(c)->stages)
+        return shape(c, "/model/depth");
+    for (size_t i = 0; i < depths->count; i++)
+        sum += depths->items[i];
+    return made(c, json_integer(sum ? sum : 1));
 }
 
 json_t *job_rule_heads(struct job_ctx *c)
 {
-    return shape(c, "/model/heads");
+    return network_of(c)->stages ? first(c, &c->g->model.head_counts) : shape(c, "/model/heads");
 }
 
 json_t *job_rule_bias(struct job_ctx *c)
@@ -296,6 +307,9 @@ json_t *job_rule_n(struct job_ctx *c)
         break;
     case JOB_N_KEYS:
         n = (double)job_config_keys(c->g);
+        break;
+    case JOB_N_WINDOW:
+        n = (double)job_config_window(c->g);
         break;
     case JOB_N_CONTEXT:
         n = (double)c->g->model.context;
@@ -661,6 +675,8 @@ static void check_model(struct job_ctx *c)
                           (long long)m->patch[1]);
         }
     }
+    if (info->image && net->stages)
+        job_check_stages(c);
     if (!info->image && ok(c, "/model/context", "/data/context")) {
         if (m->context < 1)
             job_ctx_error(c, "/model/context", "must not be null for sequences");
@@ -682,6 +698,9 @@ static void check_attention(struct job_ctx *c)
     if (job_use_n(c->run) && ok(c, "/attention/n_for_scale", "/model/arch")) {
         if (a->n_for_scale == JOB_N_PATCHES && net->reads == JOB_READS_TEXT)
             job_ctx_error(c, "/attention/n_for_scale", "a %s has no patches; use context, keys or a number",
+                          net->name);
+        if (a->n_for_scale == JOB_N_WINDOW && !net->windows)
+            job_ctx_error(c, "/attention/n_for_scale", "a %s has no windows; use keys or a number",
                           net->name);
         if (a->n_for_scale == JOB_N_ROW && !net->causal)
             job_ctx_error(c, "/attention/n_for_scale",

@@ -31,6 +31,7 @@ JOB_RULES(JOB_RULE_DECLARE)
 #define JOB_USES(X)                                                                                          \
     X(template, "without a template", false)                                                                 \
     X(swin, "unless model.arch is swin", job_network(g->model.arch)->windows)                                \
+    X(pos, "with model.arch swin, whose windows have a learned bias", !job_network(g->model.arch)->windows)  \
     X(xcit, "unless model.arch is xcit", job_network(g->model.arch)->channel_attention)                      \
     X(nystrom, "unless model.arch is nystrom", job_network(g->model.arch)->landmarks)                        \
     X(image, "unless the data are images", info->image)                                                      \
@@ -119,3 +120,6 @@ bool job_check_run(struct job_ctx *c, const struct job_field *f, const char *tex
 bool job_check_in_state(struct job_ctx *c, const struct job_field *f, const char *text);
 bool job_check_path(struct job_ctx *c, const struct job_field *f, const char *text);
 bool job_check_stop_metric(struct job_ctx *c, const struct job_field *f, const char *text);
+
+/* Checks of several fields that networks of stages have: report. */
+void job_check_stages(struct job_ctx *c);

@@ -70,3 +70,4 @@ void gold_models(struct gold *g);
 void gold_optim(struct gold *g);
 void gold_train(struct gold *g);
 void gold_augment(struct gold *g);
+void gold_swin(struct gold *g);

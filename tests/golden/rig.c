@@ -107,6 +107,13 @@ double *golden_tensor(struct golden *c, size_t *ret_count, const char *fmt, ...)
             memcpy(&x, (const char *)t->data + 8 * i, 8);
             to[i] = (double)x;
         }
+    } else if (t->dtype == DATA_ST_I32) {
+        for (uint64_t i = 0; i < t->count; i++) {
+            int32_t x;
+
+            memcpy(&x, (const char *)t->data + 4 * i, 4);
+            to[i] = x;
+        }
     } else {
         struct pd_why why;
 

@@ -522,7 +522,10 @@ static void test_every_preset_resolves_or_is_refused_by_name(void **state)
         struct parsed p;
         snprintf(value, sizeof value, "\"%s\"", preset->name);
         doc = with(base, "/model/preset", value);
-        more = preset->patch ? with(doc, "/model/patch", "7") : strdup(doc);
+        if (job_network(arch)->stages) /* its patches are halved from stage to stage */
+            more = with(doc, "/data/image_size", "224");
+        else
+            more = preset->patch ? with(doc, "/model/patch", "7") : strdup(doc);
         p = parse(more);
         if (p.err != PD_OK &&
             !told(p.report.errors, p.report.error_count, "#/model/preset", "known but not available")) {

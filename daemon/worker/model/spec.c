@@ -250,7 +250,7 @@ enum pd_err model_spec_check(const struct model_spec *s, struct pd_why *why)
 
 /* ---- metadata: one table, both ways ---- */
 
-enum kind { INT, BOOL, NUM, WORD, ARCH };
+enum kind { INT, BOOL, NUM, WORD, ARCH, STAGES };
 static const struct {
     const char *key;
     enum kind kind;
@@ -287,6 +287,8 @@ static const struct {
     NEW(NUM, dropout),                     NEW(NUM, drop_path),          NEW(BOOL, drop_path_same),
     AT(BOOL, true, l1_tokens, NULL),       AT(WORD, true, form, "auto quadratic linear"),
     AT(NUM, true, row_power, NULL),
+    NEW(STAGES, stage_depth),              NEW(STAGES, stage_heads),     NEW(INT, window),
+    NEW_WORD(count, "spec window grid"),   NEW(NUM, count_power),
     {"polyd.model.attn_dropout", NUM, true, offsetof(struct model_spec, attention.dropout), NULL},
 #undef ROW
 #undef OLD
@@ -300,7 +302,7 @@ static const struct {
 _Static_assert(FIELDS <= MODEL_META_ITEMS, "room for the metadata");
 _Static_assert(sizeof(enum model_pool) == sizeof(int32_t), "enumerations are read as INT");
 
-#define VALUE_SIZE 32
+#define VALUE_SIZE 64
 
 /* Word number n of a list with blanks between; "" beyond its end. */
 static void word_at(const char *words, int32_t n, char out[VALUE_SIZE])
@@ -321,6 +323,35 @@ static int32_t word_find(const char *words, const char *text)
     return -1;
 }
 
+/* "2 2 6 2"; "0" where there are none. Extents of a checked spec fit: eight of at most six digits. */
+static void write_stages(const char *p, char to[VALUE_SIZE])
+{
+    size_t used = 0;
+    int32_t n;
+
+    snprintf(to, VALUE_SIZE, "0");
+    for (size_t i = 0; i < MODEL_STAGES_MAX; i++) {
+        memcpy(&n, p + i * sizeof n, sizeof n);
+        if (n && used < VALUE_SIZE)
+            used += (size_t)snprintf(to + used, VALUE_SIZE - used, "%s%d", i ? " " : "", n);
+    }
+}
+
+static bool read_stages(char *p, const char *text)
+{
+    char *end;
+
+    for (size_t i = 0; i < MODEL_STAGES_MAX && *text; i++, text = end + (*end == ' ')) {
+        const long n = strtol(text, &end, 10);
+        const int32_t value = (int32_t)n;
+
+        if (end == text || (*end && *end != ' ') || n < 1 || n > 65536)
+            return false;
+        memcpy(p + i * sizeof value, &value, sizeof value);
+    }
+    return !*text;
+}
+
 static void write_field(const struct model_spec *s, size_t i, bool numbers, char to[VALUE_SIZE])
 {
     const char *p = (const char *)s + fields[i].at;
@@ -338,6 +369,9 @@ static void write_field(const struct model_spec *s, size_t i, bool numbers, char
         break;
     case BOOL:
         snprintf(to, VALUE_SIZE, "%d", *(const bool *)p);
+        break;
+    case STAGES:
+        write_stages(p, to);
         break;
     case NUM:
         memcpy(&x, p, sizeof x);
@@ -408,6 +442,8 @@ static bool read_field(struct model_spec *s, size_t i, const char *text)
     case NUM:
         memcpy(p, &x, sizeof x);
         return number;
+    case STAGES:
+        return read_stages(p, text);
     case INT:
         break;
     }

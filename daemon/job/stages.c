@@ -1,0 +1,116 @@
+/* Networks of stages, as Swin is: what follows from their lists, and what the lists must fulfil. */
+#include "daemon/job/rules.h"
+
+#include "daemon/job/internal.h"
+
+#define STAGES_MAX 8
+
+/* The side of the windows on a grid: a side that is no longer than a window makes one window. */
+static int64_t window_side(const struct job_config *g, int64_t rows, int64_t columns)
+{
+    const int64_t side = rows < columns ? rows : columns;
+
+    return side < g->model.window ? side : g->model.window;
+}
+
+int64_t job_config_window(const struct job_config *g)
+{
+    int64_t side;
+
+    if (!job_network(g->model.arch)->windows || !job_config_patches(g))
+        return 0;
+    side =
+        window_side(g, g->data.image_size[0] / g->model.patch[0], g->data.image_size[1] / g->model.patch[1]);
+    return side * side;
+}
+
+/* The lists are there, agree in length, and give a width and heads to each stage. */
+static bool check_lists(struct job_ctx *c)
+{
+    const struct job_model *m = &c->g->model;
+    const struct {
+        const char *pointer, *what;
+        const struct job_ints *list;
+    } lists[] = {{"/model/widths", "width", &m->widths},
+                 {"/model/depths", "blocks", &m->depths},
+                 {"/model/head_counts", "heads", &m->head_counts}};
+    const struct {
+        const char *pointer;
+        int64_t value;
+        json_t *(*rule)(struct job_ctx *c);
+    } singles[] = {{"/model/width", m->width, job_rule_width},
+                   {"/model/depth", m->depth, job_rule_depth},
+                   {"/model/heads", m->heads, job_rule_heads}};
+
+    for (int i = 0; i < 3; i++) {
+        if (job_ctx_bad(c, lists[i].pointer))
+            return false;
+        if (!lists[i].list->count)
+            job_ctx_error(c, lists[i].pointer, "is needed by a %s: the %s of each stage",
+                          job_arch_name(m->arch), lists[i].what);
+        else if (lists[i].list->count > STAGES_MAX)
+            job_ctx_error(c, lists[i].pointer, "has %zu stages, at most %d", lists[i].list->count,
+                          STAGES_MAX);
+        else if (lists[i].list->count != m->widths.count)
+            job_ctx_error(c, lists[i].pointer, "has %zu stages, model.widths %zu", lists[i].list->count,
+                          m->widths.count);
+        else
+            continue;
+        return false;
+    }
+    for (int i = 0; i < 3; i++) {
+        json_t *own = singles[i].rule(c);
+        const bool same = own && json_integer_value(own) == singles[i].value;
+
+        json_decref(own);
+        if (same || job_ctx_bad(c, singles[i].pointer))
+            continue;
+        job_ctx_error(c, singles[i].pointer, "follows from the lists of a %s: leave it out",
+                      job_arch_name(m->arch));
+        return false;
+    }
+    return true;
+}
+
+static bool check_stage(struct job_ctx *c, size_t i)
+{
+    const struct job_model *m = &c->g->model;
+    const int64_t width = m->widths.items[i], heads = m->head_counts.items[i];
+    const int64_t rows = c->g->data.image_size[0] / m->patch[0],
+                  columns = c->g->data.image_size[1] / m->patch[1];
+    const int64_t parts = (int64_t)1 << i;
+    int64_t side;
+
+    if (width != m->widths.items[0] * parts)
+        job_ctx_error(c, "/model/widths", "must double from stage to stage: stage %zu has %lld, not %lld",
+                      i + 1, (long long)width, (long long)(m->widths.items[0] * parts));
+    else if (width % heads != 0)
+        job_ctx_error(c, "/model/head_counts", "%lld heads do not divide the width %lld of stage %zu",
+                      (long long)heads, (long long)width, i + 1);
+    else if (rows % parts || columns % parts)
+        job_ctx_error(c, "/model/depths", "%lldx%lld patches cannot be halved %zu times, as %zu stages need",
+                      (long long)rows, (long long)columns, i, i + 1);
+    else if (side = window_side(c->g, rows / parts, columns / parts),
+             rows / parts % side || columns / parts % side)
+        job_ctx_error(c, "/model/window",
+                      "must divide the grid: stage %zu has %lldx%lld tokens, a window %lld", i + 1,
+                      (long long)(rows / parts), (long long)(columns / parts), (long long)side);
+    else
+        return true;
+    return false;
+}
+
+void job_check_stages(struct job_ctx *c)
+{
+    const struct job_model *m = &c->g->model;
+
+    if (job_ctx_bad(c, "/model/patch") || job_ctx_bad(c, "/data/image_size") ||
+        job_ctx_bad(c, "/model/window") || !job_config_patches(c->g))
+        return;
+    if (m->pool == JOB_POOL_CLS && !job_ctx_bad(c, "/model/pool"))
+        job_ctx_error(c, "/model/pool", "must be mean: a %s has no class token", job_arch_name(m->arch));
+    if (!check_lists(c))
+        return;
+    for (size_t i = 0; i < m->widths.count && check_stage(c, i); i++)
+        ;
+}

@@ -1,0 +1,205 @@
+/* Groups swin and deit: whole networks under their public names: logits, losses, every gradient
+ * (golden/README-architectures.md 2 and 3). */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "daemon/worker/task/task.h"
+#include "tests/golden/rig.h"
+
+/* golden/README-architectures.md 0: of float32. */
+#define OUT_RTOL 2e-5
+#define GRAD_RTOL 2e-4
+#define SCALE_RTOL 1e-3
+#define GRAD_FLOOR 1e-3 /* of the file's largest gradient */
+
+static const json_t *part(const struct golden *c, const char *key)
+{
+    return json_object_get(c->config, key);
+}
+
+static int32_t whole(const json_t *o, const char *key)
+{
+    return (int32_t)json_integer_value(json_object_get(o, key));
+}
+
+static bool take_attention(const struct golden *c, struct model_attention *a)
+{
+    const json_t *o = part(c, "attention"), *start = part(c, "scale_init");
+    const char *kind = json_string_value(json_object_get(o, "kind"));
+    const char *mode = json_string_value(json_object_get(o, "scale_mode"));
+
+    *a = (struct model_attention){.degree = 1, .scale_value = 1, .scale_lr_mult = 1, .init_logit_std = -1};
+    if (!kind || !strcmp(kind, "softmax"))
+        return kind != NULL;
+    a->phi = PK_PHI_POLY;
+    a->degree = whole(o, "p");
+    if (json_is_number(start))
+        a->scale_value = json_number_value(start);
+    a->scale = !mode || !strcmp(mode, "none") ? MODEL_SCALE_NONE
+               : !strcmp(mode, "learned")     ? MODEL_SCALE_LEARNED
+                                              : MODEL_SCALE_FIXED;
+    return !strcmp(kind, "poly") && mode;
+}
+
+static bool common(const struct golden *c, struct model_spec *s)
+{
+    const json_t *m = part(c, "model");
+
+    *s = (struct model_spec){
+        .width = whole(m, "embed_dim"),
+        .channels = 3,
+        .image_h = whole(m, "img_size"),
+        .image_w = whole(m, "img_size"),
+        .patch_h = whole(m, "patch_size"),
+        .patch_w = whole(m, "patch_size"),
+        .classes = whole(m, "num_classes"),
+        .bias = true,
+        .final_norm = true,
+        .norm_eps = golden_num(c, "ln_eps", 0),
+        .dtype = PK_F32,
+    };
+    s->mlp_width = (int32_t)(json_number_value(json_object_get(m, "mlp_ratio")) * s->width);
+    return take_attention(c, &s->attention);
+}
+
+static bool swin_spec(const struct golden *c, struct model_spec *s)
+{
+    const json_t *m = part(c, "model"), *blocks = part(c, "blocks"), *b;
+    size_t i;
+
+    if (!common(c, s))
+        return false;
+    s->arch = &model_swin;
+    s->window = whole(m, "window_size");
+    for (i = 0; i < json_array_size(json_object_get(m, "depths")); i++) {
+        s->stage_depth[i] = (int32_t)json_integer_value(json_array_get(json_object_get(m, "depths"), i));
+        s->stage_heads[i] = (int32_t)json_integer_value(json_array_get(json_object_get(m, "num_heads"), i));
+        s->depth += s->stage_depth[i];
+    }
+    s->heads = s->stage_heads[0];
+    s->count = MODEL_COUNT_WINDOW;
+    if (s->attention.scale == MODEL_SCALE_FIXED || s->attention.scale == MODEL_SCALE_LEARNED)
+        s->count_power = 0.5;
+    json_array_foreach(blocks, i, b)
+    {
+        s->attention.n_for_scale = whole(b, "window") * whole(b, "window");
+    }
+    return true;
+}
+
+/* The file calls a learned scale phi_scale. */
+static const char *name_of(const char *own, char *out, size_t size)
+{
+    const char *tail = strstr(own, "attn_scale");
+
+    if (!tail)
+        return own;
+    snprintf(out, size, "%.*sphi_scale%s", (int)(tail - own), own, tail + strlen("attn_scale"));
+    return out;
+}
+
+/* Fills the parameters, each of which the file has, and which are all that it has. */
+static void put_params(struct golden *c, struct golden_rig *rig, const struct model *m)
+{
+    size_t seen = 0, there = 0;
+
+    for (size_t i = 0; i < model_param_count(m); i++) {
+        const char *own = model_param(m, i)->name;
+        size_t count = 0;
+        char text[96];
+        const double *x = golden_tensor(c, &count, "param/%s", name_of(own, text, sizeof text));
+
+        if (x)
+            golden_rig_put(rig, own, x, count);
+        seen += x != NULL;
+    }
+    for (size_t i = 0; i < data_st_count(c->st); i++)
+        there += strncmp(data_st_at(c->st, i)->name, "param/", 6) == 0;
+    if (there != seen)
+        golden_fail(c, "%zu parameters of the file are ours, of %zu", seen, there);
+}
+
+static void compare_gradients(struct golden *c, struct golden_rig *rig, const struct model *m)
+{
+    double largest = 0;
+    char text[96];
+
+    for (size_t i = 0; i < model_param_count(m); i++) {
+        size_t n = 0;
+        const double *want =
+            golden_tensor(c, &n, "grad/%s", name_of(model_param(m, i)->name, text, sizeof text));
+
+        for (size_t k = 0; want && k < n; k++)
+            largest = fmax(largest, fabs(want[k]));
+    }
+    for (size_t i = 0; i < model_param_count(m); i++) {
+        const struct model_param *p = model_param(m, i);
+        char name[96];
+        size_t n = 0, count = 0;
+        const double *want = golden_tensor(c, &n, "grad/%s", name_of(p->name, text, sizeof text)), *got;
+
+        snprintf(name, sizeof name, "grad/%s", p->name);
+        got = golden_rig_output(rig, name, &count);
+        if (want && got && n == count)
+            golden_close(c, name, got, want, n, p->role == MODEL_ROLE_SCALE ? SCALE_RTOL : GRAD_RTOL,
+                         GRAD_FLOOR * largest);
+        else
+            golden_fail(c, "%s: %zu numbers, reference %zu", name, count, n);
+    }
+}
+
+static void compare(struct golden *c, struct golden_rig *rig, const char *output, const char *want_name)
+{
+    size_t n = 0, count = 0;
+    const double *want = golden_tensor(c, &n, "%s", want_name), *got = golden_rig_output(rig, output, &count);
+
+    if (want && got && n == count)
+        golden_close(c, output, got, want, n, OUT_RTOL, 1e-6);
+    else
+        golden_fail(c, "%s: %zu numbers, reference %zu", output, count, n);
+}
+
+static void put(struct golden *c, struct golden_rig *rig, const char *leaf, const char *tensor)
+{
+    size_t n = 0;
+    const double *x = golden_tensor(c, &n, "%s", tensor);
+
+    if (x)
+        golden_rig_put(rig, leaf, x, n);
+}
+
+static bool swin(struct golden *c)
+{
+    struct model_train_options o = {.loss = &task_cross_entropy, .batch = (int32_t)golden_num(c, "batch", 0)};
+    struct model_spec spec;
+    struct model *m = NULL;
+    struct pk_graph *g = NULL;
+    struct golden_rig *rig = NULL;
+    struct pd_why why;
+
+    if (!swin_spec(c, &spec))
+        return false;
+    if (model_new(&spec, &m, &why) != PD_OK || model_graph_train(m, &o, true, &g, &why) != PD_OK)
+        golden_fail(c, "%s", why.text);
+    else
+        rig = golden_rig_new(c, g);
+    if (rig) {
+        put_params(c, rig, m);
+        put(c, rig, "input", "in/x");
+        put(c, rig, "target", "in/labels");
+        if (golden_rig_run(rig)) {
+            compare(c, rig, "logits", "out/logits");
+            compare(c, rig, "loss", "out/loss");
+            compare_gradients(c, rig, m);
+        }
+    }
+    golden_rig_free(rig);
+    model_free(m);
+    return true;
+}
+
+void gold_swin(struct gold *g)
+{
+    golden_case(g, swin);
+}

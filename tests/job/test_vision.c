@@ -1,0 +1,94 @@
+/* tests/job/test_vision.c: what networks of images beyond ViT ask of a document. */
+#include <math.h>
+
+#include "tests/job/help.h"
+
+#define SWIN(model)                                                                                          \
+    "{\"model\":{\"arch\":\"swin\"" model "},\"data\":{\"dataset\":\"mnist\"},\"train\":{\"epochs\":1}}"
+#define LISTS ",\"widths\":[8,16],\"depths\":[2,1],\"head_counts\":[1,2],\"patch\":2"
+
+static void test_swin_takes_extents_from_its_lists(void **state)
+{
+    struct parsed p = want_ok(SWIN(LISTS));
+    const struct job_config *g = &job_first(p.job)->config;
+
+    (void)state;
+    assert_int_equal(g->model.width, 8);
+    assert_int_equal(g->model.depth, 3);
+    assert_int_equal(g->model.heads, 1);
+    assert_int_equal(job_config_window(g), 49);
+    assert_int_equal(job_config_mlp_width(g), 32);
+    assert_true(g->norm.eps == 1e-5);
+    done(&p);
+}
+
+/* N and c of the document are those of the first stage. */
+static void test_swin_n_is_that_of_the_first_stage(void **state)
+{
+    static const struct {
+        const char *attention;
+        double n;
+    } cases[] = {{"", 49},
+                 {",\"n_for_scale\":\"keys\"", 49},
+                 {",\"n_for_scale\":\"patches\"", 196},
+                 {",\"n_for_scale\":9", 9}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[512];
+        const struct job_config *g;
+        struct parsed p;
+
+        snprintf(text, sizeof text,
+                 "{\"model\":{\"arch\":\"swin\"" LISTS "},\"attention\":{\"activation\":\"poly\"%s},"
+                 "\"data\":{\"dataset\":\"mnist\"},\"train\":{\"epochs\":1}}",
+                 cases[i].attention);
+        p = want_ok(text);
+        g = &job_first(p.job)->config;
+        assert_true(g->attention.n == cases[i].n);
+        assert_true(g->attention.c0 == 1 / sqrt(cases[i].n));
+        done(&p);
+    }
+}
+
+static void test_swin_lists_that_do_not_fit_are_named(void **state)
+{
+    static const struct {
+        const char *doc, *pointer, *what;
+    } cases[] = {
+        {SWIN(""), "#/model/widths", "is needed by a swin: the width of each stage"},
+        {SWIN(",\"widths\":[8,16]"), "#/model/depths", "is needed by a swin: the blocks of each stage"},
+        {SWIN(",\"widths\":[8,16],\"depths\":[1],\"head_counts\":[1,2]"), "#/model/depths",
+         "has 1 stages, model.widths 2"},
+        {SWIN(",\"widths\":[8,12],\"depths\":[1,1],\"head_counts\":[1,2],\"patch\":2"), "#/model/widths",
+         "must double from stage to stage: stage 2 has 12, not 16"},
+        {SWIN(",\"widths\":[8,16],\"depths\":[1,1],\"head_counts\":[1,3],\"patch\":2"), "#/model/head_counts",
+         "3 heads do not divide the width 16 of stage 2"},
+        {SWIN(",\"widths\":[8,16],\"depths\":[1,1],\"head_counts\":[1,2],\"patch\":4"), "#/model/depths",
+         "7x7 patches cannot be halved 1 times"},
+        {SWIN(LISTS ",\"window\":5"), "#/model/window", "stage 1 has 14x14 tokens, a window 5"},
+        {SWIN(LISTS ",\"pool\":\"cls\""), "#/model/pool", "a swin has no class token"},
+        {SWIN(LISTS ",\"width\":9"), "#/model/width", "follows from the lists of a swin"},
+        {SWIN(LISTS ",\"depth\":2"), "#/model/depth", "follows from the lists of a swin"},
+        {SWIN(LISTS ",\"heads\":2"), "#/model/heads", "follows from the lists of a swin"},
+        {"{\"model\":{\"preset\":\"vit_micro\"},\"attention\":{\"activation\":\"poly\",\"n_for_scale\":"
+         "\"window\"},"
+         "\"data\":{\"dataset\":\"mnist\"},\"train\":{\"epochs\":1}}",
+         "#/attention/n_for_scale", "a vit has no windows"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        want_only(cases[i].doc, cases[i].pointer, cases[i].what);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_swin_takes_extents_from_its_lists),
+        cmocka_unit_test(test_swin_n_is_that_of_the_first_stage),
+        cmocka_unit_test(test_swin_lists_that_do_not_fit_are_named),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,6 +1,6 @@
 // One job at least for every field of the job document that the reference network can recompute. Fields of data, sweeps
 // and models of one's own have theirs in data.test.mjs; what no job can show is listed at the end, with the reason.
-import { imageJob, labelJob, textJob } from './rig.mjs';
+import { imageJob, labelJob, swinJob, textJob } from './rig.mjs';
 
 /**
  * @typedef {object} Case
@@ -15,6 +15,7 @@ import { imageJob, labelJob, textJob } from './rig.mjs';
  */
 
 const poly = (more = {}, rest = {}) => imageJob({ attention: { activation: 'poly', ...more }, ...rest });
+const polySwin = (more = {}, rest = {}) => swinJob({ attention: { activation: 'poly', ...more }, ...rest });
 const polyText = (more = {}, rest = {}) => textJob({ attention: { activation: 'poly', ...more }, ...rest });
 const optimizer = (more, rest = {}) => imageJob({ train: { optimizer: { lr: 0.05, ...more }, ...rest } });
 const schedule = (more, rest = {}) => imageJob({ train: { steps: 6, ...rest, schedule: more }, diagnostics: { every: 0 } });
@@ -48,6 +49,23 @@ export const cases = [
     ...each('/model/pos', [[imageJob({ model: { pos: 'none' } })], [textJob({ model: { pos: 'none' } })]]),
     ...each('/model/pos_after', [[imageJob({ model: { pos_after: true }, norm: { placement: 'S3' } })], [textJob({ model: { pos_after: true }, norm: { placement: 'S5' } })]]),
     ...each('/model/context', [[textJob({ model: { context: 9 } }), { instead: 8 }], [textJob({ model: { context: 9 }, data: { context: 5 } }), { instead: 8 }]]),
+
+    /* ---- Swin ---- */
+    ...each('/model/arch', [[swinJob(), { instead: null }], [polySwin({ scale: 'learned' }, { train: { steps: 4, dropout: 0.2, drop_path: 0.4, accumulation: 2 } }), { instead: null }]]),
+    ...each('/model/widths', [[swinJob({ model: { widths: [6, 12] } }), { instead: [4, 8] }]]),
+    ...each('/model/depths', [[swinJob({ model: { depths: [3, 2] } }), { instead: [2, 1] }], [swinJob({ model: { depths: [2, 1, 1], widths: [4, 8, 16], head_counts: [1, 2, 4], patch: 1 } }), { instead: [1, 1, 1] }]]),
+    ...each('/model/head_counts', [[swinJob({ model: { head_counts: [2, 4] } }), { instead: [1, 2] }]]),
+    ...each('/model/window', [[swinJob({ model: { patch: 1, window: 4 } }), { instead: 2 }], [polySwin({}, { model: { window: 4 } }), { instead: 2 }],
+        [polySwin({ degree: 2 }, { model: { patch: [2, 1] } }), { instead: 4 }]]),
+    ...each('/attention/n_for_scale', [[polySwin({ n_for_scale: 'patches' })], [polySwin({ n_for_scale: 'keys', scale: 'learned' }, { model: { patch: 1, window: 4, depths: [1, 1] } }), { instead: 'patches' }],
+        [polySwin({ n_for_scale: 'window' }, { model: { patch: 1, window: 4 } }), { instead: 5 }], [polySwin({ n_for_scale: 9 })],
+        [swinJob({ attention: { activation: 'sigmoid', n_for_scale: 'patches', alpha: 0.7 } })], [swinJob({ attention: { activation: 'sigmoid_bias', n_for_scale: 'patches' } })]]),
+    ...each('/attention/scale_share', [[polySwin({ scale: 'learned', scale_share: 'head' })], [polySwin({ scale: 'learned', scale_share: 'global' })]]),
+    ...each('/norm/placement', ['S2', 'S4', 'S5', 'post'].map(placement => [swinJob({ norm: { placement } })])),
+    ...each('/attention/dropout', [[swinJob({ attention: { dropout: 0.3 } })]]),
+    ...each('/attention/qk_gain', [[swinJob({ attention: { qk_norm: true, qk_gain: 'per_head' } })]]),
+    ...each('/train/init_fan', [[swinJob({ train: { init_fan: 'fused' } })]]),
+    ...each('/resources/slots', [[polySwin({ scale: 'learned', dropout: 0.2 }, { resources: { slots: 2 }, train: { drop_path: 0.3 } }), { inert: true }]]),
 
     /* ---- norms ---- */
     ...each('/norm/placement', ['S1', 'S2', 'S3', 'S4', 'S5', 'post'].flatMap(placement =>

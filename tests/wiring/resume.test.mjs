@@ -4,7 +4,7 @@ import assert from 'node:assert/strict';
 import { readFileSync, readdirSync } from 'node:fs';
 import { after, before, test } from 'node:test';
 import { until } from '../lib/daemon.mjs';
-import { Rig, agree, imageJob } from './rig.mjs';
+import { Rig, agree, imageJob, merge, swinJob } from './rig.mjs';
 import { train } from './reference/train.mjs';
 
 let rig;
@@ -42,6 +42,17 @@ test('a run that was paused and resumed', { timeout: 120000 }, async () => {
     await until('the pause', async () => (await now(id)).state === 'paused', { every: 10 });
     const { step } = await now(id);
     assert.ok(step >= 7 && step < 40, `paused at step ${step}`);
+    await rig.daemon.post(`/api/v1/jobs/${jobId}/resume`);
+    const run = await holds(id, job);
+    assert.equal(run.attempts, 2);
+});
+
+test('a Swin that was paused and resumed', { timeout: 120000 }, async () => {
+    const job = swinJob(merge(long(), { model: { arch: 'swin', width: undefined, depth: undefined, heads: undefined, patch: 2 },
+        attention: { activation: 'poly', scale: 'learned', dropout: 0.2 }, train: { drop_path: 0.3 } })), { run: id } = await rig.daemon.submit(job);
+    const { job_id: jobId } = await reach(id, 5);
+    await rig.daemon.post(`/api/v1/jobs/${jobId}/pause`);
+    await until('the pause', async () => (await now(id)).state === 'paused', { every: 10 });
     await rig.daemon.post(`/api/v1/jobs/${jobId}/resume`);
     const run = await holds(id, job);
     assert.equal(run.attempts, 2);

@@ -68,6 +68,10 @@ export const imageJob = (more = {}) => merge(merge({
     data: { dataset: 'mnist', path: 'tests/tiny', image_size: SIDE, split: { rule: 'given' } },
 }, common), more);
 
+/** Swin of two stages: four windows that every other block shifts, then one. */
+export const swinJob = (more = {}) => imageJob(merge({ model: { arch: 'swin', width: undefined, depth: undefined, heads: undefined,
+    widths: [4, 8], depths: [2, 1], head_counts: [1, 2], patch: 2, window: 2 } }, more));
+
 export const textJob = (more = {}) => merge(merge({
     name: 'wiring', model: { arch: 'gpt', width: 8, depth: 2, heads: 2, context: 6 },
     data: { dataset: 'text', path: 'tests/tiny.txt', split: { rule: 'fraction', train: 0.9, val: 0.1 } },

@@ -4,10 +4,10 @@
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
 import { png } from './reference/data/files.mjs';
-import { Network } from './reference/network.mjs';
+import { network } from './reference/networks.mjs';
 import { logSoftmax, pick } from './reference/sampling.mjs';
 import { Tape } from './reference/tape.mjs';
-import { Rig, SIDE, TRAIN, VAL, imageJob, labelJob, merge, textJob } from './rig.mjs';
+import { Rig, SIDE, TRAIN, VAL, imageJob, labelJob, merge, swinJob, textJob } from './rig.mjs';
 import { until } from '../lib/daemon.mjs';
 
 let rig;
@@ -33,11 +33,11 @@ async function served(name, job, averaged = false) {
 
 function classify({ s, params }, image) {
     const t = new Tape();
-    return new Network(t, s, params).classify(image, 0).map(id => t.at(id));
+    return network(t, s, params).classify(image, 0).map(id => t.at(id));
 }
 
 function predict({ s, params }, tokens) {
-    const t = new Tape(), rows = new Network(t, s, params).predict(tokens.slice(-s.positions), 0);
+    const t = new Tape(), rows = network(t, s, params).predict(tokens.slice(-s.positions), 0);
     return rows.map(row => row.map(id => t.at(id)));
 }
 
@@ -55,6 +55,7 @@ const normal = (x, scale) => (x / scale - 0.1307) / 0.3081;
 const classifiers = {
     'softmax with biases': imageJob({ train: { steps: 8, eval_every: 2, optimizer: { lr: 0.03 } } }),
     'a learned scale, deep norms and a class token': imageJob({ model: { pool: 'cls', mlp_act: 'relu' }, norm: { placement: 'S4' }, attention: { activation: 'poly', scale: 'learned' }, train: { steps: 6, optimizer: { lr: 0.05 } } }),
+    'windows that shift, with a factor for each block': swinJob({ attention: { activation: 'poly', n_for_scale: 'patches' }, train: { steps: 8, eval_every: 2, optimizer: { lr: 0.03 } } }),
     'noise of training, which an answer must not have': imageJob({ train: { steps: 9, eval_every: 1, dropout: 0.5, drop_path: 0.5, optimizer: { lr: 0.1 } }, attention: { dropout: 0.5 } }),
 };
 Object.entries(classifiers).forEach(([what, job], i) => test(`a classifier answers with its formulas: ${what}`, async () => {

@@ -1,17 +1,21 @@
 // Initial weights: names and shapes of every parameter (timm's for ViT, GPT-2's for GPT), and the documented draws.
 import { stream, words } from './philox.mjs';
+import { swinShapes } from './swin.mjs';
 
 /**
  * Every parameter in no particular order: what it is decides its initial value and whether it decays.
  * @returns {{name: string, shape: number[], role: string, fanIn?: number}[]}
  */
 export function shapes(s) {
-    const list = [], vit = s.arch === 'vit', D = s.width;
-    const add = (role, name, ...shape) => list.push({ name, shape, role });
-    const norm = name => {
-        add('gain', `${name}.weight`, D);
+    const list = [], vit = s.arch !== 'gpt', D = s.width;
+    const add = (role, name, ...shape) => {
+        list.push({ name, shape, role });
+        return list.at(-1);
+    };
+    const norm = (name, width = D) => {
+        add('gain', `${name}.weight`, width);
         if (s.bias && s.normKind === 'layer')
-            add('bias', `${name}.bias`, D);
+            add('bias', `${name}.bias`, width);
     };
     const linear = (role, name, from, to) => {
         add(role, `${name}.weight`, ...vit ? [to, from] : [from, to]);
@@ -23,6 +27,10 @@ export function shapes(s) {
     const learned = s.activation === 'poly' && s.scale === 'learned';
     const scaleName = s.scaleParam === 'direct' ? 'attn_scale' : 'attn_scale_rho';
     const input = ['S3', 'S4', 'S5'].includes(s.placement), mid = ['S4', 'S5'].includes(s.placement);
+    if (s.arch === 'swin') {
+        swinShapes(s, { add, norm, linear, scaleName, learned, input, mid });
+        return list;
+    }
     if (vit) {
         const pixels = [s.channels, ...s.patch], cls = s.pool === 'cls';
         if (cls)
@@ -143,7 +151,7 @@ export function initial(s) {
 }
 
 function start(s, p, source, element) {
-    const c0 = s.c, cut = s.init === 'trunc_normal' ? 2 / 0.02 : Infinity; // timm cuts at 2, not at two deviations
+    const c0 = p.c ?? s.c, cut = s.init === 'trunc_normal' ? 2 / 0.02 : Infinity; // timm cuts at 2, not at two deviations
     switch (p.role) {
     case 'gain': return 1;
     case 'bias': return 0;
@@ -153,10 +161,10 @@ function start(s, p, source, element) {
     }
     let { fanOut } = p, std = 0.02;
     if (p.role === 'qkv') {
-        const output = s.arch === 'vit' ? Math.floor(element / s.width) : element % (3 * s.width);
-        if (s.logitStd !== null && output < 2 * s.width) // unit inputs: deviation of a logit is std^2 D
-            return source.bounded(Math.sqrt(s.logitStd / s.width), cut);
-        fanOut = s.fusedFan ? 3 * s.width : s.width;
+        const width = p.fanIn, output = s.arch === 'gpt' ? element % (3 * width) : Math.floor(element / width);
+        if (s.logitStd !== null && output < 2 * width) // unit inputs: deviation of a logit is std^2 D
+            return source.bounded(Math.sqrt(s.logitStd / width), cut);
+        fanOut = s.fusedFan ? 3 * width : width;
     }
     if (s.init === 'xavier')
         return source.uniform(Math.sqrt(6 / (p.fanIn + fanOut)));

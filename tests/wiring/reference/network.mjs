@@ -1,4 +1,4 @@
-// The two networks, forward, one scalar at a time: written from the papers' formulas (kernels/ATTENTION.md 1-3 and 10,
+// The networks, forward, one scalar at a time: written from the papers' formulas (kernels/ATTENTION.md 1-3 and 10,
 // Dosovitskiy et al. 2021, Radford et al. 2019) and the documents of the job's fields. Nothing here is shared with the
 // engine, and nothing is fast.
 import { keeps } from './philox.mjs';
@@ -41,8 +41,9 @@ export class Network {
         this.stats = []; // per layer, per sample, per head
     }
 
+    /** Names and layouts of timm; else those of GPT-2. */
     get vit() {
-        return this.s.arch === 'vit';
+        return this.s.arch !== 'gpt';
     }
 
     name(layer, timm, gpt) {
@@ -118,7 +119,7 @@ export class Network {
     }
 
     /** kernels/ATTENTION.md 1: a row of logits that query i sees becomes a row of A. */
-    weights(logits, scale, i) {
+    weights(logits, scale, i, layer) {
         const t = this.t, s = this.s;
         const perRow = s.nRow ? (i + 1) ** -s.rowPower : 1;
         const shares = f => {
@@ -137,13 +138,13 @@ export class Network {
         case 'poly':
             return logits.map(a => {
                 const y = t.power(a, s.degree);
-                return t.scale(scale === null ? t.scale(y, s.c) : t.mul(scale, y), perRow);
+                return t.scale(scale === null ? t.scale(y, this.c(layer)) : t.mul(scale, y), perRow);
             });
         case 'sigmoid':
         case 'sigmoid_bias':
-            return logits.map(a => t.scale(sigmoid(t, a), s.n ** -s.alpha * perRow));
+            return logits.map(a => t.scale(sigmoid(t, a), this.n(layer) ** -s.alpha * perRow));
         case 'relu':
-            return logits.map(a => t.scale(relu(t, a), s.n ** -s.alpha * perRow));
+            return logits.map(a => t.scale(relu(t, a), this.n(layer) ** -s.alpha * perRow));
         case 'sima':
             return logits;
         default:
@@ -151,13 +152,37 @@ export class Network {
         }
     }
 
+    /** Heads, N and the constant before phi of a layer: networks whose layers differ have others. */
+    heads(layer) {
+        return this.s.heads;
+    }
+
+    n(layer) {
+        return this.s.n;
+    }
+
+    c(layer) {
+        return this.s.c;
+    }
+
     /** Self-attention of one sample; x are the rows that W_Q multiplies. */
     attention(x, layer, sample) {
-        const t = this.t, s = this.s, tokens = x.length, d = s.width / s.heads;
+        const s = this.s, tokens = x.length;
+        const out = this.attend(x, layer, sample, i => Array.from({ length: this.vit ? tokens : i + 1 }, (_, j) => ({ j, bias: () => null })));
+        const name = this.name(layer, 'attn.proj', 'attn.c_proj');
+        return out.map((row, i) => this.drop(this.linear(row, name), this.place(layer, 1), sample * tokens + i, s.dropout));
+    }
+
+    /**
+     * Attention among rows x, the b-th matrix of the layer. `sees` gives the keys of query i: their rows j, and for a
+     * head the node that is added to the logit, or null.
+     */
+    attend(x, layer, b, sees) {
+        const t = this.t, s = this.s, tokens = x.length, width = x[0].length, heads = this.heads(layer), d = width / heads;
         const qkv = x.map(row => this.linear(row, this.name(layer, 'attn.qkv', 'attn.c_attn')));
-        const out = x.map(() => new Array(s.width));
-        const part = (which, head) => qkv.map(row => row.slice(which * s.width + head * d, which * s.width + (head + 1) * d));
-        for (let head = 0; head < s.heads; head++) {
+        const out = x.map(() => new Array(width));
+        const part = (which, head) => qkv.map(row => row.slice(which * width + head * d, which * width + (head + 1) * d));
+        for (let head = 0; head < heads; head++) {
             let q = part(0, head), k = part(1, head);
             const v = part(2, head);
             if (s.qkNorm) {
@@ -177,24 +202,29 @@ export class Network {
                 k = divide(k);
             }
             const tau = s.activation === 'sima' ? 1 : 1 / Math.sqrt(d);
-            const scale = this.learned(layer, head), rows = [], sees = [];
+            const scale = this.learned(layer, head), rows = [], seen = [], keysOf = [];
             for (let i = 0; i < tokens; i++) {
-                const keys = this.vit ? tokens : i + 1;
-                const bias = s.activation === 'sigmoid_bias' ? -Math.log(s.n) : 0; // part of the logit
-                const logits = k.slice(0, keys).map(key => t.shift(t.scale(t.dot(q[i], key), tau), bias));
-                let a = this.weights(logits, scale, i);
+                const keys = sees(i);
+                const shift = s.activation === 'sigmoid_bias' ? -Math.log(this.n(layer)) : 0; // part of the logit
+                const logits = keys.map(({ j, bias }) => {
+                    const logit = t.shift(t.scale(t.dot(q[i], k[j]), tau), shift), more = bias(head);
+                    return more === null ? logit : t.add(logit, more);
+                });
+                let a = this.weights(logits, scale, i, layer);
                 rows.push(a);
-                sees.push(logits);
-                if (this.draw && s.attnDropout > 0)
-                    a = this.drop(a, this.place(layer, 0), (sample * s.heads + head) * tokens + i, s.attnDropout);
+                seen.push(logits);
+                keysOf.push(keys.map(({ j }) => k[j]));
+                if (this.draw && s.attnDropout > 0) {
+                    const row = (b * heads + head) * tokens + i;
+                    a = a.map((w, at) => t.scale(w, keeps(this.draw, this.place(layer, 0), row, keys[at].j, s.attnDropout) ? 1 / (1 - s.attnDropout) : 0));
+                }
                 for (let c = 0; c < d; c++)
-                    out[i][head * d + c] = t.dot(a, v.slice(0, keys).map(row => row[c]));
+                    out[i][head * d + c] = t.dot(a, keys.map(({ j }) => v[j][c]));
             }
             if (this.keepStats)
-                this.note(layer, sample, head, { rows, logits: sees, k, x, tau, scale: scale === null ? null : t.at(scale) });
+                this.note(layer, b, head, { rows, logits: seen, keysOf, x, tau, scale: scale === null ? null : t.at(scale) });
         }
-        const name = this.name(layer, 'attn.proj', 'attn.c_proj');
-        return out.map((row, i) => this.drop(this.linear(row, name), this.place(layer, 1), sample * tokens + i, s.dropout));
+        return out;
     }
 
     /** Places of noise in a block: 0 the attention matrix, 1 its projection, 2 its branch, 3 hidden, 4 output, 5 branch. */
@@ -254,13 +284,12 @@ export class Network {
         return this.vit ? this.classifyImage(input, sample) : this.classifyText(input, sample);
     }
 
-    /** An image [channel][row][column], flat. */
-    classifyImage(image, sample) {
+    /** The embedded patches of an image [channel][row][column], flat. */
+    patches(image) {
         const t = this.t, s = this.s, rows = s.height / s.patch[0], columns = s.imageWidth / s.patch[1];
         const w = this.param.get('patch_embed.proj.weight'), b = this.param.get('patch_embed.proj.bias');
         const size = s.channels * s.patch[0] * s.patch[1];
-        const split = all => Array.from({ length: all.length / s.width }, (_, i) => all.slice(i * s.width, (i + 1) * s.width));
-        let x = [];
+        const x = [];
         for (let r = 0; r < rows; r++)
             for (let c = 0; c < columns; c++) {
                 const pixels = [];
@@ -282,6 +311,13 @@ export class Network {
                 }
                 x.push(token);
             }
+        return x;
+    }
+
+    classifyImage(image, sample) {
+        const t = this.t, s = this.s;
+        const split = all => Array.from({ length: all.length / s.width }, (_, i) => all.slice(i * s.width, (i + 1) * s.width));
+        let x = this.patches(image);
         if (s.pool === 'cls')
             x.unshift(this.param.get('cls_token'));
         x = this.body(x, s.pos === 'learned' ? split(this.param.get('pos_embed')) : null, sample);
@@ -319,7 +355,7 @@ export class Network {
     }
 
     /** Statistics of one head's matrix (kernels/ATTENTION.md 2), from values alone. */
-    note(layer, sample, head, { rows, logits, k, x, tau, scale }) {
+    note(layer, sample, head, { rows, logits, keysOf, x, tau, scale }) {
         const t = this.t, s = this.s;
         const normalised = ['softmax', 'taylor', 'periodic'].includes(s.activation);
         let fro = 0, jac = 0, jacQ = 0, count = 0, sum = 0, most = 0;
@@ -335,11 +371,11 @@ export class Network {
             // J[j][m] = dA_ij / ds_im
             const jacobian = a.map((y, j) => a.map((_, m) => normalised
                 ? (j === m ? logSlope(s.activation, l[j]) * y : 0) - y * a[m] * logSlope(s.activation, l[m])
-                : j === m ? this.slope(l[j], scale, i) : 0));
+                : j === m ? this.slope(l[j], scale, i, layer) : 0));
             for (const line of jacobian) {
                 jac += line.reduce((acc, y) => acc + y * y, 0);
-                for (let c = 0; c < k[0].length; c++) {
-                    const y = line.reduce((acc, g, m) => acc + g * t.at(k[m][c]), 0);
+                for (let c = 0; c < keysOf[i][0].length; c++) {
+                    const y = line.reduce((acc, g, m) => acc + g * t.at(keysOf[i][m][c]), 0);
                     jacQ += tau * tau * x2 * y * y;
                 }
             }
@@ -355,14 +391,14 @@ export class Network {
     }
 
     /** Derivative of an entry of A by its own logit, where rows are not normalised. */
-    slope(z, scale, i) {
+    slope(z, scale, i, layer) {
         const s = this.s, perRow = s.nRow ? (i + 1) ** -s.rowPower : 1;
         const bell = x => 1 / (1 + Math.exp(-x)) * (1 - 1 / (1 + Math.exp(-x)));
         switch (s.activation) {
-        case 'poly': return perRow * (scale ?? s.c) * s.degree * z ** (s.degree - 1);
+        case 'poly': return perRow * (scale ?? this.c(layer)) * s.degree * z ** (s.degree - 1);
         case 'sigmoid':
-        case 'sigmoid_bias': return perRow * s.n ** -s.alpha * bell(z);
-        case 'relu': return z > 0 ? perRow * s.n ** -s.alpha : 0;
+        case 'sigmoid_bias': return perRow * this.n(layer) ** -s.alpha * bell(z);
+        case 'relu': return z > 0 ? perRow * this.n(layer) ** -s.alpha : 0;
         case 'sima': return 1;
         default: throw new Error(s.activation);
         }

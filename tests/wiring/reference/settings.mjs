@@ -12,6 +12,10 @@ export const presets = {
     deit_b: { arch: 'vit', width: 768, depth: 12, heads: 12, pool: 'cls', patch: [16, 16] },
     vdnt_large: { arch: 'vit', width: 1024, depth: 24, heads: 16, pool: 'cls', patch: [16, 16], placement: 'S5' },
     vdnt_huge: { arch: 'vit', width: 1280, depth: 32, heads: 16, pool: 'cls', patch: [14, 14], placement: 'S5' },
+    swin_micro: { arch: 'swin', widths: [32, 64], depths: [2, 2], head_counts: [2, 4], patch: [2, 2] },
+    swin_t: { arch: 'swin', widths: [96, 192, 384, 768], depths: [2, 2, 6, 2], head_counts: [3, 6, 12, 24], patch: [4, 4] },
+    swin_s: { arch: 'swin', widths: [96, 192, 384, 768], depths: [2, 2, 18, 2], head_counts: [3, 6, 12, 24], patch: [4, 4] },
+    swin_b: { arch: 'swin', widths: [128, 256, 512, 1024], depths: [2, 2, 18, 2], head_counts: [4, 8, 16, 32], patch: [4, 4] },
     gpt_micro: { arch: 'gpt', width: 128, depth: 4, heads: 4, context: 128, bias: false },
     gpt_nano: { arch: 'gpt', width: 384, depth: 6, heads: 6, context: 256, bias: false },
     gpt2: { arch: 'gpt', width: 768, depth: 12, heads: 12, context: 1024, bias: true },
@@ -45,7 +49,9 @@ export function settings(job, data) {
     const preset = model.preset ? presets[model.preset] : {};
     if (model.preset && !preset)
         throw new Error(`no preset ${model.preset}`);
-    const arch = model.arch ?? preset.arch, gpt = arch === 'gpt';
+    const arch = model.arch ?? preset.arch, gpt = arch === 'gpt', swin = arch === 'swin';
+    const list = name => model[name] ?? preset[name] ?? [];
+    const width = swin ? list('widths')[0] : model.width ?? preset.width;
     const placement = norm.placement ?? preset.placement ?? 'S1', deep = /^S[2-5]$/.test(placement);
     const activation = attention.activation ?? 'softmax', scale = attention.scale ?? 'fixed';
     const pool = model.pool ?? preset.pool ?? 'mean', bias = model.bias ?? preset.bias ?? true;
@@ -53,9 +59,10 @@ export function settings(job, data) {
     const patch = gpt ? [0, 0] : pair(model.patch ?? preset.patch ?? [largestDivisor(data.height), largestDivisor(data.width)]);
     const patches = gpt ? 0 : data.height / patch[0] * (data.width / patch[1]);
     const length = job.data?.context ?? context;
-    const nWord = attention.n_for_scale ?? (gpt ? 'context' : 'patches');
+    const nWord = attention.n_for_scale ?? (gpt ? 'context' : swin ? 'window' : 'patches');
+    const side = swin ? Math.min(model.window ?? 7, data.height / patch[0], data.width / patch[1]) : 0;
     const n = typeof nWord === 'number' ? nWord
-        : { patches, keys: gpt ? length : patches + (pool === 'cls' ? 1 : 0), context, row: 1 }[nWord];
+        : { patches, keys: swin ? side * side : gpt ? length : patches + (pool === 'cls' ? 1 : 0), window: side * side, context, row: 1 }[nWord];
     const alpha = attention.alpha ?? { relu: 1, sigmoid_bias: 0 }[activation] ?? 0.5;
     const momentum = /^msgd/.test(optimizer.name ?? 'adamw');
     const lr = optimizer.lr ?? (momentum ? 0.3 : 1e-3), batch = train.batch ?? 64;
@@ -68,8 +75,9 @@ export function settings(job, data) {
     return {
         arch, pool, bias, patch, activation, placement, context: length, n,
         positions: context,
-        width: model.width ?? preset.width, depth: model.depth ?? preset.depth, heads: model.heads ?? preset.heads,
-        hidden: Math.round((model.mlp_ratio ?? 4) * (model.width ?? preset.width)),
+        width, depth: swin ? list('depths').reduce((a, b) => a + b) : model.depth ?? preset.depth, heads: model.heads ?? preset.heads ?? list('head_counts')[0],
+        hidden: Math.round((model.mlp_ratio ?? 4) * width),
+        widths: list('widths'), depths: list('depths'), headCounts: list('head_counts'), window: model.window ?? 7, nRule: nWord === 'keys' ? 'window' : nWord,
         mlpAct: model.mlp_act ?? 'gelu',
         gelu: model.gelu ?? (gpt && (!model.preset || /^gpt2/.test(model.preset)) ? 'tanh' : 'exact'),
         pos: model.pos ?? 'learned', posAfter: model.pos_after ?? false,
@@ -82,7 +90,7 @@ export function settings(job, data) {
         scaleDecay: attention.scale_decay ?? false, scaleLrMult: attention.scale_lr_mult ?? 1,
         qkNorm: attention.qk_norm ?? deep, qkGain: attention.qk_gain ?? 'shared',
         logitStd: attention.init_logit_std ?? null, attnDropout: attention.dropout ?? 0,
-        normKind: norm.kind ?? (deep ? 'rms' : 'layer'), eps: norm.eps ?? (gpt ? 1e-5 : 1e-6),
+        normKind: norm.kind ?? (deep ? 'rms' : 'layer'), eps: norm.eps ?? (gpt || swin ? 1e-5 : 1e-6),
         epsMode: norm.eps_mode ?? 'mean', finalNorm: norm.final ?? true,
         optimizer: optimizer.name ?? 'adamw', lr, betas: optimizer.betas ?? [0.9, gpt ? 0.95 : 0.999],
         optimEps: optimizer.eps ?? 1e-8, momentum: optimizer.momentum ?? 0.9, dampening: optimizer.dampening ?? 0,

@@ -1,7 +1,7 @@
 // A whole run in double: losses, gradients by the tape, clipping, the optimisers (tests/golden/README.md 7), schedule, averages,
 // validation and probes. What it returns is what the daemon must have reported.
 import { decays, initial, shapes } from './init.mjs';
-import { Network } from './network.mjs';
+import { network } from './networks.mjs';
 import { Tape } from './tape.mjs';
 
 /** The learning rate of a step, counted from 0. */
@@ -56,7 +56,7 @@ function lossesOf(net, samples, smoothing) {
 export function evaluate(s, params, samples) {
     let loss = 0, right = 0, count = 0;
     for (const sample of samples) {
-        const t = new Tape(), one = lossesOf(new Network(t, s, params), [sample], 0);
+        const t = new Tape(), one = lossesOf(network(t, s, params), [sample], 0);
         for (const node of one.losses)
             loss += t.at(node);
         right += one.right;
@@ -67,7 +67,7 @@ export function evaluate(s, params, samples) {
 
 /** Statistics of attention over the probe batch: the series of a step by key. */
 export function probe(s, params, samples) {
-    const net = new Network(new Tape(), s, params), out = new Map();
+    const net = network(new Tape(), s, params), out = new Map();
     net.keepStats = true;
     samples.slice(0, s.probeBatch).forEach((sample, i) => s.classes ? net.classify(sample.input, i) : net.predict(sample.input, i));
     net.stats.forEach((layer, l) => {
@@ -92,8 +92,8 @@ export function probe(s, params, samples) {
 function scales(s, net, layer) {
     if (s.activation === 'poly')
         return s.scale === 'learned'
-            ? Array.from({ length: s.scaleShare === 'head' ? s.heads : 1 }, (_, h) => net.t.at(net.learned(layer, h))) : [s.c];
-    return [['sigmoid', 'sigmoid_bias', 'relu'].includes(s.activation) ? s.n ** -s.alpha : 1];
+            ? Array.from({ length: s.scaleShare === 'head' ? net.heads(layer) : 1 }, (_, h) => net.t.at(net.learned(layer, h))) : [net.c(layer)];
+    return [['sigmoid', 'sigmoid_bias', 'relu'].includes(s.activation) ? net.n(layer) ** -s.alpha : 1];
 }
 
 /** The gradient of the mean loss over a batch, which may come in parts with noise of their own. */
@@ -103,7 +103,7 @@ export function gradient(s, params, samples, step, smoothing = s.smoothing) {
     for (const [name, { data }] of params)
         grads.set(name, new Float64Array(data.length));
     for (let part = 0; part < s.parts; part++) {
-        const t = new Tape(), net = new Network(t, s, params, { seed: s.seed, step: step * s.parts + part });
+        const t = new Tape(), net = network(t, s, params, { seed: s.seed, step: step * s.parts + part });
         const one = lossesOf(net, samples.slice(part * size, (part + 1) * size), smoothing);
         const total = t.sum(one.losses), g = t.gradient(total);
         loss += t.at(total);

@@ -758,8 +758,21 @@ static void check_standard(struct job_ctx *c)
 /* A warning: jobs of earlier versions may say so. */
 static void warn_split(struct job_ctx *c)
 {
-    if (!ok(c, "/data/split/rule", "/data/dataset") || c->g->data.split != JOB_SPLIT_GIVEN)
+    const int rule = c->g->data.split;
+
+    if (!ok(c, "/data/split/rule", "/data/dataset") || rule == JOB_SPLIT_STANDARD)
         return;
+    if (rule != JOB_SPLIT_GIVEN) {
+        if (dataset_of(c)->image && !dataset_of(c)->generated)
+            job_ctx_warning(
+                c, "/data/split/rule",
+                "under %s the data set's test files may be %s; standard keeps training, validation and "
+                "test apart",
+                rule == JOB_SPLIT_COUNT ? "count" : "fraction",
+                rule == JOB_SPLIT_COUNT ? "what validates, and so decide which checkpoint is best"
+                                        : "among what is trained on and what validates");
+        return;
+    }
     if (dataset_of(c)->generated)
         job_ctx_warning(c, "/data/split/rule",
                         "given has no test part: standard has one, scored once with the selected checkpoint");

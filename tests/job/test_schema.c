@@ -192,6 +192,40 @@ static void test_documents_before_schema_3_keep_their_split(void **state)
     }
 }
 
+static void test_a_split_that_mixes_in_test_files_is_warned_of(void **state)
+{
+    static const struct {
+        const char *doc, *split, *what;
+    } cases[] = {
+        {VIT, "{\"rule\":\"count\",\"train\":64,\"val\":8}",
+         "under count the data set's test files may be what validates"},
+        {VIT, "{\"rule\":\"fraction\",\"train\":0.5,\"val\":0.1}",
+         "among what is trained on and what validates"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *doc = with(cases[i].doc, "/data/split", cases[i].split);
+
+        want_warning(doc, "#/data/split/rule", cases[i].what);
+        free(doc);
+    }
+    /* Text and what polyd makes have no test files that these rules could reach. */
+    for (size_t i = 0; i < 2; i++) {
+        char *doc =
+            i ? with(GPT, "/data/split", cases[1].split)
+              : with("{\"model\":{\"preset\":\"vit_micro\"},\"data\":{\"dataset\":\"digits_gen\"},\"train\":{"
+                     "\"epochs\":1}}",
+                     "/data/split", cases[0].split);
+        struct parsed p = parse(doc);
+
+        assert_int_equal(p.err, PD_OK);
+        assert_int_equal(p.report.warning_count, 0);
+        done(&p);
+        free(doc);
+    }
+}
+
 static void test_other_schemas_are_refused(void **state)
 {
     char *doc = with(VIT, "/schema", "4");
@@ -211,6 +245,7 @@ int main(void)
         cmocka_unit_test(test_jobs_kept_before_schema_2_make_the_same_runs),
         cmocka_unit_test(test_gelu_is_the_presets_whatever_the_biases),
         cmocka_unit_test(test_documents_before_schema_3_keep_their_split),
+        cmocka_unit_test(test_a_split_that_mixes_in_test_files_is_warned_of),
         cmocka_unit_test(test_other_schemas_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -65,11 +65,11 @@ const struct job_recipe job_recipes[] = {
                T("schedule/warmup_epochs", "10"), T("schedule/min_lr", "1e-5"), T("label_smoothing", "0.1")),
      "ViT-Tiny on Tiny-ImageNet"},
     {"gpt2_owt",
-     JOB_ITEMS(D("dataset", "\"openwebtext\""), D("tokenizer", "\"gpt2_bpe\""), T("steps", "600000"),
-               T("batch", "480"), T("optimizer/lr", "0.0006"), T("optimizer/betas", "[0.9,0.95]"),
-               T("optimizer/weight_decay", "0.1"), T("schedule/warmup_steps", "2000"),
-               T("schedule/min_lr", "6e-5"), T("clip_norm", "1"), T("init", "\"normal\""),
-               T("precision", "\"bf16\"")),
+     JOB_ITEMS(D("dataset", "\"openwebtext\""), D("tokenizer", "\"gpt2_bpe\""), D("split/val", "0.0005"),
+               T("steps", "600000"), T("batch", "480"), T("optimizer/lr", "0.0006"),
+               T("optimizer/betas", "[0.9,0.95]"), T("optimizer/weight_decay", "0.1"),
+               T("schedule/warmup_steps", "2000"), T("schedule/min_lr", "6e-5"), T("clip_norm", "1"),
+               T("init", "\"normal\""), T("precision", "\"bf16\"")),
      "GPT-2 124M on OpenWebText, nanoGPT's settings"},
     {"gpt2_wt103",
      JOB_ITEMS(
@@ -89,11 +89,11 @@ const struct job_recipe job_recipes[] = {
     {"pinn_reaction", NULL, "PINNsformer on the reaction equation"},
     {"coco_xcit_s12", NULL, "Mask R-CNN with XCiT-S12/16 on COCO"},
     {"ldnt",
-     JOB_ITEMS(D("dataset", "\"openwebtext\""), D("tokenizer", "\"gpt2_bpe\""), T("steps", "200000"),
-               T("batch", "480"), T("optimizer/lr", "0.0006"), T("optimizer/betas", "[0.9,0.95]"),
-               T("optimizer/weight_decay", "0.1"), T("schedule/warmup_steps", "2000"),
-               T("schedule/min_lr", "6e-5"), T("clip_norm", "1"), T("init", "\"xavier\""),
-               T("precision", "\"bf16\"")),
+     JOB_ITEMS(D("dataset", "\"openwebtext\""), D("tokenizer", "\"gpt2_bpe\""), D("split/val", "0.0005"),
+               T("steps", "200000"), T("batch", "480"), T("optimizer/lr", "0.0006"),
+               T("optimizer/betas", "[0.9,0.95]"), T("optimizer/weight_decay", "0.1"),
+               T("schedule/warmup_steps", "2000"), T("schedule/min_lr", "6e-5"), T("clip_norm", "1"),
+               T("init", "\"xavier\""), T("precision", "\"bf16\"")),
      "L-DNT on OpenWebText with AdamW"},
     {"vdnt",
      JOB_ITEMS(D("dataset", "\"imagenet1k\""), D("augment/crop", "\"rrc\""), D("augment/flip", "0.5"),
@@ -117,6 +117,12 @@ const size_t job_recipe_count = sizeof job_recipes / sizeof *job_recipes;
     "a folder with a training file (train.txt, ptb.train.txt, wiki.train.tokens, wiki.train.raw or "         \
     "train.tokens) and a "                                                                                   \
     "validation file (the same with valid, or val.txt, validation.txt), plain or with .gz behind"
+#define DOCUMENTS                                                                                            \
+    "a folder of text files, one document each, whose names end in .txt or .txt.gz, in folders of any "      \
+    "depth up "                                                                                              \
+    "to 8; the files below train, validation (or valid, val) and test are these parts, where there are "     \
+    "such "                                                                                                  \
+    "folders"
 #define GENERATED .generated = true, .most = 1000000
 #define IMAGES .image = true, .task = "classify"
 #define TOKENS .text = true, .task = "language"
@@ -194,8 +200,8 @@ static const struct job_dataset_info datasets[] = {
     [JOB_DATASET_PTB] = {.name = "ptb", .available = true, TOKENS, .layout = PARTS},
     [JOB_DATASET_WIKITEXT2] = {.name = "wikitext2", .available = true, TOKENS, .layout = PARTS},
     [JOB_DATASET_WIKITEXT103] = {.name = "wikitext103", .available = true, TOKENS, .layout = PARTS},
-    [JOB_DATASET_PG19] = {.name = "pg19", TOKENS},
-    [JOB_DATASET_OPENWEBTEXT] = {.name = "openwebtext", TOKENS},
+    [JOB_DATASET_PG19] = {.name = "pg19", .available = true, TOKENS, .layout = DOCUMENTS},
+    [JOB_DATASET_OPENWEBTEXT] = {.name = "openwebtext", .available = true, TOKENS, .layout = DOCUMENTS},
     [JOB_DATASET_PDE_CONVECTION] = {.name = "pde_convection", GENERATED},
     [JOB_DATASET_PDE_REACTION] = {.name = "pde_reaction", GENERATED},
     [JOB_DATASET_TEXT_LABELS] = {.name = "text_labels",

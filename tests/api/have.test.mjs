@@ -170,11 +170,30 @@ test('depth and number are bounded, and a path descends', real, async () => {
     assert.deepEqual(Object.keys(await entries('?path=mine/texts/plain.txt')), ['mine/texts/plain.txt']);
     assert.deepEqual(Object.keys(await entries('?root=mine&path=mine/ptb')), ['mine/ptb']);
     for (let i = 0; i < 600; i++)
-        put(`many/${i}.txt`, prose);
+        put(`many/${i}.log`, prose);
     const many = await list('?path=mine/many');
     assert.equal(many.roots[0].entries.length, 500);
     assert.equal(many.truncated, true);
     rmSync(path.join(mine, 'many'), { recursive: true });
+});
+
+test('folders of documents are listed as one set each, and their files are not listed one by one', real, async () => {
+    for (let i = 0; i < 9; i++) {
+        put(`web/part${i % 2}/${i}.txt`, prose);
+        put(`flat/${i}.txt`, prose);
+        put(`few/${i % 7}.txt`, prose);
+    }
+    for (const part of ['train', 'validation', 'test'])
+        put(`books/${part}/one.txt`, prose);
+    const named = async at => Object.fromEntries(Object.entries(await entries(`?path=mine/${at}`)).map(([name, entry]) => [name, entry.fits.map(fit => fit.dataset)]));
+    assert.deepEqual(await named('flat'), { 'mine/flat': ['openwebtext', 'pg19'] });
+    assert.deepEqual(await named('books'), { 'mine/books': ['openwebtext', 'pg19'] });
+    assert.deepEqual(Object.values(await named('few')), Array(7).fill(['text']));
+    for (let i = 9; i < 20; i++)
+        put(`web/part${i % 2}/${i}.txt`, prose);
+    assert.deepEqual(await named('web'), { 'mine/web': ['openwebtext', 'pg19'] });
+    for (const folder of ['web', 'flat', 'few', 'books'])
+        rmSync(path.join(mine, folder), { recursive: true });
 });
 
 test('a wrong parameter is named', real, async () => {

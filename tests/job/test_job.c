@@ -450,7 +450,7 @@ static void test_lists_name_what_can_run(void **state)
     want_error(
         "{\"data\":{\"dataset\":\"mine\"}}", "#/data/dataset",
         "must be one of mnist, digits_gen, cifar10, imagenet1k, tiny_imagenet, image_folder, text, ptb, "
-        "wikitext2, wikitext103, text_labels, text_gen");
+        "wikitext2, wikitext103, pg19, openwebtext, text_labels, text_gen");
 }
 
 static void test_unknown_keys_and_suggestions(void **state)

@@ -29,7 +29,8 @@ enum data_dataset {
     DATA_SET_TEXT,     /* one file */
     DATA_SET_TEXTS,    /* a folder with a file for each part */
     DATA_SET_LABELLED, /* texts with classes: one table, or a folder with one for each part */
-    DATA_SET_TEXT_GEN  /* sentences that polyd makes */
+    DATA_SET_TEXT_GEN, /* sentences that polyd makes */
+    DATA_SET_DOCUMENTS /* a folder of text files, a document each */
 };
 /* How this build reads a data set of the job document (enum job_dataset); false: it does not. */
 bool data_form(int dataset, enum data_dataset *ret);
@@ -42,6 +43,8 @@ enum data_crop { DATA_CROP_NONE, DATA_CROP_PAD, DATA_CROP_RRC };
 
 /* Most bytes read from one file of a data set, after decompression (a plain tar is not read whole). */
 #define DATA_FILE_LIMIT ((size_t)4 << 30)
+#define DATA_FOLDER_LIMIT ((size_t)64 << 30) /* likewise from all files of a folder of documents */
+#define DATA_DOCUMENTS_MAX 20000000
 #define DATA_PICTURES_MAX 50000000
 #define DATA_GENERATED_BYTES_MAX ((int64_t)64 << 20) /* of the training and validation text of text_gen */
 #define DATA_CLASSES_MAX 100000
@@ -57,6 +60,8 @@ struct data_options {
      *             alone; val/images with val_annotations.txt (Tiny-ImageNet) is understood
      *   text      one file, plain or gzip'd
      *   texts     a folder with a file for each part: {ptb.,wiki.,}train.{txt,tokens}[.gz], ...valid or val
+     *   documents a folder of *.txt[.gz], in folders of its own or not, a document each; files below train/,
+     *             {validation,valid,val}/ and test/ are these parts, where there are such folders
      *   labelled  one file *.{tsv,csv,jsonl}[.gz] with the columns label and text, or a folder with train.*,
      *             {valid,val,validation}.* (for want of these test.*) and test.*
      */
@@ -87,6 +92,10 @@ struct data_options {
     int32_t context; /* tokens of a sequence; of a labelled text the most that are kept */
     enum data_tokenizer_kind tokenizer;
     const char *tokenizer_path; /* gpt2_bpe: folder of its files, "<root>/<relative>" */
+    /* A stream of text that another set's tokenizer cuts, of the kind above, borrowed until data_free; NULL: its
+     * own. Such a set is only scored: DATA_VAL is its test part, or all of a text without parts, and the other
+     * parts are empty. PD_ERR_INVALID where it has no test part. */
+    const struct data_tokenizer *tokens;
 
     /* images */
     int32_t height, width; /* what the network reads; 0 = as stored (not for pictures) */
@@ -132,8 +141,8 @@ const struct data_info *data_info(const struct data_set *set);
 #define DATA_ENLARGED 1.5 /* so much larger than most pictures the network's input may be without a word */
 #define DATA_FOREIGN_SHARE 0.01 /* of a text's bytes may be no UTF-8 without a word */
 struct data_warning {
-    const char
-        *kind; /* of the event: "unread_pictures", "enlarged_pictures", "not_utf8", "packed_text"; static */
+    const char *
+        kind; /* of the event: "unread_pictures", "enlarged_pictures", "unread_files", "not_utf8", "packed_text"; static */
     const char *pointer; /* the field that decides it, "#/data/path"; static */
     char fields[64];     /* of the event: "files=3" */
     char text[400];

@@ -19,6 +19,8 @@
 #include "kernels/base/clock.h"
 
 #define PEEK_NAMES 64 /* read of a folder to see whether pictures lie in it */
+#define DOCUMENTS_LEAST                                                                                      \
+    8 /* so many files of text in a folder make it a data set; fewer are texts by themselves */
 #define BIT(form) (1u << (form))
 
 struct name {
@@ -211,11 +213,30 @@ static bool of_pictures(const struct have *h, const char *path, const char *name
     return holds_pictures(h, below_of(h, path), data_part_folder_named(name) ? PART : CLASS);
 }
 
-/* Bytes of the folder's own files that belong to one of the forms; -1: of pictures, which are too many. */
+/* Whether at least `least` documents lie in the folder itself. */
+static bool holds_documents(const struct have *h, const char *path, size_t least)
+{
+    struct names n;
+    size_t found = 0;
+
+    (void)names_read(open_at(h, below_of(h, path), O_RDONLY | O_DIRECTORY), PEEK_NAMES, &n);
+    for (size_t i = 0; i < n.count; i++)
+        found += n.item[i].type != DT_DIR && data_document_named(n.item[i].text);
+    names_done(&n);
+    return found >= least;
+}
+
+/* A folder of a set of documents: of one part, or one of many files. */
+static bool of_documents(const struct have *h, const char *path, const char *name)
+{
+    return holds_documents(h, path, data_part_folder_named(name) ? 1 : DOCUMENTS_LEAST);
+}
+
+/* Bytes of the folder's own files that belong to one of the forms; -1: of pictures or documents, which are too many. */
 static int64_t folder_bytes(const struct have *h, const char *path, const struct names *n, unsigned forms)
 {
     int dir = open_at(h, below_of(h, path), O_RDONLY | O_DIRECTORY);
-    int64_t sum = forms & BIT(DATA_SET_PICTURES) ? -1 : 0;
+    int64_t sum = forms & (BIT(DATA_SET_PICTURES) | BIT(DATA_SET_DOCUMENTS)) ? -1 : 0;
     struct stat s;
 
     for (size_t i = 0; dir >= 0 && sum >= 0 && i < n->count; i++)
@@ -284,24 +305,28 @@ static void walk(struct have *h, const char *path, int depth);
 static unsigned forms_of(const struct have *h, const char *path, const struct names *n)
 {
     unsigned forms = 0;
+    size_t documents = 0;
 
     for (size_t i = 0; i < n->count; i++) {
         const struct name *e = &n->item[i];
         char inner[PATH_MAX];
 
         if (e->type == DT_DIR) {
-            if (!(forms & BIT(DATA_SET_PICTURES)) &&
-                (size_t)snprintf(inner, sizeof inner, "%s/%s", path, e->text) < sizeof inner &&
-                of_pictures(h, inner, e->text))
+            if ((size_t)snprintf(inner, sizeof inner, "%s/%s", path, e->text) >= sizeof inner)
+                continue;
+            if (!(forms & BIT(DATA_SET_PICTURES)) && of_pictures(h, inner, e->text))
                 forms |= BIT(DATA_SET_PICTURES);
+            if (!(forms & BIT(DATA_SET_DOCUMENTS)) && of_documents(h, inner, e->text))
+                forms |= BIT(DATA_SET_DOCUMENTS);
             continue;
         }
+        documents += data_document_named(e->text) && !data_part_text_named(e->text);
         forms |= data_idx_named(e->text) ? BIT(DATA_SET_MNIST) : 0;
         forms |= data_cifar_named(e->text) ? BIT(DATA_SET_CIFAR10) : 0;
         forms |= data_part_text_named(e->text) ? BIT(DATA_SET_TEXTS) : 0;
         forms |= data_labelled_named(e->text) ? BIT(DATA_SET_LABELLED) : 0;
     }
-    return forms;
+    return forms | (documents >= DOCUMENTS_LEAST ? BIT(DATA_SET_DOCUMENTS) : 0);
 }
 
 /* The forms among those tried that fit. */
@@ -334,7 +359,8 @@ static void put_inner(struct have *h, const char *path, const struct name *e, un
     } else if (e->type == DT_LNK) {
         put_link(h, path);
     } else if (e->type == DT_DIR) {
-        if (forms & BIT(DATA_SET_PICTURES) && of_pictures(h, path, name))
+        if ((forms & BIT(DATA_SET_PICTURES) && of_pictures(h, path, name)) ||
+            (forms & BIT(DATA_SET_DOCUMENTS) && of_documents(h, path, name)))
             return; /* of the set that was just listed */
         if (depth == DATA_HAVE_DEPTH)
             h->truncated = true;
@@ -342,7 +368,8 @@ static void put_inner(struct have *h, const char *path, const struct name *e, un
             walk(h, path, depth + 1);
     } else if (e->type == DT_REG && !data_picture_named(name) && !data_idx_named(name) &&
                !data_cifar_named(name) && !(forms & BIT(DATA_SET_TEXTS) && data_part_text_named(name)) &&
-               !(forms & BIT(DATA_SET_LABELLED) && data_labelled_named(name))) {
+               !(forms & BIT(DATA_SET_LABELLED) && data_labelled_named(name)) &&
+               !(forms & BIT(DATA_SET_DOCUMENTS) && data_document_named(name))) {
         put_file(h, path, name);
     }
 }

@@ -164,6 +164,15 @@ size_t data_warnings(const struct data_set *set, struct data_warning ret[DATA_WA
                  "it by gzip, which is read",
                  set->text_packing);
     }
+    if (set->unread_files) {
+        struct data_warning *w = &ret[n++];
+
+        *w = (struct data_warning){.kind = "unread_files", .pointer = "#/data/path"};
+        snprintf(w->fields, sizeof w->fields, "files=%lld", (long long)set->unread_files);
+        snprintf(w->text, sizeof w->text,
+                 "%lld files are not read, because their names end in neither .txt nor .txt.gz: %s",
+                 (long long)set->unread_files, set->unread_file);
+    }
     if ((double)set->foreign_bytes > DATA_FOREIGN_SHARE * (double)set->text_bytes) {
         struct data_warning *w = &ret[n++];
 
@@ -245,6 +254,7 @@ static const struct data_form *form_of(enum data_dataset dataset)
     case DATA_SET_TEXT:
     case DATA_SET_TEXTS:
     case DATA_SET_TEXT_GEN:
+    case DATA_SET_DOCUMENTS:
         return &data_form_tokens;
     case DATA_SET_LABELLED:
         return &data_form_labelled;
@@ -291,6 +301,7 @@ enum pd_err data_open(const struct data_options *o, bool headers_only, struct da
     case DATA_SET_TEXT:
     case DATA_SET_TEXTS:
     case DATA_SET_TEXT_GEN:
+    case DATA_SET_DOCUMENTS:
         err = data_open_text(set, o, headers_only, why);
         break;
     case DATA_SET_LABELLED:
@@ -328,6 +339,7 @@ struct data_set *data_free(struct data_set *set)
         free(set->pixels);
         free(set->labels);
         free(set->text);
+        free(set->document.at);
         free(set);
     }
     return NULL;

@@ -40,6 +40,12 @@ struct data_labelled {
     int32_t *classes; /* of each text */
 };
 
+/* Ascending places in the bytes of a text. */
+struct data_ends {
+    int64_t *at;
+    size_t count, room;
+};
+
 struct data_set {
     struct data_info info;
     const struct data_form *form;
@@ -61,8 +67,12 @@ struct data_set {
     struct data_ids made[DATA_SPLITS];   /* ids that this set owns, behind part */
     struct data_cache *map[DATA_SPLITS]; /* or a mapped cache */
     struct data_labelled labelled[DATA_SPLITS];
-    int64_t cut_texts; /* labelled texts with more tokens than the context */
+    int64_t unread_files;  /* of a folder of documents: files of other names */
+    char unread_file[256]; /* one of them */
+    int64_t cut_texts;     /* labelled texts with more tokens than the context */
     struct data_tokenizer *tokenizer;
+    size_t text_room;          /* bytes that `text` has memory for */
+    struct data_ends document; /* where documents end that the tokenizer's end token follows; else none */
     int64_t text_bytes, foreign_bytes; /* of the text; those that are not UTF-8 (0 where bytes are tokens) */
     const char *text_packing;          /* how its bytes are packed, if they are and are read so; static */
     struct data_work work;
@@ -163,16 +173,37 @@ const char *data_picture_name(const struct data_set *set, int64_t index);
 #define DATA_COUNTED_BYTES_MAX ((size_t)64 << 20)
 /* Opens a file of the folder, or for want of it its gzip'd form: *ret_fd stays -1 if there is neither. */
 PD_NODISCARD enum pd_err data_part_open(int dir, const char *name, int *ret_fd, struct pd_why *why);
-/* Makes or opens set->tokenizer; the characters are those of the first `whole` bytes, the words of `train`.
- */
+/* Whether this part of a set that has parts of its own is read. */
+bool data_text_wants(const struct data_options *o, enum data_split part);
+
+/* ---- documents.c ---- */
+
+/* Reads a folder of documents into set->text and set->document; given[] are the bytes of the parts that it has, or of
+ * the whole as DATA_TRAIN (with options->tokens: as DATA_TEST). size_only: no text. */
+PD_NODISCARD enum pd_err data_documents_read(struct data_set *set, const struct data_options *o,
+                                             bool size_only, int64_t given[DATA_SPLITS], struct pd_why *why);
+/* Of one of its files; of a part's folder. */
+bool data_document_named(const char *name);
+
+/* ---- ids.c ---- */
+
+/* Sets info.tokenizer: the options' one, or set->tokenizer, which is made or opened; the characters are those of the
+ * first `whole` bytes, the words of `train`. */
 PD_NODISCARD enum pd_err data_open_tokenizer(struct data_set *set, const struct data_options *o,
                                              const void *text, size_t whole, size_t train,
                                              struct pd_why *why);
+/* The tokens of `len` bytes of set->text from `start` on, as set->part[part]. */
+PD_NODISCARD enum pd_err data_open_ids(struct data_set *set, const struct data_options *o,
+                                       enum data_split part, int64_t start, size_t len, struct pd_why *why);
 
 /* ---- textfile.c ---- */
 
 /* Appends the file, unpacked if it is gzip'd, to set->text, whose first *at bytes are used; size_only: only
- * adds to *at. Takes the descriptor over. PD_ERR_LIMIT beyond DATA_FILE_LIMIT, also when unpacked. */
+ * adds to *at. Takes the descriptor over. PD_ERR_LIMIT beyond DATA_FILE_LIMIT (of documents DATA_FOLDER_LIMIT), also
+ * when unpacked. */
+/* Memory for `len` bytes and one more in set->text. */
+PD_NODISCARD enum pd_err data_text_room(struct data_set *set, size_t len, const char *name,
+                                        struct pd_why *why);
 PD_NODISCARD enum pd_err data_text_append(struct data_set *set, int fd, const char *name, bool size_only,
                                           int64_t *at, struct pd_why *why);
 /* Whether the file begins as text does, also when it is unpacked; *ret_packing: how it is packed where that

@@ -42,21 +42,33 @@ static const char *packing_of(int fd)
     return NULL;
 }
 
-/* Makes room for `len` bytes and one more. */
-static enum pd_err grow(struct data_set *set, size_t len, const char *name, struct pd_why *why)
+static size_t limit_of(const struct data_set *set)
 {
-    uint8_t *more = realloc(set->text, len + 1);
+    return set->options.dataset == DATA_SET_DOCUMENTS ? DATA_FOLDER_LIMIT : DATA_FILE_LIMIT;
+}
 
+enum pd_err data_text_room(struct data_set *set, size_t len, const char *name, struct pd_why *why)
+{
+    size_t room = len + 1;
+    uint8_t *more;
+
+    if (set->text && room <= set->text_room)
+        return PD_OK;
+    /* One file wants what it holds; of a folder's files many follow. */
+    if (set->options.dataset == DATA_SET_DOCUMENTS && room < set->text_room + set->text_room / 2)
+        room = set->text_room + set->text_room / 2;
+    more = realloc(set->text, room);
     if (!more)
         return pd_fail(why, PD_ERR_NOMEM, "no memory for '%s'", name);
     set->text = more;
+    set->text_room = room;
     return PD_OK;
 }
 
 static enum pd_err read_plain(struct data_set *set, int fd, const char *name, int64_t size, int64_t at,
                               struct pd_why *why)
 {
-    enum pd_err err = grow(set, (size_t)(at + size), name, why);
+    enum pd_err err = data_text_room(set, (size_t)(at + size), name, why);
 
     for (int64_t got = 0; err == PD_OK && got < size;) {
         ssize_t n = read(fd, set->text + at + got, (size_t)(size - got));
@@ -93,7 +105,7 @@ static enum pd_err read_gzip(struct data_set *set, int fd, const char *name, boo
     while (err == PD_OK) {
         if (!size_only && !room) {
             room = (size_t)whole / 2 + PIECE;
-            err = grow(set, (size_t)whole + room, name, why);
+            err = data_text_room(set, (size_t)whole + room, name, why);
             if (err != PD_OK)
                 break;
         }
@@ -114,9 +126,9 @@ static enum pd_err read_gzip(struct data_set *set, int fd, const char *name, boo
         err = data_in_time(set->options.until_us, why);
         if (err != PD_OK)
             break;
-        if (whole > (int64_t)DATA_FILE_LIMIT)
+        if (whole > (int64_t)limit_of(set))
             err = pd_fail(why, PD_ERR_LIMIT, "'%s' holds more than %zu bytes when it is unpacked", name,
-                          DATA_FILE_LIMIT);
+                          limit_of(set));
     }
     gzclose(f);
     free(piece);
@@ -144,9 +156,9 @@ enum pd_err data_text_append(struct data_set *set, int fd, const char *name, boo
     if (packing && !strcmp(packing, "gzip"))
         return read_gzip(set, fd, name, size_only, at, why);
     set->text_packing = packing ? packing : set->text_packing;
-    if ((uint64_t)s.st_size + (uint64_t)*at > DATA_FILE_LIMIT)
+    if ((uint64_t)s.st_size + (uint64_t)*at > limit_of(set))
         err = pd_fail(why, PD_ERR_LIMIT, "'%s' holds %lld bytes, the limit is %zu", name,
-                      (long long)s.st_size, DATA_FILE_LIMIT);
+                      (long long)s.st_size, limit_of(set));
     else if (!size_only)
         err = read_plain(set, fd, name, s.st_size, *at, why);
     if (err == PD_OK)

@@ -50,8 +50,8 @@ function standardImages(split, given, seed) {
         given[2] ? own(test, 2) : pool.slice(lent - test, lent)];
 }
 
-/** The training file lends its end; files of their own are taken from their beginning. */
-function standardText(split, text, given, whole) {
+/** The training file lends its end; files of their own are taken from their beginning. A document goes to one part. */
+function standardText(split, text, given, whole, ends) {
     const { sizes } = standardSizes(split, given), parts = [];
     const inside = at => whole && at < given[0] && (text[at] & 0xc0) === 0x80;
     let at = 0, file = given[0], end = 0;
@@ -62,7 +62,7 @@ function standardText(split, text, given, whole) {
             return;
         }
         end += size;
-        let stop = end;
+        let stop = ends.findLast(e => e > at && e <= end) ?? end;
         while (size && stop > at && inside(stop))
             stop--;
         parts.push(text.subarray(at, stop));
@@ -106,11 +106,16 @@ export function splitImages(split, given, seed) {
  * @param {Buffer} text
  * @param {number[]} given bytes of each file, or of nine tenths and the rest; of one file under standard all
  * @param {boolean} whole
+ * @param {number[]} [ends] of documents, which are not torn either
  */
-export function splitText(split, text, given, whole) {
+export function splitText(split, text, given, whole, ends = []) {
     if (split.rule === 'standard')
-        return standardText(split, text, given, whole);
+        return standardText(split, text, given, whole, ends);
+    const between = (from, to) => ends.findLast(e => e > from && e <= to) ?? to;
     let [train, val] = sizes(split, text.length, given);
+    const all = train + val;
+    train = between(0, train);
+    val = between(train, all) - train;
     const inside = at => whole && at < text.length && (text[at] & 0xc0) === 0x80;
     let end = train + val;
     while (inside(train))

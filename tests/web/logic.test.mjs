@@ -7,7 +7,7 @@ import test from 'node:test';
 
 import { ago, bytes, duration, meanWithSd, number, percent, toNumber } from '../../web/js/format.js';
 import { at, meanOf } from '../../web/js/compare/mean.js';
-import { describe, fullTitle, metrics, panels, parseKey, present, seriesName, setMetrics, unitTitle } from '../../web/js/metrics.js';
+import { describe, fullTitle, metrics, panels, parseKey, positionLines, present, seriesName, setMetrics, unitTitle } from '../../web/js/metrics.js';
 import { lineOf, locate, stretchOf } from '../../web/js/pointer.js';
 import { withMember } from '../../web/js/quick.js';
 import { toMatplotlib, toPgfplots } from '../../web/js/chart/code.js';
@@ -247,9 +247,18 @@ test('test_metrics_keys_split_into_base_layer_and_head', needsPolyd, () => {
         [['loss', 1, 'loss/train'], ['system/gpu.n/memory', 2, 'system/gpu.2/memory'], ['system/gpu.n/power', 1, 'system/gpu.2/power']]);
     assert.equal(present(describe('system/gpu.n/power'), 655.25), '655.3 W');
     assert.equal(present(describe('system/gpu.n/temperature'), 61), '61 °C');
+    assert.deepEqual(parseKey('loss/eval/ptb'), { base: 'loss/eval', layer: null, head: null, set: 'ptb' });
+    assert.deepEqual(parseKey('ppl/test_at/64'), { base: 'ppl/test_at', layer: null, head: null, set: undefined, position: 64 });
+    assert.deepEqual(parseKey('ppl/eval_ema_at/a.b-1/128'), { base: 'ppl/eval_ema_at', layer: null, head: null, set: 'a.b-1', position: 128 });
     assert.deepEqual(parseKey('7'), { base: '7', layer: null, head: null });
     assert.equal(seriesName('attn/fro/3'), 'layer 3');
     assert.equal(seriesName('loss/val'), 'validation');
+    assert.equal(seriesName('ppl/eval_at/ptb/64'), 'zero-shot: ptb');
+    assert.equal(fullTitle('ppl/eval/ptb'), 'Zero-shot perplexity, ptb');
+    assert.equal(fullTitle('ppl/test_at/64'), 'Test perplexity by position, up to 64');
+    assert.deepEqual(positionLines([['ppl/val_at/1', 9], ['ppl/val_at/16', 5], ['ppl/val_at/2', 7], ['ppl/eval_at/ptb/1', 20], ['ppl/eval_at/pg19/1', 30], ['ppl/val', 6], ['ppl/val_at/4', null]]
+        .map(([key, value]) => ({ key, value, step: 3 }))).map(({ name, points }) => [name, points]),
+    [['validation', [[1, 9], [2, 7], [16, 5]]], ['zero-shot: ptb', [[1, 20]]], ['zero-shot: pg19', [[1, 30]]]]);
 });
 
 test('test_metrics_panels_overlay_what_belongs_together_in_a_fixed_order', needsPolyd, () => {

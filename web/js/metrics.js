@@ -6,14 +6,16 @@ import { bytes, number, percent, si } from './format.js';
 
 /**
  * @typedef {object} Metric a row of /api/v1/metrics/catalogue
- * @property {string} key as the page names it: `attn/fro` for all layers and heads, `system/gpu.n/power` for all ranks
+ * @property {string} key as the page names it: `attn/fro` for all layers and heads, `loss/eval` for all zero-shot sets,
+ *     `system/gpu.n/power` for all ranks
+ * @property {boolean} [named] one series for each name that a document gives
  * @property {string} title
  * @property {string} text one sentence
  * @property {string} source
  * @property {string | null} unit
  * @property {'more' | 'less' | 'neither'} better
  * @property {boolean} exact never smoothed: it has no noise
- * @property {'training' | 'layers' | 'gpus' | 'system'} group
+ * @property {'training' | 'layers' | 'gpus' | 'system' | 'positions'} group
  * @property {string | null} panel charts of one panel are overlaid
  * @property {string | null} series its name within the panel
  */
@@ -26,7 +28,7 @@ let byKey = new Map();
 
 /** @param {Metric[]} rows of the catalogue */
 export function setMetrics(rows) {
-    metrics = rows.map(row => ({ ...row, key: row.key.replace(/\/<layer>.*$/, '').replace('<rank>', 'n') }));
+    metrics = rows.map(row => ({ ...row, named: row.key.includes('<name>'), key: row.key.replace(/\/<(layer|name|position)>.*$/, '').replace('<rank>', 'n') }));
     byKey = new Map(metrics.map(metric => [metric.key, metric]));
 }
 
@@ -46,14 +48,21 @@ export function loadMetrics() {
 /**
  * Splits a series' key into its base name and, if it ends in numbers, its layer and head (both from 1):
  * `attn/fro/3` is the mean over the heads of layer 3, `scale/c/3/1` that layer's first head.
- * `system/gpu.2/power` is that of rank 2's device.
+ * `system/gpu.2/power` is that of rank 2's device, `loss/eval/ptb` that of the zero-shot set ptb, `ppl/test_at/64` and
+ * `ppl/eval_at/ptb/64` those of the positions up to 64 of the context.
  * @param {string} key
- * @returns {{base: string, layer: number | null, head: number | null, gpu?: number}}
+ * @returns {{base: string, layer: number | null, head: number | null, gpu?: number, set?: string, position?: number}}
  */
 export function parseKey(key) {
     const gpu = /^system\/gpu\.(\d+)\/(\w+)$/.exec(key);
     if (gpu)
         return { base: `system/gpu.n/${gpu[2]}`, layer: null, head: null, gpu: Number(gpu[1]) };
+    const at = /^(\w+\/\w+_at)(?:\/([^/]+))?\/(\d+)$/.exec(key);
+    if (at)
+        return { base: at[1], layer: null, head: null, set: at[2], position: Number(at[3]) };
+    const zero = /^(\w+\/(?:eval|eval_ema))\/([^/]+)$/.exec(key);
+    if (zero)
+        return { base: zero[1], layer: null, head: null, set: zero[2] };
     const parts = key.split('/');
     /** @type {number[]} */
     const indexes = [];
@@ -68,12 +77,12 @@ export function parseKey(key) {
 }
 
 /**
- * What is known of a series. A metric that somebody logged over HTTP gets its key as its name.
- * @param {string} base
+ * What is known of a series. A metric that was logged over HTTP gets its key as its name.
+ * @param {string} base its key, or what its keys have in common
  * @returns {Metric}
  */
 export function describe(base) {
-    return byKey.get(base) ?? { key: base, title: base, unit: null, better: 'neither', exact: false, group: 'training', panel: null, series: null,
+    return byKey.get(base) ?? byKey.get(parseKey(base).base) ?? { key: base, title: base, unit: null, better: 'neither', exact: false, group: 'training', panel: null, series: null,
         text: 'A metric of this run’s own, logged over the API.', source: 'POST /api/v1/runs/{id}/metrics' };
 }
 
@@ -117,7 +126,7 @@ export function panels(keys) {
 function compareKeys(a, b) {
     const x = parseKey(a);
     const y = parseKey(b);
-    return x.base.localeCompare(y.base) || (x.gpu ?? -1) - (y.gpu ?? -1) || (x.layer ?? -1) - (y.layer ?? -1) || (x.head ?? -1) - (y.head ?? -1);
+    return Number(x.set !== undefined) - Number(y.set !== undefined) || x.base.localeCompare(y.base) || (x.set ?? '').localeCompare(y.set ?? '') || (x.position ?? -1) - (y.position ?? -1) || (x.gpu ?? -1) - (y.gpu ?? -1) || (x.layer ?? -1) - (y.layer ?? -1) || (x.head ?? -1) - (y.head ?? -1);
 }
 
 /**
@@ -125,12 +134,28 @@ function compareKeys(a, b) {
  * @param {string} key
  */
 export function seriesName(key) {
-    const { base, layer, head, gpu } = parseKey(key);
+    const { base, layer, head, gpu, set } = parseKey(key);
     if (gpu !== undefined)
         return `GPU ${gpu}`;
     if (layer !== null)
         return head !== null ? `head ${head}` : `layer ${layer}`;
-    return describe(base).series ?? base;
+    const name = describe(base).series ?? base;
+    return set === undefined ? name : `${name}: ${set}`;
+}
+
+/** Values by position in the context as lines, each with the step of its evaluation. @param {{key: string, value: number | null, step: number | null}[]} series */
+export function positionLines(series) {
+    /** @type {Map<string, {name: string, step: number, points: [number, number][]}>} */
+    const lines = new Map();
+    for (const { key, value, step } of series) {
+        const { position } = parseKey(key);
+        if (position === undefined || value === null || !Number.isFinite(value) || describe(key).group !== 'positions')
+            continue;
+        const line = lines.get(seriesName(key)) ?? { name: seriesName(key), step: step ?? 0, points: [] };
+        line.points.push([position, value]);
+        lines.set(line.name, line);
+    }
+    return [...lines.values()].map(line => ({ ...line, points: line.points.sort((a, b) => a[0] - b[0]) }));
 }
 
 /**
@@ -138,8 +163,9 @@ export function seriesName(key) {
  * @param {string} key
  */
 export function fullTitle(key) {
-    const { series, title } = describe(key);
-    return series ? series.charAt(0).toUpperCase() + series.slice(1) + ` ${title.toLowerCase()}` : title;
+    const { series, title } = describe(key), { set, position } = parseKey(key);
+    const words = series ? series.charAt(0).toUpperCase() + series.slice(1) + ` ${title.toLowerCase()}` : title;
+    return words + (set === undefined ? '' : `, ${set}`) + (position === undefined ? '' : `, up to ${position}`);
 }
 
 /**

@@ -6,6 +6,7 @@ import { loadCurves } from '../chart/load.js';
 import { failedBox, fill, h, icon, stateBox } from '../dom.js';
 import { LookBar, toSteps } from '../look.js';
 import { panels } from '../metrics.js';
+import { positionsCard } from './positions.js';
 import { isActive } from '../states.js';
 
 /** @typedef {import('./page.js').Page} Page */
@@ -60,6 +61,7 @@ export function chartsPart(page, gone) {
         });
         return { group, grid, fold };
     });
+    const positions = positionsCard(page, 'h3');
     const none = h('p', { class: 'muted', hidden: true }, 'No panel has this name.');
     const bar = new LookBar(page.context, {
         look: look => charts.forEach(chart => chart.restyle({ ...look })),
@@ -112,11 +114,12 @@ export function chartsPart(page, gone) {
             }
             bar.last = page.series.reduce((most, s) => Math.max(most, s.step ?? 0), 0);
             bar.epochs(epoch() !== null, 'The length of an epoch is not known yet');
-            const all = panels(page.series.map(s => s.key)).filter(p => !constants.includes(p.id));
+            const all = panels(page.series.map(s => s.key)).filter(p => !constants.includes(p.id) && p.metric.group !== 'positions');
             const found = all.filter(panel => bar.fits(panel));
             const homeOf = (/** @type {import('../metrics.js').Panel} */ panel) => homes.find(({ group }) => group.holds(panel)) ?? homes[0];
             if (!bar.el.isConnected)
-                fill(page.place, bar.el, none, homes.map(home => home.fold));
+                fill(page.place, bar.el, none, homes[0].fold, positions.el, homes.slice(1).map(home => home.fold));
+            positions.draw();
             none.hidden = found.length > 0;
             for (const home of homes) {
                 home.fold.hidden = !found.some(panel => homeOf(panel) === home);

@@ -4,6 +4,7 @@ import { failedBox, fill, h, icon, stateBox } from '../dom.js';
 import { count } from '../format.js';
 import { describe, fullTitle, panels, present } from '../metrics.js';
 import { isActive } from '../states.js';
+import { positionsCard } from './positions.js';
 
 /** @typedef {import('./page.js').Page} Page */
 
@@ -30,12 +31,13 @@ function subject(page) {
  * @returns {import('./page.js').Part}
  */
 export function resultsPart(page, gone) {
+    const positions = positionsCard(page, 'h2');
     return {
         async refresh() {
             try {
                 if (page.series.length === 0)
                     page.series = await listSeries(page.id, gone);
-                const keys = panels(page.series.map(s => s.key)).flatMap(panel => panel.keys);
+                const keys = panels(page.series.map(s => s.key)).filter(panel => panel.metric.group !== 'positions').flatMap(panel => panel.keys);
                 const facts = subject(page);
                 fill(page.place,
                     facts.length > 0 && h('dl', { class: 'card pad facts' }, facts.map(([word, what]) => h('div', null, h('dt', { class: 'muted small' }, word), h('dd', null, what)))),
@@ -50,7 +52,9 @@ export function resultsPart(page, gone) {
                                 return h('tr', null, h('td', null, fullTitle(key), h('p', { class: 'muted small' }, metric.text)),
                                     h('td', { class: 'num' }, present(metric, page.series.find(s => s.key === key)?.value ?? null)), h('td', { class: 'mono' }, key));
                             })))),
+                    positions.el,
                     h('p', null, h('a', { class: 'button', href: `/api/v1/runs/${encodeURIComponent(page.id)}/export?format=csv`, download: `run-${page.id}.csv` }, icon('download'), 'CSV')));
+                positions.draw();
             } catch (error) {
                 if (!isAbort(error))
                     fill(page.place, h('div', { class: 'card' }, failedBox(error, 'The results', () => page.again())));

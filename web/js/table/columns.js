@@ -189,7 +189,7 @@ let measured = { of: [], columns: [] };
 /** Everything that the chooser offers by name. */
 export function offered() {
     if (measured.of !== metrics)
-        measured = { of: metrics, columns: metrics.filter(metric => metric.group === 'training' || metric.group === 'system').map(metric => metricColumn(metric.key)) };
+        measured = { of: metrics, columns: metrics.filter(metric => !metric.named && (metric.group === 'training' || metric.group === 'system')).map(metric => metricColumn(metric.key)) };
     return [...own, ...measured.columns, ...settings];
 }
 

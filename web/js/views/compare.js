@@ -152,8 +152,8 @@ export function compareView(context) {
         const keys = [...new Set([...series.values()].flatMap(list => list.map(s => s.key)))];
         const flat = [];
         for (const panel of panels(keys)) {
-            if (['system', 'gpus'].includes(panel.metric.group))
-                continue; // what a run took of its machine is a matter of that run
+            if (['system', 'gpus', 'positions'].includes(panel.metric.group))
+                continue; // of one run: what it took of its machine, and what is no curve over steps
             if (panel.layered)
                 flat.push(panel);
             else

@@ -39,7 +39,7 @@ const sources = [
     ['Sigmoid note', 'The note on sigmoid attention: which power of the length n should scale attention that does not sum to one.'],
 ];
 
-const groups = [['training', 'Training'], ['layers', 'Layers'], ['system', 'System'], ['gpus', 'GPUs']];
+const groups = [['training', 'Training'], ['positions', 'By position in the context'], ['layers', 'Layers'], ['system', 'System'], ['gpus', 'GPUs']];
 
 /**
  * @param {import('../types').ViewContext} context

@@ -271,7 +271,7 @@ export function runView(context) {
             add('tokens_per_s');
         };
         if (page.run && !kindOf(page.run).curves)
-            panels(page.series.map(s => s.key)).flatMap(panel => panel.keys.slice(0, 1)).slice(0, 4).forEach(add);
+            panels(page.series.map(s => s.key)).filter(panel => panel.metric.group !== 'positions').flatMap(panel => panel.keys.slice(0, 1)).slice(0, 4).forEach(add);
         else
             addCourse();
         if (page.attempts.length > 0)

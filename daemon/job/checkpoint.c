@@ -13,7 +13,7 @@
 #include "daemon/job/internal.h"
 
 /* Of the data, what a document may say: which samples. The rest is how they reach the network. */
-#define SAMPLES "dataset, path, split, split_seed"
+#define SAMPLES "dataset, path, split, split_seed, eval"
 
 /* The document, if its kind names a checkpoint; NULL otherwise, and without memory. */
 static json_t *load(const char *json, size_t len, enum job_kind *ret_kind)
@@ -165,6 +165,8 @@ static bool fold_data(json_t *doc, json_t *run, struct job_report *report)
         json_decref(data);
         return true;
     }
+    if (ok) /* what the run was scored on is not scored again unasked */
+        json_object_del(data, "eval");
     if (ok && dataset && !json_equal(dataset, json_object_get(data, "dataset"))) {
         json_object_del(data, "path");
         json_object_del(data, "split");

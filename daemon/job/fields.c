@@ -329,8 +329,16 @@ const struct job_field job_fields[] = {
      SAYS("of the shuffle that divides images or labelled texts, and of the digits and the text that polyd "
           "makes: the same for all trials; null: follows train.seed, another split in each trial",
           "M93")},
-    {ROW("/data/eval", JOB_T_ENUMS, config.data.eval), .names = &job_names_dataset, RANGE(0, 8), DEF("[]"),
-     FLAGS(ONLY), SAYS("further data sets to score without training on them", "E11")},
+    {ROW("/data/eval", JOB_T_SETS, config.data.eval), .names = &job_names_dataset, .runs = job_set_runs,
+     RANGE(0, 8), DEF("[]"), FLAGS(ASIDE | FIXED),
+     SAYS("texts that a language model is scored on and never trained on, with its own tokenizer: at the end "
+          "of the "
+          "run with the selected checkpoint, as loss/eval/<name> and ppl/eval/<name>; a data set's name, or "
+          "{dataset, "
+          "path, name}: path by default the data root with the data set's name, name by default the data "
+          "set's. The "
+          "test part is scored, of text and of a folder without parts all of it",
+          "E11")},
     {ROW("/data/tokenizer", JOB_T_ENUM, config.data.tokenizer), .names = &tokenizer, DEF("\"bytes\""),
      WITH(job_use_text),
      SAYS("text to tokens: bytes; chars and words of the text itself (of labelled texts: of those trained "

@@ -32,6 +32,7 @@ enum job_type {
     JOB_T_TAGS,   /* string to string */
     JOB_T_PARAMS, /* the template's own keys */
     JOB_T_DEPENDS,
+    JOB_T_SETS, /* names of data sets, or objects {dataset, path, name} */
     JOB_T_OVERRIDES,
     JOB_T_AXES
 };
@@ -285,6 +286,10 @@ void *job_place(struct job_ctx *c, const struct job_field *f);
 /* Checks the value and stores it in the run. Returns it as the resolved document has it, a new reference;
  * NULL after an error, which is reported. */
 json_t *job_take(struct job_ctx *c, const struct job_field *f, json_t *v);
+/* The same for a row of JOB_T_SETS. */
+json_t *job_take_sets(struct job_ctx *c, const struct job_field *f, json_t *v);
+/* Whether such a row may name the data set. */
+bool job_set_runs(unsigned dataset);
 /* What null leaves in the run. */
 void job_take_null(struct job_ctx *c, const struct job_field *f);
 

@@ -156,6 +156,17 @@ struct job_strings {
     const char *const *items;
 };
 
+/* A text that is scored and not trained on. */
+struct job_eval_set {
+    int dataset;      /* enum job_dataset, of task language */
+    const char *name; /* of its metrics; each once */
+    const char *path; /* as job_data.path */
+};
+struct job_eval_sets {
+    size_t count;
+    const struct job_eval_set *items;
+};
+
 struct job_model {
     const char *preset;                          /* or NULL */
     int arch;                                    /* index of its network: job_arch_name */
@@ -242,7 +253,7 @@ struct job_data {
     double split_train, split_val;
     double split_test;          /* with JOB_SPLIT_STANDARD */
     int64_t split_seed;         /* -1: train.seed; see job_config_split_seed */
-    struct job_ints eval;       /* enum job_dataset */
+    struct job_eval_sets eval;  /* of language models */
     int tokenizer;              /* enum job_tokenizer */
     const char *tokenizer_path; /* as path: folder of the files of gpt2_bpe; else NULL */
     int64_t context;            /* training sequence length (gpt); 0 for images */

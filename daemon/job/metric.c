@@ -9,6 +9,8 @@
 /* What the numbers of a key are. */
 struct place {
     long layer, head; /* 0: the key has none */
+    const char *name; /* of a set of data.eval, in the key; NULL likewise */
+    size_t name_len;
 };
 
 /* A number without sign or leading zeros; moves *at behind it. */
@@ -20,7 +22,7 @@ static bool take_number(const char **at, long low, long *ret)
     if (*p < '0' || *p > '9' || (*p == '0' && p[1] >= '0' && p[1] <= '9'))
         return false;
     for (; *p >= '0' && *p <= '9'; p++) {
-        if (n > 100000)
+        if (n > 10000000)
             return false;
         n = n * 10 + (*p - '0');
     }
@@ -31,7 +33,7 @@ static bool take_number(const char **at, long low, long *ret)
 
 static bool match(const char *pattern, const char *key, struct place *ret)
 {
-    long rank;
+    long rank, position;
 
     while (*pattern) {
         if (*pattern == '[') { /* the rest may be absent */
@@ -40,6 +42,17 @@ static bool match(const char *pattern, const char *key, struct place *ret)
             pattern++;
         } else if (*pattern == ']') {
             pattern++;
+        } else if (!strncmp(pattern, "<name>", 6)) {
+            ret->name = key;
+            ret->name_len = strcspn(key, "/");
+            key += ret->name_len;
+            pattern += 6;
+            if (!ret->name_len)
+                return false;
+        } else if (!strncmp(pattern, "<position>", 10)) {
+            if (!take_number(&key, 1, &position))
+                return false;
+            pattern += 10;
         } else if (*pattern == '<') {
             bool is_rank = !strncmp(pattern, "<rank>", 6), is_layer = !strncmp(pattern, "<layer>", 7);
 
@@ -70,12 +83,23 @@ const struct job_metric *job_metric_find(const char *key)
     return find(key, &place);
 }
 
+/* Whether data.eval has the set that the key names, if it names one. */
+static bool has_set(const struct job_config *g, const struct place *p)
+{
+    const struct job_eval_sets *sets = &g->data.eval;
+
+    for (size_t i = 0; p->name && i < sets->count; i++)
+        if (strlen(sets->items[i].name) == p->name_len && !memcmp(sets->items[i].name, p->name, p->name_len))
+            return true;
+    return !p->name;
+}
+
 bool job_metric_known(const struct job_config *g, const char *key)
 {
     struct place place;
     const struct job_metric *m = find(key, &place);
 
-    return m && m->writer == JOB_METRIC_WORKER && (!m->written || m->written(g)) &&
+    return m && m->writer == JOB_METRIC_WORKER && (!m->written || m->written(g)) && has_set(g, &place) &&
            place.layer <= g->model.depth && place.head <= g->model.heads && (!place.head || m->heads(g));
 }
 
@@ -96,9 +120,18 @@ const char *job_config_best_metric(const struct job_config *g, bool *ret_maximis
     return key;
 }
 
+/* Of a key such as ppl/test_at/64 the part is what stands between its slashes. */
 bool job_metric_tested(const char *key)
 {
-    return pd_text_ends(key, "/test") || pd_text_ends(key, "/test_ema");
+    static const char *const parts[] = {"/test", "/test_ema", "/test_at", "/test_ema_at",
+                                        "/eval", "/eval_ema", "/eval_at", "/eval_ema_at"};
+    const char *part = strchr(key, '/');
+    size_t len = part ? 1 + strcspn(part + 1, "/") : 0;
+
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        if (strlen(parts[i]) == len && !memcmp(parts[i], part, len))
+            return true;
+    return false;
 }
 
 bool job_metric_scored(const struct job_config *g, const char *key)
@@ -124,7 +157,7 @@ void job_metric_warn(struct job_report *report, const struct job_config *g, cons
     size_t n = 0;
 
     for (size_t i = 0; i < job_metric_count && n < sizeof keys / sizeof *keys; i++)
-        if (job_metric_known(g, job_metrics[i].key)) /* a key as it stands: without numbers */
+        if (job_metric_known(g, job_metrics[i].key)) /* a key as it stands: without numbers or names */
             keys[n++] = job_metrics[i].key;
     job_report_warning(report, "#/sweep/metric",
                        "no run writes \"%.100s\", so none ranks before another%s; an evaluation writes %s",
@@ -140,7 +173,8 @@ static json_t *metric_json(const struct job_metric *m)
     static const char *const group[] = {[JOB_METRIC_TRAINING] = "training",
                                         [JOB_METRIC_LAYERS] = "layers",
                                         [JOB_METRIC_GPUS] = "gpus",
-                                        [JOB_METRIC_SYSTEM] = "system"};
+                                        [JOB_METRIC_SYSTEM] = "system",
+                                        [JOB_METRIC_POSITIONS] = "positions"};
 
     return json_pack("{s:s,s:s,s:s?,s:s?,s:s?,s:s,s:s,s:s,s:b,s:s,s:s}", "key", m->key, "title", m->title,
                      "panel", m->panel, "series", m->series, "unit", m->unit, "better", better[m->better],

@@ -13,11 +13,17 @@ struct job_config;
 
 enum job_metric_better { JOB_METRIC_NEITHER, JOB_METRIC_MORE, JOB_METRIC_LESS };
 enum job_metric_writer { JOB_METRIC_WORKER, JOB_METRIC_DAEMON };
-enum job_metric_group { JOB_METRIC_TRAINING, JOB_METRIC_LAYERS, JOB_METRIC_GPUS, JOB_METRIC_SYSTEM };
+enum job_metric_group {
+    JOB_METRIC_TRAINING,
+    JOB_METRIC_LAYERS,
+    JOB_METRIC_GPUS,
+    JOB_METRIC_SYSTEM,
+    JOB_METRIC_POSITIONS /* one value a position of the context, not a curve over steps */
+};
 
 struct job_metric {
-    /* The key. <layer> and <head> stand for numbers from 1, <rank> for one from 0; what is in brackets may be
-     * absent. */
+    /* The key. <layer>, <head> and <position> stand for numbers from 1, <rank> for one from 0, <name> for the name of
+     * a set of data.eval; what is in brackets may be absent. */
     const char *key;
     const char *title;  /* of its chart */
     const char *panel;  /* keys of one panel share a chart; NULL: one of its own */

@@ -116,6 +116,27 @@ static bool test_classes_averaged(const struct job_config *g)
     return test(g) && classes_averaged(g);
 }
 
+/* The sets of data.eval are scored at the end of a run, and by an evaluation that names some. */
+static bool evals(const struct job_config *g)
+{
+    return text(g) && g->data.eval.count > 0;
+}
+
+static bool evals_averaged(const struct job_config *g)
+{
+    return evals(g) && averaged(g);
+}
+
+static bool val_text(const struct job_config *g)
+{
+    return text(g) && (!g->evaluate.path || scores(g, JOB_SCORED_VAL));
+}
+
+static bool val_text_averaged(const struct job_config *g)
+{
+    return val_text(g) && averaged(g);
+}
+
 static bool train_averaged(const struct job_config *g)
 {
     return scores(g, JOB_SCORED_TRAIN) && averaged(g);
@@ -146,6 +167,20 @@ static bool train_classes_averaged(const struct job_config *g)
 #define OF(set, weights)                                                                                     \
     .text = "Over the whole " set ", with " weights ".",                                                     \
     .source = "One evaluation by itself: a job of kind evaluate."
+#define ZERO_SHOT(weights)                                                                                   \
+    .text =                                                                                                  \
+        "A text of data.eval that the model was never trained on, cut by its own tokenizer, with " weights   \
+        ".",                                                                                                 \
+    .source = "Its test part, scored once with the selected checkpoint; Polynomial alternatives (v2), "      \
+              "tables 6 to 8: "                                                                              \
+              "a model of WikiText-103 on PTB and PG-19."
+#define BY_POSITION(set, weights)                                                                            \
+    .title = "Perplexity by position", .panel = "ppl_at", .better = JOB_METRIC_LESS,                         \
+    .group = JOB_METRIC_POSITIONS, .exact = true,                                                            \
+    .text = "Perplexity of the tokens at one range of positions, over the whole " set ", with " weights      \
+            ": how much a longer past helps. A range ends at <position> tokens of past and begins behind "   \
+            "half of it.",                                                                                   \
+    .source = "exp of the mean loss over the ranges 1, 2, 3-4, 5-8, 9-16, ... of each window."
 #define AVERAGES "the running average of the weights"
 #define TEST_SET "test part of the data"
 #define TRAIN_SET "training part of the data, without augmentation"
@@ -264,6 +299,50 @@ const struct job_metric job_metrics[] = {
      PPL,
      OF(TRAIN_SET, AVERAGES),
      .written = train_text_averaged},
+    {.key = "loss/eval/<name>", .series = "zero-shot", LOSS, ZERO_SHOT("the weights"), .written = evals},
+    {.key = "loss/eval_ema/<name>",
+     .series = "zero-shot, averaged weights",
+     LOSS,
+     ZERO_SHOT(AVERAGES),
+     .written = evals_averaged},
+    {.key = "ppl/eval/<name>", .series = "zero-shot", PPL, ZERO_SHOT("the weights"), .written = evals},
+    {.key = "ppl/eval_ema/<name>",
+     .series = "zero-shot, averaged weights",
+     PPL,
+     ZERO_SHOT(AVERAGES),
+     .written = evals_averaged},
+    {.key = "ppl/val_at/<position>",
+     .series = "validation",
+     BY_POSITION("validation part of the data", "the weights"),
+     .written = val_text},
+    {.key = "ppl/val_ema_at/<position>",
+     .series = "validation, averaged weights",
+     BY_POSITION("validation part of the data", AVERAGES),
+     .written = val_text_averaged},
+    {.key = "ppl/test_at/<position>",
+     .series = "test",
+     BY_POSITION(TEST_SET, "the weights"),
+     .written = test_text},
+    {.key = "ppl/test_ema_at/<position>",
+     .series = "test, averaged weights",
+     BY_POSITION(TEST_SET, AVERAGES),
+     .written = test_text_averaged},
+    {.key = "ppl/train_at/<position>",
+     .series = "training",
+     BY_POSITION(TRAIN_SET, "the weights"),
+     .written = train_text},
+    {.key = "ppl/train_ema_at/<position>",
+     .series = "training, averaged weights",
+     BY_POSITION(TRAIN_SET, AVERAGES),
+     .written = train_text_averaged},
+    {.key = "ppl/eval_at/<name>/<position>",
+     .series = "zero-shot",
+     BY_POSITION("test part of a text of data.eval", "the weights"),
+     .written = evals},
+    {.key = "ppl/eval_ema_at/<name>/<position>",
+     .series = "zero-shot, averaged weights",
+     BY_POSITION("test part of a text of data.eval", AVERAGES),
+     .written = evals_averaged},
     {.key = "lr",
      .title = "Learning rate",
      .group = JOB_METRIC_TRAINING,

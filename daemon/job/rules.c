@@ -829,6 +829,9 @@ static void check_data(struct job_ctx *c)
 
     if (!ok(c, "/data/dataset", "/data/path"))
         return;
+    if (d->eval.count && (!info->task || strcmp(info->task, "language")))
+        job_ctx_error(c, "/data/eval", "is for language models: \"%s\" is no text that one is trained on",
+                      info->name);
     if (!info->generated && !d->path)
         job_ctx_error(c, "/data/path", "must not be null for \"%s\"", info->name);
     if (d->augment.crop == JOB_CROP_PAD_CROP && ok(c, "/data/augment/pad_crop/shift", "/data/image_size") &&

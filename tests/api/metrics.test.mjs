@@ -13,7 +13,7 @@ before(async () => {
 after(() => host?.stop());
 
 /** What a row's key looks like in a run. */
-const shape = key => new RegExp(`^${key.replace(/[.]/g, '\\.').replace(/\[(.*)\]$/, '($1)?').replaceAll(/<(layer|head)>/g, '[1-9]\\d*').replace('<rank>', '\\d+')}$`);
+const shape = key => new RegExp(`^${key.replace(/[.]/g, '\\.').replace(/\[(.*)\]$/, '($1)?').replaceAll(/<(layer|head|position)>/g, '[1-9]\\d*').replace('<name>', '[^/]+').replace('<rank>', '\\d+')}$`);
 const rowsOf = key => metrics.filter(metric => shape(metric.key).test(key));
 
 test('both tables have a tag, and are not sent again to who has them', async () => {
@@ -73,6 +73,12 @@ test('the sources write no key without a row, and every row is written', () => {
     for (const [, name] of task.matchAll(/\bTASK_NUMBER\("(\w+)"\)/g))
         for (const split of ['val', 'test', 'train'])
             written.push(`${name}/${split}`, `${name}/${split}_ema`);
+    /* Of zero-shot texts, and by position: the key's beginning, behind which a name and a position follow. */
+    for (const [, name] of task.matchAll(/\bTASK_NUMBER\("(\w+)"\)/g))
+        if (!name.startsWith('acc'))
+            written.push(`${name}/eval/ptb`, `${name}/eval_ema/ptb`);
+    for (const [, base] of task.matchAll(/"(\w+\/\w+_at\/)"/g))
+        written.push(base.includes('/eval') ? `${base}ptb/64` : `${base}64`);
     written.push(...[...task.matchAll(/\.throughput = "(\w+)"/g)].map(([, key]) => key));
     assert.ok(written.length > 20, `${written}`);
     const probed = /stat_keys\[STATS\] = \{([^}]*)\}/.exec(train)[1].match(/"[^"]+"/g).map(key => key.slice(1, -1));

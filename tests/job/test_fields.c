@@ -78,8 +78,8 @@ static void test_rows_are_well_formed(void **state)
         assert_true((f->rule != NULL) == (f->rule_text != NULL));
         assert_true((f->useful != NULL) == (f->useful_text != NULL));
         assert_true(f->meaning && *f->meaning && f->reference);
-        assert_true((f->names != NULL) ==
-                    (f->type == JOB_T_ENUM || f->type == JOB_T_ENUM_OR_NUM || f->type == JOB_T_ENUMS));
+        assert_true((f->names != NULL) == (f->type == JOB_T_ENUM || f->type == JOB_T_ENUM_OR_NUM ||
+                                           f->type == JOB_T_ENUMS || f->type == JOB_T_SETS));
         assert_true(f->min <= f->max);
         assert_ptr_equal(job_field_find(f->pointer), f);
         if (f->names)
@@ -389,7 +389,7 @@ static void test_every_name_is_taken_or_refused_by_name(void **state)
  * effect: nothing is ignored in silence. */
 static void test_what_is_not_available_is_marked_so(void **state)
 {
-    static const char *const pointers[] = {"/params", "/depends_on", "/data/eval"};
+    static const char *const pointers[] = {"/params", "/depends_on"};
     struct pd_buf b;
     json_t *all, *field;
     size_t i, seen = 0;
@@ -428,7 +428,6 @@ static void test_what_is_not_available_is_never_ignored(void **state)
         {"/attention/n_valid", "true"},
         {"/attention/qk_norm", "true"},
         {"/attention/init_logit_std", "0.5"},
-        {"/data/eval", "[\"ptb\"]"},
         {"/data/augment/flip", "0.5"},
         {"/data/augment/randaugment", "{}"},
         {"/data/augment/mixup", "0.8"},

@@ -155,9 +155,8 @@ static void test_errors_point_at_the_layer_that_set_the_value(void **state)
 
     (void)state;
     want_error(
-        "{\"recipe\":\"gpt2_wt103\",\"model\":{\"preset\":\"gpt_micro\"},\"data\":{\"dataset\":\"text\","
-        "\"path\":\"a\"}}",
-        "#/recipe", "\"gpt2_wt103\" sets /data/eval");
+        "{\"recipe\":\"gpt2_wt103\",\"model\":{\"preset\":\"vit_micro\"},\"data\":{\"dataset\":\"mnist\"}}",
+        "#/recipe", "\"gpt2_wt103\" sets /data/eval: is for language models");
     doc = with(GPT, "/overrides", "{\"/train/batch\":0}");
     want_only(doc, "#/overrides/~1train~1batch", "must be at least 1");
     free(doc);

@@ -24,6 +24,15 @@ static enum pd_err read_outputs(void *user, const char *name, double *to, size_t
 {
     const struct outputs *o = user;
 
+    if (!strncmp(name, "range_",
+                 6)) { /* of 1, 2, 3-4 and 5: the loss is twice the last position in each batch */
+        const double loss[] = {2, 4, 8, 10};
+
+        assert_int_equal(count, 4);
+        for (size_t i = 0; i < count; i++)
+            to[i] = !strcmp(name, "range_loss") ? loss[i] : (double)(i + 1);
+        return PD_OK;
+    }
     assert_int_equal(count, 1);
     if (o->broken && !strcmp(name, "correct"))
         return pd_fail(reason, PD_ERR_IO, "no correct ones");
@@ -32,12 +41,12 @@ static enum pd_err read_outputs(void *user, const char *name, double *to, size_t
 }
 
 /* Two batches of 4 and 1 counted targets. */
-static void evaluate(const struct task *t, double number[TASK_NUMBERS_MAX])
+static void evaluate(const struct task *t, double number[TASK_NUMBERS_MAX], double at[TASK_RANGES_MAX])
 {
     struct outputs batch[] = {{.loss_sum = 5, .count = 4, .correct = 1}, {.loss_sum = 2.5, .count = 1}};
     struct task_score score;
 
-    t->begin(&score);
+    t->begin(&score, 5);
     for (size_t i = 0; i < 2; i++) {
         const struct task_outputs from = {.user = &batch[i], .read = read_outputs};
 
@@ -45,20 +54,45 @@ static void evaluate(const struct task *t, double number[TASK_NUMBERS_MAX])
     }
     assert_true(score.count <= MODEL_SUMS_MAX);
     t->end(&score, number);
+    if (t->ranges)
+        t->end_at(&score, at);
 }
 
 static void test_task_evaluations_are_means_over_all_targets(void **state)
 {
-    double images[TASK_NUMBERS_MAX], tokens[TASK_NUMBERS_MAX];
+    double images[TASK_NUMBERS_MAX], tokens[TASK_NUMBERS_MAX], at[TASK_RANGES_MAX];
 
     (void)state;
-    evaluate(&task_classify, images);
-    evaluate(&task_language, tokens);
+    evaluate(&task_classify, images, at);
+    evaluate(&task_language, tokens, at);
+    assert_true(at[0] == exp(2) && at[1] == exp(2) && at[2] == exp(8.0 / 3) && at[3] == exp(2.5));
     assert_string_equal(task_classify.numbers[1].key[DATA_SCORED_VAL], "acc/val");
     assert_string_equal(task_language.numbers[1].key[DATA_SCORED_VAL], "ppl/val");
     assert_true(images[0] == 1.5 && tokens[0] == 1.5);
     assert_true(images[1] == 0.2);
     assert_true(tokens[1] == exp(1.5));
+}
+
+static void test_task_ranges_of_positions_are_powers_of_two_and_end_with_the_context(void **state)
+{
+    static const struct {
+        int32_t context;
+        size_t count;
+        int32_t last[8];
+    } cases[] = {{1, 1, {1}},
+                 {2, 2, {1, 2}},
+                 {3, 3, {1, 2, 3}},
+                 {8, 4, {1, 2, 4, 8}},
+                 {100, 8, {1, 2, 4, 8, 16, 32, 64, 100}}};
+    int32_t last[TASK_RANGES_MAX];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        assert_int_equal(task_language.ranges(cases[i].context, last), cases[i].count);
+        assert_memory_equal(last, cases[i].last, cases[i].count * sizeof *last);
+    }
+    assert_int_equal(task_language.ranges(1 << 20, last), 21);
+    assert_null(task_classify.ranges);
 }
 
 static void test_task_an_evaluation_fails_with_the_graph(void **state)
@@ -68,7 +102,7 @@ static void test_task_an_evaluation_fails_with_the_graph(void **state)
     struct task_score score;
 
     (void)state;
-    task_classify.begin(&score);
+    task_classify.begin(&score, 0);
     assert_int_equal(task_classify.add(&score, &from, &why), PD_ERR_IO);
     assert_string_equal(why.text, "no correct ones");
 }
@@ -150,6 +184,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_task_evaluations_are_means_over_all_targets),
+        cmocka_unit_test(test_task_ranges_of_positions_are_powers_of_two_and_end_with_the_context),
         cmocka_unit_test(test_task_an_evaluation_fails_with_the_graph),
         cmocka_unit_test(test_task_steps_of_images_have_an_accuracy),
         cmocka_unit_test(test_task_every_data_set_of_the_build_has_a_task_that_measures_its_best),

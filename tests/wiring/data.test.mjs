@@ -103,6 +103,11 @@ function writeFiles(dir) {
     put('trained/wiki.test.tokens', prose(30, 9));
     put('wiki/wiki.train.tokens', prose(50, 5));
     put('wiki/wiki.valid.tokens', prose(20, 6));
+    for (const [name, count] of [['train/b.txt', 30], ['train/a/long.txt', 50], ['train/a.txt', 12], ['validation/1.txt', 18], ['test/2.txt.gz', 14], ['test/10.txt', 12]])
+        put(`books/${name}`, name.endsWith('.gz') ? zlib.gzipSync(prose(count, count)) : prose(count, count));
+    for (let i = 0; i < 14; i++)
+        put(`web/subset${i % 3}/${i}.txt`, prose(5 + i % 4, 40 + i).trim());
+    put('web/readme.md', 'not read');
     put('labelled/one.csv', csv(labelled(40, 11, ['wolf', 'ant', 'Owl'])));
     put('labelled/numbers.jsonl.gz', zlib.gzipSync(jsonl(labelled(40, 12, ['10', '9', '-1']))));
     put('labelled/parts/train.tsv', tsv(labelled(20, 13, ['y', 'x', 'z'])));
@@ -186,6 +191,10 @@ test('/data/dataset', () => recomputed(
     text({ dataset: 'wikitext2', path: 'tests/wiki', tokenizer: 'words', split: undefined }),
     text({ dataset: 'wikitext103', path: 'tests/wiki', split: undefined }),
     generated(), generated({ tokenizer: 'words' }), generated({ tokenizer: 'chars' }),
+    ...['bytes', 'words', 'gpt2_bpe'].flatMap(tokenizer => [
+        text({ dataset: 'pg19', path: 'tests/books', split: standard(), tokenizer }),
+        text({ dataset: 'openwebtext', path: 'tests/web', split: standard({ val: 0.2, test: 0.15 }), tokenizer })]),
+    text({ dataset: 'openwebtext', path: 'tests/web', split: { rule: 'fraction', train: 0.6, val: 0.3 } }),
     labels(),
 ));
 
@@ -281,6 +290,64 @@ test('/data/image_size', () => recomputed(
     pictures(), pictures({ image_size: 8 }), pictures({ image_size: [8, 12] }), pictures({ image_size: [20, 16] }),
     pictures({ image_size: undefined }, { model: { patch: 14 } }),
 ));
+
+test('/data/eval: each text is scored once at the end, with the tokenizer and the selected checkpoint of the run', { timeout: 240000 }, async () => {
+    const some = ['ptb', 'web', 'books', 'other', 'text_gen'].map(name => ({
+        ptb: { dataset: 'ptb', path: 'tests/tested' }, web: { dataset: 'openwebtext', path: 'tests/web' }, books: { dataset: 'pg19', path: 'tests/books', name: 'books' },
+        other: { dataset: 'text', path: 'tests/other.txt', name: 'other' }, text_gen: 'text_gen' })[name]);
+    const worse = { train: { steps: 6, eval_every: 1, optimizer: { lr: 0.5 }, schedule: { name: 'constant' } } }; // the best is not the last
+    const jobs = [
+        text({ eval: some.slice(0, 4), split: standard({ test: 0.2 }) }, worse),
+        text({ eval: some.slice(0, 4), tokenizer: 'words' }, { train: { ema: 0.5 } }),
+        text({ eval: some.slice(0, 3), tokenizer: 'gpt2_bpe' }),
+        text({ eval: some.slice(4), split: standard() }, { model: { depth: 1, context: 300 }, data: { context: 200 } }),
+    ];
+    const all = await recomputed(...jobs.slice(0, 3));
+    assert.ok(!all[0].want.series.get('loss/eval/ptb').has(6), 'the best is not the last');
+    // As many as asked for, under their names, and with the averages.
+    assert.deepEqual([...all[0].got.series.keys()].filter(key => key.startsWith('ppl/eval/')).sort(), ['books', 'openwebtext', 'other', 'ptb'].map(name => `ppl/eval/${name}`));
+    assert.ok(all[1].got.series.has('loss/eval_ema/other'));
+    // An evaluation by itself takes them too, and does not take those of its run.
+    const { run } = all[0].got;
+    const scored = async data => {
+        const { run: id } = await rig.daemon.submit({ kind: 'evaluate', run: run.id, checkpoint: 6, split: 'val', resources: { device: 'cpu' }, data });
+        await rig.daemon.reach(id, 'succeeded');
+        return new Map((await rig.daemon.get(`/api/v1/runs/${id}/metrics`)).series.map(({ key, last }) => [key, last ?? null]));
+    };
+    assert.ok(![...(await scored({})).keys()].some(key => key.includes('/eval')));
+    assert.ok((await scored({ eval: some.slice(1, 2) })).has('ppl/eval/openwebtext'));
+});
+
+test('/data/eval: what cannot be scored is refused by its entry', { timeout: 120000 }, async () => {
+    const refused = (job, pointer, because) => assert.rejects(rig.daemon.submit(job), error => {
+        assert.match(error.message, /422/);
+        assert.ok(error.message.includes(`"pointer":"#${pointer}"`), error.message);
+        assert.match(error.message, because);
+        return true;
+    });
+    const of = (...list) => text({ eval: list });
+    const other = { dataset: 'text', path: 'tests/other.txt' };
+    await refused(of('ptb2'), '/data/eval/0/dataset', /must be one of .*did you mean 'ptb'/);
+    await refused(of({ ...other, dataset: 'mnist' }), '/data/eval/0/dataset', /no text that a language model continues/);
+    await refused(of({ ...other, dataset: 'text_labels' }), '/data/eval/0/dataset', /no text that a language model continues/);
+    await refused(of({ path: 'tests/other.txt' }), '/data/eval/0/dataset', /is needed/);
+    await refused(of(other, { dataset: 'text' }), '/data/eval/1/path', /is needed: a text file/);
+    await refused(of('ptb'), '/data/eval/0/path', /ptb.*data root/);
+    await refused(of({ ...other, path: 'tests/../x' }), '/data/eval/0/path', /must not hold/);
+    await refused(of({ dataset: 'text_gen', path: 'tests/other.txt' }), '/data/eval/0/path', /made by polyd/);
+    await refused(of({ ...other, path: 'tests/none.txt' }), '/data/eval/0', /cannot open 'tests\/none.txt'/);
+    await refused(of({ dataset: 'ptb', path: 'tests/ptb' }), '/data/eval/0', /holds no test.txt/);
+    await refused(of({ dataset: 'pg19', path: 'tests/labelled' }), '/data/eval/0', /no text: no file whose name ends in/);
+    await refused(of(other, other), '/data/eval/1', /\\"text\\" is the name of entry 0 already/);
+    await refused(of(other, { ...other, name: 'a/b' }), '/data/eval/1/name', /1 to 32 letters/);
+    await refused(of({ ...other, split: {} }), '/data/eval/0', /unknown key \\"split\\"/);
+    await refused(of(7), '/data/eval/0', /must be the name of a data set/);
+    await refused(of(...Array.from({ length: 9 }, (_, i) => ({ ...other, name: `n${i}` }))), '/data/eval', /at most 8 entries/);
+    await refused(text({ eval: 'ptb' }), '/data/eval', /must be an array/);
+    await refused(text({ tokenizer: 'chars', path: 'tests/plain.txt', eval: [{ dataset: 'text', path: 'tests/tiny.txt' }] }), '/data/eval/0', /character/);
+    await refused(pictures({ eval: [other] }), '/data/eval', /is for language models/);
+    await refused({ ...of(other), sweep: { axes: [{ pointer: '/data/eval', values: [[], [other]] }] } }, '/sweep/axes/0/pointer', /cannot be swept/);
+});
 
 // Of the last one's 60 bytes an epoch is two steps: the windows move between the steps.
 test('/data/context', () => recomputed(

@@ -8,7 +8,7 @@ import { until } from '../lib/daemon.mjs';
 import { killWorker } from '../lib/worker.mjs';
 import { Rig, SIDE, imageJob, labelJob, merge, textJob } from './rig.mjs';
 import { initial } from './reference/init.mjs';
-import { evaluate } from './reference/train.mjs';
+import { evaluate, numbersOf } from './reference/train.mjs';
 
 let rig;
 before(async () => { rig = await Rig.start(); });
@@ -17,13 +17,13 @@ after(() => rig?.stop());
 /** The reference's numbers of an evaluation, by key. `data`: what the document says of the data beside the run's own. */
 function expected(job, step, split, data = {}) {
     const { settings, checkpoints } = rig.expect(job), shapes = initial(settings);
-    const samples = rig.feed(merge(job, { data })).scored(split);
+    const feed = rig.feed(merge(merge(job, { data: { eval: [] } }), { data })), samples = feed.scored(split);
     const numbers = {};
     for (const [prefix, suffix] of settings.ema === null ? [['', '']] : [['', ''], ['ema.', '_ema']]) {
         const params = new Map(Array.from(shapes, ([name, p]) => [name, { shape: p.shape, data: checkpoints.get(step).get(prefix + name) }]));
-        const { loss, right } = evaluate(settings, params, samples);
-        numbers[`loss/${split}${suffix}`] = loss;
-        numbers[settings.classes ? `acc/${split}${suffix}` : `ppl/${split}${suffix}`] = settings.classes ? right : Math.exp(loss);
+        Object.assign(numbers, Object.fromEntries(numbersOf(settings, evaluate(settings, params, samples), `${split}${suffix}`)));
+        for (const other of feed.evals ?? [])
+            Object.assign(numbers, Object.fromEntries(numbersOf(settings, evaluate(settings, params, other.samples), `eval${suffix}`, other.name)));
     }
     return numbers;
 }

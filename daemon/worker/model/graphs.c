@@ -408,7 +408,13 @@ enum pd_err model_graph_eval(const struct model *m, const struct model_loss *l, 
     if (err != PD_OK)
         return err;
     logits = logits_of(&n);
-    loss = loss_of(&n, l, logits, 0);
+    if (l->emit_eval) {
+        loss = (struct sums){.count = model_loss_sums(l)};
+        pk_graph_scope(n.g, "loss");
+        l->emit_eval(n.g, logits, batch, loss.val);
+    } else {
+        loss = loss_of(&n, l, logits, 0);
+    }
     pk_output(n.g, "logits", logits);
     for (size_t i = 0; i < loss.count; i++)
         pk_output(n.g, l->sum[i], loss.val[i]);

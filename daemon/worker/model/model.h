@@ -241,6 +241,9 @@ struct model_loss {
     /* Each (1), in the order of the names. */
     void (*emit)(struct pk_graph *g, struct pk_val logits, double smoothing,
                  struct pk_val ret[MODEL_SUMS_MAX]);
+    /* Of an evaluation of `batch` samples, in place of `emit`, with more outputs for the task; NULL: `emit`. */
+    void (*emit_eval)(struct pk_graph *g, struct pk_val logits, int32_t batch,
+                      struct pk_val ret[MODEL_SUMS_MAX]);
 };
 size_t model_loss_sums(const struct model_loss *l);
 /* Numbers of the output "report" of a step. */

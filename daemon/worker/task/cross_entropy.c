@@ -15,8 +15,9 @@ static void emit(struct pk_graph *g, struct pk_val logits, double smoothing,
 const struct model_loss task_cross_entropy = {
     .sum = {[TASK_LOSS] = "loss_sum", [TASK_COUNT] = "count", [TASK_CORRECT] = "correct"}, .emit = emit};
 
-void task_cross_entropy_begin(struct task_score *score)
+void task_cross_entropy_begin(struct task_score *score, int32_t context)
 {
+    (void)context;
     *score = (struct task_score){.count = TASK_CROSS_ENTROPY_SUMS};
 }
 

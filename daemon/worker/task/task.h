@@ -15,6 +15,7 @@
 
 #define TASK_NUMBERS_MAX 4
 #define TASK_STEPS_MAX 4
+#define TASK_RANGES_MAX 32 /* of positions in the context */
 
 /* Reads numbers of the evaluation graph's last run, as double. */
 struct task_outputs {
@@ -26,12 +27,15 @@ struct task_outputs {
 struct task_score {
     size_t count;
     double sum[MODEL_SUMS_MAX];
+    size_t ranges; /* of `number_at`; 0: the task has none */
+    double range_loss[TASK_RANGES_MAX], range_count[TASK_RANGES_MAX]; /* sums over the rows of each */
 };
 
 /* A number of an evaluation: its keys for the samples that were scored (enum data_scored), of the weights and
  * of their averages; all static. */
 struct task_number {
     const char *key[3], *averaged[3];
+    const char *eval, *eval_averaged; /* of a set of data.eval, whose name follows */
 };
 #define TASK_NUMBER(name)                                                                                    \
     {                                                                                                        \
@@ -41,12 +45,20 @@ struct task_number {
         .averaged = {[DATA_SCORED_VAL] = name "/val_ema",                                                    \
                      [DATA_SCORED_TEST] = name "/test_ema",                                                  \
                      [DATA_SCORED_TRAIN] = name "/train_ema"},                                               \
+        .eval = name "/eval/", .eval_averaged = name "/eval_ema/",                                           \
     }
 
 /* A number that follows from the report of a step: the mean loss, then the other sums of `loss`. */
 struct task_step {
     const char *key; /* static */
     double (*of)(const double *report);
+};
+
+/* Where an evaluation's numbers by position in the context belong: the catalogue's keys without what follows
+ * "_at/". */
+struct task_at {
+    const char *key[3], *averaged[3]; /* as task_number; NULL: the task has no such numbers */
+    const char *eval, *eval_averaged; /* of a set of data.eval, whose name follows */
 };
 
 struct task {
@@ -67,10 +79,16 @@ struct task {
 
     /* The evaluator: once per batch `add`; `end` gives a value for each of `numbers`, of which the first is
      * the loss and the second what people read. */
-    void (*begin)(struct task_score *score);
+    void (*begin)(struct task_score *score, int32_t context);
     enum pd_err (*add)(struct task_score *score, const struct task_outputs *from, struct pd_why *why);
     void (*end)(const struct task_score *score, double ret[TASK_NUMBERS_MAX]);
     struct task_number numbers[TASK_NUMBERS_MAX + 1]; /* the last has no key */
+
+    /* Of tasks that predict at each position: the last position, from 1, of each range into which `begin` divides
+     * `context` of them; how many. NULL: none. `end_at` gives a value for each range. */
+    size_t (*ranges)(int32_t context, int32_t ret_last[TASK_RANGES_MAX]);
+    void (*end_at)(const struct task_score *score, double ret[TASK_RANGES_MAX]);
+    struct task_at at;
 };
 
 #define TASK_EXTERN(name) extern const struct task task_##name;
@@ -93,7 +111,7 @@ PD_NODISCARD enum pd_err task_check(const struct task *t, const struct data_set 
 extern const struct model_loss task_cross_entropy;
 /* Its sums, and those of its evaluator: of loss, of counted targets and of correct ones. */
 enum { TASK_LOSS, TASK_COUNT, TASK_CORRECT, TASK_CROSS_ENTROPY_SUMS };
-void task_cross_entropy_begin(struct task_score *score);
+void task_cross_entropy_begin(struct task_score *score, int32_t context);
 /* Of classes: accuracy of a step, and {loss, accuracy} of an evaluation. */
 double task_accuracy_step(const double *report);
 void task_accuracy_end(const struct task_score *score, double ret[TASK_NUMBERS_MAX]);

@@ -5,6 +5,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+_Static_assert(MODEL_SUMS_MAX <= RANKS_SUMS_MAX && TASK_RANGES_MAX <= RANKS_SUMS_MAX,
+               "the sums of an evaluation can be added up over ranks");
+
 struct evaluator {
     const struct session *session;
     struct model_store *store;
@@ -66,8 +69,20 @@ static enum pd_err read_output(void *user, const char *name, double *to, size_t 
     return executable_read(&e->executable, name, to, count, why);
 }
 
-enum pd_err evaluator_score(struct evaluator *e, enum data_split part, double number[TASK_NUMBERS_MAX],
-                            enum train_stop *ret_stop, struct pd_why *why)
+static enum pd_err sum_ranks(struct evaluator *e, struct task_score *sums, struct pd_why *why)
+{
+    struct ranks *ranks = e->session->ranks;
+    enum pd_err err = ranks_sum(ranks, sums->sum, sums->count, why);
+
+    if (err == PD_OK && sums->ranges)
+        err = ranks_sum(ranks, sums->range_loss, sums->ranges, why);
+    if (err == PD_OK && sums->ranges)
+        err = ranks_sum(ranks, sums->range_count, sums->ranges, why);
+    return err;
+}
+
+enum pd_err evaluator_score(struct evaluator *e, const struct data_set *set, enum data_split part,
+                            struct evaluator_numbers *ret, enum train_stop *ret_stop, struct pd_why *why)
 {
     const struct session *s = e->session;
     const struct train_setup *setup = &s->setup;
@@ -76,13 +91,13 @@ enum pd_err evaluator_score(struct evaluator *e, enum data_split part, double nu
     struct task_score sums;
     const struct data_share share = {
         .whole = setup->eval_batch * setup->ranks, .parts = 1, .rank = setup->rank, .ranks = setup->ranks};
-    int64_t left = (setup->info->count[part] + share.whole - 1) / share.whole;
+    int64_t left = (data_info(set)->count[part] + share.whole - 1) / share.whole;
     struct data_loader *l = NULL;
     const struct data_batch *b;
     enum train_stop stop = TRAIN_STOP_NONE;
-    enum pd_err err = data_loader_start_share(setup->set, part, &share, 0, 0, setup->loader_threads, &l, why);
+    enum pd_err err = data_loader_start_share(set, part, &share, 0, 0, setup->loader_threads, &l, why);
 
-    task->begin(&sums);
+    task->begin(&sums, setup->context);
     for (; err == PD_OK; left--) {
         err = session_stop_asked(s, &stop, why);
         if (err != PD_OK || stop != TRAIN_STOP_NONE || left <= 0)
@@ -100,22 +115,60 @@ enum pd_err evaluator_score(struct evaluator *e, enum data_split part, double nu
     data_loader_free(l);
     reporter_bad(s->reporter, setup->set);
     if (err == PD_OK && stop == TRAIN_STOP_NONE)
-        err = ranks_sum(s->ranks, sums.sum, sums.count, why);
+        err = sum_ranks(e, &sums, why);
     if (err != PD_OK)
         return err;
-    if (stop == TRAIN_STOP_NONE)
-        task->end(&sums, number);
+    if (stop == TRAIN_STOP_NONE) {
+        task->end(&sums, ret->number);
+        if (task->ranges)
+            task->end_at(&sums, ret->at);
+    }
     *ret_stop = stop;
     return PD_OK;
 }
 
-void evaluator_push(const struct evaluator *e, enum data_scored scored, const double *number, bool averaged)
+static enum pd_err push_key(const struct evaluator *e, const char *key, double value, struct pd_why *why)
 {
-    const struct train_setup *setup = &e->session->setup;
-    const struct task_number *named = setup->task->numbers;
+    if (!key)
+        return pd_fail(why, PD_ERR_NOMEM, "no memory for the name of a metric");
+    reporter_push(e->session->reporter, key, value);
+    return PD_OK;
+}
 
-    for (size_t i = 0; named[i].key[0]; i++)
-        reporter_push(e->session->reporter, (averaged ? named[i].averaged : named[i].key)[scored], number[i]);
+/* The numbers by position: a point for each range, named by its last position. */
+static enum pd_err push_ranges(const struct evaluator *e, const char *key, const char *name, const double *at,
+                               struct pd_why *why)
+{
+    int32_t last[TASK_RANGES_MAX];
+    const size_t n = e->session->setup.task->ranges(e->session->setup.context, last);
+    enum pd_err err = PD_OK;
+
+    for (size_t i = 0; i < n && err == PD_OK; i++)
+        err =
+            push_key(e, reporter_key(e->session->reporter, "%s%s%s%d", key, name, *name ? "/" : "", last[i]),
+                     at[i], why);
+    return err;
+}
+
+enum pd_err evaluator_push(const struct evaluator *e, const struct train_eval *set, enum data_scored scored,
+                           const struct evaluator_numbers *numbers, bool averaged, struct pd_why *why)
+{
+    const struct task *task = e->session->setup.task;
+    const struct task_number *n = task->numbers;
+    const struct task_at *at = &task->at;
+    enum pd_err err = PD_OK;
+
+    for (size_t i = 0; n[i].key[0] && err == PD_OK; i++)
+        err = push_key(e,
+                       set ? reporter_key(e->session->reporter, "%s%s",
+                                          averaged ? n[i].eval_averaged : n[i].eval, set->name)
+                           : (averaged ? n[i].averaged : n[i].key)[scored],
+                       numbers->number[i], why);
+    if (err != PD_OK || !task->ranges)
+        return err;
+    if (set)
+        return push_ranges(e, averaged ? at->eval_averaged : at->eval, set->name, numbers->at, why);
+    return push_ranges(e, (averaged ? at->averaged : at->key)[scored], "", numbers->at, why);
 }
 
 /* ---- the evaluations of a run ---- */
@@ -175,88 +228,102 @@ static void count_patience(struct evaluator *e, double value)
 }
 
 /* Adds the points, and writes the numbers of the weights as words. */
-static void push(const struct evaluator *e, enum data_scored scored, const double *number,
-                 const double *average, char text[200])
+static enum pd_err push(const struct evaluator *e, const struct train_eval *set, enum data_scored scored,
+                        const struct evaluator_numbers *found, const struct evaluator_numbers *average,
+                        char text[200], struct pd_why *why)
 {
     const struct task_number *named = e->session->setup.task->numbers;
     size_t len = 0;
+    enum pd_err err = evaluator_push(e, set, scored, found, false, why);
 
-    evaluator_push(e, scored, number, false);
-    if (e->averages)
-        evaluator_push(e, scored, average, true);
+    if (err == PD_OK && e->averages)
+        err = evaluator_push(e, set, scored, average, true, why);
     text[0] = 0;
     for (size_t i = 0; named[i].key[0] && len < 200; i++)
-        len += (size_t)snprintf(text + len, 200 - len, " %s %.4f", named[i].key[scored], number[i]);
+        len +=
+            (size_t)snprintf(text + len, 200 - len, " %s%s %.4f", set ? named[i].eval : named[i].key[scored],
+                             set ? set->name : "", found->number[i]);
+    return err;
 }
 
 /* What an evaluation of step `step` found: `average` is read where averages are kept. */
-static void record(struct evaluator *e, int64_t step, const double *number, const double *average)
+static enum pd_err record(struct evaluator *e, int64_t step, const struct evaluator_numbers *found,
+                          const struct evaluator_numbers *average, struct pd_why *why)
 {
     const struct train_setup *setup = &e->session->setup;
     char text[200];
     bool was_best;
+    enum pd_err err = push(e, NULL, setup->scored, found, average, text, why);
 
-    e->loss = number[EVALUATOR_LOSS];
-    e->shown = number[EVALUATOR_SHOWN];
-    e->score = (setup->judge_averages ? average : number)[setup->best_number];
+    if (err != PD_OK)
+        return err;
+    e->loss = found->number[EVALUATOR_LOSS];
+    e->shown = found->number[EVALUATOR_SHOWN];
+    e->score = (setup->judge_averages ? average : found)->number[setup->best_number];
     was_best = train_better(setup, e->score, e->best_value);
     if (was_best) {
         e->best_value = e->score;
         e->best_step = step;
     }
-    count_patience(e, (setup->stop.averaged ? average : number)[setup->stop.number]);
-    push(e, setup->scored, number, average, text);
+    count_patience(e, (setup->stop.averaged ? average : found)->number[setup->stop.number]);
     reporter_log(e->session->reporter, "step %lld%s%s", (long long)step, text, was_best ? " best" : "");
+    return PD_OK;
 }
 
 /* A pass with the weights, and where averages are kept one with them. */
-static enum pd_err score(struct evaluator *e, enum data_split part, double *number, double *average,
+static enum pd_err score(struct evaluator *e, const struct data_set *set, enum data_split part,
+                         struct evaluator_numbers *found, struct evaluator_numbers *average,
                          enum train_stop *ret_stop, struct pd_why *why)
 {
-    enum pd_err err = evaluator_score(e, part, number, ret_stop, why), back;
+    enum pd_err err = evaluator_score(e, set, part, found, ret_stop, why), back;
 
     if (err != PD_OK || *ret_stop != TRAIN_STOP_NONE || !e->averages)
         return err;
     err = look_at(e, true, why);
     if (err == PD_OK)
-        err = evaluator_score(e, part, average, ret_stop, why);
+        err = evaluator_score(e, set, part, average, ret_stop, why);
     back = look_at(e, false, why);
     return err == PD_OK ? back : err;
 }
 
 enum pd_err evaluator_run(struct evaluator *e, int64_t step, enum train_stop *ret_stop, struct pd_why *why)
 {
-    double number[TASK_NUMBERS_MAX], average[TASK_NUMBERS_MAX] = {0};
+    struct evaluator_numbers found, average = {.number = {0}};
     enum train_stop stop = TRAIN_STOP_NONE;
     enum pd_err err;
 
     e->due = true;
-    err = score(e, DATA_VAL, number, average, &stop, why);
+    err = score(e, e->session->setup.set, DATA_VAL, &found, &average, &stop, why);
     if (err != PD_OK)
         return err;
     *ret_stop = stop;
     if (stop != TRAIN_STOP_NONE)
         return PD_OK;
-    record(e, step, number, average);
-    e->due = false;
-    return PD_OK;
+    err = record(e, step, &found, &average, why);
+    e->due = err != PD_OK;
+    return err;
 }
 
-enum pd_err evaluator_test(struct evaluator *e, int64_t step, enum train_stop *ret_stop, struct pd_why *why)
+enum pd_err evaluator_test(struct evaluator *e, const struct train_eval *set, int64_t step,
+                           enum train_stop *ret_stop, struct pd_why *why)
 {
     struct reporter *reporter = e->session->reporter;
-    double number[TASK_NUMBERS_MAX], average[TASK_NUMBERS_MAX] = {0};
-    char text[200], line[300], fields[64];
-    enum pd_err err = score(e, DATA_TEST, number, average, ret_stop, why);
+    const struct data_set *data = set ? set->set : e->session->setup.set;
+    const enum data_split part = set ? DATA_VAL : DATA_TEST; /* of a set that is only scored */
+    struct evaluator_numbers found, average = {.number = {0}};
+    char text[200], line[300], fields[100];
+    enum pd_err err = score(e, data, part, &found, &average, ret_stop, why);
 
     if (err != PD_OK || *ret_stop != TRAIN_STOP_NONE)
         return err;
     reporter_set_step(reporter, step);
-    push(e, DATA_SCORED_TEST, number, average, text);
-    snprintf(line, sizeof line, "the test part, scored once with the checkpoint of step %lld:%s",
-             (long long)step, text);
-    snprintf(fields, sizeof fields, "step=%lld samples=%lld", (long long)step,
-             (long long)e->session->setup.info->count[DATA_TEST]);
+    err = push(e, set, DATA_SCORED_TEST, &found, &average, text, why);
+    if (err != PD_OK)
+        return err;
+    snprintf(line, sizeof line, "%s%s, scored once with the checkpoint of step %lld:%s",
+             set ? "the zero-shot text " : "the test part", set ? set->name : "", (long long)step, text);
+    snprintf(fields, sizeof fields, "step=%lld samples=%lld%s%s", (long long)step,
+             (long long)data_info(data)->count[part], set ? " set=" : "", set ? set->name : "");
     reporter_event(reporter, "tested", fields, line);
     reporter_log(reporter, "%s", line);
     return PD_OK;

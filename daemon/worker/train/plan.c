@@ -1,4 +1,5 @@
 /* daemon/worker/train/plan.c: how many bytes a run will need, found by planning its graphs without memory. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -33,14 +34,15 @@ static enum pd_err plan_graph(const struct train_setup *s, const struct train_gr
     return err;
 }
 
-static void put_warnings(const struct data_set *set, struct pd_buf *b)
+/* `entry`: of data.eval; NULL: of the run's own set. */
+static void put_warnings(const struct data_set *set, const char *entry, struct pd_buf *b)
 {
     struct data_warning w[DATA_WARNINGS_MAX];
     size_t n = data_warnings(set, w);
 
     for (size_t i = 0; i < n; i++) {
         pd_json_open(b, '{');
-        pd_json_kv_str(b, "pointer", w[i].pointer);
+        pd_json_kv_str(b, "pointer", entry ? entry : w[i].pointer);
         pd_json_kv_str(b, "detail", w[i].text);
         pd_json_close(b, '}');
     }
@@ -133,7 +135,13 @@ static void put_bytes(const struct train_setup *s, const struct forecast *f, str
     pd_json_kv_int(b, "parameters", model_param_elements(s->model));
     pd_json_key(b, "warnings");
     pd_json_open(b, '[');
-    put_warnings(s->set, b);
+    put_warnings(s->set, NULL, b);
+    for (size_t i = 0; i < s->eval_count; i++) {
+        char entry[32];
+
+        snprintf(entry, sizeof entry, "#/data/eval/%zu", i);
+        put_warnings(s->eval[i].set, entry, b);
+    }
     pd_json_close(b, ']');
 }
 

@@ -169,7 +169,7 @@ enum pd_err ranks_agree(struct ranks *r, int64_t *x, struct pd_why *why)
 
 enum pd_err ranks_sum(struct ranks *r, double *x, size_t count, struct pd_why *why)
 {
-    double sum[MODEL_SUMS_MAX] = {0}, one[MODEL_SUMS_MAX];
+    double sum[RANKS_SUMS_MAX] = {0}, one[RANKS_SUMS_MAX];
     enum pd_err err = PD_OK;
 
     if (!r)

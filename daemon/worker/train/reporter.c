@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/resource.h>
 
 #include "kernels/base/clock.h"
@@ -26,7 +27,9 @@ struct reporter {
     int64_t busy_steps;
     double loss;                            /* of the last step */
     int64_t data_waited_us, comm_waited_us; /* at the last flush */
-    int64_t bad;                            /* pictures that could not be decoded, as last reported */
+    char **keys;                            /* of reporter_key */
+    size_t key_count, key_room;
+    int64_t bad; /* pictures that could not be decoded, as last reported */
 };
 
 enum pd_err reporter_new(const struct train_host *host, struct reporter **ret, struct pd_why *why)
@@ -43,6 +46,10 @@ enum pd_err reporter_new(const struct train_host *host, struct reporter **ret, s
 
 struct reporter *reporter_free(struct reporter *r)
 {
+    for (size_t i = 0; r && i < r->key_count; i++)
+        free(r->keys[i]);
+    if (r)
+        free(r->keys);
     free(r);
     return NULL;
 }
@@ -83,6 +90,30 @@ void reporter_push(struct reporter *r, const char *key, double value)
         reporter_send(r);
     r->points[r->point_count++] =
         (struct train_point){.key = key, .step = r->step, .wall_us = pd_clock_wall_us(), .value = value};
+}
+
+const char *reporter_key(struct reporter *r, const char *fmt, ...)
+{
+    char key[256];
+    va_list args;
+
+    va_start(args, fmt);
+    vsnprintf(key, sizeof key, fmt, args);
+    va_end(args);
+    for (size_t i = 0; i < r->key_count; i++)
+        if (!strcmp(r->keys[i], key))
+            return r->keys[i];
+    if (r->key_count == r->key_room) {
+        size_t room = r->key_room ? 2 * r->key_room : 32;
+        char **more = realloc(r->keys, room * sizeof *more);
+
+        if (!more)
+            return NULL;
+        r->keys = more;
+        r->key_room = room;
+    }
+    r->keys[r->key_count] = strdup(key);
+    return r->keys[r->key_count] ? r->keys[r->key_count++] : NULL;
 }
 
 void reporter_send(struct reporter *r)

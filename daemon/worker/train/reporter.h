@@ -25,6 +25,9 @@ void reporter_progress(struct reporter *r, int64_t done, int64_t total);
 void reporter_set_step(struct reporter *r, int64_t step);
 /* Adds a point; `key` is borrowed until it is sent. */
 void reporter_push(struct reporter *r, const char *key, double value);
+/* A key made of the words, which lives as long as the reporter; the same words give the same key. NULL: there is no
+ * memory for it. */
+const char *reporter_key(struct reporter *r, const char *fmt, ...) PD_PRINTF(2, 3);
 /* Hands all points to the host. */
 void reporter_send(struct reporter *r);
 /* A line of the log for each point that was not sent yet. */

@@ -100,21 +100,25 @@ static enum pd_err boundary(struct run *r, bool resumed, struct pd_why *why)
     return err;
 }
 
-/* Scores the test part, if there is one, with the checkpoint that validation selected. The last step is saved: if this is
- * stopped, the next attempt begins here again. */
+/* Scores the test part, if there is one, and the sets of data.eval with the checkpoint that validation selected. The last
+ * step is saved: if this is stopped, the next attempt begins here again. */
 static enum pd_err test(struct run *r, enum train_result *ret_result, struct pd_why *why)
 {
+    const struct train_setup *setup = &r->session.setup;
+    const bool own = setup->info->count[DATA_TEST] > 0;
     enum train_stop stop = TRAIN_STOP_NONE;
-    int64_t step;
+    int64_t step = 0;
     enum pd_err err = PD_OK;
 
-    if (r->session.setup.info->count[DATA_TEST]) {
+    if (own || setup->eval_count) {
         err = checkpoints_select(r->checkpoints, evaluator_best_step(r->evaluator), &step, why);
         if (err == PD_OK)
             err = trainer_copy(r->trainer, why);
-        if (err == PD_OK)
-            err = evaluator_test(r->evaluator, step, &stop, why);
     }
+    if (err == PD_OK && own)
+        err = evaluator_test(r->evaluator, NULL, step, &stop, why);
+    for (size_t i = 0; err == PD_OK && stop == TRAIN_STOP_NONE && i < setup->eval_count; i++)
+        err = evaluator_test(r->evaluator, &setup->eval[i], step, &stop, why);
     if (err == PD_OK)
         *ret_result = stop == TRAIN_STOP_CANCEL       ? TRAIN_CANCELLED
                       : stop == TRAIN_STOP_CHECKPOINT ? TRAIN_STOPPED
@@ -189,6 +193,8 @@ static void announce(struct run *r)
         (long long)setup->info->count[DATA_TRAIN], (long long)setup->info->count[DATA_VAL],
         (long long)setup->info->count[DATA_TEST], arena / 1048576, session_threads(s));
     reporter_warnings(s->reporter, setup->set);
+    for (size_t i = 0; i < setup->eval_count; i++)
+        reporter_warnings(s->reporter, setup->eval[i].set);
     reporter_push(s->reporter, "mem/arena", arena);
     if (s->peak.flops > 0) {
         reporter_log(s->reporter, "%s: %.4g TFLOP/s in products of %lld in bf16%s; a step has %.4g TFLOP",

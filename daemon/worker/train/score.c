@@ -52,8 +52,11 @@ static void count_batch(void *user)
 
 static int64_t batches_of(const struct session *s)
 {
-    int64_t once = (s->setup.info->count[DATA_VAL] + s->setup.eval_batch - 1) / s->setup.eval_batch;
+    const int64_t batch = s->setup.eval_batch;
+    int64_t once = (s->setup.info->count[DATA_VAL] + batch - 1) / batch;
 
+    for (size_t i = 0; i < s->setup.eval_count; i++)
+        once += (data_info(s->setup.eval[i].set)->count[DATA_VAL] + batch - 1) / batch;
     return once * (s->config->train.ema > 0 ? 2 : 1);
 }
 
@@ -83,6 +86,23 @@ static void close_score(struct score *s)
     session_close(&s->session);
 }
 
+/* The samples that the document asks for, then the sets of data.eval. */
+static enum pd_err score_all(struct score *s, bool averaged, enum train_stop *ret_stop, struct pd_why *why)
+{
+    const struct train_setup *setup = &s->session.setup;
+    struct evaluator_numbers found;
+    enum pd_err err = evaluator_score(s->evaluator, setup->set, DATA_VAL, &found, ret_stop, why);
+
+    if (err == PD_OK && *ret_stop == TRAIN_STOP_NONE)
+        err = evaluator_push(s->evaluator, NULL, setup->scored, &found, averaged, why);
+    for (size_t i = 0; i < setup->eval_count && err == PD_OK && *ret_stop == TRAIN_STOP_NONE; i++) {
+        err = evaluator_score(s->evaluator, setup->eval[i].set, DATA_VAL, &found, ret_stop, why);
+        if (err == PD_OK && *ret_stop == TRAIN_STOP_NONE)
+            err = evaluator_push(s->evaluator, &setup->eval[i], DATA_SCORED_TEST, &found, averaged, why);
+    }
+    return err;
+}
+
 /* The weights, then their averages where the checkpoint holds some. Hands the points over when all are there:
  * an evaluation that was stopped leaves none. */
 static enum pd_err score(struct score *s, const struct data_st *st, enum train_stop *ret_stop,
@@ -96,14 +116,11 @@ static enum pd_err score(struct score *s, const struct data_st *st, enum train_s
                  (long long)config->evaluate.step);
     *ret_stop = TRAIN_STOP_NONE;
     for (int averaged = 0; averaged <= (config->train.ema > 0); averaged++) {
-        double number[TASK_NUMBERS_MAX];
-
         err = averaged ? model_store_read_averages(s->store, st, why) : model_store_read(s->store, st, why);
         if (err == PD_OK)
-            err = evaluator_score(s->evaluator, DATA_VAL, number, ret_stop, why);
+            err = score_all(s, averaged, ret_stop, why);
         if (err != PD_OK || *ret_stop != TRAIN_STOP_NONE)
             return err;
-        evaluator_push(s->evaluator, s->session.setup.scored, number, averaged);
     }
     reporter_log_points(s->session.reporter);
     reporter_send(s->session.reporter);

@@ -2,6 +2,7 @@
 #include "daemon/worker/train/setup.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -35,8 +36,6 @@ static enum pd_err check_supported(const struct job_config *c, struct pd_why *wh
 
     if (!data_form(c->data.dataset, &form))
         return refuse(why, "/data/dataset");
-    if (c->data.eval.count)
-        return refuse(why, "/data/eval");
     if (a->randaugment.present)
         return refuse(why, "/data/augment/randaugment");
     if (a->mixup > 0)
@@ -67,6 +66,43 @@ _Static_assert((int)JOB_TOKENIZER_GPT2_BPE == (int)DATA_TOKENIZER_GPT2_BPE &&
                    (int)JOB_INTERPOLATION_BILINEAR == (int)DATA_FILTER_BILINEAR &&
                    (int)JOB_SCORED_TRAIN == (int)DATA_SCORED_TRAIN,
                "the enumerations of the document and of the data room agree");
+
+/* Lets the sentence about a data set point at the entry of data.eval that names it. */
+static enum pd_err at_entry(struct pd_why *why, enum pd_err err, size_t index)
+{
+    char place[64], text[400] = "";
+
+    if (why && err != PD_ERR_NOMEM)
+        snprintf(text, sizeof text, "%s", pd_why_place(why->text, place, sizeof place));
+    return err == PD_ERR_NOMEM ? err : pd_fail(why, err, "#/data/eval/%zu: %s", index, text);
+}
+
+/* Opens the sets of data.eval, as options of the run's own set say but for what each entry names. */
+static enum pd_err open_evals(struct train_setup *s, const struct job_config *c,
+                              const struct data_options *own, bool headers_only, struct pd_why *why)
+{
+    const struct job_eval_sets *sets = &c->data.eval;
+    enum pd_err err = PD_OK;
+
+    if (sets->count > TRAIN_EVAL_MAX)
+        return pd_fail(why, PD_ERR_LIMIT, "#/data/eval: at most %d data sets", TRAIN_EVAL_MAX);
+    for (size_t i = 0; i < sets->count && err == PD_OK; i++) {
+        struct data_options o = *own;
+
+        o.path = sets->items[i].path;
+        o.rule = DATA_SPLIT_STANDARD;
+        memset(o.amount, 0, sizeof o.amount);
+        o.tokens = s->info->tokenizer;
+        s->eval[i].name = sets->items[i].name;
+        err = data_form(sets->items[i].dataset, &o.dataset)
+                  ? data_open(&o, headers_only, &s->eval[i].set, why)
+                  : pd_fail(why, PD_ERR_UNSUPPORTED, "this data set is not available in this build");
+        if (err != PD_OK)
+            err = at_entry(why, err, i);
+        s->eval_count += err == PD_OK;
+    }
+    return err;
+}
 
 static enum pd_err open_data(struct train_setup *s, const struct job_config *c, const struct data_root *roots,
                              size_t root_count, const char *cache, bool headers_only, struct pd_why *why)
@@ -116,7 +152,7 @@ static enum pd_err open_data(struct train_setup *s, const struct job_config *c, 
     err = data_open(&o, headers_only, &s->set, why);
     if (err == PD_OK)
         s->info = data_info(s->set);
-    return err;
+    return err == PD_OK ? open_evals(s, c, &o, headers_only, why) : err;
 }
 
 /* What the run is to learn follows from its data set. */
@@ -346,5 +382,7 @@ void train_setup_divide(struct train_setup *s, int64_t parts)
 void train_setup_done(struct train_setup *s)
 {
     s->model = model_free(s->model);
+    while (s->eval_count)
+        data_free(s->eval[--s->eval_count].set);
     s->set = data_free(s->set);
 }

@@ -13,10 +13,19 @@
 struct data_st;
 
 #define TRAIN_DIGEST_SIZE 65
+#define TRAIN_EVAL_MAX 8
+
+/* A text of data.eval, opened with the tokenizer of the run's own. */
+struct train_eval {
+    const char *name; /* borrowed from the document */
+    struct data_set *set;
+};
 
 struct train_setup {
     struct data_set *set;
     const struct data_info *info;
+    struct train_eval eval[TRAIN_EVAL_MAX];
+    size_t eval_count;
     struct model *model;
     const struct optim *optim;
     struct model_train_options options;

@@ -29,6 +29,9 @@ struct job_config;
  *   every eval_every      loss/val  acc/val or ppl/val; with train.ema the same of the averaged weights as
  *                         loss/val_ema and acc/val_ema or ppl/val_ema;
  *                         (an evaluation by itself: the same once, named by the samples that it scored)
+ *                         ppl/val_at/n: perplexity at the range of positions in the context that ends with n
+ *   at the end            loss/test  acc/test or ppl/test, ppl/test_at/n, and of each set of data.eval
+ *                         loss/eval/<name>  ppl/eval/<name>  ppl/eval_at/<name>/n; with train.ema of the averages too
  *                         sys/cpu (processors kept busy)  mem/peak (bytes: the most the process held)
  *   once per start        mem/arena (bytes: the arena of all graphs)  steps_per_epoch
  *                         sys/peak_flops (per second, of the GPU: large products in bf16, measured)

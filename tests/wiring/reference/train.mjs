@@ -52,17 +52,36 @@ function lossesOf(net, samples, smoothing) {
     return { losses, right };
 }
 
-/** loss and share of right answers over a set, without noise or smoothing. */
+/** The last position of the range that a position, from 1, belongs to: the next power of two, at most the context. */
+const rangeOf = (position, context) => Math.min(2 ** Math.ceil(Math.log2(position)), context);
+
+/** loss and share of right answers over a set, without noise or smoothing; of a text also the mean loss at each range of positions. */
 export function evaluate(s, params, samples) {
     let loss = 0, right = 0, count = 0;
+    const at = new Map();
     for (const sample of samples) {
         const t = new Tape(), one = lossesOf(network(t, s, params), [sample], 0);
-        for (const node of one.losses)
+        one.losses.forEach((node, i) => {
+            const range = rangeOf(i + 1, one.losses.length), [sum, rows] = at.get(range) ?? [0, 0];
             loss += t.at(node);
+            at.set(range, [sum + t.at(node), rows + 1]);
+        });
         right += one.right;
         count += one.losses.length;
     }
-    return { loss: loss / count, right: right / count };
+    return { loss: loss / count, right: right / count, at: new Map(Array.from(at, ([range, [sum, rows]]) => [range, sum / rows])) };
+}
+
+/**
+ * The numbers of an evaluation by key.
+ * @param {string} part 'val', 'test_ema', ..., of a zero-shot set 'eval' or 'eval_ema' with its name
+ */
+export function numbersOf(s, one, part, name = '') {
+    const under = name && `/${name}`, list = [[`loss/${part}${under}`, one.loss]];
+    if (s.classes)
+        return [...list, [`acc/${part}${under}`, one.right]];
+    return [...list, [`ppl/${part}${under}`, Math.exp(one.loss)],
+        ...Array.from(one.at, ([range, mean]) => [`ppl/${part}_at${under}/${range}`, Math.exp(mean)])];
 }
 
 /** Statistics of attention over the probe batch: the series of a step by key. */
@@ -158,7 +177,8 @@ export function update(s, state, grads, lr) {
 /**
  * A run from its seed. `batches` gives the samples of a step, {input, target} each, and those of validation; without
  * these nothing of it is computed.
- * @param {{train: (step: number) => {input: any, target: any}[], val?: {input: any, target: any}[], test?: {input: any, target: any}[]}} batches
+ * @param {{train: (step: number) => {input: any, target: any}[], val?: {input: any, target: any}[], test?: {input: any, target: any}[],
+ *     evals?: {name: string, samples: {input: any, target: any}[]}[]}} batches
  * @returns {{series: Map<string, Map<number, number>>, checkpoints: Map<number, Map<string, ArrayLike<number>>>,
  *     files: number[], best: {step: number, score: number}, steps: number, finished: boolean}} `checkpoints` holds the
  *     state at every step, `files` says which steps have a file in the end
@@ -173,20 +193,18 @@ export function train(s, batches) {
             series.set(key, new Map());
         series.get(key).set(step, value);
     };
-    const metric = s.classes ? 'acc' : 'ppl', shown = ({ loss, right }) => s.classes ? right : Math.exp(loss);
+    const pushAll = (step, ...what) => numbersOf(s, ...what).forEach(([key, value]) => push(key, step, value));
     const kept = retention(s);
     const boundary = step => {
         let score = NaN;
         if (batches.val && step > 0 && (step % s.evalEvery === 0 || step === s.steps)) {
             const one = evaluate(s, params, batches.val);
-            push('loss/val', step, one.loss);
-            push(`${metric}/val`, step, shown(one));
+            pushAll(step, one, 'val');
             score = s.classes ? one.right : one.loss;
             if (state.ema) {
                 const averaged = new Map(Array.from(params, ([name, p]) => [name, { shape: p.shape, data: state.ema.get(name) }]));
                 const other = evaluate(s, averaged, batches.val);
-                push('loss/val_ema', step, other.loss);
-                push(`${metric}/val_ema`, step, shown(other));
+                pushAll(step, other, 'val_ema');
                 if (s.emaServe)
                     score = s.classes ? other.right : other.loss;
             }
@@ -237,13 +255,14 @@ export function train(s, batches) {
         boundary(step);
     }
     const finished = inRow < s.nonfiniteLimit;
-    if (finished && batches.test?.length) { // once, with the best that is kept, or else the last
+    if (finished && (batches.test?.length || batches.evals?.length)) { // once, with the best that is kept, or else the last
         const at = s.keepBest > 0 && kept.best().step >= 0 ? kept.best().step : step;
         for (const [prefix, suffix] of state.ema ? [['', ''], ['ema.', '_ema']] : [['', '']]) {
             const chosen = new Map(Array.from(params, ([name, p]) => [name, { shape: p.shape, data: checkpoints.get(at).get(prefix + name) }]));
-            const one = evaluate(s, chosen, batches.test);
-            push(`loss/test${suffix}`, at, one.loss);
-            push(`${metric}/test${suffix}`, at, shown(one));
+            if (batches.test.length)
+                pushAll(at, evaluate(s, chosen, batches.test), `test${suffix}`);
+            for (const { name, samples } of batches.evals ?? [])
+                pushAll(at, evaluate(s, chosen, samples), `eval${suffix}`, name);
         }
     }
     return { series, checkpoints, files: kept.end(finished ? step : null), best: kept.best(), steps: step, finished };

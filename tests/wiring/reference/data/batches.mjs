@@ -2,10 +2,11 @@
 import { existsSync, readFileSync } from 'node:fs';
 import path from 'node:path';
 import { digitSet } from './digits.mjs';
+import { encodeDocuments, joined, readDocuments } from './documents.mjs';
 import { readCifar, readFolder, readMnist } from './files.mjs';
 import { Draws, bounded, shuffled } from './draws.mjs';
 import { classesOf, readLabelled } from './labelled.mjs';
-import { stream, words } from '../philox.mjs';
+import { stream, words as draws } from '../philox.mjs';
 import { evaluationPicture, normalised, trainingPicture } from './pixels.mjs';
 import { generatedParts } from './sentences.mjs';
 import { splitImages, splitText } from './split.mjs';
@@ -21,6 +22,7 @@ import { tokenizer } from './tokens.mjs';
  * @property {(step: number) => Sample[]} train the whole batch of global step 0, 1, ...
  * @property {Sample[]} val the validation part, in order
  * @property {Sample[]} test what is scored once, at the end, in order
+ * @property {{name: string, samples: Sample[]}[]} [evals] the zero-shot sets, of texts
  * @property {(split: 'train' | 'val' | 'test') => Sample[]} scored a part as an evaluation sees it, in order
  * @property {{samples: number, channels?: number, height?: number, width?: number, classes?: number, vocab?: number}} facts
  *     of the training part, as a network needs to know them
@@ -97,9 +99,29 @@ const partFiles = [
     ['test.txt', 'ptb.test.txt', 'wiki.test.tokens', 'wiki.test.raw', 'test.tokens'],
 ];
 
+const folders = ['openwebtext', 'pg19'];
+
+/** The text of a zero-shot set, and where its documents end: its test part, or all of a set without parts. */
+function evalText({ dataset }, place, tokenizer, splitSeed) {
+    if (dataset === 'text_gen')
+        return { text: generatedParts({ rule: 'standard' }, splitSeed)[2], ends: [] };
+    if (dataset === 'text')
+        return { text: readFileSync(place), ends: [] };
+    if (folders.includes(dataset)) {
+        const [train, , test] = readDocuments(place);
+        return joined(test.length ? test : train, tokenizer);
+    }
+    return { text: readFileSync(path.join(place, partFiles[2].find(file => existsSync(path.join(place, file))))), ends: [] };
+}
+
 /** The three parts of a text, and all that its characters are taken from. */
 function textParts({ data }, place, splitSeed) {
     const standard = data.split.rule === 'standard';
+    if (folders.includes(data.dataset)) {
+        const given = readDocuments(place).slice(0, standard ? 3 : 2), { text, ends } = joined(given.flat(), data.tokenizer);
+        const sizes = given.map(documents => joined(documents, data.tokenizer).text.length);
+        return { parts: splitText(data.split, text, sizes, data.tokenizer !== 'bytes', ends), text, ends };
+    }
     if (data.dataset === 'text_gen') {
         const parts = generatedParts(data.split, splitSeed);
         return { parts, text: Buffer.concat(parts.slice(0, standard ? 3 : 2)) };
@@ -114,23 +136,33 @@ function textParts({ data }, place, splitSeed) {
 }
 
 /** @returns {Feed} */
-function texts(document, place, tokenizerFolder, splitSeed) {
-    const { data, train } = document, context = data.context, { parts, text } = textParts(document, place, splitSeed);
-    const { vocabulary, encode } = tokenizer(data.tokenizer, text, parts[0], tokenizerFolder);
-    const ids = parts.map(encode), counts = ids.map(part => Math.floor((part.length - 1) / context));
+function texts(document, place, tokenizerFolder, splitSeed, below) {
+    const { data, train } = document, context = data.context, { parts, text, ends } = textParts(document, place, splitSeed);
+    const words = tokenizer(data.tokenizer, text, parts[0], tokenizerFolder), { vocabulary } = words;
+    const encode = (whole, part, documents) => {
+        const from = part.byteOffset - whole.byteOffset;
+        return encodeDocuments(words, whole, data.tokenizer === 'gpt2_bpe' ? documents : [], from, from + part.length);
+    };
+    const ids = parts.map(part => ends ? encode(text, part, ends) : words.encode(part)), counts = ids.map(part => Math.floor((part.length - 1) / context));
     const { places, ...length } = schedule(document, counts[0]);
     // A window is the context and one token more; the last one is moved back inside.
-    const window = (part, number, offset) => {
-        const at = Math.min(number * context + offset, ids[part].length - context - 1);
-        return ids[part].slice(at, at + context + 1);
+    const cut = (tokens, number, offset) => {
+        const at = Math.min(number * context + offset, tokens.length - context - 1);
+        return tokens.slice(at, at + context + 1);
     };
-    const whole = part => Array.from({ length: counts[part] }, (_, i) => sample(window(part, i, 0)));
+    const window = (part, number, offset) => cut(ids[part], number, offset);
     const sample = window => ({ input: window.slice(0, -1), target: window.slice(1) });
+    const whole = part => Array.from({ length: counts[part] }, (_, i) => sample(window(part, i, 0)));
+    const evals = (data.eval ?? []).map(entry => {
+        const other = evalText(entry, entry.path && below(entry.path), data.tokenizer, splitSeed);
+        const tokens = encode(other.text, other.text, other.ends);
+        return { name: entry.name, samples: Array.from({ length: Math.floor((tokens.length - 1) / context) }, (_, i) => sample(cut(tokens, i, 0))) };
+    });
     return {
         ...length, facts: { samples: counts[0], vocab: vocabulary.length }, vocabulary,
         train: step => places(step).map(({ epoch, sample: number }) =>
-            sample(window(0, number, bounded(words(train.seed, stream.window, epoch, 0)[0], context)))),
-        val: whole(1), test: data.split.rule === 'standard' && parts[2].length ? whole(2) : [],
+            sample(window(0, number, bounded(draws(train.seed, stream.window, epoch, 0)[0], context)))),
+        val: whole(1), test: data.split.rule === 'standard' && parts[2].length ? whole(2) : [], evals,
         scored: split => whole(['train', 'val', 'test'].indexOf(split)),
     };
 }
@@ -174,6 +206,6 @@ export function batches(document, roots) {
     if (data.dataset === 'text_labels')
         return labelled(document, place, data.tokenizer_path && below(data.tokenizer_path), data.split_seed ?? document.train.seed);
     if (data.image_size === null)
-        return texts(document, place, data.tokenizer_path && below(data.tokenizer_path), data.split_seed ?? document.train.seed);
+        return texts(document, place, data.tokenizer_path && below(data.tokenizer_path), data.split_seed ?? document.train.seed, below);
     return pictures(document, place, data.split_seed ?? document.train.seed);
 }

@@ -67,7 +67,7 @@ static void test_documents_come_in_the_order_of_their_paths(void **state)
     put("web/a/z.txt.gz", "one", 3, true);
     put("web/a.txt", "nil", 3, false); /* '.' comes before '/' */
     put("web/c/d/e.txt", "<|endoftext|>", 13, false);
-    put("web/notes.md", "not read", 8, false);
+    put("web/notes.html", "not read", 8, false);
     put("web/.hidden.txt", "not read", 8, false);
     o.amount[DATA_VAL] = 16;
     for (int cached = 0; cached < 2; cached++) {
@@ -78,7 +78,7 @@ static void test_documents_come_in_the_order_of_their_paths(void **state)
         assert_int_equal(data_warnings(set, w), 1);
         assert_string_equal(w[0].kind, "unread_files");
         assert_non_null(strstr(w[0].text, "1 files are not read"));
-        assert_non_null(strstr(w[0].text, "notes.md"));
+        assert_non_null(strstr(w[0].text, "notes.html"));
         set = data_free(set);
     }
     bytes.tokenizer = DATA_TOKENIZER_BYTES;
@@ -173,11 +173,11 @@ static void test_documents_that_cannot_be_read_are_named(void **state)
 
     (void)state;
     put_bpe(true);
-    put("web/one.md", "x", 1, false);
+    put("web/one.html", "x", 1, false);
     want_refused(&o, PD_ERR_NOT_FOUND, "'box/web' holds no text: no file whose name ends in .txt or .txt.gz");
     put("web/valid/1.txt", "some text", 9, false);
     want_refused(&o, PD_ERR_NOT_FOUND, "'box/web' holds no folder 'train'");
-    put("web/train/1.md", "x", 1, false);
+    put("web/train/1.html", "x", 1, false);
     want_refused(&o, PD_ERR_NOT_FOUND, "'box/web/train' holds no text");
     put("web/train/bad.txt.gz", "\x1f\x8b\x08 this is no gzip", 19, false);
     want_refused(&o, PD_ERR_CORRUPT, "'train/bad.txt.gz' cannot be unpacked");

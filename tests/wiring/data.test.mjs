@@ -107,7 +107,7 @@ function writeFiles(dir) {
         put(`books/${name}`, name.endsWith('.gz') ? zlib.gzipSync(prose(count, count)) : prose(count, count));
     for (let i = 0; i < 14; i++)
         put(`web/subset${i % 3}/${i}.txt`, prose(5 + i % 4, 40 + i).trim());
-    put('web/readme.md', 'not read');
+    put('web/index.html', 'not read');
     put('labelled/one.csv', csv(labelled(40, 11, ['wolf', 'ant', 'Owl'])));
     put('labelled/numbers.jsonl.gz', zlib.gzipSync(jsonl(labelled(40, 12, ['10', '9', '-1']))));
     put('labelled/parts/train.tsv', tsv(labelled(20, 13, ['y', 'x', 'z'])));

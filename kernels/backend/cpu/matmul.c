@@ -88,15 +88,6 @@ static void plan_shape(struct cpu_matmul *p, struct pk_backend *b, const struct 
     p->blocks_n = cpu_div_up(p->n, p->bn);
 }
 
-static bool needs_own(const struct cpu_matmul *p)
-{
-#if CPU_F64
-    return !p->b || !p->b->gemm->dgemm;
-#else
-    return p->b && !p->b->gemm->sgemm;
-#endif
-}
-
 static void plan_scratch(struct cpu_matmul *p, struct cpu_scratch *s, int threads)
 {
     if (p->x.copied)
@@ -109,8 +100,8 @@ static void plan_scratch(struct cpu_matmul *p, struct cpu_scratch *s, int thread
         PK_FN(matmul_few_scratch)(p, s);
         return;
     }
-    if (needs_own(p))
-        p->own_scratch = cpu_take(s, ((PK_FN(own_gemm_scratch)() + 63) & ~(size_t)63) * (size_t)threads);
+    if (PK_FN(block_scratch)(p->b))
+        p->own_scratch = cpu_take(s, PK_FN(block_scratch)(p->b) * (size_t)threads);
     if (p->splits > 1)
         p->partial = cpu_take(s, (size_t)(p->splits * p->m * p->n) * sizeof(real));
     if (p->residual && p->act != PK_ACT_NONE)
@@ -321,19 +312,10 @@ static void block_task(void *arg, int64_t task, int thread)
         for (int64_t r = 0; r < m && !add; r++)
             memset(to + r * ldc, 0, (size_t)n * sizeof(real));
         done = true;
-    } else
-#if CPU_F64
-        if (p->b->gemm->dgemm)
-        done = p->b->gemm->dgemm(p->ta, p->tb, m, n, k, x, p->lda, y, p->ldb, add, to, ldc);
-#else
-        if (p->b->gemm->sgemm)
-        done = p->b->gemm->sgemm(p->ta, p->tb, m, n, k, x, p->lda, y, p->ldb, add, to, ldc);
-#endif
-    if (!done && p->own_scratch) {
-        PK_FN(own_gemm)
-        (p->ta, p->tb, m, n, k, x, p->lda, y, p->ldb, add, to, ldc,
-         p->own_scratch + ((PK_FN(own_gemm_scratch)() + 63) & ~(size_t)63) * (size_t)thread);
-        done = true;
+    } else {
+        char *own = p->own_scratch ? p->own_scratch + PK_FN(block_scratch)(p->b) * (size_t)thread : NULL;
+
+        done = PK_FN(block_product)(p->b, p->ta, p->tb, m, n, k, x, p->lda, y, p->ldb, add, to, ldc, own);
     }
     if (!done) {
         atomic_store(&p->failed, true);

@@ -79,6 +79,37 @@ void PK_FN(own_gemm)(bool ta, bool tb, int64_t m, int64_t n, int64_t k, const vo
     }
 }
 
+size_t PK_FN(block_scratch)(const struct pk_backend *b)
+{
+#if CPU_F64
+    const bool own = !b || !b->gemm->dgemm;
+#else
+    const bool own = b && !b->gemm->sgemm;
+#endif
+
+    return own ? (PK_FN(own_gemm_scratch)() + 63) & ~(size_t)63 : 0;
+}
+
+bool PK_FN(block_product)(struct pk_backend *b, bool ta, bool tb, int64_t m, int64_t n, int64_t k,
+                          const real *x, int64_t ldx, const real *y, int64_t ldy, bool add, real *to,
+                          int64_t ldc, void *scratch)
+{
+    bool done = false;
+
+#if CPU_F64
+    if (b->gemm->dgemm)
+        done = b->gemm->dgemm(ta, tb, m, n, k, x, ldx, y, ldy, add, to, ldc);
+#else
+    if (b->gemm->sgemm)
+        done = b->gemm->sgemm(ta, tb, m, n, k, x, ldx, y, ldy, add, to, ldc);
+#endif
+    if (!done && scratch) {
+        PK_FN(own_gemm)(ta, tb, m, n, k, x, ldx, y, ldy, add, to, ldc, scratch);
+        done = true;
+    }
+    return done;
+}
+
 double PK_FN(fma_peak)(int64_t turns)
 {
     vec acc[12], x = vset((real)1.0000001), y = vset((real)1e-9);

@@ -124,6 +124,11 @@ struct pk_val pk_matmul(struct pk_graph *g, struct pk_val a, struct pk_val b);
 struct pk_val pk_linear(struct pk_graph *g, struct pk_val x, struct pk_val w, bool w_transposed,
                         struct pk_val bias);
 
+/* Convolution of images (B, H, W, Ci) with w (kh, kw, Ci, Co): -> (B, Ho, Wo, Co), op.h. */
+struct pk_val pk_conv2d(struct pk_graph *g, struct pk_val x, struct pk_val w, int32_t stride, int32_t pad);
+/* Each channel of x (B, H, W, C) by its own kernel, w (kh, kw, C), kh and kw odd; the grid stays. */
+struct pk_val pk_dwconv2d(struct pk_graph *g, struct pk_val x, struct pk_val w);
+
 /* Inverted dropout by the counter-based generator: rng I32 (3) is a graph input {seed low, seed high, step};
  * step is that of the optimiser, or of the micro-batch where several make a step. The same rng gives the same
  * mask in forward and backward, after resuming and for any number of threads. Every place in a network needs

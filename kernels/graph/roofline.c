@@ -17,7 +17,7 @@ const char *pk_kind_name(enum pk_kind kind)
         [PK_KIND_LOSS] = "cross-entropy",  [PK_KIND_ELEMENTWISE] = "elementwise",
         [PK_KIND_MOVEMENT] = "movement",   [PK_KIND_SUM] = "sum",
         [PK_KIND_EMBEDDING] = "embedding", [PK_KIND_OPTIMISER] = "optimiser",
-        [PK_KIND_RANKS] = "ranks",
+        [PK_KIND_RANKS] = "ranks",         [PK_KIND_CONVOLUTION] = "convolution",
     };
 
     return (unsigned)kind < PK_KIND_COUNT ? name[kind] : "unknown";

@@ -142,6 +142,17 @@ static struct narrowing narrowing_of(const struct rig_case *c)
     case PK_OP_BLEND:
         n.in[1] = ALONE;
         break;
+    case PK_OP_CONV2D:
+    case PK_OP_CONV2D_DX:
+    case PK_OP_CONV2D_DW: /* as MATMUL: f32 makes no bf16 */
+        n.in[0] = n.in[1] = TOGETHER;
+        break;
+    case PK_OP_DWCONV2D:
+    case PK_OP_DWCONV2D_DW:
+        n.in[0] = ALONE;
+        n.out[0] = c->op == PK_OP_DWCONV2D ? ALONE : 0;
+        n.in[1] = c->op == PK_OP_DWCONV2D ? 0 : ALONE;
+        break;
     default:
         break;
     }

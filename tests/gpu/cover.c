@@ -153,6 +153,15 @@ static void options(struct noting *n, const struct pk_call *c)
         option(n, 5, a->optim.copy);
         option(n, 6, a->optim.ema > 0);
         break;
+    case PK_OP_CONV2D:
+    case PK_OP_CONV2D_DX:
+    case PK_OP_CONV2D_DW:
+        option(n, 0, a->conv.stride);
+        option(n, 1, a->conv.pad);
+        break;
+    case PK_OP_DWCONV2D:
+        option(n, 0, a->conv.flip);
+        break;
     default:
         break;
     }

@@ -37,6 +37,46 @@ static void test_products_count_each_matrix_once(void **state)
     assert_true(fabs(pk_cost_seconds(&c, &(struct pk_peaks){1e9, 960}) - 2) < 0.1);
 }
 
+/* 8 x 8 pixels by a kernel of 3 x 3 at every second place, with pads: 4 x 4 places of 27 x 5 products. */
+static void test_convolutions_count_every_tap_at_every_place(void **state)
+{
+    const struct pk_shape x = PK_SHAPE(2, 8, 8, 3), w = PK_SHAPE(3, 3, 3, 5), y = PK_SHAPE(2, 4, 4, 5);
+    const struct {
+        enum pk_op op;
+        struct pk_shape in[2], out;
+    } form[] = {{PK_OP_CONV2D, {x, w}, y}, {PK_OP_CONV2D_DX, {y, w}, x}, {PK_OP_CONV2D_DW, {x, y}, w}};
+    struct pk_attr attr = {0};
+
+    (void)state;
+    attr.conv.stride = 2;
+    attr.conv.pad = 1;
+    for (size_t i = 0; i < sizeof form / sizeof *form; i++) {
+        struct pk_view in[2] = {dense(PK_F32, form[i].in[0]), dense(PK_F32, form[i].in[1])};
+        struct pk_view out = dense(PK_F32, form[i].out);
+        const struct pk_cost c = pk_call_cost(&(struct pk_call){form[i].op, &attr, 2, 1, in, &out, NULL, 0});
+
+        assert_int_equal(c.kind, PK_KIND_CONVOLUTION);
+        assert_true(c.flop == 2.0 * 2 * 4 * 4 * 27 * 5);
+        assert_true(c.read + c.written == 4 * (2 * 8 * 8 * 3 + 27 * 5 + 2 * 4 * 4 * 5));
+    }
+}
+
+static void test_depthwise_convolutions_count_every_tap_at_every_pixel(void **state)
+{
+    struct pk_attr attr = {0};
+    struct pk_view in[2] = {dense(PK_BF16, PK_SHAPE(2, 6, 5, 4)), dense(PK_F32, PK_SHAPE(3, 3, 4))};
+    struct pk_view out = dense(PK_BF16, PK_SHAPE(2, 6, 5, 4));
+    struct pk_cost c = pk_call_cost(&(struct pk_call){PK_OP_DWCONV2D, &attr, 2, 1, in, &out, NULL, 0});
+
+    (void)state;
+    assert_int_equal(c.kind, PK_KIND_CONVOLUTION);
+    assert_true(c.flop == 2.0 * 2 * 6 * 5 * 4 * 9);
+    assert_true(c.read == 2 * 240 + 4 * 36 && c.written == 2 * 240);
+    c = pk_call_cost(
+        &(struct pk_call){PK_OP_DWCONV2D_DW, &attr, 2, 1, (struct pk_view[]){out, in[0]}, &in[1], NULL, 0});
+    assert_true(c.flop == 2.0 * 2 * 6 * 5 * 4 * 9);
+}
+
 static void test_a_repeated_axis_is_read_once(void **state)
 {
     struct pk_attr attr = {0};
@@ -166,6 +206,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_products_count_each_matrix_once),
+        cmocka_unit_test(test_convolutions_count_every_tap_at_every_place),
+        cmocka_unit_test(test_depthwise_convolutions_count_every_tap_at_every_pixel),
         cmocka_unit_test(test_a_repeated_axis_is_read_once),
         cmocka_unit_test(test_a_gather_reads_the_rows_it_takes),
         cmocka_unit_test(test_attention_counts_what_performance_counts),

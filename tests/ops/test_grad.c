@@ -191,6 +191,32 @@ static void fill_targets(struct rig *r)
     rig_set(r, "target", t);
 }
 
+MAKE(make_conv)
+{
+    struct pk_val x = P("x", 2, 4, 5, 2);
+
+    return pk_conv2d(g, x, P("w", 3, 3, 2, 3), 1, 1);
+}
+MAKE(make_conv_stride)
+{
+    static const int32_t order[4] = {0, 2, 1, 3};
+    struct pk_val x = pk_permute(g, P("x", 1, 5, 6, 2), order); /* not dense */
+
+    return pk_conv2d(g, x, pk_power(g, P("w", 3, 2, 2, 2), 2), 2, 1);
+}
+MAKE(make_depthwise)
+{
+    struct pk_val x = P("x", 2, 3, 4, 3);
+
+    return pk_dwconv2d(g, x, P("w", 3, 3, 3));
+}
+MAKE(make_depthwise_long)
+{
+    struct pk_val x = P("x", 1, 6, 1, 2), w = pk_broadcast(g, P("w", 5, 1, 1), PK_SHAPE(5, 1, 2));
+
+    return pk_dwconv2d(g, pk_mul(g, x, x), w);
+}
+
 static const struct build builds[] = {
     {"add", make_add, NULL, true},
     {"sub", make_sub, NULL, true},
@@ -221,6 +247,10 @@ static const struct build builds[] = {
     {"rms norm with offset", make_rms_beta, NULL, true},
     {"softmax", make_softmax, NULL, true},
     {"cross entropy", make_cross_entropy, fill_targets, true},
+    {"convolution", make_conv, NULL, true},
+    {"convolution of stride 2", make_conv_stride, NULL, true},
+    {"depthwise", make_depthwise, NULL, true},
+    {"depthwise 5 x 1, one kernel for all", make_depthwise_long, NULL, true},
 };
 
 static void test_grad_agrees_with_differences(void **state)

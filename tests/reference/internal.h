@@ -134,6 +134,8 @@ void ref_adamw(const struct pk_call *c);
 void ref_msgdw(const struct pk_call *c);
 void ref_accumulate(const struct pk_call *c);
 void ref_blend(const struct pk_call *c);
+void ref_conv2d(const struct pk_call *c);
+void ref_dwconv2d(const struct pk_call *c);
 enum pd_err ref_gather(const struct pk_call *c, struct pd_why *why);
 enum pd_err ref_scatter_add(const struct pk_call *c, struct pd_why *why);
 enum pd_err ref_cross_entropy(const struct pk_call *c, struct pd_why *why);

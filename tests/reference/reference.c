@@ -91,6 +91,15 @@ static enum pd_err run_one(const struct pk_call *c, struct pd_why *why)
     case PK_OP_BLEND:
         ref_blend(c);
         return PD_OK;
+    case PK_OP_CONV2D:
+    case PK_OP_CONV2D_DX:
+    case PK_OP_CONV2D_DW:
+        ref_conv2d(c);
+        return PD_OK;
+    case PK_OP_DWCONV2D:
+    case PK_OP_DWCONV2D_DW:
+        ref_dwconv2d(c);
+        return PD_OK;
     case PK_OP_ALL_REDUCE: /* of one rank: whoever has more uses another back end */
         memmove(c->out[0].data, c->in[0].data,
                 (size_t)pk_shape_count(&c->in[0].shape) * pk_dtype_size(c->in[0].dtype));

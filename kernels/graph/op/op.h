@@ -85,6 +85,8 @@ enum pk_ex {
     PK_EX_COUNT
 };
 
+#define PK_CONV_STRIDE_MAX 8 /* of CONV2D */
+
 #define PK_EXPR_MAX 48   /* instructions of one program: longer chains are split */
 #define PK_EXPR_STACK 16 /* deepest stack */
 #define PK_EXPR_INPUTS 12
@@ -211,6 +213,11 @@ struct pk_attr {
         struct {
             int32_t root;
         } ranks;
+        struct {
+            int32_t stride, pad; /* of both axes; depthwise: 1, and so that the grid stays */
+            int64_t extent[2];   /* of CONV2D_DX: H and W of x; of the derivatives by the kernel: kh and kw */
+            bool flip;           /* of DWCONV2D */
+        } conv;
     };
 };
 

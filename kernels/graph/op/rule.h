@@ -34,6 +34,7 @@ struct pk_vjp {
 enum pk_kind {
     PK_KIND_NONE, /* leaves and views: they never run */
     PK_KIND_MATMUL,
+    PK_KIND_CONVOLUTION,
     PK_KIND_ATTENTION,
     PK_KIND_NORM,
     PK_KIND_LOSS,        /* cross-entropy, softmax */

@@ -1,0 +1,271 @@
+/* DWCONV2D and its derivative by the kernel; vectors run along the channels.
+ *
+ * A row of the output is one task. Inside the image, four neighbours along the row share what they read of x: with
+ * kernels three wide, six vectors of x and three of the kernel make four outputs a row of the kernel.
+ *
+ * Derivative: a task takes ROWS rows of the batch and writes its sums; those are added in order. */
+#include "kernels/backend/cpu/ops.h"
+
+#define ROWS 16
+#define SIDE 4 /* neighbours */
+
+struct job {
+    struct pk_backend *b;
+    int64_t batch, height, width, channels, kh, kw, top,
+        left;                 /* top, left: what the kernel reaches before it */
+    int sign;                 /* -1: the kernel is read the other way round */
+    struct pk_view x, second; /* dense */
+    real *copy_x, *copy_second, *out, *partial;
+    int64_t tasks; /* derivative */
+};
+
+static void plan(struct job *j, struct pk_backend *b, const struct pk_call *c)
+{
+    const struct pk_shape *x = &c->in[0].shape;
+    const struct pk_shape *w = c->op == PK_OP_DWCONV2D ? &c->in[1].shape : &c->out[0].shape;
+
+    *j = (struct job){.b = b,
+                      .batch = x->dim[0],
+                      .height = x->dim[1],
+                      .width = x->dim[2],
+                      .channels = x->dim[3],
+                      .kh = w->dim[0],
+                      .kw = w->dim[1],
+                      .top = w->dim[0] / 2,
+                      .left = w->dim[1] / 2,
+                      .sign = c->op == PK_OP_DWCONV2D && c->attr->conv.flip ? -1 : 1,
+                      .x = c->in[0],
+                      .second = c->in[1],
+                      .out = c->out[0].data};
+    j->tasks = cpu_div_up(j->batch * j->height, ROWS);
+}
+
+static bool dense(const struct pk_view *v)
+{
+    int64_t step = 1;
+
+    for (int i = v->shape.rank - 1; i >= 0; i--) {
+        if (v->shape.dim[i] != 1 && v->stride[i] != step)
+            return false;
+        step *= v->shape.dim[i];
+    }
+    return true;
+}
+
+static void take_scratch(struct job *j, const struct pk_call *c, struct cpu_scratch *s)
+{
+    if (!dense(&j->x))
+        j->copy_x = cpu_take(s, (size_t)pk_shape_count(&j->x.shape) * sizeof(real));
+    if (!dense(&j->second))
+        j->copy_second = cpu_take(s, (size_t)pk_shape_count(&j->second.shape) * sizeof(real));
+    if (c->op == PK_OP_DWCONV2D_DW)
+        j->partial = cpu_take(s, (size_t)(j->tasks * j->kh * j->kw * j->channels) * sizeof(real));
+}
+
+size_t PK_FN(dwconv2d_workspace)(const struct pk_backend *b, const struct pk_call *c)
+{
+    struct cpu_scratch s = {0};
+    struct job j;
+
+    plan(&j, (struct pk_backend *)b, c);
+    take_scratch(&j, c, &s);
+    return s.used;
+}
+
+static void begin(struct job *j, struct pk_backend *b, const struct pk_call *c)
+{
+    struct cpu_scratch s = {c->workspace, 0};
+
+    plan(j, b, c);
+    take_scratch(j, c, &s);
+    if (j->copy_x) {
+        cpu_copy_view(b, &j->x, j->copy_x);
+        j->x.data = j->copy_x;
+    }
+    if (j->copy_second) {
+        cpu_copy_view(b, &j->second, j->copy_second);
+        j->second.data = j->copy_second;
+    }
+}
+
+INLINE vec part_load(const real *p, int64_t n)
+{
+    return n == W ? vld(p) : vldn(p, n);
+}
+
+/* One output near the border: only the taps inside the image. `x`: this image. */
+static void one(const struct job *j, const real *x, int64_t h, int64_t v, real *to)
+{
+    const int64_t c = j->channels;
+
+    for (int64_t e = 0; e < c; e += W) {
+        const int64_t n = cpu_min(W, c - e);
+        vec sum = vzero();
+
+        for (int64_t i = 0; i < j->kh; i++) {
+            const int64_t row = h + j->sign * (i - j->top);
+
+            if (row < 0 || row >= j->height)
+                continue;
+            for (int64_t k = 0; k < j->kw; k++) {
+                const int64_t column = v + j->sign * (k - j->left);
+
+                if (column >= 0 && column < j->width)
+                    sum += part_load(x + (row * j->width + column) * c + e, n) *
+                           part_load((const real *)j->second.data + (i * j->kw + k) * c + e, n);
+            }
+        }
+        vstn(to + e, sum, n);
+    }
+}
+
+/* Four outputs from column v on, all of whose taps are inside along the row. */
+INLINE void four(const struct job *j, const real *x, int64_t h, int64_t v, real *to, const int64_t width)
+{
+    const int64_t c = j->channels, kw = width ? width : j->kw;
+    const int64_t step = j->sign * c;
+    const real *w = j->second.data;
+
+    for (int64_t e = 0; e < c; e += W) {
+        const int64_t n = cpu_min(W, c - e);
+        vec sum[SIDE] = {vzero(), vzero(), vzero(), vzero()};
+
+        for (int64_t i = 0; i < j->kh; i++) {
+            const int64_t row = h + j->sign * (i - j->top);
+            const real *from = x + (row * j->width + v - j->sign * j->left) * c + e;
+
+            if (row < 0 || row >= j->height)
+                continue;
+            if (width == 3) {
+                const real *first = j->sign < 0 ? from - 2 * c : from;
+                vec at[SIDE + 2], tap[3];
+
+                for (int u = 0; u < SIDE + 2; u++)
+                    at[u] = part_load(first + u * c, n);
+                for (int k = 0; k < 3; k++)
+                    tap[k] = part_load(w + (i * 3 + (j->sign < 0 ? 2 - k : k)) * c + e, n);
+                for (int u = 0; u < SIDE; u++)
+                    sum[u] += at[u] * tap[0] + at[u + 1] * tap[1] + at[u + 2] * tap[2];
+                continue;
+            }
+            for (int64_t k = 0; k < kw; k++) {
+                const vec tap = part_load(w + (i * kw + k) * c + e, n);
+
+                for (int u = 0; u < SIDE; u++)
+                    sum[u] += part_load(from + k * step + u * c, n) * tap;
+            }
+        }
+        for (int u = 0; u < SIDE; u++)
+            vstn(to + u * c + e, sum[u], n);
+    }
+}
+
+static void row_task(void *arg, int64_t task, int thread)
+{
+    const struct job *j = arg;
+    const int64_t h = task % j->height, c = j->channels;
+    const real *x = (const real *)j->x.data + task / j->height * j->height * j->width * c;
+    real *to = j->out + task * j->width * c;
+    int64_t v = 0;
+
+    (void)thread;
+    for (; v < cpu_min(j->left, j->width); v++)
+        one(j, x, h, v, to + v * c);
+    for (; v + SIDE + j->left <= j->width; v += SIDE) {
+        if (j->kw == 3)
+            four(j, x, h, v, to + v * c, 3);
+        else
+            four(j, x, h, v, to + v * c, 0);
+    }
+    for (; v < j->width; v++)
+        one(j, x, h, v, to + v * c);
+}
+
+enum pd_err PK_FN(dwconv2d)(struct pk_backend *b, const struct pk_call *c, struct pd_why *why)
+{
+    struct job j;
+
+    (void)why;
+    begin(&j, b, c);
+    if (pk_shape_count(&c->out[0].shape) > 0)
+        cpu_pool_run(b->pool, j.batch * j.height, row_task, &j);
+    return PD_OK;
+}
+
+/* ---- the derivative by the kernel ---- */
+
+/* The sums of three taps of a row of the kernel over one row of dy, three of x side by side. */
+static void row_sums(const struct job *j, const real *x, const real *dy, int64_t taps, int64_t at, real *to)
+{
+    const int64_t c = j->channels;
+
+    for (int64_t e = 0; e < c; e += W) {
+        const int64_t n = cpu_min(W, c - e);
+        vec sum[3] = {vzero(), vzero(), vzero()};
+
+        for (int64_t k = 0; k < taps; k++)
+            sum[k] = part_load(to + k * c + e, n);
+        for (int64_t v = 0; v < j->width; v++) {
+            const vec d = part_load(dy + v * c + e, n);
+
+            for (int64_t k = 0; k < taps; k++) {
+                const int64_t column = v + at + k - j->left;
+
+                if (column >= 0 && column < j->width)
+                    sum[k] += part_load(x + column * c + e, n) * d;
+            }
+        }
+        for (int64_t k = 0; k < taps; k++)
+            vstn(to + k * c + e, sum[k], n);
+    }
+}
+
+static void sums_task(void *arg, int64_t task, int thread)
+{
+    const struct job *j = arg;
+    const int64_t c = j->channels, line = j->width * c, all = j->kh * j->kw * c;
+    const real *x = j->x.data, *dy = j->second.data;
+    real *to = j->partial + task * all;
+
+    (void)thread;
+    memset(to, 0, (size_t)all * sizeof(real));
+    for (int64_t r = task * ROWS; r < cpu_min(j->batch * j->height, (task + 1) * ROWS); r++)
+        for (int64_t i = 0; i < j->kh; i++) {
+            const int64_t h = r % j->height + i - j->top;
+
+            if (h < 0 || h >= j->height)
+                continue;
+            for (int64_t k = 0; k < j->kw; k += 3)
+                row_sums(j, x + (r + i - j->top) * line, dy + r * line, cpu_min(3, j->kw - k), k,
+                         to + (i * j->kw + k) * c);
+        }
+}
+
+#define ADD_PIECE 1024
+
+static void add_task(void *arg, int64_t task, int thread)
+{
+    const struct job *j = arg;
+    const int64_t all = j->kh * j->kw * j->channels, end = cpu_min(all, (task + 1) * ADD_PIECE);
+
+    (void)thread;
+    for (int64_t i = task * ADD_PIECE; i < end; i += W) {
+        const int64_t n = cpu_min(W, end - i);
+        vec sum = vzero();
+
+        for (int64_t k = 0; k < j->tasks; k++)
+            sum += vldn(j->partial + k * all + i, n);
+        vstn(j->out + i, sum, n);
+    }
+}
+
+enum pd_err PK_FN(dwconv2d_dw)(struct pk_backend *b, const struct pk_call *c, struct pd_why *why)
+{
+    struct job j;
+
+    (void)why;
+    begin(&j, b, c);
+    cpu_pool_run(b->pool, j.tasks, sums_task, &j);
+    cpu_pool_run(b->pool, cpu_div_up(j.kh * j.kw * j.channels, ADD_PIECE), add_task, &j);
+    return PD_OK;
+}

@@ -34,6 +34,8 @@ int64_t job_config_keys(const struct job_config *config)
 
     if (window)
         return window;
+    if (job_network(config->model.arch)->channel_attention)
+        return job_config_head_dim(config);
     if (patches)
         return patches + (config->model.pool == JOB_POOL_CLS);
     return config->data.context;

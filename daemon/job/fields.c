@@ -199,8 +199,10 @@ const struct job_field job_fields[] = {
      RULE(job_rule_pool, "the preset's, else mean"), WITH(job_use_image),
      SAYS("what the head reads: a class token or the mean", "M35")},
     {ROW("/model/pos", JOB_T_ENUM, config.model.pos), .names = &pos,
-     .available = BIT(JOB_POS_LEARNED) | BIT(JOB_POS_NONE), DEF("\"learned\""), WITH(job_use_pos),
-     SAYS("position embedding", "")},
+     RULE(job_rule_pos, "learned; xcit: fourier"), WITH(job_use_pos),
+     SAYS("position embedding: a table that is trained, or a code of sines and cosines of row and column, "
+          "projected to the width; an xcit has the code alone, and no other network has it",
+          "M38")},
     {ROW("/model/pos_after", JOB_T_BOOL, config.model.pos_after), DEF("false"), WITH(job_use_pos_after),
      SAYS("position embedding after the input norm", "M34")},
     {ROW("/model/context", JOB_T_INT, config.model.context), RANGE(1, 1048576),
@@ -212,7 +214,8 @@ const struct job_field job_fields[] = {
     {ROW("/model/window", JOB_T_INT, config.model.window), RANGE(1, 64), DEF("7"), WITH(job_use_swin),
      SAYS("side of a window in patches; a grid with a shorter side has one window of that side", "M37")},
     {ROW("/model/layerscale", JOB_T_NUMBER, config.model.layerscale), FROM(0), DEF("null"),
-     FLAGS(NULLABLE | OPEN0), WITH(job_use_xcit), SAYS("start value of LayerScale", "M38")},
+     FLAGS(NULLABLE | OPEN0), WITH(job_use_xcit),
+     SAYS("initial value of LayerScale, a gain for each channel of a branch; null: there is none", "M38")},
     {ROW("/model/landmarks", JOB_T_INT, config.model.landmarks), RANGE(1, 1048576), DEF("128"),
      WITH(job_use_nystrom), SAYS("landmarks m", "M39")},
     {ROW("/model/conv_kernel", JOB_T_INT, config.model.conv_kernel), RANGE(1, 1023), DEF("35"),
@@ -256,14 +259,14 @@ const struct job_field job_fields[] = {
     {ROW("/attention/scale_lr_mult", JOB_T_NUMBER, config.attention.scale_lr_mult), FROM(0), DEF("1"),
      FLAGS(NOPLAN), WITH(job_use_learned), SAYS("learning rate of the scale, in rates", "M6")},
     {ROW("/attention/n_for_scale", JOB_T_ENUM_OR_NUM, config.attention.n_for_scale), .names = &n_for_scale,
-     .available = BIT(JOB_N_PATCHES) | BIT(JOB_N_KEYS) | BIT(JOB_N_WINDOW) | BIT(JOB_N_CONTEXT) |
-                  BIT(JOB_N_ROW) | BIT(JOB_N_NUMBER),
-     FROM(0), RULE(job_rule_n_for_scale, "vit, deit: patches; swin: window; gpt: context"), FLAGS(OPEN0),
-     WITH(job_use_n),
-     SAYS("which number is N; of a swin, each block has its own: window and keys are the patches of one of "
-          "its "
-          "windows, patches those of its stage",
-          "M8")},
+     FROM(0), RULE(job_rule_n_for_scale, "vit, deit, xcit: patches; swin: window; gpt: context"),
+     FLAGS(OPEN0), WITH(job_use_n),
+     SAYS(
+         "which number is N; of a swin, each block has its own: window and keys are the patches of one of "
+         "its "
+         "windows, patches those of its stage; of an xcit, keys and channels are the channels of a head, and "
+         "the class layers have an N of their own, the patches and the class token",
+         "M8")},
     {ROW("/attention/n", JOB_T_NUMBER, config.attention.n), ANY, RULE(job_rule_n, "computed"),
      FLAGS(JOB_F_COMPUTED | FIXED), WITH(job_use_n),
      SAYS("N as a number; of a swin, that of the first stage", "M8")},
@@ -287,7 +290,7 @@ const struct job_field job_fields[] = {
      SAYS("dropout on the attention matrix", "M33")},
     {ROW("/attention/class_attention", JOB_T_ENUM, config.attention.class_attention),
      .names = &class_attention, DEF("\"same\""), WITH(job_use_xcit),
-     SAYS("activation of the class layers", "M38")},
+     SAYS("activation of the class layers: that of the others, or softmax", "M38")},
     {ROW("/attention/nystrom_apply", JOB_T_ENUM, config.attention.nystrom_apply), .names = &nystrom_apply,
      DEF("\"all\""), WITH(job_use_nystrom), SAYS("which of the three softmaxes is replaced", "M39")},
 
@@ -424,7 +427,7 @@ const struct job_field job_fields[] = {
      RULE(job_rule_weight_decay, "0.05; gpt 0.1; msgdw 1e-4"),
      SAYS("decay of tensors with two dimensions or more; decoupled but for msgd_l2", "M51")},
     {ROW("/train/optimizer/decay_temperature", JOB_T_BOOL, config.train.optimizer.decay_temperature),
-     DEF("false"), WITH(job_use_xcit), SAYS("XCiT's temperature decays too", "M51")},
+     DEF("false"), WITH(job_use_xcit), SAYS("the temperatures of an xcit decay too", "M51")},
     {ROW("/train/schedule/name", JOB_T_ENUM, config.train.schedule.name), .names = &schedule,
      .available = BIT(JOB_SCHEDULE_COSINE) | BIT(JOB_SCHEDULE_LINEAR) | BIT(JOB_SCHEDULE_STEP) |
                   BIT(JOB_SCHEDULE_CONSTANT),

@@ -448,7 +448,8 @@ int64_t job_config_split_seed(const struct job_config *config);
 int64_t job_config_patches(const struct job_config *config);
 /* Patches of one window of a network's first stage; 0 where attention sees all patches, and for text. */
 int64_t job_config_window(const struct job_config *config);
-/* Keys that a query sees: those of a window, patches plus the class token, or data.context. */
+/* Keys that a query sees: those of a window, the channels of a head where attention is between channels, patches
+ * plus the class token, or data.context. */
 int64_t job_config_keys(const struct job_config *config);
 /* The number of tokens N of the scaling laws: patches of an image without the class token, those of a window
  * where attention stays within one, or data.context; 0 where there is none. Whatever attention.n_for_scale

@@ -99,6 +99,7 @@ static const struct job_preset xcit_presets[] = {
     END,
 };
 static const struct job_network xcit = {.name = "xcit",
+                                        .available = true,
                                         .reads = JOB_READS_IMAGES,
                                         .n_for_scale = "patches",
                                         .channel_attention = true,

@@ -27,6 +27,13 @@
         T("label_smoothing", "0.1"), T("optimizer/weight_decay", "0.05"), T("batch", "1024"),                \
         T("precision", "\"bf16\"")
 
+/* What M24 and S12 share; images are evaluated whole. */
+#define XCIT                                                                                                 \
+    D("augment/eval_crop", "1"), HEAVY, T("epochs", "400"), T("optimizer/lr", "0.001"),                      \
+        T("schedule/warmup_epochs", "5"), T("schedule/warmup_lr", "1e-6"), T("schedule/min_lr", "1e-5"),     \
+        T("schedule/shifted", "false"), T("schedule/per", "\"epoch\""), T("drop_path_rule", "\"same\""),     \
+        T("optimizer/decay_temperature", "true"), T("ema", "0.99996"), D("augment/repeats", "3")
+
 const struct job_recipe job_recipes[] = {
     {"vit_b",
      JOB_ITEMS(HEAVY, T("epochs", "300"), T("optimizer/lr", "0.001"), T("schedule/warmup_epochs", "5"),
@@ -52,12 +59,8 @@ const struct job_recipe job_recipes[] = {
                T("schedule/warmup_lr", "1e-6"), T("schedule/min_lr", "1e-5"), T("clip_norm", "5"),
                T("drop_path", "0.5")),
      "Swin-B on ImageNet-1k"},
-    {"xcit_m24",
-     JOB_ITEMS(HEAVY, T("epochs", "400"), T("optimizer/lr", "0.001"), T("schedule/warmup_epochs", "5"),
-               T("schedule/warmup_lr", "1e-6"), T("schedule/min_lr", "1e-5"), T("schedule/shifted", "false"),
-               T("schedule/per", "\"epoch\""), T("drop_path", "0.15"), T("drop_path_rule", "\"same\""),
-               T("optimizer/decay_temperature", "true"), T("ema", "0.99996"), D("augment/repeats", "3")),
-     "XCiT-M24/16 on ImageNet-1k"},
+    {"xcit_m24", JOB_ITEMS(XCIT, T("drop_path", "0.15")), "XCiT-M24/16 on ImageNet-1k"},
+    {"xcit_s12", JOB_ITEMS(XCIT, T("drop_path", "0.05")), "XCiT-S12/16 on ImageNet-1k"},
     {"vit_tiny_tin",
      JOB_ITEMS(D("dataset", "\"tiny_imagenet\""), D("augment/crop", "\"rrc\""),
                D("augment/rrc/scale", "[0.5,1]"), D("augment/flip", "0.5"), T("epochs", "200"),

@@ -197,7 +197,12 @@ json_t *job_rule_gelu_1(struct job_ctx *c)
 
 json_t *job_rule_pool(struct job_ctx *c)
 {
-    return word(c, "mean");
+    return word(c, network_of(c)->channel_attention ? "cls" : "mean");
+}
+
+json_t *job_rule_pos(struct job_ctx *c)
+{
+    return word(c, network_of(c)->channel_attention ? "fourier" : "learned");
 }
 
 json_t *job_rule_context(struct job_ctx *c)
@@ -310,6 +315,9 @@ json_t *job_rule_n(struct job_ctx *c)
         break;
     case JOB_N_WINDOW:
         n = (double)job_config_window(c->g);
+        break;
+    case JOB_N_CHANNELS:
+        n = (double)job_config_head_dim(c->g);
         break;
     case JOB_N_CONTEXT:
         n = (double)c->g->model.context;
@@ -677,6 +685,7 @@ static void check_model(struct job_ctx *c)
     }
     if (info->image && net->stages)
         job_check_stages(c);
+    job_check_channels(c);
     if (!info->image && ok(c, "/model/context", "/data/context")) {
         if (m->context < 1)
             job_ctx_error(c, "/model/context", "must not be null for sequences");
@@ -702,6 +711,9 @@ static void check_attention(struct job_ctx *c)
         if (a->n_for_scale == JOB_N_WINDOW && !net->windows)
             job_ctx_error(c, "/attention/n_for_scale", "a %s has no windows; use keys or a number",
                           net->name);
+        if (a->n_for_scale == JOB_N_CHANNELS && !net->channel_attention)
+            job_ctx_error(c, "/attention/n_for_scale",
+                          "a %s attends between tokens; use patches, keys or a number", net->name);
         if (a->n_for_scale == JOB_N_ROW && !net->causal)
             job_ctx_error(c, "/attention/n_for_scale",
                           "row needs causal attention; use patches, keys or a number");

@@ -14,7 +14,7 @@ struct job_run;
 /* clang-format off */
 #define JOB_RULES(X) \
     X(null) X(required) X(arch) X(dataset) X(width) X(depth) X(heads) X(bias) X(gelu) X(gelu_1) X(image_size) X(patch) \
-    X(pool) X(context) X(norm_kind) X(norm_eps) X(alpha) X(scale_share) X(scale_param) \
+    X(pool) X(pos) X(context) X(norm_kind) X(norm_eps) X(alpha) X(scale_share) X(scale_param) \
     X(n_for_scale) X(n) X(c0) X(qk_norm) X(path) X(split) X(split_train) X(split_val) \
     X(data_context) X(length) X(lr) X(betas) X(weight_decay) X(warmup_steps) X(warmup_epochs) \
     X(warmup_form) X(min_lr) X(clip) X(device) X(precision) X(init) X(eval_every) X(keep_best) \
@@ -123,3 +123,5 @@ bool job_check_stop_metric(struct job_ctx *c, const struct job_field *f, const c
 
 /* Checks of several fields that networks of stages have: report. */
 void job_check_stages(struct job_ctx *c);
+/* Of a network that attends between channels; channels.c. */
+void job_check_channels(struct job_ctx *c);

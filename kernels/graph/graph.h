@@ -184,6 +184,10 @@ struct pk_val pk_attention(struct pk_graph *g, struct pk_val q, struct pk_val k,
 struct pk_val pk_attention_plain(struct pk_graph *g, struct pk_val q, struct pk_val k, struct pk_val v,
                                  struct pk_attention_spec spec, struct pk_val *ret_weights);
 
+/* A alone, of logits (B, H, Nq, Nk) that the caller has made, for attention whose logits are no q k': of `spec` phi,
+ * degree, bias, scale and scale_value. Few of them: A is written. */
+struct pk_val pk_attention_weights(struct pk_graph *g, struct pk_val logits, struct pk_attention_spec spec);
+
 /* How q, k, v, scale_value and bias_value change; PK_NONE = not. */
 struct pk_attention_tangent {
     struct pk_val q, k, v, scale, bias;

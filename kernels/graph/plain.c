@@ -264,3 +264,20 @@ struct pk_val pk_attention_plain(struct pk_graph *g, struct pk_val q, struct pk_
     a = pk_dropout(g, a, spec.rng, spec.dropout, spec.stream);
     return pk_copy(g, pk_permute(g, pk_matmul(g, a, v), order));
 }
+
+struct pk_val pk_attention_weights(struct pk_graph *g, struct pk_val s, struct pk_attention_spec spec)
+{
+    struct pk_val a;
+
+    if (!floating(g, s, "attention"))
+        return PK_NONE;
+    if (spec.bias != 0.0)
+        s = pk_offset(g, s, spec.bias);
+    a = pk_phi_shifted(spec.phi) ? pk_softmax(g, s) : weights(g, &spec, s, PK_NONE);
+    if (spec.scale != 1.0)
+        a = pk_scale(g, a, spec.scale);
+    if (spec.scale_value.id)
+        a = pk_mul(g, a,
+                   pk_reshape(g, spec.scale_value, PK_SHAPE(pk_shape_of(g, spec.scale_value).dim[0], 1, 1)));
+    return a;
+}

@@ -71,3 +71,4 @@ void gold_optim(struct gold *g);
 void gold_train(struct gold *g);
 void gold_augment(struct gold *g);
 void gold_swin(struct gold *g);
+void gold_xcit(struct gold *g);

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "daemon/worker/task/task.h"
-#include "tests/golden/rig.h"
+#include "tests/golden/vision.h"
 
 /* Ten times what a float32 run of the references needs, and more for sums that cancel. */
 #define OUT_RTOL 2e-5
@@ -13,19 +13,19 @@
 #define SCALE_RTOL 1e-3
 #define GRAD_FLOOR 1e-3 /* of the file's largest gradient */
 
-static const json_t *part(const struct golden *c, const char *key)
+const json_t *vision_part(const struct golden *c, const char *key)
 {
     return json_object_get(c->config, key);
 }
 
-static int32_t whole(const json_t *o, const char *key)
+int32_t vision_whole(const json_t *o, const char *key)
 {
     return (int32_t)json_integer_value(json_object_get(o, key));
 }
 
-static bool take_attention(const struct golden *c, struct model_attention *a)
+bool vision_attention(const struct golden *c, struct model_attention *a)
 {
-    const json_t *o = part(c, "attention"), *start = part(c, "scale_init");
+    const json_t *o = vision_part(c, "attention"), *start = vision_part(c, "scale_init");
     const char *kind = json_string_value(json_object_get(o, "kind"));
     const char *mode = json_string_value(json_object_get(o, "scale_mode"));
 
@@ -33,7 +33,7 @@ static bool take_attention(const struct golden *c, struct model_attention *a)
     if (!kind || !strcmp(kind, "softmax"))
         return kind != NULL;
     a->phi = PK_PHI_POLY;
-    a->degree = whole(o, "p");
+    a->degree = vision_whole(o, "p");
     if (json_is_number(start))
         a->scale_value = json_number_value(start);
     a->scale = !mode || !strcmp(mode, "none") ? MODEL_SCALE_NONE
@@ -42,36 +42,36 @@ static bool take_attention(const struct golden *c, struct model_attention *a)
     return !strcmp(kind, "poly") && mode;
 }
 
-static bool common(const struct golden *c, struct model_spec *s)
+bool vision_common(const struct golden *c, struct model_spec *s)
 {
-    const json_t *m = part(c, "model");
+    const json_t *m = vision_part(c, "model");
 
     *s = (struct model_spec){
-        .width = whole(m, "embed_dim"),
+        .width = vision_whole(m, "embed_dim"),
         .channels = 3,
-        .image_h = whole(m, "img_size"),
-        .image_w = whole(m, "img_size"),
-        .patch_h = whole(m, "patch_size"),
-        .patch_w = whole(m, "patch_size"),
-        .classes = whole(m, "num_classes"),
+        .image_h = vision_whole(m, "img_size"),
+        .image_w = vision_whole(m, "img_size"),
+        .patch_h = vision_whole(m, "patch_size"),
+        .patch_w = vision_whole(m, "patch_size"),
+        .classes = vision_whole(m, "num_classes"),
         .bias = true,
         .final_norm = true,
         .norm_eps = golden_num(c, "ln_eps", 0),
         .dtype = PK_F32,
     };
     s->mlp_width = (int32_t)(json_number_value(json_object_get(m, "mlp_ratio")) * s->width);
-    return take_attention(c, &s->attention);
+    return vision_attention(c, &s->attention);
 }
 
 static bool swin_spec(const struct golden *c, struct model_spec *s)
 {
-    const json_t *m = part(c, "model"), *blocks = part(c, "blocks"), *b;
+    const json_t *m = vision_part(c, "model"), *blocks = vision_part(c, "blocks"), *b;
     size_t i;
 
-    if (!common(c, s))
+    if (!vision_common(c, s))
         return false;
     s->arch = &model_swin;
-    s->window = whole(m, "window_size");
+    s->window = vision_whole(m, "window_size");
     for (i = 0; i < json_array_size(json_object_get(m, "depths")); i++) {
         s->stage_depth[i] = (int32_t)json_integer_value(json_array_get(json_object_get(m, "depths"), i));
         s->stage_heads[i] = (int32_t)json_integer_value(json_array_get(json_object_get(m, "num_heads"), i));
@@ -83,7 +83,7 @@ static bool swin_spec(const struct golden *c, struct model_spec *s)
         s->count_power = 0.5;
     json_array_foreach(blocks, i, b)
     {
-        s->attention.n_for_scale = whole(b, "window") * whole(b, "window");
+        s->attention.n_for_scale = vision_whole(b, "window") * vision_whole(b, "window");
     }
     return true;
 }
@@ -100,11 +100,11 @@ static const char *name_of(const char *own, char *out, size_t size)
 }
 
 /* Fills the parameters, each of which the file has, and which are all that it has. */
-static void put_params(struct golden *c, struct golden_rig *rig, const struct model *m)
+void vision_put_params(struct golden *c, struct golden_rig *rig, const struct model *m)
 {
     size_t seen = 0, there = 0;
 
-    for (size_t i = 0; i < model_param_count(m); i++) {
+    for (size_t i = 0; i < model_trained_count(m); i++) {
         const char *own = model_param(m, i)->name;
         size_t count = 0;
         char text[96];
@@ -120,12 +120,12 @@ static void put_params(struct golden *c, struct golden_rig *rig, const struct mo
         golden_fail(c, "%zu parameters of the file are ours, of %zu", seen, there);
 }
 
-static void compare_gradients(struct golden *c, struct golden_rig *rig, const struct model *m)
+void vision_compare_gradients(struct golden *c, struct golden_rig *rig, const struct model *m)
 {
     double largest = 0;
     char text[96];
 
-    for (size_t i = 0; i < model_param_count(m); i++) {
+    for (size_t i = 0; i < model_trained_count(m); i++) {
         size_t n = 0;
         const double *want =
             golden_tensor(c, &n, "grad/%s", name_of(model_param(m, i)->name, text, sizeof text));
@@ -133,7 +133,7 @@ static void compare_gradients(struct golden *c, struct golden_rig *rig, const st
         for (size_t k = 0; want && k < n; k++)
             largest = fmax(largest, fabs(want[k]));
     }
-    for (size_t i = 0; i < model_param_count(m); i++) {
+    for (size_t i = 0; i < model_trained_count(m); i++) {
         const struct model_param *p = model_param(m, i);
         char name[96];
         size_t n = 0, count = 0;
@@ -149,7 +149,7 @@ static void compare_gradients(struct golden *c, struct golden_rig *rig, const st
     }
 }
 
-static void compare(struct golden *c, struct golden_rig *rig, const char *output, const char *want_name)
+void vision_compare(struct golden *c, struct golden_rig *rig, const char *output, const char *want_name)
 {
     size_t n = 0, count = 0;
     const double *want = golden_tensor(c, &n, "%s", want_name), *got = golden_rig_output(rig, output, &count);
@@ -160,7 +160,7 @@ static void compare(struct golden *c, struct golden_rig *rig, const char *output
         golden_fail(c, "%s: %zu numbers, reference %zu", output, count, n);
 }
 
-static void put(struct golden *c, struct golden_rig *rig, const char *leaf, const char *tensor)
+void vision_put(struct golden *c, struct golden_rig *rig, const char *leaf, const char *tensor)
 {
     size_t n = 0;
     const double *x = golden_tensor(c, &n, "%s", tensor);
@@ -185,13 +185,13 @@ static bool swin(struct golden *c)
     else
         rig = golden_rig_new(c, g);
     if (rig) {
-        put_params(c, rig, m);
-        put(c, rig, "input", "in/x");
-        put(c, rig, "target", "in/labels");
+        vision_put_params(c, rig, m);
+        vision_put(c, rig, "input", "in/x");
+        vision_put(c, rig, "target", "in/labels");
         if (golden_rig_run(rig)) {
-            compare(c, rig, "logits", "out/logits");
-            compare(c, rig, "loss", "out/loss");
-            compare_gradients(c, rig, m);
+            vision_compare(c, rig, "logits", "out/logits");
+            vision_compare(c, rig, "loss", "out/loss");
+            vision_compare_gradients(c, rig, m);
         }
     }
     golden_rig_free(rig);

@@ -17,26 +17,28 @@ bool model_has_mid_norm(const struct model_spec *s)
     return s->placement == MODEL_S4 || s->placement == MODEL_S5;
 }
 
-/* Places of noise; each draws from a stream of its own. The numbers are kept for good: a run goes on from its
- * checkpoint with the same draws. */
-enum { AT_WEIGHTS, AT_PROJECTION, AT_PATH1, AT_HIDDEN, AT_OUTPUT, AT_PATH2, PLACES = 8 };
-#define EMBEDDING 0u
+#define EMBEDDING 0u /* the stream behind embeddings */
 
-static uint32_t stream(int layer, int place)
+uint32_t net_stream(int layer, enum net_noise place)
 {
-    return 1 + (uint32_t)layer * PLACES + (uint32_t)place;
+    return 1 + (uint32_t)layer * NET_NOISES + (uint32_t)place;
+}
+
+struct pk_val net_vector(struct net *n, const char *name, const char *suffix, enum model_role role,
+                         struct pk_shape shape, double value)
+{
+    const struct net_how how = {.role = role, .start = {.rest = {MODEL_DRAW_VALUE, value, 0}}};
+    char full[112];
+
+    snprintf(full, sizeof full, "%s.%s", name, suffix);
+    return net_param(n, full, shape, &how);
 }
 
 /* A gain or bias, named by what it belongs to and a suffix. */
 static struct pk_val vector(struct net *n, const char *name, const char *suffix, enum model_role role,
                             struct pk_shape shape)
 {
-    const struct net_how how = {.role = role,
-                                .start = {.rest = {MODEL_DRAW_VALUE, role == MODEL_ROLE_GAIN ? 1 : 0, 0}}};
-    char full[112];
-
-    snprintf(full, sizeof full, "%s.%s", name, suffix);
-    return net_param(n, full, shape, &how);
+    return net_vector(n, name, suffix, role, shape, role == MODEL_ROLE_GAIN ? 1 : 0);
 }
 
 static struct pk_val norm_gain(struct net *n, const char *name, int64_t width)
@@ -162,13 +164,12 @@ void net_shared_scale(struct net *n, const struct model_attention *a)
         (void)scale_number(n, a, "", 1, &index);
 }
 
-static struct pk_val learned_scale(struct net *n, const struct module *u, const char *path, size_t *ret_index)
+struct pk_val net_learned_scale(struct net *n, const struct model_attention *a, int32_t heads,
+                                const char *path, size_t *ret_index)
 {
-    const struct model_attention *a = u->a;
-    struct pk_val rho =
-        a->share == MODEL_SHARE_GLOBAL
-            ? scale_number(n, a, "", 1, ret_index)
-            : scale_number(n, a, path, a->share == MODEL_SHARE_HEAD ? u->heads : 1, ret_index);
+    struct pk_val rho = a->share == MODEL_SHARE_GLOBAL
+                            ? scale_number(n, a, "", 1, ret_index)
+                            : scale_number(n, a, path, a->share == MODEL_SHARE_HEAD ? heads : 1, ret_index);
 
     if (a->scale_param == MODEL_PARAM_LOG)
         return pk_unary(n->g, PK_EX_EXP, rho);
@@ -178,7 +179,7 @@ static struct pk_val learned_scale(struct net *n, const struct module *u, const 
 }
 
 /* W_Q | W_K | W_V: the start of W_Q and W_K may be that which gives the logits a deviation. */
-static struct model_start start_qkv(const struct model_spec *s, const struct model_attention *a, int64_t d)
+struct model_start net_start_qkv(const struct model_spec *s, const struct model_attention *a, int64_t d)
 {
     struct model_start start = net_start(s, (double)d, (double)(s->init_fused ? 3 * d : d), NET_STD);
 
@@ -224,7 +225,7 @@ struct pk_val net_attention(struct net *n, struct pk_val x, const struct model_a
     const struct model_spec *s = &n->m->spec;
     const int64_t width = last_extent(n, x);
     struct module u = {.a = a, .heads = heads, .d = width / heads};
-    struct pk_val qkv = net_linear(n, x, qkv_name, 3 * width, start_qkv(s, a, width)), q, k, v, y;
+    struct pk_val qkv = net_linear(n, x, qkv_name, 3 * width, net_start_qkv(s, a, width)), q, k, v, y;
     size_t scale = 0, at = n->module++;
     struct pk_attention_spec spec = {
         .phi = a->phi,
@@ -236,7 +237,7 @@ struct pk_val net_attention(struct net *n, struct pk_val x, const struct model_a
         .row_power = a->row_power,
         .form = a->form,
         .dropout = a->dropout,
-        .stream = stream(layer, AT_WEIGHTS),
+        .stream = net_stream(layer, NET_AT_WEIGHTS),
         .rng = n->rng,
         .bias_value = pairs ? pairs->bias : PK_NONE,
         .mask = pairs ? pairs->mask : PK_NONE,
@@ -251,7 +252,7 @@ struct pk_val net_attention(struct net *n, struct pk_val x, const struct model_a
     }
     qkv = pk_reshape(n->g, qkv, PK_SHAPE(n->batch, n->tokens, 3, heads, u.d));
     if (a->scale == MODEL_SCALE_LEARNED)
-        spec.scale_value = learned_scale(n, &u, name, &scale);
+        spec.scale_value = net_learned_scale(n, a, heads, name, &scale);
     net_module_declare(n, name, a, heads, scale);
     if (!a->qk_norm && !a->l1_tokens && !n->decode) {
         if (n->stats)
@@ -273,17 +274,17 @@ bool model_has_noise(const struct model_spec *s)
     return s->dropout > 0 || s->drop_path > 0 || s->attention.dropout > 0;
 }
 
-static struct pk_val drop(struct net *n, struct pk_val x, int layer, int place)
+struct pk_val net_dropout(struct net *n, struct pk_val x, int layer, enum net_noise place)
 {
-    return pk_dropout(n->g, x, n->rng, n->m->spec.dropout, stream(layer, place));
+    return pk_dropout(n->g, x, n->rng, n->m->spec.dropout, net_stream(layer, place));
 }
 
-static struct pk_val drop_path(struct net *n, struct pk_val x, int layer, int place)
+struct pk_val net_drop_path(struct net *n, struct pk_val x, int layer, enum net_noise place)
 {
     const struct model_spec *s = &n->m->spec;
     double share = s->drop_path_same ? 1 : s->depth > 1 ? (double)layer / (s->depth - 1) : 0;
 
-    return pk_drop_path(n->g, x, n->rng, s->drop_path * share, stream(layer, place));
+    return pk_drop_path(n->g, x, n->rng, s->drop_path * share, net_stream(layer, place));
 }
 
 struct pk_val net_embedding_dropout(struct net *n, struct pk_val x)
@@ -321,11 +322,11 @@ static struct pk_val self_attention(struct net *n, struct pk_val x, const struct
                   : net_attention(n, x, p->attention, p->heads, name.text, qkv.text, p->layer, NULL);
     x = net_linear(n, x, name_of(&name, b, p->number, b->proj), p->width,
                    start_residual(s, b, p->width, p->width));
-    return drop(n, x, p->layer, AT_PROJECTION);
+    return net_dropout(n, x, p->layer, NET_AT_PROJECTION);
 }
 
-static struct pk_val feed_forward(struct net *n, struct pk_val x, const struct net_block *b,
-                                  const struct net_place *p)
+struct pk_val net_feed_forward(struct net *n, struct pk_val x, const struct net_block *b,
+                               const struct net_place *p)
 {
     const struct model_spec *s = &n->m->spec;
     struct named name;
@@ -334,10 +335,10 @@ static struct pk_val feed_forward(struct net *n, struct pk_val x, const struct n
                    net_start(s, p->width, p->mlp_width, NET_STD));
     x = s->mlp_relu ? pk_relu(n->g, x) : pk_gelu(n->g, x, s->gelu_tanh);
     if (b->hidden_dropout)
-        x = drop(n, x, p->layer, AT_HIDDEN);
+        x = net_dropout(n, x, p->layer, NET_AT_HIDDEN);
     x = net_linear(n, x, name_of(&name, b, p->number, b->fc2), p->width,
                    start_residual(s, b, p->mlp_width, p->width));
-    return drop(n, x, p->layer, AT_OUTPUT);
+    return net_dropout(n, x, p->layer, NET_AT_OUTPUT);
 }
 
 struct pk_val net_block(struct net *n, struct pk_val x, const struct net_block *b, int layer)
@@ -369,17 +370,17 @@ struct pk_val net_block_at(struct net *n, struct pk_val x, const struct net_bloc
     h = self_attention(n, h, b, p);
     if (model_has_mid_norm(&n->m->spec))
         h = net_norm(n, h, name_of(&a, b, number, b->mid1));
-    x = pk_add(n->g, x, drop_path(n, h, layer, AT_PATH1));
+    x = pk_add(n->g, x, net_drop_path(n, h, layer, NET_AT_PATH1));
     if (at == MODEL_POST)
         x = net_norm(n, x, name_of(&a, b, number, b->norm1));
     pk_graph_scope(n->g, name_of(&a, b, number, b->mlp));
     if (at != MODEL_S5)
         net_norm_declare(n, name_of(&a, b, number, b->norm2), width);
     h = at == MODEL_POST || at == MODEL_S5 ? x : net_norm(n, x, name_of(&a, b, number, b->norm2));
-    h = feed_forward(n, h, b, p);
+    h = net_feed_forward(n, h, b, p);
     if (model_has_mid_norm(&n->m->spec))
         h = net_norm(n, h, name_of(&a, b, number, b->mid2));
-    x = pk_add(n->g, x, drop_path(n, h, layer, AT_PATH2));
+    x = pk_add(n->g, x, net_drop_path(n, h, layer, NET_AT_PATH2));
     return at == MODEL_POST ? net_norm(n, x, name_of(&a, b, number, b->norm2)) : x;
 }
 

@@ -180,3 +180,9 @@ void net_module_declare(struct net *n, const char *name, const struct model_atte
                                 .scale = a->scale == MODEL_SCALE_LEARNED ? (ptrdiff_t)scale : -1};
     snprintf(to->name, sizeof to->name, "%s", name);
 }
+
+void net_module_channels(struct net *n)
+{
+    if (n->declares && n->declares->modules)
+        n->declares->module[n->declares->modules - 1].channels = true;
+}

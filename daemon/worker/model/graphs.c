@@ -183,6 +183,23 @@ static void write_buffers(struct net *n, const struct model_train_options *o, bo
     }
 }
 
+/* What the step would make of them, as outputs. */
+static void show_buffers(struct net *n)
+{
+    const struct model *m = n->m;
+
+    for (size_t i = m->trained; i < m->count; i++) {
+        const struct net_change c = n->change[i];
+        struct pk_val x = c.x.id ? pk_scale(n->g, c.x, 1 - c.keep) : n->param[i];
+        char name[80];
+
+        if (c.x.id && c.keep > 0)
+            x = pk_add(n->g, x, pk_scale(n->g, n->param[i], c.keep));
+        snprintf(name, sizeof name, "next/%s", m->param[i].name);
+        pk_output(n->g, name, x);
+    }
+}
+
 /* The same of one part of a step: the first begins with what the buffers are. */
 static void write_next(struct net *n, struct pk_val first)
 {
@@ -266,6 +283,7 @@ enum pd_err model_graph_train(const struct model *m, const struct model_train_op
             snprintf(name, sizeof name, "grad/%s", m->param[i].name);
             pk_output(n.g, name, grad[i]);
         }
+        show_buffers(&n);
     } else {
         if (ranks)
             sum_gradients(&n, o, grad);
@@ -362,8 +380,11 @@ enum pd_err model_graph_block(const struct model *m, int32_t batch, int32_t toke
     struct net n;
     struct pk_shape shape = PK_SHAPE(batch, tokens, m->spec.width);
     struct pk_val *grad, *wrt, h, y;
-    enum pd_err err = begin(&n, m, batch, 1, why);
+    enum pd_err err;
 
+    if (!m->spec.arch->first_block)
+        return pd_fail(why, PD_ERR_UNSUPPORTED, "no block of a %s stands alone", m->spec.arch->name);
+    err = begin(&n, m, batch, 1, why);
     if (err != PD_OK)
         return err;
     n.tokens = tokens;

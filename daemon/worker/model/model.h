@@ -93,9 +93,15 @@ struct model_spec {
     int32_t window; /* side in patches */
     enum model_count count;
     double count_power; /* a module's factor is N^-count_power of its own N; 0: the same for all */
+    /* XCiT */
+    struct model_attention class_attention; /* of the class layers; `attention` is that between channels */
+    int32_t class_depth;                    /* class layers */
+    double layerscale;                      /* initial value of LayerScale; 0: there is none */
+    bool class_norm_alone;                  /* the second norm of a class layer: of the class row alone */
+    bool decay_temperature;
     /* GPT */
     int32_t vocab, context;
-    bool pos;                         /* learned position embedding */
+    bool pos;                         /* learned position embedding; of an XCiT a projected Fourier code */
     struct model_attention attention; /* of every module */
     /* noise of training: rates in [0, 1) */
     double dropout;      /* behind embeddings and projections */
@@ -124,7 +130,7 @@ PD_NODISCARD enum pd_err model_spec_check(const struct model_spec *spec, struct 
 /* The spec as metadata of a checkpoint ("polyd.model.phi" = "poly", ...), and back. numbers: words as the
  * numbers that checkpoints held before 2026-11; back, both are read. Values live in *ret_text, which the
  * caller owns (free). */
-#define MODEL_META_ITEMS 56
+#define MODEL_META_ITEMS 88
 PD_NODISCARD enum pd_err model_spec_to_meta(const struct model_spec *spec, bool numbers,
                                             struct data_st_meta_item *items, size_t *ret_count,
                                             char **ret_text, struct pd_why *why);
@@ -189,6 +195,9 @@ size_t model_attention_count(const struct model *m);
 const char *model_attention_path(const struct model *m, size_t i);
 /* Attention matrices that it makes of one sample and head: its windows; 1 where it sees all tokens at once. */
 int64_t model_attention_windows(const struct model *m, size_t i);
+/* Whether the Jacobian by W_Q has the closed form that a probe computes: its logits are x W_Q K', without a norm
+ * between. */
+bool model_attention_has_jac_q(const struct model *m, size_t i);
 /* Borrowed until model_free. *ret_scale: the parameter of its learned scale; model_param_count: it has none.
  */
 const struct model_attention *model_attention_at(const struct model *m, size_t i, int32_t *ret_heads,
@@ -282,7 +291,7 @@ int32_t model_param_owner(const struct model *m, size_t i, int32_t ranks);
  * values). Outputs: "loss" (1), the loss's first sum divided by its second; its other sums by name; "grad_norm";
  * "applied" (1: step taken; 0: loss or gradient not finite, nothing changed, buffers neither); "report" (sums +
  * 2): all of them in this order, to be read at once. Outputs are f32, or f64 if the spec says so. grads = true:
- * no optimiser, outputs "grad/<param>" and "logits" instead. */
+ * no optimiser, outputs "grad/<param>", "logits" and "next/<buffer>", what the step would make of it, instead. */
 PD_NODISCARD enum pd_err model_graph_train(const struct model *m, const struct model_train_options *o,
                                            bool grads, struct pk_graph **ret, struct pd_why *why);
 /* The same step in parts, where a batch is larger than what fits: o->batch is that of one part. `part` adds

@@ -13,6 +13,7 @@ struct model_module {
     int32_t heads;
     int64_t windows; /* attention matrices of one sample and head */
     ptrdiff_t scale; /* parameter of its learned scale; -1: it has none */
+    bool channels;   /* attends between channels: its logits are no rows times W_Q */
 };
 
 struct model {
@@ -91,6 +92,8 @@ size_t net_param_index(const struct model *m, const char *name);
  * learned scale, if it has one. */
 void net_module_declare(struct net *n, const char *name, const struct model_attention *a, int32_t heads,
                         size_t scale);
+/* The module declared last attends between channels. */
+void net_module_channels(struct net *n);
 /* Initial values of a matrix by the model's `init`. std: of the normal forms. */
 struct model_start net_start(const struct model_spec *s, double fan_in, double fan_out, double std);
 /* Bounded normal of the normal forms, whatever `init` says: embeddings. */
@@ -118,6 +121,29 @@ struct net_pairs {
 struct pk_val net_attention(struct net *n, struct pk_val x, const struct model_attention *a, int32_t heads,
                             const char *name, const char *qkv, int layer, const struct net_pairs *pairs);
 
+/* c as a graph value, where it is learned; its place in the table goes to *ret_index. path: the module's. */
+struct pk_val net_learned_scale(struct net *n, const struct model_attention *a, int32_t heads,
+                                const char *path, size_t *ret_index);
+/* Initial values of W_Q | W_K | W_V, of width d each. */
+struct model_start net_start_qkv(const struct model_spec *s, const struct model_attention *a, int64_t d);
+
+/* Places of noise in a layer; each draws from a stream of its own. The numbers are kept for good: a run goes on
+ * from its checkpoint with the same draws. */
+enum net_noise {
+    NET_AT_WEIGHTS,
+    NET_AT_PROJECTION,
+    NET_AT_PATH1,
+    NET_AT_HIDDEN,
+    NET_AT_OUTPUT,
+    NET_AT_PATH2,
+    NET_AT_PATH3,
+    NET_NOISES = 8
+};
+uint32_t net_stream(int layer, enum net_noise place);
+/* Dropout, and stochastic depth of a branch, at that place; x itself in a graph without noise. */
+struct pk_val net_dropout(struct net *n, struct pk_val x, int layer, enum net_noise place);
+struct pk_val net_drop_path(struct net *n, struct pk_val x, int layer, enum net_noise place);
+
 /* A transformer block in its placements (kernels/ATTENTION.md 10), with a network's public names. */
 struct net_block {
     const char *prefix; /* "blocks": block 3 is "blocks.3" */
@@ -142,12 +168,31 @@ struct net_place {
 };
 struct pk_val net_block_at(struct net *n, struct pk_val x, const struct net_block *b,
                            const struct net_place *p);
+/* Its two linear layers alone, named by `b`: fc1, the activation, fc2. */
+struct pk_val net_feed_forward(struct net *n, struct pk_val x, const struct net_block *b,
+                               const struct net_place *p);
 /* InputNorm, or x itself where the placement has none. */
 struct pk_val net_input_norm(struct net *n, struct pk_val x, const char *name);
 /* Dropout behind the embedding. */
 struct pk_val net_embedding_dropout(struct net *n, struct pk_val x);
 /* Whether training draws noise. */
 bool model_has_noise(const struct model_spec *s);
+
+/* ---- images with the channels last (convolution.c) ---- */
+
+/* A vector of the model: `name`.`suffix`, all of whose values begin as `value`. */
+struct pk_val net_vector(struct net *n, const char *name, const char *suffix, enum model_role role,
+                         struct pk_shape shape, double value);
+/* x (B, H, W, C) -> (B, Ho, Wo, out) by `name`.weight (out, C, k, k), without a bias. */
+struct pk_val net_convolution(struct net *n, struct pk_val x, const char *name, int64_t out, int64_t k,
+                              int32_t stride, int32_t pad);
+/* Each channel of x (B, H, W, C) by its own k x k kernel, `name`.weight (C, 1, k, k), plus `name`.bias. */
+struct pk_val net_depthwise(struct net *n, struct pk_val x, const char *name, int64_t k);
+/* BatchNorm over all axes of x but the last (arXiv:1502.03167): gains `name`.weight, offsets `name`.bias, buffers
+ * `name`.running_mean, .running_var and .num_batches_tracked (applied steps). A graph that trains normalises by
+ * the biased variance of the batch of all ranks and moves the buffers by a tenth, the variance unbiased; others
+ * normalise by the buffers. */
+struct pk_val net_batch_norm(struct net *n, struct pk_val x, const char *name);
 
 /* ---- images ---- */
 

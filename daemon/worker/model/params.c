@@ -103,6 +103,11 @@ const char *model_attention_path(const struct model *m, size_t i)
     return m->module[i].name;
 }
 
+bool model_attention_has_jac_q(const struct model *m, size_t i)
+{
+    return !m->module[i].attention.qk_norm && !m->module[i].channels;
+}
+
 int64_t model_attention_windows(const struct model *m, size_t i)
 {
     return m->module[i].windows;
@@ -187,8 +192,8 @@ enum pd_err model_param_init(const struct model *m, size_t i, uint64_t seed, voi
 {
     const struct model_param *p = &m->param[i];
     struct source src = {.seed = seed, .name = hash(p->name)};
-    int64_t n = pk_shape_count(&p->shape),
-            outputs = p->transposed ? p->shape.dim[0] : p->shape.dim[p->shape.rank - 1];
+    const int64_t n = pk_shape_count(&p->shape);
+    const int64_t outputs = p->shape.rank == 0 ? 1 : p->shape.dim[p->transposed ? 0 : p->shape.rank - 1];
 
     (void)why;
     for (int64_t k = 0; k < n; k++) {

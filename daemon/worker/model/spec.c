@@ -22,8 +22,6 @@ static enum pd_err check_supported(const struct job_config *c, struct pd_why *wh
 {
     if (!model_arch_find(job_arch_name(c->model.arch)))
         return refuse(why, "/model/arch", "this network");
-    if (c->model.pos == JOB_POS_FOURIER)
-        return refuse(why, "/model/pos", "fourier");
     if (c->attention.n_valid)
         return refuse(why, "/attention/n_valid", "counting valid tokens");
     if (c->train.precision == JOB_PRECISION_FP16)
@@ -91,6 +89,22 @@ static enum pd_err attention_from_config(const struct job_config *c, struct mode
         .init_logit_std = isnan(c->attention.init_logit_std) ? -1 : c->attention.init_logit_std,
     };
     return take_activation(c, ret, why);
+}
+
+enum pd_err model_attention_of_keys(const struct job_config *c, double keys, bool softmax,
+                                    struct model_attention *ret, struct pd_why *why)
+{
+    struct job_config own = *c;
+    enum pd_err err;
+
+    own.attention.n = keys;
+    if (softmax)
+        own.attention.activation = JOB_ACTIVATION_SOFTMAX;
+    err = attention_from_config(&own, ret, why);
+    if (err == PD_OK && pk_phi_power(ret->phi) &&
+        (ret->scale == MODEL_SCALE_FIXED || ret->scale == MODEL_SCALE_LEARNED))
+        ret->scale_value = 1 / sqrt(keys);
+    return err;
 }
 
 /* What all networks have. */
@@ -180,8 +194,8 @@ _Static_assert((int)JOB_SCALE_SHARE_GLOBAL == (int)MODEL_SHARE_GLOBAL &&
                    (int)JOB_INIT_TRUNC_XAVIER == (int)MODEL_INIT_TRUNC_XAVIER,
                "the two enumerations go together");
 
-static enum pd_err check_attention(const struct model_spec *s, const struct model_attention *a,
-                                   struct pd_why *why)
+enum pd_err model_attention_check(const struct model_spec *s, const struct model_attention *a,
+                                  struct pd_why *why)
 {
     const bool causal = s->arch->causal;
 
@@ -244,7 +258,7 @@ enum pd_err model_spec_check(const struct model_spec *s, struct pd_why *why)
                        s->drop_path);
     err = s->arch->check(s, why);
     if (err == PD_OK)
-        err = check_attention(s, &s->attention, why);
+        err = model_attention_check(s, &s->attention, why);
     return err == PD_OK ? check_precision(s, why) : err;
 }
 
@@ -265,6 +279,8 @@ static const struct {
 #define NEW_WORD(name, words)  {"polyd.model." #name, WORD, true, offsetof(struct model_spec, name), words}
 #define AT(kind, young, name, words)                                                                            \
     {"polyd.model." #name, kind, young, offsetof(struct model_spec, attention.name), words}
+#define CLASS(kind, name, words)                                                                                \
+    {"polyd.model.class." #name, kind, true, offsetof(struct model_spec, class_attention.name), words}
 #define ROW(constant, name, kind, f, df) #name " "
     OLD(ARCH, arch),                       OLD(INT, width),              OLD(INT, depth),
     OLD(INT, heads),                       OLD(INT, mlp_width),          OLD(BOOL, gelu_tanh),
@@ -290,6 +306,14 @@ static const struct {
     NEW(STAGES, stage_depth),              NEW(STAGES, stage_heads),     NEW(INT, window),
     NEW_WORD(count, "spec window grid"),   NEW(NUM, count_power),
     {"polyd.model.attn_dropout", NUM, true, offsetof(struct model_spec, attention.dropout), NULL},
+    NEW(INT, class_depth),                 NEW(NUM, layerscale),         NEW(BOOL, class_norm_alone),
+    NEW(BOOL, decay_temperature),
+    CLASS(WORD, phi, PK_EACH_PHI(ROW)),    CLASS(INT, degree, NULL),     CLASS(WORD, scale, "none fixed k learned"),
+    CLASS(NUM, n_for_scale, NULL),         CLASS(NUM, scale_value, NULL), CLASS(NUM, logit_bias, NULL),
+    CLASS(WORD, share, "layer head global"), CLASS(WORD, scale_param, "direct log softplus"),
+    CLASS(NUM, scale_lr_mult, NULL),       CLASS(BOOL, scale_decay, NULL), CLASS(NUM, dropout, NULL),
+    CLASS(NUM, init_logit_std, NULL),
+#undef CLASS
 #undef ROW
 #undef OLD
 #undef NEW

@@ -231,7 +231,7 @@ enum pd_err probe_run(struct probe *p, struct pd_why *why)
         const struct model_attention *a = model_attention_at(model, layer, &heads, &scale);
 
         for (size_t k = 0; k < STATS && err == PD_OK; k++)
-            if (k != STAT_JAC_Q || !a->qk_norm) /* W_Q acts through a norm: the closed form does not hold */
+            if (k != STAT_JAC_Q || model_attention_has_jac_q(model, layer))
                 err = push_stat(p, layer, k, (size_t)heads, why);
         if (err == PD_OK && !pk_phi_shifted(a->phi))
             err = push_scale(p, layer, why);

@@ -29,7 +29,7 @@ struct model_arch {
     /* Tokens (B, T) at positions (B, T) -> logits (picks, vocab) of the rows `pick`. NULL: it does not
      * decode; nor does one with classes. */
     struct pk_val (*decode)(struct net *n, struct pk_val tokens, struct pk_val positions, struct pk_val pick);
-    /* InputNorm and block 0 alone, of x (B, N, D). */
+    /* InputNorm and block 0 alone, of x (B, N, D). NULL: its blocks need more than x. */
     struct pk_val (*first_block)(struct net *n, struct pk_val x);
 
     const char *prefix;                      /* of names, which public files may leave out; NULL: none */
@@ -40,3 +40,11 @@ struct model_arch {
 const struct model_arch *model_arch_find(const char *name);
 /* By the number that old checkpoints hold. */
 const struct model_arch *model_arch_numbered(int number);
+
+/* What the document's activation is for a module that attends to `keys` keys: its own N, and the factor or bias that
+ * comes of it. softmax: whatever the document says of other modules. */
+PD_NODISCARD enum pd_err model_attention_of_keys(const struct job_config *c, double keys, bool softmax,
+                                                 struct model_attention *ret, struct pd_why *why);
+/* Ranges of a module's attention. */
+PD_NODISCARD enum pd_err model_attention_check(const struct model_spec *s, const struct model_attention *a,
+                                               struct pd_why *why);

@@ -1,6 +1,6 @@
 // One job at least for every field of the job document that the reference network can recompute. Fields of data, sweeps
 // and models of one's own have theirs in data.test.mjs; what no job can show is listed at the end, with the reason.
-import { imageJob, labelJob, swinJob, textJob } from './rig.mjs';
+import { imageJob, labelJob, swinJob, textJob, xcitJob } from './rig.mjs';
 
 /**
  * @typedef {object} Case
@@ -16,6 +16,7 @@ import { imageJob, labelJob, swinJob, textJob } from './rig.mjs';
 
 const poly = (more = {}, rest = {}) => imageJob({ attention: { activation: 'poly', ...more }, ...rest });
 const polySwin = (more = {}, rest = {}) => swinJob({ attention: { activation: 'poly', ...more }, ...rest });
+const polyXcit = (more = {}, rest = {}) => xcitJob({ attention: { activation: 'poly', ...more }, ...rest });
 const polyText = (more = {}, rest = {}) => textJob({ attention: { activation: 'poly', ...more }, ...rest });
 const optimizer = (more, rest = {}) => imageJob({ train: { optimizer: { lr: 0.05, ...more }, ...rest } });
 const schedule = (more, rest = {}) => imageJob({ train: { steps: 6, ...rest, schedule: more }, diagnostics: { every: 0 } });
@@ -66,6 +67,22 @@ export const cases = [
     ...each('/attention/qk_gain', [[swinJob({ attention: { qk_norm: true, qk_gain: 'per_head' } })]]),
     ...each('/train/init_fan', [[swinJob({ train: { init_fan: 'fused' } })]]),
     ...each('/resources/slots', [[polySwin({ scale: 'learned', dropout: 0.2 }, { resources: { slots: 2 }, train: { drop_path: 0.3 } }), { inert: true }]]),
+
+    /* ---- XCiT ---- */
+    ...each('/model/arch', [[xcitJob(), { instead: null }],
+        [polyXcit({ scale: 'learned', dropout: 0.3 }, { model: { layerscale: 0.3 }, train: { steps: 4, dropout: 0.2, drop_path: 0.4, accumulation: 2, ema: 0.8 } }), { instead: null }]]),
+    ...each('/model/layerscale', [[xcitJob({ model: { layerscale: 0.5 } }), { instead: null }]]),
+    ...each('/model/pos', [[xcitJob({ model: { pos: 'none' } })], [xcitJob({ model: { pos: 'fourier' } }), { instead: 'none' }]]),
+    ...each('/model/patch', [[xcitJob({ model: { patch: 2, depth: 1 } }), { instead: 4 }], [xcitJob({ model: { patch: 8, depth: 1 } }), { instead: 4 }]]),
+    ...each('/attention/class_attention', [[polyXcit({ class_attention: 'softmax' })], [polyXcit({ class_attention: 'softmax', scale: 'learned' })],
+        [xcitJob({ attention: { activation: 'sigmoid', class_attention: 'softmax' } })]]),
+    ...each('/attention/n_for_scale', [[polyXcit({ n_for_scale: 'channels' }, { model: { heads: 4 } })], [polyXcit({ n_for_scale: 'keys' }, { model: { heads: 1 } })], [polyXcit({ n_for_scale: 9 })],
+        [xcitJob({ attention: { activation: 'sigmoid', n_for_scale: 'channels', alpha: 0.7 }, model: { heads: 4 } })], [xcitJob({ attention: { activation: 'sigmoid_bias', n_for_scale: 'channels' }, model: { heads: 1 } })]]),
+    ...each('/attention/scale_share', [[polyXcit({ scale: 'learned', scale_share: 'head' })]]),
+    ...each('/attention/scale', [[polyXcit({ scale: 'none' })], [polyXcit({ scale: 'k', k: 3 })]]),
+    ...each('/train/optimizer/decay_temperature', [[xcitJob({ train: { optimizer: { lr: 0.05, weight_decay: 0.5, decay_temperature: true } } })]]),
+    ...each('/resources/slots', [[polyXcit({ scale: 'learned' }, { resources: { slots: 2 }, train: { drop_path: 0.3 } }), { inert: true }]]),
+    ...each('/train/zero', [[xcitJob({ resources: { slots: 2 }, train: { zero: 1, accumulation: 2 } }), { inert: true }]]),
 
     /* ---- norms ---- */
     ...each('/norm/placement', ['S1', 'S2', 'S3', 'S4', 'S5', 'post'].flatMap(placement =>

@@ -4,7 +4,7 @@ import assert from 'node:assert/strict';
 import { readFileSync, readdirSync } from 'node:fs';
 import { after, before, test } from 'node:test';
 import { until } from '../lib/daemon.mjs';
-import { Rig, agree, imageJob, merge, swinJob } from './rig.mjs';
+import { Rig, agree, imageJob, merge, swinJob, xcitJob } from './rig.mjs';
 import { train } from './reference/train.mjs';
 
 let rig;
@@ -50,6 +50,17 @@ test('a run that was paused and resumed', { timeout: 120000 }, async () => {
 test('a Swin that was paused and resumed', { timeout: 120000 }, async () => {
     const job = swinJob(merge(long(), { model: { arch: 'swin', width: undefined, depth: undefined, heads: undefined, patch: 2 },
         attention: { activation: 'poly', scale: 'learned', dropout: 0.2 }, train: { drop_path: 0.3 } })), { run: id } = await rig.daemon.submit(job);
+    const { job_id: jobId } = await reach(id, 5);
+    await rig.daemon.post(`/api/v1/jobs/${jobId}/pause`);
+    await until('the pause', async () => (await now(id)).state === 'paused', { every: 10 });
+    await rig.daemon.post(`/api/v1/jobs/${jobId}/resume`);
+    const run = await holds(id, job);
+    assert.equal(run.attempts, 2);
+});
+
+test('an XCiT that was paused and resumed, buffers included', { timeout: 120000 }, async () => {
+    const job = xcitJob(merge(long(), { model: { arch: 'xcit' }, attention: { activation: 'poly', scale: 'learned', dropout: 0.2 },
+        train: { drop_path: 0.3, accumulation: 2 } })), { run: id } = await rig.daemon.submit(job);
     const { job_id: jobId } = await reach(id, 5);
     await rig.daemon.post(`/api/v1/jobs/${jobId}/pause`);
     await until('the pause', async () => (await now(id)).state === 'paused', { every: 10 });

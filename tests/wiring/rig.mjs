@@ -72,6 +72,9 @@ export const imageJob = (more = {}) => merge(merge({
 export const swinJob = (more = {}) => imageJob(merge({ model: { arch: 'swin', width: undefined, depth: undefined, heads: undefined,
     widths: [4, 8], depths: [2, 1], head_counts: [1, 2], patch: 2, window: 2 } }, more));
 
+/** XCiT: a stem of two convolutions, 2 x 2 tokens, heads of 4 channels. */
+export const xcitJob = (more = {}) => imageJob(merge({ model: { arch: 'xcit' } }, more));
+
 export const textJob = (more = {}) => merge(merge({
     name: 'wiring', model: { arch: 'gpt', width: 8, depth: 2, heads: 2, context: 6 },
     data: { dataset: 'text', path: 'tests/tiny.txt', split: { rule: 'fraction', train: 0.9, val: 0.1 } },

@@ -7,7 +7,7 @@ import { png } from './reference/data/files.mjs';
 import { network } from './reference/networks.mjs';
 import { logSoftmax, pick } from './reference/sampling.mjs';
 import { Tape } from './reference/tape.mjs';
-import { Rig, SIDE, TRAIN, VAL, imageJob, labelJob, merge, swinJob, textJob } from './rig.mjs';
+import { Rig, SIDE, TRAIN, VAL, imageJob, labelJob, merge, swinJob, textJob, xcitJob } from './rig.mjs';
 import { until } from '../lib/daemon.mjs';
 
 let rig;
@@ -56,6 +56,7 @@ const classifiers = {
     'softmax with biases': imageJob({ train: { steps: 8, eval_every: 2, optimizer: { lr: 0.03 } } }),
     'a learned scale, deep norms and a class token': imageJob({ model: { pool: 'cls', mlp_act: 'relu' }, norm: { placement: 'S4' }, attention: { activation: 'poly', scale: 'learned' }, train: { steps: 6, optimizer: { lr: 0.05 } } }),
     'windows that shift, with a factor for each block': swinJob({ attention: { activation: 'poly', n_for_scale: 'patches' }, train: { steps: 8, eval_every: 2, optimizer: { lr: 0.03 } } }),
+    'BatchNorm by its buffers, class layers by softmax': xcitJob({ attention: { activation: 'poly', class_attention: 'softmax' }, model: { layerscale: 0.7 }, train: { steps: 8, eval_every: 2, optimizer: { lr: 0.05 } } }),
     'noise of training, which an answer must not have': imageJob({ train: { steps: 9, eval_every: 1, dropout: 0.5, drop_path: 0.5, optimizer: { lr: 0.1 } }, attention: { dropout: 0.5 } }),
 };
 Object.entries(classifiers).forEach(([what, job], i) => test(`a classifier answers with its formulas: ${what}`, async () => {

@@ -1,6 +1,7 @@
 // Initial weights: names and shapes of every parameter (timm's for ViT, GPT-2's for GPT), and the documented draws.
 import { stream, words } from './philox.mjs';
 import { swinShapes } from './swin.mjs';
+import { xcitShapes } from './xcit.mjs';
 
 /**
  * Every parameter in no particular order: what it is decides its initial value and whether it decays.
@@ -27,6 +28,10 @@ export function shapes(s) {
     const learned = s.activation === 'poly' && s.scale === 'learned';
     const scaleName = s.scaleParam === 'direct' ? 'attn_scale' : 'attn_scale_rho';
     const input = ['S3', 'S4', 'S5'].includes(s.placement), mid = ['S4', 'S5'].includes(s.placement);
+    if (s.arch === 'xcit') {
+        xcitShapes(s, { add, norm, linear, scaleName, learned });
+        return list;
+    }
     if (s.arch === 'swin') {
         swinShapes(s, { add, norm, linear, scaleName, learned, input, mid });
         return list;
@@ -86,6 +91,8 @@ export function shapes(s) {
 export function decays(s, p) {
     if (p.role === 'scale')
         return s.scaleDecay;
+    if (p.role === 'temperature')
+        return s.decayTemperature;
     if (p.role === 'gain' || p.shape.length < 2)
         return false;
     return s.arch === 'gpt' || (p.role !== 'cls' && p.role !== 'embedding');
@@ -153,8 +160,11 @@ export function initial(s) {
 function start(s, p, source, element) {
     const c0 = p.c ?? s.c, cut = s.init === 'trunc_normal' ? 2 / 0.02 : Infinity; // timm cuts at 2, not at two deviations
     switch (p.role) {
+    case 'temperature':
     case 'gain': return 1;
     case 'bias': return 0;
+    case 'layerscale': return s.layerscale;
+    case 'buffer': return p.value;
     case 'scale': return s.scaleParam === 'log' ? Math.log(c0) : s.scaleParam === 'softplus' ? Math.log(Math.expm1(c0)) : c0;
     case 'cls': return 1e-6 * source.normal();
     case 'embedding': return source.bounded(0.02, cut);

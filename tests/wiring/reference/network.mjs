@@ -16,6 +16,8 @@ function gelu(t, a, form) {
     return t.unary(a, x * cdf, cdf + x * Math.exp(-x * x / 2) / Math.sqrt(2 * Math.PI));
 }
 
+export const activate = gelu;
+
 const relu = (t, a) => t.unary(a, Math.max(t.at(a), 0), t.at(a) > 0 ? 1 : 0);
 
 function sigmoid(t, a) {
@@ -163,6 +165,15 @@ export class Network {
 
     c(layer) {
         return this.s.c;
+    }
+
+    activation(layer) {
+        return this.s.activation;
+    }
+
+    /** Whether a probe shows the Jacobian by W_Q: not where a norm stands between. */
+    showsQueryJacobian(layer) {
+        return !this.s.qkNorm;
     }
 
     /** Self-attention of one sample; x are the rows that W_Q multiplies. */

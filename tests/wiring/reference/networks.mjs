@@ -1,8 +1,9 @@
 // Which reference computes which network.
 import { Network } from './network.mjs';
 import { Swin } from './swin.mjs';
+import { Xcit } from './xcit.mjs';
 
-const others = { swin: Swin };
+const others = { swin: Swin, xcit: Xcit };
 
 /** The network of the settings: the arguments are those of Network. */
 export function network(t, s, ...more) {

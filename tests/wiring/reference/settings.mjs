@@ -16,6 +16,9 @@ export const presets = {
     swin_t: { arch: 'swin', widths: [96, 192, 384, 768], depths: [2, 2, 6, 2], head_counts: [3, 6, 12, 24], patch: [4, 4] },
     swin_s: { arch: 'swin', widths: [96, 192, 384, 768], depths: [2, 2, 18, 2], head_counts: [3, 6, 12, 24], patch: [4, 4] },
     swin_b: { arch: 'swin', widths: [128, 256, 512, 1024], depths: [2, 2, 18, 2], head_counts: [4, 8, 16, 32], patch: [4, 4] },
+    xcit_micro: { arch: 'xcit', width: 64, depth: 4, heads: 4, patch: [4, 4] },
+    xcit_s12: { arch: 'xcit', width: 384, depth: 12, heads: 8, patch: [16, 16], layerscale: 1 },
+    xcit_m24: { arch: 'xcit', width: 512, depth: 24, heads: 8, patch: [16, 16], layerscale: 1e-5 },
     gpt_micro: { arch: 'gpt', width: 128, depth: 4, heads: 4, context: 128, bias: false },
     gpt_nano: { arch: 'gpt', width: 384, depth: 6, heads: 6, context: 256, bias: false },
     gpt2: { arch: 'gpt', width: 768, depth: 12, heads: 12, context: 1024, bias: true },
@@ -49,12 +52,12 @@ export function settings(job, data) {
     const preset = model.preset ? presets[model.preset] : {};
     if (model.preset && !preset)
         throw new Error(`no preset ${model.preset}`);
-    const arch = model.arch ?? preset.arch, gpt = arch === 'gpt', swin = arch === 'swin';
+    const arch = model.arch ?? preset.arch, gpt = arch === 'gpt', swin = arch === 'swin', xcit = arch === 'xcit';
     const list = name => model[name] ?? preset[name] ?? [];
     const width = swin ? list('widths')[0] : model.width ?? preset.width;
     const placement = norm.placement ?? preset.placement ?? 'S1', deep = /^S[2-5]$/.test(placement);
     const activation = attention.activation ?? 'softmax', scale = attention.scale ?? 'fixed';
-    const pool = model.pool ?? preset.pool ?? 'mean', bias = model.bias ?? preset.bias ?? true;
+    const pool = model.pool ?? preset.pool ?? (xcit ? 'cls' : 'mean'), bias = model.bias ?? preset.bias ?? true;
     const context = model.context ?? preset.context ?? 256;
     const patch = gpt ? [0, 0] : pair(model.patch ?? preset.patch ?? [largestDivisor(data.height), largestDivisor(data.width)]);
     const patches = gpt ? 0 : data.height / patch[0] * (data.width / patch[1]);
@@ -62,7 +65,7 @@ export function settings(job, data) {
     const nWord = attention.n_for_scale ?? (gpt ? 'context' : swin ? 'window' : 'patches');
     const side = swin ? Math.min(model.window ?? 7, data.height / patch[0], data.width / patch[1]) : 0;
     const n = typeof nWord === 'number' ? nWord
-        : { patches, keys: swin ? side * side : gpt ? length : patches + (pool === 'cls' ? 1 : 0), window: side * side, context, row: 1 }[nWord];
+        : { patches, channels: width / (model.heads ?? preset.heads), keys: swin ? side * side : xcit ? width / (model.heads ?? preset.heads) : gpt ? length : patches + (pool === 'cls' ? 1 : 0), window: side * side, context, row: 1 }[nWord];
     const alpha = attention.alpha ?? { relu: 1, sigmoid_bias: 0 }[activation] ?? 0.5;
     const momentum = /^msgd/.test(optimizer.name ?? 'adamw');
     const lr = optimizer.lr ?? (momentum ? 0.3 : 1e-3), batch = train.batch ?? 64;
@@ -80,7 +83,8 @@ export function settings(job, data) {
         widths: list('widths'), depths: list('depths'), headCounts: list('head_counts'), window: model.window ?? 7, nRule: nWord === 'keys' ? 'window' : nWord,
         mlpAct: model.mlp_act ?? 'gelu',
         gelu: model.gelu ?? (gpt && (!model.preset || /^gpt2/.test(model.preset)) ? 'tanh' : 'exact'),
-        pos: model.pos ?? 'learned', posAfter: model.pos_after ?? false,
+        pos: model.pos ?? (xcit ? 'fourier' : 'learned'),
+        layerscale: model.layerscale ?? preset.layerscale ?? null, classSoftmax: attention.class_attention === 'softmax', decayTemperature: optimizer.decay_temperature ?? false, posAfter: model.pos_after ?? false,
         channels: data.channels, height: data.height, imageWidth: data.width, classes: data.classes, vocab: data.vocab, patches,
         degree: activation === 'poly' ? attention.degree ?? 3 : 1,
         scale, c: { none: 1, fixed: 1 / Math.sqrt(n), k: 1 / attention.k, learned: 1 / Math.sqrt(n) }[scale],

@@ -39,9 +39,10 @@ function lossOf(t, logits, target, smoothing) {
 /** Losses of samples: nodes to be summed, how many targets, how many right. */
 function lossesOf(net, samples, smoothing) {
     const losses = [];
+    const batch = net.classifyBatch?.(samples.map(({ input }) => input)); // where samples of a batch meet
     let right = 0;
     samples.forEach(({ input, target }, i) => {
-        const rows = net.s.classes ? [net.classify(input, i)] : net.predict(input, i);
+        const rows = batch ? [batch[i]] : net.s.classes ? [net.classify(input, i)] : net.predict(input, i);
         const targets = net.s.classes ? [target] : target;
         rows.forEach((logits, r) => {
             const one = lossOf(net.t, logits, targets[r], smoothing);
@@ -91,14 +92,14 @@ export function probe(s, params, samples) {
     samples.slice(0, s.probeBatch).forEach((sample, i) => s.classes ? net.classify(sample.input, i) : net.predict(sample.input, i));
     net.stats.forEach((layer, l) => {
         for (const key of Object.keys(layer[0][0])) {
-            if (key === 'attn/jac_q_fro' && s.qkNorm)
+            if (key === 'attn/jac_q_fro' && !net.showsQueryJacobian(l))
                 continue;
             const heads = layer[0].map((_, h) => layer.map(sample => sample[h][key]));
             const fold = key === 'logit/max' ? list => Math.max(...list) : list => list.reduce((a, b) => a + b) / list.length;
             heads.forEach((list, h) => out.set(`${key}/${l + 1}/${h + 1}`, fold(list)));
             out.set(`${key}/${l + 1}`, fold(heads.flat()));
         }
-        if (s.activation !== 'softmax')
+        if (net.activation(l) !== 'softmax')
             scales(s, net, l).forEach((c, h, all) => {
                 if (all.length > 1)
                     out.set(`scale/c/${l + 1}/${h + 1}`, c);
@@ -118,6 +119,7 @@ function scales(s, net, layer) {
 /** The gradient of the mean loss over a batch, which may come in parts with noise of their own. */
 export function gradient(s, params, samples, step, smoothing = s.smoothing) {
     const size = samples.length / s.parts, grads = new Map();
+    const moments = [];
     let loss = 0, right = 0, count = 0;
     for (const [name, { data }] of params)
         grads.set(name, new Float64Array(data.length));
@@ -130,10 +132,11 @@ export function gradient(s, params, samples, step, smoothing = s.smoothing) {
         count += one.losses.length;
         for (const [name, nodes] of net.param)
             nodes.forEach((node, i) => { grads.get(name)[i] += g[node]; });
+        moments.push(net.moments);
     }
     for (const list of grads.values())
         list.forEach((x, i) => { list[i] = x / count; });
-    return { loss: loss / count, right: right / count, grads };
+    return { loss: loss / count, right: right / count, grads, moments };
 }
 
 /** Of all gradients together, before clipping. */
@@ -149,6 +152,8 @@ function normOf(grads) {
 export function update(s, state, grads, lr) {
     const factor = s.clip ? Math.min(1, s.clip / (normOf(grads) + 1e-6)) : 1, t = state.applied + 1;
     for (const p of shapes(s)) {
+        if (p.role === 'buffer')
+            continue;
         const { data } = state.params.get(p.name), g = grads.get(p.name), wd = decays(s, p) ? s.decay : 0;
         const eta = p.role === 'scale' ? lr * s.scaleLrMult : lr;
         const m = state.m.get(p.name), v = state.v.get(p.name), average = state.ema?.get(p.name);
@@ -174,6 +179,23 @@ export function update(s, state, grads, lr) {
     state.applied++;
 }
 
+/** A tenth of the way to the moments of each part's batch; a step is counted once. */
+function move(s, state, moments) {
+    for (const p of shapes(s)) {
+        const at = p.name.lastIndexOf('.'), { data } = state.params.get(p.name), average = state.ema?.get(p.name);
+        if (p.role !== 'buffer')
+            continue;
+        if (p.name.slice(at + 1) === 'num_batches_tracked')
+            data[0]++;
+        else
+            for (const part of moments) {
+                const { mean, variance } = part.get(p.name.slice(0, at)), to = p.name.endsWith('mean') ? mean : variance;
+                to.forEach((x, i) => { data[i] = 0.9 * data[i] + 0.1 * x; });
+            }
+        average?.forEach((x, i) => { average[i] = s.ema * x + (1 - s.ema) * data[i]; });
+    }
+}
+
 /**
  * A run from its seed. `batches` gives the samples of a step, {input, target} each, and those of validation; without
  * these nothing of it is computed.
@@ -185,6 +207,7 @@ export function update(s, state, grads, lr) {
  */
 export function train(s, batches) {
     const zeros = params => new Map(Array.from(params, ([name, p]) => [name, new Float64Array(p.data.length)]));
+    const buffers = new Set(shapes(s).filter(p => p.role === 'buffer').map(p => p.name));
     const params = initial(s), series = new Map(), checkpoints = new Map();
     const state = { params, m: zeros(params), v: zeros(params), applied: 0,
         ema: s.ema === null ? null : new Map(Array.from(params, ([name, p]) => [name, p.data.slice()])) };
@@ -215,11 +238,13 @@ export function train(s, batches) {
         const saved = new Map();
         for (const [name, p] of params) {
             saved.set(name, p.data.slice());
+            if (state.ema)
+                saved.set(`ema.${name}`, state.ema.get(name).slice());
+            if (buffers.has(name))
+                continue;
             saved.set(`optim.m.${name}`, state.m.get(name).slice());
             if (s.optimizer === 'adamw')
                 saved.set(`optim.v.${name}`, state.v.get(name).slice());
-            if (state.ema)
-                saved.set(`ema.${name}`, state.ema.get(name).slice());
         }
         checkpoints.set(step, saved);
         kept.boundary(step, score);
@@ -238,7 +263,7 @@ export function train(s, batches) {
     let skipped = 0, inRow = 0, step = 0;
     boundary(0);
     while (step < s.steps && inRow < s.nonfiniteLimit && patient()) {
-        const { loss, right, grads } = gradient(s, params, batches.train(step), step);
+        const { loss, right, grads, moments } = gradient(s, params, batches.train(step), step);
         const lr = rate(s, step), norm = normOf(grads);
         push('loss/train', ++step, loss);
         if (s.classes)
@@ -247,6 +272,7 @@ export function train(s, batches) {
         push('grad/norm', step, norm);
         if (Number.isFinite(loss) && Number.isFinite(norm)) { // else the step changes nothing and is counted
             update(s, state, grads, lr);
+            move(s, state, moments);
             inRow = 0;
         } else {
             inRow++;

@@ -6,8 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/worker/data/safetensors.h"
 #include "daemon/worker/task/task.h"
 #include "daemon/worker/train/optim/optim.h"
+#include "kernels/base/buf.h"
 
 #define BATCH 4
 #define SIDE 8
@@ -178,12 +180,62 @@ static void test_xcit_lists_every_attention_module(void **state)
     model_free(m);
 }
 
+/* As PyTorch writes one: parameter i is i, and how many batches were tracked is a whole number of 64 bits. */
+static void test_xcit_reads_files_of_its_authors(void **state)
+{
+    const struct model_spec s = spec();
+    struct model *m = make(&s);
+    struct data_st_tensor t[128] = {{0}};
+    struct model_store *store = NULL;
+    struct pk_backend *b = NULL;
+    struct data_st *st = NULL;
+    struct pd_buf bytes;
+    struct pd_why why;
+
+    (void)state;
+    assert_true(model_param_count(m) < 128);
+    for (size_t i = 0; i < model_param_count(m); i++) {
+        const struct model_param *p = model_param(m, i);
+
+        t[i].name = p->name;
+        t[i].dtype = strstr(p->name, "num_batches_tracked") ? DATA_ST_I64 : DATA_ST_F32;
+        t[i].rank = p->shape.rank;
+        memcpy(t[i].dim, p->shape.dim, sizeof t[i].dim);
+    }
+    pd_buf_init(&bytes, 0);
+    assert_int_equal(data_st_header(t, model_param_count(m), NULL, 0, &bytes, &why), PD_OK);
+    for (size_t i = 0; i < model_param_count(m); i++)
+        for (int64_t k = 0; k < pk_shape_count(&model_param(m, i)->shape); k++) {
+            const float x = (float)i;
+            const int64_t whole = (int64_t)i;
+
+            if (t[i].dtype == DATA_ST_I64)
+                pd_buf_append(&bytes, &whole, sizeof whole);
+            else
+                pd_buf_append(&bytes, &x, sizeof x);
+        }
+    if (data_st_parse(bytes.data, bytes.len, &st, &why) != PD_OK)
+        fail_msg("%s", why.text);
+    assert_int_equal(pk_backend_cpu()->open(NULL, 0, 1, &b, &why), PD_OK);
+    assert_int_equal(model_store_new(m, pk_backend_cpu(), b, &store, &why), PD_OK);
+    if (model_store_read(store, st, &why) != PD_OK)
+        fail_msg("%s", why.text);
+    for (size_t i = 0; i < model_param_count(m); i++)
+        assert_true(*(const float *)model_store_data(store, i) == (float)i);
+    model_store_free(store);
+    data_st_free(st);
+    pd_buf_done(&bytes);
+    model_free(m);
+    pk_backend_cpu()->close(b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_xcit_a_step_that_is_not_finite_changes_no_byte),
         cmocka_unit_test(test_xcit_has_the_published_parameters),
         cmocka_unit_test(test_xcit_lists_every_attention_module),
+        cmocka_unit_test(test_xcit_reads_files_of_its_authors),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

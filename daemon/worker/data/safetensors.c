@@ -320,6 +320,7 @@ static float half_to_float(uint16_t h)
 static bool element(const struct data_st_tensor *t, uint64_t i, double *ret)
 {
     const uint8_t *p = (const uint8_t *)t->data + i * dtypes[t->dtype].size;
+    int64_t whole;
     uint16_t h;
     uint32_t w;
     float f;
@@ -342,6 +343,14 @@ static bool element(const struct data_st_tensor *t, uint64_t i, double *ret)
         memcpy(&f, &w, 4);
         *ret = f;
         return true;
+    case DATA_ST_I64:
+        memcpy(&whole, p, 8);
+        *ret = (double)whole;
+        return true;
+    case DATA_ST_I32:
+        memcpy(&w, p, 4);
+        *ret = (int32_t)w;
+        return true;
     default:
         return false;
     }
@@ -355,7 +364,8 @@ static enum pd_err readable(const struct data_st_tensor *t, uint64_t count, stru
         return pd_fail(why, PD_ERR_INVALID, "'%.80s' holds %llu elements, %llu are needed", t->name,
                        (unsigned long long)t->count, (unsigned long long)count);
     if (count && !element(t, 0, &x))
-        return pd_fail(why, PD_ERR_UNSUPPORTED, "'%.80s' is %s, not a float tensor", t->name,
+        return pd_fail(why, PD_ERR_UNSUPPORTED,
+                       "'%.80s' is %s, not a tensor of floats or of whole numbers of 32 or 64 bits", t->name,
                        dtypes[t->dtype].name);
     return PD_OK;
 }

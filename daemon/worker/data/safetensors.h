@@ -56,7 +56,8 @@ size_t data_st_meta_count(const struct data_st *st);
 const char *data_st_meta_at(const struct data_st *st, size_t i, const char **ret_value);
 const void *data_st_bytes(const struct data_st *st, size_t *ret_len); /* the whole file */
 
-/* Copies a tensor as f32 (from F64, F32, F16, BF16) or f64. `count` must match. */
+/* Copies a tensor as f32 or f64, from F64, F32, F16, BF16, or from I64 and I32 (counts of steps). `count` must match.
+ */
 PD_NODISCARD enum pd_err data_st_read_f32(const struct data_st_tensor *t, float *to, uint64_t count,
                                           struct pd_why *why);
 PD_NODISCARD enum pd_err data_st_read_f64(const struct data_st_tensor *t, double *to, uint64_t count,

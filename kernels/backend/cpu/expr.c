@@ -192,6 +192,24 @@ static void binary(enum pk_ex op, int64_t n, struct value a_, struct value b_, r
     }
 }
 
+/* a, b, c: a where c != 0, else b. */
+static void select_block(int64_t n, const struct value *v, real *y)
+{
+    int64_t i = 0;
+
+    for (; i + W <= n; i += W) {
+        vec a = v[0].p ? vld(v[0].p + i) : vset(v[0].constant),
+            b = v[1].p ? vld(v[1].p + i) : vset(v[1].constant);
+        vec c = v[2].p ? vld(v[2].p + i) : vset(v[2].constant);
+
+        vst(y + i, vsel(c != 0, a, b));
+    }
+    for (; i < n; i++)
+        y[i] = (v[2].p ? v[2].p[i] : v[2].constant) != 0 ? v[0].p ? v[0].p[i] : v[0].constant
+               : v[1].p                                  ? v[1].p[i]
+                                                         : v[1].constant;
+}
+
 static void splat(real *y, int64_t n, real v)
 {
     for (int64_t i = 0; i < n; i++)
@@ -305,12 +323,7 @@ static void run_block(const struct job *j, int64_t at, int64_t n, real (*buffer)
             real *to = last ? out : buffer[sp - 3];
             const struct value *v = &stack[sp - 3]; /* a, b, c: c != 0 ? a : b */
 
-            for (int64_t k = 0; k < n; k++) {
-                real c = v[2].p ? v[2].p[k] : v[2].constant, a = v[0].p ? v[0].p[k] : v[0].constant;
-                real b = v[1].p ? v[1].p[k] : v[1].constant;
-
-                to[k] = c != 0 ? a : b;
-            }
+            select_block(n, v, to);
             stack[sp - 3] = (struct value){to, 0};
             sp -= 2;
             break;

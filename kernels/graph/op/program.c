@@ -311,11 +311,14 @@ static int32_t local(struct pk_dag *d, int32_t i, int k, int32_t g)
         return OP2(MUL, g, k == 0 ? b : a);
     case PK_EX_DIV: /* a/b: 1/b, -(a/b)/b */
         return k == 0 ? OP2(DIV, g, b) : OP1(NEG, OP2(DIV, OP2(MUL, g, i), b));
+    /* Selected, not multiplied: what flows into a piece that is not taken may be infinite. */
     case PK_EX_MAX: /* a tie goes to b: relu'(0) = 0 */
-        return OP2(MUL, g, k == 0 ? OP2(GT, a, b) : OP2(SUB, K(1.0), OP2(GT, a, b)));
+        return k == 0 ? pk_dag_op(d, PK_EX_SELECT, 0, g, K(0.0), OP2(GT, a, b))
+                      : pk_dag_op(d, PK_EX_SELECT, 0, K(0.0), g, OP2(GT, a, b));
     case PK_EX_MIN:
-        return OP2(MUL, g, k == 0 ? OP2(GT, b, a) : OP2(SUB, K(1.0), OP2(GT, b, a)));
-    case PK_EX_SELECT: /* selected, not multiplied: the branch not taken may be infinite */
+        return k == 0 ? pk_dag_op(d, PK_EX_SELECT, 0, g, K(0.0), OP2(GT, b, a))
+                      : pk_dag_op(d, PK_EX_SELECT, 0, K(0.0), g, OP2(GT, b, a));
+    case PK_EX_SELECT:
         if (k == 2)
             return -1;
         return k == 0 ? pk_dag_op(d, PK_EX_SELECT, 0, g, K(0.0), c)
@@ -323,7 +326,9 @@ static int32_t local(struct pk_dag *d, int32_t i, int k, int32_t g)
     case PK_EX_NEG:
         return OP1(NEG, g);
     case PK_EX_ABS:
-        return OP2(MUL, g, OP2(SUB, OP2(GT, a, K(0.0)), OP2(GT, K(0.0), a)));
+        return pk_dag_op(d, PK_EX_SELECT, 0, g,
+                         pk_dag_op(d, PK_EX_SELECT, 0, OP1(NEG, g), K(0.0), OP2(GT, K(0.0), a)),
+                         OP2(GT, a, K(0.0)));
     case PK_EX_EXP:
         return OP2(MUL, g, i);
     case PK_EX_LOG:
@@ -374,6 +379,28 @@ static int32_t local(struct pk_dag *d, int32_t i, int k, int32_t g)
 #undef P
 }
 
+/* local(), which is linear in g, inside the branches of a selection: what a piece that is not taken has for a slope
+ * (1 / sqrt(-1)) then meets no 0 of the selection, but is not selected itself. */
+static int32_t flow(struct pk_dag *d, int32_t i, int k, int32_t g)
+{
+    int32_t a = d->node[g].kid[0], b = d->node[g].kid[1], c = d->node[g].kid[2], x, y;
+    double value;
+
+    if (is_const(d, g, &value) && value == 0.0)
+        return g;
+    if (d->node[g].op == PK_EX_SELECT) {
+        x = flow(d, i, k, a);
+        y = flow(d, i, k, b);
+        return x < 0 || y < 0 ? -1 : pk_dag_op(d, PK_EX_SELECT, 0, x, y, c);
+    }
+    if (d->node[g].op == PK_EX_ADD && (d->node[a].op == PK_EX_SELECT || d->node[b].op == PK_EX_SELECT)) {
+        x = flow(d, i, k, a);
+        y = flow(d, i, k, b);
+        return x < 0 || y < 0 ? -1 : pk_dag_op(d, PK_EX_ADD, 0, x, y, -1);
+    }
+    return local(d, i, k, g);
+}
+
 void pk_dag_diff(struct pk_dag *d, int32_t root, int32_t seed, const int32_t *wrt, int n, int32_t *ret)
 {
     int32_t adjoint[PK_DAG_MAX];
@@ -393,13 +420,13 @@ void pk_dag_diff(struct pk_dag *d, int32_t root, int32_t seed, const int32_t *wr
         if (adjoint[i] < 0 || !path[i])
             continue;
         for (int k = 0; k < ex[d->node[i].op].arity; k++) {
-            int32_t kid = d->node[i].kid[k], flow;
+            int32_t kid = d->node[i].kid[k], in;
 
             if (!path[kid])
                 continue;
-            flow = local(d, i, k, adjoint[i]);
-            if (flow >= 0)
-                adjoint[kid] = adjoint[kid] < 0 ? flow : pk_dag_op(d, PK_EX_ADD, 0, adjoint[kid], flow, -1);
+            in = flow(d, i, k, adjoint[i]);
+            if (in >= 0)
+                adjoint[kid] = adjoint[kid] < 0 ? in : pk_dag_op(d, PK_EX_ADD, 0, adjoint[kid], in, -1);
         }
     }
     for (int j = 0; j < n; j++)

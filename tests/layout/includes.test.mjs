@@ -11,8 +11,9 @@ const kernels = ['kernels/graph', 'kernels/backend', 'kernels/comm'];
 // A module may include itself and these. Each program's main file may include everything.
 const arrows = {
     'kernels/base': [],
-    'kernels/graph': ['kernels/base', 'kernels/backend'],
-    'kernels/backend': ['kernels/base', 'kernels/graph', 'kernels/comm'],
+    'kernels/formula': ['kernels/base'],
+    'kernels/graph': ['kernels/base', 'kernels/formula', 'kernels/backend'],
+    'kernels/backend': ['kernels/base', 'kernels/formula', 'kernels/graph', 'kernels/comm'],
     'kernels/comm': ['kernels/base', 'kernels/graph'],
     'daemon/digest': ['kernels/base'],
     'daemon/job': ['kernels/base', 'daemon/digest'],
@@ -41,7 +42,7 @@ const arrows = {
         'daemon/polyd/supervise/serving', 'daemon/polyd/store', 'daemon/job', 'daemon/wire'],
     'web': [],
     // wire: tensors of a request travel to the supervisor in wire's own struct
-    'api': ['kernels/base', 'daemon/wire', 'daemon/polyd/store', 'daemon/job', 'daemon/polyd/config', 'daemon/polyd/sched',
+    'api': ['kernels/base', 'kernels/formula', 'daemon/wire', 'daemon/polyd/store', 'daemon/job', 'daemon/polyd/config', 'daemon/polyd/sched',
         'daemon/polyd/supervise', 'daemon/polyd/devices', 'daemon/digest', 'web'],
     'daemon/worker/data': ['kernels/base', ...kernels, 'daemon/job', 'daemon/digest'],
     'daemon/worker/model': ['kernels/base', ...kernels, 'daemon/job', 'daemon/digest', 'daemon/worker/data'],
@@ -88,7 +89,7 @@ function* sources(folder) {
         const file = path.join(folder, name);
         if (statSync(path.join(root, file)).isDirectory())
             yield* sources(file);
-        else if (/\.(c|h|cu|cuh|inc)$/.test(name))
+        else if (/\.(c|h|def|cu|cuh|inc)$/.test(name))
             yield file;
     }
 }

@@ -1,0 +1,235 @@
+/* What can be said of a formula before a run. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "kernels/formula/internal.h"
+
+static void note(struct pk_formula_report *r, const struct ast *x, const char *fmt, ...) PD_PRINTF(3, 4);
+
+static void note(struct pk_formula_report *r, const struct ast *x, const char *fmt, ...)
+{
+    struct pk_formula_fault *w = &r->warning[r->warnings];
+    va_list ap;
+
+    if (r->warnings == (int)(sizeof r->warning / sizeof *r->warning))
+        return;
+    w->at = x->at;
+    w->length = x->length;
+    va_start(ap, fmt);
+    vsnprintf(w->text, sizeof w->text, fmt, ap);
+    va_end(ap);
+    r->warnings++;
+}
+
+/* The nodes of the tree that the formula uses: 1; below a branch of where() alone: 2. */
+static void used(const struct pk_formula *f, int a, unsigned char mark, unsigned char *seen)
+{
+    if (a < 0 || seen[a] == 1 || seen[a] == mark)
+        return;
+    seen[a] = mark;
+    for (int k = 0; k < 3; k++)
+        used(f, f->ast[a].kid[k], f->ast[a].op == AST_FN && f->ast[a].fn == FN_WHERE && k ? 2 : mark, seen);
+}
+
+/* Whether one of many logits gives no finite value. */
+static bool fails_somewhere(struct pk_formula *f, const double *leaf)
+{
+    double at[PK_LEAVES], s[8], a[8];
+
+    memcpy(at, leaf, sizeof at);
+    for (int k = -400; k <= 400; k++) {
+        at[PK_LEAF_S] = k * 0.05;
+        if (!f->nf.node[f->root].has_row && !isfinite(pk_formula_value(f, at)))
+            return true;
+    }
+    for (int k = -20; k <= 20 && f->nf.node[f->root].has_row; k++) {
+        for (int i = 0; i < 8; i++)
+            s[i] = k * 0.5 + 0.05 * i;
+        if (pk_formula_row_value(f, at, s, NULL, 8, a, NULL) != PD_OK)
+            return true;
+        for (int i = 0; i < 8; i++)
+            if (!isfinite(a[i]))
+                return true;
+    }
+    return false;
+}
+
+static const char *divisor_text(const struct pk_formula *f, ref a)
+{
+    if (nf_interval(&f->nf, a).lo >= 0 && f->nf.node[a].has_row)
+        return "the divisor is 0 where all of the row's terms are 0; such a row gives 0";
+    if (f->nf.node[a].has_row)
+        return "the divisor can be 0, since the row's terms may cancel: such a row gives 0, and rows near it "
+               "large numbers";
+    if (f->nf.node[a].level == NF_PER_ENTRY)
+        return "the divisor can be 0 for some logit: the value is then infinite";
+    return "the divisor can become 0; a learned scalar stays above 0 as log or softplus";
+}
+
+static void warn(struct pk_formula *f, const double *at, struct pk_formula_report *r)
+{
+    unsigned char seen[AST_NODES] = {0};
+    struct nf *nf = &f->nf;
+    const bool fails = fails_somewhere(f, at);
+
+    used(f, f->root_ast, 1, seen);
+    for (int a = 0; a < f->n_ast; a++) {
+        const struct ast *x = &f->ast[a];
+        ref kid = x->kid[0] >= 0 ? f->built[x->kid[0]] : -1;
+        struct interval in = kid >= 0 ? nf_interval(nf, kid) : (struct interval){0, 0, true, false};
+
+        if (!seen[a] || kid < 0 ||
+            (seen[a] == 2 && !fails)) /* a branch may be undefined where it is not taken */
+            continue;
+        if (x->op == AST_DIV && !nf_interval(nf, f->built[x->kid[1]]).nonzero)
+            note(r, x, "%s", divisor_text(f, f->built[x->kid[1]]));
+        else if (x->op == AST_POWER && nf->node[f->built[x->kid[1]]].op == NF_NUM &&
+                 nf->node[f->built[x->kid[1]]].k.v < 0 && !in.nonzero)
+            note(r, x, "the base can be 0 for some logit: a negative power of 0 is infinite");
+        else if (x->op == AST_FN && x->fn == FN_LOG && !(in.lo >= 0 && in.nonzero))
+            note(r, x, "the logarithm of %s: the value is %s", in.lo < 0 ? "a negative number" : "0",
+                 in.lo < 0 ? "no number for some logits" : "infinite for some logit");
+        else if (x->op == AST_FN && x->fn == FN_LOG1P && !(in.lo > -1))
+            note(r, x, "log1p of a number of at most -1: the value is no number for some logits");
+        else if (x->op == AST_MEANING && x->length == 4 && !strncmp(f->text + x->at, "sqrt", 4) && in.lo < 0)
+            note(r, x, "the root of a negative number: the value is no number for some logits");
+        else if (x->op == AST_FN && x->fn == FN_EXP && nf->node[kid].level == NF_PER_ENTRY) {
+            double leaf[PK_LEAVES] = {0}, u8, u16;
+
+            for (int k = 0; k < PK_LEAVES; k++)
+                leaf[k] = 1;
+            leaf[PK_LEAF_S] = 8;
+            u8 = nf_value(nf, kid, leaf);
+            leaf[PK_LEAF_S] = 16;
+            u16 = nf_value(nf, kid, leaf);
+            if (u8 > 0 && u16 / u8 > 3)
+                note(r, x,
+                     "this exponential grows faster than exp of any multiple of the logit: it exceeds f32 at "
+                     "s = %.3g",
+                     8 * sqrt(88 / u8));
+        }
+    }
+}
+
+void pk_formula_report(struct pk_formula *f, const double *leaf, struct pk_formula_report *ret)
+{
+    struct nf *nf = &f->nf;
+    struct interval range = nf_interval(nf, f->root);
+    double zeros[8] = {0}, a[8], at[PK_LEAVES];
+    bool even = true, odd = true;
+
+    memset(ret, 0, sizeof *ret);
+    memcpy(at, leaf, sizeof at);
+    ret->lo = range.lo;
+    ret->hi = range.hi;
+    ret->may_fail = range.fails;
+    ret->growth = NAN;
+    ret->at_zero = NAN;
+    if (pk_formula_row_value(f, leaf, zeros, NULL, nf->node[f->root].has_row ? 8 : 1, a, NULL) == PD_OK)
+        ret->at_zero = a[0];
+    if (!nf->node[f->root].has_row) {
+        double far, farther;
+
+        for (int k = 0; k < 64 && (even || odd); k++) {
+            double s = 0.0371 * (k + 1) * (1 + 0.17 * k), p, q;
+
+            at[PK_LEAF_S] = s;
+            p = pk_formula_value(f, at);
+            at[PK_LEAF_S] = -s;
+            q = pk_formula_value(f, at);
+            if (!(fabs(p - q) <= 1e-12 * (fabs(p) + fabs(q))))
+                even = false;
+            if (!(fabs(p + q) <= 1e-12 * (fabs(p) + fabs(q))))
+                odd = false;
+        }
+        ret->parity = even ? PK_PARITY_EVEN : odd ? PK_PARITY_ODD : PK_PARITY_NONE;
+        at[PK_LEAF_S] = 512;
+        far = fabs(pk_formula_value(f, at));
+        at[PK_LEAF_S] = 1024;
+        farther = fabs(pk_formula_value(f, at));
+        if (isinf(far) || isinf(farther) || farther / far > 1e12)
+            ret->growth = INFINITY;
+        else if (far > 0 && farther > 0)
+            ret->growth = log2(farther / far);
+        else
+            ret->growth = farther == 0 && far == 0 ? -INFINITY : NAN;
+        if (fabs(ret->growth - round(ret->growth)) < 0.01)
+            ret->growth = round(ret->growth);
+    }
+    warn(f, leaf, ret);
+}
+
+/* ---- the size of A at the start ---- */
+
+static double gauss(uint64_t *state)
+{
+    /* Sum of uniform numbers would have no tails: Box-Muller of a xorshift, of a fixed seed. */
+    double u[2];
+
+    for (int k = 0; k < 2; k++) {
+        *state ^= *state << 13;
+        *state ^= *state >> 7;
+        *state ^= *state << 17;
+        u[k] = ((double)(*state >> 11) + 0.5) / 9007199254740992.0;
+    }
+    return sqrt(-2 * log(u[0])) * cos(2 * M_PI * u[1]);
+}
+
+/* E A^2 over a normal logit, by Simpson's rule within 10 deviations. */
+static double moment(struct pk_formula *f, double *leaf, double std)
+{
+    const int n = 2000;
+    double sum = 0;
+
+    for (int k = 0; k <= n; k++) {
+        double z = -10 + 20.0 * k / n, weight = k == 0 || k == n ? 1 : k % 2 ? 4 : 2, a;
+
+        leaf[PK_LEAF_S] = z * std;
+        a = pk_formula_value(f, leaf);
+        sum += weight * a * a * exp(-0.5 * z * z);
+    }
+    return sum * 20.0 / n / 3 / sqrt(2 * M_PI);
+}
+
+double pk_formula_norm(struct pk_formula *f, const double *leaf, int64_t n, bool causal, double logit_std)
+{
+    const bool position =
+        pk_formula_reads(f, PK_LEAF_J) || pk_formula_reads(f, PK_LEAF_I) || pk_formula_reads(f, PK_LEAF_NI);
+    double at[PK_LEAVES], sum = 0, *s, *a;
+    const int64_t rows = n < 48 ? n : 48;
+    uint64_t state = 0x9e3779b97f4a7c15ull;
+    struct pd_buf space;
+
+    memcpy(at, leaf, sizeof at);
+    if (!f->nf.node[f->root].has_row && !position) {
+        double pairs = causal ? 0.5 * (double)n * (double)(n + 1) : (double)n * (double)n;
+
+        return sqrt(pairs * moment(f, at, logit_std));
+    }
+    pd_buf_init(&space, 0);
+    s = pd_buf_reserve(&space, (size_t)n * 2 * sizeof *s);
+    if (!s)
+        return NAN;
+    a = s + n;
+    for (int64_t r = 0; r < rows; r++) {
+        int64_t i = rows == n ? r : (2 * r + 1) * n / (2 * rows), keys = causal ? i + 1 : n;
+        double row = 0;
+        const int draws = keys < 256 ? 8 : 2;
+
+        at[PK_LEAF_I] = (double)i;
+        for (int d = 0; d < draws; d++) {
+            for (int64_t k = 0; k < keys; k++)
+                s[k] = logit_std * gauss(&state);
+            if (pk_formula_row_value(f, at, s, NULL, keys, a, NULL) != PD_OK) {
+                pd_buf_done(&space);
+                return NAN;
+            }
+            for (int64_t k = 0; k < keys; k++)
+                row += a[k] * a[k] / draws;
+        }
+        sum += row * (double)n / (double)rows;
+    }
+    pd_buf_done(&space);
+    return sqrt(sum);
+}

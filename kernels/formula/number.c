@@ -1,0 +1,109 @@
+/* Exact rational numbers, which fall back to doubles where 64 bits are too few. */
+#include "kernels/formula/internal.h"
+
+#include <math.h>
+
+static int64_t gcd(int64_t a, int64_t b)
+{
+    while (b) {
+        int64_t t = a % b;
+
+        a = b;
+        b = t;
+    }
+    return a < 0 ? -a : a;
+}
+
+struct num num_inexact(double v)
+{
+    return (struct num){v, 0, 0};
+}
+
+struct num num_of(int64_t p, int64_t q)
+{
+    int64_t g;
+
+    if (q == 0 || p == INT64_MIN || q == INT64_MIN)
+        return num_inexact((double)p / (double)q);
+    g = gcd(p, q);
+    if (q < 0)
+        g = -g;
+    p /= g;
+    q /= g;
+    return (struct num){(double)p / (double)q, p, q};
+}
+
+struct num num_add(struct num a, struct num b)
+{
+    int64_t x, y, p, q;
+
+    if (!a.q || !b.q || __builtin_mul_overflow(a.p, b.q, &x) || __builtin_mul_overflow(b.p, a.q, &y) ||
+        __builtin_add_overflow(x, y, &p) || __builtin_mul_overflow(a.q, b.q, &q))
+        return num_inexact(a.v + b.v);
+    return num_of(p, q);
+}
+
+struct num num_mul(struct num a, struct num b)
+{
+    int64_t p, q;
+
+    if (!a.q || !b.q)
+        return num_inexact(a.v * b.v);
+    /* Cancel across first: it keeps 2^62/3 * 3/2^62 exact. */
+    {
+        struct num x = num_of(a.p, b.q), y = num_of(b.p, a.q);
+
+        if (!x.q || !y.q || __builtin_mul_overflow(x.p, y.p, &p) || __builtin_mul_overflow(x.q, y.q, &q))
+            return num_inexact(a.v * b.v);
+    }
+    return num_of(p, q);
+}
+
+struct num num_neg(struct num a)
+{
+    return a.q ? num_of(-a.p, a.q) : num_inexact(-a.v);
+}
+
+struct num num_inv(struct num a)
+{
+    return a.q && a.p ? num_of(a.q, a.p) : num_inexact(1 / a.v);
+}
+
+struct num num_power(struct num a, int64_t e)
+{
+    struct num r = num_of(1, 1), b = e < 0 ? num_inv(a) : a;
+
+    if (e > 4096 || e < -4096)
+        return num_inexact(pow(a.v, (double)e));
+    for (e = e < 0 ? -e : e; e; e >>= 1) {
+        if (e & 1)
+            r = num_mul(r, b);
+        if (e > 1)
+            b = num_mul(b, b);
+    }
+    return r;
+}
+
+bool num_is(struct num a, int64_t value)
+{
+    return a.q ? a.q == 1 && a.p == value : a.v == (double)value;
+}
+
+bool num_integer(struct num a)
+{
+    return a.q == 1;
+}
+
+bool num_equal(struct num a, struct num b)
+{
+    return a.q && b.q ? a.p == b.p && a.q == b.q : a.v == b.v || (isnan(a.v) && isnan(b.v));
+}
+
+int num_compare(struct num a, struct num b)
+{
+    if (num_equal(a, b))
+        return 0;
+    if (a.v != b.v)
+        return a.v < b.v ? -1 : 1;
+    return a.p * (b.q != 0) < b.p ? -1 : 1; /* exact numbers of one double */
+}

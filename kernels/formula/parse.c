@@ -1,0 +1,1001 @@
+/* Text to tree to normal form. The grammar stands in formula.h. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/base/nearest.h"
+#include "kernels/formula/internal.h"
+
+#define DEPTH 100 /* nesting of parentheses, signs and powers */
+
+#define SYMMETRY(x) SYMMETRY_##x
+#define FORMULA_MEANING(name, arity, text)
+#define FORMULA_FUNCTION(id, name, arity, symmetry, value, slope, interval, cpu, cuda, latex, torch)         \
+    static double value_##id(double a, double b, double c)                                                   \
+    {                                                                                                        \
+        (void)b;                                                                                             \
+        (void)c;                                                                                             \
+        return (double)(value);                                                                              \
+    }
+#include "kernels/formula/functions.def"
+#undef FORMULA_FUNCTION
+
+const struct fn_row fn_rows[FN_COUNT] = {
+#define FORMULA_FUNCTION(id, name, arity, symmetry, value, slope, interval, cpu, cuda, latex, torch)         \
+    {name, slope, cuda, latex, torch, arity, SYMMETRY(symmetry), value_##id, interval},
+#include "kernels/formula/functions.def"
+#undef FORMULA_FUNCTION
+};
+#undef FORMULA_MEANING
+
+static const struct {
+    const char *name, *text;
+    int arity;
+} meanings[] = {
+#define FORMULA_FUNCTION(id, name, arity, symmetry, value, slope, interval, cpu, cuda, latex, torch)
+#define FORMULA_MEANING(name, arity, text) {name, text, arity},
+#include "kernels/formula/functions.def"
+#undef FORMULA_FUNCTION
+#undef FORMULA_MEANING
+};
+#define N_MEANINGS ((int)(sizeof meanings / sizeof *meanings))
+
+static const char *const leaf_names[] = {
+    [PK_LEAF_S] = "s",      [PK_LEAF_N] = "n",     [PK_LEAF_NI] = "ni",   [PK_LEAF_I] = "i",
+    [PK_LEAF_J] = "j",      [PK_LEAF_HEAD] = "h",  [PK_LEAF_HEADS] = "H", [PK_LEAF_LAYER] = "l",
+    [PK_LEAF_LAYERS] = "L", [PK_LEAF_WIDTH] = "d", [PK_LEAF_PI] = "pi",
+};
+#define N_LEAF_NAMES ((int)(sizeof leaf_names / sizeof *leaf_names))
+
+/* Names that are no scalars: what they mean elsewhere, and why a formula cannot have it. */
+static const struct {
+    const char *name, *why;
+} refused[] = {
+    {"q", "a formula is a function of the logit s = q.k/sqrt(d) and its row: q and k are not visible to it. "
+          "For feature "
+          "maps of q and k (SimA, linear attention) take the activation 'sima' or 'poly' of degree 1 or 2"},
+    {"k", "a formula is a function of the logit s and its row: keys are not visible to it. For feature maps "
+          "of q and k "
+          "take the activation 'sima' or 'poly' of degree 1 or 2"},
+    {"v", "a formula gives the weight of a value, and cannot see the value"},
+    {"x", "the logit is called s"},
+    {"z", "the logit is called s"},
+    {"S", "the logit of one entry is called s"},
+    {"N", "the N of the scale is called n; the keys that a row sees are ni"},
+    {"e", "write exp(1) for Euler's number"},
+    {"inf", "there is no infinity in a formula; masks are applied for you"},
+    {"nan", "there is no NaN in a formula"},
+    {"gate", "per-token gates (FoX) read the token, which a formula cannot see; a decay by distance is "
+             "softmax(s - a*(i-j)) with a learned a"},
+    {"root", "an implicit threshold (sparsemax, entmax) is no closed formula of the logit; relu(s)/n or "
+             "relu(s)^2/(1e-8+rowsum(relu(s)^2)) are sparse too"},
+    {"entmax", "entmax has an implicit threshold, which is no closed formula of the logit; "
+               "relu(s)^2/(1e-8+rowsum(relu(s)^2)) is sparse too"},
+    {"sparsemax", "sparsemax has an implicit threshold, which is no closed formula of the logit; "
+                  "relu(s)/(1e-8+rowsum(relu(s))) is sparse too"},
+    {"cumsum", "sums along a row up to a key (CoPE) depend on the other keys' order; rowsum(x) is the sum of "
+               "the whole row"},
+    {"cumprod", "products along a row (stick-breaking) depend on the other keys' order; there are rowsum(x) "
+                "and rowmax(x)"},
+    {"softmax1", "write exp(s)/(1+rowsum(exp(s)))"},
+    {"rowmean", "write rowsum(x)/ni"},
+    {"mean", "write rowsum(x)/ni"},
+    {"sum", "the sum over the keys of a row is rowsum(x)"},
+    {"ln", "the natural logarithm is log(x)"},
+    {"pow", "write a^b"},
+    {"tan", "tan has poles; there are sin, cos and tanh"},
+    {"where", "where needs a condition and two values: where(s > 0, s, 0)"},
+};
+
+enum token {
+    T_END,
+    T_NUMBER,
+    T_NAME,
+    T_OPEN,
+    T_CLOSE,
+    T_COMMA,
+    T_SEMI,
+    T_ASSIGN,
+    T_PLUS,
+    T_MINUS,
+    T_TIMES,
+    T_OVER,
+    T_POWER,
+    T_GT,
+    T_GE,
+    T_LT,
+    T_LE,
+    T_EQ
+};
+
+struct parser {
+    struct pk_formula *f;
+    struct pk_formula_fault *fault;
+    const char *text;
+    int length, at, depth, row_depth;
+    enum token token;
+    int start, end; /* of the token */
+    struct num number;
+    int args; /* of a text of the table: a, b, c are arguments; 0: a text as typed */
+    struct {
+        int start, length, node;
+    } local[16];
+    int locals;
+    bool failed;
+    enum pd_err err;
+};
+
+static void fail_at(struct parser *p, enum pd_err err, int at, int length, const char *fmt, ...)
+    PD_PRINTF(5, 6);
+
+static void fail_at(struct parser *p, enum pd_err err, int at, int length, const char *fmt, ...)
+{
+    va_list ap;
+
+    if (p->failed)
+        return;
+    p->failed = true;
+    p->err = err;
+    p->fault->at = at;
+    p->fault->length = length > 0 ? length : 1;
+    va_start(ap, fmt);
+    vsnprintf(p->fault->text, sizeof p->fault->text, fmt, ap);
+    va_end(ap);
+}
+
+static bool alpha(int c)
+{
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
+}
+static bool digit(int c)
+{
+    return c >= '0' && c <= '9';
+}
+
+static int peek(const struct parser *p, int ahead)
+{
+    return p->at + ahead < p->length ? (unsigned char)p->text[p->at + ahead] : 0;
+}
+
+/* A decimal number, exactly where 64 bits hold it. */
+static void read_number(struct parser *p)
+{
+    int64_t digits = 0, scale = 0, e = 0;
+    bool exact = true, negative = false, any = false;
+    char copy[64];
+    int n;
+
+    while (digit(peek(p, 0)) || peek(p, 0) == '.') {
+        if (peek(p, 0) == '.') {
+            if (scale)
+                break;
+            scale = 1;
+            p->at++;
+            continue;
+        }
+        any = true;
+        if (__builtin_mul_overflow(digits, 10, &digits) ||
+            __builtin_add_overflow(digits, peek(p, 0) - '0', &digits))
+            exact = false;
+        if (scale)
+            scale++;
+        p->at++;
+    }
+    if ((peek(p, 0) == 'e' || peek(p, 0) == 'E') &&
+        (digit(peek(p, 1)) || ((peek(p, 1) == '-' || peek(p, 1) == '+') && digit(peek(p, 2))))) {
+        p->at++;
+        negative = peek(p, 0) == '-';
+        if (!digit(peek(p, 0)))
+            p->at++;
+        while (digit(peek(p, 0))) {
+            e = e < 100000 ? e * 10 + (peek(p, 0) - '0') : e;
+            p->at++;
+        }
+    }
+    if (!any) {
+        fail_at(p, PD_ERR_INVALID, p->start, 1, "a number needs a digit");
+        return;
+    }
+    e = (negative ? -e : e) - (scale ? scale - 1 : 0);
+    p->number = num_mul(num_of(digits, 1), num_power(num_of(10, 1), e));
+    n = p->at - p->start;
+    if (!exact || !p->number.q) {
+        if (n >= (int)sizeof copy) {
+            fail_at(p, PD_ERR_LIMIT, p->start, n, "a number of %d characters; at most %d", n,
+                    (int)sizeof copy - 1);
+            return;
+        }
+        memcpy(copy, p->text + p->start, (size_t)n);
+        copy[n] = 0;
+        p->number = num_inexact(strtod(copy, NULL));
+    }
+    if (!isfinite(p->number.v))
+        fail_at(p, PD_ERR_INVALID, p->start, n, "the number is too large for a double");
+}
+
+static void next(struct parser *p)
+{
+    int c;
+
+    while (p->at < p->length &&
+           (peek(p, 0) == ' ' || peek(p, 0) == '\t' || peek(p, 0) == '\n' || peek(p, 0) == '\r'))
+        p->at++;
+    p->start = p->at;
+    c = peek(p, 0);
+    if (p->at >= p->length) {
+        p->token = T_END;
+    } else if (digit(c) || c == '.') {
+        p->token = T_NUMBER;
+        read_number(p);
+    } else if (alpha(c) && c != '_') {
+        p->token = T_NAME;
+        while (alpha(peek(p, 0)) || digit(peek(p, 0)))
+            p->at++;
+    } else {
+        static const struct {
+            char text[3];
+            enum token token;
+        } marks[] = {{">=", T_GE},   {"<=", T_LE},  {"==", T_EQ},    {"(", T_OPEN}, {")", T_CLOSE},
+                     {",", T_COMMA}, {";", T_SEMI}, {"=", T_ASSIGN}, {"+", T_PLUS}, {"-", T_MINUS},
+                     {"*", T_TIMES}, {"/", T_OVER}, {"^", T_POWER},  {">", T_GT},   {"<", T_LT}};
+        size_t k = 0;
+
+        if (c == '*' && peek(p, 1) == '*') {
+            fail_at(p, PD_ERR_INVALID, p->at, 2, "a power is written with ^: s^3");
+            return;
+        }
+        while (k < sizeof marks / sizeof *marks &&
+               strncmp(marks[k].text, p->text + p->at, strlen(marks[k].text)))
+            k++;
+        if (k == sizeof marks / sizeof *marks) {
+            if (c == '|')
+                fail_at(p, PD_ERR_INVALID, p->at, 1, "an absolute value is written abs(s)");
+            else if (c == '[' || c == '{')
+                fail_at(p, PD_ERR_INVALID, p->at, 1, "use ( and ) as brackets");
+            else if (c >= 0x80)
+                fail_at(p, PD_ERR_INVALID, p->at, 1,
+                        "a formula is written in ASCII: s, n, *, /, ^, sqrt(x), pi");
+            else
+                fail_at(p, PD_ERR_INVALID, p->at, 1, "'%c' has no meaning in a formula", c >= 32 ? c : '?');
+            return;
+        }
+        p->token = marks[k].token;
+        p->at += (int)strlen(marks[k].text);
+    }
+    p->end = p->at;
+}
+
+/* ---- tree ---- */
+
+static int add(struct parser *p, enum ast_op op, int fn, int a, int b, int c, int at, int length)
+{
+    struct pk_formula *f = p->f;
+    struct ast *x = &f->ast[f->n_ast];
+
+    if (p->failed)
+        return 0;
+    if (f->n_ast == AST_NODES) {
+        fail_at(p, PD_ERR_LIMIT, at, length, "the formula has more than %d numbers, names and operators",
+                AST_NODES);
+        return 0;
+    }
+    *x = (struct ast){(uint8_t)op, (uint8_t)fn,     {(int16_t)a, (int16_t)b, (int16_t)c},
+                      (int16_t)at, (int16_t)length, {0, 0, 1}};
+    f->built[f->n_ast] = -1;
+    return f->n_ast++;
+}
+
+static int comparison(struct parser *p);
+static int unary(struct parser *p);
+
+static bool same(const struct parser *p, int start, int length, const char *name)
+{
+    return (int)strlen(name) == length && !strncmp(p->text + start, name, (size_t)length);
+}
+
+static int find_function(const struct parser *p, int start, int length)
+{
+    for (int k = 0; k < FN_COUNT; k++)
+        if (fn_rows[k].name && same(p, start, length, fn_rows[k].name))
+            return k;
+    return -1;
+}
+
+static int find_meaning(const struct parser *p, int start, int length)
+{
+    for (int k = 0; k < N_MEANINGS; k++)
+        if (same(p, start, length, meanings[k].name))
+            return k;
+    return -1;
+}
+
+static int find_leaf(const struct parser *p, int start, int length)
+{
+    for (int k = 0; k < N_LEAF_NAMES; k++)
+        if (same(p, start, length, leaf_names[k]))
+            return k;
+    return -1;
+}
+
+static const char *why_refused(const struct parser *p, int start, int length)
+{
+    for (size_t k = 0; k < sizeof refused / sizeof *refused; k++)
+        if (same(p, start, length, refused[k].name))
+            return refused[k].why;
+    return NULL;
+}
+
+static void suggest(const struct parser *p, int start, int length, char *out, size_t size)
+{
+    const char *names[FN_COUNT + MEANINGS + 2];
+    char word[PK_FORMULA_NAME];
+    size_t n = 0;
+
+    out[0] = 0;
+    if (length >= (int)sizeof word)
+        return;
+    memcpy(word, p->text + start, (size_t)length);
+    word[length] = 0;
+    for (int k = 0; k < FN_COUNT; k++)
+        if (fn_rows[k].name)
+            names[n++] = fn_rows[k].name;
+    for (int k = 0; k < N_MEANINGS; k++)
+        names[n++] = meanings[k].name;
+    names[n++] = "rowsum";
+    names[n++] = "rowmax";
+    pd_did_you_mean(out, size, word, names, n);
+}
+
+static void expect(struct parser *p, enum token token, const char *what)
+{
+    if (p->failed)
+        return;
+    if (p->token != token) {
+        if (p->token == T_END)
+            fail_at(p, PD_ERR_INVALID, p->start, 1, "%s is missing at the end", what);
+        else
+            fail_at(p, PD_ERR_INVALID, p->start, p->end - p->start, "%s belongs here, not '%.*s'", what,
+                    p->end - p->start > 20 ? 20 : p->end - p->start, p->text + p->start);
+        return;
+    }
+    next(p);
+}
+
+/* A function's name was read, and "(" is the token. */
+static int call(struct parser *p, int start, int length)
+{
+    int fn = find_function(p, start, length), meaning = fn < 0 ? find_meaning(p, start, length) : -1;
+    bool sum = same(p, start, length, "rowsum"), row = sum || same(p, start, length, "rowmax");
+    bool hidden = meaning >= 0 && strstr(meanings[meaning].text, "rowsum");
+    int arg[3] = {0}, n = 0,
+        want = row            ? 1
+               : fn >= 0      ? fn_rows[fn].arity
+               : meaning >= 0 ? meanings[meaning].arity
+                              : 0;
+    char hint[80];
+
+    if (fn < 0 && meaning < 0 && !row) {
+        const char *why = why_refused(p, start, length);
+
+        suggest(p, start, length, hint, sizeof hint);
+        if (why)
+            fail_at(p, PD_ERR_INVALID, start, length, "%s", why);
+        else if (find_leaf(p, start, length) >= 0)
+            fail_at(p, PD_ERR_INVALID, start, length,
+                    "'%.*s' is a variable; a product is written with *: %.*s*(...)", length, p->text + start,
+                    length, p->text + start);
+        else
+            fail_at(p, PD_ERR_INVALID, start, length, "there is no function '%.*s'%s",
+                    length > 40 ? 40 : length, p->text + start, hint);
+        return 0;
+    }
+    if (row || hidden) {
+        if (p->f->mode == PK_FORMULA_START)
+            fail_at(p, PD_ERR_INVALID, start, length,
+                    "an initial value has no row: rowsum, rowmax and softmax are not available");
+        if (p->row_depth)
+            fail_at(p, PD_ERR_INVALID, start, length,
+                    "row functions do not nest: inside rowsum, rowmax and softmax stand only s, positions "
+                    "and scalars");
+        p->row_depth++;
+    }
+    next(p);
+    if (p->token != T_CLOSE)
+        for (;;) {
+            int a = comparison(p);
+
+            if (p->failed)
+                return 0;
+            if (n < 3)
+                arg[n] = a;
+            n++;
+            if (p->token != T_COMMA)
+                break;
+            next(p);
+        }
+    if (p->token == T_CLOSE && n != want)
+        fail_at(p, PD_ERR_INVALID, start, p->end - start, "%.*s takes %d argument%s, not %d", length,
+                p->text + start, want, want == 1 ? "" : "s", n);
+    expect(p, T_CLOSE, "')'");
+    if (row || hidden)
+        p->row_depth--;
+    if (row)
+        return add(p, AST_ROW, sum ? PK_ROW_SUM : PK_ROW_MAX, arg[0], -1, -1, start, length);
+    return fn >= 0 ? add(p, AST_FN, fn, arg[0], n > 1 ? arg[1] : -1, n > 2 ? arg[2] : -1, start, length)
+                   : add(p, AST_MEANING, meaning, arg[0], n > 1 ? arg[1] : -1, n > 2 ? arg[2] : -1, start,
+                         length);
+}
+
+static bool holds_row(const struct pk_formula *f, int a)
+{
+    if (a < 0)
+        return false;
+    if (f->ast[a].op == AST_ROW ||
+        (f->ast[a].op == AST_MEANING && strstr(meanings[f->ast[a].fn].text, "rowsum")))
+        return true;
+    for (int k = 0; k < 3; k++)
+        if (holds_row(f, f->ast[a].kid[k]))
+            return true;
+    return false;
+}
+
+static int name(struct parser *p)
+{
+    struct pk_formula *f = p->f;
+    int start = p->start, length = p->end - p->start, leaf, k;
+    const char *why;
+
+    next(p);
+    if (p->failed)
+        return 0;
+    if (p->args && length == 1 && p->text[start] >= 'a' && p->text[start] < 'a' + p->args &&
+        p->token != T_OPEN)
+        return add(p, AST_ARG, p->text[start] - 'a', -1, -1, -1, start, length);
+    for (k = 0; k < p->locals; k++)
+        if (p->local[k].length == length &&
+            !strncmp(p->text + p->local[k].start, p->text + start, (size_t)length)) {
+            if (p->row_depth && holds_row(f, p->local[k].node))
+                fail_at(p, PD_ERR_INVALID, start, length,
+                        "row functions do not nest: '%.*s' holds one already", length, p->text + start);
+            return p->local[k].node;
+        }
+    if (p->token == T_OPEN)
+        return call(p, start, length);
+    leaf = find_leaf(p, start, length);
+    if (leaf >= 0) {
+        if (f->mode == PK_FORMULA_START &&
+            (leaf == PK_LEAF_S || leaf == PK_LEAF_NI || leaf == PK_LEAF_I || leaf == PK_LEAF_J))
+            fail_at(p, PD_ERR_INVALID, start, length,
+                    "an initial value cannot read '%s': it is a formula of n, h, H, l, L, d and pi",
+                    leaf_names[leaf]);
+        return add(p, AST_LEAF, leaf, -1, -1, -1, start, length);
+    }
+    if (find_function(p, start, length) >= 0 || find_meaning(p, start, length) >= 0 ||
+        same(p, start, length, "rowsum") || same(p, start, length, "rowmax")) {
+        fail_at(p, PD_ERR_INVALID, start, length, "the function %.*s needs its argument in brackets: %.*s(s)",
+                length, p->text + start, length, p->text + start);
+        return 0;
+    }
+    why = why_refused(p, start, length);
+    if (why) {
+        fail_at(p, PD_ERR_INVALID, start, length, "'%.*s' is no name for a learned scalar: %s", length,
+                p->text + start, why);
+        return 0;
+    }
+    if (f->mode == PK_FORMULA_START) {
+        fail_at(p, PD_ERR_INVALID, start, length,
+                "an initial value cannot read '%.*s': it is a formula of n, h, H, l, L, d and pi",
+                length > 40 ? 40 : length, p->text + start);
+        return 0;
+    }
+    if (length >= PK_FORMULA_NAME) {
+        fail_at(p, PD_ERR_LIMIT, start, length, "a name has at most %d characters", PK_FORMULA_NAME - 1);
+        return 0;
+    }
+    for (k = 0; k < f->n_param && !same(p, start, length, f->param[k].name); k++)
+        ;
+    if (k == f->n_param) {
+        if (k == PK_FORMULA_PARAMS) {
+            fail_at(p, PD_ERR_LIMIT, start, length,
+                    "'%.*s' would be learned scalar number 9; there may be %d", length, p->text + start,
+                    PK_FORMULA_PARAMS);
+            return 0;
+        }
+        memcpy(f->param[k].name, p->text + start, (size_t)length);
+        f->param[k].name[length] = 0;
+        f->param[k].at = start;
+        f->n_param++;
+    }
+    return add(p, AST_LEAF, PK_LEAF_PARAM + k, -1, -1, -1, start, length);
+}
+
+static int primary(struct parser *p)
+{
+    int a;
+
+    if (p->failed)
+        return 0;
+    switch (p->token) {
+    case T_NUMBER:
+        a = add(p, AST_NUM, 0, -1, -1, -1, p->start, p->end - p->start);
+        if (!p->failed)
+            p->f->ast[a].k = p->number;
+        next(p);
+        if (!p->failed && (p->token == T_NAME || p->token == T_OPEN || p->token == T_NUMBER))
+            fail_at(p, PD_ERR_INVALID, p->start, p->end - p->start, "a product is written with *: 2*s");
+        return a;
+    case T_NAME:
+        a = name(p);
+        if (!p->failed && (p->token == T_NAME || p->token == T_NUMBER || p->token == T_OPEN))
+            fail_at(p, PD_ERR_INVALID, p->start, p->end - p->start, "an operator is missing before '%.*s'",
+                    p->end - p->start > 20 ? 20 : p->end - p->start, p->text + p->start);
+        return a;
+    case T_OPEN:
+        next(p);
+        a = comparison(p);
+        expect(p, T_CLOSE, "')'");
+        return a;
+    case T_END:
+        fail_at(p, PD_ERR_INVALID, p->start, 1,
+                p->start ? "a value is missing at the end" : "the formula is empty");
+        return 0;
+    default:
+        fail_at(p, PD_ERR_INVALID, p->start, p->end - p->start, "a value belongs here, not '%.*s'",
+                p->end - p->start, p->text + p->start);
+        return 0;
+    }
+}
+
+static int unary(struct parser *p)
+{
+    int a, at = p->start;
+
+    if (p->failed)
+        return 0;
+    if (++p->depth > DEPTH) {
+        fail_at(p, PD_ERR_LIMIT, p->start, 1, "the formula nests more than %d deep", DEPTH);
+        return 0;
+    }
+    if (p->token == T_MINUS || p->token == T_PLUS) {
+        bool minus = p->token == T_MINUS;
+
+        next(p);
+        a = unary(p);
+        if (minus)
+            a = add(p, AST_NEG, 0, a, -1, -1, at, 1);
+    } else {
+        a = primary(p);
+        if (!p->failed && p->token == T_POWER) {
+            int b, start = p->start;
+
+            next(p);
+            b = unary(p);
+            a = add(p, AST_POWER, 0, a, b, -1, start, 1);
+        }
+    }
+    p->depth--;
+    return a;
+}
+
+static int chain(struct parser *p, bool products)
+{
+    int a = products ? unary(p) : chain(p, true);
+
+    while (!p->failed && (products ? p->token == T_TIMES || p->token == T_OVER
+                                   : p->token == T_PLUS || p->token == T_MINUS)) {
+        enum ast_op op = p->token == T_TIMES  ? AST_MUL
+                         : p->token == T_OVER ? AST_DIV
+                         : p->token == T_PLUS ? AST_ADD
+                                              : AST_SUB;
+        int at = p->start;
+
+        next(p);
+        {
+            int b = products ? unary(p) : chain(p, true);
+
+            a = add(p, op, 0, a, b, -1, at, 1);
+        }
+    }
+    return a;
+}
+
+static int comparison(struct parser *p)
+{
+    int a, at, length;
+    enum ast_op op;
+
+    if (p->failed)
+        return 0;
+    if (++p->depth > DEPTH) {
+        fail_at(p, PD_ERR_LIMIT, p->start, 1, "the formula nests more than %d deep", DEPTH);
+        return 0;
+    }
+    a = chain(p, false);
+    if (!p->failed && p->token >= T_GT && p->token <= T_EQ) {
+        int b;
+
+        op = p->token == T_GT   ? AST_GT
+             : p->token == T_GE ? AST_GE
+             : p->token == T_LT ? AST_LT
+             : p->token == T_LE ? AST_LE
+                                : AST_EQ;
+        at = p->start;
+        length = p->end - p->start;
+        next(p);
+        b = chain(p, false);
+        a = add(p, op, 0, a, b, -1, at, length);
+        if (!p->failed && p->token >= T_GT && p->token <= T_EQ)
+            fail_at(p, PD_ERR_INVALID, p->start, p->end - p->start, "one comparison at a time; use brackets");
+    } else if (!p->failed && p->token == T_ASSIGN) {
+        fail_at(p, PD_ERR_INVALID, p->start, 1,
+                "'=' names something at the start of a statement (t = s^2; ...); equality is ==");
+    }
+    p->depth--;
+    return a;
+}
+
+static int statements(struct parser *p)
+{
+    for (;;) {
+        int start = p->start, end = p->end, at = p->at;
+        enum token token = p->token;
+
+        if (token == T_NAME) {
+            next(p);
+            if (!p->failed && p->token == T_ASSIGN) {
+                int node, length = end - start;
+                bool known = find_leaf(p, start, length) >= 0 || find_function(p, start, length) >= 0 ||
+                             find_meaning(p, start, length) >= 0 || same(p, start, length, "rowsum") ||
+                             same(p, start, length, "rowmax");
+
+                for (int k = 0; k < p->locals; k++)
+                    known = known || (p->local[k].length == length &&
+                                      !strncmp(p->text + p->local[k].start, p->text + start, (size_t)length));
+                if (known)
+                    fail_at(p, PD_ERR_INVALID, start, length, "'%.*s' has a meaning already", length,
+                            p->text + start);
+                else if (p->locals == (int)(sizeof p->local / sizeof *p->local))
+                    fail_at(p, PD_ERR_LIMIT, start, length, "more than %d short names", p->locals);
+                next(p);
+                node = comparison(p);
+                if (!p->failed && p->token == T_SEMI)
+                    next(p);
+                else if (!p->failed && p->token != T_END)
+                    expect(p, T_SEMI, "';'");
+                if (!p->failed && p->token == T_END)
+                    fail_at(p, PD_ERR_INVALID, p->start, 1, "after '%.*s = ...;' comes the formula itself",
+                            length, p->text + start);
+                if (p->failed)
+                    return 0;
+                p->local[p->locals].start = start;
+                p->local[p->locals].length = length;
+                p->local[p->locals++].node = node;
+                continue;
+            }
+            if (p->failed)
+                return 0;
+            p->at = at;
+            p->start = start;
+            p->end = end;
+            p->token = token;
+        }
+        return comparison(p);
+    }
+}
+
+/* ---- tree to normal form ---- */
+
+struct builder {
+    struct parser *p;
+    const ref *arg;
+    bool trusted; /* a text of the table: powers need no proof */
+};
+
+static ref build(struct builder *b, int a);
+
+static void push(struct builder *b, int a, int64_t k)
+{
+    struct nf *nf = &b->p->f->nf;
+    ref r = build(b, a);
+
+    if (nf->pooled == NF_POOL) {
+        nf->full = true;
+        fail_at(b->p, PD_ERR_LIMIT, b->p->f->ast[a].at, 1, "the formula becomes too long");
+        return;
+    }
+    nf->pool[nf->pooled].node = r;
+    nf->pool[nf->pooled++].k = num_of(k, 1);
+}
+
+/* Chains of + and - in one go. */
+static void gather(struct builder *b, int a, bool negative)
+{
+    const struct ast *x = &b->p->f->ast[a];
+
+    while (x->op == AST_ADD || x->op == AST_SUB || x->op == AST_NEG) {
+        if (x->op == AST_NEG) {
+            negative = !negative;
+            x = &b->p->f->ast[x->kid[0]];
+            continue;
+        }
+        gather(b, x->kid[1], (x->op == AST_SUB) != negative);
+        x = &b->p->f->ast[x->kid[0]];
+    }
+    push(b, (int)(x - b->p->f->ast), negative ? -1 : 1);
+}
+
+static void gather_product(struct builder *b, int a, bool over)
+{
+    const struct ast *x = &b->p->f->ast[a];
+
+    while (x->op == AST_MUL || x->op == AST_DIV) {
+        gather_product(b, x->kid[1], (x->op == AST_DIV) != over);
+        x = &b->p->f->ast[x->kid[0]];
+    }
+    push(b, (int)(x - b->p->f->ast), over ? -1 : 1);
+}
+
+static ref build_power(struct builder *b, const struct ast *x)
+{
+    struct pk_formula *f = b->p->f;
+    struct nf *nf = &f->nf;
+    ref base = build(b, x->kid[0]), e = build(b, x->kid[1]);
+    struct interval range;
+
+    if (base < 0 || e < 0)
+        return -1;
+    if (nf->node[e].op == NF_NUM && num_integer(nf->node[e].k)) {
+        if (nf->node[e].k.p > 64 || nf->node[e].k.p < -64) {
+            fail_at(b->p, PD_ERR_LIMIT, x->at, x->length, "a power of %g; integer powers are -64 to 64",
+                    nf->node[e].k.v);
+            return -1;
+        }
+        return nf_power(nf, base, nf->node[e].k);
+    }
+    if (nf->node[e].op == NF_NUM && nf_interval(nf, base).lo >= 0)
+        return nf_power(nf, base, nf->node[e].k);
+    range = nf_interval(nf, base);
+    if (!b->trusted && !(range.lo >= 0)) {
+        fail_at(b->p, PD_ERR_INVALID, x->at, x->length,
+                "a power that is no integer needs a base that is never negative; write sign(s)*abs(s)^a, "
+                "which keeps the sign, "
+                "or relu(s)^a");
+        return -1;
+    }
+    if (b->trusted && nf->node[e].op == NF_NUM)
+        return nf_power(nf, base, nf->node[e].k);
+    return nf_fn(nf, FN_POWER, base, e, -1);
+}
+
+static ref build_new(struct builder *b, int a)
+{
+    struct pk_formula *f = b->p->f;
+    struct nf *nf = &f->nf;
+    const struct ast *x = &f->ast[a];
+    const int32_t first = nf->pooled;
+    ref arg[3] = {-1, -1, -1}, diff;
+
+    switch ((enum ast_op)x->op) {
+    case AST_NUM:
+        return nf_num(nf, x->k);
+    case AST_LEAF:
+        return nf_leaf(nf, (enum pk_formula_leaf)x->fn);
+    case AST_ARG:
+        return b->arg[x->fn];
+    case AST_NEG:
+    case AST_ADD:
+    case AST_SUB:
+        gather(b, a, false);
+        break;
+    case AST_MUL:
+    case AST_DIV:
+        gather_product(b, a, false);
+        break;
+    case AST_POWER:
+        return build_power(b, x);
+    case AST_GT:
+    case AST_GE:
+    case AST_LT:
+    case AST_LE:
+    case AST_EQ:
+        arg[0] = build(b, x->kid[0]);
+        arg[1] = build(b, x->kid[1]);
+        if (b->p->failed)
+            return -1;
+        diff = x->op == AST_LT || x->op == AST_LE ? nf_sub(nf, arg[1], arg[0]) : nf_sub(nf, arg[0], arg[1]);
+        return nf_fn(nf,
+                     x->op == AST_EQ                      ? FN_EQ
+                     : x->op == AST_GT || x->op == AST_LT ? FN_GT
+                                                          : FN_GE,
+                     diff, -1, -1);
+    case AST_FN:
+    case AST_MEANING:
+    case AST_ROW:
+        for (int k = 0; k < 3 && x->kid[k] >= 0; k++)
+            arg[k] = build(b, x->kid[k]);
+        if (b->p->failed)
+            return -1;
+        if (x->op == AST_FN)
+            return nf_fn(nf, (enum fn)x->fn, arg[0], arg[1], arg[2]);
+        if (x->op == AST_ROW)
+            return nf_row(nf, (enum pk_formula_row)x->fn, arg[0]);
+        return formula_text(f, meanings[x->fn].text, strlen(meanings[x->fn].text), arg);
+    }
+    if (!b->p->failed)
+        diff = x->op == AST_MUL || x->op == AST_DIV
+                   ? nf_product(nf, nf->pool + first, nf->pooled - first, num_of(1, 1))
+                   : nf_sum(nf, nf->pool + first, nf->pooled - first, num_of(0, 1));
+    else
+        diff = -1;
+    nf->pooled = first;
+    return diff;
+}
+
+static ref build(struct builder *b, int a)
+{
+    struct pk_formula *f = b->p->f;
+
+    if (b->p->failed)
+        return -1;
+    if (f->built[a] < 0 || b->arg) {
+        ref r = build_new(b, a);
+
+        if (r < 0 && !b->p->failed)
+            fail_at(b->p, PD_ERR_LIMIT, f->ast[a].at, f->ast[a].length, "the formula becomes too long");
+        if (r >= 0 && !b->arg && !isfinite(f->nf.node[r].k.v))
+            fail_at(b->p, PD_ERR_INVALID, f->ast[a].at, f->ast[a].length, "%s",
+                    f->ast[a].op == AST_DIV ? "this divides by 0" : "this is no finite number");
+        f->built[a] = r;
+    }
+    return f->built[a];
+}
+
+ref formula_text(struct pk_formula *f, const char *text, size_t length, const ref *arg)
+{
+    struct pk_formula_fault fault;
+    struct parser p = {.f = f, .fault = &fault, .text = text, .length = (int)length, .args = 3};
+    struct builder b = {.p = &p, .arg = arg, .trusted = true};
+    const int kept = f->n_ast, mode = f->mode;
+    int root;
+    ref r;
+
+    f->mode = PK_FORMULA_ACTIVATION;
+    next(&p);
+    root = comparison(&p);
+    r = p.failed ? -1 : build(&b, root);
+    f->mode = mode;
+    f->n_ast = kept; /* the tree of a table's text is not kept */
+    return r;
+}
+
+/* Scalars by name: the normal form does not depend on which of them the text names first. */
+static void order_params(struct pk_formula *f)
+{
+    int place[PK_FORMULA_PARAMS];
+    struct pk_formula_param kept[PK_FORMULA_PARAMS];
+
+    memcpy(kept, f->param, sizeof kept);
+    for (int k = 0; k < f->n_param; k++) {
+        place[k] = 0;
+        for (int i = 0; i < f->n_param; i++)
+            place[k] += strcmp(kept[i].name, kept[k].name) < 0;
+        f->param[place[k]] = kept[k];
+    }
+    for (int a = 0; a < f->n_ast; a++)
+        if (f->ast[a].op == AST_LEAF && f->ast[a].fn >= PK_LEAF_PARAM)
+            f->ast[a].fn = (uint8_t)(PK_LEAF_PARAM + place[f->ast[a].fn - PK_LEAF_PARAM]);
+}
+
+/* ---- checks of the whole ---- */
+
+/* Products that cancel do not hide a division by 0. */
+static void check_divisions(struct parser *p)
+{
+    struct pk_formula *f = p->f;
+
+    for (int a = 0; a < f->n_ast && !p->failed; a++) {
+        const struct ast *x = &f->ast[a];
+
+        if (x->op == AST_DIV && f->built[x->kid[1]] >= 0 && nf_is_num(&f->nf, f->built[x->kid[1]], 0))
+            fail_at(p, PD_ERR_INVALID, x->at, 1, "this divides by 0");
+    }
+}
+
+enum pd_err pk_formula_parse(const char *text, size_t length, enum pk_formula_mode mode, bool causal,
+                             const struct pk_formula_param *params, int n_params, struct pk_formula **ret,
+                             struct pk_formula_fault *fault)
+{
+    struct pk_formula *f;
+    struct parser p = {.fault = fault, .text = text};
+    struct builder b = {.p = &p};
+
+    memset(fault, 0, sizeof *fault);
+    if (length > PK_FORMULA_TEXT) {
+        fail_at(&p, PD_ERR_LIMIT, PK_FORMULA_TEXT, 1, "the formula has %zu bytes; at most %d", length,
+                PK_FORMULA_TEXT);
+        return p.err;
+    }
+    f = calloc(1, sizeof *f);
+    if (!f) {
+        fail_at(&p, PD_ERR_NOMEM, 0, 1, "no memory for a formula");
+        return p.err;
+    }
+    memcpy(f->text, text, length);
+    f->mode = mode;
+    f->causal = causal;
+    f->nf.owner = f;
+    p.f = f;
+    p.text = f->text;
+    p.length = (int)length;
+    for (int k = 0; k < FN_COUNT; k++)
+        f->slope[k][0] = f->slope[k][1] = f->slope[k][2] = -1;
+    if (memchr(text, 0, length))
+        fail_at(&p, PD_ERR_INVALID, (int)((const char *)memchr(text, 0, length) - text), 1,
+                "the text holds a NUL byte");
+    if (!p.failed)
+        next(&p);
+    if (!p.failed)
+        f->root_ast = statements(&p);
+    if (!p.failed && p.token == T_SEMI)
+        next(&p);
+    if (!p.failed && p.token == T_CLOSE)
+        fail_at(&p, PD_ERR_INVALID, p.start, 1, "this ')' closes nothing");
+    else if (!p.failed && p.token != T_END)
+        fail_at(&p, PD_ERR_INVALID, p.start, p.end - p.start, "an operator is missing before '%.*s'",
+                p.end - p.start > 20 ? 20 : p.end - p.start, f->text + p.start);
+    order_params(f);
+    for (int k = 0; k < f->n_param; k++)
+        for (int i = 0; i < n_params; i++)
+            if (!strcmp(f->param[k].name, params[i].name))
+                f->param[k].range = params[i].range;
+    if (!p.failed)
+        f->root = build(&b, f->root_ast);
+    if (!p.failed)
+        check_divisions(&p);
+    if (!p.failed && mode == PK_FORMULA_ACTIVATION && !pk_formula_reads(f, PK_LEAF_S))
+        fail_at(&p, PD_ERR_INVALID, 0, (int)length, "the formula does not depend on the logit s");
+    if (!p.failed && pk_formula_row_functions(f) > PK_FORMULA_ROWS)
+        fail_at(&p, PD_ERR_LIMIT, 0, (int)length, "the formula has %d different row functions; at most %d",
+                pk_formula_row_functions(f), PK_FORMULA_ROWS);
+    if (p.failed) {
+        free(f);
+        return p.err;
+    }
+    *ret = f;
+    return PD_OK;
+}
+
+struct pk_formula *pk_formula_free(struct pk_formula *f)
+{
+    free(f);
+    return NULL;
+}
+
+int pk_formula_params(const struct pk_formula *f, const struct pk_formula_param **ret)
+{
+    *ret = f->param;
+    return f->n_param;
+}
+
+const char *pk_formula_leaf_name(enum pk_formula_leaf leaf)
+{
+    return (int)leaf < N_LEAF_NAMES ? leaf_names[leaf] : NULL;
+}
+
+void pk_formula_underline(const char *text, const struct pk_formula_fault *fault, struct pd_buf *out)
+{
+    size_t n = strlen(text), from = 0, to;
+
+    for (size_t k = 0; k < n && k < (size_t)fault->at; k++)
+        if (text[k] == '\n')
+            from = k + 1;
+    for (to = from; to < n && text[to] != '\n'; to++)
+        ;
+    pd_buf_append(out, text + from, to - from);
+    pd_buf_str(out, "\n");
+    for (size_t k = from; k < (size_t)fault->at; k++)
+        pd_buf_str(out, text[k] == '\t' ? "\t" : " ");
+    for (int k = 0; k < fault->length && (k == 0 || (size_t)(fault->at + k) < to); k++)
+        pd_buf_str(out, "^");
+}

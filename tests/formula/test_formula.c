@@ -1,0 +1,594 @@
+/* tests/formula/test_formula.c: formulas as typed: the normal form, errors with their character, the table of
+ * functions, slopes on and beyond breaks, how rows are normalised. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "kernels/formula/formula.h"
+
+static const struct pk_formula_param params[] = {{"g", PK_RANGE_UNIT, 0}, {"p", PK_RANGE_POSITIVE, 0}};
+
+static struct pk_formula *parse(const char *text)
+{
+    struct pk_formula *f = NULL;
+    struct pk_formula_fault fault;
+
+    if (pk_formula_parse(text, strlen(text), PK_FORMULA_ACTIVATION, false, params, 2, &f, &fault) != PD_OK)
+        fail_msg("'%s': %s", text, fault.text);
+    return f;
+}
+
+static char *canonical(const char *text)
+{
+    struct pk_formula *f = parse(text);
+    struct pd_buf b;
+    char *out;
+
+    pd_buf_init(&b, 0);
+    pk_formula_canonical(f, &b);
+    out = pd_buf_take(&b);
+    pk_formula_free(f);
+    return out;
+}
+
+static void test_formula_spellings_of_one_function_have_one_normal_form(void **state)
+{
+    static const char *const same[][2] = {
+        {"s*s*s", "s^3"},
+        {"2*s+3*s", "5*s"},
+        {"s + s/s - 1", "s"},
+        {"(1+s)*2", "2*s+2"},
+        {"1/(2*s^2+2)", "0.5/(1+s^2)"},
+        {"(1-s)^2", "(s-1)^2"},
+        {"log(1+exp(s))", "softplus(s)"},
+        {"log1p(exp(2*s))", "softplus(2*s)"},
+        {"exp(s)/(1+exp(s))", "sigmoid(s)"},
+        {"1/(1+exp(-s))", "sigmoid(s)"},
+        {"exp(s)/(exp(s)+1)^2", "sigmoid(s)*sigmoid(-s)"},
+        {"exp(s)*exp(-a)", "exp(s-a)"},
+        {"exp(s)^3", "exp(3*s)"},
+        {"sqrt(s^2)", "abs(s)"},
+        {"sqrt(4*s^2)", "2*abs(s)"},
+        {"sign(s)*s", "abs(s)"},
+        {"sign(s)*abs(s)", "s"},
+        {"abs(-2*s)", "2*abs(s)"},
+        {"abs(s)^2", "s^2"},
+        {"abs(1-s)", "abs(s-1)"},
+        {"tanh(-s)", "-tanh(s)"},
+        {"cos(-s)", "cos(s)"},
+        {"max(0,s)", "relu(s)"},
+        {"max(s,0)", "relu(s)"},
+        {"min(max(s,-1),1)", "clip(s,-1,1)"},
+        {"where(s>0,s,s)", "s"},
+        {"where(1>0,s,2)", "s"},
+        {"relu(s^2)", "s^2"},
+        {"t=1+s+s^2/2; t/rowsum(t)", "(1+s+s*s*0.5)/rowsum(0.5*s^2+s+1)"},
+        {"softmax(s)", "exp(s)/rowsum(exp(s))"},
+        {"0.1*s+0.2*s", "0.3*s"},
+        {"s^2^1", "s^2"},
+        {"-s^2", "-(s^2)"},
+        {"s - -s", "2*s"},
+        {"s\n+\ts", "2*s"},
+        {"s/3*3", "s"},
+        {"4611686018427387904*s/4611686018427387904", "s"},
+        {"p^2^0.5*s", "p^(2^0.5)*s"},
+    };
+
+    (void)state;
+    for (size_t k = 0; k < sizeof same / sizeof *same; k++) {
+        char *a = canonical(same[k][0]), *b = canonical(same[k][1]);
+
+        if (strcmp(a, b))
+            fail_msg("'%s' is '%s' and '%s' is '%s'", same[k][0], a, same[k][1], b);
+        free(a);
+        free(b);
+    }
+}
+
+static void test_formula_different_functions_differ(void **state)
+{
+    static const char *const different[][2] = {
+        {"s^2", "s^3"},          {"-s^2", "(-s)^2"},     {"s-a", "a-s"},
+        {"abs(s)", "s"},         {"2^s", "s^2"},         {"s/n", "s/ni"},
+        {"a*s", "b*s"},          {"rowsum(s)*s", "s^2"}, {"s*rowmax(s)", "s*rowsum(s)"},
+        {"sqrt(s)^2", "abs(s)"},
+    };
+
+    (void)state;
+    for (size_t k = 0; k < sizeof different / sizeof *different; k++) {
+        char *a = canonical(different[k][0]), *b = canonical(different[k][1]);
+
+        assert_string_not_equal(a, b);
+        free(a);
+        free(b);
+    }
+}
+
+static void test_formula_errors_name_the_character(void **state)
+{
+    static const struct {
+        const char *text;
+        int at, length;
+        const char *says;
+    } wrong[] = {
+        {"", 0, 1, "empty"},
+        {"s +", 3, 1, "missing at the end"},
+        {"(s", 2, 1, "')' is missing"},
+        {"s)", 1, 1, "closes nothing"},
+        {"s**2", 1, 2, "written with ^"},
+        {"2s", 1, 1, "written with *"},
+        {"a s", 2, 1, "operator is missing"},
+        {"s(1)", 0, 1, "variable"},
+        {"sofmax(s)", 0, 6, "did you mean 'softmax'"},
+        {"1 + lag(s)", 4, 3, "did you mean 'log'"},
+        {"sin s", 0, 3, "sin(s)"},
+        {"|s|", 0, 1, "abs(s)"},
+        {"[s]", 0, 1, "( and )"},
+        {"s#", 1, 1, "no meaning"},
+        {"s\xc2\xb2", 1, 1, "ASCII"},
+        {"max(s)", 0, 6, "takes 2 arguments, not 1"},
+        {"exp()", 0, 5, "takes 1 argument, not 0"},
+        {"q*k", 0, 1, "SimA"},
+        {"x^3", 0, 1, "logit is called s"},
+        {"cumsum(s)", 0, 6, "CoPE"},
+        {"entmax(s)", 0, 6, "threshold"},
+        {"gate*s", 0, 4, "per-token gates"},
+        {"rowsum(softmax(s))", 7, 7, "do not nest"},
+        {"t = rowsum(s); rowmax(t*s)", 22, 1, "do not nest"},
+        {"s^0.5", 1, 1, "sign(s)*abs(s)^a"},
+        {"s^a", 1, 1, "relu(s)^a"},
+        {"s^65", 1, 1, "-64 to 64"},
+        {"s/0", 1, 1, "divides by 0"},
+        {"s/(2-1-1)", 1, 1, "divides by 0"},
+        {"a", 0, 1, "does not depend on the logit"},
+        {"s/s", 0, 3, "does not depend on the logit"},
+        {"s = 2", 0, 1, "has a meaning already"},
+        {"t = 2; t = 3; s", 7, 1, "has a meaning already"},
+        {"t = s;", 6, 1, "comes the formula itself"},
+        {"s > 1 > 0", 6, 1, "one comparison"},
+        {"2 = s", 2, 1, "equality is =="},
+        {"1e999*s", 0, 5, "too large"},
+        {".*s", 0, 1, "needs a digit"},
+        {"a+b+c+f+u+o+r+t+w*s", 16, 1, "number 9"},
+        {"rowsum(s)+rowsum(s^2)+rowsum(s^3)+rowsum(s^4)+rowsum(s^5)+s", 0, 59, "5 different row functions"},
+    };
+
+    (void)state;
+    for (size_t k = 0; k < sizeof wrong / sizeof *wrong; k++) {
+        struct pk_formula *f = NULL;
+        struct pk_formula_fault fault;
+        enum pd_err err = pk_formula_parse(wrong[k].text, strlen(wrong[k].text), PK_FORMULA_ACTIVATION, false,
+                                           params, 2, &f, &fault);
+
+        if (err == PD_OK)
+            fail_msg("'%s' was taken", wrong[k].text);
+        assert_true(err == PD_ERR_INVALID || err == PD_ERR_LIMIT);
+        assert_null(f);
+        if (!strstr(fault.text, wrong[k].says) || fault.at != wrong[k].at || fault.length != wrong[k].length)
+            fail_msg("'%s': at %d, length %d: %s", wrong[k].text, fault.at, fault.length, fault.text);
+    }
+}
+
+static void test_formula_limits_are_errors(void **state)
+{
+    struct pk_formula *f = NULL;
+    struct pk_formula_fault fault;
+    char text[PK_FORMULA_TEXT + 16];
+
+    (void)state;
+    memset(text, '(', sizeof text);
+    assert_int_equal(pk_formula_parse(text, 200, PK_FORMULA_ACTIVATION, false, NULL, 0, &f, &fault),
+                     PD_ERR_LIMIT);
+    assert_non_null(strstr(fault.text, "deep"));
+    memset(text, '-', sizeof text);
+    assert_int_equal(pk_formula_parse(text, 4000, PK_FORMULA_ACTIVATION, false, NULL, 0, &f, &fault),
+                     PD_ERR_LIMIT);
+    assert_int_equal(
+        pk_formula_parse(text, PK_FORMULA_TEXT + 1, PK_FORMULA_ACTIVATION, false, NULL, 0, &f, &fault),
+        PD_ERR_LIMIT);
+    for (size_t k = 0; k + 1 < PK_FORMULA_TEXT; k += 2)
+        memcpy(text + k, "s+", 2);
+    assert_int_equal(
+        pk_formula_parse(text, PK_FORMULA_TEXT - 1, PK_FORMULA_ACTIVATION, false, NULL, 0, &f, &fault),
+        PD_ERR_LIMIT);
+    assert_non_null(strstr(fault.text, "numbers, names and operators"));
+    assert_int_equal(pk_formula_parse("s\0s", 3, PK_FORMULA_ACTIVATION, false, NULL, 0, &f, &fault),
+                     PD_ERR_INVALID);
+    assert_int_equal(fault.at, 1);
+    assert_null(f);
+}
+
+static void test_formula_underlines(void **state)
+{
+    struct pk_formula_fault fault = {.at = 7, .length = 3};
+    struct pd_buf b;
+
+    (void)state;
+    pd_buf_init(&b, 0);
+    pk_formula_underline("t = 2;\nlag(s)", &fault, &b);
+    assert_string_equal(b.data, "lag(s)\n^^^");
+    pd_buf_done(&b);
+}
+
+static void test_formula_initial_value_reads_sizes_alone(void **state)
+{
+    struct pk_formula *f = NULL;
+    struct pk_formula_fault fault;
+    double leaf[PK_LEAVES] = {0};
+    static const char *const wrong[] = {"s", "ni", "i+j", "a", "rowsum(1)", "softmax(1)"};
+
+    (void)state;
+    leaf[PK_LEAF_N] = 16;
+    leaf[PK_LEAF_HEAD] = 3;
+    leaf[PK_LEAF_HEADS] = 4;
+    assert_int_equal(
+        pk_formula_parse("1/sqrt(n) + 2^(-8*(h+1)/H)", 26, PK_FORMULA_START, false, NULL, 0, &f, &fault),
+        PD_OK);
+    assert_true(fabs(pk_formula_value(f, leaf) - (0.25 + 1.0 / 256)) < 1e-15);
+    f = pk_formula_free(f);
+    for (size_t k = 0; k < sizeof wrong / sizeof *wrong; k++) {
+        assert_int_equal(
+            pk_formula_parse(wrong[k], strlen(wrong[k]), PK_FORMULA_START, false, NULL, 0, &f, &fault),
+            PD_ERR_INVALID);
+        assert_non_null(strstr(fault.text, "initial value"));
+        assert_int_equal(fault.at, 0);
+    }
+}
+
+/* ---- slopes on and beyond breaks ---- */
+
+static double slope(const char *text, int order, double s)
+{
+    struct pk_formula *f = parse(text), *d;
+    struct pk_formula_fault fault;
+    struct pd_buf b;
+    double leaf[PK_LEAVES], v;
+
+    for (int k = 0; k < PK_LEAVES; k++)
+        leaf[k] = 1;
+    leaf[PK_LEAF_S] = s;
+    pd_buf_init(&b, 0);
+    assert_int_equal(pk_formula_slope_text(f, PK_LEAF_S, order, &b), PD_OK);
+    pk_formula_free(f);
+    /* A derivative may be a constant: no activation. */
+    if (pk_formula_parse(b.data, b.len, PK_FORMULA_ACTIVATION, false, params, 2, &d, &fault) != PD_OK) {
+        assert_non_null(strstr(fault.text, "does not depend"));
+        v = strtod(b.data, NULL);
+    } else {
+        v = pk_formula_value(d, leaf);
+        pk_formula_free(d);
+    }
+    pd_buf_done(&b);
+    return v;
+}
+
+static void test_formula_piece_that_is_not_taken_never_poisons_a_slope(void **state)
+{
+    (void)state;
+    for (int order = 1; order <= 2; order++)
+        for (double s = -1; s <= 0; s += 1) {
+            assert_true(slope("sqrt(relu(s))", order, s) == 0);
+            assert_true(slope("where(s > 0, sqrt(s), 0)", order, s) == 0);
+            assert_true(slope("relu(s)^1.5", order, s) == 0);
+            assert_true(slope("relu(s)^p", order, s) == 0);
+            assert_true(slope("where(s > 0, log(s), 0)*3", order, s) == 0);
+            assert_true(slope("exp(where(s > 0, 1/s, 2))", order, s) == 0);
+        }
+    assert_true(slope("relu(s)", 1, 0) == 0);
+    assert_true(slope("abs(s)", 1, 0) == 0);
+    assert_true(slope("sqrt(abs(s))", 1, 0) == 0);
+    assert_true(slope("log(1+exp(s))", 1, 800) == 1);
+    assert_true(slope("exp(s)/(1+exp(s))", 1, 800) == 0);
+    assert_true(fabs(slope("sqrt(relu(s))", 1, 4) - 0.25) < 1e-15);
+}
+
+/* ---- the table ---- */
+
+/* Each row by the table alone: its slope is that of its value, its interval holds, every printer has a text. */
+static void one_function(const char *name, int arity, double (*value)(double, double, double))
+{
+    static const double at[] = {-2.75, -1.3, -0.4, 0.35, 0.9, 1.6, 3.2};
+    char text[64];
+    struct pk_formula *f;
+    struct pk_formula_report report;
+    struct pd_buf b;
+    double leaf[PK_LEAVES] = {0};
+    int tried = 0;
+
+    snprintf(text, sizeof text, arity == 1 ? "%s(s)" : arity == 2 ? "%s(s, p)" : "%s(p > 2, s, 3)", name);
+    if (arity == 3)
+        leaf[PK_LEAF_PARAM] = 5;
+    else
+        leaf[PK_LEAF_PARAM] = 0.7;
+    f = parse(text);
+    pk_formula_report(f, leaf, &report);
+    for (size_t k = 0; k < sizeof at / sizeof *at; k++) {
+        const double h = 1e-6;
+        double lo, hi, v, d;
+        struct pk_formula_plan *plan = malloc(sizeof *plan);
+        double result[PK_FORMULA_RESULTS];
+
+        assert_non_null(plan);
+        if (arity == 3) {
+            v = value(1, at[k], 3);
+            lo = value(1, at[k] - h, 3);
+            hi = value(1, at[k] + h, 3);
+        } else {
+            v = value(at[k], 0.7, 0);
+            lo = value(at[k] - h, 0.7, 0);
+            hi = value(at[k] + h, 0.7, 0);
+        }
+        leaf[PK_LEAF_S] = at[k];
+        leaf[PK_LEAF_DA] = 1;
+        if (!isfinite(v) || !isfinite(lo) || !isfinite(hi)) {
+            free(plan);
+            continue;
+        }
+        tried++;
+        assert_true(v >= report.lo && v <= report.hi);
+        assert_int_equal(pk_formula_plan(f, plan, NULL), PD_OK);
+        pk_formula_run(&plan->back, leaf, result);
+        d = (hi - lo) / (2 * h);
+        if (fabs(result[0] - v) > 1e-12 * (1 + fabs(v)) || fabs(result[1] - d) > 1e-7 * (1 + fabs(d)))
+            fail_msg("%s at %g: value %.17g, should be %.17g; slope %.17g, should be %.17g", text, at[k],
+                     result[0], v, result[1], d);
+        free(plan);
+    }
+    assert_true(tried >= 3);
+    pd_buf_init(&b, 0);
+    pk_formula_latex(f, &b);
+    assert_true(b.len > 1);
+    pk_formula_torch(f, &b);
+    assert_non_null(strstr(b.data, "def attention_weights"));
+    pd_buf_done(&b);
+    pk_formula_free(f);
+}
+
+#define FORMULA_MEANING(name, arity, text)
+#define FORMULA_FUNCTION(id, name, arity, symmetry, value, slope, interval, cpu, cuda, latex, torch)         \
+    static double of_##id(double a, double b, double c)                                                      \
+    {                                                                                                        \
+        (void)b;                                                                                             \
+        (void)c;                                                                                             \
+        return (double)(value);                                                                              \
+    }
+#include "kernels/formula/functions.def"
+#undef FORMULA_FUNCTION
+
+static void test_formula_table_is_all_that_a_function_needs(void **state)
+{
+    (void)state;
+#define FORMULA_FUNCTION(id, name, arity, symmetry, value, slope, interval, cpu, cuda, latex, torch)         \
+    assert_true(strlen(#cpu) > 1 && strlen(cuda) > 1 && strlen(latex) > 1 && strlen(torch) > 1);             \
+    if (name)                                                                                                \
+        one_function(name, arity, of_##id);
+#include "kernels/formula/functions.def"
+#undef FORMULA_FUNCTION
+#undef FORMULA_MEANING
+}
+
+/* ---- programs and rows ---- */
+
+static int operations(const char *text)
+{
+    struct pk_formula *f = parse(text);
+    struct pk_formula_plan *plan = malloc(sizeof *plan);
+    int n;
+
+    assert_non_null(plan);
+    assert_int_equal(pk_formula_plan(f, plan, NULL), PD_OK);
+    n = plan->back.count - plan->back.per_row;
+    free(plan);
+    pk_formula_free(f);
+    return n;
+}
+
+static void test_formula_value_and_slope_share_operations(void **state)
+{
+    (void)state;
+    /* One of them multiplies by the gradient. */
+    assert_true(operations("s^3/(1+abs(s))") <= 10);
+    assert_true(operations("s^3") <= 4);
+    assert_true(operations("softmax(s)") <= 5);
+    assert_true(operations("a*s^3/sqrt(n)") <= 4);
+}
+
+static void test_formula_too_long_for_a_program_is_an_error(void **state)
+{
+    char text[2048] = "s";
+    struct pk_formula *f;
+    struct pk_formula_plan *plan = malloc(sizeof *plan);
+    struct pd_why why = {{0}};
+
+    (void)state;
+    assert_non_null(plan);
+    for (int k = 1; k < 60; k++)
+        snprintf(text + strlen(text), sizeof text - strlen(text), "+sin(%d*s)*cos(s/%d)", k, k + 100);
+    f = parse(text);
+    assert_int_equal(pk_formula_plan(f, plan, &why), PD_ERR_LIMIT);
+    assert_non_null(strstr(why.text, "128 instructions"));
+    pk_formula_free(f);
+    free(plan);
+}
+
+static void test_formula_row_of_large_logits_is_stable(void **state)
+{
+    static const char *const texts[] = {"softmax(s)",
+                                        "exp(s)/(exp(b)+rowsum(exp(s)))",
+                                        "exp(s)/(1+rowsum(exp(s)))",
+                                        "relu(exp(s)-1)/(1e-8+rowsum(abs(exp(s)-1)))",
+                                        "relu(softmax(s)+a/ni)",
+                                        "exp(2*s)/sqrt(rowsum(exp(4*s)))"};
+    double leaf[PK_LEAVES], s[4] = {3000, 2999, -4000, 2990}, a[4], low[4] = {0, -1, -7000, -10}, b[4];
+
+    (void)state;
+    for (int k = 0; k < PK_LEAVES; k++)
+        leaf[k] = 0.25;
+    for (size_t t = 0; t < sizeof texts / sizeof *texts; t++) {
+        struct pk_formula *f = parse(texts[t]);
+
+        assert_int_equal(pk_formula_row_value(f, leaf, s, NULL, 4, a, NULL), PD_OK);
+        for (int k = 0; k < 4; k++)
+            if (t < 5) /* the last has two exponents, which cannot be shifted by one maximum */
+                assert_true(isfinite(a[k]) && a[k] >= 0 && a[k] <= 2);
+        if (t == 0) {
+            assert_int_equal(pk_formula_row_value(f, leaf, low, NULL, 4, b, NULL), PD_OK);
+            assert_memory_equal(a, b, sizeof a);
+        }
+        pk_formula_free(f);
+    }
+}
+
+static void test_formula_row_without_a_sum_is_zero(void **state)
+{
+    static const char *const texts[] = {"s/sqrt(rowsum(s^2))", "s^2/rowsum(s^2)", "softmax(s)",
+                                        "relu(s)/rowsum(relu(s))"};
+    const unsigned char none[3] = {0, 0, 0};
+    double leaf[PK_LEAVES] = {0}, zero[3] = {0, 0, 0}, a[3];
+
+    (void)state;
+    for (size_t t = 0; t < sizeof texts / sizeof *texts; t++) {
+        struct pk_formula *f = parse(texts[t]);
+
+        assert_int_equal(pk_formula_row_value(f, leaf, zero, t == 2 ? none : NULL, 3, a, NULL), PD_OK);
+        for (int k = 0; k < 3; k++)
+            assert_true(a[k] == 0);
+        pk_formula_free(f);
+    }
+}
+
+static void test_formula_report_warns_of_what_can_fail(void **state)
+{
+    static const struct {
+        const char *text;
+        int at;
+    } warned[] = {{"log(s)", 0},
+                  {"1/s", 1},
+                  {"exp(s^2)", 0},
+                  {"sqrt(s)", 0},
+                  {"s^-2", 1},
+                  {"1+s/(s-1)", 3},
+                  {"softmax(c*tanh(s/c))", 16}};
+    static const char *const quiet[] = {"s^3/(1+abs(s))", "where(s > 0, sqrt(s), 0)",
+                                        "softmax(s)",     "exp(s)/(1+rowsum(exp(s)))",
+                                        "log(1+s^2)",     "s/(1e-3+s^2)",
+                                        "gelu(s)"};
+    double leaf[PK_LEAVES];
+    struct pk_formula_report r;
+
+    (void)state;
+    for (int k = 0; k < PK_LEAVES; k++)
+        leaf[k] = 1;
+    for (size_t k = 0; k < sizeof warned / sizeof *warned; k++) {
+        struct pk_formula *f = parse(warned[k].text);
+
+        pk_formula_report(f, leaf, &r);
+        if (r.warnings != 1 || r.warning[0].at != warned[k].at)
+            fail_msg("'%s': %d warnings, the first at %d: %s", warned[k].text, r.warnings, r.warning[0].at,
+                     r.warning[0].text);
+        pk_formula_free(f);
+    }
+    for (size_t k = 0; k < sizeof quiet / sizeof *quiet; k++) {
+        struct pk_formula *f = parse(quiet[k]);
+
+        pk_formula_report(f, leaf, &r);
+        if (r.warnings)
+            fail_msg("'%s': %s", quiet[k], r.warning[0].text);
+        pk_formula_free(f);
+    }
+}
+
+static void test_formula_report_of_known_functions(void **state)
+{
+    double leaf[PK_LEAVES];
+    struct pk_formula_report r;
+    struct pk_formula *f;
+
+    (void)state;
+    for (int k = 0; k < PK_LEAVES; k++)
+        leaf[k] = 1;
+    leaf[PK_LEAF_N] = 64;
+    f = parse("s^3/sqrt(n)");
+    pk_formula_report(f, leaf, &r);
+    assert_true(r.at_zero == 0 && r.parity == PK_PARITY_ODD && r.growth == 3 && isinf(r.lo) && isinf(r.hi));
+    /* E ||A||_F^2 = N^2 15 std^6 / N for independent normal logits */
+    assert_true(fabs(pk_formula_norm(f, leaf, 64, false, 0.5) - sqrt(64 * 15 * pow(0.5, 6))) < 1e-9);
+    pk_formula_free(f);
+    f = parse("sigmoid(s)");
+    pk_formula_report(f, leaf, &r);
+    assert_true(r.at_zero == 0.5 && r.lo == 0 && r.hi == 1 && r.growth == 0 && r.parity == PK_PARITY_NONE);
+    pk_formula_free(f);
+    f = parse("softmax(s)");
+    /* E sum_j A^2 of a row is about exp(std^2) / N */
+    assert_true(fabs(pk_formula_norm(f, leaf, 257, false, 0.3) - exp(0.5 * 0.09)) < 0.01);
+    pk_formula_free(f);
+}
+
+static void test_formula_builtins_are_recognised(void **state)
+{
+    static const struct {
+        const char *text, *name;
+        int degree;
+        double c, alpha;
+    } rows[] = {
+        {"softmax(s)", "softmax", 0, 1, 0},
+        {"exp(s)/rowsum(exp(s))", "softmax", 0, 1, 0},
+        {"s^3/sqrt(n)", "poly", 3, 1, 0.5},
+        {"s*s/4", "poly", 2, 0.25, 0},
+        {"s", "poly", 1, 1, 0},
+        {"sigmoid(s)/n", "sigmoid", 0, 1, 1},
+        {"relu(s)/n", "relu", 0, 1, 1},
+        {"1/(1+exp(-s))*n^-0.5", "sigmoid", 0, 1, 0.5},
+        {"sigmoid(s-log(n))", "sigmoid_bias", 0, 1, 0},
+        {"t=1+s+s^2/2;t/rowsum(t)", "taylor", 0, 1, 0},
+        {"t=sin(s+pi/4)^2;t/rowsum(t)", "periodic", 0, 1, 0},
+        {"s^7", NULL, 0, 0, 0},
+        {"a*s^3", NULL, 0, 0, 0},
+        {"softmax(2*s)", NULL, 0, 0, 0},
+        {"s^3/(1+abs(s))", NULL, 0, 0, 0},
+    };
+
+    (void)state;
+    for (size_t k = 0; k < sizeof rows / sizeof *rows; k++) {
+        struct pk_formula *f = parse(rows[k].text);
+        int degree;
+        double c, alpha;
+        const char *name = pk_formula_builtin(f, &degree, &c, &alpha);
+
+        if (!rows[k].name != !name || (name && (strcmp(name, rows[k].name) || degree != rows[k].degree ||
+                                                c != rows[k].c || alpha != rows[k].alpha)))
+            fail_msg("'%s' is %s, degree %d, c %g, alpha %g", rows[k].text, name ? name : "none", degree, c,
+                     alpha);
+        pk_formula_free(f);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_formula_spellings_of_one_function_have_one_normal_form),
+        cmocka_unit_test(test_formula_different_functions_differ),
+        cmocka_unit_test(test_formula_errors_name_the_character),
+        cmocka_unit_test(test_formula_limits_are_errors),
+        cmocka_unit_test(test_formula_underlines),
+        cmocka_unit_test(test_formula_initial_value_reads_sizes_alone),
+        cmocka_unit_test(test_formula_piece_that_is_not_taken_never_poisons_a_slope),
+        cmocka_unit_test(test_formula_table_is_all_that_a_function_needs),
+        cmocka_unit_test(test_formula_value_and_slope_share_operations),
+        cmocka_unit_test(test_formula_too_long_for_a_program_is_an_error),
+        cmocka_unit_test(test_formula_row_of_large_logits_is_stable),
+        cmocka_unit_test(test_formula_row_without_a_sum_is_zero),
+        cmocka_unit_test(test_formula_report_warns_of_what_can_fail),
+        cmocka_unit_test(test_formula_report_of_known_functions),
+        cmocka_unit_test(test_formula_builtins_are_recognised),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

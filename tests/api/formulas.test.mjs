@@ -1,0 +1,129 @@
+// POST /api/v1/formulas/check: a formula of attention before a job is made of it.
+import assert from 'node:assert/strict';
+import { existsSync } from 'node:fs';
+import path from 'node:path';
+import { after, before, test } from 'node:test';
+import { Daemon, build } from './lib.mjs';
+
+const here = existsSync(path.join(build, 'bin/polyd'));
+const real = { skip: here ? false : 'polyd is not built', timeout: 120000 };
+let host;
+
+before(async () => {
+    if (here)
+        host = await Daemon.start();
+});
+after(() => host?.stop());
+
+const check = async (formula, more = {}) => {
+    const reply = await host.post('/api/v1/formulas/check', { formula, ...more });
+    assert.equal(reply.status, 200, reply.text);
+    return reply.json;
+};
+const refused = async (body, pointer, detail) => {
+    const reply = await host.post('/api/v1/formulas/check', body);
+    assert.equal(reply.status, 422, reply.text);
+    assert.equal(reply.json.errors.length, 1);
+    assert.equal(reply.json.errors[0].pointer, pointer, reply.text);
+    assert.match(reply.json.errors[0].detail, detail);
+    assert.ok(reply.json.detail.includes(pointer), reply.json.detail);
+    return reply.json.errors[0];
+};
+
+test('a rational function: values, slopes, parity, growth and norm', real, async () => {
+    const got = await check('s^3/(1+abs(s))', { from: -2, to: 2, samples: 5 });
+    const f = s => s ** 3 / (1 + Math.abs(s)), slope = s => 3 * s * s / (1 + Math.abs(s)) - Math.abs(s) ** 3 / (1 + Math.abs(s)) ** 2;
+    assert.deepEqual(got.samples.s, [-2, -1, 0, 1, 2]);
+    got.samples.s.forEach((s, k) => {
+        assert.ok(Math.abs(got.samples.value[k] - f(s)) < 1e-12);
+        assert.ok(Math.abs(got.samples.slope[k] - slope(s)) < 1e-12);
+    });
+    assert.equal(got.parity, 'odd');
+    assert.ok(Math.abs(got.growth - 2) < 0.01);
+    assert.equal(got.at_zero, 0);
+    assert.equal(got.lowest, null);
+    assert.equal(got.sign, 'either');
+    assert.equal(got.passes, 1);
+    assert.deepEqual(got.warnings, []);
+    assert.equal(got.builtin, null);
+    assert.ok(got.operations.backward <= 10);
+});
+
+test('the norm of a cube is that of a normal distribution, and its factor reaches the ceiling', real, async () => {
+    const got = await check('s^3/sqrt(n)', { n: 100, logit_std: 0.5 });
+    const norm = Math.sqrt(100 * 100 * 15 * 0.5 ** 6 / 100);       // E s^6 = 15 sigma^6
+    assert.ok(Math.abs(got.norm - norm) < 1e-9 * norm, `${got.norm} ${norm}`);
+    assert.equal(got.ceiling, 10);
+    assert.ok(Math.abs(got.factor_to_ceiling - 10 / norm) < 1e-9);
+    assert.deepEqual(got.builtin, { activation: 'poly', degree: 3, constant: 1, alpha: 0.5 });
+    const scaled = await check(`${got.factor_to_ceiling}*s^3/sqrt(n)`, { n: 100, logit_std: 0.5 });
+    assert.ok(Math.abs(scaled.norm - 10) < 1e-6);
+});
+
+test('two spellings are one function; another one is not', real, async () => {
+    const [a, b, c] = await Promise.all(['softmax(s)', 't = exp(s); t/rowsum(t)', 'softmax(2*s)'].map(f => check(f)));
+    assert.equal(a.digest, b.digest);
+    assert.notEqual(a.digest, c.digest);
+    assert.equal(a.canonical, 'exp(s)/rowsum(exp(s))');
+    assert.equal(a.builtin.activation, 'softmax');
+    assert.equal(a.at_zero, 1 / 8);
+    assert.match(a.torch, /def attention_weights\(s, seen, n\)/);
+    assert.match(a.latex, /\\sum_j/);
+});
+
+test('learned scalars: their initial values are formulas of sizes', real, async () => {
+    const got = await check('a*s^3*2^(-b)', { n: 16, heads: 2, params: { a: { init: '1/sqrt(n)', form: 'log', per: 'head' }, b: { init: 0 } }, from: 0, to: 2, samples: 2 });
+    assert.deepEqual(got.params, [{ name: 'a', at: 0, value: 0.25 }, { name: 'b', at: 10, value: 0 }]);
+    assert.equal(got.samples.value[1], 2);
+});
+
+test('what can fail is warned of, with its characters', real, async () => {
+    for (const [formula, at, text] of [['log(s)', 0, /logarithm/], ['1/s', 1, /divisor/], ['exp(s^2)', 0, /grows faster/], ['2+sqrt(s)', 2, /root/]]) {
+        const got = await check(formula);
+        assert.equal(got.warnings.length, 1, formula);
+        assert.equal(got.warnings[0].at, at);
+        assert.match(got.warnings[0].text, text);
+    }
+    const pole = await check('1/s', { from: -1, to: 1, samples: 3 });
+    assert.deepEqual(pole.samples.value, [-1, null, 1]);
+    assert.equal((await check('exp(s^2)')).growth, 'Infinity');
+});
+
+test('a wrong formula is 422 with the character and a suggestion', real, async () => {
+    const error = await refused({ formula: 's + sofmax(s)' }, '/formula', /did you mean 'softmax'/);
+    assert.equal(error.at, 4);
+    assert.equal(error.length, 6);
+    await refused({ formula: 's^0.5' }, '/formula', /relu\(s\)\^a/);
+    await refused({ formula: 'q*k' }, '/formula', /SimA/);
+    await refused({ formula: '' }, '/formula', /empty/);
+    await refused({ formula: '('.repeat(300) }, '/formula', /deep/);
+    await refused({ formula: 's+'.repeat(3000) + 's' }, '/formula', /at most 4096/);
+    await refused({ formula: 7 }, '/formula', /must be a text/);
+    await refused({}, '/formula', /is missing/);
+    let long = 's';
+    for (let k = 1; k < 60; k++)
+        long += `+sin(${k}*s)*cos(s/${k + 100})`;
+    await refused({ formula: long }, '/formula', /128 instructions/);
+});
+
+test('other members are checked too', real, async () => {
+    const f = { formula: 'a*s' };
+    await refused({ ...f, nn: 3 }, '/nn', /unknown member/);
+    await refused({ ...f, n: 0 }, '/n', /from 1 to 4096/);
+    await refused({ ...f, n: 1.5 }, '/n', /whole/);
+    await refused({ ...f, logit_std: 'x' }, '/logit_std', /number/);
+    await refused({ ...f, from: 2, to: 2 }, '/to', /above from/);
+    await refused({ ...f, samples: 1 }, '/samples', /from 2/);
+    await refused({ ...f, causal: 'yes' }, '/causal', /true or false/);
+    await refused({ ...f, params: [] }, '/params', /object/);
+    await refused({ ...f, params: { a: 1 } }, '/params/a', /init, form and per/);
+    await refused({ ...f, params: { a: { initial: 1 } } }, '/params/a', /init, form and per only/);
+    await refused({ ...f, params: { a: { form: 'exp' } } }, '/params/a', /direct, log, softplus or sigmoid/);
+    await refused({ ...f, params: { a: { init: 's' } } }, '/params/a/init', /initial value/);
+    await refused({ ...f, params: { a: { init: 'log(0-1)' } } }, '/params/a/init', /no finite number/);
+    await refused({ ...f, params: { a: { init: -1, form: 'log' } } }, '/params/a/init', /above 0/);
+    await refused({ ...f, params: { a: { init: 1, form: 'sigmoid' } } }, '/params/a/init', /between 0 and 1/);
+    await refused({ ...f, params: { b: { init: 1 } } }, '/params/b', /does not name/);
+    const broken = await host.call('POST', '/api/v1/formulas/check', { body: '{', headers: { 'content-type': 'application/json' } });
+    assert.equal(broken.status, 400);
+});

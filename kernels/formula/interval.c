@@ -174,7 +174,7 @@ static struct interval raise(struct interval a, struct num e)
         if (!r.nonzero) {
             bool above = lo >= 0, below = hi <= 0;
 
-            r = make(below ? -INFINITY : above ? 1 / hi : -INFINITY, below ? 1 / lo : INFINITY);
+            r = make(above ? (hi > 0 ? 1 / hi : 0) : -INFINITY, below && !above ? 1 / lo : INFINITY);
             r.nonzero = true;
             r.fails = true;
             return r;

@@ -187,6 +187,40 @@ static json_t *kinds_json(void)
     return list;
 }
 
+static const char *param_type(const struct job_param *p)
+{
+    return p->most ? (p->whole ? "array of integers" : "array of numbers") : p->whole ? "integer" : "number";
+}
+
+static json_t *params_json(enum job_theorem theorem)
+{
+    json_t *list = json_array();
+    const struct job_param *p;
+
+    for (size_t i = 0; list && (p = job_theorem_param(theorem, i)); i++)
+        if (!append(list, json_pack("{s:s,s:s,s:o,s:o,s:o,s:s}", "name", p->name, "type", param_type(p),
+                                    "default", job_json_literal(p->def), "minimum", job_json_num(p->min),
+                                    "maximum", job_json_num(p->max), "meaning", p->meaning))) {
+            json_decref(list);
+            return NULL;
+        }
+    return list;
+}
+
+/* The statements of jobs of kind check, with their parameters. */
+static json_t *theorems_json(void)
+{
+    json_t *list = json_array();
+
+    for (int i = 0; list && i < JOB_THEOREM_COUNT; i++)
+        if (!append(list, json_pack("{s:s,s:o}", "name", job_theorem_name((enum job_theorem)i), "params",
+                                    params_json((enum job_theorem)i)))) {
+            json_decref(list);
+            return NULL;
+        }
+    return list;
+}
+
 static json_t *schema_json(void)
 {
     json_t *top = json_object(), *fields = json_array(), *presets = json_array(), *recipes = json_array(),
@@ -221,7 +255,8 @@ static json_t *schema_json(void)
     if (ok) {
         ok = put(top, "schema", json_integer(JOB_SCHEMA)) && json_object_set(top, "fields", fields) == 0 &&
              json_object_set(top, "presets", presets) == 0 && json_object_set(top, "recipes", recipes) == 0 &&
-             json_object_set(top, "datasets", datasets) == 0 && put(top, "kinds", kinds_json());
+             json_object_set(top, "datasets", datasets) == 0 && put(top, "kinds", kinds_json()) &&
+             put(top, "checks", theorems_json());
     }
     json_decref(fields);
     json_decref(presets);
@@ -314,6 +349,19 @@ static void field_text(struct pd_buf *b, const struct job_field *f)
     pd_buf_done(&line);
 }
 
+static void theorem_text(struct pd_buf *b, enum job_theorem theorem)
+{
+    const struct job_param *p;
+    char line[256], lo[40], hi[40];
+
+    pd_buf_printf(b, "    %s\n", job_theorem_name(theorem));
+    for (size_t i = 0; (p = job_theorem_param(theorem, i)); i++) {
+        snprintf(line, sizeof line, "%s: %s, from %s to %s; default: %s; %s", p->name, param_type(p),
+                 job_json_number(p->min, lo), job_json_number(p->max, hi), p->def, p->meaning);
+        wrap(b, 8, line);
+    }
+}
+
 enum pd_err job_fields_text(struct pd_buf *ret_text, struct pd_why *why)
 {
     const struct job_preset *p;
@@ -341,6 +389,9 @@ enum pd_err job_fields_text(struct pd_buf *ret_text, struct pd_why *why)
         pd_buf_printf(ret_text, "    %-20s %s; takes:\n", k->name, k->meaning);
         wrap(ret_text, 8, k->takes);
     }
+    pd_buf_str(ret_text, "\nParameters of checks (check, params)\n");
+    for (int i = 0; i < JOB_THEOREM_COUNT; i++)
+        theorem_text(ret_text, (enum job_theorem)i);
     err = pd_buf_err(ret_text);
     return err == PD_OK ? PD_OK : pd_fail(why, err, "no memory for the table of fields");
 }

@@ -64,6 +64,9 @@ NAMES(scored, "val", "test", "train");
 #define KIND(constant, name) #name,
 NAMES(kind, JOB_WORKER_KINDS(KIND));
 #undef KIND
+#define THEOREM(name) #name,
+NAMES(theorem, JOB_THEOREMS(THEOREM));
+#undef THEOREM
 
 #define BIT(i) (1u << (i))
 
@@ -107,8 +110,14 @@ const struct job_field job_fields[] = {
           "M86")},
     {ROW("/variant", JOB_T_ENUM, variant), .names = &variant, DEF("\"small\""), FLAGS(FIXED),
      WITH(job_use_template), SAYS("size of the template", "M86")},
-    {BARE("/params", JOB_T_PARAMS), DEF("{}"), FLAGS(ASIDE | FIXED | LATER),
-     SAYS("parameters of the template's checks", "M81-M84")},
+    {ROW("/check", JOB_T_ENUM, config.check.theorem), .names = &theorem,
+     RULE(job_rule_required, "to be named"), FLAGS(ASIDE | FIXED),
+     SAYS("the statement of the theory that is examined; GET /api/v1/fields lists the parameters of each",
+          "M81-M84")},
+    {ROW("/params", JOB_T_PARAMS, config.check.params), DEF("{}"), FLAGS(ASIDE | FIXED),
+     SAYS("parameters of the statement that is examined, and the seeds of its draws: each by its name, with "
+          "a default; a job of kind train has none",
+          "M81-M84")},
     {ROW("/recipe", JOB_T_STRING, config.recipe), RANGE(1, 64), DEF("null"), FLAGS(ASIDE | NULLABLE),
      .check = job_check_recipe,
      SAYS("defaults of data, training and attention from a reference project", "")},

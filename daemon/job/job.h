@@ -16,6 +16,7 @@
 #include <stdint.h>
 
 #include "daemon/job/kind.h"
+#include "daemon/job/theorem.h"
 #include "kernels/base/buf.h"
 #include "kernels/base/err.h"
 
@@ -356,6 +357,12 @@ struct job_evaluate {
     int split;          /* enum job_scored: the samples that are scored */
 };
 
+/* The statement that a job of kind check examines. */
+struct job_check {
+    int theorem; /* enum job_theorem */
+    struct job_params params;
+};
+
 struct job_diagnostics {
     int64_t every; /* steps; 0 = off */
     int64_t probe_batch;
@@ -397,6 +404,7 @@ struct job_config {
     struct job_norms norm;
     struct job_data data;
     struct job_evaluate evaluate;
+    struct job_check check;
     struct job_train train;
     struct job_diagnostics diagnostics;
     struct job_resources resources;
@@ -664,7 +672,8 @@ void job_json_string(const char *s, size_t len, struct pd_buf *b);
 /* A JSON object appended: {"schema":2,"fields":[{"pointer","type","default","default_rule"?,"nullable",
  * "values"?,"available"?,"minimum"?,"maximum"?,"exclusive_minimum"?,..., "meaning"}],
  * "presets":[{"name","available","values":{...}}],"recipes":[...],"datasets":[...],
- * "kinds":[{"name","meaning","takes":[...],"curves"}]}. */
+ * "kinds":[{"name","meaning","takes":[...],"curves"}],
+ * "checks":[{"name","params":[{"name","type","default","minimum","maximum","meaning"}]}]}. */
 PD_NODISCARD enum pd_err job_fields_json(struct pd_buf *ret_json, struct pd_why *why);
 /* Whether the pointer names a field that holds a value, not an object of fields. */
 bool job_pointer_known(const char *pointer);

@@ -11,6 +11,7 @@
     KIND(TRAIN,    train)      \
     KIND(EVALUATE, evaluate)   \
     KIND(SELFTEST, selftest)   \
+    KIND(CHECK,    check)      \
     /* add a word here */
 #define JOB_KINDS(KIND)    \
     JOB_WORKER_KINDS(KIND) \
@@ -28,6 +29,7 @@ struct job_kind_info {
     bool worker;
     bool ranks;          /* a run may have several slots */
     bool curves;         /* its numbers change over the steps of a run; false: they are its result */
+    bool cpu;            /* computes on the CPU, whatever other devices there are */
     const char *meaning; /* for people */
     /* Members of the document, beside schema and kind: "name, data". */
     const char *takes;

@@ -47,6 +47,11 @@ static bool decoded(const struct job_config *g)
     return data_of(g)->image && !data_of(g)->generated;
 }
 
+static bool checks(const struct job_config *g)
+{
+    return g->kind == JOB_KIND_CHECK;
+}
+
 static bool ranks(const struct job_config *g)
 {
     return g->resources.slots > 1;
@@ -547,5 +552,20 @@ const struct job_metric job_metrics[] = {
      .exact = true,
      .text = "How many optimiser steps see every training sample once.",
      .source = "Training samples divided by the batch."},
+    {.key = "check/judged",
+     .title = "Criteria of the check",
+     .group = JOB_METRIC_TRAINING,
+     .exact = true,
+     .text = "Numbers of the table that a criterion is about, over all seeds.",
+     .source = "A job of kind check.",
+     .written = checks},
+    {.key = "check/failed",
+     .title = "Criteria that fail",
+     .better = JOB_METRIC_LESS,
+     .group = JOB_METRIC_TRAINING,
+     .exact = true,
+     .text = "Numbers of the table that lie outside of their criterion: the check holds if there is none.",
+     .source = "A job of kind check.",
+     .written = checks},
 };
 const size_t job_metric_count = sizeof job_metrics / sizeof *job_metrics;

@@ -505,7 +505,7 @@ json_t *job_rule_keep_latest(struct job_ctx *c)
 
 json_t *job_rule_device(struct job_ctx *c)
 {
-    return word(c, c->env->cuda ? "cuda" : "cpu");
+    return word(c, c->env->cuda && !job_kind_info((enum job_kind)c->g->kind)->cpu ? "cuda" : "cpu");
 }
 
 json_t *job_rule_precision(struct job_ctx *c)
@@ -926,6 +926,9 @@ void job_rules_check(struct job_ctx *c)
 
     if (!job_kind_info(kind)->ranks && c->g->resources.slots > 1)
         job_ctx_error(c, "/resources/slots", "must be 1: a job of kind %s runs on one device",
+                      job_kind_info(kind)->name);
+    if (job_kind_info(kind)->cpu && c->g->resources.device == JOB_DEVICE_CUDA)
+        job_ctx_error(c, "/resources/device", "must be cpu or auto: a job of kind %s computes on the CPU",
                       job_kind_info(kind)->name);
     if (job_kind_has(kind, "model", 5)) {
         check_model(c);

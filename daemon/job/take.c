@@ -320,15 +320,114 @@ nomem:
     return NULL;
 }
 
-static json_t *take_params(struct job_ctx *c, const struct job_field *f, json_t *v)
+/* The value of one parameter of a theorem, checked against its row; NULL after a report. */
+static json_t *take_param(struct job_ctx *c, const struct job_param *p, json_t *v,
+                          struct job_param_value *ret)
 {
-    if (!json_is_object(v))
-        return wrong(c, f, "an object", v);
-    if (json_object_size(v) > 0) {
-        job_ctx_error(c, f->pointer, "unknown parameters: no template is named");
+    size_t n = p->most ? json_array_size(v) : 1;
+    char pointer[64], lo[40], hi[40];
+    json_t *list = NULL, *keep = NULL;
+    double *items;
+
+    snprintf(pointer, sizeof pointer, "/params/%s", p->name);
+    if (p->most && (!json_is_array(v) || n < 1 || n > p->most)) {
+        job_ctx_error(c, pointer, "must be an array of 1 to %zu numbers", p->most);
         return NULL;
     }
-    return json_incref(v);
+    items = pd_arena_alloc(c->run->arena, n * sizeof *items);
+    list = json_array();
+    if (!items || !list)
+        goto nomem;
+    for (size_t i = 0; i < n; i++) {
+        json_t *e = p->most ? json_array_get(v, i) : v;
+        double d = json_number_value(e);
+        int64_t integer;
+
+        if (!json_is_number(e) || (p->whole && !whole(e, &integer))) {
+            job_ctx_error(c, pointer, "must be %s%s, not %s", p->most ? "an array of " : "",
+                          p->whole ? (p->most ? "integers" : "an integer")
+                                   : (p->most ? "numbers" : "a number"),
+                          json_is_number(e) ? "a fraction" : job_json_kind(e));
+            goto bad;
+        }
+        if (!(d >= p->min && d <= p->max)) {
+            job_ctx_error(c, pointer, "must be at least %s and at most %s", job_json_number(p->min, lo),
+                          job_json_number(p->max, hi));
+            goto bad;
+        }
+        if (p->rising && i && d <= items[i - 1]) {
+            job_ctx_error(c, pointer, "must grow from entry to entry");
+            goto bad;
+        }
+        items[i] = d;
+        keep = p->whole ? json_integer((json_int_t)d) : job_json_num(d);
+        if (!keep || json_array_append_new(list, keep) != 0)
+            goto nomem;
+    }
+    *ret = (struct job_param_value){.name = p->name, .count = n, .items = items};
+    if (p->most)
+        return list;
+    keep = json_incref(json_array_get(list, 0));
+    json_decref(list);
+    return keep;
+nomem:
+    c->nomem = true;
+bad:
+    json_decref(list);
+    return NULL;
+}
+
+static json_t *take_params(struct job_ctx *c, const struct job_field *f, json_t *v)
+{
+    const bool check = job_kind_has((enum job_kind)c->g->kind, "check", 5);
+    const enum job_theorem theorem = (enum job_theorem)c->g->check.theorem;
+    const struct job_param *p;
+    const char *key, *names[32];
+    char near[64], pointer[128];
+    size_t count = 0;
+    json_t *out, *ignored;
+    struct job_param_value *values;
+
+    if (!json_is_object(v))
+        return wrong(c, f, "an object", v);
+    if (!check && json_object_size(v) > 0) {
+        job_ctx_error(c, f->pointer, "belongs to a job of kind check, and this one trains");
+        return NULL;
+    }
+    if (!check || job_ctx_bad(c, "/check")) /* whose parameters they are is not known */
+        return json_incref(v);
+    while ((p = job_theorem_param(theorem, count)) && count < sizeof names / sizeof *names)
+        names[count++] = p->name;
+    json_object_foreach(v, key, ignored)
+    {
+        size_t i = 0;
+
+        while (i < count && strcmp(names[i], key) != 0)
+            i++;
+        if (i == count) {
+            snprintf(pointer, sizeof pointer, "/params/%.100s", key);
+            job_ctx_error(c, pointer, "%s has no such parameter%s", job_theorem_name(theorem),
+                          pd_did_you_mean(near, sizeof near, key, names, count));
+        }
+    }
+    out = json_object();
+    values = pd_arena_alloc(c->run->arena, count * sizeof *values);
+    c->nomem = c->nomem || !out || !values;
+    for (size_t i = 0; i < count && !c->nomem; i++) {
+        json_t *given = json_object_get(v, names[i]), *taken;
+
+        p = job_theorem_param(theorem, i);
+        given = given ? json_incref(given) : job_json_literal(p->def);
+        taken = given ? take_param(c, p, given, &values[i]) : NULL;
+        c->nomem = c->nomem || !given || (taken && json_object_set_new(out, p->name, taken) != 0);
+        json_decref(given);
+    }
+    if (c->nomem || c->failed) {
+        json_decref(out);
+        return NULL;
+    }
+    *(struct job_params *)job_place(c, f) = (struct job_params){count, values};
+    return out;
 }
 
 static json_t *take_depends(struct job_ctx *c, const struct job_field *f, json_t *v)

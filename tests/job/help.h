@@ -20,6 +20,7 @@
     "a.safetensors\","                                                                                       \
     "\"sha256\":\"0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef\"},"                      \
     "\"model\":{\"preset\":\"vit_micro\"},\"data\":{\"dataset\":\"mnist\"},\"train\":{\"epochs\":1}}"
+#define CHECK "{\"kind\":\"check\",\"check\":\"T4\"}"
 #define GPT                                                                                                  \
     "{\"model\":{\"preset\":\"gpt_micro\"},\"data\":{\"dataset\":\"text\",\"path\":\"corpora/"               \
     "a.txt\"},\"train\":{\"steps\":100}}"

@@ -48,6 +48,8 @@ static char *base_for(const struct job_field *f)
         return with(VIT, "/train/teacher", "{\"model\":\"t\"}");
     if (strncmp(f->pointer, "/evaluate/", 10) == 0)
         return strdup(EVALUATE);
+    if (strcmp(f->pointer, "/check") == 0 || strcmp(f->pointer, "/params") == 0)
+        return strdup(CHECK);
     if (nested(f)) {
         char parent[128];
         snprintf(parent, sizeof parent, "%.*s", (int)(strrchr(f->pointer, '/') - f->pointer), f->pointer);
@@ -389,7 +391,7 @@ static void test_every_name_is_taken_or_refused_by_name(void **state)
  * effect: nothing is ignored in silence. */
 static void test_what_is_not_available_is_marked_so(void **state)
 {
-    static const char *const pointers[] = {"/params", "/depends_on"};
+    static const char *const pointers[] = {"/depends_on"};
     struct pd_buf b;
     json_t *all, *field;
     size_t i, seen = 0;
@@ -545,7 +547,7 @@ static void test_every_preset_resolves_or_is_refused_by_name(void **state)
     want_error("{\"template\":\"E19\"}", "#/template", "unknown template");
     want_error("{\"template\":\"theory/T0\"}", "#/template", "unknown template");
     want_error("{\"template\":\"E1\"}", "#/template", "unknown template");
-    want_error("{\"params\":{\"a\":1}}", "#/params", "no template");
+    want_error("{\"params\":{\"a\":1}}", "#/params", "belongs to a job of kind check");
 }
 
 static void test_description_holds_every_field(void **state)

@@ -289,6 +289,7 @@ static const char *const always[] = {
     "/sweep/mode",
     "/sweep/concurrency",
     "/kind",
+    "/check",
     "/evaluate/model",
     "/evaluate/run",
     "/evaluate/step",

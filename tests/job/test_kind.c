@@ -74,6 +74,114 @@ static void test_an_evaluation_has_one_device_and_no_curves(void **state)
     assert_false(job_kind_info(JOB_KIND_EVALUATE)->curves);
 }
 
+/* ---- check ---- */
+
+static void test_a_check_has_the_parameters_of_its_statement_with_defaults(void **state)
+{
+    struct parsed p = want_ok("{\"kind\":\"check\",\"check\":\"T4\",\"params\":{\"N\":[4,8],\"d\":2.0}}");
+    json_t *run = run_json(p.job, 0), *params = json_object_get(run, "params");
+    struct job_config *config = NULL;
+    const struct job_param *param;
+    char *text = json_dumps(run, 0);
+    size_t count = 0;
+
+    (void)state;
+    while ((param = job_theorem_param(JOB_THEOREM_T4, count))) {
+        assert_non_null(json_object_get(params, param->name));
+        count++;
+    }
+    assert_int_equal(json_object_size(params), count);
+    assert_int_equal(json_integer_value(json_object_get(params, "seeds")), 3);
+    assert_int_equal(json_array_size(json_object_get(params, "N")), 2);
+    assert_true(json_is_integer(json_object_get(params, "d"))); /* 2.0 is 2 */
+    assert_null(json_object_get(run, "train"));
+    assert_int_equal(job_config_load(text, strlen(text), &config, NULL), PD_OK);
+    assert_int_equal(config->check.theorem, JOB_THEOREM_T4);
+    assert_int_equal(config->check.params.count, count);
+    assert_true(job_param_find(&config->check.params, "N")->items[1] == 8);
+    assert_true(job_param_find(&config->check.params, "D")->items[0] == 24);
+    assert_null(job_param_find(&config->check.params, "kappa"));
+    job_config_free(config);
+    free(text);
+    json_decref(run);
+    done(&p);
+}
+
+static void test_a_check_refuses_wrong_parameters_by_name(void **state)
+{
+    static const struct {
+        const char *params, *pointer, *words;
+    } cases[] = {
+        {"{\"M\":1}", "#/params/M", "T4 has no such parameter"},
+        {"{\"draw\":100}", "#/params/draw", "did you mean 'draws'?"},
+        {"{\"kappa\":[1]}", "#/params/kappa", "T4 has no such parameter"},
+        {"{\"d\":0}", "#/params/d", "must be at least 1 and at most 256"},
+        {"{\"d\":257}", "#/params/d", "must be at least 1 and at most 256"},
+        {"{\"d\":1.5}", "#/params/d", "must be an integer, not a fraction"},
+        {"{\"d\":\"8\"}", "#/params/d", "must be an integer, not a string"},
+        {"{\"d\":[8]}", "#/params/d", "must be an integer, not an array"},
+        {"{\"N\":16}", "#/params/N", "must be an array of 1 to 32 numbers"},
+        {"{\"N\":[]}", "#/params/N", "must be an array of 1 to 32 numbers"},
+        {"{\"N\":[8,8]}", "#/params/N", "must grow from entry to entry"},
+        {"{\"N\":[8,true]}", "#/params/N", "must be an array of integers"},
+        {"{\"N\":[8,5000]}", "#/params/N", "at most 1024"},
+        {"{\"sigma_x\":null}", "#/params/sigma_x", "must be a number"},
+        {"{\"seeds\":17}", "#/params/seeds", "at most 16"},
+        {"{\"seed\":-1}", "#/params/seed", "must be at least 0"},
+        {"3", "#/params", "must be an object"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *doc = with(CHECK, "/params", cases[i].params);
+
+        refuses(doc, cases[i].pointer, cases[i].words);
+        free(doc);
+    }
+    refuses("{\"kind\":\"check\"}", "#/check", "is needed");
+    refuses("{\"kind\":\"check\",\"check\":\"T21\"}", "#/check", "must be one of T1, T2");
+    refuses("{\"kind\":\"check\",\"check\":\"T4\",\"train\":{\"steps\":3}}", "#/train",
+            "a job of kind check has no train");
+    refuses("{\"kind\":\"check\",\"check\":\"T4\",\"resources\":{\"device\":\"cuda\"}}", "#/resources/device",
+            "computes on the CPU");
+    refuses("{\"kind\":\"check\",\"check\":\"T4\",\"resources\":{\"slots\":2}}", "#/resources/slots",
+            "runs on one device");
+}
+
+/* auto is the CPU, also where there is a GPU. */
+static void test_a_check_takes_no_gpu(void **state)
+{
+    const struct job_env env = {.threads = 2, .cuda = true, .keep_best = -1, .keep_latest = -1};
+    struct parsed p = parse_env(CHECK, &env);
+
+    (void)state;
+    assert_int_equal(p.err, PD_OK);
+    assert_int_equal(job_doc_head(p.job)->resources.device, JOB_DEVICE_CPU);
+    done(&p);
+}
+
+/* Every default is a value that the row allows. */
+static void test_the_parameters_of_every_statement_have_good_defaults(void **state)
+{
+    (void)state;
+    for (int t = 0; t < JOB_THEOREM_COUNT; t++) {
+        char doc[64];
+        struct parsed p;
+
+        snprintf(doc, sizeof doc, "{\"kind\":\"check\",\"check\":\"%s\"}",
+                 job_theorem_name((enum job_theorem)t));
+        p = want_ok(doc);
+        done(&p);
+        for (size_t i = 0; job_theorem_param((enum job_theorem)t, i); i++) {
+            const struct job_param *a = job_theorem_param((enum job_theorem)t, i);
+
+            assert_true(a->meaning && a->min < a->max);
+            for (size_t k = 0; k < i; k++)
+                assert_string_not_equal(a->name, job_theorem_param((enum job_theorem)t, k)->name);
+        }
+    }
+}
+
 /* ---- wanted ---- */
 
 static void wants(const char *document, const char *model, int64_t run, const char *checkpoint)
@@ -250,6 +358,10 @@ int main(void)
         cmocka_unit_test(test_a_kind_takes_its_own_members_alone),
         cmocka_unit_test(test_what_no_kind_has_hides_no_other_error),
         cmocka_unit_test(test_an_evaluation_has_one_device_and_no_curves),
+        cmocka_unit_test(test_a_check_has_the_parameters_of_its_statement_with_defaults),
+        cmocka_unit_test(test_a_check_refuses_wrong_parameters_by_name),
+        cmocka_unit_test(test_a_check_takes_no_gpu),
+        cmocka_unit_test(test_the_parameters_of_every_statement_have_good_defaults),
         cmocka_unit_test(test_a_checkpoint_is_named_by_version_or_by_run),
         cmocka_unit_test(test_the_complete_document_computes_what_the_run_did),
         cmocka_unit_test(test_what_the_checkpoint_says_cannot_be_changed),

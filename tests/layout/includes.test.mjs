@@ -53,10 +53,12 @@ const arrows = {
         'daemon/worker/model', 'daemon/worker/data', 'daemon/worker/train'],
     'daemon/worker/weights': ['kernels/base', ...kernels, 'daemon/job', 'daemon/digest', 'daemon/worker/model',
         'daemon/worker/data', 'daemon/worker/train'],
+    'daemon/worker/check': ['kernels/base', ...kernels, 'daemon/job', 'daemon/worker/task', 'daemon/worker/model',
+        'daemon/worker/data', 'daemon/worker/train'],
     'daemon/worker/process': ['kernels/base', ...kernels, 'daemon/job', 'daemon/digest', 'daemon/wire', 'daemon/worker/model',
         'daemon/worker/data', 'daemon/worker/train', 'daemon/worker/serve', 'daemon/worker/weights'],
     'daemon/worker/kinds': ['kernels/base', ...kernels, 'daemon/job', 'daemon/wire', 'daemon/digest', 'daemon/worker/model',
-        'daemon/worker/data', 'daemon/worker/train', 'daemon/worker/process'],
+        'daemon/worker/data', 'daemon/worker/train', 'daemon/worker/check', 'daemon/worker/process'],
 };
 // The wiring of the programs: main.c and what only it calls.
 const mains = new Set(['main.c', 'doctor.c', 'doctor.h', 'gc.c', 'gc.h', 'notify.c', 'notify.h', 'state_dir.c', 'state_dir.h']

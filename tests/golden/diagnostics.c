@@ -111,7 +111,7 @@ void gold_diagnostics(struct gold *g)
     const char *name = gold_text(g, "case");
 
     if (strncmp(name, "theory_", 7) == 0 || strncmp(name, "note_", 5) == 0) {
-        g->to_come = "tables of expectations";
+        gold_expectations(g);
         return;
     }
     for (int f64 = 0; f64 < 2; f64++) {

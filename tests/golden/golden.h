@@ -64,6 +64,7 @@ bool gold_run(struct gold *g, enum pk_op op, const struct pk_attr *attr, const s
 /* ---- groups ---- */
 void gold_attention(struct gold *g);
 void gold_diagnostics(struct gold *g);
+void gold_expectations(struct gold *g); /* its cases theory_* and note_* */
 void gold_norms(struct gold *g);
 void gold_blocks(struct gold *g);
 void gold_models(struct gold *g);

@@ -44,6 +44,8 @@ void api_run_logs(struct api_req *r);
 void api_run_checkpoints(struct api_req *r);
 void api_checkpoint_weights(struct api_req *r);
 void api_checkpoint_file(struct api_req *r);
+void api_run_blobs(struct api_req *r);
+void api_run_blob(struct api_req *r);
 void api_sweep_get(struct api_req *r);
 void api_sweep_analysis(struct api_req *r);
 void api_sweep_curves(struct api_req *r);

@@ -1,5 +1,6 @@
 /* Queries of rows. Each variant of a list is its own literal: the planner then finds the index, and no text
  * is assembled at run time. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -350,19 +351,78 @@ static void read_blob(sqlite3_stmt *st, struct store_blob *ret)
     };
 }
 
-enum pd_err store_blob_list(struct store *s, int64_t run_id, const char *key,
+static void read_blob_key(sqlite3_stmt *st, struct store_blob_key *ret)
+{
+    *ret = (struct store_blob_key){.key = db_text(st, 0),
+                                   .kind = db_text(st, 1),
+                                   .count = sqlite3_column_int64(st, 2),
+                                   .first_step = sqlite3_column_int64(st, 3),
+                                   .last_step = sqlite3_column_int64(st, 4)};
+}
+
+enum pd_err store_blob_keys(struct store *s, int64_t run_id,
+                            bool (*row)(void *ctx, const struct store_blob_key *k), void *ctx,
+                            struct pd_why *why)
+{
+    sqlite3_stmt *st;
+    enum pd_err err = db_bind(&s->db, &st, why,
+                              "SELECT key, kind, count(DISTINCT step), min(step), max(step) FROM run_blob "
+                              "WHERE run_id = ?1 GROUP BY key ORDER BY key",
+                              "i", run_id);
+
+    if (err == PD_OK)
+        EACH_ROW(s, st, struct store_blob_key, read_blob_key, row, ctx, err, why);
+    return err;
+}
+
+#define BLOB_COLUMNS                                                                                         \
+    "r.id, r.run_id, r.attempt, r.key, r.kind, r.step, r.time_us, r.meta, r.sha256, b.bytes FROM run_blob "  \
+    "r "                                                                                                     \
+    "JOIN blob b ON b.sha256 = r.sha256 "
+
+enum pd_err store_blob_list(struct store *s, int64_t run_id, const char *key, int64_t after_step, int limit,
                             bool (*row)(void *ctx, const struct store_blob *b), void *ctx, struct pd_why *why)
 {
     sqlite3_stmt *st;
-    enum pd_err err =
-        db_bind(&s->db, &st, why,
-                "SELECT r.id, r.run_id, r.attempt, r.key, r.kind, r.step, r.time_us, r.meta, r.sha256, "
-                "b.bytes FROM run_blob r JOIN blob b ON b.sha256 = r.sha256 "
-                "WHERE r.run_id = ?1 AND (?2 IS NULL OR r.key = ?2) ORDER BY r.key, r.step, r.id",
-                "it", run_id, key);
+    enum pd_err err;
 
+    if (!limit_ok(limit))
+        return pd_fail(why, PD_ERR_INVALID, "a page of %d blobs", limit);
+    err =
+        db_bind(&s->db, &st, why,
+                "SELECT " BLOB_COLUMNS
+                "WHERE r.run_id = ?1 AND r.key = ?2 AND r.step > ?3 AND NOT EXISTS (SELECT 1 FROM run_blob n "
+                "WHERE n.run_id = r.run_id AND n.key = r.key AND n.step = r.step AND n.id > r.id) "
+                "ORDER BY r.step LIMIT ?4",
+                "itii", run_id, key, after_step, (int64_t)limit);
     if (err == PD_OK)
         EACH_ROW(s, st, struct store_blob, read_blob, row, ctx, err, why);
+    return err;
+}
+
+enum pd_err store_blob_get(struct store *s, int64_t run_id, int64_t id,
+                           void (*row)(void *ctx, const struct store_blob *b, const char *path), void *ctx,
+                           struct pd_why *why)
+{
+    sqlite3_stmt *st;
+    struct store_blob blob;
+    char path[4096];
+    enum pd_err err = db_bind(&s->db, &st, why, "SELECT " BLOB_COLUMNS "WHERE r.run_id = ?1 AND r.id = ?2",
+                              "ii", run_id, id);
+
+    if (err == PD_OK)
+        err = db_step(&s->db, st, why);
+    if (err == PD_ERR_NOT_FOUND)
+        return pd_fail(why, err, "run %lld has no blob %lld", (long long)run_id, (long long)id);
+    if (err != PD_OK)
+        return err;
+    read_blob(st, &blob);
+    if ((size_t)snprintf(path, sizeof path, "%s/blobs/%.2s/%s", s->db.dir, blob.sha256, blob.sha256) <
+        sizeof path)
+        row(ctx, &blob, path);
+    else
+        err = pd_fail(why, PD_ERR_LIMIT, "the path of blob %lld is too long", (long long)id);
+    db_done(st);
     return err;
 }
 

@@ -405,9 +405,23 @@ PD_NODISCARD enum pd_err store_alias_list(struct store *s, const char *model,
 PD_NODISCARD enum pd_err store_alias_get(struct store *s, const char *model, const char *alias,
                                          int64_t *ret_n, struct pd_why *why);
 
-PD_NODISCARD enum pd_err store_blob_list(struct store *s, int64_t run_id, const char *key /* NULL = all */,
+/* Blobs of one key of a run in order of step. */
+struct store_blob_key {
+    const char *key, *kind;
+    int64_t count, first_step, last_step;
+};
+PD_NODISCARD enum pd_err store_blob_keys(struct store *s, int64_t run_id,
+                                         bool (*row)(void *ctx, const struct store_blob_key *k), void *ctx,
+                                         struct pd_why *why);
+/* Steps above after_step. Of a step that several attempts wrote, the newest counts. */
+PD_NODISCARD enum pd_err store_blob_list(struct store *s, int64_t run_id, const char *key, int64_t after_step,
+                                         int limit, /* 1..STORE_PAGE_MAX */
                                          bool (*row)(void *ctx, const struct store_blob *b), void *ctx,
                                          struct pd_why *why);
+/* Calls row once with blob `id` of the run, and the path of its file. PD_ERR_NOT_FOUND. */
+PD_NODISCARD enum pd_err store_blob_get(struct store *s, int64_t run_id, int64_t id,
+                                        void (*row)(void *ctx, const struct store_blob *b, const char *path),
+                                        void *ctx, struct pd_why *why);
 
 /* ---- sweeps, groups, comparison ------------------------------------------------------------- */
 

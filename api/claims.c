@@ -6,12 +6,13 @@
 #include <string.h>
 
 #include "api/json.h"
+#include "api/theory.h"
 #include "daemon/job/claim.h"
 #include "daemon/job/metric.h"
 
 const char *claim_verdict_name(enum claim_verdict verdict)
 {
-    static const char *const names[] = {"holds", "open", "undecided", "fails"};
+    static const char *const names[] = {"holds", "reported", "open", "undecided", "fails"};
 
     return names[verdict];
 }
@@ -383,6 +384,19 @@ static void claim_json(struct pd_buf *b, const struct judged *j)
     api_json_close(b, '}');
 }
 
+/* The same members where the jobs are checks, which judge themselves. */
+static enum pd_err checks_json(struct pd_buf *b, struct experiment *x, const struct experiment_set *set,
+                               enum claim_verdict *ret_verdict, struct pd_why *why)
+{
+    const char *reason;
+    enum pd_err err = theory_verdict(x, set, ret_verdict, &reason, why);
+
+    api_json_kv_str(b, "verdict", claim_verdict_name(*ret_verdict));
+    api_json_kv_str(b, "why", reason);
+    api_json_kv_raw(b, "claims", "[]");
+    return err;
+}
+
 enum pd_err claims_json(struct pd_buf *b, struct experiment *x, const struct experiment_set *set,
                         enum claim_verdict *ret_verdict, bool *ret_counts, struct pd_why *why)
 {
@@ -394,6 +408,10 @@ enum pd_err claims_json(struct pd_buf *b, struct experiment *x, const struct exp
     enum pd_err err = PD_OK;
     size_t i;
 
+    if (!set->why && job_kind_has(x->jobs[set->first].kind, "check", 5)) {
+        *ret_counts = true;
+        return checks_json(b, x, set, ret_verdict, why);
+    }
     pd_buf_init(&list, 0);
     api_json_open(&list, '[');
     json_array_foreach(claims, i, claim)

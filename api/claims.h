@@ -7,12 +7,15 @@
  *   holds      the 95 % interval of the mean difference lies on the claimed side
  *   fails      it lies wholly on the other side
  *   undecided  it spans the claim, or there are too few seeds for an interval
- *   open       runs still go on, or none has a result yet */
+ *   open       runs still go on, or none has a result yet
+ *
+ * Jobs of kind check bring a verdict of their own (theory.h): holds, fails, or
+ *   reported   it has numbers only, and asserts nothing */
 #pragma once
 
 #include "api/experiment.h"
 
-enum claim_verdict { CLAIM_HOLDS, CLAIM_OPEN, CLAIM_UNDECIDED, CLAIM_FAILS }; /* from best to worst */
+enum claim_verdict { CLAIM_HOLDS, CLAIM_REPORTED, CLAIM_OPEN, CLAIM_UNDECIDED, CLAIM_FAILS }; /* from best to worst */
 const char *claim_verdict_name(enum claim_verdict verdict);
 
 /* Of a submission: the members "verdict" (the worst of its claims; null where there is none), "why" and "claims"

@@ -8,6 +8,7 @@
 #include "api/json.h"
 #include "api/rows.h"
 #include "api/server.h"
+#include "api/theory.h"
 #include "kernels/base/clock.h"
 
 #define COMPACT (JSON_COMPACT | JSON_REAL_PRECISION(15))
@@ -373,6 +374,12 @@ static enum pd_err job_json(struct pd_buf *b, struct experiment *x, const struct
     for (size_t i = 0; i < job->row_count; i++)
         row_json(b, job, i);
     api_json_close(b, ']');
+    api_json_key(b, "checks");
+    err = theory_results_json(b, x->store, job, full, why);
+    if (err != PD_OK) {
+        api_json_close(b, '}');
+        return err;
+    }
     if (full) {
         runs_json(b, job);
         if ((double)b->len > EXPERIMENT_BYTES) {

@@ -42,6 +42,7 @@ void api_run_series(struct api_req *r);
 void api_run_export(struct api_req *r);
 void api_run_logs(struct api_req *r);
 void api_run_checkpoints(struct api_req *r);
+void api_run_check(struct api_req *r);
 void api_checkpoint_weights(struct api_req *r);
 void api_checkpoint_file(struct api_req *r);
 void api_run_blobs(struct api_req *r);

@@ -26,3 +26,6 @@ void report_values(struct pd_buf *b, const json_t *values);
 void report_chart_means(struct pd_buf *b, const json_t *job);
 /* The metric over training, a line for each combination that has curves. False: there is none, nothing is written. */
 bool report_chart_curves(struct pd_buf *b, const json_t *job);
+
+/* report_check.c: what one run of kind check has found ({"run_id", "result"} with rows and plots). */
+void report_check(struct pd_buf *b, const json_t *check);

@@ -428,8 +428,26 @@ static void configuration_html(struct pd_buf *b, const json_t *job)
     free(text);
 }
 
+/* What the runs trained: means, differences, curves. */
+static void training_html(struct pd_buf *b, const json_t *job)
+{
+    pd_buf_str(b, "<h3>");
+    report_text(b, TEXT(job, "metric"));
+    pd_buf_str(b, ", the last value of each run that succeeded</h3>");
+    pd_buf_str(b, SCROLLS("Means"));
+    report_chart_means(b, job);
+    pd_buf_str(b, "</div>");
+    table_html(b, job);
+    paired_html(b, job);
+    curves_html(b, job);
+}
+
 static void job_html(struct pd_buf *b, const json_t *job)
 {
+    const bool check = !strcmp(TEXT(job, "kind"), "check");
+    const json_t *each;
+    size_t i;
+
     pd_buf_str(b, "<section><h2>Job ");
     report_text(b, TEXT(job, "id"));
     pd_buf_str(b, ": ");
@@ -442,22 +460,19 @@ static void job_html(struct pd_buf *b, const json_t *job)
     tally(b, json_object_get(job, "runs"));
     pd_buf_printf(b, "; planned %lld: %lld combinations, %lld trials each</dd>", COUNT(job, "planned"),
                   COUNT(job, "points"), COUNT(job, "trials"));
-    term(b, "Metric", TEXT(job, "metric"));
-    term(b, "Better", !strcmp(TEXT(job, "mode"), "max") ? "more of it" : "less of it");
+    if (!check) {
+        term(b, "Metric", TEXT(job, "metric"));
+        term(b, "Better", !strcmp(TEXT(job, "mode"), "max") ? "more of it" : "less of it");
+    }
     term(b, "Created", TEXT(job, "created"));
     term(b, "Started", TEXT(job, "started") ? TEXT(job, "started") : "not yet");
     term(b, "Ended", TEXT(job, "ended") ? TEXT(job, "ended") : "not yet");
     if (TEXT(job, "notes") && *TEXT(job, "notes"))
         term(b, "Notes", TEXT(job, "notes"));
-    pd_buf_str(b, "</dl><h3>");
-    report_text(b, TEXT(job, "metric"));
-    pd_buf_str(b, ", the last value of each run that succeeded</h3>");
-    pd_buf_str(b, SCROLLS("Means"));
-    report_chart_means(b, job);
-    pd_buf_str(b, "</div>");
-    table_html(b, job);
-    paired_html(b, job);
-    curves_html(b, job);
+    pd_buf_str(b, "</dl>");
+    if (!check)
+        training_html(b, job);
+    json_array_foreach(json_object_get(job, "checks"), i, each) report_check(b, each);
     runs_html(b, job);
     configuration_html(b, job);
     pd_buf_str(b, "</section>");

@@ -80,6 +80,7 @@ const struct api_route api_routes[] = {
           API_BODY_NONE, 0, SHORT),
     ROUTE_QUERY(GET, "/api/v1/runs/{id}/blobs", api_run_blobs, API_SURFACE_OWN, API_BODY_NONE, 0, SHORT),
     ROUTE(GET, "/api/v1/runs/{id}/blobs/{blob}", api_run_blob, API_SURFACE_OWN, API_BODY_NONE, 0, LONG),
+    ROUTE_QUERY(GET, "/api/v1/runs/{id}/check", api_run_check, API_SURFACE_OWN, API_BODY_NONE, 0, LONG),
     ROUTE_QUERY(GET, "/api/v1/jobs/{id}/sweep", api_sweep_get, API_SURFACE_OWN, API_BODY_NONE, 0, LONG),
     ROUTE_QUERY(GET, "/api/v1/jobs/{id}/sweep/analysis", api_sweep_analysis, API_SURFACE_OWN, API_BODY_NONE,
                 0, LONG),

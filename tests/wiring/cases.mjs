@@ -212,7 +212,6 @@ export const recipes = {
 export const without = {
     '/template': 'no template is accepted yet: a document that names one is refused',
     '/variant': 'the size of a template',
-    '/params': 'parameters of templates',
     '/depends_on': 'not accepted yet; says when a job may start',
     '/resources/memory_bytes': 'only its default is accepted',
     '/evaluate/model': 'what the document called the checkpoint, for people',

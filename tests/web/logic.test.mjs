@@ -11,6 +11,7 @@ import { describe, fullTitle, metrics, panels, parseKey, positionLines, present,
 import { lineOf, locate, stretchOf } from '../../web/js/pointer.js';
 import { withMember } from '../../web/js/quick.js';
 import { toMatplotlib, toPgfplots } from '../../web/js/chart/code.js';
+import { criterion, plotFigure, plotWords } from '../../web/js/chart/plot.js';
 import { courseLine } from '../../web/js/table/spark.js';
 import { columnOf, comparator, formatColumns, parseColumns, short, standardChoice, tableRows, wantedFields, wantedMetrics } from '../../web/js/table/columns.js';
 import { clock, linearTicks, logTicks, reach, within } from '../../web/js/chart/ticks.js';
@@ -147,6 +148,31 @@ test('test_mean_and_deviation_have_equal_digits', () => {
     assert.deepEqual(meanWithSd(-3.2, .999), ['−3.2', '1.0']);
     assert.deepEqual(meanWithSd(2.5, 0), ['2.5', '0']);
     assert.deepEqual(meanWithSd(2.5, null), ['2.5', '']);
+});
+
+test('test_a_stored_plot_becomes_a_figure_with_bounds_as_lines_and_values_as_marks', () => {
+    const plot = { title: 'Norm against N', x: { title: 'N', log: true }, y: { title: 'norm', log: true }, series: [
+        { name: 'p = 1', form: 'points', x: [10, 100, 1000], y: [1, 10, null], low: [.5, 9, null], high: [1.5, 11, null] },
+        { name: 'root N', form: 'line', x: [0, 10, 1000], y: [1, 3, 30], low: [null, null, null], high: [null, null, null] }] };
+    const figure = plotFigure(plot, 500, i => [['#000000', '#ff0000'][i], [i]]);
+    assert.deepEqual([figure.title, figure.width, figure.x.log, figure.y.log], ['Norm against N', 500, true, true]);
+    assert.deepEqual(figure.marks.map(m => [m.x, m.y, m.sd, m.ink]), [[10, 1, .5, '#000000'], [100, 10, 1, '#000000']], 'what is no number is no mark');
+    assert.deepEqual(figure.lines.map(l => [l.name, l.points, l.dash]), [['p = 1', [], []], ['root N', [[10, 3], [1000, 30]], [1]]], 'a logarithmic axis has no 0');
+    assert.ok(figure.x.low < 10 && figure.x.high > 1000 && figure.y.low < 1 && figure.y.high > 30);
+    assert.ok(figure.x.ticks.some(t => t.at === 100));
+    assert.deepEqual(figure.rows.slice(0, 3), [['series', 'N', 'norm', 'low', 'high'], ['p = 1', '10', '1', '0.5', '1.5'], ['p = 1', '100', '10', '9', '11']]);
+    assert.equal(figure.rows[3].join(), 'p = 1,1000,,,', 'the CSV has every point');
+    assert.equal(plotWords(plot), 'norm against N. p = 1: from 1 at 10 to 10 at 100; root N: from 3 at 10 to 30 at 1,000.');
+    const paired = plotFigure({ ...plot, series: [plot.series[0], { ...plot.series[1], name: 'p = 1, closed form' }, { ...plot.series[0], name: 'p = 2' }] }, 500, i => [`ink ${i}`, []]);
+    assert.deepEqual(paired.lines.map(l => l.ink), ['ink 0', 'ink 0', 'ink 1'], 'a closed form has the ink of what it is compared with');
+    assert.deepEqual(plotFigure({ ...plot, series: plot.series.slice(0, 1) }, 500, () => ['#000000', []]).lines[0].points, [[10, 1], [100, 10]], 'without bounds the values are joined');
+    const bars = plotFigure({ title: '', x: { title: 'v', log: false }, y: { title: 'rows', log: false }, series: [{ name: 'rows', form: 'bars', x: [1, 2], y: [4, 2], low: [null, null], high: [null, null] }] }, 500, () => ['#000000', []]);
+    assert.equal(bars.y.low, 0);
+    assert.deepEqual(bars.lines[0].points, [[.5, 0], [.5, 4], [1.5, 4], [1.5, 0], [1.5, 0], [1.5, 2], [2.5, 2], [2.5, 0]]);
+    assert.equal(plotFigure({ ...plot, series: [{ ...plot.series[1], y: [-1, -1, -1] }] }, 500, () => ['#000000', []]), null);
+    const row = { accept_low: null, accept_high: null, pass: true };
+    assert.deepEqual([{ ...row, pass: null }, { ...row, accept_high: 2 }, { ...row, accept_low: .5 }, { ...row, accept_low: 1, accept_high: 1 }, { ...row, accept_low: 1, accept_high: 2 }].map(criterion),
+        ['–', '≤ 2', '≥ 0.5', '= 1', '1 to 2']);
 });
 
 test('test_figures_are_painted_with_text_that_stays_text', () => {

@@ -168,6 +168,14 @@ export async function listRuns({ text, state, tag, experiment, job, cursor, limi
 }
 
 /**
+ * What a run of kind check has found; null: nothing yet.
+ * @param {string} id
+ * @param {AbortSignal} [signal]
+ * @returns {Promise<{run_id: string, result: import('./run/check.js').Result | null}>}
+ */
+export const getCheck = (id, signal) => json(`/api/v1/runs/${encodeURIComponent(id)}/check`, { signal });
+
+/**
  * @param {string} id
  * @param {AbortSignal} signal
  * @returns {Promise<{run: Run, document: Record<string, any>, attempts: import('./types').Attempt[], digest: string}>}

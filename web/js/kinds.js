@@ -5,6 +5,7 @@
  * @property {boolean} worker polyd carries its runs out
  * @property {boolean} curves its numbers change over the steps; else they are the result of the run
  * @property {boolean} saves its runs write checkpoints
+ * @property {string} step what its progress counts
  * @property {boolean} settings the common settings (quick.js) are settings of its document
  * @property {string} tag shown beside the number of a run
  * @property {string} text
@@ -12,13 +13,14 @@
 
 /** @type {Record<string, Kind>} */
 const kinds = {
-    train: { worker: true, curves: true, saves: true, settings: true, tag: '', text: '' },
-    evaluate: { worker: true, curves: false, saves: false, settings: false, tag: 'evaluate', text: 'Scores one checkpoint on a data set.' },
-    external: { worker: false, curves: true, saves: false, settings: false, tag: 'external', text: 'A program of its own carries this run out and reports over HTTP: it takes no device and does not wait.' },
+    train: { worker: true, curves: true, saves: true, step: 'Step', settings: true, tag: '', text: '' },
+    evaluate: { worker: true, curves: false, saves: false, step: 'Batch', settings: false, tag: 'evaluate', text: 'Scores one checkpoint on a data set.' },
+    check: { worker: true, curves: false, saves: false, step: 'Part', settings: false, tag: 'check', text: 'Examines a statement of the theory.' },
+    external: { worker: false, curves: true, saves: false, step: 'Step', settings: false, tag: 'external', text: 'A program of its own carries this run out and reports over HTTP: it takes no device and does not wait.' },
 };
 
 /**
  * @param {{kind: string}} run
  * @returns {Kind}
  */
-export const kindOf = run => kinds[run.kind] ?? { worker: true, curves: true, saves: true, settings: false, tag: run.kind, text: '' };
+export const kindOf = run => kinds[run.kind] ?? { worker: true, curves: true, saves: true, step: 'Step', settings: false, tag: run.kind, text: '' };

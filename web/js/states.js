@@ -37,6 +37,7 @@ const states = {
     split: { word: 'Split', icon: 'columns' },
     // verdicts of an experiment's claims
     holds: { word: 'Holds', icon: 'succeeded', tone: 'good' },
+    reported: { word: 'Reported', icon: 'copy' },
     open: { word: 'Open', icon: 'queued', tone: 'run' },
     undecided: { word: 'Undecided', icon: 'busy', tone: 'warn' },
     fails: { word: 'Fails', icon: 'failed', tone: 'bad' },

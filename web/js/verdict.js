@@ -11,7 +11,7 @@ import { short } from './table/columns.js';
 /** @typedef {{says: string, verdict: string, why: string | null, metric: string, difference: Interval, seeds: number[], relative: boolean}} Claim */
 /** @typedef {{template: string, shows: string | null, jobs: string[], changed: string[], verdict: string | null, why: string | null, claims: Claim[]}} Submission */
 /** @typedef {{point: number, values: Record<string, unknown>, runs: Tally, statistic: Statistic}} Row */
-/** @typedef {{id: string, name: string, state: string, metric: string, points: number, table: Row[]}} ExperimentJob */
+/** @typedef {{id: string, name: string, state: string, metric: string, points: number, table: Row[], checks: {run_id: string, result: import('./run/check.js').Result}[]}} ExperimentJob */
 /** @typedef {{name: string, template: string | null, runs: Tally, verdict: string | null, submissions: Submission[], job_list: ExperimentJob[], cut: string[], report: string}} Experiment */
 
 const FEW = 8; // combinations that are shown without being asked for

@@ -1,4 +1,4 @@
-// Three ways to put a figure down: SVG and PDF, whose text stays text, and a canvas for PNG. Pure but for the last.
+// Ways to put a figure down: SVG and PDF, whose text stays text, an element of the page, and a canvas for PNG. The first two are pure.
 
 /** @typedef {import('./figure.js').Painter} Painter */
 
@@ -34,6 +34,50 @@ export function svgPainter(width, height, font) {
             }
         },
         done: () => `${parts.join('\n')}\n</svg>\n`,
+    };
+}
+
+/**
+ * The same as an element of the page.
+ * @param {number} width
+ * @param {number} height
+ * @param {string} font
+ * @returns {Painter & {done: () => SVGSVGElement}}
+ */
+export function elementPainter(width, height, font) {
+    /** @param {string} tag @param {Record<string, string | number>} props @param {...(Node | string)} children */
+    const make = (tag, props, ...children) => {
+        const el = document.createElementNS('http://www.w3.org/2000/svg', tag);
+        for (const [key, value] of Object.entries(props))
+            el.setAttribute(key, String(value));
+        el.append(...children);
+        return el;
+    };
+    const svg = /** @type {SVGSVGElement} */ (make('svg', { viewBox: `0 0 ${short(width)} ${short(height)}`, width: short(width), height: short(height), 'font-family': font }));
+    const name = `clip-${Math.random().toString(36).slice(2)}`;
+    let clips = 0;
+    /** @type {Element} */
+    let at = svg;
+    return {
+        path(points, { stroke, fill, width: line = 1, dash = [], alpha }, closed = false) {
+            if (points.length > 0)
+                at.append(make('path', { d: `M${points.map(([x, y]) => `${short(x)} ${short(y)}`).join('L')}${closed ? 'Z' : ''}`, fill: fill ?? 'none', ...(stroke ? { stroke, 'stroke-width': line, 'stroke-linejoin': 'round' } : {}),
+                    ...(dash.length ? { 'stroke-dasharray': dash.join(' ') } : {}), ...(alpha === undefined ? {} : { opacity: alpha }) }));
+        },
+        text(x, y, text, { size, ink, anchor = 'start', bold }) {
+            at.append(make('text', { x: short(x), y: short(y), 'font-size': size, fill: ink, 'text-anchor': anchor, ...(bold ? { 'font-weight': 600 } : {}) }, text));
+        },
+        clip(box) {
+            if (!box) {
+                at = svg;
+                return;
+            }
+            clips++;
+            svg.append(make('clipPath', { id: `${name}-${clips}` }, make('rect', { x: short(box[0]), y: short(box[1]), width: short(box[2]), height: short(box[3]) })));
+            at = make('g', { 'clip-path': `url(#${name}-${clips})` });
+            svg.append(at);
+        },
+        done: () => svg,
     };
 }
 

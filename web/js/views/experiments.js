@@ -28,9 +28,9 @@ async function start(template, signal) {
     const problem = parts.map(part => part.plan_error).find(Boolean);
     if (problem)
         throw new Error(`It cannot run here: ${problem}`);
-    const data = [...new Set(parts.map(part => part.document.data.dataset))].join(', ');
+    const data = [...new Set(parts.map(part => part.document.data?.dataset))].filter(Boolean).join(', ');
     const yes = await ask(`Run ${template.name}, small`, [
-        h('p', null, `${runs(plan.runs)} in ${parts.length === 1 ? 'one job' : `${parts.length} jobs`}, on ${data}. They wait in the queue for their turn; other jobs take turns with them.`),
+        h('p', null, `${runs(plan.runs)} in ${parts.length === 1 ? 'one job' : `${parts.length} jobs`}${data ? `, on ${data}` : ''}. They wait in the queue for their turn; other jobs take turns with them.`),
         h('p', { class: 'muted' }, `To be seen: ${template.variants.small.shows}.`)], 'Run it');
     if (!yes)
         return false;
@@ -79,8 +79,7 @@ export function experimentsView(context) {
     }
 
     /** @param {Template} template */
-    function card(template) {
-        const { small, paper } = template.variants;
+    function runButton(template) {
         const button = h('button', { type: 'button', class: 'primary', 'aria-label': `Run it small: ${template.name}` }, icon('running'), 'Run it small');
         button.addEventListener('click', async () => {
             button.disabled = true;
@@ -95,6 +94,13 @@ export function experimentsView(context) {
             }
             button.disabled = false;
         });
+        return button;
+    }
+
+    /** @param {Template} template */
+    function card(template) {
+        const { small, paper } = template.variants;
+        const button = runButton(template);
         const label = labels.get(template.name), x = shown.get(template.name);
         const n = label?.runs.total ?? 0;
         return h('section', { class: 'card pad stack', 'aria-labelledby': `x-${template.name}` },
@@ -119,12 +125,29 @@ export function experimentsView(context) {
                 h('a', { href: `/api/v1/experiments/${encodeURIComponent(name)}/report`, target: '_blank', rel: 'noopener', 'aria-label': `Report of ${name}` }, 'Report')))));
     }
 
+    /** One statement of the theory: its question, and what its newest run found. @param {Template} template */
+    function statement(template) {
+        const x = shown.get(template.name), label = labels.get(template.name);
+        const last = x?.submissions[x.submissions.length - 1];
+        const found = x?.job_list.filter(job => last?.jobs.includes(job.id)).flatMap(job => job.checks)[0];
+        return h('section', { class: 'stack statement', 'aria-labelledby': `x-${template.name}` },
+            h('div', { class: 'row' }, h('h3', { id: `x-${template.name}` }, `${template.name} · ${template.title}`), last?.verdict ? chip(last.verdict) : null),
+            h('p', { class: 'small' }, template.question, ' ', h('span', { class: 'muted' }, `(${template.source})`)),
+            found ? [h('p', { class: 'small' }, h('b', null, 'Claimed: '), `${found.result.claimed}.`), h('p', { class: 'small' }, h('b', null, found.result.wrong ? 'What is true: ' : 'In full: '), found.result.correct)] : null,
+            last?.why ? h('p', { class: 'small muted' }, `No verdict of every run: ${last.why}.`) : null,
+            h('div', { class: 'row' }, runButton(template),
+                found ? h('a', { class: 'button', href: `#/runs/${found.run_id}` }, 'Table and plots') : null,
+                label ? h('a', { class: 'button', href: `/api/v1/experiments/${template.name}/report`, target: '_blank', rel: 'noopener', 'aria-label': `Report of ${template.name}` }, 'Report') : null,
+                label && label.runs.open > 0 ? h('span', { class: 'small muted' }, `${runs(label.runs.open)} open`) : null));
+    }
+
     function draw() {
         const checks = templates.filter(t => t.name.startsWith('T'));
+        const words = ['holds', 'fails', 'reported'].map(word => [word, checks.filter(t => shown.get(t.name)?.verdict === word).length]).filter(([, n]) => Number(n) > 0).map(([word, n]) => `${n} ${word}`);
         redraw(place, () => fill(place, templates.filter(t => t.name.startsWith('E')).map(card), others(),
-            h('details', { class: 'card pad', data: { key: 'checks' } }, h('summary', null, h('b', null, `Checks of the theory (${checks.length})`)),
-                h('p', { class: 'muted' }, `Cannot run yet: ${checks[0]?.variants.small.refused}.`),
-                h('ul', null, checks.map(t => h('li', null, `${t.name} · ${t.title} `, h('span', { class: 'muted small' }, `(${t.source})`)))))));
+            h('details', { class: 'card pad', data: { key: 'checks' } }, h('summary', null, h('b', null, `Statements of the theory (${checks.length})`), h('span', { class: 'muted small' }, words.length > 0 ? ` ${words.join(', ')}` : ' none examined yet')),
+                h('p', { class: 'muted' }, 'Each is examined in double precision, with three seeds. It holds if every criterion does for every seed.'),
+                h('div', { class: 'stack-l' }, checks.map(statement)))));
         for (const fold of place.querySelectorAll('details')) {
             const key = fold.dataset.key ?? '';
             fold.open = folds.get(key) ?? fold.open;

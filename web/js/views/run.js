@@ -9,6 +9,7 @@ import { onEvent, pacer } from '../live.js';
 import { describe, fullTitle, panels, present } from '../metrics.js';
 import { notesCard } from '../notes.js';
 import { chartsPart } from '../run/charts.js';
+import { checkPart } from '../run/check.js';
 import { checkpointsPart } from '../run/checkpoints.js';
 import { configPart } from '../run/config.js';
 import { eventsPart } from '../run/events.js';
@@ -117,7 +118,7 @@ export function runView(context) {
         context.setQuery({ tab: tab === firstTab() ? null : tab });
         fill(place, h('div', { class: 'card' }, bones(6)));
         /** @type {Record<string, (page: import('../run/page.js').Page, gone: AbortSignal) => import('../run/page.js').Part>} */
-        const parts = { charts: chartsPart, results: resultsPart, log: logPart, checkpoints: checkpointsPart, config: configPart, events: eventsPart };
+        const parts = { charts: chartsPart, results: page.run?.kind === 'check' ? checkPart : resultsPart, log: logPart, checkpoints: checkpointsPart, config: configPart, events: eventsPart };
         part = parts[tab](page, leavingTab.signal);
         return part.refresh();
     }
@@ -201,7 +202,7 @@ export function runView(context) {
     }
 
     /** @param {Run} now */
-    const stepWord = now => (now.step === null || !now.started ? '' : `${kindOf(now).curves ? 'Step' : 'Batch'} ${count(now.step)}${now.totalSteps ? ` of ${count(now.totalSteps)}` : ''}`);
+    const stepWord = now => (now.step === null || !now.started ? '' : `${kindOf(now).step} ${count(now.step)}${now.totalSteps ? ` of ${count(now.totalSteps)}` : ''}`);
 
     /** A run that failed and waits for another attempt says so, and why. @param {Run} now */
     function attemptWord(now) {

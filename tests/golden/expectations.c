@@ -1,5 +1,5 @@
 /* Group diagnostics, cases theory_* and note_*: tables of expectations, from Monte Carlo on either side. Each value is compared
- * within four standard errors of both, golden/README.md 8; columns that are exact, with the closed forms. */
+ * within four standard errors of both; columns that are exact, with the closed forms. */
 #include <math.h>
 #include <string.h>
 

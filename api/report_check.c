@@ -63,14 +63,25 @@ static double py(const struct axis *a, double y)
     return HEIGHT - BOTTOM - (y - a->low) / (a->high - a->low) * (HEIGHT - TOP - BOTTOM);
 }
 
-/* Where axis a has its i-th mark; false behind the last. Decades where log, else 1, 2 or 5 times one. */
+/* Where axis a has its i-th mark; false behind the last. Linear: 1, 2 or 5 times a power of ten apart. Logarithmic: decades, or 1, 2
+ * and 5 of each where there are few. */
 static bool tick(const struct axis *a, int i, double *ret)
 {
-    double step = (a->high - a->low) / TICKS, size = pow(10, floor(log10(step)));
+    static const double parts[] = {0, 0.30102999566398120, 0.69897000433601880}; /* log10 of 1, 2, 5 */
+    const double span = a->high - a->low;
+    double step = span / TICKS, size = pow(10, floor(log10(step)));
 
+    if (a->log && span < 3) {
+        int first = 0;
+
+        while (floor(a->low) + first / 3 + parts[first % 3] < a->low)
+            first++;
+        *ret = floor(a->low) + (first + i) / 3 + parts[(first + i) % 3];
+        return *ret <= a->high;
+    }
     step = step / size > 5 ? 10 * size : step / size > 2 ? 5 * size : step / size > 1 ? 2 * size : size;
     if (a->log && step < 1)
-        step = a->high - a->low > 1 ? 1 : step;
+        step = 1;
     *ret = (ceil(a->low / step) + i) * step;
     return *ret <= a->high;
 }

@@ -52,7 +52,7 @@ ROWS t4[] = {TOKENS("[16,32,64,128,256]"),
              WIDTH("24"),
              HEAD("8"),
              DEGREES("[1,2,3,4]"),
-             DRAWS("1000", "draws at the greatest N; smaller N have more, in inverse proportion"),
+             DRAWS("1000", "draws at the greatest N; smaller N have more, (N / greatest)^(-3/2) times as many"),
              SIGMA_X,
              SIGMA_T,
              END};

@@ -39,7 +39,7 @@ test('a template of a check runs to its verdict, table and plots', { skip, timeo
     // The verdict is what the rows say, and the rows what their numbers say.
     for (const r of result.rows.filter(each => each.pass !== null))
         assert.equal(r.pass, r.value >= (r.accept_low ?? -Infinity) && r.value <= (r.accept_high ?? Infinity), r.what);
-    const half = result.rows.find(r => r.what.startsWith('||J||^2 of the row (1/2'));
+    const half = result.rows.find(r => r.what.startsWith('‖J‖² of the row (1/2'));
     assert.equal(half.value, 0.25); // diag(f) - f f^T of (1/2, 1/2): 4 entries of 1/4
     assert.equal(result.plots[0].series[0].y.reduce((a, b) => a + b, 0), 3 * 5 * 4000, 'the histogram counts every row');
     // The same as CSV, and the criteria as metrics.
@@ -47,7 +47,7 @@ test('a template of a check runs to its verdict, table and plots', { skip, timeo
     assert.match(csv.headers['content-type'], /text\/csv/);
     assert.equal(lines[0], 'what,seed,value,se,low,high,expected,accept_low,accept_high,pass');
     assert.equal(lines.length, result.rows.length + 1);
-    assert.ok(lines.some(line => line.endsWith(',true')) && lines.some(line => /^"\|\|J\|\|\^2 of the row \(1\/2, 1\/2, 0, \.\.\)",0,0\.25,/.test(line)), lines[2]);
+    assert.ok(lines.some(line => line.endsWith(',true')) && lines.some(line => /^"‖J‖² of the row \(1\/2, 1\/2, 0, \.\.\)",0,0\.25,/.test(line)), lines[2]);
     const { series } = (await host.get(`/api/v1/runs/${run}/metrics`)).json;
     assert.deepEqual(['check/failed', 'check/judged'].map(key => series.find(s => s.key === key)?.value), [0, result.rows.filter(r => r.pass !== null).length]);
     const events = (await host.get(`/api/v1/runs/${run}/blobs?key=check`)).json.blobs;

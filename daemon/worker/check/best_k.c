@@ -131,7 +131,7 @@ static void t10_finish(struct check *c)
                                            false),
                       *plot = check_plot(c, "Best k against the number of tokens", "N", true, "best k", true);
     struct check_series *points = check_series(c, plot, "points", "best k"), *fit,
-                        *root = check_series(c, plot, "line", "root N");
+                        *root = check_series(c, plot, "line", "√N");
     struct check_draws d = check_draws((uint64_t)check_param(c, "seed"), 77, 0);
 
     if (!slopes || !l)
@@ -196,7 +196,7 @@ static void t10_finish(struct check *c)
 
 const struct check_theorem check_T10 = {
     .source = "polynomial papers, figure 1",
-    .claimed = "the best constant is k = root N",
+    .claimed = "the best constant is k = √N",
     .correct = "The theory gives the order of a norm; the optimum also depends on the logits as they grow, "
                "on the learning rate and on V. The exponent b of "
                "k* = e^a N^b is reported; b > 0 is the papers' claim, 1/2 a hypothesis. Nothing is asserted.",

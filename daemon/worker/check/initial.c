@@ -38,25 +38,24 @@ static void t9(struct check *c)
         check_stat_add(&square, power[0] / (s.n * s.n));
     }
     check_ratio(c, check_stat_root(&square), check_stat_root_se(&square), deviation, 0.9, 1.1,
-                "standard deviation of the logits, std^2 D");
-    check_ratio(c, soft.mean, check_stat_se(&soft), exp(deviation * deviation / 2), 0.9, 1.1,
-                "||softmax||_F");
+                "standard deviation of the logits, std² D");
+    check_ratio(c, soft.mean, check_stat_se(&soft), exp(deviation * deviation / 2), 0.9, 1.1, "‖softmax‖_F");
     check_ratio(c, cubic.mean, check_stat_se(&cubic), s.n * sqrt(15) * pow(deviation, 3), 0.9, 1.1,
-                "||x^3||_F, N root 15 s^3");
+                "‖x³‖_F, N √15 s³");
     check_ratio(c, cubic.mean / root, check_stat_se(&cubic) / root, root * sqrt(15) * pow(deviation, 3), 0.9,
-                1.1, "||x^3 / root N||_F");
-    check_report(c, cubic.mean / soft.mean, NAN, NAN, "||x^3|| over ||softmax||");
-    check_report(c, cubic.mean / root / soft.mean, NAN, NAN, "||x^3 / root N|| over ||softmax||");
-    check_report(c, cbrt(1 / (s.n * sqrt(15))), NAN, NAN, "deviation above which ||x^3|| exceeds 1");
-    check_report(c, cbrt(root / (s.n * sqrt(15))), NAN, NAN, "deviation above which ||x^3|| exceeds root N");
+                1.1, "‖x³ / √N‖_F");
+    check_report(c, cubic.mean / soft.mean, NAN, NAN, "‖x³‖ over ‖softmax‖");
+    check_report(c, cubic.mean / root / soft.mean, NAN, NAN, "‖x³ / √N‖ over ‖softmax‖");
+    check_report(c, cbrt(1 / (s.n * sqrt(15))), NAN, NAN, "deviation above which ‖x³‖ exceeds 1");
+    check_report(c, cbrt(root / (s.n * sqrt(15))), NAN, NAN, "deviation above which ‖x³‖ exceeds √N");
     if (c->nth == 0) {
         struct check_plot *plot = check_plot(c, "Norms against the deviation of the logits",
                                              "standard deviation s", true, "norm", true);
-        struct check_series *a = check_series(c, plot, "line", "softmax, e^(s^2/2)"),
-                            *b = check_series(c, plot, "line", "x^3"),
-                            *e = check_series(c, plot, "line", "x^3 / root N"),
+        struct check_series *a = check_series(c, plot, "line", "softmax, e^(s²/2)"),
+                            *b = check_series(c, plot, "line", "x³"),
+                            *e = check_series(c, plot, "line", "x³ / √N"),
                             *here = check_series(c, plot, "points", "measured, softmax"),
-                            *raw = check_series(c, plot, "points", "measured, x^3");
+                            *raw = check_series(c, plot, "points", "measured, x³");
 
         for (double x = 0.02; x < 1.2; x *= 1.25) {
             check_point(c, a, x, fmin(exp(x * x / 2), root), 0);
@@ -73,10 +72,10 @@ static void t9(struct check *c)
 
 const struct check_theorem check_T9 = {
     .source = "polynomial papers, figure 2",
-    .claimed = "x^3 has a norm far above softmax's, x^3 / root N one at its level",
+    .claimed = "x³ has a norm far above softmax's, x³ / √N one at its level",
     .correct = "True in training, once logits have grown. At initialisation (D = 192, d = 64, N = 256, "
                "weights of deviation 0.02) logits "
-               "have deviation 0.077: softmax has norm 1.00, x^3 0.45, and x^3 / 16 0.028.",
+               "have deviation 0.077: softmax has norm 1.00, x³ 0.45, and x³ / 16 0.028.",
     .wrong = false,
     .seed = t9,
 };
@@ -146,8 +145,8 @@ const struct check_theorem check_T11 = {
     .source = "polynomial papers, section 5 and appendix, table 5",
     .claimed = "degrees above 3 train badly, because weights near zero make gradients vanish; yet x^4 and "
                "x^5 equal softmax, and \"higher "
-               "than 6\" becomes \"k >= 6\"",
-    .correct = "The cause is logits near zero, not weights: E |phi'| = p s^(p-1) E |g|^(p-1). At the initial "
+               "than 6\" becomes \"k ≥ 6\"",
+    .correct = "The cause is logits near zero, not weights: E |φ'| = p s^(p-1) E |g|^(p-1). At the initial "
                "deviation s = 0.077 it is 1, "
                "0.12, 0.018, 0.0029, 0.0005, 0.0001 for p = 1 to 6; at s = 1 it grows with p.",
     .wrong = true,

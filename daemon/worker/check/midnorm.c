@@ -184,9 +184,9 @@ static void spectrum(struct check *c)
         }
     }
     check_ratio(c, stat[0].mean, check_stat_se(&stat[0]), expected, 0.95, 1.05,
-                "m = n = %lld, sigma_x = 1: mean of sigma_1(W / ||W x||), equation 16", (long long)n);
+                "m = n = %lld, σ_x = 1: mean of σ_1(W / ‖W x‖), equation 16", (long long)n);
     check_ratio(c, stat[1].mean / stat[0].mean, NAN, 0.5, 0.95, 1.05,
-                "the same with sigma_x = 2, over that with 1");
+                "the same with σ_x = 2, over that with 1");
     check_report(c, sqrt(check_stat_var(&stat[0])) / stat[0].mean, NAN, NAN,
                  "scatter of single draws, relative");
 }
@@ -212,7 +212,7 @@ const struct check_theorem check_T16 = {
     .claimed = "with MidNorm the singular values of the Jacobian depend only on the shape of the weights",
     .correct = "Scale invariance in W_2 and, under ReLU and without biases, in W_1 is exact for any "
                "dimension. \"Depend only on shape\" is false: "
-               "equation 16 itself contains sigma_x, and holds for i.i.d. weights; a trained spectrum "
+               "equation 16 itself contains σ_x, and holds for i.i.d. weights; a trained spectrum "
                "matters. The proof covers one matrix and the "
                "largest value alone. Gradients of scale-invariant weights scale as 1/c.",
     .wrong = true,
@@ -286,7 +286,7 @@ static void t19(struct check *c)
     struct check_plot *plot =
         c->nth ? NULL
                : check_plot(c, "Gradient by the scale of attention under MidNorm, over that by A", "epsilon",
-                            true, "|dL/dc| / ||dL/dA||", true);
+                            true, "|dL/dc| / ‖dL/dA‖", true);
     struct check_series *layer = check_series(c, plot, "points", "one c for the layer"),
                         *heads = check_series(c, plot, "points", "one c for each head");
     double first = NAN, last = NAN;

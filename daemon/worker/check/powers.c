@@ -34,13 +34,12 @@ static void norms(struct check *c, bool gradient)
         c->nth
             ? NULL
             : check_plot(c,
-                         gradient
-                             ? "Root mean square of ||d S^p / dQ||_F, S = X Q K^T X^T, and the closed form"
-                             : "Root mean square of ||S^p||_F, S = X Q K^T X^T / root d, and the closed form",
+                         gradient ? "Root mean square of ‖d S^p / dQ‖_F, S = X Q Kᵀ Xᵀ, and the closed form"
+                                  : "Root mean square of ‖S^p‖_F, S = X Q Kᵀ Xᵀ / √d, and the closed form",
                          "N", true, "norm", true);
 
     for (size_t k = 0; k < n_count; k++) {
-        const int64_t many = (int64_t)((double)draws * ns[n_count - 1] / ns[k]);
+        const int64_t many = (int64_t)((double)draws * pow(ns[n_count - 1] / ns[k], 1.5));
         struct check_stat stat[CHECK_POWERS_MAX];
         struct check_rig r;
 
@@ -55,8 +54,7 @@ static void norms(struct check *c, bool gradient)
             struct check_draws d = check_draws(c->seed, MATRICES + 16 * (uint32_t)s.n, (uint32_t)i);
             double power[CHECK_POWERS_MAX], slope[CHECK_POWERS_MAX];
 
-            if (i % 16 == 0 &&
-                !check_go(c, (done + (double)i * s.n / ((double)draws * ns[n_count - 1])) / (double)n_count))
+            if (i % 16 == 0 && !check_go(c, (done + (double)i / (double)many) / (double)n_count))
                 return;
             check_rig_draw(&r, &d);
             check_rig_norms(&r, powers, power, gradient ? slope : NULL);
@@ -109,17 +107,17 @@ static void t4(struct check *c)
         check_report(c, check_power_leading(&s, p) / s.n, NAN, NAN,
                      "p = %d, constant of N with weights of deviation D^(-1/2)", p);
     }
-    check_say(c, "The norm grows as N to the first power. Its constant, root((2p-1)!!) D^p (sigma_x "
-                 "sigma_t)^(2p), is what the "
+    check_say(c, "The norm grows as N to the first power. Its constant, √((2p-1)!!) D^p (σ_x "
+                 "σ_t)^(2p), is what the "
                  "O hides.");
 }
 
 const struct check_theorem check_T4 = {
     .source = "polynomial papers, theorem 4.2",
-    .claimed = "E ||(X Q K^T X^T / root d)^p||_F = O(N)",
-    .correct = "N to the first power is right. The exact second moment is d^(-p) (2p-1)!! P_p(d) (sigma_x "
-               "sigma_t)^(4p) "
-               "[N (N-1) P_p(D)^2 + N P_2p(D)] with P_p(m) = m (m+2) .. (m+2p-2). The constant holds D^p and "
+    .claimed = "E ‖(X Q Kᵀ Xᵀ / √d)^p‖_F = O(N)",
+    .correct = "N to the first power is right. The exact second moment is d^(-p) (2p-1)!! P_p(d) (σ_x "
+               "σ_t)^(4p) "
+               "[N (N-1) P_p(D)² + N P_2p(D)] with P_p(m) = m (m+2) .. (m+2p-2). The constant holds D^p and "
                "the deviations to the "
                "power 2p, which the statement treats as constants without saying so.",
     .seed = t4,
@@ -185,7 +183,7 @@ static void t7(struct check *c)
     if (c->err != PD_OK)
         return;
     check_equal(c, check_gradient_square(&s, 1), s.head * (s.n * s.n * s.width * s.width + 2 * s.n * s.width),
-                1e-9 * check_gradient_square(&s, 1), "p = 1, N = %g: mean square, d (N^2 D^2 + 2 N D)", s.n);
+                1e-9 * check_gradient_square(&s, 1), "p = 1, N = %g: mean square, d (N² D² + 2 N D)", s.n);
     check_report(c, printed / check_gradient_square(&s, 1), NAN, 1,
                  "p = 1, N = %g: what the proof has, over the exact value", s.n);
     for (size_t a = 0; a < p_count; a++)
@@ -193,23 +191,23 @@ static void t7(struct check *c)
             const int p = (int)ps[a];
 
             check_report(c, 1 / (double)p, NAN, 1,
-                         "p = %d: norm without the lost factor p^2 of its square, over the exact one", p);
+                         "p = %d: norm without the lost factor p² of its square, over the exact one", p);
             check_report(c, check_rising(p, s.head) / pow(s.head, p), NAN, 1,
                          "p = %d: P_p(d) / d^p, which setting the cross term to zero loses", p);
         }
-    check_say(c, "The conclusion O(N) stands. The proof loses p^2 from equation 66 on, and the cross term of "
+    check_say(c, "The conclusion O(N) stands. The proof loses p² from equation 66 on, and the cross term of "
                  "equations 69 and "
-                 "70 is not zero for p >= 2: z depends on K.");
+                 "70 is not zero for p ≥ 2: z depends on K.");
 }
 
 const struct check_theorem check_T7 = {
     .source = "polynomial papers, theorem 4.3 (4.4 in the first version), equations 53 to 70",
-    .claimed = "E ||d/dQ (X Q K^T X^T)^p / root d|| = O(N)",
-    .correct = "O(N) stands. The exact second moment, without 1/root d, is p^2 (2p-3)!! P_p(d) "
-               "sigma_t^(4p-2) sigma_x^(4p) "
-               "[N (N-1) P_p(D)^2 + N P_2p(D)]. The proof loses p^2, omits terms for p = 1, and sets to zero "
+    .claimed = "E ‖d/dQ (X Q Kᵀ Xᵀ)^p / √d‖ = O(N)",
+    .correct = "O(N) stands. The exact second moment, without 1/√d, is p² (2p-3)!! P_p(d) "
+               "σ_t^(4p-2) σ_x^(4p) "
+               "[N (N-1) P_p(D)² + N P_2p(D)]. The proof loses p², omits terms for p = 1, and sets to zero "
                "a term that is not. "
-               "Theorem 4.2 divides by root d inside the power, 4.3 outside: the two normalise differently.",
+               "Theorem 4.2 divides by √d inside the power, 4.3 outside: the two normalise differently.",
     .wrong = true,
     .seed = t7,
 };
@@ -299,9 +297,8 @@ static void t8(struct check *c)
     const double *ns = check_list(c, "N", &n_count), *ps = check_list(c, "p", &p_count);
     const int powers = (int)ps[p_count - 1];
     double g[1024], *level = check_numbers(c, n_count * p_count), all[CHECK_POWERS_MAX] = {0};
-    struct check_plot *plot = c->nth ? NULL
-                                     : check_plot(c, "||S^p / root N||_F over root N, Gaussian logits", "N",
-                                                  true, "norm / root N", true);
+    struct check_plot *plot =
+        c->nth ? NULL : check_plot(c, "‖S^p / √N‖_F over √N, Gaussian logits", "N", true, "norm / √N", true);
 
     for (size_t k = 0; k < n_count; k++) {
         const int64_t n = (int64_t)ns[k], draws = (entries + n * n - 1) / (n * n);
@@ -345,7 +342,7 @@ static void t8(struct check *c)
     for (size_t a = 0; a < p_count; a++) {
         const int p = (int)ps[a];
         struct check_series *points = check_series(c, plot, "points", "p = %d", p),
-                            *line = check_series(c, plot, "line", "p = %d, root((2p-1)!!) s^p", p);
+                            *line = check_series(c, plot, "line", "p = %d, √((2p-1)!!) s^p", p);
         double low = level[a * n_count], high = low, crossing = pow(check_odd_factorial(p), -0.5 / p);
 
         for (size_t k = 0; k < n_count; k++) {
@@ -357,17 +354,17 @@ static void t8(struct check *c)
         check_value(c, high / low, NAN, 1, 1, 1.05, "p = %d, greatest over smallest level", p);
         /* The level at another deviation follows from that of g = logits / s: it is s^p times as large. */
         check_ratio(c, s * pow(all[p - 1], -0.5 / p), NAN, crossing, 0.98, 1.02,
-                    "p = %d, deviation at which the scaled power reaches softmax's ceiling root N", p);
+                    "p = %d, deviation at which the scaled power reaches softmax's ceiling √N", p);
     }
-    check_say(c, "Divided by root N the norm is root N times root((2p-1)!!) s^p for every N. Above s = "
+    check_say(c, "Divided by √N the norm is √N times √((2p-1)!!) s^p for every N. Above s = "
                  "((2p-1)!!)^(-1/(2p)) the "
                  "scaled power exceeds anything that softmax can do.");
 }
 
 const struct check_theorem check_T8 = {
     .source = "polynomial papers, corollaries 4.1 and 4.2",
-    .claimed = "dividing by root N gives a norm of O(root N), as softmax has",
-    .correct = "Exact consequence: the norm is Theta(root N), root N times root((2p-1)!!) s^p at logits of "
+    .claimed = "dividing by √N gives a norm of O(√N), as softmax has",
+    .correct = "Exact consequence: the norm is Theta(√N), √N times √((2p-1)!!) s^p at logits of "
                "deviation s. It equals "
                "softmax's ceiling at s = ((2p-1)!!)^(-1/(2p)), that is 1, 0.760, 0.637, 0.559, 0.504 for p = "
                "1 to 5, whatever N is.",

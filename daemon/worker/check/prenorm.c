@@ -148,7 +148,7 @@ static void t14(struct check *c)
                  open = curve_of(c, MODEL_S2, false, 1e-12, 0.6);
     struct check_plot *plot = c->nth ? NULL
                                      : check_plot(c, "Gradient of the loss by the matrices of a block",
-                                                  "kappa", true, "||dL/dW_l||", true);
+                                                  "kappa", true, "‖dL/dW_l‖", true);
     double update[2];
 
     while (far < count && kappa[far] < 30)
@@ -190,10 +190,10 @@ static void t14(struct check *c)
 
 const struct check_theorem check_T14 = {
     .source = "DNT paper, proposition 1",
-    .claimed = "a large ||x^0|| makes gradients vanish in a PreNorm network",
+    .claimed = "a large ‖x^0‖ makes gradients vanish in a PreNorm network",
     .correct = "Branch outputs keep their size and the identity path has gradient 1: nothing vanishes with "
                "depth. The final norm's Jacobian, "
-               "in proportion to root D / ||x^L||, scales all weight gradients by one common factor. Without "
+               "in proportion to √D / ‖x^L‖, scales all weight gradients by one common factor. Without "
                "a final norm the claim about "
                "weight gradients fails.",
     .wrong = true,
@@ -352,7 +352,7 @@ static void t15(struct check *c)
     jacobians(c, LINEAR, x, g, here, there, "linear attention");
     linear = c->err == PD_OK ? ratio(there, here, m * m) : NAN;
     check_equal(c, linear / (g * g), 1, 1e-6,
-                "linear attention without a norm: its Jacobian at g X over g^2 times that at X");
+                "linear attention without a norm: its Jacobian at g X over g² times that at X");
     if (c->nth == 0) {
         struct check_plot *plot = check_plot(c, "Jacobian at g X over that at X", "g", true, "ratio", true);
         struct check_series *a = check_series(c, plot, "points", "PreNorm, measured"),
@@ -378,9 +378,9 @@ const struct check_theorem check_T15 = {
     .claimed = "with PreNorm, X' = g X has dY'/dX' = dY/dX",
     .correct = "False as stated: Y' = Y, but dY'/dX' = dY/dX diag(1/g). What stays are the Jacobian by the "
                "normalised input and those by W_q, W_k "
-               "and W_v. The paper's own propositions 1 and 4 rest on the factor 1/||x|| that 2 denies; its "
+               "and W_v. The paper's own propositions 1 and 4 rest on the factor 1/‖x‖ that 2 denies; its "
                "proof replaces softmax by linear "
-               "attention, whose Jacobian without a norm grows as g^2.",
+               "attention, whose Jacobian without a norm grows as g².",
     .wrong = true,
     .seed = t15,
 };

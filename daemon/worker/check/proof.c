@@ -65,15 +65,15 @@ static void t6(struct check *c)
 
 const struct check_theorem check_T6 = {
     .source = "polynomial papers, proof of theorem 4.2",
-    .claimed = "an entry c of A B has E c^(2p) <= D^p (2p-1)!! sigma^(4p), with A = XQ and B = K^T X^T "
+    .claimed = "an entry c of A B has E c^(2p) ≤ D^p (2p-1)!! σ^(4p), with A = XQ and B = Kᵀ Xᵀ "
                "independent Gaussian matrices",
     .correct = "A and B share X: they are not independent, and their entries are Gaussian given X only. The "
                "inner dimension is d, not "
-               "D. For independent A and B of inner dimension D, E c^(2p) = (2p-1)!! P_p(D) sigma^(4p) >= "
-               "(2p-1)!! D^p sigma^(4p): what "
+               "D. For independent A and B of inner dimension D, E c^(2p) = (2p-1)!! P_p(D) σ^(4p) ≥ "
+               "(2p-1)!! D^p σ^(4p): what "
                "the proof calls an upper bound is a lower one; (2p-1)!! (D+2p-2)^p is a valid upper bound. "
-               "The N^2 entries are summed "
-               "before the root, and 1/root d is dropped.",
+               "The N² entries are summed "
+               "before the root, and 1/√d is dropped.",
     .wrong = true,
     .seed = t6,
 };

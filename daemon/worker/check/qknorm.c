@@ -38,7 +38,7 @@ static void norm_jacobian(struct check *c, struct check_plot *plot)
                             norms[32];
     struct check_draws draws = check_draws(c->seed, VECTOR, 0);
     struct check_series *points = check_series(c, plot, "points", "measured"),
-                        *line = check_series(c, plot, "line", "root D / ||z||");
+                        *line = check_series(c, plot, "line", "√D / ‖z‖");
     struct check_engine en;
     struct pk_val x, y, grad;
 
@@ -66,15 +66,15 @@ static void norm_jacobian(struct check *c, struct check_plot *plot)
         norms[k] = spectral_norm(j, D);
         for (int i = 0; i < D * D; i++)
             worst = fmax(worst, fabs(j[i] - numeric[i]) / expected);
-        check_equal(c, norms[k] / expected, 1, 1e-6,
-                    "||z|| = %.3g: spectral norm of dx/dz over root D / ||z||", sizes[k]);
-        check_value(c, worst, NAN, 0, 0, 1e-6, "||z|| = %.3g: Jacobian against finite differences, relative",
+        check_equal(c, norms[k] / expected, 1, 1e-6, "‖z‖ = %.3g: spectral norm of dx/dz over √D / ‖z‖",
+                    sizes[k]);
+        check_value(c, worst, NAN, 0, 0, 1e-6, "‖z‖ = %.3g: Jacobian against finite differences, relative",
                     sizes[k]);
         check_point(c, points, sizes[k], norms[k], 0);
         check_point(c, line, sizes[k], expected, 0);
     }
     if (c->err == PD_OK && count > 1)
-        check_equal(c, check_log_slope(sizes, norms, count), -1, 1e-6, "exponent of ||z|| in ||dx/dz||");
+        check_equal(c, check_log_slope(sizes, norms, count), -1, 1e-6, "exponent of ‖z‖ in ‖dx/dz‖");
     check_engine_close(&en);
 }
 
@@ -220,7 +220,7 @@ static void directions(struct check *c, struct check_plot *plot)
     const double *ds = check_list(c, "d", &count);
     double *x = check_numbers(c, 2 * (size_t)ds[count - 1]), cosines[32];
     struct check_series *points = check_series(c, plot, "points", "mean |cos|"),
-                        *line = check_series(c, plot, "line", "root(2 / (pi d))");
+                        *line = check_series(c, plot, "line", "√(2 / (πd))");
 
     for (size_t k = 0; k < count; k++) {
         const int64_t d = (int64_t)ds[k];
@@ -243,9 +243,9 @@ static void directions(struct check *c, struct check_plot *plot)
         }
         cosines[k] = cosine.mean;
         check_value(c, norm.mean, check_stat_se(&norm), ds[k], ds[k] - 4 * check_stat_se(&norm),
-                    ds[k] + 4 * check_stat_se(&norm), "d = %lld: E ||x||^2", (long long)d);
+                    ds[k] + 4 * check_stat_se(&norm), "d = %lld: E ‖x‖²", (long long)d);
         check_value(c, inner.mean, check_stat_se(&inner), ds[k], ds[k] - 4 * check_stat_se(&inner),
-                    ds[k] + 4 * check_stat_se(&inner), "d = %lld: E <x, y>^2", (long long)d);
+                    ds[k] + 4 * check_stat_se(&inner), "d = %lld: E <x, y>²", (long long)d);
         check_point(c, points, ds[k], cosine.mean, check_stat_se(&cosine));
         check_point(c, line, ds[k], sqrt(2 / (3.14159265358979323846 * ds[k])), 0);
     }
@@ -317,8 +317,7 @@ static void residuals(struct check *c)
     check_net_steps(c, &net, "adamw", steps, 1e-3, 0.5, 0.5);
     after = additivity(c, &net, &s);
     check_net_close(&net);
-    check_report(c, before, NAN, 1,
-                 "initial network: ||x^L||^2 over the sum of squares of what the blocks add");
+    check_report(c, before, NAN, 1, "initial network: ‖x^L‖² over the sum of squares of what the blocks add");
     check_report(c, after, NAN, 1, "the same after %lld training steps", (long long)steps);
 }
 
@@ -326,7 +325,7 @@ static void t17(struct check *c)
 {
     struct check_plot *first = c->nth ? NULL
                                       : check_plot(c, "Jacobian of RMSNorm against the norm of its input",
-                                                   "||z||", true, "||dx/dz||", true);
+                                                   "‖z‖", true, "‖dx/dz‖", true);
     struct check_plot *second =
         c->nth ? NULL : check_plot(c, "Random vectors become orthogonal", "d", true, "mean |cos|", true);
 
@@ -342,14 +341,14 @@ static void t17(struct check *c)
 
 const struct check_theorem check_T17 = {
     .source = "DNT paper, propositions 4 and 5, equation 11, theorems 1 and 2",
-    .claimed = "||dx/dz|| falls as 1/||z|| under a norm; QKNorm makes attention invariant to the scale of "
+    .claimed = "‖dx/dz‖ falls as 1/‖z‖ under a norm; QKNorm makes attention invariant to the scale of "
                "W_q and W_k; random vectors are nearly "
                "orthogonal",
-    .correct = "Proposition 4 is exact: root D / ||z|| with unit gains. Proposition 5 is exact, with biases "
+    .correct = "Proposition 4 is exact: √D / ‖z‖ with unit gains. Proposition 5 is exact, with biases "
                "scaled together with the weights; "
-               "gradients by W_q scale as 1/c. Equation 11 prints q' inside the projector and ||W_k x_i|| "
-               "for ||W_k x_j||: the right form is dq'/dx = "
-               "root d / ||q|| diag(gamma) (I - q q^T / ||q||^2) W_q. Squared norms add up for independent "
+               "gradients by W_q scale as 1/c. Equation 11 prints q' inside the projector and ‖W_k x_i‖ "
+               "for ‖W_k x_j‖: the right form is dq'/dx = "
+               "√d / ‖q‖ diag(γ) (I - q qᵀ / ‖q‖²) W_q. Squared norms add up for independent "
                "vectors only.",
     .wrong = true,
     .seed = t17,

@@ -222,9 +222,8 @@ static void doubling(struct check *c)
             norm = fmax(norm, fabs(once[e] / N));
         }
     }
-    check_value(c, worst / norm, NAN, 0, 0, 1e-12,
-                "doubled sequence, alpha = 1: greatest relative change of y");
-    check_report(c, sqrt(2), NAN, 1, "doubled sequence, alpha = 1/2: y grows by this factor");
+    check_value(c, worst / norm, NAN, 0, 0, 1e-12, "doubled sequence, α = 1: greatest relative change of y");
+    check_report(c, sqrt(2), NAN, 1, "doubled sequence, α = 1/2: y grows by this factor");
 }
 
 /* Tokens with a mean: even independent weights then add up to n E[a] mean. */
@@ -258,7 +257,7 @@ static void with_mean(struct check *c, const struct lengths *l)
     }
     if (count > 1 && mean > 0.1)
         check_value(c, check_log_slope(ns, growth, count), NAN, 2, 1.9, 2.05,
-                    "independent weights, token mean %g: exponent of n in E y^2", mean);
+                    "independent weights, token mean %g: exponent of n in E y²", mean);
 }
 
 static void judge(struct check *c, const struct lengths *l, double d, double factor,
@@ -276,10 +275,10 @@ static void judge(struct check *c, const struct lengths *l, double d, double fac
         const double n = l->n[k], square = n * n;
 
         check_ratio(c, apart[k].mean / n, check_stat_se(&apart[k]) / n, m.a2, 0.9, 1.1,
-                    "d = %g, A = %g, n = %g, independent weights: Var / n, exact E a^2", d, factor, n);
+                    "d = %g, A = %g, n = %g, independent weights: Var / n, exact E a²", d, factor, n);
         check_ratio(c, own[k].mean / square, check_stat_se(&own[k]) / square,
                     dependent_exact(&m, n, d) / square, 0.9, 1.1,
-                    "d = %g, A = %g, n = %g, self-attention: Var / n^2", d, factor, n);
+                    "d = %g, A = %g, n = %g, self-attention: Var / n²", d, factor, n);
         check_point(c, a, n, apart[k].mean / n, check_stat_se(&apart[k]) / n);
         check_point(c, b, n, own[k].mean / square, check_stat_se(&own[k]) / square);
         if (n >= 16 * crossover) {
@@ -291,7 +290,7 @@ static void judge(struct check *c, const struct lengths *l, double d, double fac
     }
     if (far > 1) {
         check_value(c, high / low, NAN, 1, 1, 1.1,
-                    "d = %g, A = %g, self-attention beyond 16 n*: greatest over smallest Var / n^2", d,
+                    "d = %g, A = %g, self-attention beyond 16 n*: greatest over smallest Var / n²", d,
                     factor);
         check_value(c, check_log_slope(ns, grown, far), NAN, 2, 1.9, 2,
                     "d = %g, A = %g, self-attention beyond 16 n*: exponent of n in Var", d, factor);
@@ -308,7 +307,7 @@ static void t12(struct check *c)
     l.n = check_list(c, "n", &l.count);
     if (c->nth == 0) {
         plots[0] = check_plot(c, "Independent weights: Var(S) / n", "n", true, "Var(S) / n", true);
-        plots[1] = check_plot(c, "Self-attention: Var(S) / n^2", "n", true, "Var(S) / n^2", true);
+        plots[1] = check_plot(c, "Self-attention: Var(S) / n²", "n", true, "Var(S) / n²", true);
     }
     for (size_t k = 0; k < d_count; k++) {
         const int64_t draws = (int64_t)fmax(20, ceil(check_param(c, "draws") / ds[k]));
@@ -326,23 +325,23 @@ static void t12(struct check *c)
         doubling(c);
         with_mean(c, &l);
     }
-    check_say(c, "Independent weights: alpha = 1/2 keeps the variance free of n, at E a^2, about a quarter. "
+    check_say(c, "Independent weights: α = 1/2 keeps the variance free of n, at E a², about a quarter. "
                  "Self-attention: beyond the "
-                 "crossover, about 4 d / s^2 tokens, alpha = 1 does, and doubling a sequence leaves y "
-                 "unchanged under alpha = 1 alone.");
+                 "crossover, about 4 d / s² tokens, α = 1 does, and doubling a sequence leaves y "
+                 "unchanged under α = 1 alone.");
 }
 
 const struct check_theorem check_T12 = {
     .source = "sigmoid note",
-    .claimed = "the variance of y_i = n^(-alpha) sum of sigma(x_i.A x_j) x_j is Var(a) Var(x) n^(1-2 alpha), "
-               "so alpha = 1/2 keeps it",
-    .correct = "sigma is not zero-mean, so a sum with independent weights has E[a^2] Var(x) n^(1-2 alpha). "
+    .claimed = "the variance of y_i = n^(-α) sum of σ(x_i.A x_j) x_j is Var(a) Var(x) n^(1-2 α), "
+               "so α = 1/2 keeps it",
+    .correct = "σ is not zero-mean, so a sum with independent weights has E[a²] Var(x) n^(1-2 α). "
                "In self-attention the terms have a "
-               "mean, given x_i: E |y|^2 = n^(2-2 alpha) E |m|^2 + n^(1-2 alpha) (E[a^2 |x|^2] - E |m|^2) "
-               "with m = E[sigma'] Cov(x) A^T x_i, "
-               "so alpha = 1 as n grows. Isserlis' identity, which the note uses, holds for Gaussian "
+               "mean, given x_i: E |y|² = n^(2-2 α) E |m|² + n^(1-2 α) (E[a² |x|²] - E |m|²) "
+               "with m = E[σ'] Cov(x) Aᵀ x_i, "
+               "so α = 1 as n grows. Isserlis' identity, which the note uses, holds for Gaussian "
                "variables, and a is not one. Below "
-               "n* = d E[sigma^2] / (s^2 E[sigma']^2), about 4 d / s^2, sums look like alpha = 1/2.",
+               "n* = d E[σ²] / (s² E[σ']²), about 4 d / s², sums look like α = 1/2.",
     .wrong = true,
     .seed = t12,
 };

@@ -38,10 +38,10 @@ static void t1(struct check *c)
 {
     size_t n_count, t_count;
     const double *ns = check_list(c, "N", &n_count), *ts = check_list(c, "t", &t_count);
-    struct check_plot *plot =
-        c->nth ? NULL
-               : check_plot(c, "Frobenius norm of softmax(t G), with its bounds 1 and root N", "t", false,
-                            "norm", true);
+    struct check_plot *plot = c->nth
+                                  ? NULL
+                                  : check_plot(c, "Frobenius norm of softmax(t G), with its bounds 1 and √N",
+                                               "t", true, "norm", true);
     double *row = check_numbers(c, (size_t)ns[n_count - 1]), *norms = check_numbers(c, t_count);
 
     for (size_t k = 0; k < n_count; k++) {
@@ -63,7 +63,7 @@ static void t1(struct check *c)
                 norms[a] += check_dot(row, row, n);
             }
         measured = check_series(c, plot, "points", "N = %lld", (long long)n);
-        bound = check_series(c, plot, "line", "root N = %.3g", root);
+        bound = check_series(c, plot, "line", "√N = %.3g", root);
         for (size_t a = 0; a < t_count; a++) {
             double norm = sqrt(norms[a]);
 
@@ -83,20 +83,20 @@ static void t1(struct check *c)
     if (plot) {
         struct check_series *one = check_series(c, plot, "line", "lower bound 1");
 
-        check_point(c, one, ts[0], 1, 0);
+        check_point(c, one, ts[t_count > 1], 1, 0);
         check_point(c, one, ts[t_count - 1], 1, 0);
     }
-    check_say(c, "Every norm lies between 1 (uniform rows, t = 0) and root N (one-hot rows); the papers give "
+    check_say(c, "Every norm lies between 1 (uniform rows, t = 0) and √N (one-hot rows); the papers give "
                  "the upper "
                  "bound only.");
 }
 
 const struct check_theorem check_T1 = {
     .source = "polynomial papers, theorem 4.1, first part",
-    .claimed = "||softmax(A)||_F <= root N",
+    .claimed = "‖softmax(A)‖_F ≤ √N",
     .correct = "True, with equality where every row is one-hot. There is a lower bound, too, which the "
                "papers do not "
-               "give: ||softmax(A)||_F >= 1, with equality where every row is uniform; with a causal mask "
+               "give: ‖softmax(A)‖_F ≥ 1, with equality where every row is uniform; with a causal mask "
                "the root of "
                "1 + 1/2 + .. + 1/N.",
     .seed = t1,
@@ -196,34 +196,33 @@ static void t2(struct check *c)
         t.worst = fmax(t.worst, t2_difference(c, i, i % 2 ? 0.5 : 3));
     memset(f, 0, (size_t)ns[n_count - 1] * sizeof *f);
     f[0] = f[1] = 0.5;
-    check_value(c, t.most, NAN, 0.25, 0, 0.25 + 1e-12, "greatest ||J||^2 of a row (bound 1/4)");
+    check_value(c, t.most, NAN, 0.25, 0, 0.25 + 1e-12, "greatest ‖J‖² of a row (bound 1/4)");
     check_equal(c, jacobian_square(f, (int64_t)ns[n_count - 1]), 0.25, 1e-15,
-                "||J||^2 of the row (1/2, 1/2, 0, ..)");
-    check_value(c, t.worst, NAN, 0, 0, 1e-6,
-                "closed form against finite differences, greatest error of ||J||");
+                "‖J‖² of the row (1/2, 1/2, 0, ..)");
+    check_value(c, t.worst, NAN, 0, 0, 1e-6, "closed form against finite differences, greatest error of ‖J‖");
     for (int64_t i = 1; i < (int64_t)ns[n_count - 1]; i++)
         sum += f[i];
     check_equal(c, sum / (1 - f[0]), 1, 1e-12, "sum of the other entries over 1 - F_ij (the proof has 1/2)");
-    check_report(c, 4, NAN, 0.25, "what the papers' bound 2 root N allows a row, ||J||^2, against 1/4");
+    check_report(c, 4, NAN, 0.25, "what the papers' bound 2 √N allows a row, ‖J‖², against 1/4");
     if (c->nth == 0) {
         struct check_plot *plot = check_plot(c, "Rows by the square of the norm of their Jacobian",
-                                             "||J||^2 of a row", false, "rows", false);
+                                             "‖J‖² of a row", false, "rows", false);
         struct check_series *bars = check_series(c, plot, "bars", "rows");
 
         for (int i = 0; i < BINS; i++)
             check_point(c, bars, (i + 0.5) * 0.25 / BINS, (double)t.bin[i], 0);
     }
-    check_say(c, "No row exceeds ||J||^2 = 1/4, which the row (1/2, 1/2, 0, ..) reaches: the bound for N "
-                 "rows is root N / 2. "
-                 "The papers' 2 root N allows 4 a row, sixteen times the square.");
+    check_say(c, "No row exceeds ‖J‖² = 1/4, which the row (1/2, 1/2, 0, ..) reaches: the bound for N "
+                 "rows is √N / 2. "
+                 "The papers' 2 √N allows 4 a row, sixteen times the square.");
 }
 
 const struct check_theorem check_T2 = {
     .source = "polynomial papers, theorem 4.1, second part, and its proof, equations 22 to 36",
-    .claimed = "||grad softmax(A)||_F <= 2 root N",
-    .correct = "True, but loose by a factor of 4: ||grad softmax(A)||_F <= root N / 2, which is tight. The "
+    .claimed = "‖∇softmax(A)‖_F ≤ 2 √N",
+    .correct = "True, but loose by a factor of 4: ‖∇softmax(A)‖_F ≤ √N / 2, which is tight. The "
                "proof uses "
-               "1 - F_ij = 2 sum of F_ik over k != j, which is false: there is no factor 2. It also loses "
+               "1 - F_ij = 2 sum of F_ik over k ≠ j, which is false: there is no factor 2. It also loses "
                "squares and signs in "
                "equations 24 to 36.",
     .wrong = true,
@@ -239,7 +238,7 @@ static void t3(struct check *c)
     const double *ns = check_list(c, "N", &n_count), *ss = check_list(c, "s", &s_count);
     double *f = check_numbers(c, (size_t)ns[n_count - 1]), *norms = check_numbers(c, n_count * s_count);
     struct check_plot *plot =
-        c->nth ? NULL : check_plot(c, "Norm of softmax of Gaussian logits", "N", true, "||softmax||_F", true);
+        c->nth ? NULL : check_plot(c, "Norm of softmax of Gaussian logits", "N", true, "‖softmax‖_F", true);
 
     if (!f || !norms)
         return;
@@ -265,7 +264,7 @@ static void t3(struct check *c)
             norms[a * n_count + k] = check_stat_root(&stat);
             if (ss[a] <= 1 && n >= 1024)
                 check_ratio(c, check_stat_root(&stat), check_stat_root_se(&stat), limit, 0.98, 1.02,
-                            "s = %g, N = %lld, limit e^(s^2/2)", ss[a], (long long)n);
+                            "s = %g, N = %lld, limit e^(s²/2)", ss[a], (long long)n);
             else
                 check_report(c, check_stat_root(&stat), check_stat_root_se(&stat), limit, "s = %g, N = %lld",
                              ss[a], (long long)n);
@@ -283,23 +282,23 @@ static void t3(struct check *c)
             check_report(c, slope, NAN, NAN, "s = %g, slope of log norm against log N", ss[a]);
     }
     if (plot) {
-        struct check_series *root = check_series(c, plot, "line", "root N");
+        struct check_series *root = check_series(c, plot, "line", "√N");
 
         for (size_t k = 0; k < n_count; k++)
             check_point(c, root, ns[k], sqrt(ns[k]), 0);
     }
-    check_say(c, "At logits of standard deviation up to 1 the norm is e^(s^2/2) for every N; it grows with N "
+    check_say(c, "At logits of standard deviation up to 1 the norm is e^(s²/2) for every N; it grows with N "
                  "only where "
                  "rows are sharp.");
 }
 
 const struct check_theorem check_T3 = {
-    .source = "polynomial papers, theorem 4.1: softmax's norm is O(root N)",
-    .claimed = "softmax keeps its norm at O(root N), so another activation should as well",
-    .correct = "O(root N) is an upper bound, not the size that softmax has at initialisation: for Gaussian "
+    .source = "polynomial papers, theorem 4.1: softmax's norm is O(√N)",
+    .claimed = "softmax keeps its norm at O(√N), so another activation should as well",
+    .correct = "O(√N) is an upper bound, not the size that softmax has at initialisation: for Gaussian "
                "logits of standard "
-               "deviation s, and N far above e^(2 s^2), the norm is e^(s^2/2) whatever N is. Growth like "
-               "root N appears for "
+               "deviation s, and N far above e^(2 s²), the norm is e^(s²/2) whatever N is. Growth like "
+               "√N appears for "
                "sharp rows alone.",
     .wrong = false,
     .seed = t3,

@@ -107,7 +107,7 @@ static void judge(struct check *c, int p, const double *ns, size_t n_count, doub
     }
     if (p % 2 == 0)
         return;
-    check_report(c, crossover(p, d), NAN, NAN, "p = %d: crossover N* = d (2p-1)!! / (p!!)^2", p);
+    check_report(c, crossover(p, d), NAN, NAN, "p = %d: crossover N* = d (2p-1)!! / (p!!)²", p);
     if (count > 1) {
         check_value(c, check_log_slope(far_n, far, count), NAN, 2, 1.8, INFINITY,
                     "p = %d: exponent of n in Var beyond 4 N*", p);
@@ -145,18 +145,18 @@ static void t13(struct check *c)
     }
     for (size_t a = 0; a < p_count; a++)
         judge(c, (int)ps[a], ns, n_count, (double)d, s, stat + ((size_t)ps[a] - 1) * n_count, plot);
-    check_say(c, "Even powers: 1/root N keeps the variance of the output for every N. Odd powers have a "
+    check_say(c, "Even powers: 1/√N keeps the variance of the output for every N. Odd powers have a "
                  "coherent mean: beyond N* their "
-                 "variance grows as N^2, and 1/N keeps it.");
+                 "variance grows as N², and 1/N keeps it.");
 }
 
 const struct check_theorem check_T13 = {
-    .source = "polynomial papers, 1/root N for x^p, by the analysis of the sigmoid note",
-    .claimed = "1/root N is the factor for every power",
+    .source = "polynomial papers, 1/√N for x^p, by the analysis of the sigmoid note",
+    .claimed = "1/√N is the factor for every power",
     .correct = "Of the ceiling of softmax's norm it is. The variance of the output has another rule: per "
                "dimension Var = N (2p-1)!! s^(2p), and for "
-               "odd p N^2 (p!!)^2 s^(2p) / d besides. Even p: 1/root N for all N. Odd p: from N* = d "
-               "(2p-1)!! / (p!!)^2 on (107 for x^3 at "
+               "odd p N² (p!!)² s^(2p) / d besides. Even p: 1/√N for all N. Odd p: from N* = d "
+               "(2p-1)!! / (p!!)² on (107 for x³ at "
                "d = 64) it takes 1/N. Softmax's typical norm wants 1/N as well: three rules coexist.",
     .wrong = false,
     .seed = t13,

@@ -136,7 +136,7 @@ const latin = { '€': 0x80, '…': 0x85, '‘': 0x91, '’': 0x92, '“': 0x93,
 /** What is found in the font Symbol instead, which every reader of PDF has. @type {Record<string, number>} */
 const symbol = { '−': 0x2d, '√': 0xd6, '∂': 0xb6, '∞': 0xa5, '≤': 0xa3, '≥': 0xb3, '→': 0xae, '∅': 0xc6, 'Σ': 0x53, 'α': 0x61, 'β': 0x62, 'γ': 0x67, 'δ': 0x64, 'ε': 0x65, 'η': 0x68, 'θ': 0x71, 'λ': 0x6c, 'μ': 0x6d, 'π': 0x70, 'σ': 0x73, 'τ': 0x74, 'φ': 0x66, 'χ': 0x63, 'ω': 0x77 };
 /** @type {Record<string, string>} */
-const spelled = { '‖': '||', 'ᵖ': 'p', '\u00a0': ' ', '\u202f': ' ' };
+const spelled = { '‖': '||', 'ᵖ': 'p', 'ᵀ': 'T', '∇': 'grad ', '≠': '!=', '\u00a0': ' ', '\u202f': ' ' };
 
 /**
  * Text in runs of one font; characters that neither font has become question marks.

@@ -84,5 +84,5 @@ export function criterion({ accept_low: low, accept_high: high, pass }) {
         return `≤ ${number(high)}`;
     if (high === null)
         return `≥ ${number(low)}`;
-    return low === high ? `= ${number(low)}` : `${number(low)} to ${number(high)}`;
+    return number(low) === number(high) ? `= ${number(low)}` : `${number(low)} to ${number(high)}`;
 }

@@ -11,6 +11,7 @@
 #include <stdatomic.h>
 
 #include "kernels/backend/conv.h"
+#include "kernels/backend/cpu/dense.h"
 #include "kernels/backend/cpu/ops.h"
 #include "kernels/backend/cpu/own_gemm.h"
 
@@ -172,18 +173,6 @@ static void plan(struct job *j, struct pk_backend *b, const struct pk_call *c)
     }
 }
 
-static bool dense(const struct pk_view *v)
-{
-    int64_t step = 1;
-
-    for (int i = v->shape.rank - 1; i >= 0; i--) {
-        if (v->shape.dim[i] != 1 && v->stride[i] != step)
-            return false;
-        step *= v->shape.dim[i];
-    }
-    return true;
-}
-
 static void take_scratch(struct job *j, struct cpu_scratch *s, int threads)
 {
     const bool dx = j->c->op == PK_OP_CONV2D_DX;
@@ -191,10 +180,10 @@ static void take_scratch(struct job *j, struct cpu_scratch *s, int threads)
     j->columns = j->c->op == PK_OP_CONV2D_DW ? j->group_rows * j->kw * j->ci : j->p.depth;
     for (int64_t i = 0; i < j->phases; i++)
         j->columns = cpu_max(j->columns, j->phase[i].p.depth);
-    if (!dense(&j->a))
-        j->copy_a = cpu_take(s, (size_t)pk_shape_count(&j->a.shape) * sizeof(real));
-    if (!dense(&j->w))
-        j->copy_w = cpu_take(s, (size_t)pk_shape_count(&j->w.shape) * sizeof(real));
+    if (cpu_dense_bytes(&j->a))
+        j->copy_a = cpu_take(s, cpu_dense_bytes(&j->a));
+    if (cpu_dense_bytes(&j->w))
+        j->copy_w = cpu_take(s, cpu_dense_bytes(&j->w));
     j->matrix = cpu_take(s, (size_t)(threads * j->tile * j->columns) * sizeof(real));
     if (dx)
         j->turned = cpu_take(s, (size_t)(j->kh * j->kw * j->ci * j->co) * sizeof(real));
@@ -327,23 +316,14 @@ static void image_task(void *arg, int64_t task, int thread)
     }
 }
 
-/* Inputs that are not dense are copied first. */
-static void lay(struct job *j, struct pk_view *v, real *copy)
-{
-    if (copy) {
-        cpu_copy_view(j->b, v, copy);
-        *v = pk_view_dense(copy, REAL_DTYPE, v->shape);
-    }
-}
-
 static void begin(struct job *j, struct pk_backend *b, const struct pk_call *c)
 {
     struct cpu_scratch s = {c->workspace, 0};
 
     plan(j, b, c);
     take_scratch(j, &s, cpu_pool_threads(b->pool));
-    lay(j, &j->a, j->copy_a);
-    lay(j, &j->w, j->copy_w);
+    cpu_dense_lay(b, &j->a, j->copy_a);
+    cpu_dense_lay(b, &j->w, j->copy_w);
     j->p.image = j->a.data;
 }
 

@@ -4,6 +4,7 @@
  * kernels three wide, six vectors of x and three of the kernel make four outputs a row of the kernel.
  *
  * Derivative: a task takes ROWS rows of the batch and writes its sums; those are added in order. */
+#include "kernels/backend/cpu/dense.h"
 #include "kernels/backend/cpu/ops.h"
 
 #define ROWS 16
@@ -40,24 +41,12 @@ static void plan(struct job *j, struct pk_backend *b, const struct pk_call *c)
     j->tasks = cpu_div_up(j->batch * j->height, ROWS);
 }
 
-static bool dense(const struct pk_view *v)
-{
-    int64_t step = 1;
-
-    for (int i = v->shape.rank - 1; i >= 0; i--) {
-        if (v->shape.dim[i] != 1 && v->stride[i] != step)
-            return false;
-        step *= v->shape.dim[i];
-    }
-    return true;
-}
-
 static void take_scratch(struct job *j, const struct pk_call *c, struct cpu_scratch *s)
 {
-    if (!dense(&j->x))
-        j->copy_x = cpu_take(s, (size_t)pk_shape_count(&j->x.shape) * sizeof(real));
-    if (!dense(&j->second))
-        j->copy_second = cpu_take(s, (size_t)pk_shape_count(&j->second.shape) * sizeof(real));
+    if (cpu_dense_bytes(&j->x))
+        j->copy_x = cpu_take(s, cpu_dense_bytes(&j->x));
+    if (cpu_dense_bytes(&j->second))
+        j->copy_second = cpu_take(s, cpu_dense_bytes(&j->second));
     if (c->op == PK_OP_DWCONV2D_DW)
         j->partial = cpu_take(s, (size_t)(j->tasks * j->kh * j->kw * j->channels) * sizeof(real));
 }
@@ -78,14 +67,8 @@ static void begin(struct job *j, struct pk_backend *b, const struct pk_call *c)
 
     plan(j, b, c);
     take_scratch(j, c, &s);
-    if (j->copy_x) {
-        cpu_copy_view(b, &j->x, j->copy_x);
-        j->x.data = j->copy_x;
-    }
-    if (j->copy_second) {
-        cpu_copy_view(b, &j->second, j->copy_second);
-        j->second.data = j->copy_second;
-    }
+    cpu_dense_lay(b, &j->x, j->copy_x);
+    cpu_dense_lay(b, &j->second, j->copy_second);
 }
 
 INLINE vec part_load(const real *p, int64_t n)

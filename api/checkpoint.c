@@ -63,8 +63,8 @@ static bool version_row(void *ctx, const struct store_model_version *v)
     return false;
 }
 
-/* "name" (the highest version), "name:3", "name:alias". */
-static enum pd_err find_version(struct store *store, const char *text, struct found *f,
+/* "name" (the highest version), "name:3", "name:alias". `place`: the member that names it. */
+static enum pd_err find_version(struct store *store, const char *text, const char *place, struct found *f,
                                 struct job_report *report, struct pd_why *why)
 {
     char name[API_MODEL_MAX + 1] = "";
@@ -81,7 +81,7 @@ static enum pd_err find_version(struct store *store, const char *text, struct fo
         err = store_model_version_get(store, name, n, version_row, f, why);
     if (err != PD_ERR_NOT_FOUND)
         return err;
-    job_report_error(report, "#/model", "%s", why->text);
+    job_report_error(report, place, "%s", why->text);
     return PD_ERR_INVALID;
 }
 
@@ -148,7 +148,7 @@ static enum pd_err find(struct store *store, const struct job_wanted *wanted, st
                         struct job_report *report, struct pd_why *why)
 {
     const char *place = wanted->model[0] ? "#/model" : "#/run";
-    enum pd_err err = wanted->model[0] ? find_version(store, wanted->model, f, report, why)
+    enum pd_err err = wanted->model[0] ? find_version(store, wanted->model, place, f, report, why)
                                        : find_run(store, wanted, f, report, why);
 
     if (err != PD_OK)
@@ -182,6 +182,52 @@ enum pd_err api_checkpoint_fold(struct api_req *r, const char *json, size_t len,
     err = find(store, &wanted, &f, report, &why);
     if (err == PD_OK)
         err = job_checkpoint_fold(json, len, &f.at, ret_json, report);
+    else if (!report->error_count)
+        api_fail_why(r, err, &why);
+    free(f.path);
+    free(f.document);
+    return err;
+}
+
+/* ---- the model that a job learns from ---- */
+
+static enum pd_err find_teacher(struct store *store, const struct job_wanted *wanted, struct found *f,
+                                struct job_report *report, struct pd_why *why)
+{
+    static const char place[] = "#/train/teacher/model";
+    enum pd_err err = find_version(store, wanted->model, place, f, report, why);
+
+    if (err != PD_OK)
+        return err;
+    if (f->full)
+        return pd_fail(why, PD_ERR_NOMEM, "no memory for the teacher's document");
+    if (!f->path[0])
+        job_report_error(report, place, "has its checkpoint outside the state folder");
+    else if (wanted->sha256[0] && strcmp(wanted->sha256, f->sha256) != 0)
+        job_report_error(report, "#/train/teacher/sha256", "is not that of %s which is there now, %.12s",
+                         f->model, f->sha256);
+    else
+        return PD_OK;
+    return PD_ERR_INVALID;
+}
+
+enum pd_err api_teacher_fold(struct api_req *r, const char *json, size_t len, struct pd_buf *ret_json,
+                             struct job_report *report)
+{
+    struct job_wanted wanted;
+    struct found f = {.path = NULL};
+    struct pd_why why = {.text = ""};
+    struct store *store;
+    enum pd_err err = job_teacher_wanted(json, len, &wanted, report);
+
+    if (err != PD_OK || !wanted.present)
+        return err;
+    store = api_reader(r);
+    if (!store)
+        return PD_ERR_IO;
+    err = find_teacher(store, &wanted, &f, report, &why);
+    if (err == PD_OK)
+        err = job_teacher_fold(json, len, &f.at, ret_json);
     else if (!report->error_count)
         api_fail_why(r, err, &why);
     free(f.path);

@@ -1,4 +1,4 @@
-/* api/checkpoint.h: the checkpoint that a job document names. */
+/* api/checkpoint.h: the checkpoints that a job document names. */
 #pragma once
 
 #include "api/http.h"
@@ -9,3 +9,6 @@
  * that cannot be read fails the request. */
 PD_NODISCARD enum pd_err api_checkpoint_fold(struct api_req *r, const char *json, size_t len,
                                              struct pd_buf *ret_json, struct job_report *report);
+/* The same of a document that learns from a model: appends it with the version, its file and digest. */
+PD_NODISCARD enum pd_err api_teacher_fold(struct api_req *r, const char *json, size_t len,
+                                          struct pd_buf *ret_json, struct job_report *report);

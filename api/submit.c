@@ -1,7 +1,7 @@
 /* Jobs come in: submit and dry run.
  *
  *   request  --template-> the documents that it stands for: one, or several that are accepted together
- *   document --fold--->  no such checkpoint: 422
+ *   document --fold--->  no such checkpoint or teacher: 422
  *            --parse--> errors: 422
  *            --place--> never fits: 422
  *            --plan---> kept, or made by the planner while the client waits (PATIENCE_US): an error of the
@@ -761,6 +761,8 @@ static enum pd_err parse(struct api_req *r, const struct job_env *env, const cha
 
     pd_buf_init(&complete, JOB_MAX_BYTES);
     err = api_checkpoint_fold(r, json, len, &complete, &ret->report);
+    if (err == PD_OK && !complete.len) /* no kind has both */
+        err = api_teacher_fold(r, json, len, &complete, &ret->report);
     if (err == PD_OK && complete.len)
         err = job_parse(complete.data, complete.len, env, &ret->job, &ret->report);
     else if (err == PD_OK)

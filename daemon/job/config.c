@@ -37,7 +37,7 @@ int64_t job_config_keys(const struct job_config *config)
     if (job_network(config->model.arch)->channel_attention)
         return job_config_head_dim(config);
     if (patches)
-        return patches + (config->model.pool == JOB_POOL_CLS);
+        return patches + (config->model.pool == JOB_POOL_CLS) + job_network(config->model.arch)->distils;
     return config->data.context;
 }
 

@@ -136,6 +136,7 @@ struct job_network {
     bool stages;            /* extents are lists, one entry a stage */
     bool windows;           /* attention within windows */
     bool channel_attention; /* attention between channels */
+    bool distils;           /* a second token and head, which learn from a teacher */
     bool landmarks;         /* attention through landmarks */
     bool equations;         /* a solution of a differential equation */
     /* defaults of /attention/n_for_scale, /norm/eps, /train/optimizer/betas and weight_decay,

@@ -292,7 +292,9 @@ struct job_sched {
 
 struct job_teacher {
     bool present;
-    const char *model;
+    const char *model;  /* "name:3" */
+    const char *path;   /* of its checkpoint, from the state folder on */
+    const char *sha256; /* of that file */
     int kind; /* enum job_teacher_kind */
     double alpha;
     double tau;
@@ -563,6 +565,14 @@ PD_NODISCARD enum pd_err job_checkpoint_wanted(const char *json, size_t len, str
  * document does not say of the data. */
 PD_NODISCARD enum pd_err job_checkpoint_fold(const char *json, size_t len, const struct job_found *found,
                                              struct pd_buf *ret_json, struct job_report *report);
+
+/* The model that the document learns from (train.teacher): `model`, and `sha256` of a resolved document. Not
+ * present where there is none, and where the document is wrong in another way, which is left to job_parse. */
+PD_NODISCARD enum pd_err job_teacher_wanted(const char *json, size_t len, struct job_wanted *ret,
+                                            struct job_report *report);
+/* Appends the document with the version that was found, its file and digest. PD_ERR_NOMEM. */
+PD_NODISCARD enum pd_err job_teacher_fold(const char *json, size_t len, const struct job_found *found,
+                                          struct pd_buf *ret_json);
 
 /* Appends the members of a resolved document that describe its network and how data reach it, without paths and
  * without what belongs to a run: what a file of weights says about itself (polyd.document). PD_ERR_LIMIT,

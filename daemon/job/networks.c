@@ -61,8 +61,13 @@ static const struct job_preset deit_presets[] = {
     {"deit_b_distilled", 16, 16, VIT_CLS("768", "12", "12"), "DeiT-B with a distillation token"},
     END,
 };
-static const struct job_network deit = {
-    .name = "deit", .reads = JOB_READS_IMAGES, .n_for_scale = "patches", TIMM, .presets = deit_presets};
+static const struct job_network deit = {.name = "deit",
+                                        .available = true,
+                                        .reads = JOB_READS_IMAGES,
+                                        .distils = true,
+                                        .n_for_scale = "patches",
+                                        TIMM,
+                                        .presets = deit_presets};
 
 /* ---- Swin ---- */
 

@@ -197,7 +197,7 @@ json_t *job_rule_gelu_1(struct job_ctx *c)
 
 json_t *job_rule_pool(struct job_ctx *c)
 {
-    return word(c, network_of(c)->channel_attention ? "cls" : "mean");
+    return word(c, network_of(c)->channel_attention || network_of(c)->distils ? "cls" : "mean");
 }
 
 json_t *job_rule_pos(struct job_ctx *c)
@@ -499,6 +499,17 @@ json_t *job_rule_keep_best(struct job_ctx *c)
 json_t *job_rule_keep_latest(struct job_ctx *c)
 {
     return number(c, c->env->keep_latest >= 0 ? (double)c->env->keep_latest : 1);
+}
+
+/* Where a job is submitted its daemon finds the version (job_teacher_fold). */
+json_t *job_rule_teacher(struct job_ctx *c)
+{
+    if (!job_ctx_bad(c, "/train/teacher/model") && !job_ctx_bad(c, "/train/teacher/path"))
+        job_ctx_error(
+            c, "/train/teacher/model",
+            "names no version that is known here: a teacher stands in train.teacher of a job that is "
+            "submitted, not in overrides or axes");
+    return NULL;
 }
 
 /* ---- Resources ---- */
@@ -893,6 +904,25 @@ static void warn_schedule(struct job_ctx *c)
         job_ctx_warning(c, "/train/schedule/milestones", "%s", said);
 }
 
+static void check_teacher(struct job_ctx *c)
+{
+    const struct job_network *net = network_of(c);
+
+    if (!ok(c, "/model/arch", "/train/teacher"))
+        return;
+    if (net->distils && !c->g->train.teacher.present)
+        job_ctx_error(
+            c, "/train/teacher",
+            "is needed by a %s, whose distillation head learns from nothing else; without a teacher take "
+            "a vit with model.pool cls",
+            net->name);
+    if (!net->distils && c->g->train.teacher.present)
+        job_ctx_error(c, "/train/teacher", "a %s has no head that learns from a teacher; a deit has",
+                      net->name);
+    if (net->distils && c->g->model.pool != JOB_POOL_CLS && ok(c, "/model/pool", NULL))
+        job_ctx_error(c, "/model/pool", "must be cls: a %s reads its two tokens", net->name);
+}
+
 static void check_train(struct job_ctx *c)
 {
     const struct job_train *t = &c->g->train;
@@ -938,6 +968,7 @@ void job_rules_check(struct job_ctx *c)
     }
     if (job_kind_listed(job_kind_info(kind)->takes, "train", 5)) {
         check_train(c);
+        check_teacher(c);
         warn_schedule(c);
         warn_split(c);
     }

@@ -18,7 +18,7 @@ struct job_run;
     X(n_for_scale) X(n) X(c0) X(qk_norm) X(path) X(split) X(split_train) X(split_val) \
     X(data_context) X(length) X(lr) X(betas) X(weight_decay) X(warmup_steps) X(warmup_epochs) \
     X(warmup_form) X(min_lr) X(clip) X(device) X(precision) X(init) X(eval_every) X(keep_best) \
-    X(keep_latest) X(threads) X(tokenizer_path) X(loader_threads)
+    X(keep_latest) X(threads) X(tokenizer_path) X(loader_threads) X(teacher)
 /* clang-format on */
 #define JOB_RULE_DECLARE(name) json_t *job_rule_##name(struct job_ctx *c);
 JOB_RULES(JOB_RULE_DECLARE)
@@ -100,6 +100,8 @@ JOB_RULES(JOB_RULE_DECLARE)
       g->train.init == JOB_INIT_XAVIER || g->train.init == JOB_INIT_TRUNC_XAVIER)                            \
     X(stop, "without train.stop.patience", g->train.stop.patience > 0)                                       \
     X(ema, "without train.ema", g->train.ema > 0)                                                            \
+    X(tau, "unless train.teacher.kind is soft",                                                              \
+      g->train.teacher.present && g->train.teacher.kind == JOB_TEACHER_SOFT)                                 \
     X(pinn, "unless model.arch is pinnsformer", job_network(g->model.arch)->equations)                       \
     X(probe, "with diagnostics.every 0", g->diagnostics.every > 0)                                           \
     X(cpu, "unless resources.device is cpu", g->resources.device == JOB_DEVICE_CPU)                          \

@@ -73,3 +73,4 @@ void gold_train(struct gold *g);
 void gold_augment(struct gold *g);
 void gold_swin(struct gold *g);
 void gold_xcit(struct gold *g);
+void gold_deit(struct gold *g);

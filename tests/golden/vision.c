@@ -2,6 +2,7 @@
  * as the vectors have them. */
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "daemon/worker/task/task.h"
@@ -197,6 +198,105 @@ static bool swin(struct golden *c)
     golden_rig_free(rig);
     model_free(m);
     return true;
+}
+
+/* The labels mixed with those of the mirrored rows, as input "mix" has it; the file's own soft targets must be
+ * these. */
+static void put_mix(struct golden *c, struct golden_rig *rig, const struct model_spec *s)
+{
+    const double share = golden_num(c, "lam", 1), smoothing = golden_num(c, "smoothing", 0);
+    const int batch = (int)golden_num(c, "batch", 0);
+    double *mix = calloc((size_t)batch * MODEL_MIXES, sizeof *mix), *soft;
+    const double *labels = golden_tensor(c, NULL, "in/labels"), *want;
+    size_t n = 0;
+
+    want = golden_tensor(c, &n, "in/soft_target");
+    soft = calloc(n + 1, sizeof *soft);
+    if (mix && soft && labels && want && n == (size_t)(batch * s->classes)) {
+        for (int i = 0; i < batch; i++) {
+            mix[i * MODEL_MIXES + MODEL_MIX_SHARE] = share;
+            for (int k = 0; k < s->classes; k++)
+                soft[i * s->classes + k] =
+                    smoothing / s->classes +
+                    (1 - smoothing) *
+                        (share * ((int)labels[i] == k) + (1 - share) * ((int)labels[batch - 1 - i] == k));
+        }
+        golden_rig_put(rig, "mix", mix, (size_t)batch * MODEL_MIXES);
+        golden_close(c, "soft_target", soft, want, n, 1e-6, 1e-6);
+    } else {
+        golden_fail(c, "no labels to mix");
+    }
+    free(mix);
+    free(soft);
+}
+
+/* One loss of the file: logits of both heads and their mean; of the hard one the gradients. */
+static void deit_loss(struct golden *c, const struct model *m, const struct model_distil *distil, bool mixed,
+                      const char *want)
+{
+    struct model_train_options o = {.loss = &task_cross_entropy,
+                                    .batch = (int32_t)golden_num(c, "batch", 0),
+                                    .label_smoothing = golden_num(c, "smoothing", 0),
+                                    .distil = distil};
+    struct pk_graph *g = NULL;
+    struct golden_rig *rig = NULL;
+    struct pd_why why;
+
+    o.mix_group = mixed ? o.batch : 0;
+    if (model_graph_train(m, &o, true, &g, &why) != PD_OK)
+        golden_fail(c, "%s", why.text);
+    else
+        rig = golden_rig_new(c, g);
+    if (!rig)
+        return;
+    vision_put_params(c, rig, m);
+    vision_put(c, rig, "input", "in/x");
+    vision_put(c, rig, "target", "in/labels");
+    vision_put(c, rig, "teacher", "in/teacher_logits");
+    if (mixed)
+        put_mix(c, rig, model_spec(m));
+    if (golden_rig_run(rig)) {
+        vision_compare(c, rig, "logits", "out/logits_eval");
+        vision_compare(c, rig, "logits/own", "out/logits_cls");
+        vision_compare(c, rig, "logits/distilled", "out/logits_dist");
+        vision_compare(c, rig, "loss", want);
+        if (!strcmp(want, "out/loss_hard"))
+            vision_compare_gradients(c, rig, m);
+    }
+    golden_rig_free(rig);
+}
+
+static bool deit(struct golden *c)
+{
+    const json_t *m = vision_part(c, "model");
+    const struct model_distil none = {.tau = 1}, hard = {.alpha = golden_num(c, "alpha", 0), .tau = 1},
+                              soft = {.soft = true, .alpha = hard.alpha, .tau = golden_num(c, "tau", 1)};
+    struct model_spec spec;
+    struct model *model = NULL;
+    struct pd_why why;
+
+    if (!vision_common(c, &spec))
+        return false;
+    spec.arch = &model_deit;
+    spec.depth = vision_whole(m, "depth");
+    spec.heads = vision_whole(m, "num_heads");
+    spec.pos = true;
+    spec.attention.n_for_scale = golden_num(c, "num_patches", 0);
+    if (model_new(&spec, &model, &why) != PD_OK) {
+        golden_fail(c, "%s", why.text);
+        return true;
+    }
+    deit_loss(c, model, &none, true, "out/loss_none");
+    deit_loss(c, model, &hard, true, "out/loss_hard");
+    deit_loss(c, model, &soft, true, "out/loss_soft");
+    deit_loss(c, model, &none, false, "out/loss_label_smoothing_ce_cls");
+    model_free(model);
+    return true;
+}
+
+void gold_deit(struct gold *g)
+{
+    golden_case(g, deit);
 }
 
 void gold_swin(struct gold *g)

@@ -13,6 +13,10 @@
 
 #include "daemon/job/internal.h"
 
+/* As the daemon has completed it. */
+#define TEACHER                                                                                              \
+    "{\"model\":\"t:1\",\"path\":\"runs/1/checkpoints/a\",\"sha256\":"                                       \
+    "\"0123456789012345678901234567890123456789012345678901234567890123\"}"
 #define VIT "{\"model\":{\"preset\":\"vit_micro\"},\"data\":{\"dataset\":\"mnist\"},\"train\":{\"epochs\":1}}"
 /* Complete: as the daemon makes it of a document that names a checkpoint. */
 #define EVALUATE                                                                                             \

@@ -10,6 +10,11 @@
 #define OPT(x) "{\"train\":{\"optimizer\":{" x "}}}"
 #define SCHED(x) "{\"train\":{\"schedule\":{" x "}}}"
 #define AUG(x) "{\"data\":{\"augment\":{" x "}}}"
+#define DEIT                                                                                                 \
+    "{\"model\":{\"preset\":\"deit_micro\"},\"data\":{\"dataset\":\"mnist\"},\"train\":{\"epochs\":1,"       \
+    "\"teacher\":" TEACHER "}}"
+#define SWIN                                                                                                 \
+    "{\"model\":{\"preset\":\"swin_micro\"},\"data\":{\"dataset\":\"mnist\"},\"train\":{\"epochs\":1}}"
 #define NONE "{}"
 #define GIVEN "{\"data\":{\"split\":{\"rule\":\"given\"}}}"
 
@@ -168,6 +173,9 @@ static const struct {
      SCHED("\"name\":\"step\",\"milestones\":[5]")},
     {"/train/drop_path", "0.1", VIT, "{\"model\":{\"depth\":1}}", "in one layer",
      "{\"model\":{\"depth\":1},\"train\":{\"drop_path_rule\":\"same\"}}"},
+    {"/train/teacher/tau", "2", DEIT, NONE, "unless train.teacher.kind is soft",
+     "{\"train\":{\"teacher\":{\"kind\":\"soft\"}}}"},
+    {"/model/pos", "\"none\"", SWIN, NONE, "with model.arch swin", NULL},
     {"/train/drop_path_rule", "\"same\"", VIT, NONE, "without drop_path", "{\"train\":{\"drop_path\":0.1}}"},
     {"/train/init_fan", "\"fused\"", VIT, NONE, "unless train.init is xavier",
      "{\"train\":{\"init\":\"trunc_xavier\"}}"},
@@ -217,7 +225,6 @@ static const char *const always[] = {
     "/model/mlp_ratio",
     "/model/mlp_act",
     "/model/bias",
-    "/model/pos",
     "/norm/placement",
     "/norm/kind",
     "/norm/eps",
@@ -257,8 +264,9 @@ static const char *const always[] = {
     "/train/teacher",
     "/train/teacher/model",
     "/train/teacher/kind",
+    "/train/teacher/path",
+    "/train/teacher/sha256",
     "/train/teacher/alpha",
-    "/train/teacher/tau",
     "/train/nonfinite_limit",
     "/train/eval_every",
     "/train/checkpoint_every/steps",

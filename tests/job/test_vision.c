@@ -82,12 +82,32 @@ static void test_swin_lists_that_do_not_fit_are_named(void **state)
         want_only(cases[i].doc, cases[i].pointer, cases[i].what);
 }
 
+#define TAUGHT(arch, teacher)                                                                                \
+    "{\"model\":{\"arch\":\"" arch "\",\"width\":8,\"depth\":1,\"heads\":1,\"patch\":7},\"data\":{"          \
+    "\"dataset\":\"mnist\"},\"train\":{\"epochs\":1" teacher "}}"
+static void test_deit_needs_a_teacher_that_was_found(void **state)
+{
+    struct parsed p = want_ok(TAUGHT("deit", ",\"teacher\":" TEACHER));
+
+    (void)state;
+    assert_int_equal(job_first(p.job)->config.model.pool, JOB_POOL_CLS);
+    assert_int_equal(job_config_keys(&job_first(p.job)->config), 18);
+    assert_int_equal(job_config_tokens(&job_first(p.job)->config), 16);
+    done(&p);
+    want_only(TAUGHT("deit", ""), "#/train/teacher", "is needed by a deit, whose distillation head");
+    want_only(TAUGHT("deit", ",\"teacher\":{\"model\":\"a\"}"), "#/train/teacher/model",
+              "not in overrides or axes");
+    want_only(TAUGHT("vit", ",\"teacher\":" TEACHER), "#/train/teacher",
+              "a vit has no head that learns from a teacher");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_swin_takes_extents_from_its_lists),
         cmocka_unit_test(test_swin_n_is_that_of_the_first_stage),
         cmocka_unit_test(test_swin_lists_that_do_not_fit_are_named),
+        cmocka_unit_test(test_deit_needs_a_teacher_that_was_found),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

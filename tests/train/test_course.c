@@ -318,7 +318,7 @@ static long long planned(const char *json, const char *key)
 
     pd_buf_init(&b, 0);
     assert_int_equal(job_config_load(json, strlen(json), &config, &why), PD_OK);
-    if (train_plan(config, NULL, 0, NULL, 0, &b, &why) != PD_OK)
+    if (train_plan(config, NULL, NULL, 0, NULL, 0, &b, &why) != PD_OK)
         fail_msg("%s", why.text);
     pd_buf_str(&b, "");
     at = strstr(b.data, key);

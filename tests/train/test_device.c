@@ -104,7 +104,7 @@ static void test_a_plan_for_a_device_needs_none(void **state)
 
         pd_buf_init(&plan, 0);
         assert_int_equal(job_config_load(jobs[i], strlen(jobs[i]), &config, &why), PD_OK);
-        if (train_plan(config, &root, 1, NULL, 0, &plan, &why) != PD_OK)
+        if (train_plan(config, NULL, &root, 1, NULL, 0, &plan, &why) != PD_OK)
             fail_msg("%s", why.text);
         assert_true((strstr(plan.data, "\"master\":0,") == NULL) == (i == 0));
         pd_buf_done(&plan);

@@ -137,7 +137,7 @@ static struct pictures pictures_of(const char *json)
     struct pd_why why;
 
     assert_int_equal(job_config_load(json, strlen(json), &config, &why), PD_OK);
-    if (train_setup_init(&s, config, &root, 1, NULL, 0, false, &why) != PD_OK)
+    if (train_setup_init(&s, config, &root, 1, NULL, NULL, 0, false, &why) != PD_OK)
         fail_msg("%s", why.text);
     memcpy(p.digest, s.course, sizeof p.digest);
     for (int split = 0; split < 2; split++) {

@@ -376,7 +376,7 @@ static void test_plan_forecasts_bytes_and_steps(void **state)
     (void)state;
     assert_int_equal(job_config_load(DIGITS(PLAIN), strlen(DIGITS(PLAIN)), &config, &why), PD_OK);
     pd_buf_init(&json, 0);
-    assert_int_equal(train_plan(config, &root, 1, NULL, 0, &json, &why), PD_OK);
+    assert_int_equal(train_plan(config, NULL, &root, 1, NULL, 0, &json, &why), PD_OK);
     assert_non_null(
         strstr(json.data, "\"steps\":24,\"steps_per_epoch\":5,\"train_samples\":40,\"val_samples\":11"));
     assert_non_null(strstr(json.data, "\"n_for_scale\":16"));
@@ -421,7 +421,7 @@ static void test_a_plan_too_large_names_an_accumulation(void **state)
             assert_int_equal(job_config_load(job, strlen(job), &config, &why), PD_OK);
             pd_buf_init(&plan, 0);
             /* of 2, 4, 8, ... the first that needs no more than 12 does */
-            if (train_plan(config, NULL, 0, NULL, round ? total[12] : 0, &plan, &why) != PD_OK)
+            if (train_plan(config, NULL, NULL, 0, NULL, round ? total[12] : 0, &plan, &why) != PD_OK)
                 fail_msg("%s", why.text);
             if (!round) {
                 total[n] = number(&plan, "\"total_bytes\":");
@@ -451,8 +451,8 @@ static void test_a_step_is_counted(void **state)
     assert_int_equal(job_config_load(DIGITS(PLAIN), strlen(DIGITS(PLAIN)), &config, &why), PD_OK);
     pd_buf_init(&plan, 0);
     pd_buf_init(&text, 0);
-    assert_int_equal(train_plan(config, &root, 1, NULL, 0, &plan, &why), PD_OK);
-    assert_int_equal(train_count(config, &root, 1, NULL, &peaks, &text, &why), PD_OK);
+    assert_int_equal(train_plan(config, NULL, &root, 1, NULL, 0, &plan, &why), PD_OK);
+    assert_int_equal(train_count(config, NULL, &root, 1, NULL, &peaks, &text, &why), PD_OK);
     assert_non_null(strstr(text.data, "counted, not measured: at 1000 TFLOP/s and 1.00 TB/s"));
     line = strstr(plan.data, "\"parameters\":");
     assert_non_null(line);
@@ -479,7 +479,7 @@ static double counted(const char *json)
 
     assert_int_equal(job_config_load(json, strlen(json), &config, &why), PD_OK);
     pd_buf_init(&text, 0);
-    assert_int_equal(train_count(config, &root, 1, NULL, &peaks, &text, &why), PD_OK);
+    assert_int_equal(train_count(config, NULL, &root, 1, NULL, &peaks, &text, &why), PD_OK);
     line = strstr(text.data, "\ntotal");
     assert_non_null(line);
     assert_int_equal(sscanf(line, " total %lf %lf %lf %lf", &kernels, &read, &written, &tflop), 4);

@@ -104,8 +104,10 @@ struct train_dirs kind_dirs(struct attempt *a, struct kind_folders *f)
     snprintf(f->checkpoints, sizeof f->checkpoints, "%s/checkpoints", a->assign->run_dir);
     f->state[0] = '\0';
     /* Beside the runs, for all of them: the same text is not cut into tokens by each. */
-    if (worker_state_dir(a->socket_path, f->state, sizeof f->state) &&
-        worker_cache_dir(a->socket_path, f->cache, sizeof f->cache))
+    if (!worker_state_dir(a->socket_path, f->state, sizeof f->state))
+        return dirs;
+    dirs.state = f->state;
+    if (worker_cache_dir(a->socket_path, f->cache, sizeof f->cache))
         dirs.cache = f->cache;
     return dirs;
 }

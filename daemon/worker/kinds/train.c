@@ -36,7 +36,8 @@ static void run(struct attempt *a, struct job_config *config, struct role_result
 static enum pd_err plan(struct job_config *config, const struct kind_plan *at, struct pd_buf *ret_json,
                         struct pd_why *why)
 {
-    return train_plan(config, at->roots, at->root_count, at->cache, at->memory_bytes, ret_json, why);
+    return train_plan(config, at->state_dir, at->roots, at->root_count, at->cache, at->memory_bytes, ret_json,
+                      why);
 }
 
 const struct worker_kind kind_train = {.run = run, .plan = plan};

@@ -59,6 +59,11 @@ static void add_param(struct net *n, size_t i)
     const struct model_param *p = &n->m->param[i];
     char half[80];
 
+    if (n->teacher) {
+        model_teacher_name(n->m, i, half, sizeof half);
+        n->param[i] = pk_state(n->g, half, model_param_dtype(n->m, i), p->shape, PK_CAT_INPUTS);
+        return;
+    }
     n->param[i] = pk_param(n->g, p->name, model_param_dtype(n->m, i), p->shape);
     if (!n->copies || !p->factor)
         return;

@@ -55,22 +55,23 @@ struct pk_val net_normalise(struct pk_graph *g, const struct model_spec *s, stru
     return pk_cast(g, x, s->dtype);
 }
 
-static struct pk_val input(struct net *n)
+static struct pk_val input(struct net *n, bool ready)
 {
     const struct model_spec *s = &n->m->spec;
+    const enum model_pixels pixels = ready ? MODEL_PIXELS_READY : s->pixels;
     const enum pk_dtype fed[] = {
         [MODEL_PIXELS_READY] = s->dtype, [MODEL_PIXELS_BYTES] = PK_U8, [MODEL_PIXELS_UNIT] = PK_F32};
     struct pk_val x;
 
     if (model_reads_tokens(s))
         return pk_input(n->g, "input", PK_I32, PK_SHAPE(n->batch, n->tokens));
-    x = pk_input(n->g, "input", fed[s->pixels], PK_SHAPE(n->batch, s->channels, s->image_h, s->image_w));
-    return s->pixels == MODEL_PIXELS_READY ? x : net_normalise(n->g, s, x);
+    x = pk_input(n->g, "input", fed[pixels], PK_SHAPE(n->batch, s->channels, s->image_h, s->image_w));
+    return pixels == MODEL_PIXELS_READY ? x : net_normalise(n->g, s, x);
 }
 
 static struct pk_val logits_of(struct net *n)
 {
-    return n->m->spec.arch->forward(n, input(n));
+    return n->m->spec.arch->forward(n, input(n, false));
 }
 
 enum pd_err model_write_once(struct model *m, struct pd_why *why)
@@ -106,12 +107,33 @@ size_t model_loss_sums(const struct model_loss *l)
     return n;
 }
 
-static struct sums loss_of(struct net *n, const struct model_loss *l, struct pk_val logits, double smoothing)
+static struct sums loss_of(struct net *n, const struct model_loss *l, struct model_rows *rows,
+                           double smoothing)
 {
     struct sums s = {.count = model_loss_sums(l)};
 
     pk_graph_scope(n->g, "loss");
-    l->emit(n->g, logits, smoothing, s.val);
+    l->emit(n->g, rows, smoothing, s.val);
+    return s;
+}
+
+/* Of training: with a teacher the network's own head learns the classes, the other one the teacher. */
+static struct sums training_loss(struct net *n, const struct model_train_options *o,
+                                 struct pk_val *ret_logits)
+{
+    const struct model_distil *d = o->distil;
+    struct model_rows rows = {.logits = PK_NONE};
+    struct pk_val images = input(n, o->ready);
+    struct sums s;
+
+    if (o->mix_group)
+        images = net_mix(n, images, o->mix_group, &rows);
+    *ret_logits = n->m->spec.arch->forward(n, images);
+    rows.logits = d ? n->own : *ret_logits;
+    s = loss_of(n, o->loss, &rows, o->label_smoothing);
+    if (d)
+        s.val[0] = pk_add(n->g, pk_scale(n->g, s.val[0], 1 - d->alpha),
+                          pk_scale(n->g, net_distil(n, d, images, &rows), d->alpha));
     return s;
 }
 
@@ -266,8 +288,7 @@ enum pd_err model_graph_train(const struct model *m, const struct model_train_op
     }
     if (model_has_noise(&m->spec))
         n.rng = pk_input(n.g, "rng", PK_I32, PK_SHAPE(o->ranks > 1 ? 4 : 3));
-    logits = logits_of(&n);
-    loss = loss_of(&n, o->loss, logits, o->label_smoothing);
+    loss = training_loss(&n, o, &logits);
     local = loss.val[0];
     if (ranks) { /* the sums of all ranks: one meeting, as early as the loss is known */
         pk_graph_scope(n.g, "ranks");
@@ -277,6 +298,10 @@ enum pd_err model_graph_train(const struct model *m, const struct model_train_op
     pk_grad(n.g, ranks ? local : loss.val[0], PK_NONE, n.param, m->trained, grad);
     if (grads) {
         pk_output(n.g, "logits", logits);
+        if (n.distilled.id) {
+            pk_output(n.g, "logits/own", n.own);
+            pk_output(n.g, "logits/distilled", n.distilled);
+        }
         for (size_t i = 0; i < m->trained; i++) {
             char name[72];
 
@@ -311,7 +336,7 @@ enum pd_err model_graph_part(const struct model *m, const struct model_train_opt
                              struct pk_graph **ret, struct pd_why *why)
 {
     struct net n;
-    struct pk_val *grad, *sum, first;
+    struct pk_val *grad, *sum, first, logits;
     struct sums loss;
     enum pd_err err = begin(&n, m, o->batch, o->context, why);
 
@@ -328,7 +353,7 @@ enum pd_err model_graph_part(const struct model *m, const struct model_train_opt
     }
     if (model_has_noise(&m->spec))
         n.rng = pk_input(n.g, "rng", PK_I32, PK_SHAPE(o->ranks > 1 ? 4 : 3));
-    loss = loss_of(&n, o->loss, logits_of(&n), o->label_smoothing);
+    loss = training_loss(&n, o, &logits);
     pk_grad(n.g, loss.val[0], PK_NONE, n.param, m->trained, grad);
     pk_graph_scope(n.g, "sum");
     first = pk_input(n.g, "first", m->spec.dtype, PK_SHAPE(1));
@@ -422,21 +447,21 @@ enum pd_err model_graph_eval(const struct model *m, const struct model_loss *l, 
                              int32_t context, struct pk_graph **ret, struct pd_why *why)
 {
     struct net n;
-    struct pk_val logits;
+    struct model_rows rows = {.logits = PK_NONE};
     struct sums loss;
     enum pd_err err = begin(&n, m, batch, context, why);
 
     if (err != PD_OK)
         return err;
-    logits = logits_of(&n);
+    rows.logits = logits_of(&n);
     if (l->emit_eval) {
         loss = (struct sums){.count = model_loss_sums(l)};
         pk_graph_scope(n.g, "loss");
-        l->emit_eval(n.g, logits, batch, loss.val);
+        l->emit_eval(n.g, rows.logits, batch, loss.val);
     } else {
-        loss = loss_of(&n, l, logits, 0);
+        loss = loss_of(&n, l, &rows, 0);
     }
-    pk_output(n.g, "logits", logits);
+    pk_output(n.g, "logits", rows.logits);
     for (size_t i = 0; i < loss.count; i++)
         pk_output(n.g, l->sum[i], loss.val[i]);
     return finish(&n, ret, why);
@@ -507,7 +532,7 @@ static enum pd_err decode_graph(const struct model *m, int32_t batch, int32_t co
         return err;
     n.decode = true;
     n.cache = cache;
-    in = input(&n);
+    in = input(&n, false);
     positions = pk_input(n.g, "pos", PK_I32, PK_SHAPE(n.batch, n.tokens));
     n.position = pk_input(n.g, "position", PK_I32, PK_SHAPE(n.batch));
     n.length = pk_input(n.g, "length", PK_I32, PK_SHAPE(n.batch));

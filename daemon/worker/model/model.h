@@ -242,24 +242,66 @@ struct model_optimiser {
     void (*update)(struct pk_graph *g, const struct model_update *u);
 };
 
+/* Rows that a loss is about. */
+struct model_rows {
+    struct pk_val logits;
+    /* Mixed images: row i is of target i to the share (rows), and of target partner[i] (I32, rows) for the rest.
+     * PK_NONE: of its own target alone. */
+    struct pk_val share, partner;
+    struct pk_val
+        valid; /* of the model's dtype, one a row: 1 where the row counts, else 0; the loss sets it */
+};
+
+/* Columns of the input "mix" (batch, MODEL_MIXES), a row for each image: the share of its own label, and how much
+ * of the partner's pixels there is within a rectangle (rows top to bottom - 1, columns left to right - 1): mixup
+ * (arXiv:1710.09412) takes 1 - share of all pixels, cutmix (arXiv:1905.04899) all of some. */
+enum {
+    MODEL_MIX_SHARE,
+    MODEL_MIX_WEIGHT,
+    MODEL_MIX_TOP,
+    MODEL_MIX_BOTTOM,
+    MODEL_MIX_LEFT,
+    MODEL_MIX_RIGHT,
+    MODEL_MIXES
+};
+
 /* What a task puts behind the network (daemon/worker/task): sums over rows of logits (arch.h says which),
  * with the inputs that it declares. The first is that of the loss, the second what divides it to a mean. */
 #define MODEL_SUMS_MAX 8
 struct model_loss {
     const char *sum[MODEL_SUMS_MAX + 1]; /* their names, static; NULL behind the last */
     /* Each (1), in the order of the names. */
-    void (*emit)(struct pk_graph *g, struct pk_val logits, double smoothing,
+    void (*emit)(struct pk_graph *g, struct model_rows *rows, double smoothing,
                  struct pk_val ret[MODEL_SUMS_MAX]);
     /* Of an evaluation of `batch` samples, in place of `emit`, with more outputs for the task; NULL: `emit`. */
     void (*emit_eval)(struct pk_graph *g, struct pk_val logits, int32_t batch,
                       struct pk_val ret[MODEL_SUMS_MAX]);
 };
+
+/* Distillation (arXiv:2012.12877): the head that a network has for it learns what a teacher says of the same
+ * images; alpha is the share of that in the loss. hard: cross-entropy with the class of the teacher's largest
+ * logit. soft: tau^2 times the mean over classes of P_t (log P_t - log P_s), P of logits / tau. */
+struct model_distil {
+    const struct model
+        *teacher; /* of the student's dtype; NULL: input "teacher" (batch, classes) has its logits */
+    bool soft;
+    double alpha, tau;
+};
+/* The state that holds parameter i of a teacher; the caller binds it (model_store_bind_teacher). */
+void model_teacher_name(const struct model *teacher, size_t i, char *out, size_t size);
+bool model_teacher_named(const char *leaf);
 size_t model_loss_sums(const struct model_loss *l);
 /* Numbers of the output "report" of a step. */
 #define MODEL_REPORT_MAX (MODEL_SUMS_MAX + 2)
 
 struct model_train_options {
     const struct model_loss *loss;
+    const struct model_distil *distil; /* NULL: there is no teacher */
+    /* Images of a batch are mixed within groups of so many, each with the one at the mirrored place; input "mix".
+     * It divides `batch`. 0: they are not. */
+    int32_t mix_group;
+    /* Images come normalised, of f32 or f64 as the model is, whatever the spec's `pixels` says. */
+    bool ready;
     int32_t batch;
     int32_t context; /* GPT: sequence length of training, <= spec.context */
     double label_smoothing;
@@ -291,7 +333,8 @@ int32_t model_param_owner(const struct model *m, size_t i, int32_t ranks);
  * values). Outputs: "loss" (1), the loss's first sum divided by its second; its other sums by name; "grad_norm";
  * "applied" (1: step taken; 0: loss or gradient not finite, nothing changed, buffers neither); "report" (sums +
  * 2): all of them in this order, to be read at once. Outputs are f32, or f64 if the spec says so. grads = true:
- * no optimiser, outputs "grad/<param>", "logits" and "next/<buffer>", what the step would make of it, instead. */
+ * no optimiser, outputs "grad/<param>", "logits" and "next/<buffer>", what the step would make of it, instead,
+ * with a distillation head also "logits/own" and "logits/distilled". */
 PD_NODISCARD enum pd_err model_graph_train(const struct model *m, const struct model_train_options *o,
                                            bool grads, struct pk_graph **ret, struct pd_why *why);
 /* The same step in parts, where a batch is larger than what fits: o->batch is that of one part. `part` adds
@@ -363,6 +406,9 @@ PD_NODISCARD enum pd_err model_store_read_averages(struct model_store *s, const 
 /* The same of what a checkpoint is to serve: its averaged weights if its metadata `polyd.serve` is "ema". */
 PD_NODISCARD enum pd_err model_store_read_served(struct model_store *s, const struct data_st *st,
                                                  struct pd_why *why);
+/* Binds the states of a teacher that this exec's graph has: the store holds the teacher. */
+PD_NODISCARD enum pd_err model_store_bind_teacher(const struct model_store *s, struct pk_exec *exec,
+                                                  const struct pk_graph *graph, struct pd_why *why);
 /* Binds the parameters that this exec's graph has. */
 PD_NODISCARD enum pd_err model_store_bind(const struct model_store *s, struct pk_exec *exec,
                                           const struct pk_graph *graph, struct pd_why *why);

@@ -57,6 +57,8 @@ struct net {
     bool failed;               /* memory ran out while writing */
     bool copies;               /* matrices have working copies */
     bool causal;
+    bool teacher;                     /* its parameters are states of the graph, which nothing changes */
+    struct pk_val own, distilled;     /* logits of both heads, where the network has a distillation head */
     int64_t batch, tokens;            /* B; N of attention's queries */
     struct pk_attention_stats *stats; /* per attention module if asked for */
     size_t module;                    /* attention modules written so far */
@@ -194,7 +196,27 @@ struct pk_val net_depthwise(struct net *n, struct pk_val x, const char *name, in
  * normalise by the buffers. */
 struct pk_val net_batch_norm(struct net *n, struct pk_val x, const char *name);
 
+/* ---- mixed images ---- */
+
+/* images (B, C, H, W) mixed within groups of so many, as input "mix" says; *rows gets the shares and partners
+ * of their labels. */
+struct pk_val net_mix(struct net *n, struct pk_val images, int32_t group, struct model_rows *rows);
+
+/* ---- a teacher ---- */
+
+/* (1): the sum over valid rows of what the distillation head has not learned of the teacher, whose logits of
+ * the same images it computes, or reads from input "teacher". No gradient flows to the teacher. */
+struct pk_val net_distil(struct net *n, const struct model_distil *d, struct pk_val images,
+                         const struct model_rows *rows);
+
 /* ---- images ---- */
+
+/* A block with timm's names. */
+extern const struct net_block net_timm_block;
+/* A learned token (1, 1, D), repeated for each image: (B, 1, D). std: of its initial values. */
+struct pk_val net_token(struct net *n, const char *name, double std);
+/* `pos_embed` (1, count, D). */
+struct pk_val net_positions(struct net *n, int64_t count);
 
 /* images (B, C, H, W) -> (B, patches, D), row by row: a convolution whose stride is its size
  * (`patch_embed.proj`). */

@@ -162,6 +162,22 @@ enum pd_err model_store_bind(const struct model_store *s, struct pk_exec *exec, 
     return PD_OK;
 }
 
+enum pd_err model_store_bind_teacher(const struct model_store *s, struct pk_exec *exec,
+                                     const struct pk_graph *graph, struct pd_why *why)
+{
+    enum pd_err err = PD_OK;
+
+    for (size_t i = 0; i < s->m->count && err == PD_OK; i++) {
+        char name[80];
+
+        model_teacher_name(s->m, i, name, sizeof name);
+        for (size_t k = 0; k < pk_graph_leaf_count(graph) && err == PD_OK; k++)
+            if (!strcmp(pk_graph_leaf(graph, k).name, name))
+                err = pk_exec_bind(exec, name, s->data[i], why);
+    }
+    return err;
+}
+
 void model_copy_name(const struct model *m, size_t i, char *out, size_t size)
 {
     snprintf(out, size, "half/%s", m->param[i].name);

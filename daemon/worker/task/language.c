@@ -64,10 +64,10 @@ static void emit_eval(struct pk_graph *g, struct pk_val logits, int32_t batch,
     pk_output(g, "range_count", pk_concat(g, 0, count, n));
 }
 
-static void emit(struct pk_graph *g, struct pk_val logits, double smoothing,
+static void emit(struct pk_graph *g, struct model_rows *rows, double smoothing,
                  struct pk_val ret[MODEL_SUMS_MAX])
 {
-    task_cross_entropy.emit(g, logits, smoothing, ret);
+    task_cross_entropy.emit(g, rows, smoothing, ret);
 }
 
 static const struct model_loss loss = {

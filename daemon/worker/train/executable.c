@@ -45,15 +45,17 @@ void *executable_memory(const struct executable *e, const char *name)
     return i < e->leaves ? e->memory[i] : NULL;
 }
 
-/* Memory for leaf i, zeroed, or that of the executable which has the same state. */
-static enum pd_err place_leaf(struct executable *e, size_t i, const struct executable *with,
+/* Memory for leaf i, zeroed, or that of the executable which has the same state. Parameters and a teacher are
+ * bound by their stores. */
+static enum pd_err place_leaf(struct executable *e, size_t i, const struct executable_place *place,
                               struct pd_why *why)
 {
+    const struct executable *with = place->with;
     const struct pk_leaf leaf = pk_graph_leaf(e->graph, i);
     enum pd_err err;
     void *zero;
 
-    if (leaf.kind == PK_OP_PARAM)
+    if (leaf.kind == PK_OP_PARAM || (place->teacher && model_teacher_named(leaf.name)))
         return PD_OK;
     if (with && leaf.kind == PK_OP_STATE && executable_memory(with, leaf.name))
         return pk_exec_bind(e->exec, leaf.name, executable_memory(with, leaf.name), why);
@@ -86,8 +88,10 @@ enum pd_err executable_init(struct executable *e, struct pk_graph *graph,
         return pd_fail(why, PD_ERR_NOMEM, "no memory for a graph");
     if (place->store)
         err = model_store_bind(place->store, e->exec, graph, why);
+    if (err == PD_OK && place->teacher)
+        err = model_store_bind_teacher(place->teacher, e->exec, graph, why);
     for (size_t i = 0; i < e->leaves && err == PD_OK; i++)
-        err = place_leaf(e, i, place->with, why);
+        err = place_leaf(e, i, place, why);
     return err;
 }
 

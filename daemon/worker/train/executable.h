@@ -23,8 +23,9 @@ struct executable {
 struct executable_place {
     const struct pk_backend_api *api;
     struct pk_backend *backend;
-    const struct model_store *store; /* of its parameters; NULL: it has none */
-    struct pk_arena *arena;          /* NULL: one of its own */
+    const struct model_store *store;   /* of its parameters; NULL: it has none */
+    const struct model_store *teacher; /* of its states "teacher/..."; NULL: it has none */
+    struct pk_arena *arena;            /* NULL: one of its own */
     const struct executable *with; /* a state that this one has under the same name is shared; may be NULL */
     bool wide;
 };

@@ -160,13 +160,14 @@ static void put_forecast(const struct train_setup *s, const struct forecast *f, 
     pd_json_kv_num(b, "scale", spec->attention.scale_value);
 }
 
-enum pd_err train_plan(struct job_config *config, const struct data_root *roots, size_t root_count,
-                       const char *cache, int64_t memory_bytes, struct pd_buf *ret_json, struct pd_why *why)
+enum pd_err train_plan(struct job_config *config, const char *state_dir, const struct data_root *roots,
+                       size_t root_count, const char *cache, int64_t memory_bytes, struct pd_buf *ret_json,
+                       struct pd_why *why)
 {
     struct train_setup s;
     struct forecast f;
     const struct pk_backend_api *api = NULL;
-    enum pd_err err = train_setup_init(&s, config, roots, root_count, cache, 0, true, why);
+    enum pd_err err = train_setup_init(&s, config, roots, root_count, cache, state_dir, 0, true, why);
 
     if (err == PD_OK)
         err = train_backend(config, true, &api, why);
@@ -246,16 +247,16 @@ static enum pd_err count_graph(const struct train_setup *s, const struct train_g
     return err;
 }
 
-enum pd_err train_count(struct job_config *config, const struct data_root *roots, size_t root_count,
-                        const char *cache, const struct pk_peaks *peaks, struct pd_buf *ret_text,
-                        struct pd_why *why)
+enum pd_err train_count(struct job_config *config, const char *state_dir, const struct data_root *roots,
+                        size_t root_count, const char *cache, const struct pk_peaks *peaks,
+                        struct pd_buf *ret_text, struct pd_why *why)
 {
     struct pk_roofline sum = {0};
     struct train_setup s;
     struct train_graph list[TRAIN_GRAPHS];
     size_t count = 0;
     const struct pk_backend_api *api = NULL;
-    enum pd_err err = train_setup_init(&s, config, roots, root_count, cache, 0, true, why);
+    enum pd_err err = train_setup_init(&s, config, roots, root_count, cache, state_dir, 0, true, why);
 
     if (err == PD_OK)
         err = train_backend(config, true, &api, why);

@@ -57,7 +57,7 @@ enum pd_err session_open(struct session *s, bool *ret_lasting, struct pd_why *wh
 
     if (err == PD_OK)
         err = train_setup_init(&s->setup, s->config, s->dirs->roots, s->dirs->root_count, s->dirs->cache,
-                               s->dirs->ranks.rank, false, why);
+                               s->dirs->state, s->dirs->ranks.rank, false, why);
     *ret_lasting = pd_err_lasting(err);
     if (err == PD_OK)
         err = open_backend(s, why);
@@ -69,6 +69,8 @@ enum pd_err session_open(struct session *s, bool *ret_lasting, struct pd_why *wh
         err = ranks_open(&s->dirs->ranks, s->setup.ranks, s->api, s->backend, &s->ranks, why);
     if (err == PD_OK)
         ranks_lend(s->ranks, &s->lent);
+    if (err == PD_OK && s->setup.teacher.model)
+        err = teacher_load(&s->setup.teacher, s->api, s->backend, &s->teacher, why);
     return err;
 }
 
@@ -109,6 +111,7 @@ void session_close(struct session *s)
 {
     s->ranks = ranks_close(s->ranks);
     s->arena = pk_arena_free(s->arena);
+    s->teacher = model_store_free(s->teacher);
     if (s->backend)
         s->backend = s->api->close(s->backend);
     log_choices(s);
@@ -124,6 +127,7 @@ enum pd_err session_executable(const struct session *s, const struct train_graph
     const struct executable_place place = {.api = s->api,
                                            .backend = s->backend,
                                            .store = store,
+                                           .teacher = s->teacher,
                                            .arena = s->arena,
                                            .with = with,
                                            .wide = model_spec(s->setup.model)->dtype == PK_F64};

@@ -27,9 +27,10 @@ struct session {
     struct pk_host lent; /* to the back end */
     struct pk_backend *backend;
     struct pk_backend_info device;
-    struct model_peak peak; /* of the device; flops 0 on a CPU */
-    struct pk_arena *arena; /* of all graphs: one runs at a time */
-    struct ranks *ranks;    /* NULL: one */
+    struct model_peak peak;      /* of the device; flops 0 on a CPU */
+    struct pk_arena *arena;      /* of all graphs: one runs at a time */
+    struct model_store *teacher; /* weights of the teacher; NULL: there is none */
+    struct ranks *ranks;         /* NULL: one */
 };
 
 /* Both open the data, make the model, open the back end with its measured choices and set its mathematics;

@@ -50,8 +50,6 @@ static enum pd_err check_supported(const struct job_config *c, struct pd_why *wh
         return refuse(why, "/train/optimizer/name");
     if (c->train.schedule.name == JOB_SCHEDULE_ONE_CYCLE)
         return refuse(why, "/train/schedule/name");
-    if (c->train.teacher.present)
-        return refuse(why, "/train/teacher");
     if (!c->diagnostics.probe_cls)
         return refuse(why, "/diagnostics/probe_cls");
     if (c->diagnostics.heatmaps.present)
@@ -240,8 +238,8 @@ static enum pd_err make_model(struct train_setup *s, const struct job_config *c,
 }
 
 enum pd_err train_setup_init(struct train_setup *s, struct job_config *c, const struct data_root *roots,
-                             size_t root_count, const char *cache, int rank, bool headers_only,
-                             struct pd_why *why)
+                             size_t root_count, const char *cache, const char *state_dir, int rank,
+                             bool headers_only, struct pd_why *why)
 {
     enum pd_err err;
 
@@ -282,6 +280,12 @@ enum pd_err train_setup_init(struct train_setup *s, struct job_config *c, const 
     set_schedule(s, c);
     set_options(s, c);
     s->options.loss = s->task->loss;
+    if (c->train.teacher.present) {
+        err = teacher_init(&s->teacher, c, state_dir, s->info, s->task, model_spec(s->model), why);
+        if (err != PD_OK)
+            return err;
+        s->options.distil = &s->teacher.distil;
+    }
     train_setup_divide(s, s->parts);
     return train_digest_set(s, c, why);
 }
@@ -381,6 +385,7 @@ void train_setup_divide(struct train_setup *s, int64_t parts)
 
 void train_setup_done(struct train_setup *s)
 {
+    teacher_done(&s->teacher);
     s->model = model_free(s->model);
     while (s->eval_count)
         data_free(s->eval[--s->eval_count].set);

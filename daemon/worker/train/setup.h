@@ -8,6 +8,7 @@
 #include "daemon/worker/task/task.h"
 #include "daemon/worker/train/optim/optim.h"
 #include "daemon/worker/train/schedule.h"
+#include "daemon/worker/train/teacher.h"
 #include "daemon/worker/train/train.h"
 
 struct data_st;
@@ -27,6 +28,7 @@ struct train_setup {
     struct train_eval eval[TRAIN_EVAL_MAX];
     size_t eval_count;
     struct model *model;
+    struct teacher teacher; /* of a run with train.teacher; else zeros */
     const struct optim *optim;
     struct model_train_options options;
     struct train_schedule schedule;
@@ -54,11 +56,12 @@ struct train_setup {
 };
 
 /* Opens the data and makes the model; refuses what this build cannot do. `rank`: of
- * /resources/slots. The caller owns the storage and
+ * /resources/slots. `state_dir`: where the path of a teacher begins. The caller owns the storage and
  * calls train_setup_done whatever the result. */
 PD_NODISCARD enum pd_err train_setup_init(struct train_setup *s, struct job_config *config,
                                           const struct data_root *roots, size_t root_count, const char *cache,
-                                          int rank, bool headers_only, struct pd_why *why);
+                                          const char *state_dir, int rank, bool headers_only,
+                                          struct pd_why *why);
 /* Likewise for an evaluation: data, network, task and the batch of evaluations alone. `st`: the checkpoint,
  * whose classes, channels and tokenizer the data must have; PD_ERR_INVALID names the field. */
 PD_NODISCARD enum pd_err train_setup_score(struct train_setup *s, const struct job_config *config,

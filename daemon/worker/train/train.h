@@ -110,6 +110,7 @@ struct train_dirs {
     size_t start_count;
     int threads;       /* CPU threads; 0 = the document's /resources/threads */
     const char *cache; /* folder for tokens and decoded pictures, made if missing; NULL = none is kept */
+    const char *state; /* folder that the path of a teacher's checkpoint begins in; NULL = there is none */
     struct train_ranks ranks;
 };
 
@@ -167,18 +168,19 @@ PD_NODISCARD enum pd_err train_score_plan(struct job_config *config, const char 
  * memory_bytes (0: any number will do), "accumulated":{"accumulation":..,"total_bytes":..} is the first
  * greater /train/accumulation, of some twice as large as the one before, with which it fits, or the greatest.
  * Reads only the headers of
- * the data, and of a text what its number of tokens needs; `cache` as in train_dirs. Appends to *ret_json. */
-PD_NODISCARD enum pd_err train_plan(struct job_config *config, const struct data_root *roots,
-                                    size_t root_count, const char *cache, int64_t memory_bytes,
-                                    struct pd_buf *ret_json, struct pd_why *why);
+ * the data, and of a text what its number of tokens needs; `cache` and `state_dir` as in train_dirs. Appends to *ret_json. */
+PD_NODISCARD enum pd_err train_plan(struct job_config *config, const char *state_dir,
+                                    const struct data_root *roots, size_t root_count, const char *cache,
+                                    int64_t memory_bytes, struct pd_buf *ret_json, struct pd_why *why);
 
 /* What one step of the run moves through memory and multiplies, counted node by node at the given speeds
  * (kernels/graph/roofline.h), as tables for people: no measurement, and no device is needed. Appends to
  * *ret_text. Otherwise as train_plan. */
 struct pk_peaks;
-PD_NODISCARD enum pd_err train_count(struct job_config *config, const struct data_root *roots,
-                                     size_t root_count, const char *cache, const struct pk_peaks *peaks,
-                                     struct pd_buf *ret_text, struct pd_why *why);
+PD_NODISCARD enum pd_err train_count(struct job_config *config, const char *state_dir,
+                                     const struct data_root *roots, size_t root_count, const char *cache,
+                                     const struct pk_peaks *peaks, struct pd_buf *ret_text,
+                                     struct pd_why *why);
 
 /* "done", "diverged", "stopped", "cancelled", "failed"; static. */
 const char *train_result_name(enum train_result result);

@@ -37,11 +37,13 @@ export function shapes(s) {
         return list;
     }
     if (vit) {
-        const pixels = [s.channels, ...s.patch], cls = s.pool === 'cls';
+        const pixels = [s.channels, ...s.patch], cls = s.pool === 'cls', two = s.arch === 'deit';
         if (cls)
-            add('cls', 'cls_token', 1, 1, D);
+            add(two ? 'token' : 'cls', 'cls_token', 1, 1, D);
+        if (two)
+            add('token', 'dist_token', 1, 1, D);
         if (s.pos === 'learned')
-            add('embedding', 'pos_embed', 1, s.patches + (cls ? 1 : 0), D);
+            add('embedding', 'pos_embed', 1, s.patches + (two ? 2 : cls ? 1 : 0), D);
         add('patch', 'patch_embed.proj.weight', D, ...pixels);
         list.at(-1).fanIn = pixels.reduce((a, b) => a * b);
         list.at(-1).fanOut = D;
@@ -78,6 +80,8 @@ export function shapes(s) {
     }
     if (s.finalNorm)
         norm(vit ? s.pool === 'cls' ? 'norm' : 'fc_norm' : 'transformer.ln_f');
+    if (s.arch === 'deit')
+        linear('matrix', 'head_dist', D, s.classes);
     if (vit)
         linear('matrix', 'head', D, s.classes);
     else if (s.classes) {
@@ -95,7 +99,7 @@ export function decays(s, p) {
         return s.decayTemperature;
     if (p.role === 'gain' || p.shape.length < 2)
         return false;
-    return s.arch === 'gpt' || (p.role !== 'cls' && p.role !== 'embedding');
+    return s.arch === 'gpt' || !['cls', 'token', 'embedding'].includes(p.role);
 }
 
 /** FNV-1a of 32 bits: every parameter draws from a stream of its own. */
@@ -167,6 +171,7 @@ function start(s, p, source, element) {
     case 'buffer': return p.value;
     case 'scale': return s.scaleParam === 'log' ? Math.log(c0) : s.scaleParam === 'softplus' ? Math.log(Math.expm1(c0)) : c0;
     case 'cls': return 1e-6 * source.normal();
+    case 'token': return 0.02 * source.normal();
     case 'embedding': return source.bounded(0.02, cut);
     }
     let { fanOut } = p, std = 0.02;

@@ -10,6 +10,8 @@ export const presets = {
     vit_l: { arch: 'vit', width: 1024, depth: 24, heads: 16, pool: 'cls', patch: [16, 16] },
     vit_h: { arch: 'vit', width: 1280, depth: 32, heads: 16, pool: 'cls', patch: [14, 14] },
     deit_b: { arch: 'vit', width: 768, depth: 12, heads: 12, pool: 'cls', patch: [16, 16] },
+    deit_micro: { arch: 'deit', width: 64, depth: 4, heads: 2, pool: 'cls' },
+    deit_b_distilled: { arch: 'deit', width: 768, depth: 12, heads: 12, pool: 'cls', patch: [16, 16] },
     vdnt_large: { arch: 'vit', width: 1024, depth: 24, heads: 16, pool: 'cls', patch: [16, 16], placement: 'S5' },
     vdnt_huge: { arch: 'vit', width: 1280, depth: 32, heads: 16, pool: 'cls', patch: [14, 14], placement: 'S5' },
     swin_micro: { arch: 'swin', widths: [32, 64], depths: [2, 2], head_counts: [2, 4], patch: [2, 2] },
@@ -57,7 +59,7 @@ export function settings(job, data) {
     const width = swin ? list('widths')[0] : model.width ?? preset.width;
     const placement = norm.placement ?? preset.placement ?? 'S1', deep = /^S[2-5]$/.test(placement);
     const activation = attention.activation ?? 'softmax', scale = attention.scale ?? 'fixed';
-    const pool = model.pool ?? preset.pool ?? (xcit ? 'cls' : 'mean'), bias = model.bias ?? preset.bias ?? true;
+    const pool = model.pool ?? preset.pool ?? (xcit || arch === 'deit' ? 'cls' : 'mean'), bias = model.bias ?? preset.bias ?? true;
     const context = model.context ?? preset.context ?? 256;
     const patch = gpt ? [0, 0] : pair(model.patch ?? preset.patch ?? [largestDivisor(data.height), largestDivisor(data.width)]);
     const patches = gpt ? 0 : data.height / patch[0] * (data.width / patch[1]);
@@ -65,7 +67,7 @@ export function settings(job, data) {
     const nWord = attention.n_for_scale ?? (gpt ? 'context' : swin ? 'window' : 'patches');
     const side = swin ? Math.min(model.window ?? 7, data.height / patch[0], data.width / patch[1]) : 0;
     const n = typeof nWord === 'number' ? nWord
-        : { patches, channels: width / (model.heads ?? preset.heads), keys: swin ? side * side : xcit ? width / (model.heads ?? preset.heads) : gpt ? length : patches + (pool === 'cls' ? 1 : 0), window: side * side, context, row: 1 }[nWord];
+        : { patches, channels: width / (model.heads ?? preset.heads), keys: swin ? side * side : xcit ? width / (model.heads ?? preset.heads) : gpt ? length : patches + (pool === 'cls' ? 1 : 0) + (arch === 'deit' ? 1 : 0), window: side * side, context, row: 1 }[nWord];
     const alpha = attention.alpha ?? { relu: 1, sigmoid_bias: 0 }[activation] ?? 0.5;
     const momentum = /^msgd/.test(optimizer.name ?? 'adamw');
     const lr = optimizer.lr ?? (momentum ? 0.3 : 1e-3), batch = train.batch ?? 64;

@@ -1,6 +1,7 @@
 // A whole run in double: losses, gradients by the tape, clipping, the optimisers (tests/golden/README.md 7), schedule, averages,
 // validation and probes. What it returns is what the daemon must have reported.
 import { decays, initial, shapes } from './init.mjs';
+import { lesson, numbers } from './deit.mjs';
 import { network } from './networks.mjs';
 import { Tape } from './tape.mjs';
 
@@ -36,12 +37,27 @@ function lossOf(t, logits, target, smoothing) {
     return { loss, right: values.indexOf(Math.max(...values)) === target };
 }
 
+/** Of a network with a teacher: the class head's loss and the lesson of the other head, by their shares. */
+function taughtLoss(net, { input, target }, i, smoothing, teacher) {
+    const t = net.t;
+    net.classify(input, i);
+    const own = lossOf(t, net.both[0], target, smoothing), said = numbers(network, teacher, input);
+    return { ...own, loss: t.add(t.scale(own.loss, 1 - teacher.alpha), t.scale(lesson(t, net.both[1], said, teacher), teacher.alpha)) };
+}
+
 /** Losses of samples: nodes to be summed, how many targets, how many right. */
-function lossesOf(net, samples, smoothing) {
+function lossesOf(net, samples, smoothing, teacher = null) {
     const losses = [];
     const batch = net.classifyBatch?.(samples.map(({ input }) => input)); // where samples of a batch meet
     let right = 0;
-    samples.forEach(({ input, target }, i) => {
+    samples.forEach((sample, i) => {
+        const { input, target } = sample;
+        if (teacher) {
+            const one = taughtLoss(net, sample, i, smoothing, teacher);
+            losses.push(one.loss);
+            right += one.right;
+            return;
+        }
         const rows = batch ? [batch[i]] : net.s.classes ? [net.classify(input, i)] : net.predict(input, i);
         const targets = net.s.classes ? [target] : target;
         rows.forEach((logits, r) => {
@@ -125,7 +141,7 @@ export function gradient(s, params, samples, step, smoothing = s.smoothing) {
         grads.set(name, new Float64Array(data.length));
     for (let part = 0; part < s.parts; part++) {
         const t = new Tape(), net = network(t, s, params, { seed: s.seed, step: step * s.parts + part });
-        const one = lossesOf(net, samples.slice(part * size, (part + 1) * size), smoothing);
+        const one = lossesOf(net, samples.slice(part * size, (part + 1) * size), smoothing, s.teacher ?? null);
         const total = t.sum(one.losses), g = t.gradient(total);
         loss += t.at(total);
         right += one.right;

@@ -16,6 +16,7 @@ struct model_arch {
     enum model_reads reads;
     bool causal;
     bool transposed; /* matrices lie as [out, in] */
+    bool distils;    /* it has a distillation head: forward also sets n->own and n->distilled */
 
     /* Its own part of the shape, from the document: *ret holds what data and document say to all networks.
      * NULL: it has none. */

@@ -3,6 +3,38 @@
 #include "daemon/job/job.h"
 #include "daemon/worker/model/arch/arch.h"
 
+const struct net_block net_timm_block = {
+    .prefix = "blocks",
+    .norm1 = "norm1",
+    .attention = "attn",
+    .qkv = "attn.qkv",
+    .proj = "attn.proj",
+    .mid1 = "mid1",
+    .norm2 = "norm2",
+    .mlp = "mlp",
+    .fc1 = "mlp.fc1",
+    .fc2 = "mlp.fc2",
+    .mid2 = "mid2",
+    .hidden_dropout = true,
+};
+
+struct pk_val net_token(struct net *n, const char *name, double std)
+{
+    const int64_t width = n->m->spec.width;
+    const struct net_how how = {.role = MODEL_ROLE_EMBED,
+                                .start = {.rest = {.kind = MODEL_DRAW_NORMAL, .a = std}}};
+
+    return pk_broadcast(n->g, net_param(n, name, PK_SHAPE(1, 1, width), &how), PK_SHAPE(n->batch, 1, width));
+}
+
+struct pk_val net_positions(struct net *n, int64_t count)
+{
+    const struct net_how how = {
+        .role = MODEL_ROLE_EMBED, .narrow = true, .start = net_start_normal(&n->m->spec, NET_STD)};
+
+    return net_param(n, "pos_embed", PK_SHAPE(1, count, n->m->spec.width), &how);
+}
+
 struct pk_val net_patches(struct net *n, struct pk_val images)
 {
     static const int32_t order[] = {0, 2, 4, 1, 3, 5};

@@ -3,38 +3,7 @@
 #include "daemon/job/job.h"
 #include "daemon/worker/model/arch/arch.h"
 
-static const struct net_block block = {
-    .prefix = "blocks",
-    .norm1 = "norm1",
-    .attention = "attn",
-    .qkv = "attn.qkv",
-    .proj = "attn.proj",
-    .mid1 = "mid1",
-    .norm2 = "norm2",
-    .mlp = "mlp",
-    .fc1 = "mlp.fc1",
-    .fc2 = "mlp.fc2",
-    .mid2 = "mid2",
-    .hidden_dropout = true,
-};
-
 static const char input_norm[] = "norm_pre";
-
-static struct pk_val classes(struct net *n)
-{
-    const struct net_how how = {.role = MODEL_ROLE_EMBED,
-                                .start = {.rest = {.kind = MODEL_DRAW_NORMAL, .a = 1e-6}}};
-
-    return net_param(n, "cls_token", PK_SHAPE(1, 1, n->m->spec.width), &how);
-}
-
-static struct pk_val positions(struct net *n, int64_t count)
-{
-    const struct net_how how = {
-        .role = MODEL_ROLE_EMBED, .narrow = true, .start = net_start_normal(&n->m->spec, NET_STD)};
-
-    return net_param(n, "pos_embed", PK_SHAPE(1, count, n->m->spec.width), &how);
-}
 
 static struct pk_val forward(struct net *n, struct pk_val images)
 {
@@ -44,14 +13,13 @@ static struct pk_val forward(struct net *n, struct pk_val images)
     struct pk_val x, both[2] = {PK_NONE, PK_NONE}, where = PK_NONE;
 
     if (cls)
-        both[0] = classes(n);
+        both[0] = net_token(n, "cls_token", 1e-6);
     if (s->pos)
-        where = positions(n, patches + cls);
+        where = net_positions(n, patches + cls);
     x = net_patches(n, images);
     net_shared_scale(n, &s->attention);
     n->tokens = patches + cls;
     if (cls) {
-        both[0] = pk_broadcast(n->g, both[0], PK_SHAPE(n->batch, 1, d));
         both[1] = x;
         x = pk_concat(n->g, 1, both, 2);
     }
@@ -61,7 +29,7 @@ static struct pk_val forward(struct net *n, struct pk_val images)
     if (where.id && s->pos_after)
         x = pk_add(n->g, x, pk_cast(n->g, where, s->dtype));
     for (int i = 0; i < s->depth; i++)
-        x = net_block(n, x, &block, i);
+        x = net_block(n, x, &net_timm_block, i);
     pk_graph_scope(n->g, "head");
     if (cls)
         x = pk_reshape(n->g, pk_slice(n->g, x, 1, 0, 1), PK_SHAPE(n->batch, d));
@@ -74,7 +42,7 @@ static struct pk_val forward(struct net *n, struct pk_val images)
 
 static struct pk_val first_block(struct net *n, struct pk_val x)
 {
-    return net_block(n, net_input_norm(n, x, input_norm), &block, 0);
+    return net_block(n, net_input_norm(n, x, input_norm), &net_timm_block, 0);
 }
 
 static enum pd_err from_config(const struct job_config *c, struct model_spec *s, struct pd_why *why)

@@ -52,7 +52,14 @@ enum pd_err job_config_bind(struct job_config *config, int64_t train_samples, st
 {
     const struct job_train *t = &config->train;
     struct job_bound b = {.train_samples = train_samples};
+    const bool repeats = config->data.augment.repeats > 1 && job_config_patches(config);
 
+    if (repeats && train_samples < JOB_REPEATS_MULTIPLE)
+        return pd_fail(why, PD_ERR_INVALID,
+                       "#/data/augment/repeats: needs %d training images, there are %lld: leave it at 1",
+                       JOB_REPEATS_MULTIPLE, (long long)train_samples);
+    if (repeats) /* an epoch is a multiple, whatever is left over */
+        train_samples -= train_samples % JOB_REPEATS_MULTIPLE;
     if (train_samples < t->batch)
         return pd_fail(why, PD_ERR_INVALID,
                        "#/train/batch: the training set has %lld samples, less than one batch of %lld: make "

@@ -73,8 +73,10 @@ static bool decides(const struct job_field *f, const struct job_run *run, const 
     json_t *def;
     bool same;
 
-    if (!v || f->flags & JOB_F_OFF_TRAJECTORY || (f->useful && !f->useful(run)) || f->type == JOB_T_OBJECT)
+    if (!v || f->flags & JOB_F_OFF_TRAJECTORY || (f->useful && !f->useful(run)))
         return false;
+    if (f->type == JOB_T_OBJECT) /* that it is there; its members say the rest */
+        return json_is_object(v);
     def = f->def ? job_json_literal(f->def) : NULL;
     same = def && json_equal(def, v);
     json_decref(def);
@@ -98,7 +100,8 @@ enum pd_err job_trajectory(const struct job_doc *job, char out[JOB_DIGEST_SIZE],
         if (!decides(&job_fields[i], job_first(job), value))
             continue;
         pd_buf_printf(&text, "%s=", job_fields[i].pointer);
-        job_json_write(value, &text);
+        if (job_fields[i].type != JOB_T_OBJECT)
+            job_json_write(value, &text);
         pd_buf_str(&text, "\n");
     }
     if (err == PD_OK) {

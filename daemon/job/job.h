@@ -240,6 +240,7 @@ struct job_augment {
     double cutmix;
     double mix_prob;
     double switch_prob;
+    int64_t mix_group; /* 0: nothing is mixed */
     double erasing;
     int64_t repeats;
     double eval_crop;
@@ -428,6 +429,7 @@ PD_NODISCARD enum pd_err job_config_complete(const char *json, size_t len, struc
                                              struct pd_why *why);
 struct job_config *job_config_free(struct job_config *config);
 
+#define JOB_REPEATS_MULTIPLE 256 /* images that an epoch with repeats is a multiple of */
 /* Fills config->bound from the number of training samples (>= 1) in an epoch. PD_ERR_INVALID if an
  * epoch holds less than one batch, or if warm-up or length make no sense for that size. For text the
  * length is normally given in steps; an epoch is floor((tokens - 1) / data.context) windows. */

@@ -904,6 +904,42 @@ static void warn_schedule(struct job_ctx *c)
         job_ctx_warning(c, "/train/schedule/milestones", "%s", said);
 }
 
+static int64_t part_of_batch(const struct job_config *g)
+{
+    const int64_t parts = g->resources.slots * g->train.accumulation;
+
+    return parts > 0 ? g->train.batch / parts : 0;
+}
+
+json_t *job_rule_mix_group(struct job_ctx *c)
+{
+    const int64_t part = part_of_batch(c->g);
+
+    return job_use_mix(c->run) && part > 1 ? number(c, (double)part) : json_null();
+}
+
+static void check_mixing(struct job_ctx *c)
+{
+    const int64_t group = c->g->data.augment.mix_group, part = part_of_batch(c->g);
+
+    if (!job_use_mix(c->run) || !ok(c, "/data/augment/mix_group", "/train/batch") ||
+        !ok(c, "/train/accumulation", "/resources/slots"))
+        return;
+    if (group < 2 || group % 2)
+        job_ctx_error(
+            c, "/data/augment/mix_group",
+            "must be even, so that each image has a partner: it is %lld, of %lld images that a slot takes at "
+            "once",
+            (long long)group, (long long)part);
+    else if (part % group)
+        job_ctx_error(c, "/data/augment/mix_group",
+                      "must divide what a slot takes at once: groups of %lld do not divide %lld images "
+                      "(batch %lld over "
+                      "%lld slots in %lld parts)",
+                      (long long)group, (long long)part, (long long)c->g->train.batch,
+                      (long long)c->g->resources.slots, (long long)c->g->train.accumulation);
+}
+
 static void check_teacher(struct job_ctx *c)
 {
     const struct job_network *net = network_of(c);
@@ -969,6 +1005,7 @@ void job_rules_check(struct job_ctx *c)
     if (job_kind_listed(job_kind_info(kind)->takes, "train", 5)) {
         check_train(c);
         check_teacher(c);
+        check_mixing(c);
         warn_schedule(c);
         warn_split(c);
     }

@@ -117,9 +117,11 @@ static const struct {
     {"/data/augment/randaugment", "{}", GPT, NONE, "unless the data are images", NULL},
     {"/data/augment/mixup", "0.5", GPT, NONE, "unless the data are images", NULL},
     {"/data/augment/cutmix", "0.5", GPT, NONE, "unless the data are images", NULL},
-    {"/data/augment/mix_prob", "0.5", VIT, NONE, "without mixup or cutmix", NULL},
+    {"/data/augment/mix_prob", "0.5", VIT, NONE, "without mixup or cutmix", AUG("\"cutmix\":0.5")},
+    {"/data/augment/mix_group", "2", VIT, NONE, "without mixup or cutmix", AUG("\"mixup\":0.5")},
     {"/data/augment/mix_prob", "0.5", GPT, AUG("\"mixup\":0.5"), "without mixup or cutmix", NULL},
-    {"/data/augment/switch_prob", "0.25", VIT, NONE, "unless both mixup and cutmix are on", NULL},
+    {"/data/augment/switch_prob", "0.25", VIT, AUG("\"mixup\":0.5"), "unless both mixup and cutmix are on",
+     AUG("\"mixup\":0.5,\"cutmix\":1")},
     {"/data/augment/erasing", "0.5", GPT, NONE, "unless the data are images", NULL},
     {"/data/augment/repeats", "2", GPT, NONE, "unless the data are images", NULL},
     {"/data/augment/eval_crop", "0.5", GPT, NONE, "unless the data are images", NULL},
@@ -239,7 +241,7 @@ static const char *const always[] = {
     "/attention/dropout",
     "/data/split/rule",
     "/data/eval",
-    "/data/augment/randaugment/n", /* there only in an object that is refused as a whole */
+    "/data/augment/randaugment/n", /* there only in an object that is there */
     "/data/augment/randaugment/m",
     "/data/augment/randaugment/std",
     "/data/augment/randaugment/inc",

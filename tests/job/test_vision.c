@@ -101,6 +101,105 @@ static void test_deit_needs_a_teacher_that_was_found(void **state)
               "a vit has no head that learns from a teacher");
 }
 
+#define MIXED(augment, more)                                                                                 \
+    "{\"model\":{\"preset\":\"vit_micro\"},\"data\":{\"dataset\":\"mnist\",\"augment\":{" augment            \
+    "}},\"train\":{\"epochs\":1,\"batch\":64" more "}"
+
+/* By default a group is what a slot takes at once; as a computed value it is part of the trajectory. */
+static void test_a_mixing_group_is_what_a_slot_takes_at_once(void **state)
+{
+    static const struct {
+        const char *doc;
+        int64_t group;
+    } cases[] = {
+        {MIXED("\"mixup\":0.8", "}"), 64},
+        {MIXED("\"cutmix\":1", ",\"accumulation\":2},\"resources\":{\"slots\":4}"), 8},
+        {MIXED("\"mixup\":0.8,\"mix_group\":4", "},\"resources\":{\"slots\":2}"), 4},
+        {MIXED("\"flip\":0.5", "}"), 0},
+    };
+    char digest[4][JOB_DIGEST_SIZE];
+    struct pd_why why;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct parsed p = want_ok(cases[i].doc);
+
+        assert_int_equal(job_first(p.job)->config.data.augment.mix_group, cases[i].group);
+        assert_int_equal(job_trajectory(p.job, digest[i], &why), PD_OK);
+        for (size_t k = 0; k < i; k++)
+            assert_string_not_equal(digest[i], digest[k]);
+        done(&p);
+    }
+}
+
+static void test_a_mixing_group_that_does_not_fit_is_named(void **state)
+{
+    (void)state;
+    want_only(MIXED("\"mixup\":0.8,\"mix_group\":48", "}"), "#/data/augment/mix_group",
+              "groups of 48 do not divide 64 images (batch 64 over 1 slots in 1 parts)");
+    want_only(MIXED("\"mixup\":0.8,\"mix_group\":64", "},\"resources\":{\"slots\":2}"),
+              "#/data/augment/mix_group", "groups of 64 do not divide 32 images");
+    want_only(MIXED("\"cutmix\":1,\"mix_group\":3", "}"), "#/data/augment/mix_group", "must be even");
+    want_only(MIXED("\"cutmix\":1,\"mix_group\":null", "}"), "#/data/augment/mix_group", "must be even");
+}
+
+/* That RandAugment is on decides numbers, even where each of its members is the default. */
+static void test_randaugment_is_part_of_the_trajectory(void **state)
+{
+    static const char *const docs[] = {MIXED("\"randaugment\":{}", "}"), MIXED("\"randaugment\":null", "}"),
+                                       MIXED("\"randaugment\":{\"m\":5}", "}")};
+    char digest[3][JOB_DIGEST_SIZE];
+    struct pd_why why;
+
+    (void)state;
+    for (size_t i = 0; i < 3; i++) {
+        struct parsed p = want_ok(docs[i]);
+
+        assert_int_equal(job_trajectory(p.job, digest[i], &why), PD_OK);
+        for (size_t k = 0; k < i; k++)
+            assert_string_not_equal(digest[i], digest[k]);
+        done(&p);
+    }
+}
+
+static void test_recipes_of_imagenet_are_not_refused(void **state)
+{
+    static const struct {
+        const char *recipe, *preset, *train;
+    } cases[] = {{"vit_b", "vit_b", "{}"},
+                 {"deit_b", "deit_b", "{}"},
+                 {"swin_b", "swin_b", "{}"},
+                 {"vdnt", "vdnt_large", "{}"},
+                 {"vdnt", "vdnt_huge", "{}"},
+                 {"vit_b_augreg", "vit_b", "{}"},
+                 {"deit_b_distilled", "deit_b_distilled", "{\"teacher\":" TEACHER "}"}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[512];
+        struct parsed p;
+
+        snprintf(text, sizeof text, "{\"recipe\":\"%s\",\"model\":{\"preset\":\"%s\"},\"train\":%s}",
+                 cases[i].recipe, cases[i].preset, cases[i].train);
+        p = want_ok(text);
+        done(&p);
+    }
+}
+
+static void test_repeats_need_an_epoch_of_256(void **state)
+{
+    struct parsed p = want_ok(MIXED("\"repeats\":3", "}"));
+    struct job_config g = job_first(p.job)->config;
+    struct pd_why why;
+
+    (void)state;
+    assert_int_equal(job_config_bind(&g, 1100, &why), PD_OK);
+    assert_int_equal(g.bound.steps_per_epoch, 1024 / 64);
+    assert_int_equal(job_config_bind(&g, 255, &why), PD_ERR_INVALID);
+    assert_non_null(strstr(why.text, "#/data/augment/repeats: needs 256 training images, there are 255"));
+    done(&p);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -108,6 +207,11 @@ int main(void)
         cmocka_unit_test(test_swin_n_is_that_of_the_first_stage),
         cmocka_unit_test(test_swin_lists_that_do_not_fit_are_named),
         cmocka_unit_test(test_deit_needs_a_teacher_that_was_found),
+        cmocka_unit_test(test_a_mixing_group_is_what_a_slot_takes_at_once),
+        cmocka_unit_test(test_a_mixing_group_that_does_not_fit_is_named),
+        cmocka_unit_test(test_randaugment_is_part_of_the_trajectory),
+        cmocka_unit_test(test_recipes_of_imagenet_are_not_refused),
+        cmocka_unit_test(test_repeats_need_an_epoch_of_256),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -385,6 +385,41 @@ test('/data/augment/rrc/ratio', () =>
 
 test('/data/augment/flip', () => recomputed(...[0, 0.3, 0.8, 1].map(flip => augmented({ flip }))));
 
+const colours = { dataset: 'image_folder', path: 'tests/parts', image_size: [8, 12] };
+const drawn = more => ({ randaugment: { n: 4, m: 9, std: 3, inc: true, ...more } });
+test('/data/augment/randaugment', () => recomputed(augmented({ randaugment: {} }), augmented({}), augmented({ crop: 'rrc', flip: 0.5, interpolation: 'bilinear', ...drawn() }, colours)));
+test('/data/augment/randaugment/n', () => recomputed(...[1, 3, 12].map(n => augmented(drawn({ n })))));
+test('/data/augment/randaugment/m', () => recomputed(...[0, 5, 14].map(m => augmented(drawn({ m, std: 1 }), colours))));
+test('/data/augment/randaugment/std', () => recomputed(...[0, 0.5, 6].map(std => augmented(drawn({ std })))));
+test('/data/augment/randaugment/inc', () => recomputed(...[true, false].map(inc => augmented(drawn({ inc, n: 12 }), colours))));
+
+test('/data/augment/mixup', () => recomputed(...[0, 0.8, 3].map(mixup => augmented({ mixup }))));
+test('/data/augment/cutmix', () => recomputed(...[0, 1, 0.3].map(cutmix => augmented({ cutmix }, colours))));
+test('/data/augment/mix_prob', () => recomputed(...[0.5, 1].map(mix_prob => augmented({ mixup: 0.8, mix_prob }))));
+test('/data/augment/switch_prob', () => recomputed(...[0.2, 0.9].map(switch_prob => augmented({ mixup: 0.8, cutmix: 1, switch_prob }))));
+test('/data/augment/mix_group', () => recomputed(augmented({ mixup: 0.8, cutmix: 1, mix_group: 2 }), augmented({ mixup: 0.8, cutmix: 1 })));
+test('/data/augment/mix_group: two ranks draw what one does', async () => {
+    for (const more of [{}, { resources: { slots: 2 } }, { train: { accumulation: 2 } }])
+        await recomputed(merge(augmented({ mixup: 0.8, cutmix: 1, mix_group: 2 }), { train: { label_smoothing: 0.1 }, ...more }));
+});
+test('/data/augment/mix_group: what does not divide is refused with both numbers', async () => {
+    for (const [job, says] of [[merge(augmented({ mixup: 1, mix_group: 4 }), { resources: { slots: 2 } }), /groups of 4 do not divide 2 images/],
+        [augmented({ mixup: 1, mix_group: 3 }), /must be even/], [merge(augmented({ cutmix: 1 }), { train: { batch: 3 } }), /must be even, so that each image has a partner: it is 3/]]) {
+        const reply = await fetch(`${rig.daemon.url}/api/v1/jobs`, { method: 'POST', headers: { 'Content-Type': 'application/json' }, body: JSON.stringify(job) });
+        assert.equal(reply.status, 422);
+        assert.match(JSON.stringify(await reply.json()), says);
+    }
+});
+test('/data/augment/erasing', () => recomputed(...[0, 0.5, 1].map(erasing => augmented({ erasing })), augmented({ erasing: 0.7, cutmix: 1, flip: 0.5 }, colours)));
+const many = (repeats, train) => pictures({ dataset: 'digits_gen', path: undefined, image_size: undefined, split: { rule: 'count', train, val: 8 }, augment: { repeats, crop: 'pad_crop' } },
+    { model: { patch: 14 }, train: { steps: 5, batch: 64, eval_every: 5, checkpoint_every: { steps: 5 } } });
+test('/data/augment/repeats', { timeout: 120000 }, () => recomputed(many(1, 300), many(3, 300), many(2, 300)));
+test('/data/augment/repeats: fewer than 256 pictures are refused by name', async () => {
+    const reply = await fetch(`${rig.daemon.url}/api/v1/jobs`, { method: 'POST', headers: { 'Content-Type': 'application/json' }, body: JSON.stringify(many(3, 255)) });
+    assert.equal(reply.status, 422);
+    assert.match(JSON.stringify(await reply.json()), /#\/data\/augment\/repeats.*needs 256 training images, there are 255/);
+});
+
 test('/data/augment/eval_crop', () => recomputed(
     ...[1, 0.75, 0.6].map(eval_crop => augmented({ eval_crop })),
     augmented({ eval_crop: 0.75, crop: 'rrc' }, { dataset: 'image_folder', path: 'tests/parts', image_size: [12, 8] }),

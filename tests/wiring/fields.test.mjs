@@ -117,8 +117,6 @@ test('every field that may change a number has a case', async () => {
             assert.ok(warnings.some(w => w.pointer === `#${f.pointer}` && /has no effect/.test(w.detail)), `${f.pointer}: ${JSON.stringify(warnings)}`);
             continue;
         }
-        if (['/data/augment/mix_prob', '/data/augment/switch_prob'].includes(f.pointer) && fixed.includes('/data/augment/mixup'))
-            continue; // of mixing, which is not available
         missing.push(f.pointer);
     }
     assert.deepEqual(missing, [], 'fields without a case in tests/wiring');

@@ -26,6 +26,76 @@ double data_draw_next(struct data_draw *d)
     return data_unit(d->word[4 - d->left--]);
 }
 
+double data_draw_normal(struct data_draw *d)
+{
+    const double radius = sqrt(-2 * log(1 - data_draw_next(d)));
+
+    return radius * cos(6.283185307179586 * data_draw_next(d));
+}
+
+/* Gamma(alpha): for alpha below 1 by way of Gamma(alpha + 1). */
+static double draw_gamma(struct data_draw *d, double alpha)
+{
+    const double boost = alpha < 1 ? pow(1 - data_draw_next(d), 1 / alpha) : 1;
+    const double a = (alpha < 1 ? alpha + 1 : alpha) - 1.0 / 3, c = 1 / sqrt(9 * a);
+
+    for (;;) {
+        const double x = data_draw_normal(d), u = 1 - data_draw_next(d), v = pow(1 + c * x, 3);
+
+        if (v > 0 && log(u) < 0.5 * x * x + a - a * v + a * log(v))
+            return boost * a * v;
+    }
+}
+
+double data_draw_beta(struct data_draw *d, double alpha)
+{
+    const double x = draw_gamma(d, alpha), y = draw_gamma(d, alpha);
+
+    return x + y > 0 ? x / (x + y) : 0.5;
+}
+
+struct data_box data_erase_box(struct data_draw *d, double probability, int32_t height, int32_t width)
+{
+    static const double least = 0.02, most = 1.0 / 3,
+                        narrow = 0.3; /* areas; ratios from this to its inverse */
+    struct data_box box = {0};
+
+    if (data_draw_next(d) > probability)
+        return box;
+    for (int i = 0; i < 10; i++) {
+        const double area = (least + (most - least) * data_draw_next(d)) * height * width;
+        const double ratio = exp(log(narrow) + (log(1 / narrow) - log(narrow)) * data_draw_next(d));
+        const int32_t h = (int32_t)rint(sqrt(area * ratio)), w = (int32_t)rint(sqrt(area / ratio));
+
+        if (h >= height || w >= width)
+            continue;
+        box.top = (int32_t)(data_draw_next(d) * (height - h + 1));
+        box.left = (int32_t)(data_draw_next(d) * (width - w + 1));
+        box.height = h;
+        box.width = w;
+        break;
+    }
+    return box;
+}
+
+static int32_t between(int32_t x, int32_t most)
+{
+    return x < 0 ? 0 : x < most ? x : most;
+}
+
+struct data_box data_cutmix_box(struct data_draw *d, double share, int32_t height, int32_t width,
+                                double *ret_share)
+{
+    const double side = sqrt(1 - share);
+    const int32_t h = (int32_t)(height * side), w = (int32_t)(width * side);
+    const int32_t y = (int32_t)(data_draw_next(d) * height), x = (int32_t)(data_draw_next(d) * width);
+    const int32_t top = between(y - h / 2, height), bottom = between(y + h / 2, height);
+    const int32_t left = between(x - w / 2, width), right = between(x + w / 2, width);
+
+    *ret_share = 1 - (double)(bottom - top) * (right - left) / ((double)height * width);
+    return (struct data_box){.top = top, .left = left, .height = bottom - top, .width = right - left};
+}
+
 struct data_box data_rrc_box(struct data_draw *d, int32_t height, int32_t width, const double scale[2],
                              const double ratio[2])
 {

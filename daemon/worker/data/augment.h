@@ -19,6 +19,18 @@ struct data_draw {
 /* Numbers of one sample: a function of the arguments and of how many were drawn. */
 void data_draw_init(struct data_draw *d, uint64_t seed, uint32_t stream, int64_t epoch, int64_t position);
 double data_draw_next(struct data_draw *d);
+/* A normal number by Box and Muller, of two uniform ones. */
+double data_draw_normal(struct data_draw *d);
+/* Beta(alpha, alpha), alpha > 0, of as many as it takes: two gamma numbers by Marsaglia and Tsang (2000). */
+double data_draw_beta(struct data_draw *d, double alpha);
+
+/* Random erasing (arXiv:1708.04896) as timm draws it: whether, then up to ten tries of (area, log ratio), then top
+ * and left of one that fits; height 0: nothing is erased. */
+struct data_box data_erase_box(struct data_draw *d, double probability, int32_t height, int32_t width);
+/* Cutmix's rectangle for a share of the own picture: where its middle lies is drawn. *ret_share: what is left of
+ * the own picture. */
+struct data_box data_cutmix_box(struct data_draw *d, double share, int32_t height, int32_t width,
+                                double *ret_share);
 
 /* Torchvision's RandomResizedCrop: up to ten tries of (area, log ratio), then top and left of one that fits;
  * if none does, the middle at the nearest allowed ratio. */

@@ -102,7 +102,17 @@ struct data_options {
     enum data_crop crop;   /* of training pictures */
     int32_t shift;         /* pad_crop: pixels of zero pad and random shift */
     double rrc_scale[2], rrc_ratio[2];
-    double flip;             /* probability of a mirrored training picture */
+    double flip; /* probability of a mirrored training picture */
+    struct data_recipe {
+        int32_t ra_n; /* RandAugment: operations for each picture; 0: none */
+        double ra_m, ra_std;
+        bool ra_increasing;
+        double mixup, cutmix;         /* alphas; 0: not */
+        double mix_prob, switch_prob; /* that a group is mixed; that it is by cutmix where both are on */
+        int32_t mix_group;            /* images that are mixed with each other; divides the batch of a part */
+        double erasing;               /* probability; training pictures then come normalised, of f32 */
+        int32_t repeats;     /* times that an epoch's order holds each picture, one after the other */
+    } recipe;                /* of training pictures */
     double eval_crop;        /* 0 stands for 1 */
     enum data_filter filter; /* of every change of size */
 
@@ -158,7 +168,8 @@ struct data_work {
 void data_work(const struct data_set *set, struct data_work *ret);
 
 /* One batch in host memory: tensors under the names of the graphs' inputs, the first dimension `batch`.
- *   images  "input" U8 (batch, channels, height, width), "target" I32 (batch)
+ *   images  "input" U8 (batch, channels, height, width), "target" I32 (batch); of training with erasing "input"
+ *           F32, normalised; of training with mixup or cutmix "mix" F32 (batch, MODEL_MIXES), as model.h has it
  *   tokens  "input" I32 (batch, context), "target" I32 (batch, context): the next token of each
  *   labelled texts  "input" I32 (batch, context): tokens, then zeros; "last" I32 (batch): the row of its last
  *           token among the rows of the graph's input (one token of padding where a text has none);
@@ -179,11 +190,16 @@ struct data_batch {
     struct data_tensor tensor[DATA_TENSORS_MAX];
 };
 
-/* The batches of this set: names, dtypes and shapes; no data, and nothing is used. */
-void data_batch_form(const struct data_set *set, int32_t batch, struct data_batch *ret);
+/* The batches of this part: names, dtypes and shapes; no data, and nothing is used. */
+void data_batch_form(const struct data_set *set, enum data_split split, int32_t batch,
+                     struct data_batch *ret);
 /* NULL: the batch has no tensor of that name. */
 const struct data_tensor *data_batch_find(const struct data_batch *b, const char *name);
 
+/* Samples of an epoch over so many: all, or with repeats the floor of a multiple of 256, each taken several times
+ * (the reference's repeated augmentation: an epoch is no longer than without it). */
+#define DATA_REPEATS_MULTIPLE 256
+int64_t data_epoch_samples(int64_t samples, int32_t repeats);
 /* Steps of one pass over the training part: whole batches only, the rest of an epoch is left out. */
 int64_t data_steps_per_epoch(const struct data_set *set, int32_t batch);
 

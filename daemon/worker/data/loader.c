@@ -62,7 +62,9 @@ static int32_t place(const struct data_loader *l, int32_t i)
 static void begin(struct data_loader *l, int64_t number, struct buffer *b)
 {
     const struct data_info *info = &l->set->info;
-    int64_t samples = info->count[l->split], per_epoch = samples / l->whole, epoch = 0;
+    const int32_t repeats = l->split == DATA_TRAIN ? l->set->options.recipe.repeats : 0;
+    int64_t samples = info->count[l->split], epoch = 0;
+    const int64_t per_epoch = data_epoch_samples(samples, repeats) / l->whole;
 
     if (l->split == DATA_TRAIN) {
         epoch = number / per_epoch;
@@ -80,7 +82,8 @@ static void begin(struct data_loader *l, int64_t number, struct buffer *b)
 
         if (at >= samples)
             break; /* the end of the validation part */
-        b->samples[b->batch.used] = l->split == DATA_TRAIN ? l->order[at] : (uint32_t)at;
+        b->samples[b->batch.used] =
+            l->split == DATA_TRAIN ? l->order[repeats > 1 ? at / repeats : at] : (uint32_t)at;
     }
     b->taken = b->done = 0;
 }
@@ -160,7 +163,7 @@ static enum pd_err allocate(struct data_loader *l, struct pd_why *why)
     const struct data_info *info = &l->set->info;
     struct data_batch form;
 
-    data_batch_form(l->set, l->batch, &form);
+    data_batch_form(l->set, l->split, l->batch, &form);
     for (int k = 0; k < form.count; k++)
         l->bytes[k] =
             (size_t)(pk_shape_count(&form.tensor[k].shape) / l->batch) * pk_dtype_size(form.tensor[k].dtype);
@@ -223,7 +226,8 @@ enum pd_err data_loader_start_share(const struct data_set *set, enum data_split 
         share->whole % (share->parts * share->ranks) || (split != DATA_TRAIN && share->parts > 1))
         return pd_fail(why, PD_ERR_INVALID, "a batch of %d does not divide into %d parts of %d ranks",
                        share->whole, share->parts, share->ranks);
-    if (split == DATA_TRAIN && info->count[DATA_TRAIN] < share->whole)
+    if (split == DATA_TRAIN &&
+        data_epoch_samples(info->count[DATA_TRAIN], set->options.recipe.repeats) < share->whole)
         return pd_fail(why, PD_ERR_INVALID, "the training part has %lld samples, fewer than train.batch = %d",
                        (long long)info->count[DATA_TRAIN], share->whole);
     l = calloc(1, sizeof *l);

@@ -1,9 +1,11 @@
 /* daemon/worker/data/sample.c: one sample as the network reads it. See set.h. */
+#include <math.h>
 #include <string.h>
 
 #include "daemon/worker/data/augment.h"
 #include "daemon/worker/data/codec.h"
 #include "daemon/worker/data/philox.h"
+#include "daemon/worker/data/randaugment.h"
 #include "daemon/worker/data/set.h"
 
 static size_t area(const struct data_info *i)
@@ -47,7 +49,22 @@ static enum pd_err get(const struct data_set *set, uint32_t index, struct data_i
     return PD_OK;
 }
 
-/* The picture's bytes (height, width, channels) in `work`. */
+/* RandAugment; what comes from outside the picture has its mean colour. */
+static uint8_t *change(const struct data_set *set, struct data_draw *draw, uint8_t *pixels, uint8_t *other)
+{
+    const struct data_recipe *r = &set->options.recipe;
+    struct data_randaugment o = {.n = r->ra_n,
+                                 .m = r->ra_m,
+                                 .std = r->ra_std,
+                                 .increasing = r->ra_increasing,
+                                 .filter = set->options.filter};
+
+    for (int32_t c = 0; c < set->info.channels; c++)
+        o.fill[c] = (uint8_t)lrint(255 * (double)set->info.mean[c]);
+    return data_ra_change(draw, &o, pixels, other, set->info.height, set->info.width, set->info.channels);
+}
+
+/* The picture's bytes (height, width, channels), in one of both buffers. */
 static enum pd_err prepare(const struct data_set *set, const struct data_image *image, struct data_draw *draw,
                            bool training, uint8_t *work, uint8_t *other, const uint8_t **ret,
                            struct pd_why *why)
@@ -55,6 +72,7 @@ static enum pd_err prepare(const struct data_set *set, const struct data_image *
     const struct data_options *o = &set->options;
     const struct data_info *i = &set->info;
     enum data_crop crop = training ? o->crop : DATA_CROP_NONE;
+    uint8_t *swap;
     enum pd_err err;
 
     if (crop == DATA_CROP_RRC) {
@@ -76,22 +94,46 @@ static enum pd_err prepare(const struct data_set *set, const struct data_image *
         int32_t dx = (int32_t)(data_draw_next(draw) * range) - o->shift;
 
         pad_crop(work, i, dy, dx, other);
+        swap = work;
         work = other;
+        other = swap;
     }
     if (training && o->flip > 0 && data_draw_next(draw) < o->flip)
         data_flip(work, i->height, i->width, i->channels);
+    if (training && o->recipe.ra_n > 0)
+        work = change(set, draw, work, other);
     *ret = work;
     return PD_OK;
 }
 
-/* ---- images: "input", "target" ---- */
+/* ---- images: "input", "target", "mix" ---- */
 
-static int image_tensors(const struct data_info *i, int32_t batch, struct data_tensor ret[DATA_TENSORS_MAX])
+/* Training pictures with erased places are normalised here: noise is no byte. */
+static bool ready(const struct data_set *set, enum data_split split)
 {
-    ret[0] = (struct data_tensor){
-        .name = "input", .dtype = PK_U8, .shape = PK_SHAPE(batch, i->channels, i->height, i->width)};
-    ret[1] = (struct data_tensor){.name = "target", .dtype = PK_I32, .shape = PK_SHAPE(batch)};
-    return 2;
+    return split == DATA_TRAIN && set->options.recipe.erasing > 0;
+}
+
+static bool mixes(const struct data_set *set, enum data_split split)
+{
+    const struct data_recipe *r = &set->options.recipe;
+
+    return split == DATA_TRAIN && (r->mixup > 0 || r->cutmix > 0);
+}
+
+enum { INPUT, TARGET, MIX, MIXES = 6 };
+
+static int image_tensors(const struct data_set *set, enum data_split split, int32_t batch,
+                         struct data_tensor ret[DATA_TENSORS_MAX])
+{
+    const struct data_info *i = &set->info;
+
+    ret[INPUT] = (struct data_tensor){.name = "input",
+                                      .dtype = ready(set, split) ? PK_F32 : PK_U8,
+                                      .shape = PK_SHAPE(batch, i->channels, i->height, i->width)};
+    ret[TARGET] = (struct data_tensor){.name = "target", .dtype = PK_I32, .shape = PK_SHAPE(batch)};
+    ret[MIX] = (struct data_tensor){.name = "mix", .dtype = PK_F32, .shape = PK_SHAPE(batch, MIXES)};
+    return mixes(set, split) ? MIX + 1 : MIX;
 }
 
 static bool image_whole(const struct data_set *set, enum data_split split)
@@ -100,13 +142,64 @@ static bool image_whole(const struct data_set *set, enum data_split split)
     return set->labels;
 }
 
+static void blank(const struct data_set *set, enum data_split split, void *const *to)
+{
+    int32_t *target = to[TARGET];
+
+    memset(to[INPUT], 0, area(&set->info) * (ready(set, split) ? sizeof(float) : 1));
+    *target = DATA_IGNORE;
+}
+
 static void image_none(const struct data_set *set, int32_t row, void *const *to)
 {
-    int32_t *target = to[1];
-
     (void)row;
-    memset(to[0], 0, area(&set->info));
-    *target = DATA_IGNORE;
+    blank(set, DATA_VAL, to);
+}
+
+/* How the group of the picture at this place is mixed: columns of "mix" in the order of model.h. */
+static void draw_mix(const struct data_set *set, uint64_t seed, int64_t epoch, int64_t position, float *to)
+{
+    const struct data_recipe *r = &set->options.recipe;
+    const int32_t height = set->info.height, width = set->info.width;
+    struct data_box box = {.height = height, .width = width};
+    double share = 1, weight = 0;
+    struct data_draw draw;
+    bool cut;
+
+    data_draw_init(&draw, seed, DATA_STREAM_MIX, epoch, position - position % r->mix_group);
+    if (data_draw_next(&draw) < r->mix_prob) {
+        cut = r->cutmix > 0 && (!(r->mixup > 0) || data_draw_next(&draw) < r->switch_prob);
+        share = data_draw_beta(&draw, cut ? r->cutmix : r->mixup);
+        weight = 1 - share;
+        if (cut) {
+            box = data_cutmix_box(&draw, share, height, width, &share);
+            weight = 1;
+        }
+    }
+    *to++ = (float)share;
+    *to++ = (float)weight;
+    *to++ = (float)box.top;
+    *to++ = (float)(box.top + box.height);
+    *to++ = (float)box.left;
+    *to = (float)(box.left + box.width);
+}
+
+/* As the graph normalises bytes, with noise in a rectangle. */
+static void put_ready(const struct data_set *set, struct data_draw *draw, const uint8_t *pixels, float *to)
+{
+    const struct data_info *i = &set->info;
+    const struct data_box box = data_erase_box(draw, set->options.recipe.erasing, i->height, i->width);
+    const size_t plane = (size_t)i->height * (size_t)i->width;
+
+    for (int32_t c = 0; c < i->channels; c++)
+        for (size_t k = 0; k < plane; k++)
+            to[(size_t)c * plane + k] =
+                ((float)pixels[k * (size_t)i->channels + (size_t)c] / 255.0f - i->mean[c]) / i->std[c];
+    for (int32_t c = 0; c < i->channels; c++)
+        for (int32_t y = 0; y < box.height; y++)
+            for (int32_t x = 0; x < box.width; x++)
+                to[(size_t)c * plane + (size_t)(box.top + y) * (size_t)i->width + (size_t)(box.left + x)] =
+                    (float)data_draw_normal(draw);
 }
 
 /* What cannot be decoded becomes black with DATA_IGNORE and is noted. */
@@ -124,7 +217,10 @@ static enum pd_err image_make(const struct data_set *set, enum data_split split,
     bool owned = false;
     enum pd_err err;
 
+    (void)row;
     data_draw_init(&draw, seed, DATA_STREAM_AUGMENT, epoch, position);
+    if (mixes(set, split))
+        draw_mix(set, seed, epoch, position, to[MIX]);
     err = get(set, index, &image, &owned, &reason);
     if (err == PD_OK)
         err = prepare(set, &image, &draw, split == DATA_TRAIN, scratch, (uint8_t *)scratch + area(i), &pixels,
@@ -133,12 +229,15 @@ static enum pd_err image_make(const struct data_set *set, enum data_split split,
         data_image_done(&image);
     if (set->pictures && (err == PD_ERR_CORRUPT || err == PD_ERR_UNSUPPORTED || err == PD_ERR_LIMIT)) {
         data_bad_note(set, index, data_picture_name(set, index), reason.text);
-        image_none(set, row, to);
+        blank(set, split, to);
         return data_bad_check(set, why);
     }
     if (err != PD_OK)
         return pd_fail(why, err, "%s", reason.text);
-    data_planes(pixels, i->height, i->width, i->channels, to[0]);
+    if (ready(set, split))
+        put_ready(set, &draw, pixels, to[INPUT]);
+    else
+        data_planes(pixels, i->height, i->width, i->channels, to[INPUT]);
     *target = set->labels[index];
     return PD_OK;
 }
@@ -151,8 +250,12 @@ const struct data_form data_form_images = {.kind = DATA_IMAGES,
 
 /* ---- tokens: "input", "target" ---- */
 
-static int token_tensors(const struct data_info *i, int32_t batch, struct data_tensor ret[DATA_TENSORS_MAX])
+static int token_tensors(const struct data_set *set, enum data_split split, int32_t batch,
+                         struct data_tensor ret[DATA_TENSORS_MAX])
 {
+    const struct data_info *i = &set->info;
+
+    (void)split;
     ret[0] = (struct data_tensor){.name = "input", .dtype = PK_I32, .shape = PK_SHAPE(batch, i->context)};
     ret[1] = ret[0];
     ret[1].name = "target";
@@ -224,9 +327,12 @@ const struct data_form data_form_tokens = {.kind = DATA_TOKENS,
 
 /* ---- labelled texts: "input", "last", "target" ---- */
 
-static int labelled_tensors(const struct data_info *i, int32_t batch,
+static int labelled_tensors(const struct data_set *set, enum data_split split, int32_t batch,
                             struct data_tensor ret[DATA_TENSORS_MAX])
 {
+    const struct data_info *i = &set->info;
+
+    (void)split;
     ret[0] = (struct data_tensor){.name = "input", .dtype = PK_I32, .shape = PK_SHAPE(batch, i->context)};
     ret[1] = (struct data_tensor){.name = "last", .dtype = PK_I32, .shape = PK_SHAPE(batch)};
     ret[2] = ret[1];

@@ -355,10 +355,10 @@ void data_work(const struct data_set *set, struct data_work *ret)
     *ret = set->work;
 }
 
-void data_batch_form(const struct data_set *set, int32_t batch, struct data_batch *ret)
+void data_batch_form(const struct data_set *set, enum data_split split, int32_t batch, struct data_batch *ret)
 {
     *ret = (struct data_batch){.batch = batch};
-    ret->count = set->form->tensors(&set->info, batch, ret->tensor);
+    ret->count = set->form->tensors(set, split, batch, ret->tensor);
 }
 
 const struct data_tensor *data_batch_find(const struct data_batch *b, const char *name)
@@ -369,7 +369,12 @@ const struct data_tensor *data_batch_find(const struct data_batch *b, const char
     return NULL;
 }
 
+int64_t data_epoch_samples(int64_t samples, int32_t repeats)
+{
+    return repeats > 1 ? samples / DATA_REPEATS_MULTIPLE * DATA_REPEATS_MULTIPLE : samples;
+}
+
 int64_t data_steps_per_epoch(const struct data_set *set, int32_t batch)
 {
-    return set->info.count[DATA_TRAIN] / batch;
+    return data_epoch_samples(set->info.count[DATA_TRAIN], set->options.recipe.repeats) / batch;
 }

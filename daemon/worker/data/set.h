@@ -17,10 +17,12 @@ struct data_ids_view {
 };
 
 /* How the samples of one kind of data become tensors. All but `tensors` are functions of their arguments. */
+struct data_set;
 struct data_form {
     enum data_kind kind;
     /* Names, dtypes and shapes, each with `batch` as its first dimension; how many. */
-    int (*tensors)(const struct data_info *info, int32_t batch, struct data_tensor ret[DATA_TENSORS_MAX]);
+    int (*tensors)(const struct data_set *set, enum data_split split, int32_t batch,
+                   struct data_tensor ret[DATA_TENSORS_MAX]);
     /* Whether samples can be drawn, or only headers were read. */
     bool (*whole)(const struct data_set *set, enum data_split split);
     /* Sample number `sample` of a part, at place `position` of an epoch, written to to[i] for tensor i.

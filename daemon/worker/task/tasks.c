@@ -37,7 +37,7 @@ enum pd_err task_check(const struct task *t, const struct data_set *set, struct 
 {
     struct data_batch form;
 
-    data_batch_form(set, 1, &form);
+    data_batch_form(set, DATA_VAL, 1, &form);
     for (size_t i = 0; t->inputs[i].name; i++) {
         const struct data_tensor *has = data_batch_find(&form, t->inputs[i].name);
 

@@ -33,7 +33,7 @@ static enum pd_err open_slots(struct batches *b, const struct executable *reader
 
     if (api->host_memory)
         return PD_OK;
-    data_batch_form(setup->set, setup->batch / setup->ranks, &form);
+    data_batch_form(setup->set, DATA_TRAIN, setup->batch / setup->ranks, &form);
     for (int k = 0; k < form.count; k++) {
         const struct data_tensor *t = &form.tensor[k];
         struct pk_leaf leaf;

@@ -31,21 +31,10 @@ enum pd_err train_backend(const struct job_config *c, bool plan, const struct pk
 
 static enum pd_err check_supported(const struct job_config *c, struct pd_why *why)
 {
-    const struct job_augment *a = &c->data.augment;
     enum data_dataset form;
 
     if (!data_form(c->data.dataset, &form))
         return refuse(why, "/data/dataset");
-    if (a->randaugment.present)
-        return refuse(why, "/data/augment/randaugment");
-    if (a->mixup > 0)
-        return refuse(why, "/data/augment/mixup");
-    if (a->cutmix > 0)
-        return refuse(why, "/data/augment/cutmix");
-    if (a->erasing > 0)
-        return refuse(why, "/data/augment/erasing");
-    if (a->repeats > 1)
-        return refuse(why, "/data/augment/repeats");
     if (!optim_find(job_optimiser_name(c->train.optimizer.name)))
         return refuse(why, "/train/optimizer/name");
     if (c->train.schedule.name == JOB_SCHEDULE_ONE_CYCLE)
@@ -59,6 +48,7 @@ static enum pd_err check_supported(const struct job_config *c, struct pd_why *wh
     return PD_OK;
 }
 
+_Static_assert(JOB_REPEATS_MULTIPLE == DATA_REPEATS_MULTIPLE, "both count the same epoch");
 _Static_assert((int)JOB_TOKENIZER_GPT2_BPE == (int)DATA_TOKENIZER_GPT2_BPE &&
                    (int)JOB_CROP_RRC == (int)DATA_CROP_RRC &&
                    (int)JOB_INTERPOLATION_BILINEAR == (int)DATA_FILTER_BILINEAR &&
@@ -121,6 +111,17 @@ static enum pd_err open_data(struct train_setup *s, const struct job_config *c, 
         .rrc_scale = {a->rrc_scale[0], a->rrc_scale[1]},
         .rrc_ratio = {a->rrc_ratio[0], a->rrc_ratio[1]},
         .flip = a->flip,
+        .recipe = {.ra_n = a->randaugment.present ? (int32_t)a->randaugment.n : 0,
+                   .ra_m = a->randaugment.m,
+                   .ra_std = a->randaugment.std,
+                   .ra_increasing = a->randaugment.inc,
+                   .mixup = a->mixup,
+                   .cutmix = a->cutmix,
+                   .mix_prob = a->mix_prob,
+                   .switch_prob = a->switch_prob,
+                   .mix_group = (int32_t)a->mix_group,
+                   .erasing = a->erasing,
+                   .repeats = (int32_t)a->repeats},
         .eval_crop = a->eval_crop,
         .filter = (enum data_filter)a->interpolation,
         .cache_dir = cache,
@@ -280,6 +281,11 @@ enum pd_err train_setup_init(struct train_setup *s, struct job_config *c, const 
     set_schedule(s, c);
     set_options(s, c);
     s->options.loss = s->task->loss;
+    if (job_config_patches(c)) {
+        s->options.ready = c->data.augment.erasing > 0;
+        s->options.mix_group =
+            c->data.augment.mixup > 0 || c->data.augment.cutmix > 0 ? (int32_t)c->data.augment.mix_group : 0;
+    }
     if (c->train.teacher.present) {
         err = teacher_init(&s->teacher, c, state_dir, s->info, s->task, model_spec(s->model), why);
         if (err != PD_OK)
@@ -380,6 +386,9 @@ void train_setup_divide(struct train_setup *s, int64_t parts)
 {
     s->parts = parts;
     s->options.batch = (int32_t)(s->batch / (parts * s->ranks));
+    if (s->options.mix_group && s->options.batch % s->options.mix_group)
+        s->options.mix_group =
+            s->options.batch; /* a forecast of smaller parts: their groups are smaller too */
     s->eval_batch = s->options.batch < EVAL_BATCH_MOST ? s->options.batch : EVAL_BATCH_MOST;
 }
 

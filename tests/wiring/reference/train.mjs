@@ -37,11 +37,19 @@ function lossOf(t, logits, target, smoothing) {
     return { loss, right: values.indexOf(Math.max(...values)) === target };
 }
 
+/** Of a mixed picture: both labels by their shares; what is right is counted by its own. */
+function mixedLoss(t, logits, { target, share, other }, smoothing) {
+    const own = lossOf(t, logits, target, smoothing);
+    return share === undefined ? own
+        : { ...own, loss: t.add(t.scale(own.loss, share), t.scale(lossOf(t, logits, other, smoothing).loss, 1 - share)) };
+}
+
 /** Of a network with a teacher: the class head's loss and the lesson of the other head, by their shares. */
-function taughtLoss(net, { input, target }, i, smoothing, teacher) {
+function taughtLoss(net, sample, i, smoothing, teacher) {
+    const { input } = sample;
     const t = net.t;
     net.classify(input, i);
-    const own = lossOf(t, net.both[0], target, smoothing), said = numbers(network, teacher, input);
+    const own = mixedLoss(t, net.both[0], sample, smoothing), said = numbers(network, teacher, input);
     return { ...own, loss: t.add(t.scale(own.loss, 1 - teacher.alpha), t.scale(lesson(t, net.both[1], said, teacher), teacher.alpha)) };
 }
 
@@ -52,6 +60,12 @@ function lossesOf(net, samples, smoothing, teacher = null) {
     let right = 0;
     samples.forEach((sample, i) => {
         const { input, target } = sample;
+        if (sample.share !== undefined && !teacher) {
+            const one = mixedLoss(net.t, net.classify(input, i), sample, smoothing);
+            losses.push(one.loss);
+            right += one.right;
+            return;
+        }
         if (teacher) {
             const one = taughtLoss(net, sample, i, smoothing, teacher);
             losses.push(one.loss);

@@ -8,6 +8,7 @@ import { Draws, bounded, shuffled } from './draws.mjs';
 import { classesOf, readLabelled } from './labelled.mjs';
 import { stream, words as draws } from '../philox.mjs';
 import { evaluationPicture, normalised, trainingPicture } from './pixels.mjs';
+import { erase, mixed } from './recipe.mjs';
 import { generatedParts } from './sentences.mjs';
 import { splitImages, splitText } from './split.mjs';
 import { tokenizer } from './tokens.mjs';
@@ -33,14 +34,14 @@ import { tokenizer } from './tokens.mjs';
  */
 
 /** The order of an epoch cut to whole batches, and what is drawn for it. */
-function schedule(document, count) {
+function schedule(document, count, repeats = 1) {
     const { batch, seed, steps, epochs } = document.train;
-    const perEpoch = Math.floor(count / batch);
+    const perEpoch = Math.floor((repeats > 1 ? Math.floor(count / 256) * 256 : count) / batch);
     const places = step => {
         const epoch = Math.floor(step / perEpoch), order = shuffled(count, seed, stream.shuffle, epoch);
         return Array.from({ length: batch }, (_, i) => {
             const position = step % perEpoch * batch + i;
-            return { epoch, position, sample: order[position] };
+            return { epoch, position, sample: order[Math.floor(position / repeats)] };
         });
     };
     return { places, stepsPerEpoch: perEpoch, steps: steps ?? epochs * perEpoch };
@@ -73,16 +74,24 @@ function pictures(document, folder, splitSeed) {
     const standard = split.rule === 'standard';
     const set = generated ? digitSet(digitCounts(split), splitSeed) : standard ? readParts(data.dataset, folder) : readers[data.dataset](folder);
     const [training, validation, test] = splitImages(generated ? { ...split, rule: standard ? 'standard' : 'given' } : split, set.given, splitSeed);
-    const { places, ...length } = schedule(document, training.length);
+    const { places, ...length } = schedule(document, training.length, augment.repeats);
     const sample = (index, prepare) =>
         ({ input: normalised(prepare(set.picture(index)), set.mean, set.std), target: set.labels[index] });
     const [height, width] = size;
     const seen = indexes => indexes.map(index => sample(index, picture => evaluationPicture(picture, augment, size)));
     let made;
     return {
-        ...length, facts: { samples: training.length, channels: set.mean.length, height, width, classes: set.classes }, names: set.names,
-        train: step => places(step).map(({ epoch, position, sample: chosen }) =>
-            sample(training[chosen], picture => trainingPicture(picture, augment, size, new Draws(train.seed, epoch, position)))),
+        ...length, facts: { samples: augment.repeats > 1 ? Math.floor(training.length / 256) * 256 : training.length, channels: set.mean.length, height, width, classes: set.classes }, names: set.names,
+        train: step => {
+            const at = places(step), samples = at.map(({ epoch, position, sample: chosen }) => {
+                const draws = new Draws(train.seed, epoch, position);
+                const one = sample(training[chosen], picture => trainingPicture(picture, augment, size, draws, set.mean));
+                if (augment.erasing > 0)
+                    erase(one.input, size, augment.erasing, () => draws.next());
+                return one;
+            });
+            return augment.mixup > 0 || augment.cutmix > 0 ? mixed(samples, at, augment, size, train.seed) : samples;
+        },
         get val() {
             return made ??= seen(validation);
         },

@@ -8,7 +8,7 @@ const sides = { mnist: 28, digits_gen: 28, cifar10: 32, tiny_imagenet: 64, image
  * @param {any} job a job document without sweep, in which data.dataset, and data.path if it has one, are named
  * @returns {{data: any, train: {batch: number, seed: number, steps: number | null, epochs: number | null}}}
  */
-export function resolved({ data, model = {}, train = {} }) {
+export function resolved({ data, model = {}, train = {}, resources = {} }) {
     const isText = texts.includes(data.dataset), { augment = {} } = data;
     const tokenizer = data.tokenizer ?? 'bytes';
     return {
@@ -27,6 +27,9 @@ export function resolved({ data, model = {}, train = {} }) {
                 crop: augment.crop ?? 'none', pad_crop: { shift: augment.pad_crop?.shift ?? 4 },
                 rrc: { scale: augment.rrc?.scale ?? [0.08, 1], ratio: augment.rrc?.ratio ?? [0.75, 1.3333] },
                 flip: augment.flip ?? 0, eval_crop: augment.eval_crop ?? 1, interpolation: augment.interpolation ?? 'bicubic',
+                randaugment: augment.randaugment ? { n: 2, m: 9, std: 0.5, inc: true, ...augment.randaugment } : null, erasing: augment.erasing ?? 0, repeats: augment.repeats ?? 1,
+                mixup: augment.mixup ?? 0, cutmix: augment.cutmix ?? 0, mix_prob: augment.mix_prob ?? 1, switch_prob: augment.switch_prob ?? 0.5,
+                mix_group: augment.mixup > 0 || augment.cutmix > 0 ? augment.mix_group ?? (train.batch ?? 64) / ((resources.slots ?? 1) * (train.accumulation ?? 1)) : null,
             },
         },
         train: { batch: train.batch ?? 64, seed: train.seed ?? 0, steps: train.steps ?? null, epochs: train.epochs ?? null },

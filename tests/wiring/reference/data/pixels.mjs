@@ -1,5 +1,6 @@
 // Pictures as bytes: Pillow's resampling, torchvision's crops, timm's evaluation transform, normalising.
 // A picture is {height, width, channels, data}, rows of pixels of `channels` bytes.
+import { randAugment } from './recipe.mjs';
 
 /** @typedef {{height: number, width: number, channels: number, data: Uint8Array}} Picture */
 /** @typedef {{top: number, left: number, height: number, width: number}} Box */
@@ -178,13 +179,14 @@ export function normalised(picture, mean, std) {
 
 /**
  * A training picture: the crop that the document names, then perhaps a flip. Draws are taken in that order: rrc area and
- * log ratio for each try, then top and left; pad_crop rows, columns; then the flip's, if one may come.
+ * log ratio for each try, then top and left; pad_crop rows, columns; then the flip's, if one may come; then those of
+ * RandAugment.
  * @param {Picture} picture
  * @param {any} augment data.augment of the resolved document
  * @param {number[]} size rows, columns
  * @param {{next(): number}} draws
  */
-export function trainingPicture(picture, augment, size, draws) {
+export function trainingPicture(picture, augment, size, draws, mean) {
     const next = () => draws.next();
     const filter = augment.interpolation;
     let out;
@@ -201,7 +203,9 @@ export function trainingPicture(picture, augment, size, draws) {
     } else {
         out = fit(picture, { size, share: augment.eval_crop, filter });
     }
-    return augment.flip > 0 && next() < augment.flip ? mirrored(out) : out;
+    if (augment.flip > 0 && next() < augment.flip)
+        out = mirrored(out);
+    return augment.randaugment ? randAugment(out, augment.randaugment, filter, mean, next) : out;
 }
 
 /**

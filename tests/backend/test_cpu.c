@@ -39,7 +39,11 @@ static void test_functions_within_ulps(void **state)
         enum pk_ex op;
         double (*exact)(double);
         double lo, hi, ulps;
-    } fns[] = {{PK_EX_EXP, exp, -87.3, 88.7, 2}, {PK_EX_TANH, tanh, -12, 12, 3}, {PK_EX_ERF, erf, -5, 5, 2}};
+    } fns[] = {{PK_EX_EXP, exp, -87.3, 88.7, 2}, {PK_EX_TANH, tanh, -12, 12, 3},
+               {PK_EX_ERF, erf, -5, 5, 2},       {PK_EX_LOG, log, 1e-44, 3e38, 1},
+               {PK_EX_LOG, log, 0.5, 2, 1},      {PK_EX_SIN, sin, -30, 30, 2},
+               {PK_EX_COS, cos, -30, 30, 2},     {PK_EX_SIN, sin, -1e6, 1e6, 2},
+               {PK_EX_COS, cos, -1e6, 1e6, 2},   {PK_EX_SIN, sin, -1e9, 1e9, 2}};
     struct pk_view x = rig_random(PK_F32, PK_SHAPE(N), 0, 1), y = rig_random(PK_F32, PK_SHAPE(N), 0, 1);
     float *px = x.data, *py = y.data;
 
@@ -49,12 +53,13 @@ static void test_functions_within_ulps(void **state)
 
         if (!b)
             continue;
-        for (size_t f = 0; f < 3; f++) {
+        for (size_t f = 0; f < sizeof fns / sizeof *fns; f++) {
             double worst = 0;
 
             for (int i = 0; i < N; i++) /* even steps, and half of them towards zero over 60 octaves */
                 px[i] = i % 2 ? (float)(fns[f].lo + (fns[f].hi - fns[f].lo) * i / N)
-                              : (float)ldexp(fns[f].hi / 16, -(int)(60.0 * i / N)) * (i % 4 ? 1 : -1);
+                              : (float)ldexp(fns[f].hi / 16, -(int)(60.0 * i / N)) *
+                                    (i % 4 || fns[f].op == PK_EX_LOG ? 1 : -1);
             apply(b, fns[f].op, &x, &y);
             for (int i = 0; i < N; i++) {
                 double want = fns[f].exact((double)px[i]), ulp;
@@ -69,6 +74,12 @@ static void test_functions_within_ulps(void **state)
         px[0] = INFINITY, px[1] = -INFINITY, px[2] = NAN, px[3] = 0, px[4] = 100, px[5] = -100;
         apply(b, PK_EX_EXP, &x, &y);
         assert_true(isinf(py[0]) && py[1] == 0 && isnan(py[2]) && py[3] == 1 && isinf(py[4]) && py[5] == 0);
+        apply(b, PK_EX_LOG, &x, &y);
+        assert_true(isinf(py[0]) && isnan(py[1]) && isnan(py[2]) && py[3] == -INFINITY && isnan(py[5]));
+        apply(b, PK_EX_SIN, &x, &y);
+        assert_true(isnan(py[0]) && isnan(py[1]) && isnan(py[2]) && py[3] == 0);
+        apply(b, PK_EX_COS, &x, &y);
+        assert_true(isnan(py[0]) && isnan(py[1]) && isnan(py[2]) && py[3] == 1);
         apply(b, PK_EX_TANH, &x, &y);
         assert_true(py[0] == 1 && py[1] == -1 && isnan(py[2]) && py[3] == 0 && py[4] == 1 && py[5] == -1);
         apply(b, PK_EX_ERF, &x, &y);

@@ -174,6 +174,7 @@ int main(int argc, char **argv)
     matmul("one token, (K, N) weights", 1, 3072, 768, false, false, true);
     attention("softmax, vit", PK_PHI_SOFTMAX, 32, 257, 3, 64, false);
     attention("x^3, vit", PK_PHI_POLY, 32, 257, 3, 64, false);
+    attention("periodic, vit", PK_PHI_PERIODIC, 32, 257, 3, 64, false);
     attention("softmax, gpt", PK_PHI_SOFTMAX, 8, 256, 6, 64, true);
     attention("x^3, gpt", PK_PHI_POLY, 8, 256, 6, 64, true);
     attention("softmax, long", PK_PHI_SOFTMAX, 1, 2048, 4, 64, true);
@@ -181,6 +182,9 @@ int main(int argc, char **argv)
     unary("gelu", PK_EX_GELU, 8224 * 768);
     unary("gelu's derivative", PK_EX_DGELU, 8224 * 768);
     unary("exp", PK_EX_EXP, 8224 * 768);
+    unary("log", PK_EX_LOG, 8224 * 768);
+    unary("sin", PK_EX_SIN, 8224 * 768);
+    unary("cos", PK_EX_COS, 8224 * 768);
     norm(8224, 192);
     cross_entropy(2048, 50257);
     pk_backend_cpu()->close(backend);

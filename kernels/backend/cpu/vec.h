@@ -185,6 +185,8 @@ INLINE ivec vlane(void)
         return r_;                                                                                           \
     } while (0)
 
+#if CPU_F64
+/* The oracle takes the C library's functions. */
 INLINE vec vlog(vec x)
 {
     VLANES(log(x_));
@@ -197,9 +199,6 @@ INLINE vec vcos(vec x)
 {
     VLANES(cos(x_));
 }
-
-#if CPU_F64
-/* The oracle takes the C library's functions. */
 INLINE vec vexp(vec x)
 {
     VLANES(exp(x_));
@@ -249,6 +248,71 @@ INLINE vec vtanh(vec x)
     p = p * z * x + x;
     big = (vec)((ivec)big | ((ivec)x & (ivec)vset(-0.0f)));
     return vsel(a < 0.625f, p, big);
+}
+/* log: e log 2 + log m with m in sqrt(1/2) .. sqrt(2), polynomial of degree 8 (Cephes): error below 1 unit in the
+ * last place. Subnormal numbers are scaled first. */
+INLINE vec vlog(vec x)
+{
+    const ivec tiny = x < 1.17549435e-38f;
+    const vec y = vsel(tiny, x * 8388608.0f, x);
+    const ivec bits = (ivec)y;
+    vec m = (vec)((bits & 0x007fffff) | 0x3f000000); /* 1/2 .. 1 */
+    const ivec low = m < 0.707106781f;
+    const vec e = __builtin_convertvector((bits >> 23) - 126 + low - (tiny & 23), vec);
+    vec z, p = vset(7.0376836292e-2f);
+
+    m = m - 1 + vsel(low, m, vzero());
+    z = m * m;
+    p = p * m - 1.1514610310e-1f;
+    p = p * m + 1.1676998740e-1f;
+    p = p * m - 1.2420140846e-1f;
+    p = p * m + 1.4249322787e-1f;
+    p = p * m - 1.6668057665e-1f;
+    p = p * m + 2.0000714765e-1f;
+    p = p * m - 2.4999993993e-1f;
+    p = p * m + 3.3333331174e-1f;
+    p = p * m * z - 2.12194440e-4f * e - 0.5f * z;
+    p = m + p + 0.693359375f * e;
+    p = vsel(x < INFINITY, p, x); /* an infinity and a NaN stay */
+    p = vsel(x == 0, vset(-INFINITY), p);
+    return vsel(x < 0, vset(NAN), p);
+}
+/* sin(x + quarter pi / 2). The multiple of pi/2 is taken out in doubles, by two parts of which the first has 33 bits:
+ * no digit is lost below 2^20. Polynomials on -pi/4 .. pi/4 (Cephes): error below 2 units in the last place. Larger
+ * arguments are left to the C library. */
+INLINE vec vturn(vec x, int quarter)
+{
+    typedef double wide __attribute__((vector_size(2 * VEC_BYTES)));
+    const wide magic = 6755399441055744.0 - (wide){0}; /* 1.5 2^52: rounds to an integer */
+    const ivec far = vabs(x) > 1048576.0f;
+    wide d = __builtin_convertvector(x, wide), n = (d * 0.63661977236758134308 + magic) - magic;
+    const ivec q = __builtin_convertvector(n, ivec) + quarter;
+    vec r, z, s, c;
+    bool any = false;
+
+    d = d - n * 1.57079632673412561417e+00 - n * 6.07710050650619224932e-11;
+    r = __builtin_convertvector(d, vec);
+    z = r * r;
+    s = ((z * -1.9515295891e-4f + 8.3321608736e-3f) * z - 1.6666654611e-1f) * z * r + r;
+    c = ((z * 2.443315711809948e-5f - 1.388731625493765e-3f) * z + 4.166664568298827e-2f) * z * z - 0.5f * z +
+        1.0f;
+    s = vsel((q & 1) != 0, c, s);
+    s = (vec)((ivec)s ^ ((q & 2) << 30));
+    for (int i = 0; i < W; i++)
+        any = any || far[i];
+    if (__builtin_expect(any, 0))
+        for (int i = 0; i < W; i++)
+            if (far[i])
+                s[i] = (float)(quarter ? cos((double)x[i]) : sin((double)x[i]));
+    return s;
+}
+INLINE vec vsin(vec x)
+{
+    return vturn(x, 0);
+}
+INLINE vec vcos(vec x)
+{
+    return vturn(x, 1);
 }
 /* erf: odd polynomial below 0.9277, else 1 - e^p(|x|) (after N. Juffa): error about 1 unit in the last place.
  */

@@ -1,4 +1,4 @@
-/* polyd: wires its rooms together and watches over them.
+/* polyd: connects its modules and watches over them.
  *
  * The main thread starts store, supervisor and api, then waits for signals and feeds systemd's watchdog, but
  * only while the store's writer and the supervisor show signs of life.
@@ -86,7 +86,7 @@ static int collect(const struct config *config)
     if (config->arg_count > (dry ? 2 : 1)) {
         fprintf(
             stderr,
-            "polyd gc: no such argument: %s; --dry-run is the only one, and flags of polyd stand before gc\n",
+            "polyd gc: no such argument: %s; the only one is --dry-run, and flags of polyd come before gc\n",
             config->args[dry ? 2 : 1]);
         return 2;
     }
@@ -388,10 +388,10 @@ static int command(struct config *config)
         return table_print("fields", job_fields_text);
     if (!strcmp(config->args[0], "metrics") && config->arg_count == 1)
         return table_print("metrics", job_metrics_json);
-    fprintf(stderr,
-            "polyd: no command '%s'; commands are: doctor, fields, gc [--dry-run], metrics, verify [quick], "
-            "routes\n",
-            config->args[0]);
+    fprintf(stderr, "polyd: no command '%s'; commands are:", config->args[0]);
+    for (const struct config_command *c = config_commands; c->name; c++)
+        fprintf(stderr, "%s %s%s%s", c == config_commands ? "" : ",", c->name, *c->args ? " " : "", c->args);
+    fprintf(stderr, "\n");
     return 2;
 }
 
@@ -424,6 +424,14 @@ int main(int argc, char **argv)
         break;
     case CONFIG_ACTION_SAMPLE:
         config_sample(&text);
+        print_buf(stdout, &text);
+        break;
+    case CONFIG_ACTION_MANUAL:
+        config_manual(&text);
+        print_buf(stdout, &text);
+        break;
+    case CONFIG_ACTION_FORMAT:
+        config_manual_conf(&text);
         print_buf(stdout, &text);
         break;
     case CONFIG_ACTION_CHECK:

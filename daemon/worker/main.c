@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include "daemon/worker/process/worker.h"
+#include "kernels/base/manual.h"
 
 static const struct {
     const char *name;
@@ -13,22 +14,55 @@ static const struct {
     {"train", worker_train_main, "one attempt of a run"},
     {"serve", worker_serve_main, "one loaded model version"},
     {"plan", worker_plan_main,
-     "reads a resolved job on standard input, prints its bytes by category as JSON; --roofline: what its "
-     "steps move"},
-    {"data", worker_data_main, "prints what the data roots hold and how it can be read, as JSON"},
+     "reads a resolved job on standard input and prints the bytes that it needs, by category, as JSON; with "
+     "--roofline the bytes and operations of its steps"},
+    {"data", worker_data_main, "prints what the data roots hold and how each entry can be read, as JSON"},
     {"weights", worker_weights_main, "reads files of weights for the daemon"},
-    {"info", worker_info_main, "prints build and processors as JSON"},
+    {"info", worker_info_main, "prints the build and the processors as JSON"},
     {"digit", worker_digit_main, "SEED DIGIT: draws one of the generated digits, as JSON"},
-    {"shim", worker_shim_main, "parent of an attempt: own session, lock, clean-up"},
+    {"shim", worker_shim_main,
+     "the parent of an attempt: leads its session, holds its lock, kills what is left"},
 };
+
+static const char about[] = "started by polyd, one process for each task";
 
 static int usage(FILE *out)
 {
-    fprintf(out, "polyd-worker " POLYD_VERSION ": started by polyd, one process for each task\n\n");
+    fprintf(out, "polyd-worker " POLYD_VERSION ": %s\n\n", about);
     for (size_t i = 0; i < sizeof roles / sizeof *roles; i++)
         fprintf(out, "  polyd-worker %-7s %s\n", roles[i].name, roles[i].what);
-    fprintf(out, "  polyd-worker --version\n");
+    fprintf(out, "  polyd-worker --version | --help | --manual\n");
     return out == stdout ? 0 : 2;
+}
+
+static int manual(void)
+{
+    struct pd_buf b;
+    bool ok;
+
+    pd_buf_init(&b, 0);
+    pd_manual_begin(&b, "polyd-worker", 8, "polyd " POLYD_VERSION, about);
+    pd_manual_section(&b, "SYNOPSIS");
+    pd_manual_paragraph(&b, "polyd-worker ROLE [argument ...]");
+    pd_manual_section(&b, "DESCRIPTION");
+    pd_manual_paragraph(
+        &b, "polyd-worker computes: it trains, evaluates and serves networks on a processor or a GPU. "
+            "polyd(8) starts it, speaks with it over a socket in the state folder, and starts another "
+            "one if it dies. The roles plan, data, info and digit may be called by hand.");
+    pd_manual_section(&b, "ROLES");
+    for (size_t i = 0; i < sizeof roles / sizeof *roles; i++)
+        pd_manual_entry(&b, roles[i].name, roles[i].what);
+    pd_manual_section(&b, "OPTIONS");
+    pd_manual_entry(&b, "--help", "print the roles and exit");
+    pd_manual_entry(&b, "--manual", "print this manual page and exit");
+    pd_manual_entry(&b, "--version", "print the version and exit");
+    pd_manual_section(&b, "SIGNALS");
+    pd_manual_entry(&b, "SIGTERM", "a training worker writes a checkpoint after the present step and exits");
+    pd_manual_section(&b, "SEE ALSO");
+    pd_manual_paragraph(&b, "polyd(8)");
+    ok = pd_buf_err(&b) == PD_OK && fwrite(b.data, 1, b.len, stdout) == b.len;
+    pd_buf_done(&b);
+    return ok ? 0 : 1;
 }
 
 int main(int argc, char **argv)
@@ -38,6 +72,8 @@ int main(int argc, char **argv)
         return usage(stderr);
     if (!strcmp(argv[1], "--help"))
         return usage(stdout);
+    if (!strcmp(argv[1], "--manual"))
+        return manual();
     if (!strcmp(argv[1], "--version")) {
         printf("polyd-worker " POLYD_VERSION "\n");
         return 0;

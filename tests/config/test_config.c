@@ -219,7 +219,7 @@ static void test_data_roots_from_all_layers(void **state)
     c = load(FLAGS("--data", "gone=/nonexistent/place"), NULL);
     assert_non_null(c);
     assert_true(report.warning_count >= 1);
-    assert_non_null(strstr(report.warnings[0].what, "is no directory"));
+    assert_non_null(strstr(report.warnings[0].what, "is not a directory"));
     config_free(c);
 }
 
@@ -459,7 +459,7 @@ static void assert_listens(struct config *c)
     assert_string_equal(c->server.listen, "0.0.0.0");
     assert_int_equal(c->server.insecure_listen, 1);
     assert_true(report.warning_count >= 1);
-    assert_non_null(strstr(report.warnings[report.warning_count - 1].what, "whoever reaches it"));
+    assert_non_null(strstr(report.warnings[report.warning_count - 1].what, "every client that reaches it"));
     config_free(c);
 }
 
@@ -516,7 +516,9 @@ static void test_actions_need_no_sound_configuration(void **state)
     } cases[] = {{"--help", CONFIG_ACTION_HELP},
                  {"-h", CONFIG_ACTION_HELP},
                  {"--version", CONFIG_ACTION_VERSION},
-                 {"--sample-config", CONFIG_ACTION_SAMPLE}};
+                 {"--sample-config", CONFIG_ACTION_SAMPLE},
+                 {"--manual", CONFIG_ACTION_MANUAL},
+                 {"--manual-conf", CONFIG_ACTION_FORMAT}};
     struct config *c;
 
     (void)state;

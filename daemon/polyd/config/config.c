@@ -57,7 +57,7 @@ static void default_state_dir(struct load *l, const char *const *env)
     size_t i = load_row("state", "dir");
 
     snprintf(l->origin, sizeof l->origin, "default");
-    if (dir) /* systemd lists several with colons; ours is the first */
+    if (dir) /* systemd separates several by colons; the first is polyd's */
         snprintf(path, sizeof path, "%.*s", (int)strcspn(dir, ":"), dir);
     else if (geteuid() == 0 && load_env_get(env, "INVOCATION_ID"))
         strcpy(path, "/var/lib/polyd");
@@ -87,7 +87,7 @@ static void default_worker(struct load *l)
             break;
         if (i + 1 == sizeof places / sizeof *places) {
             snprintf(path, sizeof path, "%s/%s", self, places[0]);
-            load_warning(l, "worker.path: no polyd-worker beside %s", self);
+            load_warning(l, "worker.path: there is no polyd-worker in the folder of %s", self);
         }
     }
     load_value(l, load_row("worker", "path"), path);
@@ -124,8 +124,7 @@ static bool is_loopback(const char *address)
            (IN6_IS_ADDR_LOOPBACK(&v6) || (IN6_IS_ADDR_V4MAPPED(&v6) && v6.s6_addr[12] == 127));
 }
 
-/* There are no names and passwords yet: beyond loopback everybody is admitted, which one must have asked for.
- */
+/* polyd does not authenticate clients, so listening beyond loopback needs an explicit setting. */
 static void check_listen(struct load *l)
 {
     const struct config *c = l->c;
@@ -135,17 +134,20 @@ static void check_listen(struct load *l)
         return;
     snprintf(l->origin, sizeof l->origin, "%s", l->p->settings[load_row("server", "listen")].origin);
     if (c->server.insecure_listen)
-        load_warning(l, "server.listen = %s is not a loopback address: whoever reaches it can submit jobs",
-                     c->server.listen);
+        load_warning(
+            l, "server.listen = %s is not a loopback address: every client that reaches it can submit jobs",
+            c->server.listen);
     else if (serves)
-        load_error(l,
-                   "server.listen = %s is not a loopback address, and polyd asks nobody for a name: whoever "
-                   "reaches it could submit jobs and read all results. Listen on 127.0.0.1 behind a proxy or "
-                   "a tunnel that does, or accept this with --insecure-listen (server.insecure_listen = yes)",
-                   c->server.listen);
+        load_error(
+            l,
+            "server.listen = %s is not a loopback address, and polyd does not authenticate clients: every "
+            "client that reaches it could submit jobs and read all results. Listen on 127.0.0.1 behind a "
+            "proxy or a tunnel that authenticates, or accept this with --insecure-listen "
+            "(server.insecure_listen = yes)",
+            c->server.listen);
 }
 
-/* What is computed once all layers have spoken. */
+/* Values that are computed after all layers were read. */
 static void finish(struct load *l, const char *const *env)
 {
     struct config *c = l->c;

@@ -20,7 +20,9 @@ enum config_action {
     CONFIG_ACTION_VERSION, /* --version */
     CONFIG_ACTION_CHECK,   /* --check-config: print config_report_text, exit 0 or 1 */
     CONFIG_ACTION_SAMPLE,  /* --sample-config: print config_sample */
-    CONFIG_ACTION_INIT     /* --init: run; a state folder without its database begins anew */
+    CONFIG_ACTION_MANUAL,  /* --manual: print config_manual */
+    CONFIG_ACTION_FORMAT,  /* --manual-conf: print config_manual_conf */
+    CONFIG_ACTION_INIT     /* --init: run; if the state folder has lost its database, create a new one */
 };
 
 enum config_source { CONFIG_SOURCE_DEFAULT, CONFIG_SOURCE_FILE, CONFIG_SOURCE_ENV, CONFIG_SOURCE_FLAG };
@@ -57,8 +59,8 @@ struct config {
         int64_t max_connections_per_address; /* 0: no limit of its own */
         int64_t reserved_connections;        /* beyond max_connections, for probes and /metrics */
         int64_t min_body_rate;               /* bytes a second; 0: no limit */
-        struct config_list allowed_hosts;    /* Host values beside loopback names and `listen` */
-        struct config_list allowed_origins;  /* Origin values beside our own */
+        struct config_list allowed_hosts;    /* Host values to accept besides loopback names and `listen` */
+        struct config_list allowed_origins;  /* Origin values to accept besides polyd's own */
     } server;
     struct {
         const char *dir; /* serve the page from here; NULL: the embedded files */
@@ -83,10 +85,10 @@ struct config {
     } log;
     struct {
         const char *path; /* polyd-worker, absolute */
-        int64_t grace_s;  /* between a polite stop and a hard one */
+        int64_t grace_s;  /* from the request to stop until the worker is killed */
     } worker;
     struct {
-        int64_t silence_s; /* of a run that its client carries out, until it is lost */
+        int64_t silence_s; /* without a message, until a run that its client carries out is lost */
     } runs;
     struct {
         int64_t max_bytes; /* of the folder cache in the state folder */
@@ -111,8 +113,9 @@ struct config {
         int64_t device;       /* enum config_serve_device */
         int64_t weights;      /* enum config_weights */
         int64_t memory_bytes; /* of all loaded models; 0 = no limit */
-        int64_t decode;       /* what completions remember: 0 = by size, 1 = a cache, 2 = a constant state */
-        int64_t batch_delay_us; /* how long a classifier's request may wait for company */
+        int64_t
+            decode; /* what completions keep of their context: 0 = the smaller, 1 = a cache, 2 = a constant state */
+        int64_t batch_delay_us; /* how long a request of a classifier waits for others to form a batch */
     } serve;
     struct config_private *owner; /* private */
 };
@@ -146,9 +149,9 @@ PD_NODISCARD enum pd_err config_load(int argc, const char *const *argv, const ch
                                      struct config **ret_config, struct config_report *report);
 struct config *config_free(struct config *c);
 
-/* What a running daemon may take from a configuration that was read anew: data roots, [keep] and log.level.
- * All else becomes as in `now`, which must live as long as `fresh`; *ret_left (appended) names what differed,
- * "server.port, devices.cpu_slots". */
+/* Prepares a newly read configuration for a running daemon, which can change data roots, [keep] and
+ * log.level. All other settings are reset to those of `now`, which must live as long as `fresh`; *ret_left
+ * (appended) names those that differed: "server.port, devices.cpu_slots". */
 void config_renew(struct config *fresh, const struct config *now, struct pd_buf *ret_left);
 
 /* One line of GET /api/v1/config. */
@@ -170,8 +173,19 @@ const char *config_source_name(enum config_source s);
 /* The path of a data root, or NULL. Borrowed until config_free. */
 const char *config_root_path(const struct config *c, const char *name);
 
+/* The commands of polyd other than running the daemon. main.c carries them out. The last row has a NULL name.
+ * */
+extern const struct config_command {
+    const char *name;
+    const char *args; /* "[--dry-run]"; "" if there are none */
+    const char *meaning;
+} config_commands[];
+
 /* `polyd --help`, complete; appended. */
 void config_help(struct pd_buf *out);
+/* The manual pages polyd(8) and polyd.conf(5), of the same tables as config_help; appended. */
+void config_manual(struct pd_buf *out);
+void config_manual_conf(struct pd_buf *out);
 /* The sample file (deploy/polyd.conf): every setting with its meaning, commented out at its
  * default; appended. */
 void config_sample(struct pd_buf *out);

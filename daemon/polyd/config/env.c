@@ -25,7 +25,7 @@ void load_env_name(const struct config_row *row, char *out, size_t size)
         *p = (char)toupper((unsigned char)*p);
 }
 
-/* Variables with our prefix that are no setting. */
+/* Variables with the prefix POLYD_ that are not settings. */
 static bool env_foreign(const char *name)
 {
     return strcmp(name, "POLYD_CONFIG") == 0 || strcmp(name, "POLYD_TOKEN") == 0 ||
@@ -62,8 +62,8 @@ static void read_env_one(struct load *l, const char *name, const char *value)
     if (ours)
         load_error(l, "unknown setting%s%s%s", near ? "; did you mean '" : "", near ? near : "",
                    near ? "'?" : "");
-    else if (near) /* the rest may be meant for a worker or a test */
-        load_warning(l, "is no setting; did you mean '%s'?", near);
+    else if (near) /* others may be meant for a worker or a test */
+        load_warning(l, "is not a setting; did you mean '%s'?", near);
 }
 
 void load_env(struct load *l, const char *const *env)

@@ -1,4 +1,4 @@
-/* The layer of the file. Only this source knows libinih. */
+/* The layer of the file. Only this source uses libinih. */
 #include "daemon/polyd/config/load.h"
 
 #include <ctype.h>
@@ -8,7 +8,7 @@
 
 #include "kernels/base/file.h"
 
-/* What libinih would pass over or cut in silence is told here, line by line. */
+/* Reports, line by line, what libinih would silently ignore or cut. */
 static void check_line(struct load *l, const char *line, size_t len)
 {
     while (len && isspace((unsigned char)*line)) {

@@ -7,12 +7,16 @@
 #include "kernels/base/nearest.h"
 
 const struct load_action load_actions[LOAD_ACTIONS] = {
-    {"help", CONFIG_ACTION_HELP, "print this and leave"},
-    {"version", CONFIG_ACTION_VERSION, "print the version and leave"},
-    {"check-config", CONFIG_ACTION_CHECK, "name everything that is wrong with the configuration and leave"},
-    {"sample-config", CONFIG_ACTION_SAMPLE, "print a file with every setting at its default and leave"},
+    {"help", CONFIG_ACTION_HELP, "print the help and exit"},
+    {"version", CONFIG_ACTION_VERSION, "print the version and exit"},
+    {"check-config", CONFIG_ACTION_CHECK, "print every error of the configuration and exit"},
+    {"sample-config", CONFIG_ACTION_SAMPLE,
+     "print a configuration file with every setting at its default and exit"},
+    {"manual", CONFIG_ACTION_MANUAL, "print the manual page polyd(8) and exit"},
+    {"manual-conf", CONFIG_ACTION_FORMAT, "print the manual page polyd.conf(5) and exit"},
     {"init", CONFIG_ACTION_INIT,
-     "run, and where runs have lost their database, move them aside (old-... in the state folder) first"},
+     "run the daemon; if the state folder has runs but no database, first move them into old-... in that "
+     "folder"},
 };
 
 static void flag_unknown(struct load *l, const char *name)
@@ -70,7 +74,7 @@ static void flag_set(struct load *l, const char *name, const char *value)
     }
 }
 
-/* What a flag that stands alone means; NULL: it needs a value. */
+/* The value of a flag given without one; NULL: it needs a value. */
 static const char *flag_bare(const char *name)
 {
     for (size_t i = 0; i < config_row_count; i++) {
@@ -80,7 +84,7 @@ static const char *flag_bare(const char *name)
     return NULL;
 }
 
-/* Is there such a flag that can take a value? */
+/* Whether there is such a flag that takes a value. */
 static bool flag_known(const char *name)
 {
     const char *dot = strchr(name, '.');

@@ -1,5 +1,5 @@
-/* The inside of loading, shared by the sources of this room: what is carried along, and how each layer
- * (load_file, load_env, load_flags) hands its values over. Every problem is reported at l->origin. */
+/* daemon/polyd/config/load.h: shared by the sources of this module: the state of loading, and the functions
+ * of each layer (load_file, load_env, load_flags). Every problem is reported at l->origin. */
 #pragma once
 
 #include <limits.h>
@@ -26,7 +26,7 @@ struct config_private {
     struct setting root_settings[CONFIG_MAX_ROOTS];
 };
 
-/* What loading carries along. */
+/* The state of loading. */
 struct load {
     struct config *c;
     struct config_private *p;
@@ -71,14 +71,14 @@ const char *load_env_get(const char *const *env, const char *name);
 /* POLYD_SECTION_KEY. */
 void load_env_name(const struct config_row *row, char *out, size_t size);
 
-/* Flags without a value: they ask for something other than running, or for another start. */
-#define LOAD_ACTIONS 5
+/* Flags without a value: they replace running the daemon, or change how it starts. */
+#define LOAD_ACTIONS 7
 extern const struct load_action {
     const char *name;
     enum config_action action;
     const char *meaning;
 } load_actions[LOAD_ACTIONS];
 
-/* Goes through the flags. `apply` false: only actions, --config and where the words begin are taken,
- * since those decide what else is read. */
+/* Reads the flags. `apply` false: reads only the action, --config and the place where the words begin,
+ * because they decide what else is read. */
 void load_flags(struct load *l, int argc, const char *const *argv, bool apply, const char **ret_file);

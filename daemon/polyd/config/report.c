@@ -1,4 +1,4 @@
-/* What is wrong with a configuration, all of it at once. */
+/* The errors and warnings of a configuration, reported together. */
 #include "daemon/polyd/config/load.h"
 
 #include <stdarg.h>
@@ -27,7 +27,7 @@ void config_report_done(struct config_report *report)
     config_report_init(report);
 }
 
-#define MOST_PROBLEMS 200 /* a file full of nonsense need not be told in full */
+#define MOST_PROBLEMS 200 /* the number of problems is limited */
 
 static void problem_add(struct config_report *r, struct config_problem **list, size_t *count,
                         const char *where, const char *fmt, va_list args)

@@ -25,112 +25,118 @@ const struct config_row config_rows[] = {
      .meaning = "address to listen on, in numbers; anything but loopback needs insecure_listen"},
     {ROW("server", "insecure_listen", CONFIG_T_WORD, server.insecure_listen), .def = "no", .words = yes_words,
      .values = yes_values, .flag = "insecure-listen", .bare = "yes", .arg = "yes",
-     .meaning = "listen beyond loopback although polyd asks nobody for a name: whoever reaches the address "
-                "can submit jobs and read all results"},
+     .meaning =
+         "listen beyond loopback although polyd does not authenticate clients: every client that reaches the "
+         "address can submit jobs and read all results"},
     {ROW("server", "port", CONFIG_T_INT, server.port), INT(0, 65535, "7070"), .flag = "port", .arg = "N",
      .meaning = "port; 0 lets the kernel choose"},
     {ROW("server", "threads", CONFIG_T_INT, server.threads), INT(1, 64, "2"), .arg = "N",
      .meaning = "threads that answer HTTP"},
     {ROW("server", "readers", CONFIG_T_INT, server.readers), INT(2, 64, "4"), .arg = "N",
-     .meaning = "threads that read the store and take large bodies apart; half of them are kept for what is "
-                "short"},
+     .meaning =
+         "threads that read the store and parse large bodies; half of them are reserved for short requests"},
     {ROW("server", "read_timeout_ms", CONFIG_T_INT, server.read_timeout_ms), INT(100, 600000, "5000"),
      .arg = "MS",
-     .meaning = "longest time that a request may wait for such a thread (503), and that its reads of the "
-                "store may take (504)"},
+     .meaning =
+         "longest time that a request waits for such a thread (503), and that its reads of the store take "
+         "(504)"},
     {ROW("server", "max_body_bytes", CONFIG_T_INT, server.max_body_bytes), INT(65536, 4294967296, "67108864"),
      .arg = "BYTES",
-     .meaning = "largest request body; a job document may have 262144 bytes whatever stands here"},
+     .meaning = "largest request body; a job document is limited to 262144 bytes in any case"},
     {ROW("server", "max_connections", CONFIG_T_INT, server.max_connections), INT(8, 100000, "1024"),
      .arg = "N",
-     .meaning = "connections at once; streams count too. One more closes the one that has been idle longest"},
+     .meaning = "open connections, streams included; a further one closes the connection that has been idle "
+                "longest"},
     {ROW("server", "max_connections_per_address", CONFIG_T_INT, server.max_connections_per_address),
      INT(0, 100000, "0"), .arg = "N",
-     .meaning = "connections of one client address at once; 0: only the limit above"},
+     .meaning = "open connections per client address; 0: only the limit above"},
     {ROW("server", "reserved_connections", CONFIG_T_INT, server.reserved_connections), INT(0, 1000, "16"),
      .arg = "N",
-     .meaning = "connections beyond max_connections that serve probes and /metrics alone, when none of the "
-                "others can be closed"},
+     .meaning =
+         "connections beyond max_connections, for probes and /metrics only, if no other connection can be "
+         "closed"},
     {ROW("server", "min_body_rate", CONFIG_T_INT, server.min_body_rate), INT(0, 1000000000, "1024"),
      .arg = "BYTES",
-     .meaning = "bytes a second that a request body must bring after its first 5 s, or its connection is "
-                "closed; 0: no such limit"},
+     .meaning =
+         "bytes per second that a request body must deliver after its first 5 s; a slower connection is "
+         "closed; 0: no limit"},
     {ROW("server", "allowed_hosts", CONFIG_T_LIST, server.allowed_hosts), .def = "", .arg = "NAMES",
-     .meaning = "Host values to accept beside loopback names and the address above"},
+     .meaning = "Host values to accept in addition to loopback names and the address above"},
     {ROW("server", "allowed_origins", CONFIG_T_LIST, server.allowed_origins), .def = "", .arg = "ORIGINS",
-     .meaning = "Origin values (https://example.org) to accept for writes beside our own"},
+     .meaning = "Origin values (https://example.org) to accept for writes in addition to polyd's own"},
     {ROW("web", "dir", CONFIG_T_PATH, web.dir), .def_text = "the embedded files", .flag = "web-dir",
      .arg = "DIR", .meaning = "serve the dashboard from this folder"},
     {ROW("state", "dir", CONFIG_T_PATH, state.dir),
      .def_text = "as a service /var/lib/polyd, otherwise $XDG_STATE_HOME/polyd or ~/.local/state/polyd",
      .flag = "state-dir", .arg = "DIR", .meaning = "database, checkpoints, logs and the workers' socket"},
     {ROW("devices", "cpu_slots", CONFIG_T_INT, devices.cpu_slots), INT(1, 1024, "1"), .arg = "N",
-     .meaning = "runs on the CPU at once"},
+     .meaning = "runs on the CPU at the same time"},
     {ROW("devices", "threads_per_slot", CONFIG_T_INT, devices.threads_per_slot), INT(0, 256, "0"), .arg = "N",
-     .meaning = "CPU threads of a slot; 0 shares the cores among the slots"},
+     .meaning = "CPU threads per slot; 0 divides the cores among the slots"},
     {ROW("devices", "gpus", CONFIG_T_LIST, devices.gpus), .def = "auto", .arg = "LIST",
      .meaning = "NVIDIA GPUs offered to jobs: auto (those of CUDA_VISIBLE_DEVICES, else all), all, none, or "
                 "a list of "
                 "indices and UUIDs"},
     {ROW("devices", "nvml", CONFIG_T_PATH, devices.nvml),
-     .def_text = "libnvidia-ml.so.1, wherever the driver put it", .arg = "FILE",
+     .def_text = "libnvidia-ml.so.1, where the driver installed it", .arg = "FILE",
      .meaning = "the driver's management library"},
     {ROW("devices", "gpu_sample_ms", CONFIG_T_INT, devices.gpu_sample_ms), INT(50, 60000, "2000"),
-     .arg = "MS", .meaning = "time between two looks at the GPUs"},
+     .arg = "MS", .meaning = "time between two samples of the GPUs"},
     {ROW("log", "level", CONFIG_T_WORD, log.level), .def = "info", .words = level_words,
      .values = level_values, .flag = "log-level", .arg = "LEVEL", .meaning = "error, warning, info or debug"},
-    {ROW("worker", "path", CONFIG_T_PATH, worker.path), .def_text = "next to polyd, else its libexec folder",
-     .arg = "FILE", .meaning = "the polyd-worker program"},
+    {ROW("worker", "path", CONFIG_T_PATH, worker.path),
+     .def_text = "in the folder of polyd, else in its libexec folder", .arg = "FILE",
+     .meaning = "the polyd-worker program"},
     {ROW("worker", "grace_s", CONFIG_T_INT, worker.grace_s), INT(1, 3600, "30"), .arg = "SECONDS",
-     .meaning = "time for a worker to checkpoint and leave before it is killed"},
+     .meaning = "time that a worker has to write a checkpoint and exit before it is killed"},
     {ROW("runs", "silence_s", CONFIG_T_INT, runs.silence_s), INT(1, 31536000, "600"), .arg = "SECONDS",
-     .meaning = "a run opened by POST /api/v1/runs is lost when nothing was heard of it for so long"},
+     .meaning = "a run opened by POST /api/v1/runs becomes lost after so long without a message"},
     {ROW("cache", "max_bytes", CONFIG_T_INT, cache.max_bytes), INT(0, 1099511627776, "17179869184"),
      .arg = "BYTES",
-     .meaning =
-         "most that decoded pictures and tokens may take in the folder cache of the state folder; those "
-         "unused for longest go first"},
+     .meaning = "limit of decoded images and tokens in the folder cache of the state folder; those unused "
+                "for longest are "
+                "removed first"},
     {ROW("limits", "submissions", CONFIG_T_INT, limits.submissions), INT(1, 100000, "256"), .arg = "N",
-     .meaning = "submissions and commands waiting for the store; more are answered 503"},
+     .meaning = "submissions and commands that may wait for the store; further ones are answered 503"},
     {ROW("limits", "updates", CONFIG_T_INT, limits.updates), INT(1, 100000, "1024"), .arg = "N",
-     .meaning = "reports of workers waiting for the store"},
+     .meaning = "reports of workers that may wait for the store"},
     {ROW("limits", "metrics", CONFIG_T_INT, limits.metrics), INT(1, 100000, "1024"), .arg = "N",
-     .meaning = "batches of metric points waiting for the store"},
+     .meaning = "batches of metric points that may wait for the store"},
     {ROW("limits", "jobs", CONFIG_T_INT, limits.jobs), INT(1, 10000000, "100000"), .arg = "N",
-     .meaning = "jobs that have not ended; more are answered 429"},
+     .meaning = "jobs that have not ended; further ones are answered 429"},
     {ROW("limits", "sse_clients", CONFIG_T_INT, limits.sse_clients), INT(1, 10000, "256"), .arg = "N",
-     .meaning = "event streams at once"},
+     .meaning = "open event streams"},
     {ROW("store", "checkpoint", CONFIG_T_WORD, store.checkpoint_external), .def = "internal",
      .words = checkpoint_words, .values = checkpoint_values, .known_only = 1, .arg = "WHO",
      .meaning = "who checkpoints the write-ahead log: internal, or external for a replication tool"},
     {ROW("keep", "best", CONFIG_T_INT, keep.best), INT(0, 100, "1"), .arg = "N",
-     .meaning = "best checkpoints kept of a run that does not say (train.keep.best)"},
+     .meaning = "best checkpoints to keep of a run whose document does not set train.keep.best"},
     {ROW("keep", "latest", CONFIG_T_INT, keep.latest), INT(0, 100, "1"), .arg = "N",
-     .meaning = "latest checkpoints kept of a run that does not say (train.keep.latest)"},
+     .meaning = "latest checkpoints to keep of a run whose document does not set train.keep.latest"},
     {ROW("serve", "queue", CONFIG_T_INT, serve.queue), INT(1, 100000, "64"), .arg = "N",
-     .meaning = "inference requests waiting for one model; more are answered 429"},
+     .meaning = "inference requests that may wait for one model; further ones are answered 429"},
     {ROW("serve", "timeout_ms", CONFIG_T_INT, serve.timeout_ms), INT(1, 86400000, "60000"), .arg = "MS",
-     .meaning = "deadline of an inference request that names none"},
+     .meaning = "deadline of inference requests without one"},
     {ROW("serve", "device", CONFIG_T_WORD, serve.device), .def = "cpu", .words = serve_device_words,
      .values = serve_device_values, .arg = "WHERE",
-     .meaning =
-         "where models loaded from now on compute: cpu, or cuda: in bf16 on a GPU that serves already, "
-         "else on a free one, else beside whatever trains there"},
+     .meaning = "where models loaded from now on compute: cpu, or cuda (in bf16, on a GPU that serves "
+                "already, else on a "
+                "free one, else on one that trains)"},
     {ROW("serve", "weights", CONFIG_T_WORD, serve.weights), .def = "f32", .words = weights_words,
      .values = weights_values, .arg = "TYPE",
-     .meaning = "how models loaded from now on hold a language model's matrices: f32, or bf16 for half the "
-                "memory and faster tokens"},
+     .meaning = "type of a language model's matrices, for models loaded from now on: f32, or bf16 for half "
+                "the memory "
+                "and faster tokens"},
     {ROW("serve", "decode", CONFIG_T_WORD, serve.decode), .def = "auto", .words = decode_words,
      .values = decode_values, .arg = "HOW",
      .meaning =
-         "what a completion remembers: cache (keys and values), state (constant size, attention of x and x^2 "
-         "only), or auto: the smaller"},
+         "what a completion keeps of its context: cache (keys and values), state (constant size, only for "
+         "attention with x and x^2), or auto (the smaller one)"},
     {ROW("serve", "memory_bytes", CONFIG_T_INT, serve.memory_bytes), INT(0, 1099511627776, "0"),
      .arg = "BYTES",
      .meaning =
-         "memory of all loaded models together: a version that does not fit is not loaded; 0 = no limit"},
+         "memory of all loaded models together; a version that does not fit is not loaded; 0 = no limit"},
     {ROW("serve", "batch_delay_us", CONFIG_T_INT, serve.batch_delay_us), INT(0, 1000000, "0"), .arg = "US",
-     .meaning =
-         "how long an image waits for others to be computed with while the model is idle; 0 = not at all"},
+     .meaning = "how long an image waits for others to form a batch while the model is idle; 0 = not at all"},
 };
 const size_t config_row_count = sizeof config_rows / sizeof *config_rows;

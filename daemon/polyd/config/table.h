@@ -1,4 +1,4 @@
-/* daemon/polyd/config/table.h: the rows behind config.h; not for other rooms. */
+/* daemon/polyd/config/table.h: the rows behind config.h; not for other modules. */
 #pragma once
 
 #include "daemon/polyd/config/config.h"

@@ -210,7 +210,7 @@ void load_root(struct load *l, const char *name, const char *path)
     if (!path || !name)
         return;
     if (stat(path, &st) != 0 || !S_ISDIR(st.st_mode))
-        load_warning(l, "the data root '%s' is no directory: %s", name, path);
+        load_warning(l, "the data root '%s' is not a directory: %s", name, path);
     p->roots[i] = (struct config_root){name, path};
     p->names[i] = name;
     p->root_settings[i] = (struct setting){path, l->source, load_keep(l, l->origin),

@@ -118,7 +118,7 @@ test('a run holds its GPU; an operator takes another out and puts it back', { sk
     await until(async () => (await device(other)).state === 'drained');
     const second = (await host.post('/api/v1/jobs', cuda())).json;
     const waits = await until(async () => { const { queue } = (await host.get('/api/v1/queue')).json; return queue.length && queue[0].queue?.reason.includes('drained') && queue[0]; });
-    assert.equal(waits.queue.reason, `waiting for 1 GPU, 0 free, 1 drained (${other}: its fan is loud)`);
+    assert.equal(waits.queue.reason, `waiting for a GPU: none is free, 1 is drained (${other}: its fan is loud)`);
     assert.equal((await host.post(`/api/v1/devices/${held.id}/drain`)).status, 200); /* by its id, too */
     await until(async () => (await device(held.name)).state === 'draining');
     assert.equal((await host.post(`/api/v1/devices/${encodeURIComponent(other)}/undrain`, {})).json.drained, null);

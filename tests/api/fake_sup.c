@@ -360,7 +360,7 @@ bool sup_queue_get(struct sup *s, int64_t run_id, struct sup_queue_info *ret)
 {
     (void)s;
     ret->position = (int)run_id;
-    snprintf(ret->reason, sizeof ret->reason, "waiting for 1 cpu slot, 0 free");
+    snprintf(ret->reason, sizeof ret->reason, "waiting for a CPU slot: all are in use");
     return true;
 }
 
@@ -374,7 +374,7 @@ enum pd_err sup_fit(struct sup *s, const char *device, int slots, int64_t need_b
     if (slots > 2)
         return pd_fail(why, PD_ERR_LIMIT, "there are 2 cpu slots");
     ret->position = 1;
-    snprintf(ret->reason, sizeof ret->reason, "waiting for %d cpu slots", slots);
+    snprintf(ret->reason, sizeof ret->reason, "waiting for %d CPU slots", slots);
     return PD_OK;
 }
 

@@ -28,7 +28,7 @@ test('a submitted job is there, with its runs, under its tag', async () => {
     const run = (await host.get(`/api/v1/runs/${runs[1].id}`)).json;
     assert.equal(run.document.train.seed, 1);
     assert.deepEqual(run.attempt_list, []);
-    assert.deepEqual(run.queue, { position: Number(run.id), reason: 'waiting for 1 cpu slot, 0 free' });
+    assert.deepEqual(run.queue, { position: Number(run.id), reason: 'waiting for a CPU slot: all are in use' });
 });
 
 test('the document comes back as sent: text is never lost or executed', async () => {
@@ -52,7 +52,7 @@ test('a dry run plans and places without keeping anything', async () => {
     const reply = await host.post('/api/v1/jobs?dry_run=1', tinyJob());
     assert.equal(reply.status, 200);
     assert.deepEqual(reply.json.plan, { device_bytes: 1234 });
-    assert.deepEqual(reply.json.queue, { position: 1, reason: 'waiting for 1 cpu slots', devices: ['cpu:0'] });
+    assert.deepEqual(reply.json.queue, { position: 1, reason: 'waiting for 1 CPU slots', devices: ['cpu:0'] });
     assert.equal(reply.json.document.train.steps, 10);
     const refused = await host.post('/api/v1/jobs?dry_run=1', tinyJob({ name: 'unplannable' }));
     assert.equal(refused.json.plan, null);

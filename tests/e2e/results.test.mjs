@@ -304,7 +304,7 @@ describe('results', { skip }, () => {
         const rows = page.locator('[aria-label="Runs that wait"] tbody tr');
         await rows.nth(1).waitFor();
         assert.match(await rows.nth(0).innerText(), /first in line/);
-        assert.match(await rows.nth(0).innerText(), /waiting for/);
+        assert.match(await rows.nth(0).innerText(), /waiting for/i);
         await page.getByLabel('Priority of second in line').fill('5');
         await page.keyboard.press('Tab');
         await until('the second to be first', async () => /second in line/.test(await rows.nth(0).innerText()));

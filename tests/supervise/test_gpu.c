@@ -36,9 +36,9 @@ static void test_gpu_each_run_has_its_own(void **state)
     marked(f, "run-3-1", "CUDA_VISIBLE_DEVICES=", value, sizeof value);
     assert_string_equal(value, "");
     c = submit(f, "cuda", 2);
-    await_reason(f, c, "waiting for 2 GPUs, 0 free");
+    await_reason(f, c, "waiting for 2 GPUs: all are in use");
     cancel(f, a);
-    await_reason(f, c, "waiting for 2 GPUs, 1 free");
+    await_reason(f, c, "waiting for 2 GPUs: 1 is free");
     cancel(f, b);
     await(f, c, JOB_RUN_RUNNING);
     assert_string_equal(devices_of(f, c, 1), "GPU-00,GPU-01"); /* all or none */
@@ -67,14 +67,15 @@ static void test_gpu_a_foreign_process_makes_it_busy(void **state)
     assert_string_equal(info.reason, "would start at once");
     assert_int_equal(sup_fit(f->sup, "cuda", 2, 0, &info, devices, sizeof devices, &why), PD_OK);
     assert_string_equal(devices, "");
-    assert_string_equal(info.reason, "waiting for 2 GPUs, 1 free, 1 busy with a foreign process (pid 4711)");
+    assert_string_equal(info.reason,
+                        "waiting for 2 GPUs: 1 is free, 1 is used by a foreign process (pid 4711)");
     assert_int_equal(sup_fit(f->sup, "cuda", 3, 0, &info, devices, sizeof devices, &why), PD_ERR_LIMIT);
     run = submit(f, "cuda", 2);
-    await_reason(f, run, "waiting for 2 GPUs, 1 free, 1 busy with a foreign process (pid 4711)");
+    await_reason(f, run, "waiting for 2 GPUs: 1 is free, 1 is used by a foreign process (pid 4711)");
     /* It waits for a stranger: another run may have the free one meanwhile. */
     cancel(f, run);
     run = submit(f, "cuda", 2);
-    await_reason(f, run, "1 busy with a foreign process");
+    await_reason(f, run, "1 is used by a foreign process");
     snprintf(text, sizeof text, machine, "");
     machine_write(text);
     await(f, run, JOB_RUN_RUNNING);
@@ -127,7 +128,7 @@ static void test_gpu_a_hardware_fault_drains_it_and_moves_its_run(void **state)
     assert_string_equal(device(f, "cuda:0").state, "drained");
     run = submit(f, "cuda", 2);
     await_reason(f, run,
-                 "waiting for 2 GPUs, 1 free, 1 drained (cuda:0: XID 79: GPU has fallen off the bus)");
+                 "waiting for 2 GPUs: 1 is free, 1 is drained (cuda:0: XID 79: GPU has fallen off the bus)");
     call(f, undrain_apply, (void *)"GPU-00");
     await(f, run, JOB_RUN_RUNNING);
     cancel(f, run);
@@ -186,9 +187,9 @@ static void test_gpu_off_the_bus_is_not_used(void **state)
     run = submit(f, "cuda", 1);
     await_step(f, run, 5);
     machine_write(machine_of(1, "code=15"));
-    await_reason(f, run, "waiting for 1 GPU, 0 free, 1 drained (cuda:0: it has fallen off the bus)");
+    await_reason(f, run, "waiting for a GPU: none is free, 1 is drained (cuda:0: it has fallen off the bus)");
     call(f, undrain_apply, (void *)"GPU-00"); /* nobody can talk it into working */
-    await_reason(f, run, "1 broken (cuda:0: it has fallen off the bus)");
+    await_reason(f, run, "1 is broken (cuda:0: it has fallen off the bus)");
     machine_write(machine_of(1, ""));
     await(f, run, JOB_RUN_RUNNING);
     cancel(f, run);
@@ -204,7 +205,7 @@ static void test_gpu_of_a_silent_driver_is_not_used(void **state)
     machine_write(machine_of(1, "hang=600000"));
     await_state(f, "cuda:0", "stale");
     run = submit(f, "cuda", 1);
-    await_reason(f, run, "1 stale (cuda:0: the driver has not answered for");
+    await_reason(f, run, "1 does not answer (cuda:0: the driver has not answered for");
     machine_write(machine_of(1, ""));
     await(f, run, JOB_RUN_RUNNING);
     /* The driver falls silent under a run: that goes on, and the supervisor with it. */
@@ -234,7 +235,7 @@ static void test_gpu_stays_held_over_a_restart(void **state)
     up(f);
     assert_int_equal(device(f, "cuda:0").run_id, b);
     a = submit(f, "cuda", 1);
-    await_reason(f, a, "waiting for 1 GPU, 0 free");
+    await_reason(f, a, "waiting for a GPU: the only one is in use");
     assert_int_equal(await(f, b, JOB_RUN_RUNNING).attempts, 1);
     cancel(f, b);
     await(f, a, JOB_RUN_RUNNING);
@@ -255,7 +256,8 @@ static void test_gpu_without_a_driver_its_runs_wait_and_others_go(void **state)
     run = submit(f, "cuda", 1); /* accepted when there was a GPU, say */
     cpu = submit(f, "cpu", 1);
     await(f, cpu, JOB_RUN_RUNNING);
-    await_reason(f, run, "waiting for 1 GPU, this machine has none: NVML does not start: Driver Not Loaded");
+    await_reason(f, run,
+                 "waiting for a GPU, but this machine has none: NVML does not start: Driver Not Loaded");
     cancel(f, cpu);
     cancel(f, run);
 }
@@ -281,7 +283,7 @@ static void test_gpu_instances_are_for_runs_of_one_slot(void **state)
     machine_write("driver 580\ngpu 0 uuid=GPU-a name=x total=100000 used=0 mig=1\n"
                   "instance 0 0 uuid=MIG-a0 name=x total=10000 used=0 gi=1\n"
                   "instance 0 1 uuid=MIG-a1 name=x total=40000 used=0 gi=2\nxid 4001 0 95\n");
-    await_reason(f, one, "waiting for 1 MIG instance, 0 free, 2 drained (cuda:0.0: XID 95");
+    await_reason(f, one, "waiting for a MIG instance: none is free, 2 are drained (cuda:0.0: XID 95");
     call(f, undrain_apply, (void *)"GPU-a");
     await(f, one, JOB_RUN_RUNNING);
     cancel(f, one);
@@ -301,7 +303,7 @@ static void test_gpu_an_operator_takes_a_device_out(void **state)
     await_state(f, "cpu:1", "drained");
     assert_string_equal(device(f, "cuda:0").drained_by, "test");
     run = submit(f, "cuda", 1);
-    await_reason(f, run, "1 drained (cuda:0: a fan is loud)");
+    await_reason(f, run, "1 is drained (cuda:0: a fan is loud)");
     cpu = submit(f, "cpu", 1);
     await(f, cpu, JOB_RUN_RUNNING);
     assert_string_equal(devices_of(f, cpu, 1), "cpu:0");

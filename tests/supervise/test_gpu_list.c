@@ -29,9 +29,9 @@ static void test_gpu_list_a_run_leaves_a_gpu_that_is_gone(void **state)
     assert_string_equal(device(f, "cuda:0").id, "GPU-b");
     /* Nothing is placed there, and nobody is told that it could never be: it may come back. */
     b = submit(f, "cuda", 1);
-    await_reason(f, b, "waiting for 1 GPU, 0 free, 1 gone (gone:0: the driver lists it no longer)");
+    await_reason(f, b, "waiting for a GPU: none is free, 1 is gone (gone:0: the driver lists it no longer)");
     c = submit(f, "cuda", 2);
-    await_reason(f, c, "1 gone");
+    await_reason(f, c, "1 is gone");
     assert_int_equal(sup_gpu_count(f->sup, NULL, NULL), 1);
     machine_write("driver 580\n" GPU(0, "GPU-a") GPU(1, "GPU-b"));
     await(f, b, JOB_RUN_RUNNING);
@@ -55,7 +55,7 @@ static void test_gpu_list_the_first_gpu_of_a_machine_is_used(void **state)
     assert_false(sup_cuda(f->sup, why));
     assert_string_equal(why, "this node has no NVIDIA GPU: the driver finds no GPU");
     run = submit(f, "cuda", 1);
-    await_reason(f, run, "waiting for 1 GPU, this machine has none: the driver finds no GPU");
+    await_reason(f, run, "waiting for a GPU, but this machine has none: the driver finds no GPU");
     machine_write("driver 580\n" GPU(0, "GPU-a"));
     await(f, run, JOB_RUN_RUNNING);
     assert_string_equal(devices_of(f, run, 1), "GPU-a");
@@ -80,7 +80,7 @@ static void test_gpu_list_instances_are_made_anew(void **state)
     await_step(f, one, 5);
     assert_string_equal(devices_of(f, one, 1), "MIG-0");
     two = submit(f, "cuda", 1);
-    await_reason(f, two, "waiting for 1 MIG instance, 0 free");
+    await_reason(f, two, "waiting for a MIG instance: the only one is in use");
     /* Taken apart under a run; while there is none, both wait, and neither is given up. */
     machine_write("driver 580\ngpu 0 uuid=GPU-a name=x total=100000 used=0 mig=1\n");
     await_reason(f, one, "this machine has none: its GPUs are split, and no MIG instance was made");
@@ -118,7 +118,7 @@ static void test_gpu_list_what_is_drained_is_so_when_it_comes_back(void **state)
     machine_write("driver 580\n" GPU(0, "GPU-a") GPU(1, "GPU-b"));
     await_state(f, "cuda:1", "drained");
     run = submit(f, "cuda", 2);
-    await_reason(f, run, "waiting for 2 GPUs, 1 free, 1 drained (cuda:1: a fan is loud)");
+    await_reason(f, run, "waiting for 2 GPUs: 1 is free, 1 is drained (cuda:1: a fan is loud)");
     call(f, undrain_apply, (void *)"GPU-b");
     await(f, run, JOB_RUN_RUNNING);
     cancel(f, run);

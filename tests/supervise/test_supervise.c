@@ -174,7 +174,7 @@ static void test_supervise_worker_refuses_the_folder_of_another_run(void **state
     put(f, "runs/3/run-id", "polyd run 3 of store %s document %s\n", store, zeros);
     refused_folder(f, "belongs to a run 3 of another document (00000000");
     put(f, "runs/4/run-id", "something else");
-    refused_folder(f, "does not say whose folder this is");
+    refused_folder(f, "does not name the run of this folder");
     put(f, "runs/5/checkpoints/step-000000000040.safetensors", "weights of long ago");
     refused_folder(f, "holds checkpoints, but this is the first attempt of run 5");
     assert_true(holds(f, "runs/5/checkpoints/step-000000000040.safetensors", "weights of long ago"));
@@ -526,7 +526,7 @@ static void test_supervise_queue_says_why(void **state)
     b = submit(f, (struct ids){0});
     for (int i = 0; i < 400 && !sup_queue_get(f->sup, b.run, &info); i++)
         pause_ms(5);
-    assert_string_equal(info.reason, "waiting for 1 cpu slot, 0 free");
+    assert_string_equal(info.reason, "waiting for a CPU slot: all are in use");
     assert_int_equal(info.position, 1);
     call(f, cancel_apply, &b);
     await(f, b.run, JOB_RUN_ENDED, 5);
@@ -556,7 +556,7 @@ static void test_supervise_memory_of_plans_is_not_promised_twice(void **state)
     c = submit(f, (struct ids){.plan_bytes = machine / 10});
     for (int i = 0; i < 400 && !sup_queue_get(f->sup, c.run, &info); i++)
         pause_ms(5);
-    assert_string_equal(info.reason, "waiting behind an earlier run that needs more slots or memory");
+    assert_string_equal(info.reason, "waiting for an earlier run, which needs more slots or memory, to start");
     f->sup = sup_stop(f->sup);
     sup_up(f);
     await_step(f, a.run, 50);

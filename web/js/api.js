@@ -1,6 +1,6 @@
 // The public API as the page sees it: one function a call, and the replies' names turned into ours in one place.
 
-import { plainReason, toNumber } from './format.js';
+import { shownReason, toNumber } from './format.js';
 import { readEvents } from './sse.js';
 
 /** @typedef {import('./types').Run} Run */
@@ -124,12 +124,12 @@ export function toRun(raw) {
         experiment: raw.experiment,
         state: raw.state,
         outcome: raw.outcome,
-        reason: plainReason(raw.queue?.reason || raw.reason),
+        reason: shownReason(raw.queue?.reason || raw.reason),
         step: raw.step,
         totalSteps: raw.total_steps,
         attempts: raw.attempts,
         // Of a run that waits the queue's reason is shown; that of the last attempt must not be lost behind it.
-        failure: raw.state === 'queued' && raw.restarts > 0 ? plainReason(raw.reason) : '',
+        failure: raw.state === 'queued' && raw.restarts > 0 ? shownReason(raw.reason) : '',
         mostAttempts: raw.attempts + Math.max(0, raw.max_restarts - raw.restarts) + (raw.state === 'queued' ? 1 : 0),
         created: raw.created,
         started: raw.started,

@@ -142,11 +142,11 @@ export function ago(time, now = Date.now()) {
     return s < 86400 * 14 ? `${Math.floor(s / 86400)} d ago` : new Date(time).toLocaleDateString();
 }
 
-/** What polyd notes of a command, as people say it. @type {Record<string, string>} */
+/** The reasons that polyd stores for commands, as the page shows them. @type {Record<string, string>} */
 const reasons = { 'paused with its job': 'Paused by you', paused: 'Paused by you', 'cancelled by a client': 'Cancelled', 'cancelled by request': 'Cancelled', 'not needed': 'Cancelled: not needed' };
 
 /** @param {string} reason of a run or a job */
-export const plainReason = reason => reasons[reason] ?? reason;
+export const shownReason = reason => reasons[reason] ?? reason.replace(/^waiting/, 'Waiting');
 
 /** @param {string | null | undefined} time */
 export function moment(time) {

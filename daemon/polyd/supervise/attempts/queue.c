@@ -160,25 +160,25 @@ static void note(struct attempts *s, const struct sched_item *item, struct queue
 
     *out = (struct queue_note){.run = item->id, .info.position = item->position};
     if (item->wake_us != SCHED_NEVER)
-        snprintf(out->info.reason, sizeof out->info.reason, "waiting %lld s before the next attempt",
-                 (long long)(left_us / 1000000 + 1));
+        snprintf(out->info.reason, sizeof out->info.reason,
+                 "waiting for its next attempt, which starts in %lld s", (long long)(left_us / 1000000 + 1));
     else if (item->capped)
         snprintf(out->info.reason, sizeof out->info.reason,
-                 "waiting for another run of its job to end: it runs at most %d at once", item->cap);
+                 "waiting for another run of its job to end: at most %d may run at the same time", item->cap);
     else if (item->behind)
         snprintf(out->info.reason, sizeof out->info.reason,
-                 "waiting behind an earlier run that needs more slots or memory");
+                 "waiting for an earlier run, which needs more slots or memory, to start");
     else if (item->unfit && !item->short_of_memory)
         snprintf(out->info.reason, sizeof out->info.reason,
-                 "waiting for %d GPU%s with %.1f GB of memory: those that are free have less", item->slots,
+                 "waiting for %d GPU%s with %.1f GB of memory: the free ones have less", item->slots,
                  item->slots == 1 ? "" : "s", 1e-9 * (double)item->bytes / item->slots);
     else
         devices_reason(s->devices, item->kind, item->slots, item->short_of_memory ? item->bytes : 0,
                        out->info.reason, sizeof out->info.reason);
 }
 
-/* Can it never start? Of GPUs that only counts which are known, whole or split, there or gone: an operator
- * may be about to make other instances, and a run that was accepted when there were enough waits for them. */
+/* Whether it can never start. For GPUs all known ones count, whole or split, present or gone: an operator may
+ * be about to make other instances, and a run that was accepted when there were enough waits for them. */
 static bool hopeless(const struct devices_look *look, const struct sched_item *item)
 {
     if (!item->impossible || !strcmp(item->kind, "cpu"))

@@ -40,7 +40,7 @@ static int64_t graphics_memory(const struct device_sample *p)
     return p->graphics_memory > 0 ? p->graphics_memory : 0;
 }
 
-/* Does somebody compute there? Only asked of a GPU that nobody of ours holds. */
+/* Whether a foreign process uses the GPU. Only called for a GPU without a holder. */
 static bool foreign(const struct device_sample *p, char *reason, size_t size)
 {
     int64_t used = p->memory_used - graphics_memory(p);
@@ -69,7 +69,7 @@ static enum slot_state gpu_state(const struct devices *ds, int i, char *reason, 
         return SLOT_BROKEN;
     }
     if (p->stale || !p->taken_us) {
-        snprintf(reason, size, "%s", p->taken_us ? p->reason : "the driver has not said anything yet");
+        snprintf(reason, size, "%s", p->taken_us ? p->reason : "the driver has not answered yet");
         return SLOT_STALE;
     }
     /* Its processes are ours, or cannot be told from ours: in a container they have other numbers. */
@@ -78,7 +78,7 @@ static enum slot_state gpu_state(const struct devices *ds, int i, char *reason, 
         return SLOT_SERVING;
     }
     if (p->taken_us <= ds->held[i].freed_us) {
-        snprintf(reason, size, "given back a moment ago");
+        snprintf(reason, size, "released a moment ago");
         return SLOT_CHECKING;
     }
     return foreign(p, reason, size) ? SLOT_FOREIGN : SLOT_FREE;
@@ -177,7 +177,7 @@ int64_t slots_memory_held(const struct devices *ds, const char *kind)
 void slots_memory_reason(const struct devices *ds, const char *kind, int64_t need_bytes, char *out,
                          size_t size)
 {
-    snprintf(out, size, "waiting for memory: its plan needs %.2f GB, what runs now holds %.2f GB of %.2f GB",
+    snprintf(out, size, "waiting for memory: its plan needs %.2f GB; running jobs hold %.2f of %.2f GB",
              1e-9 * (double)need_bytes, 1e-9 * (double)slots_memory_held(ds, kind),
              1e-9 * (double)slots_memory(ds, kind));
 }
@@ -337,32 +337,49 @@ void slots_why_none(const struct devices *ds, char *out, size_t size)
 
 void slots_reason(const struct devices *ds, const char *kind, int slots, char *out, size_t size)
 {
-    static const enum slot_state states[] = {SLOT_FOREIGN, SLOT_DRAINED, SLOT_DRAINING, SLOT_BROKEN,
-                                             SLOT_STALE,   SLOT_GONE,    SLOT_CHECKING};
+    static const struct {
+        enum slot_state state;
+        const char *one, *many;
+    } states[] = {{SLOT_FOREIGN, "is used by", "are used by"},
+                  {SLOT_DRAINED, "is drained", "are drained"},
+                  {SLOT_DRAINING, "is being drained", "are being drained"},
+                  {SLOT_BROKEN, "is broken", "are broken"},
+                  {SLOT_STALE, "does not answer", "do not answer"},
+                  {SLOT_GONE, "is gone", "are gone"},
+                  {SLOT_CHECKING, "is being checked", "are being checked"}};
     struct slot_count c = slots_count(ds, kind);
-    const char *unit = !strcmp(kind, "cuda") ? "GPU" : !strcmp(kind, "mig") ? "MIG instance" : "cpu slot";
+    const char *unit = !strcmp(kind, "cuda") ? "GPU" : !strcmp(kind, "mig") ? "MIG instance" : "CPU slot";
+    char others[SUP_WHY_BYTES] = "";
 
-    snprintf(out, size, "waiting for %d %s%s, ", slots, unit, slots == 1 ? "" : "s");
+    if (slots == 1)
+        snprintf(out, size, "waiting for a %s", unit);
+    else
+        snprintf(out, size, "waiting for %d %ss", slots, unit);
     if (!c.total) {
         const char *why = "";
 
         (void)gpu_count(ds, &why);
-        add(out, size, "this machine has none%s%s", ds->watch && why[0] ? ": " : "", ds->watch ? why : "");
+        add(out, size, ", but this machine has none%s%s", ds->watch && why[0] ? ": " : "",
+            ds->watch ? why : "");
         return;
     }
-    add(out, size, "%d free", c.free);
     for (size_t i = 0; i < sizeof states / sizeof *states; i++) {
         char reason[200] = "";
-        const char *name = "";
-        int count = first_of(ds, kind, states[i], reason, sizeof reason, &name);
+        const char *name = "", *verb;
+        int count = first_of(ds, kind, states[i].state, reason, sizeof reason, &name);
 
-        if (!count)
-            continue;
-        if (states[i] == SLOT_FOREIGN)
-            add(out, size, ", %d busy with %s", count, reason);
-        else if (states[i] == SLOT_CHECKING)
-            add(out, size, ", %d being checked", count);
-        else
-            add(out, size, ", %d %s (%s: %s)", count, slot_state_name(states[i]), name, reason);
+        verb = count == 1 ? states[i].one : states[i].many;
+        if (count && states[i].state == SLOT_FOREIGN)
+            add(others, sizeof others, ", %d %s %s", count, verb, reason);
+        else if (count && states[i].state == SLOT_CHECKING)
+            add(others, sizeof others, ", %d %s", count, verb);
+        else if (count)
+            add(others, sizeof others, ", %d %s (%s: %s)", count, verb, name, reason);
     }
+    if (c.free)
+        add(out, size, ": %d %s free%s", c.free, c.free == 1 ? "is" : "are", others);
+    else if (others[0])
+        add(out, size, ": none is free%s", others);
+    else
+        add(out, size, ": %s in use", c.total == 1 ? "the only one is" : "all are");
 }

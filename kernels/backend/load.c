@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The driver's library; whether it opens is what "there is a driver" means. */
+/* The driver's library: there is a driver if this opens. */
 static const char *driver_of(const char *name)
 {
     return strcmp(name, "cuda") == 0 ? "libcuda.so.1" : NULL;
@@ -39,7 +39,7 @@ static bool join(char *out, size_t size, const char *folder, const char *middle,
     return n > 0 && (size_t)n < size;
 }
 
-/* Writes the path to open. False: nothing is there, and `out` is where it should be. */
+/* Writes the path to open. False: the file does not exist, and `out` is where it should be. */
 static bool find(const char *name, char *out, size_t size)
 {
     const char *folder = getenv("POLYD_PLUGIN_DIR");
@@ -99,7 +99,7 @@ enum pd_err pk_backend_load(const char *name, enum pk_load purpose, const struct
         }
         file = path;
     } else if (access(file, F_OK) != 0) {
-        return pd_fail(why, PD_ERR_NOT_FOUND, "the plug-in '%s', which the environment names, is not there",
+        return pd_fail(why, PD_ERR_NOT_FOUND, "the plug-in '%s', which the environment names, does not exist",
                        file);
     }
     handle = dlopen(file, RTLD_NOW | RTLD_LOCAL);
@@ -113,12 +113,13 @@ enum pd_err pk_backend_load(const char *name, enum pk_load purpose, const struct
     memcpy(&entry, &symbol, sizeof entry); /* C has no cast from object to function */
     api = entry();
     if (!api) {
-        err = pd_fail(why, PD_ERR_IO, "%s gave no table", file);
+        err = pd_fail(why, PD_ERR_IO, "%s returned no table of functions", file);
         goto out;
     }
     if (api->abi != PK_BACKEND_ABI) {
-        err = pd_fail(why, PD_ERR_VERSION, "%s was built for version %u of the table; this is %u", file,
-                      api->abi, PK_BACKEND_ABI);
+        err = pd_fail(why, PD_ERR_VERSION,
+                      "%s was built for version %u of the plug-in interface; this program has version %u",
+                      file, api->abi, PK_BACKEND_ABI);
         goto out;
     }
     *ret = api;

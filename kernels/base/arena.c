@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define ARENA_BLOCK 65536 /* bytes: one malloc for many names and nodes */
+#define ARENA_BLOCK 65536 /* bytes of one malloc, which serves many allocations */
 
 struct block {
     struct block *next;

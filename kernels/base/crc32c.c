@@ -7,7 +7,7 @@
 #include <nmmintrin.h>
 #endif
 
-/* Eight tables, so that the portable form eats eight bytes a step. */
+/* Eight tables, so that the portable form takes eight bytes per step. */
 static uint32_t table[8][256];
 static pthread_once_t table_once = PTHREAD_ONCE_INIT;
 

@@ -108,7 +108,7 @@ enum pd_err pd_file_make_dirs(const char *dir, struct pd_why *why)
     size_t len = strlen(dir);
 
     if (len == 0 || len >= sizeof path)
-        return pd_fail(why, PD_ERR_INVALID, "'%s' is no directory name", dir);
+        return pd_fail(why, PD_ERR_INVALID, "'%s' is not a directory name", dir);
     memcpy(path, dir, len + 1);
     for (char *p = path + 1;; p++) {
         char kept = *p;

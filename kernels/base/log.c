@@ -21,7 +21,7 @@ void pd_log_set_plain(bool plain)
     atomic_store(&log_plain, plain);
 }
 
-void pd_log(enum pd_log_level level, const char *room, const char *fmt, ...)
+void pd_log(enum pd_log_level level, const char *module, const char *fmt, ...)
 {
     char line[2048];
     char when[PD_CLOCK_TEXT_SIZE];
@@ -37,9 +37,9 @@ void pd_log(enum pd_log_level level, const char *room, const char *fmt, ...)
                      level <= PD_LOG_ERROR     ? "error "
                      : level == PD_LOG_WARNING ? "warning "
                                                : "",
-                     room);
+                     module);
     else
-        n = snprintf(line, sizeof line, "<%d>%s %s: ", (int)level, when, room);
+        n = snprintf(line, sizeof line, "<%d>%s %s: ", (int)level, when, module);
     used = n > 0 ? (size_t)n : 0;
     va_start(ap, fmt);
     n = vsnprintf(line + used, sizeof line - used, fmt, ap);
@@ -48,7 +48,7 @@ void pd_log(enum pd_log_level level, const char *room, const char *fmt, ...)
     if (used > sizeof line - 2)
         used = sizeof line - 2; /* cut short: the newline must fit */
     line[used++] = '\n';
-    /* A log that cannot be written has nobody to tell. */
+    /* A log that cannot be written has no place to report that. */
     if (write(STDERR_FILENO, line, used) < 0)
         return;
 }

@@ -44,7 +44,7 @@ const char *pd_nearest(const char *text, const char *const *names, size_t count,
 
     for (size_t i = 0; i < count; i++) {
         unsigned d = pd_distance(text, names[i]);
-        /* Of a name with two letters nothing would be left. */
+        /* For a name of two letters every other one would be near. */
         if (d < best_distance && d < strlen(names[i]) && d < strlen(text)) {
             best = names[i];
             best_distance = d;

@@ -40,7 +40,7 @@ static enum pd_err measure(int at, const char *name, int depth, struct pd_tree *
     DIR *d;
 
     if (fstatat(at, name, &st, AT_SYMLINK_NOFOLLOW))
-        return pd_fail_errno(why, errno, "cannot look at '%s'", name);
+        return pd_fail_errno(why, errno, "cannot inspect '%s'", name);
     if (!S_ISDIR(st.st_mode)) {
         ret->bytes += S_ISREG(st.st_mode) ? st.st_size : 0;
         ret->files++;
@@ -181,7 +181,7 @@ enum pd_err pd_folder_measure(const char *dir, const char *suffix, struct pd_tre
     return err;
 }
 
-/* Removes the file unless somebody holds it. */
+/* Removes the file unless a process holds its lock. */
 static bool take(int dir, const char *name, bool dry)
 {
     int fd = openat(dir, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);

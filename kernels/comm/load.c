@@ -6,7 +6,7 @@
 
 #include "kernels/comm/comm.h"
 
-/* Beside the program, where the build and the packages put it. */
+/* In the folder of the program, where the build and the packages put it. */
 static bool beside(char *out, size_t size)
 {
     ssize_t n = readlink("/proc/self/exe", out, size - 1);
@@ -31,26 +31,30 @@ enum pd_err pk_comm_load_nccl(const char *path, const struct pk_comm_api **ret, 
 
     if (!path) {
         if (!beside(own, sizeof own))
-            return pd_fail(why, PD_ERR_NOT_FOUND, "cannot tell where comm_nccl.so is");
+            return pd_fail(why, PD_ERR_NOT_FOUND,
+                           "cannot find the folder of the program, where comm_nccl.so would be");
         path = own;
     }
     if (access(path, R_OK) != 0)
-        return pd_fail(why, PD_ERR_NOT_FOUND, "'%s' is missing: this build has no ranks on GPUs", path);
+        return pd_fail(why, PD_ERR_NOT_FOUND, "'%s' is missing: this build cannot run several ranks on GPUs",
+                       path);
     lib = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!lib)
         return pd_fail(why, PD_ERR_UNSUPPORTED, "cannot open '%s': %s", path, dlerror());
     symbol = dlsym(lib, PK_COMM_ENTRY);
     if (!symbol) {
         dlclose(lib);
-        return pd_fail(why, PD_ERR_VERSION, "'%s' is no plug-in of polyd: it lacks %s", path, PK_COMM_ENTRY);
+        return pd_fail(why, PD_ERR_VERSION, "'%s' is not a plug-in of polyd: it lacks %s", path,
+                       PK_COMM_ENTRY);
     }
-    memcpy(&entry, &symbol, sizeof entry); /* what POSIX allows and ISO C does not say */
+    memcpy(&entry, &symbol, sizeof entry); /* POSIX allows this conversion, ISO C does not define it */
     api = entry();
     if (!api || api->abi != PK_COMM_ABI) {
         unsigned abi = api ? (unsigned)api->abi : 0;
 
         dlclose(lib);
-        return pd_fail(why, PD_ERR_VERSION, "'%s' was built for version %u of the table, this program has %u",
+        return pd_fail(why, PD_ERR_VERSION,
+                       "'%s' was built for version %u of the plug-in interface, this program has version %u",
                        path, abi, PK_COMM_ABI);
     }
     *ret = api; /* the library stays: its threads and handles outlive a comm */

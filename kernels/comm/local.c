@@ -1,9 +1,11 @@
 /* Ranks of one host through shared memory.
  *
- * A small operation travels with one meeting: everyone writes its numbers into a cell of its own, and after
- * the meeting reads all cells; two sets of cells take turns, so nobody overwrites what another still reads. A
- * large one goes by chunks with two meetings each: everyone lays its chunk down; everyone sums its slice of
- * all chunks, in the order of ranks; everyone takes the whole. */
+ * A small operation needs one barrier: each rank writes its numbers into its own cell, and after the barrier
+ * reads all cells. Two sets of cells alternate, so no rank overwrites a cell that another one still reads.
+ * A large operation goes in chunks with two barriers each:
+ *
+ *   each rank writes its chunk | barrier | each sums its slice of all chunks, in the order of ranks | barrier |
+ *   each reads the whole sum */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -105,7 +107,7 @@ static void nap(void)
     nanosleep(&t, NULL);
 }
 
-/* Maps the header, lays the memory out if nobody has, waits until it is, maps all of it. */
+/* Maps the header; the first rank lays the memory out, the others wait for it; then maps all of it. */
 static enum pd_err attach(struct pk_comm *c, const struct id *id, size_t chunk_bytes, int64_t until_us,
                           struct pd_why *why)
 {
@@ -185,7 +187,7 @@ static enum pd_err local_open(const struct pk_comm_host *host, const struct pk_c
     struct local_rank *me;
     struct pk_comm *c;
     struct id id;
-    int32_t nobody = 0;
+    int32_t none = 0;
     char state;
     enum pd_err err;
 
@@ -214,11 +216,11 @@ static enum pd_err local_open(const struct pk_comm_host *host, const struct pk_c
         goto out;
     }
     if (!local_process((int32_t)getpid(), &me->start, &state) ||
-        !atomic_compare_exchange_strong(&me->pid, &nobody, (int32_t)getpid())) {
+        !atomic_compare_exchange_strong(&me->pid, &none, (int32_t)getpid())) {
         err = pd_fail(why, PD_ERR_EXISTS, "rank %d cannot take its place", c->rank);
         goto out;
     }
-    err = local_meet(c, open_us, why);
+    err = local_barrier(c, open_us, why);
     if (c->rank == 0 && id.pid == (int32_t)getpid())
         close(id.fd); /* all have mapped it, or never will */
     if (err != PD_OK)
@@ -230,7 +232,7 @@ out:
     return err;
 }
 
-/* ---- moving ---- */
+/* ---- operations ---- */
 
 static enum pd_err take(struct pk_comm *c, void *to, const void *from, size_t bytes, struct pd_why *why)
 {
@@ -248,7 +250,7 @@ static enum pd_err give(struct pk_comm *c, void *to, const void *from, size_t by
     return PD_OK;
 }
 
-/* A rank that cannot go on says so: the others wait for it otherwise. */
+/* A rank that fails aborts, so that the others do not wait for it. */
 static enum pd_err give_up(struct pk_comm *c, enum pd_err err, struct pd_why *why)
 {
     if (err != PD_OK && c->err == PD_OK) {
@@ -259,7 +261,7 @@ static enum pd_err give_up(struct pk_comm *c, enum pd_err err, struct pd_why *wh
     return err;
 }
 
-/* Begins an operation; what the others do is compared at its first meeting. */
+/* Begins an operation. After its first barrier the operations of all ranks are compared. */
 static void post(struct pk_comm *c, enum kind kind, enum pk_dtype dtype, int root, int64_t count)
 {
     c->operations++;
@@ -269,7 +271,7 @@ static void post(struct pk_comm *c, enum kind kind, enum pk_dtype dtype, int roo
 
 static enum pd_err first_meeting(struct pk_comm *c, struct pd_why *why)
 {
-    enum pd_err err = local_meet(c, c->wait_us, why);
+    enum pd_err err = local_barrier(c, c->wait_us, why);
     const struct local_post *mine = &c->shared->rank[c->rank].post[c->operations & 1];
 
     for (int i = 0; i < c->ranks && err == PD_OK; i++) {
@@ -412,12 +414,12 @@ static enum pd_err all_reduce(struct pk_comm *c, const void *from, void *to, int
 
         err = take(c, chunk(c, c->rank), (const char *)from + (size_t)at * size, (size_t)n * size, why);
         if (err == PD_OK)
-            err = at ? local_meet(c, c->wait_us, why) : first_meeting(c, why);
+            err = at ? local_barrier(c, c->wait_us, why) : first_meeting(c, why);
         if (err == PD_OK && end > first)
             sum(sums + (size_t)first * size, chunk(c, 0) + (size_t)first * size, c->chunk_bytes, c->ranks,
                 end - first, dtype);
         if (err == PD_OK)
-            err = local_meet(c, c->wait_us, why);
+            err = local_barrier(c, c->wait_us, why);
         if (err == PD_OK && (root < 0 || root == c->rank))
             err = give(c, (char *)to + (size_t)at * size, sums, (size_t)n * size, why);
     }
@@ -444,12 +446,12 @@ static enum pd_err reduce_scatter(struct pk_comm *c, const void *from, void *to,
             err = take(c, chunk(c, c->rank) + (size_t)r * row,
                        (const char *)from + ((size_t)r * (size_t)count + (size_t)at) * size, bytes, why);
         if (err == PD_OK)
-            err = at ? local_meet(c, c->wait_us, why) : first_meeting(c, why);
+            err = at ? local_barrier(c, c->wait_us, why) : first_meeting(c, why);
         if (err != PD_OK)
             break;
         sum(sums, chunk(c, 0) + (size_t)c->rank * row, c->chunk_bytes, c->ranks, n, dtype);
-        err = local_meet(c, c->wait_us, why);
-        /* After the meeting: `to` may lie in `from`, but nobody reads that. */
+        err = local_barrier(c, c->wait_us, why);
+        /* After the barrier: `to` may lie in `from`, which no other rank reads any more. */
         if (err == PD_OK)
             err = give(c, (char *)to + (size_t)at * size, sums, bytes, why);
     }
@@ -472,12 +474,12 @@ static enum pd_err all_gather(struct pk_comm *c, const void *from, void *to, int
 
         err = take(c, chunk(c, c->rank), (const char *)from + (size_t)at * size, bytes, why);
         if (err == PD_OK)
-            err = at ? local_meet(c, c->wait_us, why) : first_meeting(c, why);
+            err = at ? local_barrier(c, c->wait_us, why) : first_meeting(c, why);
         for (int r = 0; r < c->ranks && err == PD_OK; r++)
             err = give(c, (char *)to + ((size_t)r * (size_t)count + (size_t)at) * size, chunk(c, r), bytes,
                        why);
         if (err == PD_OK)
-            err = local_meet(c, c->wait_us, why);
+            err = local_barrier(c, c->wait_us, why);
     }
     return give_up(c, err, why);
 }
@@ -509,11 +511,11 @@ static enum pd_err broadcast(struct pk_comm *c, void *memory, int64_t count, enu
         if (c->rank == root)
             err = take(c, chunk(c, root), (char *)memory + at, n, why);
         if (err == PD_OK)
-            err = at ? local_meet(c, c->wait_us, why) : first_meeting(c, why);
+            err = at ? local_barrier(c, c->wait_us, why) : first_meeting(c, why);
         if (err == PD_OK && c->rank != root)
             err = give(c, (char *)memory + at, chunk(c, root), n, why);
         if (err == PD_OK)
-            err = local_meet(c, c->wait_us, why);
+            err = local_barrier(c, c->wait_us, why);
     }
     return give_up(c, err, why);
 }

@@ -1,8 +1,7 @@
 /* kernels/comm/local.h: private to `local`: what lies in the shared memory, and how ranks wait on it.
  *
- * Every rank counts the meetings it has come to; a meeting is over when all have counted as far. Everything
- * else in the memory is written before a meeting and read after it, so meetings are all the order there is.
- */
+ * Every rank counts the barriers that it has reached; a barrier is passed when all ranks have counted as far.
+ * All other memory is written before a barrier and read after it: barriers are the only synchronisation. */
 #pragma once
 
 #include <stdatomic.h>
@@ -10,19 +9,19 @@
 #include "kernels/comm/comm.h"
 
 #define LOCAL_MAGIC UINT64_C(0x31636d6d6f636470)
-#define LOCAL_SMALL 4096 /* bytes that travel with one meeting */
+#define LOCAL_SMALL 4096 /* bytes that are exchanged with one barrier */
 #define LOCAL_REASON 256
 
-/* What a rank is about to do, so that a disagreement is an error and not nonsense. */
+/* The operation that a rank begins. If the ranks differ, the operation is an error. */
 struct local_post {
     int32_t kind, dtype, root;
     int64_t count;
 };
 
 struct local_rank {
-    _Alignas(128) _Atomic uint32_t arrived; /* futex: meetings come to */
+    _Alignas(128) _Atomic uint32_t arrived; /* futex: barriers reached */
     _Atomic uint32_t sleepers;              /* on `arrived` */
-    _Atomic int32_t pid;                    /* 0: not here yet */
+    _Atomic int32_t pid;                    /* 0: not opened yet */
     _Atomic uint32_t left;
     uint64_t start;            /* of the process, clock ticks; written before pid */
     struct local_post post[2]; /* by the parity of the operation */
@@ -46,19 +45,20 @@ struct pk_comm {
     int rank, ranks;
     int64_t wait_us, stopped_us;
     size_t chunk_bytes;
-    uint32_t meetings;   /* come to so far */
+    uint32_t barriers;   /* reached so far */
     uint64_t operations; /* begun so far */
-    bool spin;           /* a processor for every rank */
+    bool spin;           /* poll before sleeping: there is a processor for every rank */
     _Atomic int64_t waited_us;
     enum pd_err err; /* sticky */
     struct pd_why why;
     int64_t stopped_since_us[PK_COMM_RANKS_MAX]; /* 0: runs */
 };
 
-/* One meeting of all ranks. */
-enum pd_err local_meet(struct pk_comm *c, int64_t wait_us, struct pd_why *why);
+/* Waits until all ranks have reached the same barrier. PD_ERR_TIMEOUT after `wait_us`, PD_ERR_CLOSED if a rank
+ * died, left or aborted; the sentence names it. */
+enum pd_err local_barrier(struct pk_comm *c, int64_t wait_us, struct pd_why *why);
 void local_abort(struct pk_comm *c, const char *reason);
-/* Whether somebody has given up or died, without a meeting. */
+/* Whether a rank has aborted or died; does not wait. */
 enum pd_err local_look(struct pk_comm *c, struct pd_why *why);
 /* Start time and state letter of a process; false: there is none. */
 bool local_process(int32_t pid, uint64_t *ret_start, char *ret_state);

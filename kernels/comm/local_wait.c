@@ -1,4 +1,4 @@
-/* Meetings: how a rank waits for the others, and how it notices that one will never come. */
+/* Barriers: how a rank waits for the others, and how it notices that one of them will never arrive. */
 #include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
@@ -12,8 +12,8 @@
 #include "kernels/base/clock.h"
 #include "kernels/comm/local.h"
 
-#define LOOK_US 100000 /* a sleeper looks after its peer so often */
-#define SPINS 2000     /* about 10 us: what a peer with a processor of its own is late by */
+#define LOOK_US 100000 /* time between two checks of a sleeping rank whether its peer lives */
+#define SPINS 2000     /* about 10 us: the delay of a peer that runs on its own processor */
 
 static void futex_wait(_Atomic uint32_t *word, uint32_t seen)
 {
@@ -60,7 +60,7 @@ void local_abort(struct pk_comm *c, const char *reason)
         futex_wake(&s->rank[i].arrived);
 }
 
-/* The call has failed, and so will all that follow; the others learn of it. `tell`: unless they know. */
+/* This call and all later ones fail. `tell`: the other ranks do not know the reason yet. */
 static enum pd_err fail(struct pk_comm *c, enum pd_err err, const char *text, bool tell, struct pd_why *why)
 {
     c->err = err;
@@ -79,13 +79,13 @@ static enum pd_err fail(struct pk_comm *c, enum pd_err err, const char *text, bo
     return pd_fail(why, err, "%s", text);
 }
 
-static bool here(const struct local_rank *r, uint32_t meeting)
+static bool here(const struct local_rank *r, uint32_t barrier)
 {
-    return (int32_t)(atomic_load_explicit(&r->arrived, memory_order_acquire) - meeting) >= 0;
+    return (int32_t)(atomic_load_explicit(&r->arrived, memory_order_acquire) - barrier) >= 0;
 }
 
-/* Looks whether rank i may still come to a meeting, or whether it lives at all. */
-static enum pd_err look(struct pk_comm *c, int i, bool meeting, int64_t now_us, struct pd_why *why)
+/* Whether rank i is alive and, with `barrier`, may still reach the present barrier. */
+static enum pd_err look(struct pk_comm *c, int i, bool barrier, int64_t now_us, struct pd_why *why)
 {
     struct local_rank *r = &c->shared->rank[i];
     int32_t pid = atomic_load(&r->pid);
@@ -95,17 +95,17 @@ static enum pd_err look(struct pk_comm *c, int i, bool meeting, int64_t now_us, 
     if (atomic_load(&c->shared->aborted) == 2)
         return fail(c, PD_ERR_CLOSED, c->shared->reason, false, why);
     if (!pid)
-        return PD_OK; /* has not come yet: the time-out's business */
+        return PD_OK; /* not opened yet: the time limit covers it */
     if (!local_process(pid, &start, &state) || start != r->start || state == 'Z' || state == 'X') {
-        if (meeting && here(r, c->meetings))
+        if (barrier && here(r, c->barriers))
             return PD_OK;
-        if (!meeting && atomic_load(&r->left))
+        if (!barrier && atomic_load(&r->left))
             return PD_OK;
         snprintf(text, sizeof text, "rank %d (process %d) died", i, (int)pid);
         return fail(c, PD_ERR_CLOSED, text, true, why);
     }
-    if (meeting && atomic_load(&r->left)) {
-        if (here(r, c->meetings))
+    if (barrier && atomic_load(&r->left)) {
+        if (here(r, c->barriers))
             return PD_OK;
         snprintf(text, sizeof text, "rank %d (process %d) has left", i, (int)pid);
         return fail(c, PD_ERR_CLOSED, text, true, why);
@@ -128,7 +128,7 @@ static void breathe(void)
 #endif
 }
 
-enum pd_err local_meet(struct pk_comm *c, int64_t wait_us, struct pd_why *why)
+enum pd_err local_barrier(struct pk_comm *c, int64_t wait_us, struct pd_why *why)
 {
     struct local_rank *me = &c->shared->rank[c->rank];
     int64_t began_us = 0;
@@ -136,36 +136,37 @@ enum pd_err local_meet(struct pk_comm *c, int64_t wait_us, struct pd_why *why)
 
     if (c->err != PD_OK)
         return pd_fail(why, c->err, "%s", c->why.text);
-    c->meetings++;
-    atomic_store_explicit(&me->arrived, c->meetings, memory_order_seq_cst);
+    c->barriers++;
+    atomic_store_explicit(&me->arrived, c->barriers, memory_order_seq_cst);
     if (atomic_load_explicit(&me->sleepers, memory_order_seq_cst))
         futex_wake(&me->arrived);
     for (int i = 0; i < c->ranks && err == PD_OK; i++) {
         struct local_rank *r = &c->shared->rank[i];
 
-        if (here(r, c->meetings))
+        if (here(r, c->barriers))
             continue;
         if (!began_us)
             began_us = pd_clock_mono_us();
-        for (int k = 0; c->spin && k < SPINS && !here(r, c->meetings); k++)
+        for (int k = 0; c->spin && k < SPINS && !here(r, c->barriers); k++)
             breathe();
-        while (!here(r, c->meetings) && err == PD_OK) {
+        while (!here(r, c->barriers) && err == PD_OK) {
             uint32_t seen;
             int64_t now_us;
 
             atomic_fetch_add(&r->sleepers, 1);
             seen = atomic_load(&r->arrived);
-            if ((int32_t)(seen - c->meetings) < 0 && atomic_load(&c->shared->aborted) != 2)
+            if ((int32_t)(seen - c->barriers) < 0 && atomic_load(&c->shared->aborted) != 2)
                 futex_wait(&r->arrived, seen);
             atomic_fetch_sub(&r->sleepers, 1);
-            if (here(r, c->meetings))
+            if (here(r, c->barriers))
                 break;
             now_us = pd_clock_mono_us();
             err = look(c, i, true, now_us, why);
-            if (err == PD_OK && now_us - began_us > wait_us && !here(r, c->meetings)) {
+            if (err == PD_OK && now_us - began_us > wait_us && !here(r, c->barriers)) {
                 char text[160];
 
-                snprintf(text, sizeof text, "rank %d did not come within %.3g s", i, (double)wait_us * 1e-6);
+                snprintf(text, sizeof text, "rank %d did not arrive within %.3g s", i,
+                         (double)wait_us * 1e-6);
                 err = fail(c, PD_ERR_TIMEOUT, text, true, why);
             }
         }
@@ -182,7 +183,8 @@ enum pd_err local_look(struct pk_comm *c, struct pd_why *why)
     if (atomic_load(&c->shared->aborted) == 2)
         return fail(c, PD_ERR_CLOSED, c->shared->reason, false, why);
     for (int i = 0; i < c->ranks && err == PD_OK; i++)
-        if (i != c->rank && !atomic_load(&c->shared->rank[i].left)) /* who has left did so in good order */
+        if (i != c->rank &&
+            !atomic_load(&c->shared->rank[i].left)) /* a rank that left did so in good order */
             err = look(c, i, false, pd_clock_mono_us(), why);
     return err;
 }

@@ -1,14 +1,14 @@
 /* comm_nccl.so: ranks on GPUs through NCCL. It takes no symbol from the program that opens it.
  *
- * Calls only enqueue on the stream they are given, so a step with them can be recorded. What NCCL does not
- * notice by itself - a process of this host that dies in the middle - a watchdog does: `local` keeps the
- * processes of the ranks and the reason of whoever gave up, five times a second it is asked, and NCCL for its
- * own errors. On any of them the communicator is aborted, which ends what runs on the GPU; it is never
- * destroyed in good order, because that waits for ranks that may be gone. Even an abort comes back only when
- * the recorded steps that hold calls of the communicator are destroyed (NCCL counts them), and whoever is to
- * destroy them may be waiting for our lock: so a thread of its own makes that call.
+ * Calls only enqueue on the stream they are given, so a step with them can be recorded. NCCL does not notice
+ * that a process of this host died in the middle of a call. A watchdog does: five times a second it asks
+ * `local`, which keeps the processes of the ranks and the reason of the first abort, and asks NCCL for its own
+ * errors. On any of them it aborts the communicator, which ends what runs on the GPU. The communicator is never
+ * destroyed in good order, because that waits for ranks that may be gone. Even an abort returns only after the
+ * recorded steps that hold calls of the communicator are destroyed (NCCL counts them), and the thread that
+ * destroys them may wait for our lock; therefore a separate thread calls the abort.
  *
- * Compiled and tried against a stand-in for the library; not yet run on GPUs. */
+ * Compiled, and tested against a stand-in for the library; not yet run on GPUs. */
 #include <errno.h>
 #include <nccl.h>
 #include <pthread.h>
@@ -23,7 +23,7 @@
 
 #define OPEN_US (INT64_C(120) * 1000000)
 #define LOOK_US 200000
-#define CLOSE_US 2000000 /* most that close gives an abort; the end of the process ends it otherwise */
+#define CLOSE_US 2000000 /* longest wait of close for an abort; after that the end of the process ends it */
 
 struct id {
     ncclUniqueId nccl;
@@ -83,7 +83,7 @@ static void *end_of(void *nccl)
     return NULL;
 }
 
-/* What runs on the GPU stops soon. Lock held, or nobody else is there. */
+/* What runs on the GPU stops soon. Lock held, or no other thread exists. */
 static void end(struct pk_comm *c)
 {
     if (!c->nccl)
@@ -94,7 +94,8 @@ static void end(struct pk_comm *c)
     c->nccl = NULL;
 }
 
-/* The end of it: the first reason stays, the others are told, what runs on the GPU stops. Lock held. */
+/* Ends the communicator: the first reason is kept, the other ranks are notified, what runs on the GPU stops.
+ * Lock held. */
 static void give_up(struct pk_comm *c, enum pd_err err, const char *text, bool tell)
 {
     if (c->err == PD_OK) {
@@ -160,7 +161,7 @@ static struct pk_comm *nccl_close(struct pk_comm *c)
     return NULL;
 }
 
-/* Until a call that does not block has come to its end. Lock held. */
+/* Waits for the end of a non-blocking call. Lock held. */
 static enum pd_err settle(struct pk_comm *c, ncclResult_t result, const char *what, int64_t until_us,
                           struct pd_why *why)
 {
@@ -217,7 +218,7 @@ static enum pd_err nccl_open(const struct pk_comm_host *host, const struct pk_co
     pthread_mutex_lock(&c->lock);
     /* On the device that the back end has chosen for this thread. */
     result = ncclCommInitRankConfig(&c->nccl, o->ranks, id.nccl, o->rank, &config);
-    err = settle(c, result, "meeting the other ranks", until_us, why);
+    err = settle(c, result, "connecting to the other ranks", until_us, why);
     pthread_mutex_unlock(&c->lock);
     if (err != PD_OK)
         goto out;
@@ -259,7 +260,7 @@ static enum pd_err type_of(enum pk_dtype dtype, ncclDataType_t *ret, struct pd_w
         *ret = ncclInt32;
         return PD_OK;
     default:
-        return pd_fail(why, PD_ERR_INVALID, "%s does not travel between ranks", pk_dtype_name(dtype));
+        return pd_fail(why, PD_ERR_INVALID, "%s cannot be sent between ranks", pk_dtype_name(dtype));
     }
 }
 
@@ -368,7 +369,7 @@ static enum pd_err check(struct pk_comm *c, struct pd_why *why)
 
 static int64_t waited_us(const struct pk_comm *c)
 {
-    (void)c; /* the GPU waits, and does not say how long */
+    (void)c; /* the GPU waits, for a time that is not known here */
     return 0;
 }
 

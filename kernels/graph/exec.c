@@ -28,7 +28,7 @@ struct pk_arena {
     const struct pk_backend_api *api;
     struct pk_backend *backend;
     uint64_t moved;              /* how often `memory` was replaced */
-    const struct pk_exec *holds; /* whose values; NULL: nobody's */
+    const struct pk_exec *holds; /* the plan whose values it holds; NULL: none */
 };
 
 struct pk_exec {
@@ -454,7 +454,7 @@ out:
     return err;
 }
 
-/* Nobody frees a recording that may still be running. */
+/* A recording must not be freed while it may still be running. */
 static void drop_captured(struct pk_exec *e)
 {
     if (e->captured) {

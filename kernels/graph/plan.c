@@ -273,8 +273,7 @@ out:
     return ok;
 }
 
-/* Meetings of the ranks come in the order of building: all ranks then agree on it, whatever else each of them
- * has in its graph. */
+/* Collectives run in the order of building: all ranks then agree on it, even if their graphs differ otherwise. */
 static void order_ranks(struct problem *p, struct pairs *edge)
 {
     int32_t last = -1;

@@ -1,8 +1,8 @@
 /* ATTENTION_STATE: St += F(k)' v, y = c F(tau q) St, own key included (kernels/ENGINE.md 9).
  *
- * Few tokens are taken one by one, in a single pass over the state: it is read and written once a token, and
- * that is what decoding costs. A prompt goes in chunks of TILE tokens as in attention_linear.c, with products
- * on the state where it lies. Tasks are (batch, head). */
+ * Few tokens are taken one by one, in a single pass over the state: it is read and written once per token,
+ * which is the cost of decoding. A prompt goes in chunks of TILE tokens as in attention_linear.c, with
+ * products on the state where it lies. Tasks are (batch, head). */
 #include "kernels/backend/cpu/attention_features.h"
 
 #define ONE_BY_ONE 4 /* tokens; more go by chunks */

@@ -65,7 +65,7 @@ static double seconds(void)
 }
 
 /* Compares the library's product with the peak of multiply-adds, both on this thread: a library that
- * does not know the processor is caught here, not in the bill. About 10 ms. */
+ * does not recognise the processor is detected at the start. Takes about 10 ms. */
 static void self_test(const struct pk_backend *b)
 {
     enum { N = 384 };

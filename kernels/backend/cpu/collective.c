@@ -1,4 +1,4 @@
-/* ALL_REDUCE, BROADCAST_RANKS: what kernels/comm does, on host memory. The pool sleeps meanwhile. */
+/* ALL_REDUCE and BROADCAST_RANKS by kernels/comm, on host memory. The thread pool sleeps meanwhile. */
 #include <string.h>
 
 #include "kernels/backend/cpu/cpu.h"

@@ -2,8 +2,8 @@
  * lines asked for ahead.
  *
  * b stored (N, K), as tied embeddings are: a task takes a few of its rows and computes dots. b stored (K, N):
- * a task takes a range of K and of columns and adds rows of b into its own partial sums; whoever finishes a
- * range of columns last adds its parts, in order. How K is cut depends on b's shape alone. */
+ * a task takes a range of K and of columns and adds rows of b into its own partial sums; the task that finishes
+ * a range of columns last adds its parts, in order. How K is cut depends on b's shape alone. */
 #include "kernels/backend/cpu/matmul.h"
 
 #define FEW_DOTS 32    /* rows of b in one task of dots */

@@ -1,7 +1,7 @@
 /* The caller publishes a loop under the mutex and then works on it itself. A thread that wakes while the
  * loop is open enters it (inside + 1) and takes task numbers from one counter; when the numbers run out the
  * caller closes the loop and waits only for those inside. A thread that wakes too late finds it closed and
- * goes back to sleep, so nobody waits for a thread that never got a core. */
+ * goes back to sleep, so no loop waits for a thread that never got a core. */
 #include "kernels/backend/cpu/pool.h"
 
 #include <pthread.h>

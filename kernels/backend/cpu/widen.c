@@ -1,5 +1,5 @@
 /* Calls with bf16 in them, by the kernels for f32: inputs are widened into the workspace, results rounded to
- * nearest even on the way out. It is what mixed precision means, written down; nobody waits for it.
+ * nearest even on the way out. It is the definition of mixed precision, not written for speed.
  *
  * Layout of the workspace: the views of the inner call, the wide tensors, the scratch of the kernel. */
 #include <stdlib.h>
@@ -7,7 +7,7 @@
 
 #include "kernels/backend/cpu/cpu.h"
 
-/* More than any memory: a plan that cannot even be made fails as one that is too large. */
+/* More than any memory: a call without a plan fails like one that is too large. */
 #define TOO_MUCH (SIZE_MAX / 4)
 
 static bool is_half(const struct pk_view *v)

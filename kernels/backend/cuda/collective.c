@@ -85,7 +85,7 @@ const char *cuda_ranks_unrecordable(const struct pk_backend *b, const struct pk_
         return NULL;
     for (size_t i = 0; i < count; i++)
         if (is_collective(&calls[i]))
-            return "ranks that meet through the host cannot be part of a recorded step";
+            return "collectives through host memory cannot be part of a recorded step";
     return NULL;
 }
 
@@ -137,7 +137,8 @@ static enum pd_err end(struct pk_backend *b, const struct pk_call *c, struct pd_
     return PD_OK;
 }
 
-static enum pd_err meet(struct pk_backend *b, const struct pk_call *c, void *stream, struct pd_why *why)
+static enum pd_err run_collective(struct pk_backend *b, const struct pk_call *c, void *stream,
+                                  struct pd_why *why)
 {
     const struct pk_comm_api *api = b->host->comm_api;
     const struct pk_view *x = &c->in[0];
@@ -154,10 +155,10 @@ static enum pd_err together(struct pk_backend *b, const struct pk_call *c, struc
     enum pd_err err;
 
     if (!b->host->comm_api->enqueues)
-        return meet(b, c, b->stream, why);
+        return run_collective(b, c, b->stream, why);
     err = begin(b, why);
     if (err == PD_OK)
-        err = meet(b, c, b->side, why);
+        err = run_collective(b, c, b->side, why);
     return err == PD_OK ? end(b, c, why) : err;
 }
 

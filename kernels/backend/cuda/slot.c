@@ -2,7 +2,7 @@
  *
  * Of a copy from ordinary memory CUDA's documents say only that it "might" be read before the call returns,
  * and who uploads may write his memory again at once. Small uploads (a step's numbers) pass through pinned
- * memory of ours, so that nobody waits; large ones are waited for.
+ * memory of ours, so that the caller does not wait; large ones are waited for.
  *
  * A slot's bytes pass host -> twin on `side`, twin -> place on `stream`. Two events order the two: a take
  * waits for `arrived`, the next send for `taken`. The second copy costs a few microseconds per megabyte of

@@ -11,7 +11,7 @@ static enum pd_err infer(const struct pk_attr *attr, const struct pk_type *in, i
         if (!pk_dtype_is_float(in[i].dtype) || in[i].dtype != in[0].dtype)
             return pd_fail(why, PD_ERR_INVALID, "all inputs must be of one float dtype");
     if (!pk_shape_equal(&in[0].shape, &in[1].shape))
-        return pd_fail(why, PD_ERR_INVALID, "what comes in must have the shape of the state");
+        return pd_fail(why, PD_ERR_INVALID, "the input must have the shape of the state");
     if (pk_shape_count(&in[2].shape) != 1)
         return pd_fail(why, PD_ERR_INVALID, "the last input must be (1)");
     *ret_n_out = 0;

@@ -9,7 +9,7 @@ static enum pd_err infer(const struct pk_attr *attr, const struct pk_type *in, i
     if (in[0].dtype == PK_U8)
         return pd_fail(why, PD_ERR_INVALID, "bytes cannot be summed over ranks");
     if (attr->ranks.root < -1)
-        return pd_fail(why, PD_ERR_INVALID, "root %d is no rank", attr->ranks.root);
+        return pd_fail(why, PD_ERR_INVALID, "root %d is not a rank", attr->ranks.root);
     ret_out[0] = in[0];
     *ret_n_out = 1;
     return PD_OK;

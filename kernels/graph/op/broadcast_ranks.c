@@ -9,7 +9,7 @@ static enum pd_err infer(const struct pk_attr *attr, const struct pk_type *in, i
     (void)n_in;
     (void)ret_out;
     if (attr->ranks.root < 0)
-        return pd_fail(why, PD_ERR_INVALID, "root %d is no rank", attr->ranks.root);
+        return pd_fail(why, PD_ERR_INVALID, "root %d is not a rank", attr->ranks.root);
     *ret_n_out = 0;
     return PD_OK;
 }

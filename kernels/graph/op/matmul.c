@@ -42,7 +42,7 @@ static enum pd_err infer(const struct pk_attr *attr, const struct pk_type *in, i
     at += attr->matmul.has_bias;
     if ((attr->matmul.has_residual || slope) && !pk_shape_equal(&in[at].shape, &lead))
         return pd_fail(why, PD_ERR_INVALID, "%s must have the result's shape",
-                       slope ? "what the slope is taken at" : "the residual");
+                       slope ? "the argument of the slope" : "the residual");
     if ((sums == PK_SUMS_A || sums == PK_SUMS_B) && lead.rank != 2)
         return pd_fail(why, PD_ERR_INVALID, "adds up the operands of one product only");
     if (keeps)

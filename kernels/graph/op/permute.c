@@ -13,7 +13,7 @@ static enum pd_err infer(const struct pk_attr *attr, const struct pk_type *in, i
         int32_t a = attr->permute.axis[i];
 
         if (a < 0 || a >= in[0].shape.rank || (seen & (1u << a)))
-            return pd_fail(why, PD_ERR_INVALID, "the axes are no permutation");
+            return pd_fail(why, PD_ERR_INVALID, "the axes are not a permutation");
         seen |= 1u << a;
         ret_out[0].shape.dim[i] = in[0].shape.dim[a];
     }

@@ -1,8 +1,8 @@
-/* Epilogues: what becomes part of a product, or of another node, because it is done to its result.
+/* Epilogues: operations on the result of a matmul, or of another node, that become part of it.
  *
- * The exact GELU stays outside where its argument is wanted later: cuBLASLt has the tanh form alone, and
- * beside a product of another kernel nothing is saved. ReLU too: the library keeps it as a mask of bits in an
- * order of its own, and no model here trains with it but small ones. */
+ * The exact GELU is not fused if its argument is needed later: cuBLASLt has only the tanh form, and an own kernel
+ * would save nothing. The same holds for ReLU: the library stores its mask as bits in an internal order, and only
+ * small models here train with it. */
 #include "kernels/graph/passes/passes.h"
 #include "kernels/graph/passes/rewrite.h"
 
@@ -35,15 +35,15 @@ static enum pk_act activation_of(const struct pk_node *n)
     return PK_ACT_NONE;
 }
 
-/* g act'(x), as differentiating leaves it: which of two inputs is x (0 or 1), or -1. Only for the activation
- * whose slope cuBLASLt has; of the exact GELU nothing is gained: the product would have to be read again. */
+/* If `n` is g act'(x), as differentiation emits it: which of its two inputs is x (0 or 1); else -1. Only for the
+ * activation whose slope cuBLASLt has; for the exact GELU nothing is gained, since the product is read again. */
 static int32_t slope_of(const struct pk_node *n)
 {
     const struct pk_expr *e = n->op == PK_OP_EXPR ? n->attr->expr : NULL;
 
     if (!e || n->n_in != 2 || e->count != 4 || e->code[3].op != PK_EX_MUL)
         return -1;
-    for (int32_t at = 0; at < 2; at++) { /* x and its slope, before g or behind it */
+    for (int32_t at = 0; at < 2; at++) { /* x and its slope, before or after g */
         int32_t g = at ? 0 : 2;
 
         if (e->code[at].op == PK_EX_IN && e->code[at + 1].op == PK_EX_DGELU_TANH &&
@@ -53,7 +53,7 @@ static int32_t slope_of(const struct pk_node *n)
     return -1;
 }
 
-/* The node that made `value`, if `n` is all that reads it and it looks at nothing else by then. */
+/* The node that made `value`, if only `n` reads it and the inputs of that node are unchanged by then. */
 static struct pk_node *sole_maker(const struct pk_pass *p, const struct pk_node *n, uint32_t value,
                                   enum pk_op op)
 {
@@ -68,7 +68,7 @@ static struct pk_node *sole_maker(const struct pk_pass *p, const struct pk_node 
     return m;
 }
 
-/* `n` takes over the work of `m`, with inputs in[0 .. n_in-1]. */
+/* `n` computes what `m` did as well, with inputs in[0 .. n_in-1]. */
 static bool absorb(struct pk_pass *p, struct pk_node *n, struct pk_node *m, const uint32_t *in, int32_t n_in)
 {
     struct pk_graph *g = p->g;
@@ -91,7 +91,7 @@ static bool epilogue_add(struct pk_pass *p, struct pk_node *n)
     struct pk_graph *g = p->g;
     const struct pk_value *y = &g->value[n->out];
 
-    for (int side = 0; side < 2; side++) { /* adding into a table first: it may lie on a product */
+    for (int side = 0; side < 2; side++) { /* scatter-add before the others: its base may be a matmul */
         uint32_t mine = n->in[side], other = n->in[1 - side];
         struct pk_node *m = sole_maker(p, n, mine, PK_OP_SCATTER_ADD);
         const struct pk_value *o = &g->value[other];
@@ -160,7 +160,7 @@ struct piece {
     int64_t start;
 };
 
-/* Collects the PADs that are added up behind `value`; false if there is anything else. */
+/* Collects the PADs whose sum is `value`; false if the sum has other terms. */
 static bool pads_of(struct pk_pass *p, uint32_t value, uint64_t when, struct piece *piece, int32_t *n)
 {
     struct pk_graph *g = p->g;
@@ -221,7 +221,7 @@ bool pk_pass_slices(struct pk_pass *p)
     struct pk_graph *g = p->g;
 
     pk_pass_count_uses(p);
-    /* From the end: the last sum sees all of its pieces. */
+    /* Backwards, because the last sum contains all pieces. */
     for (uint32_t i = g->n_node; i-- > 1;)
         if (!g->node[i].dead && is_binary(&g->node[i], PK_EX_ADD) && !join_pads(p, &g->node[i]))
             return false;
@@ -257,9 +257,9 @@ bool pk_pass_epilogues(struct pk_pass *p)
     return true;
 }
 
-/* ---- beside a product ---- */
+/* ---- extra outputs of a matmul ---- */
 
-/* Makes `n` another name of `value`, for simplifying to remove or to keep as a view. */
+/* Makes `n` an alias of `value`; simplification removes it or turns it into a view. */
 static void rename_to(struct pk_graph *g, uint32_t node, uint32_t value)
 {
     struct pk_node *n = &g->node[node];
@@ -273,7 +273,7 @@ static void rename_to(struct pk_graph *g, uint32_t node, uint32_t value)
     g->value[value].gradient |= g->value[n->out].gradient;
 }
 
-/* A product like node `m` with other attributes, right before it; m becomes another name of its first output.
+/* Inserts a matmul like node `m` with other attributes right before it; m becomes an alias of its first output.
  * Returns that output, or 0. */
 static uint32_t product_anew(struct pk_graph *g, uint32_t m, const struct pk_attr *attr)
 {
@@ -290,7 +290,7 @@ static uint32_t product_anew(struct pk_graph *g, uint32_t m, const struct pk_att
     return y.id;
 }
 
-/* The activation `n` of a product that others read too, as the backward part does. */
+/* The activation `n` of a matmul whose result others read too, as the backward part does. */
 static bool keep(struct pk_pass *p, uint32_t n, bool *changed)
 {
     struct pk_graph *g = p->g;
@@ -332,7 +332,7 @@ static bool as_rows(const struct pk_value *v, int64_t *ret_rows, int64_t *ret_st
     return rows > 1;
 }
 
-/* Whether operand k of a product is what is added up: its rows along K. */
+/* Whether the rows that are summed are operand k of a matmul, along K. */
 static bool is_added(const struct pk_graph *g, const struct pk_value *x, const struct pk_node *m, int32_t k)
 {
     const struct pk_value *o = &g->value[m->in[k]];
@@ -344,10 +344,9 @@ static bool is_added(const struct pk_graph *g, const struct pk_value *x, const s
            o->stride[along] == step && o->stride[1 - along] == x->stride[x->shape.rank - 1];
 }
 
-/* Where the sum `s` over rows can go: the product, and which sums of it those are. 0: nowhere. In full
- * precision the product that made the rows has them at hand. In a mixed plan the library would round these
- * sums like its output, so there they go beside a product that has the rows as its operand: that is the
- * gradient of a weight, in f32. */
+/* The matmul that can compute the sum `s` over rows, and as which of its extra outputs; 0: none. In full
+ * precision that is the matmul that made the rows. In a mixed plan the library would round these sums like its
+ * output, so they are attached to a matmul that has the rows as its operand: the gradient of a weight, in f32. */
 static uint32_t sums_home(const struct pk_graph *g, const struct pk_node *s, enum pk_sums *ret)
 {
     const struct pk_value *x = &g->value[s->in[0]];
@@ -378,7 +377,7 @@ static uint32_t sums_home(const struct pk_graph *g, const struct pk_node *s, enu
     return 0;
 }
 
-/* Whether everything but views that reads node `s` comes behind node `m`; the views are moved there. */
+/* Whether all readers of node `s` other than views come after node `m`; the views are moved there. */
 static bool move_behind(struct pk_graph *g, uint32_t s, uint32_t m)
 {
     uint32_t root = g->node[s].out;
@@ -424,7 +423,7 @@ static bool add_up(struct pk_pass *p, uint32_t s, bool *changed)
     return true;
 }
 
-bool pk_pass_beside(struct pk_pass *p, bool *ret_changed)
+bool pk_pass_extra_outputs(struct pk_pass *p, bool *ret_changed)
 {
     struct pk_graph *g = p->g;
     uint32_t n_node = g->n_node;

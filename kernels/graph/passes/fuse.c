@@ -1,7 +1,7 @@
-/* Rewrites that save passes over memory: what reads or writes the same tensors becomes one node.
+/* Rewrites that save passes over memory: nodes that read or write the same tensors become one.
  *
- * They run after differentiating and know the patterns that the rules leave behind. The arithmetic is the
- * same, but for roundings that no longer happen in between. */
+ * They run after differentiation and match the patterns that the derivative rules emit. The arithmetic is the
+ * same, except that intermediate roundings disappear. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -38,8 +38,8 @@ static void uses_done(struct uses *u)
     free(u->output);
 }
 
-/* Everything that saw `from`, dense and the whole of its memory, sees `to`, which is alike or the dense
- * beginning of something larger. */
+/* Replaces `from` (dense, the whole of its memory) by `to` for all readers. `to` has the same layout, or is the
+ * dense beginning of a larger value. */
 static void replace(struct pk_graph *g, uint32_t from, uint32_t to)
 {
     for (uint32_t i = 1; i < g->n_value; i++)
@@ -55,7 +55,7 @@ static void replace(struct pk_graph *g, uint32_t from, uint32_t to)
     g->value[to].gradient |= g->value[from].gradient;
 }
 
-/* Whether the same may be read later: no leaf that something writes. */
+/* Whether the value stays the same: it is not a leaf that a node writes. */
 static bool stays(const struct pk_graph *g, uint32_t value)
 {
     const struct pk_rule *rule = pk_rule_of(g->node[g->value[g->value[value].root].node].op);
@@ -91,9 +91,8 @@ static bool is_share(const struct pk_graph *g, uint32_t value, uint32_t count, d
            e->code[2].op == PK_EX_DIV;
 }
 
-/* Forward `n` and backward `b` in one: the logits are read once and written once. What flows into the loss
- * has to be known before the loss is: a constant, or a constant over the count, as the derivative of a mean
- * gives it. */
+/* Joins forward `n` and backward `b`: the logits are read once and written once. The gradient that flows into the
+ * loss must be known before the loss: a constant, or a constant over the count, as for a mean. */
 static bool join_loss(struct pk_graph *g, uint32_t n, uint32_t b)
 {
     const struct pk_node *f = &g->node[n], *d = &g->node[b];
@@ -180,7 +179,7 @@ static bool is_sum(const struct pk_node *n)
            e->code[1].op == PK_EX_IN && e->code[0].arg != e->code[1].arg && e->code[2].op == PK_EX_ADD;
 }
 
-/* The node whose running makes a value valid; 0: a leaf. */
+/* The node that must have run before the value is valid; 0: a leaf. */
 static uint32_t maker_of(const struct pk_graph *g, uint32_t value)
 {
     const struct pk_node *n = &g->node[g->value[value].node];
@@ -204,7 +203,7 @@ static bool give(struct pk_graph *g, struct pk_node *n, uint32_t value)
     return true;
 }
 
-/* What flows past a norm is added to what flows through it: dx + residual, by the kernel that makes dx. */
+/* The gradient that bypasses a norm is added to the one through it: dx + residual, by the kernel that makes dx. */
 static bool residuals(struct pk_graph *g)
 {
     struct uses u;
@@ -248,7 +247,7 @@ enum pd_err pk_passes_residual(struct pk_graph *g, struct pd_why *why)
     return residuals(g) ? PD_OK : pd_fail(why, PD_ERR_NOMEM, "no memory for the passes");
 }
 
-/* Whether node `to` needs node `from` to have run. seen: by node, zeroed; todo: room for all nodes. */
+/* Whether node `to` depends on node `from`. seen: by node, zeroed; todo: one place per node. */
 static bool reaches(const struct pk_graph *g, uint32_t from, uint32_t to, bool *seen, uint32_t *todo)
 {
     size_t n = 0;
@@ -272,7 +271,7 @@ static bool reaches(const struct pk_graph *g, uint32_t from, uint32_t to, bool *
     return false;
 }
 
-/* The forward making of what the backward norm `n` makes once more and `b` differentiates. */
+/* The forward norm that `n` recomputes in the backward part and `b` differentiates. */
 static bool same_norm(const struct pk_graph *g, const struct pk_node *n, const struct pk_node *b)
 {
     const struct pk_node *f = &g->node[g->value[b->in[3]].node]; /* whose rstd is read */
@@ -282,7 +281,7 @@ static bool same_norm(const struct pk_graph *g, const struct pk_node *n, const s
            memcmp(&f->attr->norm, &n->attr->norm, sizeof n->attr->norm) == 0;
 }
 
-/* `b` makes what `n` does as well. */
+/* `b` computes the output of `n` too. */
 static bool join_norm(struct pk_graph *g, uint32_t n, uint32_t b)
 {
     const uint32_t y = g->node[n].out, old = g->node[b].out;
@@ -308,7 +307,7 @@ static bool join_norm(struct pk_graph *g, uint32_t n, uint32_t b)
     return true;
 }
 
-/* A norm that the backward part makes once more, and the derivative of the same norm, read the same rows. */
+/* A norm that the backward part recomputes, and the derivative of the same norm, read the same rows. */
 static bool norms_again(struct pk_graph *g)
 {
     const uint32_t n_node = g->n_node;
@@ -347,8 +346,8 @@ enum pd_err pk_passes_norm_again(struct pk_graph *g, struct pd_why *why)
 
 /* ---- columns ---- */
 
-#define COLUMNS 64         /* products are made in multiples of this */
-#define COLUMNS_LEAST 1024 /* below it padding would be a good part of the whole */
+#define COLUMNS 64         /* rows are padded to multiples of this */
+#define COLUMNS_LEAST 1024 /* below it the padding would be a large share */
 
 static uint32_t emit_at(struct pk_graph *g, uint32_t like, uint64_t key, enum pk_op op,
                         const struct pk_attr *attr, const uint32_t *in, int32_t n_in)
@@ -389,7 +388,7 @@ static bool is_matrix(const struct pk_graph *g, uint32_t value, int64_t rows, in
            (*ret_transposed || pk_value_is_dense(v));
 }
 
-/* Whether a leaf gets another value after a node built at `from` and before one built at `to`. */
+/* Whether a leaf is written between the nodes built at `from` and at `to`. */
 static bool written_between(const struct pk_graph *g, uint32_t leaf, uint64_t from, uint64_t to)
 {
     int32_t at[PK_MAX_WRITES];
@@ -413,8 +412,8 @@ struct wide {
     uint32_t weight; /* root: (columns, inner) */
 };
 
-/* Whether the logits of `loss` come from a product with a transposed weight, and their derivative goes into
- * products with the two factors alone. */
+/* Whether the logits of `loss` come from a matmul with a transposed weight, and their derivative is read only by
+ * the matmuls with its two factors. */
 static bool find_wide(const struct pk_graph *g, const struct uses *u, uint32_t loss, struct wide *w)
 {
     const struct pk_node *n = &g->node[loss], *m;
@@ -464,7 +463,7 @@ static bool find_wide(const struct pk_graph *g, const struct uses *u, uint32_t l
     return !w->by_input || !written_between(g, w->weight, m->born, g->node[w->by_input].born);
 }
 
-/* The product `old` with other operands, of the type that it has. */
+/* A copy of the matmul `old` with other operands and the same type. */
 static uint32_t product(struct pk_graph *g, uint32_t old, uint32_t a, uint32_t b)
 {
     const enum pk_dtype dtype = g->value[g->node[old].out].dtype;
@@ -504,7 +503,7 @@ static bool widen(struct pk_graph *g, const struct wide *w)
     g->node[loss].attr = attr;
     g->value[dlogits].shape.dim[1] = w->width;
     g->value[dlogits].stride[0] = w->width;
-    if (w->by_input) { /* zeros times zeros more */
+    if (w->by_input) { /* the padding adds zeros times zeros */
         const uint32_t old = g->node[w->by_input].out;
 
         y = product(g, w->by_input, dlogits, wide);
@@ -539,7 +538,7 @@ enum pd_err pk_passes_columns(struct pk_graph *g, struct pd_why *why)
         if (!g->node[i].dead && g->node[i].op == PK_OP_CROSS_ENTROPY_GRAD && find_wide(g, &u, i, &w)) {
             ok = widen(g, &w);
             any = true;
-            break; /* one head: what follows is of other numbers */
+            break; /* one head only: the nodes are renumbered now */
         }
     uses_done(&u);
     ok = ok && (!any || pk_passes_renumber(g));

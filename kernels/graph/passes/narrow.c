@@ -1,19 +1,21 @@
-/* From f32 to mixed precision, by the contract at the head of op.h.
+/* From f32 to mixed precision, by the contract in op.h.
  *
- * Three walks. Forwards: which values belong to the batch ("live"), and not to parameters or statistics
- * alone. Backwards: which of them become bf16 - those live ones that somebody reads who does not want f32.
- * What only optimisers, statistics or losses read keeps its bits: gradients of parameters leave their product
- * in f32, because they are squared for the norm and added up over parts and ranks; that costs two bytes a
- * parameter on the way, and sums of bf16 would lose what is small beside what is large. Sums keep f32
- * whatever they are for. Forwards again: types are set, and casts are put where an op wants another type than
- * it is given.
+ * Three walks over the graph:
  *
- * A node that is exact (pk_graph_exact) makes and reads what it would in full precision; a value that this
- * pass has narrowed for another reader is widened for it.
+ *   forwards    finds the values that depend on the batch ("live"), not only on parameters or statistics
+ *   backwards   chooses those that become bf16: live values with a reader that does not need f32
+ *   forwards    sets the types and inserts a cast where an op needs another type than it gets
  *
- * A cast of a leaf is a cast of all of it, seen through the same views: a weight has one working copy for
- * forward and backward. Where the graph has a state for it (pk_working_copy) there is no cast: the copy is
- * read as it is, and the optimiser's update writes it too. */
+ * Values that only optimisers, statistics or losses read stay f32. A gradient of a parameter leaves its matmul in
+ * f32, because it is squared for the norm and summed over parts and ranks: sums of bf16 would lose small terms.
+ * That costs two more bytes per parameter. All sums are f32.
+ *
+ * An exact node (pk_graph_exact) reads and writes what it would in full precision; a value that was narrowed for
+ * another reader is widened for it.
+ *
+ * A leaf is cast as a whole and then seen through the same views, so a weight has one working copy for forward and
+ * backward. If the graph has a state for the copy (pk_working_copy), there is no cast: the copy is read as it is,
+ * and the optimiser's update writes it. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,7 +25,7 @@
 
 struct cast { /* made already */
     uint32_t from, to;
-    uint64_t born; /* of the reader it was made for: leaves have versions */
+    uint64_t born; /* version of the leaf that its reader sees */
     uint32_t next;
 };
 
@@ -114,7 +116,7 @@ static bool output_live(const struct narrow *w, const struct pk_node *n, int32_t
     return live;
 }
 
-/* Copies are good where optimisers alone write the parameter. */
+/* A working copy is valid only if no node but an optimiser writes the parameter. */
 static void find_copies(struct narrow *w)
 {
     struct pk_graph *g = w->g;
@@ -171,7 +173,7 @@ static enum pd_err find_live(struct narrow *w, struct pd_why *why)
             if (g->value[v].dtype == PK_F64)
                 return pd_fail(why, PD_ERR_UNSUPPORTED,
                                "a graph of f64 cannot be planned in mixed precision");
-            if (pk_rule_of(n->op)->fed) /* one number is a setting, not a batch */
+            if (pk_rule_of(n->op)->fed) /* a single number is a setting, not a batch */
                 w->live[v] = pk_shape_count(&g->value[v].shape) > 1;
             else if (is_view(n))
                 w->live[v] = w->live[n->in[0]];
@@ -184,7 +186,7 @@ static enum pd_err find_live(struct narrow *w, struct pd_why *why)
     return PD_OK;
 }
 
-/* Whether the inputs of `n` that have one type among themselves are bf16. Asked before they are replaced. */
+/* Whether the inputs of `n` that must have a common type are bf16. Called before they are replaced. */
 static bool group_half(const struct narrow *w, const struct pk_node *n)
 {
     bool half = false;
@@ -211,7 +213,7 @@ static bool may_narrow(const struct narrow *w, const struct pk_node *n, int32_t 
     return *ret_must || makes == PK_MAKES_BATCH || makes == PK_MAKES_ROWS || makes == PK_MAKES_TIED;
 }
 
-/* Whether input k would rather be f32; half: the node's first output becomes bf16. */
+/* Whether input k should stay f32; half: the node's first output becomes bf16. */
 static bool would_keep(const struct pk_node *n, int32_t k, bool half)
 {
     if (n->exact)
@@ -252,7 +254,7 @@ static enum pk_dtype need_of(const struct narrow *w, const struct pk_node *n, in
     }
 }
 
-/* Outputs of one type with the first: all are bf16 or none is. */
+/* Outputs that share the type of the first: all are bf16 or none is. */
 static void tie(struct narrow *w, const struct pk_node *n)
 {
     for (int32_t k = 1; k < n->n_out; k++)

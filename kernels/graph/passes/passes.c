@@ -1,7 +1,7 @@
 /* Rewrites of a private copy of the graph.
  *
- * All but the last work in order of building, on which inputs come before their users. A node that reads a
- * leaf which some other node writes may only be merged with one that reads the same version of it. */
+ * All but the last work in the order of building, in which inputs come before their users. A node that reads a
+ * leaf which another node writes is merged only with a node that reads the same version of the leaf. */
 #include "kernels/graph/passes/passes.h"
 #include "kernels/graph/passes/rewrite.h"
 
@@ -64,7 +64,7 @@ void pk_pass_count_uses(struct pk_pass *p)
     }
 }
 
-/* Whether reading `value` at two times gives the same. */
+/* Whether `value` is the same at the times a and b. */
 static bool same_version(const struct pk_pass *p, uint32_t value, uint64_t a, uint64_t b)
 {
     uint32_t root = p->g->value[value].root;
@@ -82,7 +82,7 @@ bool pk_pass_inputs_keep(const struct pk_pass *p, const struct pk_node *n, uint6
     return true;
 }
 
-/* What nothing reads, and that writes no leaf, dies. */
+/* Removes nodes that nothing reads and that write no leaf. */
 static bool sweep(struct pk_graph *g)
 {
     bool *alive = calloc(g->n_node, sizeof *alive);
@@ -188,7 +188,7 @@ static void tidy_expr(struct pk_pass *p, struct pk_node *n)
         n->in[i] = old[used[i]];
 }
 
-/* The value that `n` merely repeats, or 0. */
+/* The value of which `n` is an unchanged copy, or 0. */
 static uint32_t identity_of(const struct pk_pass *p, const struct pk_node *n)
 {
     const struct pk_graph *g = p->g;
@@ -200,7 +200,7 @@ static uint32_t identity_of(const struct pk_pass *p, const struct pk_node *n)
         return 0;
     v = &g->value[n->in[0]];
     y = &g->value[n->out];
-    /* A leaf that is written later must really be copied; so must what the caller reads. */
+    /* A copy is needed if the leaf is written later, or if the caller reads the copy. */
     if (p->output[n->out] || p->wrote[v->root] || v->dtype != y->dtype ||
         !pk_shape_equal(&v->shape, &y->shape) || !pk_value_is_dense(v))
         return 0;
@@ -286,7 +286,7 @@ static bool node_same(const struct pk_pass *p, const struct pk_node *a, const st
                            : memcmp(a->attr, b->attr, sizeof *a->attr) == 0;
 }
 
-/* One walk: inputs renamed, views laid again, constants folded, equal nodes merged. */
+/* One walk: renames inputs, recomputes views, folds constants, merges equal nodes. */
 static bool simplify(struct pk_pass *p)
 {
     struct pk_graph *g = p->g;
@@ -317,11 +317,11 @@ static bool simplify(struct pk_pass *p)
             struct pk_value *v = &g->value[n->out], fresh = *v;
             const struct pk_value *root;
 
-            /* Renaming only ever replaces a dense value by a dense one: this cannot fail. */
+            /* Cannot fail: renaming replaces a dense value by a dense one. */
             if (pk_lay_view(n->op, n->attr, &g->value[n->in[0]], &fresh))
                 *v = fresh;
             root = &g->value[v->root];
-            /* A view of everything, just as it lies, is the thing itself. */
+            /* A view of the whole value in its own layout is the value itself. */
             if (v->offset == 0 && pk_shape_equal(&v->shape, &root->shape) && pk_value_is_dense(v) &&
                 def_node(g, n->out) == root->node) {
                 to[n->out] = v->root;
@@ -344,7 +344,7 @@ static bool simplify(struct pk_pass *p)
             }
             continue;
         } else if (rule->ranks) {
-            continue; /* each is a meeting of all ranks */
+            continue; /* a collective: never eliminated or merged */
         } else {
             double value;
 
@@ -448,7 +448,7 @@ static int32_t input_of(uint32_t *list, int32_t *n, uint32_t value)
     return (*n)++;
 }
 
-/* Makes the elementwise node behind input k part of `n`. False if that cannot be. */
+/* Joins the elementwise node that made input k into `n`. False if that is not possible. */
 static bool join(struct pk_pass *p, struct pk_node *n, int32_t k)
 {
     struct pk_graph *g = p->g;
@@ -531,13 +531,13 @@ static bool walk_slices(struct pk_pass *p)
     return pk_pass_slices(p) && sweep(p->g);
 }
 
-static bool walk_beside(struct pk_pass *p)
+static bool walk_extra_outputs(struct pk_pass *p)
 {
     struct pd_why why;
     bool changed;
 
     /* Nodes were added. */
-    return pk_pass_beside(p, &changed) && (!changed || with_facts(p->g, walk_simplify, &why) == PD_OK);
+    return pk_pass_extra_outputs(p, &changed) && (!changed || with_facts(p->g, walk_simplify, &why) == PD_OK);
 }
 
 static bool walk_chains(struct pk_pass *p)
@@ -561,9 +561,9 @@ static enum pd_err run_epilogues(struct pk_graph *g, struct pd_why *why)
     return with_facts(g, pk_pass_epilogues, why);
 }
 
-static enum pd_err run_beside(struct pk_graph *g, struct pd_why *why)
+static enum pd_err run_extra_outputs(struct pk_graph *g, struct pd_why *why)
 {
-    return with_facts(g, walk_beside, why);
+    return with_facts(g, walk_extra_outputs, why);
 }
 
 static enum pd_err run_chains(struct pk_graph *g, struct pd_why *why)
@@ -575,7 +575,7 @@ static enum pd_err run_narrow(struct pk_graph *g, struct pd_why *why)
 {
     enum pd_err err = pk_passes_narrow(g, why);
 
-    /* Equal casts become one, casts of what is narrow by now vanish. */
+    /* Merges equal casts and removes casts of values that are bf16 already. */
     return err == PD_OK ? run_simplify(g, why) : err;
 }
 
@@ -588,7 +588,7 @@ static enum pd_err run_residual(struct pk_graph *g, struct pd_why *why)
     return err;
 }
 
-enum when { ALWAYS, MIXED /* in mixed plans alone */, AGAIN /* in the second round */ };
+enum when { ALWAYS, MIXED /* in mixed plans only */, AGAIN /* in the second round */ };
 
 static const struct {
     const char *name;
@@ -596,7 +596,7 @@ static const struct {
     enum when when;
 } table[] = {
     {"simplify", run_simplify, ALWAYS},     {"slices", run_slices, ALWAYS},
-    {"epilogues", run_epilogues, ALWAYS},   {"extra_outputs", run_beside, ALWAYS},
+    {"epilogues", run_epilogues, ALWAYS},   {"extra_outputs", run_extra_outputs, ALWAYS},
     {"chains", run_chains, ALWAYS},         {"loss", pk_passes_loss, ALWAYS},
     {"narrow", run_narrow, MIXED},          {"columns", pk_passes_columns, MIXED},
     {"residual", run_residual, ALWAYS},     {"recompute", pk_passes_recompute, AGAIN},
@@ -670,7 +670,7 @@ static uint32_t onto(struct pk_graph *g, uint32_t value, uint32_t made, uint32_t
     return node ? g->node[node].out : 0;
 }
 
-/* Who reads a root in the backward part; grows while copies are made. */
+/* Backward readers of a root; grows while copies are made. */
 struct readers {
     struct reader {
         uint32_t node, next;
@@ -701,7 +701,7 @@ static bool reads(struct readers *r, const struct pk_graph *g, uint32_t node)
     return true;
 }
 
-/* A second node for the first output of node `i`; of a product the activation alone. 0 without memory. */
+/* A copy of node `i` for its first output; of a matmul only the activation. 0 if memory ran out. */
 static uint32_t twin_of(struct pk_graph *g, uint32_t i)
 {
     static const enum pk_ex does[] = {[PK_ACT_GELU] = PK_EX_GELU, [PK_ACT_GELU_TANH] = PK_EX_GELU_TANH};
@@ -721,8 +721,8 @@ static uint32_t twin_of(struct pk_graph *g, uint32_t i)
     return twin;
 }
 
-/* Whether node `i` is cheap to do again, and the bytes that only it needs for that are fewer than it saves.
- */
+/* Whether node `i` is cheap to recompute, and the inputs that would be kept only for that have fewer bytes than
+ * its output. */
 static bool is_cheap(const struct pk_graph *g, const struct readers *r, const bool *output, uint32_t i)
 {
     const struct pk_node *n = &g->node[i];
@@ -734,14 +734,14 @@ static bool is_cheap(const struct pk_graph *g, const struct readers *r, const bo
     for (int32_t k = 0; k < (product ? 1 : n->n_in); k++) {
         uint32_t root = product ? n->out + 1 : g->value[n->in[k]].root;
 
-        /* Leaves are there anyway, and so is what the backward part reads. */
+        /* Leaves, and values that the backward part reads, are in memory anyway. */
         if (!pk_rule_of(g->node[g->value[root].node].op)->leaf && !r->head[root] && !output[root])
             extra += bytes_of(g, root);
     }
     return extra * 2 <= bytes_of(g, n->out);
 }
 
-/* Lets all backward readers of what node `i` makes read a copy of it. False without memory. */
+/* Redirects all backward readers of node `i` to a copy of it. False if memory ran out. */
 static bool split(struct pk_graph *g, struct readers *r, uint32_t i)
 {
     uint32_t made = g->node[i].out, twin = 0;
@@ -766,7 +766,7 @@ static bool split(struct pk_graph *g, struct readers *r, uint32_t i)
                 return false;
             g->node[c].in[k] = value;
             if (g->node[c].key - 1 < g->node[twin].key)
-                g->node[twin].key = g->node[c].key - 1; /* as late as can be */
+                g->node[twin].key = g->node[c].key - 1; /* as late as possible */
         }
     }
     return !twin || reads(r, g, twin);

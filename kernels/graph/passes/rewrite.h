@@ -1,4 +1,4 @@
-/* kernels/graph/passes/rewrite.h: private to the passes: what one walk over the graph knows of it. */
+/* kernels/graph/passes/rewrite.h: private to the passes: facts about the graph that one walk over it needs. */
 #pragma once
 
 #include "kernels/graph/build.h"
@@ -11,20 +11,20 @@ struct pk_pass {
     uint32_t *many;  /* by root value: writes beyond the first */
 };
 
-/* Of the graph as it is; values that are added later are unknown to it. False without memory. pk_pass_done in
- * either case. */
+/* Collects the facts of the present graph; values added later are not covered. False if memory ran out. The
+ * caller calls pk_pass_done in either case. */
 bool pk_pass_init(struct pk_pass *p, struct pk_graph *g);
 void pk_pass_done(struct pk_pass *p);
 void pk_pass_count_uses(struct pk_pass *p);
-/* Whether the inputs of `n` would be the same at the time `when`. */
+/* Whether the inputs of `n` have the same values at the time `when`. */
 bool pk_pass_inputs_keep(const struct pk_pass *p, const struct pk_node *n, uint64_t when);
 
-/* The following return false without memory. */
+/* The following return false if memory ran out. */
 
-/* What is cut in pieces flows back as a sum of PADs: if they fill the whole, that is a CONCAT. */
+/* The gradient of a tensor that was sliced is a sum of PADs. If they fill the whole, they become one CONCAT. */
 bool pk_pass_slices(struct pk_pass *p);
-/* Bias, activation, slope of an activation and residual become part of the product. */
+/* Bias, activation, slope of an activation and residual become part of the matmul. */
 bool pk_pass_epilogues(struct pk_pass *p);
-/* What is read of a product besides: the product keeps what its activation is applied to, and adds up what
- * flows into a bias. *ret_changed: nodes were added, and the graph must be simplified again. */
-bool pk_pass_beside(struct pk_pass *p, bool *ret_changed);
+/* Extra matmul outputs: pre-activation and bias gradient. *ret_changed: nodes were added, and the graph must be
+ * simplified again. */
+bool pk_pass_extra_outputs(struct pk_pass *p, bool *ret_changed);

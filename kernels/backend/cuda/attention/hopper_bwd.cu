@@ -10,8 +10,8 @@
  * `groups` warpgroups against 64 queries at a time. dK and dV stay in registers. dQ of a tile of queries is
  * added up in memory of the threads that make it, in the order of their registers (no exchange, no fence): in
  * shared memory up to 256 queries, else in the workspace of the block, which L2 holds; there the thread sends
- * its addend and L2 adds (red.v4: the only adder of an address, so the order is its own), and nobody waits
- * but at the last tile of keys, which takes the sum back. Queries are taken in chunks of 256 KiB of dQ so
+ * its addend and L2 adds (red.v4: the only adder of an address, so the order is its own), and threads wait
+ * only at the last tile of keys, which reads the sum back. Queries are taken in chunks of 256 KiB of dQ so
  * that L2 holds it; dK and dV then rest in the workspace between chunks, added to in the same way. One thread
  * loads K and V (2 stages), one Q and dY (2 or 4).
  *

@@ -46,7 +46,7 @@ __device__ __forceinline__ void once_dq(float (&acc)[2][4], const struct att_sig
     for (int s = 0; s < strips; s++) {
         uint32_t f[4], k[4];
 
-        if (att_closed(sight, row0, STRIP, s * STRIP)) /* nobody wrote dS there */
+        if (att_closed(sight, row0, STRIP, s * STRIP)) /* dS was not written there */
             continue;
         pk_ldmatrix_transposed(f, ds + (s * STRIP + lane % 8 + lane / 16 * 8) * DS_PITCH + strip * STRIP +
                                       lane / 8 % 2 * 8);

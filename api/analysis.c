@@ -200,7 +200,7 @@ static enum pd_err choose_axis(struct analysis *a, struct pd_why *why)
         a->x = leaf_find(a, wanted);
         if (!a->x)
             return pd_fail(why, PD_ERR_INVALID,
-                           a->leaf_count ? "axis: %.120s is not swept; what is: %s"
+                           a->leaf_count ? "axis: %.120s is not swept; swept fields: %s"
                                          : "axis: %.120s is not swept: the job has no sweep%s",
                            wanted, leaf_names(a, names, sizeof names));
     }
@@ -209,7 +209,7 @@ static enum pd_err choose_axis(struct analysis *a, struct pd_why *why)
             a->x = &a->leaves[i];
     if (!a->x)
         return pd_fail(why, PD_ERR_INVALID,
-                       a->leaf_count ? "axis: none of what is swept is a number throughout: %s"
+                       a->leaf_count ? "axis: no swept field has only numbers: %s"
                                      : "axis: the job has no sweep%s",
                        leaf_names(a, names, sizeof names));
     if (a->x->others || !a->x->numbers)
@@ -229,7 +229,7 @@ static enum pd_err choose_panels(struct analysis *a, struct pd_why *why)
         struct leaf *leaf = leaf_find(a, a->query->by[i]);
 
         if (!leaf)
-            return pd_fail(why, PD_ERR_INVALID, "by: %.120s is not swept; what is: %s", a->query->by[i],
+            return pd_fail(why, PD_ERR_INVALID, "by: %.120s is not swept; swept fields: %s", a->query->by[i],
                            leaf_names(a, names, sizeof names));
         if (leaf == a->x)
             return pd_fail(why, PD_ERR_INVALID, "by: %s is the axis already", leaf->pointer);

@@ -106,7 +106,7 @@ bool api_host_ok(const struct api_allow *allow, const char *host)
         return false;
     if (loopback_name(name) || listed_host(allow->hosts, name, port))
         return true;
-    /* A wildcard address is nobody's name: then the configuration must list the names. */
+    /* A wildcard address is not a host name: then the configuration must list the names. */
     return allow->bind && allow->bind[0] && strcmp(allow->bind, "0.0.0.0") != 0 &&
            strcmp(allow->bind, "::") != 0 && listed_host(allow->bind, name, port);
 }

@@ -272,9 +272,9 @@ static void conclude(struct judged *j)
                  "%lld of the seeds diverged on both sides, or have no finite difference",
                  (long long)j->clash);
     } else if (j->seed_count < 2) {
-        snprintf(j->why, sizeof j->why, "%s", "one seed gives no interval; repeat it with more trials");
+        snprintf(j->why, sizeof j->why, "%s", "one seed gives no interval; run it with more trials");
     } else if (infinite && j->difference.n == 1) {
-        snprintf(j->why, sizeof j->why, "%s", "one seed alone did not diverge, and one gives no interval");
+        snprintf(j->why, sizeof j->why, "%s", "only one seed did not diverge, and one gives no interval");
     } else {
         j->verdict = decide(j);
         if (infinite)

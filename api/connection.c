@@ -294,7 +294,7 @@ enum MHD_Result api_request_handle(void *cls, struct MHD_Connection *connection,
         api_conn_enter(r->conn, CONN_BUSY, pd_clock_mono_us());
         atomic_fetch_add(&api->active, 1);
         r->handled = true;
-        /* A parameter that nobody looks at is a mistake of the client's that would go unnoticed. */
+        /* An unknown parameter is a mistake of the client that would go unnoticed. */
         if (r->route->surface != API_SURFACE_OWN || r->route->query ||
             !api_query_refuse_others(r, (const char *const[]){NULL})) {
             if (is_long || r->route->lane == API_LANE_SHORT) {

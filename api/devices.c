@@ -349,7 +349,7 @@ static void gpu_row(void *ctx, const struct sup_device *d)
     }
     line(m, XIDS, d, "%lld", (long long)p->xids);
     line(m, TOTAL, d, "%lld", (long long)d->memory_bytes);
-    if (p->stale) /* nobody knows; an absent series is what dashboards understand */
+    if (p->stale) /* unknown: an absent series, which dashboards understand */
         return;
     if (p->utilization >= 0)
         line(m, UTILIZATION, d, "%.2f", 0.01 * p->utilization);

@@ -189,7 +189,7 @@ static void gen_start(struct api_req *r, struct api_completion *c, const char *m
     }
     ((struct gen_wait *)api_wait_data(wait))->gen = g; /* moved */
     g->for_end = !g->c.stream;
-    /* Nobody is told before all are on their way: g->wait is set at the end. */
+    /* Completions are not reported before all requests are sent: g->wait is set at the end. */
     for (int i = 0; i < count && err == PD_OK; i++)
         err = submit(g, i, version, &why);
     pthread_mutex_lock(&g->lock);

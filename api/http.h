@@ -121,7 +121,8 @@ void api_retry_after(struct api_req *r, int seconds);
 /* ---- waiting ----------------------------------------------------------------------------------- */
 
 /* A ticket shared by the request and the thread that completes it. Its data (zeroed, `size` bytes) lives
- * until both have let go: a completion that comes after the server gave up writes to memory nobody reads. */
+ * until both have let go: a completion that comes after the server gave up writes to memory that is no longer
+ * read. */
 struct api_wait;
 
 /* Suspends the connection. Call it BEFORE the work is handed over: the completion may come at once. `done`

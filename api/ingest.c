@@ -118,7 +118,7 @@ static enum pd_err string(struct in *in, const char **ret, size_t *ret_len)
                     code = 0x10000 + ((code - 0xd800) << 10) + (low - 0xdc00);
                     in->at += 6;
                 } else if (code <= 0 || (code >= 0xd800 && code < 0xe000)) {
-                    return broken(in, "an escape that is no character");
+                    return broken(in, "an escape that is not a character");
                 }
                 n += put_utf8(out + n, (unsigned)code);
             }

@@ -8,7 +8,7 @@
  *
  * An instance is touched by its own thread alone, but for api_resume, and before and after the thread's life.
  * What MHD_resume_connection writes for the thread may be read by an MHD_run that had looked for resumed
- * connections already. So whoever resumes also raises `resumed`, and wakes a thread that is about to wait;
+ * connections already. So every resume also raises `resumed`, and wakes a thread that is about to wait;
  * the thread says that it will wait before it looks at `resumed`. */
 #include <errno.h>
 #include <fcntl.h>

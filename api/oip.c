@@ -199,7 +199,7 @@ static enum pd_err read_input(const json_t *input, uint32_t index, bool binary_b
         const json_t *dim = json_array_get(shape, i);
 
         if (!json_is_integer(dim) || json_integer_value(dim) < 0)
-            return pd_fail(why, PD_ERR_INVALID, "input '%.100s': shape holds something that is no size",
+            return pd_fail(why, PD_ERR_INVALID, "input '%.100s': shape holds something that is not a size",
                            name);
         t->shape[i] = json_integer_value(dim);
     }
@@ -249,7 +249,7 @@ static enum pd_err read_input(const json_t *input, uint32_t index, bool binary_b
     if (!d->size) {
         bytes = count = 0;
         if (!bytes_needed(data, &bytes, &count))
-            return pd_fail(why, PD_ERR_INVALID, "input '%.100s': element %zu of BYTES is no text", name,
+            return pd_fail(why, PD_ERR_INVALID, "input '%.100s': element %zu of BYTES is not a text", name,
                            count);
     }
     t->bytes = bytes;

@@ -219,7 +219,7 @@ static void claim_html(struct pd_buf *b, const json_t *claim)
         report_num(b, bound);
     }
     if (json_is_true(json_object_get(claim, "relative")))
-        pd_buf_str(b, ", relative to what it is compared with");
+        pd_buf_str(b, ", relative to the compared value");
     if (json_is_true(json_object_get(claim, "distance")))
         pd_buf_str(b, ", of distances");
     pd_buf_str(b, ". Difference seed by seed: ");

@@ -295,7 +295,7 @@ bool api_query_archived(struct api_req *r, enum store_archived *ret)
             *ret = STORE_ARCHIVED_ANY;
         else if (strcmp(text, "false") != 0 && strcmp(text, "0") != 0)
             api_fail(r, API_FAULT_MALFORMED,
-                     "archived must be false (without what is archived), true (nothing else) or any");
+                     "archived must be false (without archived items), true (only archived items) or any");
     }
     return !api_failed(r);
 }

@@ -132,7 +132,7 @@ static enum pd_err add_latest(struct run_page *p, struct pd_buf *out, struct pd_
     return err;
 }
 
-/* A field of the job document, or one of the configuration of somebody's own run. */
+/* A field of the job document, or one of the configuration of an external run. */
 static bool field_known(struct api_req *r, const char *pointer)
 {
     struct store *store;

@@ -1,4 +1,4 @@
-/* api/server.h: what the parts of the room share behind the handlers: counters, readers, the news of commits.
+/* api/server.h: shared by the parts of the module behind the handlers: counters, readers, the news of commits.
  */
 #pragma once
 

@@ -362,7 +362,7 @@ enum pd_err api_curve(struct store *store, const struct api_curve_query *q, cons
             err = store_run_get(store, runs[i].run_id, pace_row, &pace, why);
             if (err == PD_OK && pace.steps <= 0)
                 err = pd_fail(why, PD_ERR_UNSUPPORTED,
-                              pace.epochs > 0 ? "run %lld has not said yet how many steps its epochs are"
+                              pace.epochs > 0 ? "run %lld has not reported yet how many steps an epoch has"
                                               : "run %lld has no epochs: its length is given in steps",
                               (long long)runs[i].run_id);
             if (err != PD_OK)

@@ -271,7 +271,7 @@ static void read_ids(struct api_req *r, const json_t *list, struct pd_buf *ids)
         int32_t id = (int32_t)json_integer_value(item);
 
         if (!json_is_integer(item) || json_integer_value(item) < 0 || json_integer_value(item) > INT32_MAX) {
-            api_fail_param(r, PD_ERR_INVALID, "tokens", "tokens[%zu] is no token id: ids are integers from 0",
+            api_fail_param(r, PD_ERR_INVALID, "tokens", "tokens[%zu] is not a token id: ids are integers from 0",
                            i);
             return;
         }

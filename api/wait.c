@@ -149,7 +149,7 @@ void api_waits_end(struct api *api)
     pthread_mutex_unlock(&api->lock);
 }
 
-/* Calls every wait's `gone` once, without the lock: it may call rooms that complete waits under locks of
+/* Calls every wait's `gone` once, without the lock: it may call modules that complete waits under locks of
  * their own. */
 void api_waits_tell_gone(struct api *api)
 {

@@ -107,7 +107,7 @@ static bool find_checkpoint(struct api_req *r, struct source *s)
         return false;
     if (strcmp(wish.which, "best") != 0 && strcmp(wish.which, "last") != 0 &&
         !api_parse_int(wish.which, 0, INT64_MAX, &wish.step)) {
-        api_fail(r, PD_ERR_NOT_FOUND, "'%.60s' is no checkpoint: name best, last, or the step of one",
+        api_fail(r, PD_ERR_NOT_FOUND, "'%.60s' is not a checkpoint: name best, last, or the step of one",
                  wish.which);
         return false;
     }

@@ -176,7 +176,7 @@ enum pd_err digest_base64url_decode(const char *text, size_t text_len, void *out
             group |= (uint32_t)url_value(text[i + k]) << (18 - 6 * k);
         for (size_t k = 0; k + 1 < n; k++)
             b[at++] = (uint8_t)(group >> (16 - 8 * k));
-        /* Bits that belong to no byte must be zero, or two texts would mean the same bytes. */
+        /* Unused bits must be zero, or two texts would decode to the same bytes. */
         if (n < 4 && (group & (0xffffffu >> (8 * (n - 1)))))
             return PD_ERR_INVALID;
     }
@@ -226,7 +226,7 @@ enum pd_err digest_random(void *out, size_t len, struct pd_why *why)
         if (n < 0) {
             if (errno == EINTR)
                 continue;
-            return pd_fail_errno(why, errno, "the kernel gives no random bytes");
+            return pd_fail_errno(why, errno, "the kernel returns no random bytes");
         }
         b += n;
         len -= (size_t)n;

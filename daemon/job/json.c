@@ -388,7 +388,7 @@ bool job_json_merge(json_t *to, json_t *from)
             if (!job_json_merge(old, child))
                 return false;
         } else if (json_is_object(child)) {
-            json_t *copy = job_json_copy(child); /* so that a later merge changes nobody else's */
+            json_t *copy = job_json_copy(child); /* so that a later merge does not change the original */
             if (!copy || json_object_set_new(to, key, copy) != 0)
                 return false;
         } else if (json_object_set(to, key, child) != 0) {

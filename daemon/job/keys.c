@@ -1,4 +1,4 @@
-/* Which keys exist, and what somebody who misspelt one may have meant. */
+/* The known keys, and suggestions for misspelt ones. */
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -28,8 +28,8 @@ static void gpu_print(const struct device *d, const struct device_sample *p)
         printf("              process %d computes there\n", p->processes[i].pid);
 }
 
-/* `out`: why no job can have a GPU; "" if one can. Nonzero with a sentence in `why` when nobody could look.
- */
+/* `out`: why no job can get a GPU; "" if one can. Nonzero with a sentence in `why` if the GPUs could not be
+ * checked. */
 static int gpus_print(const struct config *config, char *out, size_t size, struct pd_why *why)
 {
     struct device_watch_options o = {.library = config->devices.nvml, .gpus = "all"};
@@ -142,7 +142,7 @@ static bool ask(const char *program, struct answer_info *ret, struct pd_why *why
         return false;
     }
     if (!answer_info_read(out, have, ret)) {
-        (void)pd_fail(why, PD_ERR_CORRUPT, "%s does not say what it can compute with", program);
+        (void)pd_fail(why, PD_ERR_CORRUPT, "%s does not report its back ends", program);
         return false;
     }
     return true;

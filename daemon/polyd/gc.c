@@ -295,7 +295,7 @@ int gc(const struct config *config, bool dry)
             s.err = store_writer_start(&o, &w, &s.why);
         if (s.err == PD_ERR_BUSY)
             snprintf(s.why.text, sizeof s.why.text,
-                     "a running polyd uses '%.300s': stop it first, or look with --dry-run; it removes what "
+                     "a running polyd uses '%.300s': stop it first, or use --dry-run; polyd removes what "
                      "is deleted "
                      "by itself",
                      s.dir);

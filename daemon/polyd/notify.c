@@ -31,7 +31,7 @@ void notify_send(const char *fmt, ...)
     fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     if (fd < 0)
         return;
-    /* Nobody listening is no failure of ours. */
+    /* A missing listener is not an error. */
     if (sendto(fd, text, (size_t)n, MSG_NOSIGNAL, (struct sockaddr *)&addr,
                (socklen_t)(offsetof(struct sockaddr_un, sun_path) + len)) < 0)
         n = 0;

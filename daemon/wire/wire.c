@@ -9,7 +9,7 @@
 
 static const uint8_t magic[4] = {'P', 'D', 'W', 'K'};
 
-/* Little-endian whatever the machine is. */
+/* Little-endian on every machine. */
 static void put16(uint8_t *p, uint16_t v)
 {
     p[0] = (uint8_t)v;
@@ -178,7 +178,7 @@ enum pd_err wire_end(struct pd_buf *b, size_t begin)
     uint8_t *head;
 
     if (b->failed) {
-        b->failed = false; /* what came before this frame is whole */
+        b->failed = false; /* earlier frames in the buffer are complete */
         b->len = begin < b->len ? begin : b->len;
         return PD_ERR_LIMIT;
     }
@@ -535,7 +535,7 @@ enum pd_err wire_out_write(struct pd_buf *b, int fd, struct pd_why *why)
         else {
             err = n < 0 && errno != EPIPE && errno != ECONNRESET
                       ? pd_fail_errno(why, errno, "cannot write to the connection")
-                      : pd_fail(why, PD_ERR_CLOSED, "the other side is gone");
+                      : pd_fail(why, PD_ERR_CLOSED, "the other side has closed the connection");
             break;
         }
     }

@@ -230,11 +230,11 @@ test('questions that do not fit the sweep are refused by the name of their field
         if (field)
             assert.match(reply.text, new RegExp(`"pointer":"[^"]*${field}"`), query);
     };
-    await refused(job.id, 'axis=/attention/k', 422, 'axis: /attention/k is not swept; what is: /norm/placement, /train/optimizer/lr', 'axis');
+    await refused(job.id, 'axis=/attention/k', 422, 'axis: /attention/k is not swept; swept fields: /norm/placement, /train/optimizer/lr', 'axis');
     await refused(job.id, 'axis=/norm/placement', 422, 'axis: the values of /norm/placement are not all numbers', 'axis');
-    await refused(job.id, 'by=/model/patch', 422, 'by: /model/patch is not swept; what is: /norm/placement, /train/optimizer/lr', 'by');
+    await refused(job.id, 'by=/model/patch', 422, 'by: /model/patch is not swept; swept fields: /norm/placement, /train/optimizer/lr', 'by');
     await refused(job.id, 'by=/train/optimizer/lr', 422, 'by: /train/optimizer/lr is the axis already', 'by');
-    await refused(words.job.id, '', 422, 'axis: none of what is swept is a number throughout: /norm/placement', 'axis');
+    await refused(words.job.id, '', 422, 'axis: no swept field has only numbers: /norm/placement', 'axis');
     await refused(plain.id, '', 422, 'axis: the job has no sweep', 'axis');
     await refused(plain.id, 'axis=/attention/k', 422, 'axis: /attention/k is not swept: the job has no sweep', 'axis');
     await refused(job.id, 'metric=a&metric=b', 400, 'metric: the analysis is of one', 'metric');

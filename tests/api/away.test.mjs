@@ -217,7 +217,7 @@ test('polyd gc names what belongs to nothing, and removes that alone', async () 
 
     const beside = polyd('gc');
     assert.equal(beside.status, 1);
-    assert.match(beside.stderr, /a running polyd uses .*: stop it first, or look with --dry-run/);
+    assert.match(beside.stderr, /a running polyd uses .*: stop it first, or use --dry-run/);
     const young = polyd('gc', '--dry-run');
     assert.deepEqual([young.status, /runs\/7777/.test(young.stdout)], [0, false]); // beside a daemon what is young may be on its way
     const past = new Date(Date.now() - 3600000);
@@ -249,7 +249,7 @@ test('polyd gc names what belongs to nothing, and removes that alone', async () 
 
     const wrong = polyd('gc', '--dry');
     assert.equal(wrong.status, 2);
-    assert.match(wrong.stderr, /no such argument: --dry; --dry-run is the only one/);
+    assert.match(wrong.stderr, /no such argument: --dry; the only one is --dry-run/);
     const empty = mkdtempSync(path.join(os.tmpdir(), 'polyd-gc-'));
     const none = polyd(`--state-dir=${empty}`, 'gc');
     assert.deepEqual([none.status, readdirSync(empty)], [1, []]);

@@ -216,7 +216,7 @@ test('messages name the field and the remedy', { skip, timeout: 60000 }, async (
     assert.equal(none.json.detail, 'there is no run 9999');
     const model = await host.post('/v1/completions', { model: 'shak', prompt: 'x' });
     assert.equal(model.status, 404);
-    assert.match(model.json.error.message, /^model 'shak' is not loaded; GET \/api\/v1\/models lists what there is, and POST \/api\/v1\/models\/NAME\/versions\/N\/load loads it$/);
+    assert.match(model.json.error.message, /^model 'shak' is not loaded; GET \/api\/v1\/models lists the models, and POST \/api\/v1\/models\/NAME\/versions\/N\/load loads it$/);
     const { runs: [run] } = await over(small({}, { epochs: 1 }));
     const list = await host.post(`/api/v1/runs/${run.id}/metrics`, [{ key: 'a', step: 1, value: 1 }]);
     assert.equal(list.status, 422, list.text);

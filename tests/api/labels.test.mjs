@@ -84,7 +84,7 @@ test('a request that is wrong is told what is', { skip }, async () => {
     };
     await refused({ name: 'image' }, /this model takes one input, 'text'/);
     await refused({ datatype: 'UINT8', data: [1] }, /input 'text' is BYTES, not UINT8/);
-    await refused({ shape: [2], data: ['a', 3] }, /input 'text': element 1 of BYTES is no text/);
+    await refused({ shape: [2], data: ['a', 3] }, /input 'text': element 1 of BYTES is not a text/);
     await refused({ shape: [2] }, /input 'text': data has 1 elements, its shape needs 2/);
     await refused({ data: 3 }, /input 'text' needs data, an array, or one text/);
     await refused({ shape: [0], data: [] }, /input 'text' of BYTES must have the shape \[n\], 1 <= n <= 256/);

@@ -29,7 +29,7 @@ test('what is no number and no job is said', { skip }, () => {
     for (const [name, value] of [['--tflops', 'x'], ['--tbs', '0'], ['--tbs', '-1'], ['--tflops', 'nan']]) {
         const bad = plan(job, '--roofline', name, value);
         assert.equal(bad.status, 2);
-        assert.match(bad.stderr, new RegExp(`'${name} ${value}' is no positive number`));
+        assert.match(bad.stderr, new RegExp(`'${name} ${value}' is not a positive number`));
     }
     const none = plan('', '--roofline');
     assert.equal(none.status, 1);

@@ -51,7 +51,7 @@ test('a text that polyd generates is planned without files', { skip }, async () 
     assert.deepEqual([plan.train_samples, plan.val_samples], [62499, 6249]); // windows of 16 bytes
 });
 
-test('what is no text is said before and while it is trained', { skip, timeout: 120000 }, async () => {
+test('a file that is not a text gives a warning before and during training', { skip, timeout: 120000 }, async () => {
     put('noise.bin', Buffer.from(Array.from({ length: 20000 }, (_, i) => i * 7919 % 251 ^ i >> 3 & 255)));
     const document = text('noise.bin', { tokenizer: 'chars' });
     const planned = await dry(document);

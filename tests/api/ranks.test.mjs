@@ -1,4 +1,4 @@
-// A job on several slots: the real daemon, a process for each rank, the same course as on one.
+// A job on several slots: the real daemon, a process for each rank, the same trajectory as on one.
 import assert from 'node:assert/strict';
 import { existsSync, readdirSync, readFileSync } from 'node:fs';
 import path from 'node:path';

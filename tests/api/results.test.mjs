@@ -134,7 +134,7 @@ test('curves: trials aligned on step or epoch, mean and deviation in each bucket
     /* No worker told how many steps an epoch has; the document names epochs. */
     const unknown = await host.get('/api/v1/jobs/1/sweep/curves?key=acc/val&x=epoch');
     assert.equal(unknown.status, 422);
-    assert.match(unknown.json.detail, /^run \d+ has not said yet how many steps its epochs are$/);
+    assert.match(unknown.json.detail, /^run \d+ has not reported yet how many steps an epoch has$/);
     for (const query of ['', 'key=', 'key=a&x=days', 'key=a&buckets=0', 'key=a&point=-1', 'key=a&color=1'])
         assert.equal((await host.get(`/api/v1/jobs/1/sweep/curves?${query}`)).status, 400, query);
     assert.equal((await host.get('/api/v1/jobs/77/sweep/curves?key=a')).status, 404);

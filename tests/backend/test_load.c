@@ -56,7 +56,7 @@ static void test_load_missing_symbol(void **state)
     setenv("POLYD_CUDA_PLUGIN", PLUGINS "/no_entry.so", 1);
     expect(PK_LOAD_RUN, PD_ERR_IO, "it has no pk_backend_entry");
     setenv("POLYD_CUDA_PLUGIN", PLUGINS "/no_table.so", 1);
-    expect(PK_LOAD_RUN, PD_ERR_IO, "gave no table");
+    expect(PK_LOAD_RUN, PD_ERR_IO, "returned no table of functions");
 }
 
 static void test_load_another_version(void **state)

@@ -251,7 +251,7 @@ static void test_polyd_asks_systemd_for_time_while_it_starts(void **state)
     shell("rm %s/state/store-id", f->dir);
     f->pid = spawn(f, -1, NULL, NULL);
     expect(f, "EXTEND_TIMEOUT_USEC=60000000\nSTATUS=bringing the database");
-    expect(f, "EXTEND_TIMEOUT_USEC=60000000\nSTATUS=taking up what ran before");
+    expect(f, "EXTEND_TIMEOUT_USEC=60000000\nSTATUS=adopting earlier attempts");
     expect(f, "READY=1");
     kill(f->pid, SIGTERM);
     assert_int_equal(wait_status(f), 0);

@@ -99,7 +99,8 @@ static bool run(struct golden *c)
     };
     bool adamw = o.optimizer == &optim_adamw.graph;
     struct model_optim_item item[3];
-    double *grads[3], *params[3], *first[3], *second[3], *lr, *norm, *coefficient, *course[3][3] = {{NULL}};
+    double *grads[3], *params[3], *first[3], *second[3], *lr, *norm, *coefficient,
+        *trajectory[3][3] = {{NULL}};
     size_t size[3], steps = (size_t)golden_num(c, "steps", 0);
     const char *name = golden_text(c, "case", "");
     struct pk_graph *g;
@@ -166,25 +167,26 @@ static bool run(struct golden *c)
         }
         for (int i = 0; i < 3; i++) {
             snprintf(what, sizeof what, "m/%s", names[i]);
-            keep(golden_rig_leaf(rig, names[i], NULL), size[i], &course[0][i], t);
-            keep(golden_rig_leaf(rig, what, NULL), size[i], &course[1][i], t);
+            keep(golden_rig_leaf(rig, names[i], NULL), size[i], &trajectory[0][i], t);
+            keep(golden_rig_leaf(rig, what, NULL), size[i], &trajectory[1][i], t);
             what[0] = 'v';
             if (adamw)
-                keep(golden_rig_leaf(rig, what, NULL), size[i], &course[2][i], t);
+                keep(golden_rig_leaf(rig, what, NULL), size[i], &trajectory[2][i], t);
         }
     }
     for (int i = 0; i < 3; i++) {
         size_t n = steps * size[i];
 
         if (!c->failed) {
-            golden_close(c, golden_label("params", names[i]), course[0][i], params[i], n, 2e-6, 1e-6);
-            golden_close(c, golden_label("first moment", names[i]), course[1][i], first[i], n, 2e-6, 1e-6);
+            golden_close(c, golden_label("params", names[i]), trajectory[0][i], params[i], n, 2e-6, 1e-6);
+            golden_close(c, golden_label("first moment", names[i]), trajectory[1][i], first[i], n, 2e-6,
+                         1e-6);
             if (adamw)
-                golden_close(c, golden_label("second moment", names[i]), course[2][i], second[i], n, 2e-6,
+                golden_close(c, golden_label("second moment", names[i]), trajectory[2][i], second[i], n, 2e-6,
                              1e-6);
         }
         for (int k = 0; k < 3; k++)
-            free(course[k][i]);
+            free(trajectory[k][i]);
     }
     golden_rig_free(rig);
     return true;

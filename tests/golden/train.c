@@ -278,9 +278,9 @@ static void check_step(struct golden *c, const struct model *m, const struct mod
     golden_near(c, what, sqrt(square), clipped, sqrt(slack) + (f64 ? 1e-10 : 2e-6) * clipped);
 }
 
-/* ---- the course ---- */
+/* ---- the trajectory ---- */
 
-struct course {
+struct trajectory {
     const struct model *m;
     const struct model_train_options *o;
     const struct numbers *n;
@@ -288,7 +288,7 @@ struct course {
     bool f64;
 };
 
-static void follow(struct golden *c, struct golden_rig *rig, const struct course *s)
+static void follow(struct golden *c, struct golden_rig *rig, const struct trajectory *s)
 {
     const struct train_schedule schedule = schedule_of(c);
     const bool adamw = s->o->optimizer == &optim_adamw.graph;
@@ -384,7 +384,7 @@ static bool train(struct golden *c, bool f64)
         check_groups(c, m);
         golden_put_params(c, rig, m, "param0");
         if (f64 || find_bands(c, m, &numbers, &bands))
-            follow(c, rig, &(struct course){m, &o, &numbers, f64 ? NULL : &bands, f64});
+            follow(c, rig, &(struct trajectory){m, &o, &numbers, f64 ? NULL : &bands, f64});
     }
     network_free(bands.exact);
     network_free(bands.rounded);

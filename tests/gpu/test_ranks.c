@@ -1,4 +1,4 @@
-/* Two ranks on one GPU: their sums go by way of the host, and the course is that of one process.
+/* Two ranks on one GPU: their sums go through the host, and the trajectory is that of one process.
  *
  * A child of a process that has begun with a GPU cannot use it: so each test is a process of its own, and in
  * it ranks come before the one process that they are compared with. */

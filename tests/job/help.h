@@ -1,4 +1,4 @@
-/* tests/job/help.h: what the tests of this room share. */
+/* tests/job/help.h: shared by the tests of this module. */
 #pragma once
 
 #include <setjmp.h>

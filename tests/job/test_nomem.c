@@ -22,7 +22,7 @@ static bool fails(void)
     return false;
 }
 
-/* The linker sends the room's calls here (--wrap). */
+/* The linker sends the module's calls here (--wrap). */
 void *__real_malloc(size_t size);
 void *__real_calloc(size_t n, size_t size);
 void *__real_realloc(void *p, size_t size);

@@ -1,4 +1,4 @@
-/* Start values as samples of what they claim to be: moments, bounds and the whole distribution; and the
+/* Initial values as samples of their distributions: moments, bounds and the whole distribution; and the
  * spread of the logits that come of them (kernels/ATTENTION.md 8). */
 #include <math.h>
 #include <setjmp.h>
@@ -38,7 +38,7 @@ static struct model_spec base(const struct model_arch *arch, int32_t width)
                                .dtype = PK_F64};
 }
 
-/* The start values of a parameter, in f64; *ret_count of them. */
+/* The initial values of a parameter, in f64; *ret_count of them. */
 static double *drawn(const struct model_spec *s, const char *name, uint64_t seed, size_t *ret_count)
 {
     struct model *m = NULL;

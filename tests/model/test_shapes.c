@@ -1,4 +1,4 @@
-/* The table of parameters, its sizes and start values, the spec as metadata and from a document. */
+/* The table of parameters, its sizes and initial values, the spec as metadata and from a document. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* tests/reference/internal.h: elements of tensors as doubles, and the ops of the files of this room. */
+/* tests/reference/internal.h: elements of tensors as doubles, and the ops of the files of this module. */
 #pragma once
 
 #include <assert.h>

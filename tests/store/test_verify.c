@@ -151,7 +151,7 @@ static void test_verify_refuses_what_is_no_state(void **state)
 
 static void test_verify_sees_a_state_without_its_event(void **state)
 {
-    sees(state, "UPDATE job SET state = 'failed'", "job 1 is 'failed', its events say 'done'");
+    sees(state, "UPDATE job SET state = 'failed'", "job 1 is 'failed', but 'done' by its events");
 }
 
 static void test_verify_sees_a_forbidden_move(void **state)
@@ -173,14 +173,14 @@ static void test_verify_sees_a_move_from_another_state(void **state)
 
 static void test_verify_sees_a_lost_point(void **state)
 {
-    sees(state, "DELETE FROM metric WHERE step = 2", "series loss: 1 points, roll-ups say 2");
+    sees(state, "DELETE FROM metric WHERE step = 2", "series loss: 1 points, but by roll-ups 2");
 }
 
 static void test_verify_sees_a_doubled_point(void **state)
 {
     sees(state,
          "INSERT INTO metric SELECT run_id, key_id, attempt, step, ts_us, 1, 9.0 FROM metric WHERE step = 2",
-         "series loss: 3 points, its latest row says 2");
+         "series loss: 3 points, but by its latest row 2");
 }
 
 static void test_verify_sees_a_device_in_two_runs(void **state)

@@ -220,7 +220,7 @@ static double element(const char *path, const char *tensor, size_t at)
     return x[at];
 }
 
-/* e <- d e + (1 - d) w after every step, from the start values on; scored beside the weights. */
+/* e <- d e + (1 - d) w after every step, from the initial values on; scored apart from the weights. */
 static void test_averages_are_those_of_the_weights(void **state)
 {
     static const char *const job =

@@ -16,7 +16,7 @@
     "\",\"threads\":1},\"train\":{\"steps\":6,\"batch\":4,\"eval_every\":3,\"precision\":\"" precision       \
     "\",\"clip_norm\":0.5,\"checkpoint_every\":{\"steps\":2}" train "}}"
 
-static void course(const char *json, struct train_outcome *out)
+static void trajectory(const char *json, struct train_outcome *out)
 {
     struct book b = {0};
     struct pd_why why = {""};
@@ -41,11 +41,11 @@ static void test_a_device_ends_where_the_cpu_ends(void **state)
     struct train_outcome cpu, wide, tf32, half, parts;
 
     (void)state;
-    course(VIT("cpu", "fp32", ""), &cpu);
-    course(VIT("cuda", "fp32", ""), &wide);
-    course(VIT("cuda", "tf32", ""), &tf32);
-    course(VIT("cuda", "bf16", ""), &half);
-    course(VIT("cuda", "bf16", ",\"accumulation\":2"), &parts);
+    trajectory(VIT("cpu", "fp32", ""), &cpu);
+    trajectory(VIT("cuda", "fp32", ""), &wide);
+    trajectory(VIT("cuda", "tf32", ""), &tf32);
+    trajectory(VIT("cuda", "bf16", ""), &half);
+    trajectory(VIT("cuda", "bf16", ",\"accumulation\":2"), &parts);
     near(wide.loss_train, cpu.loss_train, 1e-4);
     near(wide.loss_val, cpu.loss_val, 1e-4);
     near(tf32.loss_val, cpu.loss_val, 1e-2);
@@ -82,8 +82,8 @@ static void test_a_language_model_trains_on_a_device(void **state)
     for (int i = 0; i < 300; i++)
         fputc("abcdefgh "[i * i % 9], f);
     fclose(f);
-    course(GPT("cpu", "fp32"), &cpu);
-    course(GPT("cuda", "bf16"), &half);
+    trajectory(GPT("cpu", "fp32"), &cpu);
+    trajectory(GPT("cuda", "bf16"), &half);
     near(half.loss_train, cpu.loss_train, 3e-2);
     near(half.loss_val, cpu.loss_val, 3e-2);
 }

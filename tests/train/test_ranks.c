@@ -1,4 +1,4 @@
-/* Several processes train one network: the course is that of one process on the same global batch. */
+/* Several processes train one network: the trajectory is that of one process on the same global batch. */
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /* tests/train/test_schema1.c: what was trained before schema 2 goes on as it began; what came with schema 2
- * decides the course of a run. */
+ * decides the trajectory of a run. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

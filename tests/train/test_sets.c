@@ -135,7 +135,7 @@ static void test_words_stop_bit_identically_and_travel_with_the_checkpoint(void 
     data_tokenizer_free(tokenizer);
     data_st_free(st);
     close_book(&b);
-    /* other words, and as many: the checkpoint is another course's */
+    /* other words, and as many: the checkpoint belongs to another trajectory */
     b = (struct book){0};
     put("ptb/ptb.train.txt", "", 0);
     put_words("");

@@ -38,7 +38,7 @@ struct event_data {
 #define EVENT_XID 8ull
 #define P2P_READ 0
 #define P2P_NVLINK 2
-#define NO_MEMORY (~0ull) /* a process whose memory the driver does not tell */
+#define NO_MEMORY (~0ull) /* a process whose memory the driver does not report */
 #define LOOKED_AT 64      /* processes of a GPU */
 #define NO_INSTANCE 0xffffffffu
 
@@ -183,7 +183,7 @@ int nvml_count(struct nvml *n, int *ret)
     return code;
 }
 
-/* The kernel knows it without asking the driver. */
+/* The kernel knows it, so the driver is not needed. */
 static int numa_node(const char *pci)
 {
     const char *at = pci;
@@ -225,7 +225,8 @@ int nvml_gpu(struct nvml *n, int index, void **ret_handle, struct device *ret)
     snprintf(ret->kind, sizeof ret->kind, "cuda");
     ret->gpu = index;
     ret->instance = ret->numa = -1;
-    if (n->memory(h, &memory) == NVML_CODE_OK) /* in MIG mode it may not be told without rights */
+    if (n->memory(h, &memory) ==
+        NVML_CODE_OK) /* in MIG mode the driver may refuse it to unprivileged users */
         ret->memory_bytes = (int64_t)memory.total;
     if (CALL(n, pci, h, &pci) == NVML_CODE_OK) {
         pci.bus_id[sizeof pci.bus_id - 1] = '\0';
@@ -314,7 +315,7 @@ static void sample_processes(struct nvml *n, handle h, struct device_sample *ret
     }
     if (code != NVML_CODE_OK && code != NVML_CODE_SHORT)
         return;
-    ret->process_count = (int)count; /* when there are too many, their number is all that is told */
+    ret->process_count = (int)count; /* if there are too many, only their number is reported */
     for (unsigned i = 0; code == NVML_CODE_OK && i < count && i < DEVICE_PROCESSES; i++)
         ret->processes[i] = (struct device_process){
             .pid = (int)p.list[i].pid,
@@ -447,7 +448,7 @@ int nvml_events_wait(struct nvml *n, void *set, unsigned timeout_ms, char *uuid,
         return code;
     if (data.type != EVENT_XID)
         return NVML_CODE_TIMEOUT;
-    /* A lost GPU may not tell its name any more: then nobody knows whose error it was. */
+    /* A lost GPU may not report its name any more; then the device of the error is unknown. */
     if (n->uuid(data.device, uuid, (unsigned)size) != NVML_CODE_OK)
         uuid[0] = '\0';
     *ret_xid = (int)data.data;

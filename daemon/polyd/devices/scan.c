@@ -1,5 +1,4 @@
-/* Which GPUs there are: the first list, what becomes of it when the machine changes, and which of them polyd
- * may use. */
+/* The list of GPUs: how it is made, how it follows changes of the machine, and which GPUs polyd may use. */
 #include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,11 +8,11 @@
 #include "kernels/base/clock.h"
 #include "kernels/base/log.h"
 
-#define HOLD_US 2000000 /* how long it may take to come out of the driver */
+#define HOLD_US 2000000 /* longest wait for a thread to return from the driver */
 
 /* ---- the choice of GPUs ---------------------------------------------------------------------- */
 
-/* Is the device named by a list of indices and UUIDs (or beginnings of them, as CUDA takes them)? */
+/* Whether a list of indices and UUIDs (or beginnings of UUIDs, as in CUDA) names the device. */
 static bool listed(const char *list, const struct device *d, const char *gpu_id)
 {
     for (const char *at = list; *at;) {
@@ -84,7 +83,7 @@ static void scan_gpu(struct device_watch *w, int index)
             scan_add(w, &mig, d.id, part, gi);
 }
 
-/* False: the driver does not count its GPUs. */
+/* False: the driver does not report the number of GPUs. */
 static bool scan(struct device_watch *w, int *ret_count, int *ret_code)
 {
     int count = 0, code = nvml_count(w->nvml, &count);
@@ -110,7 +109,7 @@ static int slot_of(const struct device_watch *w, const char *id)
     return -1;
 }
 
-/* A place for a device that has none: behind the others, or where nobody needs one any more. */
+/* A place in the list for a new device: at the end, or an entry that is no longer used. */
 static int slot_new(struct device_watch *w)
 {
     for (int i = 0; i < w->count; i++)
@@ -125,7 +124,7 @@ static bool same(const struct device *a, const struct device *b)
            a->memory_bytes == b->memory_bytes && !strcmp(a->name, b->name);
 }
 
-/* Two devices must not bear one name: the one that is gone gives it up. */
+/* Two devices must not have the same name: the one that is gone loses it. */
 static void rename_gone(struct device_watch *w)
 {
     for (int i = 0; i < w->count; i++)
@@ -134,7 +133,7 @@ static void rename_gone(struct device_watch *w)
                 snprintf(w->devices[i].name, sizeof w->devices[i].name, "gone:%d", i);
 }
 
-/* Its errors are still its errors when it comes back; all else is to be asked anew. */
+/* Its error counts stay when it returns; all other values are read again. */
 static void sample_reset(struct device_sample *s)
 {
     struct device_sample was = *s;
@@ -145,7 +144,7 @@ static void sample_reset(struct device_sample *s)
     s->last_xid_us = was.last_xid_us;
 }
 
-/* Mutex held. What was scanned becomes the list. True if it is another one than before. */
+/* Mutex held. Replaces the list by the scanned one. True if it has changed. */
 static bool merge(struct device_watch *w)
 {
     bool here[DEVICE_GPU_MAX] = {false}, changed = false;
@@ -171,8 +170,8 @@ static bool merge(struct device_watch *w)
     for (int i = 0; i < w->count; i++) {
         struct device *d = &w->devices[i];
 
-        /* Listed without a word is what a GPU off the bus does: it is broken, not gone, and its sample says
-         * so. */
+        /* A GPU that fell off the bus is listed but reports nothing: it is broken, not gone, and its sample
+         * says so. */
         if (here[i] || d->gone || (d->gpu >= 0 && d->gpu < DEVICE_GPU_MAX && w->lost[d->gpu]))
             continue;
         d->gone = true;
@@ -246,7 +245,8 @@ void device_watch_find(struct device_watch *w)
     }
     nvml_driver(w->nvml, &w->driver);
     if (!scan(w, &count, &code)) {
-        snprintf(w->why, sizeof w->why, "NVML does not count its GPUs: %s", nvml_text(w->nvml, code));
+        snprintf(w->why, sizeof w->why, "NVML does not report the number of GPUs: %s",
+                 nvml_text(w->nvml, code));
         return;
     }
     pthread_mutex_lock(&w->mutex);
@@ -257,10 +257,10 @@ void device_watch_find(struct device_watch *w)
     w->driver.events = w->set != NULL;
     if (!w->count)
         snprintf(w->why, sizeof w->why, "%s",
-                 count ? "none of the driver's GPUs is offered (devices.gpus)" : "the driver finds no GPU");
+                 count ? "devices.gpus selects none of the driver's GPUs" : "the driver finds no GPU");
 }
 
-/* Has the event thread wait outside of NVML; false if the driver holds it. */
+/* Makes the event thread wait outside of NVML; false if it hangs in the driver. */
 static bool hold_events(struct device_watch *w)
 {
     int64_t limit_us = pd_clock_mono_us() + HOLD_US;
@@ -288,8 +288,8 @@ static void release_events(struct device_watch *w)
     pthread_mutex_unlock(&w->mutex);
 }
 
-/* The module drives other GPUs than when NVML was opened: a session of NVML lists those of its beginning. The
- * event thread is outside, its set is freed. */
+/* Opens NVML again, because the kernel module drives other GPUs: a session of NVML lists those of its
+ * beginning. The event thread is outside and its event set is freed. */
 static void reopen(struct device_watch *w, uint64_t bus)
 {
     struct pd_why why = {""};

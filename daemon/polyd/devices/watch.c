@@ -1,6 +1,6 @@
-/* The watch: one thread finds the GPUs, samples them and looks whether they are still the same; another waits
- * for XIDs. Both may be held by the driver for good, so the memory they share is counted: who leaves last
- * frees it, and nobody joins them. */
+/* The watch: one thread finds the GPUs, samples them and checks whether the list has changed; another waits
+ * for XIDs. Both may hang in the driver for ever, so they are never joined; their shared memory has a
+ * reference count, and the last user frees it. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,12 +16,12 @@
 #define STALE_INTERVALS 5
 #define STALE_LEAST_US 1000000
 #define RESCAN_INTERVALS 5
-#define LOOK_US 3000000 /* after a device was given back its driver may need so long to clean up */
+#define LOOK_US 3000000 /* after the release of a device its driver may take so long to clean up */
 #define LOOK_EVERY_US 100000
 #define WAIT_MS 250      /* the event thread looks up this often */
 #define RETRY_US 1000000 /* after a failed wait for events */
 
-/* Mutex held; lets it go. */
+/* Mutex held; releases it. */
 static void leave(struct device_watch *w)
 {
     bool last = --w->owners == 0;
@@ -38,7 +38,7 @@ static void leave(struct device_watch *w)
     free(w);
 }
 
-/* A thread ends; the last one closes NVML, since the other might be inside. */
+/* A thread ends. The last one closes NVML, because the other one may be inside it. */
 static void thread_over(struct device_watch *w)
 {
     bool last;
@@ -173,7 +173,7 @@ static void sample(struct device_watch *w, int i)
     code = nvml_sample(w->nvml, w->handles[i], w->devices[i].instance >= 0, &s);
     s.taken_us = began_us;
     pthread_mutex_lock(&w->mutex);
-    if (code == NVML_CODE_NOT_FOUND) { /* nothing is known of it: what was said last grows old */
+    if (code == NVML_CODE_NOT_FOUND) { /* no sample: the last one gets older */
         w->hurry = true;
         w->asked = -1;
         pthread_mutex_unlock(&w->mutex);
@@ -244,7 +244,7 @@ static void *sample_thread(void *arg)
         pthread_mutex_unlock(&w->mutex);
     }
     if (go && !(w->driver.events && w->events_run))
-        pd_log(PD_LOG_WARNING, "device", "xid_events=0 the driver reports no errors by event");
+        pd_log(PD_LOG_WARNING, "device", "xid_events=0 why=\"the driver does not report errors as events\"");
     pthread_mutex_lock(&w->mutex);
     while (go && !w->stopping) {
         int64_t began_us = pd_clock_mono_us();
@@ -348,7 +348,7 @@ struct device_watch *device_watch_stop(struct device_watch *w)
     while (!w->closed && pd_clock_mono_us() < limit_us)
         device_watch_wait(w, limit_us);
     if (!w->closed)
-        pd_log(PD_LOG_WARNING, "device", "stop=late the driver holds a thread of ours");
+        pd_log(PD_LOG_WARNING, "device", "stop=late why=\"a thread of polyd hangs in the driver\"");
     leave(w);
     return NULL;
 }
@@ -374,7 +374,7 @@ int device_watch_devices(struct device_watch *w, struct device *ret, int most)
         return 0;
     pthread_mutex_lock(&w->mutex);
     count = w->count;
-    for (int i = 0; i < count && i < most; i++) /* ret may be NULL where most is 0 */
+    for (int i = 0; i < count && i < most; i++) /* ret may be NULL if most is 0 */
         ret[i] = w->devices[i];
     pthread_mutex_unlock(&w->mutex);
     return count;

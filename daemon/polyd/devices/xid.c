@@ -1,6 +1,7 @@
 /* The driver's error numbers, by what they mean for a run and for the GPU. The numbers and words are NVIDIA's
- * ("XID errors"); which are the program's own is the rule that their device plug-in for clusters uses. 63,
- * 64, 94 and 95 concern GPUs that remap rows of their memory (A100 and later). */
+ * ("XID errors"); NVIDIA's device plug-in for Kubernetes defines
+ * which ones are errors of the program. 63, 64, 94 and 95 concern GPUs that remap rows of their memory (A100
+ * and later). */
 #include "daemon/polyd/devices/device.h"
 
 static const struct {

@@ -1,6 +1,6 @@
-/* Which units a gang gets. Choosing the best k of n is hard in general; machines have at most a few dozen
- * units in a few groups, and growing a set from each unit by its best-connected neighbour finds the groups.
- */
+/* Which units a gang gets. Finding the best k of n units is hard in general. Machines have at most a few
+ * dozen units in a few groups, and a set that grows from each unit by its best-connected neighbour finds the
+ * groups. */
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>

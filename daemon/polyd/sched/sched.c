@@ -9,7 +9,7 @@ struct order {
     int64_t now_us, age_us;
 };
 
-/* Since when it has waited without its job being served. */
+/* Since when it waits while its job has no run in progress. */
 static int64_t since(const struct sched_item *a)
 {
     return a->served_us > a->queued_us ? a->served_us : a->queued_us;
@@ -23,7 +23,7 @@ static int64_t effective(const struct sched_item *a, const struct order *o)
     return a->priority + (o->age_us > 0 && a->turn == 0 ? waited / o->age_us : 0);
 }
 
-/* Those backing off are not in the race. */
+/* Runs in back-off do not compete. */
 static int compare(const void *left, const void *right, void *arg)
 {
     const struct sched_item *a = left, *b = right;
@@ -57,7 +57,7 @@ static int compare_job(const void *left, const void *right, void *arg)
     return a->id < b->id ? -1 : a->id > b->id;
 }
 
-/* A job of its own for each item that names none. */
+/* Each item without a job gets a job of its own. */
 static bool same_job(const struct sched_item *a, const struct sched_item *b)
 {
     return a->job && a->job == b->job;
@@ -92,7 +92,7 @@ static struct sched_kind *kind_of(struct sched_kind *kinds, int count, const cha
 
 /* The first run that must wait holds this for its kind. */
 struct reservation {
-    int64_t at_us;       /* when enough slots are surely free; SCHED_NEVER = unknown */
+    int64_t at_us;       /* when enough slots are certainly free; SCHED_NEVER = unknown */
     int spare;           /* slots free at that moment beyond what it needs */
     int64_t spare_bytes; /* likewise memory */
     bool made;
@@ -146,7 +146,7 @@ void sched_cycle(struct sched_item *items, int count, struct sched_kind *kinds, 
     int sorted_count = 0;
 
     if (!sorted || kind_count > KINDS_MAX) {
-        /* Without memory nothing starts: the next cycle tries again. */
+        /* If memory ran out, nothing starts; the next cycle tries again. */
         for (int i = 0; i < count; i++)
             items[i].start = false;
         free(sorted);
@@ -178,12 +178,12 @@ void sched_cycle(struct sched_item *items, int count, struct sched_kind *kinds, 
             continue;
         }
         if (!under_cap(items, i)) {
-            item->capped = true; /* and it reserves nothing: slots are not what it waits for */
+            item->capped = true; /* and it reserves nothing: it does not wait for slots */
             continue;
         }
         r = &reserved[k - kinds];
         if (item->slots > k->total - k->out || item->unfit) {
-            item->blocked = true; /* and it holds nobody up: it may be days */
+            item->blocked = true; /* and it delays no other run: the wait may take days */
             continue;
         }
         need = bytes_of(item, k);

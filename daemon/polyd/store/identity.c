@@ -170,7 +170,7 @@ static enum pd_err lost(const struct folder *f, struct pd_why *why, const char *
     return pd_fail(
         why, PD_ERR_CONFLICT,
         "the database polyd.db %s, but the state folder '%.150s' holds %s: put its own database back, "
-        "or start once with --init, which moves the old runs aside and begins anew",
+        "or start once with --init, which moves the old runs aside and creates a new store",
         what, f->dir, evidence);
 }
 
@@ -356,7 +356,7 @@ enum pd_err store_identity_admit(const char *state_dir, bool init, struct pd_why
         err = pd_fail(
             &own, PD_ERR_CONFLICT,
             "'%.200s/" MARKER "' does not name a database: put it back, or remove it where polyd.db is "
-            "this folder's, or start once with --init, which moves the old runs aside and begins anew",
+            "this folder's, or start once with --init, which moves the old runs aside and creates a new store",
             state_dir);
     if (init && err == PD_OK && f.db_there)
         pd_log(PD_LOG_INFO, "store", "init=ignored why=\"this folder has its database\"");

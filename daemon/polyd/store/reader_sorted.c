@@ -94,7 +94,7 @@ enum pd_err store_run_sorted(struct store *s, const struct store_run_query *q,
         field = sort->by;
     } else if (sort->by[0] == '/') {
         if (!db_json_path(sort->by, json_path, sizeof json_path))
-            return pd_fail(why, PD_ERR_INVALID, "'%.100s' is no pointer such as /train/optimizer/lr",
+            return pd_fail(why, PD_ERR_INVALID, "'%.100s' is not a pointer such as /train/optimizer/lr",
                            sort->by);
         path = json_path;
     } else {

@@ -501,7 +501,7 @@ enum pd_err store_metric_append(struct store_tx *tx, int64_t run_id, int attempt
                 if (err == PD_OK && keys++ >= STORE_RUN_KEYS_MAX)
                     err = pd_fail(why, PD_ERR_LIMIT,
                                   "run %lld has %d metric keys, the most that it may have: '%s' would be one "
-                                  "more. Put what varies into steps, not into keys",
+                                  "more. Use steps, not keys, for values that vary",
                                   (long long)run_id, STORE_RUN_KEYS_MAX, p->key);
             }
             if (err != PD_OK)

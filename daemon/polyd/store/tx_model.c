@@ -141,7 +141,7 @@ enum pd_err store_checkpoint_choose(struct store_tx *tx, int64_t run_id, int64_t
         return pd_fail(why, err, "there is no run %lld", (long long)run_id);
     return pd_fail(
         why, err,
-        "run %lld has no checkpoint (yet): one is written as train.checkpoint_every says, at each best "
+        "run %lld has no checkpoint yet: one is written at the interval of train.checkpoint_every, at each best "
         "evaluation and at the end",
         (long long)run_id);
 }

@@ -8,7 +8,7 @@ static enum pd_err check_job(int64_t job_id, const struct tx_job *j, struct pd_w
     switch (j->state) {
     case JOB_CANCELLING:
     case JOB_CANCELLED:
-        return pd_fail(why, PD_ERR_CONFLICT, "job %lld was cancelled: send its document again to run it anew",
+        return pd_fail(why, PD_ERR_CONFLICT, "job %lld was cancelled: submit its document again",
                        (long long)job_id);
     case JOB_DONE:
         return pd_fail(why, PD_ERR_CONFLICT,

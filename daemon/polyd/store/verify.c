@@ -104,7 +104,7 @@ static enum pd_err check_fold(struct check *c, const char *sql, const char *kind
 
         if (strcmp(name, entity) != 0) {
             if (*entity && strcmp(state, row) != 0)
-                complain(c, "%s is '%s', its events say '%s'", entity, row, state);
+                complain(c, "%s is '%s', but '%s' by its events", entity, row, state);
             snprintf(entity, sizeof entity, "%s", name);
             snprintf(row, sizeof row, "%s", db_text(st, 1));
             state[0] = '\0';
@@ -116,7 +116,7 @@ static enum pd_err check_fold(struct check *c, const char *sql, const char *kind
         snprintf(state, sizeof state, "%s", to);
     }
     if (err == PD_ERR_NOT_FOUND && *entity && strcmp(state, row) != 0)
-        complain(c, "%s is '%s', its events say '%s'", entity, row, state);
+        complain(c, "%s is '%s', but '%s' by its events", entity, row, state);
     return err == PD_ERR_NOT_FOUND ? PD_OK : err;
 }
 
@@ -165,7 +165,7 @@ static enum pd_err check_none(struct check *c, const char *sql, struct pd_why *w
 
 static const char *const rules[] = {
     /* 3: the counts of roll-ups and latest values are those of the points */
-    "SELECT 'run ' || p.run_id || ' series ' || k.name || ': ' || p.n || ' points, roll-ups say ' || "
+    "SELECT 'run ' || p.run_id || ' series ' || k.name || ': ' || p.n || ' points, but by roll-ups ' || "
     "coalesce(r.n, 0) FROM "
     "(SELECT run_id, key_id, attempt, count(*) AS n FROM metric GROUP BY run_id, key_id, attempt) p JOIN "
     "metric_key k ON "
@@ -174,7 +174,7 @@ static const char *const rules[] = {
     "key_id, attempt) r ON r.run_id = p.run_id AND r.key_id = p.key_id AND r.attempt = p.attempt WHERE p.n "
     "<> "
     "coalesce(r.n, 0)" NOT_GOING,
-    "SELECT 'run ' || p.run_id || ' series ' || k.name || ': ' || p.n || ' points, its latest row says ' || "
+    "SELECT 'run ' || p.run_id || ' series ' || k.name || ': ' || p.n || ' points, but by its latest row ' || "
     "coalesce(l.count, 0) FROM (SELECT run_id, key_id, count(*) AS n FROM metric GROUP BY run_id, key_id) p "
     "JOIN "
     "metric_key k ON k.id = p.key_id LEFT JOIN metric_latest l ON l.run_id = p.run_id AND l.key_id = "

@@ -148,7 +148,7 @@ static enum pd_err apply_one(struct store_writer *w, struct store_tx *tx, struct
     return err;
 }
 
-/* While the disk refused and nobody waits: does it take a page again? */
+/* After the disk refused, while the queues are empty: whether it accepts a page again. */
 static enum pd_err probe(struct store_writer *w, struct store_tx *tx, struct pd_why *why)
 {
     return db_run(&w->db, why,

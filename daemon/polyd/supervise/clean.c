@@ -289,7 +289,7 @@ enum pd_err cleaner_start(const struct cleaner_options *o, struct cleaner **ret,
     int rc;
 
     if (!c)
-        return pd_fail(why, PD_ERR_NOMEM, "no memory for the removal of what is deleted");
+        return pd_fail(why, PD_ERR_NOMEM, "no memory to remove deleted items");
     pthread_condattr_init(&attr);
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     pthread_mutex_init(&c->mutex, NULL);
@@ -299,14 +299,14 @@ enum pd_err cleaner_start(const struct cleaner_options *o, struct cleaner **ret,
     c->state_dir = strdup(o->state_dir);
     c->host =
         (struct clean_host){.writer = o->writer, .state_dir = c->state_dir, .busy = o->busy, .ctx = o->ctx};
-    err = c->state_dir ? PD_OK : pd_fail(why, PD_ERR_NOMEM, "no memory for the removal of what is deleted");
+    err = c->state_dir ? PD_OK : pd_fail(why, PD_ERR_NOMEM, "no memory to remove deleted items");
     if (err == PD_OK &&
         clean_bound(c->state_dir, o->cache_bytes, &reason) != PD_OK) /* polyd starts on a full disk, too */
         pd_log(PD_LOG_WARNING, "supervise", "cache=unbounded why=\"%s\"", reason.text);
     if (err == PD_OK)
         err = store_open_reader(store_writer_path(o->writer), &c->host.reader, why);
     if (err == PD_OK && (rc = pthread_create(&c->thread, NULL, cleaner_thread, c)) != 0)
-        err = pd_fail_errno(why, rc, "cannot start the removal of what is deleted");
+        err = pd_fail_errno(why, rc, "cannot start the thread that removes deleted items");
     if (err != PD_OK) {
         cleaner_free(c);
         return err;

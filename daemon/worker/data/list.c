@@ -39,7 +39,7 @@ bool data_picture_named(const char *name)
     return false;
 }
 
-/* A picture that somebody may expect to be read, and that is not. */
+/* A picture of a kind that is not read, which a user may expect to be. */
 static bool is_unread_picture(const char *name)
 {
     static const char *const ends[] = {".webp", ".bmp", ".gif", ".tif", ".tiff", ".avif", ".heic", ".jp2"};

@@ -115,7 +115,7 @@ enum pd_err data_path_open(const struct data_root *roots, size_t count, const ch
         /* Not the caller's mistake: what is to be mounted there may come yet. */
         return pd_fail(why, PD_ERR_IO, "the data root '%s' (%s) cannot be opened: %s", root->name, root->path,
                        strerror(errno));
-    /* O_NONBLOCK: a pipe somebody left there must not hold us; it is refused below. */
+    /* O_NONBLOCK: opening a pipe must not block; it is refused below. */
     fd = data_open_beneath(dir, rest, directory ? O_RDONLY | O_DIRECTORY : O_RDONLY | O_NONBLOCK);
     saved = errno;
     close(dir);

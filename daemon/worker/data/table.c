@@ -54,7 +54,7 @@ static void skip_blank_lines(struct reading *r)
         r->at += n;
 }
 
-/* Bytes of the row to whoever wants the column. */
+/* Passes bytes of the row to the reader of the column. */
 static void keep(struct pd_buf *to, const char *from, size_t len)
 {
     if (to)

@@ -33,7 +33,7 @@ static bool peak(int argc, char **argv, const char *name, double unit, double *r
         return true;
     x = strtod(text, &end);
     if (*end || !(x > 0 && x < 1e9)) {
-        fprintf(stderr, "polyd-worker plan: '%s %s' is no positive number\n", name, text);
+        fprintf(stderr, "polyd-worker plan: '%s %s' is not a positive number\n", name, text);
         return false;
     }
     *ret = x * unit;

@@ -78,7 +78,7 @@ static enum pd_err fit_load(struct fit *f, const char *path, struct pd_why *why)
     pd_buf_init(&text, 0);
     err = pd_file_read(path, 4096, &text, why);
     if (err == PD_OK && (!text.data || sscanf(text.data, "selftest %lld %la %la", &step, &f->a, &f->b) != 3))
-        err = pd_fail(why, PD_ERR_CORRUPT, "'%s' is no checkpoint of the selftest", path);
+        err = pd_fail(why, PD_ERR_CORRUPT, "'%s' is not a checkpoint of the selftest", path);
     if (err == PD_OK)
         f->step = step;
     pd_buf_done(&text);
@@ -121,7 +121,7 @@ static void leave_a_stray(void)
 
 /* ---- several ranks ---- */
 
-static enum pd_err meet(struct attempt *at, struct pk_comm **ret, struct pd_why *why)
+static enum pd_err open_comm(struct attempt *at, struct pk_comm **ret, struct pd_why *why)
 {
     uint8_t id[LINK_RENDEZVOUS_MAX];
     const struct pk_comm_options o = {.id = id, .rank = at->rank, .ranks = at->assign->ranks};
@@ -170,7 +170,7 @@ static void run(struct attempt *at, struct job_config *config, struct role_resul
 
     (void)config;
     if (at->assign->ranks > 1) {
-        err = meet(at, &comm, &why);
+        err = open_comm(at, &comm, &why);
         if (err != PD_OK)
             goto failed;
     }

@@ -290,7 +290,7 @@ enum pd_err model_graph_train(const struct model *m, const struct model_train_op
         n.rng = pk_input(n.g, "rng", PK_I32, PK_SHAPE(o->ranks > 1 ? 4 : 3));
     loss = training_loss(&n, o, &logits);
     local = loss.val[0];
-    if (ranks) { /* the sums of all ranks: one meeting, as early as the loss is known */
+    if (ranks) { /* the sums of all ranks: one collective, as soon as the loss is known */
         pk_graph_scope(n.g, "ranks");
         loss = apart(&n, pk_all_reduce(n.g, join(&n, &loss), -1), loss.count);
     }

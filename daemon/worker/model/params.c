@@ -1,4 +1,4 @@
-/* daemon/worker/model/params.c: the table of parameters, their start values, and reading them from files.
+/* daemon/worker/model/params.c: the table of parameters, their initial values, and reading them from files.
  *
  * The order of the table is the order of the network, and of everything that is kept per parameter. */
 #include <math.h>

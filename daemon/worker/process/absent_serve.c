@@ -1,4 +1,4 @@
-/* A build without the serving room: the role says so instead of pretending. */
+/* A build without the module `serve`: the role reports that it is missing. */
 #include <stdio.h>
 
 #include "daemon/worker/process/worker.h"

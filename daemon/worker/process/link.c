@@ -196,7 +196,7 @@ enum pd_err link_rendezvous_wait(struct link *l, int timeout_ms, void *out, size
             err = pd_fail(why, PD_ERR_CANCELLED, "asked to leave before rank 0 was there");
         } else if (pd_clock_mono_us() > until_us) {
             err = pd_fail(why, PD_ERR_TIMEOUT, "rank 0 was not heard of within %d ms", timeout_ms);
-        } else { /* a signal's wish to stop wakes nobody */
+        } else { /* a stop requested by a signal does not wake a thread */
             link_deadline_after(&soon, 200000);
             pthread_cond_timedwait(&l->changed, &l->mutex, &soon);
         }

@@ -129,7 +129,7 @@ bool link_checkpoint_recorded(struct link *l, int64_t step, bool wait)
            link_stop_asked(l) == LINK_GO_ON) {
         struct timespec soon;
 
-        link_deadline_after(&soon, 200000); /* a signal's wish to stop wakes nobody */
+        link_deadline_after(&soon, 200000); /* a stop requested by a signal does not wake a thread */
         pthread_cond_timedwait(&l->changed, &l->mutex, &soon);
     }
     pthread_mutex_unlock(&l->mutex);

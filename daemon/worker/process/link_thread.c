@@ -261,7 +261,7 @@ void *link_thread(void *arg)
         now_us = pd_clock_mono_us();
         pthread_mutex_lock(&l->mutex);
         if (l->o.mortal && (l->assigned || now_us - alone_since_us > MORTAL_US))
-            link_refuse(l); /* nobody can ask a serving worker anything any more */
+            link_refuse(l); /* a serving worker without polyd has no requests */
         if (now_us - alone_since_us > LINK_ALONE_US && link_stop_asked(l) == LINK_GO_ON)
             atomic_store(&l->stop, LINK_CHECKPOINT_AND_LEAVE);
         if (l->bye_wanted || (l->point_count && now_us - l->open_since_us >= LINK_FLUSH_US))

@@ -16,7 +16,7 @@ static void put_of(struct pd_buf *b, const struct link_tuned *of)
 void link_take_tuned(struct link *l, const uint8_t *p, size_t len)
 {
     if (!l->tuned_asked || l->tuned_known)
-        return; /* nobody asks */
+        return; /* not requested */
     pd_buf_append(&l->tuned_in, p, len);
     if (wire_get_u32(p, len, WIRE_TAG_LAST, 0)) {
         l->tuned_known = true;
@@ -70,7 +70,7 @@ enum pd_err link_tuned_recall(struct link *l, const struct link_tuned *of, int t
         } else if (pd_clock_mono_us() > until_us) {
             err = pd_fail(why, PD_ERR_TIMEOUT, "polyd did not tell the measured choices within %d ms",
                           timeout_ms);
-        } else { /* a signal's wish to stop wakes nobody */
+        } else { /* a stop requested by a signal does not wake a thread */
             link_deadline_after(&soon, 200000);
             pthread_cond_timedwait(&l->changed, &l->mutex, &soon);
         }

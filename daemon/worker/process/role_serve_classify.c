@@ -113,7 +113,7 @@ static enum pd_err read_images(struct role *r, struct item *it, struct pd_why *w
                        "input 'image' must have the shape [n,%lld,%lld,%lld], 1 <= n <= %u",
                        (long long)want[0], (long long)want[1], (long long)want[2], ROLE_SERVE_COST);
     if (t->bytes != (size_t)(t->shape[0] * elements) * (bytes ? 1 : sizeof(float)))
-        return pd_fail(why, PD_ERR_INVALID, "input 'image' holds %zu bytes, its shape says otherwise",
+        return pd_fail(why, PD_ERR_INVALID, "input 'image' holds %zu bytes, which does not fit its shape",
                        t->bytes);
     it->images = t->shape[0];
     it->sample_bytes = (size_t)elements * (bytes ? 1 : sizeof(float));

@@ -39,7 +39,7 @@ static enum pd_err read_owner(const char *path, struct owner *ret, struct pd_why
     err = pd_file_read(path, 4096, &text, why);
     if (err == PD_OK && (!text.data || sscanf(text.data, "polyd run %lld of store %39s document %64s",
                                               &ret->run, ret->store, ret->document) != 3))
-        err = pd_fail(why, PD_ERR_CONFLICT, "'%s' does not say whose folder this is", path);
+        err = pd_fail(why, PD_ERR_CONFLICT, "'%s' does not name the run of this folder", path);
     pd_buf_done(&text);
     return err;
 }

@@ -173,7 +173,7 @@ void serve_slot_give(struct serve *s, int32_t slot)
         unbind_all(s);
         return;
     }
-    /* Nobody reads beyond what a stream wrote itself. Zeros make sure of it: no bit of a client's text stays.
+    /* A stream never reads beyond what it wrote itself. Zeros make sure that no bit of a client's text stays.
      */
     for (int32_t n = 0; n < s->slabs; n++) {
         for (int32_t h = 0; h < (s->state ? 1 : s->heads); h++) {
@@ -327,8 +327,8 @@ enum pd_err serve_decode_group(struct serve *s, int32_t first, const struct serv
         const struct serve_next *n = r < count ? &next[r] : &(struct serve_next){.there = false};
         int32_t slot = first + r, position = n->position;
 
-        /* A row of nobody, or of a stream that rests, reads a token too: where the slot's owner writes next.
-         * A state takes none: its length says so. */
+        /* A row without a stream, or of a stream that rests, reads a token too: where the slot's owner writes
+         * next. A state takes none: its length says so. */
         if (!n->there)
             position = s->slot[slot].owner ? serve_stream_position(s->slot[slot].owner) : 0;
         if (!s->state && position >= s->cache_length)

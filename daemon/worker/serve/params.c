@@ -317,7 +317,7 @@ static void read_bias(struct reader *r, struct serve_params *p)
         key[len] = 0;
         token = strtol(key, &end, 10);
         if (len == 0 || *end || key[0] < '0' || key[0] > '9' || token > INT32_MAX) {
-            spoil(r, "holds a key that is no token id");
+            spoil(r, "holds a key that is not a token id");
             return;
         }
         if (s->biases == SERVE_BIAS_MAX) {

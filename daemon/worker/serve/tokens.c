@@ -12,7 +12,7 @@ enum pd_err serve_tokenizer_read(struct serve *s, const struct data_st *st, stru
     enum pd_err err;
 
     if (t && t->dtype != DATA_ST_U8)
-        return pd_fail(why, PD_ERR_CORRUPT, "the checkpoint's tokenizer is no sequence of bytes");
+        return pd_fail(why, PD_ERR_CORRUPT, "the checkpoint's tokenizer is not a sequence of bytes");
     err = t ? data_tokenizer_load(t->data, (size_t)t->bytes, &s->tokenizer, why)
             : data_tokenizer_bytes_new(&s->tokenizer, why);
     if (err == PD_OK && spec->vocab < data_tokenizer_vocab(s->tokenizer))

@@ -53,7 +53,7 @@ _Static_assert((int)JOB_TOKENIZER_GPT2_BPE == (int)DATA_TOKENIZER_GPT2_BPE &&
                    (int)JOB_CROP_RRC == (int)DATA_CROP_RRC &&
                    (int)JOB_INTERPOLATION_BILINEAR == (int)DATA_FILTER_BILINEAR &&
                    (int)JOB_SCORED_TRAIN == (int)DATA_SCORED_TRAIN,
-               "the enumerations of the document and of the data room agree");
+               "the enumerations of the document and of the module data agree");
 
 /* Lets the sentence about a data set point at the entry of data.eval that names it. */
 static enum pd_err at_entry(struct pd_why *why, enum pd_err err, size_t index)

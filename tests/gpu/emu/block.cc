@@ -38,13 +38,13 @@ extern char __stop_pk_emu_shared[] __attribute__((weak, visibility("hidden")));
 namespace
 {
 
-constexpr unsigned MAX_THREADS = 1024, WARPS = MAX_THREADS / 32, BARRIERS = 16, MEETINGS = 4;
+constexpr unsigned MAX_THREADS = 1024, WARPS = MAX_THREADS / 32, BARRIERS = 16, GATHERINGS = 4;
 constexpr unsigned BLOCKS = PK_EMU_CLUSTER_MOST;
 constexpr size_t SHARED_STEP = (PK_EMU_SHARED_MOST + 4095) / 4096 * 4096 + 8192; /* from block to block */
 constexpr size_t SHARED_GUARD = 1024;
 constexpr unsigned char GUARD_BYTE = 0xa5;
 
-struct meeting { /* of some lanes of a warp, or of a warpgroup */
+struct gathering { /* lanes of a warp, or of a warpgroup, that wait for each other */
     bool active;
     unsigned mask;
     unsigned arrived; /* lanes; of a warpgroup: how many */
@@ -94,9 +94,9 @@ struct block_state {
     uint3 first; /* the cluster's first block */
     unsigned live[WARPS], ready[WARPS], fresh[WARPS], polling[WARPS];
     unsigned warp_ready; /* warps with ready or fresh threads */
-    meeting meet[WARPS][MEETINGS];
-    unsigned meetings[WARPS]; /* of which active */
-    meeting group[WARPS / 4];
+    gathering gather[WARPS][GATHERINGS];
+    unsigned gatherings[WARPS]; /* of which active */
+    gathering group[WARPS / 4];
     barrier bar[BLOCKS][BARRIERS], cluster_bar;
     std::deque<deferred> late;
     order how;
@@ -289,17 +289,17 @@ void land(thread_state *s, unsigned groups_done)
     s->copies.resize(keep);
 }
 
-bool meeting_full(const meeting *m, unsigned w)
+bool gathering_full(const gathering *m, unsigned w)
 {
     return m->active && (m->arrived & B.live[w]) == (m->mask & B.live[w]);
 }
 
-void meeting_end(meeting *m, unsigned w)
+void gathering_end(gathering *m, unsigned w)
 {
     m->active = false;
-    B.meetings[w]--;
+    B.gatherings[w]--;
     for (unsigned absent = ~m->arrived; absent; absent &= absent - 1)
-        m->mine[__builtin_ctz(absent)] = nullptr; /* of an earlier meeting */
+        m->mine[__builtin_ctz(absent)] = nullptr; /* of an earlier gathering */
     if (m->act)
         m->act(m->mine, m->arg);
     B.ready[w] |= m->arrived & B.live[w];
@@ -335,9 +335,9 @@ void thread_end()
     B.in_block[T[now].rank]--;
     land(&T[now], UINT32_MAX);
     T[now].fiber = nullptr;
-    for (int i = 0; i < (int)MEETINGS; i++)
-        if (meeting_full(&B.meet[w][i], w))
-            meeting_end(&B.meet[w][i], w);
+    for (int i = 0; i < (int)GATHERINGS; i++)
+        if (gathering_full(&B.gather[w][i], w))
+            gathering_end(&B.gather[w][i], w);
     barrier *b = &B.bar[T[now].rank][0];
     if (b->count == 0 && barrier_full(b, B.in_block[T[now].rank]))
         barrier_end(b);
@@ -422,14 +422,14 @@ void pk_emu_warp(unsigned mask, const char *what, void *mine, void (*act)(void *
                  void *arg)
 {
     unsigned w = now / 32, lane = now % 32, bit = 1u << lane;
-    meeting *m = nullptr;
+    gathering *m = nullptr;
 
-    if (B.meetings[w] == 1 && B.meet[w][0].active && B.meet[w][0].mask == mask)
-        m = &B.meet[w][0]; /* as nearly always */
+    if (B.gatherings[w] == 1 && B.gather[w][0].active && B.gather[w][0].mask == mask)
+        m = &B.gather[w][0]; /* as nearly always */
     if (!(mask & bit))
         pk_emu_fail("%s: lane %u is not in its own mask %08x", what, lane, mask);
-    for (unsigned i = 0; !m && B.meetings[w] && i < MEETINGS; i++) {
-        meeting *a = &B.meet[w][i];
+    for (unsigned i = 0; !m && B.gatherings[w] && i < GATHERINGS; i++) {
+        gathering *a = &B.gather[w][i];
 
         if (a->active && a->mask == mask)
             m = a;
@@ -437,25 +437,25 @@ void pk_emu_warp(unsigned mask, const char *what, void *mine, void (*act)(void *
             pk_emu_fail("warp %u has diverged: lane %u is at %s (mask %08x), others at %s (mask %08x)", w,
                         lane, what, mask, a->what, a->mask);
     }
-    for (unsigned i = 0; !m && i < MEETINGS; i++)
-        if (!B.meet[w][i].active) {
-            m = &B.meet[w][i];
+    for (unsigned i = 0; !m && i < GATHERINGS; i++)
+        if (!B.gather[w][i].active) {
+            m = &B.gather[w][i];
             m->active = true;
-            B.meetings[w]++;
+            B.gatherings[w]++;
             m->mask = mask;
             m->arrived = 0;
             m->what = what;
         }
     if (!m)
-        pk_emu_fail("%s: more than %u groups of lanes wait in warp %u", what, MEETINGS, w);
+        pk_emu_fail("%s: more than %u groups of lanes wait in warp %u", what, GATHERINGS, w);
     if (m->what != what && strcmp(m->what, what) != 0)
         pk_emu_fail("warp %u has diverged: lane %u is at %s, others at %s", w, lane, what, m->what);
     m->mine[lane] = mine;
     m->arrived |= bit;
     m->act = act;
     m->arg = arg;
-    if (meeting_full(m, w)) {
-        meeting_end(m, w);
+    if (gathering_full(m, w)) {
+        gathering_end(m, w);
         B.ready[w] &= ~bit; /* that is us: we go on */
         note_warp(w);
     } else {
@@ -466,7 +466,7 @@ void pk_emu_warp(unsigned mask, const char *what, void *mine, void (*act)(void *
 void pk_emu_warpgroup(const char *what, void *mine, void (*act)(void *const *lane, void *arg), void *arg)
 {
     unsigned g = now / 128;
-    meeting *m = &B.group[g];
+    gathering *m = &B.group[g];
 
     if (!m->active) {
         m->active = true;
@@ -745,8 +745,8 @@ void pk_emu_run_kernel(const char *name, unsigned cluster, dim3 grid, dim3 block
         memset(shared_of(rank) + shared, GUARD_BYTE, SHARED_GUARD);
     pk_emu_here.block_dim = block;
     pk_emu_here.grid_dim = grid;
-    memset(B.meet, 0, sizeof B.meet);
-    memset(B.meetings, 0, sizeof B.meetings);
+    memset(B.gather, 0, sizeof B.gather);
+    memset(B.gatherings, 0, sizeof B.gatherings);
     memset(B.group, 0, sizeof B.group);
     in_block = true;
     for (unsigned z = 0; z < grid.z; z++)

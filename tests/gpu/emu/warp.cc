@@ -1,4 +1,4 @@
-/* Shuffles, votes and sums of a warp: each is one meeting of its lanes (block.cc), carried out by the last to
+/* Shuffles, votes and sums of a warp: each gathers its lanes (block.cc) and is carried out by the last to
  * come. */
 #include <cuda_runtime.h>
 

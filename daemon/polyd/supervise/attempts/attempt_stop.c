@@ -237,7 +237,7 @@ void att_tick(struct attempts *s, int64_t now_us)
         }
         if (a->proc.gone)
             continue;
-        /* Without a connection the warning waits for one: nobody would hear it. */
+        /* Without a connection the warning waits for one. */
         if (a->phase == ATT_WORKING && !a->stopping && a->conn && a->warn_us && !a->warned &&
             boot_us >= a->warn_us) {
             a->warned = true;

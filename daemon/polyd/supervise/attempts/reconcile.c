@@ -11,7 +11,7 @@
 static void busy(struct attempts *s)
 {
     if (s->o->busy)
-        s->o->busy(s->o->busy_ctx, "taking up what ran before");
+        s->o->busy(s->o->busy_ctx, "adopting earlier attempts");
 }
 
 struct reconcile {

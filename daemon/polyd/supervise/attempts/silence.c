@@ -46,7 +46,7 @@ void silence_look(struct attempts *s)
     struct silent silent = {.s = s, .before_us = now_us - s->o->silence_us};
     struct pd_why why;
 
-    /* While polyd was away, nobody could be heard. */
+    /* While polyd was down, no message could arrive. */
     if (silent.before_us < s->since_us)
         return;
     if (store_run_silent(loop_reader(s->loop), silent.before_us, silent_run, &silent, &why) != PD_OK)

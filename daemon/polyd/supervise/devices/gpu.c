@@ -68,7 +68,7 @@ static void ask_worker(struct devices *ds)
     if (n > 0 && answer_info_read(text, (size_t)n, &info))
         snprintf(ds->no_cuda, sizeof ds->no_cuda, "%.*s", (int)sizeof ds->no_cuda - 1, info.backend_cuda);
     else
-        snprintf(ds->no_cuda, sizeof ds->no_cuda, "the worker does not say whether it computes on GPUs%s%s",
+        snprintf(ds->no_cuda, sizeof ds->no_cuda, "the worker does not report whether it can use GPUs%s%s",
                  why.text[0] ? ": " : "", why.text);
 }
 
@@ -81,7 +81,7 @@ int gpu_count(const struct devices *ds, const char **ret_why)
         count += !ds->devices[i].gone && !ds->devices[i].split;
     }
     *ret_why = count           ? ""
-               : !ds->watch    ? "nobody looks for GPUs"
+               : !ds->watch    ? "polyd does not look for GPUs"
                : there         ? "its GPUs are split, and no MIG instance was made"
                : ds->gpu_count ? "the driver lists its GPUs no longer"
                                : device_watch_why(ds->watch);

@@ -790,7 +790,7 @@ enum pd_err model_unknown(const struct serving *s, const char *name, struct pd_w
         if (!strncmp(names[i], name, n))
             near = names[i];
     return pd_fail(why, PD_ERR_NOT_FOUND,
-                   "model '%.128s' is not loaded%s%s%s; GET /api/v1/models lists what there is, and POST "
+                   "model '%.128s' is not loaded%s%s%s; GET /api/v1/models lists the models, and POST "
                    "/api/v1/models/NAME/versions/N/load loads it",
                    name, near ? "; did you mean '" : "", near ? near : "", near ? "', which is?" : "");
 }

@@ -182,7 +182,7 @@ void proc_signal(struct proc *p, int sig)
 void proc_close(struct proc *p)
 {
     if (p->fd >= 0)
-        close(p->fd); /* leaves epoll by itself: nobody else holds it */
+        close(p->fd); /* leaves epoll by itself: there is no other reference */
     p->fd = -1;
 }
 

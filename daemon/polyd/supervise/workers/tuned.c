@@ -1,5 +1,5 @@
 /* Measured choices of the workers' back ends: told to a worker that asks for its device's, and kept by the
- * store as they come. They are nobody's data: a record that cannot be read or written costs a measurement. */
+ * store as they come. They are a cache: a record that cannot be read or written costs a measurement. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -62,15 +62,15 @@ void tuned_ask(struct loop *l, struct conn *c, const uint8_t *p, size_t len)
     a.at = wire_begin(&out, WIRE_TUNED, 0, 0);
     err = read_of(p, len, &of)
               ? store_tuned_list(loop_reader(l), of.gpu, of.driver, of.library, put_record, &a, &why)
-              : pd_fail(&why, PD_ERR_CORRUPT, "it does not say for which device");
+              : pd_fail(&why, PD_ERR_CORRUPT, "the device is missing");
     wire_put_u32(&out, WIRE_TAG_LAST, 1); /* in any case: it waits */
     if (wire_end(&out, a.at) != PD_OK && err == PD_OK)
         err = pd_fail(&why, PD_ERR_NOMEM, "no memory for them");
     if (err != PD_OK || a.bad)
-        pd_log(PD_LOG_WARNING, "supervise", "measured_choices gpu=\"%s\" told=%d ignored=%d why=\"%s\"",
+        pd_log(PD_LOG_WARNING, "supervise", "measured_choices gpu=\"%s\" received=%d ignored=%d why=\"%s\"",
                of.gpu, a.told, a.bad, err == PD_OK ? "no record of ours" : why.text);
     else
-        pd_log(PD_LOG_DEBUG, "supervise", "measured_choices gpu=\"%s\" told=%d", of.gpu, a.told);
+        pd_log(PD_LOG_DEBUG, "supervise", "measured_choices gpu=\"%s\" received=%d", of.gpu, a.told);
     conn_send(c, &out);
     conn_flush(c);
 }
@@ -132,7 +132,7 @@ void tuned_take(struct loop *l, int64_t run, const uint8_t *p, size_t len)
 
     if (!ok) {
         pd_log(PD_LOG_WARNING, "supervise", "run=%lld measured_choices=ignored why=\"%s\"", (long long)run,
-               o && !o->of.gpu[0] ? "they do not say of which device they are" : "they cannot be read");
+               o && !o->of.gpu[0] ? "their device is missing" : "they cannot be read");
         free(o);
         return;
     }

@@ -257,7 +257,7 @@ startLive((state, word) => {
 });
 // The other views, one after the other: then a click waits for nothing, also while polyd is away.
 setTimeout(async () => {
-    /** @type {any} */ (globalThis).early?.clear(); // what nobody took is old
+    /** @type {any} */ (globalThis).early?.clear(); // unused answers are old
     for (const name of Object.keys(views))
         if (!ready.has(name))
             await fetchView(name).catch(() => {});

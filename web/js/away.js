@@ -15,7 +15,7 @@ import { bytes, count } from './format.js';
 const archive = (kind, id, on) => json(`/api/v1/${kind}/${encodeURIComponent(id)}/${on ? 'archive' : 'unarchive'}`, { method: 'POST', body: {} });
 
 /**
- * The version guards against what somebody else did meanwhile.
+ * The version guards against concurrent changes.
  * @param {Kind} kind
  * @param {string} id
  * @param {number} version

@@ -671,7 +671,7 @@ export class Chart {
         c.restore();
     }
 
-    /** Series of one point each have no course: their numbers stand for themselves, with bars where several are compared. */
+    /** Series of one point each have no curve: their numbers are shown, with bars if several are compared. */
     drawFigures() {
         const { metric } = this.panel;
         this.leave();

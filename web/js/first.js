@@ -15,6 +15,6 @@
     /** @type {Map<string, Promise<Response>>} */
     const early = new Map(['/api/v1/metrics/catalogue', ...(run ? [`/api/v1/runs/${run}`, `/api/v1/runs/${run}/metrics`] : [])].map(url => [url, fetch(url)]));
     for (const answer of early.values())
-        answer.catch(() => {}); // whoever takes it says so
+        answer.catch(() => {}); // the view that takes it reports the error
     Object.assign(globalThis, { early });
 }

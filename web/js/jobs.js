@@ -18,7 +18,7 @@ export const tryJob = (text, signal) => json('/api/v1/jobs?dry_run=1', { method:
 export const submitJob = (text, key) => json('/api/v1/jobs', { method: 'POST', raw: text, headers: { 'Content-Type': 'application/json', 'Idempotency-Key': key } });
 
 /**
- * Changes name, tags, notes or priority; the version guards against changes that somebody else made meanwhile.
+ * Changes name, tags, notes or priority; the version guards against concurrent changes.
  * @param {string} id
  * @param {number} version
  * @param {Record<string, unknown>} patch

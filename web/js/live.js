@@ -1,4 +1,4 @@
-// The page's one event stream. Views listen here; nobody else opens a stream of events. After a break it goes on
+// The page's one event stream. Views subscribe here; no other module opens a stream of events. After a break it continues
 // after the last event seen, so nothing is missed; the header says whether the page is live.
 import { toEvent } from './api.js';
 import { readEvents } from './sse.js';
@@ -23,7 +23,7 @@ export function onEvent(listener, signal) {
 /** @param {number} ms */
 const pause = ms => new Promise(resolve => {
     const timer = setTimeout(resolve, ms);
-    // Whoever opens the lid of a laptop should not wait out a long delay.
+    // After a laptop wakes up, it should not wait for a long delay to end.
     addEventListener('online', () => { clearTimeout(timer); resolve(null); }, { once: true });
 });
 

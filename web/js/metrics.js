@@ -77,8 +77,8 @@ export function parseKey(key) {
 }
 
 /**
- * What is known of a series. A metric that was logged over HTTP gets its key as its name.
- * @param {string} base its key, or what its keys have in common
+ * The description of a series. A metric that was logged over HTTP has its key as its name.
+ * @param {string} base its key, or the common part of its keys
  * @returns {Metric}
  */
 export function describe(base) {

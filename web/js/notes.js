@@ -47,7 +47,7 @@ export function notesCard(job, changed) {
             event.preventDefault();
             save.disabled = true;
             try {
-                // The version is the one that was read: what somebody else wrote meanwhile is not overwritten.
+                // The version is the one that was read, so a concurrent change is not overwritten.
                 await changeJob(now.id, now.version, { notes: text.value });
                 writing = false;
                 shown = '\0';

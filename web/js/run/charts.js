@@ -133,7 +133,7 @@ export function chartsPart(page, gone) {
             for (const panel of wanted)
                 charts.get(panel.id)?.readWidth();
             // About one bucket a pixel for single curves; bundles of layers are coarser, and a hundred series of heads
-            // are asked for only when somebody chooses their layer.
+            // are requested only when their layer is chosen.
             /** By number of buckets. @type {Map<number, import('../metrics.js').Panel[]>} */
             const asked = new Map();
             for (const panel of wanted) {

@@ -63,7 +63,7 @@ export function configPart(page) {
                 h('a', { class: 'button', href: url, download: `run-${page.id}.json` }, icon('download'), 'JSON'),
                 trained && h('a', { class: 'button', href: `#/submit?run=${encodeURIComponent(page.id)}` }, icon('copy'), 'Use for a new job')),
             h('div', { class: 'card pad' }, groups.length > 0 ? list : h('p', { class: 'muted' }, 'The run was opened without a configuration.')),
-            trained && h('p', { class: 'muted small' }, 'Strong values were submitted; grey ones are defaults or computed. Digest ', h('span', { class: 'mono' }, page.digest.slice(0, 16)),
+            trained && h('p', { class: 'muted small' }, 'Bold values were submitted; grey ones are defaults or computed. Digest ', h('span', { class: 'mono' }, page.digest.slice(0, 16)),
                 ': the same document gives the same run on the same build.'));
             try {
                 const { fields } = await listFields(page.signal);

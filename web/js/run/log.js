@@ -194,7 +194,7 @@ export function logPart(page, gone) {
                     return;
                 const none = /** @type {any} */ (error).status === 404;
                 fill(page.place, h('div', { class: 'card' }, none
-                    ? stateBox('empty', 'No log yet', page.run && !kindOf(page.run).worker ? 'Its program has sent none: POST /api/v1/runs/' + page.id + '/logs takes it.' : 'The first attempt has not started.') : failedBox(error, 'The log', () => page.again())));
+                    ? stateBox('empty', 'No log yet', page.run && !kindOf(page.run).worker ? 'Its program has sent no log: POST /api/v1/runs/' + page.id + '/logs takes it.' : 'The first attempt has not started.') : failedBox(error, 'The log', () => page.again())));
             }
         },
     };

@@ -100,7 +100,7 @@ const own = [
                 : `${number(run.step)}${run.totalSteps ? ` / ${number(run.totalSteps)}` : ''}`);
             setText(pair.children[1], !active ? (done !== null && done < 1 ? `${Math.floor(done * 100)} %` : '') : done === null ? '' : `${Math.floor(done * 100)} %`);
         } },
-    { id: 'course', title: 'Course', group: 'Run', width: 100, text: 'Validation loss over the run.', metric: COURSE_KEY, value: run => run.latest[COURSE_KEY], draw: drawSpark },
+    { id: 'course', title: 'Loss curve', group: 'Run', width: 100, text: 'Validation loss over the run.', metric: COURSE_KEY, value: run => run.latest[COURSE_KEY], draw: drawSpark },
     { id: 'loss', title: 'Loss', group: 'Run', width: 92, num: true, value: loss, text: 'The latest validation loss, else the training loss.',
         draw: (cell, run) => put(cell, number(loss(run))) },
     { id: 'time', title: 'Time', group: 'Run', width: 116, num: true, down: true, text: 'How long it worked, without waiting and pauses.', value: run => run.used,

@@ -1,4 +1,4 @@
-// The course of a run in its row: its validation loss as a small line. The rows that one sees ask for theirs together, in one
+// The curve of a run in its row: its validation loss as a small line. The rows that one sees ask for theirs together, in one
 // request, once nothing has been drawn for a moment: neither loading nor scrolling waits for them.
 import { isAbort } from '../api.js';
 import { present, describe } from '../metrics.js';

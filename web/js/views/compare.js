@@ -192,7 +192,7 @@ export function compareView(context) {
         fill(members, order.flatMap(({ group, ink, id }) => {
             const shown = !off.has(id);
             const pinned = pins.has(id);
-            const pin = h('button', { type: 'button', class: 'quiet icon-button small-button', 'aria-pressed': String(pinned), 'aria-label': `Pin ${group.name}`, title: pinned ? 'No longer first and strong' : 'First in the lists, and drawn strong', on: { click: () => {
+            const pin = h('button', { type: 'button', class: 'quiet icon-button small-button', 'aria-pressed': String(pinned), 'aria-label': `Pin ${group.name}`, title: pinned ? 'Draw it like the others' : 'List it first and draw it bold', on: { click: () => {
                 if (!pins.delete(id))
                     pins.add(id);
                 context.setQuery({ pins: [...pins].join(',') });

@@ -188,7 +188,7 @@ export function devicesView(context) {
         fill(place, bones(4));
         try {
             const raw = await json('/api/v1/config', { signal });
-            fill(place, h('p', { class: 'muted small' }, raw.file ? `Read from ${raw.file}. ` : 'No configuration file was read. ', 'Strong values are not the defaults.'),
+            fill(place, h('p', { class: 'muted small' }, raw.file ? `Read from ${raw.file}. ` : 'No configuration file was read. ', 'Bold values differ from the defaults.'),
                 h('div', { class: 'scroll-x', tabindex: 0, role: 'region', 'aria-label': 'Settings' }, h('table', { class: 'table' },
                     h('thead', null, h('tr', null, ['Setting', 'Value', 'From', 'Meaning'].map(word => h('th', { scope: 'col' }, word)))),
                     h('tbody', null, raw.settings.map((/** @type {any} */ s) => h('tr', null, h('td', { class: 'mono nowrap' }, `${s.section}.${s.key}`),

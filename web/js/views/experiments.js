@@ -48,7 +48,7 @@ export function experimentsView(context) {
     const place = h('div', { class: 'stack-l' }, bones(8));
     const el = h('div', null, h('p', { class: 'small' }, h('a', { href: '#/sweeps' }, '← Sweeps')),
         h('div', { class: 'head' }, h('div', null, h('h1', null, 'Experiments'),
-            h('p', { class: 'sub' }, 'The questions of the papers as jobs that polyd knows by name. Small ones run on two cores; each can be changed field by field before it is sent.'))),
+            h('p', { class: 'sub' }, 'The experiments of the papers, as jobs that polyd knows by name. The small variants run on two cores; every field can be changed before a job is submitted.'))),
         place);
     /** Every label that jobs carry. @type {Map<string, {name: string, template: string | null, jobs: number, runs: import('../verdict.js').Tally}>} */
     let labels = new Map();

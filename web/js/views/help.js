@@ -4,17 +4,17 @@ import { metrics } from '../metrics.js';
 import { chip } from '../states.js';
 
 const states = [
-    ['queued', 'Waits for a device; its page says what for.'],
+    ['queued', 'Waits for a device; its page says why.'],
     ['starting', 'A worker process was started and prepares data and graphs.'],
-    ['running', 'Training. It goes on while polyd restarts.'],
-    ['paused', 'Saved and taken off its device until resumed.'],
-    ['preempted', 'Saved and set aside for a run of higher priority.'],
+    ['running', 'Training. It continues while polyd restarts.'],
+    ['paused', 'Stopped with a checkpoint; its device is free until the run is resumed.'],
+    ['preempted', 'Stopped with a checkpoint in favour of a run of higher priority.'],
     ['cancelling', 'Asked to stop at the next step; killed after a grace period.'],
     ['succeeded', 'Reached its last step.'],
     ['diverged', 'Too many steps in a row had a loss or gradient that was not finite: a result, not a crash.'],
-    ['failed', 'Ended by an error, a time limit, or more worker deaths than it may restart from.'],
+    ['failed', 'Ended by an error, by a time limit, or after too many restarts.'],
     ['cancelled', 'Stopped on request.'],
-    ['lost', 'Carried out by a program of its own, of which nothing was heard for too long; it goes on as soon as something is.'],
+    ['lost', 'Carried out by your own program, which sent nothing for too long; it continues with the next message.'],
 ];
 
 const keys = [
@@ -59,7 +59,7 @@ export function helpView(context) {
             return shown.length > 0 && h('section', { class: 'stack' }, h('h3', null, name), h('dl', { class: 'card terms' }, shown.map(metric => h('div', { data: { metric: metric.key, wanted: metric.key === wanted } },
                 h('dt', null, metric.key), h('dd', null, metric.text, h('p', { class: 'muted small' }, metric.source))))));
         });
-        fill(place, found.some(Boolean) ? found : h('p', { class: 'muted' }, metrics.length > 0 ? 'No metric matches.' : 'The catalogue of metrics has not come.'));
+        fill(place, found.some(Boolean) ? found : h('p', { class: 'muted' }, metrics.length > 0 ? 'No metric matches.' : 'The catalogue of metrics could not be loaded.'));
     }
     search.addEventListener('input', draw);
     draw();

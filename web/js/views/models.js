@@ -164,8 +164,8 @@ export function modelsView(context) {
      */
     async function drop(model, version) {
         const sure = await ask(`Delete version ${version.version} of ${model.name}?`, [
-            h('p', null, 'The version goes from the registry; its checkpoint stays with run ', h('a', { href: `#/runs/${version.runId}` }, `#${version.runId}`), '.'),
-            h('p', { class: 'muted' }, 'Its number is not given again.')], 'Delete the version', { danger: true, keep: 'Keep it' });
+            h('p', null, 'The version is removed from the registry; its checkpoint stays with run ', h('a', { href: `#/runs/${version.runId}` }, `#${version.runId}`), '.'),
+            h('p', { class: 'muted' }, 'Its number is not used again.')], 'Delete the version', { danger: true, keep: 'Keep it' });
         if (sure)
             await change(() => deleteVersion(model.name, version.version), `Version ${version.version} of ${model.name} is deleted`);
     }

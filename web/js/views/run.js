@@ -163,7 +163,7 @@ export function runView(context) {
         if (why.dataset.text !== cause) {
             why.dataset.text = cause;
             fill(why, h('p', null, cause), now.outcome === 'diverged'
-                ? h('p', null, 'This is a result, not a crash: the points up to there are kept. A lower rate, a longer warm-up, clipping or a fixed scale often carries a run over such a place.')
+                ? h('p', null, 'This is a result, not a crash: the points up to there are kept. A lower rate, a longer warm-up, clipping or a fixed scale often prevents it.')
                 : now.outcome === 'lost' ? h('p', null, 'Its program may have died, or cannot reach polyd. As soon as it sends something, the run goes on.')
                 : now.outcome === 'failed' ? h('p', null, h('button', { type: 'button', class: 'link', on: { click: () => openTab('log') } }, 'See the end of the log'), '.') : null);
         }
@@ -325,7 +325,7 @@ export function runView(context) {
             buttons.push(action('Cancel', 'stop', async () => {
                 const sure = await ask('Cancel this run?', [h('p', { class: 'muted' }, worker
                     ? 'It stops at the next step and keeps its checkpoints. A cancelled run cannot be resumed; pause it if you want to go on later.'
-                    : 'It counts as cancelled from now on. Its program hears of it with its next heartbeat; polyd cannot stop it.')],
+                    : 'It counts as cancelled from now on. Its program learns of it with its next heartbeat; polyd cannot stop it.')],
                 'Cancel the run', { danger: true, keep: 'Keep running' });
                 return sure ? cancelRun(now.id) : null;
             }));

@@ -418,7 +418,7 @@ export function runsView(context) {
     tellFilters();
     grid.el.toggleAttribute('data-roomy', roomy);
     density.setAttribute('aria-pressed', String(roomy));
-    // Whoever comes back finds the table as it was left: what was selected, by the link; how far down, by this window.
+    // The table comes back as it was left: the selection from the link, the scroll position from this window.
     const picks = (query.get('sel') ?? '').split(',').filter(id => /^\d+$/.test(id));
     const place_ = () => `polyd.scroll ${location.hash.replace(/[?&]sel=[^&]*/, '')}`;
     const placeKey = { now: place_() };

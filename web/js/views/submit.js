@@ -268,7 +268,7 @@ export function submitView(context) {
             const can = Array.isArray(f.available) ? f.available : f.values;
             const range = f.minimum !== undefined || f.maximum !== undefined ? `${f.minimum ?? ''} to ${f.maximum ?? ''}` : '';
             return h('div', { class: 'setting' },
-                h('button', { type: 'button', class: 'link mono', title: 'Show where it stands in the document', on: { click: () => show(stretchOf(editor.value, f.pointer)) } }, f.pointer.slice(1).replaceAll('/', '.')),
+                h('button', { type: 'button', class: 'link mono', title: 'Show its place in the document', on: { click: () => show(stretchOf(editor.value, f.pointer)) } }, f.pointer.slice(1).replaceAll('/', '.')),
                 h('span', { class: 'muted small' }, ` ${f.type}${range ? `, ${range}` : ''}${f.default !== undefined && f.default !== null && f.default !== '' && f.default !== 'default' ? ` · default ${short(f.default)}` : ''}`),
                 h('p', { class: 'small' }, f.meaning), can && can.length > 0 && h('p', { class: 'small mono muted' }, can.join(' · ')));
         }), shown.length === 0 && h('p', { class: 'muted small pad' }, 'No setting matches.'));

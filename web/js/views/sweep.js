@@ -1,5 +1,5 @@
 // A job of several runs: what each combination of its sweep reached, as a curve with deviations, as a table with its
-// trials, and over the course of training.
+// trials, and over the steps of training.
 import { isAbort, listRuns, steerJob } from '../api.js';
 import { awayButtons } from '../away.js';
 import { Chart } from '../chart.js';

@@ -1,5 +1,5 @@
-# Everyday work: optimised enough to train, warnings are errors. Symbols for backtraces with lines; whoever wants variables
-# in a debugger sets CMAKE_C_FLAGS_RELWITHDEBINFO to "-O2 -g -DNDEBUG", which makes the build a fifth slower.
+# Everyday work: optimised enough to train, warnings are errors. Symbols for backtraces with lines. To see variables
+# in a debugger, set CMAKE_C_FLAGS_RELWITHDEBINFO to "-O2 -g -DNDEBUG"; the build is then a fifth slower.
 set(CMAKE_BUILD_TYPE RelWithDebInfo CACHE STRING "")
 set(CMAKE_C_FLAGS_RELWITHDEBINFO "-O2 -g1 -DNDEBUG" CACHE STRING "")
 set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O2 -g1 -DNDEBUG" CACHE STRING "")

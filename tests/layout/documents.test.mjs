@@ -18,9 +18,14 @@ export function deadLinks(file, text, exists = target => existsSync(path.join(ro
         .filter(target => !exists(path.join(path.dirname(file), target.replace(/#.*/, '')))).map(target => `${file}: ${target}`);
 }
 
-test('test_documents_readme_is_short', () => {
+test('test_documents_readme_is_short_and_has_one_small_picture', () => {
     const lines = read('README.md').trimEnd().split('\n').length;
     assert.ok(lines >= 80 && lines <= 120, `README.md has ${lines} lines, not 80 to 120`);
+    const pictures = [...read('README.md').matchAll(/!\[([^\]]{20,})\]\(([^)]+\.png)\)/g)];
+    assert.equal(pictures.length, 1, 'one picture, with a text that describes it');
+    const bytes = readFileSync(path.join(root, pictures[0][2]));
+    assert.ok(bytes.length < 200000, `${pictures[0][2]} has ${bytes.length} bytes`);
+    assert.equal(bytes.subarray(1, 4).toString('latin1'), 'PNG');
 });
 
 test('test_documents_links_lead_to_files', () => {

@@ -1,4 +1,4 @@
-// The picture of rooms and arrows in README.md, kept true by reading the #include lines.
+// The picture of modules and arrows in README.md, kept true by reading the #include lines.
 import assert from 'node:assert/strict';
 import { existsSync, readFileSync, readdirSync, statSync } from 'node:fs';
 import path from 'node:path';
@@ -64,7 +64,7 @@ const arrows = {
 const mains = new Set(['main.c', 'doctor.c', 'doctor.h', 'gc.c', 'gc.h', 'notify.c', 'notify.h', 'state_dir.c', 'state_dir.h']
     .map(name => `daemon/polyd/${name}`).concat('daemon/worker/main.c'));
 
-// Each third-party library is included in these rooms and nowhere else.
+// Each third-party library is included in these modules and nowhere else.
 const libraries = {
     'sqlite3.h': ['daemon/polyd/store'],
     'microhttpd.h': ['api'],
@@ -96,27 +96,27 @@ function* sources(folder) {
     }
 }
 
-const rooms = Object.keys(arrows).sort((a, b) => b.length - a.length);
-const roomOf = file => rooms.find(room => file.startsWith(`${room}/`)) ?? null;
+const modules = Object.keys(arrows).sort((a, b) => b.length - a.length);
+const moduleOf = file => modules.find(module => file.startsWith(`${module}/`)) ?? null;
 
 export function violations(file, text) {
     const found = [];
-    const room = roomOf(file);
+    const module = moduleOf(file);
     for (const [, open, target] of text.matchAll(/^[ \t]*#[ \t]*include[ \t]*([<"])([^>"]+)[>"]/gm)) {
         if (open === '<') {
             const library = Object.keys(libraries).find(name => target === name || target.startsWith(`${name}/`) ||
                 path.basename(target) === name);
-            if (library && !libraries[library].includes(room))
+            if (library && !libraries[library].includes(module))
                 found.push(`${file}: <${target}> belongs to ${libraries[library].join(', ')} alone`);
             continue;
         }
-        const to = roomOf(target);
+        const to = moduleOf(target);
         if (!target.includes('/'))
             found.push(`${file}: "${target}" is not written from the repository root`);
-        else if (room && !to && !(arrows[room] ?? []).includes(target.split('/')[0]))
-            found.push(`${file}: "${target}" is in no room of the picture`);
-        else if (room && to && to !== room && !mains.has(file) && !arrows[room].includes(to))
-            found.push(`${file}: ${room} may not include ${to} ("${target}")`);
+        else if (module && !to && !(arrows[module] ?? []).includes(target.split('/')[0]))
+            found.push(`${file}: "${target}" is in no module of the picture`);
+        else if (module && to && to !== module && !mains.has(file) && !arrows[module].includes(to))
+            found.push(`${file}: ${module} may not include ${to} ("${target}")`);
     }
     return found;
 }
@@ -125,8 +125,8 @@ test('test_layout_includes_follow_the_arrows', () => {
     const found = [];
     for (const folder of ['kernels', 'daemon', 'api', 'web'])
         for (const file of sources(folder)) {
-            if (!roomOf(file) && !mains.has(file))
-                found.push(`${file}: in no room of the picture`);
+            if (!moduleOf(file) && !mains.has(file))
+                found.push(`${file}: in no module of the picture`);
             found.push(...violations(file, readFileSync(path.join(root, file), 'utf8')));
         }
     assert.deepEqual(found, []);
@@ -243,10 +243,10 @@ test('test_layout_checker_sees_json_made_by_hand', () => {
     assert.deepEqual(handMade('x.c', 'log("why=\\"%s\\"", why); sscanf(text, "%d", &n);'), []);
 });
 
-test('test_layout_every_room_has_a_page_of_its_own', () => {
-    const missing = rooms.filter(room => {
+test('test_layout_every_module_has_a_page_of_its_own', () => {
+    const missing = modules.filter(module => {
         try {
-            const has = readdirSync(path.join(root, room));
+            const has = readdirSync(path.join(root, module));
             return has.some(name => /\.(c|h)$/.test(name)) && !has.includes('README.md');
         } catch {
             return false;

@@ -336,6 +336,32 @@ static enum pd_err configuration_json(struct pd_buf *b, struct experiment *x,
     return err;
 }
 
+static bool inputs_row(void *ctx, const struct store_inputs *i)
+{
+    struct pd_buf *b = ctx;
+
+    api_json_open(b, '{');
+    api_json_kv_str(b, "data_digest", *i->data_digest ? i->data_digest : NULL);
+    api_json_kv_str(b, "data_digest_of", *i->data_digest_of ? i->data_digest_of : NULL);
+    api_json_kv_str(b, "program_digest", i->program_digest);
+    api_json_kv_int(b, "runs", i->runs);
+    api_json_close(b, '}');
+    return true;
+}
+
+/* What the job's runs were computed from. */
+static enum pd_err inputs_json(struct pd_buf *b, struct experiment *x, const struct experiment_job *job,
+                               struct pd_why *why)
+{
+    enum pd_err err;
+
+    api_json_key(b, "inputs");
+    api_json_open(b, '[');
+    err = store_job_inputs(x->store, job->id, inputs_row, b, why);
+    api_json_close(b, ']');
+    return err;
+}
+
 static enum pd_err job_json(struct pd_buf *b, struct experiment *x, const struct experiment_job *job,
                             bool full, struct pd_why *why)
 {
@@ -395,6 +421,8 @@ static enum pd_err job_json(struct pd_buf *b, struct experiment *x, const struct
                 err = configuration_json(b, x, job, why);
         }
     }
+    if (full && err == PD_OK)
+        err = inputs_json(b, x, job, why);
     api_json_close(b, '}');
     return err;
 }

@@ -403,6 +403,35 @@ static void curves_html(struct pd_buf *b, const json_t *job)
     pd_buf_str(b, "</p>");
 }
 
+/* The digests of what the job's runs were computed from. */
+static void inputs_html(struct pd_buf *b, const json_t *job)
+{
+    const json_t *list = json_object_get(job, "inputs"), *each;
+    size_t i;
+
+    pd_buf_str(b, "<p>Job ");
+    report_text(b, TEXT(job, "id"));
+    if (!json_array_size(list)) {
+        pd_buf_str(b, ": digests of data and program are not recorded.</p>");
+        return;
+    }
+    pd_buf_str(b, json_array_size(list) > 1 ? ": <b>not all runs had the same data and program.</b></p>"
+                                            : "</p>");
+    json_array_foreach(list, i, each)
+    {
+        pd_buf_printf(b, "<dl><dt>Runs</dt><dd>%lld</dd>", COUNT(each, "runs"));
+        pd_buf_str(b, "<dt>SHA-256 of the data</dt><dd>");
+        report_text(b, TEXT(each, "data_digest") ? TEXT(each, "data_digest")
+                                                 : "none: polyd makes the data, by document and program");
+        if (TEXT(each, "data_digest_of"))
+            pd_buf_str(b, strcmp(TEXT(each, "data_digest_of"), "contents") ? " (of names and sizes)"
+                                                                           : " (of contents)");
+        pd_buf_str(b, "</dd>");
+        term(b, "SHA-256 of the program that trained", TEXT(each, "program_digest"));
+        pd_buf_str(b, "</dl>");
+    }
+}
+
 static void configuration_html(struct pd_buf *b, const json_t *job)
 {
     const json_t *c = json_object_get(job, "configuration");
@@ -540,9 +569,8 @@ static void rules_html(struct pd_buf *b, const json_t *x)
     pd_buf_str(b, "<h2>Versions and digests</h2><dl>");
     term(b, "Report made", TEXT(x, "made"));
     term(b, "By polyd", TEXT(x, "polyd"));
-    term(b, "Program that trained", NULL);
-    term(b, "Digest of the data", NULL);
     pd_buf_str(b, "</dl>");
+    json_array_foreach(json_object_get(x, "job_list"), i, each) inputs_html(b, each);
 }
 
 void report_html(struct pd_buf *b, const json_t *x)

@@ -168,6 +168,9 @@ void api_row_run(struct pd_buf *b, const struct store_run *run, struct store *st
     if (!(flags & API_ROW_NO_DIGESTS)) {
         api_json_kv_str(b, "config_digest", run->config_digest);
         api_json_kv_str(b, "plan_digest", run->plan_digest);
+        text_or_null(b, "data_digest", run->data_digest);
+        text_or_null(b, "data_digest_of", run->data_digest_of);
+        text_or_null(b, "program_digest", run->program_digest);
     }
     api_json_kv_time(b, "created", run->created_us);
     api_json_kv_time(b, "started", run->started_us);

@@ -509,6 +509,24 @@ const struct job_metric job_metrics[] = {
      .exact = true,
      .text = "Bytes of the one arena that holds gradients, activations and workspace.",
      .source = "The memory plan, made before the first step."},
+    {.key = "mem/optimizer",
+     .title = "Memory of the optimiser",
+     .unit = "bytes",
+     .group = JOB_METRIC_SYSTEM,
+     .exact = true,
+     .text =
+         "Bytes that were allocated for the optimiser's states: two numbers a parameter for AdamW, one for "
+         "momentum SGD. With ZeRO-1 those of rank 0.",
+     .source = "Sum over the memory that the worker allocated; DNT paper, table 2."},
+    {.key = "mem/optimizer_per_parameter",
+     .title = "Memory of the optimiser, a parameter",
+     .unit = "bytes",
+     .group = JOB_METRIC_SYSTEM,
+     .exact = true,
+     .text = "Bytes that were allocated for the optimiser's states, divided by the number of parameters: 8 "
+             "for AdamW "
+             "and 4 for momentum SGD in 32-bit numbers.",
+     .source = "mem/optimizer by the parameters of the network."},
     {.key = "system/gpu.<rank>/utilization",
      .title = "GPU busy",
      .unit = "share",

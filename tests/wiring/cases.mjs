@@ -127,7 +127,7 @@ export const cases = [
     ...each('/train/accumulation', [[labelJob({ train: { accumulation: 2 } }), { inert: true }]]),
     ...each('/train/accumulation', [[imageJob({ train: { accumulation: 2, clip_norm: 0.5, label_smoothing: 0.1 } }), { inert: true }]]),
     ...each('/train/zero', [[imageJob({ train: { zero: 1, ema: 0.8, clip_norm: 0.5 }, resources: { slots: 2 } }), { inert: true }]]),
-    ...each('/train/optimizer/name', [[optimizer({ name: 'msgdw' })], [optimizer({ name: 'msgd_l2', weight_decay: 0.1 })], [textJob({ train: { optimizer: { name: 'msgdw' } } })]]),
+    ...each('/train/optimizer/name', [[optimizer({ name: 'msgdw' }, { ema: 0.5 })], [optimizer({ name: 'msgd_l2', weight_decay: 0.1 })], [textJob({ train: { optimizer: { name: 'msgdw' } } })]]),
     ...each('/train/optimizer/lr', [[optimizer({ lr: 0.02 })], [imageJob({ train: { optimizer: { lr: undefined, name: 'msgdw' } } }), { instead: 0.1 }], [imageJob({ train: { optimizer: { lr: undefined } } }), { instead: 0.1 }]]),
     ...each('/train/optimizer/betas', [[optimizer({ betas: [0.7, 0.999] })], [optimizer({ betas: [0.9, 0.6] })], [textJob({ train: { optimizer: { betas: [0.5, 0.8] } } })]]),
     ...each('/train/optimizer/eps', [[optimizer({ eps: 0.01 })]]),

@@ -1,13 +1,15 @@
 // Every field of the job that decides what a run is fed, and which runs a job becomes: real jobs through the daemon in
 // fp64, recomputed from the files by tests/wiring/reference. A case is called by the field's pointer.
 import assert from 'node:assert/strict';
-import { mkdirSync, rmSync, writeFileSync } from 'node:fs';
+import { createHash } from 'node:crypto';
+import { mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import path from 'node:path';
 import zlib from 'node:zlib';
 import { after, before, test } from 'node:test';
-import { until } from '../lib/daemon.mjs';
+import { build, until } from '../lib/daemon.mjs';
 import { resolved } from './reference/data/document.mjs';
 import { cifar, png, writeMnist } from './reference/data/files.mjs';
+import { inputsOf } from './reference/data/inputs.mjs';
 import { philox } from './reference/philox.mjs';
 import { runsOf } from './reference/data/sweep.mjs';
 import { smallVocabulary } from './reference/data/tokens.mjs';
@@ -151,6 +153,11 @@ async function held(id, job) {
     const { augment, ...rest } = data;
     covers(got.run.document, { data: data.image_size === null ? rest : data, train: length });
     agree(got, want);
+    const inputs = inputsOf(data, { tests: rig.folder });
+    if (inputs)
+        assert.equal(got.run.data_digest, inputs.digest, `the digest of ${data.dataset} ${data.path}`);
+    assert.equal(got.run.data_digest_of, got.run.data_digest === null ? null : inputs ? 'contents' : data.dataset === 'text_labels' ? 'contents' : 'names_and_sizes');
+    assert.equal(got.run.program_digest, program);
     assert.equal(got.series.get('steps_per_epoch').values().next().value, want.feed.stepsPerEpoch);
     return { got, want };
 }
@@ -169,6 +176,9 @@ async function recomputed(...jobs) {
     assert.equal(new Set(traces).size, jobs.length, 'the jobs differ');
     return all;
 }
+
+/** SHA-256 of the worker's executable. */
+const program = createHash('sha256').update(readFileSync(path.join(build, 'bin/polyd-worker'))).digest('hex');
 
 before(async () => {
     rig = await Rig.start();
@@ -205,6 +215,25 @@ test('/data/path', () => recomputed(
     ...['tests/ptb', 'tests/named'].map(path => text({ dataset: 'ptb', path, split: undefined })),
     ...['one.csv', 'numbers.jsonl.gz', 'parts', 'parts/train.tsv'].map(name => labels({ path: `tests/labelled/${name}` })),
 ));
+
+test('the digest of pictures follows their names and sizes, that of what is generated is none', { timeout: 120000 }, async () => {
+    const folder = path.join(rig.folder, 'changing'), put = (name, bytes) => {
+        mkdirSync(path.dirname(path.join(folder, name)), { recursive: true });
+        writeFileSync(path.join(folder, name), bytes);
+    };
+    const job = pictures({ dataset: 'image_folder', path: 'tests/changing', image_size: 8, split: standard({ val: 4 }) }, { train: { steps: 1 } });
+    const found = [];
+    for (const [name, size] of [['train/a/0.png', 9], ['train/a/0.png', 8], ['train/a/1.png', 8]]) {
+        rmSync(folder, { recursive: true, force: true });
+        for (let i = 2; i < 14; i++)
+            put(`train/${i % 2 ? 'a' : 'b'}/${i}.png`, png(picture(8, 8, 3, i)));
+        put(name, png(picture(size, 8, 3, 1)));
+        const { run } = await rig.daemon.submit(job), row = await rig.daemon.reach(run, 'succeeded');
+        assert.equal(row.data_digest_of, 'names_and_sizes');
+        found.push(row.data_digest);
+    }
+    assert.equal(new Set(found).size, 3);
+});
 
 test('/data/split/rule', () => recomputed(
     pictures(),

@@ -42,6 +42,10 @@ describe('fields', { concurrency: 2 }, () => {
         test(`${field} (${seen.get(field)})`, { timeout: 120000 }, async () => {
             const got = await rig.run(job, outcome), want = rig.expect(folded(job));
             agree(got, want, { tolerance, only });
+            if (field === '/train/optimizer/name') { // memory of the states: parameters, times states, times the size of a number
+                assert.deepEqual([...got.series.get('mem/optimizer').values()], [want.optimiser.bytes]);
+                assert.deepEqual([...got.series.get('mem/optimizer_per_parameter').values()], [want.optimiser.each]);
+            }
             if (differs !== undefined)
                 assert.ok(differences(got, want, { tolerance: differs, only }).length > 0, `the same numbers as in double, to ${differs}`);
             if (inert || rest.instead === null || differs !== undefined)

@@ -178,7 +178,7 @@ export const getCheck = (id, signal) => json(`/api/v1/runs/${encodeURIComponent(
 /**
  * @param {string} id
  * @param {AbortSignal} signal
- * @returns {Promise<{run: Run, document: Record<string, any>, attempts: import('./types').Attempt[], digest: string}>}
+ * @returns {Promise<{run: Run, document: Record<string, any>, attempts: import('./types').Attempt[], digest: string, inputs: import('./run/page.js').Page['inputs']}>}
  */
 export async function getRun(id, signal) {
     const raw = await json(`/api/v1/runs/${encodeURIComponent(id)}`, { signal });
@@ -186,6 +186,7 @@ export async function getRun(id, signal) {
         run: toRun(raw),
         document: raw.document,
         digest: raw.config_digest,
+        inputs: { data: raw.data_digest, dataOf: raw.data_digest_of, program: raw.program_digest },
         attempts: raw.attempt_list.map((/** @type {any} */ a) => ({
             n: a.n, state: a.state, cause: a.cause, message: a.message, step: a.step, startStep: a.start_step,
             devices: a.devices, created: a.created, ended: a.ended,

@@ -379,6 +379,9 @@ void db_run_row(sqlite3_stmt *st, struct store_run *ret)
         .concurrency = sqlite3_column_int64(st, 33),
         .clock_us = sqlite3_column_int64(st, 34),
         .archived_us = sqlite3_column_int64(st, sqlite3_column_int64(st, 36) ? 36 : 37),
+        .data_digest = db_text(st, 38),
+        .data_digest_of = db_text(st, 39),
+        .program_digest = db_text(st, 40),
     };
     job_kind_parse(db_text(st, 35), &ret->kind);
     job_run_state_parse(db_text(st, 4), &ret->state);

@@ -78,7 +78,7 @@ void db_job(sqlite3_stmt *st, struct store_job *ret);
     "r.warn_before_us, r.not_before_us, r.used_us, r.created_us, r.started_us, r.ended_us, "                 \
     "r.config_digest, "                                                                                      \
     "r.plan_digest, r.document, r.sweep, j.tags, r.point, r.trial, r.seed, j.concurrency, r.clock_us, "      \
-    "j.kind, r.archived_us, j.archived_us"
+    "j.kind, r.archived_us, j.archived_us, r.data_sha256, r.data_of, r.program_sha256"
 /* Conditions of a list of runs r and their jobs j: ?2 experiment, ?3 name, ?5 outcome, ?8 text, ?9 and ?10
  * tag, ?11 group; NULL = any; ?12 enum store_archived, where ?6 is the job asked for. */
 #define DB_RUN_FILTER                                                                                        \

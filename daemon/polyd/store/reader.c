@@ -196,6 +196,30 @@ enum pd_err store_run_list(struct store *s, const struct store_run_query *q,
     return err;
 }
 
+static void inputs_row(sqlite3_stmt *st, struct store_inputs *ret)
+{
+    *ret = (struct store_inputs){.data_digest = db_text(st, 0),
+                                 .data_digest_of = db_text(st, 1),
+                                 .program_digest = db_text(st, 2),
+                                 .runs = sqlite3_column_int64(st, 3)};
+}
+
+enum pd_err store_job_inputs(struct store *s, int64_t job_id,
+                             bool (*row)(void *ctx, const struct store_inputs *inputs), void *ctx,
+                             struct pd_why *why)
+{
+    sqlite3_stmt *st;
+    enum pd_err err =
+        db_bind(&s->db, &st, why,
+                "SELECT data_sha256, data_of, program_sha256, count(*) FROM run WHERE job_id = ?1 "
+                "AND program_sha256 <> '' GROUP BY 1, 2, 3 ORDER BY 4 DESC, 1, 3 LIMIT ?2",
+                "ii", job_id, (int64_t)STORE_INPUTS_MAX);
+
+    if (err == PD_OK)
+        EACH_ROW(s, st, struct store_inputs, inputs_row, row, ctx, err, why);
+    return err;
+}
+
 enum pd_err store_run_get(struct store *s, int64_t id, bool (*row)(void *ctx, const struct store_run *run),
                           void *ctx, struct pd_why *why)
 {

@@ -86,9 +86,18 @@ struct store_run {
     int64_t created_us, started_us, ended_us;
     int64_t archived_us;                     /* by itself, or with its job */
     const char *config_digest, *plan_digest; /* hex */
-    const char *document;                    /* resolved, JSON */
-    const char *sweep;                       /* JSON object of the swept values, "{}" = none */
-    const char *tags;                        /* the job's, JSON object */
+    /* SHA-256 in hex of the data's files (of `data_digest_of`: "contents" or "names_and_sizes") and of the worker's
+     * executable, of the last attempt that reported them; "" = none did, or no file is read. */
+    const char *data_digest, *data_digest_of, *program_digest;
+    const char *document; /* resolved, JSON */
+    const char *sweep;    /* JSON object of the swept values, "{}" = none */
+    const char *tags;     /* the job's, JSON object */
+};
+
+/* Runs of one job that were computed from the same data by the same program; digests as in struct store_run. */
+struct store_inputs {
+    const char *data_digest, *data_digest_of, *program_digest;
+    int64_t runs;
 };
 
 struct store_attempt {
@@ -276,6 +285,11 @@ struct store_run_sort {
     bool desc;
     const char *after; /* with the query's after_id: the place of the last run seen; NULL = from the first */
 };
+/* What the runs of a job reported that they were computed from, the most frequent first, at most STORE_INPUTS_MAX. */
+#define STORE_INPUTS_MAX 16
+PD_NODISCARD enum pd_err store_job_inputs(struct store *s, int64_t job_id,
+                                          bool (*row)(void *ctx, const struct store_inputs *inputs),
+                                          void *ctx, struct pd_why *why);
 /* As store_run_list, ordered by value, then by id in the same direction; `order` is not looked at. Runs
  * without a value, or with NaN, come last either way. PD_ERR_INVALID: nothing is called so. */
 PD_NODISCARD enum pd_err

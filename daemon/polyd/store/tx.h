@@ -141,6 +141,9 @@ PD_NODISCARD enum pd_err store_attempt_ack(struct store_tx *tx, int64_t run_id, 
 /* Where the attempt really began (a corrupt checkpoint made it fall back further). */
 PD_NODISCARD enum pd_err store_attempt_set_start(struct store_tx *tx, int64_t run_id, int n, int64_t step,
                                                  struct pd_why *why);
+/* Digests of what the run is computed from, in hex, "" where there is none. */
+PD_NODISCARD enum pd_err store_run_inputs(struct store_tx *tx, int64_t run_id, const char *data,
+                                          const char *data_of, const char *program, struct pd_why *why);
 /* Did the attempt write a checkpoint? */
 PD_NODISCARD enum pd_err store_attempt_progressed(struct store_tx *tx, int64_t run_id, int n, bool *ret,
                                                   struct pd_why *why);

@@ -126,6 +126,15 @@ enum pd_err store_attempt_set_start(struct store_tx *tx, int64_t run_id, int n, 
                   run_id, (int64_t)n, step);
 }
 
+enum pd_err store_run_inputs(struct store_tx *tx, int64_t run_id, const char *data, const char *data_of,
+                             const char *program, struct pd_why *why)
+{
+    return db_run(tx->db, why,
+                  "UPDATE run SET data_sha256 = ?2, data_of = ?3, program_sha256 = ?4, version = version + 1 "
+                  "WHERE id = ?1",
+                  "ittt", run_id, data, data_of, program);
+}
+
 enum pd_err store_attempt_progressed(struct store_tx *tx, int64_t run_id, int n, bool *ret,
                                      struct pd_why *why)
 {

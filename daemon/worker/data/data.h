@@ -134,7 +134,11 @@ struct data_info {
     int64_t unread;          /* images: files of a kind of picture that is not read (.webp, .bmp, ...) */
     const char *unread_name; /* one of them; NULL = there are none */
     const struct data_tokenizer *tokenizer; /* tokens; NULL where only headers were read */
-    bool estimated; /* headers only: counts of tokens are a guess, the text was too long to be read */
+    /* Of the files that were read, SHA-256 in hex (note.c says of what); "" where only headers were read or nothing was, and
+     * digest_of, else static, is then NULL. */
+    char digest[65];
+    const char *digest_of; /* "contents", or "names_and_sizes" of pictures */
+    bool estimated;        /* headers only: counts of tokens are a guess, the text was too long to be read */
 };
 
 struct data_set;

@@ -118,8 +118,8 @@ static uint32_t big_endian(const uint8_t *p)
     return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];
 }
 
-static enum pd_err read_one(int dir, bool training, int axes, bool headers_only, uint8_t **ret_bytes,
-                            uint32_t extent[3], struct pd_why *why)
+static enum pd_err read_one(struct data_set *set, int dir, bool training, int axes, bool headers_only,
+                            uint8_t **ret_bytes, uint32_t extent[3], struct pd_why *why)
 {
     const char *what = axes == 3 ? "images" : "labels";
     uint8_t head[16];
@@ -164,6 +164,7 @@ static enum pd_err read_one(int dir, bool training, int axes, bool headers_only,
         err = finish(f, name, why);
     if (err != PD_OK)
         goto out;
+    data_note_file(set, name, head, 4 + 4 * (size_t)axes, bytes, (size_t)total);
     *ret_bytes = bytes;
     bytes = NULL; /* moved to the caller */
 out:
@@ -172,15 +173,16 @@ out:
     return err;
 }
 
-enum pd_err data_idx_read(int dir, bool training, bool headers_only, struct data_idx *ret, struct pd_why *why)
+enum pd_err data_idx_read(struct data_set *set, int dir, bool training, bool headers_only,
+                          struct data_idx *ret, struct pd_why *why)
 {
     struct data_idx x = {0};
     uint32_t extent[3], labels[3];
     enum pd_err err;
 
-    err = read_one(dir, training, 3, headers_only, &x.pixels, extent, why);
+    err = read_one(set, dir, training, 3, headers_only, &x.pixels, extent, why);
     if (err == PD_OK) {
-        err = read_one(dir, training, 1, headers_only, &x.labels, labels, why);
+        err = read_one(set, dir, training, 1, headers_only, &x.labels, labels, why);
         err = err == PD_ERR_NOT_FOUND ? PD_ERR_CORRUPT
                                       : err; /* images without labels are half a part, not none */
     }

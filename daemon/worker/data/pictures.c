@@ -360,6 +360,17 @@ static void open_cache(struct data_set *set, const char *dir)
 
 /* ---- opening ---- */
 
+static void note(struct data_set *set, const struct picture *i)
+{
+    const char *name = data_picture_text(set->pictures, i);
+    struct stat s;
+    uint64_t size = i->len;
+
+    if (set->pictures->dir >= 0)
+        size = fstatat(set->pictures->dir, name, &s, 0) == 0 ? (uint64_t)s.st_size : 0;
+    data_note_name(set, name, size);
+}
+
 enum pd_err data_open_pictures(struct data_set *set, const struct data_options *o, bool headers_only,
                                struct pd_why *why)
 {
@@ -402,8 +413,12 @@ enum pd_err data_open_pictures(struct data_set *set, const struct data_options *
     set->labels = malloc(p->count * sizeof *set->labels);
     if (!set->labels)
         return pd_fail(why, PD_ERR_NOMEM, "no memory for the labels");
-    for (size_t i = 0; i < p->count; i++)
+    for (size_t i = 0; i < p->count; i++) {
         set->labels[i] = p->items[i].label;
+        note(set, &p->items[i]);
+    }
+    if (p->notes.len)
+        data_note_file(set, "val_annotations.txt", p->notes.data, p->notes.len, NULL, 0);
     if (o->cache_dir)
         open_cache(set, o->cache_dir);
     return PD_OK;

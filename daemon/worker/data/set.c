@@ -310,6 +310,8 @@ enum pd_err data_open(const struct data_options *o, bool headers_only, struct da
     }
     if (err == PD_OK && images)
         err = finish_images(set, o, headers_only, why);
+    if (err == PD_OK && !headers_only)
+        data_note_end(set);
 out:
     if (err != PD_OK) {
         if (err != PD_ERR_NOMEM)

@@ -3,6 +3,7 @@
 
 #include <stddef.h>
 
+#include "daemon/digest/digest.h"
 #include "daemon/worker/data/data.h"
 
 struct data_pictures;
@@ -48,8 +49,16 @@ struct data_ends {
     size_t count, room;
 };
 
+/* The list of files whose digest is the set's. */
+struct data_note {
+    struct digest_sha256 list;
+    int64_t files;
+    bool names; /* names and sizes alone */
+};
+
 struct data_set {
     struct data_info info;
+    struct data_note note;
     const struct data_form *form;
     struct data_options options; /* its pointers are not kept */
     /* images of all parts, one after the other; each (height, width, channels) as stored */
@@ -104,6 +113,16 @@ PD_NODISCARD enum pd_err data_no_test(const struct data_options *o, struct pd_wh
 /* Fills item with 0 .. count-1 in the order of this epoch. */
 void data_shuffle_epoch(uint32_t *item, int64_t count, uint64_t seed, int64_t epoch);
 
+/* ---- note.c ---- */
+
+/* Notes a file that was read whole: its unpacked bytes, in two pieces. */
+void data_note_file(struct data_set *set, const char *name, const void *head, size_t head_len,
+                    const void *rest, size_t rest_len);
+/* Notes a file that is read later. */
+void data_note_name(struct data_set *set, const char *name, uint64_t size);
+/* Sets info.digest, if any file was noted. */
+void data_note_end(struct data_set *set);
+
 /* ---- set.c ---- */
 
 /* Notes that picture `index` (named `name`) cannot be decoded. */
@@ -152,8 +171,8 @@ struct data_idx {
     int64_t count;
     int32_t height, width;
 };
-PD_NODISCARD enum pd_err data_idx_read(int dir, bool training, bool headers_only, struct data_idx *ret,
-                                       struct pd_why *why);
+PD_NODISCARD enum pd_err data_idx_read(struct data_set *set, int dir, bool training, bool headers_only,
+                                       struct data_idx *ret, struct pd_why *why);
 
 #define DATA_CIFAR_RECORD 3073 /* a label, then 1024 bytes of red, green and blue each */
 /* Splits records into (32, 32, 3) pixels and labels; both hold `count` of them. PD_ERR_CORRUPT: a label

@@ -48,7 +48,7 @@ enum pd_err data_open_mnist(struct data_set *set, const struct data_options *o, 
     digit_info(set);
     err = data_path_open(o->roots, o->root_count, o->path, true, &dir, why);
     for (int i = 0; err == PD_OK && i < 2; i++) {
-        err = data_idx_read(dir, i == 0, headers_only, &part[i], why);
+        err = data_idx_read(set, dir, i == 0, headers_only, &part[i], why);
         if (i && err == PD_ERR_NOT_FOUND && standard)
             err = PD_OK; /* there is no test part */
     }
@@ -253,6 +253,8 @@ counted:
             err = pd_fail(why, PD_ERR_NOMEM, "no memory for %lld images", (long long)whole);
         else if (data_cifar_unpack(records, count, pixels + *at * 3 * PLANE, labels + *at, &reason) != PD_OK)
             err = pd_fail(why, PD_ERR_CORRUPT, "'%s': %s", name, reason.text);
+        else
+            data_note_file(set, name, records, len, NULL, 0);
     }
     if (err == PD_OK)
         *at += (int64_t)(len / DATA_CIFAR_RECORD);

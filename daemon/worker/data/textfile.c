@@ -137,8 +137,8 @@ static enum pd_err read_gzip(struct data_set *set, int fd, const char *name, boo
     return err;
 }
 
-enum pd_err data_text_append(struct data_set *set, int fd, const char *name, bool size_only, int64_t *at,
-                             struct pd_why *why)
+static enum pd_err append(struct data_set *set, int fd, const char *name, bool size_only, int64_t *at,
+                          struct pd_why *why)
 {
     const char *packing;
     struct stat s;
@@ -165,6 +165,17 @@ enum pd_err data_text_append(struct data_set *set, int fd, const char *name, boo
         *at += s.st_size;
 out:
     close(fd);
+    return err;
+}
+
+enum pd_err data_text_append(struct data_set *set, int fd, const char *name, bool size_only, int64_t *at,
+                             struct pd_why *why)
+{
+    const int64_t before = *at;
+    enum pd_err err = append(set, fd, name, size_only, at, why);
+
+    if (err == PD_OK && !size_only)
+        data_note_file(set, name, set->text + before, (size_t)(*at - before), NULL, 0);
     return err;
 }
 

@@ -75,6 +75,17 @@ static bool on_checkpoint_now(void *user)
     return link_checkpoint_asked(((struct attempt *)user)->link);
 }
 
+/* Of the file that runs, read once: another version under the same path does not change it. */
+static const char *program_digest(void)
+{
+    static char hex[DIGEST_SHA256_HEX_SIZE];
+    struct pd_why why;
+
+    if (!*hex && digest_file_hex("/proc/self/exe", hex, &why) != PD_OK)
+        *hex = '\0';
+    return *hex ? hex : NULL;
+}
+
 struct train_host kind_host(struct attempt *a, struct model_tuned_keeper *keeper)
 {
     *keeper = attempt_tuned(a);
@@ -87,7 +98,8 @@ struct train_host kind_host(struct attempt *a, struct model_tuned_keeper *keeper
                                .log = on_log,
                                .stop = on_stop,
                                .checkpoint_now = on_checkpoint_now,
-                               .tuned = keeper};
+                               .tuned = keeper,
+                               .program = program_digest()};
 }
 
 struct train_dirs kind_dirs(struct attempt *a, struct kind_folders *f)

@@ -311,7 +311,7 @@ enum pd_err evaluator_test(struct evaluator *e, const struct train_eval *set, in
     const struct data_set *data = set ? set->set : e->session->setup.set;
     const enum data_split part = set ? DATA_VAL : DATA_TEST; /* of a set that is only scored */
     struct evaluator_numbers found, average = {.number = {0}};
-    char text[200], line[300], fields[100];
+    char text[200], line[300], fields[200];
     enum pd_err err = score(e, data, part, &found, &average, ret_stop, why);
 
     if (err != PD_OK || *ret_stop != TRAIN_STOP_NONE)
@@ -322,8 +322,9 @@ enum pd_err evaluator_test(struct evaluator *e, const struct train_eval *set, in
         return err;
     snprintf(line, sizeof line, "%s%s, scored once with the checkpoint of step %lld:%s",
              set ? "the zero-shot text " : "the test part", set ? set->name : "", (long long)step, text);
-    snprintf(fields, sizeof fields, "step=%lld samples=%lld%s%s", (long long)step,
-             (long long)data_info(data)->count[part], set ? " set=" : "", set ? set->name : "");
+    snprintf(fields, sizeof fields, "step=%lld samples=%lld%s%s%s%s", (long long)step,
+             (long long)data_info(data)->count[part], set ? " set=" : "", set ? set->name : "",
+             set ? " data=" : "", set ? data_info(data)->digest : "");
     reporter_event(reporter, "tested", fields, line);
     reporter_log(reporter, "%s", line);
     return PD_OK;

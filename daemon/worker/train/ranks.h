@@ -28,6 +28,6 @@ PD_NODISCARD enum pd_err ranks_share(struct ranks *r, void *memory, size_t bytes
                                      struct pd_why *why);
 /* *x of rank 0, on all. */
 PD_NODISCARD enum pd_err ranks_agree(struct ranks *r, int64_t *x, struct pd_why *why);
-/* Sums of all ranks' numbers, at most MODEL_SUMS_MAX, in the order of ranks: the same bits everywhere. */
+/* Sums of all ranks' numbers, at most RANKS_SUMS_MAX, in the order of ranks: the same bits everywhere. */
 #define RANKS_SUMS_MAX 32
 PD_NODISCARD enum pd_err ranks_sum(struct ranks *r, double *x, size_t count, struct pd_why *why);

@@ -129,6 +129,19 @@ void reporter_log_points(struct reporter *r)
         reporter_log(r, "%s %.6g", r->points[i].key, r->points[i].value);
 }
 
+void reporter_inputs(struct reporter *r, const struct data_set *set)
+{
+    const struct data_info *i = data_info(set);
+    const char *program = r->host->program ? r->host->program : "";
+    char fields[256];
+
+    snprintf(fields, sizeof fields, "data=%s data_of=%s program=%s", i->digest,
+             i->digest_of ? i->digest_of : "", program);
+    reporter_event(r, "inputs", fields, "SHA-256 of the data's files and of the worker's executable");
+    reporter_log(r, "data %.12s (%s), program %.12s", i->digest_of ? i->digest : "-",
+                 i->digest_of ? i->digest_of : "made by polyd", *program ? program : "-");
+}
+
 void reporter_warnings(struct reporter *r, const struct data_set *set)
 {
     struct data_warning w[DATA_WARNINGS_MAX];

@@ -33,6 +33,8 @@ void reporter_send(struct reporter *r);
 /* A line of the log for each point that was not sent yet. */
 void reporter_log_points(struct reporter *r);
 
+/* Digests of the data that the run is computed from, and of the program. */
+void reporter_inputs(struct reporter *r, const struct data_set *set);
 /* Names, once, what the data hold that is not read. */
 void reporter_warnings(struct reporter *r, const struct data_set *set);
 /* Reports pictures that could not be decoded since the last time. */

@@ -183,7 +183,8 @@ static void announce(struct run *r)
 {
     const struct session *s = &r->session;
     const struct train_setup *setup = &s->setup;
-    const double arena = (double)pk_arena_bytes(s->arena);
+    const double arena = (double)pk_arena_bytes(s->arena),
+                 optimiser = (double)trainer_optimiser_bytes(r->trainer);
 
     reporter_log(
         s->reporter,
@@ -192,10 +193,14 @@ static void announce(struct run *r)
         (long long)model_param_elements(setup->model), (long long)setup->steps, setup->batch,
         (long long)setup->info->count[DATA_TRAIN], (long long)setup->info->count[DATA_VAL],
         (long long)setup->info->count[DATA_TEST], arena / 1048576, session_threads(s));
+    reporter_inputs(s->reporter, setup->set);
     reporter_warnings(s->reporter, setup->set);
     for (size_t i = 0; i < setup->eval_count; i++)
         reporter_warnings(s->reporter, setup->eval[i].set);
     reporter_push(s->reporter, "mem/arena", arena);
+    reporter_push(s->reporter, "mem/optimizer", optimiser);
+    reporter_push(s->reporter, "mem/optimizer_per_parameter",
+                  optimiser / (double)model_param_elements(setup->model));
     if (s->peak.flops > 0) {
         reporter_log(s->reporter, "%s: %.4g TFLOP/s in products of %lld in bf16%s; a step has %.4g TFLOP",
                      s->device.name, s->peak.flops * 1e-12, (long long)s->peak.n,

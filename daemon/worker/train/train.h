@@ -34,6 +34,7 @@ struct job_config;
  *                         loss/eval/<name>  ppl/eval/<name>  ppl/eval_at/<name>/n; with train.ema of the averages too
  *                         sys/cpu (processors kept busy)  mem/peak (bytes: the most the process held)
  *   once per start        mem/arena (bytes: the arena of all graphs)  steps_per_epoch
+ *                         mem/optimizer (bytes: allocated for the optimiser's states)  mem/optimizer_per_parameter
  *                         sys/peak_flops (per second, of the GPU: large products in bf16, measured)
  *   when it happens       nonfinite (skipped steps so far)
  *                         data_bad (pictures that could not be decoded so far)
@@ -68,7 +69,7 @@ struct train_host {
     void *user;
     /* A batch of at most 1000 points, at least every half second while there are any. */
     void (*metrics)(void *user, const struct train_point *points, size_t count);
-    /* kind: "start", "resume", "checkpoint_fallback", "checkpoint_removed", "checkpoint_failed",
+    /* kind: "inputs" (digests of the data and the program), "start", "resume", "checkpoint_fallback", "checkpoint_removed", "checkpoint_failed",
      * "nonfinite", "bad_picture", "early_stop", "tested", or a kind of data_warnings (data.h). fields: "key=value" pairs,
      * blank-separated. */
     void (*event)(void *user, const char *kind, const char *text, const char *fields);
@@ -87,6 +88,7 @@ struct train_host {
     /* Keeps a back end's measured choices (daemon/worker/model/tuned.h); NULL: a file in train_dirs.cache
      * does. */
     const struct model_tuned_keeper *tuned;
+    const char *program; /* SHA-256 of the worker's executable, in hex; NULL = not known */
 };
 
 /* One of several processes that carry out a run together (data parallel): as many as /resources/slots says,

@@ -321,6 +321,18 @@ bool trainer_diverged(const struct trainer *t)
     return t->consecutive >= t->session->config->train.nonfinite_limit;
 }
 
+size_t trainer_optimiser_bytes(const struct trainer *t)
+{
+    struct pk_leaf leaf;
+    void *memory;
+    size_t sum = 0;
+
+    for (size_t i = 0; executable_leaf(&t->update, i, &leaf, &memory); i++)
+        if (memory && (leaf.category == PK_CAT_MOMENT1 || leaf.category == PK_CAT_MOMENT2))
+            sum += leaf.bytes;
+    return sum;
+}
+
 double trainer_step_flop(const struct trainer *t)
 {
     return t->step_flop;

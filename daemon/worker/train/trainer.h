@@ -37,6 +37,9 @@ PD_NODISCARD enum pd_err trainer_step(struct trainer *t, bool *ret_done, struct 
 int64_t trainer_at(const struct trainer *t);
 /* As many steps in a row were not finite as the document allows. */
 bool trainer_diverged(const struct trainer *t);
+/* Memory that was allocated on this rank for the optimiser's states, in bytes; averages of the weights are not among
+ * them. */
+size_t trainer_optimiser_bytes(const struct trainer *t);
 /* Products and attention of this rank in a step. */
 double trainer_step_flop(const struct trainer *t);
 

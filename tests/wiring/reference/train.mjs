@@ -247,6 +247,7 @@ export function train(s, batches) {
         series.get(key).set(step, value);
     };
     const pushAll = (step, ...what) => numbersOf(s, ...what).forEach(([key, value]) => push(key, step, value));
+    const numbers = [...params.values()].reduce((sum, p) => sum + p.data.length, 0), perNumber = (s.optimizer === 'adamw' ? 2 : 1) * (s.precision === 'fp64' ? 8 : 4);
     const kept = retention(s);
     const boundary = step => {
         let score = NaN;
@@ -321,7 +322,7 @@ export function train(s, batches) {
                 pushAll(at, evaluate(s, chosen, samples), `eval${suffix}`, name);
         }
     }
-    return { series, checkpoints, files: kept.end(finished ? step : null), best: kept.best(), steps: step, finished };
+    return { series, checkpoints, files: kept.end(finished ? step : null), best: kept.best(), steps: step, finished, optimiser: { bytes: numbers * perNumber, each: perNumber } };
 }
 
 /**

@@ -12,7 +12,7 @@ import { isActive } from '../states.js';
 /** @typedef {import('./page.js').Page} Page */
 
 /** Shown as numbers of the run, not as curves: they never change. */
-const constants = ['mem/arena', 'steps_per_epoch'];
+const constants = ['mem/arena', 'mem/optimizer', 'mem/optimizer_per_parameter', 'steps_per_epoch'];
 
 const PADDING = 30; // px beside a plot, in its panel
 

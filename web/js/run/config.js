@@ -64,7 +64,10 @@ export function configPart(page) {
                 trained && h('a', { class: 'button', href: `#/submit?run=${encodeURIComponent(page.id)}` }, icon('copy'), 'Use for a new job')),
             h('div', { class: 'card pad' }, groups.length > 0 ? list : h('p', { class: 'muted' }, 'The run was opened without a configuration.')),
             trained && h('p', { class: 'muted small' }, 'Bold values were submitted; grey ones are defaults or computed. Digest ', h('span', { class: 'mono' }, page.digest.slice(0, 16)),
-                ': the same document gives the same run on the same build.'));
+                ': the same document gives the same run on the same build.'),
+            trained && page.inputs?.program && h('dl', { class: 'facts inputs' },
+                h('div', null, h('dt', { class: 'muted small' }, 'SHA-256 of the data'), h('dd', null, page.inputs.data ? [h('span', { class: 'mono wrap' }, page.inputs.data), page.inputs.dataOf === 'contents' ? ' (of contents)' : ' (of names and sizes)'] : 'none: polyd makes the data, by document and program')),
+                h('div', null, h('dt', { class: 'muted small' }, 'SHA-256 of the program'), h('dd', { class: 'mono wrap' }, page.inputs.program))));
             try {
                 const { fields } = await listFields(page.signal);
                 meanings = new Map(fields.map(field => [field.pointer, field.meaning]));

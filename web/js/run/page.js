@@ -10,6 +10,7 @@
  * @property {{id: string, version: number, notes: string, state: string, document: Record<string, any>, runs: number} | null} job
  * @property {Record<string, any>} resolved the run's complete document
  * @property {string} digest
+ * @property {{data: string | null, dataOf: string | null, program: string | null} | null} inputs what it was computed from, as its worker reported
  * @property {import('../types').Attempt[]} attempts
  * @property {import('../types').Series[]} series
  * @property {(checkpoint?: string) => Promise<void>} register asks for a name and registers the model

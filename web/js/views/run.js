@@ -72,7 +72,7 @@ export function runView(context) {
     const el = h('div', null, head, why, all);
     /** @type {import('../run/page.js').Page} */
     const page = {
-        id, context, signal, place, run: null, job: null, resolved: {}, digest: '', attempts: [], series: [], openTab, register,
+        id, context, signal, place, run: null, job: null, resolved: {}, digest: '', inputs: null, attempts: [], series: [], openTab, register,
         again: () => part?.refresh(),
     };
     all.hidden = true;
@@ -399,7 +399,7 @@ export function runView(context) {
         try {
             const before = page.run && `${standing(page.run)} ${page.run.attempts}`;
             const [answer, list] = await Promise.all([getRun(id, signal), listSeries(id, signal)]);
-            Object.assign(page, { run: answer.run, resolved: answer.document, attempts: answer.attempts, digest: answer.digest, series: list });
+            Object.assign(page, { run: answer.run, resolved: answer.document, attempts: answer.attempts, digest: answer.digest, inputs: answer.inputs, series: list });
             const first = all.hidden;
             if (first)
                 await readBests(); // with the first tiles: a note that came later would push the charts down, under the pointer

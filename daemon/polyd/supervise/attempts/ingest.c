@@ -48,6 +48,24 @@ static void ingest_release(struct loop_op *op)
     free(i->keys);
 }
 
+/* Keeps the digests of an event "inputs" in the run's row; other members are passed over. */
+static enum pd_err write_inputs(struct store_tx *tx, const struct ingest *i, struct pd_why *why)
+{
+    static const char *const names[] = {"data=", "data_of=", "program="};
+    char value[3][80] = {"", "", ""};
+    struct wire_field f;
+    size_t pos = 0;
+
+    while (wire_next(i->payload, i->len, &pos, &f, NULL))
+        for (int k = 0; f.tag == WIRE_TAG_PAIR && k < 3; k++) {
+            const size_t n = strlen(names[k]);
+
+            if (f.len >= n && f.len - n < sizeof value[k] && !memcmp(f.bytes, names[k], n))
+                snprintf(value[k], sizeof value[k], "%.*s", (int)(f.len - n), (const char *)f.bytes + n);
+        }
+    return store_run_inputs(tx, i->run, value[0], value[1], value[2], why);
+}
+
 static enum pd_err write_event(struct store_tx *tx, struct ingest *i, struct pd_why *why)
 {
     struct wire_field f;
@@ -90,6 +108,8 @@ static enum pd_err write_event(struct store_tx *tx, struct ingest *i, struct pd_
     pd_json_close(&data, '}');
     if (err == PD_OK && pd_buf_err(&data) != PD_OK)
         err = pd_fail(why, PD_ERR_NOMEM, "no memory for an event");
+    if (err == PD_OK && !strcmp(kind, "inputs"))
+        err = write_inputs(tx, i, why);
     if (err == PD_OK)
         err = store_event_add(tx, event, i->job, i->run, i->n, data.data, NULL, why);
     pd_buf_done(&data);

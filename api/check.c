@@ -161,6 +161,9 @@ bool api_content_type_ok(enum api_body body, const char *type)
         return api_media_type_is(type, "application/json") ||
                api_media_type_is(type, "application/octet-stream") || api_media_type_is(type, "image/jpeg") ||
                api_media_type_is(type, "image/png");
+    case API_BODY_JSON_OR_FILE:
+        return api_media_type_is(type, "application/json") ||
+               api_media_type_is(type, "application/octet-stream");
     }
     return false;
 }

@@ -7,6 +7,7 @@
 #include "api/framing.h"
 #include "api/internal.h"
 #include "api/json.h"
+#include "api/models.h"
 #include "kernels/base/clock.h"
 
 /* A refused body up to this size is read to its end, so that the client sees why. */
@@ -69,7 +70,8 @@ void api_request_done(void *cls, struct MHD_Connection *connection, void **req_c
     if (r->stream) /* never given to libmicrohttpd */
         api_stream_done(r->stream);
     api_sending_free(r->sending); /* likewise */
-    if (r->wait)                  /* resumed, and the client left before the handler was called again */
+    api_upload_free(r);
+    if (r->wait) /* resumed, and the client left before the handler was called again */
         api_wait_drop(r);
     if (r->waited)
         api_wait_unref(r->waited);
@@ -99,10 +101,20 @@ static void refuse_method(struct api_req *r, const char *method, unsigned allowe
     api_fail(r, API_FAULT_METHOD, "%.16s is not allowed here; allowed: %s", method, allow);
 }
 
+/* Whether the body is a file to be kept as it comes. */
+static bool is_file(struct api_req *r)
+{
+    return r->route->body == API_BODY_JSON_OR_FILE &&
+           api_media_type_is(api_header(r, "Content-Type"), "application/octet-stream");
+}
+
 /* Most bytes of this request's body. */
 static size_t body_limit(const struct api_req *r)
 {
     size_t most = r->api->set.body_max;
+
+    if (r->upload)
+        return r->api->set.upload_max;
 
     return r->route->body_limit < most ? r->route->body_limit : most;
 }
@@ -206,15 +218,18 @@ static void request_check(struct api_req *r, const char *method_name, size_t *re
     if (method != API_GET && !api_content_type_ok(r->route->body, api_header(r, "Content-Type"))) {
         api_fail(r, API_FAULT_MEDIA_TYPE, "Content-Type must be application/json%s",
                  r->route->body == API_BODY_TENSORS ? ", application/octet-stream, image/jpeg or image/png"
-                                                    : "");
+                 : r->route->body == API_BODY_JSON_OR_FILE ? " or application/octet-stream"
+                                                           : "");
         return;
     }
+    if (is_file(r) && (!api_register_check(r) || !api_upload_begin(r)))
+        return;
     if ((size_t)length > body_limit(r) && r->route->body != API_BODY_NONE) {
         api_fail(r, API_FAULT_BODY_TOO_LARGE, "the body has %lld bytes, this path takes at most %zu",
                  (long long)length, body_limit(r));
         return;
     }
-    if (atomic_load(&r->api->body_bytes) + (size_t)length > BODIES_MAX)
+    if (!r->upload && atomic_load(&r->api->body_bytes) + (size_t)length > BODIES_MAX)
         api_fail(r, PD_ERR_BUSY, "too many large requests at once");
 }
 
@@ -268,16 +283,26 @@ enum MHD_Result api_request_handle(void *cls, struct MHD_Connection *connection,
         if (r->answered && (declared > SWALLOW_MAX || r->conn->spare))
             return api_answer_send(r); /* and the connection is closed */
         now_us = pd_clock_mono_us();
-        atomic_store(&r->conn->deadline_us, now_us + (int64_t)api->set.body_timeout_s * 1000000);
+        /* A file may take as long as it comes fast enough (places.c). */
+        atomic_store(&r->conn->deadline_us,
+                     r->upload ? 0 : now_us + (int64_t)api->set.body_timeout_s * 1000000);
         atomic_store(&r->conn->body_bytes, 0);
         api_conn_enter(r->conn, CONN_BODY, now_us);
         return MHD_YES;
+    }
+    if (*upload_size && r->upload && !r->answered) {
+        size_t before = *upload_size;
+        enum MHD_Result result = api_upload_take(r, upload_data, upload_size);
+
+        atomic_fetch_add(&r->conn->body_bytes, before - *upload_size);
+        return result;
     }
     if (*upload_size) {
         atomic_fetch_add(&r->conn->body_bytes, *upload_size);
         body_append(r, upload_data, *upload_size);
         *upload_size = 0;
-        return r->swallowed > SWALLOW_MAX ? MHD_NO : MHD_YES;
+        /* The rest of a refused file is read, so that its client sees why. */
+        return r->swallowed > SWALLOW_MAX + (r->upload ? body_limit(r) : 0) ? MHD_NO : MHD_YES;
     }
     if (r->wait) {
         r->waited = r->wait;

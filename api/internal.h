@@ -97,7 +97,8 @@ struct api_req {
     const void *out_static;
     size_t out_static_len;
     struct api_stream *stream;
-    struct api_sending *sending; /* file.c: the answer is a file */
+    struct api_sending *sending;  /* file.c: the answer is a file */
+    struct api_uploading *upload; /* upload.c: the body is a file */
     int headers;
     struct header header[HEADERS_MAX];
     char uri[];
@@ -122,7 +123,8 @@ struct api {
     uint64_t next_id;
     atomic_bool stopping, draining;
     atomic_size_t body_bytes;
-    atomic_int active; /* requests whose handler was called and that have not ended */
+    atomic_int uploads; /* under way */
+    atomic_int active;  /* requests whose handler was called and that have not ended */
     struct api_counters counters;
     struct api_core *core;
     struct api_pool *pool;
@@ -141,6 +143,15 @@ enum MHD_Result api_answer_send(struct api_req *r);
 struct MHD_Response *api_sending_response(struct api_sending *s);
 /* NULL is fine. */
 void api_sending_free(struct api_sending *s);
+
+/* ---- upload.c --------------------------------------------------------------------------------- */
+
+/* Before the body. False: the request has been failed. */
+bool api_upload_begin(struct api_req *r);
+/* A piece of the body: has it written, or takes note that it was. Suspends the connection in between. */
+enum MHD_Result api_upload_take(struct api_req *r, const char *bytes, size_t *size);
+/* Removes the file. */
+void api_upload_free(struct api_req *r);
 
 /* ---- wait.c ----------------------------------------------------------------------------------- */
 

@@ -28,6 +28,14 @@ static void live_row(void *ctx, const struct sup_model_info *m)
     pd_buf_str(&l->signature, m->signature);
 }
 
+static void kv_id_or_null(struct pd_buf *b, const char *key, int64_t id)
+{
+    if (id)
+        api_json_kv_id(b, key, id);
+    else
+        api_json_kv_null(b, key);
+}
+
 static bool version_row(struct pd_buf *b, const struct store_model_version *v, struct sup *sup)
 {
     struct live live = {.state = SUP_MODEL_UNAVAILABLE};
@@ -41,8 +49,10 @@ static bool version_row(struct pd_buf *b, const struct store_model_version *v, s
     api_json_kv_id(b, "version", v->n);
     api_json_kv_str(b, "state", sup_model_state_name(live.state));
     api_json_kv_str(b, "reason", live.reason.data ? live.reason.data : "");
-    api_json_kv_id(b, "run_id", v->run_id);
-    api_json_kv_id(b, "checkpoint_id", v->checkpoint_id);
+    api_json_kv_str(b, "origin", v->origin);
+    api_json_kv_raw(b, "source", v->source);
+    kv_id_or_null(b, "run_id", v->run_id);
+    kv_id_or_null(b, "checkpoint_id", v->checkpoint_id);
     api_json_kv_int(b, "step", v->step);
     api_json_kv_int(b, "bytes", v->bytes);
     api_json_kv_str(b, "digest", v->digest);
@@ -275,13 +285,7 @@ void api_model_version_get(struct api_req *r)
         api_answer_version(r, api_param(r, 0), n, 200);
 }
 
-/* ---- register --------------------------------------------------------------------------------- */
-
-struct registration {
-    struct api_write w; /* first */
-    char model[API_MODEL_MAX + 1];
-    int64_t run, checkpoint, n;
-};
+/* ---- names and ids ----------------------------------------------------------------------------- */
 
 bool api_model_name_ok(const char *name)
 {
@@ -295,42 +299,7 @@ bool api_model_name_ok(const char *name)
     return true;
 }
 
-static enum pd_err register_apply(struct store_tx *tx, struct api_write *w, struct pd_why *why)
-{
-    struct registration *g = (struct registration *)(void *)w;
-    int64_t checkpoint = g->checkpoint;
-    enum pd_err err = PD_OK;
-
-    if (!checkpoint)
-        err = store_checkpoint_choose(tx, g->run, &checkpoint, why);
-    if (err == PD_OK)
-        err = store_model_register(tx, g->model, checkpoint, &g->n, why);
-    if (err != PD_OK)
-        return err;
-    w->status = 201;
-    /* What a repeated request needs to find the version again. */
-    api_json_int(&w->answer, g->n);
-    return PD_OK;
-}
-
-static void register_answer(struct api_req *r)
-{
-    struct api_write *w = api_write_result(r);
-    struct registration *g = (struct registration *)(void *)w;
-    char location[256];
-    int64_t n;
-
-    if (!w)
-        return;
-    n = w->replayed && w->answer.data ? strtoll(w->answer.data, NULL, 10) : g->n;
-    if (w->replayed)
-        api_reply_header(r, "Idempotency-Replayed", "true");
-    snprintf(location, sizeof location, "/api/v1/models/%s/versions/%lld", g->model, (long long)n);
-    api_reply_header(r, "Location", location);
-    api_answer_version(r, g->model, n, 201);
-}
-
-static int64_t id_member(struct api_req *r, json_t *body, const char *key)
+int64_t api_id_member(struct api_req *r, json_t *body, const char *key)
 {
     json_t *value = json_object_get(body, key);
     int64_t id = 0;
@@ -338,41 +307,6 @@ static int64_t id_member(struct api_req *r, json_t *body, const char *key)
     if (value && (!json_is_string(value) || !api_parse_id(json_string_value(value), &id)))
         api_fail_param(r, PD_ERR_INVALID, key, "%s must be an id as text, such as \"12\"", key);
     return id;
-}
-
-void api_model_register(struct api_req *r)
-{
-    const char *model = api_param(r, 0), *key;
-    json_t *body, *value;
-    struct api_write *w;
-    struct registration *g;
-    int64_t run, checkpoint;
-
-    body = api_body_json(r, 0);
-    if (!body)
-        return;
-    json_object_foreach(body, key, value) if (strcmp(key, "run_id") != 0 && strcmp(key, "checkpoint_id") != 0)
-        api_fail_param(r, PD_ERR_INVALID, key, "unknown member '%.100s'", key);
-    run = id_member(r, body, "run_id");
-    checkpoint = id_member(r, body, "checkpoint_id");
-    if (!api_failed(r) && (run != 0) == (checkpoint != 0))
-        api_fail(r, PD_ERR_INVALID, "name either run_id or checkpoint_id");
-    json_decref(body);
-    if (!api_failed(r) && !api_model_name_ok(model))
-        api_fail(r, PD_ERR_INVALID,
-                 "a model's name has 1 to %d of A-Z a-z 0-9 . _ - and does not begin with a point",
-                 API_MODEL_MAX);
-    if (api_failed(r))
-        return;
-    w = api_write_begin(r, sizeof *g, true, NULL, register_answer);
-    if (!w)
-        return;
-    g = (struct registration *)(void *)w;
-    snprintf(g->model, sizeof g->model, "%s", model);
-    g->run = run;
-    g->checkpoint = checkpoint;
-    w->apply = register_apply;
-    api_write_submit(w, STORE_LANE_COMMAND, 3);
 }
 
 /* ---- aliases ---------------------------------------------------------------------------------- */
@@ -441,7 +375,7 @@ void api_alias_set(struct api_req *r)
         return;
     json_object_foreach(body, key, value) if (strcmp(key, "version") != 0)
         api_fail_param(r, PD_ERR_INVALID, key, "unknown member '%.100s'", key);
-    n = id_member(r, body, "version");
+    n = api_id_member(r, body, "version");
     if (!api_failed(r) && !n)
         api_fail_param(r, PD_ERR_INVALID, "version", "version is required");
     json_decref(body);

@@ -7,6 +7,10 @@
 
 /* 1 to 128 of A-Z a-z 0-9 . _ - and no point in front. */
 bool api_model_name_ok(const char *name);
+/* A member that is an id as text; 0: it is absent, or the request has been failed. */
+int64_t api_id_member(struct api_req *r, json_t *body, const char *key);
+/* What of a registration by upload can be said before the file has come. False: the request has been failed. */
+bool api_register_check(struct api_req *r);
 /* A version's number from its text or from an alias; must be registered. 0: the request has been failed. */
 int64_t api_model_version(struct api_req *r, const char *model, const char *text);
 /* The model and the version of "name", "name:version" or "name:alias"; 0: the newest that is loaded. -1: the

@@ -67,7 +67,7 @@ static void work(struct api *api, struct api_req *r)
         api_fail(r, PD_ERR_CANCELLED, "the client has left");
     } else if (api_stopping(api)) {
         api_fail(r, PD_ERR_CLOSED, "the server is stopping");
-    } else if (now_us - r->pool_us > api->set.read_timeout_us) {
+    } else if (now_us - r->pool_us > api->set.read_timeout_us && (!r->upload || r->handled)) {
         api_fail(r, PD_ERR_BUSY, "more requests wait than can be answered in time");
     } else {
         read_until_us = now_us + api->set.read_timeout_us;

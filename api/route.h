@@ -18,7 +18,13 @@ enum api_surface { API_SURFACE_OWN, API_SURFACE_OIP, API_SURFACE_OPENAI, API_SUR
 
 /* What a body may be. Writes without one of these types are refused, which also keeps
  * plain HTML forms of foreign pages out. */
-enum api_body { API_BODY_NONE, API_BODY_JSON, API_BODY_JSON_OR_EMPTY, API_BODY_TENSORS };
+enum api_body {
+    API_BODY_NONE,
+    API_BODY_JSON,
+    API_BODY_JSON_OR_EMPTY,
+    API_BODY_TENSORS,
+    API_BODY_JSON_OR_FILE /* application/octet-stream: of any size, written to a file as it comes (upload.h) */
+};
 
 /* Where a handler runs. Whatever its route says, a body above API_LOOP_BODY makes it a long one. */
 enum api_lane {

@@ -44,6 +44,7 @@ enum pd_err api_settings_read(const struct config *config, struct api_settings *
         .body_grace_s = 5,
         .body_rate = config->server.min_body_rate,
         .body_max = (size_t)config->server.max_body_bytes,
+        .upload_max = (size_t)config->server.max_upload_bytes,
         .readers = (int)config->server.readers,
         .read_timeout_us = config->server.read_timeout_ms * 1000,
         .sse_clients = (int)config->limits.sse_clients,

@@ -22,6 +22,7 @@ struct api_settings {
     int body_grace_s;         /* of a body, before body_rate counts */
     int64_t body_rate;        /* bytes a second that a body must bring; 0 = any */
     size_t body_max;          /* bytes: no route takes more, whatever its own limit */
+    size_t upload_max;        /* bytes of a body that is a file */
     int readers;              /* threads for handlers that read the store or a large body */
     int64_t read_timeout_us;  /* of a request that waits for such a thread, and again of its reads */
     int sse_clients;          /* event streams at once */

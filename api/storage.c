@@ -100,6 +100,7 @@ void api_storage_get(struct api_req *r)
     database_json(&b, config->state.dir, &database);
     api_json_key(&b, "runs");
     api_space_json(&b, &space);
+    api_json_kv_int(&b, "models", space.weights);
     cache_json(&b, config);
     api_json_kv_int(&b, "deleting", deleting);
     api_json_key(&b, "jobs");

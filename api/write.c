@@ -6,6 +6,7 @@
 
 #include "api/rows.h"
 #include "api/server.h"
+#include "api/upload.h"
 #include "daemon/digest/digest.h"
 #include "daemon/polyd/store/tx.h"
 
@@ -28,9 +29,13 @@ static void scope_of(struct api_req *r, char *out, size_t size, uint8_t body_sha
 {
     size_t len;
     const char *body = api_body(r, &len);
+    const struct api_upload *upload = api_upload_of(r);
 
     snprintf(out, size, "POST %s", api_path(r));
-    digest_sha256(body ? body : "", len, body_sha256);
+    if (upload)
+        memcpy(body_sha256, upload->sha256, sizeof upload->sha256);
+    else
+        digest_sha256(body ? body : "", len, body_sha256);
 }
 
 bool api_write_repeated(struct api_req *r)

@@ -582,6 +582,23 @@ PD_NODISCARD enum pd_err job_teacher_fold(const char *json, size_t len, const st
 PD_NODISCARD enum pd_err job_weights_document(const char *json, size_t len, struct pd_buf *ret_json,
                                               struct pd_why *why);
 
+/* A network as a request, or a file of weights (polyd.document), describes it. */
+struct job_weights {
+    struct pd_buf document; /* resolved, of a job that would train the network */
+    float mean[3], std[3];  /* of each channel, to normalise images with */
+    int mean_count, std_count;
+    struct pd_buf class_names; /* a line each; empty: they have none */
+    int64_t classes;           /* lines */
+};
+/* Reads a description: an object with the members model, attention, norm and data of a job document, preset as short
+ * for model.preset, and mean, std and classes (of images). `tokenizer`: "<root>/<folder>" of the files of GPT-2's byte
+ * pairs that the network reads; NULL: it has none. Data are only described: no file of a data set is named.
+ * PD_ERR_INVALID: the report says what is wrong, PD_ERR_LIMIT, PD_ERR_NOMEM. On PD_OK the caller calls
+ * job_weights_done. */
+PD_NODISCARD enum pd_err job_weights_read(const char *json, size_t len, const char *tokenizer,
+                                          struct job_weights *ret, struct job_report *report);
+void job_weights_done(struct job_weights *w);
+
 struct job_doc;
 
 /* Parses, layers, fills in and checks a document and every one of its runs.

@@ -150,6 +150,26 @@ static void see_blob_folder(struct scan *s, const char *folder, const char *name
         each_entry(s, path, see_blob);
 }
 
+static void see_weights(struct scan *s, const char *folder, const char *name)
+{
+    char path[PATH_SIZE];
+    bool known = true;
+
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    fail(s, store_weights_known(s->store, name, &known, &s->why));
+    if (s->err == PD_OK && !known && !s->beside)
+        found(s, path, "no version of a model is made of it");
+}
+
+static void see_upload(struct scan *s, const char *folder, const char *name)
+{
+    char path[PATH_SIZE];
+
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    if (!s->beside)
+        found(s, path, "left by an upload that was cut off");
+}
+
 static void see_serve(struct scan *s, const char *folder, const char *name)
 {
     char path[PATH_SIZE], lock[PATH_SIZE + 64];
@@ -248,6 +268,8 @@ static void scan_all(struct scan *s)
 
     each_entry(s, "runs", see_run);
     each_entry(s, "blobs", see_blob_folder);
+    each_entry(s, "models", see_weights);
+    each_entry(s, "uploads", see_upload);
     each_entry(s, "serve", see_serve);
     each_entry(s, "cache", see_cache);
     each_entry(s, ".", see_top);

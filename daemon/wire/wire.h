@@ -28,6 +28,7 @@
 #define WIRE_SILENCE_US 10000000  /* so much silence closes the connection */
 #define WIRE_HANG_US 60000000     /* so much silence of a live process is a hang */
 
+#define WIRE_PLAN_FULL 4    /* exit status of `polyd-worker weights`: no space on the device */
 #define WIRE_PLAN_INVALID 3 /* exit status of `polyd-worker plan`: the document or its data are to blame */
 
 #define WIRE_FLAG_FD 1u /* a descriptor comes along (SCM_RIGHTS) */

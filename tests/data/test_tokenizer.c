@@ -415,6 +415,39 @@ static void test_ptb_words_as_published(void **state)
     data_tokenizer_free(t);
 }
 
+static void test_ids_are_text_of_numbers_and_survive_saving(void **state)
+{
+    struct data_tokenizer *t = NULL, *back = NULL;
+    struct data_ids ids = {0};
+    struct pd_why why;
+    struct pd_buf saved;
+    size_t len;
+
+    (void)state;
+    pd_buf_init(&saved, 0);
+    assert_int_equal(data_tokenizer_ids_new(120, &t, &why), PD_OK);
+    assert_int_equal(data_tokenizer_vocab(t), 120);
+    assert_string_equal(data_tokenizer_kind_name(data_tokenizer_kind(t)), "ids");
+    IDS(t, "3 17\n119 ", true, 3, 17, 119);
+    IDS(t, "007", true, 7);
+    assert_memory_equal(data_tokenizer_token(t, 17, &len), "17 ", 3);
+    assert_int_equal(len, 3);
+    static const char *const bad[] = {"120", "-1", "1,2", "two", "3x", "99999999999999999999"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        assert_int_equal(data_tokenizer_encode(t, bad[i], strlen(bad[i]), true, &ids, &why), PD_ERR_INVALID);
+    assert_non_null(strstr(why.text, "no tokenizer"));
+    assert_int_equal(data_tokenizer_save(t, &saved, &why), PD_OK);
+    assert_int_equal(data_tokenizer_load(saved.data, saved.len, &back, &why), PD_OK);
+    IDS(back, "3 17", true, 3, 17);
+    data_tokenizer_free(back);
+    saved.data[20 + 4 * 120 + 1] = '7'; /* "0 " becomes "07" */
+    assert_int_equal(data_tokenizer_load(saved.data, saved.len, &back, &why), PD_ERR_CORRUPT);
+    assert_int_equal(data_tokenizer_ids_new(0, &back, &why), PD_ERR_NOMEM);
+    free(ids.items);
+    pd_buf_done(&saved);
+    data_tokenizer_free(t);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -428,6 +461,7 @@ int main(void)
         cmocka_unit_test(test_gpt2_counts_as_published),
         cmocka_unit_test(test_gpt2_takes_any_bytes),
         cmocka_unit_test(test_ptb_words_as_published),
+        cmocka_unit_test(test_ids_are_text_of_numbers_and_survive_saving),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

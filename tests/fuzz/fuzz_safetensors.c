@@ -1,11 +1,28 @@
 /* The safetensors reader (daemon/worker/data/safetensors.h): whatever it accepts lies inside the bytes it was
- * given.
- */
+ * given. And the index of a model in several files (shards.h): every file that it names lies in its folder. */
 #include <stdlib.h>
+#include <string.h>
 
-#include "daemon/worker/data/safetensors.h"
+#include "daemon/worker/data/shards.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);
+
+static void parse_index(const uint8_t *bytes, size_t len)
+{
+    struct data_shards_index *x = NULL;
+
+    if (data_shards_index_parse(bytes, len, &x, NULL) != PD_OK)
+        return;
+    if (!data_shards_index_count(x))
+        abort();
+    for (size_t i = 0; i < data_shards_index_count(x); i++) {
+        const char *file, *name = data_shards_index_at(x, i, &file);
+
+        if (!name || !file || !*file || *file == '.' || strchr(file, '/'))
+            abort();
+    }
+    data_shards_index_free(x);
+}
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 {
@@ -13,6 +30,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
     struct pd_why why;
     float few[64];
 
+    parse_index(bytes, len);
     if (data_st_parse(bytes, len, &st, &why) != PD_OK)
         return 0;
     for (size_t i = 0; i < data_st_count(st); i++) {

@@ -2,7 +2,13 @@
  * identities. %s: the state folder, without a quote in it. */
 #pragma once
 
+#define SCHEMA7_SQL                                                                                          \
+    "DROP INDEX model_version_weights;"                                                                      \
+    "ALTER TABLE model_version DROP COLUMN weights_id;"                                                      \
+    "DROP TABLE weights;"
+
 #define SCHEMA6_SQL                                                                                          \
+    SCHEMA7_SQL                                                                                              \
     "DROP TABLE remnant;"                                                                                    \
     "DROP TABLE remnant_blob;"                                                                               \
     "DROP INDEX job_deleted;"                                                                                \

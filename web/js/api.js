@@ -331,7 +331,7 @@ export async function listModels(signal) {
     return raw.models.map((/** @type {any} */ m) => {
         const versions = m.versions.map((/** @type {any} */ v) => ({
             version: v.version, state: v.state, reason: v.reason, runId: v.run_id, step: v.step, bytes: v.bytes,
-            created: v.created, signature: v.signature,
+            created: v.created, signature: v.signature, digest: v.digest, origin: v.origin, source: v.source,
         })).sort((/** @type {any} */ a, /** @type {any} */ b) => Number(b.version) - Number(a.version));
         return { name: m.name, description: m.description, created: m.created, latest: m.latest, aliases: m.aliases, versions };
     });

@@ -140,6 +140,9 @@ export interface ModelVersion {
     step: number | null;
     bytes: number | null;
     created: string;
+    digest: string;
+    origin: 'run' | 'upload' | 'root' | 'average';
+    source: { path?: string; sha256?: string; tokenizer?: string | null; ignored?: string[] };
     signature: Signature | null;
 }
 

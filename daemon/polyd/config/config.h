@@ -55,6 +55,7 @@ struct config {
         int64_t read_timeout_ms;
         int64_t threads; /* of the HTTP pool */
         int64_t max_body_bytes;
+        int64_t max_upload_bytes;
         int64_t max_connections;
         int64_t max_connections_per_address; /* 0: no limit of its own */
         int64_t reserved_connections;        /* beyond max_connections, for probes and /metrics */

@@ -43,6 +43,9 @@ const struct config_row config_rows[] = {
     {ROW("server", "max_body_bytes", CONFIG_T_INT, server.max_body_bytes), INT(65536, 4294967296, "67108864"),
      .arg = "BYTES",
      .meaning = "largest request body; a job document is limited to 262144 bytes in any case"},
+    {ROW("server", "max_upload_bytes", CONFIG_T_INT, server.max_upload_bytes),
+     INT(65536, 1099511627776, "8589934592"), .arg = "BYTES",
+     .meaning = "largest file of weights that is uploaded"},
     {ROW("server", "max_connections", CONFIG_T_INT, server.max_connections), INT(8, 100000, "1024"),
      .arg = "N",
      .meaning = "open connections, streams included; a further one closes the connection that has been idle "

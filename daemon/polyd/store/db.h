@@ -62,6 +62,22 @@ bool db_json_path(const char *pointer, char *out, size_t size);
 const char *db_text(sqlite3_stmt *st, int column); /* never NULL */
 double db_real(sqlite3_stmt *st, int column);      /* NULL = NaN */
 
+/* How every list ends: rows until the callback has enough. */
+#define DB_EACH_ROW(s, st, row_type, read, row, ctx, err, why)                                               \
+    do {                                                                                                     \
+        while ((err = db_step(&(s)->db, st, why)) == PD_OK) {                                                \
+            row_type each;                                                                                   \
+                                                                                                             \
+            read(st, &each);                                                                                 \
+            if (!row(ctx, &each)) {                                                                          \
+                db_done(st);                                                                                 \
+                break;                                                                                       \
+            }                                                                                                \
+        }                                                                                                    \
+        if (err == PD_ERR_NOT_FOUND)                                                                         \
+            err = PD_OK;                                                                                     \
+    } while (0)
+
 /* The columns that the row readers expect, and the readers. */
 #define DB_JOB_COLUMNS                                                                                       \
     "id, version, state, name, experiment, template, tags, notes, reason, register_name, owner, priority, "  \

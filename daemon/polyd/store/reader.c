@@ -59,7 +59,7 @@ void store_end(struct store *s)
 }
 
 /* How every list ends: rows until the callback has enough. */
-#define EACH_ROW(s, st, row_type, read, row, ctx, err, why)                                                  \
+#define DB_EACH_ROW(s, st, row_type, read, row, ctx, err, why)                                               \
     do {                                                                                                     \
         while ((err = db_step(&(s)->db, st, why)) == PD_OK) {                                                \
             row_type each;                                                                                   \
@@ -111,7 +111,7 @@ enum pd_err store_job_list(struct store *s, const struct store_job_query *q,
         err = db_bind(&s->db, &st, why, sql, "ittii", after, q->experiment, q->name_like, (int64_t)q->limit,
                       (int64_t)q->archived);
     if (err == PD_OK)
-        EACH_ROW(s, st, struct store_job, db_job, row, ctx, err, why);
+        DB_EACH_ROW(s, st, struct store_job, db_job, row, ctx, err, why);
     return err;
 }
 
@@ -143,7 +143,7 @@ enum pd_err store_job_expanding(struct store *s, bool (*row)(void *ctx, const st
                 JOB_LIST "runs < planned AND +state IN ('queued', 'running') ORDER BY id LIMIT 1", "");
 
     if (err == PD_OK)
-        EACH_ROW(s, st, struct store_job, db_job, row, ctx, err, why);
+        DB_EACH_ROW(s, st, struct store_job, db_job, row, ctx, err, why);
     return err;
 }
 
@@ -192,7 +192,7 @@ enum pd_err store_run_list(struct store *s, const struct store_run_query *q,
     err = db_bind(&s->db, &st, why, sql, "ittititttttit", after, q->experiment, q->name_like, limit, outcome,
                   q->job_id, state, q->text, q->tag, q->tag_value, q->group, (int64_t)q->archived, q->kind);
     if (err == PD_OK)
-        EACH_ROW(s, st, struct store_run, db_run_row, row, ctx, err, why);
+        DB_EACH_ROW(s, st, struct store_run, db_run_row, row, ctx, err, why);
     return err;
 }
 
@@ -254,7 +254,7 @@ enum pd_err store_attempt_list(struct store *s, int64_t run_id,
                       "SELECT " DB_ATTEMPT_COLUMNS " FROM attempt WHERE state <> 'ended' ORDER BY run_id, n",
                       "");
     if (err == PD_OK)
-        EACH_ROW(s, st, struct store_attempt, db_attempt, row, ctx, err, why);
+        DB_EACH_ROW(s, st, struct store_attempt, db_attempt, row, ctx, err, why);
     return err;
 }
 
@@ -292,7 +292,7 @@ enum pd_err store_checkpoint_list(struct store *s, int64_t run_id, bool deleted,
                 "ii", run_id, (int64_t)deleted);
 
     if (err == PD_OK)
-        EACH_ROW(s, st, struct store_checkpoint, read_checkpoint, row, ctx, err, why);
+        DB_EACH_ROW(s, st, struct store_checkpoint, read_checkpoint, row, ctx, err, why);
     return err;
 }
 
@@ -350,7 +350,7 @@ enum pd_err store_event_list(struct store *s, const struct store_event_query *q,
         err = db_bind(&s->db, &st, why, EVENT_LIST " ORDER BY id LIMIT ?2", "ii", q->since_id,
                       (int64_t)q->limit);
     if (err == PD_OK)
-        EACH_ROW(s, st, struct store_event, read_event, row, ctx, err, why);
+        DB_EACH_ROW(s, st, struct store_event, read_event, row, ctx, err, why);
     return err;
 }
 
@@ -395,7 +395,7 @@ enum pd_err store_blob_keys(struct store *s, int64_t run_id,
                               "i", run_id);
 
     if (err == PD_OK)
-        EACH_ROW(s, st, struct store_blob_key, read_blob_key, row, ctx, err, why);
+        DB_EACH_ROW(s, st, struct store_blob_key, read_blob_key, row, ctx, err, why);
     return err;
 }
 
@@ -420,7 +420,7 @@ enum pd_err store_blob_list(struct store *s, int64_t run_id, const char *key, in
                 "ORDER BY r.step LIMIT ?4",
                 "itii", run_id, key, after_step, (int64_t)limit);
     if (err == PD_OK)
-        EACH_ROW(s, st, struct store_blob, read_blob, row, ctx, err, why);
+        DB_EACH_ROW(s, st, struct store_blob, read_blob, row, ctx, err, why);
     return err;
 }
 
@@ -450,165 +450,6 @@ enum pd_err store_blob_get(struct store *s, int64_t run_id, int64_t id,
     return err;
 }
 
-/* ---- models --------------------------------------------------------------------------------- */
-
-#define MODEL_LIST                                                                                           \
-    "SELECT id, name, description, (SELECT coalesce(max(n), 0) FROM model_version WHERE model_id = id), "    \
-    "created_us, version, archived_us FROM model "
-
-static void read_model(sqlite3_stmt *st, struct store_model *ret)
-{
-    *ret = (struct store_model){
-        .id = sqlite3_column_int64(st, 0),
-        .name = db_text(st, 1),
-        .description = db_text(st, 2),
-        .versions = sqlite3_column_int64(st, 3),
-        .created_us = sqlite3_column_int64(st, 4),
-        .version = sqlite3_column_int64(st, 5),
-        .archived_us = sqlite3_column_int64(st, 6),
-    };
-}
-
-enum pd_err store_model_list(struct store *s, enum store_archived archived,
-                             bool (*row)(void *ctx, const struct store_model *m), void *ctx,
-                             struct pd_why *why)
-{
-    sqlite3_stmt *st;
-    enum pd_err err = db_bind(
-        &s->db, &st, why,
-        MODEL_LIST
-        "WHERE CASE ?1 WHEN 0 THEN archived_us = 0 WHEN 1 THEN archived_us > 0 ELSE 1 END ORDER BY name",
-        "i", (int64_t)archived);
-
-    if (err == PD_OK)
-        EACH_ROW(s, st, struct store_model, read_model, row, ctx, err, why);
-    return err;
-}
-
-enum pd_err store_model_get(struct store *s, const char *name,
-                            bool (*row)(void *ctx, const struct store_model *m), void *ctx,
-                            struct pd_why *why)
-{
-    sqlite3_stmt *st;
-    struct store_model m;
-    enum pd_err err = db_bind(&s->db, &st, why, MODEL_LIST "WHERE name = ?1", "t", name);
-
-    if (err == PD_OK)
-        err = db_step(&s->db, st, why);
-    if (err == PD_ERR_NOT_FOUND)
-        return pd_fail(why, err, "no model '%s'", name);
-    if (err != PD_OK)
-        return err;
-    read_model(st, &m);
-    row(ctx, &m);
-    db_done(st);
-    return PD_OK;
-}
-
-#define VERSION_LIST                                                                                         \
-    "SELECT m.id, m.name, v.n, v.run_id, v.checkpoint_id, in_state(c.path), c.digest, c.bytes, c.step, "     \
-    "r.document, "                                                                                           \
-    "v.loaded, "                                                                                             \
-    "v.created_us, v.archived_us, m.version FROM model m JOIN model_version v ON v.model_id = m.id JOIN "    \
-    "checkpoint c ON c.id = "                                                                                \
-    "v.checkpoint_id JOIN run r ON r.id = v.run_id "
-
-static void read_version(sqlite3_stmt *st, struct store_model_version *ret)
-{
-    *ret = (struct store_model_version){
-        .model_id = sqlite3_column_int64(st, 0),
-        .model = db_text(st, 1),
-        .n = sqlite3_column_int64(st, 2),
-        .run_id = sqlite3_column_int64(st, 3),
-        .checkpoint_id = sqlite3_column_int64(st, 4),
-        .path = db_text(st, 5),
-        .digest = db_text(st, 6),
-        .bytes = sqlite3_column_int64(st, 7),
-        .step = sqlite3_column_int64(st, 8),
-        .document = db_text(st, 9),
-        .loaded = sqlite3_column_int(st, 10) != 0,
-        .created_us = sqlite3_column_int64(st, 11),
-        .archived_us = sqlite3_column_int64(st, 12),
-        .model_version = sqlite3_column_int64(st, 13),
-    };
-}
-
-enum pd_err store_model_version_list(struct store *s, const char *model,
-                                     bool (*row)(void *ctx, const struct store_model_version *v), void *ctx,
-                                     struct pd_why *why)
-{
-    sqlite3_stmt *st;
-    enum pd_err err;
-
-    if (model)
-        err = db_bind(&s->db, &st, why, VERSION_LIST "WHERE m.name = ?1 ORDER BY v.n DESC", "t", model);
-    else
-        err = db_bind(&s->db, &st, why, VERSION_LIST "WHERE v.loaded = 1 ORDER BY m.name, v.n DESC", "");
-    if (err == PD_OK)
-        EACH_ROW(s, st, struct store_model_version, read_version, row, ctx, err, why);
-    return err;
-}
-
-enum pd_err store_model_version_get(struct store *s, const char *model, int64_t n,
-                                    bool (*row)(void *ctx, const struct store_model_version *v), void *ctx,
-                                    struct pd_why *why)
-{
-    sqlite3_stmt *st;
-    struct store_model_version v;
-    enum pd_err err = db_bind(
-        &s->db, &st, why, VERSION_LIST "WHERE m.name = ?1 AND (?2 = 0 OR v.n = ?2) ORDER BY v.n DESC LIMIT 1",
-        "ti", model, n);
-
-    if (err == PD_OK)
-        err = db_step(&s->db, st, why);
-    if (err == PD_ERR_NOT_FOUND)
-        return n ? pd_fail(why, err, "no version %lld of model '%s'", (long long)n, model)
-                 : pd_fail(why, err, "no model '%s'", model);
-    if (err != PD_OK)
-        return err;
-    read_version(st, &v);
-    row(ctx, &v);
-    db_done(st);
-    return PD_OK;
-}
-
-static void read_alias(sqlite3_stmt *st, struct store_alias *ret)
-{
-    *ret = (struct store_alias){
-        .model = db_text(st, 0),
-        .alias = db_text(st, 1),
-        .n = sqlite3_column_int64(st, 2),
-        .updated_us = sqlite3_column_int64(st, 3),
-    };
-}
-
-enum pd_err store_alias_list(struct store *s, const char *model,
-                             bool (*row)(void *ctx, const struct store_alias *a), void *ctx,
-                             struct pd_why *why)
-{
-    sqlite3_stmt *st;
-    enum pd_err err = db_bind(&s->db, &st, why,
-                              "SELECT m.name, a.alias, a.n, a.updated_us FROM model m JOIN model_alias a ON "
-                              "a.model_id = m.id WHERE m.name = ?1 ORDER BY a.alias",
-                              "t", model);
-
-    if (err == PD_OK)
-        EACH_ROW(s, st, struct store_alias, read_alias, row, ctx, err, why);
-    return err;
-}
-
-enum pd_err store_alias_get(struct store *s, const char *model, const char *alias, int64_t *ret_n,
-                            struct pd_why *why)
-{
-    enum pd_err err =
-        db_int(&s->db, ret_n, why,
-               "SELECT a.n FROM model m JOIN model_alias a ON a.model_id = m.id WHERE m.name = ?1 AND "
-               "a.alias = ?2",
-               "tt", model, alias);
-
-    return err == PD_ERR_NOT_FOUND ? pd_fail(why, err, "model '%s' has no alias '%s'", model, alias) : err;
-}
-
 /* ---- the rest ------------------------------------------------------------------------------- */
 
 static void read_drain(sqlite3_stmt *st, struct store_drain *ret)
@@ -628,7 +469,7 @@ enum pd_err store_drain_list(struct store *s, bool (*row)(void *ctx, const struc
         &s->db, &st, why, "SELECT device, name, reason, who, time_us FROM device_drain ORDER BY device", "");
 
     if (err == PD_OK)
-        EACH_ROW(s, st, struct store_drain, read_drain, row, ctx, err, why);
+        DB_EACH_ROW(s, st, struct store_drain, read_drain, row, ctx, err, why);
     return err;
 }
 

@@ -48,6 +48,8 @@ enum pd_err store_all_space(struct store *s, struct store_space *ret, int64_t *r
 {
     enum pd_err err = read_space(s, SPACE("?1 = 0"), 0, ret, why);
 
+    if (err == PD_OK)
+        err = db_int(&s->db, &ret->weights, why, "SELECT coalesce(sum(bytes), 0) FROM weights", "");
     return err == PD_OK
                ? db_int(&s->db, ret_deleting, why,
                         "SELECT (SELECT count(*) FROM remnant) + (SELECT count(*) FROM job j JOIN run r "
@@ -105,6 +107,16 @@ enum pd_err store_blob_known(struct store *s, const char *sha256, bool *ret, str
 {
     int64_t one;
     enum pd_err err = db_int(&s->db, &one, why, "SELECT 1 FROM blob WHERE sha256 = ?1", "t", sha256);
+
+    *ret = err == PD_OK;
+    return err == PD_ERR_NOT_FOUND ? PD_OK : err;
+}
+
+enum pd_err store_weights_known(struct store *s, const char *name, bool *ret, struct pd_why *why)
+{
+    int64_t one;
+    enum pd_err err =
+        db_int(&s->db, &one, why, "SELECT 1 FROM weights WHERE path = 'models/' || ?1", "t", name);
 
     *ret = err == PD_OK;
     return err == PD_ERR_NOT_FOUND ? PD_OK : err;

@@ -177,15 +177,28 @@ struct store_model {
 struct store_model_version {
     int64_t model_id;
     const char *model;
-    int64_t n; /* 1.. */
-    int64_t run_id, checkpoint_id;
+    int64_t n;                     /* 1.. */
+    int64_t run_id, checkpoint_id; /* 0: no run wrote it */
     const char *path, *digest;
     int64_t bytes, step;
-    const char *document; /* the run's resolved document */
-    bool loaded;          /* wanted in memory: loaded again at start */
+    const char *
+        document; /* the run's resolved document, or one that describes the network; "" = the file alone does */
+    const char *origin; /* run, upload, root, average */
+    const char *source; /* what it was made of, JSON; "{}" of a run */
+    bool loaded;        /* wanted in memory: loaded again at start */
     int64_t archived_us;
     int64_t model_version; /* of the model's row: the ETag */
     int64_t created_us;
+};
+
+/* Weights that no run wrote, to be registered. */
+struct store_weights {
+    const char *path; /* from the state folder on: models/<name> */
+    int64_t bytes, step;
+    const char *digest;   /* hex */
+    const char *origin;   /* upload, root, average */
+    const char *source;   /* JSON */
+    const char *document; /* resolved; "" = the file alone describes its network */
 };
 
 struct store_alias {
@@ -521,7 +534,8 @@ PD_NODISCARD enum pd_err store_group_get(struct store *s, const char *name,
 /* Bytes of files, as the rows have them. */
 struct store_space {
     int64_t checkpoints, logs;
-    int64_t blobs; /* files that two runs show count once */
+    int64_t blobs;   /* files that two runs show count once */
+    int64_t weights; /* of versions that no run wrote; only of store_all_space */
 };
 PD_NODISCARD enum pd_err store_run_space(struct store *s, int64_t run_id, struct store_space *ret,
                                          struct pd_why *why);
@@ -542,6 +556,9 @@ PD_NODISCARD enum pd_err store_job_sizes(struct store *s, int limit,
 
 /* Is the run there? A run that is deleted, or whose job is, is not. */
 PD_NODISCARD enum pd_err store_run_known(struct store *s, int64_t run_id, bool *ret, struct pd_why *why);
+/* Does any version name the file models/<name>? */
+PD_NODISCARD enum pd_err store_weights_known(struct store *s, const char *name, bool *ret,
+                                             struct pd_why *why);
 /* Does any run show the file blobs/../<sha256>? */
 PD_NODISCARD enum pd_err store_blob_known(struct store *s, const char *sha256, bool *ret, struct pd_why *why);
 /* Deleted runs with an id above `after` whose rows are all gone: their folders go next, then

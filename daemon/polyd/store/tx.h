@@ -197,6 +197,12 @@ PD_NODISCARD enum pd_err store_blob_insert(struct store_tx *tx, const struct sto
 /* Registers a checkpoint as the next version of the model (made if absent), with an event. */
 PD_NODISCARD enum pd_err store_model_register(struct store_tx *tx, const char *model, int64_t checkpoint_id,
                                               int64_t *ret_n, struct pd_why *why);
+/* The same of weights that no run wrote: the file is the registry's from now on. */
+PD_NODISCARD enum pd_err store_weights_register(struct store_tx *tx, const char *model,
+                                                const struct store_weights *w, int64_t *ret_n,
+                                                struct pd_why *why);
+/* Removes files of weights whose version is gone, some at a time. *ret_worked = false: there are none. */
+PD_NODISCARD enum pd_err store_clean_weights(struct store_tx *tx, bool *ret_worked, struct pd_why *why);
 /* The best checkpoint of the run (else its newest), for `register`. PD_ERR_NOT_FOUND if it has none. */
 PD_NODISCARD enum pd_err store_checkpoint_choose(struct store_tx *tx, int64_t run_id, int64_t *ret_id,
                                                  struct pd_why *why);

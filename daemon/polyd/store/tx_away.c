@@ -338,5 +338,7 @@ enum pd_err store_model_delete(struct store_tx *tx, const char *model, int64_t n
         if (err == PD_OK)
             err = db_run(tx->db, why, "DELETE FROM model WHERE id = ?1", "i", id);
     }
+    if (err == PD_OK)
+        err = tx_weights_bury(tx, why);
     return err == PD_OK ? tell_model(tx, who, "model.deleted", model, n, why) : err;
 }

@@ -193,6 +193,24 @@ static enum pd_err model_id(struct store_tx *tx, const char *name, int64_t *ret,
     return err == PD_ERR_NOT_FOUND ? pd_fail(why, err, "no model '%s'", name) : err;
 }
 
+enum pd_err tx_version_next(struct store_tx *tx, const char *model, int64_t *ret_id, int64_t *ret_n,
+                            struct pd_why *why)
+{
+    enum pd_err err = db_run(
+        tx->db, why, "INSERT INTO model (name, created_us) VALUES (?1, ?2) ON CONFLICT (name) DO NOTHING",
+        "ti", model, tx->now_us);
+
+    if (err == PD_OK)
+        err = db_run(tx->db, why,
+                     "UPDATE model SET versions = versions + 1, version = version + 1, archived_us = 0 WHERE "
+                     "name = ?1",
+                     "t", model);
+    if (err == PD_OK)
+        err = model_id(tx, model, ret_id, why);
+    return err == PD_OK ? db_int(tx->db, ret_n, why, "SELECT versions FROM model WHERE id = ?1", "i", *ret_id)
+                        : err;
+}
+
 enum pd_err store_model_register(struct store_tx *tx, const char *model, int64_t checkpoint_id,
                                  int64_t *ret_n, struct pd_why *why)
 {
@@ -210,18 +228,7 @@ enum pd_err store_model_register(struct store_tx *tx, const char *model, int64_t
         return pd_fail(why, PD_ERR_CONFLICT, "run %lld has not ended: register its checkpoint then",
                        (long long)run_id);
     if (err == PD_OK)
-        err = db_run(tx->db, why,
-                     "INSERT INTO model (name, created_us) VALUES (?1, ?2) ON CONFLICT (name) DO NOTHING",
-                     "ti", model, tx->now_us);
-    if (err == PD_OK)
-        err = db_run(tx->db, why,
-                     "UPDATE model SET versions = versions + 1, version = version + 1, archived_us = 0 WHERE "
-                     "name = ?1",
-                     "t", model);
-    if (err == PD_OK)
-        err = model_id(tx, model, &id, why);
-    if (err == PD_OK)
-        err = db_int(tx->db, &n, why, "SELECT versions FROM model WHERE id = ?1", "i", id);
+        err = tx_version_next(tx, model, &id, &n, why);
     if (err == PD_OK)
         err = db_run(tx->db, why,
                      "INSERT INTO model_version (model_id, n, run_id, checkpoint_id, created_us) VALUES (?1, "

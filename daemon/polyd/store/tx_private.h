@@ -77,5 +77,10 @@ enum pd_err store_metric_flush(struct store_tx *tx, struct pd_why *why);
 void store_metric_forget(struct metric_cache *c);
 
 /* tx_model.c: {"model":..,"version":..,"alias":..}; n = 0, alias NULL, run_id = 0: without it. */
+/* Makes the model if need be and counts one more version of it: its row and the version's number. */
+enum pd_err tx_version_next(struct store_tx *tx, const char *model, int64_t *ret_id, int64_t *ret_n,
+                            struct pd_why *why);
+/* Marks weights that no version names any more: their files are to be removed. */
+enum pd_err tx_weights_bury(struct store_tx *tx, struct pd_why *why);
 enum pd_err tx_model_event(struct store_tx *tx, const char *kind, const char *model, int64_t n,
                            const char *alias, int64_t run_id, struct pd_why *why);

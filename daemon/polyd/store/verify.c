@@ -355,6 +355,18 @@ static enum pd_err check_artifacts(struct check *c, const char *state_dir, bool 
         check_artifact(c, state_dir, &a, read_all);
     }
     if (err == PD_ERR_NOT_FOUND)
+        err = db_bind(c->db, &st, why,
+                      "SELECT path, in_state(path), bytes, digest FROM weights WHERE deleted_us = 0", "");
+    while (err == PD_OK && (err = db_step(c->db, st, why)) == PD_OK) {
+        a = (struct artifact){.path = db_text(st, 1),
+                              .bytes = sqlite3_column_int64(st, 2),
+                              .digest = db_text(st, 3),
+                              .row = "SELECT 1 FROM weights WHERE path = ?1 AND deleted_us = 0",
+                              .key = db_text(st, 0)};
+        snprintf(a.what, sizeof a.what, "%.60s", db_text(st, 0));
+        check_artifact(c, state_dir, &a, read_all);
+    }
+    if (err == PD_ERR_NOT_FOUND)
         err = db_bind(c->db, &st, why, "SELECT sha256, bytes FROM blob", "");
     while (err == PD_OK && (err = db_step(c->db, st, why)) == PD_OK) {
         a = (struct artifact){.path = path,

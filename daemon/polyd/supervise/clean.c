@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "kernels/base/clock.h"
 #include "kernels/base/file.h"
@@ -43,6 +44,11 @@ static enum pd_err blobs_apply(struct store_tx *tx, void *ctx, struct pd_why *wh
 
     w->to = w->from;
     return store_clean_blobs(tx, &w->to, why);
+}
+
+static enum pd_err weights_apply(struct store_tx *tx, void *ctx, struct pd_why *why)
+{
+    return store_clean_weights(tx, &((struct rows_work *)ctx)->worked, why);
 }
 
 static enum pd_err done_apply(struct store_tx *tx, void *ctx, struct pd_why *why)
@@ -122,6 +128,12 @@ enum pd_err clean_step(const struct clean_host *h, struct clean_pass *pass, bool
         pass->blobs = (struct store_blob_pass){.worked = true}; /* there may be new files */
         return PD_OK;
     }
+    err = call(h, weights_apply, &rows, why);
+    if (err != PD_OK)
+        return err;
+    *ret_worked = rows.worked;
+    if (rows.worked)
+        return PD_OK;
     err = remove_folders(h, pass, ret_worked, why);
     if (err == PD_OK && !*ret_worked && pass->blobs.kept) {
         if (!pass->kept)
@@ -129,6 +141,42 @@ enum pd_err clean_step(const struct clean_host *h, struct clean_pass *pass, bool
         pass->kept += pass->blobs.kept;
     }
     return err;
+}
+
+/* ---- uploads ----------------------------------------------------------------------------------- */
+
+static enum pd_err clean_folder(const char *state_dir, const char *folder, struct store *reader,
+                                struct pd_why *why)
+{
+    char path[PATH_SIZE + 300];
+    const struct dirent *e;
+    enum pd_err err = PD_OK;
+    DIR *d;
+
+    snprintf(path, sizeof path, "%s/%s", state_dir, folder);
+    d = opendir(path);
+    while (d && err == PD_OK && (e = readdir(d))) {
+        bool known = false;
+
+        if (!strcmp(e->d_name, ".") || !strcmp(e->d_name, ".."))
+            continue;
+        if (reader)
+            err = store_weights_known(reader, e->d_name, &known, why);
+        if (err != PD_OK || known)
+            continue;
+        snprintf(path, sizeof path, "%.4000s/%s/%s", state_dir, folder, e->d_name);
+        pd_log(PD_LOG_INFO, "supervise", "upload=unfinished file=%s removed=%d", e->d_name, !unlink(path));
+    }
+    if (d)
+        closedir(d);
+    return err;
+}
+
+enum pd_err clean_uploads(const char *state_dir, struct store *reader, struct pd_why *why)
+{
+    enum pd_err err = clean_folder(state_dir, "uploads", NULL, why);
+
+    return err == PD_OK ? clean_folder(state_dir, "models", reader, why) : err;
 }
 
 /* ---- the cache --------------------------------------------------------------------------------- */

@@ -34,6 +34,10 @@ struct clean_pass {
 PD_NODISCARD enum pd_err clean_step(const struct clean_host *h, struct clean_pass *pass, bool *ret_worked,
                                     struct pd_why *why);
 
+/* What an earlier daemon left of uploads: everything below uploads/, and files below models/ that no version
+ * names. While nothing is uploaded and no worker of the daemon lives. */
+PD_NODISCARD enum pd_err clean_uploads(const char *state_dir, struct store *reader, struct pd_why *why);
+
 /* Writes the bound into the cache folder, where the workers look it up. Makes the folder if need be. */
 PD_NODISCARD enum pd_err clean_bound(const char *state_dir, int64_t max_bytes, struct pd_why *why);
 

@@ -101,7 +101,9 @@ static enum pd_err take_up(struct sup *s, struct pd_why *why)
     if (err != PD_OK)
         return err;
     workers_kill_strays(s->workers);
-    err = workers_listen(s->workers, why);
+    err = clean_uploads(workers_state_dir(s->workers), loop_reader(s->loop), why);
+    if (err == PD_OK)
+        err = workers_listen(s->workers, why);
     return err == PD_OK ? serving_start(s->serving, why) : err;
 }
 

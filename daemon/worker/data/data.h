@@ -248,6 +248,10 @@ bool data_bad_next(const struct data_set *set, char name[256], char reason[256])
 /* The 28 x 28 picture of one generated digit, 0..9: a pure function of its arguments. */
 void data_digit_draw(uint64_t seed, int64_t index, int digit, uint8_t pixels[28 * 28]);
 
+/* Mean and deviation of each channel as images of so many channels are normalised by default: those of ImageNet
+ * for three, those of MNIST's training part (all entries alike) for others. */
+void data_normalisation(int channels, float mean[3], float std[3]);
+
 /* Opens the file or folder `<root>/<relative>` for reading; *ret_fd is the caller's to close. Nothing outside
  * the root is ever opened: PD_ERR_DENIED. */
 PD_NODISCARD enum pd_err data_path_open(const struct data_root *roots, size_t count, const char *path,

@@ -31,6 +31,8 @@ static enum pd_err make_tokenizer(struct data_set *set, const struct data_option
         return data_tokenizer_words_new(text, train, 0, &set->tokenizer, why);
     case DATA_TOKENIZER_GPT2_BPE:
         break;
+    case DATA_TOKENIZER_IDS:
+        return pd_fail(why, PD_ERR_UNSUPPORTED, "#/data/tokenizer: no data set is read as ids");
     }
     err = data_path_open(o->roots, o->root_count, o->tokenizer_path, true, &dir, why);
     if (err == PD_OK)

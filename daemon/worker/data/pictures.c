@@ -23,9 +23,6 @@
 #define SAMPLED 100                            /* pictures looked at for what holds of all */
 #define CACHE_WAIT_MS (20 * 60 * 1000)
 
-/* The customary constants of ImageNet. */
-static const float mean[3] = {0.485f, 0.456f, 0.406f}, deviation[3] = {0.229f, 0.224f, 0.225f};
-
 struct data_pictures *data_pictures_free(struct data_pictures *p)
 {
     if (p) {
@@ -392,10 +389,7 @@ enum pd_err data_open_pictures(struct data_set *set, const struct data_options *
     pd_buf_init(&p->names, DATA_NAME_BYTES_MAX);
     pd_buf_init(&p->notes, DATA_NOTES_MAX);
     set->info.channels = p->channels = 3;
-    for (int c = 0; c < 3; c++) {
-        set->info.mean[c] = mean[c];
-        set->info.std[c] = deviation[c];
-    }
+    data_normalisation(3, set->info.mean, set->info.std);
     if (!o->height)
         return pd_fail(why, PD_ERR_INVALID, "#/data/image_size: is needed: these pictures vary in size");
     p->least = data_eval_least(&fit);

@@ -204,38 +204,38 @@ enum pd_err data_st_parse(const void *bytes, size_t len, struct data_st **ret, s
     return PD_OK;
 }
 
+enum pd_err data_st_open_fd(int fd, const char *name, struct data_st **ret, struct pd_why *why)
+{
+    struct data_st *st = NULL;
+    struct stat s;
+    void *map;
+    enum pd_err err;
+
+    if (fstat(fd, &s) != 0)
+        return pd_fail_errno(why, errno, "cannot stat '%s'", name);
+    if (!S_ISREG(s.st_mode) || s.st_size < 8)
+        return pd_fail(why, PD_ERR_CORRUPT, "'%s' is no safetensors file", name);
+    map = mmap(NULL, (size_t)s.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+    if (map == MAP_FAILED)
+        return pd_fail_errno(why, errno, "cannot map '%s'", name);
+    err = data_st_parse(map, (size_t)s.st_size, &st, why);
+    if (err != PD_OK) {
+        munmap(map, (size_t)s.st_size);
+        return err;
+    }
+    st->mapped = true; /* the reader owns the map */
+    *ret = st;
+    return PD_OK;
+}
+
 enum pd_err data_st_open(const char *path, struct data_st **ret, struct pd_why *why)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    struct data_st *st = NULL;
-    struct stat s;
-    void *map = MAP_FAILED;
     enum pd_err err;
 
     if (fd < 0)
         return pd_fail_errno(why, errno, "cannot open '%s'", path);
-    if (fstat(fd, &s) != 0) {
-        err = pd_fail_errno(why, errno, "cannot stat '%s'", path);
-        goto out;
-    }
-    if (!S_ISREG(s.st_mode) || s.st_size < 8) {
-        err = pd_fail(why, PD_ERR_CORRUPT, "'%s' is no safetensors file", path);
-        goto out;
-    }
-    map = mmap(NULL, (size_t)s.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
-    if (map == MAP_FAILED) {
-        err = pd_fail_errno(why, errno, "cannot map '%s'", path);
-        goto out;
-    }
-    err = data_st_parse(map, (size_t)s.st_size, &st, why);
-    if (err != PD_OK)
-        goto out;
-    st->mapped = true;
-    map = MAP_FAILED; /* moved to the reader */
-    *ret = st;
-out:
-    if (map != MAP_FAILED)
-        munmap(map, (size_t)s.st_size);
+    err = data_st_open_fd(fd, path, ret, why);
     close(fd);
     return err;
 }

@@ -45,6 +45,8 @@ PD_NODISCARD enum pd_err data_st_parse(const void *bytes, size_t len, struct dat
                                        struct pd_why *why);
 /* Maps the file read-only. */
 PD_NODISCARD enum pd_err data_st_open(const char *path, struct data_st **ret, struct pd_why *why);
+/* The same of an open file; `fd` stays the caller's. `name` is for messages. */
+PD_NODISCARD enum pd_err data_st_open_fd(int fd, const char *name, struct data_st **ret, struct pd_why *why);
 struct data_st *data_st_free(struct data_st *st);
 
 /* All of these are borrowed until data_st_free. */

@@ -12,6 +12,17 @@
 #include "daemon/worker/data/tokens.h"
 #include "kernels/base/clock.h"
 
+void data_normalisation(int channels, float mean[3], float std[3])
+{
+    static const float imagenet_mean[3] = {0.485f, 0.456f, 0.406f},
+                       imagenet_std[3] = {0.229f, 0.224f, 0.225f};
+
+    for (int i = 0; i < 3; i++) {
+        mean[i] = channels == 3 ? imagenet_mean[i] : 0.1307f;
+        std[i] = channels == 3 ? imagenet_std[i] : 0.3081f;
+    }
+}
+
 /* ---- what cannot be read ---- */
 
 struct data_bad {

@@ -22,18 +22,11 @@
 #define DIGITS_VAL_FIRST ((int64_t)1 << 32)
 #define DIGITS_TEST_FIRST ((int64_t)2 << 32)
 
-/* The customary constants of MNIST's training part; generated digits use them too. */
-#define DIGIT_MEAN 0.1307f
-#define DIGIT_STD 0.3081f
-
 static void digit_info(struct data_set *set)
 {
     set->info.channels = 1;
     set->info.classes = 10;
-    for (int i = 0; i < 3; i++) {
-        set->info.mean[i] = DIGIT_MEAN;
-        set->info.std[i] = DIGIT_STD;
-    }
+    data_normalisation(1, set->info.mean, set->info.std);
 }
 
 enum pd_err data_open_mnist(struct data_set *set, const struct data_options *o, bool headers_only,

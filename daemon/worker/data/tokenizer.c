@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -23,7 +24,7 @@ static const char end_of_text[] = "<|endoftext|>";
 
 const char *data_tokenizer_kind_name(enum data_tokenizer_kind kind)
 {
-    static const char *const names[] = {"bytes", "chars", "words", "gpt2_bpe"};
+    static const char *const names[] = {"bytes", "chars", "words", "gpt2_bpe", "ids"};
 
     return names[kind];
 }
@@ -447,6 +448,68 @@ out:
     return err;
 }
 
+/* ---- ids ---- */
+
+/* Id `id` as its text, "17 "; returns the length. */
+static uint32_t id_text(int32_t id, char out[16])
+{
+    return (uint32_t)snprintf(out, 16, "%d ", id);
+}
+
+enum pd_err data_tokenizer_ids_new(int32_t vocab, struct data_tokenizer **ret, struct pd_why *why)
+{
+    uint32_t *len = vocab > 0 && vocab <= DATA_VOCAB_MAX ? malloc((size_t)vocab * sizeof *len) : NULL;
+    struct pd_buf bytes;
+    enum pd_err err;
+
+    pd_buf_init(&bytes, 0);
+    for (int32_t id = 0; len && id < vocab; id++) {
+        char text[16];
+
+        len[id] = id_text(id, text);
+        pd_buf_append(&bytes, text, len[id]);
+    }
+    if (!len || pd_buf_err(&bytes) != PD_OK)
+        err = pd_fail(why, PD_ERR_NOMEM, "no memory for a tokenizer of %d ids", vocab);
+    else
+        err = make(DATA_TOKENIZER_IDS, bytes.data, len, vocab, ret, why);
+    pd_buf_done(&bytes);
+    free(len);
+    return err;
+}
+
+static bool is_id(const struct data_tokenizer *t, int32_t id)
+{
+    char text[16];
+    uint32_t len = id_text(id, text);
+
+    return t->start[id + 1] - t->start[id] == len && !memcmp(t->bytes + t->start[id], text, len);
+}
+
+static enum pd_err encode_ids(const struct data_tokenizer *t, const uint8_t *p, size_t len,
+                              struct data_ids *out, struct pd_why *why)
+{
+    for (size_t i = 0; i < len;) {
+        int64_t id = 0;
+        size_t from = i;
+
+        if (p[i] == ' ' || p[i] == '\n') {
+            i++;
+            continue;
+        }
+        for (; i < len && p[i] >= '0' && p[i] <= '9' && id < t->count; i++)
+            id = 10 * id + (p[i] - '0');
+        if (i == from || id >= t->count || (i < len && p[i] != ' ' && p[i] != '\n'))
+            return pd_fail(
+                why, PD_ERR_INVALID,
+                "this model has no tokenizer: text is ids from 0 to %d with blanks between, such as \"3 17\"",
+                t->count - 1);
+        if (data_ids_add(out, (int32_t)id) != PD_OK)
+            return pd_fail(why, PD_ERR_NOMEM, "no memory for tokens");
+    }
+    return PD_OK;
+}
+
 /* ---- encoding ---- */
 
 static enum pd_err encode_chars(const struct data_tokenizer *t, const uint8_t *p, size_t len,
@@ -499,6 +562,8 @@ enum pd_err data_tokenizer_encode(const struct data_tokenizer *t, const void *te
         return encode_chars(t, p, len, out, why);
     case DATA_TOKENIZER_WORDS:
         return encode_words(t, p, len, out, why);
+    case DATA_TOKENIZER_IDS:
+        return encode_ids(t, p, len, out, why);
     case DATA_TOKENIZER_GPT2_BPE:
         break;
     }
@@ -563,7 +628,7 @@ enum pd_err data_tokenizer_load(const void *from, size_t len, struct data_tokeni
     kind = get(p + 8);
     count = get(p + 12);
     merges = get(p + 16);
-    if (kind > DATA_TOKENIZER_GPT2_BPE || !count || count > DATA_VOCAB_MAX || merges > DATA_VOCAB_MAX ||
+    if (kind > DATA_TOKENIZER_IDS || !count || count > DATA_VOCAB_MAX || merges > DATA_VOCAB_MAX ||
         (merges && kind != DATA_TOKENIZER_GPT2_BPE) || (kind == DATA_TOKENIZER_BYTES && count != 256) ||
         len - 20 < 4ull * count)
         return pd_fail(why, PD_ERR_CORRUPT, "the tokenizer's header is impossible");
@@ -590,6 +655,9 @@ enum pd_err data_tokenizer_load(const void *from, size_t len, struct data_tokeni
     for (uint32_t i = 0; kind == DATA_TOKENIZER_BYTES && i < 256; i++)
         if (lens[i] != 1 || (uint8_t)t->bytes[i] != i)
             err = pd_fail(why, PD_ERR_CORRUPT, "the tokenizer's byte %u is another", i);
+    for (uint32_t i = 0; kind == DATA_TOKENIZER_IDS && err == PD_OK && i < count; i++)
+        if (!is_id(t, (int32_t)i))
+            err = pd_fail(why, PD_ERR_CORRUPT, "the tokenizer's id %u is another", i);
     if (kind == DATA_TOKENIZER_WORDS && (t->end < 0 || t->unknown < 0))
         err = pd_fail(why, PD_ERR_CORRUPT, "the tokenizer has no <eos> or no <unk>");
     if (err == PD_OK && kind == DATA_TOKENIZER_GPT2_BPE) {

@@ -1,10 +1,11 @@
-/* daemon/worker/data/tokenizer.h: text to token ids and back, one interface for four ways of cutting it.
+/* daemon/worker/data/tokenizer.h: text to token ids and back, one interface for five ways of cutting it.
  *
  *   bytes     ids 0..255
  *   chars     the distinct UTF-8 characters of a text, in code point order
  *   words     the words of a text (parted by blanks and line ends), the most frequent first; each line ends
  *             with <eos>, and what is not in the list is <unk>
  *   gpt2_bpe  GPT-2's byte-level byte-pair encoding, from its published files
+ *   ids       no text at all: "3 17" are the ids 3 and 17; of a model that came without a tokenizer
  *
  * A tokenizer is read-only once made and may be used by several threads. It serialises to bytes, which a
  * checkpoint carries as the U8 tensor DATA_TOKENIZER_TENSOR: a served model needs no other file. A
@@ -25,7 +26,8 @@ enum data_tokenizer_kind {
     DATA_TOKENIZER_BYTES,
     DATA_TOKENIZER_CHARS,
     DATA_TOKENIZER_WORDS,
-    DATA_TOKENIZER_GPT2_BPE
+    DATA_TOKENIZER_GPT2_BPE,
+    DATA_TOKENIZER_IDS /* no data set is read so */
 };
 
 struct data_tokenizer;
@@ -37,6 +39,8 @@ PD_NODISCARD enum pd_err data_tokenizer_chars_new(const void *text, size_t len, 
 /* At most `most` words (0 = all), <eos> and <unk> included. */
 PD_NODISCARD enum pd_err data_tokenizer_words_new(const void *text, size_t len, size_t most,
                                                   struct data_tokenizer **ret, struct pd_why *why);
+PD_NODISCARD enum pd_err data_tokenizer_ids_new(int32_t vocab, struct data_tokenizer **ret,
+                                                struct pd_why *why);
 /* `vocab` is encoder.json or vocab.json (token text to id, ids 0..n-1 each once), `merges` vocab.bpe or
  * merges.txt (a "#version" line, then one pair a line in rank order). PD_ERR_CORRUPT names the line or token.
  */
@@ -55,7 +59,7 @@ PD_NODISCARD enum pd_err data_tokenizer_load(const void *bytes, size_t len, stru
 struct data_tokenizer *data_tokenizer_free(struct data_tokenizer *t);
 
 enum data_tokenizer_kind data_tokenizer_kind(const struct data_tokenizer *t);
-/* "bytes", "chars", "words", "gpt2_bpe"; static. */
+/* "bytes", "chars", "words", "gpt2_bpe", "ids"; static. */
 const char *data_tokenizer_kind_name(enum data_tokenizer_kind kind);
 /* Ids are 0 .. vocab-1. */
 int32_t data_tokenizer_vocab(const struct data_tokenizer *t);

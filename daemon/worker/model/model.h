@@ -23,6 +23,7 @@ struct job_config;
 struct data_info;
 struct data_st;
 struct data_st_meta_item;
+struct data_st_tensor;
 
 /* A network: daemon/worker/model/arch. */
 struct model_arch;
@@ -220,6 +221,25 @@ PD_NODISCARD enum pd_err model_params_read(const struct model *m, const struct d
                                            enum pd_err (*fn)(void *user, size_t i, const void *data,
                                                              size_t bytes, struct pd_why *why),
                                            void *user, struct pd_why *why);
+
+/* ---- files of other programs ---- */
+
+/* What a tensor of a file is to the model: by its exact name, or one that a public file may have for it. */
+enum model_tensor {
+    MODEL_TENSOR_UNKNOWN,
+    MODEL_TENSOR_PARAM,   /* parameter *ret_i */
+    MODEL_TENSOR_REPEATS, /* must hold the values of parameter *ret_i: a tied head */
+    MODEL_TENSOR_IGNORED  /* no parameter: a mask, an optimiser's state */
+};
+enum model_tensor model_tensor_of(const struct model *m, const char *name, size_t *ret_i);
+
+/* The spec of the network that a document describes and whose tensors `find` gives (NULL: there is none of that
+ * name): what data sets say otherwise, classes, channels and vocabulary, is read off their extents. mean, std: of the
+ * channels, NULL = as images of so many channels are normalised by default. */
+PD_NODISCARD enum pd_err
+model_spec_from_tensors(const struct job_config *config, const float *mean, const float *std,
+                        const struct data_st_tensor *(*find)(void *user, const char *name), void *user,
+                        struct model_spec *ret, struct pd_why *why);
 
 /* ---- graphs; each returns a checked graph that the caller owns ---- */
 

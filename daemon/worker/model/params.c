@@ -235,9 +235,30 @@ static size_t find_param(const struct model *m, const char *name)
 
 static bool ignored(const struct model *m, const char *name)
 {
+    const struct model_arch *arch = m->spec.arch;
+
     if (!strncmp(name, "optim.", 6) || !strncmp(name, "ema.", 4) || !strncmp(name, "polyd.", 6))
         return true;
-    return m->spec.arch->not_parameter && m->spec.arch->not_parameter(name);
+    return (arch->not_parameter && arch->not_parameter(name)) ||
+           (arch->repeated && !strcmp(name, arch->repeated));
+}
+
+enum model_tensor model_tensor_of(const struct model *m, const char *name, size_t *ret_i)
+{
+    const struct model_arch *arch = m->spec.arch;
+    size_t i;
+
+    if (arch->repeated && !strcmp(name, arch->repeated)) {
+        *ret_i = find_param(m, arch->repeats);
+        return *ret_i < m->count ? MODEL_TENSOR_REPEATS : MODEL_TENSOR_UNKNOWN;
+    }
+    if (ignored(m, name))
+        return MODEL_TENSOR_IGNORED;
+    i = find_param(m, name);
+    if (i == m->count)
+        return MODEL_TENSOR_UNKNOWN;
+    *ret_i = i;
+    return MODEL_TENSOR_PARAM;
 }
 
 enum pd_err model_params_read(const struct model *m, const struct data_st *st, bool averaged,

@@ -1,8 +1,12 @@
-/* polyd-worker weights layout --file PATH: where the bytes of a checkpoint's public weights lie, as JSON. The
- * document that describes the network is read on standard input; none if that is empty.
+/* polyd-worker weights COMMAND: JSON about files of weights. A description of the network is read on standard input;
+ * there is none if that is empty.
  *
- * Exit status: 0; 1 for want of memory and the like; 2 for wrong arguments; 3 where the file is to blame. The
- * last line of standard error says why. */
+ *   layout --file PATH       where the bytes of a checkpoint's public weights lie
+ *   import --to PATH (--file PATH | --path NAME/RELATIVE) [--tokenizer NAME/RELATIVE] [--bytes yes]
+ *          [--root NAME=PATH]...   makes a file of the registry of weights that came from elsewhere
+ *
+ * Exit status: 0; 1 for want of memory and the like; 3 where a file or its description is to blame; 4 where no space is
+ * left. The last line of standard error says why. */
 #include "daemon/worker/weights/weights.h"
 
 #include <stdio.h>
@@ -10,6 +14,7 @@
 
 #include "daemon/wire/wire.h"
 #include "daemon/worker/process/args.h"
+#include "daemon/worker/process/roots.h"
 #include "daemon/worker/process/worker.h"
 #include "kernels/base/file.h"
 
@@ -24,22 +29,39 @@ static enum pd_err layout(int argc, char **argv, const char *document, struct pd
     return weights_layout(file, document, out, why);
 }
 
+static enum pd_err import(int argc, char **argv, const char *document, struct pd_buf *out, struct pd_why *why)
+{
+    struct data_root roots[LINK_ROOTS_MAX];
+    int count = worker_roots(argc, argv, "weights", roots);
+    struct weights_import o = {.to = args_get(argc, argv, "--to"),
+                               .file = args_get(argc, argv, "--file"),
+                               .path = args_get(argc, argv, "--path"),
+                               .tokenizer = args_get(argc, argv, "--tokenizer"),
+                               .bytes = args_get(argc, argv, "--bytes") != NULL,
+                               .description = document,
+                               .roots = roots,
+                               .root_count = (size_t)(count > 0 ? count : 0)};
+
+    if (count < 0 || !o.to || !o.file == !o.path)
+        return pd_fail(why, PD_ERR_UNSUPPORTED,
+                       "weights import: --to and one of --file and --path are needed");
+    return weights_import(&o, out, why);
+}
+
 static const struct {
     const char *name;
     enum pd_err (*run)(int argc, char **argv, const char *document, struct pd_buf *out, struct pd_why *why);
-} commands[] = {{"layout", layout}};
+} commands[] = {{"layout", layout}, {"import", import}};
 
 static int status_of(enum pd_err err)
 {
-    return err == PD_ERR_UNSUPPORTED                                                   ? 2
-           : err == PD_ERR_INVALID || err == PD_ERR_CORRUPT || err == PD_ERR_NOT_FOUND ? WIRE_PLAN_INVALID
-                                                                                       : 1;
+    return err == PD_ERR_FULL ? WIRE_PLAN_FULL : pd_err_lasting(err) ? WIRE_PLAN_INVALID : 1;
 }
 
 int worker_weights_main(int argc, char **argv)
 {
     struct pd_buf document, out;
-    struct pd_why why = {"weights: there is layout"};
+    struct pd_why why = {"weights: there are layout and import"};
     enum pd_err err = PD_ERR_UNSUPPORTED;
 
     pd_buf_init(&document, 0);

@@ -71,7 +71,7 @@ static enum pd_err check_job(struct serve *s, const struct serve_options *o, str
     enum pd_err err = PD_OK;
 
     s->fit.crop = 1;
-    if (!o->job)
+    if (!o->job || !o->job_len) /* weights that came without a description */
         return PD_OK;
     err = job_config_load(o->job, o->job_len, &config, why);
     if (err != PD_OK)

@@ -3,6 +3,7 @@
  * Pure functions over files, on the caller's thread. Files are mapped, so that their size is not held in memory. */
 #pragma once
 
+#include "daemon/worker/data/data.h"
 #include "kernels/base/buf.h"
 #include "kernels/base/err.h"
 
@@ -22,4 +23,31 @@
  *
  * PD_ERR_CORRUPT: the file is damaged or no checkpoint. */
 PD_NODISCARD enum pd_err weights_layout(const char *path, const char *document, struct pd_buf *ret_json,
+                                        struct pd_why *why);
+
+/* Weights that are to become a file of the registry. */
+struct weights_import {
+    const char *to;   /* the file to write */
+    const char *file; /* a safetensors file; NULL: `path` */
+    const char *path; /* "<root>/<relative>": a file, or a folder as data_shards_open_dir reads it */
+    const char *
+        tokenizer; /* "<root>/<relative>": the folder of vocab.json and merges.txt; NULL: of a folder `path` those
+                                that lie in it, else the file's own */
+    bool bytes;              /* a language model without a tokenizer reads bytes; else it takes ids */
+    const char *description; /* as job_weights_read takes it; NULL: what the file says of itself */
+    const struct data_root *roots;
+    size_t root_count;
+};
+
+/* Checks the tensors against the network by name and shape, and writes `to`: a checkpoint without optimiser state, the
+ * parameters under their public names with the bytes and types that they came with. The answer is JSON:
+ *
+ *   {"bytes", "sha256": of the file, "step", "document": resolved, or "", "tokenizer": its kind or null,
+ *    "parameters": how many numbers, "ignored": [names of tensors that were passed over]}
+ * or, where tensors do not fit and nothing was written,
+ *   {"refused": a sentence, "missing": [names], "surplus": [names], "wrong": [{"name", "detail"}, ..]}
+ *
+ * PD_ERR_CORRUPT: a file is malformed. PD_ERR_INVALID: the description is; the sentence begins with its pointer.
+ * PD_ERR_NOT_FOUND, PD_ERR_DENIED: a path. PD_ERR_FULL. */
+PD_NODISCARD enum pd_err weights_import(const struct weights_import *o, struct pd_buf *ret_json,
                                         struct pd_why *why);

@@ -73,15 +73,16 @@ export function modelsView(context) {
         const aliases = (/** @type {string} */ version) => Object.entries(model.aliases).filter(([, v]) => v === version).map(([name]) => h('span', { class: 'tag alias' }, name,
             h('button', { type: 'button', class: 'link', 'aria-label': `Remove the alias ${name}`, title: `Remove the alias ${name}`, on: { click: () => change(() => setAlias(model.name, name, null), `${name} removed`) } }, icon('close', 9))));
         const versions = h('section', { class: 'card scroll-x', tabindex: 0, 'aria-label': `Versions of ${model.name}` }, h('table', { class: 'table' },
-            h('thead', null, h('tr', null, [['Version', ''], ['State', ''], ['From run', ''], ['Step', 'num'], ['Size', 'num'], ['Registered', ''], ['', 'num']].map(([name, cls]) =>
+            h('thead', null, h('tr', null, [['Version', ''], ['State', ''], ['From', ''], ['Step', 'num'], ['Size', 'num'], ['SHA-256', ''], ['Registered', ''], ['', 'num']].map(([name, cls]) =>
                 h('th', { class: cls, scope: 'col' }, name || h('span', { class: 'hidden' }, 'Actions'))))),
             h('tbody', null, model.versions.map(v => h('tr', null,
                 h('td', null, h('span', { class: 'row' }, `v${v.version}`, aliases(v.version),
                     h('button', { type: 'button', class: 'quiet small-button icon-button', 'aria-label': `Give version ${v.version} an alias`, title: 'Give it an alias', on: { click: () => nameIt(model, v) } }, icon('plus', 11)))),
                 h('td', null, chip(v.state, v.reason || undefined)),
-                h('td', null, v.runId ? h('a', { href: `#/runs/${v.runId}` }, `#${v.runId}`) : '–'),
+                h('td', null, originOf(v)),
                 h('td', { class: 'num' }, count(v.step)),
                 h('td', { class: 'num' }, bytes(v.bytes)),
+                h('td', { class: 'mono', title: v.digest }, v.digest.slice(0, 12)),
                 h('td', { class: 'nowrap', title: moment(v.created) }, ago(v.created)),
                 h('td', { class: 'num' }, h('span', { class: 'row end' },
                     h('a', { class: 'button', href: versionFile(model.name, v.version, 'weights'), download: '', 'aria-label': `Download the weights of version ${v.version}`, title: 'The weights as safetensors, under the names of timm or Hugging Face' }, 'Weights'),
@@ -164,7 +165,9 @@ export function modelsView(context) {
      */
     async function drop(model, version) {
         const sure = await ask(`Delete version ${version.version} of ${model.name}?`, [
-            h('p', null, 'The version is removed from the registry; its checkpoint stays with run ', h('a', { href: `#/runs/${version.runId}` }, `#${version.runId}`), '.'),
+            version.runId
+                ? h('p', null, 'The version is removed from the registry; its checkpoint stays with run ', h('a', { href: `#/runs/${version.runId}` }, `#${version.runId}`), '.')
+                : h('p', null, 'The version is removed from the registry, and its file with it.'),
             h('p', { class: 'muted' }, 'Its number is not used again.')], 'Delete the version', { danger: true, keep: 'Keep it' });
         if (sure)
             await change(() => deleteVersion(model.name, version.version), `Version ${version.version} of ${model.name} is deleted`);
@@ -197,6 +200,15 @@ export function modelsView(context) {
     }, signal);
     refresh();
     return { el };
+}
+
+/** Where a version came from. @param {ModelVersion} v */
+function originOf(v) {
+    if (v.runId)
+        return h('a', { href: `#/runs/${v.runId}` }, `run #${v.runId}`);
+    const words = { run: 'a run', upload: 'upload', root: `data root, ${v.source.path}`, average: 'average' };
+    return h('span', { title: v.source.tokenizer === 'ids' ? 'It came without a tokenizer: prompts and completions are token ids.' : null },
+        words[v.origin], v.source.tokenizer === 'ids' ? ' (token ids)' : '');
 }
 
 /** @param {Model} model */

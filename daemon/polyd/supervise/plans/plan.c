@@ -216,11 +216,14 @@ static void plan_gone(void *self, unsigned events)
         else {
             const char *line = out.data ? strrchr(out.data, '\n') : NULL;
 
-            err =
-                pd_fail(&why, p->proc.status >> 8 == WIRE_PLAN_INVALID ? PD_ERR_INVALID : PD_ERR_IO, "%.400s",
-                        line       ? line + 1
-                        : out.data ? out.data
-                                   : "its worker gave no reason");
+            err = pd_fail(&why,
+                          p->proc.status >> 8 == WIRE_PLAN_INVALID ? PD_ERR_INVALID
+                          : p->proc.status >> 8 == WIRE_PLAN_FULL  ? PD_ERR_FULL
+                                                                   : PD_ERR_IO,
+                          "%.400s",
+                          line       ? line + 1
+                          : out.data ? out.data
+                                     : "its worker gave no reason");
         }
     }
     plan_over(s, p, err, &why, err == PD_OK ? out.data : NULL);

@@ -10,6 +10,12 @@ struct job_config;
 
 enum model_reads { MODEL_READS_IMAGES, MODEL_READS_TOKENS };
 
+/* An extent of a tensor that tells a size of the network. */
+struct model_extent {
+    const char *tensor; /* the parameter's name; NULL: the network has none */
+    int axis;
+};
+
 struct model_arch {
     const char *name; /* as in /model/arch and in checkpoints */
     int number;       /* in checkpoints of before 2026-11, which held numbers; -1: in none */
@@ -33,8 +39,14 @@ struct model_arch {
     /* InputNorm and block 0 alone, of x (B, N, D). NULL: its blocks need more than x. */
     struct pk_val (*first_block)(struct net *n, struct pk_val x);
 
+    /* ---- files of other programs (README.md) ---- */
     const char *prefix;                      /* of names, which public files may leave out; NULL: none */
     bool (*not_parameter)(const char *name); /* tensors of public files to pass over; NULL: none */
+    /* A tensor that public files may hold and that must repeat a parameter, since the network has it only once: a
+     * head that is tied to the embedding. NULL: none. */
+    const char *repeated, *repeats;
+    /* What a document does not say of the network, because data say it: read off a file's tensors. */
+    struct model_extent classes, channels, vocab;
 };
 
 /* NULL: there is none of that name. */

@@ -120,11 +120,10 @@ static enum pd_err check(const struct model_spec *s, struct pd_why *why)
     return PD_OK;
 }
 
-/* Mask buffers, and the head of files that hold it apart. */
+/* Mask buffers of attention. */
 static bool not_parameter(const char *name)
 {
-    return pd_text_ends(name, ".attn.bias") || pd_text_ends(name, ".attn.masked_bias") ||
-           !strcmp(name, "lm_head.weight");
+    return pd_text_ends(name, ".attn.bias") || pd_text_ends(name, ".attn.masked_bias");
 }
 
 const struct model_arch model_gpt = {
@@ -139,4 +138,8 @@ const struct model_arch model_gpt = {
     .first_block = first_block,
     .prefix = "transformer.",
     .not_parameter = not_parameter,
+    .repeated = "lm_head.weight",
+    .repeats = "transformer.wte.weight",
+    .classes = {"score.weight", 0},
+    .vocab = {"transformer.wte.weight", 0},
 };

@@ -60,4 +60,6 @@ const struct model_arch model_vit = {
     .check = net_check_images,
     .forward = forward,
     .first_block = first_block,
+    .classes = {"head.weight", 0},
+    .channels = {"patch_embed.proj.weight", 1},
 };

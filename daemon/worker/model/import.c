@@ -1,0 +1,53 @@
+/* daemon/worker/model/import.c: the network of a file that another program wrote. */
+#include <limits.h>
+#include <string.h>
+
+#include "daemon/job/job.h"
+#include "daemon/worker/data/data.h"
+#include "daemon/worker/data/safetensors.h"
+#include "daemon/worker/model/arch/arch.h"
+
+struct tensors {
+    const struct data_st_tensor *(*find)(void *user, const char *name);
+    void *user;
+};
+
+/* 0: there is no such tensor, or no such axis. */
+static int32_t extent(const struct tensors *t, const struct model_arch *arch, const struct model_extent *e)
+{
+    const size_t skip = arch->prefix ? strlen(arch->prefix) : 0;
+    const struct data_st_tensor *found;
+
+    if (!e->tensor)
+        return 0;
+    found = t->find(t->user, e->tensor);
+    if (!found && skip && !strncmp(e->tensor, arch->prefix, skip))
+        found = t->find(t->user, e->tensor + skip);
+    return found && e->axis < found->rank && found->dim[e->axis] <= INT32_MAX ? (int32_t)found->dim[e->axis]
+                                                                              : 0;
+}
+
+enum pd_err model_spec_from_tensors(const struct job_config *c, const float *mean, const float *std,
+                                    const struct data_st_tensor *(*find)(void *user, const char *name),
+                                    void *user, struct model_spec *ret, struct pd_why *why)
+{
+    const struct model_arch *arch = model_arch_find(job_arch_name(c->model.arch));
+    const struct tensors t = {find, user};
+    struct data_info info = {.context = (int32_t)c->model.context};
+
+    if (!arch)
+        return pd_fail(why, PD_ERR_UNSUPPORTED, "#/model/arch: %s is not available in this build",
+                       job_arch_name(c->model.arch));
+    info.kind = arch->reads == MODEL_READS_TOKENS ? DATA_TOKENS : DATA_IMAGES;
+    info.classes = extent(&t, arch, &arch->classes);
+    info.vocab = extent(&t, arch, &arch->vocab);
+    info.channels = extent(&t, arch, &arch->channels);
+    info.height = (int32_t)c->data.image_size[0];
+    info.width = (int32_t)c->data.image_size[1];
+    data_normalisation(info.channels, info.mean, info.std);
+    for (int i = 0; mean && i < info.channels && i < 3; i++) {
+        info.mean[i] = mean[i];
+        info.std[i] = std[i];
+    }
+    return model_spec_from_config(c, &info, ret, why);
+}

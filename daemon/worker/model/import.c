@@ -38,7 +38,7 @@ enum pd_err model_spec_from_tensors(const struct job_config *c, const float *mea
     if (!arch)
         return pd_fail(why, PD_ERR_UNSUPPORTED, "#/model/arch: %s is not available in this build",
                        job_arch_name(c->model.arch));
-    info.kind = arch->reads == MODEL_READS_TOKENS ? DATA_TOKENS : DATA_IMAGES;
+    model_fit_data(arch, &info);
     info.classes = extent(&t, arch, &arch->classes);
     info.vocab = extent(&t, arch, &arch->vocab);
     info.channels = extent(&t, arch, &arch->channels);

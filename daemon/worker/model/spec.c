@@ -141,6 +141,11 @@ static enum pd_err common_from_config(const struct job_config *c, struct model_s
     return attention_from_config(c, &s->attention, why);
 }
 
+void model_fit_data(const struct model_arch *arch, struct data_info *info)
+{
+    info->kind = arch->reads == MODEL_READS_TOKENS ? DATA_TOKENS : DATA_IMAGES;
+}
+
 /* What the network reads, and how many classes there are. Images come as bytes, the graph normalises them. */
 static void take_data(const struct data_info *data, struct model_spec *s)
 {

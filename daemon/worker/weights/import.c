@@ -287,7 +287,7 @@ static enum pd_err settle_tokenizer(struct import *m, struct pd_why *why)
 {
     enum pd_err err = PD_OK;
 
-    if (!model_reads_tokens(&m->spec)) {
+    if (!m->spec.vocab) { /* it reads no text */
         m->tokenizer = data_tokenizer_free(m->tokenizer);
         return PD_OK;
     }
@@ -408,9 +408,9 @@ static void write_answer(struct import *m, const struct train_file_info *file, s
     pd_json_kv_int(out, "step", state_of(data_shards_first(m->files)).step);
     pd_json_kv_str(out, "document", m->said.document.len ? m->said.document.data : "");
     pd_json_kv_str(out, "tokenizer",
-                   m->tokenizer ? data_tokenizer_kind_name(data_tokenizer_kind(m->tokenizer))
-                   : model_reads_tokens(&m->spec) ? "bytes"
-                                                  : NULL);
+                   m->tokenizer    ? data_tokenizer_kind_name(data_tokenizer_kind(m->tokenizer))
+                   : m->spec.vocab ? "bytes"
+                                   : NULL);
     pd_json_kv_int(out, "parameters", model_param_elements(m->model));
     pd_json_close(&m->ignored, ']');
     pd_json_key(out, "ignored");

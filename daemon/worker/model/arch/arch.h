@@ -51,6 +51,8 @@ struct model_arch {
 
 /* NULL: there is none of that name. */
 const struct model_arch *model_arch_find(const char *name);
+/* Says that the data are of the kind that the network reads. */
+void model_fit_data(const struct model_arch *arch, struct data_info *info);
 /* By the number that old checkpoints hold. */
 const struct model_arch *model_arch_numbered(int number);
 

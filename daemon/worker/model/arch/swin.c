@@ -345,4 +345,6 @@ const struct model_arch model_swin = {
     .check = check,
     .forward = forward,
     .not_parameter = not_parameter,
+    .classes = {"head.weight", 0},
+    .channels = {"patch_embed.proj.weight", 1},
 };

@@ -17,12 +17,14 @@ struct found {
     bool full;          /* for want of memory nothing more was copied */
 };
 
-/* Of a file in its run's folder, the path from the state folder on; NULL: it lies elsewhere. */
+/* Of a file in its run's folder, or in that of the registry (run 0), the path from the state folder on; NULL: it lies
+ * elsewhere. */
 static const char *in_state(const char *path, int64_t run)
 {
     char tail[64];
     const char *slash = strrchr(path, '/');
-    size_t len = (size_t)snprintf(tail, sizeof tail, "/runs/%lld/checkpoints", (long long)run);
+    size_t len = run ? (size_t)snprintf(tail, sizeof tail, "/runs/%lld/checkpoints", (long long)run)
+                     : (size_t)snprintf(tail, sizeof tail, "/models");
 
     if (!slash || (size_t)(slash - path) < len || strncmp(slash - len, tail, len) != 0)
         return NULL;
@@ -115,18 +117,22 @@ static bool checkpoint_row(void *ctx, const struct store_checkpoint *c)
     return true;
 }
 
-static enum pd_err find_run(struct store *store, const struct job_wanted *wanted, struct found *f,
-                            struct job_report *report, struct pd_why *why)
+static enum pd_err find_run(struct store *store, const struct job_wanted *wanted, const char *at,
+                            struct found *f, struct job_report *report, struct pd_why *why)
 {
+    char place[64], checkpoint[64];
+
     struct wish wish = {.found = f, .which = wanted->checkpoint};
     enum pd_err err = store_run_get(store, wanted->run, run_row, f, why);
 
+    snprintf(place, sizeof place, "#%s/run", at);
+    snprintf(checkpoint, sizeof checkpoint, "#%s/checkpoint", at);
     if (err == PD_ERR_NOT_FOUND) {
-        job_report_error(report, "#/run", "%s", why->text);
+        job_report_error(report, place, "%s", why->text);
         return PD_ERR_INVALID;
     }
     if (err == PD_OK && !job_kind_has(f->kind, "model", 5)) {
-        job_report_error(report, "#/run", "is of kind %s, which has no model", job_kind_info(f->kind)->name);
+        job_report_error(report, place, "is of kind %s, which has no model", job_kind_info(f->kind)->name);
         return PD_ERR_INVALID;
     }
     if (err == PD_OK)
@@ -134,22 +140,26 @@ static enum pd_err find_run(struct store *store, const struct job_wanted *wanted
     if (err != PD_OK || f->path || f->full)
         return err;
     if (wanted->checkpoint[0] == 'b' || wanted->checkpoint[0] == 'l')
-        job_report_error(report, "#/checkpoint", "run %lld has no %s checkpoint", (long long)wanted->run,
+        job_report_error(report, checkpoint, "run %lld has no %s checkpoint", (long long)wanted->run,
                          wanted->checkpoint);
     else
-        job_report_error(report, "#/checkpoint", "run %lld has no checkpoint at step %s",
-                         (long long)wanted->run, wanted->checkpoint);
+        job_report_error(report, checkpoint, "run %lld has no checkpoint at step %s", (long long)wanted->run,
+                         wanted->checkpoint);
     return PD_ERR_INVALID;
 }
 
 /* ---- both ---- */
 
-static enum pd_err find(struct store *store, const struct job_wanted *wanted, struct found *f,
-                        struct job_report *report, struct pd_why *why)
+/* `at`: the member of the document that names it, "" or "/train/start"; `digest`: the one that has its digest. */
+static enum pd_err find(struct store *store, const struct job_wanted *wanted, const char *at,
+                        const char *digest, struct found *f, struct job_report *report, struct pd_why *why)
 {
-    const char *place = wanted->model[0] ? "#/model" : "#/run";
-    enum pd_err err = wanted->model[0] ? find_version(store, wanted->model, place, f, report, why)
-                                       : find_run(store, wanted, f, report, why);
+    char place[64];
+    enum pd_err err;
+
+    snprintf(place, sizeof place, "#%s/%s", at, wanted->model[0] ? "model" : "run");
+    err = wanted->model[0] ? find_version(store, wanted->model, place, f, report, why)
+                           : find_run(store, wanted, at, f, report, why);
 
     if (err != PD_OK)
         return err;
@@ -158,35 +168,51 @@ static enum pd_err find(struct store *store, const struct job_wanted *wanted, st
     if (!f->path[0])
         job_report_error(report, place, "has its checkpoint outside the state folder");
     else if (wanted->sha256[0] && strcmp(wanted->sha256, f->sha256) != 0)
-        job_report_error(report, "#/evaluate/sha256",
-                         "is not that of the checkpoint which is there now, %.12s", f->sha256);
+        job_report_error(report, digest, "is not that of the checkpoint which is there now, %.12s",
+                         f->sha256);
     else
         return PD_OK;
     return PD_ERR_INVALID;
+}
+
+/* What the document names, found, and the complete document. */
+static enum pd_err fold(struct api_req *r, const char *json, size_t len, const struct job_wanted *wanted,
+                        bool start, struct pd_buf *ret_json, struct job_report *report)
+{
+    struct found f = {.path = NULL};
+    struct pd_why why = {.text = ""};
+    struct store *store = api_reader(r);
+    enum pd_err err;
+
+    if (!store)
+        return PD_ERR_IO;
+    err = find(store, wanted, start ? "/train/start" : "",
+               start ? "#/train/start/sha256" : "#/evaluate/sha256", &f, report, &why);
+    if (err == PD_OK && !start && !f.document[0]) {
+        job_report_error(report, "#/model", "was registered without a description of its network");
+        err = PD_ERR_INVALID;
+    }
+    if (err == PD_OK)
+        err = start ? job_start_fold(json, len, &f.at, ret_json, report)
+                    : job_checkpoint_fold(json, len, &f.at, ret_json, report);
+    else if (!report->error_count)
+        api_fail_why(r, err, &why);
+    free(f.path);
+    free(f.document);
+    return err;
 }
 
 enum pd_err api_checkpoint_fold(struct api_req *r, const char *json, size_t len, struct pd_buf *ret_json,
                                 struct job_report *report)
 {
     struct job_wanted wanted;
-    struct found f = {.path = NULL};
-    struct pd_why why = {.text = ""};
-    struct store *store;
     enum pd_err err = job_checkpoint_wanted(json, len, &wanted, report);
 
-    if (err != PD_OK || !wanted.present)
-        return err;
-    store = api_reader(r);
-    if (!store)
-        return PD_ERR_IO;
-    err = find(store, &wanted, &f, report, &why);
+    if (err == PD_OK && wanted.present)
+        return fold(r, json, len, &wanted, false, ret_json, report);
     if (err == PD_OK)
-        err = job_checkpoint_fold(json, len, &f.at, ret_json, report);
-    else if (!report->error_count)
-        api_fail_why(r, err, &why);
-    free(f.path);
-    free(f.document);
-    return err;
+        err = job_start_wanted(json, len, &wanted, report);
+    return err == PD_OK && wanted.present ? fold(r, json, len, &wanted, true, ret_json, report) : err;
 }
 
 /* ---- the model that a job learns from ---- */
@@ -203,6 +229,8 @@ static enum pd_err find_teacher(struct store *store, const struct job_wanted *wa
         return pd_fail(why, PD_ERR_NOMEM, "no memory for the teacher's document");
     if (!f->path[0])
         job_report_error(report, place, "has its checkpoint outside the state folder");
+    else if (!f->document[0])
+        job_report_error(report, place, "was registered without a description of its network");
     else if (wanted->sha256[0] && strcmp(wanted->sha256, f->sha256) != 0)
         job_report_error(report, "#/train/teacher/sha256", "is not that of %s which is there now, %.12s",
                          f->model, f->sha256);

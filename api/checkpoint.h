@@ -4,7 +4,8 @@
 #include "api/http.h"
 #include "daemon/job/job.h"
 
-/* Where the document's kind works with a checkpoint, finds it and appends the complete document; appends
+/* Where the document's kind works with a checkpoint, or its training begins with one (train.start), finds it and appends
+ * the complete document; appends
  * nothing for other documents. What is wrong with the document goes to the report (PD_ERR_INVALID); a store
  * that cannot be read fails the request. */
 PD_NODISCARD enum pd_err api_checkpoint_fold(struct api_req *r, const char *json, size_t len,

@@ -429,6 +429,22 @@ static enum pd_err best_json(struct store *store, int64_t id, const struct best_
     return err == PD_ERR_NOT_FOUND ? PD_OK : err;
 }
 
+/* What the run took of the weights that it began with; null: it began with initial values, or has not begun. */
+static enum pd_err start_json(struct store *store, int64_t id, struct pd_buf *b, struct pd_why *why)
+{
+    struct pd_buf data;
+    enum pd_err err;
+
+    pd_buf_init(&data, 0);
+    err = store_run_event(store, id, "worker.started_from", &data, why);
+    if (err == PD_OK)
+        api_json_kv_raw(b, "started_from", data.data);
+    else
+        api_json_kv_null(b, "started_from");
+    pd_buf_done(&data);
+    return err == PD_ERR_NOT_FOUND ? PD_OK : err;
+}
+
 static bool attempt_row(void *ctx, const struct store_attempt *attempt)
 {
     api_row_attempt(ctx, attempt);
@@ -453,6 +469,8 @@ void api_answer_run(struct api_req *r, int64_t id, bool conditional)
         err = store_run_get(store, id, run_row, &a, &why);
         if (err == PD_OK && !a.unchanged)
             err = best_json(store, id, &a.best, &b, &why);
+        if (err == PD_OK && !a.unchanged)
+            err = start_json(store, id, &b, &why);
         if (err == PD_OK && !a.unchanged)
             err = store_run_space(store, id, &space, &why);
         if (err == PD_OK && !a.unchanged) {

@@ -756,18 +756,26 @@ static void submit(struct api_req *r, struct request *q, bool judged)
 static enum pd_err parse(struct api_req *r, const struct job_env *env, const char *json, size_t len,
                          struct parsed *ret)
 {
-    struct pd_buf complete;
+    struct pd_buf begun, taught; /* with the file of the checkpoint or start; with that of the teacher too */
     enum pd_err err;
 
-    pd_buf_init(&complete, JOB_MAX_BYTES);
-    err = api_checkpoint_fold(r, json, len, &complete, &ret->report);
-    if (err == PD_OK && !complete.len) /* no kind has both */
-        err = api_teacher_fold(r, json, len, &complete, &ret->report);
-    if (err == PD_OK && complete.len)
-        err = job_parse(complete.data, complete.len, env, &ret->job, &ret->report);
-    else if (err == PD_OK)
+    pd_buf_init(&begun, JOB_MAX_BYTES);
+    pd_buf_init(&taught, JOB_MAX_BYTES);
+    err = api_checkpoint_fold(r, json, len, &begun, &ret->report);
+    if (err == PD_OK && begun.len) {
+        json = begun.data;
+        len = begun.len;
+    }
+    if (err == PD_OK)
+        err = api_teacher_fold(r, json, len, &taught, &ret->report);
+    if (err == PD_OK && taught.len) {
+        json = taught.data;
+        len = taught.len;
+    }
+    if (err == PD_OK)
         err = job_parse(json, len, env, &ret->job, &ret->report);
-    pd_buf_done(&complete);
+    pd_buf_done(&begun);
+    pd_buf_done(&taught);
     return err;
 }
 

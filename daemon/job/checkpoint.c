@@ -103,7 +103,7 @@ static void want_complete(json_t *named, struct job_wanted *w, struct job_report
     int64_t step = number_of(json_object_get(named, "step"));
 
     w->run = number_of(json_object_get(named, "run"));
-    if (w->run < 1 || step < 0 || (model && strlen(model) >= sizeof w->model) || !sha256 ||
+    if (w->run < (model ? 0 : 1) || step < 0 || (model && strlen(model) >= sizeof w->model) || !sha256 ||
         strlen(sha256) + 1 != sizeof w->sha256)
         job_report_error(report, "#/evaluate",
                          "must be as a resolved document has it; name model or run instead");
@@ -112,6 +112,123 @@ static void want_complete(json_t *named, struct job_wanted *w, struct job_report
         snprintf(w->checkpoint, sizeof w->checkpoint, "%lld", (long long)step);
         memcpy(w->sha256, sha256, sizeof w->sha256);
     }
+}
+
+/* ---- the weights that training begins with ---- */
+
+/* The member train.start, if the document trains and has one; *ret_doc is the caller's either way. */
+static json_t *start_of(const char *json, size_t len, json_t **ret_doc)
+{
+    const char *kind;
+    json_t *start;
+
+    *ret_doc = NULL;
+    if (job_json_load(json, len, ret_doc, NULL) != PD_OK)
+        return NULL;
+    kind = json_string_value(json_object_get(*ret_doc, "kind"));
+    start = json_object_get(json_object_get(*ret_doc, "train"), "start");
+    return json_is_object(start) && (!kind || !strcmp(kind, "train")) ? start : NULL;
+}
+
+enum pd_err job_start_wanted(const char *json, size_t len, struct job_wanted *ret, struct job_report *report)
+{
+    static const char at[] = "#/train/start";
+    json_t *doc, *start = start_of(json, len, &doc), *model = json_object_get(start, "model"),
+                 *run = json_object_get(start, "run"), *checkpoint = json_object_get(start, "checkpoint");
+    const char *name = json_string_value(model), *which = json_string_value(checkpoint),
+               *sha256 = json_string_value(json_object_get(start, "sha256"));
+    size_t before = report->error_count;
+
+    memset(ret, 0, sizeof *ret);
+    ret->present = start != NULL;
+    ret->run = number_of(run);
+    if (start && sha256 && strlen(sha256) + 1 == sizeof ret->sha256) { /* complete: the very file */
+        memcpy(ret->sha256, sha256, sizeof ret->sha256);
+        snprintf(ret->model, sizeof ret->model, "%s", name && strlen(name) < sizeof ret->model ? name : "");
+        snprintf(ret->checkpoint, sizeof ret->checkpoint, "%lld",
+                 (long long)number_of(json_object_get(start, "step")));
+        if (!ret->model[0] && ret->run < 1)
+            job_report_error(report, at, "must be as a resolved document has it; name model or run instead");
+    } else if (start && (!model || json_is_null(model)) == (!run || json_is_null(run))) {
+        job_report_error(report, at, "needs either model, such as \"mnist:3\", or run with checkpoint");
+    } else if (start && name && *name && strlen(name) < sizeof ret->model && !checkpoint) {
+        snprintf(ret->model, sizeof ret->model, "%s", name);
+    } else if (start && model && !json_is_null(model)) {
+        job_report_error(report, at,
+                         "model must be a version of a model, such as \"mnist:3\", without checkpoint");
+    } else if (start && ret->run < 1) {
+        job_report_error(report, "#/train/start/run", "must be the id of a run");
+    } else if (start && (!checkpoint || (which && (!strcmp(which, "best") || !strcmp(which, "last"))))) {
+        snprintf(ret->checkpoint, sizeof ret->checkpoint, "%s", which ? which : "best");
+    } else if (start && number_of(checkpoint) >= 0) {
+        snprintf(ret->checkpoint, sizeof ret->checkpoint, "%lld", (long long)number_of(checkpoint));
+    } else if (start) {
+        job_report_error(report, "#/train/start/checkpoint",
+                         "must be best, last, or the step of a checkpoint");
+    }
+    json_decref(doc);
+    return report->failed ? PD_ERR_NOMEM : report->error_count > before ? PD_ERR_INVALID : PD_OK;
+}
+
+/* Of a document without a network: that of the file. */
+static bool take_network(json_t *doc, const char *document, struct job_report *report)
+{
+    static const char *const sections[] = {"model", "attention", "norm"};
+    struct pd_buf whole;
+    json_t *from = NULL, *copy;
+    struct pd_why why = {""};
+    bool ok = true;
+    enum pd_err err;
+
+    if (json_object_get(doc, "model") || json_object_get(doc, "recipe") || json_object_get(doc, "template"))
+        return true;
+    if (!document[0]) {
+        job_report_error(report, "#/model", "is needed: the file does not describe its network");
+        return true;
+    }
+    pd_buf_init(&whole, 0);
+    err = job_config_complete(document, strlen(document), &whole, &why);
+    if (err == PD_ERR_INVALID)
+        job_report_error(report, "#/model", "is needed: the network of the file is no longer taken: %s",
+                         why.text);
+    ok =
+        err == PD_ERR_INVALID || (err == PD_OK && job_json_load(whole.data, whole.len, &from, NULL) == PD_OK);
+    for (size_t i = 0; from && ok && i < sizeof sections / sizeof *sections; i++) {
+        json_t *v = json_object_get(from, sections[i]);
+
+        if (!v || json_object_get(doc, sections[i]))
+            continue;
+        copy = job_json_copy(v);
+        ok = copy && json_object_set_new(doc, sections[i], copy) == 0;
+    }
+    json_decref(from);
+    pd_buf_done(&whole);
+    return ok;
+}
+
+enum pd_err job_start_fold(const char *json, size_t len, const struct job_found *found,
+                           struct pd_buf *ret_json, struct job_report *report)
+{
+    json_t *doc, *start = start_of(json, len, &doc);
+    size_t before = report->error_count;
+    char run[24];
+    bool ok = start != NULL;
+
+    snprintf(run, sizeof run, "%lld", (long long)found->run);
+    if (ok)
+        json_object_del(start, "checkpoint");
+    ok = ok &&
+         json_object_set_new(start, "model", found->model ? json_string(found->model) : json_null()) == 0 &&
+         json_object_set_new(start, "run", found->run ? json_string(run) : json_null()) == 0 &&
+         json_object_set_new(start, "step", json_integer(found->step)) == 0 &&
+         json_object_set_new(start, "path", json_string(found->path)) == 0 &&
+         json_object_set_new(start, "sha256", json_string(found->sha256)) == 0 &&
+         take_network(doc, found->document, report);
+    if (ok)
+        job_json_write(doc, ret_json);
+    ok = ok && pd_buf_err(ret_json) == PD_OK && !report->failed;
+    json_decref(doc);
+    return report->error_count > before && !report->failed ? PD_ERR_INVALID : ok ? PD_OK : PD_ERR_NOMEM;
 }
 
 enum pd_err job_checkpoint_wanted(const char *json, size_t len, struct job_wanted *ret,

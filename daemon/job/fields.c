@@ -503,6 +503,40 @@ const struct job_field job_fields[] = {
      RULE(job_rule_init, "trunc_normal; gpt normal"), SAYS("initial weights", "M55")},
     {ROW("/train/init_fan", JOB_T_ENUM, config.train.init_fan), .names = &init_fan, DEF("\"separate\""),
      WITH(job_use_xavier), SAYS("fans of the fused query-key-value matrix", "M55")},
+    {ROW("/train/start", JOB_T_OBJECT, config.train.start.present), DEF("null"), FLAGS(NULLABLE | FIXED),
+     SAYS("weights that training begins with, instead of initial values: {\"model\": \"name:version\"} or "
+          "{\"run\": "
+          "\"12\", \"checkpoint\": \"best\"}; a document without a network takes that of the file",
+          "")},
+    {ROW("/train/start/model", JOB_T_STRING, config.train.start.model), RANGE(1, 160), DEF("null"),
+     FLAGS(ASIDE | NULLABLE | FIXED), SAYS("the version of a model that was named", "")},
+    {ROW("/train/start/run", JOB_T_STRING, config.train.start.run), RANGE(1, 20), DEF("null"),
+     FLAGS(ASIDE | NULLABLE | FIXED), .check = job_check_run, SAYS("the run that wrote the checkpoint", "")},
+    {ROW("/train/start/step", JOB_T_INT, config.train.start.step), RANGE(0, 1e9),
+     RULE(job_rule_required, "filled in by polyd"), FLAGS(ASIDE | FIXED), SAYS("its step", "")},
+    {ROW("/train/start/path", JOB_T_STRING, config.train.start.path), RANGE(1, 1024),
+     RULE(job_rule_required, "filled in by polyd"), FLAGS(ASIDE | FIXED), .check = job_check_in_state,
+     SAYS("its file, from the state folder on", "")},
+    {ROW("/train/start/sha256", JOB_T_STRING, config.train.start.sha256), RANGE(64, 64),
+     RULE(job_rule_required, "filled in by polyd"), FLAGS(FIXED), SAYS("the file's digest", "")},
+    {ROW("/train/start/optimizer", JOB_T_BOOL, config.train.start.optimizer), DEF("false"), FLAGS(FIXED),
+     SAYS("the optimiser's states are taken too: to go on with an own run for more epochs or on other data, "
+          "with the "
+          "same optimiser; schedule and steps begin anew",
+          "")},
+    {ROW("/train/start/reset", JOB_T_STRING, config.train.start.reset), RANGE(1, 4096), DEF("null"),
+     FLAGS(NULLABLE | FIXED),
+     SAYS("beginnings of names, with commas between: these parameters keep their initial values, such as the "
+          "head for "
+          "other classes: \"head.\"",
+          "")},
+    {ROW("/train/freeze", JOB_T_STRING, config.train.freeze), RANGE(1, 4096), DEF("null"), FLAGS(NULLABLE),
+     SAYS("beginnings of names, with commas between: these parameters are not trained", "")},
+    {ROW("/train/layer_decay", JOB_T_NUMBER, config.train.layer_decay), RANGE(0, 1), DEF("1"), FLAGS(OPEN0),
+     SAYS("learning rate of a block, in rates of the block behind it: with L blocks that of the head times "
+          "this to the "
+          "power L + 1 for the embedding (timm)",
+          "")},
     {ROW("/train/ema", JOB_T_NUMBER, config.train.ema), RANGE(0, 1), DEF("null"),
      FLAGS(NULLABLE | OPEN0 | BELOW), SAYS("decay of the averaged weights, which are scored apart", "M102")},
     {ROW("/train/ema_serve", JOB_T_BOOL, config.train.ema_serve), DEF("false"), WITH(job_use_ema),

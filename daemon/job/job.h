@@ -291,6 +291,19 @@ struct job_sched {
     double factor;
 };
 
+/* The weights that training begins with, instead of initial values. The daemon fills in which file it is. */
+struct job_start {
+    bool present;
+    const char *model; /* as it was named; NULL = by its run */
+    const char *run;   /* that wrote the file; NULL = none did */
+    int64_t step;
+    const char *path;   /* from the state folder on */
+    const char *sha256; /* of the file, hexadecimal */
+    bool optimizer;     /* the optimiser's states are taken too */
+    const char
+        *reset; /* beginnings of names, with commas between, that keep their initial values; NULL = none */
+};
+
 struct job_teacher {
     bool present;
     const char *model;  /* "name:3" */
@@ -330,6 +343,10 @@ struct job_train {
     bool ema_serve;
     struct job_stop stop;
     struct job_teacher teacher;
+    struct job_start start;
+    const char *
+        freeze; /* beginnings of names of parameters that are not trained, with commas between; NULL = none */
+    double layer_decay;  /* of learning rates, from each block to the one before */
     int pinn_derivative; /* enum job_pinn_derivative */
     int64_t nonfinite_limit;
     int64_t eval_every; /* steps; 0: the length in steps was not known when resolving, see bound.eval_every */
@@ -567,6 +584,13 @@ PD_NODISCARD enum pd_err job_checkpoint_wanted(const char *json, size_t len, str
  * document does not say of the data. */
 PD_NODISCARD enum pd_err job_checkpoint_fold(const char *json, size_t len, const struct job_found *found,
                                              struct pd_buf *ret_json, struct job_report *report);
+
+/* The same of the checkpoint or version that training begins with (train.start). present: it names one. */
+PD_NODISCARD enum pd_err job_start_wanted(const char *json, size_t len, struct job_wanted *ret,
+                                          struct job_report *report);
+/* Appends the document with the file in train.start; one that describes no network takes that of the file. */
+PD_NODISCARD enum pd_err job_start_fold(const char *json, size_t len, const struct job_found *found,
+                                        struct pd_buf *ret_json, struct job_report *report);
 
 /* The model that the document learns from (train.teacher): `model`, and `sha256` of a resolved document. Not
  * present where there is none, and where the document is wrong in another way, which is left to job_parse. */

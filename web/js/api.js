@@ -323,6 +323,15 @@ export const registerModel = (name, runId, checkpoint) =>
     json(`/api/v1/models/${encodeURIComponent(name)}/versions`, { method: 'POST', body: checkpoint ? { checkpoint_id: checkpoint } : { run_id: runId } });
 
 /**
+ * A safetensors file becomes the next version of a model; the browser reads it while it sends.
+ * @param {string} name
+ * @param {File} file
+ * @param {{preset: string, description: string, tokenizer: string}} what
+ */
+export const uploadModel = (name, file, what) =>
+    json(`/api/v1/models/${encodeURIComponent(name)}/versions${query(what)}`, { method: 'POST', raw: file, headers: { 'Content-Type': 'application/octet-stream' } });
+
+/**
  * @param {AbortSignal} signal
  * @returns {Promise<import('./types').Model[]>}
  */

@@ -354,6 +354,25 @@ enum pd_err store_event_list(struct store *s, const struct store_event_query *q,
     return err;
 }
 
+enum pd_err store_run_event(struct store *s, int64_t run_id, const char *kind, struct pd_buf *out,
+                            struct pd_why *why)
+{
+    sqlite3_stmt *st;
+    enum pd_err err =
+        db_bind(&s->db, &st, why,
+                "SELECT data FROM event WHERE run_id = ?1 AND run_id <> 0 AND kind = ?2 ORDER BY id "
+                "DESC LIMIT 1",
+                "it", run_id, kind);
+
+    if (err == PD_OK)
+        err = db_step(&s->db, st, why);
+    if (err != PD_OK)
+        return err;
+    pd_buf_str(out, db_text(st, 0));
+    db_done(st);
+    return pd_buf_err(out);
+}
+
 enum pd_err store_event_last(struct store *s, int64_t *ret_id, struct pd_why *why)
 {
     return db_int(&s->db, ret_id, why, "SELECT coalesce(max(id), 0) FROM event", "");

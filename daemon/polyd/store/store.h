@@ -364,6 +364,9 @@ struct store_event_query {
 PD_NODISCARD enum pd_err store_event_list(struct store *s, const struct store_event_query *q,
                                           bool (*row)(void *ctx, const struct store_event *e), void *ctx,
                                           struct pd_why *why);
+/* The data (JSON) of the run's newest event of this kind, appended; PD_ERR_NOT_FOUND. */
+PD_NODISCARD enum pd_err store_run_event(struct store *s, int64_t run_id, const char *kind,
+                                         struct pd_buf *out, struct pd_why *why);
 /* Highest event id, 0 when there is none. */
 PD_NODISCARD enum pd_err store_event_last(struct store *s, int64_t *ret_id, struct pd_why *why);
 

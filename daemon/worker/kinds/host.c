@@ -121,6 +121,7 @@ struct train_dirs kind_dirs(struct attempt *a, struct kind_folders *f)
     dirs.state = f->state;
     if (worker_cache_dir(a->socket_path, f->cache, sizeof f->cache))
         dirs.cache = f->cache;
+    dirs.state = f->state[0] ? f->state : NULL;
     return dirs;
 }
 

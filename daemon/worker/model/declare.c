@@ -65,7 +65,7 @@ static void add_param(struct net *n, size_t i)
         return;
     }
     n->param[i] = pk_param(n->g, p->name, model_param_dtype(n->m, i), p->shape);
-    if (!n->copies || !p->factor)
+    if (!n->copies || !p->factor || p->frozen) /* no update would write the copy */
         return;
     model_copy_name(n->m, i, half, sizeof half);
     pk_working_copy(n->g, n->param[i], pk_state(n->g, half, PK_BF16, p->shape, PK_CAT_WEIGHTS));
@@ -105,8 +105,8 @@ struct pk_val net_rank_mean(struct net *n, struct pk_val x)
     return n->ranks > 1 ? pk_scale(n->g, pk_all_reduce(n->g, x, -1), 1.0 / n->ranks) : x;
 }
 
-/* Each kind in the order of asking. */
-static enum pd_err buffers_last(struct model *m, struct pd_why *why)
+/* What is trained, then the rest: each in the order of asking. */
+static enum pd_err trained_first(struct model *m, struct pd_why *why)
 {
     struct model_param *param = calloc(m->count + 1, sizeof *param);
     size_t *place = calloc(m->count + 1, sizeof *place), at = 0;
@@ -118,7 +118,7 @@ static enum pd_err buffers_last(struct model *m, struct pd_why *why)
     }
     for (int buffers = 0; buffers < 2; buffers++) {
         for (size_t i = 0; i < m->count; i++)
-            if ((m->param[i].role == MODEL_ROLE_BUFFER) == buffers) {
+            if ((m->param[i].role == MODEL_ROLE_BUFFER || m->param[i].frozen) == buffers) {
                 place[i] = at;
                 param[at++] = m->param[i];
             }
@@ -138,7 +138,100 @@ enum pd_err model_declare(struct model *m, struct pd_why *why)
 {
     enum pd_err err = model_write_once(m, why);
 
-    return err == PD_OK ? buffers_last(m, why) : err;
+    return err == PD_OK ? trained_first(m, why) : err;
+}
+
+/* ---- what fine-tuning says of parameters ---- */
+
+/* The next name of a list with commas; false behind the last. */
+static bool next_name(const char **at, const char **ret, size_t *ret_len)
+{
+    const char *p = *at + strspn(*at, ", "), *end = p + strcspn(p, ",");
+
+    *at = end;
+    *ret = p;
+    while (end > p && end[-1] == ' ')
+        end--;
+    *ret_len = (size_t)(end - p);
+    return end > p;
+}
+
+bool model_name_listed(const char *names, const char *name)
+{
+    const char *one;
+    size_t len;
+
+    while (names && next_name(&names, &one, &len))
+        if (!strncmp(name, one, len))
+            return true;
+    return false;
+}
+
+enum pd_err model_freeze(struct model *m, const char *names, struct pd_why *why)
+{
+    const char *at = names, *one;
+    size_t len;
+    enum pd_err err;
+
+    while (at && next_name(&at, &one, &len)) {
+        bool found = false;
+
+        for (size_t i = 0; i < m->count; i++)
+            if (!strncmp(m->param[i].name, one, len))
+                found = m->param[i].frozen = true;
+        if (!found)
+            return pd_fail(why, PD_ERR_INVALID, "#/train/freeze: no parameter's name begins with '%.*s'",
+                           (int)len, one);
+    }
+    err = trained_first(m, why);
+    if (err == PD_OK && !m->trained)
+        err = pd_fail(why, PD_ERR_INVALID, "#/train/freeze: nothing is left to train");
+    return err;
+}
+
+/* The length of the beginning of `name` that `pattern` describes, in which * stands for digits; 0: it does not fit. */
+static size_t block_len(const char *pattern, const char *name)
+{
+    const char *at = name;
+
+    for (; *pattern; pattern++) {
+        size_t digits = strspn(at, "0123456789");
+
+        if (*pattern == '*' ? !digits : *at != *pattern)
+            return 0;
+        at += *pattern == '*' ? digits : 1;
+    }
+    return *at == '.' ? (size_t)(at - name) : 0;
+}
+
+void model_layer_decay(struct model *m, double decay)
+{
+    const char *pattern = m->spec.arch->block, *last = NULL;
+    size_t blocks = 0, last_len = 0, last_block = 0;
+
+    if (decay == 1 || !pattern)
+        return;
+    for (int pass = 0; pass < 2; pass++) { /* how many blocks there are, then what each parameter is */
+        size_t seen = 0;
+
+        last = NULL;
+        for (size_t i = 0; i < m->count; i++) {
+            const char *name = m->param[i].name;
+            size_t len = block_len(pattern, name);
+
+            if (len && !(last && last_len == len && !strncmp(last, name, len))) {
+                last = name;
+                last_len = len;
+                seen++;
+            }
+            if (len && !pass)
+                last_block = i;
+            if (pass)
+                m->param[i].lr_mult *=
+                    pow(decay, (double)(blocks + 1 - (i > last_block ? blocks + 1 : seen)));
+        }
+        blocks = seen;
+    }
 }
 
 static double limit_of(const struct model_spec *s)

@@ -192,7 +192,9 @@ static void write_buffers(struct net *n, const struct model_train_options *o, bo
 
     pk_graph_scope(n->g, "buffers");
     for (size_t i = m->trained; i < m->count; i++) {
-        const struct net_change c = parts ? (struct net_change){.x = next_state(n, i)} : n->change[i];
+        const struct net_change c = m->param[i].frozen ? (struct net_change){.x = PK_NONE}
+                                    : parts            ? (struct net_change){.x = next_state(n, i)}
+                                                       : n->change[i];
         char name[80];
 
         if (c.x.id)
@@ -228,7 +230,11 @@ static void write_next(struct net *n, struct pk_val first)
     const struct model *m = n->m;
 
     for (size_t i = m->trained; i < m->count; i++) {
-        const struct pk_val next = next_state(n, i);
+        struct pk_val next;
+
+        if (m->param[i].frozen)
+            continue;
+        next = next_state(n, i);
 
         pk_blend(n->g, next, n->param[i], first, 0);
         if (n->change[i].x.id)

@@ -172,6 +172,7 @@ struct model_param {
     bool narrow;     /* held in bf16 where the spec's `weights` says so */
     bool decay;      /* belongs to the decayed group */
     double lr_mult;
+    bool frozen; /* not trained (model_freeze) */
     struct model_start start;
 };
 
@@ -181,7 +182,16 @@ PD_NODISCARD enum pd_err model_new(const struct model_spec *spec, struct model *
 struct model *model_free(struct model *m);
 /* Borrowed until model_free. */
 const struct model_spec *model_spec(const struct model *m);
-/* The table: first what optimisers change, in the order of the network, then its buffers. */
+/* Before any graph is made of it: parameters whose names begin with one of `names` (commas between, blanks around them
+ * do not count) are not trained. PD_ERR_INVALID: one of them is the beginning of no name, or nothing is left. */
+PD_NODISCARD enum pd_err model_freeze(struct model *m, const char *names, struct pd_why *why);
+/* Multiplies learning rates as timm's layer-wise decay: by decay^(blocks + 1 - layer), where block i is layer i + 1, what
+ * is asked for before the first block layer 0, and what comes behind the last layer blocks + 1, of rate 1. */
+void model_layer_decay(struct model *m, double decay);
+/* Whether the name begins with one of `names` as above; NULL: no name does. */
+bool model_name_listed(const char *names, const char *name);
+
+/* The table: first what optimisers change, in the order of the network, then frozen parameters and buffers. */
 size_t model_param_count(const struct model *m);
 size_t model_trained_count(const struct model *m); /* without the buffers */
 const struct model_param *model_param(const struct model *m, size_t i);
@@ -420,6 +430,9 @@ struct model_store *model_store_free(struct model_store *s);
 PD_NODISCARD enum pd_err model_store_init(struct model_store *s, uint64_t seed, struct pd_why *why);
 PD_NODISCARD enum pd_err model_store_read(struct model_store *s, const struct data_st *st,
                                           struct pd_why *why);
+/* Sets parameter i to a tensor of as many floats. */
+PD_NODISCARD enum pd_err model_store_set(struct model_store *s, size_t i, const struct data_st_tensor *t,
+                                         struct pd_why *why);
 /* The same of the averaged weights, which a run with train.ema keeps. */
 PD_NODISCARD enum pd_err model_store_read_averages(struct model_store *s, const struct data_st *st,
                                                    struct pd_why *why);

@@ -122,6 +122,23 @@ static enum pd_err put(void *user, size_t i, const void *data, size_t bytes, str
     return upload(user, i, data, why);
 }
 
+enum pd_err model_store_set(struct model_store *s, size_t i, const struct data_st_tensor *t,
+                            struct pd_why *why)
+{
+    const bool wide = s->m->spec.dtype == PK_F64;
+    uint64_t count = (uint64_t)pk_shape_count(&s->m->param[i].shape);
+    void *host = malloc((size_t)count * sizeof(double) + 1);
+    enum pd_err err = PD_OK;
+
+    if (!host)
+        return pd_fail(why, PD_ERR_NOMEM, "no memory for '%s'", s->m->param[i].name);
+    err = wide ? data_st_read_f64(t, host, count, why) : data_st_read_f32(t, host, count, why);
+    if (err == PD_OK)
+        err = upload(s, i, host, why);
+    free(host);
+    return err;
+}
+
 enum pd_err model_store_read(struct model_store *s, const struct data_st *st, struct pd_why *why)
 {
     return model_params_read(s->m, st, false, put, s, why);

@@ -48,17 +48,17 @@ struct state_text {
 };
 
 static const char *const state_keys[] = {
-    "polyd.step",       "polyd.applied",     "polyd.nonfinite",  "polyd.consecutive", "polyd.eval_due",
-    "polyd.best_step",  "polyd.stop_waited", "polyd.loss_train", "polyd.loss_val",    "polyd.metric_val",
-    "polyd.best_value", "polyd.score",       "polyd.stop_best"};
+    "polyd.step",       "polyd.applied",     "polyd.nonfinite",      "polyd.consecutive", "polyd.eval_due",
+    "polyd.best_step",  "polyd.stop_waited", "polyd.applied_before", "polyd.loss_train",  "polyd.loss_val",
+    "polyd.metric_val", "polyd.best_value",  "polyd.score",          "polyd.stop_best"};
 #define STATE_KEYS (sizeof state_keys / sizeof state_keys[0])
-#define STATE_INTS 7
+#define STATE_INTS 8
 
 static void state_to_meta(const struct train_state *s, struct state_text *text,
                           struct data_st_meta_item *items)
 {
-    const int64_t ints[] = {s->step,     s->applied,   s->nonfinite,  s->consecutive,
-                            s->eval_due, s->best_step, s->stop_waited};
+    const int64_t ints[] = {s->step,     s->applied,   s->nonfinite,   s->consecutive,
+                            s->eval_due, s->best_step, s->stop_waited, s->applied_before};
     const double numbers[] = {s->loss_train, s->loss_val, s->metric_val,
                               s->best_value, s->score,    s->stop_best};
 
@@ -80,7 +80,9 @@ static enum pd_err state_from_meta(const struct data_st *st, struct train_state 
         const char *text = data_st_meta(st, state_keys[i]);
         char *end = NULL;
 
-        if (!text && !strncmp(state_keys[i], "polyd.stop_", 11)) /* a file from before train.stop */
+        /* a file from before train.stop, or train.start */
+        if (!text &&
+            (!strncmp(state_keys[i], "polyd.stop_", 11) || !strcmp(state_keys[i], "polyd.applied_before")))
             text = i < STATE_INTS ? "0" : "nan";
         if (text && i < STATE_INTS)
             ints[i] = strtoll(text, &end, 10);
@@ -96,6 +98,7 @@ static enum pd_err state_from_meta(const struct data_st *st, struct train_state 
                                 .eval_due = ints[4] != 0,
                                 .best_step = ints[5],
                                 .stop_waited = ints[6],
+                                .applied_before = ints[7],
                                 .loss_train = numbers[0],
                                 .loss_val = numbers[1],
                                 .metric_val = numbers[2],

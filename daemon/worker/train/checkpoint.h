@@ -14,11 +14,12 @@
 
 /* What is saved beside tensors. */
 struct train_state {
-    int64_t step;        /* finished steps */
-    int64_t applied;     /* of those, how many changed the parameters: t of the bias corrections */
-    int64_t nonfinite;   /* the others */
-    int64_t consecutive; /* skipped ones at the end */
-    bool eval_due;       /* the evaluation of this step was still to be made */
+    int64_t step;           /* finished steps */
+    int64_t applied;        /* of those, how many changed the parameters: t of the bias corrections */
+    int64_t applied_before; /* by the run whose optimiser this one goes on with (train.start.optimizer) */
+    int64_t nonfinite;      /* the others */
+    int64_t consecutive;    /* skipped ones at the end */
+    bool eval_due;          /* the evaluation of this step was still to be made */
     double loss_train, loss_val, metric_val; /* last known; NaN if none */
     double best_value;
     int64_t best_step;   /* -1 = none */

@@ -52,6 +52,17 @@ struct checkpoints *checkpoints_close(struct checkpoints *c)
 
 /* ---- the start ---- */
 
+/* Rank 0: initial values, and over them what train.start names. */
+static enum pd_err begin(struct checkpoints *c, struct train_state *state, struct pd_why *why)
+{
+    enum pd_err err = trainer_begin(c->trainer, why);
+
+    if (err != PD_OK || !c->session->config->train.start.present)
+        return err;
+    err = contents_start(c->contents, state, why);
+    return err == PD_OK ? trainer_begin_averages(c->trainer, why) : err;
+}
+
 /* Rank 0: loads the first good one of the checkpoints that the run is told to go on from, or starts from the
  * seed. */
 static enum pd_err load(struct checkpoints *c, struct train_state *state, struct pd_why *why)
@@ -80,7 +91,7 @@ static enum pd_err load(struct checkpoints *c, struct train_state *state, struct
         reporter_log(reporter, "checkpoint unusable, trying an older one: %s", reason.text);
     }
     reporter_event(reporter, "start", "step=0", "starting from the seed");
-    return trainer_begin(c->trainer, why);
+    return begin(c, state, why);
 }
 
 /* Rank 0's state and tensors to all. */
@@ -93,7 +104,7 @@ static enum pd_err share(struct checkpoints *c, struct train_state *state, struc
         err = ranks_share(s->ranks, &c->saved_step, sizeof c->saved_step, 0, why);
     /* at the very start moments are zero everywhere; averages are not */
     if (err == PD_OK)
-        err = contents_share(c->contents, c->saved_step >= 0, why);
+        err = contents_share(c->contents, c->saved_step >= 0 || s->config->train.start.optimizer, why);
     if (err == PD_OK && c->saved_step < 0 && s->setup.rank > 0)
         err = trainer_begin_averages(c->trainer, why);
     return err == PD_OK ? contents_compare(c->contents, why) : err;

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "daemon/worker/train/exchange.h"
+#include "daemon/worker/train/start.h"
 
 #define OWN_ITEMS 24 /* of the metadata, whose text is kept here */
 
@@ -294,6 +295,28 @@ enum pd_err contents_read(struct contents *c, const char *path, struct train_sta
             c->loaded = st;
             st = NULL; /* kept until contents_share */
         }
+    }
+    data_st_free(st);
+    return err;
+}
+
+enum pd_err contents_start(struct contents *c, struct train_state *ret, struct pd_why *why)
+{
+    const struct session *s = c->session;
+    const size_t params = model_param_count(s->setup.model);
+    struct data_st *st = NULL;
+    enum pd_err err = start_open(s, &st, why);
+
+    if (err == PD_OK)
+        err = start_params(s, trainer_store(c->trainer), st, why);
+    if (err == PD_OK && s->config->train.start.optimizer)
+        err = start_states(s, st, &ret->applied_before, why);
+    for (size_t i = params; err == PD_OK && s->config->train.start.optimizer && i < c->tensor_count; i++)
+        if (!c->tensors[i].st.data && strncmp(c->tensors[i].st.name, "ema.", 4) != 0)
+            err = read_tensor(c, s->config->train.start.path, st, &c->tensors[i], why);
+    if (err == PD_OK && s->setup.ranks > 1 && s->config->train.start.optimizer) {
+        c->loaded = st;
+        st = NULL; /* kept until contents_share */
     }
     data_st_free(st);
     return err;

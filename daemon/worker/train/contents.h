@@ -22,6 +22,10 @@ PD_NODISCARD enum pd_err contents_write(struct contents *c, const char *path, co
 PD_NODISCARD enum pd_err contents_read(struct contents *c, const char *path, struct train_state *ret,
                                        struct pd_why *why);
 
+/* Sets parameters, and with train.start.optimizer the optimiser's states and ret->applied_before, to those of the file
+ * that train.start names, and reports what it did not find or did not use (event started_from). Rank 0. */
+PD_NODISCARD enum pd_err contents_start(struct contents *c, struct train_state *ret, struct pd_why *why);
+
 /* ---- several ranks; nothing is done where there is one ---- */
 
 /* Hands rank 0's parameters, and with `all` averages and states, to every rank that keeps them. */

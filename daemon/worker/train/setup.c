@@ -235,6 +235,10 @@ static enum pd_err make_model(struct train_setup *s, const struct job_config *c,
 
     if (err == PD_OK)
         err = model_new(&spec, &s->model, why);
+    if (err == PD_OK)
+        model_layer_decay(s->model, c->train.layer_decay);
+    if (err == PD_OK && c->train.freeze)
+        err = model_freeze(s->model, c->train.freeze, why);
     return err == PD_OK ? set_task(s, c, why) : err;
 }
 

@@ -69,8 +69,8 @@ struct train_host {
     void *user;
     /* A batch of at most 1000 points, at least every half second while there are any. */
     void (*metrics)(void *user, const struct train_point *points, size_t count);
-    /* kind: "inputs" (digests of the data and the program), "start", "resume", "checkpoint_fallback", "checkpoint_removed", "checkpoint_failed",
-     * "nonfinite", "bad_picture", "early_stop", "tested", or a kind of data_warnings (data.h). fields: "key=value" pairs,
+    /* kind: "inputs" (digests of the data and the program), "start", "started_from", "resume", "checkpoint_fallback",
+     * "checkpoint_removed", "checkpoint_failed", "nonfinite", "bad_picture", "early_stop", "tested", or a kind of data_warnings (data.h). fields: "key=value" pairs,
      * blank-separated. */
     void (*event)(void *user, const char *kind, const char *text, const char *fields);
     void (*progress)(void *user, int64_t step, int64_t total);
@@ -111,6 +111,7 @@ struct train_dirs {
     const char *const *starts;
     size_t start_count;
     int threads;       /* CPU threads; 0 = the document's /resources/threads */
+    const char *state; /* the daemon's state folder, in which train.start lies; NULL = there is none */
     const char *cache; /* folder for tokens and decoded pictures, made if missing; NULL = none is kept */
     const char *state; /* folder that the path of a teacher's checkpoint begins in; NULL = there is none */
     struct train_ranks ranks;

@@ -21,7 +21,7 @@ struct trainer {
     bool begun;        /* a step is: its batch is at hand */
     int64_t part_done; /* of the step in progress: parts added up */
     /* of a run's state (struct train_state) */
-    int64_t step, applied, nonfinite, consecutive;
+    int64_t step, applied, applied_before, nonfinite, consecutive;
     double loss;
 };
 
@@ -138,6 +138,7 @@ void trainer_set_state(struct trainer *t, const struct train_state *from)
 {
     t->step = from->step;
     t->applied = from->applied;
+    t->applied_before = from->applied_before;
     t->nonfinite = from->nonfinite;
     t->consecutive = from->consecutive;
     t->loss = from->loss_train;
@@ -147,6 +148,7 @@ void trainer_get_state(const struct trainer *t, struct train_state *to)
 {
     to->step = t->step;
     to->applied = t->applied;
+    to->applied_before = t->applied_before;
     to->nonfinite = t->nonfinite;
     to->consecutive = t->consecutive;
     to->loss_train = t->loss;
@@ -295,7 +297,7 @@ enum pd_err trainer_step(struct trainer *t, bool *ret_done, struct pd_why *why)
         return err;
     began = pd_clock_mono_us();
     t->begun = false;
-    err = s->setup.optim->step(&closure, &s->setup.options, t->applied, lr, why);
+    err = s->setup.optim->step(&closure, &s->setup.options, t->applied_before + t->applied, lr, why);
     if (t->step + 1 < s->setup.steps)
         batches_send_next(t->batches);
     if (err == PD_OK)

@@ -199,7 +199,7 @@ static void check_tensor(struct import *m, struct findings *f, const struct data
     if (!pk_shape_equal(&shape, &p->shape))
         snprintf(text, sizeof text, "is %s, the network needs %s", pk_shape_text(&shape, have, sizeof have),
                  pk_shape_text(&p->shape, want, sizeof want));
-    else if (!is_float(t))
+    else if (!is_float(t) && !(p->role == MODEL_ROLE_BUFFER && t->dtype == DATA_ST_I64)) /* a count */
         snprintf(text, sizeof text, "is %s, no number with a fraction", data_st_dtype_name(t->dtype));
     else if (m->found[i])
         snprintf(text, sizeof text, "is there under two names");

@@ -178,14 +178,31 @@ function normOf(grads) {
     return Math.sqrt(squares);
 }
 
+const frozen = (s, name) => s.freeze.some(begin => name.startsWith(begin));
+
+/**
+ * What each parameter's rate is multiplied with: d^(L + 1 - layer), where the blocks of the network, in its order, are the
+ * layers 1 to L, what it reads before them is 0 and what stands behind them is L + 1 (timm's param_groups_layer_decay).
+ */
+function layerRates(s) {
+    const names = shapes(s).map(p => p.name), blockOf = name => /^(blocks\.\d+|transformer\.h\.\d+|layers\.\d+\.blocks\.\d+)\./.exec(name)?.[1] ?? null;
+    const blocks = [...new Set(names.map(blockOf).filter(block => block !== null))], last = names.findLastIndex(name => blockOf(name) !== null);
+    let layer = 0;
+    return new Map(names.map((name, i) => {
+        if (blockOf(name) !== null)
+            layer = blocks.indexOf(blockOf(name)) + 1;
+        return [name, s.layerDecay ** (blocks.length + 1 - (i > last ? blocks.length + 1 : layer))];
+    }));
+}
+
 /** A step of the optimiser, in place. `applied` counts the steps that changed the parameters before this one. */
 export function update(s, state, grads, lr) {
-    const factor = s.clip ? Math.min(1, s.clip / (normOf(grads) + 1e-6)) : 1, t = state.applied + 1;
+    const factor = s.clip ? Math.min(1, s.clip / (normOf(grads) + 1e-6)) : 1, t = state.applied + 1, rates = layerRates(s);
     for (const p of shapes(s)) {
-        if (p.role === 'buffer')
+        if (p.role === 'buffer' || frozen(s, p.name))
             continue;
         const { data } = state.params.get(p.name), g = grads.get(p.name), wd = decays(s, p) ? s.decay : 0;
-        const eta = p.role === 'scale' ? lr * s.scaleLrMult : lr;
+        const eta = (p.role === 'scale' ? lr * s.scaleLrMult : lr) * rates.get(p.name);
         const m = state.m.get(p.name), v = state.v.get(p.name), average = state.ema?.get(p.name);
         for (let i = 0; i < data.length; i++) {
             let x = g[i] * factor;
@@ -232,15 +249,23 @@ function move(s, state, moments) {
  * @param {{train: (step: number) => {input: any, target: any}[], val?: {input: any, target: any}[], test?: {input: any, target: any}[],
  *     evals?: {name: string, samples: {input: any, target: any}[]}[]}} batches
  * @returns {{series: Map<string, Map<number, number>>, checkpoints: Map<number, Map<string, ArrayLike<number>>>,
- *     files: number[], best: {step: number, score: number}, steps: number, finished: boolean}} `checkpoints` holds the
+ *     files: number[], best: {step: number, score: number}, steps: number, finished: boolean}} `begin`: what it goes on from
+ *     instead of initial values: parameters, and with the optimiser its states and how many steps it has made. `checkpoints` holds the
  *     state at every step, `files` says which steps have a file in the end
  */
-export function train(s, batches) {
+export function train(s, batches, begin = null) {
     const zeros = params => new Map(Array.from(params, ([name, p]) => [name, new Float64Array(p.data.length)]));
     const buffers = new Set(shapes(s).filter(p => p.role === 'buffer').map(p => p.name));
     const params = initial(s), series = new Map(), checkpoints = new Map();
     const state = { params, m: zeros(params), v: zeros(params), applied: 0,
-        ema: s.ema === null ? null : new Map(Array.from(params, ([name, p]) => [name, p.data.slice()])) };
+        ema: null };
+    for (const [name, p] of params) {
+        p.data.set(begin?.params.get(name) ?? p.data);
+        state.m.get(name).set(begin?.m?.get(name) ?? []);
+        state.v.get(name).set(begin?.v?.get(name) ?? []);
+    }
+    state.applied = begin?.applied ?? 0;
+    state.ema = s.ema === null ? null : new Map(Array.from(params, ([name, p]) => [name, p.data.slice()]));
     const push = (key, step, value) => {
         if (!series.has(key))
             series.set(key, new Map());
@@ -271,7 +296,7 @@ export function train(s, batches) {
             saved.set(name, p.data.slice());
             if (state.ema)
                 saved.set(`ema.${name}`, state.ema.get(name).slice());
-            if (buffers.has(name))
+            if (buffers.has(name) || frozen(s, name))
                 continue;
             saved.set(`optim.m.${name}`, state.m.get(name).slice());
             if (s.optimizer === 'adamw')
@@ -295,6 +320,8 @@ export function train(s, batches) {
     boundary(0);
     while (step < s.steps && inRow < s.nonfiniteLimit && patient()) {
         const { loss, right, grads, moments } = gradient(s, params, batches.train(step), step);
+        for (const name of [...grads.keys()].filter(each => frozen(s, each)))
+            grads.delete(name);
         const lr = rate(s, step), norm = normOf(grads);
         push('loss/train', ++step, loss);
         if (s.classes)

@@ -34,6 +34,7 @@ export function checkpointsPart(page, gone) {
                         h('td', { class: 'num' }, h('span', { class: 'row end' },
                             h('a', { class: 'button small-button', href: checkpointFile(page.id, c.step, 'weights'), download: '', 'aria-label': `Download the weights of step ${c.step}`, title: 'The weights as safetensors, under the names of timm or Hugging Face' }, 'Weights'),
                             h('a', { class: 'button small-button', href: checkpointFile(page.id, c.step, 'file'), download: '', 'aria-label': `Download the checkpoint of step ${c.step}`, title: 'The whole file, with the optimiser’s state and the tokenizer' }, 'File'),
+                            h('a', { class: 'button small-button', href: `#/submit?start=${encodeURIComponent(page.id)}&checkpoint=${c.step}`, 'aria-label': `Continue from the checkpoint of step ${c.step}`, title: 'A new job that begins with these weights' }, 'Continue'),
                             h('a', { class: 'button small-button', href: `#/submit?evaluate=${encodeURIComponent(page.id)}&checkpoint=${c.step}`, 'aria-label': `Evaluate the checkpoint of step ${c.step}` }, 'Evaluate'),
                             h('button', { type: 'button', class: 'small-button', 'aria-label': `Register the checkpoint of step ${c.step} as a model`, on: { click: () => page.register(c.id).catch(error => toast(message(error), 'bad')) } }, 'Register')))))))));
             } catch (error) {

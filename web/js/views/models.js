@@ -1,5 +1,5 @@
 // Registered models with their versions, and a box to try the one that is loaded: a pad for images, a prompt for text.
-import { isAbort, listModels, moveModel, setAlias, versionFile } from '../api.js';
+import { isAbort, listModels, moveModel, setAlias, uploadModel, versionFile } from '../api.js';
 import { deleteVersion } from '../away.js';
 import { ask, bones, failedBox, fill, h, icon, message, setText, snippet, stateBox, toast } from '../dom.js';
 import { ago, bytes, count, moment } from '../format.js';
@@ -29,7 +29,8 @@ export function modelsView(context) {
     const list = h('ul', { class: 'card model-list', 'aria-label': 'Models' });
     const side = h('div', { class: 'stack-l' });
     const grid = h('div', { class: 'model-grid' }, list, side);
-    const el = h('div', null, h('div', { class: 'head' }, h('div', null, h('h1', null, 'Models'), summary)), place);
+    const el = h('div', null, h('div', { class: 'head' }, h('div', null, h('h1', null, 'Models'), summary),
+        h('div', { class: 'row' }, h('button', { type: 'button', on: { click: () => upload() } }, icon('plus', 12), 'Upload weights'))), place);
 
     /** What the box shows stays as it is while the lists refresh. @type {{key: string, el: HTMLElement} | null} */
     let box = null;
@@ -100,6 +101,22 @@ export function modelsView(context) {
         }
         if (focus?.isConnected)
             focus.focus({ preventScroll: true });
+    }
+
+    async function upload() {
+        const data = await ask('Upload weights', [
+            h('p', { class: 'muted' }, 'A safetensors file under the names of timm or Hugging Face becomes the next version of a model. A file that polyd wrote describes itself; otherwise name a preset or describe the network.'),
+            h('label', { class: 'field' }, h('span', null, 'File'), h('input', { type: 'file', name: 'file', required: true, accept: '.safetensors' })),
+            h('label', { class: 'field' }, h('span', null, 'Name of the model'), h('input', { type: 'text', name: 'name', required: true, maxlength: 128, pattern: '[A-Za-z0-9_\\-][A-Za-z0-9._\\-]*', autocomplete: 'off', value: asked ?? '' })),
+            h('label', { class: 'field' }, h('span', null, 'Preset'), h('input', { type: 'text', name: 'preset', autocomplete: 'off', placeholder: 'gpt2, vit_base, …' })),
+            h('label', { class: 'field' }, h('span', null, 'Description (JSON)'), h('textarea', { name: 'description', rows: 3, spellcheck: 'false', placeholder: '{"model": {"pool": "cls"}, "data": {"image_size": 224}}' })),
+            h('label', { class: 'field' }, h('span', null, 'Tokenizer'), h('input', { type: 'text', name: 'tokenizer', autocomplete: 'off', placeholder: 'ROOT/FOLDER of vocab.json and merges.txt' }))], 'Upload');
+        const file = data?.get('file');
+        if (!data || !(file instanceof File))
+            return;
+        const text = (/** @type {string} */ key) => String(data.get(key) ?? '').trim();
+        toast(`Uploading ${file.name}, ${bytes(file.size)} …`);
+        await change(() => uploadModel(text('name'), file, { preset: text('preset'), description: text('description'), tokenizer: text('tokenizer') }), `${text('name')}: ${file.name} is registered`);
     }
 
     /**

@@ -46,6 +46,17 @@ const evaluation = (subject, step) => ({
 });
 
 /**
+ * The document of a run, to begin with the weights of one of its checkpoints.
+ * @param {Record<string, any>} document
+ * @param {string} run
+ * @param {string | null} step
+ */
+const continuation = (document, run, step) => ({
+    ...document, name: `from run ${run}${step ? `, step ${step}` : ''}`,
+    train: { ...document.train, start: { run, checkpoint: step ? Number(step) : 'best', optimizer: false } },
+});
+
+/**
  * @param {import('../types').ViewContext} context
  * @returns {import('../types').View}
  */
@@ -283,6 +294,13 @@ export function submitView(context) {
         try {
             if (subject) {
                 put(pretty(evaluation(subject, query.get('checkpoint'))));
+                return;
+            }
+            const began = query.get('start');
+            if (began) {
+                const source = await getRun(began, signal);
+                const sourceJob = source.run.jobId ? await getJob(source.run.jobId, signal) : null;
+                put(pretty(continuation(sourceJob && sourceJob.runs === 1 ? sourceJob.document : source.document, began, query.get('checkpoint'))));
                 return;
             }
             const from = run ? await getRun(run, signal) : null;

@@ -47,6 +47,8 @@ struct model_arch {
     const char *repeated, *repeats;
     /* What a document does not say of the network, because data say it: read off a file's tensors. */
     struct model_extent classes, channels, vocab;
+
+    const char *block; /* beginning of a block's names, * for a number: rates decay from block to block */
 };
 
 /* NULL: there is none of that name. */

@@ -142,4 +142,5 @@ const struct model_arch model_gpt = {
     .repeats = "transformer.wte.weight",
     .classes = {"score.weight", 0},
     .vocab = {"transformer.wte.weight", 0},
+    .block = "transformer.h.*",
 };

@@ -347,4 +347,5 @@ const struct model_arch model_swin = {
     .not_parameter = not_parameter,
     .classes = {"head.weight", 0},
     .channels = {"patch_embed.proj.weight", 1},
+    .block = "layers.*.blocks.*",
 };

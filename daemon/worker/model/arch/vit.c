@@ -62,4 +62,5 @@ const struct model_arch model_vit = {
     .first_block = first_block,
     .classes = {"head.weight", 0},
     .channels = {"patch_embed.proj.weight", 1},
+    .block = "blocks.*",
 };

@@ -446,4 +446,7 @@ const struct model_arch model_xcit = {
     .from_config = from_config,
     .check = check,
     .forward = forward,
+    .classes = {"head.weight", 0},
+    .channels = {"patch_embed.proj.0.0.weight", 1},
+    .block = "blocks.*",
 };

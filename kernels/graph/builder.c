@@ -127,6 +127,17 @@ struct pk_val pk_one_hot(struct pk_graph *g, struct pk_val index, int64_t classe
     return pk_emit(g, PK_OP_ONE_HOT, &a, &index, 1, NULL);
 }
 
+struct pk_val pk_count(struct pk_graph *g, struct pk_val index, int64_t rows, enum pk_dtype dtype)
+{
+    const struct pk_shape shape = pk_shape_of(g, index);
+    const int64_t n = pk_shape_count(&shape);
+    struct pk_attr a = pk_attr_zero();
+    struct pk_val in[2] = {pk_reshape(g, index, PK_SHAPE(n)), pk_fill(g, dtype, PK_SHAPE(n, 1), 1)};
+
+    a.scatter_add.rows = rows;
+    return pk_reshape(g, pk_emit(g, PK_OP_SCATTER_ADD, &a, in, 2, NULL), PK_SHAPE(rows));
+}
+
 struct pk_val pk_expr_emit(struct pk_graph *g, const struct pk_expr *program, const struct pk_val *x,
                            int32_t n)
 {

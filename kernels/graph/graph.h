@@ -92,6 +92,9 @@ struct pk_val pk_fill(struct pk_graph *g, enum pk_dtype dtype, struct pk_shape s
 struct pk_val pk_concat(struct pk_graph *g, int32_t axis, const struct pk_val *x, size_t count);
 struct pk_val pk_gather(struct pk_graph *g, struct pk_val table, struct pk_val index);
 struct pk_val pk_one_hot(struct pk_graph *g, struct pk_val index, int64_t classes, enum pk_dtype dtype);
+/* How often each of 0 .. rows - 1 stands in an index (I32, any shape), as numbers of `dtype` (rows). f32 counts
+ * up to 2^24. Another index is an error of the run. */
+struct pk_val pk_count(struct pk_graph *g, struct pk_val index, int64_t rows, enum pk_dtype dtype);
 
 /* Elementwise; operands broadcast. Chains are fused into one EXPR node at plan time. */
 struct pk_val pk_add(struct pk_graph *g, struct pk_val a, struct pk_val b);
@@ -187,6 +190,17 @@ struct pk_val pk_attention_plain(struct pk_graph *g, struct pk_val q, struct pk_
 /* A alone, of logits (B, H, Nq, Nk) that the caller has made, for attention whose logits are no q k': of `spec` phi,
  * degree, bias, scale and scale_value. Few of them: A is written. */
 struct pk_val pk_attention_weights(struct pk_graph *g, struct pk_val logits, struct pk_attention_spec spec);
+/* The matrices between q, k and y, each (B, H, Nq, Nk). Dropout is not looked at. */
+struct pk_attention_matrices {
+    struct pk_val logits;  /* S = tau q k^T + bias, hidden keys included */
+    struct pk_val visible; /* 1 where a query sees a key, else 0; broadcasts. PK_NONE: all is seen */
+    struct pk_val weights; /* A = phi(S), 0 where hidden */
+};
+/* By primitives, for diagnostics; all PK_NONE where the inputs do not fit (the error sticks to the graph). */
+struct pk_attention_matrices pk_attention_matrices(struct pk_graph *g, struct pk_val q, struct pk_val k,
+                                                   struct pk_attention_spec spec);
+/* Softmax of logits over the visible keys (`visible` as above); a row that sees nothing is 0. */
+struct pk_val pk_softmax_visible(struct pk_graph *g, struct pk_val logits, struct pk_val visible);
 
 /* How q, k, v, scale_value and bias_value change; PK_NONE = not. */
 struct pk_attention_tangent {
@@ -218,6 +232,12 @@ struct pk_attention_stats pk_attention_stats_packed(struct pk_graph *g, struct p
                                                     struct pk_attention_spec spec);
 struct pk_attention_stats pk_attention_stats(struct pk_graph *g, struct pk_val q, struct pk_val k,
                                              struct pk_val x, struct pk_attention_spec spec);
+/* The same of a part of the matrix, by primitives: without the first `skip` rows and columns of A, S and dA/dS.
+ * A is still that of all keys, and dA/dW_Q goes through the logits of all keys. q, k (B, H, N, d). A scale
+ * other than 1 together with normalised rows is an error. */
+struct pk_attention_stats pk_attention_stats_part(struct pk_graph *g, struct pk_val q, struct pk_val k,
+                                                  struct pk_val x, struct pk_attention_spec spec,
+                                                  int64_t skip);
 /* Decoding with a state of constant size instead of a cache of keys and values; x and x^2 only. q, k, v (B,
  * H, n, d) are the new tokens, state a STATE (B, H, pk_attention_features(degree, d), d) of their dtype,
  * changed in place. position I32 (1) or (B) is that of the first new token (0 begins anew, whatever the state

@@ -158,109 +158,143 @@ static struct pk_val visible(struct pk_graph *g, const struct pk_attention_spec 
     return see;
 }
 
+struct pk_val pk_softmax_visible(struct pk_graph *g, struct pk_val s, struct pk_val see)
+{
+    enum pk_dtype dtype = pk_dtype_of(g, s);
+    struct pk_val low, zero, top, a, z;
+
+    if (!see.id)
+        return pk_softmax_plain(g, s);
+    /* Hidden logits may be anything: take them out before exp, and again after it. */
+    low = pk_fill(g, dtype, PK_SHAPE(1), LOW);
+    zero = pk_fill(g, dtype, PK_SHAPE(1), 0.0);
+    top = pk_maximum(g, pk_select(g, see, s, low), 8, true);
+    a = pk_mul(g, pk_unary(g, PK_EX_EXP, pk_select(g, see, pk_sub(g, s, top), zero)), see);
+    z = pk_sum(g, a, 8, true);
+    return pk_div(g, a, pk_add(g, z, pk_eq(g, z, zero))); /* a row that sees nothing is 0 */
+}
+
 /* phi of logits, 0 where they are hidden (see: PK_NONE: none is), each row over its sum where that is phi's
  * way. */
 static struct pk_val weights(struct pk_graph *g, const struct pk_attention_spec *spec, struct pk_val s,
                              struct pk_val see)
 {
-    enum pk_dtype dtype = pk_dtype_of(g, s);
     struct pk_val a, z, zero;
 
-    if (!pk_phi_normalised(spec->phi)) {
-        a = pk_phi_plain(g, spec->phi, spec->degree, s);
-        return see.id ? pk_mul(g, a, see) : a;
-    }
-    if (pk_phi_shifted(spec->phi) && !see.id)
-        return pk_softmax_plain(g, s);
-    zero = pk_fill(g, dtype, PK_SHAPE(1), 0.0);
-    if (pk_phi_shifted(spec->phi)) {
-        /* Hidden logits may be anything: take them out before exp, and again after it. */
-        struct pk_val low = pk_fill(g, dtype, PK_SHAPE(1), LOW);
-        struct pk_val top = pk_maximum(g, pk_select(g, see, s, low), 8, true);
-
-        s = pk_select(g, see, pk_sub(g, s, top), zero);
-    }
+    if (pk_phi_shifted(spec->phi))
+        return pk_softmax_visible(g, s, see);
     a = pk_phi_plain(g, spec->phi, spec->degree, s);
     if (see.id)
         a = pk_mul(g, a, see);
+    if (!pk_phi_normalised(spec->phi))
+        return a;
+    zero = pk_fill(g, pk_dtype_of(g, s), PK_SHAPE(1), 0.0);
     z = pk_sum(g, a, 8, true);
-    return pk_div(g, a, pk_add(g, z, pk_eq(g, z, zero))); /* a row that sees nothing is 0 */
+    return pk_div(g, a, pk_add(g, z, pk_eq(g, z, zero)));
+}
+
+/* What is wrong with q, k and what the spec names; NULL: they fit each other. */
+static const char *misfit(struct pk_graph *g, struct pk_val q, struct pk_val k,
+                          const struct pk_attention_spec *spec)
+{
+    const struct pk_shape sq = pk_shape_of(g, q), sk = pk_shape_of(g, k);
+
+    if (sq.rank != 4 || sk.rank != 4 || sq.dim[0] != sk.dim[0] || sq.dim[1] != sk.dim[1] ||
+        sq.dim[3] != sk.dim[3])
+        return "attention needs q (B, H, Nq, d) and k, v (B, H, Nk, d)";
+    if (pk_phi_power(spec->phi) && spec->degree < 1)
+        return "attention of a degree below 1";
+    if (spec->scale_value.id && (pk_shape_of(g, spec->scale_value).rank != 1 ||
+                                 (pk_shape_of(g, spec->scale_value).dim[0] != 1 &&
+                                  pk_shape_of(g, spec->scale_value).dim[0] != sq.dim[1])))
+        return "attention: the scale must be (1) or (H)";
+    if (spec->bias_value.id) {
+        struct pk_shape have = pk_shape_of(g, spec->bias_value),
+                        want = PK_SHAPE(sq.dim[1], sq.dim[2], sk.dim[2]);
+
+        if (!pk_shape_equal(&have, &want))
+            return "attention: the bias must be (H, Nq, Nk)";
+    }
+    if (spec->mask.id) {
+        struct pk_shape m = pk_shape_of(g, spec->mask);
+        bool keys = m.rank == 2 && m.dim[0] == sq.dim[0] && m.dim[1] == sk.dim[2];
+        bool windows = m.rank == 3 && m.dim[0] >= 1 && sq.dim[0] % m.dim[0] == 0 && m.dim[1] == sq.dim[2] &&
+                       m.dim[2] == sk.dim[2];
+
+        if (pk_dtype_of(g, spec->mask) != PK_U8 || (!keys && !windows))
+            return "attention: the mask must be u8 (B, Nk), or (W, Nq, Nk) with W dividing B";
+    }
+    if (spec->length.id &&
+        (pk_dtype_of(g, spec->length) != PK_I32 || pk_shape_of(g, spec->length).rank != 1 ||
+         (pk_shape_of(g, spec->length).dim[0] != 1 && pk_shape_of(g, spec->length).dim[0] != sq.dim[0])))
+        return "attention: the length must be i32 (1) or (B)";
+    if (spec->row_power != 0.0 && (!spec->causal || pk_phi_normalised(spec->phi)))
+        return "attention: a power of the row's length needs causal rows that are not normalised";
+    return NULL;
+}
+
+/* Length of each causal row to the power -spec->row_power, (1 or B, 1, Nq, 1). */
+static struct pk_val row_factors(struct pk_graph *g, const struct pk_attention_spec *spec,
+                                 enum pk_dtype dtype, int64_t nq, int64_t nk)
+{
+    struct pk_val rows = pk_reshape(g, pk_iota(g, dtype, nq), PK_SHAPE(1, 1, nq, 1)), last;
+
+    if (spec->length.id)
+        last = pk_offset(g,
+                         pk_reshape(g, pk_cast(g, spec->length, dtype),
+                                    PK_SHAPE(pk_shape_of(g, spec->length).dim[0], 1, 1, 1)),
+                         1.0 - (double)nq);
+    else
+        last = pk_fill(g, dtype, PK_SHAPE(1), 1.0 + (double)(nk - nq));
+    rows = pk_max2(g, pk_add(g, rows, last), pk_fill(g, dtype, PK_SHAPE(1), 1.0));
+    return pk_unary(g, PK_EX_EXP, pk_scale(g, pk_unary(g, PK_EX_LOG, rows), -spec->row_power));
+}
+
+struct pk_attention_matrices pk_attention_matrices(struct pk_graph *g, struct pk_val q, struct pk_val k,
+                                                   struct pk_attention_spec spec)
+{
+    const struct pk_attention_matrices none = {PK_NONE, PK_NONE, PK_NONE};
+    const struct pk_shape sq = pk_shape_of(g, q), sk = pk_shape_of(g, k);
+    const enum pk_dtype dtype = pk_dtype_of(g, q);
+    struct pk_attention_matrices m = none;
+    const char *wrong;
+
+    if (!floating(g, q, "attention"))
+        return none;
+    wrong = misfit(g, q, k, &spec);
+    if (wrong) {
+        pk_graph_fail(g, PD_ERR_INVALID, "%s", wrong);
+        return none;
+    }
+    m.logits = pk_scale(g, pk_matmul(g, q, pk_transpose(g, k)),
+                        spec.tau != 0.0 ? spec.tau : 1.0 / sqrt((double)sq.dim[3]));
+    if (spec.bias != 0.0)
+        m.logits = pk_offset(g, m.logits, spec.bias);
+    if (spec.bias_value.id)
+        m.logits = pk_add(g, m.logits, spec.bias_value);
+    m.visible = visible(g, &spec, dtype, sq.dim[0], sq.dim[2], sk.dim[2]);
+    m.weights = weights(g, &spec, m.logits, m.visible);
+    if (spec.scale != 1.0)
+        m.weights = pk_scale(g, m.weights, spec.scale);
+    if (spec.scale_value.id)
+        m.weights =
+            pk_mul(g, m.weights,
+                   pk_reshape(g, spec.scale_value, PK_SHAPE(pk_shape_of(g, spec.scale_value).dim[0], 1, 1)));
+    if (spec.row_power != 0.0)
+        m.weights = pk_mul(g, m.weights, row_factors(g, &spec, dtype, sq.dim[2], sk.dim[2]));
+    return m;
 }
 
 struct pk_val pk_attention_plain(struct pk_graph *g, struct pk_val q, struct pk_val k, struct pk_val v,
                                  struct pk_attention_spec spec, struct pk_val *ret_weights)
 {
     static const int32_t order[4] = {0, 2, 1, 3};
-    struct pk_shape sq = pk_shape_of(g, q), sk = pk_shape_of(g, k);
-    enum pk_dtype dtype = pk_dtype_of(g, q);
-    struct pk_val s, see, a;
+    struct pk_val a = pk_attention_matrices(g, q, k, spec).weights;
 
-    if (ret_weights)
-        *ret_weights = PK_NONE;
-    if (!floating(g, q, "attention"))
-        return PK_NONE;
-    if (sq.rank != 4 || sk.rank != 4 || sq.dim[0] != sk.dim[0] || sq.dim[1] != sk.dim[1] ||
-        sq.dim[3] != sk.dim[3])
-        return pk_graph_fail(g, PD_ERR_INVALID, "attention needs q (B, H, Nq, d) and k, v (B, H, Nk, d)");
-    if (pk_phi_power(spec.phi) && spec.degree < 1)
-        return pk_graph_fail(g, PD_ERR_INVALID, "attention of degree %d; at least 1", spec.degree);
-    if (spec.scale_value.id && (pk_shape_of(g, spec.scale_value).rank != 1 ||
-                                (pk_shape_of(g, spec.scale_value).dim[0] != 1 &&
-                                 pk_shape_of(g, spec.scale_value).dim[0] != sq.dim[1])))
-        return pk_graph_fail(g, PD_ERR_INVALID, "attention: the scale must be (1) or (H)");
-    if (spec.bias_value.id) {
-        struct pk_shape have = pk_shape_of(g, spec.bias_value),
-                        want = PK_SHAPE(sq.dim[1], sq.dim[2], sk.dim[2]);
-
-        if (!pk_shape_equal(&have, &want))
-            return pk_graph_fail(g, PD_ERR_INVALID, "attention: the bias must be (H, Nq, Nk)");
-    }
-    if (spec.mask.id) {
-        struct pk_shape m = pk_shape_of(g, spec.mask);
-        bool keys = m.rank == 2 && m.dim[0] == sq.dim[0] && m.dim[1] == sk.dim[2];
-        bool windows = m.rank == 3 && m.dim[0] >= 1 && sq.dim[0] % m.dim[0] == 0 && m.dim[1] == sq.dim[2] &&
-                       m.dim[2] == sk.dim[2];
-
-        if (pk_dtype_of(g, spec.mask) != PK_U8 || (!keys && !windows))
-            return pk_graph_fail(g, PD_ERR_INVALID,
-                                 "attention: the mask must be u8 (B, Nk), or (W, Nq, Nk) with W dividing B");
-    }
-    if (spec.length.id &&
-        (pk_dtype_of(g, spec.length) != PK_I32 || pk_shape_of(g, spec.length).rank != 1 ||
-         (pk_shape_of(g, spec.length).dim[0] != 1 && pk_shape_of(g, spec.length).dim[0] != sq.dim[0])))
-        return pk_graph_fail(g, PD_ERR_INVALID, "attention: the length must be i32 (1) or (B)");
-    s = pk_scale(g, pk_matmul(g, q, pk_transpose(g, k)),
-                 spec.tau != 0.0 ? spec.tau : 1.0 / sqrt((double)sq.dim[3]));
-    if (spec.bias != 0.0)
-        s = pk_offset(g, s, spec.bias);
-    if (spec.bias_value.id)
-        s = pk_add(g, s, spec.bias_value);
-    see = visible(g, &spec, dtype, sq.dim[0], sq.dim[2], sk.dim[2]);
-    a = weights(g, &spec, s, see);
-    if (spec.scale != 1.0)
-        a = pk_scale(g, a, spec.scale);
-    if (spec.scale_value.id)
-        a = pk_mul(g, a,
-                   pk_reshape(g, spec.scale_value, PK_SHAPE(pk_shape_of(g, spec.scale_value).dim[0], 1, 1)));
-    if (spec.row_power != 0.0) {
-        struct pk_val rows = pk_reshape(g, pk_iota(g, dtype, sq.dim[2]), PK_SHAPE(1, 1, sq.dim[2], 1)), last;
-
-        if (!spec.causal || pk_phi_normalised(spec.phi))
-            return pk_graph_fail(g, PD_ERR_INVALID,
-                                 "attention: a power of the row's length needs causal rows that are not "
-                                 "normalised");
-        if (spec.length.id)
-            last = pk_offset(g,
-                             pk_reshape(g, pk_cast(g, spec.length, dtype),
-                                        PK_SHAPE(pk_shape_of(g, spec.length).dim[0], 1, 1, 1)),
-                             1.0 - (double)sq.dim[2]);
-        else
-            last = pk_fill(g, dtype, PK_SHAPE(1), 1.0 + (double)(sk.dim[2] - sq.dim[2]));
-        rows = pk_max2(g, pk_add(g, rows, last), pk_fill(g, dtype, PK_SHAPE(1), 1.0));
-        a = pk_mul(g, a, pk_unary(g, PK_EX_EXP, pk_scale(g, pk_unary(g, PK_EX_LOG, rows), -spec.row_power)));
-    }
     if (ret_weights)
         *ret_weights = a;
+    if (!a.id)
+        return PK_NONE;
     a = pk_dropout(g, a, spec.rng, spec.dropout, spec.stream);
     return pk_copy(g, pk_permute(g, pk_matmul(g, a, v), order));
 }

@@ -67,6 +67,11 @@ static bool probed(const struct job_config *g)
     return g->diagnostics.every >= 1;
 }
 
+static bool mapped(const struct job_config *g)
+{
+    return g->diagnostics.heatmaps.present;
+}
+
 /* Behind a norm of queries the closed form does not hold. */
 static bool probed_q(const struct job_config *g)
 {
@@ -392,6 +397,30 @@ const struct job_metric job_metrics[] = {
      .source = "Polynomial alternatives, theorem 4.3.",
      .written = probed_q,
      .heads = always},
+    {.key = "attn/entropy/<layer>[/<head>]",
+     .title = "Attention entropy",
+     .unit = "nats",
+     .group = JOB_METRIC_LAYERS,
+     .text = "Entropy of the rows of |A|, each divided by its sum, mean over rows and probe samples, of the "
+             "heads "
+             "that heat maps are made of: 0 where a query looks at one key, log N where at all alike.",
+     .source = "−Σ p log p with p = |A_ij| / Σ_j |A_ij|.",
+     .written = mapped,
+     .heads = mapped},
+    {.key = "attn/rank/<layer>[/<head>]",
+     .title = "Effective rank of attention",
+     .group = JOB_METRIC_LAYERS,
+     .text = "How many directions the attention matrix uses, mean over probe samples, of the heads that heat "
+             "maps are made of: 1 where all queries look alike, N for the identity.",
+     .source = "(Σ σ²)² / Σ σ⁴ with the singular values σ of A.",
+     .written = mapped,
+     .heads = mapped},
+    {.key = "act/rms/<layer>",
+     .title = "Activations",
+     .group = JOB_METRIC_LAYERS,
+     .text = "Root mean square of what leaves a block, over samples, tokens and channels of the probe batch.",
+     .source = "The residual stream behind block <layer>.",
+     .written = probed},
     {.key = "logit/std/<layer>[/<head>]",
      .title = "Logit spread",
      .group = JOB_METRIC_LAYERS,

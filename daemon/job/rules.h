@@ -103,7 +103,10 @@ JOB_RULES(JOB_RULE_DECLARE)
     X(tau, "unless train.teacher.kind is soft",                                                              \
       g->train.teacher.present && g->train.teacher.kind == JOB_TEACHER_SOFT)                                 \
     X(pinn, "unless model.arch is pinnsformer", job_network(g->model.arch)->equations)                       \
-    X(probe, "with diagnostics.every 0", g->diagnostics.every > 0)                                           \
+    X(probe, "with diagnostics.every 0 and without heatmaps",                                                \
+      g->diagnostics.every > 0 || g->diagnostics.heatmaps.present)                                           \
+    X(class_token, "unless images are read with model.pool cls, and diagnostics.every is not 0",             \
+      info->image && g->model.pool == JOB_POOL_CLS && g->diagnostics.every > 0)                              \
     X(cpu, "unless resources.device is cpu", g->resources.device == JOB_DEVICE_CPU)                          \
     X(time_limit, "without resources.time_limit_s", g->resources.time_limit_s > 0)                           \
     X(drawn, "unless sweep.method is random or asha", r->head.method != JOB_METHOD_GRID)                     \

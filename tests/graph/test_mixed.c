@@ -279,7 +279,7 @@ static struct pk_graph *graph_of(const struct model *m, int which)
         err = model_graph_eval(m, &task_cross_entropy, 4, 32, &g, &why);
         break;
     case PROBE:
-        err = model_graph_probe(m, 4, 32, &g, &why);
+        err = model_graph_probe(m, 4, 32, true, &g, &why);
         break;
     case SERVE:
         err = gpt ? model_graph_decode(m, 2, 8, 32, &g, &why) : model_graph_classify(m, 4, 1, &g, &why);

@@ -119,7 +119,7 @@ static void check_model(const char *what, struct model_spec spec, int32_t batch,
     if (model_graph_eval(m, &task_cross_entropy, batch, context, &g, &why) != PD_OK)
         fail_msg("%s: %s", what, why.text);
     check("  evaluation", g);
-    if (model_graph_probe(m, batch, context, &g, &why) != PD_OK)
+    if (model_graph_probe(m, batch, context, true, &g, &why) != PD_OK)
         fail_msg("%s: %s", what, why.text);
     check("  probe", g);
     if (spec.arch == &model_gpt) {

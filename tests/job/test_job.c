@@ -32,14 +32,6 @@ static const char example_3[] = "{\"name\":\"bytes\",\"model\":{\"preset\":\"gpt
                                 "{\"lr\":0.001},\"schedule\":{\"warmup_steps\":100}},\"diagnostics\":{"
                                 "\"every\":50,\"heatmaps\":{\"layers\":[2,4],\"heads\":[1],"
                                 "\"every\":500}}}";
-static const char example_3_runs[] =
-    "{\"name\":\"bytes\",\"model\":{\"preset\":\"gpt_micro\"},\"attention\":{\"activation\":\"poly\","
-    "\"scale\":\"fixed\","
-    "\"n_for_scale\":\"context\"},\"data\":{\"dataset\":\"text\",\"path\":\"corpora/tinyshakespeare/"
-    "input.txt\",\"tokenizer\":\"bytes\","
-    "\"split\":{\"rule\":\"fraction\",\"train\":0.9,\"val\":0.1}},\"train\":{\"steps\":1500,\"batch\":16,"
-    "\"clip_norm\":1.0,\"optimizer\":"
-    "{\"lr\":0.001},\"schedule\":{\"warmup_steps\":100}},\"diagnostics\":{\"every\":50}}";
 
 /* As the worker reads the first run of a job. */
 static enum pd_err config_of(const struct job_doc *job, struct job_config **ret, struct pd_why *why)
@@ -196,14 +188,13 @@ static void test_example_2_makes_21_runs(void **state)
     done(&p);
 }
 
-static void test_example_3_names_what_it_lacks_and_runs_without(void **state)
+static void test_example_3_resolves(void **state)
 {
     struct parsed p;
     struct job_config *g = NULL;
 
     (void)state;
-    want_only(example_3, "#/diagnostics/heatmaps", "known but not available");
-    p = want_ok(example_3_runs);
+    p = want_ok(example_3);
     assert_int_equal(config_of(p.job, &g, NULL), PD_OK);
     assert_string_equal(job_arch_name(g->model.arch), "gpt");
     assert_false(g->model.bias);
@@ -212,6 +203,11 @@ static void test_example_3_names_what_it_lacks_and_runs_without(void **state)
     assert_int_equal(g->model.patch[0], 0);
     assert_int_equal(job_config_patches(g), 0);
     assert_int_equal(job_config_keys(g), 128);
+    assert_true(g->diagnostics.heatmaps.present);
+    assert_int_equal(g->diagnostics.heatmaps.layers.count, 2);
+    assert_int_equal(g->diagnostics.heatmaps.layers.items[1], 4);
+    assert_int_equal(g->diagnostics.heatmaps.heads.count, 1);
+    assert_int_equal(g->diagnostics.heatmaps.every, 500);
     assert_true(g->train.clip_norm == 1);
     assert_int_equal(job_config_bind(g, 7842, NULL), PD_OK);
     assert_int_equal(g->bound.steps, 1500);
@@ -272,7 +268,7 @@ static void test_a_resolved_document_resolves_to_itself(void **state)
     (void)state;
     same_again(example_1);
     same_again(example_2);
-    same_again(example_3_runs);
+    same_again(example_3);
     same_again(VIT);
     same_again(GPT);
     for (size_t i = 0; i < sizeof more / sizeof *more; i++) {
@@ -863,7 +859,7 @@ static void test_a_run_is_judged_by_the_size_of_its_data(void **state)
 
 static void test_fuzz_entry_keeps_its_invariants(void **state)
 {
-    static const char *const seeds[] = {example_1, example_2, example_3, example_3_runs, VIT, GPT};
+    static const char *const seeds[] = {example_1, example_2, example_3, VIT, GPT};
     uint64_t x = 20261121;
 
     (void)state;
@@ -890,7 +886,7 @@ int main(void)
         cmocka_unit_test(test_example_1_as_a_configuration),
         cmocka_unit_test(test_tokens_are_those_that_the_scale_grows_with),
         cmocka_unit_test(test_example_2_makes_21_runs),
-        cmocka_unit_test(test_example_3_names_what_it_lacks_and_runs_without),
+        cmocka_unit_test(test_example_3_resolves),
         cmocka_unit_test(test_a_resolved_document_resolves_to_itself),
         cmocka_unit_test(test_the_kept_document_makes_the_same_runs_anywhere),
         cmocka_unit_test(test_an_override_on_a_swept_pointer_removes_the_axis),

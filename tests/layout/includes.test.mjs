@@ -159,16 +159,18 @@ const parts = {
     trainer: [...borrowed, 'batches'],
     evaluator: borrowed,
     probe: borrowed,
+    displacement: ['maps', ...borrowed],
+    maps: borrowed,
     exchange: borrowed,
     start: borrowed,
     contents: [...borrowed, 'trainer', 'exchange', 'start'],
     retention: borrowed,
     checkpoints: [...borrowed, 'trainer', 'contents', 'retention'],
     score: [...borrowed, 'evaluator'],
-    run: [...borrowed, 'trainer', 'evaluator', 'probe', 'checkpoints'],
+    run: [...borrowed, 'trainer', 'evaluator', 'probe', 'maps', 'checkpoints'],
 };
 // Their members are seen by their own file alone.
-const opaque = ['reporter', 'ranks', 'batches', 'trainer', 'evaluator', 'probe', 'contents', 'retention', 'checkpoints'];
+const opaque = ['reporter', 'ranks', 'batches', 'trainer', 'evaluator', 'probe', 'maps', 'contents', 'retention', 'checkpoints'];
 
 export function partViolations(file, text) {
     const part = path.basename(file).replace(/\.[ch]$/, '');

@@ -1,6 +1,6 @@
 // One job at least for every field of the job document that the reference network can recompute. Fields of data, sweeps
 // and models of one's own have theirs in data.test.mjs; what no job can show is listed at the end, with the reason.
-import { imageJob, labelJob, swinJob, textJob, xcitJob } from './rig.mjs';
+import { imageJob, labelJob, merge, swinJob, textJob, xcitJob } from './rig.mjs';
 
 /**
  * @typedef {object} Case
@@ -26,6 +26,9 @@ const epochs = (more, rest = {}) => imageJob({ train: { steps: undefined, epochs
 const single = precision => ({ train: { precision, optimizer: { name: 'msgdw', lr: 0.05 } } });
 const stopping = (stop, train = {}) => imageJob({ model: { bias: false }, train: { steps: 12, eval_every: 1, optimizer: { lr: 0.3 }, schedule: { name: 'constant' }, stop, ...train }, diagnostics: { every: 0 } });
 const stoppingText = stop => textJob({ train: { steps: 12, eval_every: 1, batch: 2, optimizer: { lr: 0.3 }, schedule: { name: 'constant' }, stop }, diagnostics: { every: 0 } });
+/** Attention matrices of a cubic network, of every layer and head unless said otherwise. */
+const maps = (more, rest = {}) => imageJob(merge({ attention: { activation: 'poly' }, diagnostics: { heatmaps: { every: 1, ...more } } }, rest));
+const mapsText = (more, rest = {}) => textJob(merge({ attention: { activation: 'poly' }, diagnostics: { heatmaps: { every: 1, ...more } } }, rest));
 const each = (field, list) => list.map(([job, rest = {}]) => ({ field, job, ...rest }));
 
 /** @type {Case[]} */
@@ -183,6 +186,14 @@ export const cases = [
     /* ---- diagnostics ---- */
     ...each('/diagnostics/every', [[imageJob({ diagnostics: { every: 1 } }), { instead: 2 }], [imageJob({ diagnostics: { every: 0 } }), { instead: 2 }], [polyText({ scale: 'learned' }, { diagnostics: { every: 3 } }), { instead: 2 }]]),
     ...each('/diagnostics/probe_batch', [[imageJob({ diagnostics: { probe_batch: 5 } }), { instead: 3 }], [textJob({ diagnostics: { probe_batch: 1 } }), { instead: 2 }], [imageJob({ diagnostics: { probe_batch: 100 } }), { instead: 3 }]]),
+
+    ...each('/diagnostics/probe_cls', ['softmax', 'poly', 'sigmoid', 'taylor', 'periodic'].map(activation => [imageJob({ model: { pool: 'cls' }, attention: { activation }, diagnostics: { probe_cls: false } })])),
+    ...each('/diagnostics/probe_cls', [[imageJob({ model: { pool: 'cls' }, attention: { activation: 'poly', scale: 'learned', scale_share: 'head', qk_norm: true }, diagnostics: { probe_cls: false } })]]),
+    ...each('/diagnostics/heatmaps', [[maps({})], [maps({}, { attention: { activation: 'softmax' } })], [mapsText({})], [mapsText({}, { attention: { n_for_scale: 'row' } })],
+        [maps({}, { model: { pool: 'cls' } })], [maps({}, { attention: { activation: 'sima' } })], [maps({}, { diagnostics: { every: 0 } })]]),
+    ...each('/diagnostics/heatmaps/layers', [[maps({ layers: [2] }), { instead: [1] }], [mapsText({ layers: [2], heads: [1] }), { instead: [1] }]]),
+    ...each('/diagnostics/heatmaps/heads', [[maps({ heads: [2] }, { attention: { scale: 'learned', scale_share: 'head' } }), { instead: [1] }], [mapsText({ heads: [1] }), { instead: [2] }]]),
+    ...each('/diagnostics/heatmaps/every', [[maps({ every: 2 }), { instead: 1 }], [mapsText({ every: 3 }), { instead: 2 }]]),
 
     /* ---- resources: nothing here may change a number ---- */
     ...each('/resources/slots', [[imageJob({ resources: { slots: 2 }, train: { dropout: 0.2, drop_path: 0.3, clip_norm: 0.5 }, attention: { dropout: 0.2 } }), { inert: true }],

@@ -125,6 +125,15 @@ export class Rig {
         return this.collect(id, outcome);
     }
 
+    /** The numbers of a blob. */
+    async numbers(id, { id: blob, meta, bytes }) {
+        const reply = await fetch(`${this.daemon.url}/api/v1/runs/${id}/blobs/${blob}`), body = await reply.arrayBuffer();
+        assert.equal(body.byteLength, bytes);
+        const data = meta.dtype === 'f32' ? new Float32Array(body) : new Float64Array(body);
+        assert.equal(data.length, meta.shape.reduce((a, b) => a * b, 1));
+        return data;
+    }
+
     async collect(id, outcome = 'succeeded') {
         const run = await this.daemon.reach(id, outcome), series = new Map();
         const { series: list } = await this.daemon.get(`/api/v1/runs/${id}/metrics`);
@@ -133,10 +142,14 @@ export class Rig {
             for (const one of (await this.daemon.get(`/api/v1/runs/${id}/series?${keys}&buckets=10000`)).series)
                 series.set(one.key, new Map(one.data.map(point => [point.first_step ?? point.step, point.mean])));
         }
+        const blobs = new Map();
+        for (const { key } of (await this.daemon.get(`/api/v1/runs/${id}/blobs`)).keys)
+            for (const blob of (await this.daemon.get(`/api/v1/runs/${id}/blobs?key=${encodeURIComponent(key)}`)).blobs)
+                blobs.set(`${key}@${blob.step}`, { ...blob, data: await this.numbers(id, blob) });
         const dir = path.join(this.daemon.stateDir, 'runs', String(id), 'checkpoints'), checkpoints = new Map();
         for (const name of readdirSync(dir).filter(name => name.startsWith('step-')))
             checkpoints.set(Number(name.slice(5, 17)), readCheckpoint(path.join(dir, name)));
-        return { run, series, checkpoints, listed: (await this.daemon.get(`/api/v1/runs/${id}/checkpoints`)).checkpoints };
+        return { run, series, checkpoints, blobs, listed: (await this.daemon.get(`/api/v1/runs/${id}/checkpoints`)).checkpoints };
     }
 }
 
@@ -171,6 +184,16 @@ export function differences(got, want, { tolerance = 1e-9, only = null } = {}) {
     for (const key of got.series.keys())
         if (wanted(key) && !want.series.has(key) && !measured.test(key) && key !== 'steps_per_epoch')
             list.push(`${key} is not expected`);
+    // stored as f32: a blob's numbers agree to 1e-6 of the largest
+    for (const [name, values] of only ? [] : want.blobs) {
+        const mine = got.blobs.get(name)?.data, most = Math.max(...values.map(Math.abs), 1e-30);
+        const worst = mine?.length === values.length ? Math.max(...values.map((x, i) => Math.abs(x - mine[i]))) : Infinity;
+        if (!(worst <= Math.max(1e-6, tolerance) * most))
+            list.push(`${name}: ${mine ? `${mine.length} numbers, off by ${worst} of ${most}` : 'is missing'}`);
+    }
+    for (const name of only ? [] : got.blobs.keys())
+        if (!want.blobs.has(name))
+            list.push(`${name} is not expected`);
     const steps = [...got.checkpoints.keys()].sort((a, b) => a - b).join(' ');
     if (steps !== want.files.join(' '))
         list.push(`checkpoints of the steps ${steps}, expected ${want.files.join(' ')}`);

@@ -27,6 +27,13 @@ static void on_event(void *user, const char *kind, const char *text, const char 
     link_event(a->link, kind, text, fields);
 }
 
+static void on_blob(void *user, const struct train_blob *b)
+{
+    struct attempt *a = user;
+
+    link_blob(a->link, b->kind, b->key, b->step, b->meta, b->bytes, b->len);
+}
+
 static void on_progress(void *user, int64_t step, int64_t total)
 {
     struct attempt *a = user;
@@ -92,6 +99,7 @@ struct train_host kind_host(struct attempt *a, struct model_tuned_keeper *keeper
     return (struct train_host){.user = a,
                                .metrics = on_metrics,
                                .event = on_event,
+                               .blob = on_blob,
                                .progress = on_progress,
                                .checkpoint_written = on_checkpoint,
                                .checkpoint_recorded = on_recorded,

@@ -255,15 +255,21 @@ struct pk_val net_attention(struct net *n, struct pk_val x, const struct model_a
         spec.scale_value = net_learned_scale(n, a, heads, name, &scale);
     net_module_declare(n, name, a, heads, scale);
     if (!a->qk_norm && !a->l1_tokens && !n->decode) {
-        if (n->stats)
+        if (n->stats && !n->skip)
             n->stats[at] = pk_attention_stats_packed(n->g, qkv, x, spec);
+        else if (n->stats)
+            n->stats[at] = net_stats(n, head_part(n, &u, qkv, Q), head_part(n, &u, qkv, K), x, spec);
+        if (n->maps)
+            net_maps(n, at, head_part(n, &u, qkv, Q), head_part(n, &u, qkv, K), spec);
         y = pk_attention_packed(n->g, qkv, spec);
     } else {
         q = head_part(n, &u, qkv, Q);
         k = head_part(n, &u, qkv, K);
         v = head_part(n, &u, qkv, V);
         if (n->stats)
-            n->stats[at] = pk_attention_stats(n->g, q, k, x, spec);
+            n->stats[at] = net_stats(n, q, k, x, spec);
+        if (n->maps)
+            net_maps(n, at, q, k, spec);
         y = n->decode ? decode(n, &u, q, k, v, spec, layer) : pk_attention(n->g, q, k, v, spec);
     }
     return pk_reshape(n->g, y, PK_SHAPE(n->batch, n->tokens, width));
@@ -381,7 +387,10 @@ struct pk_val net_block_at(struct net *n, struct pk_val x, const struct net_bloc
     if (model_has_mid_norm(&n->m->spec))
         h = net_norm(n, h, name_of(&a, b, number, b->mid2));
     x = pk_add(n->g, x, net_drop_path(n, h, layer, NET_AT_PATH2));
-    return at == MODEL_POST ? net_norm(n, x, name_of(&a, b, number, b->norm2)) : x;
+    if (at == MODEL_POST)
+        x = net_norm(n, x, name_of(&a, b, number, b->norm2));
+    net_activations(n, layer, x);
+    return x;
 }
 
 struct pk_val net_input_norm(struct net *n, struct pk_val x, const char *name)

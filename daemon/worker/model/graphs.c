@@ -473,8 +473,8 @@ enum pd_err model_graph_eval(const struct model *m, const struct model_loss *l, 
     return finish(&n, ret, why);
 }
 
-enum pd_err model_graph_probe(const struct model *m, int32_t batch, int32_t context, struct pk_graph **ret,
-                              struct pd_why *why)
+enum pd_err model_graph_probe(const struct model *m, int32_t batch, int32_t context, bool lead,
+                              struct pk_graph **ret, struct pd_why *why)
 {
     struct net n;
     enum pd_err err = begin(&n, m, batch, context, why);
@@ -487,6 +487,7 @@ enum pd_err model_graph_probe(const struct model *m, int32_t batch, int32_t cont
         pk_graph_free(n.g);
         return pd_fail(why, PD_ERR_NOMEM, "no memory for a graph");
     }
+    n.skip = lead ? 0 : model_grid(m).lead;
     (void)logits_of(&n);
     for (size_t i = 0; i < m->modules; i++) {
         const struct {
@@ -506,6 +507,73 @@ enum pd_err model_graph_probe(const struct model *m, int32_t batch, int32_t cont
         }
     }
     return finish(&n, ret, why);
+}
+
+/* The first layer or head of the lists that the network does not have is an error. */
+static enum pd_err check_maps(const struct model *m, const struct model_maps *maps, struct pd_why *why)
+{
+    int64_t heads = 0;
+
+    for (size_t i = 0; i < maps->layer_count; i++)
+        if (maps->layers[i] < 1 || maps->layers[i] > (int64_t)m->modules)
+            return pd_fail(why, PD_ERR_INVALID,
+                           "#/diagnostics/heatmaps/layers: there is no layer %lld; the network has %zu",
+                           (long long)maps->layers[i], m->modules);
+    for (size_t l = 0; l < m->modules; l++)
+        if (model_maps_has(maps, (int64_t)l + 1, maps->head_count ? maps->heads[0] : 1) &&
+            (!heads || m->module[l].heads < heads))
+            heads = m->module[l].heads;
+    for (size_t i = 0; i < maps->head_count; i++)
+        if (maps->heads[i] < 1 || maps->heads[i] > heads)
+            return pd_fail(why, PD_ERR_INVALID,
+                           "#/diagnostics/heatmaps/heads: there is no head %lld; a chosen layer has %lld",
+                           (long long)maps->heads[i], (long long)heads);
+    return m->modules ? PD_OK
+                      : pd_fail(why, PD_ERR_INVALID, "#/diagnostics/heatmaps: the network has no attention");
+}
+
+enum pd_err model_graph_maps(const struct model *m, const struct model_maps *maps, int32_t batch,
+                             int32_t context, struct pk_graph **ret, struct pd_why *why)
+{
+    const int64_t times = maps->times > 0 ? maps->times : 1;
+    struct pk_graph *g = NULL;
+    struct net n;
+    enum pd_err err = check_maps(m, maps, why);
+
+    if (err == PD_OK)
+        err = begin(&n, m, batch, context, why);
+    if (err != PD_OK)
+        return err;
+    n.maps = maps;
+    (void)logits_of(&n);
+    err = finish(&n, &g, why);
+    if (err != PD_OK)
+        return err;
+    if (n.map_tokens > MODEL_MAP_TOKENS)
+        err = pd_fail(why, PD_ERR_INVALID,
+                      "#/diagnostics/heatmaps: matrices of %lld x %lld; at most %d tokens a side are stored",
+                      (long long)n.map_tokens, (long long)n.map_tokens, MODEL_MAP_TOKENS);
+    else if (n.map_bytes > MODEL_MAP_BYTES / times)
+        err = pd_fail(
+            why, PD_ERR_INVALID,
+            "#/diagnostics/heatmaps: %lld times %.1f MiB of matrices; at most %lld MiB are stored of a "
+            "run: choose fewer layers and heads, or a larger every",
+            (long long)times, (double)n.map_bytes / 1048576, MODEL_MAP_BYTES >> 20);
+    else if (n.map_heads > MODEL_MAP_HEADS / times)
+        err =
+            pd_fail(why, PD_ERR_INVALID,
+                    "#/diagnostics/heatmaps: %lld heads %lld times; at most %d matrices are stored of a run",
+                    (long long)n.map_heads, (long long)times, MODEL_MAP_HEADS);
+    else if (n.map_count > MODEL_MAP_COUNT)
+        err = pd_fail(
+            why, PD_ERR_INVALID,
+            "#/diagnostics/probe_batch: a head has %lld logits over the batch; heat maps count at most %d",
+            (long long)n.map_count, MODEL_MAP_COUNT);
+    if (err == PD_OK)
+        *ret = g;
+    else
+        pk_graph_free(g);
+    return err;
 }
 
 enum pd_err model_graph_classify(const struct model *m, int32_t batch, int32_t context, struct pk_graph **ret,

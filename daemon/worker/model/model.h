@@ -385,10 +385,49 @@ PD_NODISCARD enum pd_err model_graph_block(const struct model *m, int32_t batch,
  * (1 each) by name. */
 PD_NODISCARD enum pd_err model_graph_eval(const struct model *m, const struct model_loss *loss, int32_t batch,
                                           int32_t context, struct pk_graph **ret, struct pd_why *why);
+/* Which attention matrices are looked at: layers (attention modules) and heads, both from 1; none named: all.
+ * The lists are borrowed. */
+struct model_maps {
+    const int64_t *layers, *heads;
+    size_t layer_count, head_count;
+    int64_t times; /* that the graph runs: what is stored of all of them is bounded */
+};
+/* Whether layer `layer` and head `head` (from 1) are among them. */
+bool model_maps_has(const struct model_maps *maps, int64_t layer, int64_t head);
+#define MODEL_MAP_BINS 64           /* of a histogram of logits */
+#define MODEL_MAP_TOKENS 1024       /* a matrix is at most so wide */
+#define MODEL_MAP_BYTES (1ll << 30) /* of all matrices of a run, as f32 */
+#define MODEL_MAP_HEADS 100000      /* heads times pictures of a run */
+#define MODEL_MAP_COUNT 16777216    /* logits of one head over the batch: what f32 counts exactly */
+/* Input "input" (texts with classes: and "last"). For each chosen layer l and head h, over all samples of the
+ * batch, in the model's dtype:
+ *   "map/<l>/<h>" (N, N)      mean of A, queries by keys
+ *   "abs/<l>/<h>" (N, N)      mean of |A|
+ *   "softmax/<l>/<h>" (N, N)  mean of the softmax of the same logits over the same keys; not where A is that
+ *   "reach/<l>/<h>" (1)       the largest |logit| of a visible key, r
+ *   "logits/<l>/<h>" (MODEL_MAP_BINS + 1)  counts of visible logits in equal bins from -r to r; last: hidden
+ *   "entropy/<l>/<h>" (1)     mean over rows of the entropy of |A| divided by its sum, in nats
+ *   "rank/<l>/<h>" (1)        mean over samples of (sum s^2)^2 / sum s^4, s the singular values of A
+ * Errors name fields of /diagnostics: a layer or head that the network does not have, matrices that are too
+ * large. */
+PD_NODISCARD enum pd_err model_graph_maps(const struct model *m, const struct model_maps *maps, int32_t batch,
+                                          int32_t context, struct pk_graph **ret, struct pd_why *why);
+/* Where tokens lie in a picture: rows and columns of patches, after `lead` tokens that are no patch. Rows is 0
+ * where the network reads tokens. */
+struct model_grid {
+    int32_t rows, columns, lead;
+};
+/* Whether tokens see none that come later. */
+bool model_is_causal(const struct model *m);
+struct model_grid model_grid(const struct model *m);
+/* Blocks whose activations a probe tells. */
+size_t model_block_count(const struct model *m);
 /* Input "input"; outputs "fro/<l>", "jac_fro/<l>", "jac_q_fro/<l>", "logit_std/<l>", "logit_max/<l>" (B, H),
  * l from 1. With qk_norm jac_q_fro is that by the rows of W_Q's output behind the norm, as if x were theirs;
- * it is no Jacobian by W_Q and is not to be shown. */
-PD_NODISCARD enum pd_err model_graph_probe(const struct model *m, int32_t batch, int32_t context,
+ * it is no Jacobian by W_Q and is not to be shown. Also "act_rms/<b>" (1) for each block b from 1: root of the
+ * mean square of its output. Without `lead`, tokens that are no patch (model_grid) are left out of A, S and
+ * dA/dS. */
+PD_NODISCARD enum pd_err model_graph_probe(const struct model *m, int32_t batch, int32_t context, bool lead,
                                            struct pk_graph **ret, struct pd_why *why);
 /* Classifier. Input "input" (B,C,H,W) as the spec's `pixels` says, or of texts (B, context) and "last";
  * output "logits" (B, classes). */

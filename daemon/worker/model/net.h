@@ -22,6 +22,7 @@ struct model {
     size_t count, trained, size;
     struct model_module *module; /* in the order of the forward pass */
     size_t modules, module_size;
+    size_t blocks; /* written by net_block */
 };
 
 /* Fills the tables of parameters and modules of a new model. */
@@ -61,6 +62,11 @@ struct net {
     struct pk_val own, distilled;     /* logits of both heads, where the network has a distillation head */
     int64_t batch, tokens;            /* B; N of attention's queries */
     struct pk_attention_stats *stats; /* per attention module if asked for */
+    int64_t skip;                     /* leading tokens that are left out of them */
+    const struct model_maps *maps;    /* the matrices that are outputs; NULL: none */
+    int64_t map_tokens, map_count;    /* of those: the widest, the most logits of one head */
+    int64_t map_heads;                /* how many heads are given out */
+    int64_t map_bytes;                /* all matrices together, as f32 */
     size_t module;                    /* attention modules written so far */
     struct pk_val rng;                /* PK_NONE: no noise */
     /* decoding */
@@ -145,6 +151,13 @@ uint32_t net_stream(int layer, enum net_noise place);
 /* Dropout, and stochastic depth of a branch, at that place; x itself in a graph without noise. */
 struct pk_val net_dropout(struct net *n, struct pk_val x, int layer, enum net_noise place);
 struct pk_val net_drop_path(struct net *n, struct pk_val x, int layer, enum net_noise place);
+
+/* Makes outputs of what model_graph_maps promises of attention module `at`, q (B, H, Nq, d), k (B, H, Nk, d). */
+void net_maps(struct net *n, size_t at, struct pk_val q, struct pk_val k, struct pk_attention_spec spec);
+/* Likewise of the probe: statistics of the module; the activations behind block `layer`. */
+struct pk_attention_stats net_stats(struct net *n, struct pk_val q, struct pk_val k, struct pk_val x,
+                                    struct pk_attention_spec spec);
+void net_activations(struct net *n, int layer, struct pk_val x);
 
 /* A transformer block in its placements (kernels/ATTENTION.md 10), with a network's public names. */
 struct net_block {

@@ -168,6 +168,11 @@ enum pd_err executable_feed_rng(struct executable *e, uint64_t seed, uint32_t dr
     return feed(e, &t, 0, why);
 }
 
+bool executable_output(struct executable *e, const char *name, struct pk_shape *ret_shape)
+{
+    return pk_exec_output(e->exec, name, ret_shape) != NULL;
+}
+
 enum pd_err executable_read(struct executable *e, const char *name, double *to, size_t count,
                             struct pd_why *why)
 {

@@ -57,6 +57,8 @@ PD_NODISCARD enum pd_err executable_feed_numbers(struct executable *e, const cha
 PD_NODISCARD enum pd_err executable_feed_rng(struct executable *e, uint64_t seed, uint32_t draw, int rank,
                                              struct pd_why *why);
 
+/* Shape of an output of the last run; false: there is none of that name, or the graph has not run. */
+bool executable_output(struct executable *e, const char *name, struct pk_shape *ret_shape);
 /* Reads `count` numbers of an output as double. */
 PD_NODISCARD enum pd_err executable_read(struct executable *e, const char *name, double *to, size_t count,
                                          struct pd_why *why);

@@ -23,7 +23,12 @@ static enum pd_err eval(const struct train_setup *s, struct pk_graph **ret, stru
 
 static enum pd_err probe(const struct train_setup *s, struct pk_graph **ret, struct pd_why *why)
 {
-    return model_graph_probe(s->model, s->probe_batch, s->context, ret, why);
+    return model_graph_probe(s->model, s->probe_batch, s->context, s->probe_lead, ret, why);
+}
+
+static enum pd_err maps(const struct train_setup *s, struct pk_graph **ret, struct pd_why *why)
+{
+    return model_graph_maps(s->model, &s->maps, s->probe_batch, s->context, ret, why);
 }
 
 size_t train_graphs(const struct train_setup *s, struct train_graph list[TRAIN_GRAPHS])
@@ -39,6 +44,8 @@ size_t train_graphs(const struct train_setup *s, struct train_graph list[TRAIN_G
     list[n++] = (struct train_graph){TRAIN_GRAPH_EVAL, "the evaluation", 0, eval};
     if (s->probe_every > 0 && s->rank == 0)
         list[n++] = (struct train_graph){TRAIN_GRAPH_PROBE, "the probe", 0, probe};
+    if (s->maps_every > 0 && s->rank == 0)
+        list[n++] = (struct train_graph){TRAIN_GRAPH_MAPS, "attention matrices", 0, maps};
     return n;
 }
 

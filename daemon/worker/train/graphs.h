@@ -10,6 +10,7 @@ enum train_graph_use {
     TRAIN_GRAPH_UPDATE, /* ends a step: its states are the optimiser's */
     TRAIN_GRAPH_EVAL,
     TRAIN_GRAPH_PROBE, /* the statistics of attention */
+    TRAIN_GRAPH_MAPS,  /* its matrices */
     TRAIN_GRAPHS
 };
 

@@ -23,6 +23,7 @@ struct probe {
     size_t heads;     /* of all attention modules, the most */
     size_t windows;   /* attention matrices of one sample and head, the most */
     struct key *keys; /* per layer: STATS + 1 names, each for the mean and for every head */
+    struct key *blocks; /* names of the activations, per block */
     double *numbers;  /* scratch for outputs and learned scales */
 };
 
@@ -61,8 +62,11 @@ static enum pd_err make_keys(struct probe *p, struct pd_why *why)
     p->keys = calloc(modules * (STATS + 1) * (p->heads + 1) + 1, sizeof *p->keys);
     p->numbers =
         calloc((size_t)p->session->setup.probe_batch * p->windows * p->heads + p->heads, sizeof *p->numbers);
-    if (!p->keys || !p->numbers)
+    p->blocks = calloc(model_block_count(p->session->setup.model) + 1, sizeof *p->blocks);
+    if (!p->keys || !p->numbers || !p->blocks)
         return pd_fail(why, PD_ERR_NOMEM, "no memory for the probe");
+    for (size_t b = 0; b < model_block_count(p->session->setup.model); b++)
+        snprintf(p->blocks[b].text, sizeof p->blocks[b].text, "act/rms/%zu", b + 1);
     for (size_t layer = 0; layer < modules; layer++)
         for (size_t k = 0; k <= STATS; k++)
             for (size_t h = 0; h <= p->heads; h++) {
@@ -75,22 +79,6 @@ static enum pd_err make_keys(struct probe *p, struct pd_why *why)
                     snprintf(key->text, sizeof key->text, "%s/%zu", base, layer + 1);
             }
     return PD_OK;
-}
-
-/* The first validation samples, always the same. */
-static enum pd_err feed(struct probe *p, struct pd_why *why)
-{
-    const struct train_setup *setup = &p->session->setup;
-    struct data_loader *l = NULL;
-    const struct data_batch *b;
-    enum pd_err err = data_loader_start(setup->set, DATA_VAL, setup->probe_batch, 0, 0, 1, &l, why);
-
-    if (err == PD_OK)
-        err = data_loader_next(l, &b, why);
-    if (err == PD_OK)
-        err = executable_feed_batch(&p->executable, b, 0, why);
-    data_loader_free(l);
-    return err;
 }
 
 enum pd_err probe_open(const struct session *s, struct model_store *store, struct probe **ret,
@@ -114,7 +102,7 @@ enum pd_err probe_open(const struct session *s, struct model_store *store, struc
     if (err == PD_OK)
         err = make_keys(p, why);
     if (err == PD_OK)
-        err = feed(p, why);
+        err = session_feed_probe(s, &p->executable, why);
     if (err == PD_OK)
         *ret = p;
     else
@@ -128,6 +116,7 @@ struct probe *probe_close(struct probe *p)
         return NULL;
     executable_done(&p->executable);
     free(p->keys);
+    free(p->blocks);
     free(p->numbers);
     free(p);
     return NULL;
@@ -220,6 +209,19 @@ static enum pd_err push_scale(struct probe *p, size_t layer, struct pd_why *why)
     return PD_OK;
 }
 
+static enum pd_err push_activations(struct probe *p, size_t block, struct pd_why *why)
+{
+    char name[40];
+    double rms;
+    enum pd_err err;
+
+    snprintf(name, sizeof name, "act_rms/%zu", block + 1);
+    err = executable_read(&p->executable, name, &rms, 1, why);
+    if (err == PD_OK)
+        reporter_push(p->session->reporter, p->blocks[block].text, rms);
+    return err;
+}
+
 enum pd_err probe_run(struct probe *p, struct pd_why *why)
 {
     const struct model *model = p->session->setup.model;
@@ -236,5 +238,7 @@ enum pd_err probe_run(struct probe *p, struct pd_why *why)
         if (err == PD_OK && !pk_phi_shifted(a->phi))
             err = push_scale(p, layer, why);
     }
+    for (size_t b = 0; b < model_block_count(model) && err == PD_OK; b++)
+        err = push_activations(p, b, why);
     return err;
 }

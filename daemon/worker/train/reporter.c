@@ -116,6 +116,13 @@ const char *reporter_key(struct reporter *r, const char *fmt, ...)
     return r->keys[r->key_count] ? r->keys[r->key_count++] : NULL;
 }
 
+void reporter_blob(struct reporter *r, struct train_blob *blob)
+{
+    blob->step = r->step;
+    if (r->host->blob)
+        r->host->blob(r->host->user, blob);
+}
+
 void reporter_send(struct reporter *r)
 {
     if (r->point_count && r->host->metrics)

@@ -28,6 +28,8 @@ void reporter_push(struct reporter *r, const char *key, double value);
 /* A key made of the words, which lives as long as the reporter; the same words give the same key. NULL: there is no
  * memory for it. */
 const char *reporter_key(struct reporter *r, const char *fmt, ...) PD_PRINTF(2, 3);
+/* Hands a blob of this step to the host. */
+void reporter_blob(struct reporter *r, struct train_blob *blob);
 /* Hands all points to the host. */
 void reporter_send(struct reporter *r);
 /* A line of the log for each point that was not sent yet. */

@@ -137,6 +137,20 @@ enum pd_err session_executable(const struct session *s, const struct train_graph
     return err == PD_OK ? executable_init(e, g, &place, why) : err;
 }
 
+enum pd_err session_feed_probe(const struct session *s, struct executable *e, struct pd_why *why)
+{
+    struct data_loader *l = NULL;
+    const struct data_batch *b;
+    enum pd_err err = data_loader_start(s->setup.set, DATA_VAL, s->setup.probe_batch, 0, 0, 1, &l, why);
+
+    if (err == PD_OK)
+        err = data_loader_next(l, &b, why);
+    if (err == PD_OK)
+        err = executable_feed_batch(e, b, 0, why);
+    data_loader_free(l);
+    return err;
+}
+
 enum pd_err session_stop_asked(const struct session *s, enum train_stop *ret, struct pd_why *why)
 {
     int64_t stop = s->setup.rank == 0 ? (int64_t)s->host->stop(s->host->user) : 0;

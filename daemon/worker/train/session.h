@@ -53,6 +53,9 @@ int session_threads(const struct session *s);
 PD_NODISCARD enum pd_err session_executable(const struct session *s, const struct train_graph *graph,
                                             const struct model_store *store, const struct executable *with,
                                             struct executable *e, struct pd_why *why);
+/* Feeds the batch that diagnostics are taken of: the first validation samples, always the same. */
+PD_NODISCARD enum pd_err session_feed_probe(const struct session *s, struct executable *e,
+                                            struct pd_why *why);
 /* Whether to stop: rank 0's answer, on all. */
 PD_NODISCARD enum pd_err session_stop_asked(const struct session *s, enum train_stop *ret,
                                             struct pd_why *why);

@@ -39,10 +39,6 @@ static enum pd_err check_supported(const struct job_config *c, struct pd_why *wh
         return refuse(why, "/train/optimizer/name");
     if (c->train.schedule.name == JOB_SCHEDULE_ONE_CYCLE)
         return refuse(why, "/train/schedule/name");
-    if (!c->diagnostics.probe_cls)
-        return refuse(why, "/diagnostics/probe_cls");
-    if (c->diagnostics.heatmaps.present)
-        return refuse(why, "/diagnostics/heatmaps");
     if (c->diagnostics.histograms.present)
         return refuse(why, "/diagnostics/histograms");
     return PD_OK;
@@ -203,6 +199,25 @@ static void set_schedule(struct train_setup *s, const struct job_config *c)
     }
 }
 
+static void set_diagnostics(struct train_setup *s, const struct job_config *c)
+{
+    const struct job_heatmaps *maps = &c->diagnostics.heatmaps;
+
+    s->probe_batch = (int32_t)c->diagnostics.probe_batch;
+    if (s->probe_batch > s->info->count[DATA_VAL])
+        s->probe_batch = (int32_t)s->info->count[DATA_VAL];
+    s->probe_every = c->diagnostics.every;
+    s->probe_lead = c->diagnostics.probe_cls;
+    if (!maps->present)
+        return;
+    s->maps_every = maps->every;
+    s->maps = (struct model_maps){.layers = maps->layers.items,
+                                  .layer_count = maps->layers.count,
+                                  .heads = maps->heads.items,
+                                  .head_count = maps->heads.count,
+                                  .times = 1 + (c->bound.steps + maps->every - 1) / maps->every};
+}
+
 static void set_options(struct train_setup *s, const struct job_config *c)
 {
     const struct job_optim *o = &c->train.optimizer;
@@ -274,10 +289,7 @@ enum pd_err train_setup_init(struct train_setup *s, struct job_config *c, const 
                        "#/resources/slots: %d ranks do not divide the batch of %d in %lld parts", s->ranks,
                        s->batch, (long long)s->parts);
     s->context = s->info->context;
-    s->probe_batch = (int32_t)c->diagnostics.probe_batch;
-    if (s->probe_batch > s->info->count[DATA_VAL])
-        s->probe_batch = (int32_t)s->info->count[DATA_VAL];
-    s->probe_every = c->diagnostics.every;
+    set_diagnostics(s, c);
     s->steps = c->bound.steps;
     s->steps_per_epoch = c->bound.steps_per_epoch;
     s->eval_every = c->bound.eval_every > 0 ? c->bound.eval_every : s->steps;

@@ -38,6 +38,9 @@ struct train_setup {
     int32_t eval_batch;           /* of one rank */
     int32_t probe_batch, context; /* context 0 for images */
     int64_t probe_every;          /* steps from one probe to the next; 0: none is taken */
+    bool probe_lead;              /* tokens that are no patch count in its statistics */
+    struct model_maps maps;       /* of the document */
+    int64_t maps_every;           /* steps from one set of attention matrices to the next; 0: none is made */
     int rank, ranks;
     int loader_threads;
     const struct task *task;

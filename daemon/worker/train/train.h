@@ -41,7 +41,9 @@ struct job_config;
  *   diagnostics.every     attn/fro/l  attn/jac_fro/l  attn/jac_q_fro/l  logit/std/l  logit/max/l, means over
  *                         the probe batch and the heads (logit/max: the largest; no jac_q_fro with qk_norm);
  *                         the same with /l/h for one head; scale/c/l, and scale/c/l/h where a scale is
- *                         learned per head
+ *                         learned per head; act/rms/l (root mean square behind block l)
+ *   heatmaps.every, end   attn/entropy/l/h  attn/rank/l/h of chosen layers and heads, and their means over
+ *                         those heads as attn/entropy/l  attn/rank/l (model.h: model_graph_maps)
  *
  * Accuracies are fractions 0..1. `step` counts finished steps: loss/train of the first step has step 1. */
 struct train_point {
@@ -49,6 +51,24 @@ struct train_point {
     int64_t step;
     int64_t wall_us;
     double value; /* may be non-finite: a diverging loss is shown as it is */
+};
+
+/* Numbers that are drawn rather than plotted, of one step. All of it is borrowed during the callback. */
+struct train_blob {
+    const char *kind; /* "matrix", "histogram" */
+    /* l = layer, h = head, both from 1; meta has shape, dtype and what is said here:
+     *   attn/map/l/h           mean of A over the probe batch, (queries, keys); with "grid" [rows, columns] of
+     *                          patches behind "lead" other tokens, "causal", "samples"
+     *   attn/softmax/l/h       the same of the softmax of the same logits; not where A is that
+     *   attn/displacement/l/h  mean |A| by where the key lies: of pictures (row, column) less the query's, from
+     *                          -(rows - 1), -(columns - 1) on; of texts place less the query's; "from" has these.
+     *                          Tokens that are no patch are left out; hidden pairs count as none
+     *   logit/histogram/l/h    counts of visible logits in equal bins between "lo" and "hi" */
+    const char *key;
+    int64_t step;
+    const char *meta;  /* JSON object */
+    const void *bytes; /* little-endian, dense, as meta says */
+    size_t len;
 };
 
 enum train_stop { TRAIN_STOP_NONE, TRAIN_STOP_CHECKPOINT, TRAIN_STOP_CANCEL };
@@ -79,6 +99,8 @@ struct train_host {
     /* Whether the checkpoint of this step, written by this call, is recorded where `starts` comes from: until
      * a newer one is, it is not removed. `wait`: until it is, or a stop is asked for. NULL: all are. */
     bool (*checkpoint_recorded)(void *user, int64_t step, bool wait);
+    /* May be dropped by the host where it cannot be sent on. */
+    void (*blob)(void *user, const struct train_blob *blob);
     /* A line for the attempt's log. */
     void (*log)(void *user, const char *line);
     /* Asked at every step boundary and inside evaluation. */

@@ -41,6 +41,8 @@ export class Network {
         for (const [name, { data }] of params)
             this.param.set(name, t.leaves(data));
         this.stats = []; // per layer, per sample, per head
+        this.looks = []; // likewise: A and the logits that each query sees, as numbers
+        this.squares = []; // per layer: of all numbers behind a block, and how many
     }
 
     /** Names and layouts of timm; else those of GPT-2. */
@@ -232,6 +234,15 @@ export class Network {
                 for (let c = 0; c < d; c++)
                     out[i][head * d + c] = t.dot(a, keys.map(({ j }) => v[j][c]));
             }
+            if (this.keepStats) { // in the places of their keys; hidden ones stay empty
+                const dense = list => list.map((row, i) => {
+                    const line = new Array(tokens);
+                    sees(i).forEach(({ j }, at) => { line[j] = t.at(row[at]); });
+                    return line;
+                });
+                this.looks[layer] ??= [];
+                (this.looks[layer][b] ??= [])[head] = { a: dense(rows), logits: dense(seen) };
+            }
             if (this.keepStats)
                 this.note(layer, b, head, { rows, logits: seen, keysOf, x, tau, scale: scale === null ? null : t.at(scale) });
         }
@@ -270,7 +281,15 @@ export class Network {
         if (mid)
             h = each(h, 'mid2', 'mid_2');
         x = plus(x, this.dropPath(h, layer, this.place(layer, 5), sample));
-        return at === 'post' ? each(x, 'norm2', 'ln_2') : x;
+        if (at === 'post')
+            x = each(x, 'norm2', 'ln_2');
+        const squares = this.squares[layer] ??= { sum: 0, count: 0 };
+        for (const row of x)
+            for (const a of row) {
+                squares.sum += t.at(a) ** 2;
+                squares.count++;
+            }
+        return x;
     }
 
     /** Embedded tokens to those behind the last block. */
@@ -369,22 +388,25 @@ export class Network {
     note(layer, sample, head, { rows, logits, keysOf, x, tau, scale }) {
         const t = this.t, s = this.s;
         const normalised = ['softmax', 'taylor', 'periodic'].includes(s.activation);
+        const skip = s.probeCls || s.pool !== 'cls' ? 0 : 1; // rows and columns that are left out, from the first
         let fro = 0, jac = 0, jacQ = 0, count = 0, sum = 0, most = 0;
         rows.forEach((row, i) => {
+            if (i < skip)
+                return;
             const a = row.map(id => t.at(id)), l = logits[i].map(id => t.at(id));
             const x2 = x[i].reduce((acc, id) => acc + t.at(id) ** 2, 0);
-            for (const z of l) {
+            for (const z of l.slice(skip)) {
                 count++;
                 sum += z;
                 most = Math.max(most, Math.abs(z));
             }
-            fro += a.reduce((acc, y) => acc + y * y, 0);
+            fro += a.slice(skip).reduce((acc, y) => acc + y * y, 0);
             // J[j][m] = dA_ij / ds_im
             const jacobian = a.map((y, j) => a.map((_, m) => normalised
                 ? (j === m ? logSlope(s.activation, l[j]) * y : 0) - y * a[m] * logSlope(s.activation, l[m])
                 : j === m ? this.slope(l[j], scale, i, layer) : 0));
-            for (const line of jacobian) {
-                jac += line.reduce((acc, y) => acc + y * y, 0);
+            for (const line of jacobian.slice(skip)) {
+                jac += line.slice(skip).reduce((acc, y) => acc + y * y, 0);
                 for (let c = 0; c < keysOf[i][0].length; c++) {
                     const y = line.reduce((acc, g, m) => acc + g * t.at(keysOf[i][m][c]), 0);
                     jacQ += tau * tau * x2 * y * y;
@@ -392,7 +414,7 @@ export class Network {
             }
         });
         const mean = sum / count;
-        const spread = logits.flat().reduce((acc, id) => acc + (t.at(id) - mean) ** 2, 0);
+        const spread = logits.slice(skip).flatMap(row => row.slice(skip)).reduce((acc, id) => acc + (t.at(id) - mean) ** 2, 0);
         this.stats[layer] ??= [];
         this.stats[layer][sample] ??= [];
         this.stats[layer][sample][head] = {

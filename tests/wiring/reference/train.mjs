@@ -136,6 +136,93 @@ export function probe(s, params, samples) {
                 out.set(`scale/c/${l + 1}`, all.reduce((a, b) => a + b) / all.length);
             });
     });
+    net.squares.forEach(({ sum, count }, l) => out.set(`act/rms/${l + 1}`, Math.sqrt(sum / count)));
+    return out;
+}
+
+/**
+ * Attention matrices over the probe batch (train.h: struct train_blob): series of a step by key, and the matrices.
+ * @returns {{series: Map<string, number>, blobs: Map<string, number[]>}}
+ */
+export function maps(s, params, samples) {
+    const net = new Network(new Tape(), s, params), series = new Map(), blobs = new Map();
+    const chosen = samples.slice(0, s.probeBatch);
+    net.keepStats = true;
+    chosen.forEach((sample, i) => s.classes ? net.classify(sample.input, i) : net.predict(sample.input, i));
+    net.looks.forEach((layer, l) => {
+        const sums = { entropy: [], rank: [] };
+        if (s.maps.layers.length && !s.maps.layers.includes(l + 1))
+            return;
+        for (let h = 0; h < layer[0].length; h++) {
+            if (s.maps.heads.length && !s.maps.heads.includes(h + 1))
+                continue;
+            const at = `${l + 1}/${h + 1}`, looks = layer.map(heads => heads[h]), n = looks[0].a.length;
+            const mean = of => Array.from({ length: n * n }, (_, p) =>
+                looks.reduce((sum, look) => sum + (of(look)[Math.floor(p / n)][p % n] ?? 0), 0) / looks.length);
+            const sizes = mean(({ a }) => a.map(row => row.map(Math.abs)));
+            blobs.set(`attn/map/${at}`, mean(({ a }) => a));
+            if (s.activation !== 'softmax')
+                blobs.set(`attn/softmax/${at}`, mean(({ logits }) => logits.map(row => {
+                    const most = Math.max(...row.filter(z => z !== undefined)), e = row.map(z => Math.exp(z - most)), total = e.reduce((x, y) => x + y);
+                    return e.map(x => x / total);
+                })));
+            blobs.set(`attn/displacement/${at}`, displacement(s, sizes, n));
+            const all = looks.flatMap(({ logits }) => logits.flatMap(row => row.filter(z => z !== undefined))), reach = Math.max(...all.map(Math.abs)), counts = new Array(64).fill(0);
+            for (const z of all)
+                counts[Math.min(63, Math.floor((z + reach) / (2 * reach) * 64))]++;
+            blobs.set(`logit/histogram/${at}`, counts);
+            const rows = looks.flatMap(({ a }) => a.map(entropy));
+            sums.entropy.push(rows.reduce((x, y) => x + y) / rows.length);
+            const ranks = looks.map(({ a }) => rank(a, n));
+            sums.rank.push(ranks.reduce((x, y) => x + y) / ranks.length);
+            for (const key of ['entropy', 'rank'])
+                series.set(`attn/${key}/${at}`, sums[key].at(-1));
+        }
+        for (const key of ['entropy', 'rank'])
+            series.set(`attn/${key}/${l + 1}`, sums[key].reduce((x, y) => x + y) / sums[key].length);
+    });
+    return { series, blobs };
+}
+
+/** Entropy in nats of a row of A, of which the absolute values count. */
+function entropy(row) {
+    const total = row.reduce((sum, a) => sum + Math.abs(a), 0);
+    return row.map(a => Math.abs(a) / total).reduce((sum, p) => sum - (p > 0 ? p * Math.log(p) : 0), 0);
+}
+
+/** (trace A'A)^2 / trace (A'A)^2. */
+function rank(a, n) {
+    const at = (i, j) => a[i][j] ?? 0;
+    let two = 0, four = 0;
+    for (let i = 0; i < n; i++)
+        for (let j = 0; j < n; j++) {
+            let inner = 0;
+            for (let r = 0; r < n; r++)
+                inner += at(r, i) * at(r, j);
+            four += inner * inner;
+            if (i === j)
+                two += inner;
+        }
+    return two * two / four;
+}
+
+/** Mean over the pairs with each displacement, key less query, rows of patches first. */
+function displacement(s, matrix, n) {
+    const grid = s.patch[0] ? [s.height / s.patch[0], s.imageWidth / s.patch[1]] : [0, 0], lead = s.pool === 'cls' ? 1 : 0;
+    const side = Math.sqrt(n), window = s.arch === 'swin' && Number.isInteger(side);
+    const [rows, columns] = window ? [side, side] : grid[0] * grid[1] + lead === n ? grid : [1, n];
+    const lists = new Map(), first = n - rows * columns;
+    for (let q = 0; q < rows * columns; q++)
+        for (let k = 0; k < rows * columns; k++) {
+            const place = [Math.floor(k / columns) - Math.floor(q / columns), k % columns - q % columns].join();
+            lists.set(place, [...lists.get(place) ?? [], matrix[(q + first) * n + k + first]]);
+        }
+    const out = [];
+    for (let down = 1 - rows; down < rows; down++)
+        for (let right = 1 - columns; right < columns; right++) {
+            const list = lists.get([down, right].join());
+            out.push(list.reduce((x, y) => x + y) / list.length);
+        }
     return out;
 }
 
@@ -249,14 +336,14 @@ function move(s, state, moments) {
  * @param {{train: (step: number) => {input: any, target: any}[], val?: {input: any, target: any}[], test?: {input: any, target: any}[],
  *     evals?: {name: string, samples: {input: any, target: any}[]}[]}} batches
  * @returns {{series: Map<string, Map<number, number>>, checkpoints: Map<number, Map<string, ArrayLike<number>>>,
- *     files: number[], best: {step: number, score: number}, steps: number, finished: boolean}} `begin`: what it goes on from
+ *     blobs: Map<string, number[]>, files: number[], best: {step: number, score: number}, steps: number, finished: boolean}} `begin`: what it goes on from
  *     instead of initial values: parameters, and with the optimiser its states and how many steps it has made. `checkpoints` holds the
- *     state at every step, `files` says which steps have a file in the end
+ *     state at every step, `blobs` what is drawn as key@step, `files` says which steps have a file in the end
  */
 export function train(s, batches, begin = null) {
     const zeros = params => new Map(Array.from(params, ([name, p]) => [name, new Float64Array(p.data.length)]));
     const buffers = new Set(shapes(s).filter(p => p.role === 'buffer').map(p => p.name));
-    const params = initial(s), series = new Map(), checkpoints = new Map();
+    const params = initial(s), series = new Map(), checkpoints = new Map(), blobs = new Map();
     const state = { params, m: zeros(params), v: zeros(params), applied: 0,
         ema: null };
     for (const [name, p] of params) {
@@ -291,6 +378,13 @@ export function train(s, batches, begin = null) {
         if (s.probeEvery > 0 && step % s.probeEvery === 0)
             for (const [key, value] of probe(s, params, batches.val))
                 push(key, step, value);
+        if (s.maps && (step % s.maps.every === 0 || step === s.steps)) {
+            const one = maps(s, params, batches.val);
+            for (const [key, value] of one.series)
+                push(key, step, value);
+            for (const [key, value] of one.blobs)
+                blobs.set(`${key}@${step}`, value);
+        }
         const saved = new Map();
         for (const [name, p] of params) {
             saved.set(name, p.data.slice());
@@ -349,7 +443,7 @@ export function train(s, batches, begin = null) {
                 pushAll(at, evaluate(s, chosen, samples), `eval${suffix}`, name);
         }
     }
-    return { series, checkpoints, files: kept.end(finished ? step : null), best: kept.best(), steps: step, finished, optimiser: { bytes: numbers * perNumber, each: perNumber } };
+    return { series, checkpoints, blobs, files: kept.end(finished ? step : null), best: kept.best(), steps: step, finished, optimiser: { bytes: numbers * perNumber, each: perNumber } };
 }
 
 /**

@@ -190,7 +190,7 @@ export const cases = [
     ...each('/diagnostics/probe_cls', ['softmax', 'poly', 'sigmoid', 'taylor', 'periodic'].map(activation => [imageJob({ model: { pool: 'cls' }, attention: { activation }, diagnostics: { probe_cls: false } })])),
     ...each('/diagnostics/probe_cls', [[imageJob({ model: { pool: 'cls' }, attention: { activation: 'poly', scale: 'learned', scale_share: 'head', qk_norm: true }, diagnostics: { probe_cls: false } })]]),
     ...each('/diagnostics/heatmaps', [[maps({})], [maps({}, { attention: { activation: 'softmax' } })], [mapsText({})], [mapsText({}, { attention: { n_for_scale: 'row' } })],
-        [maps({}, { model: { pool: 'cls' } })], [maps({}, { attention: { activation: 'sima' } })], [maps({}, { diagnostics: { every: 0 } })]]),
+        [maps({}, { model: { pool: 'cls' } })], [swinJob({ attention: { activation: 'poly' }, diagnostics: { heatmaps: { every: 2 } } })], [maps({}, { attention: { activation: 'sima' } })], [maps({}, { diagnostics: { every: 0 } })]]),
     ...each('/diagnostics/heatmaps/layers', [[maps({ layers: [2] }), { instead: [1] }], [mapsText({ layers: [2], heads: [1] }), { instead: [1] }]]),
     ...each('/diagnostics/heatmaps/heads', [[maps({ heads: [2] }, { attention: { scale: 'learned', scale_share: 'head' } }), { instead: [1] }], [mapsText({ heads: [1] }), { instead: [2] }]]),
     ...each('/diagnostics/heatmaps/every', [[maps({ every: 2 }), { instead: 1 }], [mapsText({ every: 3 }), { instead: 2 }]]),

@@ -1,6 +1,7 @@
 /* daemon/worker/train/maps.c: see maps.h. */
 #include "daemon/worker/train/maps.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -147,10 +148,17 @@ static enum pd_err read_output(struct maps *m, const char *what, size_t layer, s
     return executable_read(&m->executable, name, m->numbers, (size_t)pk_shape_count(ret_shape), why);
 }
 
-/* Whether the rows of a matrix of n tokens are patches of a picture. */
-static bool is_grid(const struct model_grid *grid, int64_t n)
+/* Where the n tokens of a matrix lie: all patches of a picture, or a square window of them. False: in a row. */
+static bool find_grid(const struct maps *m, int64_t n, struct model_grid *ret)
 {
-    return grid->rows > 0 && n == grid->lead + (int64_t)grid->rows * grid->columns;
+    const struct model_grid all = model_grid(m->session->setup.model);
+    const int32_t side = (int32_t)lround(sqrt((double)n));
+
+    *ret = all;
+    if (all.rows && n == all.lead + (int64_t)all.rows * all.columns)
+        return true;
+    *ret = (struct model_grid){.rows = side, .columns = side};
+    return all.rows && (int64_t)side * side == n;
 }
 
 static void put_pair(struct maps *m, const char *name, int64_t a, int64_t b)
@@ -165,7 +173,7 @@ static void put_pair(struct maps *m, const char *name, int64_t a, int64_t b)
 static enum pd_err put_matrix(struct maps *m, const char *output, const char *key, size_t layer, size_t head,
                               struct pd_why *why)
 {
-    const struct model_grid grid = model_grid(m->session->setup.model);
+    struct model_grid grid;
     struct pk_shape shape;
     enum pd_err err = read_output(m, output, layer, head, &shape, why);
     size_t bytes;
@@ -176,7 +184,7 @@ static enum pd_err put_matrix(struct maps *m, const char *output, const char *ke
     begin_meta(m, shape.dim, 2, "f32");
     pd_json_kv_int(&m->meta, "samples", m->session->setup.probe_batch);
     pd_json_kv_bool(&m->meta, "causal", model_is_causal(m->session->setup.model));
-    if (is_grid(&grid, shape.dim[0])) {
+    if (find_grid(m, shape.dim[0], &grid)) {
         put_pair(m, "grid", grid.rows, grid.columns);
         pd_json_kv_int(&m->meta, "lead", grid.lead);
     }
@@ -185,7 +193,7 @@ static enum pd_err put_matrix(struct maps *m, const char *output, const char *ke
 
 static enum pd_err put_displacement(struct maps *m, size_t layer, size_t head, struct pd_why *why)
 {
-    const struct model_grid grid = model_grid(m->session->setup.model);
+    struct model_grid grid;
     struct pk_shape shape;
     enum pd_err err = read_output(m, "abs", layer, head, &shape, why);
     int64_t lead = 0, rows = 1, columns = shape.dim[1], dim[2];
@@ -194,7 +202,7 @@ static enum pd_err put_displacement(struct maps *m, size_t layer, size_t head, s
 
     if (err != PD_OK)
         return err;
-    if (is_grid(&grid, shape.dim[0])) {
+    if (find_grid(m, shape.dim[0], &grid)) {
         lead = grid.lead;
         rows = grid.rows;
         columns = grid.columns;

@@ -20,11 +20,11 @@ struct probe {
     const struct session *session;
     struct model_store *store;
     struct executable executable;
-    size_t heads;     /* of all attention modules, the most */
-    size_t windows;   /* attention matrices of one sample and head, the most */
-    struct key *keys; /* per layer: STATS + 1 names, each for the mean and for every head */
+    size_t heads;       /* of all attention modules, the most */
+    size_t windows;     /* attention matrices of one sample and head, the most */
+    struct key *keys;   /* per layer: STATS + 1 names, each for the mean and for every head */
     struct key *blocks; /* names of the activations, per block */
-    double *numbers;  /* scratch for outputs and learned scales */
+    double *numbers;    /* scratch for outputs and learned scales */
 };
 
 static size_t most_heads(const struct model *model)

@@ -145,7 +145,7 @@ export function probe(s, params, samples) {
  * @returns {{series: Map<string, number>, blobs: Map<string, number[]>}}
  */
 export function maps(s, params, samples) {
-    const net = new Network(new Tape(), s, params), series = new Map(), blobs = new Map();
+    const net = network(new Tape(), s, params), series = new Map(), blobs = new Map();
     const chosen = samples.slice(0, s.probeBatch);
     net.keepStats = true;
     chosen.forEach((sample, i) => s.classes ? net.classify(sample.input, i) : net.predict(sample.input, i));
@@ -209,8 +209,8 @@ function rank(a, n) {
 /** Mean over the pairs with each displacement, key less query, rows of patches first. */
 function displacement(s, matrix, n) {
     const grid = s.patch[0] ? [s.height / s.patch[0], s.imageWidth / s.patch[1]] : [0, 0], lead = s.pool === 'cls' ? 1 : 0;
-    const side = Math.sqrt(n), window = s.arch === 'swin' && Number.isInteger(side);
-    const [rows, columns] = window ? [side, side] : grid[0] * grid[1] + lead === n ? grid : [1, n];
+    const side = Math.sqrt(n), whole = grid[0] * grid[1] + lead === n;
+    const [rows, columns] = !grid[0] ? [1, n] : whole ? grid : Number.isInteger(side) ? [side, side] : [1, n]; // else a window
     const lists = new Map(), first = n - rows * columns;
     for (let q = 0; q < rows * columns; q++)
         for (let k = 0; k < rows * columns; k++) {

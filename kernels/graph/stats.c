@@ -1,4 +1,4 @@
-/* Statistics of a part of the attention matrix, by primitives (attention.md 2; golden/README.md 8). The fused op
+/* Statistics of a part of the attention matrix, by primitives (kernels/ATTENTION.md 2). The fused op
  * ATTENTION_STATS takes the whole. */
 #include "kernels/graph/build.h"
 

@@ -615,11 +615,12 @@ const struct job_field job_fields[] = {
     {ROW("/diagnostics/heatmaps/every", JOB_T_INT, config.diagnostics.heatmaps.every), COUNTS, DEF("500"),
      FLAGS(ASIDE), SAYS("steps between two of a head; the last step has one too", "M22")},
     {ROW("/diagnostics/histograms", JOB_T_OBJECT, config.diagnostics.histograms.present), DEF("null"),
-     FLAGS(ASIDE | NULLABLE | ONLY), SAYS("distributions of gradient entries", "M74")},
+     FLAGS(ASIDE | NULLABLE),
+     SAYS("distributions of the entries of a whole batch's gradient, without dropout", "M74")},
     {ROW("/diagnostics/histograms/tensors", JOB_T_STRINGS, config.diagnostics.histograms.tensors),
-     RANGE(1, 256), DEF("[]"), FLAGS(ASIDE), SAYS("names of tensors; empty: all", "M74")},
+     RANGE(1, 256), DEF("[]"), FLAGS(ASIDE), SAYS("of w_q, w_k, w_v, w_o, w_1, w_2; empty: all", "M74")},
     {ROW("/diagnostics/histograms/at", JOB_T_NUMBERS, config.diagnostics.histograms.at), RANGE(0, 1),
-     DEF("[0,0.5,1]"), FLAGS(ASIDE), SAYS("fractions of the run", "M74")},
+     DEF("[0,0.5,1]"), FLAGS(ASIDE), SAYS("fractions of the run after which one is taken", "M74")},
 
     /* Resources */
     {ROW("/resources/placement", JOB_T_ENUM, config.resources.placement), .names = &where,

@@ -72,6 +72,16 @@ static bool mapped(const struct job_config *g)
     return g->diagnostics.heatmaps.present;
 }
 
+static bool mapped_picture(const struct job_config *g)
+{
+    return mapped(g) && job_dataset_info((enum job_dataset)g->data.dataset)->image;
+}
+
+static bool has_histograms(const struct job_config *g)
+{
+    return g->diagnostics.histograms.present;
+}
+
 /* Behind a norm of queries the closed form does not hold. */
 static bool probed_q(const struct job_config *g)
 {
@@ -194,6 +204,40 @@ static bool train_classes_averaged(const struct job_config *g)
 #define AVERAGES "the running average of the weights"
 #define TEST_SET "test part of the data"
 #define TRAIN_SET "training part of the data, without augmentation"
+
+#define WEIGHTS(X) X(w_q, "W_Q") X(w_k, "W_K") X(w_v, "W_V") X(w_o, "W_O") X(w_1, "W_1") X(w_2, "W_2")
+#define GRADIENT(stat, says, what, how, weight, name)                                                        \
+    {.key = "grad/" stat "/" #weight,                                                                        \
+     .title = says,                                                                                          \
+     .panel = "grad/" stat,                                                                                  \
+     .series = name,                                                                                         \
+     .group = JOB_METRIC_TRAINING,                                                                           \
+     .text = what,                                                                                           \
+     .source = how,                                                                                          \
+     .written = has_histograms},
+#define KURTOSIS(weight, name)                                                                               \
+    GRADIENT("kurtosis", "Gradient kurtosis",                                                                \
+             "How heavy the tails of a weight's gradient are, all blocks together: 3 for normal entries.",   \
+             "Fourth central moment over the square of the second.", weight, name)
+#define HILL(weight, name)                                                                                   \
+    GRADIENT(                                                                                                \
+        "hill", "Gradient tail index",                                                                       \
+        "Hill's index of the largest 1 % of the gradient's entries: the smaller, the heavier the tail.",     \
+        "1 / mean of log(|g| / the largest |g| not among them).", weight, name)
+#define RATIO(weight, name)                                                                                  \
+    GRADIENT("ratio", "Gradient outliers",                                                                   \
+             "At how many times the median the largest thousandth of the gradient's entries begins.",        \
+             "99.9 % quantile of |g| over its median.", weight, name)
+#define TOP_SHARE(weight, name)                                                                              \
+    GRADIENT(                                                                                                \
+        "top_share", "Gradient concentration",                                                               \
+        "What the largest 1 % of the gradient's entries have of its squared norm: 0.01 if all are alike.",   \
+        "Sum of their squares over the sum of all.", weight, name)
+#define LAYER_RATIO(weight, name)                                                                            \
+    GRADIENT(                                                                                                \
+        "layer_ratio", "Gradient across layers",                                                             \
+        "How many times the root mean square of the gradient in one block is that in another, at most.",     \
+        "Largest over least RMS of a block.", weight, name)
 
 const struct job_metric job_metrics[] = {
     {.key = "loss/train",
@@ -371,15 +415,17 @@ const struct job_metric job_metrics[] = {
      .text = "Steps skipped so far because the loss or a gradient was not finite; past a limit the run "
              "counts as diverged.",
      .source = "Counter of the trainer; the job’s train.nonfinite_limit."},
-    {.key = "attn/fro/<layer>[/<head>]",
-     .title = "Attention norm ‖A‖",
-     .group = JOB_METRIC_LAYERS,
-     .text = "Frobenius norm of the attention matrix A of a layer, mean over heads and probe samples: the "
-             "papers argue that a polynomial works once this stays near softmax’s.",
-     .source = "Polynomial alternatives, theorems 4.1 and 4.2, figures 2 and 6: ‖softmax‖ ≤ √N, while a raw "
-               "xᵖ grows as N.",
-     .written = probed,
-     .heads = always},
+    WEIGHTS(KURTOSIS) WEIGHTS(HILL) WEIGHTS(RATIO) WEIGHTS(TOP_SHARE) WEIGHTS(LAYER_RATIO){
+        .key = "attn/fro/<layer>[/<head>]",
+        .title = "Attention norm ‖A‖",
+        .group = JOB_METRIC_LAYERS,
+        .text = "Frobenius norm of the attention matrix A of a layer, mean over heads and probe samples: the "
+                "papers argue that a polynomial works once this stays near softmax’s.",
+        .source =
+            "Polynomial alternatives, theorems 4.1 and 4.2, figures 2 and 6: ‖softmax‖ ≤ √N, while a raw "
+            "xᵖ grows as N.",
+        .written = probed,
+        .heads = always},
     {.key = "attn/jac_fro/<layer>[/<head>]",
      .title = "Jacobian norm ‖∂A/∂S‖",
      .group = JOB_METRIC_LAYERS,
@@ -415,6 +461,32 @@ const struct job_metric job_metrics[] = {
      .source = "(Σ σ²)² / Σ σ⁴ with the singular values σ of A.",
      .written = mapped,
      .heads = mapped},
+    {.key = "attn/negative/<layer>[/<head>]",
+     .title = "Negative attention",
+     .unit = "share",
+     .group = JOB_METRIC_LAYERS,
+     .text = "Share of the entries of the mean attention matrix that are below 0, of the heads that heat "
+             "maps are "
+             "made of: 0 for softmax, which has no negative weights.",
+     .source = "Entries of the mean of A over the probe batch.",
+     .written = mapped,
+     .heads = mapped},
+    {.key = "attn/same_row/<layer>[/<head>]",
+     .title = "Attention within a row of patches",
+     .group = JOB_METRIC_LAYERS,
+     .text = "Mean |A| over pairs of patches in one row of the picture, over the mean of all pairs: above 1 "
+             "where "
+             "queries prefer their own row.",
+     .source = "Polynomial alternatives, figure 4: bands about the diagonal.",
+     .written = mapped_picture,
+     .heads = mapped_picture},
+    {.key = "attn/same_column/<layer>[/<head>]",
+     .title = "Attention within a column of patches",
+     .group = JOB_METRIC_LAYERS,
+     .text = "Mean |A| over pairs of patches in one column of the picture, over the mean of all pairs.",
+     .source = "Diagonals of the matrix, a row of patches apart.",
+     .written = mapped_picture,
+     .heads = mapped_picture},
     {.key = "act/rms/<layer>",
      .title = "Activations",
      .group = JOB_METRIC_LAYERS,

@@ -438,7 +438,6 @@ static void test_what_is_not_available_is_never_ignored(void **state)
         {"/train/deterministic", "false"},
         {"/train/ema", "0.999"},
         {"/train/keep/experiment", "1"},
-        {"/diagnostics/histograms", "{}"},
         {"/resources/slots", "2"},
         {"/resources/memory_bytes", "1000000"},
     };

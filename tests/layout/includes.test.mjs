@@ -161,16 +161,18 @@ const parts = {
     probe: borrowed,
     displacement: ['maps', ...borrowed],
     maps: borrowed,
+    tails: [],
+    gradients: [...borrowed, 'tails'],
     exchange: borrowed,
     start: borrowed,
     contents: [...borrowed, 'trainer', 'exchange', 'start'],
     retention: borrowed,
     checkpoints: [...borrowed, 'trainer', 'contents', 'retention'],
     score: [...borrowed, 'evaluator'],
-    run: [...borrowed, 'trainer', 'evaluator', 'probe', 'maps', 'checkpoints'],
+    run: [...borrowed, 'trainer', 'evaluator', 'probe', 'maps', 'gradients', 'checkpoints'],
 };
 // Their members are seen by their own file alone.
-const opaque = ['reporter', 'ranks', 'batches', 'trainer', 'evaluator', 'probe', 'maps', 'contents', 'retention', 'checkpoints'];
+const opaque = ['reporter', 'ranks', 'batches', 'trainer', 'evaluator', 'probe', 'maps', 'gradients', 'contents', 'retention', 'checkpoints'];
 
 export function partViolations(file, text) {
     const part = path.basename(file).replace(/\.[ch]$/, '');

@@ -29,6 +29,9 @@ const stoppingText = stop => textJob({ train: { steps: 12, eval_every: 1, batch:
 /** Attention matrices of a cubic network, of every layer and head unless said otherwise. */
 const maps = (more, rest = {}) => imageJob(merge({ attention: { activation: 'poly' }, diagnostics: { heatmaps: { every: 1, ...more } } }, rest));
 const mapsText = (more, rest = {}) => textJob(merge({ attention: { activation: 'poly' }, diagnostics: { heatmaps: { every: 1, ...more } } }, rest));
+/** Distributions of gradients, likewise. */
+const histograms = (more, rest = {}) => imageJob(merge({ diagnostics: { histograms: more } }, rest));
+const histogramsText = (more, rest = {}) => textJob(merge({ attention: { activation: 'poly' }, diagnostics: { histograms: more } }, rest));
 const each = (field, list) => list.map(([job, rest = {}]) => ({ field, job, ...rest }));
 
 /** @type {Case[]} */
@@ -194,6 +197,11 @@ export const cases = [
     ...each('/diagnostics/heatmaps/layers', [[maps({ layers: [2] }), { instead: [1] }], [mapsText({ layers: [2], heads: [1] }), { instead: [1] }]]),
     ...each('/diagnostics/heatmaps/heads', [[maps({ heads: [2] }, { attention: { scale: 'learned', scale_share: 'head' } }), { instead: [1] }], [mapsText({ heads: [1] }), { instead: [2] }]]),
     ...each('/diagnostics/heatmaps/every', [[maps({ every: 2 }), { instead: 1 }], [mapsText({ every: 3 }), { instead: 2 }]]),
+
+    ...each('/diagnostics/histograms', [[histograms({})], [histogramsText({})], [histograms({}, { norm: { placement: 'S5' }, train: { dropout: 0.3, label_smoothing: 0.1 } })],
+        [histograms({}, { train: { accumulation: 2 } })], [histograms({}, { resources: { slots: 2 } })], [swinJob({ diagnostics: { histograms: {} } })]]),
+    ...each('/diagnostics/histograms/tensors', [[histograms({ tensors: ['w_k', 'w_2'] })], [histogramsText({ tensors: ['w_v', 'w_o', 'w_1'] }), { instead: ['w_q'] }]]),
+    ...each('/diagnostics/histograms/at', [[histograms({ at: [0.34] })], [histogramsText({ at: [0, 1] })]]),
 
     /* ---- resources: nothing here may change a number ---- */
     ...each('/resources/slots', [[imageJob({ resources: { slots: 2 }, train: { dropout: 0.2, drop_path: 0.3, clip_norm: 0.5 }, attention: { dropout: 0.2 } }), { inert: true }],

@@ -40,6 +40,8 @@ static const struct model_param *declare(struct net *n, const char *name, struct
                               .narrow = how->narrow,
                               .decay = how->decay,
                               .lr_mult = 1,
+                              .weight = MODEL_WEIGHT_OTHER,
+                              .layer = -1,
                               .start = how->start};
     snprintf(p->name, sizeof p->name, "%s", name);
     return p;

@@ -374,6 +374,36 @@ out:
     return finish(&n, ret, why);
 }
 
+enum pd_err model_graph_gradient(const struct model *m, const struct model_train_options *o,
+                                 struct pk_graph **ret, struct pd_why *why)
+{
+    struct net n;
+    struct pk_val *grad, *sum, first;
+    struct sums loss;
+    enum pd_err err = begin(&n, m, o->batch, o->context, why);
+
+    if (err != PD_OK)
+        return err;
+    grad = calloc(m->trained + 1, sizeof *grad);
+    sum = calloc(m->trained + 1, sizeof *sum);
+    if (!grad || !sum) {
+        n.failed = true;
+        goto out;
+    }
+    loss = loss_of(&n, o->loss, logits_of(&n), o->label_smoothing);
+    pk_grad(n.g, loss.val[0], PK_NONE, n.param, m->trained, grad);
+    pk_graph_scope(n.g, "sum");
+    first = pk_input(n.g, "first", m->spec.dtype, PK_SHAPE(1));
+    sum_states(&n, o->loss, sum);
+    for (size_t i = 0; i < m->trained; i++)
+        pk_accumulate(n.g, sum[i], grad[i], first);
+    pk_accumulate(n.g, sum[m->trained], join(&n, &loss), first);
+out:
+    free(grad);
+    free(sum);
+    return finish(&n, ret, why);
+}
+
 enum pd_err model_graph_apply(const struct model *m, const struct model_train_options *o,
                               struct pk_graph **ret, struct pd_why *why)
 {

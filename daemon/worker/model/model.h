@@ -163,6 +163,23 @@ struct model_start {
     struct model_draw first, rest;
 };
 
+/* The weights of attention and feed-forward that experiments compare (DNT paper, figure 1). In parameters W_Q, W_K and
+ * W_V stand together, in this order. */
+enum model_weight {
+    MODEL_WEIGHT_Q,
+    MODEL_WEIGHT_K,
+    MODEL_WEIGHT_V,
+    MODEL_WEIGHT_O,
+    MODEL_WEIGHT_1,
+    MODEL_WEIGHT_2,
+    MODEL_WEIGHTS,
+    MODEL_WEIGHT_QKV = MODEL_WEIGHTS, /* W_Q | W_K | W_V */
+    MODEL_WEIGHT_OTHER
+};
+/* "w_q", "w_k", ..., "w_2"; static. MODEL_WEIGHTS: there is none of that name. */
+const char *model_weight_name(enum model_weight w);
+enum model_weight model_weight_find(const char *name);
+
 struct model_param {
     char name[64];
     struct pk_shape shape;
@@ -173,6 +190,8 @@ struct model_param {
     bool decay;      /* belongs to the decayed group */
     double lr_mult;
     bool frozen; /* not trained (model_freeze) */
+    enum model_weight weight;
+    int layer; /* of its block, from 0; -1: it belongs to none */
     struct model_start start;
 };
 
@@ -377,6 +396,11 @@ PD_NODISCARD enum pd_err model_graph_part(const struct model *m, const struct mo
                                           struct pk_graph **ret, struct pd_why *why);
 PD_NODISCARD enum pd_err model_graph_apply(const struct model *m, const struct model_train_options *o,
                                            struct pk_graph **ret, struct pd_why *why);
+/* The gradient of the training loss without noise, to look at: inputs as model_graph_part without "rng", states
+ * "sum/<param>" and "sum/loss", which "first" starts anew. o->batch is that of one part; of the other options only
+ * loss, label_smoothing and context count. Buffers are read as in evaluation. */
+PD_NODISCARD enum pd_err model_graph_gradient(const struct model *m, const struct model_train_options *o,
+                                              struct pk_graph **ret, struct pd_why *why);
 /* Block 0 with the InputNorm before it, alone: "h" (B, N, D), "gy" -> "y", "dh", "grad/<param>".
  */
 PD_NODISCARD enum pd_err model_graph_block(const struct model *m, int32_t batch, int32_t tokens, bool causal,

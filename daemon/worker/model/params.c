@@ -83,6 +83,22 @@ size_t model_param_bytes(const struct model *m)
     return n;
 }
 
+static const char *const weight_names[MODEL_WEIGHTS] = {"w_q", "w_k", "w_v", "w_o", "w_1", "w_2"};
+
+const char *model_weight_name(enum model_weight w)
+{
+    return weight_names[w];
+}
+
+enum model_weight model_weight_find(const char *name)
+{
+    int w = 0;
+
+    while (w < MODEL_WEIGHTS && strcmp(weight_names[w], name) != 0)
+        w++;
+    return (enum model_weight)w;
+}
+
 size_t model_attention_count(const struct model *m)
 {
     return m->modules;

@@ -31,6 +31,11 @@ static enum pd_err maps(const struct train_setup *s, struct pk_graph **ret, stru
     return model_graph_maps(s->model, &s->maps, s->probe_batch, s->context, ret, why);
 }
 
+static enum pd_err gradient(const struct train_setup *s, struct pk_graph **ret, struct pd_why *why)
+{
+    return model_graph_gradient(s->model, &s->options, ret, why);
+}
+
 size_t train_graphs(const struct train_setup *s, struct train_graph list[TRAIN_GRAPHS])
 {
     size_t n = 0;
@@ -46,6 +51,8 @@ size_t train_graphs(const struct train_setup *s, struct train_graph list[TRAIN_G
         list[n++] = (struct train_graph){TRAIN_GRAPH_PROBE, "the probe", 0, probe};
     if (s->maps_every > 0 && s->rank == 0)
         list[n++] = (struct train_graph){TRAIN_GRAPH_MAPS, "attention matrices", 0, maps};
+    if (s->histogram_count > 0 && s->rank == 0)
+        list[n++] = (struct train_graph){TRAIN_GRAPH_GRADIENT, "distributions of gradients", 0, gradient};
     return n;
 }
 

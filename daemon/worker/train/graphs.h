@@ -9,8 +9,9 @@ enum train_graph_use {
     TRAIN_GRAPH_PART,   /* adds up the gradient of a part of the batch, where a step has several */
     TRAIN_GRAPH_UPDATE, /* ends a step: its states are the optimiser's */
     TRAIN_GRAPH_EVAL,
-    TRAIN_GRAPH_PROBE, /* the statistics of attention */
-    TRAIN_GRAPH_MAPS,  /* its matrices */
+    TRAIN_GRAPH_PROBE,    /* the statistics of attention */
+    TRAIN_GRAPH_MAPS,     /* its matrices */
+    TRAIN_GRAPH_GRADIENT, /* a gradient to look at */
     TRAIN_GRAPHS
 };
 

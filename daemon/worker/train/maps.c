@@ -12,9 +12,9 @@ struct key {
     char text[64];
 };
 
-enum { ENTROPY, RANK, NUMBERS };
-static const char *const number_keys[NUMBERS] = {"attn/entropy", "attn/rank"};
-static const char *const number_outputs[NUMBERS] = {"entropy", "rank"};
+enum { ENTROPY, RANK, NEGATIVE, SAME_ROW, SAME_COLUMN, NUMBERS };
+static const char *const number_keys[NUMBERS] = {"attn/entropy", "attn/rank", "attn/negative",
+                                                 "attn/same_row", "attn/same_column"};
 
 struct maps {
     const struct session *session;
@@ -170,8 +170,19 @@ static void put_pair(struct maps *m, const char *name, int64_t a, int64_t b)
     pd_json_close(&m->meta, ']');
 }
 
+/* Share of entries below 0. */
+static double negative(const double *x, int64_t count)
+{
+    int64_t below = 0;
+
+    for (int64_t i = 0; i < count; i++)
+        below += x[i] < 0;
+    return (double)below / (double)count;
+}
+
+/* *ret_negative: share of entries below 0; may be NULL. */
 static enum pd_err put_matrix(struct maps *m, const char *output, const char *key, size_t layer, size_t head,
-                              struct pd_why *why)
+                              double *ret_negative, struct pd_why *why)
 {
     struct model_grid grid;
     struct pk_shape shape;
@@ -180,6 +191,8 @@ static enum pd_err put_matrix(struct maps *m, const char *output, const char *ke
 
     if (err != PD_OK)
         return err;
+    if (ret_negative)
+        *ret_negative = negative(m->numbers, pk_shape_count(&shape));
     bytes = narrowed(m, pk_shape_count(&shape));
     begin_meta(m, shape.dim, 2, "f32");
     pd_json_kv_int(&m->meta, "samples", m->session->setup.probe_batch);
@@ -191,7 +204,9 @@ static enum pd_err put_matrix(struct maps *m, const char *output, const char *ke
     return hand_over(m, "matrix", key, layer, head, m->narrow, bytes, why);
 }
 
-static enum pd_err put_displacement(struct maps *m, size_t layer, size_t head, struct pd_why *why)
+/* Sets number[SAME_ROW] and number[SAME_COLUMN] where tokens are patches of a picture. */
+static enum pd_err put_displacement(struct maps *m, size_t layer, size_t head, double number[NUMBERS],
+                                    struct pd_why *why)
 {
     struct model_grid grid;
     struct pk_shape shape;
@@ -206,6 +221,7 @@ static enum pd_err put_displacement(struct maps *m, size_t layer, size_t head, s
         lead = grid.lead;
         rows = grid.rows;
         columns = grid.columns;
+        maps_same(m->numbers, shape.dim[1], lead, rows, columns, &number[SAME_ROW], &number[SAME_COLUMN]);
     }
     dim[0] = 2 * rows - 1;
     dim[1] = 2 * columns - 1;
@@ -240,29 +256,37 @@ static enum pd_err put_histogram(struct maps *m, size_t layer, size_t head, stru
                      (size_t)bins * sizeof *m->numbers, why);
 }
 
+/* Adds the head's numbers to `sum`; those that it does not have are NaN. */
 static enum pd_err one_head(struct maps *m, size_t layer, size_t head, double sum[NUMBERS],
                             struct pd_why *why)
 {
+    double number[NUMBERS];
     struct pk_shape shape;
     size_t scale;
     int32_t heads;
     const struct model_attention *a = model_attention_at(m->session->setup.model, layer, &heads, &scale);
-    enum pd_err err = PD_OK;
+    enum pd_err err = read_output(m, "entropy", layer, head, &shape, why);
 
-    for (int k = 0; k < NUMBERS && err == PD_OK; k++) {
-        err = read_output(m, number_outputs[k], layer, head, &shape, why);
-        if (err != PD_OK)
-            break;
-        reporter_push(m->session->reporter, key_of(m, k, layer, (ptrdiff_t)head)->text, m->numbers[0]);
-        sum[k] += m->numbers[0];
-    }
+    for (int k = 0; k < NUMBERS; k++)
+        number[k] = (double)NAN;
+    number[ENTROPY] = m->numbers[0];
     if (err == PD_OK)
-        err = put_matrix(m, "map", "attn/map", layer, head, why);
+        err = read_output(m, "rank", layer, head, &shape, why);
+    number[RANK] = m->numbers[0];
+    if (err == PD_OK)
+        err = put_matrix(m, "map", "attn/map", layer, head, &number[NEGATIVE], why);
     if (err == PD_OK && !pk_phi_shifted(a->phi))
-        err = put_matrix(m, "softmax", "attn/softmax", layer, head, why);
+        err = put_matrix(m, "softmax", "attn/softmax", layer, head, NULL, why);
     if (err == PD_OK)
-        err = put_displacement(m, layer, head, why);
-    return err == PD_OK ? put_histogram(m, layer, head, why) : err;
+        err = put_displacement(m, layer, head, number, why);
+    if (err == PD_OK)
+        err = put_histogram(m, layer, head, why);
+    for (int k = 0; k < NUMBERS && err == PD_OK; k++) {
+        sum[k] += number[k];
+        if (!isnan(number[k]))
+            reporter_push(m->session->reporter, key_of(m, k, layer, (ptrdiff_t)head)->text, number[k]);
+    }
+    return err;
 }
 
 enum pd_err maps_run(struct maps *m, struct pd_why *why)
@@ -282,7 +306,8 @@ enum pd_err maps_run(struct maps *m, struct pd_why *why)
                 chosen++;
             }
         for (int k = 0; k < NUMBERS && err == PD_OK && chosen; k++)
-            reporter_push(m->session->reporter, key_of(m, k, l, -1)->text, sum[k] / chosen);
+            if (!isnan(sum[k]))
+                reporter_push(m->session->reporter, key_of(m, k, l, -1)->text, sum[k] / chosen);
     }
     return err;
 }

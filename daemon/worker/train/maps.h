@@ -21,3 +21,7 @@ PD_NODISCARD enum pd_err maps_run(struct maps *m, struct pd_why *why);
  * n = lead + rows columns, to (2 rows - 1, 2 columns - 1). Texts: rows 1, columns n, lead 0, to (2 n - 1). */
 void maps_displacement(const double *matrix, int64_t n, int64_t lead, int64_t rows, int64_t columns,
                        double *to);
+/* The mean over pairs of different patches in one row of the picture, and in one column, over that of all such pairs. A
+ * patch and itself are no pair. 1 where there is no such pair, or all are 0. */
+void maps_same(const double *matrix, int64_t n, int64_t lead, int64_t rows, int64_t columns, double *ret_row,
+               double *ret_column);

@@ -86,6 +86,8 @@ static enum pd_err forecast(const struct train_setup *s, const struct pk_backend
     masters = step->bytes[model_spec(s->model)->mixed ? PK_CAT_MASTER : PK_CAT_WEIGHTS];
     ret->saved =
         masters + step->bytes[PK_CAT_MOMENT1] + step->bytes[PK_CAT_MOMENT2] + step->bytes[PK_CAT_EMA];
+    if (s->histogram_count > 0) /* sums of a gradient of their own */
+        sums += masters;
     ret->total = ret->saved + step->copy_bytes + sums + ret->inputs + ret->arena;
     if (s->options.zero) /* a file holds the moments of all ranks */
         ret->saved = step->bytes[PK_CAT_EMA] + masters + optim_state_bytes(s->optim, masters);

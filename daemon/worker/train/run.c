@@ -5,11 +5,12 @@
  *     evaluator   what is measured of the samples that are scored; reads the trainer's parameters
  *     probe       statistics of attention; likewise
  *     maps        its matrices; likewise
+ *     gradients   distributions of a gradient; likewise
  *     checkpoints what is saved and gone on from; reads and sets the trainer's tensors
  *     reporter    points, events and lines of the log, from all of them to the host
  *
  * Between two steps lies a boundary, and everything happens there in one order: points of the step,
- * evaluation, probe, maps, checkpoint, stop. A checkpoint holds the state at a boundary, so a run that goes on from
+ * evaluation, probe, maps, gradients, checkpoint, stop. A checkpoint holds the state at a boundary, so a run that goes on from
  * it meets the same steps, evaluations and probes as one that never stopped. */
 #include <math.h>
 #include <stdio.h>
@@ -17,6 +18,7 @@
 
 #include "daemon/worker/train/checkpoints.h"
 #include "daemon/worker/train/evaluator.h"
+#include "daemon/worker/train/gradients.h"
 #include "daemon/worker/train/maps.h"
 #include "daemon/worker/train/probe.h"
 #include "daemon/worker/train/session.h"
@@ -27,8 +29,9 @@ struct run {
     struct session session;
     struct trainer *trainer;
     struct evaluator *evaluator;
-    struct probe *probe; /* NULL: no statistics are taken here */
-    struct maps *maps;   /* NULL: no matrices are */
+    struct probe *probe;         /* NULL: no statistics are taken here */
+    struct maps *maps;           /* NULL: no matrices are */
+    struct gradients *gradients; /* NULL: no distributions are */
     struct checkpoints *checkpoints;
     bool cancelled; /* asked for within an evaluation */
 };
@@ -94,6 +97,8 @@ static enum pd_err boundary(struct run *r, bool resumed, struct pd_why *why)
         err = probe_run(r->probe, why);
     if (err == PD_OK && r->maps && (at % setup->maps_every == 0 || at == setup->steps))
         err = maps_run(r->maps, why);
+    if (err == PD_OK && r->gradients && gradients_due(r->gradients, at))
+        err = gradients_run(r->gradients, at, why);
     if (err == PD_OK)
         err = checkpoints_due(r->checkpoints, at, &due, why);
     due = due || (evaluator_best_step(r->evaluator) != best_before && r->session.config->train.keep_best > 0);
@@ -252,6 +257,8 @@ static enum pd_err open_run(struct run *r, bool *ret_lasting, struct pd_why *why
     if (err == PD_OK)
         err = maps_open(s, trainer_store(r->trainer), &r->maps, why);
     if (err == PD_OK)
+        err = gradients_open(s, trainer_store(r->trainer), &r->gradients, why);
+    if (err == PD_OK)
         err = checkpoints_open(s, r->trainer, &r->checkpoints, why);
     if (err == PD_OK)
         err = begin(r, why);
@@ -266,6 +273,7 @@ static void close_run(struct run *r, const char *reason)
 {
     session_leave(&r->session, reason);
     checkpoints_close(r->checkpoints);
+    gradients_close(r->gradients);
     maps_close(r->maps);
     probe_close(r->probe);
     evaluator_close(r->evaluator);

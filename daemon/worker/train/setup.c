@@ -39,8 +39,6 @@ static enum pd_err check_supported(const struct job_config *c, struct pd_why *wh
         return refuse(why, "/train/optimizer/name");
     if (c->train.schedule.name == JOB_SCHEDULE_ONE_CYCLE)
         return refuse(why, "/train/schedule/name");
-    if (c->diagnostics.histograms.present)
-        return refuse(why, "/diagnostics/histograms");
     return PD_OK;
 }
 
@@ -199,6 +197,32 @@ static void set_schedule(struct train_setup *s, const struct job_config *c)
     }
 }
 
+int64_t train_histogram_step(const struct train_setup *s, size_t i)
+{
+    return llround(s->histogram_at[i] * (double)s->steps);
+}
+
+static enum pd_err set_histograms(struct train_setup *s, const struct job_histograms *h, struct pd_why *why)
+{
+    if (!h->present)
+        return PD_OK;
+    s->histogram_at = h->at.items;
+    s->histogram_count = h->at.count;
+    s->histogram_weights = h->tensors.count ? 0 : (1u << MODEL_WEIGHTS) - 1;
+    for (size_t i = 0; i < h->tensors.count; i++) {
+        const enum model_weight w = model_weight_find(h->tensors.items[i]);
+
+        if (w == MODEL_WEIGHTS)
+            return pd_fail(
+                why, PD_ERR_INVALID,
+                "#/diagnostics/histograms/tensors: there is no '%.40s'; there are w_q, w_k, w_v, w_o, w_1 "
+                "and w_2",
+                h->tensors.items[i]);
+        s->histogram_weights |= 1u << w;
+    }
+    return PD_OK;
+}
+
 static void set_diagnostics(struct train_setup *s, const struct job_config *c)
 {
     const struct job_heatmaps *maps = &c->diagnostics.heatmaps;
@@ -290,6 +314,9 @@ enum pd_err train_setup_init(struct train_setup *s, struct job_config *c, const 
                        s->batch, (long long)s->parts);
     s->context = s->info->context;
     set_diagnostics(s, c);
+    err = set_histograms(s, &c->diagnostics.histograms, why);
+    if (err != PD_OK)
+        return err;
     s->steps = c->bound.steps;
     s->steps_per_epoch = c->bound.steps_per_epoch;
     s->eval_every = c->bound.eval_every > 0 ? c->bound.eval_every : s->steps;

@@ -40,7 +40,10 @@ struct train_setup {
     int64_t probe_every;          /* steps from one probe to the next; 0: none is taken */
     bool probe_lead;              /* tokens that are no patch count in its statistics */
     struct model_maps maps;       /* of the document */
-    int64_t maps_every;           /* steps from one set of attention matrices to the next; 0: none is made */
+    uint32_t histogram_weights; /* bit w: distributions of the gradient of that weight (enum model_weight) */
+    const double *histogram_at; /* fractions of the run at which they are taken; of the document */
+    size_t histogram_count;     /* 0: none are */
+    int64_t maps_every;         /* steps from one set of attention matrices to the next; 0: none is made */
     int rank, ranks;
     int loader_threads;
     const struct task *task;
@@ -74,6 +77,8 @@ PD_NODISCARD enum pd_err train_setup_score(struct train_setup *s, const struct j
 /* score.c: the file that an evaluation's document names, and no other. The caller owns *ret. */
 PD_NODISCARD enum pd_err train_score_open(const struct job_config *config, const char *state_dir,
                                           struct data_st **ret, struct pd_why *why);
+/* The step after which distribution i of gradients is taken: its fraction of the run, rounded. */
+int64_t train_histogram_step(const struct train_setup *s, size_t i);
 /* Whether value a of the metric by which checkpoints rank is better than b; a NaN is never better. */
 bool train_better(const struct train_setup *s, double a, double b);
 /* The same batch in so many parts, which divide each rank's share; the digest is not made anew. */

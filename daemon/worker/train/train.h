@@ -42,8 +42,11 @@ struct job_config;
  *                         the probe batch and the heads (logit/max: the largest; no jac_q_fro with qk_norm);
  *                         the same with /l/h for one head; scale/c/l, and scale/c/l/h where a scale is
  *                         learned per head; act/rms/l (root mean square behind block l)
- *   heatmaps.every, end   attn/entropy/l/h  attn/rank/l/h of chosen layers and heads, and their means over
- *                         those heads as attn/entropy/l  attn/rank/l (model.h: model_graph_maps)
+ *   histograms.at         grad/kurtosis/w  grad/hill/w  grad/ratio/w  grad/top_share/w of the gradient of weight w in
+ *                         all blocks (tails.h); grad/layer_ratio/w: the largest rms of a block over the least
+ *   heatmaps.every, end   attn/entropy/l/h  attn/rank/l/h  attn/negative/l/h of chosen layers and heads, of pictures
+ *                         attn/same_row/l/h  attn/same_column/l/h (maps.h), and their means over
+ *                         those heads without /h (model.h: model_graph_maps)
  *
  * Accuracies are fractions 0..1. `step` counts finished steps: loss/train of the first step has step 1. */
 struct train_point {
@@ -63,7 +66,10 @@ struct train_blob {
      *   attn/displacement/l/h  mean |A| by where the key lies: of pictures (row, column) less the query's, from
      *                          -(rows - 1), -(columns - 1) on; of texts place less the query's; "from" has these.
      *                          Tokens that are no patch are left out; hidden pairs count as none
-     *   logit/histogram/l/h    counts of visible logits in equal bins between "lo" and "hi" */
+     *   logit/histogram/l/h    counts of visible logits in equal bins between "lo" and "hi"
+     *   grad/histogram/w/l     counts of |g| in bins of a tenth of a decade between "lo" and "hi", of the gradient of
+     *                          weight w (w_q, w_k, w_v, w_o, w_1, w_2) in block l; without /l of all blocks together.
+     *                          Also in meta: count, zeros, below, above, rms, kurtosis, hill, ratio, top_share (tails.h) */
     const char *key;
     int64_t step;
     const char *meta;  /* JSON object */

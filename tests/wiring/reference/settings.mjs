@@ -116,6 +116,7 @@ export function settings(job, data) {
         evalEvery: train.eval_every ?? Math.max(1, Math.floor(steps / 20)),
         probeEvery: diagnostics.every ?? 50, probeBatch: diagnostics.probe_batch ?? 32, probeCls: diagnostics.probe_cls ?? true,
         maps: diagnostics.heatmaps ? { layers: diagnostics.heatmaps.layers ?? [], heads: diagnostics.heatmaps.heads ?? [], every: diagnostics.heatmaps.every ?? 500 } : null,
+        histograms: diagnostics.histograms ? { tensors: diagnostics.histograms.tensors ?? [], at: diagnostics.histograms.at ?? [0, 0.5, 1] } : null,
         nonfiniteLimit: train.nonfinite_limit ?? 10,
         precision: train.precision ?? 'fp32',
         saveSteps: train.checkpoint_every?.steps ?? null, saveSeconds: train.checkpoint_every?.seconds ?? 600,

@@ -150,7 +150,7 @@ export function maps(s, params, samples) {
     net.keepStats = true;
     chosen.forEach((sample, i) => s.classes ? net.classify(sample.input, i) : net.predict(sample.input, i));
     net.looks.forEach((layer, l) => {
-        const sums = { entropy: [], rank: [] };
+        const sums = { entropy: [], rank: [], negative: [], same_row: [], same_column: [] };
         if (s.maps.layers.length && !s.maps.layers.includes(l + 1))
             return;
         for (let h = 0; h < layer[0].length; h++) {
@@ -175,10 +175,17 @@ export function maps(s, params, samples) {
             sums.entropy.push(rows.reduce((x, y) => x + y) / rows.length);
             const ranks = looks.map(({ a }) => rank(a, n));
             sums.rank.push(ranks.reduce((x, y) => x + y) / ranks.length);
-            for (const key of ['entropy', 'rank'])
-                series.set(`attn/${key}/${at}`, sums[key].at(-1));
+            const map = blobs.get(`attn/map/${at}`), { row, column } = sameLine(s, sizes, n);
+            sums.negative.push(map.filter(a => a < 0).length / map.length);
+            if (s.patch[0]) {
+                sums.same_row.push(row);
+                sums.same_column.push(column);
+            }
+            for (const [key, list] of Object.entries(sums))
+                if (list.length)
+                    series.set(`attn/${key}/${at}`, list.at(-1));
         }
-        for (const key of ['entropy', 'rank'])
+        for (const key of Object.keys(sums).filter(key => sums[key].length))
             series.set(`attn/${key}/${l + 1}`, sums[key].reduce((x, y) => x + y) / sums[key].length);
     });
     return { series, blobs };
@@ -206,11 +213,31 @@ function rank(a, n) {
     return two * two / four;
 }
 
-/** Mean over the pairs with each displacement, key less query, rows of patches first. */
-function displacement(s, matrix, n) {
+/** Mean over pairs of different patches in one row, and in one column, over that of all pairs. */
+function sameLine(s, matrix, n) {
+    const [rows, columns] = gridOf(s, n), first = n - rows * columns, mean = list => (list.length ? list.reduce((x, y) => x + y) / list.length : null);
+    const pairs = [];
+    for (let q = 0; q < rows * columns; q++)
+        for (let k = 0; k < rows * columns; k++)
+            if (q !== k)
+                pairs.push({ row: Math.floor(q / columns) === Math.floor(k / columns), column: q % columns === k % columns, a: matrix[(q + first) * n + k + first] });
+    const all = mean(pairs.map(p => p.a)), share = which => {
+        const some = mean(pairs.filter(p => p[which]).map(p => p.a));
+        return some === null || !(all > 0) ? 1 : some / all;
+    };
+    return { row: share('row'), column: share('column') };
+}
+
+/** Rows and columns of the tokens of a matrix: a picture's patches, a window's, or one row. */
+function gridOf(s, n) {
     const grid = s.patch[0] ? [s.height / s.patch[0], s.imageWidth / s.patch[1]] : [0, 0], lead = s.pool === 'cls' ? 1 : 0;
     const side = Math.sqrt(n), whole = grid[0] * grid[1] + lead === n;
-    const [rows, columns] = !grid[0] ? [1, n] : whole ? grid : Number.isInteger(side) ? [side, side] : [1, n]; // else a window
+    return !grid[0] ? [1, n] : whole ? grid : Number.isInteger(side) ? [side, side] : [1, n];
+}
+
+/** Mean over the pairs with each displacement, key less query, rows of patches first. */
+function displacement(s, matrix, n) {
+    const [rows, columns] = gridOf(s, n);
     const lists = new Map(), first = n - rows * columns;
     for (let q = 0; q < rows * columns; q++)
         for (let k = 0; k < rows * columns; k++) {
@@ -224,6 +251,58 @@ function displacement(s, matrix, n) {
             out.push(list.reduce((x, y) => x + y) / list.length);
         }
     return out;
+}
+
+/** Names of the weights whose gradients are looked at, and of which matrix of a block each is what part (of three). */
+const looked = { w_q: ['qkv', 0], w_k: ['qkv', 1], w_v: ['qkv', 2], w_o: ['proj'], w_1: ['fc1'], w_2: ['fc2'] };
+const matrices = { qkv: /\.(attn\.qkv|attn\.c_attn)\.weight$/, proj: /\.(attn\.proj|attn\.c_proj)\.weight$/, fc1: /\.(mlp\.fc1|mlp\.c_fc)\.weight$/, fc2: /\.(mlp\.fc2|mlp\.c_proj)\.weight$/ };
+
+/** Distributions of the entries of a batch's gradient, without noise (train.h). */
+export function tails(s, params, samples) {
+    const t = new Tape(), net = network(t, s, params), { losses } = lossesOf(net, samples, s.smoothing), g = t.gradient(t.sum(losses));
+    const series = new Map(), blobs = new Map();
+    for (const [weight, [kind, third]] of Object.entries(looked)) {
+        if (s.histograms.tensors.length && !s.histograms.tensors.includes(weight))
+            continue;
+        const layers = [];
+        for (const [name, nodes] of net.param) {
+            if (!matrices[kind].test(name))
+                continue;
+            const { shape } = params.get(name);
+            const inThird = i => third === undefined || (net.vit ? Math.floor(i / shape[1] / (shape[0] / 3)) : Math.floor(i % shape[1] / (shape[1] / 3))) === third;
+            layers.push(nodes.filter((_, i) => inThird(i)).map(node => g[node] / losses.length));
+        }
+        layers.forEach((list, l) => blobs.set(`grad/histogram/${weight}/${l + 1}`, logBins(list)));
+        const all = layers.flat(), one = tailOf(all), sizes = layers.map(list => Math.sqrt(list.reduce((sum, x) => sum + x * x, 0) / list.length));
+        blobs.set(`grad/histogram/${weight}`, logBins(all));
+        one.layer_ratio = Math.max(...sizes) / Math.min(...sizes);
+        for (const [key, value] of Object.entries(one))
+            series.set(`grad/${key}/${weight}`, value);
+    }
+    return { series, blobs };
+}
+
+/** Counts of sizes in bins of a tenth of a decade from 1e-16 to 1e4. */
+function logBins(list) {
+    const counts = new Array(200).fill(0);
+    for (const x of list) {
+        const at = Math.floor((Math.log10(Math.abs(x)) + 16) * 10);
+        if (at >= 0 && at < 200)
+            counts[at]++;
+    }
+    return counts;
+}
+
+/** Statistics of the tail that a common factor does not change. */
+function tailOf(list) {
+    const n = list.length, mean = list.reduce((a, b) => a + b, 0) / n, moment = p => list.reduce((sum, x) => sum + (x - mean) ** p, 0) / n;
+    const sizes = list.map(Math.abs).sort((a, b) => a - b), quantile = q => sizes[Math.max(0, Math.ceil(q * n) - 1)];
+    const top = Math.max(1, Math.floor(n / 100)), largest = sizes.slice(n - top), under = sizes[n - top - 1];
+    return {
+        kurtosis: moment(4) / moment(2) ** 2, ratio: quantile(.999) / quantile(.5),
+        hill: top / largest.reduce((sum, x) => sum + Math.log(x / under), 0),
+        top_share: largest.reduce((sum, x) => sum + x * x, 0) / sizes.reduce((sum, x) => sum + x * x, 0),
+    };
 }
 
 function scales(s, net, layer) {
@@ -380,6 +459,13 @@ export function train(s, batches, begin = null) {
                 push(key, step, value);
         if (s.maps && (step % s.maps.every === 0 || step === s.steps)) {
             const one = maps(s, params, batches.val);
+            for (const [key, value] of one.series)
+                push(key, step, value);
+            for (const [key, value] of one.blobs)
+                blobs.set(`${key}@${step}`, value);
+        }
+        if (s.histograms?.at.some(share => Math.round(share * s.steps) === step)) {
+            const one = tails(s, params, batches.train(step));
             for (const [key, value] of one.series)
                 push(key, step, value);
             for (const [key, value] of one.blobs)

@@ -280,6 +280,47 @@ export async function listCheckpoints(id, signal) {
 }
 
 /**
+ * Keys of what the run has drawn.
+ * @param {string} id
+ * @param {AbortSignal} signal
+ * @returns {Promise<import('./types').BlobKey[]>}
+ */
+export async function listBlobKeys(id, signal) {
+    return (await json(`/api/v1/runs/${encodeURIComponent(id)}/blobs`, { signal })).keys;
+}
+
+/**
+ * All blobs of one key, by step.
+ * @param {string} id
+ * @param {string} key
+ * @param {AbortSignal} signal
+ * @returns {Promise<import('./types').Blob[]>}
+ */
+export async function listBlobs(id, key, signal) {
+    /** @type {import('./types').Blob[]} */
+    const all = [];
+    for (let after = null; ;) {
+        const { blobs } = await json(`/api/v1/runs/${encodeURIComponent(id)}/blobs${query({ key, after })}`, { signal });
+        all.push(...blobs);
+        if (blobs.length < 1000)
+            return all;
+        after = blobs[blobs.length - 1].step;
+    }
+}
+
+/**
+ * The numbers of a blob.
+ * @param {string} id of its run
+ * @param {import('./types').Blob} blob
+ * @param {AbortSignal} signal
+ * @returns {Promise<ArrayLike<number>>}
+ */
+export async function getBlob(id, blob, signal) {
+    const bytes = await (await request(`/api/v1/runs/${encodeURIComponent(id)}/blobs/${encodeURIComponent(blob.id)}`, { signal })).arrayBuffer();
+    return blob.meta.dtype === 'f64' ? new Float64Array(bytes) : new Float32Array(bytes);
+}
+
+/**
  * Where a checkpoint is downloaded: its weights under public names, or the whole file.
  * @param {string} run
  * @param {number} step

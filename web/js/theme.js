@@ -59,6 +59,9 @@ export function onTheme(listener, signal) {
     signal.addEventListener('abort', () => listeners.delete(listener));
 }
 
+/** The theme that is on: of a picture whose colours stand for numbers. @returns {'light' | 'dark'} */
+export const themeNow = () => (document.documentElement.dataset.theme === 'dark' ? 'dark' : 'light');
+
 /**
  * A colour of css/base.css by name, as it is now.
  * @param {string} name without the dashes

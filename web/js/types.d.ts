@@ -346,6 +346,25 @@ export interface ViewContext {
     announce(text: string): void;
 }
 
+export interface BlobKey {
+    key: string;
+    kind: 'matrix' | 'histogram' | 'image';
+    count: number;
+    first_step: number;
+    last_step: number;
+}
+
+/** A matrix or histogram of a run at a step; `meta` says what its bytes are. */
+export interface Blob {
+    id: string;
+    attempt: number;
+    step: number;
+    time: string;
+    bytes: number;
+    digest: string;
+    meta: { shape: number[]; dtype: 'f32' | 'f64'; samples?: number; causal?: boolean; grid?: [number, number]; lead?: number; from?: [number, number]; lo?: number; hi?: number };
+}
+
 export interface View {
     el: HTMLElement;
 }

@@ -27,10 +27,28 @@
 /** @typedef {{x: number, y: number, ink: string, shape: string, size: number, sd?: number | null, hollow?: boolean}} Mark */
 
 /**
+ * Numbers as coloured cells: cell (row, column) covers column .. column + 1 of x and row .. row + 1 of y.
+ * @typedef {object} Cells
+ * @property {number} rows
+ * @property {number} columns
+ * @property {(row: number, column: number) => string | null} colour null: nothing is drawn
+ */
+
+/** @typedef {{from: number, to: number, share: number, ink: string, alpha?: number}} Bar from the foot of the plot up to a share of its height */
+
+/** What a colour stands for, beside the plot. @typedef {{title: string, low: number, high: number, log?: boolean, colour: (v: number) => string, ticks: {at: number, word: string}[], rule?: number}} Key */
+
+/**
  * @typedef {object} Figure
  * @property {string} title
  * @property {number} width
  * @property {number} height
+ * @property {Cells} [cells]
+ * @property {Bar[]} [bars]
+ * @property {Key} [key]
+ * @property {{at: number, word: string}[]} [levels] horizontal lines with their names
+ * @property {{row: number, column: number} | null} [cursor] the cell that is looked at
+ * @property {(painter: Painter, ink: {text: string, muted: string, grid: string, surface: string}, top: number) => void} [drawing] instead of a plot
  * @property {Axis} x
  * @property {Axis} y
  * @property {Line[]} lines
@@ -44,6 +62,7 @@
 /**
  * @typedef {object} Painter
  * @property {(points: Points, paint: Paint, closed?: boolean) => void} path
+ * @property {(boxes: [number, number, number, number][], fill: string) => void} boxes rectangles of one colour: x, y, width, height
  * @property {(x: number, y: number, text: string, style: {size: number, ink: string, anchor?: 'start' | 'middle' | 'end', bold?: boolean}) => void} text
  * @property {(box: [number, number, number, number] | null) => void} clip until it is called with null
  */
@@ -75,7 +94,7 @@ export function outline(shape, x, y, r) {
 function headOf(figure) {
     const named = figure.lines.filter(line => !line.unnamed && line.name);
     const columns = Math.max(1, Math.floor((figure.width - 24) / 180));
-    return { named, columns, height: 30 + 16 * Math.ceil(named.length / columns) };
+    return { named, columns, height: (figure.title ? 30 : 14) + 16 * Math.ceil(named.length / columns) };
 }
 
 /** @param {Figure} figure @returns {[number, number]} */
@@ -89,25 +108,47 @@ export const sizeOf = figure => [figure.width, figure.height + headOf(figure).he
 export function paintFigure(figure, painter, ink) {
     const { named, columns, height: head } = headOf(figure);
     const { x, y, width, height } = figure;
-    const box = { left: 62, right: width - 20, top: head + 8, bottom: head + height - 42 };
+    const box = { left: 62, right: width - (figure.key ? 84 : 20), top: head + 8, bottom: head + height - 42 };
     const scale = (/** @type {Axis} */ axis, /** @type {number} */ v) => (axis.log ? Math.log(v / axis.low) / Math.log(axis.high / axis.low) : (v - axis.low) / (axis.high - axis.low || 1));
     const px = (/** @type {number} */ v) => box.left + scale(x, v) * (box.right - box.left);
     const py = (/** @type {number} */ v) => box.bottom - (y.log && v <= 0 ? -1 : scale(y, v)) * (box.bottom - box.top);
     painter.path([[0, 0], [width, 0], [width, head + height], [0, head + height]], { fill: ink.surface }, true);
     painter.text(12, 20, figure.title, { size: 14, ink: ink.text, bold: true });
     named.forEach((line, n) => {
-        const at = 12 + (n % columns) * 180, base = 38 + 16 * Math.floor(n / columns);
+        const at = 12 + (n % columns) * 180, base = (figure.title ? 38 : 22) + 16 * Math.floor(n / columns);
         painter.path([[at, base - 4], [at + 20, base - 4]], { stroke: line.ink, width: 2, dash: line.dash });
         painter.text(at + 26, base, line.name.length > 26 ? `${line.name.slice(0, 25)}…` : line.name, { size: 11, ink: ink.text });
     });
+    if (figure.drawing) {
+        figure.drawing(painter, ink, head);
+        return;
+    }
     for (const { at, word } of y.ticks) {
-        painter.path([[box.left, py(at)], [box.right, py(at)]], { stroke: ink.grid, width: 1 });
+        if (!figure.cells)
+            painter.path([[box.left, py(at)], [box.right, py(at)]], { stroke: ink.grid, width: 1 });
         painter.text(box.left - 8, py(at) + 4, word, { size: 11, ink: ink.muted, anchor: 'end' });
     }
     for (const { at, word } of x.ticks)
         painter.text(px(at), box.bottom + 16, word, { size: 11, ink: ink.muted, anchor: 'middle' });
     painter.text((box.left + box.right) / 2, box.bottom + 34, x.title, { size: 11, ink: ink.muted, anchor: 'middle' });
+    if (figure.cells) {
+        painter.text(box.left - 50, box.top - 2, y.title, { size: 11, ink: ink.muted });
+        paintCells(figure.cells, painter, px, py);
+        painter.path([[box.left, box.top], [box.right, box.top], [box.right, box.bottom], [box.left, box.bottom]], { stroke: ink.grid, width: 1 }, true);
+        if (figure.cursor) {
+            const { row, column } = figure.cursor;
+            painter.path([[px(column), py(row)], [px(column + 1), py(row)], [px(column + 1), py(row + 1)], [px(column), py(row + 1)]], { stroke: ink.text, width: 2 }, true);
+        }
+    }
+    if (figure.key)
+        paintKey(figure.key, painter, ink, { left: box.right + 14, top: box.top, bottom: box.bottom });
     painter.clip([box.left, box.top, box.right - box.left, box.bottom - box.top]);
+    for (const { from, to, share, ink: fill, alpha } of figure.bars ?? []) {
+        const top = box.bottom - share * (box.bottom - box.top);
+        painter.path([[px(from), box.bottom], [px(from), top], [px(to), top], [px(to), box.bottom]], { fill, alpha }, true);
+    }
+    for (const { at } of figure.levels ?? [])
+        painter.path([[box.left, py(at)], [box.right, py(at)]], { stroke: ink.text, width: 1, dash: [5, 4] });
     for (const { at } of figure.rules ?? [])
         painter.path([[px(at), box.top], [px(at), box.bottom]], { stroke: ink.muted, width: 1, dash: [3, 4] });
     for (const line of figure.lines) {
@@ -139,8 +180,59 @@ export function paintFigure(figure, painter, ink) {
             painter.path(points, closed && !mark.hollow ? { fill: mark.ink } : { stroke: mark.ink, width: 1.6 }, closed);
     }
     painter.clip(null);
+    for (const { at, word } of figure.levels ?? [])
+        painter.text(box.right - 4, py(at) - 5, word, { size: 11, ink: ink.text, anchor: 'end' });
     for (const { at, word } of figure.rules ?? [])
         painter.text(px(at) + 6, box.bottom - 8, word, { size: 11, ink: ink.muted });
+}
+
+/**
+ * Cells of one colour are put down together: a matrix of thousands becomes some dozens of shapes.
+ * @param {Cells} cells
+ * @param {Painter} painter
+ * @param {(v: number) => number} px
+ * @param {(v: number) => number} py
+ */
+function paintCells(cells, painter, px, py) {
+    /** @type {Map<string, [number, number, number, number][]>} */
+    const byColour = new Map();
+    for (let row = 0; row < cells.rows; row++) {
+        const y = Math.min(py(row), py(row + 1)), height = Math.abs(py(row + 1) - py(row));
+        for (let from = 0; from < cells.columns;) {
+            const colour = cells.colour(row, from);
+            let to = from + 1;
+            while (to < cells.columns && cells.colour(row, to) === colour)
+                to++;
+            if (colour !== null) {
+                const list = byColour.get(colour) ?? [];
+                list.push([px(from), y, px(to) - px(from), height]);
+                byColour.set(colour, list);
+            }
+            from = to;
+        }
+    }
+    for (const [colour, boxes] of byColour)
+        painter.boxes(boxes, colour);
+}
+
+/**
+ * @param {Key} key
+ * @param {Painter} painter
+ * @param {{text: string, muted: string}} ink
+ * @param {{left: number, top: number, bottom: number}} place
+ */
+function paintKey(key, painter, ink, { left, top, bottom }) {
+    const parts = 64, at = (/** @type {number} */ share) => bottom - share * (bottom - top);
+    const share = (/** @type {number} */ v) => (key.log ? Math.log(v / key.low) / Math.log(key.high / key.low) : (v - key.low) / (key.high - key.low || 1));
+    for (let i = 0; i < parts; i++) {
+        const middle = (i + .5) / parts, v = key.log ? key.low * (key.high / key.low) ** middle : key.low + middle * (key.high - key.low);
+        painter.boxes([[left, at((i + 1) / parts), 12, (bottom - top) / parts + .5]], key.colour(v));
+    }
+    for (const { at: v, word } of key.ticks)
+        painter.text(left + 17, at(share(v)) + 4, word, { size: 11, ink: ink.muted });
+    if (key.rule !== undefined && key.rule >= key.low && key.rule <= key.high)
+        painter.path([[left - 3, at(share(key.rule))], [left + 15, at(share(key.rule))]], { stroke: ink.text, width: 2 });
+    painter.text(left + 66, top - 6, key.title, { size: 11, ink: ink.muted, anchor: 'end' });
 }
 
 /** @param {string[][]} rows */

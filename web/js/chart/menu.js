@@ -17,8 +17,10 @@ function saveRows(figure, name, done) {
             act(make);
         done();
     } } }, word);
+    const now = figure()?.();
+    const curves = !now?.cells && !now?.drawing && !now?.bars; // what the code of others can draw too
     return [h('div', { class: 'row', role: 'group', 'aria-label': 'Save what is drawn' }, h('span', { class: 'muted' }, 'Save'), formats.map(({ id, word }) => button(word, make => saveFigure(make, id, name)))),
-        h('div', { class: 'row', role: 'group', 'aria-label': 'Copy the code that draws it' }, h('span', { class: 'muted' }, 'Copy'), codes.map(({ id }) => button(id, make => copyFigure(make, id))))];
+        ...curves ? [h('div', { class: 'row', role: 'group', 'aria-label': 'Copy the code that draws it' }, h('span', { class: 'muted' }, 'Copy'), codes.map(({ id }) => button(id, make => copyFigure(make, id))))] : []];
 }
 
 /**

@@ -22,6 +22,10 @@ export function svgPainter(width, height, font) {
             const d = `M${points.map(([x, y]) => `${short(x)} ${short(y)}`).join('L')}${closed ? 'Z' : ''}`;
             parts.push(`<path d="${d}" fill="${fill ?? 'none'}"${stroke ? ` stroke="${stroke}" stroke-width="${short(line)}" stroke-linejoin="round"` : ''}${dash.length ? ` stroke-dasharray="${dash.join(' ')}"` : ''}${alpha === undefined ? '' : ` opacity="${alpha}"`}/>`);
         },
+        boxes(boxes, fill) {
+            const d = boxes.map(([x, y, width, height]) => `M${short(x)} ${short(y)}h${short(width)}v${short(height)}h${short(-width)}z`).join('');
+            parts.push(`<path d="${d}" fill="${fill}" shape-rendering="crispEdges"/>`);
+        },
         text(x, y, text, { size, ink, anchor = 'start', bold }) {
             parts.push(`<text x="${short(x)}" y="${short(y)}" font-size="${size}" fill="${ink}"${anchor === 'start' ? '' : ` text-anchor="${anchor}"`}${bold ? ' font-weight="600"' : ''}>${escaped(text)}</text>`);
         },
@@ -106,6 +110,13 @@ export function canvasPainter(c, font) {
                 c.stroke();
             }
             c.globalAlpha = 1;
+        },
+        boxes(boxes, fill) {
+            // Edges on whole pixels, so that no seam shows between neighbours.
+            const { a: scale = 1 } = c.getTransform?.() ?? {}, snap = (/** @type {number} */ v) => Math.round(v * scale) / scale;
+            c.fillStyle = fill;
+            for (const [x, y, width, height] of boxes)
+                c.fillRect(snap(x), snap(y), snap(x + width) - snap(x), snap(y + height) - snap(y));
         },
         text(x, y, text, { size, ink, anchor = 'start', bold }) {
             c.font = `${bold ? 600 : 400} ${size}px ${font}`;
@@ -198,6 +209,9 @@ export function pdfPainter(width, height) {
             if (fill)
                 out.push(`${rgb(fill)} rg`);
             out.push(points.map(([x, y], i) => `${short(x)} ${flip(y)} ${i ? 'l' : 'm'}`).join('\n'), `${closed ? 'h ' : ''}${fill && stroke ? 'B' : fill ? 'f' : 'S'}`, 'Q');
+        },
+        boxes(boxes, fill) {
+            out.push(`q ${rgb(fill)} rg`, boxes.map(([x, y, wide, high]) => `${short(x)} ${flip(y + high)} ${short(wide)} ${short(high)} re`).join('\n'), 'f Q');
         },
         text(x, y, text, { size, ink, anchor = 'start', bold = false }) {
             const runs = runsOf(text, bold);

@@ -8,12 +8,14 @@ import { kindOf } from '../kinds.js';
 import { onEvent, pacer } from '../live.js';
 import { describe, fullTitle, panels, present } from '../metrics.js';
 import { notesCard } from '../notes.js';
+import { attentionPart } from '../run/attention.js';
 import { chartsPart } from '../run/charts.js';
 import { checkPart } from '../run/check.js';
 import { checkpointsPart } from '../run/checkpoints.js';
 import { configPart } from '../run/config.js';
 import { eventsPart } from '../run/events.js';
 import { guide } from '../run/guide.js';
+import { gradientsPart } from '../run/gradients.js';
 import { logPart } from '../run/log.js';
 import { resultsPart } from '../run/results.js';
 import { chip, isActive, isMoving, meter, nextAttempt, setMeter, standing } from '../states.js';
@@ -23,6 +25,8 @@ import { chip, isActive, isMoving, meter, nextAttempt, setMeter, standing } from
 /** Of runs without a kind all are shown; else those whose kind `fits`. */
 const tabs = [
     { id: 'charts', word: 'Charts', fits: (/** @type {import('../kinds.js').Kind} */ kind) => kind.curves },
+    { id: 'attention', word: 'Attention', fits: (/** @type {import('../kinds.js').Kind} */ kind) => kind.curves && kind.settings },
+    { id: 'gradients', word: 'Gradients', fits: (/** @type {import('../kinds.js').Kind} */ kind) => kind.curves && kind.settings },
     { id: 'results', word: 'Results', fits: (/** @type {import('../kinds.js').Kind} */ kind) => !kind.curves },
     { id: 'log', word: 'Log' },
     { id: 'checkpoints', word: 'Checkpoints', fits: (/** @type {import('../kinds.js').Kind} */ kind) => kind.saves },
@@ -118,7 +122,7 @@ export function runView(context) {
         context.setQuery({ tab: tab === firstTab() ? null : tab });
         fill(place, h('div', { class: 'card' }, bones(6)));
         /** @type {Record<string, (page: import('../run/page.js').Page, gone: AbortSignal) => import('../run/page.js').Part>} */
-        const parts = { charts: chartsPart, results: page.run?.kind === 'check' ? checkPart : resultsPart, log: logPart, checkpoints: checkpointsPart, config: configPart, events: eventsPart };
+        const parts = { charts: chartsPart, attention: attentionPart, gradients: gradientsPart, results: page.run?.kind === 'check' ? checkPart : resultsPart, log: logPart, checkpoints: checkpointsPart, config: configPart, events: eventsPart };
         part = parts[tab](page, leavingTab.signal);
         return part.refresh();
     }

@@ -519,6 +519,13 @@ enum pd_err model_graph_probe(const struct model *m, int32_t batch, int32_t cont
     }
     n.skip = lead ? 0 : model_grid(m).lead;
     (void)logits_of(&n);
+    if (n.skip && n.skipped < m->modules) {
+        free(n.stats);
+        free(n.param);
+        pk_graph_free(n.g);
+        return pd_fail(why, PD_ERR_UNSUPPORTED,
+                       "#/diagnostics/probe_cls: in this network attention is not between tokens alone");
+    }
     for (size_t i = 0; i < m->modules; i++) {
         const struct {
             const char *name;
@@ -566,6 +573,7 @@ enum pd_err model_graph_maps(const struct model *m, const struct model_maps *map
                              int32_t context, struct pk_graph **ret, struct pd_why *why)
 {
     const int64_t times = maps->times > 0 ? maps->times : 1;
+    int64_t wanted = 0; /* heads */
     struct pk_graph *g = NULL;
     struct net n;
     enum pd_err err = check_maps(m, maps, why);
@@ -579,7 +587,13 @@ enum pd_err model_graph_maps(const struct model *m, const struct model_maps *map
     err = finish(&n, &g, why);
     if (err != PD_OK)
         return err;
-    if (n.map_tokens > MODEL_MAP_TOKENS)
+    for (size_t l = 0; l < m->modules; l++)
+        for (int32_t h = 0; h < m->module[l].heads; h++)
+            wanted += model_maps_has(maps, (int64_t)l + 1, h + 1);
+    if (n.map_heads < wanted)
+        err = pd_fail(why, PD_ERR_UNSUPPORTED,
+                      "#/diagnostics/heatmaps: a chosen layer's attention has no matrix of queries and keys");
+    else if (n.map_tokens > MODEL_MAP_TOKENS)
         err = pd_fail(why, PD_ERR_INVALID,
                       "#/diagnostics/heatmaps: matrices of %lld x %lld; at most %d tokens a side are stored",
                       (long long)n.map_tokens, (long long)n.map_tokens, MODEL_MAP_TOKENS);

@@ -155,6 +155,7 @@ struct pk_attention_stats net_stats(struct net *n, struct pk_val q, struct pk_va
 
     if (!n->skip)
         return pk_attention_stats(n->g, q, k, x, spec);
+    n->skipped++;
     pk_graph_exact(n->g, true);
     s = pk_attention_stats_part(n->g, q, k, x, spec, n->skip);
     pk_graph_exact(n->g, false);

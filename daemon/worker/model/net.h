@@ -63,6 +63,7 @@ struct net {
     int64_t batch, tokens;            /* B; N of attention's queries */
     struct pk_attention_stats *stats; /* per attention module if asked for */
     int64_t skip;                     /* leading tokens that are left out of them */
+    size_t skipped;                   /* modules in which they are */
     const struct model_maps *maps;    /* the matrices that are outputs; NULL: none */
     int64_t map_tokens, map_count;    /* of those: the widest, the most logits of one head */
     int64_t map_heads;                /* how many heads are given out */

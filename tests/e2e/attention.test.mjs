@@ -147,6 +147,7 @@ describe('attention', { skip }, () => {
                 ['attention-none', `#/runs/${bare}?tab=attention`, '.state'],
                 ['gradients', `#/runs/${run}?tab=gradients`, '.picture canvas'],
                 ['gradients-none', `#/runs/${bare}?tab=gradients`, '.state'],
+                ['block', `#/runs/${text}?tab=config`, '.picture canvas'],
             ]);
         });
 

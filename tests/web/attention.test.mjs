@@ -7,6 +7,7 @@ import { paintFigure, sizeOf, toCsv } from '../../web/js/chart/figure.js';
 import { pdfPainter, svgPainter } from '../../web/js/chart/painters.js';
 import { cellAt } from '../../web/js/picture.js';
 import { tokensOf } from '../../web/js/run/attention.js';
+import { activationWords, blockFigure, blockOf } from '../../web/js/run/block_figure.js';
 import { edge, gradientFigure, gradientSays, span } from '../../web/js/run/gradient_figures.js';
 import { displacementFigure, displacementSays, mapFigure, mapSays, phiFigure, phiSays, stripFigure, stripSays, summary, tokenName, withoutLead } from '../../web/js/run/attention_figures.js';
 
@@ -162,4 +163,40 @@ test('test_gradients_are_shares_in_log_bins_of_two_runs', () => {
     assert.ok(Math.abs(log.bars[0].share - Math.log10(4)) < 1e-9);
     assert.equal(log.lines[1].points[0][1], null, 'nothing is drawn of an empty bin');
     assert.match(gradientSays([one, two]), /^Run #1: 10 entries, root mean square 0\.5; the 99\.9 % quantile is 12 times the median, kurtosis 3, tail index 2\.5, the largest 1 % have 25\.0 % of the squared norm\. Run #2: 20 entries.*tail index none/);
+});
+
+test('test_block_has_its_norms_where_the_placement_says', () => {
+    const of = placement => {
+        const { before, halves, behind } = blockOf({ model: { depth: 4, mlp_ratio: 4, mlp_act: 'gelu' }, attention: { activation: 'softmax', qk_norm: placement !== 'S1' && placement !== 'post' }, norm: { placement, kind: placement === 'S1' || placement === 'post' ? 'layer' : 'rms', final: true } });
+        const words = parts => parts.map(p => p.word.replace(/ \(.*|:.*/, '')).join(' ');
+        return [words(before), ...halves.flatMap(({ branch, after }) => [words(branch), words(after)]), words(behind)];
+    };
+    const tail = 'Final norm Head';
+    assert.deepEqual(of('S1'), ['Embedding', 'PreNorm Attention', '', 'PreNorm Feed-forward', '', tail]);
+    assert.deepEqual(of('S2'), ['Embedding', 'PreNorm QKNorm Attention', '', 'PreNorm Feed-forward', '', tail]);
+    assert.deepEqual(of('S3'), ['Embedding InputNorm', 'PreNorm QKNorm Attention', '', 'PreNorm Feed-forward', '', tail]);
+    assert.deepEqual(of('S4'), ['Embedding InputNorm', 'PreNorm QKNorm Attention MidNorm', '', 'PreNorm Feed-forward MidNorm', '', tail]);
+    assert.deepEqual(of('S5'), ['Embedding InputNorm', 'PreNorm QKNorm Attention MidNorm', '', 'Feed-forward MidNorm', '', tail]);
+    assert.deepEqual(of('post'), ['Embedding', 'Attention', 'PostNorm', 'Feed-forward', 'PostNorm', tail]);
+});
+
+test('test_block_says_the_activation_with_its_scale', () => {
+    assert.equal(activationWords({ activation: 'poly', degree: 3, scale: 'learned', scale_share: 'head' }), 'c x³, c learned per head');
+    assert.equal(activationWords({ activation: 'poly', degree: 2, scale: 'fixed' }), 'x²/√N');
+    assert.equal(activationWords({ activation: 'poly', degree: 3, scale: 'k', k: 16 }), 'x³/16');
+    assert.equal(activationWords({ activation: 'poly', degree: 11, scale: 'none' }), 'x^11');
+    assert.equal(activationWords({}), 'softmax');
+    assert.match(blockOf({ model: { depth: 2 }, attention: {}, norm: { placement: 'post', kind: 'layer' } }).says, /^Placement post\. Embedding; then 2 blocks: Attention: softmax, added to what came in, PostNorm \(LayerNorm\); Feed-forward/);
+});
+
+test('test_block_is_drawn_whole_and_saved_as_text', () => {
+    const figure = blockFigure({ model: { depth: 12 }, attention: { activation: 'poly', degree: 3, scale: 'fixed', qk_norm: true }, norm: { placement: 'S4', kind: 'rms' } }, { title: 'Block', width: 420, inks: { norm: '#111111', attention: '#222222', mlp: '#333333', other: '#444444' } });
+    const svg = svgPainter(...sizeOf(figure), 'Inter');
+    paintFigure(figure, svg, ink);
+    const text = svg.done();
+    for (const word of ['InputNorm (RMSNorm)', 'QKNorm (RMSNorm)', 'Attention: x³/√N', 'MidNorm (RMSNorm)', '× 12', 'Head'])
+        assert.ok(text.includes(word), word);
+    const places = [...text.matchAll(/<text x="[\d.]+" y="([\d.-]+)"/g)].map(m => Number(m[1]));
+    assert.ok(Math.min(...places) > 0 && Math.max(...places) < sizeOf(figure)[1]);
+    assert.deepEqual(figure.rows.map(row => row[1]).filter(word => word === 'sum').length, 2);
 });

@@ -2,14 +2,21 @@
 import { listFields } from '../api.js';
 import { fill, h, icon, setText } from '../dom.js';
 import { kindOf } from '../kinds.js';
+import { Picture } from '../picture.js';
+import { colour } from '../theme.js';
+import { blockFigure, blockOf } from './block_figure.js';
 
 /** @typedef {import('./page.js').Page} Page */
 
+/** Networks whose blocks are the transformer's, as block_figure.js draws it. */
+const drawable = ['vit', 'gpt', 'swin'];
+
 /**
  * @param {Page} page
+ * @param {AbortSignal} gone
  * @returns {import('./page.js').Part}
  */
-export function configPart(page) {
+export function configPart(page, gone) {
     const { query } = page.context;
     let drawn = false;
     const search = h('input', { type: 'search', placeholder: 'Find a setting', 'aria-label': 'Find a setting', value: query.get('find') ?? '', autocomplete: 'off', spellcheck: 'false' });
@@ -45,6 +52,16 @@ export function configPart(page) {
         setText(found, text || only.checked ? `${shown} of ${groups.reduce((n, [, rows]) => n + rows.length, 0)}` : '');
     }
 
+    /** The network's block, drawn from these settings. */
+    function block() {
+        const { model } = page.resolved;
+        if (!model || !drawable.includes(model.arch))
+            return null;
+        const picture = new Picture('Block of the network', { signal: gone, file: `run-${page.id}-block` });
+        picture.show({ make: width => blockFigure(page.resolved, { title: `Block of ${page.run?.name ?? `run #${page.id}`}`, width: Math.min(width, 460), inks: { norm: colour('s3'), attention: colour('s1'), mlp: colour('s2'), other: colour('s7') } }), says: blockOf(page.resolved).says });
+        return picture.el;
+    }
+
     return {
         async refresh() {
             if (drawn || !page.job)
@@ -67,7 +84,7 @@ export function configPart(page) {
                 ': the same document gives the same run on the same build.'),
             trained && page.inputs?.program && h('dl', { class: 'facts inputs' },
                 h('div', null, h('dt', { class: 'muted small' }, 'SHA-256 of the data'), h('dd', null, page.inputs.data ? [h('span', { class: 'mono wrap' }, page.inputs.data), page.inputs.dataOf === 'contents' ? ' (of contents)' : ' (of names and sizes)'] : 'none: polyd makes the data, by document and program')),
-                h('div', null, h('dt', { class: 'muted small' }, 'SHA-256 of the program'), h('dd', { class: 'mono wrap' }, page.inputs.program))));
+                h('div', null, h('dt', { class: 'muted small' }, 'SHA-256 of the program'), h('dd', { class: 'mono wrap' }, page.inputs.program))), block());
             try {
                 const { fields } = await listFields(page.signal);
                 meanings = new Map(fields.map(field => [field.pointer, field.meaning]));

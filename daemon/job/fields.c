@@ -684,7 +684,7 @@ const struct job_field job_fields[] = {
 };
 const size_t job_field_count = sizeof job_fields / sizeof *job_fields;
 
-_Static_assert(sizeof job_fields / sizeof *job_fields <= 192, "struct job_ctx has room for 192 fields");
+_Static_assert(sizeof job_fields / sizeof *job_fields <= 256, "struct job_ctx has room for 256 fields");
 
 bool job_field_runs(const struct job_field *f, unsigned i)
 {

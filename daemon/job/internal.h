@@ -234,9 +234,9 @@ struct job_ctx {
     struct job_run *run;
     struct job_config *g;          /* &run->config */
     json_t *out;                   /* resolved document, or NULL if not wanted */
-    uint8_t layer[192];            /* of each field; enum job_layer */
-    uint8_t bad[192];              /* the field had an error: rules about it keep quiet */
-    json_t *asked[192];            /* what the document asks for in rows that may have no effect; owned */
+    uint8_t layer[256];            /* of each field; enum job_layer */
+    uint8_t bad[256];              /* the field had an error: rules about it keep quiet */
+    json_t *asked[256];            /* what the document asks for in rows that may have no effect; owned */
     int8_t group[JOB_GROUP_COUNT]; /* the layer that decides for the group; -1: not looked up yet */
     bool failed;                   /* an error was reported */
     bool nomem;

@@ -216,7 +216,7 @@ enum pd_err store_job_inputs(struct store *s, int64_t job_id,
                 "ii", job_id, (int64_t)STORE_INPUTS_MAX);
 
     if (err == PD_OK)
-        EACH_ROW(s, st, struct store_inputs, inputs_row, row, ctx, err, why);
+        DB_EACH_ROW(s, st, struct store_inputs, inputs_row, row, ctx, err, why);
     return err;
 }
 

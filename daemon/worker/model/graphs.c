@@ -378,6 +378,7 @@ enum pd_err model_graph_gradient(const struct model *m, const struct model_train
                                  struct pk_graph **ret, struct pd_why *why)
 {
     struct net n;
+    struct model_rows rows = {.logits = PK_NONE};
     struct pk_val *grad, *sum, first;
     struct sums loss;
     enum pd_err err = begin(&n, m, o->batch, o->context, why);
@@ -390,7 +391,8 @@ enum pd_err model_graph_gradient(const struct model *m, const struct model_train
         n.failed = true;
         goto out;
     }
-    loss = loss_of(&n, o->loss, logits_of(&n), o->label_smoothing);
+    rows.logits = logits_of(&n);
+    loss = loss_of(&n, o->loss, &rows, o->label_smoothing);
     pk_grad(n.g, loss.val[0], PK_NONE, n.param, m->trained, grad);
     pk_graph_scope(n.g, "sum");
     first = pk_input(n.g, "first", m->spec.dtype, PK_SHAPE(1));

@@ -396,9 +396,9 @@ PD_NODISCARD enum pd_err model_graph_part(const struct model *m, const struct mo
                                           struct pk_graph **ret, struct pd_why *why);
 PD_NODISCARD enum pd_err model_graph_apply(const struct model *m, const struct model_train_options *o,
                                            struct pk_graph **ret, struct pd_why *why);
-/* The gradient of the training loss without noise, to look at: inputs as model_graph_part without "rng", states
- * "sum/<param>" and "sum/loss", which "first" starts anew. o->batch is that of one part; of the other options only
- * loss, label_smoothing and context count. Buffers are read as in evaluation. */
+/* The gradient of the task's loss, to look at: without noise, mixed images or a teacher. Inputs as model_graph_part
+ * without "rng", states "sum/<param>" and "sum/loss", which "first" starts anew. o->batch is that of one part; of the
+ * other options only loss, label_smoothing and context count. Buffers are read as in evaluation. */
 PD_NODISCARD enum pd_err model_graph_gradient(const struct model *m, const struct model_train_options *o,
                                               struct pk_graph **ret, struct pd_why *why);
 /* Block 0 with the InputNorm before it, alone: "h" (B, N, D), "gy" -> "y", "dh", "grad/<param>".

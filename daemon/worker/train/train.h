@@ -139,9 +139,8 @@ struct train_dirs {
     const char *const *starts;
     size_t start_count;
     int threads;       /* CPU threads; 0 = the document's /resources/threads */
-    const char *state; /* the daemon's state folder, in which train.start lies; NULL = there is none */
+    const char *state; /* the daemon's state folder: paths of train.start and of a teacher begin in it; NULL = none */
     const char *cache; /* folder for tokens and decoded pictures, made if missing; NULL = none is kept */
-    const char *state; /* folder that the path of a teacher's checkpoint begins in; NULL = there is none */
     struct train_ranks ranks;
 };
 

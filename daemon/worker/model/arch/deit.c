@@ -60,4 +60,7 @@ const struct model_arch model_deit = {
     .from_config = from_config,
     .check = net_check_images,
     .forward = forward,
+    .classes = {"head.weight", 0},
+    .channels = {"patch_embed.proj.weight", 1},
+    .block = "blocks.*",
 };

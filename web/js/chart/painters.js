@@ -68,6 +68,9 @@ export function elementPainter(width, height, font) {
                 at.append(make('path', { d: `M${points.map(([x, y]) => `${short(x)} ${short(y)}`).join('L')}${closed ? 'Z' : ''}`, fill: fill ?? 'none', ...(stroke ? { stroke, 'stroke-width': line, 'stroke-linejoin': 'round' } : {}),
                     ...(dash.length ? { 'stroke-dasharray': dash.join(' ') } : {}), ...(alpha === undefined ? {} : { opacity: alpha }) }));
         },
+        boxes(boxes, fill) {
+            at.append(make('path', { d: boxes.map(([x, y, wide, high]) => `M${short(x)} ${short(y)}h${short(wide)}v${short(high)}h${short(-wide)}z`).join(''), fill, 'shape-rendering': 'crispEdges' }));
+        },
         text(x, y, text, { size, ink, anchor = 'start', bold }) {
             at.append(make('text', { x: short(x), y: short(y), 'font-size': size, fill: ink, 'text-anchor': anchor, ...(bold ? { 'font-weight': 600 } : {}) }, text));
         },

@@ -271,6 +271,17 @@ static void test_a_missed_criterion_fails_the_check(void **state)
     json_decref(r);
 }
 
+/* The same of a value above: with few logits the level of p = 5 is not flat. */
+static void test_a_value_above_its_criterion_fails_the_check(void **state)
+{
+    struct check_summary s;
+    json_t *r = result_of("T8", "{\"seeds\":1,\"entries\":10000,\"N\":[64,128]}", NULL, CHECK_FAILS, &s);
+
+    (void)state;
+    assert_true(row_of(r, "p = 5, greatest over smallest level") > 1.05);
+    json_decref(r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -281,6 +292,7 @@ int main(void)
         cmocka_unit_test(test_a_check_that_is_repeated_gives_the_same_bits),
         cmocka_unit_test(test_a_patch_that_does_not_divide_is_named),
         cmocka_unit_test(test_a_missed_criterion_fails_the_check),
+        cmocka_unit_test(test_a_value_above_its_criterion_fails_the_check),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -49,10 +49,20 @@ static size_t siblings(const char *parent, char text[MOST_SIBLINGS][40], const c
     return count;
 }
 
-/* A field with this last key, elsewhere; NULL if none. */
+static int depth(const char *pointer, const char *end)
+{
+    int n = 0;
+
+    for (; pointer < end; pointer++)
+        n += *pointer == '/';
+    return n;
+}
+
+/* A field or section with this last key, elsewhere: a section only where it lies less deep. NULL if none. */
 static const char *elsewhere(const char *key)
 {
     const char *found = NULL;
+    int deep = 0;
 
     /* One that this build can run before one that it only knows. */
     for (size_t i = 0; i < job_field_count; i++) {
@@ -66,8 +76,8 @@ static const char *elsewhere(const char *key)
         }
     }
     if (found)
-        return found;
-    /* Or a section of that name: "optimizer" at the top belongs at /train/optimizer. */
+        deep = depth(found, found + strlen(found));
+    /* A section of that name: "optimizer" at the top belongs at /train/optimizer. */
     for (size_t i = 0; i < job_field_count; i++) {
         const char *p = job_fields[i].pointer, *at = p;
         size_t n = strlen(key);
@@ -75,11 +85,11 @@ static const char *elsewhere(const char *key)
             const char *start = at;
             while (start > p && start[-1] != '/')
                 start--;
-            if ((size_t)(at - start) == n && memcmp(start, key, n) == 0)
+            if ((size_t)(at - start) == n && memcmp(start, key, n) == 0 && (!found || depth(p, at) < deep))
                 return p;
         }
     }
-    return NULL;
+    return found;
 }
 
 /* What other trainers call it, in small letters without "_" and "-". */

@@ -239,7 +239,7 @@ static void test_polyd_keeps_its_state_folder_private(void **state)
 static void test_polyd_asks_systemd_for_time_while_it_starts(void **state)
 {
     struct fixture *f = *state;
-    char path[128], sql[1024];
+    char path[128], sql[2048];
     sqlite3 *db;
 
     start_and_stop(f, NULL);

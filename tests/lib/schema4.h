@@ -5,7 +5,10 @@
 #define SCHEMA7_SQL                                                                                          \
     "DROP INDEX model_version_weights;"                                                                      \
     "ALTER TABLE model_version DROP COLUMN weights_id;"                                                      \
-    "DROP TABLE weights;"
+    "DROP TABLE weights;"                                                                                    \
+    "ALTER TABLE run DROP COLUMN data_sha256;"                                                               \
+    "ALTER TABLE run DROP COLUMN data_of;"                                                                   \
+    "ALTER TABLE run DROP COLUMN program_sha256;"
 
 #define SCHEMA6_SQL                                                                                          \
     SCHEMA7_SQL                                                                                              \

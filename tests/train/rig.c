@@ -38,8 +38,8 @@ int teardown(void **state)
 static bool timing(const char *key)
 {
     return !strcmp(key, "step_ms") || !strcmp(key, "samples_per_s") || !strcmp(key, "tokens_per_s") ||
-           !strcmp(key, "mem/arena") || !strcmp(key, "mem/peak") || !strncmp(key, "sys/", 4) ||
-           !strcmp(key, "steps_per_epoch") || !strcmp(key, "data_wait") || !strcmp(key, "comm/wait");
+           !strncmp(key, "mem/", 4) || !strncmp(key, "sys/", 4) || !strcmp(key, "steps_per_epoch") ||
+           !strcmp(key, "data_wait") || !strcmp(key, "comm/wait");
 }
 
 static void on_metrics(void *user, const struct train_point *points, size_t count)

@@ -47,7 +47,7 @@ static void goes_on(const char *name, const char *json, double loss_train, doubl
     lay_out(name);
     if (run(json, &b, NULL, 1, &out, &why) != PD_OK)
         fail_msg("%s: %s", name, why.text);
-    assert_string_equal(b.events, "resume;");
+    assert_string_equal(b.events, "resume;inputs;");
     assert_int_equal(out.result, TRAIN_DONE);
     assert_null(find(&b, "loss/train", 2));
     /* another machine multiplies in another order */

@@ -255,7 +255,7 @@ describe('charts', { skip, timeout: 240000 }, () => {
             globalThis.asked = [];
             globalThis.fetch = (url, options) => {
                 if (/\/series\?/.test(url))
-                    globalThis.asked.push({ url: String(url), panels: document.querySelectorAll('.chart').length });
+                    globalThis.asked.push({ url: String(url), panels: document.querySelectorAll('[data-panel]').length });
                 return real(url, options);
             };
         });

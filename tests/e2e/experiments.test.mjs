@@ -29,8 +29,8 @@ describe('experiments', { skip: findChromium() === null && 'no Chromium here', t
             if (variants.small.refused)
                 assert.ok((await card.innerText()).includes(`annot run yet: ${variants.small.refused}`), name);
         }
-        await page.getByText('Checks of the theory (20)').click();
-        assert.equal(await page.locator('details li').count(), 20);
+        await page.getByText('Statements of the theory (20)').click();
+        assert.equal(await page.locator('details .statement').count(), 20);
         await browser.close(page);
     });
 
@@ -45,7 +45,7 @@ describe('experiments', { skip: findChromium() === null && 'no Chromium here', t
         await dialog.getByRole('button', { name: 'Run it' }).click();
         await page.getByText('E09 is in the queue.').waitFor();
         const { jobs } = await daemon.get('/api/v1/jobs');
-        assert.deepEqual(jobs.map(job => [job.template, job.experiment]), [['E09 small 2', 'E09'], ['E09 small 2', 'E09']]);
+        assert.deepEqual(jobs.map(job => [job.template, job.experiment]), [['E09 small 3', 'E09'], ['E09 small 3', 'E09']]);
         await until('the count', async () => /\d+ runs so far/.test(await page.getByRole('region', { name: /^E09/ }).innerText()));
         await page.getByRole('link', { name: /runs so far/ }).click();
         await page.locator('.grid-row').first().waitFor();

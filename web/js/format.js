@@ -145,8 +145,8 @@ export function ago(time, now = Date.now()) {
 /** The reasons that polyd stores for commands, as the page shows them. @type {Record<string, string>} */
 const reasons = { 'paused with its job': 'Paused by you', paused: 'Paused by you', 'cancelled by a client': 'Cancelled', 'cancelled by request': 'Cancelled', 'not needed': 'Cancelled: not needed' };
 
-/** @param {string} reason of a run or a job */
-export const shownReason = reason => reasons[reason] ?? reason.replace(/^waiting/, 'Waiting');
+/** @param {string | undefined} reason of a run or a job */
+export const shownReason = reason => reasons[reason ?? ''] ?? (reason ?? '').replace(/^waiting/, 'Waiting');
 
 /** @param {string | null | undefined} time */
 export function moment(time) {

@@ -86,7 +86,7 @@ export function modelsView(context) {
                 h('td', { class: 'mono', title: v.digest }, v.digest.slice(0, 12)),
                 h('td', { class: 'nowrap', title: moment(v.created) }, ago(v.created)),
                 h('td', { class: 'num' }, h('span', { class: 'row end' },
-                    h('a', { class: 'button', href: versionFile(model.name, v.version, 'weights'), download: '', 'aria-label': `Download the weights of version ${v.version}`, title: 'The weights as safetensors, under the names of timm or Hugging Face' }, 'Weights'),
+                    h('a', { class: 'button', href: versionFile(model.name, v.version, 'weights'), download: '', 'aria-label': `Weights of version ${v.version}, download`, title: 'The weights as safetensors, under the names of timm or Hugging Face' }, 'Weights'),
                     h('a', { class: 'button', href: `#/submit?evaluate=${encodeURIComponent(`${model.name}:${v.version}`)}`, 'aria-label': `Evaluate version ${v.version}` }, 'Evaluate'), v.state === 'READY' && v !== serving ? h('button', { type: 'button', on: { click: () => { context.setQuery({ v: v.version }); draw(); } } }, 'Try') : null, move(model, v),
                     h('button', { type: 'button', class: 'quiet icon-button', disabled: v.state !== 'UNAVAILABLE', 'aria-label': `Delete version ${v.version}`, title: v.state === 'UNAVAILABLE' ? 'Delete this version' : 'Unload it to delete it', on: { click: () => drop(model, v) } }, icon('trash')))))))));
         const reasons = model.versions.filter(v => v.reason && v.state !== 'READY').map(v => h('div', { class: 'note', data: { tone: 'bad' } }, `Version ${v.version}: ${v.reason}`));

@@ -86,6 +86,10 @@ test('the sources write no key without a row, and every row is written', () => {
     assert.match(train, /\? "scale\/c" : stat_keys\[k\]/);
     for (const base of [...probed, 'scale/c'])
         written.push(`${base}/1`, `${base}/1/1`);
+    /* Statistics of gradients by group of weights, and of attention by layer and head. */
+    for (const [, list] of train.matchAll(/number_keys\[NUMBERS\] = \{([^}]*)\}/g))
+        for (const [, key] of list.matchAll(/"([^"]+)"/g))
+            written.push(...key.startsWith('grad/') ? ['q', 'k', 'v', 'o', '1', '2'].map(w => `${key}/w_${w}`) : [`${key}/1`, `${key}/1/1`]);
     assert.match(attempts, /"system\/gpu\.%d\/%s", rank, what\)/);
     for (const [, what] of attempts.matchAll(/\badd\(u, a, k, "(\w+)"/g))
         written.push(`system/gpu.0/${what}`);

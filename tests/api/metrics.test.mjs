@@ -86,7 +86,7 @@ test('the sources write no key without a row, and every row is written', () => {
     assert.match(train, /\? "scale\/c" : stat_keys\[k\]/);
     for (const base of [...probed, 'scale/c'])
         written.push(`${base}/1`, `${base}/1/1`);
-    written.push('act/rms/1');
+    written.push('act/rms/1', ...[...files('daemon/worker/kinds').matchAll(/"(check\/\w+)"/g)].map(([, key]) => key));
     /* Statistics of gradients by group of weights, and of attention by layer and head. */
     for (const [, list] of train.matchAll(/number_keys\[NUMBERS\] = \{([^}]*)\}/g))
         for (const [, key] of list.matchAll(/"([^"]+)"/g))

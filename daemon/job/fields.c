@@ -513,12 +513,12 @@ const struct job_field job_fields[] = {
     {ROW("/train/start/run", JOB_T_STRING, config.train.start.run), RANGE(1, 20), DEF("null"),
      FLAGS(ASIDE | NULLABLE | FIXED), .check = job_check_run, SAYS("the run that wrote the checkpoint", "")},
     {ROW("/train/start/step", JOB_T_INT, config.train.start.step), RANGE(0, 1e9),
-     RULE(job_rule_required, "filled in by polyd"), FLAGS(ASIDE | FIXED), SAYS("its step", "")},
+     RULE(job_rule_start, "filled in by polyd"), FLAGS(ASIDE | FIXED), SAYS("its step", "")},
     {ROW("/train/start/path", JOB_T_STRING, config.train.start.path), RANGE(1, 1024),
-     RULE(job_rule_required, "filled in by polyd"), FLAGS(ASIDE | FIXED), .check = job_check_in_state,
+     RULE(job_rule_start, "filled in by polyd"), FLAGS(ASIDE | FIXED), .check = job_check_in_state,
      SAYS("its file, from the state folder on", "")},
     {ROW("/train/start/sha256", JOB_T_STRING, config.train.start.sha256), RANGE(64, 64),
-     RULE(job_rule_required, "filled in by polyd"), FLAGS(FIXED), SAYS("the file's digest", "")},
+     RULE(job_rule_start, "filled in by polyd"), FLAGS(FIXED), SAYS("the file's digest", "")},
     {ROW("/train/start/optimizer", JOB_T_BOOL, config.train.start.optimizer), DEF("false"), FLAGS(FIXED),
      SAYS("the optimiser's states are taken too: to go on with an own run for more epochs or on other data, "
           "with the "

@@ -501,6 +501,16 @@ json_t *job_rule_keep_latest(struct job_ctx *c)
     return number(c, c->env->keep_latest >= 0 ? (double)c->env->keep_latest : 1);
 }
 
+/* Where a job is submitted its daemon finds the file (job_start_fold). */
+json_t *job_rule_start(struct job_ctx *c)
+{
+    if (!job_ctx_bad(c, "/train/start"))
+        job_ctx_error(c, "/train/start",
+                      "names no file that is known here: submit the job with train.start.model, or with "
+                      "train.start.run and train.start.checkpoint, and polyd finds it");
+    return NULL;
+}
+
 /* Where a job is submitted its daemon finds the version (job_teacher_fold). */
 json_t *job_rule_teacher(struct job_ctx *c)
 {

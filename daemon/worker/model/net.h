@@ -119,7 +119,7 @@ struct pk_val net_linear(struct net *n, struct pk_val x, const char *name, int64
 /* The one learned scale of a whole model (scale_share global) takes its place in the table. */
 void net_shared_scale(struct net *n, const struct model_attention *a);
 
-/* What an attention module is told of pairs of tokens; PK_NONE: nothing. */
+/* Values of pairs of tokens for an attention module; PK_NONE: it has none. */
 struct net_pairs {
     struct pk_val bias; /* (H, N, N), added to the logits before phi */
     struct pk_val mask; /* U8 (W, N, N), W divides B: sample b has mask b % W; 0: the pair's weight is 0 */

@@ -37,7 +37,7 @@ enum pd_err start_open(const struct session *s, struct data_st **ret, struct pd_
     return PD_OK;
 }
 
-/* ---- what is told ---- */
+/* ---- reporting ---- */
 
 struct names {
     struct pd_buf text;

@@ -59,7 +59,7 @@ struct train_point {
 /* Numbers that are drawn rather than plotted, of one step. All of it is borrowed during the callback. */
 struct train_blob {
     const char *kind; /* "matrix", "histogram" */
-    /* l = layer, h = head, both from 1; meta has shape, dtype and what is said here:
+    /* l = layer, h = head, both from 1; meta has shape and dtype, and the members named here:
      *   attn/map/l/h           mean of A over the probe batch, (queries, keys); with "grid" [rows, columns] of
      *                          patches behind "lead" other tokens, "causal", "samples"
      *   attn/softmax/l/h       the same of the softmax of the same logits; not where A is that

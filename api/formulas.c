@@ -27,28 +27,9 @@ struct check {
     double leaf[PK_LEAVES];
 };
 
-static void wrong(struct api_req *r, const char *pointer, const struct pk_formula_fault *fault)
-{
-    struct pd_buf b;
-
-    pd_buf_init(&b, 0);
-    api_json_open(&b, '[');
-    api_json_open(&b, '{');
-    api_json_kv_str(&b, "pointer", pointer);
-    api_json_kv_str(&b, "detail", fault->text);
-    api_json_kv_int(&b, "at", fault->at);
-    api_json_kv_int(&b, "length", fault->length);
-    api_json_close(&b, '}');
-    api_json_close(&b, ']');
-    if (pd_buf_err(&b) != PD_OK)
-        api_fail(r, PD_ERR_NOMEM, "no memory for the answer");
-    else
-        api_fail_details(r, PD_ERR_INVALID, b.data, "%s, character %d: %s", pointer, fault->at + 1,
-                         fault->text);
-    pd_buf_done(&b);
-}
-
-static void refuse(struct api_req *r, const char *pointer, const char *text)
+/* Answers 422 with one error. `fault`: where in a formula's text, or NULL. */
+static void refuse_at(struct api_req *r, const char *pointer, const char *text,
+                      const struct pk_formula_fault *fault)
 {
     struct pd_buf b;
 
@@ -57,13 +38,44 @@ static void refuse(struct api_req *r, const char *pointer, const char *text)
     api_json_open(&b, '{');
     api_json_kv_str(&b, "pointer", pointer);
     api_json_kv_str(&b, "detail", text);
+    if (fault) {
+        api_json_kv_int(&b, "at", fault->at);
+        api_json_kv_int(&b, "length", fault->length);
+    }
     api_json_close(&b, '}');
     api_json_close(&b, ']');
     if (pd_buf_err(&b) != PD_OK)
         api_fail(r, PD_ERR_NOMEM, "no memory for the answer");
+    else if (fault)
+        api_fail_details(r, PD_ERR_INVALID, b.data, "%s, character %d: %s", pointer, fault->at + 1, text);
     else
         api_fail_details(r, PD_ERR_INVALID, b.data, "%s: %s", pointer, text);
     pd_buf_done(&b);
+}
+
+static void wrong(struct api_req *r, const char *pointer, const struct pk_formula_fault *fault)
+{
+    refuse_at(r, pointer, fault->text, fault);
+}
+
+static void refuse(struct api_req *r, const char *pointer, const char *text)
+{
+    refuse_at(r, pointer, text, NULL);
+}
+
+/* The JSON pointer (RFC 6901) of `name` below `parent`, or with `member` of a member of it. */
+static void pointer_of(char *out, size_t size, const char *parent, const char *name, const char *member)
+{
+    size_t n = (size_t)snprintf(out, size, "%s", parent);
+
+    for (size_t i = 0; name[i] && i < 60 && n + 8 < size; i++)
+        if (name[i] == '~' || name[i] == '/') {
+            out[n++] = '~';
+            out[n++] = name[i] == '~' ? '0' : '1';
+        } else {
+            out[n++] = name[i];
+        }
+    snprintf(out + n, size - n, "%s", member);
 }
 
 /* An initial value: a number, or a formula of n, h, H, l, L, d. */
@@ -107,7 +119,7 @@ static bool read_params(struct api_req *r, const json_t *params, struct check *c
     if (!params)
         return true;
     if (!json_is_object(params)) {
-        refuse(r, "/params", "must be an object of learned scalars by name");
+        refuse(r, "#/params", "must be an object of learned scalars by name");
         return false;
     }
     json_object_foreach((json_t *)(uintptr_t)params, name, p)
@@ -119,9 +131,9 @@ static bool read_params(struct api_req *r, const json_t *params, struct check *c
         const char *key;
         json_t *member;
         size_t k = 0;
-        char pointer[128];
+        char pointer[160];
 
-        snprintf(pointer, sizeof pointer, "/params/%.60s", name);
+        pointer_of(pointer, sizeof pointer, "#/params/", name, "");
         if (c->params == PK_FORMULA_PARAMS || strlen(name) >= PK_FORMULA_NAME) {
             refuse(r, pointer,
                    c->params == PK_FORMULA_PARAMS ? "there may be 8 learned scalars"
@@ -150,7 +162,7 @@ static bool read_params(struct api_req *r, const json_t *params, struct check *c
         c->param[c->params].range = ranges[k];
         c->init[c->params] = ranges[k] == PK_RANGE_UNIT ? 0.5 : 1;
         init = json_object_get(p, "init");
-        snprintf(pointer, sizeof pointer, "/params/%.60s/init", name);
+        pointer_of(pointer, sizeof pointer, "#/params/", name, "/init");
         if (init && !start_value(r, init, pointer, c, &c->init[c->params]))
             return false;
         if ((ranges[k] != PK_RANGE_ANY && c->init[c->params] <= 0) ||
@@ -173,7 +185,7 @@ static bool read_number(struct api_req *r, const json_t *body, const char *name,
 
     if (!v)
         return true;
-    snprintf(pointer, sizeof pointer, "/%s", name);
+    snprintf(pointer, sizeof pointer, "#/%s", name);
     if (!json_is_number(v) || !(json_number_value(v) >= low && json_number_value(v) <= high) ||
         (whole && !json_is_integer(v))) {
         snprintf(text, sizeof text, "must be a%s number from %g to %g", whole ? " whole" : "", low, high);
@@ -200,7 +212,7 @@ static bool read_request(struct api_req *r, const json_t *body, struct check *c)
 
         while (k < sizeof known / sizeof *known && strcmp(known[k], key))
             k++;
-        snprintf(pointer, sizeof pointer, "/%.60s", key);
+        pointer_of(pointer, sizeof pointer, "#/", key, "");
         if (k == sizeof known / sizeof *known) {
             refuse(r, pointer,
                    "unknown member; a check takes formula, params, n, heads, layers, width, causal, "
@@ -210,12 +222,12 @@ static bool read_request(struct api_req *r, const json_t *body, struct check *c)
         }
     }
     if (!json_is_string(formula)) {
-        refuse(r, "/formula",
+        refuse(r, "#/formula",
                formula ? "must be a text" : "is missing: the text of a formula, such as s^3/sqrt(n)");
         return false;
     }
     if (causal && !json_is_boolean(causal)) {
-        refuse(r, "/causal", "must be true or false");
+        refuse(r, "#/causal", "must be true or false");
         return false;
     }
     c->text = json_string_value(formula);
@@ -239,7 +251,7 @@ static bool read_request(struct api_req *r, const json_t *body, struct check *c)
         return false;
     c->samples = (int64_t)samples;
     if (!(c->from < c->to)) {
-        refuse(r, "/to", "must be above from");
+        refuse(r, "#/to", "must be above from");
         return false;
     }
     c->leaf[PK_LEAF_N] = c->n;
@@ -417,12 +429,12 @@ static bool place_params(struct api_req *r, const struct pk_formula *f, struct c
     const int params = pk_formula_params(f, &param);
 
     for (int i = 0; i < c->params; i++) {
-        char pointer[128];
+        char pointer[160];
         int k = 0;
 
         while (k < params && strcmp(param[k].name, c->param[i].name))
             k++;
-        snprintf(pointer, sizeof pointer, "/params/%s", c->param[i].name);
+        pointer_of(pointer, sizeof pointer, "#/params/", c->param[i].name, "");
         if (k == params) {
             refuse(r, pointer, "the formula does not name this scalar");
             return false;
@@ -460,12 +472,12 @@ void api_formula_check(struct api_req *r)
     if (err == PD_ERR_NOMEM)
         api_fail(r, err, "%s", fault.text);
     else if (err != PD_OK)
-        wrong(r, "/formula", &fault);
+        wrong(r, "#/formula", &fault);
     if (err != PD_OK || !place_params(r, f, &c))
         goto out;
     err = pk_formula_plan(f, plan, &why);
     if (err != PD_OK) {
-        refuse(r, "/formula", why.text);
+        refuse(r, "#/formula", why.text);
         goto out;
     }
     pd_buf_init(&b, 0);

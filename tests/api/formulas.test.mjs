@@ -24,7 +24,7 @@ const refused = async (body, pointer, detail) => {
     const reply = await host.post('/api/v1/formulas/check', body);
     assert.equal(reply.status, 422, reply.text);
     assert.equal(reply.json.errors.length, 1);
-    assert.equal(reply.json.errors[0].pointer, pointer, reply.text);
+    assert.equal(reply.json.errors[0].pointer, `#${pointer}`, reply.text);
     assert.match(reply.json.errors[0].detail, detail);
     assert.ok(reply.json.detail.includes(pointer), reply.json.detail);
     return reply.json.errors[0];
@@ -109,6 +109,8 @@ test('a wrong formula is 422 with the character and a suggestion', real, async (
 test('other members are checked too', real, async () => {
     const f = { formula: 'a*s' };
     await refused({ ...f, nn: 3 }, '/nn', /unknown member/);
+    await refused({ ...f, 'a/~b': 3 }, '/a~1~0b', /unknown member/);
+    await refused({ ...f, params: { 'a/b': 1 } }, '/params/a~1b', /init, form and per/);
     await refused({ ...f, n: 0 }, '/n', /from 1 to 4096/);
     await refused({ ...f, n: 1.5 }, '/n', /whole/);
     await refused({ ...f, logit_std: 'x' }, '/logit_std', /number/);

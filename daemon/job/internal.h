@@ -306,6 +306,14 @@ bool job_ctx_bad(const struct job_ctx *c, const char *pointer);
 struct job_run *job_run_free(struct job_run *run);
 
 /* ---- rules.c ---- */
+/* The rows of the data set and the network that are resolved so far. */
+const struct job_dataset_info *job_ctx_dataset(const struct job_ctx *c);
+const struct job_network *job_ctx_network(const struct job_ctx *c);
+/* Whether the data are one file, which a job divides. */
+bool job_ctx_one_file(const struct job_ctx *c);
+/* Samples of a batch that one rank computes in one part of a step; 0: they are not known yet. */
+int64_t job_part_of_batch(const struct job_config *g);
+
 /* The checks that concern several fields. */
 void job_rules_check(struct job_ctx *c);
 /* Whether the first evaluation (`evals`), else the first step of the schedule, lies beyond a run of so many

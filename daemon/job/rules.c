@@ -1,4 +1,4 @@
-/* Defaults that depend on other values, and checks that concern several. */
+/* Defaults that depend on other values. */
 #include "daemon/job/rules.h"
 
 #include <math.h>
@@ -7,78 +7,6 @@
 
 #include "daemon/job/internal.h"
 #include "daemon/job/template.h"
-
-/* ---- Whether a value can have an effect ---- */
-
-static bool poly(const struct job_config *g)
-{
-    return g->attention.activation == JOB_ACTIVATION_POLY;
-}
-
-static bool learned(const struct job_config *g)
-{
-    return poly(g) && g->attention.scale == JOB_SCALE_LEARNED;
-}
-
-/* Activations with a factor n^-alpha. */
-static bool counted(const struct job_config *g)
-{
-    return job_activation_counted(g->attention.activation);
-}
-
-static bool uses_n(const struct job_config *g)
-{
-    if (poly(g))
-        return g->attention.scale == JOB_SCALE_FIXED || g->attention.scale == JOB_SCALE_LEARNED;
-    return counted(g) && (g->attention.alpha > 0 || g->attention.activation == JOB_ACTIVATION_SIGMOID_BIAS);
-}
-
-static bool has_linear_form(const struct job_config *g)
-{
-    return ((poly(g) && g->attention.degree <= 2) || g->attention.activation == JOB_ACTIVATION_SIMA) &&
-           !(g->attention.dropout > 0);
-}
-
-/* False where every image already has the size that the network reads. */
-static bool may_resize(const struct job_config *g, const struct job_dataset_info *info)
-{
-    const struct job_data *d = &g->data;
-
-    /* Files of the others may hold other sizes than the usual one. */
-    if (!info->generated && d->dataset != JOB_DATASET_CIFAR10)
-        return true;
-    return d->augment.crop == JOB_CROP_RRC || d->augment.eval_crop < 1 || d->image_size[0] != info->side[0] ||
-           d->image_size[1] != info->side[1];
-}
-
-static bool with_momentum(const struct job_config *g)
-{
-    return job_optimiser(g->train.optimizer.name)->momentum;
-}
-
-static bool warmup(const struct job_config *g)
-{
-    return g->train.schedule.warmup_steps > 0 || g->train.schedule.warmup_epochs > 0;
-}
-
-/* Schedules that change the rate at each step, or epoch. */
-static bool smooth(const struct job_config *g)
-{
-    return g->train.schedule.name != JOB_SCHEDULE_CONSTANT && g->train.schedule.name != JOB_SCHEDULE_STEP;
-}
-
-#define JOB_USE_DEFINE(name, words, test)                                                                    \
-    const char job_use_##name##_text[] = words;                                                              \
-    bool job_use_##name(const struct job_run *r)                                                             \
-    {                                                                                                        \
-        const struct job_config *g = &r->config;                                                             \
-        const struct job_dataset_info *info = job_dataset_info((enum job_dataset)g->data.dataset);           \
-                                                                                                             \
-        (void)g;                                                                                             \
-        (void)info;                                                                                          \
-        return test;                                                                                         \
-    }
-JOB_USES(JOB_USE_DEFINE)
 
 static json_t *made(struct job_ctx *c, json_t *v)
 {
@@ -97,12 +25,12 @@ static json_t *word(struct job_ctx *c, const char *text)
     return made(c, json_string(text));
 }
 
-static const struct job_dataset_info *dataset_of(const struct job_ctx *c)
+const struct job_dataset_info *job_ctx_dataset(const struct job_ctx *c)
 {
     return job_dataset_info((enum job_dataset)c->g->data.dataset);
 }
 
-static const struct job_network *network_of(const struct job_ctx *c)
+const struct job_network *job_ctx_network(const struct job_ctx *c)
 {
     return job_network(c->g->model.arch);
 }
@@ -156,7 +84,7 @@ static json_t *first(struct job_ctx *c, const struct job_ints *list)
 
 json_t *job_rule_width(struct job_ctx *c)
 {
-    return network_of(c)->stages ? first(c, &c->g->model.widths) : shape(c, "/model/width");
+    return job_ctx_network(c)->stages ? first(c, &c->g->model.widths) : shape(c, "/model/width");
 }
 
 json_t *job_rule_depth(struct job_ctx *c)
@@ -164,7 +92,7 @@ json_t *job_rule_depth(struct job_ctx *c)
     const struct job_ints *depths = &c->g->model.depths;
     int64_t sum = 0;
 
-    if (!network_of(c)->stages)
+    if (!job_ctx_network(c)->stages)
         return shape(c, "/model/depth");
     for (size_t i = 0; i < depths->count; i++)
         sum += depths->items[i];
@@ -173,7 +101,7 @@ json_t *job_rule_depth(struct job_ctx *c)
 
 json_t *job_rule_heads(struct job_ctx *c)
 {
-    return network_of(c)->stages ? first(c, &c->g->model.head_counts) : shape(c, "/model/heads");
+    return job_ctx_network(c)->stages ? first(c, &c->g->model.head_counts) : shape(c, "/model/heads");
 }
 
 json_t *job_rule_bias(struct job_ctx *c)
@@ -185,29 +113,29 @@ json_t *job_rule_bias(struct job_ctx *c)
 /* What published code computes: GPT-2 approximates, the other presets do not. */
 json_t *job_rule_gelu(struct job_ctx *c)
 {
-    return word(c, network_of(c)->gelu_tanh && !c->preset ? "tanh" : "exact");
+    return word(c, job_ctx_network(c)->gelu_tanh && !c->preset ? "tanh" : "exact");
 }
 
 /* Before schema 2 the form followed the biases of a gpt: Hugging Face has biases and gelu_new, nanoGPT
  * neither. */
 json_t *job_rule_gelu_1(struct job_ctx *c)
 {
-    return word(c, network_of(c)->gelu_tanh && c->g->model.bias ? "tanh" : "exact");
+    return word(c, job_ctx_network(c)->gelu_tanh && c->g->model.bias ? "tanh" : "exact");
 }
 
 json_t *job_rule_pool(struct job_ctx *c)
 {
-    return word(c, network_of(c)->channel_attention || network_of(c)->distils ? "cls" : "mean");
+    return word(c, job_ctx_network(c)->channel_attention || job_ctx_network(c)->distils ? "cls" : "mean");
 }
 
 json_t *job_rule_pos(struct job_ctx *c)
 {
-    return word(c, network_of(c)->channel_attention ? "fourier" : "learned");
+    return word(c, job_ctx_network(c)->channel_attention ? "fourier" : "learned");
 }
 
 json_t *job_rule_context(struct job_ctx *c)
 {
-    if (dataset_of(c)->image)
+    if (job_ctx_dataset(c)->image)
         return json_null();
     return number(c, 256);
 }
@@ -219,7 +147,7 @@ static json_t *pair(struct job_ctx *c, int64_t rows, int64_t columns)
 
 json_t *job_rule_image_size(struct job_ctx *c)
 {
-    const struct job_dataset_info *d = dataset_of(c);
+    const struct job_dataset_info *d = job_ctx_dataset(c);
 
     if (!d->image || !d->side[0])
         return json_null();
@@ -240,7 +168,7 @@ json_t *job_rule_patch(struct job_ctx *c)
 {
     const int64_t *side = c->g->data.image_size;
 
-    if (!dataset_of(c)->image || !side[0])
+    if (!job_ctx_dataset(c)->image || !side[0])
         return json_null();
     if (c->preset && c->preset->patch) {
         int p = side[0] == 64 && side[1] == 64 ? c->preset->patch_at_64 : c->preset->patch;
@@ -263,7 +191,7 @@ json_t *job_rule_norm_kind(struct job_ctx *c)
 
 json_t *job_rule_norm_eps(struct job_ctx *c)
 {
-    return number(c, network_of(c)->norm_eps);
+    return number(c, job_ctx_network(c)->norm_eps);
 }
 
 json_t *job_rule_qk_norm(struct job_ctx *c)
@@ -297,7 +225,7 @@ json_t *job_rule_scale_param(struct job_ctx *c)
 
 json_t *job_rule_n_for_scale(struct job_ctx *c)
 {
-    return word(c, network_of(c)->n_for_scale);
+    return word(c, job_ctx_network(c)->n_for_scale);
 }
 
 /* Called only once model and data are known to fit; what they could be is checked here already,
@@ -347,18 +275,17 @@ json_t *job_rule_c0(struct job_ctx *c)
 
 /* ---- Data ---- */
 
-/* Whether the data are one file, which a job divides. */
-static bool one_file(const struct job_ctx *c)
+bool job_ctx_one_file(const struct job_ctx *c)
 {
     const struct job_data *d = &c->g->data;
 
     return d->dataset == JOB_DATASET_TEXT ||
-           (dataset_of(c)->labels && d->path && job_table_of(d->path) != JOB_TABLE_NONE);
+           (job_ctx_dataset(c)->labels && d->path && job_table_of(d->path) != JOB_TABLE_NONE);
 }
 
 json_t *job_rule_path(struct job_ctx *c)
 {
-    const struct job_dataset_info *d = dataset_of(c);
+    const struct job_dataset_info *d = job_ctx_dataset(c);
 
     if (d->generated || job_ctx_bad(c, "/data/dataset"))
         return json_null();
@@ -372,12 +299,12 @@ json_t *job_rule_path(struct job_ctx *c)
 
 json_t *job_rule_split(struct job_ctx *c)
 {
-    return word(c, one_file(c) ? "fraction" : "given");
+    return word(c, job_ctx_one_file(c) ? "fraction" : "given");
 }
 
 static json_t *split_part(struct job_ctx *c, double v)
 {
-    if (c->g->data.split == JOB_SPLIT_FRACTION && one_file(c) &&
+    if (c->g->data.split == JOB_SPLIT_FRACTION && job_ctx_one_file(c) &&
         job_ctx_layer(c, "/data/split/rule") == JOB_LAYER_DEFAULT)
         return number(c, v);
     return json_null();
@@ -403,7 +330,7 @@ json_t *job_rule_tokenizer_path(struct job_ctx *c)
     char path[300];
     int root;
 
-    if (!dataset_of(c)->text || d->tokenizer != JOB_TOKENIZER_GPT2_BPE || !d->path)
+    if (!job_ctx_dataset(c)->text || d->tokenizer != JOB_TOKENIZER_GPT2_BPE || !d->path)
         return json_null();
     root = (int)strcspn(d->path, "/");
     if (root > 255)
@@ -443,14 +370,14 @@ json_t *job_rule_lr(struct job_ctx *c)
 
 json_t *job_rule_betas(struct job_ctx *c)
 {
-    return made(c, json_pack("[f,f]", 0.9, network_of(c)->beta2));
+    return made(c, json_pack("[f,f]", 0.9, job_ctx_network(c)->beta2));
 }
 
 json_t *job_rule_weight_decay(struct job_ctx *c)
 {
     const double own = job_optimiser(c->g->train.optimizer.name)->weight_decay;
 
-    return number(c, own < 0 ? network_of(c)->weight_decay : own);
+    return number(c, own < 0 ? job_ctx_network(c)->weight_decay : own);
 }
 
 /* Of the two warm-up keys the default falls on the one that goes with the length. */
@@ -476,12 +403,12 @@ json_t *job_rule_min_lr(struct job_ctx *c)
 
 json_t *job_rule_clip(struct job_ctx *c)
 {
-    return network_of(c)->clip_norm > 0 ? number(c, network_of(c)->clip_norm) : json_null();
+    return job_ctx_network(c)->clip_norm > 0 ? number(c, job_ctx_network(c)->clip_norm) : json_null();
 }
 
 json_t *job_rule_init(struct job_ctx *c)
 {
-    return word(c, network_of(c)->init);
+    return word(c, job_ctx_network(c)->init);
 }
 
 json_t *job_rule_eval_every(struct job_ctx *c)
@@ -522,6 +449,20 @@ json_t *job_rule_teacher(struct job_ctx *c)
     return NULL;
 }
 
+int64_t job_part_of_batch(const struct job_config *g)
+{
+    const int64_t parts = g->resources.slots * g->train.accumulation;
+
+    return parts > 0 ? g->train.batch / parts : 0;
+}
+
+json_t *job_rule_mix_group(struct job_ctx *c)
+{
+    const int64_t part = job_part_of_batch(c->g);
+
+    return job_use_mix(c->run) && part > 1 ? number(c, (double)part) : json_null();
+}
+
 /* ---- Resources ---- */
 
 json_t *job_rule_device(struct job_ctx *c)
@@ -537,486 +478,4 @@ json_t *job_rule_precision(struct job_ctx *c)
 json_t *job_rule_threads(struct job_ctx *c)
 {
     return number(c, c->env->threads >= 1 ? (double)c->env->threads : 1);
-}
-
-/* ---- Checks of strings ---- */
-
-bool job_check_run(struct job_ctx *c, const struct job_field *f, const char *text)
-{
-    if (strspn(text, "0123456789") == strlen(text))
-        return true;
-    job_ctx_error(c, f->pointer, "must be the id of a run: digits only");
-    return false;
-}
-
-bool job_check_in_state(struct job_ctx *c, const struct job_field *f, const char *text)
-{
-    if (text[0] != '/' && !strstr(text, ".."))
-        return true;
-    job_ctx_error(c, f->pointer, "must be a path below the state folder");
-    return false;
-}
-
-/* Where jobs are submitted the template has become its documents before they are read. */
-bool job_check_template(struct job_ctx *c, const struct job_field *f, const char *text)
-{
-    if (job_template_find(text) < job_template_count())
-        job_ctx_error(c, f->pointer, "\"%s\" stands for whole jobs, and this is the document of one", text);
-    else
-        job_ctx_error(c, f->pointer, "unknown template; there are E01 to E18 and T1 to T20");
-    return false;
-}
-
-bool job_check_recipe(struct job_ctx *c, const struct job_field *f, const char *text)
-{
-    const char *names[64];
-    char near[64];
-    size_t count = 0;
-
-    for (size_t i = 0; i < job_recipe_count; i++) {
-        if (strcmp(job_recipes[i].name, text) == 0) {
-            if (job_recipes[i].items) {
-                c->recipe = &job_recipes[i];
-                return true;
-            }
-            job_ctx_error(c, f->pointer, "\"%s\" is known but not available in this version", text);
-            return false;
-        }
-        names[count++] = job_recipes[i].name;
-    }
-    job_ctx_error(c, f->pointer, "unknown recipe%s", pd_did_you_mean(near, sizeof near, text, names, count));
-    return false;
-}
-
-bool job_check_preset(struct job_ctx *c, const struct job_field *f, const char *text)
-{
-    const struct job_preset *p;
-    const char *names[64];
-    char near[64];
-    size_t count = 0;
-    int arch;
-
-    for (size_t i = 0; (p = job_preset_at(i, &arch)); i++) {
-        if (strcmp(p->name, text) == 0) {
-            c->preset = p;
-            c->preset_arch = arch;
-            return true;
-        }
-        if (count < sizeof names / sizeof *names)
-            names[count++] = p->name;
-    }
-    job_ctx_error(c, f->pointer, "unknown preset%s", pd_did_you_mean(near, sizeof near, text, names, count));
-    return false;
-}
-
-bool job_check_stop_metric(struct job_ctx *c, const struct job_field *f, const char *text)
-{
-    char scored[128];
-
-    if (job_metric_scored(c->g, text))
-        return true;
-    job_ctx_error(c, f->pointer, "must be a number of an evaluation of this job: %s",
-                  job_metrics_scored(c->g, scored, sizeof scored));
-    return false;
-}
-
-bool job_check_path(struct job_ctx *c, const struct job_field *f, const char *text)
-{
-    size_t root = strcspn(text, "/");
-
-    if (text[0] == '/') {
-        job_ctx_error(c, f->pointer,
-                      "must not be absolute: write <root>/<relative>, where root is a data root of "
-                      "the daemon's configuration");
-        return false;
-    }
-    for (const char *p = text; *p;) {
-        size_t n = strcspn(p, "/");
-        if ((n == 2 && p[0] == '.' && p[1] == '.') || (n == 1 && p[0] == '.') || n == 0) {
-            job_ctx_error(c, f->pointer, "must not hold empty parts, \".\" or \"..\"");
-            return false;
-        }
-        p += n;
-        if (*p == '/' && !*++p) {
-            job_ctx_error(c, f->pointer, "must not end with a slash");
-            return false;
-        }
-    }
-    for (const unsigned char *p = (const unsigned char *)text; *p; p++) {
-        if (*p < 0x20 || *p == 0x7f) {
-            job_ctx_error(c, f->pointer, "must not hold control characters");
-            return false;
-        }
-    }
-    if (!c->check_roots)
-        return true;
-    for (size_t i = 0; i < c->env->root_count; i++) {
-        if (strlen(c->env->roots[i]) == root && memcmp(c->env->roots[i], text, root) == 0)
-            return true;
-    }
-    job_ctx_error(c, f->pointer,
-                  "no data root named '%.*s' is configured; add it to [data], or set data.path", (int)root,
-                  text);
-    return false;
-}
-
-/* ---- Checks that concern several fields ---- */
-
-static bool ok(const struct job_ctx *c, const char *a, const char *b)
-{
-    return !job_ctx_bad(c, a) && (!b || !job_ctx_bad(c, b));
-}
-
-static void check_model(struct job_ctx *c)
-{
-    const struct job_model *m = &c->g->model;
-    const struct job_data *d = &c->g->data;
-    const struct job_dataset_info *info = dataset_of(c);
-    const struct job_network *net = network_of(c);
-
-    if (c->preset && ok(c, "/model/arch", NULL) && c->preset_arch != m->arch) {
-        job_ctx_error(c, "/model/arch", "the preset \"%s\" is a %s; leave arch out, or the preset",
-                      c->preset->name, job_arch_name(c->preset_arch));
-        return;
-    }
-    if (!ok(c, "/model/arch", "/data/dataset") || !ok(c, "/model/preset", NULL))
-        return;
-    if (ok(c, "/model/heads", "/model/width") && m->width % m->heads != 0)
-        job_ctx_error(c, "/model/heads", "must divide the width: %lld is no multiple of %lld",
-                      (long long)m->width, (long long)m->heads);
-    if (net->reads == JOB_READS_IMAGES && !info->image) {
-        job_ctx_error(c, "/data/dataset", "\"%s\" holds no images, which a %s needs", info->name, net->name);
-        return;
-    }
-    if (net->reads == JOB_READS_TEXT && !info->text) {
-        job_ctx_error(c, "/data/dataset", "\"%s\" is no text, which a %s needs", info->name, net->name);
-        return;
-    }
-    if (info->image && ok(c, "/data/image_size", "/model/patch")) {
-        if (!d->image_size[0]) {
-            job_ctx_error(c, "/data/image_size", "must not be null for images");
-        } else if (!m->patch[0]) {
-            job_ctx_error(c, "/model/patch", "must not be null for images");
-        } else if (d->image_size[0] % m->patch[0] != 0 || d->image_size[1] % m->patch[1] != 0) {
-            job_ctx_error(c, "/model/patch",
-                          "must divide the image: %lldx%lld pixels into patches of %lldx%lld",
-                          (long long)d->image_size[0], (long long)d->image_size[1], (long long)m->patch[0],
-                          (long long)m->patch[1]);
-        }
-    }
-    if (info->image && net->stages)
-        job_check_stages(c);
-    job_check_channels(c);
-    if (!info->image && ok(c, "/model/context", "/data/context")) {
-        if (m->context < 1)
-            job_ctx_error(c, "/model/context", "must not be null for sequences");
-        else if (d->context < 1)
-            job_ctx_error(c, "/data/context", "must not be null for sequences");
-        else if (d->context > m->context)
-            job_ctx_error(c, "/data/context", "must be at most model.context, which is %lld",
-                          (long long)m->context);
-    }
-}
-
-static void check_attention(struct job_ctx *c)
-{
-    const struct job_attention *a = &c->g->attention;
-    const struct job_network *net = network_of(c);
-
-    if (job_use_k(c->run) && ok(c, "/attention/k", "/attention/scale") && isnan(a->k))
-        job_ctx_error(c, "/attention/k", "is needed with scale k");
-    if (job_use_n(c->run) && ok(c, "/attention/n_for_scale", "/model/arch")) {
-        if (a->n_for_scale == JOB_N_PATCHES && net->reads == JOB_READS_TEXT)
-            job_ctx_error(c, "/attention/n_for_scale", "a %s has no patches; use context, keys or a number",
-                          net->name);
-        if (a->n_for_scale == JOB_N_WINDOW && !net->windows)
-            job_ctx_error(c, "/attention/n_for_scale", "a %s has no windows; use keys or a number",
-                          net->name);
-        if (a->n_for_scale == JOB_N_CHANNELS && !net->channel_attention)
-            job_ctx_error(c, "/attention/n_for_scale",
-                          "a %s attends between tokens; use patches, keys or a number", net->name);
-        if (a->n_for_scale == JOB_N_ROW && !net->causal)
-            job_ctx_error(c, "/attention/n_for_scale",
-                          "row needs causal attention; use patches, keys or a number");
-        if (a->n_for_scale == JOB_N_ROW && a->activation == JOB_ACTIVATION_SIGMOID_BIAS)
-            job_ctx_error(c, "/attention/n_for_scale",
-                          "the bias of sigmoid_bias is one number: row does not fit");
-        if (a->n_for_scale == JOB_N_CONTEXT && net->reads == JOB_READS_IMAGES)
-            job_ctx_error(c, "/attention/n_for_scale", "a %s has no context; use patches, keys or a number",
-                          net->name);
-    }
-    if (ok(c, "/train/precision", "/resources/device")) {
-        bool cuda = c->g->resources.device == JOB_DEVICE_CUDA;
-
-        if (c->g->train.precision == JOB_PRECISION_FP64 && cuda)
-            job_ctx_error(c, "/train/precision", "fp64 is for device cpu");
-        if (c->g->train.precision == JOB_PRECISION_TF32 && !cuda)
-            job_ctx_error(c, "/train/precision", "tf32 is for device cuda");
-    }
-    if (c->g->train.precision == JOB_PRECISION_FP16 && poly(c->g) && a->degree > 3 && !a->qk_norm)
-        job_ctx_error(c, "/attention/degree", "must be at most 3 in fp16 without qk_norm");
-    if (a->activation == JOB_ACTIVATION_SIMA && net->causal)
-        job_ctx_error(c, "/attention/activation",
-                      "sima divides by sums over all tokens, and a %s sees only earlier ones", net->name);
-    if (a->form == JOB_FORM_LINEAR && (!poly(c->g) || a->degree > 2))
-        job_ctx_error(c, "/attention/form", "linear needs activation poly with a degree of 1 or 2");
-    if (a->form == JOB_FORM_LINEAR && a->dropout > 0)
-        job_ctx_error(c, "/attention/form", "linear allows no dropout on the attention matrix");
-}
-
-/* Shares of one whole, or counts, as each says itself. */
-static void check_standard(struct job_ctx *c)
-{
-    static const char *const pointers[] = {"/data/split/train", "/data/split/val", "/data/split/test"};
-    const double amounts[] = {c->g->data.split_train, c->g->data.split_val, c->g->data.split_test};
-    const struct job_dataset_info *info = dataset_of(c);
-    double shares = 0, counts = 0;
-
-    for (int i = 0; i < 3; i++) {
-        if (isnan(amounts[i]) || !ok(c, pointers[i], NULL))
-            continue;
-        if (amounts[i] < 1 && info->generated)
-            job_ctx_error(c, pointers[i], "must be a count: there is no whole of data that polyd makes");
-        else if (amounts[i] >= 1 && (amounts[i] != floor(amounts[i]) || amounts[i] > 1e12))
-            job_ctx_error(c, pointers[i], "must be a share below 1, or an integer as a count");
-        *(amounts[i] < 1 ? &shares : &counts) += amounts[i];
-    }
-    if (one_file(c) && shares > 1 + 1e-9)
-        job_ctx_error(c, "/data/split", "train, val and test together are more than 1");
-    else if (info->generated && counts > (double)info->most)
-        job_ctx_error(c, "/data/split", "at most %lld generated %s", (long long)info->most,
-                      info->text ? "bytes" : "samples");
-}
-
-/* A warning: jobs of earlier versions may say so. */
-static void warn_split(struct job_ctx *c)
-{
-    const int rule = c->g->data.split;
-
-    if (!ok(c, "/data/split/rule", "/data/dataset") || rule == JOB_SPLIT_STANDARD)
-        return;
-    if (rule != JOB_SPLIT_GIVEN) {
-        if (dataset_of(c)->image && !dataset_of(c)->generated)
-            job_ctx_warning(
-                c, "/data/split/rule",
-                "under %s the data set's test files may be %s; standard keeps training, validation and "
-                "test apart",
-                rule == JOB_SPLIT_COUNT ? "count" : "fraction",
-                rule == JOB_SPLIT_COUNT ? "what validates, and so decide which checkpoint is best"
-                                        : "among what is trained on and what validates");
-        return;
-    }
-    if (dataset_of(c)->generated)
-        job_ctx_warning(c, "/data/split/rule",
-                        "given has no test part: standard has one, scored once with the selected checkpoint");
-    else
-        job_ctx_warning(c, "/data/split/rule",
-                        "under given the data set's test files may be what validates, and so decide which "
-                        "checkpoint is best; standard keeps training, validation and test apart");
-}
-
-static void check_split(struct job_ctx *c)
-{
-    const struct job_data *d = &c->g->data;
-    double train = d->split_train, val = d->split_val;
-
-    if (!ok(c, "/data/split/rule", "/data/split/train") || !ok(c, "/data/split/val", "/data/dataset"))
-        return;
-    if (d->split == JOB_SPLIT_GIVEN) {
-        if (one_file(c))
-            job_ctx_error(c, "/data/split/rule",
-                          "a text file is not split already; use standard, fraction or count");
-        return;
-    }
-    if (d->split == JOB_SPLIT_STANDARD) {
-        check_standard(c);
-        return;
-    }
-    if (isnan(train) || isnan(val)) {
-        job_ctx_error(c, isnan(train) ? "/data/split/train" : "/data/split/val", "is needed with the rule %s",
-                      d->split == JOB_SPLIT_COUNT ? "count" : "fraction");
-    } else if (d->split == JOB_SPLIT_FRACTION) {
-        /* A sum such as 0.9 + 0.1 may exceed 1 by a rounding error. */
-        if (train >= 1)
-            job_ctx_error(c, "/data/split/train", "must be less than 1 as a fraction");
-        else if (val >= 1)
-            job_ctx_error(c, "/data/split/val", "must be less than 1 as a fraction");
-        else if (train + val > 1 + 1e-9)
-            job_ctx_error(c, "/data/split", "train and val together are more than 1");
-    } else {
-        const struct job_dataset_info *info = dataset_of(c);
-        if (train != floor(train) || train > 1e12)
-            job_ctx_error(c, "/data/split/train", "must be an integer as a count");
-        else if (val != floor(val) || val > 1e12)
-            job_ctx_error(c, "/data/split/val", "must be an integer as a count");
-        else if (info->generated && train + val > (double)info->most)
-            job_ctx_error(c, "/data/split", "at most %lld generated %s", (long long)info->most,
-                          info->text ? "bytes" : "samples");
-    }
-}
-
-static void check_data(struct job_ctx *c)
-{
-    const struct job_data *d = &c->g->data;
-    const struct job_dataset_info *info = dataset_of(c);
-
-    if (!ok(c, "/data/dataset", "/data/path"))
-        return;
-    if (d->eval.count && (!info->task || strcmp(info->task, "language")))
-        job_ctx_error(c, "/data/eval", "is for language models: \"%s\" is no text that one is trained on",
-                      info->name);
-    if (!info->generated && !d->path)
-        job_ctx_error(c, "/data/path", "must not be null for \"%s\"", info->name);
-    if (d->augment.crop == JOB_CROP_PAD_CROP && ok(c, "/data/augment/pad_crop/shift", "/data/image_size") &&
-        info->image &&
-        (d->augment.pad_crop_shift >= d->image_size[0] || d->augment.pad_crop_shift >= d->image_size[1]))
-        job_ctx_error(c, "/data/augment/pad_crop/shift", "must be smaller than the image");
-    if (info->text && d->tokenizer == JOB_TOKENIZER_GPT2_BPE && !d->tokenizer_path &&
-        ok(c, "/data/tokenizer", "/data/tokenizer_path"))
-        job_ctx_error(c, "/data/tokenizer_path", "must not be null with gpt2_bpe");
-    if (d->augment.rrc_scale[0] > d->augment.rrc_scale[1])
-        job_ctx_error(c, "/data/augment/rrc/scale", "the first must not be greater than the second");
-    if (d->augment.rrc_ratio[0] > d->augment.rrc_ratio[1])
-        job_ctx_error(c, "/data/augment/rrc/ratio", "the first must not be greater than the second");
-}
-
-bool job_rules_beyond(const struct job_config *g, int64_t steps, bool evals, char *out, size_t size)
-{
-    const struct job_ints *m = &g->train.schedule.milestones;
-
-    if (evals && g->train.eval_every > steps)
-        snprintf(out, size, "is longer than the run of %lld steps: it is evaluated only at its end",
-                 (long long)steps);
-    else if (!evals && g->train.schedule.name == JOB_SCHEDULE_STEP && m->count > 0 && m->items[0] >= steps)
-        snprintf(out, size, "are not before the end of the run of %lld steps: the rate does not fall",
-                 (long long)steps);
-    else
-        return false;
-    return true;
-}
-
-/* Warnings, not errors: jobs of earlier versions may hold these values. */
-static void warn_schedule(struct job_ctx *c)
-{
-    const struct job_train *t = &c->g->train;
-    char said[128];
-
-    if (ok(c, "/train/schedule/min_lr", "/train/optimizer/lr") && job_use_min_lr(c->run) &&
-        t->schedule.min_lr > t->optimizer.lr)
-        job_ctx_warning(c, "/train/schedule/min_lr",
-                        "is above train.optimizer.lr, %.6g: the rate rises to it", t->optimizer.lr);
-    if (t->steps < 1 || !ok(c, "/train/steps", NULL))
-        return;
-    if (ok(c, "/train/eval_every", NULL) && job_rules_beyond(c->g, t->steps, true, said, sizeof said))
-        job_ctx_warning(c, "/train/eval_every", "%s", said);
-    if (ok(c, "/train/schedule/milestones", NULL) &&
-        job_rules_beyond(c->g, t->steps, false, said, sizeof said))
-        job_ctx_warning(c, "/train/schedule/milestones", "%s", said);
-}
-
-static int64_t part_of_batch(const struct job_config *g)
-{
-    const int64_t parts = g->resources.slots * g->train.accumulation;
-
-    return parts > 0 ? g->train.batch / parts : 0;
-}
-
-json_t *job_rule_mix_group(struct job_ctx *c)
-{
-    const int64_t part = part_of_batch(c->g);
-
-    return job_use_mix(c->run) && part > 1 ? number(c, (double)part) : json_null();
-}
-
-static void check_mixing(struct job_ctx *c)
-{
-    const int64_t group = c->g->data.augment.mix_group, part = part_of_batch(c->g);
-
-    if (!job_use_mix(c->run) || !ok(c, "/data/augment/mix_group", "/train/batch") ||
-        !ok(c, "/train/accumulation", "/resources/slots"))
-        return;
-    if (group < 2 || group % 2)
-        job_ctx_error(
-            c, "/data/augment/mix_group",
-            "must be even, so that each image has a partner: it is %lld, of %lld images that a slot takes at "
-            "once",
-            (long long)group, (long long)part);
-    else if (part % group)
-        job_ctx_error(c, "/data/augment/mix_group",
-                      "must divide what a slot takes at once: groups of %lld do not divide %lld images "
-                      "(batch %lld over "
-                      "%lld slots in %lld parts)",
-                      (long long)group, (long long)part, (long long)c->g->train.batch,
-                      (long long)c->g->resources.slots, (long long)c->g->train.accumulation);
-}
-
-static void check_teacher(struct job_ctx *c)
-{
-    const struct job_network *net = network_of(c);
-
-    if (!ok(c, "/model/arch", "/train/teacher"))
-        return;
-    if (net->distils && !c->g->train.teacher.present)
-        job_ctx_error(
-            c, "/train/teacher",
-            "is needed by a %s, whose distillation head learns from nothing else; without a teacher take "
-            "a vit with model.pool cls",
-            net->name);
-    if (!net->distils && c->g->train.teacher.present)
-        job_ctx_error(c, "/train/teacher", "a %s has no head that learns from a teacher; a deit has",
-                      net->name);
-    if (net->distils && c->g->model.pool != JOB_POOL_CLS && ok(c, "/model/pool", NULL))
-        job_ctx_error(c, "/model/pool", "must be cls: a %s reads its two tokens", net->name);
-}
-
-static void check_train(struct job_ctx *c)
-{
-    const struct job_train *t = &c->g->train;
-    const struct job_sched *s = &t->schedule;
-    int64_t parts = c->g->resources.slots * t->accumulation;
-
-    if (ok(c, "/train/batch", "/train/accumulation") && ok(c, "/resources/slots", NULL) && parts > 0 &&
-        t->batch % parts != 0)
-        job_ctx_error(c, "/train/batch", "must be a multiple of slots x accumulation, %lld",
-                      (long long)parts);
-    if (ok(c, "/train/schedule/warmup_steps", "/train/steps") && t->steps > 0 && s->warmup_steps > t->steps)
-        job_ctx_error(c, "/train/schedule/warmup_steps", "must be at most the length, %lld steps",
-                      (long long)t->steps);
-    if (ok(c, "/train/schedule/warmup_epochs", "/train/epochs") && t->epochs > 0 &&
-        s->warmup_epochs > (double)t->epochs)
-        job_ctx_error(c, "/train/schedule/warmup_epochs", "must be at most the length, %lld epochs",
-                      (long long)t->epochs);
-    if (ok(c, "/train/seed", "/trials") && t->seed + (c->run->head.trials - 1) > (int64_t)JOB_MAX_SEED)
-        job_ctx_error(c, "/train/seed", "seed + trials must stay below 2^53");
-    for (size_t i = 1; i < s->milestones.count; i++) {
-        if (s->milestones.items[i] <= s->milestones.items[i - 1]) {
-            job_ctx_error(c, "/train/schedule/milestones", "must grow");
-            break;
-        }
-    }
-}
-
-void job_rules_check(struct job_ctx *c)
-{
-    const enum job_kind kind = (enum job_kind)c->g->kind;
-
-    if (!job_kind_info(kind)->ranks && c->g->resources.slots > 1)
-        job_ctx_error(c, "/resources/slots", "must be 1: a job of kind %s runs on one device",
-                      job_kind_info(kind)->name);
-    if (job_kind_info(kind)->cpu && c->g->resources.device == JOB_DEVICE_CUDA)
-        job_ctx_error(c, "/resources/device", "must be cpu or auto: a job of kind %s computes on the CPU",
-                      job_kind_info(kind)->name);
-    if (job_kind_has(kind, "model", 5)) {
-        check_model(c);
-        check_attention(c);
-        check_split(c);
-        check_data(c);
-    }
-    if (job_kind_listed(job_kind_info(kind)->takes, "train", 5)) {
-        check_train(c);
-        check_teacher(c);
-        check_mixing(c);
-        warn_schedule(c);
-        warn_split(c);
-    }
 }

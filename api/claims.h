@@ -15,7 +15,13 @@
 
 #include "api/experiment.h"
 
-enum claim_verdict { CLAIM_HOLDS, CLAIM_REPORTED, CLAIM_OPEN, CLAIM_UNDECIDED, CLAIM_FAILS }; /* from best to worst */
+enum claim_verdict {
+    CLAIM_HOLDS,
+    CLAIM_REPORTED,
+    CLAIM_OPEN,
+    CLAIM_UNDECIDED,
+    CLAIM_FAILS
+}; /* from best to worst */
 const char *claim_verdict_name(enum claim_verdict verdict);
 
 /* Of a submission: the members "verdict" (the worst of its claims; null where there is none), "why" and "claims"

@@ -271,8 +271,8 @@ static void read_ids(struct api_req *r, const json_t *list, struct pd_buf *ids)
         int32_t id = (int32_t)json_integer_value(item);
 
         if (!json_is_integer(item) || json_integer_value(item) < 0 || json_integer_value(item) > INT32_MAX) {
-            api_fail_param(r, PD_ERR_INVALID, "tokens", "tokens[%zu] is not a token id: ids are integers from 0",
-                           i);
+            api_fail_param(r, PD_ERR_INVALID, "tokens",
+                           "tokens[%zu] is not a token id: ids are integers from 0", i);
             return;
         }
         pd_buf_append(ids, &id, sizeof id);

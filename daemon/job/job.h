@@ -309,7 +309,7 @@ struct job_teacher {
     const char *model;  /* "name:3" */
     const char *path;   /* of its checkpoint, from the state folder on */
     const char *sha256; /* of that file */
-    int kind; /* enum job_teacher_kind */
+    int kind;           /* enum job_teacher_kind */
     double alpha;
     double tau;
 };

@@ -48,14 +48,15 @@ ROWS t2[] = {INTS("N", 2, 512, "[2,3,8,32,128]", "lengths of rows"),
 ROWS t3[] = {INTS("N", 16, 16384, "[16,64,256,1024,4096]", "numbers of tokens N"),
              NUMS("s", 0.01, 5, "[0.077,0.25,0.5,1,3]", "standard deviations s of the logits"),
              INT("rows", 100, 100000, "1000", "rows at each N and s"), END};
-ROWS t4[] = {TOKENS("[16,32,64,128,256]"),
-             WIDTH("24"),
-             HEAD("8"),
-             DEGREES("[1,2,3,4]"),
-             DRAWS("1000", "draws at the greatest N; smaller N have more, (N / greatest)^(-3/2) times as many"),
-             SIGMA_X,
-             SIGMA_T,
-             END};
+ROWS t4[] = {
+    TOKENS("[16,32,64,128,256]"),
+    WIDTH("24"),
+    HEAD("8"),
+    DEGREES("[1,2,3,4]"),
+    DRAWS("1000", "draws at the greatest N; smaller N have more, (N / greatest)^(-3/2) times as many"),
+    SIGMA_X,
+    SIGMA_T,
+    END};
 ROWS t5[] = {TOKENS("[64,128,256]"),          WIDTH("16"), HEAD("8"), DEGREES("[1,2,3]"),
              DRAWS("400", "draws at each N"), END};
 ROWS t6[] = {WIDTH("64"), DEGREES("[1,2,3,4]"),

@@ -513,12 +513,9 @@ static void test_actions_need_no_sound_configuration(void **state)
     static const struct {
         const char *flag;
         enum config_action action;
-    } cases[] = {{"--help", CONFIG_ACTION_HELP},
-                 {"-h", CONFIG_ACTION_HELP},
-                 {"--version", CONFIG_ACTION_VERSION},
-                 {"--sample-config", CONFIG_ACTION_SAMPLE},
-                 {"--manual", CONFIG_ACTION_MANUAL},
-                 {"--manual-conf", CONFIG_ACTION_FORMAT}};
+    } cases[] = {{"--help", CONFIG_ACTION_HELP},       {"-h", CONFIG_ACTION_HELP},
+                 {"--version", CONFIG_ACTION_VERSION}, {"--sample-config", CONFIG_ACTION_SAMPLE},
+                 {"--manual", CONFIG_ACTION_MANUAL},   {"--manual-conf", CONFIG_ACTION_FORMAT}};
     struct config *c;
 
     (void)state;

@@ -19,10 +19,9 @@
 #include "tests/gpu/bridge.h"
 #define NAME "golden_cuda"
 #define BACKEND gpu_bridge()
-static const char *const usual[] = {"/golden/attention",   "/golden/norms",  "/golden/optim",
-                                    "/golden/diagnostics", "/golden/blocks", "/golden/models",
-                                    "/golden/swin",        "/golden/deit",   "/golden/xcit",
-                                    NULL};
+static const char *const usual[] = {
+    "/golden/attention", "/golden/norms", "/golden/optim", "/golden/diagnostics", "/golden/blocks",
+    "/golden/models",    "/golden/swin",  "/golden/deit",  "/golden/xcit",        NULL};
 /* What the table of tolerances in bf16.c is for. */
 static const char *const usual_bf16[] = {"/golden/attention", "/golden/blocks", "/golden/models", NULL};
 #else
@@ -37,10 +36,12 @@ static const struct {
     const char *group;
     void (*run)(struct gold *g);
 } groups[] = {
-    {"attention", gold_attention}, {"diagnostics", gold_diagnostics}, {"norms", gold_norms},
-    {"blocks", gold_blocks},       {"models", gold_models},           {"optim", gold_optim},
-    {"train", gold_train},         {"augment", gold_augment},         {"swin", gold_swin},
-    {"xcit", gold_xcit},           {"deit", gold_deit},
+    {"attention", gold_attention}, {"diagnostics", gold_diagnostics},
+    {"norms", gold_norms},         {"blocks", gold_blocks},
+    {"models", gold_models},       {"optim", gold_optim},
+    {"train", gold_train},         {"augment", gold_augment},
+    {"swin", gold_swin},           {"xcit", gold_xcit},
+    {"deit", gold_deit},
 };
 
 /* Groups whose architectures a later version brings: counted as skipped, by name. */

@@ -439,8 +439,9 @@ static void test_words_of_other_trainers_point_at_the_field(void **state)
 static void test_lists_name_what_can_run(void **state)
 {
     (void)state;
-    want_error("{\"attention\":{\"n_for_scale\":\"patchez\"}}", "#/attention/n_for_scale",
-               "must be one of patches, keys, window, channels, context, row, or a number; did you mean 'patches'?");
+    want_error(
+        "{\"attention\":{\"n_for_scale\":\"patchez\"}}", "#/attention/n_for_scale",
+        "must be one of patches, keys, window, channels, context, row, or a number; did you mean 'patches'?");
     want_error("{\"train\":{\"precision\":\"fp8\"}}", "#/train/precision",
                "must be one of fp32, bf16, fp64, tf32");
     want_error(

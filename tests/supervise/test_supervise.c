@@ -556,7 +556,8 @@ static void test_supervise_memory_of_plans_is_not_promised_twice(void **state)
     c = submit(f, (struct ids){.plan_bytes = machine / 10});
     for (int i = 0; i < 400 && !sup_queue_get(f->sup, c.run, &info); i++)
         pause_ms(5);
-    assert_string_equal(info.reason, "waiting for an earlier run, which needs more slots or memory, to start");
+    assert_string_equal(info.reason,
+                        "waiting for an earlier run, which needs more slots or memory, to start");
     f->sup = sup_stop(f->sup);
     sup_up(f);
     await_step(f, a.run, 50);

@@ -353,11 +353,12 @@ enum pd_err store_identity_admit(const char *state_dir, bool init, struct pd_why
     if (err == PD_OK)
         err = judge(&f, &own);
     else if (err == PD_ERR_CORRUPT) /* the marker: the sentence names it */
-        err = pd_fail(
-            &own, PD_ERR_CONFLICT,
-            "'%.200s/" MARKER "' does not name a database: put it back, or remove it where polyd.db is "
-            "this folder's, or start once with --init, which moves the old runs aside and creates a new store",
-            state_dir);
+        err = pd_fail(&own, PD_ERR_CONFLICT,
+                      "'%.200s/" MARKER
+                      "' does not name a database: put it back, or remove it where polyd.db is "
+                      "this folder's, or start once with --init, which moves the old runs aside and creates "
+                      "a new store",
+                      state_dir);
     if (init && err == PD_OK && f.db_there)
         pd_log(PD_LOG_INFO, "store", "init=ignored why=\"this folder has its database\"");
     if (init && err == PD_ERR_CONFLICT) {

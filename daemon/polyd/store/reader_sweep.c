@@ -100,7 +100,8 @@ enum pd_err store_sample_list(struct store *s, const struct store_sample_query *
 
     if (q->by == STORE_BY_FIELD) {
         if (!db_json_path(q->name, path, sizeof path))
-            return pd_fail(why, PD_ERR_INVALID, "'%.100s' is not a pointer such as /attention/scale", q->name);
+            return pd_fail(why, PD_ERR_INVALID, "'%.100s' is not a pointer such as /attention/scale",
+                           q->name);
         name = path;
     }
     err = db_bind(&s->db, &st, why, sample_sql[q->by], types[q->by], q->key, q->experiment, q->job_id,

@@ -139,11 +139,11 @@ enum pd_err store_checkpoint_choose(struct store_tx *tx, int64_t run_id, int64_t
         return err;
     if (db_int(tx->db, &there, why, "SELECT id FROM run WHERE id = ?1", "i", run_id) != PD_OK)
         return pd_fail(why, err, "there is no run %lld", (long long)run_id);
-    return pd_fail(
-        why, err,
-        "run %lld has no checkpoint yet: one is written at the interval of train.checkpoint_every, at each best "
-        "evaluation and at the end",
-        (long long)run_id);
+    return pd_fail(why, err,
+                   "run %lld has no checkpoint yet: one is written at the interval of "
+                   "train.checkpoint_every, at each best "
+                   "evaluation and at the end",
+                   (long long)run_id);
 }
 
 enum pd_err store_blob_insert(struct store_tx *tx, const struct store_blob *b, struct pd_why *why)

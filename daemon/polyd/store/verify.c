@@ -174,7 +174,8 @@ static const char *const rules[] = {
     "key_id, attempt) r ON r.run_id = p.run_id AND r.key_id = p.key_id AND r.attempt = p.attempt WHERE p.n "
     "<> "
     "coalesce(r.n, 0)" NOT_GOING,
-    "SELECT 'run ' || p.run_id || ' series ' || k.name || ': ' || p.n || ' points, but by its latest row ' || "
+    "SELECT 'run ' || p.run_id || ' series ' || k.name || ': ' || p.n || ' points, but by its latest row ' "
+    "|| "
     "coalesce(l.count, 0) FROM (SELECT run_id, key_id, count(*) AS n FROM metric GROUP BY run_id, key_id) p "
     "JOIN "
     "metric_key k ON k.id = p.key_id LEFT JOIN metric_latest l ON l.run_id = p.run_id AND l.key_id = "

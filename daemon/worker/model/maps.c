@@ -26,7 +26,9 @@ struct model_grid model_grid(const struct model *m)
     if (model_reads_tokens(s) || s->patch_h < 1 || s->patch_w < 1)
         return (struct model_grid){0, 0, 0};
     return (struct model_grid){s->image_h / s->patch_h, s->image_w / s->patch_w,
-                               s->pool != MODEL_POOL_CLS ? 0 : s->arch->distils ? 2 : 1};
+                               s->pool != MODEL_POOL_CLS ? 0
+                               : s->arch->distils        ? 2
+                                                         : 1};
 }
 
 bool model_is_causal(const struct model *m)

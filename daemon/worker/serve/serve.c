@@ -146,8 +146,8 @@ static enum pd_err read_checkpoint(struct serve *s, const struct serve_options *
     if (err == PD_OK) {
         s->info.kind = kind_of(&spec);
         if (!s->info.kind)
-            err = pd_fail(why, PD_ERR_UNSUPPORTED,
-                          "this build cannot serve the task of checkpoint '%s'", o->checkpoint);
+            err = pd_fail(why, PD_ERR_UNSUPPORTED, "this build cannot serve the task of checkpoint '%s'",
+                          o->checkpoint);
     }
     if (err == PD_OK && o->bf16_weights && s->info.kind->narrow && spec.dtype == PK_F32)
         spec.weights = PK_BF16;

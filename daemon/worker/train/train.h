@@ -139,7 +139,7 @@ struct train_dirs {
     const char *const *starts;
     size_t start_count;
     int threads;       /* CPU threads; 0 = the document's /resources/threads */
-    const char *state; /* the daemon's state folder: paths of train.start and of a teacher begin in it; NULL = none */
+    const char *state; /* folder of the paths of train.start and of a teacher; NULL = there is none */
     const char *cache; /* folder for tokens and decoded pictures, made if missing; NULL = none is kept */
     struct train_ranks ranks;
 };

@@ -101,7 +101,10 @@ describe('pages', { skip }, () => {
         await full.reach(run, 'succeeded');
         const page = await browser.open(`${full.url}/#/runs/${run}`);
         await page.getByRole('tab', { name: 'Charts' }).focus();
-        await page.keyboard.press('ArrowRight');
+        for (const name of ['Attention', 'Gradients', 'Log']) {
+            await page.keyboard.press('ArrowRight');
+            await page.getByRole('tab', { name, selected: true }).waitFor();
+        }
         await page.locator('.log div').first().waitFor();
         await page.keyboard.press('ArrowRight');
         await page.locator('table', { hasText: 'SHA-256' }).waitFor();

@@ -7,16 +7,6 @@
 #include "api/json.h"
 #include "api/models.h"
 
-/* What was found, with its texts. */
-struct found {
-    struct job_found at;
-    char model[API_MODEL_MAX + 24];
-    char *path, *document;
-    char sha256[STORE_DIGEST_HEX];
-    enum job_kind kind; /* of the run */
-    bool full;          /* for want of memory nothing more was copied */
-};
-
 /* Of a file in its run's folder, or in that of the registry (run 0), the path from the state folder on; NULL: it lies
  * elsewhere. */
 static const char *in_state(const char *path, int64_t run)
@@ -31,7 +21,7 @@ static const char *in_state(const char *path, int64_t run)
     return slash - len + 1;
 }
 
-static void take(struct found *f, int64_t run, int64_t step, const char *path, const char *digest)
+static void take(struct api_found *f, int64_t run, int64_t step, const char *path, const char *digest)
 {
     const char *tail = in_state(path, run);
 
@@ -45,7 +35,7 @@ static void take(struct found *f, int64_t run, int64_t step, const char *path, c
     f->at.sha256 = f->sha256;
 }
 
-static void take_document(struct found *f, const char *document)
+static void take_document(struct api_found *f, const char *document)
 {
     f->document = strdup(document);
     f->full = f->full || !f->document;
@@ -56,7 +46,7 @@ static void take_document(struct found *f, const char *document)
 
 static bool version_row(void *ctx, const struct store_model_version *v)
 {
-    struct found *f = ctx;
+    struct api_found *f = ctx;
 
     snprintf(f->model, sizeof f->model, "%s:%lld", v->model, (long long)v->n);
     f->at.model = f->model;
@@ -66,7 +56,7 @@ static bool version_row(void *ctx, const struct store_model_version *v)
 }
 
 /* "name" (the highest version), "name:3", "name:alias". `place`: the member that names it. */
-static enum pd_err find_version(struct store *store, const char *text, const char *place, struct found *f,
+static enum pd_err find_version(struct store *store, const char *text, const char *place, struct api_found *f,
                                 struct job_report *report, struct pd_why *why)
 {
     char name[API_MODEL_MAX + 1] = "";
@@ -91,7 +81,7 @@ static enum pd_err find_version(struct store *store, const char *text, const cha
 
 static bool run_row(void *ctx, const struct store_run *run)
 {
-    struct found *f = ctx;
+    struct api_found *f = ctx;
 
     f->kind = run->kind;
     take_document(f, run->document);
@@ -99,7 +89,7 @@ static bool run_row(void *ctx, const struct store_run *run)
 }
 
 struct wish {
-    struct found *found;
+    struct api_found *found;
     const char *which;
 };
 
@@ -107,7 +97,7 @@ struct wish {
 static bool checkpoint_row(void *ctx, const struct store_checkpoint *c)
 {
     struct wish *w = ctx;
-    struct found *f = w->found;
+    struct api_found *f = w->found;
     bool best = !strcmp(w->which, "best"), last = !strcmp(w->which, "last");
 
     if (best   ? !strcmp(c->kind, "best") && !f->path
@@ -118,7 +108,7 @@ static bool checkpoint_row(void *ctx, const struct store_checkpoint *c)
 }
 
 static enum pd_err find_run(struct store *store, const struct job_wanted *wanted, const char *at,
-                            struct found *f, struct job_report *report, struct pd_why *why)
+                            struct api_found *f, struct job_report *report, struct pd_why *why)
 {
     char place[64], checkpoint[64];
 
@@ -152,7 +142,8 @@ static enum pd_err find_run(struct store *store, const struct job_wanted *wanted
 
 /* `at`: the member of the document that names it, "" or "/train/start"; `digest`: the one that has its digest. */
 static enum pd_err find(struct store *store, const struct job_wanted *wanted, const char *at,
-                        const char *digest, struct found *f, struct job_report *report, struct pd_why *why)
+                        const char *digest, struct api_found *f, struct job_report *report,
+                        struct pd_why *why)
 {
     char place[64];
     enum pd_err err;
@@ -175,11 +166,23 @@ static enum pd_err find(struct store *store, const struct job_wanted *wanted, co
     return PD_ERR_INVALID;
 }
 
+enum pd_err api_checkpoint_find(struct store *store, const struct job_wanted *wanted, const char *at,
+                                struct api_found *ret, struct job_report *report, struct pd_why *why)
+{
+    return find(store, wanted, at, "#", ret, report, why);
+}
+
+void api_found_done(struct api_found *f)
+{
+    free(f->path);
+    free(f->document);
+}
+
 /* What the document names, found, and the complete document. */
 static enum pd_err fold(struct api_req *r, const char *json, size_t len, const struct job_wanted *wanted,
                         bool start, struct pd_buf *ret_json, struct job_report *report)
 {
-    struct found f = {.path = NULL};
+    struct api_found f = {.path = NULL};
     struct pd_why why = {.text = ""};
     struct store *store = api_reader(r);
     enum pd_err err;
@@ -197,8 +200,7 @@ static enum pd_err fold(struct api_req *r, const char *json, size_t len, const s
                     : job_checkpoint_fold(json, len, &f.at, ret_json, report);
     else if (!report->error_count)
         api_fail_why(r, err, &why);
-    free(f.path);
-    free(f.document);
+    api_found_done(&f);
     return err;
 }
 
@@ -217,7 +219,7 @@ enum pd_err api_checkpoint_fold(struct api_req *r, const char *json, size_t len,
 
 /* ---- the model that a job learns from ---- */
 
-static enum pd_err find_teacher(struct store *store, const struct job_wanted *wanted, struct found *f,
+static enum pd_err find_teacher(struct store *store, const struct job_wanted *wanted, struct api_found *f,
                                 struct job_report *report, struct pd_why *why)
 {
     static const char place[] = "#/train/teacher/model";
@@ -243,7 +245,7 @@ enum pd_err api_teacher_fold(struct api_req *r, const char *json, size_t len, st
                              struct job_report *report)
 {
     struct job_wanted wanted;
-    struct found f = {.path = NULL};
+    struct api_found f = {.path = NULL};
     struct pd_why why = {.text = ""};
     struct store *store;
     enum pd_err err = job_teacher_wanted(json, len, &wanted, report);
@@ -258,7 +260,6 @@ enum pd_err api_teacher_fold(struct api_req *r, const char *json, size_t len, st
         err = job_teacher_fold(json, len, &f.at, ret_json);
     else if (!report->error_count)
         api_fail_why(r, err, &why);
-    free(f.path);
-    free(f.document);
+    api_found_done(&f);
     return err;
 }

@@ -1,8 +1,9 @@
-/* Registration: a checkpoint of a run, an upload or a file below a data root becomes the next version of a model.
+/* Registration: a checkpoint of a run, an upload, a file below a data root or an average of checkpoints becomes the next version of a model.
  *
  *   checkpoint ------------------------------------------------> row
  *   upload --(upload.c)--> file --\
- *   file or folder of a data root -> polyd-worker weights import -> file of the registry -> row
+ *   file or folder of a data root -> polyd-worker weights import --> file of the registry -> row
+ *   checkpoints (average.c) -------> polyd-worker weights average --/
  *
  * Nothing is registered whose file is not complete; a file whose row does not come is removed, at the latest when the
  * next daemon starts. */
@@ -10,6 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "api/average.h"
 #include "api/handlers.h"
 #include "api/json.h"
 #include "api/models.h"
@@ -122,7 +124,9 @@ struct importing {
     struct api_wait *wait;
     char model[API_MODEL_MAX + 1], file[512], upload_sha256[DIGEST_SHA256_HEX_SIZE];
     char path[4097];
-    bool kept; /* handed on */
+    json_t *averaged; /* what an average was made of; NULL: weights that came from elsewhere */
+    char *document;   /* of an average */
+    bool kept;        /* handed on */
     struct pd_buf answer;
     enum pd_err err;
     struct pd_why why;
@@ -134,6 +138,8 @@ static void importing_done(void *data)
 
     if (m->file[0] && !m->kept)
         (void)unlink(m->file);
+    json_decref(m->averaged);
+    free(m->document);
     pd_buf_done(&m->answer);
 }
 
@@ -205,6 +211,8 @@ static char *source_json(const struct importing *m, const json_t *answer)
 
     if (ok && m->path[0])
         ok = json_object_set_new(source, "path", json_string(m->path)) == 0;
+    if (ok && m->averaged)
+        ok = json_object_set(source, "average", m->averaged) == 0;
     if (ok && m->upload_sha256[0])
         ok = json_object_set_new(source, "sha256", json_string(m->upload_sha256)) == 0;
     if (ok)
@@ -216,7 +224,7 @@ static char *source_json(const struct importing *m, const json_t *answer)
 static void write_row(struct api_req *r, struct importing *m, const json_t *answer)
 {
     const char *sha256 = json_string_value(json_object_get(answer, "sha256")),
-               *document = json_string_value(json_object_get(answer, "document"));
+               *document = m->averaged ? m->document : json_string_value(json_object_get(answer, "document"));
     struct registration *g;
     struct pd_why why = {.text = ""};
 
@@ -237,7 +245,9 @@ static void write_row(struct api_req *r, struct importing *m, const json_t *answ
                                         .bytes = json_integer_value(json_object_get(answer, "bytes")),
                                         .step = json_integer_value(json_object_get(answer, "step")),
                                         .digest = g->sha256,
-                                        .origin = m->path[0] ? "root" : "upload",
+                                        .origin = m->averaged  ? "average"
+                                                  : m->path[0] ? "root"
+                                                               : "upload",
                                         .source = g->source,
                                         .document = g->document};
     if (!g->source || !g->document)
@@ -291,34 +301,44 @@ static const char *description_of(struct api_req *r, struct said *s)
     return text;
 }
 
-static void import_weights(struct api_req *r, struct said *s, const struct api_upload *upload)
+/* A worker is about to write a file of the registry; NULL: the request has been failed. */
+static struct importing *begin_import(struct api_req *r)
 {
-    const char *description = description_of(r, s);
-    struct sup_weights asked = {.document = description, .done = imported};
-    struct pd_why why = {.text = ""};
     struct api_wait *wait;
     struct importing *m;
     char to[512];
-    int n = 0;
-    enum pd_err err;
 
     if (api_failed(r) || !api_upload_place(r, "models", to, sizeof to))
-        return;
+        return NULL;
     wait = api_wait_begin(r, sizeof *m, importing_done, import_answer);
     if (!wait)
-        return;
+        return NULL;
     m = api_wait_data(wait);
     m->wait = wait;
     pd_buf_init(&m->answer, 0);
     snprintf(m->model, sizeof m->model, "%s", api_param(r, 0));
     snprintf(m->file, sizeof m->file, "%s", to);
+    return m;
+}
+
+static void import_weights(struct api_req *r, struct said *s, const struct api_upload *upload)
+{
+    const char *description = description_of(r, s);
+    struct sup_weights asked = {.document = description, .done = imported};
+    struct pd_why why = {.text = ""};
+    struct importing *m = begin_import(r);
+    int n = 0;
+    enum pd_err err;
+
+    if (!m)
+        return;
     snprintf(m->path, sizeof m->path, "%s", s->path);
     if (upload)
         digest_hex(upload->sha256, sizeof upload->sha256, m->upload_sha256);
     asked.ctx = m;
     asked.args[n++] = "import";
     asked.args[n++] = "--to";
-    asked.args[n++] = to;
+    asked.args[n++] = m->file;
     asked.args[n++] = upload ? "--file" : "--path";
     asked.args[n++] = upload ? upload->path : s->path;
     if (s->tokenizer[0]) {
@@ -329,6 +349,27 @@ static void import_weights(struct api_req *r, struct said *s, const struct api_u
         asked.args[n++] = "--bytes";
         asked.args[n++] = "yes";
     }
+    err = sup_weights_ask(api_deps_of(api_of(r))->sup, &asked, &why);
+    if (err != PD_OK)
+        imported(m, err, &why, NULL);
+}
+
+static void average_checkpoints(struct api_req *r, struct api_average *a)
+{
+    struct sup_weights asked = {.document = a->list.data, .done = imported};
+    struct pd_why why = {.text = ""};
+    struct importing *m = begin_import(r);
+    enum pd_err err;
+
+    if (!m)
+        return;
+    m->averaged = json_incref(a->sources);
+    m->document = a->document;
+    a->document = NULL; /* moved */
+    asked.ctx = m;
+    asked.args[0] = "average";
+    asked.args[1] = "--to";
+    asked.args[2] = m->file;
     err = sup_weights_ask(api_deps_of(api_of(r))->sup, &asked, &why);
     if (err != PD_OK)
         imported(m, err, &why, NULL);
@@ -488,6 +529,21 @@ static void register_rooted(struct api_req *r, json_t *body)
     free(s.description);
 }
 
+static void register_average(struct api_req *r, json_t *body)
+{
+    struct api_average a;
+    json_t *value;
+    const char *key;
+
+    json_object_foreach(body, key, value) if (strcmp(key, "average") != 0)
+        api_fail_param(r, PD_ERR_INVALID, key, "%.100s does not go with average", key);
+    if (!name_fits(r, api_param(r, 0)))
+        return;
+    if (api_average_read(r, json_object_get(body, "average"), &a))
+        average_checkpoints(r, &a);
+    api_average_done(&a);
+}
+
 static void register_checkpoint(struct api_req *r, json_t *body)
 {
     struct registration *g;
@@ -500,7 +556,7 @@ static void register_checkpoint(struct api_req *r, json_t *body)
     run = api_id_member(r, body, "run_id");
     checkpoint = api_id_member(r, body, "checkpoint_id");
     if (!api_failed(r) && (run != 0) == (checkpoint != 0))
-        api_fail(r, PD_ERR_INVALID, "name either run_id or checkpoint_id, or a path");
+        api_fail(r, PD_ERR_INVALID, "name either run_id or checkpoint_id, or a path, or an average");
     if (!name_fits(r, api_param(r, 0)) || !(g = begin(r)))
         return;
     g->run = run;
@@ -521,6 +577,8 @@ void api_model_register(struct api_req *r)
         return;
     if (json_object_get(body, "path"))
         register_rooted(r, body);
+    else if (json_object_get(body, "average"))
+        register_average(r, body);
     else
         register_checkpoint(r, body);
     json_decref(body);

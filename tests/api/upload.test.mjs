@@ -280,6 +280,58 @@ test('a version of weights is deleted with its file; a repeated request register
     assert.equal(folder('models').length, kept);
 });
 
+/** The mean of several files, tensor by tensor: summed in double in their order, rounded to F32. */
+function mean(files) {
+    return new Map([...files[0]].map(([name, t]) => {
+        const all = files.map(f => floats(f.get(name)));
+        return [name, { ...t, bytes: Buffer.from(Float32Array.from(all[0], (_, i) => all.reduce((sum, v) => sum + v[i], 0) / all.length).buffer) }];
+    }));
+}
+
+test('several versions become their mean; what is of another network, twice there or damaged is refused', { skip }, async () => {
+    const { weights, config } = golden('vit_softmax'), description = describe(config), average = (list, model = 'mean') => host.post(`/api/v1/models/${model}/versions`, { average: list });
+    const files = [1, 0.3, -2.7].map((scale, k) => new Map([...weights].map(([name, t]) => [name, { ...t, bytes: Buffer.from(floats(t).map((x, i) => Math.fround(scale * x + k * Math.sin(i))).buffer) }])));
+    for (const tensors of files)
+        assert.equal((await upload('part', write(tensors), { description })).status, 201);
+    const parts = [1, 2, 3].map(n => ({ model: `part:${n}` })), reply = await average(parts);
+    assert.equal(reply.status, 201, reply.text);
+    const digests = (await host.get('/api/v1/models')).json.models.find(m => m.name === 'part').versions.sort((a, b) => a.version - b.version).map(v => v.digest);
+    assert.deepEqual([reply.json.origin, reply.json.run_id, reply.json.source.average], ['average', null, digests.map((sha256, i) => ({ model: `part:${i + 1}`, step: 0, sha256 }))]);
+    const out = await host.get('/api/v1/models/mean/versions/1/weights');
+    assert.deepEqual(shown(parse(out.bytes).tensors), shown(mean(files)));
+    // it is served, and its weights go in again by what they say of themselves
+    await load('mean');
+    const pixels = Array.from({ length: 3 * 32 * 32 }, (_, i) => (i * 37 % 101) / 100), ask = model => host.post(`/v2/models/${model}/infer`, { inputs: [{ name: 'image', datatype: 'FP32', shape: [1, 3, 32, 32], data: pixels }] });
+    assert.equal((await upload('mean_again', out.bytes)).status, 201);
+    await load('mean_again');
+    assert.deepEqual((await ask('mean')).json.outputs[0].data, (await ask('mean_again')).json.outputs[0].data);
+
+    const kept = folder('models').length, refused = async (list, status, words) => {
+        const bad = await average(list, 'none');
+        assert.equal(bad.status, status, bad.text);
+        assert.match(JSON.stringify(bad.json.errors ?? bad.json.detail), words);
+    };
+    // the same tensors, another activation
+    assert.equal((await upload('cubic', write(weights), { description: { ...description, attention: { activation: 'poly', degree: 3, scale: 'fixed', n_for_scale: 65 } } })).status, 201);
+    await refused([parts[0], { model: 'cubic' }], 422, /average\/1.*model\.phi is poly, that of the first softmax/);
+    assert.equal((await upload('bright', write(weights), { description: { ...description, std: [0.2, 0.1, 0.1] } })).status, 201);
+    await refused([parts[0], parts[1], { model: 'bright:1' }], 422, /average\/2.*data\.std/);
+    await refused([parts[0], parts[1], { model: 'part:1' }], 422, /#\/average\/2.*is the file of #\/average\/0/);
+    await refused([parts[0], { model: 'part:9' }, { run: '77' }, { run: '1', model: 'part' }, 5, { model: 'part', checkpoint: 1 }, { model: 'part:2', colour: 'red' }], 422,
+        /average\/1\/model.*average\/2\/run.*average\/3".*average\/4".*average\/5\/model.*average\/6\/colour/);
+    for (const list of [[], [parts[0]], 'part', null, Array(65).fill(parts[0])])
+        await refused(list, 422, /list of 2 to 64 checkpoints/);
+    const both = await host.post('/api/v1/models/none/versions', { average: parts, run_id: '1' });
+    assert.match(both.json.detail, /run_id does not go with average/);
+    // a byte of the second file has changed
+    const file = folder('models').map(name => path.join(host.dir, 'state/models', name)).find(name => sha256(readFileSync(name)).toString('hex') === digests[1]), bytes = readFileSync(file);
+    bytes[bytes.length - 1] ^= 1;
+    writeFileSync(file, bytes);
+    await refused(parts, 422, /average\/1.*does not match its digest/);
+    assert.ok(!(await names()).includes('none'));
+    assert.equal(folder('models').length, kept + 2, 'the two that were uploaded since');
+});
+
 test('an upload has a limit of its own', { skip }, async () => {
     const small = await Daemon.start(['--server.max_upload_bytes=65536', '--server.max_body_bytes=65536']);
     try {

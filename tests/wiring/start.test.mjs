@@ -53,6 +53,15 @@ test('/train/start: a run begins with the weights of a checkpoint, of a version 
     assert.notEqual([...one.want.series.get('loss/train').values()][0], [...rig.expect(base({ train: { steps: 2, seed: 7 } })).series.get('loss/train').values()][0]);
 });
 
+test('/train/start/model: a run begins with the mean of what several checkpoints serve', { timeout: 120000 }, async () => {
+    const job = base({ train: { steps: 4, ema: 0.6, ema_serve: true, checkpoint_every: { steps: 1 }, keep: { latest: 4 } } }), { run: { id: run }, checkpoints } = await rig.run(job);
+    const version = await rig.daemon.post('/api/v1/models/averaged/versions', { average: [2, 3, 4].map(checkpoint => ({ run: String(run), checkpoint })) });
+    assert.deepEqual([version.origin, version.step, version.source.average.map(a => [a.run, a.step])], ['average', 4, [2, 3, 4].map(step => [String(run), step])]);
+    const served = step => new Map([...checkpoints.get(step).tensors].filter(([name]) => name.startsWith('ema.')).map(([name, t]) => [name.slice(4), t.data]));
+    const means = new Map([...served(2)].map(([name, data]) => [name, { data: Float64Array.from(data, (x, i) => (x + served(3).get(name)[i] + served(4).get(name)[i]) / 3) }]));
+    await holds(base({ train: { steps: 2, start: { model: 'averaged:1' } } }), begin(means));
+});
+
 test('/train/start/optimizer: a run goes on with its optimiser, for more steps and with another rate', { timeout: 120000 }, async () => {
     for (const [name, make, optimizer] of [['adamw', imageJob, {}], ['msgdw', textJob, { name: 'msgdw', lr: 0.05 }]]) {
         const first = make({ train: { steps: 4, optimizer } }), { run: { id: run }, checkpoints } = await rig.run(first);

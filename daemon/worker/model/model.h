@@ -137,6 +137,9 @@ PD_NODISCARD enum pd_err model_spec_to_meta(const struct model_spec *spec, bool 
                                             char **ret_text, struct pd_why *why);
 PD_NODISCARD enum pd_err model_spec_from_meta(const struct data_st *st, struct model_spec *ret,
                                               struct pd_why *why);
+/* The first setting, as metadata name it, in which two networks compute another function of their parameters; NULL:
+ * there is none. What training alone reads (dropout, initial values) does not count. */
+const char *model_spec_differs(const struct model_spec *a, const struct model_spec *b);
 
 enum model_role {
     MODEL_ROLE_MATRIX,

@@ -500,3 +500,30 @@ enum pd_err model_spec_from_meta(const struct data_st *st, struct model_spec *re
         *ret = s;
     return err;
 }
+
+/* What training alone reads, and the order of computing: two files that differ in it hold the same function. */
+static bool is_of_function(const char *key)
+{
+    static const char *const others[] = {"init",         "init_fused", "init_logit_std",   "scale_lr_mult",
+                                         "scale_decay",  "dropout",    "drop_path",        "drop_path_same",
+                                         "attn_dropout", "form",       "decay_temperature"};
+    const char *name = strrchr(key, '.') + 1;
+
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (!strcmp(name, others[i]))
+            return false;
+    return true;
+}
+
+const char *model_spec_differs(const struct model_spec *a, const struct model_spec *b)
+{
+    for (size_t i = 0; i < FIELDS; i++) {
+        char x[VALUE_SIZE], y[VALUE_SIZE];
+
+        write_field(a, i, false, x);
+        write_field(b, i, false, y);
+        if (is_of_function(fields[i].key) && strcmp(x, y) != 0)
+            return fields[i].key;
+    }
+    return NULL;
+}

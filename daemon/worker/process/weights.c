@@ -4,6 +4,8 @@
  *   layout --file PATH       where the bytes of a checkpoint's public weights lie
  *   import --to PATH (--file PATH | --path NAME/RELATIVE) [--tokenizer NAME/RELATIVE] [--bytes yes]
  *          [--root NAME=PATH]...   makes a file of the registry of weights that came from elsewhere
+ *   average --to PATH       makes a file of the registry of several checkpoints; standard input has a line for each, its
+ *          SHA-256 and its path
  *
  * Exit status: 0; 1 for want of memory and the like; 3 where a file or its description is to blame; 4 where no space is
  * left. The last line of standard error says why. */
@@ -48,10 +50,20 @@ static enum pd_err import(int argc, char **argv, const char *document, struct pd
     return weights_import(&o, out, why);
 }
 
+static enum pd_err average(int argc, char **argv, const char *document, struct pd_buf *out,
+                           struct pd_why *why)
+{
+    const char *to = args_get(argc, argv, "--to");
+
+    if (!to)
+        return pd_fail(why, PD_ERR_UNSUPPORTED, "weights average: --to is missing");
+    return weights_average(to, document ? document : "", out, why);
+}
+
 static const struct {
     const char *name;
     enum pd_err (*run)(int argc, char **argv, const char *document, struct pd_buf *out, struct pd_why *why);
-} commands[] = {{"layout", layout}, {"import", import}};
+} commands[] = {{"layout", layout}, {"import", import}, {"average", average}};
 
 static int status_of(enum pd_err err)
 {
@@ -61,7 +73,7 @@ static int status_of(enum pd_err err)
 int worker_weights_main(int argc, char **argv)
 {
     struct pd_buf document, out;
-    struct pd_why why = {"weights: there are layout and import"};
+    struct pd_why why = {"weights: there are layout, import and average"};
     enum pd_err err = PD_ERR_UNSUPPORTED;
 
     pd_buf_init(&document, 0);

@@ -51,3 +51,18 @@ struct weights_import {
  * PD_ERR_NOT_FOUND, PD_ERR_DENIED: a path. PD_ERR_FULL. */
 PD_NODISCARD enum pd_err weights_import(const struct weights_import *o, struct pd_buf *ret_json,
                                         struct pd_why *why);
+
+#define WEIGHTS_AVERAGE_MAX 64
+
+/* Writes `to`: the mean of what several checkpoints of one network serve, tensor by tensor, summed in double precision in
+ * the order of the list and rounded to F32 (to F64 where the first file has F64; whole numbers are the first's). Network,
+ * input and tokenizer are those of the first file, which the others must share; settings of training alone may differ.
+ * There is no state of an optimiser; the step is the highest.
+ *
+ * list: a line for each of 2 to WEIGHTS_AVERAGE_MAX files, its SHA-256 in hex, a blank and its path. The answer is JSON:
+ *   {"bytes", "sha256": of the file, "step", "tokenizer": its kind or null, "parameters": how many numbers, "ignored": []}
+ *
+ * PD_ERR_INVALID: a file is damaged, has changed, or is of another network; the sentence begins with its pointer,
+ * #/average/INDEX. PD_ERR_FULL, PD_ERR_NOMEM. */
+PD_NODISCARD enum pd_err weights_average(const char *to, const char *list, struct pd_buf *ret_json,
+                                         struct pd_why *why);

@@ -178,7 +178,7 @@ export const getCheck = (id, signal) => json(`/api/v1/runs/${encodeURIComponent(
 /**
  * @param {string} id
  * @param {AbortSignal} signal
- * @returns {Promise<{run: Run, document: Record<string, any>, attempts: import('./types').Attempt[], digest: string, inputs: import('./run/page.js').Page['inputs']}>}
+ * @returns {Promise<{run: Run, document: Record<string, any>, attempts: import('./types').Attempt[], digest: string, inputs: import('./run/page.js').Page['inputs'], begun: import('./run/page.js').Page['begun']}>}
  */
 export async function getRun(id, signal) {
     const raw = await json(`/api/v1/runs/${encodeURIComponent(id)}`, { signal });
@@ -186,6 +186,7 @@ export async function getRun(id, signal) {
         run: toRun(raw),
         document: raw.document,
         digest: raw.config_digest,
+        begun: raw.started_from,
         inputs: { data: raw.data_digest, dataOf: raw.data_digest_of, program: raw.program_digest },
         attempts: raw.attempt_list.map((/** @type {any} */ a) => ({
             n: a.n, state: a.state, cause: a.cause, message: a.message, step: a.step, startStep: a.start_step,
@@ -362,6 +363,15 @@ export const steerJob = (jobId, action) =>
  */
 export const registerModel = (name, runId, checkpoint) =>
     json(`/api/v1/models/${encodeURIComponent(name)}/versions`, { method: 'POST', body: checkpoint ? { checkpoint_id: checkpoint } : { run_id: runId } });
+
+/**
+ * The mean of several checkpoints of a run becomes the next version of a model.
+ * @param {string} name
+ * @param {string} run
+ * @param {number[]} steps
+ */
+export const registerAverage = (name, run, steps) =>
+    json(`/api/v1/models/${encodeURIComponent(name)}/versions`, { method: 'POST', body: { average: steps.map(checkpoint => ({ run, checkpoint })) } });
 
 /**
  * A safetensors file becomes the next version of a model; the browser reads it while it sends.

@@ -142,7 +142,7 @@ export interface ModelVersion {
     created: string;
     digest: string;
     origin: 'run' | 'upload' | 'root' | 'average';
-    source: { path?: string; sha256?: string; tokenizer?: string | null; ignored?: string[] };
+    source: { path?: string; sha256?: string; tokenizer?: string | null; ignored?: string[]; average?: { run?: string; model?: string; step: number; sha256: string }[] };
     signature: Signature | null;
 }
 
@@ -154,6 +154,7 @@ export interface Signature {
     classes?: number;
     labels?: string[];
     vocabulary?: number;
+    tokenizer?: string;
     context?: number;
     memory_bytes?: number;
 }

@@ -54,7 +54,10 @@ export function toTokens(logprobs) {
  */
 export function textBox(model, version, signal, context) {
     const { query } = context;
-    const prompt = h('textarea', { rows: 4, name: 'prompt', spellcheck: 'false' }, query.get('prompt') ?? 'ROMEO:\n');
+    // A model that came without a tokenizer reads and writes token ids.
+    const ids = version.signature?.tokenizer === 'ids';
+    const example = ids ? '0 1 2' : 'ROMEO:\n';
+    const prompt = h('textarea', { rows: 4, name: 'prompt', spellcheck: 'false' }, query.get('prompt') ?? example);
     const field = (/** @type {string} */ name, /** @type {string} */ word, /** @type {Record<string, any>} */ props, /** @type {string} */ text) => {
         const input = h('input', { type: 'number', name, required: true, ...props, value: query.get(name) ?? props.value });
         return { input, standard: String(props.value), el: h('label', { class: 'field', title: text }, h('span', null, word), input) };
@@ -83,8 +86,10 @@ export function textBox(model, version, signal, context) {
     signal.addEventListener('abort', () => running?.abort());
     fill(answer, h('span', { class: 'muted' }, 'The answer appears here, token by token.'));
 
+    const most = (version.signature?.vocabulary ?? 1) - 1;
     const form = h('form', { class: 'stack' },
-        h('label', { class: 'field' }, h('span', null, 'Prompt'), prompt),
+        ids && h('p', { class: 'note' }, `This model came without a tokenizer: a prompt is token ids from 0 to ${most} with blanks between, and so is the answer. With its vocab.json and merges.txt it can be registered again.`),
+        h('label', { class: 'field' }, h('span', null, ids ? 'Prompt, token ids' : 'Prompt'), prompt),
         h('div', { class: 'params' }, Object.values(fields).map(f => f.el), h('label', { class: 'field', title: 'The text ends before these characters' }, h('span', null, 'Stop at'), stopAt)),
         h('div', { class: 'row' }, go, judge, stop, h('label', { class: 'inline small' }, shades, 'Show probabilities'), status));
     form.addEventListener('submit', event => {
@@ -137,7 +142,7 @@ export function textBox(model, version, signal, context) {
 
     function keep() {
         /** @type {Record<string, string | null>} */
-        const values = { prompt: prompt.value.length <= 1500 && prompt.value !== 'ROMEO:\n' ? prompt.value : null, stop: stopAt.value, shades: shades.checked ? null : '0' };
+        const values = { prompt: prompt.value.length <= 1500 && prompt.value !== example ? prompt.value : null, stop: stopAt.value, shades: shades.checked ? null : '0' };
         for (const [name, { input, standard }] of Object.entries(fields))
             values[name] = input.value === standard ? null : input.value;
         context.setQuery(values);

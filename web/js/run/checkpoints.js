@@ -12,6 +12,23 @@ import { fullTitle } from '../metrics.js';
  * @returns {import('./page.js').Part}
  */
 export function checkpointsPart(page, gone) {
+    /** Steps to average. @type {Set<number>} */
+    const chosen = new Set();
+    const mean = h('button', { type: 'button', on: { click: () => page.average([...chosen].sort((a, b) => a - b)).catch(error => toast(message(error), 'bad')) } });
+    const told = () => {
+        mean.disabled = chosen.size < 2;
+        mean.textContent = chosen.size < 2 ? 'Average' : `Average ${chosen.size} checkpoints`;
+    };
+    /** @param {number} step */
+    const tick = step => {
+        const box = h('input', { type: 'checkbox', 'aria-label': `Average with the checkpoint of step ${step}` });
+        box.checked = chosen.has(step);
+        box.addEventListener('change', () => {
+            chosen[box.checked ? 'add' : 'delete'](step);
+            told();
+        });
+        return h('label', { class: 'tick' }, box);
+    };
     return {
         async refresh() {
             try {
@@ -23,20 +40,27 @@ export function checkpointsPart(page, gone) {
                 // What a checkpoint is ranked by has a name.
                 const ranked = ['acc/val', 'loss/val'].find(key => page.series.some(s => s.key === key));
                 const ranks = ranked ? fullTitle(ranked) : 'Validation';
-                fill(page.place, h('div', { class: 'card scroll-x', tabindex: 0, role: 'region', 'aria-label': 'Checkpoints' }, h('table', { class: 'table' },
-                    h('thead', null, h('tr', null, [['Step', 'num'], ['Kind', ''], [ranks, 'num'], ['Size', 'num'], ['Attempt', 'num'], ['Saved', ''], ['SHA-256', ''], ['', 'num']]
-                        .map(([name, cls]) => h('th', { class: cls, scope: 'col' }, name || h('span', { class: 'hidden' }, 'Actions'))))),
+                for (const step of chosen) // some are deleted while a run goes on
+                    if (!list.some(c => c.step === step))
+                        chosen.delete(step);
+                told();
+                const focus = page.place.contains(document.activeElement) ? document.activeElement?.getAttribute('aria-label') : null;
+                fill(page.place, list.length > 1 && h('div', { class: 'toolbar' }, mean, h('span', { class: 'muted small' }, 'Tick two checkpoints or more: their mean becomes a version of a model.')), h('div', { class: 'card scroll-x', tabindex: 0, role: 'region', 'aria-label': 'Checkpoints' }, h('table', { class: 'table' },
+                    h('thead', null, h('tr', null, [['', ''], ['Step', 'num'], ['Kind', ''], [ranks, 'num'], ['Size', 'num'], ['Attempt', 'num'], ['Saved', ''], ['SHA-256', ''], ['', 'num']]
+                        .map(([name, cls]) => h('th', { class: cls, scope: 'col' }, name || h('span', { class: 'hidden' }, cls ? 'Actions' : 'To average'))))),
                     h('tbody', null, list.map(c => h('tr', null,
-                        h('td', { class: 'num' }, count(c.step)), h('td', null, c.kind),
+                        h('td', null, list.length > 1 && tick(c.step)), h('td', { class: 'num' }, count(c.step)), h('td', null, c.kind),
                         h('td', { class: 'num' }, number(c.value)), h('td', { class: 'num' }, bytes(c.bytes)),
                         h('td', { class: 'num' }, c.attempt), h('td', { class: 'nowrap', title: moment(c.created) }, ago(c.created)),
                         h('td', { class: 'mono', title: c.digest }, c.digest.slice(0, 12)),
                         h('td', { class: 'num' }, h('span', { class: 'row end' },
                             h('a', { class: 'button small-button', href: checkpointFile(page.id, c.step, 'weights'), download: '', 'aria-label': `Weights of step ${c.step}, download`, title: 'The weights as safetensors, under the names of timm or Hugging Face' }, 'Weights'),
                             h('a', { class: 'button small-button', href: checkpointFile(page.id, c.step, 'file'), download: '', 'aria-label': `File of step ${c.step}, download`, title: 'The whole file, with the optimiser’s state and the tokenizer' }, 'File'),
-                            h('a', { class: 'button small-button', href: `#/submit?start=${encodeURIComponent(page.id)}&checkpoint=${c.step}`, 'aria-label': `Continue from the checkpoint of step ${c.step}`, title: 'A new job that begins with these weights' }, 'Continue'),
+                            h('a', { class: 'button small-button', href: `#/submit?start=${encodeURIComponent(page.id)}&checkpoint=${c.step}`, 'aria-label': `Continue from the checkpoint of step ${c.step}`, title: 'A new job that begins with these weights, or goes on with the run: more epochs, other data' }, 'Continue'),
                             h('a', { class: 'button small-button', href: `#/submit?evaluate=${encodeURIComponent(page.id)}&checkpoint=${c.step}`, 'aria-label': `Evaluate the checkpoint of step ${c.step}` }, 'Evaluate'),
                             h('button', { type: 'button', class: 'small-button', 'aria-label': `Register the checkpoint of step ${c.step} as a model`, on: { click: () => page.register(c.id).catch(error => toast(message(error), 'bad')) } }, 'Register')))))))));
+                if (focus)
+                    /** @type {HTMLElement | null} */ (page.place.querySelector(`[aria-label="${CSS.escape(focus)}"]`))?.focus({ preventScroll: true });
             } catch (error) {
                 if (!isAbort(error))
                     fill(page.place, h('div', { class: 'card' }, failedBox(error, 'The checkpoints', () => page.again())));

@@ -11,9 +11,11 @@
  * @property {Record<string, any>} resolved the run's complete document
  * @property {string} digest
  * @property {{data: string | null, dataOf: string | null, program: string | null} | null} inputs what it was computed from, as its worker reported
+ * @property {{text: string, fields: Record<string, string>} | null} begun what its parameters took of the weights that it began with
  * @property {import('../types').Attempt[]} attempts
  * @property {import('../types').Series[]} series
  * @property {(checkpoint?: string) => Promise<void>} register asks for a name and registers the model
+ * @property {(steps: number[]) => Promise<void>} average asks for a name and registers the mean of these checkpoints
  * @property {(tab: string) => void} openTab
  * @property {() => void} again draws the open part anew
  */

@@ -41,7 +41,7 @@ export function modelsView(context) {
         if (models.length === 0) {
             setText(summary, '');
             fill(place, h('div', { class: 'card' }, stateBox('empty', 'No models yet',
-                'A model is registered when a job with "register" succeeds, or by hand: open a run that has ended and choose “Register model”. Or by curl:',
+                'A model is registered when a job with "register" succeeds, or by hand: open a run that has ended and choose “Register model”. Weights of other programs come in by “Upload weights”. Or by curl:',
                 snippet(`curl ${location.origin}/api/v1/models/my-model/versions -H 'Content-Type: application/json' -d '{"run_id": "1"}'`))));
             return;
         }
@@ -87,6 +87,8 @@ export function modelsView(context) {
                 h('td', { class: 'nowrap', title: moment(v.created) }, ago(v.created)),
                 h('td', { class: 'num' }, h('span', { class: 'row end' },
                     h('a', { class: 'button', href: versionFile(model.name, v.version, 'weights'), download: '', 'aria-label': `Weights of version ${v.version}, download`, title: 'The weights as safetensors, under the names of timm or Hugging Face' }, 'Weights'),
+                    h('a', { class: 'button', href: versionFile(model.name, v.version, 'file'), download: '', 'aria-label': `File of version ${v.version}, download`, title: 'The whole file, with the tokenizer' }, 'File'),
+                    h('a', { class: 'button', href: `#/submit?start=${encodeURIComponent(`${model.name}:${v.version}`)}`, 'aria-label': `Fine-tune version ${v.version}`, title: 'A new job that begins with these weights: fine-tuning' }, 'Fine-tune'),
                     h('a', { class: 'button', href: `#/submit?evaluate=${encodeURIComponent(`${model.name}:${v.version}`)}`, 'aria-label': `Evaluate version ${v.version}` }, 'Evaluate'), v.state === 'READY' && v !== serving ? h('button', { type: 'button', on: { click: () => { context.setQuery({ v: v.version }); draw(); } } }, 'Try') : null, move(model, v),
                     h('button', { type: 'button', class: 'quiet icon-button', disabled: v.state !== 'UNAVAILABLE', 'aria-label': `Delete version ${v.version}`, title: v.state === 'UNAVAILABLE' ? 'Delete this version' : 'Unload it to delete it', on: { click: () => drop(model, v) } }, icon('trash')))))))));
         const reasons = model.versions.filter(v => v.reason && v.state !== 'READY').map(v => h('div', { class: 'note', data: { tone: 'bad' } }, `Version ${v.version}: ${v.reason}`));
@@ -223,8 +225,9 @@ export function modelsView(context) {
 function originOf(v) {
     if (v.runId)
         return h('a', { href: `#/runs/${v.runId}` }, `run #${v.runId}`);
-    const words = { run: 'a run', upload: 'upload', root: `data root, ${v.source.path}`, average: 'average' };
-    return h('span', { title: v.source.tokenizer === 'ids' ? 'It came without a tokenizer: prompts and completions are token ids.' : null },
+    const mean = v.source.average ?? [];
+    const words = { run: 'a run', upload: 'upload', root: `data root, ${v.source.path}`, average: `average of ${mean.length} checkpoints` };
+    return h('span', { title: mean.length > 0 ? mean.map(a => a.model ?? `run #${a.run}, step ${a.step}`).join('; ') : v.source.tokenizer === 'ids' ? 'It came without a tokenizer: prompts and completions are token ids.' : null },
         words[v.origin], v.source.tokenizer === 'ids' ? ' (token ids)' : '');
 }
 

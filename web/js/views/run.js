@@ -1,5 +1,5 @@
 // One run: where it stands, its curves, and everything else there is to know of it.
-import { cancelRun, getCurves, getJob, getRun, isAbort, listSeries, registerModel, steerJob, steerRun } from '../api.js';
+import { cancelRun, getCurves, getJob, getRun, isAbort, listSeries, registerAverage, registerModel, steerJob, steerRun } from '../api.js';
 import { awayButtons } from '../away.js';
 import { ask, bones, failedBox, fill, h, icon, message, setText, stateBox, toast } from '../dom.js';
 import { ago, bytes, count, duration, toNumber } from '../format.js';
@@ -72,11 +72,12 @@ export function runView(context) {
             page.job = await getJob(page.run.jobId, signal);
     });
     const steps = guide(query.get('guide') === '1', () => context.setQuery({ guide: null }));
-    const all = h('div', { class: 'stack-l run-page' }, steps.el, progress, tiles, notes.el, strip, place);
+    const begun = h('details', { class: 'card pad small begun', hidden: true }, h('summary'), h('p'));
+    const all = h('div', { class: 'stack-l run-page' }, steps.el, progress, tiles, notes.el, begun, strip, place);
     const el = h('div', null, head, why, all);
     /** @type {import('../run/page.js').Page} */
     const page = {
-        id, context, signal, place, run: null, job: null, resolved: {}, digest: '', inputs: null, attempts: [], series: [], openTab, register,
+        id, context, signal, place, run: null, job: null, resolved: {}, digest: '', inputs: null, begun: null, attempts: [], series: [], openTab, register, average,
         again: () => part?.refresh(),
     };
     all.hidden = true;
@@ -159,6 +160,11 @@ export function runView(context) {
             fill(sub, facts.map(fact => h('span', null, factLink(now, fact))), notes.add);
         }
         notes.draw();
+        begun.hidden = page.begun === null;
+        if (page.begun && !begun.dataset.drawn) {
+            begun.dataset.drawn = '1';
+            fill(begun, h('summary', null, begunWord(page.begun.fields, page.resolved.train?.start ?? {})), h('p', { class: 'mono' }, page.begun.text));
+        }
 
         const again = attemptWord(now);
         const cause = again || now.reason || (now.outcome === 'failed' ? page.attempts.findLast(a => a.message)?.message ?? '' : '');
@@ -384,16 +390,31 @@ export function runView(context) {
 
     /** @param {string} [checkpoint] */
     async function register(checkpoint) {
+        await nameModel('Register this model', `${checkpoint ? 'This' : 'The run’s best'} checkpoint becomes the next version of the model with this name.`,
+            name => registerModel(name, id, checkpoint));
+    }
+
+    /** @param {number[]} checkpoints */
+    async function average(checkpoints) {
+        await nameModel(`Average ${checkpoints.length} checkpoints`,
+            `The mean of the checkpoints of steps ${checkpoints.map(step => count(step)).join(', ')} becomes the next version of the model with this name.`,
+            name => registerAverage(name, id, checkpoints));
+    }
+
+    /**
+     * @param {string} heading
+     * @param {string} text
+     * @param {(name: string) => Promise<{model: string, version: string}>} act
+     */
+    async function nameModel(heading, text, act) {
         if (!page.run)
             return;
         const name = h('input', { type: 'text', name: 'name', required: true, maxlength: 128, pattern: '[A-Za-z0-9._\\-]+', autocomplete: 'off',
             value: String(page.resolved.register ?? page.run.name.toLowerCase().replace(/[^a-z0-9._-]+/g, '-').replace(/^-+|-+$/g, '')) });
-        const data = await ask('Register this model', [
-            h('p', { class: 'muted' }, checkpoint ? 'This checkpoint becomes the next version of the model with this name.' : 'The run’s best checkpoint becomes the next version of the model with this name.'),
-            h('label', { class: 'field' }, h('span', null, 'Name of the model'), name)], 'Register');
+        const data = await ask(heading, [h('p', { class: 'muted' }, text), h('label', { class: 'field' }, h('span', null, 'Name of the model'), name)], 'Register');
         if (!data)
             return;
-        const version = await registerModel(String(data.get('name')), page.run.id, checkpoint);
+        const version = await act(String(data.get('name')));
         toast(`Registered as ${version.model}, version ${version.version}.`);
         location.hash = `#/models/${encodeURIComponent(version.model)}`;
     }
@@ -403,7 +424,7 @@ export function runView(context) {
         try {
             const before = page.run && `${standing(page.run)} ${page.run.attempts}`;
             const [answer, list] = await Promise.all([getRun(id, signal), listSeries(id, signal)]);
-            Object.assign(page, { run: answer.run, resolved: answer.document, attempts: answer.attempts, digest: answer.digest, inputs: answer.inputs, series: list });
+            Object.assign(page, { run: answer.run, resolved: answer.document, attempts: answer.attempts, digest: answer.digest, inputs: answer.inputs, begun: answer.begun, series: list });
             const first = all.hidden;
             if (first)
                 await readBests(); // with the first tiles: a note that came later would push the charts down, under the pointer
@@ -455,4 +476,15 @@ function factLink(run, fact) {
     const href = / of job #/.test(fact) ? `#/jobs/${run.jobId}` : fact.startsWith('job #') && kindOf(run).worker ? `#/submit?job=${run.jobId}` : fact.startsWith('experiment ') ? `#/?experiment=${encodeURIComponent(run.experiment)}`
         : fact.startsWith('tag ') ? `#/?tag=${encodeURIComponent(fact.slice(4))}` : '';
     return href ? h('a', { href, title: fact.startsWith('job #') ? 'The document of this job' : null }, fact) : fact;
+}
+
+/**
+ * What a run began with, in a line.
+ * @param {Record<string, string>} fields of the event
+ * @param {Record<string, any>} start of the document
+ */
+function begunWord(fields, start) {
+    const some = (/** @type {string} */ key, /** @type {string} */ word) => (Number(fields[key]) > 0 ? `, ${count(Number(fields[key]))} ${word}` : '');
+    return `Begins with ${start.model ? `model ${start.model}` : `run #${start.run}, step ${count(start.step)}`}: ${count(Number(fields.taken))} parameters taken${some('missing', 'not in the file')}${
+        some('reset', 'begun anew')}${some('unused', 'of the file not used')}${start.optimizer ? ', with the states of its optimiser' : ''}`;
 }

@@ -1,5 +1,5 @@
 // Writing a job: the document as text, checked while one writes, with what each setting means beside it.
-import { getJob, getRun, isAbort, listFields } from '../api.js';
+import { getJob, getRun, isAbort, listFields, listModels } from '../api.js';
 import { fill, h, icon, message, toast } from '../dom.js';
 import { example, pretty } from '../example.js';
 import { bytes, count } from '../format.js';
@@ -46,15 +46,12 @@ const evaluation = (subject, step) => ({
 });
 
 /**
- * The document of a run, to begin with the weights of one of its checkpoints.
- * @param {Record<string, any>} document
- * @param {string} run
- * @param {string | null} step
+ * A document that begins with the weights of a checkpoint, or of a version of a model.
+ * @param {Record<string, any>} document of the run
+ * @param {Record<string, any>} start
+ * @param {string} name
  */
-const continuation = (document, run, step) => ({
-    ...document, name: `from run ${run}${step ? `, step ${step}` : ''}`,
-    train: { ...document.train, start: { run, checkpoint: step ? Number(step) : 'best', optimizer: false } },
-});
+const continuation = (document, start, name) => ({ ...document, name, train: { ...document.train, start } });
 
 /**
  * @param {import('../types').ViewContext} context
@@ -287,6 +284,43 @@ export function submitView(context) {
     find.addEventListener('input', drawFields);
     onTheme(() => plan && check(), signal);
 
+    /**
+     * @param {string} subject a run, or "model:version"
+     * @param {string | null} step
+     */
+    async function beginWith(subject, step) {
+        const at = subject.lastIndexOf(':');
+        const model = at < 0 ? undefined : (await listModels(signal)).find(m => m.name === subject.slice(0, at));
+        const version = model?.versions.find(v => v.version === subject.slice(at + 1));
+        if (at >= 0 && !version)
+            throw new Error(`There is no version ${subject}.`);
+        const run = version ? version.runId : subject;
+        const source = run ? await getRun(run, signal) : null;
+        const job = source?.run.jobId ? await getJob(source.run.jobId, signal) : null;
+        // Weights that no run wrote describe their network alone: a data set stands in for the reader's own.
+        const document = source && job ? (job.runs === 1 && !job.document.template ? job.document : source.document)
+            : { data: { dataset: version?.source.tokenizer ? 'text_gen' : 'digits_gen' }, train: { epochs: 1 } };
+        const start = version ? { model: subject } : { run: subject, checkpoint: step ? Number(step) : 'best' };
+        const name = version ? `from ${subject}` : `from run ${subject}${step ? `, step ${step}` : ''}`;
+        fill(begun, h('p', null, version ? `This job begins with the weights of ${subject}${run ? '' : ', whose network it takes; say on which data'}.`
+            : `This job begins with the weights of run ${subject}, ${step ? `step ${step}` : 'best checkpoint'}. Say for how many epochs, on which data.`),
+        version ? null : h('label', { class: 'inline wraps' }, goOn, h('span', null, 'Go on with the run: take the optimiser’s states too. The schedule, the order of samples and the steps begin anew.')));
+        begun.hidden = false;
+        put(pretty(continuation(document, { ...start, ...version ? {} : { optimizer: false } }, name)));
+    }
+    const begun = h('div', { class: 'card pad stack small', role: 'note', hidden: true });
+    const goOn = h('input', { type: 'checkbox' });
+    goOn.addEventListener('change', () => {
+        try {
+            const document = JSON.parse(editor.value);
+            document.train.start.optimizer = goOn.checked;
+            put(pretty(document));
+        } catch {
+            goOn.checked = !goOn.checked; // the document is being written
+        }
+    });
+    el.querySelector('.write')?.before(begun);
+
     async function begin() {
         const run = query.get('run');
         const job = query.get('job');
@@ -298,9 +332,7 @@ export function submitView(context) {
             }
             const began = query.get('start');
             if (began) {
-                const source = await getRun(began, signal);
-                const sourceJob = source.run.jobId ? await getJob(source.run.jobId, signal) : null;
-                put(pretty(continuation(sourceJob && sourceJob.runs === 1 ? sourceJob.document : source.document, began, query.get('checkpoint'))));
+                await beginWith(began, query.get('checkpoint'));
                 return;
             }
             const from = run ? await getRun(run, signal) : null;

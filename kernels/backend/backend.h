@@ -14,7 +14,7 @@
 
 /* Ops and activations travel by number and attributes by place: one more of the former is another version by
  * itself; for one in another place, for other attributes and for other tables raise the first number. */
-#define PK_BACKEND_ABI (4u + 256u * (PK_OP_COUNT - 39u) + 65536u * PK_PHIS)
+#define PK_BACKEND_ABI (5u + 256u * (PK_OP_COUNT - 39u) + 65536u * PK_PHIS)
 static_assert(offsetof(struct pk_attr, matmul.sums) - offsetof(struct pk_attr, matmul) == 8 &&
                   offsetof(struct pk_attr, optim.copy) - offsetof(struct pk_attr, optim) == 66,
               "struct pk_attr has changed: raise PK_BACKEND_ABI");
@@ -145,6 +145,12 @@ struct pk_backend_api {
     enum pd_err (*set_math)(struct pk_backend *b, enum pk_math math, struct pd_why *why);
     /* What runs are enqueued on, a cudaStream_t: for who times them. NULL where runs wait (CPU). Borrowed. */
     void *(*stream)(struct pk_backend *b);
+
+    /* ---- since version 5 ---- */
+
+    /* sync of the runs, then download, in one wait: for the few numbers that a step reports. Slots that travel
+     * (slot_send) are not waited for. NULL: sync and download one after the other. */
+    enum pd_err (*read)(struct pk_backend *b, void *to, const void *from, size_t bytes, struct pd_why *why);
 };
 
 typedef const struct pk_backend_api *pk_backend_entry_fn(void);

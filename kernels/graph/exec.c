@@ -656,7 +656,8 @@ enum pd_err pk_exec_run(struct pk_exec *e, struct pd_why *why)
     if (err == PD_OK && e->warm && !e->captured && !e->unrecordable) {
         err = e->api->capture(e->backend, e->call, e->n_call, &e->captured, why);
         e->runs.captures += err == PD_OK;
-        if (err == PD_ERR_UNSUPPORTED && meets_ranks(e)) { /* through the host: call by call, for good */
+        if (err != PD_OK && (err == PD_ERR_UNSUPPORTED || !meets_ranks(e))) { /* call by call, for good */
+            e->runs.refused += !meets_ranks(e);
             e->unrecordable = true;
             err = PD_OK;
         }
@@ -712,6 +713,8 @@ enum pd_err pk_exec_read(struct pk_exec *e, const char *output, void *to, size_t
             if (!from || !e->backend)
                 return pd_fail(why, PD_ERR_CONFLICT,
                                "output '%s' has not been computed, or another plan has run since", output);
+            if (e->api->read)
+                return e->api->read(e->backend, to, from, bytes, why);
             err = e->api->sync(e->backend, why);
             return err == PD_OK ? e->api->download(e->backend, to, from, bytes, why) : err;
         }

@@ -367,13 +367,15 @@ PD_NODISCARD enum pd_err pk_exec_bind(struct pk_exec *e, const char *name, void 
 
 /* One run of the whole graph. Every leaf that is used must be bound. On a back end with capture the first run
  * goes call by call, the second is recorded, and from then on the recording is started as one thing, until
- * another memory is bound. There is no way back in silence: what cannot be recorded is an error. */
+ * another memory is bound. A run whose recording fails goes on call by call, with the same results: the back end
+ * says so in its log, once, and pk_exec_runs counts it. With several ranks it is an error instead, because the
+ * others may replay; collectives that cannot be recorded at all are run call by call on every rank. */
 PD_NODISCARD enum pd_err pk_exec_run(struct pk_exec *e, struct pd_why *why);
 
 /* How runs went since pk_exec_new. eager: call by call (the first after each binding; all while tracing or
  * poisoning, and on a back end without capture). A recorded run counts as a replay, also the first. */
 struct pk_exec_runs {
-    uint64_t eager, captures, replays;
+    uint64_t eager, captures, replays, refused; /* refused: recordings that failed, 0 or 1 */
 };
 struct pk_exec_runs pk_exec_runs(const struct pk_exec *e);
 

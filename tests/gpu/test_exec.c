@@ -339,6 +339,39 @@ static void test_exec_shares_an_arena_with_a_larger_plan(void **state)
     pk_arena_free(arena);
 }
 
+static enum pd_err refuse(struct pk_backend *b, const struct pk_call *calls, size_t count,
+                          struct pk_captured **ret, struct pd_why *why)
+{
+    (void)b;
+    (void)calls;
+    (void)ret;
+    return pd_fail(why, PD_ERR_IO, "recording %zu calls: operation not permitted", count);
+}
+
+/* A driver that will not record a step costs time, not the run: it goes on call by call, and the count says so. */
+static void test_exec_goes_on_without_recording(void **state)
+{
+    struct pk_backend_api unwilling = *gpu_api();
+    struct step refused, recorded;
+
+    (void)state;
+    unwilling.capture = refuse;
+    refused = step_new(&unwilling, gpu_device(), &small);
+    recorded = step_new(gpu_api(), gpu_device(), &small);
+    for (int i = 0; i < 4; i++) {
+        run(&refused);
+        run(&recorded);
+        assert_true(read_loss(&refused) == read_loss(&recorded));
+        expect_same_leaves(&refused, &recorded);
+    }
+    assert_int_equal(pk_exec_runs(refused.exec).refused, 1); /* asked once */
+    assert_int_equal(pk_exec_runs(refused.exec).eager, 4);
+    assert_int_equal(pk_exec_runs(refused.exec).replays, 0);
+    assert_int_equal(pk_exec_runs(recorded.exec).refused, 0);
+    step_free(&refused);
+    step_free(&recorded);
+}
+
 static struct traced {
     int calls, numbers;
     bool nan;
@@ -512,6 +545,7 @@ int main(void)
         cmocka_unit_test(test_exec_mixed_follows_the_cpu),
         cmocka_unit_test(test_exec_binds_anew),
         cmocka_unit_test(test_exec_shares_an_arena_with_a_larger_plan),
+        cmocka_unit_test(test_exec_goes_on_without_recording),
         cmocka_unit_test(test_exec_poisoned_and_traced),
         cmocka_unit_test(test_exec_is_fed_by_slots),
         cmocka_unit_test(test_exec_updates_write_working_copies),

@@ -1,5 +1,6 @@
 /* A list of calls as one CUDA graph: recorded once from the stream, started at once. What changes from step
  * to step is in device memory, so a graph is never edited. */
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "kernels/backend/cuda/backend.h"
@@ -48,6 +49,13 @@ enum pd_err cuda_capture(struct pk_backend *b, const struct pk_call *calls, size
     *ret = c;
     c = NULL; /* moved to the caller */
 out:
+    if (err != PD_OK && b->host && b->host->log) {
+        char text[400];
+
+        snprintf(text, sizeof text, "device=%d recorded=no calls=%zu why=\"%.300s\"", b->device, count,
+                 why ? why->text : "");
+        b->host->log(b->host->user, 4, text);
+    }
     if (graph)
         (void)cudaGraphDestroy(graph);
     cuda_captured_free(b, c);

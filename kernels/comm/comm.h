@@ -19,6 +19,9 @@
 #define PK_COMM_ID_MAX 256   /* bytes of an id, at most */
 #define PK_COMM_RANKS_MAX 64 /* of `local` */
 #define PK_COMM_ENTRY "pk_comm_entry"
+/* Blocks of a collective that runs on a GPU, at most (NCCL's maxCTAs), each on a multiprocessor that kernels
+ * beside it cannot have. NCCL moves about 20 GB/s with each: gradients of a step take a small part of it. */
+#define PK_COMM_BLOCKS 8
 
 struct pk_comm; /* one rank's end */
 

@@ -215,6 +215,7 @@ static enum pd_err nccl_open(const struct pk_comm_host *host, const struct pk_co
     if (err != PD_OK)
         goto out;
     config.blocking = 0;
+    config.maxCTAs = PK_COMM_BLOCKS;
     pthread_mutex_lock(&c->lock);
     /* On the device that the back end has chosen for this thread. */
     result = ncclCommInitRankConfig(&c->nccl, o->ranks, id.nccl, o->rank, &config);

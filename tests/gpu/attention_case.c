@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include "kernels/backend/cuda/attention/attention.h"
 #include "tests/gpu/cover.h"
 #include "tests/reference/reference.h"
 
@@ -17,6 +18,7 @@
 
 static const struct pk_backend_api *api;
 static struct pk_backend *device, *reference;
+static bool only_hopper; /* of the case that runs */
 static void *memory[4096];
 static int memories;
 static uint64_t seed = 1;
@@ -265,6 +267,8 @@ static void run(const char *name, enum pk_op op, const struct pk_attr *attr, enu
     }
     if (!api->supports(device, &call))
         fail_msg("%s: not supported", name);
+    if (only_hopper && !cuda_attention_hopper_supports(device, &call))
+        fail_msg("%s: other kernels than those of sm 90", name);
     call.workspace_bytes = api->workspace_bytes(device, &call);
     work = guarded(call.workspace_bytes);
     call.workspace = work + GUARD;
@@ -549,6 +553,7 @@ void attention_check(const struct attention_case *t)
         : t->swapped ? " swapped"
                      : "",
         (int)t->mask, (int)t->scale);
+    only_hopper = t->hopper;
     if (a->tau == 0)
         a->tau = 1 / sqrt(s.d);
     a->has_scale = t->scale != SCALE_NONE;

@@ -24,6 +24,7 @@ struct attention_case {
     bool strided; /* q, k, v, dy with gaps and axes in reverse order */
     bool swapped; /* q, k, v, dy with tokens and heads stored the other way round and gaps between rows */
     bool forward; /* nothing else: decoding */
+    bool hopper;  /* the kernels of sm 90 must be the ones that run */
     double loose; /* times the usual tolerance; 0 = 1 */
 };
 

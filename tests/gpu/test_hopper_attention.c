@@ -24,6 +24,7 @@ static bool full(void)
 static void check(struct attention_case c)
 {
     c.dtype = PK_BF16;
+    c.hopper = true;
     c.attr.form = PK_FORM_QUADRATIC; /* x and x^2 too */
     if (c.spread == 0)
         c.spread = c.attr.phi == PK_PHI_POLY ? 1.5 : 2;
@@ -197,7 +198,7 @@ static void test_misaligned_rows_are_refused(void **state)
     api->close(b);
 }
 
-/* Masks of keys and windows, lengths, biases; with learned scales and powers of the row in turn. */
+/* Masks of keys and windows, biases; with learned scales and powers of the row in turn. */
 static void test_options(void **state)
 {
     static const struct attention_shape shapes[] = {{4, 2, 49, 49, 32},
@@ -214,7 +215,6 @@ static void test_options(void **state)
             c.attr.phi = o % 3 == 0 ? PK_PHI_POLY : o % 3 == 1 ? PK_PHI_SIGMOID : PK_PHI_RELU;
             c.attr.degree = c.attr.phi == PK_PHI_POLY ? 1 + (i + o) % 3 : 0;
             c.mask = o == 1 || o == 4 || o == 7 ? MASK_KEYS : o == 2 || o == 5 ? MASK_WINDOWS : MASK_NONE;
-            c.length = o == 3 || o == 4;
             c.bias = o >= 5;
             c.scale = (enum attention_scale)((i + o) % 4);
             c.attr.causal = (i + o) % 2;
@@ -233,7 +233,6 @@ static void test_windows(void **state)
                                     .shape = {12, 3, 49, i % 2 ? 49 : 36, i < 2 ? 32 : 64},
                                     .attr = {.phi = i == 3 ? PK_PHI_SIGMOID : PK_PHI_POLY, .causal = i == 1},
                                     .mask = MASK_WINDOWS,
-                                    .length = i == 2,
                                     .bias = i != 1,
                                     .scale = SCALE_LAYER});
 }
@@ -251,11 +250,13 @@ static void test_long_and_many(void **state)
         check((struct attention_case){.name = "96 keys",
                                       .shape = {1, 1, 200, 570, 64},
                                       .attr = {.phi = PK_PHI_POLY, .causal = causal},
-                                      .bias = causal});
-    check((struct attention_case){/* of 112 */
-                                  .name = "tiles of three warpgroups",
-                                  .shape = {1, 1, 200, 560, 64},
-                                  .attr = {.phi = PK_PHI_POLY}});
+                                      .bias = causal,
+                                      .forward = causal}); /* so long a bias has its gradient elsewhere */
+    /* More passes than blocks: they take them from a counter, which must be 0 again for the next launch. */
+    check((struct attention_case){.name = "passes in turn",
+                                  .shape = {2, 2, full() ? 1500 : 700, 530, 64},
+                                  .attr = {.phi = PK_PHI_POLY, .causal = true},
+                                  .forward = true});
     /* Enough heads for the device: a block each, though dQ is in the workspace, and in two chunks. */
     check((struct attention_case){.name = "heads for all",
                                   .shape = {2, 2, 330, 260, 64},
@@ -264,18 +265,37 @@ static void test_long_and_many(void **state)
         check((struct attention_case){.name = "heads for all, chunks",
                                       .shape = {2, 2, 1100, 1100, 64},
                                       .attr = {.phi = PK_PHI_POLY, .causal = true}});
-    /* Two blocks a head: one has a tile of keys more, or lengths leave it none. */
+    /* Two blocks a head: one has a tile of keys more, or the causal mask leaves it none. */
     for (int causal = 0; causal < 2; causal++)
         check(
             (struct attention_case){.name = "pairs of blocks",
                                     .shape = {3, 1, 321, 520, 64},
                                     .attr = {.phi = causal ? PK_PHI_SIGMOID : PK_PHI_POLY, .causal = causal},
-                                    .length = true,
                                     .scale = SCALE_HEADS});
     check(
         (struct attention_case){.name = "many", .shape = {60, 5, 20, 30, 32}, .attr = {.phi = PK_PHI_POLY}});
     check((struct attention_case){
         .name = "many, biased", .shape = {60, 5, 20, 30, 32}, .attr = {.phi = PK_PHI_POLY}, .bias = true});
+}
+
+/* The kernels of sm 90 can be forbidden on a machine whose users must go on without them. */
+static void test_forbidden(void **state)
+{
+    const struct pk_backend_api *api = pk_backend_entry();
+    struct pk_attr attr = {.attention = {.phi = PK_PHI_POLY, .degree = 3, .packed = true}};
+    struct pk_view in = pk_view_dense(NULL, PK_BF16, PK_SHAPE(2, 100, 3, 4, 64));
+    struct pk_call c = {.op = PK_OP_ATTENTION, .attr = &attr, .n_in = 1, .n_out = 1, .in = &in};
+    struct pk_backend *b = NULL;
+    struct pd_why why = {""};
+
+    (void)state;
+    for (int allowed = 0; allowed < 2; allowed++) {
+        setenv("POLYD_CUDA_HOPPER", allowed ? "1" : "0", 1);
+        assert_int_equal(api->open(NULL, 0, 1, &b, &why), PD_OK);
+        assert_int_equal(cuda_attention_hopper_supports(b, &c), allowed);
+        b = api->close(b);
+    }
+    unsetenv("POLYD_CUDA_HOPPER");
 }
 
 static void test_zeros_and_huge_logits(void **state)
@@ -330,6 +350,8 @@ static int open_device(void **state)
 {
     (void)state;
     setenv("POLYD_EMU_SM", "90", 1);
+    /* The sizes here are made for the emulation's four multiprocessors: on a device too, blocks take several units. */
+    setenv("POLYD_CUDA_MULTIPROCESSORS", "4", 0);
     attention_open(pk_backend_entry());
     return 0;
 }
@@ -355,6 +377,7 @@ int main(void)
         cmocka_unit_test_teardown(test_options, attention_reset),
         cmocka_unit_test_teardown(test_windows, attention_reset),
         cmocka_unit_test_teardown(test_long_and_many, attention_reset),
+        cmocka_unit_test_teardown(test_forbidden, attention_reset),
         cmocka_unit_test_teardown(test_zeros_and_huge_logits, attention_reset),
     };
 

@@ -10,7 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SM_LEAST 80 /* bf16 products and cp.async begin there */
+#define FAULT_BYTES 256 /* of the words of faults, on the device and on the host */
+#define READ_AT 64      /* where, on the host, the numbers lie that cuda_read brings */
+#define SM_LEAST 80     /* bf16 products and cp.async begin there */
 
 /* Absent as long as no file brings products. */
 extern __attribute__((weak, visibility("hidden"))) enum pd_err cuda_blas_open(struct pk_backend *b,
@@ -101,8 +103,18 @@ static void say_opened(const struct pk_backend *b)
     b->host->log(b->host->user, 6, text);
 }
 
+/* The device's, or fewer where POLYD_CUDA_MULTIPROCESSORS says so. */
+static int multiprocessors_of(int all)
+{
+    const char *text = getenv("POLYD_CUDA_MULTIPROCESSORS");
+    const long most = text ? strtol(text, NULL, 10) : 0;
+
+    return most > 0 && most < all ? (int)most : all;
+}
+
 static enum pd_err open_on(struct pk_backend *b, struct pd_why *why)
 {
+    const char *hopper = getenv("POLYD_CUDA_HOPPER");
     struct cudaDeviceProp prop;
     enum pd_err err;
     int count = 0;
@@ -115,7 +127,8 @@ static enum pd_err open_on(struct pk_backend *b, struct pd_why *why)
     PK_CUDA_TRY(cudaSetDevice(b->device));
     PK_CUDA_TRY(cudaGetDeviceProperties(&prop, b->device));
     b->sm = prop.major * 10 + prop.minor;
-    b->multiprocessors = prop.multiProcessorCount;
+    b->multiprocessors = multiprocessors_of(prop.multiProcessorCount);
+    b->hopper = !(hopper && strcmp(hopper, "0") == 0);
     b->shared_most = prop.sharedMemPerBlockOptin;
     if (b->sm < SM_LEAST)
         return pd_fail(why, PD_ERR_UNSUPPORTED,
@@ -126,9 +139,10 @@ static enum pd_err open_on(struct pk_backend *b, struct pd_why *why)
         return err;
     PK_CUDA_TRY(cudaStreamCreateWithFlags(&b->stream, cudaStreamNonBlocking));
     PK_CUDA_TRY(cudaStreamCreateWithFlags(&b->side, cudaStreamNonBlocking));
-    PK_CUDA_TRY(cudaMalloc((void **)&b->fault, 256));
-    PK_CUDA_TRY(cudaMallocHost((void **)&b->fault_host, 256));
-    PK_CUDA_TRY(cudaMemsetAsync(b->fault, 0, 256, b->stream));
+    PK_CUDA_TRY(cudaMalloc((void **)&b->fault, FAULT_BYTES));
+    PK_CUDA_TRY(cudaMallocHost((void **)&b->fault_host, FAULT_BYTES));
+    PK_CUDA_TRY(cudaMemsetAsync(b->fault, 0, FAULT_BYTES, b->stream));
+    b->units_taken = b->fault + 32; /* a cache line of its own */
     err = cuda_passage_open(b, why);
     if (err != PD_OK)
         return err;
@@ -264,22 +278,56 @@ static enum pd_err cuda_run(struct pk_backend *b, const struct pk_call *calls, s
     return cuda_enqueue(b, calls, count, why);
 }
 
-static enum pd_err cuda_sync(struct pk_backend *b, struct pd_why *why)
+/* The first error that a kernel found, which is on its way to fault_host. */
+static enum pd_err send_fault(struct pk_backend *b, struct pd_why *why)
+{
+    PK_CUDA_TRY(cudaSetDevice(b->device));
+    PK_CUDA_TRY(
+        cudaMemcpyAsync(b->fault_host, b->fault, 2 * sizeof *b->fault, cudaMemcpyDeviceToHost, b->stream));
+    return PD_OK;
+}
+
+/* When it has come. */
+static enum pd_err report_fault(struct pk_backend *b, struct pd_why *why)
 {
     uint32_t op;
     int32_t value;
 
-    PK_CUDA_TRY(cudaSetDevice(b->device));
-    PK_CUDA_TRY(
-        cudaMemcpyAsync(b->fault_host, b->fault, 2 * sizeof *b->fault, cudaMemcpyDeviceToHost, b->stream));
-    PK_CUDA_TRY(cudaStreamSynchronize(b->stream));
-    PK_CUDA_TRY(cudaStreamSynchronize(b->side));
     if (!b->fault_host[0])
         return PD_OK;
     op = b->fault_host[0] - 1;
     value = (int32_t)b->fault_host[1];
     PK_CUDA_TRY(cudaMemsetAsync(b->fault, 0, 2 * sizeof *b->fault, b->stream));
     return pd_fail(why, PD_ERR_INVALID, "%s: index %d is out of range", name_of(op), value);
+}
+
+static enum pd_err cuda_sync(struct pk_backend *b, struct pd_why *why)
+{
+    enum pd_err err = send_fault(b, why);
+
+    if (err != PD_OK)
+        return err;
+    PK_CUDA_TRY(cudaStreamSynchronize(b->stream));
+    PK_CUDA_TRY(cudaStreamSynchronize(b->side));
+    return report_fault(b, why);
+}
+
+/* The word of faults and the numbers, through pinned memory, behind one wait for the kernels' stream: what travels on
+ * the other one, the next batch, goes on. Collectives have been joined at the end of the run. */
+static enum pd_err cuda_read(struct pk_backend *b, void *to, const void *from, size_t bytes,
+                             struct pd_why *why)
+{
+    unsigned char *numbers = (unsigned char *)b->fault_host + READ_AT;
+    enum pd_err err = send_fault(b, why);
+
+    if (err != PD_OK)
+        return err;
+    PK_CUDA_TRY(cudaMemcpyAsync(bytes <= FAULT_BYTES - READ_AT ? numbers : to, from, bytes,
+                                cudaMemcpyDeviceToHost, b->stream));
+    PK_CUDA_TRY(cudaStreamSynchronize(b->stream));
+    if (bytes <= FAULT_BYTES - READ_AT)
+        memcpy(to, numbers, bytes);
+    return report_fault(b, why);
 }
 
 enum pd_err cuda_info(struct pk_backend *b, struct pk_backend_info *ret, struct pd_why *why)
@@ -351,6 +399,7 @@ const struct pk_backend_api *pk_backend_entry(void)
         .info = cuda_info,
         .set_math = cuda_set_math,
         .stream = cuda_stream,
+        .read = cuda_read,
     };
 
     return &api;

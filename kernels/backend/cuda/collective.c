@@ -89,6 +89,11 @@ const char *cuda_ranks_unrecordable(const struct pk_backend *b, const struct pk_
     return NULL;
 }
 
+int cuda_ranks_multiprocessors(const struct pk_backend *b)
+{
+    return b->host && b->host->comm && b->host->comm_api->enqueues ? PK_COMM_BLOCKS : 0;
+}
+
 void cuda_ranks_forget(struct pk_backend *b)
 {
     if (b->ranks)

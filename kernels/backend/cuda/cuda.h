@@ -31,10 +31,11 @@ struct cuda_blas; /* matmul.c: handle, plans and measured choices */
 
 struct pk_backend {
     const struct pk_host *host;
-    int device; /* ordinal as CUDA shows it to this process */
-    int sm;     /* compute capability times ten: 80, 90, 100 */
-    int multiprocessors;
-    size_t shared_most; /* most dynamic shared memory of one block, after opting in */
+    int device;          /* ordinal as CUDA shows it to this process */
+    int sm;              /* compute capability times ten: 80, 90, 100 */
+    int multiprocessors; /* POLYD_CUDA_MULTIPROCESSORS may lower it: tests, with more work than blocks */
+    bool hopper;         /* whether kernels of sm 90 alone may run: POLYD_CUDA_HOPPER=0 forbids it */
+    size_t shared_most;  /* most dynamic shared memory of one block, after opting in */
     enum pk_math math;
     cudaStream_t stream;      /* every kernel of a run, in order */
     cudaStream_t side;        /* transfers and collectives beside it, joined by events */
@@ -44,8 +45,11 @@ struct pk_backend {
      * Kernels write it with atomicCAS on the first word; sync reads and clears it, and fails with
      * PD_ERR_INVALID. */
     uint32_t *fault, *fault_host; /* fault_host: pinned, for reading it */
-    struct cuda_pinned *pinned;   /* of alloc_host */
-    bool forgetful; /* the host did not keep what it was told: attention/order.cu asks no more */
+    /* Device memory, one word: units that the blocks of a running kernel have taken (attention/hopper_fwd.cu).
+     * 0 between kernels: each leaves it so, and kernels of `stream` run one after the other. */
+    uint32_t *units_taken;
+    struct cuda_pinned *pinned; /* of alloc_host */
+    bool forgetful;             /* the host did not keep what it was told: attention/order.cu asks no more */
     struct cuda_passage *passage; /* slot.c: what small uploads pass through */
 };
 
@@ -77,6 +81,10 @@ extern const struct cuda_op cuda_ops[PK_OP_COUNT]; /* table.c */
 enum pd_err cuda_blas_open(struct pk_backend *b, struct pd_why *why);
 void cuda_blas_close(struct pk_backend *b); /* half-opened is fine; leaves b->blas NULL */
 void cuda_blas_version(const struct pk_backend *b, char *out, size_t size); /* "cublasLt 13.1.0" */
+
+/* collective.c: multiprocessors that collectives hold while other kernels run; 0 with one rank. Kernels whose
+ * blocks stay to the end of the launch start no blocks for these: they would begin when all others have ended. */
+int cuda_ranks_multiprocessors(const struct pk_backend *b);
 
 /* Failure of a call of the runtime, as an error of polyd: PD_ERR_NOMEM for memory, else PD_ERR_IO. */
 enum pd_err cuda_fail(struct pd_why *why, cudaError_t error, const char *what);

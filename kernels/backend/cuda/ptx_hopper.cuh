@@ -105,29 +105,67 @@ __device__ __forceinline__ void pk_barrier_expect(uint64_t *bar, uint32_t bytes)
         "r"(bytes)
         : "memory");
 }
+/* Whether the phase of this parity is over; the hardware may wait a while before it says no. */
+__device__ __forceinline__ bool pk_barrier_try(uint64_t *bar, uint32_t parity)
+{
+    uint32_t over;
+
+    asm volatile("{\n"
+                 ".reg .pred p;\n"
+                 "mbarrier.try_wait.parity.acquire.cta.shared::cta.b64 p, [%1], %2;\n"
+                 "selp.u32 %0, 1, 0, p;\n"
+                 "}\n"
+                 : "=r"(over)
+                 : "r"(pk_shared_address(bar)), "r"(parity)
+                 : "memory");
+    return over;
+}
+__device__ __forceinline__ bool pk_barrier_try_cluster(uint64_t *bar, uint32_t parity)
+{
+    uint32_t over;
+
+    asm volatile("{\n"
+                 ".reg .pred p;\n"
+                 "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n"
+                 "selp.u32 %0, 1, 0, p;\n"
+                 "}\n"
+                 : "=r"(over)
+                 : "r"(pk_shared_address(bar)), "r"(parity)
+                 : "memory");
+    return over;
+}
+/* With POLYD_CUDA_SPIN_LIMIT (a build option, on in tests/gpu/run) a wait that has taken so many clocks says where it
+ * stands and ends the kernel: a barrier that nobody completes then costs seconds and leaves a trace. */
+#ifdef POLYD_CUDA_SPIN_LIMIT
+static __device__ __noinline__ void pk_barrier_stuck(uint32_t at, uint32_t parity)
+{
+    printf("a wait at the barrier in shared memory 0x%x, parity %u, has no end: block %d of %d, warp %d, "
+           "lane %d\n",
+           at, parity, (int)blockIdx.x, (int)gridDim.x, (int)threadIdx.x / 32, (int)threadIdx.x % 32);
+    __trap();
+}
+#define PK_BARRIER_WAIT(try_it)                                                                              \
+    do {                                                                                                     \
+        const long long began = clock64();                                                                   \
+                                                                                                             \
+        while (!(try_it))                                                                                    \
+            if (clock64() - began > (POLYD_CUDA_SPIN_LIMIT))                                                 \
+                pk_barrier_stuck(pk_shared_address(bar), parity);                                            \
+    } while (0)
+#else
+#define PK_BARRIER_WAIT(try_it)                                                                              \
+    while (!(try_it)) {                                                                                      \
+    }
+#endif
 /* Waits until the phase of this parity is over. Of a new barrier, phase 0 runs: parity 1 is over. */
 __device__ __forceinline__ void pk_barrier_wait(uint64_t *bar, uint32_t parity)
 {
-    asm volatile("{\n"
-                 ".reg .pred p;\n"
-                 "again:\n"
-                 "mbarrier.try_wait.parity.acquire.cta.shared::cta.b64 p, [%0], %1;\n"
-                 "@!p bra again;\n"
-                 "}\n" ::"r"(pk_shared_address(bar)),
-                 "r"(parity)
-                 : "memory");
+    PK_BARRIER_WAIT(pk_barrier_try(bar, parity));
 }
 /* The same of a barrier at which other blocks of the cluster arrive. */
 __device__ __forceinline__ void pk_barrier_wait_cluster(uint64_t *bar, uint32_t parity)
 {
-    asm volatile("{\n"
-                 ".reg .pred p;\n"
-                 "again:\n"
-                 "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%0], %1;\n"
-                 "@!p bra again;\n"
-                 "}\n" ::"r"(pk_shared_address(bar)),
-                 "r"(parity)
-                 : "memory");
+    PK_BARRIER_WAIT(pk_barrier_try_cluster(bar, parity));
 }
 /* Of `threads` threads, a multiple of 32; id 1 .. 15. */
 __device__ __forceinline__ void pk_named_barrier(int id, int threads)

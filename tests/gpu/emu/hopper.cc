@@ -37,7 +37,7 @@
  * tiles and their swizzle count on it.
  * 7. A copy to several blocks of a cluster writes the same offsets in each and counts on the barrier at the
  * same offset in each; its bytes may be counted before that block's own thread has said how many it expects.
- * 8. setmaxnreg: 24 + 3 x 160 and 24 + 2 x 240 registers of the 512 that four warps of an SM's quarter share;
+ * 8. setmaxnreg: 32 + 3 x 160 and 32 + 2 x 240 registers of the 512 that four warps of an SM's quarter share;
  * a warpgroup waits for registers that another gives up. Not emulated. */
 #include "hopper.h"
 

@@ -309,7 +309,7 @@ extern "C" bool cuda_attention_supports(const struct pk_backend *b, const struct
  * read. */
 bool att_is_hopper(const struct pk_backend *b, const struct pk_call *c)
 {
-    return !c->attr->attention.has_length && cuda_attention_hopper_supports(b, c);
+    return cuda_attention_hopper_supports(b, c);
 }
 
 static size_t square_workspace(const struct pk_backend *b, const struct pk_call *c)

@@ -2,7 +2,7 @@
  *
  * The entries of the table are those of attention.cu, bwd.cu, stats.cu and
  * state.cu (cuda.h declares them). ATTENTION and ATTENTION_BWD are handed to hopper*.cu
- * where cuda_attention_hopper_supports says so and no length is given; everything else runs here, on any
+ * where cuda_attention_hopper_supports says so; everything else runs here, on any
  * device from sm 80 on: tiles of mma.sync for bf16, and for f32 where b->math is TF32; sums of products in
  * f32 for the rest.
  *

@@ -65,7 +65,7 @@ bool hopper_job_of(const struct pk_call *c, struct hopper_job *ret)
     else
         return false;
     j.homogeneous = kind != PK_KIND_ALONE;
-    if (a->form == PK_FORM_LINEAR || (a->has_rng && a->dropout > 0.0))
+    if (a->form == PK_FORM_LINEAR || a->has_length || (a->has_rng && a->dropout > 0.0))
         return false;
     j.batch = (int)batch;
     j.heads = (int)heads;
@@ -105,12 +105,6 @@ bool hopper_job_of(const struct pk_call *c, struct hopper_job *ret)
         j.mask_k = v->stride[windows ? 2 : 1];
         j.windows = windows ? (int)v->shape.dim[0] : 0;
     }
-    if (a->has_length) {
-        const struct pk_view *v = input(c, at++);
-
-        j.length = (const int32_t *)v->data;
-        j.length_step = v->shape.dim[0] == 1 ? 0 : v->stride[0];
-    }
     at += a->has_rng;
     if (backward && a->has_bias && (nq > HOPPER_BIASED || nk > HOPPER_BIASED))
         return false;
@@ -130,8 +124,7 @@ bool hopper_job_of(const struct pk_call *c, struct hopper_job *ret)
 struct hopper_rows hopper_rows_of(const struct pk_call *c, const struct hopper_job *j, int which)
 {
     const struct pk_attention_attr *a = &c->attr->attention;
-    const int after =
-        (a->packed ? 1 : 3) + a->has_scale + a->has_bias + a->has_mask + a->has_length + a->has_rng;
+    const int after = (a->packed ? 1 : 3) + a->has_scale + a->has_bias + a->has_mask + a->has_rng;
     const int64_t h = j->heads, d = j->d, n = which == 4 ? j->nq : j->nk;
     const struct pk_view *v;
 
@@ -219,7 +212,7 @@ extern "C" bool cuda_attention_hopper_supports(const struct pk_backend *b, const
     if (!strstr(POLYD_CUDA_ARCHS, "90a"))
         return false;
 #endif
-    return (!b || b->sm == 90) && (c->op == PK_OP_ATTENTION || c->op == PK_OP_ATTENTION_BWD) &&
+    return (!b || (b->sm == 90 && b->hopper)) && (c->op == PK_OP_ATTENTION || c->op == PK_OP_ATTENTION_BWD) &&
            hopper_job_of(c, &j);
 }
 

@@ -10,6 +10,7 @@
 
 #include "kernels/backend/cuda/attention/attention.h"
 #include "kernels/backend/cuda/attention/hopper_phi.cuh"
+#include "kernels/backend/cuda/attention/hopper_schedule.h"
 #include "kernels/backend/cuda/ptx_hopper.cuh"
 
 /* Longest side of a bias whose gradient is made here: its sums, one for each block, take a MiB at 512. */
@@ -38,9 +39,7 @@ struct hopper_job {
     const uint8_t
         *mask; /* NULL, or key j of batch b at b mask_b + j mask_k; windows: row b % windows, query */
     int64_t mask_b, mask_q, mask_k;
-    int windows;           /* 0: a mask of keys */
-    const int32_t *length; /* NULL, or at b length_step */
-    int64_t length_step;
+    int windows; /* 0: a mask of keys */
 };
 
 /* Host: fills in the job but for pointers that are NULL in the views. False: not for these kernels. */
@@ -66,21 +65,6 @@ static inline int hopper_multiprocessors(const struct pk_backend *b)
 
 /* ---- who sees whom ---- */
 
-/* Causal: query i sees keys j <= i + shift. */
-__device__ __forceinline__ int hopper_shift(const struct hopper_job &j, int b)
-{
-    return (j.length ? j.length[b * j.length_step] : j.nk) - j.nq;
-}
-/* Keys before the first that `length` masks. */
-__device__ __forceinline__ int hopper_keys(const struct hopper_job &j, int b)
-{
-    return j.length ? max(0, min(j.nk, (int)j.length[b * j.length_step])) : j.nk;
-}
-/* The keys that rows before `row_end` see. */
-__device__ __forceinline__ int hopper_end(const struct hopper_job &j, int keys, int shift, int row_end)
-{
-    return j.causal ? max(0, min(keys, min(row_end, j.nq) + shift)) : keys;
-}
 __device__ __forceinline__ const uint8_t *hopper_mask(const struct hopper_job &j, int b)
 {
     return j.mask + (j.windows ? b % j.windows : b) * j.mask_b;
@@ -149,6 +133,25 @@ __device__ __forceinline__ float hopper_row_factor(const struct hopper_job &j, i
 __device__ __forceinline__ float hopper_scale(const struct hopper_job &j, int h)
 {
     return j.scale * (j.learned ? j.learned[h * j.learned_step] : 1.0f);
+}
+
+/* Rows row .. row + 63 of a tile as left operand. */
+template <int columns>
+__device__ __forceinline__ void hopper_hold(uint32_t (&a)[columns / 4], const unsigned char *tile, int row)
+{
+    const int lane = threadIdx.x % PK_WARP;
+
+    static_assert(columns == 64, "one block of columns, rows of 128 bytes");
+    row += threadIdx.x % 128 / PK_WARP * 16 + lane % 16;
+#pragma unroll
+    for (int c = 0; c < columns; c += 16) {
+        uint32_t r[4];
+
+        pk_ldmatrix(r, tile + row * 128 + ((c / 8 + lane / 16) ^ (row % 8)) * 16);
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            a[c / 4 + i] = r[i];
+    }
 }
 
 /* ---- results ---- */

@@ -39,7 +39,7 @@
  *       64      2   32 S + 32 dP + 64 dK, dV + 32 K, V + 32 P, G of 232  224 KiB    d <= 64
  *       64      1   the same without K, V of 255                         80 KiB     up to 64 queries and keys
  *       32      1   32 + 32 + 32 + 32 of 168, two blocks an SM           48 KiB     d <= 32 (+ 34 for runs)
- *      128      2   32 + 32 + 128 + 32 of 240 (108 bytes spilled)        224 KiB    d <= 128
+ *      128      2   32 + 32 + 128 + 32 of 240 (12 bytes spilled)        224 KiB    d <= 128
  *
  * Limits of a tile of 64 x 128 at d = 64: tensor 5 x 256 = 1280 clocks; shared memory 1024 (S and dP 256, dV
  * and dK 256, dQ 256, dS 128, arriving Q and dY 128); FP32 about 6 of 20 slots a score for x^3. From L2 16
@@ -58,13 +58,13 @@
 
 /* ---- before and after ---- */
 
-/* n^-row_power of every row. Grid: (rows, batches). */
+/* n^-row_power of every row. */
 static __global__ void backward_factors(const __grid_constant__ struct hopper_job j, float *to, int step)
 {
-    const int row = blockIdx.x * blockDim.x + threadIdx.x, b = blockIdx.y;
+    const int row = blockIdx.x * blockDim.x + threadIdx.x;
 
     if (row < step)
-        to[b * step + row] = hopper_row_factor(j, row, hopper_shift(j, b));
+        to[row] = hopper_row_factor(j, row, j.nk - j.nq);
 }
 
 /* dscale: block i sums (b, h) for head i, or all where there is one scale; in an order that the shape fixes.
@@ -89,10 +89,10 @@ static __global__ void backward_dscale(const float *part, int batch, int heads, 
         to[blockIdx.x] = (float)(sums[0] * (double)factor);
 }
 
-void hopper_bwd_factors(struct pk_backend *b, const struct hopper_job *j, bool each, int step, float *to)
+void hopper_bwd_factors(struct pk_backend *b, const struct hopper_job *j, int step, float *to)
 {
-    PK_LAUNCH(backward_factors, dim3((unsigned)cuda_div_up(step, 128), each ? (unsigned)j->batch : 1u),
-              dim3(128), 0, b->stream, *j, to, step);
+    PK_LAUNCH(backward_factors, dim3((unsigned)cuda_div_up(step, 128)), dim3(128), 0, b->stream, *j, to,
+              step);
 }
 
 void hopper_bwd_dscale(struct pk_backend *b, const struct hopper_job *j, int cluster, bool each,

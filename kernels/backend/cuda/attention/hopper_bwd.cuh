@@ -55,8 +55,7 @@ struct backward_args {
     float *dkv_part;    /* (blocks, kept_tiles, columns / 4, consumers, 4), where there are several chunks */
     float *dscale_part; /* (cluster, B, H), or NULL */
     float *dbias_part;  /* (units, q_tiles, k_tiles, 8, consumers, 4), or NULL */
-    const float *factors; /* (1 or B, factors_step), or NULL */
-    int factors_step, factors_batch;
+    const float *factors; /* n^-row_power of each row, or NULL */
 };
 
 /* Blocks that share a unit, and this one's number among them. */
@@ -72,7 +71,7 @@ template <int columns, int groups> __device__ __forceinline__ int backward_rank(
 
 /* One (batch, head). */
 struct backward_pair {
-    int b, h, keys, shift, k_tiles;
+    int b, h, shift, k_tiles;
 };
 
 template <int keys>
@@ -82,9 +81,8 @@ __device__ __forceinline__ struct backward_pair backward_pair_of(const struct ba
 
     x.b = b;
     x.h = u % a.job.heads;
-    x.shift = hopper_shift(a.job, b);
-    x.keys = hopper_keys(a.job, b);
-    x.k_tiles = (hopper_end(a.job, x.keys, x.shift, a.job.nq) + keys - 1) / keys;
+    x.shift = a.job.nk - a.job.nq;
+    x.k_tiles = hopper_unit_tiles(a.job.causal, a.job.nq, a.job.nk, a.job.nq, keys);
     return x;
 }
 /* The batches of a unit's run, from .. to its end: the first runs have one more. */
@@ -129,7 +127,7 @@ __device__ __forceinline__ void backward_bits(const struct hopper_job &j, const 
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         const int k = key + 8 * r;
-        const bool shown = k < x.keys && (!mask || j.windows || mask[k * j.mask_k]);
+        const bool shown = k < j.nk && (!mask || j.windows || mask[k * j.mask_k]);
 
 #pragma unroll
         for (int i = 0; i < queries / 32; i++) {
@@ -234,7 +232,7 @@ template <int groups> __device__ __forceinline__ bool backward_owns_bias(const s
 }
 template <int groups> __device__ __forceinline__ bool backward_owns_bits(const struct backward_args &a)
 {
-    return groups == 1 && a.whole && a.job.windows && !a.job.length;
+    return groups == 1 && a.whole && a.job.windows;
 }
 
 /* From the scores s and dP of a tile: P to p, G to s. */
@@ -245,11 +243,10 @@ __device__ __forceinline__ void backward_phi(const struct backward_args &a, cons
                                              const unsigned char *shared)
 {
     using shape = backward_shape<columns, groups>;
-    constexpr int queries = shape::queries, keys = shape::keys;
+    constexpr int queries = shape::queries;
     const struct hopper_job &j = a.job;
     const int t = threadIdx.x % 4;
-    const bool masked =
-        j.mask || (x.keys < j.nk && k0 + keys > x.keys) || (j.causal && k0 + first + 63 > q0 + x.shift);
+    const bool masked = j.mask || (j.causal && k0 + first + 63 > q0 + x.shift);
     float tau = j.tau, add = j.add;
     uint32_t bits[2][queries / 32];
 
@@ -293,19 +290,22 @@ __device__ __forceinline__ void backward_phi(const struct backward_args &a, cons
         hopper_keep(d, bits);
     }
     if (a.factors) { /* of dY's rows: dP here, P (for dV) below */
-        const float *f =
-            a.factors + (a.factors_batch ? hopper_batch_at(j, number) * a.factors_step : 0) + q0 + 2 * t;
+        const float *f = a.factors + q0 + 2 * t;
 
 #pragma unroll
         for (int i = 0; i < queries / 2; i++)
             d[i] *= __ldg(f + i / 4 * 8 + i % 2);
     }
-    hopper_phi_both(j.phi, s, d, p, tau, add, dscale);
+    /* One of four FP32 operations of an element, in one chain: only where it is asked for. Two of this code are too
+     * many for the registers of heads of 32. */
+    if (columns == 32 || a.dscale_part)
+        hopper_phi_both<true>(j.phi, s, d, p, tau, add, dscale);
+    else
+        hopper_phi_both<false>(j.phi, s, d, p, tau, add, dscale);
     if (masked && !j.homogeneous) /* phi(0) may not be 0 */
         hopper_keep_pairs(p, bits);
     if (a.factors) {
-        const float *f =
-            a.factors + (a.factors_batch ? hopper_batch_at(j, number) * a.factors_step : 0) + q0 + 2 * t;
+        const float *f = a.factors + q0 + 2 * t;
 
 #pragma unroll
         for (int i = 0; i < queries / 4; i++)
@@ -316,8 +316,8 @@ __device__ __forceinline__ void backward_phi(const struct backward_args &a, cons
 
 /* ---- hosts ---- */
 
-/* n^-row_power of `step` rows of the first batch, or of each. */
-void hopper_bwd_factors(struct pk_backend *b, const struct hopper_job *j, bool each, int step, float *to);
+/* n^-row_power of `step` rows. */
+void hopper_bwd_factors(struct pk_backend *b, const struct hopper_job *j, int step, float *to);
 /* The learned scale's gradient, one or one for each head, from those of all (cluster, b, h). */
 void hopper_bwd_dscale(struct pk_backend *b, const struct hopper_job *j, int cluster, bool each,
                        const float *part, float *to);

@@ -98,25 +98,6 @@ __device__ __forceinline__ void backward_scores(float (&s)[n / 2], uint32_t (&a)
                            pk_tile<columns>::by_rows(b, n, 0, c), c > 0);
     pk_wgmma_commit();
 }
-/* Rows row .. row + 63 of a tile as left operand. */
-template <int columns>
-__device__ __forceinline__ void backward_hold(uint32_t (&a)[columns / 4], const unsigned char *tile, int row)
-{
-    const int lane = threadIdx.x % PK_WARP;
-
-    static_assert(columns == 64, "one block of columns, rows of 128 bytes");
-    row += threadIdx.x % 128 / PK_WARP * 16 + lane % 16;
-#pragma unroll
-    for (int c = 0; c < columns; c += 16) {
-        uint32_t r[4];
-
-        pk_ldmatrix(r, tile + row * 128 + ((c / 8 + lane / 16) ^ (row % 8)) * 16);
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            a[c / 4 + i] = r[i];
-    }
-}
-
 /* d += p' b: p (queries of the columns, 64 keys) in registers, b a tile of queries. */
 template <int columns, int queries>
 __device__ __forceinline__ void backward_add(float (&d)[columns / 2], uint32_t (&p)[queries / 4], uint32_t b)
@@ -342,9 +323,9 @@ __device__ __forceinline__ void backward_compute(const struct backward_args &a, 
                     if constexpr (shape::held) {
                         const unsigned char *k_tile = shared + k_stage * 2 * shape::k_bytes;
 
-                        backward_hold<columns>(k_held, k_tile, 64 * w);
+                        hopper_hold<columns>(k_held, k_tile, 64 * w);
                         pk_wgmma_hold(k_held);
-                        backward_hold<columns>(v_held, k_tile + shape::k_bytes, 64 * w);
+                        hopper_hold<columns>(v_held, k_tile + shape::k_bytes, 64 * w);
                         pk_wgmma_hold(v_held);
                     }
                     for (int qt = first; qt < c1; qt++, qn++) {

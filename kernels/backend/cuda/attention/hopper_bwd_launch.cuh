@@ -90,8 +90,7 @@ static struct backward_plan backward_plan_of(const struct pk_backend *b, const s
                                          columns * 4 * shape::consumers);
     p.dscale =
         backward_room(&at, a->has_scale ? (size_t)p.cluster * (size_t)j->batch * (size_t)j->heads * 4 : 0);
-    p.factors = backward_room(
-        &at, a->row_power != 0.0 ? (size_t)(a->has_length ? j->batch : 1) * (size_t)p.factors_step * 4 : 0);
+    p.factors = backward_room(&at, a->row_power != 0.0 ? (size_t)p.factors_step * 4 : 0);
     p.dbias = at;
     if (a->has_bias)
         backward_room(&at, (size_t)p.units * (size_t)p.q_tiles * (size_t)p.k_tiles * shape::queries * 2 *
@@ -111,9 +110,14 @@ static enum pd_err backward_launch(struct pk_backend *b, const struct pk_call *c
     int out = attr->packed ? 1 : 3;
     struct backward_args a = {};
     CUtensorMap maps[4];
+    const int beside = cuda_ranks_multiprocessors(b), room = hopper_multiprocessors(b) - beside;
+    int grid = p.grid;
     size_t shared;
     enum pd_err err;
 
+    /* Fewer blocks take the same units in the same order; who takes which changes no sum. */
+    if (beside > 0 && room >= p.cluster && grid > room * shape::resident)
+        grid = room * shape::resident / p.cluster * p.cluster;
     for (int i = 0; i < 4; i++) {
         const bool of_queries = i == 0 || i == 3;
         const struct hopper_rows r = hopper_rows_of(c, j, i);
@@ -149,19 +153,17 @@ static enum pd_err backward_launch(struct pk_backend *b, const struct pk_call *c
     }
     if (attr->row_power != 0.0) {
         a.factors = (const float *)(work + p.factors);
-        a.factors_step = p.factors_step;
-        a.factors_batch = attr->has_length;
-        hopper_bwd_factors(b, j, attr->has_length, p.factors_step, (float *)(work + p.factors));
+        hopper_bwd_factors(b, j, p.factors_step, (float *)(work + p.factors));
     }
     shared = p.whole ? shape::shared_whole : shape::shared;
     err = hopper_allow((const void *)backward<columns, groups>, shared, why);
     if (err != PD_OK)
         return err;
     if (p.cluster == 1)
-        PK_LAUNCH((backward<columns, groups>), dim3((unsigned)p.grid), dim3(shape::threads), shared,
-                  b->stream, maps[0], maps[1], maps[2], maps[3], a);
+        PK_LAUNCH((backward<columns, groups>), dim3((unsigned)grid), dim3(shape::threads), shared, b->stream,
+                  maps[0], maps[1], maps[2], maps[3], a);
     else
-        PK_LAUNCH_CLUSTER((backward<columns, groups>), (unsigned)p.cluster, dim3((unsigned)p.grid),
+        PK_LAUNCH_CLUSTER((backward<columns, groups>), (unsigned)p.cluster, dim3((unsigned)grid),
                           dim3(shape::threads), shared, b->stream, maps[0], maps[1], maps[2], maps[3], a);
     if (attr->has_scale) {
         hopper_bwd_dscale(b, j, p.cluster, c->out[out].shape.dim[0] > 1, a.dscale_part,

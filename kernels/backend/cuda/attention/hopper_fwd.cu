@@ -4,11 +4,13 @@
  *
  * Division. A unit is 64 queries for each of `groups` warpgroups of one (batch, head); where all keys of a
  * head fit into the ring ("together", up to 448 or 512 keys) a unit is the whole head and its keys are loaded
- * once. Blocks are as many as the device holds and take units in turn; loads run ahead across units. One
- * thread of a further warp(group) loads: Q into two buffers, K and V tiles into a ring of `stages`, by bulk
- * tensor copies from wherever the tensors lie (packed or not), each counted by an mbarrier; every computing
- * warp gives a stage back. What lies beyond the last key or query is loaded as zeros: v is 0 there, so phi(0)
- * does not matter.
+ * once. Blocks are as many as the device holds; each takes the next unit from a counter in device memory when
+ * its loads have room (hopper_schedule.h says in which order), so that causal units, whose lengths differ, and
+ * blocks that wait for a multiprocessor (NCCL may hold some) leave nobody idle. A unit's result has one owner and
+ * one order of sums whoever takes it. Loads run ahead across units. One thread of a further warp(group) loads:
+ * the unit's number and Q into two buffers, K and V tiles into a ring of `stages`, by bulk tensor copies from
+ * wherever the tensors lie (packed or not), each counted by an mbarrier; every computing warp gives a stage
+ * back. What lies beyond the last key or query is loaded as zeros: v is 0 there, so phi(0) does not matter.
  *
  * Windows with a bias or masks (one tile of queries and keys) are taken in runs of one head by each block,
  * the same window of all images in turn: the bias of the head and the visible pairs of the window stay in
@@ -21,9 +23,8 @@
  * degree is switched on once a tile. Masks cost only where a tile needs them.
  *
  *  columns keys groups stages   registers of a tile         shared     chosen for
- *       64  112      3      4   56 S + 28 P + 32 O of 160   160 KiB    more than 512 keys
- *       64   96      3      4   48 + 24 + 32 of 160         144 KiB    the same, if it pads at least 2 % less
- *                                                                      (1024 keys: 3 % instead of 9)
+ *       64   96      3      4   48 S + 24 P + 32 O + 16 Q   144 KiB    more than 512 keys
+ *                               of 160
  *       64  128      2      4   64 + 32 + 32 of 240         160 KiB    up to 512 keys: of these two the one
  *       64  112      2      4   56 + 28 + 32 of 240         144 KiB    that pads less
  *       64   64      1      2   three blocks an SM           48 KiB    up to 64 queries (+ 18 for runs)
@@ -31,15 +32,16 @@
  *       32  128      2      4   64 + 32 + 16 of 240          80 KiB
  *      128  128      2      2   64 + 32 + 64 of 240         192 KiB    heads of 72 .. 128
  *
- * Tried and left: 128 keys with three warpgroups (no padding at 1024) spills 128 bytes of 160 registers.
+ * Tried and left: 128 keys with three warpgroups (no padding at 1024) spills 128 bytes of 160 registers, 112
+ * keys with Q in registers 228.
  *
- * Limits of a tile of 64 x 112 at d = 64, 4096 FLOP a clock and SM: tensor 224 + 224 clocks, 16 scores a
- * clock; shared memory reads 176 + 112 clocks of those 448; x^3 takes 2 products and half a conversion
- * (counted as 1) of the 8 FP32 slots there are for a score; a sigmoid's tanh fills the MUFU (16 a clock)
- * exactly. From L2: 28 KiB each 1344 clocks and SM with three warpgroups = 21 bytes a clock (32 with two:
- * hence the choice above; about 24 is assumed of the device). Slots: of the 1344 clocks of three warpgroups'
- * tiles one has 896 for what the tensor cores do not do of its own: phi about 200, waits and conversions
- * about 100. So a product is always queued, as far as counting shows.
+ * Limits of a tile of 64 x 96 at d = 64, 4096 FLOP a clock and SM: tensor 192 + 192 clocks, 16 scores a
+ * clock; Q stays in registers through a unit, so shared memory is read for 96 + 96 of those 384 clocks; x^3
+ * takes 2 products and half a conversion (counted as 1) of the 8 FP32 slots there are for a score; a sigmoid's
+ * tanh fills the MUFU (16 a clock) exactly. From L2: 24 KiB each 1152 clocks and SM with three warpgroups = 21
+ * bytes a clock (32 with two: hence the choice above; about 24 is assumed of the device). Slots: of the 1152
+ * clocks of three warpgroups' tiles one has 768 for what the tensor cores do not do of its own: phi about 180,
+ * waits and conversions about 90. So a product is always queued, as far as counting shows.
  *
  * Windows, N = 49, d = 32: 12.3 KiB of q, k, v and y a window and head are 675 clocks of memory; three blocks
  * an SM have 2000 for a chain of about 1100. Bias and mask (9.6 and 2.4 KiB, by single words and bytes) were
@@ -60,7 +62,10 @@ template <int columns, int keys, int groups, int stages> struct forward_shape {
     static constexpr int k_at = 2 * groups * q_bytes;
     static constexpr int v_at = k_at + stages * k_bytes;
     static constexpr int barriers_at = v_at + stages * k_bytes;
-    static constexpr int shared = barriers_at + (4 + 4 * stages) * 8;
+    static constexpr int units_at = barriers_at + (4 + 4 * stages) * 8; /* the unit of each buffer of Q */
+    static constexpr int shared = units_at + 8;
+    /* Q of a unit in registers: S then reads half as much of shared memory. */
+    static constexpr bool held = groups == 3;
     /* Blocks of one warpgroup that see a whole head at once keep its bias and who sees whom, each thread its
      * own. */
     static constexpr int bias_at = (shared + 15) / 16 * 16, bits_at = bias_at + keys / 2 * 4 * 128;
@@ -74,15 +79,16 @@ struct forward_barriers {
 struct forward_args {
     struct hopper_job job;
     struct hopper_rows y;
-    int units;     /* (batch, head, passes of this unit) */
-    int passes;    /* of 64 * groups queries each */
-    bool together; /* one unit holds all passes of its head: keys stay in shared memory */
+    int units;         /* (batch, head, passes of this unit) */
+    int passes;        /* of 64 * groups queries each */
+    bool together;     /* one unit holds all passes of its head: keys stay in shared memory */
+    unsigned *counter; /* of units taken beyond the first of each block: 0 before and after the launch */
     /* Where > 0: block i takes head i % heads of a run of batches, run i / heads; runs before `longer` have
      * run + 1. */
     int run, longer;
 };
 
-/* The units of a block: from, to, and how far apart. */
+/* The units of a block: its first, and the one after u; -1 behind the last. */
 __device__ __forceinline__ int forward_run(const struct forward_args &a, int n)
 {
     return (n * a.run + min(n, a.longer)) * a.job.heads;
@@ -93,13 +99,14 @@ __device__ __forceinline__ int forward_begin(const struct forward_args &a)
 
     return a.run ? forward_run(a, block / heads) + block % heads : block;
 }
-__device__ __forceinline__ int forward_end(const struct forward_args &a)
+__device__ __forceinline__ int forward_next(const struct forward_args &a, int u)
 {
-    return a.run ? forward_run(a, (int)blockIdx.x / a.job.heads + 1) : a.units;
-}
-__device__ __forceinline__ int forward_step(const struct forward_args &a)
-{
-    return a.run ? a.job.heads : (int)gridDim.x;
+    if (a.run) {
+        u += a.job.heads;
+        return u < forward_run(a, (int)blockIdx.x / a.job.heads + 1) ? u : -1;
+    }
+    u = hopper_unit_next((int)gridDim.x, (int)atomicInc(a.counter, (unsigned)a.units - 1u));
+    return u < a.units ? u : -1;
 }
 
 /* Whether a block keeps the bias of its head, and the visible pairs of a window. */
@@ -109,12 +116,12 @@ template <int groups> __device__ __forceinline__ bool forward_owns_bias(const st
 }
 template <int groups> __device__ __forceinline__ bool forward_owns_bits(const struct forward_args &a)
 {
-    return groups == 1 && a.run && a.job.windows && !a.job.length;
+    return groups == 1 && a.run && a.job.windows;
 }
 
 /* One unit: where it begins. */
 struct forward_unit {
-    int b, h, pass, pass_end, keys, shift, tiles;
+    int b, h, pass, pass_end, shift, tiles;
 };
 
 template <int keys, int rows>
@@ -122,19 +129,14 @@ __device__ __forceinline__ struct forward_unit forward_unit_of(const struct forw
 {
     struct forward_unit x;
 
-    if (a.together) {
-        x.pass = 0;
-        x.pass_end = a.passes;
-    } else {
-        x.pass = a.passes - 1 - u % a.passes; /* the longest of causal ones first */
-        x.pass_end = x.pass + 1;
-        u /= a.passes;
-    }
-    x.h = u % a.job.heads;
-    x.b = hopper_batch_at(a.job, u / a.job.heads);
-    x.shift = hopper_shift(a.job, x.b);
-    x.keys = hopper_keys(a.job, x.b);
-    x.tiles = (hopper_end(a.job, x.keys, x.shift, x.pass_end * rows) + keys - 1) / keys;
+    const int head = hopper_unit_head(u, a.passes, a.together);
+
+    x.pass = a.together ? 0 : hopper_unit_pass(u, a.passes);
+    x.pass_end = a.together ? a.passes : x.pass + 1;
+    x.h = head % a.job.heads;
+    x.b = hopper_batch_at(a.job, head / a.job.heads);
+    x.shift = a.job.nk - a.job.nq;
+    x.tiles = hopper_unit_tiles(a.job.causal, a.job.nq, a.job.nk, x.pass_end * rows, keys);
     return x;
 }
 
@@ -147,15 +149,18 @@ __device__ __forceinline__ void forward_load(const CUtensorMap &mq, const CUtens
 {
     using shape = forward_shape<columns, keys, groups, stages>;
     constexpr int width = pk_tile<columns>::width;
-    int n = 0, qn = 0;
+    volatile int *units = reinterpret_cast<int *>(shared + shape::units_at);
+    int n = 0, qn = 0, u = forward_begin(a);
 
-    for (int u = forward_begin(a); u < forward_end(a); u += forward_step(a)) {
+    for (;;) {
         const struct forward_unit x = forward_unit_of<keys, 64 * groups>(a, u);
+        const int next = forward_next(a, u); /* asked for early: the answer takes a while */
 
         for (int pass = x.pass; pass < x.pass_end; pass++, qn++) {
             const int buffer = qn % 2;
 
             pk_barrier_wait(&bar.q_empty[buffer], (qn / 2 & 1) ^ 1);
+            units[buffer] = u;
             pk_barrier_expect(&bar.q_full[buffer], groups * shape::q_bytes);
             for (int w = 0; w < groups; w++)
                 for (int c = 0; c < columns; c += width)
@@ -177,7 +182,13 @@ __device__ __forceinline__ void forward_load(const CUtensorMap &mq, const CUtens
                                  &bar.v_full[stage], c, t * keys, x.h, x.b);
             }
         }
+        u = next;
+        if (u < 0)
+            break;
     }
+    pk_barrier_wait(&bar.q_empty[qn % 2], (qn / 2 & 1) ^ 1);
+    units[qn % 2] = -1; /* the end: no copy comes with it */
+    pk_barrier_arrive(&bar.q_full[qn % 2]);
 }
 
 /* ---- a warpgroup that computes: 64 queries ---- */
@@ -208,7 +219,7 @@ __device__ __forceinline__ void forward_bits(const struct hopper_job &j, const s
 #pragma unroll
     for (int i = 0; i < (keys + 31) / 32; i++) {
         const int key = k0 + 32 * i + lane;
-        const bool shown = key < x.keys && (!mask || j.windows || mask[key * j.mask_k]);
+        const bool shown = key < j.nk && (!mask || j.windows || mask[key * j.mask_k]);
         const uint32_t common = __ballot_sync(PK_WARP_ALL, shown);
 
 #pragma unroll
@@ -329,6 +340,27 @@ __device__ __forceinline__ void forward_scores(float (&s)[keys / 2], uint32_t q,
     pk_wgmma_commit();
 }
 
+/* The same, q in registers. */
+template <int columns, int keys>
+__device__ __forceinline__ void forward_scores(float (&s)[keys / 2], uint32_t (&q)[columns / 4], uint32_t k)
+{
+#pragma unroll
+    for (int c = 0; c < columns; c += 16)
+        pk_wgmma<keys, false>(s, q[c / 4], q[c / 4 + 1], q[c / 4 + 2], q[c / 4 + 3],
+                              pk_tile<columns>::by_rows(k, keys, 0, c), c > 0);
+    pk_wgmma_commit();
+}
+
+template <int columns, int keys, bool in_registers, int n>
+__device__ __forceinline__ void forward_scores_of(float (&s)[keys / 2], uint32_t (&held)[n], uint32_t q,
+                                                  uint32_t k)
+{
+    if constexpr (in_registers)
+        forward_scores<columns, keys>(s, held, k);
+    else
+        forward_scores<columns, keys>(s, q, k);
+}
+
 template <int columns, int keys>
 __device__ __forceinline__ void forward_values(float (&o)[columns / 2], uint32_t (&p)[keys / 4], uint32_t v)
 {
@@ -356,14 +388,20 @@ __device__ __forceinline__ void forward_compute(const struct forward_args &a, in
     const int lane = threadIdx.x % PK_WARP;
     const uint32_t base = pk_shared_address(shared);
     constexpr int rows = 64 * groups;
+    const volatile int *units = reinterpret_cast<int *>(shared + shape::units_at);
     int n = 0, qn = 0;
     float s[keys / 2], o[columns / 2];
-    uint32_t p[keys / 4];
+    uint32_t p[keys / 4], held[shape::held ? columns / 4 : 1];
 
     if constexpr (groups == 1)
         if (forward_owns_bias<groups>(a))
             forward_own_bias<columns, keys, stages>(a, shared);
-    for (int u = forward_begin(a); u < forward_end(a); u += forward_step(a)) {
+    for (;;) {
+        pk_barrier_wait(&bar.q_full[qn % 2], qn / 2 & 1);
+        const int u = units[qn % 2];
+
+        if (u < 0)
+            break;
         const struct forward_unit x = forward_unit_of<keys, 64 * groups>(a, u);
 
         if constexpr (groups == 1)
@@ -372,24 +410,30 @@ __device__ __forceinline__ void forward_compute(const struct forward_args &a, in
         for (int pass = x.pass; pass < x.pass_end; pass++, qn++) {
             const int q0 = (pass * groups + w) * 64, buffer = qn % 2;
             const bool last = pass + 1 == x.pass_end;
-            const int end = q0 < j.nq ? hopper_end(j, x.keys, x.shift, q0 + 64) : 0;
-            const int tiles = (end + keys - 1) / keys;
+            const int tiles = q0 < j.nq ? hopper_unit_tiles(j.causal, j.nq, j.nk, q0 + 64, keys) : 0;
             /* Tiles from here on need a mask; rows of zeros beyond the last key need none. */
-            const int whole =
-                j.mask ? 0
-                       : min(j.causal ? max(0, q0 + x.shift + 1) : j.nk, x.keys < j.nk ? x.keys : INT32_MAX);
+            const int whole = j.mask ? 0 : j.causal ? max(0, q0 + x.shift + 1) : j.nk;
             const uint32_t q = base + (buffer * groups + w) * shape::q_bytes;
 
 #pragma unroll
             for (int i = 0; i < columns / 2; i++)
                 o[i] = 0.0f;
-            pk_barrier_wait(&bar.q_full[buffer], qn / 2 & 1);
+            if (pass > x.pass)
+                pk_barrier_wait(&bar.q_full[buffer], qn / 2 & 1);
+            if constexpr (shape::held) {
+                hopper_hold<columns>(held, shared + (buffer * groups + w) * shape::q_bytes, 0);
+                pk_wgmma_hold(held);
+                __syncwarp();
+                if (lane == 0)
+                    pk_barrier_arrive(&bar.q_empty[buffer]);
+            }
             if (tiles > 0) {
                 int stage = n % stages;
 
                 pk_barrier_wait(&bar.k_full[stage], n / stages & 1);
                 pk_wgmma_fence();
-                forward_scores<columns, keys>(s, q, base + shape::k_at + stage * shape::k_bytes);
+                forward_scores_of<columns, keys, shape::held>(s, held, q,
+                                                              base + shape::k_at + stage * shape::k_bytes);
                 pk_wgmma_wait<0>();
                 pk_wgmma_hold(s);
                 if (last && lane == 0)
@@ -402,7 +446,8 @@ __device__ __forceinline__ void forward_compute(const struct forward_args &a, in
                     pk_barrier_wait(&bar.k_full[next], (n + t) / stages & 1);
                     pk_wgmma_hold(p);
                     pk_wgmma_fence();
-                    forward_scores<columns, keys>(s, q, base + shape::k_at + next * shape::k_bytes);
+                    forward_scores_of<columns, keys, shape::held>(s, held, q,
+                                                                  base + shape::k_at + next * shape::k_bytes);
                     pk_barrier_wait(&bar.v_full[stage], (n + t - 1) / stages & 1);
                     pk_wgmma_fence();
                     forward_values<columns, keys>(o, p, base + shape::v_at + stage * shape::k_bytes);
@@ -420,7 +465,7 @@ __device__ __forceinline__ void forward_compute(const struct forward_args &a, in
                     forward_pack<keys>(s, p);
                     stage = next;
                 }
-                if (lane == 0)
+                if (!shape::held && lane == 0)
                     pk_barrier_arrive(&bar.q_empty[buffer]);
                 pk_barrier_wait(&bar.v_full[stage], (n + tiles - 1) / stages & 1);
                 pk_wgmma_hold(p);
@@ -430,7 +475,7 @@ __device__ __forceinline__ void forward_compute(const struct forward_args &a, in
                 pk_wgmma_hold(o);
                 if (last && lane == 0)
                     pk_barrier_arrive(&bar.v_empty[stage]);
-            } else {
+            } else if (!shape::held) {
                 __syncwarp();
                 if (lane == 0)
                     pk_barrier_arrive(&bar.q_empty[buffer]);
@@ -494,7 +539,7 @@ static __global__ void __launch_bounds__(forward_shape<columns, keys, groups, st
     __syncthreads();
     if (w == groups) {
         if constexpr (groups > 1)
-            pk_registers_fewer<24>();
+            pk_registers_fewer<32>();
         if (threadIdx.x == groups * 128) {
             pk_map_prefetch(&mq);
             pk_map_prefetch(&mk);
@@ -535,6 +580,7 @@ static enum pd_err forward_launch(struct pk_backend *b, const struct pk_call *c,
     a.passes = (j->nq + 64 * groups - 1) / (64 * groups);
     a.together = tiles <= stages;
     a.units = j->batch * j->heads * (a.together ? 1 : a.passes);
+    a.counter = b->units_taken;
     grid = hopper_multiprocessors(b) * shape::resident;
     if (groups == 1 && tiles == 1 && a.passes == 1 &&
         (j->bias || j->windows)) { /* a block for each run of one head */
@@ -576,18 +622,13 @@ extern "C" enum pd_err cuda_attention_hopper(struct pk_backend *b, const struct 
     case 32:
         return j.nq <= 64 ? forward_launch<32, 64, 1, 2>(b, c, &j, why)
                           : forward_launch<32, 128, 2, 4>(b, c, &j, why);
-    case 64: {
-        const bool narrow = padded(j.nk, 112) < padded(j.nk, 128);
-
+    case 64:
         if (j.nq <= 64)
             return forward_launch<64, 64, 1, 2>(b, c, &j, why);
-        if (j.nk > 512) /* tiles that pad less, by more than what larger ones save */
-            return padded(j.nk, 96) + j.nk / 50 < padded(j.nk, 112)
-                       ? forward_launch<64, 96, 3, 4>(b, c, &j, why)
-                       : forward_launch<64, 112, 3, 4>(b, c, &j, why);
-        return narrow ? forward_launch<64, 112, 2, 4>(b, c, &j, why)
-                      : forward_launch<64, 128, 2, 4>(b, c, &j, why);
-    }
+        if (j.nk > 512)
+            return forward_launch<64, 96, 3, 4>(b, c, &j, why);
+        return padded(j.nk, 112) < padded(j.nk, 128) ? forward_launch<64, 112, 2, 4>(b, c, &j, why)
+                                                     : forward_launch<64, 128, 2, 4>(b, c, &j, why);
     default:
         return forward_launch<128, 128, 2, 2>(b, c, &j, why);
     }

@@ -136,7 +136,7 @@ template <int n> __device__ __forceinline__ void hopper_phi(int phi, float (&s)[
 }
 
 /* From x (s) and dP (d) of one tile: P = phi(x), narrowed to pairs, goes to p; G = phi'(x) dP but for the
- * degree to s; the sum of P dP is added to `sum`. One pass, so that registers of d are given up on the way.
+ * degree to s; the sum of P dP is added to `sum` where `summed`. One pass, so that registers of d are given up on the way.
  */
 #define HOPPER_BOTH(setup, value, gradient)                                                                  \
     do {                                                                                                     \
@@ -149,14 +149,15 @@ template <int n> __device__ __forceinline__ void hopper_phi(int phi, float (&s)[
                 const float x = s[i + e], w = d[i + e];                                                      \
                 setup;                                                                                       \
                 f[e] = (value);                                                                              \
-                sum = fmaf(f[e], w, sum);                                                                    \
+                if constexpr (summed)                                                                        \
+                    sum = fmaf(f[e], w, sum);                                                                \
                 s[i + e] = (gradient);                                                                       \
             }                                                                                                \
             p[i / 2] = pk_pack(f[0], f[1]);                                                                  \
         }                                                                                                    \
     } while (0)
 
-template <int n>
+template <bool summed, int n>
 __device__ __forceinline__ void hopper_phi_both(int phi, float (&s)[n], const float (&d)[n],
                                                 uint32_t (&p)[n / 2], float tau, float add, float &sum)
 {

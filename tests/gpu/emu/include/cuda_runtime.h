@@ -390,6 +390,7 @@ PK_EMU_ATOMIC(atomicOr, old | x)
 PK_EMU_ATOMIC(atomicAnd, old &x)
 PK_EMU_ATOMIC(atomicXor, old ^ x)
 PK_EMU_ATOMIC(atomicExch, x)
+PK_EMU_ATOMIC(atomicInc, old >= x ? 0 : old + 1)
 #undef PK_EMU_ATOMIC
 template <typename T> static inline T atomicCAS(T *p, std::common_type_t<T> expected, std::common_type_t<T> x)
 {

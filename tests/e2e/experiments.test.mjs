@@ -122,6 +122,22 @@ describe('what experiments have shown', { skip: findChromium() === null && 'no C
         await browser.close(page);
     });
 
+    test('a click reaches its button though news come while it is pressed', async () => {
+        const page = await browser.open(`${url}/#/experiments`), button = page.getByRole('button', { name: 'Run it small: E18' });
+        await button.scrollIntoViewIfNeeded();
+        const { x, y, width, height } = await button.boundingBox();
+        await page.mouse.move(x + width / 2, y + height / 2);
+        await page.mouse.down();
+        const news = page.waitForResponse(reply => /experiments\/E11$/.test(reply.url()));
+        await host.post('/api/v1/runs', { name: 'own', experiment: 'pressed' });
+        await (await news).finished();
+        await page.evaluate(() => new Promise(done => { requestAnimationFrame(() => requestAnimationFrame(() => done(null))); }));
+        await page.mouse.up();
+        await page.getByRole('dialog').getByText('To be seen', { exact: false }).waitFor();
+        await page.getByText('Other labels (3)').waitFor();
+        await browser.close(page);
+    });
+
     for (const look of looks)
         test(`the page in ${look.name}`, async () => {
             await browser.inspect(url, look, [['experiments', '#/experiments', '.claim']]);

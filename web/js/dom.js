@@ -59,12 +59,41 @@ export function fill(el, ...children) {
     return el;
 }
 
+/** Is a button of the pointer down? An element that is replaced meanwhile never gets its click. @type {boolean | null} null: nobody listens yet */
+let pressed = null;
+/** What waits until the click has arrived. @type {Map<Element, () => void>} */
+const waiting = new Map();
+
+function watchPointer() {
+    pressed = false;
+    addEventListener('pointerdown', () => { pressed = true; }, true);
+    for (const kind of ['pointerup', 'pointercancel'])
+        addEventListener(kind, () => {
+            pressed = false;
+            // The click is dispatched before the next task.
+            setTimeout(() => {
+                const all = [...waiting];
+                waiting.clear();
+                for (const [el, draw] of all)
+                    redraw(el, draw);
+            });
+        }, true);
+}
+
 /**
- * Draws a part of the page anew; the keyboard stays on what it was on, known by its label or by where it leads.
+ * Draws a part of the page anew; the keyboard stays on what it was on, known by its label or by where it leads. While
+ * the pointer is pressed the last drawing waits, so that a click reaches what was under it.
  * @param {Element} el
  * @param {() => void} draw
  */
 export function redraw(el, draw) {
+    if (pressed === null)
+        watchPointer();
+    if (pressed) {
+        waiting.set(el, draw);
+        return;
+    }
+    waiting.delete(el);
     const at = el.contains(document.activeElement) ? document.activeElement : null;
     const name = ['aria-label', 'href'].find(attribute => at?.hasAttribute(attribute));
     const value = name && at?.getAttribute(name);

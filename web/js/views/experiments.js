@@ -56,7 +56,7 @@ export function experimentsView(context) {
     let shown = new Map();
     /** @type {Template[]} */
     let templates = [];
-    /** Which of the page's folds the reader has opened or closed. @type {Map<string, boolean>} */
+    /** Which of the page's folds are open. @type {Map<string, boolean>} */
     const folds = new Map();
 
     /** What has been seen of it. @param {Template} template */
@@ -144,15 +144,17 @@ export function experimentsView(context) {
     function draw() {
         const checks = templates.filter(t => t.name.startsWith('T'));
         const words = ['holds', 'fails', 'reported'].map(word => [word, checks.filter(t => shown.get(t.name)?.verdict === word).length]).filter(([, n]) => Number(n) > 0).map(([word, n]) => `${n} ${word}`);
-        redraw(place, () => fill(place, templates.filter(t => t.name.startsWith('E')).map(card), others(),
-            h('details', { class: 'card pad', data: { key: 'checks' } }, h('summary', null, h('b', null, `Statements of the theory (${checks.length})`), h('span', { class: 'muted small' }, words.length > 0 ? ` ${words.join(', ')}` : ' none examined yet')),
-                h('p', { class: 'muted' }, 'Each is examined in double precision, with three seeds. It holds if every criterion does for every seed.'),
-                h('div', { class: 'stack-l' }, checks.map(statement)))));
-        for (const fold of place.querySelectorAll('details')) {
-            const key = fold.dataset.key ?? '';
-            fold.open = folds.get(key) ?? fold.open;
-            fold.addEventListener('toggle', () => folds.set(key, fold.open));
-        }
+        redraw(place, () => {
+            // Read here: the event of a fold that was opened just now comes later than this drawing.
+            for (const fold of place.querySelectorAll('details'))
+                folds.set(fold.dataset.key ?? '', fold.open);
+            fill(place, templates.filter(t => t.name.startsWith('E')).map(card), others(),
+                h('details', { class: 'card pad', data: { key: 'checks' } }, h('summary', null, h('b', null, `Statements of the theory (${checks.length})`), h('span', { class: 'muted small' }, words.length > 0 ? ` ${words.join(', ')}` : ' none examined yet')),
+                    h('p', { class: 'muted' }, 'Each is examined in double precision, with three seeds. It holds if every criterion does for every seed.'),
+                    h('div', { class: 'stack-l' }, checks.map(statement))));
+            for (const fold of place.querySelectorAll('details'))
+                fold.open = folds.get(fold.dataset.key ?? '') ?? fold.open;
+        });
     }
 
     async function load() {

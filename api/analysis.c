@@ -560,12 +560,26 @@ static void panel_json(struct pd_buf *b, const struct group *g)
     api_json_close(b, '}');
 }
 
-/* One line through the panels that agree with `first` but for their size. */
-static enum pd_err slope_json(struct analysis *a, struct pd_buf *b, size_t first, struct pd_why *why)
+/* One line through the panels that agree with `first` but for their size; *ret_count of them, by their places. */
+static enum pd_err slope_fit(struct analysis *a, size_t first, size_t ret_panels[API_ANALYSIS_PANELS],
+                             size_t *ret_count, struct api_slope *ret, struct pd_why *why)
 {
     struct api_panel *panels[API_ANALYSIS_PANELS];
-    struct api_slope s;
     size_t count = 0;
+
+    for (size_t i = first; i < a->group_count; i++)
+        if (agree(a, &a->groups[first], &a->groups[i], -1)) {
+            ret_panels[count] = i;
+            panels[count++] = &a->groups[i].panel;
+        }
+    *ret_count = count;
+    return api_slope_fit(panels, count, ret, why);
+}
+
+static enum pd_err slope_json(struct analysis *a, struct pd_buf *b, size_t first, struct pd_why *why)
+{
+    size_t panels[API_ANALYSIS_PANELS], count;
+    struct api_slope s;
     json_t *values = json_object();
     enum pd_err err;
 
@@ -578,15 +592,12 @@ static enum pd_err slope_json(struct analysis *a, struct pd_buf *b, size_t first
     }
     json_text(b, "values", values);
     json_decref(values);
+    err = slope_fit(a, first, panels, &count, &s, why);
     api_json_key(b, "panels");
     api_json_open(b, '[');
-    for (size_t i = first; i < a->group_count; i++)
-        if (agree(a, &a->groups[first], &a->groups[i], -1)) {
-            panels[count++] = &a->groups[i].panel;
-            api_json_int(b, (int64_t)i);
-        }
+    for (size_t i = 0; i < count; i++)
+        api_json_int(b, (int64_t)panels[i]);
     api_json_close(b, ']');
-    err = api_slope_fit(panels, count, &s, why);
     if (err != PD_OK)
         return err;
     api_json_kv_int(b, "n", (int64_t)s.panels);
@@ -601,6 +612,17 @@ static enum pd_err slope_json(struct analysis *a, struct pd_buf *b, size_t first
     return PD_OK;
 }
 
+/* Is it the first group of a line? */
+static bool begins_line(const struct analysis *a, size_t i)
+{
+    for (size_t k = 0; k < i; k++)
+        if (agree(a, &a->groups[k], &a->groups[i], -1))
+            return false;
+    return true;
+}
+
+static const char no_sizes[] = "no two panels differ only in an axis that sets the number of tokens";
+
 static enum pd_err slopes_json(struct analysis *a, struct pd_buf *b, struct pd_why *why)
 {
     const bool sized = find_sizes(a);
@@ -608,17 +630,11 @@ static enum pd_err slopes_json(struct analysis *a, struct pd_buf *b, struct pd_w
 
     api_json_key(b, "slopes");
     api_json_open(b, '[');
-    for (size_t i = 0; sized && err == PD_OK && i < a->group_count; i++) {
-        bool seen = false;
-
-        for (size_t k = 0; !seen && k < i; k++)
-            seen = agree(a, &a->groups[k], &a->groups[i], -1);
-        if (!seen)
+    for (size_t i = 0; sized && err == PD_OK && i < a->group_count; i++)
+        if (begins_line(a, i))
             err = slope_json(a, b, i, why);
-    }
     api_json_close(b, ']');
-    api_json_kv_str(b, "slopes_why",
-                    sized ? NULL : "no two panels differ only in an axis that sets the number of tokens");
+    api_json_kv_str(b, "slopes_why", sized ? NULL : no_sizes);
     return err;
 }
 
@@ -699,20 +715,29 @@ static enum pd_err analyse(struct store *store, struct analysis *a, int64_t job,
     return err;
 }
 
+static struct analysis *analysis_new(const struct api_analysis_query *query, struct pd_why *why)
+{
+    struct analysis *a = calloc(1, sizeof *a);
+
+    if (!a)
+        return NULL;
+    a->query = query;
+    a->choice = query->choice;
+    a->point = -1;
+    a->why = why;
+    return a;
+}
+
 enum pd_err api_analysis_json(struct store *store, int64_t job, const struct api_analysis_query *query,
                               struct pd_buf *b, const char **ret_field, struct pd_why *why)
 {
-    struct analysis *a = calloc(1, sizeof *a);
+    struct analysis *a = analysis_new(query, why);
     enum pd_err err;
 
     if (ret_field)
         *ret_field = NULL;
     if (!a)
         return pd_fail(why, PD_ERR_NOMEM, "no memory for the analysis");
-    a->query = query;
-    a->choice = query->choice;
-    a->point = -1;
-    a->why = why;
     err = analyse(store, a, job, why);
     if (ret_field)
         *ret_field = a->field;
@@ -726,6 +751,29 @@ enum pd_err api_analysis_json(struct store *store, int64_t job, const struct api
         api_json_close(b, ']');
         err = slopes_json(a, b, why);
         api_json_close(b, '}');
+    }
+    analysis_free(a);
+    return err;
+}
+
+enum pd_err api_analysis_slope(struct store *store, int64_t job, const struct api_analysis_query *query,
+                               struct api_slope *ret, const char **ret_why, struct pd_why *why)
+{
+    struct analysis *a = analysis_new(query, why);
+    size_t panels[API_ANALYSIS_PANELS], count, lines = 0;
+    enum pd_err err =
+        a ? analyse(store, a, job, why) : pd_fail(why, PD_ERR_NOMEM, "no memory for the analysis");
+
+    *ret_why = NULL;
+    if (err == PD_OK && !find_sizes(a)) {
+        *ret_why = no_sizes;
+    } else if (err == PD_OK) {
+        for (size_t i = 0; i < a->group_count; i++)
+            lines += begins_line(a, i);
+        if (lines > 1)
+            *ret_why = "a changed sweep: its best values make more than one line";
+        else
+            err = slope_fit(a, 0, panels, &count, ret, why);
     }
     analysis_free(a);
     return err;

@@ -2,6 +2,7 @@
  * it. api/panel.h defines the statistics. */
 #pragma once
 
+#include "api/panel.h"
 #include "api/stats.h"
 #include "daemon/job/job.h"
 
@@ -30,3 +31,9 @@ struct api_analysis_query {
 PD_NODISCARD enum pd_err api_analysis_json(struct store *store, int64_t job,
                                            const struct api_analysis_query *query, struct pd_buf *b,
                                            const char **ret_field, struct pd_why *why);
+
+/* Of the same analysis the slope of the best values against the number of tokens alone; *ret_why (static; NULL: there is one) names why there is not one
+ * slope: no axis sets that number, or there are several lines. */
+PD_NODISCARD enum pd_err api_analysis_slope(struct store *store, int64_t job,
+                                            const struct api_analysis_query *query, struct api_slope *ret,
+                                            const char **ret_why, struct pd_why *why);

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "api/analysis.h"
 #include "api/json.h"
 #include "api/theory.h"
 #include "daemon/job/claim.h"
@@ -50,6 +51,9 @@ struct judged {
     size_t arm_count, count;
     int better; /* 1: more of the metric is; -1: less; 0: neither */
     struct api_stat difference;
+    struct api_slope slope;        /* where the claim is of one */
+    const char *slope_why;         /* there is none */
+    int64_t slope_job;             /* 0 = the submission has no such job */
     int64_t seeds[64], seed_count; /* whose differences count, diverged ones included */
     int64_t up, down;              /* differences that are infinite */
     int64_t diverged[2];           /* seeds that diverged in a place of the side */
@@ -214,16 +218,13 @@ static void add_seed(struct judged *j, int64_t seed)
         api_stat_add(&j->difference, d.x);
 }
 
-/* Where the interval lies. Seeds that diverged stretch it to infinity on their side. */
-static enum claim_verdict decide(const struct judged *j)
+/* Where the interval from `low` to `high` lies. */
+static enum claim_verdict decide(const struct job_claim *c, double low, double high)
 {
-    const struct api_stat *s = &j->difference;
-    const double half = s->n > 1 ? api_student(s->n - 1) * api_stat_sd(s) / sqrt((double)s->n) : 0;
-    const double low = j->down ? -INFINITY : s->n ? s->mean - half : INFINITY;
-    const double high = j->up ? INFINITY : s->n ? s->mean + half : -INFINITY, m = j->claim.margin;
+    const double m = c->margin;
     bool holds = false, fails = false;
 
-    switch (j->claim.is) {
+    switch (c->is) {
     case JOB_CLAIM_GREATER:
         holds = low > m;
         fails = high < m;
@@ -248,6 +249,21 @@ static enum claim_verdict decide(const struct judged *j)
         break;
     }
     return holds ? CLAIM_HOLDS : fails ? CLAIM_FAILS : CLAIM_UNDECIDED;
+}
+
+/* By Student's interval. Seeds that diverged stretch it to infinity on their side. */
+static enum claim_verdict decide_paired(const struct judged *j)
+{
+    const struct api_stat *s = &j->difference;
+    const double half = s->n > 1 ? api_student(s->n - 1) * api_stat_sd(s) / sqrt((double)s->n) : 0;
+
+    return decide(&j->claim,
+                  j->down ? -INFINITY
+                  : s->n  ? s->mean - half
+                          : INFINITY,
+                  j->up  ? INFINITY
+                  : s->n ? s->mean + half
+                         : -INFINITY);
 }
 
 static void conclude(struct judged *j)
@@ -276,12 +292,85 @@ static void conclude(struct judged *j)
     } else if (infinite && j->difference.n == 1) {
         snprintf(j->why, sizeof j->why, "%s", "only one seed did not diverge, and one gives no interval");
     } else {
-        j->verdict = decide(j);
+        j->verdict = decide_paired(j);
         if (infinite)
             snprintf(j->why, sizeof j->why,
                      "a run that diverged counts as worse than any finite value: %lld of the seeds",
                      (long long)infinite);
     }
+}
+
+/* Every planned run counts here, too. */
+static void count_runs(struct judged *j, const struct experiment_job *job)
+{
+    int64_t ended = 0;
+
+    for (size_t i = 0; i < job->row_count; i++) {
+        const struct api_tally *t = &job->rows[i].runs;
+
+        j->open += t->open;
+        j->without += t->failed + t->cancelled + t->lost;
+        j->diverged[0] += t->diverged;
+        ended += t->succeeded + t->diverged;
+    }
+    if (job->planned > (int64_t)job->run_count)
+        *(job_state_final(job->state) ? &j->without : &j->open) += job->planned - (int64_t)job->run_count;
+    for (size_t i = 0; i < job->run_count; i++) { /* its seeds, each once */
+        int64_t k = 0, n = j->seed_count < 64 ? j->seed_count : 64;
+
+        while (k < n && j->seeds[k] != job->runs[i].seed)
+            k++;
+        if (k == n && n < 64)
+            j->seeds[j->seed_count++] = job->runs[i].seed;
+    }
+    if (!ended)
+        j->seed_count = 0;
+}
+
+static enum pd_err judge_slope(struct judged *j, struct experiment *x, const struct experiment_set *set,
+                               struct pd_why *why)
+{
+    static const enum api_pick picks[] = {
+        [JOB_CLAIM_LAST] = API_PICK_LAST, [JOB_CLAIM_MIN] = API_PICK_MIN, [JOB_CLAIM_MAX] = API_PICK_MAX};
+    struct api_analysis_query *q = calloc(1, sizeof *q);
+    const struct api_slope *s = &j->slope;
+    enum pd_err err = PD_OK;
+
+    if (!q)
+        return pd_fail(why, PD_ERR_NOMEM, "no memory for the claims");
+    snprintf(q->choice.keys[q->choice.key_count++], sizeof q->choice.keys[0], "%s", j->claim.metric);
+    q->choice.pick = picks[j->claim.value];
+    snprintf(q->axis, sizeof q->axis, "%s", j->claim.slope_axis);
+    if (j->claim.slope_job >= set->count) {
+        j->slope_why = "the submission has no such job";
+    } else {
+        const struct experiment_job *job = &x->jobs[set->first + j->claim.slope_job];
+
+        j->slope_job = job->id;
+        count_runs(j, job);
+        err = api_analysis_slope(x->store, job->id, q, &j->slope, &j->slope_why, why);
+        if (err == PD_ERR_INVALID || err == PD_ERR_LIMIT) { /* a changed sweep */
+            j->slope_why = "its sweep does not have the axis, or is beyond what is analysed";
+            err = PD_OK;
+        }
+    }
+    free(q);
+    if (!j->slope_why)
+        j->slope_why = s->why;
+    j->verdict = CLAIM_UNDECIDED;
+    if (j->open || !j->seed_count) {
+        j->verdict = CLAIM_OPEN;
+        snprintf(j->why, sizeof j->why, "%s", j->open ? "runs of it have not ended" : "no run has a result");
+    } else if (j->without > 0) {
+        snprintf(j->why, sizeof j->why,
+                 "%lld of the runs have no result, and none may be left out afterwards",
+                 (long long)j->without);
+    } else if (j->slope_why || !s->interval) {
+        snprintf(j->why, sizeof j->why, "%s", j->slope_why ? j->slope_why : s->interval_why);
+    } else {
+        j->verdict = decide(&j->claim, s->low - j->claim.against.number, s->high - j->claim.against.number);
+    }
+    return err;
 }
 
 static enum pd_err judge(struct judged *j, struct experiment *x, const struct experiment_set *set,
@@ -291,6 +380,8 @@ static enum pd_err judge(struct judged *j, struct experiment *x, const struct ex
     enum pd_err err = PD_OK;
     bool rows = true;
 
+    if (j->claim.slope_axis)
+        return judge_slope(j, x, set, why);
     for (size_t s = 0; s < 2; s++) {
         for (size_t t = 0; err == PD_OK && t < sides[s]->count; t++)
             err = find_place(j, x, set, &sides[s]->term[t], why);
@@ -342,6 +433,46 @@ static void place_json(struct pd_buf *b, const struct judged *j, const struct pl
     api_json_close(b, '}');
 }
 
+static void num_or_null(struct pd_buf *b, const char *key, bool there, double value)
+{
+    if (there)
+        api_json_kv_num(b, key, value);
+    else
+        api_json_kv_null(b, key);
+}
+
+/* The exponent, and how far it is from what it is compared with. */
+static void slope_json(struct pd_buf *b, const struct judged *j)
+{
+    const struct api_slope *s = &j->slope;
+    const double bound = j->claim.against.number;
+    const bool there = !j->slope_why && s->there, interval = there && s->interval;
+
+    api_json_key(b, "slope");
+    if (!j->claim.slope_axis) {
+        api_json_null(b);
+        return;
+    }
+    api_json_open(b, '{');
+    if (j->slope_job)
+        api_json_kv_id(b, "job_id", j->slope_job);
+    else
+        api_json_kv_null(b, "job_id");
+    api_json_kv_str(b, "axis", j->claim.slope_axis);
+    num_or_null(b, "b", there, s->b);
+    num_or_null(b, "low", interval, s->low);
+    num_or_null(b, "high", interval, s->high);
+    api_json_close(b, '}');
+    api_json_key(b, "difference");
+    api_json_open(b, '{');
+    api_json_kv_int(b, "n", there ? (int64_t)s->panels : 0);
+    num_or_null(b, "mean", there, s->b - bound);
+    api_json_kv_null(b, "sd");
+    num_or_null(b, "low", interval, s->low - bound);
+    num_or_null(b, "high", interval, s->high - bound);
+    api_json_close(b, '}');
+}
+
 static void claim_json(struct pd_buf *b, const struct judged *j)
 {
     const struct job_claim *c = &j->claim;
@@ -367,8 +498,11 @@ static void claim_json(struct pd_buf *b, const struct judged *j)
         api_json_kv_null(b, "bound");
     else
         api_json_kv_num(b, "bound", c->against.number);
-    api_json_key(b, "difference");
-    api_interval_json(b, &j->difference);
+    slope_json(b, j);
+    if (!c->slope_axis) {
+        api_json_key(b, "difference");
+        api_interval_json(b, &j->difference);
+    }
     api_json_key(b, "seeds");
     api_json_open(b, '[');
     for (int64_t i = 0; i < j->seed_count && i < (int64_t)(sizeof j->seeds / sizeof *j->seeds); i++)

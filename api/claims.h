@@ -4,7 +4,7 @@
  * (failed, cancelled, lost, deleted). A run that diverged is worse than any finite value; where the metric has no
  * better side, it has no value at all.
  *
- *   holds      the 95 % interval of the mean difference lies on the claimed side
+ *   holds      the 95 % interval of the mean difference, or of the slope, lies on the claimed side
  *   fails      it lies wholly on the other side
  *   undecided  it spans the claim, or there are too few seeds for an interval
  *   open       runs still go on, or none has a result yet

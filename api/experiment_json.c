@@ -1,8 +1,10 @@
 /* An experiment as JSON: of the API, of the page, and of the report, which is drawn from it. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "api/analysis.h"
 #include "api/claims.h"
 #include "api/experiment.h"
 #include "api/json.h"
@@ -230,7 +232,50 @@ static void paired_json(struct pd_buf *b, const struct experiment_job *job, size
     pd_buf_done(&interval);
 }
 
-static void row_json(struct pd_buf *b, const struct experiment_job *job, size_t i)
+/* The same metric of the test part, which nothing is selected by; *ret NULL: the metric is not of the validation
+ * part, or no run has a value of it. */
+static enum pd_err tested(struct experiment *x, struct experiment_job *job,
+                          const struct experiment_series **ret, struct pd_why *why)
+{
+    const size_t len = strlen(job->metric);
+    char key[STORE_KEY_MAX + 8];
+    bool any = false;
+    enum pd_err err;
+
+    *ret = NULL;
+    if (len < 4 || strcmp(job->metric + len - 4, "/val") != 0)
+        return PD_OK;
+    snprintf(key, sizeof key, "%.*s/test", (int)len - 4, job->metric);
+    err = experiment_series_get(x, job, key, ret, why);
+    if (err == PD_ERR_LIMIT) {
+        experiment_cut(x, "of job %lld no %s", (long long)job->id, key);
+        err = PD_OK;
+    }
+    for (size_t i = 0; *ret && i < job->run_count; i++)
+        any = any || isfinite((*ret)->value[API_PICK_LAST][i]);
+    if (err != PD_OK || !any)
+        *ret = NULL;
+    return err;
+}
+
+static void tested_json(struct pd_buf *b, const struct experiment_job *job, const struct experiment_row *row,
+                        const struct experiment_series *test)
+{
+    struct api_stat stat = {0};
+
+    api_json_key(b, "test");
+    if (!test) {
+        api_json_null(b);
+        return;
+    }
+    for (size_t k = row->first; k < row->first + row->count; k++)
+        if (job->runs[k].state == JOB_RUN_ENDED && job->runs[k].outcome == JOB_OUTCOME_SUCCEEDED)
+            api_stat_add(&stat, test->value[API_PICK_LAST][k]);
+    api_stat_json(b, &stat);
+}
+
+static void row_json(struct pd_buf *b, const struct experiment_job *job, size_t i,
+                     const struct experiment_series *test)
 {
     const struct experiment_row *row = &job->rows[i];
 
@@ -241,6 +286,7 @@ static void row_json(struct pd_buf *b, const struct experiment_job *job, size_t 
     api_tally_json(b, &row->runs);
     api_json_key(b, "statistic");
     api_stat_json(b, &row->stat);
+    tested_json(b, job, row, test);
     paired_json(b, job, i);
     api_json_close(b, '}');
 }
@@ -362,12 +408,44 @@ static enum pd_err inputs_json(struct pd_buf *b, struct experiment *x, const str
     return err;
 }
 
-static enum pd_err job_json(struct pd_buf *b, struct experiment *x, const struct experiment_job *job,
-                            bool full, struct pd_why *why)
+/* The sweep against its last axis of numbers: panels by the other axes, best values, slopes; null: it has none. */
+static enum pd_err analysis_json(struct pd_buf *b, struct experiment *x, const struct experiment_job *job,
+                                 struct pd_why *why)
 {
-    struct api_tally runs = {0};
-    enum pd_err err = PD_OK;
+    struct api_analysis_query *q = calloc(1, sizeof *q);
+    struct pd_why unused = {.text = ""};
+    enum pd_err err = q ? PD_OK : pd_fail(why, PD_ERR_NOMEM, "no memory for the analysis");
+    struct pd_buf part;
 
+    if (!q)
+        return err;
+    pd_buf_init(&part, 0);
+    err = job->sweep ? api_analysis_json(x->store, job->id, q, &part, NULL, &unused) : PD_ERR_INVALID;
+    free(q);
+    if (err == PD_ERR_LIMIT)
+        experiment_cut(x, "analysis of job %lld: %.90s", (long long)job->id, unused.text);
+    if (err == PD_ERR_INVALID || err == PD_ERR_LIMIT) {
+        api_json_kv_null(b, "analysis");
+        err = PD_OK;
+    } else if (err != PD_OK) {
+        *why = unused;
+    } else {
+        api_json_kv_raw(b, "analysis", part.data);
+        b->failed = b->failed || part.failed;
+    }
+    pd_buf_done(&part);
+    return err;
+}
+
+static enum pd_err job_json(struct pd_buf *b, struct experiment *x, struct experiment_job *job, bool full,
+                            struct pd_why *why)
+{
+    const struct experiment_series *test;
+    struct api_tally runs = {0};
+    enum pd_err err = tested(x, job, &test, why);
+
+    if (err != PD_OK)
+        return err;
     for (size_t i = 0; i < job->row_count; i++) {
         runs.total += job->rows[i].runs.total;
         runs.open += job->rows[i].runs.open;
@@ -395,10 +473,11 @@ static enum pd_err job_json(struct pd_buf *b, struct experiment *x, const struct
     kv_tree(b, "axes", json_object_get(job->sweep, "axes"), "[]");
     api_json_kv_str(b, "metric", job->metric);
     api_json_kv_str(b, "mode", job->maximise ? "max" : "min");
+    api_json_kv_str(b, "test_metric", test ? test->key : NULL);
     api_json_key(b, "table");
     api_json_open(b, '[');
     for (size_t i = 0; i < job->row_count; i++)
-        row_json(b, job, i);
+        row_json(b, job, i, test);
     api_json_close(b, ']');
     api_json_key(b, "checks");
     err = theory_results_json(b, x->store, job, full, why);
@@ -409,14 +488,17 @@ static enum pd_err job_json(struct pd_buf *b, struct experiment *x, const struct
     if (full) {
         runs_json(b, job);
         if ((double)b->len > EXPERIMENT_BYTES) {
-            experiment_cut(x, "curves and configuration of job %lld", (long long)job->id);
+            experiment_cut(x, "curves, analysis and configuration of job %lld", (long long)job->id);
             api_json_kv_raw(b, "curves", "[]");
+            api_json_kv_null(b, "analysis");
             api_json_kv_null(b, "configuration");
         } else {
             if (job->row_count > EXPERIMENT_CURVES)
                 experiment_cut(x, "curves of the first %d of %zu combinations of job %lld", EXPERIMENT_CURVES,
                                job->row_count, (long long)job->id);
             err = curves_json(b, x, job, why);
+            if (err == PD_OK)
+                err = analysis_json(b, x, job, why);
             if (err == PD_OK)
                 err = configuration_json(b, x, job, why);
         }

@@ -29,3 +29,12 @@ bool report_chart_curves(struct pd_buf *b, const json_t *job);
 
 /* report_check.c: what one run of kind check has found ({"run_id", "result"} with rows and plots). */
 void report_check(struct pd_buf *b, const json_t *check);
+
+#define REPORT_CHART_PANELS 24 /* pictures of one analysis */
+
+/* report_chart.c: one panel of a sweep's analysis: means with deviations against the axis, the usable range shaded, a
+ * line at the best value, and a dashed one at the root of N where the axis is k. */
+void report_chart_panel(struct pd_buf *b, const json_t *analysis, const json_t *panel);
+/* report_sweep.c: the analysis of a sweep (api/analysis.h): pictures of its panels, their best values and usable ranges,
+ * the growth of the best value with the number of tokens. */
+void report_sweep(struct pd_buf *b, const json_t *analysis);

@@ -161,13 +161,13 @@ void report_chart_means(struct pd_buf *b, const json_t *job)
 
 /* ---- curves ------------------------------------------------------------------------------------ */
 
-static void y_ticks(struct pd_buf *b, const struct range *r)
+static void y_ticks(struct pd_buf *b, const struct range *r, double height, int count)
 {
-    double step = step_of(r, 5);
+    double step = step_of(r, count);
     char text[32];
 
     for (double t = ceil(r->low / step) * step; t <= r->high + 1e-9 * step; t += step) {
-        double y = HEIGHT - BOTTOM - (t - r->low) / (r->high - r->low) * (HEIGHT - BOTTOM - TOP);
+        double y = height - BOTTOM - (t - r->low) / (r->high - r->low) * (height - BOTTOM - TOP);
 
         pd_buf_printf(b, "<line class=\"grid\" x1=\"%g\" x2=\"%g\" y1=\"%.1f\" y2=\"%.1f\"/>", LEFT,
                       WIDTH - RIGHT, y, y);
@@ -198,7 +198,7 @@ bool report_chart_curves(struct pd_buf *b, const json_t *job)
         range_widen(&x);
     range_widen(&y);
     svg_open(b, HEIGHT, "Over training:", json_string_value(json_object_get(job, "metric")));
-    y_ticks(b, &y);
+    y_ticks(b, &y, HEIGHT, 5);
     x_ticks(b, &x, LEFT, TOP, HEIGHT - BOTTOM);
     label(b, LEFT + (WIDTH - RIGHT - LEFT) / 2, HEIGHT - 4, "middle", "step");
     json_array_foreach(curves, i, curve)
@@ -225,4 +225,92 @@ bool report_chart_curves(struct pd_buf *b, const json_t *job)
     }
     pd_buf_str(b, "</svg>");
     return true;
+}
+
+/* ---- a panel of an analysis -------------------------------------------------------------------- */
+
+#define PANEL_HEIGHT 200.0
+#define TICK_ROOM 44.0 /* between the labels of two values */
+
+struct across {
+    struct range r; /* of the axis, as it is drawn */
+    bool log;
+};
+
+static double across(const struct across *a, double x)
+{
+    return LEFT + ((a->log ? log10(x) : x) - a->r.low) / (a->r.high - a->r.low) * (WIDTH - RIGHT - LEFT);
+}
+
+static void upright(struct pd_buf *b, const char *class, double x)
+{
+    pd_buf_printf(b, "<line class=\"%s\" x1=\"%.1f\" x2=\"%.1f\" y1=\"%g\" y2=\"%g\"/>", class, x, x, TOP,
+                  PANEL_HEIGHT - BOTTOM);
+}
+
+/* What lies behind the points: usable range, best value, root of N. */
+static void panel_marks(struct pd_buf *b, const struct across *a, const json_t *panel, bool root)
+{
+    const json_t *usable = json_object_get(panel, "usable");
+    double from = member(usable, "from"), to = member(usable, "to");
+    double best = member(json_object_get(panel, "best"), "x"), n = sqrt(member(panel, "tokens"));
+
+    if (isfinite(from))
+        pd_buf_printf(b, "<rect class=\"use\" x=\"%.1f\" width=\"%.1f\" y=\"%g\" height=\"%g\"/>",
+                      across(a, from) - 4, across(a, to) - across(a, from) + 8, TOP,
+                      PANEL_HEIGHT - BOTTOM - TOP);
+    if (isfinite(best))
+        upright(b, "top", across(a, best));
+    if (root && isfinite(n) && log10(n) >= a->r.low && log10(n) <= a->r.high)
+        upright(b, "root", across(a, n));
+}
+
+void report_chart_panel(struct pd_buf *b, const json_t *analysis, const json_t *panel)
+{
+    const json_t *points = json_object_get(panel, "points"), *p;
+    const char *axis = json_string_value(json_object_get(analysis, "axis")), *name = strrchr(axis, '/');
+    struct across a = {.log = json_is_true(json_object_get(analysis, "log"))};
+    struct range y = {0};
+    double last = -INFINITY;
+    char text[32];
+    size_t i;
+
+    json_array_foreach(points, i, p)
+    {
+        const json_t *v = json_object_get(p, "value");
+        double sd = member(v, "sd"), x = member(p, "x");
+
+        range_add(&a.r, a.log ? log10(x) : x);
+        range_add(&y, member(v, "mean") - (isfinite(sd) ? sd : 0));
+        range_add(&y, member(v, "mean") + (isfinite(sd) ? sd : 0));
+    }
+    if (!y.any)
+        return;
+    range_widen(&a.r);
+    range_widen(&y);
+    svg_open(b, PANEL_HEIGHT,
+             "Against the swept value:", json_string_value(json_object_get(analysis, "metric")));
+    panel_marks(b, &a, panel, a.log && !strcmp(axis, "/attention/k"));
+    y_ticks(b, &y, PANEL_HEIGHT, 4);
+    json_array_foreach(points, i, p)
+    {
+        const json_t *v = json_object_get(p, "value");
+        double mean = member(v, "mean"), sd = member(v, "sd"), x = across(&a, member(p, "x"));
+        double scale = (PANEL_HEIGHT - BOTTOM - TOP) / (y.high - y.low),
+               at = PANEL_HEIGHT - BOTTOM - (mean - y.low) * scale;
+
+        snprintf(text, sizeof text, "%.4g", member(p, "x"));
+        if (x - last >= TICK_ROOM) {
+            label(b, x, PANEL_HEIGHT - BOTTOM + 14, "middle", text);
+            last = x;
+        }
+        if (!isfinite(mean))
+            continue;
+        if (isfinite(sd))
+            pd_buf_printf(b, "<line class=\"sd\" x1=\"%.1f\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\"/>", x, x,
+                          at - sd * scale, at + sd * scale);
+        pd_buf_printf(b, "<circle class=\"dot c0\" cx=\"%.1f\" cy=\"%.1f\" r=\"4\"/>", x, at);
+    }
+    label(b, LEFT + (WIDTH - RIGHT - LEFT) / 2, PANEL_HEIGHT - 4, "middle", name ? name + 1 : axis);
+    pd_buf_str(b, "</svg>");
 }

@@ -39,6 +39,9 @@ static const char style[] =
     "svg{width:100%;min-width:34rem;height:auto;font-size:11px;margin:.4rem 0}svg "
     "text{fill:var(--ink)}.grid{stroke:var(--line)}"
     ".sd{stroke:var(--c0);stroke-width:2}.mean{fill:var(--c0)}.line{fill:none;stroke-width:1.8}"
+    ".use{fill:var(--line);opacity:.45}.top{stroke:var(--c1);stroke-width:1.5}.root{stroke:var(--mut);stroke-"
+    "dasharray:4 "
+    "3}figure{margin:.6rem 0}figcaption{font-size:.85rem}"
     ".key{display:inline-block;width:1.1em;height:.25em;vertical-align:middle;margin-right:.4em}"
     "@media "
     "print{@page{size:A4;margin:14mm}body{max-width:none;padding:0;font-size:10pt}.wide{overflow:visible}"
@@ -200,9 +203,15 @@ static void claim_html(struct pd_buf *b, const json_t *claim)
     static const char *const columns[] = {"side", "combination", "#n", "#mean", "#sd", "#min", "#max", NULL};
     static const char *const keys[] = {"n", "mean", "sd", "low", "high"};
     static const char *const names[] = {"n ", ", mean ", ", sd ", ", 95 % interval ", " to "};
+    static const char *const slope_keys[] = {"b", "low", "high"};
+    static const char *const slope_names[] = {"", ", 95 % interval of the bootstrap ", " to "};
+    const json_t *slope = json_object_get(claim, "slope");
     const json_t *d = json_object_get(claim, "difference"), *seed, *bound = json_object_get(claim, "bound");
     const char *verdict = TEXT(claim, "verdict");
     size_t i;
+
+    if (!json_is_object(slope))
+        slope = NULL;
 
     pd_buf_printf(b, "<h3><span class=\"v %s\">%s</span>: ", verdict, verdict);
     report_text(b, TEXT(claim, "says"));
@@ -210,7 +219,13 @@ static void claim_html(struct pd_buf *b, const json_t *claim)
     report_text(b, TEXT(claim, "metric"));
     pd_buf_str(b, ", each run's ");
     report_text(b, TEXT(claim, "value"));
-    pd_buf_str(b, " value: ");
+    pd_buf_str(b, " value");
+    if (slope) {
+        pd_buf_str(b, ", the exponent by which the best ");
+        report_text(b, TEXT(slope, "axis"));
+        pd_buf_str(b, " grows with the number of tokens");
+    }
+    pd_buf_str(b, ": ");
     report_text(b, TEXT(claim, "is"));
     pd_buf_str(b, ", margin ");
     report_num(b, json_object_get(claim, "margin"));
@@ -222,13 +237,20 @@ static void claim_html(struct pd_buf *b, const json_t *claim)
         pd_buf_str(b, ", relative to the compared value");
     if (json_is_true(json_object_get(claim, "distance")))
         pd_buf_str(b, ", of distances");
-    pd_buf_str(b, ". Difference seed by seed: ");
+    if (slope) {
+        pd_buf_str(b, ". Exponent: ");
+        for (i = 0; i < 3; i++) {
+            pd_buf_str(b, slope_names[i]);
+            report_num(b, json_object_get(slope, slope_keys[i]));
+        }
+    }
+    pd_buf_str(b, slope ? ". Less the number: " : ". Difference seed by seed: ");
     for (i = 0; i < sizeof keys / sizeof *keys; i++)
         if (!json_is_null(json_object_get(d, keys[i]))) {
             pd_buf_str(b, names[i]);
             report_num(b, json_object_get(d, keys[i]));
         }
-    if (COUNT(d, "n") < (long long)json_array_size(json_object_get(claim, "seeds")))
+    if (!slope && COUNT(d, "n") < (long long)json_array_size(json_object_get(claim, "seeds")))
         pd_buf_str(b, " (of the finite ones alone)");
     pd_buf_str(b, "; seeds ");
     json_array_foreach(json_object_get(claim, "seeds"), i, seed)
@@ -247,7 +269,10 @@ static void claim_html(struct pd_buf *b, const json_t *claim)
         report_text(b, TEXT(claim, "why"));
         pd_buf_str(b, ".</b>");
     }
-    pd_buf_str(b, "</p>" WIDE);
+    pd_buf_str(b, "</p>");
+    if (slope)
+        return;
+    pd_buf_str(b, WIDE);
     heads(b, columns);
     pd_buf_str(b, "<tbody>");
     side_rows(b, claim, "arm");
@@ -323,6 +348,32 @@ static void table_html(struct pd_buf *b, const json_t *job)
         pd_buf_str(b, "</td>");
         statistic_cells(b, json_object_get(row, "statistic"));
         cell(b, json_object_get(json_object_get(row, "statistic"), "missing"));
+        pd_buf_str(b, "</tr>");
+    }
+    pd_buf_str(b, "</tbody></table></div>");
+}
+
+/* The scores of the test part. */
+static void tested_html(struct pd_buf *b, const json_t *job)
+{
+    static const char *const columns[] = {"#no.", "combination", "#n",       "#mean", "#sd",
+                                          "#min", "#max",        "#missing", NULL};
+    const json_t *row;
+    size_t i;
+
+    if (!TEXT(job, "test_metric"))
+        return;
+    pd_buf_str(b, "<h3>");
+    report_text(b, TEXT(job, "test_metric"));
+    pd_buf_str(b, ", scored once at the end of each run that succeeded, with the checkpoint that validation "
+                  "selected</h3>" WIDE);
+    heads(b, columns);
+    pd_buf_str(b, "<tbody>");
+    json_array_foreach(json_object_get(job, "table"), i, row)
+    {
+        row_head(b, row);
+        statistic_cells(b, json_object_get(row, "test"));
+        cell(b, json_object_get(json_object_get(row, "test"), "missing"));
         pd_buf_str(b, "</tr>");
     }
     pd_buf_str(b, "</tbody></table></div>");
@@ -467,7 +518,9 @@ static void training_html(struct pd_buf *b, const json_t *job)
     report_chart_means(b, job);
     pd_buf_str(b, "</div>");
     table_html(b, job);
+    tested_html(b, job);
     paired_html(b, job);
+    report_sweep(b, json_object_get(job, "analysis"));
     curves_html(b, job);
 }
 
@@ -547,7 +600,8 @@ static void rules_html(struct pd_buf *b, const json_t *x)
     pd_buf_str(
         b,
         "<h2>How to read it</h2><p>A claim holds if the 95 % interval of the mean difference, seed by seed "
-        "(Student's t), lies on the claimed side; it fails if the interval lies wholly on the other side; it "
+        "(Student's t), or of an exponent (bootstrap), lies on the claimed side; it fails if the interval "
+        "lies wholly on the other side; it "
         "is "
         "undecided if the interval spans the claim, and open while runs go on. Every planned seed counts: "
         "with a "

@@ -65,6 +65,18 @@ static bool read_side(const json_t *json, bool number_ok, struct job_claim_side 
     return read_term(json, &ret->term[0]);
 }
 
+/* How the best value of an axis grows: it has no arm, and is compared with a number. */
+static bool read_slope(const json_t *slope, const json_t *claim, struct job_claim *ret)
+{
+    const json_t *job = json_object_get(slope, "job");
+
+    ret->slope_axis = json_string_value(json_object_get(slope, "axis"));
+    ret->slope_job = (size_t)json_integer_value(job);
+    return ret->slope_axis && *ret->slope_axis == '/' && json_object_size(slope) == 1 + (job != NULL) &&
+           (!job || (json_is_integer(job) && json_integer_value(job) >= 0)) &&
+           !json_object_get(claim, "arm") && !ret->relative && !ret->distance;
+}
+
 static bool read_flag(const json_t *json, bool *ret)
 {
     *ret = json_is_true(json);
@@ -73,9 +85,10 @@ static bool read_flag(const json_t *json, bool *ret)
 
 enum pd_err job_claim_read(const json_t *json, struct job_claim *ret, struct pd_why *why)
 {
-    static const char *const known[] = {"says",   "is",    "metric",   "arm",      "against",
-                                        "margin", "value", "relative", "distance", NULL};
-    const json_t *margin = json_object_get(json, "margin"), *value = json_object_get(json, "value");
+    static const char *const known[] = {"says",  "is",       "metric",   "arm",   "against", "margin",
+                                        "value", "relative", "distance", "slope", NULL};
+    const json_t *slope = json_object_get(json, "slope"), *margin = json_object_get(json, "margin"),
+                 *value = json_object_get(json, "value");
     struct job_claim c = {
         .says = json_string_value(json_object_get(json, "says")),
         .metric = json_string_value(json_object_get(json, "metric")),
@@ -109,6 +122,11 @@ enum pd_err job_claim_read(const json_t *json, struct job_claim *ret, struct pd_
         wrong = "relative";
     else if (!read_flag(json_object_get(json, "distance"), &c.distance))
         wrong = "distance";
+    else if (slope && !read_slope(slope, json, &c))
+        wrong = "slope";
+    else if (slope)
+        wrong = read_side(json_object_get(json, "against"), true, &c.against) && !c.against.count ? NULL
+                                                                                                  : "against";
     else if (!read_side(json_object_get(json, "arm"), false, &c.arm) || (c.distance && c.arm.count != 2))
         wrong = "arm";
     else if (!read_side(json_object_get(json, "against"), true, &c.against) ||

@@ -9,6 +9,12 @@
  *   combination: {"job": its number in the variant (0), "point": {pointer: value}}
  *             or {"job", "best": [{pointer: value}, ..]}: of those, the best by its mean
  *
+ * or, of how the best value of a swept field grows with the number of tokens N:
+ *
+ *   {"says", "is": W, "metric", "slope": {"job" (0), "axis": pointer}, "against": number, "margin", "value"}
+ *
+ * where d = b - against, of the line log(best value) = a + b log N (api/panel.h), judged by its bootstrap interval.
+ *
  *   W            the claim, of d = arm - against, seed by seed
  *   greater      d > m
  *   less         d < -m
@@ -55,6 +61,8 @@ struct job_claim {
     double margin;
     bool relative, distance;
     struct job_claim_side arm, against;
+    const char *slope_axis; /* NULL = the claim compares combinations */
+    size_t slope_job;
 };
 
 /* Reads one statement; texts and points are borrowed from `json`. PD_ERR_INVALID: `why` names the member. */

@@ -1,6 +1,7 @@
 // Experiments: the list of labels, claims judged against an independent computation, tables, and the report.
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
+import { made, panelOf, slopeOf, TOKENS } from './analysis.mjs';
 import { Host, submit } from './lib.mjs';
 
 const DIVERGED = 1, FAILED = 2, CANCELLED = 3;
@@ -42,6 +43,23 @@ async function finish(job, key, rows) {
     return runs;
 }
 const experiment = async name => (await host.get(`/api/v1/experiments/${encodeURIComponent(name)}`)).json;
+
+const clean = html => html.replace(/<[^>]*>/g, ' ').replace(/&lt;/g, '<').replace(/&gt;/g, '>').replace(/&quot;/g, '"').replace(/&#39;/g, "'").replace(/&amp;/g, '&');
+function* numbers(value, key = '') {
+    if (typeof value === 'number')
+        yield value;
+    else if (value && typeof value === 'object')
+        for (const [name, inner] of Object.entries(value))
+            yield* numbers(inner, name);
+}
+/** As printf's %.6g. */
+function six(x) {
+    if (Number.isInteger(x) && Math.abs(x) < 1e15)
+        return [String(x), Number(x).toPrecision(6).replace(/\.?0+$/, '')];
+    const [digits, power] = x.toExponential(5).split('e'), p = Number(power);
+    const short = text => text.includes('.') ? text.replace(/\.?0+$/, '') : text;
+    return [p < -4 || p >= 6 ? `${short(digits)}e${p < 0 ? '-' : '+'}${String(Math.abs(p)).padStart(2, '0')}` : short(x.toFixed(Math.max(0, 5 - p)))];
+}
 
 /* E04's combinations: softmax, fixed, learned, raw. Two claims: not_less than raw to one point, two: within two points of softmax. */
 const verdicts = x => x.submissions.map(s => s.claims.map(c => c.verdict));
@@ -184,6 +202,92 @@ test('two jobs of one submission, the best of several, gaps', async () => {
     assert.equal(x.verdict, 'open');
 });
 
+/** E01 small: patches 2, 4, 7, 14, then seven k from 0.001 to 1000. The best k is N to the power of `b`, but for noise. */
+async function scales(label, b, { trials = 3, odd = () => null } = {}) {
+    const [job] = await send('E01', { experiment: label, trials });
+    await made(host, job.id);
+    const patches = [2, 4, 7, 14], values = Array.from({ length: 28 }, (_, point) => {
+        const tokens = TOKENS[patches[Math.floor(point / 7)]], power = point % 7 - 3; // k = 10^power
+        return Array.from({ length: trials }, (__, trial) => odd(point, trial) ?? 0.9 - 0.02 * (power - b * Math.log10(tokens)) ** 2 + 0.003 * Math.sin(7 * point + 3 * trial));
+    });
+    await finish(job.id, 'acc/val', values);
+    const panels = patches.map((patch, i) => ({ tokens: TOKENS[patch],
+        panel: panelOf(values.slice(7 * i, 7 * i + 7).map((list, k) => ({ x: 10 ** (k - 3), point: 7 * i + k, values: list.filter(v => typeof v === 'number') })), 'max') }));
+    return { wanted: trials > 1 ? slopeOf(panels) : null, x: await experiment(label), panels, id: job.id };
+}
+
+let grown; // best k that grows, for several tests
+test('a claim of how the best value grows with the number of tokens is judged by the bootstrap interval', async () => {
+    grown = await scales('grows', 0.9);
+    const { x, wanted, id } = grown, [claim] = x.submissions[0].claims;
+    assert.ok(wanted.low > 0 && wanted.low < wanted.b && wanted.b < wanted.high, JSON.stringify(wanted));
+    closeAll(claim.slope, { b: wanted.b, low: wanted.low, high: wanted.high });
+    closeAll(claim.difference, { n: 4, mean: wanted.b, low: wanted.low, high: wanted.high });
+    assert.deepEqual([claim.verdict, claim.why, claim.slope.job_id, claim.slope.axis, claim.arm, claim.against, claim.bound, claim.seeds, claim.difference.sd], ['holds', null, id, '/attention/k', [], [], 0, [0, 1, 2], null]);
+    const falls = await scales('falls', -0.9);
+    assert.ok(falls.wanted.high < 0);
+    assert.equal(falls.x.submissions[0].claims[0].verdict, 'fails');
+    const flat = await scales('flat', 0.1);
+    assert.ok(flat.wanted.low <= 0 && flat.wanted.high >= 0, JSON.stringify(flat.wanted));
+    assert.equal(flat.x.submissions[0].claims[0].verdict, 'undecided');
+});
+
+test('a slope leaves no run out: one that failed, one trial, none yet, another axis', async () => {
+    const verdict = ({ x }) => { const [c] = x.submissions[0].claims; return [c.verdict, c.open, c.without_result]; };
+    const failed = await scales('slope-failed', 0.9, { odd: (point, trial) => (point === 5 && trial === 2 ? 'failed' : null) });
+    assert.deepEqual(verdict(failed), ['undecided', 0, 1]);
+    assert.match(failed.x.submissions[0].claims[0].why, /1 of the runs have no result/);
+    const alone = await scales('slope-alone', 0.9, { trials: 1 });
+    assert.equal(verdict(alone)[0], 'undecided');
+    assert.ok(alone.x.submissions[0].claims[0].slope.b > 0 && alone.x.submissions[0].claims[0].slope.low === null);
+    const [waits] = await send('E01', { experiment: 'slope-waits' });
+    assert.deepEqual(verdict({ x: await experiment('slope-waits') }), ['open', 84, 0]);
+    await host.post(`/api/v1/jobs/${waits.id}/cancel`, {});
+    const cancelled = await experiment('slope-waits');
+    assert.deepEqual([cancelled.submissions[0].claims[0].verdict, cancelled.verdict], ['open', null]);
+    const [other] = await send('E01', { experiment: 'slope-other', attention: { k: 10 }, sweep: { method: 'grid', axes: [{ pointer: '/model/patch', values: [2, 4] }], metric: 'acc/val', mode: 'max' } });
+    await finish(other.id, 'acc/val', [[0.9, 0.9, 0.9], [0.8, 0.8, 0.8]]);
+    assert.deepEqual([verdict({ x: await experiment('slope-other') })[0], (await experiment('slope-other')).submissions[0].claims[0].why], ['undecided', 'its sweep does not have the axis, or is beyond what is analysed']);
+});
+
+test('a report has the panels of a sweep by the number of tokens, with pictures where the numbers are', async () => {
+    const { panels } = grown, page = (await host.get('/api/v1/experiments/grows/report')).text;
+    const { analysis, id } = (await host.get('/api/v1/experiments/grows/report?format=json')).json.job_list[0];
+    assert.deepEqual(analysis, (await host.get(`/api/v1/jobs/${id}/sweep/analysis`)).json);
+    assert.deepEqual(analysis.panels.map(p => [p.tokens, p.best.x]), panels.map(({ tokens, panel }) => [tokens, panel.best.x]));
+    const words = new Set(clean(page).split(/[\s,;:()]+/).map(word => word.replace(/\.$/, '')));
+    for (const number of numbers([analysis.slopes.map(({ a, b, low, high, n }) => [a, b, low, high, n]), analysis.panels.map(({ tokens, best, usable }) => [tokens, best.x, best.mean, best.low, best.high, best.share, usable.from, usable.to, usable.decades, usable.limit])]))
+        assert.ok(six(number).some(word => words.has(word)), `${number} is not in the report`);
+    const figures = [...page.matchAll(/<figure>.*?<\/figure>/gs)].map(m => m[0]);
+    assert.equal(figures.length, 4);
+    figures.forEach((figure, i) => {
+        const dots = [...figure.matchAll(/<circle class="dot c0" cx="([\d.]+)" cy="([\d.]+)"/g)].map(m => [Number(m[1]), Number(m[2])]);
+        const means = analysis.panels[i].points.map(p => p.value.mean), at = k => Math.log10(k) + 3;
+        assert.equal(dots.length, 7);
+        const along = (dots[6][0] - dots[0][0]) / 6, up = (dots[1][1] - dots[0][1]) / (means[1] - means[0]);
+        dots.forEach(([cx, cy], k) => assert.ok(Math.abs(cx - dots[0][0] - along * k) < 0.2 && Math.abs(cy - dots[0][1] - up * (means[k] - means[0])) < 0.3));
+        assert.ok(Math.abs(Number(/class="top" x1="([\d.]+)"/.exec(figure)[1]) - dots[0][0] - along * at(analysis.panels[i].best.x)) < 0.2);
+        assert.ok(Math.abs(Number(/class="root" x1="([\d.]+)"/.exec(figure)[1]) - dots[0][0] - along * at(Math.sqrt(analysis.panels[i].tokens))) < 0.2);
+        const [, left, width] = /class="use" x="([\d.]+)" width="([\d.]+)"/.exec(figure).map(Number), { from, to } = analysis.panels[i].usable;
+        assert.ok(Math.abs(left + 4 - dots[0][0] - along * at(from)) < 0.2 && Math.abs(width - 8 - along * Math.log10(to / from)) < 0.2);
+    });
+});
+
+test('the scores of the test part stand beside those of validation, and choose nothing', async () => {
+    const [job] = await send('E04', { experiment: 'tested' });
+    const values = [[0.90, 0.92, 0.91], [0.905, 0.921, 0.914], [0.80, 0.85, 0.70], [0.85, 0.89, 0.875]], off = [0.1, 0.2, 0.05, -0.2];
+    for (const run of (await host.get(`/api/v1/runs?job=${job.id}&order=oldest`)).json.runs)
+        await host.worker(run.id, [{ key: 'acc/test', step: 20, value: values[run.point][run.trial] - off[run.point] }]);
+    await finish(job.id, 'acc/val', values);
+    const [{ table, metric, test_metric: tested }] = (await experiment('tested')).job_list;
+    assert.deepEqual([metric, tested], ['acc/val', 'acc/test']);
+    values.forEach((list, i) => closeAll(table[i].test, { n: 3, mean: mean(list) - off[i], sd: sd(list), min: Math.min(...list) - off[i], max: Math.max(...list) - off[i] }));
+    const words = new Set(clean((await host.get('/api/v1/experiments/tested/report')).text).split(/[\s,;:()]+/));
+    for (const { test } of table)
+        assert.ok(six(test.mean).some(word => words.has(word)));
+    assert.equal((await experiment('verdicts')).job_list[0].test_metric, null);
+});
+
 test('the list: every label once, by name, paged', async () => {
     const { experiments } = (await host.get('/api/v1/experiments')).json, names = experiments.map(e => e.name);
     assert.deepEqual(names, [...names].sort());
@@ -202,23 +306,6 @@ test('the list: every label once, by name, paged', async () => {
     assert.deepEqual([missing.status, missing.json.detail], [404, "there is no experiment 'E99': no job carries this label"]);
     assert.equal((await host.get('/api/v1/experiments/E99/report')).status, 404);
 });
-
-const clean = html => html.replace(/<[^>]*>/g, ' ').replace(/&lt;/g, '<').replace(/&gt;/g, '>').replace(/&quot;/g, '"').replace(/&#39;/g, "'").replace(/&amp;/g, '&');
-function* numbers(value, key = '') {
-    if (typeof value === 'number')
-        yield value;
-    else if (value && typeof value === 'object')
-        for (const [name, inner] of Object.entries(value))
-            yield* numbers(inner, name);
-}
-/** As printf's %.6g. */
-function six(x) {
-    if (Number.isInteger(x) && Math.abs(x) < 1e15)
-        return [String(x), Number(x).toPrecision(6).replace(/\.?0+$/, '')];
-    const [digits, power] = x.toExponential(5).split('e'), p = Number(power);
-    const short = text => text.includes('.') ? text.replace(/\.?0+$/, '') : text;
-    return [p < -4 || p >= 6 ? `${short(digits)}e${p < 0 ? '-' : '+'}${String(Math.abs(p)).padStart(2, '0')}` : short(x.toFixed(Math.max(0, 5 - p)))];
-}
 
 test('the report is one page with every number of the experiment, without scripts or addresses', async () => {
     for (const name of ['verdicts', 'diverged', 'E13', 'E03', 'worst']) {
@@ -240,7 +327,7 @@ test('the report is one page with every number of the experiment, without script
         assert.ok(x.submissions.every(s => s.claims.every(c => text.includes(c.says) && (!c.why || text.includes(c.why)))));
         const { made, polyd, ...rest } = full;
         for (const job of rest.job_list)
-            for (const more of ['run_list', 'curves', 'configuration', 'inputs'])
+            for (const more of ['run_list', 'curves', 'analysis', 'configuration', 'inputs'])
                 delete job[more];
         assert.deepEqual(rest, x); // the same numbers
     }

@@ -1,5 +1,6 @@
-// Runs the small variants of the papers' experiments through a daemon of their own and writes what they showed to
-// tests/bench/SMALL.md. Called by `tests/run experiments [GROUP...]`; `--list` names the groups and starts nothing.
+// Runs the small variants of the papers' experiments and the statements of the theory through a daemon of their own and writes
+// what they showed to tests/bench/SMALL.md; what ran elsewhere keeps its section. Called by `tests/run experiments [GROUP...]`; `--list`
+// names the groups and starts nothing, `--slots=N` runs N at a time (one for each core unless given).
 //
 // The daemon's state stays in build/experiments: after a kill of this command or of the daemon the next call goes on where
 // the last one was, and an experiment that has run is not run again (`--again` removes the folder first).
@@ -15,6 +16,8 @@ const page = path.join(root, 'tests/bench/SMALL.md');
 /** Minutes are of two cores, as SMALL.md measured them. @type {Record<string, {minutes: number, names: string[]}>} */
 const groups = {
     memory: { minutes: 1, names: ['E16'] },
+    theory: { minutes: 10, names: Array.from({ length: 20 }, (_, i) => `T${i + 1}`) },
+    looking: { minutes: 5, names: ['E06', 'E12'] },
     accuracy: { minutes: 5, names: ['E04', 'E05', 'E09'] },
     norms: { minutes: 9, names: ['E15', 'E18'] },
     optimisers: { minutes: 11, names: ['E13'] },
@@ -29,8 +32,9 @@ const pidFile = path.join(folder, 'daemon.pid');
 const pause = ms => new Promise(resolve => { setTimeout(resolve, ms); });
 const say = text => process.stdout.write(`${text}\n`);
 const args = process.argv.slice(2), names = args.filter(arg => !arg.startsWith('--'));
-const known = ['--list', '--again'];
-const wrong = [...names.filter(name => !groups[name]), ...args.filter(arg => arg.startsWith('--') && !known.includes(arg))];
+const slotsWanted = Number(args.find(arg => /^--slots=[1-9]\d*$/.test(arg))?.split('=')[1] ?? os.cpus().length);
+const known = ['--list', '--again', '--slots=N'];
+const wrong = [...names.filter(name => !groups[name]), ...args.filter(arg => arg.startsWith('--') && !known.includes(arg.replace(/=[1-9]\d*$/, '=N')))];
 if (wrong.length) {
     say(`experiments: no group or option '${wrong[0]}'; groups are ${Object.keys(groups).join(', ')}, options ${known.join(', ')}`);
     process.exit(2);
@@ -47,8 +51,7 @@ if (args.includes('--list'))
 if (args.includes('--again'))
     rmSync(folder, { recursive: true, force: true });
 mkdirSync(folder, { recursive: true });
-const slots = Math.max(1, os.cpus().length);
-const daemon = new Daemon(folder, await freePort(), [`--devices.cpu_slots=${slots}`, '--devices.threads_per_slot=1',
+const daemon = new Daemon(folder, await freePort(), [`--devices.cpu_slots=${slotsWanted}`, '--devices.threads_per_slot=1',
     ...existsSync(shared) ? [`--data.shared=${shared}`] : []]);
 daemon.detached = true;
 await left();
@@ -136,8 +139,23 @@ async function table(job) {
         ...rows.map(row => `| ${label(row.values)} | ${share(row.metrics[key])} | ${share(row.metrics[tested])} | ${row.runs.total}, ${row.runs.diverged} |`)];
 }
 
+/** @param {any} x an experiment whose jobs are checks */
+async function checked(x) {
+    const results = x.job_list.flatMap(job => job.checks).map(({ result }) => result);
+    const lines = [`## ${x.name}: ${x.question.title}`, '', x.question.question, ''];
+    for (const { verdict, claimed, correct, rows, seeds } of results) {
+        const judged = rows.filter(row => row.pass !== null);
+        lines.push(`Verdict: **${verdict}**. ${judged.filter(row => row.pass).length} of ${judged.length} criteria hold, seeds ${seeds.join(', ')}, ${await spent(x.name)} min of run time, template ${x.template}.`,
+            '', `- Claimed: ${claimed}.`, `- What is true: ${correct}`);
+    }
+    return lines.join('\n');
+}
+
 async function section(name) {
-    const x = await daemon.get(`/api/v1/experiments/${name}`), claims = x.submissions.flatMap(set => set.claims);
+    const x = await daemon.get(`/api/v1/experiments/${name}`);
+    if (x.job_list.every(job => job.kind === 'check'))
+        return checked(x);
+    const claims = x.submissions.flatMap(set => set.claims);
     const { tags } = await daemon.get(`/api/v1/jobs/${x.job_list[0].id}`), seeds = [...new Set(claims.flatMap(claim => claim.seeds))].sort((a, b) => a - b);
     const lines = [`## ${name}: ${x.question.title}`, '', x.question.question, '',
         `Verdict: **${x.verdict ?? 'not judged'}**. Data: ${tags.data}. ${x.runs.total} runs (${x.runs.diverged} diverged), seeds ${seeds.join(', ') || '–'}, ${await spent(name)} min of run time, template ${x.template}.`];
@@ -149,16 +167,19 @@ async function section(name) {
     return lines.join('\n');
 }
 
+const mark = '<!-- What follows is written by tests/run experiments. -->';
+const order = Object.values(groups).flatMap(group => group.names).sort((a, b) => a[0].localeCompare(b[0]) || Number(a.slice(1)) - Number(b.slice(1)));
+
+/** Sections of this folder's daemon replace those of the page; the others stay. */
 async function write() {
-    const parts = [];
-    for (const name of Object.values(groups).flatMap(group => group.names).sort()) {
+    const [before, after = ''] = (existsSync(page) ? readFileSync(page, 'utf8') : '# Small variants of the experiments').split(mark);
+    const sections = new Map(after.split(/^(?=## )/m).map(text => [/^## (\w+):/.exec(text)?.[1] ?? '', text.trim()]));
+    for (const name of order) {
         const head = await find(name);
         if (head && head.runs.open === 0)
-            parts.push(await section(name));
+            sections.set(name, await section(name));
     }
-    const mark = '<!-- What follows is written by tests/run experiments. -->';
-    const before = existsSync(page) ? readFileSync(page, 'utf8').split(mark)[0].trimEnd() : '# Small variants of the experiments';
-    writeFileSync(page, `${before}\n\n${mark}\n\n${parts.join('\n\n')}\n`);
+    writeFileSync(page, `${before.trimEnd()}\n\n${mark}\n\n${order.filter(name => sections.has(name)).map(name => sections.get(name)).join('\n\n')}\n`);
     say(`written: ${path.relative(root, page)}`);
 }
 

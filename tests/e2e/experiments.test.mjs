@@ -68,6 +68,8 @@ describe('what experiments have shown', { skip: findChromium() === null && 'no C
         for (const [i, run] of ids.entries()) {
             const value = values[Math.floor(i / 3)][i % 3];
             await host.worker(run, [0.5, 0.8, 1].map((part, k) => ({ key: 'acc/val', step: 10 * (k + 1), value: part * (value ?? 0.1) })));
+            if (value !== null)
+                await host.worker(run, [{ key: 'acc/test', step: 30, value: value - 0.0625 }]);
             await host.tell(`start ${run}`);
             await host.tell(`end ${run} ${value === null ? 1 : 0}`);
         }
@@ -94,9 +96,11 @@ describe('what experiments have shown', { skip: findChromium() === null && 'no C
         const texts = await lines.allInnerTexts();
         assert.match(texts[0], /diverged counts as worse than any finite value: 1 of the seeds/);
         assert.match(texts[2], /difference 0\.003333, 95 % interval −0\.001838 to 0\.008504; seeds 0, 1, 2\./);
-        const cells = await card.locator('.means .num').allInnerTexts();
+        const cells = await card.locator('.means td.num:not(.tested)').allInnerTexts();
         assert.deepEqual(cells.map(text => text.split(' ')[0]), ['0.910', '0.9133', '0.783', '0.863']);
         assert.match(cells[3], /\(2; 1 diverged\)/);
+        assert.deepEqual(await card.locator('.means thead th').allInnerTexts(), ['Combination', '', 'acc/val', 'acc/test']);
+        assert.deepEqual((await card.locator('.means td.tested').allInnerTexts()).map(text => text.split(' ')[0]), ['0.848', '0.8508', '0.721', '0.800']);
         // Dots stand in the order of the means.
         const dots = await card.locator('.whisker-dot').evaluateAll(list => list.map(dot => dot.getBoundingClientRect().x));
         const means = job.table.map(row => row.statistic.mean);

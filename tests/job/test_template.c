@@ -219,6 +219,21 @@ static void wants_metric(const struct job_doc *job, const char *key)
     pd_buf_done(&b);
 }
 
+/* The job's sweep varies a number there. */
+static void wants_axis(const struct job_doc *job, const char *pointer)
+{
+    struct pd_buf b;
+    json_t *values;
+
+    pd_buf_init(&b, 0);
+    assert_int_equal(job_run_params(job, 0, &b, NULL), PD_OK);
+    values = json_loadb(b.data, b.len, 0, NULL);
+    if (!json_is_number(json_object_get(values, pointer)))
+        fail_msg("its sweep has no number at '%s'", pointer);
+    json_decref(values);
+    pd_buf_done(&b);
+}
+
 static size_t check_side(const struct job_claim *c, const struct job_claim_side *side, struct job_doc **jobs,
                          size_t job_count)
 {
@@ -266,6 +281,12 @@ static void test_template_each_claim_names_what_its_jobs_have(void **state)
 
             if (job_claim_read(claim, &c, &why) != PD_OK)
                 fail_msg("%s, claim %zu: %s", job_template_name(i), k, why.text);
+            if (c.slope_axis) {
+                assert_true(c.slope_job < docs.count);
+                wants_metric(jobs[c.slope_job], c.metric);
+                wants_axis(jobs[c.slope_job], c.slope_axis);
+                continue;
+            }
             judged += check_side(&c, &c.arm, jobs, docs.count) > 0;
             check_side(&c, &c.against, jobs, docs.count);
         }
@@ -290,6 +311,7 @@ static void test_template_claim_refuses_what_is_not_its_vocabulary(void **state)
         {"\"is\":\"less\",\"metric\":\"a\",\"relative\":1", "relative"},
         {"\"is\":\"less\",\"metric\":\"a\",\"distance\":true", "arm"},
         {"\"is\":\"less\",\"metric\":\"a\",\"seed\":1", "no member 'seed'"},
+        {"\"is\":\"less\",\"metric\":\"a\",\"slope\":{\"axis\":\"/attention/k\"}", "slope"}, /* and an arm */
     };
     char text[256];
 

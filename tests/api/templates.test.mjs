@@ -69,6 +69,24 @@ test('a dry run plans every job of it, and keeps none', { skip, timeout: 60000 }
     assert.equal((await jobs()).length, before);
 });
 
+test('every small variant passes the dry run on a bare machine, or is refused by the name of what is missing', { skip, timeout: 120000 }, async () => {
+    const { templates } = (await host.get('/api/v1/templates')).json;
+    let planned = 0;
+    for (const { name, variants: { small } } of templates) {
+        const { status, json } = await submit({ template: name }, '?dry_run=1');
+        if (small.refused) {
+            assert.deepEqual([status, json.errors.map(e => e.pointer)], [422, ['#/template']], name);
+            assert.ok(json.errors[0].detail.includes(small.refused), name);
+            continue;
+        }
+        const parts = json.jobs ?? [json];
+        assert.deepEqual([status, parts.length, parts.filter(part => part.plan_error).map(part => part.plan_error)], [200, small.jobs, []], name);
+        assert.ok(parts.every(part => part.runs >= 3 || name.startsWith('T')), name);
+        planned += parts.length;
+    }
+    assert.ok(planned >= 38, `${planned} jobs`);
+});
+
 test('one of a single job is answered as that job', { skip, timeout: 60000 }, async () => {
     const sent = await submit({ template: 'E04', ...tiny, name: 'mine', tags: { who: 'me' } });
     assert.equal(sent.status, 201);

@@ -13,12 +13,12 @@ const root = process.env.POLYD_ROOT ?? '.', folder = path.join(root, 'build/expe
 const shared = process.env.POLYD_SHARED ? path.join(process.env.POLYD_SHARED, 'data') : '';
 const page = path.join(root, 'tests/bench/SMALL.md');
 
-/** Minutes are of two cores, as SMALL.md measured them. @type {Record<string, {minutes: number, names: string[]}>} */
+/** Minutes are of two cores, as SMALL.md measured them; those of Swin and XCiT in E05 are estimated by their operations. @type {Record<string, {minutes: number, names: string[]}>} */
 const groups = {
     memory: { minutes: 1, names: ['E16'] },
-    theory: { minutes: 10, names: Array.from({ length: 20 }, (_, i) => `T${i + 1}`) },
-    looking: { minutes: 5, names: ['E06', 'E12'] },
-    accuracy: { minutes: 5, names: ['E04', 'E05', 'E09'] },
+    theory: { minutes: 16, names: Array.from({ length: 20 }, (_, i) => `T${i + 1}`) },
+    looking: { minutes: 2, names: ['E06', 'E12'] },
+    accuracy: { minutes: 10, names: ['E04', 'E05', 'E09'] },
     norms: { minutes: 9, names: ['E15', 'E18'] },
     optimisers: { minutes: 11, names: ['E13'] },
     language: { minutes: 9, names: ['E11'] },
@@ -139,14 +139,15 @@ async function table(job) {
         ...rows.map(row => `| ${label(row.values)} | ${share(row.metrics[key])} | ${share(row.metrics[tested])} | ${row.runs.total}, ${row.runs.diverged} |`)];
 }
 
-/** @param {any} x an experiment whose jobs are checks */
-async function checked(x) {
+/** @param {string} name of an experiment whose jobs are checks */
+async function checked(name) {
+    const x = await daemon.get(`/api/v1/experiments/${name}/report?format=json`); // with every number
     const results = x.job_list.flatMap(job => job.checks).map(({ result }) => result);
     const lines = [`## ${x.name}: ${x.question.title}`, '', x.question.question, ''];
-    for (const { verdict, claimed, correct, rows, seeds } of results) {
+    for (const { verdict, claimed, correct, rows, seeds, evidence } of results) {
         const judged = rows.filter(row => row.pass !== null);
-        lines.push(`Verdict: **${verdict}**. ${judged.filter(row => row.pass).length} of ${judged.length} criteria hold, seeds ${seeds.join(', ')}, ${await spent(x.name)} min of run time, template ${x.template}.`,
-            '', `- Claimed: ${claimed}.`, `- What is true: ${correct}`);
+        lines.push(`Verdict: **${verdict}**. ${judged.length ? `${judged.filter(row => row.pass).length} of ${judged.length} criteria hold` : 'Nothing is asserted'}, seeds ${seeds.join(', ')}, ${await spent(x.name)} min of run time, template ${x.template}.`,
+            '', `- Claimed: ${claimed}.`, `- What is true: ${correct}`, ...judged.length ? [] : evidence.map(text => `- Found: ${text}`));
     }
     return lines.join('\n');
 }
@@ -154,7 +155,7 @@ async function checked(x) {
 async function section(name) {
     const x = await daemon.get(`/api/v1/experiments/${name}`);
     if (x.job_list.every(job => job.kind === 'check'))
-        return checked(x);
+        return checked(name);
     const claims = x.submissions.flatMap(set => set.claims);
     const { tags } = await daemon.get(`/api/v1/jobs/${x.job_list[0].id}`), seeds = [...new Set(claims.flatMap(claim => claim.seeds))].sort((a, b) => a - b);
     const lines = [`## ${name}: ${x.question.title}`, '', x.question.question, '',

@@ -80,7 +80,9 @@ test('/train/start/reset: a head for other classes begins anew, where the docume
     assert.match(told.text, /not in the file: blocks\.2\..*blocks\.2\.mlp\.fc2\.bias; begun anew: .*head\.weight.*; of the file not used: .*head\.weight/);
     assert.deepEqual([told.fields.missing, told.fields.unused, told.fields.optimizer], ['12', told.fields.reset, '0']);
     const wider = base({ model: { width: 16 }, train: { steps: 1, start: { run: String(run) } } }), { run: failed } = await rig.daemon.submit(wider);
-    assert.match((await rig.daemon.reach(failed, 'failed')).reason, /is \(.*\), the network needs .*train\.start\.reset/);
+    const refused = await rig.daemon.reach(failed, 'failed');
+    assert.match(refused.reason, /is \(.*\), the network needs .*train\.start\.reset/);
+    assert.equal(refused.attempts, 1, 'another attempt could not do better');
     const text = await rig.daemon.submit(textJob({ train: { steps: 1, start: { run: String(run) } } }));
     assert.match((await rig.daemon.reach(text.run, 'failed')).reason, /no parameter of this network/);
 });

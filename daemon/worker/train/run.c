@@ -260,8 +260,11 @@ static enum pd_err open_run(struct run *r, bool *ret_lasting, struct pd_why *why
         err = gradients_open(s, trainer_store(r->trainer), &r->gradients, why);
     if (err == PD_OK)
         err = checkpoints_open(s, r->trainer, &r->checkpoints, why);
-    if (err == PD_OK)
+    if (err == PD_OK) {
         err = begin(r, why);
+        if (err == PD_ERR_INVALID && s->config->train.start.present)
+            *ret_lasting = true; /* the file will not fit better in another attempt */
+    }
     if (err != PD_OK)
         return err;
     announce(r);

@@ -227,8 +227,8 @@ test('a claim of how the best value grows with the number of tokens is judged by
     const falls = await scales('falls', -0.9);
     assert.ok(falls.wanted.high < 0);
     assert.equal(falls.x.submissions[0].claims[0].verdict, 'fails');
-    const flat = await scales('flat', 0.1);
-    assert.ok(flat.wanted.low <= 0 && flat.wanted.high >= 0, JSON.stringify(flat.wanted));
+    const flat = await scales('flat', 0.24);
+    assert.ok(flat.wanted.b > 0 && flat.wanted.low <= 0 && flat.wanted.high >= 0, JSON.stringify(flat.wanted));
     assert.equal(flat.x.submissions[0].claims[0].verdict, 'undecided');
 });
 

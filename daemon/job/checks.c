@@ -161,6 +161,13 @@ static void check_model(struct job_ctx *c)
         job_ctx_error(c, "/data/dataset", "\"%s\" is no text, which a %s needs", info->name, net->name);
         return;
     }
+    if (net->equations != (info->equation > 0)) {
+        job_ctx_error(c, "/data/dataset",
+                      net->equations ? "\"%s\" is no equation, which a %s solves"
+                                     : "\"%s\" is an equation, which a %s does not solve: name model.arch pinnsformer",
+                      info->name, net->name);
+        return;
+    }
     if (info->image && ok(c, "/data/image_size", "/model/patch")) {
         if (!d->image_size[0]) {
             job_ctx_error(c, "/data/image_size", "must not be null for images");
@@ -176,6 +183,7 @@ static void check_model(struct job_ctx *c)
     if (info->image && net->stages)
         job_check_stages(c);
     job_check_channels(c);
+    job_check_equations(c);
     if (!info->image && ok(c, "/model/context", "/data/context")) {
         if (m->context < 1)
             job_ctx_error(c, "/model/context", "must not be null for sequences");

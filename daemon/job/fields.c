@@ -40,7 +40,7 @@ NAMES(eps_mode, "mean", "sum");
 SHARED_NAMES(job_names_dataset, "mnist", "digits_gen", "cifar10", "imagenet1k", "tiny_imagenet",
              "image_folder", "coco", "digit_canvas", "listops", "listops_gen", "imdb", "aan",
              "pathfinder_gen", "lra_image", "text", "ptb", "wikitext2", "wikitext103", "pg19", "openwebtext",
-             "pde_convection", "pde_reaction", "text_labels", "text_gen");
+             "pde_convection", "pde_reaction", "text_labels", "text_gen", "pde_wave");
 NAMES(split_rule, "given", "fraction", "count", "standard");
 NAMES(tokenizer, "bytes", "chars", "words", "gpt2_bpe");
 NAMES(lra_len, "reference", "paper");
@@ -188,6 +188,9 @@ const struct job_field job_fields[] = {
      SAYS("heads H; divides the width", "M35")},
     {ROW("/model/mlp_ratio", JOB_T_NUMBER, config.model.mlp_ratio), RANGE(0.25, 16), DEF("4"),
      SAYS("width of the feed-forward layer, in widths", "")},
+    {ROW("/model/head_width", JOB_T_INT, config.model.head_width), RANGE(1, 16384),
+     RULE(job_rule_head_width, "the preset's, else 16 times model.width"), WITH(job_use_pinn),
+     SAYS("width of the hidden layers of a pinnsformer's head", "M44")},
     {ROW("/model/mlp_act", JOB_T_ENUM, config.model.mlp_act), .names = &mlp_act, DEF("\"gelu\""),
      SAYS("activation of the feed-forward layer", "M32")},
     {ROW("/model/bias", JOB_T_BOOL, config.model.bias), RULE(job_rule_bias, "the preset's, else true"),
@@ -215,8 +218,8 @@ const struct job_field job_fields[] = {
     {ROW("/model/pos_after", JOB_T_BOOL, config.model.pos_after), DEF("false"), WITH(job_use_pos_after),
      SAYS("position embedding after the input norm", "M34")},
     {ROW("/model/context", JOB_T_INT, config.model.context), RANGE(1, 1048576),
-     RULE(job_rule_context, "the preset's, else 256"), FLAGS(NULLABLE), WITH(job_use_sequence),
-     SAYS("longest sequence in tokens", "M41")},
+     RULE(job_rule_context, "the preset's, else 256; equations: 5"), FLAGS(NULLABLE), WITH(job_use_sequence),
+     SAYS("longest sequence in tokens; of an equation, the points of each sequence", "M41")},
     {ROW("/data/context", JOB_T_INT, config.data.context), RANGE(1, 1048576),
      RULE(job_rule_data_context, "model.context"), FLAGS(NULLABLE), WITH(job_use_sequence),
      SAYS("sequence length in training", "")},
@@ -268,7 +271,7 @@ const struct job_field job_fields[] = {
     {ROW("/attention/scale_lr_mult", JOB_T_NUMBER, config.attention.scale_lr_mult), FROM(0), DEF("1"),
      FLAGS(NOPLAN), WITH(job_use_learned), SAYS("learning rate of the scale, in rates", "M6")},
     {ROW("/attention/n_for_scale", JOB_T_ENUM_OR_NUM, config.attention.n_for_scale), .names = &n_for_scale,
-     FROM(0), RULE(job_rule_n_for_scale, "vit, deit, xcit: patches; swin: window; gpt: context"),
+     FROM(0), RULE(job_rule_n_for_scale, "vit, deit, xcit: patches; swin: window; gpt, pinnsformer: context"),
      FLAGS(OPEN0), WITH(job_use_n),
      SAYS(
          "which number is N; of a swin, each block has its own: window and keys are the patches of one of "
@@ -362,6 +365,15 @@ const struct job_field job_fields[] = {
      FLAGS(NULLABLE), .check = job_check_path, WITH(job_use_bpe),
      SAYS("<root>/<relative>: the folder with encoder.json and vocab.bpe, or vocab.json and merges.txt",
           "M62")},
+    {ROW("/data/pde/grid", JOB_T_INT_PAIR, config.data.grid), RANGE(2, 1024), DEF("51"), WITH(job_use_pinn),
+     SAYS("points of an axis that the residual is taken at, both ends included, or [of t, of x]", "M64")},
+    {ROW("/data/pde/test_grid", JOB_T_INT_PAIR, config.data.test_grid), RANGE(2, 1024), DEF("101"),
+     WITH(job_use_pinn), SAYS("the same of the grid on which the solution is compared with the exact one", "M64")},
+    {ROW("/data/pde/step", JOB_T_NUMBER, config.data.pde_step), RANGE(0, 1), DEF("1e-4"), FLAGS(OPEN0),
+     WITH(job_use_pinn), SAYS("in t, from a point of a sequence to the next; model.context says how many", "M64")},
+    {ROW("/data/pde/coefficient", JOB_T_NUMBER, config.data.coefficient), RANGE(-1000, 1000),
+     RULE(job_rule_coefficient, "convection 50, reaction 5, wave 2"), WITH(job_use_pinn),
+     SAYS("beta of u_t + beta u_x = 0, rho of u_t = rho u (1 - u), c of u_tt = c^2 u_xx", "M64")},
     {ROW("/data/lra_len", JOB_T_ENUM, config.data.lra_len), .names = &lra_len, DEF("\"reference\""),
      WITH(job_use_lra), SAYS("sequence lengths: the reference configuration's or the paper's", "M61")},
     {ROW("/data/augment/crop", JOB_T_ENUM, config.data.augment.crop), .names = &crop, DEF("\"none\""),
@@ -415,8 +427,11 @@ const struct job_field job_fields[] = {
      .group = JOB_GROUP_LENGTH, SAYS("length in optimiser steps", "")},
     {ROW("/train/epochs", JOB_T_INT, config.train.epochs), COUNTS, RULE(job_rule_null, "see steps"),
      FLAGS(NULLABLE), .group = JOB_GROUP_LENGTH, SAYS("length in passes over the training set", "")},
-    {ROW("/train/batch", JOB_T_INT, config.train.batch), RANGE(1, 1048576), DEF("64"),
-     SAYS("images or sequences per optimiser step, over all slots", "")},
+    {ROW("/train/batch", JOB_T_INT, config.train.batch), RANGE(1, 1048576),
+     RULE(job_rule_batch, "64; equations: 1"),
+     SAYS("images or sequences per optimiser step, over all slots; a step of an equation takes its whole grid, which "
+          "is one sample",
+          "")},
     {ROW("/train/accumulation", JOB_T_INT, config.train.accumulation), RANGE(1, 4096), DEF("1"),
      SAYS("micro-batches per optimiser step", "M54")},
     {ROW("/train/zero", JOB_T_INT, config.train.zero), RANGE(0, 1), DEF("0"), WITH(job_use_slots),
@@ -440,7 +455,7 @@ const struct job_field job_fields[] = {
     {ROW("/train/optimizer/nesterov", JOB_T_BOOL, config.train.optimizer.nesterov), DEF("false"),
      WITH(job_use_nesterov), SAYS("Nesterov's form", "M48")},
     {ROW("/train/optimizer/weight_decay", JOB_T_NUMBER, config.train.optimizer.weight_decay), FROM(0),
-     RULE(job_rule_weight_decay, "0.05; gpt 0.1; msgdw 1e-4"),
+     RULE(job_rule_weight_decay, "0.05; gpt 0.1; pinnsformer 0; msgdw 1e-4"),
      SAYS("decay of tensors with two dimensions or more; decoupled but for msgd_l2", "M51")},
     {ROW("/train/optimizer/decay_temperature", JOB_T_BOOL, config.train.optimizer.decay_temperature),
      DEF("false"), WITH(job_use_xcit), SAYS("the temperatures of an xcit decay too", "M51")},
@@ -490,7 +505,7 @@ const struct job_field job_fields[] = {
     {ROW("/train/precision", JOB_T_ENUM, config.train.precision), .names = &precision,
      .available = BIT(JOB_PRECISION_FP32) | BIT(JOB_PRECISION_BF16) | BIT(JOB_PRECISION_FP64) |
                   BIT(JOB_PRECISION_TF32),
-     RULE(job_rule_precision, "cpu fp32, cuda bf16"),
+     RULE(job_rule_precision, "cpu fp32, cuda bf16; pinnsformer: fp32"),
      SAYS("numbers of activations and products; parameters are f32, or f64 (cpu); tf32 rounds what f32 "
           "products "
           "read (cuda); bf16 on a cpu is a reference, slower than fp32",
@@ -500,7 +515,7 @@ const struct job_field job_fields[] = {
     {ROW("/train/deterministic", JOB_T_BOOL, config.train.deterministic), DEF("true"), FLAGS(ASIDE | ONLY),
      SAYS("bitwise the same from run to run", "M93")},
     {ROW("/train/init", JOB_T_ENUM, config.train.init), .names = &init,
-     RULE(job_rule_init, "trunc_normal; gpt normal"), SAYS("initial weights", "M55")},
+     RULE(job_rule_init, "trunc_normal; gpt normal; pinnsformer xavier"), SAYS("initial weights", "M55")},
     {ROW("/train/init_fan", JOB_T_ENUM, config.train.init_fan), .names = &init_fan, DEF("\"separate\""),
      WITH(job_use_xavier), SAYS("fans of the fused query-key-value matrix", "M55")},
     {ROW("/train/start", JOB_T_OBJECT, config.train.start.present), DEF("null"), FLAGS(NULLABLE | FIXED),
@@ -575,7 +590,11 @@ const struct job_field job_fields[] = {
     {ROW("/train/teacher/tau", JOB_T_NUMBER, config.train.teacher.tau), FROM(0), DEF("1"), FLAGS(OPEN0),
      WITH(job_use_tau), SAYS("temperature of soft targets", "M36")},
     {ROW("/train/pinn_derivative", JOB_T_ENUM, config.train.pinn_derivative), .names = &pinn_derivative,
-     DEF("\"vjp_sum\""), WITH(job_use_pinn), SAYS("how the residual's derivatives are taken", "M45")},
+     DEF("\"vjp_sum\""), WITH(job_use_pinn), 
+     SAYS("how u of a sequence is differentiated by a coordinate: vjp_sum, the gradient of the sum over the sequence by "
+          "each of its points, as in the reference implementation; jvp_shift, how u changes where the whole sequence is "
+          "shifted",
+          "M45")},
     {ROW("/train/nonfinite_limit", JOB_T_INT, config.train.nonfinite_limit), RANGE(1, 1e6), DEF("10"),
      FLAGS(ASIDE), SAYS("skipped steps before the run is diverged", "M16")},
     {ROW("/train/eval_every", JOB_T_INT, config.train.eval_every), COUNTS,

@@ -125,7 +125,7 @@ struct job_preset {
 /* Preset i of all networks, network by network; NULL behind the last. */
 const struct job_preset *job_preset_at(size_t i, int *ret_arch);
 
-enum job_reads { JOB_READS_OTHER, JOB_READS_IMAGES, JOB_READS_TEXT };
+enum job_reads { JOB_READS_OTHER, JOB_READS_IMAGES, JOB_READS_TEXT, JOB_READS_POINTS };
 
 /* What the document needs to know of a network; a row and its presets in networks.c. */
 struct job_network {

@@ -102,7 +102,8 @@ enum job_dataset {
     JOB_DATASET_PDE_CONVECTION,
     JOB_DATASET_PDE_REACTION,
     JOB_DATASET_TEXT_LABELS, /* texts with classes, from tables of one's own */
-    JOB_DATASET_TEXT_GEN     /* ours: sentences made by polyd from (seed, number); needs no files */
+    JOB_DATASET_TEXT_GEN,    /* ours: sentences made by polyd from (seed, number); needs no files */
+    JOB_DATASET_PDE_WAVE
 };
 enum job_split { JOB_SPLIT_GIVEN, JOB_SPLIT_FRACTION, JOB_SPLIT_COUNT, JOB_SPLIT_STANDARD };
 enum job_tokenizer { JOB_TOKENIZER_BYTES, JOB_TOKENIZER_CHARS, JOB_TOKENIZER_WORDS, JOB_TOKENIZER_GPT2_BPE };
@@ -175,6 +176,7 @@ struct job_model {
     int64_t depth;                               /* L: blocks */
     int64_t heads;                               /* divides width */
     struct job_ints widths, depths, head_counts; /* of each stage of a Swin; else empty */
+    int64_t head_width; /* of a solution of an equation: the hidden layers of its head */
     double mlp_ratio; /* hidden width = mlp_ratio * width, see job_config_mlp_width */
     int mlp_act;      /* enum job_mlp_act */
     bool bias;        /* linear and norm biases */
@@ -261,6 +263,8 @@ struct job_data {
     int64_t context;            /* training sequence length (gpt); 0 for images */
     int64_t image_size[2];      /* rows, columns; {0, 0} for text */
     int lra_len;                /* enum job_lra_len */
+    int64_t grid[2], test_grid[2]; /* of equations: points of t, of x */
+    double pde_step, coefficient;
     struct job_augment augment;
 };
 
@@ -503,6 +507,7 @@ struct job_dataset_info {
     bool image;          /* images with classes */
     bool text;           /* tokens */
     bool labels;         /* texts with classes: rows of tables, see job_table_of */
+    double equation;     /* a differential equation: its coefficient by default; 0: it is none */
     bool generated;      /* needs no files, so data.path is null */
     bool val_is_test;    /* images whose published results are those of the folder val */
     int64_t side[2];     /* rows, columns of an image as stored; {0, 0} if they vary */

@@ -94,13 +94,19 @@ static bool has_set(const struct job_config *g, const struct place *p)
     return !p->name;
 }
 
+/* An encoder and a decoder of so many layers each, where there are two stacks. */
+static int64_t layers_of(const struct job_config *g)
+{
+    return job_network(g->model.arch)->equations ? 2 * g->model.depth : g->model.depth;
+}
+
 bool job_metric_known(const struct job_config *g, const char *key)
 {
     struct place place;
     const struct job_metric *m = find(key, &place);
 
     return m && m->writer == JOB_METRIC_WORKER && (!m->written || m->written(g)) && has_set(g, &place) &&
-           place.layer <= g->model.depth && place.head <= g->model.heads && (!place.head || m->heads(g));
+           place.layer <= layers_of(g) && place.head <= g->model.heads && (!place.head || m->heads(g));
 }
 
 bool job_config_writes(const struct job_config *g, const char *key)

@@ -41,6 +41,16 @@ static bool classes_averaged(const struct job_config *g)
     return averaged(g) && classes(g);
 }
 
+static bool equation(const struct job_config *g)
+{
+    return !strcmp(job_config_task(g)->name, "equation");
+}
+
+static bool equation_averaged(const struct job_config *g)
+{
+    return averaged(g) && equation(g);
+}
+
 /* Only pictures from files can be damaged. */
 static bool decoded(const struct job_config *g)
 {
@@ -239,6 +249,19 @@ static bool train_classes_averaged(const struct job_config *g)
         "How many times the root mean square of the gradient in one block is that in another, at most.",     \
         "Largest over least RMS of a block.", weight, name)
 
+#define PART(name)                                                                                           \
+    .title = "Parts of the loss", .panel = "loss parts", .series = name, .better = JOB_METRIC_LESS,          \
+    .group = JOB_METRIC_TRAINING, .written = equation
+#define RMAE                                                                                                 \
+    .title = "Relative error", .panel = "rmae", .better = JOB_METRIC_LESS, .group = JOB_METRIC_TRAINING,     \
+    .text = "Sum of the absolute errors over the sum of the absolute values of the exact solution (rMAE).",  \
+    .source = "Relative mean absolute error at the first point of each sequence; polynomial papers, PDE table."
+#define RRMSE                                                                                                \
+    .title = "Relative root mean square error", .panel = "rrmse", .better = JOB_METRIC_LESS,                 \
+    .group = JOB_METRIC_TRAINING,                                                                            \
+    .text = "Root of the sum of the squared errors over that of the squares of the exact solution (rRMSE).", \
+    .source = "What the polynomial papers print as rMSE in their PDE table."
+
 const struct job_metric job_metrics[] = {
     {.key = "loss/train",
      .title = "Loss",
@@ -257,7 +280,8 @@ const struct job_metric job_metrics[] = {
      .unit = "nats",
      .better = JOB_METRIC_LESS,
      .group = JOB_METRIC_TRAINING,
-     .text = "Mean cross-entropy over the whole validation set, without augmentation or dropout.",
+     .text = "Mean cross-entropy over the whole validation set, without augmentation or dropout; of an equation, mean "
+             "square of the error over the evaluation grid.",
      .source = "Evaluation over the whole validation set, in nats."},
     {.key = "loss/val_ema",
      .title = "Loss",
@@ -267,7 +291,7 @@ const struct job_metric job_metrics[] = {
      .better = JOB_METRIC_LESS,
      .group = JOB_METRIC_TRAINING,
      .text = "Mean cross-entropy over the validation set of the running average of the weights, which is "
-             "scored beside the weights themselves.",
+             "scored beside the weights themselves; of an equation, mean square of the error.",
      .source = "The validation set seen by the averaged weights (train.ema), in nats.",
      .written = averaged},
     {.key = "acc/train",
@@ -319,6 +343,26 @@ const struct job_metric job_metrics[] = {
              "was not trained on.",
      .source = "exp(loss) of the averaged weights (train.ema) over the validation set.",
      .written = text_averaged},
+    {.key = "loss/residual",
+     PART("residual"),
+     .text = "Mean square of what the equation leaves over, over all points of the training grid.",
+     .source = "PINNsformer (arXiv:2307.11833), equation 6: the first part of the loss."},
+    {.key = "loss/boundary",
+     PART("boundary"),
+     .text = "Mean square of how far the solution misses its boundary condition.",
+     .source = "PINNsformer (arXiv:2307.11833), equation 6: the boundary part of the loss."},
+    {.key = "loss/initial",
+     PART("initial"),
+     .text = "Mean square of how far the solution misses its initial condition.",
+     .source = "PINNsformer (arXiv:2307.11833), equation 6: the initial part of the loss."},
+    {.key = "rmae/val", RMAE, .series = "evaluation grid", .written = equation},
+    {.key = "rmae/val_ema", RMAE, .series = "evaluation grid, averaged weights", .written = equation_averaged},
+    {.key = "rmae/train", RMAE, .series = "training grid", .written = equation},
+    {.key = "rmae/train_ema", RMAE, .series = "training grid, averaged weights", .written = equation_averaged},
+    {.key = "rrmse/val", RRMSE, .series = "evaluation grid", .written = equation},
+    {.key = "rrmse/val_ema", RRMSE, .series = "evaluation grid, averaged weights", .written = equation_averaged},
+    {.key = "rrmse/train", RRMSE, .series = "training grid", .written = equation},
+    {.key = "rrmse/train_ema", RRMSE, .series = "training grid, averaged weights", .written = equation_averaged},
     {.key = "loss/test", .series = "test", LOSS, OF(TEST_SET, "the weights"), .written = test},
     {.key = "loss/test_ema",
      .series = "test, averaged weights",

@@ -161,13 +161,28 @@ static const struct job_network gpt = {.name = "gpt",
 
 /* ---- PINNsformer ---- */
 
+/* Heads and layers are the same; N is the grid's edge, as the polynomial paper counts it. The fans of the packed
+ * projection are the reference implementation's. */
+#define PINN(w, ratio, head, edge)                                                                           \
+    JOB_ITEMS(SHAPE(w, "1", "2"), I("mlp_ratio", ratio), I("head_width", head), I("context", "5"),           \
+              {"/data/pde/grid", edge}, {"/attention/n_for_scale", edge}, {"/train/init_fan", "\"fused\""})
 static const struct job_preset pinnsformer_presets[] = {
-    {"pinn_micro", 0, 0, JOB_ITEMS(SHAPE("16", "1", "2")), "PINNsformer 16 x 1+1 x 2, grid 21 x 21"},
-    {"pinnsformer", 0, 0, JOB_ITEMS(SHAPE("32", "1", "2")), "PINNsformer 32 x 1+1 x 2, grid 51 x 51"},
+    {"pinn_micro", 0, 0, PINN("16", "4", "128", "21"), "PINNsformer 16 x 1+1 x 2, grid 21 x 21"},
+    {"pinnsformer", 0, 0, PINN("32", "8", "512", "51"), "PINNsformer 32 x 1+1 x 2, grid 51 x 51"},
+    END,
     END,
 };
 static const struct job_network pinnsformer = {
-    .name = "pinnsformer", .n_for_scale = "context", .equations = true, TIMM, .presets = pinnsformer_presets};
+    .name = "pinnsformer",
+    .available = true,
+    .reads = JOB_READS_POINTS,
+    .n_for_scale = "context",
+    .equations = true,
+    .norm_eps = 1e-6,
+    .beta2 = 0.999,
+    .weight_decay = 0,
+    .init = "xavier",
+    .presets = pinnsformer_presets};
 
 /* ---- Mask R-CNN on XCiT ---- */
 

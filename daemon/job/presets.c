@@ -34,6 +34,11 @@
         T("schedule/shifted", "false"), T("schedule/per", "\"epoch\""), T("drop_path_rule", "\"same\""),     \
         T("optimizer/decay_temperature", "true"), T("ema", "0.99996"), D("augment/repeats", "3")
 
+/* The reference implementation's: L-BFGS at rate 1, 500 outer steps. */
+#define PINN                                                                                                 \
+    T("optimizer/name", "\"lbfgs\""), T("steps", "500"), T("schedule/name", "\"constant\""),                 \
+        T("schedule/warmup_steps", "0")
+
 const struct job_recipe job_recipes[] = {
     {"vit_b",
      JOB_ITEMS(HEAVY, T("epochs", "300"), T("optimizer/lr", "0.001"), T("schedule/warmup_epochs", "5"),
@@ -93,8 +98,10 @@ const struct job_recipe job_recipes[] = {
     {"lra_retrieval", NULL, "Nystromformer on Retrieval"},
     {"lra_image", NULL, "Nystromformer on Image"},
     {"lra_pathfinder", NULL, "Nystromformer on Pathfinder"},
-    {"pinn_convection", NULL, "PINNsformer on the convection equation"},
-    {"pinn_reaction", NULL, "PINNsformer on the reaction equation"},
+    {"pinn_convection", JOB_ITEMS(D("dataset", "\"pde_convection\""), PINN),
+     "PINNsformer on the convection equation, beta 50"},
+    {"pinn_reaction", JOB_ITEMS(D("dataset", "\"pde_reaction\""), PINN),
+     "PINNsformer on the reaction equation, rho 5"},
     {"coco_xcit_s12", NULL, "Mask R-CNN with XCiT-S12/16 on COCO"},
     {"ldnt",
      JOB_ITEMS(D("dataset", "\"openwebtext\""), D("tokenizer", "\"gpt2_bpe\""), D("split/val", "0.0005"),
@@ -132,6 +139,7 @@ const size_t job_recipe_count = sizeof job_recipes / sizeof *job_recipes;
     "such "                                                                                                  \
     "folders"
 #define GENERATED .generated = true, .most = 1000000
+#define EQUATION .available = true, .task = "equation", .generated = true, .train = 1, .test = 1, .most = 1
 #define IMAGES .image = true, .task = "classify"
 #define TOKENS .text = true, .task = "language"
 #define TABLES                                                                                               \
@@ -210,8 +218,9 @@ static const struct job_dataset_info datasets[] = {
     [JOB_DATASET_WIKITEXT103] = {.name = "wikitext103", .available = true, TOKENS, .layout = PARTS},
     [JOB_DATASET_PG19] = {.name = "pg19", .available = true, TOKENS, .layout = DOCUMENTS},
     [JOB_DATASET_OPENWEBTEXT] = {.name = "openwebtext", .available = true, TOKENS, .layout = DOCUMENTS},
-    [JOB_DATASET_PDE_CONVECTION] = {.name = "pde_convection", GENERATED},
-    [JOB_DATASET_PDE_REACTION] = {.name = "pde_reaction", GENERATED},
+    [JOB_DATASET_PDE_CONVECTION] = {.name = "pde_convection", EQUATION, .equation = 50},
+    [JOB_DATASET_PDE_REACTION] = {.name = "pde_reaction", EQUATION, .equation = 5},
+    [JOB_DATASET_PDE_WAVE] = {.name = "pde_wave", EQUATION, .equation = 2},
     [JOB_DATASET_TEXT_LABELS] = {.name = "text_labels",
                                  .available = true,
                                  .text = true,

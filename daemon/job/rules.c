@@ -104,6 +104,24 @@ json_t *job_rule_heads(struct job_ctx *c)
     return job_ctx_network(c)->stages ? first(c, &c->g->model.head_counts) : shape(c, "/model/heads");
 }
 
+json_t *job_rule_head_width(struct job_ctx *c)
+{
+    return number(c, c->g->model.width > 0 ? 16 * (double)c->g->model.width : 1);
+}
+
+json_t *job_rule_coefficient(struct job_ctx *c)
+{
+    const double own = job_ctx_dataset(c)->equation;
+
+    return number(c, own > 0 ? own : 1);
+}
+
+/* A sample of an equation is its whole grid. */
+json_t *job_rule_batch(struct job_ctx *c)
+{
+    return number(c, job_ctx_dataset(c)->equation > 0 ? 1 : 64);
+}
+
 json_t *job_rule_bias(struct job_ctx *c)
 {
     (void)c;
@@ -137,7 +155,7 @@ json_t *job_rule_context(struct job_ctx *c)
 {
     if (job_ctx_dataset(c)->image)
         return json_null();
-    return number(c, 256);
+    return number(c, job_ctx_dataset(c)->equation > 0 ? 5 : 256);
 }
 
 static json_t *pair(struct job_ctx *c, int64_t rows, int64_t columns)
@@ -472,7 +490,8 @@ json_t *job_rule_device(struct job_ctx *c)
 
 json_t *job_rule_precision(struct job_ctx *c)
 {
-    return word(c, c->g->resources.device == JOB_DEVICE_CUDA ? "bf16" : "fp32");
+    return word(c, c->g->resources.device == JOB_DEVICE_CUDA && !job_ctx_network(c)->equations ? "bf16"
+                                                                                               : "fp32");
 }
 
 json_t *job_rule_threads(struct job_ctx *c)

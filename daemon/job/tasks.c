@@ -6,6 +6,7 @@
 static const struct job_task tasks[] = {
     {.name = "classify", .best = "acc/val", .best_averaged = "acc/val_ema", .classes = true},
     {.name = "classify_text", .best = "acc/val", .best_averaged = "acc/val_ema", .classes = true},
+    {.name = "equation", .best = "rmae/val", .best_averaged = "rmae/val_ema"},
     {.name = "language", .best = "loss/val", .best_averaged = "loss/val_ema"},
 };
 /* Of data sets that no task of this build is for. */

@@ -74,3 +74,4 @@ void gold_augment(struct gold *g);
 void gold_swin(struct gold *g);
 void gold_xcit(struct gold *g);
 void gold_deit(struct gold *g);
+void gold_pinn(struct gold *g);

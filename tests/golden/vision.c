@@ -121,7 +121,7 @@ void vision_put_params(struct golden *c, struct golden_rig *rig, const struct mo
         golden_fail(c, "%zu parameters of the file are ours, of %zu", seen, there);
 }
 
-void vision_compare_gradients(struct golden *c, struct golden_rig *rig, const struct model *m)
+void vision_compare_gradients(struct golden *c, struct golden_rig *rig, const struct model *m, const char *prefix)
 {
     double largest = 0;
     char text[96];
@@ -129,7 +129,7 @@ void vision_compare_gradients(struct golden *c, struct golden_rig *rig, const st
     for (size_t i = 0; i < model_trained_count(m); i++) {
         size_t n = 0;
         const double *want =
-            golden_tensor(c, &n, "grad/%s", name_of(model_param(m, i)->name, text, sizeof text));
+            golden_tensor(c, &n, "%s/%s", prefix, name_of(model_param(m, i)->name, text, sizeof text));
 
         for (size_t k = 0; want && k < n; k++)
             largest = fmax(largest, fabs(want[k]));
@@ -138,7 +138,7 @@ void vision_compare_gradients(struct golden *c, struct golden_rig *rig, const st
         const struct model_param *p = model_param(m, i);
         char name[96];
         size_t n = 0, count = 0;
-        const double *want = golden_tensor(c, &n, "grad/%s", name_of(p->name, text, sizeof text)), *got;
+        const double *want = golden_tensor(c, &n, "%s/%s", prefix, name_of(p->name, text, sizeof text)), *got;
 
         snprintf(name, sizeof name, "grad/%s", p->name);
         got = golden_rig_output(rig, name, &count);
@@ -192,7 +192,7 @@ static bool swin(struct golden *c)
         if (golden_rig_run(rig)) {
             vision_compare(c, rig, "logits", "out/logits");
             vision_compare(c, rig, "loss", "out/loss");
-            vision_compare_gradients(c, rig, m);
+            vision_compare_gradients(c, rig, m, "grad");
         }
     }
     golden_rig_free(rig);
@@ -261,7 +261,7 @@ static void deit_loss(struct golden *c, const struct model *m, const struct mode
         vision_compare(c, rig, "logits/distilled", "out/logits_dist");
         vision_compare(c, rig, "loss", want);
         if (!strcmp(want, "out/loss_hard"))
-            vision_compare_gradients(c, rig, m);
+            vision_compare_gradients(c, rig, m, "grad");
     }
     golden_rig_free(rig);
 }

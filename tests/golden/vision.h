@@ -15,6 +15,6 @@ bool vision_common(const struct golden *c, struct model_spec *s);
 /* Fills the parameters, each of which the file has, and which are all that it has. */
 void vision_put_params(struct golden *c, struct golden_rig *rig, const struct model *m);
 void vision_put(struct golden *c, struct golden_rig *rig, const char *leaf, const char *tensor);
-/* An output against a tensor; every gradient. */
+/* An output against a tensor; every gradient against PREFIX/NAME. */
 void vision_compare(struct golden *c, struct golden_rig *rig, const char *output, const char *want_name);
-void vision_compare_gradients(struct golden *c, struct golden_rig *rig, const struct model *m);
+void vision_compare_gradients(struct golden *c, struct golden_rig *rig, const struct model *m, const char *prefix);

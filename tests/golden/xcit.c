@@ -85,7 +85,7 @@ static void train(struct golden *c, const struct model *m, const struct model_tr
         if (golden_rig_run(rig)) {
             vision_compare(c, rig, "logits", "out/logits");
             vision_compare(c, rig, "loss", "out/loss");
-            vision_compare_gradients(c, rig, m);
+            vision_compare_gradients(c, rig, m, "grad");
             compare_buffers(c, rig, m);
         }
     }

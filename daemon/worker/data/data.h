@@ -20,7 +20,30 @@ struct data_root {
     const char *path;
 };
 
-enum data_kind { DATA_IMAGES, DATA_TOKENS };
+enum data_kind { DATA_IMAGES, DATA_TOKENS, DATA_POINTS };
+
+/* ---- differential equations with a known solution (points.c) ---- */
+
+/* u(x, t) on a rectangle:
+ *   convection  u_t + c u_x = 0,       u = sin(x - c t)                           x in [0, 2 pi], t in [0, 1]
+ *   reaction    u_t - c u (1 - u) = 0, u = h e^(c t) / (h e^(c t) + 1 - h)        likewise
+ *               with h = exp(-(x - pi)^2 / (2 (pi / 4)^2))
+ *   wave        u_tt - c^2 u_xx = 0,   u = sin(pi x) cos(c pi t) + sin(3 pi x) cos(3 c pi t) / 2
+ *                                                                                 x in [0, 1], t in [0, 1] */
+enum data_equation {
+    DATA_EQUATION_NONE,
+    DATA_EQUATION_CONVECTION,
+    DATA_EQUATION_REACTION,
+    DATA_EQUATION_WAVE,
+    DATA_EQUATIONS
+};
+#define DATA_EQUATION_WORDS "convection reaction wave"
+#define DATA_GRID_MAX 1024 /* points of an axis */
+/* The exact solution; `c` is beta, rho or the speed of the wave. */
+double data_equation_exact(enum data_equation equation, double c, double x, double t);
+/* Where x ends; it begins at 0, and t lies in [0, 1]. */
+double data_equation_width(enum data_equation equation);
+
 enum data_dataset {
     DATA_SET_MNIST,
     DATA_SET_DIGITS_GEN,
@@ -30,7 +53,8 @@ enum data_dataset {
     DATA_SET_TEXTS,    /* a folder with a file for each part */
     DATA_SET_LABELLED, /* texts with classes: one table, or a folder with one for each part */
     DATA_SET_TEXT_GEN, /* sentences that polyd makes */
-    DATA_SET_DOCUMENTS /* a folder of text files, a document each */
+    DATA_SET_DOCUMENTS, /* a folder of text files, a document each */
+    DATA_SET_POINTS     /* grids of points of an equation, which polyd makes */
 };
 /* How this build reads a data set of the job document (enum job_dataset); false: it does not. */
 bool data_form(int dataset, enum data_dataset *ret);
@@ -116,6 +140,12 @@ struct data_options {
     double eval_crop;        /* 0 stands for 1 */
     enum data_filter filter; /* of every change of size */
 
+    /* points */
+    enum data_equation equation;
+    double coefficient;            /* c of data_equation_exact */
+    int32_t grid[2], test_grid[2]; /* points of t, of x, both ends included: trained on, evaluated on */
+    double step;                   /* in t, from a point of a sequence of `context` to the next */
+
     const char *cache_dir; /* absolute; NULL = nothing is cached (cache.h) */
     /* On the monotonic clock: opening with headers_only ends then with PD_ERR_TIMEOUT; 0 = whenever. */
     int64_t until_us;
@@ -126,6 +156,9 @@ struct data_info {
     int32_t channels, height, width; /* images, as the network reads them */
     int32_t classes;                 /* images, labelled texts; else 0 */
     int32_t vocab, context;          /* tokens: ids 0..vocab-1 */
+    enum data_equation equation;     /* points; else none, and what follows is 0 */
+    double coefficient, step;
+    int32_t grid[2], test_grid[2];
     int64_t count[DATA_SPLITS];      /* samples by enum data_split: images or sequences; no test part: 0 */
     int64_t tokens[DATA_SPLITS];     /* tokens of each part of a text; 0 for images */
     float mean[3], std[3];           /* images: the network reads (byte / 255 - mean) / std of the channel */
@@ -178,6 +211,8 @@ void data_work(const struct data_set *set, struct data_work *ret);
  *   labelled texts  "input" I32 (batch, context): tokens, then zeros; "last" I32 (batch): the row of its last
  *           token among the rows of the graph's input (one token of padding where a text has none);
  *           "target" I32 (batch): its class
+ *   points  "x", "t" F32 (batch, points, context): a sample is a whole grid, t outermost; of validation also "exact" F32
+ *           (batch, points), the solution at the first point of each sequence
  * Samples beyond `used` are zeros with target DATA_IGNORE, and so is a picture that cannot be decoded. */
 #define DATA_IGNORE (-100)
 #define DATA_TENSORS_MAX 8

@@ -269,6 +269,8 @@ static const struct data_form *form_of(enum data_dataset dataset)
         return &data_form_tokens;
     case DATA_SET_LABELLED:
         return &data_form_labelled;
+    case DATA_SET_POINTS:
+        return &data_form_points;
     default:
         return &data_form_images;
     }
@@ -317,6 +319,9 @@ enum pd_err data_open(const struct data_options *o, bool headers_only, struct da
         break;
     case DATA_SET_LABELLED:
         err = data_open_labelled(set, o, headers_only, why);
+        break;
+    case DATA_SET_POINTS:
+        err = data_open_points(set, o, why);
         break;
     }
     if (err == PD_OK && images)

@@ -34,7 +34,7 @@ struct data_form {
     /* The padding of the last validation batch. */
     void (*none)(const struct data_set *set, int32_t row, void *const *to);
 };
-extern const struct data_form data_form_images, data_form_tokens, data_form_labelled;
+extern const struct data_form data_form_images, data_form_tokens, data_form_labelled, data_form_points;
 
 /* The labelled texts of one part, whose tokens lie one after the other in `made`. */
 struct data_labelled {
@@ -147,6 +147,8 @@ PD_NODISCARD enum pd_err data_open_text(struct data_set *set, const struct data_
                                         struct pd_why *why);
 PD_NODISCARD enum pd_err data_open_labelled(struct data_set *set, const struct data_options *o,
                                             bool headers_only, struct pd_why *why);
+PD_NODISCARD enum pd_err data_open_points(struct data_set *set, const struct data_options *o,
+                                          struct pd_why *why);
 /* Frees what data_open_labelled kept of the samples; the set stays good for its facts. */
 void data_labelled_done(struct data_set *set);
 

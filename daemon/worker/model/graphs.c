@@ -5,6 +5,17 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* How many points a network that reads them is given at once; of others the batch itself. */
+static int32_t trained_points(const struct model *m, int32_t batch)
+{
+    return model_reads_points(&m->spec) ? batch * m->spec.grid[0] * m->spec.grid[1] : batch;
+}
+
+static int32_t scored_points(const struct model *m, int32_t batch)
+{
+    return model_reads_points(&m->spec) ? batch * m->spec.test_grid[0] * m->spec.test_grid[1] : batch;
+}
+
 static enum pd_err begin(struct net *n, const struct model *m, int32_t batch, int32_t tokens,
                          struct pd_why *why)
 {
@@ -15,7 +26,7 @@ static enum pd_err begin(struct net *n, const struct model *m, int32_t batch, in
                        m->spec.context);
     n->m = m;
     n->batch = batch;
-    n->tokens = tokens;
+    n->tokens = model_reads_points(&m->spec) ? m->spec.context : tokens;
     n->causal = m->spec.arch->causal;
     n->g = pk_graph_new(false);
     n->param = calloc(m->count + 1, sizeof *n->param);
@@ -63,6 +74,16 @@ static struct pk_val input(struct net *n, bool ready)
         [MODEL_PIXELS_READY] = s->dtype, [MODEL_PIXELS_BYTES] = PK_U8, [MODEL_PIXELS_UNIT] = PK_F32};
     struct pk_val x;
 
+    if (model_reads_points(s)) {
+        const struct pk_shape each = PK_SHAPE(n->batch, n->tokens), one = PK_SHAPE(n->batch, n->tokens, 1);
+        struct pk_val both[2];
+
+        n->x = pk_input(n->g, "x", s->dtype, each);
+        n->t = pk_input(n->g, "t", s->dtype, each);
+        both[0] = pk_reshape(n->g, n->x, one);
+        both[1] = pk_reshape(n->g, n->t, one);
+        return pk_concat(n->g, 2, both, 2);
+    }
     if (model_reads_tokens(s))
         return pk_input(n->g, "input", PK_I32, PK_SHAPE(n->batch, n->tokens));
     x = pk_input(n->g, "input", fed[pixels], PK_SHAPE(n->batch, s->channels, s->image_h, s->image_w));
@@ -78,7 +99,7 @@ enum pd_err model_write_once(struct model *m, struct pd_why *why)
 {
     struct net n;
     struct pk_graph *g;
-    enum pd_err err = begin(&n, m, 1, 1, why);
+    enum pd_err err = begin(&n, m, scored_points(m, 1), 1, why);
 
     if (err != PD_OK)
         return err;
@@ -112,6 +133,9 @@ static struct sums loss_of(struct net *n, const struct model_loss *l, struct mod
 {
     struct sums s = {.count = model_loss_sums(l)};
 
+    rows->x = n->x;
+    rows->t = n->t;
+    rows->spec = &n->m->spec;
     pk_graph_scope(n->g, "loss");
     l->emit(n->g, rows, smoothing, s.val);
     return s;
@@ -122,7 +146,7 @@ static struct sums training_loss(struct net *n, const struct model_train_options
                                  struct pk_val *ret_logits)
 {
     const struct model_distil *d = o->distil;
-    struct model_rows rows = {.logits = PK_NONE};
+    struct model_rows rows = {.shift = o->shift};
     struct pk_val images = input(n, o->ready);
     struct sums s;
 
@@ -280,7 +304,7 @@ enum pd_err model_graph_train(const struct model *m, const struct model_train_op
     struct net n;
     struct pk_val logits, local, *grad;
     struct sums loss;
-    enum pd_err err = begin(&n, m, o->batch, o->context, why);
+    enum pd_err err = begin(&n, m, trained_points(m, o->batch), o->context, why);
 
     if (err != PD_OK)
         return err;
@@ -344,7 +368,7 @@ enum pd_err model_graph_part(const struct model *m, const struct model_train_opt
     struct net n;
     struct pk_val *grad, *sum, first, logits;
     struct sums loss;
-    enum pd_err err = begin(&n, m, o->batch, o->context, why);
+    enum pd_err err = begin(&n, m, trained_points(m, o->batch), o->context, why);
 
     if (err != PD_OK)
         return err;
@@ -378,10 +402,10 @@ enum pd_err model_graph_gradient(const struct model *m, const struct model_train
                                  struct pk_graph **ret, struct pd_why *why)
 {
     struct net n;
-    struct model_rows rows = {.logits = PK_NONE};
+    struct model_rows rows = {.shift = o->shift};
     struct pk_val *grad, *sum, first;
     struct sums loss;
-    enum pd_err err = begin(&n, m, o->batch, o->context, why);
+    enum pd_err err = begin(&n, m, trained_points(m, o->batch), o->context, why);
 
     if (err != PD_OK)
         return err;
@@ -487,7 +511,7 @@ enum pd_err model_graph_eval(const struct model *m, const struct model_loss *l, 
     struct net n;
     struct model_rows rows = {.logits = PK_NONE};
     struct sums loss;
-    enum pd_err err = begin(&n, m, batch, context, why);
+    enum pd_err err = begin(&n, m, scored_points(m, batch), context, why);
 
     if (err != PD_OK)
         return err;
@@ -509,7 +533,7 @@ enum pd_err model_graph_probe(const struct model *m, int32_t batch, int32_t cont
                               struct pk_graph **ret, struct pd_why *why)
 {
     struct net n;
-    enum pd_err err = begin(&n, m, batch, context, why);
+    enum pd_err err = begin(&n, m, scored_points(m, batch), context, why);
 
     if (err != PD_OK)
         return err;
@@ -581,7 +605,7 @@ enum pd_err model_graph_maps(const struct model *m, const struct model_maps *map
     enum pd_err err = check_maps(m, maps, why);
 
     if (err == PD_OK)
-        err = begin(&n, m, batch, context, why);
+        err = begin(&n, m, scored_points(m, batch), context, why);
     if (err != PD_OK)
         return err;
     n.maps = maps;

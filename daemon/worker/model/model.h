@@ -100,6 +100,12 @@ struct model_spec {
     double layerscale;                      /* initial value of LayerScale; 0: there is none */
     bool class_norm_alone;                  /* the second norm of a class layer: of the class row alone */
     bool decay_temperature;
+    /* PINNsformer: u(x, t) of an equation, at the points of sequences of `context` points each */
+    int32_t equation; /* enum data_equation; 0: the network solves none */
+    int32_t head_width;
+    int32_t grid[2], test_grid[2]; /* points of t, of x: trained on, evaluated on */
+    double coefficient;            /* beta, rho or c */
+    double step;                   /* in t, from a point of a sequence to the next */
     /* GPT */
     int32_t vocab, context;
     bool pos;                         /* learned position embedding; of an XCiT a projected Fourier code */
@@ -131,7 +137,7 @@ PD_NODISCARD enum pd_err model_spec_check(const struct model_spec *spec, struct 
 /* The spec as metadata of a checkpoint ("polyd.model.phi" = "poly", ...), and back. numbers: words as the
  * numbers that checkpoints held before 2026-11; back, both are read. Values live in *ret_text, which the
  * caller owns (free). */
-#define MODEL_META_ITEMS 88
+#define MODEL_META_ITEMS 104
 PD_NODISCARD enum pd_err model_spec_to_meta(const struct model_spec *spec, bool numbers,
                                             struct data_st_meta_item *items, size_t *ret_count,
                                             char **ret_text, struct pd_why *why);
@@ -238,6 +244,8 @@ const struct model_attention *model_attention_at(const struct model *m, size_t i
 /* Whether the network reads tokens (else images), and whether it decodes them one after the other (else it
  * has classes). */
 bool model_reads_tokens(const struct model_spec *s);
+/* Whether it reads points: then its inputs are "x" and "t" (points, k), and its logits u. */
+bool model_reads_points(const struct model_spec *s);
 bool model_decodes(const struct model_spec *s);
 
 /* Initial values of parameter i, dense, in host memory of the model's dtype: a pure function of seed and
@@ -300,6 +308,10 @@ struct model_rows {
     /* Mixed images: row i is of target i to the share (rows), and of target partner[i] (I32, rows) for the rest.
      * PK_NONE: of its own target alone. */
     struct pk_val share, partner;
+    /* Of a network that reads points: inputs "x" and "t" (points, k), which u (points, k) may be differentiated by. */
+    struct pk_val x, t;
+    const struct model_spec *spec;
+    bool shift; /* derivatives are tangents of a shift of the whole sequence; else gradients of the sum over it */
     struct pk_val
         valid; /* of the model's dtype, one a row: 1 where the row counts, else 0; the loss sets it */
 };
@@ -356,6 +368,7 @@ struct model_train_options {
     bool ready;
     int32_t batch;
     int32_t context; /* GPT: sequence length of training, <= spec.context */
+    bool shift;      /* of points: see model_rows */
     double label_smoothing;
     double clip_norm; /* 0 = none */
     const struct model_optimiser *optimizer;

@@ -55,6 +55,7 @@ struct net {
     struct pk_val *param;
     int32_t ranks;             /* that train together; 0: this graph does not train */
     struct net_change *change; /* of each parameter that is a buffer; NULL: this graph does not train */
+    struct pk_val x, t;        /* the inputs of a network that reads points */
     bool failed;               /* memory ran out while writing */
     bool copies;               /* matrices have working copies */
     bool causal;

@@ -134,6 +134,11 @@ bool model_reads_tokens(const struct model_spec *s)
     return s->arch->reads == MODEL_READS_TOKENS;
 }
 
+bool model_reads_points(const struct model_spec *s)
+{
+    return s->arch->reads == MODEL_READS_POINTS;
+}
+
 bool model_decodes(const struct model_spec *s)
 {
     return s->arch->decode != NULL && !s->classes;

@@ -141,9 +141,16 @@ static enum pd_err common_from_config(const struct job_config *c, struct model_s
     return attention_from_config(c, &s->attention, why);
 }
 
+static enum data_kind kind_of(const struct model_arch *arch)
+{
+    return arch->reads == MODEL_READS_TOKENS   ? DATA_TOKENS
+           : arch->reads == MODEL_READS_POINTS ? DATA_POINTS
+                                               : DATA_IMAGES;
+}
+
 void model_fit_data(const struct model_arch *arch, struct data_info *info)
 {
-    info->kind = arch->reads == MODEL_READS_TOKENS ? DATA_TOKENS : DATA_IMAGES;
+    info->kind = kind_of(arch);
 }
 
 /* What the network reads, and how many classes there are. Images come as bytes, the graph normalises them. */
@@ -151,7 +158,15 @@ static void take_data(const struct data_info *data, struct model_spec *s)
 {
     s->classes = data->classes;
     s->vocab = data->vocab;
-    if (data->kind == DATA_TOKENS)
+    if (data->kind == DATA_POINTS) {
+        s->equation = (int32_t)data->equation;
+        s->coefficient = data->coefficient;
+        s->step = data->step;
+        s->context = data->context;
+        memcpy(s->grid, data->grid, sizeof s->grid);
+        memcpy(s->test_grid, data->test_grid, sizeof s->test_grid);
+    }
+    if (data->kind != DATA_IMAGES)
         return;
     s->channels = data->channels;
     s->image_h = data->height;
@@ -172,9 +187,11 @@ enum pd_err model_spec_from_config(const struct job_config *c, const struct data
     if (err != PD_OK)
         return err;
     s.arch = model_arch_find(job_arch_name(c->model.arch));
-    if (model_reads_tokens(&s) != (data->kind == DATA_TOKENS))
+    if (kind_of(s.arch) != data->kind)
         return pd_fail(why, PD_ERR_INVALID, "#/data/dataset: a %s cannot read %s", s.arch->name,
-                       data->kind == DATA_TOKENS ? "text" : "images");
+                       data->kind == DATA_TOKENS   ? "text"
+                       : data->kind == DATA_POINTS ? "points of an equation"
+                                                   : "images");
     take_data(data, &s);
     err = common_from_config(c, &s, why);
     if (err == PD_OK && s.arch->from_config)
@@ -313,6 +330,9 @@ static const struct {
     {"polyd.model.attn_dropout", NUM, true, offsetof(struct model_spec, attention.dropout), NULL},
     NEW(INT, class_depth),                 NEW(NUM, layerscale),         NEW(BOOL, class_norm_alone),
     NEW(BOOL, decay_temperature),
+    NEW_WORD(equation, "none " DATA_EQUATION_WORDS),                     NEW(INT, head_width),
+    NEW(INT, grid[0]),                     NEW(INT, grid[1]),            NEW(INT, test_grid[0]),
+    NEW(INT, test_grid[1]),                NEW(NUM, coefficient),        NEW(NUM, step),
     CLASS(WORD, phi, PK_EACH_PHI(ROW)),    CLASS(INT, degree, NULL),     CLASS(WORD, scale, "none fixed k learned"),
     CLASS(NUM, n_for_scale, NULL),         CLASS(NUM, scale_value, NULL), CLASS(NUM, logit_bias, NULL),
     CLASS(WORD, share, "layer head global"), CLASS(WORD, scale_param, "direct log softplus"),

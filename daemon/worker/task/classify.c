@@ -3,7 +3,7 @@
 
 static bool fits(const struct model_spec *spec)
 {
-    return !model_reads_tokens(spec);
+    return !model_reads_tokens(spec) && !model_reads_points(spec);
 }
 
 const struct task task_classify = {

@@ -86,6 +86,20 @@ static enum pd_err open_evals(struct train_setup *s, const struct job_config *c,
     return err;
 }
 
+static enum data_equation equation_of(int dataset)
+{
+    switch (dataset) {
+    case JOB_DATASET_PDE_CONVECTION:
+        return DATA_EQUATION_CONVECTION;
+    case JOB_DATASET_PDE_REACTION:
+        return DATA_EQUATION_REACTION;
+    case JOB_DATASET_PDE_WAVE:
+        return DATA_EQUATION_WAVE;
+    default:
+        return DATA_EQUATION_NONE;
+    }
+}
+
 static enum pd_err open_data(struct train_setup *s, const struct job_config *c, const struct data_root *roots,
                              size_t root_count, const char *cache, bool headers_only, struct pd_why *why)
 {
@@ -118,6 +132,11 @@ static enum pd_err open_data(struct train_setup *s, const struct job_config *c, 
                    .repeats = (int32_t)a->repeats},
         .eval_crop = a->eval_crop,
         .filter = (enum data_filter)a->interpolation,
+        .equation = equation_of(c->data.dataset),
+        .coefficient = c->data.coefficient,
+        .grid = {(int32_t)c->data.grid[0], (int32_t)c->data.grid[1]},
+        .test_grid = {(int32_t)c->data.test_grid[0], (int32_t)c->data.test_grid[1]},
+        .step = c->data.pde_step,
         .cache_dir = cache,
         .scored = (enum data_scored)c->evaluate.split,
     };
@@ -249,6 +268,7 @@ static void set_options(struct train_setup *s, const struct job_config *c)
     s->optim = optim_find(job_optimiser_name(o->name));
     s->options = (struct model_train_options){
         .context = s->context,
+        .shift = c->train.pinn_derivative == JOB_PINN_JVP_SHIFT,
         .label_smoothing = c->train.label_smoothing,
         .clip_norm = isnan(c->train.clip_norm) ? 0 : c->train.clip_norm,
         .optimizer = &s->optim->graph,

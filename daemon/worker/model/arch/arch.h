@@ -8,7 +8,7 @@
 
 struct job_config;
 
-enum model_reads { MODEL_READS_IMAGES, MODEL_READS_TOKENS };
+enum model_reads { MODEL_READS_IMAGES, MODEL_READS_TOKENS, MODEL_READS_POINTS };
 
 /* An extent of a tensor that tells a size of the network. */
 struct model_extent {
@@ -29,8 +29,8 @@ struct model_arch {
     enum pd_err (*from_config)(const struct job_config *c, struct model_spec *ret, struct pd_why *why);
     enum pd_err (*check)(const struct model_spec *s, struct pd_why *why);
 
-    /* images (B, C, H, W) or tokens (B, T) -> logits, rows as cross-entropy wants them: (B, classes) where
-     * the spec has classes, else (B T, vocab). Tokens with classes: also input "last" I32 (B), the row of
+    /* images (B, C, H, W), tokens (B, T) or sequences of points (B, k, 2) -> logits, rows as cross-entropy wants
+     * them: (B, classes) where the spec has classes, else (B T, vocab); of points u (B, k). Tokens with classes: also input "last" I32 (B), the row of
      * the B T that is read for each text. */
     struct pk_val (*forward)(struct net *n, struct pk_val input);
     /* Tokens (B, T) at positions (B, T) -> logits (picks, vocab) of the rows `pick`. NULL: it does not

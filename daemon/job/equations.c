@@ -1,0 +1,40 @@
+/* Networks that solve a differential equation, as the PINNsformer does: what a document may ask of one. */
+#include "daemon/job/rules.h"
+
+#include <math.h>
+
+#include "daemon/job/internal.h"
+
+/* Refuses what such a network does not have. */
+static void refuse(struct job_ctx *c, bool asked, const char *pointer, const char *what)
+{
+    if (asked && !job_ctx_bad(c, pointer))
+        job_ctx_error(c, pointer, "%s", what);
+}
+
+void job_check_equations(struct job_ctx *c)
+{
+    const struct job_config *g = c->g;
+
+    if (!job_network(g->model.arch)->equations)
+        return;
+    refuse(c, g->train.batch != 1, "/train/batch",
+           "must be 1: a step of an equation takes its whole grid, which is one sample");
+    refuse(c, g->train.accumulation > 1, "/train/accumulation",
+           "must be 1: a step of an equation takes its whole grid at once");
+    refuse(c, g->resources.slots > 1, "/resources/slots",
+           "must be 1: a step of an equation takes its whole grid on one device");
+    refuse(c, g->norm.placement != JOB_NORM_S1, "/norm/placement", "must be S1: a pinnsformer has no norms");
+    refuse(c, g->attention.qk_norm, "/attention/qk_norm", "must be false: a pinnsformer has no norms");
+    refuse(c, g->attention.activation == JOB_ACTIVATION_SIMA, "/attention/activation",
+           "sima divides by sums over tokens, which a pinnsformer does not");
+    refuse(c, g->attention.form == JOB_FORM_LINEAR, "/attention/form",
+           "must be auto or quadratic: a sequence has few points");
+    refuse(c, g->attention.dropout > 0, "/attention/dropout", "must be 0: a residual is no estimate");
+    refuse(c, g->train.dropout > 0, "/train/dropout", "must be 0: a residual is no estimate");
+    refuse(c, g->train.drop_path > 0, "/train/drop_path", "must be 0: a residual is no estimate");
+    refuse(c, g->train.label_smoothing > 0, "/train/label_smoothing", "must be 0: an equation has no labels");
+    refuse(c, !g->model.bias, "/model/bias", "must be true: a pinnsformer has biases");
+    refuse(c, g->train.precision != JOB_PRECISION_FP32 && g->train.precision != JOB_PRECISION_FP64,
+           "/train/precision", "must be fp32 or fp64: derivatives of a solution lose too much in others");
+}

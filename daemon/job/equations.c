@@ -1,7 +1,7 @@
 /* Networks that solve a differential equation, as the PINNsformer does: what a document may ask of one. */
 #include "daemon/job/rules.h"
 
-#include <math.h>
+#include <stdio.h>
 
 #include "daemon/job/internal.h"
 
@@ -12,10 +12,39 @@ static void refuse(struct job_ctx *c, bool asked, const char *pointer, const cha
         job_ctx_error(c, pointer, "%s", what);
 }
 
+/* One that searches along lines compares losses of one batch, and takes all parameters for one vector. */
+static void check_search(struct job_ctx *c)
+{
+    const struct job_config *g = c->g;
+    char text[160];
+
+    if (!job_optimiser(g->train.optimizer.name)->searches)
+        return;
+#define NO(asked, pointer, what)                                                                             \
+    do {                                                                                                     \
+        snprintf(text, sizeof text, "%s %s", job_optimiser_name(g->train.optimizer.name), what);              \
+        refuse(c, asked, pointer, text);                                                                     \
+    } while (0)
+    NO(!job_network(g->model.arch)->equations, "/train/optimizer/name",
+       "needs the same loss at each evaluation, so it is for equations");
+    NO(g->resources.slots > 1, "/resources/slots", "runs on one device: leave slots at 1");
+    NO(g->train.accumulation > 1, "/train/accumulation", "takes a batch whole: leave accumulation at 1");
+    NO(g->train.ema > 0, "/train/ema", "keeps no averaged weights: leave ema at null");
+    NO(g->train.clip_norm > 0, "/train/clip_norm",
+       "needs the gradient as it is, for its line search: leave clip_norm at null");
+    NO(g->train.optimizer.weight_decay > 0, "/train/optimizer/weight_decay",
+       "has no decay of weights: leave it at 0");
+    NO(g->train.layer_decay != 1, "/train/layer_decay", "has one rate for all parameters: leave it at 1");
+    NO(g->attention.scale_lr_mult != 1 && job_use_learned(c->run), "/attention/scale_lr_mult",
+       "has one rate for all parameters: leave it at 1");
+#undef NO
+}
+
 void job_check_equations(struct job_ctx *c)
 {
     const struct job_config *g = c->g;
 
+    check_search(c);
     if (!job_network(g->model.arch)->equations)
         return;
     refuse(c, g->train.batch != 1, "/train/batch",

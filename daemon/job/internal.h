@@ -152,6 +152,7 @@ struct job_optimiser {
     bool available;          /* this build has it */
     bool betas;              /* it reads betas and eps */
     bool momentum;           /* it reads momentum, dampening, nesterov */
+    bool searches;           /* it searches along lines, at one batch and without random choices */
     double lr, weight_decay; /* defaults; weight_decay -1: the network's */
     const char *scale_param; /* default of /attention/scale_param */
 };

@@ -46,6 +46,11 @@ static bool equation(const struct job_config *g)
     return !strcmp(job_config_task(g)->name, "equation");
 }
 
+static bool searches(const struct job_config *g)
+{
+    return job_optimiser(g->train.optimizer.name)->searches;
+}
+
 static bool equation_averaged(const struct job_config *g)
 {
     return averaged(g) && equation(g);
@@ -355,6 +360,14 @@ const struct job_metric job_metrics[] = {
      PART("initial"),
      .text = "Mean square of how far the solution misses its initial condition.",
      .source = "PINNsformer (arXiv:2307.11833), equation 6: the initial part of the loss."},
+    {.key = "evaluations",
+     .title = "Evaluations of a step",
+     .better = JOB_METRIC_NEITHER,
+     .group = JOB_METRIC_TRAINING,
+     .exact = true,
+     .text = "How often a step of L-BFGS has computed loss and gradient: at its beginning and along its lines.",
+     .source = "At most 25 and what the last line search has begun.",
+     .written = searches},
     {.key = "rmae/val", RMAE, .series = "evaluation grid", .written = equation},
     {.key = "rmae/val_ema", RMAE, .series = "evaluation grid, averaged weights", .written = equation_averaged},
     {.key = "rmae/train", RMAE, .series = "training grid", .written = equation},

@@ -11,7 +11,8 @@ static const struct job_optimiser msgdw = {
     .available = true, .momentum = true, .lr = 0.3, .weight_decay = 1e-4, .scale_param = "log"};
 static const struct job_optimiser msgd_l2 = {
     .available = true, .momentum = true, .lr = 0.3, .weight_decay = 1e-4, .scale_param = "direct"};
-static const struct job_optimiser lbfgs = {.lr = 1, .weight_decay = -1, .scale_param = "direct"};
+static const struct job_optimiser lbfgs = {
+    .available = true, .searches = true, .lr = 1, .weight_decay = 0, .scale_param = "direct"};
 
 #define ROW(name) &name,
 #define NAME(name) #name,

@@ -398,15 +398,24 @@ json_t *job_rule_weight_decay(struct job_ctx *c)
     return number(c, own < 0 ? job_ctx_network(c)->weight_decay : own);
 }
 
+json_t *job_rule_schedule(struct job_ctx *c)
+{
+    return word(c, job_optimiser(c->g->train.optimizer.name)->searches ? "constant" : "cosine");
+}
+
 /* Of the two warm-up keys the default falls on the one that goes with the length. */
 json_t *job_rule_warmup_steps(struct job_ctx *c)
 {
-    return c->g->train.steps > 0 ? number(c, round(0.05 * (double)c->g->train.steps)) : json_null();
+    const double share = job_optimiser(c->g->train.optimizer.name)->searches ? 0 : 0.05;
+
+    return c->g->train.steps > 0 ? number(c, round(share * (double)c->g->train.steps)) : json_null();
 }
 
 json_t *job_rule_warmup_epochs(struct job_ctx *c)
 {
-    return c->g->train.steps > 0 ? json_null() : number(c, (double)c->g->train.epochs * 5 / 100);
+    return c->g->train.steps > 0 ? json_null() : number(c, job_optimiser(c->g->train.optimizer.name)->searches
+                                                                   ? 0
+                                                                   : (double)c->g->train.epochs * 5 / 100);
 }
 
 json_t *job_rule_warmup_form(struct job_ctx *c)

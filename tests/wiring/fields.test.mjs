@@ -69,7 +69,8 @@ test('what is computed while resolving stands in the document', async () => {
 
 test('/model/preset: every available preset has the parameters that its shape asks for', { timeout: 300000 }, async () => {
     const { presets: list } = await rig.daemon.get('/api/v1/fields');
-    const available = list.filter(preset => preset.available).map(preset => preset.name);
+    // those of equations are counted in equation.test.mjs
+    const available = list.filter(preset => preset.available && !preset.name.startsWith('pinn')).map(preset => preset.name);
     assert.deepEqual(Object.keys(presets).sort(), available.sort());
     for (const [name, { arch }] of Object.entries(presets)) {
         const side = 224, job = arch === 'gpt'

@@ -356,7 +356,7 @@ void model_teacher_name(const struct model *teacher, size_t i, char *out, size_t
 bool model_teacher_named(const char *leaf);
 size_t model_loss_sums(const struct model_loss *l);
 /* Numbers of the output "report" of a step. */
-#define MODEL_REPORT_MAX (MODEL_SUMS_MAX + 2)
+#define MODEL_REPORT_MAX (MODEL_SUMS_MAX + 5)
 
 struct model_train_options {
     const struct model_loss *loss;
@@ -377,6 +377,8 @@ struct model_train_options {
     bool nesterov;
     double weight_decay;
     double ema; /* decay of the averaged weights; 0 = none are kept */
+    int32_t line_rows;    /* pairs of the history of an optimiser that searches along lines, and one more; else 0 */
+    int32_t line_numbers; /* that it keeps beside them */
     /* One of several ranks that train together; ranks 0 or 1: alone. `batch` is this rank's share. Gradients,
      * counts and losses are then those of all ranks, and "rng" is I32 (4), the last the rank: masks are those
      * of the whole batch. */
@@ -412,6 +414,41 @@ PD_NODISCARD enum pd_err model_graph_part(const struct model *m, const struct mo
                                           struct pk_graph **ret, struct pd_why *why);
 PD_NODISCARD enum pd_err model_graph_apply(const struct model *m, const struct model_train_options *o,
                                            struct pk_graph **ret, struct pd_why *why);
+/* ---- for optimisers that search along lines (daemon/worker/train/optim/lbfgs.c) ----
+ *
+ * All trained parameters are one vector x. These graphs share the states "line/x", "line/g" (the last gradient) and, with
+ * the prefix MODEL_LINE_SAVED, d (the direction), g (the gradient that d was made of), s and y (o->line_rows pairs). */
+#define MODEL_LINE_SAVED "lbfgs/"
+#define MODEL_LINE_NUMBERS MODEL_LINE_SAVED "numbers" /* F64 (line_numbers): a state that the host alone reads */
+#define MODEL_LINE_ALONG "along"                      /* input (1): t */
+#define MODEL_LINE_ROW "row"                          /* input I32 (1) */
+#define MODEL_LINE_SHARES "shares"                    /* input (1, 2 rows + 1): of s, of y, of the last gradient */
+int64_t model_line_length(const struct model *m); /* of the vectors, with what lies between parameters */
+/* What "report" holds behind the loss's sums. */
+enum {
+    MODEL_LINE_NORM,    /* of the gradient */
+    MODEL_LINE_FINITE,  /* 1: loss and gradient are */
+    MODEL_LINE_SLOPE,   /* gradient times d */
+    MODEL_LINE_LARGEST, /* |entry| of the gradient */
+    MODEL_LINE_SUM,     /* of all |entries| */
+    MODEL_LINE_NUMBERS_OF_POINT
+};
+/* Loss and gradient at x + t d. Inputs as model_graph_train without "hyper", and t. Changes no parameter. */
+PD_NODISCARD enum pd_err model_graph_line(const struct model *m, const struct model_train_options *o,
+                                          struct pk_graph **ret, struct pd_why *why);
+/* Row `row` of s becomes t d, that of y the last gradient less g. Output "products" (2 rows, 3): every row of s, then of
+ * y, times the new y, the last gradient, the new s. */
+PD_NODISCARD enum pd_err model_graph_line_pair(const struct model *m, const struct model_train_options *o,
+                                               struct pk_graph **ret, struct pd_why *why);
+/* d becomes the sum of rows and of the last gradient by their shares, and g the last gradient. Output "direction" (2): d
+ * times the gradient, the largest |entry| of d. */
+PD_NODISCARD enum pd_err model_graph_line_direct(const struct model *m, const struct model_train_options *o,
+                                                 struct pk_graph **ret, struct pd_why *why);
+/* The parameters become x + t d; x becomes the parameters. */
+PD_NODISCARD enum pd_err model_graph_line_move(const struct model *m, const struct model_train_options *o,
+                                               struct pk_graph **ret, struct pd_why *why);
+PD_NODISCARD enum pd_err model_graph_line_load(const struct model *m, const struct model_train_options *o,
+                                               struct pk_graph **ret, struct pd_why *why);
 /* The gradient of the task's loss, to look at: without noise, mixed images or a teacher. Inputs as model_graph_part
  * without "rng", states "sum/<param>" and "sum/loss", which "first" starts anew. o->batch is that of one part; of the
  * other options only loss, label_smoothing and context count. Buffers are read as in evaluation. */

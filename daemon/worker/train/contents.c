@@ -32,9 +32,8 @@ struct contents {
 _Static_assert(DATA_ST_RANK_LIMIT == PK_MAX_RANK, "shapes are copied whole");
 
 static void add_tensor(struct contents *c, const char *prefix, const char *name, const struct pk_shape *shape,
-                       void *memory)
+                       enum pk_dtype dtype, void *memory)
 {
-    enum pk_dtype dtype = model_spec(c->session->setup.model)->dtype;
     struct train_tensor *t = &c->tensors[c->tensor_count];
 
     assert(c->tensor_count < c->tensor_room);
@@ -78,7 +77,7 @@ static void add_states_of_ranks(struct contents *c, const struct saved *saved, s
             char name[80];
 
             snprintf(name, sizeof name, "%s%s", saved[k].state, p->name);
-            add_tensor(c, saved[k].prefix, p->name, &p->shape,
+            add_tensor(c, saved[k].prefix, p->name, &p->shape, model_spec(model)->dtype,
                        executable_memory(trainer_states(c->trainer), name));
         }
 }
@@ -91,7 +90,8 @@ static void add_states(struct contents *c, const struct saved *saved, size_t cou
     for (size_t i = 0; executable_leaf(trainer_states(c->trainer), i, &leaf, &memory); i++)
         for (size_t k = 0; leaf.kind == PK_OP_STATE && k < count; k++)
             if (!strncmp(leaf.name, saved[k].state, strlen(saved[k].state)))
-                add_tensor(c, saved[k].prefix, leaf.name + strlen(saved[k].state), &leaf.shape, memory);
+                add_tensor(c, saved[k].prefix, leaf.name + strlen(saved[k].state), &leaf.shape, leaf.dtype,
+                           memory);
 }
 
 /* A language model needs its tokenizer wherever it is served: checkpoints carry it, unless it is the bytes.
@@ -126,7 +126,7 @@ static enum pd_err list_tensors(struct contents *c, struct pd_why *why)
     struct saved saved[MODEL_STATES_MAX + 1];
     const size_t saved_count = saved_states(setup, saved);
 
-    c->tensor_room = (1 + saved_count) * params + 1;
+    c->tensor_room = (1 + saved_count) * params + 8; /* few of a whole vector, however few the parameters */
     c->tensors = calloc(c->tensor_room, sizeof *c->tensors);
     c->names = calloc(c->tensor_room, sizeof *c->names);
     if (!c->tensors || !c->names)
@@ -134,7 +134,7 @@ static enum pd_err list_tensors(struct contents *c, struct pd_why *why)
     for (size_t i = 0; i < params; i++) {
         const struct model_param *p = model_param(setup->model, i);
 
-        add_tensor(c, "", p->name, &p->shape, model_store_data(trainer_store(c->trainer), i));
+        add_tensor(c, "", p->name, &p->shape, model_spec(setup->model)->dtype, model_store_data(trainer_store(c->trainer), i));
     }
     if (setup->options.zero)
         add_states_of_ranks(c, saved, saved_count);

@@ -16,6 +16,31 @@ static enum pd_err whole(const struct train_setup *s, struct pk_graph **ret, str
     return model_graph_train(s->model, &s->options, false, ret, why);
 }
 
+static enum pd_err point(const struct train_setup *s, struct pk_graph **ret, struct pd_why *why)
+{
+    return model_graph_line(s->model, &s->options, ret, why);
+}
+
+static enum pd_err pair(const struct train_setup *s, struct pk_graph **ret, struct pd_why *why)
+{
+    return model_graph_line_pair(s->model, &s->options, ret, why);
+}
+
+static enum pd_err direct(const struct train_setup *s, struct pk_graph **ret, struct pd_why *why)
+{
+    return model_graph_line_direct(s->model, &s->options, ret, why);
+}
+
+static enum pd_err move(const struct train_setup *s, struct pk_graph **ret, struct pd_why *why)
+{
+    return model_graph_line_move(s->model, &s->options, ret, why);
+}
+
+static enum pd_err load(const struct train_setup *s, struct pk_graph **ret, struct pd_why *why)
+{
+    return model_graph_line_load(s->model, &s->options, ret, why);
+}
+
 static enum pd_err eval(const struct train_setup *s, struct pk_graph **ret, struct pd_why *why)
 {
     return model_graph_eval(s->model, s->task->loss, s->eval_batch, s->context, ret, why);
@@ -40,7 +65,13 @@ size_t train_graphs(const struct train_setup *s, struct train_graph list[TRAIN_G
 {
     size_t n = 0;
 
-    if (s->parts > 1) {
+    if (s->optim->searches) {
+        list[n++] = (struct train_graph){TRAIN_GRAPH_UPDATE, "a point of the line", 1, point};
+        list[n++] = (struct train_graph){TRAIN_GRAPH_LINE_PAIR, "a pair of the history", 0, pair};
+        list[n++] = (struct train_graph){TRAIN_GRAPH_LINE_DIRECT, "the direction", 0, direct};
+        list[n++] = (struct train_graph){TRAIN_GRAPH_LINE_MOVE, "a move along the line", 0, move};
+        list[n++] = (struct train_graph){TRAIN_GRAPH_LINE_LOAD, "parameters as a vector", 0, load};
+    } else if (s->parts > 1) {
         list[n++] = (struct train_graph){TRAIN_GRAPH_PART, "a part of the batch", s->parts, part};
         list[n++] = (struct train_graph){TRAIN_GRAPH_UPDATE, "the optimiser's step", 1, apply};
     } else {

@@ -8,6 +8,10 @@
 enum train_graph_use {
     TRAIN_GRAPH_PART,   /* adds up the gradient of a part of the batch, where a step has several */
     TRAIN_GRAPH_UPDATE, /* ends a step: its states are the optimiser's */
+    TRAIN_GRAPH_LINE_PAIR, /* of an optimiser that searches along lines, whose UPDATE is a point of the line */
+    TRAIN_GRAPH_LINE_DIRECT,
+    TRAIN_GRAPH_LINE_MOVE,
+    TRAIN_GRAPH_LINE_LOAD,
     TRAIN_GRAPH_EVAL,
     TRAIN_GRAPH_PROBE,    /* the statistics of attention */
     TRAIN_GRAPH_MAPS,     /* its matrices */

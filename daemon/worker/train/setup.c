@@ -9,6 +9,7 @@
 #include "daemon/worker/data/safetensors.h"
 #include "daemon/digest/digest.h"
 #include "daemon/job/metric.h"
+#include "daemon/worker/train/optim/search.h"
 #include "kernels/backend/load.h"
 #include "kernels/base/text.h"
 #include "kernels/comm/comm.h"
@@ -284,6 +285,8 @@ static void set_options(struct train_setup *s, const struct job_config *c)
         .ranks = s->ranks,
         .zero = c->train.zero > 0 && s->ranks > 1,
         .copies = true,
+        .line_rows = s->optim->searches ? LBFGS_ROWS : 0,
+        .line_numbers = LBFGS_NUMBERS,
     };
 }
 

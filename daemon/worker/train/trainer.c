@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "daemon/worker/train/batches.h"
+#include "daemon/worker/train/line.h"
 #include "kernels/base/clock.h"
 #include "kernels/graph/roofline.h"
 
@@ -18,6 +19,7 @@ struct trainer {
     double step_flop;
     void **averages; /* per parameter, or NULL where none are kept */
     struct batches *batches;
+    struct line *line; /* of an optimiser that searches along lines; else NULL */
     bool begun;        /* a step is: its batch is at hand */
     int64_t part_done; /* of the step in progress: parts added up */
     /* of a run's state (struct train_state) */
@@ -42,6 +44,8 @@ static enum pd_err open_executables(struct trainer *t, struct pd_why *why)
     err = session_executable(s, &update, t->store, NULL, &t->update, why);
     if (err == PD_OK && parts)
         err = session_executable(s, &part, t->store, &t->update, &t->part, why);
+    if (err == PD_OK && s->setup.optim->searches)
+        err = line_open(s, t->store, &t->update, &t->line, why);
     if (err != PD_OK)
         return err;
     memset(&line, 0, sizeof line);
@@ -99,6 +103,7 @@ struct trainer *trainer_close(struct trainer *t)
     if (!t)
         return NULL;
     batches_close(t->batches);
+    line_close(t->line);
     executable_done(&t->part);
     executable_done(&t->update);
     model_store_free(t->store);
@@ -281,10 +286,38 @@ static void finish(struct trainer *t, const double *report, size_t sums, double 
     }
 }
 
-enum pd_err trainer_step(struct trainer *t, bool *ret_done, struct pd_why *why)
+/* The optimiser's step; report: as finish reads it. */
+static enum pd_err step(struct trainer *t, double lr, double report[MODEL_REPORT_MAX], struct pd_why *why)
 {
     const struct session *s = t->session;
     const struct optim_closure closure = {.user = t, .evaluate = evaluate};
+    const bool more = t->step + 1 < s->setup.steps;
+    struct lbfgs_told told;
+    enum pd_err err;
+
+    if (t->line) {
+        err = line_step(t->line, lr, report, &told, why);
+        if (err == PD_OK && told.infinite) {
+            t->nonfinite += told.infinite;
+            reporter_push(s->reporter, "nonfinite", (double)t->nonfinite);
+        }
+        if (err == PD_OK)
+            reporter_push(s->reporter, "evaluations", told.evaluations);
+        if (more)
+            batches_send_next(t->batches);
+        return err;
+    }
+    err = s->setup.optim->step(&closure, &s->setup.options, t->applied_before + t->applied, lr, why);
+    if (more)
+        batches_send_next(t->batches);
+    return err == PD_OK
+               ? executable_read(&t->update, "report", report, model_loss_sums(s->setup.task->loss) + 2, why)
+               : err;
+}
+
+enum pd_err trainer_step(struct trainer *t, bool *ret_done, struct pd_why *why)
+{
+    const struct session *s = t->session;
     int64_t began = pd_clock_mono_us();
     const size_t sums = model_loss_sums(s->setup.task->loss);
     double lr = train_schedule_lr(&s->setup.schedule, t->step), report[MODEL_REPORT_MAX];
@@ -297,11 +330,7 @@ enum pd_err trainer_step(struct trainer *t, bool *ret_done, struct pd_why *why)
         return err;
     began = pd_clock_mono_us();
     t->begun = false;
-    err = s->setup.optim->step(&closure, &s->setup.options, t->applied_before + t->applied, lr, why);
-    if (t->step + 1 < s->setup.steps)
-        batches_send_next(t->batches);
-    if (err == PD_OK)
-        err = executable_read(&t->update, "report", report, sums + 2, why);
+    err = step(t, lr, report, why);
     if (err != PD_OK)
         return err;
     *ret_done = true;
@@ -312,6 +341,12 @@ enum pd_err trainer_step(struct trainer *t, bool *ret_done, struct pd_why *why)
 }
 
 /* ---- what others read ---- */
+
+void trainer_watch(struct trainer *t, void (*seen)(void *user, const struct optim_point *p), void *user)
+{
+    if (t->line)
+        line_watch(t->line, seen, user);
+}
 
 int64_t trainer_at(const struct trainer *t)
 {

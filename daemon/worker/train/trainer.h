@@ -33,6 +33,10 @@ PD_NODISCARD enum pd_err trainer_start(struct trainer *t, struct pd_why *why);
  * batch; the parameters are as they were, and the next call goes on with the same step. */
 PD_NODISCARD enum pd_err trainer_step(struct trainer *t, bool *ret_done, struct pd_why *why);
 
+struct optim_point;
+/* Sees each evaluation of an optimiser that searches along lines; for tests. */
+void trainer_watch(struct trainer *t, void (*seen)(void *user, const struct optim_point *p), void *user);
+
 /* Steps finished. */
 int64_t trainer_at(const struct trainer *t);
 /* As many steps in a row were not finite as the document allows. */

@@ -16,12 +16,15 @@ struct optim {
     struct model_optimiser graph;
     const char *saved[MODEL_STATES_MAX]; /* of its states in checkpoints: "optim.m." */
     int number;                          /* in the digest of runs of before 2026-11 */
+    /* It takes all parameters for one vector and searches along lines: a step is line_step (line.h), its graphs are those
+     * of model_graph_line, and `update` and `step` are NULL. */
+    bool searches;
     /* One step at the rate `lr`. applied: steps taken so far, skipped ones not counted. */
     enum pd_err (*step)(const struct optim_closure *c, const struct model_train_options *o, int64_t applied,
                         double lr, struct pd_why *why);
 };
 
-#define OPTIMS(X) X(adamw) X(msgdw) X(msgd_l2)
+#define OPTIMS(X) X(adamw) X(msgdw) X(msgd_l2) X(lbfgs)
 #define OPTIM_EXTERN(name) extern const struct optim optim_##name;
 OPTIMS(OPTIM_EXTERN)
 #undef OPTIM_EXTERN

@@ -1,0 +1,311 @@
+/* L-BFGS against PyTorch's (lbfgs/README.md), and what a line search may leave. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/job/job.h"
+#include "daemon/worker/train/optim/search.h"
+#include "daemon/worker/train/trainer.h"
+#include "kernels/base/clock.h"
+#include "tests/train/lbfgs/peer.h"
+#include "tests/train/rig.h"
+
+#define N 10
+#define EVALUATIONS 30
+#define CLOSE 1e-8 /* relative */
+
+/* A function of N variables with its vectors on the host. */
+struct function {
+    double x[N], g[N], d[N], before[N], s[LBFGS_ROWS][N], y[LBFGS_ROWS][N];
+    double (*value)(const double *x, double *ret_g);
+    double seen[100];
+    int evaluations;
+    /* of the line being searched */
+    struct optim_point from, last;
+    int tries;
+    int moves, wolfe; /* those that meet both conditions */
+    int broken;       /* every so many evaluations one is no number; 0: none */
+    int infinite;
+};
+
+static double dot(const double *a, const double *b)
+{
+    double sum = 0;
+
+    for (int i = 0; i < N; i++)
+        sum += a[i] * b[i];
+    return sum;
+}
+
+static double rosenbrock(const double *x, double *ret_g)
+{
+    double f = 0;
+
+    memset(ret_g, 0, N * sizeof *ret_g);
+    for (int i = 0; i + 1 < N; i++) {
+        const double a = x[i + 1] - x[i] * x[i], b = 1 - x[i];
+
+        f += 100 * a * a + b * b;
+        ret_g[i] += -400 * a * x[i] - 2 * b;
+        ret_g[i + 1] += 200 * a;
+    }
+    return f;
+}
+
+static enum pd_err at(void *user, double t, struct optim_point *ret, struct pd_why *why)
+{
+    struct function *f = user;
+    double x[N];
+    const bool beyond = f->broken && t > 0 && f->evaluations % f->broken == 2;
+
+    (void)why;
+    for (int i = 0; i < N; i++)
+        x[i] = f->x[i] + t * f->d[i];
+    *ret = (struct optim_point){.t = t, .loss = f->value(x, f->g), .finite = !beyond};
+    for (int i = 0; beyond && i < N; i++)
+        f->g[i] = (double)NAN;
+    if (beyond) {
+        ret->loss = (double)NAN;
+        f->infinite++;
+    }
+    ret->slope = dot(f->g, f->d);
+    for (int i = 0; i < N; i++) {
+        ret->largest = fmax(ret->largest, fabs(f->g[i]));
+        ret->sum += fabs(f->g[i]);
+    }
+    if (f->evaluations < 100)
+        f->seen[f->evaluations] = ret->loss;
+    f->evaluations++;
+    f->tries++;
+    f->last = *ret;
+    return PD_OK;
+}
+
+static enum pd_err pair(void *user, double t, int32_t row, double *ret, struct pd_why *why)
+{
+    struct function *f = user;
+
+    (void)why;
+    assert_in_range(row, 0, LBFGS_ROWS - 1);
+    for (int i = 0; i < N; i++) {
+        f->s[row][i] = t * f->d[i];
+        f->y[row][i] = f->g[i] - f->before[i];
+    }
+    for (int i = 0; i < 2 * LBFGS_ROWS; i++) {
+        const double *own = i < LBFGS_ROWS ? f->s[i] : f->y[i - LBFGS_ROWS];
+
+        ret[3 * i] = dot(own, f->y[row]);
+        ret[3 * i + 1] = dot(own, f->g);
+        ret[3 * i + 2] = dot(own, f->s[row]);
+    }
+    return PD_OK;
+}
+
+static enum pd_err direct(void *user, const double *shares, double *ret_slope, double *ret_largest,
+                          struct pd_why *why)
+{
+    struct function *f = user;
+
+    (void)why;
+    *ret_largest = 0;
+    for (int i = 0; i < N; i++) {
+        f->d[i] = shares[2 * LBFGS_ROWS] * f->g[i];
+        for (int k = 0; k < LBFGS_ROWS; k++)
+            f->d[i] += shares[k] * f->s[k][i] + shares[LBFGS_ROWS + k] * f->y[k][i];
+        *ret_largest = fmax(*ret_largest, fabs(f->d[i]));
+    }
+    memcpy(f->before, f->g, sizeof f->g);
+    *ret_slope = dot(f->g, f->d);
+    f->from = f->last;
+    f->from.slope = *ret_slope;
+    f->tries = 0;
+    return PD_OK;
+}
+
+static enum pd_err move(void *user, double t, struct pd_why *why)
+{
+    struct function *f = user;
+    const bool lower = f->last.loss <= f->from.loss + OPTIM_WOLFE_1 * t * f->from.slope,
+               flat = fabs(f->last.slope) <= -OPTIM_WOLFE_2 * f->from.slope;
+
+    (void)why;
+    assert_true(f->last.t == t); /* its gradient is the last one */
+    f->moves++;
+    f->wolfe += lower && flat;
+    assert_true((lower && flat) || f->tries >= OPTIM_SEARCH_MOST);
+    for (int i = 0; i < N; i++)
+        f->x[i] += t * f->d[i];
+    return PD_OK;
+}
+
+static void minimise(struct function *f, int evaluations)
+{
+    const struct optim_line line = {.user = f, .at = at, .pair = pair, .direct = direct, .move = move};
+    double *numbers = calloc(LBFGS_NUMBERS, sizeof *numbers);
+    struct optim_point first;
+    struct lbfgs_told told;
+    struct pd_why why = {""};
+
+    assert_non_null(numbers);
+    while (f->evaluations < evaluations) {
+        assert_int_equal(at(f, 0, &first, &why), PD_OK);
+        assert_int_equal(lbfgs_step(numbers, &line, &first, 1, &told, &why), PD_OK);
+        if (!told.moved)
+            break;
+    }
+    free(numbers);
+}
+
+static void begin(struct function *f)
+{
+    memset(f, 0, sizeof *f);
+    f->value = rosenbrock;
+    for (int i = 0; i < N; i++)
+        f->x[i] = i % 2 ? 1 : -1.2;
+}
+
+static void assert_close(double got, double want, int i)
+{
+    if (!(fabs(got - want) <= CLOSE * fabs(want)))
+        fail_msg("evaluation %d: %.17g, PyTorch %.17g", i + 1, got, want);
+}
+
+static void test_lbfgs_rosenbrock_follows_pytorch(void **state)
+{
+    struct function f;
+
+    (void)state;
+    begin(&f);
+    minimise(&f, EVALUATIONS);
+    for (int i = 0; i < EVALUATIONS; i++)
+        assert_close(f.seen[i], peer_rosenbrock[i], i);
+    assert_true(f.moves > 10);
+    assert_int_equal(f.wolfe, f.moves);
+}
+
+static void test_lbfgs_reaches_a_minimum_of_many_steps(void **state)
+{
+    struct function f;
+
+    (void)state;
+    begin(&f);
+    minimise(&f, 400);
+    assert_true(f.last.loss < 4); /* the function has a second minimum, at 3.99 */
+    assert_true(f.last.largest < 1e-4);
+}
+
+static void test_lbfgs_infinite_trial_is_stepped_back_from(void **state)
+{
+    struct function f;
+
+    (void)state;
+    begin(&f);
+    f.broken = 5;
+    minimise(&f, 80);
+    assert_true(f.infinite > 5);
+    assert_true(f.last.loss < 9);
+    assert_int_equal(f.wolfe, f.moves);
+}
+
+/* ---- a run ---- */
+
+struct trail {
+    double loss[100];
+    int count;
+};
+
+static void seen(void *user, const struct optim_point *p)
+{
+    struct trail *t = user;
+
+    if (t->count < 100)
+        t->loss[t->count++] = p->loss;
+}
+
+/* The start that peer.py writes out. */
+static void put_start(struct session *s, struct trainer *t)
+{
+    for (size_t i = 0; i < model_param_count(s->setup.model); i++) {
+        const struct model_param *p = model_param(s->setup.model, i);
+        const int64_t count = pk_shape_count(&p->shape);
+        const size_t len = strlen(p->name);
+        const bool gain = !strcmp(p->name + len - 3, ".w1") || !strcmp(p->name + len - 3, ".w2");
+        double *x = calloc((size_t)count, sizeof *x);
+        int phase = 0;
+        struct pd_why why;
+
+        for (const char *c = p->name; *c; c++)
+            phase += *c;
+        phase %= 97;
+        for (int64_t k = 0; k < count; k++) {
+            const double wave = sin(1 + 0.37 * (double)k + 1.3 * phase);
+
+            x[k] = p->shape.rank == 2 ? wave * sqrt(3 / (double)(p->shape.dim[0] + p->shape.dim[1]))
+                                      : 0.05 * wave + (gain ? 1 : 0.01);
+        }
+        assert_int_equal(s->api->upload(s->backend, model_store_data(trainer_store(t), i), x,
+                                        (size_t)count * sizeof *x, &why),
+                         PD_OK);
+        free(x);
+    }
+}
+
+static enum train_stop never(void *user)
+{
+    (void)user;
+    return TRAIN_STOP_NONE;
+}
+
+static void test_lbfgs_pinn_micro_follows_pytorch(void **state)
+{
+    static const char json[] =
+        "{\"model\":{\"preset\":\"pinn_micro\"},\"data\":{\"dataset\":\"pde_reaction\"},"
+        "\"attention\":{\"activation\":\"poly\",\"degree\":3},\"diagnostics\":{\"every\":0},"
+        "\"resources\":{\"device\":\"cpu\",\"threads\":2},"
+        "\"train\":{\"steps\":3,\"precision\":\"fp64\",\"optimizer\":{\"name\":\"lbfgs\"}}}";
+    const struct train_dirs dirs = {.checkpoints = checkpoints};
+    const struct train_host host = {.stop = never};
+    struct session s = {.dirs = &dirs, .host = &host, .api = pk_backend_cpu(), .began_us = pd_clock_mono_us()};
+    struct trail trail = {.count = 0};
+    struct trainer *t = NULL;
+    struct job_doc *doc = NULL;
+    struct job_report report;
+    struct pd_buf resolved;
+    struct pd_why why = {""};
+    bool lasting, done;
+
+    (void)state;
+    job_report_init(&report);
+    pd_buf_init(&resolved, 0);
+    assert_int_equal(job_parse(json, strlen(json), NULL, &doc, &report), PD_OK);
+    assert_int_equal(job_run_resolve(doc, 0, &resolved, &why), PD_OK);
+    assert_int_equal(job_config_load(resolved.data, resolved.len, &s.config, &why), PD_OK);
+    if (session_open(&s, &lasting, &why) != PD_OK || trainer_open(&s, &t, &why) != PD_OK)
+        fail_msg("%s", why.text);
+    put_start(&s, t);
+    trainer_watch(t, seen, &trail);
+    assert_int_equal(trainer_start(t, &why), PD_OK);
+    while (trail.count < EVALUATIONS)
+        if (trainer_step(t, &done, &why) != PD_OK)
+            fail_msg("%s", why.text);
+    for (int i = 0; i < EVALUATIONS; i++)
+        assert_close(trail.loss[i], peer_pinn[i], i);
+    trainer_close(t);
+    session_close(&s);
+    job_config_free(s.config);
+    job_free(doc);
+    job_report_done(&report);
+    pd_buf_done(&resolved);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_lbfgs_rosenbrock_follows_pytorch),
+        cmocka_unit_test(test_lbfgs_reaches_a_minimum_of_many_steps),
+        cmocka_unit_test(test_lbfgs_infinite_trial_is_stepped_back_from),
+        cmocka_unit_test_setup_teardown(test_lbfgs_pinn_micro_follows_pytorch, setup, teardown),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

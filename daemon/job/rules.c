@@ -106,7 +106,9 @@ json_t *job_rule_heads(struct job_ctx *c)
 
 json_t *job_rule_head_width(struct job_ctx *c)
 {
-    return number(c, c->g->model.width > 0 ? 16 * (double)c->g->model.width : 1);
+    const double wide = 16 * (double)c->g->model.width;
+
+    return number(c, !job_ctx_network(c)->equations || wide < 1 ? 1 : wide < 16384 ? wide : 16384);
 }
 
 json_t *job_rule_coefficient(struct job_ctx *c)
@@ -398,24 +400,30 @@ json_t *job_rule_weight_decay(struct job_ctx *c)
     return number(c, own < 0 ? job_ctx_network(c)->weight_decay : own);
 }
 
+/* A rate that falls, or rises first, would shorten the steps of a line search. */
+static bool searches(const struct job_ctx *c)
+{
+    return job_optimiser(c->g->train.optimizer.name)->searches;
+}
+
 json_t *job_rule_schedule(struct job_ctx *c)
 {
-    return word(c, job_optimiser(c->g->train.optimizer.name)->searches ? "constant" : "cosine");
+    return word(c, searches(c) ? "constant" : "cosine");
 }
 
 /* Of the two warm-up keys the default falls on the one that goes with the length. */
 json_t *job_rule_warmup_steps(struct job_ctx *c)
 {
-    const double share = job_optimiser(c->g->train.optimizer.name)->searches ? 0 : 0.05;
-
-    return c->g->train.steps > 0 ? number(c, round(share * (double)c->g->train.steps)) : json_null();
+    if (c->g->train.steps > 0 && searches(c))
+        return number(c, 0);
+    return c->g->train.steps > 0 ? number(c, round(0.05 * (double)c->g->train.steps)) : json_null();
 }
 
 json_t *job_rule_warmup_epochs(struct job_ctx *c)
 {
-    return c->g->train.steps > 0 ? json_null() : number(c, job_optimiser(c->g->train.optimizer.name)->searches
-                                                                   ? 0
-                                                                   : (double)c->g->train.epochs * 5 / 100);
+    if (!(c->g->train.steps > 0) && searches(c))
+        return number(c, 0);
+    return c->g->train.steps > 0 ? json_null() : number(c, (double)c->g->train.epochs * 5 / 100);
 }
 
 json_t *job_rule_warmup_form(struct job_ctx *c)
@@ -499,8 +507,9 @@ json_t *job_rule_device(struct job_ctx *c)
 
 json_t *job_rule_precision(struct job_ctx *c)
 {
-    return word(c, c->g->resources.device == JOB_DEVICE_CUDA && !job_ctx_network(c)->equations ? "bf16"
-                                                                                               : "fp32");
+    if (job_ctx_network(c)->equations)
+        return word(c, "fp32");
+    return word(c, c->g->resources.device == JOB_DEVICE_CUDA ? "bf16" : "fp32");
 }
 
 json_t *job_rule_threads(struct job_ctx *c)

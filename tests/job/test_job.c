@@ -447,7 +447,8 @@ static void test_lists_name_what_can_run(void **state)
     want_error(
         "{\"data\":{\"dataset\":\"mine\"}}", "#/data/dataset",
         "must be one of mnist, digits_gen, cifar10, imagenet1k, tiny_imagenet, image_folder, text, ptb, "
-        "wikitext2, wikitext103, pg19, openwebtext, text_labels, text_gen");
+        "wikitext2, wikitext103, pg19, openwebtext, pde_convection, pde_reaction, text_labels, "
+        "text_gen, pde_wave");
 }
 
 static void test_unknown_keys_and_suggestions(void **state)
@@ -756,7 +757,7 @@ static void test_plan_digest_ignores_what_does_not_change_the_plan(void **state)
 }
 
 /* The digest of one resolved document, pinned: if it changes, so do the stored digests of every job; then
- * this line changes with a word about why. Last: train.start. */
+ * this line changes with a word about why. Last: data.pde. */
 static void test_config_digest_is_pinned(void **state)
 {
     struct parsed p = want_ok(example_1);

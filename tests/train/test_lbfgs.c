@@ -1,5 +1,6 @@
 /* L-BFGS against PyTorch's (lbfgs/README.md), and what a line search may leave. */
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -298,12 +299,35 @@ static void test_lbfgs_pinn_micro_follows_pytorch(void **state)
     pd_buf_done(&resolved);
 }
 
+/* With softmax as well, whose second derivatives go by primitives; the probe sees both stacks. */
+static void test_lbfgs_resume_is_bit_identical_at_random_stops(void **state)
+{
+    static const char *const attention[] = {"\"activation\":\"poly\",\"scale\":\"learned\"",
+                                            "\"activation\":\"softmax\""};
+    char json[1024];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof attention / sizeof *attention; i++) {
+        snprintf(json, sizeof json,
+                 "{\"model\":{\"preset\":\"pinn_micro\",\"width\":4,\"mlp_ratio\":1,\"head_width\":5},"
+                 "\"data\":{\"dataset\":\"pde_convection\",\"pde\":{\"grid\":5,\"test_grid\":4,\"coefficient\":3}},"
+                 "\"attention\":{%s},\"diagnostics\":{\"every\":3},"
+                 "\"resources\":{\"device\":\"cpu\",\"threads\":1},"
+                 "\"train\":{\"steps\":8,\"eval_every\":3,\"optimizer\":{\"name\":\"lbfgs\"},"
+                 "\"checkpoint_every\":{\"steps\":3}}}",
+                 attention[i]);
+        check_random_stops(json, 4);
+        clear();
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_lbfgs_rosenbrock_follows_pytorch),
         cmocka_unit_test(test_lbfgs_reaches_a_minimum_of_many_steps),
         cmocka_unit_test(test_lbfgs_infinite_trial_is_stepped_back_from),
+        cmocka_unit_test_setup_teardown(test_lbfgs_resume_is_bit_identical_at_random_stops, setup, teardown),
         cmocka_unit_test_setup_teardown(test_lbfgs_pinn_micro_follows_pytorch, setup, teardown),
     };
 

@@ -88,7 +88,7 @@ export class Pinnsformer {
     /** Residual, boundary and initial part of the loss. */
     loss() {
         const { grid, dataset, coefficient: c } = this.job, [times, places] = grid, mean = list => list.reduce((a, b) => a + b * b, 0) / list.length;
-        const u = (x, t) => this.u(x, t), first = 1e-5, twice = 1e-3;
+        const u = (x, t) => this.u(x, t), first = 1e-6, twice = 3e-5;
         const ut = this.derivative(u, 1, first), ux = this.derivative(u, 0, first);
         const wide = [this.derivative(this.derivative(u, 1, twice), 1, twice), this.derivative(this.derivative(u, 0, twice), 0, twice)];
         const residual = [], ends = [], left = [], right = [], start = [], rest = [];

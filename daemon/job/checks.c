@@ -163,8 +163,9 @@ static void check_model(struct job_ctx *c)
     }
     if (net->equations != (info->equation > 0)) {
         job_ctx_error(c, "/data/dataset",
-                      net->equations ? "\"%s\" is no equation, which a %s solves"
-                                     : "\"%s\" is an equation, which a %s does not solve: name model.arch pinnsformer",
+                      net->equations
+                          ? "\"%s\" is no equation, which a %s solves"
+                          : "\"%s\" is an equation, which a %s does not solve: name model.arch pinnsformer",
                       info->name, net->name);
         return;
     }

@@ -22,7 +22,7 @@ static void check_search(struct job_ctx *c)
         return;
 #define NO(asked, pointer, what)                                                                             \
     do {                                                                                                     \
-        snprintf(text, sizeof text, "%s %s", job_optimiser_name(g->train.optimizer.name), what);              \
+        snprintf(text, sizeof text, "%s %s", job_optimiser_name(g->train.optimizer.name), what);             \
         refuse(c, asked, pointer, text);                                                                     \
     } while (0)
     NO(!job_network(g->model.arch)->equations, "/train/optimizer/name",

@@ -368,9 +368,11 @@ const struct job_field job_fields[] = {
     {ROW("/data/pde/grid", JOB_T_INT_PAIR, config.data.grid), RANGE(2, 1024), DEF("51"), WITH(job_use_pinn),
      SAYS("points of an axis that the residual is taken at, both ends included, or [of t, of x]", "M64")},
     {ROW("/data/pde/test_grid", JOB_T_INT_PAIR, config.data.test_grid), RANGE(2, 1024), DEF("101"),
-     WITH(job_use_pinn), SAYS("the same of the grid on which the solution is compared with the exact one", "M64")},
+     WITH(job_use_pinn),
+     SAYS("the same of the grid on which the solution is compared with the exact one", "M64")},
     {ROW("/data/pde/step", JOB_T_NUMBER, config.data.pde_step), RANGE(0, 1), DEF("1e-4"), FLAGS(OPEN0),
-     WITH(job_use_pinn), SAYS("in t, from a point of a sequence to the next; model.context says how many", "M64")},
+     WITH(job_use_pinn),
+     SAYS("in t, from a point of a sequence to the next; model.context says how many", "M64")},
     {ROW("/data/pde/coefficient", JOB_T_NUMBER, config.data.coefficient), RANGE(-1000, 1000),
      RULE(job_rule_coefficient, "convection 50, reaction 5, wave 2"), WITH(job_use_pinn),
      SAYS("beta of u_t + beta u_x = 0, rho of u_t = rho u (1 - u), c of u_tt = c^2 u_xx", "M64")},
@@ -429,7 +431,8 @@ const struct job_field job_fields[] = {
      FLAGS(NULLABLE), .group = JOB_GROUP_LENGTH, SAYS("length in passes over the training set", "")},
     {ROW("/train/batch", JOB_T_INT, config.train.batch), RANGE(1, 1048576),
      RULE(job_rule_batch, "64; equations: 1"),
-     SAYS("images or sequences per optimiser step, over all slots; a step of an equation takes its whole grid, which "
+     SAYS("images or sequences per optimiser step, over all slots; a step of an equation takes its whole "
+          "grid, which "
           "is one sample",
           "")},
     {ROW("/train/accumulation", JOB_T_INT, config.train.accumulation), RANGE(1, 4096), DEF("1"),
@@ -462,13 +465,14 @@ const struct job_field job_fields[] = {
     {ROW("/train/schedule/name", JOB_T_ENUM, config.train.schedule.name), .names = &schedule,
      .available = BIT(JOB_SCHEDULE_COSINE) | BIT(JOB_SCHEDULE_LINEAR) | BIT(JOB_SCHEDULE_STEP) |
                   BIT(JOB_SCHEDULE_CONSTANT),
-     RULE(job_rule_schedule, "cosine; lbfgs: constant"), FLAGS(NOPLAN), WITH(job_use_falls), SAYS("how the rate falls", "M52")},
+     RULE(job_rule_schedule, "cosine; lbfgs: constant"), FLAGS(NOPLAN), WITH(job_use_falls),
+     SAYS("how the rate falls", "M52")},
     {ROW("/train/schedule/warmup_steps", JOB_T_INT, config.train.schedule.warmup_steps), RANGE(0, 1e9),
-     RULE(job_rule_warmup_steps, "5 % of train.steps; lbfgs: 0"), FLAGS(NULLABLE | NOPLAN), .group = JOB_GROUP_WARMUP,
-     SAYS("steps of linear warm-up", "M52")},
+     RULE(job_rule_warmup_steps, "5 % of train.steps; lbfgs: 0"), FLAGS(NULLABLE | NOPLAN),
+     .group = JOB_GROUP_WARMUP, SAYS("steps of linear warm-up", "M52")},
     {ROW("/train/schedule/warmup_epochs", JOB_T_NUMBER, config.train.schedule.warmup_epochs), RANGE(0, 1e9),
-     RULE(job_rule_warmup_epochs, "5 % of train.epochs; lbfgs: 0"), FLAGS(NULLABLE | NOPLAN), .group = JOB_GROUP_WARMUP,
-     SAYS("the same in epochs; parts of one are allowed", "M52")},
+     RULE(job_rule_warmup_epochs, "5 % of train.epochs; lbfgs: 0"), FLAGS(NULLABLE | NOPLAN),
+     .group = JOB_GROUP_WARMUP, SAYS("the same in epochs; parts of one are allowed", "M52")},
     {ROW("/train/schedule/warmup_lr", JOB_T_NUMBER, config.train.schedule.warmup_lr), FROM(0), DEF("0"),
      FLAGS(NOPLAN), WITH(job_use_warmup_lr), SAYS("rate at the start of the warm-up", "M52")},
     {ROW("/train/schedule/warmup_form", JOB_T_ENUM, config.train.schedule.warmup_form), .names = &warmup_form,
@@ -590,9 +594,11 @@ const struct job_field job_fields[] = {
     {ROW("/train/teacher/tau", JOB_T_NUMBER, config.train.teacher.tau), FROM(0), DEF("1"), FLAGS(OPEN0),
      WITH(job_use_tau), SAYS("temperature of soft targets", "M36")},
     {ROW("/train/pinn_derivative", JOB_T_ENUM, config.train.pinn_derivative), .names = &pinn_derivative,
-     DEF("\"vjp_sum\""), WITH(job_use_pinn), 
-     SAYS("how u of a sequence is differentiated by a coordinate: vjp_sum, the gradient of the sum over the sequence by "
-          "each of its points, as in the reference implementation; jvp_shift, how u changes where the whole sequence is "
+     DEF("\"vjp_sum\""), WITH(job_use_pinn),
+     SAYS("how u of a sequence is differentiated by a coordinate: vjp_sum, the gradient of the sum over the "
+          "sequence by "
+          "each of its points, as in the reference implementation; jvp_shift, how u changes where the whole "
+          "sequence is "
           "shifted",
           "M45")},
     {ROW("/train/nonfinite_limit", JOB_T_INT, config.train.nonfinite_limit), RANGE(1, 1e6), DEF("10"),

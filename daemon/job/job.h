@@ -177,13 +177,13 @@ struct job_model {
     int64_t heads;                               /* divides width */
     struct job_ints widths, depths, head_counts; /* of each stage of a Swin; else empty */
     int64_t head_width; /* of a solution of an equation: the hidden layers of its head */
-    double mlp_ratio; /* hidden width = mlp_ratio * width, see job_config_mlp_width */
-    int mlp_act;      /* enum job_mlp_act */
-    bool bias;        /* linear and norm biases */
-    int gelu;         /* enum job_gelu; used with JOB_MLP_ACT_GELU */
-    int64_t patch[2]; /* rows, columns in pixels; {0, 0} for text */
-    int pool;         /* enum job_pool; the class token exists iff JOB_POOL_CLS */
-    int pos;          /* enum job_pos */
+    double mlp_ratio;   /* hidden width = mlp_ratio * width, see job_config_mlp_width */
+    int mlp_act;        /* enum job_mlp_act */
+    bool bias;          /* linear and norm biases */
+    int gelu;           /* enum job_gelu; used with JOB_MLP_ACT_GELU */
+    int64_t patch[2];   /* rows, columns in pixels; {0, 0} for text */
+    int pool;           /* enum job_pool; the class token exists iff JOB_POOL_CLS */
+    int pos;            /* enum job_pos */
     bool pos_after;
     int64_t context; /* longest sequence (gpt); 0 for images */
     int64_t window;
@@ -255,14 +255,14 @@ struct job_data {
     int split;        /* enum job_split */
     /* each a fraction in (0,1) or a count; NAN: by default, with JOB_SPLIT_GIVEN always */
     double split_train, split_val;
-    double split_test;          /* with JOB_SPLIT_STANDARD */
-    int64_t split_seed;         /* -1: train.seed; see job_config_split_seed */
-    struct job_eval_sets eval;  /* of language models */
-    int tokenizer;              /* enum job_tokenizer */
-    const char *tokenizer_path; /* as path: folder of the files of gpt2_bpe; else NULL */
-    int64_t context;            /* training sequence length (gpt); 0 for images */
-    int64_t image_size[2];      /* rows, columns; {0, 0} for text */
-    int lra_len;                /* enum job_lra_len */
+    double split_test;             /* with JOB_SPLIT_STANDARD */
+    int64_t split_seed;            /* -1: train.seed; see job_config_split_seed */
+    struct job_eval_sets eval;     /* of language models */
+    int tokenizer;                 /* enum job_tokenizer */
+    const char *tokenizer_path;    /* as path: folder of the files of gpt2_bpe; else NULL */
+    int64_t context;               /* training sequence length (gpt); 0 for images */
+    int64_t image_size[2];         /* rows, columns; {0, 0} for text */
+    int lra_len;                   /* enum job_lra_len */
     int64_t grid[2], test_grid[2]; /* of equations: points of t, of x */
     double pde_step, coefficient;
     struct job_augment augment;

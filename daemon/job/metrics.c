@@ -260,7 +260,8 @@ static bool train_classes_averaged(const struct job_config *g)
 #define RMAE                                                                                                 \
     .title = "Relative error", .panel = "rmae", .better = JOB_METRIC_LESS, .group = JOB_METRIC_TRAINING,     \
     .text = "Sum of the absolute errors over the sum of the absolute values of the exact solution (rMAE).",  \
-    .source = "Relative mean absolute error at the first point of each sequence; polynomial papers, PDE table."
+    .source =                                                                                                \
+        "Relative mean absolute error at the first point of each sequence; polynomial papers, PDE table."
 #define RRMSE                                                                                                \
     .title = "Relative root mean square error", .panel = "rrmse", .better = JOB_METRIC_LESS,                 \
     .group = JOB_METRIC_TRAINING,                                                                            \
@@ -285,7 +286,8 @@ const struct job_metric job_metrics[] = {
      .unit = "nats",
      .better = JOB_METRIC_LESS,
      .group = JOB_METRIC_TRAINING,
-     .text = "Mean cross-entropy over the whole validation set, without augmentation or dropout; of an equation, mean "
+     .text = "Mean cross-entropy over the whole validation set, without augmentation or dropout; of an "
+             "equation, mean "
              "square of the error over the evaluation grid.",
      .source = "Evaluation over the whole validation set, in nats."},
     {.key = "loss/val_ema",
@@ -365,17 +367,30 @@ const struct job_metric job_metrics[] = {
      .better = JOB_METRIC_NEITHER,
      .group = JOB_METRIC_TRAINING,
      .exact = true,
-     .text = "How often a step of L-BFGS has computed loss and gradient: at its beginning and along its lines.",
+     .text =
+         "How often a step of L-BFGS has computed loss and gradient: at its beginning and along its lines.",
      .source = "At most 25 and what the last line search has begun.",
      .written = searches},
     {.key = "rmae/val", RMAE, .series = "evaluation grid", .written = equation},
-    {.key = "rmae/val_ema", RMAE, .series = "evaluation grid, averaged weights", .written = equation_averaged},
+    {.key = "rmae/val_ema",
+     RMAE,
+     .series = "evaluation grid, averaged weights",
+     .written = equation_averaged},
     {.key = "rmae/train", RMAE, .series = "training grid", .written = equation},
-    {.key = "rmae/train_ema", RMAE, .series = "training grid, averaged weights", .written = equation_averaged},
+    {.key = "rmae/train_ema",
+     RMAE,
+     .series = "training grid, averaged weights",
+     .written = equation_averaged},
     {.key = "rrmse/val", RRMSE, .series = "evaluation grid", .written = equation},
-    {.key = "rrmse/val_ema", RRMSE, .series = "evaluation grid, averaged weights", .written = equation_averaged},
+    {.key = "rrmse/val_ema",
+     RRMSE,
+     .series = "evaluation grid, averaged weights",
+     .written = equation_averaged},
     {.key = "rrmse/train", RRMSE, .series = "training grid", .written = equation},
-    {.key = "rrmse/train_ema", RRMSE, .series = "training grid, averaged weights", .written = equation_averaged},
+    {.key = "rrmse/train_ema",
+     RRMSE,
+     .series = "training grid, averaged weights",
+     .written = equation_averaged},
     {.key = "loss/test", .series = "test", LOSS, OF(TEST_SET, "the weights"), .written = test},
     {.key = "loss/test_ema",
      .series = "test, averaged weights",

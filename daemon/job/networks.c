@@ -172,17 +172,16 @@ static const struct job_preset pinnsformer_presets[] = {
     END,
     END,
 };
-static const struct job_network pinnsformer = {
-    .name = "pinnsformer",
-    .available = true,
-    .reads = JOB_READS_POINTS,
-    .n_for_scale = "context",
-    .equations = true,
-    .norm_eps = 1e-6,
-    .beta2 = 0.999,
-    .weight_decay = 0,
-    .init = "xavier",
-    .presets = pinnsformer_presets};
+static const struct job_network pinnsformer = {.name = "pinnsformer",
+                                               .available = true,
+                                               .reads = JOB_READS_POINTS,
+                                               .n_for_scale = "context",
+                                               .equations = true,
+                                               .norm_eps = 1e-6,
+                                               .beta2 = 0.999,
+                                               .weight_decay = 0,
+                                               .init = "xavier",
+                                               .presets = pinnsformer_presets};
 
 /* ---- Mask R-CNN on XCiT ---- */
 

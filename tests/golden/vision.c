@@ -121,7 +121,8 @@ void vision_put_params(struct golden *c, struct golden_rig *rig, const struct mo
         golden_fail(c, "%zu parameters of the file are ours, of %zu", seen, there);
 }
 
-void vision_compare_gradients(struct golden *c, struct golden_rig *rig, const struct model *m, const char *prefix)
+void vision_compare_gradients(struct golden *c, struct golden_rig *rig, const struct model *m,
+                              const char *prefix)
 {
     double largest = 0;
     char text[96];

@@ -17,4 +17,5 @@ void vision_put_params(struct golden *c, struct golden_rig *rig, const struct mo
 void vision_put(struct golden *c, struct golden_rig *rig, const char *leaf, const char *tensor);
 /* An output against a tensor; every gradient against PREFIX/NAME. */
 void vision_compare(struct golden *c, struct golden_rig *rig, const char *output, const char *want_name);
-void vision_compare_gradients(struct golden *c, struct golden_rig *rig, const struct model *m, const char *prefix);
+void vision_compare_gradients(struct golden *c, struct golden_rig *rig, const struct model *m,
+                              const char *prefix);

@@ -520,7 +520,7 @@ static void test_every_preset_resolves_or_is_refused_by_name(void **state)
             doc = more;
             more = with(doc, "/model/preset", value);
         } else if (job_network(arch)->stages ||
-            job_network(arch)->channel_attention) /* sizes are halved again and again */
+                   job_network(arch)->channel_attention) /* sizes are halved again and again */
             more = with(doc, "/data/image_size", "224");
         else
             more = preset->patch ? with(doc, "/model/patch", "7") : strdup(doc);

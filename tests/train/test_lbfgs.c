@@ -266,7 +266,8 @@ static void test_lbfgs_pinn_micro_follows_pytorch(void **state)
         "\"train\":{\"steps\":3,\"precision\":\"fp64\",\"optimizer\":{\"name\":\"lbfgs\"}}}";
     const struct train_dirs dirs = {.checkpoints = checkpoints};
     const struct train_host host = {.stop = never};
-    struct session s = {.dirs = &dirs, .host = &host, .api = pk_backend_cpu(), .began_us = pd_clock_mono_us()};
+    struct session s = {
+        .dirs = &dirs, .host = &host, .api = pk_backend_cpu(), .began_us = pd_clock_mono_us()};
     struct trail trail = {.count = 0};
     struct trainer *t = NULL;
     struct job_doc *doc = NULL;
@@ -310,7 +311,8 @@ static void test_lbfgs_resume_is_bit_identical_at_random_stops(void **state)
     for (size_t i = 0; i < sizeof attention / sizeof *attention; i++) {
         snprintf(json, sizeof json,
                  "{\"model\":{\"preset\":\"pinn_micro\",\"width\":4,\"mlp_ratio\":1,\"head_width\":5},"
-                 "\"data\":{\"dataset\":\"pde_convection\",\"pde\":{\"grid\":5,\"test_grid\":4,\"coefficient\":3}},"
+                 "\"data\":{\"dataset\":\"pde_convection\",\"pde\":{\"grid\":5,\"test_grid\":4,"
+                 "\"coefficient\":3}},"
                  "\"attention\":{%s},\"diagnostics\":{\"every\":3},"
                  "\"resources\":{\"device\":\"cpu\",\"threads\":1},"
                  "\"train\":{\"steps\":8,\"eval_every\":3,\"optimizer\":{\"name\":\"lbfgs\"},"

@@ -17,6 +17,9 @@ const equationJob = (more = {}) => merge({
     diagnostics: { every: 0 }, resources: { device: 'cpu', threads: 1 },
 }, more);
 
+/** A smoother start: second derivatives by differences lose half of the digits. */
+const waveJob = (more = {}) => equationJob(merge({ data: { dataset: 'pde_wave' }, attention: { k: 1e4 }, train: { optimizer: { lr: 0.002 } } }, more));
+
 const close = (a, b) => Math.abs(a - b) <= 2e-5 * Math.max(Math.abs(a), Math.abs(b), 1e-3);
 
 /** What the run should have reported, read with these settings. */
@@ -76,13 +79,13 @@ test('/data/pde/step is the distance of points of a sequence', async () => {
 test('/data/pde/coefficient is that of each equation', async () => {
     await holds(equationJob({ data: { dataset: 'pde_convection', pde: { coefficient: 7 } } }), equationJob({ data: { dataset: 'pde_convection' } }));
     await holds(equationJob({ data: { pde: { coefficient: 4 } } }), equationJob());
-    await holds(equationJob({ data: { dataset: 'pde_wave', pde: { coefficient: 1.5 } } }), equationJob({ data: { dataset: 'pde_wave' } }));
+    await holds(waveJob({ data: { pde: { coefficient: 1.5 } } }), waveJob());
 });
 
 test('/train/pinn_derivative chooses the gradient of the sum or the tangent of a shift', async () => {
     const job = equationJob({ train: { pinn_derivative: 'jvp_shift' } });
     await holds(job, equationJob());
-    await holds(merge(job, { data: { dataset: 'pde_wave' } }), equationJob({ data: { dataset: 'pde_wave' } }));
+    await holds(waveJob({ train: { pinn_derivative: 'jvp_shift' } }), waveJob());
 });
 
 test('/model/head_width is that of the head', async () => {

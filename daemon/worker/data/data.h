@@ -48,11 +48,11 @@ enum data_dataset {
     DATA_SET_MNIST,
     DATA_SET_DIGITS_GEN,
     DATA_SET_CIFAR10,
-    DATA_SET_PICTURES, /* folders of JPEG and PNG files, or a tar of them */
-    DATA_SET_TEXT,     /* one file */
-    DATA_SET_TEXTS,    /* a folder with a file for each part */
-    DATA_SET_LABELLED, /* texts with classes: one table, or a folder with one for each part */
-    DATA_SET_TEXT_GEN, /* sentences that polyd makes */
+    DATA_SET_PICTURES,  /* folders of JPEG and PNG files, or a tar of them */
+    DATA_SET_TEXT,      /* one file */
+    DATA_SET_TEXTS,     /* a folder with a file for each part */
+    DATA_SET_LABELLED,  /* texts with classes: one table, or a folder with one for each part */
+    DATA_SET_TEXT_GEN,  /* sentences that polyd makes */
     DATA_SET_DOCUMENTS, /* a folder of text files, a document each */
     DATA_SET_POINTS     /* grids of points of an equation, which polyd makes */
 };
@@ -159,11 +159,11 @@ struct data_info {
     enum data_equation equation;     /* points; else none, and what follows is 0 */
     double coefficient, step;
     int32_t grid[2], test_grid[2];
-    int64_t count[DATA_SPLITS];      /* samples by enum data_split: images or sequences; no test part: 0 */
-    int64_t tokens[DATA_SPLITS];     /* tokens of each part of a text; 0 for images */
-    float mean[3], std[3];           /* images: the network reads (byte / 255 - mean) / std of the channel */
-    struct data_eval_fit fit;        /* images: the evaluation transform */
-    const char *const *class_names;  /* `classes` of them, or NULL */
+    int64_t count[DATA_SPLITS];     /* samples by enum data_split: images or sequences; no test part: 0 */
+    int64_t tokens[DATA_SPLITS];    /* tokens of each part of a text; 0 for images */
+    float mean[3], std[3];          /* images: the network reads (byte / 255 - mean) / std of the channel */
+    struct data_eval_fit fit;       /* images: the evaluation transform */
+    const char *const *class_names; /* `classes` of them, or NULL */
     int64_t unread;          /* images: files of a kind of picture that is not read (.webp, .bmp, ...) */
     const char *unread_name; /* one of them; NULL = there are none */
     const struct data_tokenizer *tokenizer; /* tokens; NULL where only headers were read */

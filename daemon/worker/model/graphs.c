@@ -895,8 +895,8 @@ enum pd_err model_graph_line_direct(const struct model *m, const struct model_tr
         return err;
     l = line_of(&n, o);
     c = pk_input(n.g, MODEL_LINE_SHARES, m->spec.dtype, PK_SHAPE(1, 2 * o->line_rows + 1));
-    d = pk_reshape(
-        n.g, pk_matmul(n.g, pk_slice(n.g, c, 1, 0, o->line_rows), pk_reshape(n.g, l.s, rows)), one);
+    d = pk_reshape(n.g, pk_matmul(n.g, pk_slice(n.g, c, 1, 0, o->line_rows), pk_reshape(n.g, l.s, rows)),
+                   one);
     d = pk_add(n.g, d,
                pk_reshape(n.g,
                           pk_matmul(n.g, pk_slice(n.g, c, 1, o->line_rows, o->line_rows),

@@ -311,7 +311,8 @@ struct model_rows {
     /* Of a network that reads points: inputs "x" and "t" (points, k), which u (points, k) may be differentiated by. */
     struct pk_val x, t;
     const struct model_spec *spec;
-    bool shift; /* derivatives are tangents of a shift of the whole sequence; else gradients of the sum over it */
+    bool
+        shift; /* derivatives are tangents of a shift of the whole sequence; else gradients of the sum over it */
     struct pk_val
         valid; /* of the model's dtype, one a row: 1 where the row counts, else 0; the loss sets it */
 };
@@ -377,7 +378,8 @@ struct model_train_options {
     bool nesterov;
     double weight_decay;
     double ema; /* decay of the averaged weights; 0 = none are kept */
-    int32_t line_rows;    /* pairs of the history of an optimiser that searches along lines, and one more; else 0 */
+    int32_t
+        line_rows; /* pairs of the history of an optimiser that searches along lines, and one more; else 0 */
     int32_t line_numbers; /* that it keeps beside them */
     /* One of several ranks that train together; ranks 0 or 1: alone. `batch` is this rank's share. Gradients,
      * counts and losses are then those of all ranks, and "rng" is I32 (4), the last the rank: masks are those
@@ -419,10 +421,11 @@ PD_NODISCARD enum pd_err model_graph_apply(const struct model *m, const struct m
  * All trained parameters are one vector x. These graphs share the states "line/x", "line/g" (the last gradient) and, with
  * the prefix MODEL_LINE_SAVED, d (the direction), g (the gradient that d was made of), s and y (o->line_rows pairs). */
 #define MODEL_LINE_SAVED "lbfgs/"
-#define MODEL_LINE_NUMBERS MODEL_LINE_SAVED "numbers" /* F64 (line_numbers): a state that the host alone reads */
-#define MODEL_LINE_ALONG "along"                      /* input (1): t */
-#define MODEL_LINE_ROW "row"                          /* input I32 (1) */
-#define MODEL_LINE_SHARES "shares"                    /* input (1, 2 rows + 1): of s, of y, of the last gradient */
+#define MODEL_LINE_NUMBERS                                                                                   \
+    MODEL_LINE_SAVED "numbers"     /* F64 (line_numbers): a state that the host alone reads */
+#define MODEL_LINE_ALONG "along"   /* input (1): t */
+#define MODEL_LINE_ROW "row"       /* input I32 (1) */
+#define MODEL_LINE_SHARES "shares" /* input (1, 2 rows + 1): of s, of y, of the last gradient */
 int64_t model_line_length(const struct model *m); /* of the vectors, with what lies between parameters */
 /* What "report" holds behind the loss's sums. */
 enum {

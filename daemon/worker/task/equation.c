@@ -98,11 +98,11 @@ static void emit(struct pk_graph *g, struct model_rows *rows, double smoothing,
     left = column(g, u, 0);
     right = column(g, u, s->grid[1] - 1);
     begin = first_row(g, u);
-    ret[INITIAL] = mean_square(g, pk_sub(g, begin, initial(g, s, first_row(g, pk_reshape(g, rows->x, grid)))));
+    ret[INITIAL] =
+        mean_square(g, pk_sub(g, begin, initial(g, s, first_row(g, pk_reshape(g, rows->x, grid)))));
     if (s->equation == DATA_EQUATION_WAVE) { /* ends that do not move, and a start at rest */
         ret[BOUNDARY] = pk_add(g, mean_square(g, left), mean_square(g, right));
-        ret[INITIAL] =
-            pk_add(g, ret[INITIAL], mean_square(g, first_row(g, pk_reshape(g, u_t, grid))));
+        ret[INITIAL] = pk_add(g, ret[INITIAL], mean_square(g, first_row(g, pk_reshape(g, u_t, grid))));
     } else {
         ret[BOUNDARY] = mean_square(g, pk_sub(g, right, left));
     }

@@ -134,7 +134,8 @@ static enum pd_err list_tensors(struct contents *c, struct pd_why *why)
     for (size_t i = 0; i < params; i++) {
         const struct model_param *p = model_param(setup->model, i);
 
-        add_tensor(c, "", p->name, &p->shape, model_spec(setup->model)->dtype, model_store_data(trainer_store(c->trainer), i));
+        add_tensor(c, "", p->name, &p->shape, model_spec(setup->model)->dtype,
+                   model_store_data(trainer_store(c->trainer), i));
     }
     if (setup->options.zero)
         add_states_of_ranks(c, saved, saved_count);

@@ -19,8 +19,8 @@ struct line {
 enum pd_err line_open(const struct session *s, struct model_store *store, struct executable *point,
                       struct line **ret, struct pd_why *why)
 {
-    static const enum train_graph_use uses[GRAPHS] = {
-        TRAIN_GRAPH_LINE_PAIR, TRAIN_GRAPH_LINE_DIRECT, TRAIN_GRAPH_LINE_MOVE, TRAIN_GRAPH_LINE_LOAD};
+    static const enum train_graph_use uses[GRAPHS] = {TRAIN_GRAPH_LINE_PAIR, TRAIN_GRAPH_LINE_DIRECT,
+                                                      TRAIN_GRAPH_LINE_MOVE, TRAIN_GRAPH_LINE_LOAD};
     struct line *l = calloc(1, sizeof *l);
     enum pd_err err = PD_OK;
 

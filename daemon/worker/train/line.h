@@ -10,8 +10,8 @@
 struct line;
 
 /* Plans the graphs; `point` has the states and is borrowed, as are the others. */
-PD_NODISCARD enum pd_err line_open(const struct session *s, struct model_store *store, struct executable *point,
-                                   struct line **ret, struct pd_why *why);
+PD_NODISCARD enum pd_err line_open(const struct session *s, struct model_store *store,
+                                   struct executable *point, struct line **ret, struct pd_why *why);
 /* NULL is fine; returns NULL. */
 struct line *line_close(struct line *l);
 /* A step from the parameters as they are, whose batch `point` has been fed. report: the loss's sums at the beginning of

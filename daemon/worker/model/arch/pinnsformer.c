@@ -99,15 +99,14 @@ static struct pk_val part_of(struct net *n, struct pk_val x, int which)
 }
 
 /* Queries of x (B, N, D), keys and values of `from`: (B, N, D) with the projection behind. */
-static struct pk_val attention(struct net *n, struct pk_val x, struct pk_val from, const char *path, int layer)
+static struct pk_val attention(struct net *n, struct pk_val x, struct pk_val from, const char *path,
+                               int layer)
 {
     const struct model_spec *s = &n->m->spec;
     const struct model_attention *a = &s->attention;
     const int64_t d = s->width;
-    const struct net_how how = {.role = MODEL_ROLE_MATRIX,
-                                .factor = true,
-                                .decay = true,
-                                .start = net_start_qkv(s, a, d)};
+    const struct net_how how = {
+        .role = MODEL_ROLE_MATRIX, .factor = true, .decay = true, .start = net_start_qkv(s, a, d)};
     const bool self = x.id == from.id;
     struct pk_attention_spec spec = {.phi = a->phi,
                                      .degree = a->degree,
@@ -138,8 +137,8 @@ static struct pk_val attention(struct net *n, struct pk_val x, struct pk_val fro
 }
 
 /* One layer of a stack; `from` PK_NONE: it attends to its own input. `block`: of all layers. */
-static struct pk_val layer_of(struct net *n, struct pk_val x, struct pk_val from, const char *stack, int layer,
-                              int block)
+static struct pk_val layer_of(struct net *n, struct pk_val x, struct pk_val from, const char *stack,
+                              int layer, int block)
 {
     const struct model_spec *s = &n->m->spec;
     char path[48];

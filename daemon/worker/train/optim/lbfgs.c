@@ -14,7 +14,16 @@
 #define GRADIENT_LEAST 1e-7 /* largest |entry| at which a run has arrived */
 #define CURVATURE_LEAST 1e-10
 
-enum { N_ITER, FACTOR, LENGTH, KEPT, SPARE, ORDER = 8, SY = ORDER + LBFGS_ROWS, YY = SY + LBFGS_ROWS * LBFGS_ROWS };
+enum {
+    N_ITER,
+    FACTOR,
+    LENGTH,
+    KEPT,
+    SPARE,
+    ORDER = 8,
+    SY = ORDER + LBFGS_ROWS,
+    YY = SY + LBFGS_ROWS * LBFGS_ROWS
+};
 
 static int row_at(const double *numbers, int i)
 {
@@ -84,8 +93,8 @@ static void two_loops(double *numbers, const double *products, double *shares)
 }
 
 /* The direction of this iteration; of the first one of a run the steepest. */
-static enum pd_err direct(double *numbers, const struct optim_line *line, double *ret_slope, double *ret_largest,
-                          struct pd_why *why)
+static enum pd_err direct(double *numbers, const struct optim_line *line, double *ret_slope,
+                          double *ret_largest, struct pd_why *why)
 {
     double products[2 * LBFGS_ROWS * 3], shares[2 * LBFGS_ROWS + 1];
     enum pd_err err;
@@ -104,8 +113,8 @@ static enum pd_err direct(double *numbers, const struct optim_line *line, double
     return line->direct(line->user, shares, ret_slope, ret_largest, why);
 }
 
-enum pd_err lbfgs_step(double numbers[LBFGS_NUMBERS], const struct optim_line *line, const struct optim_point *first,
-                       double lr, struct lbfgs_told *ret, struct pd_why *why)
+enum pd_err lbfgs_step(double numbers[LBFGS_NUMBERS], const struct optim_line *line,
+                       const struct optim_point *first, double lr, struct lbfgs_told *ret, struct pd_why *why)
 {
     struct optim_point now = *first;
     enum pd_err err = PD_OK;

@@ -40,8 +40,7 @@ static double interpolate(const struct optim_point *a, const struct optim_point 
     if (!(square >= 0))
         return (low + high) / 2;
     d2 = sqrt(square);
-    t = right->t -
-        (right->t - left->t) * ((right->slope + d2 - d1) / (right->slope - left->slope + 2 * d2));
+    t = right->t - (right->t - left->t) * ((right->slope + d2 - d1) / (right->slope - left->slope + 2 * d2));
     return t < low ? low : t > high ? high : t; /* of no number: itself, as min and max of Python's give it */
 }
 
@@ -135,7 +134,8 @@ enum pd_err optim_wolfe(const struct optim_line *line, const struct optim_point 
     *ret = end[low];
     *ret_evaluations = s.evaluations;
     *ret_infinite = s.infinite;
-    if (s.last != ret->t) { /* the gradient of the point that is taken is the last one again; it counts as no trial */
+    if (s.last !=
+        ret->t) { /* the gradient of the point that is taken is the last one again; it counts as no trial */
         err = line->at(line->user, ret->t, &now, why);
     }
     return err;

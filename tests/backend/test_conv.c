@@ -131,11 +131,15 @@ static void test_depthwise_convolutions(void **state)
         {.batch = 0, .height = 4, .width = 4, .ci = 3, .kh = 3, .kw = 3},
     };
 
+    /* So large that the result is stored past the caches. */
+    static const struct size large = {.batch = 2, .height = 61, .width = 70, .ci = 256, .kh = 3, .kw = 3};
+
     (void)state;
     for (int t = 0; t < 2; t++)
         for (size_t i = 0; i < sizeof each / sizeof *each; i++)
             for (int strided = 0; strided < 2; strided++)
                 check_depthwise(&each[i], floats[t], strided);
+    check_depthwise(&large, PK_F32, false);
 }
 
 int main(void)

@@ -2,21 +2,25 @@
  *
  *   step_bench [--model NAME] [--phi softmax|poly] [--device cpu|cuda] [--precision fp32|tf32|bf16]
  *              [--steps N] [--threads N] [--batch N] [--parts N] [--turns] [--profile]
- *              [--roofline PARTS]
+ *              [--roofline PARTS] [--dump FILE]
  *
  * vit: ViT-Tiny, image 64, patch 4, batch 32. gpt: 6 x 384 x 6, T 256, batch 8, vocabulary 50257 (gpt1k:
  * 1024). deit_ti, vit_s16, vit_b16: image 224, patch 16, batch 256. gpt2: 124M, T 1024, batch 16, vocabulary
- * 50304. tiny: 4 x 64 x 2, image 28, patch 7, batch 64, where starting kernels is what takes the time.
+ * 50304. tiny: 4 x 64 x 2, image 28, patch 7, batch 64, where starting kernels is what takes the time. swin_t,
+ * xcit_s12: image 224, batch 8, without stochastic depth.
  *
  * One step is forward, backward, clipping (gpt) and AdamW, of --parts batches one after the other. Prints one
  * line: the median wall time of a step, from its start to the end of its last kernel, the 10 % and 90 %
- * points, CPU time per step, the peak resident size of the process and, of a GPU, the bytes that came into
+ * points, CPU time per step, the peak resident size of the process, how much of that came beyond what the process
+ * held before the model and beyond weights, gradients and moments (extra_mb) and, of a GPU, the bytes that came into
  * use after it was opened (others on the GPU would be counted in; `first_s` is from the start of the program
  * to the end of its first step).
  *
  * --turns: says "ready" and then runs as many steps as each line of standard input says, answering with their
  * seconds, so that another program can take turns on the same device. The line comes at the end of input.
  * --profile prints the CPU time by op.
+ * --dump runs no step: it writes initial weights, input, target, loss and every gradient to FILE (safetensors), for a
+ * peer to be held to.
  *
  * --roofline runs nothing and needs no device: it counts what a step of PARTS batches moves and computes, and
  * its time at the speeds of an H200 (kernels/graph/roofline.h). PARTS above 1 is a step in parts, as a job of
@@ -28,6 +32,7 @@
 #include <sys/resource.h>
 
 #include "daemon/worker/train/optim/optim.h"
+#include "daemon/worker/data/safetensors.h"
 #include "daemon/worker/model/model.h"
 #include "daemon/worker/task/task.h"
 #include "kernels/backend/load.h"
@@ -37,7 +42,7 @@
 #define STEPS_MOST 100000
 
 struct bench {
-    const char *model, *phi, *device, *precision;
+    const char *model, *phi, *device, *precision, *dump;
     int steps, threads, batch, parts, roofline;
     bool turns, profile;
     struct model_spec spec;
@@ -68,7 +73,7 @@ static void arguments(struct bench *b, int argc, char **argv)
         {"--device", &b->device, NULL},     {"--precision", &b->precision, NULL},
         {"--steps", NULL, &b->steps},       {"--threads", NULL, &b->threads},
         {"--batch", NULL, &b->batch},       {"--parts", NULL, &b->parts},
-        {"--roofline", NULL, &b->roofline},
+        {"--roofline", NULL, &b->roofline}, {"--dump", &b->dump, NULL},
     };
 
     for (int i = 1; i < argc; i++) {
@@ -115,6 +120,34 @@ static void vision(struct bench *b, int width, int depth, int heads, int image, 
     b->train.batch = b->batch ? b->batch : batch;
 }
 
+static void swin_t(struct bench *b)
+{
+    static const int32_t depth[] = {2, 2, 6, 2}, heads[] = {3, 6, 12, 24};
+    struct model_spec *s = &b->spec;
+
+    vision(b, 96, 12, 3, 224, 4, 1000, 8);
+    s->arch = &model_swin;
+    s->pool = MODEL_POOL_MEAN;
+    s->norm_eps = 1e-5;
+    s->window = 7;
+    for (int i = 0; i < 4; i++) {
+        s->stage_depth[i] = depth[i];
+        s->stage_heads[i] = heads[i];
+    }
+    s->attention.n_for_scale = 49;
+}
+
+static void xcit_s12(struct bench *b)
+{
+    struct model_spec *s = &b->spec;
+
+    vision(b, 384, 12, 8, 224, 16, 1000, 8);
+    s->arch = &model_xcit;
+    s->pos = true;
+    s->layerscale = 1;
+    s->class_depth = 2;
+}
+
 static void language(struct bench *b, int width, int depth, int heads, int vocab, int context, int batch)
 {
     struct model_spec *s = &b->spec;
@@ -142,6 +175,10 @@ static void choose(struct bench *b)
         vision(b, 384, 12, 6, 224, 16, 1000, 256);
     else if (strcmp(b->model, "vit_b16") == 0)
         vision(b, 768, 12, 12, 224, 16, 1000, 256);
+    else if (strcmp(b->model, "swin_t") == 0)
+        swin_t(b);
+    else if (strcmp(b->model, "xcit_s12") == 0)
+        xcit_s12(b);
     else if (strcmp(b->model, "gpt") == 0)
         language(b, 384, 6, 6, 50257, 256, 8);
     else if (strcmp(b->model, "gpt1k") == 0)
@@ -161,6 +198,7 @@ static void choose(struct bench *b)
     } else {
         refuse("no phi", b->phi);
     }
+    b->spec.class_attention = b->spec.attention;
 }
 
 /* The same numbers every time. */
@@ -170,7 +208,8 @@ static void fill(struct bench *b)
     const float hyper[4] = {1e-4f, 0.1f, 0.05f, 0};
     int values = b->spec.arch == &model_gpt ? b->spec.vocab : b->spec.classes;
 
-    bench_leaves_put(l, "hyper", hyper, sizeof hyper);
+    if (bench_leaves_find(l, "hyper"))
+        bench_leaves_put(l, "hyper", hyper, sizeof hyper);
     for (int i = 0; i < l->count; i++) {
         bool ids = strcmp(l->leaf[i].name, "target") == 0 || strcmp(l->leaf[i].name, "input") == 0;
         const bool pixels = l->leaf[i].dtype == PK_U8;
@@ -276,6 +315,86 @@ static void count(const struct model *model, const struct model_train_options *t
     pd_buf_done(&text);
 }
 
+struct dumped {
+    struct data_st_tensor tensor[2 * BENCH_LEAVES];
+    char name[2 * BENCH_LEAVES][96];
+    size_t count;
+};
+
+static void dump_tensor(struct dumped *d, const char *prefix, const char *name, enum data_st_dtype dtype,
+                        const struct pk_shape *shape, const void *data)
+{
+    struct data_st_tensor *t = &d->tensor[d->count];
+
+    if (d->count == 2 * BENCH_LEAVES)
+        refuse("too many tensors:", name);
+    snprintf(d->name[d->count], sizeof d->name[0], "%s%s", prefix, name);
+    *t = (struct data_st_tensor){
+        .name = d->name[d->count++], .dtype = dtype, .rank = shape->rank, .data = data};
+    for (int i = 0; i < shape->rank; i++)
+        t->dim[i] = shape->dim[i];
+    t->bytes = (uint64_t)pk_shape_count(shape) * data_st_dtype_size(dtype);
+}
+
+/* Loss and gradients of the initial weights, on the CPU, in f32. */
+static void dump(struct bench *b, const struct model *model)
+{
+    static struct dumped d;
+    static float loss;
+    const struct model_spec *s = model_spec(model);
+    const struct pk_shape one = PK_SHAPE(1), rows = PK_SHAPE(b->train.batch),
+                          images = PK_SHAPE(b->train.batch, s->channels, s->image_h, s->image_w);
+    struct model_store *store = NULL;
+    struct pk_graph *graph = NULL;
+    struct pk_exec *exec = NULL;
+    struct pd_buf header;
+    struct pd_why why;
+    FILE *f;
+
+    bench_check(model_graph_train(model, &b->train, true, &graph, &why), &why);
+    bench_check(model_store_new(model, b->api, b->backend, &store, &why), &why);
+    bench_check(model_store_init(store, 1, &why), &why);
+    bench_check(pk_exec_new(graph, b->api, b->backend, &exec, &why), &why);
+    bench_check(model_store_bind(store, exec, graph, &why), &why);
+    bench_leaves_bind(&b->leaves, exec, graph);
+    fill(b);
+    bench_check(pk_exec_run(exec, &why), &why);
+    bench_check(pk_exec_read(exec, "loss", &loss, sizeof loss, &why), &why);
+    dump_tensor(&d, "", "loss", DATA_ST_F32, &one, &loss);
+    dump_tensor(&d, "", "target", DATA_ST_I32, &rows, bench_leaves_find(&b->leaves, "target"));
+    for (size_t i = 0; i < model_trained_count(model); i++) {
+        const struct model_param *p = model_param(model, i);
+        const size_t bytes = (size_t)pk_shape_count(&p->shape) * sizeof(float);
+        float *grad = bench_memory(bytes);
+        char name[96];
+
+        snprintf(name, sizeof name, "grad/%s", p->name);
+        bench_check(pk_exec_read(exec, name, grad, bytes, &why), &why);
+        dump_tensor(&d, "param/", p->name, DATA_ST_F32, &p->shape, model_store_data(store, i));
+        dump_tensor(&d, "grad/", p->name, DATA_ST_F32, &p->shape, grad);
+    }
+    dump_tensor(&d, "", "input", DATA_ST_U8, &images, bench_leaves_find(&b->leaves, "input"));
+    pd_buf_init(&header, 0);
+    bench_check(data_st_header(d.tensor, d.count, NULL, 0, &header, &why), &why);
+    f = fopen(b->dump, "wb");
+    if (!f || fwrite(header.data, 1, header.len, f) != header.len)
+        refuse("cannot write", b->dump);
+    for (size_t i = 0; i < d.count; i++)
+        if (fwrite(d.tensor[i].data, 1, d.tensor[i].bytes, f) != d.tensor[i].bytes)
+            refuse("cannot write", b->dump);
+    if (fclose(f) != 0)
+        refuse("cannot write", b->dump);
+    printf("%s: loss %.6f, %zu tensors\n", b->dump, (double)loss, d.count);
+}
+
+static double resident_peak_mb(void)
+{
+    struct rusage usage;
+
+    getrusage(RUSAGE_SELF, &usage);
+    return (double)usage.ru_maxrss / 1024;
+}
+
 int main(int argc, char **argv)
 {
     static struct bench b = {.model = "vit",
@@ -304,8 +423,7 @@ int main(int argc, char **argv)
     struct model *model = NULL;
     struct model_store *store = NULL;
     struct pk_backend_info info;
-    double began = bench_seconds(CLOCK_MONOTONIC), first, cpu, used;
-    struct rusage usage;
+    double began = bench_seconds(CLOCK_MONOTONIC), first, cpu, used, before, extra;
     struct pd_why why;
     int graphs;
 
@@ -325,6 +443,15 @@ int main(int argc, char **argv)
         return 0;
     }
     bench_open(b.device, b.threads, &b.api, &b.backend);
+    if (b.dump) {
+        if (b.spec.arch == &model_gpt || strcmp(b.device, "cpu") != 0 || b.spec.mixed)
+            refuse("--dump is for images, cpu and fp32, not", b.model);
+        b.leaves.api = b.api;
+        b.leaves.backend = b.backend;
+        dump(&b, model);
+        return 0;
+    }
+    before = resident_peak_mb();
     used = bench_device_bytes(b.api, b.backend);
     if (b.parts == 1) {
         bench_check(model_graph_train(model, &b.train, false, &graph[0], &why), &why);
@@ -376,14 +503,15 @@ int main(int argc, char **argv)
     if (b.profile)
         bench_profile_print(&prof, b.count);
     bench_sort(b.times, (size_t)b.count);
-    getrusage(RUSAGE_SELF, &usage);
+    extra = resident_peak_mb() - before - 16.0 * (double)model_param_elements(model) / 1048576;
     bench_check(b.api->info(b.backend, &info, &why), &why);
     printf("model=%s phi=%s device=%s precision=%s threads=%d batch=%d parts=%d steps=%d median_s=%.6f "
-           "p10_s=%.6f p90_s=%.6f cpu_s=%.6f first_s=%.3f peak_rss_mb=%.0f arena_mb=%.0f live_bound_mb=%.0f "
+           "p10_s=%.6f p90_s=%.6f cpu_s=%.6f first_s=%.3f peak_rss_mb=%.0f extra_mb=%.0f arena_mb=%.0f "
+           "live_bound_mb=%.0f "
            "nodes=%zu device_mb=%.0f name=\"%s\"\n",
            b.model, b.phi, b.device, b.precision, b.threads, b.train.batch, b.parts, b.count,
            b.times[b.count / 2], b.times[b.count / 10], b.times[b.count * 9 / 10], cpu, first,
-           (double)usage.ru_maxrss / 1024, (double)(report[0].arena_bytes + report[1].arena_bytes) / 1048576,
+           resident_peak_mb(), extra, (double)(report[0].arena_bytes + report[1].arena_bytes) / 1048576,
            (double)fmax((double)report[0].live_bound, (double)report[1].live_bound) / 1048576,
            report[0].nodes + report[1].nodes, used / 1048576, info.name);
     free(b.times);

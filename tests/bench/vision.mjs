@@ -1,5 +1,5 @@
-// DeiT and Swin on MNIST through a daemon of its own: `POLYD_BUILD=... node tests/bench/vision.mjs SETS [NAME...]`, where SETS holds
-// mnist/. Sends deploy/examples/mnist-softmax.json (registered, the teacher), mnist-deit.json and mnist-swin.json, or those
+// DeiT, Swin and XCiT on MNIST through a daemon of its own: `POLYD_BUILD=... node tests/bench/vision.mjs SETS [NAME...]`, where SETS holds
+// mnist/. Sends deploy/examples/mnist-softmax.json (registered, the teacher), mnist-deit.json, mnist-swin.json and mnist-xcit.json, or those
 // named, one after the other, and prints the accuracy on the test digits and the seconds of training.
 import { readFileSync } from 'node:fs';
 import path from 'node:path';
@@ -7,12 +7,12 @@ import { Daemon, root, until } from '../lib/daemon.mjs';
 
 const [sets, ...names] = process.argv.slice(2);
 if (!sets) {
-    console.error('usage: node tests/bench/vision.mjs SETS [mnist-softmax mnist-deit mnist-swin]');
+    console.error('usage: node tests/bench/vision.mjs SETS [mnist-softmax mnist-deit mnist-swin mnist-xcit]');
     process.exit(2);
 }
 const daemon = await Daemon.start({ flags: [`--data.sets=${path.resolve(sets)}`, '--devices.cpu_slots=1', '--devices.threads_per_slot=2'] });
 try {
-    for (const name of names.length ? names : ['mnist-softmax', 'mnist-deit', 'mnist-swin']) {
+    for (const name of names.length ? names : ['mnist-softmax', 'mnist-deit', 'mnist-swin', 'mnist-xcit']) {
         const job = JSON.parse(readFileSync(path.join(root, `deploy/examples/${name}.json`), 'utf8')), began = Date.now();
         const { run } = await daemon.submit({ ...job, register: name });
         const ended = await until(name, async () => {

@@ -4,6 +4,7 @@ import { existsSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:
 import os from 'node:os';
 import path from 'node:path';
 import { after, before, test } from 'node:test';
+import { fits, leaves } from '../../web/js/experiment/choose.js';
 import { build, Daemon } from './lib.mjs';
 
 const skip = existsSync(path.join(build, 'bin/polyd')) && existsSync(path.join(build, 'bin/polyd-worker')) ? false : 'polyd or polyd-worker is not built';
@@ -36,6 +37,37 @@ test('the list says of each what it asks and what cannot run yet', { skip }, asy
     }
     assert.match(templates.find(t => t.name === 'E07').variants.small.refused, /detection/);
     assert.equal((await host.get('/api/v1/templates', { headers: { 'If-None-Match': list.headers.etag } })).status, 304);
+});
+
+test('targets and pictures name jobs, metrics and combinations that the documents have', { skip }, async () => {
+    const { metrics } = (await host.get('/api/v1/metrics/catalogue')).json, keys = metrics.map(m => m.key.replace(/<\w+>/g, ''));
+    const known = metric => keys.some(key => metric === key || (key.endsWith('/') && metric.startsWith(key)) || key.startsWith(`${metric}/`));
+    /** Combinations of a document, as the API writes them. */
+    const points = job => (job.sweep?.axes ?? []).reduce((list, axis) => list.flatMap(values => (axis.values ?? [1]).map(value => ({ ...values, [axis.pointer]: value }))), [{}]);
+    let rows = 0;
+    for (const { name } of (await host.get('/api/v1/templates')).json.templates) {
+        const { variants, targets = [], pictures = [] } = (await host.get(`/api/v1/templates/${name}`)).json, all = Object.values(variants).filter(v => v.jobs);
+        const meant = (match, job) => all.some(v => v.jobs[job] && points(v.jobs[job]).some(values => fits(values, match)));
+        for (const target of targets)
+            for (const [i, column] of target.columns.entries()) {
+                assert.ok(column.metrics.every(known), `${name}: ${column.metrics}`);
+                assert.ok(all.some(v => v.jobs[column.job]), `${name} ${column.name}`);
+                for (const row of target.rows) {
+                    assert.equal(row.values.length, target.columns.length, `${name} ${row.name}`);
+                    assert.ok(row.values[i] === null || meant(row.match, column.job), `${name} ${column.name}: nothing is meant by ${row.name}`);
+                    rows++;
+                }
+            }
+        for (const p of pictures) {
+            const jobs = all.flatMap(v => (p.job === undefined ? v.jobs : v.jobs[p.job] ? [v.jobs[p.job]] : []));
+            assert.ok(jobs.length > 0 && (!p.metric || known(p.metric)), `${name} ${p.title}`);
+            for (const pointer of [p.x, ...p.rows ?? [], ...p.columns ?? []].filter(Boolean))
+                assert.ok(jobs.some(job => job.sweep?.axes.some(a => a.pointer === pointer || points(job).some(v => pointer in leaves(v)))), `${name} ${p.title}: ${pointer}`);
+            for (const line of p.lines ?? [])
+                assert.ok(meant(line.match, p.job), `${name} ${p.title}: nothing is meant by ${line.name}`);
+        }
+    }
+    assert.ok(rows > 60);
 });
 
 test('real data below any data root are found by name, and what polyd makes stands in', { skip }, async () => {

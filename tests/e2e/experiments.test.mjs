@@ -1,6 +1,6 @@
 // Experiments by name, from the page to the queue: what a card says is what the API says, and its button submits that template.
 import assert from 'node:assert/strict';
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import os from 'node:os';
 import path from 'node:path';
 import { after, before, describe, test } from 'node:test';
@@ -142,9 +142,34 @@ describe('what experiments have shown', { skip: findChromium() === null && 'no C
         await browser.close(page);
     });
 
+    test('its pictures and the paper’s table hold our means and the differences', async () => {
+        const page = await browser.open(`${url}/#/experiments`);
+        await page.getByRole('link', { name: 'Pictures of E04' }).click();
+        const table = page.getByRole('region', { name: 'Tiny-ImageNet, Top-1', exact: true }), cells = async i => (await table.locator('tbody tr').nth(i).locator('th, td').allInnerTexts()).map(text => text.replaceAll('−', '-').trim());
+        await table.waitFor();
+        const mean = list => 100 * list.filter(v => v !== null).reduce((a, b) => a + b) / list.filter(v => v !== null).length, ours = values.map(mean), paper = [50.26, 50.5, null, 45.3];
+        for (const [i, name] of ['softmax', 'x³ fixed', 'x³ learned', 'x³ raw'].entries()) {
+            const [row, column, target, here, less, , apart, n] = await cells(i);
+            assert.deepEqual([row, column, target, n], [name, 'ViT-Tiny', paper[i] === null ? '–' : String(paper[i]), String(values[i].filter(v => v !== null).length)]);
+            assert.ok(Math.abs(Number(here.split(' ')[0]) - ours[i]) < 0.006, `${here} ${ours[i]}`);
+            if (paper[i] !== null)
+                assert.ok(Math.abs(Number(less) - (ours[i] - paper[i])) < 0.006, less);
+            if (i)
+                assert.ok(Math.abs(Number(apart) - (ours[i] - ours[0])) < 0.006, apart);
+        }
+        const curves = page.getByRole('region', { name: 'Accuracy through training', exact: true });
+        await curves.getByRole('button', { name: 'Accuracy through training: save' }).click();
+        const [download] = await Promise.all([page.waitForEvent('download'), page.getByRole('button', { name: 'CSV', exact: true }).click()]);
+        const lines = readFileSync(await download.path(), 'utf8').trim().split('\n').map(line => line.split(','));
+        const half = lines.find(([name, step]) => name === 'x³ learned' && step === '10');
+        assert.ok(Math.abs(Number(half[2]) - 0.5 * ours[2] / 100) < 1e-9 && half[4] === '3', half.join());
+        assert.match(await curves.locator('canvas').getAttribute('aria-label'), /4 lines: softmax ends at 91\.0 %/);
+        await browser.close(page);
+    });
+
     for (const look of looks)
         test(`the page in ${look.name}`, async () => {
-            await browser.inspect(url, look, [['experiments', '#/experiments', '.claim']]);
+            await browser.inspect(url, look, [['experiments', '#/experiments', '.claim'], ['experiment', '#/experiments/E04', '.target-table'], ['experiment-empty', '#/experiments/E01', '.state']]);
         });
 
     for (const look of looks)
@@ -188,4 +213,70 @@ describe('what experiments have shown', { skip: findChromium() === null && 'no C
             writeFileSync(path.join(browser.pictures, 'report.pdf'), pdf);
         await browser.close(page);
     });
+});
+
+/** Pictures that need what only real runs store. */
+describe('pictures of real runs', { skip: findChromium() === null && 'no Chromium here', timeout: 240000 }, () => {
+    let daemon, browser;
+    const train = { steps: 2, batch: 4, eval_every: 2 }, model = { width: 16, depth: 2, heads: 2 }, data = { split: { train: 16, val: 8, test: 8 } }, more = { trials: 1, resources: { threads: 1 } };
+    before(async () => {
+        [daemon, browser] = await Promise.all([Daemon.start({ flags: ['--devices.cpu_slots=2'] }), Browser.start()]);
+        const maps = { probe_batch: 4, heatmaps: { layers: [2], heads: [1], every: 2 } };
+        for (const body of [{ template: 'E12', train, model, data }, { template: 'E06', train, model, data, diagnostics: maps }, { template: 'E16', train }])
+            await daemon.post('/api/v1/jobs', { ...body, ...more });
+        await until('all runs', async () => (await daemon.get('/api/v1/experiments')).experiments.every(x => x.runs.succeeded === x.runs.total), { limit: 120000 });
+    });
+    after(async () => {
+        await browser?.stop();
+        await daemon?.stop();
+    });
+    const csv = async (page, title) => {
+        await page.getByRole('button', { name: `${title}: save` }).click();
+        const [download] = await Promise.all([page.waitForEvent('download'), page.getByRole('button', { name: 'CSV', exact: true }).click()]);
+        return readFileSync(await download.path(), 'utf8').trim().split('\n').map(line => line.split(','));
+    };
+
+    test('gradients of both arms are the stored counts, and each arm has its block', async () => {
+        const page = await browser.open(`${daemon.url}/#/experiments/E12`);
+        const { runs } = await daemon.get('/api/v1/runs?experiment=E12'), title = 'W_Q, all layers, step 0';
+        await page.getByRole('region', { name: 'S5: vision block', exact: true }).waitFor();
+        await page.getByRole('region', { name: 'S1: vision block', exact: true }).waitFor();
+        const rows = await csv(page, title);
+        assert.deepEqual(rows[0], ['from', 'to', 'share S1', 'share S5']);
+        for (const [i, run] of runs.map(r => r.id).sort((a, b) => a - b).entries()) {
+            const { blobs: [blob] } = await daemon.get(`/api/v1/runs/${run}/blobs?key=grad/histogram/w_q`);
+            const counts = new Float64Array(await (await fetch(`${daemon.url}/api/v1/runs/${run}/blobs/${blob.id}`)).arrayBuffer().then(b => (blob.meta.dtype === 'f64' ? b : new Float64Array(new Float32Array(b)).buffer)));
+            const used = [...counts].map(c => c / blob.meta.count).filter(v => v > 0), drawn = rows.slice(1).map(r => Number(r[2 + i])).filter(v => v > 0);
+            assert.equal(drawn.length, used.length);
+            used.forEach((v, k) => assert.ok(Math.abs(v - drawn[k]) < 1e-7));
+        }
+        await browser.close(page);
+    });
+
+    test('matrices of both arms stand side by side, cell by cell as stored', async () => {
+        const page = await browser.open(`${daemon.url}/#/experiments/E06`), { runs } = await daemon.get('/api/v1/runs?experiment=E06');
+        const rows = await csv(page, 'x³ learned, layer 2, head 1'), run = runs.map(r => r.id).sort((a, b) => a - b)[1];
+        const blob = (await daemon.get(`/api/v1/runs/${run}/blobs?key=attn/map/2/1`)).blobs.at(-1);
+        const values = new Float32Array(await (await fetch(`${daemon.url}/api/v1/runs/${run}/blobs/${blob.id}`)).arrayBuffer());
+        assert.deepEqual(rows.slice(1).map(r => Math.fround(Number(r[2]))), [...values]);
+        await page.getByRole('region', { name: 'softmax, layer 2, head 1', exact: true }).waitFor();
+        await browser.close(page);
+    });
+
+    test('memory bars are the plan’s bytes, and states take what was measured', async () => {
+        const page = await browser.open(`${daemon.url}/#/experiments/E16`), rows = await csv(page, 'Memory by category');
+        const of = (name, what) => Number(rows.find(r => r[0] === name && r.slice(1, -1).join(',') .replaceAll('"', '') === what).at(-1));
+        const { runs } = await daemon.get('/api/v1/runs?experiment=E16'), first = runs.map(r => r.id).sort((a, b) => a - b)[0];
+        const { plan } = await daemon.post('/api/v1/jobs?dry_run=1', (await daemon.get(`/api/v1/runs/${first}`)).document);
+        for (const [id, word] of [['weights', 'Weights'], ['moment1', 'First moment'], ['moment2', 'Second moment'], ['activations', 'Activations']])
+            assert.equal(of('AdamW rate 0.001', word), plan.bytes[id]);
+        assert.equal(of('AdamW rate 0.001', 'state, measured'), plan.bytes.moment1 + plan.bytes.moment2);
+        assert.equal(of('mSGDW rate 0.1', 'state, measured'), plan.bytes.moment1);
+        await browser.close(page);
+    });
+
+    for (const look of looks)
+        test(`they are whole in ${look.name}`, async () => {
+            await browser.inspect(daemon.url, look, [['experiment-gradients', '#/experiments/E12', '.picture canvas'], ['experiment-maps', '#/experiments/E06', '.picture canvas'], ['experiment-memory', '#/experiments/E16', '.picture canvas']]);
+        });
 });

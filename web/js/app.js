@@ -17,6 +17,7 @@ const views = {
     compare: () => import('./views/compare.js').then(m => m.compareView),
     sweeps: () => import('./views/sweeps.js').then(m => m.sweepsView),
     experiments: () => import('./views/experiments.js').then(m => m.experimentsView),
+    'experiments/': () => import('./views/experiment.js').then(m => m.experimentView),
     'jobs/': () => import('./views/sweep.js').then(m => m.sweepView),
     models: () => import('./views/models.js').then(m => m.modelsView),
     devices: () => import('./views/devices.js').then(m => m.devicesView),
@@ -24,7 +25,7 @@ const views = {
     help: () => import('./views/help.js').then(m => m.helpView),
 };
 /** Views that say what metrics are. */
-const naming = new Set(['runs', 'runs/', 'compare', 'jobs/', 'help']);
+const naming = new Set(['runs', 'runs/', 'compare', 'jobs/', 'experiments/', 'help']);
 /** How long they wait for the catalogue that says so. */
 const PATIENCE_MS = 2000;
 /** Those that have come. @type {Map<string, Open>} */
@@ -37,7 +38,7 @@ const routes = {
     submit: { nav: 'runs', view: 'submit' },
     jobs: { nav: 'sweeps', view: 'sweeps', one: 'jobs/' },
     sweeps: { nav: 'sweeps', view: 'sweeps' },
-    experiments: { nav: 'sweeps', view: 'experiments' },
+    experiments: { nav: 'sweeps', view: 'experiments', one: 'experiments/' },
     compare: { nav: 'runs', view: 'compare' },
     models: { nav: 'models', view: 'models' },
     devices: { nav: 'devices', view: 'devices' },

@@ -36,11 +36,11 @@ export function blockOf({ model = {}, attention = {}, norm = {} }) {
     const part = (/** @type {string} */ word, /** @type {Part['kind']} */ what) => ({ word, kind: what });
     const pre = (/** @type {boolean} */ has) => (has ? [part(`PreNorm (${kind})`, 'norm')] : []);
     const after = at === 'post' ? [part(`PostNorm (${kind})`, 'norm')] : [];
-    const attend = [...attention.qk_norm ? [part('QKNorm (RMSNorm)', 'norm')] : [], part(`Attention: ${activationWords(attention)}`, 'attention')];
+    const attend = [...attention.qk_norm ? [part('QKNorm (RMSNorm)', 'norm')] : [], part(`${model.arch === 'gpt' ? 'Causal attention' : 'Attention'}: ${activationWords(attention)}`, 'attention')];
     const mlp = part(`Feed-forward: ${model.mlp_act === 'relu' ? 'ReLU' : 'GELU'}, ${model.mlp_ratio ?? 4} × width`, 'mlp');
     const midNorm = mid ? [part(`MidNorm (${kind})`, 'norm')] : [];
     const halves = [{ branch: [...pre(at !== 'post'), ...attend, ...midNorm], after }, { branch: [...pre(at !== 'post' && at !== 'S5'), mlp, ...midNorm], after }];
-    const before = [part('Embedding', 'other'), ...deep ? [part(`InputNorm (${kind})`, 'norm')] : []];
+    const before = [part(model.arch === 'gpt' ? 'Token embedding' : model.arch ? 'Patch embedding' : 'Embedding', 'other'), ...deep ? [part(`InputNorm (${kind})`, 'norm')] : []];
     const behind = [...norm.final === false ? [] : [part(`Final norm (${kind})`, 'norm')], part('Head', 'other')];
     const line = (/** @type {Part[]} */ parts) => parts.map(p => p.word).join(', ');
     return {
@@ -49,7 +49,7 @@ export function blockOf({ model = {}, attention = {}, norm = {} }) {
     };
 }
 
-const ROW = 30, GAP = 16, WIDE = 230;
+const ROW = 30, GAP = 16, WIDE = 230, SUM = 18;
 
 /**
  * @param {Record<string, any>} document
@@ -58,8 +58,8 @@ const ROW = 30, GAP = 16, WIDE = 230;
  */
 export function blockFigure(document, { title, width, inks }) {
     const block = blockOf(document);
-    const rows = block.before.length + block.behind.length + block.halves.reduce((n, { branch, after }) => n + branch.length + after.length + 1, 0);
-    const height = rows * (ROW + GAP) + 3 * GAP + 20;
+    const boxes = block.before.length + block.behind.length + block.halves.reduce((n, { branch, after }) => n + branch.length + after.length, 0);
+    const height = boxes * (ROW + GAP) - GAP + block.halves.length * (GAP + SUM) + 24;
     return {
         title, width, height, x: { title: '', low: 0, high: 1, ticks: [] }, y: { title: '', low: 0, high: 1, ticks: [] }, lines: [],
         rows: [['place', 'part'], ...[...block.before.map(p => ['before', p.word]), ...block.halves.flatMap(({ branch, after }, i) => [...branch.map(p => [`branch ${i + 1}`, p.word]), [`branch ${i + 1}`, 'sum'], ...after.map(p => [`behind sum ${i + 1}`, p.word])]), ...block.behind.map(p => ['behind', p.word])]],

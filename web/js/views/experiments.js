@@ -8,7 +8,7 @@ import { chip } from '../states.js';
 import { means, submission } from '../verdict.js';
 
 /** @typedef {{shows?: string, jobs?: number, refused?: string}} Variant */
-/** @typedef {{name: string, version: number, title: string, question: string, source: string, variants: Record<string, Variant>}} Template */
+/** @typedef {{name: string, version: number, title: string, question: string, source: string, variants: Record<string, Variant>, pictures?: unknown[], targets?: unknown[]}} Template */
 
 const JOBS_MOST = 6; // links to jobs on one card
 
@@ -111,6 +111,7 @@ export function experimentsView(context) {
             h('p', { class: 'small muted' }, small.refused && small.refused === paper.refused ? `Cannot run yet: ${small.refused}.`
                 : [small.refused ? `Small: cannot run yet: ${small.refused}. ` : '', paper.refused ? `At the paper's size: cannot run yet: ${paper.refused}.` : `At the paper's size: ${paper.shows}.`].join('')),
             h('div', { class: 'row' }, small.refused ? null : button,
+                label && (template.pictures || template.targets) ? h('a', { class: 'button', href: `#/experiments/${template.name}`, 'aria-label': `Pictures of ${template.name}` }, 'Pictures') : null,
                 n ? h('a', { class: 'button', href: `#/?experiment=${template.name}` }, `${runs(n)} so far`) : null,
                 label ? h('a', { class: 'button', href: `/api/v1/experiments/${template.name}/report`, target: '_blank', rel: 'noopener' }, 'Report') : null,
                 (x?.job_list ?? []).slice(-JOBS_MOST).map(job => h('a', { href: `#/jobs/${job.id}` }, `Job ${job.id}`)),

@@ -52,6 +52,8 @@ test('targets and pictures name jobs, metrics and combinations that the document
             for (const [i, column] of target.columns.entries()) {
                 assert.ok(column.metrics.every(known), `${name}: ${column.metrics}`);
                 assert.ok(all.some(v => v.jobs[column.job]), `${name} ${column.name}`);
+                for (const small of target.small ?? [])
+                    assert.ok(variants.small.jobs[small.job] && (small.value ?? 0) < target.columns.length, `${name} ${small.name}`);
                 for (const row of target.rows) {
                     assert.equal(row.values.length, target.columns.length, `${name} ${row.name}`);
                     assert.ok(row.values[i] === null || meant(row.match, column.job), `${name} ${column.name}: nothing is meant by ${row.name}`);

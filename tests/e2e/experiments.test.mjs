@@ -275,7 +275,7 @@ describe('pictures of real runs', { skip: findChromium() === null && 'no Chromiu
         await browser.close(page);
     });
 
-    for (const look of looks)
+    for (const look of looks.filter(({ name }) => name === 'desktop-dark' || name === 'phone-light'))
         test(`they are whole in ${look.name}`, async () => {
             await browser.inspect(daemon.url, look, [['experiment-gradients', '#/experiments/E12', '.picture canvas'], ['experiment-maps', '#/experiments/E06', '.picture canvas'], ['experiment-memory', '#/experiments/E16', '.picture canvas']]);
         });

@@ -34,7 +34,7 @@ import { againstFigure, againstSays, curvesFigure, curvesSay, gridFigure, gridSa
  * @property {string[]} [columns] pointers
  */
 
-/** `metrics`: the first that there is; `first`: the job of one combination that has the first row. @typedef {{name: string, job: number, metrics: string[], first?: number}} Column */
+/** `metrics`: the first that there is; `first`: the job of one combination that has the first row. @typedef {{name: string, job: number, metrics: string[], first?: number, value?: number}} Column `value`: which of a row's values is its, where that is not its own place */
 
 /** A paper's table; `small`: columns of the small variant, where it has other jobs. @typedef {{title: string, source: string, unit: string, columns: Column[], small?: Column[], rows: {name: string, match: Settings[], values: (number | null)[]}[]}} Target */
 
@@ -347,7 +347,7 @@ export function pictureShop({ name, jobs, signal, small }) {
                 const rows = target.rows.map((row, k) => {
                     const found = k === 0 && other ? choose(other) : sweep && choose(sweep, row.match), value = found?.row.metrics[metric];
                     const has = value?.mean !== null && value?.mean !== undefined && Number.isFinite(value.mean);
-                    return { name: row.name, paper: row.values[i] ?? null, here: has ? Number(value?.mean) * times : null, sd: has && value?.sd !== null ? Number(value?.sd) * times : null, n: has ? Number(value?.n) : 0, of: found?.of ?? 0 };
+                    return { name: row.name, paper: row.values[column.value ?? i] ?? null, here: has ? Number(value?.mean) * times : null, sd: has && value?.sd !== null ? Number(value?.sd) * times : null, n: has ? Number(value?.n) : 0, of: found?.of ?? 0 };
                 });
                 columns.push({ name: column.name, metric, rows, any: rows.some(r => r.here !== null) });
             }

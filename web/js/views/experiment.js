@@ -26,7 +26,7 @@ function resultTable(target, columns) {
         h('thead', null, h('tr', null, h('th', { scope: 'col' }, 'Row'), h('th', { scope: 'col' }, 'Column'), [`Paper${unit}`, `Here${unit}`, 'Here less paper', `Paper less ${base}`, `Here less ${base}`, 'Runs'].map(word => h('th', { scope: 'col', class: 'num' }, word)))),
         h('tbody', null, columns.flatMap(column => {
             const apart = differences(column.rows);
-            return column.rows.map((row, i) => h('tr', null, h('th', { scope: 'row' }, row.name), h('td', null, column.name),
+            return column.rows.map((row, i) => h('tr', null, h('th', { scope: 'row' }, row.name), h('td', null, column.name, h('span', { class: 'muted small' }, ` ${column.metric}`)),
                 h('td', { class: 'num' }, row.paper === null ? '–' : number(row.paper)),
                 h('td', { class: 'num' }, row.here === null ? '–' : number(row.here), row.sd ? h('span', { class: 'muted small' }, ` ± ${number(Number(row.sd.toPrecision(2)))}`) : null),
                 h('td', { class: 'num' }, signed(apart[i].target)), h('td', { class: 'num muted' }, i ? signed(apart[i].paper) : '–'), h('td', { class: 'num' }, i ? signed(apart[i].here) : '–'),

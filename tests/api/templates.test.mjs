@@ -153,7 +153,7 @@ test('what is wrong is named, and nothing of it is kept', { skip, timeout: 60000
     const before = (await jobs()).length;
     for (const [body, pointer, detail] of [
         [{ template: 'E19' }, '#/template', /unknown template; there are E01 to E18 and T1 to T20/],
-        [{ template: 'E10' }, '#/template', /E10 in its variant "small" cannot run yet: PINNsformer/],
+        [{ template: 'E07' }, '#/template', /E07 in its variant "small" cannot run yet: detection/],
         [{ template: 'E01', variant: 'huge' }, '#/variant', /"small" or "paper"/],
         [{ template: 'E09', overrides: { '/train/nonsense': 1 } }, '#/overrides/~1train~1nonsense', /unknown/],
         [{ template: 'E09', attention: { degre: 2 } }, '#/attention/degre', /did you mean/],

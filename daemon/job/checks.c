@@ -185,6 +185,7 @@ static void check_model(struct job_ctx *c)
         job_check_stages(c);
     job_check_channels(c);
     job_check_equations(c);
+    job_check_landmarks(c);
     if (!info->image && ok(c, "/model/context", "/data/context")) {
         if (m->context < 1)
             job_ctx_error(c, "/model/context", "must not be null for sequences");
@@ -264,7 +265,7 @@ static void check_standard(struct job_ctx *c)
         job_ctx_error(c, "/data/split", "train, val and test together are more than 1");
     else if (info->generated && counts > (double)info->most)
         job_ctx_error(c, "/data/split", "at most %lld generated %s", (long long)info->most,
-                      info->text ? "bytes" : "samples");
+                      info->text && !info->labels ? "bytes" : "samples");
 }
 
 /* A warning: jobs of earlier versions may say so. */
@@ -330,7 +331,7 @@ static void check_split(struct job_ctx *c)
             job_ctx_error(c, "/data/split/val", "must be an integer as a count");
         else if (info->generated && train + val > (double)info->most)
             job_ctx_error(c, "/data/split", "at most %lld generated %s", (long long)info->most,
-                          info->text ? "bytes" : "samples");
+                          info->text && !info->labels ? "bytes" : "samples");
     }
 }
 
@@ -346,6 +347,10 @@ static void check_data(struct job_ctx *c)
                       info->name);
     if (!info->generated && !d->path)
         job_ctx_error(c, "/data/path", "must not be null for \"%s\"", info->name);
+    if (d->dataset == JOB_DATASET_LISTOPS_GEN && ok(c, "/data/min_tokens", "/data/context") &&
+        d->min_tokens > d->context)
+        job_ctx_error(c, "/data/min_tokens", "must be at most data.context, which is %lld",
+                      (long long)d->context);
     if (d->augment.crop == JOB_CROP_PAD_CROP && ok(c, "/data/augment/pad_crop/shift", "/data/image_size") &&
         info->image &&
         (d->augment.pad_crop_shift >= d->image_size[0] || d->augment.pad_crop_shift >= d->image_size[1]))

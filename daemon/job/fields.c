@@ -33,6 +33,7 @@ NAMES(n_for_scale, "patches", "keys", "window", "channels", "context", "row", "a
 NAMES(qk_gain, "shared", "per_head");
 NAMES(form, "auto", "quadratic", "linear");
 NAMES(class_attention, "same", "softmax");
+NAMES(pinv, "matrix_abs", "global_abs", "global_colsum");
 NAMES(nystrom_apply, "all", "F1F3", "separate");
 NAMES(norm_kind, "layer", "rms");
 NAMES(placement, "S1", "S2", "S3", "S4", "S5", "post");
@@ -51,7 +52,7 @@ NAMES(per, "step", "epoch");
 NAMES(warmup_form, "nanogpt", "timm");
 NAMES(drop_path_rule, "linear", "same");
 NAMES(precision, "fp32", "bf16", "fp16", "fp64", "tf32");
-NAMES(init, "trunc_normal", "normal", "xavier", "trunc_xavier");
+NAMES(init, "trunc_normal", "normal", "xavier", "trunc_xavier", "kaiming");
 NAMES(init_fan, "separate", "fused");
 NAMES(teacher_kind, "hard", "soft");
 NAMES(pinn_derivative, "vjp_sum", "jvp_shift");
@@ -208,8 +209,9 @@ const struct job_field job_fields[] = {
           "divisor of the side that is at most side/7"),
      FLAGS(NULLABLE), WITH(job_use_image), SAYS("side of a patch in pixels, or [rows, columns]", "M35")},
     {ROW("/model/pool", JOB_T_ENUM, config.model.pool), .names = &pool,
-     RULE(job_rule_pool, "the preset's, else mean"), WITH(job_use_image),
-     SAYS("what the head reads: a class token or the mean", "M35")},
+     RULE(job_rule_pool, "the preset's, else mean"), WITH(job_use_pool),
+     SAYS("what the head reads: a class token or the mean; of a nystrom over all positions, padding included",
+          "M35")},
     {ROW("/model/pos", JOB_T_ENUM, config.model.pos), .names = &pos,
      RULE(job_rule_pos, "learned; xcit: fourier"), WITH(job_use_pos),
      SAYS("position embedding: a table that is trained, or a code of sines and cosines of row and column, "
@@ -229,17 +231,30 @@ const struct job_field job_fields[] = {
      FLAGS(NULLABLE | OPEN0), WITH(job_use_xcit),
      SAYS("initial value of LayerScale, a gain for each channel of a branch; null: there is none", "M38")},
     {ROW("/model/landmarks", JOB_T_INT, config.model.landmarks), RANGE(1, 1048576), DEF("128"),
-     WITH(job_use_nystrom), SAYS("landmarks m", "M39")},
+     WITH(job_use_nystrom),
+     SAYS("landmarks m; they divide the context; a context of at most m has plain attention", "M39")},
     {ROW("/model/conv_kernel", JOB_T_INT, config.model.conv_kernel), RANGE(1, 1023), DEF("35"),
-     WITH(job_use_nystrom), SAYS("width of the depthwise convolution", "M39")},
+     WITH(job_use_nystrom), SAYS("width of the depthwise convolution along the sequence; odd", "M39")},
+    {ROW("/model/pinv_iterations", JOB_T_INT, config.model.pinv_iterations), RANGE(1, 64), DEF("6"),
+     WITH(job_use_nystrom),
+     SAYS("steps towards the pseudo-inverse of the matrix between landmarks; the same in the whole run",
+          "M39")},
+    {ROW("/model/pinv_start", JOB_T_ENUM, config.model.pinv_start), .names = &pinv, DEF("\"matrix_abs\""),
+     WITH(job_use_nystrom),
+     SAYS("what they start from: the transpose over the largest absolute sums of a column and of a row, of "
+          "each "
+          "matrix or of the whole batch; or over the largest signed sum of a column of the batch, for "
+          "softmax alone",
+          "M39")},
 
     /* Norm: above attention, whose defaults look at the placement. */
     {ROW("/norm/placement", JOB_T_ENUM, config.norm.placement), .names = &placement, DEF("\"S1\""),
      SAYS("where norms stand", "M26-M31")},
     {ROW("/norm/kind", JOB_T_ENUM, config.norm.kind), .names = &norm_kind,
      RULE(job_rule_norm_kind, "layer; S2-S5 rms"), SAYS("LayerNorm or RMSNorm", "M24, M25")},
-    {ROW("/norm/eps", JOB_T_NUMBER, config.norm.eps), FROM(0), RULE(job_rule_norm_eps, "1e-6; gpt 1e-5"),
-     FLAGS(OPEN0), SAYS("added below the root", "M24")},
+    {ROW("/norm/eps", JOB_T_NUMBER, config.norm.eps), FROM(0),
+     RULE(job_rule_norm_eps, "1e-6; swin, gpt, nystrom 1e-5"), FLAGS(OPEN0),
+     SAYS("added below the root", "M24")},
     {ROW("/norm/eps_mode", JOB_T_ENUM, config.norm.eps_mode), .names = &eps_mode, DEF("\"mean\""),
      SAYS("eps added to the mean or the sum of squares", "M24")},
     {ROW("/norm/final", JOB_T_BOOL, config.norm.final), DEF("true"), SAYS("norm before the head", "M34")},
@@ -271,7 +286,8 @@ const struct job_field job_fields[] = {
     {ROW("/attention/scale_lr_mult", JOB_T_NUMBER, config.attention.scale_lr_mult), FROM(0), DEF("1"),
      FLAGS(NOPLAN), WITH(job_use_learned), SAYS("learning rate of the scale, in rates", "M6")},
     {ROW("/attention/n_for_scale", JOB_T_ENUM_OR_NUM, config.attention.n_for_scale), .names = &n_for_scale,
-     FROM(0), RULE(job_rule_n_for_scale, "vit, deit, xcit: patches; swin: window; gpt, pinnsformer: context"),
+     FROM(0),
+     RULE(job_rule_n_for_scale, "vit, deit, xcit: patches; swin: window; gpt, nystrom, pinnsformer: context"),
      FLAGS(OPEN0), WITH(job_use_n),
      SAYS(
          "which number is N; of a swin, each block has its own: window and keys are the patches of one of "
@@ -376,6 +392,17 @@ const struct job_field job_fields[] = {
     {ROW("/data/pde/coefficient", JOB_T_NUMBER, config.data.coefficient), RANGE(-1000, 1000),
      RULE(job_rule_coefficient, "convection 50, reaction 5, wave 2"), WITH(job_use_pinn),
      SAYS("beta of u_t + beta u_x = 0, rho of u_t = rho u (1 - u), c of u_tt = c^2 u_xx", "M64")},
+    {ROW("/data/depth", JOB_T_INT, config.data.depth), RANGE(2, 20), DEF("3"), WITH(job_use_listops),
+     SAYS("levels of a generated expression, at most; 10 in the Long Range Arena", "M61")},
+    {ROW("/data/min_tokens", JOB_T_INT, config.data.min_tokens), RANGE(1, 1048576), DEF("1"),
+     WITH(job_use_listops),
+     SAYS("tokens of a generated expression, at least; at most data.context; 501 in the Long Range Arena",
+          "M61")},
+    {ROW("/data/zero_is_padding", JOB_T_BOOL, config.data.zero_is_padding),
+     RULE(job_rule_zero_is_padding, "true; text_labels: false"), WITH(job_use_nystrom),
+     SAYS("id 0 is padding wherever it stands, so black pixels are; false: only what stands behind the last "
+          "token",
+          "M61")},
     {ROW("/data/lra_len", JOB_T_ENUM, config.data.lra_len), .names = &lra_len, DEF("\"reference\""),
      WITH(job_use_lra), SAYS("sequence lengths: the reference configuration's or the paper's", "M61")},
     {ROW("/data/augment/crop", JOB_T_ENUM, config.data.augment.crop), .names = &crop, DEF("\"none\""),
@@ -519,7 +546,8 @@ const struct job_field job_fields[] = {
     {ROW("/train/deterministic", JOB_T_BOOL, config.train.deterministic), DEF("true"), FLAGS(ASIDE | ONLY),
      SAYS("bitwise the same from run to run", "M93")},
     {ROW("/train/init", JOB_T_ENUM, config.train.init), .names = &init,
-     RULE(job_rule_init, "trunc_normal; gpt normal; pinnsformer xavier"), SAYS("initial weights", "M55")},
+     RULE(job_rule_init, "trunc_normal; gpt normal; nystrom kaiming; pinnsformer xavier"),
+     SAYS("initial weights; kaiming: uniform within 1 / sqrt(inputs)", "M55")},
     {ROW("/train/init_fan", JOB_T_ENUM, config.train.init_fan), .names = &init_fan, DEF("\"separate\""),
      WITH(job_use_xavier), SAYS("fans of the fused query-key-value matrix", "M55")},
     {ROW("/train/start", JOB_T_OBJECT, config.train.start.present), DEF("null"), FLAGS(NULLABLE | FIXED),

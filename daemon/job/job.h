@@ -74,6 +74,7 @@ enum job_n_for_scale {
 enum job_qk_gain { JOB_QK_GAIN_SHARED, JOB_QK_GAIN_PER_HEAD };
 enum job_form { JOB_FORM_AUTO, JOB_FORM_QUADRATIC, JOB_FORM_LINEAR };
 enum job_class_attention { JOB_CLASS_ATTENTION_SAME, JOB_CLASS_ATTENTION_SOFTMAX };
+enum job_pinv { JOB_PINV_MATRIX_ABS, JOB_PINV_GLOBAL_ABS, JOB_PINV_GLOBAL_COLSUM };
 enum job_nystrom_apply { JOB_NYSTROM_APPLY_ALL, JOB_NYSTROM_APPLY_F1F3, JOB_NYSTROM_APPLY_SEPARATE };
 enum job_norm { JOB_NORM_LAYER, JOB_NORM_RMS };
 enum job_norm_placement { JOB_NORM_S1, JOB_NORM_S2, JOB_NORM_S3, JOB_NORM_S4, JOB_NORM_S5, JOB_NORM_POST };
@@ -127,7 +128,13 @@ enum job_precision {
     JOB_PRECISION_FP64,
     JOB_PRECISION_TF32
 };
-enum job_init { JOB_INIT_TRUNC_NORMAL, JOB_INIT_NORMAL, JOB_INIT_XAVIER, JOB_INIT_TRUNC_XAVIER };
+enum job_init {
+    JOB_INIT_TRUNC_NORMAL,
+    JOB_INIT_NORMAL,
+    JOB_INIT_XAVIER,
+    JOB_INIT_TRUNC_XAVIER,
+    JOB_INIT_KAIMING
+};
 enum job_init_fan { JOB_INIT_FAN_SEPARATE, JOB_INIT_FAN_FUSED };
 enum job_teacher_kind { JOB_TEACHER_HARD, JOB_TEACHER_SOFT };
 enum job_pinn_derivative { JOB_PINN_VJP_SUM, JOB_PINN_JVP_SHIFT };
@@ -190,6 +197,8 @@ struct job_model {
     double layerscale; /* NAN: none */
     int64_t landmarks;
     int64_t conv_kernel;
+    int64_t pinv_iterations;
+    int pinv_start; /* enum job_pinv */
 };
 
 struct job_attention {
@@ -265,6 +274,8 @@ struct job_data {
     int lra_len;                   /* enum job_lra_len */
     int64_t grid[2], test_grid[2]; /* of equations: points of t, of x */
     double pde_step, coefficient;
+    bool zero_is_padding;      /* id 0 of a sequence that has classes */
+    int64_t depth, min_tokens; /* of a generated expression: levels at most, tokens at least */
     struct job_augment augment;
 };
 
@@ -508,6 +519,7 @@ struct job_dataset_info {
     bool text;           /* tokens */
     bool labels;         /* texts with classes: rows of tables, see job_table_of */
     double equation;     /* a differential equation: its coefficient by default; 0: it is none */
+    bool symbols;        /* with symbols of its own: data.tokenizer does not say them */
     bool generated;      /* needs no files, so data.path is null */
     bool val_is_test;    /* images whose published results are those of the folder val */
     int64_t side[2];     /* rows, columns of an image as stored; {0, 0} if they vary */

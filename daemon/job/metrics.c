@@ -67,6 +67,13 @@ static bool checks(const struct job_config *g)
     return g->kind == JOB_KIND_CHECK;
 }
 
+/* Attention through fewer landmarks than tokens. */
+static bool inverted(const struct job_config *g)
+{
+    return g->diagnostics.every > 0 && job_network(g->model.arch)->landmarks &&
+           g->model.landmarks < g->model.context;
+}
+
 static bool ranks(const struct job_config *g)
 {
     return g->resources.slots > 1;
@@ -559,6 +566,14 @@ const struct job_metric job_metrics[] = {
      .source = "Diagonals of the matrix, a row of patches apart.",
      .written = mapped_picture,
      .heads = mapped_picture},
+    {.key = "nystrom/residual/<layer>",
+     .title = "Residual of the pseudo-inverse",
+     .group = JOB_METRIC_LAYERS,
+     .better = JOB_METRIC_LESS,
+     .text = "How far F F+ F is from F, as a share of F, where F is the matrix between landmarks and F+ its "
+             "pseudo-inverse after model.pinv_iterations steps; above 0.01 the run warns.",
+     .source = "Nystromformer, section 3: the matrices of the whole probe batch, by their Frobenius norm.",
+     .written = inverted},
     {.key = "act/rms/<layer>",
      .title = "Activations",
      .group = JOB_METRIC_LAYERS,

@@ -121,8 +121,16 @@ static const struct job_preset nystrom_presets[] = {
      "Nystromformer of the Long Range Arena"},
     END,
 };
-static const struct job_network nystrom = {
-    .name = "nystrom", .n_for_scale = "context", .landmarks = true, TIMM, .presets = nystrom_presets};
+static const struct job_network nystrom = {.name = "nystrom",
+                                           .available = true,
+                                           .reads = JOB_READS_TEXT,
+                                           .n_for_scale = "context",
+                                           .landmarks = true,
+                                           .norm_eps = 1e-5,
+                                           .beta2 = 0.999,
+                                           .weight_decay = 0,
+                                           .init = "kaiming",
+                                           .presets = nystrom_presets};
 
 /* ---- GPT-2 ---- */
 

@@ -142,6 +142,7 @@ const size_t job_recipe_count = sizeof job_recipes / sizeof *job_recipes;
 #define EQUATION .available = true, .task = "equation", .generated = true, .train = 1, .test = 1, .most = 1
 #define IMAGES .image = true, .task = "classify"
 #define TOKENS .text = true, .task = "language"
+#define SEQUENCES .text = true, .labels = true, .symbols = true, .task = "classify_text"
 #define TABLES                                                                                               \
     "one file, or a folder with train, valid (or val, validation; for want of those, test too) and test: "   \
     ".tsv, "                                                                                                 \
@@ -204,10 +205,22 @@ static const struct job_dataset_info datasets[] = {
     [JOB_DATASET_DIGIT_CANVAS] =
         {.name = "digit_canvas", GENERATED, .side = {64, 64}, .channels = 1, .classes = 10},
     [JOB_DATASET_LISTOPS] = {.name = "listops", .classes = 10},
-    [JOB_DATASET_LISTOPS_GEN] = {.name = "listops_gen", GENERATED, .classes = 10},
+    [JOB_DATASET_LISTOPS_GEN] = {.name = "listops_gen",
+                                 .available = true,
+                                 SEQUENCES,
+                                 GENERATED,
+                                 .classes = 10,
+                                 .train = 9000,
+                                 .test = 1000},
     [JOB_DATASET_IMDB] = {.name = "imdb", .classes = 2},
     [JOB_DATASET_AAN] = {.name = "aan", .classes = 2},
-    [JOB_DATASET_PATHFINDER_GEN] = {.name = "pathfinder_gen", GENERATED, .classes = 2},
+    [JOB_DATASET_PATHFINDER_GEN] = {.name = "pathfinder_gen",
+                                    .available = true,
+                                    SEQUENCES,
+                                    GENERATED,
+                                    .classes = 2,
+                                    .train = 9000,
+                                    .test = 1000},
     [JOB_DATASET_LRA_IMAGE] = {.name = "lra_image", .classes = 10},
     [JOB_DATASET_TEXT] = {.name = "text",
                           .available = true,

@@ -491,6 +491,14 @@ int64_t job_part_of_batch(const struct job_config *g)
     return parts > 0 ? g->train.batch / parts : 0;
 }
 
+json_t *job_rule_zero_is_padding(struct job_ctx *c)
+{
+    json_t *v = json_boolean(c->g->data.dataset != JOB_DATASET_TEXT_LABELS);
+
+    c->nomem = c->nomem || !v;
+    return v;
+}
+
 json_t *job_rule_mix_group(struct job_ctx *c)
 {
     const int64_t part = job_part_of_batch(c->g);

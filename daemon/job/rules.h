@@ -18,7 +18,8 @@ struct job_run;
     X(n_for_scale) X(n) X(c0) X(qk_norm) X(path) X(split) X(split_train) X(split_val) \
     X(data_context) X(length) X(lr) X(betas) X(weight_decay) X(warmup_steps) X(warmup_epochs) \
     X(warmup_form) X(min_lr) X(clip) X(device) X(precision) X(init) X(eval_every) X(keep_best) \
-    X(keep_latest) X(threads) X(tokenizer_path) X(loader_threads) X(head_width) X(coefficient) X(batch) X(schedule) X(start) X(teacher) X(mix_group)
+    X(keep_latest) X(threads) X(tokenizer_path) X(loader_threads) X(head_width) X(coefficient) X(batch) X(schedule) X(start) X(teacher) X(mix_group) \
+    X(zero_is_padding)
 /* clang-format on */
 #define JOB_RULE_DECLARE(name) json_t *job_rule_##name(struct job_ctx *c);
 JOB_RULES(JOB_RULE_DECLARE)
@@ -35,7 +36,10 @@ JOB_RULES(JOB_RULE_DECLARE)
     X(xcit, "unless model.arch is xcit", job_network(g->model.arch)->channel_attention)                      \
     X(nystrom, "unless model.arch is nystrom", job_network(g->model.arch)->landmarks)                        \
     X(image, "unless the data are images", info->image)                                                      \
-    X(text, "unless the data are text", info->text)                                                          \
+    X(pool, "unless the data are images or model.arch is nystrom",                                           \
+      info->image || job_network(g->model.arch)->landmarks)                                                  \
+    X(text, "unless the data are text", info->text && !info->symbols)                                        \
+    X(listops, "unless data.dataset is listops_gen", g->data.dataset == JOB_DATASET_LISTOPS_GEN)             \
     X(sequence, "unless the data are sequences", !info->image)                                               \
     X(files, "because polyd generates these data", !info->generated)                                         \
     X(gelu, "unless model.mlp_act is gelu", g->model.mlp_act == JOB_MLP_ACT_GELU)                            \
@@ -132,3 +136,5 @@ void job_check_stages(struct job_ctx *c);
 void job_check_channels(struct job_ctx *c);
 /* Of a network that solves a differential equation; equations.c. */
 void job_check_equations(struct job_ctx *c);
+/* Of one that attends through landmarks; landmarks.c. */
+void job_check_landmarks(struct job_ctx *c);

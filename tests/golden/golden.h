@@ -75,3 +75,4 @@ void gold_swin(struct gold *g);
 void gold_xcit(struct gold *g);
 void gold_deit(struct gold *g);
 void gold_pinn(struct gold *g);
+void gold_nystrom(struct gold *g);

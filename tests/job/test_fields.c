@@ -523,7 +523,9 @@ static void test_every_preset_resolves_or_is_refused_by_name(void **state)
                    job_network(arch)->channel_attention) /* sizes are halved again and again */
             more = with(doc, "/data/image_size", "224");
         else
-            more = preset->patch ? with(doc, "/model/patch", "7") : strdup(doc);
+            more = job_network(arch)->landmarks ? with(doc, "/data/dataset", "\"listops_gen\"")
+                   : preset->patch              ? with(doc, "/model/patch", "7")
+                                                : strdup(doc);
         p = parse(more);
         if (p.err != PD_OK &&
             !told(p.report.errors, p.report.error_count, "#/model/preset", "known but not available") &&
@@ -536,8 +538,9 @@ static void test_every_preset_resolves_or_is_refused_by_name(void **state)
         free(more);
         free(doc);
     }
-    want_error("{\"model\":{\"preset\":\"nystrom_micro\"}}", "#/model/preset",
-               "\"nystrom_micro\" sets /model/arch: \"nystrom\" is known but not available in this version");
+    want_error(
+        "{\"model\":{\"preset\":\"maskrcnn_micro\"}}", "#/model/preset",
+        "\"maskrcnn_micro\" sets /model/arch: \"maskrcnn\" is known but not available in this version");
     want_error("{\"model\":{\"preset\":\"vit_mikro\"}}", "#/model/preset", "did you mean 'vit_micro'?");
     want_error("{\"recipe\":\"deit_c\"}", "#/recipe", "did you mean 'deit_b'?");
     want_error("{\"template\":\"E01\"}", "#/template", "\"E01\" stands for whole jobs");

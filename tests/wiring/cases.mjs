@@ -1,6 +1,6 @@
 // One job at least for every field of the job document that the reference network can recompute. Fields of data, sweeps
 // and models of one's own have theirs in data.test.mjs; what no job can show is listed at the end, with the reason.
-import { imageJob, labelJob, merge, swinJob, textJob, xcitJob } from './rig.mjs';
+import { imageJob, labelJob, merge, nystromJob, nystromLabels, swinJob, textJob, xcitJob } from './rig.mjs';
 
 /**
  * @typedef {object} Case
@@ -17,6 +17,9 @@ import { imageJob, labelJob, merge, swinJob, textJob, xcitJob } from './rig.mjs'
 const poly = (more = {}, rest = {}) => imageJob({ attention: { activation: 'poly', ...more }, ...rest });
 const polySwin = (more = {}, rest = {}) => swinJob({ attention: { activation: 'poly', ...more }, ...rest });
 const polyXcit = (more = {}, rest = {}) => xcitJob({ attention: { activation: 'poly', ...more }, ...rest });
+const polyNystrom = (more = {}, rest = {}) => nystromJob({ attention: { activation: 'poly', ...more }, ...rest });
+/** Batches of one sample, so that a start of the whole batch is that of one sample's heads; too few steps to forget it. */
+const alone = start => ({ model: { pinv_start: start, pinv_iterations: 1 }, data: { split: { train: 60, val: 1, test: 1 } }, train: { batch: 1 }, diagnostics: { probe_batch: 1 } });
 const polyText = (more = {}, rest = {}) => textJob({ attention: { activation: 'poly', ...more }, ...rest });
 const optimizer = (more, rest = {}) => imageJob({ train: { optimizer: { lr: 0.05, ...more }, ...rest } });
 const schedule = (more, rest = {}) => imageJob({ train: { steps: 6, ...rest, schedule: more }, diagnostics: { every: 0 } });
@@ -56,6 +59,20 @@ export const cases = [
     ...each('/model/pos', [[imageJob({ model: { pos: 'none' } })], [textJob({ model: { pos: 'none' } })]]),
     ...each('/model/pos_after', [[imageJob({ model: { pos_after: true }, norm: { placement: 'S3' } })], [textJob({ model: { pos_after: true }, norm: { placement: 'S5' } })]]),
     ...each('/model/context', [[textJob({ model: { context: 9 } }), { instead: 8 }], [textJob({ model: { context: 9 }, data: { context: 5 } }), { instead: 8 }]]),
+
+    /* ---- Nystromformer ---- */
+    ...each('/model/arch', [[nystromJob(), { instead: null }], [nystromLabels(), { instead: null }], [polyNystrom({ scale: 'learned', scale_share: 'head' }, { train: { dropout: 0.1, drop_path: 0.2 } }), { instead: null }],
+        [nystromJob({ attention: { activation: 'sigmoid' } }), { instead: null }]]),
+    ...each('/model/landmarks', [[polyNystrom({}, { model: { landmarks: 4 } }), { instead: 3 }], [nystromJob({ model: { landmarks: 12 }, diagnostics: { every: 0 } }), { instead: 3 }]]),
+    ...each('/model/conv_kernel', [[nystromJob({ model: { conv_kernel: 3 } }), { instead: 5 }]]),
+    ...each('/model/pinv_iterations', [[polyNystrom({}, { model: { pinv_iterations: 2 } })]]),
+    ...each('/model/pool', [[nystromJob({ model: { pool: 'cls' } })]]),
+    ...each('/model/pinv_start', [[polyNystrom({}, alone('global_abs'))], [nystromJob(alone('global_colsum'))]]),
+    ...each('/attention/nystrom_apply', [[polyNystrom({ nystrom_apply: 'F1F3', scale: 'learned' })], [polyNystrom({ nystrom_apply: 'separate', scale: 'learned' })]]),
+    ...each('/data/zero_is_padding', [[nystromLabels({ data: { tokenizer: 'chars', zero_is_padding: true } })]]),
+    ...each('/data/depth', [[nystromJob({ data: { depth: 2 } })]]),
+    ...each('/data/min_tokens', [[nystromJob({ data: { min_tokens: 9 } })]]),
+    ...each('/train/init', [[nystromJob({ train: { init: 'kaiming' } }), { instead: 'xavier' }]]),
 
     /* ---- Swin ---- */
     ...each('/model/arch', [[swinJob(), { instead: null }], [polySwin({ scale: 'learned' }, { train: { steps: 4, dropout: 0.2, drop_path: 0.4, accumulation: 2 } }), { instead: null }]]),

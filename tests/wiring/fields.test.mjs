@@ -6,7 +6,7 @@ import path from 'node:path';
 import { after, before, describe, test } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import { cases, recipes, without } from './cases.mjs';
-import { Rig, agree, differences, imageJob, merge, textJob } from './rig.mjs';
+import { Rig, agree, differences, imageJob, merge, nystromJob, textJob } from './rig.mjs';
 import { presets, settings } from './reference/settings.mjs';
 import { shapes } from './reference/init.mjs';
 
@@ -75,13 +75,14 @@ test('/model/preset: every available preset has the parameters that its shape as
     for (const [name, { arch }] of Object.entries(presets)) {
         const side = 224, job = arch === 'gpt'
             ? textJob({ model: { arch: undefined, preset: name, width: undefined, depth: undefined, heads: undefined, context: undefined }, data: { context: 6 } })
+            : arch === 'nystrom' ? nystromJob({ model: { arch: undefined, preset: name, width: undefined, depth: undefined, heads: undefined, mlp_ratio: undefined, context: undefined, landmarks: undefined } })
             : imageJob({ model: { arch: undefined, preset: name, width: undefined, depth: undefined, heads: undefined, patch: undefined }, data: { image_size: side } });
         if (arch === 'deit') { // its parameters are those that teacher.test.mjs finds in a checkpoint
             await assert.rejects(rig.daemon.post('/api/v1/jobs?dry_run=1', job), /train\/teacher/);
             continue;
         }
         const { plan, plan_error } = await rig.daemon.post('/api/v1/jobs?dry_run=1', job);
-        const s = settings(folded(job), { channels: 1, height: side, width: side, classes: arch === 'gpt' ? undefined : 10, vocab: 256, samples: 14 });
+        const s = settings(folded(job), { channels: 1, height: side, width: side, classes: arch === 'gpt' ? undefined : 10, vocab: arch === 'nystrom' ? 18 : 256, samples: 14 });
         const count = shapes(s).filter(p => p.role !== 'buffer').reduce((sum, p) => sum + p.shape.reduce((a, b) => a * b, 1), 0);
         assert.equal(plan?.parameters, count, `${name}: ${plan_error}`);
     }

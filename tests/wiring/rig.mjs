@@ -83,6 +83,15 @@ export const textJob = (more = {}) => merge(merge({
 /** Texts with classes; some are longer than the context. */
 export const labelJob = (more = {}) => textJob(merge({ data: { dataset: 'text_labels', path: 'tests/labelled.tsv', split: { rule: 'fraction', train: 0.6, val: 0.3 } } }, more));
 
+/** A Nystromformer of three landmarks over expressions of at most 12 tokens. */
+export const nystromJob = (more = {}) => merge(merge({
+    name: 'wiring', model: { arch: 'nystrom', width: 8, depth: 2, heads: 2, mlp_ratio: 2, context: 12, landmarks: 3, conv_kernel: 5 },
+    data: { dataset: 'listops_gen', split: { train: 60, val: 7, test: 5 } },
+}, merge(common, { train: { init: undefined } })), more);
+
+/** The same over texts with classes. */
+export const nystromLabels = (more = {}) => labelJob(merge({ model: { arch: 'nystrom', context: 6, landmarks: 3, conv_kernel: 3 } }, more));
+
 export class Rig {
     /** A daemon with the data above as root `tests`. */
     static async start(flags = []) {

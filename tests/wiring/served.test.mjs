@@ -7,7 +7,7 @@ import { png } from './reference/data/files.mjs';
 import { network } from './reference/networks.mjs';
 import { logSoftmax, pick } from './reference/sampling.mjs';
 import { Tape } from './reference/tape.mjs';
-import { Rig, SIDE, TRAIN, VAL, imageJob, labelJob, merge, swinJob, textJob, xcitJob } from './rig.mjs';
+import { Rig, SIDE, TRAIN, VAL, imageJob, labelJob, merge, nystromJob, swinJob, textJob, xcitJob } from './rig.mjs';
 import { until } from '../lib/daemon.mjs';
 
 let rig;
@@ -103,6 +103,22 @@ Object.entries(labellers).forEach(([what, job], i) => test(`a classifier of text
     assert.deepEqual(names, [...names].sort());
     const { parameters, inputs } = await rig.daemon.get(`/v2/models/${name}`);
     assert.deepEqual([parameters.kind, parameters.labels, parameters.context, inputs], ['text_classifier', names, most, [{ name: 'text', datatype: 'BYTES', shape: [-1] }]]);
+}));
+
+const solvers = {
+    'softmax, the mean': nystromJob({ train: { steps: 6, optimizer: { lr: 0.05 } } }),
+    'x cubed, a class token, more landmarks': nystromJob({ attention: { activation: 'poly', scale: 'learned' }, model: { pool: 'cls', landmarks: 4 }, train: { steps: 6, optimizer: { lr: 0.05 } } }),
+};
+Object.entries(solvers).forEach(([what, job], i) => test(`a classifier of sequences answers with its formulas: ${what}`, { timeout: 120000 }, async () => {
+    const name = `sequences${i}`, model = await served(name, job), { names, vocabulary } = rig.feed(job), { context } = job.model;
+    const texts = ['[MAX 1 2 ]', '[SM 9 [MIN 4 5 ] 3 ]', '7', '[MED 1 2 3 4 5 6 7 8 9 0 ]'];
+    const tokens = text => text.split(' ').map(word => vocabulary.findIndex(b => b.equals(Buffer.from(`${word} `))));
+    const expected = texts.map(text => classify(model, { tokens: Array.from({ length: context }, (_, k) => tokens(text)[k] ?? 0), last: tokens(text).length - 1 }));
+    const reply = await infer(name, { name: 'text', datatype: 'BYTES', shape: [texts.length], data: texts });
+    allNear(output(reply, 'logits'), expected.flat(), 'logits');
+    assert.deepEqual(output(reply, 'label'), expected.map(row => names[row.indexOf(Math.max(...row))]));
+    // The mean is over all positions: a part of a sequence is another sequence, and is not read in its place.
+    await assert.rejects(infer(name, { name: 'text', datatype: 'BYTES', shape: [1], data: ['[MAX 1 2 3 4 5 6 7 8 9 0 1 ]'] }), /13 tokens, and the model has 12 positions/);
 }));
 
 const ids = text => [...Buffer.from(text)];

@@ -48,13 +48,15 @@ enum data_dataset {
     DATA_SET_MNIST,
     DATA_SET_DIGITS_GEN,
     DATA_SET_CIFAR10,
-    DATA_SET_PICTURES,  /* folders of JPEG and PNG files, or a tar of them */
-    DATA_SET_TEXT,      /* one file */
-    DATA_SET_TEXTS,     /* a folder with a file for each part */
-    DATA_SET_LABELLED,  /* texts with classes: one table, or a folder with one for each part */
-    DATA_SET_TEXT_GEN,  /* sentences that polyd makes */
-    DATA_SET_DOCUMENTS, /* a folder of text files, a document each */
-    DATA_SET_POINTS     /* grids of points of an equation, which polyd makes */
+    DATA_SET_PICTURES,      /* folders of JPEG and PNG files, or a tar of them */
+    DATA_SET_TEXT,          /* one file */
+    DATA_SET_TEXTS,         /* a folder with a file for each part */
+    DATA_SET_LABELLED,      /* texts with classes: one table, or a folder with one for each part */
+    DATA_SET_TEXT_GEN,      /* sentences that polyd makes */
+    DATA_SET_DOCUMENTS,     /* a folder of text files, a document each */
+    DATA_SET_POINTS,        /* grids of points of an equation, which polyd makes */
+    DATA_SET_LISTOPS_GEN,   /* labelled sequences that polyd makes: expressions and their values */
+    DATA_SET_PATHFINDER_GEN /* likewise: pictures of curves, pixel by pixel */
 };
 /* How this build reads a data set of the job document (enum job_dataset); false: it does not. */
 bool data_form(int dataset, enum data_dataset *ret);
@@ -75,7 +77,7 @@ enum data_crop { DATA_CROP_NONE, DATA_CROP_PAD, DATA_CROP_RRC };
 
 struct data_options {
     enum data_dataset dataset;
-    /* "<root>/<relative>"; NULL for digits_gen and text_gen.
+    /* "<root>/<relative>"; NULL for digits_gen, text_gen, listops_gen and pathfinder_gen.
      *   mnist     a folder with the four IDX files (plain or .gz): {train,train10k}-images-idx3-ubyte,
      *             {train,..}-labels-idx1-ubyte, {t10k,t2k}-...
      *   cifar10   a folder with data_batch*.bin and, where there are any, test_batch*.bin (plain or .gz), or
@@ -113,7 +115,9 @@ struct data_options {
     uint64_t seed; /* of the shuffle, and of what is generated; the order of samples is the loader's */
 
     /* text */
-    int32_t context; /* tokens of a sequence; of a labelled text the most that are kept */
+    int32_t context;    /* tokens of a sequence; of a labelled text the most that are kept */
+    int32_t depth;      /* listops_gen: levels of an expression, at most */
+    int32_t min_tokens; /* listops_gen: of a sequence, at least */
     enum data_tokenizer_kind tokenizer;
     const char *tokenizer_path; /* gpt2_bpe: folder of its files, "<root>/<relative>" */
     /* A stream of text that another set's tokenizer cuts, of the kind above, borrowed until data_free; NULL: its

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "daemon/worker/data/path.h"
+#include "daemon/worker/data/sequences.h"
 #include "daemon/worker/data/set.h"
 #include "daemon/worker/data/table.h"
 #include "daemon/worker/data/tokens.h"
@@ -321,6 +322,100 @@ static enum pd_err read_all(struct data_set *set, const struct data_options *o, 
     return err;
 }
 
+/* ---- sequences that polyd makes ---- */
+
+#define MADE_MOST 1000000 /* of a part */
+#define VAL_FIRST (1ll << 32)
+#define TEST_FIRST (1ll << 33)
+
+static bool is_made(enum data_dataset dataset)
+{
+    return dataset == DATA_SET_LISTOPS_GEN || dataset == DATA_SET_PATHFINDER_GEN;
+}
+
+static enum pd_err make_part(struct data_set *set, const struct data_sequences *s, struct reading *r,
+                             int part, uint64_t first, struct pd_why *why)
+{
+    const int64_t count = set->info.count[part];
+    struct pd_buf text;
+    enum pd_err err = PD_OK;
+
+    set->pick[part] = malloc((size_t)count * sizeof *set->pick[part]);
+    if (!set->pick[part])
+        return pd_fail(why, PD_ERR_NOMEM, "no memory for the order of sequences");
+    pd_buf_init(&text, 0);
+    for (int64_t i = 0; i < count && err == PD_OK; i++) {
+        char label[16];
+        int class = 0;
+
+        err = i % 1024 ? PD_OK : data_in_time(set->options.until_us, why);
+        if (err == PD_OK)
+            err = data_sequence_make(s, first + (uint64_t)i, &text, &class, why);
+        if (err != PD_OK)
+            break;
+        snprintf(label, sizeof label, "%d", class);
+        set->pick[part][i] = (uint32_t)r->count;
+        err =
+            add_row(r,
+                    &(struct data_row){
+                        .label = label, .label_len = strlen(label), .text = text.data, .text_len = text.len},
+                    why);
+    }
+    pd_buf_done(&text);
+    return err;
+}
+
+/* Fills the rows, or with headers_only the facts alone. */
+static enum pd_err make_all(struct data_set *set, const struct data_options *o, bool headers_only,
+                            struct reading *r, struct pd_why *why)
+{
+    static const int64_t usual[DATA_SPLITS] = {8000, 1000, 1000};
+    static const uint64_t first[DATA_SPLITS] = {0, VAL_FIRST, TEST_FIRST};
+    const struct data_sequences s = {.kind = o->dataset,
+                                     .seed = o->seed,
+                                     .context = o->context,
+                                     .shortest = o->min_tokens,
+                                     .depth = o->depth};
+    int64_t *count = set->info.count;
+    enum pd_err err = data_sequences_check(&s, why);
+
+    if (err == PD_OK)
+        err = data_divide_made(o, usual, count, why);
+    for (int part = 0; err == PD_OK && part < DATA_SPLITS; part++)
+        if (count[part] > MADE_MOST)
+            err =
+                pd_fail(why, PD_ERR_LIMIT, "#/data/split: at most %d generated sequences a part", MADE_MOST);
+    if (err != PD_OK)
+        return err;
+    if (o->scored != DATA_SCORED_VAL) {
+        count[DATA_VAL] = count[data_scored_part(o->scored)];
+        count[DATA_TEST] = 0;
+    }
+    set->samples = count[DATA_TRAIN] + count[DATA_VAL] + count[DATA_TEST];
+    for (int part = 0; part < DATA_SPLITS && err == PD_OK && !headers_only; part++)
+        if (count[part])
+            err = make_part(set, &s, r, part,
+                            first[part == DATA_VAL ? (int)data_scored_part(o->scored) : part], why);
+    return err;
+}
+
+/* The classes of sequences that are not made: 0, 1, ... */
+static enum pd_err name_classes(struct data_set *set, int32_t count, struct pd_why *why)
+{
+    set->names = calloc((size_t)count, sizeof *set->names);
+    for (int32_t c = 0; set->names && c < count; c++) {
+        char name[16];
+
+        snprintf(name, sizeof name, "%d", c);
+        set->names[c] = strdup(name);
+        set->info.classes++;
+        if (!set->names[c])
+            return pd_fail(why, PD_ERR_NOMEM, "no memory for the classes");
+    }
+    set->info.class_names = (const char *const *)set->names;
+    return set->names ? PD_OK : pd_fail(why, PD_ERR_NOMEM, "no memory for the classes");
+}
+
 /* ---- classes ---- */
 
 /* A whole number with at most 18 digits, so that it fits int64_t. */
@@ -500,24 +595,27 @@ void data_labelled_done(struct data_set *set)
 enum pd_err data_open_labelled(struct data_set *set, const struct data_options *o, bool headers_only,
                                struct pd_why *why)
 {
+    const bool made = is_made(o->dataset);
     struct reading r = {.texts = NULL};
     int64_t given[DATA_SPLITS] = {0};
     enum pd_err err;
 
     pd_buf_init(&r.bytes, 0);
     pd_buf_init(&r.names, 0);
-    err = read_all(set, o, &r, given, why);
-    if (err ==
-        PD_OK) /* which texts are trained on decides the classes: also where headers alone are asked for */
+    err = made ? make_all(set, o, headers_only, &r, why) : read_all(set, o, &r, given, why);
+    if (err == PD_OK && !made)
+        /* which texts are trained on decides the classes: also where headers alone are asked for */
         err = data_divide_samples(set, o, given, false, why);
     if (err == PD_OK)
-        err = find_classes(set, &r, why);
+        err = made && headers_only ? name_classes(set, o->dataset == DATA_SET_LISTOPS_GEN ? 10 : 2, why)
+                                   : find_classes(set, &r, why);
     if (err == PD_OK)
-        err = open_tokenizer(set, o, &r, why);
+        err = made ? data_sequences_tokenizer(o->dataset, &set->tokenizer, why)
+                   : open_tokenizer(set, o, &r, why);
     if (err == PD_OK) {
         set->info.tokenizer = set->tokenizer;
         set->info.vocab = data_tokenizer_vocab(set->tokenizer);
-        set->info.estimated = headers_only && r.bytes.len > DATA_COUNTED_BYTES_MAX;
+        set->info.estimated = headers_only && (made || r.bytes.len > DATA_COUNTED_BYTES_MAX);
     }
     for (int part = 0; part < DATA_SPLITS && err == PD_OK && !set->info.estimated; part++)
         if (set->info.count[part])

@@ -16,7 +16,8 @@ enum data_stream {
     DATA_STREAM_DIGIT,
     DATA_STREAM_INIT,
     DATA_STREAM_SENTENCE,
-    DATA_STREAM_MIX /* of a group of pictures, by the place of its first */
+    DATA_STREAM_MIX, /* of a group of pictures, by the place of its first */
+    DATA_STREAM_SEQUENCE
 };
 
 /* Words for position `index` of epoch `epoch` (below 2^32) in a stream. */

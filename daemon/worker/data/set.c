@@ -268,6 +268,8 @@ static const struct data_form *form_of(enum data_dataset dataset)
     case DATA_SET_DOCUMENTS:
         return &data_form_tokens;
     case DATA_SET_LABELLED:
+    case DATA_SET_LISTOPS_GEN:
+    case DATA_SET_PATHFINDER_GEN:
         return &data_form_labelled;
     case DATA_SET_POINTS:
         return &data_form_points;
@@ -318,6 +320,8 @@ enum pd_err data_open(const struct data_options *o, bool headers_only, struct da
         err = data_open_text(set, o, headers_only, why);
         break;
     case DATA_SET_LABELLED:
+    case DATA_SET_LISTOPS_GEN:
+    case DATA_SET_PATHFINDER_GEN:
         err = data_open_labelled(set, o, headers_only, why);
         break;
     case DATA_SET_POINTS:

@@ -316,8 +316,7 @@ static struct model_start start_residual(const struct model_spec *s, const struc
     return net_start(s, (double)in, (double)out, b->residual_std ? NET_STD / sqrt(2.0 * s->depth) : NET_STD);
 }
 
-/* Says which of the weights that experiments compare the matrix of that name is. */
-static void mark(struct net *n, const char *name, enum model_weight weight, int layer)
+void net_mark(struct net *n, const char *name, enum model_weight weight, int layer)
 {
     char full[112];
     size_t i;
@@ -342,10 +341,10 @@ static struct pk_val self_attention(struct net *n, struct pk_val x, const struct
     (void)name_of(&qkv, b, p->number, b->qkv);
     x = p->attend ? p->attend(n, x, p, name.text, qkv.text)
                   : net_attention(n, x, p->attention, p->heads, name.text, qkv.text, p->layer, NULL);
-    mark(n, qkv.text, MODEL_WEIGHT_QKV, p->layer);
+    net_mark(n, qkv.text, MODEL_WEIGHT_QKV, p->layer);
     x = net_linear(n, x, name_of(&name, b, p->number, b->proj), p->width,
                    start_residual(s, b, p->width, p->width));
-    mark(n, name.text, MODEL_WEIGHT_O, p->layer);
+    net_mark(n, name.text, MODEL_WEIGHT_O, p->layer);
     return net_dropout(n, x, p->layer, NET_AT_PROJECTION);
 }
 
@@ -357,13 +356,13 @@ struct pk_val net_feed_forward(struct net *n, struct pk_val x, const struct net_
 
     x = net_linear(n, x, name_of(&name, b, p->number, b->fc1), p->mlp_width,
                    net_start(s, p->width, p->mlp_width, NET_STD));
-    mark(n, name.text, MODEL_WEIGHT_1, p->layer);
+    net_mark(n, name.text, MODEL_WEIGHT_1, p->layer);
     x = s->mlp_relu ? pk_relu(n->g, x) : pk_gelu(n->g, x, s->gelu_tanh);
     if (b->hidden_dropout)
         x = net_dropout(n, x, p->layer, NET_AT_HIDDEN);
     x = net_linear(n, x, name_of(&name, b, p->number, b->fc2), p->width,
                    start_residual(s, b, p->mlp_width, p->width));
-    mark(n, name.text, MODEL_WEIGHT_2, p->layer);
+    net_mark(n, name.text, MODEL_WEIGHT_2, p->layer);
     return net_dropout(n, x, p->layer, NET_AT_OUTPUT);
 }
 

@@ -252,6 +252,8 @@ struct model_start net_start(const struct model_spec *s, double fan_in, double f
         return (struct model_start){.rest = {MODEL_DRAW_UNIFORM, sqrt(6 / (fan_in + fan_out)), 0}};
     if (s->init == MODEL_INIT_TRUNC_XAVIER)
         return (struct model_start){.rest = {MODEL_DRAW_NORMAL, sqrt(2 / (fan_in + fan_out)), 2}};
+    if (s->init == MODEL_INIT_KAIMING)
+        return (struct model_start){.rest = {MODEL_DRAW_UNIFORM, 1 / sqrt(fan_in), 0}};
     return net_start_normal(s, std);
 }
 

@@ -48,6 +48,7 @@ static enum pd_err finish(struct net *n, struct pk_graph **ret, struct pd_why *w
     free(n->param);
     free(n->change);
     free(n->stats);
+    free(n->residual);
     if (err == PD_OK)
         *ret = n->g;
     else
@@ -538,7 +539,10 @@ enum pd_err model_graph_probe(const struct model *m, int32_t batch, int32_t cont
     if (err != PD_OK)
         return err;
     n.stats = calloc(m->modules + 1, sizeof *n.stats);
-    if (!n.stats) {
+    n.residual = calloc(m->modules + 1, sizeof *n.residual);
+    if (!n.stats || !n.residual) {
+        free(n.stats);
+        free(n.residual);
         free(n.param);
         pk_graph_free(n.g);
         return pd_fail(why, PD_ERR_NOMEM, "no memory for a graph");
@@ -547,6 +551,7 @@ enum pd_err model_graph_probe(const struct model *m, int32_t batch, int32_t cont
     (void)logits_of(&n);
     if (n.skip && n.skipped < m->modules) {
         free(n.stats);
+        free(n.residual);
         free(n.param);
         pk_graph_free(n.g);
         return pd_fail(why, PD_ERR_UNSUPPORTED,
@@ -567,6 +572,12 @@ enum pd_err model_graph_probe(const struct model *m, int32_t batch, int32_t cont
 
             snprintf(name, sizeof name, "%s/%zu", out[k].name, i + 1);
             pk_output(n.g, name, out[k].v);
+        }
+        if (n.residual[i].id) {
+            char name[32];
+
+            snprintf(name, sizeof name, "residual/%zu", i + 1);
+            pk_output(n.g, name, n.residual[i]);
         }
     }
     return finish(&n, ret, why);

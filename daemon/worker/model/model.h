@@ -40,7 +40,20 @@ enum model_placement { MODEL_S1, MODEL_S2, MODEL_S3, MODEL_S4, MODEL_S5, MODEL_P
 /* How images reach the graph: normalised, as bytes, or as numbers 0..1. Of the last two it makes
  * (byte / 255 - mean) / std of the channel. */
 enum model_pixels { MODEL_PIXELS_READY, MODEL_PIXELS_BYTES, MODEL_PIXELS_UNIT };
-enum model_init { MODEL_INIT_TRUNC_NORMAL, MODEL_INIT_NORMAL, MODEL_INIT_XAVIER, MODEL_INIT_TRUNC_XAVIER };
+enum model_init {
+    MODEL_INIT_TRUNC_NORMAL,
+    MODEL_INIT_NORMAL,
+    MODEL_INIT_XAVIER,
+    MODEL_INIT_TRUNC_XAVIER,
+    MODEL_INIT_KAIMING /* uniform within 1 / sqrt(fan in): PyTorch's default of linear layers */
+};
+/* What the pseudo-inverse of landmark attention starts from: F' divided by the largest absolute sum of a column times
+ * that of a row, of each matrix or of all matrices of the batch; or by the largest signed sum of a column of the batch,
+ * which is for rows that are probabilities. */
+enum model_pinv { MODEL_PINV_MATRIX_ABS, MODEL_PINV_GLOBAL_ABS, MODEL_PINV_GLOBAL_COLSUM };
+/* Which of its three matrices have the activation, and with which factors: all with one; the outer two, and softmax in
+ * the middle; all with a factor of their own. */
+enum model_apply { MODEL_APPLY_ALL, MODEL_APPLY_F1F3, MODEL_APPLY_SEPARATE };
 
 /* One attention module: phi, the constant before it, what it does to queries and keys. */
 struct model_attention {
@@ -106,6 +119,12 @@ struct model_spec {
     int32_t grid[2], test_grid[2]; /* points of t, of x: trained on, evaluated on */
     double coefficient;            /* beta, rho or c */
     double step;                   /* in t, from a point of a sequence to the next */
+    /* Nystromformer */
+    int32_t landmarks, conv_kernel, pinv_iterations;
+    enum model_pinv pinv_start;
+    enum model_apply apply;
+    bool zero_pads; /* id 0 is padding, wherever it stands */
+    bool pairs;     /* a sample is two sequences, half the context each; id 0 pads them */
     /* GPT */
     int32_t vocab, context;
     bool pos;                         /* learned position embedding; of an XCiT a projected Fourier code */
@@ -237,6 +256,8 @@ int64_t model_attention_windows(const struct model *m, size_t i);
 /* Whether the Jacobian by W_Q has the closed form that a probe computes: its logits are x W_Q K', without a norm
  * between. */
 bool model_attention_has_jac_q(const struct model *m, size_t i);
+/* Whether a probe of sequences as long as the context has the residual of its pseudo-inverse. */
+bool model_attention_has_inverse(const struct model *m, size_t i);
 /* Borrowed until model_free. *ret_scale: the parameter of its learned scale; model_param_count: it has none.
  */
 const struct model_attention *model_attention_at(const struct model *m, size_t i, int32_t *ret_heads,
@@ -504,7 +525,9 @@ struct model_grid model_grid(const struct model *m);
 size_t model_block_count(const struct model *m);
 /* Input "input"; outputs "fro/<l>", "jac_fro/<l>", "jac_q_fro/<l>", "logit_std/<l>", "logit_max/<l>" (B, H),
  * l from 1. With qk_norm jac_q_fro is that by the rows of W_Q's output behind the norm, as if x were theirs;
- * it is no Jacobian by W_Q and is not to be shown. Also "act_rms/<b>" (1) for each block b from 1: root of the
+ * it is no Jacobian by W_Q and is not to be shown. Of attention through
+ * landmarks these are of the matrix between landmarks, and "residual/<l>" (1) is that of its pseudo-inverse F+,
+ * |F F+ F - F| / |F| over the batch. Also "act_rms/<b>" (1) for each block b from 1: root of the
  * mean square of its output. Without `lead`, tokens that are no patch (model_grid) are left out of A, S and
  * dA/dS. */
 PD_NODISCARD enum pd_err model_graph_probe(const struct model *m, int32_t batch, int32_t context, bool lead,

@@ -69,8 +69,9 @@ struct net {
     int64_t map_tokens, map_count;    /* of those: the widest, the most logits of one head */
     int64_t map_heads;                /* how many heads are given out */
     int64_t map_bytes;                /* all matrices together, as f32 */
-    size_t module;                    /* attention modules written so far */
-    struct pk_val rng;                /* PK_NONE: no noise */
+    struct pk_val *residual; /* per attention module with a pseudo-inverse, where stats are asked for */
+    size_t module;           /* attention modules written so far */
+    struct pk_val rng;       /* PK_NONE: no noise */
     /* decoding */
     bool decode;
     int64_t cache; /* 0: a state of constant size instead */
@@ -188,6 +189,8 @@ struct pk_val net_block_at(struct net *n, struct pk_val x, const struct net_bloc
 /* Its two linear layers alone, named by `b`: fc1, the activation, fc2. */
 struct pk_val net_feed_forward(struct net *n, struct pk_val x, const struct net_block *b,
                                const struct net_place *p);
+/* Says which of the weights that experiments compare the matrix `name`.weight of block `layer` is. */
+void net_mark(struct net *n, const char *name, enum model_weight weight, int layer);
 /* InputNorm, or x itself where the placement has none. */
 struct pk_val net_input_norm(struct net *n, struct pk_val x, const char *name);
 /* Dropout behind the embedding. */
@@ -210,6 +213,36 @@ struct pk_val net_depthwise(struct net *n, struct pk_val x, const char *name, in
  * the biased variance of the batch of all ranks and moves the buffers by a tenth, the variance unbiased; others
  * normalise by the buffers. */
 struct pk_val net_batch_norm(struct net *n, struct pk_val x, const char *name);
+
+/* ---- sequences through landmarks (landmarks.c) ---- */
+
+struct net_nystrom_spec {
+    /* phi, its factor, mask of keys; a learned factor is that of all three matrices */
+    struct pk_attention_spec attention;
+    int64_t landmarks; /* m, divides the tokens; as many tokens or fewer: attention itself */
+    int32_t iterations;
+    enum model_pinv start;
+    int64_t groups; /* equal parts of the batch that know nothing of each other; 0 stands for 1 */
+    enum model_apply apply;
+};
+struct net_nystrom {
+    struct pk_val y;     /* (B, n, H, d) */
+    struct pk_val q, k;  /* landmarks (B, H, m, d); PK_NONE, as what follows, where attention is itself */
+    struct pk_val f2, z; /* (B, H, m, m) without the factor, and its pseudo-inverse */
+};
+/* Attention of q, k, v (B, n, H, d) through landmarks. Padding is 0 in q and k. */
+struct net_nystrom net_nystrom(struct pk_graph *g, struct pk_val q, struct pk_val k, struct pk_val v,
+                               const struct net_nystrom_spec *s);
+/* Means of n / m rows of x (B, n, H, d) each: (B, m, H, d). */
+struct pk_val net_landmarks(struct pk_graph *g, struct pk_val x, int64_t m);
+/* Of f (B, H, m, m), by so many steps z = z (13 I - fz (15 I - fz (7 I - fz))) / 4, differentiated through all of them
+ * and the start. */
+struct pk_val net_pseudo_inverse(struct pk_graph *g, struct pk_val f, enum model_pinv start, int64_t groups,
+                                 int32_t iterations);
+/* (1): |f z f - f| / |f|, of all matrices together. */
+struct pk_val net_inverse_residual(struct pk_graph *g, struct pk_val f, struct pk_val z);
+/* Each head of x (B, n, H, d) by its kernel of w (H, 1, k, 1) along the tokens, zeros beyond the ends. */
+struct pk_val net_sequence_convolution(struct pk_graph *g, struct pk_val x, struct pk_val w);
 
 /* ---- mixed images ---- */
 

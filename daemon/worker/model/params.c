@@ -124,6 +124,12 @@ bool model_attention_has_jac_q(const struct model *m, size_t i)
     return !m->module[i].attention.qk_norm && !m->module[i].channels;
 }
 
+bool model_attention_has_inverse(const struct model *m, size_t i)
+{
+    (void)i;
+    return m->spec.landmarks && m->spec.landmarks < m->spec.context / (m->spec.pairs ? 2 : 1);
+}
+
 int64_t model_attention_windows(const struct model *m, size_t i)
 {
     return m->module[i].windows;

@@ -213,7 +213,9 @@ _Static_assert((int)JOB_NORM_S5 == (int)MODEL_S5 && (int)JOB_NORM_POST == (int)M
                "the two enumerations go together");
 _Static_assert((int)JOB_SCALE_SHARE_GLOBAL == (int)MODEL_SHARE_GLOBAL &&
                    (int)JOB_SCALE_PARAM_SOFTPLUS == (int)MODEL_PARAM_SOFTPLUS &&
-                   (int)JOB_INIT_TRUNC_XAVIER == (int)MODEL_INIT_TRUNC_XAVIER,
+                   (int)JOB_INIT_KAIMING == (int)MODEL_INIT_KAIMING &&
+                   (int)JOB_PINV_GLOBAL_COLSUM == (int)MODEL_PINV_GLOBAL_COLSUM &&
+                   (int)JOB_NYSTROM_APPLY_SEPARATE == (int)MODEL_APPLY_SEPARATE,
                "the two enumerations go together");
 
 enum pd_err model_attention_check(const struct model_spec *s, const struct model_attention *a,
@@ -317,7 +319,7 @@ static const struct {
     AT(WORD, false, share, "layer head global"),
     AT(WORD, false, scale_param, "direct log softplus"),
     AT(NUM, false, scale_lr_mult, NULL),   AT(BOOL, false, scale_decay, NULL),
-    OLD_WORD(init, "trunc_normal normal xavier trunc_xavier"),           OLD(BOOL, init_fused),
+    OLD_WORD(init, "trunc_normal normal xavier trunc_xavier kaiming"),           OLD(BOOL, init_fused),
     AT(NUM, false, init_logit_std, NULL),  OLD_WORD(dtype, "f32 f64"),
     NEW(BOOL, mlp_relu),                   NEW_WORD(norm_kind, "layer rms"),
     NEW_WORD(norm_eps_mode, "mean sum"),   NEW_WORD(placement, "s1 s2 s3 s4 s5 post"),
@@ -338,6 +340,9 @@ static const struct {
     CLASS(WORD, share, "layer head global"), CLASS(WORD, scale_param, "direct log softplus"),
     CLASS(NUM, scale_lr_mult, NULL),       CLASS(BOOL, scale_decay, NULL), CLASS(NUM, dropout, NULL),
     CLASS(NUM, init_logit_std, NULL),
+    NEW(INT, landmarks),                   NEW(INT, conv_kernel),        NEW(INT, pinv_iterations),
+    NEW_WORD(pinv_start, "matrix_abs global_abs global_colsum"),         NEW_WORD(apply, "all f1f3 separate"),
+    NEW(BOOL, zero_pads),                  NEW(BOOL, pairs),
 #undef CLASS
 #undef ROW
 #undef OLD

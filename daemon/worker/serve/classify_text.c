@@ -71,6 +71,9 @@ enum pd_err serve_text_read(const struct serve *s, const void *text, size_t len,
     struct data_ids ids = {0};
     enum pd_err err = data_tokenizer_encode(s->tokenizer, text, len, false, &ids, why);
 
+    /* What averages over all its positions has no use for a beginning of a sequence. */
+    if (err == PD_OK && model_spec(s->model)->landmarks && ids.count > most)
+        err = pd_fail(why, PD_ERR_INVALID, "%zu tokens, and the model has %zu positions", ids.count, most);
     if (err == PD_OK) {
         to[0] = (int32_t)(ids.count < most ? ids.count : most);
         memset(to + 1, 0, most * sizeof *to);

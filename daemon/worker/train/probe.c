@@ -6,7 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define STATS 5 /* numbers of a layer and head, read from the graph */
+#define RESIDUAL_WARNED 1e-2 /* of a pseudo-inverse */
+#define STATS 5              /* numbers of a layer and head, read from the graph */
 static const char *const stat_keys[STATS] = {"attn/fro", "attn/jac_fro", "attn/jac_q_fro", "logit/std",
                                              "logit/max"};
 static const char *const stat_outputs[STATS] = {"fro", "jac_fro", "jac_q_fro", "logit_std", "logit_max"};
@@ -20,11 +21,13 @@ struct probe {
     const struct session *session;
     struct model_store *store;
     struct executable executable;
-    size_t heads;       /* of all attention modules, the most */
-    size_t windows;     /* attention matrices of one sample and head, the most */
-    struct key *keys;   /* per layer: STATS + 1 names, each for the mean and for every head */
-    struct key *blocks; /* names of the activations, per block */
-    double *numbers;    /* scratch for outputs and learned scales */
+    size_t heads;          /* of all attention modules, the most */
+    size_t windows;        /* attention matrices of one sample and head, the most */
+    struct key *keys;      /* per layer: STATS + 1 names, each for the mean and for every head */
+    struct key *blocks;    /* names of the activations, per block */
+    struct key *residuals; /* names of the residuals of pseudo-inverses, per layer */
+    bool warned;           /* that one is large */
+    double *numbers;       /* scratch for outputs and learned scales */
 };
 
 static size_t most_heads(const struct model *model)
@@ -63,10 +66,14 @@ static enum pd_err make_keys(struct probe *p, struct pd_why *why)
     p->numbers =
         calloc((size_t)p->session->setup.probe_batch * p->windows * p->heads + p->heads, sizeof *p->numbers);
     p->blocks = calloc(model_block_count(p->session->setup.model) + 1, sizeof *p->blocks);
-    if (!p->keys || !p->numbers || !p->blocks)
+    p->residuals = calloc(modules + 1, sizeof *p->residuals);
+    if (!p->keys || !p->numbers || !p->blocks || !p->residuals)
         return pd_fail(why, PD_ERR_NOMEM, "no memory for the probe");
     for (size_t b = 0; b < model_block_count(p->session->setup.model); b++)
         snprintf(p->blocks[b].text, sizeof p->blocks[b].text, "act/rms/%zu", b + 1);
+    for (size_t layer = 0; layer < modules; layer++)
+        snprintf(p->residuals[layer].text, sizeof p->residuals[layer].text, "nystrom/residual/%zu",
+                 layer + 1);
     for (size_t layer = 0; layer < modules; layer++)
         for (size_t k = 0; k <= STATS; k++)
             for (size_t h = 0; h <= p->heads; h++) {
@@ -117,6 +124,7 @@ struct probe *probe_close(struct probe *p)
     executable_done(&p->executable);
     free(p->keys);
     free(p->blocks);
+    free(p->residuals);
     free(p->numbers);
     free(p);
     return NULL;
@@ -209,6 +217,30 @@ static enum pd_err push_scale(struct probe *p, size_t layer, struct pd_why *why)
     return PD_OK;
 }
 
+/* How far F F+ F is from F, F the matrix between landmarks. Beyond RESIDUAL_WARNED the run says so, once. */
+static enum pd_err push_residual(struct probe *p, size_t layer, struct pd_why *why)
+{
+    char name[40], fields[64], text[256];
+    double residual;
+    enum pd_err err;
+
+    snprintf(name, sizeof name, "residual/%zu", layer + 1);
+    err = executable_read(&p->executable, name, &residual, 1, why);
+    if (err != PD_OK)
+        return err;
+    reporter_push(p->session->reporter, p->residuals[layer].text, residual);
+    if (p->warned || residual <= RESIDUAL_WARNED)
+        return PD_OK;
+    p->warned = true;
+    snprintf(fields, sizeof fields, "layer=%zu residual=%.3g", layer + 1, residual);
+    snprintf(text, sizeof text,
+             "the pseudo-inverse of layer %zu has a residual of %.3g, more than %g: a run with more "
+             "model.pinv_iterations would come closer",
+             layer + 1, residual, RESIDUAL_WARNED);
+    reporter_event(p->session->reporter, "large_residual", fields, text);
+    return PD_OK;
+}
+
 static enum pd_err push_activations(struct probe *p, size_t block, struct pd_why *why)
 {
     char name[40];
@@ -237,6 +269,8 @@ enum pd_err probe_run(struct probe *p, struct pd_why *why)
                 err = push_stat(p, layer, k, (size_t)heads, why);
         if (err == PD_OK && !pk_phi_shifted(a->phi))
             err = push_scale(p, layer, why);
+        if (err == PD_OK && model_attention_has_inverse(model, layer))
+            err = push_residual(p, layer, why);
     }
     for (size_t b = 0; b < model_block_count(model) && err == PD_OK; b++)
         err = push_activations(p, b, why);

@@ -1,4 +1,5 @@
 // Initial weights: names and shapes of every parameter (timm's for ViT, GPT-2's for GPT), and the documented draws.
+import { nystromShapes } from './nystrom.mjs';
 import { stream, words } from './philox.mjs';
 import { swinShapes } from './swin.mjs';
 import { xcitShapes } from './xcit.mjs';
@@ -30,6 +31,10 @@ export function shapes(s) {
     const input = ['S3', 'S4', 'S5'].includes(s.placement), mid = ['S4', 'S5'].includes(s.placement);
     if (s.arch === 'xcit') {
         xcitShapes(s, { add, norm, linear, scaleName, learned });
+        return list;
+    }
+    if (s.arch === 'nystrom') {
+        nystromShapes(s, { add, norm, linear, scaleName, learned });
         return list;
     }
     if (s.arch === 'swin') {
@@ -99,7 +104,7 @@ export function decays(s, p) {
         return s.decayTemperature;
     if (p.role === 'gain' || p.shape.length < 2)
         return false;
-    return s.arch === 'gpt' || !['cls', 'token', 'embedding'].includes(p.role);
+    return s.arch === 'gpt' || s.arch === 'nystrom' || !['cls', 'token', 'embedding'].includes(p.role);
 }
 
 /** FNV-1a of 32 bits: every parameter draws from a stream of its own. */
@@ -183,6 +188,8 @@ function start(s, p, source, element) {
     }
     if (s.init === 'xavier')
         return source.uniform(Math.sqrt(6 / (p.fanIn + fanOut)));
+    if (s.init === 'kaiming')
+        return source.uniform(1 / Math.sqrt(p.fanIn));
     if (s.init === 'trunc_xavier')
         return source.bounded(Math.sqrt(2 / (p.fanIn + fanOut)), 2);
     if (p.role === 'residual' && s.arch === 'gpt') // nanoGPT

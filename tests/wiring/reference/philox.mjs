@@ -25,7 +25,7 @@ export function philox(key, counter) {
 }
 
 /** What the fourth word of a counter says (daemon/worker/data/philox.h): streams never share numbers. */
-export const stream = { shuffle: 1, augment: 2, window: 3, split: 4, digit: 5, init: 6, sentence: 7, mix: 8 };
+export const stream = { shuffle: 1, augment: 2, window: 3, split: 4, digit: 5, init: 6, sentence: 7, mix: 8, sequence: 9 };
 
 /** Words for place `index` of epoch `epoch` in a stream. */
 export function words(seed, purpose, epoch, index) {

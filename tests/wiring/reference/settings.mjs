@@ -21,6 +21,8 @@ export const presets = {
     xcit_micro: { arch: 'xcit', width: 64, depth: 4, heads: 4, patch: [4, 4] },
     xcit_s12: { arch: 'xcit', width: 384, depth: 12, heads: 8, patch: [16, 16], layerscale: 1 },
     xcit_m24: { arch: 'xcit', width: 512, depth: 24, heads: 8, patch: [16, 16], layerscale: 1e-5 },
+    nystrom_micro: { arch: 'nystrom', width: 64, depth: 2, heads: 2, mlp_ratio: 2, context: 128, landmarks: 16 },
+    nystrom_lra: { arch: 'nystrom', width: 64, depth: 2, heads: 2, mlp_ratio: 2 },
     gpt_micro: { arch: 'gpt', width: 128, depth: 4, heads: 4, context: 128, bias: false },
     gpt_nano: { arch: 'gpt', width: 384, depth: 6, heads: 6, context: 256, bias: false },
     gpt2: { arch: 'gpt', width: 768, depth: 12, heads: 12, context: 1024, bias: true },
@@ -54,20 +56,20 @@ export function settings(job, data) {
     const preset = model.preset ? presets[model.preset] : {};
     if (model.preset && !preset)
         throw new Error(`no preset ${model.preset}`);
-    const arch = model.arch ?? preset.arch, gpt = arch === 'gpt', swin = arch === 'swin', xcit = arch === 'xcit';
+    const arch = model.arch ?? preset.arch, gpt = arch === 'gpt', swin = arch === 'swin', xcit = arch === 'xcit', nystrom = arch === 'nystrom', tokens = gpt || nystrom;
     const list = name => model[name] ?? preset[name] ?? [];
     const width = swin ? list('widths')[0] : model.width ?? preset.width;
     const placement = norm.placement ?? preset.placement ?? 'S1', deep = /^S[2-5]$/.test(placement);
     const activation = attention.activation ?? 'softmax', scale = attention.scale ?? 'fixed';
     const pool = model.pool ?? preset.pool ?? (xcit || arch === 'deit' ? 'cls' : 'mean'), bias = model.bias ?? preset.bias ?? true;
     const context = model.context ?? preset.context ?? 256;
-    const patch = gpt ? [0, 0] : pair(model.patch ?? preset.patch ?? [largestDivisor(data.height), largestDivisor(data.width)]);
-    const patches = gpt ? 0 : data.height / patch[0] * (data.width / patch[1]);
+    const patch = tokens ? [0, 0] : pair(model.patch ?? preset.patch ?? [largestDivisor(data.height), largestDivisor(data.width)]);
+    const patches = tokens ? 0 : data.height / patch[0] * (data.width / patch[1]);
     const length = job.data?.context ?? context;
-    const nWord = attention.n_for_scale ?? (gpt ? 'context' : swin ? 'window' : 'patches');
+    const nWord = attention.n_for_scale ?? (tokens ? 'context' : swin ? 'window' : 'patches');
     const side = swin ? Math.min(model.window ?? 7, data.height / patch[0], data.width / patch[1]) : 0;
     const n = typeof nWord === 'number' ? nWord
-        : { patches, channels: width / (model.heads ?? preset.heads), keys: swin ? side * side : xcit ? width / (model.heads ?? preset.heads) : gpt ? length : patches + (pool === 'cls' ? 1 : 0) + (arch === 'deit' ? 1 : 0), window: side * side, context, row: 1 }[nWord];
+        : { patches, channels: width / (model.heads ?? preset.heads), keys: swin ? side * side : xcit ? width / (model.heads ?? preset.heads) : tokens ? length : patches + (pool === 'cls' ? 1 : 0) + (arch === 'deit' ? 1 : 0), window: side * side, context, row: 1 }[nWord];
     const alpha = attention.alpha ?? { relu: 1, sigmoid_bias: 0 }[activation] ?? 0.5;
     const momentum = /^msgd/.test(optimizer.name ?? 'adamw');
     const lr = optimizer.lr ?? (momentum ? 0.3 : 1e-3), batch = train.batch ?? 64;
@@ -81,7 +83,9 @@ export function settings(job, data) {
         arch, pool, bias, patch, activation, placement, context: length, n,
         positions: context,
         width, depth: swin ? list('depths').reduce((a, b) => a + b) : model.depth ?? preset.depth, heads: model.heads ?? preset.heads ?? list('head_counts')[0],
-        hidden: Math.round((model.mlp_ratio ?? 4) * width),
+        hidden: Math.round((model.mlp_ratio ?? preset.mlp_ratio ?? 4) * width),
+        landmarks: model.landmarks ?? preset.landmarks ?? 128, convKernel: model.conv_kernel ?? 35, pinvIterations: model.pinv_iterations ?? 6,
+        pinvStart: model.pinv_start ?? 'matrix_abs', nystromApply: attention.nystrom_apply ?? 'all', zeroIsPadding: job.data?.zero_is_padding ?? job.data?.dataset !== 'text_labels',
         widths: list('widths'), depths: list('depths'), headCounts: list('head_counts'), window: model.window ?? 7, nRule: nWord === 'keys' ? 'window' : nWord,
         mlpAct: model.mlp_act ?? 'gelu',
         gelu: model.gelu ?? (gpt && (!model.preset || /^gpt2/.test(model.preset)) ? 'tanh' : 'exact'),
@@ -96,18 +100,18 @@ export function settings(job, data) {
         scaleDecay: attention.scale_decay ?? false, scaleLrMult: attention.scale_lr_mult ?? 1,
         qkNorm: attention.qk_norm ?? deep, qkGain: attention.qk_gain ?? 'shared',
         logitStd: attention.init_logit_std ?? null, attnDropout: attention.dropout ?? 0,
-        normKind: norm.kind ?? (deep ? 'rms' : 'layer'), eps: norm.eps ?? (gpt || swin ? 1e-5 : 1e-6),
+        normKind: norm.kind ?? (deep ? 'rms' : 'layer'), eps: norm.eps ?? (gpt || swin || nystrom ? 1e-5 : 1e-6),
         epsMode: norm.eps_mode ?? 'mean', finalNorm: norm.final ?? true,
         optimizer: optimizer.name ?? 'adamw', lr, betas: optimizer.betas ?? [0.9, gpt ? 0.95 : 0.999],
         optimEps: optimizer.eps ?? 1e-8, momentum: optimizer.momentum ?? 0.9, dampening: optimizer.dampening ?? 0,
-        nesterov: optimizer.nesterov ?? false, decay: optimizer.weight_decay ?? (momentum ? 1e-4 : gpt ? 0.1 : 0.05),
+        nesterov: optimizer.nesterov ?? false, decay: optimizer.weight_decay ?? (momentum ? 1e-4 : gpt ? 0.1 : nystrom ? 0 : 0.05),
         schedule: schedule.name ?? 'cosine', warmup, warmupLr: schedule.warmup_lr ?? 0,
         warmupForm: schedule.warmup_form ?? (schedule.warmup_lr > 0 ? 'timm' : 'nanogpt'),
         minLr: schedule.min_lr ?? lr / 100, shifted: schedule.shifted ?? true, perEpoch: schedule.per === 'epoch',
         milestones: schedule.milestones ?? [], factor: schedule.factor ?? 0.1,
         clip: train.clip_norm === undefined ? gpt ? 1 : null : train.clip_norm,
         smoothing: train.label_smoothing ?? 0, dropPath: train.drop_path ?? 0, dropPathRule: train.drop_path_rule ?? 'linear',
-        dropout: train.dropout ?? 0, seed: train.seed ?? 0, init: train.init ?? (gpt ? 'normal' : 'trunc_normal'),
+        dropout: train.dropout ?? 0, seed: train.seed ?? 0, init: train.init ?? (gpt ? 'normal' : nystrom ? 'kaiming' : 'trunc_normal'),
         fusedFan: train.init_fan === 'fused', freeze: (train.freeze ?? '').split(',').map((/** @type {string} */ name) => name.trim()).filter(name => name), layerDecay: train.layer_decay ?? 1,
         ema: train.ema ?? null, emaServe: train.ema_serve ?? false,
         stop: train.stop?.patience ? { patience: train.stop.patience, change: train.stop.min_change ?? 0,

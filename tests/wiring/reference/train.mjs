@@ -136,6 +136,7 @@ export function probe(s, params, samples) {
                 out.set(`scale/c/${l + 1}`, all.reduce((a, b) => a + b) / all.length);
             });
     });
+    (net.inverses ?? []).forEach(({ off, all }, l) => out.set(`nystrom/residual/${l + 1}`, Math.sqrt(off / all)));
     net.squares.forEach(({ sum, count }, l) => out.set(`act/rms/${l + 1}`, Math.sqrt(sum / count)));
     return out;
 }

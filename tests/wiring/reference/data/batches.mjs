@@ -9,6 +9,7 @@ import { classesOf, readLabelled } from './labelled.mjs';
 import { stream, words as draws } from '../philox.mjs';
 import { evaluationPicture, normalised, trainingPicture } from './pixels.mjs';
 import { erase, mixed } from './recipe.mjs';
+import { listops } from './sequences.mjs';
 import { generatedParts } from './sentences.mjs';
 import { splitImages, splitText } from './split.mjs';
 import { tokenizer } from './tokens.mjs';
@@ -200,6 +201,17 @@ function labelled(document, place, tokenizerFolder, splitSeed) {
     };
 }
 
+/** @returns {Feed} */
+function expressions(document, splitSeed) {
+    const { data } = document, { parts, vocabulary } = listops(data, splitSeed), { places, ...length } = schedule(document, parts[0].length);
+    const sample = ({ ids, result }) => ({ input: { tokens: Array.from({ length: data.context }, (_, k) => ids[k] ?? 0), last: ids.length - 1 }, target: result });
+    return {
+        ...length, facts: { samples: parts[0].length, vocab: vocabulary.length, classes: 10 }, vocabulary, names: [...'0123456789'],
+        train: step => places(step).map(({ sample: chosen }) => sample(parts[0][chosen])),
+        val: parts[1].map(sample), test: parts[2].map(sample), scored: split => parts[['train', 'val', 'test'].indexOf(split)].map(sample),
+    };
+}
+
 /**
  * @param {any} document the resolved document of a run
  * @param {Record<string, string>} roots folder of each data root that it names
@@ -214,6 +226,8 @@ export function batches(document, roots) {
     const place = data.path && below(data.path);
     if (data.dataset === 'text_labels')
         return labelled(document, place, data.tokenizer_path && below(data.tokenizer_path), data.split_seed ?? document.train.seed);
+    if (data.dataset === 'listops_gen')
+        return expressions(document, data.split_seed ?? document.train.seed);
     if (data.image_size === null)
         return texts(document, place, data.tokenizer_path && below(data.tokenizer_path), data.split_seed ?? document.train.seed, below);
     return pictures(document, place, data.split_seed ?? document.train.seed);

@@ -1,0 +1,63 @@
+/* Networks that attend through landmarks, as the Nystromformer does: what a document may ask of one. */
+#include "daemon/job/rules.h"
+
+#include <math.h>
+
+#include "daemon/job/internal.h"
+
+static void check_sizes(struct job_ctx *c, const char *name)
+{
+    const struct job_model *m = &c->g->model;
+    const int64_t context = c->g->data.context;
+
+    if (!job_ctx_bad(c, "/data/context") && !job_ctx_bad(c, "/model/context") && context != m->context)
+        job_ctx_error(
+            c, "/data/context",
+            "is %lld and model.context %lld; a %s averages over all its positions, so they are the same",
+            (long long)context, (long long)m->context, name);
+    if (!job_ctx_bad(c, "/model/landmarks") && !job_ctx_bad(c, "/model/context") &&
+        m->context > m->landmarks && m->context % m->landmarks)
+        job_ctx_error(c, "/model/landmarks", "must divide model.context: %lld landmarks, %lld tokens",
+                      (long long)m->landmarks, (long long)m->context);
+    if (!job_ctx_bad(c, "/model/conv_kernel") && m->conv_kernel % 2 == 0)
+        job_ctx_error(c, "/model/conv_kernel", "must be odd, and is %lld", (long long)m->conv_kernel);
+}
+
+void job_check_landmarks(struct job_ctx *c)
+{
+    const struct job_config *g = c->g;
+    const struct job_attention *a = &g->attention;
+    const char *name = job_arch_name(g->model.arch);
+
+    if (!job_network(g->model.arch)->landmarks)
+        return;
+    if (!job_ctx_dataset(c)->labels) {
+        job_ctx_error(c, "/data/dataset", "\"%s\" has no classes, which a %s needs", job_ctx_dataset(c)->name,
+                      name);
+        return;
+    }
+    check_sizes(c, name);
+    if (g->model.pinv_start == JOB_PINV_GLOBAL_COLSUM && a->activation != JOB_ACTIVATION_SOFTMAX &&
+        a->nystrom_apply != JOB_NYSTROM_APPLY_F1F3 && !job_ctx_bad(c, "/model/pinv_start"))
+        job_ctx_error(c, "/model/pinv_start",
+                      "global_colsum needs rows that are probabilities, as softmax has them; use matrix_abs");
+    if (g->model.pinv_start != JOB_PINV_MATRIX_ABS && (g->resources.slots > 1 || g->train.accumulation > 1) &&
+        !job_ctx_bad(c, "/model/pinv_start"))
+        job_ctx_error(c, "/model/pinv_start",
+                      "a start of the whole batch needs it in one piece: one slot, and no accumulation");
+    if (g->norm.placement != JOB_NORM_S1 && !job_ctx_bad(c, "/norm/placement"))
+        job_ctx_error(c, "/norm/placement", "must be S1: a %s has no other placement of its norms", name);
+    if (a->qk_norm && !job_ctx_bad(c, "/attention/qk_norm"))
+        job_ctx_error(c, "/attention/qk_norm", "a %s has no norms on queries and keys", name);
+    if (a->activation == JOB_ACTIVATION_SIMA && !job_ctx_bad(c, "/attention/activation"))
+        job_ctx_error(c, "/attention/activation", "sima divides by sums over tokens; a %s has means of them",
+                      name);
+    if (!isnan(a->init_logit_std) && !job_ctx_bad(c, "/attention/init_logit_std"))
+        job_ctx_error(c, "/attention/init_logit_std", "is not for a %s", name);
+    if (a->dropout > 0 && !job_ctx_bad(c, "/attention/dropout"))
+        job_ctx_error(c, "/attention/dropout", "a %s has no matrix of tokens to drop from", name);
+    if (a->nystrom_apply == JOB_NYSTROM_APPLY_SEPARATE && a->activation == JOB_ACTIVATION_POLY &&
+        a->scale == JOB_SCALE_LEARNED && a->scale_share == JOB_SCALE_SHARE_GLOBAL &&
+        !job_ctx_bad(c, "/attention/scale_share"))
+        job_ctx_error(c, "/attention/scale_share", "separate factors are of a layer or of its heads");
+}

@@ -1,0 +1,213 @@
+/* tests/data/test_data_sequences.c: expressions and pictures that polyd makes, each solved anew from what is written. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "daemon/worker/data/sequences.h"
+
+/* ---- ListOps ---- */
+
+static int less(const void *a, const void *b)
+{
+    return *(const int *)a - *(const int *)b;
+}
+
+/* Reads one node from *at on; *depth becomes the most levels. */
+static int value_of(char **at, int level, int *depth)
+{
+    char *word = strsep(at, " ");
+    int x[16], n = 0, sum = 0;
+
+    if (level > *depth)
+        *depth = level;
+    if (word[0] != '[')
+        return atoi(word);
+    while ((*at)[0] != ']')
+        x[n++] = value_of(at, level + 1, depth);
+    (void)strsep(at, " ");
+    assert_in_range(n, 2, 10);
+    qsort(x, (size_t)n, sizeof *x, less);
+    for (int i = 0; i < n; i++)
+        sum += x[i];
+    if (!strcmp(word, "[MIN"))
+        return x[0];
+    if (!strcmp(word, "[MAX"))
+        return x[n - 1];
+    return strcmp(word, "[MED") ? sum % 10 : (x[(n - 1) / 2] + x[n / 2]) / 2;
+}
+
+static void test_listops_values_are_those_of_the_text(void **state)
+{
+    const struct data_sequences s = {
+        .kind = DATA_SET_LISTOPS_GEN, .seed = 7, .context = 128, .shortest = 5, .depth = 3};
+    struct pd_buf text;
+    struct pd_why why;
+    int deepest = 0, of_class[10] = {0};
+
+    (void)state;
+    pd_buf_init(&text, 0);
+    for (uint64_t i = 0; i < 2000; i++) {
+        int class = -1, depth = 0, words = 1;
+        char *copy, *at;
+
+        assert_int_equal(data_sequence_make(&s, i, &text, &class, &why), PD_OK);
+        assert_int_equal(text.data[0], '['); /* the root is an operator */
+        for (size_t k = 0; k < text.len; k++)
+            words += text.data[k] == ' ';
+        assert_in_range(words, 5, 128);
+        at = copy = strndup(text.data, text.len);
+        assert_int_equal(value_of(&at, 1, &depth), class);
+        assert_true(depth <= 3);
+        deepest = depth > deepest ? depth : deepest;
+        of_class[class]++;
+        free(copy);
+    }
+    assert_int_equal(deepest, 3);
+    for (int c = 0; c < 10; c++)
+        assert_in_range(of_class[c], 100, 500); /* none is rare, and none is most of them */
+    pd_buf_done(&text);
+}
+
+static void test_listops_refuses_a_length_that_never_comes(void **state)
+{
+    const struct data_sequences s = {
+        .kind = DATA_SET_LISTOPS_GEN, .seed = 7, .context = 128, .shortest = 100, .depth = 2};
+    struct pd_buf text;
+    struct pd_why why;
+    int class;
+
+    (void)state;
+    pd_buf_init(&text, 0);
+    assert_int_equal(data_sequence_make(&s, 0, &text, &class, &why), PD_ERR_INVALID);
+    assert_non_null(strstr(why.text, "#/data/depth: expressions of 2 levels do not have 100 to 128 tokens"));
+    pd_buf_done(&text);
+}
+
+static void test_listops_words_have_id_0_for_padding(void **state)
+{
+    struct data_tokenizer *t = NULL;
+    struct data_ids ids = {0};
+    struct pd_why why;
+
+    (void)state;
+    assert_int_equal(data_sequences_tokenizer(DATA_SET_LISTOPS_GEN, &t, &why), PD_OK);
+    assert_int_equal(data_tokenizer_encode(t, "[MIN [MAX [MED [SM ] 0 9", 24, false, &ids, &why), PD_OK);
+    assert_int_equal(ids.count, 7);
+    for (int i = 0; i < 6; i++)
+        assert_int_equal(ids.items[i], i + 1);
+    assert_int_equal(ids.items[6], 15);
+    free(ids.items);
+    data_tokenizer_free(t);
+}
+
+/* ---- Pathfinder ---- */
+
+#define SIDE 16
+#define CELLS (SIDE * SIDE)
+#define MARK 255
+
+/* Lit cells that belong to one piece of a curve: a gap of one dark cell is bridged. */
+static void flood(const int *pixel, int *group, int at, int name)
+{
+    for (int dy = -2; dy <= 2; dy++)
+        for (int dx = -2; dx <= 2; dx++) {
+            const int y = at / SIDE + dy, x = at % SIDE + dx, to = y * SIDE + x;
+
+            if (y >= 0 && x >= 0 && y < SIDE && x < SIDE && pixel[to] && !group[to]) {
+                group[to] = name;
+                flood(pixel, group, to, name);
+            }
+        }
+}
+
+static void read_picture(const struct pd_buf *text, int pixel[CELLS])
+{
+    const char *at = text->data;
+    char *end = NULL;
+
+    for (int i = 0; i < CELLS; i++, at = end)
+        pixel[i] = (int)strtol(at, &end, 10);
+    assert_ptr_equal(end, text->data + text->len);
+}
+
+/* The middles of the two crosses; they may touch, which makes others possible: only two clear ones are taken. */
+static int marks_of(const int *pixel, int ret[8])
+{
+    int n = 0;
+
+    for (int y = 1; y < SIDE - 1; y++)
+        for (int x = 1; x < SIDE - 1; x++) {
+            const int at = y * SIDE + x;
+
+            if (pixel[at] == MARK && pixel[at - 1] == MARK && pixel[at + 1] == MARK &&
+                pixel[at - SIDE] == MARK && pixel[at + SIDE] == MARK && n < 8)
+                ret[n++] = at;
+        }
+    return n;
+}
+
+static void test_pathfinder_marks_of_class_1_are_joined(void **state)
+{
+    const struct data_sequences s = {.kind = DATA_SET_PATHFINDER_GEN, .seed = 3, .context = CELLS};
+    int judged = 0, ones = 0, zeros = 0, apart = 0;
+    struct pd_buf text;
+    struct pd_why why;
+
+    (void)state;
+    pd_buf_init(&text, 0);
+    for (uint64_t i = 0; i < 1000; i++) {
+        int pixel[CELLS], group[CELLS] = {0}, mark[8], class = -1;
+
+        assert_int_equal(data_sequence_make(&s, i, &text, &class, &why), PD_OK);
+        assert_true(class == 0 || class == 1);
+        ones += class;
+        read_picture(&text, pixel);
+        if (marks_of(pixel, mark) != 2)
+            continue;
+        judged++;
+        flood(pixel, group, mark[0], 1);
+        if (class) /* curves that come close are one to the flood: it can tell apart, not together */
+            assert_int_equal(group[mark[1]], 1);
+        zeros += !class;
+        apart += !class && !group[mark[1]];
+    }
+    print_message("%d judged, %d of %d apart\n", judged, apart, zeros);
+    assert_true(judged > 800);
+    /* Two marks whose arms come close are one to the flood. */
+    assert_true(10 * apart > 6 * zeros);
+    assert_in_range(ones, 430, 570);
+    pd_buf_done(&text);
+}
+
+static void test_pathfinder_needs_a_square(void **state)
+{
+    struct data_sequences s = {.kind = DATA_SET_PATHFINDER_GEN, .context = 250};
+    struct pd_why why;
+
+    (void)state;
+    assert_int_equal(data_sequences_check(&s, &why), PD_ERR_INVALID);
+    assert_non_null(strstr(why.text, "#/data/context: 250 tokens are no square picture"));
+    s.context = 1024;
+    assert_int_equal(data_sequences_check(&s, &why), PD_OK);
+    assert_int_equal(data_sequences_side(256), 16);
+    assert_int_equal(data_sequences_side(225), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_listops_values_are_those_of_the_text),
+        cmocka_unit_test(test_listops_refuses_a_length_that_never_comes),
+        cmocka_unit_test(test_listops_words_have_id_0_for_padding),
+        cmocka_unit_test(test_pathfinder_marks_of_class_1_are_joined),
+        cmocka_unit_test(test_pathfinder_needs_a_square),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -362,9 +362,9 @@ enum pd_err pk_formula_plan(struct pk_formula *f, struct pk_formula_plan *ret, s
     struct nf *nf = &f->nf;
     struct split s;
     struct list value = {.n = 0}, sums = {.n = 0}, turn = {.n = 0}, before = {.n = 0}, turn_back = {.n = 0},
-                back = {.n = 0};
+                back = {.n = 0}, stats = {.n = 0};
     enum pd_err err = formula_split(f, &s, why);
-    ref d = nf_leaf(nf, PK_LEAF_D), da = nf_leaf(nf, PK_LEAF_DA);
+    ref d = nf_leaf(nf, PK_LEAF_D), da = nf_leaf(nf, PK_LEAF_DA), a;
 
     if (err != PD_OK)
         return err;
@@ -411,6 +411,15 @@ enum pd_err pk_formula_plan(struct pk_formula *f, struct pk_formula_plan *ret, s
         }
     }
     ret->needs_d = turn_back.n > 0;
+    a = s.two_passes ? s.value : nf_mul(nf, s.factor, s.value);
+    if (a < 0)
+        return pd_fail(why, PD_ERR_LIMIT, "the formula's derivative becomes too long");
+    put(&stats, a);
+    put(&stats, nf_derive(nf, a, nf_leaf(nf, PK_LEAF_S)));
+    for (int k = 0; k < s.rows; k++) {
+        put(&stats, nf_derive(nf, a, nf_leaf(nf, (enum pk_formula_leaf)(PK_LEAF_ROW + k))));
+        put(&stats, row_slope(nf, &s, k, nf_leaf(nf, PK_LEAF_S)));
+    }
     if (s.exponent >= 0) {
         struct list exponent = {{s.exponent}, 1};
 
@@ -428,6 +437,8 @@ enum pd_err pk_formula_plan(struct pk_formula *f, struct pk_formula_plan *ret, s
         err = compile(nf, &turn_back, &ret->turn_back, why);
     if (err == PD_OK)
         err = compile(nf, &back, &ret->back, why);
+    if (err == PD_OK)
+        err = compile(nf, &stats, &ret->stats, why);
     return err;
 }
 

@@ -125,6 +125,11 @@ struct pk_val pk_softmax_plain(struct pk_graph *g, struct pk_val x);
 struct pk_val pk_phi_plain(struct pk_graph *g, enum pk_phi phi, int32_t degree, struct pk_val s);
 struct pk_loss pk_cross_entropy_plain(struct pk_graph *g, struct pk_val logits, struct pk_val target,
                                       double smoothing, int32_t ignore);
+/* The attributes of FORMULA that its use decides. */
+void pk_formula_attr_set(struct pk_attr *a, const struct pk_formula_use *use);
+/* A of logits s (B, H, Nq, Nk) by primitives, 0 where hidden (see: PK_NONE: none is). */
+struct pk_val pk_formula_weights(struct pk_graph *g, const struct pk_attention_spec *spec, struct pk_val s,
+                                 struct pk_val see);
 /* Part i of (B, N, 3, H, d) as (B, H, N, d). */
 struct pk_val pk_unpack_qkv(struct pk_graph *g, struct pk_val qkv, int64_t i);
 /* (n) of 0, 1, .. n-1; exact to 2^24, in f64 to 2^53 */

@@ -398,17 +398,24 @@ static int32_t attention_inputs(struct pk_graph *g, struct pk_val q, struct pk_v
     double d = s.rank > 0 ? (double)s.dim[s.rank - 1] : 1.0;
     int32_t n = 0;
 
+    const bool formula = spec->formula.plan != NULL;
+    const struct pk_val scale = formula ? spec->scalars : spec->scale_value;
+
     *a = pk_attr_zero();
-    a->attention.phi = spec->phi;
-    a->attention.degree = spec->degree;
+    if (formula) {
+        pk_formula_attr_set(a, &spec->formula);
+    } else {
+        a->attention.phi = spec->phi;
+        a->attention.degree = spec->degree;
+        a->attention.scale = spec->scale;
+        a->attention.bias = spec->bias;
+        a->attention.form = spec->form;
+        a->attention.row_power = spec->row_power;
+    }
     a->attention.tau = spec->tau != 0.0 ? spec->tau : 1.0 / sqrt(d);
-    a->attention.scale = spec->scale;
-    a->attention.bias = spec->bias;
     a->attention.causal = spec->causal;
     a->attention.packed = packed;
-    a->attention.form = spec->form;
-    a->attention.row_power = spec->row_power;
-    a->attention.has_scale = spec->scale_value.id != 0;
+    a->attention.has_scale = scale.id != 0;
     a->attention.has_bias = spec->bias_value.id != 0;
     a->attention.has_mask = spec->mask.id != 0;
     a->attention.has_length = spec->length.id != 0;
@@ -422,8 +429,8 @@ static int32_t attention_inputs(struct pk_graph *g, struct pk_val q, struct pk_v
         in[n++] = k;
         in[n++] = v;
     }
-    if (spec->scale_value.id)
-        in[n++] = spec->scale_value;
+    if (scale.id)
+        in[n++] = scale;
     if (spec->bias_value.id)
         in[n++] = spec->bias_value;
     if (spec->mask.id)
@@ -510,7 +517,7 @@ struct pk_val pk_attention_packed(struct pk_graph *g, struct pk_val qkv, struct 
         return pk_attention_plain(g, pk_unpack_qkv(g, qkv, 0), pk_unpack_qkv(g, qkv, 1),
                                   pk_unpack_qkv(g, qkv, 2), spec, NULL);
     n = attention_inputs(g, qkv, PK_NONE, PK_NONE, true, &spec, &a, in);
-    return pk_emit(g, PK_OP_ATTENTION, &a, in, n, NULL);
+    return pk_emit(g, spec.formula.plan ? PK_OP_FORMULA : PK_OP_ATTENTION, &a, in, n, NULL);
 }
 
 struct pk_val pk_attention(struct pk_graph *g, struct pk_val q, struct pk_val k, struct pk_val v,
@@ -523,7 +530,7 @@ struct pk_val pk_attention(struct pk_graph *g, struct pk_val q, struct pk_val k,
     if (g && g->plain)
         return pk_attention_plain(g, q, k, v, spec, NULL);
     n = attention_inputs(g, q, k, v, false, &spec, &a, in);
-    return pk_emit(g, PK_OP_ATTENTION, &a, in, n, NULL);
+    return pk_emit(g, spec.formula.plan ? PK_OP_FORMULA : PK_OP_ATTENTION, &a, in, n, NULL);
 }
 
 struct pk_val pk_attention_jvp(struct pk_graph *g, struct pk_val q, struct pk_val k, struct pk_val v,
@@ -531,13 +538,14 @@ struct pk_val pk_attention_jvp(struct pk_graph *g, struct pk_val q, struct pk_va
 {
     struct pk_val in[ATTENTION_IN + 5], like[5] = {q, k, v}, t[5] = {tangent.q, tangent.k, tangent.v}, y, dy;
     const bool drops = spec.rng.id && spec.dropout != 0.0;
+    struct pk_val *scale = spec.formula.plan ? &spec.scalars : &spec.scale_value;
     struct pk_attr a;
     int32_t n, wrt = 3;
 
     if (!g || g->err != PD_OK)
         return PK_NONE;
-    if (spec.scale_value.id) {
-        like[wrt] = spec.scale_value;
+    if (scale->id) {
+        like[wrt] = *scale;
         t[wrt++] = tangent.scale;
     }
     if (spec.bias_value.id) {
@@ -547,7 +555,7 @@ struct pk_val pk_attention_jvp(struct pk_graph *g, struct pk_val q, struct pk_va
     for (int32_t i = 0; i < wrt; i++)
         if (!t[i].id)
             t[i] = pk_fill(g, pk_dtype_of(g, like[i]), pk_shape_of(g, like[i]), 0.0);
-    if (!g->plain && pk_phi_power(spec.phi) && !drops) {
+    if (!g->plain && !spec.formula.plan && pk_phi_power(spec.phi) && !drops) {
         n = attention_inputs(g, q, k, v, false, &spec, &a, in);
         for (int32_t i = 0; i < wrt; i++)
             in[n++] = t[i];
@@ -555,8 +563,8 @@ struct pk_val pk_attention_jvp(struct pk_graph *g, struct pk_val q, struct pk_va
     }
     for (int32_t i = 0; i < wrt; i++)
         like[i] = pk_alias(g, like[i]);
-    if (spec.scale_value.id)
-        spec.scale_value = like[3];
+    if (scale->id)
+        *scale = like[3];
     if (spec.bias_value.id)
         spec.bias_value = like[wrt - 1];
     y = pk_attention_plain(g, like[0], like[1], like[2], spec, NULL);
@@ -565,13 +573,13 @@ struct pk_val pk_attention_jvp(struct pk_graph *g, struct pk_val q, struct pk_va
 }
 
 static struct pk_attention_stats stats(struct pk_graph *g, struct pk_attr *a, struct pk_val *in, int32_t n,
-                                       struct pk_val x)
+                                       struct pk_val x, bool formula)
 {
     struct pk_val out[PK_MAX_OUT];
 
     in[n++] = x;
-    pk_emit(g, PK_OP_ATTENTION_STATS, a, in, n, out);
-    return (struct pk_attention_stats){out[0], out[1], out[2], out[3], out[4]};
+    pk_emit(g, formula ? PK_OP_FORMULA_STATS : PK_OP_ATTENTION_STATS, a, in, n, out);
+    return (struct pk_attention_stats){out[0], out[1], out[2], out[3], out[4], formula ? out[5] : PK_NONE};
 }
 
 struct pk_attention_stats pk_attention_stats_packed(struct pk_graph *g, struct pk_val qkv, struct pk_val x,
@@ -581,7 +589,7 @@ struct pk_attention_stats pk_attention_stats_packed(struct pk_graph *g, struct p
     struct pk_val in[ATTENTION_IN];
     int32_t n = attention_inputs(g, qkv, PK_NONE, PK_NONE, true, &spec, &a, in);
 
-    return stats(g, &a, in, n, x);
+    return stats(g, &a, in, n, x, spec.formula.plan != NULL);
 }
 
 struct pk_attention_stats pk_attention_stats(struct pk_graph *g, struct pk_val q, struct pk_val k,
@@ -591,7 +599,7 @@ struct pk_attention_stats pk_attention_stats(struct pk_graph *g, struct pk_val q
     struct pk_val in[ATTENTION_IN];
     int32_t n = attention_inputs(g, q, k, k, false, &spec, &a, in); /* v is not looked at */
 
-    return stats(g, &a, in, n, x);
+    return stats(g, &a, in, n, x, spec.formula.plan != NULL);
 }
 
 /* What an op writes into must be a leaf of its own, not a view and not something computed. */
@@ -634,6 +642,8 @@ struct pk_val pk_attention_state(struct pk_graph *g, struct pk_val q, struct pk_
 
     if (!writable(g, state, "attention_state"))
         return PK_NONE;
+    if (spec.formula.plan)
+        return pk_graph_fail(g, PD_ERR_UNSUPPORTED, "a formula has no state of constant size");
     if (spec.bias_value.id || spec.mask.id || spec.bias != 0.0 || (spec.rng.id && spec.dropout != 0.0))
         return pk_graph_fail(g, PD_ERR_UNSUPPORTED, "attention_state has no bias, mask or dropout");
     a.attention.phi = spec.phi;

@@ -161,7 +161,17 @@ struct pk_loss {
 struct pk_loss pk_cross_entropy(struct pk_graph *g, struct pk_val logits, struct pk_val target,
                                 double smoothing, int32_t ignore);
 
+/* An activation that is a formula (kernels/formula/formula.h): its plan, copied by what is built, and its numbers. */
+struct pk_formula_use {
+    const struct pk_formula_plan *plan; /* NULL: none, and phi counts */
+    double n;                           /* N of the scale */
+    double layer, layers;               /* from 0, and how many there are */
+    double width;                       /* of a head, for A of logits alone; 0: that of q */
+};
+
 struct pk_attention_spec {
+    struct pk_formula_use formula; /* with a plan: phi, degree, scale, bias, row_power and form do not count */
+    struct pk_val scalars;         /* its learned scalars (P, H), in the order of their names' leaves, or PK_NONE */
     enum pk_phi phi;
     int32_t degree;
     double tau;   /* 0 = 1/sqrt(d) */
@@ -202,7 +212,7 @@ struct pk_attention_matrices pk_attention_matrices(struct pk_graph *g, struct pk
 /* Softmax of logits over the visible keys (`visible` as above); a row that sees nothing is 0. */
 struct pk_val pk_softmax_visible(struct pk_graph *g, struct pk_val logits, struct pk_val visible);
 
-/* How q, k, v, scale_value and bias_value change; PK_NONE = not. */
+/* How q, k, v, scale_value (of a formula: scalars) and bias_value change; PK_NONE = not. */
 struct pk_attention_tangent {
     struct pk_val q, k, v, scale, bias;
 };
@@ -226,6 +236,7 @@ struct pk_val pk_l1_norm_tokens(struct pk_graph *g, struct pk_val x);
 
 struct pk_attention_stats {
     struct pk_val fro, jac_fro, jac_q_fro, logit_std, logit_max; /* each (B, H) */
+    struct pk_val broken; /* of a formula: entries of A or of its slope that are not finite; else PK_NONE */
 };
 /* x (B, Nq, D): the rows that W_Q multiplied. qkv packed, or q, k separate with v ignored. */
 struct pk_attention_stats pk_attention_stats_packed(struct pk_graph *g, struct pk_val qkv, struct pk_val x,

@@ -181,6 +181,8 @@ static struct pk_val weights(struct pk_graph *g, const struct pk_attention_spec 
 {
     struct pk_val a, z, zero;
 
+    if (spec->formula.plan)
+        return pk_formula_weights(g, spec, s, see);
     if (pk_phi_shifted(spec->phi))
         return pk_softmax_visible(g, s, see);
     a = pk_phi_plain(g, spec->phi, spec->degree, s);
@@ -202,9 +204,9 @@ static const char *misfit(struct pk_graph *g, struct pk_val q, struct pk_val k,
     if (sq.rank != 4 || sk.rank != 4 || sq.dim[0] != sk.dim[0] || sq.dim[1] != sk.dim[1] ||
         sq.dim[3] != sk.dim[3])
         return "attention needs q (B, H, Nq, d) and k, v (B, H, Nk, d)";
-    if (pk_phi_power(spec->phi) && spec->degree < 1)
+    if (!spec->formula.plan && pk_phi_power(spec->phi) && spec->degree < 1)
         return "attention of a degree below 1";
-    if (spec->scale_value.id && (pk_shape_of(g, spec->scale_value).rank != 1 ||
+    if (!spec->formula.plan && spec->scale_value.id && (pk_shape_of(g, spec->scale_value).rank != 1 ||
                                  (pk_shape_of(g, spec->scale_value).dim[0] != 1 &&
                                   pk_shape_of(g, spec->scale_value).dim[0] != sq.dim[1])))
         return "attention: the scale must be (1) or (H)";
@@ -228,7 +230,7 @@ static const char *misfit(struct pk_graph *g, struct pk_val q, struct pk_val k,
         (pk_dtype_of(g, spec->length) != PK_I32 || pk_shape_of(g, spec->length).rank != 1 ||
          (pk_shape_of(g, spec->length).dim[0] != 1 && pk_shape_of(g, spec->length).dim[0] != sq.dim[0])))
         return "attention: the length must be i32 (1) or (B)";
-    if (spec->row_power != 0.0 && (!spec->causal || pk_phi_normalised(spec->phi)))
+    if (!spec->formula.plan && spec->row_power != 0.0 && (!spec->causal || pk_phi_normalised(spec->phi)))
         return "attention: a power of the row's length needs causal rows that are not normalised";
     return NULL;
 }
@@ -268,12 +270,15 @@ struct pk_attention_matrices pk_attention_matrices(struct pk_graph *g, struct pk
     }
     m.logits = pk_scale(g, pk_matmul(g, q, pk_transpose(g, k)),
                         spec.tau != 0.0 ? spec.tau : 1.0 / sqrt((double)sq.dim[3]));
-    if (spec.bias != 0.0)
+    if (spec.bias != 0.0 && !spec.formula.plan)
         m.logits = pk_offset(g, m.logits, spec.bias);
     if (spec.bias_value.id)
         m.logits = pk_add(g, m.logits, spec.bias_value);
+    spec.formula.width = (double)sq.dim[3];
     m.visible = visible(g, &spec, dtype, sq.dim[0], sq.dim[2], sk.dim[2]);
     m.weights = weights(g, &spec, m.logits, m.visible);
+    if (spec.formula.plan)
+        return m;
     if (spec.scale != 1.0)
         m.weights = pk_scale(g, m.weights, spec.scale);
     if (spec.scale_value.id)
@@ -305,6 +310,8 @@ struct pk_val pk_attention_weights(struct pk_graph *g, struct pk_val s, struct p
 
     if (!floating(g, s, "attention"))
         return PK_NONE;
+    if (spec.formula.plan)
+        return pk_formula_weights(g, &spec, s, PK_NONE);
     if (spec.bias != 0.0)
         s = pk_offset(g, s, spec.bias);
     a = pk_phi_shifted(spec.phi) ? pk_softmax(g, s) : weights(g, &spec, s, PK_NONE);

@@ -57,7 +57,7 @@ struct pk_attention_stats pk_attention_stats_part(struct pk_graph *g, struct pk_
                                                   struct pk_val x, struct pk_attention_spec spec,
                                                   int64_t skip)
 {
-    const struct pk_attention_stats none = {PK_NONE, PK_NONE, PK_NONE, PK_NONE, PK_NONE};
+    const struct pk_attention_stats none = {PK_NONE, PK_NONE, PK_NONE, PK_NONE, PK_NONE, PK_NONE};
     const struct pk_shape s = pk_shape_of(g, q), sx = pk_shape_of(g, x);
     const enum pk_dtype dtype = pk_dtype_of(g, q);
     const bool normalised = pk_phi_normalised(spec.phi);
@@ -70,6 +70,10 @@ struct pk_attention_stats pk_attention_stats_part(struct pk_graph *g, struct pk_
     if (skip < 0 || s.dim[2] != pk_shape_of(g, k).dim[2] || skip >= s.dim[2] || sx.rank != 3) {
         pk_graph_fail(g, PD_ERR_INVALID, "statistics without %lld of %lld tokens", (long long)skip,
                       (long long)s.dim[2]);
+        return none;
+    }
+    if (spec.formula.plan) {
+        pk_graph_fail(g, PD_ERR_UNSUPPORTED, "statistics of a part of a formula's matrix");
         return none;
     }
     if (normalised && (spec.scale != 1.0 || spec.scale_value.id)) {

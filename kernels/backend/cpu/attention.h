@@ -38,7 +38,7 @@ struct attention {
     real *dbias_t; /* (runs, H, tiles, Nk, TILE): of each run of batches */
     int64_t runs;
     int64_t group, groups;
-    bool few;
+    bool few, backward;
     char *scratch; /* of each thread */
     size_t scratch_bytes;
 };
@@ -70,12 +70,13 @@ static inline struct rows rows_dense(void *p, int64_t n, int64_t heads, int64_t 
 static inline void attention_shape(struct attention *j, const struct pk_call *c)
 {
     const struct pk_attention_attr *a = &c->attr->attention;
-    bool backward = c->op == PK_OP_ATTENTION_BWD;
+    const bool backward = c->op == PK_OP_ATTENTION_BWD || c->op == PK_OP_FORMULA_BWD;
     int next;
 
     memset(j, 0, sizeof *j);
     j->c = c;
     j->a = a;
+    j->backward = backward;
     if (a->packed) {
         const struct pk_view *x = &c->in[0];
 
@@ -113,7 +114,7 @@ static inline void attention_shape(struct attention *j, const struct pk_call *c)
     j->windows = j->mask && j->mask->shape.rank == 3 ? j->mask->shape.dim[0] : 0;
     j->tiles = cpu_div_up(j->nq, TILE);
     j->after = next;
-    if (c->op == PK_OP_ATTENTION_STATS)
+    if (c->op == PK_OP_ATTENTION_STATS || c->op == PK_OP_FORMULA_STATS)
         return;
     if (backward) {
         j->y = rows_of(&c->in[next], 0, 2, 1, 3);

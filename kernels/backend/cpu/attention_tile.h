@@ -26,7 +26,7 @@ static inline void tile_scratch(const struct attention *j, struct tile *t, struc
     const size_t keys = (size_t)cpu_round_up(j->keys, MR), ld = (size_t)j->ld, d = (size_t)j->d,
                  one = sizeof(real);
     const size_t queries = (size_t)cpu_round_up(j->group, TILE);
-    bool backward = j->c->op == PK_OP_ATTENTION_BWD, panels = j->d > 2 * TILE;
+    const bool backward = j->backward, panels = j->d > 2 * TILE;
 
     memset(t, 0, sizeof *t);
     if (j->few) {
@@ -68,7 +68,7 @@ static inline void job_scratch(struct attention *j, struct cpu_scratch *s, int t
         j->bias_t = cpu_take(s, (size_t)(j->heads * j->tiles * j->nk * TILE) * sizeof(real));
     if (j->windows)
         j->seen = cpu_take(s, (size_t)(j->windows * j->tiles * j->nk) * sizeof *j->seen);
-    if (j->c->op != PK_OP_ATTENTION_BWD)
+    if (!j->backward)
         return;
     j->dscale = cpu_take(s, (size_t)(j->batch * j->heads) * sizeof(double));
     if (j->bias)

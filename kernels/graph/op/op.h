@@ -116,6 +116,17 @@ struct pk_attention_attr {
     bool has_scale, has_bias, has_mask, has_length, has_rng;
 };
 
+struct pk_formula_plan; /* kernels/formula/formula.h */
+
+/* attention: of it tau, dropout, stream, causal, packed and the inputs count; has_scale: scalars are an input. It is
+ * of the kind ALONE, whatever the formula does. */
+struct pk_formula_attr {
+    struct pk_attention_attr attention; /* stays first: kernels read it as attr.attention too */
+    const struct pk_formula_plan *plan; /* owned by the graph */
+    double n;                           /* N of the scale */
+    double layer, layers;
+};
+
 /* F of ATTENTION_STATE. */
 static inline int64_t pk_attention_features(int32_t degree, int64_t d)
 {
@@ -206,6 +217,7 @@ struct pk_attr {
             int64_t width;
         } cross_entropy;
         struct pk_attention_attr attention;
+        struct pk_formula_attr formula;
         struct {
             double beta1, beta2, eps, weight_decay, lr_mult, momentum, dampening, ema;
             bool nesterov, l2, copy;

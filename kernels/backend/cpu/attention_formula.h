@@ -1,0 +1,563 @@
+/* kernels/backend/cpu/attention_formula.h: the programs of a formula (kernels/formula/formula.h) over blocks of a tile.
+ *
+ *     a block: ROWS keys by TILE queries              an operand: an address and a step from row to row
+ *
+ *        query 0 .. TILE-1                              instruction of the entry   a buffer of the block   TILE
+ *     key  +---------------+                            S, J, DA                   the tile, its keys      TILE
+ *       0  |               |  one instruction           instruction of the row     TILE lanes              0
+ *       :  |               |  runs over all of it       I, NI, ROW, SHIFT, ...     TILE lanes              0
+ *  ROWS-1  +---------------+  before the next           constants, scalars         TILE equal lanes        0
+ *
+ * So an instruction costs one loop over memory of the first cache level. A result may be written into the tile at
+ * once, where nothing later in the program reads what stands there. */
+#pragma once
+
+#include "kernels/backend/cpu/attention_tile.h"
+#include "kernels/formula/formula.h"
+
+#define ROWS 16 /* keys of a block: 1024 elements (tests/bench/RESULTS.md) */
+#define BLOCK (ROWS * TILE)
+
+/* ---- vector functions that no other kernel has ---- */
+
+#if CPU_F64
+INLINE vec vlog1p(vec x)
+{
+    VLANES(log1p(x_));
+}
+INLINE vec vexpm1(vec x)
+{
+    VLANES(expm1(x_));
+}
+INLINE vec vfloor(vec x)
+{
+    VLANES(floor(x_));
+}
+INLINE vec vpower(vec a, vec b)
+{
+    vec r = {0};
+
+    for (int i = 0; i < W; i++)
+        r[i] = (real)pow((double)a[i], (double)b[i]);
+    return r;
+}
+#else
+/* log(1 + x): the rounding of 1 + x is made good by x / ((1 + x) - 1). */
+INLINE vec vlog1p(vec x)
+{
+    const vec u = 1 + x, d = u - 1;
+    const vec y = vlog(u) * (x / d);
+
+    return vsel(d == 0, x, vsel(u == INFINITY, u, y));
+}
+/* Taylor's series on -1..1, else e^x - 1: error below 4 units in the last place. */
+INLINE vec vexpm1(vec x)
+{
+    vec p = vset(1.0f / 39916800.0f);
+
+    p = p * x + 1.0f / 3628800.0f;
+    p = p * x + 1.0f / 362880.0f;
+    p = p * x + 1.0f / 40320.0f;
+    p = p * x + 1.0f / 5040.0f;
+    p = p * x + 1.0f / 720.0f;
+    p = p * x + 1.0f / 120.0f;
+    p = p * x + 1.0f / 24.0f;
+    p = p * x + 1.0f / 6.0f;
+    p = p * x + 0.5f;
+    p = p * (x * x) + x;
+    return vsel(vabs(x) < 1.0f, p, vexp(x) - 1.0f);
+}
+INLINE vec vfloor(vec x)
+{
+    const vec t = __builtin_convertvector(__builtin_convertvector(vsel(vabs(x) < 8388608.0f, x, vzero()), ivec), vec);
+
+    return vsel(vabs(x) < 8388608.0f, t - vsel(t > x, vset(1), vzero()), x);
+}
+/* a^b of a >= 0: e^(b log a). */
+INLINE vec vpower(vec a, vec b)
+{
+    return vsel(a > 0, vexp(b * vlog(a)),
+                vsel(b == 0, vset(1), vsel(a == 0, vsel(b > 0, vzero(), vset(INFINITY)), vset(NAN))));
+}
+#endif
+
+/* ---- programs ---- */
+
+/* A program with its buffers. */
+struct ready {
+    const struct pk_formula_program *p;
+    real *constant; /* (constants, TILE) */
+    real *row;      /* (per_row, TILE) */
+    bool reads_j;
+    bool direct[2]; /* result 0 may be written over S at once, result 1 over DA */
+};
+
+/* Where leaves stand: TILE lanes each, but S, J and DA, which are rows of the block. */
+struct leaves {
+    const real *at[PK_LEAVES];
+};
+
+static inline bool leaf_of_entry(int leaf)
+{
+    return leaf == PK_LEAF_S || leaf == PK_LEAF_J || leaf == PK_LEAF_DA;
+}
+
+static inline int arity_of(int op)
+{
+    switch (op) {
+#define FORMULA_FUNCTION(id, name, arity, symmetry, value, slope, interval, cpu, cuda, latex, torch)             \
+    case PK_FO_##id:                                                                                             \
+        return arity;
+#define FORMULA_MEANING(name, arity, text)
+#include "kernels/formula/functions.def"
+#undef FORMULA_FUNCTION
+#undef FORMULA_MEANING
+    case PK_FO_MULADD:
+        return 3;
+    case PK_FO_ADD:
+    case PK_FO_SUB:
+    case PK_FO_MUL:
+    case PK_FO_DIV:
+        return 2;
+    default:
+        return 1;
+    }
+}
+
+static inline void ready_program(struct ready *r, const struct pk_formula_program *p, struct cpu_scratch *s)
+{
+    int last_s = -1, last_da = -1;
+
+    memset(r, 0, sizeof *r);
+    r->p = p;
+    r->constant = cpu_take(s, (size_t)(p->constants * TILE) * sizeof(real));
+    r->row = cpu_take(s, (size_t)(p->per_row * TILE) * sizeof(real));
+    if (!s->base)
+        return;
+    for (int k = 0; k < p->constants; k++)
+        for (int i = 0; i < TILE; i++)
+            r->constant[k * TILE + i] = (real)p->constant[k];
+    for (int i = 0; i < p->count; i++)
+        for (int k = 0; k < arity_of(p->code[i].op); k++) {
+            last_s = p->code[i].in[k] == PK_FORMULA_LEAF(PK_LEAF_S) ? i : last_s;
+            last_da = p->code[i].in[k] == PK_FORMULA_LEAF(PK_LEAF_DA) ? i : last_da;
+            r->reads_j = r->reads_j || p->code[i].in[k] == PK_FORMULA_LEAF(PK_LEAF_J);
+        }
+    for (int k = 0; k < p->results; k++) {
+        r->reads_j = r->reads_j || p->result[k] == PK_FORMULA_LEAF(PK_LEAF_J);
+        if (k && p->result[k] == PK_FORMULA_LEAF(PK_LEAF_S)) /* read after the program */
+            last_s = p->count;
+        if (k != 1 && p->result[k] == PK_FORMULA_LEAF(PK_LEAF_DA))
+            last_da = p->count;
+    }
+    r->direct[0] = p->results > 0 && p->result[0] >= p->per_row && last_s <= p->result[0];
+    r->direct[1] = p->results > 1 && p->result[1] >= p->per_row && last_da <= p->result[1] &&
+                   p->result[1] != p->result[0];
+}
+
+/* One instruction over n rows of nv vectors. */
+INLINE void run_rows(enum pk_formula_op op, int arg, int64_t n, const int64_t nv, real *o, const real *pa, int64_t sa,
+                     const real *pb, int64_t sb, const real *pc, int64_t sc)
+{
+#define EACH(expr)                                                                                               \
+    for (int64_t r = 0; r < n; r++)                                                                              \
+        for (int64_t v = 0; v < nv; v++) {                                                                       \
+            const vec a = vld(pa + r * sa + v * W), b = vld(pb + r * sb + v * W), c = vld(pc + r * sc + v * W);  \
+                                                                                                                 \
+            (void)a;                                                                                             \
+            (void)b;                                                                                             \
+            (void)c;                                                                                             \
+            vst(o + r * TILE + v * W, expr);                                                                     \
+        }                                                                                                        \
+    break
+
+    switch (op) {
+    case PK_FO_ADD:
+        EACH(a + b);
+    case PK_FO_SUB:
+        EACH(a - b);
+    case PK_FO_MUL:
+        EACH(a * b);
+    case PK_FO_DIV:
+        EACH(a / b);
+    case PK_FO_NEG:
+        EACH(-a);
+    case PK_FO_RECIP:
+        EACH(1 / a);
+    case PK_FO_SQRT:
+        EACH(vsqrt(a));
+    case PK_FO_RSQRT:
+        EACH(1 / vsqrt(a));
+    case PK_FO_MULADD:
+        EACH(a * b + c);
+    case PK_FO_POWI:
+        if (arg == 3) {
+            EACH(a * a * a);
+        }
+        if (arg == 4) {
+            EACH((a * a) * (a * a));
+        }
+        EACH(vpow(a, arg));
+#define FORMULA_FUNCTION(id, name, arity, symmetry, value, slope, interval, cpu, cuda, latex, torch)             \
+    case PK_FO_##id:                                                                                             \
+        EACH(cpu);
+#define FORMULA_MEANING(name, arity, text)
+#include "kernels/formula/functions.def"
+#undef FORMULA_FUNCTION
+#undef FORMULA_MEANING
+    case PK_FO_COUNT:
+        break;
+    }
+#undef EACH
+}
+
+/* Whole rows of a tile are unrolled. Kept out of line: there is one copy of the switch for each. */
+static __attribute__((noinline)) void run_whole(enum pk_formula_op op, int arg, int64_t n, real *o, const real *pa,
+                                                int64_t sa, const real *pb, int64_t sb, const real *pc, int64_t sc)
+{
+    run_rows(op, arg, n, TILE / W, o, pa, sa, pb, sb, pc, sc);
+}
+static __attribute__((noinline)) void run_part(enum pk_formula_op op, int arg, int64_t n, int64_t nv, real *o,
+                                               const real *pa, int64_t sa, const real *pb, int64_t sb, const real *pc,
+                                               int64_t sc)
+{
+    run_rows(op, arg, n, nv, o, pa, sa, pb, sb, pc, sc);
+}
+
+struct operand {
+    const real *p;
+    int64_t step;
+};
+
+static inline struct operand operand_of(const struct ready *f, const struct leaves *l, int o, real *const *out)
+{
+    if (o >= f->p->per_row)
+        return (struct operand){out[o], TILE};
+    if (o >= 0)
+        return (struct operand){f->row + o * TILE, 0};
+    if (o <= PK_FORMULA_CONSTANT(0))
+        return (struct operand){f->constant + (PK_FORMULA_CONSTANT(0) - o) * TILE, 0};
+    return (struct operand){l->at[-1 - o], leaf_of_entry(-1 - o) ? TILE : 0};
+}
+
+static inline void run_one(const struct ready *f, const struct leaves *l, int i, int64_t n, int64_t nv,
+                           real *const *out, real *o)
+{
+    const int16_t *in = f->p->code[i].in;
+    const enum pk_formula_op op = (enum pk_formula_op)f->p->code[i].op;
+    const int arity = arity_of((int)op);
+    struct operand a = operand_of(f, l, in[0], out), b = arity > 1 ? operand_of(f, l, in[1], out) : a,
+                   c = arity > 2 ? operand_of(f, l, in[2], out) : a;
+
+    if (nv == TILE / W)
+        run_whole(op, f->p->code[i].arg, n, o, a.p, a.step, b.p, b.step, c.p, c.step);
+    else
+        run_part(op, f->p->code[i].arg, n, nv, o, a.p, a.step, b.p, b.step, c.p, c.step);
+}
+
+/* The instructions of the row, over nv vectors of queries. */
+static inline void run_row_part(const struct ready *f, const struct leaves *l, int64_t nv)
+{
+    for (int i = 0; i < f->p->per_row; i++)
+        run_one(f, l, i, 1, nv, NULL, f->row + i * TILE);
+}
+
+/* The instructions of the entry, over n <= ROWS keys. slot: (slots, BLOCK). target[k] (k < 2, may be NULL): the block
+ * of the tile that result k goes to; it may stand there after this, or elsewhere: ret tells. ret: of every result. */
+static inline void run_block(const struct ready *f, const struct leaves *l, int64_t n, int64_t nv, real *slot,
+                             real *const *target, struct operand *ret)
+{
+    real *out[PK_FORMULA_CODE];
+
+    for (int i = f->p->per_row; i < f->p->count; i++) {
+        out[i] = slot + f->p->code[i].slot * BLOCK;
+        for (int k = 0; k < 2; k++)
+            if (target[k] && f->direct[k] && f->p->result[k] == i)
+                out[i] = target[k];
+        run_one(f, l, i, n, nv, out, out[i]);
+    }
+    for (int k = 0; k < f->p->results; k++)
+        ret[k] = operand_of(f, l, f->p->result[k], out);
+}
+
+/* ---- what kernels share ---- */
+
+struct formula {
+    struct attention j;
+    const struct pk_formula_plan *plan;
+    const struct pk_formula_attr *attr;
+    const struct pk_view *scalars; /* (P, H); NULL: none */
+    int64_t kept;                  /* R of ops.def: rows, then the shift, then ARG of every maximum */
+    bool argmax;
+    double *dscalars; /* backward: (B, H, P) */
+};
+
+static inline int64_t formula_kept(const struct pk_formula_plan *p)
+{
+    int64_t n = p->rows + p->shift;
+
+    for (int k = 0; k < p->rows; k++)
+        n += p->row[k] == PK_ROW_MAX;
+    return n;
+}
+
+static inline void formula_shape(struct formula *f, const struct pk_call *c)
+{
+    memset(f, 0, sizeof *f);
+    attention_shape(&f->j, c);
+    f->attr = &c->attr->formula;
+    f->plan = f->attr->plan;
+    f->scalars = f->j.scale;
+    f->j.scale = NULL;
+    f->kept = formula_kept(f->plan);
+    for (int k = 0; k < f->plan->rows; k++)
+        f->argmax = f->argmax || f->plan->row[k] == PK_ROW_MAX;
+    if (c->op == PK_OP_FORMULA && f->kept)
+        f->j.sums = c->out[1].data;
+    if (c->op == PK_OP_FORMULA_BWD && f->kept)
+        f->j.sums_in = &c->in[f->j.after + 2];
+}
+
+/* Scratch of one thread, beside struct tile. */
+struct state {
+    struct ready exponent, value, sums, turn, before, turn_back, back;
+    real *slot;                    /* buffers of blocks, of the program that needs most */
+    real *keys;                    /* J of a block */
+    real *uniform[PK_LEAVES];      /* TILE equal lanes; NULL: not uniform */
+    real *i, *ni;                  /* of the task's queries */
+    real *row[PK_FORMULA_ROWS];    /* row functions */
+    real *arg[PK_FORMULA_ROWS];    /* keys that attain them */
+    real *m, *g, *live;            /* the shift; G; 1, or 0 where the row of A is 0 whatever the programs say */
+    real *d, *drow[PK_FORMULA_ROWS];
+    struct leaves l;
+};
+
+static inline void state_scratch(const struct formula *f, struct state *t, struct cpu_scratch *s)
+{
+    static const uint8_t uniform[] = {PK_LEAF_N,      PK_LEAF_HEAD,  PK_LEAF_HEADS, PK_LEAF_LAYER,
+                                      PK_LEAF_LAYERS, PK_LEAF_WIDTH, PK_LEAF_PI};
+    const struct pk_formula_plan *p = f->plan;
+    const size_t one = sizeof(real), queries = (size_t)cpu_round_up(f->j.group, TILE) * one;
+    int slots = p->value.slots;
+
+    memset(t, 0, sizeof *t);
+    ready_program(&t->value, &p->value, s);
+    ready_program(&t->turn, &p->turn, s);
+    if (p->shift) {
+        ready_program(&t->exponent, &p->exponent, s);
+        slots = slots > p->exponent.slots ? slots : p->exponent.slots;
+        t->m = cpu_take(s, queries);
+    }
+    if (p->two_passes) {
+        ready_program(&t->sums, &p->sums, s);
+        slots = slots > p->sums.slots ? slots : p->sums.slots;
+    }
+    if (f->j.backward) {
+        ready_program(&t->before, &p->before, s);
+        ready_program(&t->turn_back, &p->turn_back, s);
+        ready_program(&t->back, &p->back, s);
+        slots = slots > p->before.slots ? slots : p->before.slots;
+        slots = slots > p->back.slots ? slots : p->back.slots;
+        t->d = cpu_take(s, queries);
+        for (int k = 0; k < p->rows; k++)
+            t->drow[k] = cpu_take(s, queries);
+    }
+    t->slot = cpu_take(s, (size_t)slots * BLOCK * one);
+    t->keys = cpu_take(s, BLOCK * one);
+    t->i = cpu_take(s, queries);
+    t->ni = cpu_take(s, queries);
+    t->g = cpu_take(s, queries);
+    t->live = cpu_take(s, queries);
+    for (int k = 0; k < p->rows; k++) {
+        t->row[k] = cpu_take(s, queries);
+        if (p->row[k] == PK_ROW_MAX)
+            t->arg[k] = cpu_take(s, queries);
+    }
+    for (size_t k = 0; k < sizeof uniform; k++)
+        t->uniform[uniform[k]] = cpu_take(s, TILE * one);
+    for (int k = 0; k < p->params; k++)
+        t->uniform[PK_LEAF_PARAM + k] = cpu_take(s, TILE * one);
+}
+
+static inline double scalar_of(const struct formula *f, int k, int64_t h)
+{
+    return (double)((const real *)f->scalars->data)[k * f->scalars->stride[0] + h * f->scalars->stride[1]];
+}
+
+/* Leaves that a head decides. */
+static inline void state_head(const struct formula *f, struct state *t, int64_t h)
+{
+    double value[PK_LEAVES] = {[PK_LEAF_N] = f->attr->n,           [PK_LEAF_HEAD] = (double)h,
+                               [PK_LEAF_HEADS] = (double)f->j.heads, [PK_LEAF_LAYER] = f->attr->layer,
+                               [PK_LEAF_LAYERS] = f->attr->layers, [PK_LEAF_WIDTH] = (double)f->j.d,
+                               [PK_LEAF_PI] = M_PI};
+
+    for (int k = 0; k < f->plan->params; k++)
+        value[PK_LEAF_PARAM + k] = scalar_of(f, k, h);
+    for (int k = 0; k < PK_LEAVES; k++)
+        for (int i = 0; t->uniform[k] && i < TILE; i++)
+            t->uniform[k][i] = (real)value[k];
+}
+
+/* Positions and counts of n queries from q0 on, of batch b, and which of them see something. */
+static inline void state_rows(const struct formula *f, struct state *t, int64_t b, int64_t q0, int64_t n)
+{
+    const struct attention *j = &f->j;
+    const int64_t shift = shift_of(j, b), keys = keys_of(j, b);
+
+    for (int64_t i = 0; i < cpu_round_up(n, TILE); i++) {
+        const int64_t at = q0 + i, end = j->a->causal ? cpu_max(0, cpu_min(keys, at + shift + 1)) : keys;
+        int64_t count = end;
+
+        if (i < n && j->mask) {
+            const struct pk_view *v = j->mask;
+            const uint8_t *m = (const uint8_t *)v->data +
+                               (j->windows ? b % j->windows * v->stride[0] + at * v->stride[1] : b * v->stride[0]);
+            const int64_t step = v->stride[j->windows ? 2 : 1];
+
+            count = 0;
+            for (int64_t k = 0; k < end; k++)
+                count += m[k * step] != 0;
+        }
+        t->i[i] = (real)(j->a->causal ? at + shift : at);
+        t->ni[i] = (real)cpu_max(1, count);
+        t->live[i] = i < n && count > 0 ? 1 : 0;
+    }
+}
+
+/* Leaves of the tile whose queries begin `at` behind the task's first. */
+static inline void state_tile(const struct formula *f, struct state *t, int64_t at)
+{
+    for (int k = 0; k < PK_LEAVES; k++)
+        t->l.at[k] = t->uniform[k];
+    t->l.at[PK_LEAF_I] = t->i + at;
+    t->l.at[PK_LEAF_NI] = t->ni + at;
+    t->l.at[PK_LEAF_J] = t->keys;
+    if (t->m)
+        t->l.at[PK_LEAF_SHIFT] = t->m + at;
+    if (t->d)
+        t->l.at[PK_LEAF_D] = t->d + at;
+    for (int k = 0; k < f->plan->rows; k++) {
+        t->l.at[PK_LEAF_ROW + k] = t->row[k] + at;
+        if (t->arg[k])
+            t->l.at[PK_LEAF_ARG + k] = t->arg[k] + at;
+        if (t->drow[k])
+            t->l.at[PK_LEAF_DROW + k] = t->drow[k] + at;
+    }
+}
+
+static inline void block_keys(struct state *t, int64_t from, int64_t n)
+{
+    for (int64_t r = 0; r < n; r++)
+        for (int64_t v = 0; v < TILE / W; v++)
+            vst(t->keys + r * TILE + v * W, vset((real)(from + r)));
+}
+
+/* Copies a result into rows r0 .. r0+n-1 of a tile, 0 where hidden. What stands there already is only masked. */
+static inline void put_block(const struct view *w, int64_t r0, int64_t n, struct operand from, real *tile)
+{
+    const int64_t nv = cpu_div_up(w->lanes, W);
+
+    for (int64_t r = 0; r < n; r++) {
+        real *to = tile + (r0 + r) * TILE;
+        const real *x = from.p + r * from.step;
+
+        if (!row_shown(w, r0 + r)) {
+            for (int64_t v = 0; v < nv; v++)
+                vst(to + v * W, vzero());
+        } else if (r0 + r < w->full) {
+            for (int64_t v = 0; x != to && v < nv; v++)
+                vst(to + v * W, vld(x + v * W));
+        } else {
+            for (int64_t v = 0; v < nv; v++)
+                vst(to + v * W, masked(lanes_shown(w, r0 + r, v), vld(x + v * W)));
+        }
+    }
+}
+
+/* Adds a result's visible entries to sum (TILE lanes). */
+static inline void sum_block(const struct view *w, int64_t r0, int64_t n, struct operand from, real *sum)
+{
+    const int64_t nv = cpu_div_up(w->lanes, W);
+
+    for (int64_t v = 0; v < nv; v++) {
+        vec total = vld(sum + v * W);
+
+        for (int64_t r = 0; r < n; r++) {
+            const vec x = vld(from.p + r * from.step + v * W);
+
+            if (!row_shown(w, r0 + r))
+                continue;
+            total += r0 + r < w->full ? x : masked(lanes_shown(w, r0 + r, v), x);
+        }
+        vst(sum + v * W, total);
+    }
+}
+
+/* The largest of a result's visible entries, and the first key (of k0 on) that has it; arg may be NULL. A NaN stays. */
+static inline void max_block(const struct view *w, int64_t r0, int64_t n, struct operand from, int64_t k0, real *max,
+                             real *arg)
+{
+    const int64_t nv = cpu_div_up(w->lanes, W);
+
+    for (int64_t v = 0; v < nv; v++) {
+        vec top = vld(max + v * W), at = arg ? vld(arg + v * W) : vzero();
+
+        for (int64_t r = 0; r < n; r++) {
+            const vec x = vld(from.p + r * from.step + v * W);
+            ivec more = (x > top) | (x != x);
+
+            if (!row_shown(w, r0 + r))
+                continue;
+            if (r0 + r >= w->full)
+                more &= lanes_shown(w, r0 + r, v);
+            top = vsel(more, x, top);
+            at = vsel(more, vset((real)(k0 + r0 + r)), at);
+        }
+        vst(max + v * W, top);
+        if (arg)
+            vst(arg + v * W, at);
+    }
+}
+
+/* G of a tile's rows from their row functions; 0 where a row sees nothing, and where a row function is 0 and G is not
+ * finite: `live` then says 0 as well. nv vectors. */
+static inline void turn_rows(const struct formula *f, struct state *t, int64_t at, int64_t nv)
+{
+    struct operand g;
+
+    run_row_part(&t->turn, &t->l, nv);
+    g = operand_of(&t->turn, &t->l, f->plan->turn.result[0], NULL);
+    for (int64_t v = 0; v < nv; v++) {
+        vec x = vld(g.p + v * W);
+        ivec dead = vld(t->live + at + v * W) == 0;
+        ivec zero = {0};
+
+        for (int k = 0; k < f->plan->rows; k++)
+            zero |= vld(t->row[k] + at + v * W) == 0;
+        dead |= zero & ~(vabs(x) < INFINITY);
+        vst(t->g + at + v * W, vsel(dead, vzero(), x));
+        vst(t->live + at + v * W, vsel(dead, vzero(), vset(1)));
+    }
+}
+
+/* Two passes: where a row function is 0, what is not finite is 0. */
+static inline void mend_rows(const struct formula *f, const struct state *t, int64_t at, const struct view *w, real *s)
+{
+    const int64_t nv = cpu_div_up(w->lanes, W);
+
+    for (int64_t v = 0; v < nv; v++) {
+        ivec zero = {0};
+        bool any = false;
+
+        for (int k = 0; k < f->plan->rows; k++)
+            zero |= vld(t->row[k] + at + v * W) == 0;
+        for (int i = 0; i < W; i++)
+            any = any || zero[i];
+        for (int64_t r = 0; any && r < w->n; r++) {
+            const vec x = vld(s + r * TILE + v * W);
+
+            vst(s + r * TILE + v * W, vsel(zero & ~(vabs(x) < INFINITY), vzero(), x));
+        }
+    }
+}

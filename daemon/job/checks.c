@@ -235,6 +235,8 @@ static void check_attention(struct job_ctx *c)
     if (c->g->train.precision == JOB_PRECISION_FP16 && a->activation == JOB_ACTIVATION_POLY &&
         a->degree > 3 && !a->qk_norm)
         job_ctx_error(c, "/attention/degree", "must be at most 3 in fp16 without qk_norm");
+    if (a->activation == JOB_ACTIVATION_FORMULA)
+        job_formula_check(c);
     if (a->activation == JOB_ACTIVATION_SIMA && net->causal)
         job_ctx_error(c, "/attention/activation",
                       "sima divides by sums over all tokens, and a %s sees only earlier ones", net->name);

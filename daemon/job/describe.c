@@ -36,6 +36,8 @@ static const char *type_name(const struct job_field *f)
         return "object";
     case JOB_T_TAGS:
         return "object of strings";
+    case JOB_T_SCALARS:
+        return "object of objects";
     case JOB_T_SETS:
         return "array of strings or objects";
     case JOB_T_DEPENDS:

@@ -32,6 +32,7 @@ enum job_type {
     JOB_T_TAGS,   /* string to string */
     JOB_T_PARAMS, /* the template's own keys */
     JOB_T_DEPENDS,
+    JOB_T_SCALARS, /* learned scalars by name, objects {init, per, form} */
     JOB_T_SETS, /* names of data sets, or objects {dataset, path, name} */
     JOB_T_OVERRIDES,
     JOB_T_AXES
@@ -290,6 +291,10 @@ void *job_place(struct job_ctx *c, const struct job_field *f);
 json_t *job_take(struct job_ctx *c, const struct job_field *f, json_t *v);
 /* The same for a row of JOB_T_SETS. */
 json_t *job_take_sets(struct job_ctx *c, const struct job_field *f, json_t *v);
+/* formula.c: the same for a row of JOB_T_SCALARS; the checks of attention.formula; whether it runs as a built-in. */
+json_t *job_take_scalars(struct job_ctx *c, const struct job_field *f, json_t *v);
+void job_formula_check(struct job_ctx *c);
+bool job_formula_builtin(const struct job_config *g);
 /* Whether such a row may name the data set. */
 bool job_set_runs(unsigned dataset);
 /* What null leaves in the run. */

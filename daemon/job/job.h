@@ -54,6 +54,7 @@ enum job_pos { JOB_POS_LEARNED, JOB_POS_NONE, JOB_POS_FOURIER };
     WORD(TAYLOR,       taylor,       false) \
     WORD(SIMA,         sima,         false) \
     WORD(PERIODIC,     periodic,     false) \
+    WORD(FORMULA,      formula,      false) \
     /* add a word here */
 /* clang-format on */
 #define JOB_ACTIVATION_CONSTANT(constant, word, counted) JOB_ACTIVATION_##constant,
@@ -201,7 +202,23 @@ struct job_model {
     int pinv_start; /* enum job_pinv */
 };
 
+/* A learned scalar of attention.formula. */
+enum job_scalar_form { JOB_SCALAR_DIRECT, JOB_SCALAR_LOG, JOB_SCALAR_SOFTPLUS, JOB_SCALAR_SIGMOID };
+struct job_scalar {
+    const char *name;
+    int per;          /* enum job_scale_share */
+    int form;         /* enum job_scalar_form */
+    const char *init; /* a number or a formula of n, h, H, l, L, d */
+};
+struct job_scalars {
+    size_t count;
+    const struct job_scalar *items; /* of the run's memory */
+};
+
 struct job_attention {
+    const char *formula;       /* with JOB_ACTIVATION_FORMULA; NULL: not given */
+    struct job_scalars params; /* of its learned scalars, those that are described */
+    bool recognise;
     int activation; /* enum job_activation */
     int64_t degree; /* p; used by poly only */
     int scale;      /* enum job_scale */

@@ -112,7 +112,13 @@ static bool probed_q(const struct job_config *g)
 
 static bool scaled(const struct job_config *g)
 {
-    return probed(g) && g->attention.activation != JOB_ACTIVATION_SOFTMAX;
+    return probed(g) && g->attention.activation != JOB_ACTIVATION_SOFTMAX &&
+           (g->attention.activation != JOB_ACTIVATION_FORMULA || job_formula_builtin(g));
+}
+
+static bool has_scalars(const struct job_config *g)
+{
+    return probed(g) && g->attention.activation == JOB_ACTIVATION_FORMULA && !job_formula_builtin(g);
 }
 
 static bool scaled_heads(const struct job_config *g)
@@ -604,6 +610,22 @@ const struct job_metric job_metrics[] = {
                "start of a learned one.",
      .written = scaled,
      .heads = scaled_heads},
+    {.key = "formula/<name>/<layer>[/<head>]",
+     .title = "Learned scalar of a formula",
+     .group = JOB_METRIC_LAYERS,
+     .text = "Value of a learned scalar of attention.formula: of a layer the mean of its heads.",
+     .source = "The parameter, through its form (exp, softplus or sigmoid).",
+     .written = has_scalars,
+     .heads = always},
+    {.key = "formula_broken/<layer>",
+     .title = "Entries of A that are not finite",
+     .unit = "entries",
+     .better = JOB_METRIC_LESS,
+     .group = JOB_METRIC_LAYERS,
+     .text = "Visible entries of the attention matrix of the probe batch where the formula or its slope is infinite or "
+             "no number.",
+     .source = "Counted over heads and samples, with the logits of the step.",
+     .written = has_scalars},
     {.key = "step_ms",
      .title = "Step time",
      .unit = "ms",

@@ -44,16 +44,19 @@ JOB_RULES(JOB_RULE_DECLARE)
     X(files, "because polyd generates these data", !info->generated)                                         \
     X(gelu, "unless model.mlp_act is gelu", g->model.mlp_act == JOB_MLP_ACT_GELU)                            \
     X(poly, "unless attention.activation is poly", poly(g))                                                  \
+    X(formula, "unless attention.activation is formula", formula(g))                                         \
     X(k, "unless attention.activation is poly with scale k", poly(g) && g->attention.scale == JOB_SCALE_K)   \
     X(alpha, "unless attention.activation is sigmoid, sigmoid_bias or relu", counted(g))                     \
     X(learned, "unless attention.activation is poly with scale learned", learned(g))                         \
+    X(scale_lr, "unless attention.activation is poly with scale learned, or a formula with learned scalars", \
+      learned(g) || formula(g))                                                                              \
     X(share, "unless attention.activation is poly with scale learned, in more than one layer or head",       \
       learned(g) && (g->model.depth > 1 || g->model.heads > 1))                                              \
-    X(scale_decay, "unless attention.activation is poly with scale learned, and weights decay",              \
-      learned(g) && g->train.optimizer.weight_decay > 0)                                                     \
+    X(scale_decay, "unless attention.activation is poly with scale learned, or a formula, and weights decay", \
+      (learned(g) || formula(g)) && g->train.optimizer.weight_decay > 0)                                                     \
     X(n,                                                                                                     \
       "unless attention.activation is poly with scale fixed or learned, sigmoid or relu with an alpha "      \
-      "above 0, or sigmoid_bias",                                                                            \
+      "above 0, sigmoid_bias, or a formula",                                                                         \
       uses_n(g))                                                                                             \
     X(qk_gain, "unless attention.qk_norm is on, with more than one head",                                    \
       g->attention.qk_norm && g->model.heads > 1)                                                            \

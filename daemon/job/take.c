@@ -533,6 +533,8 @@ json_t *job_take(struct job_ctx *c, const struct job_field *f, json_t *v)
         return take_params(c, f, v);
     case JOB_T_DEPENDS:
         return take_depends(c, f, v);
+    case JOB_T_SCALARS:
+        return job_take_scalars(c, f, v);
     case JOB_T_SETS:
         return job_take_sets(c, f, v);
     case JOB_T_OVERRIDES: /* read by job.c; a resolved run has none left */

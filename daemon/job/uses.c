@@ -8,6 +8,11 @@ static bool poly(const struct job_config *g)
     return g->attention.activation == JOB_ACTIVATION_POLY;
 }
 
+static bool formula(const struct job_config *g)
+{
+    return g->attention.activation == JOB_ACTIVATION_FORMULA;
+}
+
 static bool learned(const struct job_config *g)
 {
     return poly(g) && g->attention.scale == JOB_SCALE_LEARNED;
@@ -21,6 +26,8 @@ static bool counted(const struct job_config *g)
 
 static bool uses_n(const struct job_config *g)
 {
+    if (formula(g))
+        return true;
     if (poly(g))
         return g->attention.scale == JOB_SCALE_FIXED || g->attention.scale == JOB_SCALE_LEARNED;
     return counted(g) && (g->attention.alpha > 0 || g->attention.activation == JOB_ACTIVATION_SIGMOID_BIAS);

@@ -190,7 +190,10 @@ struct pk_val pk_formula_weights(struct pk_graph *g, const struct pk_attention_s
     for (size_t k = 0; k < sizeof uniform / sizeof *uniform; k++)
         s.leaf[uniform[k].leaf] = number(&s, uniform[k].value);
     s.leaf[PK_LEAF_WIDTH] = number(&s, spec->formula.width);
-    s.leaf[PK_LEAF_HEAD] = pk_reshape(g, pk_iota(g, s.dtype, shape.dim[1]), PK_SHAPE(1, shape.dim[1], 1, 1));
+    s.leaf[PK_LEAF_HEAD] = pk_offset(g, pk_reshape(g, pk_iota(g, s.dtype, shape.dim[1]), PK_SHAPE(1, shape.dim[1], 1, 1)),
+                                     spec->formula.first_head);
+    if (spec->formula.heads > 0)
+        s.leaf[PK_LEAF_HEADS] = number(&s, spec->formula.heads);
     positions(&s, spec, see, shape);
     for (int k = 0; k < p->params; k++)
         s.leaf[PK_LEAF_PARAM + k] =

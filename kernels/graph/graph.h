@@ -166,7 +166,8 @@ struct pk_formula_use {
     const struct pk_formula_plan *plan; /* NULL: none, and phi counts */
     double n;                           /* N of the scale */
     double layer, layers;               /* from 0, and how many there are */
-    double width;                       /* of a head, for A of logits alone; 0: that of q */
+    double width;                       /* of a head, for A of logits alone; else that of q */
+    double first_head, heads;           /* by primitives, of a part of the heads; 0, 0: of all */
 };
 
 struct pk_attention_spec {

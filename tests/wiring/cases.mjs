@@ -21,6 +21,8 @@ const polyNystrom = (more = {}, rest = {}) => nystromJob({ attention: { activati
 /** Batches of one sample, so that a start of the whole batch is that of one sample's heads; too few steps to forget it. */
 const alone = start => ({ model: { pinv_start: start, pinv_iterations: 1 }, data: { split: { train: 60, val: 1, test: 1 } }, train: { batch: 1 }, diagnostics: { probe_batch: 1 } });
 const polyText = (more = {}, rest = {}) => textJob({ attention: { activation: 'poly', ...more }, ...rest });
+const formula = (text, more = {}) => imageJob({ attention: { activation: 'formula', formula: text, ...more } });
+const formulaText = (text, more = {}) => textJob({ attention: { activation: 'formula', formula: text, ...more } });
 const optimizer = (more, rest = {}) => imageJob({ train: { optimizer: { lr: 0.05, ...more }, ...rest } });
 const schedule = (more, rest = {}) => imageJob({ train: { steps: 6, ...rest, schedule: more }, diagnostics: { every: 0 } });
 /** Length in epochs: three steps each, of fourteen pictures in batches of four. */
@@ -118,6 +120,10 @@ export const cases = [
     /* ---- attention ---- */
     ...each('/attention/activation', ['poly', 'sigmoid', 'sigmoid_bias', 'relu', 'taylor', 'sima', 'periodic']
         .flatMap(activation => [[imageJob({ attention: { activation } })], ...activation === 'sima' ? [] : [[textJob({ attention: { activation } })]]])),
+    ...each('/attention/formula', [[formula('s^3/(1+abs(s))'), { instead: 's^3/sqrt(n)' }], [formulaText('relu(softmax(s) + a/ni)'), { instead: 'exp(s)/(exp(b)+rowsum(exp(s)))' }]]),
+    ...each('/attention/params', [[formula('a*s^3', { params: { a: { init: '1/sqrt(n)', form: 'log' } }, scale_lr_mult: 2 })], [formulaText('exp(s)/(exp(b)+rowsum(exp(s)))', { params: { b: { init: '0.3*(h+1)/(l+1)', per: 'head' } } })],
+        [formula('softmax(c*tanh(s/c))*(1+h)/H', { params: { c: { init: 2, per: 'global', form: 'softplus' } } })], [formulaText('a*s^3', { params: { a: { init: 0.5, form: 'sigmoid' } } })]]),
+    ...each('/attention/recognise', [[formula('s^3/sqrt(n)', { recognise: false }), { inert: true }]]),
     ...each('/attention/degree', [1, 2, 4, 5, 6, 8].map(degree => [poly({ degree })])),
     ...each('/attention/degree', [[polyText({ degree: 2 })], [polyText({ degree: 1 })]]),
     ...each('/attention/scale', ['none', 'k', 'learned'].flatMap(scale => [[poly({ scale, ...scale === 'k' ? { k: 3 } : {} })], [polyText({ scale, ...scale === 'k' ? { k: 3 } : {} })]])),

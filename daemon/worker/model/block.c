@@ -160,6 +160,7 @@ void net_shared_scale(struct net *n, const struct model_attention *a)
 {
     size_t index;
 
+    net_formula_shared(n, a);
     if (a->scale == MODEL_SCALE_LEARNED && a->share == MODEL_SHARE_GLOBAL)
         (void)scale_number(n, a, "", 1, &index);
 }
@@ -253,6 +254,7 @@ struct pk_val net_attention(struct net *n, struct pk_val x, const struct model_a
     qkv = pk_reshape(n->g, qkv, PK_SHAPE(n->batch, n->tokens, 3, heads, u.d));
     if (a->scale == MODEL_SCALE_LEARNED)
         spec.scale_value = net_learned_scale(n, a, heads, name, &scale);
+    net_formula(n, a, heads, name, layer, u.d, &spec);
     net_module_declare(n, name, a, heads, scale);
     if (!a->qk_norm && !a->l1_tokens && !n->decode) {
         if (n->stats && !n->skip)

@@ -565,11 +565,14 @@ enum pd_err model_graph_probe(const struct model *m, int32_t batch, int32_t cont
                    {"jac_fro", n.stats[i].jac_fro},
                    {"jac_q_fro", n.stats[i].jac_q_fro},
                    {"logit_std", n.stats[i].logit_std},
-                   {"logit_max", n.stats[i].logit_max}};
+                   {"logit_max", n.stats[i].logit_max},
+                   {"broken", n.stats[i].broken}};
 
         for (size_t k = 0; k < sizeof out / sizeof out[0]; k++) {
             char name[32];
 
+            if (!out[k].v.id)
+                continue;
             snprintf(name, sizeof name, "%s/%zu", out[k].name, i + 1);
             pk_output(n.g, name, out[k].v);
         }
@@ -718,7 +721,7 @@ bool model_has_state(const struct model_spec *s)
 {
     const struct model_attention *a = &s->attention;
 
-    return model_decodes(s) && pk_phi_power(a->phi) && a->degree <= 2 && a->logit_bias == 0;
+    return model_decodes(s) && !a->formula.text[0] && pk_phi_power(a->phi) && a->degree <= 2 && a->logit_bias == 0;
 }
 
 enum pd_err model_graph_decode_state(const struct model *m, int32_t batch, int32_t count,

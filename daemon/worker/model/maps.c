@@ -48,6 +48,9 @@ static struct pk_attention_spec of_head(struct net *n, struct pk_attention_spec 
         spec.scale_value = pk_slice(n->g, spec.scale_value, 0, head, 1);
     if (spec.bias_value.id)
         spec.bias_value = pk_slice(n->g, spec.bias_value, 0, head, 1);
+    if (spec.scalars.id)
+        spec.scalars = pk_slice(n->g, spec.scalars, 1, head, 1);
+    spec.formula.first_head = (double)head;
     return spec;
 }
 
@@ -145,6 +148,7 @@ void net_maps(struct net *n, size_t at, struct pk_val q, struct pk_val k, struct
             n->map_count = s.dim[0] * s.dim[2] * sk.dim[2];
         n->map_heads++;
         n->map_bytes += s.dim[2] * sk.dim[2] * 4 * (pk_phi_shifted(spec.phi) ? 1 : 2);
+        spec.formula.heads = (double)s.dim[1];
         one_map(n, at, h, q, k, of_head(n, spec, h));
     }
     pk_graph_exact(n->g, false);

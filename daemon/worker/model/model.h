@@ -17,6 +17,7 @@
 #include "daemon/worker/model/arch/networks.h"
 #include "kernels/backend/backend.h"
 #include "kernels/base/err.h"
+#include "kernels/formula/formula.h"
 #include "kernels/graph/graph.h"
 
 struct job_config;
@@ -55,8 +56,28 @@ enum model_pinv { MODEL_PINV_MATRIX_ABS, MODEL_PINV_GLOBAL_ABS, MODEL_PINV_GLOBA
  * the middle; all with a factor of their own. */
 enum model_apply { MODEL_APPLY_ALL, MODEL_APPLY_F1F3, MODEL_APPLY_SEPARATE };
 
+#define MODEL_SCALAR_INIT 256 /* bytes of an initial value, with the NUL */
+
+/* A learned scalar of a formula: who shares one, what is trained, its initial value as a formula of n, h, H, l, L, d. */
+enum model_scalar_form { MODEL_SCALAR_DIRECT, MODEL_SCALAR_LOG, MODEL_SCALAR_SOFTPLUS, MODEL_SCALAR_SIGMOID };
+struct model_scalar {
+    char name[PK_FORMULA_NAME];
+    enum model_share share;
+    enum model_scalar_form form;
+    char init[MODEL_SCALAR_INIT];
+};
+
+/* An activation that is a formula (kernels/formula/formula.h); text "": phi says it. */
+struct model_formula {
+    char text[PK_FORMULA_TEXT + 1]; /* as typed */
+    int32_t scalars;                /* those that the document describes; the others have the defaults of JOB.md */
+    struct model_scalar scalar[PK_FORMULA_PARAMS];
+};
+
 /* One attention module: phi, the constant before it, what it does to queries and keys. */
 struct model_attention {
+    struct model_formula formula; /* with a text: of what follows n_for_scale, scale_lr_mult, scale_decay, dropout and
+                                     the norm of queries and keys count */
     enum pk_phi phi;
     int32_t degree;
     enum model_scale scale;
@@ -156,7 +177,7 @@ PD_NODISCARD enum pd_err model_spec_check(const struct model_spec *spec, struct 
 /* The spec as metadata of a checkpoint ("polyd.model.phi" = "poly", ...), and back. numbers: words as the
  * numbers that checkpoints held before 2026-11; back, both are read. Values live in *ret_text, which the
  * caller owns (free). */
-#define MODEL_META_ITEMS 104
+#define MODEL_META_ITEMS 116
 PD_NODISCARD enum pd_err model_spec_to_meta(const struct model_spec *spec, bool numbers,
                                             struct data_st_meta_item *items, size_t *ret_count,
                                             char **ret_text, struct pd_why *why);
@@ -189,6 +210,7 @@ struct model_draw {
 struct model_start {
     int64_t outputs;
     struct model_draw first, rest;
+    double *list; /* every value, of the model's memory; NULL: as above */
 };
 
 /* The weights of attention and feed-forward that experiments compare (DNT paper, figure 1). In parameters W_Q, W_K and
@@ -250,6 +272,10 @@ size_t model_param_bytes(const struct model *m); /* of all, as they lie there */
 /* Attention modules in the order of the forward pass: what a probe's outputs are numbered by, from 1. */
 size_t model_attention_count(const struct model *m);
 /* Its path, as in the names of its parameters: "blocks.3.attn". Borrowed until model_free. */
+/* Scalar k of the formula of attention module i (in the order of their names): its name, what is trained of it, and its
+ * parameter, [1] or [heads]. False: the module has no such scalar. */
+bool model_formula_scalar(const struct model *m, size_t i, size_t k, const char **ret_name,
+                          enum model_scalar_form *ret_form, size_t *ret_param);
 const char *model_attention_path(const struct model *m, size_t i);
 /* Attention matrices that it makes of one sample and head: its windows; 1 where it sees all tokens at once. */
 int64_t model_attention_windows(const struct model *m, size_t i);

@@ -23,7 +23,13 @@ struct model {
     struct model_module *module; /* in the order of the forward pass */
     size_t modules, module_size;
     size_t blocks; /* written by net_block */
+    struct pk_formula_plan *plan; /* of the spec's formula; NULL: it has none */
+    size_t scalars;               /* of the formula, and their names in the order of the plan */
+    char scalar[PK_FORMULA_PARAMS][PK_FORMULA_NAME];
 };
+
+/* formula.c: reads the spec's formula into m->plan; PD_OK where there is none. The error points at #/attention/formula. */
+PD_NODISCARD enum pd_err model_formula_read(struct model *m, struct pd_why *why);
 
 /* Fills the tables of parameters and modules of a new model. */
 PD_NODISCARD enum pd_err model_declare(struct model *m, struct pd_why *why);
@@ -135,6 +141,12 @@ struct pk_val net_attention(struct net *n, struct pk_val x, const struct model_a
 /* c as a graph value, where it is learned; its place in the table goes to *ret_index. path: the module's. */
 struct pk_val net_learned_scale(struct net *n, const struct model_attention *a, int32_t heads,
                                 const char *path, size_t *ret_index);
+/* The formula of an attention module and its learned scalars (P, heads) into `spec`, where it has one. path: the
+ * module's; layer: from 0; width: of a head. */
+void net_formula(struct net *n, const struct model_attention *a, int32_t heads, const char *path, int layer,
+                 int64_t width, struct pk_attention_spec *spec);
+/* Scalars that a whole model shares take their place in the table. */
+void net_formula_shared(struct net *n, const struct model_attention *a);
 /* Initial values of W_Q | W_K | W_V, of width d each. */
 struct model_start net_start_qkv(const struct model_spec *s, const struct model_attention *a, int64_t d);
 

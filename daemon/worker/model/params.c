@@ -22,7 +22,9 @@ enum pd_err model_new(const struct model_spec *spec, struct model **ret, struct 
     if (!m)
         return pd_fail(why, PD_ERR_NOMEM, "no memory for a model");
     m->spec = *spec;
-    err = model_declare(m, why);
+    err = model_formula_read(m, why);
+    if (err == PD_OK)
+        err = model_declare(m, why);
     if (err == PD_OK)
         *ret = m;
     else
@@ -33,8 +35,11 @@ enum pd_err model_new(const struct model_spec *spec, struct model **ret, struct 
 struct model *model_free(struct model *m)
 {
     if (m) {
+        for (size_t i = 0; i < m->count; i++)
+            free(m->param[i].start.list);
         free(m->param);
         free(m->module);
+        free(m->plan);
         free(m);
     }
     return NULL;
@@ -225,7 +230,7 @@ enum pd_err model_param_init(const struct model *m, size_t i, uint64_t seed, voi
     (void)why;
     for (int64_t k = 0; k < n; k++) {
         int64_t output = p->transposed ? k / (n / outputs) : k % outputs;
-        double x = draw(&src, output < p->start.outputs ? &p->start.first : &p->start.rest);
+        double x = p->start.list ? p->start.list[k] : draw(&src, output < p->start.outputs ? &p->start.first : &p->start.rest);
 
         if (m->spec.dtype == PK_F64)
             ((double *)to)[k] = x;

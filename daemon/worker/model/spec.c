@@ -9,6 +9,7 @@
 #include "daemon/worker/data/data.h"
 #include "daemon/worker/data/safetensors.h"
 #include "daemon/worker/model/arch/arch.h"
+#include "kernels/formula/formula.h"
 #include "daemon/job/job.h"
 #include "kernels/base/buf.h"
 
@@ -37,12 +38,63 @@ static const struct {
 } variants[] = {{JOB_ACTIVATION_SIMA, "poly", .l1_tokens = true},
                 {JOB_ACTIVATION_SIGMOID_BIAS, "sigmoid", .biased = true}};
 
+/* A formula, or the built-in that it is: then the name of that, else NULL. */
+static enum pd_err take_formula(const struct job_config *c, struct model_attention *a, const char **ret_builtin,
+                                struct pd_why *why)
+{
+    const struct job_attention *from = &c->attention;
+    struct pk_formula *f = NULL;
+    struct pk_formula_fault fault;
+    double constant, alpha;
+    int degree;
+    enum pd_err err;
+
+    *ret_builtin = NULL;
+    if (!from->formula)
+        return pd_fail(why, PD_ERR_INVALID, "#/attention/formula: is needed with activation formula");
+    err = pk_formula_parse(from->formula, strlen(from->formula), PK_FORMULA_ACTIVATION, false, NULL, 0, &f, &fault);
+    /* With learned scalars no built-in is recognised, and the text may need what they can be. */
+    if (from->recognise && err == PD_OK) {
+        *ret_builtin = pk_formula_builtin(f, &degree, &constant, &alpha);
+        if (*ret_builtin) {
+            a->degree = degree ? degree : 1;
+            a->scale = MODEL_SCALE_K;
+            a->scale_value = constant * pow(a->n_for_scale, -alpha);
+        }
+    }
+    pk_formula_free(f);
+    if (*ret_builtin)
+        return PD_OK;
+    snprintf(a->formula.text, sizeof a->formula.text, "%s", from->formula);
+    a->formula.scalars = (int32_t)from->params.count;
+    for (size_t k = 0; k < from->params.count; k++) {
+        struct model_scalar *to = &a->formula.scalar[k];
+        const struct job_scalar *s = &from->params.items[k];
+
+        snprintf(to->name, sizeof to->name, "%s", s->name);
+        snprintf(to->init, sizeof to->init, "%s", s->init);
+        to->share = (enum model_share)s->per;
+        to->form = (enum model_scalar_form)s->form;
+    }
+    return PD_OK;
+}
+
 /* The activation and its factor, where N is known. */
 static enum pd_err take_activation(const struct job_config *c, struct model_attention *a, struct pd_why *why)
 {
     const char *row = job_activation_word(c->attention.activation);
     const bool counted = job_activation_counted(c->attention.activation);
 
+    if (c->attention.activation == JOB_ACTIVATION_FORMULA) {
+        enum pd_err err = take_formula(c, a, &row, why);
+
+        if (err != PD_OK)
+            return err;
+        a->phi = pk_phi_find(!row ? "sigmoid" : strcmp(row, "sigmoid_bias") ? row : "sigmoid"); /* a row without sums */
+        if (row && !strcmp(row, "sigmoid_bias"))
+            a->logit_bias = -log(a->n_for_scale);
+        return PD_OK;
+    }
     for (size_t i = 0; i < sizeof variants / sizeof variants[0]; i++)
         if (variants[i].word == (enum job_activation)c->attention.activation) {
             row = variants[i].row;
@@ -288,7 +340,7 @@ enum pd_err model_spec_check(const struct model_spec *s, struct pd_why *why)
 
 /* ---- metadata: one table, both ways ---- */
 
-enum kind { INT, BOOL, NUM, WORD, ARCH, STAGES };
+enum kind { INT, BOOL, NUM, WORD, ARCH, STAGES, TEXT, SCALARS };
 static const struct {
     const char *key;
     enum kind kind;
@@ -343,6 +395,8 @@ static const struct {
     NEW(INT, landmarks),                   NEW(INT, conv_kernel),        NEW(INT, pinv_iterations),
     NEW_WORD(pinv_start, "matrix_abs global_abs global_colsum"),         NEW_WORD(apply, "all f1f3 separate"),
     NEW(BOOL, zero_pads),                  NEW(BOOL, pairs),
+    {"polyd.model.formula", TEXT, true, offsetof(struct model_spec, attention.formula), NULL},
+    {"polyd.model.formula_scalars", SCALARS, true, offsetof(struct model_spec, attention.formula), NULL},
 #undef CLASS
 #undef ROW
 #undef OLD
@@ -406,13 +460,69 @@ static bool read_stages(char *p, const char *text)
     return !*text;
 }
 
-static void write_field(const struct model_spec *s, size_t i, bool numbers, char to[VALUE_SIZE])
+/* "a head log 1/sqrt(n)", a line each. */
+static const char scalar_shares[] = "layer head global", scalar_forms[] = "direct log softplus sigmoid";
+#define LONG_SIZE (PK_FORMULA_TEXT + 1 + PK_FORMULA_PARAMS * (MODEL_SCALAR_INIT + PK_FORMULA_NAME + 32))
+
+static void write_scalars(const struct model_formula *f, char *to)
+{
+    char share[VALUE_SIZE], form[VALUE_SIZE];
+    size_t used = 0;
+
+    *to = '\0';
+    for (int32_t k = 0; k < f->scalars; k++) {
+        word_at(scalar_shares, (int32_t)f->scalar[k].share, share);
+        word_at(scalar_forms, (int32_t)f->scalar[k].form, form);
+        used += (size_t)snprintf(to + used, LONG_SIZE - used, "%s%s %s %s %s", k ? "\n" : "", f->scalar[k].name, share,
+                                 form, f->scalar[k].init);
+    }
+}
+
+static bool read_scalars(struct model_formula *f, const char *text)
+{
+    for (f->scalars = 0; *text; text += *text == '\n') {
+        const size_t line = strcspn(text, "\n");
+        struct model_scalar *s = &f->scalar[f->scalars];
+        char share[VALUE_SIZE], form[VALUE_SIZE];
+        int at = 0, n_share, n_form;
+
+        if (f->scalars == PK_FORMULA_PARAMS ||
+            sscanf(text, "%31[a-zA-Z0-9_] %63[a-z] %63[a-z] %n", s->name, share, form, &at) != 3 || !at ||
+            (size_t)at > line || line - (size_t)at >= sizeof s->init)
+            return false;
+        n_share = word_find(scalar_shares, share);
+        n_form = word_find(scalar_forms, form);
+        if (n_share < 0 || n_form < 0)
+            return false;
+        s->share = (enum model_share)n_share;
+        s->form = (enum model_scalar_form)n_form;
+        snprintf(s->init, sizeof s->init, "%.*s", (int)(line - (size_t)at), text + at);
+        f->scalars++;
+        text += line;
+    }
+    return true;
+}
+
+/* Whether the field's value may be longer than VALUE_SIZE. */
+static bool is_long(size_t i)
+{
+    return fields[i].kind == TEXT || fields[i].kind == SCALARS;
+}
+
+/* to: VALUE_SIZE bytes, or LONG_SIZE */
+static void write_field(const struct model_spec *s, size_t i, bool numbers, char *to)
 {
     const char *p = (const char *)s + fields[i].at;
     int32_t n;
     double x;
 
     switch (fields[i].kind) {
+    case TEXT:
+        snprintf(to, LONG_SIZE, "%s", ((const struct model_formula *)p)->text);
+        break;
+    case SCALARS:
+        write_scalars((const struct model_formula *)p, to);
+        break;
     case INT:
     case WORD:
         memcpy(&n, p, sizeof n);
@@ -442,26 +552,27 @@ static void write_field(const struct model_spec *s, size_t i, bool numbers, char
 
 static bool is_zero(const struct model_spec *s, size_t i)
 {
-    char text[VALUE_SIZE];
+    char text[LONG_SIZE];
 
     write_field(s, i, true, text);
-    return !strcmp(text, "0");
+    return is_long(i) ? !text[0] : !strcmp(text, "0");
 }
 
 enum pd_err model_spec_to_meta(const struct model_spec *spec, bool numbers, struct data_st_meta_item *items,
                                size_t *ret_count, char **ret_text, struct pd_why *why)
 {
-    char *text = malloc(FIELDS * VALUE_SIZE);
+    char *text = malloc(FIELDS * VALUE_SIZE + 2 * LONG_SIZE), *at = text;
     size_t count = 0;
 
     if (!text)
         return pd_fail(why, PD_ERR_NOMEM, "no memory for metadata");
     for (size_t i = 0; i < FIELDS; i++) {
-        char *to = text + VALUE_SIZE * i;
+        char *to = at;
 
         if (fields[i].young && is_zero(spec, i))
             continue;
         write_field(spec, i, numbers, to);
+        at += is_long(i) ? LONG_SIZE : VALUE_SIZE;
         items[count++] = (struct data_st_meta_item){fields[i].key, to};
     }
     *ret_count = count;
@@ -479,6 +590,13 @@ static bool read_field(struct model_spec *s, size_t i, const char *text)
     int32_t n = whole ? (int32_t)x : -1;
 
     switch (fields[i].kind) {
+    case TEXT:
+        if (strlen(text) > PK_FORMULA_TEXT)
+            return false;
+        snprintf(((struct model_formula *)p)->text, PK_FORMULA_TEXT + 1, "%s", text);
+        return true;
+    case SCALARS:
+        return read_scalars((struct model_formula *)p, text);
     case ARCH:
         s->arch = whole ? model_arch_numbered(n) : model_arch_find(text);
         return s->arch;

@@ -24,6 +24,7 @@ struct probe {
     size_t heads;          /* of all attention modules, the most */
     size_t windows;        /* attention matrices of one sample and head, the most */
     struct key *keys;      /* per layer: STATS + 1 names, each for the mean and for every head */
+    struct key *formula;   /* per layer: names of a formula's scalars, for the mean and every head, and of `broken` */
     struct key *blocks;    /* names of the activations, per block */
     struct key *residuals; /* names of the residuals of pseudo-inverses, per layer */
     bool warned;           /* that one is large */
@@ -67,7 +68,8 @@ static enum pd_err make_keys(struct probe *p, struct pd_why *why)
         calloc((size_t)p->session->setup.probe_batch * p->windows * p->heads + p->heads, sizeof *p->numbers);
     p->blocks = calloc(model_block_count(p->session->setup.model) + 1, sizeof *p->blocks);
     p->residuals = calloc(modules + 1, sizeof *p->residuals);
-    if (!p->keys || !p->numbers || !p->blocks || !p->residuals)
+    p->formula = calloc(modules * (PK_FORMULA_PARAMS * (p->heads + 1) + 1) + 1, sizeof *p->formula);
+    if (!p->keys || !p->numbers || !p->blocks || !p->residuals || !p->formula)
         return pd_fail(why, PD_ERR_NOMEM, "no memory for the probe");
     for (size_t b = 0; b < model_block_count(p->session->setup.model); b++)
         snprintf(p->blocks[b].text, sizeof p->blocks[b].text, "act/rms/%zu", b + 1);
@@ -123,6 +125,7 @@ struct probe *probe_close(struct probe *p)
         return NULL;
     executable_done(&p->executable);
     free(p->keys);
+    free(p->formula);
     free(p->blocks);
     free(p->residuals);
     free(p->numbers);
@@ -130,21 +133,15 @@ struct probe *probe_close(struct probe *p)
     return NULL;
 }
 
-/* The scale(s) in force in attention module `layer`: count numbers into p->numbers. */
-static enum pd_err read_scale(struct probe *p, size_t layer, size_t *ret_count, struct pd_why *why)
+/* The numbers of parameter i, 1 or one of each head, into p->numbers. */
+static enum pd_err read_numbers(struct probe *p, size_t i, size_t *ret_count, struct pd_why *why)
 {
     const struct session *s = p->session;
     const struct model *model = s->setup.model;
     const bool wide = model_spec(model)->dtype == PK_F64;
-    int32_t heads;
-    size_t i, count;
-    const struct model_attention *a = model_attention_at(model, layer, &heads, &i);
+    size_t count;
     enum pd_err err;
 
-    *ret_count = 1;
-    p->numbers[0] = a->scale_value;
-    if (i == model_param_count(model))
-        return PD_OK;
     count = (size_t)pk_shape_count(&model_param(model, i)->shape); /* 1 or heads: p->numbers has room */
     err = s->api->download(s->backend, p->numbers, model_store_data(p->store, i),
                            count * (wide ? sizeof(double) : sizeof(float)), why);
@@ -154,7 +151,25 @@ static enum pd_err read_scale(struct probe *p, size_t layer, size_t *ret_count, 
         memcpy(&narrow, (const char *)p->numbers + k * sizeof narrow, sizeof narrow);
         p->numbers[k] = narrow;
     }
-    for (size_t k = 0; k < count; k++) {
+    *ret_count = count;
+    return err;
+}
+
+/* The scale(s) in force in attention module `layer`: count numbers into p->numbers. */
+static enum pd_err read_scale(struct probe *p, size_t layer, size_t *ret_count, struct pd_why *why)
+{
+    const struct model *model = p->session->setup.model;
+    int32_t heads;
+    size_t i, count;
+    const struct model_attention *a = model_attention_at(model, layer, &heads, &i);
+    enum pd_err err;
+
+    *ret_count = 1;
+    p->numbers[0] = a->scale_value;
+    if (i == model_param_count(model))
+        return PD_OK;
+    err = read_numbers(p, i, &count, why);
+    for (size_t k = 0; err == PD_OK && k < count; k++) {
         if (a->scale_param == MODEL_PARAM_LOG)
             p->numbers[k] = exp(p->numbers[k]);
         else if (a->scale_param == MODEL_PARAM_SOFTPLUS)
@@ -241,6 +256,52 @@ static enum pd_err push_residual(struct probe *p, size_t layer, struct pd_why *w
     return PD_OK;
 }
 
+/* Learned scalars of a formula, and how many entries of A are not finite. */
+static enum pd_err push_formula(struct probe *p, size_t layer, size_t heads, struct pd_why *why)
+{
+    const struct model *model = p->session->setup.model;
+    const size_t batch = (size_t)p->session->setup.probe_batch * (size_t)model_attention_windows(model, layer);
+    struct key *keys = p->formula + layer * (PK_FORMULA_PARAMS * (p->heads + 1) + 1); /* a reporter keeps the pointer */
+    enum model_scalar_form form;
+    const char *name;
+    char output[40];
+    size_t param, count;
+    double broken = 0;
+    enum pd_err err = PD_OK;
+
+    for (size_t k = 0; err == PD_OK && model_formula_scalar(model, layer, k, &name, &form, &param); k++) {
+        struct key *of = keys + 1 + k * (p->heads + 1);
+        double sum = 0;
+
+        err = read_numbers(p, param, &count, why);
+        for (size_t h = 0; err == PD_OK && h < count; h++) {
+            double *x = &p->numbers[h];
+
+            *x = form == MODEL_SCALAR_LOG        ? exp(*x)
+                 : form == MODEL_SCALAR_SOFTPLUS ? log1p(exp(*x))
+                 : form == MODEL_SCALAR_SIGMOID  ? 1 / (1 + exp(-*x))
+                                                 : *x;
+            sum += *x;
+            snprintf(of[h + 1].text, sizeof of->text, "formula/%s/%zu/%zu", name, layer + 1, h + 1);
+            if (count > 1)
+                reporter_push(p->session->reporter, of[h + 1].text, *x);
+        }
+        snprintf(of->text, sizeof of->text, "formula/%s/%zu", name, layer + 1);
+        if (err == PD_OK)
+            reporter_push(p->session->reporter, of->text, sum / (double)count);
+    }
+    if (err != PD_OK)
+        return err;
+    snprintf(output, sizeof output, "broken/%zu", layer + 1);
+    err = executable_read(&p->executable, output, p->numbers, batch * heads, why);
+    for (size_t k = 0; err == PD_OK && k < batch * heads; k++)
+        broken += p->numbers[k];
+    snprintf(keys->text, sizeof keys->text, "formula_broken/%zu", layer + 1);
+    if (err == PD_OK)
+        reporter_push(p->session->reporter, keys->text, broken);
+    return err;
+}
+
 static enum pd_err push_activations(struct probe *p, size_t block, struct pd_why *why)
 {
     char name[40];
@@ -267,7 +328,9 @@ enum pd_err probe_run(struct probe *p, struct pd_why *why)
         for (size_t k = 0; k < STATS && err == PD_OK; k++)
             if (k != STAT_JAC_Q || model_attention_has_jac_q(model, layer))
                 err = push_stat(p, layer, k, (size_t)heads, why);
-        if (err == PD_OK && !pk_phi_shifted(a->phi))
+        if (err == PD_OK && a->formula.text[0])
+            err = push_formula(p, layer, (size_t)heads, why);
+        else if (err == PD_OK && !pk_phi_shifted(a->phi))
             err = push_scale(p, layer, why);
         if (err == PD_OK && model_attention_has_inverse(model, layer))
             err = push_residual(p, layer, why);

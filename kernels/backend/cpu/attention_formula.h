@@ -15,7 +15,7 @@
 #include "kernels/backend/cpu/attention_tile.h"
 #include "kernels/formula/formula.h"
 
-#define ROWS 16 /* keys of a block: 1024 elements (tests/bench/RESULTS.md) */
+#define ROWS 16 /* keys of a block: 1024 elements, so that a few buffers fit the first cache level */
 #define BLOCK (ROWS * TILE)
 
 /* ---- vector functions that no other kernel has ---- */

@@ -1,6 +1,7 @@
 // Initial weights: names and shapes of every parameter (timm's for ViT, GPT-2's for GPT), and the documented draws.
 import { nystromShapes } from './nystrom.mjs';
 import { stream, words } from './philox.mjs';
+import { parameter } from './formulas.mjs';
 import { swinShapes } from './swin.mjs';
 import { xcitShapes } from './xcit.mjs';
 
@@ -61,6 +62,8 @@ export function shapes(s) {
     }
     if (learned && s.scaleShare === 'global')
         add('scale', scaleName, 1);
+    for (const scalar of s.scalars.filter(one => one.per === 'global'))
+        add('scale', `formula_${scalar.name}`, 1).values = parameter(s, scalar, 0, '').values;
     if (input)
         norm(vit ? 'norm_pre' : 'transformer.ln_in');
     for (let i = 0; i < s.depth; i++) {
@@ -73,6 +76,10 @@ export function shapes(s) {
                     ...s.qkGain === 'per_head' ? [s.heads, D / s.heads] : [D / s.heads]);
         if (learned && s.scaleShare !== 'global')
             add('scale', at(`attn.${scaleName}`, `attn.${scaleName}`), s.scaleShare === 'head' ? s.heads : 1);
+        for (const scalar of s.scalars.filter(one => one.per !== 'global')) {
+            const { name, count, values } = parameter(s, scalar, i, at('attn', 'attn'));
+            add('scale', name, count).values = values;
+        }
         linear('residual', at('attn.proj', 'attn.c_proj'), D, D);
         if (mid)
             norm(at('mid1', 'mid_1'));
@@ -174,7 +181,7 @@ function start(s, p, source, element) {
     case 'bias': return 0;
     case 'layerscale': return s.layerscale;
     case 'buffer': return p.value;
-    case 'scale': return s.scaleParam === 'log' ? Math.log(c0) : s.scaleParam === 'softplus' ? Math.log(Math.expm1(c0)) : c0;
+    case 'scale': return p.values ? p.values[element] : s.scaleParam === 'log' ? Math.log(c0) : s.scaleParam === 'softplus' ? Math.log(Math.expm1(c0)) : c0;
     case 'cls': return 1e-6 * source.normal();
     case 'token': return 0.02 * source.normal();
     case 'embedding': return source.bounded(0.02, cut);

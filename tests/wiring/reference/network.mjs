@@ -1,6 +1,7 @@
 // The networks, forward, one scalar at a time: written from the papers' formulas (kernels/ATTENTION.md 1-3 and 10,
 // Dosovitskiy et al. 2021, Radford et al. 2019) and the documents of the job's fields. Nothing here is shared with the
 // engine, and nothing is fast.
+import { jacobian as formulaJacobian, scalarOf, weights as formulaWeights } from './formulas.mjs';
 import { keeps } from './philox.mjs';
 import { erf } from './tape.mjs';
 
@@ -123,7 +124,7 @@ export class Network {
     }
 
     /** kernels/ATTENTION.md 1: a row of logits that query i sees becomes a row of A. */
-    weights(logits, scale, i, layer) {
+    weights(logits, scale, i, layer, head) {
         const t = this.t, s = this.s;
         const perRow = s.nRow ? (i + 1) ** -s.rowPower : 1;
         const shares = f => {
@@ -151,9 +152,18 @@ export class Network {
             return logits.map(a => t.scale(relu(t, a), this.n(layer) ** -s.alpha * perRow));
         case 'sima':
             return logits;
+        case 'formula':
+            return formulaWeights(t, s, logits, this.formulaAt(layer, head, i));
         default:
             throw new Error(`no formula for ${s.activation}`);
         }
+    }
+
+    /** What a formula reads beside its logits. */
+    formulaAt(layer, head, i) {
+        const s = this.s, path = this.name(layer, 'attn', 'attn');
+        return { n: this.n(layer), i, h: head, heads: this.heads(layer),
+            scalar: name => scalarOf(this.t, s, this.param, s.scalars.find(one => one.name === name), layer, head, path) };
     }
 
     /** Heads, N and the constant before phi of a layer: networks whose layers differ have others. */
@@ -223,7 +233,7 @@ export class Network {
                     const logit = t.shift(t.scale(t.dot(q[i], k[j]), tau), shift), more = bias(head);
                     return more === null ? logit : t.add(logit, more);
                 });
-                let a = this.weights(logits, scale, i, layer);
+                let a = this.weights(logits, scale, i, layer, head);
                 rows.push(a);
                 seen.push(logits);
                 keysOf.push(keys.map(({ j }) => k[j]));
@@ -402,7 +412,9 @@ export class Network {
             }
             fro += a.slice(skip).reduce((acc, y) => acc + y * y, 0);
             // J[j][m] = dA_ij / ds_im
-            const jacobian = a.map((y, j) => a.map((_, m) => normalised
+            const at = s.activation === 'formula' ? this.formulaAt(layer, head, i) : null;
+            const jacobian = at ? formulaJacobian(s, l, at, Object.fromEntries(s.scalars.map(({ name }) => [name, t.at(at.scalar(name))])))
+                : a.map((y, j) => a.map((_, m) => normalised
                 ? (j === m ? logSlope(s.activation, l[j]) * y : 0) - y * a[m] * logSlope(s.activation, l[m])
                 : j === m ? this.slope(l[j], scale, i, layer) : 0));
             for (const line of jacobian.slice(skip)) {

@@ -1,4 +1,5 @@
 // What a job document means, as numbers: the defaults are written here once more, from the documented table (README,
+import { scalars } from './formulas.mjs';
 // GET /api/v1/fields) and not read from the daemon, so that a default or a rule that goes astray there is noticed.
 
 /** Shapes by name: width, depth, heads and what else a preset says (job document, presets). */
@@ -92,6 +93,7 @@ export function settings(job, data) {
         pos: model.pos ?? (xcit ? 'fourier' : 'learned'),
         layerscale: model.layerscale ?? preset.layerscale ?? null, classSoftmax: attention.class_attention === 'softmax', decayTemperature: optimizer.decay_temperature ?? false, posAfter: model.pos_after ?? false,
         channels: data.channels, height: data.height, imageWidth: data.width, classes: data.classes, vocab: data.vocab, patches,
+        formula: attention.formula, scalars: activation === 'formula' ? scalars(attention) : [],
         degree: activation === 'poly' ? attention.degree ?? 3 : 1,
         scale, c: { none: 1, fixed: 1 / Math.sqrt(n), k: 1 / attention.k, learned: 1 / Math.sqrt(n) }[scale],
         alpha, nRow: nWord === 'row', rowPower: activation !== 'poly' ? alpha : scale === 'fixed' || scale === 'learned' ? 0.5 : 0,

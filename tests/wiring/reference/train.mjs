@@ -129,7 +129,14 @@ export function probe(s, params, samples) {
             heads.forEach((list, h) => out.set(`${key}/${l + 1}/${h + 1}`, fold(list)));
             out.set(`${key}/${l + 1}`, fold(heads.flat()));
         }
-        if (net.activation(l) !== 'softmax')
+        if (net.activation(l) === 'formula') {
+            for (const scalar of s.scalars) {
+                const all = Array.from({ length: scalar.per === 'head' ? net.heads(l) : 1 }, (_, h) => net.t.at(net.formulaAt(l, h, 0).scalar(scalar.name)));
+                all.forEach((x, h) => all.length > 1 && out.set(`formula/${scalar.name}/${l + 1}/${h + 1}`, x));
+                out.set(`formula/${scalar.name}/${l + 1}`, all.reduce((a, b) => a + b) / all.length);
+            }
+            out.set(`formula_broken/${l + 1}`, 0);
+        } else if (net.activation(l) !== 'softmax')
             scales(s, net, l).forEach((c, h, all) => {
                 if (all.length > 1)
                     out.set(`scale/c/${l + 1}/${h + 1}`, c);

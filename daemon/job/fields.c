@@ -272,7 +272,8 @@ const struct job_field job_fields[] = {
           "exp(s)/(1+rowsum(exp(s))); other names are learned scalars (POST /api/v1/formulas/check tells what is "
           "wrong with one)",
           "")},
-    {ROW("/attention/params", JOB_T_SCALARS, config.attention.params), DEF("{}"), WITH(job_use_formula),
+    {ROW("/attention/params", JOB_T_SCALARS, config.attention.params), DEF("{}"), FLAGS(FIXED),
+     WITH(job_use_formula),
      SAYS("learned scalars of the formula by name, each an object: init (a number or a formula of n, h, H, l, L, d; "
           "1), per (layer, head or global; layer), form (what is trained: direct, log, softplus or sigmoid; direct)",
           "")},

@@ -43,7 +43,7 @@ enum job_gelu { JOB_GELU_EXACT, JOB_GELU_TANH };
 enum job_pool { JOB_POOL_CLS, JOB_POOL_MEAN };
 enum job_pos { JOB_POS_LEARNED, JOB_POS_NONE, JOB_POS_FOURIER };
 /* Of /attention/activation: constant, word, whether A is divided by N^alpha. A word is the row of its name in
- * kernels/graph/phi.h, but for those that are a row with an option (daemon/worker/model/spec.c). */
+ * kernels/graph/phi.h, but for those that are a row with an option (daemon/worker/model/spec.c), and for formula. */
 /* clang-format off */
 #define JOB_ACTIVATIONS(WORD)               \
     WORD(SOFTMAX,      softmax,      false) \
@@ -51,10 +51,10 @@ enum job_pos { JOB_POS_LEARNED, JOB_POS_NONE, JOB_POS_FOURIER };
     WORD(SIGMOID,      sigmoid,      true)  \
     WORD(SIGMOID_BIAS, sigmoid_bias, true)  \
     WORD(RELU,         relu,         true)  \
+    WORD(FORMULA,      formula,      false) \
     WORD(TAYLOR,       taylor,       false) \
     WORD(SIMA,         sima,         false) \
     WORD(PERIODIC,     periodic,     false) \
-    WORD(FORMULA,      formula,      false) \
     /* add a word here */
 /* clang-format on */
 #define JOB_ACTIVATION_CONSTANT(constant, word, counted) JOB_ACTIVATION_##constant,

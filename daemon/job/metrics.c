@@ -619,7 +619,6 @@ const struct job_metric job_metrics[] = {
      .heads = always},
     {.key = "formula_broken/<layer>",
      .title = "Entries of A that are not finite",
-     .unit = "entries",
      .better = JOB_METRIC_LESS,
      .group = JOB_METRIC_LAYERS,
      .text = "Visible entries of the attention matrix of the probe batch where the formula or its slope is infinite or "

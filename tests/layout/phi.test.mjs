@@ -41,7 +41,7 @@ test('test_phi_rows_and_words_of_the_job_table_go_together', () => {
     const words = all(/#define JOB_ACTIVATIONS\(WORD\)([^]*?)\/\* clang-format on \*\//.exec(read('daemon/job/job.h'))[1], /WORD\(\w+, *(\w+),/g);
     const besides = all(read('daemon/worker/model/spec.c'), /\{JOB_ACTIVATION_(\w+), "\w+"/g).map(word => word.toLowerCase());
     assert.ok(names.length >= 6 && besides.length >= 2);
-    assert.deepEqual(words.filter(word => !besides.includes(word)).sort(), [...names].sort());
+    assert.deepEqual(words.filter(word => !besides.includes(word) && word !== 'formula').sort(), [...names].sort());
 });
 
 test('test_phi_a_new_activation_touches_one_row_and_one_word', () => {

@@ -70,7 +70,7 @@ struct model_scalar {
 /* An activation that is a formula (kernels/formula/formula.h); text "": phi says it. */
 struct model_formula {
     char text[PK_FORMULA_TEXT + 1]; /* as typed */
-    int32_t scalars;                /* those that the document describes; the others have the defaults of JOB.md */
+    int32_t scalars;                /* those that the document describes; the others have the defaults of daemon/job/JOB.md */
     struct model_scalar scalar[PK_FORMULA_PARAMS];
 };
 

@@ -92,7 +92,7 @@ static enum pd_err take_activation(const struct job_config *c, struct model_atte
             return err;
         a->phi = pk_phi_find(!row ? "sigmoid" : strcmp(row, "sigmoid_bias") ? row : "sigmoid"); /* a row without sums */
         if (row && !strcmp(row, "sigmoid_bias"))
-            a->logit_bias = -log(a->n_for_scale);
+            a->logit_bias = log(1 / a->n_for_scale);
         return PD_OK;
     }
     for (size_t i = 0; i < sizeof variants / sizeof variants[0]; i++)

@@ -17,7 +17,8 @@ void pk_formula_attr_set(struct pk_attr *a, const struct pk_formula_use *use)
     a->formula.layer = use->layer;
     a->formula.layers = use->layers;
     /* A row of phi.h without sums, degree or linear order: of the kind ALONE. */
-    a->attention.phi = PK_PHI_SIGMOID;
+    while (pk_phi_kind_of(a->attention.phi) != PK_KIND_ALONE)
+        a->attention.phi = (enum pk_phi)(a->attention.phi + 1);
     a->attention.scale = 1;
     a->attention.form = PK_FORM_QUADRATIC;
 }

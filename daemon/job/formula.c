@@ -251,8 +251,8 @@ void job_formula_check(struct job_ctx *c)
         job_ctx_error(c, "/attention/formula", "is needed with activation formula");
         return;
     }
-    if (net->channel_attention || net->landmarks)
-        job_ctx_error(c, "/attention/activation", "a formula is for attention between all tokens, which a %s has not",
+    if (net->channel_attention || net->landmarks || net->equations)
+        job_ctx_error(c, "/attention/activation", "a formula is for attention between all tokens of images and texts, which a %s has not",
                       net->name);
     if (a->n_for_scale == JOB_N_ROW)
         job_ctx_error(c, "/attention/n_for_scale", "a formula names the keys of a row itself: ni; use a number here");

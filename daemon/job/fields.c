@@ -552,7 +552,9 @@ const struct job_field job_fields[] = {
      RULE(job_rule_precision, "cpu fp32, cuda bf16; pinnsformer: fp32"),
      SAYS("numbers of activations and products; parameters are f32, or f64 (cpu); tf32 rounds what f32 "
           "products "
-          "read (cuda); bf16 on a cpu is a reference, slower than fp32",
+          "read (cuda); bf16 on a cpu is faster than fp32 only where the worker measures that its products "
+          "are, which "
+          "dry_run says",
           "M56")},
     {ROW("/train/seed", JOB_T_INT, config.train.seed), RANGE(0, JOB_MAX_SEED), DEF("0"), FLAGS(NOPLAN),
      SAYS("of initial weights, order and augmentation", "M93")},

@@ -102,6 +102,104 @@ static void test_bf16_weights(void **state)
         }
 }
 
+static struct pk_view halves(struct pk_shape shape, bool transposed)
+{
+    struct pk_view v = rig_random(PK_BF16, shape, -1, 1);
+
+    return transposed ? rig_transposed(v) : v;
+}
+
+/* Both matrices bf16, as mixed precision has them: sums are f32 and are rounded once, so that of an output in
+ * bf16 half a unit in the last place is the tolerance. */
+static void test_products_of_bf16(void **state)
+{
+    static const int64_t sizes[][3] = {{3, 5, 7},      {17, 1, 1},      {64, 64, 64},
+                                       {65, 63, 127},  {197, 33, 1},    {130, 900, 70},
+                                       {33, 70, 5003}, {301, 270, 258}, {16, 1030, 96}};
+    char why[200];
+
+    (void)state;
+    print_message("products of bf16: %s (%s)\n", pk_cpu_bf16(why, sizeof why) ? "the library" : "reference",
+                  why);
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
+        for (int form = 0; form < 8; form++) {
+            const int64_t m = sizes[i][0], n = sizes[i][1], k = sizes[i][2];
+            struct rig_case c = {.op = PK_OP_MATMUL, .name = "bf16", .n_in = 2, .n_out = 1};
+            const bool half = form & 4;
+
+            c.in[0] = form & 1 ? halves(PK_SHAPE(k, m), true) : halves(PK_SHAPE(m, k), false);
+            c.in[1] = form & 2 ? halves(PK_SHAPE(n, k), true) : halves(PK_SHAPE(k, n), false);
+            if ((form + i) % 2) {
+                c.attr.matmul.has_bias = true;
+                c.in[c.n_in++] = rig_random((form + i) % 4 == 1 ? PK_BF16 : PK_F32, PK_SHAPE(n), -1, 1);
+            }
+            if ((form + i) % 3) {
+                c.attr.matmul.has_residual = true;
+                c.in[c.n_in++] = rig_random(half ? PK_BF16 : PK_F32, PK_SHAPE(m, n), -1, 1);
+                if ((form + i) % 3 == 2)
+                    c.share[0] = c.n_in;
+            }
+            c.attr.matmul.act = (enum pk_act)((form + i) % 4);
+            c.out[0] = PK_SHAPE(m, n);
+            c.out_dtype[0] = half ? PK_BF16 : PK_F32;
+            c.tolerance = half ? 0x1p-8 : 1e-5;
+            c.floor = 1;
+            rig_check(&c);
+            rig_reset(NULL);
+        }
+}
+
+/* The slope of an activation, sums beside the product, what an activation is applied to, and batches. */
+static void test_products_of_bf16_and_what_they_do_besides(void **state)
+{
+    (void)state;
+    for (int form = 0; form < 16; form++) {
+        const int64_t m = 40 + form, n = 300, k = 70;
+        struct rig_case c = {
+            .op = PK_OP_MATMUL, .name = "besides", .n_in = 2, .n_out = 1, .tolerance = 0x1p-8};
+
+        c.in[0] = form & 1 ? halves(PK_SHAPE(k, m), true) : halves(PK_SHAPE(m, k), false);
+        c.in[1] = form & 2 ? halves(PK_SHAPE(n, k), true) : halves(PK_SHAPE(k, n), false);
+        c.out[0] = PK_SHAPE(m, n);
+        c.out_dtype[0] = PK_BF16;
+        c.attr.matmul.act = PK_ACT_GELU;
+        if (form & 4) {
+            c.attr.matmul.slope = true;
+            c.in[c.n_in++] = rig_random(PK_BF16, PK_SHAPE(m, n), -2, 2);
+        } else {
+            c.attr.matmul.keeps = true;
+            c.out[c.n_out] = PK_SHAPE(m, n);
+            c.out_dtype[c.n_out++] = PK_BF16;
+        }
+        if (form & 8) {
+            c.attr.matmul.sums = form & 1 ? PK_SUMS_A : form & 2 ? PK_SUMS_B : PK_SUMS_OUT;
+            c.out[c.n_out] = form & 1 ? PK_SHAPE(m) : PK_SHAPE(n);
+            c.out_dtype[c.n_out++] = PK_F32;
+        }
+        rig_check(&c);
+        rig_reset(NULL);
+    }
+    for (int form = 0; form < 8; form++) { /* batches; form & 2: one matrix for all */
+        struct rig_case c = {
+            .op = PK_OP_MATMUL, .name = "batches", .n_in = 2, .n_out = 1, .tolerance = 0x1p-8};
+
+        c.in[0] = form & 1 ? halves(PK_SHAPE(3, 2, 9, 33), true) : halves(PK_SHAPE(3, 2, 33, 9), false);
+        c.in[1] = form & 2 ? halves(PK_SHAPE(9, 47), false) : halves(PK_SHAPE(3, 2, 9, 47), false);
+        if (form & 2) {
+            c.in[1].shape = PK_SHAPE(3, 2, 9, 47);
+            c.in[1].stride[0] = c.in[1].stride[1] = 0;
+            c.in[1].stride[2] = 47;
+            c.in[1].stride[3] = 1;
+        }
+        if (form & 4)
+            c.in[0] = rig_strided(&c.in[0]);
+        c.out[0] = PK_SHAPE(3, 2, 33, 47);
+        c.out_dtype[0] = PK_BF16;
+        rig_check(&c);
+        rig_reset(NULL);
+    }
+}
+
 static void test_matmul_batched(void **state)
 {
     (void)state;
@@ -286,9 +384,12 @@ static void test_matmul_slope_by_differences(void **state)
 
 int main(void)
 {
+    setenv("POLYD_CPU_BF16", "products", 0); /* also where they do not pay */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(test_matmul, rig_reset),
         cmocka_unit_test_teardown(test_bf16_weights, rig_reset),
+        cmocka_unit_test_teardown(test_products_of_bf16, rig_reset),
+        cmocka_unit_test_teardown(test_products_of_bf16_and_what_they_do_besides, rig_reset),
         cmocka_unit_test_teardown(test_matmul_batched, rig_reset),
         cmocka_unit_test_teardown(test_rows_alone, rig_reset),
         cmocka_unit_test_teardown(test_matmul_keeps_slopes_and_sums, rig_reset),

@@ -124,8 +124,11 @@ static enum pd_err put_accumulated(struct train_setup *s, const struct pk_backen
     return err;
 }
 
-static void put_bytes(const struct train_setup *s, const struct forecast *f, struct pd_buf *b)
+static void put_bytes(const struct train_setup *s, const struct job_config *config, const struct forecast *f,
+                      struct pd_buf *b)
 {
+    char note[320];
+
     pd_json_key(b, "bytes");
     pd_json_open(b, '{');
     for (int c = 0; c < PK_CAT_COUNT; c++)
@@ -144,14 +147,21 @@ static void put_bytes(const struct train_setup *s, const struct forecast *f, str
         snprintf(entry, sizeof entry, "#/data/eval/%zu", i);
         put_warnings(s->eval[i].set, entry, b);
     }
+    if (train_bf16_note(config, note, sizeof note)) {
+        pd_json_open(b, '{');
+        pd_json_kv_str(b, "pointer", "#/train/precision");
+        pd_json_kv_str(b, "detail", note);
+        pd_json_close(b, '}');
+    }
     pd_json_close(b, ']');
 }
 
-static void put_forecast(const struct train_setup *s, const struct forecast *f, struct pd_buf *b)
+static void put_forecast(const struct train_setup *s, const struct job_config *config,
+                         const struct forecast *f, struct pd_buf *b)
 {
     const struct model_spec *spec = model_spec(s->model);
 
-    put_bytes(s, f, b);
+    put_bytes(s, config, f, b);
     pd_json_kv_uint(b, "checkpoint_bytes", f->saved);
     pd_json_kv_int(b, "steps", s->steps);
     pd_json_kv_int(b, "steps_per_epoch", s->steps_per_epoch);
@@ -178,7 +188,7 @@ enum pd_err train_plan(struct job_config *config, const char *state_dir, const s
     if (err != PD_OK)
         goto out;
     pd_json_open(ret_json, '{');
-    put_forecast(&s, &f, ret_json);
+    put_forecast(&s, config, &f, ret_json);
     if (memory_bytes && (int64_t)f.total > memory_bytes)
         err = put_accumulated(&s, api, memory_bytes, ret_json, why);
     pd_json_close(ret_json, '}');
@@ -218,7 +228,7 @@ enum pd_err train_score_plan(struct job_config *config, const char *state_dir, c
         f.total =
             report.bytes[model_spec(s.model)->mixed ? PK_CAT_MASTER : PK_CAT_WEIGHTS] + f.inputs + f.arena;
         pd_json_open(ret_json, '{');
-        put_bytes(&s, &f, ret_json);
+        put_bytes(&s, config, &f, ret_json);
         pd_json_kv_int(ret_json, "scored_samples", s.info->count[DATA_VAL]);
         pd_json_close(ret_json, '}');
         err = pd_buf_err(ret_json);

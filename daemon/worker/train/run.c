@@ -193,6 +193,7 @@ static void announce(struct run *r)
 {
     const struct session *s = &r->session;
     const struct train_setup *setup = &s->setup;
+    char note[320];
     const double arena = (double)pk_arena_bytes(s->arena),
                  optimiser = (double)trainer_optimiser_bytes(r->trainer);
 
@@ -211,6 +212,8 @@ static void announce(struct run *r)
     reporter_push(s->reporter, "mem/optimizer", optimiser);
     reporter_push(s->reporter, "mem/optimizer_per_parameter",
                   optimiser / (double)model_param_elements(setup->model));
+    if (train_bf16_note(s->config, note, sizeof note))
+        reporter_log(s->reporter, "%s", note);
     if (s->peak.flops > 0) {
         reporter_log(s->reporter, "%s: %.4g TFLOP/s in products of %lld in bf16%s; a step has %.4g TFLOP",
                      s->device.name, s->peak.flops * 1e-12, (long long)s->peak.n,

@@ -30,6 +30,21 @@ enum pd_err train_backend(const struct job_config *c, bool plan, const struct pk
     return PD_OK;
 }
 
+bool train_bf16_note(const struct job_config *c, char *ret, size_t cap)
+{
+    char why[200];
+    bool products;
+
+    if (c->resources.device == JOB_DEVICE_CUDA || c->train.precision != JOB_PRECISION_BF16)
+        return false;
+    products = pk_cpu_bf16(why, sizeof why);
+    snprintf(ret, cap, "bf16 on this CPU uses %s: %s",
+             products ? "matrix products of bf16 with sums in f32"
+                      : "the reference implementation, which is slower than fp32",
+             why);
+    return true;
+}
+
 static enum pd_err check_supported(const struct job_config *c, struct pd_why *why)
 {
     enum data_dataset form;

@@ -119,7 +119,8 @@ static struct pk_backend *cpu_close(struct pk_backend *b)
 static enum pd_err cpu_open(const struct pk_host *host, int device, int threads, struct pk_backend **ret,
                             struct pd_why *why)
 {
-    const char *level = getenv("POLYD_CPU_LEVEL"), *gemm = getenv("POLYD_CPU_GEMM");
+    const char *level = getenv("POLYD_CPU_LEVEL"), *gemm = getenv("POLYD_CPU_GEMM"),
+               *half = getenv("POLYD_CPU_BF16");
     struct pk_backend *b;
     struct cpu_calm was;
     enum pd_err err;
@@ -153,6 +154,10 @@ static enum pd_err cpu_open(const struct pk_host *host, int device, int threads,
     if (!b->gemm) {
         err = pd_fail(why, PD_ERR_INVALID,
                       "POLYD_CPU_GEMM is '%s': use onednn, own, or openblas where it is installed", gemm);
+        goto out;
+    }
+    if (!cpu_half_known(half)) {
+        err = pd_fail(why, PD_ERR_INVALID, "POLYD_CPU_BF16 is '%s': use auto, products or reference", half);
         goto out;
     }
     err = cpu_pool_new(threads, &b->pool, why);
@@ -227,6 +232,8 @@ static size_t cpu_workspace_bytes(struct pk_backend *b, const struct pk_call *c)
 {
     cpu_workspace_fn *fn = (unsigned)c->op < PK_OP_COUNT ? ops_of(b, c)->workspace[c->op] : NULL;
 
+    if (cpu_half_takes(b, c))
+        return (ops_of(b, c)->half_workspace(b, c) + 255) & ~(size_t)255;
     if (cpu_widens(c))
         return cpu_widen_workspace(ops_of(b, c), b, c);
     return fn ? (fn(b, c) + 255) & ~(size_t)255 : 0;
@@ -281,6 +288,8 @@ static enum pd_err cpu_run(struct pk_backend *b, const struct pk_call *calls, si
         else if (c->workspace_bytes < cpu_workspace_bytes(b, c))
             err = pd_fail(why, PD_ERR_INTERNAL, "op %d was given %zu bytes of workspace and needs %zu",
                           (int)c->op, c->workspace_bytes, cpu_workspace_bytes(b, c));
+        else if (cpu_half_takes(b, c))
+            err = ops_of(b, c)->half_matmul(b, c, why);
         else if (cpu_widens(c))
             err = cpu_widen(fn, ops_of(b, c), b, c, why);
         else

@@ -41,6 +41,12 @@ struct cpu_ops {
     size_t (*own_gemm_scratch)(void);
     /* Multiply-adds per call of about `turns` x (independent chains); returns the number of flops done. */
     double (*fma_peak)(int64_t turns);
+    /* MATMUL of two matrices of bf16 that cpu_half_takes; NULL in the copies for f64. */
+    cpu_run_fn *half_matmul;
+    cpu_workspace_fn *half_workspace;
+    /* n numbers from bf16 and to it (to nearest, ties to even), dense. */
+    void (*from_half)(int64_t n, const uint16_t *x, float *y);
+    void (*to_half)(int64_t n, const float *x, uint16_t *y);
 };
 
 extern const struct cpu_ops cpu_ops_portable_f32, cpu_ops_portable_f64;
@@ -64,6 +70,20 @@ bool cpu_widen_supports(const struct pk_call *c);
 size_t cpu_widen_workspace(const struct cpu_ops *ops, const struct pk_backend *b, const struct pk_call *c);
 enum pd_err cpu_widen(cpu_run_fn *fn, const struct cpu_ops *ops, struct pk_backend *b,
                       const struct pk_call *c, struct pd_why *why);
+
+/* Products of bf16 (half.c). Mixed precision means the same in both: inputs of bf16, sums of f32. */
+struct cpu_half {
+    bool products;  /* by the library; else by widen.c */
+    double speedup; /* of a product of bf16 over one of f32 in one thread; 0: not measured */
+    char why[200];  /* a sentence */
+};
+/* Of this process: measured at the first call, which takes some 20 ms where the processor has instructions for
+ * bf16. Static. */
+const struct cpu_half *cpu_half(void);
+/* Whether POLYD_CPU_BF16 is a word that cpu_half knows. */
+bool cpu_half_known(const char *choice);
+/* Whether a call is a product that the library computes of bf16: decided by types, shape and layout. */
+bool cpu_half_takes(const struct pk_backend *b, const struct pk_call *c);
 
 /* Threads of the back end; without one, those of a default configuration here. */
 int cpu_threads_of(const struct pk_backend *b);
@@ -100,6 +120,13 @@ static inline int64_t cpu_div_up(int64_t a, int64_t b)
 static inline int64_t cpu_round_up(int64_t a, int64_t b)
 {
     return cpu_div_up(a, b) * b;
+}
+/* Whether a matrix is dense along its rows or its columns, as the libraries want it. */
+static inline bool cpu_strides_fit(int64_t rows, int64_t cols, int64_t rs, int64_t cs)
+{
+    if (cs == 1 || cols == 1)
+        return rs >= cpu_max(1, cols) || rows == 1;
+    return (rs == 1 || rows == 1) && cs >= cpu_max(1, rows);
 }
 /* Offset, in elements, of row-major position `index` among the first `rank` axes of a view. */
 static inline int64_t cpu_offset(const int64_t *dim, const int64_t *stride, int rank, int64_t index)

@@ -1,6 +1,6 @@
 /* kernels/backend/cpu/gemm.h: the matrix product of one block, in one thread, from a library.
  *
- * oneDNN first: it dispatches correctly by itself. OpenBLAS is opened at run time as the fallback and for
+ * oneDNN first (versions 2 and 3): it dispatches correctly by itself. OpenBLAS is opened at run time as the fallback and for
  * f64, with the core type named from cpuid before it loads, because the Debian 12 version runs its SSE3
  * kernels on processors that it does not know. Without either, our own kernels do the work. */
 #pragma once
@@ -20,6 +20,11 @@ struct cpu_gemm {
 /* The library to use. `choice`: "onednn", "openblas", "own" or NULL for the best here. Entries are NULL
  * where our own kernel is to be used. NULL: no such library. */
 const struct cpu_gemm *cpu_gemm_choose(const char *choice);
+
+/* The same of two matrices of bf16 with sums in f32, by oneDNN: C = op(A) op(B). False: the library has no such
+ * product here. Its kernels are made at the first call of a shape and belong to the calling thread. */
+bool cpu_gemm_half(bool ta, bool tb, int64_t m, int64_t n, int64_t k, const uint16_t *a, int64_t lda,
+                   const uint16_t *b, int64_t ldb, float *c, int64_t ldc);
 
 /* Keeps the libraries' own threading to one thread when called from this thread. */
 void cpu_gemm_one_thread(void);

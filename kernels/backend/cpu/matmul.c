@@ -16,14 +16,7 @@
             */
 #define SPLIT_MOST 8
 
-static bool strides_fit(int64_t rows, int64_t cols, int64_t rs, int64_t cs)
-{
-    if (cs == 1 || cols == 1)
-        return rs >= cpu_max(1, cols) || rows == 1;
-    return (rs == 1 || rows == 1) && cs >= cpu_max(1, rows);
-}
-
-static void plan_shape(struct cpu_matmul *p, struct pk_backend *b, const struct pk_call *c)
+void PK_FN(matmul_plan)(struct cpu_matmul *p, struct pk_backend *b, const struct pk_call *c)
 {
     const struct pk_view *x = &c->in[0], *y = &c->in[1], *o = &c->out[0];
     int r = o->shape.rank, next = 2;
@@ -40,8 +33,8 @@ static void plan_shape(struct cpu_matmul *p, struct pk_backend *b, const struct 
         p->batch *= o->shape.dim[i];
     p->x = (struct cpu_matrix){x->data, x->stride[r - 2], x->stride[r - 1], false};
     p->y = (struct cpu_matrix){y->data, y->stride[r - 2], y->stride[r - 1], false};
-    p->x.copied = !strides_fit(p->m, p->k, p->x.rs, p->x.cs);
-    p->y.copied = !strides_fit(p->k, p->n, p->y.rs, p->y.cs);
+    p->x.copied = !cpu_strides_fit(p->m, p->k, p->x.rs, p->x.cs);
+    p->y.copied = !cpu_strides_fit(p->k, p->n, p->y.rs, p->y.cs);
     p->ta = !(p->x.copied || p->x.cs == 1 || p->k == 1);
     p->tb = !(p->y.copied || p->y.cs == 1 || p->n == 1);
     p->half = y->dtype == PK_BF16;
@@ -108,14 +101,7 @@ static void plan_scratch(struct cpu_matmul *p, struct cpu_scratch *s, int thread
         p->temp = cpu_take(s, (size_t)(p->bm * p->bn * threads) * sizeof(real));
 }
 
-/* The sums of an epilogue as a call of SUM. */
-struct sums {
-    struct pk_attr attr;
-    struct pk_view in;
-    struct pk_call call;
-};
-
-static void sums_of(const struct pk_call *c, struct sums *s)
+void PK_FN(matmul_sums)(const struct pk_call *c, struct cpu_matmul_sums *s)
 {
     const enum pk_sums which = c->attr->matmul.sums;
 
@@ -133,12 +119,12 @@ size_t PK_FN(matmul_workspace)(const struct pk_backend *b, const struct pk_call 
     struct cpu_scratch s = {0};
     struct cpu_matmul p;
 
-    plan_shape(&p, (struct pk_backend *)b, c);
+    PK_FN(matmul_plan)(&p, (struct pk_backend *)b, c);
     plan_scratch(&p, &s, cpu_threads_of(b));
     if (c->attr->matmul.sums) { /* behind the product, in the same memory */
-        struct sums sums;
+        struct cpu_matmul_sums sums;
 
-        sums_of(c, &sums);
+        PK_FN(matmul_sums)(c, &sums);
         s.used = (size_t)cpu_max((int64_t)s.used, (int64_t)PK_FN(reduce_workspace)(b, &sums.call));
     }
     return s.used;
@@ -175,8 +161,6 @@ INLINE vec slope(const enum pk_act act, vec v)
     return vset(1);
 }
 
-/* o = act(t + bias) + residual for n values of a row; bias and residual are dense or NULL. What act is
- * applied to goes to `kept` as well, unless that is NULL. With `pre`: o = t slope(pre). */
 INLINE void finish_row(const enum pk_act act, int64_t n, const real *t, const real *bias,
                        const real *residual, const real *pre, real *kept, real *o)
 {
@@ -208,8 +192,8 @@ INLINE void finish_row(const enum pk_act act, int64_t n, const real *t, const re
     }
 }
 
-static void finish(enum pk_act act, int64_t n, const real *t, const real *bias, const real *residual,
-                   const real *pre, real *kept, real *o)
+void PK_FN(matmul_finish_row)(enum pk_act act, int64_t n, const real *t, const real *bias,
+                              const real *residual, const real *pre, real *kept, real *o)
 {
     switch (act) {
     case PK_ACT_NONE:
@@ -260,8 +244,9 @@ void PK_FN(matmul_finish)(const struct cpu_matmul *p, int64_t batch, int64_t i, 
             bias = bias ? bias_part : NULL;
             other = other ? beside_part : NULL;
         }
-        finish(p->act, len, t + j0, bias, p->pre ? NULL : other, p->pre ? other : NULL,
-               p->kept ? p->kept + place + j0 : NULL, p->out + place + j0);
+        PK_FN(matmul_finish_row)
+        (p->act, len, t + j0, bias, p->pre ? NULL : other, p->pre ? other : NULL,
+         p->kept ? p->kept + place + j0 : NULL, p->out + place + j0);
         j0 += len;
     }
 }
@@ -397,7 +382,7 @@ static enum pd_err product(struct pk_backend *b, const struct pk_call *c, struct
     struct cpu_scratch s = {c->workspace, 0};
     struct cpu_matmul p;
 
-    plan_shape(&p, b, c);
+    PK_FN(matmul_plan)(&p, b, c);
     plan_scratch(&p, &s, cpu_pool_threads(b->pool));
     if (p.m == 0 || p.n == 0 || p.batch == 0)
         return PD_OK;
@@ -438,11 +423,11 @@ static enum pd_err product(struct pk_backend *b, const struct pk_call *c, struct
 enum pd_err PK_FN(matmul)(struct pk_backend *b, const struct pk_call *c, struct pd_why *why)
 {
     enum pd_err err = product(b, c, why);
-    struct sums sums;
+    struct cpu_matmul_sums sums;
 
     if (err != PD_OK || !c->attr->matmul.sums)
         return err;
-    sums_of(c, &sums);
+    PK_FN(matmul_sums)(c, &sums);
     sums.call.workspace = c->workspace;
     sums.call.workspace_bytes = c->workspace_bytes;
     return PK_FN(reduce)(b, &sums.call, why);

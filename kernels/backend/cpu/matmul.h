@@ -1,4 +1,4 @@
-/* kernels/backend/cpu/matmul.h: private to matmul.c and gemv.c: one product, planned. */
+/* kernels/backend/cpu/matmul.h: private to matmul.c, matmul_half.c and gemv.c: one product, planned. */
 #pragma once
 
 #include <stdatomic.h>
@@ -40,6 +40,22 @@ struct cpu_matmul {
     real *copy_x, *copy_y;
     atomic_bool failed; /* the library refused a block */
 };
+
+/* The product of a call, cut into blocks. */
+void PK_FN(matmul_plan)(struct cpu_matmul *p, struct pk_backend *b, const struct pk_call *c);
+
+/* The sums of an epilogue as a call of SUM, without workspace. */
+struct cpu_matmul_sums {
+    struct pk_attr attr;
+    struct pk_view in;
+    struct pk_call call;
+};
+void PK_FN(matmul_sums)(const struct pk_call *c, struct cpu_matmul_sums *s);
+
+/* o = act(t + bias) + residual for n values of a row; bias and residual are dense or NULL. What act is applied to
+ * goes to `kept` as well, unless that is NULL. With `pre`: o = t slope(pre). */
+void PK_FN(matmul_finish_row)(enum pk_act act, int64_t n, const real *t, const real *bias,
+                              const real *residual, const real *pre, real *kept, real *o);
 
 /* Operand number `batch`; `size`: elements of one when the operand was copied. */
 const real *PK_FN(matmul_operand)(const struct cpu_matmul *p, const struct pk_view *v,

@@ -230,6 +230,7 @@ static void widen_line(uint32_t *to, const uint16_t *from, int64_t stride, int64
 struct cast {
     const struct pk_view *from, *to;
     int64_t count;
+    const struct cpu_ops *ops;
 };
 
 static void cast_task(void *arg, int64_t task, int thread)
@@ -244,7 +245,11 @@ static void cast_task(void *arg, int64_t task, int thread)
         int64_t n = cpu_min(run - i % run, cpu_min(c->count, (task + 1) * TASK) - i);
         int64_t off = cpu_offset(v->shape.dim, v->stride, last + 1, i);
 
-        if (v->dtype == PK_BF16 && c->to->dtype == PK_F32)
+        if (stride == 1 && v->dtype == PK_BF16 && c->to->dtype == PK_F32)
+            c->ops->from_half(n, (const uint16_t *)v->data + off, (float *)c->to->data + i);
+        else if (stride == 1 && v->dtype == PK_F32 && c->to->dtype == PK_BF16)
+            c->ops->to_half(n, (const float *)v->data + off, (uint16_t *)c->to->data + i);
+        else if (v->dtype == PK_BF16 && c->to->dtype == PK_F32)
             widen_line((uint32_t *)c->to->data + i, (const uint16_t *)v->data + off, stride, n);
         else
             for (int64_t k = 0; k < n; k++)
@@ -255,7 +260,7 @@ static void cast_task(void *arg, int64_t task, int thread)
 
 enum pd_err cpu_copy(struct pk_backend *b, const struct pk_call *c, struct pd_why *why)
 {
-    struct cast job = {&c->in[0], &c->out[0], count_of(&c->in[0].shape)};
+    struct cast job = {&c->in[0], &c->out[0], count_of(&c->in[0].shape), cpu_ops_of(b->level, false)};
 
     (void)why;
     if (c->in[0].dtype == c->out[0].dtype)

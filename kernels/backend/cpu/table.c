@@ -1,4 +1,5 @@
 /* The table of ops of one copy; an entry per op, in the order of op.h. */
+#include "kernels/backend/cpu/matmul_half.h"
 #include "kernels/backend/cpu/ops.h"
 #include "kernels/backend/cpu/own_gemm.h"
 
@@ -88,4 +89,10 @@ const struct cpu_ops
             .own_gemm = PK_FN(own_gemm),
             .own_gemm_scratch = PK_FN(own_gemm_scratch),
             .fma_peak = PK_FN(fma_peak),
+#if !CPU_F64
+            .half_matmul = PK_FN(matmul_half),
+            .half_workspace = PK_FN(matmul_half_workspace),
+            .from_half = PK_FN(from_half),
+            .to_half = PK_FN(to_half),
+#endif
 };

@@ -116,11 +116,8 @@ static void test_products_of_bf16(void **state)
     static const int64_t sizes[][3] = {{3, 5, 7},      {17, 1, 1},      {64, 64, 64},
                                        {65, 63, 127},  {197, 33, 1},    {130, 900, 70},
                                        {33, 70, 5003}, {301, 270, 258}, {16, 1030, 96}};
-    char why[200];
 
     (void)state;
-    print_message("products of bf16: %s (%s)\n", pk_cpu_bf16(why, sizeof why) ? "the library" : "reference",
-                  why);
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
         for (int form = 0; form < 8; form++) {
             const int64_t m = sizes[i][0], n = sizes[i][1], k = sizes[i][2];
@@ -384,7 +381,11 @@ static void test_matmul_slope_by_differences(void **state)
 
 int main(void)
 {
+    char why[200];
+
     setenv("POLYD_CPU_BF16", "products", 0); /* also where they do not pay */
+    print_message("products of bf16 by %s (%s)\n",
+                  pk_cpu_bf16(why, sizeof why) ? "the library" : "the reference", why);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(test_matmul, rig_reset),
         cmocka_unit_test_teardown(test_bf16_weights, rig_reset),

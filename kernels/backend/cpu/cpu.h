@@ -77,7 +77,7 @@ struct cpu_half {
     double speedup; /* of a product of bf16 over one of f32 in one thread; 0: not measured */
     char why[200];  /* a sentence */
 };
-/* Of this process: measured at the first call, which takes some 20 ms where the processor has instructions for
+/* Of this process: measured at the first call, which takes some 60 ms where the processor has instructions for
  * bf16. Static. */
 const struct cpu_half *cpu_half(void);
 /* Whether POLYD_CPU_BF16 is a word that cpu_half knows. */

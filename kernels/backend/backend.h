@@ -162,3 +162,9 @@ const struct pk_backend_api *pk_backend_cpu(void);
  * those of f32; false if by the reference implementation, which is slower. Writes a sentence that says why into
  * ret_why, of `cap` bytes. The first call of a process measures. */
 bool pk_cpu_bf16(char *ret_why, size_t cap);
+/* The same of an opened CPU back end, which may be held to one of the two (below). */
+bool pk_cpu_bf16_of(const struct pk_backend *b, char *ret_why, size_t cap);
+/* From here on an opened CPU back end computes products of bf16 as it is told and not as was measured: for a run
+ * that goes on from a checkpoint, whose numbers are to be those of a run that was never stopped. Plans of before
+ * are void. PD_ERR_UNSUPPORTED: the library has no products of bf16 for this processor; nothing has changed. */
+PD_NODISCARD enum pd_err pk_cpu_bf16_hold(struct pk_backend *b, bool products, struct pd_why *why);

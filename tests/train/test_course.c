@@ -169,6 +169,65 @@ static void test_bf16_goes_on_after_a_stop_and_ends_near_f32(void **state)
     assert_true(fabs(out[0].loss_val - out[1].loss_val) < 0.02 * out[0].loss_val);
 }
 
+/* ---- products of bf16 on the CPU: what was measured when a run began holds to its end ---- */
+
+static bool measured_products;
+
+static enum pd_err open_as_measured(const struct pk_host *host, int device, int threads,
+                                    struct pk_backend **ret, struct pd_why *why)
+{
+    enum pd_err err = pk_backend_cpu()->open(host, device, threads, ret, why);
+
+    return err == PD_OK ? pk_cpu_bf16_hold(*ret, measured_products, why) : err;
+}
+
+static void test_bf16_goes_on_as_it_began(void **state)
+{
+    static const char job[] =
+        JOB("", "\"activation\":\"poly\",\"scale\":\"learned\"", ",\"precision\":\"bf16\"");
+    struct pk_backend_api cpu = *pk_backend_cpu();
+    struct pk_backend *b = NULL;
+    struct train_outcome out;
+    struct pd_why why = {""};
+    bool both;
+
+    (void)state;
+    assert_int_equal(pk_backend_cpu()->open(NULL, 0, 1, &b, &why), PD_OK);
+    both = pk_cpu_bf16_hold(b, true, &why) == PD_OK; /* else there is the reference alone */
+    pk_backend_cpu()->close(b);
+    cpu.open = open_as_measured;
+    run_api = &cpu;
+    for (int began = 0; began < 1 + both; began++) {
+        struct book whole = {0}, first = {.stop_after_calls = 9, .how = TRAIN_STOP_CHECKPOINT}, second = {0};
+        size_t want_bytes, got_bytes;
+        uint8_t *want, *got;
+        char path[1024];
+
+        clear();
+        measured_products = began;
+        assert_int_equal(run(job, &whole, NULL, 2, &out, &why), PD_OK);
+        read_whole(whole.last_path, &want, &want_bytes);
+        clear();
+        assert_int_equal(run(job, &first, NULL, 2, &out, &why), PD_OK);
+        assert_int_not_equal(out.result, TRAIN_DONE);
+        snprintf(path, sizeof path, "%s", first.last_path);
+        measured_products = both && !began; /* a busier machine would say so now */
+        if (run(job, &second, path, 2, &out, &why) != PD_OK)
+            fail_msg("%s", why.text);
+        assert_int_equal(out.result, TRAIN_DONE);
+        /* Weights in f32 show what the loss of working copies in bf16 may hide. */
+        read_whole(second.last_path, &got, &got_bytes);
+        assert_int_equal(got_bytes, want_bytes);
+        assert_memory_equal(got, want, want_bytes);
+        free(want);
+        free(got);
+        close_book(&whole);
+        close_book(&first);
+        close_book(&second);
+    }
+    run_api = NULL;
+}
+
 /* A step in parts is that of the whole batch, but for the order of its sums; f64 shows nothing else. */
 static void test_parts_make_the_step_of_the_whole_batch(void **state)
 {
@@ -512,6 +571,7 @@ int main(void)
         T(test_averages_go_on_after_a_stop),
         T(test_an_early_end_is_the_same_after_a_stop),
         T(test_bf16_goes_on_after_a_stop_and_ends_near_f32),
+        T(test_bf16_goes_on_as_it_began),
         T(test_parts_make_the_step_of_the_whole_batch),
         T(test_averages_are_those_of_the_weights),
         T(test_averages_are_judged_and_served_where_asked_for),

@@ -183,6 +183,7 @@ static enum pd_err list_meta(struct contents *c, struct pd_why *why)
     const struct session *s = c->session;
     const struct train_setup *setup = &s->setup;
     const struct data_info *d = setup->info;
+    char note[200];
     enum pd_err err =
         model_spec_to_meta(model_spec(setup->model), false, c->meta, &c->meta_count, &c->spec_text, why);
 
@@ -194,6 +195,9 @@ static enum pd_err list_meta(struct contents *c, struct pd_why *why)
     add_meta(c, "polyd.best_metric", "%s", setup->best_metric);
     if (setup->judge_averages)
         add_meta(c, "polyd.serve", "ema");
+    if (session_cpu_bf16(s))
+        add_meta(c, SESSION_BF16, "%s",
+                 pk_cpu_bf16_of(s->backend, note, sizeof note) ? "products" : "reference");
     add_meta(c, "polyd.data.kind", "%s", setup->task->data_kind);
     add_meta(c, "polyd.data.mean", d->channels == 3 ? "%.9g,%.9g,%.9g" : "%.9g", (double)d->mean[0],
              (double)d->mean[1], (double)d->mean[2]);

@@ -147,7 +147,7 @@ static void put_bytes(const struct train_setup *s, const struct job_config *conf
         snprintf(entry, sizeof entry, "#/data/eval/%zu", i);
         put_warnings(s->eval[i].set, entry, b);
     }
-    if (train_bf16_note(config, note, sizeof note)) {
+    if (train_bf16_note(config, NULL, note, sizeof note)) {
         pd_json_open(b, '{');
         pd_json_kv_str(b, "pointer", "#/train/precision");
         pd_json_kv_str(b, "detail", note);

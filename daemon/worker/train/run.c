@@ -212,7 +212,7 @@ static void announce(struct run *r)
     reporter_push(s->reporter, "mem/optimizer", optimiser);
     reporter_push(s->reporter, "mem/optimizer_per_parameter",
                   optimiser / (double)model_param_elements(setup->model));
-    if (train_bf16_note(s->config, note, sizeof note))
+    if (session_cpu_bf16(s) && train_bf16_note(s->config, s->backend, note, sizeof note))
         reporter_log(s->reporter, "%s", note);
     if (s->peak.flops > 0) {
         reporter_log(s->reporter, "%s: %.4g TFLOP/s in products of %lld in bf16%s; a step has %.4g TFLOP",

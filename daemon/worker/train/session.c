@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "daemon/worker/data/safetensors.h"
+
 static void log_line(void *user, int level, const char *line)
 {
     (void)level;
@@ -16,6 +18,41 @@ int session_threads(const struct session *s)
     return threads > 0 ? threads : 1;
 }
 
+bool session_cpu_bf16(const struct session *s)
+{
+    return s->config->train.precision == JOB_PRECISION_BF16 && !strcmp(s->api->name, "cpu");
+}
+
+/* bf16 on the CPU: how was measured when the run began, and holds for a run that goes on. */
+static enum pd_err hold_bf16(struct session *s, struct pd_why *why)
+{
+    enum pd_err err = PD_OK;
+
+    if (!session_cpu_bf16(s))
+        return PD_OK;
+    for (size_t n = 0; n < s->dirs->start_count; n++) {
+        struct data_st *st = NULL;
+        const char *how = NULL;
+
+        if (data_st_open(s->dirs->starts[n], &st, NULL) ==
+            PD_OK) /* what is wrong with it is said when it is loaded */
+            how = data_st_meta(st, SESSION_BF16);
+        if (how)
+            err = pk_cpu_bf16_hold(s->backend, strcmp(how, "products") == 0, why);
+        data_st_free(st);
+        if (!how)
+            continue;
+        if (err == PD_ERR_UNSUPPORTED) { /* another machine */
+            reporter_event(s->reporter, "bf16", "",
+                           "the run began with products of bf16, which this machine does not "
+                           "have: it goes on with the reference implementation");
+            err = pk_cpu_bf16_hold(s->backend, false, why);
+        }
+        return err;
+    }
+    return PD_OK;
+}
+
 static enum pd_err open_backend(struct session *s, struct pd_why *why)
 {
     enum pd_err err = model_tuned_new(s->dirs->cache, s->host->tuned, log_line, s->reporter, &s->tuned, why);
@@ -27,6 +64,8 @@ static enum pd_err open_backend(struct session *s, struct pd_why *why)
         return pd_fail(why, PD_ERR_NOMEM, "no memory for a run");
     model_tuned_lend(s->tuned, &s->lent);
     err = s->api->open(&s->lent, 0, session_threads(s), &s->backend, why);
+    if (err == PD_OK)
+        err = hold_bf16(s, why);
     if (err == PD_OK)
         err = s->api->info(s->backend, &s->device, why);
     if (err == PD_OK)

@@ -12,6 +12,9 @@
 #include "daemon/worker/train/ranks.h"
 #include "daemon/worker/train/reporter.h"
 
+/* Metadata of a checkpoint: "products" or "reference", how a CPU computed matrix products of bf16. */
+#define SESSION_BF16 "polyd.cpu_bf16"
+
 struct session {
     /* The caller's; they outlive the session. */
     struct job_config *config;
@@ -33,6 +36,8 @@ struct session {
     struct ranks *ranks;         /* NULL: one */
 };
 
+/* Whether the run computes in bf16 by the CPU back end. */
+bool session_cpu_bf16(const struct session *s);
 /* Both open the data, make the model, open the back end with its measured choices and set its mathematics;
  * the first also measures the device and waits for the other ranks. `st`: the checkpoint that is scored,
  * borrowed during the call. The caller fills in its members, zeroes the others, and calls session_close in

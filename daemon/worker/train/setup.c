@@ -30,14 +30,14 @@ enum pd_err train_backend(const struct job_config *c, bool plan, const struct pk
     return PD_OK;
 }
 
-bool train_bf16_note(const struct job_config *c, char *ret, size_t cap)
+bool train_bf16_note(const struct job_config *c, const struct pk_backend *b, char *ret, size_t cap)
 {
     char why[200];
     bool products;
 
     if (c->resources.device == JOB_DEVICE_CUDA || c->train.precision != JOB_PRECISION_BF16)
         return false;
-    products = pk_cpu_bf16(why, sizeof why);
+    products = b ? pk_cpu_bf16_of(b, why, sizeof why) : pk_cpu_bf16(why, sizeof why);
     snprintf(ret, cap, "bf16 on this CPU uses %s: %s",
              products ? "matrix products of bf16 with sums in f32"
                       : "the reference implementation, which is slower than fp32",

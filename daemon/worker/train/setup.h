@@ -97,8 +97,9 @@ void train_outcome_init(struct train_outcome *ret);
  * had on this machine. `plan`: for a forecast, which needs no driver. */
 PD_NODISCARD enum pd_err train_backend(const struct job_config *config, bool plan,
                                        const struct pk_backend_api **ret, struct pd_why *why);
-/* Whether a job computes in bf16 on the CPU; then a sentence of at most `cap` bytes about how, and why so. */
-bool train_bf16_note(const struct job_config *config, char *ret, size_t cap);
+/* Whether a job computes in bf16 on the CPU; then a sentence of at most `cap` bytes about how, and why so. `b`: the
+ * opened back end, or NULL for a forecast. */
+bool train_bf16_note(const struct job_config *config, const struct pk_backend *b, char *ret, size_t cap);
 
 /* train_run with a given back end: what tests use. */
 PD_NODISCARD enum pd_err train_run_on(struct job_config *config, const struct train_dirs *dirs,

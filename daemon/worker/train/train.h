@@ -96,7 +96,7 @@ struct train_host {
     /* A batch of at most 1000 points, at least every half second while there are any. */
     void (*metrics)(void *user, const struct train_point *points, size_t count);
     /* kind: "inputs" (digests of the data and the program), "start", "started_from", "resume", "checkpoint_fallback",
-     * "checkpoint_removed", "checkpoint_failed", "nonfinite", "bad_picture", "early_stop", "tested", or a kind of data_warnings (data.h). fields: "key=value" pairs,
+     * "checkpoint_removed", "checkpoint_failed", "nonfinite", "bad_picture", "early_stop", "tested", "bf16", or a kind of data_warnings (data.h). fields: "key=value" pairs,
      * blank-separated. */
     void (*event)(void *user, const char *kind, const char *text, const char *fields);
     void (*progress)(void *user, int64_t step, int64_t total);

@@ -23,6 +23,7 @@ struct pk_backend {
     struct cpu_pool *pool;
     const struct cpu_gemm *gemm;
     enum cpu_level level;
+    bool half_held, half_products; /* pk_cpu_bf16_hold: as told, not as measured */
 };
 
 typedef enum pd_err cpu_run_fn(struct pk_backend *b, const struct pk_call *c, struct pd_why *why);
@@ -77,7 +78,7 @@ struct cpu_half {
     double speedup; /* of a product of bf16 over one of f32 in one thread; 0: not measured */
     char why[200];  /* a sentence */
 };
-/* Of this process: measured at the first call, which takes some 60 ms where the processor has instructions for
+/* Of this process: measured at the first call, which takes some tens of milliseconds where the processor has instructions for
  * bf16. Static. */
 const struct cpu_half *cpu_half(void);
 /* Whether POLYD_CPU_BF16 is a word that cpu_half knows. */

@@ -16,7 +16,7 @@
 #define WORTH 1.5
 #define SIDE 384 /* of the square matrices */
 #define TURNS 33 /* enough that a busy machine does not hide the difference */
-#define FEW 16 /* rows of a product that memory bounds, not arithmetic; CPU_FEW_ROWS of matmul.h */
+#define FEW 16   /* rows of a product that memory bounds, not arithmetic; CPU_FEW_ROWS of matmul.h */
 
 static struct cpu_half found;
 
@@ -131,6 +131,28 @@ static bool by_onednn(const struct pk_backend *b)
     return gemm == cpu_gemm_choose("onednn");
 }
 
+static bool products_of(const struct pk_backend *b)
+{
+    return b && b->half_held ? b->half_products : cpu_half()->products;
+}
+
+bool pk_cpu_bf16_of(const struct pk_backend *b, char *ret_why, size_t cap)
+{
+    if (!b->half_held)
+        return pk_cpu_bf16(ret_why, cap);
+    snprintf(ret_why, cap, "the run began so");
+    return b->half_products;
+}
+
+enum pd_err pk_cpu_bf16_hold(struct pk_backend *b, bool products, struct pd_why *why)
+{
+    if (products && (!has_instructions() || !by_onednn(b)))
+        return pd_fail(why, PD_ERR_UNSUPPORTED, "this processor or its library has no products of bf16");
+    b->half_held = true;
+    b->half_products = products;
+    return PD_OK;
+}
+
 bool pk_cpu_bf16(char *ret_why, size_t cap)
 {
     const struct cpu_half *h = cpu_half();
@@ -163,5 +185,5 @@ bool cpu_half_takes(const struct pk_backend *b, const struct pk_call *c)
         if (o->shape.dim[i] == 0)
             return false;
     return o->shape.dim[r - 2] > FEW && c->in[0].shape.dim[c->in[0].shape.rank - 1] > 0 &&
-           matrix_fits(&c->in[0]) && matrix_fits(&c->in[1]) && by_onednn(b) && cpu_half()->products;
+           matrix_fits(&c->in[0]) && matrix_fits(&c->in[1]) && by_onednn(b) && products_of(b);
 }

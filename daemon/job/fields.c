@@ -266,16 +266,19 @@ const struct job_field job_fields[] = {
     /* Attention */
     {ROW("/attention/activation", JOB_T_ENUM, config.attention.activation), .names = &activation,
      DEF("\"softmax\""), SAYS("what turns logits into weights", "M1, M2, M7, M19, M20")},
-    {ROW("/attention/formula", JOB_T_STRING, config.attention.formula), RANGE(1, 4096), DEF("null"), FLAGS(NULLABLE),
-     WITH(job_use_formula),
+    {ROW("/attention/formula", JOB_T_STRING, config.attention.formula), RANGE(1, 4096), DEF("null"),
+     FLAGS(NULLABLE), WITH(job_use_formula),
      SAYS("the activation as text: a function of the logit s and of rowsum and rowmax over its row, as "
-          "exp(s)/(1+rowsum(exp(s))); other names are learned scalars (POST /api/v1/formulas/check tells what is "
+          "exp(s)/(1+rowsum(exp(s))); other names are learned scalars (POST /api/v1/formulas/check tells "
+          "what is "
           "wrong with one)",
           "")},
     {ROW("/attention/params", JOB_T_SCALARS, config.attention.params), DEF("{}"), FLAGS(FIXED),
      WITH(job_use_formula),
-     SAYS("learned scalars of the formula by name, each an object: init (a number or a formula of n, h, H, l, L, d; "
-          "1), per (layer, head or global; layer), form (what is trained: direct, log, softplus or sigmoid; direct)",
+     SAYS("learned scalars of the formula by name, each an object: init (a number or a formula of n, h, H, "
+          "l, L, d; "
+          "1), per (layer, head or global; layer), form (what is trained: direct, log, softplus or sigmoid; "
+          "direct)",
           "")},
     {ROW("/attention/recognise", JOB_T_BOOL, config.attention.recognise), DEF("true"), WITH(job_use_formula),
      SAYS("run a formula that is a built-in activation (softmax, c s^p, sigmoid, relu, ...) as that", "")},
@@ -297,7 +300,8 @@ const struct job_field job_fields[] = {
     {ROW("/attention/scale_decay", JOB_T_BOOL, config.attention.scale_decay), DEF("false"),
      WITH(job_use_scale_decay), SAYS("weight decay on the learned scale, or on a formula's scalars", "M6")},
     {ROW("/attention/scale_lr_mult", JOB_T_NUMBER, config.attention.scale_lr_mult), FROM(0), DEF("1"),
-     FLAGS(NOPLAN), WITH(job_use_scale_lr), SAYS("learning rate of the scale, or of a formula's scalars, in rates", "M6")},
+     FLAGS(NOPLAN), WITH(job_use_scale_lr),
+     SAYS("learning rate of the scale, or of a formula's scalars, in rates", "M6")},
     {ROW("/attention/n_for_scale", JOB_T_ENUM_OR_NUM, config.attention.n_for_scale), .names = &n_for_scale,
      FROM(0),
      RULE(job_rule_n_for_scale, "vit, deit, xcit: patches; swin: window; gpt, nystrom, pinnsformer: context"),

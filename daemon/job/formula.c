@@ -13,7 +13,8 @@
 
 #define INIT_MAX_BYTES 255
 
-static const char *const shares[] = {"layer", "head", "global"}, *const forms[] = {"direct", "log", "softplus", "sigmoid"};
+static const char *const shares[] = {"layer", "head", "global"}, *const forms[] = {"direct", "log",
+                                                                                   "softplus", "sigmoid"};
 static const char *const members[] = {"init", "per", "form"};
 
 /* The scalar being read, and where errors of it point. */
@@ -37,8 +38,8 @@ static void fail(const struct entry *e, const char *member, const char *fmt, ...
     job_ctx_error(e->c, pointer, "%s", text);
 }
 
-static bool take_word(const struct entry *e, const char *member, const json_t *v, const char *const *names, size_t n,
-                      int *ret)
+static bool take_word(const struct entry *e, const char *member, const json_t *v, const char *const *names,
+                      size_t n, int *ret)
 {
     const char *text = json_string_value(v);
     char near[64], list[128] = "";
@@ -103,7 +104,8 @@ static json_t *take_scalar(const struct entry *e, const json_t *v, struct job_sc
     }
     if (!isalpha((unsigned char)e->name[0]) || strlen(e->name) >= PK_FORMULA_NAME ||
         e->name[strspn(e->name, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_")]) {
-        fail(e, "", "a scalar's name has 1 to %d letters, digits or \"_\" and begins with a letter", PK_FORMULA_NAME - 1);
+        fail(e, "", "a scalar's name has 1 to %d letters, digits or \"_\" and begins with a letter",
+             PK_FORMULA_NAME - 1);
         return NULL;
     }
     json_object_foreach((json_t *)v, key, ignored)
@@ -121,8 +123,9 @@ static json_t *take_scalar(const struct entry *e, const json_t *v, struct job_sc
     to->name = pd_arena_strdup(e->c->run->arena, e->name);
     to->init = pd_arena_strdup(e->c->run->arena, init);
     e->c->nomem = e->c->nomem || !to->name || !to->init;
-    return e->c->nomem ? NULL
-                       : json_pack("{s:s,s:s,s:s}", "init", init, "per", shares[to->per], "form", forms[to->form]);
+    return e->c->nomem
+               ? NULL
+               : json_pack("{s:s,s:s,s:s}", "init", init, "per", shares[to->per], "form", forms[to->form]);
 }
 
 json_t *job_take_scalars(struct job_ctx *c, const struct job_field *f, json_t *v)
@@ -169,15 +172,16 @@ json_t *job_take_scalars(struct job_ctx *c, const struct job_field *f, json_t *v
 static enum pd_err parse(const struct job_attention *a, bool causal, struct pk_formula **ret,
                          struct pk_formula_fault *fault)
 {
-    static const enum pk_formula_range ranges[] = {PK_RANGE_ANY, PK_RANGE_POSITIVE, PK_RANGE_POSITIVE, PK_RANGE_UNIT};
+    static const enum pk_formula_range ranges[] = {PK_RANGE_ANY, PK_RANGE_POSITIVE, PK_RANGE_POSITIVE,
+                                                   PK_RANGE_UNIT};
     struct pk_formula_param params[PK_FORMULA_PARAMS] = {{{0}, PK_RANGE_ANY, 0}};
 
     for (size_t k = 0; k < a->params.count; k++) {
         snprintf(params[k].name, sizeof params[k].name, "%s", a->params.items[k].name);
         params[k].range = ranges[a->params.items[k].form];
     }
-    return pk_formula_parse(a->formula, strlen(a->formula), PK_FORMULA_ACTIVATION, causal, params, (int)a->params.count,
-                            ret, fault);
+    return pk_formula_parse(a->formula, strlen(a->formula), PK_FORMULA_ACTIVATION, causal, params,
+                            (int)a->params.count, ret, fault);
 }
 
 bool job_formula_builtin(const struct job_config *g)
@@ -190,8 +194,8 @@ bool job_formula_builtin(const struct job_config *g)
 
     if (!g->attention.formula || !g->attention.recognise)
         return false;
-    if (pk_formula_parse(g->attention.formula, strlen(g->attention.formula), PK_FORMULA_ACTIVATION, false, NULL, 0, &f,
-                         &fault) == PD_OK)
+    if (pk_formula_parse(g->attention.formula, strlen(g->attention.formula), PK_FORMULA_ACTIVATION, false,
+                         NULL, 0, &f, &fault) == PD_OK)
         is = pk_formula_builtin(f, &degree, &constant, &alpha) != NULL;
     pk_formula_free(f);
     return is;
@@ -205,7 +209,8 @@ static void check_start(struct job_ctx *c, const struct job_scalar *s)
     struct pk_formula *f = NULL;
     struct pk_formula_fault fault;
     char pointer[96];
-    const int64_t heads = g->model.heads > 0 ? g->model.heads : 1, depth = g->model.depth > 0 ? g->model.depth : 1;
+    const int64_t heads = g->model.heads > 0 ? g->model.heads : 1,
+                  depth = g->model.depth > 0 ? g->model.depth : 1;
     bool good = true;
     double v = 0;
 
@@ -220,7 +225,8 @@ static void check_start(struct job_ctx *c, const struct job_scalar *s)
             leaf[PK_LEAF_HEAD] = (double)h;
             leaf[PK_LEAF_LAYER] = (double)l;
             v = pk_formula_value(f, leaf);
-            good = isfinite(v) && (s->form == JOB_SCALAR_DIRECT || v > 0) && (s->form != JOB_SCALAR_SIGMOID || v < 1);
+            good = isfinite(v) && (s->form == JOB_SCALAR_DIRECT || v > 0) &&
+                   (s->form != JOB_SCALAR_SIGMOID || v < 1);
         }
     pk_formula_free(f);
     if (good)
@@ -245,17 +251,20 @@ void job_formula_check(struct job_ctx *c)
     int n;
     enum pd_err err;
 
-    if (job_ctx_bad(c, "/attention/formula") || job_ctx_bad(c, "/attention/params") || job_ctx_bad(c, "/model/arch"))
+    if (job_ctx_bad(c, "/attention/formula") || job_ctx_bad(c, "/attention/params") ||
+        job_ctx_bad(c, "/model/arch"))
         return;
     if (!a->formula) {
         job_ctx_error(c, "/attention/formula", "is needed with activation formula");
         return;
     }
     if (net->channel_attention || net->landmarks || net->equations)
-        job_ctx_error(c, "/attention/activation", "a formula is for attention between all tokens of images and texts, which a %s has not",
+        job_ctx_error(c, "/attention/activation",
+                      "a formula is for attention between all tokens of images and texts, which a %s has not",
                       net->name);
     if (a->n_for_scale == JOB_N_ROW)
-        job_ctx_error(c, "/attention/n_for_scale", "a formula names the keys of a row itself: ni; use a number here");
+        job_ctx_error(c, "/attention/n_for_scale",
+                      "a formula names the keys of a row itself: ni; use a number here");
     err = parse(a, net->causal, &f, &fault);
     if (err == PD_ERR_NOMEM) {
         c->nomem = true;
@@ -290,11 +299,13 @@ void job_formula_check(struct job_ctx *c)
         double leaf[PK_LEAVES] = {0};
 
         if (c->g->resources.device == JOB_DEVICE_CUDA)
-            job_ctx_error(c, "/resources/device",
-                          "a formula that is none of the built-in activations runs on the CPU in this version; use "
-                          "device cpu");
+            job_ctx_error(
+                c, "/resources/device",
+                "a formula that is none of the built-in activations runs on the CPU in this version; use "
+                "device cpu");
         if (!c->g->diagnostics.probe_cls && c->g->diagnostics.every >= 1)
-            job_ctx_error(c, "/diagnostics/probe_cls", "statistics of a formula are those of all tokens: leave it true");
+            job_ctx_error(c, "/diagnostics/probe_cls",
+                          "statistics of a formula are those of all tokens: leave it true");
         leaf[PK_LEAF_N] = leaf[PK_LEAF_NI] = a->n;
         leaf[PK_LEAF_HEADS] = leaf[PK_LEAF_LAYERS] = 1;
         leaf[PK_LEAF_WIDTH] = (double)job_config_head_dim(c->g);

@@ -33,7 +33,7 @@ enum job_type {
     JOB_T_PARAMS, /* the template's own keys */
     JOB_T_DEPENDS,
     JOB_T_SCALARS, /* learned scalars by name, objects {init, per, form} */
-    JOB_T_SETS, /* names of data sets, or objects {dataset, path, name} */
+    JOB_T_SETS,    /* names of data sets, or objects {dataset, path, name} */
     JOB_T_OVERRIDES,
     JOB_T_AXES
 };

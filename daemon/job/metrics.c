@@ -621,7 +621,8 @@ const struct job_metric job_metrics[] = {
      .title = "Entries of A that are not finite",
      .better = JOB_METRIC_LESS,
      .group = JOB_METRIC_LAYERS,
-     .text = "Visible entries of the attention matrix of the probe batch where the formula or its slope is infinite or "
+     .text = "Visible entries of the attention matrix of the probe batch where the formula or its slope is "
+             "infinite or "
              "no number.",
      .source = "Counted over heads and samples, with the logits of the step.",
      .written = has_scalars},

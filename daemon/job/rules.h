@@ -52,11 +52,12 @@ JOB_RULES(JOB_RULE_DECLARE)
       learned(g) || formula(g))                                                                              \
     X(share, "unless attention.activation is poly with scale learned, in more than one layer or head",       \
       learned(g) && (g->model.depth > 1 || g->model.heads > 1))                                              \
-    X(scale_decay, "unless attention.activation is poly with scale learned, or a formula, and weights decay", \
-      (learned(g) || formula(g)) && g->train.optimizer.weight_decay > 0)                                                     \
+    X(scale_decay,                                                                                           \
+      "unless attention.activation is poly with scale learned, or a formula, and weights decay",             \
+      (learned(g) || formula(g)) && g->train.optimizer.weight_decay > 0)                                     \
     X(n,                                                                                                     \
       "unless attention.activation is poly with scale fixed or learned, sigmoid or relu with an alpha "      \
-      "above 0, sigmoid_bias, or a formula",                                                                         \
+      "above 0, sigmoid_bias, or a formula",                                                                 \
       uses_n(g))                                                                                             \
     X(qk_gain, "unless attention.qk_norm is on, with more than one head",                                    \
       g->attention.qk_norm && g->model.heads > 1)                                                            \

@@ -193,8 +193,9 @@ struct pk_formula_plan {
     struct pk_formula_program before;    /* one pass: DA F; two passes: DA dA/dR_k */
     struct pk_formula_program turn_back; /* dr_k, then the scalars' part; per row */
     struct pk_formula_program back;      /* F, dS, then the scalars' part */
-    struct pk_formula_program stats;     /* A, dA/ds with row functions held; of each row function dA/dR_k, dx_k/ds */
-    uint8_t turn_scalars, back_scalars;  /* bits: which scalars have a part */
+    struct pk_formula_program
+        stats; /* A, dA/ds with row functions held; of each row function dA/dR_k, dx_k/ds */
+    uint8_t turn_scalars, back_scalars; /* bits: which scalars have a part */
 };
 
 /* PD_ERR_LIMIT: a program has more than PK_FORMULA_CODE instructions, or there are too many row functions. */

@@ -95,10 +95,12 @@ static struct pk_val instruction(const struct scene *s, enum pk_formula_op op, i
     case PK_FO_POWER:
         base = pk_select(g, pk_gt(g, a, zero), a, number(s, 1));
         return pk_select(g, pk_gt(g, a, zero),
-                         pk_unary(g, PK_EX_EXP, pk_mul(g, b, pk_unary(g, PK_EX_LOG, base))), pk_eq(g, b, zero));
+                         pk_unary(g, PK_EX_EXP, pk_mul(g, b, pk_unary(g, PK_EX_LOG, base))),
+                         pk_eq(g, b, zero));
     default:
-        return pk_graph_fail(g, PD_ERR_UNSUPPORTED, "a formula with floor() has a kernel, but no definition by "
-                                                    "primitives: no second derivative");
+        return pk_graph_fail(g, PD_ERR_UNSUPPORTED,
+                             "a formula with floor() has a kernel, but no definition by "
+                             "primitives: no second derivative");
     }
 }
 
@@ -126,20 +128,22 @@ static struct pk_val shown(const struct scene *s, struct pk_val see, struct pk_v
 }
 
 /* Row functions of their arguments into the leaves. */
-static void gather(struct scene *s, const struct pk_formula_plan *p, struct pk_val see, const struct pk_val *x,
-                   struct pk_shape shape)
+static void gather(struct scene *s, const struct pk_formula_plan *p, struct pk_val see,
+                   const struct pk_val *x, struct pk_shape shape)
 {
     for (int k = 0; k < p->rows; k++) {
         struct pk_val full = pk_broadcast(s->g, x[k], shape);
 
-        s->leaf[PK_LEAF_ROW + k] = p->row[k] == PK_ROW_SUM
-                                       ? pk_sum(s->g, shown(s, see, full, number(s, 0)), 1u << 3, true)
-                                       : pk_maximum_flow(s->g, shown(s, see, full, number(s, LOW)), 1u << 3, true);
+        s->leaf[PK_LEAF_ROW + k] =
+            p->row[k] == PK_ROW_SUM
+                ? pk_sum(s->g, shown(s, see, full, number(s, 0)), 1u << 3, true)
+                : pk_maximum_flow(s->g, shown(s, see, full, number(s, LOW)), 1u << 3, true);
     }
 }
 
 /* Positions: i of a query, how many keys it sees. */
-static void positions(struct scene *s, const struct pk_attention_spec *spec, struct pk_val see, struct pk_shape shape)
+static void positions(struct scene *s, const struct pk_attention_spec *spec, struct pk_val see,
+                      struct pk_shape shape)
 {
     struct pk_graph *g = s->g;
     const int64_t b = shape.dim[0], nq = shape.dim[2], nk = shape.dim[3];
@@ -148,16 +152,18 @@ static void positions(struct scene *s, const struct pk_attention_spec *spec, str
     if (spec->causal && spec->length.id) {
         const int64_t n = pk_shape_of(g, spec->length).dim[0];
 
-        i = pk_add(g, i, pk_offset(g, pk_reshape(g, pk_cast(g, spec->length, s->dtype), PK_SHAPE(n, 1, 1, 1)),
-                                   -(double)nq));
+        i = pk_add(g, i,
+                   pk_offset(g, pk_reshape(g, pk_cast(g, spec->length, s->dtype), PK_SHAPE(n, 1, 1, 1)),
+                             -(double)nq));
     } else if (spec->causal) {
         i = pk_offset(g, i, (double)(nk - nq));
     }
     s->leaf[PK_LEAF_I] = i;
     s->leaf[PK_LEAF_J] = pk_reshape(g, pk_iota(g, s->dtype, nk), PK_SHAPE(1, 1, 1, nk));
     s->leaf[PK_LEAF_NI] =
-        see.id ? pk_max2(g, pk_sum(g, pk_broadcast(g, see, PK_SHAPE(b, 1, nq, nk)), 1u << 3, true), number(s, 1))
-               : number(s, (double)nk);
+        see.id
+            ? pk_max2(g, pk_sum(g, pk_broadcast(g, see, PK_SHAPE(b, 1, nq, nk)), 1u << 3, true), number(s, 1))
+            : number(s, (double)nk);
 }
 
 /* 1 where one of the row functions is 0 and x is not finite. */
@@ -171,8 +177,8 @@ static struct pk_val dead(const struct scene *s, const struct pk_formula_plan *p
     return pk_mul(g, any, pk_offset(g, pk_scale(g, pk_unary(g, PK_EX_FINITE, x), -1), 1));
 }
 
-struct pk_val pk_formula_weights(struct pk_graph *g, const struct pk_attention_spec *spec, struct pk_val logits,
-                                 struct pk_val see)
+struct pk_val pk_formula_weights(struct pk_graph *g, const struct pk_attention_spec *spec,
+                                 struct pk_val logits, struct pk_val see)
 {
     const struct pk_formula_plan *p = spec->formula.plan;
     const struct pk_shape shape = pk_shape_of(g, logits);
@@ -181,8 +187,10 @@ struct pk_val pk_formula_weights(struct pk_graph *g, const struct pk_attention_s
     const struct {
         enum pk_formula_leaf leaf;
         double value;
-    } uniform[] = {{PK_LEAF_N, spec->formula.n},         {PK_LEAF_HEADS, (double)shape.dim[1]},
-                   {PK_LEAF_LAYER, spec->formula.layer}, {PK_LEAF_LAYERS, spec->formula.layers},
+    } uniform[] = {{PK_LEAF_N, spec->formula.n},
+                   {PK_LEAF_HEADS, (double)shape.dim[1]},
+                   {PK_LEAF_LAYER, spec->formula.layer},
+                   {PK_LEAF_LAYERS, spec->formula.layers},
                    {PK_LEAF_PI, M_PI}};
 
     if (!g || g->err != PD_OK)
@@ -190,8 +198,9 @@ struct pk_val pk_formula_weights(struct pk_graph *g, const struct pk_attention_s
     for (size_t k = 0; k < sizeof uniform / sizeof *uniform; k++)
         s.leaf[uniform[k].leaf] = number(&s, uniform[k].value);
     s.leaf[PK_LEAF_WIDTH] = number(&s, spec->formula.width);
-    s.leaf[PK_LEAF_HEAD] = pk_offset(g, pk_reshape(g, pk_iota(g, s.dtype, shape.dim[1]), PK_SHAPE(1, shape.dim[1], 1, 1)),
-                                     spec->formula.first_head);
+    s.leaf[PK_LEAF_HEAD] =
+        pk_offset(g, pk_reshape(g, pk_iota(g, s.dtype, shape.dim[1]), PK_SHAPE(1, shape.dim[1], 1, 1)),
+                  spec->formula.first_head);
     if (spec->formula.heads > 0)
         s.leaf[PK_LEAF_HEADS] = number(&s, spec->formula.heads);
     positions(&s, spec, see, shape);

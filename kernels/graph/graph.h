@@ -171,8 +171,9 @@ struct pk_formula_use {
 };
 
 struct pk_attention_spec {
-    struct pk_formula_use formula; /* with a plan: phi, degree, scale, bias, row_power and form do not count */
-    struct pk_val scalars;         /* its learned scalars (P, H), in the order of their names' leaves, or PK_NONE */
+    struct pk_formula_use
+        formula;           /* with a plan: phi, degree, scale, bias, row_power and form do not count */
+    struct pk_val scalars; /* its learned scalars (P, H), in the order of their names' leaves, or PK_NONE */
     enum pk_phi phi;
     int32_t degree;
     double tau;   /* 0 = 1/sqrt(d) */

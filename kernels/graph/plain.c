@@ -206,9 +206,10 @@ static const char *misfit(struct pk_graph *g, struct pk_val q, struct pk_val k,
         return "attention needs q (B, H, Nq, d) and k, v (B, H, Nk, d)";
     if (!spec->formula.plan && pk_phi_power(spec->phi) && spec->degree < 1)
         return "attention of a degree below 1";
-    if (!spec->formula.plan && spec->scale_value.id && (pk_shape_of(g, spec->scale_value).rank != 1 ||
-                                 (pk_shape_of(g, spec->scale_value).dim[0] != 1 &&
-                                  pk_shape_of(g, spec->scale_value).dim[0] != sq.dim[1])))
+    if (!spec->formula.plan && spec->scale_value.id &&
+        (pk_shape_of(g, spec->scale_value).rank != 1 ||
+         (pk_shape_of(g, spec->scale_value).dim[0] != 1 &&
+          pk_shape_of(g, spec->scale_value).dim[0] != sq.dim[1])))
         return "attention: the scale must be (1) or (H)";
     if (spec->bias_value.id) {
         struct pk_shape have = pk_shape_of(g, spec->bias_value),

@@ -91,8 +91,8 @@ static double along(const struct scene *s, const struct row *r, const double *w,
 static void compare(const struct scene *s, const char *what, double got, double want, double size, double eps)
 {
     if (!(fabs(got - want) <= eps * (size + 1e-3)))
-        fail_msg("'%s', kind %d, %d x %d: %s is %.9g, should be %.9g (of size %g)", gallery[s->m].text, (int)s->kind,
-                 s->nq, s->nk, what, got, want, size);
+        fail_msg("'%s', kind %d, %d x %d: %s is %.9g, should be %.9g (of size %g)", gallery[s->m].text,
+                 (int)s->kind, s->nq, s->nk, what, got, want, size);
 }
 
 static void put_at(struct pk_view *v, const double *x)
@@ -101,8 +101,8 @@ static void put_at(struct pk_view *v, const double *x)
         rig_put(v, i, x[i]);
 }
 
-static void call(struct pk_backend *b, enum pk_op op, const struct pk_attr *attr, int n_in, struct pk_view *in,
-                 int n_out, struct pk_view *out)
+static void call(struct pk_backend *b, enum pk_op op, const struct pk_attr *attr, int n_in,
+                 struct pk_view *in, int n_out, struct pk_view *out)
 {
     const struct pk_backend_api *api = pk_backend_cpu();
     struct pk_call c = {.op = op, .attr = attr, .n_in = n_in, .n_out = n_out, .in = in, .out = out};
@@ -139,12 +139,14 @@ static void run_case(struct scene *s, struct pk_backend *b, enum pk_dtype dtype)
     const struct pk_shape rows = PK_SHAPE(BATCH, HEADS, s->nq, D), keys = PK_SHAPE(BATCH, HEADS, s->nk, D);
     struct pk_attr attr;
     struct pk_view in[12], out[6], fwd[2];
-    double scalars[PK_FORMULA_PARAMS * HEADS], eps = dtype == PK_F32 ? 4e-5 : 1e-11, want_s[PK_FORMULA_PARAMS] = {0},
+    double scalars[PK_FORMULA_PARAMS * HEADS], eps = dtype == PK_F32 ? 4e-5 : 1e-11,
+                                               want_s[PK_FORMULA_PARAMS] = {0},
                                                size_s[PK_FORMULA_PARAMS] = {0};
     const int sampled[] = {0, s->nk / 3, s->nk / 2, s->nk - 1};
     double want_k[4][D] = {{0}}, size_k[4] = {0}, *want_v = calloc((size_t)s->nk * D, sizeof(double)),
            *size_v = calloc((size_t)s->nk, sizeof(double));
-    const int64_t base_k = ((int64_t)HEADS + (int)head) * s->nk, base_q = ((int64_t)HEADS + (int)head) * s->nq;
+    const int64_t base_k = ((int64_t)HEADS + (int)head) * s->nk,
+                  base_q = ((int64_t)HEADS + (int)head) * s->nq;
     int32_t length = s->length;
     int n = 0, n_out = 0, kept = s->plan->rows + s->plan->shift;
 
@@ -213,7 +215,8 @@ static void run_case(struct scene *s, struct pk_backend *b, enum pk_dtype dtype)
                 y += a[j] * at(s->v, s->nk, j, c);
                 size += fabs(a[j] * at(s->v, s->nk, j, c));
             }
-            compare(s, "y", out_at(&fwd[0], (((int64_t)s->nq + i) * HEADS + (int)head) * D + c), y, size, eps);
+            compare(s, "y", out_at(&fwd[0], (((int64_t)s->nq + i) * HEADS + (int)head) * D + c), y, size,
+                    eps);
         }
         if (any == 0 || !r.seen_keys) {
             for (int c = 0; c < D; c++)
@@ -277,7 +280,8 @@ static double *noises(int64_t n, double spread)
     return x;
 }
 
-static void check_formula(int m, enum kind kind, int nq, int nk, const char *level, int threads, enum pk_dtype dtype)
+static void check_formula(int m, enum kind kind, int nq, int nk, const char *level, int threads,
+                          enum pk_dtype dtype)
 {
     static const struct pk_formula_param params[] = {
         {"g", PK_RANGE_UNIT, 0}, {"b", PK_RANGE_POSITIVE, 0}, {"t", PK_RANGE_POSITIVE, 0}};
@@ -293,8 +297,8 @@ static void check_formula(int m, enum kind kind, int nq, int nk, const char *lev
         free(plan);
         return;
     }
-    assert_int_equal(pk_formula_parse(gallery[m].text, strlen(gallery[m].text), PK_FORMULA_ACTIVATION, true, params, 3,
-                                      &f, &fault),
+    assert_int_equal(pk_formula_parse(gallery[m].text, strlen(gallery[m].text), PK_FORMULA_ACTIVATION, true,
+                                      params, 3, &f, &fault),
                      PD_OK);
     assert_int_equal(pk_formula_plan(f, plan, NULL), PD_OK);
     s.names = pk_formula_params(f, &s.name);
@@ -311,7 +315,8 @@ static void check_formula(int m, enum kind kind, int nq, int nk, const char *lev
         s.mask = rig_alloc((size_t)(nq + BATCH) * (size_t)nk);
         for (int i = 0; i < (kind == PADDED ? BATCH : nq); i++)
             for (int j = 0; j < nk; j++)
-                s.mask[i * nk + j] = kind == PADDED ? j % 3 != 2 : i - j < 5 && i - j > -5 && (i != 1 || nk == 1);
+                s.mask[i * nk + j] =
+                    kind == PADDED ? j % 3 != 2 : i - j < 5 && i - j > -5 && (i != 1 || nk == 1);
     }
     run_case(&s, b, dtype);
     pk_formula_free(f);

@@ -303,9 +303,9 @@ static void test_grad_exists_for_every_op(void **state)
     for (int op = 0; op < PK_OP_COUNT; op++) {
         const struct pk_rule *rule = pk_rule_of((enum pk_op)op);
         bool none = rule->leaf || op == PK_OP_ATTENTION_STATS || op == PK_OP_FORMULA_STATS ||
-                    op == PK_OP_ATTENTION_STATE ||
-                    op == PK_OP_CACHE_APPEND || op == PK_OP_ACCUMULATE || op == PK_OP_BLEND ||
-                    op == PK_OP_ADAMW || op == PK_OP_MSGDW || op == PK_OP_BROADCAST_RANKS;
+                    op == PK_OP_ATTENTION_STATE || op == PK_OP_CACHE_APPEND || op == PK_OP_ACCUMULATE ||
+                    op == PK_OP_BLEND || op == PK_OP_ADAMW || op == PK_OP_MSGDW ||
+                    op == PK_OP_BROADCAST_RANKS;
 
         assert_non_null(rule);
         if ((rule->vjp != NULL) == none)

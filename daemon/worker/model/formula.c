@@ -9,7 +9,8 @@
 #include "daemon/worker/model/arch/arch.h"
 #include "kernels/formula/formula.h"
 
-static const struct model_scalar *find(const struct model_formula *f, const char *name, struct model_scalar *other)
+static const struct model_scalar *find(const struct model_formula *f, const char *name,
+                                       struct model_scalar *other)
 {
     for (int32_t k = 0; k < f->scalars; k++)
         if (!strcmp(f->scalar[k].name, name))
@@ -22,7 +23,8 @@ static const struct model_scalar *find(const struct model_formula *f, const char
 enum pd_err model_formula_read(struct model *m, struct pd_why *why)
 {
     const struct model_formula *from = &m->spec.attention.formula;
-    static const enum pk_formula_range ranges[] = {PK_RANGE_ANY, PK_RANGE_POSITIVE, PK_RANGE_POSITIVE, PK_RANGE_UNIT};
+    static const enum pk_formula_range ranges[] = {PK_RANGE_ANY, PK_RANGE_POSITIVE, PK_RANGE_POSITIVE,
+                                                   PK_RANGE_UNIT};
     struct pk_formula_param params[PK_FORMULA_PARAMS] = {{{0}, PK_RANGE_ANY, 0}};
     const struct pk_formula_param *names;
     struct pk_formula_fault fault;
@@ -35,8 +37,8 @@ enum pd_err model_formula_read(struct model *m, struct pd_why *why)
         snprintf(params[k].name, sizeof params[k].name, "%s", from->scalar[k].name);
         params[k].range = ranges[from->scalar[k].form];
     }
-    err = pk_formula_parse(from->text, strlen(from->text), PK_FORMULA_ACTIVATION, m->spec.arch->causal, params,
-                           from->scalars, &f, &fault);
+    err = pk_formula_parse(from->text, strlen(from->text), PK_FORMULA_ACTIVATION, m->spec.arch->causal,
+                           params, from->scalars, &f, &fault);
     if (err != PD_OK)
         return pd_fail(why, err, "#/attention/formula: character %d: %s", fault.at + 1, fault.text);
     m->plan = malloc(sizeof *m->plan);
@@ -72,14 +74,15 @@ static double trained_of(enum model_scalar_form form, double v)
 }
 
 /* Initial values of `count` heads' numbers (of 1: those of head 0), the caller's; NULL after an error. */
-static double *starts(struct net *n, const struct model_attention *a, const struct model_scalar *s, int64_t count,
-                      int32_t heads, int layer, int64_t width)
+static double *starts(struct net *n, const struct model_attention *a, const struct model_scalar *s,
+                      int64_t count, int32_t heads, int layer, int64_t width)
 {
     double *list = malloc((size_t)count * sizeof *list), leaf[PK_LEAVES] = {0};
     struct pk_formula *f = NULL;
     struct pk_formula_fault fault;
 
-    if (!list || pk_formula_parse(s->init, strlen(s->init), PK_FORMULA_START, false, NULL, 0, &f, &fault) != PD_OK) {
+    if (!list ||
+        pk_formula_parse(s->init, strlen(s->init), PK_FORMULA_START, false, NULL, 0, &f, &fault) != PD_OK) {
         free(list);
         n->failed = true;
         return NULL;
@@ -146,8 +149,8 @@ void net_formula(struct net *n, const struct model_attention *a, int32_t heads, 
     for (size_t k = 0; k < n->m->scalars; k++) {
         const struct model_scalar *s = find(&a->formula, n->m->scalar[k], &other);
         const bool global = s->share == MODEL_SHARE_GLOBAL;
-        struct pk_val x = number_of(n, a, s, global ? "" : path, s->share == MODEL_SHARE_HEAD ? heads : 1, heads,
-                                    layer, width);
+        struct pk_val x = number_of(n, a, s, global ? "" : path, s->share == MODEL_SHARE_HEAD ? heads : 1,
+                                    heads, layer, width);
 
         if (s->form == MODEL_SCALAR_LOG)
             x = pk_unary(n->g, PK_EX_EXP, x);

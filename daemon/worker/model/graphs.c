@@ -721,7 +721,8 @@ bool model_has_state(const struct model_spec *s)
 {
     const struct model_attention *a = &s->attention;
 
-    return model_decodes(s) && !a->formula.text[0] && pk_phi_power(a->phi) && a->degree <= 2 && a->logit_bias == 0;
+    return model_decodes(s) && !a->formula.text[0] && pk_phi_power(a->phi) && a->degree <= 2 &&
+           a->logit_bias == 0;
 }
 
 enum pd_err model_graph_decode_state(const struct model *m, int32_t batch, int32_t count,

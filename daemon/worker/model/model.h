@@ -70,13 +70,15 @@ struct model_scalar {
 /* An activation that is a formula (kernels/formula/formula.h); text "": phi says it. */
 struct model_formula {
     char text[PK_FORMULA_TEXT + 1]; /* as typed */
-    int32_t scalars;                /* those that the document describes; the others have the defaults of daemon/job/JOB.md */
+    int32_t
+        scalars; /* those that the document describes; the others have the defaults of daemon/job/JOB.md */
     struct model_scalar scalar[PK_FORMULA_PARAMS];
 };
 
 /* One attention module: phi, the constant before it, what it does to queries and keys. */
 struct model_attention {
-    struct model_formula formula; /* with a text: of what follows n_for_scale, scale_lr_mult, scale_decay, dropout and
+    struct model_formula
+        formula; /* with a text: of what follows n_for_scale, scale_lr_mult, scale_decay, dropout and
                                      the norm of queries and keys count */
     enum pk_phi phi;
     int32_t degree;

@@ -22,7 +22,7 @@ struct model {
     size_t count, trained, size;
     struct model_module *module; /* in the order of the forward pass */
     size_t modules, module_size;
-    size_t blocks; /* written by net_block */
+    size_t blocks;                /* written by net_block */
     struct pk_formula_plan *plan; /* of the spec's formula; NULL: it has none */
     size_t scalars;               /* of the formula, and their names in the order of the plan */
     char scalar[PK_FORMULA_PARAMS][PK_FORMULA_NAME];

@@ -230,7 +230,8 @@ enum pd_err model_param_init(const struct model *m, size_t i, uint64_t seed, voi
     (void)why;
     for (int64_t k = 0; k < n; k++) {
         int64_t output = p->transposed ? k / (n / outputs) : k % outputs;
-        double x = p->start.list ? p->start.list[k] : draw(&src, output < p->start.outputs ? &p->start.first : &p->start.rest);
+        double x = p->start.list ? p->start.list[k]
+                                 : draw(&src, output < p->start.outputs ? &p->start.first : &p->start.rest);
 
         if (m->spec.dtype == PK_F64)
             ((double *)to)[k] = x;

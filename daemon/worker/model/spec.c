@@ -39,8 +39,8 @@ static const struct {
                 {JOB_ACTIVATION_SIGMOID_BIAS, "sigmoid", .biased = true}};
 
 /* A formula, or the built-in that it is: then the name of that, else NULL. */
-static enum pd_err take_formula(const struct job_config *c, struct model_attention *a, const char **ret_builtin,
-                                struct pd_why *why)
+static enum pd_err take_formula(const struct job_config *c, struct model_attention *a,
+                                const char **ret_builtin, struct pd_why *why)
 {
     const struct job_attention *from = &c->attention;
     struct pk_formula *f = NULL;
@@ -52,7 +52,8 @@ static enum pd_err take_formula(const struct job_config *c, struct model_attenti
     *ret_builtin = NULL;
     if (!from->formula)
         return pd_fail(why, PD_ERR_INVALID, "#/attention/formula: is needed with activation formula");
-    err = pk_formula_parse(from->formula, strlen(from->formula), PK_FORMULA_ACTIVATION, false, NULL, 0, &f, &fault);
+    err = pk_formula_parse(from->formula, strlen(from->formula), PK_FORMULA_ACTIVATION, false, NULL, 0, &f,
+                           &fault);
     /* With learned scalars no built-in is recognised, and the text may need what they can be. */
     if (from->recognise && err == PD_OK) {
         *ret_builtin = pk_formula_builtin(f, &degree, &constant, &alpha);
@@ -90,7 +91,9 @@ static enum pd_err take_activation(const struct job_config *c, struct model_atte
 
         if (err != PD_OK)
             return err;
-        a->phi = pk_phi_find(!row ? "sigmoid" : strcmp(row, "sigmoid_bias") ? row : "sigmoid"); /* a row without sums */
+        a->phi = pk_phi_find(!row                          ? "sigmoid"
+                             : strcmp(row, "sigmoid_bias") ? row
+                                                           : "sigmoid"); /* a row without sums */
         if (row && !strcmp(row, "sigmoid_bias"))
             a->logit_bias = log(1 / a->n_for_scale);
         return PD_OK;
@@ -473,8 +476,8 @@ static void write_scalars(const struct model_formula *f, char *to)
     for (int32_t k = 0; k < f->scalars; k++) {
         word_at(scalar_shares, (int32_t)f->scalar[k].share, share);
         word_at(scalar_forms, (int32_t)f->scalar[k].form, form);
-        used += (size_t)snprintf(to + used, LONG_SIZE - used, "%s%s %s %s %s", k ? "\n" : "", f->scalar[k].name, share,
-                                 form, f->scalar[k].init);
+        used += (size_t)snprintf(to + used, LONG_SIZE - used, "%s%s %s %s %s", k ? "\n" : "",
+                                 f->scalar[k].name, share, form, f->scalar[k].init);
     }
 }
 

@@ -6,8 +6,8 @@
 
 /* What a graph is for; a run has at most one for each. */
 enum train_graph_use {
-    TRAIN_GRAPH_PART,   /* adds up the gradient of a part of the batch, where a step has several */
-    TRAIN_GRAPH_UPDATE, /* ends a step: its states are the optimiser's */
+    TRAIN_GRAPH_PART,      /* adds up the gradient of a part of the batch, where a step has several */
+    TRAIN_GRAPH_UPDATE,    /* ends a step: its states are the optimiser's */
     TRAIN_GRAPH_LINE_PAIR, /* of an optimiser that searches along lines, whose UPDATE is a point of the line */
     TRAIN_GRAPH_LINE_DIRECT,
     TRAIN_GRAPH_LINE_MOVE,

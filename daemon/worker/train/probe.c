@@ -21,10 +21,11 @@ struct probe {
     const struct session *session;
     struct model_store *store;
     struct executable executable;
-    size_t heads;          /* of all attention modules, the most */
-    size_t windows;        /* attention matrices of one sample and head, the most */
-    struct key *keys;      /* per layer: STATS + 1 names, each for the mean and for every head */
-    struct key *formula;   /* per layer: names of a formula's scalars, for the mean and every head, and of `broken` */
+    size_t heads;     /* of all attention modules, the most */
+    size_t windows;   /* attention matrices of one sample and head, the most */
+    struct key *keys; /* per layer: STATS + 1 names, each for the mean and for every head */
+    struct key
+        *formula; /* per layer: names of a formula's scalars, for the mean and every head, and of `broken` */
     struct key *blocks;    /* names of the activations, per block */
     struct key *residuals; /* names of the residuals of pseudo-inverses, per layer */
     bool warned;           /* that one is large */
@@ -260,8 +261,10 @@ static enum pd_err push_residual(struct probe *p, size_t layer, struct pd_why *w
 static enum pd_err push_formula(struct probe *p, size_t layer, size_t heads, struct pd_why *why)
 {
     const struct model *model = p->session->setup.model;
-    const size_t batch = (size_t)p->session->setup.probe_batch * (size_t)model_attention_windows(model, layer);
-    struct key *keys = p->formula + layer * (PK_FORMULA_PARAMS * (p->heads + 1) + 1); /* a reporter keeps the pointer */
+    const size_t batch =
+        (size_t)p->session->setup.probe_batch * (size_t)model_attention_windows(model, layer);
+    struct key *keys =
+        p->formula + layer * (PK_FORMULA_PARAMS * (p->heads + 1) + 1); /* a reporter keeps the pointer */
     enum model_scalar_form form;
     const char *name;
     char output[40];

@@ -64,9 +64,8 @@ static void shift_tile(const struct formula *f, struct state *t, const struct vi
 
         vst(shrink + v * W, vsel(before == now, vset(1), vexp(before - now)));
         for (int k = 0; k < f->plan->rows; k++)
-            vst(t->row[k] + at + v * W,
-                vsel(before == -INFINITY, vld(t->row[k] + at + v * W),
-                     vld(t->row[k] + at + v * W) * vld(shrink + v * W)));
+            vst(t->row[k] + at + v * W, vsel(before == -INFINITY, vld(t->row[k] + at + v * W),
+                                             vld(t->row[k] + at + v * W) * vld(shrink + v * W)));
     }
     for (int64_t i = 0; acc && i < w->lanes; i++)
         shrunk = shrunk || (shrink[i] != 1 && old[i] != -INFINITY);
@@ -114,7 +113,8 @@ static void forward_task(void *arg, int64_t task, int thread)
     const struct pk_formula_plan *p = f->plan;
     struct cpu_scratch scratch = {j->scratch + (size_t)thread * j->scratch_bytes, 0};
     const int64_t b = task / j->groups / j->heads, h = task / j->groups % j->heads;
-    const int64_t q0 = task % j->groups * j->group, q1 = cpu_min(j->nq, q0 + j->group), shift = shift_of(j, b);
+    const int64_t q0 = task % j->groups * j->group, q1 = cpu_min(j->nq, q0 + j->group),
+                  shift = shift_of(j, b);
     int64_t end = keys_of(j, b);
     struct draw draw = {0};
     struct tile t;
@@ -147,8 +147,8 @@ static void forward_task(void *arg, int64_t task, int thread)
 
                 if (w.n == 0)
                     continue;
-                load_transposed(lanes, j->d, j->q.p + b * j->q.sb + h * j->q.sh + i0 * j->q.sn, j->q.sn, j->q.sd,
-                                (real)j->a->tau, t.qt);
+                load_transposed(lanes, j->d, j->q.p + b * j->q.sb + h * j->q.sh + i0 * j->q.sn, j->q.sn,
+                                j->q.sd, (real)j->a->tau, t.qt);
                 product_keys(j, w.n, lanes, t.kr, t.kp, t.qt, t.s);
                 if (j->bias)
                     add_bias(j, &w, h, i0, k0, t.s);
@@ -202,7 +202,8 @@ static void forward_task(void *arg, int64_t task, int thread)
     for (int64_t i = 0; i < q1 - q0; i++)
         if (x.live[i] == 0)
             memset(t.acc + i * j->ld, 0, (size_t)j->ld * sizeof(real));
-    store_rows(q1 - q0, j->d, j->ld, t.acc, 1, x.g, j->y.p + b * j->y.sb + h * j->y.sh + q0 * j->y.sn, j->y.sn);
+    store_rows(q1 - q0, j->d, j->ld, t.acc, 1, x.g, j->y.p + b * j->y.sb + h * j->y.sh + q0 * j->y.sn,
+               j->y.sn);
 }
 
 /* ---- few queries: each key and value is read once; lanes are keys ---- */

@@ -69,7 +69,8 @@ INLINE vec vexpm1(vec x)
 }
 INLINE vec vfloor(vec x)
 {
-    const vec t = __builtin_convertvector(__builtin_convertvector(vsel(vabs(x) < 8388608.0f, x, vzero()), ivec), vec);
+    const vec t =
+        __builtin_convertvector(__builtin_convertvector(vsel(vabs(x) < 8388608.0f, x, vzero()), ivec), vec);
 
     return vsel(vabs(x) < 8388608.0f, t - vsel(t > x, vset(1), vzero()), x);
 }
@@ -105,8 +106,8 @@ static inline bool leaf_of_entry(int leaf)
 static inline int arity_of(int op)
 {
     switch (op) {
-#define FORMULA_FUNCTION(id, name, arity, symmetry, value, slope, interval, cpu, cuda, latex, torch)             \
-    case PK_FO_##id:                                                                                             \
+#define FORMULA_FUNCTION(id, name, arity, symmetry, value, slope, interval, cpu, cuda, latex, torch)         \
+    case PK_FO_##id:                                                                                         \
         return arity;
 #define FORMULA_MEANING(name, arity, text)
 #include "kernels/formula/functions.def"
@@ -156,19 +157,20 @@ static inline void ready_program(struct ready *r, const struct pk_formula_progra
 }
 
 /* One instruction over n rows of nv vectors. */
-INLINE void run_rows(enum pk_formula_op op, int arg, int64_t n, const int64_t nv, real *o, const real *pa, int64_t sa,
-                     const real *pb, int64_t sb, const real *pc, int64_t sc)
+INLINE void run_rows(enum pk_formula_op op, int arg, int64_t n, const int64_t nv, real *o, const real *pa,
+                     int64_t sa, const real *pb, int64_t sb, const real *pc, int64_t sc)
 {
-#define EACH(expr)                                                                                               \
-    for (int64_t r = 0; r < n; r++)                                                                              \
-        for (int64_t v = 0; v < nv; v++) {                                                                       \
-            const vec a = vld(pa + r * sa + v * W), b = vld(pb + r * sb + v * W), c = vld(pc + r * sc + v * W);  \
-                                                                                                                 \
-            (void)a;                                                                                             \
-            (void)b;                                                                                             \
-            (void)c;                                                                                             \
-            vst(o + r * TILE + v * W, expr);                                                                     \
-        }                                                                                                        \
+#define EACH(expr)                                                                                           \
+    for (int64_t r = 0; r < n; r++)                                                                          \
+        for (int64_t v = 0; v < nv; v++) {                                                                   \
+            const vec a = vld(pa + r * sa + v * W), b = vld(pb + r * sb + v * W),                            \
+                      c = vld(pc + r * sc + v * W);                                                          \
+                                                                                                             \
+            (void)a;                                                                                         \
+            (void)b;                                                                                         \
+            (void)c;                                                                                         \
+            vst(o + r * TILE + v * W, expr);                                                                 \
+        }                                                                                                    \
     break
 
     switch (op) {
@@ -198,8 +200,8 @@ INLINE void run_rows(enum pk_formula_op op, int arg, int64_t n, const int64_t nv
             EACH((a * a) * (a * a));
         }
         EACH(vpow(a, arg));
-#define FORMULA_FUNCTION(id, name, arity, symmetry, value, slope, interval, cpu, cuda, latex, torch)             \
-    case PK_FO_##id:                                                                                             \
+#define FORMULA_FUNCTION(id, name, arity, symmetry, value, slope, interval, cpu, cuda, latex, torch)         \
+    case PK_FO_##id:                                                                                         \
         EACH(cpu);
 #define FORMULA_MEANING(name, arity, text)
 #include "kernels/formula/functions.def"
@@ -212,14 +214,15 @@ INLINE void run_rows(enum pk_formula_op op, int arg, int64_t n, const int64_t nv
 }
 
 /* Whole rows of a tile are unrolled. Kept out of line: there is one copy of the switch for each. */
-static __attribute__((noinline)) void run_whole(enum pk_formula_op op, int arg, int64_t n, real *o, const real *pa,
-                                                int64_t sa, const real *pb, int64_t sb, const real *pc, int64_t sc)
+static __attribute__((noinline)) void run_whole(enum pk_formula_op op, int arg, int64_t n, real *o,
+                                                const real *pa, int64_t sa, const real *pb, int64_t sb,
+                                                const real *pc, int64_t sc)
 {
     run_rows(op, arg, n, TILE / W, o, pa, sa, pb, sb, pc, sc);
 }
 static __attribute__((noinline)) void run_part(enum pk_formula_op op, int arg, int64_t n, int64_t nv, real *o,
-                                               const real *pa, int64_t sa, const real *pb, int64_t sb, const real *pc,
-                                               int64_t sc)
+                                               const real *pa, int64_t sa, const real *pb, int64_t sb,
+                                               const real *pc, int64_t sc)
 {
     run_rows(op, arg, n, nv, o, pa, sa, pb, sb, pc, sc);
 }
@@ -229,7 +232,8 @@ struct operand {
     int64_t step;
 };
 
-static inline struct operand operand_of(const struct ready *f, const struct leaves *l, int o, real *const *out)
+static inline struct operand operand_of(const struct ready *f, const struct leaves *l, int o,
+                                        real *const *out)
 {
     if (o >= f->p->per_row)
         return (struct operand){out[o], TILE};
@@ -321,13 +325,13 @@ static inline void formula_shape(struct formula *f, const struct pk_call *c)
 /* Scratch of one thread, beside struct tile. */
 struct state {
     struct ready exponent, value, sums, turn, before, turn_back, back;
-    real *slot;                    /* buffers of blocks, of the program that needs most */
-    real *keys;                    /* J of a block */
-    real *uniform[PK_LEAVES];      /* TILE equal lanes; NULL: not uniform */
-    real *i, *ni;                  /* of the task's queries */
-    real *row[PK_FORMULA_ROWS];    /* row functions */
-    real *arg[PK_FORMULA_ROWS];    /* keys that attain them */
-    real *m, *g, *live;            /* the shift; G; 1, or 0 where the row of A is 0 whatever the programs say */
+    real *slot;                 /* buffers of blocks, of the program that needs most */
+    real *keys;                 /* J of a block */
+    real *uniform[PK_LEAVES];   /* TILE equal lanes; NULL: not uniform */
+    real *i, *ni;               /* of the task's queries */
+    real *row[PK_FORMULA_ROWS]; /* row functions */
+    real *arg[PK_FORMULA_ROWS]; /* keys that attain them */
+    real *m, *g, *live;         /* the shift; G; 1, or 0 where the row of A is 0 whatever the programs say */
     real *d, *drow[PK_FORMULA_ROWS];
     struct leaves l;
 };
@@ -387,9 +391,12 @@ static inline double scalar_of(const struct formula *f, int k, int64_t h)
 /* Leaves that a head decides. */
 static inline void state_head(const struct formula *f, struct state *t, int64_t h)
 {
-    double value[PK_LEAVES] = {[PK_LEAF_N] = f->attr->n,           [PK_LEAF_HEAD] = (double)h,
-                               [PK_LEAF_HEADS] = (double)f->j.heads, [PK_LEAF_LAYER] = f->attr->layer,
-                               [PK_LEAF_LAYERS] = f->attr->layers, [PK_LEAF_WIDTH] = (double)f->j.d,
+    double value[PK_LEAVES] = {[PK_LEAF_N] = f->attr->n,
+                               [PK_LEAF_HEAD] = (double)h,
+                               [PK_LEAF_HEADS] = (double)f->j.heads,
+                               [PK_LEAF_LAYER] = f->attr->layer,
+                               [PK_LEAF_LAYERS] = f->attr->layers,
+                               [PK_LEAF_WIDTH] = (double)f->j.d,
                                [PK_LEAF_PI] = M_PI};
 
     for (int k = 0; k < f->plan->params; k++)
@@ -411,8 +418,9 @@ static inline void state_rows(const struct formula *f, struct state *t, int64_t 
 
         if (i < n && j->mask) {
             const struct pk_view *v = j->mask;
-            const uint8_t *m = (const uint8_t *)v->data +
-                               (j->windows ? b % j->windows * v->stride[0] + at * v->stride[1] : b * v->stride[0]);
+            const uint8_t *m =
+                (const uint8_t *)v->data +
+                (j->windows ? b % j->windows * v->stride[0] + at * v->stride[1] : b * v->stride[0]);
             const int64_t step = v->stride[j->windows ? 2 : 1];
 
             count = 0;
@@ -495,8 +503,8 @@ static inline void sum_block(const struct view *w, int64_t r0, int64_t n, struct
 }
 
 /* The largest of a result's visible entries, and the first key (of k0 on) that has it; arg may be NULL. A NaN stays. */
-static inline void max_block(const struct view *w, int64_t r0, int64_t n, struct operand from, int64_t k0, real *max,
-                             real *arg)
+static inline void max_block(const struct view *w, int64_t r0, int64_t n, struct operand from, int64_t k0,
+                             real *max, real *arg)
 {
     const int64_t nv = cpu_div_up(w->lanes, W);
 
@@ -542,7 +550,8 @@ static inline void turn_rows(const struct formula *f, struct state *t, int64_t a
 }
 
 /* Two passes: where a row function is 0, what is not finite is 0. */
-static inline void mend_rows(const struct formula *f, const struct state *t, int64_t at, const struct view *w, real *s)
+static inline void mend_rows(const struct formula *f, const struct state *t, int64_t at, const struct view *w,
+                             real *s)
 {
     const int64_t nv = cpu_div_up(w->lanes, W);
 

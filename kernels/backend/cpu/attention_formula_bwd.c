@@ -49,9 +49,11 @@ static void load_rows_of(const struct formula *f, struct state *x, int64_t b, in
         if (!to)
             continue;
         for (int64_t i = 0; i < cpu_round_up(j->nq, TILE); i++)
-            to[i] = i < j->nq ? ((const real *)v->data)[b * v->stride[0] + h * v->stride[1] + o * v->stride[2] +
-                                                        i * v->stride[3]]
-                              : 0;
+            to[i] =
+                i < j->nq
+                    ? ((const real *)
+                           v->data)[b * v->stride[0] + h * v->stride[1] + o * v->stride[2] + i * v->stride[3]]
+                    : 0;
         o++;
     }
     for (int64_t i0 = 0; i0 < j->nq; i0 += TILE) {
@@ -70,7 +72,8 @@ struct pair {
 };
 
 /* S and dP of a tile; dY's rows and columns times `g` (NULL: as they are). */
-static void products(struct pair *p, const struct view *w, int64_t i0, int64_t lanes, int64_t k0, const real *g)
+static void products(struct pair *p, const struct view *w, int64_t i0, int64_t lanes, int64_t k0,
+                     const real *g)
 {
     const struct attention *j = &p->f->j;
     struct tile *t = &p->t;
@@ -250,7 +253,8 @@ static void backward_tile(struct pair *p, const struct view *w, int64_t i0, int6
             bool none = x->live[i0 + i] == 0;
 
             for (int r = 0; r < f->plan->rows; r++)
-                none = none || (f->plan->two_passes && x->row[r][i0 + i] == 0 && !isfinite((double)sum[at][i]));
+                none =
+                    none || (f->plan->two_passes && x->row[r][i0 + i] == 0 && !isfinite((double)sum[at][i]));
             dscalar[k] += none ? 0 : (double)sum[at][i];
         }
         at++;

@@ -13,11 +13,11 @@ struct job {
 
 /* Scratch of one thread. */
 struct row {
-    double *k, *q;                                /* keys (Nk, d), a query times tau */
-    double *s, *a, *g;                            /* logits, A, dA/ds */
+    double *k, *q;                                   /* keys (Nk, d), a query times tau */
+    double *s, *a, *g;                               /* logits, A, dA/ds */
     double *u[PK_FORMULA_ROWS], *w[PK_FORMULA_ROWS]; /* each (Nk) */
-    double *wk[PK_FORMULA_ROWS];                  /* sum_j w_kj k_j (d) */
-    int64_t *key;                                 /* which keys are seen, in order */
+    double *wk[PK_FORMULA_ROWS];                     /* sum_j w_kj k_j (d) */
+    int64_t *key;                                    /* which keys are seen, in order */
 };
 
 static void row_scratch(const struct formula *f, struct row *r, struct cpu_scratch *s)
@@ -102,7 +102,8 @@ static double dot(int64_t n, const double *a, const double *b)
 
 /* Squares of A, of the Jacobian, and of the Jacobian times the keys, of a row of n seen entries; counts what is not
  * finite. */
-static void row_norms(const struct formula *f, const struct row *r, int64_t n, double *leaf, double *ret, double *broken)
+static void row_norms(const struct formula *f, const struct row *r, int64_t n, double *leaf, double *ret,
+                      double *broken)
 {
     const struct pk_formula_plan *p = f->plan;
     const int64_t d = f->j.d;
@@ -157,7 +158,8 @@ static void stats_task(void *arg, int64_t task, int thread)
     const struct formula *f = &job->f;
     const struct attention *t = &f->j;
     struct cpu_scratch scratch = {job->scratch + (size_t)thread * job->scratch_bytes, 0};
-    const int64_t b = task / t->heads, h = task % t->heads, end = keys_of(t, b), shift = shift_of(t, b), d = t->d;
+    const int64_t b = task / t->heads, h = task % t->heads, end = keys_of(t, b), shift = shift_of(t, b),
+                  d = t->d;
     const real *q = t->q.p + b * t->q.sb + h * t->q.sh, *k = t->k.p + b * t->k.sb + h * t->k.sh;
     double leaf[PK_LEAVES] = {[PK_LEAF_N] = f->attr->n,           [PK_LEAF_HEAD] = (double)h,
                               [PK_LEAF_HEADS] = (double)t->heads, [PK_LEAF_LAYER] = f->attr->layer,
@@ -183,15 +185,16 @@ static void stats_task(void *arg, int64_t task, int thread)
         for (int64_t e = 0; e < last; e++) {
             double old = mean;
 
-            if (m && !((const uint8_t *)m->data)[t->windows ? b % t->windows * m->stride[0] + i * m->stride[1] +
-                                                                   e * m->stride[2]
-                                                             : b * m->stride[0] + e * m->stride[1]])
+            if (m && !((const uint8_t *)m->data)[t->windows ? b % t->windows * m->stride[0] +
+                                                                  i * m->stride[1] + e * m->stride[2]
+                                                            : b * m->stride[0] + e * m->stride[1]])
                 continue;
             r.key[n] = e;
             r.s[n] = dot(d, r.q, r.k + e * d);
             if (bias)
-                r.s[n] += (double)((const real *)bias->data)[h * bias->stride[0] + i * bias->stride[1] +
-                                                             e * bias->stride[2]];
+                r.s[n] +=
+                    (double)((const real *)
+                                 bias->data)[h * bias->stride[0] + i * bias->stride[1] + e * bias->stride[2]];
             top = fmax(top, fabs(r.s[n]));
             count++; /* Welford's running mean and spread */
             mean += (r.s[n] - old) / count;

@@ -14,6 +14,6 @@ cpu_run_fn PK_FN(matmul), PK_FN(expr), PK_FN(reduce), PK_FN(sumsq), PK_FN(norm),
 cpu_workspace_fn PK_FN(matmul_workspace), PK_FN(reduce_workspace), PK_FN(sumsq_workspace),
     PK_FN(norm_workspace), PK_FN(softmax_workspace), PK_FN(attention_workspace),
     PK_FN(attention_stats_workspace), PK_FN(attention_state_workspace), PK_FN(attention_second_workspace),
-    PK_FN(optim_workspace), PK_FN(conv2d_workspace), PK_FN(dwconv2d_workspace),
-    PK_FN(formula_workspace), PK_FN(formula_bwd_workspace), PK_FN(formula_stats_workspace);
+    PK_FN(optim_workspace), PK_FN(conv2d_workspace), PK_FN(dwconv2d_workspace), PK_FN(formula_workspace),
+    PK_FN(formula_bwd_workspace), PK_FN(formula_stats_workspace);
 void PK_FN(unary)(enum pk_ex op, int arg, int64_t n, const void *x, void *y);

@@ -47,7 +47,8 @@ static enum pd_err begin(const struct pk_attr *attr, const struct pk_type *in, i
     const int32_t scalars = a->packed ? 1 : 3;
     struct pk_attr as = *attr;
     struct pk_type type[MAX_IN], out[PK_MAX_OUT];
-    struct dims x = {.after = scalars + a->has_scale + a->has_bias + a->has_mask + a->has_length + a->has_rng};
+    struct dims x = {.after =
+                         scalars + a->has_scale + a->has_bias + a->has_mask + a->has_length + a->has_rng};
     int32_t n_out;
     enum pd_err err;
 
@@ -79,8 +80,8 @@ static enum pd_err begin(const struct pk_attr *attr, const struct pk_type *in, i
     return PD_OK;
 }
 
-static enum pd_err infer(const struct pk_attr *attr, const struct pk_type *in, int32_t n_in, struct pk_type *ret_out,
-                         int32_t *ret_n_out, struct pd_why *why)
+static enum pd_err infer(const struct pk_attr *attr, const struct pk_type *in, int32_t n_in,
+                         struct pk_type *ret_out, int32_t *ret_n_out, struct pd_why *why)
 {
     struct dims x;
     enum pd_err err = begin(attr, in, n_in, &x, why);
@@ -141,7 +142,8 @@ static bool attr_same(const struct pk_attr *a, const struct pk_attr *b)
 {
     struct pk_attr x = *a;
 
-    if (a->formula.plan != b->formula.plan && memcmp(a->formula.plan, b->formula.plan, sizeof *a->formula.plan))
+    if (a->formula.plan != b->formula.plan &&
+        memcmp(a->formula.plan, b->formula.plan, sizeof *a->formula.plan))
         return false;
     x.formula.plan = b->formula.plan;
     return memcmp(&x, b, sizeof x) == 0;

@@ -1,4 +1,4 @@
-/* The table of fields: what this room knows, as data. Presets, recipes and data sets are in presets.c.
+/* The table of fields: the fields of a job document, as data. Presets, recipes and data sets are in presets.c.
  *
  * Rows stand in the order in which they are resolved: a rule may use what stands above it. To
  * make something available: set its bit in `available`, or take JOB_F_ONLY away. */

@@ -1,4 +1,4 @@
-/* daemon/job/internal.h: what the files of this room share; not for other rooms.
+/* daemon/job/internal.h: what the files of this module share; private to it.
  *
  * A run is resolved field by field: for each row of the table the value is looked up in the
  * layers from the highest down (sweep, overrides, document, preset, recipe), else its default is

@@ -589,7 +589,7 @@ struct job_report {
 
 void job_report_init(struct job_report *report);
 void job_report_done(struct job_report *report);
-/* Adds what another room found out about the document; the same twice is reported once. */
+/* Adds what another module found out about the document; the same twice is reported once. */
 void job_report_error(struct job_report *r, const char *pointer, const char *fmt, ...) PD_PRINTF(3, 4);
 void job_report_warning(struct job_report *r, const char *pointer, const char *fmt, ...) PD_PRINTF(3, 4);
 

@@ -1,4 +1,4 @@
-/* daemon/job/rules.h: what the table of fields refers to; not for other rooms. */
+/* daemon/job/rules.h: what the table of fields refers to; private to this module. */
 #pragma once
 
 #include <jansson.h>

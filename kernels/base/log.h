@@ -18,8 +18,8 @@ void pd_log_set_level(enum pd_log_level level);
 /* Lines for people: no number at the front, but the words error and warning before the sender. */
 void pd_log_set_plain(bool plain);
 
-/* `room` is the sender, for example "store"; `fmt` the pairs, without a newline. */
-void pd_log(enum pd_log_level level, const char *room, const char *fmt, ...) PD_PRINTF(3, 4);
+/* `module` is the sender, for example "store"; `fmt` the pairs, without a newline. */
+void pd_log(enum pd_log_level level, const char *module, const char *fmt, ...) PD_PRINTF(3, 4);
 
 /* Copies `text` into `out` (of `size` bytes), quoted, with control characters, quotes and
  * backslashes escaped; cut short if it does not fit. Returns `out`. */

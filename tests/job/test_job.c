@@ -766,8 +766,26 @@ static void test_config_digest_is_pinned(void **state)
 
     (void)state;
     assert_int_equal(job_config_digest(text, strlen(text), digest, NULL), PD_OK);
-    assert_string_equal(digest, "9e0948660ecb807b1f3a59503498b1933dcf965b64e33b0213e08bf8f9aaf096");
+    assert_string_equal(digest, "21f5096d34e613f82839e4ef5f0c6ac1ee79b283cfc204e0f798b4c4ef23b598");
     free(text);
+    done(&p);
+}
+
+/* A formula without a kernel for GPUs is refused by the device; one that is a built-in activation runs as that. */
+static void test_a_formula_runs_on_a_gpu_only_as_a_built_in(void **state)
+{
+    struct parsed p;
+
+    (void)state;
+    want_error(
+        "{\"model\":{\"preset\":\"vit_micro\"},\"attention\":{\"activation\":\"formula\",\"formula\":\"s^3/"
+        "(1+abs(s))\"},"
+        "\"data\":{\"dataset\":\"digits_gen\"},\"train\":{\"steps\":1},\"resources\":{\"device\":\"cuda\"}}",
+        "#/resources/device", "none of the built-in activations runs on the CPU");
+    p = want_ok(
+        "{\"model\":{\"preset\":\"vit_micro\"},\"attention\":{\"activation\":\"formula\",\"formula\":\"s^3/"
+        "sqrt(n)\"},"
+        "\"data\":{\"dataset\":\"digits_gen\"},\"train\":{\"steps\":1},\"resources\":{\"device\":\"cuda\"}}");
     done(&p);
 }
 
@@ -905,6 +923,7 @@ int main(void)
         cmocka_unit_test(test_bind_refuses_what_the_data_cannot_carry),
         cmocka_unit_test(test_plan_digest_ignores_what_does_not_change_the_plan),
         cmocka_unit_test(test_config_digest_is_pinned),
+        cmocka_unit_test(test_a_formula_runs_on_a_gpu_only_as_a_built_in),
         cmocka_unit_test(test_a_schedule_that_does_nothing_sensible_is_warned_of),
         cmocka_unit_test(test_a_run_is_judged_by_the_size_of_its_data),
         cmocka_unit_test(test_fuzz_entry_keeps_its_invariants),

@@ -380,6 +380,8 @@ static void test_config_gives_the_activation(void **state)
         const char *name = job_activation_word(word), *row = name;
         char job[400];
 
+        if (word == JOB_ACTIVATION_FORMULA) /* a text of its own, no row of phi.h: tests/wiring */
+            continue;
         row = word == JOB_ACTIVATION_SIMA ? "poly" : word == JOB_ACTIVATION_SIGMOID_BIAS ? "sigmoid" : name;
         snprintf(job, sizeof job,
                  "{\"model\":{\"preset\":\"vit_micro\"},\"attention\":{\"activation\":\"%s\",\"degree\":3},"

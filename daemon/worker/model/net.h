@@ -1,4 +1,4 @@
-/* daemon/worker/model/net.h: private to this room: what a model is made of. */
+/* daemon/worker/model/net.h: private to this module: what a model is made of. */
 #pragma once
 
 #include <assert.h>

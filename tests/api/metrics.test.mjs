@@ -70,12 +70,14 @@ test('the sources write no key without a row, and every row is written', () => {
     /* What a task measures, by the samples that are scored, and the unit of its throughput. */
     for (const [, list] of task.matchAll(/\.steps = \{(.*?)\},\n/gs))
         written.push(...[...list.matchAll(/"([^"]+)"/g)].map(([, key]) => key));
+    /* An equation's errors are of its two grids: it has no test part and no texts. */
+    const ofGrids = name => /^r(mae|rmse)$/.test(name);
     for (const [, name] of task.matchAll(/\bTASK_NUMBER\("(\w+)"\)/g))
-        for (const split of ['val', 'test', 'train'])
+        for (const split of ofGrids(name) ? ['val', 'train'] : ['val', 'test', 'train'])
             written.push(`${name}/${split}`, `${name}/${split}_ema`);
     /* Of zero-shot texts, and by position: the key's beginning, behind which a name and a position follow. */
     for (const [, name] of task.matchAll(/\bTASK_NUMBER\("(\w+)"\)/g))
-        if (!name.startsWith('acc'))
+        if (!name.startsWith('acc') && !ofGrids(name))
             written.push(`${name}/eval/ptb`, `${name}/eval_ema/ptb`);
     for (const [, base] of task.matchAll(/"(\w+\/\w+_at\/)"/g))
         written.push(base.includes('/eval') ? `${base}ptb/64` : `${base}64`);
@@ -87,6 +89,9 @@ test('the sources write no key without a row, and every row is written', () => {
     for (const base of [...probed, 'scale/c'])
         written.push(`${base}/1`, `${base}/1/1`);
     written.push('act/rms/1', ...[...files('daemon/worker/kinds').matchAll(/"(check\/\w+)"/g)].map(([, key]) => key));
+    /* Of landmarks and of formulas: keys that are put together by layer and head. */
+    for (const [, key] of train.matchAll(/"((?:nystrom|formula)\w*(?:\/\w+|\/%s)?(?:\/%zu)+)"/g))
+        written.push(key.replaceAll('%s', 'a').replaceAll('%zu', '1'));
     /* Statistics of gradients by group of weights, and of attention by layer and head. */
     for (const [, list] of train.matchAll(/number_keys\[NUMBERS\] = \{([^}]*)\}/g))
         for (const [, key] of list.matchAll(/"([^"]+)"/g))

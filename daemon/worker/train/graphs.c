@@ -65,7 +65,7 @@ size_t train_graphs(const struct train_setup *s, struct train_graph list[TRAIN_G
 {
     size_t n = 0;
 
-    if (s->optim->searches) {
+    if (s->optim && s->optim->searches) { /* an evaluation has no optimiser */
         list[n++] = (struct train_graph){TRAIN_GRAPH_UPDATE, "a point of the line", 1, point};
         list[n++] = (struct train_graph){TRAIN_GRAPH_LINE_PAIR, "a pair of the history", 0, pair};
         list[n++] = (struct train_graph){TRAIN_GRAPH_LINE_DIRECT, "the direction", 0, direct};

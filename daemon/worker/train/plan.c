@@ -142,7 +142,7 @@ static void put_bytes(const struct train_setup *s, const struct job_config *conf
     pd_json_open(b, '[');
     put_warnings(s->set, NULL, b);
     for (size_t i = 0; i < s->eval_count; i++) {
-        char entry[32];
+        char entry[40];
 
         snprintf(entry, sizeof entry, "#/data/eval/%zu", i);
         put_warnings(s->eval[i].set, entry, b);

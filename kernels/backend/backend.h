@@ -148,8 +148,9 @@ struct pk_backend_api {
 
     /* ---- since version 5 ---- */
 
-    /* sync of the runs, then download, in one wait: for the few numbers that a step reports. Slots that travel
-     * (slot_send) are not waited for. NULL: sync and download one after the other. */
+    /* Waits for the runs and copies `bytes` from back-end memory to the host, with one synchronisation instead of two.
+     * For the few numbers that a step reports. Does not wait for slots in flight (slot_send). May be NULL: the caller
+     * then uses sync and download. */
     enum pd_err (*read)(struct pk_backend *b, void *to, const void *from, size_t bytes, struct pd_why *why);
 };
 
@@ -164,7 +165,8 @@ const struct pk_backend_api *pk_backend_cpu(void);
 bool pk_cpu_bf16(char *ret_why, size_t cap);
 /* The same of an opened CPU back end, which may be held to one of the two (below). */
 bool pk_cpu_bf16_of(const struct pk_backend *b, char *ret_why, size_t cap);
-/* From here on an opened CPU back end computes products of bf16 as it is told and not as was measured: for a run
- * that goes on from a checkpoint, whose numbers are to be those of a run that was never stopped. Plans of before
- * are void. PD_ERR_UNSUPPORTED: the library has no products of bf16 for this processor; nothing has changed. */
+/* Fixes how an opened CPU back end computes matrix products of bf16, overriding the measurement: true for the library's
+ * products, false for the reference implementation. A resumed run uses it to repeat the choice stored in its checkpoint,
+ * so that its results are bitwise those of an uninterrupted run. Call it before planning: plans made earlier are
+ * invalid. PD_ERR_UNSUPPORTED if the library has no products of bf16 for this processor; the choice is unchanged then. */
 PD_NODISCARD enum pd_err pk_cpu_bf16_hold(struct pk_backend *b, bool products, struct pd_why *why);

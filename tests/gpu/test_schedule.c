@@ -21,7 +21,7 @@ enum {
 static const int sizes[] = {197, 256, 512, 768, 1024, 1536, 2048, 4096, 8192};
 static const int devices[] = {108, 114, 132, 148};
 
-/* Whoever is free takes the next unit. Returns the longest time over the mean. */
+/* The block that is free first takes the next unit. Returns the longest time over the mean. */
 static double shared_out(const double *length, int units, int blocks)
 {
     double *busy = calloc((size_t)blocks, sizeof *busy), most = 0, sum = 0;

@@ -23,7 +23,8 @@ bool session_cpu_bf16(const struct session *s)
     return s->config->train.precision == JOB_PRECISION_BF16 && !strcmp(s->api->name, "cpu");
 }
 
-/* bf16 on the CPU: how was measured when the run began, and holds for a run that goes on. */
+/* On the CPU, a resumed run repeats the choice of bf16 products that its checkpoint stores, whatever a new
+ * measurement would say. */
 static enum pd_err hold_bf16(struct session *s, struct pd_why *why)
 {
     enum pd_err err = PD_OK;

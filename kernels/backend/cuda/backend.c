@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define FAULT_BYTES 256 /* of the words of faults, on the device and on the host */
+#define FAULT_BYTES 256 /* of the buffer for kernel errors, on the device and on the host */
 #define READ_AT 64      /* where, on the host, the numbers lie that cuda_read brings */
 #define SM_LEAST 80     /* bf16 products and cp.async begin there */
 
@@ -278,7 +278,7 @@ static enum pd_err cuda_run(struct pk_backend *b, const struct pk_call *calls, s
     return cuda_enqueue(b, calls, count, why);
 }
 
-/* The first error that a kernel found, which is on its way to fault_host. */
+/* Enqueues a copy of the first error that a kernel reported to fault_host. */
 static enum pd_err send_fault(struct pk_backend *b, struct pd_why *why)
 {
     PK_CUDA_TRY(cudaSetDevice(b->device));
@@ -287,7 +287,7 @@ static enum pd_err send_fault(struct pk_backend *b, struct pd_why *why)
     return PD_OK;
 }
 
-/* When it has come. */
+/* Turns that error into ours, after the copy has completed. */
 static enum pd_err report_fault(struct pk_backend *b, struct pd_why *why)
 {
     uint32_t op;
@@ -312,8 +312,8 @@ static enum pd_err cuda_sync(struct pk_backend *b, struct pd_why *why)
     return report_fault(b, why);
 }
 
-/* The word of faults and the numbers, through pinned memory, behind one wait for the kernels' stream: what travels on
- * the other one, the next batch, goes on. Collectives have been joined at the end of the run. */
+/* Copies the kernels' error and the numbers through pinned memory and waits once, for the kernels' stream. The upload of
+ * the next batch on the other stream continues; collectives were joined at the end of the run. */
 static enum pd_err cuda_read(struct pk_backend *b, void *to, const void *from, size_t bytes,
                              struct pd_why *why)
 {

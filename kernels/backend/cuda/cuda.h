@@ -33,8 +33,8 @@ struct pk_backend {
     const struct pk_host *host;
     int device;          /* ordinal as CUDA shows it to this process */
     int sm;              /* compute capability times ten: 80, 90, 100 */
-    int multiprocessors; /* POLYD_CUDA_MULTIPROCESSORS may lower it: tests, with more work than blocks */
-    bool hopper;         /* whether kernels of sm 90 alone may run: POLYD_CUDA_HOPPER=0 forbids it */
+    int multiprocessors; /* as found; fewer with POLYD_CUDA_MULTIPROCESSORS */
+    bool hopper;         /* kernels for sm 90 may be used; POLYD_CUDA_HOPPER=0 disables them */
     size_t shared_most;  /* most dynamic shared memory of one block, after opting in */
     enum pk_math math;
     cudaStream_t stream;      /* every kernel of a run, in order */
@@ -45,8 +45,8 @@ struct pk_backend {
      * Kernels write it with atomicCAS on the first word; sync reads and clears it, and fails with
      * PD_ERR_INVALID. */
     uint32_t *fault, *fault_host; /* fault_host: pinned, for reading it */
-    /* Device memory, one word: units that the blocks of a running kernel have taken (attention/hopper_fwd.cu).
-     * 0 between kernels: each leaves it so, and kernels of `stream` run one after the other. */
+    /* Device memory, one word: number of units that blocks of the running kernel have taken
+     * (attention/hopper_fwd.cu). Every kernel that uses it returns it to 0; kernels of `stream` run one at a time. */
     uint32_t *units_taken;
     struct cuda_pinned *pinned; /* of alloc_host */
     bool forgetful;             /* the host did not keep what it was told: attention/order.cu asks no more */
@@ -82,8 +82,8 @@ enum pd_err cuda_blas_open(struct pk_backend *b, struct pd_why *why);
 void cuda_blas_close(struct pk_backend *b); /* half-opened is fine; leaves b->blas NULL */
 void cuda_blas_version(const struct pk_backend *b, char *out, size_t size); /* "cublasLt 13.1.0" */
 
-/* collective.c: multiprocessors that collectives hold while other kernels run; 0 with one rank. Kernels whose
- * blocks stay to the end of the launch start no blocks for these: they would begin when all others have ended. */
+/* collective.c: number of multiprocessors that collectives may occupy while other kernels run; 0 with one rank. A
+ * persistent kernel starts that many blocks fewer: they could only begin after all others had ended. */
 int cuda_ranks_multiprocessors(const struct pk_backend *b);
 
 /* Failure of a call of the runtime, as an error of polyd: PD_ERR_NOMEM for memory, else PD_ERR_IO. */

@@ -134,8 +134,8 @@ __device__ __forceinline__ bool pk_barrier_try_cluster(uint64_t *bar, uint32_t p
                  : "memory");
     return over;
 }
-/* With POLYD_CUDA_SPIN_LIMIT (a build option, on in tests/gpu/run) a wait that has taken so many clocks says where it
- * stands and ends the kernel: a barrier that nobody completes then costs seconds and leaves a trace. */
+/* With POLYD_CUDA_SPIN_LIMIT (a build option, on in tests/gpu/run), a wait of more than that many clocks prints the barrier,
+ * its parity, block and warp, and aborts the kernel, so that a deadlock ends within seconds and names its place. */
 #ifdef POLYD_CUDA_SPIN_LIMIT
 static __device__ __noinline__ void pk_barrier_stuck(uint32_t at, uint32_t parity)
 {

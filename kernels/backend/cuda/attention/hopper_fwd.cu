@@ -5,9 +5,9 @@
  * Division. A unit is 64 queries for each of `groups` warpgroups of one (batch, head); where all keys of a
  * head fit into the ring ("together", up to 448 or 512 keys) a unit is the whole head and its keys are loaded
  * once. Blocks are as many as the device holds; each takes the next unit from a counter in device memory when
- * its loads have room (hopper_schedule.h says in which order), so that causal units, whose lengths differ, and
- * blocks that wait for a multiprocessor (NCCL may hold some) leave nobody idle. A unit's result has one owner and
- * one order of sums whoever takes it. Loads run ahead across units. One thread of a further warp(group) loads:
+ * its loads have room (hopper_schedule.h says in which order). That balances causal units, whose lengths differ,
+ * and blocks that start late because NCCL occupies a multiprocessor. One block computes a unit, in an order of sums
+ * that does not depend on the block. Loads run ahead across units. One thread of a further warp(group) loads:
  * the unit's number and Q into two buffers, K and V tiles into a ring of `stages`, by bulk tensor copies from
  * wherever the tensors lie (packed or not), each counted by an mbarrier; every computing warp gives a stage
  * back. What lies beyond the last key or query is loaded as zeros: v is 0 there, so phi(0) does not matter.

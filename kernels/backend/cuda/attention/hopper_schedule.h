@@ -5,7 +5,7 @@
  * A unit is one pass (a tile of queries) of one (batch, head), or all passes of one where its keys fit into
  * shared memory. Units are numbered head after head, so that blocks which run together read the keys of the same
  * heads from L2; within a head the last pass, which under a causal mask is the longest, comes first. Block i
- * begins with unit i; afterwards whoever is free takes the next. */
+ * begins with unit i; after that, each block takes the next unit as soon as it has room. */
 #pragma once
 
 #include <stdbool.h>

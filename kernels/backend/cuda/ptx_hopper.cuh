@@ -137,6 +137,8 @@ __device__ __forceinline__ bool pk_barrier_try_cluster(uint64_t *bar, uint32_t p
 /* With POLYD_CUDA_SPIN_LIMIT (a build option, on in tests/gpu/run), a wait of more than that many clocks prints the barrier,
  * its parity, block and warp, and aborts the kernel, so that a deadlock ends within seconds and names its place. */
 #ifdef POLYD_CUDA_SPIN_LIMIT
+#include <stdio.h>
+
 static __device__ __noinline__ void pk_barrier_stuck(uint32_t at, uint32_t parity)
 {
     printf("a wait at the barrier in shared memory 0x%x, parity %u, has no end: block %d of %d, warp %d, "

@@ -1,4 +1,4 @@
-/* api/api.h: polyd's HTTP door (libmicrohttpd inside, seen nowhere else).
+/* api/api.h: polyd's HTTP front end (libmicrohttpd inside; included nowhere else).
  *
  * Two loops and a few threads that read the store run the handlers. They never wait for a commit or for a
  * worker: a handler hands the work over, suspends its connection and is called again when the answer is

@@ -28,7 +28,7 @@ struct scan {
     const struct config *config;
     struct store *store;
     const char *dir;
-    bool dry, beside; /* a daemon runs */
+    bool dry, daemon_runs;
     struct item *items, **tail;
     long long things, bytes;
     int kept; /* deleted files and folders that could not be removed, and why the first of them */
@@ -65,7 +65,7 @@ static void found(struct scan *s, const char *name, const char *word)
     struct item *item;
 
     if (snprintf(path, sizeof path, "%s/%s", s->dir, name) >= (int)sizeof path ||
-        (s->beside && is_young(path)) || pd_tree_measure(path, &size, NULL) != PD_OK)
+        (s->daemon_runs && is_young(path)) || pd_tree_measure(path, &size, NULL) != PD_OK)
         return;
     line(size.bytes, name, word);
     s->things++;
@@ -157,7 +157,7 @@ static void see_weights(struct scan *s, const char *folder, const char *name)
 
     snprintf(path, sizeof path, "%s/%s", folder, name);
     fail(s, store_weights_known(s->store, name, &known, &s->why));
-    if (s->err == PD_OK && !known && !s->beside)
+    if (s->err == PD_OK && !known && !s->daemon_runs)
         found(s, path, "no version of a model is made of it");
 }
 
@@ -166,7 +166,7 @@ static void see_upload(struct scan *s, const char *folder, const char *name)
     char path[PATH_SIZE];
 
     snprintf(path, sizeof path, "%s/%s", folder, name);
-    if (!s->beside)
+    if (!s->daemon_runs)
         found(s, path, "left by an upload that was cut off");
 }
 
@@ -176,7 +176,7 @@ static void see_serve(struct scan *s, const char *folder, const char *name)
 
     snprintf(path, sizeof path, "%s/%s", folder, name);
     snprintf(lock, sizeof lock, "%s/%s/lock", s->dir, path);
-    if (!s->beside && strspn(name, "0123456789") == strlen(name) && !is_held(lock))
+    if (!s->daemon_runs && strspn(name, "0123456789") == strlen(name) && !is_held(lock))
         found(s, path, "of a served model's worker that is gone");
 }
 
@@ -196,7 +196,7 @@ static void see_top(struct scan *s, const char *folder, const char *name)
     struct pd_tree size;
 
     (void)folder;
-    if (strstr(name, ".tmp.") && !s->beside)
+    if (strstr(name, ".tmp.") && !s->daemon_runs)
         found(s, name, "left by a write that was cut off");
     snprintf(path, sizeof path, "%s/%s", s->dir, name);
     if (!strncmp(name, "old-", 4) && pd_tree_measure(path, &size, NULL) == PD_OK)
@@ -310,7 +310,7 @@ int gc(const struct config *config, bool dry)
         char lock[PATH_SIZE];
 
         snprintf(lock, sizeof lock, "%s/lock", s.dir);
-        s.beside = is_held(lock);
+        s.daemon_runs = is_held(lock);
     } else {
         s.err = state_dir_open(s.dir, &s.why);
         if (s.err == PD_OK)

@@ -7,7 +7,7 @@
 #include "kernels/comm/comm.h"
 
 /* In the folder of the program, where the build and the packages put it. */
-static bool beside(char *out, size_t size)
+static bool next_to_program(char *out, size_t size)
 {
     ssize_t n = readlink("/proc/self/exe", out, size - 1);
     char *slash;
@@ -30,7 +30,7 @@ enum pd_err pk_comm_load_nccl(const char *path, const struct pk_comm_api **ret, 
     void *lib, *symbol;
 
     if (!path) {
-        if (!beside(own, sizeof own))
+        if (!next_to_program(own, sizeof own))
             return pd_fail(why, PD_ERR_NOT_FOUND,
                            "cannot find the folder of the program, where comm_nccl.so would be");
         path = own;

@@ -27,16 +27,16 @@
 
 struct id {
     ncclUniqueId nccl;
-    uint8_t beside[PK_COMM_ID_MAX - sizeof(ncclUniqueId)]; /* of `local` */
+    uint8_t local[PK_COMM_ID_MAX - sizeof(ncclUniqueId)]; /* of the shared-memory back end */
 };
 _Static_assert(sizeof(struct id) <= PK_COMM_ID_MAX, "an id fits");
 
 struct pk_comm {
     const struct pk_comm_host *host;
-    void *beside; /* `local`'s own struct pk_comm: processes and reasons */
+    void *local; /* struct pk_comm of the shared-memory back end: processes and reasons */
     ncclComm_t nccl;
     int rank, ranks;
-    pthread_mutex_t lock;    /* nccl, err, why; and beside, but for its barrier */
+    pthread_mutex_t lock;    /* nccl, err, why; and local, but for its barrier */
     pthread_t watchdog, end; /* `end`: inside ncclCommAbort */
     bool watching, ending;
     _Atomic bool stop;
@@ -44,7 +44,7 @@ struct pk_comm {
     struct pd_why why;
 };
 
-static const struct pk_comm_api *beside_api(void)
+static const struct pk_comm_api *local_api(void)
 {
     return pk_comm_local();
 }
@@ -68,13 +68,13 @@ static enum pd_err make_id(void *out, struct pd_why *why)
     ncclResult_t result;
 
     memset(&id, 0, sizeof id);
-    if (beside_api()->id_bytes > sizeof id.beside)
+    if (local_api()->id_bytes > sizeof id.local)
         return pd_fail(why, PD_ERR_LIMIT, "two ids do not fit into one");
     result = ncclGetUniqueId(&id.nccl);
     if (result != ncclSuccess)
         return nccl_fail(why, result, "making an id");
     memcpy(out, &id, sizeof id);
-    return beside_api()->make_id((char *)out + offsetof(struct id, beside), why);
+    return local_api()->make_id((char *)out + offsetof(struct id, local), why);
 }
 
 static void *end_of(void *nccl)
@@ -105,7 +105,7 @@ static void give_up(struct pk_comm *c, enum pd_err err, const char *text, bool t
             c->host->log(c->host->user, 4, text);
     }
     if (tell)
-        beside_api()->abort(c->beside, text);
+        local_api()->abort(c->local, text);
     end(c);
 }
 
@@ -114,7 +114,7 @@ static void look(struct pk_comm *c)
 {
     ncclResult_t result = ncclSuccess;
     struct pd_why why = {""};
-    enum pd_err err = beside_api()->check(c->beside, &why);
+    enum pd_err err = local_api()->check(c->local, &why);
 
     if (err != PD_OK) {
         give_up(c, err, why.text, false);
@@ -154,7 +154,7 @@ static struct pk_comm *nccl_close(struct pk_comm *c)
             else if (pd_clock_mono_us() > until && pthread_detach(c->end) == 0)
                 break;
         }
-        beside_api()->close(c->beside);
+        local_api()->close(c->local);
         pthread_mutex_destroy(&c->lock);
         free(c);
     }
@@ -169,7 +169,7 @@ static enum pd_err settle(struct pk_comm *c, ncclResult_t result, const char *wh
     enum pd_err err;
 
     while (result == ncclInProgress) {
-        err = beside_api()->check(c->beside, &own);
+        err = local_api()->check(c->local, &own);
         if (err != PD_OK) {
             give_up(c, err, own.text, false);
             return pd_fail(why, err, "%s", c->why.text);
@@ -195,7 +195,7 @@ static enum pd_err nccl_open(const struct pk_comm_host *host, const struct pk_co
 {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     struct pk_comm_options first = *o;
-    struct pk_comm *c = calloc(1, sizeof *c), *beside = NULL;
+    struct pk_comm *c = calloc(1, sizeof *c), *local = NULL;
     const int64_t until_us = pd_clock_mono_us() + (o->open_us > 0 ? o->open_us : OPEN_US);
     struct id id;
     ncclResult_t result;
@@ -209,9 +209,9 @@ static enum pd_err nccl_open(const struct pk_comm_host *host, const struct pk_co
     c->rank = o->rank;
     c->ranks = o->ranks;
     pthread_mutex_init(&c->lock, NULL);
-    first.id = id.beside;
-    err = beside_api()->open(NULL, &first, &beside, why);
-    c->beside = beside;
+    first.id = id.local;
+    err = local_api()->open(NULL, &first, &local, why);
+    c->local = local;
     if (err != PD_OK)
         goto out;
     config.blocking = 0;
@@ -347,7 +347,7 @@ static enum pd_err barrier(struct pk_comm *c, void *stream, struct pd_why *why)
 
     (void)stream;
     pthread_mutex_lock(&c->lock); /* the barrier looks after the other ranks by itself */
-    err = c->err != PD_OK ? c->err : beside_api()->barrier(c->beside, NULL, &own);
+    err = c->err != PD_OK ? c->err : local_api()->barrier(c->local, NULL, &own);
     if (err != PD_OK)
         give_up(c, err, own.text, true);
     if (err != PD_OK)

@@ -36,14 +36,14 @@ bool pk_grow(void **array, size_t size, size_t count, size_t *cap)
     return true;
 }
 
-struct pk_graph *pk_graph_new(bool plain)
+struct pk_graph *pk_graph_new(bool decomposed)
 {
     struct pk_graph *g = calloc(1, sizeof *g);
     size_t cap_value = 0, cap_node = 0;
 
     if (!g)
         return NULL;
-    g->plain = plain;
+    g->decomposed = decomposed;
     g->scope = "";
     g->n_value = g->n_node = 1;
     g->arena = pd_arena_new();

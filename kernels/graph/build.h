@@ -56,7 +56,7 @@ struct pk_passes_options {
 };
 
 struct pk_graph {
-    bool plain;
+    bool decomposed;
     struct pk_passes_options passes;
     enum pk_precision precision;
     enum pd_err err; /* sticky */
@@ -118,13 +118,13 @@ struct pk_val pk_expr_emit(struct pk_graph *g, const struct pk_expr *program, co
                            int32_t n);
 
 /* The definitions of the fused ops by primitives. */
-struct pk_val pk_norm_plain(struct pk_graph *g, struct pk_val x, struct pk_val gamma, struct pk_val beta,
-                            struct pk_norm_spec spec);
-struct pk_val pk_softmax_plain(struct pk_graph *g, struct pk_val x);
+struct pk_val pk_norm_decomposed(struct pk_graph *g, struct pk_val x, struct pk_val gamma, struct pk_val beta,
+                                 struct pk_norm_spec spec);
+struct pk_val pk_softmax_decomposed(struct pk_graph *g, struct pk_val x);
 /* f of the activation's row, of logits s; degree: of powers. */
-struct pk_val pk_phi_plain(struct pk_graph *g, enum pk_phi phi, int32_t degree, struct pk_val s);
-struct pk_loss pk_cross_entropy_plain(struct pk_graph *g, struct pk_val logits, struct pk_val target,
-                                      double smoothing, int32_t ignore);
+struct pk_val pk_phi_decomposed(struct pk_graph *g, enum pk_phi phi, int32_t degree, struct pk_val s);
+struct pk_loss pk_cross_entropy_decomposed(struct pk_graph *g, struct pk_val logits, struct pk_val target,
+                                           double smoothing, int32_t ignore);
 /* The attributes of FORMULA that its use decides. */
 void pk_formula_attr_set(struct pk_attr *a, const struct pk_formula_use *use);
 /* A of logits s (B, H, Nq, Nk) by primitives, 0 where hidden (see: PK_NONE: none is). */

@@ -356,8 +356,8 @@ struct pk_val pk_norm(struct pk_graph *g, struct pk_val x, struct pk_val gamma, 
     struct pk_attr a = pk_attr_zero();
     struct pk_val in[3] = {x, gamma, beta};
 
-    if (g && g->plain)
-        return pk_norm_plain(g, x, gamma, beta, spec);
+    if (g && g->decomposed)
+        return pk_norm_decomposed(g, x, gamma, beta, spec);
     a.norm.kind = spec.kind;
     a.norm.eps_mode = spec.eps_mode;
     a.norm.eps = spec.eps;
@@ -369,8 +369,8 @@ struct pk_val pk_softmax(struct pk_graph *g, struct pk_val x)
 {
     struct pk_attr a = pk_attr_zero();
 
-    if (g && g->plain)
-        return pk_softmax_plain(g, x);
+    if (g && g->decomposed)
+        return pk_softmax_decomposed(g, x);
     return pk_emit(g, PK_OP_SOFTMAX, &a, &x, 1, NULL);
 }
 
@@ -380,8 +380,8 @@ struct pk_loss pk_cross_entropy(struct pk_graph *g, struct pk_val logits, struct
     struct pk_attr a = pk_attr_zero();
     struct pk_val in[2] = {logits, target}, out[PK_MAX_OUT];
 
-    if (g && g->plain)
-        return pk_cross_entropy_plain(g, logits, target, smoothing, ignore);
+    if (g && g->decomposed)
+        return pk_cross_entropy_decomposed(g, logits, target, smoothing, ignore);
     a.cross_entropy.smoothing = smoothing;
     a.cross_entropy.ignore = ignore;
     pk_emit(g, PK_OP_CROSS_ENTROPY, &a, in, 2, out);
@@ -513,9 +513,9 @@ struct pk_val pk_attention_packed(struct pk_graph *g, struct pk_val qkv, struct 
 
     if (!packed_ok(g, qkv))
         return PK_NONE;
-    if (g->plain)
-        return pk_attention_plain(g, pk_unpack_qkv(g, qkv, 0), pk_unpack_qkv(g, qkv, 1),
-                                  pk_unpack_qkv(g, qkv, 2), spec, NULL);
+    if (g->decomposed)
+        return pk_attention_decomposed(g, pk_unpack_qkv(g, qkv, 0), pk_unpack_qkv(g, qkv, 1),
+                                       pk_unpack_qkv(g, qkv, 2), spec, NULL);
     n = attention_inputs(g, qkv, PK_NONE, PK_NONE, true, &spec, &a, in);
     return pk_emit(g, spec.formula.plan ? PK_OP_FORMULA : PK_OP_ATTENTION, &a, in, n, NULL);
 }
@@ -527,8 +527,8 @@ struct pk_val pk_attention(struct pk_graph *g, struct pk_val q, struct pk_val k,
     struct pk_val in[ATTENTION_IN];
     int32_t n;
 
-    if (g && g->plain)
-        return pk_attention_plain(g, q, k, v, spec, NULL);
+    if (g && g->decomposed)
+        return pk_attention_decomposed(g, q, k, v, spec, NULL);
     n = attention_inputs(g, q, k, v, false, &spec, &a, in);
     return pk_emit(g, spec.formula.plan ? PK_OP_FORMULA : PK_OP_ATTENTION, &a, in, n, NULL);
 }
@@ -555,7 +555,7 @@ struct pk_val pk_attention_jvp(struct pk_graph *g, struct pk_val q, struct pk_va
     for (int32_t i = 0; i < wrt; i++)
         if (!t[i].id)
             t[i] = pk_fill(g, pk_dtype_of(g, like[i]), pk_shape_of(g, like[i]), 0.0);
-    if (!g->plain && !spec.formula.plan && pk_phi_power(spec.phi) && !drops) {
+    if (!g->decomposed && !spec.formula.plan && pk_phi_power(spec.phi) && !drops) {
         n = attention_inputs(g, q, k, v, false, &spec, &a, in);
         for (int32_t i = 0; i < wrt; i++)
             in[n++] = t[i];
@@ -567,7 +567,7 @@ struct pk_val pk_attention_jvp(struct pk_graph *g, struct pk_val q, struct pk_va
         *scale = like[3];
     if (spec.bias_value.id)
         spec.bias_value = like[wrt - 1];
-    y = pk_attention_plain(g, like[0], like[1], like[2], spec, NULL);
+    y = pk_attention_decomposed(g, like[0], like[1], like[2], spec, NULL);
     pk_jvp(g, &y, 1, like, t, (size_t)wrt, &dy);
     return dy;
 }

@@ -37,9 +37,9 @@ const char *pk_category_name(enum pk_category category); /* "weights", ...; stat
 
 /* ---- building ---- */
 
-/* `plain`: composites (norm, softmax, cross-entropy, attention) emit the primitives that define them
+/* `decomposed`: composites (norm, softmax, cross-entropy, attention) emit the primitives that define them
  * instead of fused nodes; every derivative of any order then exists. NULL without memory. */
-struct pk_graph *pk_graph_new(bool plain);
+struct pk_graph *pk_graph_new(bool decomposed);
 struct pk_graph *pk_graph_free(struct pk_graph *g);
 /* The first error since pk_graph_new, with the name of the op and the shapes involved. */
 PD_NODISCARD enum pd_err pk_graph_check(const struct pk_graph *g, struct pd_why *why);
@@ -196,8 +196,8 @@ struct pk_val pk_attention_packed(struct pk_graph *g, struct pk_val qkv, struct 
 struct pk_val pk_attention(struct pk_graph *g, struct pk_val q, struct pk_val k, struct pk_val v,
                            struct pk_attention_spec spec);
 /* The same by primitives; *ret_weights (may be NULL) is A (B, H, Nq, Nk). It defines the fused op. */
-struct pk_val pk_attention_plain(struct pk_graph *g, struct pk_val q, struct pk_val k, struct pk_val v,
-                                 struct pk_attention_spec spec, struct pk_val *ret_weights);
+struct pk_val pk_attention_decomposed(struct pk_graph *g, struct pk_val q, struct pk_val k, struct pk_val v,
+                                      struct pk_attention_spec spec, struct pk_val *ret_weights);
 
 /* A alone, of logits (B, H, Nq, Nk) that the caller has made, for attention whose logits are no q k': of `spec` phi,
  * degree, bias, scale and scale_value. Few of them: A is written. */
@@ -294,7 +294,7 @@ void pk_grad(struct pk_graph *g, struct pk_val y, struct pk_val seed, const stru
 /* Forward mode: ret_dy[i] is how y[i] changes, to first order, where every x[k] changes by dx[k] (of its
  * shape and dtype; PK_NONE: not at all); zeros where nothing reaches it. Made of the reverse mode: the
  * gradient is linear in what flows into y, so its derivative by that, along dx, is the tangent. Every op
- * between x and y needs a derivative of its derivative; an error names one that has none, and whether a plain
+ * between x and y needs a derivative of its derivative; an error names one that has none, and whether a decomposed
  * graph has it. No leaf is added, and dead-code elimination takes what the tangent does not need - except the
  * sums over ranks of the backward part, for collectives are never eliminated. */
 void pk_jvp(struct pk_graph *g, const struct pk_val *y, size_t n_y, const struct pk_val *x,

@@ -57,7 +57,7 @@ static void put(struct pk_expr *p, enum pk_ex op, int32_t arg, double imm)
 #define POW(a) (a, put(p, PK_EX_POW, degree, 0))
 /* clang-format on */
 
-struct pk_val pk_phi_plain(struct pk_graph *g, enum pk_phi phi, int32_t degree, struct pk_val s)
+struct pk_val pk_phi_decomposed(struct pk_graph *g, enum pk_phi phi, int32_t degree, struct pk_val s)
 {
     struct pk_expr program = {0}, *const p = &program;
 

@@ -44,7 +44,7 @@ static struct pk_val slopes(struct pk_graph *g, const struct pk_attention_matric
         pk_grad(g, m->weights, PK_NONE, &m->logits, 1, &slope);
         return slope;
     }
-    f = pk_phi_plain(g, spec->phi, spec->degree, m->logits);
+    f = pk_phi_decomposed(g, spec->phi, spec->degree, m->logits);
     if (m->visible.id)
         f = pk_mul(g, f, m->visible);
     pk_grad(g, f, PK_NONE, &m->logits, 1, &slope);

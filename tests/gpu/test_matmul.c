@@ -52,13 +52,13 @@ static void tuned_put(void *user, const char *key, const void *value, size_t siz
     kept.size[kept.count++] = size;
 }
 
-static int said_plain;   /* products that the library has nothing for */
-static int said_foreign; /* kept choices that it does not know */
+static int said_fallback; /* products that the library has nothing for */
+static int said_foreign;  /* kept choices that it does not know */
 
 static void take_log(void *user, int level, const char *text)
 {
     (void)user;
-    said_plain += level == 4 && strstr(text, "cuBLASLt has no algorithm") != NULL;
+    said_fallback += level == 4 && strstr(text, "cuBLASLt has no algorithm") != NULL;
     said_foreign += level == 4 && strstr(text, "a kept choice was ignored") != NULL;
 }
 
@@ -445,7 +445,7 @@ static void test_matmul_what_the_library_refuses_is_computed_all_the_same(void *
     struct pk_backend *b = open_it();
 
     (void)state;
-    said_plain = 0;
+    said_fallback = 0;
     setenv("POLYD_EMU_LT_REFUSE", "1", 1);
     for (int form = 0; form < 4; form++) {
         struct product p = {.m = 21,
@@ -461,14 +461,14 @@ static void test_matmul_what_the_library_refuses_is_computed_all_the_same(void *
 
         (void)check(b, &p);
     }
-    assert_true(said_plain > 0);
+    assert_true(said_fallback > 0);
     unsetenv("POLYD_EMU_LT_REFUSE");
     api->close(b);
 }
 
-/* ---- what a product does besides ---- */
+/* ---- extra outputs and operands of a product ---- */
 
-struct beside {
+struct extra {
     int64_t m, n, k;
     bool bf16; /* operands and output */
     bool wide; /* but the output */
@@ -504,7 +504,7 @@ static void expect(struct pk_backend *b, const struct pk_view *v, const double *
     free(got);
 }
 
-static void check_beside(struct pk_backend *b, const struct beside *p)
+static void check_extra(struct pk_backend *b, const struct extra *p)
 {
     const enum pk_dtype in_type = p->bf16 ? PK_BF16 : PK_F32,
                         out_type = p->bf16 && !p->wide ? PK_BF16 : PK_F32;
@@ -573,7 +573,7 @@ static void check_beside(struct pk_backend *b, const struct beside *p)
     free(sums);
 }
 
-static const struct beside besides[] = {
+static const struct extra extras[] = {
     {16, 24, 33, .keeps = true, .fused = " f160 "},
     {16, 24, 33, .bf16 = true, .bias = true, .keeps = true, .fused = " f164 "},
     {16, 20, 33, .bf16 = true, .bias = true, .keeps = true, .fused = " f0 "}, /* 20: no multiple of eight */
@@ -587,10 +587,10 @@ static const struct beside besides[] = {
 };
 
 /* Each by the library where it can, and by our kernels where it cannot or will not. */
-static void test_matmul_besides(void **state)
+static void test_matmul_extra_outputs(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < sizeof besides / sizeof besides[0]; i++)
+    for (size_t i = 0; i < sizeof extras / sizeof extras[0]; i++)
         for (int refused = 0; refused < 3; refused++) {
             struct pk_backend *b;
             int64_t way;
@@ -598,21 +598,21 @@ static void test_matmul_besides(void **state)
             memset(&kept, 0, sizeof kept);
             setenv("POLYD_EMU_LT_REFUSE", refused == 2 ? "1" : refused ? "2" : "0", 1);
             b = open_it();
-            check_beside(b, &besides[i]);
+            check_extra(b, &extras[i]);
             assert_int_equal(kept.puts, refused < 2);
-            if (refused < 2 && !strstr(kept.key[0], besides[i].fused))
-                fail_msg("%s is not in %s", besides[i].fused, kept.key[0]);
+            if (refused < 2 && !strstr(kept.key[0], extras[i].fused))
+                fail_msg("%s is not in %s", extras[i].fused, kept.key[0]);
             memcpy(&way, kept.value[0] + kept.size[0] - sizeof way, sizeof way);
             if (refused == 1)
                 assert_int_equal(way, 0);
-            check_beside(b, &besides[i]); /* as planned */
+            check_extra(b, &extras[i]); /* as planned */
             api->close(b);
             if (refused < 2) { /* either way, as a record says; the other is found again likewise */
-                for (way = 0; way < (refused || !strcmp(besides[i].fused, " f0 ") ? 1 : 2); way++) {
+                for (way = 0; way < (refused || !strcmp(extras[i].fused, " f0 ") ? 1 : 2); way++) {
                     memcpy(kept.value[0] + kept.size[0] - sizeof way, &way, sizeof way);
                     kept.hits = 0;
                     b = open_it();
-                    check_beside(b, &besides[i]);
+                    check_extra(b, &extras[i]);
                     assert_int_equal(kept.hits, 1);
                     assert_int_equal(kept.puts, 1);
                     api->close(b);
@@ -620,7 +620,7 @@ static void test_matmul_besides(void **state)
                 way = 2; /* no way at all: not believed */
                 memcpy(kept.value[0] + kept.size[0] - sizeof way, &way, sizeof way);
                 b = open_it();
-                check_beside(b, &besides[i]);
+                check_extra(b, &extras[i]);
                 assert_int_equal(kept.puts, 2);
                 api->close(b);
             }
@@ -639,7 +639,7 @@ int main(void)
         cmocka_unit_test(test_matmul_sums_of_nothing_are_the_bias),
         cmocka_unit_test(test_matmul_choices_are_kept),
         cmocka_unit_test(test_matmul_what_the_library_refuses_is_computed_all_the_same),
-        cmocka_unit_test(test_matmul_besides),
+        cmocka_unit_test(test_matmul_extra_outputs),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

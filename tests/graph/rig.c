@@ -9,17 +9,17 @@
 
 const struct pk_backend_api *(*rig_backend)(void) = reference_backend;
 
-struct rig *rig_new(bool plain)
+struct rig *rig_new(bool decomposed)
 {
-    return rig_new_on(rig_backend(), 1, plain);
+    return rig_new_on(rig_backend(), 1, decomposed);
 }
 
-struct rig *rig_new_on(const struct pk_backend_api *api, int threads, bool plain)
+struct rig *rig_new_on(const struct pk_backend_api *api, int threads, bool decomposed)
 {
     struct rig *r = calloc(1, sizeof *r);
 
     assert_non_null(r);
-    r->g = pk_graph_new(plain);
+    r->g = pk_graph_new(decomposed);
     assert_non_null(r->g);
     r->api = api;
     assert_int_equal(r->api->open(NULL, 0, threads, &r->backend, &r->why), PD_OK);

@@ -23,9 +23,9 @@ struct rig {
 extern const struct pk_backend_api *(*rig_backend)(void);
 
 /* A rig with an empty graph. Everything below fails the test when something goes wrong. */
-struct rig *rig_new(bool plain);
+struct rig *rig_new(bool decomposed);
 /* The same on another back end. */
-struct rig *rig_new_on(const struct pk_backend_api *api, int threads, bool plain);
+struct rig *rig_new_on(const struct pk_backend_api *api, int threads, bool decomposed);
 struct rig *rig_free(struct rig *r);
 /* Plans the graph and gives every leaf memory, floats uniform in [-1, 1) from a fixed sequence per name. */
 void rig_plan(struct rig *r);

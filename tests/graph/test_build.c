@@ -234,8 +234,8 @@ static void test_build_names_what_is_wrong(void **state)
     }
 }
 
-/* The plain forms check what their primitives would not. */
-static void test_build_plain_forms_refuse_the_same(void **state)
+/* The decomposed forms check what their primitives would not. */
+static void test_build_decomposed_forms_refuse_the_same(void **state)
 {
     static void (*const cases[])(struct pk_graph *) = {
         wrong_norm,  wrong_softmax, wrong_loss,   wrong_packed,    wrong_degree,
@@ -252,7 +252,7 @@ static void test_build_plain_forms_refuse_the_same(void **state)
     }
 }
 
-static void test_build_plain_powers_have_an_end(void **state)
+static void test_build_decomposed_powers_have_an_end(void **state)
 {
     struct pk_graph *g = pk_graph_new(true);
     struct pd_why why;
@@ -383,8 +383,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_build_infers_shapes),
         cmocka_unit_test(test_build_names_what_is_wrong),
-        cmocka_unit_test(test_build_plain_forms_refuse_the_same),
-        cmocka_unit_test(test_build_plain_powers_have_an_end),
+        cmocka_unit_test(test_build_decomposed_forms_refuse_the_same),
+        cmocka_unit_test(test_build_decomposed_powers_have_an_end),
         cmocka_unit_test(test_build_activations_have_names),
         cmocka_unit_test(test_build_first_error_sticks),
         cmocka_unit_test(test_build_views_share_memory),

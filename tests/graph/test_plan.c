@@ -256,7 +256,7 @@ static void fill_tokens(struct rig *r, const struct net *n)
     }
 }
 
-static void test_plan_trains_poisoned_as_plain(void **state)
+static void test_plan_trains_poisoned_as_usual(void **state)
 {
     struct net n = {.batch = 2,
                     .tokens = 5,
@@ -420,7 +420,7 @@ int main(void)
         cmocka_unit_test(test_plan_is_close_to_the_bound),
         cmocka_unit_test(test_plan_never_overlaps_live_buffers),
         cmocka_unit_test(test_plan_changes_no_result_even_poisoned),
-        cmocka_unit_test(test_plan_trains_poisoned_as_plain),
+        cmocka_unit_test(test_plan_trains_poisoned_as_usual),
         cmocka_unit_test(test_plan_runs_updates_after_all_readers),
         cmocka_unit_test(test_plan_keeps_the_updates_of_a_clipped_step_together),
         cmocka_unit_test(test_plan_appends_to_a_cache_before_its_readers),

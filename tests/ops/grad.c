@@ -51,9 +51,9 @@ void grad_check_second(struct rig *r, struct pk_val f, const struct pk_val *leaf
     grad_check_first(r, sum, leaf, name, n);
 }
 
-void grad_check(const struct build *b, bool plain, bool second)
+void grad_check(const struct build *b, bool decomposed, bool second)
 {
-    struct rig *r = rig_new(plain);
+    struct rig *r = rig_new(decomposed);
     struct pk_val leaf[8];
     const char *name[8];
     size_t n = 0;
@@ -61,7 +61,8 @@ void grad_check(const struct build *b, bool plain, bool second)
     struct pk_val f;
 
     if (getenv("VERBOSE"))
-        print_message("%s, %s, %s\n", b->label, plain ? "plain" : "fused", second ? "second" : "first");
+        print_message("%s, %s, %s\n", b->label, decomposed ? "decomposed" : "fused",
+                      second ? "second" : "first");
     if (pk_graph_check(r->g, &r->why) != PD_OK)
         fail_msg("%s: %s", b->label, r->why.text);
     f = grad_weigh(r->g, y, "w1");
@@ -89,10 +90,10 @@ static void shift(struct rig *r, const char *const *name, size_t n, double *cons
     }
 }
 
-void grad_check_jvp(const struct build *b, bool plain)
+void grad_check_jvp(const struct build *b, bool decomposed)
 {
     const double h = 1e-6;
-    struct rig *r = rig_new(plain);
+    struct rig *r = rig_new(decomposed);
     struct pk_val leaf[8], t[8], y, dy;
     const char *name[8];
     double *at[8], *got, *side[2];
@@ -134,7 +135,7 @@ void grad_check_jvp(const struct build *b, bool plain)
 
         if (!(fabs(got[i] - want) <= GRAD_TOL * (1 + fabs(want))))
             fail_msg("%s, %s: tangent %lld is %.12g, differences give %.12g", b->label,
-                     plain ? "plain" : "fused", (long long)i, got[i], want);
+                     decomposed ? "decomposed" : "fused", (long long)i, got[i], want);
     }
     for (size_t k = 0; k < n; k++)
         free(at[k]);
@@ -144,30 +145,30 @@ void grad_check_jvp(const struct build *b, bool plain)
     rig_free(r);
 }
 
-void grad_check_fused_is_plain(const struct build *b)
+void grad_check_fused_is_decomposed(const struct build *b)
 {
     struct rig *r[2];
     size_t n = 0;
 
-    for (int plain = 0; plain < 2; plain++) {
+    for (int decomposed = 0; decomposed < 2; decomposed++) {
         struct pk_val leaf[8], d[8], y;
         const char *name[8];
 
         n = 0;
-        r[plain] = rig_new(plain);
-        y = b->make(r[plain]->g, leaf, name, &n);
-        pk_grad(r[plain]->g, grad_weigh(r[plain]->g, y, "w1"), PK_NONE, leaf, n, d);
-        pk_output(r[plain]->g, "y", y);
+        r[decomposed] = rig_new(decomposed);
+        y = b->make(r[decomposed]->g, leaf, name, &n);
+        pk_grad(r[decomposed]->g, grad_weigh(r[decomposed]->g, y, "w1"), PK_NONE, leaf, n, d);
+        pk_output(r[decomposed]->g, "y", y);
         for (size_t k = 0; k < n; k++) {
             char out[32];
 
             snprintf(out, sizeof out, "d%zu", k);
-            pk_output(r[plain]->g, out, d[k]);
+            pk_output(r[decomposed]->g, out, d[k]);
         }
-        rig_plan(r[plain]);
+        rig_plan(r[decomposed]);
         if (b->fill)
-            b->fill(r[plain]);
-        rig_run(r[plain]);
+            b->fill(r[decomposed]);
+        rig_run(r[decomposed]);
     }
     for (size_t k = 0; k <= n; k++) {
         char out[32] = "y";
@@ -181,8 +182,8 @@ void grad_check_fused_is_plain(const struct build *b)
         assert_int_equal(na, nb);
         for (int64_t j = 0; j < na; j++)
             if (!(fabs(x[j] - y[j]) <= 1e-11 * (1.0 + fabs(x[j]))))
-                fail_msg("%s: %s[%lld] is %.15g fused and %.15g plain", b->label, out, (long long)j, x[j],
-                         y[j]);
+                fail_msg("%s: %s[%lld] is %.15g fused and %.15g decomposed", b->label, out, (long long)j,
+                         x[j], y[j]);
         free(x);
         free(y);
     }

@@ -1,5 +1,5 @@
 /* tests/ops/grad.h: checks of a piece of graph: its derivatives against central differences in f64, and its
- * fused form against its plain one. */
+ * fused form against its decomposed one. */
 #pragma once
 
 #include "tests/graph/rig.h"
@@ -15,11 +15,11 @@ struct build {
 };
 
 /* First or second derivatives of a scalar made of y. */
-void grad_check(const struct build *b, bool plain, bool second);
+void grad_check(const struct build *b, bool decomposed, bool second);
 /* The tangent of y along tangents of all leaves (pk_jvp), against differences of y. */
-void grad_check_jvp(const struct build *b, bool plain);
+void grad_check_jvp(const struct build *b, bool decomposed);
 /* Values and gradients of the fused nodes against those of their definitions. */
-void grad_check_fused_is_plain(const struct build *b);
+void grad_check_fused_is_decomposed(const struct build *b);
 
 /* A scalar that depends on every element of y with a weight of its own, and not linearly. */
 struct pk_val grad_weigh(struct pk_graph *g, struct pk_val y, const char *name);

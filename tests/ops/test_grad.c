@@ -260,7 +260,7 @@ static void test_grad_agrees_with_differences(void **state)
         grad_check(&builds[i], false, false);
 }
 
-static void test_grad_of_plain_forms_agrees_with_differences(void **state)
+static void test_grad_of_decomposed_forms_agrees_with_differences(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof builds / sizeof *builds; i++)
@@ -285,15 +285,15 @@ static void test_jvp_agrees_with_differences(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof builds / sizeof *builds; i++)
-        for (int plain = 0; plain < 2; plain++)
-            grad_check_jvp(&builds[i], plain);
+        for (int decomposed = 0; decomposed < 2; decomposed++)
+            grad_check_jvp(&builds[i], decomposed);
 }
 
-static void test_fused_forms_equal_plain_forms(void **state)
+static void test_fused_forms_equal_decomposed_forms(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof builds / sizeof *builds; i++)
-        grad_check_fused_is_plain(&builds[i]);
+        grad_check_fused_is_decomposed(&builds[i]);
 }
 
 /* An op without a derivative is a decision, not an oversight. */
@@ -488,8 +488,8 @@ static void test_jvp_of_several_values(void **state)
 static void test_jvp_may_be_differentiated(void **state)
 {
     (void)state;
-    for (int plain = 0; plain < 2; plain++) {
-        struct rig *r = rig_new(plain);
+    for (int decomposed = 0; decomposed < 2; decomposed++) {
+        struct rig *r = rig_new(decomposed);
         struct pk_val leaf[8], y, t, dy;
         const char *name[8];
         size_t n = 0;
@@ -642,7 +642,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_grad_agrees_with_differences),
-        cmocka_unit_test(test_grad_of_plain_forms_agrees_with_differences),
+        cmocka_unit_test(test_grad_of_decomposed_forms_agrees_with_differences),
         cmocka_unit_test(test_grad_of_grad_agrees_with_differences),
         cmocka_unit_test(test_grad_of_grad_goes_through_fused_derivatives),
         cmocka_unit_test(test_jvp_agrees_with_differences),
@@ -650,7 +650,7 @@ int main(void)
         cmocka_unit_test(test_jvp_may_be_differentiated),
         cmocka_unit_test(test_jvp_leaves_no_backward_part),
         cmocka_unit_test(test_jvp_refuses_what_has_none),
-        cmocka_unit_test(test_fused_forms_equal_plain_forms),
+        cmocka_unit_test(test_fused_forms_equal_decomposed_forms),
         cmocka_unit_test(test_grad_exists_for_every_op),
         cmocka_unit_test(test_grad_third_order_of_a_chain),
         cmocka_unit_test(test_grad_of_every_instruction),

@@ -1,5 +1,5 @@
 /* Every activation of attention, with masks, lengths, biases and scales: first and second derivatives against
- * central differences in f64, fused and plain (M11). */
+ * central differences in f64, fused and decomposed (M11). */
 #include "tests/ops/grad.h"
 
 #include <math.h>
@@ -356,8 +356,8 @@ static void test_attention_jvp_agrees_with_differences(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof builds / sizeof *builds; i++)
-        for (int plain = 0; plain < 2; plain++)
-            grad_check_jvp(&builds[i], plain);
+        for (int decomposed = 0; decomposed < 2; decomposed++)
+            grad_check_jvp(&builds[i], decomposed);
 }
 
 static void count_kernels(void *user, const char *scope, bool backward, const struct pk_call *call)
@@ -423,11 +423,11 @@ static void test_attention_has_the_tangent_of_the_general_mode(void **state)
         }
 }
 
-static void test_fused_attention_equals_plain_attention(void **state)
+static void test_fused_attention_equals_decomposed_attention(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof builds / sizeof *builds; i++)
-        grad_check_fused_is_plain(&builds[i]);
+        grad_check_fused_is_decomposed(&builds[i]);
 }
 
 /* The tangent is the slope of y along the tangents of the inputs. */
@@ -501,7 +501,7 @@ int main(void)
         cmocka_unit_test(test_attention_second_grad_agrees_with_differences),
         cmocka_unit_test(test_attention_jvp_agrees_with_differences),
         cmocka_unit_test(test_attention_has_the_tangent_of_the_general_mode),
-        cmocka_unit_test(test_fused_attention_equals_plain_attention),
+        cmocka_unit_test(test_fused_attention_equals_decomposed_attention),
         cmocka_unit_test(test_tangent_is_the_slope_of_y),
         cmocka_unit_test(test_tangents_of_other_activations_have_no_node),
     };

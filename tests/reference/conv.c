@@ -1,8 +1,8 @@
 /* Convolution and depthwise convolution, and their derivatives: every product of the sums that define them. */
 #include "tests/reference/internal.h"
 
-/* What images, kernels and positions have to do with each other in one call. */
-struct meeting {
+/* Sizes of one call: images, kernels, outputs. */
+struct conv_shape {
     int64_t batch, height, width, ci, co, kh, kw, ho, wo, stride, pad_h, pad_w, sign;
 };
 
@@ -11,8 +11,8 @@ static int64_t at4(const struct pk_view *v, int64_t a, int64_t b, int64_t c, int
     return ((a * v->shape.dim[1] + b) * v->shape.dim[2] + c) * v->shape.dim[3] + d;
 }
 
-/* Calls f for every (b, h, v, i, j) that meets a pixel of the image: at (row, column) of it. */
-static void each(const struct meeting *m, void (*f)(void *user, const int64_t at[7]), void *user)
+/* Calls f for every (b, h, v, i, j) whose tap lies on a pixel of the image: at (row, column) of it. */
+static void each(const struct conv_shape *m, void (*f)(void *user, const int64_t at[7]), void *user)
 {
     for (int64_t b = 0; b < m->batch; b++)
         for (int64_t h = 0; h < m->ho; h++)
@@ -29,7 +29,7 @@ static void each(const struct meeting *m, void (*f)(void *user, const int64_t at
 
 struct sums {
     const struct pk_call *c;
-    const struct meeting *m;
+    const struct conv_shape *m;
     const double *a, *b; /* the inputs */
     double *out;
 };
@@ -74,7 +74,8 @@ static void add_depthwise(void *user, const int64_t at[7])
     }
 }
 
-static void run(const struct pk_call *c, const struct meeting *m, void (*f)(void *user, const int64_t at[7]))
+static void run(const struct pk_call *c, const struct conv_shape *m,
+                void (*f)(void *user, const int64_t at[7]))
 {
     double *a = all(&c->in[0]), *b = all(&c->in[1]);
     struct sums s = {c, m, a, b, calloc((size_t)count(&c->out[0]) + 1, sizeof(double))};
@@ -96,19 +97,19 @@ void ref_conv2d(const struct pk_call *c)
                                                    : &c->in[1])
                            ->shape.dim;
     const int64_t *w = (c->op == PK_OP_CONV2D_DW ? &c->out[0] : &c->in[1])->shape.dim;
-    const struct meeting m = {.batch = x[0],
-                              .height = x[1],
-                              .width = x[2],
-                              .ci = w[2],
-                              .co = w[3],
-                              .kh = w[0],
-                              .kw = w[1],
-                              .ho = y[1],
-                              .wo = y[2],
-                              .stride = c->attr->conv.stride,
-                              .pad_h = c->attr->conv.pad,
-                              .pad_w = c->attr->conv.pad,
-                              .sign = 1};
+    const struct conv_shape m = {.batch = x[0],
+                                 .height = x[1],
+                                 .width = x[2],
+                                 .ci = w[2],
+                                 .co = w[3],
+                                 .kh = w[0],
+                                 .kw = w[1],
+                                 .ho = y[1],
+                                 .wo = y[2],
+                                 .stride = c->attr->conv.stride,
+                                 .pad_h = c->attr->conv.pad,
+                                 .pad_w = c->attr->conv.pad,
+                                 .sign = 1};
 
     run(c, &m, add_conv);
 }
@@ -116,18 +117,18 @@ void ref_conv2d(const struct pk_call *c)
 void ref_dwconv2d(const struct pk_call *c)
 {
     const int64_t *x = c->in[0].shape.dim, *w = (c->op == PK_OP_DWCONV2D ? &c->in[1] : &c->out[0])->shape.dim;
-    const struct meeting m = {.batch = x[0],
-                              .height = x[1],
-                              .width = x[2],
-                              .ci = x[3],
-                              .kh = w[0],
-                              .kw = w[1],
-                              .ho = x[1],
-                              .wo = x[2],
-                              .stride = 1,
-                              .pad_h = w[0] / 2,
-                              .pad_w = w[1] / 2,
-                              .sign = c->op == PK_OP_DWCONV2D && c->attr->conv.flip ? -1 : 1};
+    const struct conv_shape m = {.batch = x[0],
+                                 .height = x[1],
+                                 .width = x[2],
+                                 .ci = x[3],
+                                 .kh = w[0],
+                                 .kw = w[1],
+                                 .ho = x[1],
+                                 .wo = x[2],
+                                 .stride = 1,
+                                 .pad_h = w[0] / 2,
+                                 .pad_w = w[1] / 2,
+                                 .sign = c->op == PK_OP_DWCONV2D && c->attr->conv.flip ? -1 : 1};
 
     run(c, &m, add_depthwise);
 }

@@ -629,7 +629,7 @@ static void test_store_full_disk_refuses_then_recovers(void **state)
     }
     assert_true(err == PD_ERR_FULL || err == PD_ERR_IO);
     assert_int_not_equal(store_writer_health(f->w, &why), PD_OK);
-    assert_int_not_equal(call(f, submit, &ids, &why), PD_OK); /* refused at the door */
+    assert_int_not_equal(call(f, submit, &ids, &why), PD_OK); /* refused at once */
     keeper.ctx = &m;
     assert_int_equal(store_writer_submit(f->w, &keeper, &why), PD_OK); /* waits for better times */
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &was), 0);

@@ -144,14 +144,14 @@ static void minimise(struct function *f, int evaluations)
     const struct optim_line line = {.user = f, .at = at, .pair = pair, .direct = direct, .move = move};
     double *numbers = calloc(LBFGS_NUMBERS, sizeof *numbers);
     struct optim_point first;
-    struct lbfgs_told told;
+    struct lbfgs_outcome outcome;
     struct pd_why why = {""};
 
     assert_non_null(numbers);
     while (f->evaluations < evaluations) {
         assert_int_equal(at(f, 0, &first, &why), PD_OK);
-        assert_int_equal(lbfgs_step(numbers, &line, &first, 1, &told, &why), PD_OK);
-        if (!told.moved)
+        assert_int_equal(lbfgs_step(numbers, &line, &first, 1, &outcome, &why), PD_OK);
+        if (!outcome.moved)
             break;
     }
     free(numbers);

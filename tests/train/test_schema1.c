@@ -139,7 +139,7 @@ static struct pictures pictures_of(const char *json)
     assert_int_equal(job_config_load(json, strlen(json), &config, &why), PD_OK);
     if (train_setup_init(&s, config, &root, 1, NULL, NULL, 0, false, &why) != PD_OK)
         fail_msg("%s", why.text);
-    memcpy(p.digest, s.course, sizeof p.digest);
+    memcpy(p.digest, s.old_trajectory, sizeof p.digest);
     for (int split = 0; split < 2; split++) {
         const struct data_batch *batch;
         struct data_loader *l = NULL;

@@ -1,4 +1,4 @@
-/* daemon/polyd/devices/nvml.h: NVML as far as we need it, loaded at run time. Private to the room.
+/* daemon/polyd/devices/nvml.h: NVML as far as we need it, loaded at run time. Private to the module.
  *
  * Calls go to the driver and may hang: only the watch's threads make them. A call that the library lacks
  * answers NVML_CODE_UNSUPPORTED. */

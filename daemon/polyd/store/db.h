@@ -1,5 +1,5 @@
-/* daemon/polyd/store/db.h: the room's own view of SQLite: connections with a statement cache, and a
- * printf-like binding. Private to the room: sqlite3.h is included nowhere else.
+/* daemon/polyd/store/db.h: the module's own view of SQLite: connections with a statement cache, and a
+ * printf-like binding. Private to the module: sqlite3.h is included nowhere else.
  *
  * Statements are string literals: the cache goes by their address, so a text assembled at
  * run time can never get in. */

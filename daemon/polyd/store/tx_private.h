@@ -1,4 +1,4 @@
-/* daemon/polyd/store/tx_private.h: the transaction as the room's own files see it. */
+/* daemon/polyd/store/tx_private.h: the transaction as the module's own files see it. */
 #pragma once
 
 #include "daemon/polyd/store/db.h"

@@ -4,7 +4,7 @@
  *   - a group begins as soon as the one before is committed: there is no fixed wait;
  *   - a group takes commands, then worker state, then metrics, at most GROUP_ROWS rows, but always at least
  *     one metric batch if one waits, so no lane starves.
- * When the disk refuses (full, I/O error), the store is unhealthy: client commands are refused at the door,
+ * When the disk refuses (full, I/O error), the store is unhealthy: client commands are refused at once,
  * works with `keep` stay queued, and the group is tried again every PROBE_US. */
 #include <errno.h>
 #include <fcntl.h>

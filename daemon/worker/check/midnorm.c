@@ -252,7 +252,7 @@ static struct scales scales_of(struct check *c, double eps)
         part[i] = pk_reshape(en.g, part[i], PK_SHAPE(1, HEADS, n, d));
     }
     scale = spec.scale_value = pk_param(en.g, "c", PK_F64, PK_SHAPE(HEADS));
-    y = pk_attention_plain(en.g, part[0], part[1], part[2], spec, &a);
+    y = pk_attention_decomposed(en.g, part[0], part[1], part[2], spec, &a);
     y = pk_matmul(en.g, pk_reshape(en.g, y, PK_SHAPE(n, width)),
                   pk_param(en.g, "wo", PK_F64, PK_SHAPE(width, width)));
     y = rms_norm(&en, y, width, eps);

@@ -1,4 +1,4 @@
-/* daemon/worker/data/augment.h: private to this room: random changes of training pictures.
+/* daemon/worker/data/augment.h: private to this module: random changes of training pictures.
  *
  * Each takes its random numbers from a data_draw, in the order that it says, so that the same draws give the
  * same picture wherever they come from: the counter-based generator in training, recorded ones in tests. */

@@ -1,4 +1,4 @@
-/* daemon/worker/data/cache.h: private to this room: what was computed from data once, kept as files to map.
+/* daemon/worker/data/cache.h: private to this module: what was computed from data once, kept as files to map.
  *
  * A key is the SHA-256 of everything that the content follows from. A file appears under its name only whole
  * (temporary file, fsync, rename) and is checked when it is opened; one that does not fit its key is

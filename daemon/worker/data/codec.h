@@ -1,4 +1,4 @@
-/* daemon/worker/data/codec.h: private to this room: one function a format, called with bytes that bear its
+/* daemon/worker/data/codec.h: private to this module: one function a format, called with bytes that bear its
  * mark. Contracts as in image.h. */
 #pragma once
 

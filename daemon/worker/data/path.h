@@ -1,4 +1,4 @@
-/* daemon/worker/data/path.h: private to this room: opening below a directory. */
+/* daemon/worker/data/path.h: private to this module: opening below a directory. */
 #pragma once
 
 /* Opens `path` below the directory `dir`, never outside it: descriptor or -1 with errno (EXDEV: it leads

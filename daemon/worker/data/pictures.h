@@ -1,4 +1,4 @@
-/* daemon/worker/data/pictures.h: private to this room: a set of picture files while it is listed and read. */
+/* daemon/worker/data/pictures.h: private to this module: a set of picture files while it is listed and read. */
 #pragma once
 
 #include "daemon/worker/data/cache.h"

@@ -1,4 +1,4 @@
-/* daemon/worker/data/sentences.h: private to this room: the text of text_gen.
+/* daemon/worker/data/sentences.h: private to this module: the text of text_gen.
  *
  * The source is a Markov chain of states. Each state draws one choice, which writes a word and leads to the next state
  * or ends the sentence. Within a state every choice writes a different word. The words of a sentence therefore

@@ -1,4 +1,4 @@
-/* daemon/worker/data/set.h: private to this room: what a data set holds. */
+/* daemon/worker/data/set.h: private to this module: what a data set holds. */
 #pragma once
 
 #include <stddef.h>

@@ -1,4 +1,4 @@
-/* daemon/worker/data/tokens.h: private to this room: inside a tokenizer. */
+/* daemon/worker/data/tokens.h: private to this module: inside a tokenizer. */
 #pragma once
 
 #include "daemon/worker/data/tokenizer.h"

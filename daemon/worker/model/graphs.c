@@ -177,7 +177,7 @@ static struct sums apart(struct net *n, struct pk_val all, size_t count)
 }
 
 /* Makes the first sum the mean, and all of them outputs of a step. */
-static void tell(struct net *n, const struct model_loss *l, struct sums *s)
+static void report(struct net *n, const struct model_loss *l, struct sums *s)
 {
     s->val[0] = pk_div(n->g, s->val[0], s->val[1]);
     pk_output(n->g, "loss", s->val[0]);
@@ -268,8 +268,8 @@ static void write_next(struct net *n, struct pk_val first)
     }
 }
 
-/* `told`: the loss's sums, the first already its mean. `divisor`: the gradients are so many times too large. */
-static void optimise(struct net *n, const struct model_train_options *o, const struct sums *told,
+/* `reported`: the loss's sums, the first already its mean. `divisor`: the gradients are so many times too large. */
+static void optimise(struct net *n, const struct model_train_options *o, const struct sums *reported,
                      struct pk_val divisor, const struct pk_val *grad, bool parts)
 {
     struct model_optim_item *item = calloc(n->m->trained + 1, sizeof *item);
@@ -285,8 +285,8 @@ static void optimise(struct net *n, const struct model_train_options *o, const s
             .lr_mult = n->m->param[i].lr_mult,
             .owner = o->ranks > 1 && o->zero ? model_param_owner(n->m, i, o->ranks) : -1};
     if (item)
-        gate =
-            model_emit_optimiser(n->g, o, told->val[0], divisor, item, n->m->trained, told->val, told->count);
+        gate = model_emit_optimiser(n->g, o, reported->val[0], divisor, item, n->m->trained, reported->val,
+                                    reported->count);
     write_buffers(n, o, parts, gate);
     free(item);
 }
@@ -325,7 +325,7 @@ enum pd_err model_graph_train(const struct model *m, const struct model_train_op
         pk_graph_scope(n.g, "ranks");
         loss = apart(&n, pk_all_reduce(n.g, join(&n, &loss), -1), loss.count);
     }
-    tell(&n, o->loss, &loss);
+    report(&n, o->loss, &loss);
     pk_grad(n.g, ranks ? local : loss.val[0], PK_NONE, n.param, m->trained, grad);
     if (grads) {
         pk_output(n.g, "logits", logits);
@@ -456,7 +456,7 @@ enum pd_err model_graph_apply(const struct model *m, const struct model_train_op
     }
     loss = apart(&n, sum[m->trained], model_loss_sums(o->loss));
     count = loss.val[1];
-    tell(&n, o->loss, &loss);
+    report(&n, o->loss, &loss);
     optimise(&n, o, &loss, count, sum, true);
     free(sum);
     return finish(&n, ret, why);
@@ -832,7 +832,7 @@ enum pd_err model_graph_line(const struct model *m, const struct model_train_opt
     struct net n;
     struct line l;
     struct sums loss;
-    struct pk_val *grad, logits, x, g, size, told[MODEL_REPORT_MAX];
+    struct pk_val *grad, logits, x, g, size, reported[MODEL_REPORT_MAX];
     enum pd_err err = begin(&n, m, trained_points(m, o->batch), o->context, why);
 
     if (err != PD_OK)
@@ -848,21 +848,22 @@ enum pd_err model_graph_line(const struct model *m, const struct model_train_opt
     for (size_t i = 0; i < m->trained; i++)
         n.param[i] = part_of_vector(&n, x, i);
     loss = training_loss(&n, o, &logits);
-    tell(&n, o->loss, &loss);
+    report(&n, o->loss, &loss);
     pk_grad(n.g, loss.val[0], PK_NONE, n.param, m->trained, grad);
     pk_graph_scope(n.g, "line");
     g = as_vector(&n, grad);
     free(grad);
     put(&n, l.g, g);
-    memcpy(told, loss.val, loss.count * sizeof *told);
+    memcpy(reported, loss.val, loss.count * sizeof *reported);
     size = pk_unary(n.g, PK_EX_SQRT, dot(&n, g, g));
-    told[loss.count + MODEL_LINE_NORM] = size;
-    told[loss.count + MODEL_LINE_FINITE] =
+    reported[loss.count + MODEL_LINE_NORM] = size;
+    reported[loss.count + MODEL_LINE_FINITE] =
         pk_mul(n.g, pk_unary(n.g, PK_EX_FINITE, loss.val[0]), pk_unary(n.g, PK_EX_FINITE, size));
-    told[loss.count + MODEL_LINE_SLOPE] = dot(&n, g, l.d);
-    told[loss.count + MODEL_LINE_LARGEST] = one_number(&n, pk_maximum(n.g, absolute(&n, g), 1u << 0, true));
-    told[loss.count + MODEL_LINE_SUM] = one_number(&n, pk_sum(n.g, absolute(&n, g), 1u << 0, true));
-    pk_output(n.g, "report", pk_concat(n.g, 0, told, loss.count + MODEL_LINE_NUMBERS_OF_POINT));
+    reported[loss.count + MODEL_LINE_SLOPE] = dot(&n, g, l.d);
+    reported[loss.count + MODEL_LINE_LARGEST] =
+        one_number(&n, pk_maximum(n.g, absolute(&n, g), 1u << 0, true));
+    reported[loss.count + MODEL_LINE_SUM] = one_number(&n, pk_sum(n.g, absolute(&n, g), 1u << 0, true));
+    pk_output(n.g, "report", pk_concat(n.g, 0, reported, loss.count + MODEL_LINE_NUMBERS_OF_POINT));
     return finish(&n, ret, why);
 }
 
@@ -903,7 +904,7 @@ enum pd_err model_graph_line_direct(const struct model *m, const struct model_tr
     const struct pk_shape rows = PK_SHAPE(o->line_rows, length), one = PK_SHAPE(length);
     struct net n;
     struct line l;
-    struct pk_val c, d, told[2];
+    struct pk_val c, d, reported[2];
     enum pd_err err = begin(&n, m, 1, 1, why);
 
     if (err != PD_OK)
@@ -920,9 +921,9 @@ enum pd_err model_graph_line_direct(const struct model *m, const struct model_tr
     d = pk_add(n.g, d, pk_mul(n.g, one_number(&n, pk_slice(n.g, c, 1, 2 * o->line_rows, 1)), l.g));
     put(&n, l.d, d);
     put(&n, l.before, l.g);
-    told[0] = dot(&n, l.g, d);
-    told[1] = one_number(&n, pk_maximum(n.g, absolute(&n, d), 1u << 0, true));
-    pk_output(n.g, "direction", pk_concat(n.g, 0, told, 2));
+    reported[0] = dot(&n, l.g, d);
+    reported[1] = one_number(&n, pk_maximum(n.g, absolute(&n, d), 1u << 0, true));
+    pk_output(n.g, "direction", pk_concat(n.g, 0, reported, 2));
     return finish(&n, ret, why);
 }
 

@@ -302,10 +302,10 @@ struct model_optim_item {
 };
 
 /* Emits clipping and one update per item, with the inputs, states and outputs that model_graph_train names.
- * told (`told_count` of them, each (1)): what the output "report" begins with; none: there is no report. loss
+ * reported (`reported_count` of them, each (1)): what the output "report" begins with; none: there is no report. loss
  * PK_NONE: the gate looks at the gradient alone. divisor (1): the gradients of the items are so many times too
  * large; PK_NONE: they are not. Returns the gate (1): 0 where the step is not applied. */
 struct pk_val model_emit_optimiser(struct pk_graph *g, const struct model_train_options *o,
                                    struct pk_val loss, struct pk_val divisor,
                                    const struct model_optim_item *item, size_t count,
-                                   const struct pk_val *told, size_t told_count);
+                                   const struct pk_val *reported, size_t reported_count);

@@ -43,7 +43,7 @@ int32_t model_param_owner(const struct model *m, size_t i, int32_t ranks)
 /* clip factor and whether to apply: (2) */
 static struct pk_val gate_of(struct pk_graph *g, const struct model_train_options *o, struct pk_val loss,
                              struct pk_val divisor, struct pk_val length, enum pk_dtype dtype,
-                             const struct pk_val *told, size_t told_count)
+                             const struct pk_val *reported, size_t reported_count)
 {
     struct pk_val one = pk_fill(g, dtype, PK_SHAPE(1), 1), gate[2] = {one, PK_NONE};
 
@@ -60,14 +60,14 @@ static struct pk_val gate_of(struct pk_graph *g, const struct model_train_option
     if (loss.id)
         gate[1] = pk_mul(g, pk_unary(g, PK_EX_FINITE, loss), gate[1]);
     pk_output(g, "applied", gate[1]);
-    if (told_count) { /* all that is said of a step, to be read at once */
+    if (reported_count) { /* the report of a step, read in one transfer */
         struct pk_val all[MODEL_REPORT_MAX];
 
-        assert(told_count <= MODEL_SUMS_MAX);
-        memcpy(all, told, told_count * sizeof *all);
-        all[told_count] = length;
-        all[told_count + 1] = gate[1];
-        pk_output(g, "report", pk_concat(g, 0, all, told_count + 2));
+        assert(reported_count <= MODEL_SUMS_MAX);
+        memcpy(all, reported, reported_count * sizeof *all);
+        all[reported_count] = length;
+        all[reported_count + 1] = gate[1];
+        pk_output(g, "report", pk_concat(g, 0, all, reported_count + 2));
     }
     return pk_concat(g, 0, gate, 2);
 }
@@ -75,7 +75,7 @@ static struct pk_val gate_of(struct pk_graph *g, const struct model_train_option
 struct pk_val model_emit_optimiser(struct pk_graph *g, const struct model_train_options *o,
                                    struct pk_val loss, struct pk_val divisor,
                                    const struct model_optim_item *item, size_t count,
-                                   const struct pk_val *told, size_t told_count)
+                                   const struct pk_val *reported, size_t reported_count)
 {
     enum pk_dtype dtype = pk_dtype_of(g, item[0].param);
     struct pk_val hyper = pk_input(g, "hyper", dtype, PK_SHAPE(4)), length, gate;
@@ -99,7 +99,7 @@ struct pk_val model_emit_optimiser(struct pk_graph *g, const struct model_train_
     if (divisor.id)
         length = pk_div(g, length, divisor);
     pk_output(g, "grad_norm", length);
-    gate = gate_of(g, o, loss, divisor, length, dtype, told, told_count);
+    gate = gate_of(g, o, loss, divisor, length, dtype, reported, reported_count);
     for (size_t i = 0; i < count; i++) {
         struct pk_shape shape = pk_shape_of(g, item[i].param);
         struct pk_optim_spec spec = {.beta1 = o->beta1,

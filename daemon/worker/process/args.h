@@ -1,4 +1,4 @@
-/* daemon/worker/process/args.h: "--name value" arguments of the roles. Private to the room. */
+/* daemon/worker/process/args.h: "--name value" arguments of the roles. Private to the module. */
 #pragma once
 
 #include <stdint.h>

@@ -1,4 +1,4 @@
-/* daemon/worker/serve/internal.h: what the files of this room share. */
+/* daemon/worker/serve/internal.h: what the files of this module share. */
 #pragma once
 
 #include "daemon/worker/data/image.h"

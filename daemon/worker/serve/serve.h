@@ -1,6 +1,6 @@
 /* daemon/worker/serve/serve.h: a trained model, opened for inference.
  *
- * The graphs are those of training in inference form (daemon/worker/model); this room binds the weights of
+ * The graphs are those of training in inference form (daemon/worker/model); this module binds the weights of
  * one checkpoint to them, keeps the key-value caches, and turns logits into classes or tokens. Everything a
  * model needs is allocated when it is opened or when a stream is, and owned by it: closing returns all of it.
  * One thread drives a model; only serve_info may be asked by others. */

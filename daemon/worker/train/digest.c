@@ -8,8 +8,8 @@
 #include "daemon/worker/train/setup.h"
 
 /* The digest that checkpoints of before 2026-11 carry as polyd.course, over fields listed by hand. It is
- * still computed so that runs stopped before then go on; nothing is to be added to it. */
-static enum pd_err set_course(struct train_setup *s, const struct job_config *c, struct pd_why *why)
+ * still computed so that runs stopped before then go on; do not add to it. */
+static enum pd_err set_old_trajectory(struct train_setup *s, const struct job_config *c, struct pd_why *why)
 {
     struct data_st_meta_item items[MODEL_META_ITEMS];
     const struct model_train_options *o = &s->options;
@@ -56,7 +56,7 @@ static enum pd_err set_course(struct train_setup *s, const struct job_config *c,
                   d->channels, d->height, d->width, d->classes, d->vocab, c->data.tokenizer);
     err = pd_buf_err(&b);
     if (err == PD_OK)
-        (void)digest_sha256_hex(b.data, b.len, s->course);
+        (void)digest_sha256_hex(b.data, b.len, s->old_trajectory);
     else
         (void)pd_fail(why, err, "no memory for the digest of the document");
     pd_buf_done(&b);
@@ -88,14 +88,15 @@ enum pd_err train_digest_set(struct train_setup *s, const struct job_config *c, 
 {
     enum pd_err err = set_trajectory(s, c, why);
 
-    return err == PD_OK ? set_course(s, c, why) : err;
+    return err == PD_OK ? set_old_trajectory(s, c, why) : err;
 }
 
 bool train_digest_fits(const struct train_setup *s, const struct data_st *st)
 {
-    const char *trajectory = data_st_meta(st, "polyd.trajectory"), *course = data_st_meta(st, "polyd.course");
+    const char *trajectory = data_st_meta(st, "polyd.trajectory"),
+               *old_trajectory = data_st_meta(st, "polyd.course");
 
     if (trajectory)
         return !strcmp(trajectory, s->trajectory);
-    return course && !strcmp(course, s->course);
+    return old_trajectory && !strcmp(old_trajectory, s->old_trajectory);
 }

@@ -68,7 +68,7 @@ static enum pd_err at(void *user, double t, struct optim_point *ret, struct pd_w
 {
     struct line *l = user;
     const size_t sums = model_loss_sums(l->session->setup.task->loss);
-    const double *told = l->report + sums;
+    const double *reported = l->report + sums;
     enum pd_err err = executable_feed_numbers(l->point, MODEL_LINE_ALONG, &t, 1, why);
 
     if (err == PD_OK)
@@ -79,10 +79,10 @@ static enum pd_err at(void *user, double t, struct optim_point *ret, struct pd_w
         return err;
     *ret = (struct optim_point){.t = t,
                                 .loss = l->report[0],
-                                .slope = told[MODEL_LINE_SLOPE],
-                                .largest = told[MODEL_LINE_LARGEST],
-                                .sum = told[MODEL_LINE_SUM],
-                                .finite = told[MODEL_LINE_FINITE] != 0};
+                                .slope = reported[MODEL_LINE_SLOPE],
+                                .largest = reported[MODEL_LINE_LARGEST],
+                                .sum = reported[MODEL_LINE_SUM],
+                                .finite = reported[MODEL_LINE_FINITE] != 0};
     if (l->seen)
         l->seen(l->user, ret);
     return PD_OK;
@@ -107,7 +107,7 @@ static enum pd_err direct(void *user, const double *shares, double *ret_slope, d
     struct line *l = user;
     struct executable *e = &l->graph[DIRECT];
     float narrow[2 * LBFGS_ROWS + 1];
-    double told[2];
+    double reported[2];
     enum pd_err err;
 
     for (size_t i = 0; i < sizeof narrow / sizeof *narrow; i++)
@@ -118,10 +118,10 @@ static enum pd_err direct(void *user, const double *shares, double *ret_slope, d
     if (err == PD_OK)
         err = pk_exec_run(e->exec, why);
     if (err == PD_OK)
-        err = executable_read(e, "direction", told, 2, why);
+        err = executable_read(e, "direction", reported, 2, why);
     if (err == PD_OK) {
-        *ret_slope = told[0];
-        *ret_largest = told[1];
+        *ret_slope = reported[0];
+        *ret_largest = reported[1];
     }
     return err;
 }
@@ -144,7 +144,7 @@ static enum pd_err move(void *user, double t, struct pd_why *why)
 
 /* ---- a step ---- */
 
-enum pd_err line_step(struct line *l, double lr, double report[MODEL_REPORT_MAX], struct lbfgs_told *ret,
+enum pd_err line_step(struct line *l, double lr, double report[MODEL_REPORT_MAX], struct lbfgs_outcome *ret,
                       struct pd_why *why)
 {
     const struct optim_line asks = {.user = l, .at = at, .pair = pair, .direct = direct, .move = move};

@@ -17,6 +17,6 @@ struct line *line_close(struct line *l);
 /* A step from the parameters as they are, whose batch `point` has been fed. report: the loss's sums at the beginning of
  * the step, the norm of the gradient there, and whether the parameters have changed. */
 PD_NODISCARD enum pd_err line_step(struct line *l, double lr, double report[MODEL_REPORT_MAX],
-                                   struct lbfgs_told *ret, struct pd_why *why);
+                                   struct lbfgs_outcome *ret, struct pd_why *why);
 /* Sees each evaluation; for tests. */
 void line_watch(struct line *l, void (*seen)(void *user, const struct optim_point *p), void *user);

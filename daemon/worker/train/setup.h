@@ -1,4 +1,4 @@
-/* daemon/worker/train/setup.h: private to this room: what both the plan and the run derive from the document.
+/* daemon/worker/train/setup.h: private to this module: what both the plan and the run derive from the document.
  */
 #pragma once
 
@@ -57,8 +57,8 @@ struct train_setup {
         bool averaged, maximise;
     } stop;
     bool maximise;
-    char trajectory[TRAIN_DIGEST_SIZE]; /* of all that decides the numbers of the run */
-    char course[TRAIN_DIGEST_SIZE];     /* the same as checkpoints of before 2026-11 have it */
+    char trajectory[TRAIN_DIGEST_SIZE];     /* of all that decides the numbers of the run */
+    char old_trajectory[TRAIN_DIGEST_SIZE]; /* the same, as checkpoints written before 2026-11 hold it */
 };
 
 /* Opens the data and makes the model; refuses what this build cannot do. `rank`: of

@@ -292,17 +292,17 @@ static enum pd_err step(struct trainer *t, double lr, double report[MODEL_REPORT
     const struct session *s = t->session;
     const struct optim_closure closure = {.user = t, .evaluate = evaluate};
     const bool more = t->step + 1 < s->setup.steps;
-    struct lbfgs_told told;
+    struct lbfgs_outcome outcome;
     enum pd_err err;
 
     if (t->line) {
-        err = line_step(t->line, lr, report, &told, why);
-        if (err == PD_OK && told.infinite) {
-            t->nonfinite += told.infinite;
+        err = line_step(t->line, lr, report, &outcome, why);
+        if (err == PD_OK && outcome.infinite) {
+            t->nonfinite += outcome.infinite;
             reporter_push(s->reporter, "nonfinite", (double)t->nonfinite);
         }
         if (err == PD_OK)
-            reporter_push(s->reporter, "evaluations", told.evaluations);
+            reporter_push(s->reporter, "evaluations", outcome.evaluations);
         if (more)
             batches_send_next(t->batches);
         return err;

@@ -69,8 +69,8 @@ static void note_wrong(struct findings *f, const char *name, const char *why)
 struct import {
     const struct weights_import *o;
     struct data_shards *files;
-    struct job_weights said; /* document.len 0: the file describes itself */
-    bool described;          /* `said` was read */
+    struct job_weights declared; /* document.len 0: the file describes itself */
+    bool described;              /* `declared` was read */
     struct model_spec spec;
     struct model *model;
     struct data_tokenizer *tokenizer;
@@ -156,7 +156,7 @@ static enum pd_err describe(struct import *m, struct pd_why *why)
                    : pd_fail(why, PD_ERR_INVALID,
                              "the file does not say what network it is of: give preset or description");
     job_report_init(&report);
-    err = job_weights_read(text, strlen(text), m->tokenizer_path, &m->said, &report);
+    err = job_weights_read(text, strlen(text), m->tokenizer_path, &m->declared, &report);
     if (err == PD_ERR_INVALID && report.error_count)
         (void)pd_fail(why, err, "%.200s: %.250s", report.errors[0].pointer, report.errors[0].detail);
     else if (err != PD_OK)
@@ -164,19 +164,19 @@ static enum pd_err describe(struct import *m, struct pd_why *why)
     job_report_done(&report);
     m->described = err == PD_OK;
     if (err == PD_OK)
-        err = job_config_load(m->said.document.data, m->said.document.len, &config, why);
+        err = job_config_load(m->declared.document.data, m->declared.document.len, &config, why);
     if (err == PD_OK && !m->o->description && data_st_meta(st, "polyd.model.arch"))
         err = model_spec_from_meta(st, &m->spec, why); /* to the last bit */
     else if (err == PD_OK)
-        err = model_spec_from_tensors(config, m->said.mean_count ? m->said.mean : NULL, m->said.std, find,
-                                      m->files, &m->spec, why);
+        err = model_spec_from_tensors(config, m->declared.mean_count ? m->declared.mean : NULL,
+                                      m->declared.std, find, m->files, &m->spec, why);
     job_config_free(config);
-    if (err == PD_OK && m->said.mean_count && m->said.mean_count != m->spec.channels)
+    if (err == PD_OK && m->declared.mean_count && m->declared.mean_count != m->spec.channels)
         err = pd_fail(why, PD_ERR_INVALID, "#/mean: has %d numbers, the images have %d channels",
-                      m->said.mean_count, m->spec.channels);
-    if (err == PD_OK && m->said.classes && m->said.classes != m->spec.classes)
+                      m->declared.mean_count, m->spec.channels);
+    if (err == PD_OK && m->declared.classes && m->declared.classes != m->spec.classes)
         err = pd_fail(why, PD_ERR_INVALID, "#/classes: are %lld names, the network has %d classes",
-                      (long long)m->said.classes, m->spec.classes);
+                      (long long)m->declared.classes, m->spec.classes);
     return err;
 }
 
@@ -332,16 +332,16 @@ static enum pd_err list_meta(struct import *m, struct pd_buf *document, struct p
         return err;
     add_meta(m, "polyd.data.kind", task->data_kind);
     add_meta(m, "polyd.data.mean",
-             mean && !m->said.mean_count ? mean : list_channels(m->mean, m->spec.mean, m->spec.channels));
+             mean && !m->declared.mean_count ? mean : list_channels(m->mean, m->spec.mean, m->spec.channels));
     add_meta(m, "polyd.data.std",
-             std && !m->said.std_count ? std : list_channels(m->std, m->spec.std, m->spec.channels));
-    if (m->said.class_names.len)
-        add_meta(m, "polyd.data.classes", m->said.class_names.data);
+             std && !m->declared.std_count ? std : list_channels(m->std, m->spec.std, m->spec.channels));
+    if (m->declared.class_names.len)
+        add_meta(m, "polyd.data.classes", m->declared.class_names.data);
     else if (data_st_meta(st, "polyd.data.classes"))
         add_meta(m, "polyd.data.classes", data_st_meta(st, "polyd.data.classes"));
-    if (!m->said.document.len)
+    if (!m->declared.document.len)
         return PD_OK;
-    err = job_weights_document(m->said.document.data, m->said.document.len, document, why);
+    err = job_weights_document(m->declared.document.data, m->declared.document.len, document, why);
     if (err == PD_OK)
         add_meta(m, WEIGHTS_DOCUMENT, document->data);
     return err;
@@ -406,7 +406,7 @@ static void write_answer(struct import *m, const struct train_file_info *file, s
     pd_json_kv_uint(out, "bytes", file->bytes);
     pd_json_kv_str(out, "sha256", digest_hex(file->sha256, sizeof file->sha256, hex));
     pd_json_kv_int(out, "step", state_of(data_shards_first(m->files)).step);
-    pd_json_kv_str(out, "document", m->said.document.len ? m->said.document.data : "");
+    pd_json_kv_str(out, "document", m->declared.document.len ? m->declared.document.data : "");
     pd_json_kv_str(out, "tokenizer",
                    m->tokenizer    ? data_tokenizer_kind_name(data_tokenizer_kind(m->tokenizer))
                    : m->spec.vocab ? "bytes"
@@ -424,7 +424,7 @@ static enum pd_err import_done(struct import *m, enum pd_err err)
 {
     data_shards_free(m->files);
     if (m->described)
-        job_weights_done(&m->said);
+        job_weights_done(&m->declared);
     model_free(m->model);
     data_tokenizer_free(m->tokenizer);
     pd_buf_done(&m->tokenizer_bytes);

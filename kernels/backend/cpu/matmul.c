@@ -3,7 +3,7 @@
  * The output is cut into blocks by shape alone; a task computes one block by one call of the GEMM library
  * (or our own kernels) over the whole of K and finishes it - bias, activation, residual - while it is in
  * the cache. Transposed operands become flags; an operand whose rows and columns are both strided is
- * copied once. Few rows are a matter of memory bandwidth: gemv.c. Sums beside the product are those of SUM.
+ * copied once. Few rows are a matter of memory bandwidth: gemv.c. Sums of operands (extra outputs) are those of SUM.
  */
 #include "kernels/backend/cpu/matmul.h"
 
@@ -215,11 +215,11 @@ void PK_FN(matmul_finish)(const struct cpu_matmul *p, int64_t batch, int64_t i, 
                           const real *t)
 {
     const int64_t place = (batch * p->m + i) * p->n + j;
-    const struct pk_view *beside = p->pre ? p->pre : p->residual; /* of the output's shape; never both */
-    real bias_part[256], beside_part[256];
+    const struct pk_view *extra = p->pre ? p->pre : p->residual; /* of the output's shape; never both */
+    real bias_part[256], extra_part[256];
 
     if (p->residual_in_place && p->act == PK_ACT_NONE)
-        beside = NULL; /* added already */
+        extra = NULL; /* added already */
     for (int64_t j0 = 0; j0 < n;) {
         int64_t len = n - j0;
         const real *bias = NULL, *other = NULL;
@@ -227,11 +227,10 @@ void PK_FN(matmul_finish)(const struct cpu_matmul *p, int64_t batch, int64_t i, 
 
         if (p->bias)
             bias = (const real *)p->bias->data + (j + j0) * bias_stride;
-        if (beside) {
-            other_stride = beside->stride[p->lead + 1];
-            other = (const real *)beside->data +
-                    cpu_offset(beside->shape.dim, beside->stride, p->lead, batch) +
-                    i * beside->stride[p->lead] + (j + j0) * other_stride;
+        if (extra) {
+            other_stride = extra->stride[p->lead + 1];
+            other = (const real *)extra->data + cpu_offset(extra->shape.dim, extra->stride, p->lead, batch) +
+                    i * extra->stride[p->lead] + (j + j0) * other_stride;
         }
         if ((bias && bias_stride != 1) || (other && other_stride != 1)) {
             len = cpu_min(len, 256);
@@ -239,10 +238,10 @@ void PK_FN(matmul_finish)(const struct cpu_matmul *p, int64_t batch, int64_t i, 
                 if (bias)
                     bias_part[x] = bias[x * bias_stride];
                 if (other)
-                    beside_part[x] = other[x * other_stride];
+                    extra_part[x] = other[x * other_stride];
             }
             bias = bias ? bias_part : NULL;
-            other = other ? beside_part : NULL;
+            other = other ? extra_part : NULL;
         }
         PK_FN(matmul_finish_row)
         (p->act, len, t + j0, bias, p->pre ? NULL : other, p->pre ? other : NULL,

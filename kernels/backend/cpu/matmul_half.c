@@ -93,9 +93,9 @@ static void store_part(const struct pk_view *v, int64_t at, int64_t n, const flo
 static void finish_part(const struct cpu_matmul *p, int64_t batch, int64_t i, int64_t j, int64_t n,
                         const float *t)
 {
-    const struct pk_view *beside = p->pre ? p->pre : p->residual;
+    const struct pk_view *extra = p->pre ? p->pre : p->residual;
     const struct pk_view *kept = p->kept ? &p->c->out[1] : NULL;
-    float bias_part[PART], beside_part[PART], kept_part[PART], part[PART];
+    float bias_part[PART], extra_part[PART], kept_part[PART], part[PART];
     int64_t at = (batch * p->m + i) * p->n + j;
 
     for (int64_t j0 = 0; j0 < n; j0 += PART, at += PART, t += PART) {
@@ -105,11 +105,11 @@ static void finish_part(const struct cpu_matmul *p, int64_t batch, int64_t i, in
 
         if (p->bias)
             bias = load_part(p->bias, (j + j0) * p->bias->stride[0], p->bias->stride[0], len, bias_part);
-        if (beside)
-            other = load_part(beside,
-                              cpu_offset(beside->shape.dim, beside->stride, p->lead, batch) +
-                                  i * beside->stride[p->lead] + (j + j0) * beside->stride[p->lead + 1],
-                              beside->stride[p->lead + 1], len, beside_part);
+        if (extra)
+            other = load_part(extra,
+                              cpu_offset(extra->shape.dim, extra->stride, p->lead, batch) +
+                                  i * extra->stride[p->lead] + (j + j0) * extra->stride[p->lead + 1],
+                              extra->stride[p->lead + 1], len, extra_part);
         PK_FN(matmul_finish_row)
         (p->act, len, t, bias, p->pre ? NULL : other, p->pre ? other : NULL, keep, to);
         if (kept)

@@ -137,7 +137,7 @@ static void vjp(struct pk_vjp *v)
 
     if (v->n_out > 1 && v->dout[1].id) {
         pk_graph_fail(v->g, PD_ERR_UNSUPPORTED,
-                      "attention: no derivative through the sums of its rows; build the graph plain");
+                      "attention: no derivative through the sums of its rows; build the graph decomposed");
         return;
     }
     for (int32_t i = 0; i < v->n_in; i++)
@@ -196,8 +196,8 @@ static int32_t in_count(const struct pk_attention_attr *a)
 }
 
 /* The attention of inputs `in` by primitives, of leaves that stand for what it is differentiated by. */
-static struct pk_val plain_of(struct pk_graph *g, const struct pk_attention_attr *a, const struct pk_val *in,
-                              struct pk_val *leaf)
+static struct pk_val decomposed_of(struct pk_graph *g, const struct pk_attention_attr *a,
+                                   const struct pk_val *in, struct pk_val *leaf)
 {
     struct pk_attention_spec spec = {.phi = a->phi,
                                      .degree = a->degree,
@@ -225,7 +225,7 @@ static struct pk_val plain_of(struct pk_graph *g, const struct pk_attention_attr
         spec.rng = in[at++];
     for (int i = 0; i < 3; i++)
         part[i] = a->packed ? pk_unpack_qkv(g, leaf[0], i) : leaf[i];
-    return pk_attention_plain(g, part[0], part[1], part[2], spec, NULL);
+    return pk_attention_decomposed(g, part[0], part[1], part[2], spec, NULL);
 }
 
 static struct pk_val or_zero(struct pk_graph *g, struct pk_val x, struct pk_val like)
@@ -243,7 +243,7 @@ static bool only_dy(const struct pk_vjp *v, int32_t dy_at)
 }
 
 /* x^p has a kernel for it, and a smaller one for the derivative by dy alone. Of the others, by the
- * definition: the plain form differentiated once is what this node computes; y and the sums are functions of
+ * definition: the decomposed form differentiated once is what this node computes; y and the sums are functions of
  * the other inputs. */
 static void vjp_bwd(struct pk_vjp *v)
 {
@@ -269,7 +269,7 @@ static void vjp_bwd(struct pk_vjp *v)
         pk_emit(g, PK_OP_ATTENTION_BWD2, v->attr, in, n, second);
     } else {
         dy = pk_alias(g, v->in[dy_at]);
-        y = plain_of(g, a, v->in, leaf);
+        y = decomposed_of(g, a, v->in, leaf);
         pk_grad_many(g, &y, &dy, 1, leaf, (size_t)n_wrt, first);
         for (int32_t i = 0; i < n_wrt; i++)
             back[i] = leaf[i];
@@ -420,7 +420,7 @@ static void vjp_bwd2(struct pk_vjp *v)
 
     for (int32_t i = 0; i < n_wrt; i++)
         tangent[i] = pk_alias(g, v->in[n_in + 1 + i]);
-    y = plain_of(g, a, v->in, leaf);
+    y = decomposed_of(g, a, v->in, leaf);
     pk_grad_many(g, &y, &dy, 1, leaf, (size_t)n_wrt, first);
     for (int32_t i = 0; i < n_wrt; i++)
         back[i] = leaf[i];

@@ -34,7 +34,7 @@ static void vjp(struct pk_vjp *v)
 
     if (v->dout[3].id) {
         pk_graph_fail(v->g, PD_ERR_UNSUPPORTED,
-                      "cross_entropy: no derivative through lse; build the graph plain");
+                      "cross_entropy: no derivative through lse; build the graph decomposed");
         return;
     }
     /* Counts are steps: no derivative. */
@@ -70,8 +70,8 @@ static void vjp_bwd(struct pk_vjp *v)
 {
     struct pk_graph *g = v->g;
     struct pk_val logits = pk_alias(g, v->in[0]), dloss = pk_alias(g, v->in[3]);
-    struct pk_loss loss = pk_cross_entropy_plain(g, logits, v->in[1], v->attr->cross_entropy.smoothing,
-                                                 v->attr->cross_entropy.ignore);
+    struct pk_loss loss = pk_cross_entropy_decomposed(g, logits, v->in[1], v->attr->cross_entropy.smoothing,
+                                                      v->attr->cross_entropy.ignore);
     struct pk_val first, wrt[2] = {logits, dloss}, d[2];
 
     pk_grad_many(g, &loss.loss_sum, &dloss, 1, &logits, 1, &first);
@@ -132,8 +132,8 @@ static void vjp_grad(struct pk_vjp *v)
 {
     struct pk_graph *g = v->g;
     struct pk_val logits = pk_alias(g, v->in[0]), dloss = pk_alias(g, v->in[2]), scale = dloss;
-    struct pk_loss loss = pk_cross_entropy_plain(g, logits, v->in[1], v->attr->cross_entropy.smoothing,
-                                                 v->attr->cross_entropy.ignore);
+    struct pk_loss loss = pk_cross_entropy_decomposed(g, logits, v->in[1], v->attr->cross_entropy.smoothing,
+                                                      v->attr->cross_entropy.ignore);
     struct pk_val y[2] = {PK_NONE, loss.loss_sum}, seed[2] = {v->dout[0], v->dout[1]};
     struct pk_val wrt[2] = {logits, dloss}, d[2];
 

@@ -111,7 +111,7 @@ static void vjp(struct pk_vjp *v)
 
     if (v->n_out > 1 && v->dout[1].id) {
         pk_graph_fail(v->g, PD_ERR_UNSUPPORTED,
-                      "formula: no derivative through the numbers of its rows; build the graph plain");
+                      "formula: no derivative through the numbers of its rows; build the graph decomposed");
         return;
     }
     for (int32_t i = 0; i < v->n_in; i++)
@@ -197,8 +197,8 @@ static enum pd_err infer_bwd(const struct pk_attr *attr, const struct pk_type *i
 }
 
 /* The attention of inputs `in` by primitives, of leaves that stand for what it is differentiated by. */
-static struct pk_val plain_of(struct pk_graph *g, const struct pk_attr *attr, const struct pk_val *in,
-                              struct pk_val *leaf)
+static struct pk_val decomposed_of(struct pk_graph *g, const struct pk_attr *attr, const struct pk_val *in,
+                                   struct pk_val *leaf)
 {
     const struct pk_attention_attr *a = &attr->attention;
     struct pk_attention_spec spec = {
@@ -224,10 +224,10 @@ static struct pk_val plain_of(struct pk_graph *g, const struct pk_attr *attr, co
         spec.rng = in[at++];
     for (int i = 0; i < 3; i++)
         part[i] = a->packed ? pk_unpack_qkv(g, leaf[0], i) : leaf[i];
-    return pk_attention_plain(g, part[0], part[1], part[2], spec, NULL);
+    return pk_attention_decomposed(g, part[0], part[1], part[2], spec, NULL);
 }
 
-/* y and the numbers of the rows are functions of the other inputs: the plain form differentiated once is what this
+/* y and the numbers of the rows are functions of the other inputs: the decomposed form differentiated once is what this
  * node computes. */
 static void vjp_bwd(struct pk_vjp *v)
 {
@@ -237,7 +237,7 @@ static void vjp_bwd(struct pk_vjp *v)
     const int32_t dy_at = n_wrt + a->has_mask + a->has_length + a->has_rng + 1;
     struct pk_val leaf[5], y, dy = pk_alias(g, v->in[dy_at]), first[5], back[6], second[6];
 
-    y = plain_of(g, v->attr, v->in, leaf);
+    y = decomposed_of(g, v->attr, v->in, leaf);
     pk_grad_many(g, &y, &dy, 1, leaf, (size_t)n_wrt, first);
     for (int32_t i = 0; i < n_wrt; i++)
         back[i] = leaf[i];

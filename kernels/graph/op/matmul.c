@@ -160,7 +160,7 @@ static void fit(const struct pk_attr *attr, int32_t n_in, struct pk_view *in, st
 {
     int32_t lead = out->shape.rank - 2;
     /* of the output's shape: a residual, or where a slope is taken */
-    int32_t beside = attr->matmul.has_residual || attr->matmul.slope ? n_in - 1 : -1;
+    int32_t operand = attr->matmul.has_residual || attr->matmul.slope ? n_in - 1 : -1;
     int64_t b_count = 1;
 
     if (lead == 0)
@@ -168,7 +168,7 @@ static void fit(const struct pk_attr *attr, int32_t n_in, struct pk_view *in, st
     for (int32_t i = 0; i + 2 < in[1].shape.rank; i++)
         b_count *= in[1].shape.dim[i];
     if (b_count == 1 && in[0].shape.rank == out->shape.rank && folds(&in[0]) && folds(out) &&
-        (beside < 0 || folds(&in[beside]))) {
+        (operand < 0 || folds(&in[operand]))) {
         struct pk_view *b = &in[1];
         int32_t r = b->shape.rank;
 
@@ -176,8 +176,8 @@ static void fit(const struct pk_attr *attr, int32_t n_in, struct pk_view *in, st
         fold(out);
         if (attr->matmul.keeps)
             fold(&out[1]);
-        if (beside >= 0)
-            fold(&in[beside]);
+        if (operand >= 0)
+            fold(&in[operand]);
         b->shape = PK_SHAPE(b->shape.dim[r - 2], b->shape.dim[r - 1]);
         b->stride[0] = b->stride[r - 2];
         b->stride[1] = b->stride[r - 1];

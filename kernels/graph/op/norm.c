@@ -45,7 +45,7 @@ static void vjp(struct pk_vjp *v)
 
     if (v->dout[1].id || (v->n_out > 2 && v->dout[2].id)) {
         pk_graph_fail(v->g, PD_ERR_UNSUPPORTED,
-                      "norm: no derivative through its statistics; build the graph plain");
+                      "norm: no derivative through its statistics; build the graph decomposed");
         return;
     }
     if (v->n_out > 2)
@@ -108,7 +108,7 @@ static enum pd_err infer_bwd(const struct pk_attr *attr, const struct pk_type *i
     return PD_OK;
 }
 
-/* By the definition: the plain form, differentiated, is what this node computes. The statistics are
+/* By the definition: the decomposed form, differentiated, is what this node computes. The statistics are
  * functions of x and accounted for there. */
 static void vjp_bwd(struct pk_vjp *v)
 {
@@ -116,7 +116,7 @@ static void vjp_bwd(struct pk_vjp *v)
     struct pk_norm_spec spec = {v->attr->norm.kind, v->attr->norm.eps_mode, v->attr->norm.eps};
     struct pk_val x = pk_alias(g, v->in[0]), gain = pk_alias(g, v->in[1]), dy = pk_alias(g, v->in[2]);
     struct pk_val beta = pk_fill(g, pk_dtype_of(g, gain), pk_shape_of(g, gain), 0.0);
-    struct pk_val y = pk_norm_plain(g, x, gain, beta, spec);
+    struct pk_val y = pk_norm_decomposed(g, x, gain, beta, spec);
     struct pk_val wrt[3] = {x, gain, beta}, first[3], back[3] = {x, gain, dy}, second[3];
 
     if (v->attr->norm.again) {

@@ -114,12 +114,13 @@ static enum pd_err direct(double *numbers, const struct optim_line *line, double
 }
 
 enum pd_err lbfgs_step(double numbers[LBFGS_NUMBERS], const struct optim_line *line,
-                       const struct optim_point *first, double lr, struct lbfgs_told *ret, struct pd_why *why)
+                       const struct optim_point *first, double lr, struct lbfgs_outcome *ret,
+                       struct pd_why *why)
 {
     struct optim_point now = *first;
     enum pd_err err = PD_OK;
 
-    *ret = (struct lbfgs_told){.evaluations = 1};
+    *ret = (struct lbfgs_outcome){.evaluations = 1};
     if (!first->finite || first->largest <= GRADIENT_LEAST)
         return PD_OK;
     for (int i = 1; i <= ITERATIONS; i++) {

@@ -48,12 +48,12 @@ PD_NODISCARD enum pd_err optim_wolfe(const struct optim_line *line, const struct
 
 #define LBFGS_HISTORY 100
 #define LBFGS_ROWS (LBFGS_HISTORY + 1) /* one is written before it is known whether it is kept */
-/* What it keeps from step to step beside vectors: iterations, factor of the first matrix, last t, pairs kept, the spare
+/* Numbers that it keeps from step to step in addition to the vectors: iterations, factor of the first matrix, last t, pairs kept, the spare
  * row; the rows from the oldest pair; products of rows s y and y y. All zeros: a run begins. */
 #define LBFGS_NUMBERS (8 + LBFGS_ROWS + 2 * LBFGS_ROWS * LBFGS_ROWS)
 
-/* How a step went. */
-struct lbfgs_told {
+/* Outcome of one step. */
+struct lbfgs_outcome {
     int evaluations, infinite;
     bool moved;
 };
@@ -61,5 +61,5 @@ struct lbfgs_told {
 /* One outer step (at most 20 iterations, 25 evaluations) at the rate `lr`, from the point `first`, which the caller has
  * evaluated at t = 0. */
 PD_NODISCARD enum pd_err lbfgs_step(double numbers[LBFGS_NUMBERS], const struct optim_line *line,
-                                    const struct optim_point *first, double lr, struct lbfgs_told *ret,
+                                    const struct optim_point *first, double lr, struct lbfgs_outcome *ret,
                                     struct pd_why *why);

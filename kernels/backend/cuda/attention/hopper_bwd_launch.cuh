@@ -110,14 +110,14 @@ static enum pd_err backward_launch(struct pk_backend *b, const struct pk_call *c
     int out = attr->packed ? 1 : 3;
     struct backward_args a = {};
     CUtensorMap maps[4];
-    const int beside = cuda_ranks_multiprocessors(b), room = hopper_multiprocessors(b) - beside;
+    const int reserved = cuda_ranks_multiprocessors(b), usable = hopper_multiprocessors(b) - reserved;
     int grid = p.grid;
     size_t shared;
     enum pd_err err;
 
     /* Fewer blocks take the same units in the same order; who takes which changes no sum. */
-    if (beside > 0 && room >= p.cluster && grid > room * shape::resident)
-        grid = room * shape::resident / p.cluster * p.cluster;
+    if (reserved > 0 && usable >= p.cluster && grid > usable * shape::resident)
+        grid = usable * shape::resident / p.cluster * p.cluster;
     for (int i = 0; i < 4; i++) {
         const bool of_queries = i == 0 || i == 3;
         const struct hopper_rows r = hopper_rows_of(c, j, i);

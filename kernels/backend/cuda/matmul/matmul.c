@@ -13,7 +13,7 @@
  * Besides, if memory lies as it wants: GELU with what it is applied to as a second output, the slope of GELU,
  * and what flows into a bias - of its output's type, so only where that is f32. For these there is another
  * way, by kernels of our own behind the product, and the faster is taken. The rest is always done by
- * plain.cu: an exact GELU after the product; a whole product where strides, types or the library leave
+ * fallback.cu: an exact GELU after the product; a whole product where strides, types or the library leave
  * no other way. A bias of f32 beside an output of bf16 is rounded on the way, as the library wants it of the
  * output's type. */
 #include "kernels/backend/cuda/matmul/matmul.h"
@@ -384,7 +384,7 @@ static int32_t least(int32_t a, int32_t b)
 }
 
 static enum pd_err by_library(struct pk_backend *b, const struct cuda_product *p, struct cuda_lt_key *k,
-                              const struct pk_call *c, bool *ret_plain, struct pd_why *why)
+                              const struct pk_call *c, bool *ret_fallback, struct pd_why *why)
 {
     size_t bias_room = bias_bytes(p), wide_room = wide_bytes(p), out_size = size_of(library_out(p));
     int64_t out_step[PK_MAX_RANK], rounds = p->batch / k->batch, each = p->m * p->n * k->batch;
@@ -431,8 +431,8 @@ static enum pd_err by_library(struct pk_backend *b, const struct cuda_product *p
         for (int i = 0; i < CUDA_LT_WAYS; i++)
             r.d[i] = (char *)result[i] + (size_t)(at * each) * out_size;
         err = plan ? PD_OK : cuda_lt_plan_of(b, k, &r, finish_trial, &j, &plan, why);
-        if (err == PD_OK && plan->plain) {
-            *ret_plain = true;
+        if (err == PD_OK && plan->fallback) {
+            *ret_fallback = true;
             return PD_OK;
         }
         if (err == PD_OK)
@@ -441,10 +441,10 @@ static enum pd_err by_library(struct pk_backend *b, const struct cuda_product *p
     return err == PD_OK ? finish(&j, plan->way, result[plan->way], p->out, sums, why) : err;
 }
 
-static enum pd_err plain(struct pk_backend *b, const struct cuda_product *p, const struct pk_call *c,
-                         struct pd_why *why)
+static enum pd_err fallback(struct pk_backend *b, const struct cuda_product *p, const struct pk_call *c,
+                            struct pd_why *why)
 {
-    enum pd_err err = cuda_product_plain(b, p, why);
+    enum pd_err err = cuda_product_fallback(b, p, why);
 
     if (err == PD_OK && p->sums)
         err = add_up(b, c, p->out, c->out[c->n_out - 1].data, c->workspace, why);
@@ -462,7 +462,7 @@ enum pd_err cuda_matmul(struct pk_backend *b, const struct pk_call *c, struct pd
     if (p.m == 0 || p.n == 0 || p.batch == 0)
         return p.sums ? add_up(b, c, p.out, c->out[c->n_out - 1].data, c->workspace, why) : PD_OK;
     if (!key_of(b, &p, &k))
-        return plain(b, &p, c, why);
+        return fallback(b, &p, c, why);
     err = by_library(b, &p, &k, c, &refused, why);
-    return err == PD_OK && refused ? plain(b, &p, c, why) : err;
+    return err == PD_OK && refused ? fallback(b, &p, c, why) : err;
 }

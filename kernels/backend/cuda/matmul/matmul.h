@@ -1,4 +1,4 @@
-/* kernels/backend/cuda/matmul/matmul.h: a product as matmul.c sees it, for the kernels of plain.cu. */
+/* kernels/backend/cuda/matmul/matmul.h: a product as matmul.c sees it, for the kernels of fallback.cu. */
 #pragma once
 
 #include "kernels/backend/cuda/cuda.h"
@@ -27,7 +27,7 @@ struct cuda_product {
     bool has_bias, has_residual, keeps;
     bool slope; /* then `residual` is pre: there is never both */
     enum pk_act act;
-    enum pk_sums sums; /* beside it; not the business of plain.cu */
+    enum pk_sums sums; /* beside it; not the business of fallback.cu */
     void *out, *kept;  /* kept: a b + bias, where keeps */
     enum pk_dtype out_dtype;
 };
@@ -37,7 +37,7 @@ enum { CUDA_FINISH_ACT = 1, CUDA_FINISH_SLOPE = 2, CUDA_FINISH_RESIDUAL = 4 };
 
 /* The whole product by a kernel of our own, for what the library does not take: any strides, any mixture of
  * types. Sums over K in order. */
-enum pd_err cuda_product_plain(struct pk_backend *b, const struct cuda_product *p, struct pd_why *why);
+enum pd_err cuda_product_fallback(struct pk_backend *b, const struct cuda_product *p, struct pd_why *why);
 /* out = act(from) + residual, or from times the slope: `what` of it is left to do. `from` is dense and may be
  * out.
  */

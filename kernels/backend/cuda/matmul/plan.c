@@ -407,7 +407,7 @@ out:
 }
 
 /* Nothing is wrong then, but much slower: seldom what was meant. */
-static void say_plain(struct pk_backend *b, const struct cuda_lt_key *k)
+static void log_fallback(struct pk_backend *b, const struct cuda_lt_key *k)
 {
     char name[768], text[896];
 
@@ -440,9 +440,9 @@ static enum pd_err choose(struct pk_backend *b, struct cuda_lt_plan *p, const st
         for (int i = 0; i < n; i++)
             all[count++] = (struct candidate){found[i].algo, way};
     }
-    p->plain = count == 0;
-    if (p->plain) {
-        say_plain(b, &p->key);
+    p->fallback = count == 0;
+    if (p->fallback) {
+        log_fallback(b, &p->key);
         return PD_OK;
     }
     if (count > 1 && b->host && b->host->tuned_put && !capturing(b))

@@ -28,7 +28,7 @@ enum { CUDA_LT_SIMPLE, CUDA_LT_FUSED, CUDA_LT_WAYS };
 
 struct cuda_lt_plan {
     struct cuda_lt_key key;
-    bool used, plain;                           /* plain: the library has nothing for this key */
+    bool used, fallback;                        /* fallback: the library has nothing for this key */
     int32_t way;                                /* that was chosen */
     cublasLtMatmulDesc_t desc[CUDA_LT_WAYS];    /* FUSED: NULL if there is none */
     cublasLtMatrixLayout_t first, second, c, d; /* of the library's operands */

@@ -1,4 +1,4 @@
-/* MATMUL without a library: what cuBLASLt does not take (rows and columns both strided, f32 beside bf16, odd
+/* MATMUL without a library: what cuBLASLt does not take (rows and columns both strided, a mix of f32 and bf16, odd
  * alignments it refuses), and the epilogues it does not have.
  *
  * What is left to do to a product goes four elements at a time where everything is dense.
@@ -161,7 +161,7 @@ static __global__ void __launch_bounds__(THREADS)
 }
 
 static __global__ void __launch_bounds__(THREADS)
-    finish_packs_kernel(const void *from, bool from_half, const void *beside, bool beside_half, void *out,
+    finish_packs_kernel(const void *from, bool from_half, const void *extra, bool extra_half, void *out,
                         bool out_half, int64_t packs, enum pk_act act, int what)
 {
     for (int64_t pack = (int64_t)blockIdx.x * THREADS + threadIdx.x; pack < packs;
@@ -170,7 +170,7 @@ static __global__ void __launch_bounds__(THREADS)
 
         pk_load4(from, from_half, 4 * pack, x);
         if (what & (CUDA_FINISH_SLOPE | CUDA_FINISH_RESIDUAL))
-            pk_load4(beside, beside_half, 4 * pack, other);
+            pk_load4(extra, extra_half, 4 * pack, other);
 #pragma unroll
         for (int i = 0; i < 4; i++)
             x[i] = finished(act, what, x[i], other[i]);
@@ -178,7 +178,7 @@ static __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* Whether what stands beside the output lies as densely as it. */
+/* Whether the extra operand (slope or residual) is laid out as densely as the output. */
 static bool lies_alike(const struct cuda_product *p, const struct cuda_operand *o)
 {
     int64_t step = p->m * p->n;
@@ -193,8 +193,8 @@ static bool lies_alike(const struct cuda_product *p, const struct cuda_operand *
     return true;
 }
 
-extern "C" enum pd_err cuda_product_plain(struct pk_backend *b, const struct cuda_product *p,
-                                          struct pd_why *why)
+extern "C" enum pd_err cuda_product_fallback(struct pk_backend *b, const struct cuda_product *p,
+                                             struct pd_why *why)
 {
     const int64_t tiles_m = cuda_div_up(p->m, TILE), tiles_n = cuda_div_up(p->n, TILE);
 
@@ -212,11 +212,11 @@ extern "C" enum pd_err cuda_product_finish(struct pk_backend *b, const struct cu
                                            struct pd_why *why)
 {
     const int64_t count = p->m * p->n * p->batch;
-    const bool beside = (what & (CUDA_FINISH_SLOPE | CUDA_FINISH_RESIDUAL)) != 0;
+    const bool reads_extra = (what & (CUDA_FINISH_SLOPE | CUDA_FINISH_RESIDUAL)) != 0;
     const bool packs = count % 4 == 0 && cuda_aligned(from, cuda_pack_bytes(from_dtype)) &&
                        cuda_aligned(p->out, cuda_pack_bytes(p->out_dtype)) &&
-                       (!beside || (lies_alike(p, &p->residual) &&
-                                    cuda_aligned(p->residual.data, cuda_pack_bytes(p->residual.dtype))));
+                       (!reads_extra || (lies_alike(p, &p->residual) &&
+                                         cuda_aligned(p->residual.data, cuda_pack_bytes(p->residual.dtype))));
     int64_t blocks = cuda_div_up(count, THREADS * 4);
 
     if (blocks > (int64_t)b->multiprocessors * 16)

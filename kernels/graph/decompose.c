@@ -24,8 +24,8 @@ static bool floating(struct pk_graph *g, struct pk_val x, const char *who)
     return true;
 }
 
-struct pk_val pk_norm_plain(struct pk_graph *g, struct pk_val x, struct pk_val gamma, struct pk_val beta,
-                            struct pk_norm_spec spec)
+struct pk_val pk_norm_decomposed(struct pk_graph *g, struct pk_val x, struct pk_val gamma, struct pk_val beta,
+                                 struct pk_norm_spec spec)
 {
     struct pk_shape s = pk_shape_of(g, x);
     struct pk_val y;
@@ -44,7 +44,7 @@ struct pk_val pk_norm_plain(struct pk_graph *g, struct pk_val x, struct pk_val g
     return beta.id ? pk_add(g, y, beta) : y;
 }
 
-struct pk_val pk_softmax_plain(struct pk_graph *g, struct pk_val x)
+struct pk_val pk_softmax_decomposed(struct pk_graph *g, struct pk_val x)
 {
     struct pk_val e;
 
@@ -80,8 +80,8 @@ static struct pk_val not(struct pk_graph * g, struct pk_val x)
     return pk_offset(g, pk_scale(g, x, -1.0), 1.0);
 }
 
-struct pk_loss pk_cross_entropy_plain(struct pk_graph *g, struct pk_val logits, struct pk_val target,
-                                      double smoothing, int32_t ignore)
+struct pk_loss pk_cross_entropy_decomposed(struct pk_graph *g, struct pk_val logits, struct pk_val target,
+                                           double smoothing, int32_t ignore)
 {
     const struct pk_loss none = {PK_NONE, PK_NONE, PK_NONE};
     struct pk_shape s = pk_shape_of(g, logits);
@@ -164,7 +164,7 @@ struct pk_val pk_softmax_visible(struct pk_graph *g, struct pk_val s, struct pk_
     struct pk_val low, zero, top, a, z;
 
     if (!see.id)
-        return pk_softmax_plain(g, s);
+        return pk_softmax_decomposed(g, s);
     /* Hidden logits may be anything: take them out before exp, and again after it. */
     low = pk_fill(g, dtype, PK_SHAPE(1), LOW);
     zero = pk_fill(g, dtype, PK_SHAPE(1), 0.0);
@@ -185,7 +185,7 @@ static struct pk_val weights(struct pk_graph *g, const struct pk_attention_spec 
         return pk_formula_weights(g, spec, s, see);
     if (pk_phi_shifted(spec->phi))
         return pk_softmax_visible(g, s, see);
-    a = pk_phi_plain(g, spec->phi, spec->degree, s);
+    a = pk_phi_decomposed(g, spec->phi, spec->degree, s);
     if (see.id)
         a = pk_mul(g, a, see);
     if (!pk_phi_normalised(spec->phi))
@@ -291,8 +291,8 @@ struct pk_attention_matrices pk_attention_matrices(struct pk_graph *g, struct pk
     return m;
 }
 
-struct pk_val pk_attention_plain(struct pk_graph *g, struct pk_val q, struct pk_val k, struct pk_val v,
-                                 struct pk_attention_spec spec, struct pk_val *ret_weights)
+struct pk_val pk_attention_decomposed(struct pk_graph *g, struct pk_val q, struct pk_val k, struct pk_val v,
+                                      struct pk_attention_spec spec, struct pk_val *ret_weights)
 {
     static const int32_t order[4] = {0, 2, 1, 3};
     struct pk_val a = pk_attention_matrices(g, q, k, spec).weights;

@@ -1,23 +1,24 @@
-/* daemon/worker/model/graphs.c: the graphs around a network's forward pass. */
-#include "daemon/worker/model/arch/arch.h"
+/* daemon/worker/model/graphs.c: the graphs of training around a network's forward pass, and what all graphs share. */
+#include "daemon/worker/model/graphs.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* How many points a network that reads them is given at once; of others the batch itself. */
-static int32_t trained_points(const struct model *m, int32_t batch)
+#include "daemon/worker/model/arch/arch.h"
+
+int32_t graph_trained_points(const struct model *m, int32_t batch)
 {
     return model_reads_points(&m->spec) ? batch * m->spec.grid[0] * m->spec.grid[1] : batch;
 }
 
-static int32_t scored_points(const struct model *m, int32_t batch)
+int32_t graph_scored_points(const struct model *m, int32_t batch)
 {
     return model_reads_points(&m->spec) ? batch * m->spec.test_grid[0] * m->spec.test_grid[1] : batch;
 }
 
-static enum pd_err begin(struct net *n, const struct model *m, int32_t batch, int32_t tokens,
-                         struct pd_why *why)
+enum pd_err graph_begin(struct net *n, const struct model *m, int32_t batch, int32_t tokens,
+                        struct pd_why *why)
 {
     memset(n, 0, sizeof *n);
     if (batch < 1 || (model_reads_tokens(&m->spec) && (tokens < 1 || tokens > m->spec.context)))
@@ -39,8 +40,7 @@ static enum pd_err begin(struct net *n, const struct model *m, int32_t batch, in
     return PD_OK;
 }
 
-/* Checks the graph and hands it over, or frees it. */
-static enum pd_err finish(struct net *n, struct pk_graph **ret, struct pd_why *why)
+enum pd_err graph_finish(struct net *n, struct pk_graph **ret, struct pd_why *why)
 {
     enum pd_err err =
         n->failed ? pd_fail(why, PD_ERR_NOMEM, "no memory for a graph") : pk_graph_check(n->g, why);
@@ -67,7 +67,7 @@ struct pk_val net_normalise(struct pk_graph *g, const struct model_spec *s, stru
     return pk_cast(g, x, s->dtype);
 }
 
-static struct pk_val input(struct net *n, bool ready)
+struct pk_val graph_input(struct net *n, bool ready)
 {
     const struct model_spec *s = &n->m->spec;
     const enum model_pixels pixels = ready ? MODEL_PIXELS_READY : s->pixels;
@@ -91,34 +91,28 @@ static struct pk_val input(struct net *n, bool ready)
     return pixels == MODEL_PIXELS_READY ? x : net_normalise(n->g, s, x);
 }
 
-static struct pk_val logits_of(struct net *n)
+struct pk_val graph_logits(struct net *n)
 {
-    return n->m->spec.arch->forward(n, input(n, false));
+    return n->m->spec.arch->forward(n, graph_input(n, false));
 }
 
 enum pd_err model_write_once(struct model *m, struct pd_why *why)
 {
     struct net n;
     struct pk_graph *g;
-    enum pd_err err = begin(&n, m, scored_points(m, 1), 1, why);
+    enum pd_err err = graph_begin(&n, m, graph_scored_points(m, 1), 1, why);
 
     if (err != PD_OK)
         return err;
     n.declares = m;
-    pk_output(n.g, "logits", logits_of(&n));
-    err = finish(&n, &g, why);
+    pk_output(n.g, "logits", graph_logits(&n));
+    err = graph_finish(&n, &g, why);
     if (err == PD_OK)
         pk_graph_free(g);
     return err;
 }
 
 /* ---- the loss ---- */
-
-/* What a task sums up, each (1). */
-struct sums {
-    size_t count;
-    struct pk_val val[MODEL_SUMS_MAX];
-};
 
 size_t model_loss_sums(const struct model_loss *l)
 {
@@ -129,10 +123,10 @@ size_t model_loss_sums(const struct model_loss *l)
     return n;
 }
 
-static struct sums loss_of(struct net *n, const struct model_loss *l, struct model_rows *rows,
-                           double smoothing)
+struct graph_sums graph_loss(struct net *n, const struct model_loss *l, struct model_rows *rows,
+                             double smoothing)
 {
-    struct sums s = {.count = model_loss_sums(l)};
+    struct graph_sums s = {.count = model_loss_sums(l)};
 
     rows->x = n->x;
     rows->t = n->t;
@@ -143,41 +137,40 @@ static struct sums loss_of(struct net *n, const struct model_loss *l, struct mod
 }
 
 /* Of training: with a teacher the network's own head learns the classes, the other one the teacher. */
-static struct sums training_loss(struct net *n, const struct model_train_options *o,
-                                 struct pk_val *ret_logits)
+struct graph_sums graph_training_loss(struct net *n, const struct model_train_options *o,
+                                      struct pk_val *ret_logits)
 {
     const struct model_distil *d = o->distil;
     struct model_rows rows = {.shift = o->shift};
-    struct pk_val images = input(n, o->ready);
-    struct sums s;
+    struct pk_val images = graph_input(n, o->ready);
+    struct graph_sums s;
 
     if (o->mix_group)
         images = net_mix(n, images, o->mix_group, &rows);
     *ret_logits = n->m->spec.arch->forward(n, images);
     rows.logits = d ? n->own : *ret_logits;
-    s = loss_of(n, o->loss, &rows, o->label_smoothing);
+    s = graph_loss(n, o->loss, &rows, o->label_smoothing);
     if (d)
         s.val[0] = pk_add(n->g, pk_scale(n->g, s.val[0], 1 - d->alpha),
                           pk_scale(n->g, net_distil(n, d, images, &rows), d->alpha));
     return s;
 }
 
-static struct pk_val join(struct net *n, const struct sums *s)
+static struct pk_val join(struct net *n, const struct graph_sums *s)
 {
     return pk_concat(n->g, 0, s->val, s->count);
 }
 
-static struct sums apart(struct net *n, struct pk_val all, size_t count)
+static struct graph_sums apart(struct net *n, struct pk_val all, size_t count)
 {
-    struct sums s = {.count = count};
+    struct graph_sums s = {.count = count};
 
     for (size_t i = 0; i < count; i++)
         s.val[i] = pk_slice(n->g, all, 0, (int64_t)i, 1);
     return s;
 }
 
-/* Makes the first sum the mean, and all of them outputs of a step. */
-static void report(struct net *n, const struct model_loss *l, struct sums *s)
+void graph_report(struct net *n, const struct model_loss *l, struct graph_sums *s)
 {
     s->val[0] = pk_div(n->g, s->val[0], s->val[1]);
     pk_output(n->g, "loss", s->val[0]);
@@ -269,7 +262,7 @@ static void write_next(struct net *n, struct pk_val first)
 }
 
 /* `reported`: the loss's sums, the first already its mean. `divisor`: the gradients are so many times too large. */
-static void optimise(struct net *n, const struct model_train_options *o, const struct sums *reported,
+static void optimise(struct net *n, const struct model_train_options *o, const struct graph_sums *reported,
                      struct pk_val divisor, const struct pk_val *grad, bool parts)
 {
     struct model_optim_item *item = calloc(n->m->trained + 1, sizeof *item);
@@ -304,8 +297,8 @@ enum pd_err model_graph_train(const struct model *m, const struct model_train_op
     const bool ranks = o->ranks > 1 && !grads;
     struct net n;
     struct pk_val logits, local, *grad;
-    struct sums loss;
-    enum pd_err err = begin(&n, m, trained_points(m, o->batch), o->context, why);
+    struct graph_sums loss;
+    enum pd_err err = graph_begin(&n, m, graph_trained_points(m, o->batch), o->context, why);
 
     if (err != PD_OK)
         return err;
@@ -319,13 +312,13 @@ enum pd_err model_graph_train(const struct model *m, const struct model_train_op
     }
     if (model_has_noise(&m->spec))
         n.rng = pk_input(n.g, "rng", PK_I32, PK_SHAPE(o->ranks > 1 ? 4 : 3));
-    loss = training_loss(&n, o, &logits);
+    loss = graph_training_loss(&n, o, &logits);
     local = loss.val[0];
     if (ranks) { /* the sums of all ranks: one collective, as soon as the loss is known */
         pk_graph_scope(n.g, "ranks");
         loss = apart(&n, pk_all_reduce(n.g, join(&n, &loss), -1), loss.count);
     }
-    report(&n, o->loss, &loss);
+    graph_report(&n, o->loss, &loss);
     pk_grad(n.g, ranks ? local : loss.val[0], PK_NONE, n.param, m->trained, grad);
     if (grads) {
         pk_output(n.g, "logits", logits);
@@ -347,7 +340,7 @@ enum pd_err model_graph_train(const struct model *m, const struct model_train_op
     }
 out:
     free(grad);
-    return finish(&n, ret, why);
+    return graph_finish(&n, ret, why);
 }
 
 /* The states in which the parts of a step come together; sum[m->trained] is that of the loss's sums. */
@@ -368,8 +361,8 @@ enum pd_err model_graph_part(const struct model *m, const struct model_train_opt
 {
     struct net n;
     struct pk_val *grad, *sum, first, logits;
-    struct sums loss;
-    enum pd_err err = begin(&n, m, trained_points(m, o->batch), o->context, why);
+    struct graph_sums loss;
+    enum pd_err err = graph_begin(&n, m, graph_trained_points(m, o->batch), o->context, why);
 
     if (err != PD_OK)
         return err;
@@ -384,7 +377,7 @@ enum pd_err model_graph_part(const struct model *m, const struct model_train_opt
     }
     if (model_has_noise(&m->spec))
         n.rng = pk_input(n.g, "rng", PK_I32, PK_SHAPE(o->ranks > 1 ? 4 : 3));
-    loss = training_loss(&n, o, &logits);
+    loss = graph_training_loss(&n, o, &logits);
     pk_grad(n.g, loss.val[0], PK_NONE, n.param, m->trained, grad);
     pk_graph_scope(n.g, "sum");
     first = pk_input(n.g, "first", m->spec.dtype, PK_SHAPE(1));
@@ -396,7 +389,7 @@ enum pd_err model_graph_part(const struct model *m, const struct model_train_opt
 out:
     free(grad);
     free(sum);
-    return finish(&n, ret, why);
+    return graph_finish(&n, ret, why);
 }
 
 enum pd_err model_graph_gradient(const struct model *m, const struct model_train_options *o,
@@ -405,8 +398,8 @@ enum pd_err model_graph_gradient(const struct model *m, const struct model_train
     struct net n;
     struct model_rows rows = {.shift = o->shift};
     struct pk_val *grad, *sum, first;
-    struct sums loss;
-    enum pd_err err = begin(&n, m, trained_points(m, o->batch), o->context, why);
+    struct graph_sums loss;
+    enum pd_err err = graph_begin(&n, m, graph_trained_points(m, o->batch), o->context, why);
 
     if (err != PD_OK)
         return err;
@@ -416,8 +409,8 @@ enum pd_err model_graph_gradient(const struct model *m, const struct model_train
         n.failed = true;
         goto out;
     }
-    rows.logits = logits_of(&n);
-    loss = loss_of(&n, o->loss, &rows, o->label_smoothing);
+    rows.logits = graph_logits(&n);
+    loss = graph_loss(&n, o->loss, &rows, o->label_smoothing);
     pk_grad(n.g, loss.val[0], PK_NONE, n.param, m->trained, grad);
     pk_graph_scope(n.g, "sum");
     first = pk_input(n.g, "first", m->spec.dtype, PK_SHAPE(1));
@@ -428,7 +421,7 @@ enum pd_err model_graph_gradient(const struct model *m, const struct model_train
 out:
     free(grad);
     free(sum);
-    return finish(&n, ret, why);
+    return graph_finish(&n, ret, why);
 }
 
 enum pd_err model_graph_apply(const struct model *m, const struct model_train_options *o,
@@ -436,8 +429,8 @@ enum pd_err model_graph_apply(const struct model *m, const struct model_train_op
 {
     struct net n;
     struct pk_val *sum, count;
-    struct sums loss;
-    enum pd_err err = begin(&n, m, 1, 1, why);
+    struct graph_sums loss;
+    enum pd_err err = graph_begin(&n, m, 1, 1, why);
 
     if (err != PD_OK)
         return err;
@@ -445,7 +438,7 @@ enum pd_err model_graph_apply(const struct model *m, const struct model_train_op
     sum = calloc(m->trained + 1, sizeof *sum);
     if (!sum) {
         n.failed = true;
-        return finish(&n, ret, why);
+        return graph_finish(&n, ret, why);
     }
     for (size_t i = 0; i < m->count; i++)
         (void)net_param(&n, m->param[i].name, m->param[i].shape, NULL);
@@ -456,10 +449,10 @@ enum pd_err model_graph_apply(const struct model *m, const struct model_train_op
     }
     loss = apart(&n, sum[m->trained], model_loss_sums(o->loss));
     count = loss.val[1];
-    report(&n, o->loss, &loss);
+    graph_report(&n, o->loss, &loss);
     optimise(&n, o, &loss, count, sum, true);
     free(sum);
-    return finish(&n, ret, why);
+    return graph_finish(&n, ret, why);
 }
 
 enum pd_err model_graph_block(const struct model *m, int32_t batch, int32_t tokens, bool causal,
@@ -472,7 +465,7 @@ enum pd_err model_graph_block(const struct model *m, int32_t batch, int32_t toke
 
     if (!m->spec.arch->first_block)
         return pd_fail(why, PD_ERR_UNSUPPORTED, "no block of a %s stands alone", m->spec.arch->name);
-    err = begin(&n, m, batch, 1, why);
+    err = graph_begin(&n, m, batch, 1, why);
     if (err != PD_OK)
         return err;
     n.tokens = tokens;
@@ -503,461 +496,5 @@ enum pd_err model_graph_block(const struct model *m, int32_t batch, int32_t toke
 out:
     free(grad);
     free(wrt);
-    return finish(&n, ret, why);
-}
-
-enum pd_err model_graph_eval(const struct model *m, const struct model_loss *l, int32_t batch,
-                             int32_t context, struct pk_graph **ret, struct pd_why *why)
-{
-    struct net n;
-    struct model_rows rows = {.logits = PK_NONE};
-    struct sums loss;
-    enum pd_err err = begin(&n, m, scored_points(m, batch), context, why);
-
-    if (err != PD_OK)
-        return err;
-    rows.logits = logits_of(&n);
-    if (l->emit_eval) {
-        loss = (struct sums){.count = model_loss_sums(l)};
-        pk_graph_scope(n.g, "loss");
-        l->emit_eval(n.g, rows.logits, batch, loss.val);
-    } else {
-        loss = loss_of(&n, l, &rows, 0);
-    }
-    pk_output(n.g, "logits", rows.logits);
-    for (size_t i = 0; i < loss.count; i++)
-        pk_output(n.g, l->sum[i], loss.val[i]);
-    return finish(&n, ret, why);
-}
-
-enum pd_err model_graph_probe(const struct model *m, int32_t batch, int32_t context, bool lead,
-                              struct pk_graph **ret, struct pd_why *why)
-{
-    struct net n;
-    enum pd_err err = begin(&n, m, scored_points(m, batch), context, why);
-
-    if (err != PD_OK)
-        return err;
-    n.stats = calloc(m->modules + 1, sizeof *n.stats);
-    n.residual = calloc(m->modules + 1, sizeof *n.residual);
-    if (!n.stats || !n.residual) {
-        free(n.stats);
-        free(n.residual);
-        free(n.param);
-        pk_graph_free(n.g);
-        return pd_fail(why, PD_ERR_NOMEM, "no memory for a graph");
-    }
-    n.skip = lead ? 0 : model_grid(m).lead;
-    (void)logits_of(&n);
-    if (n.skip && n.skipped < m->modules) {
-        free(n.stats);
-        free(n.residual);
-        free(n.param);
-        pk_graph_free(n.g);
-        return pd_fail(why, PD_ERR_UNSUPPORTED,
-                       "#/diagnostics/probe_cls: in this network attention is not between tokens alone");
-    }
-    for (size_t i = 0; i < m->modules; i++) {
-        const struct {
-            const char *name;
-            struct pk_val v;
-        } out[] = {{"fro", n.stats[i].fro},
-                   {"jac_fro", n.stats[i].jac_fro},
-                   {"jac_q_fro", n.stats[i].jac_q_fro},
-                   {"logit_std", n.stats[i].logit_std},
-                   {"logit_max", n.stats[i].logit_max},
-                   {"broken", n.stats[i].broken}};
-
-        for (size_t k = 0; k < sizeof out / sizeof out[0]; k++) {
-            char name[32];
-
-            if (!out[k].v.id)
-                continue;
-            snprintf(name, sizeof name, "%s/%zu", out[k].name, i + 1);
-            pk_output(n.g, name, out[k].v);
-        }
-        if (n.residual[i].id) {
-            char name[32];
-
-            snprintf(name, sizeof name, "residual/%zu", i + 1);
-            pk_output(n.g, name, n.residual[i]);
-        }
-    }
-    return finish(&n, ret, why);
-}
-
-/* The first layer or head of the lists that the network does not have is an error. */
-static enum pd_err check_maps(const struct model *m, const struct model_maps *maps, struct pd_why *why)
-{
-    int64_t heads = 0;
-
-    for (size_t i = 0; i < maps->layer_count; i++)
-        if (maps->layers[i] < 1 || maps->layers[i] > (int64_t)m->modules)
-            return pd_fail(why, PD_ERR_INVALID,
-                           "#/diagnostics/heatmaps/layers: there is no layer %lld; the network has %zu",
-                           (long long)maps->layers[i], m->modules);
-    for (size_t l = 0; l < m->modules; l++)
-        if (model_maps_has(maps, (int64_t)l + 1, maps->head_count ? maps->heads[0] : 1) &&
-            (!heads || m->module[l].heads < heads))
-            heads = m->module[l].heads;
-    for (size_t i = 0; i < maps->head_count; i++)
-        if (maps->heads[i] < 1 || maps->heads[i] > heads)
-            return pd_fail(why, PD_ERR_INVALID,
-                           "#/diagnostics/heatmaps/heads: there is no head %lld; a chosen layer has %lld",
-                           (long long)maps->heads[i], (long long)heads);
-    return m->modules ? PD_OK
-                      : pd_fail(why, PD_ERR_INVALID, "#/diagnostics/heatmaps: the network has no attention");
-}
-
-enum pd_err model_graph_maps(const struct model *m, const struct model_maps *maps, int32_t batch,
-                             int32_t context, struct pk_graph **ret, struct pd_why *why)
-{
-    const int64_t times = maps->times > 0 ? maps->times : 1;
-    int64_t wanted = 0; /* heads */
-    struct pk_graph *g = NULL;
-    struct net n;
-    enum pd_err err = check_maps(m, maps, why);
-
-    if (err == PD_OK)
-        err = begin(&n, m, scored_points(m, batch), context, why);
-    if (err != PD_OK)
-        return err;
-    n.maps = maps;
-    (void)logits_of(&n);
-    err = finish(&n, &g, why);
-    if (err != PD_OK)
-        return err;
-    for (size_t l = 0; l < m->modules; l++)
-        for (int32_t h = 0; h < m->module[l].heads; h++)
-            wanted += model_maps_has(maps, (int64_t)l + 1, h + 1);
-    if (n.map_heads < wanted)
-        err = pd_fail(why, PD_ERR_UNSUPPORTED,
-                      "#/diagnostics/heatmaps: a chosen layer's attention has no matrix of queries and keys");
-    else if (n.map_tokens > MODEL_MAP_TOKENS)
-        err = pd_fail(why, PD_ERR_INVALID,
-                      "#/diagnostics/heatmaps: matrices of %lld x %lld; at most %d tokens a side are stored",
-                      (long long)n.map_tokens, (long long)n.map_tokens, MODEL_MAP_TOKENS);
-    else if (n.map_bytes > MODEL_MAP_BYTES / times)
-        err = pd_fail(
-            why, PD_ERR_INVALID,
-            "#/diagnostics/heatmaps: %lld times %.1f MiB of matrices; at most %lld MiB are stored of a "
-            "run: choose fewer layers and heads, or a larger every",
-            (long long)times, (double)n.map_bytes / 1048576, MODEL_MAP_BYTES >> 20);
-    else if (n.map_heads > MODEL_MAP_HEADS / times)
-        err =
-            pd_fail(why, PD_ERR_INVALID,
-                    "#/diagnostics/heatmaps: %lld heads %lld times; at most %d matrices are stored of a run",
-                    (long long)n.map_heads, (long long)times, MODEL_MAP_HEADS);
-    else if (n.map_count > MODEL_MAP_COUNT)
-        err = pd_fail(
-            why, PD_ERR_INVALID,
-            "#/diagnostics/probe_batch: a head has %lld logits over the batch; heat maps count at most %d",
-            (long long)n.map_count, MODEL_MAP_COUNT);
-    if (err == PD_OK)
-        *ret = g;
-    else
-        pk_graph_free(g);
-    return err;
-}
-
-enum pd_err model_graph_classify(const struct model *m, int32_t batch, int32_t context, struct pk_graph **ret,
-                                 struct pd_why *why)
-{
-    struct net n;
-    enum pd_err err;
-
-    if (model_decodes(&m->spec))
-        return pd_fail(why, PD_ERR_UNSUPPORTED, "a language model does not classify");
-    err = begin(&n, m, batch, context, why);
-    if (err != PD_OK)
-        return err;
-    pk_output(n.g, "logits", logits_of(&n));
-    return finish(&n, ret, why);
-}
-
-/* cache 0: a state of constant size. */
-static enum pd_err decode_graph(const struct model *m, int32_t batch, int32_t count, int32_t cache,
-                                int32_t picks, struct pk_graph **ret, struct pd_why *why)
-{
-    struct net n;
-    struct pk_val in, pick, positions;
-    enum pd_err err;
-
-    if (!model_decodes(&m->spec))
-        return pd_fail(why, PD_ERR_UNSUPPORTED, "a classifier does not decode");
-    err = begin(&n, m, batch, count, why);
-    if (err != PD_OK)
-        return err;
-    n.decode = true;
-    n.cache = cache;
-    in = input(&n, false);
-    positions = pk_input(n.g, "pos", PK_I32, PK_SHAPE(n.batch, n.tokens));
-    n.position = pk_input(n.g, "position", PK_I32, PK_SHAPE(n.batch));
-    n.length = pk_input(n.g, "length", PK_I32, PK_SHAPE(n.batch));
-    pick = pk_input(n.g, "pick", PK_I32, PK_SHAPE(picks));
-    pk_output(n.g, "logits", m->spec.arch->decode(&n, in, positions, pick));
-    return finish(&n, ret, why);
-}
-
-enum pd_err model_graph_decode(const struct model *m, int32_t batch, int32_t count, int32_t cache,
-                               struct pk_graph **ret, struct pd_why *why)
-{
-    if (cache < count || cache < 1)
-        return pd_fail(why, PD_ERR_INVALID, "a cache of %d tokens cannot take %d", cache, count);
-    return decode_graph(m, batch, count, cache, batch, ret, why);
-}
-
-enum pd_err model_graph_score(const struct model *m, int32_t count, int32_t cache, struct pk_graph **ret,
-                              struct pd_why *why)
-{
-    if (cache && cache < count)
-        return pd_fail(why, PD_ERR_INVALID, "a cache of %d tokens cannot take %d", cache, count);
-    if (!cache && !model_has_state(&m->spec))
-        return pd_fail(why, PD_ERR_UNSUPPORTED, "this attention has no state of constant size");
-    return decode_graph(m, 1, count, cache, count, ret, why);
-}
-
-bool model_has_state(const struct model_spec *s)
-{
-    const struct model_attention *a = &s->attention;
-
-    return model_decodes(s) && !a->formula.text[0] && pk_phi_power(a->phi) && a->degree <= 2 &&
-           a->logit_bias == 0;
-}
-
-enum pd_err model_graph_decode_state(const struct model *m, int32_t batch, int32_t count,
-                                     struct pk_graph **ret, struct pd_why *why)
-{
-    if (!model_has_state(&m->spec))
-        return pd_fail(why, PD_ERR_UNSUPPORTED,
-                       "only a language model with x^1 or x^2 decodes with a state of constant size");
-    return decode_graph(m, batch, count, 0, batch, ret, why);
-}
-
-/* ---- searching along a line: all trained parameters as one vector ---- */
-
-/* Each parameter begins on a boundary of 256 bytes; what lies between stays 0 and changes no product. */
-static int64_t line_place(const struct model *m, size_t i)
-{
-    const int64_t unit = 256 / (int64_t)pk_dtype_size(m->spec.dtype);
-    int64_t at = 0;
-
-    for (size_t k = 0; k < i; k++)
-        at += (pk_shape_count(&m->param[k].shape) + unit - 1) / unit * unit;
-    return at;
-}
-
-int64_t model_line_length(const struct model *m)
-{
-    return line_place(m, m->trained);
-}
-
-/* The vectors and the history, in the order of checkpoints. */
-struct line {
-    struct pk_val along, x, d, g, before, s, y;
-};
-
-/* States and the input of all graphs of a line, whether a graph uses them or not: the first one owns them. */
-static struct line line_of(struct net *n, const struct model_train_options *o)
-{
-    const enum pk_dtype dtype = n->m->spec.dtype;
-    const int64_t length = model_line_length(n->m);
-    const struct pk_shape one = PK_SHAPE(length), rows = PK_SHAPE(1, 1, o->line_rows, length);
-    struct line l = {.along = pk_input(n->g, MODEL_LINE_ALONG, dtype, PK_SHAPE(1))};
-
-    l.x = pk_state(n->g, "line/x", dtype, one, PK_CAT_MOMENT2);
-    l.g = pk_state(n->g, "line/g", dtype, one, PK_CAT_MOMENT2);
-    l.d = pk_state(n->g, MODEL_LINE_SAVED "d", dtype, one, PK_CAT_MOMENT1);
-    l.before = pk_state(n->g, MODEL_LINE_SAVED "g", dtype, one, PK_CAT_MOMENT1);
-    l.s = pk_state(n->g, MODEL_LINE_SAVED "s", dtype, rows, PK_CAT_MOMENT1);
-    l.y = pk_state(n->g, MODEL_LINE_SAVED "y", dtype, rows, PK_CAT_MOMENT1);
-    (void)pk_state(n->g, MODEL_LINE_NUMBERS, PK_F64, PK_SHAPE(o->line_numbers), PK_CAT_MOMENT1);
-    return l;
-}
-
-static void put(struct net *n, struct pk_val state, struct pk_val x)
-{
-    pk_blend(n->g, state, x, pk_fill(n->g, n->m->spec.dtype, PK_SHAPE(1), 1), 0);
-}
-
-/* Tensors of the trained parameters' shapes as one vector. */
-static struct pk_val as_vector(struct net *n, const struct pk_val *part)
-{
-    const struct model *m = n->m;
-    struct pk_val *all = calloc(2 * m->trained + 1, sizeof *all), ret;
-    size_t count = 0;
-
-    if (!all) {
-        n->failed = true;
-        return PK_NONE;
-    }
-    for (size_t i = 0; i < m->trained; i++) {
-        const int64_t length = pk_shape_count(&m->param[i].shape),
-                      gap = line_place(m, i + 1) - line_place(m, i) - length;
-
-        all[count++] = pk_reshape(n->g, part[i], PK_SHAPE(length));
-        if (gap)
-            all[count++] = pk_fill(n->g, m->spec.dtype, PK_SHAPE(gap), 0);
-    }
-    ret = pk_concat(n->g, 0, all, count);
-    free(all);
-    return ret;
-}
-
-static struct pk_val part_of_vector(struct net *n, struct pk_val vector, size_t i)
-{
-    const struct pk_shape shape = n->m->param[i].shape;
-
-    return pk_reshape(n->g, pk_slice(n->g, vector, 0, line_place(n->m, i), pk_shape_count(&shape)), shape);
-}
-
-static struct pk_val one_number(struct net *n, struct pk_val x)
-{
-    return pk_reshape(n->g, x, PK_SHAPE(1));
-}
-
-static struct pk_val dot(struct net *n, struct pk_val a, struct pk_val b)
-{
-    return one_number(n, pk_sum(n->g, pk_mul(n->g, a, b), 1u << 0, true));
-}
-
-static struct pk_val absolute(struct net *n, struct pk_val x)
-{
-    return pk_max2(n->g, x, pk_scale(n->g, x, -1));
-}
-
-enum pd_err model_graph_line(const struct model *m, const struct model_train_options *o,
-                             struct pk_graph **ret, struct pd_why *why)
-{
-    struct net n;
-    struct line l;
-    struct sums loss;
-    struct pk_val *grad, logits, x, g, size, reported[MODEL_REPORT_MAX];
-    enum pd_err err = begin(&n, m, trained_points(m, o->batch), o->context, why);
-
-    if (err != PD_OK)
-        return err;
-    grad = calloc(m->trained + 1, sizeof *grad);
-    if (!grad) {
-        n.failed = true;
-        return finish(&n, ret, why);
-    }
-    pk_graph_scope(n.g, "line");
-    l = line_of(&n, o);
-    x = pk_add(n.g, l.x, pk_mul(n.g, l.along, l.d));
-    for (size_t i = 0; i < m->trained; i++)
-        n.param[i] = part_of_vector(&n, x, i);
-    loss = training_loss(&n, o, &logits);
-    report(&n, o->loss, &loss);
-    pk_grad(n.g, loss.val[0], PK_NONE, n.param, m->trained, grad);
-    pk_graph_scope(n.g, "line");
-    g = as_vector(&n, grad);
-    free(grad);
-    put(&n, l.g, g);
-    memcpy(reported, loss.val, loss.count * sizeof *reported);
-    size = pk_unary(n.g, PK_EX_SQRT, dot(&n, g, g));
-    reported[loss.count + MODEL_LINE_NORM] = size;
-    reported[loss.count + MODEL_LINE_FINITE] =
-        pk_mul(n.g, pk_unary(n.g, PK_EX_FINITE, loss.val[0]), pk_unary(n.g, PK_EX_FINITE, size));
-    reported[loss.count + MODEL_LINE_SLOPE] = dot(&n, g, l.d);
-    reported[loss.count + MODEL_LINE_LARGEST] =
-        one_number(&n, pk_maximum(n.g, absolute(&n, g), 1u << 0, true));
-    reported[loss.count + MODEL_LINE_SUM] = one_number(&n, pk_sum(n.g, absolute(&n, g), 1u << 0, true));
-    pk_output(n.g, "report", pk_concat(n.g, 0, reported, loss.count + MODEL_LINE_NUMBERS_OF_POINT));
-    return finish(&n, ret, why);
-}
-
-enum pd_err model_graph_line_pair(const struct model *m, const struct model_train_options *o,
-                                  struct pk_graph **ret, struct pd_why *why)
-{
-    const int64_t length = model_line_length(m);
-    const struct pk_shape row = PK_SHAPE(1, 1, 1, length), rows = PK_SHAPE(o->line_rows, length);
-    struct net n;
-    struct line l;
-    struct pk_val at, fresh[2], with[3], s, y;
-    enum pd_err err = begin(&n, m, 1, 1, why);
-
-    if (err != PD_OK)
-        return err;
-    l = line_of(&n, o);
-    at = pk_input(n.g, MODEL_LINE_ROW, PK_I32, PK_SHAPE(1));
-    fresh[0] = pk_mul(n.g, l.along, l.d);
-    fresh[1] = pk_sub(n.g, l.g, l.before);
-    s = pk_reshape(n.g, pk_cache_append(n.g, l.s, pk_reshape(n.g, fresh[0], row), at), rows);
-    y = pk_reshape(n.g, pk_cache_append(n.g, l.y, pk_reshape(n.g, fresh[1], row), at), rows);
-    with[0] = pk_reshape(n.g, fresh[1], PK_SHAPE(1, length));
-    with[1] = pk_reshape(n.g, l.g, PK_SHAPE(1, length));
-    with[2] = pk_reshape(n.g, fresh[0], PK_SHAPE(1, length));
-    with[0] = pk_concat(n.g, 0, with, 3); /* (3, length): y, g, s */
-    pk_output(n.g, "products",
-              pk_concat(n.g, 0,
-                        (struct pk_val[]){pk_matmul(n.g, s, pk_transpose(n.g, with[0])),
-                                          pk_matmul(n.g, y, pk_transpose(n.g, with[0]))},
-                        2));
-    return finish(&n, ret, why);
-}
-
-enum pd_err model_graph_line_direct(const struct model *m, const struct model_train_options *o,
-                                    struct pk_graph **ret, struct pd_why *why)
-{
-    const int64_t length = model_line_length(m);
-    const struct pk_shape rows = PK_SHAPE(o->line_rows, length), one = PK_SHAPE(length);
-    struct net n;
-    struct line l;
-    struct pk_val c, d, reported[2];
-    enum pd_err err = begin(&n, m, 1, 1, why);
-
-    if (err != PD_OK)
-        return err;
-    l = line_of(&n, o);
-    c = pk_input(n.g, MODEL_LINE_SHARES, m->spec.dtype, PK_SHAPE(1, 2 * o->line_rows + 1));
-    d = pk_reshape(n.g, pk_matmul(n.g, pk_slice(n.g, c, 1, 0, o->line_rows), pk_reshape(n.g, l.s, rows)),
-                   one);
-    d = pk_add(n.g, d,
-               pk_reshape(n.g,
-                          pk_matmul(n.g, pk_slice(n.g, c, 1, o->line_rows, o->line_rows),
-                                    pk_reshape(n.g, l.y, rows)),
-                          one));
-    d = pk_add(n.g, d, pk_mul(n.g, one_number(&n, pk_slice(n.g, c, 1, 2 * o->line_rows, 1)), l.g));
-    put(&n, l.d, d);
-    put(&n, l.before, l.g);
-    reported[0] = dot(&n, l.g, d);
-    reported[1] = one_number(&n, pk_maximum(n.g, absolute(&n, d), 1u << 0, true));
-    pk_output(n.g, "direction", pk_concat(n.g, 0, reported, 2));
-    return finish(&n, ret, why);
-}
-
-static enum pd_err line_params(const struct model *m, const struct model_train_options *o, bool load,
-                               struct pk_graph **ret, struct pd_why *why)
-{
-    struct net n;
-    struct line l;
-    struct pk_val x;
-    enum pd_err err = begin(&n, m, 1, 1, why);
-
-    if (err != PD_OK)
-        return err;
-    l = line_of(&n, o);
-    for (size_t i = 0; i < m->trained; i++)
-        (void)net_param(&n, m->param[i].name, m->param[i].shape, NULL);
-    if (load) {
-        put(&n, l.x, as_vector(&n, n.param));
-        return finish(&n, ret, why);
-    }
-    x = pk_add(n.g, l.x, pk_mul(n.g, l.along, l.d));
-    for (size_t i = 0; i < m->trained; i++)
-        put(&n, n.param[i], part_of_vector(&n, x, i));
-    return finish(&n, ret, why);
-}
-
-enum pd_err model_graph_line_move(const struct model *m, const struct model_train_options *o,
-                                  struct pk_graph **ret, struct pd_why *why)
-{
-    return line_params(m, o, false, ret, why);
-}
-
-enum pd_err model_graph_line_load(const struct model *m, const struct model_train_options *o,
-                                  struct pk_graph **ret, struct pd_why *why)
-{
-    return line_params(m, o, true, ret, why);
+    return graph_finish(&n, ret, why);
 }

@@ -56,8 +56,8 @@ static bool member_known(const char *key)
     return false;
 }
 
-/* Whether the described network reads text; false where it cannot be told, which job_parse reports. */
-static bool reads_text(const json_t *model)
+/* The described network; NULL where none is named, which job_parse reports. */
+static const struct job_network *network_of(const json_t *model)
 {
     const char *arch = json_string_value(json_object_get(model, "arch")),
                *preset = json_string_value(json_object_get(model, "preset"));
@@ -76,14 +76,15 @@ static bool reads_text(const json_t *model)
         if (!strcmp(p->name, preset))
             network = of;
     }
-    return network >= 0 && job_network(network)->reads == JOB_READS_TEXT;
+    return network >= 0 ? job_network(network) : NULL;
 }
 
 /* Data of which no sample is read: without a data set named, those that polyd makes itself. */
 static bool put_data(json_t *doc, const char *tokenizer)
 {
     json_t *data = json_object_get(doc, "data");
-    const bool text = reads_text(json_object_get(doc, "model"));
+    const struct job_network *net = network_of(json_object_get(doc, "model"));
+    const bool text = net && net->reads == JOB_READS_TEXT;
     char path[80];
     bool ok = true;
 
@@ -106,6 +107,21 @@ static bool put_data(json_t *doc, const char *tokenizer)
         ok = json_object_set_new(data, "path", json_string(path)) == 0;
     }
     return ok;
+}
+
+/* A network that learns from a teacher is refused without one; none is opened here. */
+static bool put_teacher(json_t *doc)
+{
+    const struct job_network *net = network_of(json_object_get(doc, "model"));
+    char digest[65];
+
+    if (!net || !net->distils)
+        return true;
+    memset(digest, '0', 64);
+    digest[64] = '\0';
+    return json_object_set_new(
+               json_object_get(doc, "train"), "teacher",
+               json_pack("{s:s,s:s,s:s}", "model", "unknown@1", "path", "unknown", "sha256", digest)) == 0;
 }
 
 /* The document of a job that would train this network. */
@@ -144,7 +160,7 @@ static json_t *job_of(const json_t *said, const char *tokenizer, struct job_repo
     if (ok && preset && json_is_object(model))
         ok = json_object_set(model, "preset", preset) == 0;
     if (ok && json_is_object(model))
-        ok = put_data(doc, tokenizer);
+        ok = put_data(doc, tokenizer) && put_teacher(doc);
     if (ok)
         return doc;
     json_decref(doc);

@@ -322,6 +322,13 @@ enum model_tensor {
 };
 enum model_tensor model_tensor_of(const struct model *m, const char *name, size_t *ret_i);
 
+#define MODEL_TENSOR_NAME 192 /* bytes for the name of a tensor */
+/* The tensor by which a public file shows that it uses the network's second spelling of names (timm has two for a
+ * Swin); NULL: there is one spelling. Static. */
+const char *model_respelt_marker(const struct model_spec *s);
+/* Writes the network's own name of a tensor in the second spelling; other names are copied. */
+void model_respelt_name(const struct model_spec *s, const char *name, char out[MODEL_TENSOR_NAME]);
+
 /* The spec of the network that a document describes and whose tensors `find` gives (NULL: there is none of that
  * name): what data sets say otherwise, classes, channels and vocabulary, is read off their extents. mean, std: of the
  * channels, NULL = as images of so many channels are normalised by default. */

@@ -294,6 +294,16 @@ enum model_tensor model_tensor_of(const struct model *m, const char *name, size_
     return MODEL_TENSOR_PARAM;
 }
 
+const char *model_respelt_marker(const struct model_spec *s)
+{
+    return s->arch->respelt.marker;
+}
+
+void model_respelt_name(const struct model_spec *s, const char *name, char out[MODEL_TENSOR_NAME])
+{
+    s->arch->respelt.own_name(name, out, MODEL_TENSOR_NAME);
+}
+
 enum pd_err model_params_read(const struct model *m, const struct data_st *st, bool averaged,
                               enum pd_err (*fn)(void *user, size_t i, const void *data, size_t bytes,
                                                 struct pd_why *why),

@@ -188,6 +188,11 @@ static bool is_float(const struct data_st_tensor *t)
            t->dtype == DATA_ST_F64;
 }
 
+static bool is_count(const struct data_st_tensor *t)
+{
+    return t->dtype == DATA_ST_I64 || t->dtype == DATA_ST_I32;
+}
+
 static void check_tensor(struct import *m, struct findings *f, const struct data_st_tensor *t, size_t i)
 {
     const struct model_param *p = model_param(m->model, i);
@@ -199,7 +204,7 @@ static void check_tensor(struct import *m, struct findings *f, const struct data
     if (!pk_shape_equal(&shape, &p->shape))
         snprintf(text, sizeof text, "is %s, the network needs %s", pk_shape_text(&shape, have, sizeof have),
                  pk_shape_text(&p->shape, want, sizeof want));
-    else if (!is_float(t) && !(p->role == MODEL_ROLE_BUFFER && t->dtype == DATA_ST_I64)) /* a count */
+    else if (!is_float(t) && !(p->role == MODEL_ROLE_BUFFER && is_count(t)))
         snprintf(text, sizeof text, "is %s, no number with a fraction", data_st_dtype_name(t->dtype));
     else if (m->found[i])
         snprintf(text, sizeof text, "is there under two names");
@@ -234,14 +239,22 @@ static const char *served_name(const struct import *m, const struct data_st_tens
 
 static void match(struct import *m, struct findings *f)
 {
+    const char *marker = model_respelt_marker(&m->spec);
+    const bool respelt = marker && data_shards_find(m->files, marker);
+    char own[MODEL_TENSOR_NAME];
     size_t i;
 
     for (int pass = 0; pass < 2; pass++) /* what repeats a parameter is compared once that is known */
         for (size_t k = 0; k < data_shards_count(m->files); k++) {
             const struct data_st_tensor *t = data_shards_at(m->files, k);
             const char *name = served_name(m, t);
-            enum model_tensor is = name ? model_tensor_of(m->model, name, &i) : MODEL_TENSOR_IGNORED;
+            enum model_tensor is;
 
+            if (name && respelt) {
+                model_respelt_name(&m->spec, name, own);
+                name = own;
+            }
+            is = name ? model_tensor_of(m->model, name, &i) : MODEL_TENSOR_IGNORED;
             if (pass && is == MODEL_TENSOR_REPEATS)
                 check_repeated(m, f, t, i);
             if (pass || is == MODEL_TENSOR_REPEATS)

@@ -45,6 +45,12 @@ struct model_arch {
     /* A tensor that public files may hold and that must repeat a parameter, since the network has it only once: a
      * head that is tied to the embedding. NULL: none. */
     const char *repeated, *repeats;
+    /* A second spelling of public files: one that holds the tensor `marker` has all its names in it, and own_name writes
+     * the network's own name for one of them into out. NULL: there is none. */
+    struct {
+        const char *marker;
+        void (*own_name)(const char *name, char *out, size_t size);
+    } respelt;
     /* What a document does not say of the network, because data say it: read off a file's tensors. */
     struct model_extent classes, channels, vocab;
 

@@ -336,6 +336,20 @@ static bool not_parameter(const char *name)
     return pd_text_ends(name, ".attn.relative_position_index") || pd_text_ends(name, ".attn_mask");
 }
 
+/* timm since 0.9: the merge of patches is the first part of the stage that it leads to, not the last of the one before,
+ * and the classifier is `head.fc`. */
+static void own_name(const char *name, char *out, size_t size)
+{
+    int stage, tail = 0;
+
+    if (sscanf(name, "layers.%d.downsample.%n", &stage, &tail) == 1 && tail && stage > 0)
+        snprintf(out, size, "layers.%d.downsample.%s", stage - 1, name + tail);
+    else if (!strncmp(name, "head.fc.", 8))
+        snprintf(out, size, "head.%s", name + 8);
+    else
+        snprintf(out, size, "%s", name);
+}
+
 const struct model_arch model_swin = {
     .name = "swin",
     .number = -1,
@@ -345,6 +359,7 @@ const struct model_arch model_swin = {
     .check = check,
     .forward = forward,
     .not_parameter = not_parameter,
+    .respelt = {"head.fc.weight", own_name},
     .classes = {"head.weight", 0},
     .channels = {"patch_embed.proj.weight", 1},
     .block = "layers.*.blocks.*",

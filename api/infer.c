@@ -335,7 +335,7 @@ struct infer {
     size_t header_len;
     struct pd_buf answer;
     /* A large answer, copied, to be written by a thread that may take long. */
-    struct pd_buf copy;
+    struct pd_buf copy, parameters;
     struct wire_tensor tensors[WIRE_TENSORS_MAX];
     uint32_t count;
     char answered_by[API_MODEL_MAX + 1];
@@ -352,6 +352,7 @@ static void infer_done(void *data)
     api_oip_request_done(&in->q);
     pd_buf_done(&in->answer);
     pd_buf_done(&in->copy);
+    pd_buf_done(&in->parameters);
 }
 
 static bool is_large(const struct sup_result *part)
@@ -371,7 +372,8 @@ static enum pd_err copy_tensors(struct infer *in, const struct sup_result *part)
         in->tensors[i] = part->tensors[i];
         pd_buf_append(&in->copy, part->tensors[i].data, part->tensors[i].bytes);
     }
-    if (pd_buf_err(&in->copy) != PD_OK)
+    pd_buf_append(&in->parameters, part->json, strlen(part->json) + 1); /* with its end */
+    if (pd_buf_err(&in->copy) != PD_OK || pd_buf_err(&in->parameters) != PD_OK)
         return pd_fail(&in->why, PD_ERR_NOMEM, "no memory for the answer");
     for (uint32_t i = 0; i < part->count; i++) {
         in->tensors[i].data = in->copy.data + at;
@@ -396,8 +398,8 @@ static void infer_part(void *ctx, const struct sup_result *part)
         in->err = copy_tensors(in, part);
     } else if (part->count) {
         in->version = part->version;
-        in->err = api_oip_reply(&in->q, part->model, part->version, part->tensors, part->count, &in->answer,
-                                &in->header_len, &in->why);
+        in->err = api_oip_reply(&in->q, part->model, part->version, part->json, part->tensors, part->count,
+                                &in->answer, &in->header_len, &in->why);
     } else if (!in->answer.len && !in->count) {
         in->err = pd_fail(&in->why, PD_ERR_INTERNAL, "the worker gave no outputs");
     }
@@ -456,8 +458,8 @@ static void infer_write(struct api_req *r)
 {
     struct infer *in = api_waited(r);
 
-    in->err = api_oip_reply(&in->q, in->answered_by, in->version, in->tensors, in->count, &in->answer,
-                            &in->header_len, &in->why);
+    in->err = api_oip_reply(&in->q, in->answered_by, in->version, in->parameters.data, in->tensors, in->count,
+                            &in->answer, &in->header_len, &in->why);
     in->count = 0;
     infer_answer(r);
 }
@@ -534,6 +536,7 @@ static void infer(struct api_req *r, bool named)
     in->entered = true;
     pd_buf_init(&in->answer, 0);
     pd_buf_init(&in->copy, 0);
+    pd_buf_init(&in->parameters, 0);
     pd_buf_init(&params, 0);
     api_oip_params(&in->q, &params);
     if (pd_buf_err(&params) != PD_OK) {

@@ -568,8 +568,8 @@ static bool tensor_sound(const struct wire_tensor *t, const struct dtype *d)
 }
 
 enum pd_err api_oip_reply(const struct api_oip_request *q, const char *model, int64_t version,
-                          const struct wire_tensor *tensors, uint32_t count, struct pd_buf *out,
-                          size_t *ret_header_len, struct pd_why *why)
+                          const char *parameters, const struct wire_tensor *tensors, uint32_t count,
+                          struct pd_buf *out, size_t *ret_header_len, struct pd_why *why)
 {
     uint32_t n = q->outputs_given ? q->output_count : count;
     const struct wire_tensor *chosen[WIRE_TENSORS_MAX];
@@ -595,6 +595,10 @@ enum pd_err api_oip_reply(const struct api_oip_request *q, const char *model, in
     api_json_kv_id(out, "model_version", version);
     if (q->id)
         api_json_kv_str(out, "id", q->id);
+    if (*parameters) {
+        api_json_key(out, "parameters");
+        api_json_raw(out, parameters);
+    }
     api_json_key(out, "outputs");
     api_json_open(out, '[');
     for (uint32_t i = 0; i < n && err == PD_OK; i++) {
@@ -644,7 +648,7 @@ void api_oip_fuzz(const uint8_t *bytes, size_t len)
         api_oip_params(&q, &b);
         b.len = 0;
         /* What was read can be written again. */
-        if (api_oip_reply(&q, "m", 1, q.tensors, q.count, &b, &header_len, NULL) == PD_OK &&
+        if (api_oip_reply(&q, "m", 1, "", q.tensors, q.count, &b, &header_len, NULL) == PD_OK &&
             header_len > b.len)
             abort();
         pd_buf_done(&b);

@@ -52,12 +52,13 @@ void api_oip_request_done(struct api_oip_request *q);
 /* The worker's parameters for this request: {"outputs":[names]} or {}; appended. */
 void api_oip_params(const struct api_oip_request *q, struct pd_buf *out);
 
-/* Writes the reply. *ret_header_len = bytes of the JSON part if some output is binary (then raw tensors
+/* Writes the reply. `parameters`: a JSON object of its own, or "": it has none. *ret_header_len = bytes of the JSON part if some output is binary (then raw tensors
  * follow), else 0. PD_ERR_INVALID: an output that was asked for is missing; PD_ERR_INTERNAL: a number that
  * JSON cannot hold, or FP16/BF16 asked for in JSON. */
 PD_NODISCARD enum pd_err api_oip_reply(const struct api_oip_request *q, const char *model, int64_t version,
-                                       const struct wire_tensor *tensors, uint32_t count, struct pd_buf *out,
-                                       size_t *ret_header_len, struct pd_why *why);
+                                       const char *parameters, const struct wire_tensor *tensors,
+                                       uint32_t count, struct pd_buf *out, size_t *ret_header_len,
+                                       struct pd_why *why);
 
 /* Parses arbitrary bytes both ways; for the fuzzer. */
 void api_oip_fuzz(const uint8_t *bytes, size_t len);

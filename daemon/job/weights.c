@@ -12,6 +12,15 @@ static const char *const kept[] = {"/data/dataset",           "/data/image_size"
                                    "/data/augment/eval_crop", "/data/augment/interpolation",
                                    "/train/precision",        "/schema"};
 
+/* NULL: there is no such data set. */
+static const struct job_dataset_info *dataset_of(const char *name)
+{
+    for (unsigned i = 0; name && i < job_names_dataset.count; i++)
+        if (!strcmp(job_names_dataset.names[i], name))
+            return job_dataset_info((enum job_dataset)i);
+    return NULL;
+}
+
 static bool keep(json_t *to, json_t *from, const char *pointer)
 {
     json_t *v = job_json_at(from, pointer), *copy;
@@ -25,6 +34,7 @@ static bool keep(json_t *to, json_t *from, const char *pointer)
 enum pd_err job_weights_document(const char *json, size_t len, struct pd_buf *ret_json, struct pd_why *why)
 {
     static const char *const sections[] = {"/model", "/attention", "/norm"};
+    const struct job_dataset_info *set;
     json_t *doc = NULL, *to = json_object();
     enum pd_err err = job_json_load(json, len, &doc, why);
     bool ok = err == PD_OK && to;
@@ -33,6 +43,9 @@ enum pd_err job_weights_document(const char *json, size_t len, struct pd_buf *re
         ok = keep(to, doc, sections[i]);
     for (size_t i = 0; ok && i < sizeof kept / sizeof *kept; i++)
         ok = keep(to, doc, kept[i]);
+    set = dataset_of(json_string_value(job_json_at(doc, "/data/dataset")));
+    if (ok && set && set->equation > 0)
+        ok = keep(to, doc, "/data/pde");
     if (ok)
         job_json_write(to, ret_json);
     if (err == PD_OK && (!ok || pd_buf_err(ret_json) != PD_OK))
@@ -82,6 +95,7 @@ static const struct job_network *network_of(const json_t *model)
 /* Data of which no sample is read: without a data set named, those that polyd makes itself. */
 static bool put_data(json_t *doc, const char *tokenizer)
 {
+    const struct job_dataset_info *set;
     json_t *data = json_object_get(doc, "data");
     const struct job_network *net = network_of(json_object_get(doc, "model"));
     const bool text = net && net->reads == JOB_READS_TEXT;
@@ -100,9 +114,9 @@ static bool put_data(json_t *doc, const char *tokenizer)
     if (ok && tokenizer)
         ok = json_object_set_new(data, "tokenizer", json_string("gpt2_bpe")) == 0 &&
              json_object_set_new(data, "tokenizer_path", json_string(tokenizer)) == 0;
+    set = dataset_of(json_string_value(json_object_get(data, "dataset")));
     if (ok && !json_object_get(data, "path") && json_is_string(json_object_get(data, "dataset")) &&
-        strcmp(json_string_value(json_object_get(data, "dataset")), "digits_gen") != 0 &&
-        strcmp(json_string_value(json_object_get(data, "dataset")), "text_gen") != 0) {
+        !(set && set->generated)) {
         snprintf(path, sizeof path, "unknown/%.60s", json_string_value(json_object_get(data, "dataset")));
         ok = json_object_set_new(data, "path", json_string(path)) == 0;
     }

@@ -24,7 +24,8 @@ struct serve_request {
 struct serve_result {
     enum pd_err err;  /* not PD_OK: `text` says why; last is implied */
     const char *text; /* NULL unless err */
-    const char *json; /* members for the reply, or NULL */
+    const char *
+        json; /* an object: of kind "infer" the answer's member `parameters`, of others members of it; or NULL */
     uint32_t count;
     const struct wire_tensor *tensors; /* borrowed during the call */
     bool last;

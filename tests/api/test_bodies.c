@@ -253,7 +253,7 @@ static void test_oip_every_datatype(void **state)
         assert_int_equal(oip(json, NULL, 0, &q, &why, &body), PD_OK);
         assert_int_equal(q.tensors[0].bytes, 3 * sizes[i]);
         pd_buf_init(&b, 0);
-        assert_int_equal(api_oip_reply(&q, "m", 1, q.tensors, 1, &b, &header, &why), PD_OK);
+        assert_int_equal(api_oip_reply(&q, "m", 1, "", q.tensors, 1, &b, &header, &why), PD_OK);
         assert_int_equal(header, 0);
         assert_non_null(strstr(b.data, i == 0 ? "[true,false,true]" : i >= 5 ? "[1,-1,100]" : "[1,0,255]"));
         pd_buf_done(&b);
@@ -388,7 +388,7 @@ static void test_oip_reply_selects_and_mixes(void **state)
                          "\"name\":\"a\",\"parameters\":{\"binary_data\":false}}]}",
                          NULL, 0, &q, &why, &body),
                      PD_OK);
-    assert_int_equal(api_oip_reply(&q, "m", 3, t, 2, &b, &header, &why), PD_OK);
+    assert_int_equal(api_oip_reply(&q, "m", 3, "", t, 2, &b, &header, &why), PD_OK);
     assert_int_equal(header + 4, b.len);
     assert_memory_equal(b.data + header, bad, 4);
     b.data[header] = '\0';
@@ -400,13 +400,13 @@ static void test_oip_reply_selects_and_mixes(void **state)
     pd_buf_done(&b);
     /* JSON cannot carry an infinity. */
     q.outputs[0].binary = false;
-    assert_int_equal(api_oip_reply(&q, "m", 3, t, 2, &b, &header, &why), PD_ERR_INTERNAL);
+    assert_int_equal(api_oip_reply(&q, "m", 3, "", t, 2, &b, &header, &why), PD_ERR_INTERNAL);
     pd_buf_done(&b);
-    assert_int_equal(api_oip_reply(&q, "m", 3, t, 1, &b, &header, &why), PD_ERR_INVALID);
+    assert_int_equal(api_oip_reply(&q, "m", 3, "", t, 1, &b, &header, &why), PD_ERR_INVALID);
     pd_buf_done(&b);
     t[0].bytes = 7; /* a worker that lies */
     q.outputs[0].binary = true;
-    assert_int_equal(api_oip_reply(&q, "m", 3, t, 2, &b, &header, &why), PD_ERR_INTERNAL);
+    assert_int_equal(api_oip_reply(&q, "m", 3, "", t, 2, &b, &header, &why), PD_ERR_INTERNAL);
     pd_buf_done(&b);
     api_oip_request_done(&q);
     free(body);

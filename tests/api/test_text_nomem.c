@@ -112,7 +112,7 @@ static enum pd_err oip_once(void)
     if (err != PD_OK)
         return err;
     pd_buf_init(&b, 0);
-    err = api_oip_reply(&q, "m", 1, q.tensors, q.count, &b, &header, NULL);
+    err = api_oip_reply(&q, "m", 1, "", q.tensors, q.count, &b, &header, NULL);
     if (err == PD_OK)
         err = pd_buf_err(&b);
     pd_buf_done(&b);

@@ -2,6 +2,8 @@
 // recomputed from each checkpoint's parameters (reference/pinnsformer.mjs), once with the field and once as if it were not there.
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
+import { until } from '../lib/daemon.mjs';
+import { parse, write } from '../lib/safetensors.mjs';
 import { Rig, merge } from './rig.mjs';
 import { Pinnsformer } from './reference/pinnsformer.mjs';
 
@@ -22,10 +24,12 @@ const waveJob = (more = {}) => equationJob(merge({ data: { dataset: 'pde_wave' }
 
 const close = (a, b) => Math.abs(a - b) <= 2e-5 * Math.max(Math.abs(a), Math.abs(b), 1e-3);
 
+const settingsOf = job => ({ heads: job.model.heads, degree: 3, scale: 1 / job.attention.k, points: job.model.context, ...job.data.pde, dataset: job.data.dataset,
+    width: job.data.dataset === 'pde_wave' ? 1 : 2 * Math.PI, shift: job.train.pinn_derivative === 'jvp_shift' });
+
 /** What the run should have reported, read with these settings. */
 function expected(job, checkpoints) {
-    const { pde, dataset } = job.data, settings = { heads: job.model.heads, degree: 3, scale: 1 / job.attention.k, points: job.model.context, ...pde, dataset,
-        width: dataset === 'pde_wave' ? 1 : 2 * Math.PI, shift: job.train.pinn_derivative === 'jvp_shift' };
+    const settings = settingsOf(job);
     const numbers = new Map();
     for (const [step, { tensors }] of checkpoints) {
         const net = new Pinnsformer(tensors, settings);
@@ -107,4 +111,106 @@ test('presets have the parameters of the reference implementation', async () => 
         const { plan } = await rig.daemon.post('/api/v1/jobs?dry_run=1', { model: { preset }, data: { dataset: 'pde_convection' }, train: { steps: 1 } });
         assert.equal(plan.parameters, count);
     }
+});
+
+test('an evaluation leaves the solution, the exact one and the error as matrices', async () => {
+    const job = waveJob({ train: { steps: 60, eval_every: 2 } }), { blobs, checkpoints } = await rig.run(job), [times, places] = job.data.pde.test_grid;
+    const steps = [...blobs.keys()].filter(key => key.startsWith('pde/u@')).map(key => Number(key.slice(6)));
+    assert.deepEqual(steps, Array.from({ length: 15 }, (_, i) => 4 * (i + 1))); // of 30 evaluations at most 24, evenly
+    for (const step of [steps[0], steps.at(-1)]) {
+        const net = new Pinnsformer(checkpoints.get(step).tensors, settingsOf(job));
+        const [u, exact, error] = ['u', 'exact', 'error'].map(what => blobs.get(`pde/${what}@${step}`));
+        assert.deepEqual(u.meta, { shape: [times, places], dtype: 'f32', rows: { name: 't', low: 0, high: 1 }, columns: { name: 'x', low: 0, high: 1 } });
+        for (let a = 0; a < times; a++)
+            for (let b = 0; b < places; b++) {
+                const at = a * places + b, want = net.exact(b / (places - 1), a / (times - 1)), got = net.u(...net.sequence([times, places], a, b))[0];
+                for (const [one, value] of [[u, got], [exact, want], [error, Math.abs(got - want)]])
+                    assert.ok(Math.abs(one.data[at] - value) < 2e-6, `step ${step}, time ${a}, place ${b}: ${one.data[at]}, reference ${value}`);
+            }
+    }
+});
+
+const infer = (name, body) => rig.daemon.post(`/v2/models/${name}/infer`, body);
+const points = list => ({ inputs: [{ name: 'points', datatype: 'FP32', shape: [list.length, 2], data: list.flat() }] });
+
+test('a solution is served: u at points, a warning outside the domain, weights out and in', { timeout: 120000 }, async () => {
+    const job = equationJob({ register: 'waves', data: { dataset: 'pde_convection', pde: { coefficient: 3 } }, train: { precision: 'fp32', steps: 6, optimizer: { name: 'lbfgs', lr: 1 } } });
+    const { run, checkpoints, series } = await rig.run(job);
+    await until('the version', () => rig.daemon.get('/api/v1/models/waves/versions/1'));
+    await rig.daemon.post('/api/v1/models/waves/versions/1/load');
+    const { inputs, outputs, parameters } = await rig.daemon.get('/v2/models/waves');
+    assert.deepEqual([inputs, outputs], [[{ name: 'points', datatype: 'FP32', shape: [-1, 2] }], [{ name: 'u', datatype: 'FP32', shape: [-1] }]]);
+    assert.deepEqual([parameters.kind, parameters.equation, parameters.coefficient, parameters.domain], ['field', 'convection', 3, { x: [0, 6.2831855], t: [0, 1] }]);
+
+    // By the formulas, for the weights that validation selected.
+    const [best] = [...series.get('rmae/val')].reduce((a, b) => (b[1] < a[1] ? b : a));
+    const net = new Pinnsformer(checkpoints.get(best).tensors, settingsOf(job)), { step } = job.data.pde;
+    const list = Array.from({ length: 600 }, (_, i) => [2 * Math.PI * (i % 25) / 25, Math.floor(i / 25) / 24]);
+    const all = await infer('waves', points(list)), u = all.outputs[0].data;
+    assert.equal(all.parameters, undefined);
+    assert.deepEqual([all.outputs.length, all.outputs[0].name, all.outputs[0].shape], [1, 'u', [600]]);
+    for (const i of [0, 1, 24, 255, 256, 511, 599]) {
+        const [x, t] = list[i].map(Math.fround), want = net.u(Array.from({ length: job.model.context }, () => x), Array.from({ length: job.model.context }, (_, k) => t + k * step))[0];
+        assert.ok(Math.abs(u[i] - want) < 2e-5, `point ${i}: ${u[i]}, reference ${want}`);
+    }
+    // A point gets the same bits alone, with others, and in a slice of many.
+    for (const chosen of [[0], [599], [254, 255, 256, 257], [7, 300, 599]])
+        assert.deepEqual((await infer('waves', points(chosen.map(i => list[i])))).outputs[0].data, chosen.map(i => u[i]));
+
+    const outside = await infer('waves', points([[1, 0.5], [2 * Math.PI, 1], [6.3, 0.5], [1, 1.01], [-0.01, 0]]));
+    assert.deepEqual([outside.outputs[0].shape, outside.parameters.outside], [[5], 3]);
+    assert.match(outside.parameters.warning, /^3 of 5 points lie outside the domain.* 0 <= x <= 6.28319 and 0 <= t <= 1;.*The first is point 2$/);
+    for (const [body, message] of [[{ inputs: [{ ...points([[1, 1]]).inputs[0], shape: [2] }] }, /shape \[n,2\]/], [{ inputs: [{ ...points([[1, 1]]).inputs[0], name: 'image' }] }, /one input, 'points'/],
+        [{ inputs: [{ ...points([[1, 1]]).inputs[0], datatype: 'INT32' }] }, /FP32, not INT32/], [{ ...points([[1, 1]]), outputs: [{ name: 'logits' }] }, /there is u/]])
+        await assert.rejects(infer('waves', body), message);
+
+    // Weights: under the names of the reference implementation, and back again by a description alone.
+    const file = Buffer.from(await (await fetch(`${rig.daemon.url}/api/v1/models/waves/versions/1/weights`)).arrayBuffer());
+    const branch = at => ['act1.w1', 'act1.w2', 'act2.w1', 'act2.w2', 'attn.in_proj_weight', 'attn.in_proj_bias', 'attn.out_proj.weight', 'attn.out_proj.bias', ...three('ff.linear')].map(name => `${at}.layers.0.${name}`);
+    const three = at => [0, 2, 4].flatMap(i => [`${at}.${i}.weight`, `${at}.${i}.bias`]).concat([1, 3].flatMap(i => [`${at}.${i}.w1`, `${at}.${i}.w2`]));
+    const stacks = ['encoder', 'decoder'].flatMap(at => [...branch(at), `${at}.act.w1`, `${at}.act.w2`]);
+    const { tensors } = parse(file);
+    assert.deepEqual([...tensors.keys()].sort(), ['linear_emb.weight', 'linear_emb.bias', ...stacks, ...three('linear_out')].sort());
+    const description = { model: job.model, attention: job.attention, data: job.data };
+    for (const [model, ...what] of [['again', file], ['bare', write(tensors), description]]) { // the second says nothing of itself
+        await upload(model, ...what);
+        await rig.daemon.post(`/api/v1/models/${model}/versions/1/load`);
+        const answer = await infer(model, points(list));
+        assert.deepEqual(answer.outputs[0].data, u, model);
+    }
+    assert.equal((await rig.daemon.get('/v2/models/bare')).parameters.coefficient, 3);
+    await assert.rejects(upload('wrong', write(tensors), { ...description, data: { dataset: 'digits_gen' } }), /is no equation/);
+    assert.equal(run.outcome, 'succeeded');
+});
+
+async function upload(model, bytes, description) {
+    const query = description ? `?${new URLSearchParams({ description: JSON.stringify(description) })}` : '';
+    const reply = await fetch(`${rig.daemon.url}/api/v1/models/${model}/versions${query}`, { method: 'POST', headers: { 'Content-Type': 'application/octet-stream' }, body: bytes });
+    if (!reply.ok)
+        throw new Error(await reply.text());
+}
+
+test('a run that is killed at outer steps of L-BFGS goes on to the same bits', { timeout: 120000 }, async () => {
+    const job = equationJob({ data: { dataset: 'pde_convection', pde: { grid: 9, coefficient: 3 } },
+        train: { precision: 'fp32', steps: 24, eval_every: 5, optimizer: { name: 'lbfgs', lr: 1 } } });
+    const plain = await rig.run(job), { run: id } = await rig.daemon.submit(job);
+    for (const at of [3, 11]) {
+        await until(`step ${at}`, async () => {
+            const run = await rig.daemon.get(`/api/v1/runs/${id}`);
+            assert.notEqual(run.state, 'ended', 'the run was over before it was killed');
+            return run.step >= at;
+        }, { every: 5 });
+        rig.kill();
+    }
+    const killed = await rig.collect(id);
+    assert.equal(killed.run.attempts, 3);
+    for (const step of [12, 24]) {
+        const [a, b] = [plain, killed].map(({ checkpoints }) => checkpoints.get(step).tensors);
+        assert.deepEqual([...a.keys()], [...b.keys()]);
+        assert.ok(a.has('optim.lbfgs.s') && a.has('optim.lbfgs.numbers'));
+        for (const [name, { data }] of a)
+            assert.deepEqual(b.get(name).data, data, `step ${step}: ${name}`);
+    }
+    for (const key of ['loss/train', 'rmae/val'])
+        assert.deepEqual([...killed.series.get(key)], [...plain.series.get(key)]);
 });

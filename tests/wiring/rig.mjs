@@ -1,6 +1,6 @@
 // Runs a job through a real daemon and holds what it reported against the reference, number by number.
 import assert from 'node:assert/strict';
-import { copyFileSync, mkdirSync, readdirSync, writeFileSync } from 'node:fs';
+import { copyFileSync, mkdirSync, readFileSync, readdirSync, writeFileSync } from 'node:fs';
 import path from 'node:path';
 import { Daemon, until } from '../lib/daemon.mjs';
 import { batches } from './reference/data/batches.mjs';
@@ -106,6 +106,20 @@ export class Rig {
 
     stop() {
         return this.daemon.stop();
+    }
+
+    /** Ends the one worker that trains, at once. */
+    kill() {
+        const mine = readdirSync('/proc').filter(name => /^\d+$/.test(name)).filter(pid => {
+            try {
+                const words = readFileSync(`/proc/${pid}/cmdline`, 'latin1').split('\0');
+                return words[1] === 'train' && readFileSync(`/proc/${pid}/environ`, 'latin1').includes(this.daemon.stateDir);
+            } catch {
+                return false;
+            }
+        });
+        assert.equal(mine.length, 1, 'one worker trains');
+        process.kill(Number(mine[0]), 'SIGKILL');
     }
 
     /** What a job trains on and is validated with. */

@@ -41,6 +41,8 @@ enum data_equation {
 #define DATA_GRID_MAX 1024 /* points of an axis */
 /* The exact solution; `c` is beta, rho or the speed of the wave. */
 double data_equation_exact(enum data_equation equation, double c, double x, double t);
+/* "convection", "reaction", "wave", else "none"; static. */
+const char *data_equation_name(enum data_equation equation);
 /* Where x ends; it begins at 0, and t lies in [0, 1]. */
 double data_equation_width(enum data_equation equation);
 

@@ -6,6 +6,13 @@
 
 #define PI 3.14159265358979323846
 
+const char *data_equation_name(enum data_equation equation)
+{
+    static const char *const names[DATA_EQUATIONS] = {"none", "convection", "reaction", "wave"};
+
+    return names[equation > DATA_EQUATION_NONE && equation < DATA_EQUATIONS ? equation : 0];
+}
+
 double data_equation_width(enum data_equation equation)
 {
     return equation == DATA_EQUATION_WAVE ? 1 : 2 * PI;

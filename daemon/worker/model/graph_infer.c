@@ -19,7 +19,7 @@ enum pd_err model_graph_eval(const struct model *m, const struct model_loss *l, 
     if (l->emit_eval) {
         loss = (struct graph_sums){.count = model_loss_sums(l)};
         pk_graph_scope(n.g, "loss");
-        l->emit_eval(n.g, rows.logits, batch, loss.val);
+        l->emit_eval(n.g, &m->spec, rows.logits, batch, loss.val);
     } else {
         loss = graph_loss(&n, l, &rows, 0);
     }
@@ -163,6 +163,7 @@ enum pd_err model_graph_classify(const struct model *m, int32_t batch, int32_t c
                                  struct pd_why *why)
 {
     struct net n;
+    struct pk_val logits;
     enum pd_err err;
 
     if (model_decodes(&m->spec))
@@ -170,7 +171,10 @@ enum pd_err model_graph_classify(const struct model *m, int32_t batch, int32_t c
     err = graph_begin(&n, m, batch, context, why);
     if (err != PD_OK)
         return err;
-    pk_output(n.g, "logits", graph_logits(&n));
+    logits = graph_logits(&n);
+    if (model_reads_points(&m->spec)) /* u at the first point of each sequence */
+        logits = pk_slice(n.g, logits, 1, 0, 1);
+    pk_output(n.g, "logits", logits);
     return graph_finish(&n, ret, why);
 }
 

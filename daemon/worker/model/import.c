@@ -50,6 +50,15 @@ enum pd_err model_spec_from_tensors(const struct job_config *c, const float *mea
     info.channels = extent(&t, arch, &arch->channels);
     info.height = (int32_t)c->data.image_size[0];
     info.width = (int32_t)c->data.image_size[1];
+    if (info.kind == DATA_POINTS) {
+        info.equation = model_equation(c);
+        info.coefficient = c->data.coefficient;
+        info.step = c->data.pde_step;
+        for (int i = 0; i < 2; i++) {
+            info.grid[i] = (int32_t)c->data.grid[i];
+            info.test_grid[i] = (int32_t)c->data.test_grid[i];
+        }
+    }
     data_normalisation(info.channels, info.mean, info.std);
     for (int i = 0; mean && i < info.channels && i < 3; i++) {
         info.mean[i] = mean[i];

@@ -296,6 +296,8 @@ bool model_reads_tokens(const struct model_spec *s);
 /* Whether it reads points: then its inputs are "x" and "t" (points, k), and its logits u. */
 bool model_reads_points(const struct model_spec *s);
 bool model_decodes(const struct model_spec *s);
+/* The equation that the document's data set names. */
+enum data_equation model_equation(const struct job_config *c);
 
 /* Initial values of parameter i, dense, in host memory of the model's dtype: a pure function of seed and
  * name.
@@ -395,7 +397,7 @@ struct model_loss {
     void (*emit)(struct pk_graph *g, struct model_rows *rows, double smoothing,
                  struct pk_val ret[MODEL_SUMS_MAX]);
     /* Of an evaluation of `batch` samples, in place of `emit`, with more outputs for the task; NULL: `emit`. */
-    void (*emit_eval)(struct pk_graph *g, struct pk_val logits, int32_t batch,
+    void (*emit_eval)(struct pk_graph *g, const struct model_spec *spec, struct pk_val logits, int32_t batch,
                       struct pk_val ret[MODEL_SUMS_MAX]);
 };
 
@@ -568,7 +570,8 @@ size_t model_block_count(const struct model *m);
 PD_NODISCARD enum pd_err model_graph_probe(const struct model *m, int32_t batch, int32_t context, bool lead,
                                            struct pk_graph **ret, struct pd_why *why);
 /* Classifier. Input "input" (B,C,H,W) as the spec's `pixels` says, or of texts (B, context) and "last";
- * output "logits" (B, classes). */
+ * output "logits" (B, classes). Of a network that reads points: inputs "x" and "t" (B, context), output "logits" (B, 1), u at the first
+ * point of each sequence. */
 PD_NODISCARD enum pd_err model_graph_classify(const struct model *m, int32_t batch, int32_t context,
                                               struct pk_graph **ret, struct pd_why *why);
 /* Language model with key/value cache: `count` new tokens per sequence (prefill: a bucket; decode: 1).

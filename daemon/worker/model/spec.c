@@ -196,6 +196,20 @@ static enum pd_err common_from_config(const struct job_config *c, struct model_s
     return attention_from_config(c, &s->attention, why);
 }
 
+enum data_equation model_equation(const struct job_config *c)
+{
+    switch (c->data.dataset) {
+    case JOB_DATASET_PDE_CONVECTION:
+        return DATA_EQUATION_CONVECTION;
+    case JOB_DATASET_PDE_REACTION:
+        return DATA_EQUATION_REACTION;
+    case JOB_DATASET_PDE_WAVE:
+        return DATA_EQUATION_WAVE;
+    default:
+        return DATA_EQUATION_NONE;
+    }
+}
+
 static enum data_kind kind_of(const struct model_arch *arch)
 {
     return arch->reads == MODEL_READS_TOKENS   ? DATA_TOKENS

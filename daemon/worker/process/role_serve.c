@@ -78,7 +78,7 @@ struct wire_timing role_timing(const struct item *it, uint64_t batch, uint64_t t
 /* ---- the loop ---- */
 
 static const struct role_kind *const kinds[] = {&role_kind_classify, &role_kind_classify_text,
-                                                &role_kind_language};
+                                                &role_kind_field, &role_kind_language};
 enum { KINDS = sizeof kinds / sizeof *kinds };
 
 static bool request_known(const char *request)

@@ -208,7 +208,7 @@ static void classify_items(struct role *r, size_t count, int64_t images)
             role_item_fail(r, it, err, why.text);
             continue;
         }
-        reply_scores(r, it, &scores, first, images);
+        r->kind->reply(r, it, &scores, first, images);
         first += it->images;
         role_item_free(r, it);
     }
@@ -265,13 +265,13 @@ static void run_slice(struct role *r)
     if (err != PD_OK) {
         role_item_fail(r, it, err, why.text);
     } else {
-        reply_scores(r, it, &it->scores, 0, r->info->batch_max);
+        r->kind->reply(r, it, &it->scores, 0, r->info->batch_max);
         role_item_free(r, it);
     }
 }
 
 /* How long the oldest request still waits for company: 0 = a batch is to be run now. */
-static int64_t company_us(struct role *r)
+int64_t role_samples_company_us(struct role *r)
 {
     const struct item *it = serve_queue_peek(r->queue);
     int64_t left;
@@ -301,9 +301,9 @@ static void run_small(struct role *r)
     }
 }
 
-static void run(struct role *r)
+void role_samples_run(struct role *r)
 {
-    if (!company_us(r))
+    if (!role_samples_company_us(r))
         run_small(r);
     if (r->large) {
         r->host->load(r->host->ctx, serve_queue_count(r->queue) + r->large_count - 1, 1);
@@ -327,7 +327,7 @@ static enum pd_err push_large(struct role *r, struct item *it)
     return PD_OK;
 }
 
-static enum pd_err push(struct role *r, struct item *it)
+enum pd_err role_samples_push(struct role *r, struct item *it)
 {
     if (it->images > (int64_t)r->info->batch_max)
         return push_large(r, it);
@@ -339,9 +339,10 @@ const struct role_kind role_kind_classify = {
     .request = "infer",
     .refusal = "classifier: it does not complete text",
     .read = read_images,
-    .push = push,
-    .company_us = company_us,
-    .run = run,
+    .push = role_samples_push,
+    .company_us = role_samples_company_us,
+    .run = role_samples_run,
+    .reply = reply_scores,
 };
 
 const struct role_kind role_kind_classify_text = {
@@ -349,7 +350,8 @@ const struct role_kind role_kind_classify_text = {
     .request = "infer",
     .refusal = "classifier of texts: it does not complete them",
     .read = read_texts,
-    .push = push,
-    .company_us = company_us,
-    .run = run,
+    .push = role_samples_push,
+    .company_us = role_samples_company_us,
+    .run = role_samples_run,
+    .reply = reply_scores,
 };

@@ -11,7 +11,7 @@ struct item {
     struct item *next; /* among the running */
     struct serve_request *req;
     struct serve_params params;
-    int64_t images;         /* infer: or texts */
+    int64_t images;         /* infer: or texts, or points */
     struct pd_buf prepared; /* infer: pictures or texts as the model reads them */
     size_t sample_bytes;    /* infer: of one image or text, in `prepared` or as it came */
     struct serve_scores
@@ -42,8 +42,12 @@ struct role_kind {
     int64_t (*company_us)(struct role *r);
     /* One round. */
     void (*run)(struct role *r);
+    /* Of those whose requests are samples in batches: answers with the scores from row `first` on. */
+    void (*reply)(struct role *r, struct item *it, const struct serve_scores *scores, int64_t first,
+                  int64_t batch);
 };
-extern const struct role_kind role_kind_classify, role_kind_classify_text, role_kind_language;
+extern const struct role_kind role_kind_classify, role_kind_classify_text, role_kind_field,
+    role_kind_language;
 
 struct role {
     const struct role_kind *kind;
@@ -60,6 +64,10 @@ struct role {
     struct item **batch; /* both: ROLE_SERVE_QUEUE entries */
 };
 
+/* role_serve_classify.c: requests that are samples, small ones in one batch, a large one by slices. */
+enum pd_err role_samples_push(struct role *r, struct item *it);
+int64_t role_samples_company_us(struct role *r);
+void role_samples_run(struct role *r);
 /* Answers the request with an error, and frees the item and the request. */
 void role_item_fail(struct role *r, struct item *it, enum pd_err err, const char *text);
 /* Frees the item, and the request, which has been answered. */

@@ -38,8 +38,8 @@ enum pd_err serve_labels_read(struct serve *s, const struct data_st *st, const c
     return PD_OK;
 }
 
-enum pd_err serve_classes_open(struct serve *s, int32_t context, const struct serve_input *inputs,
-                               size_t count, struct pd_why *why)
+enum pd_err serve_classes_open(struct serve *s, size_t least, int32_t context,
+                               const struct serve_input *inputs, size_t count, struct pd_why *why)
 {
     size_t largest = s->info.batch_max;
     enum pd_err err = PD_OK;
@@ -47,7 +47,7 @@ enum pd_err serve_classes_open(struct serve *s, int32_t context, const struct se
     s->results = calloc(largest * (size_t)s->info.outputs, sizeof *s->results);
     if (!s->results)
         return pd_fail(why, PD_ERR_NOMEM, "no memory for the scores of a batch");
-    for (size_t size = 1; err == PD_OK;) {
+    for (size_t size = least; err == PD_OK;) {
         struct pk_graph *graph = NULL;
 
         err = model_graph_classify(s->model, (int32_t)size, context, &graph, why);
@@ -236,7 +236,7 @@ static enum pd_err open_graphs(struct serve *s, struct pd_why *why)
     err = serve_alloc(s, input_bytes, &s->memory.inputs_bytes, &s->input, why);
     if (err == PD_OK)
         err = s->api->upload(s->backend, s->input, s->staging, input_bytes, why);
-    return err == PD_OK ? serve_classes_open(s, 1, &(struct serve_input){"input", s->input}, 1, why) : err;
+    return err == PD_OK ? serve_classes_open(s, 1, 1, &(struct serve_input){"input", s->input}, 1, why) : err;
 }
 
 /* The pixel that is wrong: the first that is not finite, else the first off the scale. */

@@ -46,7 +46,7 @@ static enum pd_err open_graphs(struct serve *s, struct pd_why *why)
         err = s->api->upload(s->backend, s->pick, s->ids + tokens, largest * sizeof *s->ids, why);
     if (err != PD_OK)
         return err;
-    return serve_classes_open(s, (int32_t)s->info.positions,
+    return serve_classes_open(s, 1, (int32_t)s->info.positions,
                               (struct serve_input[]){{"input", s->input}, {"last", s->pick}}, 2, why);
 }
 

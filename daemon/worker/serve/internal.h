@@ -122,9 +122,9 @@ struct serve_input {
     const char *name;
     void *memory;
 };
-/* Plans a graph for every batch size, samples of `context` tokens (images: 1), binds the inputs, runs each
- * once. */
-PD_NODISCARD enum pd_err serve_classes_open(struct serve *s, int32_t context,
+/* Plans a graph for every batch size from `least` on, samples of `context` tokens (images: 1), binds the inputs,
+ * runs each once. */
+PD_NODISCARD enum pd_err serve_classes_open(struct serve *s, size_t least, int32_t context,
                                             const struct serve_input *inputs, size_t count,
                                             struct pd_why *why);
 /* Reads the names of the classes, one a line, as training wrote them. */

@@ -336,11 +336,11 @@ static void read_bias(struct reader *r, struct serve_params *p)
         spoil(r, "expected ',' or '}'");
 }
 
-static void read_outputs(struct reader *r, struct serve_params *p)
+/* Which of `count` names stand in an array, by bits. */
+static void read_names(struct reader *r, const char *const *names, size_t count, const char *unknown,
+                       unsigned *ret)
 {
-    static const char *const names[] = {"logits", "probabilities", "class", "label"};
-
-    p->outputs = 0;
+    *ret = 0;
     if (!take(r, '[')) {
         spoil(r, "must be an array of names");
         return;
@@ -356,16 +356,31 @@ static void read_outputs(struct reader *r, struct serve_params *p)
         if (r->bad)
             return;
         name[len] = 0;
-        for (i = 0; i < sizeof names / sizeof *names && strcmp(name, names[i]) != 0; i++)
+        for (i = 0; i < count && strcmp(name, names[i]) != 0; i++)
             ;
-        if (i == sizeof names / sizeof *names) {
-            spoil(r, "names an unknown output (there are logits, probabilities, class, label)");
+        if (i == count) {
+            spoil(r, unknown);
             return;
         }
-        p->outputs |= 1u << i;
+        *ret |= 1u << i;
     } while (take(r, ','));
     if (!take(r, ']'))
         spoil(r, "expected ',' or ']'");
+}
+
+static void read_outputs(struct reader *r, struct serve_params *p)
+{
+    static const char *const names[] = {"logits", "probabilities", "class", "label"};
+
+    read_names(r, names, sizeof names / sizeof *names,
+               "names an unknown output (there are logits, probabilities, class, label)", &p->outputs);
+}
+
+static void read_field_outputs(struct reader *r, struct serve_params *p)
+{
+    static const char *const names[] = {"u"};
+
+    read_names(r, names, 1, "names an unknown output (there is u)", &p->outputs);
 }
 
 static void read_max_tokens(struct reader *r, struct serve_params *p)
@@ -456,6 +471,10 @@ static const struct member infer_members[] = {
     {"outputs", read_outputs},
 };
 
+static const struct member field_members[] = {
+    {"outputs", read_field_outputs},
+};
+
 static enum pd_err read_object(const char *json, size_t len, const struct member *members, size_t count,
                                struct serve_params *ret, struct pd_why *why)
 {
@@ -506,4 +525,9 @@ enum pd_err serve_params_complete(const char *json, size_t len, struct serve_par
 enum pd_err serve_params_infer(const char *json, size_t len, struct serve_params *ret, struct pd_why *why)
 {
     return read_object(json, len, infer_members, sizeof infer_members / sizeof infer_members[0], ret, why);
+}
+
+enum pd_err serve_params_field(const char *json, size_t len, struct serve_params *ret, struct pd_why *why)
+{
+    return read_object(json, len, field_members, sizeof field_members / sizeof field_members[0], ret, why);
 }

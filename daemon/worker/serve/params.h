@@ -27,6 +27,9 @@ struct serve_params {
 PD_NODISCARD enum pd_err serve_params_complete(const char *json, size_t len, struct serve_params *ret,
                                                struct pd_why *why);
 
+/* The same of a field, which has the one output u. */
+PD_NODISCARD enum pd_err serve_params_field(const char *json, size_t len, struct serve_params *ret,
+                                            struct pd_why *why);
 /* Parameters of a request of kind "infer". */
 PD_NODISCARD enum pd_err serve_params_infer(const char *json, size_t len, struct serve_params *ret,
                                             struct pd_why *why);

@@ -116,7 +116,7 @@ static enum pd_err open_checked(const struct serve_options *o, struct data_st **
 }
 
 static const struct serve_kind *const kinds[] = {&serve_kind_classify, &serve_kind_classify_text,
-                                                 &serve_kind_language};
+                                                 &serve_kind_field, &serve_kind_language};
 
 static const struct serve_kind *kind_of(const struct model_spec *spec)
 {

@@ -26,10 +26,11 @@
 #define SERVE_PIXELS_MAX 64000000     /* rows times columns of one picture as it comes */
 #define SERVE_CHUNK 256               /* prompt tokens read by one step */
 
-/* A form of serving, which a task names (daemon/worker/task): images to classes, texts to classes, or a
- * text and its continuation. */
+/* A form of serving, which a task names (daemon/worker/task): images to classes, texts to classes, points to
+ * the solution of an equation, or a text and its continuation. */
 struct serve_kind;
-extern const struct serve_kind serve_kind_classify, serve_kind_classify_text, serve_kind_language;
+extern const struct serve_kind serve_kind_classify, serve_kind_classify_text, serve_kind_field,
+    serve_kind_language;
 
 /* What a stream remembers. */
 enum serve_memory_kind {
@@ -60,7 +61,8 @@ struct serve_info {
     const struct serve_kind *kind;
     const char *platform;            /* "polyd_cpu", "polyd_cuda"; static */
     int64_t channels, height, width; /* images to classes: one image */
-    int64_t outputs;                 /* classes, or the vocabulary */
+    int64_t outputs;                 /* classes, the vocabulary, or of a field 1 */
+    double domain[2];                /* field: where x and t end; both begin at 0 */
     const char *const *labels;       /* classifiers: names of the classes; NULL = it has none */
     int64_t context;                 /* of tokens: positions of the model */
     int64_t positions;   /* language: tokens that a stream remembers, and most of a prompt; texts to
@@ -93,12 +95,12 @@ PD_NODISCARD enum pd_err serve_open(const struct serve_options *options, struct 
 struct serve *serve_close(struct serve *s);
 
 const struct serve_info *serve_info(const struct serve *s);
-/* "classifier", "text_classifier", "language": as in the signature; static. */
+/* "classifier", "text_classifier", "field", "language": as in the signature; static. */
 const char *serve_kind_name(const struct serve_kind *kind);
 void serve_memory(const struct serve *s, struct serve_memory *ret);
 
-/* The model's metadata as one JSON object: {"platform", "kind": "classifier" | "text_classifier" |
- * "language", "inputs": [{"name","datatype","shape"}], "outputs": [...], "classes" | "vocabulary",
+/* The model's metadata as one JSON object: {"platform", "kind": "classifier" | "text_classifier" | "field" |
+ * "language", "inputs": [{"name","datatype","shape"}], "outputs": [...], "classes" | "vocabulary" | "equation",
  * "context", "weights", "batch_max", "streams_max", "memory_bytes"}. -1 in a shape is the batch. */
 PD_NODISCARD enum pd_err serve_signature(const struct serve *s, struct pd_buf *out);
 
@@ -108,8 +110,8 @@ PD_NODISCARD enum pd_err serve_signature(const struct serve *s, struct pd_buf *o
 #define SERVE_PIXEL_LOW (-0.5f)
 #define SERVE_PIXEL_HIGH 1.5f
 
-/* Images one after the other, each (C, H, W); or texts, each serve_text_ints int32_t as serve_text_read
- * makes them. */
+/* Images one after the other, each (C, H, W); texts, each serve_text_ints int32_t as serve_text_read
+ * makes them; or points, each two floats. */
 struct serve_samples {
     const void *data;
     bool bytes; /* images: true: UINT8, 0..255. false: FP32 on the scale 0..1, what bytes / 255 gives */
@@ -146,6 +148,14 @@ struct serve_scores {
  * SERVE_PIXEL_LOW, above SERVE_PIXEL_HIGH) is PD_ERR_INVALID: it is 0..255, or normalised already. */
 PD_NODISCARD enum pd_err serve_classify(struct serve *s, const struct serve_samples *parts, size_t count,
                                         const struct serve_scores *ret, struct pd_why *why);
+
+/* ---- fields ---- */
+
+/* serve_classify gives u as the logits (count, 1) of samples that are points, each two floats (x, t); a
+ * coordinate that is not finite is PD_ERR_INVALID. */
+
+/* How many points lie outside the domain; where some do, *ret_first is the first of them. */
+int64_t serve_points_outside(const struct serve *s, const void *points, int64_t count, int64_t *ret_first);
 
 /* ---- language model ---- */
 

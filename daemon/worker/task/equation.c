@@ -125,11 +125,12 @@ static struct pk_val absolute(struct pk_graph *g, struct pk_val x)
     return pk_max2(g, x, pk_scale(g, x, -1));
 }
 
-static void emit_eval(struct pk_graph *g, struct pk_val logits, int32_t batch,
+static void emit_eval(struct pk_graph *g, const struct model_spec *spec, struct pk_val logits, int32_t batch,
                       struct pk_val ret[MODEL_SUMS_MAX])
 {
     const enum pk_dtype dtype = pk_dtype_of(g, logits);
     const int64_t points = pk_shape_of(g, logits).dim[0];
+    const struct pk_shape grid = PK_SHAPE(points / spec->test_grid[1], spec->test_grid[1]);
     struct pk_val exact = pk_input(g, "exact", dtype, PK_SHAPE(points)),
                   u = pk_reshape(g, pk_slice(g, logits, 1, 0, 1), PK_SHAPE(points)),
                   error = pk_sub(g, u, exact);
@@ -138,11 +139,15 @@ static void emit_eval(struct pk_graph *g, struct pk_val logits, int32_t batch,
     (void)batch;
     sum[ERROR_SQUARE] = total(g, pk_mul(g, error, error));
     sum[POINTS] = pk_fill(g, dtype, PK_SHAPE(1), (double)points);
-    sum[ERROR] = total(g, absolute(g, error));
+    error = absolute(g, error);
+    sum[ERROR] = total(g, error);
     sum[EXACT] = total(g, absolute(g, exact));
     sum[EXACT_SQUARE] = total(g, pk_mul(g, exact, exact));
     for (int i = 0; i < SCORES; i++)
         pk_output(g, scores[i], sum[i]);
+    pk_output(g, "map/u", pk_reshape(g, u, grid));
+    pk_output(g, "map/exact", pk_reshape(g, exact, grid));
+    pk_output(g, "map/error", pk_reshape(g, error, grid));
     for (int i = 0; i < SUMS; i++)
         ret[i] = sum[i];
 }
@@ -200,6 +205,12 @@ static void end(const struct task_score *score, double ret[TASK_NUMBERS_MAX])
     ret[2] = sqrt(sum[ERROR_SQUARE] / sum[EXACT_SQUARE]);
 }
 
+static void axes(const struct data_info *info, struct task_axis ret[2])
+{
+    ret[0] = (struct task_axis){"t", 0, 1};
+    ret[1] = (struct task_axis){"x", 0, data_equation_width(info->equation)};
+}
+
 const struct task task_equation = {
     .name = "equation",
     .serves = "field",
@@ -214,4 +225,6 @@ const struct task task_equation = {
     .add = add,
     .end = end,
     .numbers = {TASK_NUMBER("loss"), TASK_NUMBER("rmae"), TASK_NUMBER("rrmse")},
+    .maps = {{"pde/u", "map/u"}, {"pde/exact", "map/exact"}, {"pde/error", "map/error"}},
+    .axes = axes,
 };

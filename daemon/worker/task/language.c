@@ -39,7 +39,7 @@ static struct pk_val rows_of(struct pk_graph *g, struct pk_val x, int32_t batch,
     return pk_reshape(g, x, shape.rank > 1 ? PK_SHAPE(batch * n, width) : PK_SHAPE(batch * n));
 }
 
-static void emit_eval(struct pk_graph *g, struct pk_val logits, int32_t batch,
+static void emit_eval(struct pk_graph *g, const struct model_spec *spec, struct pk_val logits, int32_t batch,
                       struct pk_val ret[MODEL_SUMS_MAX])
 {
     const int64_t rows = pk_shape_of(g, logits).dim[0];
@@ -49,6 +49,7 @@ static void emit_eval(struct pk_graph *g, struct pk_val logits, int32_t batch,
     int32_t last[TASK_RANGES_MAX];
     const size_t n = ranges((int32_t)(rows / batch), last);
 
+    (void)spec;
     ret[TASK_LOSS] = whole.loss_sum;
     ret[TASK_COUNT] = whole.count;
     ret[TASK_CORRECT] = whole.correct;

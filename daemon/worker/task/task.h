@@ -15,6 +15,7 @@
 
 #define TASK_NUMBERS_MAX 4
 #define TASK_STEPS_MAX 4
+#define TASK_MAPS_MAX 3
 #define TASK_RANGES_MAX 32 /* of positions in the context */
 
 /* Reads numbers of the evaluation graph's last run, as double. */
@@ -61,6 +62,18 @@ struct task_at {
     const char *eval, *eval_averaged; /* of a set of data.eval, whose name follows */
 };
 
+/* A matrix that an evaluation leaves beside its numbers: an output of its graph, (rows, columns), whose samples are one. */
+struct task_map {
+    const char *key; /* of the blob; static */
+    const char *output;
+};
+
+/* What the rows, or the columns, of these matrices are: from the first to the last. */
+struct task_axis {
+    const char *name; /* static */
+    double low, high;
+};
+
 struct task {
     const char *name;       /* of its row in daemon/job/tasks.c */
     const char *serves;     /* name of the serving form (daemon/worker/serve) */
@@ -89,6 +102,10 @@ struct task {
     size_t (*ranges)(int32_t context, int32_t ret_last[TASK_RANGES_MAX]);
     void (*end_at)(const struct task_score *score, double ret[TASK_RANGES_MAX]);
     struct task_at at;
+
+    /* The last has no key; with `axes` of rows and columns. */
+    struct task_map maps[TASK_MAPS_MAX + 1];
+    void (*axes)(const struct data_info *info, struct task_axis ret[2]);
 };
 
 #define TASK_EXTERN(name) extern const struct task task_##name;

@@ -1,6 +1,8 @@
 /* daemon/worker/train/evaluator.c: see evaluator.h. */
 #include "daemon/worker/train/evaluator.h"
 
+#include "daemon/worker/train/fields.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -270,13 +272,16 @@ static enum pd_err record(struct evaluator *e, int64_t step, const struct evalua
     return PD_OK;
 }
 
-/* A pass with the weights, and where averages are kept one with them. */
-static enum pd_err score(struct evaluator *e, const struct data_set *set, enum data_split part,
+/* A pass with the weights, and where averages are kept one with them. `step`: its matrices are handed over, if
+ * it is one of those; -1: none. */
+static enum pd_err score(struct evaluator *e, const struct data_set *set, enum data_split part, int64_t step,
                          struct evaluator_numbers *found, struct evaluator_numbers *average,
                          enum train_stop *ret_stop, struct pd_why *why)
 {
     enum pd_err err = evaluator_score(e, set, part, found, ret_stop, why), back;
 
+    if (err == PD_OK && *ret_stop == TRAIN_STOP_NONE && fields_due(e->session, step))
+        err = fields_send(e->session, &e->executable, why);
     if (err != PD_OK || *ret_stop != TRAIN_STOP_NONE || !e->averages)
         return err;
     err = look_at(e, true, why);
@@ -293,7 +298,7 @@ enum pd_err evaluator_run(struct evaluator *e, int64_t step, enum train_stop *re
     enum pd_err err;
 
     e->due = true;
-    err = score(e, e->session->setup.set, DATA_VAL, &found, &average, &stop, why);
+    err = score(e, e->session->setup.set, DATA_VAL, step, &found, &average, &stop, why);
     if (err != PD_OK)
         return err;
     *ret_stop = stop;
@@ -312,7 +317,7 @@ enum pd_err evaluator_test(struct evaluator *e, const struct train_eval *set, in
     const enum data_split part = set ? DATA_VAL : DATA_TEST; /* of a set that is only scored */
     struct evaluator_numbers found, average = {.number = {0}};
     char text[200], line[300], fields[200];
-    enum pd_err err = score(e, data, part, &found, &average, ret_stop, why);
+    enum pd_err err = score(e, data, part, -1, &found, &average, ret_stop, why);
 
     if (err != PD_OK || *ret_stop != TRAIN_STOP_NONE)
         return err;

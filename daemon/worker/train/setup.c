@@ -102,20 +102,6 @@ static enum pd_err open_evals(struct train_setup *s, const struct job_config *c,
     return err;
 }
 
-static enum data_equation equation_of(int dataset)
-{
-    switch (dataset) {
-    case JOB_DATASET_PDE_CONVECTION:
-        return DATA_EQUATION_CONVECTION;
-    case JOB_DATASET_PDE_REACTION:
-        return DATA_EQUATION_REACTION;
-    case JOB_DATASET_PDE_WAVE:
-        return DATA_EQUATION_WAVE;
-    default:
-        return DATA_EQUATION_NONE;
-    }
-}
-
 static enum pd_err open_data(struct train_setup *s, const struct job_config *c, const struct data_root *roots,
                              size_t root_count, const char *cache, bool headers_only, struct pd_why *why)
 {
@@ -150,7 +136,7 @@ static enum pd_err open_data(struct train_setup *s, const struct job_config *c, 
                    .repeats = (int32_t)a->repeats},
         .eval_crop = a->eval_crop,
         .filter = (enum data_filter)a->interpolation,
-        .equation = equation_of(c->data.dataset),
+        .equation = model_equation(c),
         .coefficient = c->data.coefficient,
         .grid = {(int32_t)c->data.grid[0], (int32_t)c->data.grid[1]},
         .test_grid = {(int32_t)c->data.test_grid[0], (int32_t)c->data.test_grid[1]},

@@ -69,7 +69,10 @@ struct train_blob {
      *   logit/histogram/l/h    counts of visible logits in equal bins between "lo" and "hi"
      *   grad/histogram/w/l     counts of |g| in bins of a tenth of a decade between "lo" and "hi", of the gradient of
      *                          weight w (w_q, w_k, w_v, w_o, w_1, w_2) in block l; without /l of all blocks together.
-     *                          Also in meta: count, zeros, below, above, rms, kurtosis, hill, ratio, top_share (tails.h) */
+     *                          Also in meta: count, zeros, below, above, rms, kurtosis, hill, ratio, top_share (tails.h)
+     *   pde/u, pde/exact, pde/error
+     *                          of an equation u on the evaluation grid, the exact solution and the size of their
+     *                          difference, (times, places); "rows" and "columns" have the axes' names and ends */
     const char *key;
     int64_t step;
     const char *meta;  /* JSON object */

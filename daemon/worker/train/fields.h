@@ -1,0 +1,14 @@
+/* daemon/worker/train/fields.h: private to this module: matrices that an evaluation leaves beside its numbers (struct
+ * task_map), as blobs: the solution of an equation, the exact one, and the error.
+ *
+ * Belongs to the training thread. */
+#pragma once
+
+#include "daemon/worker/train/session.h"
+
+#define FIELDS_MOST 24 /* steps of a run that leave matrices, the last one included */
+
+/* Whether the evaluation of this step leaves some: that of the last step, and so many others, evenly. Step -1: no. */
+bool fields_due(const struct session *s, int64_t step);
+/* Hands over those of the graph's last run. */
+PD_NODISCARD enum pd_err fields_send(const struct session *s, struct executable *from, struct pd_why *why);

@@ -147,7 +147,7 @@ export interface ModelVersion {
 }
 
 export interface Signature {
-    kind: 'classifier' | 'text_classifier' | 'language';
+    kind: 'classifier' | 'text_classifier' | 'field' | 'language';
     platform: string;
     inputs: TensorMeta[];
     outputs: TensorMeta[];
@@ -156,6 +156,9 @@ export interface Signature {
     vocabulary?: number;
     tokenizer?: string;
     context?: number;
+    equation?: string;
+    coefficient?: number;
+    domain?: { x: [number, number]; t: [number, number] };
     memory_bytes?: number;
 }
 
@@ -363,7 +366,7 @@ export interface Blob {
     time: string;
     bytes: number;
     digest: string;
-    meta: { shape: number[]; dtype: 'f32' | 'f64'; samples?: number; causal?: boolean; grid?: [number, number]; lead?: number; from?: [number, number]; lo?: number; hi?: number };
+    meta: { shape: number[]; dtype: 'f32' | 'f64'; samples?: number; causal?: boolean; grid?: [number, number]; lead?: number; from?: [number, number]; lo?: number; hi?: number; rows?: { name: string; low: number; high: number }; columns?: { name: string; low: number; high: number } };
 }
 
 export interface View {

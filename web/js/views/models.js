@@ -4,6 +4,7 @@ import { deleteVersion } from '../away.js';
 import { ask, bones, failedBox, fill, h, icon, message, setText, snippet, stateBox, toast } from '../dom.js';
 import { ago, bytes, count, moment } from '../format.js';
 import { onEvent, pacer } from '../live.js';
+import { fieldBox } from '../models/field.js';
 import { imageBox } from '../models/image.js';
 import { labelBox } from '../models/label.js';
 import { textBox } from '../models/text.js';
@@ -249,7 +250,9 @@ function tryBox(model, version, signal, context) {
         return imageBox(model, version, signal, context);
     if (signature?.kind === 'text_classifier')
         return labelBox(model, version, signal, context);
+    if (signature?.kind === 'field')
+        return fieldBox(model, version, signal, context);
     if (signature?.kind === 'language')
         return textBox(model, version, signal, context);
-    return h('section', { class: 'card' }, stateBox('empty', 'No box for this model', 'It is neither a classifier of images or texts nor a language model; use the API.'));
+    return h('section', { class: 'card' }, stateBox('empty', 'No box for this model', 'It is no classifier of images or texts, no solution of an equation and no language model; use the API.'));
 }

@@ -9,6 +9,7 @@ import { onEvent, pacer } from '../live.js';
 import { describe, fullTitle, panels, present } from '../metrics.js';
 import { notesCard } from '../notes.js';
 import { attentionPart } from '../run/attention.js';
+import { fieldPart } from '../run/field.js';
 import { chartsPart } from '../run/charts.js';
 import { checkPart } from '../run/check.js';
 import { checkpointsPart } from '../run/checkpoints.js';
@@ -25,6 +26,7 @@ import { chip, isActive, isMoving, meter, nextAttempt, setMeter, standing } from
 /** Of runs without a kind all are shown; else those whose kind `fits`. */
 const tabs = [
     { id: 'charts', word: 'Charts', fits: (/** @type {import('../kinds.js').Kind} */ kind) => kind.curves },
+    { id: 'solution', word: 'Solution', fits: (/** @type {import('../kinds.js').Kind} */ kind, /** @type {Record<string, any>} */ document) => kind.curves && kind.settings && document.model?.arch === 'pinnsformer' },
     { id: 'attention', word: 'Attention', fits: (/** @type {import('../kinds.js').Kind} */ kind) => kind.curves && kind.settings },
     { id: 'gradients', word: 'Gradients', fits: (/** @type {import('../kinds.js').Kind} */ kind) => kind.curves && kind.settings },
     { id: 'results', word: 'Results', fits: (/** @type {import('../kinds.js').Kind} */ kind) => !kind.curves },
@@ -106,7 +108,7 @@ export function runView(context) {
     });
 
     /** Does the tab make sense for this run? @param {typeof tabs[number]} which */
-    const fits = which => !which.fits || !page.run || which.fits(kindOf(page.run));
+    const fits = which => !which.fits || !page.run || which.fits(kindOf(page.run), page.resolved);
     const firstTab = () => /** @type {typeof tabs[number]} */ (tabs.find(fits)).id;
 
     /** @param {string} which */
@@ -123,7 +125,7 @@ export function runView(context) {
         context.setQuery({ tab: tab === firstTab() ? null : tab });
         fill(place, h('div', { class: 'card' }, bones(6)));
         /** @type {Record<string, (page: import('../run/page.js').Page, gone: AbortSignal) => import('../run/page.js').Part>} */
-        const parts = { charts: chartsPart, attention: attentionPart, gradients: gradientsPart, results: page.run?.kind === 'check' ? checkPart : resultsPart, log: logPart, checkpoints: checkpointsPart, config: configPart, events: eventsPart };
+        const parts = { charts: chartsPart, solution: fieldPart, attention: attentionPart, gradients: gradientsPart, results: page.run?.kind === 'check' ? checkPart : resultsPart, log: logPart, checkpoints: checkpointsPart, config: configPart, events: eventsPart };
         part = parts[tab](page, leavingTab.signal);
         return part.refresh();
     }

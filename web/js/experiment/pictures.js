@@ -11,6 +11,7 @@ import { readAnalysis, readSweep, readSweepCurves } from '../results.js';
 import { mapFigure, mapSays, tokenName } from '../run/attention_figures.js';
 import { tokensOf } from '../run/attention.js';
 import { blockFigure, blockOf } from '../run/block_figure.js';
+import { fieldFigure, fieldPlace, fieldSays, rangeOf, thinned } from '../run/field_figures.js';
 import { gradientFigure, gradientSays } from '../run/gradient_figures.js';
 import { colour, themeNow } from '../theme.js';
 import { choose, leaves, nameOf } from './choose.js';
@@ -21,7 +22,7 @@ import { againstFigure, againstSays, curvesFigure, curvesSay, gridFigure, gridSa
 
 /**
  * @typedef {object} Spec a picture as a template names it (daemon/job/template.h)
- * @property {'curves' | 'layers' | 'sweep' | 'against' | 'grid' | 'maps' | 'gradients' | 'blocks' | 'memory'} is
+ * @property {'curves' | 'layers' | 'sweep' | 'against' | 'grid' | 'maps' | 'gradients' | 'blocks' | 'memory' | 'solution'} is
  * @property {string} title
  * @property {string} source the paper's figure or table
  * @property {string} paper what that one shows
@@ -238,6 +239,37 @@ export function pictureShop({ name, jobs, signal, small }) {
                     });
                     picture.el.append(h('p', { class: 'small' }, h('a', { href: `#/runs/${arm.id}?tab=attention&layer=${layer}&head=${head}` }, `Run #${arm.id}: other steps, displacement, logits`)));
                     (k < 2 ? cards : more).push(picture.el);
+                }
+            }
+            return { cards, more };
+        },
+
+        /** Of each arm the last maps of u and of the error, with the exact solution once. */
+        async solution(spec) {
+            const sweep = await sweepOf(spec.job ?? 0, []), called = sweep?.name ?? '';
+            /** @type {(HTMLElement | null)[]} */
+            const cards = [];
+            /** @type {(HTMLElement | null)[]} */
+            const more = [];
+            for (const row of (sweep?.table ?? []).slice(0, MAPS)) {
+                const id = firstRun(row), word = nameOf(row.values);
+                const blobs = id ? await Promise.all(['u', 'exact', 'error'].map(async what => (await listBlobs(id, `pde/${what}`, signal)).at(-1))) : [];
+                const [u] = blobs;
+                if (!id || !u?.meta.rows || !u.meta.columns || blobs.includes(undefined))
+                    continue;
+                const axes = { rows: u.meta.rows, columns: u.meta.columns }, [rows, columns] = u.meta.shape;
+                const maps = (await Promise.all(blobs.map(blob => getBlob(id, /** @type {import('../types').Blob} */ (blob), signal)))).map(values => thinned({ rows, columns, values })), both = rangeOf(maps.slice(0, 2));
+                for (const [k, what] of ['u', 'exact u', 'error'].entries()) {
+                    if (k === 1 && cards.length + more.length > 1)
+                        continue;
+                    const m = maps[k], title = k === 1 ? `${called}: ${what}` : `${called}, ${word}: ${what}`, picture = new Picture(title, { signal, file: file(`solution ${title}`) });
+                    picture.show({
+                        make: width => fieldFigure(m, axes, { title: k === 1 ? title : `${title} at step ${u.step}`, name: what, width: Math.min(width, 620), theme: themeNow(), range: k === 2 ? { low: 0 } : both }),
+                        says: fieldSays(m, axes, k === 1 ? title : `${title} at step ${u.step} of run #${id}`),
+                        read: (r, c) => `${fieldPlace(m, axes, r, c)}: ${Number(m.values[r * m.columns + c]).toPrecision(4)}`,
+                    });
+                    picture.el.append(h('p', { class: 'small' }, h('a', { href: `#/runs/${id}?tab=solution` }, `Run #${id}: other steps`)));
+                    (cards.length < 5 ? cards : more).push(picture.el);
                 }
             }
             return { cards, more };

@@ -1,6 +1,6 @@
 /* step_bench: time and memory of whole training steps on one back end.
  *
- *   step_bench [--model NAME] [--phi softmax|poly] [--device cpu|cuda] [--precision fp32|tf32|bf16]
+ *   step_bench [--model NAME] [--phi softmax|poly] [--device cpu|cuda] [--precision fp32|tf32|bf16|fp64]
  *              [--steps N] [--threads N] [--batch N] [--parts N] [--turns] [--profile]
  *              [--roofline PARTS] [--dump FILE]
  *
@@ -20,7 +20,8 @@
  * seconds, so that another program can take turns on the same device. The line comes at the end of input.
  * --profile prints the CPU time by op.
  * --dump runs no step: it writes initial weights, input, target, loss and every gradient to FILE (safetensors), for a
- * peer to be held to.
+ * peer to be held to. fp64 is for this alone: it shows that a peer computes the same function, where f32 also has
+ * rounding.
  *
  * --roofline runs nothing and needs no device: it counts what a step of PARTS batches moves and computes, and
  * its time at the speeds of an H200 (kernels/graph/roofline.h). PARTS above 1 is a step in parts, as a job of
@@ -99,7 +100,8 @@ static void arguments(struct bench *b, int argc, char **argv)
     }
     if (b->steps < 1 || b->steps > STEPS_MOST || b->threads < 1 || b->batch < 0 || b->parts < 1)
         refuse("steps, threads and parts are 1 or more, not those of", argv[0]);
-    if (strcmp(b->precision, "fp32") && strcmp(b->precision, "tf32") && strcmp(b->precision, "bf16"))
+    if (strcmp(b->precision, "fp32") && strcmp(b->precision, "tf32") && strcmp(b->precision, "bf16") &&
+        (strcmp(b->precision, "fp64") || !b->dump))
         refuse("no precision", b->precision);
 }
 
@@ -206,10 +208,12 @@ static void fill(struct bench *b)
 {
     struct bench_leaves *l = &b->leaves;
     const float hyper[4] = {1e-4f, 0.1f, 0.05f, 0};
+    const double hyper64[4] = {1e-4, 0.1, 0.05, 0};
     int values = b->spec.arch == &model_gpt ? b->spec.vocab : b->spec.classes;
 
     if (bench_leaves_find(l, "hyper"))
-        bench_leaves_put(l, "hyper", hyper, sizeof hyper);
+        bench_leaves_put(l, "hyper", b->spec.dtype == PK_F64 ? (const void *)hyper64 : hyper,
+                         4 * pk_dtype_size(b->spec.dtype));
     for (int i = 0; i < l->count; i++) {
         bool ids = strcmp(l->leaf[i].name, "target") == 0 || strcmp(l->leaf[i].name, "input") == 0;
         const bool pixels = l->leaf[i].dtype == PK_U8;
@@ -336,11 +340,13 @@ static void dump_tensor(struct dumped *d, const char *prefix, const char *name, 
     t->bytes = (uint64_t)pk_shape_count(shape) * data_st_dtype_size(dtype);
 }
 
-/* Loss and gradients of the initial weights, on the CPU, in f32. */
+/* Loss and gradients of the initial weights, on the CPU, in the spec's type. */
 static void dump(struct bench *b, const struct model *model)
 {
     static struct dumped d;
-    static float loss;
+    static double loss; /* of the spec's type */
+    const size_t size = pk_dtype_size(b->spec.dtype);
+    const enum data_st_dtype number = b->spec.dtype == PK_F64 ? DATA_ST_F64 : DATA_ST_F32;
     const struct model_spec *s = model_spec(model);
     const struct pk_shape one = PK_SHAPE(1), rows = PK_SHAPE(b->train.batch),
                           images = PK_SHAPE(b->train.batch, s->channels, s->image_h, s->image_w);
@@ -359,19 +365,19 @@ static void dump(struct bench *b, const struct model *model)
     bench_leaves_bind(&b->leaves, exec, graph);
     fill(b);
     bench_check(pk_exec_run(exec, &why), &why);
-    bench_check(pk_exec_read(exec, "loss", &loss, sizeof loss, &why), &why);
-    dump_tensor(&d, "", "loss", DATA_ST_F32, &one, &loss);
+    bench_check(pk_exec_read(exec, "loss", &loss, size, &why), &why);
+    dump_tensor(&d, "", "loss", number, &one, &loss);
     dump_tensor(&d, "", "target", DATA_ST_I32, &rows, bench_leaves_find(&b->leaves, "target"));
     for (size_t i = 0; i < model_trained_count(model); i++) {
         const struct model_param *p = model_param(model, i);
-        const size_t bytes = (size_t)pk_shape_count(&p->shape) * sizeof(float);
-        float *grad = bench_memory(bytes);
+        const size_t bytes = (size_t)pk_shape_count(&p->shape) * size;
+        void *grad = bench_memory(bytes);
         char name[96];
 
         snprintf(name, sizeof name, "grad/%s", p->name);
         bench_check(pk_exec_read(exec, name, grad, bytes, &why), &why);
-        dump_tensor(&d, "param/", p->name, DATA_ST_F32, &p->shape, model_store_data(store, i));
-        dump_tensor(&d, "grad/", p->name, DATA_ST_F32, &p->shape, grad);
+        dump_tensor(&d, "param/", p->name, number, &p->shape, model_store_data(store, i));
+        dump_tensor(&d, "grad/", p->name, number, &p->shape, grad);
     }
     dump_tensor(&d, "", "input", DATA_ST_U8, &images, bench_leaves_find(&b->leaves, "input"));
     pd_buf_init(&header, 0);
@@ -384,7 +390,7 @@ static void dump(struct bench *b, const struct model *model)
             refuse("cannot write", b->dump);
     if (fclose(f) != 0)
         refuse("cannot write", b->dump);
-    printf("%s: loss %.6f, %zu tensors\n", b->dump, (double)loss, d.count);
+    printf("%s: %zu tensors\n", b->dump, d.count);
 }
 
 static double resident_peak_mb(void)
@@ -430,6 +436,8 @@ int main(int argc, char **argv)
     arguments(&b, argc, argv);
     graphs = b.parts > 1 ? 2 : 1;
     choose(&b);
+    if (strcmp(b.precision, "fp64") == 0)
+        b.spec.dtype = PK_F64;
     b.spec.mixed = b.train.copies = strcmp(b.precision, "bf16") == 0; /* as daemon/worker/train does */
     bench_check(model_new(&b.spec, &model, &why), &why);
     if (b.roofline > 0) {
@@ -445,7 +453,7 @@ int main(int argc, char **argv)
     bench_open(b.device, b.threads, &b.api, &b.backend);
     if (b.dump) {
         if (b.spec.arch == &model_gpt || strcmp(b.device, "cpu") != 0 || b.spec.mixed)
-            refuse("--dump is for images, cpu and fp32, not", b.model);
+            refuse("--dump is for images, cpu and fp32 or fp64, not", b.model);
         b.leaves.api = b.api;
         b.leaves.backend = b.backend;
         dump(&b, model);
